@@ -1,0 +1,59 @@
+// The rendezvous store: how processes of one job find each other, agree, and tell of failures.
+
+#ifndef GRADSYNC_LINKS_KEY_VALUE_STORE_H_
+#define GRADSYNC_LINKS_KEY_VALUE_STORE_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+
+namespace gradsync {
+
+// A small map from keys to byte strings that lives in one process (rank 0's) and is reached from all. Values stay until the
+// store ends. Thread-safe: any number of calls may be under way, and none holds up another.
+//
+// Errors, each method: UNAVAILABLE when the store cannot be reached or is lost, naming its address; DEADLINE_EXCEEDED,
+// naming the key and, for Exchange, the missing ranks; UNAUTHENTICATED.
+class KeyValueStore {
+ public:
+  virtual ~KeyValueStore() = default;
+
+  // Replaces what is there.
+  virtual absl::Status Set(absl::string_view key, absl::string_view value, absl::Time deadline) = 0;
+
+  // Sets the key unless it is set. Returns the value that is there afterwards: the first one wins.
+  virtual absl::StatusOr<std::string> SetIfAbsent(absl::string_view key, absl::string_view value,
+                                                  absl::Time deadline) = 0;
+
+  // Waits until the key is set.
+  virtual absl::StatusOr<std::string> Get(absl::string_view key, absl::Time deadline) = 0;
+
+  // An all-gather through the store: gives `value` as `rank`'s part, waits until all `world_size` ranks gave theirs under
+  // `key`, and returns them in rank order. A key serves once; the store forgets the parts when all ranks have them.
+  // INVALID_ARGUMENT when a rank comes twice or world sizes differ.
+  virtual absl::StatusOr<std::vector<std::string>> Exchange(absl::string_view key, int rank,
+                                                            int world_size, absl::string_view value,
+                                                            absl::Time deadline) = 0;
+
+  // A pending watch. Destroying it ends the watch; the callback does not run after the destructor returned. Must not be
+  // destroyed from inside its callback.
+  class Watcher {
+   public:
+    virtual ~Watcher() = default;
+  };
+
+  // Calls `callback` once, on another thread, with the value as soon as the key is set, or with UNAVAILABLE when the store
+  // is lost.
+  virtual std::unique_ptr<Watcher> Watch(
+      absl::string_view key, std::function<void(absl::StatusOr<std::string>)> callback) = 0;
+};
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_LINKS_KEY_VALUE_STORE_H_

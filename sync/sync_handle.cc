@@ -1,0 +1,54 @@
+#include "sync/sync_handle.h"
+
+#include <string>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+
+namespace gradsync {
+namespace internal {
+
+struct HandleState {
+  explicit HandleState(std::string what) : what(std::move(what)) {}
+
+  const std::string what;
+  absl::Mutex mutex;
+  bool resolved ABSL_GUARDED_BY(mutex) = false;
+  absl::Status status ABSL_GUARDED_BY(mutex);
+};
+
+}  // namespace internal
+
+absl::Status SyncHandle::Wait(absl::Time deadline) const {
+  absl::MutexLock lock(&state_->mutex);
+  if (!state_->mutex.AwaitWithDeadline(absl::Condition(&state_->resolved), deadline)) {
+    return absl::DeadlineExceededError(
+        absl::StrCat(state_->what, " is not complete at its deadline"));
+  }
+  return state_->status;
+}
+
+bool SyncHandle::done() const {
+  absl::MutexLock lock(&state_->mutex);
+  return state_->resolved;
+}
+
+SyncPromise::SyncPromise(std::string what)
+    : state_(std::make_shared<internal::HandleState>(std::move(what))) {}
+
+void SyncPromise::Resolve(absl::Status status) const {
+  absl::MutexLock lock(&state_->mutex);
+  if (state_->resolved) return;
+  state_->resolved = true;
+  state_->status = std::move(status);
+}
+
+SyncHandle ResolvedHandle(absl::Status status) {
+  SyncPromise promise("");
+  promise.Resolve(std::move(status));
+  return promise.handle();
+}
+
+}  // namespace gradsync
