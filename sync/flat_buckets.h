@@ -1,0 +1,26 @@
+#ifndef GRADSYNC_SYNC_FLAT_BUCKETS_H_
+#define GRADSYNC_SYNC_FLAT_BUCKETS_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "plan/plan.h"
+#include "sync/gradient_sync.h"
+
+namespace gradsync {
+
+// Buckets in plain memory of this process: 64-byte aligned, zeroed, kept alive by the tensors.
+std::vector<GradBucket> AllocateBuckets(const Plan& plan);
+
+// The raw memory of a bucket, for code below the tensors. Does not own.
+struct BucketMemory {
+  float* grad = nullptr;
+  float* param = nullptr;
+  int64_t numel = 0;
+};
+
+std::vector<BucketMemory> MemoryOf(const std::vector<GradBucket>& buckets);
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_SYNC_FLAT_BUCKETS_H_

@@ -1,0 +1,59 @@
+// One failure for the whole group: the first.
+
+#ifndef GRADSYNC_SYNC_GROUP_ERROR_H_
+#define GRADSYNC_SYNC_GROUP_ERROR_H_
+
+#include <functional>
+#include <memory>
+#include <thread>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "sync/worker_group.h"
+
+namespace gradsync {
+
+// Each rank has one. When a rank fails, it publishes its error under one key of the store, where the first one wins; all
+// ranks watch that key. So every rank reports the same cause: the failing rank its own status, the others ABORTED with the
+// failing rank and its status. A rank that sees an error itself first asks the store whether another came before.
+//
+// Thread-safe. Reporting never waits: publishing runs on a thread of its own.
+class GroupError {
+ public:
+  // `on_failure` is called once, on a thread of this object, with the status that this rank reports from then on.
+  GroupError(const WorkerGroup& group, std::function<void(absl::Status)> on_failure);
+
+  // Ends watching. Does not wait for the store longer than a second.
+  ~GroupError();
+
+  GroupError(const GroupError&) = delete;
+  GroupError& operator=(const GroupError&) = delete;
+
+  // This rank failed. Publishes it; the first call counts.
+  void Report(absl::Status status);
+
+  // From here on errors are expected (the group is leaving in good order) and are not reported.
+  void Leave();
+
+  // What this rank reports: OK until on_failure is about to be called.
+  absl::Status status() const;
+
+ private:
+  void Fail(absl::Status status);
+  void PublishLoop();
+
+  const WorkerGroup group_;
+  const std::function<void(absl::Status)> on_failure_;
+  mutable absl::Mutex mutex_;
+  absl::Status local_ ABSL_GUARDED_BY(mutex_);   // reported here, to be published
+  absl::Status status_ ABSL_GUARDED_BY(mutex_);  // final
+  bool leaving_ ABSL_GUARDED_BY(mutex_) = false;
+  bool closing_ ABSL_GUARDED_BY(mutex_) = false;
+  std::unique_ptr<KeyValueStore::Watcher> watcher_;
+  std::thread publisher_;  // last: uses all of the above
+};
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_SYNC_GROUP_ERROR_H_
