@@ -1,7 +1,9 @@
-// How bytes move between two processes (or two threads, in tests): an ordered stream of frames in each direction.
+// How bytes move between two processes (or two threads, in tests): an ordered stream of frames in
+// each direction.
 //
-// A frame is a small header and, for data, a payload of many bytes. Rings and parameter servers are written against this
-// interface alone; links/grpc_stream.h carries it over gRPC and links/in_process_stream.h within a process.
+// A frame is a small header and, for data, a payload of many bytes. Rings and parameter servers are
+// written against this interface alone; links/grpc_stream.h carries it over gRPC and
+// links/in_process_stream.h within a process.
 
 #ifndef GRADSYNC_LINKS_FRAME_STREAM_H_
 #define GRADSYNC_LINKS_FRAME_STREAM_H_
@@ -21,7 +23,8 @@
 
 namespace gradsync {
 
-// Received payload: parts in order, not aligned, a part's end may split a float. The parts live as long as `owner`.
+// Received payload: parts in order, not aligned, a part's end may split a float. The parts live as
+// long as `owner`.
 struct Payload {
   absl::InlinedVector<absl::Span<const char>, 2> parts;
   std::shared_ptr<const void> owner;
@@ -38,23 +41,25 @@ struct OutgoingFrame {
   proto::FrameHeader header;
   // Not copied: must stay valid and unchanged until `released` ran.
   absl::Span<const char> payload;
-  // Runs exactly once, on any thread, when nobody reads the payload any more; also when the stream failed. May be empty.
-  // Must not call into the stream.
+  // Runs exactly once, on any thread, when nobody reads the payload any more; also when the stream
+  // failed. May be empty. Must not call into the stream.
   absl::AnyInvocable<void() &&> released;
   // Frames marked so overtake queued frames that are not; order is kept among equals.
   bool urgent = false;
 };
 
-// What one end hears. Calls for one stream come one at a time, in order; for different streams they may overlap. They run
-// on threads of the link: they may compute and send, but must never wait for a peer.
+// What one end hears. Calls for one stream come one at a time, in order; for different streams they
+// may overlap. They run on threads of the link: they may compute and send, but must never wait for
+// a peer.
 class FrameSink {
  public:
   virtual ~FrameSink() = default;
 
   virtual void OnFrame(const proto::FrameHeader& header, Payload payload) = 0;
 
-  // The last call. OK after the peer finished in good order; otherwise UNAVAILABLE (lost; says what is known),
-  // CANCELLED (cancelled here), DATA_LOSS (not a frame), or what the peer ended the stream with.
+  // The last call. OK after the peer finished in good order; otherwise UNAVAILABLE (lost; says what
+  // is known), CANCELLED (cancelled here), DATA_LOSS (not a frame), or what the peer ended the
+  // stream with.
   virtual void OnClosed(absl::Status status) = 0;
 };
 
@@ -66,18 +71,21 @@ class FrameStream {
   // Queues a frame. After Finish() or the stream's end the frame is dropped (and `released` runs).
   virtual void Send(OutgoingFrame frame) = 0;
 
-  // Says that nothing more will be sent. The stream closes with OK when both ends have finished and all frames arrived.
+  // Says that nothing more will be sent. The stream closes with OK when both ends have finished and
+  // all frames arrived.
   virtual void Finish() = 0;
 
   // Ends the stream at once; the peer sees `reason`, or UNAVAILABLE. Queued frames are dropped.
   virtual void Cancel(absl::Status reason) = 0;
 };
 
-// Called for each stream that a peer opens, on a thread of the link; returns the sink that hears it.
+// Called for each stream that a peer opens, on a thread of the link; returns the sink that hears
+// it.
 using StreamAcceptor =
     std::function<std::shared_ptr<FrameSink>(std::shared_ptr<FrameStream> stream)>;
 
-// Accepts streams at an address. Destroying it cancels its streams and waits until all of them are closed.
+// Accepts streams at an address. Destroying it cancels its streams and waits until all of them are
+// closed.
 class StreamListener {
  public:
   virtual ~StreamListener() = default;
@@ -95,9 +103,9 @@ class StreamLink {
   virtual absl::StatusOr<std::unique_ptr<StreamListener>> Listen(const std::string& address,
                                                                  StreamAcceptor acceptor) = 0;
 
-  // Opens a stream. `connection` numbers parallel connections to one address: streams with different numbers never share a
-  // TCP connection. Returns when the connection is up.
-  // Errors: DEADLINE_EXCEEDED or UNAVAILABLE, naming the address; then the sink is not called.
+  // Opens a stream. `connection` numbers parallel connections to one address: streams with
+  // different numbers never share a TCP connection. Returns when the connection is up. Errors:
+  // DEADLINE_EXCEEDED or UNAVAILABLE, naming the address; then the sink is not called.
   virtual absl::StatusOr<std::shared_ptr<FrameStream>> Connect(const std::string& address,
                                                                int connection,
                                                                std::shared_ptr<FrameSink> sink,

@@ -15,11 +15,12 @@
 
 namespace gradsync {
 
-// A small map from keys to byte strings that lives in one process (rank 0's) and is reached from all. Values stay until the
-// store ends. Thread-safe: any number of calls may be under way, and none holds up another.
+// A small map from keys to byte strings that lives in one process (rank 0's) and is reached from
+// all. Values stay until the store ends. Thread-safe: any number of calls may be under way, and
+// none holds up another.
 //
-// Errors, each method: UNAVAILABLE when the store cannot be reached or is lost, naming its address; DEADLINE_EXCEEDED,
-// naming the key and, for Exchange, the missing ranks; UNAUTHENTICATED.
+// Errors, each method: UNAVAILABLE when the store cannot be reached or is lost, naming its address;
+// DEADLINE_EXCEEDED, naming the key and, for Exchange, the missing ranks; UNAUTHENTICATED.
 class KeyValueStore {
  public:
   virtual ~KeyValueStore() = default;
@@ -34,22 +35,23 @@ class KeyValueStore {
   // Waits until the key is set.
   virtual absl::StatusOr<std::string> Get(absl::string_view key, absl::Time deadline) = 0;
 
-  // An all-gather through the store: gives `value` as `rank`'s part, waits until all `world_size` ranks gave theirs under
-  // `key`, and returns them in rank order. A key serves once; the store forgets the parts when all ranks have them.
-  // INVALID_ARGUMENT when a rank comes twice or world sizes differ.
+  // An all-gather through the store: gives `value` as `rank`'s part, waits until all `world_size`
+  // ranks gave theirs under `key`, and returns them in rank order. A key serves once; the store
+  // forgets the parts when all ranks have them. INVALID_ARGUMENT when a rank comes twice or world
+  // sizes differ.
   virtual absl::StatusOr<std::vector<std::string>> Exchange(absl::string_view key, int rank,
                                                             int world_size, absl::string_view value,
                                                             absl::Time deadline) = 0;
 
-  // A pending watch. Destroying it ends the watch; the callback does not run after the destructor returned. Must not be
-  // destroyed from inside its callback.
+  // A pending watch. Destroying it ends the watch; the callback does not run after the destructor
+  // returned. Must not be destroyed from inside its callback.
   class Watcher {
    public:
     virtual ~Watcher() = default;
   };
 
-  // Calls `callback` once, on another thread, with the value as soon as the key is set, or with UNAVAILABLE when the store
-  // is lost.
+  // Calls `callback` once, on another thread, with the value as soon as the key is set, or with
+  // UNAVAILABLE when the store is lost.
   virtual std::unique_ptr<Watcher> Watch(
       absl::string_view key, std::function<void(absl::StatusOr<std::string>)> callback) = 0;
 };

@@ -9,7 +9,8 @@
 namespace gradsync {
 namespace {
 
-// Calls `visit(tensor, begin_in_tensor, begin_in_range, count)` for each tensor that has elements in `range`.
+// Calls `visit(tensor, begin_in_tensor, begin_in_range, count)` for each tensor that has elements
+// in `range`.
 template <typename Visit>
 void ForEachOverlap(const Plan& plan, int bucket, ElementRange range, Visit visit) {
   for (const PlacedTensor& placed : plan.buckets()[bucket].tensors) {

@@ -21,7 +21,8 @@ int64_t AlignUp(int64_t elements) {
   return (elements + kAlignElements - 1) / kAlignElements * kAlignElements;
 }
 
-// Dense means that some order of the dimensions makes the tensor contiguous; dimensions of size 1 may have any stride.
+// Dense means that some order of the dimensions makes the tensor contiguous; dimensions of size 1
+// may have any stride.
 bool IsDense(const TensorSpec& tensor) {
   std::vector<std::pair<int64_t, int64_t>> by_stride;
   for (size_t d = 0; d < tensor.sizes.size(); ++d) {
@@ -46,14 +47,16 @@ absl::Status CheckTensors(const std::vector<TensorSpec>& tensors, const Optimize
     if (tensor.sizes.size() != tensor.strides.size() ||
         std::any_of(tensor.sizes.begin(), tensor.sizes.end(), [](int64_t s) { return s < 1; }) ||
         !IsDense(tensor)) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "parameter ", tensor.name, ": expected sizes of at least 1 and dense strides, found sizes [",
-          absl::StrJoin(tensor.sizes, ","), "] strides [", absl::StrJoin(tensor.strides, ","), "]"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("parameter ", tensor.name,
+                       ": expected sizes of at least 1 and dense strides, found sizes [",
+                       absl::StrJoin(tensor.sizes, ","), "] strides [",
+                       absl::StrJoin(tensor.strides, ","), "]"));
     }
     if (tensor.group < 0 || tensor.group >= static_cast<int>(optimizer.groups.size())) {
-      return absl::InvalidArgumentError(absl::StrCat("parameter ", tensor.name, ": optimizer group ",
-                                                     tensor.group, ", expected one of ",
-                                                     optimizer.groups.size()));
+      return absl::InvalidArgumentError(
+          absl::StrCat("parameter ", tensor.name, ": optimizer group ", tensor.group,
+                       ", expected one of ", optimizer.groups.size()));
     }
   }
   return absl::OkStatus();
@@ -64,9 +67,9 @@ absl::Status CheckPermutation(std::vector<int> order, size_t count) {
   std::vector<int> expected(count);
   std::iota(expected.begin(), expected.end(), 0);
   if (order == expected) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("order of parameters: expected each of ", count, " once, found ", order.size(),
-                   " entries with repetitions or gaps"));
+  return absl::InvalidArgumentError(absl::StrCat("order of parameters: expected each of ", count,
+                                                 " once, found ", order.size(),
+                                                 " entries with repetitions or gaps"));
 }
 
 BucketPlan PlaceTensors(const std::vector<int>& members, const std::vector<TensorSpec>& tensors) {
@@ -93,8 +96,7 @@ absl::StatusOr<Plan> Plan::Create(std::vector<TensorSpec> tensors,
   int64_t filled = 0;
   for (int tensor : ready_order) {
     const int64_t bytes = 4 * AlignUp(tensors[tensor].numel());
-    const int64_t limit =
-        buckets.size() == 1 ? options.first_bucket_bytes : options.bucket_bytes;
+    const int64_t limit = buckets.size() == 1 ? options.first_bucket_bytes : options.bucket_bytes;
     if (buckets.empty() || filled + bytes > limit) {
       buckets.emplace_back();
       filled = 0;
@@ -168,11 +170,12 @@ std::string Plan::Describe() const {
                                   "\noptimizer ", OptimizerKindName(optimizer_.kind), "\n");
   for (size_t i = 0; i < optimizer_.groups.size(); ++i) {
     const OptimizerGroup& g = optimizer_.groups[i];
-    absl::StrAppendFormat(&text,
-                          "group %d lr_scale %.17g momentum %.17g dampening %.17g weight_decay %.17g "
-                          "beta1 %.17g beta2 %.17g eps %.17g nesterov %d\n",
-                          i, g.lr_scale, g.momentum, g.dampening, g.weight_decay, g.beta1, g.beta2,
-                          g.eps, g.nesterov);
+    absl::StrAppendFormat(
+        &text,
+        "group %d lr_scale %.17g momentum %.17g dampening %.17g weight_decay %.17g "
+        "beta1 %.17g beta2 %.17g eps %.17g nesterov %d\n",
+        i, g.lr_scale, g.momentum, g.dampening, g.weight_decay, g.beta1, g.beta2, g.eps,
+        g.nesterov);
   }
   for (size_t b = 0; b < buckets_.size(); ++b) {
     for (const PlacedTensor& placed : buckets_[b].tensors) {
@@ -181,8 +184,8 @@ std::string Plan::Describe() const {
                       absl::StrJoin(t.sizes, ","), "] strides [", absl::StrJoin(t.strides, ","),
                       "] group ", t.group, "\n");
     }
-    absl::StrAppend(&text, "bucket ", b, " stripes ", buckets_[b].layout.stripes(), " of chunks of ",
-                    buckets_[b].layout.chunk_elements(), "\n");
+    absl::StrAppend(&text, "bucket ", b, " stripes ", buckets_[b].layout.stripes(),
+                    " of chunks of ", buckets_[b].layout.chunk_elements(), "\n");
   }
   return text;
 }

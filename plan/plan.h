@@ -1,8 +1,8 @@
 // The plan: what is exchanged, in which buckets, cut how, and updated by which optimizer.
 //
-// Every rank builds the plan from its own parameters and options, and Bind() compares fingerprints, so that two ranks
-// can never exchange different things. Backends, servers, benchmarks and the simulator read the same plan; nothing in it
-// depends on topology, link or number of servers.
+// Every rank builds the plan from its own parameters and options, and Bind() compares fingerprints,
+// so that two ranks can never exchange different things. Backends, servers, benchmarks and the
+// simulator read the same plan; nothing in it depends on topology, link or number of servers.
 
 #ifndef GRADSYNC_PLAN_PLAN_H_
 #define GRADSYNC_PLAN_PLAN_H_
@@ -21,7 +21,8 @@ namespace gradsync {
 
 struct PlanOptions {
   int world_size = 1;
-  // A bucket is closed before a tensor that would make it larger than this; a tensor larger than it has its own bucket.
+  // A bucket is closed before a tensor that would make it larger than this; a tensor larger than it
+  // has its own bucket.
   int64_t bucket_bytes = int64_t{25} << 20;
   // The same for the first bucket: small, so that the first exchange starts early in backward.
   int64_t first_bucket_bytes = int64_t{1} << 20;
@@ -35,8 +36,8 @@ struct PlacedTensor {
   int64_t offset = 0;
 };
 
-// One flat buffer of fp32. `numel` includes the padding between tensors, which is exchanged and counted like the rest and
-// is always zero.
+// One flat buffer of fp32. `numel` includes the padding between tensors, which is exchanged and
+// counted like the rest and is always zero.
 struct BucketPlan {
   std::vector<PlacedTensor> tensors;
   int64_t numel = 0;
@@ -56,15 +57,16 @@ class Plan {
  public:
   Plan() = default;
 
-  // Packs `tensors` into buckets in the order `ready_order`, a permutation of their indices: the order in which backward
-  // completes their gradients.
-  // Errors: INVALID_ARGUMENT for an empty or repeated name, a size below 1, strides that are not dense, an order that is no
-  // permutation, options out of range, or an optimizer that does not validate.
+  // Packs `tensors` into buckets in the order `ready_order`, a permutation of their indices: the
+  // order in which backward completes their gradients. Errors: INVALID_ARGUMENT for an empty or
+  // repeated name, a size below 1, strides that are not dense, an order that is no permutation,
+  // options out of range, or an optimizer that does not validate.
   static absl::StatusOr<Plan> Create(std::vector<TensorSpec> tensors,
                                      const std::vector<int>& ready_order, OptimizerSpec optimizer,
                                      const PlanOptions& options);
 
-  // As Create(), with the buckets given as lists of tensor indices; how a plan that came over the wire is rebuilt.
+  // As Create(), with the buckets given as lists of tensor indices; how a plan that came over the
+  // wire is rebuilt.
   static absl::StatusOr<Plan> FromBuckets(std::vector<TensorSpec> tensors,
                                           const std::vector<std::vector<int>>& buckets,
                                           OptimizerSpec optimizer, int world_size,
@@ -75,12 +77,14 @@ class Plan {
   const OptimizerSpec& optimizer() const { return optimizer_; }
   int world_size() const { return world_size_; }
   int64_t chunk_bytes() const { return chunk_bytes_; }  // as asked for: 0 for the default
-  int64_t total_bytes() const;                          // gradient bytes of all buckets, padding included
+  int64_t total_bytes() const;  // gradient bytes of all buckets, padding included
 
-  // Runs of one group in `range` of bucket `bucket`, in order, neighbours of the same group apart when padding parts them.
+  // Runs of one group in `range` of bucket `bucket`, in order, neighbours of the same group apart
+  // when padding parts them.
   std::vector<GroupRange> GroupRanges(int bucket, ElementRange range) const;
 
-  // A line per fact, the same on every machine. fingerprint() hashes it; FirstDifference() compares it.
+  // A line per fact, the same on every machine. fingerprint() hashes it; FirstDifference() compares
+  // it.
   std::string Describe() const;
 
   // SHA-256 of Describe(), the first 16 hexadecimal digits.

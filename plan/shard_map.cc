@@ -12,9 +12,8 @@ absl::StatusOr<ShardMap> ShardMap::Create(const Plan& plan, const std::vector<do
   }
   for (size_t i = 0; i < weights.size(); ++i) {
     if (!(weights[i] > 0) || !std::isfinite(weights[i])) {
-      return absl::InvalidArgumentError(absl::StrCat("weight of server ", i,
-                                                     ": expected a positive number, found ",
-                                                     weights[i]));
+      return absl::InvalidArgumentError(
+          absl::StrCat("weight of server ", i, ": expected a positive number, found ", weights[i]));
     }
   }
   ShardMap map;

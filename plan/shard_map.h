@@ -1,9 +1,10 @@
 // Which server owns which chunk.
 //
-// Chunks go to servers by weighted round robin in the global order of buckets and slots, and the state of the round robin
-// carries on from one bucket to the next, so that every server's bytes are within one chunk of its share, whatever the
-// buckets' sizes are. (Starting anew in each stripe would load the first servers more: with 3 servers and 4 workers the
-// busiest would hold 2/4 of the bytes instead of 1/3.)
+// Chunks go to servers by weighted round robin in the global order of buckets and slots, and the
+// state of the round robin carries on from one bucket to the next, so that every server's bytes are
+// within one chunk of its share, whatever the buckets' sizes are. (Starting anew in each stripe
+// would load the first servers more: with 3 servers and 4 workers the busiest would hold 2/4 of the
+// bytes instead of 1/3.)
 
 #ifndef GRADSYNC_PLAN_SHARD_MAP_H_
 #define GRADSYNC_PLAN_SHARD_MAP_H_
@@ -48,9 +49,10 @@ class ShardMap {
   std::vector<int64_t> bytes_;            // by server
 };
 
-// Segments that `rank` exchanges with `server` in one step, in the order in which it pushes them: buckets in index order,
-// stripes in order, inside a stripe rank-1, rank-2, ... (see stripes.h). Empty chunks are left out. Both ends compute this
-// list, so a segment that comes at another place is an error that the receiver can name.
+// Segments that `rank` exchanges with `server` in one step, in the order in which it pushes them:
+// buckets in index order, stripes in order, inside a stripe rank-1, rank-2, ... (see stripes.h).
+// Empty chunks are left out. Both ends compute this list, so a segment that comes at another place
+// is an error that the receiver can name.
 std::vector<SegmentId> PushOrder(const Plan& plan, const ShardMap& shards, int server, int rank);
 
 }  // namespace gradsync

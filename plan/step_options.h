@@ -1,4 +1,5 @@
-// What changes from step to step and travels with it. Everything that does not change is in the plan.
+// What changes from step to step and travels with it. Everything that does not change is in the
+// plan.
 
 #ifndef GRADSYNC_PLAN_STEP_OPTIONS_H_
 #define GRADSYNC_PLAN_STEP_OPTIONS_H_
@@ -12,8 +13,8 @@ struct StepOptions {
   int64_t step = 0;
   // Learning rate of this step; a group's is lr * lr_scale. Owners reject ranks that disagree.
   double lr = 0;
-  // Clips the mean gradient to this global 2-norm; 0 does not clip. Owners then hold the step's means until the last bucket,
-  // so that nothing of the update overlaps with backward.
+  // Clips the mean gradient to this global 2-norm; 0 does not clip. Owners then hold the step's
+  // means until the last bucket, so that nothing of the update overlaps with backward.
   double max_norm = 0;
   // The mean is multiplied by this, after 1/n. 1 without loss scaling.
   double inverse_loss_scale = 1;

@@ -1,18 +1,21 @@
-// How a bucket is cut, and in which order its pieces are summed. Everything that decides bits is here.
+// How a bucket is cut, and in which order its pieces are summed. Everything that decides bits is
+// here.
 //
-// A bucket of E elements is cut into S = ceil(E / (n * chunk_elements)) *stripes* of n *chunks* each, n being the number
-// of workers. All chunks of a bucket have the same size, ceil(E / (S * n)) rounded up to 16 elements (64 bytes), except
-// that the tail is cut short: the last chunks may be smaller, or empty.
+// A bucket of E elements is cut into S = ceil(E / (n * chunk_elements)) *stripes* of n *chunks*
+// each, n being the number of workers. All chunks of a bucket have the same size, ceil(E / (S * n))
+// rounded up to 16 elements (64 bytes), except that the tail is cut short: the last chunks may be
+// smaller, or empty.
 //
 //   element   0                                                                E
 //             | chunk 0 | chunk 1 | ... | chunk n-1 | chunk 0 | ... | chunk n-1 |
 //             |<------------- stripe 0 ------------>|<------ stripe S-1 ------->|
 //   slot        0         1               n-1         n
 //
-// A chunk is named by its *slot*: slot = stripe * n + chunk. The *fold order* of chunk c is ranks c+1, c+2, ..., c+n
-// (mod n), left to right, in fp32, starting from the first contribution (not from zero); then one multiplication by 1/n,
-// then one by the inverse loss scale. This is the order in which a ring adds when rank r first sends chunk r-1, so that
-// the chunk ends on rank c; parameter servers fold in the same order, which is why both topologies give the same bits.
+// A chunk is named by its *slot*: slot = stripe * n + chunk. The *fold order* of chunk c is ranks
+// c+1, c+2, ..., c+n (mod n), left to right, in fp32, starting from the first contribution (not
+// from zero); then one multiplication by 1/n, then one by the inverse loss scale. This is the order
+// in which a ring adds when rank r first sends chunk r-1, so that the chunk ends on rank c;
+// parameter servers fold in the same order, which is why both topologies give the same bits.
 
 #ifndef GRADSYNC_PLAN_STRIPES_H_
 #define GRADSYNC_PLAN_STRIPES_H_
@@ -34,8 +37,8 @@ struct ElementRange {
   }
 };
 
-// Rank at `position` (0 first) of the fold of chunk `chunk` among `world_size` workers; the last position is the ring's
-// owner of the chunk, rank `chunk` itself.
+// Rank at `position` (0 first) of the fold of chunk `chunk` among `world_size` workers; the last
+// position is the ring's owner of the chunk, rank `chunk` itself.
 inline int FoldRank(int chunk, int position, int world_size) {
   return (chunk + 1 + position) % world_size;
 }
@@ -45,8 +48,9 @@ inline int FoldPosition(int chunk, int rank, int world_size) {
   return (rank - chunk - 1 + 2 * world_size) % world_size;
 }
 
-// The chunk that `rank` sends at `position` of a stripe, in the order that makes contributions arrive as they are folded:
-// rank-1, rank-2, ..., rank-n (mod n). Rank r is at fold position 0 of the chunk it sends first.
+// The chunk that `rank` sends at `position` of a stripe, in the order that makes contributions
+// arrive as they are folded: rank-1, rank-2, ..., rank-n (mod n). Rank r is at fold position 0 of
+// the chunk it sends first.
 inline int SendChunk(int rank, int position, int world_size) {
   return (rank - 1 - position + 2 * world_size) % world_size;
 }
@@ -56,15 +60,17 @@ class StripeLayout {
  public:
   StripeLayout() = default;
 
-  // `numel` elements (at least 0), `world_size` workers (at least 1), `chunk_elements` (at least 1) the upper bound of a
-  // chunk's size before rounding to 16.
+  // `numel` elements (at least 0), `world_size` workers (at least 1), `chunk_elements` (at least 1)
+  // the upper bound of a chunk's size before rounding to 16.
   StripeLayout(int64_t numel, int world_size, int64_t chunk_elements);
 
   int64_t numel() const { return numel_; }
   int world_size() const { return world_size_; }
   int stripes() const { return stripes_; }
   int slots() const { return stripes_ * world_size_; }
-  int64_t chunk_elements() const { return chunk_elements_; }  // size of every chunk but those at the tail
+  int64_t chunk_elements() const {
+    return chunk_elements_;
+  }  // size of every chunk but those at the tail
 
   int slot(int stripe, int chunk) const { return stripe * world_size_ + chunk; }
   int stripe_of(int slot) const { return slot / world_size_; }
@@ -80,8 +86,9 @@ class StripeLayout {
   int64_t chunk_elements_ = 0;
 };
 
-// Default chunk size for a bucket, in bytes: bucket_bytes / (32 * world_size), rounded down to 4 KiB and clamped to
-// 64 KiB..256 KiB. A function of bucket and world size only, because bits depend on it: never of link, topology or servers.
+// Default chunk size for a bucket, in bytes: bucket_bytes / (32 * world_size), rounded down to 4
+// KiB and clamped to 64 KiB..256 KiB. A function of bucket and world size only, because bits depend
+// on it: never of link, topology or servers.
 int64_t DefaultChunkBytes(int64_t bucket_bytes, int world_size);
 
 }  // namespace gradsync

@@ -1,4 +1,5 @@
-// What the plan knows about one parameter: its name and its shape in memory. No values, no LibTorch.
+// What the plan knows about one parameter: its name and its shape in memory. No values, no
+// LibTorch.
 
 #ifndef GRADSYNC_PLAN_TENSOR_SPEC_H_
 #define GRADSYNC_PLAN_TENSOR_SPEC_H_
@@ -9,10 +10,11 @@
 
 namespace gradsync {
 
-// One trainable parameter. Elements are fp32. `strides` (in elements) is part of the identity: a channels-last parameter
-// and a contiguous one of the same shape hold their elements in different order, so their flat copies cannot be exchanged.
+// One trainable parameter. Elements are fp32. `strides` (in elements) is part of the identity: a
+// channels-last parameter and a contiguous one of the same shape hold their elements in different
+// order, so their flat copies cannot be exchanged.
 struct TensorSpec {
-  std::string name;              // as in the module's named_parameters(), e.g. "layer1.0.conv1.weight"
+  std::string name;  // as in the module's named_parameters(), e.g. "layer1.0.conv1.weight"
   std::vector<int64_t> sizes;    // elements per dimension; empty for a scalar
   std::vector<int64_t> strides;  // elements between neighbours, one per dimension, dense
   int group = 0;                 // index into OptimizerSpec::groups

@@ -13,12 +13,13 @@ absl::Status AgreeOnPlan(SideChannel& side_channel, const Plan& plan, absl::Time
                       side_channel.AllGather(plan.fingerprint(), deadline));
   for (size_t rank = 1; rank < fingerprints.size(); ++rank) {
     if (fingerprints[rank] == fingerprints[0]) continue;
-    // Descriptions are long, so they travel only when there is a difference to explain; every rank comes here then.
+    // Descriptions are long, so they travel only when there is a difference to explain; every rank
+    // comes here then.
     GS_ASSIGN_OR_RETURN(const std::vector<std::string> descriptions,
                         side_channel.AllGather(plan.Describe(), deadline));
-    return absl::FailedPreconditionError(
-        absl::StrCat("plans differ: rank 0 has ", fingerprints[0], ", rank ", rank, " has ",
-                     fingerprints[rank], ": ", FirstDifference(descriptions[0], descriptions[rank])));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "plans differ: rank 0 has ", fingerprints[0], ", rank ", rank, " has ", fingerprints[rank],
+        ": ", FirstDifference(descriptions[0], descriptions[rank])));
   }
   return absl::OkStatus();
 }

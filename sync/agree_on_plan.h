@@ -9,8 +9,8 @@
 namespace gradsync {
 
 // Collective: compares every rank's plan with rank 0's. All ranks return the same code.
-// Errors: FAILED_PRECONDITION with the first rank that differs, both fingerprints and the first line of difference;
-// those of the side channel.
+// Errors: FAILED_PRECONDITION with the first rank that differs, both fingerprints and the first
+// line of difference; those of the side channel.
 absl::Status AgreeOnPlan(SideChannel& side_channel, const Plan& plan, absl::Time deadline);
 
 }  // namespace gradsync

@@ -14,7 +14,8 @@ at::Tensor AllocateFlat(int64_t numel) {
   const size_t bytes = std::max<size_t>(numel * sizeof(float), 1);
   void* memory = std::aligned_alloc(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
   std::memset(memory, 0, bytes);
-  return at::from_blob(memory, {numel}, [](void* p) { std::free(p); }, at::kFloat);
+  return at::from_blob(
+      memory, {numel}, [](void* p) { std::free(p); }, at::kFloat);
 }
 
 }  // namespace

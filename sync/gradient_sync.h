@@ -1,7 +1,8 @@
 // THE CONTRACT. Start reading here.
 //
-// A GradientSync makes n workers that each computed gradients on their own part of a batch behave like one worker that
-// computed them on the whole. Parameter servers and rings implement this one interface, and so can anything else:
+// A GradientSync makes n workers that each computed gradients on their own part of a batch behave
+// like one worker that computed them on the whole. Parameter servers and rings implement this one
+// interface, and so can anything else:
 //
 //   sync->Bind(plan)                    one flat gradient and one flat parameter buffer per bucket
 //   sync->BroadcastParameters()         everybody starts from rank 0's values
@@ -11,17 +12,20 @@
 //
 // What a resolved handle has left in the bucket depends on who runs the optimizer:
 //   UpdateSite::kWorker   `grad` holds the mean over workers; the caller updates `param`.
-//   UpdateSite::kOwner    `param` holds the updated values; `grad` holds nothing of meaning. An owner is the chunk's server
-//                         (parameter servers) or its rank (ring: reduce-scatter, update of the own chunks with 1/n of the
-//                         optimizer's state, all-gather of parameters, which is ZeRO-1 for the bytes of an allreduce).
+//   UpdateSite::kOwner    `param` holds the updated values; `grad` holds nothing of meaning. An
+//   owner is the chunk's server
+//                         (parameter servers) or its rank (ring: reduce-scatter, update of the own
+//                         chunks with 1/n of the optimizer's state, all-gather of parameters, which
+//                         is ZeRO-1 for the bytes of an allreduce).
 //
 // The mean is the same, to the bit, for every backend that folds in the plan's order (stripes.h).
 //
-// Errors, everywhere: INVALID_ARGUMENT options; FAILED_PRECONDITION plans differ, launch out of order, not bound;
-// DEADLINE_EXCEEDED a peer or server is silent (named); UNAVAILABLE connection lost, seen first here; ABORTED another rank
-// failed first (its rank and status); CANCELLED this rank shut down; DATA_LOSS length or checksum; PERMISSION_DENIED and
-// UNAUTHENTICATED credentials; INTERNAL CUDA or NCCL. Failures are final: after the first one every handle fails, and the
-// way back is a checkpoint.
+// Errors, everywhere: INVALID_ARGUMENT options; FAILED_PRECONDITION plans differ, launch out of
+// order, not bound; DEADLINE_EXCEEDED a peer or server is silent (named); UNAVAILABLE connection
+// lost, seen first here; ABORTED another rank failed first (its rank and status); CANCELLED this
+// rank shut down; DATA_LOSS length or checksum; PERMISSION_DENIED and UNAUTHENTICATED credentials;
+// INTERNAL CUDA or NCCL. Failures are final: after the first one every handle fails, and the way
+// back is a checkpoint.
 
 #ifndef GRADSYNC_SYNC_GRADIENT_SYNC_H_
 #define GRADSYNC_SYNC_GRADIENT_SYNC_H_
@@ -42,9 +46,9 @@
 
 namespace gradsync {
 
-// The two flat buffers of a bucket: contiguous fp32 of shape [BucketPlan::numel], 64-byte aligned, zero at first. The
-// backend allocated them (plain, shared, pinned or registered memory); the tensors keep the memory alive, also after the
-// backend is gone.
+// The two flat buffers of a bucket: contiguous fp32 of shape [BucketPlan::numel], 64-byte aligned,
+// zero at first. The backend allocated them (plain, shared, pinned or registered memory); the
+// tensors keep the memory alive, also after the backend is gone.
 struct GradBucket {
   at::Tensor grad;
   at::Tensor param;
@@ -56,40 +60,43 @@ class GradientSync {
   virtual ~GradientSync() = default;
 
   // Collective, once, first. Allocates the buckets. Every rank must pass the same plan.
-  // Errors: FAILED_PRECONDITION when plans differ (both fingerprints and the first difference) or on a second call;
-  // INVALID_ARGUMENT when the plan is for another world size; DEADLINE_EXCEEDED and UNAVAILABLE naming the peer.
+  // Errors: FAILED_PRECONDITION when plans differ (both fingerprints and the first difference) or
+  // on a second call; INVALID_ARGUMENT when the plan is for another world size; DEADLINE_EXCEEDED
+  // and UNAVAILABLE naming the peer.
   virtual absl::StatusOr<std::vector<GradBucket>> Bind(const Plan& plan, absl::Time deadline) = 0;
 
-  // Collective. Copies rank 0's `param` buffers to all ranks, and to the owners. Called after Bind() and before the first
-  // Launch(), or between steps when nothing is in flight.
+  // Collective. Copies rank 0's `param` buffers to all ranks, and to the owners. Called after
+  // Bind() and before the first Launch(), or between steps when nothing is in flight.
   virtual absl::Status BroadcastParameters(absl::Time deadline) = 0;
 
-  // Queues the exchange of one bucket, whose `grad` is complete; from here to the handle's resolution the bucket's buffers
-  // belong to the backend. Never waits for a peer. Buckets are launched in index order, each once per step, steps in
-  // increasing order, and a step begins after all handles of the one before were resolved; anything else is
-  // FAILED_PRECONDITION in the handle and fails the group.
+  // Queues the exchange of one bucket, whose `grad` is complete; from here to the handle's
+  // resolution the bucket's buffers belong to the backend. Never waits for a peer. Buckets are
+  // launched in index order, each once per step, steps in increasing order, and a step begins after
+  // all handles of the one before were resolved; anything else is FAILED_PRECONDITION in the handle
+  // and fails the group.
   virtual SyncHandle Launch(const StepOptions& step, int bucket) = 0;
 
   virtual UpdateSite update_site() const = 0;
 
-  // Collective, between steps. The optimizer's state by parameter name, gathered from all owners, whole on every rank.
-  // Under kWorker the caller has the state, and the result is empty. State exported by one backend can be imported by any
-  // other, with any number of servers.
+  // Collective, between steps. The optimizer's state by parameter name, gathered from all owners,
+  // whole on every rank. Under kWorker the caller has the state, and the result is empty. State
+  // exported by one backend can be imported by any other, with any number of servers.
   virtual absl::StatusOr<OptimizerState> ExportOptimizerState(absl::Time deadline) = 0;
 
-  // Collective, after Bind() and between steps; every rank passes the same state. An empty state resets to the beginning.
-  // Errors: INVALID_ARGUMENT when a name, slot or size does not fit the plan.
+  // Collective, after Bind() and between steps; every rank passes the same state. An empty state
+  // resets to the beginning. Errors: INVALID_ARGUMENT when a name, slot or size does not fit the
+  // plan.
   virtual absl::Status ImportOptimizerState(const OptimizerState& state, absl::Time deadline) = 0;
 
   // The first asynchronous failure, or OK. Sticky. Thread-safe.
   virtual absl::Status status() const = 0;
 
-  // Ends the exchange for the whole group: publishes `reason` as this rank's error, then closes. Outstanding handles
-  // resolve with an error. Never waits; thread-safe; the first call counts.
+  // Ends the exchange for the whole group: publishes `reason` as this rank's error, then closes.
+  // Outstanding handles resolve with an error. Never waits; thread-safe; the first call counts.
   virtual void Abort(absl::Status reason) = 0;
 
-  // Collective. Leaves in good order, after the last handle was resolved. Without it the destructor leaves as if aborted
-  // with CANCELLED.
+  // Collective. Leaves in good order, after the last handle was resolved. Without it the destructor
+  // leaves as if aborted with CANCELLED.
   virtual absl::Status Shutdown(absl::Time deadline) = 0;
 
   // Payload bytes that this rank sent and received since Bind(), broadcasts included.

@@ -82,9 +82,8 @@ void GroupError::PublishLoop() {
   absl::Status local;
   {
     absl::MutexLock lock(&mutex_);
-    const auto due = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-      return closing_ || !local_.ok();
-    };
+    const auto due = [this]()
+                         ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return closing_ || !local_.ok(); };
     mutex_.Await(absl::Condition(&due));
     if (local_.ok() || !status_.ok()) return;
     local = local_;

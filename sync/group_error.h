@@ -14,14 +14,16 @@
 
 namespace gradsync {
 
-// Each rank has one. When a rank fails, it publishes its error under one key of the store, where the first one wins; all
-// ranks watch that key. So every rank reports the same cause: the failing rank its own status, the others ABORTED with the
-// failing rank and its status. A rank that sees an error itself first asks the store whether another came before.
+// Each rank has one. When a rank fails, it publishes its error under one key of the store, where
+// the first one wins; all ranks watch that key. So every rank reports the same cause: the failing
+// rank its own status, the others ABORTED with the failing rank and its status. A rank that sees an
+// error itself first asks the store whether another came before.
 //
 // Thread-safe. Reporting never waits: publishing runs on a thread of its own.
 class GroupError {
  public:
-  // `on_failure` is called once, on a thread of this object, with the status that this rank reports from then on.
+  // `on_failure` is called once, on a thread of this object, with the status that this rank reports
+  // from then on.
   GroupError(const WorkerGroup& group, std::function<void(absl::Status)> on_failure);
 
   // Ends watching. Does not wait for the store longer than a second.

@@ -8,13 +8,15 @@
 
 namespace gradsync {
 
-// Holds the callers of GradientSync::Launch to the order that all ranks share: buckets 0, 1, ..., each once per step, steps
-// in increasing order, the options of a step the same for all its buckets. Not thread-safe.
+// Holds the callers of GradientSync::Launch to the order that all ranks share: buckets 0, 1, ...,
+// each once per step, steps in increasing order, the options of a step the same for all its
+// buckets. Not thread-safe.
 class LaunchOrder {
  public:
   explicit LaunchOrder(int buckets) : buckets_(buckets) {}
 
-  // Call once per launch, before anything else. Errors: FAILED_PRECONDITION, saying what was expected and what came.
+  // Call once per launch, before anything else. Errors: FAILED_PRECONDITION, saying what was
+  // expected and what came.
   absl::Status Check(const StepOptions& step, int bucket);
 
  private:

@@ -14,13 +14,14 @@ namespace internal {
 struct HandleState;
 }  // namespace internal
 
-// Cheap to copy; thread-safe. Resolved exactly once. A resolved handle means that nobody reads or writes the bucket's
-// memory any more and that its result is there (see gradient_sync.h), or that the exchange failed.
+// Cheap to copy; thread-safe. Resolved exactly once. A resolved handle means that nobody reads or
+// writes the bucket's memory any more and that its result is there (see gradient_sync.h), or that
+// the exchange failed.
 class SyncHandle {
  public:
-  // Waits until the exchange is resolved and returns its status. A missed deadline cancels nothing: the exchange goes on
-  // and the handle can be waited for again.
-  // Errors: those of the exchange; DEADLINE_EXCEEDED, saying what is waited for.
+  // Waits until the exchange is resolved and returns its status. A missed deadline cancels nothing:
+  // the exchange goes on and the handle can be waited for again. Errors: those of the exchange;
+  // DEADLINE_EXCEEDED, saying what is waited for.
   absl::Status Wait(absl::Time deadline) const;
 
   bool done() const;
@@ -32,8 +33,8 @@ class SyncHandle {
   std::shared_ptr<internal::HandleState> state_;
 };
 
-// The backend's end. Cheap to copy; thread-safe. The first Resolve() counts and later ones are ignored, so that a failure
-// and a late completion may race.
+// The backend's end. Cheap to copy; thread-safe. The first Resolve() counts and later ones are
+// ignored, so that a failure and a late completion may race.
 class SyncPromise {
  public:
   // `what` names the exchange in deadline errors, e.g. "bucket 3 of step 12".

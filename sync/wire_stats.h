@@ -5,8 +5,8 @@
 
 namespace gradsync {
 
-// Payload counted at the transport: gradient and parameter bytes, without headers, credits or side channel. Messages are
-// those that carry payload.
+// Payload counted at the transport: gradient and parameter bytes, without headers, credits or side
+// channel. Messages are those that carry payload.
 struct WireStats {
   int64_t tx_bytes = 0;
   int64_t rx_bytes = 0;
