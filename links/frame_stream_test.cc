@@ -1,13 +1,11 @@
 // What every link keeps, whatever carries it.
 #include "links/frame_stream.h"
 
-#include <chrono>
 #include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
