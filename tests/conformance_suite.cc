@@ -43,8 +43,8 @@ TensorSpec Tensor(std::string name, int64_t numel, int group) {
   return {std::move(name), {numel}, {1}, group};
 }
 
-// Uneven on purpose: a bucket below n elements of payload, one of many stripes with a cut tail, and one whose last stripe
-// has empty chunks; small chunks make many of them.
+// Uneven on purpose: a bucket below n elements of payload, one of many stripes with a cut tail, and
+// one whose last stripe has empty chunks; small chunks make many of them.
 Plan UnevenPlan(int world_size, OptimizerSpec optimizer) {
   std::vector<TensorSpec> tensors = {Tensor("a", 3, 0), Tensor("b", 5000, 0), Tensor("c", 17, 1),
                                      Tensor("d", 2049, 1), Tensor("e", 40, 0)};
@@ -57,13 +57,13 @@ struct Rank {
   std::unique_ptr<GradientSync> sync;
   std::vector<GradBucket> buckets;
 
-  void Write(const FlatValues& values, at::Tensor GradBucket::* which) {
+  void Write(const FlatValues& values, at::Tensor GradBucket::*which) {
     for (size_t b = 0; b < buckets.size(); ++b) {
       std::copy(values[b].begin(), values[b].end(), (buckets[b].*which).data_ptr<float>());
     }
   }
 
-  FlatValues Read(at::Tensor GradBucket::* which) const {
+  FlatValues Read(at::Tensor GradBucket::*which) const {
     FlatValues values;
     for (const GradBucket& bucket : buckets) {
       const float* data = (bucket.*which).data_ptr<float>();
@@ -157,8 +157,10 @@ bool KnowsBits(const ConformanceCase& config) {
   return config.traits.plan_order_beyond_two || config.world_size <= 2;
 }
 
-// Equal to the bit where the backend folds in plan order, otherwise within what another order may change.
-void ExpectSame(const ConformanceCase& config, const FlatValues& found, const FlatValues& expected) {
+// Equal to the bit where the backend folds in plan order, otherwise within what another order may
+// change.
+void ExpectSame(const ConformanceCase& config, const FlatValues& found,
+                const FlatValues& expected) {
   if (KnowsBits(config)) {
     EXPECT_TRUE(SameBits(found, expected));
     return;
@@ -212,38 +214,39 @@ std::vector<ConformanceCase> ConformanceCases(const BackendTraits& traits) {
 }
 
 std::string CaseName(const testing::TestParamInfo<ConformanceCase>& info) {
-  return absl::StrCat(info.param.world_size, info.param.site == UpdateSite::kOwner
-                                                 ? "UpdateAtOwner"
-                                                 : "UpdateAtWorker");
+  return absl::StrCat(info.param.world_size,
+                      info.param.site == UpdateSite::kOwner ? "UpdateAtOwner" : "UpdateAtWorker");
 }
 
 TEST_P(ConformanceTest, BindReturnsZeroedAlignedBucketsOfThePlansSizes) {
   const Plan plan = UnevenPlan(GetParam().world_size, Momentum());
-  Group(GetParam()).Run([&](int) { return plan; },
-                        [&](int, Rank& self) {
-                          EXPECT_EQ(self.sync->update_site(), GetParam().site);
-                          ASSERT_EQ(self.buckets.size(), plan.buckets().size());
-                          for (size_t b = 0; b < self.buckets.size(); ++b) {
-                            for (const at::Tensor& flat :
-                                 {self.buckets[b].grad, self.buckets[b].param}) {
-                              ASSERT_EQ(flat.dim(), 1);
-                              EXPECT_EQ(flat.numel(), plan.buckets()[b].numel);
-                              const float* data = flat.data_ptr<float>();
-                              EXPECT_EQ(reinterpret_cast<uintptr_t>(data) % 64, 0u);
-                              EXPECT_TRUE(std::all_of(data, data + flat.numel(),
-                                                      [](float x) { return x == 0; }));
-                            }
-                          }
-                          EXPECT_EQ(self.sync->Shutdown(Soon()), absl::OkStatus());
-                        });
+  Group(GetParam())
+      .Run(
+          [&](int) { return plan; },
+          [&](int, Rank& self) {
+            EXPECT_EQ(self.sync->update_site(), GetParam().site);
+            ASSERT_EQ(self.buckets.size(), plan.buckets().size());
+            for (size_t b = 0; b < self.buckets.size(); ++b) {
+              for (const at::Tensor& flat : {self.buckets[b].grad, self.buckets[b].param}) {
+                ASSERT_EQ(flat.dim(), 1);
+                EXPECT_EQ(flat.numel(), plan.buckets()[b].numel);
+                const float* data = flat.data_ptr<float>();
+                EXPECT_EQ(reinterpret_cast<uintptr_t>(data) % 64, 0u);
+                EXPECT_TRUE(std::all_of(data, data + flat.numel(), [](float x) { return x == 0; }));
+              }
+            }
+            EXPECT_EQ(self.sync->Shutdown(Soon()), absl::OkStatus());
+          });
 }
 
 TEST_P(ConformanceTest, TrainsLikeOneProcessWithMomentum) {
-  ExpectTrainsLikeReference(GetParam(), Momentum(), [](int64_t s) { return Step(s, 0.1 / s); }, 5);
+  ExpectTrainsLikeReference(
+      GetParam(), Momentum(), [](int64_t s) { return Step(s, 0.1 / s); }, 5);
 }
 
 TEST_P(ConformanceTest, TrainsLikeOneProcessWithAdamW) {
-  ExpectTrainsLikeReference(GetParam(), AdamW(), [](int64_t s) { return Step(s, 1e-3); }, 3);
+  ExpectTrainsLikeReference(
+      GetParam(), AdamW(), [](int64_t s) { return Step(s, 1e-3); }, 3);
 }
 
 TEST_P(ConformanceTest, AppliesTheInverseLossScaleAfterTheMean) {
@@ -270,29 +273,29 @@ TEST_P(ConformanceTest, ClipsByTheGlobalNorm) {
 
 TEST_P(ConformanceTest, BroadcastGivesEveryRankTheParametersOfRankZero) {
   const Plan plan = UnevenPlan(GetParam().world_size, Momentum());
-  Group(GetParam()).Run([&](int) { return plan; },
-                        [&](int rank, Rank& self) {
-                          for (uint64_t round : {1, 2}) {
-                            self.Write(RandomValues(plan, 10 * round + rank), &GradBucket::param);
-                            ASSERT_EQ(self.sync->BroadcastParameters(Soon()), absl::OkStatus());
-                            EXPECT_TRUE(SameBits(self.Read(&GradBucket::param),
-                                                 RandomValues(plan, 10 * round)));
-                          }
-                          EXPECT_EQ(self.sync->Shutdown(Soon()), absl::OkStatus());
-                        });
+  Group(GetParam())
+      .Run([&](int) { return plan; },
+           [&](int rank, Rank& self) {
+             for (uint64_t round : {1, 2}) {
+               self.Write(RandomValues(plan, 10 * round + rank), &GradBucket::param);
+               ASSERT_EQ(self.sync->BroadcastParameters(Soon()), absl::OkStatus());
+               EXPECT_TRUE(SameBits(self.Read(&GradBucket::param), RandomValues(plan, 10 * round)));
+             }
+             EXPECT_EQ(self.sync->Shutdown(Soon()), absl::OkStatus());
+           });
 }
 
 TEST_P(ConformanceTest, WireStatsGrowByTheSameAmountEachStep) {
   const Plan plan = UnevenPlan(GetParam().world_size, Momentum());
-  Group(GetParam()).Run(
-      [&](int) { return plan; },
-      [&](int, Rank& self) {
-        ASSERT_EQ(self.Exchange(Step(1)), absl::OkStatus());
-        const WireStats one = self.sync->wire_stats();
-        ASSERT_EQ(self.Exchange(Step(2)), absl::OkStatus());
-        EXPECT_EQ((self.sync->wire_stats() - one).rx_bytes, one.rx_bytes);
-        EXPECT_EQ(self.sync->Shutdown(Soon()), absl::OkStatus());
-      });
+  Group(GetParam())
+      .Run([&](int) { return plan; },
+           [&](int, Rank& self) {
+             ASSERT_EQ(self.Exchange(Step(1)), absl::OkStatus());
+             const WireStats one = self.sync->wire_stats();
+             ASSERT_EQ(self.Exchange(Step(2)), absl::OkStatus());
+             EXPECT_EQ((self.sync->wire_stats() - one).rx_bytes, one.rx_bytes);
+             EXPECT_EQ(self.sync->Shutdown(Soon()), absl::OkStatus());
+           });
 }
 
 TEST_P(ConformanceTest, PlansThatDifferAreRefusedWithBothFingerprints) {
@@ -306,8 +309,7 @@ TEST_P(ConformanceTest, PlansThatDifferAreRefusedWithBothFingerprints) {
   RunRanks(GetParam().world_size, [&](int rank) {
     auto sync = group.fixture().Create(group.worker(rank));
     ASSERT_TRUE(sync.ok()) << sync.status();
-    const absl::Status bound =
-        (*sync)->Bind(rank == odd_one ? different : plan, Soon()).status();
+    const absl::Status bound = (*sync)->Bind(rank == odd_one ? different : plan, Soon()).status();
     EXPECT_EQ(bound.code(), absl::StatusCode::kFailedPrecondition) << bound;
     EXPECT_TRUE(absl::StrContains(bound.message(), plan.fingerprint())) << bound;
     EXPECT_TRUE(absl::StrContains(bound.message(), different.fingerprint())) << bound;
@@ -333,72 +335,74 @@ TEST_P(ConformanceTest, LaunchBeforeBindFails) {
 
 TEST_P(ConformanceTest, OutOfOrderLaunchFailsTheWholeGroup) {
   const Plan plan = UnevenPlan(GetParam().world_size, Momentum());
-  Group(GetParam()).Run(
-      [&](int) { return plan; },
-      [&](int rank, Rank& self) {
-        if (rank == 0) {
-          const absl::Status status = self.sync->Launch(Step(1), 1).Wait(Soon());
-          EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
-        } else {
-          const absl::Status status = self.Exchange(Step(1));
-          EXPECT_EQ(status.code(), absl::StatusCode::kAborted) << status;
-          EXPECT_TRUE(absl::StrContains(status.message(), "rank 0")) << status;
-        }
-        EXPECT_FALSE(self.sync->status().ok());
-        EXPECT_FALSE(self.sync->Launch(Step(2), 0).Wait(Soon()).ok());
-      });
+  Group(GetParam())
+      .Run([&](int) { return plan; },
+           [&](int rank, Rank& self) {
+             if (rank == 0) {
+               const absl::Status status = self.sync->Launch(Step(1), 1).Wait(Soon());
+               EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+             } else {
+               const absl::Status status = self.Exchange(Step(1));
+               EXPECT_EQ(status.code(), absl::StatusCode::kAborted) << status;
+               EXPECT_TRUE(absl::StrContains(status.message(), "rank 0")) << status;
+             }
+             EXPECT_FALSE(self.sync->status().ok());
+             EXPECT_FALSE(self.sync->Launch(Step(2), 0).Wait(Soon()).ok());
+           });
 }
 
 TEST_P(ConformanceTest, AbortReachesEveryRankWithItsReason) {
   const Plan plan = UnevenPlan(GetParam().world_size, Momentum());
   const int culprit = GetParam().world_size / 2;
-  Group(GetParam()).Run([&](int) { return plan; },
-                        [&](int rank, Rank& self) {
-                          if (rank == culprit) {
-                            self.sync->Abort(absl::DataLossError("disk on fire"));
-                          }
-                          const absl::Status status = self.Exchange(Step(1));
-                          EXPECT_FALSE(status.ok());
-                          EXPECT_TRUE(absl::StrContains(status.message(), "disk on fire"))
-                              << status;
-                          EXPECT_EQ(status.code(), rank == culprit ? absl::StatusCode::kDataLoss
-                                                                   : absl::StatusCode::kAborted);
-                          EXPECT_EQ(self.sync->status(), status);
-                        });
+  Group(GetParam())
+      .Run([&](int) { return plan; },
+           [&](int rank, Rank& self) {
+             if (rank == culprit) {
+               self.sync->Abort(absl::DataLossError("disk on fire"));
+             }
+             const absl::Status status = self.Exchange(Step(1));
+             EXPECT_FALSE(status.ok());
+             EXPECT_TRUE(absl::StrContains(status.message(), "disk on fire")) << status;
+             EXPECT_EQ(status.code(),
+                       rank == culprit ? absl::StatusCode::kDataLoss : absl::StatusCode::kAborted);
+             EXPECT_EQ(self.sync->status(), status);
+           });
 }
 
 TEST_P(ConformanceTest, ARankThatLeavesWithoutShutdownFailsTheOthers) {
   if (GetParam().world_size == 1) GTEST_SKIP() << "one rank has nobody to leave";
   const Plan plan = UnevenPlan(GetParam().world_size, Momentum());
-  Group(GetParam()).Run([&](int) { return plan; },
-                        [&](int rank, Rank& self) {
-                          ASSERT_EQ(self.Exchange(Step(1)), absl::OkStatus());
-                          if (rank == 1) {
-                            self.sync.reset();
-                            return;
-                          }
-                          const absl::Status status = self.Exchange(Step(2));
-                          EXPECT_TRUE(absl::IsAborted(status) || absl::IsUnavailable(status))
-                              << status;
-                          EXPECT_TRUE(absl::StrContains(status.message(), "rank 1")) << status;
-                        });
+  Group(GetParam())
+      .Run([&](int) { return plan; },
+           [&](int rank, Rank& self) {
+             ASSERT_EQ(self.Exchange(Step(1)), absl::OkStatus());
+             if (rank == 1) {
+               self.sync.reset();
+               return;
+             }
+             const absl::Status status = self.Exchange(Step(2));
+             EXPECT_TRUE(absl::IsAborted(status) || absl::IsUnavailable(status)) << status;
+             EXPECT_TRUE(absl::StrContains(status.message(), "rank 1")) << status;
+           });
 }
 
 TEST_P(ConformanceTest, BucketsOutliveTheBackend) {
   const Plan plan = UnevenPlan(GetParam().world_size, Momentum());
-  Group(GetParam()).Run([&](int) { return plan; },
-                        [&](int rank, Rank& self) {
-                          self.Write(Gradients(plan, 1)[rank], &GradBucket::grad);
-                          ASSERT_EQ(self.Exchange(Step(1)), absl::OkStatus());
-                          ASSERT_EQ(self.sync->Shutdown(Soon()), absl::OkStatus());
-                          const FlatValues before = self.Read(&GradBucket::grad);
-                          self.sync.reset();
-                          EXPECT_TRUE(SameBits(self.Read(&GradBucket::grad), before));
-                        });
+  Group(GetParam())
+      .Run([&](int) { return plan; },
+           [&](int rank, Rank& self) {
+             self.Write(Gradients(plan, 1)[rank], &GradBucket::grad);
+             ASSERT_EQ(self.Exchange(Step(1)), absl::OkStatus());
+             ASSERT_EQ(self.sync->Shutdown(Soon()), absl::OkStatus());
+             const FlatValues before = self.Read(&GradBucket::grad);
+             self.sync.reset();
+             EXPECT_TRUE(SameBits(self.Read(&GradBucket::grad), before));
+           });
 }
 
 TEST_P(ConformanceTest, ExportedStateContinuesElsewhereWithTheSameBits) {
-  if (GetParam().site != UpdateSite::kOwner) GTEST_SKIP() << "under kWorker the caller has the state";
+  if (GetParam().site != UpdateSite::kOwner)
+    GTEST_SKIP() << "under kWorker the caller has the state";
   const Plan plan = UnevenPlan(GetParam().world_size, Momentum());
   FlatValues params = RandomValues(plan, 7);
   ReferenceOptimizer reference(plan);
@@ -407,63 +411,66 @@ TEST_P(ConformanceTest, ExportedStateContinuesElsewhereWithTheSameBits) {
   }
   std::vector<OptimizerState> exported(GetParam().world_size);
   std::vector<FlatValues> halfway(GetParam().world_size);
-  Group(GetParam()).Run([&](int) { return plan; },
-                        [&](int rank, Rank& self) {
-                          self.Write(RandomValues(plan, 7), &GradBucket::param);
-                          ASSERT_EQ(self.sync->BroadcastParameters(Soon()), absl::OkStatus());
-                          for (int64_t s : {1, 2}) {
-                            self.Write(Gradients(plan, s)[rank], &GradBucket::grad);
-                            ASSERT_EQ(self.Exchange(Step(s)), absl::OkStatus());
-                          }
-                          auto state = self.sync->ExportOptimizerState(Soon());
-                          ASSERT_TRUE(state.ok()) << state.status();
-                          exported[rank] = *std::move(state);
-                          halfway[rank] = self.Read(&GradBucket::param);
-                          EXPECT_EQ(self.sync->Shutdown(Soon()), absl::OkStatus());
-                        });
+  Group(GetParam())
+      .Run([&](int) { return plan; },
+           [&](int rank, Rank& self) {
+             self.Write(RandomValues(plan, 7), &GradBucket::param);
+             ASSERT_EQ(self.sync->BroadcastParameters(Soon()), absl::OkStatus());
+             for (int64_t s : {1, 2}) {
+               self.Write(Gradients(plan, s)[rank], &GradBucket::grad);
+               ASSERT_EQ(self.Exchange(Step(s)), absl::OkStatus());
+             }
+             auto state = self.sync->ExportOptimizerState(Soon());
+             ASSERT_TRUE(state.ok()) << state.status();
+             exported[rank] = *std::move(state);
+             halfway[rank] = self.Read(&GradBucket::param);
+             EXPECT_EQ(self.sync->Shutdown(Soon()), absl::OkStatus());
+           });
   for (const OptimizerState& state : exported) {
     EXPECT_EQ(state.step, 2);
     EXPECT_EQ(state.slots, exported[0].slots);
     EXPECT_EQ(state.slots.size(), plan.tensors().size());
   }
-  Group(GetParam()).Run([&](int) { return plan; },
-                        [&](int rank, Rank& self) {
-                          self.Write(halfway[rank], &GradBucket::param);
-                          ASSERT_EQ(self.sync->BroadcastParameters(Soon()), absl::OkStatus());
-                          ASSERT_EQ(self.sync->ImportOptimizerState(exported[rank], Soon()),
-                                    absl::OkStatus());
-                          for (int64_t s : {3, 4}) {
-                            self.Write(Gradients(plan, s)[rank], &GradBucket::grad);
-                            ASSERT_EQ(self.Exchange(Step(s)), absl::OkStatus());
-                          }
-                          ExpectSame(GetParam(), self.Read(&GradBucket::param), params);
-                          EXPECT_EQ(self.sync->Shutdown(Soon()), absl::OkStatus());
-                        });
+  Group(GetParam())
+      .Run([&](int) { return plan; },
+           [&](int rank, Rank& self) {
+             self.Write(halfway[rank], &GradBucket::param);
+             ASSERT_EQ(self.sync->BroadcastParameters(Soon()), absl::OkStatus());
+             ASSERT_EQ(self.sync->ImportOptimizerState(exported[rank], Soon()), absl::OkStatus());
+             for (int64_t s : {3, 4}) {
+               self.Write(Gradients(plan, s)[rank], &GradBucket::grad);
+               ASSERT_EQ(self.Exchange(Step(s)), absl::OkStatus());
+             }
+             ExpectSame(GetParam(), self.Read(&GradBucket::param), params);
+             EXPECT_EQ(self.sync->Shutdown(Soon()), absl::OkStatus());
+           });
 }
 
 TEST_P(ConformanceTest, StateThatDoesNotFitThePlanIsRefused) {
-  if (GetParam().site != UpdateSite::kOwner) GTEST_SKIP() << "under kWorker the caller has the state";
+  if (GetParam().site != UpdateSite::kOwner)
+    GTEST_SKIP() << "under kWorker the caller has the state";
   const Plan plan = UnevenPlan(GetParam().world_size, Momentum());
   OptimizerState state;
   state.step = 1;
   state.slots["a"]["momentum_buffer"] = {1, 2};
-  Group(GetParam()).Run([&](int) { return plan; },
-                        [&](int, Rank& self) {
-                          const absl::Status status =
-                              self.sync->ImportOptimizerState(state, Soon());
-                          EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-                          EXPECT_TRUE(absl::StrContains(status.message(), "expected 3")) << status;
-                        });
+  Group(GetParam())
+      .Run([&](int) { return plan; },
+           [&](int, Rank& self) {
+             const absl::Status status = self.sync->ImportOptimizerState(state, Soon());
+             EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+             EXPECT_TRUE(absl::StrContains(status.message(), "expected 3")) << status;
+           });
 }
 
 TEST_P(ConformanceTest, RanksThatDisagreeOnTheLearningRateFail) {
   if (GetParam().site != UpdateSite::kOwner) GTEST_SKIP() << "the learning rate is the caller's";
   if (GetParam().world_size == 1) GTEST_SKIP() << "one rank has nobody to disagree with";
   const Plan plan = UnevenPlan(GetParam().world_size, Momentum());
-  Group(GetParam()).Run([&](int) { return plan; },
-                        [&](int rank, Rank& self) {
-                          EXPECT_FALSE(self.Exchange(Step(1, rank == 1 ? 0.2 : 0.1)).ok());
-                        });
+  Group(GetParam())
+      .Run([&](int) { return plan; },
+           [&](int rank, Rank& self) {
+             EXPECT_FALSE(self.Exchange(Step(1, rank == 1 ? 0.2 : 0.1)).ok());
+           });
 }
 
 }  // namespace gradsync

@@ -1,6 +1,7 @@
 // One suite for every GradientSync. A backend joins with a fixture that creates it and one line:
 //
-//   INSTANTIATE_TEST_SUITE_P(Ring, ConformanceTest, testing::ValuesIn(ConformanceCases(MyTraits())), CaseName);
+//   INSTANTIATE_TEST_SUITE_P(Ring, ConformanceTest,
+//   testing::ValuesIn(ConformanceCases(MyTraits())), CaseName);
 //
 // Ranks are threads. Expected values come from tests/reference.h.
 
@@ -19,7 +20,8 @@
 
 namespace gradsync {
 
-// What the ranks of one group share: for parameter servers, the servers. Destroyed after all ranks are.
+// What the ranks of one group share: for parameter servers, the servers. Destroyed after all ranks
+// are.
 class BackendFixture {
  public:
   virtual ~BackendFixture() = default;
@@ -31,8 +33,9 @@ class BackendFixture {
 struct BackendTraits {
   // A fresh fixture for a group of `world_size` ranks.
   std::function<std::unique_ptr<BackendFixture>(int world_size, UpdateSite site)> make_fixture;
-  bool update_at_owner = true;          // offers UpdateSite::kOwner
-  bool plan_order_beyond_two = true;    // folds in the plan's order, so that bits are known for n > 2 as well
+  bool update_at_owner = true;  // offers UpdateSite::kOwner
+  bool plan_order_beyond_two =
+      true;  // folds in the plan's order, so that bits are known for n > 2 as well
   std::vector<int> world_sizes = {1, 2, 3, 4, 5, 8};
 };
 

@@ -12,7 +12,8 @@
 namespace gradsync {
 namespace {
 
-// SplitMix64 (Steele, Lea, Flood 2014): the state is the seed plus a counter, so any element can be had directly.
+// SplitMix64 (Steele, Lea, Flood 2014): the state is the seed plus a counter, so any element can be
+// had directly.
 uint64_t Mix(uint64_t x) {
   x += 0x9e3779b97f4a7c15u;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -71,8 +72,9 @@ ReferenceOptimizer::ReferenceOptimizer(const Plan& plan)
     : plan_(plan), impl_(std::make_unique<Impl>()) {
   for (size_t b = 0; b < plan.buckets().size(); ++b) {
     const int64_t numel = plan.buckets()[b].numel;
-    impl_->buckets.push_back(std::make_unique<RangeOptimizer>(
-        plan.optimizer(), ElementRange{0, numel}, plan.GroupRanges(static_cast<int>(b), {0, numel})));
+    impl_->buckets.push_back(
+        std::make_unique<RangeOptimizer>(plan.optimizer(), ElementRange{0, numel},
+                                         plan.GroupRanges(static_cast<int>(b), {0, numel})));
   }
 }
 
