@@ -1,0 +1,40 @@
+#include "base/credentials.h"
+
+#include <memory>
+#include <string>
+
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "grpcpp/create_channel.h"
+#include "grpcpp/server.h"
+#include "grpcpp/server_builder.h"
+#include "gtest/gtest.h"
+
+namespace gradsync {
+namespace {
+
+TEST(CredentialsTest, InsecureChannelConnectsToInsecureServer) {
+  Credentials credentials = InsecureCredentials();
+  ASSERT_NE(credentials.channel, nullptr);
+  ASSERT_NE(credentials.server, nullptr);
+
+  int port = 0;
+  grpc::ServerBuilder builder;
+  builder.AddListeningPort("localhost:0", credentials.server, &port);
+  auto queue = builder.AddCompletionQueue();
+  std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  ASSERT_NE(server, nullptr);
+  ASSERT_NE(port, 0);
+
+  auto channel = grpc::CreateChannel("localhost:" + std::to_string(port), credentials.channel);
+  EXPECT_TRUE(channel->WaitForConnected(absl::ToChronoTime(absl::Now() + absl::Seconds(20))));
+  server->Shutdown();
+  queue->Shutdown();
+  void* tag;
+  bool ok;
+  while (queue->Next(&tag, &ok)) {
+  }
+}
+
+}  // namespace
+}  // namespace gradsync
