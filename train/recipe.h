@@ -1,0 +1,48 @@
+// The learning rate as a function of the step. No state: a job may restart anywhere.
+#ifndef TRAIN_RECIPE_H_
+#define TRAIN_RECIPE_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace gradsync {
+
+enum class Schedule {
+  kConstant,  // base
+  kStep,      // base * gamma^(number of milestones reached), as torch's MultiStepLR
+  kCosine,    // from base to final along half a cosine, as torch's CosineAnnealingLR
+};
+
+// Everything is counted in optimizer steps; multiply epochs by the steps of an epoch.
+struct RecipeOptions {
+  Schedule schedule = Schedule::kConstant;
+  double base = 0.1;                // Learning rate after warm-up.
+  int64_t total_steps = 0;          // kCosine: the step at which `final` is reached. Must be > warm-up.
+  double final = 0.0;               // kCosine: the rate at and after total_steps.
+  std::vector<int64_t> milestones;  // kStep: increasing steps at which the rate drops.
+  double gamma = 0.1;               // kStep: the factor of each drop.
+  // The first warmup_steps steps rise linearly: step s of w uses (s + 1) / w of the rate that the
+  // schedule has at that step, so step w - 1 is the first at full rate. Under kCosine the half
+  // cosine spans only the steps after warm-up.
+  int64_t warmup_steps = 0;
+};
+
+// OK if LearningRate() may be called with `options`.
+//
+// Errors: INVALID_ARGUMENT if a rate or factor is negative or not finite, a count is negative,
+// milestones do not increase, or a cosine ends before its warm-up.
+absl::Status ValidateRecipe(const RecipeOptions& options);
+
+// The rate that step `step` (0 for the job's first) must use. Thread-safe.
+double LearningRate(const RecipeOptions& options, int64_t step);
+
+// `constant`, `step` or `cosine`. Errors: INVALID_ARGUMENT for another name, with these three.
+absl::StatusOr<Schedule> ParseSchedule(absl::string_view name);
+
+}  // namespace gradsync
+
+#endif  // TRAIN_RECIPE_H_
