@@ -1,7 +1,7 @@
-// CIFAR-10 in its binary version, as its page describes it (https://www.cs.toronto.edu/~kriz/cifar.html):
-// records of one label byte and 3,072 pixel bytes (red, green and blue plane of 32x32), 10,000
-// records a file, in data_batch_1.bin .. data_batch_5.bin (training) and test_batch.bin (test).
-// tools/get_cifar10 fetches it.
+// CIFAR-10 in its binary version, as its page describes it
+// (https://www.cs.toronto.edu/~kriz/cifar.html): records of one label byte and 3,072 pixel bytes
+// (red, green and blue plane of 32x32), 10,000 records a file, in data_batch_1.bin ..
+// data_batch_5.bin (training) and test_batch.bin (test). tools/get_cifar10 fetches it.
 #ifndef TRAIN_CIFAR10_H_
 #define TRAIN_CIFAR10_H_
 

@@ -14,7 +14,8 @@ namespace gradsync {
 
 struct ModelOptions {
   std::string name = "resnet18";  // resnet18, resnet50 or mlp
-  std::string stem = "imagenet";  // imagenet or cifar (train/resnet.h); mlp takes either and ignores it
+  std::string stem =
+      "imagenet";  // imagenet or cifar (train/resnet.h); mlp takes either and ignores it
   int64_t classes = 10;
   uint64_t seed = 0;                   // Equal seeds give equal initial weights.
   std::vector<int64_t> hidden = {32};  // mlp only.

@@ -22,8 +22,9 @@ struct Buffer {
   at::Tensor images;
   at::Tensor labels;
 
-  // Whether nobody else can reach this memory. Views have a tensor of their own on the same storage,
-  // copies the same tensor. No new reference can come from elsewhere while we hold the only one.
+  // Whether nobody else can reach this memory. Views have a tensor of their own on the same
+  // storage, copies the same tensor. No new reference can come from elsewhere while we hold the
+  // only one.
   bool unshared() const { return Unshared(images) && Unshared(labels); }
 
  private:
@@ -40,19 +41,19 @@ absl::Status Check(const ImageDataset& dataset, const DistributedSampler& sample
         absl::StrCat("data loader: expected a sampler for the dataset's ", dataset.size(),
                      " samples, found one for ", sampler.options().dataset_size));
   }
-  for (const auto& [name, value] : {std::make_pair("batch_size", o.batch_size),
-                                    std::make_pair("threads", int64_t{o.threads}),
-                                    std::make_pair("depth", int64_t{o.depth})}) {
+  for (const auto& [name, value] :
+       {std::make_pair("batch_size", o.batch_size), std::make_pair("threads", int64_t{o.threads}),
+        std::make_pair("depth", int64_t{o.depth})}) {
     if (value < 1) {
       return absl::InvalidArgumentError(
           absl::StrCat("data loader: expected ", name, " of at least 1, found ", value));
     }
   }
   if (o.batch_size > share) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("data loader: batch_size ", o.batch_size, " is larger than this rank's share of ",
-                     share, " samples (", dataset.size(), " samples over ",
-                     sampler.options().world_size, " ranks); use a batch_size of at most ", share));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "data loader: batch_size ", o.batch_size, " is larger than this rank's share of ", share,
+        " samples (", dataset.size(), " samples over ", sampler.options().world_size,
+        " ranks); use a batch_size of at most ", share));
   }
   if (o.start_epoch < 0 || o.start_epoch > o.end_epoch || o.start_position < 0 ||
       o.start_position > share) {
@@ -115,8 +116,8 @@ class DataLoader::Impl {
     mutex_.Await(absl::Condition(this, &Impl::HeadDecided));
     if (take_ == plan_) {
       lent_.push_back(*std::move(spare));
-      return absl::OutOfRangeError(
-          absl::StrCat("data loader: no batch after the last one before epoch ", options_.end_epoch));
+      return absl::OutOfRangeError(absl::StrCat(
+          "data loader: no batch after the last one before epoch ", options_.end_epoch));
     }
     Slot& slot = SlotOf(take_++);
     Buffer& buffer = slot.buffer;
@@ -166,9 +167,9 @@ class DataLoader::Impl {
                               at::kFloat),
                     at::empty({options_.batch_size}, at::kLong)};
     } catch (const std::exception& e) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat("data loader: no memory for a batch of ", options_.batch_size, " images of ",
-                       shape_.bytes(), " floats"));
+      return absl::ResourceExhaustedError(absl::StrCat("data loader: no memory for a batch of ",
+                                                       options_.batch_size, " images of ",
+                                                       shape_.bytes(), " floats"));
     }
   }
 

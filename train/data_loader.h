@@ -39,11 +39,11 @@ struct DataLoaderOptions {
 // uses the memory again only after every tensor on it is gone, so a loop that drops a batch before
 // it asks for the next but one allocates nothing after the first steps.
 struct Batch {
-  at::Tensor images;          // float [B, C, H, W], contiguous, on the CPU.
-  at::Tensor labels;          // int64 [B].
-  int64_t epoch = 0;          // The epoch that its samples are from.
-  int64_t position = 0;       // Of its first sample in this rank's share of the epoch.
-  int64_t next_position = 0;  // position + B.
+  at::Tensor images;           // float [B, C, H, W], contiguous, on the CPU.
+  at::Tensor labels;           // int64 [B].
+  int64_t epoch = 0;           // The epoch that its samples are from.
+  int64_t position = 0;        // Of its first sample in this rank's share of the epoch.
+  int64_t next_position = 0;   // position + B.
   bool last_of_epoch = false;  // The next batch comes from the next epoch.
 };
 

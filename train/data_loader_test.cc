@@ -249,7 +249,8 @@ TEST(DataLoaderTest, BatchLargerThanTheRanksShareIsRejectedWithBothNumbers) {
   options.batch_size = 51;
   const auto loader = DataLoader::Create(Synthetic(100), Sampler(100, 0, 2), options);
   EXPECT_EQ(loader.status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(loader.status().message(), AllOf(HasSubstr("batch_size 51"), HasSubstr("share of 50")));
+  EXPECT_THAT(loader.status().message(),
+              AllOf(HasSubstr("batch_size 51"), HasSubstr("share of 50")));
   options.batch_size = 50;
   EXPECT_TRUE(DataLoader::Create(Synthetic(100), Sampler(100, 0, 2), options).ok());
 }

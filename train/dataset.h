@@ -38,10 +38,10 @@ class ImageDataset {
   virtual int classes() const = 0;
   virtual ImageShape shape() const = 0;
 
-  // The example at `index`, in [0, size()); another index is a mistake of the caller. A dataset that
-  // must decode or compute its pixels writes them into `scratch` (at least shape().bytes() long) and
-  // returns a pointer to it; one that holds them returns a pointer to its own and leaves `scratch`
-  // alone. Never waits for another process; may read a file.
+  // The example at `index`, in [0, size()); another index is a mistake of the caller. A dataset
+  // that must decode or compute its pixels writes them into `scratch` (at least shape().bytes()
+  // long) and returns a pointer to it; one that holds them returns a pointer to its own and leaves
+  // `scratch` alone. Never waits for another process; may read a file.
   //
   // Errors: DATA_LOSS if the example cannot be read or decoded. The datasets held in memory
   // (synthetic, CIFAR-10) never fail here.

@@ -11,8 +11,8 @@ namespace {
 TEST(LossTest, CrossEntropyIsTheMeanOverTheBatch) {
   const at::Tensor logits = at::tensor({0.0f, 0.0f, 0.0f, std::log(3.0f)}).view({2, 2});
   const at::Tensor labels = at::tensor({int64_t{0}, int64_t{1}});
-  EXPECT_NEAR(CrossEntropy(logits, labels).item<float>(),
-              (std::log(2.0) + std::log(4.0 / 3.0)) / 2, 1e-6);
+  EXPECT_NEAR(CrossEntropy(logits, labels).item<float>(), (std::log(2.0) + std::log(4.0 / 3.0)) / 2,
+              1e-6);
 }
 
 TEST(LossTest, CountCorrectCountsTheLargestLogits) {

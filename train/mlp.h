@@ -11,7 +11,7 @@
 namespace gradsync {
 
 struct MlpOptions {
-  int64_t inputs = 3 * 32 * 32;       // Values of one image; any shape with as many is accepted.
+  int64_t inputs = 3 * 32 * 32;        // Values of one image; any shape with as many is accepted.
   std::vector<int64_t> hidden = {32};  // Widths of the hidden layers; none: a linear classifier.
   int64_t classes = 10;
   uint64_t seed = 0;

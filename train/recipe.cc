@@ -26,8 +26,7 @@ double ScheduledRate(const RecipeOptions& o, int64_t step) {
     }
     case Schedule::kCosine: {
       const double span = static_cast<double>(o.total_steps - o.warmup_steps);
-      const double done =
-          std::clamp(static_cast<double>(step - o.warmup_steps) / span, 0.0, 1.0);
+      const double done = std::clamp(static_cast<double>(step - o.warmup_steps) / span, 0.0, 1.0);
       return o.final + (o.base - o.final) * (1 + std::cos(kPi * done)) / 2;
     }
   }
@@ -41,8 +40,8 @@ absl::Status ValidateRecipe(const RecipeOptions& options) {
   if (absl::Status s = CheckNumber("final learning rate", options.final); !s.ok()) return s;
   if (absl::Status s = CheckNumber("gamma", options.gamma); !s.ok()) return s;
   if (options.warmup_steps < 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "recipe: expected warm-up of at least 0 steps, found ", options.warmup_steps));
+    return absl::InvalidArgumentError(
+        absl::StrCat("recipe: expected warm-up of at least 0 steps, found ", options.warmup_steps));
   }
   if (options.schedule == Schedule::kCosine && options.total_steps <= options.warmup_steps) {
     return absl::InvalidArgumentError(

@@ -20,9 +20,9 @@ enum class Schedule {
 // Everything is counted in optimizer steps; multiply epochs by the steps of an epoch.
 struct RecipeOptions {
   Schedule schedule = Schedule::kConstant;
-  double base = 0.1;                // Learning rate after warm-up.
-  int64_t total_steps = 0;          // kCosine: the step at which `final` is reached. Must be > warm-up.
-  double final = 0.0;               // kCosine: the rate at and after total_steps.
+  double base = 0.1;        // Learning rate after warm-up.
+  int64_t total_steps = 0;  // kCosine: the step at which `final` is reached. Must be > warm-up.
+  double final = 0.0;       // kCosine: the rate at and after total_steps.
   std::vector<int64_t> milestones;  // kStep: increasing steps at which the rate drops.
   double gamma = 0.1;               // kStep: the factor of each drop.
   // The first warmup_steps steps rise linearly: step s of w uses (s + 1) / w of the rate that the

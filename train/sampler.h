@@ -20,8 +20,8 @@ struct SamplerOptions {
   int rank = 0;
   int world_size = 1;
   bool shuffle = true;  // False: the dataset's own order, every epoch (evaluation).
-  // What to do when world_size does not divide dataset_size. False: repeat samples from the start of
-  // the epoch's order until it does. True: leave the last ones of the epoch's order out.
+  // What to do when world_size does not divide dataset_size. False: repeat samples from the start
+  // of the epoch's order until it does. True: leave the last ones of the epoch's order out.
   bool drop_last = false;
   uint64_t seed = 0;  // The same on every rank.
 };

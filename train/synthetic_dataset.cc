@@ -9,9 +9,9 @@ namespace gradsync {
 namespace {
 
 constexpr int kClasses = 10;
-constexpr int kGrid = 5;           // A pattern is kGrid x kGrid random colours, interpolated.
-constexpr int kPatternPeak = 48;   // Of 127: how far a pattern moves a pixel at contrast 1.
-constexpr int kNoisePeak = 100;    // Noise is triangular in +-kNoisePeak.
+constexpr int kGrid = 5;          // A pattern is kGrid x kGrid random colours, interpolated.
+constexpr int kPatternPeak = 48;  // Of 127: how far a pattern moves a pixel at contrast 1.
+constexpr int kNoisePeak = 100;   // Noise is triangular in +-kNoisePeak.
 constexpr int kBrightnessPeak = 24;
 
 constexpr uint64_t kPatternPurpose = 0x7061747465726e73;
@@ -44,8 +44,7 @@ std::vector<int8_t> MakePatterns(uint64_t seed, const ImageShape& shape) {
     for (int& value : grid) value = Uniform(random, -kPatternPeak, kPatternPeak);
     for (int y = 0; y < shape.height; ++y) {
       for (int x = 0; x < shape.width; ++x) {
-        patterns.push_back(
-            static_cast<int8_t>(Interpolate(grid, y, x, shape.height, shape.width)));
+        patterns.push_back(static_cast<int8_t>(Interpolate(grid, y, x, shape.height, shape.width)));
       }
     }
   }
@@ -77,8 +76,7 @@ absl::StatusOr<ImageExample> SyntheticDataset::Get(int64_t index,
     uint64_t bits = random.Next();
     for (int64_t j = i; j < i + 4; ++j, bits >>= 16) {
       const int triangular = static_cast<int>(bits & 255) - static_cast<int>(bits >> 8 & 255);
-      const int value =
-          brightness + pattern[j] * contrast / 128 + triangular * kNoisePeak / 256;
+      const int value = brightness + pattern[j] * contrast / 128 + triangular * kNoisePeak / 256;
       pixels[j] = static_cast<uint8_t>(std::clamp(value, 0, 255));
     }
   }
