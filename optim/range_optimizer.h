@@ -1,0 +1,88 @@
+// Runs an optimizer over a contiguous range of floats: a chunk at its owner, a bucket at a worker.
+//
+// What happens to an element depends only on its own gradients, steps and group, never on where
+// ranges are cut: parameters and state have the same bits whether a bucket is one range or many.
+#ifndef GRADSYNC_OPTIM_RANGE_OPTIMIZER_H_
+#define GRADSYNC_OPTIM_RANGE_OPTIMIZER_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "plan/optimizer_spec.h"
+
+namespace gradsync {
+
+// Elements [begin, end) of a range belong to OptimizerSpec::groups[group].
+struct GroupSegment {
+  int64_t begin = 0;
+  int64_t end = 0;
+  int group = 0;
+};
+
+// Owns the state slots of its range (SGD: momentum_buffer; Adam, AdamW: exp_avg and exp_avg_sq, see
+// SlotNames). Slots are allocated at the first Apply or at the first mutable_slot, so a range that
+// is never updated costs nothing. Thread-compatible; distinct ranges may be used by distinct
+// threads. Movable, not copyable.
+class RangeOptimizer {
+ public:
+  // `spec` is shared by all ranges. `segments` are in order and do not overlap; elements between
+  // them (padding) are never touched. Errors: INVALID_ARGUMENT for a null or invalid spec, or a
+  // segment out of order, out of [0, size) or of an unknown group.
+  static absl::StatusOr<RangeOptimizer> Create(std::shared_ptr<const OptimizerSpec> spec,
+                                               int64_t size, std::vector<GroupSegment> segments);
+
+  RangeOptimizer(RangeOptimizer&&) = default;
+  RangeOptimizer& operator=(RangeOptimizer&&) = default;
+
+  // One step: reads size() gradients, updates size() parameters and the state. The two do not
+  // overlap.
+  //   lr    the step's learning rate; a group's is lr * lr_scale
+  //   step  counts the optimizer's steps from 1 (Adam's bias correction); step >= 1, greater than
+  //   that
+  //         of the Apply before. After an import it goes on from the exporter's.
+  // SGD's momentum starts as the gradient at the first Apply of a range without state, whatever
+  // `step` says; a range whose state was imported is past that.
+  void Apply(float* param, const float* grad, double lr, int64_t step);
+
+  // Number of elements.
+  int64_t size() const { return size_; }
+
+  // The slots that the spec gives every range; their order is that of the indices below.
+  const std::vector<std::string>& slot_names() const { return slot_names_; }
+
+  // Whether the slots hold something: after an Apply or a mutable_slot. A range without state must
+  // be imported as one without state (by not importing it), not as zeros: with dampening they
+  // differ.
+  bool has_state() const { return has_state_; }
+
+  // The values of slot `index` for export; empty before has_state(). In padding and in groups that
+  // have no such slot (SGD without momentum) they are 0.
+  absl::Span<const float> slot(int index) const { return slots_[index]; }
+
+  // The values of slot `index` for import: the caller writes all of them, for every slot. Zero at
+  // first.
+  absl::Span<float> mutable_slot(int index);
+
+  // Forgets the state, as if newly created.
+  void ClearState();
+
+ private:
+  RangeOptimizer(std::shared_ptr<const OptimizerSpec> spec, int64_t size,
+                 std::vector<GroupSegment> segments);
+  void EnsureState();
+
+  std::shared_ptr<const OptimizerSpec> spec_;
+  int64_t size_;
+  std::vector<GroupSegment> segments_;
+  std::vector<std::string> slot_names_;
+  std::vector<std::vector<float>> slots_;
+  bool has_state_ = false;
+};
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_OPTIM_RANGE_OPTIMIZER_H_
