@@ -1,0 +1,43 @@
+// Steps and segments in frame headers, for both ends of a stream.
+
+#ifndef GRADSYNC_PLAN_FRAME_FIELDS_H_
+#define GRADSYNC_PLAN_FRAME_FIELDS_H_
+
+#include <cstdint>
+
+#include "plan/shard_map.h"
+#include "plan/step_options.h"
+#include "proto/frame.pb.h"
+
+namespace gradsync {
+
+inline void SetStep(const StepOptions& step, proto::FrameHeader* header) {
+  header->mutable_step()->set_number(static_cast<uint64_t>(step.step));
+  header->mutable_step()->set_lr(step.lr);
+  header->mutable_step()->set_max_norm(step.max_norm);
+  header->mutable_step()->set_inverse_loss_scale(step.inverse_loss_scale);
+}
+
+// What a peer sent: may be anything, also negative.
+inline StepOptions StepOf(const proto::FrameHeader& header) {
+  StepOptions step;
+  step.step = static_cast<int64_t>(header.step().number());
+  step.lr = header.step().lr();
+  step.max_norm = header.step().max_norm();
+  step.inverse_loss_scale = header.step().inverse_loss_scale();
+  return step;
+}
+
+inline void SetSegment(SegmentId segment, proto::FrameHeader* header) {
+  header->set_bucket(static_cast<uint32_t>(segment.bucket));
+  header->set_slot(static_cast<uint32_t>(segment.slot));
+}
+
+// What a peer sent: may be anything, also negative.
+inline SegmentId SegmentOf(const proto::FrameHeader& header) {
+  return {static_cast<int>(header.bucket()), static_cast<int>(header.slot())};
+}
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_PLAN_FRAME_FIELDS_H_
