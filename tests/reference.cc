@@ -87,7 +87,7 @@ void ReferenceOptimizer::Apply(const StepOptions& step, FlatValues mean, FlatVal
       const StripeLayout& layout = plan_.buckets()[b].layout;
       for (int slot = 0; slot < layout.slots(); ++slot) {
         const ElementRange range = layout.range(slot);
-        squares += kernels::SumOfSquares(mean[b].data() + range.begin, range.size());
+        squares += SumOfSquares(mean[b].data() + range.begin, range.size());
       }
     }
     const double scale = step.max_norm / (std::sqrt(squares) + 1e-6);
@@ -110,7 +110,7 @@ OptimizerState ReferenceOptimizer::Export() const {
   for (size_t b = 0; b < plan_.buckets().size(); ++b) {
     for (size_t s = 0; s < names.size(); ++s) {
       ScatterSlot(plan_, static_cast<int>(b), {0, plan_.buckets()[b].numel}, names[s],
-                  impl_->buckets[b]->slot(s).data(), &state);
+                  impl_->buckets[b]->slot(static_cast<int>(s)).data(), &state);
     }
   }
   return state;

@@ -1,0 +1,20 @@
+#ifndef GRADSYNC_BASE_WRITE_FILE_H_
+#define GRADSYNC_BASE_WRITE_FILE_H_
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+
+namespace gradsync {
+
+// Writes `content` to `path` by way of a temporary file beside it and a rename, so that readers see the old file or the new
+// one, whole. Errors: the errno's code, naming the path.
+absl::Status WriteFileAtomically(const std::string& path, absl::string_view content);
+
+// `path` itself when it is absolute or `directory` is empty, otherwise `path` seen from `directory`.
+std::string ResolvePath(const std::string& path, const std::string& directory);
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_BASE_WRITE_FILE_H_

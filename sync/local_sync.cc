@@ -1,0 +1,163 @@
+#include "sync/local_sync.h"
+
+#include <cmath>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "base/kernels.h"
+#include "base/status_macros.h"
+#include "optim/range_optimizer.h"
+#include "optim/state_mapping.h"
+#include "sync/flat_buckets.h"
+#include "sync/launch_order.h"
+
+namespace gradsync {
+namespace {
+
+class LocalSync : public GradientSync {
+ public:
+  explicit LocalSync(UpdateSite update_site) : update_site_(update_site), order_(0) {}
+
+  absl::StatusOr<std::vector<GradBucket>> Bind(const Plan& plan, absl::Time) override {
+    GS_RETURN_IF_ERROR(status());
+    if (bound_) return absl::FailedPreconditionError("Bind: already bound");
+    bound_ = true;
+    plan_ = plan;
+    order_ = LaunchOrder(static_cast<int>(plan.buckets().size()));
+    std::vector<GradBucket> buckets = AllocateBuckets(plan);
+    memory_ = MemoryOf(buckets);
+    if (update_site_ == UpdateSite::kOwner) {
+      for (size_t b = 0; b < memory_.size(); ++b) {
+        const ElementRange whole = {0, memory_[b].numel};
+        optimizers_.emplace_back(plan.optimizer(), whole,
+                                 plan.GroupRanges(static_cast<int>(b), whole));
+      }
+    }
+    return buckets;
+  }
+
+  absl::Status BroadcastParameters(absl::Time) override { return RequireBound(); }
+
+  SyncHandle Launch(const StepOptions& step, int bucket) override {
+    absl::Status status = RequireBound();
+    status.Update(order_.Check(step, bucket));
+    if (!status.ok()) {
+      Abort(status);
+      return ResolvedHandle(this->status());
+    }
+    const BucketMemory& memory = memory_[bucket];
+    if (step.inverse_loss_scale != 1) {
+      Scale(memory.grad, memory.numel, static_cast<float>(step.inverse_loss_scale));
+    }
+    if (update_site_ == UpdateSite::kWorker) return ResolvedHandle(absl::OkStatus());
+    if (step.max_norm == 0) {
+      UpdateBucket(step, bucket);
+      return ResolvedHandle(absl::OkStatus());
+    }
+    held_.emplace_back(absl::StrCat("bucket ", bucket, " of step ", step.step));
+    const SyncHandle handle = held_.back().handle();
+    if (held_.size() == memory_.size()) UpdateClipped(step);
+    return handle;
+  }
+
+  UpdateSite update_site() const override { return update_site_; }
+
+  absl::StatusOr<OptimizerState> ExportOptimizerState(absl::Time) override {
+    GS_RETURN_IF_ERROR(RequireBound());
+    OptimizerState state;
+    state.step = step_;
+    for (size_t b = 0; b < optimizers_.size(); ++b) {
+      if (!optimizers_[b].has_state()) continue;
+      const std::vector<std::string> names = SlotNames(plan_.optimizer());
+      for (size_t s = 0; s < names.size(); ++s) {
+        ScatterSlot(plan_, static_cast<int>(b), {0, memory_[b].numel}, names[s],
+                    optimizers_[b].slot(static_cast<int>(s)).data(), &state);
+      }
+    }
+    return state;
+  }
+
+  absl::Status ImportOptimizerState(const OptimizerState& state, absl::Time) override {
+    GS_RETURN_IF_ERROR(RequireBound());
+    GS_RETURN_IF_ERROR(CheckState(plan_, state));
+    step_ = state.step;
+    for (size_t b = 0; b < optimizers_.size(); ++b) {
+      optimizers_[b].ClearState();
+      if (state.slots.empty()) continue;
+      const std::vector<std::string> names = SlotNames(plan_.optimizer());
+      for (size_t s = 0; s < names.size(); ++s) {
+        GatherSlot(plan_, static_cast<int>(b), {0, memory_[b].numel}, names[s], state,
+                   optimizers_[b].mutable_slot(static_cast<int>(s)).data());
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status status() const override {
+    absl::MutexLock lock(&mutex_);
+    return status_;
+  }
+
+  void Abort(absl::Status reason) override {
+    absl::MutexLock lock(&mutex_);
+    if (status_.ok()) status_ = std::move(reason);
+  }
+
+  absl::Status Shutdown(absl::Time) override { return status(); }
+
+  WireStats wire_stats() const override { return {}; }
+
+ private:
+  absl::Status RequireBound() const {
+    GS_RETURN_IF_ERROR(status());
+    if (bound_) return absl::OkStatus();
+    return absl::FailedPreconditionError("expected Bind() first");
+  }
+
+  void UpdateBucket(const StepOptions& step, int bucket) {
+    optimizers_[bucket].Apply(memory_[bucket].param, memory_[bucket].grad, step.lr, step.step);
+    step_ = step.step;
+  }
+
+  // The norm needs all buckets, so their handles resolve together.
+  void UpdateClipped(const StepOptions& step) {
+    double squares = 0;
+    for (size_t b = 0; b < memory_.size(); ++b) {
+      const StripeLayout& layout = plan_.buckets()[b].layout;
+      for (int slot = 0; slot < layout.slots(); ++slot) {
+        const ElementRange range = layout.range(slot);
+        squares += SumOfSquares(memory_[b].grad + range.begin, range.size());
+      }
+    }
+    const double scale = step.max_norm / (std::sqrt(squares) + 1e-6);
+    for (size_t b = 0; b < memory_.size(); ++b) {
+      if (scale < 1) Scale(memory_[b].grad, memory_[b].numel, static_cast<float>(scale));
+      UpdateBucket(step, static_cast<int>(b));
+      held_[b].Resolve(absl::OkStatus());
+    }
+    held_.clear();
+  }
+
+  const UpdateSite update_site_;
+  bool bound_ = false;
+  Plan plan_;
+  LaunchOrder order_;
+  std::vector<BucketMemory> memory_;
+  std::vector<RangeOptimizer> optimizers_;  // by bucket; empty under kWorker
+  std::vector<SyncPromise> held_;           // buckets of a clipped step
+  int64_t step_ = 0;
+  mutable absl::Mutex mutex_;
+  absl::Status status_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace
+
+std::unique_ptr<GradientSync> CreateLocalSync(UpdateSite update_site) {
+  return std::make_unique<LocalSync>(update_site);
+}
+
+}  // namespace gradsync

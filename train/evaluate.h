@@ -1,0 +1,29 @@
+#ifndef GRADSYNC_TRAIN_EVALUATE_H_
+#define GRADSYNC_TRAIN_EVALUATE_H_
+
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "sync/side_channel.h"
+#include "train/dataset.h"
+#include "train/model.h"
+
+namespace gradsync {
+
+struct Evaluation {
+  double loss = 0;      // mean over all samples
+  double accuracy = 0;  // top-1, 0 to 1
+  int64_t samples = 0;
+};
+
+// Collective. Evaluates `model` on every sample of `dataset` exactly once: rank r takes samples r, r+n, r+2n, ..., so that
+// no sample is padded in twice. Buffers should have been made equal before. Leaves the model in training mode.
+// Errors: those of the dataset and of the side channel; INTERNAL when LibTorch throws.
+absl::StatusOr<Evaluation> EvaluateModel(Model& model, const ImageDataset& dataset,
+                                         int64_t batch_size, SideChannel& side_channel,
+                                         absl::Time deadline);
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_TRAIN_EVALUATE_H_

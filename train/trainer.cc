@@ -1,0 +1,247 @@
+#include "train/trainer.h"
+
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include "ATen/Parallel.h"
+#include "ATen/ops/randint.h"
+#include "ATen/ops/randn.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "base/status_macros.h"
+#include "ddp/distributed_data_parallel.h"
+#include "train/data_loader.h"
+#include "train/evaluate.h"
+#include "train/loss.h"
+#include "train/open_dataset.h"
+#include "train/sampler.h"
+
+namespace gradsync {
+namespace {
+
+absl::Duration ProcessCpuTime() {
+  rusage usage;
+  getrusage(RUSAGE_SELF, &usage);
+  return absl::DurationFromTimeval(usage.ru_utime) + absl::DurationFromTimeval(usage.ru_stime);
+}
+
+// Everything that needs no peer.
+struct Inputs {
+  std::shared_ptr<const ImageDataset> train;
+  std::shared_ptr<const ImageDataset> test;  // only if evaluated
+  std::unique_ptr<DistributedSampler> sampler;
+  int64_t steps = 0;
+};
+
+absl::StatusOr<Inputs> OpenInputs(const TrainerOptions& options, int rank, int world_size) {
+  if (options.batch_size < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--batch_size: expected at least 1, found ", options.batch_size));
+  }
+  if (options.steps < 0 || options.epochs < 0 || (options.steps == 0 && options.epochs == 0)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--steps, --epochs: expected one of them at least 1, found ", options.steps, " and ",
+        options.epochs));
+  }
+  GS_RETURN_IF_ERROR(options.optimizer.Validate());
+  GS_RETURN_IF_ERROR(ValidateRecipe(options.recipe));
+  Inputs inputs;
+  GS_ASSIGN_OR_RETURN(inputs.train, OpenDataset(options.data, Split::kTrain));
+  if (options.evaluate) {
+    GS_ASSIGN_OR_RETURN(inputs.test, OpenDataset(options.data, Split::kTest));
+  }
+  SamplerOptions sampler;
+  sampler.dataset_size = inputs.train->size();
+  sampler.rank = rank;
+  sampler.world_size = world_size;
+  sampler.seed = options.seed;
+  GS_ASSIGN_OR_RETURN(DistributedSampler created, DistributedSampler::Create(sampler));
+  inputs.sampler = std::make_unique<DistributedSampler>(std::move(created));
+  const int64_t share = inputs.sampler->samples_per_rank();
+  if (options.batch_size > share) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--batch_size: expected at most a rank's share of ", options.data, ", ", share,
+                     " of ", inputs.train->size(), " samples, found ", options.batch_size));
+  }
+  const int64_t batches_per_epoch = (share + options.batch_size - 1) / options.batch_size;
+  inputs.steps = options.steps != 0 ? options.steps : options.epochs * batches_per_epoch;
+  if (options.warmup_steps < 0 || options.warmup_steps >= inputs.steps) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--warmup_steps: expected at least 0 and less than the job's ", inputs.steps,
+                     " steps, found ", options.warmup_steps));
+  }
+  return inputs;
+}
+
+class TrainerImpl : public Trainer {
+ public:
+  TrainerImpl(const TrainerOptions& options, Inputs inputs)
+      : options_(options), inputs_(std::move(inputs)) {}
+
+  absl::Status Prepare() {
+    at::set_num_threads(options_.threads);
+    ModelOptions model = options_.model;
+    model.classes = inputs_.train->classes();
+    model.seed = options_.seed;
+    GS_ASSIGN_OR_RETURN(model_, CreateModel(model));
+    model_->train();
+    DataLoaderOptions loader;
+    loader.batch_size = options_.batch_size;
+    loader.threads = options_.loader_threads;
+    loader.augment_seed = options_.seed;
+    GS_ASSIGN_OR_RETURN(loader_, DataLoader::Create(inputs_.train, *inputs_.sampler, loader));
+    return absl::OkStatus();
+  }
+
+  absl::Status Bind(GradientSync* sync, SideChannel* side_channel) override {
+    sync_ = sync;
+    side_channel_ = side_channel;
+    DdpOptions ddp;
+    ddp.rank = side_channel_->rank();
+    ddp.world_size = side_channel_->world_size();
+    ddp.optimizer = options_.optimizer;
+    ddp.plan = options_.plan;
+    ddp.timeout = options_.timeout;
+    ddp.forward_backward = [this] { ThrowAwayStep(); };
+    GS_ASSIGN_OR_RETURN(ddp_, DistributedDataParallel::Create(model_, sync_, side_channel_, ddp));
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<TrainingResult> Run(
+      const std::function<void(const StepReport&)>& on_step) override {
+    TrainingResult result;
+    WireStats wire_before;
+    absl::Duration cpu_before;
+    absl::Time measured_from = absl::Now();
+    for (int64_t step = 1; step <= inputs_.steps; ++step) {
+      if (step == options_.warmup_steps + 1) {
+        wire_before = sync_->wire_stats();
+        cpu_before = ProcessCpuTime();
+        measured_from = absl::Now();
+      }
+      StepReport report;
+      report.step = step;
+      report.steps = inputs_.steps;
+      GS_RETURN_IF_ERROR(Step(&report));
+      result.losses.push_back(report.loss);
+      if (step > options_.warmup_steps) result.times.push_back(report.times);
+      on_step(report);
+    }
+    result.measured = absl::Now() - measured_from;
+    result.cpu = ProcessCpuTime() - cpu_before;
+    result.wire = sync_->wire_stats() - wire_before;
+    GS_RETURN_IF_ERROR(Conclude(&result));
+    return result;
+  }
+
+  const Plan& plan() const override { return ddp_->plan(); }
+
+ private:
+  absl::Time Deadline() const { return absl::Now() + options_.timeout; }
+
+  // Two images are the fewest with which BatchNorm has a variance at a 1x1 feature map.
+  void ThrowAwayStep() {
+    const ImageShape shape = inputs_.train->shape();
+    const at::Tensor images = at::randn({2, shape.channels, shape.height, shape.width});
+    const at::Tensor labels = at::randint(inputs_.train->classes(), {2}, at::kLong);
+    CrossEntropy(model_->forward(images), labels).backward();
+  }
+
+  absl::Status Step(StepReport* report) {
+    StepTimes& times = report->times;
+    const absl::Time start = absl::Now();
+    GS_ASSIGN_OR_RETURN(const Batch batch, loader_->Next());
+    const absl::Time have_data = absl::Now();
+    times.data = have_data - start;
+
+    StepOptions step;
+    step.step = report->step;
+    step.lr = LearningRate(options_.recipe, report->step - 1);
+    step.max_norm = options_.max_norm;
+    GS_RETURN_IF_ERROR(ddp_->BeginStep(step));
+    absl::Time forward_done;
+    try {
+      const at::Tensor loss = CrossEntropy(model_->forward(batch.images), batch.labels);
+      forward_done = absl::Now();
+      loss.backward();
+      report->loss = loss.item<float>();
+    } catch (const std::exception& e) {
+      return absl::InternalError(absl::StrCat("step ", report->step, ": LibTorch: ", e.what()));
+    }
+    const absl::Time backward_done = absl::Now();
+    times.forward = forward_done - have_data;
+    times.backward = backward_done - forward_done;
+
+    GS_ASSIGN_OR_RETURN(const StepTiming timing, ddp_->FinishStep(Deadline()));
+    times.exposed = timing.exposed;
+    times.update = timing.update;
+    times.total = absl::Now() - start;
+    return absl::OkStatus();
+  }
+
+  // What follows the last step: mean losses, evaluation, the proof that all workers hold the same parameters.
+  absl::Status Conclude(TrainingResult* result) {
+    const size_t tail = std::max<size_t>(1, result->losses.size() / 10);
+    double tail_loss = 0;
+    for (size_t i = result->losses.size() - tail; i < result->losses.size(); ++i) {
+      tail_loss += result->losses[i] / static_cast<double>(tail);
+    }
+    GS_ASSIGN_OR_RETURN(const std::vector<double> sums,
+                        side_channel_->SumDoubles({result->losses.front(), tail_loss}, Deadline()));
+    result->first_loss = sums[0] / side_channel_->world_size();
+    result->final_loss = sums[1] / side_channel_->world_size();
+
+    result->params_sha256 = ddp_->ParamsSha256();
+    // A worker that trains by itself (local) has its own parameters.
+    if (options_.expect_equal_parameters) {
+      GS_RETURN_IF_ERROR(CompareParameters(result->params_sha256));
+    }
+    if (options_.evaluate) {
+      GS_RETURN_IF_ERROR(ddp_->BroadcastBuffers(Deadline()));
+      GS_ASSIGN_OR_RETURN(const Evaluation evaluation,
+                          EvaluateModel(*model_, *inputs_.test, options_.batch_size, *side_channel_,
+                                        absl::Now() + kEvaluationTimeout));
+      result->test_samples = evaluation.samples;
+      result->test_loss = evaluation.loss;
+      result->test_accuracy = evaluation.accuracy;
+    }
+    return sync_->Shutdown(Deadline());
+  }
+
+  absl::Status CompareParameters(const std::string& mine) {
+    GS_ASSIGN_OR_RETURN(const std::vector<std::string> all,
+                        side_channel_->AllGather(mine, Deadline()));
+    for (size_t rank = 1; rank < all.size(); ++rank) {
+      if (all[rank] != all[0]) {
+        return absl::InternalError(absl::StrCat("parameters differ after the last step: rank 0 has ",
+                                                all[0], ", rank ", rank, " has ", all[rank]));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  static constexpr absl::Duration kEvaluationTimeout = absl::Hours(1);
+
+  const TrainerOptions options_;
+  GradientSync* sync_ = nullptr;
+  SideChannel* side_channel_ = nullptr;
+  const Inputs inputs_;
+  std::shared_ptr<Model> model_;
+  std::unique_ptr<DataLoader> loader_;
+  std::unique_ptr<DistributedDataParallel> ddp_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const TrainerOptions& options, int rank,
+                                                         int world_size) {
+  GS_ASSIGN_OR_RETURN(Inputs inputs, OpenInputs(options, rank, world_size));
+  auto trainer = std::make_unique<TrainerImpl>(options, std::move(inputs));
+  GS_RETURN_IF_ERROR(trainer->Prepare());
+  return trainer;
+}
+
+}  // namespace gradsync

@@ -1,0 +1,99 @@
+// The job: trains one model on one dataset over any GradientSync, and says where each step's time went.
+
+#ifndef GRADSYNC_TRAIN_TRAINER_H_
+#define GRADSYNC_TRAIN_TRAINER_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "plan/optimizer_spec.h"
+#include "plan/plan.h"
+#include "sync/gradient_sync.h"
+#include "sync/side_channel.h"
+#include "train/create_model.h"
+#include "train/recipe.h"
+
+namespace gradsync {
+
+struct TrainerOptions {
+  ModelOptions model;
+  std::string data = "synthetic";  // or cifar10:DIR
+  int64_t batch_size = 32;         // per worker
+  int64_t steps = 0;               // optimizer steps; 0 takes `epochs`
+  int64_t epochs = 1;
+  int64_t warmup_steps = 0;        // steps at the start that are trained but not measured
+  RecipeOptions recipe;            // learning rate by step
+  OptimizerSpec optimizer;
+  double max_norm = 0;             // StepOptions::max_norm
+  uint64_t seed = 0;               // of initial weights, order of samples and augmentation
+  int threads = 1;                 // compute threads of this worker
+  int loader_threads = 1;
+  bool evaluate = false;           // on the test split, after the last step
+  bool expect_equal_parameters = true;  // false when workers are not synchronised (topology local)
+  PlanOptions plan;                // bucket and chunk sizes; the world size is filled in
+  absl::Duration timeout = absl::Seconds(60);  // a bucket that is not there in time fails the job
+};
+
+// Where one step's time went, in order; the parts add up to `total`.
+struct StepTimes {
+  absl::Duration total;
+  absl::Duration data;      // waiting for the batch
+  absl::Duration forward;   // model and loss
+  absl::Duration backward;  // with the launches of buckets that become ready in it
+  absl::Duration exposed;   // waiting for buckets after backward: communication that nothing hid
+  absl::Duration update;    // the optimizer, when the worker runs it
+};
+
+struct StepReport {
+  int64_t step = 0;  // 1 for the first
+  int64_t steps = 0;
+  double loss = 0;  // mean over this worker's batch
+  StepTimes times;
+};
+
+struct TrainingResult {
+  std::vector<StepTimes> times;  // of the measured steps
+  std::vector<double> losses;    // of this worker's batches, all steps
+  double first_loss = 0;         // first step, mean over workers
+  double final_loss = 0;         // last tenth of the steps (at least one), mean over workers
+  int64_t test_samples = 0;      // 0 when not evaluated
+  double test_loss = 0;
+  double test_accuracy = 0;
+  WireStats wire;                  // of the measured steps
+  absl::Duration cpu;              // user and system time of this process in the measured steps
+  absl::Duration measured;         // wall-clock time of the measured steps
+  std::string params_sha256;       // after the last step; equal on all workers, or Run() fails
+};
+
+// One worker's part of the job. Not thread-safe. Bind() and Run() block while they wait for peers; every wait has a deadline.
+class Trainer {
+ public:
+  // Checks the options, opens the data and builds the model: everything that can be wrong before peers are involved.
+  // Errors: INVALID_ARGUMENT, NOT_FOUND, DATA_LOSS naming flag or file, what was expected and what came.
+  static absl::StatusOr<std::unique_ptr<Trainer>> Create(const TrainerOptions& options, int rank,
+                                                         int world_size);
+  virtual ~Trainer() = default;
+
+  // Collective, once. Binds the model to `sync` and makes all workers start from rank 0's parameters. Both arguments must
+  // outlive the trainer.
+  // Errors: those of GradientSync and of DistributedDataParallel::Create.
+  virtual absl::Status Bind(GradientSync* sync, SideChannel* side_channel) = 0;
+
+  // Collective, after Bind(). Trains all steps; `on_step` is called after each. Then evaluates if asked to, compares the
+  // parameters of all workers, and shuts `sync` down.
+  // Errors: those of GradientSync; INTERNAL when LibTorch throws or workers ended with different parameters.
+  virtual absl::StatusOr<TrainingResult> Run(
+      const std::function<void(const StepReport&)>& on_step) = 0;
+
+  virtual const Plan& plan() const = 0;  // after Bind()
+};
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_TRAIN_TRAINER_H_

@@ -1,0 +1,189 @@
+#include "worker/job.h"
+
+#include <sys/resource.h>
+
+#include <cstdio>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "base/local_address.h"
+#include "base/status_macros.h"
+#include "base/write_file.h"
+#include "links/grpc_store.h"
+#include "links/in_memory_store.h"
+#include "sync/side_channel.h"
+#include "worker/metrics.h"
+
+namespace gradsync {
+namespace {
+
+absl::Status Validate(const JobOptions& options) {
+  if (options.world_size < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--world_size: expected at least 1, found ", options.world_size));
+  }
+  if (options.rank < 0 || options.rank >= options.world_size) {
+    return absl::InvalidArgumentError(absl::StrCat("--rank: expected 0 to ", options.world_size - 1,
+                                                   " with --world_size=", options.world_size,
+                                                   ", found ", options.rank));
+  }
+  if (options.master.empty() && (options.world_size > 1 || options.num_servers > 0)) {
+    return absl::InvalidArgumentError(
+        "--master: expected host:port of rank 0 for more than one worker, found nothing");
+  }
+  int port = 0;
+  const std::vector<std::string> parts = absl::StrSplit(options.master, ':');
+  if (!options.master.empty() &&
+      (parts.size() < 2 || !absl::SimpleAtoi(parts.back(), &port) || port < 0 || port > 65535)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--master: expected host:port, found \"", options.master, "\""));
+  }
+  SyncOptions sync = options.sync;
+  if (sync.servers.empty() && options.num_servers > 0) sync.servers.assign(1, "registered later");
+  return ValidateSyncOptions(sync);
+}
+
+// The store as this worker sees it, and the server if this worker holds it.
+struct Rendezvous {
+  std::unique_ptr<GrpcStoreServer> server;  // rank 0
+  std::shared_ptr<KeyValueStore> store;
+};
+
+absl::StatusOr<Rendezvous> MeetAtStore(const JobOptions& options, const Credentials& credentials) {
+  Rendezvous rendezvous;
+  if (options.master.empty()) {
+    rendezvous.store = NewInMemoryStore();
+    return rendezvous;
+  }
+  std::string address = options.master;
+  if (options.rank == 0) {
+    GS_ASSIGN_OR_RETURN(rendezvous.server, GrpcStoreServer::Start(options.master, credentials));
+    const std::string host = address.substr(0, address.rfind(':'));
+    address = absl::StrCat(host, ":", rendezvous.server->port());
+    if (!options.port_file.empty()) {
+      GS_RETURN_IF_ERROR(WriteFileAtomically(options.port_file, address + "\n"));
+    }
+  }
+  GS_ASSIGN_OR_RETURN(rendezvous.store,
+                      ConnectStore(address, credentials, absl::Now() + options.timeout));
+  return rendezvous;
+}
+
+// Servers that registered themselves, in the order of their numbers.
+absl::Status FindServers(const WorkerGroup& group, int count, std::vector<std::string>* servers) {
+  for (int i = 0; i < count; ++i) {
+    GS_ASSIGN_OR_RETURN(std::string address,
+                        group.store->Get(group.Key(absl::StrCat("server/", i)),
+                                         absl::Now() + group.timeout));
+    servers->push_back(std::move(address));
+  }
+  return absl::OkStatus();
+}
+
+// Rank 0 holds the store, so it leaves last; the others' farewells are not answered if it is gone already.
+void LeaveStore(const WorkerGroup& group) {
+  const absl::Time deadline = absl::Now() + absl::Seconds(5);
+  if (group.rank != 0) {
+    group.store->Set(group.Key(absl::StrCat("left/", group.rank)), "", deadline).IgnoreError();
+    return;
+  }
+  for (int rank = 1; rank < group.world_size; ++rank) {
+    group.store->Get(group.Key(absl::StrCat("left/", rank)), deadline).status().IgnoreError();
+  }
+}
+
+void PrintStep(const StepReport& report, int64_t every) {
+  if (every == 0 || (report.step % every != 0 && report.step != 1 && report.step != report.steps)) {
+    return;
+  }
+  std::printf("step %ld/%ld loss %.4f %.1f ms/step (exposed %.1f)\n",
+              static_cast<long>(report.step), static_cast<long>(report.steps), report.loss,
+              absl::ToDoubleMilliseconds(report.times.total),
+              absl::ToDoubleMilliseconds(report.times.exposed));
+  std::fflush(stdout);
+}
+
+void PrintResult(const TrainingResult& result) {
+  if (result.test_samples > 0) {
+    std::printf("test loss %.4f accuracy %.2f %%\n", result.test_loss, 100 * result.test_accuracy);
+  }
+  std::printf("final loss %.4f params_sha256 %s\n", result.final_loss,
+              result.params_sha256.c_str());
+  std::fflush(stdout);
+}
+
+class Job {
+ public:
+  explicit Job(JobOptions options) : options_(std::move(options)) {}
+
+  // Everything before training.
+  absl::Status Prepare() {
+    GS_RETURN_IF_ERROR(Validate(options_));
+    options_.trainer.expect_equal_parameters = options_.sync.topology != "local";
+    GS_ASSIGN_OR_RETURN(trainer_,
+                        Trainer::Create(options_.trainer, options_.rank, options_.world_size));
+    group_.rank = options_.rank;
+    group_.world_size = options_.world_size;
+    group_.run_id = options_.run_id;
+    group_.attempt = options_.attempt;
+    group_.timeout = options_.timeout;
+    group_.credentials = InsecureCredentials();
+    GS_ASSIGN_OR_RETURN(group_.address, LocalAddress(options_.master, options_.interface));
+    GS_ASSIGN_OR_RETURN(rendezvous_, MeetAtStore(options_, group_.credentials));
+    group_.store = rendezvous_.store;
+    GS_RETURN_IF_ERROR(FindServers(group_, options_.num_servers, &options_.sync.servers));
+    GS_ASSIGN_OR_RETURN(sync_, CreateGradientSync(options_.sync, group_));
+    side_channel_ = std::make_unique<SideChannel>(group_, "trainer");
+    return trainer_->Bind(sync_.get(), side_channel_.get());
+  }
+
+  absl::Status Train() {
+    absl::StatusOr<TrainingResult> result = trainer_->Run([this](const StepReport& report) {
+      if (options_.rank == 0) PrintStep(report, options_.log_every);
+    });
+    if (!result.ok()) {
+      sync_->Abort(result.status());
+      // What the group agreed on names the first cause; ours may be a consequence of it.
+      return CauseOf(result.status());
+    }
+    if (options_.rank == 0) PrintResult(*result);
+    if (!options_.metrics_json.empty()) {
+      GS_RETURN_IF_ERROR(WriteWorkerMetrics(options_, *trainer_, *result,
+                                            side_channel_->bytes_sent(), options_.metrics_json));
+    }
+    LeaveStore(group_);
+    return absl::OkStatus();
+  }
+
+ private:
+  absl::Status CauseOf(const absl::Status& seen) const {
+    const absl::Status agreed = sync_->status();
+    return agreed.ok() ? seen : agreed;
+  }
+
+  JobOptions options_;
+  WorkerGroup group_;
+  Rendezvous rendezvous_;
+  std::unique_ptr<GradientSync> sync_;
+  std::unique_ptr<SideChannel> side_channel_;
+  std::unique_ptr<Trainer> trainer_;
+};
+
+}  // namespace
+
+JobOutcome RunJob(JobOptions options) {
+  Job job(std::move(options));
+  JobOutcome outcome;
+  outcome.status = job.Prepare();
+  if (!outcome.status.ok()) return outcome;
+  outcome.started = true;
+  outcome.status = job.Train();
+  return outcome;
+}
+
+}  // namespace gradsync

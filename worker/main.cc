@@ -1,0 +1,180 @@
+// One worker of a training job. `bazel run //worker -- --help` lists the flags; README.md shows a job.
+
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "base/flags.h"
+#include "base/status_macros.h"
+#include "base/write_file.h"
+#include "worker/job.h"
+#include "worker/launch_environment.h"
+
+ABSL_FLAG(std::string, topology, "local", "local, ps (parameter servers) or ring");
+ABSL_FLAG(std::string, link, "auto", "auto, grpc, shm, gloo or nccl");
+ABSL_FLAG(std::string, update, "worker",
+          "who runs the optimizer: worker, or owner (server or ring rank)");
+ABSL_FLAG(std::string, consistency, "bsp", "bsp");
+ABSL_FLAG(std::vector<std::string>, servers, {}, "parameter servers, host:port,...");
+ABSL_FLAG(int, num_servers, 0,
+          "instead of --servers: this many servers register in the store (ps_server --master=)");
+ABSL_FLAG(int, rank, -1, "of this worker; default from torchrun, Slurm or MPI, else 0");
+ABSL_FLAG(int, world_size, -1, "number of workers; default from torchrun, Slurm or MPI, else 1");
+ABSL_FLAG(std::string, master, "",
+          "host:port of the store, which rank 0 holds (port 0: any, see --port_file); default from "
+          "torchrun, Slurm or MPI, needed for more than one worker");
+ABSL_FLAG(std::string, port_file, "", "rank 0 writes the store's host:port here");
+ABSL_FLAG(std::string, run_id, "", "the same for all processes of the job; default from the launcher");
+ABSL_FLAG(std::string, interface, "", "network interface; default: the route to --master");
+ABSL_FLAG(int, connections, 0, "gRPC connections per pair of peers; 0: 2 for ps, 4 for ring");
+ABSL_FLAG(std::string, model, "resnet18", "resnet18, resnet50 or mlp");
+ABSL_FLAG(std::string, stem, "imagenet", "of a ResNet: imagenet (7x7) or cifar (3x3)");
+ABSL_FLAG(std::string, data, "synthetic", "synthetic, or cifar10:DIR (the binary version)");
+ABSL_FLAG(int64_t, batch_size, 32, "samples per worker and step");
+ABSL_FLAG(int64_t, steps, 0, "optimizer steps; 0: by --epochs");
+ABSL_FLAG(int64_t, epochs, 1, "passes over the data, when --steps is 0");
+ABSL_FLAG(int64_t, warmup_steps, 0, "steps at the start that are trained but not measured");
+ABSL_FLAG(std::string, optimizer, "sgd", "sgd, adam or adamw");
+ABSL_FLAG(double, lr, 0.05, "learning rate");
+ABSL_FLAG(std::string, schedule, "constant", "of the learning rate: constant, step or cosine");
+ABSL_FLAG(int64_t, lr_warmup_steps, 0, "steps over which the learning rate rises to --lr");
+ABSL_FLAG(double, momentum, 0.9, "of sgd");
+ABSL_FLAG(bool, nesterov, false, "of sgd");
+ABSL_FLAG(double, weight_decay, 5e-4, "L2 penalty (sgd, adam) or decoupled decay (adamw)");
+ABSL_FLAG(double, max_norm, 0, "clip gradients to this global norm; 0: do not clip");
+ABSL_FLAG(bool, evaluate, false, "measure accuracy on the test split after the last step");
+ABSL_FLAG(uint64_t, seed, 0, "of initial weights, order of samples and augmentation");
+ABSL_FLAG(int, threads, 1, "compute threads of this worker");
+ABSL_FLAG(int, loader_threads, 1, "threads that prepare batches");
+ABSL_FLAG(int64_t, bucket_bytes, int64_t{25} << 20, "upper bound of a gradient bucket");
+ABSL_FLAG(int64_t, first_bucket_bytes, int64_t{1} << 20, "upper bound of the first bucket");
+ABSL_FLAG(int64_t, chunk_bytes, 0, "upper bound of a chunk; 0: by bucket size and world size");
+ABSL_FLAG(absl::Duration, timeout, absl::Seconds(60), "a peer that is silent for longer is lost");
+ABSL_FLAG(std::string, device, "cpu", "cpu (this build has no other)");
+ABSL_FLAG(std::string, metrics_json, "", "where to write WorkerMetrics (proto/run_record.proto)");
+ABSL_FLAG(int64_t, log_every, 10, "rank 0 prints a line every so many steps; 0: none");
+
+namespace gradsync {
+namespace {
+
+absl::StatusOr<OptimizerSpec> OptimizerFromFlags() {
+  OptimizerSpec spec;
+  const std::string kind = absl::GetFlag(FLAGS_optimizer);
+  if (kind == "sgd") {
+    spec.kind = OptimizerKind::kSgd;
+  } else if (kind == "adam") {
+    spec.kind = OptimizerKind::kAdam;
+  } else if (kind == "adamw") {
+    spec.kind = OptimizerKind::kAdamW;
+  } else {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--optimizer: expected sgd, adam or adamw, found \"", kind, "\""));
+  }
+  OptimizerGroup group;
+  group.weight_decay = absl::GetFlag(FLAGS_weight_decay);
+  group.momentum = absl::GetFlag(FLAGS_momentum);
+  group.nesterov = absl::GetFlag(FLAGS_nesterov);
+  spec.groups.push_back(group);
+  return spec;
+}
+
+// `bazel run` starts programs elsewhere, but a user's paths are relative to where he was.
+std::string UserPath(const std::string& path) {
+  const char* directory = std::getenv("BUILD_WORKING_DIRECTORY");
+  return ResolvePath(path, directory == nullptr ? "" : directory);
+}
+
+std::string UserData(const std::string& data) {
+  constexpr absl::string_view kCifar = "cifar10:";
+  if (!absl::StartsWith(data, kCifar)) return data;
+  return absl::StrCat(kCifar, UserPath(data.substr(kCifar.size())));
+}
+
+absl::StatusOr<TrainerOptions> TrainerOptionsFromFlags() {
+  TrainerOptions options;
+  options.model.name = absl::GetFlag(FLAGS_model);
+  options.model.stem = absl::GetFlag(FLAGS_stem);
+  options.data = UserData(absl::GetFlag(FLAGS_data));
+  options.batch_size = absl::GetFlag(FLAGS_batch_size);
+  options.steps = absl::GetFlag(FLAGS_steps);
+  options.epochs = absl::GetFlag(FLAGS_epochs);
+  options.warmup_steps = absl::GetFlag(FLAGS_warmup_steps);
+  GS_ASSIGN_OR_RETURN(options.optimizer, OptimizerFromFlags());
+  GS_ASSIGN_OR_RETURN(options.recipe.schedule, ParseSchedule(absl::GetFlag(FLAGS_schedule)));
+  options.recipe.base = absl::GetFlag(FLAGS_lr);
+  options.recipe.warmup_steps = absl::GetFlag(FLAGS_lr_warmup_steps);
+  options.max_norm = absl::GetFlag(FLAGS_max_norm);
+  options.seed = absl::GetFlag(FLAGS_seed);
+  options.threads = absl::GetFlag(FLAGS_threads);
+  options.loader_threads = absl::GetFlag(FLAGS_loader_threads);
+  options.evaluate = absl::GetFlag(FLAGS_evaluate);
+  options.plan.bucket_bytes = absl::GetFlag(FLAGS_bucket_bytes);
+  options.plan.first_bucket_bytes = absl::GetFlag(FLAGS_first_bucket_bytes);
+  options.plan.chunk_bytes = absl::GetFlag(FLAGS_chunk_bytes);
+  options.timeout = absl::GetFlag(FLAGS_timeout);
+  if (options.threads < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--threads: expected at least 1, found ", options.threads));
+  }
+  return options;
+}
+
+// Flags win over the launcher's variables.
+absl::StatusOr<JobOptions> JobOptionsFromFlags() {
+  JobOptions job;
+  GS_ASSIGN_OR_RETURN(const LaunchEnvironment environment,
+                      DetectLaunchEnvironment([](absl::string_view name) {
+                        const char* value = std::getenv(std::string(name).c_str());
+                        return value == nullptr ? absl::nullopt
+                                                : absl::optional<std::string>(value);
+                      }));
+  const int rank = absl::GetFlag(FLAGS_rank);
+  const int world_size = absl::GetFlag(FLAGS_world_size);
+  job.rank = rank >= 0 ? rank : environment.rank.value_or(0);
+  job.world_size = world_size >= 0 ? world_size : environment.world_size.value_or(1);
+  job.master = absl::GetFlag(FLAGS_master);
+  if (job.master.empty()) job.master = environment.master.value_or("");
+  job.run_id = absl::GetFlag(FLAGS_run_id);
+  if (job.run_id.empty()) job.run_id = environment.run_id.value_or("job");
+  job.attempt = environment.attempt;
+  job.interface = absl::GetFlag(FLAGS_interface);
+  job.port_file = UserPath(absl::GetFlag(FLAGS_port_file));
+  job.num_servers = absl::GetFlag(FLAGS_num_servers);
+  job.sync.topology = absl::GetFlag(FLAGS_topology);
+  job.sync.link = absl::GetFlag(FLAGS_link);
+  job.sync.update = absl::GetFlag(FLAGS_update);
+  job.sync.consistency = absl::GetFlag(FLAGS_consistency);
+  job.sync.servers = absl::GetFlag(FLAGS_servers);
+  job.sync.connections = absl::GetFlag(FLAGS_connections);
+  job.timeout = absl::GetFlag(FLAGS_timeout);
+  job.metrics_json = UserPath(absl::GetFlag(FLAGS_metrics_json));
+  job.log_every = absl::GetFlag(FLAGS_log_every);
+  const std::string device = absl::GetFlag(FLAGS_device);
+  if (device != "cpu" && device != "auto") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--device: expected cpu (this build has no other), found \"", device, "\""));
+  }
+  GS_ASSIGN_OR_RETURN(job.trainer, TrainerOptionsFromFlags());
+  return job;
+}
+
+}  // namespace
+}  // namespace gradsync
+
+int main(int argc, char** argv) {
+  gradsync::ParseFlagsOrExit(argc, argv);
+  absl::StatusOr<gradsync::JobOptions> job = gradsync::JobOptionsFromFlags();
+  gradsync::JobOutcome outcome;
+  outcome.status = job.status();
+  if (job.ok()) outcome = gradsync::RunJob(*std::move(job));
+  if (!outcome.status.ok()) {
+    std::fprintf(stderr, "worker: %s\n", outcome.status.ToString().c_str());
+  }
+  return outcome.exit_code();
+}

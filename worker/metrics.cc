@@ -1,0 +1,83 @@
+#include "worker/metrics.h"
+
+#include <sys/resource.h>
+
+#include "base/status_macros.h"
+#include "base/write_file.h"
+#include "google/protobuf/util/json_util.h"
+#include "proto/run_record.pb.h"
+
+namespace gradsync {
+namespace {
+
+double PeakResidentBytes() {
+  rusage usage;
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<double>(usage.ru_maxrss) * 1024;  // Linux counts in KiB
+}
+
+void FillTimes(const TrainingResult& result, proto::WorkerMetrics* metrics) {
+  for (const StepTimes& times : result.times) {
+    metrics->add_step_ms(absl::ToDoubleMilliseconds(times.total));
+    metrics->add_data_ms(absl::ToDoubleMilliseconds(times.data));
+    metrics->add_forward_ms(absl::ToDoubleMilliseconds(times.forward));
+    metrics->add_backward_ms(absl::ToDoubleMilliseconds(times.backward));
+    metrics->add_exposed_ms(absl::ToDoubleMilliseconds(times.exposed));
+    metrics->add_update_ms(absl::ToDoubleMilliseconds(times.update));
+  }
+}
+
+void FillJob(const JobOptions& options, const Plan& plan, proto::WorkerMetrics* metrics) {
+  metrics->set_rank(options.rank);
+  metrics->set_world_size(options.world_size);
+  metrics->set_topology(options.sync.topology);
+  metrics->set_link(ResolvedLink(options.sync));
+  metrics->set_update(options.sync.update);
+  metrics->set_connections(ResolvedConnections(options.sync));
+  metrics->set_model(options.trainer.model.name);
+  metrics->set_data(options.trainer.data);
+  metrics->set_batch_size(static_cast<int32_t>(options.trainer.batch_size));
+  metrics->set_threads(options.trainer.threads);
+  metrics->set_warmup_steps(static_cast<int32_t>(options.trainer.warmup_steps));
+  int64_t parameters = 0;
+  for (const TensorSpec& tensor : plan.tensors()) parameters += tensor.numel();
+  metrics->set_parameters(static_cast<double>(parameters));
+  metrics->set_gradient_bytes(static_cast<double>(plan.total_bytes()));
+  metrics->set_bucket_bytes(static_cast<double>(options.trainer.plan.bucket_bytes));
+  metrics->set_chunk_bytes(static_cast<double>(plan.chunk_bytes()));
+  metrics->set_buckets(static_cast<int32_t>(plan.buckets().size()));
+}
+
+}  // namespace
+
+absl::Status WriteWorkerMetrics(const JobOptions& options, const Trainer& trainer,
+                                const TrainingResult& result, int64_t side_channel_bytes,
+                                const std::string& path) {
+  proto::WorkerMetrics metrics;
+  FillJob(options, trainer.plan(), &metrics);
+  FillTimes(result, &metrics);
+  metrics.mutable_loss()->Assign(result.losses.begin(), result.losses.end());
+  metrics.set_mean_first_loss(result.first_loss);
+  metrics.set_mean_final_loss(result.final_loss);
+  metrics.set_test_loss(result.test_loss);
+  metrics.set_test_accuracy(result.test_accuracy);
+  const double steps = static_cast<double>(result.times.size());
+  metrics.set_wire_tx_bytes_per_step(static_cast<double>(result.wire.tx_bytes) / steps);
+  metrics.set_wire_rx_bytes_per_step(static_cast<double>(result.wire.rx_bytes) / steps);
+  metrics.set_side_channel_bytes(static_cast<double>(side_channel_bytes));
+  metrics.set_cpu_seconds(absl::ToDoubleSeconds(result.cpu));
+  metrics.set_measured_seconds(absl::ToDoubleSeconds(result.measured));
+  metrics.set_max_resident_bytes(PeakResidentBytes());
+  metrics.set_params_sha256(result.params_sha256);
+
+  google::protobuf::util::JsonPrintOptions print;
+  print.add_whitespace = true;
+  print.always_print_primitive_fields = true;
+  print.preserve_proto_field_names = true;
+  std::string json;
+  const auto printed = google::protobuf::util::MessageToJsonString(metrics, &json, print);
+  if (!printed.ok()) return absl::InternalError(printed.ToString());
+  return WriteFileAtomically(path, json);
+}
+
+}  // namespace gradsync

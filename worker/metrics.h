@@ -1,0 +1,21 @@
+#ifndef GRADSYNC_WORKER_METRICS_H_
+#define GRADSYNC_WORKER_METRICS_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "train/trainer.h"
+#include "worker/job.h"
+
+namespace gradsync {
+
+// Writes what this worker measured to `path`, as the JSON form of proto::WorkerMetrics. The file is there whole or not at
+// all. Errors: UNAVAILABLE or PERMISSION_DENIED naming the path.
+absl::Status WriteWorkerMetrics(const JobOptions& options, const Trainer& trainer,
+                                const TrainingResult& result, int64_t side_channel_bytes,
+                                const std::string& path);
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_WORKER_METRICS_H_

@@ -1,0 +1,125 @@
+#include "worker/sync_factory.h"
+
+#include "absl/strings/str_cat.h"
+#include "allreduce/gloo_gradient_sync.h"
+#include "allreduce/ring_gradient_sync.h"
+#include "links/grpc_stream.h"
+#include "ps_client/ps_gradient_sync.h"
+#include "sync/local_sync.h"
+
+namespace gradsync {
+namespace {
+
+constexpr int kRingConnections = 4;
+constexpr int kPsConnections = 2;
+
+absl::Status Wrong(absl::string_view flag, absl::string_view expected, absl::string_view found) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("--", flag, ": expected ", expected, ", found \"", found, "\""));
+}
+
+bool IsOneOf(absl::string_view value, std::initializer_list<absl::string_view> known) {
+  for (absl::string_view k : known) {
+    if (value == k) return true;
+  }
+  return false;
+}
+
+UpdateSite SiteOf(const SyncOptions& options) {
+  return options.update == "owner" ? UpdateSite::kOwner : UpdateSite::kWorker;
+}
+
+absl::Status ValidateLink(const SyncOptions& options) {
+  if (!IsOneOf(options.link, {"auto", "grpc", "shm", "gloo", "nccl"})) {
+    return Wrong("link", "auto, grpc, shm, gloo or nccl", options.link);
+  }
+  if (options.link == "shm") {
+    return absl::InvalidArgumentError(
+        "--link=shm: this build has no shared-memory link yet; use --link=grpc");
+  }
+  if (options.link == "nccl") {
+    return absl::InvalidArgumentError(
+        "--link=nccl: this build has no NCCL link yet; use --link=grpc, or --link=gloo with "
+        "--topology=ring");
+  }
+  if (options.link == "gloo" && options.topology != "ring") {
+    return Wrong("link", "grpc with --topology=" + options.topology, options.link);
+  }
+  if (options.link == "gloo" && options.update == "owner") {
+    return absl::InvalidArgumentError(
+        "--update=owner: expected worker with --link=gloo, whose process group has no "
+        "reduce-scatter");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status ValidateSyncOptions(const SyncOptions& options) {
+  if (!IsOneOf(options.topology, {"local", "ps", "ring"})) {
+    return Wrong("topology", "local, ps or ring", options.topology);
+  }
+  if (!IsOneOf(options.update, {"worker", "owner"})) {
+    return Wrong("update", "worker or owner", options.update);
+  }
+  if (options.consistency != "bsp") {
+    return Wrong("consistency", "bsp (this build has no other yet)", options.consistency);
+  }
+  if (options.topology == "ps" && options.servers.empty()) {
+    return absl::InvalidArgumentError(
+        "--servers: expected host:port,... with --topology=ps, found none; start one with "
+        "bazel run //ps_server -- --listen=127.0.0.1:0");
+  }
+  if (options.topology != "ps" && !options.servers.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat("--servers: expected none with --topology=",
+                                                   options.topology, ", found ",
+                                                   options.servers.size()));
+  }
+  if (options.connections < 0) {
+    return Wrong("connections", "at least 1, or 0 for the default",
+                 absl::StrCat(options.connections));
+  }
+  return ValidateLink(options);
+}
+
+std::string ResolvedLink(const SyncOptions& options) {
+  if (options.topology == "local") return "";
+  return options.link == "auto" ? "grpc" : options.link;
+}
+
+int ResolvedConnections(const SyncOptions& options) {
+  if (options.topology == "local") return 0;
+  if (options.connections != 0) return options.connections;
+  return options.topology == "ps" ? kPsConnections : kRingConnections;
+}
+
+absl::StatusOr<std::unique_ptr<GradientSync>> CreateGradientSync(const SyncOptions& options,
+                                                                 const WorkerGroup& group) {
+  if (options.topology == "local") return CreateLocalSync(SiteOf(options));
+  if (ResolvedLink(options) == "gloo") {
+    GlooOptions gloo;
+    gloo.group = group;
+    gloo.update_site = SiteOf(options);
+    return CreateGlooGradientSync(gloo);
+  }
+  GrpcLinkOptions link_options;
+  link_options.credentials = group.credentials;
+  const std::shared_ptr<StreamLink> link = NewGrpcLink(link_options);
+  if (options.topology == "ring") {
+    RingOptions ring;
+    ring.group = group;
+    ring.link = link;
+    ring.update_site = SiteOf(options);
+    ring.connections = ResolvedConnections(options);
+    return CreateRingGradientSync(ring);
+  }
+  PsOptions ps;
+  ps.group = group;
+  ps.link = link;
+  ps.servers = options.servers;
+  ps.update_site = SiteOf(options);
+  ps.connections = ResolvedConnections(options);
+  return CreatePsGradientSync(ps);
+}
+
+}  // namespace gradsync
