@@ -6,22 +6,15 @@
 #define GRADSYNC_OPTIM_RANGE_OPTIMIZER_H_
 
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <vector>
 
-#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "plan/optimizer_spec.h"
+#include "plan/plan.h"
+#include "plan/stripes.h"
 
 namespace gradsync {
-
-// Elements [begin, end) of a range belong to OptimizerSpec::groups[group].
-struct GroupSegment {
-  int64_t begin = 0;
-  int64_t end = 0;
-  int group = 0;
-};
 
 // Owns the state slots of its range (SGD: momentum_buffer; Adam, AdamW: exp_avg and exp_avg_sq, see
 // SlotNames). Slots are allocated at the first Apply or at the first mutable_slot, so a range that
@@ -29,21 +22,18 @@ struct GroupSegment {
 // threads. Movable, not copyable.
 class RangeOptimizer {
  public:
-  // `spec` is shared by all ranges. `segments` are in order and do not overlap; elements between
-  // them (padding) are never touched. Errors: INVALID_ARGUMENT for a null or invalid spec, or a
-  // segment out of order, out of [0, size) or of an unknown group.
-  static absl::StatusOr<RangeOptimizer> Create(std::shared_ptr<const OptimizerSpec> spec,
-                                               int64_t size, std::vector<GroupSegment> segments);
+  // For the elements `range` of a bucket whose optimizer is `spec`; `groups` as Plan::GroupRanges()
+  // gives them for that range. Elements in no group (padding) are never touched.
+  RangeOptimizer(const OptimizerSpec& spec, ElementRange range, std::vector<GroupRange> groups);
 
   RangeOptimizer(RangeOptimizer&&) = default;
   RangeOptimizer& operator=(RangeOptimizer&&) = default;
 
-  // One step: reads size() gradients, updates size() parameters and the state. The two do not
-  // overlap.
+  // One step: reads size() gradients, updates size() parameters and the state; the pointers are to
+  // the range's first element. The two do not overlap.
   //   lr    the step's learning rate; a group's is lr * lr_scale
-  //   step  counts the optimizer's steps from 1 (Adam's bias correction); step >= 1, greater than
-  //   that
-  //         of the Apply before. After an import it goes on from the exporter's.
+  //   step  counts the optimizer's steps from 1 (Adam's bias correction), above that of the Apply
+  //   before. After an import it goes on from the exporter's.
   // SGD's momentum starts as the gradient at the first Apply of a range without state, whatever
   // `step` says; a range whose state was imported is past that.
   void Apply(float* param, const float* grad, double lr, int64_t step);
@@ -71,13 +61,11 @@ class RangeOptimizer {
   void ClearState();
 
  private:
-  RangeOptimizer(std::shared_ptr<const OptimizerSpec> spec, int64_t size,
-                 std::vector<GroupSegment> segments);
   void EnsureState();
 
-  std::shared_ptr<const OptimizerSpec> spec_;
+  OptimizerSpec spec_;
   int64_t size_;
-  std::vector<GroupSegment> segments_;
+  std::vector<GroupRange> groups_;  // counted from the range's first element
   std::vector<std::string> slot_names_;
   std::vector<std::vector<float>> slots_;
   bool has_state_ = false;

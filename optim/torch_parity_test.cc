@@ -67,12 +67,12 @@ double LargestError(const OptimizerSpec& spec, double base_lr) {
   torch::manual_seed(1);
   std::vector<torch::Tensor> theirs;
   std::vector<torch::optim::OptimizerParamGroup> groups;
-  std::vector<GroupSegment> segments;
+  std::vector<GroupRange> segments;
   std::vector<float> ours;
   for (int g = 0; g < 2; ++g) {
     theirs.push_back(torch::randn({kSizes[g]}).requires_grad_());
     const auto begin = static_cast<int64_t>(ours.size());
-    segments.push_back({begin, begin + kSizes[g], g});
+    segments.push_back({{begin, begin + kSizes[g]}, g});
     const float* values = theirs[g].data_ptr<float>();
     ours.insert(ours.end(), values, values + kSizes[g]);
     groups.emplace_back(std::vector<torch::Tensor>{theirs[g]},
@@ -80,14 +80,14 @@ double LargestError(const OptimizerSpec& spec, double base_lr) {
   }
   auto torch_optimizer = TorchOptimizer(spec.kind, std::move(groups));
   const auto size = static_cast<int64_t>(ours.size());
-  RangeOptimizer optimizer =
-      RangeOptimizer::Create(std::make_shared<OptimizerSpec>(spec), size, segments).value();
+  RangeOptimizer optimizer(spec, {0, size}, segments);
 
   for (int step = 1; step <= 20; ++step) {
     const double lr = base_lr / std::sqrt(step);
     torch::Tensor grad = torch::randn({size}) * std::pow(10.0, step % 5 - 3);
     for (int g = 0; g < 2; ++g) {
-      theirs[g].mutable_grad() = grad.slice(0, segments[g].begin, segments[g].end).clone();
+      theirs[g].mutable_grad() =
+          grad.slice(0, segments[g].range.begin, segments[g].range.end).clone();
       torch_optimizer->param_groups()[g].options().set_lr(lr * spec.groups[g].lr_scale);
     }
     torch_optimizer->step();
@@ -98,7 +98,7 @@ double LargestError(const OptimizerSpec& spec, double base_lr) {
   for (int g = 0; g < 2; ++g) {
     const float* values = theirs[g].data_ptr<float>();
     for (int64_t i = 0; i < kSizes[g]; ++i) {
-      error = std::max(error, std::fabs(double{ours[segments[g].begin + i]} - values[i]));
+      error = std::max(error, std::fabs(double{ours[segments[g].range.begin + i]} - values[i]));
       largest = std::max(largest, std::fabs(double{values[i]}));
     }
   }
