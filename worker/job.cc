@@ -124,7 +124,7 @@ class Job {
   // Everything before training.
   absl::Status Prepare() {
     GS_RETURN_IF_ERROR(Validate(options_));
-    options_.trainer.synchronised = options_.sync.topology != "local";
+    options_.trainer.expect_equal_parameters = options_.sync.topology != "local";
     GS_ASSIGN_OR_RETURN(trainer_,
                         Trainer::Create(options_.trainer, options_.rank, options_.world_size));
     group_.rank = options_.rank;

@@ -1,0 +1,240 @@
+#include "base/flags.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+
+#include "absl/flags/commandlineflag.h"
+#include "absl/flags/reflection.h"
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+
+namespace gradsync {
+namespace {
+
+using Flag = absl::CommandLineFlag;
+
+// Bazel compiles the binary's own sources by relative paths outside external/; Abseil's are
+// compiled somewhere else but also carry a relative path.
+bool IsOwn(const Flag& flag) {
+  const std::string file = flag.Filename();
+  return !flag.IsRetired() && !absl::StartsWith(file, "/") &&
+         !absl::StartsWith(file, "external/") && !absl::StrContains(file, "absl/flags/");
+}
+
+std::map<std::string, Flag*> OwnFlags() {
+  std::map<std::string, Flag*> own;
+  for (const auto& [name, flag] : absl::GetAllFlags()) {
+    if (IsOwn(*flag)) own[std::string(name)] = flag;
+  }
+  return own;
+}
+
+// Empty for a type of the program's own.
+absl::string_view TypeName(const Flag& flag) {
+  if (flag.IsOfType<bool>()) return "true or false";
+  if (flag.IsOfType<int32_t>() || flag.IsOfType<int64_t>()) return "an integer";
+  if (flag.IsOfType<uint32_t>() || flag.IsOfType<uint64_t>()) return "an integer of at least 0";
+  if (flag.IsOfType<double>() || flag.IsOfType<float>()) return "a number";
+  if (flag.IsOfType<absl::Duration>()) return "a duration such as 30s or 1.5m";
+  if (flag.IsOfType<std::string>()) return "a text";
+  if (flag.IsOfType<std::vector<std::string>>()) return "a list such as a,b,c";
+  return "";
+}
+
+size_t EditDistance(absl::string_view a, absl::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({replaced, row[j] + 1, row[j - 1] + 1});
+    }
+  }
+  return row[b.size()];
+}
+
+// One argument that looks like a flag, taken apart: [-]-name[=value].
+struct Token {
+  absl::string_view name;
+  absl::string_view value;
+  bool has_value = false;
+};
+
+Token Split(absl::string_view argument) {
+  Token token;
+  argument.remove_prefix(absl::StartsWith(argument, "--") ? 2 : 1);
+  const size_t equals = argument.find('=');
+  token.name = argument.substr(0, equals);
+  token.has_value = equals != absl::string_view::npos;
+  if (token.has_value) token.value = argument.substr(equals + 1);
+  return token;
+}
+
+bool LooksLikeFlag(absl::string_view argument) {
+  if (argument.size() < 2 || argument[0] != '-') return false;
+  return argument[1] != '.' && !std::isdigit(static_cast<unsigned char>(argument[1]));
+}
+
+class Parser {
+ public:
+  explicit Parser(const FlagOptions& options) : options_(options), own_(OwnFlags()) {}
+
+  absl::StatusOr<std::vector<std::string>> Parse(int argc, const char* const* argv) {
+    std::vector<std::string> positional;
+    for (int i = 1; i < argc; ++i) {
+      const absl::string_view argument = argv[i];
+      if (argument == "--") {
+        positional.insert(positional.end(), argv + i + 1, argv + argc);
+        break;
+      }
+      if (!LooksLikeFlag(argument)) {
+        positional.emplace_back(argument);
+        continue;
+      }
+      absl::Status status = ParseOne(Split(argument), i + 1 < argc ? argv[i + 1] : nullptr, &i);
+      if (!status.ok()) return status;
+    }
+    return positional;
+  }
+
+ private:
+  // `next` is the argument after the flag, or null; `i` advances if it was taken as the value.
+  absl::Status ParseOne(const Token& token, const char* next, int* i) {
+    Flag* flag = Find(token.name);
+    if (flag == nullptr && (token.name == "help" || token.name == "h")) {
+      return absl::CancelledError(FlagHelp(options_));
+    }
+    if (flag == nullptr) return ParseNegated(token);
+    if (token.has_value) return Set(flag, token.name, token.value);
+    if (flag->IsOfType<bool>()) return Set(flag, token.name, "true");
+    if (next == nullptr || absl::StartsWith(next, "--")) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("flag --", token.name, ": expected ", Expected(*flag), ", found ",
+                       next == nullptr ? "nothing after it" : absl::StrCat("the flag ", next)));
+    }
+    ++*i;
+    return Set(flag, token.name, next);
+  }
+
+  absl::Status ParseNegated(const Token& token) {
+    Flag* flag = absl::StartsWith(token.name, "no") ? Find(token.name.substr(2)) : nullptr;
+    if (flag == nullptr) return Unknown(token.name);
+    if (!flag->IsOfType<bool>()) {
+      return absl::InvalidArgumentError(absl::StrCat("flag --", token.name, ": expected --",
+                                                     token.name.substr(2), "=", "VALUE, as it is ",
+                                                     Expected(*flag), ", found its negation"));
+    }
+    if (token.has_value) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("flag --", token.name, ": expected no value, found \"", token.value, "\""));
+    }
+    return Set(flag, token.name, "false");
+  }
+
+  Flag* Find(absl::string_view name) const {
+    const auto own = own_.find(std::string(name));
+    if (own != own_.end()) return own->second;
+    const auto alias = options_.aliases.find(std::string(name));
+    if (alias == options_.aliases.end()) return nullptr;
+    const auto target = own_.find(alias->second);
+    return target == own_.end() ? nullptr : target->second;
+  }
+
+  static std::string Expected(const Flag& flag) {
+    const absl::string_view type = TypeName(flag);
+    return type.empty() ? std::string("a value") : std::string(type);
+  }
+
+  static absl::Status Set(Flag* flag, absl::string_view name, absl::string_view value) {
+    std::string error;
+    if (flag->ParseFrom(value, &error)) return absl::OkStatus();
+    // Abseil's message repeats flag and value; what the type has to say comes after a semicolon.
+    const size_t own_words = error.find(absl::StrCat("'", flag->Name(), "'; "));
+    std::string expected = Expected(*flag);
+    if (own_words != std::string::npos) {
+      const std::string words = error.substr(own_words + flag->Name().size() + 4);
+      expected = TypeName(*flag).empty() ? words : absl::StrCat(expected, " (", words, ")");
+    }
+    if (absl::StartsWith(expected, "expected ")) expected.erase(0, 9);
+    return absl::InvalidArgumentError(
+        absl::StrCat("flag --", name, ": expected ", expected, ", found \"", value, "\""));
+  }
+
+  absl::Status Unknown(absl::string_view name) const {
+    std::string best;
+    size_t best_distance = std::max<size_t>(2, name.size() / 3) + 1;
+    const auto consider = [&](absl::string_view candidate) {
+      const size_t distance = EditDistance(name, candidate);
+      if (distance < best_distance && distance < name.size()) {
+        best_distance = distance;
+        best = std::string(candidate);
+      }
+    };
+    for (const auto& [own, flag] : own_) {
+      consider(own);
+      if (flag->IsOfType<bool>()) consider(absl::StrCat("no", own));
+    }
+    for (const auto& [alias, target] : options_.aliases) consider(alias);
+    return absl::InvalidArgumentError(
+        absl::StrCat("flag --", name, ": expected a flag of this program, found an unknown name",
+                     best.empty() ? std::string("; --help lists them")
+                                  : absl::StrCat("; did you mean --", best, "?")));
+  }
+
+  const FlagOptions& options_;
+  const std::map<std::string, Flag*> own_;
+};
+
+std::string OneLine(absl::string_view text) {
+  return absl::StrReplaceAll(text, {{"\n", "\\n"}, {"\r", "\\r"}});
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<std::string>> ParseFlags(int argc, const char* const* argv,
+                                                    const FlagOptions& options) {
+  return Parser(options).Parse(argc, argv);
+}
+
+std::vector<std::string> ParseFlagsOrExit(int argc, const char* const* argv,
+                                          const FlagOptions& options) {
+  absl::StatusOr<std::vector<std::string>> positional = ParseFlags(argc, argv, options);
+  if (positional.ok()) return *std::move(positional);
+  const std::string message(positional.status().message());
+  if (absl::IsCancelled(positional.status())) {
+    std::fputs(message.c_str(), stdout);
+    std::exit(0);
+  }
+  std::fprintf(stderr, "%s\n", OneLine(message).c_str());
+  std::exit(2);
+}
+
+std::string FlagHelp(const FlagOptions& options) {
+  std::string text = options.usage;
+  if (!text.empty() && text.back() != '\n') text += '\n';
+  absl::StrAppend(&text, "\nFlags:\n");
+  for (const auto& [name, flag] : OwnFlags()) {
+    std::string spellings = absl::StrCat("--", name);
+    for (const auto& [alias, target] : options.aliases) {
+      if (target == name) absl::StrAppend(&spellings, ", ", alias.size() == 1 ? "-" : "--", alias);
+    }
+    const absl::string_view type = TypeName(*flag);
+    const std::string value = flag->DefaultValue();
+    absl::StrAppend(&text, "  ", spellings, type.empty() ? "" : absl::StrCat("  (", type, ")"),
+                    "\n      ", absl::StrReplaceAll(flag->Help(), {{"\n", "\n      "}}),
+                    "\n      default: ", value.empty() ? "empty" : value, "\n");
+  }
+  return text;
+}
+
+}  // namespace gradsync

@@ -1,0 +1,53 @@
+// Command lines for binaries that declare their flags with ABSL_FLAG.
+//
+// Abseil's own parser exits with 1 on a bad flag and prints several lines. Here a mistake is one
+// line that names the flag, what was expected and what came, and the exit code is 2:
+//
+//   int main(int argc, char** argv) {
+//     std::vector<std::string> files =
+//         gradsync::ParseFlagsOrExit(argc, argv, {"worker [flags]: trains one rank of a job."});
+//
+// Accepted: --x=v, --x v, and for a bool --x, --nox, --x=false. One dash does as well as two,
+// except before a digit (-5 is positional). The last of several settings wins. `--` ends the flags;
+// it and "-" alone aside, what is not a flag or its value is positional. `--x v` takes v as it is
+// unless v starts with two dashes, which must be written --x=v.
+#ifndef GRADSYNC_BASE_FLAGS_H_
+#define GRADSYNC_BASE_FLAGS_H_
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace gradsync {
+
+struct FlagOptions {
+  // What --help prints above the flags: how to call the program and what it does.
+  std::string usage = {};
+
+  // Other spellings: alias -> name of a flag of this binary, such as {"worker", "workers"} or
+  // {"b", "min_bytes"}. A flag with the alias as its own name comes first.
+  std::map<std::string, std::string> aliases = {};
+};
+
+// Sets the flags that argv (argv[0] is skipped) names and returns the positional arguments in
+// order. Not thread-safe: flags are process-wide; call it once, from main, before threads start.
+// Flags before the first mistake stay set. Errors: INVALID_ARGUMENT for an unknown flag (with a
+// similar name, if there is one), a value that the flag's type refuses, or a missing value;
+// CANCELLED for --help or -h, with FlagHelp's text as message.
+absl::StatusOr<std::vector<std::string>> ParseFlags(int argc, const char* const* argv,
+                                                    const FlagOptions& options = {});
+
+// As ParseFlags, but prints the error on stderr as one line and exits with 2, or prints the help on
+// stdout and exits with 0.
+std::vector<std::string> ParseFlagsOrExit(int argc, const char* const* argv,
+                                          const FlagOptions& options = {});
+
+// The usage text and each flag that the binary's own sources define (not those of system
+// libraries), by name, with type, help and default.
+std::string FlagHelp(const FlagOptions& options = {});
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_BASE_FLAGS_H_
