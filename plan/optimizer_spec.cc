@@ -19,8 +19,11 @@ absl::Status CheckGroup(const OptimizerGroup& g, OptimizerKind kind, size_t inde
   if (kind == OptimizerKind::kSgd) {
     if (!at_least_zero(g.momentum)) return wrong("momentum", "at least 0", g.momentum);
     if (!std::isfinite(g.dampening)) return wrong("dampening", "a number", g.dampening);
-    if (g.nesterov && (g.momentum <= 0 || g.dampening != 0)) {
-      return wrong("nesterov", "momentum above 0 and dampening 0", g.momentum);
+    if (g.nesterov && g.momentum <= 0) {
+      return wrong("momentum", "above 0 with nesterov", g.momentum);
+    }
+    if (g.nesterov && g.dampening != 0) {
+      return wrong("dampening", "0 with nesterov", g.dampening);
     }
     return absl::OkStatus();
   }
