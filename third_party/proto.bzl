@@ -19,7 +19,7 @@ def cc_proto_library(name, src, deps = [], grpc = False, **kwargs):
     native.filegroup(
         name = name + "_sources",
         srcs = [src] + [dep + "_sources" for dep in deps],
-        visibility = ["//visibility:public"],
+        visibility = kwargs.get("visibility"),
     )
     native.genrule(
         name = name + "_generate",
