@@ -1,0 +1,64 @@
+#include "ps_server/chunk_turns.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "plan/stripes.h"
+
+namespace gradsync {
+
+ChunkTurns::ChunkTurns(int chunk, int world_size)
+    : chunk_(chunk), world_size_(world_size), held_(world_size) {}
+
+absl::StatusOr<bool> ChunkTurns::Offer(int rank, Payload payload) {
+  const int position = FoldPosition(chunk_, rank, world_size_);
+  MutexLock lock(&mutex_);
+  if (owner_ == Owner::kAcquired) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("rank ", rank, " pushed a chunk while its parameters or state are being set"));
+  }
+  if (position < next_ || held_[position].has_value()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("rank ", rank, " pushed a chunk twice in one step"));
+  }
+  held_[position] = std::move(payload);
+  if (owner_ != Owner::kNobody || position != next_) return false;
+  owner_ = Owner::kFolder;
+  return true;
+}
+
+absl::optional<ChunkTurns::Turn> ChunkTurns::Next() {
+  MutexLock lock(&mutex_);
+  if (next_ == world_size_ || !held_[next_].has_value()) {
+    owner_ = Owner::kNobody;
+    return absl::nullopt;
+  }
+  Turn turn;
+  turn.rank = FoldRank(chunk_, next_, world_size_);
+  turn.first = next_ == 0;
+  turn.last = next_ == world_size_ - 1;
+  turn.payload = std::move(*held_[next_]);
+  held_[next_].reset();
+  ++next_;
+  return turn;
+}
+
+absl::Status ChunkTurns::Acquire() {
+  MutexLock lock(&mutex_);
+  if (owner_ != Owner::kNobody || next_ != 0 ||
+      std::any_of(held_.begin(), held_.end(), [](const auto& held) { return held.has_value(); })) {
+    return absl::FailedPreconditionError("expected a time between steps, found a fold under way");
+  }
+  owner_ = Owner::kAcquired;
+  return absl::OkStatus();
+}
+
+void ChunkTurns::Restart() {
+  MutexLock lock(&mutex_);
+  next_ = 0;
+  owner_ = Owner::kNobody;
+}
+
+}  // namespace gradsync

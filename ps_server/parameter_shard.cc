@@ -1,0 +1,279 @@
+#include "ps_server/parameter_shard.h"
+
+#include <utility>
+
+#include "absl/algorithm/container.h"
+#include "absl/memory/memory.h"
+#include "absl/strings/str_cat.h"
+#include "absl/types/optional.h"
+#include "base/float_stream.h"
+#include "base/kernels.h"
+#include "base/status_macros.h"
+#include "optim/range_optimizer.h"
+#include "ps_server/chunk_turns.h"
+
+namespace gradsync {
+namespace {
+
+absl::Status NoMemory(int64_t bytes) {
+  return absl::ResourceExhaustedError(
+      absl::StrCat("no memory for a chunk of ", bytes, " bytes of the shard"));
+}
+
+absl::Status Consume(const Payload& payload, FloatStream to) {
+  for (absl::Span<const char> part : payload.parts) {
+    GS_RETURN_IF_ERROR(to.Consume(absl::string_view(part.data(), part.size())));
+  }
+  return to.Finish();
+}
+
+}  // namespace
+
+// Everything but `turns` belongs to the thread that owns the chunk (see chunk_turns.h).
+struct ParameterShard::Chunk {
+  Chunk(SegmentId id, ElementRange range, int chunk, int world_size)
+      : id(id), range(range), turns(chunk, world_size) {}
+
+  const SegmentId id;
+  const ElementRange range;
+  ChunkTurns turns;
+  std::shared_ptr<LentBuffer> sums[2];
+  int current = 0;  // of sums
+  std::shared_ptr<LentBuffer> param;
+  absl::optional<RangeOptimizer> optimizer;  // under update at the owner
+  double squares = 0;
+
+  float* sum() { return sums[current]->data(); }
+};
+
+ParameterShard::ParameterShard(const Plan& plan, proto::UpdateSite site, int chunks,
+                               ShardEvents* events)
+    : world_size_(plan.world_size()),
+      site_(site),
+      slot_names_(SlotNames(plan.optimizer())),
+      events_(events),
+      progress_(chunks, plan.world_size()) {}
+
+ParameterShard::~ParameterShard() = default;
+
+absl::StatusOr<std::unique_ptr<ParameterShard>> ParameterShard::Create(const Plan& plan,
+                                                                       const ShardMap& shards,
+                                                                       int server,
+                                                                       proto::UpdateSite site,
+                                                                       ShardEvents* events) {
+  std::vector<SegmentId> segments;
+  for (int b = 0; b < static_cast<int>(plan.buckets().size()); ++b) {
+    const StripeLayout& layout = plan.buckets()[b].layout;
+    for (int slot = 0; slot < layout.slots(); ++slot) {
+      if (shards.server({b, slot}) == server && !layout.range(slot).empty()) {
+        segments.push_back({b, slot});
+      }
+    }
+  }
+  auto shard =
+      absl::WrapUnique(new ParameterShard(plan, site, static_cast<int>(segments.size()), events));
+  for (const BucketPlan& bucket : plan.buckets()) {
+    shard->by_segment_.emplace_back(bucket.layout.slots(), nullptr);
+  }
+  for (SegmentId segment : segments) {
+    const StripeLayout& layout = plan.buckets()[segment.bucket].layout;
+    const ElementRange range = layout.range(segment.slot);
+    auto chunk =
+        std::make_unique<Chunk>(segment, range, layout.chunk_of(segment.slot), layout.world_size());
+    chunk->sums[0] = LentBuffer::Create(range.size());
+    if (site == proto::OWNER) {
+      chunk->param = LentBuffer::Create(range.size());
+      chunk->optimizer.emplace(plan.optimizer(), range, plan.GroupRanges(segment.bucket, range));
+    } else {
+      chunk->sums[1] = LentBuffer::Create(range.size());
+    }
+    const std::shared_ptr<LentBuffer>& second =
+        site == proto::OWNER ? chunk->param : chunk->sums[1];
+    if (chunk->sums[0] == nullptr || second == nullptr) return NoMemory(4 * range.size());
+    shard->by_segment_[segment.bucket][segment.slot] = chunk.get();
+    shard->chunks_.push_back(std::move(chunk));
+  }
+  shard->segments_ = std::move(segments);
+  return shard;
+}
+
+absl::StatusOr<ParameterShard::Chunk*> ParameterShard::Find(SegmentId segment,
+                                                            size_t payload_bytes) const {
+  const bool known = segment.bucket >= 0 && segment.bucket < static_cast<int>(by_segment_.size()) &&
+                     segment.slot >= 0 &&
+                     segment.slot < static_cast<int>(by_segment_[segment.bucket].size());
+  Chunk* chunk = known ? by_segment_[segment.bucket][segment.slot] : nullptr;
+  if (chunk == nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("bucket ", segment.bucket, " slot ", segment.slot,
+                     ": expected a chunk of this server, found one that it does not own"));
+  }
+  if (payload_bytes != chunk->range.size() * sizeof(float)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "bucket ", segment.bucket, " slot ", segment.slot, ": expected ",
+        chunk->range.size() * sizeof(float), " bytes of payload, found ", payload_bytes));
+  }
+  return chunk;
+}
+
+absl::Status ParameterShard::Push(int rank, SegmentId segment, const StepOptions& step,
+                                  Payload payload) {
+  GS_ASSIGN_OR_RETURN(Chunk * chunk, Find(segment, payload.size()));
+  GS_RETURN_IF_ERROR(progress_.Enter(rank, step));
+  GS_ASSIGN_OR_RETURN(const bool owner, chunk->turns.Offer(rank, std::move(payload)));
+  return owner ? Fold(*chunk) : absl::OkStatus();
+}
+
+absl::Status ParameterShard::Fold(Chunk& chunk) {
+  while (absl::optional<ChunkTurns::Turn> turn = chunk.turns.Next()) {
+    if (turn->first) {
+      if (!at_owner()) chunk.current ^= 1;
+      if (!MakeWritable(chunk.sums[chunk.current], /*keep=*/false)) {
+        return NoMemory(4 * chunk.range.size());
+      }
+      GS_RETURN_IF_ERROR(Consume(turn->payload, FloatCopier(chunk.sum(), chunk.range.size())));
+    } else {
+      GS_RETURN_IF_ERROR(Consume(turn->payload, FloatAdder(chunk.sum(), chunk.range.size())));
+    }
+    const int rank = turn->rank;
+    const bool last = turn->last;
+    turn.reset();  // before the credit, which says that the memory is free
+    events_->OnFolded(rank);
+    if (last) return FinishFold(chunk);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ParameterShard::FinishFold(Chunk& chunk) {
+  const StepOptions step = progress_.step();
+  ScaleTwice(chunk.sum(), chunk.range.size(), 1.0f / static_cast<float>(world_size_),
+             static_cast<float>(step.inverse_loss_scale));
+  if (!at_owner() || step.max_norm <= 0) return Finish(chunk, step);
+  chunk.squares = SumOfSquares(chunk.sum(), chunk.range.size());
+  if (!progress_.ChunkFolded()) return absl::OkStatus();
+  std::vector<double> squares;
+  for (const auto& each : chunks_) squares.push_back(each->squares);
+  events_->OnSquares(step.step, std::move(squares));
+  return absl::OkStatus();
+}
+
+absl::Status ParameterShard::Norm(int rank, int64_t step_number, double norm) {
+  GS_ASSIGN_OR_RETURN(const bool complete, progress_.AddNorm(rank, step_number, norm));
+  if (!complete) return absl::OkStatus();
+  const StepOptions step = progress_.step();
+  const double scale = step.max_norm / (norm + 1e-6);
+  for (const auto& chunk : chunks_) {
+    if (scale < 1) Scale(chunk->sum(), chunk->range.size(), static_cast<float>(scale));
+    GS_RETURN_IF_ERROR(Finish(*chunk, step));
+  }
+  return absl::OkStatus();
+}
+
+// The order matters: once the result is on its way, workers may push the next step.
+absl::Status ParameterShard::Finish(Chunk& chunk, const StepOptions& step) {
+  std::shared_ptr<LentBuffer> result = chunk.sums[chunk.current];
+  if (at_owner()) {
+    if (!MakeWritable(chunk.param, /*keep=*/true)) return NoMemory(4 * chunk.range.size());
+    chunk.optimizer->Apply(chunk.param->data(), chunk.sum(), step.lr, step.step);
+    result = chunk.param;
+  }
+  chunk.turns.Restart();
+  progress_.ChunkFinished();
+  events_->OnResult(chunk.id, step.step, std::move(result));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::shared_ptr<LentBuffer>> ParameterShard::SetParameters(SegmentId segment,
+                                                                          const Payload& payload) {
+  GS_ASSIGN_OR_RETURN(Chunk * chunk, Find(segment, payload.size()));
+  GS_RETURN_IF_ERROR(chunk->turns.Acquire());
+  std::shared_ptr<LentBuffer>& to = at_owner() ? chunk->param : chunk->sums[chunk->current];
+  if (!MakeWritable(to, /*keep=*/false)) return NoMemory(4 * chunk->range.size());
+  GS_RETURN_IF_ERROR(Consume(payload, FloatCopier(to->data(), chunk->range.size())));
+  std::shared_ptr<LentBuffer> kept = to;
+  chunk->turns.Restart();
+  return kept;
+}
+
+absl::Status ParameterShard::CheckStateAccess() const {
+  if (!at_owner()) {
+    return absl::FailedPreconditionError(
+        "optimizer state: expected update at the owner, found update at the worker");
+  }
+  if (!idle()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("optimizer state: expected a time between steps, found step ",
+                     progress_.step().step, " under way"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::shared_ptr<const ShardState>> ParameterShard::ExportState() {
+  GS_RETURN_IF_ERROR(CheckStateAccess());
+  MutexLock lock(&state_mutex_);
+  const int64_t step = progress_.step().step;
+  if (auto exported = exported_.lock(); exported != nullptr && exported_step_ == step) {
+    return exported;
+  }
+  auto state = std::make_shared<ShardState>();
+  state->step = step;
+  for (const auto& chunk : chunks_) {
+    GS_RETURN_IF_ERROR(chunk->turns.Acquire());
+    for (size_t s = 0; s < slot_names_.size() && chunk->optimizer->has_state(); ++s) {
+      std::shared_ptr<LentBuffer> values = LentBuffer::Create(chunk->range.size());
+      if (values == nullptr) return NoMemory(4 * chunk->range.size());
+      absl::c_copy(chunk->optimizer->slot(static_cast<int>(s)), values->data());
+      state->pieces.push_back({slot_names_[s], chunk->id, std::move(values)});
+    }
+    chunk->turns.Restart();
+  }
+  exported_ = state;
+  exported_step_ = step;
+  return state;
+}
+
+absl::Status ParameterShard::BeginImport() {
+  exported_.reset();
+  for (const auto& chunk : chunks_) {
+    GS_RETURN_IF_ERROR(chunk->turns.Acquire());
+    chunk->optimizer->ClearState();
+    chunk->turns.Restart();
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ParameterShard::ImportPiece(absl::string_view name, SegmentId segment,
+                                         const Payload& payload) {
+  GS_RETURN_IF_ERROR(CheckStateAccess());
+  GS_ASSIGN_OR_RETURN(Chunk * chunk, Find(segment, payload.size()));
+  const auto found = absl::c_find(slot_names_, name);
+  if (found == slot_names_.end()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("optimizer state \"", name, "\": the plan's optimizer has no such slot"));
+  }
+  MutexLock lock(&state_mutex_);
+  if (imported_ == 0) GS_RETURN_IF_ERROR(BeginImport());
+  ++imported_;
+  GS_RETURN_IF_ERROR(chunk->turns.Acquire());
+  const absl::Span<float> values =
+      chunk->optimizer->mutable_slot(static_cast<int>(found - slot_names_.begin()));
+  GS_RETURN_IF_ERROR(Consume(payload, FloatCopier(values.data(), values.size())));
+  chunk->turns.Restart();
+  return absl::OkStatus();
+}
+
+absl::Status ParameterShard::FinishImport(int64_t step, size_t pieces) {
+  GS_RETURN_IF_ERROR(CheckStateAccess());
+  MutexLock lock(&state_mutex_);
+  const size_t imported = std::exchange(imported_, 0);
+  if (step < 0 || imported != pieces) {
+    return absl::InvalidArgumentError(absl::StrCat("optimizer state: expected ", pieces,
+                                                   " pieces and a step of at least 0, found ",
+                                                   imported, " and step ", step));
+  }
+  if (imported == 0) GS_RETURN_IF_ERROR(BeginImport());
+  progress_.SetLastStep(step);
+  return absl::OkStatus();
+}
+
+}  // namespace gradsync

@@ -1,0 +1,136 @@
+// One server's part of all buckets: what is done with gradients, without streams.
+
+#ifndef GRADSYNC_PS_SERVER_PARAMETER_SHARD_H_
+#define GRADSYNC_PS_SERVER_PARAMETER_SHARD_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/mutex.h"
+#include "links/frame_stream.h"
+#include "plan/plan.h"
+#include "plan/shard_map.h"
+#include "plan/step_options.h"
+#include "proto/parameter_server.pb.h"
+#include "ps_server/lent_buffer.h"
+#include "ps_server/step_progress.h"
+
+namespace gradsync {
+
+// What a shard tells its surroundings, on the thread of the call that brought it about and without
+// a lock held.
+class ShardEvents {
+ public:
+  virtual ~ShardEvents() = default;
+
+  // A contribution of `rank` was folded, and the memory that held it given back.
+  virtual void OnFolded(int rank) = 0;
+
+  // A chunk is complete: the mean (update at the worker) or the updated parameters (update at the
+  // owner), for every worker. Whoever sends from `values` lends it (lent_buffer.h).
+  virtual void OnResult(SegmentId segment, int64_t step, std::shared_ptr<LentBuffer> values) = 0;
+
+  // Update at the owner with clipping: sums of squares of the mean, one per chunk in the order of
+  // segments(), for every worker. The step goes on when each has answered with the norm.
+  virtual void OnSquares(int64_t step, std::vector<double> squares) = 0;
+};
+
+// The optimizer's state of the shard, one piece per slot and chunk that has state, copied.
+struct ShardState {
+  struct Piece {
+    std::string name;
+    SegmentId segment;
+    std::shared_ptr<LentBuffer> values;
+  };
+  int64_t step = 0;
+  std::vector<Piece> pieces;
+};
+
+// Thread-safe; no call waits for another rank's. After an error the numbers are worth nothing: end
+// the run.
+//
+// Memory, per chunk: two accumulators under update at the worker, used in turn, because workers
+// that are ahead push to the next step while the means of this one are still being sent to others.
+// Under update at the owner one accumulator does: it is read for the last time by the optimizer,
+// before the result is sent and thus before anyone begins the next step; what is sent is the
+// parameters. A buffer that a stream still reads when it is to be written again (possible only
+// between a peer's receipt and the release here) is replaced by a new one, so nothing ever waits
+// for a release.
+class ParameterShard {
+ public:
+  // Errors: RESOURCE_EXHAUSTED when there is no memory for the shard. `events` must outlive the
+  // shard.
+  static absl::StatusOr<std::unique_ptr<ParameterShard>> Create(const Plan& plan,
+                                                                const ShardMap& shards, int server,
+                                                                proto::UpdateSite site,
+                                                                ShardEvents* events);
+  ~ParameterShard();
+
+  // Own chunks that are not empty, by bucket and slot.
+  const std::vector<SegmentId>& segments() const { return segments_; }
+
+  // `rank`'s gradient of one chunk. May fold, finish the chunk and report events before it returns.
+  // Errors: INVALID_ARGUMENT for a chunk that is not ours, a wrong size, a second push of it in one
+  // step, or a step about which ranks disagree.
+  absl::Status Push(int rank, SegmentId segment, const StepOptions& step, Payload payload);
+
+  // `rank`'s answer to OnSquares. The last one updates the whole shard before it returns.
+  // Errors: INVALID_ARGUMENT when not expected, or when ranks disagree.
+  absl::Status Norm(int rank, int64_t step, double norm);
+
+  // Between steps: new parameters of a chunk. Returns them as they are kept, to be sent on.
+  // Errors: INVALID_ARGUMENT as for Push(); FAILED_PRECONDITION in the middle of a step.
+  absl::StatusOr<std::shared_ptr<LentBuffer>> SetParameters(SegmentId segment,
+                                                            const Payload& payload);
+
+  // Between steps, under update at the owner: all state; pieces are shared between calls as long as
+  // nothing changes. Errors: FAILED_PRECONDITION in the middle of a step or under update at the
+  // worker; RESOURCE_EXHAUSTED.
+  absl::StatusOr<std::shared_ptr<const ShardState>> ExportState();
+
+  // Between steps: replaces the state. Pieces come one by one, all slots of a chunk or none; a
+  // chunk without a piece begins anew. FinishImport() gives the number of steps done and of pieces.
+  // Errors: as ExportState(); INVALID_ARGUMENT for a piece that does not fit, or when pieces are
+  // missing.
+  absl::Status ImportPiece(absl::string_view name, SegmentId segment, const Payload& payload);
+  absl::Status FinishImport(int64_t step, size_t pieces);
+
+  // True between steps.
+  bool idle() const { return progress_.idle(); }
+
+ private:
+  struct Chunk;
+
+  ParameterShard(const Plan& plan, proto::UpdateSite site, int chunks, ShardEvents* events);
+
+  bool at_owner() const { return site_ == proto::OWNER; }
+  absl::StatusOr<Chunk*> Find(SegmentId segment, size_t payload_bytes) const;
+  absl::Status Fold(Chunk& chunk);
+  absl::Status FinishFold(Chunk& chunk);
+  absl::Status Finish(Chunk& chunk, const StepOptions& step);
+  absl::Status CheckStateAccess() const;
+  absl::Status BeginImport() ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_mutex_);
+
+  const int world_size_;
+  const proto::UpdateSite site_;
+  const std::vector<std::string> slot_names_;
+  ShardEvents* const events_;
+  std::vector<SegmentId> segments_;
+  std::vector<std::unique_ptr<Chunk>> chunks_;   // as segments_
+  std::vector<std::vector<Chunk*>> by_segment_;  // by bucket and slot; null where not ours
+  StepProgress progress_;
+
+  Mutex state_mutex_;  // export and import, one at a time
+  size_t imported_ ABSL_GUARDED_BY(state_mutex_) = 0;
+  int64_t exported_step_ ABSL_GUARDED_BY(state_mutex_) = -1;
+  std::weak_ptr<const ShardState> exported_ ABSL_GUARDED_BY(state_mutex_);
+};
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_PS_SERVER_PARAMETER_SHARD_H_

@@ -1,0 +1,132 @@
+#include "ps_server/roster.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/status_macros.h"
+#include "plan/plan_proto.h"
+
+namespace gradsync {
+namespace {
+
+constexpr int kMaxWorldSize = 1 << 16;
+constexpr int kMaxConnections = 256;
+constexpr int kMaxCredit = 1 << 12;
+
+absl::Status CheckRange(absl::string_view field, int64_t low, int64_t high, int64_t found) {
+  if (found >= low && found <= high) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("hello: ", field, ": expected ", low, " to ", high, ", found ", found));
+}
+
+absl::Status CheckTerms(const proto::Terms& terms) {
+  GS_RETURN_IF_ERROR(CheckRange("world_size", 1, kMaxWorldSize, terms.world_size()));
+  GS_RETURN_IF_ERROR(CheckRange("connections", 1, kMaxConnections, terms.connections()));
+  GS_RETURN_IF_ERROR(CheckRange("credit", 1, kMaxCredit, terms.credit()));
+  GS_RETURN_IF_ERROR(CheckRange("number of weights", 1, kMaxWorldSize, terms.weights_size()));
+  GS_RETURN_IF_ERROR(CheckRange("server_index", 0, terms.weights_size() - 1, terms.server_index()));
+  if (terms.update_site() != proto::WORKER && terms.update_site() != proto::OWNER) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("hello: update_site: expected WORKER or OWNER, found ", terms.update_site()));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status Roster::Check(const proto::Hello& hello) const {
+  if (!run_id_.empty() && (hello.run_id() != run_id_ || hello.attempt() != attempt_)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("this server serves run \"", run_id_, "\" attempt ", attempt_,
+                     ", found a worker of run \"", hello.run_id(), "\" attempt ", hello.attempt()));
+  }
+  GS_RETURN_IF_ERROR(CheckTerms(hello.terms()));
+  GS_RETURN_IF_ERROR(CheckRange("rank", 0, hello.terms().world_size() - 1, hello.rank()));
+  GS_RETURN_IF_ERROR(
+      CheckRange("connection", 0, hello.terms().connections() - 1, hello.connection()));
+  if (hello.rank() < static_cast<int>(workers_.size())) {
+    const std::vector<bool>& connections = workers_[hello.rank()].connections;
+    if (hello.connection() < static_cast<int>(connections.size()) &&
+        connections[hello.connection()]) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          Name(hello.rank()), " has connection ", hello.connection(), " already, found another"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Roster::Admit(const proto::Hello& hello) {
+  if (!terms_.has_value()) {
+    run_id_ = hello.run_id();
+    attempt_ = hello.attempt();
+    first_rank_ = hello.rank();
+    terms_ = hello.terms();
+    workers_.resize(terms_->world_size());
+    for (Worker& worker : workers_) worker.connections.resize(terms_->connections());
+  }
+  proto::Terms found = hello.terms();
+  found.set_fingerprint(terms_->fingerprint());
+  if (found.SerializeAsString() != terms_->SerializeAsString()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("workers differ: rank ", first_rank_, " has {", terms_->ShortDebugString(),
+                     "}, rank ", hello.rank(), " has {", hello.terms().ShortDebugString(), "}"));
+  }
+  Worker& worker = workers_[hello.rank()];
+  worker.address = hello.address();
+  worker.connections[hello.connection()] = true;
+  return AdmitPlan(hello);
+}
+
+absl::Status Roster::AdmitPlan(const proto::Hello& hello) {
+  std::string difference;
+  if (hello.connection() == 0) {
+    GS_ASSIGN_OR_RETURN(Plan plan, PlanFromProto(hello.plan()));
+    if (plan.fingerprint() != hello.terms().fingerprint() ||
+        plan.world_size() != hello.terms().world_size()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "hello of rank ", hello.rank(), ": expected a plan for ", hello.terms().world_size(),
+          " workers with fingerprint ", hello.terms().fingerprint(), ", found one for ",
+          plan.world_size(), " with ", plan.fingerprint()));
+    }
+    if (plan_.has_value()) {
+      difference = absl::StrCat(": ", FirstDifference(plan_->Describe(), plan.Describe()));
+    } else if (terms_->fingerprint() == plan.fingerprint()) {
+      plan_ = std::move(plan);
+    }
+  }
+  if (hello.terms().fingerprint() == terms_->fingerprint()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("plans differ: rank ", first_rank_, " has ", terms_->fingerprint(), ", rank ",
+                   hello.rank(), " has ", hello.terms().fingerprint(), difference));
+}
+
+bool Roster::complete() const {
+  return plan_.has_value() && std::all_of(workers_.begin(), workers_.end(), [](const Worker& w) {
+           return std::all_of(w.connections.begin(), w.connections.end(), [](bool c) { return c; });
+         });
+}
+
+std::string Roster::Name(int rank) const {
+  const std::string& address = workers_[rank].address;
+  if (address.empty()) return absl::StrCat("rank ", rank);
+  return absl::StrCat("rank ", rank, " (", address, ")");
+}
+
+std::string Roster::Missing() const {
+  if (workers_.empty()) return "nobody said hello";
+  std::vector<int> missing;
+  for (size_t rank = 0; rank < workers_.size(); ++rank) {
+    const std::vector<bool>& connections = workers_[rank].connections;
+    if (std::count(connections.begin(), connections.end(), false) > 0) {
+      missing.push_back(static_cast<int>(rank));
+    }
+  }
+  return absl::StrCat("ranks ", absl::StrJoin(missing, ", "), " did not say hello on all of their ",
+                      terms_->connections(), " connections");
+}
+
+}  // namespace gradsync

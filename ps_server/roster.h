@@ -1,0 +1,63 @@
+// Who takes part in a run: gathers the workers' hellos and holds them against each other.
+
+#ifndef GRADSYNC_PS_SERVER_ROSTER_H_
+#define GRADSYNC_PS_SERVER_ROSTER_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/optional.h"
+#include "plan/plan.h"
+#include "proto/parameter_server.pb.h"
+
+namespace gradsync {
+
+// Not thread-safe.
+class Roster {
+ public:
+  // An empty `run_id` takes the run of the first worker that says hello.
+  Roster(std::string run_id, int attempt) : run_id_(std::move(run_id)), attempt_(attempt) {}
+
+  // Whether this stream may take part at all; if not, it alone is turned away.
+  // Errors: INVALID_ARGUMENT for values out of range; FAILED_PRECONDITION for another run, or a
+  // second stream in one place.
+  absl::Status Check(const proto::Hello& hello) const;
+
+  // Takes in a hello that passed Check(). An error ends the run.
+  // Errors: FAILED_PRECONDITION when plans differ (both fingerprints and the first difference);
+  // INVALID_ARGUMENT when other terms do, or a plan is not one.
+  absl::Status Admit(const proto::Hello& hello);
+
+  // All streams of all workers are there.
+  bool complete() const;
+
+  // Valid when complete.
+  const Plan& plan() const { return *plan_; }
+  const proto::Terms& terms() const { return *terms_; }
+
+  // "rank 1 (10.0.0.7)"; without an address if the rank has not come.
+  std::string Name(int rank) const;
+
+  // "nobody said hello", or "ranks 1, 3 did not say hello"; for messages.
+  std::string Missing() const;
+
+ private:
+  struct Worker {
+    std::string address;
+    std::vector<bool> connections;  // that said hello
+  };
+
+  absl::Status AdmitPlan(const proto::Hello& hello);
+
+  std::string run_id_;
+  int attempt_;
+  absl::optional<proto::Terms> terms_;
+  int first_rank_ = 0;  // that set terms_
+  absl::optional<Plan> plan_;
+  std::vector<Worker> workers_;
+};
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_PS_SERVER_ROSTER_H_

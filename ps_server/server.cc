@@ -1,0 +1,32 @@
+#include "ps_server/server.h"
+
+#include <utility>
+
+#include "absl/memory/memory.h"
+#include "absl/time/clock.h"
+#include "base/status_macros.h"
+
+namespace gradsync {
+
+absl::StatusOr<std::unique_ptr<ParameterServer>> ParameterServer::Start(
+    const ServerOptions& options) {
+  auto service = std::make_unique<Service>(options.run_id, options.attempt);
+  Service* const acceptor = service.get();
+  auto server =
+      absl::WrapUnique(new ParameterServer(std::move(service), absl::Now() + options.timeout));
+  GS_ASSIGN_OR_RETURN(
+      server->listener_,
+      options.link->Listen(options.listen, [acceptor](std::shared_ptr<FrameStream> stream) {
+        return acceptor->Accept(std::move(stream));
+      }));
+  return server;
+}
+
+ParameterServer::~ParameterServer() {
+  Stop(absl::UnavailableError("the server ended"));
+  listener_.reset();
+}
+
+absl::Status ParameterServer::Wait() { return service_->Wait(deadline_); }
+
+}  // namespace gradsync

@@ -1,0 +1,58 @@
+// A parameter server as an object: what //ps_server runs, and tests run inside their own process.
+
+#ifndef GRADSYNC_PS_SERVER_SERVER_H_
+#define GRADSYNC_PS_SERVER_SERVER_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "links/frame_stream.h"
+#include "ps_server/server_stats.h"
+#include "ps_server/service.h"
+
+namespace gradsync {
+
+struct ServerOptions {
+  std::shared_ptr<StreamLink> link;
+  std::string listen = "127.0.0.1:0";  // port 0: any
+  std::string run_id;                  // empty: the run of the first worker that comes
+  int attempt = 0;
+  absl::Duration timeout = absl::Seconds(60);  // until all workers have come
+};
+
+// Serves one run, on threads of the link. Thread-safe. Destroying it ends the run, for workers with
+// UNAVAILABLE, and waits until its streams are closed.
+class ParameterServer {
+ public:
+  // Listens from here on. Errors: those of StreamLink::Listen().
+  static absl::StatusOr<std::unique_ptr<ParameterServer>> Start(const ServerOptions& options);
+  ~ParameterServer();
+
+  // As workers reach it, "host:port".
+  std::string address() const { return listener_->address(); }
+
+  // Blocks until the run is over. Errors: UNAVAILABLE a worker was lost; ABORTED a worker failed;
+  // DEADLINE_EXCEEDED not all workers came; FAILED_PRECONDITION plans differ; INVALID_ARGUMENT a
+  // worker broke the rules; what Stop() was given.
+  absl::Status Wait();
+
+  // Ends the run for all workers with `reason`; does not wait.
+  void Stop(absl::Status reason) { service_->Fail(std::move(reason)); }
+
+  ServerStats stats() const { return service_->stats(); }
+
+ private:
+  ParameterServer(std::unique_ptr<Service> service, absl::Time deadline)
+      : service_(std::move(service)), deadline_(deadline) {}
+
+  std::unique_ptr<Service> service_;  // outlives the streams
+  const absl::Time deadline_;
+  std::unique_ptr<StreamListener> listener_;
+};
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_PS_SERVER_SERVER_H_

@@ -1,0 +1,110 @@
+// The server's end of the conversation with its workers.
+//
+//   worker                                server
+//   HELLO (payload: Hello), C streams  →
+//                                      ←  HELLO, on each stream, when all workers of the run have
+//                                      come and agree
+//   PARAMETERS (rank 0)                →  kept, and sent on
+//                                      ←  CREDIT, and PARAMETERS: empty to rank 0, with payload to
+//                                      all others
+//   PUSH, in PushOrder()               →  folded in the order of plan/stripes.h
+//                                      ←  CREDIT {count}, as soon as folded
+//                                      ←  PULL, when all workers' contributions are in it
+//   [clipping at the owner: ← SQUARES after the last fold, NORM →, then all PULLs]
+//   STATE_REQUEST                      →
+//                                      ←  STATE, one per chunk and slot; STATE_END {step, count}
+//   STATE (rank 0) ... STATE_END       →
+//                                      ←  STATE_END
+//   GOODBYE                            →
+//                                      ←  GOODBYE
+//
+// A worker may have `credit` chunks on their way to one server. Chunk number q of its PushOrder()
+// travels on connection q mod C; everything but chunks, on connection 0. What a worker does against
+// the rules ends the run: every worker hears FAILED with the reason.
+
+#ifndef GRADSYNC_PS_SERVER_SERVICE_H_
+#define GRADSYNC_PS_SERVER_SERVICE_H_
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "base/mutex.h"
+#include "links/frame_stream.h"
+#include "ps_server/parameter_shard.h"
+#include "ps_server/push_sequence.h"
+#include "ps_server/roster.h"
+#include "ps_server/server_stats.h"
+
+namespace gradsync {
+
+// Serves one run and ends with it. Thread-safe. Must outlive the streams that it accepted.
+class Service : private ShardEvents {
+ public:
+  // See Roster for `run_id`.
+  Service(std::string run_id, int attempt);
+  ~Service() override;
+
+  // A StreamAcceptor.
+  std::shared_ptr<FrameSink> Accept(std::shared_ptr<FrameStream> stream);
+
+  // Blocks until the run has ended: OK after all workers said goodbye, otherwise why it failed.
+  // Fails the run with DEADLINE_EXCEEDED if not all workers have come by `deadline`. Then waits a
+  // moment for the streams to close, so that the last words are heard.
+  absl::Status Wait(absl::Time deadline);
+
+  // Ends the run for all workers. The first call counts.
+  void Fail(absl::Status status);
+
+  ServerStats stats() const;
+
+ private:
+  class Session;
+  struct Group;
+
+  // Called by sessions, for each in order.
+  void OnFrame(Session& session, const proto::FrameHeader& header, Payload payload);
+  void OnClosed(Session& session, const absl::Status& status);
+
+  absl::Status OnHello(Session& session, const Payload& payload);
+  absl::Status StartGroup() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status Dispatch(Session& session, const proto::FrameHeader& header, Payload payload);
+  absl::Status OnPush(Session& session, const proto::FrameHeader& header, Payload payload);
+  absl::Status OnParameters(Session& session, const proto::FrameHeader& header,
+                            const Payload& payload);
+  absl::Status OnStateRequest(Session& session);
+  absl::Status OnState(Session& session, const proto::FrameHeader& header, const Payload& payload);
+  absl::Status OnGoodbye(Session& session);
+  absl::Status TakeCredit(int rank);
+  std::string Name(int rank) const;
+
+  void OnFolded(int rank) override;
+  void OnResult(SegmentId segment, int64_t step, std::shared_ptr<LentBuffer> values) override;
+  void OnSquares(int64_t step, std::vector<double> squares) override;
+
+  void SendValues(FrameStream& stream, proto::FrameHeader header,
+                  const std::shared_ptr<LentBuffer>& values);
+
+  mutable Mutex mutex_;
+  CondVar changed_;
+  Roster roster_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::shared_ptr<Session>> members_ ABSL_GUARDED_BY(mutex_);  // that said hello
+  int goodbyes_ ABSL_GUARDED_BY(mutex_) = 0;
+  int open_ ABSL_GUARDED_BY(mutex_) = 0;  // members whose stream is not closed
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status status_ ABSL_GUARDED_BY(mutex_);
+
+  // Set once, when all have come; then constant but for what is thread-safe itself.
+  std::unique_ptr<Group> group_storage_;
+  std::atomic<Group*> group_{nullptr};
+
+  std::atomic<int64_t> tx_bytes_{0}, rx_bytes_{0}, tx_messages_{0}, rx_messages_{0}, steps_{0};
+};
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_PS_SERVER_SERVICE_H_
