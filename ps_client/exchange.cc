@@ -1,0 +1,218 @@
+#include "ps_client/exchange.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/status_macros.h"
+#include "plan/frame_fields.h"
+#include "plan/plan_proto.h"
+
+namespace gradsync {
+Exchange::Exchange(const Options& options, const Plan& plan, const ShardMap& shards,
+                   std::vector<ExchangedBucket> buckets, std::function<void(absl::Status)> on_error)
+    : options_(options),
+      plan_(plan),
+      shards_(shards),
+      on_error_(std::move(on_error)),
+      welcome_("the servers' answer to hello",
+               static_cast<int64_t>(options.servers.size()) * options.connections),
+      norms_(plan, shards) {
+  for (size_t i = 0; i < options_.servers.size(); ++i) {
+    const int index = static_cast<int>(i);
+    auto server = std::make_unique<Server>();
+    server->connection = std::make_unique<ServerConnection>(index, options_.servers[i],
+                                                            options_.connections, options_.credit);
+    server->order = PushOrder(plan_, shards_, index, options_.rank);
+    for (size_t b = 0; b <= plan_.buckets().size(); ++b) {
+      const auto first = std::find_if(server->order.begin(), server->order.end(),
+                                      [b](SegmentId s) { return s.bucket >= static_cast<int>(b); });
+      server->begin.push_back(first - server->order.begin());
+    }
+    server->unanswered = options_.connections;
+    servers_.push_back(std::move(server));
+  }
+  MutexLock lock(&mutex_);
+  for (size_t b = 0; b < buckets.size(); ++b) {
+    Bucket& bucket = buckets_.emplace_back();
+    bucket.memory = std::move(buckets[b]);
+    bucket.awaited.resize(plan_.buckets()[b].layout.slots());
+    bucket.parameters_awaited = bucket.awaited;
+  }
+}
+
+SyncHandle Exchange::Welcomed() const { return welcome_.handle(); }
+
+absl::Status Exchange::Connect(StreamLink& link, const proto::Hello& hello, absl::Time deadline) {
+  for (const auto& server : servers_) {
+    for (int connection = 0; connection < options_.connections; ++connection) {
+      GS_RETURN_IF_ERROR(OpenStream(link, *server, deadline));
+      proto::Hello own = hello;
+      own.set_connection(connection);
+      own.mutable_terms()->set_server_index(server->connection->index());
+      if (connection == 0) *own.mutable_plan() = PlanToProto(plan_);
+      auto bytes = std::make_shared<const std::string>(own.SerializeAsString());
+      OutgoingFrame frame;
+      frame.header.set_kind(proto::FrameHeader::HELLO);
+      frame.payload = absl::MakeConstSpan(bytes->data(), bytes->size());
+      frame.released = [bytes] {};
+      server->connection->Send(std::move(frame), connection);
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::shared_ptr<Countdown> Exchange::Begin(std::string what, int64_t count) {
+  auto countdown = std::make_shared<Countdown>(std::move(what), count);
+  if (!failure_.ok()) countdown->Fail(failure_);
+  pending_.erase(std::remove_if(pending_.begin(), pending_.end(),
+                                [](const auto& weak) { return weak.expired(); }),
+                 pending_.end());
+  pending_.push_back(countdown);
+  return countdown;
+}
+
+ElementRange Exchange::Range(SegmentId segment) const {
+  return plan_.buckets()[segment.bucket].layout.range(segment.slot);
+}
+
+void Exchange::QueueChunk(Server& server, size_t number, proto::FrameHeader header,
+                          const float* from, const std::shared_ptr<Countdown>& countdown) {
+  const SegmentId segment = server.order[number];
+  const ElementRange range = Range(segment);
+  OutgoingFrame frame;
+  frame.header = std::move(header);
+  SetSegment(segment, &frame.header);
+  frame.payload = absl::MakeConstSpan(reinterpret_cast<const char*>(from + range.begin),
+                                      range.size() * sizeof(float));
+  std::shared_ptr<const void> owner;
+  {
+    MutexLock lock(&mutex_);
+    owner = buckets_[segment.bucket].memory.owner;
+  }
+  frame.released = [countdown, owner] { countdown->Done(); };
+  server.connection->Queue(std::move(frame), number);
+}
+
+SyncHandle Exchange::Launch(const StepOptions& step, int bucket) {
+  std::shared_ptr<Countdown> countdown;
+  const float* grad;
+  {
+    MutexLock lock(&mutex_);
+    Bucket& state = buckets_[bucket];
+    int64_t chunks = 0;
+    for (size_t slot = 0; slot < state.awaited.size(); ++slot) {
+      state.awaited[slot] = !Range({bucket, static_cast<int>(slot)}).empty();
+      chunks += state.awaited[slot];
+    }
+    // A chunk is done with when its result is here and no stream reads its gradient.
+    countdown = Begin(absl::StrCat("bucket ", bucket, " of step ", step.step), 2 * chunks);
+    state.step = step.step;
+    state.countdown = countdown;
+    grad = state.memory.grad;
+    if (!failure_.ok()) return countdown->handle();
+  }
+  if (bucket == 0) norms_.Begin(step.step);
+  StepOptions told = step;
+  if (options_.update_site == UpdateSite::kWorker) told.lr = told.max_norm = 0;  // not theirs
+  proto::FrameHeader header;
+  header.set_kind(proto::FrameHeader::PUSH);
+  SetStep(told, &header);
+  for (const auto& server : servers_) {
+    for (size_t q = server->begin[bucket]; q < server->begin[bucket + 1]; ++q) {
+      QueueChunk(*server, q, header, grad, countdown);
+    }
+  }
+  return countdown->handle();
+}
+
+SyncHandle Exchange::TransferParameters() {
+  std::shared_ptr<Countdown> countdown;
+  std::vector<const float*> params;
+  {
+    MutexLock lock(&mutex_);
+    int64_t chunks = 0;
+    for (const auto& server : servers_) {
+      chunks += static_cast<int64_t>(server->order.size());
+      for (SegmentId s : server->order) buckets_[s.bucket].parameters_awaited[s.slot] = true;
+    }
+    // Rank 0 waits for each chunk's acknowledgement and release, the others for the chunk.
+    countdown = Begin("the broadcast of parameters", options_.rank == 0 ? 2 * chunks : chunks);
+    transfer_ = countdown;
+    for (const Bucket& bucket : buckets_) params.push_back(bucket.memory.param);
+    if (!failure_.ok()) return countdown->handle();
+  }
+  if (options_.rank != 0) return countdown->handle();
+  proto::FrameHeader header;
+  header.set_kind(proto::FrameHeader::PARAMETERS);
+  for (const auto& server : servers_) {
+    for (size_t q = 0; q < server->order.size(); ++q) {
+      QueueChunk(*server, q, header, params[server->order[q].bucket], countdown);
+    }
+  }
+  return countdown->handle();
+}
+
+SyncHandle Exchange::Leave() {
+  std::shared_ptr<Countdown> countdown;
+  {
+    MutexLock lock(&mutex_);
+    countdown =
+        Begin("the servers' goodbye", static_cast<int64_t>(servers_.size()) * options_.connections);
+    farewell_ = countdown;
+    if (!failure_.ok()) return countdown->handle();
+  }
+  for (const auto& server : servers_) server->connection->Leave();
+  return countdown->handle();
+}
+
+void Exchange::FailAll(const absl::Status& status) {
+  std::vector<std::weak_ptr<Countdown>> pending;
+  {
+    MutexLock lock(&mutex_);
+    if (!failure_.ok()) return;
+    failure_ = status;
+    pending.swap(pending_);
+  }
+  welcome_.Fail(status);
+  for (const auto& weak : pending) {
+    if (const auto countdown = weak.lock()) countdown->Fail(status);
+  }
+  for (const auto& server : servers_) server->connection->Cancel(status);
+}
+
+SyncHandle Exchange::FailureHandle(std::string what) {
+  MutexLock lock(&mutex_);
+  if (doomed_ == nullptr) doomed_ = Begin(std::move(what), 1);
+  return doomed_->handle();
+}
+
+bool Exchange::WaitClosed(absl::Time deadline) {
+  MutexLock lock(&mutex_);
+  while (open_ > 0) {
+    if (changed_.WaitWithDeadline(&mutex_, deadline)) return false;
+  }
+  return true;
+}
+
+std::string Exchange::UnansweredServers() const {
+  std::vector<std::string> names;
+  for (const auto& server : servers_) {
+    if (server->unanswered > 0) names.push_back(server->connection->Name());
+  }
+  return absl::StrJoin(names, ", ");
+}
+
+WireStats Exchange::wire_stats() const {
+  WireStats stats;
+  for (const auto& server : servers_) {
+    stats.tx_bytes += server->connection->tx_bytes();
+    stats.tx_messages += server->connection->tx_messages();
+  }
+  stats.rx_bytes = rx_bytes_;
+  stats.rx_messages = rx_messages_;
+  return stats;
+}
+
+}  // namespace gradsync

@@ -1,0 +1,167 @@
+// A worker's end of the conversation with its servers (ps_server/service.h), for one plan.
+
+#ifndef GRADSYNC_PS_CLIENT_EXCHANGE_H_
+#define GRADSYNC_PS_CLIENT_EXCHANGE_H_
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "base/mutex.h"
+#include "links/frame_stream.h"
+#include "optim/optimizer_state.h"
+#include "plan/plan.h"
+#include "plan/shard_map.h"
+#include "plan/step_options.h"
+#include "proto/parameter_server.pb.h"
+#include "ps_client/countdown.h"
+#include "ps_client/norm_gather.h"
+#include "ps_client/server_connection.h"
+#include "sync/sync_handle.h"
+#include "sync/update_site.h"
+#include "sync/wire_stats.h"
+
+namespace gradsync {
+
+// A bucket's memory. `owner` keeps it alive as long as a stream may read it.
+struct ExchangedBucket {
+  float* grad = nullptr;
+  float* param = nullptr;
+  std::shared_ptr<const void> owner;
+};
+
+// Moves chunks between buckets and servers. Knows neither tensors nor other workers: barriers are
+// the caller's. Methods are called one at a time, except FailAll(), which is thread-safe; none
+// blocks but Connect() and WaitClosed(). Returned handles resolve when their transfer is complete
+// and no stream reads the buckets any more, or with what FailAll() is given.
+//
+// Kept alive by its streams; the caller ends them (Leave() or FailAll()) and then waits for them
+// (WaitClosed()).
+class Exchange : public std::enable_shared_from_this<Exchange> {
+ public:
+  struct Options {
+    int rank = 0;
+    UpdateSite update_site = UpdateSite::kWorker;
+    int connections = 2;
+    int credit = 8;
+    std::vector<std::string> servers;  // addresses
+  };
+
+  // `on_error` hears what servers and streams report, on any thread, until WaitClosed(); it must
+  // not block. It is expected to bring about FailAll().
+  Exchange(const Options& options, const Plan& plan, const ShardMap& shards,
+           std::vector<ExchangedBucket> buckets, std::function<void(absl::Status)> on_error);
+
+  // Opens all streams and says hello; `hello` lacks only what depends on server and connection.
+  // Call once, first.
+  absl::Status Connect(StreamLink& link, const proto::Hello& hello, absl::Time deadline);
+
+  // Resolves when all servers have answered the hello, which they do when all workers have come.
+  SyncHandle Welcomed() const;
+
+  // Queues a bucket's chunks.
+  SyncHandle Launch(const StepOptions& step, int bucket);
+
+  // Rank 0: sends `param` of all buckets to their owners, and resolves when they have it. Other
+  // ranks: receives it.
+  SyncHandle TransferParameters();
+
+  // Asks all servers for their state, which is complete in `*state` when the handle has resolved.
+  // Until ForgetExport() the streams may write to it.
+  SyncHandle ExportState(OptimizerState* state);
+  void ForgetExport();
+
+  // Gives all servers their part of `state`, which is copied.
+  SyncHandle ImportState(const OptimizerState& state);
+
+  // Says goodbye to all servers. Resolves when all streams are closed.
+  SyncHandle Leave();
+
+  // Fails what is pending and what comes, and ends all streams. The first call counts.
+  void FailAll(const absl::Status& status);
+
+  // A handle that resolves with what FailAll() is given.
+  SyncHandle FailureHandle(std::string what);
+
+  // Blocks until no stream calls any more. False at the deadline.
+  bool WaitClosed(absl::Time deadline);
+
+  // Names of the servers that have not answered the hello yet; for messages.
+  std::string UnansweredServers() const;
+
+  WireStats wire_stats() const;
+
+ private:
+  class Sink;
+  struct Bucket {
+    ExchangedBucket memory;
+    std::vector<bool> awaited;             // by slot: a pull of the launched step
+    std::vector<bool> parameters_awaited;  // by slot: of the running transfer
+    int64_t step = 0;
+    std::shared_ptr<Countdown> countdown;
+  };
+  struct Server {
+    std::unique_ptr<ServerConnection> connection;
+    std::vector<SegmentId> order;  // PushOrder()
+    std::vector<size_t> begin;     // by bucket: first in order; one more at the end
+    std::atomic<int> unanswered{0};
+    uint32_t pieces = 0;       // of exported state, received
+    bool end_awaited = false;  // of exported or imported state
+  };
+
+  // Callbacks of the streams; what a server said wrongly is an error. In exchange_receive.cc.
+  absl::Status OnFrame(Server& server, const proto::FrameHeader& header, const Payload& payload);
+  absl::Status OnChunk(Server& server, const proto::FrameHeader& header, const Payload& payload);
+  absl::Status OnSquares(Server& server, const proto::FrameHeader& header, const Payload& payload);
+  absl::Status OnState(Server& server, const proto::FrameHeader& header, const Payload& payload);
+  absl::Status OnStateEnd(Server& server, const proto::FrameHeader& header);
+  void OnClosed(Server& server, const absl::Status& status);
+  absl::Status OpenStream(StreamLink& link, Server& server, absl::Time deadline);
+
+  // Strikes a chunk off what is awaited. Returns the countdown to tell, and where the chunk goes
+  // (null: it is empty).
+  struct Arrival {
+    std::shared_ptr<Countdown> countdown;
+    float* to = nullptr;
+  };
+  absl::StatusOr<Arrival> Expect(const Server& server, const proto::FrameHeader& header);
+  std::shared_ptr<Countdown> Begin(std::string what, int64_t count)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void QueueChunk(Server& server, size_t number, proto::FrameHeader header, const float* from,
+                  const std::shared_ptr<Countdown>& countdown);
+  absl::Status CheckOwned(const Server& server, SegmentId segment) const;
+  void SendState(Server& server, const OptimizerState& state);
+  ElementRange Range(SegmentId segment) const;
+
+  const Options options_;
+  const Plan plan_;
+  const ShardMap shards_;
+  const std::function<void(absl::Status)> on_error_;
+  Countdown welcome_;
+  std::vector<std::unique_ptr<Server>> servers_;
+  NormGather norms_;
+  std::atomic<int64_t> rx_bytes_{0};
+  std::atomic<int64_t> rx_messages_{0};
+
+  mutable Mutex mutex_;
+  CondVar changed_;
+  std::vector<Bucket> buckets_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::weak_ptr<Countdown>> pending_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<Countdown> transfer_ ABSL_GUARDED_BY(mutex_);  // of parameters or state
+  std::shared_ptr<Countdown> doomed_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<Countdown> farewell_ ABSL_GUARDED_BY(mutex_);
+  OptimizerState* exported_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  absl::Status failure_ ABSL_GUARDED_BY(mutex_);
+  int open_ ABSL_GUARDED_BY(mutex_) = 0;  // streams
+};
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_PS_CLIENT_EXCHANGE_H_

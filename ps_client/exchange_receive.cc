@@ -1,0 +1,225 @@
+// What comes from the servers.
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/float_stream.h"
+#include "base/status_macros.h"
+#include "optim/state_mapping.h"
+#include "plan/frame_fields.h"
+#include "ps_client/exchange.h"
+
+namespace gradsync {
+namespace {
+
+absl::Status Consume(const Payload& payload, FloatStream to) {
+  for (absl::Span<const char> part : payload.parts) {
+    GS_RETURN_IF_ERROR(to.Consume(absl::string_view(part.data(), part.size())));
+  }
+  return to.Finish();
+}
+
+absl::Status Unexpected(const proto::FrameHeader& header, absl::string_view expected) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("expected ", expected, ", found ", proto::FrameHeader::Kind_Name(header.kind()),
+                   " of bucket ", header.bucket(), " slot ", header.slot(), " in step ",
+                   header.step().number()));
+}
+
+}  // namespace
+
+// One stream.
+class Exchange::Sink : public FrameSink {
+ public:
+  Sink(std::shared_ptr<Exchange> exchange, Server* server)
+      : exchange_(std::move(exchange)), server_(*server) {}
+
+  void OnFrame(const proto::FrameHeader& header, Payload payload) override {
+    absl::Status status;
+    if (header.kind() == proto::FrameHeader::HELLO) {
+      status = OnWelcome();
+    } else {
+      status = exchange_->OnFrame(server_, header, payload);
+    }
+    if (status.ok()) return;
+    exchange_->on_error_(absl::Status(
+        status.code(), absl::StrCat(server_.connection->Name(), ": ", status.message())));
+  }
+
+  void OnClosed(absl::Status status) override { exchange_->OnClosed(server_, status); }
+
+ private:
+  absl::Status OnWelcome() {
+    if (std::exchange(welcomed_, true)) {
+      return absl::InvalidArgumentError("expected one answer to hello, found two");
+    }
+    --server_.unanswered;
+    exchange_->welcome_.Done();
+    return absl::OkStatus();
+  }
+
+  const std::shared_ptr<Exchange> exchange_;
+  Server& server_;
+  bool welcomed_ = false;
+};
+
+absl::Status Exchange::OpenStream(StreamLink& link, Server& server, absl::Time deadline) {
+  auto sink = std::make_shared<Sink>(shared_from_this(), &server);
+  {
+    MutexLock lock(&mutex_);
+    ++open_;
+  }
+  const absl::Status status = server.connection->Connect(link, std::move(sink), deadline);
+  if (!status.ok()) {
+    MutexLock lock(&mutex_);
+    --open_;  // nobody else will
+  }
+  return status;
+}
+
+void Exchange::OnClosed(Server& server, const absl::Status& status) {
+  std::shared_ptr<Countdown> farewell;
+  {
+    MutexLock lock(&mutex_);
+    farewell = farewell_;
+  }
+  if (status.ok() && farewell != nullptr) {
+    farewell->Done();
+  } else {
+    on_error_(absl::UnavailableError(absl::StrCat(
+        server.connection->Name(),
+        " lost: ", status.ok() ? "it closed its stream without goodbye" : status.ToString())));
+  }
+  MutexLock lock(&mutex_);
+  --open_;
+  changed_.SignalAll();
+}
+
+absl::Status Exchange::OnFrame(Server& server, const proto::FrameHeader& header,
+                               const Payload& payload) {
+  switch (header.kind()) {
+    case proto::FrameHeader::PULL:
+    case proto::FrameHeader::PARAMETERS:
+      return OnChunk(server, header, payload);
+    case proto::FrameHeader::CREDIT:
+      return server.connection->AddCredit(header.count());
+    case proto::FrameHeader::SQUARES:
+      return OnSquares(server, header, payload);
+    case proto::FrameHeader::STATE:
+      return OnState(server, header, payload);
+    case proto::FrameHeader::STATE_END:
+      return OnStateEnd(server, header);
+    case proto::FrameHeader::GOODBYE:
+      return absl::OkStatus();  // the close that follows counts
+    case proto::FrameHeader::FAILED: {
+      const int code = header.error().code();
+      return absl::Status(
+          code > 0 && code <= 16 ? static_cast<absl::StatusCode>(code) : absl::StatusCode::kUnknown,
+          header.error().message());
+    }
+    default:
+      return Unexpected(header, "a frame that servers send");
+  }
+}
+
+absl::Status Exchange::CheckOwned(const Server& server, SegmentId segment) const {
+  const bool exists =
+      segment.bucket >= 0 && segment.bucket < static_cast<int>(plan_.buckets().size()) &&
+      segment.slot >= 0 && segment.slot < plan_.buckets()[segment.bucket].layout.slots();
+  if (exists && shards_.server(segment) == server.connection->index()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("expected a chunk that the server owns, found bucket ", segment.bucket, " slot ",
+                   segment.slot));
+}
+
+absl::StatusOr<Exchange::Arrival> Exchange::Expect(const Server& server,
+                                                   const proto::FrameHeader& header) {
+  const SegmentId segment = SegmentOf(header);
+  GS_RETURN_IF_ERROR(CheckOwned(server, segment));
+  const bool is_pull = header.kind() == proto::FrameHeader::PULL;
+  MutexLock lock(&mutex_);
+  Bucket& bucket = buckets_[segment.bucket];
+  std::vector<bool>& awaited = is_pull ? bucket.awaited : bucket.parameters_awaited;
+  if (!awaited[segment.slot] || (is_pull && StepOf(header).step != bucket.step)) {
+    return Unexpected(header, is_pull ? absl::StrCat("chunks of step ", bucket.step, ", each once")
+                                      : "each chunk once in a broadcast");
+  }
+  awaited[segment.slot] = false;
+  Arrival arrival;
+  arrival.countdown = is_pull ? bucket.countdown : transfer_;
+  const bool to_grad = is_pull && options_.update_site == UpdateSite::kWorker;
+  if (is_pull || options_.rank != 0) {
+    arrival.to = (to_grad ? bucket.memory.grad : bucket.memory.param) + Range(segment).begin;
+  }
+  return arrival;
+}
+
+absl::Status Exchange::OnChunk(Server& server, const proto::FrameHeader& header,
+                               const Payload& payload) {
+  GS_ASSIGN_OR_RETURN(const Arrival arrival, Expect(server, header));
+  if (arrival.to != nullptr) {
+    GS_RETURN_IF_ERROR(Consume(payload, FloatCopier(arrival.to, Range(SegmentOf(header)).size())));
+    rx_bytes_ += static_cast<int64_t>(payload.size());
+    ++rx_messages_;
+  }
+  arrival.countdown->Done();
+  return absl::OkStatus();
+}
+
+absl::Status Exchange::OnSquares(Server& server, const proto::FrameHeader& header,
+                                 const Payload& payload) {
+  const int64_t step = StepOf(header).step;
+  GS_ASSIGN_OR_RETURN(const absl::optional<double> norm,
+                      norms_.Add(server.connection->index(), step, payload));
+  if (!norm.has_value()) return absl::OkStatus();
+  for (int other : norms_.servers()) {
+    OutgoingFrame frame;
+    frame.header.set_kind(proto::FrameHeader::NORM);
+    frame.header.mutable_step()->set_number(header.step().number());
+    frame.header.set_norm(*norm);
+    servers_[other]->connection->Send(std::move(frame));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Exchange::OnState(Server& server, const proto::FrameHeader& header,
+                               const Payload& payload) {
+  const SegmentId segment = SegmentOf(header);
+  GS_RETURN_IF_ERROR(CheckOwned(server, segment));
+  const std::vector<std::string> names = SlotNames(plan_.optimizer());
+  if (std::find(names.begin(), names.end(), header.name()) == names.end()) {
+    return Unexpected(header,
+                      absl::StrCat("a slot of ", OptimizerKindName(plan_.optimizer().kind)));
+  }
+  const ElementRange range = Range(segment);
+  std::vector<float> values(range.size());
+  GS_RETURN_IF_ERROR(Consume(payload, FloatCopier(values.data(), values.size())));
+  MutexLock lock(&mutex_);
+  if (exported_ == nullptr || !server.end_awaited) return Unexpected(header, "no state");
+  ScatterSlot(plan_, segment.bucket, range, header.name(), values.data(), exported_);
+  ++server.pieces;
+  return absl::OkStatus();
+}
+
+absl::Status Exchange::OnStateEnd(Server& server, const proto::FrameHeader& header) {
+  std::shared_ptr<Countdown> transfer;
+  {
+    MutexLock lock(&mutex_);
+    if (!server.end_awaited) return Unexpected(header, "no state");
+    server.end_awaited = false;
+    if (exported_ != nullptr) {
+      if (header.count() != server.pieces) {
+        return absl::DataLossError(absl::StrCat("optimizer state: expected ", header.count(),
+                                                " pieces, found ", server.pieces));
+      }
+      // A server that owns nothing knows of no step.
+      exported_->step = std::max(exported_->step, StepOf(header).step);
+    }
+    transfer = transfer_;
+  }
+  transfer->Done();
+  return absl::OkStatus();
+}
+
+}  // namespace gradsync

@@ -1,0 +1,314 @@
+#include "ps_client/ps_gradient_sync.h"
+
+#include <cmath>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "base/mutex.h"
+#include "base/status_macros.h"
+#include "optim/state_mapping.h"
+#include "plan/shard_map.h"
+#include "ps_client/exchange.h"
+#include "sync/agree_on_plan.h"
+#include "sync/flat_buckets.h"
+#include "sync/group_error.h"
+#include "sync/launch_order.h"
+#include "sync/side_channel.h"
+
+namespace gradsync {
+namespace {
+
+// How long leaving may take: publishing why, and the closing of streams.
+constexpr absl::Duration kPublishPatience = absl::Seconds(3);
+constexpr absl::Duration kClosePatience = absl::Seconds(5);
+
+class PsGradientSync : public GradientSync {
+ public:
+  explicit PsGradientSync(const PsOptions& options)
+      : options_(options),
+        side_channel_(options.group, "ps"),
+        reports_(std::make_shared<Reports>()),
+        group_error_(options.group, [this](absl::Status status) { OnFailure(std::move(status)); }) {
+    MutexLock lock(&reports_->mutex);
+    reports_->to = &group_error_;
+  }
+
+  ~PsGradientSync() override {
+    if (!shut_down_) {
+      Abort(absl::CancelledError("left without Shutdown()"));
+      MutexLock lock(&mutex_);
+      const absl::Time deadline = absl::Now() + kPublishPatience;
+      while (!failed_ && !changed_.WaitWithDeadline(&mutex_, deadline)) {
+      }
+    }
+    if (exchange_ != nullptr) {
+      exchange_->FailAll(absl::CancelledError(absl::StrCat("rank ", options_.group.rank, " left")));
+      exchange_->WaitClosed(absl::Now() + kClosePatience);
+    }
+    MutexLock lock(&reports_->mutex);
+    reports_->to = nullptr;
+  }
+
+  absl::StatusOr<std::vector<GradBucket>> Bind(const Plan& plan, absl::Time deadline) override;
+  absl::Status BroadcastParameters(absl::Time deadline) override;
+  SyncHandle Launch(const StepOptions& step, int bucket) override;
+  UpdateSite update_site() const override { return options_.update_site; }
+  absl::StatusOr<OptimizerState> ExportOptimizerState(absl::Time deadline) override;
+  absl::Status ImportOptimizerState(const OptimizerState& state, absl::Time deadline) override;
+  absl::Status status() const override { return group_error_.status(); }
+  absl::Status Shutdown(absl::Time deadline) override;
+
+  void Abort(absl::Status reason) override {
+    if (reason.ok()) reason = absl::CancelledError("aborted without a reason");
+    group_error_.Report(std::move(reason));
+  }
+
+  WireStats wire_stats() const override {
+    return exchange_ == nullptr ? WireStats() : exchange_->wire_stats();
+  }
+
+ private:
+  // Where streams report errors; they may outlive this object for a moment.
+  struct Reports {
+    Mutex mutex;
+    GroupError* to ABSL_GUARDED_BY(mutex) = nullptr;
+  };
+
+  bool at_owner() const { return options_.update_site == UpdateSite::kOwner; }
+  proto::Hello Hello(const Plan& plan) const;
+  absl::Status Join(const Plan& plan, absl::Time deadline);
+  absl::Status CheckUsable() const;
+  absl::Status Broadcast(absl::Time deadline);
+  absl::Status Import(const OptimizerState& state, absl::Time deadline);
+  absl::Status Reported(absl::Status status);
+  void OnFailure(absl::Status status);
+
+  const PsOptions options_;
+  SideChannel side_channel_;
+  std::vector<GradBucket> buckets_;
+  std::unique_ptr<Plan> plan_;
+  std::unique_ptr<LaunchOrder> order_;
+  bool shut_down_ = false;
+  const std::shared_ptr<Reports> reports_;
+  Mutex mutex_;
+  CondVar changed_;
+  bool failed_ ABSL_GUARDED_BY(mutex_) = false;
+  std::shared_ptr<Exchange> exchange_;  // set in Bind() under mutex_, for OnFailure()
+  GroupError group_error_;              // last: its threads use all of the above
+};
+
+void PsGradientSync::OnFailure(absl::Status status) {
+  std::shared_ptr<Exchange> exchange;
+  {
+    MutexLock lock(&mutex_);
+    exchange = exchange_;
+  }
+  if (exchange != nullptr) exchange->FailAll(status);
+  MutexLock lock(&mutex_);
+  failed_ = true;
+  changed_.SignalAll();
+}
+
+// The group hears of a failed collective; what failed first is what this rank returns.
+absl::Status PsGradientSync::Reported(absl::Status status) {
+  if (status.ok()) return status;
+  const absl::Status first = group_error_.status();
+  if (!first.ok()) return first;
+  group_error_.Report(status);
+  return status;
+}
+
+absl::Status PsGradientSync::CheckUsable() const {
+  if (shut_down_) return absl::CancelledError("this rank was shut down");
+  if (plan_ == nullptr) return absl::FailedPreconditionError("expected Bind() first");
+  return absl::OkStatus();
+}
+
+proto::Hello PsGradientSync::Hello(const Plan& plan) const {
+  proto::Hello hello;
+  hello.set_run_id(options_.group.run_id);
+  hello.set_attempt(options_.group.attempt);
+  hello.set_rank(options_.group.rank);
+  hello.set_address(options_.group.address);
+  proto::Terms& terms = *hello.mutable_terms();
+  terms.set_world_size(options_.group.world_size);
+  terms.set_connections(options_.connections);
+  terms.set_credit(options_.credit);
+  for (double weight : options_.weights) terms.add_weights(weight);
+  terms.set_update_site(at_owner() ? proto::OWNER : proto::WORKER);
+  terms.set_fingerprint(plan.fingerprint());
+  return hello;
+}
+
+absl::StatusOr<std::vector<GradBucket>> PsGradientSync::Bind(const Plan& plan,
+                                                             absl::Time deadline) {
+  if (exchange_ != nullptr) return absl::FailedPreconditionError("Bind() was called before");
+  if (plan.world_size() != options_.group.world_size) {
+    return absl::InvalidArgumentError(absl::StrCat("plan: expected one for ",
+                                                   options_.group.world_size,
+                                                   " workers, found one for ", plan.world_size()));
+  }
+  GS_ASSIGN_OR_RETURN(const ShardMap shards, ShardMap::Create(plan, options_.weights));
+  buckets_ = AllocateBuckets(plan);
+  const std::vector<BucketMemory> memory = MemoryOf(buckets_);
+  std::vector<ExchangedBucket> exchanged;
+  for (size_t b = 0; b < buckets_.size(); ++b) {
+    exchanged.push_back(
+        {memory[b].grad, memory[b].param, std::make_shared<const GradBucket>(buckets_[b])});
+  }
+  Exchange::Options options;
+  options.rank = options_.group.rank;
+  options.update_site = options_.update_site;
+  options.connections = options_.connections;
+  options.credit = options_.credit;
+  options.servers = options_.servers;
+  auto exchange = std::make_shared<Exchange>(options, plan, shards, std::move(exchanged),
+                                             [reports = reports_](absl::Status status) {
+                                               MutexLock lock(&reports->mutex);
+                                               if (reports->to != nullptr)
+                                                 reports->to->Report(std::move(status));
+                                             });
+  {
+    MutexLock lock(&mutex_);
+    exchange_ = std::move(exchange);
+  }
+  if (const absl::Status failed = status(); !failed.ok()) exchange_->FailAll(failed);
+  if (absl::Status joined = Join(plan, deadline); !joined.ok()) {
+    group_error_.Report(joined);
+    return joined;
+  }
+  order_ = std::make_unique<LaunchOrder>(static_cast<int>(plan.buckets().size()));
+  plan_ = std::make_unique<Plan>(plan);
+  return buckets_;
+}
+
+// Every rank comes to the comparison of plans, also one that cannot connect, so that nobody waits
+// for it in vain.
+absl::Status PsGradientSync::Join(const Plan& plan, absl::Time deadline) {
+  const absl::Status connected = exchange_->Connect(*options_.link, Hello(plan), deadline);
+  const absl::Status agreed = AgreeOnPlan(side_channel_, plan, deadline);
+  if (absl::IsFailedPrecondition(agreed)) return agreed;
+  GS_RETURN_IF_ERROR(connected);
+  GS_RETURN_IF_ERROR(agreed);
+  const absl::Status welcomed = exchange_->Welcomed().Wait(deadline);
+  if (absl::IsDeadlineExceeded(welcomed) && status().ok()) {
+    return absl::DeadlineExceededError(absl::StrCat(
+        "no answer to hello (servers wait for all workers) from ", exchange_->UnansweredServers()));
+  }
+  GS_RETURN_IF_ERROR(welcomed);
+  // From here on a failure shows in the first step, on every rank alike.
+  return side_channel_.Barrier(deadline);
+}
+
+absl::Status PsGradientSync::BroadcastParameters(absl::Time deadline) {
+  GS_RETURN_IF_ERROR(CheckUsable());
+  return Reported(Broadcast(deadline));
+}
+
+absl::Status PsGradientSync::Broadcast(absl::Time deadline) {
+  // The first barrier: rank 0's values must not arrive where the caller still writes its own. The
+  // others expect them from before it.
+  if (options_.group.rank == 0) {
+    GS_RETURN_IF_ERROR(side_channel_.Barrier(deadline));
+    GS_RETURN_IF_ERROR(exchange_->TransferParameters().Wait(deadline));
+  } else {
+    const SyncHandle received = exchange_->TransferParameters();
+    GS_RETURN_IF_ERROR(side_channel_.Barrier(deadline));
+    GS_RETURN_IF_ERROR(received.Wait(deadline));
+  }
+  return side_channel_.Barrier(deadline);
+}
+
+SyncHandle PsGradientSync::Launch(const StepOptions& step, int bucket) {
+  absl::Status usable = CheckUsable();
+  if (!usable.ok()) return ResolvedHandle(std::move(usable));
+  absl::Status in_order = order_->Check(step, bucket);
+  if (in_order.ok()) return exchange_->Launch(step, bucket);
+  group_error_.Report(std::move(in_order));
+  return exchange_->FailureHandle("a launch out of order");
+}
+
+absl::StatusOr<OptimizerState> PsGradientSync::ExportOptimizerState(absl::Time deadline) {
+  GS_RETURN_IF_ERROR(CheckUsable());
+  OptimizerState state;
+  if (!at_owner()) return state;
+  const absl::Status exported = exchange_->ExportState(&state).Wait(deadline);
+  exchange_->ForgetExport();
+  GS_RETURN_IF_ERROR(Reported(exported));
+  // Nobody imports before all have exported.
+  GS_RETURN_IF_ERROR(Reported(side_channel_.Barrier(deadline)));
+  return state;
+}
+
+absl::Status PsGradientSync::ImportOptimizerState(const OptimizerState& state,
+                                                  absl::Time deadline) {
+  GS_RETURN_IF_ERROR(CheckUsable());
+  if (!at_owner()) return absl::OkStatus();
+  GS_RETURN_IF_ERROR(CheckState(*plan_, state));
+  return Reported(Import(state, deadline));
+}
+
+absl::Status PsGradientSync::Import(const OptimizerState& state, absl::Time deadline) {
+  if (options_.group.rank == 0) {
+    GS_RETURN_IF_ERROR(exchange_->ImportState(state).Wait(deadline));
+  }
+  return side_channel_.Barrier(deadline);
+}
+
+absl::Status PsGradientSync::Shutdown(absl::Time deadline) {
+  GS_RETURN_IF_ERROR(CheckUsable());
+  GS_RETURN_IF_ERROR(Reported(side_channel_.Barrier(deadline)));
+  if (absl::Status failed = status(); !failed.ok()) return failed;
+  group_error_.Leave();
+  shut_down_ = true;
+  // Nobody leaves before all stopped watching for errors.
+  GS_RETURN_IF_ERROR(side_channel_.Barrier(deadline));
+  return exchange_->Leave().Wait(deadline);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<GradientSync>> CreatePsGradientSync(const PsOptions& options) {
+  const WorkerGroup& group = options.group;
+  if (options.link == nullptr || group.store == nullptr) {
+    return absl::InvalidArgumentError("parameter servers: expected a link and a store, found none");
+  }
+  if (group.world_size < 1 || group.rank < 0 || group.rank >= group.world_size) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("rank: expected 0 to ", group.world_size - 1, ", found ", group.rank));
+  }
+  if (options.servers.empty()) {
+    return absl::InvalidArgumentError("servers: expected at least one address, found none");
+  }
+  std::set<std::string> addresses;
+  for (const std::string& server : options.servers) {
+    if (!addresses.insert(server).second) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("servers: expected each address once, found ", server, " twice"));
+    }
+  }
+  PsOptions complete = options;
+  if (complete.weights.empty()) complete.weights.assign(options.servers.size(), 1.0);
+  if (complete.weights.size() != options.servers.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("weights: expected one for each of ",
+                                                   options.servers.size(), " servers, found ",
+                                                   complete.weights.size()));
+  }
+  for (double weight : complete.weights) {
+    if (!(weight > 0) || !std::isfinite(weight)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("weights: expected positive numbers, found ", weight));
+    }
+  }
+  if (options.connections < 1 || options.connections > 256 || options.credit < 1 ||
+      options.credit > 4096) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("expected 1 to 256 connections and 1 to 4096 credits, found ",
+                     options.connections, " and ", options.credit));
+  }
+  return std::make_unique<PsGradientSync>(complete);
+}
+
+}  // namespace gradsync

@@ -1,0 +1,106 @@
+#include "ps_client/server_connection.h"
+
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+
+namespace gradsync {
+namespace {
+
+void Drop(OutgoingFrame& frame) {
+  if (frame.released) std::move(frame.released)();
+}
+
+}  // namespace
+
+absl::Status ServerConnection::Connect(StreamLink& link, std::shared_ptr<FrameSink> sink,
+                                       absl::Time deadline) {
+  int connection;
+  {
+    MutexLock lock(&mutex_);
+    connection = static_cast<int>(streams_.size());
+  }
+  absl::StatusOr<std::shared_ptr<FrameStream>> stream =
+      link.Connect(address_, connection, std::move(sink), deadline);
+  if (!stream.ok()) {
+    return absl::Status(stream.status().code(),
+                        absl::StrCat(Name(), ": ", stream.status().message()));
+  }
+  MutexLock lock(&mutex_);
+  streams_.push_back(*std::move(stream));
+  if (cancelled_) streams_.back()->Cancel(absl::CancelledError("cancelled while connecting"));
+  return absl::OkStatus();
+}
+
+void ServerConnection::Queue(OutgoingFrame frame, size_t number) {
+  {
+    MutexLock lock(&mutex_);
+    if (!cancelled_) {
+      queue_.push_back({std::move(frame), static_cast<int>(number % connections_)});
+      Pump();
+      return;
+    }
+  }
+  Drop(frame);
+}
+
+absl::Status ServerConnection::AddCredit(int64_t count) {
+  MutexLock lock(&mutex_);
+  if (count < 1 || count > limit_ - credit_) {
+    return absl::InvalidArgumentError(absl::StrCat(Name(), ": expected credit for at most ",
+                                                   limit_ - credit_, " chunks, found credit for ",
+                                                   count));
+  }
+  credit_ += count;
+  Pump();
+  return absl::OkStatus();
+}
+
+// Under the lock, so that chunks reach their streams in order.
+void ServerConnection::Pump() {
+  while (credit_ > 0 && !queue_.empty()) {
+    --credit_;
+    Queued next = std::move(queue_.front());
+    queue_.pop_front();
+    tx_bytes_ += static_cast<int64_t>(next.frame.payload.size());
+    ++tx_messages_;
+    streams_[next.connection]->Send(std::move(next.frame));
+  }
+}
+
+void ServerConnection::Send(OutgoingFrame frame, int connection) {
+  {
+    MutexLock lock(&mutex_);
+    if (!cancelled_) return streams_[connection]->Send(std::move(frame));
+  }
+  Drop(frame);
+}
+
+void ServerConnection::Leave() {
+  MutexLock lock(&mutex_);
+  for (const auto& stream : streams_) {
+    OutgoingFrame frame;
+    frame.header.set_kind(proto::FrameHeader::GOODBYE);
+    stream->Send(std::move(frame));
+    stream->Finish();
+  }
+}
+
+void ServerConnection::Cancel(const absl::Status& reason) {
+  std::deque<Queued> dropped;
+  {
+    MutexLock lock(&mutex_);
+    if (cancelled_) return;
+    cancelled_ = true;
+    dropped.swap(queue_);
+    for (const auto& stream : streams_) stream->Cancel(reason);
+  }
+  for (Queued& queued : dropped) Drop(queued.frame);
+}
+
+std::string ServerConnection::Name() const {
+  return absl::StrCat("server ", index_, " (", address_, ")");
+}
+
+}  // namespace gradsync

@@ -1,0 +1,84 @@
+// A worker's streams to one server, and the chunks that wait for credit to be sent on them.
+
+#ifndef GRADSYNC_PS_CLIENT_SERVER_CONNECTION_H_
+#define GRADSYNC_PS_CLIENT_SERVER_CONNECTION_H_
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "base/mutex.h"
+#include "links/frame_stream.h"
+
+namespace gradsync {
+
+// Thread-safe; nothing but Connect() blocks.
+class ServerConnection {
+ public:
+  ServerConnection(int index, std::string address, int connections, int credit)
+      : index_(index),
+        address_(std::move(address)),
+        connections_(connections),
+        limit_(credit),
+        credit_(credit) {}
+
+  // Opens the next stream; call `connections` times, before all else.
+  // Errors: those of StreamLink::Connect(), naming the server.
+  absl::Status Connect(StreamLink& link, std::shared_ptr<FrameSink> sink, absl::Time deadline);
+
+  // Queues a chunk, number `number` of the step's or broadcast's order, to be sent after those
+  // queued before and as soon as there is credit.
+  void Queue(OutgoingFrame frame, size_t number);
+
+  // The server returned credit. Errors: INVALID_ARGUMENT when it returned more than it had.
+  absl::Status AddCredit(int64_t count);
+
+  // Sends what needs no credit.
+  void Send(OutgoingFrame frame, int connection = 0);
+
+  // Says goodbye on all streams.
+  void Leave();
+
+  // Ends all streams and drops what is queued.
+  void Cancel(const absl::Status& reason);
+
+  // "server 1 (127.0.0.1:4242)".
+  std::string Name() const;
+
+  int index() const { return index_; }
+  int connections() const { return connections_; }
+
+  // Payload of chunks sent so far.
+  int64_t tx_bytes() const { return tx_bytes_; }
+  int64_t tx_messages() const { return tx_messages_; }
+
+ private:
+  struct Queued {
+    OutgoingFrame frame;
+    int connection;
+  };
+
+  void Pump() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const int index_;
+  const std::string address_;
+  const int connections_;
+  const int64_t limit_;
+  std::atomic<int64_t> tx_bytes_{0};
+  std::atomic<int64_t> tx_messages_{0};
+  Mutex mutex_;
+  std::vector<std::shared_ptr<FrameStream>> streams_ ABSL_GUARDED_BY(mutex_);
+  std::deque<Queued> queue_ ABSL_GUARDED_BY(mutex_);
+  int64_t credit_ ABSL_GUARDED_BY(mutex_);
+  bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_PS_CLIENT_SERVER_CONNECTION_H_
