@@ -7,6 +7,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/blocking_counter.h"
 #include "absl/time/clock.h"
 #include "links/in_memory_store.h"
 #include "sync/flat_buckets.h"
@@ -372,11 +373,15 @@ TEST_P(ConformanceTest, AbortReachesEveryRankWithItsReason) {
 TEST_P(ConformanceTest, ARankThatLeavesWithoutShutdownFailsTheOthers) {
   if (GetParam().world_size == 1) GTEST_SKIP() << "one rank has nobody to leave";
   const Plan plan = UnevenPlan(GetParam().world_size, Momentum());
+  // A rank may have its results while others still wait for theirs.
+  absl::BlockingCounter done(GetParam().world_size);
   Group(GetParam())
       .Run([&](int) { return plan; },
            [&](int rank, Rank& self) {
              ASSERT_EQ(self.Exchange(Step(1)), absl::OkStatus());
+             done.DecrementCount();
              if (rank == 1) {
+               done.Wait();
                self.sync.reset();
                return;
              }

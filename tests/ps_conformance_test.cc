@@ -1,0 +1,59 @@
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "links/in_process_stream.h"
+#include "ps_client/ps_gradient_sync.h"
+#include "ps_server/server.h"
+#include "tests/conformance_suite.h"
+
+namespace gradsync {
+namespace {
+
+class PsFixture : public BackendFixture {
+ public:
+  PsFixture(int servers, UpdateSite site) : site_(site) {
+    InProcessLinkOptions options;
+    options.split_payloads = true;
+    options.max_delay = absl::Microseconds(200);
+    options.seed = static_cast<uint64_t>(servers);
+    link_ = NewInProcessLink(options);
+    for (int i = 0; i < servers; ++i) {
+      ServerOptions server;
+      server.link = link_;
+      servers_.push_back(*ParameterServer::Start(server));
+    }
+  }
+
+  absl::StatusOr<std::unique_ptr<GradientSync>> Create(const WorkerGroup& group) override {
+    PsOptions options;
+    options.group = group;
+    options.link = link_;
+    for (const auto& server : servers_) options.servers.push_back(server->address());
+    options.update_site = site_;
+    return CreatePsGradientSync(options);
+  }
+
+ private:
+  const UpdateSite site_;
+  std::shared_ptr<StreamLink> link_;
+  std::vector<std::unique_ptr<ParameterServer>> servers_;
+};
+
+BackendTraits Traits(int servers) {
+  BackendTraits traits;
+  traits.make_fixture = [servers](int, UpdateSite site) {
+    return std::make_unique<PsFixture>(servers, site);
+  };
+  return traits;
+}
+
+INSTANTIATE_TEST_SUITE_P(OneServer, ConformanceTest, testing::ValuesIn(ConformanceCases(Traits(1))),
+                         CaseName);
+INSTANTIATE_TEST_SUITE_P(TwoServers, ConformanceTest,
+                         testing::ValuesIn(ConformanceCases(Traits(2))), CaseName);
+INSTANTIATE_TEST_SUITE_P(ThreeServers, ConformanceTest,
+                         testing::ValuesIn(ConformanceCases(Traits(3))), CaseName);
+
+}  // namespace
+}  // namespace gradsync
