@@ -3,8 +3,8 @@
 // Training: RandomCrop(32, padding 4), a horizontal flip with probability 1/2, ToTensor, Normalize.
 // Evaluation: ToTensor, Normalize. Crop and flip of a sample are a pure function of (seed, epoch,
 // sample index): neither threads, nor batch size, nor world size, nor a restart change them.
-#ifndef TRAIN_AUGMENT_H_
-#define TRAIN_AUGMENT_H_
+#ifndef GRADSYNC_TRAIN_AUGMENT_H_
+#define GRADSYNC_TRAIN_AUGMENT_H_
 
 #include <array>
 #include <cstdint>
@@ -56,4 +56,4 @@ class Augmenter {
 
 }  // namespace gradsync
 
-#endif  // TRAIN_AUGMENT_H_
+#endif  // GRADSYNC_TRAIN_AUGMENT_H_

@@ -11,6 +11,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 
 namespace gradsync {
 namespace {
@@ -96,8 +97,8 @@ absl::StatusOr<std::unique_ptr<Cifar10>> Cifar10::Open(absl::string_view directo
   for (size_t i = 0; i < names.size(); ++i) {
     const std::string path = absl::StrCat(root, "/", names[i]);
     uint8_t* out = &records[i * kFileBytes];
-    if (absl::Status status = ReadRecords(path, out); !status.ok()) return status;
-    if (absl::Status status = CheckLabels(path, out); !status.ok()) return status;
+    GS_RETURN_IF_ERROR(ReadRecords(path, out));
+    GS_RETURN_IF_ERROR(CheckLabels(path, out));
   }
   return std::unique_ptr<Cifar10>(new Cifar10(std::move(records)));
 }

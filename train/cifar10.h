@@ -2,8 +2,8 @@
 // (https://www.cs.toronto.edu/~kriz/cifar.html): records of one label byte and 3,072 pixel bytes
 // (red, green and blue plane of 32x32), 10,000 records a file, in data_batch_1.bin ..
 // data_batch_5.bin (training) and test_batch.bin (test). tools/get_cifar10 fetches it.
-#ifndef TRAIN_CIFAR10_H_
-#define TRAIN_CIFAR10_H_
+#ifndef GRADSYNC_TRAIN_CIFAR10_H_
+#define GRADSYNC_TRAIN_CIFAR10_H_
 
 #include <cstdint>
 #include <memory>
@@ -40,4 +40,4 @@ class Cifar10 : public ImageDataset {
 
 }  // namespace gradsync
 
-#endif  // TRAIN_CIFAR10_H_
+#endif  // GRADSYNC_TRAIN_CIFAR10_H_

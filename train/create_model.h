@@ -1,6 +1,6 @@
 // From the text of the --model and --stem flags to a model.
-#ifndef TRAIN_CREATE_MODEL_H_
-#define TRAIN_CREATE_MODEL_H_
+#ifndef GRADSYNC_TRAIN_CREATE_MODEL_H_
+#define GRADSYNC_TRAIN_CREATE_MODEL_H_
 
 #include <cstdint>
 #include <memory>
@@ -30,4 +30,4 @@ absl::StatusOr<std::shared_ptr<Model>> CreateModel(const ModelOptions& options);
 
 }  // namespace gradsync
 
-#endif  // TRAIN_CREATE_MODEL_H_
+#endif  // GRADSYNC_TRAIN_CREATE_MODEL_H_

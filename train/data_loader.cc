@@ -10,7 +10,8 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
+#include "base/mutex.h"
+#include "base/status_macros.h"
 
 namespace gradsync {
 namespace {
@@ -83,19 +84,19 @@ class DataLoader::Impl {
 
   ~Impl() {
     {
-      absl::MutexLock lock(&mutex_);
+      MutexLock lock(&mutex_);
       stop_ = true;
+      work_.SignalAll();
     }
     for (std::thread& thread : threads_) thread.join();
   }
 
   absl::Status Start() {
     {
-      absl::MutexLock lock(&mutex_);
+      MutexLock lock(&mutex_);
       for (Slot& slot : slots_) {
-        absl::StatusOr<Buffer> buffer = Allocate();
-        if (!buffer.ok()) return buffer.status();
-        slot.Use(*std::move(buffer));
+        GS_ASSIGN_OR_RETURN(Buffer buffer, Allocate());
+        slot.Use(std::move(buffer));
       }
     }
     try {
@@ -109,13 +110,12 @@ class DataLoader::Impl {
   }
 
   absl::StatusOr<Batch> Next() {
-    absl::StatusOr<Buffer> spare = TakeSpare();
-    if (!spare.ok()) return spare.status();
+    GS_ASSIGN_OR_RETURN(Buffer spare, TakeSpare());
 
-    absl::MutexLock lock(&mutex_);
-    mutex_.Await(absl::Condition(this, &Impl::HeadDecided));
+    MutexLock lock(&mutex_);
+    while (!HeadDecided()) ready_.Wait(&mutex_);
     if (take_ == plan_) {
-      lent_.push_back(*std::move(spare));
+      lent_.push_back(std::move(spare));
       return absl::OutOfRangeError(absl::StrCat(
           "data loader: no batch after the last one before epoch ", options_.end_epoch));
     }
@@ -128,7 +128,8 @@ class DataLoader::Impl {
     batch.images = buffer.images.narrow(0, 0, size);
     batch.labels = buffer.labels.narrow(0, 0, size);
     lent_.push_back(std::move(buffer));
-    slot.Use(*std::move(spare));
+    slot.Use(std::move(spare));
+    work_.SignalAll();
     if (!error.ok()) return error;
     return batch;
   }
@@ -219,9 +220,9 @@ class DataLoader::Impl {
 
   void Work() {
     std::vector<uint8_t> scratch(shape_.bytes());
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     while (true) {
-      mutex_.Await(absl::Condition(this, &Impl::HasWork));
+      while (!HasWork()) work_.Wait(&mutex_);
       if (stop_) return;
       if (Slot* slot = Claimable()) {
         FillSome(*slot, absl::MakeSpan(scratch));
@@ -258,6 +259,8 @@ class DataLoader::Impl {
       ++plan_;
     }
     planning_ = false;
+    work_.SignalAll();
+    ready_.Signal();
   }
 
   void FillSome(Slot& slot, absl::Span<uint8_t> scratch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -279,6 +282,7 @@ class DataLoader::Impl {
       slot.error_sample = error_sample;
     }
     slot.finished += end - begin;
+    if (slot.ready()) ready_.Signal();
   }
 
   absl::Status FillOne(const Slot& slot, int64_t i, absl::Span<uint8_t> scratch) const {
@@ -305,7 +309,9 @@ class DataLoader::Impl {
   std::vector<Buffer> lent_;  // Handed out; free again once unshared().
   int64_t buffers_allocated_ = 0;
 
-  absl::Mutex mutex_;
+  Mutex mutex_;
+  CondVar work_;   // For the threads: a batch to plan or samples to fill, or stop_.
+  CondVar ready_;  // For the consumer: the oldest batch may be ready, or the end reached.
   std::vector<Slot> slots_ ABSL_GUARDED_BY(mutex_);
   int64_t take_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t plan_ ABSL_GUARDED_BY(mutex_) = 0;
@@ -323,9 +329,9 @@ class DataLoader::Impl {
 absl::StatusOr<std::unique_ptr<DataLoader>> DataLoader::Create(
     std::shared_ptr<const ImageDataset> dataset, const DistributedSampler& sampler,
     const DataLoaderOptions& options) {
-  if (absl::Status status = Check(*dataset, sampler, options); !status.ok()) return status;
+  GS_RETURN_IF_ERROR(Check(*dataset, sampler, options));
   auto impl = std::make_unique<Impl>(std::move(dataset), sampler, options);
-  if (absl::Status status = impl->Start(); !status.ok()) return status;
+  GS_RETURN_IF_ERROR(impl->Start());
   return std::unique_ptr<DataLoader>(new DataLoader(std::move(impl)));
 }
 

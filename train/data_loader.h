@@ -1,6 +1,6 @@
 // Batches of a dataset, prepared ahead of the step by the loader's own threads.
-#ifndef TRAIN_DATA_LOADER_H_
-#define TRAIN_DATA_LOADER_H_
+#ifndef GRADSYNC_TRAIN_DATA_LOADER_H_
+#define GRADSYNC_TRAIN_DATA_LOADER_H_
 
 #include <cstdint>
 #include <limits>
@@ -86,4 +86,4 @@ class DataLoader {
 
 }  // namespace gradsync
 
-#endif  // TRAIN_DATA_LOADER_H_
+#endif  // GRADSYNC_TRAIN_DATA_LOADER_H_

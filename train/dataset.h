@@ -1,6 +1,6 @@
 // Labelled images of one fixed size, by index. Start at OpenDataset (train/open_dataset.h).
-#ifndef TRAIN_DATASET_H_
-#define TRAIN_DATASET_H_
+#ifndef GRADSYNC_TRAIN_DATASET_H_
+#define GRADSYNC_TRAIN_DATASET_H_
 
 #include <cstdint>
 
@@ -50,4 +50,4 @@ class ImageDataset {
 
 }  // namespace gradsync
 
-#endif  // TRAIN_DATASET_H_
+#endif  // GRADSYNC_TRAIN_DATASET_H_

@@ -1,8 +1,8 @@
 // For tests: one training step on weights, images and labels that come from a formula, so that C++
 // and Python can compute the same step without exchanging files. The formula's other half is
 // train/testdata/make_resnet_reference.py.
-#ifndef TRAIN_FORMULA_STEP_H_
-#define TRAIN_FORMULA_STEP_H_
+#ifndef GRADSYNC_TRAIN_FORMULA_STEP_H_
+#define GRADSYNC_TRAIN_FORMULA_STEP_H_
 
 #include <cstdint>
 #include <string>
@@ -36,4 +36,4 @@ std::vector<NamedTensor> FormulaStep(Model& model, int64_t batch, int64_t size,
 
 }  // namespace gradsync
 
-#endif  // TRAIN_FORMULA_STEP_H_
+#endif  // GRADSYNC_TRAIN_FORMULA_STEP_H_

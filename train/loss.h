@@ -1,6 +1,6 @@
 // The loss and the score of an image classifier.
-#ifndef TRAIN_LOSS_H_
-#define TRAIN_LOSS_H_
+#ifndef GRADSYNC_TRAIN_LOSS_H_
+#define GRADSYNC_TRAIN_LOSS_H_
 
 #include <cstdint>
 
@@ -18,4 +18,4 @@ int64_t CountCorrect(const at::Tensor& logits, const at::Tensor& labels);
 
 }  // namespace gradsync
 
-#endif  // TRAIN_LOSS_H_
+#endif  // GRADSYNC_TRAIN_LOSS_H_

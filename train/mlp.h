@@ -1,6 +1,6 @@
 // A small multi-layer perceptron, for tests and for trying a topology in seconds.
-#ifndef TRAIN_MLP_H_
-#define TRAIN_MLP_H_
+#ifndef GRADSYNC_TRAIN_MLP_H_
+#define GRADSYNC_TRAIN_MLP_H_
 
 #include <cstdint>
 #include <memory>
@@ -24,4 +24,4 @@ std::shared_ptr<Model> MakeMlp(const MlpOptions& options);
 
 }  // namespace gradsync
 
-#endif  // TRAIN_MLP_H_
+#endif  // GRADSYNC_TRAIN_MLP_H_

@@ -1,6 +1,6 @@
 // What the trainer needs of a model. Start at CreateModel (train/create_model.h).
-#ifndef TRAIN_MODEL_H_
-#define TRAIN_MODEL_H_
+#ifndef GRADSYNC_TRAIN_MODEL_H_
+#define GRADSYNC_TRAIN_MODEL_H_
 
 #include "ATen/core/Tensor.h"
 #include "torch/nn/module.h"
@@ -20,4 +20,4 @@ class Model : public torch::nn::Module {
 
 }  // namespace gradsync
 
-#endif  // TRAIN_MODEL_H_
+#endif  // GRADSYNC_TRAIN_MODEL_H_

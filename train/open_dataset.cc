@@ -5,6 +5,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "base/status_macros.h"
 #include "train/cifar10.h"
 #include "train/synthetic_dataset.h"
 
@@ -20,9 +21,8 @@ absl::StatusOr<std::shared_ptr<const ImageDataset>> OpenDataset(absl::string_vie
   }
   absl::string_view directory = spec;
   if (absl::ConsumePrefix(&directory, "cifar10:") && !directory.empty()) {
-    absl::StatusOr<std::unique_ptr<Cifar10>> dataset = Cifar10::Open(directory, split);
-    if (!dataset.ok()) return dataset.status();
-    return std::shared_ptr<const ImageDataset>(*std::move(dataset));
+    GS_ASSIGN_OR_RETURN(std::unique_ptr<Cifar10> dataset, Cifar10::Open(directory, split));
+    return std::shared_ptr<const ImageDataset>(std::move(dataset));
   }
   return absl::InvalidArgumentError(
       absl::StrCat("unknown data '", spec, "': expected synthetic or cifar10:DIR"));

@@ -1,6 +1,6 @@
 // From the text of a --data flag to a dataset.
-#ifndef TRAIN_OPEN_DATASET_H_
-#define TRAIN_OPEN_DATASET_H_
+#ifndef GRADSYNC_TRAIN_OPEN_DATASET_H_
+#define GRADSYNC_TRAIN_OPEN_DATASET_H_
 
 #include <cstdint>
 #include <memory>
@@ -21,4 +21,4 @@ absl::StatusOr<std::shared_ptr<const ImageDataset>> OpenDataset(absl::string_vie
 
 }  // namespace gradsync
 
-#endif  // TRAIN_OPEN_DATASET_H_
+#endif  // GRADSYNC_TRAIN_OPEN_DATASET_H_

@@ -6,8 +6,8 @@
 //
 // Source: SplitMix64 (Steele, Lea, Flood: "Fast Splittable Pseudorandom Number Generators", 2014).
 // Not for secrets.
-#ifndef TRAIN_RANDOM_H_
-#define TRAIN_RANDOM_H_
+#ifndef GRADSYNC_TRAIN_RANDOM_H_
+#define GRADSYNC_TRAIN_RANDOM_H_
 
 #include <cstdint>
 
@@ -57,4 +57,4 @@ class RandomStream {
 
 }  // namespace gradsync
 
-#endif  // TRAIN_RANDOM_H_
+#endif  // GRADSYNC_TRAIN_RANDOM_H_

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 
 namespace gradsync {
 namespace {
@@ -36,9 +37,9 @@ double ScheduledRate(const RecipeOptions& o, int64_t step) {
 }  // namespace
 
 absl::Status ValidateRecipe(const RecipeOptions& options) {
-  if (absl::Status s = CheckNumber("learning rate", options.base); !s.ok()) return s;
-  if (absl::Status s = CheckNumber("final learning rate", options.final); !s.ok()) return s;
-  if (absl::Status s = CheckNumber("gamma", options.gamma); !s.ok()) return s;
+  GS_RETURN_IF_ERROR(CheckNumber("learning rate", options.base));
+  GS_RETURN_IF_ERROR(CheckNumber("final learning rate", options.final));
+  GS_RETURN_IF_ERROR(CheckNumber("gamma", options.gamma));
   if (options.warmup_steps < 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("recipe: expected warm-up of at least 0 steps, found ", options.warmup_steps));

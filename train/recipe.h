@@ -1,6 +1,6 @@
 // The learning rate as a function of the step. No state: a job may restart anywhere.
-#ifndef TRAIN_RECIPE_H_
-#define TRAIN_RECIPE_H_
+#ifndef GRADSYNC_TRAIN_RECIPE_H_
+#define GRADSYNC_TRAIN_RECIPE_H_
 
 #include <cstdint>
 #include <vector>
@@ -45,4 +45,4 @@ absl::StatusOr<Schedule> ParseSchedule(absl::string_view name);
 
 }  // namespace gradsync
 
-#endif  // TRAIN_RECIPE_H_
+#endif  // GRADSYNC_TRAIN_RECIPE_H_

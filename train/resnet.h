@@ -6,8 +6,8 @@
 // v1.5, with the stride in the 3x3 convolution.
 //
 // Source: He, Zhang, Ren, Sun: "Deep Residual Learning for Image Recognition", 2015.
-#ifndef TRAIN_RESNET_H_
-#define TRAIN_RESNET_H_
+#ifndef GRADSYNC_TRAIN_RESNET_H_
+#define GRADSYNC_TRAIN_RESNET_H_
 
 #include <cstdint>
 #include <memory>
@@ -39,4 +39,4 @@ std::shared_ptr<Model> MakeResNet(const ResNetOptions& options);
 
 }  // namespace gradsync
 
-#endif  // TRAIN_RESNET_H_
+#endif  // GRADSYNC_TRAIN_RESNET_H_

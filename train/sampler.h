@@ -5,8 +5,8 @@
 // has equally many samples, the shares are disjoint up to the padding, and global batch i is the
 // same set of examples whatever order the ranks are in. The permutation itself is our own (a
 // Fisher-Yates shuffle over train/random.h), hence not PyTorch's.
-#ifndef TRAIN_SAMPLER_H_
-#define TRAIN_SAMPLER_H_
+#ifndef GRADSYNC_TRAIN_SAMPLER_H_
+#define GRADSYNC_TRAIN_SAMPLER_H_
 
 #include <cstdint>
 #include <vector>
@@ -53,4 +53,4 @@ class DistributedSampler {
 
 }  // namespace gradsync
 
-#endif  // TRAIN_SAMPLER_H_
+#endif  // GRADSYNC_TRAIN_SAMPLER_H_

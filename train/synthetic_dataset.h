@@ -6,8 +6,8 @@
 // under other noise, so its accuracy says something. The patterns are coarse enough to survive
 // RandomCrop and flips. It is far easier than real images: use it to see that training works and
 // how fast it is, never to compare models.
-#ifndef TRAIN_SYNTHETIC_DATASET_H_
-#define TRAIN_SYNTHETIC_DATASET_H_
+#ifndef GRADSYNC_TRAIN_SYNTHETIC_DATASET_H_
+#define GRADSYNC_TRAIN_SYNTHETIC_DATASET_H_
 
 #include <cstdint>
 #include <vector>
@@ -42,4 +42,4 @@ class SyntheticDataset : public ImageDataset {
 
 }  // namespace gradsync
 
-#endif  // TRAIN_SYNTHETIC_DATASET_H_
+#endif  // GRADSYNC_TRAIN_SYNTHETIC_DATASET_H_
