@@ -25,6 +25,10 @@ class LocalSync : public GradientSync {
   absl::StatusOr<std::vector<GradBucket>> Bind(const Plan& plan, absl::Time) override {
     GS_RETURN_IF_ERROR(status());
     if (bound_) return absl::FailedPreconditionError("Bind: already bound");
+    if (plan.world_size() != 1) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "plan: expected a world size of 1 without synchronisation, found ", plan.world_size()));
+    }
     bound_ = true;
     plan_ = plan;
     order_ = LaunchOrder(static_cast<int>(plan.buckets().size()));

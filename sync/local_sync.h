@@ -7,10 +7,9 @@
 
 namespace gradsync {
 
-// A GradientSync for one worker: nothing is exchanged, and the mean is the worker's own gradient
-// (times the inverse loss scale). It is the base line of every comparison, and the topology
-// `local`. Each of several workers may also have one of its own, to see what a step costs without
-// synchronisation; the plan's world size is not looked at for that reason.
+// A GradientSync for one worker: nothing is exchanged, and the mean is the worker's own gradient (times the inverse loss
+// scale). It is the base line of every comparison, and the topology `local`: several workers that each have one train by
+// themselves, which shows what a step costs without synchronisation.
 std::unique_ptr<GradientSync> CreateLocalSync(UpdateSite update_site);
 
 }  // namespace gradsync
