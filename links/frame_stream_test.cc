@@ -9,6 +9,7 @@
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "links/grpc_stream.h"
 #include "links/in_process_stream.h"
 #include "links/stream_test_util.h"
 
@@ -30,6 +31,7 @@ std::vector<LinkKind> LinkKinds() {
   return {
       {"in_process", [] { return NewInProcessLink(); }},
       {"in_process_unkind", [unkind] { return NewInProcessLink(unkind); }},
+      {"grpc", [] { return NewGrpcLink(); }},
   };
 }
 

@@ -26,7 +26,7 @@ std::string Pattern(size_t bytes, uint32_t seed) {
   return pattern;
 }
 
-OutgoingFrame LoanBook::Lend(absl::Span<const char> payload, uint32_t slot, bool urgent) {
+OutgoingFrame LoanBook::Lend(absl::string_view payload, uint32_t slot, bool urgent) {
   OutgoingFrame frame;
   frame.header.set_kind(proto::FrameHeader::PUSH);
   frame.header.set_slot(slot);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
 #include "base/mutex.h"
@@ -27,7 +28,7 @@ std::string Pattern(size_t bytes, uint32_t seed);
 class LoanBook {
  public:
   // A frame that lends `payload`, which must outlive the loan. `slot` numbers it.
-  OutgoingFrame Lend(absl::Span<const char> payload, uint32_t slot = 0, bool urgent = false);
+  OutgoingFrame Lend(absl::string_view payload, uint32_t slot = 0, bool urgent = false);
 
   bool AwaitAllBack();
   int out() const;

@@ -1,0 +1,187 @@
+#include "links/frame_codec.h"
+
+#include <algorithm>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "grpcpp/support/byte_buffer.h"
+#include "grpcpp/support/slice.h"
+#include "gtest/gtest.h"
+#include "links/stream_test_util.h"
+
+namespace gradsync {
+namespace {
+
+std::string Bytes(const grpc::ByteBuffer& buffer) {
+  std::vector<grpc::Slice> slices;
+  EXPECT_TRUE(buffer.Dump(&slices).ok());
+  std::string bytes;
+  for (const grpc::Slice& slice : slices) {
+    bytes.append(reinterpret_cast<const char*>(slice.begin()), slice.size());
+  }
+  return bytes;
+}
+
+// The same bytes in slices that end at `cuts`.
+grpc::ByteBuffer Cut(const std::string& bytes, std::vector<size_t> cuts) {
+  std::sort(cuts.begin(), cuts.end());
+  cuts.push_back(bytes.size());
+  std::vector<grpc::Slice> slices;
+  size_t begin = 0;
+  for (size_t end : cuts) {
+    slices.emplace_back(bytes.data() + begin, end - begin);
+    begin = end;
+  }
+  return grpc::ByteBuffer(slices.data(), slices.size());
+}
+
+OutgoingFrame SomeFrame(absl::Span<const char> payload) {
+  OutgoingFrame frame;
+  frame.header.set_kind(proto::FrameHeader::PUSH);
+  frame.header.set_slot(300);
+  frame.header.mutable_step()->set_number(1ull << 40);
+  frame.header.set_name(std::string(200, 'n'));
+  frame.payload = payload;
+  return frame;
+}
+
+TEST(FrameCodecTest, WhatIsWrittenIsAnOrdinaryProtobuf) {
+  for (size_t bytes : {0, 1, 127, 128, 70000}) {
+    const std::string payload = Pattern(bytes, 1);
+    proto::Frame frame;
+    ASSERT_TRUE(frame.ParseFromString(Bytes(EncodeFrame(SomeFrame(payload)))));
+    EXPECT_EQ(frame.header().SerializeAsString(), SomeFrame("").header.SerializeAsString());
+    EXPECT_EQ(frame.payload(), payload);
+  }
+}
+
+TEST(FrameCodecTest, ThePayloadIsNotCopiedAndIsReleasedWithTheLastReference) {
+  const std::string payload = Pattern(5000, 2);
+  LoanBook book;
+  grpc::ByteBuffer copy;
+  {
+    grpc::ByteBuffer buffer = EncodeFrame(book.Lend(payload));
+    std::vector<grpc::Slice> slices;
+    ASSERT_TRUE(buffer.Dump(&slices).ok());
+    ASSERT_EQ(slices.size(), 2u);
+    EXPECT_EQ(reinterpret_cast<const char*>(slices[1].begin()), payload.data());
+    copy = buffer;
+  }
+  EXPECT_EQ(book.back(), 0);
+  copy.Clear();
+  EXPECT_EQ(book.back(), 1);
+}
+
+TEST(FrameCodecTest, AnEmptyPayloadIsReleasedAtOnce) {
+  LoanBook book;
+  grpc::ByteBuffer buffer = EncodeFrame(book.Lend(""));
+  EXPECT_EQ(book.back(), 1);
+}
+
+TEST(FrameCodecTest, AMessageMayBeCutAnywhere) {
+  const std::string payload = Pattern(90, 3);
+  const std::string bytes = Bytes(EncodeFrame(SomeFrame(payload)));
+  const std::string header = SomeFrame("").header.SerializeAsString();
+  for (size_t first = 0; first <= bytes.size(); ++first) {
+    for (size_t second = first; second <= bytes.size(); second += 1 + second % 7) {
+      proto::FrameHeader decoded;
+      Payload received;
+      ASSERT_EQ(DecodeFrame(Cut(bytes, {first, second}), &decoded, &received), absl::OkStatus());
+      ASSERT_EQ(decoded.SerializeAsString(), header) << first << " " << second;
+      ASSERT_EQ(Flatten(received), payload) << first << " " << second;
+    }
+  }
+}
+
+TEST(FrameCodecTest, APayloadOutlivesItsMessage) {
+  const std::string payload = Pattern(100000, 4);
+  proto::FrameHeader header;
+  Payload received;
+  {
+    grpc::ByteBuffer buffer = Cut(Bytes(EncodeFrame(SomeFrame(payload))), {3, 230, 235, 60001});
+    ASSERT_EQ(DecodeFrame(buffer, &header, &received), absl::OkStatus());
+  }
+  EXPECT_EQ(Flatten(received), payload);
+}
+
+TEST(FrameCodecTest, OtherValidEncodingsAreRead) {
+  proto::Frame frame;
+  *frame.mutable_header() = SomeFrame("").header;
+  frame.set_payload("payload");
+  proto::Frame only_header = frame, only_payload = frame;
+  only_header.clear_payload();
+  only_payload.clear_header();
+  const std::string unknown_field = std::string("\x1a\x03", 2) + "abc";
+  for (const std::string& bytes : {
+           only_payload.SerializeAsString() + only_header.SerializeAsString(),
+           unknown_field + frame.SerializeAsString(),
+           frame.SerializeAsString() + unknown_field,
+           only_header.SerializeAsString() + unknown_field + only_payload.SerializeAsString(),
+           only_header.SerializeAsString() + only_header.SerializeAsString() +
+               only_payload.SerializeAsString(),
+       }) {
+    proto::FrameHeader header;
+    Payload payload;
+    ASSERT_EQ(DecodeFrame(Cut(bytes, {4}), &header, &payload), absl::OkStatus());
+    EXPECT_EQ(header.SerializeAsString(), frame.header().SerializeAsString());
+    EXPECT_EQ(Flatten(payload), "payload");
+  }
+}
+
+TEST(FrameCodecTest, AnEmptyMessageIsAFrameOfDefaults) {
+  proto::FrameHeader header;
+  header.set_bucket(5);
+  Payload payload;
+  EXPECT_EQ(DecodeFrame(grpc::ByteBuffer(), &header, &payload).code(), absl::StatusCode::kDataLoss)
+      << "no message at all";
+  ASSERT_EQ(DecodeFrame(Cut("", {}), &header, &payload), absl::OkStatus());
+  EXPECT_EQ(header.bucket(), 0u);
+  EXPECT_EQ(payload.size(), 0u);
+}
+
+// The decoder must say of every message what protobuf's own parser says.
+void ExpectAgreementWithProtobuf(const std::string& bytes, std::vector<size_t> cuts) {
+  proto::FrameHeader header;
+  Payload payload;
+  const absl::Status decoded = DecodeFrame(Cut(bytes, std::move(cuts)), &header, &payload);
+  proto::Frame frame;
+  if (frame.ParseFromString(bytes)) {
+    ASSERT_EQ(decoded, absl::OkStatus());
+    EXPECT_EQ(header.SerializeAsString(), frame.header().SerializeAsString());
+    EXPECT_EQ(Flatten(payload), frame.payload());
+  } else {
+    EXPECT_EQ(decoded.code(), absl::StatusCode::kDataLoss);
+  }
+}
+
+TEST(FrameCodecTest, TruncatedMessagesAreDataLossAsProtobufHasIt) {
+  const std::string bytes = Bytes(EncodeFrame(SomeFrame(Pattern(90, 5))));
+  for (size_t length = 0; length <= bytes.size(); ++length) {
+    ExpectAgreementWithProtobuf(bytes.substr(0, length), {length / 3, length / 2});
+  }
+}
+
+TEST(FrameCodecTest, RandomAndDamagedMessagesAreReadAsProtobufReadsThem) {
+  std::mt19937 random(11);
+  const std::string whole = Bytes(EncodeFrame(SomeFrame(Pattern(60, 6))));
+  for (int round = 0; round < 30000; ++round) {
+    std::string bytes;
+    if (round % 2 == 0) {
+      bytes = whole.substr(0, 1 + random() % whole.size());
+      for (int i = random() % 4; i >= 0; --i) bytes[random() % bytes.size()] = random();
+    } else {
+      bytes.resize(random() % 40);
+      for (char& c : bytes) c = random();
+      // Most random bytes fail at the first tag; lead them further in.
+      if (!bytes.empty() && round % 3 == 0) bytes[0] = 0x0a;
+      if (bytes.size() > 1 && round % 5 == 0) bytes[1] = random() % 8;
+    }
+    ExpectAgreementWithProtobuf(bytes, {random() % (bytes.size() + 1)});
+    if (HasFailure()) break;
+  }
+}
+
+}  // namespace
+}  // namespace gradsync

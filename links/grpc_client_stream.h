@@ -1,0 +1,23 @@
+// The end of a gRPC stream that Connect() opens. Private to links/grpc_stream.
+#ifndef GRADSYNC_LINKS_GRPC_CLIENT_STREAM_H_
+#define GRADSYNC_LINKS_GRPC_CLIENT_STREAM_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "grpcpp/channel.h"
+#include "links/frame_stream.h"
+
+namespace gradsync {
+
+// Opens a stream on `channel`, which leads to `address`. Blocks until the peer has accepted, at
+// most until the deadline. Errors: as StreamLink::Connect(); the sink is not called then.
+absl::StatusOr<std::shared_ptr<FrameStream>> OpenClientStream(
+    const std::string& address, std::shared_ptr<grpc::Channel> channel,
+    std::shared_ptr<FrameSink> sink, absl::Time deadline);
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_LINKS_GRPC_CLIENT_STREAM_H_

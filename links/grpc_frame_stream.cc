@@ -1,0 +1,160 @@
+#include "links/grpc_frame_stream.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "links/frame_codec.h"
+
+namespace gradsync {
+namespace {
+
+void Release(OutgoingFrame& frame) {
+  if (frame.released) std::move(frame.released)();
+}
+
+void Release(std::deque<OutgoingFrame>& frames) {
+  for (OutgoingFrame& frame : frames) Release(frame);
+}
+
+}  // namespace
+
+void GrpcFrameStream::Send(OutgoingFrame frame) {
+  if (frame.payload.size() >= kMaxPayloadBytes) {
+    const absl::Status status =
+        absl::InvalidArgumentError(absl::StrCat(peer_, ": a payload of ", frame.payload.size(),
+                                                " bytes; expected less than ", kMaxPayloadBytes));
+    EndWith(status, status);
+  }
+  bool queued = false;
+  {
+    MutexLock lock(&mutex_);
+    if (!ended_ && !finish_requested_) {
+      (frame.urgent ? urgent_ : normal_).push_back(std::move(frame));
+      queued = true;
+    }
+  }
+  if (!queued) Release(frame);
+  Pump();
+}
+
+void GrpcFrameStream::Finish() {
+  {
+    MutexLock lock(&mutex_);
+    finish_requested_ = true;
+  }
+  Pump();
+}
+
+void GrpcFrameStream::Cancel(absl::Status reason) {
+  if (reason.ok()) reason = absl::CancelledError("no reason given");
+  EndWith(reason,
+          absl::CancelledError(absl::StrCat(peer_, ": cancelled here: ", reason.message())));
+  Pump();
+}
+
+void GrpcFrameStream::SetSink(std::shared_ptr<FrameSink> sink) {
+  MutexLock lock(&mutex_);
+  sink_ = std::move(sink);
+}
+
+bool GrpcFrameStream::Deliver() {
+  std::shared_ptr<FrameSink> sink;
+  {
+    MutexLock lock(&mutex_);
+    if (to_peer_) return false;
+    sink = sink_;
+  }
+  proto::FrameHeader header;
+  Payload payload;
+  const absl::Status decoded = DecodeFrame(read_buffer_, &header, &payload);
+  read_buffer_.Clear();
+  if (!decoded.ok()) {
+    EndWith(decoded, absl::DataLossError(absl::StrCat(peer_, ": ", decoded.message())));
+    return false;
+  }
+  sink->OnFrame(header, std::move(payload));
+  MutexLock lock(&mutex_);
+  return !to_peer_;
+}
+
+void GrpcFrameStream::WriteDone() {
+  {
+    MutexLock lock(&mutex_);
+    write_done_ = true;
+  }
+  Pump();
+}
+
+void GrpcFrameStream::End() {
+  std::deque<OutgoingFrame> urgent, normal;
+  {
+    MutexLock lock(&mutex_);
+    ended_ = true;
+    urgent.swap(urgent_);
+    normal.swap(normal_);
+  }
+  Release(urgent);
+  Release(normal);
+}
+
+void GrpcFrameStream::EndWith(absl::Status to_peer, absl::Status to_sink) {
+  {
+    MutexLock lock(&mutex_);
+    if (ended_) return;
+    ended_ = true;
+    to_peer_ = std::move(to_peer);
+    to_sink_ = std::move(to_sink);
+  }
+  End();
+}
+
+void GrpcFrameStream::Close(absl::Status status) {
+  End();
+  std::shared_ptr<FrameSink> sink;
+  {
+    MutexLock lock(&mutex_);
+    sink.swap(sink_);
+  }
+  if (sink != nullptr) sink->OnClosed(std::move(status));
+}
+
+void GrpcFrameStream::Pump() {
+  Action action;
+  mutex_.Lock();
+  if (pumping_) {
+    mutex_.Unlock();
+    return;
+  }
+  pumping_ = true;
+  while ((action = NextAction())) {
+    mutex_.Unlock();
+    action();
+    mutex_.Lock();
+  }
+  pumping_ = false;
+  mutex_.Unlock();
+}
+
+GrpcFrameStream::Action GrpcFrameStream::NextAction() {
+  if (write_done_) {
+    write_done_ = false;
+    return [this] {
+      write_buffer_.Clear();
+      MutexLock lock(&mutex_);
+      writing_ = false;
+    };
+  }
+  if (Action action = NextEndAction()) return action;
+  if (ended_ || writing_) return nullptr;
+  std::deque<OutgoingFrame>& queue = urgent_.empty() ? normal_ : urgent_;
+  if (queue.empty()) return finish_requested_ ? NextFinishAction() : nullptr;
+  outgoing_ = std::move(queue.front());
+  queue.pop_front();
+  writing_ = true;
+  return [this] {
+    write_buffer_ = EncodeFrame(std::move(outgoing_));
+    StartWriting(&write_buffer_);
+  };
+}
+
+}  // namespace gradsync

@@ -1,0 +1,79 @@
+// The ends of gRPC streams that a listener accepts. Private to links/grpc_stream.
+#ifndef GRADSYNC_LINKS_GRPC_SERVER_STREAM_H_
+#define GRADSYNC_LINKS_GRPC_SERVER_STREAM_H_
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "base/mutex.h"
+#include "grpcpp/generic/async_generic_service.h"
+#include "links/frame_stream.h"
+
+namespace gradsync {
+
+// The open streams of a listener, which may go before the last reference to a stream. Thread-safe.
+class StreamRegistry {
+ public:
+  // False when the listener is closing.
+  bool Add(const std::shared_ptr<FrameStream>& stream) {
+    MutexLock lock(&mutex_);
+    if (closing_) return false;
+    ++open_;
+    streams_.erase(std::remove_if(streams_.begin(), streams_.end(),
+                                  [](const auto& stream) { return stream.expired(); }),
+                   streams_.end());
+    streams_.push_back(stream);
+    return true;
+  }
+
+  // The stream has closed.
+  void Remove() {
+    MutexLock lock(&mutex_);
+    --open_;
+    changed_.SignalAll();
+  }
+
+  // Must not run on a thread of gRPC.
+  void CancelAllAndWait(const absl::Status& reason) {
+    std::vector<std::weak_ptr<FrameStream>> streams;
+    {
+      MutexLock lock(&mutex_);
+      closing_ = true;
+      streams.swap(streams_);
+    }
+    for (const auto& weak : streams) {
+      if (auto stream = weak.lock()) stream->Cancel(reason);
+    }
+    MutexLock lock(&mutex_);
+    while (open_ > 0) changed_.Wait(&mutex_);
+  }
+
+ private:
+  Mutex mutex_;
+  CondVar changed_;
+  bool closing_ ABSL_GUARDED_BY(mutex_) = false;
+  int open_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::vector<std::weak_ptr<FrameStream>> streams_ ABSL_GUARDED_BY(mutex_);
+};
+
+// Makes a stream of each call of gradsync.proto.FrameLink.Exchange; other calls are UNIMPLEMENTED.
+// Thread-safe. Must outlive the server that it is registered with.
+class FrameService : public grpc::CallbackGenericService {
+ public:
+  explicit FrameService(StreamAcceptor acceptor) : acceptor_(std::move(acceptor)) {}
+
+  grpc::ServerGenericBidiReactor* CreateReactor(
+      grpc::GenericCallbackServerContext* context) override;
+
+  StreamRegistry& registry() { return *registry_; }
+
+ private:
+  const StreamAcceptor acceptor_;
+  const std::shared_ptr<StreamRegistry> registry_ = std::make_shared<StreamRegistry>();
+};
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_LINKS_GRPC_SERVER_STREAM_H_

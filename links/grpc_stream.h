@@ -1,0 +1,49 @@
+// Streams over gRPC: between processes and machines.
+//
+// Each FrameStream is one bidirectional call of gradsync.proto.FrameLink on a TCP connection of its
+// own. Payloads are handed to gRPC as slices that point at the sender's memory, and to the sink as
+// the slices that gRPC received; neither side copies them. Frames are ordinary protobuf, so a peer
+// in any language can take part.
+#ifndef GRADSYNC_LINKS_GRPC_STREAM_H_
+#define GRADSYNC_LINKS_GRPC_STREAM_H_
+
+#include <memory>
+
+#include "absl/time/time.h"
+#include "base/credentials.h"
+#include "links/frame_stream.h"
+
+namespace gradsync {
+
+struct GrpcLinkOptions {
+  Credentials credentials = InsecureCredentials();
+
+  // A connection on which nothing came for `keepalive_time` is asked for a sign of life, and is
+  // lost when none came within `keepalive_timeout`: a stopped process, a machine that went dark. A
+  // killed process is noticed at once without it.
+  absl::Duration keepalive_time = absl::Seconds(20);
+  absl::Duration keepalive_timeout = absl::Seconds(20);
+};
+
+// Thread-safe. Sinks run on gRPC's few threads: one that waits for a peer may stop all streams of
+// the process. A StreamListener's destructor must not run on such a thread. Proxies that the
+// environment names are not used.
+//
+// Connect() waits until somebody accepts, and blocks for at most its deadline; frames may reach the
+// sink before it returns. An acceptor that returns null refuses the stream: Connect() fails with
+// UNAVAILABLE.
+//
+// How a stream ends: the connecting side's Cancel() cannot carry a reason, the peer sees
+// UNAVAILABLE; send a FAILED frame and Finish() to tell it more. The accepting side's Cancel()
+// carries code and message (of at most 2 KiB). When the peer does not take that in within a second,
+// the connection is reset.
+//
+// Errors of Listen(): INVALID_ARGUMENT when the address is not "host:port"; UNAVAILABLE when the
+// port is taken or the address is not ours. Errors of Connect(): DEADLINE_EXCEEDED when nobody
+// accepted in time; UNAVAILABLE when the stream was refused; UNIMPLEMENTED, UNAUTHENTICATED or what
+// else the peer ended the call with. All name the address.
+std::shared_ptr<StreamLink> NewGrpcLink(GrpcLinkOptions options = {});
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_LINKS_GRPC_STREAM_H_
