@@ -1,0 +1,84 @@
+// A child process whose output is read line by line.
+
+#ifndef GRADSYNC_TOOLS_SUBPROCESS_H_
+#define GRADSYNC_TOOLS_SUBPROCESS_H_
+
+#include <sys/types.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/optional.h"
+
+namespace gradsync {
+
+// How a process ended.
+struct ExitStatus {
+  int code = 0;    // when signal is 0
+  int signal = 0;  // that killed it, or 0
+
+  bool ok() const { return code == 0 && signal == 0; }
+
+  // What a shell would report: the code, or 128 + signal.
+  int shell_code() const { return signal != 0 ? 128 + signal : code; }
+
+  // "exit code 2", "killed by signal 9 (Killed)".
+  std::string ToString() const;
+};
+
+// A child in its own process group, which dies with the thread that started it (PR_SET_PDEATHSIG). Not thread-safe. Nothing
+// blocks: call Poll() until the process has ended.
+class Subprocess {
+ public:
+  // `on_line` gets each line of stdout and stderr without its newline, from inside Poll().
+  using LineCallback = std::function<void(absl::string_view line, bool is_stderr)>;
+
+  // Starts `argv[0]` (a path). Standard input is empty.
+  // Errors: NOT_FOUND or PERMISSION_DENIED naming the program.
+  static absl::StatusOr<std::unique_ptr<Subprocess>> Start(const std::vector<std::string>& argv,
+                                                           LineCallback on_line);
+
+  // Kills the group if it still runs, and reaps it.
+  ~Subprocess();
+
+  Subprocess(const Subprocess&) = delete;
+  Subprocess& operator=(const Subprocess&) = delete;
+
+  // Delivers what the process has written and looks whether it has ended. Once it has, all output has been delivered.
+  void Poll();
+
+  // Set once the process has ended and was reaped.
+  const absl::optional<ExitStatus>& exit_status() const { return exit_status_; }
+
+  // Sends a signal to the process and its children.
+  void Kill(int signal);
+
+  pid_t pid() const { return pid_; }
+
+  // File descriptors to wait on for output; -1 when closed.
+  int stdout_fd() const { return pipes_[0].fd; }
+  int stderr_fd() const { return pipes_[1].fd; }
+
+ private:
+  struct Pipe {
+    int fd = -1;
+    std::string partial;  // an unfinished line
+  };
+
+  Subprocess(pid_t pid, int out, int err, LineCallback on_line);
+  void Drain(Pipe* pipe, bool is_stderr);
+  void Flush(Pipe* pipe, bool is_stderr);
+
+  const pid_t pid_;
+  const LineCallback on_line_;
+  Pipe pipes_[2];
+  absl::optional<ExitStatus> exit_status_;
+};
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_TOOLS_SUBPROCESS_H_
