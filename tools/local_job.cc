@@ -2,9 +2,11 @@
 
 #include <poll.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -22,7 +24,8 @@
 namespace gradsync {
 namespace {
 
-constexpr absl::Duration kPollInterval = absl::Milliseconds(10);
+constexpr absl::Duration kPollInterval = absl::Milliseconds(20);
+constexpr int kBadInput = 2;
 
 std::string ReadFile(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
@@ -113,14 +116,22 @@ class LocalJob {
     while (!failed()) {
       const std::string address = ReadFile(member.port_file);
       if (!address.empty()) return std::string(absl::StripAsciiWhitespace(address));
-      if (absl::Now() > deadline) {
-        Fail(absl::StrCat(member.name, " did not say where it listens within ",
+      if (!member.running()) {
+        Fail(absl::StrCat(Describe(member), ": ended before it said where it listens"),
+             member.last_error, 1);
+      } else if (absl::Now() > deadline) {
+        Fail(absl::StrCat(Describe(member), ": did not say where it listens within ",
                           absl::FormatDuration(options_.start_timeout)),
              member.last_error, 1);
+      } else {
+        Turn();
       }
-      Turn();
     }
     return "";
+  }
+
+  static std::string Describe(const Member& member) {
+    return absl::StrCat(member.name, " (pid ", member.process->pid(), ")");
   }
 
   bool failed() const { return result_.exit_code != 0; }
@@ -145,16 +156,29 @@ class LocalJob {
     for (const auto& member : members_) {
       if (member->running()) member->process->Poll();
     }
-    if (options_.interrupt != nullptr && options_.interrupt->load() != 0 && !failed()) {
-      const int signal = options_.interrupt->load();
-      Fail(absl::StrCat("interrupted by signal ", signal), "", 128 + signal);
-    }
-    if (!failed()) LookForFailure();
-    if (failed()) EndTheRest();
+    LookForInterrupt();
+    LookForFailure();
+    LookForIdleServers();
+    EndTheRest();
   }
 
-  // A process that was killed is the cause rather than one that only noticed, if both ended in the same turn.
+  void LookForInterrupt() {
+    const int signal = options_.interrupt == nullptr ? 0 : options_.interrupt->load();
+    if (signal == 0 || interrupted_) return;
+    interrupted_ = true;
+    if (!failed()) {
+      Fail(absl::StrCat("interrupted by signal ", signal, " (SIG", sigabbrev_np(signal), ")"), "",
+           128 + signal);
+    }
+    terminate_at_ = absl::InfiniteFuture();
+    kill_at_ = std::min(kill_at_, absl::Now() + options_.grace);
+    SignalAll(signal);
+  }
+
+  // A process that was killed is the cause rather than one that only noticed, if both ended in the
+  // same turn.
   void LookForFailure() {
+    if (failed()) return;
     const Member* first = nullptr;
     for (const auto& member : members_) {
       if (member->process == nullptr || !member->process->exit_status().has_value()) continue;
@@ -164,8 +188,26 @@ class LocalJob {
     }
     if (first == nullptr) return;
     const ExitStatus& status = *first->process->exit_status();
-    Fail(absl::StrCat(first->name, " (pid ", first->process->pid(), "): ", status.ToString()),
-         first->last_error, status.shell_code());
+    Fail(absl::StrCat(Describe(*first), ": ", status.ToString()), first->last_error,
+         status.shell_code());
+  }
+
+  // Servers end by themselves when the last worker leaves.
+  void LookForIdleServers() {
+    const Member* server = nullptr;
+    int workers = 0;
+    for (const auto& member : members_) {
+      if (member->is_server && member->running()) server = member.get();
+      if (member->is_server) continue;
+      if (member->running()) return;
+      ++workers;
+    }
+    if (failed() || server == nullptr || workers < options_.workers) return;
+    if (workers_done_at_ == absl::InfiniteFuture()) workers_done_at_ = absl::Now();
+    if (absl::Now() < workers_done_at_ + options_.linger) return;
+    Fail(absl::StrCat(Describe(*server), ": still runs ", absl::FormatDuration(options_.linger),
+                      " after all workers have ended"),
+         server->last_error, 1);
   }
 
   void Fail(std::string message, std::string detail, int exit_code) {
@@ -173,16 +215,22 @@ class LocalJob {
     result_.failure_detail = std::move(detail);
     result_.exit_code = exit_code;
     if (options_.on_failure) options_.on_failure(result_.failure);
-    kill_at_ = absl::Now() + options_.grace;
-    for (const auto& member : members_) {
-      if (member->running()) member->process->Kill(SIGTERM);
-    }
+    terminate_at_ = absl::Now() + (exit_code == kBadInput ? absl::ZeroDuration() : options_.settle);
   }
 
   void EndTheRest() {
-    if (absl::Now() < kill_at_) return;
+    const absl::Time now = absl::Now();
+    if (now >= terminate_at_) {
+      terminate_at_ = absl::InfiniteFuture();
+      kill_at_ = now + options_.grace;
+      SignalAll(SIGTERM);
+    }
+    if (now >= kill_at_) SignalAll(SIGKILL);
+  }
+
+  void SignalAll(int signal) {
     for (const auto& member : members_) {
-      if (member->running()) member->process->Kill(SIGKILL);
+      if (member->running()) member->process->Kill(signal);
     }
   }
 
@@ -197,12 +245,20 @@ class LocalJob {
   const std::string folder_;
   std::vector<std::unique_ptr<Member>> members_;  // servers, then workers
   LocalJobResult result_;
+  bool interrupted_ = false;
+  absl::Time workers_done_at_ = absl::InfiniteFuture();
+  absl::Time terminate_at_ = absl::InfiniteFuture();
   absl::Time kill_at_ = absl::InfiniteFuture();
 };
 
 }  // namespace
 
 absl::StatusOr<LocalJobResult> RunLocalJob(const LocalJobOptions& options) {
+  if (options.workers < 1 || options.servers < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("expected at least 1 worker and 0 servers, found ", options.workers, " and ",
+                     options.servers));
+  }
   std::error_code error;
   std::string folder = std::filesystem::temp_directory_path(error) / "gradsync-XXXXXX";
   if (error || mkdtemp(folder.data()) == nullptr) {

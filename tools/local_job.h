@@ -1,4 +1,5 @@
-// One training job on this machine: servers and workers as processes, started in order, watched together, ended together.
+// One training job on this machine: servers and workers as processes, started in order, watched
+// together, ended together.
 
 #ifndef GRADSYNC_TOOLS_LOCAL_JOB_H_
 #define GRADSYNC_TOOLS_LOCAL_JOB_H_
@@ -15,41 +16,62 @@
 namespace gradsync {
 
 struct LocalJobOptions {
-  std::string worker_binary;
+  std::string worker_binary;  // paths
   std::string server_binary;  // needed when servers > 0
   int workers = 1;
   int servers = 0;
-  std::vector<std::string> worker_flags;  // after those that this library sets
+  // Put after the flags that RunLocalJob() sets, so that they win.
+  std::vector<std::string> worker_flags;
   std::vector<std::string> server_flags;
-  // Gets every line that a process prints; `process` is "worker 0", "server 1", ... May be empty.
+
+  // The callbacks run on the caller's thread, inside RunLocalJob(); each may be empty. A process is
+  // called "worker 0" (by rank), "server 1", ...
   std::function<void(absl::string_view process, absl::string_view line, bool is_stderr)> on_line;
-  // Called when a process has started. May be empty.
   std::function<void(absl::string_view process, int pid)> on_start;
-  // Called once when the job fails, with one line that names the process that failed first. May be empty.
-  std::function<void(absl::string_view message)> on_failure;
+  // Once, when the job fails: LocalJobResult::failure, before the rest is stopped.
+  std::function<void(absl::string_view failure)> on_failure;
+
   // Whether each process writes --metrics_json; the result then has the files' contents.
   bool collect_metrics = false;
+
   // Longest wait for a process to say where it listens.
   absl::Duration start_timeout = absl::Seconds(60);
-  // Between SIGTERM and SIGKILL once the job has failed.
+  // After a failure the others have this long to notice by themselves, so that they can say what
+  // they saw. Skipped when the first failure is exit code 2: bad input, found before training.
+  absl::Duration settle = absl::Seconds(3);
+  // Between SIGTERM and SIGKILL.
   absl::Duration grace = absl::Seconds(3);
-  // Set from a signal handler to the signal that should end the job; null when nobody does.
+  // How long servers may take to end once all workers have succeeded.
+  absl::Duration linger = absl::Seconds(10);
+
+  // Holds the number of the signal that should end the job, or 0; a signal handler may set it. The
+  // signal goes to all processes. Null when nobody interrupts.
   const std::atomic<int>* interrupt = nullptr;
 };
 
 struct LocalJobResult {
-  // 0 if all processes succeeded; otherwise that of the first failure as a shell reports it (128 + signal).
+  // 0 if all processes succeeded; otherwise that of the first failure as a shell reports it: the
+  // exit code, or 128 + signal.
   int exit_code = 0;
-  std::string failure;                      // one line naming the process that failed first; empty on success
-  std::string failure_detail;               // what that process printed last on stderr
-  std::vector<std::string> worker_metrics;  // JSON by rank, when collected
+  // "worker 1 (pid 123): killed by signal 9 (SIGKILL)": the process that failed first. Empty on
+  // success.
+  std::string failure;
+  // What that process printed last on stderr.
+  std::string failure_detail;
+  // Contents of the metrics files, by rank and by server, when collected and all succeeded.
+  std::vector<std::string> worker_metrics;
   std::vector<std::string> server_metrics;
 };
 
-// Runs the job to its end. Servers listen on free ports of 127.0.0.1, rank 0 holds the store on another; workers get
-// --rank, --world_size, --master and, with servers, --servers. When a process fails, the others are told to end, and killed
-// after the grace period; nothing is left behind, neither a process nor a file, also not if this process is killed.
-// Errors: NOT_FOUND when a binary cannot be started; UNAVAILABLE when no temporary folder can be made.
+// Runs the job and blocks until all of its processes are gone. Servers listen on free ports of
+// 127.0.0.1, and rank 0 holds the store on another; no port is guessed. Servers get --listen;
+// workers get --rank, --world_size, --master and, with servers, --topology=ps --servers. When a
+// process fails, the rest is stopped within settle + grace. No process is left behind, whatever
+// ends the caller, and no file unless the caller is killed. Call it from a thread that lives as
+// long as the job.
+// Errors: INVALID_ARGUMENT for fewer than one worker or negative servers; NOT_FOUND or
+// PERMISSION_DENIED when a binary cannot be started; UNAVAILABLE when no temporary folder can be
+// made. Failures of the job's processes are a result, not an error.
 absl::StatusOr<LocalJobResult> RunLocalJob(const LocalJobOptions& options);
 
 }  // namespace gradsync

@@ -15,12 +15,42 @@
 namespace gradsync {
 namespace {
 
+constexpr size_t kMaxLineBytes = 64 << 10;
+constexpr int kReadsPerPoll = 16;
+
 void SetNonBlocking(int fd) { fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK); }
 
+// Two ends of a pipe that exec closes; each end is closed at the latest with this object.
+struct PipeEnds {
+  int read = -1;
+  int write = -1;
+
+  PipeEnds() {
+    int fds[2];
+    if (pipe2(fds, O_CLOEXEC) != 0) return;
+    read = fds[0];
+    write = fds[1];
+  }
+  ~PipeEnds() {
+    CloseWrite();
+    if (read >= 0) close(read);
+  }
+  PipeEnds(const PipeEnds&) = delete;
+  PipeEnds& operator=(const PipeEnds&) = delete;
+
+  void CloseWrite() {
+    if (write >= 0) close(write);
+    write = -1;
+  }
+  int ReleaseRead() { return std::exchange(read, -1); }
+};
+
 // Runs in the child between fork and exec, where only async-signal-safe calls are allowed.
-[[noreturn]] void ExecChild(char* const* argv, int out, int err, int failure) {
+[[noreturn]] void ExecChild(char* const* argv, pid_t parent, int out, int err, int failure) {
   setpgid(0, 0);
   prctl(PR_SET_PDEATHSIG, SIGKILL);
+  // The parent may have gone before prctl, and then no signal comes.
+  if (getppid() != parent) _exit(126);
   const int null = open("/dev/null", O_RDONLY);
   dup2(null, STDIN_FILENO);
   dup2(out, STDOUT_FILENO);
@@ -43,22 +73,23 @@ absl::StatusOr<std::unique_ptr<Subprocess>> Subprocess::Start(const std::vector<
   std::vector<char*> raw;
   for (const std::string& argument : argv) raw.push_back(const_cast<char*>(argument.c_str()));
   raw.push_back(nullptr);
-  int out[2];
-  int err[2];
-  int failure[2];  // closed by a successful exec
-  if (pipe2(out, O_CLOEXEC) != 0 || pipe2(err, O_CLOEXEC) != 0 || pipe2(failure, O_CLOEXEC) != 0) {
-    return absl::ErrnoToStatus(errno, "pipe");
-  }
+  PipeEnds out;
+  PipeEnds err;
+  PipeEnds failure;  // closed by a successful exec, else it carries the errno
+  if (out.read < 0 || err.read < 0 || failure.read < 0) return absl::ErrnoToStatus(errno, "pipe");
+  const pid_t parent = getpid();
   const pid_t pid = fork();
-  if (pid == 0) ExecChild(raw.data(), out[1], err[1], failure[1]);
-  close(out[1]);
-  close(err[1]);
-  close(failure[1]);
-  std::unique_ptr<Subprocess> process(new Subprocess(pid, out[0], err[0], std::move(on_line)));
-  int error = pid < 0 ? errno : 0;
-  if (pid > 0 && read(failure[0], &error, sizeof(error)) != sizeof(error)) error = 0;
-  close(failure[0]);
-  if (error != 0) return absl::ErrnoToStatus(error, absl::StrCat("cannot start ", argv[0]));
+  if (pid < 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot start ", argv[0]));
+  if (pid == 0) ExecChild(raw.data(), parent, out.write, err.write, failure.write);
+  out.CloseWrite();
+  err.CloseWrite();
+  failure.CloseWrite();
+  std::unique_ptr<Subprocess> process(
+      new Subprocess(pid, out.ReleaseRead(), err.ReleaseRead(), std::move(on_line)));
+  int error = 0;
+  if (read(failure.read, &error, sizeof(error)) == sizeof(error)) {
+    return absl::ErrnoToStatus(error, absl::StrCat("cannot start ", argv[0]));
+  }
   return process;
 }
 
@@ -71,7 +102,7 @@ Subprocess::Subprocess(pid_t pid, int out, int err, LineCallback on_line)
 }
 
 Subprocess::~Subprocess() {
-  if (!exit_status_.has_value() && pid_ > 0) {
+  if (!exit_status_.has_value()) {
     Kill(SIGKILL);
     waitpid(pid_, nullptr, 0);
   }
@@ -84,13 +115,13 @@ void Subprocess::Poll() {
   if (exit_status_.has_value()) return;
   int status = 0;
   const bool ended = waitpid(pid_, &status, WNOHANG) == pid_;
-  Drain(&pipes_[0], false);
-  Drain(&pipes_[1], true);
+  Drain(&pipes_[0], false, ended);
+  Drain(&pipes_[1], true, ended);
   if (!ended) return;
   Flush(&pipes_[0], false);
   Flush(&pipes_[1], true);
-  exit_status_ = WIFSIGNALED(status) ? ExitStatus{0, WTERMSIG(status)}
-                                     : ExitStatus{WEXITSTATUS(status), 0};
+  exit_status_ =
+      WIFSIGNALED(status) ? ExitStatus{0, WTERMSIG(status)} : ExitStatus{WEXITSTATUS(status), 0};
 }
 
 void Subprocess::Kill(int signal) {
@@ -98,11 +129,11 @@ void Subprocess::Kill(int signal) {
   if (kill(-pid_, signal) != 0) kill(pid_, signal);
 }
 
-void Subprocess::Drain(Pipe* pipe, bool is_stderr) {
+void Subprocess::Drain(Pipe* pipe, bool is_stderr, bool ended) {
   char buffer[4096];
-  while (pipe->fd >= 0) {
+  // A process that writes without end must not keep the caller here.
+  for (int i = 0; pipe->fd >= 0 && (ended || i < kReadsPerPoll); ++i) {
     const ssize_t count = read(pipe->fd, buffer, sizeof(buffer));
-    if (count < 0 && errno == EINTR) continue;
     if (count < 0) return;
     if (count == 0) {
       close(pipe->fd);
@@ -110,11 +141,10 @@ void Subprocess::Drain(Pipe* pipe, bool is_stderr) {
       return;
     }
     for (char c : absl::string_view(buffer, count)) {
-      if (c == '\n') {
+      if (c != '\n') pipe->partial.push_back(c);
+      if (c == '\n' || pipe->partial.size() == kMaxLineBytes) {
         on_line_(pipe->partial, is_stderr);
         pipe->partial.clear();
-      } else {
-        pipe->partial.push_back(c);
       }
     }
   }

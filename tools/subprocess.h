@@ -26,29 +26,34 @@ struct ExitStatus {
   // What a shell would report: the code, or 128 + signal.
   int shell_code() const { return signal != 0 ? 128 + signal : code; }
 
-  // "exit code 2", "killed by signal 9 (Killed)".
+  // "exit code 2", "killed by signal 9 (SIGKILL)".
   std::string ToString() const;
 };
 
-// A child in its own process group, which dies with the thread that started it (PR_SET_PDEATHSIG). Not thread-safe. Nothing
-// blocks: call Poll() until the process has ended.
+// A child in its own process group, so that a terminal's Ctrl-C reaches only this process, which
+// decides what to do about it. The kernel kills the child when the thread that started it ends, so
+// it cannot be left behind even by SIGKILL. Not thread-safe. Nothing but the destructor blocks:
+// call Poll() until the process has ended.
 class Subprocess {
  public:
-  // `on_line` gets each line of stdout and stderr without its newline, from inside Poll().
+  // Gets each line of stdout and stderr without its newline, from inside Poll(). Lines longer than
+  // 64 KiB come in pieces.
   using LineCallback = std::function<void(absl::string_view line, bool is_stderr)>;
 
-  // Starts `argv[0]` (a path). Standard input is empty.
-  // Errors: NOT_FOUND or PERMISSION_DENIED naming the program.
+  // Starts `argv[0]`, a path; PATH is not searched. Standard input is empty, the environment ours.
+  // Errors: NOT_FOUND or PERMISSION_DENIED naming the program; RESOURCE_EXHAUSTED or UNAVAILABLE
+  // when the system has no more processes or descriptors.
   static absl::StatusOr<std::unique_ptr<Subprocess>> Start(const std::vector<std::string>& argv,
                                                            LineCallback on_line);
 
-  // Kills the group if it still runs, and reaps it.
+  // Kills the process with its children if it still runs, and waits until it is gone.
   ~Subprocess();
 
   Subprocess(const Subprocess&) = delete;
   Subprocess& operator=(const Subprocess&) = delete;
 
-  // Delivers what the process has written and looks whether it has ended. Once it has, all output has been delivered.
+  // Delivers what the process has written and looks whether it has ended. If it has, all of its
+  // output has been delivered.
   void Poll();
 
   // Set once the process has ended and was reaped.
@@ -59,7 +64,7 @@ class Subprocess {
 
   pid_t pid() const { return pid_; }
 
-  // File descriptors to wait on for output; -1 when closed.
+  // File descriptors to wait on for output with poll(2); -1 once closed.
   int stdout_fd() const { return pipes_[0].fd; }
   int stderr_fd() const { return pipes_[1].fd; }
 
@@ -70,7 +75,7 @@ class Subprocess {
   };
 
   Subprocess(pid_t pid, int out, int err, LineCallback on_line);
-  void Drain(Pipe* pipe, bool is_stderr);
+  void Drain(Pipe* pipe, bool is_stderr, bool ended);
   void Flush(Pipe* pipe, bool is_stderr);
 
   const pid_t pid_;

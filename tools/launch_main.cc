@@ -1,0 +1,136 @@
+// Runs one training job on this machine. Copy and try:
+//
+//   bazel run //tools:launch -- --workers=2 --servers=1 -- --model=mlp --steps=20
+//   bazel run //tools:launch -- --workers=2 -- --topology=ring --model=mlp --steps=20
+//
+// Every line that a process prints comes with its name in front. When one fails, the rest is
+// stopped, and the exit code is that of the first failure.
+
+#include <algorithm>
+#include <atomic>
+#include <csignal>
+#include <cstdio>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "base/flags.h"
+#include "base/status_macros.h"
+#include "tools/local_job.h"
+#include "tools/runfiles.h"
+
+ABSL_FLAG(int, workers, 1, "worker processes");
+ABSL_FLAG(int, servers, 0, "parameter servers; with any, workers get --topology=ps");
+ABSL_FLAG(absl::Duration, timeout, absl::Seconds(60), "passed to all processes as --timeout");
+ABSL_FLAG(std::string, worker_binary, "", "default: the //worker of this build");
+ABSL_FLAG(std::string, server_binary, "", "default: the //ps_server of this build");
+
+namespace gradsync {
+namespace {
+
+constexpr char kUsage[] =
+    "launch --workers=N [--servers=K] -- [worker flags]: runs one training job on this machine";
+
+std::atomic<int> interrupt_signal{0};
+
+void HandleSignal(int signal) { interrupt_signal = signal; }
+
+bool HasFlag(const std::vector<std::string>& flags, absl::string_view name) {
+  return std::any_of(flags.begin(), flags.end(), [name](absl::string_view flag) {
+    flag = absl::StripPrefix(absl::StripPrefix(flag, "-"), "-");
+    return flag == name || absl::StartsWith(flag, absl::StrCat(name, "="));
+  });
+}
+
+absl::Status CheckCount(absl::string_view flag, int minimum, int found) {
+  if (found >= minimum) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("--", flag, ": expected at least ", minimum, ", found ", found));
+}
+
+absl::StatusOr<LocalJobOptions> JobFromFlags(const char* argv0, std::vector<std::string> flags) {
+  LocalJobOptions job;
+  job.workers = absl::GetFlag(FLAGS_workers);
+  job.servers = absl::GetFlag(FLAGS_servers);
+  GS_RETURN_IF_ERROR(CheckCount("workers", 1, job.workers));
+  GS_RETURN_IF_ERROR(CheckCount("servers", 0, job.servers));
+  if (!flags.empty() && !absl::StartsWith(flags[0], "-")) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("expected worker flags after --, found \"", flags[0], "\""));
+  }
+  job.worker_binary = absl::GetFlag(FLAGS_worker_binary);
+  job.server_binary = absl::GetFlag(FLAGS_server_binary);
+  if (job.worker_binary.empty()) {
+    GS_ASSIGN_OR_RETURN(job.worker_binary, FindRunfile(argv0, "worker/worker"));
+  }
+  if (job.server_binary.empty() && job.servers > 0) {
+    GS_ASSIGN_OR_RETURN(job.server_binary, FindRunfile(argv0, "ps_server/ps_server"));
+  }
+  const std::string timeout =
+      absl::StrCat("--timeout=", absl::FormatDuration(absl::GetFlag(FLAGS_timeout)));
+  job.server_flags = {timeout};
+  job.worker_flags = {timeout};
+  if (!HasFlag(flags, "threads")) {
+    const int cores = static_cast<int>(std::thread::hardware_concurrency());
+    job.worker_flags.push_back(absl::StrCat("--threads=", std::max(1, cores / job.workers)));
+  }
+  job.worker_flags.insert(job.worker_flags.end(), flags.begin(), flags.end());
+  return job;
+}
+
+// "[worker 1]  ", as wide as the widest name of the job.
+std::string Prefix(const LocalJobOptions& job, absl::string_view process) {
+  const size_t width =
+      std::string("[worker ]").size() + absl::StrCat(std::max(job.workers, job.servers) - 1).size();
+  std::string prefix = absl::StrCat("[", process, "]");
+  prefix.resize(std::max(prefix.size(), width), ' ');
+  return prefix;
+}
+
+void PrintLines(LocalJobOptions* job) {
+  job->on_line = [job](absl::string_view process, absl::string_view line, bool is_stderr) {
+    std::FILE* out = is_stderr ? stderr : stdout;
+    std::fprintf(out, "%s %.*s\n", Prefix(*job, process).c_str(), static_cast<int>(line.size()),
+                 line.data());
+    std::fflush(out);
+  };
+  job->on_start = [job](absl::string_view process, int pid) {
+    std::printf("%s started, pid %d\n", Prefix(*job, process).c_str(), pid);
+    std::fflush(stdout);
+  };
+  job->on_failure = [](absl::string_view failure) {
+    std::fprintf(stderr, "launch: %.*s; stopping the rest\n", static_cast<int>(failure.size()),
+                 failure.data());
+  };
+}
+
+int Launch(const char* argv0, std::vector<std::string> flags) {
+  absl::StatusOr<LocalJobOptions> job = JobFromFlags(argv0, std::move(flags));
+  if (!job.ok()) {
+    std::fprintf(stderr, "launch: %s\n", std::string(job.status().message()).c_str());
+    return 2;
+  }
+  PrintLines(&*job);
+  job->interrupt = &interrupt_signal;
+  for (int signal : {SIGINT, SIGTERM, SIGHUP}) std::signal(signal, HandleSignal);
+  const absl::StatusOr<LocalJobResult> result = RunLocalJob(*job);
+  if (!result.ok()) {
+    std::fprintf(stderr, "launch: %s\n", std::string(result.status().message()).c_str());
+    return 1;
+  }
+  return result->exit_code;
+}
+
+}  // namespace
+}  // namespace gradsync
+
+int main(int argc, char** argv) {
+  gradsync::FlagOptions options;
+  options.usage = gradsync::kUsage;
+  options.aliases = {{"worker", "workers"}, {"server", "servers"}};
+  return gradsync::Launch(argv[0], gradsync::ParseFlagsOrExit(argc, argv, options));
+}

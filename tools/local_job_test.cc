@@ -1,0 +1,201 @@
+#include "tools/local_job.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace gradsync {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+class LocalJobTest : public ::testing::Test {
+ protected:
+  LocalJobTest() {
+    options_.worker_binary = "tools/test_member";
+    options_.server_binary = options_.worker_binary;
+    options_.settle = absl::Milliseconds(100);
+    options_.grace = absl::Milliseconds(200);
+    options_.on_line = [this](absl::string_view process, absl::string_view line, bool is_stderr) {
+      lines_.push_back(absl::StrCat(process, is_stderr ? "! " : ": ", line));
+    };
+    options_.on_start = [this](absl::string_view, int pid) { pids_.push_back(pid); };
+    options_.on_failure = [this](absl::string_view failure) {
+      failures_.push_back(std::string(failure));
+    };
+  }
+
+  ~LocalJobTest() override {
+    for (int pid : pids_) {
+      EXPECT_EQ(kill(pid, 0), -1) << "process " << pid << " was left behind";
+      EXPECT_EQ(errno, ESRCH);
+    }
+  }
+
+  void Behave(const std::string& victim, const std::string& does, const std::string& others) {
+    const std::vector<std::string> flags = {absl::StrCat("--victim=", victim),
+                                            absl::StrCat("--victim_does=", does),
+                                            absl::StrCat("--others_do=", others)};
+    options_.worker_flags = flags;
+    options_.server_flags = flags;
+  }
+
+  LocalJobResult Run() {
+    absl::StatusOr<LocalJobResult> result = RunLocalJob(options_);
+    EXPECT_TRUE(result.ok()) << result.status();
+    return result.ok() ? *result : LocalJobResult();
+  }
+
+  LocalJobOptions options_;
+  std::vector<std::string> lines_;
+  std::vector<int> pids_;
+  std::vector<std::string> failures_;
+};
+
+TEST_F(LocalJobTest, WorkersGetTheirRanksAndTheAddressesOfServersAndStore) {
+  options_.workers = 3;
+  options_.servers = 2;
+  options_.worker_flags = {"--threads=7"};
+  const LocalJobResult result = Run();
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_EQ(result.failure, "");
+  EXPECT_TRUE(failures_.empty());
+  EXPECT_EQ(pids_.size(), 5);
+  const std::string servers = "servers 127.0.0.1:1111+127.0.0.1:1111 threads 7";
+  EXPECT_THAT(lines_, Contains("worker 0: worker0 of 3 topology ps master 127.0.0.1:0 " + servers));
+  EXPECT_THAT(lines_,
+              Contains("worker 2: worker2 of 3 topology ps master 127.0.0.1:2222 " + servers));
+}
+
+TEST_F(LocalJobTest, AJobWithoutServersLeavesTheTopologyToItsFlags) {
+  options_.workers = 2;
+  options_.worker_flags = {"--topology=ring"};
+  EXPECT_EQ(Run().exit_code, 0);
+  EXPECT_THAT(lines_, Contains(StartsWith("worker 1: worker1 of 2 topology ring")));
+}
+
+TEST_F(LocalJobTest, AllOutputArrivesInOrderWithItsStream) {
+  Behave("worker0", "lines:1000", "exit:0");
+  EXPECT_EQ(Run().exit_code, 0);
+  std::vector<std::string> errors;
+  for (const std::string& line : lines_) {
+    if (absl::StartsWith(line, "worker 0! ")) errors.push_back(line);
+  }
+  ASSERT_EQ(errors.size(), 500);
+  for (int i = 0; i < 500; ++i) EXPECT_EQ(errors[i], absl::StrCat("worker 0! line ", 2 * i + 1));
+  EXPECT_EQ(lines_.size(), 1001);
+}
+
+TEST_F(LocalJobTest, MetricsAreCollectedByRankAndByServer) {
+  options_.workers = 2;
+  options_.servers = 1;
+  options_.collect_metrics = true;
+  const LocalJobResult result = Run();
+  EXPECT_THAT(result.worker_metrics, ElementsAre("worker0", "worker1"));
+  EXPECT_THAT(result.server_metrics, ElementsAre("server"));
+}
+
+TEST_F(LocalJobTest, TheFirstFailureIsNamedAndTheRestIsStopped) {
+  options_.workers = 3;
+  options_.servers = 1;
+  Behave("worker1", "signal:9", "hang");
+  const absl::Time start = absl::Now();
+  const LocalJobResult result = Run();
+  EXPECT_LT(absl::Now() - start, absl::Seconds(5));
+  EXPECT_EQ(result.exit_code, 137);
+  EXPECT_THAT(result.failure,
+              AllOf(StartsWith("worker 1 (pid "), EndsWith("): killed by signal 9 (SIGKILL)")));
+  EXPECT_EQ(result.failure_detail, "about to die");
+  EXPECT_THAT(failures_, ElementsAre(result.failure));
+}
+
+TEST_F(LocalJobTest, AServerThatFailsEndsTheJob) {
+  options_.workers = 2;
+  options_.servers = 1;
+  Behave("server", "exit:3", "hang");
+  const LocalJobResult result = Run();
+  EXPECT_EQ(result.exit_code, 3);
+  EXPECT_THAT(result.failure, AllOf(StartsWith("server 0 (pid "), EndsWith("): exit code 3")));
+}
+
+TEST_F(LocalJobTest, AProcessThatIgnoresSigtermIsKilled) {
+  options_.workers = 2;
+  Behave("worker1", "exit:1", "stubborn");
+  EXPECT_EQ(Run().exit_code, 1);
+}
+
+TEST_F(LocalJobTest, BadInputStopsTheRestAtOnce) {
+  options_.workers = 2;
+  options_.settle = absl::Seconds(100);
+  Behave("worker1", "exit:2", "hang");
+  const absl::Time start = absl::Now();
+  EXPECT_EQ(Run().exit_code, 2);
+  EXPECT_LT(absl::Now() - start, absl::Seconds(20));
+}
+
+TEST_F(LocalJobTest, AProcessThatNeverSaysWhereItListensIsNamed) {
+  options_.servers = 1;
+  options_.start_timeout = absl::Milliseconds(200);
+  Behave("server", "silent", "hang");
+  const LocalJobResult result = Run();
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.failure, AllOf(StartsWith("server 0 (pid "),
+                                    EndsWith("did not say where it listens within 200ms")));
+}
+
+TEST_F(LocalJobTest, ServersThatOutliveTheWorkersAreAFailure) {
+  options_.servers = 1;
+  options_.linger = absl::Milliseconds(200);
+  Behave("server", "hang", "exit:0");
+  const LocalJobResult result = Run();
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.failure, HasSubstr("still runs 200ms after all workers have ended"));
+}
+
+TEST_F(LocalJobTest, AnInterruptReachesAllProcesses) {
+  std::atomic<int> interrupt{0};
+  options_.workers = 2;
+  options_.interrupt = &interrupt;
+  options_.settle = absl::Seconds(100);
+  Behave("", "", "hang");
+  auto record = options_.on_line;
+  options_.on_line = [&](absl::string_view process, absl::string_view line, bool is_stderr) {
+    record(process, line, is_stderr);
+    if (process == "worker 1" && line == "up") interrupt = SIGINT;
+  };
+  const LocalJobResult result = Run();
+  EXPECT_EQ(result.exit_code, 130);
+  EXPECT_EQ(result.failure, "interrupted by signal 2 (SIGINT)");
+}
+
+TEST_F(LocalJobTest, AMissingBinaryIsAnErrorThatNamesIt) {
+  options_.servers = 1;
+  options_.worker_binary = "tools/no_such_worker";
+  Behave("server", "hang", "hang");
+  const absl::Status status = RunLocalJob(options_).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("tools/no_such_worker"));
+}
+
+TEST_F(LocalJobTest, AJobWithoutWorkersIsAnError) {
+  options_.workers = 0;
+  EXPECT_EQ(RunLocalJob(options_).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace gradsync

@@ -1,0 +1,98 @@
+// Stands in for //worker and //ps_server in tests of what starts and stops them. One member, the
+// victim, behaves as --victim_does says once the others are up; the others as --others_do says.
+//
+// Behaviours: exit:N, signal:N (raises it), hang, stubborn (hangs and ignores SIGTERM), lines:N
+// (prints N lines, the odd ones on stderr, then exits), silent (never writes --port_file).
+
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/time.h"
+#include "base/flags.h"
+#include "base/write_file.h"
+
+ABSL_FLAG(std::string, listen, "", "makes this a server");
+ABSL_FLAG(std::string, topology, "local", "printed");
+ABSL_FLAG(std::vector<std::string>, servers, {}, "their number is printed");
+ABSL_FLAG(int, rank, -1, "of this worker");
+ABSL_FLAG(int, world_size, -1, "number of workers");
+ABSL_FLAG(std::string, master, "", "printed");
+ABSL_FLAG(std::string, port_file, "", "written by servers and rank 0");
+ABSL_FLAG(std::string, metrics_json, "", "gets the member's name");
+ABSL_FLAG(int, threads, 0, "printed");
+ABSL_FLAG(absl::Duration, timeout, absl::ZeroDuration(), "ignored");
+ABSL_FLAG(std::string, victim, "", "name of a member: worker0, ..., or server for all servers");
+ABSL_FLAG(std::string, victim_does, "exit:0", "behaviour");
+ABSL_FLAG(std::string, others_do, "exit:0", "behaviour");
+
+namespace gradsync {
+namespace {
+
+[[noreturn]] void Hang() {
+  while (true) pause();
+}
+
+int Behave(const std::string& behaviour) {
+  const std::pair<std::string, std::string> parts = absl::StrSplit(behaviour, ':');
+  int number = 0;
+  if (!parts.second.empty() && !absl::SimpleAtoi(parts.second, &number)) return 99;
+  if (parts.first == "exit") return number;
+  if (parts.first == "signal") {
+    std::fprintf(stderr, "about to die\n");
+    raise(number);
+  }
+  if (parts.first == "lines") {
+    for (int i = 0; i < number; ++i) std::fprintf(i % 2 == 0 ? stdout : stderr, "line %d\n", i);
+    return 0;
+  }
+  if (parts.first == "stubborn") std::signal(SIGTERM, SIG_IGN);
+  if (parts.first == "stubborn" || parts.first == "hang" || parts.first == "silent") {
+    std::printf("up\n");
+    std::fflush(stdout);
+    Hang();
+  }
+  return 99;
+}
+
+int RunMember() {
+  const bool is_server = !absl::GetFlag(FLAGS_listen).empty();
+  const int rank = absl::GetFlag(FLAGS_rank);
+  const std::string name = is_server ? "server" : absl::StrCat("worker", rank);
+  const std::string behaviour = name == absl::GetFlag(FLAGS_victim)
+                                    ? absl::GetFlag(FLAGS_victim_does)
+                                    : absl::GetFlag(FLAGS_others_do);
+  if ((is_server || rank == 0) && behaviour != "silent") {
+    const std::string address = is_server ? "127.0.0.1:1111\n" : "127.0.0.1:2222\n";
+    if (!WriteFileAtomically(absl::GetFlag(FLAGS_port_file), address).ok()) return 99;
+  }
+  if (!absl::GetFlag(FLAGS_metrics_json).empty() &&
+      !WriteFileAtomically(absl::GetFlag(FLAGS_metrics_json), name).ok()) {
+    return 99;
+  }
+  std::printf("%s of %d topology %s master %s servers %s threads %d\n", name.c_str(),
+              absl::GetFlag(FLAGS_world_size), absl::GetFlag(FLAGS_topology).c_str(),
+              absl::GetFlag(FLAGS_master).c_str(),
+              absl::StrJoin(absl::GetFlag(FLAGS_servers), "+").c_str(),
+              absl::GetFlag(FLAGS_threads));
+  std::fflush(stdout);
+  return Behave(behaviour);
+}
+
+}  // namespace
+}  // namespace gradsync
+
+int main(int argc, char** argv) {
+  gradsync::ParseFlagsOrExit(argc, argv);
+  return gradsync::RunMember();
+}
