@@ -56,8 +56,9 @@ struct Connection {
     // We cancel nothing but watches, so this is the server's end.
     const absl::StatusCode code =
         absl::IsCancelled(cause) ? absl::StatusCode::kUnavailable : cause.code();
+    // What the server says names the key; what gRPC itself says does not.
     const std::string what =
-        absl::StrContains(cause.message(), key) ? "" : absl::StrCat("\"", key, "\": ");
+        absl::StrContains(cause.message(), key) ? "" : absl::StrCat("\"", key, "\": no answer: ");
     return absl::Status(code, absl::StrCat("store at ", address, ": ", what, cause.message()));
   }
 
