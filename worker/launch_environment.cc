@@ -16,7 +16,7 @@ namespace {
 constexpr int kDefaultPort = 29500;
 constexpr int kAny = std::numeric_limits<int>::max();
 
-using Getenv = std::function<absl::optional<std::string>(absl::string_view)>;
+using Lookup = std::function<absl::optional<std::string>(absl::string_view)>;
 
 absl::Status Unexpected(absl::string_view variable, absl::string_view expected,
                         absl::string_view found) {
@@ -26,11 +26,11 @@ absl::Status Unexpected(absl::string_view variable, absl::string_view expected,
 
 class Environment {
  public:
-  explicit Environment(const Getenv& getenv) : getenv_(getenv) {}
+  explicit Environment(const Lookup& lookup) : lookup_(lookup) {}
 
   // Unset and empty are the same.
   absl::optional<std::string> Text(absl::string_view variable) const {
-    absl::optional<std::string> value = getenv_(variable);
+    absl::optional<std::string> value = lookup_(variable);
     if (value.has_value() && value->empty()) value.reset();
     return value;
   }
@@ -72,7 +72,7 @@ class Environment {
   }
 
  private:
-  const Getenv& getenv_;
+  const Lookup& lookup_;
 };
 
 absl::Status ReadRanks(const Environment& env, absl::string_view rank, absl::string_view size,
@@ -176,7 +176,7 @@ absl::Status ReadSlurm(const Environment& env, LaunchEnvironment* result) {
 
 }  // namespace
 
-absl::StatusOr<LaunchEnvironment> DetectLaunchEnvironment(const Getenv& getenv) {
+absl::StatusOr<LaunchEnvironment> DetectLaunchEnvironment(const Lookup& lookup) {
   struct Candidate {
     Launcher launcher;
     absl::string_view rank;
@@ -188,7 +188,7 @@ absl::StatusOr<LaunchEnvironment> DetectLaunchEnvironment(const Getenv& getenv) 
       {Launcher::kMpich, "PMI_RANK", ReadMpich},
       {Launcher::kSlurm, "SLURM_PROCID", ReadSlurm},
   };
-  const Environment env(getenv);
+  const Environment env(lookup);
   LaunchEnvironment result;
   for (const Candidate& candidate : kCandidates) {
     if (!env.Has(candidate.rank)) continue;

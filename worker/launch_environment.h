@@ -43,13 +43,13 @@ struct LaunchEnvironment {
 // not set) win under all of them. Without MASTER_ADDR, an MPI job takes the job's first Slurm host,
 // or 127.0.0.1 if all of it runs on this host.
 //
-// Pure: `getenv` is all it asks. A WORLD_SIZE without RANK is what job scripts export for other
+// Pure: `lookup` is all it asks. A WORLD_SIZE without RANK is what job scripts export for other
 // programs; it must then agree with the launcher's. Nothing set at all is no error.
 //
 // Errors: INVALID_ARGUMENT naming the variable, what was expected and what was found, when a value
 // is garbled, missing, or contradicts another.
 absl::StatusOr<LaunchEnvironment> DetectLaunchEnvironment(
-    const std::function<absl::optional<std::string>(absl::string_view name)>& getenv);
+    const std::function<absl::optional<std::string>(absl::string_view name)>& lookup);
 
 }  // namespace gradsync
 
