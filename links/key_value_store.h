@@ -35,11 +35,12 @@ class KeyValueStore {
   // Waits until the key is set.
   virtual absl::StatusOr<std::string> Get(absl::string_view key, absl::Time deadline) = 0;
 
-  // An all-gather through the store: gives `value` as `rank`'s part, waits until all `world_size` ranks gave theirs under
-  // `key`, and returns them in rank order. The store forgets the parts when all ranks are there, so a key that is used
-  // again names a new exchange: use each key once, or a rank that lags may meet the wrong one. A rank that gives up takes
-  // its part back, so none of the others gets the parts either. Values set under the same key are another thing.
-  // INVALID_ARGUMENT when a rank comes while it waits already, is outside the world, or world sizes differ.
+  // An all-gather through the store: gives `value` as `rank`'s part, waits until all `world_size`
+  // ranks gave theirs under `key`, and returns them in rank order. The store forgets the parts when
+  // all ranks are there, so a key that is used again names a new exchange: use each key once, or a
+  // rank that lags may meet the wrong one. A rank that gives up takes its part back, so none of the
+  // others gets the parts either. Values set under the same key are another thing. INVALID_ARGUMENT
+  // when a rank comes while it waits already, is outside the world, or world sizes differ.
   virtual absl::StatusOr<std::vector<std::string>> Exchange(absl::string_view key, int rank,
                                                             int world_size, absl::string_view value,
                                                             absl::Time deadline) = 0;
