@@ -103,6 +103,9 @@ class ParameterShard {
   // True between steps.
   bool idle() const { return progress_.idle(); }
 
+  // Begun so far.
+  int64_t steps() const { return progress_.steps_begun(); }
+
  private:
   struct Chunk;
 

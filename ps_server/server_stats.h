@@ -12,7 +12,13 @@ struct ServerStats {
   int64_t rx_bytes = 0;
   int64_t tx_messages = 0;
   int64_t rx_messages = 0;
-  int64_t steps = 0;  // number of the last one
+  // The same of steps alone, without broadcasts.
+  int64_t step_tx_bytes = 0;
+  int64_t step_rx_bytes = 0;
+  int64_t steps = 0;        // begun in this run
+  int64_t shard_bytes = 0;  // of the gradient; 0 until all workers have come
+  int server = 0;           // this server's index, as the workers say
+  int workers = 0;          // 0 until all have come
 };
 
 }  // namespace gradsync

@@ -72,6 +72,7 @@ struct Service::Group {
   std::vector<std::vector<SegmentId>> orders;                      // by rank
   std::vector<std::vector<std::shared_ptr<FrameStream>>> streams;  // by rank and connection
   std::vector<std::atomic<int>> on_their_way;                      // by rank: pushed, not credited
+  int64_t shard_bytes = 0;
   std::atomic<size_t> results{0};  // sent; spreads them over connections
 };
 
@@ -123,7 +124,14 @@ ServerStats Service::stats() const {
   stats.rx_bytes = rx_bytes_;
   stats.tx_messages = tx_messages_;
   stats.rx_messages = rx_messages_;
-  stats.steps = steps_;
+  stats.step_tx_bytes = step_tx_bytes_;
+  stats.step_rx_bytes = step_rx_bytes_;
+  if (const Group* group = group_.load(std::memory_order_acquire); group != nullptr) {
+    stats.steps = group->shard->steps();
+    stats.shard_bytes = group->shard_bytes;
+    stats.server = group->terms.server_index();
+    stats.workers = group->terms.world_size();
+  }
   return stats;
 }
 
@@ -186,6 +194,7 @@ absl::Status Service::StartGroup() {
   const int server = group->terms.server_index();
   GS_ASSIGN_OR_RETURN(
       group->shard, ParameterShard::Create(plan, shards, server, group->terms.update_site(), this));
+  group->shard_bytes = shards.bytes(server);
   group->on_their_way = std::vector<std::atomic<int>>(plan.world_size());
   group->streams.resize(plan.world_size());
   for (int rank = 0; rank < plan.world_size(); ++rank) {
@@ -253,8 +262,8 @@ absl::Status Service::OnPush(Session& session, const proto::FrameHeader& header,
   GS_RETURN_IF_ERROR(TakeCredit(session.rank));
   GS_RETURN_IF_ERROR(session.sequence->Push(SegmentOf(header), step.step));
   rx_bytes_ += static_cast<int64_t>(payload.size());
+  step_rx_bytes_ += static_cast<int64_t>(payload.size());
   ++rx_messages_;
-  steps_ = step.step;
   return group.shard->Push(session.rank, SegmentOf(header), step, std::move(payload));
 }
 
@@ -320,7 +329,7 @@ absl::Status Service::OnState(Session& session, const proto::FrameHeader& header
 absl::Status Service::OnGoodbye(Session& session) {
   Group& group = *group_.load(std::memory_order_acquire);
   if (!group.shard->idle()) {
-    return absl::InvalidArgumentError(absl::StrCat("left in the middle of step ", steps_.load()));
+    return absl::InvalidArgumentError("left in the middle of a step");
   }
   session.left = true;
   session.stream->Send(Frame(proto::FrameHeader::GOODBYE));
@@ -361,7 +370,10 @@ void Service::OnResult(SegmentId segment, int64_t step, std::shared_ptr<LentBuff
   SetSegment(segment, &header);
   header.mutable_step()->set_number(static_cast<uint64_t>(step));
   const size_t connection = group.results++ % group.terms.connections();
-  for (const auto& streams : group.streams) SendValues(*streams[connection], header, values);
+  for (const auto& streams : group.streams) {
+    SendValues(*streams[connection], header, values);
+    step_tx_bytes_ += static_cast<int64_t>(values->bytes().size());
+  }
 }
 
 void Service::OnSquares(int64_t step, std::vector<double> squares) {

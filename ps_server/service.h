@@ -102,7 +102,8 @@ class Service : private ShardEvents {
   std::unique_ptr<Group> group_storage_;
   std::atomic<Group*> group_{nullptr};
 
-  std::atomic<int64_t> tx_bytes_{0}, rx_bytes_{0}, tx_messages_{0}, rx_messages_{0}, steps_{0};
+  std::atomic<int64_t> tx_bytes_{0}, rx_bytes_{0}, tx_messages_{0}, rx_messages_{0};
+  std::atomic<int64_t> step_tx_bytes_{0}, step_rx_bytes_{0};
 };
 
 }  // namespace gradsync

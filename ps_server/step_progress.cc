@@ -34,6 +34,7 @@ absl::Status StepProgress::Enter(int rank, const StepOptions& step) {
   }
   step_ = step;
   first_rank_ = rank;
+  ++steps_begun_;
   unfolded_ = chunks_;
   unfinished_ = chunks_;
   std::fill(norms_.begin(), norms_.end(), absl::nullopt);
@@ -80,6 +81,11 @@ void StepProgress::SetLastStep(int64_t step) {
 bool StepProgress::idle() const {
   MutexLock lock(&mutex_);
   return unfinished_ == 0;
+}
+
+int64_t StepProgress::steps_begun() const {
+  MutexLock lock(&mutex_);
+  return steps_begun_;
 }
 
 StepOptions StepProgress::step() const {

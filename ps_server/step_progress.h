@@ -41,7 +41,8 @@ class StepProgress {
   void SetLastStep(int64_t step);
 
   bool idle() const;
-  StepOptions step() const;  // under way, or the last one
+  int64_t steps_begun() const;  // by Enter()
+  StepOptions step() const;     // under way, or the last one
 
  private:
   const int chunks_;
@@ -50,6 +51,7 @@ class StepProgress {
   int first_rank_ ABSL_GUARDED_BY(mutex_) = 0;  // that began the step
   int unfolded_ ABSL_GUARDED_BY(mutex_) = 0;
   int unfinished_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t steps_begun_ ABSL_GUARDED_BY(mutex_) = 0;
   std::vector<absl::optional<double>> norms_ ABSL_GUARDED_BY(mutex_);
 };
 

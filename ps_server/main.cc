@@ -1,0 +1,211 @@
+// One parameter server, for one run of a job. `bazel run //ps_server -- --help` lists the flags;
+// README.md shows a job.
+//
+// Exit codes: 0 when all workers said goodbye, 1 when the run failed, 2 when it could not begin
+// (flags, port, master).
+
+#include <pthread.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "absl/flags/flag.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/credentials.h"
+#include "base/flags.h"
+#include "base/host_port.h"
+#include "base/local_address.h"
+#include "base/status_macros.h"
+#include "base/write_file.h"
+#include "grpc/support/log.h"
+#include "links/grpc_store.h"
+#include "links/grpc_stream.h"
+#include "ps_server/metrics.h"
+#include "ps_server/server.h"
+
+ABSL_FLAG(std::string, listen, "127.0.0.1:0", "host:port to listen at; port 0: any free one");
+ABSL_FLAG(std::string, port_file, "", "writes the server's host:port here once it listens");
+ABSL_FLAG(
+    std::string, master, "",
+    "host:port of rank 0's store, to register there; without it workers are told by --servers");
+ABSL_FLAG(std::string, run_id, "",
+          "serve workers of this run only; default: the first that come, or \"job\" with --master");
+ABSL_FLAG(int, attempt, 0, "of the run, counted by the launcher");
+ABSL_FLAG(std::string, metrics_json, "",
+          "where to write ServerMetrics (proto/run_record.proto) at the end");
+ABSL_FLAG(absl::Duration, timeout, absl::Seconds(60), "until all workers have come");
+
+namespace gradsync {
+namespace {
+
+// `bazel run` starts programs elsewhere, but a user's paths are relative to where he was.
+std::string UserPath(const std::string& path) {
+  const char* directory = std::getenv("BUILD_WORKING_DIRECTORY");
+  return path.empty() ? path : ResolvePath(path, directory == nullptr ? "" : directory);
+}
+
+sigset_t EndingSignals() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  return signals;
+}
+
+// Ends the server when the process is told to end. The signals must be blocked in all threads.
+class SignalWatch {
+ public:
+  explicit SignalWatch(ParameterServer* server) : thread_([this, server] { Watch(*server); }) {}
+
+  ~SignalWatch() {
+    done_ = true;
+    pthread_kill(thread_.native_handle(), SIGTERM);
+    thread_.join();
+  }
+
+  // From here on the server ends in good order; before, there is nobody to tell.
+  void Serving() { serving_ = true; }
+
+ private:
+  void Watch(ParameterServer& server) {
+    const sigset_t signals = EndingSignals();
+    int signal = 0;
+    sigwait(&signals, &signal);
+    if (done_) return;
+    const char* const name = signal == SIGINT ? "SIGINT" : "SIGTERM";
+    if (!serving_) {
+      std::fprintf(stderr, "ps_server: told to end by %s\n", name);
+      _exit(1);
+    }
+    server.Stop(absl::CancelledError(absl::StrCat("the server was told to end by ", name)));
+  }
+
+  std::atomic<bool> done_{false};
+  std::atomic<bool> serving_{false};
+  std::thread thread_;  // last: uses all of the above
+};
+
+struct Flags {
+  std::string listen = absl::GetFlag(FLAGS_listen);
+  std::string port_file = UserPath(absl::GetFlag(FLAGS_port_file));
+  std::string master = absl::GetFlag(FLAGS_master);
+  std::string run_id = absl::GetFlag(FLAGS_run_id);
+  int attempt = absl::GetFlag(FLAGS_attempt);
+  std::string metrics_json = UserPath(absl::GetFlag(FLAGS_metrics_json));
+  absl::Duration timeout = absl::GetFlag(FLAGS_timeout);
+};
+
+// As peers reach this server, which may listen at all addresses.
+absl::StatusOr<std::string> ReachableAddress(const Flags& flags, const std::string& bound) {
+  GS_ASSIGN_OR_RETURN(const HostPort host_port, ParseHostPort(bound));
+  if (host_port.host != "0.0.0.0" && host_port.host != "::") return bound;
+  if (flags.master.empty()) return bound;
+  GS_ASSIGN_OR_RETURN(const std::string host, LocalAddress(flags.master, ""));
+  return absl::StrCat(host, ":", host_port.port);
+}
+
+// Takes the first free place under <run_id>/<attempt>/server/.
+absl::Status Register(const Flags& flags, const std::string& address) {
+  const absl::Time deadline = absl::Now() + flags.timeout;
+  GS_ASSIGN_OR_RETURN(const std::shared_ptr<KeyValueStore> store,
+                      ConnectStore(flags.master, InsecureCredentials(), deadline));
+  for (int i = 0;; ++i) {
+    const std::string key = absl::StrCat(flags.run_id, "/", flags.attempt, "/server/", i);
+    GS_ASSIGN_OR_RETURN(const std::string holder, store->SetIfAbsent(key, address, deadline));
+    if (holder == address) return absl::OkStatus();
+  }
+}
+
+absl::Status CheckFlags(Flags& flags) {
+  if (const auto listen = ParseHostPort(flags.listen); !listen.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("--listen: ", listen.status().message()));
+  }
+  if (!flags.master.empty()) {
+    if (const auto master = ParseHostPort(flags.master); !master.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat("--master: ", master.status().message()));
+    }
+    if (flags.run_id.empty()) flags.run_id = "job";
+  }
+  if (flags.timeout <= absl::ZeroDuration()) {
+    return absl::InvalidArgumentError(absl::StrCat("--timeout: expected a time above 0, found ",
+                                                   absl::FormatDuration(flags.timeout)));
+  }
+  return absl::OkStatus();
+}
+
+int Complain(int code, absl::string_view what, const absl::Status& status) {
+  std::fprintf(stderr, "ps_server: %s%s\n", std::string(what).c_str(),
+               code == 2 ? std::string(status.message()).c_str() : status.ToString().c_str());
+  return code;
+}
+
+// Says where the server is, to whoever should know.
+absl::Status Announce(const Flags& flags, const std::string& address) {
+  if (!flags.port_file.empty()) {
+    GS_RETURN_IF_ERROR(WriteFileAtomically(flags.port_file, address + "\n"));
+  }
+  std::printf("listening on %s\n", address.c_str());
+  std::fflush(stdout);
+  if (flags.master.empty()) return absl::OkStatus();
+  const absl::Status registered = Register(flags, address);
+  if (registered.ok()) return registered;
+  return absl::Status(registered.code(),
+                      absl::StrCat("--master=", flags.master, ": ", registered.message()));
+}
+
+int Main(int argc, char** argv) {
+  const auto positional = ParseFlagsOrExit(
+      argc, argv, {"ps_server [flags]: serves parameters to the workers of one training job."});
+  if (!positional.empty()) {
+    return Complain(2, "",
+                    absl::InvalidArgumentError(
+                        absl::StrCat("expected flags only, found \"", positional[0], "\"")));
+  }
+  Flags flags;
+  if (const absl::Status status = CheckFlags(flags); !status.ok()) return Complain(2, "", status);
+
+  gpr_set_log_function([](gpr_log_func_args*) {});  // what fails comes back as a status
+  const sigset_t signals = EndingSignals();
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);  // before any thread starts
+  ServerOptions options;
+  options.link = NewGrpcLink();
+  options.listen = flags.listen;
+  options.run_id = flags.run_id;
+  options.attempt = flags.attempt;
+  options.timeout = flags.timeout;
+  absl::StatusOr<std::unique_ptr<ParameterServer>> server = ParameterServer::Start(options);
+  if (!server.ok()) return Complain(2, "--listen: ", server.status());
+  SignalWatch watch(server->get());
+  const absl::StatusOr<std::string> address = ReachableAddress(flags, (*server)->address());
+  if (!address.ok()) return Complain(2, "--listen: ", address.status());
+  if (const absl::Status status = Announce(flags, *address); !status.ok()) {
+    return Complain(2, "", status);
+  }
+
+  watch.Serving();
+  const absl::Status ended = (*server)->Wait();
+  const ServerStats stats = (*server)->stats();
+  if (!flags.metrics_json.empty()) {
+    const absl::Status written = WriteServerMetrics(stats, *address, flags.metrics_json);
+    if (!written.ok()) return Complain(1, "--metrics_json: ", written);
+  }
+  if (!ended.ok()) return Complain(1, "", ended);
+  std::printf("served %ld steps to %d workers: %.1f MB received, %.1f MB sent\n",
+              static_cast<long>(stats.steps), stats.workers,
+              static_cast<double>(stats.rx_bytes) * 1e-6,
+              static_cast<double>(stats.tx_bytes) * 1e-6);
+  return 0;
+}
+
+}  // namespace
+}  // namespace gradsync
+
+int main(int argc, char** argv) { return gradsync::Main(argc, argv); }

@@ -1,0 +1,110 @@
+#include "ps_server/raw_worker.h"
+
+#include <deque>
+#include <utility>
+
+#include "absl/time/clock.h"
+#include "plan/frame_fields.h"
+#include "plan/plan_proto.h"
+
+namespace gradsync {
+namespace {
+
+absl::Time Soon() { return absl::Now() + absl::Seconds(30); }
+
+}  // namespace
+
+class RawStream::Sink : public FrameSink {
+ public:
+  void OnFrame(const proto::FrameHeader& header, Payload) override {
+    MutexLock lock(&mutex);
+    heard.push_back(header);
+    changed.SignalAll();
+  }
+  void OnClosed(absl::Status) override {
+    MutexLock lock(&mutex);
+    closed = true;
+    changed.SignalAll();
+  }
+
+  Mutex mutex;
+  CondVar changed;
+  std::deque<proto::FrameHeader> heard ABSL_GUARDED_BY(mutex);
+  bool closed ABSL_GUARDED_BY(mutex) = false;
+};
+
+proto::Hello RawStream::HelloFor(const Plan& plan, int rank) {
+  proto::Hello hello;
+  hello.set_run_id("test");
+  hello.set_rank(rank);
+  hello.set_address("10.0.0." + std::to_string(rank));
+  *hello.mutable_plan() = PlanToProto(plan);
+  proto::Terms& terms = *hello.mutable_terms();
+  terms.set_world_size(plan.world_size());
+  terms.set_connections(1);
+  terms.set_credit(2);
+  terms.add_weights(1);
+  terms.set_update_site(proto::WORKER);
+  terms.set_fingerprint(plan.fingerprint());
+  return hello;
+}
+
+RawStream::RawStream(StreamLink& link, const std::string& address)
+    : sink_(std::make_shared<Sink>()) {
+  auto stream = link.Connect(address, 0, sink_, Soon());
+  if (stream.ok()) stream_ = *std::move(stream);
+}
+
+RawStream::~RawStream() { Cancel(); }
+
+void RawStream::Cancel() {
+  if (stream_ != nullptr) stream_->Cancel(absl::CancelledError("the test says so"));
+  stream_ = nullptr;
+}
+
+void RawStream::SayHello(const proto::Hello& hello) {
+  proto::FrameHeader header;
+  header.set_kind(proto::FrameHeader::HELLO);
+  Send(header, hello.SerializeAsString());
+}
+
+void RawStream::Send(proto::FrameHeader header, std::string payload) {
+  auto kept = std::make_shared<const std::string>(std::move(payload));
+  OutgoingFrame frame;
+  frame.header = std::move(header);
+  frame.payload = absl::MakeConstSpan(kept->data(), kept->size());
+  frame.released = [kept] {};
+  stream_->Send(std::move(frame));
+}
+
+void RawStream::Push(SegmentId segment, const StepOptions& step, size_t bytes) {
+  proto::FrameHeader header;
+  header.set_kind(proto::FrameHeader::PUSH);
+  SetSegment(segment, &header);
+  SetStep(step, &header);
+  Send(header, std::string(bytes, '\0'));
+}
+
+absl::optional<proto::FrameHeader> RawStream::Await(proto::FrameHeader::Kind kind) {
+  const absl::Time deadline = Soon();
+  MutexLock lock(&sink_->mutex);
+  for (;;) {
+    while (!sink_->heard.empty()) {
+      proto::FrameHeader header = sink_->heard.front();
+      sink_->heard.pop_front();
+      if (header.kind() == kind) return header;
+    }
+    if (sink_->closed || sink_->changed.WaitWithDeadline(&sink_->mutex, deadline)) {
+      return absl::nullopt;
+    }
+  }
+}
+
+absl::Status RawStream::AwaitFailure() {
+  const absl::optional<proto::FrameHeader> header = Await(proto::FrameHeader::FAILED);
+  if (!header.has_value()) return absl::OkStatus();
+  return absl::Status(static_cast<absl::StatusCode>(header->error().code()),
+                      header->error().message());
+}
+
+}  // namespace gradsync

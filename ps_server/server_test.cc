@@ -1,0 +1,223 @@
+#include "ps_server/server.h"
+
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/time/clock.h"
+#include "gtest/gtest.h"
+#include "links/in_process_stream.h"
+#include "plan/shard_map.h"
+#include "ps_server/raw_worker.h"
+
+namespace gradsync {
+namespace {
+
+using Kind = proto::FrameHeader;
+
+Plan TwoWorkers(double momentum = 0.9) {
+  OptimizerSpec optimizer;
+  optimizer.groups.resize(1);
+  optimizer.groups[0].momentum = momentum;
+  return *Plan::FromBuckets({{"a", {200}, {1}, 0}}, {{0}}, optimizer, 2, /*chunk_bytes=*/64);
+}
+
+StepOptions Step(int64_t number, double lr = 0.1) {
+  StepOptions step;
+  step.step = number;
+  step.lr = lr;
+  return step;
+}
+
+class ServerTest : public testing::Test {
+ protected:
+  explicit ServerTest(absl::Duration timeout = absl::Seconds(30)) {
+    ServerOptions options;
+    options.link = link_;
+    options.timeout = timeout;
+    options.run_id = "test";
+    server_ = *ParameterServer::Start(options);
+  }
+
+  // Two workers that are welcome.
+  void Begin() {
+    for (int rank : {0, 1}) {
+      workers_.push_back(std::make_unique<RawStream>(*link_, server_->address()));
+      workers_[rank]->SayHello(RawStream::HelloFor(plan_, rank));
+    }
+    for (int rank : {0, 1}) {
+      ASSERT_TRUE(workers_[rank]->Await(Kind::HELLO).has_value());
+      orders_.push_back(PushOrder(plan_, *ShardMap::Create(plan_, {1}), 0, rank));
+    }
+  }
+
+  size_t Bytes(SegmentId segment) const {
+    return 4 * plan_.buckets()[segment.bucket].layout.range(segment.slot).size();
+  }
+
+  // Every worker and the server's own end hear the same.
+  void ExpectRunFails(absl::StatusCode code, const std::vector<std::string>& texts) {
+    for (auto& worker : workers_) {
+      if (worker != nullptr) ExpectStatus(worker->AwaitFailure(), code, texts);
+    }
+    workers_.clear();
+    ExpectStatus(server_->Wait(), code, texts);
+  }
+
+  static void ExpectStatus(const absl::Status& status, absl::StatusCode code,
+                           const std::vector<std::string>& texts) {
+    EXPECT_EQ(status.code(), code) << status;
+    for (const std::string& text : texts) {
+      EXPECT_TRUE(absl::StrContains(status.message(), text)) << status << "\nlacks " << text;
+    }
+  }
+
+  const Plan plan_ = TwoWorkers();
+  const std::shared_ptr<StreamLink> link_ = NewInProcessLink();
+  std::unique_ptr<ParameterServer> server_;
+  std::vector<std::unique_ptr<RawStream>> workers_;
+  std::vector<std::vector<SegmentId>> orders_;
+};
+
+TEST_F(ServerTest, APushOutOfOrderFailsTheRunSayingWhatWasExpected) {
+  Begin();
+  workers_[1]->Push(orders_[1][1], Step(1), Bytes(orders_[1][1]));
+  ExpectRunFails(absl::StatusCode::kInvalidArgument,
+                 {"rank 1 (10.0.0.1)", "expected bucket 0 slot 0", "found bucket 0 slot 1"});
+}
+
+TEST_F(ServerTest, APushWithoutCreditFailsTheRun) {
+  Begin();
+  // Rank 0 waits for rank 1's turn in chunk 0 of each stripe, so credit runs out.
+  const std::vector<SegmentId>& order = orders_[0];
+  for (SegmentId segment : order) workers_[0]->Push(segment, Step(1), Bytes(segment));
+  ExpectRunFails(absl::StatusCode::kInvalidArgument, {"rank 0", "at most 2 chunks", "found 3"});
+}
+
+TEST_F(ServerTest, APushOfAnotherSizeFailsTheRun) {
+  Begin();
+  workers_[0]->Push(orders_[0][0], Step(1), 12);
+  ExpectRunFails(absl::StatusCode::kInvalidArgument, {"rank 0", "expected 64 bytes", "found 12"});
+}
+
+TEST_F(ServerTest, LearningRatesThatDifferFailTheRunNamingRanksAndValues) {
+  Begin();
+  workers_[0]->Push(orders_[0][0], Step(1, 0.1), Bytes(orders_[0][0]));
+  ASSERT_TRUE(workers_[1] != nullptr);
+  workers_[1]->Push(orders_[1][0], Step(1, 0.2), Bytes(orders_[1][0]));
+  ExpectRunFails(
+      absl::StatusCode::kInvalidArgument,
+      {"ranks disagree", "rank 0 pushed step 1, lr 0.1", "rank 1 pushed step 1, lr 0.2"});
+}
+
+TEST_F(ServerTest, FramesThatWorkersDoNotSendFailTheRun) {
+  Begin();
+  proto::FrameHeader header;
+  header.set_kind(Kind::PULL);
+  workers_[0]->Send(header, "");
+  ExpectRunFails(absl::StatusCode::kInvalidArgument, {"rank 0", "PULL"});
+}
+
+TEST_F(ServerTest, ParametersFromAnotherRankThanZeroFailTheRun) {
+  Begin();
+  proto::FrameHeader header;
+  header.set_kind(Kind::PARAMETERS);
+  workers_[1]->Send(header, std::string(64, 'x'));
+  ExpectRunFails(absl::StatusCode::kInvalidArgument, {"rank 1", "from rank 0 only"});
+}
+
+TEST_F(ServerTest, ALostWorkerIsNamedToTheOthers) {
+  Begin();
+  workers_[1]->Cancel();
+  workers_[1] = nullptr;
+  ExpectRunFails(absl::StatusCode::kUnavailable, {"rank 1 (10.0.0.1) lost"});
+}
+
+TEST_F(ServerTest, ALeaverInTheMiddleOfAStepFailsTheRun) {
+  Begin();
+  workers_[0]->Push(orders_[0][0], Step(1), Bytes(orders_[0][0]));
+  proto::FrameHeader header;
+  header.set_kind(Kind::GOODBYE);
+  workers_[0]->Send(header, "");
+  ExpectRunFails(absl::StatusCode::kInvalidArgument, {"rank 0", "middle of a step"});
+}
+
+TEST_F(ServerTest, PlansThatDifferAreNamedByBothFingerprints) {
+  const Plan other = TwoWorkers(0.8);
+  for (int rank : {0, 1}) {
+    workers_.push_back(std::make_unique<RawStream>(*link_, server_->address()));
+    workers_[rank]->SayHello(RawStream::HelloFor(rank == 0 ? plan_ : other, rank));
+  }
+  ExpectRunFails(absl::StatusCode::kFailedPrecondition, {plan_.fingerprint(), other.fingerprint()});
+}
+
+TEST_F(ServerTest, TermsThatDifferFailTheRun) {
+  for (int rank : {0, 1}) {
+    workers_.push_back(std::make_unique<RawStream>(*link_, server_->address()));
+    proto::Hello hello = RawStream::HelloFor(plan_, rank);
+    if (rank == 1) hello.mutable_terms()->set_credit(3);
+    workers_[rank]->SayHello(hello);
+  }
+  ExpectRunFails(absl::StatusCode::kInvalidArgument, {"workers differ", "credit: 2", "credit: 3"});
+}
+
+TEST_F(ServerTest, StrangersAreTurnedAwayAlone) {
+  proto::Hello other_run = RawStream::HelloFor(plan_, 0);
+  other_run.set_run_id("other");
+  proto::Hello no_rank = RawStream::HelloFor(plan_, 2);
+  proto::Hello wide = RawStream::HelloFor(plan_, 0);
+  wide.mutable_terms()->set_connections(1 << 30);
+  proto::Hello no_site = RawStream::HelloFor(plan_, 0);
+  no_site.mutable_terms()->clear_update_site();
+  for (const proto::Hello& hello : {other_run, no_rank, wide, no_site}) {
+    RawStream stranger(*link_, server_->address());
+    stranger.SayHello(hello);
+    EXPECT_FALSE(stranger.AwaitFailure().ok()) << hello.ShortDebugString();
+  }
+  RawStream rude(*link_, server_->address());
+  rude.Push({0, 0}, Step(1), 64);
+  ExpectStatus(rude.AwaitFailure(), absl::StatusCode::kInvalidArgument, {"expected HELLO"});
+  RawStream garbled(*link_, server_->address());
+  proto::FrameHeader header;
+  header.set_kind(Kind::HELLO);
+  garbled.Send(header, "\xff\xff\xff");
+  ExpectStatus(garbled.AwaitFailure(), absl::StatusCode::kInvalidArgument, {"not a Hello"});
+  Begin();
+  RawStream second(*link_, server_->address());
+  second.SayHello(RawStream::HelloFor(plan_, 1));
+  ExpectStatus(second.AwaitFailure(), absl::StatusCode::kFailedPrecondition, {"already"});
+  for (int rank : {0, 1}) {
+    header.set_kind(Kind::GOODBYE);
+    workers_[rank]->Send(header, "");
+    EXPECT_TRUE(workers_[rank]->Await(Kind::GOODBYE).has_value());
+  }
+  workers_.clear();
+  EXPECT_EQ(server_->Wait(), absl::OkStatus());
+}
+
+TEST_F(ServerTest, StopReachesWorkersAndWait) {
+  Begin();
+  server_->Stop(absl::CancelledError("enough"));
+  ExpectRunFails(absl::StatusCode::kCancelled, {"enough"});
+}
+
+class ImpatientServerTest : public ServerTest {
+ protected:
+  ImpatientServerTest() : ServerTest(absl::Milliseconds(50)) {}
+};
+
+TEST_F(ImpatientServerTest, AServerThatNobodyComesToEnds) {
+  ExpectRunFails(absl::StatusCode::kDeadlineExceeded, {"nobody said hello"});
+}
+
+TEST_F(ImpatientServerTest, AnIncompleteGroupEndsNamingTheMissingRank) {
+  workers_.push_back(std::make_unique<RawStream>(*link_, server_->address()));
+  workers_[0]->SayHello(RawStream::HelloFor(plan_, 0));
+  std::thread main([this] { server_->Wait().IgnoreError(); });  // as in main(): keeps the time
+  ExpectRunFails(absl::StatusCode::kDeadlineExceeded, {"ranks 1 "});
+  main.join();
+}
+
+}  // namespace
+}  // namespace gradsync
