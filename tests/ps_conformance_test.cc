@@ -2,6 +2,7 @@
 #include <utility>
 #include <vector>
 
+#include "links/grpc_stream.h"
 #include "links/in_process_stream.h"
 #include "ps_client/ps_gradient_sync.h"
 #include "ps_server/server.h"
@@ -10,14 +11,19 @@
 namespace gradsync {
 namespace {
 
+// Payloads in odd parts, streams that overtake each other.
+std::shared_ptr<StreamLink> UnkindLink(int seed) {
+  InProcessLinkOptions options;
+  options.split_payloads = true;
+  options.max_delay = absl::Microseconds(200);
+  options.seed = static_cast<uint64_t>(seed);
+  return NewInProcessLink(options);
+}
+
 class PsFixture : public BackendFixture {
  public:
-  PsFixture(int servers, UpdateSite site) : site_(site) {
-    InProcessLinkOptions options;
-    options.split_payloads = true;
-    options.max_delay = absl::Microseconds(200);
-    options.seed = static_cast<uint64_t>(servers);
-    link_ = NewInProcessLink(options);
+  PsFixture(std::shared_ptr<StreamLink> link, int servers, UpdateSite site)
+      : site_(site), link_(std::move(link)) {
     for (int i = 0; i < servers; ++i) {
       ServerOptions server;
       server.link = link_;
@@ -40,20 +46,32 @@ class PsFixture : public BackendFixture {
   std::vector<std::unique_ptr<ParameterServer>> servers_;
 };
 
-BackendTraits Traits(int servers) {
+BackendTraits InProcess(int servers) {
   BackendTraits traits;
   traits.make_fixture = [servers](int, UpdateSite site) {
-    return std::make_unique<PsFixture>(servers, site);
+    return std::make_unique<PsFixture>(UnkindLink(servers), servers, site);
   };
   return traits;
 }
 
-INSTANTIATE_TEST_SUITE_P(OneServer, ConformanceTest, testing::ValuesIn(ConformanceCases(Traits(1))),
-                         CaseName);
+BackendTraits OverGrpc() {
+  BackendTraits traits;
+  traits.make_fixture = [](int, UpdateSite site) {
+    return std::make_unique<PsFixture>(NewGrpcLink(), 2, site);
+  };
+  traits.world_sizes = {1, 2, 3};
+  return traits;
+}
+
+INSTANTIATE_TEST_SUITE_P(OneServer, ConformanceTest,
+                         testing::ValuesIn(ConformanceCases(InProcess(1))), CaseName);
 INSTANTIATE_TEST_SUITE_P(TwoServers, ConformanceTest,
-                         testing::ValuesIn(ConformanceCases(Traits(2))), CaseName);
+                         testing::ValuesIn(ConformanceCases(InProcess(2))), CaseName);
 INSTANTIATE_TEST_SUITE_P(ThreeServers, ConformanceTest,
-                         testing::ValuesIn(ConformanceCases(Traits(3))), CaseName);
+                         testing::ValuesIn(ConformanceCases(InProcess(3))), CaseName);
+
+INSTANTIATE_TEST_SUITE_P(OverGrpc, ConformanceTest, testing::ValuesIn(ConformanceCases(OverGrpc())),
+                         CaseName);
 
 }  // namespace
 }  // namespace gradsync

@@ -1,0 +1,133 @@
+// What workers and servers say when one of them is gone.
+
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/synchronization/blocking_counter.h"
+#include "absl/time/clock.h"
+#include "gtest/gtest.h"
+#include "links/grpc_stream.h"
+#include "links/in_process_stream.h"
+#include "tests/ps_group.h"
+#include "tests/rank_threads.h"
+
+namespace gradsync {
+namespace {
+
+struct Link {
+  std::string name;
+  std::function<std::shared_ptr<StreamLink>()> make;
+};
+
+class PsFailureTest : public testing::TestWithParam<Link> {
+ protected:
+  static constexpr int kWorkers = 3;
+  const Plan plan_ = UnevenPlan(kWorkers);
+};
+
+std::string Name(const testing::TestParamInfo<Link>& info) { return info.param.name; }
+
+INSTANTIATE_TEST_SUITE_P(Links, PsFailureTest,
+                         testing::Values(Link{"InProcess", [] { return NewInProcessLink(); }},
+                                         Link{"Grpc", [] { return NewGrpcLink(); }}),
+                         Name);
+
+TEST_P(PsFailureTest, ALostServerIsNamedByIndexAndAddressOnEveryWorker) {
+  for (UpdateSite site : {UpdateSite::kWorker, UpdateSite::kOwner}) {
+    PsOptions base;
+    base.update_site = site;
+    PsGroup group(GetParam().make(), kWorkers, 2, base);
+    const std::string name = absl::StrCat("server 1 (", group.address(1), ")");
+    absl::BlockingCounter done(kWorkers);
+    RunRanks(kWorkers, [&](int rank) {
+      const std::unique_ptr<GradientSync> sync = group.Worker(rank);
+      ASSERT_TRUE(sync->Bind(plan_, Soon()).ok());
+      ASSERT_EQ(RunStep(*sync, plan_, 1), absl::OkStatus());
+      done.DecrementCount();
+      if (rank == 0) {
+        done.Wait();
+        group.Kill(1);
+      }
+      const absl::Time began = absl::Now();
+      const absl::Status status = RunStep(*sync, plan_, 2);
+      EXPECT_TRUE(absl::IsUnavailable(status) || absl::IsAborted(status)) << status;
+      EXPECT_TRUE(absl::StrContains(status.message(), name)) << status;
+      EXPECT_LT(absl::Now() - began, absl::Seconds(10));
+      EXPECT_EQ(sync->status(), status);
+    });
+  }
+}
+
+TEST_P(PsFailureTest, ALostWorkerIsNamedByServersAndOtherWorkers) {
+  PsGroup group(GetParam().make(), kWorkers, 2, PsOptions());
+  absl::BlockingCounter done(kWorkers);
+  RunRanks(kWorkers, [&](int rank) {
+    const auto sync = rank == 1 ? group.MuteWorker(rank) : group.Worker(rank);
+    ASSERT_TRUE(sync->Bind(plan_, Soon()).ok());
+    ASSERT_EQ(RunStep(*sync, plan_, 1), absl::OkStatus());
+    done.DecrementCount();
+    if (rank == 1) {
+      done.Wait();
+      sync->Abort(absl::DataLossError("killed"));
+      return;
+    }
+    const absl::Time began = absl::Now();
+    const absl::Status status = RunStep(*sync, plan_, 2);
+    EXPECT_TRUE(absl::IsUnavailable(status) || absl::IsAborted(status)) << status;
+    EXPECT_TRUE(absl::StrContains(status.message(), "rank 1 (127.0.0.1) lost")) << status;
+    EXPECT_LT(absl::Now() - began, absl::Seconds(10));
+  });
+  for (int i : {0, 1}) {
+    const absl::Status ended = group.server(i).Wait();
+    EXPECT_TRUE(absl::IsUnavailable(ended)) << ended;
+    EXPECT_TRUE(absl::StrContains(ended.message(), "(127.0.0.1) lost")) << ended;
+  }
+}
+
+TEST_P(PsFailureTest, AServerThatIsNotThereIsNamed) {
+  PsGroup group(GetParam().make(), 1, 2, PsOptions());
+  const Plan plan = UnevenPlan(1);
+  group.Kill(1);
+  const std::unique_ptr<GradientSync> sync = group.Worker(0);
+  const absl::Status status = sync->Bind(plan, absl::Now() + absl::Seconds(1)).status();
+  EXPECT_TRUE(absl::IsDeadlineExceeded(status) || absl::IsUnavailable(status)) << status;
+  EXPECT_TRUE(absl::StrContains(status.message(), group.address(1))) << status;
+}
+
+TEST_P(PsFailureTest, AWorkerThatDoesNotComeIsWaitedForUntilTheDeadline) {
+  PsGroup group(GetParam().make(), 2, 1, PsOptions());
+  const std::unique_ptr<GradientSync> sync = group.Worker(0);
+  const absl::Status status =
+      sync->Bind(UnevenPlan(2), absl::Now() + absl::Milliseconds(500)).status();
+  EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
+}
+
+TEST_P(PsFailureTest, ServersEndWellAfterEveryWorkerSaidGoodbye) {
+  PsGroup group(GetParam().make(), kWorkers, 2, PsOptions());
+  RunRanks(kWorkers, [&](int rank) {
+    const std::unique_ptr<GradientSync> sync = group.Worker(rank);
+    ASSERT_TRUE(sync->Bind(plan_, Soon()).ok());
+    ASSERT_EQ(sync->BroadcastParameters(Soon()), absl::OkStatus());
+    for (int64_t step : {1, 2}) ASSERT_EQ(RunStep(*sync, plan_, step), absl::OkStatus());
+    ASSERT_EQ(sync->Shutdown(Soon()), absl::OkStatus());
+    EXPECT_TRUE(absl::IsCancelled(RunStep(*sync, plan_, 3)));
+  });
+  int64_t shards = 0;
+  for (int i : {0, 1}) {
+    EXPECT_EQ(group.server(i).Wait(), absl::OkStatus());
+    const ServerStats stats = group.server(i).stats();
+    shards += stats.shard_bytes;
+    EXPECT_EQ(stats.steps, 2);
+    EXPECT_EQ(stats.step_rx_bytes, 2 * kWorkers * stats.shard_bytes);
+    EXPECT_EQ(stats.step_tx_bytes, 2 * kWorkers * stats.shard_bytes);
+    EXPECT_EQ(stats.rx_bytes - stats.step_rx_bytes, stats.shard_bytes);
+    EXPECT_EQ(stats.tx_bytes - stats.step_tx_bytes, (kWorkers - 1) * stats.shard_bytes);
+  }
+  EXPECT_EQ(shards, plan_.total_bytes());
+}
+
+}  // namespace
+}  // namespace gradsync

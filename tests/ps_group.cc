@@ -1,0 +1,99 @@
+#include "tests/ps_group.h"
+
+#include <utility>
+
+#include "absl/time/clock.h"
+#include "base/credentials.h"
+#include "links/in_memory_store.h"
+
+namespace gradsync {
+
+namespace {
+
+// Takes everything but errors.
+class MuteStore : public KeyValueStore {
+ public:
+  explicit MuteStore(std::shared_ptr<KeyValueStore> store) : store_(std::move(store)) {}
+
+  absl::Status Set(absl::string_view key, absl::string_view value, absl::Time deadline) override {
+    return store_->Set(key, value, deadline);
+  }
+  absl::StatusOr<std::string> SetIfAbsent(absl::string_view, absl::string_view value,
+                                          absl::Time) override {
+    return std::string(value);
+  }
+  absl::StatusOr<std::string> Get(absl::string_view key, absl::Time deadline) override {
+    return store_->Get(key, deadline);
+  }
+  absl::StatusOr<std::vector<std::string>> Exchange(absl::string_view key, int rank, int world_size,
+                                                    absl::string_view value,
+                                                    absl::Time deadline) override {
+    return store_->Exchange(key, rank, world_size, value, deadline);
+  }
+  std::unique_ptr<Watcher> Watch(
+      absl::string_view key, std::function<void(absl::StatusOr<std::string>)> callback) override {
+    return store_->Watch(key, std::move(callback));
+  }
+
+ private:
+  const std::shared_ptr<KeyValueStore> store_;
+};
+
+}  // namespace
+
+PsGroup::PsGroup(std::shared_ptr<StreamLink> link, int world_size, int servers, PsOptions base)
+    : base_(std::move(base)) {
+  base_.link = link;
+  base_.group.world_size = world_size;
+  base_.group.run_id = "test";
+  base_.group.store = NewInMemoryStore();
+  base_.group.address = "127.0.0.1";
+  base_.group.credentials = InsecureCredentials();
+  for (int i = 0; i < servers; ++i) {
+    ServerOptions options;
+    options.link = link;
+    options.run_id = "test";
+    servers_.push_back(*ParameterServer::Start(options));
+    base_.servers.push_back(servers_.back()->address());
+  }
+}
+
+std::unique_ptr<GradientSync> PsGroup::Worker(int rank) const {
+  PsOptions options = base_;
+  options.group.rank = rank;
+  return *CreatePsGradientSync(options);
+}
+
+std::unique_ptr<GradientSync> PsGroup::MuteWorker(int rank) const {
+  PsOptions options = base_;
+  options.group.rank = rank;
+  options.group.store = std::make_shared<MuteStore>(base_.group.store);
+  return *CreatePsGradientSync(options);
+}
+
+absl::Time Soon() { return absl::Now() + absl::Seconds(30); }
+
+Plan UnevenPlan(int world_size) {
+  OptimizerSpec optimizer;
+  optimizer.groups.resize(1);
+  optimizer.groups[0].momentum = 0.9;
+  return *Plan::FromBuckets(
+      {{"a", {3}, {1}, 0}, {"b", {5000}, {1}, 0}, {"c", {2049}, {1}, 0}, {"d", {40}, {1}, 0}},
+      {{0}, {1}, {2}, {3}}, optimizer, world_size, /*chunk_bytes=*/512);
+}
+
+absl::Status RunStep(GradientSync& sync, const Plan& plan, int64_t number, double max_norm) {
+  StepOptions step;
+  step.step = number;
+  step.lr = 0.1;
+  step.max_norm = max_norm;
+  std::vector<SyncHandle> handles;
+  for (size_t b = 0; b < plan.buckets().size(); ++b) {
+    handles.push_back(sync.Launch(step, static_cast<int>(b)));
+  }
+  absl::Status first;
+  for (const SyncHandle& handle : handles) first.Update(handle.Wait(Soon()));
+  return first;
+}
+
+}  // namespace gradsync

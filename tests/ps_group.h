@@ -1,0 +1,52 @@
+// Servers and workers of one job as objects of one process, for tests of parameter servers.
+
+#ifndef GRADSYNC_TESTS_PS_GROUP_H_
+#define GRADSYNC_TESTS_PS_GROUP_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "links/key_value_store.h"
+#include "plan/plan.h"
+#include "ps_client/ps_gradient_sync.h"
+#include "ps_server/server.h"
+#include "sync/gradient_sync.h"
+
+namespace gradsync {
+
+class PsGroup {
+ public:
+  // Starts `servers` servers on `link`. `base` gives update site, weights, connections and credit.
+  PsGroup(std::shared_ptr<StreamLink> link, int world_size, int servers, PsOptions base);
+
+  std::unique_ptr<GradientSync> Worker(int rank) const;
+
+  // A worker whose errors no other worker hears of through the store, like one that was killed.
+  std::unique_ptr<GradientSync> MuteWorker(int rank) const;
+
+  // Ends a server as a crash would.
+  void Kill(int server) { servers_[server].reset(); }
+
+  ParameterServer& server(int index) { return *servers_[index]; }
+  const std::string& address(int index) const { return base_.servers[index]; }
+
+ private:
+  PsOptions base_;
+  std::vector<std::unique_ptr<ParameterServer>> servers_;
+};
+
+// A deadline that only a hang meets.
+absl::Time Soon();
+
+// Uneven: a bucket smaller than the number of workers, one of many stripes with a cut tail, one
+// with empty chunks.
+Plan UnevenPlan(int world_size);
+
+// Launches all buckets and waits for all. The first error.
+absl::Status RunStep(GradientSync& sync, const Plan& plan, int64_t number, double max_norm = 0);
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_TESTS_PS_GROUP_H_
