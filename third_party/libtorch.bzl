@@ -9,6 +9,14 @@ cc_library(
     linkopts = {linkopts},
     visibility = ["//visibility:public"],
 )
+
+# For constants such as the version, without linking LibTorch.
+cc_library(
+    name = "headers",
+    hdrs = {hdrs},
+    includes = {includes},
+    visibility = ["//visibility:public"],
+)
 """
 
 def _libtorch_repository_impl(ctx):

@@ -1,0 +1,335 @@
+// THE MAIN JOB: trains one model under each topology, with real processes on this machine, checks
+// that all end with the same bits, and says which was faster. Copy and try:
+//
+//   bazel run //benchmarks:compare
+//   bazel run //benchmarks:compare -- --topologies=ps,ring --workers=2 --servers=1 --model=mlp
+//   bazel run //benchmarks:compare -- --data=cifar10:$PWD/cifar --steps=100 --update=worker,owner
+//
+// Exit codes: 0; 1 a job failed, or ended with other bits than it must; 2 bad flags or data, found
+// before any job started; 128 + signal when interrupted.
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+#include <system_error>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
+#include "absl/time/clock.h"
+#include "base/flags.h"
+#include "base/status_macros.h"
+#include "base/write_file.h"
+#include "benchmarks/aggregate.h"
+#include "benchmarks/compare_options.h"
+#include "benchmarks/compare_report.h"
+#include "benchmarks/machine_info.h"
+#include "benchmarks/progress.h"
+#include "benchmarks/proto_json.h"
+#include "tools/local_job.h"
+#include "tools/runfiles.h"
+
+ABSL_FLAG(std::vector<std::string>, topologies, gradsync::CompareOptions().topologies,
+          "some of ps, ring, local");
+ABSL_FLAG(std::vector<std::string>, workers, gradsync::CompareOptions().workers,
+          "numbers of workers");
+ABSL_FLAG(std::vector<std::string>, servers, gradsync::CompareOptions().servers,
+          "numbers of parameter servers, for ps");
+ABSL_FLAG(std::vector<std::string>, placement, gradsync::CompareOptions().placements,
+          "of servers: dedicated (this build has no other)");
+ABSL_FLAG(std::vector<std::string>, links, gradsync::CompareOptions().links,
+          "some of auto, grpc, gloo (ring only)");
+ABSL_FLAG(std::vector<std::string>, update, gradsync::CompareOptions().updates,
+          "who runs the optimizer: worker, owner, or both");
+ABSL_FLAG(std::string, bandwidth, "", "of an emulated network (this build has none)");
+ABSL_FLAG(std::string, model, gradsync::CompareOptions().model, "resnet18, resnet50 or mlp");
+ABSL_FLAG(std::string, stem, gradsync::CompareOptions().stem,
+          "of a ResNet: imagenet (7x7) or cifar (3x3)");
+ABSL_FLAG(std::string, data, gradsync::CompareOptions().data,
+          "synthetic, or cifar10:DIR (the binary version)");
+ABSL_FLAG(int64_t, steps, gradsync::CompareOptions().steps, "steps of each job, warm-up included");
+ABSL_FLAG(int64_t, warmup_steps, gradsync::CompareOptions().warmup_steps,
+          "steps at the start that are trained but not measured");
+ABSL_FLAG(int64_t, batch_size, gradsync::CompareOptions().batch_size,
+          "samples per worker and step; 0: 32, unless --global_batch_size is given");
+ABSL_FLAG(int64_t, global_batch_size, gradsync::CompareOptions().global_batch_size,
+          "instead: samples of all workers per step (strong scaling)");
+ABSL_FLAG(int, threads, gradsync::CompareOptions().threads, "compute threads per worker");
+ABSL_FLAG(double, lr, gradsync::CompareOptions().lr, "learning rate");
+ABSL_FLAG(uint64_t, seed, gradsync::CompareOptions().seed,
+          "of initial weights, order of samples and augmentation");
+ABSL_FLAG(absl::Duration, timeout, gradsync::CompareOptions().timeout,
+          "a process that is silent for longer is lost");
+ABSL_FLAG(std::string, out, "gradsync-report", "folder for compare.json; made if missing");
+ABSL_FLAG(std::string, worker_binary, "", "default: the //worker of this build");
+ABSL_FLAG(std::string, server_binary, "", "default: the //ps_server of this build");
+
+namespace gradsync {
+namespace {
+
+constexpr char kUsage[] =
+    "compare [flags] [-- worker flags]: trains one model under each topology and compares them";
+
+constexpr int kBadInput = 2;
+
+std::atomic<int> interrupt_signal{0};
+
+void HandleSignal(int signal) { interrupt_signal = signal; }
+
+// `bazel run` starts programs elsewhere, but a user's paths are relative to where he was.
+std::string UserPath(const std::string& path) {
+  const char* directory = std::getenv("BUILD_WORKING_DIRECTORY");
+  return ResolvePath(path, directory == nullptr ? "" : directory);
+}
+
+std::string UserData(const std::string& data) {
+  absl::string_view folder = data;
+  if (!absl::ConsumePrefix(&folder, "cifar10:") || folder.empty()) return data;
+  return absl::StrCat("cifar10:", UserPath(std::string(folder)));
+}
+
+CompareOptions OptionsFromFlags(std::vector<std::string> worker_flags) {
+  CompareOptions options;
+  options.topologies = absl::GetFlag(FLAGS_topologies);
+  options.workers = absl::GetFlag(FLAGS_workers);
+  options.servers = absl::GetFlag(FLAGS_servers);
+  options.placements = absl::GetFlag(FLAGS_placement);
+  options.links = absl::GetFlag(FLAGS_links);
+  options.updates = absl::GetFlag(FLAGS_update);
+  options.bandwidth = absl::GetFlag(FLAGS_bandwidth);
+  options.model = absl::GetFlag(FLAGS_model);
+  options.stem = absl::GetFlag(FLAGS_stem);
+  options.data = UserData(absl::GetFlag(FLAGS_data));
+  options.steps = absl::GetFlag(FLAGS_steps);
+  options.warmup_steps = absl::GetFlag(FLAGS_warmup_steps);
+  options.batch_size = absl::GetFlag(FLAGS_batch_size);
+  options.global_batch_size = absl::GetFlag(FLAGS_global_batch_size);
+  options.threads = absl::GetFlag(FLAGS_threads);
+  options.lr = absl::GetFlag(FLAGS_lr);
+  options.seed = absl::GetFlag(FLAGS_seed);
+  options.timeout = absl::GetFlag(FLAGS_timeout);
+  options.worker_flags = std::move(worker_flags);
+  return options;
+}
+
+// The folder, existing and writable. Errors: INVALID_ARGUMENT naming --out.
+absl::StatusOr<std::string> OpenOutFolder() {
+  const std::string folder = UserPath(absl::GetFlag(FLAGS_out));
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (!error && access(folder.c_str(), W_OK) != 0) {
+    error = std::error_code(errno, std::generic_category());
+  }
+  if (!error) return folder;
+  return absl::InvalidArgumentError(
+      absl::StrCat("--out: expected a folder that can be written, found \"",
+                   absl::GetFlag(FLAGS_out), "\": ", error.message()));
+}
+
+struct Sweep {
+  CompareOptions options;
+  std::vector<Configuration> configurations;
+  std::string worker_binary;
+  std::string server_binary;
+  std::string out;
+};
+
+absl::StatusOr<Sweep> PrepareSweep(const char* argv0, std::vector<std::string> worker_flags) {
+  Sweep sweep;
+  sweep.options = OptionsFromFlags(std::move(worker_flags));
+  GS_ASSIGN_OR_RETURN(sweep.configurations, ListConfigurations(sweep.options));
+  sweep.worker_binary = UserPath(absl::GetFlag(FLAGS_worker_binary));
+  sweep.server_binary = UserPath(absl::GetFlag(FLAGS_server_binary));
+  if (sweep.worker_binary.empty()) {
+    GS_ASSIGN_OR_RETURN(sweep.worker_binary, FindRunfile(argv0, "worker/worker"));
+  }
+  if (sweep.server_binary.empty()) {
+    GS_ASSIGN_OR_RETURN(sweep.server_binary, FindRunfile(argv0, "ps_server/ps_server"));
+  }
+  GS_ASSIGN_OR_RETURN(sweep.out, OpenOutFolder());
+  return sweep;
+}
+
+// Workers beyond the cores take turns on them.
+std::vector<double> Weights(const Sweep& sweep) {
+  const double cores = std::max(1u, std::thread::hardware_concurrency());
+  std::vector<double> weights;
+  for (const Configuration& configuration : sweep.configurations) {
+    const double turns = std::max(1.0, configuration.workers * sweep.options.threads / cores);
+    weights.push_back(turns * static_cast<double>(configuration.batch_size));
+  }
+  return weights;
+}
+
+// Reads "step 10/40 ..." from a line of rank 0.
+bool ParseStep(absl::string_view line, int64_t* step, int64_t* steps) {
+  long long parsed_step = 0;
+  long long parsed_steps = 0;
+  const std::string text(line);
+  if (std::sscanf(text.c_str(), "step %lld/%lld", &parsed_step, &parsed_steps) != 2) return false;
+  *step = parsed_step;
+  *steps = parsed_steps;
+  return parsed_steps > 0;
+}
+
+absl::StatusOr<proto::Run> ReadRun(const LocalJobResult& result) {
+  std::vector<proto::WorkerMetrics> workers(result.worker_metrics.size());
+  std::vector<proto::ServerMetrics> servers(result.server_metrics.size());
+  for (size_t i = 0; i < workers.size(); ++i) {
+    GS_RETURN_IF_ERROR(
+        ParseJson(result.worker_metrics[i], absl::StrCat("metrics of worker ", i), &workers[i]));
+  }
+  for (size_t i = 0; i < servers.size(); ++i) {
+    GS_RETURN_IF_ERROR(
+        ParseJson(result.server_metrics[i], absl::StrCat("metrics of server ", i), &servers[i]));
+  }
+  return AggregateRun(workers, servers);
+}
+
+// A failed job's own words, then who failed.
+std::string Failure(const LocalJobResult& result) {
+  if (result.failure_detail.empty()) return result.failure;
+  return absl::StrCat(result.failure_detail, " [", result.failure, "]");
+}
+
+// Runs one job. Errors: INVALID_ARGUMENT when its workers refuse their flags; CANCELLED when
+// interrupted; otherwise the job failed.
+absl::StatusOr<proto::Run> RunOne(const Sweep& sweep, const Configuration& configuration,
+                                  Progress* progress) {
+  LocalJobOptions job;
+  job.worker_binary = sweep.worker_binary;
+  job.server_binary = sweep.server_binary;
+  job.workers = configuration.workers;
+  job.servers = configuration.servers;
+  job.worker_flags = WorkerFlags(sweep.options, configuration);
+  job.server_flags = {absl::StrCat("--timeout=", absl::FormatDuration(sweep.options.timeout))};
+  job.collect_metrics = true;
+  job.start_timeout = sweep.options.timeout;
+  job.interrupt = &interrupt_signal;
+  job.on_line = [progress](absl::string_view, absl::string_view line, bool is_stderr) {
+    int64_t step = 0;
+    int64_t steps = 0;
+    if (!is_stderr && ParseStep(line, &step, &steps)) progress->Step(step, steps);
+  };
+  GS_ASSIGN_OR_RETURN(const LocalJobResult result, RunLocalJob(job));
+  if (interrupt_signal != 0) return absl::CancelledError(result.failure);
+  if (result.exit_code == kBadInput) return absl::InvalidArgumentError(Failure(result));
+  if (result.exit_code != 0) return absl::AbortedError(Failure(result));
+  return ReadRun(result);
+}
+
+void PrintError(absl::string_view message) {
+  std::fprintf(stderr, "compare: %.*s\n", static_cast<int>(message.size()), message.data());
+}
+
+ProgressOptions ProgressOnStdout(const Sweep& sweep) {
+  ProgressOptions options;
+  options.weights = Weights(sweep);
+  options.terminal = isatty(STDOUT_FILENO) != 0;
+  options.clock = absl::Now;
+  options.write = [](absl::string_view text) {
+    std::fwrite(text.data(), 1, text.size(), stdout);
+    std::fflush(stdout);
+  };
+  return options;
+}
+
+// Adds what succeeds to `records`; returns the exit code so far.
+int RunAll(const Sweep& sweep, proto::RunRecords* records) {
+  Progress progress(ProgressOnStdout(sweep));
+  int exit_code = 0;
+  for (const Configuration& configuration : sweep.configurations) {
+    progress.Start(Describe(configuration));
+    absl::StatusOr<proto::Run> run = RunOne(sweep, configuration, &progress);
+    if (run.ok()) {
+      progress.Finish(absl::StrFormat("%.1f samples/s, %.1f ms per step, loss %.4f",
+                                      run->samples_per_s(), run->step_ms_p50(), run->final_loss()));
+      *records->add_runs() = *std::move(run);
+      continue;
+    }
+    progress.Finish("failed");
+    PrintError(absl::StrCat(Describe(configuration), ": ", run.status().message()));
+    if (run.status().code() == absl::StatusCode::kCancelled) return 128 + interrupt_signal;
+    if (run.status().code() == absl::StatusCode::kInvalidArgument) return kBadInput;
+    exit_code = 1;
+  }
+  return exit_code;
+}
+
+// As a user would type it again.
+std::string CommandLine(int argc, char** argv) {
+  std::string command = "bazel run //benchmarks:compare";
+  for (int i = 1; i < argc; ++i) {
+    const std::string argument = argv[i];
+    const bool plain = argument.find_first_of(" \t\n'\"\\$*?;&|<>()`#~") == std::string::npos;
+    absl::StrAppend(&command, i == 1 ? " -- " : " ",
+                    plain && !argument.empty() ? argument : absl::StrCat("'", argument, "'"));
+  }
+  return command;
+}
+
+int Finish(const Sweep& sweep, proto::RunRecords* records, int exit_code) {
+  if (records->runs().empty()) return exit_code;
+  SetScalingEfficiency(records);
+  const std::string path = sweep.out + "/compare.json";
+  const absl::StatusOr<std::string> json = ToJson(*records);
+  const absl::Status written = json.ok() ? WriteFileAtomically(path, *json) : json.status();
+  const Verdict verdict = JudgeRuns(*records);
+  std::printf("\n%s\n%s", FormatRuns(*records).c_str(), verdict.text.c_str());
+  const size_t missing = sweep.configurations.size() - records->runs_size();
+  if (missing > 0) {
+    std::printf("  %zu of %zu jobs failed or did not run; see above\n", missing,
+                sweep.configurations.size());
+  }
+  if (!written.ok()) {
+    PrintError(written.message());
+    return exit_code == 0 ? 1 : exit_code;
+  }
+  std::printf("wrote %s/compare.json\n", absl::GetFlag(FLAGS_out).c_str());
+  return exit_code == 0 && !verdict.bits_agree ? 1 : exit_code;
+}
+
+int Compare(int argc, char** argv) {
+  FlagOptions flag_options;
+  flag_options.usage = kUsage;
+  flag_options.aliases = {{"topology", "topologies"}, {"worker", "workers"},
+                          {"server", "servers"},      {"placements", "placement"},
+                          {"link", "links"},          {"updates", "update"},
+                          {"models", "model"},        {"bandwidths", "bandwidth"}};
+  absl::StatusOr<Sweep> sweep = PrepareSweep(argv[0], ParseFlagsOrExit(argc, argv, flag_options));
+  if (!sweep.ok()) {
+    PrintError(sweep.status().message());
+    return kBadInput;
+  }
+  for (int signal : {SIGINT, SIGTERM, SIGHUP}) std::signal(signal, HandleSignal);
+  proto::RunRecords records;
+  *records.mutable_machine() = DescribeMachine();
+  records.set_command(CommandLine(argc, argv));
+  std::printf("%s\n", FormatMachine(records.machine()).c_str());
+  const std::string warning = BuildModeWarning(records.machine());
+  if (!warning.empty()) std::printf("%s\n", warning.c_str());
+  const CompareOptions& options = sweep->options;
+  std::printf("%s, %s, %lld steps (%lld warm-up), %d thread%s per worker\n", options.model.c_str(),
+              absl::GetFlag(FLAGS_data).c_str(), static_cast<long long>(options.steps),
+              static_cast<long long>(options.warmup_steps), options.threads,
+              options.threads == 1 ? "" : "s");
+  const int exit_code = RunAll(*sweep, &records);
+  return Finish(*sweep, &records, exit_code);
+}
+
+}  // namespace
+}  // namespace gradsync
+
+int main(int argc, char** argv) { return gradsync::Compare(argc, argv); }

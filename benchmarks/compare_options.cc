@@ -1,0 +1,235 @@
+#include "benchmarks/compare_options.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "base/status_macros.h"
+#include "train/open_dataset.h"
+
+namespace gradsync {
+namespace {
+
+constexpr int64_t kDefaultBatchSize = 32;
+
+// Flags that `compare` gives to the workers itself.
+constexpr absl::string_view kOwnFlags[] = {
+    "topology",   "link",         "update",       "servers",  "num_servers", "rank",
+    "world_size", "master",       "model",        "stem",     "data",        "batch_size",
+    "steps",      "epochs",       "warmup_steps", "threads",  "lr",          "seed",
+    "timeout",    "metrics_json", "port_file",    "log_every"};
+
+absl::Status Wrong(absl::string_view flag, absl::string_view expected, absl::string_view found) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("--", flag, ": expected ", expected, ", found \"", found, "\""));
+}
+
+absl::Status CheckNames(absl::string_view flag, const std::vector<std::string>& found,
+                        const std::vector<std::string>& known) {
+  if (found.empty()) return Wrong(flag, absl::StrJoin(known, ", "), "");
+  for (const std::string& name : found) {
+    if (std::find(known.begin(), known.end(), name) == known.end()) {
+      return Wrong(flag, absl::StrCat("some of ", absl::StrJoin(known, ", ")), name);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckAtLeast(absl::string_view flag, int64_t minimum, int64_t found) {
+  if (found >= minimum) return absl::OkStatus();
+  return Wrong(flag, absl::StrCat("at least ", minimum), absl::StrCat(found));
+}
+
+absl::StatusOr<std::vector<int>> ParseCounts(absl::string_view flag,
+                                             const std::vector<std::string>& texts) {
+  std::vector<int> counts;
+  for (const std::string& text : texts) {
+    int count = 0;
+    if (!absl::SimpleAtoi(text, &count) || count < 1) {
+      return Wrong(flag, "numbers of at least 1, such as 1,2", text);
+    }
+    counts.push_back(count);
+  }
+  if (counts.empty()) return Wrong(flag, "numbers of at least 1, such as 1,2", "");
+  return counts;
+}
+
+bool Contains(const std::vector<std::string>& values, absl::string_view value) {
+  return std::find(values.begin(), values.end(), value) != values.end();
+}
+
+absl::Status CheckLinks(const CompareOptions& options) {
+  GS_RETURN_IF_ERROR(CheckNames("links", options.links, {"auto", "grpc", "shm", "gloo", "nccl"}));
+  if (Contains(options.links, "shm")) {
+    return Wrong("links", "grpc or gloo (this build has no shared-memory link yet)", "shm");
+  }
+  if (Contains(options.links, "nccl")) {
+    return Wrong("links", "grpc or gloo (this build has no NCCL link yet; it needs a GPU)", "nccl");
+  }
+  if (!Contains(options.links, "gloo")) return absl::OkStatus();
+  if (!Contains(options.topologies, "ring")) {
+    return Wrong("links", "grpc, or ring among --topologies", "gloo");
+  }
+  if (options.links.size() == 1 && Contains(options.topologies, "ps")) {
+    return Wrong("links", "grpc too, for ps, which does not run over Gloo", "gloo");
+  }
+  if (Contains(options.updates, "owner") && options.links.size() == 1) {
+    return Wrong("update", "worker with --links=gloo, which has no reduce-scatter", "owner");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckPlacement(const CompareOptions& options) {
+  GS_RETURN_IF_ERROR(
+      CheckNames("placement", options.placements, {"dedicated", "colocated", "mixed"}));
+  for (const std::string& placement : options.placements) {
+    if (placement == "dedicated") continue;
+    return Wrong("placement", "dedicated (others need emulated hosts, which this build lacks)",
+                 placement);
+  }
+  if (options.bandwidth.empty()) return absl::OkStatus();
+  return Wrong("bandwidth", "nothing (this build cannot emulate a network)", options.bandwidth);
+}
+
+absl::Status CheckJob(const CompareOptions& options) {
+  GS_RETURN_IF_ERROR(CheckNames("model", {options.model}, {"resnet18", "resnet50", "mlp"}));
+  GS_RETURN_IF_ERROR(CheckNames("stem", {options.stem}, {"imagenet", "cifar"}));
+  GS_RETURN_IF_ERROR(CheckAtLeast("warmup_steps", 0, options.warmup_steps));
+  if (options.steps <= options.warmup_steps) {
+    return Wrong("steps", absl::StrCat("more than --warmup_steps=", options.warmup_steps),
+                 absl::StrCat(options.steps));
+  }
+  GS_RETURN_IF_ERROR(CheckAtLeast("batch_size", 0, options.batch_size));
+  GS_RETURN_IF_ERROR(CheckAtLeast("global_batch_size", 0, options.global_batch_size));
+  if (options.batch_size > 0 && options.global_batch_size > 0) {
+    return Wrong("global_batch_size", "nothing beside --batch_size",
+                 absl::StrCat(options.global_batch_size));
+  }
+  GS_RETURN_IF_ERROR(CheckAtLeast("threads", 1, options.threads));
+  if (!(options.lr >= 0)) return Wrong("lr", "at least 0", absl::StrCat(options.lr));
+  if (options.timeout <= absl::ZeroDuration()) {
+    return Wrong("timeout", "more than 0s", absl::FormatDuration(options.timeout));
+  }
+  for (const std::string& flag : options.worker_flags) {
+    const std::pair<absl::string_view, absl::string_view> parts = absl::StrSplit(
+        absl::StripPrefix(absl::StripPrefix(flag, "-"), "-"), absl::MaxSplits('=', 1));
+    if (!absl::StartsWith(flag, "-")) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("expected worker flags, --name=value, after --, found \"", flag, "\""));
+    }
+    if (std::find(std::begin(kOwnFlags), std::end(kOwnFlags), parts.first) != std::end(kOwnFlags)) {
+      return Wrong(parts.first, "it before the --, or not at all", flag);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckData(const CompareOptions& options) {
+  for (Split split : {Split::kTrain, Split::kTest}) {
+    const absl::Status status = OpenDataset(options.data, split).status();
+    if (!status.ok()) {
+      return absl::Status(status.code(), absl::StrCat("--data: ", status.message()));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<int64_t> BatchSize(const CompareOptions& options, int workers) {
+  if (options.global_batch_size == 0) {
+    return options.batch_size == 0 ? kDefaultBatchSize : options.batch_size;
+  }
+  if (options.global_batch_size % workers != 0) {
+    return Wrong("global_batch_size", absl::StrCat("a multiple of ", workers, " workers"),
+                 absl::StrCat(options.global_batch_size));
+  }
+  return options.global_batch_size / workers;
+}
+
+bool Possible(const Configuration& configuration) {
+  return configuration.link != "gloo" ||
+         (configuration.topology == "ring" && configuration.update == "worker");
+}
+
+std::string Count(int count, absl::string_view noun) {
+  return absl::StrCat(count, " ", noun, count == 1 ? "" : "s");
+}
+
+}  // namespace
+
+std::string Describe(const Configuration& configuration) {
+  std::string text = configuration.topology;
+  if (configuration.link != "auto" && !configuration.link.empty()) {
+    absl::StrAppend(&text, " over ", configuration.link);
+  }
+  if (configuration.update != "worker") {
+    absl::StrAppend(&text, ", update at ", configuration.update);
+  }
+  if (configuration.servers > 0) {
+    absl::StrAppend(&text, ", ", Count(configuration.servers, "server"));
+  }
+  return absl::StrCat(text, ", ", Count(configuration.workers, "worker"));
+}
+
+absl::StatusOr<std::vector<Configuration>> ListConfigurations(const CompareOptions& options) {
+  GS_RETURN_IF_ERROR(CheckNames("topologies", options.topologies, {"ps", "ring", "local"}));
+  GS_ASSIGN_OR_RETURN(const std::vector<int> workers, ParseCounts("workers", options.workers));
+  std::vector<int> servers;
+  if (Contains(options.topologies, "ps")) {
+    GS_ASSIGN_OR_RETURN(servers, ParseCounts("servers", options.servers));
+  }
+  GS_RETURN_IF_ERROR(CheckPlacement(options));
+  GS_RETURN_IF_ERROR(CheckNames("update", options.updates, {"worker", "owner"}));
+  GS_RETURN_IF_ERROR(CheckLinks(options));
+  GS_RETURN_IF_ERROR(CheckJob(options));
+  GS_RETURN_IF_ERROR(CheckData(options));
+
+  std::vector<Configuration> all;
+  for (int n : workers) {
+    GS_ASSIGN_OR_RETURN(const int64_t batch_size, BatchSize(options, n));
+    for (const std::string& topology : options.topologies) {
+      const std::vector<int> counts = topology == "ps" ? servers : std::vector<int>{0};
+      const std::vector<std::string> links =
+          topology == "local" ? std::vector<std::string>{"auto"} : options.links;
+      for (const std::string& link : links) {
+        for (const std::string& update : options.updates) {
+          for (int k : counts) {
+            const Configuration next = {topology, link, update, k, n, batch_size};
+            if (Possible(next)) all.push_back(next);
+          }
+        }
+      }
+    }
+  }
+  return all;
+}
+
+std::vector<std::string> WorkerFlags(const CompareOptions& options,
+                                     const Configuration& configuration) {
+  std::vector<std::string> flags = {
+      absl::StrCat("--topology=", configuration.topology),
+      absl::StrCat("--link=", configuration.link),
+      absl::StrCat("--update=", configuration.update),
+      absl::StrCat("--batch_size=", configuration.batch_size),
+      absl::StrCat("--model=", options.model),
+      absl::StrCat("--stem=", options.stem),
+      absl::StrCat("--data=", options.data),
+      absl::StrCat("--steps=", options.steps),
+      absl::StrCat("--warmup_steps=", options.warmup_steps),
+      absl::StrCat("--threads=", options.threads),
+      absl::StrCat("--lr=", options.lr),
+      absl::StrCat("--seed=", options.seed),
+      absl::StrCat("--timeout=", absl::FormatDuration(options.timeout)),
+      "--log_every=1",
+  };
+  flags.insert(flags.end(), options.worker_flags.begin(), options.worker_flags.end());
+  return flags;
+}
+
+}  // namespace gradsync

@@ -1,0 +1,132 @@
+#include "benchmarks/compare_options.h"
+
+#include <functional>
+#include <string>
+#include <utility>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace gradsync {
+namespace {
+
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+std::vector<std::string> Names(const CompareOptions& options) {
+  const auto configurations = ListConfigurations(options);
+  EXPECT_TRUE(configurations.ok()) << configurations.status();
+  std::vector<std::string> names;
+  if (!configurations.ok()) return names;
+  for (const Configuration& configuration : *configurations) {
+    names.push_back(Describe(configuration));
+  }
+  return names;
+}
+
+TEST(CompareOptionsTest, DefaultsComparePsAndRingWithOneAndTwoWorkers) {
+  EXPECT_THAT(
+      Names(CompareOptions()),
+      ElementsAre("ps, 1 server, 1 worker", "ps, 2 servers, 1 worker", "ring, 1 worker",
+                  "ps, 1 server, 2 workers", "ps, 2 servers, 2 workers", "ring, 2 workers"));
+}
+
+TEST(CompareOptionsTest, WhatCannotBeIsLeftOut) {
+  CompareOptions options;
+  options.topologies = {"local", "ps", "ring"};
+  options.workers = {"2"};
+  options.servers = {"1"};
+  options.links = {"grpc", "gloo"};
+  options.updates = {"worker", "owner"};
+  EXPECT_THAT(
+      Names(options),
+      ElementsAre("local, 2 workers", "local, update at owner, 2 workers",
+                  "ps over grpc, 1 server, 2 workers",
+                  "ps over grpc, update at owner, 1 server, 2 workers", "ring over grpc, 2 workers",
+                  "ring over grpc, update at owner, 2 workers", "ring over gloo, 2 workers"));
+}
+
+TEST(CompareOptionsTest, AGlobalBatchIsSharedByTheWorkers) {
+  CompareOptions options;
+  options.workers = {"1", "4"};
+  options.topologies = {"ring"};
+  options.global_batch_size = 64;
+  options.worker_flags = {"--momentum=0"};
+  const auto configurations = ListConfigurations(options);
+  ASSERT_TRUE(configurations.ok()) << configurations.status();
+  EXPECT_EQ((*configurations)[0].batch_size, 64);
+  EXPECT_EQ((*configurations)[1].batch_size, 16);
+  const std::vector<std::string> flags = WorkerFlags(options, (*configurations)[1]);
+  EXPECT_THAT(flags, Contains("--batch_size=16"));
+  EXPECT_THAT(flags, Contains("--topology=ring"));
+  EXPECT_THAT(flags, Contains("--momentum=0"));
+}
+
+TEST(CompareOptionsTest, EveryMistakeNamesItsFlagWhatWasExpectedAndWhatCame) {
+  using Options = CompareOptions;
+  const std::vector<std::pair<std::function<void(Options&)>, std::string>> cases = {
+      {[](Options& o) { o.topologies = {"star"}; },
+       "--topologies: expected some of ps, ring, local, found \"star\""},
+      {[](Options& o) { o.topologies = {}; }, "--topologies: "},
+      {[](Options& o) {
+         o.workers = {"1", "0"};
+       },
+       "--workers: expected numbers of at least 1, such as 1,2, found \"0\""},
+      {[](Options& o) { o.workers = {"two"}; }, "--workers: "},
+      {[](Options& o) { o.workers = {}; }, "--workers: "},
+      {[](Options& o) { o.servers = {"0"}; }, "--servers: "},
+      {[](Options& o) { o.placements = {"colocated"}; }, "--placement: expected dedicated"},
+      {[](Options& o) { o.placements = {"everywhere"}; }, "--placement: expected some of"},
+      {[](Options& o) { o.bandwidth = "400mbit"; }, "--bandwidth: "},
+      {[](Options& o) { o.links = {"tcp"}; }, "--links: expected some of auto, grpc"},
+      {[](Options& o) { o.links = {"shm"}; }, "--links: expected grpc or gloo (this build has no"},
+      {[](Options& o) {
+         o.links = {"grpc", "nccl"};
+       },
+       "--links: expected grpc or gloo (this build"},
+      {[](Options& o) { o.links = {"gloo"}; }, "--links: expected grpc too, for ps"},
+      {[](Options& o) {
+         o.topologies = {"ps"};
+         o.links = {"grpc", "gloo"};
+       },
+       "--links: expected grpc, or ring among --topologies, found \"gloo\""},
+      {[](Options& o) {
+         o.topologies = {"ring"};
+         o.links = {"gloo"};
+         o.updates = {"owner"};
+       },
+       "--update: expected worker with --links=gloo, which has no reduce-scatter, found \"owner\""},
+      {[](Options& o) { o.updates = {"nobody"}; }, "--update: "},
+      {[](Options& o) { o.model = "resnet19"; },
+       "--model: expected some of resnet18, resnet50, mlp, found \"resnet19\""},
+      {[](Options& o) { o.stem = "root"; }, "--stem: "},
+      {[](Options& o) { o.data = "mnist"; }, "--data: unknown data 'mnist'"},
+      {[](Options& o) { o.data = "cifar10:/no/such/folder"; }, "--data: "},
+      {[](Options& o) { o.steps = 3; },
+       "--steps: expected more than --warmup_steps=3, found \"3\""},
+      {[](Options& o) { o.warmup_steps = -1; }, "--warmup_steps: "},
+      {[](Options& o) { o.batch_size = -1; }, "--batch_size: "},
+      {[](Options& o) { o.batch_size = o.global_batch_size = 8; }, "--global_batch_size: "},
+      {[](Options& o) { o.global_batch_size = 9; },
+       "--global_batch_size: expected a multiple of 2 workers, found \"9\""},
+      {[](Options& o) { o.threads = 0; }, "--threads: "},
+      {[](Options& o) { o.lr = -1; }, "--lr: "},
+      {[](Options& o) { o.timeout = absl::ZeroDuration(); }, "--timeout: "},
+      {[](Options& o) { o.worker_flags = {"--rank=1"}; }, "--rank: "},
+      {[](Options& o) { o.worker_flags = {"ring"}; },
+       "expected worker flags, --name=value, after --, found \"ring\""},
+  };
+  for (const auto& [change, message] : cases) {
+    CompareOptions options;
+    change(options);
+    const absl::Status status = ListConfigurations(options).status();
+    EXPECT_FALSE(status.ok()) << message;
+    EXPECT_THAT(std::string(status.message()), StartsWith(message));
+    EXPECT_THAT(std::string(status.message()), Not(HasSubstr("\n")));
+  }
+}
+
+}  // namespace
+}  // namespace gradsync

@@ -1,0 +1,173 @@
+#include "benchmarks/compare_report.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "benchmarks/table.h"
+
+namespace gradsync {
+namespace {
+
+constexpr size_t kShortHash = 12;
+// Medians closer than this are called equal.
+constexpr double kTie = 0.01;
+
+using Runs = std::vector<const proto::Run*>;
+
+std::string Count(int count, absl::string_view noun) {
+  return absl::StrCat(count, " ", noun, count == 1 ? "" : "s");
+}
+
+// What tells a run from others with equally many workers.
+std::string Name(const proto::Run& run) {
+  std::string name = run.topology();
+  std::vector<std::string> details;
+  if (run.servers() > 0) details.push_back(Count(run.servers(), "server"));
+  if (!run.link().empty() && run.link() != "grpc") details.push_back(run.link());
+  if (run.update() == "owner") details.push_back("update at owner");
+  if (details.empty()) return name;
+  return absl::StrCat(name, " (", absl::StrJoin(details, ", "), ")");
+}
+
+bool HasBitsToCompare(const proto::Run& run) {
+  if (run.topology() == "local") return run.workers() == 1;
+  return run.link() != "gloo" || run.workers() <= 2;
+}
+
+std::map<int, Runs> GroupByWorkers(const proto::RunRecords& records) {
+  std::map<int, Runs> groups;
+  for (const proto::Run& run : records.runs()) groups[run.workers()].push_back(&run);
+  return groups;
+}
+
+void JudgeBits(int workers, const Runs& runs, Verdict* verdict) {
+  std::map<std::string, std::vector<std::string>> names_by_hash;
+  int compared = 0;
+  for (const proto::Run* run : runs) {
+    if (!HasBitsToCompare(*run)) {
+      absl::StrAppend(&verdict->text, "  bits: ", Name(*run), " with ", Count(workers, "worker"),
+                      " is not compared: ",
+                      run->topology() == "local" ? "its workers do not exchange anything"
+                                                 : "Gloo adds in an order of its own",
+                      "\n");
+      continue;
+    }
+    names_by_hash[run->params_sha256()].push_back(Name(*run));
+    ++compared;
+  }
+  const std::string with = absl::StrCat(" with ", Count(workers, "worker"));
+  if (compared == 1) {
+    absl::StrAppend(&verdict->text, "  bits: only one run", with, ", nothing to compare\n");
+  } else if (names_by_hash.size() == 1) {
+    absl::StrAppend(&verdict->text, "  bits: identical in all ", compared, " runs", with, "\n");
+  } else if (names_by_hash.size() > 1) {
+    verdict->bits_agree = false;
+    absl::StrAppend(&verdict->text, "  bits: DIFFER between the ", compared, " runs", with, ": ");
+    std::vector<std::string> sides;
+    for (const auto& [hash, names] : names_by_hash) {
+      sides.push_back(
+          absl::StrCat(hash.substr(0, kShortHash), " in ", absl::StrJoin(names, " and ")));
+    }
+    absl::StrAppend(&verdict->text, absl::StrJoin(sides, ", "), "\n");
+  }
+}
+
+const proto::Run* Fastest(const Runs& runs, absl::string_view topology) {
+  const proto::Run* best = nullptr;
+  for (const proto::Run* run : runs) {
+    if (run->topology() != topology) continue;
+    if (best == nullptr || run->samples_per_s() > best->samples_per_s()) best = run;
+  }
+  return best;
+}
+
+// The same batch on all sides, so samples/s and step times compare alike.
+void JudgeSpeed(int workers, const Runs& runs, Verdict* verdict) {
+  const proto::Run* faster = Fastest(runs, "ps");
+  const proto::Run* slower = Fastest(runs, "ring");
+  if (faster == nullptr || slower == nullptr || slower->samples_per_s() <= 0) return;
+  if (faster->samples_per_s() < slower->samples_per_s()) std::swap(faster, slower);
+  const double gain = faster->samples_per_s() / slower->samples_per_s() - 1;
+  const std::string rates = absl::StrFormat("%.1f against %.1f samples/s", faster->samples_per_s(),
+                                            slower->samples_per_s());
+  const std::string with = absl::StrCat("  speed: with ", Count(workers, "worker"), " ");
+  if (gain < kTie) {
+    absl::StrAppend(&verdict->text, with, Name(*faster), " and ", Name(*slower),
+                    " were equally fast: ", rates, "\n");
+    return;
+  }
+  absl::StrAppend(
+      &verdict->text, with, Name(*faster), " was ", absl::StrFormat("%.0f", 100 * gain),
+      " % faster than ", Name(*slower), ": ", rates,
+      slower->step_ms_p10() < faster->step_ms_p90() ? " (their steps' p10-p90 overlap)" : "", "\n");
+}
+
+std::vector<std::string> Row(const proto::Run& run) {
+  return {
+      run.topology(),
+      run.link().empty() ? "-" : run.link(),
+      run.update(),
+      run.servers() == 0 ? "-" : absl::StrCat(run.servers()),
+      absl::StrCat(run.workers()),
+      absl::StrFormat("%.1f", run.samples_per_s()),
+      absl::StrFormat("%.1f (%.1f-%.1f)", run.step_ms_p50(), run.step_ms_p10(), run.step_ms_p90()),
+      absl::StrFormat("%.1f", run.exposed_ms_p50()),
+      run.scaling_efficiency() > 0 ? absl::StrFormat("%.2f", run.scaling_efficiency()) : "-",
+      absl::StrFormat("%.2f", run.wire_tx_bytes_max_node() / 1e6),
+      absl::StrFormat("%.0f", run.cpu_ms_per_step()),
+      absl::StrFormat("%.4f", run.final_loss()),
+      run.params_sha256().substr(0, kShortHash)};
+}
+
+}  // namespace
+
+std::string FormatRuns(const proto::RunRecords& records) {
+  const std::vector<Column> columns = {
+      {"topology", Align::kLeft},
+      {"link", Align::kLeft},
+      {"update\nat", Align::kLeft},
+      {"servers"},
+      {"workers"},
+      {"samples\nper s", Align::kRight, true},
+      {"step ms\n(p10-p90)"},
+      {"exposed\nms"},
+      {"effi-\nciency"},
+      {"wire MB per step,\nbusiest node"},
+      {"CPU ms\nper step"},
+      {"final\nloss"},
+      {"params\nsha256", Align::kLeft},
+  };
+  std::vector<std::vector<std::string>> rows;
+  for (const proto::Run& run : records.runs()) rows.push_back(Row(run));
+  return absl::StrCat(
+      FormatTable(columns, rows),
+      "step: median over measured steps, each as long as on its slowest worker. exposed: waiting "
+      "for communication\nthat nothing hid. efficiency: samples/s over workers times the samples/s "
+      "of one worker in the same setup.\nwire: payload that the worker or server that sends most "
+      "sends. CPU: of all processes of the job together.\n");
+}
+
+Verdict JudgeRuns(const proto::RunRecords& records) {
+  Verdict verdict;
+  verdict.text = "VERDICT\n";
+  bool servers = false;
+  for (const auto& [workers, runs] : GroupByWorkers(records)) {
+    JudgeBits(workers, runs, &verdict);
+    JudgeSpeed(workers, runs, &verdict);
+    for (const proto::Run* run : runs) servers = servers || run->servers() > 0;
+  }
+  if (servers) {
+    absl::StrAppend(&verdict.text,
+                    "  On one machine the servers use the workers' cores (see the CPU column), and "
+                    "no network is the bottleneck:\n  on a cluster the order may be another.\n");
+  }
+  return verdict;
+}
+
+}  // namespace gradsync
