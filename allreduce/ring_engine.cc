@@ -1,0 +1,332 @@
+#include "allreduce/ring_engine.h"
+
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "allreduce/payload_floats.h"
+#include "allreduce/ring_frames.h"
+#include "base/status_macros.h"
+#include "plan/ring_schedule.h"
+
+namespace gradsync {
+
+using proto::FrameHeader;
+
+RingEngine::RingEngine(RingEngineOptions options)
+    : options_(std::move(options)),
+      memory_(MemoryOf(options_.buckets)),
+      wire_(std::make_shared<RingWire>(options_.plan, options_.connections, options_.send)),
+      broadcast_(
+          std::make_shared<RingBroadcast>(options_.plan, options_.rank, options_.buckets, wire_)),
+      owner_(options_.plan, options_.rank, options_.update_site, memory_),
+      tokens_(options_.plan, options_.rank, options_.window,
+              options_.update_site == UpdateSite::kWorker),
+      norm_(options_.plan, options_.rank) {}
+
+float* RingEngine::result(SegmentId id) const {
+  const BucketMemory& bucket = memory_[id.bucket];
+  return (options_.update_site == UpdateSite::kWorker ? bucket.grad : bucket.param) +
+         range(id).begin;
+}
+
+SyncHandle RingEngine::Launch(const StepOptions& step, int bucket) {
+  SyncPromise promise(absl::StrCat("bucket ", bucket, " of step ", step.step));
+  absl::StatusOr<std::vector<WaitingFrame>> held;
+  {
+    MutexLock lock(&mutex_);
+    if (!failed_.ok()) return ResolvedHandle(failed_);
+    if (halted_) {
+      refused_.push_back(promise);
+      return promise.handle();
+    }
+    held = tokens_.Launch(step, bucket, promise);
+    if (held.ok()) norm_.Launched(step, bucket);
+  }
+  if (!held.ok()) return Refuse(held.status());
+  options_.defer([self = shared_from_this(), step, bucket, held = *std::move(held)]() mutable {
+    self->Begin(step, bucket, std::move(held));
+  });
+  return promise.handle();
+}
+
+SyncHandle RingEngine::Refuse(absl::Status error) {
+  SyncPromise promise("a refused launch");
+  {
+    MutexLock lock(&mutex_);
+    if (!failed_.ok()) return ResolvedHandle(failed_);
+    refused_.push_back(promise);
+    halted_ = true;
+  }
+  options_.report(std::move(error));
+  return promise.handle();
+}
+
+void RingEngine::Begin(const StepOptions& step, int bucket, std::vector<WaitingFrame> held) {
+  InitiateOwn();
+  for (WaitingFrame& frame : held) {
+    Fold(step, {bucket, static_cast<int>(frame.header.slot())}, std::move(frame.payload));
+  }
+  if (options_.plan.world_size() == 1) {
+    for (SegmentId id : owner_.chunks()) {
+      if (id.bucket == bucket) CompleteOwned(step, id);
+    }
+  }
+  SendSquaresIfDue();
+  ResolveIfComplete(bucket);  // if it has no elements
+}
+
+void RingEngine::InitiateOwn() {
+  for (;;) {
+    absl::optional<SegmentId> id;
+    StepOptions step;
+    {
+      MutexLock lock(&mutex_);
+      id = tokens_.NextOwn();
+      if (!id) return;
+      step = tokens_.step(id->bucket);
+    }
+    SendSum(step, *id, 1);
+  }
+}
+
+void RingEngine::SendSum(const StepOptions& step, SegmentId id, int hop) {
+  {
+    MutexLock lock(&mutex_);
+    tokens_.LendSum(id);
+  }
+  // Other ranks' tokens overtake those that begin here: they are nearer to their end, and their
+  // initiators wait.
+  wire_->SendChunk(RingHeader(FrameHeader::REDUCE, step, id, hop),
+                   {grad(id), static_cast<size_t>(range(id).size())},
+                   /*urgent=*/hop > 1, [self = shared_from_this(), id] { self->SumReturned(id); });
+}
+
+void RingEngine::SumReturned(SegmentId id) {
+  absl::optional<WaitingFrame> gather;
+  StepOptions step;
+  {
+    MutexLock lock(&mutex_);
+    gather = tokens_.ReturnSum(id);
+    step = tokens_.step(id.bucket);
+  }
+  if (gather) {
+    // This callback must not send, and copying leads to sending.
+    options_.defer(
+        [self = shared_from_this(), step, id, payload = std::move(gather->payload)]() mutable {
+          self->CopyFinal(step, id, std::move(payload));
+        });
+  }
+  ResolveIfComplete(id.bucket);
+}
+
+void RingEngine::Fold(const StepOptions& step, SegmentId id, Payload payload) {
+  // Counted here and not on arrival, so that what is held counts in the step that it belongs to.
+  wire_->CountReceived(range(id).size() * 4);
+  AddPayload(payload, grad(id), range(id).size());
+  payload = Payload();
+  const int n = options_.plan.world_size();
+  if (!SendsReduce(chunk(id), options_.rank)) return CompleteOwned(step, id);
+  SendSum(step, id, ReduceHop(chunk(id), options_.rank, n) + 1);
+}
+
+void RingEngine::CompleteOwned(const StepOptions& step, SegmentId id) {
+  owner_.CompleteMean(id, step);
+  if (!clips(step)) {
+    if (options_.update_site == UpdateSite::kOwner) owner_.Update(id, step);
+    return PassOnFinal(step, id);
+  }
+  owner_.MeasureSquares(id);
+  if (options_.plan.world_size() > 1)
+    wire_->SendNotice(RingHeader(FrameHeader::CREDIT, step, id, 1));
+  {
+    MutexLock lock(&mutex_);
+    norm_.MeanComplete();
+  }
+  SendSquaresIfDue();
+}
+
+void RingEngine::CopyFinal(const StepOptions& step, SegmentId id, Payload payload) {
+  wire_->CountReceived(range(id).size() * 4);
+  CopyPayload(payload, result(id), range(id).size());
+  payload = Payload();
+  PassOnFinal(step, id);
+}
+
+void RingEngine::PassOnFinal(const StepOptions& step, SegmentId id) {
+  const int n = options_.plan.world_size();
+  const bool sends = SendsGather(chunk(id), options_.rank, n);
+  {
+    MutexLock lock(&mutex_);
+    tokens_.MarkFinal(id);
+    if (sends) tokens_.LendFinal(id);
+  }
+  if (sends) {
+    const int hop = GatherHop(chunk(id), options_.rank, n) + 1;
+    wire_->SendChunk(RingHeader(FrameHeader::GATHER, step, id, hop),
+                     {result(id), static_cast<size_t>(range(id).size())},
+                     /*urgent=*/true, [self = shared_from_this(), id] { self->FinalReturned(id); });
+  }
+  ResolveIfComplete(id.bucket);
+}
+
+void RingEngine::FinalReturned(SegmentId id) {
+  {
+    MutexLock lock(&mutex_);
+    tokens_.ReturnFinal(id);
+  }
+  ResolveIfComplete(id.bucket);
+}
+
+void RingEngine::ResolveIfComplete(int bucket) {
+  absl::optional<SyncPromise> promise;
+  {
+    MutexLock lock(&mutex_);
+    if (!halted_) promise = tokens_.TakeResolved(bucket);
+  }
+  if (promise) promise->Resolve(absl::OkStatus());
+}
+
+absl::Status RingEngine::OnFrame(const FrameHeader& header, Payload payload) {
+  GS_RETURN_IF_ERROR(CheckRingFrame(options_.plan, options_.rank, header, payload.size()));
+  switch (header.kind()) {
+    case FrameHeader::REDUCE:
+      return OnReduce(header, std::move(payload));
+    case FrameHeader::GATHER:
+      return OnGather(header, std::move(payload));
+    case FrameHeader::CREDIT:
+      return OnCredit(header);
+    case FrameHeader::SQUARES:
+      return OnSquares(header, payload);
+    default:
+      return broadcast_->OnParameters(header, std::move(payload));
+  }
+}
+
+absl::Status RingEngine::OnReduce(const FrameHeader& header, Payload payload) {
+  const SegmentId id{static_cast<int>(header.bucket()), static_cast<int>(header.slot())};
+  StepOptions step;
+  bool now = false;
+  {
+    MutexLock lock(&mutex_);
+    if (halted_) return absl::OkStatus();
+    GS_ASSIGN_OR_RETURN(now, tokens_.OnReduce(header, &payload));
+    step = tokens_.step(id.bucket);
+  }
+  if (now) Fold(step, id, std::move(payload));
+  return absl::OkStatus();
+}
+
+absl::Status RingEngine::OnGather(const FrameHeader& header, Payload payload) {
+  const SegmentId id{static_cast<int>(header.bucket()), static_cast<int>(header.slot())};
+  StepOptions step;
+  bool now = false;
+  {
+    MutexLock lock(&mutex_);
+    if (halted_) return absl::OkStatus();
+    GS_ASSIGN_OR_RETURN(now, tokens_.OnGather(header, &payload));
+    step = tokens_.step(id.bucket);
+  }
+  if (now) CopyFinal(step, id, std::move(payload));
+  InitiateOwn();
+  return absl::OkStatus();
+}
+
+absl::Status RingEngine::OnCredit(const FrameHeader& header) {
+  if (options_.update_site == UpdateSite::kWorker || header.step().max_norm() <= 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(DescribeFrame(header), ": expected none, for owners do not clip"));
+  }
+  {
+    MutexLock lock(&mutex_);
+    if (halted_) return absl::OkStatus();
+    GS_RETURN_IF_ERROR(tokens_.OnCredit(header));
+  }
+  InitiateOwn();
+  return absl::OkStatus();
+}
+
+absl::Status RingEngine::OnSquares(const FrameHeader& header, const Payload& payload) {
+  const int n = options_.plan.world_size();
+  if (options_.update_site == UpdateSite::kWorker) {
+    return absl::InvalidArgumentError("SQUARES: expected none, for the workers clip");
+  }
+  std::string bytes;
+  for (absl::Span<const char> part : payload.parts) bytes.append(part.data(), part.size());
+  auto squares = std::make_shared<std::vector<double>>(bytes.size() / sizeof(double));
+  std::memcpy(squares->data(), bytes.data(), bytes.size());
+  {
+    MutexLock lock(&mutex_);
+    if (halted_) return absl::OkStatus();
+    // An owner that has none itself only passes them on.
+    if (!owner_.chunks().empty()) {
+      GS_RETURN_IF_ERROR(norm_.Set(static_cast<int>(header.slot()), header, squares));
+    }
+  }
+  if (static_cast<int>(header.hop()) < n - 1) {
+    FrameHeader next = header;
+    next.set_hop(header.hop() + 1);
+    wire_->SendNumbers(std::move(next), std::move(squares));
+  }
+  ClipIfDue();
+  return absl::OkStatus();
+}
+
+void RingEngine::SendSquaresIfDue() {
+  RingNorm::Numbers squares;
+  FrameHeader header;
+  {
+    MutexLock lock(&mutex_);
+    if (options_.update_site == UpdateSite::kWorker || halted_ || !norm_.TakeOwnDue()) return;
+    squares = std::make_shared<const std::vector<double>>(owner_.squares());
+    header = RingHeader(FrameHeader::SQUARES, norm_.step(), {0, options_.rank}, 1);
+    norm_.Set(options_.rank, header, squares).IgnoreError();  // it is our own step, and due once
+  }
+  if (options_.plan.world_size() > 1) wire_->SendNumbers(std::move(header), std::move(squares));
+  ClipIfDue();
+}
+
+void RingEngine::ClipIfDue() {
+  absl::optional<double> scale;
+  StepOptions step;
+  {
+    MutexLock lock(&mutex_);
+    scale = norm_.TakeScale();
+    step = norm_.step();
+  }
+  if (!scale) return;
+  options_.defer(
+      [self = shared_from_this(), step, scale = *scale] { self->UpdateClipped(step, scale); });
+}
+
+void RingEngine::UpdateClipped(const StepOptions& step, double scale) {
+  for (SegmentId id : owner_.chunks()) {
+    if (scale < 1) owner_.ScaleMean(id, static_cast<float>(scale));
+    owner_.Update(id, step);
+    PassOnFinal(step, id);
+  }
+}
+
+void RingEngine::Halt() {
+  MutexLock lock(&mutex_);
+  halted_ = true;
+}
+
+void RingEngine::Fail(absl::Status status) {
+  RingTokens::Remains remains;
+  std::vector<SyncPromise> refused;
+  {
+    MutexLock lock(&mutex_);
+    if (!failed_.ok()) return;
+    failed_ = status;
+    halted_ = true;
+    remains = tokens_.FailAll();
+    refused.swap(refused_);
+  }
+  for (const SyncPromise& promise : remains.promises) promise.Resolve(status);
+  for (const SyncPromise& promise : refused) promise.Resolve(status);
+  broadcast_->Fail(std::move(status));
+}
+
+}  // namespace gradsync

@@ -1,0 +1,129 @@
+#ifndef GRADSYNC_ALLREDUCE_RING_ENGINE_H_
+#define GRADSYNC_ALLREDUCE_RING_ENGINE_H_
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "allreduce/ring_broadcast.h"
+#include "allreduce/ring_norm.h"
+#include "allreduce/ring_owner.h"
+#include "allreduce/ring_tokens.h"
+#include "allreduce/ring_wire.h"
+#include "allreduce/task_queue.h"
+#include "base/mutex.h"
+#include "links/frame_stream.h"
+#include "plan/plan.h"
+#include "plan/step_options.h"
+#include "sync/flat_buckets.h"
+#include "sync/sync_handle.h"
+#include "sync/update_site.h"
+#include "sync/wire_stats.h"
+
+namespace gradsync {
+
+struct RingEngineOptions {
+  Plan plan;
+  int rank = 0;
+  UpdateSite update_site = UpdateSite::kWorker;
+  int connections = 4;
+  int window = 8;
+  std::vector<GradBucket> buckets;
+
+  // Gives a frame to a connection to the next rank. Must not block.
+  RingWire::Send send;
+  // Runs a task later on a thread of its own, one after another. Must not block.
+  std::function<void(TaskQueue::Task)> defer;
+  // Something went wrong that OnFrame() cannot return. Must not block; Fail() follows.
+  std::function<void(absl::Status)> report;
+};
+
+// One rank's part in the ring, without threads and connections: frames and launches come in, frames
+// go out through `send`, and handles resolve. The algorithm is described in plan/ring_schedule.h,
+// the rules of flow in ring_tokens.h.
+//
+// Thread-safe. Sums are added on the thread that brings the frame, several at a time; what a launch
+// asks for is deferred. Held by shared_ptr: frames on their way keep it and the buckets' memory.
+//
+// When a step clips (max_norm > 0, kOwner), owners keep their finished means, tell the initiator of
+// each with a CREDIT frame, so that windows move on, and send their sums of squares round the ring
+// in a SQUARES frame. Every owner computes the same norm, then updates and starts GATHER.
+class RingEngine : public std::enable_shared_from_this<RingEngine> {
+ public:
+  explicit RingEngine(RingEngineOptions options);
+
+  // As GradientSync::Launch(); the caller has checked the order.
+  SyncHandle Launch(const StepOptions& step, int bucket);
+
+  // A launch that is refused: halts, reports `error`, and the handle resolves when the failure is
+  // settled.
+  SyncHandle Refuse(absl::Status error);
+
+  // A frame from the previous rank. Errors: INVALID_ARGUMENT or FAILED_PRECONDITION for one that
+  // cannot come now, with what was expected; the caller reports it.
+  absl::Status OnFrame(const proto::FrameHeader& header, Payload payload);
+
+  // Nothing completes from here on: handles, those of later launches too, wait for Fail(), which
+  // must follow. So that after a failure was seen here nothing succeeds any more, while the group
+  // is asked for its first error.
+  void Halt();
+
+  // Ends everything: open handles, and all later ones, resolve with `status`, which is not OK. The
+  // first call counts.
+  void Fail(absl::Status status);
+
+  RingBroadcast& broadcast() { return *broadcast_; }
+  RingOwner& owner() { return owner_; }  // only while nothing is launched
+  WireStats wire_stats() const { return wire_->stats(); }
+
+ private:
+  void Begin(const StepOptions& step, int bucket, std::vector<WaitingFrame> held);
+  void InitiateOwn();
+  void Fold(const StepOptions& step, SegmentId id, Payload payload);
+  void CopyFinal(const StepOptions& step, SegmentId id, Payload payload);
+  void SendSum(const StepOptions& step, SegmentId id, int hop);
+  void SumReturned(SegmentId id);
+  void CompleteOwned(const StepOptions& step, SegmentId id);
+  void PassOnFinal(const StepOptions& step, SegmentId id);
+  void FinalReturned(SegmentId id);
+  void ResolveIfComplete(int bucket);
+
+  absl::Status OnReduce(const proto::FrameHeader& header, Payload payload);
+  absl::Status OnGather(const proto::FrameHeader& header, Payload payload);
+  absl::Status OnCredit(const proto::FrameHeader& header);
+  absl::Status OnSquares(const proto::FrameHeader& header, const Payload& payload);
+  void SendSquaresIfDue();
+  void ClipIfDue();
+  void UpdateClipped(const StepOptions& step, double scale);
+
+  bool clips(const StepOptions& step) const {
+    return options_.update_site == UpdateSite::kOwner && step.max_norm > 0;
+  }
+  int chunk(SegmentId id) const {
+    return options_.plan.buckets()[id.bucket].layout.chunk_of(id.slot);
+  }
+  ElementRange range(SegmentId id) const {
+    return options_.plan.buckets()[id.bucket].layout.range(id.slot);
+  }
+  float* grad(SegmentId id) const { return memory_[id.bucket].grad + range(id).begin; }
+  float* result(SegmentId id) const;
+
+  const RingEngineOptions options_;
+  const std::vector<BucketMemory> memory_;
+  const std::shared_ptr<RingWire> wire_;
+  const std::shared_ptr<RingBroadcast> broadcast_;
+  RingOwner owner_;
+
+  Mutex mutex_;
+  bool halted_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status failed_ ABSL_GUARDED_BY(mutex_);
+  RingTokens tokens_ ABSL_GUARDED_BY(mutex_);
+  RingNorm norm_ ABSL_GUARDED_BY(mutex_);
+  std::vector<SyncPromise> refused_ ABSL_GUARDED_BY(mutex_);  // launched after the halt
+};
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_ALLREDUCE_RING_ENGINE_H_

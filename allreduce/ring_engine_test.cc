@@ -1,0 +1,274 @@
+#include "allreduce/ring_engine.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "allreduce/simulated_ring.h"
+#include "base/kernels.h"
+#include "gtest/gtest.h"
+#include "optim/range_optimizer.h"
+#include "plan/ring_schedule.h"
+
+namespace gradsync {
+namespace {
+
+using Values = std::vector<std::vector<float>>;  // by bucket
+
+// Buckets below n elements, of many stripes, with a cut tail, with empty chunks.
+Plan UnevenPlan(int n) {
+  const std::vector<int64_t> sizes = {3, 700, 17, 129, 16 * n + 1, 1};
+  std::vector<TensorSpec> tensors;
+  for (size_t i = 0; i < sizes.size(); ++i)
+    tensors.push_back({absl::StrCat("t", i), {sizes[i]}, {1}, 0});
+  OptimizerSpec optimizer;
+  optimizer.groups.resize(1);
+  optimizer.groups[0].momentum = 0.9;
+  return *Plan::FromBuckets(tensors, {{0}, {1, 2}, {3}, {4}, {5}}, optimizer, n, 128);
+}
+
+float Gradient(int rank, int64_t step, int bucket, int64_t i) {
+  const int64_t mixed = (rank * 7919 + step * 104729 + bucket * 1299709 + i * 15485863) % 20011;
+  return static_cast<float>(mixed - 10000) / static_cast<float>(1 << (mixed % 11));
+}
+
+// One thread, from the definitions in plan/stripes.h.
+Values MeanOf(const Plan& plan, int64_t step, double inverse_loss_scale) {
+  const int n = plan.world_size();
+  Values mean;
+  for (size_t b = 0; b < plan.buckets().size(); ++b) {
+    const StripeLayout& layout = plan.buckets()[b].layout;
+    std::vector<float>& flat = mean.emplace_back(layout.numel());
+    for (int64_t i = 0; i < layout.numel(); ++i) {
+      const int chunk = layout.chunk_of(static_cast<int>(i / layout.chunk_elements()));
+      float sum = Gradient(FoldRank(chunk, 0, n), step, b, i);
+      for (int p = 1; p < n; ++p) sum = sum + Gradient(FoldRank(chunk, p, n), step, b, i);
+      flat[i] = sum * (1.0f / static_cast<float>(n)) * static_cast<float>(inverse_loss_scale);
+    }
+  }
+  return mean;
+}
+
+class Reference {
+ public:
+  explicit Reference(const Plan& plan) : plan_(plan) {
+    for (size_t b = 0; b < plan.buckets().size(); ++b) {
+      const ElementRange whole{0, plan.buckets()[b].numel};
+      optimizers_.emplace_back(plan.optimizer(), whole, plan.GroupRanges(b, whole));
+    }
+  }
+
+  void Apply(const StepOptions& step, Values mean, Values* params) {
+    double squares = 0;
+    for (size_t b = 0; b < mean.size(); ++b) {
+      const StripeLayout& layout = plan_.buckets()[b].layout;
+      for (int slot = 0; slot < layout.slots(); ++slot) {
+        squares +=
+            SumOfSquares(mean[b].data() + layout.range(slot).begin, layout.range(slot).size());
+      }
+    }
+    const double scale = step.max_norm / (std::sqrt(squares) + 1e-6);
+    for (size_t b = 0; b < mean.size(); ++b) {
+      if (step.max_norm > 0 && scale < 1)
+        Scale(mean[b].data(), mean[b].size(), static_cast<float>(scale));
+      optimizers_[b].Apply((*params)[b].data(), mean[b].data(), step.lr, step.step);
+    }
+  }
+
+ private:
+  const Plan& plan_;
+  std::vector<RangeOptimizer> optimizers_;
+};
+
+struct Case {
+  int n;
+  UpdateSite site;
+  double max_norm;
+  int window;
+  int connections;
+  uint64_t seed;
+
+  std::string Describe() const {
+    return absl::StrCat("n ", n, site == UpdateSite::kOwner ? " owner" : " worker", " max_norm ",
+                        max_norm, " window ", window, " connections ", connections, " seed ", seed);
+  }
+};
+
+// Every rank launches its buckets when it likes, checks each result, and then scribbles over the
+// gradient at once.
+absl::Status Train(const Case& c, int steps) {
+  const Plan plan = UnevenPlan(c.n);
+  const int buckets = static_cast<int>(plan.buckets().size());
+  std::map<int64_t, Values> expected;
+  Values params;
+  for (const BucketPlan& bucket : plan.buckets()) params.emplace_back(bucket.numel, 0.0f);
+  Reference reference(plan);
+  const auto options = [&](int64_t number) {
+    StepOptions step;
+    step.step = number;
+    step.lr = 0.1 / static_cast<double>(number);
+    step.max_norm = number == 2 ? 0 : c.max_norm;
+    step.inverse_loss_scale = 0.3;
+    return step;
+  };
+  for (int64_t s = 1; s <= steps; ++s) {
+    Values mean = MeanOf(plan, s, options(s).inverse_loss_scale);
+    if (c.site == UpdateSite::kWorker) {
+      expected[s] = mean;
+    } else {
+      reference.Apply(options(s), mean, &params);
+      expected[s] = params;
+    }
+  }
+  SimulatedRing ring({plan, c.site, c.connections, c.window, c.seed});
+  struct RankState {
+    int64_t step = 1;
+    std::vector<SyncHandle> handles;
+    bool finished = false;
+  };
+  std::vector<RankState> ranks(c.n);
+  absl::Status wrong;
+  const auto act = [&](int rank) {
+    RankState& state = ranks[rank];
+    const int launched = static_cast<int>(state.handles.size());
+    if (state.finished) return false;
+    if (launched < buckets) {
+      for (int64_t i = 0; i < plan.buckets()[launched].numel; ++i) {
+        ring.grad(rank, launched)[i] = Gradient(rank, state.step, launched, i);
+      }
+      state.handles.push_back(ring.engine(rank).Launch(options(state.step), launched));
+      return true;
+    }
+    for (const SyncHandle& handle : state.handles) {
+      if (!handle.done()) return false;
+    }
+    for (int b = 0; b < buckets; ++b) {
+      wrong.Update(state.handles[b].Wait(absl::InfinitePast()));
+      const float* found = c.site == UpdateSite::kWorker ? ring.grad(rank, b) : ring.param(rank, b);
+      if (std::memcmp(found, expected[state.step][b].data(), plan.buckets()[b].bytes()) != 0) {
+        wrong.Update(
+            absl::DataLossError(absl::StrCat("rank ", rank, " bucket ", b, " step ", state.step,
+                                             ": other bits than the reference's")));
+      }
+    }
+    state.handles.clear();
+    state.finished = state.step++ == steps;
+    return true;
+  };
+  const absl::Status run = ring.Run(act, [&] {
+    return !wrong.ok() ||
+           std::all_of(ranks.begin(), ranks.end(), [](const RankState& r) { return r.finished; });
+  });
+  wrong.Update(run);
+  for (int rank = 0; rank < c.n && wrong.ok(); ++rank) {
+    const RingTraffic model = StepTraffic(plan, rank);
+    const WireStats stats = ring.engine(rank).wire_stats();
+    if (!(RingTraffic{stats.tx_bytes, stats.rx_bytes, stats.tx_messages, stats.rx_messages} ==
+          RingTraffic{model.tx_bytes * steps, model.rx_bytes * steps, model.tx_messages * steps,
+                      model.rx_messages * steps})) {
+      wrong = absl::InternalError(absl::StrCat("rank ", rank, " sent ", stats.tx_bytes,
+                                               ", the model says ", model.tx_bytes * steps));
+    }
+  }
+  return wrong;
+}
+
+TEST(RingEngineTest, EndsWithTheReferencesBitsAndTheModelsBytesInAnyOrderOfEvents) {
+  for (int n : {1, 2, 3, 4, 5, 8}) {
+    for (UpdateSite site : {UpdateSite::kWorker, UpdateSite::kOwner}) {
+      for (double max_norm : {0.0, 100.0}) {
+        for (uint64_t seed = 0; seed < 40; ++seed) {
+          const Case c{
+              n,   site, max_norm, 1 + static_cast<int>(seed % 3), 1 + static_cast<int>(seed % 4),
+              seed};
+          ASSERT_EQ(Train(c, 3), absl::OkStatus()) << c.Describe();
+        }
+      }
+    }
+  }
+}
+
+TEST(RingEngineTest, NeverGetsStuckInManyMoreOrders) {
+  for (uint64_t seed = 1000; seed < 1400; ++seed) {
+    const Case c{
+        2 + static_cast<int>(seed % 4), seed % 2 == 0 ? UpdateSite::kWorker : UpdateSite::kOwner,
+        seed % 3 == 0 ? 50.0 : 0.0,     1,
+        1 + static_cast<int>(seed % 5), seed};
+    ASSERT_EQ(Train(c, 4), absl::OkStatus()) << c.Describe();
+  }
+}
+
+TEST(RingEngineTest, BroadcastCopiesRankZeroInAnyOrderOfEvents) {
+  for (int n : {2, 3, 5}) {
+    for (uint64_t seed = 0; seed < 20; ++seed) {
+      const Plan plan = UnevenPlan(n);
+      SimulatedRing ring({plan, UpdateSite::kWorker, 2, 2, seed});
+      std::vector<SyncHandle> handles;
+      for (int rank = 0; rank < n; ++rank) {
+        for (size_t b = 0; b < plan.buckets().size(); ++b) {
+          for (int64_t i = 0; i < plan.buckets()[b].numel; ++i)
+            ring.param(rank, b)[i] = Gradient(rank, 1, b, i);
+        }
+        handles.push_back(ring.engine(rank).broadcast().Begin());
+      }
+      EXPECT_FALSE(handles[0].done());
+      ring.engine(0).broadcast().SendAll();
+      ASSERT_EQ(ring.Run([](int) { return false; },
+                         [&] {
+                           return std::all_of(
+                               handles.begin(), handles.end(),
+                               [](const SyncHandle& handle) { return handle.done(); });
+                         }),
+                absl::OkStatus());
+      for (int rank = 0; rank < n; ++rank) {
+        EXPECT_EQ(ring.engine(rank).wire_stats().tx_bytes, BroadcastTraffic(plan, rank).tx_bytes);
+        for (size_t b = 0; b < plan.buckets().size(); ++b) {
+          EXPECT_EQ(std::memcmp(ring.param(rank, b), ring.param(0, b), plan.buckets()[b].bytes()),
+                    0);
+        }
+      }
+    }
+  }
+}
+
+TEST(RingEngineTest, AFailureResolvesEveryHandleAndRefusesLaterLaunches) {
+  SimulatedRing ring({UnevenPlan(3), UpdateSite::kOwner, 2, 2, 1});
+  StepOptions step;
+  step.step = 1;
+  const SyncHandle before = ring.engine(0).Launch(step, 0);
+  ring.engine(0).Halt();
+  const SyncHandle halted = ring.engine(0).Launch(step, 1);
+  EXPECT_FALSE(before.done());
+  EXPECT_FALSE(halted.done());
+  ring.engine(0).Fail(absl::UnavailableError("rank 2 is lost"));
+  const SyncHandle after = ring.engine(0).Launch(step, 2);
+  for (const SyncHandle& handle : {before, halted, after}) {
+    EXPECT_EQ(handle.Wait(absl::InfinitePast()), absl::UnavailableError("rank 2 is lost"));
+  }
+}
+
+TEST(RingEngineTest, RanksThatDisagreeOnAStepAreToldApart) {
+  SimulatedRing ring({UnevenPlan(2), UpdateSite::kOwner, 1, 2, 1});
+  const auto act = [&, launched = std::vector<bool>(2)](int rank) mutable {
+    if (launched[rank]) return false;
+    launched[rank] = true;
+    StepOptions step;
+    step.step = 1;
+    step.lr = rank == 0 ? 0.1 : 0.2;
+    ring.engine(rank).Launch(step, 0);
+    return true;
+  };
+  const absl::Status status = ring.Run(act, [] { return false; });
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+  EXPECT_TRUE(absl::StrContains(status.message(), "lr 0.1")) << status;
+  EXPECT_TRUE(absl::StrContains(status.message(), "lr 0.2")) << status;
+}
+
+}  // namespace
+}  // namespace gradsync

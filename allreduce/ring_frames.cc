@@ -1,0 +1,144 @@
+#include "allreduce/ring_frames.h"
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "plan/ring_schedule.h"
+
+namespace gradsync {
+namespace {
+
+absl::Status Unexpected(const proto::FrameHeader& header, absl::string_view what, int64_t expected,
+                        int64_t found) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(DescribeFrame(header), ": expected ", what, " ", expected, ", found ", found));
+}
+
+// Checks that the header names a chunk that has elements.
+absl::Status CheckChunk(const Plan& plan, const proto::FrameHeader& header) {
+  if (header.bucket() >= plan.buckets().size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(DescribeFrame(header), ": expected a bucket below ", plan.buckets().size()));
+  }
+  const StripeLayout& layout = plan.buckets()[header.bucket()].layout;
+  if (header.slot() >= static_cast<uint32_t>(layout.slots())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(DescribeFrame(header), ": expected a slot below ", layout.slots()));
+  }
+  if (layout.range(header.slot()).empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(DescribeFrame(header), ": that chunk is empty"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckStepAndHop(const proto::FrameHeader& header, int expected_hop) {
+  if (header.step().number() < 1 || header.step().number() > INT64_MAX) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        DescribeFrame(header), ": expected a step of at least 1, found ", header.step().number()));
+  }
+  if (expected_hop == 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        DescribeFrame(header), ": this rank receives none, for it is where the phase begins"));
+  }
+  if (static_cast<int64_t>(header.hop()) != expected_hop)
+    return Unexpected(header, "hop", expected_hop, header.hop());
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+proto::FrameHeader RingHeader(proto::FrameHeader::Kind kind, const StepOptions& step, SegmentId id,
+                              int hop) {
+  proto::FrameHeader header;
+  header.set_kind(kind);
+  header.set_bucket(id.bucket);
+  header.set_slot(id.slot);
+  header.set_hop(hop);
+  if (step.step != 0) {
+    header.mutable_step()->set_number(step.step);
+    header.mutable_step()->set_lr(step.lr);
+    header.mutable_step()->set_max_norm(step.max_norm);
+    header.mutable_step()->set_inverse_loss_scale(step.inverse_loss_scale);
+  }
+  return header;
+}
+
+bool IsStep(const proto::FrameHeader& header, const StepOptions& step) {
+  const proto::Step& theirs = header.step();
+  return static_cast<int64_t>(theirs.number()) == step.step && theirs.lr() == step.lr &&
+         theirs.max_norm() == step.max_norm &&
+         theirs.inverse_loss_scale() == step.inverse_loss_scale;
+}
+
+std::string DescribeStep(const StepOptions& step) {
+  return absl::StrCat("step ", step.step, " (lr ", step.lr, ", max_norm ", step.max_norm,
+                      ", inverse_loss_scale ", step.inverse_loss_scale, ")");
+}
+
+std::string DescribeStep(const proto::Step& step) {
+  return absl::StrCat("step ", step.number(), " (lr ", step.lr(), ", max_norm ", step.max_norm(),
+                      ", inverse_loss_scale ", step.inverse_loss_scale(), ")");
+}
+
+std::string DescribeFrame(const proto::FrameHeader& header) {
+  return absl::StrCat(proto::FrameHeader::Kind_Name(header.kind()), " of bucket ", header.bucket(),
+                      " slot ", header.slot());
+}
+
+std::vector<SegmentId> OwnedChunks(const Plan& plan, int rank) {
+  std::vector<SegmentId> owned;
+  for (size_t bucket = 0; bucket < plan.buckets().size(); ++bucket) {
+    const StripeLayout& layout = plan.buckets()[bucket].layout;
+    for (int slot = rank; slot < layout.slots(); slot += plan.world_size()) {
+      if (!layout.range(slot).empty()) owned.push_back({static_cast<int>(bucket), slot});
+    }
+  }
+  return owned;
+}
+
+absl::Status CheckRingFrame(const Plan& plan, int rank, const proto::FrameHeader& header,
+                            size_t payload_bytes) {
+  const int n = plan.world_size();
+  int64_t expected_bytes = 0;
+  if (header.kind() == proto::FrameHeader::SQUARES) {
+    if (header.slot() >= static_cast<uint32_t>(n))
+      return Unexpected(header, "a rank below", n, header.slot());
+    const int origin = static_cast<int>(header.slot());
+    GS_RETURN_IF_ERROR(CheckStepAndHop(header, (rank - origin + n) % n));
+    expected_bytes = 8 * static_cast<int64_t>(OwnedChunks(plan, origin).size());
+    if (expected_bytes == 0) return Unexpected(header, "owned chunks of that rank, at least", 1, 0);
+  } else {
+    GS_RETURN_IF_ERROR(CheckChunk(plan, header));
+    const StripeLayout& layout = plan.buckets()[header.bucket()].layout;
+    const int chunk = layout.chunk_of(header.slot());
+    expected_bytes = layout.range(header.slot()).size() * 4;
+    switch (header.kind()) {
+      case proto::FrameHeader::REDUCE:
+        GS_RETURN_IF_ERROR(CheckStepAndHop(header, ReduceHop(chunk, rank, n)));
+        break;
+      case proto::FrameHeader::GATHER:
+        GS_RETURN_IF_ERROR(CheckStepAndHop(header, GatherHop(chunk, rank, n)));
+        break;
+      case proto::FrameHeader::CREDIT:
+        if (Initiator(chunk, n) != rank)
+          return Unexpected(header, "initiator", Initiator(chunk, n), rank);
+        GS_RETURN_IF_ERROR(CheckStepAndHop(header, GatherHop(chunk, rank, n)));
+        expected_bytes = 0;
+        break;
+      case proto::FrameHeader::PARAMETERS:
+        if (rank == 0 || static_cast<int64_t>(header.hop()) != rank)
+          return Unexpected(header, "hop", rank, header.hop());
+        break;
+      default:
+        return absl::InvalidArgumentError(
+            absl::StrCat(DescribeFrame(header), ": not a frame of the ring"));
+    }
+  }
+  if (static_cast<int64_t>(payload_bytes) != expected_bytes) {
+    return Unexpected(header, "bytes of payload", expected_bytes, payload_bytes);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace gradsync

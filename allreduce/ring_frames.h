@@ -1,0 +1,45 @@
+// The frames of the ring: how they are made, and what each rank may receive.
+
+#ifndef GRADSYNC_ALLREDUCE_RING_FRAMES_H_
+#define GRADSYNC_ALLREDUCE_RING_FRAMES_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "plan/plan.h"
+#include "plan/shard_map.h"
+#include "plan/step_options.h"
+#include "proto/frame.pb.h"
+
+namespace gradsync {
+
+// A frame about one chunk. `hop` as in plan/ring_schedule.h.
+proto::FrameHeader RingHeader(proto::FrameHeader::Kind kind, const StepOptions& step, SegmentId id,
+                              int hop);
+
+// Whether the sender's step is `step`, options included.
+bool IsStep(const proto::FrameHeader& header, const StepOptions& step);
+
+// "step 3 (lr 0.1, max_norm 0, inverse_loss_scale 1)", for errors.
+std::string DescribeStep(const StepOptions& step);
+std::string DescribeStep(const proto::Step& step);
+
+// "REDUCE of bucket 3 slot 7", for errors.
+std::string DescribeFrame(const proto::FrameHeader& header);
+
+// Chunks that `rank` owns and that are not empty, in order of bucket and slot.
+std::vector<SegmentId> OwnedChunks(const Plan& plan, int rank);
+
+// Whether a rank of the ring may receive this frame at all: a kind of the ring, a chunk of the plan
+// that is not empty, the hop at which it passes `rank`, and `payload_bytes` as the chunk has. What
+// came before is not looked at.
+//   SQUARES: `slot` is the rank that it comes from, and the payload one double per chunk that this
+//   rank owns. CREDIT: an own token that is reduced but whose result has to wait for the norm.
+// Errors: INVALID_ARGUMENT, saying what was expected and what came.
+absl::Status CheckRingFrame(const Plan& plan, int rank, const proto::FrameHeader& header,
+                            size_t payload_bytes);
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_ALLREDUCE_RING_FRAMES_H_

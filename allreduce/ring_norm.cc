@@ -1,0 +1,72 @@
+#include "allreduce/ring_norm.h"
+
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "allreduce/ring_frames.h"
+
+namespace gradsync {
+
+RingNorm::RingNorm(const Plan& plan, int rank)
+    : plan_(plan), rank_(rank), squares_(plan.world_size()) {
+  for (int r = 0; r < plan.world_size(); ++r)
+    owned_.push_back(static_cast<int>(OwnedChunks(plan, r).size()));
+}
+
+void RingNorm::Launched(const StepOptions& step, int bucket) {
+  if (bucket == 0) {
+    step_ = step;
+    launches_missing_ = static_cast<int>(plan_.buckets().size());
+    means_missing_ = owned_[rank_];
+    own_sent_ = false;
+  }
+  --launches_missing_;
+}
+
+bool RingNorm::TakeOwnDue() {
+  if (step_.max_norm <= 0 || owned_[rank_] == 0 || own_sent_) return false;
+  if (launches_missing_ > 0 || means_missing_ > 0) return false;
+  own_sent_ = true;
+  return true;
+}
+
+absl::Status RingNorm::Set(int rank, const proto::FrameHeader& header, Numbers squares) {
+  if (!IsStep(header, step_)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("SQUARES of rank ", rank, ": ranks disagree on the step: expected ",
+                     DescribeStep(step_), ", found ", DescribeStep(header.step())));
+  }
+  if (step_.max_norm <= 0 || squares_[rank] != nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat("SQUARES of rank ", rank, ": expected ",
+                                                   step_.max_norm <= 0 ? "none" : "them once",
+                                                   " in ", DescribeStep(step_)));
+  }
+  squares_[rank] = std::move(squares);
+  return absl::OkStatus();
+}
+
+absl::optional<double> RingNorm::TakeScale() {
+  if (!own_sent_) return absl::nullopt;
+  for (size_t rank = 0; rank < squares_.size(); ++rank) {
+    if (owned_[rank] > 0 && squares_[rank] == nullptr) return absl::nullopt;
+  }
+  const double scale = step_.max_norm / (std::sqrt(SumOfSquares()) + 1e-6);
+  for (Numbers& numbers : squares_) numbers = nullptr;
+  return scale < 1 ? scale : 1;
+}
+
+double RingNorm::SumOfSquares() const {
+  std::vector<size_t> next(squares_.size(), 0);
+  double sum = 0;
+  for (const BucketPlan& bucket : plan_.buckets()) {
+    for (int slot = 0; slot < bucket.layout.slots(); ++slot) {
+      if (bucket.layout.range(slot).empty()) continue;
+      const int owner = bucket.layout.chunk_of(slot);
+      sum += (*squares_[owner])[next[owner]++];
+    }
+  }
+  return sum;
+}
+
+}  // namespace gradsync

@@ -1,0 +1,79 @@
+#ifndef GRADSYNC_ALLREDUCE_RING_OWNER_H_
+#define GRADSYNC_ALLREDUCE_RING_OWNER_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "optim/optimizer_state.h"
+#include "optim/range_optimizer.h"
+#include "plan/plan.h"
+#include "plan/shard_map.h"
+#include "plan/step_options.h"
+#include "sync/flat_buckets.h"
+#include "sync/update_site.h"
+
+namespace gradsync {
+
+// What a rank does with the chunks that it owns: completes their mean and, under kOwner, updates
+// their parameters with its 1/n of the optimizer's state. Works in place in the buckets' memory,
+// which must outlive it.
+//
+// Different chunks may be worked on at the same time; calls for one chunk must not overlap. Nothing
+// blocks.
+class RingOwner {
+ public:
+  // `plan` must outlive this object.
+  RingOwner(const Plan& plan, int rank, UpdateSite update_site, std::vector<BucketMemory> memory);
+
+  // The owned chunks that are not empty, in order of bucket and slot.
+  const std::vector<SegmentId>& chunks() const { return chunks_; }
+
+  // The chunk's gradient is the sum over all ranks: multiplies it by 1/n, then by the inverse loss
+  // scale.
+  void CompleteMean(SegmentId id, const StepOptions& step);
+
+  // Notes the sum of squares of the chunk's mean.
+  void MeasureSquares(SegmentId id);
+
+  // The notes of all chunks, in the order of chunks().
+  const std::vector<double>& squares() const { return squares_; }
+
+  // Multiplies the chunk's mean, to clip it.
+  void ScaleMean(SegmentId id, float scale);
+
+  // Updates the chunk's parameters from its mean. Only under kOwner.
+  void Update(SegmentId id, const StepOptions& step);
+
+  // The state of the owned chunks of one bucket, as bytes that ImportPiece() of any rank
+  // understands: per chunk, a byte that says whether there is state, then the slots' floats in the
+  // order of SlotNames().
+  std::string ExportBucket(int bucket) const;
+
+  // Adds what `rank` exported of `bucket` to `state`. Errors: DATA_LOSS when the length is not the
+  // plan's.
+  absl::Status Collect(int bucket, int rank, absl::string_view exported,
+                       OptimizerState* state) const;
+
+  // Replaces the state of all owned chunks. `state` must have passed CheckState().
+  void Import(const OptimizerState& state);
+
+ private:
+  ElementRange range(SegmentId id) const {
+    return plan_.buckets()[id.bucket].layout.range(id.slot);
+  }
+  size_t IndexOf(SegmentId id) const { return first_[id.bucket] + id.slot / plan_.world_size(); }
+
+  const Plan& plan_;
+  const std::vector<BucketMemory> memory_;
+  std::vector<SegmentId> chunks_;
+  std::vector<size_t> first_;               // index in chunks_ of each bucket's first chunk
+  std::vector<RangeOptimizer> optimizers_;  // by chunk; empty under kWorker
+  std::vector<double> squares_;             // by chunk
+};
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_ALLREDUCE_RING_OWNER_H_

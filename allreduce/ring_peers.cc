@@ -1,0 +1,341 @@
+#include "allreduce/ring_peers.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "allreduce/ring_frames.h"
+#include "base/status_macros.h"
+#include "plan/ring_schedule.h"
+#include "proto/ring.pb.h"
+
+namespace gradsync {
+namespace {
+
+using proto::FrameHeader;
+
+std::string AddressKey(const WorkerGroup& group, int rank) {
+  return group.Key(absl::StrCat("ring/", rank, "/address"));
+}
+
+absl::Status Annotate(absl::string_view who, const absl::Status& status) {
+  return absl::Status(status.code(), absl::StrCat(who, ": ", status.message()));
+}
+
+absl::Status StatusOf(const FrameHeader& header) {
+  const auto code = static_cast<absl::StatusCode>(header.error().code());
+  return absl::Status(code == absl::StatusCode::kOk ? absl::StatusCode::kUnknown : code,
+                      header.error().message());
+}
+
+void SendHello(const proto::RingHello& hello, FrameStream& stream) {
+  auto bytes = std::make_shared<const std::string>(hello.SerializeAsString());
+  OutgoingFrame frame;
+  frame.header.set_kind(FrameHeader::HELLO);
+  frame.payload = *bytes;
+  frame.released = [bytes] {};
+  stream.Send(std::move(frame));
+}
+
+}  // namespace
+
+// Hears the previous rank on one connection.
+class RingPeers::PreviousSink : public FrameSink {
+ public:
+  PreviousSink(RingPeers* peers, std::shared_ptr<FrameStream> stream)
+      : peers_(peers), stream_(std::move(stream)) {}
+
+  void OnFrame(const FrameHeader& header, Payload payload) override {
+    switch (state_) {
+      case State::kNew: {
+        const absl::Status status = peers_->Greet(header, payload, stream_);
+        state_ = status.ok() ? State::kGreeted : State::kRefused;
+        if (!status.ok()) stream_->Cancel(status);
+        return;
+      }
+      case State::kRefused:
+        return;
+      case State::kGreeted:
+        break;
+    }
+    if (header.kind() == FrameHeader::GOODBYE) return;
+    if (header.kind() == FrameHeader::FAILED)
+      return peers_->Lost(/*previous=*/true, StatusOf(header));
+    const absl::Status status = peers_->options_.on_frame(header, std::move(payload));
+    if (!status.ok())
+      peers_->options_.on_error(Annotate(absl::StrCat("from ", peers_->PreviousName()), status));
+  }
+
+  void OnClosed(absl::Status status) override {
+    stream_.reset();
+    if (state_ == State::kGreeted) peers_->Closed(/*previous=*/true, std::move(status));
+  }
+
+ private:
+  enum class State { kNew, kGreeted, kRefused };
+
+  RingPeers* const peers_;
+  std::shared_ptr<FrameStream> stream_;
+  State state_ = State::kNew;
+};
+
+// Hears the next rank on one connection: its answer, and the end.
+class RingPeers::NextSink : public FrameSink {
+ public:
+  explicit NextSink(RingPeers* peers) : peers_(peers) {}
+
+  void OnFrame(const FrameHeader& header, Payload) override {
+    if (header.kind() == FrameHeader::GOODBYE) return;
+    if (header.kind() == FrameHeader::FAILED)
+      return peers_->Lost(/*previous=*/false, StatusOf(header));
+    if (header.kind() == FrameHeader::HELLO && !greeted_) {
+      greeted_ = true;
+      return peers_->Greeted();
+    }
+    peers_->options_.on_error(absl::InvalidArgumentError(
+        absl::StrCat("from ", peers_->NextName(), ": ", DescribeFrame(header),
+                     ": expected nothing from the next rank")));
+  }
+
+  void OnClosed(absl::Status status) override {
+    peers_->Closed(/*previous=*/false, std::move(status));
+  }
+
+ private:
+  RingPeers* const peers_;
+  bool greeted_ = false;
+};
+
+RingPeers::RingPeers(RingPeersOptions options)
+    : options_(std::move(options)),
+      previous_(RingPrevious(options_.group.rank, options_.group.world_size)),
+      next_(RingNext(options_.group.rank, options_.group.world_size)),
+      from_previous_(options_.connections) {}
+
+RingPeers::~RingPeers() {
+  Cancel(absl::CancelledError(absl::StrCat("rank ", options_.group.rank, " left")));
+  listener_.reset();
+  MutexLock lock(&mutex_);
+  while (open_ > 0) changed_.Wait(&mutex_);
+}
+
+absl::Status RingPeers::Connect(absl::Time deadline) {
+  const WorkerGroup& group = options_.group;
+  GS_ASSIGN_OR_RETURN(listener_, options_.link->Listen(absl::StrCat(group.address, ":0"),
+                                                       [this](std::shared_ptr<FrameStream> s) {
+                                                         return std::make_shared<PreviousSink>(
+                                                             this, std::move(s));
+                                                       }));
+  GS_RETURN_IF_ERROR(
+      group.store->Set(AddressKey(group, group.rank), listener_->address(), deadline));
+  GS_RETURN_IF_ERROR(ConnectToNext(deadline));
+  return WaitForNeighbours(deadline);
+}
+
+absl::Status RingPeers::ConnectToNext(absl::Time deadline) {
+  const WorkerGroup& group = options_.group;
+  const absl::StatusOr<std::string> address = group.store->Get(AddressKey(group, next_), deadline);
+  if (!address.ok()) return Annotate(absl::StrCat("the address of rank ", next_), address.status());
+  {
+    MutexLock lock(&mutex_);
+    next_address_ = *address;
+  }
+  proto::RingHello hello;
+  hello.set_rank(group.rank);
+  hello.set_fingerprint(options_.fingerprint);
+  hello.set_address(listener_->address());
+  for (int connection = 0; connection < options_.connections; ++connection) {
+    {
+      MutexLock lock(&mutex_);
+      if (!failed_.ok()) return failed_;
+      ++open_;
+    }
+    auto stream =
+        options_.link->Connect(*address, connection, std::make_shared<NextSink>(this), deadline);
+    absl::Status failed;
+    {
+      MutexLock lock(&mutex_);
+      if (stream.ok()) {
+        to_next_.push_back(*stream);
+      } else {
+        --open_;
+      }
+      failed = failed_;
+    }
+    if (!stream.ok()) {
+      return Annotate(absl::StrCat("no connection to rank ", next_, " at ", *address),
+                      stream.status());
+    }
+    if (!failed.ok()) {
+      (*stream)->Cancel(failed);
+      return failed;
+    }
+    hello.set_connection(connection);
+    SendHello(hello, **stream);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RingPeers::WaitForNeighbours(absl::Time deadline) {
+  MutexLock lock(&mutex_);
+  for (;;) {
+    if (!failed_.ok()) return failed_;
+    int heard = 0;
+    for (const auto& stream : from_previous_) heard += stream != nullptr;
+    if (greeted_ == options_.connections && heard == options_.connections) return absl::OkStatus();
+    if (!changed_.WaitWithDeadline(&mutex_, deadline)) continue;
+    if (heard < options_.connections) {
+      return absl::DeadlineExceededError(
+          absl::StrCat("rank ", previous_, " at ", previous_address_, " has opened ", heard, " of ",
+                       options_.connections, " streams to ", listener_->address(), " (rank ",
+                       options_.group.rank, ")"));
+    }
+    return absl::DeadlineExceededError(absl::StrCat("rank ", next_, " at ", next_address_,
+                                                    " has answered on ", greeted_, " of ",
+                                                    options_.connections, " streams"));
+  }
+}
+
+absl::Status RingPeers::CheckHello(const FrameHeader& header, const Payload& payload,
+                                   int* connection, std::string* address) {
+  std::string bytes;
+  for (absl::Span<const char> part : payload.parts) bytes.append(part.data(), part.size());
+  proto::RingHello hello;
+  if (header.kind() != FrameHeader::HELLO || !hello.ParseFromString(bytes)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("expected HELLO of rank ", previous_, ", found ", DescribeFrame(header)));
+  }
+  if (hello.rank() != previous_) {
+    return absl::InvalidArgumentError(absl::StrCat("HELLO to rank ", options_.group.rank,
+                                                   ": expected rank ", previous_, ", found rank ",
+                                                   hello.rank()));
+  }
+  if (hello.fingerprint() != options_.fingerprint) {
+    return absl::FailedPreconditionError(absl::StrCat("HELLO of rank ", previous_,
+                                                      ": expected plan ", options_.fingerprint,
+                                                      ", found plan ", hello.fingerprint()));
+  }
+  if (hello.connection() < 0 || hello.connection() >= options_.connections) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("HELLO of rank ", previous_, ": expected a connection below ",
+                     options_.connections, ", found ", hello.connection()));
+  }
+  *connection = hello.connection();
+  *address = hello.address();
+  return absl::OkStatus();
+}
+
+absl::Status RingPeers::Greet(const FrameHeader& header, const Payload& payload,
+                              const std::shared_ptr<FrameStream>& stream) {
+  int connection = 0;
+  std::string address;
+  GS_RETURN_IF_ERROR(CheckHello(header, payload, &connection, &address));
+  {
+    MutexLock lock(&mutex_);
+    if (closing_)
+      return absl::CancelledError(absl::StrCat("rank ", options_.group.rank, " is leaving"));
+    if (from_previous_[connection] != nullptr) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("HELLO of rank ", previous_, ": connection ", connection, " is taken"));
+    }
+    from_previous_[connection] = stream;
+    previous_address_ = address;
+    ++open_;
+    changed_.SignalAll();
+  }
+  OutgoingFrame reply;
+  reply.header.set_kind(FrameHeader::HELLO);
+  stream->Send(std::move(reply));
+  return absl::OkStatus();
+}
+
+void RingPeers::Greeted() {
+  MutexLock lock(&mutex_);
+  ++greeted_;
+  changed_.SignalAll();
+}
+
+void RingPeers::Send(int connection, OutgoingFrame frame) {
+  std::shared_ptr<FrameStream> stream;
+  {
+    MutexLock lock(&mutex_);
+    stream = to_next_[connection];
+  }
+  stream->Send(std::move(frame));
+}
+
+absl::Status RingPeers::Finish(absl::Time deadline) {
+  std::vector<std::shared_ptr<FrameStream>> to_next;
+  std::vector<std::shared_ptr<FrameStream>> from_previous;
+  {
+    MutexLock lock(&mutex_);
+    closing_ = true;
+    to_next = to_next_;
+    from_previous = from_previous_;
+  }
+  for (const auto& stream : to_next) {
+    OutgoingFrame goodbye;
+    goodbye.header.set_kind(FrameHeader::GOODBYE);
+    stream->Send(std::move(goodbye));
+    stream->Finish();
+  }
+  for (const auto& stream : from_previous) stream->Finish();
+  MutexLock lock(&mutex_);
+  while (open_ > 0) {
+    if (!changed_.WaitWithDeadline(&mutex_, deadline) || open_ == 0) continue;
+    return absl::DeadlineExceededError(absl::StrCat(open_, " streams with rank ", previous_, " at ",
+                                                    previous_address_, " and rank ", next_, " at ",
+                                                    next_address_, " do not close"));
+  }
+  return absl::OkStatus();
+}
+
+void RingPeers::Cancel(const absl::Status& reason) {
+  std::vector<std::shared_ptr<FrameStream>> streams;
+  {
+    MutexLock lock(&mutex_);
+    closing_ = true;
+    if (failed_.ok()) failed_ = reason;
+    streams = to_next_;
+    streams.insert(streams.end(), from_previous_.begin(), from_previous_.end());
+    changed_.SignalAll();
+  }
+  for (const auto& stream : streams) {
+    if (stream != nullptr) stream->Cancel(reason);
+  }
+}
+
+void RingPeers::Closed(bool previous, absl::Status status) {
+  Lost(previous, status);
+  MutexLock lock(&mutex_);
+  --open_;
+  changed_.SignalAll();
+}
+
+void RingPeers::Lost(bool previous, const absl::Status& status) {
+  absl::Status lost;
+  {
+    MutexLock lock(&mutex_);
+    if (closing_) return;
+    const bool tells = !status.ok() && status.code() != absl::StatusCode::kCancelled;
+    lost = absl::Status(tells ? status.code() : absl::StatusCode::kUnavailable,
+                        absl::StrCat("the stream ", previous ? "from rank " : "to rank ",
+                                     previous ? previous_ : next_, " at ",
+                                     previous ? previous_address_ : next_address_, " ended: ",
+                                     status.ok() ? "closed by the peer" : status.message()));
+    if (failed_.ok()) failed_ = lost;
+    changed_.SignalAll();
+  }
+  options_.on_error(std::move(lost));
+}
+
+std::string RingPeers::PreviousName() {
+  MutexLock lock(&mutex_);
+  return absl::StrCat("rank ", previous_, " at ", previous_address_);
+}
+
+std::string RingPeers::NextName() {
+  MutexLock lock(&mutex_);
+  return absl::StrCat("rank ", next_, " at ", next_address_);
+}
+
+}  // namespace gradsync

@@ -1,0 +1,97 @@
+#ifndef GRADSYNC_ALLREDUCE_RING_PEERS_H_
+#define GRADSYNC_ALLREDUCE_RING_PEERS_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "base/mutex.h"
+#include "links/frame_stream.h"
+#include "sync/worker_group.h"
+
+namespace gradsync {
+
+struct RingPeersOptions {
+  WorkerGroup group;
+  std::shared_ptr<StreamLink> link;
+  int connections = 4;
+  std::string fingerprint;  // of the plan; the previous rank's must be equal
+
+  // A frame from the previous rank, after the greeting. On a thread of the link; several at a time.
+  // An error is reported.
+  std::function<absl::Status(const proto::FrameHeader&, Payload)> on_frame;
+  // A neighbour is lost or sent nonsense; the status names its rank and address. On a thread of the
+  // link.
+  std::function<void(absl::Status)> on_error;
+};
+
+// A rank's streams: `connections` from the previous rank, which it hears, and as many to the next,
+// to which it sends. Each begins with HELLO both ways. Thread-safe.
+//
+// Destroying it cancels all streams and waits until they are closed; it must not be destroyed on a
+// thread of the link.
+class RingPeers {
+ public:
+  explicit RingPeers(RingPeersOptions options);
+  ~RingPeers();
+
+  RingPeers(const RingPeers&) = delete;
+  RingPeers& operator=(const RingPeers&) = delete;
+
+  // Collective: listens, publishes the address, connects to the next rank, and waits for the
+  // previous one. Errors: DEADLINE_EXCEEDED or UNAVAILABLE naming the rank that is missing and its
+  // address; what the next rank refused with; what Cancel() was called with.
+  absl::Status Connect(absl::Time deadline);
+
+  // Queues a frame to the next rank. Never blocks. Only after Connect() succeeded.
+  void Send(int connection, OutgoingFrame frame);
+
+  // Ends in good order: says GOODBYE and waits until all streams are closed, which needs both
+  // neighbours to do the same. Errors: DEADLINE_EXCEEDED naming a neighbour that does not.
+  absl::Status Finish(absl::Time deadline);
+
+  // Ends all streams at once. Never blocks; may be called on any thread, but not while holding a
+  // lock that on_error takes.
+  void Cancel(const absl::Status& reason);
+
+ private:
+  class PreviousSink;
+  class NextSink;
+
+  absl::Status CheckHello(const proto::FrameHeader& header, const Payload& payload, int* connection,
+                          std::string* address);
+  absl::Status Greet(const proto::FrameHeader& header, const Payload& payload,
+                     const std::shared_ptr<FrameStream>& stream);
+  absl::Status ConnectToNext(absl::Time deadline);
+  absl::Status WaitForNeighbours(absl::Time deadline);
+  void Greeted();
+  void Closed(bool previous, absl::Status status);
+  void Lost(bool previous, const absl::Status& status);
+  std::string PreviousName();
+  std::string NextName();
+
+  const RingPeersOptions options_;
+  const int previous_;
+  const int next_;
+
+  Mutex mutex_;
+  CondVar changed_;
+  std::string previous_address_ ABSL_GUARDED_BY(mutex_) = "an unknown address";
+  std::string next_address_ ABSL_GUARDED_BY(mutex_) = "an unknown address";
+  absl::Status failed_ ABSL_GUARDED_BY(mutex_);   // wakes Connect()
+  bool closing_ ABSL_GUARDED_BY(mutex_) = false;  // ends are expected
+  int open_ ABSL_GUARDED_BY(mutex_) = 0;          // streams whose sinks may still be called
+  int greeted_ ABSL_GUARDED_BY(mutex_) = 0;       // HELLO replies of the next rank
+  std::vector<std::shared_ptr<FrameStream>> from_previous_
+      ABSL_GUARDED_BY(mutex_);  // by connection; null until HELLO
+  std::vector<std::shared_ptr<FrameStream>> to_next_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<StreamListener> listener_;
+};
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_ALLREDUCE_RING_PEERS_H_

@@ -1,0 +1,221 @@
+#include "allreduce/ring_tokens.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "allreduce/ring_frames.h"
+#include "base/status_macros.h"
+#include "plan/ring_schedule.h"
+
+namespace gradsync {
+namespace {
+
+SegmentId IdOf(const proto::FrameHeader& header) {
+  return {static_cast<int>(header.bucket()), static_cast<int>(header.slot())};
+}
+
+absl::Status Differs(const proto::FrameHeader& header, const StepOptions& step) {
+  return absl::FailedPreconditionError(
+      absl::StrCat(DescribeFrame(header), ": ranks disagree on the step: expected ",
+                   DescribeStep(step), ", found ", DescribeStep(header.step())));
+}
+
+absl::Status Twice(const proto::FrameHeader& header) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(DescribeFrame(header), ": came twice in step ", header.step().number()));
+}
+
+}  // namespace
+
+RingTokens::RingTokens(const Plan& plan, int rank, int window, bool gather_overwrites_sum)
+    : plan_(plan),
+      rank_(rank),
+      window_(window),
+      gather_overwrites_sum_(gather_overwrites_sum),
+      buckets_(plan.buckets().size()) {
+  for (size_t b = 0; b < buckets_.size(); ++b)
+    buckets_[b].tokens.resize(plan.buckets()[b].layout.slots());
+}
+
+bool RingTokens::IsOwn(SegmentId id) const {
+  const StripeLayout& layout = plan_.buckets()[id.bucket].layout;
+  return Initiator(layout.chunk_of(id.slot), plan_.world_size()) == rank_;
+}
+
+absl::StatusOr<std::vector<WaitingFrame>> RingTokens::Launch(const StepOptions& step, int index,
+                                                             SyncPromise promise) {
+  Bucket& bucket = buckets_[index];
+  if (bucket.launched) {
+    return absl::FailedPreconditionError(absl::StrCat("launch of bucket ", index, " in step ",
+                                                      step.step, ": its exchange of step ",
+                                                      bucket.step.step, " is not complete"));
+  }
+  for (const WaitingFrame& frame : bucket.held) {
+    if (!IsStep(frame.header, step)) return Differs(frame.header, step);
+  }
+  bucket.launched = true;
+  bucket.step = step;
+  bucket.promise = std::move(promise);
+  const StripeLayout& layout = plan_.buckets()[index].layout;
+  for (int slot = 0; slot < layout.slots(); ++slot) {
+    bucket.tokens[slot] = Token();
+    if (layout.range(slot).empty()) continue;
+    ++bucket.open;
+    const SegmentId id{index, slot};
+    if (plan_.world_size() > 1 && IsOwn(id)) own_.push_back(id);
+  }
+  std::vector<WaitingFrame> held = std::move(bucket.held);
+  bucket.held.clear();
+  held_ -= static_cast<int>(held.size());
+  for (const WaitingFrame& frame : held) bucket.tokens[frame.header.slot()].stage = Stage::kSummed;
+  return held;
+}
+
+absl::Status RingTokens::CheckCurrent(const proto::FrameHeader& header) const {
+  const Bucket& bucket = buckets_[header.bucket()];
+  if (!bucket.launched) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        DescribeFrame(header), " of step ", header.step().number(),
+        ": no exchange of this bucket is under way; its last step was ", bucket.step.step));
+  }
+  if (!IsStep(header, bucket.step)) return Differs(header, bucket.step);
+  return absl::OkStatus();
+}
+
+absl::Status RingTokens::Hold(const proto::FrameHeader& header, Payload* payload) {
+  Bucket& bucket = buckets_[header.bucket()];
+  for (const WaitingFrame& frame : bucket.held) {
+    if (frame.header.slot() == header.slot()) return Twice(header);
+  }
+  const int limit = window_ * (plan_.world_size() - 1);
+  if (held_ >= limit) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(DescribeFrame(header), " of step ", header.step().number(),
+                     ": expected at most ", limit, " frames ahead of this rank's launches (window ",
+                     window_, " times ", plan_.world_size() - 1, " other ranks), found one more"));
+  }
+  ++held_;
+  bucket.held.push_back({header, std::move(*payload)});
+  *payload = Payload();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> RingTokens::OnReduce(const proto::FrameHeader& header, Payload* payload) {
+  const Bucket& bucket = buckets_[header.bucket()];
+  if (static_cast<int64_t>(header.step().number()) > bucket.step.step) {
+    GS_RETURN_IF_ERROR(Hold(header, payload));
+    return false;
+  }
+  GS_RETURN_IF_ERROR(CheckCurrent(header));
+  Token& to = token(IdOf(header));
+  if (to.stage != Stage::kIdle) return Twice(header);
+  to.stage = Stage::kSummed;
+  return true;
+}
+
+absl::StatusOr<bool> RingTokens::OnGather(const proto::FrameHeader& header, Payload* payload) {
+  GS_RETURN_IF_ERROR(CheckCurrent(header));
+  const SegmentId id = IdOf(header);
+  Token& to = token(id);
+  if (to.stage == Stage::kFinal) return Twice(header);
+  if (to.stage == Stage::kIdle) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(DescribeFrame(header), ": is finished before this rank's gradient was added"));
+  }
+  to.stage = Stage::kFinal;
+  Credit(id);
+  if (gather_overwrites_sum_ && to.sum_lent) {
+    to.gather = WaitingFrame{header, std::move(*payload)};
+    *payload = Payload();
+    return false;
+  }
+  return true;
+}
+
+absl::Status RingTokens::OnCredit(const proto::FrameHeader& header) {
+  GS_RETURN_IF_ERROR(CheckCurrent(header));
+  Token& to = token(IdOf(header));
+  if (to.credited) return Twice(header);
+  if (to.stage != Stage::kSummed) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(DescribeFrame(header), ": this token is not under way"));
+  }
+  Credit(IdOf(header));
+  return absl::OkStatus();
+}
+
+void RingTokens::Credit(SegmentId id) {
+  Token& to = token(id);
+  if (to.credited || !IsOwn(id)) return;
+  to.credited = true;
+  --under_way_;
+}
+
+absl::optional<SegmentId> RingTokens::NextOwn() {
+  if (own_.empty() || under_way_ >= window_) return absl::nullopt;
+  const SegmentId id = own_.front();
+  own_.pop_front();
+  ++under_way_;
+  token(id).stage = Stage::kSummed;
+  return id;
+}
+
+void RingTokens::LendSum(SegmentId id) {
+  if (!buckets_[id.bucket].launched) return;
+  ++buckets_[id.bucket].lent;
+  token(id).sum_lent = true;
+}
+
+void RingTokens::LendFinal(SegmentId id) {
+  if (buckets_[id.bucket].launched) ++buckets_[id.bucket].lent;
+}
+
+absl::optional<WaitingFrame> RingTokens::ReturnSum(SegmentId id) {
+  if (!buckets_[id.bucket].launched) return absl::nullopt;
+  --buckets_[id.bucket].lent;
+  Token& to = token(id);
+  to.sum_lent = false;
+  absl::optional<WaitingFrame> gather = std::move(to.gather);
+  to.gather.reset();
+  return gather;
+}
+
+void RingTokens::ReturnFinal(SegmentId id) {
+  if (buckets_[id.bucket].launched) --buckets_[id.bucket].lent;
+}
+
+void RingTokens::MarkFinal(SegmentId id) {
+  Bucket& bucket = buckets_[id.bucket];
+  if (!bucket.launched) return;
+  token(id).stage = Stage::kFinal;
+  --bucket.open;
+}
+
+absl::optional<SyncPromise> RingTokens::TakeResolved(int index) {
+  Bucket& bucket = buckets_[index];
+  if (!bucket.launched || bucket.open > 0 || bucket.lent > 0) return absl::nullopt;
+  bucket.launched = false;
+  absl::optional<SyncPromise> promise = std::move(bucket.promise);
+  bucket.promise.reset();
+  return promise;
+}
+
+RingTokens::Remains RingTokens::FailAll() {
+  Remains remains;
+  for (Bucket& bucket : buckets_) {
+    if (bucket.promise) remains.promises.push_back(*std::move(bucket.promise));
+    bucket.promise.reset();
+    bucket.launched = false;
+    for (WaitingFrame& frame : bucket.held) remains.frames.push_back(std::move(frame));
+    bucket.held.clear();
+    for (Token& token : bucket.tokens) {
+      if (token.gather) remains.frames.push_back(*std::move(token.gather));
+      token.gather.reset();
+    }
+  }
+  own_.clear();
+  held_ = 0;
+  return remains;
+}
+
+}  // namespace gradsync

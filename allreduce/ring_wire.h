@@ -1,0 +1,56 @@
+#ifndef GRADSYNC_ALLREDUCE_RING_WIRE_H_
+#define GRADSYNC_ALLREDUCE_RING_WIRE_H_
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "absl/functional/any_invocable.h"
+#include "links/frame_stream.h"
+#include "plan/plan.h"
+#include "plan/shard_map.h"
+#include "sync/wire_stats.h"
+
+namespace gradsync {
+
+// The way to the next rank: chooses the connection of each frame and counts payload. Thread-safe;
+// nothing blocks.
+class RingWire {
+ public:
+  // `send` gives a frame to a connection to the next rank, 0..connections-1; it must be thread-safe
+  // and must not block.
+  using Send = std::function<void(int connection, OutgoingFrame frame)>;
+  RingWire(const Plan& plan, int connections, Send send);
+
+  // All frames about one chunk take the same connection, so that they stay in order. Payload
+  // counts.
+  void SendChunk(proto::FrameHeader header, absl::Span<const float> payload, bool urgent,
+                 absl::AnyInvocable<void() &&> released);
+
+  // A frame about a chunk without payload; overtakes data.
+  void SendNotice(proto::FrameHeader header);
+
+  // Numbers, not data: connection 0, not counted.
+  void SendNumbers(proto::FrameHeader header, std::shared_ptr<const std::vector<double>> numbers);
+
+  void CountReceived(int64_t bytes);
+
+  WireStats stats() const;
+
+ private:
+  int ConnectionOf(const proto::FrameHeader& header) const;
+
+  const int connections_;
+  const Send send_;
+  std::vector<int> first_token_;  // by bucket
+  std::atomic<int64_t> tx_bytes_{0};
+  std::atomic<int64_t> rx_bytes_{0};
+  std::atomic<int64_t> tx_messages_{0};
+  std::atomic<int64_t> rx_messages_{0};
+};
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_ALLREDUCE_RING_WIRE_H_
