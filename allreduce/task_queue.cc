@@ -23,6 +23,7 @@ void TaskQueue::Stop() {
     dropped.swap(tasks_);
     changed_.Signal();
   }
+  dropped.clear();
   if (thread_.joinable()) thread_.join();
 }
 
