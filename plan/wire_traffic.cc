@@ -1,0 +1,126 @@
+#include "plan/wire_traffic.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "plan/ring_schedule.h"
+
+namespace gradsync {
+namespace {
+
+std::vector<Flow> FlowsToNext(const Plan& plan, RingTraffic (*traffic_of)(const Plan&, int rank)) {
+  std::vector<Flow> flows;
+  const int n = plan.world_size();
+  for (int rank = 0; rank < n; ++rank) {
+    const RingTraffic traffic = traffic_of(plan, rank);
+    if (traffic.tx_messages == 0) continue;
+    flows.push_back({rank, RingNext(rank, n), traffic.tx_bytes, traffic.tx_messages});
+  }
+  return flows;
+}
+
+struct Shard {
+  int64_t bytes = 0;
+  int64_t messages = 0;
+};
+
+std::vector<Shard> ShardsOf(const Plan& plan, const ShardMap& shards) {
+  std::vector<Shard> sums(shards.servers());
+  for (int b = 0; b < static_cast<int>(plan.buckets().size()); ++b) {
+    const StripeLayout& layout = plan.buckets()[b].layout;
+    for (int slot = 0; slot < layout.slots(); ++slot) {
+      if (layout.range(slot).empty()) continue;
+      Shard& shard = sums[shards.server({b, slot})];
+      shard.bytes += 4 * layout.range(slot).size();
+      ++shard.messages;
+    }
+  }
+  return sums;
+}
+
+}  // namespace
+
+std::vector<Flow> RingStepFlows(const Plan& plan) { return FlowsToNext(plan, StepTraffic); }
+
+std::vector<Flow> RingBroadcastFlows(const Plan& plan) {
+  return FlowsToNext(plan, BroadcastTraffic);
+}
+
+std::vector<Flow> PsStepFlows(const Plan& plan, const ShardMap& shards) {
+  std::vector<Flow> flows;
+  const int n = plan.world_size();
+  const std::vector<Shard> sums = ShardsOf(plan, shards);
+  for (int s = 0; s < shards.servers(); ++s) {
+    for (int rank = 0; rank < n && sums[s].messages > 0; ++rank) {
+      flows.push_back({rank, n + s, sums[s].bytes, sums[s].messages});
+      flows.push_back({n + s, rank, sums[s].bytes, sums[s].messages});
+    }
+  }
+  return flows;
+}
+
+std::vector<Flow> PsBroadcastFlows(const Plan& plan, const ShardMap& shards) {
+  std::vector<Flow> flows;
+  const int n = plan.world_size();
+  const std::vector<Shard> sums = ShardsOf(plan, shards);
+  for (int s = 0; s < shards.servers(); ++s) {
+    if (sums[s].messages == 0) continue;
+    flows.push_back({0, n + s, sums[s].bytes, sums[s].messages});
+    for (int rank = 1; rank < n; ++rank) {
+      flows.push_back({n + s, rank, sums[s].bytes, sums[s].messages});
+    }
+  }
+  return flows;
+}
+
+std::vector<NodeTraffic> ProcessTraffic(const std::vector<Flow>& flows, int processes) {
+  std::vector<int> hosts(processes);
+  std::iota(hosts.begin(), hosts.end(), 0);
+  return HostTraffic(flows, hosts);
+}
+
+std::vector<NodeTraffic> HostTraffic(const std::vector<Flow>& flows,
+                                     const std::vector<int>& hosts) {
+  const int count = hosts.empty() ? 0 : *std::max_element(hosts.begin(), hosts.end()) + 1;
+  std::vector<NodeTraffic> nodes(count);
+  for (const Flow& flow : flows) {
+    const int from = hosts[flow.from];
+    const int to = hosts[flow.to];
+    if (from == to) continue;
+    nodes[from].tx_bytes += flow.bytes;
+    nodes[from].tx_messages += flow.messages;
+    nodes[to].rx_bytes += flow.bytes;
+    nodes[to].rx_messages += flow.messages;
+  }
+  return nodes;
+}
+
+int64_t BusiestBytes(const std::vector<NodeTraffic>& nodes) {
+  int64_t most = 0;
+  for (const NodeTraffic& node : nodes) most = std::max({most, node.tx_bytes, node.rx_bytes});
+  return most;
+}
+
+int64_t BusiestMessages(const std::vector<NodeTraffic>& nodes) {
+  int64_t most = 0;
+  for (const NodeTraffic& node : nodes) most = std::max({most, node.tx_messages, node.rx_messages});
+  return most;
+}
+
+std::vector<int> DedicatedHosts(int workers, int servers) {
+  std::vector<int> hosts(workers + servers);
+  std::iota(hosts.begin(), hosts.end(), 0);
+  return hosts;
+}
+
+std::vector<int> ColocatedHosts(int workers, int servers) {
+  std::vector<int> hosts(workers + servers);
+  std::iota(hosts.begin(), hosts.begin() + workers, 0);
+  std::iota(hosts.begin() + workers, hosts.end(), 0);
+  return hosts;
+}
+
+// Server s on host s: the first are the workers', the others' numbers follow.
+std::vector<int> MixedHosts(int workers, int servers) { return ColocatedHosts(workers, servers); }
+
+}  // namespace gradsync
