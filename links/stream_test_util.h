@@ -108,7 +108,7 @@ class Host {
     std::vector<std::pair<std::shared_ptr<FrameStream>, std::shared_ptr<RecordingSink>>> accepted
         ABSL_GUARDED_BY(mutex);
   };
-  const std::shared_ptr<State> state_;
+  std::shared_ptr<State> state_;
 };
 
 }  // namespace gradsync
