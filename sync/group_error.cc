@@ -46,32 +46,34 @@ GroupError::GroupError(const WorkerGroup& group, std::function<void(absl::Status
 
 GroupError::~GroupError() {
   {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     closing_ = true;
+    changed_.SignalAll();
   }
   publisher_.join();
   watcher_.reset();
 }
 
 void GroupError::Report(absl::Status status) {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   if (leaving_ || !local_.ok()) return;
   local_ = std::move(status);
+  changed_.SignalAll();
 }
 
 void GroupError::Leave() {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   leaving_ = true;
 }
 
 absl::Status GroupError::status() const {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   return status_;
 }
 
 void GroupError::Fail(absl::Status status) {
   {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     if (leaving_ || !status_.ok()) return;
     status_ = status;
   }
@@ -81,10 +83,8 @@ void GroupError::Fail(absl::Status status) {
 void GroupError::PublishLoop() {
   absl::Status local;
   {
-    absl::MutexLock lock(&mutex_);
-    const auto due = [this]()
-                         ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return closing_ || !local_.ok(); };
-    mutex_.Await(absl::Condition(&due));
+    MutexLock lock(&mutex_);
+    while (!closing_ && local_.ok()) changed_.Wait(&mutex_);
     if (local_.ok() || !status_.ok()) return;
     local = local_;
   }

@@ -9,7 +9,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
-#include "absl/synchronization/mutex.h"
+#include "base/mutex.h"
 #include "sync/worker_group.h"
 
 namespace gradsync {
@@ -47,7 +47,8 @@ class GroupError {
 
   const WorkerGroup group_;
   const std::function<void(absl::Status)> on_failure_;
-  mutable absl::Mutex mutex_;
+  mutable Mutex mutex_;
+  CondVar changed_;
   absl::Status local_ ABSL_GUARDED_BY(mutex_);   // reported here, to be published
   absl::Status status_ ABSL_GUARDED_BY(mutex_);  // final
   bool leaving_ ABSL_GUARDED_BY(mutex_) = false;

@@ -5,7 +5,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
+#include "base/mutex.h"
 
 namespace gradsync {
 namespace internal {
@@ -14,7 +14,8 @@ struct HandleState {
   explicit HandleState(std::string what) : what(std::move(what)) {}
 
   const std::string what;
-  absl::Mutex mutex;
+  Mutex mutex;
+  CondVar changed;
   bool resolved ABSL_GUARDED_BY(mutex) = false;
   absl::Status status ABSL_GUARDED_BY(mutex);
 };
@@ -22,8 +23,9 @@ struct HandleState {
 }  // namespace internal
 
 absl::Status SyncHandle::Wait(absl::Time deadline) const {
-  absl::MutexLock lock(&state_->mutex);
-  if (!state_->mutex.AwaitWithDeadline(absl::Condition(&state_->resolved), deadline)) {
+  MutexLock lock(&state_->mutex);
+  while (!state_->resolved) {
+    if (!state_->changed.WaitWithDeadline(&state_->mutex, deadline) || state_->resolved) continue;
     return absl::DeadlineExceededError(
         absl::StrCat(state_->what, " is not complete at its deadline"));
   }
@@ -31,7 +33,7 @@ absl::Status SyncHandle::Wait(absl::Time deadline) const {
 }
 
 bool SyncHandle::done() const {
-  absl::MutexLock lock(&state_->mutex);
+  MutexLock lock(&state_->mutex);
   return state_->resolved;
 }
 
@@ -39,10 +41,11 @@ SyncPromise::SyncPromise(std::string what)
     : state_(std::make_shared<internal::HandleState>(std::move(what))) {}
 
 void SyncPromise::Resolve(absl::Status status) const {
-  absl::MutexLock lock(&state_->mutex);
+  MutexLock lock(&state_->mutex);
   if (state_->resolved) return;
   state_->resolved = true;
   state_->status = std::move(status);
+  state_->changed.SignalAll();
 }
 
 SyncHandle ResolvedHandle(absl::Status status) {
