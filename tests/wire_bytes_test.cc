@@ -1,0 +1,232 @@
+// What the transports count must be what plan/wire_traffic.h says, to the byte and to the message:
+// for every topology, update site, number of workers and of servers, in steps and in broadcasts.
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "allreduce/ring_gradient_sync.h"
+#include "gtest/gtest.h"
+#include "links/grpc_stream.h"
+#include "links/in_memory_store.h"
+#include "links/in_process_stream.h"
+#include "plan/cost_model.h"
+#include "plan/wire_traffic.h"
+#include "ps_client/ps_gradient_sync.h"
+#include "ps_server/server.h"
+#include "tests/rank_threads.h"
+
+namespace gradsync {
+namespace {
+
+constexpr int64_t kSteps = 2;
+
+absl::Time Soon() { return absl::Now() + absl::Seconds(60); }
+
+struct WireCase {
+  std::string name;
+  int workers = 1;
+  std::vector<double> weights;  // of the servers; none: a ring
+  UpdateSite site = UpdateSite::kWorker;
+  bool grpc = false;
+};
+
+// Tensors' sizes by bucket. Even: every chunk has the same size, for every n. Uneven: buckets below
+// n chunks, cut tails, empty chunks, padding.
+std::vector<Plan> Plans(int n) {
+  OptimizerSpec optimizer;
+  optimizer.groups.resize(1);
+  optimizer.groups[0].momentum = 0.9;
+  const auto tensor = [](std::string name, int64_t numel) {
+    return TensorSpec{std::move(name), {numel}, {1}, 0};
+  };
+  return {*Plan::FromBuckets({tensor("a", 128 * n * 5), tensor("b", 128 * n)}, {{0}, {1}},
+                             optimizer, n, /*chunk_bytes=*/512),
+          *Plan::FromBuckets({tensor("a", 3), tensor("b", 5000), tensor("c", 17), tensor("d", 2049),
+                              tensor("e", 40)},
+                             {{0}, {1, 2}, {3}, {4}}, optimizer, n, /*chunk_bytes=*/512)};
+}
+
+NodeTraffic Counted(const WireStats& stats) {
+  return {stats.tx_bytes, stats.rx_bytes, stats.tx_messages, stats.rx_messages};
+}
+
+NodeTraffic Counted(const ServerStats& stats) {
+  return {stats.tx_bytes, stats.rx_bytes, stats.tx_messages, stats.rx_messages};
+}
+
+std::string Describe(const NodeTraffic& traffic) {
+  return absl::StrCat("tx ", traffic.tx_bytes, " B in ", traffic.tx_messages, ", rx ",
+                      traffic.rx_bytes, " B in ", traffic.rx_messages, " messages");
+}
+
+// Ranks are threads, servers objects; all in this process.
+class Job {
+ public:
+  Job(const WireCase& config, const Plan& plan)
+      : config_(config),
+        plan_(plan),
+        link_(config.grpc ? NewGrpcLink() : NewInProcessLink()),
+        syncs_(config.workers),
+        store_(NewInMemoryStore()) {
+    for (size_t i = 0; i < config_.weights.size(); ++i) {
+      ServerOptions options;
+      options.link = link_;
+      servers_.push_back(*ParameterServer::Start(options));
+    }
+    Collective([this](int rank) {
+      syncs_[rank] = Create(rank);
+      return syncs_[rank]->Bind(plan_, Soon()).status();
+    });
+  }
+
+  ~Job() {
+    Collective([this](int rank) { return syncs_[rank]->Shutdown(Soon()); });
+  }
+
+  void Broadcast() {
+    Collective([this](int rank) { return syncs_[rank]->BroadcastParameters(Soon()); });
+  }
+
+  void Step(int64_t number) {
+    Collective([this, number](int rank) {
+      StepOptions step;
+      step.step = number;
+      step.lr = 0.1;
+      std::vector<SyncHandle> handles;
+      for (size_t b = 0; b < plan_.buckets().size(); ++b) {
+        handles.push_back(syncs_[rank]->Launch(step, static_cast<int>(b)));
+      }
+      absl::Status first;
+      for (const SyncHandle& handle : handles) first.Update(handle.Wait(Soon()));
+      return first;
+    });
+  }
+
+  // Of all processes, workers first, since the start.
+  std::vector<NodeTraffic> counted() const {
+    std::vector<NodeTraffic> nodes;
+    for (const auto& sync : syncs_) nodes.push_back(Counted(sync->wire_stats()));
+    for (const auto& server : servers_) nodes.push_back(Counted(server->stats()));
+    return nodes;
+  }
+
+ private:
+  std::unique_ptr<GradientSync> Create(int rank) const {
+    WorkerGroup group;
+    group.rank = rank;
+    group.world_size = config_.workers;
+    group.run_id = "wire";
+    group.store = store_;
+    group.address = "127.0.0.1";
+    if (config_.weights.empty()) {
+      RingOptions options;
+      options.group = group;
+      options.link = link_;
+      options.update_site = config_.site;
+      options.connections = 2;
+      return *CreateRingGradientSync(options);
+    }
+    PsOptions options;
+    options.group = group;
+    options.link = link_;
+    options.update_site = config_.site;
+    options.weights = config_.weights;
+    for (const auto& server : servers_) options.servers.push_back(server->address());
+    return *CreatePsGradientSync(options);
+  }
+
+  void Collective(const std::function<absl::Status(int rank)>& body) {
+    RunRanks(config_.workers, [&body](int rank) {
+      const absl::Status status = body(rank);
+      EXPECT_TRUE(status.ok()) << "rank " << rank << ": " << status;
+    });
+  }
+
+  const WireCase config_;
+  const Plan plan_;
+  const std::shared_ptr<StreamLink> link_;
+  std::vector<std::unique_ptr<ParameterServer>> servers_;
+  std::vector<std::unique_ptr<GradientSync>> syncs_;
+  const std::shared_ptr<KeyValueStore> store_;
+};
+
+struct Expected {
+  std::vector<NodeTraffic> broadcast;
+  std::vector<NodeTraffic> step;
+};
+
+Expected ExpectedTraffic(const WireCase& config, const Plan& plan) {
+  const int processes = config.workers + static_cast<int>(config.weights.size());
+  if (config.weights.empty()) {
+    return {ProcessTraffic(RingBroadcastFlows(plan), processes),
+            ProcessTraffic(RingStepFlows(plan), processes)};
+  }
+  const ShardMap shards = *ShardMap::Create(plan, config.weights);
+  return {ProcessTraffic(PsBroadcastFlows(plan, shards), processes),
+          ProcessTraffic(PsStepFlows(plan, shards), processes)};
+}
+
+void ExpectCounted(const std::vector<NodeTraffic>& before, const std::vector<NodeTraffic>& after,
+                   const std::vector<NodeTraffic>& expected, const std::string& what) {
+  ASSERT_EQ(after.size(), expected.size());
+  for (size_t i = 0; i < after.size(); ++i) {
+    const NodeTraffic counted = {
+        after[i].tx_bytes - before[i].tx_bytes, after[i].rx_bytes - before[i].rx_bytes,
+        after[i].tx_messages - before[i].tx_messages, after[i].rx_messages - before[i].rx_messages};
+    EXPECT_TRUE(counted == expected[i]) << what << ", process " << i << ": expected "
+                                        << Describe(expected[i]) << "; found " << Describe(counted);
+  }
+}
+
+class WireBytesTest : public testing::TestWithParam<WireCase> {};
+
+TEST_P(WireBytesTest, EveryProcessCountsExactlyWhatTheModelSays) {
+  for (const Plan& plan : Plans(GetParam().workers)) {
+    const Expected expected = ExpectedTraffic(GetParam(), plan);
+    Job job(GetParam(), plan);
+    std::vector<NodeTraffic> before = job.counted();
+    for (const NodeTraffic& node : before) EXPECT_EQ(node, NodeTraffic()) << Describe(node);
+    job.Broadcast();
+    std::vector<NodeTraffic> after = job.counted();
+    ExpectCounted(before, after, expected.broadcast, "broadcast");
+    for (int64_t step = 1; step <= kSteps; ++step) {
+      before = std::move(after);
+      job.Step(step);
+      after = job.counted();
+      ExpectCounted(before, after, expected.step, absl::StrCat("step ", step));
+    }
+  }
+}
+
+std::vector<WireCase> Cases() {
+  std::vector<WireCase> cases;
+  const auto add = [&cases](std::string name, int n, std::vector<double> weights, bool grpc) {
+    for (UpdateSite site : {UpdateSite::kWorker, UpdateSite::kOwner}) {
+      cases.push_back({absl::StrCat(name, n, site == UpdateSite::kOwner ? "UpdateAtOwner" : ""), n,
+                       weights, site, grpc});
+    }
+  };
+  for (int n : {1, 2, 3, 4, 5, 6, 7, 8}) {
+    add("Ring", n, {}, false);
+    for (int k = 1; k <= 3; ++k) {
+      add(absl::StrCat("Servers", k, "Workers"), n, std::vector<double>(k, 1), false);
+    }
+    if (n >= 2) add("MixedServersWorkers", n, MixedWeights(n, 1), false);
+  }
+  add("GrpcRing", 3, {}, true);
+  add("GrpcServers2Workers", 3, {1, 1}, true);
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, WireBytesTest, testing::ValuesIn(Cases()),
+                         [](const testing::TestParamInfo<WireCase>& info) {
+                           return info.param.name;
+                         });
+
+}  // namespace
+}  // namespace gradsync
