@@ -1,0 +1,231 @@
+#include "ddp/bucket_reducer.h"
+
+#include <exception>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ATen/core/Tensor.h"
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "base/mutex.h"
+#include "c10/core/GradMode.h"
+#include "ddp/name_list.h"
+#include "torch/csrc/autograd/function.h"
+#include "torch/csrc/autograd/function_hook.h"
+#include "torch/csrc/autograd/utils/lambda_post_hook.h"
+#include "torch/csrc/autograd/variable.h"
+
+namespace gradsync {
+
+using torch::autograd::variable_list;
+using torch::autograd::utils::LambdaPostHook;
+
+class BucketReducer::Core {
+ public:
+  Core(const Plan& plan, const FlatParameters& parameters, std::function<void(int)> launch)
+      : launch_(std::move(launch)) {
+    for (const BucketPlan& bucket : plan.buckets()) {
+      bucket_sizes_.push_back(static_cast<int>(bucket.tensors.size()));
+    }
+    for (const FlatParameter& p : parameters.parameters()) slots_.push_back({p, false, false});
+    Reset();
+  }
+
+  absl::Status BeginStep() {
+    MutexLock lock(&mutex_);
+    if (in_step_) {
+      return absl::FailedPreconditionError(
+          "a step begins before the one before was finished: call FinishStep() after backward");
+    }
+    if (!error_.ok()) return std::exchange(error_, absl::OkStatus());
+    in_step_ = true;
+    return absl::OkStatus();
+  }
+
+  absl::Status FinishBackward() {
+    MutexLock lock(&mutex_);
+    absl::Status status = std::move(error_);
+    if (status.ok()) status = CheckComplete();
+    Reset();
+    return status;
+  }
+
+  void AddNoSync(int change) {
+    MutexLock lock(&mutex_);
+    no_sync_ += change;
+  }
+
+  // Before AccumulateGrad runs: takes the gradient. An undefined tensor makes AccumulateGrad leave
+  // .grad alone.
+  variable_list TakeGradient(int index, const variable_list& grads) {
+    MutexLock lock(&mutex_);
+    Slot& slot = slots_[index];
+    if (!MayTake(slot) || grads.size() != 1) return variable_list(grads.size());
+    try {
+      return Fill(&slot, grads[0]);
+    } catch (const std::exception& error) {
+      Record(absl::InternalError(
+          absl::StrCat("copying the gradient of ", slot.parameter.name, ": ", error.what())));
+      return variable_list(1);
+    }
+  }
+
+  // After AccumulateGrad: the gradient is in the bucket.
+  void CountGradient(int index) {
+    MutexLock lock(&mutex_);
+    if (!error_.ok() || !in_step_ || no_sync_ > 0) return;
+    Slot& slot = slots_[index];
+    Record(FlatParameters::CheckGradient(slot.parameter));
+    if (!error_.ok()) return;
+    slot.ready = true;
+    --pending_[slot.parameter.bucket];
+    if (pending_[slot.parameter.bucket] == 0) launch_(slot.parameter.bucket);
+  }
+
+ private:
+  struct Slot {
+    FlatParameter parameter;
+    bool filled;  // the bucket holds a gradient of this step
+    bool ready;   // and it is complete
+  };
+
+  void Record(absl::Status status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (error_.ok()) error_ = std::move(status);
+  }
+
+  // Whether the slot's memory may be written; if not, says why in error_.
+  bool MayTake(const Slot& slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (!error_.ok()) return false;
+    if (slot.ready) {
+      Record(absl::InvalidArgumentError(absl::StrCat(
+          "parameter ", slot.parameter.name,
+          " got its gradient twice in one step: expected one backward per step without reentrant "
+          "ones; run earlier micro-batches under NoSync()")));
+    } else if (!in_step_ && no_sync_ == 0) {
+      Record(absl::FailedPreconditionError(
+          absl::StrCat("backward reached parameter ", slot.parameter.name,
+                       " outside of a step: expected it between BeginStep() and FinishStep(), or "
+                       "under NoSync()")));
+    }
+    return error_.ok();
+  }
+
+  variable_list Fill(Slot* slot, const at::Tensor& gradient) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    c10::NoGradGuard no_grad;
+    const at::Tensor& place = slot->parameter.grad;
+    const bool first = !std::exchange(slot->filled, true);
+    if (!gradient.defined()) {
+      if (first) place.zero_();
+      return variable_list(1);
+    }
+    if (gradient.layout() != at::kStrided || gradient.scalar_type() != at::kFloat) {
+      Record(absl::InvalidArgumentError(
+          absl::StrCat("gradient of ", slot->parameter.name, ": expected dense fp32, found ",
+                       c10::toString(gradient.scalar_type()),
+                       gradient.layout() == at::kStrided ? "" : " in a sparse layout")));
+      return variable_list(1);
+    }
+    if (!torch::autograd::impl::hooks(slot->parameter.parameter).empty()) {
+      if (first) place.zero_();
+      return {gradient};
+    }
+    if (first) {
+      place.copy_(gradient);
+    } else {
+      place.copy_(gradient);
+    }
+    return variable_list(1);
+  }
+
+  absl::Status CheckComplete() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (!in_step_) {
+      return absl::FailedPreconditionError("no step is under way: call BeginStep() before forward");
+    }
+    if (no_sync_ > 0) {
+      return absl::FailedPreconditionError(
+          "the step ends under NoSync(): the last backward of a step must run outside of it");
+    }
+    std::vector<std::string> missing;
+    for (const Slot& slot : slots_) {
+      if (!slot.ready) missing.push_back(slot.parameter.name);
+    }
+    if (missing.empty()) return absl::OkStatus();
+    if (missing.size() == slots_.size()) {
+      return absl::InvalidArgumentError(
+          "no parameter got a gradient: expected one backward between BeginStep() and "
+          "FinishStep()");
+    }
+    return absl::InvalidArgumentError(absl::StrCat(
+        "expected a gradient for each of ", slots_.size(), " parameters, found none for ",
+        NameList(missing), ": use them in every forward or freeze them (requires_grad)"));
+  }
+
+  void Reset() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    error_ = absl::OkStatus();
+    in_step_ = false;
+    for (Slot& slot : slots_) slot.filled = slot.ready = false;
+    pending_ = bucket_sizes_;
+    next_ = 0;
+  }
+
+  const std::function<void(int)> launch_;
+  std::vector<int> bucket_sizes_;  // parameters per bucket
+  Mutex mutex_;
+  std::vector<Slot> slots_ ABSL_GUARDED_BY(mutex_);
+  std::vector<int> pending_ ABSL_GUARDED_BY(mutex_);  // parameters per bucket still to come
+  size_t next_ ABSL_GUARDED_BY(mutex_) = 0;           // bucket to launch next
+  bool in_step_ ABSL_GUARDED_BY(mutex_) = false;
+  int no_sync_ ABSL_GUARDED_BY(mutex_) = 0;
+  absl::Status error_ ABSL_GUARDED_BY(mutex_);
+};
+
+namespace {
+
+// FunctionPreHook has no lambda form.
+template <typename Function>
+class LambdaPreHook : public torch::autograd::FunctionPreHook {
+ public:
+  explicit LambdaPreHook(Function function) : function_(std::move(function)) {}
+  variable_list operator()(const variable_list& grads) override { return function_(grads); }
+
+ private:
+  Function function_;
+};
+
+template <typename Function>
+std::unique_ptr<torch::autograd::FunctionPreHook> MakePreHook(Function function) {
+  return std::make_unique<LambdaPreHook<Function>>(std::move(function));
+}
+
+}  // namespace
+
+BucketReducer::BucketReducer(const Plan& plan, const FlatParameters& parameters,
+                             std::function<void(int bucket)> launch)
+    : core_(std::make_shared<Core>(plan, parameters, std::move(launch))) {
+  for (size_t i = 0; i < parameters.parameters().size(); ++i) {
+    const int index = static_cast<int>(i);
+    auto accumulator =
+        torch::autograd::impl::grad_accumulator(parameters.parameters()[i].parameter);
+    std::weak_ptr<Core> weak = core_;
+    accumulator->add_pre_hook(MakePreHook([weak, index](const variable_list& grads) {
+      const std::shared_ptr<Core> core = weak.lock();
+      return core != nullptr ? core->TakeGradient(index, grads) : grads;
+    }));
+    accumulator->add_post_hook(std::make_unique<LambdaPostHook>(
+        [weak, index](const variable_list& outputs, const variable_list&) {
+          if (const std::shared_ptr<Core> core = weak.lock()) core->CountGradient(index);
+          return outputs;
+        }));
+    accumulators_.push_back(std::move(accumulator));
+  }
+}
+
+BucketReducer::~BucketReducer() = default;
+
+absl::Status BucketReducer::BeginStep() { return core_->BeginStep(); }
+absl::Status BucketReducer::FinishBackward() { return core_->FinishBackward(); }
+void BucketReducer::EnterNoSync() { core_->AddNoSync(1); }
+void BucketReducer::LeaveNoSync() { core_->AddNoSync(-1); }
+
+}  // namespace gradsync

@@ -1,0 +1,211 @@
+#include "ddp/bucket_reducer.h"
+
+#include <memory>
+#include <vector>
+
+#include "ATen/ops/embedding.h"
+#include "ATen/ops/tensor.h"
+#include "ddp/tiny_module.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace gradsync {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+// A module bound to plain buckets, with a reducer that notes its launches.
+struct Fixture {
+  explicit Fixture(std::vector<std::vector<int>> buckets = {{3}, {2}, {1, 0}})
+      : plan(PlanFor(module, buckets).value()),
+        memory(AllocateBuckets(plan)),
+        parameters(FlatParameters::Bind(module, plan, memory).value()),
+        reducer(std::make_unique<BucketReducer>(plan, parameters,
+                                                [this](int b) { launched.push_back(b); })) {}
+
+  TinyModule module;
+  Plan plan;
+  std::vector<GradBucket> memory;
+  FlatParameters parameters;
+  std::vector<int> launched;
+  std::unique_ptr<BucketReducer> reducer;
+};
+
+// The gradient of last_weight, as autograd alone computes it.
+at::Tensor Expected(TinyModule& module, const at::Tensor& x) {
+  const at::Tensor hidden =
+      at::relu(at::linear(x, module.first_weight.detach(), module.first_bias.detach())) *
+      module.scale.detach();
+  at::Tensor weight = module.last_weight.detach().clone().set_requires_grad(true);
+  at::linear(hidden, weight).pow(2).mean().backward();
+  return weight.grad();
+}
+
+TEST(BucketReducerTest, BucketsLaunchInOrderWhileBackwardRuns) {
+  Fixture f;
+  std::vector<int> launched_at_first_layer;
+  at::Tensor x = at::ones({2, 4});
+  x.set_requires_grad(true);
+  at::Tensor hidden = at::linear(x, f.module.first_weight, f.module.first_bias);
+  hidden.register_hook([&](at::Tensor) { launched_at_first_layer = f.launched; });
+  ASSERT_TRUE(f.reducer->BeginStep().ok());
+  at::linear(hidden * f.module.scale, f.module.last_weight).sum().backward();
+  EXPECT_THAT(launched_at_first_layer, ElementsAre(0, 1));
+  EXPECT_THAT(f.launched, ElementsAre(0, 1, 2));
+  EXPECT_TRUE(f.reducer->FinishBackward().ok());
+}
+
+TEST(BucketReducerTest, ABucketThatIsCompleteEarlyWaitsForThoseBefore) {
+  Fixture f({{0, 1}, {2}, {3}});
+  std::vector<int> launched_at_first_layer = {-1};
+  at::Tensor hidden = at::linear(at::ones({2, 4}), f.module.first_weight, f.module.first_bias);
+  hidden.register_hook([&](at::Tensor) { launched_at_first_layer = f.launched; });
+  ASSERT_TRUE(f.reducer->BeginStep().ok());
+  at::linear(hidden * f.module.scale, f.module.last_weight).sum().backward();
+  EXPECT_THAT(launched_at_first_layer, IsEmpty());
+  EXPECT_THAT(f.launched, ElementsAre(0, 1, 2));
+}
+
+TEST(BucketReducerTest, EachStepOverwritesWithoutZeroing) {
+  Fixture f;
+  const at::Tensor x = at::randn({5, 4});
+  const at::Tensor expected = Expected(f.module, x);
+  for (int step = 0; step < 3; ++step) {
+    ASSERT_TRUE(f.reducer->BeginStep().ok());
+    f.module.Loss(x).backward();
+    ASSERT_TRUE(f.reducer->FinishBackward().ok());
+    EXPECT_TRUE(f.module.last_weight.grad().equal(expected));
+    EXPECT_TRUE(f.memory[0].grad.slice(0, 0, 24).equal(expected.flatten()));
+  }
+}
+
+TEST(BucketReducerTest, NoSyncAddsUpMicroBatchesAndLaunchesNothing) {
+  Fixture f;
+  const at::Tensor x = at::randn({5, 4}), y = at::randn({5, 4});
+  const at::Tensor expected = Expected(f.module, x) + Expected(f.module, y);
+  for (int step = 0; step < 2; ++step) {
+    f.launched.clear();
+    // Once before the step begins and once within.
+    if (step == 1) {
+      ASSERT_TRUE(f.reducer->BeginStep().ok());
+    }
+    f.reducer->EnterNoSync();
+    f.module.Loss(x).backward();
+    f.reducer->LeaveNoSync();
+    EXPECT_THAT(f.launched, IsEmpty());
+    if (step == 0) {
+      ASSERT_TRUE(f.reducer->BeginStep().ok());
+    }
+    f.module.Loss(y).backward();
+    EXPECT_THAT(f.launched, ElementsAre(0, 1, 2));
+    ASSERT_TRUE(f.reducer->FinishBackward().ok());
+    EXPECT_TRUE(f.module.last_weight.grad().equal(expected));
+  }
+}
+
+TEST(BucketReducerTest, AParameterUsedManyTimesInOneBackwardIsFine) {
+  Fixture f;
+  ASSERT_TRUE(f.reducer->BeginStep().ok());
+  (f.module.Loss(at::ones({2, 4})) + f.module.Loss(at::ones({1, 4}))).backward();
+  EXPECT_THAT(f.launched, ElementsAre(0, 1, 2));
+  EXPECT_TRUE(f.reducer->FinishBackward().ok());
+}
+
+TEST(BucketReducerTest, UnusedParametersAreNamedAndTheNextStepStartsAfresh) {
+  Fixture f;
+  ASSERT_TRUE(f.reducer->BeginStep().ok());
+  (f.module.last_weight.sum() + f.module.first_weight.sum()).backward();
+  EXPECT_THAT(f.launched, ElementsAre(0));
+  const absl::Status status = f.reducer->FinishBackward();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(status.message(), HasSubstr("none for first_bias, scale"));
+
+  ASSERT_TRUE(f.reducer->BeginStep().ok());
+  f.module.Loss(at::ones({2, 4})).backward();
+  EXPECT_TRUE(f.reducer->FinishBackward().ok());
+}
+
+TEST(BucketReducerTest, ASecondBackwardNamesTheParameterAndLeavesLaunchedMemoryAlone) {
+  Fixture f;
+  ASSERT_TRUE(f.reducer->BeginStep().ok());
+  f.module.Loss(at::ones({2, 4})).backward();
+  const at::Tensor before = f.module.scale.grad().clone();
+  f.module.scale.sum().backward();
+  EXPECT_TRUE(f.module.scale.grad().equal(before));
+  const absl::Status status = f.reducer->FinishBackward();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(status.message(), AllOf(HasSubstr("scale"), HasSubstr("twice")));
+}
+
+TEST(BucketReducerTest, ABackwardOutsideOfStepsIsFoundAtTheNext) {
+  Fixture f;
+  f.module.Loss(at::ones({2, 4})).backward();
+  const absl::Status status = f.reducer->BeginStep();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(status.message(), HasSubstr("outside of a step"));
+}
+
+TEST(BucketReducerTest, AStepWithoutBackwardOrUnderNoSyncIsRefused) {
+  Fixture f;
+  ASSERT_TRUE(f.reducer->BeginStep().ok());
+  EXPECT_THAT(f.reducer->FinishBackward().message(), HasSubstr("no parameter got a gradient"));
+  EXPECT_THAT(f.reducer->FinishBackward().message(), HasSubstr("no step is under way"));
+  ASSERT_TRUE(f.reducer->BeginStep().ok());
+  EXPECT_THAT(f.reducer->BeginStep().message(), HasSubstr("FinishStep"));
+  f.reducer->EnterNoSync();
+  EXPECT_THAT(f.reducer->FinishBackward().message(), HasSubstr("NoSync"));
+  f.reducer->LeaveNoSync();
+}
+
+TEST(BucketReducerTest, AGradientSetToNoneWithinTheStepIsNamed) {
+  Fixture f;
+  ASSERT_TRUE(f.reducer->BeginStep().ok());
+  f.module.scale.mutable_grad() = at::Tensor();
+  f.module.Loss(at::ones({2, 4})).backward();
+  EXPECT_THAT(f.launched, ElementsAre(0));
+  EXPECT_THAT(f.reducer->FinishBackward().message(), HasSubstr("gradient of parameter scale"));
+}
+
+TEST(BucketReducerTest, TheUsersTensorHooksSeeAndChangeGradients) {
+  Fixture f;
+  const at::Tensor x = at::randn({5, 4}), y = at::randn({5, 4});
+  f.module.last_weight.register_hook([](at::Tensor grad) { return grad * 2; });
+  for (int step = 0; step < 2; ++step) {
+    f.reducer->EnterNoSync();
+    f.module.Loss(x).backward();
+    f.reducer->LeaveNoSync();
+    ASSERT_TRUE(f.reducer->BeginStep().ok());
+    f.module.Loss(y).backward();
+    ASSERT_TRUE(f.reducer->FinishBackward().ok());
+    EXPECT_TRUE(
+        f.module.last_weight.grad().equal(2 * Expected(f.module, x) + 2 * Expected(f.module, y)));
+  }
+}
+
+TEST(BucketReducerTest, ASparseGradientIsRefusedByName) {
+  Fixture f;
+  ASSERT_TRUE(f.reducer->BeginStep().ok());
+  const at::Tensor rows = at::embedding(f.module.first_weight, at::tensor({0, 1}, at::kLong),
+                                        /*padding_idx=*/-1, /*scale_grad_by_freq=*/false,
+                                        /*sparse=*/true);
+  rows.sum().backward();
+  const absl::Status status = f.reducer->FinishBackward();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(status.message(), AllOf(HasSubstr("first_weight"), HasSubstr("sparse")));
+}
+
+TEST(BucketReducerTest, AGraphThatOutlivesTheReducerFindsItsHooksInactive) {
+  Fixture f;
+  const at::Tensor loss = f.module.Loss(at::ones({2, 4}));
+  f.reducer.reset();
+  f.module.last_weight.mutable_grad().zero_();
+  loss.backward();
+  EXPECT_THAT(f.launched, IsEmpty());
+  EXPECT_TRUE(f.module.last_weight.grad().equal(Expected(f.module, at::ones({2, 4}))));
+}
+
+}  // namespace
+}  // namespace gradsync

@@ -1,0 +1,310 @@
+#include "ddp/distributed_data_parallel.h"
+
+#include <cmath>
+#include <numeric>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "absl/time/clock.h"
+#include "base/status_macros.h"
+#include "ddp/module_state.h"
+#include "ddp/ready_order.h"
+#include "sync/flat_buckets.h"
+#include "torch/nn/module.h"
+
+namespace gradsync {
+namespace {
+
+// The reverse of registration: the last layers' gradients come first.
+std::vector<int> ReverseOrder(size_t count) {
+  std::vector<int> order(count);
+  std::iota(order.rbegin(), order.rend(), 0);
+  return order;
+}
+
+absl::Status CheckOptions(const DdpOptions& options, const GradientSync* sync,
+                          const SideChannel* side_channel) {
+  const int world_size = options.plan.world_size;
+  if (sync == nullptr) return absl::InvalidArgumentError("sync: expected an object, found null");
+  if (world_size < 1 || options.rank < 0 || options.rank >= world_size) {
+    return absl::InvalidArgumentError(absl::StrCat("rank: expected 0 <= rank < world size, found ",
+                                                   options.rank, " of ", world_size));
+  }
+  if (side_channel == nullptr && world_size > 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("side_channel: expected one for ", world_size, " workers, found null"));
+  }
+  if (side_channel != nullptr &&
+      (side_channel->rank() != options.rank || side_channel->world_size() != world_size)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("side_channel: expected that of rank ", options.rank, " of ", world_size,
+                     ", found rank ", side_channel->rank(), " of ", side_channel->world_size()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckOnCpu(const std::vector<NamedParameter>& tensors) {
+  for (const NamedParameter& t : tensors) {
+    if (t.tensor.device().is_cpu() && t.tensor.layout() == at::kStrided) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        t.name, ": expected a strided tensor on the CPU, found ", t.tensor.device().str()));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Plan> MakePlan(const torch::nn::Module& module, const std::vector<int>& order,
+                              const DdpOptions& options) {
+  GS_ASSIGN_OR_RETURN(std::vector<TensorSpec> specs, TensorSpecsOf(module));
+  if (options.group_of != nullptr) {
+    for (TensorSpec& spec : specs) spec.group = options.group_of(spec);
+  }
+  return Plan::Create(std::move(specs), order, options.optimizer, options.plan);
+}
+
+// Buffers and frozen parameters: what rank 0 broadcasts besides the plan's parameters.
+std::vector<NamedParameter> UnplannedTensorsOf(const torch::nn::Module& module) {
+  std::vector<NamedParameter> tensors = BuffersOf(module);
+  for (NamedParameter& t : FrozenParametersOf(module)) tensors.push_back(std::move(t));
+  return tensors;
+}
+
+// What a rank finds wrong on its own, before any peer is asked. Rank 0's result is the order of
+// gradients.
+absl::StatusOr<std::vector<int>> Inspect(const torch::nn::Module& module,
+                                         const DdpOptions& options) {
+  const std::vector<int> reverse = ReverseOrder(TrainableParametersOf(module).size());
+  if (reverse.empty()) {
+    return absl::InvalidArgumentError("module: expected trainable parameters, found none");
+  }
+  GS_RETURN_IF_ERROR(MakePlan(module, reverse, options).status());
+  GS_RETURN_IF_ERROR(CheckOnCpu(UnplannedTensorsOf(module)));
+  if (options.rank != 0 || options.forward_backward == nullptr) return reverse;
+  return ObserveReadyOrder(module, options.forward_backward);
+}
+
+// What each rank tells the others: "order 2,1,0" and its unplanned tensors, a line each; or its
+// error.
+constexpr char kOrder[] = "order ";
+
+std::string EncodeAnswer(const absl::StatusOr<std::vector<int>>& order,
+                         const torch::nn::Module& module) {
+  if (!order.ok()) return order.status().ToString();
+  return absl::StrCat(kOrder, absl::StrJoin(*order, ","), "\n",
+                      DescribeTensors(UnplannedTensorsOf(module)));
+}
+
+absl::StatusOr<std::vector<int>> DecodeOrder(absl::string_view answer) {
+  const absl::string_view line = answer.substr(0, answer.find('\n'));
+  std::vector<int> order;
+  for (absl::string_view number : absl::StrSplit(absl::StripPrefix(line, kOrder), ',')) {
+    if (!absl::SimpleAtoi(number, &order.emplace_back())) {
+      return absl::DataLossError(
+          absl::StrCat("order of parameters from rank 0: expected numbers, found ", line));
+    }
+  }
+  return order;
+}
+
+absl::string_view DescriptionIn(absl::string_view answer) {
+  const size_t end = answer.find('\n');
+  return end == absl::string_view::npos ? absl::string_view() : answer.substr(end + 1);
+}
+
+// Collective: rank 0's order for all, or an error for all, so that no rank waits for one that gave
+// up.
+absl::StatusOr<std::vector<int>> AgreeOnOrder(const absl::StatusOr<std::vector<int>>& own,
+                                              const torch::nn::Module& module,
+                                              SideChannel* side_channel, absl::Time deadline) {
+  if (side_channel == nullptr) return own;
+  GS_ASSIGN_OR_RETURN(const std::vector<std::string> answers,
+                      side_channel->AllGather(EncodeAnswer(own, module), deadline));
+  GS_RETURN_IF_ERROR(own.status());
+  for (size_t rank = 0; rank < answers.size(); ++rank) {
+    if (!absl::StartsWith(answers[rank], kOrder)) {
+      return absl::AbortedError(
+          absl::StrCat("rank ", rank, " refused its module or options: ", answers[rank]));
+    }
+    if (DescriptionIn(answers[rank]) != DescriptionIn(answers[0])) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("buffers and frozen parameters differ between rank 0 and rank ", rank, ": ",
+                       FirstDifference(std::string(DescriptionIn(answers[0])),
+                                       std::string(DescriptionIn(answers[rank])))));
+    }
+  }
+  return DecodeOrder(answers[0]);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<DistributedDataParallel>> DistributedDataParallel::Create(
+    std::shared_ptr<torch::nn::Module> module, GradientSync* sync, SideChannel* side_channel,
+    DdpOptions options) {
+  GS_RETURN_IF_ERROR(CheckOptions(options, sync, side_channel));
+  if (module == nullptr) return absl::InvalidArgumentError("module: expected one, found null");
+  // Only for waits on peers: observing the order is this rank's own work and may be slow.
+  const absl::StatusOr<std::vector<int>> own_order = Inspect(*module, options);
+  const absl::Time deadline = absl::Now() + options.timeout;
+  GS_ASSIGN_OR_RETURN(const std::vector<int> order,
+                      AgreeOnOrder(own_order, *module, side_channel, deadline));
+  GS_ASSIGN_OR_RETURN(Plan plan, MakePlan(*module, order, options));
+  std::unique_ptr<DistributedDataParallel> ddp(new DistributedDataParallel(
+      std::move(module), sync, side_channel, std::move(options), std::move(plan)));
+  GS_RETURN_IF_ERROR(ddp->Bind(deadline));
+  return ddp;
+}
+
+DistributedDataParallel::DistributedDataParallel(std::shared_ptr<torch::nn::Module> module,
+                                                 GradientSync* sync, SideChannel* side_channel,
+                                                 DdpOptions options, Plan plan)
+    : module_(std::move(module)),
+      sync_(sync),
+      side_channel_(side_channel),
+      options_(std::move(options)),
+      plan_(std::move(plan)) {}
+
+DistributedDataParallel::~DistributedDataParallel() {
+  if (in_step_)
+    sync_->Abort(absl::CancelledError("the wrapper was destroyed in the middle of a step"));
+}
+
+absl::Status DistributedDataParallel::Bind(absl::Time deadline) {
+  GS_ASSIGN_OR_RETURN(buckets_, sync_->Bind(plan_, deadline));
+  GS_ASSIGN_OR_RETURN(parameters_, FlatParameters::Bind(*module_, plan_, buckets_));
+  if (sync_->update_site() == UpdateSite::kWorker) {
+    optimizer_ = std::make_unique<WorkerOptimizer>(plan_, MemoryOf(buckets_));
+  }
+  GS_RETURN_IF_ERROR(sync_->BroadcastParameters(deadline));
+  for (size_t b = 0; b < buckets_.size(); ++b) parameters_.BumpVersions(static_cast<int>(b));
+  GS_RETURN_IF_ERROR(BroadcastFromRank0(UnplannedTensorsOf(*module_), deadline));
+  reducer_ = std::make_unique<BucketReducer>(plan_, parameters_,
+                                             [this](int bucket) { LaunchBucket(bucket); });
+  return absl::OkStatus();
+}
+
+absl::Status DistributedDataParallel::BroadcastFromRank0(const std::vector<NamedParameter>& tensors,
+                                                         absl::Time deadline) {
+  if (options_.plan.world_size == 1) return absl::OkStatus();
+  GS_ASSIGN_OR_RETURN(const std::string packed,
+                      side_channel_->Broadcast(
+                          options_.rank == 0 ? PackTensors(tensors) : std::string(), deadline));
+  if (options_.rank == 0) return absl::OkStatus();
+  return UnpackTensors(packed, tensors);
+}
+
+absl::Status DistributedDataParallel::CheckStepOptions(const StepOptions& step) const {
+  if (step.step <= step_.step) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("step: expected a number above ", step_.step, ", found ", step.step));
+  }
+  if (!std::isfinite(step.lr) || !(step.max_norm >= 0) || !std::isfinite(step.inverse_loss_scale)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "step ", step.step,
+        ": expected finite lr and inverse_loss_scale and max_norm of at least 0, found ", step.lr,
+        ", ", step.inverse_loss_scale, ", ", step.max_norm));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status DistributedDataParallel::BeginStep(const StepOptions& step) {
+  GS_RETURN_IF_ERROR(CheckBetweenSteps());
+  GS_RETURN_IF_ERROR(CheckStepOptions(step));
+  absl::Status status = sync_->status();
+  if (status.ok()) status = parameters_.CheckViews();
+  if (status.ok() && options_.broadcast_buffers_each_step) {
+    status = BroadcastBuffers(absl::Now() + options_.timeout);
+  }
+  if (status.ok()) status = reducer_->BeginStep();
+  if (!status.ok()) return Fail(std::move(status));
+  step_ = step;
+  in_step_ = true;
+  handles_.clear();
+  return absl::OkStatus();
+}
+
+void DistributedDataParallel::LaunchBucket(int bucket) {
+  // From here on the owner may write the parameters, while backward goes on.
+  handles_.push_back(sync_->Launch(step_, bucket));
+}
+
+absl::Status DistributedDataParallel::FinishStep(absl::Time deadline) {
+  GS_RETURN_IF_ERROR(failed_);
+  if (!in_step_) {
+    return absl::FailedPreconditionError(
+        "FinishStep(): expected a step under way; call BeginStep() before forward");
+  }
+  in_step_ = false;
+  timing_ = StepTiming();
+  absl::Status status = reducer_->FinishBackward();
+  if (status.ok()) status = CompleteStep(deadline);
+  return status.ok() ? status : Fail(std::move(status));
+}
+
+absl::Status DistributedDataParallel::CompleteStep(absl::Time deadline) {
+  // Clipping needs all means first; without it, a bucket's update runs while later buckets are
+  // still on their way.
+  const bool clip = optimizer_ != nullptr && step_.max_norm > 0;
+  for (size_t b = 0; b < handles_.size(); ++b) {
+    GS_RETURN_IF_ERROR(WaitForBucket(static_cast<int>(b), deadline));
+    if (optimizer_ != nullptr && !clip) UpdateBucket(static_cast<int>(b));
+  }
+  if (!clip) return absl::OkStatus();
+  const absl::Time start = absl::Now();
+  grad_norm_ = optimizer_->ClipGradients(step_.max_norm);
+  timing_.update += absl::Now() - start;
+  for (size_t b = 0; b < handles_.size(); ++b) UpdateBucket(static_cast<int>(b));
+  return absl::OkStatus();
+}
+
+absl::Status DistributedDataParallel::WaitForBucket(int bucket, absl::Time deadline) {
+  const absl::Time start = absl::Now();
+  absl::Status status = handles_[bucket].Wait(deadline);
+  timing_.exposed += absl::Now() - start;
+  return status;
+}
+
+void DistributedDataParallel::UpdateBucket(int bucket) {
+  const absl::Time start = absl::Now();
+  optimizer_->Update(step_, bucket);
+  parameters_.BumpVersions(bucket);
+  timing_.update += absl::Now() - start;
+}
+
+absl::Status DistributedDataParallel::CheckBetweenSteps() const {
+  GS_RETURN_IF_ERROR(failed_);
+  if (!in_step_) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("step ", step_.step, " is under way: call FinishStep() first"));
+}
+
+absl::Status DistributedDataParallel::Fail(absl::Status status) {
+  failed_ = std::move(status);
+  sync_->Abort(failed_);
+  return failed_;
+}
+
+absl::Status DistributedDataParallel::BroadcastBuffers(absl::Time deadline) {
+  GS_RETURN_IF_ERROR(CheckBetweenSteps());
+  return BroadcastFromRank0(BuffersOf(*module_), deadline);
+}
+
+absl::StatusOr<OptimizerState> DistributedDataParallel::ExportState(absl::Time deadline) {
+  GS_RETURN_IF_ERROR(CheckBetweenSteps());
+  if (optimizer_ != nullptr) return optimizer_->Export(step_.step);
+  return sync_->ExportOptimizerState(deadline);
+}
+
+absl::Status DistributedDataParallel::ImportState(const OptimizerState& state,
+                                                  absl::Time deadline) {
+  GS_RETURN_IF_ERROR(CheckBetweenSteps());
+  GS_RETURN_IF_ERROR(optimizer_ != nullptr ? optimizer_->Import(state)
+                                           : sync_->ImportOptimizerState(state, deadline));
+  step_.step = state.step;
+  return absl::OkStatus();
+}
+
+}  // namespace gradsync

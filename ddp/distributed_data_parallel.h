@@ -1,0 +1,189 @@
+// START HERE to train your own torch module on several workers.
+//
+//   absl::StatusOr<std::unique_ptr<DistributedDataParallel>> ddp =
+//       DistributedDataParallel::Create(model.ptr(), sync, side_channel, options);
+//   for (StepOptions step{1, 0.1}; step.step <= steps; ++step.step) {  // number, learning rate
+//     GS_RETURN_IF_ERROR((*ddp)->BeginStep(step));
+//     loss(model(inputs), targets).backward();  // buckets leave while this runs
+//     GS_RETURN_IF_ERROR((*ddp)->FinishStep(absl::Now() + absl::Seconds(60)));
+//   }
+//
+// `sync` is this rank's GradientSync (parameter servers, a ring, none), `side_channel` its SideChannel. There is no
+// optimizer in the loop and no zero_grad(): FinishStep() has updated the parameters when it returns, and each step
+// overwrites the gradients. ddp/example.cc is a whole program.
+
+#ifndef GRADSYNC_DDP_DISTRIBUTED_DATA_PARALLEL_H_
+#define GRADSYNC_DDP_DISTRIBUTED_DATA_PARALLEL_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "ddp/bucket_reducer.h"
+#include "ddp/flat_parameters.h"
+#include "ddp/worker_optimizer.h"
+#include "optim/optimizer_state.h"
+#include "plan/optimizer_spec.h"
+#include "plan/plan.h"
+#include "plan/step_options.h"
+#include "sync/gradient_sync.h"
+#include "sync/side_channel.h"
+
+namespace gradsync {
+
+struct DdpOptions {
+  // The optimizer and its parameter groups, the same on all ranks.
+  OptimizerSpec optimizer;
+
+  // Group of a parameter, an index into optimizer.groups; null puts all into group 0. For example,
+  // no weight decay for vectors: [](const TensorSpec& t) { return t.sizes.size() < 2 ? 1 : 0; }.
+  std::function<int(const TensorSpec&)> group_of;
+
+  // Buckets, chunks and the number of workers.
+  PlanOptions plan;
+  int rank = 0;
+
+  // Runs one forward and backward of the module on any batch, e.g. of zeros; called once, on rank
+  // 0, to see the order in which gradients become ready (see ready_order.h). Null assumes the
+  // reverse of the order of registration.
+  std::function<void()> forward_backward;
+
+  // Copies rank 0's buffers (BatchNorm's running statistics) to all ranks at the begin of every
+  // step, which costs a round trip. Otherwise they drift apart, harmlessly, until
+  // BroadcastBuffers().
+  bool broadcast_buffers_each_step = false;
+
+  // Longest wait for peers where no deadline is passed.
+  absl::Duration timeout = absl::Seconds(60);
+};
+
+// Where FinishStep() spent its time.
+struct StepTiming {
+  absl::Duration exposed;  // waiting for buckets: communication that backward did not hide
+  absl::Duration update;   // the optimizer and clipping; zero when owners update
+};
+
+// Makes a torch module train over any GradientSync: after each step all ranks hold the parameters
+// that one process would have that trained on all ranks' batches together, and all of them the same
+// bits.
+//
+// While it exists, the module's trainable parameters and their .grad are views of the backend's
+// buckets. They stay so, and stay valid, afterwards. The module must not be moved, converted or
+// reassigned, nor its .grad be replaced or set to none; that is found at the next step. Every
+// trainable parameter must get exactly one gradient per step, under every rank's data; one that
+// does not is an error that names it.
+//
+// Not thread-safe: one thread runs the loop (backward's own threads are fine). Create(),
+// FinishStep() and the methods that take a deadline wait for peers; nothing else does. No method
+// throws.
+//
+// Errors, everywhere: those of GradientSync, and INVALID_ARGUMENT or FAILED_PRECONDITION for
+// misuse, saying what was expected. After an error in a step the group is aborted with it, so that
+// no peer waits, and every later call returns it.
+class DistributedDataParallel {
+ public:
+  // Collective. `module` on the CPU with fp32 parameters; all ranks' modules alike, their values
+  // rank 0's afterwards. `sync` must be new and unbound. `side_channel` may be null when there is
+  // one worker. Both must outlive the result. When any rank's module or options are refused, all
+  // ranks return: that one its own error, the others ABORTED naming it. Errors: INVALID_ARGUMENT
+  // naming a parameter or option; FAILED_PRECONDITION when modules or options differ between ranks.
+  static absl::StatusOr<std::unique_ptr<DistributedDataParallel>> Create(
+      std::shared_ptr<torch::nn::Module> module, GradientSync* sync, SideChannel* side_channel,
+      DdpOptions options);
+
+  // Leaves the parameters where they are. In the middle of a step, the group is aborted with
+  // CANCELLED.
+  ~DistributedDataParallel();
+
+  DistributedDataParallel(const DistributedDataParallel&) = delete;
+  DistributedDataParallel& operator=(const DistributedDataParallel&) = delete;
+
+  // Before the forward whose backward ends the step. Does not wait unless
+  // broadcast_buffers_each_step. Errors: FAILED_PRECONDITION naming a parameter or gradient that
+  // left its bucket; INVALID_ARGUMENT for step options.
+  absl::Status BeginStep(const StepOptions& step);
+
+  // After backward. On success the parameters are updated.
+  // Errors: INVALID_ARGUMENT naming parameters with no gradient or several; DEADLINE_EXCEEDED
+  // naming the bucket.
+  absl::Status FinishStep(absl::Time deadline);
+
+  // Backwards while a guard lives only add up gradients, for micro-batches. They count for the step
+  // that is under way or begins next, whose last backward must run without a guard. The mean over
+  // workers is taken of the *sum* over micro-batches: divide the loss by their number, as in
+  // PyTorch.
+  class NoSyncGuard {
+   public:
+    explicit NoSyncGuard(BucketReducer* reducer) : reducer_(reducer) { reducer_->EnterNoSync(); }
+    ~NoSyncGuard() { reducer_->LeaveNoSync(); }
+    NoSyncGuard(const NoSyncGuard&) = delete;
+    NoSyncGuard& operator=(const NoSyncGuard&) = delete;
+
+   private:
+    BucketReducer* const reducer_;
+  };
+  [[nodiscard]] NoSyncGuard NoSync() { return NoSyncGuard(reducer_.get()); }
+
+  // Collective, between steps: all ranks' buffers become rank 0's. Call it before evaluating.
+  absl::Status BroadcastBuffers(absl::Time deadline);
+
+  // Collective, between steps: the optimizer's state, whole on every rank, whoever updates. Any
+  // other wrapper of the same module can import it, whatever its backend, update site and number of
+  // servers.
+  absl::StatusOr<OptimizerState> ExportState(absl::Time deadline);
+
+  // Collective, between steps; every rank passes the same. The next step must have a number above
+  // state.step. Errors: INVALID_ARGUMENT when a name, slot or size does not fit the plan.
+  absl::Status ImportState(const OptimizerState& state, absl::Time deadline);
+
+  // See FlatParameters::Sha256(). Equal on all ranks after every step.
+  std::string ParamsSha256() const { return parameters_.Sha256(); }
+
+  const Plan& plan() const { return plan_; }
+
+  // Of the last FinishStep().
+  const StepTiming& timing() const { return timing_; }
+
+  // Norm of the mean gradient before clipping, of the last FinishStep() with max_norm under
+  // kWorker; 0 before.
+  double grad_norm() const { return grad_norm_; }
+
+ private:
+  DistributedDataParallel(std::shared_ptr<torch::nn::Module> module, GradientSync* sync,
+                          SideChannel* side_channel, DdpOptions options, Plan plan);
+
+  absl::Status Bind(absl::Time deadline);
+  absl::Status BroadcastFromRank0(const std::vector<NamedParameter>& tensors, absl::Time deadline);
+  absl::Status CheckBetweenSteps() const;
+  absl::Status CheckStepOptions(const StepOptions& step) const;
+  void LaunchBucket(int bucket);
+  absl::Status WaitForBucket(int bucket, absl::Time deadline);
+  void UpdateBucket(int bucket);
+  absl::Status CompleteStep(absl::Time deadline);
+  absl::Status Fail(absl::Status status);
+
+  const std::shared_ptr<torch::nn::Module> module_;
+  GradientSync* const sync_;
+  SideChannel* const side_channel_;
+  const DdpOptions options_;
+  const Plan plan_;
+  FlatParameters parameters_;
+  std::unique_ptr<WorkerOptimizer> optimizer_;  // null when owners update
+  StepOptions step_;                            // under way or done
+  bool in_step_ = false;
+  std::vector<SyncHandle> handles_;  // of this step, by bucket
+  StepTiming timing_;
+  double grad_norm_ = 0;
+  absl::Status failed_;
+  std::vector<GradBucket> buckets_;
+  std::unique_ptr<BucketReducer> reducer_;  // last: its hooks use the above
+};
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_DDP_DISTRIBUTED_DATA_PARALLEL_H_
