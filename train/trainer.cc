@@ -100,13 +100,15 @@ class TrainerImpl : public Trainer {
     sync_ = sync;
     side_channel_ = side_channel;
     DdpOptions ddp;
-    ddp.rank = side_channel_->rank();
-    ddp.world_size = side_channel_->world_size();
+    ddp.rank = options_.synchronised ? side_channel_->rank() : 0;
     ddp.optimizer = options_.optimizer;
     ddp.plan = options_.plan;
+    ddp.plan.world_size = options_.synchronised ? side_channel_->world_size() : 1;
     ddp.timeout = options_.timeout;
     ddp.forward_backward = [this] { ThrowAwayStep(); };
-    GS_ASSIGN_OR_RETURN(ddp_, DistributedDataParallel::Create(model_, sync_, side_channel_, ddp));
+    GS_ASSIGN_OR_RETURN(ddp_, DistributedDataParallel::Create(
+                                  model_, sync_, options_.synchronised ? side_channel_ : nullptr,
+                                  std::move(ddp)));
     return absl::OkStatus();
   }
 
@@ -175,9 +177,9 @@ class TrainerImpl : public Trainer {
     times.forward = forward_done - have_data;
     times.backward = backward_done - forward_done;
 
-    GS_ASSIGN_OR_RETURN(const StepTiming timing, ddp_->FinishStep(Deadline()));
-    times.exposed = timing.exposed;
-    times.update = timing.update;
+    GS_RETURN_IF_ERROR(ddp_->FinishStep(Deadline()));
+    times.exposed = ddp_->timing().exposed;
+    times.update = ddp_->timing().update;
     times.total = absl::Now() - start;
     return absl::OkStatus();
   }
@@ -195,10 +197,7 @@ class TrainerImpl : public Trainer {
     result->final_loss = sums[1] / side_channel_->world_size();
 
     result->params_sha256 = ddp_->ParamsSha256();
-    // A worker that trains by itself (local) has its own parameters.
-    if (options_.expect_equal_parameters) {
-      GS_RETURN_IF_ERROR(CompareParameters(result->params_sha256));
-    }
+    if (options_.synchronised) GS_RETURN_IF_ERROR(CompareParameters(result->params_sha256));
     if (options_.evaluate) {
       GS_RETURN_IF_ERROR(ddp_->BroadcastBuffers(Deadline()));
       GS_ASSIGN_OR_RETURN(const Evaluation evaluation,

@@ -35,7 +35,7 @@ struct TrainerOptions {
   int threads = 1;                 // compute threads of this worker
   int loader_threads = 1;
   bool evaluate = false;           // on the test split, after the last step
-  bool expect_equal_parameters = true;  // false when workers are not synchronised (topology local)
+  bool synchronised = true;        // false: each worker trains by itself (topology local)
   PlanOptions plan;                // bucket and chunk sizes; the world size is filled in
   absl::Duration timeout = absl::Seconds(60);  // a bucket that is not there in time fails the job
 };

@@ -1,16 +1,13 @@
 #include "worker/job.h"
 
-#include <sys/resource.h>
-
 #include <cstdio>
 #include <memory>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
+#include "base/host_port.h"
 #include "base/local_address.h"
 #include "base/status_macros.h"
 #include "base/write_file.h"
@@ -36,12 +33,15 @@ absl::Status Validate(const JobOptions& options) {
     return absl::InvalidArgumentError(
         "--master: expected host:port of rank 0 for more than one worker, found nothing");
   }
-  int port = 0;
-  const std::vector<std::string> parts = absl::StrSplit(options.master, ':');
-  if (!options.master.empty() &&
-      (parts.size() < 2 || !absl::SimpleAtoi(parts.back(), &port) || port < 0 || port > 65535)) {
+  if (!options.master.empty() && !ParseHostPort(options.master).ok()) {
     return absl::InvalidArgumentError(
         absl::StrCat("--master: expected host:port, found \"", options.master, "\""));
+  }
+  for (const std::string& server : options.sync.servers) {
+    if (!ParseHostPort(server).ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--servers: expected host:port,..., found \"", server, "\""));
+    }
   }
   SyncOptions sync = options.sync;
   if (sync.servers.empty() && options.num_servers > 0) sync.servers.assign(1, "registered later");
@@ -54,7 +54,7 @@ struct Rendezvous {
   std::shared_ptr<KeyValueStore> store;
 };
 
-absl::StatusOr<Rendezvous> MeetAtStore(const JobOptions& options, const Credentials& credentials) {
+absl::StatusOr<Rendezvous> MeetAtStore(const JobOptions& options, const WorkerGroup& group) {
   Rendezvous rendezvous;
   if (options.master.empty()) {
     rendezvous.store = NewInMemoryStore();
@@ -62,15 +62,18 @@ absl::StatusOr<Rendezvous> MeetAtStore(const JobOptions& options, const Credenti
   }
   std::string address = options.master;
   if (options.rank == 0) {
-    GS_ASSIGN_OR_RETURN(rendezvous.server, GrpcStoreServer::Start(options.master, credentials));
-    const std::string host = address.substr(0, address.rfind(':'));
-    address = absl::StrCat(host, ":", rendezvous.server->port());
+    // Not at the name itself, which this host may have as a name for its loopback address.
+    GS_ASSIGN_OR_RETURN(const HostPort master, ParseHostPort(options.master));
+    GS_ASSIGN_OR_RETURN(rendezvous.server,
+                        GrpcStoreServer::Start(absl::StrCat(group.address, ":", master.port),
+                                               group.credentials));
+    address = absl::StrCat(group.address, ":", rendezvous.server->port());
     if (!options.port_file.empty()) {
       GS_RETURN_IF_ERROR(WriteFileAtomically(options.port_file, address + "\n"));
     }
   }
   GS_ASSIGN_OR_RETURN(rendezvous.store,
-                      ConnectStore(address, credentials, absl::Now() + options.timeout));
+                      ConnectStore(address, group.credentials, absl::Now() + group.timeout));
   return rendezvous;
 }
 
@@ -124,7 +127,7 @@ class Job {
   // Everything before training.
   absl::Status Prepare() {
     GS_RETURN_IF_ERROR(Validate(options_));
-    options_.trainer.expect_equal_parameters = options_.sync.topology != "local";
+    options_.trainer.synchronised = options_.sync.topology != "local";
     GS_ASSIGN_OR_RETURN(trainer_,
                         Trainer::Create(options_.trainer, options_.rank, options_.world_size));
     group_.rank = options_.rank;
@@ -134,7 +137,7 @@ class Job {
     group_.timeout = options_.timeout;
     group_.credentials = InsecureCredentials();
     GS_ASSIGN_OR_RETURN(group_.address, LocalAddress(options_.master, options_.interface));
-    GS_ASSIGN_OR_RETURN(rendezvous_, MeetAtStore(options_, group_.credentials));
+    GS_ASSIGN_OR_RETURN(rendezvous_, MeetAtStore(options_, group_));
     group_.store = rendezvous_.store;
     GS_RETURN_IF_ERROR(FindServers(group_, options_.num_servers, &options_.sync.servers));
     GS_ASSIGN_OR_RETURN(sync_, CreateGradientSync(options_.sync, group_));

@@ -168,7 +168,8 @@ absl::StatusOr<JobOptions> JobOptionsFromFlags() {
 }  // namespace gradsync
 
 int main(int argc, char** argv) {
-  gradsync::ParseFlagsOrExit(argc, argv);
+  gradsync::ParseFlagsOrExit(
+      argc, argv, {"worker [flags]: one worker of a data-parallel training job. tools/launch starts whole jobs."});
   absl::StatusOr<gradsync::JobOptions> job = gradsync::JobOptionsFromFlags();
   gradsync::JobOutcome outcome;
   outcome.status = job.status();

@@ -6,7 +6,7 @@
 
 #include "absl/status/status.h"
 #include "train/trainer.h"
-#include "worker/job.h"
+#include "worker/job_options.h"
 
 namespace gradsync {
 
