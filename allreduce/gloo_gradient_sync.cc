@@ -1,0 +1,323 @@
+#include "allreduce/gloo_gradient_sync.h"
+
+#ifdef USE_C10D_GLOO
+
+#include <chrono>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "allreduce/c10d_store_adapter.h"
+#include "allreduce/task_queue.h"
+#include "base/kernels.h"
+#include "base/mutex.h"
+#include "base/status_macros.h"
+#include "links/in_memory_store.h"
+#include "optim/state_mapping.h"
+#include "sync/agree_on_plan.h"
+#include "sync/flat_buckets.h"
+#include "sync/group_error.h"
+#include "sync/launch_order.h"
+#include "sync/side_channel.h"
+#include "torch/csrc/distributed/c10d/ProcessGroupGloo.hpp"
+
+namespace gradsync {
+namespace {
+
+// How long the destructor waits for its farewell to be published; GroupError's own limit is
+// shorter.
+constexpr absl::Duration kFarewell = absl::Seconds(5);
+
+// Runs what calls LibTorch, whose errors are exceptions.
+absl::Status Guard(absl::string_view what, const std::function<void()>& call) {
+  try {
+    call();
+    return absl::OkStatus();
+  } catch (const std::exception& error) {
+    const std::string text = error.what();
+    const std::string line = text.substr(0, text.find('\n'));
+    const bool timeout =
+        absl::StrContains(line, "imed out") || absl::StrContains(line, "DEADLINE_EXCEEDED");
+    return absl::Status(
+        timeout ? absl::StatusCode::kDeadlineExceeded : absl::StatusCode::kUnavailable,
+        absl::StrCat(what, ": ", line));
+  }
+}
+
+class GlooGradientSync : public GradientSync {
+ public:
+  explicit GlooGradientSync(GlooOptions options);
+  ~GlooGradientSync() override;
+
+  absl::StatusOr<std::vector<GradBucket>> Bind(const Plan& plan, absl::Time deadline) override;
+  absl::Status BroadcastParameters(absl::Time deadline) override;
+  SyncHandle Launch(const StepOptions& step, int bucket) override;
+  UpdateSite update_site() const override { return UpdateSite::kWorker; }
+  absl::StatusOr<OptimizerState> ExportOptimizerState(absl::Time deadline) override;
+  absl::Status ImportOptimizerState(const OptimizerState& state, absl::Time deadline) override;
+  absl::Status status() const override { return group_error_.status(); }
+  void Abort(absl::Status reason) override;
+  absl::Status Shutdown(absl::Time deadline) override;
+  WireStats wire_stats() const override { return {}; }
+
+ private:
+  absl::Status Connect(absl::Time deadline);
+  absl::Status CheckUsable() const;
+  SyncHandle Queue(std::string what, std::function<absl::Status()> work);
+  void RunNext(const std::function<absl::Status()>& work);
+  absl::Status Allreduce(const StepOptions& step, int bucket);
+  void Report(absl::Status status);
+  absl::Status Failed(absl::Status status);
+  void OnFailure(absl::Status status);
+
+  const GlooOptions options_;
+  SideChannel side_channel_;
+  Plan plan_;
+  LaunchOrder launch_order_{0};
+  bool bind_called_ = false;
+  bool bound_ = false;
+  bool left_ = false;
+  std::vector<GradBucket> buckets_;
+  // Used by the task queue alone after Bind(); null with one rank, and after a failure.
+  c10::intrusive_ptr<c10d::ProcessGroupGloo> process_group_;
+
+  Mutex mutex_;
+  bool halted_ ABSL_GUARDED_BY(mutex_) = false;  // nothing completes any more; OnFailure() follows
+  absl::Status failure_ ABSL_GUARDED_BY(mutex_);
+  std::deque<SyncPromise> pending_ ABSL_GUARDED_BY(mutex_);  // in the order of the queue
+  const SyncPromise failed_;                                 // resolved when OnFailure() is done
+
+  GroupError group_error_;
+  TaskQueue tasks_;  // last: its thread uses all of the above
+};
+
+GlooGradientSync::GlooGradientSync(GlooOptions options)
+    : options_(std::move(options)),
+      side_channel_(options_.group, "gloo"),
+      failed_("the group's failure"),
+      group_error_(options_.group, [this](absl::Status status) { OnFailure(std::move(status)); }) {}
+
+GlooGradientSync::~GlooGradientSync() {
+  if (!left_) {
+    group_error_.Report(
+        absl::CancelledError(absl::StrCat("rank ", options_.group.rank, " left without Shutdown")));
+    failed_.handle().Wait(absl::Now() + kFarewell).IgnoreError();
+  }
+  tasks_.Stop();
+  Guard("closing Gloo", [this] { process_group_.reset(); }).IgnoreError();
+}
+
+absl::StatusOr<std::vector<GradBucket>> GlooGradientSync::Bind(const Plan& plan,
+                                                               absl::Time deadline) {
+  GS_RETURN_IF_ERROR(status());
+  if (bind_called_) return absl::FailedPreconditionError("Bind: expected one call, found a second");
+  bind_called_ = true;
+  if (plan.world_size() != options_.group.world_size) {
+    return absl::InvalidArgumentError(absl::StrCat("the plan is for ", plan.world_size(),
+                                                   " ranks, expected one for ",
+                                                   options_.group.world_size));
+  }
+  GS_RETURN_IF_ERROR(AgreeOnPlan(side_channel_, plan, deadline));
+  plan_ = plan;
+  launch_order_ = LaunchOrder(static_cast<int>(plan.buckets().size()));
+  buckets_ = AllocateBuckets(plan);
+  absl::Status connected;
+  if (options_.group.world_size > 1) connected = Connect(deadline);
+  if (connected.ok()) connected = side_channel_.Barrier(deadline);
+  if (!connected.ok()) return Failed(connected);
+  bound_ = true;
+  return buckets_;
+}
+
+absl::Status GlooGradientSync::Connect(absl::Time deadline) {
+  const WorkerGroup& group = options_.group;
+  return Guard(
+      absl::StrCat("rank ", group.rank, " at ", group.address, " cannot connect with Gloo"), [&] {
+        auto options = c10d::ProcessGroupGloo::Options::create(
+            std::chrono::milliseconds(absl::ToInt64Milliseconds(group.timeout)));
+        options->devices = {c10d::ProcessGroupGloo::createDeviceForHostname(group.address)};
+        options->threads = 1;
+        const auto store =
+            c10::make_intrusive<C10dStoreAdapter>(group.store, group.Key("gloo/"), deadline);
+        process_group_ = c10::make_intrusive<c10d::ProcessGroupGloo>(
+            store, group.rank, group.world_size, std::move(options));
+      });
+}
+
+absl::Status GlooGradientSync::CheckUsable() const {
+  GS_RETURN_IF_ERROR(status());
+  if (left_)
+    return absl::CancelledError(absl::StrCat("rank ", options_.group.rank, " was shut down"));
+  if (!bound_) return absl::FailedPreconditionError("expected a successful Bind() first");
+  return absl::OkStatus();
+}
+
+SyncHandle GlooGradientSync::Queue(std::string what, std::function<absl::Status()> work) {
+  const SyncPromise promise(std::move(what));
+  {
+    MutexLock lock(&mutex_);
+    if (!failure_.ok()) return ResolvedHandle(failure_);
+    pending_.push_back(promise);
+    if (halted_) return promise.handle();
+  }
+  tasks_.Add([this, work = std::move(work)] { RunNext(work); });
+  return promise.handle();
+}
+
+void GlooGradientSync::RunNext(const std::function<absl::Status()>& work) {
+  {
+    MutexLock lock(&mutex_);
+    if (halted_) return;
+  }
+  const absl::Status status = work();
+  if (!status.ok()) return Report(status);
+  absl::optional<SyncPromise> promise;
+  {
+    MutexLock lock(&mutex_);
+    if (halted_) return;
+    promise = pending_.front();
+    pending_.pop_front();
+  }
+  promise->Resolve(absl::OkStatus());
+}
+
+absl::Status GlooGradientSync::Allreduce(const StepOptions& step, int bucket) {
+  at::Tensor& grad = buckets_[bucket].grad;
+  if (process_group_ != nullptr && grad.numel() > 0) {
+    GS_RETURN_IF_ERROR(Guard(absl::StrCat("allreduce of bucket ", bucket, " of step ", step.step,
+                                          " at rank ", options_.group.rank),
+                             [&] {
+                               std::vector<at::Tensor> tensors = {grad};
+                               process_group_->allreduce(tensors)->wait();
+                             }));
+  }
+  ScaleTwice(grad.data_ptr<float>(), grad.numel(),
+             1.0f / static_cast<float>(options_.group.world_size),
+             static_cast<float>(step.inverse_loss_scale));
+  return absl::OkStatus();
+}
+
+SyncHandle GlooGradientSync::Launch(const StepOptions& step, int bucket) {
+  const absl::Status usable = CheckUsable();
+  if (!usable.ok()) return ResolvedHandle(usable);
+  const absl::Status order = launch_order_.Check(step, bucket);
+  if (!order.ok()) Report(order);
+  return Queue(absl::StrCat("bucket ", bucket, " of step ", step.step),
+               [this, step, bucket] { return Allreduce(step, bucket); });
+}
+
+absl::Status GlooGradientSync::BroadcastParameters(absl::Time deadline) {
+  GS_RETURN_IF_ERROR(CheckUsable());
+  const SyncHandle handle = Queue("the broadcast of parameters", [this] {
+    for (GradBucket& bucket : buckets_) {
+      if (process_group_ == nullptr || bucket.param.numel() == 0) continue;
+      GS_RETURN_IF_ERROR(Guard(absl::StrCat("broadcast at rank ", options_.group.rank), [&] {
+        std::vector<at::Tensor> tensors = {bucket.param};
+        process_group_->broadcast(tensors)->wait();
+      }));
+    }
+    return absl::OkStatus();
+  });
+  absl::Status status = handle.Wait(deadline);
+  if (status.ok()) status = side_channel_.Barrier(deadline);
+  return status.ok() ? status : Failed(status);
+}
+
+absl::StatusOr<OptimizerState> GlooGradientSync::ExportOptimizerState(absl::Time) {
+  GS_RETURN_IF_ERROR(CheckUsable());
+  return OptimizerState();
+}
+
+absl::Status GlooGradientSync::ImportOptimizerState(const OptimizerState& state, absl::Time) {
+  GS_RETURN_IF_ERROR(CheckUsable());
+  return CheckState(plan_, state);
+}
+
+void GlooGradientSync::Abort(absl::Status reason) {
+  if (reason.ok())
+    reason = absl::CancelledError(absl::StrCat("rank ", options_.group.rank, " aborted"));
+  Report(std::move(reason));
+}
+
+void GlooGradientSync::Report(absl::Status status) {
+  {
+    MutexLock lock(&mutex_);
+    halted_ = true;
+  }
+  group_error_.Report(std::move(status));
+}
+
+absl::Status GlooGradientSync::Failed(absl::Status status) {
+  Report(status);
+  failed_.handle().Wait(absl::Now() + kFarewell).IgnoreError();
+  const absl::Status group = group_error_.status();
+  return group.ok() ? status : group;
+}
+
+void GlooGradientSync::OnFailure(absl::Status status) {
+  std::deque<SyncPromise> pending;
+  {
+    MutexLock lock(&mutex_);
+    halted_ = true;
+    failure_ = status;
+    pending.swap(pending_);
+  }
+  for (const SyncPromise& promise : pending) promise.Resolve(status);
+  // Closing is what interrupts the peers; it has to wait for the exchange that runs here.
+  tasks_.Add([this] { Guard("closing Gloo", [this] { process_group_.reset(); }).IgnoreError(); });
+  failed_.Resolve(std::move(status));
+}
+
+absl::Status GlooGradientSync::Shutdown(absl::Time deadline) {
+  GS_RETURN_IF_ERROR(status());
+  if (left_) return absl::OkStatus();
+  if (!bound_) return absl::FailedPreconditionError("Shutdown: expected a successful Bind() first");
+  const absl::Status all_here = side_channel_.Barrier(deadline);
+  if (!all_here.ok()) return Failed(all_here);
+  group_error_.Leave();
+  left_ = true;
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<GradientSync>> CreateGlooGradientSync(const GlooOptions& options) {
+  const WorkerGroup& group = options.group;
+  if (options.update_site == UpdateSite::kOwner) {
+    return absl::InvalidArgumentError(
+        "gloo: expected the update at the workers, found it at the owners; Gloo's process group "
+        "has no reduce-scatter");
+  }
+  if (group.world_size < 1 || group.rank < 0 || group.rank >= group.world_size) {
+    return absl::InvalidArgumentError(absl::StrCat("rank: expected 0..world_size-1, found ",
+                                                   group.rank, " of ", group.world_size));
+  }
+  if (group.world_size > 1 && group.store == nullptr) {
+    return absl::InvalidArgumentError("gloo: expected a store with more than one rank");
+  }
+  GlooOptions complete = options;
+  if (complete.group.store == nullptr) complete.group.store = NewInMemoryStore();
+  return std::unique_ptr<GradientSync>(std::make_unique<GlooGradientSync>(std::move(complete)));
+}
+
+}  // namespace gradsync
+
+#else  // USE_C10D_GLOO
+
+namespace gradsync {
+
+absl::StatusOr<std::unique_ptr<GradientSync>> CreateGlooGradientSync(const GlooOptions&) {
+  return absl::InvalidArgumentError(
+      "gloo: this build's LibTorch has no headers of Gloo; build with Debian's LibTorch (LIBTORCH "
+      "unset), or use gRPC");
+}
+
+}  // namespace gradsync
+
+#endif  // USE_C10D_GLOO
