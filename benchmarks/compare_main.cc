@@ -158,6 +158,11 @@ absl::StatusOr<Sweep> PrepareSweep(const char* argv0, std::vector<std::string> w
   if (sweep.server_binary.empty()) {
     GS_ASSIGN_OR_RETURN(sweep.server_binary, FindRunfile(argv0, "ps_server/ps_server"));
   }
+  for (const std::string& binary : {sweep.worker_binary, sweep.server_binary}) {
+    if (access(binary.c_str(), X_OK) != 0) {
+      return absl::NotFoundError(absl::StrCat("expected a program, found none at ", binary));
+    }
+  }
   GS_ASSIGN_OR_RETURN(sweep.out, OpenOutFolder());
   return sweep;
 }

@@ -87,25 +87,31 @@ const proto::Run* Fastest(const Runs& runs, absl::string_view topology) {
   return best;
 }
 
-// The same batch on all sides, so samples/s and step times compare alike.
+std::string Lead(double ratio) {
+  if (ratio >= 2) return absl::StrFormat("%.1f times as fast as ", ratio);
+  return absl::StrFormat("%.0f %% faster than ", 100 * (ratio - 1));
+}
+
+// The same batch on all sides, so samples/s and step times compare alike. One worker has nobody to
+// exchange with.
 void JudgeSpeed(int workers, const Runs& runs, Verdict* verdict) {
+  if (workers < 2) return;
   const proto::Run* faster = Fastest(runs, "ps");
   const proto::Run* slower = Fastest(runs, "ring");
   if (faster == nullptr || slower == nullptr || slower->samples_per_s() <= 0) return;
   if (faster->samples_per_s() < slower->samples_per_s()) std::swap(faster, slower);
-  const double gain = faster->samples_per_s() / slower->samples_per_s() - 1;
+  const double ratio = faster->samples_per_s() / slower->samples_per_s();
   const std::string rates = absl::StrFormat("%.1f against %.1f samples/s", faster->samples_per_s(),
                                             slower->samples_per_s());
   const std::string with = absl::StrCat("  speed: with ", Count(workers, "worker"), " ");
-  if (gain < kTie) {
+  if (ratio < 1 + kTie) {
     absl::StrAppend(&verdict->text, with, Name(*faster), " and ", Name(*slower),
                     " were equally fast: ", rates, "\n");
     return;
   }
-  absl::StrAppend(
-      &verdict->text, with, Name(*faster), " was ", absl::StrFormat("%.0f", 100 * gain),
-      " % faster than ", Name(*slower), ": ", rates,
-      slower->step_ms_p10() < faster->step_ms_p90() ? " (their steps' p10-p90 overlap)" : "", "\n");
+  const bool overlap = slower->step_ms_p10() < faster->step_ms_p90();
+  absl::StrAppend(&verdict->text, with, Name(*faster), " was ", Lead(ratio), Name(*slower), ": ",
+                  rates, overlap ? " (their steps' p10-p90 overlap)" : "", "\n");
 }
 
 std::vector<std::string> Row(const proto::Run& run) {

@@ -82,6 +82,17 @@ TEST_F(CompareReportTest, TheFasterTopologyIsNamedWithItsLead) {
                     HasSubstr("On one machine the servers use the workers' cores")));
 }
 
+TEST_F(CompareReportTest, ALargeLeadIsAFactorAndOneWorkerIsNoRace) {
+  Add("ps", 1, 1, "aa", 50);
+  Add("ring", 1, 0, "aa", 150);
+  EXPECT_THAT(JudgeRuns(records_).text, Not(HasSubstr("speed")));
+  Add("ps", 4, 1, "aa", 375);
+  Add("ring", 4, 0, "aa", 150);
+  EXPECT_THAT(
+      JudgeRuns(records_).text,
+      HasSubstr("speed: with 4 workers ps (1 server) was 2.5 times as fast as ring: 375.0 "));
+}
+
 TEST_F(CompareReportTest, ASmallLeadIsCalledWhatItIs) {
   Add("ps", 2, 1, "aa", 110);
   Add("ring", 2, 0, "aa", 100);

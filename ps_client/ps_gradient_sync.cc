@@ -1,6 +1,5 @@
 #include "ps_client/ps_gradient_sync.h"
 
-#include <atomic>
 #include <cmath>
 #include <set>
 #include <utility>
@@ -63,7 +62,7 @@ class PsGradientSync : public GradientSync {
 
   void Abort(absl::Status reason) override {
     if (reason.ok()) reason = absl::CancelledError("aborted without a reason");
-    Report(std::move(reason));
+    group_error_.Report(std::move(reason));
   }
 
   WireStats wire_stats() const override {
@@ -81,8 +80,6 @@ class PsGradientSync : public GradientSync {
   proto::Hello Hello(const Plan& plan) const;
   absl::Status Join(const Plan& plan, absl::Time deadline);
   absl::Status CheckUsable() const;
-  absl::Status AwaitUsable(absl::Time deadline) const;
-  void Report(absl::Status status);
   absl::Status Broadcast(absl::Time deadline);
   absl::Status Import(const OptimizerState& state, absl::Time deadline);
   absl::Status Reported(absl::Status status);
@@ -94,7 +91,6 @@ class PsGradientSync : public GradientSync {
   std::unique_ptr<Plan> plan_;
   std::unique_ptr<LaunchOrder> order_;
   bool shut_down_ = false;
-  std::atomic<bool> reported_{false};  // this rank failed; what the group makes of it is to come
   const std::shared_ptr<Reports> reports_;
   Mutex mutex_;
   CondVar changed_;
@@ -115,17 +111,12 @@ void PsGradientSync::OnFailure(absl::Status status) {
   changed_.SignalAll();
 }
 
-void PsGradientSync::Report(absl::Status status) {
-  reported_ = true;
-  group_error_.Report(std::move(status));
-}
-
 // The group hears of a failed collective; what failed first is what this rank returns.
 absl::Status PsGradientSync::Reported(absl::Status status) {
   if (status.ok()) return status;
   const absl::Status first = group_error_.status();
   if (!first.ok()) return first;
-  Report(status);
+  group_error_.Report(status);
   return status;
 }
 
@@ -133,13 +124,6 @@ absl::Status PsGradientSync::CheckUsable() const {
   if (shut_down_) return absl::CancelledError("this rank was shut down");
   if (plan_ == nullptr) return absl::FailedPreconditionError("expected Bind() first");
   return absl::OkStatus();
-}
-
-// As CheckUsable(); a rank that failed takes part in nothing more, and says what failed first.
-absl::Status PsGradientSync::AwaitUsable(absl::Time deadline) const {
-  GS_RETURN_IF_ERROR(CheckUsable());
-  if (!reported_) return absl::OkStatus();
-  return exchange_->FailureHandle("the group's first error").Wait(deadline);
 }
 
 proto::Hello PsGradientSync::Hello(const Plan& plan) const {
@@ -192,7 +176,7 @@ absl::StatusOr<std::vector<GradBucket>> PsGradientSync::Bind(const Plan& plan,
   }
   if (const absl::Status failed = status(); !failed.ok()) exchange_->FailAll(failed);
   if (absl::Status joined = Join(plan, deadline); !joined.ok()) {
-    Report(joined);
+    group_error_.Report(joined);
     return joined;
   }
   order_ = std::make_unique<LaunchOrder>(static_cast<int>(plan.buckets().size()));
@@ -219,7 +203,7 @@ absl::Status PsGradientSync::Join(const Plan& plan, absl::Time deadline) {
 }
 
 absl::Status PsGradientSync::BroadcastParameters(absl::Time deadline) {
-  GS_RETURN_IF_ERROR(AwaitUsable(deadline));
+  GS_RETURN_IF_ERROR(CheckUsable());
   return Reported(Broadcast(deadline));
 }
 
@@ -240,15 +224,14 @@ absl::Status PsGradientSync::Broadcast(absl::Time deadline) {
 SyncHandle PsGradientSync::Launch(const StepOptions& step, int bucket) {
   absl::Status usable = CheckUsable();
   if (!usable.ok()) return ResolvedHandle(std::move(usable));
-  if (absl::Status in_order = order_->Check(step, bucket); !in_order.ok()) {
-    Report(std::move(in_order));
-  }
-  if (reported_) return exchange_->FailureHandle("the group's first error");
-  return exchange_->Launch(step, bucket);
+  absl::Status in_order = order_->Check(step, bucket);
+  if (in_order.ok()) return exchange_->Launch(step, bucket);
+  group_error_.Report(std::move(in_order));
+  return exchange_->FailureHandle("a launch out of order");
 }
 
 absl::StatusOr<OptimizerState> PsGradientSync::ExportOptimizerState(absl::Time deadline) {
-  GS_RETURN_IF_ERROR(AwaitUsable(deadline));
+  GS_RETURN_IF_ERROR(CheckUsable());
   OptimizerState state;
   if (!at_owner()) return state;
   const absl::Status exported = exchange_->ExportState(&state).Wait(deadline);
@@ -261,7 +244,7 @@ absl::StatusOr<OptimizerState> PsGradientSync::ExportOptimizerState(absl::Time d
 
 absl::Status PsGradientSync::ImportOptimizerState(const OptimizerState& state,
                                                   absl::Time deadline) {
-  GS_RETURN_IF_ERROR(AwaitUsable(deadline));
+  GS_RETURN_IF_ERROR(CheckUsable());
   if (!at_owner()) return absl::OkStatus();
   GS_RETURN_IF_ERROR(CheckState(*plan_, state));
   return Reported(Import(state, deadline));
@@ -275,7 +258,7 @@ absl::Status PsGradientSync::Import(const OptimizerState& state, absl::Time dead
 }
 
 absl::Status PsGradientSync::Shutdown(absl::Time deadline) {
-  GS_RETURN_IF_ERROR(AwaitUsable(deadline));
+  GS_RETURN_IF_ERROR(CheckUsable());
   GS_RETURN_IF_ERROR(Reported(side_channel_.Barrier(deadline)));
   if (absl::Status failed = status(); !failed.ok()) return failed;
   group_error_.Leave();

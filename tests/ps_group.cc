@@ -41,20 +41,14 @@ class MuteStore : public KeyValueStore {
 
 }  // namespace
 
-PsGroup::PsGroup(std::shared_ptr<StreamLink> link, int world_size, std::vector<std::string> servers,
-                 PsOptions base)
+PsGroup::PsGroup(std::shared_ptr<StreamLink> link, int world_size, int servers, PsOptions base)
     : base_(std::move(base)) {
-  base_.link = std::move(link);
-  base_.servers = std::move(servers);
+  base_.link = link;
   base_.group.world_size = world_size;
   base_.group.run_id = "test";
   base_.group.store = NewInMemoryStore();
   base_.group.address = "127.0.0.1";
   base_.group.credentials = InsecureCredentials();
-}
-
-PsGroup::PsGroup(std::shared_ptr<StreamLink> link, int world_size, int servers, PsOptions base)
-    : PsGroup(link, world_size, std::vector<std::string>(), std::move(base)) {
   for (int i = 0; i < servers; ++i) {
     ServerOptions options;
     options.link = link;

@@ -21,10 +21,6 @@ class PsGroup {
   // Starts `servers` servers on `link`. `base` gives update site, weights, connections and credit.
   PsGroup(std::shared_ptr<StreamLink> link, int world_size, int servers, PsOptions base);
 
-  // The same with servers that run elsewhere, at these addresses.
-  PsGroup(std::shared_ptr<StreamLink> link, int world_size, std::vector<std::string> servers,
-          PsOptions base);
-
   std::unique_ptr<GradientSync> Worker(int rank) const;
 
   // A worker whose errors no other worker hears of through the store, like one that was killed.

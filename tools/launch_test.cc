@@ -5,16 +5,18 @@
 
 #include <algorithm>
 #include <csignal>
+#include <cstdlib>
+#include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tools/subprocess.h"
+#include "tools/test_program.h"
 
 namespace gradsync {
 namespace {
@@ -27,86 +29,69 @@ using ::testing::HasSubstr;
 using ::testing::SizeIs;
 using ::testing::StartsWith;
 
-class LaunchTest : public ::testing::Test {
- protected:
-  void Start(const std::vector<std::string>& flags) {
-    std::vector<std::string> argv = {"tools/launch", "--worker_binary=tools/test_member",
-                                     "--server_binary=tools/test_member"};
-    argv.insert(argv.end(), flags.begin(), flags.end());
-    auto process = Subprocess::Start(argv, [this](absl::string_view line, bool is_stderr) {
-      (is_stderr ? errors_ : lines_).push_back(std::string(line));
-    });
-    ASSERT_TRUE(process.ok()) << process.status();
-    process_ = *std::move(process);
-  }
-
-  ExitStatus Finish() {
-    while (!process_->exit_status().has_value()) process_->Poll();
-    return *process_->exit_status();
-  }
-
-  ExitStatus Run(const std::vector<std::string>& flags) {
-    Start(flags);
-    return Finish();
-  }
-
-  // Waits until both workers of a job that hangs have printed that they are up.
-  void AwaitHang() {
-    while (std::count_if(lines_.begin(), lines_.end(),
-                         [](absl::string_view line) { return absl::EndsWith(line, " up"); }) < 2) {
-      process_->Poll();
-      ASSERT_FALSE(process_->exit_status().has_value());
-    }
-  }
-
-  std::unique_ptr<Subprocess> process_;
-  std::vector<std::string> lines_;
-  std::vector<std::string> errors_;
-};
-
-TEST_F(LaunchTest, EveryLineHasTheNameOfItsProcessInFront) {
-  EXPECT_TRUE(Run({"--workers=11", "--server=1", "--", "--others_do=lines:2"}).ok());
-  EXPECT_THAT(lines_, Contains("[worker 3]  line 0"));
-  EXPECT_THAT(lines_, Contains("[worker 10] line 0"));
-  EXPECT_THAT(lines_, Contains(StartsWith("[server 0]  server of -1 ")));
-  EXPECT_THAT(lines_, Contains(StartsWith("[worker 10] worker10 of 11 topology ps")));
-  EXPECT_THAT(errors_, AllOf(SizeIs(11), Contains("[worker 10] line 1")));
+std::unique_ptr<TestProgram> Start(const std::vector<std::string>& flags) {
+  std::vector<std::string> argv = {"tools/launch", "--worker_binary=tools/test_member",
+                                   "--server_binary=tools/test_member"};
+  argv.insert(argv.end(), flags.begin(), flags.end());
+  return std::make_unique<TestProgram>(argv);
 }
 
-TEST_F(LaunchTest, CoresAreSharedByTheWorkersUnlessThreadsAreGiven) {
+// Waits until both workers of a job that hangs have printed that they are up.
+void AwaitHang(TestProgram* launch) {
+  launch->Await([launch] {
+    return std::count_if(launch->out().begin(), launch->out().end(),
+                         [](absl::string_view line) { return absl::EndsWith(line, " up"); }) == 2;
+  });
+}
+
+TEST(LaunchTest, EveryLineHasTheNameOfItsProcessInFront) {
+  const auto launch = Start({"--workers=11", "--server=1", "--", "--others_do=lines:2"});
+  EXPECT_TRUE(launch->Finish().ok());
+  EXPECT_THAT(launch->out(), Contains("[worker 3]  line 0"));
+  EXPECT_THAT(launch->out(), Contains("[worker 10] line 0"));
+  EXPECT_THAT(launch->out(), Contains(StartsWith("[server 0]  server of -1 ")));
+  EXPECT_THAT(launch->out(), Contains(StartsWith("[worker 10] worker10 of 11 topology ps")));
+  EXPECT_THAT(launch->err(), AllOf(SizeIs(11), Contains("[worker 10] line 1")));
+}
+
+TEST(LaunchTest, CoresAreSharedByTheWorkersUnlessThreadsAreGiven) {
   const unsigned cores = std::thread::hardware_concurrency();
-  EXPECT_TRUE(Run({"--workers=2"}).ok());
-  EXPECT_THAT(lines_,
+  const auto shared = Start({"--workers=2"});
+  EXPECT_TRUE(shared->Finish().ok());
+  EXPECT_THAT(shared->out(),
               Contains(EndsWith(absl::StrCat(" threads ", std::max(1u, cores / 2)))).Times(2));
-  lines_.clear();
-  EXPECT_TRUE(Run({"--workers=2", "--", "--threads=5"}).ok());
-  EXPECT_THAT(lines_, Contains(EndsWith(" threads 5")).Times(2));
+  const auto given = Start({"--workers=2", "--", "--threads=5"});
+  EXPECT_TRUE(given->Finish().ok());
+  EXPECT_THAT(given->out(), Contains(EndsWith(" threads 5")).Times(2));
 }
 
-TEST_F(LaunchTest, TheFirstFailureGivesTheExitCodeAndIsNamed) {
-  const ExitStatus status = Run({"--workers=3", "--servers=1", "--", "--victim=worker2",
-                                 "--victim_does=signal:9", "--others_do=exit:0"});
-  EXPECT_EQ(status.code, 137);
-  EXPECT_THAT(errors_,
+TEST(LaunchTest, TheFirstFailureGivesTheExitCodeAndIsNamed) {
+  const auto launch = Start({"--workers=3", "--servers=1", "--", "--victim=worker2",
+                             "--victim_does=signal:9", "--others_do=exit:0"});
+  EXPECT_EQ(launch->Finish().code, 137);
+  EXPECT_THAT(launch->err(),
               Contains(AllOf(StartsWith("launch: worker 2 (pid "),
                              EndsWith("killed by signal 9 (SIGKILL); stopping the rest"))));
 }
 
-TEST_F(LaunchTest, AnInterruptEndsAllProcesses) {
-  Start({"--workers=2", "--", "--others_do=hang"});
-  AwaitHang();
-  process_->Kill(SIGINT);
-  EXPECT_EQ(Finish().code, 130);
-  EXPECT_THAT(errors_, ElementsAre("launch: interrupted by signal 2 (SIGINT); stopping the rest"));
+TEST(LaunchTest, AnInterruptEndsAllProcesses) {
+  const auto launch = Start({"--workers=2", "--", "--others_do=hang"});
+  AwaitHang(launch.get());
+  launch->Kill(SIGINT);
+  EXPECT_EQ(launch->Finish().code, 130);
+  EXPECT_THAT(launch->err(),
+              ElementsAre("launch: interrupted by signal 2 (SIGINT); stopping the rest"));
 }
 
-TEST_F(LaunchTest, NoProcessSurvivesAKilledLaunch) {
+TEST(LaunchTest, NoProcessSurvivesAKilledLaunch) {
   // Orphans come to this process, so that it can see them end.
   ASSERT_EQ(prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
-  Start({"--workers=2", "--", "--others_do=stubborn"});
-  AwaitHang();
-  process_->Kill(SIGKILL);
-  Finish();
+  // What it cannot remove stays in the test's own folder.
+  ASSERT_EQ(setenv("TMPDIR", ::testing::TempDir().c_str(), /*overwrite=*/1), 0);
+  const auto launch = Start({"--workers=2", "--", "--others_do=stubborn"});
+  AwaitHang(launch.get());
+  launch->Kill(SIGKILL);
+  launch->Finish();
   int orphans = 0;
   int status = 0;
   while (wait(&status) > 0) {
@@ -116,7 +101,7 @@ TEST_F(LaunchTest, NoProcessSurvivesAKilledLaunch) {
   EXPECT_EQ(orphans, 2);
 }
 
-TEST_F(LaunchTest, BadFlagsAreOneLineAndExitCode2) {
+TEST(LaunchTest, BadFlagsAreOneLineAndExitCode2) {
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
       {{"--workers=0"}, "launch: --workers: expected at least 1, found 0"},
       {{"--servers=-1"}, "launch: --servers: expected at least 0, found -1"},
@@ -125,9 +110,9 @@ TEST_F(LaunchTest, BadFlagsAreOneLineAndExitCode2) {
       {{"--", "two"}, "launch: expected worker flags after --, found \"two\""},
   };
   for (const auto& [flags, expected] : cases) {
-    errors_.clear();
-    EXPECT_EQ(Run(flags).code, 2);
-    EXPECT_THAT(errors_, ElementsAre(HasSubstr(expected)));
+    const auto launch = Start(flags);
+    EXPECT_EQ(launch->Finish().code, 2);
+    EXPECT_THAT(launch->err(), ElementsAre(HasSubstr(expected)));
   }
 }
 

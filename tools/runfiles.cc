@@ -30,6 +30,10 @@ absl::StatusOr<std::string> FindRunfile(absl::string_view argv0, absl::string_vi
   if (inside != absl::string_view::npos) {
     folders.push_back(absl::StrCat(argv0.substr(0, inside), kTree, "/", kWorkspace));
   }
+  // `bazel run` and `bazel test` start programs in their runfiles.
+  std::error_code error;
+  const std::string current = std::filesystem::current_path(error).string();
+  if (current.find(std::string(kTree) + "/") != std::string::npos) folders.push_back(current);
   const std::string own = OwnPath();
   folders.push_back(absl::StrCat(argv0, kTree, "/", kWorkspace));
   folders.push_back(absl::StrCat(own, kTree, "/", kWorkspace));

@@ -12,8 +12,8 @@ namespace gradsync {
 
 // The path of the built file `path` ("worker/worker"), which must be in the `data` of the program
 // that asks. `argv0` is how that program was called. Looked for, in this order: in the runfiles
-// tree that `argv0` lies in, in the one beside `argv0`, and relative to where the program itself
-// was built.
+// tree that `argv0` lies in, in the one that the process was started in, in the one beside `argv0`,
+// and relative to where the program itself was built.
 // Errors: NOT_FOUND naming `path` and where it was looked for.
 absl::StatusOr<std::string> FindRunfile(absl::string_view argv0, absl::string_view path);
 

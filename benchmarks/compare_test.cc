@@ -1,0 +1,154 @@
+// Runs the program itself, with real workers and servers.
+
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "benchmarks/proto_json.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "proto/run_record.pb.h"
+#include "tools/test_program.h"
+
+namespace gradsync {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+using ::testing::StartsWith;
+
+constexpr char kCompare[] = "benchmarks/compare";
+
+class CompareTest : public ::testing::Test {
+ protected:
+  CompareTest() : folder_(::testing::TempDir() + "/compare_test-XXXXXX") {
+    EXPECT_NE(mkdtemp(folder_.data()), nullptr);
+    out_ = folder_ + "/new/report";
+  }
+  ~CompareTest() override { std::filesystem::remove_all(folder_); }
+
+  std::vector<std::string> Command(const std::vector<std::string>& flags) {
+    std::vector<std::string> argv = {kCompare,           "--model=mlp",    "--steps=4",
+                                     "--warmup_steps=1", "--batch_size=8", "--out=" + out_};
+    argv.insert(argv.end(), flags.begin(), flags.end());
+    return argv;
+  }
+
+  std::string ReadJson() {
+    std::ifstream file(out_ + "/compare.json");
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  }
+
+  std::string folder_;
+  std::string out_;
+};
+
+TEST_F(CompareTest, EveryConfigurationIsMeasuredAndAllEndWithTheSameBits) {
+  TestProgram compare(Command({"--workers=1,2", "--servers=1,2", "--topologies=ps,ring",
+                               "--update=worker,owner", "--", "--momentum=0.5"}));
+  EXPECT_TRUE(compare.Finish(absl::Seconds(240)).ok()) << absl::StrJoin(compare.err(), "\n");
+  EXPECT_THAT(compare.out(), AllOf(Contains("  bits: identical in all 6 runs with 1 worker"),
+                                   Contains("  bits: identical in all 6 runs with 2 workers"),
+                                   Contains(StartsWith("  speed: with 2 workers ")),
+                                   Contains(StartsWith("[12/12] ring, update at owner, 2 workers")),
+                                   Contains(StartsWith("wrote "))));
+  const std::string json = ReadJson();
+  EXPECT_THAT(json, HasSubstr("\"busbw_gb_per_s\": null"));
+  proto::RunRecords records;
+  ASSERT_TRUE(ParseJson(json, "compare.json", &records).ok());
+  EXPECT_THAT(records.command(), StartsWith("bazel run //benchmarks:compare -- --model=mlp "));
+  EXPECT_GE(records.machine().cores(), 1);
+  ASSERT_EQ(records.runs_size(), 12);
+  std::map<int, std::set<std::string>> hashes;
+  for (const proto::Run& run : records.runs()) {
+    SCOPED_TRACE(run.DebugString());
+    EXPECT_EQ(run.library(), "gradsync");
+    EXPECT_EQ(run.steps(), 3);
+    EXPECT_EQ(run.batch_size(), 8);
+    EXPECT_EQ(run.model(), "mlp");
+    EXPECT_GT(run.step_ms_p50(), 0);
+    EXPECT_LE(run.step_ms_p10(), run.step_ms_p90());
+    EXPECT_GT(run.samples_per_s(), 0);
+    EXPECT_GT(run.scaling_efficiency(), 0);
+    EXPECT_GT(run.cpu_ms_per_step(), 0);
+    EXPECT_GT(run.first_loss(), 0);
+    EXPECT_GT(run.final_loss(), 0);
+    EXPECT_THAT(run.params_sha256(), SizeIs(64));
+    hashes[run.workers()].insert(run.params_sha256());
+  }
+  EXPECT_THAT(hashes[1], SizeIs(1));
+  EXPECT_THAT(hashes[2], SizeIs(1));
+}
+
+// M bytes of gradients: a ring of two sends M per rank and step, a worker M to its server, which
+// sends M to each of two workers.
+TEST_F(CompareTest, WireBytesOfTheBusiestNodeAreTheTopologys) {
+  TestProgram compare(Command({"--worker=2", "--server=1", "--topologies=ps,ring"}));
+  EXPECT_TRUE(compare.Finish(absl::Seconds(120)).ok()) << absl::StrJoin(compare.err(), "\n");
+  proto::RunRecords records;
+  ASSERT_TRUE(ParseJson(ReadJson(), "compare.json", &records).ok());
+  ASSERT_EQ(records.runs_size(), 2);
+  const double bytes = records.runs(0).bytes();
+  EXPECT_GT(bytes, 0);
+  EXPECT_EQ(records.runs(0).topology(), "ps");
+  EXPECT_EQ(records.runs(0).wire_tx_bytes_max_node(), 2 * bytes);
+  EXPECT_EQ(records.runs(0).wire_tx_bytes_total(), 4 * bytes);
+  EXPECT_EQ(records.runs(1).topology(), "ring");
+  EXPECT_EQ(records.runs(1).wire_tx_bytes_max_node(), bytes);
+  EXPECT_EQ(records.runs(1).wire_tx_bytes_total(), 2 * bytes);
+}
+
+TEST_F(CompareTest, AnInterruptStopsTheJob) {
+  TestProgram compare(Command({"--topologies=local,ring", "--workers=1", "--steps=100000000"}));
+  compare.AwaitLine("[1/2] local");
+  compare.Kill(SIGINT);
+  EXPECT_EQ(compare.Finish().code, 130);
+  EXPECT_THAT(compare.err(), ElementsAre(HasSubstr("interrupted by signal 2 (SIGINT)")));
+}
+
+TEST_F(CompareTest, BadInputIsOneLineAndExitCode2BeforeAnythingStarts) {
+  const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
+      {{"--topologies=star"}, "--topologies: expected"},
+      {{"--toplogies=ps"}, "--toplogies"},
+      {{"--servers=0"}, "--servers: expected"},
+      {{"--model=resnet19"}, "--model: expected"},
+      {{"--links=shm"}, "--links: expected"},
+      {{"--link=nccl"}, "--links: expected"},
+      {{"--topology=ring", "--links=gloo", "--update=owner"}, "--update: expected"},
+      {{"--bandwidth=400mbit"}, "--bandwidth: expected"},
+      {{"--placement=colocated"}, "--placement: expected"},
+      {{"--data=cifar10:/no/such/folder"}, "/no/such/folder"},
+      {{"--global_batch_size=7"}, "--global_batch_size: expected"},
+      {{"--out=/proc/report"}, "--out: expected"},
+      {{"--worker_binary=/no/such/worker"}, "/no/such/worker"},
+      {{"--", "--rank=1"}, "--rank: expected"},
+  };
+  for (const auto& [flags, expected] : cases) {
+    SCOPED_TRACE(expected);
+    TestProgram compare(Command(flags));
+    EXPECT_EQ(compare.Finish().code, 2);
+    EXPECT_THAT(compare.err(), ElementsAre(HasSubstr(expected)));
+    EXPECT_THAT(compare.out(), ElementsAre());
+  }
+}
+
+TEST_F(CompareTest, WorkersThatRefuseTheirFlagsEndTheSweepWithExitCode2) {
+  TestProgram compare(Command({"--", "--momentun=0.5"}));
+  EXPECT_EQ(compare.Finish().code, 2);
+  EXPECT_THAT(compare.err(), ElementsAre(HasSubstr("--momentun")));
+}
+
+}  // namespace
+}  // namespace gradsync

@@ -1,0 +1,227 @@
+// Bad input to the processes themselves: one line on stderr that names the flag or file, what was
+// expected and what came, and exit code 2, before any training.
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tools/test_program.h"
+
+namespace gradsync {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ContainsRegex;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr char kWorker[] = "worker/worker";
+constexpr char kServer[] = "ps_server/ps_server";
+
+// A port of 127.0.0.1 that stays ours: taken for others when it listens, refused when not.
+class HeldPort {
+ public:
+  explicit HeldPort(bool listens) : socket_(socket(AF_INET, SOCK_STREAM, 0)) {
+    sockaddr_in address = {};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof(address);
+    EXPECT_EQ(bind(socket_, reinterpret_cast<sockaddr*>(&address), size), 0);
+    EXPECT_EQ(getsockname(socket_, reinterpret_cast<sockaddr*>(&address), &size), 0);
+    if (listens) {
+      EXPECT_EQ(listen(socket_, 1), 0);
+    }
+    address_ = absl::StrCat("127.0.0.1:", ntohs(address.sin_port));
+  }
+  ~HeldPort() { close(socket_); }
+  HeldPort(const HeldPort&) = delete;
+  HeldPort& operator=(const HeldPort&) = delete;
+
+  const std::string& address() const { return address_; }
+
+ private:
+  const int socket_;
+  std::string address_;
+};
+
+void ExpectRefused(TestProgram* program, const std::vector<std::string>& words) {
+  EXPECT_EQ(program->Finish().code, 2);
+  ASSERT_THAT(program->err(), ElementsAre(HasSubstr(":")));
+  for (const std::string& word : words) EXPECT_THAT(program->err()[0], HasSubstr(word));
+}
+
+// Runs `binary flags...` and expects one line with all `words`.
+void ExpectRefused(const std::string& binary, const std::vector<std::string>& flags,
+                   const std::vector<std::string>& words) {
+  std::vector<std::string> argv = {binary};
+  argv.insert(argv.end(), flags.begin(), flags.end());
+  SCOPED_TRACE(::testing::PrintToString(argv));
+  TestProgram program(argv);
+  ExpectRefused(&program, words);
+}
+
+// A new folder for files of one test, removed at the end.
+class NewFolder {
+ public:
+  NewFolder() : path_(::testing::TempDir() + "/bad_input_test-XXXXXX") {
+    EXPECT_NE(mkdtemp(path_.data()), nullptr);
+  }
+  ~NewFolder() { std::filesystem::remove_all(path_); }
+  NewFolder(const NewFolder&) = delete;
+  NewFolder& operator=(const NewFolder&) = delete;
+
+  void Write(const std::string& file, size_t bytes) {
+    std::ofstream(path_ + "/" + file, std::ios::binary);
+    std::filesystem::resize_file(path_ + "/" + file, bytes);
+  }
+
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+TEST(WorkerBadInputTest, FlagsThatDoNotExistOrFit) {
+  ExpectRefused(kWorker, {"--modle=mlp"}, {"--modle", "--model"});
+  ExpectRefused(kWorker, {"--steps=many"}, {"--steps", "many"});
+  ExpectRefused(kWorker, {"--model=resnet19"}, {"model", "resnet18", "resnet19"});
+  ExpectRefused(kWorker, {"--stem=root"}, {"stem", "imagenet", "root"});
+  ExpectRefused(kWorker, {"--topology=star"}, {"--topology", "ring", "star"});
+  ExpectRefused(kWorker, {"--link=tcp"}, {"--link", "grpc", "tcp"});
+  ExpectRefused(kWorker, {"--update=nobody"}, {"--update", "owner", "nobody"});
+  ExpectRefused(kWorker, {"--consistency=ssp:2"}, {"--consistency", "bsp", "ssp:2"});
+  ExpectRefused(kWorker, {"--optimizer=lion"}, {"--optimizer", "sgd", "lion"});
+  ExpectRefused(kWorker, {"--schedule=steep"}, {"schedule", "cosine", "steep"});
+  ExpectRefused(kWorker, {"--device=cuda"}, {"--device", "cpu", "cuda"});
+  ExpectRefused(kWorker, {"--model=mlp", "--batch_size=0"}, {"batch", "0"});
+  ExpectRefused(kWorker, {"--model=mlp", "--threads=0"}, {"--threads", "0"});
+  ExpectRefused(kWorker, {"--model=mlp", "--steps=-1"}, {"steps", "-1"});
+  ExpectRefused(kWorker, {"mlp"}, {"mlp"});
+}
+
+TEST(WorkerBadInputTest, RanksAndAddressesThatCannotBe) {
+  ExpectRefused(kWorker, {"--rank=2", "--world_size=2", "--master=127.0.0.1:1"},
+                {"--rank", "0 to 1", "2"});
+  ExpectRefused(kWorker, {"--rank=0", "--world_size=0"}, {"--world_size", "at least 1", "0"});
+  ExpectRefused(kWorker, {"--topology=ring", "--rank=0", "--world_size=2"}, {"--master"});
+  ExpectRefused(kWorker, {"--topology=ring", "--master=nowhere"}, {"--master", "nowhere"});
+  ExpectRefused(kWorker, {"--topology=ps", "--master=127.0.0.1:0"}, {"--servers", "ps"});
+  ExpectRefused(kWorker, {"--topology=ring", "--servers=127.0.0.1:1"}, {"--servers", "ring"});
+  ExpectRefused(kWorker,
+                {"--model=mlp", "--topology=ps", "--servers=nonsense", "--master=127.0.0.1:0"},
+                {"--servers", "nonsense"});
+}
+
+TEST(WorkerBadInputTest, LinksThatThisBuildLacksOrThatCannotDoIt) {
+  ExpectRefused(kWorker, {"--topology=ring", "--link=shm", "--master=127.0.0.1:0"},
+                {"--link", "shm", "--link=grpc"});
+  ExpectRefused(kWorker, {"--topology=ring", "--link=nccl", "--master=127.0.0.1:0"},
+                {"--link", "nccl", "--link=grpc"});
+  ExpectRefused(kWorker, {"--topology=ring", "--link=gloo", "--update=owner"},
+                {"--update", "worker", "gloo"});
+  ExpectRefused(kWorker, {"--topology=ps", "--link=gloo", "--servers=127.0.0.1:1"},
+                {"--link", "grpc", "gloo"});
+}
+
+TEST(WorkerBadInputTest, DataThatIsMissingTruncatedOrTooLittle) {
+  ExpectRefused(kWorker, {"--model=mlp", "--data=mnist"}, {"data", "cifar10:DIR", "mnist"});
+  ExpectRefused(kWorker, {"--model=mlp", "--data=cifar10:/no/such/folder"}, {"/no/such/folder"});
+  NewFolder folder;
+  const std::string data = absl::StrCat("--data=cifar10:", folder.path());
+  ExpectRefused(kWorker, {"--model=mlp", data}, {folder.path()});
+  for (int i = 1; i <= 5; ++i) folder.Write(absl::StrCat("data_batch_", i, ".bin"), 30730000);
+  folder.Write("test_batch.bin", 30730000);
+  folder.Write("data_batch_3.bin", 12345);
+  ExpectRefused(kWorker, {"--model=mlp", data}, {"data_batch_3.bin", "30730000", "12345"});
+  ExpectRefused(kWorker, {"--model=mlp", "--batch_size=100000000"}, {"batch", "100000000"});
+}
+
+TEST(WorkerBadInputTest, PeersThatCannotBeReachedAreNamed) {
+  const HeldPort closed(/*listens=*/false);
+  ExpectRefused(kWorker,
+                {"--model=mlp", "--topology=ring", "--rank=1", "--world_size=2", "--timeout=2s",
+                 "--master=" + closed.address()},
+                {closed.address()});
+  ExpectRefused(kWorker,
+                {"--model=mlp", "--topology=ps", "--rank=0", "--world_size=1", "--timeout=2s",
+                 "--master=127.0.0.1:0", "--servers=" + closed.address()},
+                {closed.address()});
+}
+
+TEST(WorkerBadInputTest, APortThatIsTakenIsNamed) {
+  const HeldPort taken(/*listens=*/true);
+  ExpectRefused(kWorker,
+                {"--model=mlp", "--topology=ring", "--rank=0", "--world_size=2", "--timeout=2s",
+                 "--master=" + taken.address()},
+                {taken.address()});
+}
+
+// Two workers of one job whose flags differ by `other`.
+void ExpectPlansDiffer(const std::vector<std::string>& common, const std::string& other) {
+  const NewFolder folder;
+  const std::string port_file = folder.path() + "/master";
+  std::vector<std::string> argv = {kWorker, "--model=mlp", "--world_size=2", "--timeout=20s"};
+  argv.insert(argv.end(), common.begin(), common.end());
+  std::vector<std::string> first = argv;
+  first.insert(first.end(), {"--rank=0", "--master=127.0.0.1:0", "--port_file=" + port_file});
+  TestProgram rank_0(first);
+  rank_0.Await([&] { return std::filesystem::exists(port_file); });
+  std::string master;
+  std::getline(std::ifstream(port_file), master);
+  std::vector<std::string> second = argv;
+  second.insert(second.end(), {"--rank=1", "--master=" + master, other});
+  TestProgram rank_1(second);
+  for (TestProgram* program : {&rank_0, &rank_1}) {
+    ExpectRefused(program, {"plan"});
+    const std::string fingerprint = "[0-9a-f]{12,64}";
+    ASSERT_EQ(program->err().size(), 1);
+    EXPECT_THAT(program->err()[0], ContainsRegex(fingerprint + "[^0-9a-f].*" + fingerprint));
+  }
+}
+
+TEST(WorkerBadInputTest, PlansThatDifferShowBothFingerprints) {
+  ExpectPlansDiffer({"--topology=ring"}, "--momentum=0.5");
+  ExpectPlansDiffer({"--topology=ring"}, "--optimizer=adam");
+}
+
+TEST(WorkerBadInputTest, PlansThatDifferAtServersShowBothFingerprints) {
+  TestProgram server({kServer, "--listen=127.0.0.1:0", "--timeout=20s"});
+  const std::string line = server.AwaitLine("listening on ");
+  const std::string address = std::string(absl::StripPrefix(line, "listening on "));
+  ExpectPlansDiffer({"--topology=ps", "--servers=" + address}, "--momentum=0.5");
+  EXPECT_FALSE(server.Finish().ok());
+}
+
+TEST(ServerBadInputTest, FlagsThatDoNotExistOrFit) {
+  ExpectRefused(kServer, {"--lisen=127.0.0.1:0"}, {"--lisen", "--listen"});
+  ExpectRefused(kServer, {"--listen=nowhere"}, {"--listen", "nowhere"});
+  ExpectRefused(kServer, {"--listen=127.0.0.1:99999"}, {"--listen", "99999"});
+  ExpectRefused(kServer, {"--timeout=0s"}, {"--timeout", "0"});
+  ExpectRefused(kServer, {"--timeout=soon"}, {"--timeout", "soon"});
+  ExpectRefused(kServer, {"--master=nowhere"}, {"--master", "nowhere"});
+  ExpectRefused(kServer, {"now"}, {"now"});
+  ExpectRefused(kServer, {"--listen=127.0.0.1:0", "--port_file=/no/such/folder/port"},
+                {"/no/such/folder/port"});
+}
+
+TEST(ServerBadInputTest, APortThatIsTakenOrAMasterThatIsNotThereIsNamed) {
+  const HeldPort taken(/*listens=*/true);
+  ExpectRefused(kServer, {"--listen=" + taken.address()}, {"--listen", taken.address()});
+  const HeldPort closed(/*listens=*/false);
+  ExpectRefused(kServer, {"--master=" + closed.address(), "--timeout=2s"}, {closed.address()});
+}
+
+}  // namespace
+}  // namespace gradsync
