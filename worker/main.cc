@@ -1,4 +1,5 @@
-// One worker of a training job. `bazel run //worker -- --help` lists the flags; README.md shows a job.
+// One worker of a training job. `bazel run //worker -- --help` lists the flags; README.md shows a
+// job.
 
 #include <cstdio>
 #include <cstdlib>
@@ -13,6 +14,7 @@
 #include "base/flags.h"
 #include "base/status_macros.h"
 #include "base/write_file.h"
+#include "grpc/support/log.h"
 #include "worker/job.h"
 #include "worker/launch_environment.h"
 
@@ -30,7 +32,8 @@ ABSL_FLAG(std::string, master, "",
           "host:port of the store, which rank 0 holds (port 0: any, see --port_file); default from "
           "torchrun, Slurm or MPI, needed for more than one worker");
 ABSL_FLAG(std::string, port_file, "", "rank 0 writes the store's host:port here");
-ABSL_FLAG(std::string, run_id, "", "the same for all processes of the job; default from the launcher");
+ABSL_FLAG(std::string, run_id, "",
+          "the same for all processes of the job; default from the launcher");
 ABSL_FLAG(std::string, interface, "", "network interface; default: the route to --master");
 ABSL_FLAG(int, connections, 0, "gRPC connections per pair of peers; 0: 2 for ps, 4 for ring");
 ABSL_FLAG(std::string, model, "resnet18", "resnet18, resnet50 or mlp");
@@ -128,12 +131,11 @@ absl::StatusOr<TrainerOptions> TrainerOptionsFromFlags() {
 // Flags win over the launcher's variables.
 absl::StatusOr<JobOptions> JobOptionsFromFlags() {
   JobOptions job;
-  GS_ASSIGN_OR_RETURN(const LaunchEnvironment environment,
-                      DetectLaunchEnvironment([](absl::string_view name) {
-                        const char* value = std::getenv(std::string(name).c_str());
-                        return value == nullptr ? absl::nullopt
-                                                : absl::optional<std::string>(value);
-                      }));
+  GS_ASSIGN_OR_RETURN(
+      const LaunchEnvironment environment, DetectLaunchEnvironment([](absl::string_view name) {
+        const char* value = std::getenv(std::string(name).c_str());
+        return value == nullptr ? absl::nullopt : absl::optional<std::string>(value);
+      }));
   const int rank = absl::GetFlag(FLAGS_rank);
   const int world_size = absl::GetFlag(FLAGS_world_size);
   job.rank = rank >= 0 ? rank : environment.rank.value_or(0);
@@ -168,9 +170,16 @@ absl::StatusOr<JobOptions> JobOptionsFromFlags() {
 }  // namespace gradsync
 
 int main(int argc, char** argv) {
-  gradsync::ParseFlagsOrExit(
-      argc, argv, {"worker [flags]: one worker of a data-parallel training job. tools/launch starts whole jobs."});
+  const std::vector<std::string> positional = gradsync::ParseFlagsOrExit(
+      argc, argv,
+      {"worker [flags]: one worker of a data-parallel training job. tools/launch starts whole "
+       "jobs."});
+  gpr_set_log_function([](gpr_log_func_args*) {});  // what fails comes back as a status
   absl::StatusOr<gradsync::JobOptions> job = gradsync::JobOptionsFromFlags();
+  if (!positional.empty()) {
+    job = absl::InvalidArgumentError(
+        absl::StrCat("expected flags only, found \"", positional[0], "\""));
+  }
   gradsync::JobOutcome outcome;
   outcome.status = job.status();
   if (job.ok()) outcome = gradsync::RunJob(*std::move(job));

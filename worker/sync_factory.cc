@@ -1,7 +1,6 @@
 #include "worker/sync_factory.h"
 
 #include "absl/strings/str_cat.h"
-#include "allreduce/gloo_gradient_sync.h"
 #include "allreduce/ring_gradient_sync.h"
 #include "links/grpc_stream.h"
 #include "ps_client/ps_gradient_sync.h"
@@ -96,12 +95,6 @@ int ResolvedConnections(const SyncOptions& options) {
 absl::StatusOr<std::unique_ptr<GradientSync>> CreateGradientSync(const SyncOptions& options,
                                                                  const WorkerGroup& group) {
   if (options.topology == "local") return CreateLocalSync(SiteOf(options));
-  if (ResolvedLink(options) == "gloo") {
-    GlooOptions gloo;
-    gloo.group = group;
-    gloo.update_site = SiteOf(options);
-    return CreateGlooGradientSync(gloo);
-  }
   GrpcLinkOptions link_options;
   link_options.credentials = group.credentials;
   const std::shared_ptr<StreamLink> link = NewGrpcLink(link_options);
