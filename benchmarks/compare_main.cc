@@ -323,8 +323,10 @@ int Compare(int argc, char** argv) {
   *records.mutable_machine() = DescribeMachine();
   records.set_command(CommandLine(argc, argv));
   std::printf("%s\n", FormatMachine(records.machine()).c_str());
-  const std::string warning = BuildModeWarning(records.machine());
-  if (!warning.empty()) std::printf("%s\n", warning.c_str());
+  for (const std::string& warning :
+       {BuildModeWarning(records.machine()), BusyWarning(BusyCores(absl::Milliseconds(500)))}) {
+    if (!warning.empty()) std::printf("%s\n", warning.c_str());
+  }
   const CompareOptions& options = sweep->options;
   std::printf("%s, %s, %lld steps (%lld warm-up), %d thread%s per worker\n", options.model.c_str(),
               absl::GetFlag(FLAGS_data).c_str(), static_cast<long long>(options.steps),

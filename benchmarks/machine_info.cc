@@ -23,6 +23,9 @@ namespace {
 
 constexpr double kGiB = 1 << 30;
 
+// Of an idle desktop, not of a compiler.
+constexpr double kQuietCores = 0.3;
+
 // The rest of the first line of `path` that begins with `key`, after `separator`.
 std::string Lookup(const char* path, absl::string_view key, char separator) {
   std::ifstream file(path);
@@ -36,6 +39,27 @@ std::string Lookup(const char* path, absl::string_view key, char separator) {
         absl::StripSuffix(absl::StripPrefix(absl::StripAsciiWhitespace(value), "\""), "\""));
   }
   return "";
+}
+
+// Ticks of all cores since boot.
+struct CpuTicks {
+  double total = 0;
+  double idle = 0;
+};
+
+CpuTicks ReadCpuTicks() {
+  CpuTicks ticks;
+  std::ifstream file("/proc/stat");
+  std::string name;
+  file >> name;
+  // user nice system idle iowait irq softirq steal; what follows is counted in these already.
+  for (int i = 0; i < 8; ++i) {
+    double value = 0;
+    if (!(file >> value)) return {};
+    ticks.total += value;
+    if (i == 3 || i == 4) ticks.idle += value;
+  }
+  return ticks;
 }
 
 std::string Compiler() {
@@ -87,6 +111,23 @@ std::string BuildModeWarning(const proto::Machine& machine) {
   if (machine.build_mode() == "opt") return "";
   return absl::StrCat("WARNING: built with -c ", machine.build_mode(),
                       ", so times say little; build with -c opt");
+}
+
+double BusyCores(absl::Duration interval) {
+  const CpuTicks before = ReadCpuTicks();
+  absl::SleepFor(interval);
+  const CpuTicks after = ReadCpuTicks();
+  const double total = after.total - before.total;
+  if (total <= 0) return 0;
+  const double busy = total - (after.idle - before.idle);
+  return busy / total * static_cast<double>(sysconf(_SC_NPROCESSORS_ONLN));
+}
+
+std::string BusyWarning(double busy_cores) {
+  if (busy_cores < kQuietCores) return "";
+  return absl::StrFormat(
+      "WARNING: other programs keep %.1f cores busy, so times say little; end them first",
+      busy_cores);
 }
 
 }  // namespace gradsync

@@ -5,6 +5,7 @@
 
 #include <string>
 
+#include "absl/time/time.h"
 #include "proto/run_record.pb.h"
 
 namespace gradsync {
@@ -20,6 +21,14 @@ std::string FormatMachine(const proto::Machine& machine);
 
 // "" for an optimised build, otherwise a line that begins with WARNING.
 std::string BuildModeWarning(const proto::Machine& machine);
+
+// Blocks for `interval` and returns how many cores of the machine were busy in it, whoever used
+// them; call it before a measurement, when this process does nothing. 0 when the system does not
+// say.
+double BusyCores(absl::Duration interval);
+
+// "" when next to nothing is busy, otherwise a line that begins with WARNING.
+std::string BusyWarning(double busy_cores);
 
 }  // namespace gradsync
 

@@ -1,5 +1,7 @@
 #include "benchmarks/machine_info.h"
 
+#include <unistd.h>
+
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "gmock/gmock.h"
@@ -57,6 +59,14 @@ TEST(MachineInfoTest, OnlyBuildsThatAreNotOptimisedGetAWarning) {
   EXPECT_EQ(BuildModeWarning(machine), "");
   machine.set_build_mode("dbg");
   EXPECT_THAT(BuildModeWarning(machine), AllOf(StartsWith("WARNING: "), HasSubstr("-c dbg")));
+}
+
+TEST(MachineInfoTest, BusyCoresAreBetweenNoneAndAll) {
+  const double busy = BusyCores(absl::Milliseconds(100));
+  EXPECT_GE(busy, 0);
+  EXPECT_LE(busy, sysconf(_SC_NPROCESSORS_ONLN));
+  EXPECT_EQ(BusyWarning(0.1), "");
+  EXPECT_THAT(BusyWarning(1.5), StartsWith("WARNING: other programs keep 1.5 cores busy"));
 }
 
 }  // namespace
