@@ -11,6 +11,8 @@ namespace {
 constexpr absl::Duration kRewriteInterval = absl::Milliseconds(100);
 // Long jobs show signs of life in log files too.
 constexpr absl::Duration kLogInterval = absl::Seconds(30);
+// Of the first job: before, its start-up would pass for the pace of its steps.
+constexpr double kPartForEstimate = 0.2;
 constexpr absl::string_view kRewrite = "\r\x1b[K";
 
 }  // namespace
@@ -52,7 +54,7 @@ std::string Progress::Times() const {
   const absl::Duration elapsed = options_.clock() - begin_;
   const double done = done_weight_ + job_part_ * options_.weights[job_ - 1];
   std::string text = absl::StrCat(FormatClock(elapsed), " elapsed");
-  if (done > 0) {
+  if (done_weight_ > 0 || job_part_ >= kPartForEstimate) {
     absl::StrAppend(&text, ", about ", FormatClock(elapsed * ((total_weight_ - done) / done)),
                     " left");
   }

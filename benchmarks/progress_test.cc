@@ -42,12 +42,15 @@ TEST_F(ProgressTest, EachJobGetsAFirstAndALastLineInALog) {
 TEST_F(ProgressTest, OneLineIsRewrittenOnATerminal) {
   Progress progress(Options(true));
   progress.Start("ring");
-  now_ += absl::Seconds(5);
+  now_ += absl::Seconds(4);
+  progress.Step(1, 10);  // start-up, no pace yet
+  now_ += absl::Seconds(1);
   progress.Step(5, 10);
   progress.Step(6, 10);  // too soon after the last
   progress.Finish("fast");
   EXPECT_EQ(text_,
             "\r\x1b[K[1/2] ring: starting; 0:00 elapsed"
+            "\r\x1b[K[1/2] ring: step 1/10; 0:04 elapsed"
             "\r\x1b[K[1/2] ring: step 5/10; 0:05 elapsed, about 0:35 left"
             "\r\x1b[K[1/2] ring: fast (took 0:05)\n");
 }
