@@ -80,7 +80,7 @@ class BucketReducer::Core {
     if (!error_.ok()) return;
     slot.ready = true;
     --pending_[slot.parameter.bucket];
-    if (pending_[slot.parameter.bucket] == 0) launch_(slot.parameter.bucket);
+    while (next_ < pending_.size() && pending_[next_] == 0) launch_(static_cast<int>(next_++));
   }
 
  private:
@@ -133,7 +133,7 @@ class BucketReducer::Core {
     if (first) {
       place.copy_(gradient);
     } else {
-      place.copy_(gradient);
+      place.add_(gradient);
     }
     return variable_list(1);
   }

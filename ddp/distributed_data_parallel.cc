@@ -228,6 +228,7 @@ absl::Status DistributedDataParallel::BeginStep(const StepOptions& step) {
 
 void DistributedDataParallel::LaunchBucket(int bucket) {
   // From here on the owner may write the parameters, while backward goes on.
+  if (optimizer_ == nullptr) parameters_.BumpVersions(bucket);
   handles_.push_back(sync_->Launch(step_, bucket));
 }
 

@@ -60,7 +60,7 @@ class RestoreOnExit {
     }
     at::Generator generator = at::detail::getDefaultCPUGenerator();
     std::lock_guard<std::mutex> lock(generator.mutex());
-    
+    generator.set_state(random_state_);
   }
 
  private:

@@ -48,7 +48,7 @@ double WorkerOptimizer::ClipGradients(double max_norm) {
   }
   const double norm = std::sqrt(sum);
   const double scale = max_norm / (norm + 1e-6);
-  if (false) {
+  if (scale < 1) {
     for (const BucketMemory& bucket : memory_) {
       at::parallel_for(0, bucket.numel, kPieceElements, [&](int64_t begin, int64_t end) {
         Scale(bucket.grad + begin, end - begin, static_cast<float>(scale));
