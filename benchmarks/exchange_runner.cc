@@ -1,0 +1,175 @@
+#include "benchmarks/exchange_runner.h"
+
+#include <sys/resource.h>
+#include <time.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "absl/time/clock.h"
+#include "absl/types/span.h"
+#include "base/status_macros.h"
+#include "benchmarks/exact_input.h"
+
+namespace gradsync {
+namespace {
+
+constexpr double kLearningRate = 1.0 / 128;
+constexpr int64_t kBlock =
+    4096;  // elements that are generated at a time: they stay in the L1 cache
+
+// CLOCK_MONOTONIC is the same for all processes of a host.
+double MonotonicMicroseconds() {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<double>(now.tv_sec) * 1e6 + static_cast<double>(now.tv_nsec) * 1e-3;
+}
+
+double CpuSeconds() {
+  rusage usage;
+  getrusage(RUSAGE_SELF, &usage);
+  const auto seconds = [](const timeval& t) {
+    return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) * 1e-6;
+  };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
+class Runner {
+ public:
+  Runner(const ExchangeOptions& options, const std::function<absl::Status()>& start,
+         GradientSync* sync)
+      : options_(options), start_(start), sync_(sync) {}
+
+  absl::StatusOr<proto::ExchangeMetrics> Run() {
+    GS_RETURN_IF_ERROR(Bind());
+    GS_RETURN_IF_ERROR(Broadcast());
+    for (int64_t step = 1; step <= options_.warmup; ++step) GS_RETURN_IF_ERROR(Step(step, false));
+    const WireStats before = sync_->wire_stats();
+    for (int i = 1; i <= options_.iterations; ++i) {
+      GS_RETURN_IF_ERROR(Step(options_.warmup + i, true));
+    }
+    const WireStats wire = sync_->wire_stats() - before;
+    GS_RETURN_IF_ERROR(sync_->Shutdown(Deadline()));
+    metrics_.set_rank(options_.rank);
+    metrics_.set_wrong(static_cast<double>(wrong_));
+    metrics_.set_wire_tx_bytes_per_step(static_cast<double>(wire.tx_bytes) / options_.iterations);
+    metrics_.set_wire_rx_bytes_per_step(static_cast<double>(wire.rx_bytes) / options_.iterations);
+    metrics_.set_cpu_seconds(cpu_seconds_);
+    return std::move(metrics_);
+  }
+
+ private:
+  struct Bucket {
+    float* grad;
+    float* param;
+    int64_t size;                 // elements of the tensor, padding not included
+    int64_t first;                // index of its first element in the whole input
+    std::vector<float> expected;  // parameters, under kOwner
+  };
+
+  absl::Time Deadline() const { return absl::Now() + options_.timeout; }
+
+  absl::Status Bind() {
+    GS_ASSIGN_OR_RETURN(const Plan plan, ExchangePlan(options_));
+    GS_ASSIGN_OR_RETURN(memory_, sync_->Bind(plan, Deadline()));
+    int64_t first = 0;
+    for (size_t b = 0; b < memory_.size(); ++b) {
+      const int64_t size = plan.tensors()[b].numel();
+      buckets_.push_back(
+          {memory_[b].grad.data_ptr<float>(), memory_[b].param.data_ptr<float>(), size, first, {}});
+      first += size;
+      const BucketPlan& bucket = plan.buckets()[b];
+      metrics_.set_bucket_bytes(
+          std::max(metrics_.bucket_bytes(), static_cast<double>(bucket.bytes())));
+      const double chunk = 4.0 * std::min(bucket.layout.chunk_elements(), bucket.numel);
+      metrics_.set_chunk_bytes(std::max(metrics_.chunk_bytes(), chunk));
+    }
+    metrics_.set_bytes(static_cast<double>(plan.total_bytes()));
+    metrics_.set_buckets(static_cast<int>(plan.buckets().size()));
+    return absl::OkStatus();
+  }
+
+  // Rank 0's parameters are the mean of step 0, for want of a better pattern.
+  absl::Status Broadcast() {
+    for (const Bucket& bucket : buckets_) {
+      const absl::Span<float> param(bucket.param, bucket.size);
+      if (options_.rank == 0) FillMean(options_.world_size, 0, bucket.first, param);
+    }
+    GS_RETURN_IF_ERROR(sync_->BroadcastParameters(Deadline()));
+    for (Bucket& bucket : buckets_) {
+      bucket.expected.resize(bucket.size);
+      FillMean(options_.world_size, 0, bucket.first, absl::MakeSpan(bucket.expected));
+      wrong_ += CountWrong({bucket.param, static_cast<size_t>(bucket.size)}, bucket.expected);
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Step(int64_t number, bool measured) {
+    for (const Bucket& bucket : buckets_) {
+      FillContribution(options_.rank, number, bucket.first, {bucket.grad, SizeOf(bucket)});
+    }
+    StepOptions step;
+    step.step = number;
+    step.lr = kLearningRate;
+    handles_.clear();
+    GS_RETURN_IF_ERROR(start_());
+    const double cpu = CpuSeconds();
+    const double begin = MonotonicMicroseconds();
+    for (size_t b = 0; b < buckets_.size(); ++b) {
+      handles_.push_back(sync_->Launch(step, static_cast<int>(b)));
+    }
+    absl::Status status;
+    for (const SyncHandle& handle : handles_) status.Update(handle.Wait(Deadline()));
+    const double end = MonotonicMicroseconds();
+    GS_RETURN_IF_ERROR(status);
+    if (measured) {
+      cpu_seconds_ += CpuSeconds() - cpu;
+      metrics_.add_begin_us(begin);
+      metrics_.add_end_us(end);
+    }
+    for (Bucket& bucket : buckets_) wrong_ += Verify(number, &bucket);
+    return absl::OkStatus();
+  }
+
+  int64_t Verify(int64_t step, Bucket* bucket) {
+    int64_t wrong = 0;
+    std::vector<float> mean(kBlock);
+    for (int64_t at = 0; at < bucket->size; at += kBlock) {
+      const size_t size = static_cast<size_t>(std::min(kBlock, bucket->size - at));
+      const absl::Span<float> block(mean.data(), size);
+      FillMean(options_.world_size, step, bucket->first + at, block);
+      if (sync_->update_site() == UpdateSite::kWorker) {
+        wrong += CountWrong({bucket->grad + at, size}, block);
+        continue;
+      }
+      float* const expected = bucket->expected.data() + at;
+      for (size_t i = 0; i < size; ++i) expected[i] -= static_cast<float>(kLearningRate) * block[i];
+      wrong += CountWrong({bucket->param + at, size}, {expected, size});
+    }
+    return wrong;
+  }
+
+  static size_t SizeOf(const Bucket& bucket) { return static_cast<size_t>(bucket.size); }
+
+  const ExchangeOptions& options_;
+  const std::function<absl::Status()>& start_;
+  GradientSync* const sync_;
+  std::vector<GradBucket> memory_;
+  std::vector<Bucket> buckets_;
+  std::vector<SyncHandle> handles_;
+  int64_t wrong_ = 0;
+  double cpu_seconds_ = 0;
+  proto::ExchangeMetrics metrics_;
+};
+
+}  // namespace
+
+absl::StatusOr<proto::ExchangeMetrics> RunExchanges(const ExchangeOptions& options,
+                                                    const std::function<absl::Status()>& start,
+                                                    GradientSync* sync) {
+  return Runner(options, start, sync).Run();
+}
+
+}  // namespace gradsync

@@ -1,0 +1,266 @@
+// nccl-tests for GradientSync: how long exchanges of gradients take, with real processes on this
+// machine, every result verified. Copy and try:
+//
+//   bazel run //benchmarks:sync_bench
+//   bazel run //benchmarks:sync_bench -- --topology=ring,ps --ranks=2,4 --servers=1,2 --bytes=25MiB
+//   bazel run //benchmarks:sync_bench -- --topology=ring -b 4K -e 128M -f 2 -n 20 -w 5
+//   bazel run //benchmarks:sync_bench -- --bandwidth=10gbit --json=sync.json
+//
+// Exit codes: 0; 1 a result was wrong or a job failed; 2 bad flags, found before any job started;
+// 128 + signal when interrupted.
+
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/flags/flag.h"
+#include "absl/strings/str_cat.h"
+#include "base/flags.h"
+#include "base/status_macros.h"
+#include "base/write_file.h"
+#include "benchmarks/machine_info.h"
+#include "benchmarks/proto_json.h"
+#include "benchmarks/sync_bench_options.h"
+#include "benchmarks/sync_bench_report.h"
+#include "tools/local_job.h"
+#include "tools/runfiles.h"
+
+ABSL_FLAG(std::vector<std::string>, topology, gradsync::SyncBenchOptions().topologies,
+          "some of ring, ps");
+ABSL_FLAG(std::vector<std::string>, link, gradsync::SyncBenchOptions().links,
+          "some of auto, grpc, gloo (ring only)");
+ABSL_FLAG(std::vector<std::string>, ranks, gradsync::SyncBenchOptions().ranks, "numbers of ranks");
+ABSL_FLAG(std::vector<std::string>, servers, gradsync::SyncBenchOptions().servers,
+          "numbers of parameter servers, for ps");
+ABSL_FLAG(std::vector<std::string>, placement, gradsync::SyncBenchOptions().placements,
+          "of servers: dedicated (this build has no other)");
+ABSL_FLAG(std::vector<std::string>, update, gradsync::SyncBenchOptions().updates,
+          "who runs the optimizer: worker, owner, or both");
+ABSL_FLAG(std::vector<std::string>, bytes, {},
+          "of an exchange, such as 4KiB,25MiB,102.4MB; default: 4KiB,256KiB,25MiB,102.4MB");
+ABSL_FLAG(std::string, min_bytes, "", "instead (-b): the first of a sweep");
+ABSL_FLAG(std::string, max_bytes, "", "(-e) the last of a sweep; default: the first");
+ABSL_FLAG(int64_t, factor, 0, "(-f) between the sizes of a sweep; default: 2");
+ABSL_FLAG(int, iterations, gradsync::SyncBenchOptions().iterations, "(-n) measured exchanges");
+ABSL_FLAG(int, warmup, gradsync::SyncBenchOptions().warmup, "(-w) exchanges before them");
+ABSL_FLAG(int, connections, 0, "per pair of peers; 0: the topology's default");
+ABSL_FLAG(std::string, bucket_bytes, gradsync::SyncBenchOptions().bucket_bytes, "of a bucket");
+ABSL_FLAG(std::string, chunk_bytes, gradsync::SyncBenchOptions().chunk_bytes,
+          "of a chunk; 0: by bucket size and ranks");
+ABSL_FLAG(std::string, bandwidth, "",
+          "of a node, such as 10gbit: prints what the cost model predicts over what was measured");
+ABSL_FLAG(absl::Duration, timeout, gradsync::SyncBenchOptions().timeout,
+          "a process that is silent for longer is lost");
+ABSL_FLAG(std::string, json, "", "file for the records (proto/run_record.proto)");
+ABSL_FLAG(std::string, server_binary, "", "default: the //ps_server of this build");
+
+namespace gradsync {
+namespace {
+
+constexpr char kUsage[] = "sync_bench [flags]: measures exchanges of gradients without a model";
+constexpr int kBadInput = 2;
+
+std::atomic<int> interrupt_signal{0};
+
+void HandleSignal(int signal) { interrupt_signal = signal; }
+
+void PrintError(absl::string_view message) {
+  std::fprintf(stderr, "sync_bench: %.*s\n", static_cast<int>(message.size()), message.data());
+}
+
+// `bazel run` starts programs elsewhere, but a user's paths are relative to where he was.
+std::string UserPath(const std::string& path) {
+  const char* directory = std::getenv("BUILD_WORKING_DIRECTORY");
+  return ResolvePath(path, directory == nullptr ? "" : directory);
+}
+
+struct Sweep {
+  std::vector<SyncBenchCase> cases;
+  std::string rank_binary;
+  std::string server_binary;
+  std::string json;  // path, or empty
+};
+
+SyncBenchOptions OptionsFromFlags() {
+  SyncBenchOptions options;
+  options.topologies = absl::GetFlag(FLAGS_topology);
+  options.links = absl::GetFlag(FLAGS_link);
+  options.ranks = absl::GetFlag(FLAGS_ranks);
+  options.servers = absl::GetFlag(FLAGS_servers);
+  options.placements = absl::GetFlag(FLAGS_placement);
+  options.updates = absl::GetFlag(FLAGS_update);
+  options.bytes = absl::GetFlag(FLAGS_bytes);
+  options.min_bytes = absl::GetFlag(FLAGS_min_bytes);
+  options.max_bytes = absl::GetFlag(FLAGS_max_bytes);
+  options.factor = absl::GetFlag(FLAGS_factor);
+  options.iterations = absl::GetFlag(FLAGS_iterations);
+  options.warmup = absl::GetFlag(FLAGS_warmup);
+  options.connections = absl::GetFlag(FLAGS_connections);
+  options.bucket_bytes = absl::GetFlag(FLAGS_bucket_bytes);
+  options.chunk_bytes = absl::GetFlag(FLAGS_chunk_bytes);
+  options.bandwidth = absl::GetFlag(FLAGS_bandwidth);
+  options.timeout = absl::GetFlag(FLAGS_timeout);
+  return options;
+}
+
+// Written before anything is measured, so that a path that cannot be written is found in time.
+absl::Status WriteRecords(const std::string& path, const proto::RunRecords& records) {
+  if (path.empty()) return absl::OkStatus();
+  GS_ASSIGN_OR_RETURN(const std::string json, ToJson(records));
+  return WriteFileAtomically(path, json);
+}
+
+absl::StatusOr<Sweep> PrepareSweep(const char* argv0, const std::vector<std::string>& positional) {
+  if (!positional.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("expected flags only, found \"", positional[0], "\""));
+  }
+  Sweep sweep;
+  GS_ASSIGN_OR_RETURN(sweep.cases, ListCases(OptionsFromFlags()));
+  GS_ASSIGN_OR_RETURN(sweep.rank_binary, FindRunfile(argv0, "benchmarks/sync_bench_rank"));
+  sweep.server_binary = absl::GetFlag(FLAGS_server_binary);
+  const bool needs_server = [&sweep] {
+    for (const SyncBenchCase& bench_case : sweep.cases) {
+      if (bench_case.servers > 0) return true;
+    }
+    return false;
+  }();
+  if (!sweep.server_binary.empty()) {
+    sweep.server_binary = UserPath(sweep.server_binary);
+  } else if (needs_server) {
+    GS_ASSIGN_OR_RETURN(sweep.server_binary, FindRunfile(argv0, "ps_server/ps_server"));
+  }
+  if (!absl::GetFlag(FLAGS_json).empty()) sweep.json = UserPath(absl::GetFlag(FLAGS_json));
+  return sweep;
+}
+
+// A failed job's own words, then who failed.
+std::string Failure(const LocalJobResult& result) {
+  if (result.failure_detail.empty()) return result.failure;
+  return absl::StrCat(result.failure_detail, " [", result.failure, "]");
+}
+
+absl::StatusOr<proto::Run> ReadRun(const SyncBenchCase& bench_case, const LocalJobResult& result) {
+  std::vector<proto::ExchangeMetrics> ranks(result.worker_metrics.size());
+  std::vector<proto::ServerMetrics> servers(result.server_metrics.size());
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    GS_RETURN_IF_ERROR(
+        ParseJson(result.worker_metrics[i], absl::StrCat("metrics of rank ", i), &ranks[i]));
+  }
+  for (size_t i = 0; i < servers.size(); ++i) {
+    GS_RETURN_IF_ERROR(
+        ParseJson(result.server_metrics[i], absl::StrCat("metrics of server ", i), &servers[i]));
+  }
+  return SummarizeExchanges(bench_case, ranks, servers);
+}
+
+absl::StatusOr<std::string> NewStartLine() {
+  const char* folder = std::getenv("TMPDIR");
+  std::string path = absl::StrCat(folder == nullptr ? "/tmp" : folder, "/sync_bench_XXXXXX");
+  const int fd = mkstemp(path.data());
+  if (fd < 0) return absl::ErrnoToStatus(errno, absl::StrCat("start line ", path));
+  close(fd);
+  return path;
+}
+
+// Errors: INVALID_ARGUMENT when the ranks refuse their flags; CANCELLED when interrupted; otherwise
+// the job failed.
+absl::StatusOr<proto::Run> RunOne(const Sweep& sweep, const SyncBenchCase& bench_case) {
+  GS_ASSIGN_OR_RETURN(const std::string start_line, NewStartLine());
+  const auto remove = absl::MakeCleanup([&start_line] { unlink(start_line.c_str()); });
+  LocalJobOptions job;
+  job.worker_binary = sweep.rank_binary;
+  job.server_binary = sweep.server_binary;
+  job.workers = bench_case.exchange.world_size;
+  job.servers = bench_case.servers;
+  job.worker_flags = RankFlags(bench_case, start_line);
+  job.server_flags = {
+      absl::StrCat("--timeout=", absl::FormatDuration(bench_case.exchange.timeout))};
+  job.collect_metrics = true;
+  job.start_timeout = bench_case.exchange.timeout;
+  job.interrupt = &interrupt_signal;
+  GS_ASSIGN_OR_RETURN(const LocalJobResult result, RunLocalJob(job));
+  if (interrupt_signal != 0) return absl::CancelledError(result.failure);
+  if (result.exit_code == kBadInput) return absl::InvalidArgumentError(Failure(result));
+  if (result.exit_code != 0) return absl::AbortedError(Failure(result));
+  return ReadRun(bench_case, result);
+}
+
+// Prints a line for each measurement as it ends; returns the exit code.
+int RunAll(const Sweep& sweep, proto::RunRecords* records) {
+  std::printf("%s", SyncBenchHead().c_str());
+  std::fflush(stdout);
+  double wrong = 0;
+  int failed = 0;
+  for (const SyncBenchCase& bench_case : sweep.cases) {
+    absl::StatusOr<proto::Run> run = RunOne(sweep, bench_case);
+    if (!run.ok()) {
+      PrintError(absl::StrCat(Describe(bench_case), ": ", run.status().message()));
+      if (run.status().code() == absl::StatusCode::kCancelled) return 128 + interrupt_signal;
+      if (run.status().code() == absl::StatusCode::kInvalidArgument) return kBadInput;
+      ++failed;
+      continue;
+    }
+    std::printf("%s", SyncBenchLine(*run).c_str());
+    std::fflush(stdout);
+    wrong += run->wrong();
+    *records->add_runs() = *std::move(run);
+  }
+  if (wrong > 0) PrintError(absl::StrCat(wrong, " elements are wrong"));
+  if (failed > 0) {
+    PrintError(absl::StrCat(failed, " of ", sweep.cases.size(), " measurements failed"));
+  }
+  return wrong > 0 || failed > 0 ? 1 : 0;
+}
+
+// As a user would type it again.
+std::string CommandLine(int argc, char** argv) {
+  std::string command = "bazel run //benchmarks:sync_bench";
+  for (int i = 1; i < argc; ++i) absl::StrAppend(&command, i == 1 ? " -- " : " ", argv[i]);
+  return command;
+}
+
+int SyncBench(int argc, char** argv) {
+  FlagOptions flag_options;
+  flag_options.usage = kUsage;
+  flag_options.aliases = {{"topologies", "topology"},  {"links", "link"},
+                          {"rank", "ranks"},           {"server", "servers"},
+                          {"placements", "placement"}, {"updates", "update"},
+                          {"sizes", "bytes"},          {"b", "min_bytes"},
+                          {"e", "max_bytes"},          {"f", "factor"},
+                          {"n", "iterations"},         {"w", "warmup"}};
+  const std::vector<std::string> positional = ParseFlagsOrExit(argc, argv, flag_options);
+  absl::StatusOr<Sweep> sweep = PrepareSweep(argv[0], positional);
+  if (!sweep.ok()) {
+    PrintError(sweep.status().message());
+    return kBadInput;
+  }
+  proto::RunRecords records;
+  *records.mutable_machine() = DescribeMachine();
+  records.set_command(CommandLine(argc, argv));
+  if (const absl::Status writable = WriteRecords(sweep->json, records); !writable.ok()) {
+    PrintError(absl::StrCat("--json: ", writable.message()));
+    return kBadInput;
+  }
+  for (int signal : {SIGINT, SIGTERM, SIGHUP}) std::signal(signal, HandleSignal);
+  std::printf("%s\n", FormatMachine(records.machine()).c_str());
+  const std::string warning = BuildModeWarning(records.machine());
+  if (!warning.empty()) std::printf("%s\n", warning.c_str());
+  const int exit_code = RunAll(*sweep, &records);
+  const absl::Status written = WriteRecords(sweep->json, records);
+  if (!written.ok()) PrintError(absl::StrCat("--json: ", written.message()));
+  return exit_code == 0 && !written.ok() ? 1 : exit_code;
+}
+
+}  // namespace
+}  // namespace gradsync
+
+int main(int argc, char** argv) { return gradsync::SyncBench(argc, argv); }

@@ -1,0 +1,218 @@
+#include "benchmarks/sync_bench_options.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/status_macros.h"
+#include "benchmarks/byte_sizes.h"
+
+namespace gradsync {
+namespace {
+
+constexpr int kMostRanks = 256;
+constexpr int64_t kFactor = 2;
+
+absl::Status Wrong(absl::string_view flag, absl::string_view expected, absl::string_view found) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("--", flag, ": expected ", expected, ", found \"", found, "\""));
+}
+
+absl::Status Named(absl::string_view flag, const absl::Status& status) {
+  return absl::InvalidArgumentError(absl::StrCat("--", flag, ": ", status.message()));
+}
+
+absl::Status CheckNames(absl::string_view flag, const std::vector<std::string>& found,
+                        const std::vector<std::string>& known) {
+  if (found.empty()) return Wrong(flag, absl::StrJoin(known, ", "), "");
+  for (const std::string& name : found) {
+    if (std::find(known.begin(), known.end(), name) == known.end()) {
+      return Wrong(flag, absl::StrCat("some of ", absl::StrJoin(known, ", ")), name);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<int>> ParseCounts(absl::string_view flag,
+                                             const std::vector<std::string>& texts) {
+  const std::string expected = absl::StrCat("numbers from 1 to ", kMostRanks, ", such as 1,2");
+  if (texts.empty()) return Wrong(flag, expected, "");
+  std::vector<int> counts;
+  for (const std::string& text : texts) {
+    int count = 0;
+    if (!absl::SimpleAtoi(text, &count) || count < 1 || count > kMostRanks) {
+      return Wrong(flag, expected, text);
+    }
+    counts.push_back(count);
+  }
+  return counts;
+}
+
+absl::StatusOr<int64_t> ParseSize(absl::string_view flag, absl::string_view text) {
+  absl::StatusOr<int64_t> bytes = ParseBytes(text);
+  if (!bytes.ok()) return Named(flag, bytes.status());
+  return bytes;
+}
+
+absl::StatusOr<std::vector<int64_t>> Sizes(const SyncBenchOptions& options) {
+  std::vector<int64_t> sizes;
+  const bool sweep =
+      !options.min_bytes.empty() || !options.max_bytes.empty() || options.factor != 0;
+  if (!options.bytes.empty() && sweep) {
+    return Wrong("bytes", "nothing beside -b, -e and -f", absl::StrJoin(options.bytes, ","));
+  }
+  if (!sweep) {
+    const std::vector<std::string> usual = {"4KiB", "256KiB", "25MiB", "102.4MB"};
+    for (const std::string& text : options.bytes.empty() ? usual : options.bytes) {
+      GS_ASSIGN_OR_RETURN(sizes.emplace_back(), ParseSize("bytes", text));
+    }
+    return sizes;
+  }
+  const std::string first_text = options.min_bytes.empty() ? "4KiB" : options.min_bytes;
+  GS_ASSIGN_OR_RETURN(const int64_t first, ParseSize("min_bytes", first_text));
+  const std::string last_text = options.max_bytes.empty() ? first_text : options.max_bytes;
+  GS_ASSIGN_OR_RETURN(const int64_t last, ParseSize("max_bytes", last_text));
+  auto swept = GeometricSizes(first, last, options.factor == 0 ? kFactor : options.factor);
+  if (!swept.ok()) return Named("max_bytes", swept.status());
+  return swept;
+}
+
+bool Contains(const std::vector<std::string>& values, absl::string_view value) {
+  return std::find(values.begin(), values.end(), value) != values.end();
+}
+
+absl::Status CheckLinks(const SyncBenchOptions& options) {
+  GS_RETURN_IF_ERROR(CheckNames("link", options.links, {"auto", "grpc", "shm", "gloo", "nccl"}));
+  for (const std::string& link : options.links) {
+    if (link != "shm" && link != "nccl") continue;
+    return Wrong("link", "auto, grpc or gloo (this build has no other)", link);
+  }
+  if (!Contains(options.links, "gloo")) return absl::OkStatus();
+  if (!Contains(options.topologies, "ring")) {
+    return Wrong("link", "grpc, or ring among --topology", "gloo");
+  }
+  if (!Contains(options.updates, "worker")) {
+    return Wrong("update", "worker with --link=gloo, which has no reduce-scatter", "owner");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckPlacement(const SyncBenchOptions& options) {
+  GS_RETURN_IF_ERROR(
+      CheckNames("placement", options.placements, {"dedicated", "colocated", "mixed"}));
+  for (const std::string& placement : options.placements) {
+    if (placement == "dedicated") continue;
+    return Wrong("placement", "dedicated (others need emulated hosts, which this build lacks)",
+                 placement);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckNumbers(const SyncBenchOptions& options) {
+  if (options.iterations < 1) {
+    return Wrong("iterations", "at least 1", absl::StrCat(options.iterations));
+  }
+  if (options.warmup < 0) return Wrong("warmup", "at least 0", absl::StrCat(options.warmup));
+  if (options.connections < 0 || options.connections > 256) {
+    return Wrong("connections", "1 to 256, or 0 for the default",
+                 absl::StrCat(options.connections));
+  }
+  if (options.timeout <= absl::ZeroDuration()) {
+    return Wrong("timeout", "more than 0s", absl::FormatDuration(options.timeout));
+  }
+  return absl::OkStatus();
+}
+
+bool Possible(const SyncBenchCase& bench_case) {
+  return bench_case.link != "gloo" ||
+         (bench_case.topology == "ring" && bench_case.update == "worker");
+}
+
+// What all measurements have in common.
+absl::StatusOr<SyncBenchCase> CommonCase(const SyncBenchOptions& options) {
+  SyncBenchCase common;
+  common.connections = options.connections;
+  common.exchange.iterations = options.iterations;
+  common.exchange.warmup = options.warmup;
+  common.exchange.timeout = options.timeout;
+  GS_ASSIGN_OR_RETURN(common.exchange.bucket_bytes,
+                      ParseSize("bucket_bytes", options.bucket_bytes));
+  if (options.chunk_bytes != "0") {
+    GS_ASSIGN_OR_RETURN(common.exchange.chunk_bytes, ParseSize("chunk_bytes", options.chunk_bytes));
+    if (common.exchange.chunk_bytes % 64 != 0) {
+      return Wrong("chunk_bytes", "0 (automatic) or a multiple of 64", options.chunk_bytes);
+    }
+  }
+  if (!options.bandwidth.empty()) {
+    const absl::StatusOr<double> rate = ParseBandwidth(options.bandwidth);
+    if (!rate.ok()) return Named("bandwidth", rate.status());
+    common.bytes_per_second = *rate;
+  }
+  return common;
+}
+
+}  // namespace
+
+std::string Describe(const SyncBenchCase& bench_case) {
+  std::string text = bench_case.topology;
+  if (bench_case.link != "auto") absl::StrAppend(&text, " over ", bench_case.link);
+  if (bench_case.update != "worker") absl::StrAppend(&text, ", update at ", bench_case.update);
+  if (bench_case.servers > 0) absl::StrAppend(&text, ", servers ", bench_case.servers);
+  return absl::StrCat(text, ", ranks ", bench_case.exchange.world_size, ", ",
+                      FormatBytes(bench_case.exchange.bytes));
+}
+
+absl::StatusOr<std::vector<SyncBenchCase>> ListCases(const SyncBenchOptions& options) {
+  GS_RETURN_IF_ERROR(CheckNames("topology", options.topologies, {"ring", "ps"}));
+  GS_RETURN_IF_ERROR(CheckLinks(options));
+  GS_ASSIGN_OR_RETURN(const std::vector<int> ranks, ParseCounts("ranks", options.ranks));
+  GS_ASSIGN_OR_RETURN(const std::vector<int> servers, ParseCounts("servers", options.servers));
+  GS_RETURN_IF_ERROR(CheckPlacement(options));
+  GS_RETURN_IF_ERROR(CheckNames("update", options.updates, {"worker", "owner"}));
+  GS_RETURN_IF_ERROR(CheckNumbers(options));
+  GS_ASSIGN_OR_RETURN(const std::vector<int64_t> sizes, Sizes(options));
+  GS_ASSIGN_OR_RETURN(SyncBenchCase next, CommonCase(options));
+
+  std::vector<SyncBenchCase> cases;
+  for (int n : ranks) {
+    next.exchange.world_size = n;
+    for (int64_t bytes : sizes) {
+      next.exchange.bytes = bytes;
+      for (const std::string& topology : options.topologies) {
+        next.topology = topology;
+        next.placement = topology == "ps" ? "dedicated" : "";
+        for (const std::string& link : options.links) {
+          next.link = link;
+          for (const std::string& update : options.updates) {
+            next.update = update;
+            for (int k : topology == "ps" ? servers : std::vector<int>{0}) {
+              next.servers = k;
+              if (Possible(next)) cases.push_back(next);
+            }
+          }
+        }
+      }
+    }
+  }
+  return cases;
+}
+
+std::vector<std::string> RankFlags(const SyncBenchCase& bench_case, const std::string& start_line) {
+  const ExchangeOptions& exchange = bench_case.exchange;
+  return {absl::StrCat("--topology=", bench_case.topology),
+          absl::StrCat("--link=", bench_case.link),
+          absl::StrCat("--update=", bench_case.update),
+          absl::StrCat("--connections=", bench_case.connections),
+          absl::StrCat("--bytes=", exchange.bytes),
+          absl::StrCat("--bucket_bytes=", exchange.bucket_bytes),
+          absl::StrCat("--chunk_bytes=", exchange.chunk_bytes),
+          absl::StrCat("--iterations=", exchange.iterations),
+          absl::StrCat("--warmup=", exchange.warmup),
+          absl::StrCat("--timeout=", absl::FormatDuration(exchange.timeout)),
+          absl::StrCat("--start_line=", start_line)};
+}
+
+}  // namespace gradsync

@@ -1,0 +1,124 @@
+// One rank of //benchmarks:sync_bench, which starts it; not for people.
+
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/flags.h"
+#include "base/host_port.h"
+#include "base/status_macros.h"
+#include "base/write_file.h"
+#include "benchmarks/exchange_runner.h"
+#include "benchmarks/proto_json.h"
+#include "benchmarks/start_line.h"
+#include "links/grpc_store.h"
+#include "worker/sync_factory.h"
+
+// Set by RunLocalJob().
+ABSL_FLAG(int, rank, 0, "of this process");
+ABSL_FLAG(int, world_size, 1, "number of ranks");
+ABSL_FLAG(std::string, master, "127.0.0.1:0", "host:port of the store, which rank 0 holds");
+ABSL_FLAG(std::string, port_file, "", "rank 0 writes the store's host:port here");
+ABSL_FLAG(std::string, metrics_json, "", "where to write ExchangeMetrics");
+ABSL_FLAG(std::vector<std::string>, servers, {}, "parameter servers, host:port,...");
+
+ABSL_FLAG(std::string, topology, "ring", "ring or ps");
+ABSL_FLAG(std::string, link, "auto", "as //worker has it");
+ABSL_FLAG(std::string, update, "worker", "worker or owner");
+ABSL_FLAG(int, connections, 0, "per pair of peers; 0: the topology's default");
+ABSL_FLAG(int64_t, bytes, 0, "of one exchange");
+ABSL_FLAG(int64_t, bucket_bytes, 0, "of a bucket");
+ABSL_FLAG(int64_t, chunk_bytes, 0, "of a chunk; 0: by bucket size and world size");
+ABSL_FLAG(int, iterations, 1, "measured exchanges");
+ABSL_FLAG(int, warmup, 0, "exchanges before them");
+ABSL_FLAG(std::string, start_line, "", "file of the start line");
+ABSL_FLAG(absl::Duration, timeout, absl::Seconds(60), "a peer that is silent for longer is lost");
+
+namespace gradsync {
+namespace {
+
+SyncOptions SyncFromFlags() {
+  SyncOptions options;
+  options.topology = absl::GetFlag(FLAGS_topology);
+  options.link = absl::GetFlag(FLAGS_link);
+  options.update = absl::GetFlag(FLAGS_update);
+  options.servers = absl::GetFlag(FLAGS_servers);
+  options.connections = absl::GetFlag(FLAGS_connections);
+  return options;
+}
+
+ExchangeOptions ExchangeFromFlags() {
+  ExchangeOptions options;
+  options.rank = absl::GetFlag(FLAGS_rank);
+  options.world_size = absl::GetFlag(FLAGS_world_size);
+  options.bytes = absl::GetFlag(FLAGS_bytes);
+  options.bucket_bytes = absl::GetFlag(FLAGS_bucket_bytes);
+  options.chunk_bytes = absl::GetFlag(FLAGS_chunk_bytes);
+  options.iterations = absl::GetFlag(FLAGS_iterations);
+  options.warmup = absl::GetFlag(FLAGS_warmup);
+  options.timeout = absl::GetFlag(FLAGS_timeout);
+  return options;
+}
+
+// `server` is set on rank 0, which holds the store.
+absl::StatusOr<WorkerGroup> MeetOthers(const ExchangeOptions& options,
+                                       std::unique_ptr<GrpcStoreServer>* server) {
+  WorkerGroup group;
+  group.rank = options.rank;
+  group.world_size = options.world_size;
+  group.run_id = "sync_bench";
+  group.credentials = InsecureCredentials();
+  group.timeout = options.timeout;
+  GS_ASSIGN_OR_RETURN(HostPort master, ParseHostPort(absl::GetFlag(FLAGS_master)));
+  group.address = master.host;
+  if (options.rank == 0) {
+    GS_ASSIGN_OR_RETURN(*server,
+                        GrpcStoreServer::Start(absl::GetFlag(FLAGS_master), group.credentials));
+    master.port = (*server)->port();
+    GS_RETURN_IF_ERROR(WriteFileAtomically(absl::GetFlag(FLAGS_port_file),
+                                           FormatHostPort(master.host, master.port) + "\n"));
+  }
+  GS_ASSIGN_OR_RETURN(group.store, ConnectStore(FormatHostPort(master.host, master.port),
+                                                group.credentials, absl::Now() + options.timeout));
+  return group;
+}
+
+absl::Status RunRank() {
+  const SyncOptions sync_options = SyncFromFlags();
+  const ExchangeOptions options = ExchangeFromFlags();
+  GS_RETURN_IF_ERROR(ValidateSyncOptions(sync_options));
+  GS_ASSIGN_OR_RETURN(const std::unique_ptr<StartLine> line,
+                      StartLine::Open(absl::GetFlag(FLAGS_start_line), options.world_size));
+  std::unique_ptr<GrpcStoreServer> store_server;
+  GS_ASSIGN_OR_RETURN(const WorkerGroup group, MeetOthers(options, &store_server));
+  GS_ASSIGN_OR_RETURN(std::unique_ptr<GradientSync> sync, CreateGradientSync(sync_options, group));
+  const auto start = [&] { return line->Wait(absl::Now() + options.timeout); };
+  absl::StatusOr<proto::ExchangeMetrics> metrics = RunExchanges(options, start, sync.get());
+  if (!metrics.ok()) {
+    sync->Abort(metrics.status());
+    const absl::Status agreed = sync->status();
+    return agreed.ok() ? metrics.status() : agreed;
+  }
+  sync.reset();
+  metrics->set_link(ResolvedLink(sync_options));
+  metrics->set_connections(ResolvedConnections(sync_options));
+  GS_ASSIGN_OR_RETURN(const std::string json, ToJson(*metrics));
+  GS_RETURN_IF_ERROR(WriteFileAtomically(absl::GetFlag(FLAGS_metrics_json), json));
+  return start();  // the store goes with rank 0
+}
+
+}  // namespace
+}  // namespace gradsync
+
+int main(int argc, char** argv) {
+  gradsync::ParseFlagsOrExit(argc, argv, {"sync_bench_rank: started by sync_bench."});
+  const absl::Status status = gradsync::RunRank();
+  if (status.ok()) return 0;
+  std::fprintf(stderr, "sync_bench: rank %d: %s\n", absl::GetFlag(FLAGS_rank),
+               status.ToString().c_str());
+  return status.code() == absl::StatusCode::kInvalidArgument ? 2 : 1;
+}

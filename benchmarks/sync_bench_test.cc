@@ -1,0 +1,90 @@
+// Runs the program itself, with real ranks and servers.
+
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_join.h"
+#include "benchmarks/proto_json.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "proto/run_record.pb.h"
+#include "tools/subprocess.h"
+
+namespace gradsync {
+namespace {
+
+using testing::HasSubstr;
+
+struct Outcome {
+  int exit_code = 0;
+  std::string out;
+  std::vector<std::string> errors;
+};
+
+Outcome RunBench(const std::vector<std::string>& flags) {
+  std::vector<std::string> argv = {"benchmarks/sync_bench"};
+  argv.insert(argv.end(), flags.begin(), flags.end());
+  Outcome outcome;
+  std::vector<std::string> lines;
+  auto process = Subprocess::Start(argv, [&](absl::string_view line, bool is_stderr) {
+    (is_stderr ? outcome.errors : lines).push_back(std::string(line));
+  });
+  EXPECT_TRUE(process.ok()) << process.status();
+  while (!(*process)->exit_status().has_value()) (*process)->Poll();
+  outcome.exit_code = (*process)->exit_status()->shell_code();
+  outcome.out = absl::StrJoin(lines, "\n");
+  return outcome;
+}
+
+TEST(SyncBenchTest, EveryTopologyIsMeasuredVerifiedAndRecorded) {
+  const std::string json = testing::TempDir() + "/sync.json";
+  const Outcome outcome =
+      RunBench({"--topologies=ring,ps", "--rank=2", "--servers=1,2", "--update=worker,owner",
+                "--sizes=300001", "-n", "2", "-w", "1", "--bandwidth=1gbit", "--json=" + json});
+  EXPECT_EQ(outcome.exit_code, 0) << absl::StrJoin(outcome.errors, "\n");
+  EXPECT_THAT(outcome.errors, testing::IsEmpty());
+  EXPECT_THAT(outcome.out, HasSubstr("cores"));
+  EXPECT_THAT(outcome.out, HasSubstr("#wrong"));
+
+  std::ifstream file(json);
+  proto::RunRecords records;
+  ASSERT_TRUE(
+      ParseJson(std::string(std::istreambuf_iterator<char>(file), {}), json, &records).ok());
+  ASSERT_EQ(records.runs_size(), 6);
+  EXPECT_THAT(records.command(), HasSubstr("--bandwidth=1gbit"));
+  EXPECT_GT(records.machine().cores(), 0);
+  for (const proto::Run& run : records.runs()) {
+    EXPECT_EQ(run.wrong(), 0);
+    EXPECT_EQ(run.workers(), 2);
+    EXPECT_GT(run.time_us_p50(), 0);
+    EXPECT_GT(run.model_us(), 0);
+    // Every worker sends everything once; so do the servers together, to each of two workers.
+    EXPECT_EQ(run.wire_tx_bytes_total(), (run.servers() == 0 ? 2 : 4) * run.bytes());
+    EXPECT_EQ(run.busbw_gb_per_s().kind_case() == google::protobuf::Value::kNumberValue,
+              run.topology() == "ring");
+  }
+}
+
+TEST(SyncBenchTest, BadFlagsAreOneLineAndExitCodeTwo) {
+  for (const char* flag : {"--topology=star", "--bytes=lots", "--ranks=0", "--link=carrier_pigeon",
+                           "--json=/nowhere/x", "--no_such_flag", "stray"}) {
+    const Outcome outcome = RunBench({flag});
+    EXPECT_EQ(outcome.exit_code, 2) << flag;
+    EXPECT_EQ(outcome.errors.size(), 1u) << flag;
+    EXPECT_EQ(outcome.out, "") << flag;
+  }
+}
+
+TEST(SyncBenchTest, AMeasurementThatFailsIsNamedAndExitCodeOne) {
+  const Outcome outcome =
+      RunBench({"--topology=ps", "--servers=1", "--bytes=4KiB", "--server_binary=/bin/false"});
+  EXPECT_EQ(outcome.exit_code, 1);
+  ASSERT_THAT(outcome.errors, testing::SizeIs(2));
+  EXPECT_THAT(outcome.errors[0], HasSubstr("ps, servers 1, ranks 2, 4KiB: server 0"));
+  EXPECT_THAT(outcome.errors[1], HasSubstr("1 of 1 measurements failed"));
+}
+
+}  // namespace
+}  // namespace gradsync
