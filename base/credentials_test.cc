@@ -20,13 +20,13 @@ TEST(CredentialsTest, InsecureChannelConnectsToInsecureServer) {
 
   int port = 0;
   grpc::ServerBuilder builder;
-  builder.AddListeningPort("localhost:0", credentials.server, &port);
+  builder.AddListeningPort("127.0.0.1:0", credentials.server, &port);
   auto queue = builder.AddCompletionQueue();
   std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
   ASSERT_NE(server, nullptr);
   ASSERT_NE(port, 0);
 
-  auto channel = grpc::CreateChannel("localhost:" + std::to_string(port), credentials.channel);
+  auto channel = grpc::CreateChannel("127.0.0.1:" + std::to_string(port), credentials.channel);
   EXPECT_TRUE(channel->WaitForConnected(absl::ToChronoTime(absl::Now() + absl::Seconds(20))));
   server->Shutdown();
   queue->Shutdown();
