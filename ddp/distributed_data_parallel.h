@@ -8,9 +8,10 @@
 //     GS_RETURN_IF_ERROR((*ddp)->FinishStep(absl::Now() + absl::Seconds(60)));
 //   }
 //
-// `sync` is this rank's GradientSync (parameter servers, a ring, none), `side_channel` its SideChannel. There is no
-// optimizer in the loop and no zero_grad(): FinishStep() has updated the parameters when it returns, and each step
-// overwrites the gradients. ddp/example.cc is a whole program.
+// `sync` is this rank's GradientSync (parameter servers, a ring, none), `side_channel` its
+// SideChannel. There is no optimizer in the loop and no zero_grad(): FinishStep() has updated the
+// parameters when it returns, and each step overwrites the gradients. ddp/example.cc is a whole
+// program.
 
 #ifndef GRADSYNC_DDP_DISTRIBUTED_DATA_PARALLEL_H_
 #define GRADSYNC_DDP_DISTRIBUTED_DATA_PARALLEL_H_
