@@ -125,7 +125,8 @@ std::vector<std::string> Row(const proto::Run& run) {
       absl::StrFormat("%.1f (%.1f-%.1f)", run.step_ms_p50(), run.step_ms_p10(), run.step_ms_p90()),
       absl::StrFormat("%.1f", run.exposed_ms_p50()),
       run.scaling_efficiency() > 0 ? absl::StrFormat("%.2f", run.scaling_efficiency()) : "-",
-      absl::StrFormat("%.2f", run.wire_tx_bytes_max_node() / 1e6),
+      // Gloo does not tell what it sends.
+      run.link() == "gloo" ? "-" : absl::StrFormat("%.2f", run.wire_tx_bytes_max_node() / 1e6),
       absl::StrFormat("%.0f", run.cpu_ms_per_step()),
       absl::StrFormat("%.4f", run.final_loss()),
       run.params_sha256().substr(0, kShortHash)};

@@ -154,7 +154,7 @@ absl::Status Run(const char* argv0) {
     }
   }
   GS_ASSIGN_OR_RETURN(const std::string script,
-                      FindRunfile(argv0, "benchmarks/peers/pytorch_train.py"));
+                      FindRunfile(argv0, "benchmarks/pytorch_train.py"));
   return CompareTraining(script);
 }
 
