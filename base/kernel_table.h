@@ -55,6 +55,8 @@ struct KernelTable {
   void (*half_to_float)(float* out, const uint16_t* x, size_t n);
   void (*float_to_bfloat16)(uint16_t* out, const float* x, size_t n);
   void (*bfloat16_to_float)(float* out, const uint16_t* x, size_t n);
+  void (*fold_mean)(float* const* outs, int num_outs, const float* const* ins, int num_ins,
+                    size_t n, float a, float b);
 };
 
 extern const KernelTable kBaselineKernels;  // any x86-64

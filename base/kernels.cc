@@ -134,4 +134,9 @@ void Bfloat16ToFloat(float* out, const uint16_t* x, size_t n) {
   Best().bfloat16_to_float(out, x, n);
 }
 
+void FoldMean(float* const* outs, int num_outs, const float* const* ins, int num_ins, size_t n,
+              float a, float b) {
+  Best().fold_mean(outs, num_outs, ins, num_ins, n, a, b);
+}
+
 }  // namespace gradsync

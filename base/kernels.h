@@ -80,6 +80,14 @@ void HalfToFloat(float* out, const uint16_t* x, size_t n);
 void FloatToBfloat16(uint16_t* out, const float* x, size_t n);
 void Bfloat16ToFloat(float* out, const uint16_t* x, size_t n);
 
+// The whole fold that defines the mean's bits, in registers: reads every input once and stores
+//   ((ins[0] + ins[1]) + ... + ins[num_ins - 1]) * a * b
+// to every output; the bits of num_ins - 1 times Add and then ScaleTwice. An output may be one of
+// the inputs, from the same address on; otherwise buffers must not overlap. num_ins and num_outs
+// are at least 1. Fastest for up to eight inputs with one output or as many outputs as inputs.
+void FoldMean(float* const* outs, int num_outs, const float* const* ins, int num_ins, size_t n,
+              float a, float b);
+
 // For tests and benchmarks that compare levels.
 enum class KernelLevel { kBaseline, kAvx2, kAvx512 };
 
