@@ -1,0 +1,55 @@
+// Where things lie in a worker's window, memory that other processes of its host map, and what an
+// exchange through windows costs.
+//
+//   control words | sums of squares | bucket 0: grad, param | bucket 1: grad, param | ...
+//
+// Every rank's gradient stays where it is. The owner of a chunk reads it from all windows, folds,
+// and stores the result into all: one pass, and every chunk has one writer. (A ring moves the same
+// chunk 2(n-1) times.)
+
+#ifndef GRADSYNC_PLAN_WINDOW_LAYOUT_H_
+#define GRADSYNC_PLAN_WINDOW_LAYOUT_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "plan/plan.h"
+#include "plan/ring_schedule.h"
+
+namespace gradsync {
+
+// Offsets and sizes in bytes. Flat buffers begin at pages, the rest at cache lines. A value;
+// thread-compatible.
+class WindowLayout {
+ public:
+  WindowLayout() = default;
+
+  // For a window whose control words take `control_bytes`.
+  WindowLayout(const Plan& plan, int64_t control_bytes);
+
+  // One double per chunk that the window's rank owns: at most this many.
+  int64_t squares() const { return squares_; }
+  int64_t squares_offset() const { return squares_offset_; }
+
+  int64_t grad_offset(int bucket) const { return grads_[bucket]; }
+  int64_t param_offset(int bucket) const { return params_[bucket]; }
+
+  // Of the whole window.
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  int64_t squares_ = 0;
+  int64_t squares_offset_ = 0;
+  std::vector<int64_t> grads_;   // by bucket
+  std::vector<int64_t> params_;  // by bucket
+  int64_t bytes_ = 0;
+};
+
+// Payload that the ranks store into each other's windows in the exchange of one bucket: each owner
+// sends every finished chunk to the n-1 others. Exact sums over chunks; close to (n-1)/n of the
+// bucket each way. What owners read is not counted: nobody sends it.
+RingTraffic WindowTraffic(const StripeLayout& layout, int rank);
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_PLAN_WINDOW_LAYOUT_H_

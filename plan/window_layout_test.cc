@@ -1,0 +1,63 @@
+#include "plan/window_layout.h"
+
+#include <utility>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace gradsync {
+namespace {
+
+Plan MakePlan(int world_size) {
+  OptimizerSpec optimizer;
+  optimizer.groups.resize(1);
+  std::vector<TensorSpec> tensors = {
+      {"a", {3}, {1}, 0}, {"b", {5000}, {1}, 0}, {"c", {2049}, {1}, 0}};
+  return *Plan::FromBuckets(std::move(tensors), {{0}, {1}, {2}}, optimizer, world_size,
+                            /*chunk_bytes=*/512);
+}
+
+TEST(WindowLayoutTest, PartsLieOneAfterAnotherAlignedAndApart) {
+  const Plan plan = MakePlan(3);
+  const WindowLayout layout(plan, 100);
+  EXPECT_EQ(layout.squares_offset(), 128);
+  int64_t end = layout.squares_offset() + layout.squares() * 8;
+  for (int bucket = 0; bucket < 3; ++bucket) {
+    for (int64_t begin : {layout.grad_offset(bucket), layout.param_offset(bucket)}) {
+      EXPECT_EQ(begin % 4096, 0);
+      EXPECT_GE(begin, end);
+      end = begin + plan.buckets()[bucket].bytes();
+    }
+  }
+  EXPECT_GE(layout.bytes(), end);
+}
+
+TEST(WindowLayoutTest, EveryRankHasRoomForTheSquaresOfItsChunks) {
+  for (int n : {1, 2, 5}) {
+    const Plan plan = MakePlan(n);
+    int64_t slots = 0;
+    for (const BucketPlan& bucket : plan.buckets()) slots += bucket.layout.slots();
+    EXPECT_EQ(WindowLayout(plan, 64).squares() * n, slots);
+  }
+}
+
+TEST(WindowTrafficTest, WhatAllSendIsWhatAllReceive) {
+  for (int n = 1; n <= 8; ++n) {
+    for (const BucketPlan& bucket : MakePlan(n).buckets()) {
+      RingTraffic all;
+      for (int rank = 0; rank < n; ++rank) {
+        const RingTraffic one = WindowTraffic(bucket.layout, rank);
+        all.tx_bytes += one.tx_bytes;
+        all.rx_bytes += one.rx_bytes;
+        all.tx_messages += one.tx_messages;
+        all.rx_messages += one.rx_messages;
+      }
+      EXPECT_EQ(all.tx_bytes, (n - 1) * bucket.bytes());
+      EXPECT_EQ(all.rx_bytes, all.tx_bytes);
+      EXPECT_EQ(all.rx_messages, all.tx_messages);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace gradsync
