@@ -1,9 +1,10 @@
 #include "allreduce/ring_norm.h"
 
-#include <cmath>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "allreduce/clip_scale.h"
 #include "allreduce/ring_frames.h"
 
 namespace gradsync {
@@ -51,22 +52,14 @@ absl::optional<double> RingNorm::TakeScale() {
   for (size_t rank = 0; rank < squares_.size(); ++rank) {
     if (owned_[rank] > 0 && squares_[rank] == nullptr) return absl::nullopt;
   }
-  const double scale = step_.max_norm / (std::sqrt(SumOfSquares()) + 1e-6);
-  for (Numbers& numbers : squares_) numbers = nullptr;
-  return scale < 1 ? scale : 1;
-}
-
-double RingNorm::SumOfSquares() const {
-  std::vector<size_t> next(squares_.size(), 0);
-  double sum = 0;
-  for (const BucketPlan& bucket : plan_.buckets()) {
-    for (int slot = 0; slot < bucket.layout.slots(); ++slot) {
-      if (bucket.layout.range(slot).empty()) continue;
-      const int owner = bucket.layout.chunk_of(slot);
-      sum += (*squares_[owner])[next[owner]++];
-    }
+  std::vector<absl::Span<const double>> squares;
+  for (const Numbers& numbers : squares_) {
+    squares.push_back(numbers != nullptr ? absl::MakeConstSpan(*numbers)
+                                         : absl::Span<const double>());
   }
-  return sum;
+  const double scale = ClipScale(plan_, step_.max_norm, squares);
+  for (Numbers& numbers : squares_) numbers = nullptr;
+  return scale;
 }
 
 }  // namespace gradsync

@@ -48,8 +48,6 @@ class RingNorm {
   const StepOptions& step() const { return step_; }
 
  private:
-  double SumOfSquares() const;
-
   const Plan& plan_;
   const int rank_;
   std::vector<int> owned_;  // chunks by rank

@@ -45,8 +45,8 @@ absl::Status AwaitReadable(int file, absl::Time deadline, int cancel, absl::stri
   while (true) {
     pollfd fds[2] = {{file, POLLIN, 0}, {cancel, POLLIN, 0}};
     const absl::Duration left = deadline - absl::Now();
-    const int64_t milliseconds =
-        std::min<int64_t>(absl::ToInt64Milliseconds(absl::Ceil(left, absl::Milliseconds(1))), 60000);
+    const int64_t milliseconds = std::min<int64_t>(
+        absl::ToInt64Milliseconds(absl::Ceil(left, absl::Milliseconds(1))), 60000);
     const int ready = poll(fds, 2, static_cast<int>(std::max<int64_t>(milliseconds, 0)));
     if (ready < 0 && errno != EINTR) return Failed("poll");
     if (ready > 0 && fds[1].revents != 0) return absl::CancelledError("unix socket: cancelled");
@@ -64,9 +64,9 @@ absl::StatusOr<UnixSocket> UnixSocket::FromConnected(FileDescriptor file) {
   socklen_t size = sizeof(peer);
   if (getsockopt(file.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return Failed("peer");
   if (peer.uid != geteuid()) {
-    return absl::PermissionDeniedError(
-        absl::StrCat("unix socket: expected a process of user ", geteuid(), ", found one of user ",
-                     peer.uid, " (process ", peer.pid, ")"));
+    return absl::PermissionDeniedError(absl::StrCat("unix socket: expected a process of user ",
+                                                    geteuid(), ", found one of user ", peer.uid,
+                                                    " (process ", peer.pid, ")"));
   }
   UnixSocket connected;
   connected.file_ = std::move(file);

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
 #include "base/status_macros.h"
 #include "links/window_signals.h"
 
@@ -52,7 +53,9 @@ WindowMesh::WindowMesh(WindowMeshOptions options, UnixListener listener, FileDes
   windows_[options_.self] = options_.window;
 }
 
-WindowMesh::~WindowMesh() {
+WindowMesh::~WindowMesh() { Stop(); }
+
+void WindowMesh::Stop() {
   Cancel();
   if (watch_.joinable()) watch_.join();
 }
@@ -103,8 +106,7 @@ absl::Status WindowMesh::AcceptOne(absl::Time deadline) {
   GS_ASSIGN_OR_RETURN(UnixMessage hello, socket->Receive(deadline, cancel_.get()));
   GS_ASSIGN_OR_RETURN(const int member,
                       CheckGreeting(hello.bytes, absl::StrCat("process ", socket->peer_pid())));
-  if (member <= options_.self || !options_.members[member].linked ||
-      windows_[member] != nullptr) {
+  if (member <= options_.self || !options_.members[member].linked || windows_[member] != nullptr) {
     return absl::InvalidArgumentError(absl::StrCat("window mesh: ", options_.members[member].name,
                                                    " connected, expected ", MissingMembers()));
   }
@@ -142,9 +144,8 @@ absl::Status WindowMesh::Keep(int member, UnixSocket socket, FileDescriptor wind
   absl::StatusOr<std::shared_ptr<Window>> mapped =
       Window::Map(std::move(window), options_.members[member].bytes);
   if (!mapped.ok()) {
-    return absl::Status(
-        mapped.status().code(),
-        absl::StrCat(options_.members[member].name, ": ", mapped.status().message()));
+    return absl::Status(mapped.status().code(), absl::StrCat(options_.members[member].name, ": ",
+                                                             mapped.status().message()));
   }
   windows_[member] = *std::move(mapped);
   sockets_[member] = std::move(socket);
@@ -181,7 +182,8 @@ void WindowMesh::Cancel() { eventfd_write(cancel_.get(), 1); }
 
 void WindowMesh::Watch() {
   const int64_t beat = absl::ToInt64Milliseconds(options_.silence / kBeatsOfSilence);
-  const int beat_milliseconds = static_cast<int>(std::min<int64_t>(std::max<int64_t>(beat, 1), 60000));
+  const int beat_milliseconds =
+      static_cast<int>(std::min<int64_t>(std::max<int64_t>(beat, 1), 60000));
   absl::Time next_beat = absl::Now();
   while (true) {
     std::vector<pollfd> fds = {{cancel_.get(), POLLIN, 0}};
@@ -214,8 +216,7 @@ void WindowMesh::Beat() {
     pulse.missed = now != 0 && now == pulse.heartbeat ? pulse.missed + 1 : 0;
     pulse.heartbeat = now;
     if (pulse.missed > kBeatsOfSilence) {
-      Lost(absl::DeadlineExceededError(absl::StrCat(Name(static_cast<int>(i)),
-                                                    " has not run for ",
+      Lost(absl::DeadlineExceededError(absl::StrCat(Name(static_cast<int>(i)), " has not run for ",
                                                     absl::FormatDuration(options_.silence))));
     }
   }

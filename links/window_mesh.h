@@ -21,9 +21,9 @@ namespace gradsync {
 
 struct WindowMeshOptions {
   struct Member {
-    std::string name;     // for errors, e.g. "rank 3"
-    bool linked = true;   // whether this member and that one map each other's window
-    size_t bytes = 0;     // of its window
+    std::string name;    // for errors, e.g. "rank 3"
+    bool linked = true;  // whether this member and that one map each other's window
+    size_t bytes = 0;    // of its window
   };
   std::vector<Member> members;
   int self = 0;
@@ -69,6 +69,10 @@ class WindowMesh {
 
   // Ends a Connect() that waits. Never blocks.
   void Cancel();
+
+  // Ends the watch: on_lost is not called after this returned. The connections stay until the
+  // destructor. Must not be called from on_lost.
+  void Stop();
 
  private:
   explicit WindowMesh(WindowMeshOptions options, UnixListener listener, FileDescriptor cancel);

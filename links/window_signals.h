@@ -27,9 +27,9 @@ struct WindowControl {
   };
 
   Line counters[kCounters];
-  Line heartbeat;                    // grows while the process runs
+  Line heartbeat;                          // grows while the process runs
   alignas(64) std::atomic<uint32_t> bell;  // rung by everybody: the member's futex
-  std::atomic<uint32_t> asleep;      // whether the member waits on it
+  std::atomic<uint32_t> asleep;            // whether the member waits on it
   // What the launches of one step have in common (step number and options), as bits; written before
   // kReady grows, read after.
   alignas(64) std::array<std::atomic<uint64_t>, 4> note;

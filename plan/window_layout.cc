@@ -1,7 +1,5 @@
 #include "plan/window_layout.h"
 
-#include <algorithm>
-
 namespace gradsync {
 namespace {
 
@@ -22,23 +20,6 @@ WindowLayout::WindowLayout(const Plan& plan, int64_t control_bytes) {
     params_.push_back(bytes_);
     bytes_ += RoundUp(bucket.bytes(), kPage);
   }
-}
-
-RingTraffic WindowTraffic(const StripeLayout& layout, int rank) {
-  const int others = layout.world_size() - 1;
-  RingTraffic traffic;
-  for (int slot = 0; slot < layout.slots(); ++slot) {
-    const int64_t bytes = layout.range(slot).size() * 4;
-    if (bytes == 0) continue;
-    if (layout.chunk_of(slot) == rank) {
-      traffic.tx_bytes += others * bytes;
-      traffic.tx_messages += others;
-    } else {
-      traffic.rx_bytes += bytes;
-      traffic.rx_messages += 1;
-    }
-  }
-  return traffic;
 }
 
 }  // namespace gradsync

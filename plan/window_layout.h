@@ -1,5 +1,4 @@
-// Where things lie in a worker's window, memory that other processes of its host map, and what an
-// exchange through windows costs.
+// Where things lie in a worker's window: memory that other processes of its host map.
 //
 //   control words | sums of squares | bucket 0: grad, param | bucket 1: grad, param | ...
 //
@@ -14,7 +13,6 @@
 #include <vector>
 
 #include "plan/plan.h"
-#include "plan/ring_schedule.h"
 
 namespace gradsync {
 
@@ -44,11 +42,6 @@ class WindowLayout {
   std::vector<int64_t> params_;  // by bucket
   int64_t bytes_ = 0;
 };
-
-// Payload that the ranks store into each other's windows in the exchange of one bucket: each owner
-// sends every finished chunk to the n-1 others. Exact sums over chunks; close to (n-1)/n of the
-// bucket each way. What owners read is not counted: nobody sends it.
-RingTraffic WindowTraffic(const StripeLayout& layout, int rank);
 
 }  // namespace gradsync
 

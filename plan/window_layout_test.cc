@@ -41,23 +41,5 @@ TEST(WindowLayoutTest, EveryRankHasRoomForTheSquaresOfItsChunks) {
   }
 }
 
-TEST(WindowTrafficTest, WhatAllSendIsWhatAllReceive) {
-  for (int n = 1; n <= 8; ++n) {
-    for (const BucketPlan& bucket : MakePlan(n).buckets()) {
-      RingTraffic all;
-      for (int rank = 0; rank < n; ++rank) {
-        const RingTraffic one = WindowTraffic(bucket.layout, rank);
-        all.tx_bytes += one.tx_bytes;
-        all.rx_bytes += one.rx_bytes;
-        all.tx_messages += one.tx_messages;
-        all.rx_messages += one.rx_messages;
-      }
-      EXPECT_EQ(all.tx_bytes, (n - 1) * bucket.bytes());
-      EXPECT_EQ(all.rx_bytes, all.tx_bytes);
-      EXPECT_EQ(all.rx_messages, all.tx_messages);
-    }
-  }
-}
-
 }  // namespace
 }  // namespace gradsync

@@ -46,6 +46,33 @@ std::vector<Flow> RingBroadcastFlows(const Plan& plan) {
   return FlowsToNext(plan, BroadcastTraffic);
 }
 
+std::vector<Flow> WindowStepFlows(const Plan& plan) {
+  const int n = plan.world_size();
+  std::vector<Flow> flows;
+  for (int owner = 0; owner < n; ++owner) {
+    int64_t bytes = 0;
+    int64_t messages = 0;
+    for (const BucketPlan& bucket : plan.buckets()) {
+      for (int slot = owner; slot < bucket.layout.slots(); slot += n) {
+        bytes += 4 * bucket.layout.range(slot).size();
+        messages += bucket.layout.range(slot).empty() ? 0 : 1;
+      }
+    }
+    for (int rank = 0; rank < n; ++rank) {
+      if (rank != owner && messages > 0) flows.push_back({owner, rank, bytes, messages});
+    }
+  }
+  return flows;
+}
+
+std::vector<Flow> WindowBroadcastFlows(const Plan& plan) {
+  std::vector<Flow> flows;
+  for (int rank = 1; rank < plan.world_size(); ++rank) {
+    flows.push_back({0, rank, plan.total_bytes(), static_cast<int64_t>(plan.buckets().size())});
+  }
+  return flows;
+}
+
 std::vector<Flow> PsStepFlows(const Plan& plan, const ShardMap& shards) {
   std::vector<Flow> flows;
   const int n = plan.world_size();

@@ -49,6 +49,13 @@ struct NodeTraffic {
 std::vector<Flow> RingStepFlows(const Plan& plan);
 std::vector<Flow> RingBroadcastFlows(const Plan& plan);
 
+// The same through windows, memory that all ranks map: each rank stores the chunks that it owns
+// into every other rank's window; a broadcast brings all of rank 0's parameters to every other
+// rank, one message per bucket. What a rank reads of others' gradients is not counted: nobody sends
+// it.
+std::vector<Flow> WindowStepFlows(const Plan& plan);
+std::vector<Flow> WindowBroadcastFlows(const Plan& plan);
+
 // The same over parameter servers. A step: each worker pushes each chunk to its server, and each
 // server sends each of its chunks to every worker. A broadcast: rank 0 gives each chunk to its
 // server, which sends it to all other workers. `shards` must be made from `plan`.

@@ -57,6 +57,26 @@ Sums WalkedRing(const Plan& plan) {
   return sums;
 }
 
+Sums WalkedWindows(const Plan& plan) {
+  Sums sums;
+  for (const BucketPlan& bucket : plan.buckets()) {
+    for (int slot = 0; slot < bucket.layout.slots(); ++slot) {
+      for (int rank = 0; rank < plan.world_size(); ++rank) {
+        Send(bucket.layout.chunk_of(slot), rank, bucket.layout, slot, &sums);
+      }
+    }
+  }
+  return sums;
+}
+
+TEST(WireTrafficTest, ThroughWindowsEachOwnerStoresItsChunksIntoAllOthers) {
+  for (int n = 1; n <= 8; ++n) {
+    const Plan plan = UnevenPlan(n);
+    EXPECT_EQ(SumsOf(WindowStepFlows(plan)), WalkedWindows(plan)) << n;
+    for (const Flow& flow : WindowBroadcastFlows(plan)) EXPECT_EQ(flow.bytes, plan.total_bytes());
+  }
+}
+
 Sums WalkedServers(const Plan& plan, const ShardMap& shards) {
   Sums sums;
   const int n = plan.world_size();
