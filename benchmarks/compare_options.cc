@@ -214,7 +214,9 @@ std::vector<std::string> WorkerFlags(const CompareOptions& options,
                                      const Configuration& configuration) {
   std::vector<std::string> flags = {
       absl::StrCat("--topology=", configuration.topology),
-      absl::StrCat("--link=", configuration.link),
+      // Not the worker's choice, which is shared memory for a ring and gRPC for servers: topologies
+      // are compared over one transport.
+      absl::StrCat("--link=", configuration.link == "auto" ? "grpc" : configuration.link),
       absl::StrCat("--update=", configuration.update),
       absl::StrCat("--batch_size=", configuration.batch_size),
       absl::StrCat("--model=", options.model),

@@ -38,7 +38,7 @@ struct CompareOptions {
 // One job.
 struct Configuration {
   std::string topology;
-  std::string link;  // "auto" where the worker chooses
+  std::string link;  // "auto" is grpc
   std::string update;
   int servers = 0;
   int workers = 0;

@@ -125,7 +125,7 @@ TEST(WorkerBadInputTest, RanksAndAddressesThatCannotBe) {
 }
 
 TEST(WorkerBadInputTest, LinksThatThisBuildLacksOrThatCannotDoIt) {
-  ExpectRefused(kWorker, {"--topology=ring", "--link=shm", "--master=127.0.0.1:0"},
+  ExpectRefused(kWorker, {"--topology=ps", "--link=shm", "--servers=127.0.0.1:1"},
                 {"--link", "shm", "--link=grpc"});
   ExpectRefused(kWorker, {"--topology=ring", "--link=nccl", "--master=127.0.0.1:0"},
                 {"--link", "nccl", "--link=grpc"});

@@ -22,6 +22,7 @@ constexpr absl::Duration kTimeToNotice = absl::Seconds(15);
 
 struct Case {
   std::string topology;
+  std::string link;
   std::string update;
   int workers;
   int servers;
@@ -29,7 +30,7 @@ struct Case {
 };
 
 std::ostream& operator<<(std::ostream& out, const Case& c) {
-  return out << c.topology << " " << c.update << " " << c.victim;
+  return out << c.topology << " over " << c.link << " " << c.update << " " << c.victim;
 }
 
 class KillTest : public ::testing::TestWithParam<Case> {
@@ -40,9 +41,15 @@ class KillTest : public ::testing::TestWithParam<Case> {
     options_.server_binary = "ps_server/ps_server";
     options_.workers = c.workers;
     options_.servers = c.servers;
-    options_.worker_flags = {"--topology=" + c.topology, "--update=" + c.update, "--model=mlp",
-                             "--batch_size=4",           "--steps=100000000",    "--threads=1",
-                             "--log_every=100000000",    "--timeout=60s"};
+    options_.worker_flags = {"--topology=" + c.topology,
+                             "--link=" + c.link,
+                             "--update=" + c.update,
+                             "--model=mlp",
+                             "--batch_size=4",
+                             "--steps=100000000",
+                             "--threads=1",
+                             "--log_every=100000000",
+                             "--timeout=60s"};
     options_.on_start = [this](absl::string_view process, int pid) {
       pids_[std::string(process)] = pid;
     };
@@ -98,19 +105,20 @@ std::vector<Case> AllCases() {
   std::vector<Case> cases;
   for (const char* update : {"worker", "owner"}) {
     for (const char* victim : {"worker 0", "worker 1", "server 0", "server 1"}) {
-      cases.push_back({"ps", update, 2, 2, victim});
+      cases.push_back({"ps", "grpc", update, 2, 2, victim});
     }
     for (const char* victim : {"worker 0", "worker 1", "worker 2"}) {
-      cases.push_back({"ring", update, 3, 0, victim});
+      cases.push_back({"ring", "grpc", update, 3, 0, victim});
+      cases.push_back({"ring", "shm", update, 3, 0, victim});
     }
   }
   return cases;
 }
 
 std::string CaseName(const ::testing::TestParamInfo<Case>& info) {
-  return absl::StrReplaceAll(
-      absl::StrCat(info.param.topology, "_", info.param.update, "_", info.param.victim),
-      {{" ", ""}});
+  return absl::StrReplaceAll(absl::StrCat(info.param.topology, "_", info.param.link, "_",
+                                          info.param.update, "_", info.param.victim),
+                             {{" ", ""}});
 }
 
 INSTANTIATE_TEST_SUITE_P(Processes, KillTest, ::testing::ValuesIn(AllCases()), CaseName);

@@ -140,6 +140,7 @@ class Job {
     GS_ASSIGN_OR_RETURN(rendezvous_, MeetAtStore(options_, group_));
     group_.store = rendezvous_.store;
     GS_RETURN_IF_ERROR(FindServers(group_, options_.num_servers, &options_.sync.servers));
+    GS_ASSIGN_OR_RETURN(options_.sync.link, ChooseLink(options_.sync, group_));
     GS_ASSIGN_OR_RETURN(sync_, CreateGradientSync(options_.sync, group_));
     side_channel_ = std::make_unique<SideChannel>(group_, "trainer");
     return trainer_->Bind(sync_.get(), side_channel_.get());

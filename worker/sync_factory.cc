@@ -1,7 +1,11 @@
 #include "worker/sync_factory.h"
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "allreduce/ring_gradient_sync.h"
+#include "allreduce/shm_gradient_sync.h"
+#include "base/host_identity.h"
+#include "base/status_macros.h"
 #include "links/grpc_stream.h"
 #include "ps_client/ps_gradient_sync.h"
 #include "sync/local_sync.h"
@@ -32,9 +36,11 @@ absl::Status ValidateLink(const SyncOptions& options) {
   if (!IsOneOf(options.link, {"auto", "grpc", "shm", "gloo", "nccl"})) {
     return Wrong("link", "auto, grpc, shm, gloo or nccl", options.link);
   }
-  if (options.link == "shm") {
-    return absl::InvalidArgumentError(
-        "--link=shm: this build has no shared-memory link yet; use --link=grpc");
+  if (options.link == "shm" && options.topology != "ring") {
+    return absl::InvalidArgumentError(absl::StrCat("--link=shm: expected --topology=ring, found ",
+                                                   options.topology,
+                                                   ", which this build has not over shared memory; "
+                                                   "use --link=grpc"));
   }
   if (options.link == "nccl") {
     return absl::InvalidArgumentError(
@@ -70,9 +76,9 @@ absl::Status ValidateSyncOptions(const SyncOptions& options) {
         "bazel run //ps_server -- --listen=127.0.0.1:0");
   }
   if (options.topology != "ps" && !options.servers.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat("--servers: expected none with --topology=",
-                                                   options.topology, ", found ",
-                                                   options.servers.size()));
+    return absl::InvalidArgumentError(
+        absl::StrCat("--servers: expected none with --topology=", options.topology, ", found ",
+                     options.servers.size()));
   }
   if (options.connections < 0) {
     return Wrong("connections", "at least 1, or 0 for the default",
@@ -87,14 +93,35 @@ std::string ResolvedLink(const SyncOptions& options) {
 }
 
 int ResolvedConnections(const SyncOptions& options) {
-  if (options.topology == "local") return 0;
+  if (options.topology == "local" || options.link == "shm") return 0;
   if (options.connections != 0) return options.connections;
   return options.topology == "ps" ? kPsConnections : kRingConnections;
+}
+
+absl::StatusOr<std::string> ChooseLink(const SyncOptions& options, const WorkerGroup& group) {
+  if (options.link != "auto" || options.topology != "ring") return ResolvedLink(options);
+  if (group.world_size == 1) return std::string("shm");
+  const absl::StatusOr<HostIdentity> host = ReadHostIdentity();
+  GS_ASSIGN_OR_RETURN(
+      const std::vector<std::string> hosts,
+      group.store->Exchange(group.Key("host"), group.rank, group.world_size,
+                            host.ok() ? host->Key() : absl::StrCat("unknown ", group.rank),
+                            absl::Now() + group.timeout));
+  for (const std::string& other : hosts) {
+    if (other != hosts[0]) return std::string("grpc");
+  }
+  return std::string("shm");
 }
 
 absl::StatusOr<std::unique_ptr<GradientSync>> CreateGradientSync(const SyncOptions& options,
                                                                  const WorkerGroup& group) {
   if (options.topology == "local") return CreateLocalSync(SiteOf(options));
+  if (ResolvedLink(options) == "shm") {
+    ShmRingOptions shm;
+    shm.group = group;
+    shm.update_site = SiteOf(options);
+    return CreateShmRingGradientSync(shm);
+  }
   GrpcLinkOptions link_options;
   link_options.credentials = group.credentials;
   const std::shared_ptr<StreamLink> link = NewGrpcLink(link_options);

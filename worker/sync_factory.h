@@ -29,10 +29,17 @@ struct SyncOptions {
 // lacks is INVALID_ARGUMENT, with the way to get it.
 absl::Status ValidateSyncOptions(const SyncOptions& options);
 
-// The link that `options.link` stands for: "" for local, and what `auto` chooses otherwise.
+// The link that `options.link` stands for: "" for local, grpc for `auto` where ChooseLink() was not
+// asked.
 std::string ResolvedLink(const SyncOptions& options);
 
-// Connections per pair of peers that will be used.
+// Collective, before CreateGradientSync(): what `options.link` stands for among these ranks. A ring
+// over `auto` takes shm when all ranks share a host (base/host_identity.h), grpc otherwise. Blocks
+// until all ranks have come, at most group.timeout. Errors: DEADLINE_EXCEEDED naming the ranks that
+// did not come; UNAVAILABLE when the store is lost.
+absl::StatusOr<std::string> ChooseLink(const SyncOptions& options, const WorkerGroup& group);
+
+// Connections per pair of peers that will be used; 0 where there are none (local, shm).
 int ResolvedConnections(const SyncOptions& options);
 
 // Creates the backend. `options` must have passed ValidateSyncOptions(). Opens no connection yet; GradientSync::Bind() does.

@@ -1,0 +1,141 @@
+// One rank's engine, with the other rank played by hand: its counters moved one by one.
+#include "allreduce/shm_engine.h"
+
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/time/clock.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace gradsync {
+namespace {
+
+using ::testing::HasSubstr;
+
+absl::Time Soon() { return absl::Now() + absl::Seconds(60); }
+
+Plan MakePlan() {
+  OptimizerSpec optimizer;
+  optimizer.groups.resize(1);
+  return *Plan::FromBuckets({{"a", {64}, {1}, 0}, {"b", {40}, {1}, 0}}, {{0}, {1}}, optimizer,
+                            /*world_size=*/2, /*chunk_bytes=*/64);
+}
+
+StepOptions Step(int64_t number, double lr = 0.1) {
+  StepOptions step;
+  step.step = number;
+  step.lr = lr;
+  return step;
+}
+
+class ShmEngineTest : public ::testing::Test {
+ protected:
+  ShmEngineTest()
+      : plan_(MakePlan()),
+        windows_{*Window::Create(ShmLayout(plan_).bytes()),
+                 *Window::Create(ShmLayout(plan_).bytes())},
+        other_({Control(0), Control(1)}, 1, {0, 2}, {0, 2}),
+        engine_(Options()) {
+    for (int rank : {0, 1}) {
+      for (int bucket : {0, 1}) {
+        for (int64_t i = 0; i < plan_.buckets()[bucket].numel; ++i) {
+          Grad(rank, bucket)[i] = static_cast<float>(1 + rank);
+        }
+      }
+    }
+  }
+
+  ShmEngineOptions Options() {
+    ShmEngineOptions options;
+    options.plan = plan_;
+    options.rank = 0;
+    options.windows = windows_;
+    options.report = [this](absl::Status status) { reported_.Resolve(std::move(status)); };
+    return options;
+  }
+
+  WindowControl* Control(int rank) {
+    return reinterpret_cast<WindowControl*>(windows_[rank]->data());
+  }
+  float* Grad(int rank, int bucket) {
+    return reinterpret_cast<float*>(windows_[rank]->data() + ShmLayout(plan_).grad_offset(bucket));
+  }
+
+  // Launches of bucket 0, then 1, as rank 1 would announce them.
+  void OtherLaunches(const StepOptions& step, uint32_t launches) {
+    uint64_t lr;
+    static_assert(sizeof(lr) == sizeof(step.lr));
+    __builtin_memcpy(&lr, &step.lr, sizeof(lr));
+    std::array<uint64_t, 4> note = other_.note(0);
+    note[0] = static_cast<uint64_t>(step.step);
+    note[1] = lr;
+    other_.SetNote(note);
+    other_.Advance(WindowControl::kReady, launches);
+  }
+
+  static bool IsOpen(const SyncHandle& handle) {
+    return absl::IsDeadlineExceeded(handle.Wait(absl::Now() + absl::Milliseconds(50)));
+  }
+
+  const Plan plan_;
+  const std::vector<std::shared_ptr<Window>> windows_;
+  SyncPromise reported_{"a report"};
+  WindowSignals other_;
+  ShmEngine engine_;
+};
+
+TEST_F(ShmEngineTest, NothingIsFoldedBeforeAllRanksAreReady) {
+  const SyncHandle handle = engine_.Launch(Step(1), 0);
+  EXPECT_TRUE(IsOpen(handle));
+  EXPECT_EQ(Control(0)->counters[WindowControl::kDone].value.load(), 0u);
+  EXPECT_EQ(Grad(1, 0)[0], 2.0f);
+}
+
+TEST_F(ShmEngineTest, AHandleIsOpenUntilAllOwnersAreDone) {
+  const SyncHandle handle = engine_.Launch(Step(1), 0);
+  OtherLaunches(Step(1), 1);
+  EXPECT_TRUE(IsOpen(handle));
+  // This rank's part is done: the even chunks, in both windows.
+  EXPECT_EQ(Control(0)->counters[WindowControl::kDone].value.load(), 1u);
+  for (int rank : {0, 1}) {
+    EXPECT_EQ(Grad(rank, 0)[0], 1.5f);
+    EXPECT_EQ(Grad(rank, 0)[16], static_cast<float>(1 + rank));
+  }
+  other_.Advance(WindowControl::kDone, 1);
+  EXPECT_EQ(handle.Wait(Soon()), absl::OkStatus());
+}
+
+TEST_F(ShmEngineTest, BucketsResolveOneByOne) {
+  const SyncHandle first = engine_.Launch(Step(1), 0);
+  const SyncHandle second = engine_.Launch(Step(1), 1);
+  OtherLaunches(Step(1), 2);
+  other_.Advance(WindowControl::kDone, 1);
+  EXPECT_EQ(first.Wait(Soon()), absl::OkStatus());
+  EXPECT_TRUE(IsOpen(second));
+  other_.Advance(WindowControl::kDone, 2);
+  EXPECT_EQ(second.Wait(Soon()), absl::OkStatus());
+}
+
+TEST_F(ShmEngineTest, RanksThatDisagreeOnTheStepAreReportedAndNothingIsFolded) {
+  const SyncHandle handle = engine_.Launch(Step(1, 0.1), 0);
+  OtherLaunches(Step(1, 0.2), 1);
+  const absl::Status reported = reported_.handle().Wait(Soon());
+  EXPECT_TRUE(absl::IsFailedPrecondition(reported)) << reported;
+  EXPECT_THAT(std::string(reported.message()), HasSubstr("rank 1 has step 1 (lr 0.2"));
+  EXPECT_EQ(Grad(1, 0)[0], 2.0f);
+  EXPECT_TRUE(IsOpen(handle));
+  engine_.Fail(reported);
+  EXPECT_EQ(handle.Wait(Soon()), reported);
+}
+
+TEST_F(ShmEngineTest, FailResolvesWhatIsOpenAndWhatComesLater) {
+  const SyncHandle handle = engine_.Launch(Step(1), 0);
+  engine_.Fail(absl::AbortedError("over"));
+  EXPECT_EQ(handle.Wait(Soon()), absl::AbortedError("over"));
+  EXPECT_EQ(engine_.Launch(Step(1), 1).Wait(Soon()), absl::AbortedError("over"));
+}
+
+}  // namespace
+}  // namespace gradsync
