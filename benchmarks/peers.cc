@@ -20,6 +20,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/flags.h"
+#include "base/keep_memory.h"
 #include "base/status_macros.h"
 #include "benchmarks/interactive_process.h"
 #include "sync/local_sync.h"
@@ -162,6 +163,7 @@ absl::Status Run(const char* argv0) {
 }  // namespace gradsync
 
 int main(int argc, char** argv) {
+  gradsync::KeepFreedMemory();  // as //worker does
   gradsync::ParseFlagsOrExit(argc, argv,
                              {"peers --train: other libraries beside gradsync, in one run."});
   const absl::Status status = gradsync::Run(argv[0]);

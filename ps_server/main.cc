@@ -22,6 +22,7 @@
 #include "base/credentials.h"
 #include "base/flags.h"
 #include "base/host_port.h"
+#include "base/keep_memory.h"
 #include "base/local_address.h"
 #include "base/status_macros.h"
 #include "base/write_file.h"
@@ -208,4 +209,7 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace gradsync
 
-int main(int argc, char** argv) { return gradsync::Main(argc, argv); }
+int main(int argc, char** argv) {
+  gradsync::KeepFreedMemory();
+  return gradsync::Main(argc, argv);
+}

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/flags.h"
+#include "base/keep_memory.h"
 #include "base/status_macros.h"
 #include "base/write_file.h"
 #include "grpc/support/log.h"
@@ -170,6 +171,7 @@ absl::StatusOr<JobOptions> JobOptionsFromFlags() {
 }  // namespace gradsync
 
 int main(int argc, char** argv) {
+  gradsync::KeepFreedMemory();
   const std::vector<std::string> positional = gradsync::ParseFlagsOrExit(
       argc, argv,
       {"worker [flags]: one worker of a data-parallel training job. tools/launch starts whole "
