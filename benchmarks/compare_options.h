@@ -24,12 +24,12 @@ struct CompareOptions {
   std::string model = "resnet18";
   std::string stem = "imagenet";
   std::string data = "synthetic";  // a relative folder is relative to the working directory
-  int64_t steps = 20;              // warm-up included
+  int64_t steps = 40;              // warm-up included
   int64_t warmup_steps = 3;
   int64_t batch_size = 0;         // per worker; 0: 32, unless global_batch_size is given
   int64_t global_batch_size = 0;  // 0: not given
   int threads = 1;                // per worker
-  double lr = 0.05;
+  double lr = 0.01;
   uint64_t seed = 0;
   absl::Duration timeout = absl::Seconds(60);
   std::vector<std::string> worker_flags;  // further ones

@@ -2,9 +2,10 @@
 //
 // Chunks go to servers by weighted round robin in the global order of buckets and slots, and the
 // state of the round robin carries on from one bucket to the next, so that every server's bytes are
-// within one chunk of its share, whatever the buckets' sizes are. (Starting anew in each stripe
-// would load the first servers more: with 3 servers and 4 workers the busiest would hold 2/4 of the
-// bytes instead of 1/3.)
+// within one chunk of its share when weights are equal, whatever the buckets' sizes are, and within
+// its share of (servers - 1) chunks otherwise. (Starting anew in each stripe would load the first
+// servers more: with 3 servers and 4 workers the busiest would hold 2/4 of the bytes instead of
+// 1/3.)
 
 #ifndef GRADSYNC_PLAN_SHARD_MAP_H_
 #define GRADSYNC_PLAN_SHARD_MAP_H_

@@ -45,7 +45,7 @@ ABSL_FLAG(int64_t, steps, 0, "optimizer steps; 0: by --epochs");
 ABSL_FLAG(int64_t, epochs, 1, "passes over the data, when --steps is 0");
 ABSL_FLAG(int64_t, warmup_steps, 0, "steps at the start that are trained but not measured");
 ABSL_FLAG(std::string, optimizer, "sgd", "sgd, adam or adamw");
-ABSL_FLAG(double, lr, 0.05, "learning rate");
+ABSL_FLAG(double, lr, 0.01, "learning rate");
 ABSL_FLAG(std::string, schedule, "constant", "of the learning rate: constant, step or cosine");
 ABSL_FLAG(int64_t, lr_warmup_steps, 0, "steps over which the learning rate rises to --lr");
 ABSL_FLAG(double, momentum, 0.9, "of sgd");
