@@ -8,10 +8,11 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "base/flag_error.h"
 #include "base/status_macros.h"
+#include "benchmarks/flag_checks.h"
 #include "train/open_dataset.h"
 
 namespace gradsync {
@@ -26,25 +27,9 @@ constexpr absl::string_view kOwnFlags[] = {
     "steps",      "epochs",       "warmup_steps", "threads",  "lr",          "seed",
     "timeout",    "metrics_json", "port_file",    "log_every"};
 
-absl::Status Wrong(absl::string_view flag, absl::string_view expected, absl::string_view found) {
-  return absl::InvalidArgumentError(
-      absl::StrCat("--", flag, ": expected ", expected, ", found \"", found, "\""));
-}
-
-absl::Status CheckNames(absl::string_view flag, const std::vector<std::string>& found,
-                        const std::vector<std::string>& known) {
-  if (found.empty()) return Wrong(flag, absl::StrJoin(known, ", "), "");
-  for (const std::string& name : found) {
-    if (std::find(known.begin(), known.end(), name) == known.end()) {
-      return Wrong(flag, absl::StrCat("some of ", absl::StrJoin(known, ", ")), name);
-    }
-  }
-  return absl::OkStatus();
-}
-
 absl::Status CheckAtLeast(absl::string_view flag, int64_t minimum, int64_t found) {
   if (found >= minimum) return absl::OkStatus();
-  return Wrong(flag, absl::StrCat("at least ", minimum), absl::StrCat(found));
+  return FlagError(flag, absl::StrCat("at least ", minimum), absl::StrCat(found));
 }
 
 absl::StatusOr<std::vector<int>> ParseCounts(absl::string_view flag,
@@ -53,49 +38,41 @@ absl::StatusOr<std::vector<int>> ParseCounts(absl::string_view flag,
   for (const std::string& text : texts) {
     int count = 0;
     if (!absl::SimpleAtoi(text, &count) || count < 1) {
-      return Wrong(flag, "numbers of at least 1, such as 1,2", text);
+      return FlagError(flag, "numbers of at least 1, such as 1,2", text);
     }
     counts.push_back(count);
   }
-  if (counts.empty()) return Wrong(flag, "numbers of at least 1, such as 1,2", "");
+  if (counts.empty()) return FlagError(flag, "numbers of at least 1, such as 1,2", "");
   return counts;
-}
-
-bool Contains(const std::vector<std::string>& values, absl::string_view value) {
-  return std::find(values.begin(), values.end(), value) != values.end();
 }
 
 absl::Status CheckLinks(const CompareOptions& options) {
   GS_RETURN_IF_ERROR(CheckNames("links", options.links, {"auto", "grpc", "shm", "gloo", "nccl"}));
   if (Contains(options.links, "shm")) {
-    return Wrong("links", "grpc or gloo (this build has no shared-memory link yet)", "shm");
+    return FlagError("links", "grpc or gloo (this build has no shared-memory link for ps yet)",
+                     "shm");
   }
   if (Contains(options.links, "nccl")) {
-    return Wrong("links", "grpc or gloo (this build has no NCCL link yet; it needs a GPU)", "nccl");
+    return FlagError("links", "grpc or gloo (this build has no NCCL link yet; it needs a GPU)",
+                     "nccl");
   }
   if (!Contains(options.links, "gloo")) return absl::OkStatus();
   if (!Contains(options.topologies, "ring")) {
-    return Wrong("links", "grpc, or ring among --topologies", "gloo");
+    return FlagError("links", "grpc, or ring among --topologies", "gloo");
   }
   if (options.links.size() == 1 && Contains(options.topologies, "ps")) {
-    return Wrong("links", "grpc too, for ps, which does not run over Gloo", "gloo");
+    return FlagError("links", "grpc too, for ps, which does not run over Gloo", "gloo");
   }
   if (Contains(options.updates, "owner") && options.links.size() == 1) {
-    return Wrong("update", "worker with --links=gloo, which has no reduce-scatter", "owner");
+    return FlagError("update", "worker with --links=gloo, which has no reduce-scatter", "owner");
   }
   return absl::OkStatus();
 }
 
 absl::Status CheckPlacement(const CompareOptions& options) {
-  GS_RETURN_IF_ERROR(
-      CheckNames("placement", options.placements, {"dedicated", "colocated", "mixed"}));
-  for (const std::string& placement : options.placements) {
-    if (placement == "dedicated") continue;
-    return Wrong("placement", "dedicated (others need emulated hosts, which this build lacks)",
-                 placement);
-  }
+  GS_RETURN_IF_ERROR(CheckPlacements(options.placements));
   if (options.bandwidth.empty()) return absl::OkStatus();
-  return Wrong("bandwidth", "nothing (this build cannot emulate a network)", options.bandwidth);
+  return FlagError("bandwidth", "nothing (this build cannot emulate a network)", options.bandwidth);
 }
 
 absl::Status CheckJob(const CompareOptions& options) {
@@ -103,19 +80,19 @@ absl::Status CheckJob(const CompareOptions& options) {
   GS_RETURN_IF_ERROR(CheckNames("stem", {options.stem}, {"imagenet", "cifar"}));
   GS_RETURN_IF_ERROR(CheckAtLeast("warmup_steps", 0, options.warmup_steps));
   if (options.steps <= options.warmup_steps) {
-    return Wrong("steps", absl::StrCat("more than --warmup_steps=", options.warmup_steps),
-                 absl::StrCat(options.steps));
+    return FlagError("steps", absl::StrCat("more than --warmup_steps=", options.warmup_steps),
+                     absl::StrCat(options.steps));
   }
   GS_RETURN_IF_ERROR(CheckAtLeast("batch_size", 0, options.batch_size));
   GS_RETURN_IF_ERROR(CheckAtLeast("global_batch_size", 0, options.global_batch_size));
   if (options.batch_size > 0 && options.global_batch_size > 0) {
-    return Wrong("global_batch_size", "nothing beside --batch_size",
-                 absl::StrCat(options.global_batch_size));
+    return FlagError("global_batch_size", "nothing beside --batch_size",
+                     absl::StrCat(options.global_batch_size));
   }
   GS_RETURN_IF_ERROR(CheckAtLeast("threads", 1, options.threads));
-  if (!(options.lr >= 0)) return Wrong("lr", "at least 0", absl::StrCat(options.lr));
+  if (!(options.lr >= 0)) return FlagError("lr", "at least 0", absl::StrCat(options.lr));
   if (options.timeout <= absl::ZeroDuration()) {
-    return Wrong("timeout", "more than 0s", absl::FormatDuration(options.timeout));
+    return FlagError("timeout", "more than 0s", absl::FormatDuration(options.timeout));
   }
   for (const std::string& flag : options.worker_flags) {
     const std::pair<absl::string_view, absl::string_view> parts = absl::StrSplit(
@@ -125,7 +102,7 @@ absl::Status CheckJob(const CompareOptions& options) {
           absl::StrCat("expected worker flags, --name=value, after --, found \"", flag, "\""));
     }
     if (std::find(std::begin(kOwnFlags), std::end(kOwnFlags), parts.first) != std::end(kOwnFlags)) {
-      return Wrong(parts.first, "it before the --, or not at all", flag);
+      return FlagError(parts.first, "it before the --, or not at all", flag);
     }
   }
   return absl::OkStatus();
@@ -146,8 +123,8 @@ absl::StatusOr<int64_t> BatchSize(const CompareOptions& options, int workers) {
     return options.batch_size == 0 ? kDefaultBatchSize : options.batch_size;
   }
   if (options.global_batch_size % workers != 0) {
-    return Wrong("global_batch_size", absl::StrCat("a multiple of ", workers, " workers"),
-                 absl::StrCat(options.global_batch_size));
+    return FlagError("global_batch_size", absl::StrCat("a multiple of ", workers, " workers"),
+                     absl::StrCat(options.global_batch_size));
   }
   return options.global_batch_size / workers;
 }

@@ -1,14 +1,15 @@
 #include "benchmarks/sync_bench_options.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/flag_error.h"
 #include "base/status_macros.h"
 #include "benchmarks/byte_sizes.h"
+#include "benchmarks/flag_checks.h"
 
 namespace gradsync {
 namespace {
@@ -16,35 +17,19 @@ namespace {
 constexpr int kMostRanks = 256;
 constexpr int64_t kFactor = 2;
 
-absl::Status Wrong(absl::string_view flag, absl::string_view expected, absl::string_view found) {
-  return absl::InvalidArgumentError(
-      absl::StrCat("--", flag, ": expected ", expected, ", found \"", found, "\""));
-}
-
 absl::Status Named(absl::string_view flag, const absl::Status& status) {
   return absl::InvalidArgumentError(absl::StrCat("--", flag, ": ", status.message()));
-}
-
-absl::Status CheckNames(absl::string_view flag, const std::vector<std::string>& found,
-                        const std::vector<std::string>& known) {
-  if (found.empty()) return Wrong(flag, absl::StrJoin(known, ", "), "");
-  for (const std::string& name : found) {
-    if (std::find(known.begin(), known.end(), name) == known.end()) {
-      return Wrong(flag, absl::StrCat("some of ", absl::StrJoin(known, ", ")), name);
-    }
-  }
-  return absl::OkStatus();
 }
 
 absl::StatusOr<std::vector<int>> ParseCounts(absl::string_view flag,
                                              const std::vector<std::string>& texts) {
   const std::string expected = absl::StrCat("numbers from 1 to ", kMostRanks, ", such as 1,2");
-  if (texts.empty()) return Wrong(flag, expected, "");
+  if (texts.empty()) return FlagError(flag, expected, "");
   std::vector<int> counts;
   for (const std::string& text : texts) {
     int count = 0;
     if (!absl::SimpleAtoi(text, &count) || count < 1 || count > kMostRanks) {
-      return Wrong(flag, expected, text);
+      return FlagError(flag, expected, text);
     }
     counts.push_back(count);
   }
@@ -62,7 +47,7 @@ absl::StatusOr<std::vector<int64_t>> Sizes(const SyncBenchOptions& options) {
   const bool sweep =
       !options.min_bytes.empty() || !options.max_bytes.empty() || options.factor != 0;
   if (!options.bytes.empty() && sweep) {
-    return Wrong("bytes", "nothing beside -b, -e and -f", absl::StrJoin(options.bytes, ","));
+    return FlagError("bytes", "nothing beside -b, -e and -f", absl::StrJoin(options.bytes, ","));
   }
   if (!sweep) {
     const std::vector<std::string> usual = {"4KiB", "256KiB", "25MiB", "102.4MB"};
@@ -80,48 +65,33 @@ absl::StatusOr<std::vector<int64_t>> Sizes(const SyncBenchOptions& options) {
   return swept;
 }
 
-bool Contains(const std::vector<std::string>& values, absl::string_view value) {
-  return std::find(values.begin(), values.end(), value) != values.end();
-}
-
 absl::Status CheckLinks(const SyncBenchOptions& options) {
   GS_RETURN_IF_ERROR(CheckNames("link", options.links, {"auto", "grpc", "shm", "gloo", "nccl"}));
   for (const std::string& link : options.links) {
     if (link != "shm" && link != "nccl") continue;
-    return Wrong("link", "auto, grpc or gloo (this build has no other)", link);
+    return FlagError("link", "auto, grpc or gloo (this build has no other)", link);
   }
   if (!Contains(options.links, "gloo")) return absl::OkStatus();
   if (!Contains(options.topologies, "ring")) {
-    return Wrong("link", "grpc, or ring among --topology", "gloo");
+    return FlagError("link", "grpc, or ring among --topology", "gloo");
   }
   if (!Contains(options.updates, "worker")) {
-    return Wrong("update", "worker with --link=gloo, which has no reduce-scatter", "owner");
-  }
-  return absl::OkStatus();
-}
-
-absl::Status CheckPlacement(const SyncBenchOptions& options) {
-  GS_RETURN_IF_ERROR(
-      CheckNames("placement", options.placements, {"dedicated", "colocated", "mixed"}));
-  for (const std::string& placement : options.placements) {
-    if (placement == "dedicated") continue;
-    return Wrong("placement", "dedicated (others need emulated hosts, which this build lacks)",
-                 placement);
+    return FlagError("update", "worker with --link=gloo, which has no reduce-scatter", "owner");
   }
   return absl::OkStatus();
 }
 
 absl::Status CheckNumbers(const SyncBenchOptions& options) {
   if (options.iterations < 1) {
-    return Wrong("iterations", "at least 1", absl::StrCat(options.iterations));
+    return FlagError("iterations", "at least 1", absl::StrCat(options.iterations));
   }
-  if (options.warmup < 0) return Wrong("warmup", "at least 0", absl::StrCat(options.warmup));
+  if (options.warmup < 0) return FlagError("warmup", "at least 0", absl::StrCat(options.warmup));
   if (options.connections < 0 || options.connections > 256) {
-    return Wrong("connections", "1 to 256, or 0 for the default",
-                 absl::StrCat(options.connections));
+    return FlagError("connections", "1 to 256, or 0 for the default",
+                     absl::StrCat(options.connections));
   }
   if (options.timeout <= absl::ZeroDuration()) {
-    return Wrong("timeout", "more than 0s", absl::FormatDuration(options.timeout));
+    return FlagError("timeout", "more than 0s", absl::FormatDuration(options.timeout));
   }
   return absl::OkStatus();
 }
@@ -143,7 +113,7 @@ absl::StatusOr<SyncBenchCase> CommonCase(const SyncBenchOptions& options) {
   if (options.chunk_bytes != "0") {
     GS_ASSIGN_OR_RETURN(common.exchange.chunk_bytes, ParseSize("chunk_bytes", options.chunk_bytes));
     if (common.exchange.chunk_bytes % 64 != 0) {
-      return Wrong("chunk_bytes", "0 (automatic) or a multiple of 64", options.chunk_bytes);
+      return FlagError("chunk_bytes", "0 (automatic) or a multiple of 64", options.chunk_bytes);
     }
   }
   if (!options.bandwidth.empty()) {
@@ -170,7 +140,7 @@ absl::StatusOr<std::vector<SyncBenchCase>> ListCases(const SyncBenchOptions& opt
   GS_RETURN_IF_ERROR(CheckLinks(options));
   GS_ASSIGN_OR_RETURN(const std::vector<int> ranks, ParseCounts("ranks", options.ranks));
   GS_ASSIGN_OR_RETURN(const std::vector<int> servers, ParseCounts("servers", options.servers));
-  GS_RETURN_IF_ERROR(CheckPlacement(options));
+  GS_RETURN_IF_ERROR(CheckPlacements(options.placements));
   GS_RETURN_IF_ERROR(CheckNames("update", options.updates, {"worker", "owner"}));
   GS_RETURN_IF_ERROR(CheckNumbers(options));
   GS_ASSIGN_OR_RETURN(const std::vector<int64_t> sizes, Sizes(options));

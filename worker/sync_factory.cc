@@ -4,6 +4,7 @@
 #include "absl/time/clock.h"
 #include "allreduce/ring_gradient_sync.h"
 #include "allreduce/shm_gradient_sync.h"
+#include "base/flag_error.h"
 #include "base/host_identity.h"
 #include "base/status_macros.h"
 #include "links/grpc_stream.h"
@@ -15,11 +16,6 @@ namespace {
 
 constexpr int kRingConnections = 4;
 constexpr int kPsConnections = 2;
-
-absl::Status Wrong(absl::string_view flag, absl::string_view expected, absl::string_view found) {
-  return absl::InvalidArgumentError(
-      absl::StrCat("--", flag, ": expected ", expected, ", found \"", found, "\""));
-}
 
 bool IsOneOf(absl::string_view value, std::initializer_list<absl::string_view> known) {
   for (absl::string_view k : known) {
@@ -34,7 +30,7 @@ UpdateSite SiteOf(const SyncOptions& options) {
 
 absl::Status ValidateLink(const SyncOptions& options) {
   if (!IsOneOf(options.link, {"auto", "grpc", "shm", "gloo", "nccl"})) {
-    return Wrong("link", "auto, grpc, shm, gloo or nccl", options.link);
+    return FlagError("link", "auto, grpc, shm, gloo or nccl", options.link);
   }
   if (options.link == "shm" && options.topology != "ring") {
     return absl::InvalidArgumentError(absl::StrCat("--link=shm: expected --topology=ring, found ",
@@ -48,7 +44,7 @@ absl::Status ValidateLink(const SyncOptions& options) {
         "--topology=ring");
   }
   if (options.link == "gloo" && options.topology != "ring") {
-    return Wrong("link", "grpc with --topology=" + options.topology, options.link);
+    return FlagError("link", "grpc with --topology=" + options.topology, options.link);
   }
   if (options.link == "gloo" && options.update == "owner") {
     return absl::InvalidArgumentError(
@@ -62,13 +58,13 @@ absl::Status ValidateLink(const SyncOptions& options) {
 
 absl::Status ValidateSyncOptions(const SyncOptions& options) {
   if (!IsOneOf(options.topology, {"local", "ps", "ring"})) {
-    return Wrong("topology", "local, ps or ring", options.topology);
+    return FlagError("topology", "local, ps or ring", options.topology);
   }
   if (!IsOneOf(options.update, {"worker", "owner"})) {
-    return Wrong("update", "worker or owner", options.update);
+    return FlagError("update", "worker or owner", options.update);
   }
   if (options.consistency != "bsp") {
-    return Wrong("consistency", "bsp (this build has no other yet)", options.consistency);
+    return FlagError("consistency", "bsp (this build has no other yet)", options.consistency);
   }
   if (options.topology == "ps" && options.servers.empty()) {
     return absl::InvalidArgumentError(
@@ -81,8 +77,8 @@ absl::Status ValidateSyncOptions(const SyncOptions& options) {
                      options.servers.size()));
   }
   if (options.connections < 0) {
-    return Wrong("connections", "at least 1, or 0 for the default",
-                 absl::StrCat(options.connections));
+    return FlagError("connections", "at least 1, or 0 for the default",
+                     absl::StrCat(options.connections));
   }
   return ValidateLink(options);
 }
