@@ -87,7 +87,7 @@ TEST(SyncBenchOptionsTest, MistakesNameTheFlagAndWhatCame) {
   options.max_bytes = "1K";
   EXPECT_THAT(ErrorOf(options), HasSubstr("--max_bytes: "));
   options = SyncBenchOptions();
-  options.links = {"shm"};
+  options.links = {"nccl"};
   EXPECT_THAT(ErrorOf(options), HasSubstr("--link: "));
   options = SyncBenchOptions();
   options.placements = {"colocated"};
