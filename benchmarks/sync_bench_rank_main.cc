@@ -9,10 +9,11 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/flags.h"
-#include "base/host_port.h"
+#include "base/keep_memory.h"
 #include "base/status_macros.h"
 #include "base/write_file.h"
 #include "benchmarks/exchange_runner.h"
+#include "benchmarks/meet_ranks.h"
 #include "benchmarks/proto_json.h"
 #include "benchmarks/start_line.h"
 #include "links/grpc_store.h"
@@ -64,27 +65,15 @@ ExchangeOptions ExchangeFromFlags() {
   return options;
 }
 
-// `server` is set on rank 0, which holds the store.
-absl::StatusOr<WorkerGroup> MeetOthers(const ExchangeOptions& options,
-                                       std::unique_ptr<GrpcStoreServer>* server) {
-  WorkerGroup group;
-  group.rank = options.rank;
-  group.world_size = options.world_size;
-  group.run_id = "sync_bench";
-  group.credentials = InsecureCredentials();
-  group.timeout = options.timeout;
-  GS_ASSIGN_OR_RETURN(HostPort master, ParseHostPort(absl::GetFlag(FLAGS_master)));
-  group.address = master.host;
-  if (options.rank == 0) {
-    GS_ASSIGN_OR_RETURN(*server,
-                        GrpcStoreServer::Start(absl::GetFlag(FLAGS_master), group.credentials));
-    master.port = (*server)->port();
-    GS_RETURN_IF_ERROR(WriteFileAtomically(absl::GetFlag(FLAGS_port_file),
-                                           FormatHostPort(master.host, master.port) + "\n"));
-  }
-  GS_ASSIGN_OR_RETURN(group.store, ConnectStore(FormatHostPort(master.host, master.port),
-                                                group.credentials, absl::Now() + options.timeout));
-  return group;
+MeetOptions MeetFromFlags() {
+  MeetOptions options;
+  options.rank = absl::GetFlag(FLAGS_rank);
+  options.world_size = absl::GetFlag(FLAGS_world_size);
+  options.master = absl::GetFlag(FLAGS_master);
+  options.port_file = absl::GetFlag(FLAGS_port_file);
+  options.run_id = "sync_bench";
+  options.timeout = absl::GetFlag(FLAGS_timeout);
+  return options;
 }
 
 absl::Status RunRank() {
@@ -94,7 +83,7 @@ absl::Status RunRank() {
   GS_ASSIGN_OR_RETURN(const std::unique_ptr<StartLine> line,
                       StartLine::Open(absl::GetFlag(FLAGS_start_line), options.world_size));
   std::unique_ptr<GrpcStoreServer> store_server;
-  GS_ASSIGN_OR_RETURN(const WorkerGroup group, MeetOthers(options, &store_server));
+  GS_ASSIGN_OR_RETURN(const WorkerGroup group, MeetRanks(MeetFromFlags(), &store_server));
   GS_ASSIGN_OR_RETURN(std::unique_ptr<GradientSync> sync, CreateGradientSync(sync_options, group));
   const auto start = [&] { return line->Wait(absl::Now() + options.timeout); };
   absl::StatusOr<proto::ExchangeMetrics> metrics = RunExchanges(options, start, sync.get());
@@ -115,6 +104,7 @@ absl::Status RunRank() {
 }  // namespace gradsync
 
 int main(int argc, char** argv) {
+  gradsync::KeepFreedMemory();  // as //worker does
   gradsync::ParseFlagsOrExit(argc, argv, {"sync_bench_rank: started by sync_bench."});
   const absl::Status status = gradsync::RunRank();
   if (status.ok()) return 0;

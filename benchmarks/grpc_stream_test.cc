@@ -1,0 +1,73 @@
+// Runs the program itself, with real ranks and servers.
+
+#include <cstdio>
+#include <fstream>
+#include <string>
+
+#include "benchmarks/proto_json.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "proto/run_record.pb.h"
+#include "tools/local_job.h"
+
+namespace gradsync {
+namespace {
+
+constexpr char kProgram[] = "benchmarks/grpc_stream_rank";
+
+LocalJobResult RunStreams(int workers, int servers, const std::vector<std::string>& flags) {
+  const std::string start_line = testing::TempDir() + "/start_line";
+  std::ofstream(start_line, std::ios::trunc).close();
+  LocalJobOptions job;
+  job.worker_binary = job.server_binary = kProgram;
+  job.workers = workers;
+  job.servers = servers;
+  job.worker_flags = flags;
+  job.worker_flags.push_back("--start_line=" + start_line);
+  job.server_flags = flags;
+  job.server_flags.push_back("--world_size=" + std::to_string(workers));
+  job.collect_metrics = true;
+  auto result = RunLocalJob(job);
+  EXPECT_TRUE(result.ok()) << result.status();
+  std::remove(start_line.c_str());
+  return *result;
+}
+
+void ExpectMeasured(const LocalJobResult& result, int iterations, double tx_bytes) {
+  ASSERT_EQ(result.exit_code, 0) << result.failure << ": " << result.failure_detail;
+  for (const std::string& json : result.worker_metrics) {
+    proto::ExchangeMetrics metrics;
+    ASSERT_TRUE(ParseJson(json, "metrics", &metrics).ok()) << json;
+    EXPECT_EQ(metrics.wire_tx_bytes_per_step(), tx_bytes);
+    ASSERT_EQ(metrics.begin_us_size(), iterations);
+    ASSERT_EQ(metrics.end_us_size(), iterations);
+    for (int i = 0; i < iterations; ++i) EXPECT_GT(metrics.end_us(i), metrics.begin_us(i));
+  }
+}
+
+TEST(GrpcStreamTest, ARingOfRanksSendsWhatARingAllreduceWould) {
+  ExpectMeasured(RunStreams(2, 0,
+                            {"--bytes=1000003", "--message_bytes=65536", "--iterations=20",
+                             "--warmup=2", "--connections=4"}),
+                 20, 1000003);
+  ExpectMeasured(RunStreams(3, 0, {"--bytes=300000", "--message_bytes=1000000", "--iterations=3"}),
+                 3, 400000);
+}
+
+TEST(GrpcStreamTest, RanksAndServersSendAsMuchToEachOther) {
+  ExpectMeasured(RunStreams(2, 2,
+                            {"--bytes=1000003", "--message_bytes=65536", "--iterations=20",
+                             "--warmup=2", "--connections=2"}),
+                 20, 1000003);
+  ExpectMeasured(RunStreams(3, 1, {"--bytes=4097", "--message_bytes=4096", "--iterations=50"}), 50,
+                 4097);
+}
+
+TEST(GrpcStreamTest, TooFewBytesForTheStreamsAreRefused) {
+  const LocalJobResult result = RunStreams(2, 0, {"--bytes=3", "--connections=4"});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.failure_detail, testing::HasSubstr("at least 1 for each of 4 streams"));
+}
+
+}  // namespace
+}  // namespace gradsync
