@@ -1,6 +1,7 @@
 #include "benchmarks/bare_stream.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <utility>
 #include <vector>
@@ -93,9 +94,9 @@ class Client : public BareClient,
 
   void OnReadDone(bool ok) override {
     if (!ok) return;
-    if (!open_) {
-      open_ = true;
-      events_.on_open();
+    if (!hello_read_) {
+      hello_read_ = true;
+      HalfOpen();
     } else {
       received_ += static_cast<int64_t>(incoming_.Length());
     }
@@ -107,7 +108,8 @@ class Client : public BareClient,
   }
 
   void OnWriteDone(bool ok) override {
-    if (!ok || !std::exchange(hello_written_, true)) return;
+    if (!ok) return;
+    if (!std::exchange(hello_written_, true)) return HalfOpen();
     if (outgoing_.done()) return events_.on_step();
     StartWrite(outgoing_.Next());
   }
@@ -115,12 +117,18 @@ class Client : public BareClient,
   void OnDone(const grpc::Status& status) override { events_.on_closed(ToAbslStatus(status)); }
 
  private:
+  // The answer may be heard before the write that it answers is done.
+  void HalfOpen() {
+    if (++halves_ == 2) events_.on_open();
+  }
+
   const BareStreamBytes bytes_;
   const BareStreamEvents& events_;
   grpc::ByteBuffer hello_;
   grpc::GenericStub stub_;
   grpc::ClientContext context_;
-  bool open_ = false;
+  std::atomic<int> halves_{0};
+  bool hello_read_ = false;
   bool hello_written_ = false;
   grpc::ByteBuffer incoming_;
   int64_t received_ = 0;
