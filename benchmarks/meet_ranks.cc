@@ -21,8 +21,10 @@ absl::StatusOr<WorkerGroup> MeetRanks(const MeetOptions& options,
   if (options.rank == 0) {
     GS_ASSIGN_OR_RETURN(*server, GrpcStoreServer::Start(options.master, group.credentials));
     master.port = (*server)->port();
-    GS_RETURN_IF_ERROR(WriteFileAtomically(
-        options.port_file, absl::StrCat(FormatHostPort(master.host, master.port), "\n")));
+    if (!options.port_file.empty()) {
+      GS_RETURN_IF_ERROR(WriteFileAtomically(
+          options.port_file, absl::StrCat(FormatHostPort(master.host, master.port), "\n")));
+    }
   }
   GS_ASSIGN_OR_RETURN(group.store, ConnectStore(FormatHostPort(master.host, master.port),
                                                 group.credentials, absl::Now() + options.timeout));

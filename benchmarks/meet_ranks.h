@@ -16,7 +16,7 @@ struct MeetOptions {
   int rank = 0;
   int world_size = 1;
   std::string master;     // host:port of the store; rank 0 holds it there, port 0 for any
-  std::string port_file;  // rank 0 writes the store's host:port here
+  std::string port_file;  // rank 0 writes the store's host:port here; may be empty
   std::string run_id;
   absl::Duration timeout;
 };

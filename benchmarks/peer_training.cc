@@ -1,0 +1,233 @@
+#include "benchmarks/peer_training.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <limits>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "base/status_macros.h"
+#include "benchmarks/aggregate.h"
+#include "benchmarks/interactive_process.h"
+
+namespace gradsync {
+namespace {
+
+// One way to train, as processes that wait for their turn.
+struct Contestant {
+  std::string name;  // "gradsync ring/shm"
+  std::vector<std::unique_ptr<InteractiveProcess>> ranks;
+  std::vector<double> step_ms;  // mean step of each measured turn
+  proto::Run run;
+};
+
+std::vector<std::string> OurCommand(const PeerTrainingOptions& options, const std::string& topology,
+                                    int rank, const std::string& master) {
+  std::vector<std::string> command = {options.rank_binary,
+                                      absl::StrCat("--topology=", topology),
+                                      absl::StrCat("--rank=", rank),
+                                      absl::StrCat("--world_size=", options.ranks),
+                                      absl::StrCat("--model=", options.model),
+                                      absl::StrCat("--batch_size=", options.batch_size),
+                                      absl::StrCat("--threads=", options.threads)};
+  if (!master.empty()) command.push_back(absl::StrCat("--master=", master));
+  return command;
+}
+
+absl::Status StartRank(const std::vector<std::string>& command, Contestant* contestant) {
+  GS_ASSIGN_OR_RETURN(std::unique_ptr<InteractiveProcess> process,
+                      InteractiveProcess::Start(command));
+  contestant->ranks.push_back(std::move(process));
+  return absl::OkStatus();
+}
+
+// Reads the line with which each rank says that it is ready: "ready <library and versions>".
+absl::StatusOr<std::string> AwaitReady(const Contestant& contestant) {
+  std::string ready;
+  for (const auto& rank : contestant.ranks) {
+    GS_ASSIGN_OR_RETURN(ready, rank->ReadLine());
+    absl::string_view text = ready;
+    if (!absl::ConsumePrefix(&text, "ready ")) return absl::UnavailableError(ready);
+    ready = std::string(text);
+  }
+  return ready;
+}
+
+absl::StatusOr<Contestant> StartOurs(const PeerTrainingOptions& options,
+                                     const std::string& topology) {
+  Contestant contestant;
+  std::string master;
+  for (int rank = 0; rank < options.ranks; ++rank) {
+    GS_RETURN_IF_ERROR(StartRank(OurCommand(options, topology, rank, master), &contestant));
+    if (topology == "local" || rank != 0) continue;
+    GS_ASSIGN_OR_RETURN(const std::string line, contestant.ranks[0]->ReadLine());
+    master = std::string(absl::StripPrefix(line, "store "));
+  }
+  GS_ASSIGN_OR_RETURN(contestant.name, AwaitReady(contestant));
+  const std::vector<std::string> words = absl::StrSplit(contestant.name, ' ');
+  contestant.name = absl::StrCat("gradsync ", absl::StrJoin(words.begin() + 1, words.end(), "/"));
+  contestant.name = std::string(absl::StripSuffix(contestant.name, "/"));
+  contestant.run.set_library("gradsync");
+  contestant.run.set_topology(topology);
+  if (topology != "local") contestant.run.set_link(words.back());
+  return contestant;
+}
+
+absl::StatusOr<Contestant> StartPyTorch(const PeerTrainingOptions& options) {
+  Contestant contestant;
+  contestant.name = options.ranks == 1 ? "pytorch" : "pytorch ddp";
+  std::string master;
+  for (int rank = 0; rank < options.ranks; ++rank) {
+    GS_RETURN_IF_ERROR(
+        StartRank({options.python, options.script, absl::StrCat("--model=", options.model),
+                   absl::StrCat("--batch_size=", options.batch_size),
+                   absl::StrCat("--threads=", options.threads), absl::StrCat("--rank=", rank),
+                   absl::StrCat("--world_size=", options.ranks), absl::StrCat("--master=", master)},
+                  &contestant));
+    if (options.ranks == 1 || rank != 0) continue;
+    GS_ASSIGN_OR_RETURN(const std::string line, contestant.ranks[0]->ReadLine());
+    if (!absl::StartsWith(line, "store ")) return absl::UnavailableError(line);
+    master = std::string(absl::StripPrefix(line, "store "));
+  }
+  GS_ASSIGN_OR_RETURN(const std::string versions, AwaitReady(contestant));
+  std::printf("%s: %s\n", contestant.name.c_str(), versions.c_str());
+  contestant.run.set_library(options.ranks == 1 ? "pytorch" : "pytorch_ddp");
+  contestant.run.set_topology(options.ranks == 1 ? "local" : "ring");
+  if (options.ranks > 1) contestant.run.set_link("gloo");
+  return contestant;
+}
+
+// Milliseconds of a turn, per step: from the first rank's start to the last rank's end.
+absl::StatusOr<double> TakeTurn(const Contestant& contestant, int steps) {
+  for (const auto& rank : contestant.ranks) {
+    GS_RETURN_IF_ERROR(rank->WriteLine(absl::StrCat(steps)));
+  }
+  double begin = std::numeric_limits<double>::infinity();
+  double end = 0;
+  for (const auto& rank : contestant.ranks) {
+    GS_ASSIGN_OR_RETURN(const std::string line, rank->ReadLine());
+    const std::pair<std::string, std::string> words = absl::StrSplit(line, absl::MaxSplits(' ', 1));
+    double first = 0;
+    double last = 0;
+    if (!absl::SimpleAtod(words.first, &first) || !absl::SimpleAtod(words.second, &last)) {
+      return absl::DataLossError(absl::StrCat(contestant.name, " said \"", line,
+                                              "\", expected the microseconds of begin and end"));
+    }
+    begin = std::min(begin, first);
+    end = std::max(end, last);
+  }
+  return (end - begin) * 1e-3 / steps;
+}
+
+absl::Status TakeTurns(const PeerTrainingOptions& options, std::vector<Contestant>* contestants) {
+  const size_t count = contestants->size();
+  for (int round = 0; round <= options.rounds; ++round) {
+    for (size_t i = 0; i < count; ++i) {
+      Contestant& contestant = (*contestants)[(i + round) % count];
+      GS_ASSIGN_OR_RETURN(const double ms, TakeTurn(contestant, options.steps_per_round));
+      if (round > 0) contestant.step_ms.push_back(ms);
+    }
+    if (round == 0) continue;
+    std::printf("round %2d/%d:", round, options.rounds);
+    for (const Contestant& contestant : *contestants) {
+      std::printf("  %s %.1f ms", contestant.name.c_str(), contestant.step_ms.back());
+    }
+    std::printf("\n");
+    std::fflush(stdout);
+  }
+  return absl::OkStatus();
+}
+
+std::vector<double> Ratios(const std::vector<double>& numerators,
+                           const std::vector<double>& denominators) {
+  std::vector<double> ratios;
+  for (size_t i = 0; i < numerators.size(); ++i) ratios.push_back(numerators[i] / denominators[i]);
+  return ratios;
+}
+
+std::string Format(const MedianInterval& interval, int values) {
+  return absl::StrFormat("%.3f, 95 %% interval %.3f to %.3f (median of %d rounds)", interval.median,
+                         interval.low, interval.high, values);
+}
+
+void Fill(const PeerTrainingOptions& options, Contestant* contestant) {
+  proto::Run& run = contestant->run;
+  run.set_update("worker");
+  run.set_workers(options.ranks);
+  run.set_model(options.model);
+  run.set_data("synthetic");
+  run.set_batch_size(options.batch_size);
+  run.set_threads(options.threads);
+  run.set_steps(options.rounds * options.steps_per_round);
+  run.set_step_ms_p50(Percentile(contestant->step_ms, 0.5));
+  run.set_step_ms_p10(Percentile(contestant->step_ms, 0.1));
+  run.set_step_ms_p90(Percentile(contestant->step_ms, 0.9));
+  run.set_samples_per_s(1e3 * options.batch_size * options.ranks / run.step_ms_p50());
+}
+
+}  // namespace
+
+MedianInterval MedianIntervalOf(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const double n = static_cast<double>(values.size());
+  const double half = 1.96 * std::sqrt(n) / 2;
+  const auto low = static_cast<size_t>(std::max(0.0, std::floor(n / 2 - half)));
+  const auto high = static_cast<size_t>(std::min(n - 1, std::ceil(n / 2 + half)));
+  return {Percentile(values, 0.5), values[low], values[high]};
+}
+
+absl::StatusOr<std::vector<proto::Run>> RunPeerTraining(const PeerTrainingOptions& options) {
+  std::vector<Contestant> contestants;
+  if (options.ranks > 1) {
+    GS_ASSIGN_OR_RETURN(contestants.emplace_back(), StartOurs(options, "ring"));
+  }
+  GS_ASSIGN_OR_RETURN(contestants.emplace_back(), StartOurs(options, "local"));
+  absl::StatusOr<Contestant> pytorch = StartPyTorch(options);
+  if (pytorch.ok()) {
+    contestants.push_back(*std::move(pytorch));
+  } else {
+    std::printf("pytorch: %s\n", std::string(pytorch.status().message()).c_str());
+  }
+  std::printf("%s, %d ranks, batch %d and %d threads each, turns of %d steps\n",
+              options.model.c_str(), options.ranks, options.batch_size, options.threads,
+              options.steps_per_round);
+  GS_RETURN_IF_ERROR(TakeTurns(options, &contestants));
+
+  const Contestant& ours = contestants[0];
+  std::vector<proto::Run> runs;
+  for (Contestant& contestant : contestants) {
+    Fill(options, &contestant);
+    std::printf("%s: %.1f ms, %.1f samples/s\n", contestant.name.c_str(),
+                contestant.run.step_ms_p50(), contestant.run.samples_per_s());
+  }
+  for (Contestant& contestant : contestants) {
+    if (&contestant != &ours) {
+      const MedianInterval ratio = MedianIntervalOf(Ratios(contestant.step_ms, ours.step_ms));
+      contestant.run.set_peer_ratio(ratio.median);
+      const bool local = contestant.run.topology() == "local" && options.ranks > 1;
+      // Against the same processes without synchronisation, what it costs; against others, how much
+      // faster.
+      if (local) {
+        std::printf(
+            "step of %s over %s: %s\n", ours.name.c_str(), contestant.name.c_str(),
+            Format(MedianIntervalOf(Ratios(ours.step_ms, contestant.step_ms)), options.rounds)
+                .c_str());
+      } else {
+        std::printf("samples/s of %s over %s: %s\n", ours.name.c_str(), contestant.name.c_str(),
+                    Format(ratio, options.rounds).c_str());
+      }
+    }
+    runs.push_back(contestant.run);
+  }
+  return runs;
+}
+
+}  // namespace gradsync

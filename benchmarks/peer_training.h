@@ -1,0 +1,56 @@
+// Training by gradsync and by Python PyTorch, interleaved in one run.
+
+#ifndef GRADSYNC_BENCHMARKS_PEER_TRAINING_H_
+#define GRADSYNC_BENCHMARKS_PEER_TRAINING_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "proto/run_record.pb.h"
+
+namespace gradsync {
+
+struct PeerTrainingOptions {
+  std::string model = "resnet18";  // resnet18 or resnet50
+  int ranks = 1;
+  int batch_size = 128;  // per rank
+  int threads = 2;       // compute threads per rank
+  int rounds = 15;       // measured turns of each contestant
+  int steps_per_round = 3;
+  std::string python = "/usr/bin/python3";  // the Python that has torch and torchvision
+
+  std::string rank_binary;  // //benchmarks:train_rank
+  std::string script;       // pytorch_train.py
+};
+
+// The median of `values`, and its distribution-free 95 % interval from order statistics (normal
+// approximation of the binomial). At least one value.
+struct MedianInterval {
+  double median = 0;
+  double low = 0;
+  double high = 0;
+};
+MedianInterval MedianIntervalOf(std::vector<double> values);
+
+// Trains the same model, with as many processes and threads and the same batch, by
+//
+//   1 rank        gradsync (topology local); Python PyTorch
+//   more ranks    gradsync over the ring in shared memory; as many processes of gradsync that do
+//                 not synchronise (topology local); PyTorch DDP over Gloo
+//
+// The processes of all contestants live side by side and take turns of a few steps, in an order
+// that changes from round to round, so that the machine's drift hits all alike; whoever has no turn
+// sleeps. A turn takes from the first rank's start to the last rank's end. Prints a line per round,
+// then medians and, from the ratios of each round, how gradsync compares. The first round is for
+// warming up.
+//
+// Records: one run per contestant; peer_ratio is the median of its time over that of the first
+// contestant. A peer that cannot run is said to, and left out.
+// Errors: UNAVAILABLE when a process of ours ends early.
+absl::StatusOr<std::vector<proto::Run>> RunPeerTraining(const PeerTrainingOptions& options);
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_BENCHMARKS_PEER_TRAINING_H_

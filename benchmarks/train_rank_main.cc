@@ -1,0 +1,159 @@
+// One rank of a training contestant of //benchmarks:peers, which starts it; not for people.
+//
+// Rank 0 of several first prints "store HOST:PORT", for the others' --master. Each then prints
+// "ready ..." and from there on answers lines with a number of steps with the turn's first and last
+// microsecond on the host's monotonic clock. Ends at end of file.
+
+#include <time.h>
+
+#include <cstdio>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/status/status.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "base/flags.h"
+#include "base/keep_memory.h"
+#include "base/status_macros.h"
+#include "benchmarks/meet_ranks.h"
+#include "links/grpc_store.h"
+#include "sync/side_channel.h"
+#include "train/trainer.h"
+#include "worker/sync_factory.h"
+
+ABSL_FLAG(int, rank, 0, "of this process");
+ABSL_FLAG(int, world_size, 1, "number of ranks");
+ABSL_FLAG(std::string, master, "127.0.0.1:0", "host:port of the store, which rank 0 holds");
+ABSL_FLAG(std::vector<std::string>, servers, {}, "parameter servers, host:port,...");
+ABSL_FLAG(std::string, topology, "local", "local, ring or ps");
+ABSL_FLAG(std::string, link, "auto", "as //worker has it");
+ABSL_FLAG(std::string, update, "worker", "worker or owner");
+ABSL_FLAG(std::string, model, "resnet18", "as //worker has it");
+ABSL_FLAG(int, batch_size, 32, "samples per rank and step");
+ABSL_FLAG(int, threads, 1, "compute threads of a rank");
+ABSL_FLAG(int64_t, bucket_bytes, gradsync::PlanOptions().bucket_bytes, "as //worker has it");
+
+namespace gradsync {
+namespace {
+
+constexpr absl::Duration kTimeout = absl::Seconds(120);
+constexpr int64_t kEndless = int64_t{1} << 40;  // steps
+
+double MonotonicMicroseconds() {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<double>(now.tv_sec) * 1e6 + static_cast<double>(now.tv_nsec) * 1e-3;
+}
+
+SyncOptions SyncFromFlags() {
+  SyncOptions options;
+  options.topology = absl::GetFlag(FLAGS_topology);
+  options.link = absl::GetFlag(FLAGS_link);
+  options.update = absl::GetFlag(FLAGS_update);
+  options.servers = absl::GetFlag(FLAGS_servers);
+  return options;
+}
+
+TrainerOptions TrainerFromFlags(bool synchronised) {
+  TrainerOptions options;
+  options.model.name = absl::GetFlag(FLAGS_model);
+  options.batch_size = absl::GetFlag(FLAGS_batch_size);
+  options.threads = absl::GetFlag(FLAGS_threads);
+  options.steps = kEndless;
+  options.synchronised = synchronised;
+  options.recipe.base = 0.05;
+  options.plan.bucket_bytes = absl::GetFlag(FLAGS_bucket_bytes);
+  options.timeout = kTimeout;
+  OptimizerGroup group;
+  group.momentum = 0.9;
+  group.weight_decay = 5e-4;
+  options.optimizer.groups = {group};
+  return options;
+}
+
+// The parent's turns. Not an error: it has closed our standard input.
+class Turns {
+ public:
+  // Waits for the next turn; false when there is none.
+  bool Begin() {
+    std::string line;
+    if (!std::getline(std::cin, line) || !absl::SimpleAtoi(line, &left_) || left_ < 1) return false;
+    begin_ = MonotonicMicroseconds();
+    return true;
+  }
+
+  // After each step; false when there is no next one.
+  bool StepDone() {
+    if (--left_ > 0) return true;
+    std::printf("%.1f %.1f\n", begin_, MonotonicMicroseconds());
+    std::fflush(stdout);
+    return Begin();
+  }
+
+ private:
+  int left_ = 0;
+  double begin_ = 0;
+};
+
+absl::StatusOr<WorkerGroup> Meet(std::unique_ptr<GrpcStoreServer>* store_server) {
+  WorkerGroup group;
+  if (absl::GetFlag(FLAGS_topology) == "local") return group;
+  MeetOptions meet;
+  meet.rank = absl::GetFlag(FLAGS_rank);
+  meet.world_size = absl::GetFlag(FLAGS_world_size);
+  meet.master = absl::GetFlag(FLAGS_master);
+  meet.run_id = "peers";
+  meet.timeout = kTimeout;
+  GS_ASSIGN_OR_RETURN(group, MeetRanks(meet, store_server));
+  if (*store_server != nullptr) {
+    std::printf("store 127.0.0.1:%d\n", (*store_server)->port());
+    std::fflush(stdout);
+  }
+  return group;
+}
+
+absl::Status RunRank() {
+  SyncOptions sync_options = SyncFromFlags();
+  GS_RETURN_IF_ERROR(ValidateSyncOptions(sync_options));
+  const TrainerOptions options = TrainerFromFlags(sync_options.topology != "local");
+  std::unique_ptr<GrpcStoreServer> store_server;
+  GS_ASSIGN_OR_RETURN(const WorkerGroup group, Meet(&store_server));
+  GS_ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer,
+                      Trainer::Create(options, group.rank, group.world_size));
+  if (sync_options.topology != "local") {
+    GS_ASSIGN_OR_RETURN(sync_options.link, ChooseLink(sync_options, group));
+  }
+  GS_ASSIGN_OR_RETURN(const std::unique_ptr<GradientSync> sync,
+                      CreateGradientSync(sync_options, group));
+  SideChannel side_channel(group, "peers");
+  GS_RETURN_IF_ERROR(trainer->Bind(sync.get(), &side_channel));
+  std::printf("ready gradsync %s %s\n", sync_options.topology.c_str(),
+              ResolvedLink(sync_options).c_str());
+  std::fflush(stdout);
+  Turns turns;
+  // Nothing follows the last turn: the ranks may end in any order.
+  if (!turns.Begin()) std::_Exit(0);
+  return trainer
+      ->Run([&](const StepReport&) {
+        if (!turns.StepDone()) std::_Exit(0);
+      })
+      .status();
+}
+
+}  // namespace
+}  // namespace gradsync
+
+int main(int argc, char** argv) {
+  gradsync::KeepFreedMemory();  // as //worker does
+  gradsync::ParseFlagsOrExit(argc, argv, {"train_rank: started by peers."});
+  const absl::Status status = gradsync::RunRank();
+  if (status.ok()) return 0;
+  std::fprintf(stderr, "peers: rank %d: %s\n", absl::GetFlag(FLAGS_rank),
+               status.ToString().c_str());
+  return absl::IsInvalidArgument(status) ? 2 : 1;
+}
