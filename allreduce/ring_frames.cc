@@ -71,11 +71,6 @@ bool IsStep(const proto::FrameHeader& header, const StepOptions& step) {
          theirs.inverse_loss_scale() == step.inverse_loss_scale;
 }
 
-std::string DescribeStep(const StepOptions& step) {
-  return absl::StrCat("step ", step.step, " (lr ", step.lr, ", max_norm ", step.max_norm,
-                      ", inverse_loss_scale ", step.inverse_loss_scale, ")");
-}
-
 std::string DescribeStep(const proto::Step& step) {
   return absl::StrCat("step ", step.number(), " (lr ", step.lr(), ", max_norm ", step.max_norm(),
                       ", inverse_loss_scale ", step.inverse_loss_scale(), ")");

@@ -21,8 +21,7 @@ proto::FrameHeader RingHeader(proto::FrameHeader::Kind kind, const StepOptions& 
 // Whether the sender's step is `step`, options included.
 bool IsStep(const proto::FrameHeader& header, const StepOptions& step);
 
-// "step 3 (lr 0.1, max_norm 0, inverse_loss_scale 1)", for errors.
-std::string DescribeStep(const StepOptions& step);
+// As DescribeStep() of plan/step_options.h.
 std::string DescribeStep(const proto::Step& step);
 
 // "REDUCE of bucket 3 slot 7", for errors.

@@ -3,9 +3,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/types/span.h"
-#include "allreduce/clip_scale.h"
 #include "allreduce/ring_frames.h"
+#include "plan/clip_scale.h"
 
 namespace gradsync {
 
@@ -52,12 +51,11 @@ absl::optional<double> RingNorm::TakeScale() {
   for (size_t rank = 0; rank < squares_.size(); ++rank) {
     if (owned_[rank] > 0 && squares_[rank] == nullptr) return absl::nullopt;
   }
-  std::vector<absl::Span<const double>> squares;
-  for (const Numbers& numbers : squares_) {
-    squares.push_back(numbers != nullptr ? absl::MakeConstSpan(*numbers)
-                                         : absl::Span<const double>());
-  }
-  const double scale = ClipScale(plan_, step_.max_norm, squares);
+  std::vector<size_t> next(squares_.size(), 0);
+  const double scale = ClipScale(plan_, step_.max_norm, [&](SegmentId id) {
+    const int owner = plan_.buckets()[id.bucket].layout.chunk_of(id.slot);
+    return (*squares_[owner])[next[owner]++];
+  });
   for (Numbers& numbers : squares_) numbers = nullptr;
   return scale;
 }

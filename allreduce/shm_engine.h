@@ -2,58 +2,39 @@
 #define GRADSYNC_ALLREDUCE_SHM_ENGINE_H_
 
 #include <atomic>
-#include <cstdint>
 #include <functional>
 #include <memory>
-#include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
-#include "absl/time/time.h"
-#include "absl/types/optional.h"
-#include "absl/types/span.h"
 #include "allreduce/ring_owner.h"
-#include "base/mutex.h"
 #include "links/window.h"
-#include "links/window_signals.h"
+#include "links/window_group.h"
+#include "links/window_owner.h"
 #include "plan/plan.h"
-#include "plan/shard_map.h"
 #include "plan/step_options.h"
-#include "plan/window_layout.h"
-#include "sync/flat_buckets.h"
 #include "sync/sync_handle.h"
 #include "sync/update_site.h"
+#include "sync/window_worker.h"
 #include "sync/wire_stats.h"
 
 namespace gradsync {
 
 struct ShmEngineOptions {
-  Plan plan;
+  std::shared_ptr<const WindowGroup> group;  // without servers
   int rank = 0;
   UpdateSite update_site = UpdateSite::kWorker;
-  std::vector<std::shared_ptr<Window>> windows;  // by rank, laid out as ShmLayout() says
+  std::vector<std::shared_ptr<Window>> windows;  // by rank
   // Something went wrong on this rank. Must not block; Halt() and Fail() follow.
   std::function<void(absl::Status)> report;
 };
 
-// Layout of the windows of all ranks.
-WindowLayout ShmLayout(const Plan& plan);
-
-// One rank's part in an exchange over memory that all ranks map. Rank c owns chunk c of each
-// stripe. A launch marks this rank's gradient as ready; when all ranks' are, each owner folds its
-// chunks from everybody's gradients, in the plan's order, and stores the results into everybody's
-// buffers, in one pass:
+// One rank's part in an exchange over memory that all ranks map: both halves, the worker's
+// (sync/window_worker.h) and, for chunk `rank` of each stripe, the owner's (links/window_owner.h).
 //
-//   kWorker   the mean, into all gradients;
-//   kOwner    the mean into the own gradient, then the updated parameters into all parameters.
-//
-// An exchange is complete at a rank when all owners are done with it: only then is its gradient no
-// longer read and its result whole. When a step clips (max_norm > 0, kOwner), owners keep their
-// means to the step's end, read each other's sums of squares, then update.
-//
-// A thread of this object does the owner's part, and sleeps while there is none. Thread-safe.
+// A thread of this object does both, and sleeps while there is nothing to do. Thread-safe.
 class ShmEngine {
  public:
   explicit ShmEngine(ShmEngineOptions options);
@@ -64,22 +45,12 @@ class ShmEngine {
   ShmEngine(const ShmEngine&) = delete;
   ShmEngine& operator=(const ShmEngine&) = delete;
 
-  // As GradientSync::Launch(); the caller has checked the order.
-  SyncHandle Launch(const StepOptions& step, int bucket);
-
-  // A launch that is refused: reports `error`, and the handle resolves when the failure is settled.
-  SyncHandle Refuse(absl::Status error);
-
-  // Copies rank 0's parameters here. The caller sees to it that meanwhile nothing is launched.
-  void PullParameters();
-
-  // Nothing completes from here on: handles, those of later launches too, wait for Fail(), which
-  // must follow.
+  // As those of WindowWorker.
+  SyncHandle Launch(const StepOptions& step, int bucket) { return worker_.Launch(step, bucket); }
+  SyncHandle Refuse(absl::Status error) { return worker_.Refuse(std::move(error)); }
+  void PullParameters() { worker_.PullParameters(); }
   void Halt();
-
-  // Ends everything: open handles, and all later ones, resolve with `status`, which is not OK. The
-  // first call counts.
-  void Fail(absl::Status status);
+  void Fail(const absl::Status& status);
 
   // Halts, and waits for the thread. Must not be called from `report`.
   void Stop();
@@ -88,60 +59,15 @@ class ShmEngine {
   WireStats wire_stats() const;
 
  private:
-  struct OpenBucket {
-    StepOptions step;
-    absl::optional<SyncPromise> promise;
-  };
-  // What the other owners store into this rank's memory in one exchange.
-  struct Incoming {
-    int64_t bytes = 0;
-    int64_t messages = 0;
-  };
-
   void Loop();
-  bool CanExchange() const;
-  bool CanResolve() const;
-  absl::Duration Patience() const;
-  void Exchange();
-  void ExchangeChunk(const StepOptions& step, SegmentId id);
-  void Clip(const StepOptions& step);
-  void UpdateAndStore(const StepOptions& step, SegmentId id);
-  void CountStored(int64_t bytes);
-  void ResolveComplete();
-  absl::Status CheckNotes() const;
-
-  int world_size() const { return options_.plan.world_size(); }
   bool halted() const { return halted_.load(std::memory_order_acquire); }
-  bool clips(const StepOptions& step) const {
-    return options_.update_site == UpdateSite::kOwner && step.max_norm > 0;
-  }
 
-  const ShmEngineOptions options_;
-  const int buckets_;
-  std::vector<std::vector<BucketMemory>> memory_;  // by rank, by bucket
-  std::vector<absl::Span<double>> squares_;        // by rank
-  std::vector<Incoming> incoming_;                 // by bucket
-  WindowSignals signals_;
+  const std::function<void(absl::Status)> report_;
+  GroupWindows windows_;
   RingOwner owner_;
+  WindowOwner reducer_;
+  WindowWorker worker_;
   std::atomic<bool> halted_{false};
-  std::atomic<int64_t> launched_{0};
-  std::atomic<int64_t> tx_bytes_{0};
-  std::atomic<int64_t> rx_bytes_{0};
-  std::atomic<int64_t> tx_messages_{0};
-  std::atomic<int64_t> rx_messages_{0};
-
-  // Of the thread. Launches are numbered from 1.
-  int64_t exchanged_ = 0;
-  int64_t resolved_ = 0;
-  uint32_t measured_ = 0;
-  std::vector<const float*> ins_;
-  std::vector<float*> outs_;
-
-  Mutex mutex_;
-  absl::Status failed_ ABSL_GUARDED_BY(mutex_);
-  std::vector<OpenBucket> open_ ABSL_GUARDED_BY(mutex_);  // by bucket
-  std::vector<SyncPromise> refused_ ABSL_GUARDED_BY(mutex_);
-
   std::thread thread_;  // last: uses all of the above
 };
 

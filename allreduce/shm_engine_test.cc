@@ -8,6 +8,8 @@
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "links/step_note.h"
+#include "links/window_group.h"
 
 namespace gradsync {
 namespace {
@@ -34,8 +36,9 @@ class ShmEngineTest : public ::testing::Test {
  protected:
   ShmEngineTest()
       : plan_(MakePlan()),
-        windows_{*Window::Create(ShmLayout(plan_).bytes()),
-                 *Window::Create(ShmLayout(plan_).bytes())},
+        group_(std::make_shared<const WindowGroup>(plan_)),
+        windows_{*Window::Create(group_->Layout(0).bytes()),
+                 *Window::Create(group_->Layout(1).bytes())},
         other_({Control(0), Control(1)}, 1, {0, 2}, {0, 2}),
         engine_(Options()) {
     for (int rank : {0, 1}) {
@@ -49,7 +52,7 @@ class ShmEngineTest : public ::testing::Test {
 
   ShmEngineOptions Options() {
     ShmEngineOptions options;
-    options.plan = plan_;
+    options.group = group_;
     options.rank = 0;
     options.windows = windows_;
     options.report = [this](absl::Status status) { reported_.Resolve(std::move(status)); };
@@ -60,18 +63,13 @@ class ShmEngineTest : public ::testing::Test {
     return reinterpret_cast<WindowControl*>(windows_[rank]->data());
   }
   float* Grad(int rank, int bucket) {
-    return reinterpret_cast<float*>(windows_[rank]->data() + ShmLayout(plan_).grad_offset(bucket));
+    return reinterpret_cast<float*>(windows_[rank]->data() +
+                                    group_->Layout(rank).grad_offset(bucket));
   }
 
   // Launches of bucket 0, then 1, as rank 1 would announce them.
   void OtherLaunches(const StepOptions& step, uint32_t launches) {
-    uint64_t lr;
-    static_assert(sizeof(lr) == sizeof(step.lr));
-    __builtin_memcpy(&lr, &step.lr, sizeof(lr));
-    std::array<uint64_t, 4> note = other_.note(0);
-    note[0] = static_cast<uint64_t>(step.step);
-    note[1] = lr;
-    other_.SetNote(note);
+    other_.SetNote(NoteOf(step));
     other_.Advance(WindowControl::kReady, launches);
   }
 
@@ -80,6 +78,7 @@ class ShmEngineTest : public ::testing::Test {
   }
 
   const Plan plan_;
+  const std::shared_ptr<const WindowGroup> group_;
   const std::vector<std::shared_ptr<Window>> windows_;
   SyncPromise reported_{"a report"};
   WindowSignals other_;

@@ -15,6 +15,7 @@
 #include "base/status_macros.h"
 #include "links/in_memory_store.h"
 #include "links/window.h"
+#include "links/window_group.h"
 #include "links/window_mesh.h"
 #include "optim/state_mapping.h"
 #include "sync/agree_on_plan.h"
@@ -50,7 +51,7 @@ class ShmRingGradientSync : public GradientSync {
  private:
   absl::Status MakeWindow(const Plan& plan);
   absl::StatusOr<std::vector<std::string>> ExchangeAddresses(const Plan& plan, absl::Time deadline);
-  absl::Status MakeEngine(const Plan& plan, absl::Time deadline);
+  absl::Status MakeEngine(absl::Time deadline);
   std::vector<GradBucket> Buckets(const Plan& plan) const;
   absl::Status CheckUsable() const;
   void Report(absl::Status status);
@@ -65,6 +66,7 @@ class ShmRingGradientSync : public GradientSync {
   bool bound_ = false;      // Bind() was called and succeeded
   bool bind_called_ = false;
   bool left_ = false;
+  std::shared_ptr<const WindowGroup> window_group_;
   std::shared_ptr<Window> window_;
 
   // What OnFailure(), which runs on a thread of group_error_, ends.
@@ -114,7 +116,7 @@ absl::StatusOr<std::vector<GradBucket>> ShmRingGradientSync::Bind(const Plan& pl
     const absl::Status connected = mesh_->Connect(*addresses, deadline);
     if (!connected.ok()) return Failed(connected);
   }
-  const absl::Status made = MakeEngine(plan, deadline);
+  const absl::Status made = MakeEngine(deadline);
   if (!made.ok()) return Failed(made);
   bound_ = true;
   return Buckets(plan);
@@ -122,13 +124,12 @@ absl::StatusOr<std::vector<GradBucket>> ShmRingGradientSync::Bind(const Plan& pl
 
 absl::Status ShmRingGradientSync::MakeWindow(const Plan& plan) {
   const WorkerGroup& group = options_.group;
-  const size_t bytes = static_cast<size_t>(ShmLayout(plan).bytes());
+  window_group_ = std::make_shared<const WindowGroup>(plan);
+  const size_t bytes = static_cast<size_t>(window_group_->Layout(group.rank).bytes());
   GS_ASSIGN_OR_RETURN(window_, Window::Create(bytes));
   if (group.world_size == 1) return absl::OkStatus();
   WindowMeshOptions options;
-  for (int rank = 0; rank < group.world_size; ++rank) {
-    options.members.push_back({absl::StrCat("rank ", rank), true, bytes});
-  }
+  options.members = window_group_->MeshMembers();
   options.self = group.rank;
   options.greeting = absl::StrCat(group.Key("shm"), " plan ", plan.fingerprint());
   options.window = window_;
@@ -179,9 +180,9 @@ absl::StatusOr<std::vector<std::string>> ShmRingGradientSync::ExchangeAddresses(
   return addresses;
 }
 
-absl::Status ShmRingGradientSync::MakeEngine(const Plan& plan, absl::Time deadline) {
+absl::Status ShmRingGradientSync::MakeEngine(absl::Time deadline) {
   ShmEngineOptions options;
-  options.plan = plan;
+  options.group = window_group_;
   options.rank = options_.group.rank;
   options.update_site = options_.update_site;
   for (int rank = 0; rank < options_.group.world_size; ++rank) {
@@ -198,7 +199,7 @@ absl::Status ShmRingGradientSync::MakeEngine(const Plan& plan, absl::Time deadli
 }
 
 std::vector<GradBucket> ShmRingGradientSync::Buckets(const Plan& plan) const {
-  const WindowLayout layout = ShmLayout(plan);
+  const WindowLayout layout = window_group_->Layout(options_.group.rank);
   const auto flat = [&](int64_t offset, int64_t numel) {
     return at::from_blob(
         window_->data() + offset, {numel}, [window = window_](void*) {}, at::kFloat);

@@ -37,6 +37,11 @@ struct WindowControl {
 static_assert(std::atomic<uint32_t>::is_always_lock_free &&
               std::atomic<uint64_t>::is_always_lock_free);
 
+// Before it sleeps, a member that has something under way looks for this long: a wake-up costs
+// about as much, and the others are often that close. Longer would take the core from one that has
+// to compute or to fold.
+constexpr absl::Duration kWindowSpin = absl::Microseconds(20);
+
 // One member's view of all members' control words. Counters only grow, and wrap around.
 //
 // A member that advances a counter wakes the others only when it was the last one to get there, so

@@ -5,6 +5,7 @@
 #define GRADSYNC_PLAN_STEP_OPTIONS_H_
 
 #include <cstdint>
+#include <string>
 
 namespace gradsync {
 
@@ -25,6 +26,9 @@ struct StepOptions {
   }
   friend bool operator!=(const StepOptions& a, const StepOptions& b) { return !(a == b); }
 };
+
+// "step 3 (lr 0.1, max_norm 0, inverse_loss_scale 1)", for errors.
+std::string DescribeStep(const StepOptions& step);
 
 }  // namespace gradsync
 

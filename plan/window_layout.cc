@@ -10,10 +10,19 @@ int64_t RoundUp(int64_t bytes, int64_t unit) { return (bytes + unit - 1) / unit 
 
 }  // namespace
 
+WindowLayout WindowLayout::OfServer(int64_t chunks, int64_t control_bytes) {
+  WindowLayout layout;
+  layout.squares_ = chunks;
+  layout.squares_offset_ = RoundUp(control_bytes, kLine);
+  layout.bytes_ =
+      RoundUp(layout.squares_offset_ + chunks * static_cast<int64_t>(sizeof(double)), kPage);
+  return layout;
+}
+
 WindowLayout::WindowLayout(const Plan& plan, int64_t control_bytes) {
-  for (const BucketPlan& bucket : plan.buckets()) squares_ += bucket.layout.stripes();
-  squares_offset_ = RoundUp(control_bytes, kLine);
-  bytes_ = RoundUp(squares_offset_ + squares_ * static_cast<int64_t>(sizeof(double)), kPage);
+  int64_t chunks = 0;
+  for (const BucketPlan& bucket : plan.buckets()) chunks += bucket.layout.stripes();
+  *this = OfServer(chunks, control_bytes);
   for (const BucketPlan& bucket : plan.buckets()) {
     grads_.push_back(bytes_);
     bytes_ += RoundUp(bucket.bytes(), kPage);

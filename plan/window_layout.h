@@ -1,4 +1,4 @@
-// Where things lie in a worker's window: memory that other processes of its host map.
+// Where things lie in a window: memory that other processes of its host map. A worker's:
 //
 //   control words | sums of squares | bucket 0: grad, param | bucket 1: grad, param | ...
 //
@@ -25,7 +25,11 @@ class WindowLayout {
   // For a window whose control words take `control_bytes`.
   WindowLayout(const Plan& plan, int64_t control_bytes);
 
-  // One double per chunk that the window's rank owns: at most this many.
+  // The window of a parameter server that owns `chunks`: it has control words and sums of squares
+  // only.
+  static WindowLayout OfServer(int64_t chunks, int64_t control_bytes);
+
+  // One double per chunk that the window's member owns: at most this many.
   int64_t squares() const { return squares_; }
   int64_t squares_offset() const { return squares_offset_; }
 

@@ -15,6 +15,7 @@ struct HandleState {
 
   const std::string what;
   Mutex mutex;
+  int64_t step ABSL_GUARDED_BY(mutex) = -1;  // of a series; -1: in no series
   CondVar changed;
   bool resolved ABSL_GUARDED_BY(mutex) = false;
   absl::Status status ABSL_GUARDED_BY(mutex);
@@ -27,7 +28,8 @@ absl::Status SyncHandle::Wait(absl::Time deadline) const {
   while (!state_->resolved) {
     if (!state_->changed.WaitWithDeadline(&state_->mutex, deadline) || state_->resolved) continue;
     return absl::DeadlineExceededError(
-        absl::StrCat(state_->what, " is not complete at its deadline"));
+        absl::StrCat(state_->what, state_->step < 0 ? "" : absl::StrCat(" of step ", state_->step),
+                     " is not complete at its deadline"));
   }
   return state_->status;
 }
@@ -46,6 +48,23 @@ void SyncPromise::Resolve(absl::Status status) const {
   state_->resolved = true;
   state_->status = std::move(status);
   state_->changed.SignalAll();
+}
+
+SyncPromiseSeries::SyncPromiseSeries(const std::string& what)
+    : promises_{SyncPromise(what), SyncPromise(what)} {
+  current().Resolve(absl::OkStatus());
+}
+
+const SyncPromise& SyncPromiseSeries::Begin(int64_t step) {
+  current_ ^= 1;
+  SyncPromise& promise = promises_[current_];
+  // Nobody else can make it more than one: handles come from here.
+  if (promise.state_.use_count() > 1) promise = SyncPromise(promise.state_->what);
+  MutexLock lock(&promise.state_->mutex);
+  promise.state_->step = step;
+  promise.state_->resolved = false;
+  promise.state_->status = absl::OkStatus();
+  return promise;
 }
 
 SyncHandle ResolvedHandle(absl::Status status) {

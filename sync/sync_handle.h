@@ -3,7 +3,9 @@
 #ifndef GRADSYNC_SYNC_SYNC_HANDLE_H_
 #define GRADSYNC_SYNC_SYNC_HANDLE_H_
 
+#include <cstdint>
 #include <memory>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
@@ -44,7 +46,28 @@ class SyncPromise {
   void Resolve(absl::Status status) const;
 
  private:
+  friend class SyncPromiseSeries;
+
   std::shared_ptr<internal::HandleState> state_;
+};
+
+// The promises of an exchange that every step makes anew, one after the other. What a promise needs
+// is used again when no handle refers to it any more, so that in the long run nothing is allocated
+// where callers keep the handles of at most one step. Not thread-safe.
+class SyncPromiseSeries {
+ public:
+  // `what` as for SyncPromise, without the step, e.g. "bucket 3".
+  explicit SyncPromiseSeries(const std::string& what);
+
+  // Begins the promise of `step`. The one before must be resolved.
+  const SyncPromise& Begin(int64_t step);
+
+  // The one begun last; resolved if none was.
+  const SyncPromise& current() const { return promises_[current_]; }
+
+ private:
+  SyncPromise promises_[2];  // a caller may hold one step's handle until it has the next one's
+  int current_ = 0;
 };
 
 // A handle that is resolved from the start.

@@ -1,0 +1,93 @@
+// Who shares windows in a job, and what each has in its own.
+
+#ifndef GRADSYNC_LINKS_WINDOW_GROUP_H_
+#define GRADSYNC_LINKS_WINDOW_GROUP_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/types/optional.h"
+#include "absl/types/span.h"
+#include "links/window.h"
+#include "links/window_mesh.h"
+#include "links/window_signals.h"
+#include "plan/plan.h"
+#include "plan/shard_map.h"
+#include "plan/window_layout.h"
+
+namespace gradsync {
+
+// Members are the workers, by rank, and after them the servers if there are any. Every chunk has
+// one *owner*: without servers rank c owns chunk c of each stripe, as a ring ends them; with
+// servers the shard map says which. Immutable, hence thread-safe.
+class WindowGroup {
+ public:
+  // A ring; parameter servers. `shards` must be made from `plan`.
+  explicit WindowGroup(const Plan& plan) : plan_(plan) {}
+  WindowGroup(const Plan& plan, const ShardMap& shards) : plan_(plan), shards_(shards) {}
+
+  const Plan& plan() const { return plan_; }
+  int workers() const { return plan_.world_size(); }
+  int members() const { return owners().last; }
+  WindowSignals::Keepers owners() const;
+
+  // Member that owns the chunk.
+  int owner(SegmentId id) const;
+
+  // Chunks that `member` owns and that are not empty, in order of bucket and slot.
+  std::vector<SegmentId> OwnedChunks(int member) const;
+
+  WindowLayout Layout(int member) const;
+
+  // "rank 3" or "server 1".
+  std::string Name(int member) const;
+
+  // For WindowMesh: all members are linked with all, so that everybody sees who is ready, and
+  // notices who is gone.
+  std::vector<WindowMeshOptions::Member> MeshMembers() const;
+
+ private:
+  const Plan plan_;
+  const absl::optional<ShardMap> shards_;
+};
+
+// The windows of all members, mapped here, as member `self` uses them. Constant and thread-safe;
+// the memory itself is the users' to synchronise, by signals().
+class GroupWindows {
+ public:
+  // `windows` by member, each of the size that the group's Layout() gives.
+  GroupWindows(std::shared_ptr<const WindowGroup> group, int self,
+               std::vector<std::shared_ptr<Window>> windows);
+
+  const WindowGroup& group() const { return *group_; }
+  const Plan& plan() const { return group_->plan(); }
+  int self() const { return self_; }
+  const Window& window(int member) const { return *windows_[member]; }
+  WindowSignals& signals() { return signals_; }
+
+  // Flat buffers of a worker's bucket.
+  float* grad(int rank, int bucket) const { return buckets_[rank][bucket].grad; }
+  float* param(int rank, int bucket) const { return buckets_[rank][bucket].param; }
+
+  // One for each of the member's chunks.
+  absl::Span<double> squares(int member) const { return squares_[member]; }
+
+ private:
+  struct Bucket {
+    float* grad;
+    float* param;
+  };
+
+  const std::shared_ptr<const WindowGroup> group_;
+  const int self_;
+  const std::vector<std::shared_ptr<Window>> windows_;
+  std::vector<std::vector<Bucket>> buckets_;  // by rank, by bucket
+  std::vector<absl::Span<double>> squares_;   // by member
+  WindowSignals signals_;
+};
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_LINKS_WINDOW_GROUP_H_

@@ -1,0 +1,97 @@
+// The worker's half of an exchange over windows: of a rank in a ring, or of a worker with parameter
+// servers. The owner's half is links/window_owner.h.
+
+#ifndef GRADSYNC_SYNC_WINDOW_WORKER_H_
+#define GRADSYNC_SYNC_WINDOW_WORKER_H_
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "base/mutex.h"
+#include "links/window_group.h"
+#include "plan/step_options.h"
+#include "sync/sync_handle.h"
+#include "sync/wire_stats.h"
+
+namespace gradsync {
+
+// Tells the owners which gradients are complete, and resolves the handle of a bucket when all
+// owners are done with it: only then is the own gradient no longer read and the result whole.
+//
+// CanResolve() and Resolve() belong to one thread, the caller's, which also waits (patience());
+// PullParameters() needs that nothing is launched meanwhile; the rest is thread-safe. Nothing
+// blocks. A step allocates nothing.
+class WindowWorker {
+ public:
+  // `windows` must outlive this object. `report` hears what went wrong here; it must not block, and
+  // Halt() and Fail() follow.
+  WindowWorker(GroupWindows* windows, std::function<void(absl::Status)> report);
+
+  // As GradientSync::Launch(); the caller has checked the order.
+  SyncHandle Launch(const StepOptions& step, int bucket);
+
+  // A launch that is refused: reports `error`, and the handle resolves when the failure is settled.
+  SyncHandle Refuse(absl::Status error);
+
+  // Copies rank 0's parameters here.
+  void PullParameters();
+
+  // Whether the next handle is to be resolved.
+  bool CanResolve() const;
+
+  // Resolves all that are.
+  void Resolve();
+
+  // How long to look before sleeping.
+  absl::Duration patience() const {
+    return launched_.load(std::memory_order_acquire) > resolved_ ? kWindowSpin
+                                                                 : absl::ZeroDuration();
+  }
+
+  // Nothing completes from here on: handles, those of later launches too, wait for Fail(), which
+  // must follow.
+  void Halt();
+
+  // Ends everything: open handles, and all later ones, resolve with `status`, which is not OK. The
+  // first call counts.
+  void Fail(const absl::Status& status);
+
+  // Of parameters pulled, by or from this rank, and of what owners stored into its window.
+  WireStats wire_stats() const;
+
+ private:
+  // What the owners store into this rank's memory in one exchange, but for this rank itself.
+  struct Incoming {
+    int64_t bytes = 0;
+    int64_t messages = 0;
+  };
+
+  bool halted() const { return halted_.load(std::memory_order_acquire); }
+  int workers() const { return windows_.group().workers(); }
+
+  GroupWindows& windows_;
+  const std::function<void(absl::Status)> report_;
+  std::vector<Incoming> incoming_;  // by bucket
+  std::atomic<bool> halted_{false};
+  std::atomic<int64_t> launched_{0};
+  std::atomic<int64_t> tx_bytes_{0};
+  std::atomic<int64_t> rx_bytes_{0};
+  std::atomic<int64_t> tx_messages_{0};
+  std::atomic<int64_t> rx_messages_{0};
+
+  int64_t resolved_ = 0;  // of the thread that resolves
+
+  Mutex mutex_;
+  absl::Status failed_ ABSL_GUARDED_BY(mutex_);
+  std::vector<SyncPromiseSeries> promises_ ABSL_GUARDED_BY(mutex_);  // by bucket
+  std::vector<SyncPromise> refused_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_SYNC_WINDOW_WORKER_H_
