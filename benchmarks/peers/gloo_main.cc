@@ -1,6 +1,6 @@
-// One rank of an allreduce by Gloo itself, without LibTorch around it, over TCP on loopback. Variants: "options_ring"
-// (what c10d's process group uses) and "options_bcube" of gloo::allreduce(), and the older classes "ring",
-// "ring_chunked", "halving_doubling" and "bcube".
+// One rank of an allreduce by Gloo itself, without LibTorch around it, over TCP on loopback.
+// Variants: "options_ring" (what c10d's process group uses) and "options_bcube" of
+// gloo::allreduce(), and the older classes "ring", "ring_chunked", "halving_doubling" and "bcube".
 
 #include <exception>
 #include <functional>
@@ -40,8 +40,8 @@ std::function<void()> ByOptions(const std::shared_ptr<gloo::Context>& context,
 template <typename Algorithm>
 std::function<void()> ByClass(const std::shared_ptr<gloo::Context>& context, float* data,
                               size_t floats) {
-  const auto algorithm = std::make_shared<Algorithm>(context, std::vector<float*>{data},
-                                                     static_cast<int>(floats));
+  const auto algorithm =
+      std::make_shared<Algorithm>(context, std::vector<float*>{data}, static_cast<int>(floats));
   return [algorithm] { algorithm->run(); };
 }
 
@@ -72,9 +72,8 @@ absl::Status RunRank(const PeerRankOptions& options) {
   gloo::rendezvous::FileStore store(options.folder);
   const auto context =
       std::make_shared<gloo::rendezvous::Context>(options.rank, options.world_size);
-  context->connectFullMesh(store,
-                           std::shared_ptr<gloo::transport::Device>(
-                               gloo::transport::tcp::CreateDevice(address)));
+  std::shared_ptr<gloo::transport::Device> device = gloo::transport::tcp::CreateDevice(address);
+  context->connectFullMesh(store, device);
   const int64_t floats = options.bytes / 4;
   PeerBuffer buffer(floats);
   const auto allreduce =

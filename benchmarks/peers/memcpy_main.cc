@@ -1,5 +1,5 @@
-// One rank of the memory ceiling: copies as many bytes as an exchange has from one buffer to another, at the same time
-// as the other ranks do.
+// One rank of the memory ceiling: copies as many bytes as an exchange has from one buffer to
+// another, at the same time as the other ranks do.
 
 #include <cstring>
 

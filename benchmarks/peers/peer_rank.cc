@@ -122,8 +122,8 @@ class Measurement {
     std::vector<float> found(kBlock);
     const int n = options_.world_size;
     const bool sum = exchange_.result == PeerResult::kSum;
-    const int source = exchange_.result == PeerResult::kOwnInput ? options_.rank
-                                                                 : (options_.rank + n - 1) % n;
+    const int source =
+        exchange_.result == PeerResult::kOwnInput ? options_.rank : (options_.rank + n - 1) % n;
     const float scale = sum ? 1.0f / static_cast<float>(n) : 1.0f;
     for (int64_t at = 0; at < size_; at += kBlock) {
       const size_t size = static_cast<size_t>(std::min(kBlock, size_ - at));
@@ -139,7 +139,8 @@ class Measurement {
     return wrong;
   }
 
-  // ExchangeMetrics of proto/run_record.proto; by hand, since not all of these programs link protobuf.
+  // ExchangeMetrics of proto/run_record.proto; by hand, since not all of these programs link
+  // protobuf.
   absl::Status Write() const {
     const std::string path = absl::StrCat(options_.folder, "/rank.", options_.rank, ".json");
     std::ofstream file(path);
@@ -181,7 +182,8 @@ absl::StatusOr<PeerRankOptions> ParsePeerRankOptions(int argc, char** argv) {
   if (options.world_size < 1 || options.rank >= options.world_size || options.bytes < 4 ||
       options.bytes % 4 != 0 || options.iterations < 1 || options.warmup < 0) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "expected --world_size above --rank, --bytes a multiple of 4, --iterations at least 1, found ",
+        "expected --world_size above --rank, --bytes a multiple of 4, --iterations at least 1, "
+        "found ",
         options.world_size, ", ", options.rank, ", ", options.bytes, ", ", options.iterations));
   }
   return options;

@@ -1,8 +1,9 @@
-// One rank of an exchange by another library, measured as benchmarks/exchange_runner.h measures ours: the same inputs,
-// the same start line, the same moments at which the clock is read, the same check of every result.
+// One rank of an exchange by another library, measured as benchmarks/exchange_runner.h measures
+// ours: the same inputs, the same start line, the same moments at which the clock is read, the same
+// check of every result.
 //
-// Used by programs that Bazel builds and by those that tools/setup --peers builds without it, so it needs Abseil and
-// nothing else.
+// Used by programs that Bazel builds and by those that tools/setup --peers builds without it, so it
+// needs Abseil and nothing else.
 
 #ifndef GRADSYNC_BENCHMARKS_PEERS_PEER_RANK_H_
 #define GRADSYNC_BENCHMARKS_PEERS_PEER_RANK_H_
@@ -19,8 +20,8 @@
 
 namespace gradsync {
 
-// What peer_exchange asks of a rank: --rank, --world_size, --bytes and so on. A launcher that numbers the ranks itself
-// (mpiexec) leaves --rank out; the program then sets it.
+// What peer_exchange asks of a rank: --rank, --world_size, --bytes and so on. A launcher that
+// numbers the ranks itself (mpiexec) leaves --rank out; the program then sets it.
 struct PeerRankOptions {
   int rank = -1;
   int world_size = 0;
@@ -36,8 +37,8 @@ struct PeerRankOptions {
 // Errors: INVALID_ARGUMENT naming the argument, what was expected and what came.
 absl::StatusOr<PeerRankOptions> ParsePeerRankOptions(int argc, char** argv);
 
-// Memory for floats on a boundary of 2 MiB, for which huge pages were asked: at least as good as what any library would
-// allocate. Aborts the process when there is none.
+// Memory for floats on a boundary of 2 MiB, for which huge pages were asked: at least as good as
+// what any library would allocate. Aborts the process when there is none.
 class PeerBuffer {
  public:
   explicit PeerBuffer(int64_t floats);
@@ -67,13 +68,15 @@ struct PeerExchange {
   double wire_bytes = 0;  // that this rank sends per exchange; 0 when the program does not know
 };
 
-// Fills, waits at the start line, times `run`, waits again (checking takes cores, which ranks that are still at it
-// need), checks; warmup + iterations times. Then writes the metrics file and waits until all ranks have done so. The
-// same on all ranks; blocks. A sum is checked as the mean that it stands for, so that its rounding is that of ours.
-// Errors: those of `run`, of the start line and of the file. Wrong results are counted, not an error.
+// Fills, waits at the start line, times `run`, waits again (checking takes cores, which ranks that
+// are still at it need), checks; warmup + iterations times. Then writes the metrics file and waits
+// until all ranks have done so. The same on all ranks; blocks. A sum is checked as the mean that it
+// stands for, so that its rounding is that of ours. Errors: those of `run`, of the start line and
+// of the file. Wrong results are counted, not an error.
 absl::Status MeasurePeer(const PeerRankOptions& options, const PeerExchange& exchange);
 
-// Prints a failure as one line that names the program and the rank; the exit code: 0, 2 for INVALID_ARGUMENT, else 1.
+// Prints a failure as one line that names the program and the rank; the exit code: 0, 2 for
+// INVALID_ARGUMENT, else 1.
 int PeerExitCode(absl::string_view program, int rank, const absl::Status& status);
 
 }  // namespace gradsync

@@ -1,6 +1,7 @@
-// One process of the TCP ceiling: a ring of bare connections on loopback (two processes: full duplex between them). Each
-// process sends to the next as many bytes as a ring-allreduce of that size puts on the wire per rank, 2(n-1)/n of it,
-// and receives as many, adding nothing up. --variant is the size of a write.
+// One process of the TCP ceiling: a ring of bare connections on loopback (two processes: full
+// duplex between them). Each process sends to the next as many bytes as a ring-allreduce of that
+// size puts on the wire per rank, 2(n-1)/n of it, and receives as many, adding nothing up.
+// --variant is the size of a write.
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -76,7 +77,8 @@ absl::StatusOr<Connections> Connect(const PeerRankOptions& options) {
   return connections;
 }
 
-// The position in a buffer of `size` bytes that a stream has reached, the stream being longer than the buffer.
+// The position in a buffer of `size` bytes that a stream has reached, the stream being longer than
+// the buffer.
 int64_t Piece(int64_t at, int64_t total, int64_t size, int64_t most) {
   return std::min({most, total - at, size - at % size});
 }
@@ -137,8 +139,8 @@ class TcpStream {
   absl::Status Send() {
     for (int64_t at = 0; at < total_;) {
       const int64_t piece = Piece(at, total_, size_, write_size_);
-      const ssize_t n = send(connections_.to_next, input_ + at % size_,
-                             static_cast<size_t>(piece), MSG_NOSIGNAL);
+      const ssize_t n =
+          send(connections_.to_next, input_ + at % size_, static_cast<size_t>(piece), MSG_NOSIGNAL);
       if (n <= 0) return Errno("sending");
       at += n;
     }

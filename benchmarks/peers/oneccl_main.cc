@@ -1,11 +1,15 @@
-// One rank of an allreduce by oneCCL on CPUs; tools/setup --peers builds it. Variants: "in_place" and "out_of_place".
+// One rank of an allreduce by oneCCL on CPUs; tools/setup --peers builds it. Variants: "in_place"
+// and "out_of_place". Started by Intel MPI's mpiexec, which numbers the ranks, since oneCCL's own
+// transport is not in its CPU package.
 
-#include <oneapi/ccl.hpp>
-
+#include <cstdlib>
+#include <exception>
 #include <fstream>
 #include <memory>
+#include <oneapi/ccl.hpp>
 #include <string>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "benchmarks/peers/peer_rank.h"
@@ -69,8 +73,12 @@ absl::Status RunRank(const PeerRankOptions& options) {
 int main(int argc, char** argv) {
   auto options = gradsync::ParsePeerRankOptions(argc, argv);
   absl::Status status = options.status();
+  const char* const rank = std::getenv("PMI_RANK");
+  if (options.ok() && rank != nullptr && !absl::SimpleAtoi(rank, &options->rank)) {
+    status = absl::InvalidArgumentError(absl::StrCat("PMI_RANK=", rank, ": expected a number"));
+  }
   try {
-    if (options.ok()) {
+    if (status.ok()) {
       ccl::init();
       status = gradsync::RunRank(*options);
     }

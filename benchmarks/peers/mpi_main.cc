@@ -1,5 +1,5 @@
-// One rank of an allreduce by an MPI library, whichever its headers belong to; tools/setup --peers builds it for each.
-// Variants: "in_place" (MPI_IN_PLACE) and "out_of_place".
+// One rank of an allreduce by an MPI library, whichever its headers belong to; tools/setup --peers
+// builds it for each. Variants: "in_place" (MPI_IN_PLACE) and "out_of_place".
 
 #include <mpi.h>
 
@@ -33,12 +33,10 @@ absl::Status RunRank(PeerRankOptions* options) {
   exchange.input = input.data();
   exchange.output = in_place ? input.data() : output.data();
   exchange.run = [&] {
-    const int error =
-        MPI_Allreduce(in_place ? MPI_IN_PLACE : exchange.input, exchange.output,
-                      static_cast<int>(floats), MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
-    return error == MPI_SUCCESS
-               ? absl::OkStatus()
-               : absl::InternalError(absl::StrCat("MPI_Allreduce: error ", error));
+    const int error = MPI_Allreduce(in_place ? MPI_IN_PLACE : exchange.input, exchange.output,
+                                    static_cast<int>(floats), MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+    return error == MPI_SUCCESS ? absl::OkStatus()
+                                : absl::InternalError(absl::StrCat("MPI_Allreduce: error ", error));
   };
   return MeasurePeer(*options, exchange);
 }
@@ -50,7 +48,8 @@ int main(int argc, char** argv) {
   MPI_Init(&argc, &argv);
   auto options = gradsync::ParsePeerRankOptions(argc, argv);
   const absl::Status status = options.ok() ? gradsync::RunRank(&*options) : options.status();
-  const int code = gradsync::PeerExitCode(gradsync::kProgram, options.ok() ? options->rank : -1, status);
+  const int code =
+      gradsync::PeerExitCode(gradsync::kProgram, options.ok() ? options->rank : -1, status);
   // A launcher waits for the other ranks unless it is told not to.
   if (code != 0) MPI_Abort(MPI_COMM_WORLD, code);
   MPI_Finalize();
