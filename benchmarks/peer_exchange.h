@@ -22,8 +22,9 @@ struct PeerExchangeOptions {
   std::vector<std::string> bytes = {"25MiB", "102.4MB"};
   std::vector<std::string> contestants;  // none: all
   int rounds = 9;
-  int iterations = 5;                          // of a round
-  int warmup = 2;                              // before them
+  int iterations = 5;      // of a round
+  int warmup = 2;          // before them
+  bool huge_pages = true;  // of the peers' buffers, where the system offers them
   absl::Duration timeout = absl::Seconds(30);  // of a job
 };
 
@@ -44,7 +45,8 @@ struct PeerOutcome {
   std::string ours_failure;  // of ours that was not refused but failed; empty when none
 };
 
-// Measures one case: every setting of every contestant once, to keep the best of each; then
+// Measures one case: every setting of every contestant once, to keep the best of
+// each that is right; then
 // `rounds` rounds in which each contestant runs one short job, beginning with another one each
 // time. A contestant that fails once is out, and its record says why; so does that of a library
 // which is not installed. `progress` gets a line now and then. Blocks for minutes. Errors:

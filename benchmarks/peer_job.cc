@@ -147,6 +147,7 @@ class Job {
           absl::StrCat("--iterations=", job_.iterations), absl::StrCat("--warmup=", job_.warmup),
           absl::StrCat("--variant=", setting_.variant), absl::StrCat("--start_line=", start_line_),
           absl::StrCat("--folder=", folder_),
+          absl::StrCat("--huge_pages=", job_.huge_pages ? 1 : 0),
           absl::StrCat("--timeout=", absl::FormatDuration(job_.timeout))}) {
       command->push_back(flag);
     }

@@ -28,6 +28,7 @@ struct PeerJob {
   int64_t bytes = 0;  // a multiple of 4
   int iterations = 1;
   int warmup = 0;
+  bool huge_pages = true;                       // of the peers' buffers
   absl::Duration timeout;                       // of the whole job
   const std::atomic<int>* interrupt = nullptr;  // a signal's number ends the job
 };

@@ -1,105 +1,245 @@
-// Other libraries beside ours, interleaved in one run.
+// Other libraries beside ours, in turns within one run. Copy and try:
 //
+//   bazel run //benchmarks:peers -- --ranks=2,4 --bytes=25MiB,102.4MB --rounds=9 --json=peers.json
 //   bazel run //benchmarks:peers -- --train --model=resnet18 --batch_size=128 --threads=2
 //   bazel run //benchmarks:peers -- --train --model=resnet18 --batch_size=64 --threads=1 --ranks=2
+//
+// Without --train: the same exchange of gradients by gradsync's topologies, by the allreduce of
+// Gloo, MPICH, OpenMPI, Intel MPI and oneCCL (those that `tools/setup --peers` installed), and by
+// what bounds them: bare gRPC and TCP streams, memory copy.
 //
 // --train: gradsync beside Python PyTorch, with one rank; with more, the ring over shared memory
 // beside as many processes that do not synchronise, and beside PyTorch DDP (peer_training.h).
 // Python PyTorch is Debian's python3-torch and python3-torchvision, the same LibTorch.
+//
+// Exit codes: 0, also when a peer could not run; 1 a result was wrong or one of ours failed; 2 bad
+// flags; 128 + signal when interrupted.
 
+#include <atomic>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/flags/flag.h"
-#include "absl/status/status.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/flag_error.h"
 #include "base/flags.h"
 #include "base/status_macros.h"
 #include "base/write_file.h"
+#include "benchmarks/byte_sizes.h"
 #include "benchmarks/flag_checks.h"
 #include "benchmarks/machine_info.h"
+#include "benchmarks/peer_exchange.h"
 #include "benchmarks/peer_training.h"
 #include "benchmarks/proto_json.h"
 #include "tools/runfiles.h"
 
-ABSL_FLAG(bool, train, false, "compare training with Python PyTorch's");
-ABSL_FLAG(std::string, model, "resnet18", "resnet18 or resnet50");
-ABSL_FLAG(int, batch_size, 128, "samples per rank and step");
-ABSL_FLAG(int, threads, 2, "compute threads of each rank");
-ABSL_FLAG(int, ranks, 1, "processes of each contestant");
-ABSL_FLAG(int, rounds, 15, "turns of each");
-ABSL_FLAG(int, steps_per_round, 3, "steps in a turn");
+ABSL_FLAG(bool, train, false, "compare training with PyTorch's instead of exchanges");
+ABSL_FLAG(int, rounds, 0, "turns of each contestant; 0: 9, with --train 15");
+ABSL_FLAG(
+    std::vector<std::string>, ranks, {},
+    "processes of each contestant, some such as 2,4; with --train one number; default: 2, with "
+    "--train 1");
 ABSL_FLAG(std::string, json, "", "file for the records (proto/run_record.proto)");
-ABSL_FLAG(std::string, python, "/usr/bin/python3", "the Python that has torch and torchvision");
+
+// With --train.
+ABSL_FLAG(std::string, model, "resnet18", "with --train: resnet18 or resnet50");
+ABSL_FLAG(int, batch_size, 128, "with --train: samples per rank and step");
+ABSL_FLAG(int, threads, 2, "with --train: compute threads of each rank");
+ABSL_FLAG(int, steps_per_round, 3, "with --train: steps in a turn");
+ABSL_FLAG(std::string, python, "/usr/bin/python3",
+          "with --train: the Python that has torch and torchvision");
+
+// Without.
+ABSL_FLAG(std::vector<std::string>, bytes, gradsync::PeerExchangeOptions().bytes,
+          "of an exchange, such as 4KiB,25MiB,102.4MB");
+ABSL_FLAG(std::vector<std::string>, contestants, {},
+          "some of ring/shm, ps/shm, ring/grpc, ps/grpc, gloo, mpich, openmpi, impi, oneccl, "
+          "memcpy, tcp_stream, grpc_stream/ring, grpc_stream/ps; default: all");
+ABSL_FLAG(int, iterations, gradsync::PeerExchangeOptions().iterations,
+          "(-n) measured exchanges of each in a round, which counts with their median");
+ABSL_FLAG(int, warmup, gradsync::PeerExchangeOptions().warmup, "(-w) exchanges before them");
+ABSL_FLAG(bool, peer_huge_pages, gradsync::PeerExchangeOptions().huge_pages,
+          "give the peers buffers of huge pages, which tensors usually have not; ours have none");
+ABSL_FLAG(absl::Duration, timeout, gradsync::PeerExchangeOptions().timeout,
+          "a job that takes longer has failed");
+ABSL_FLAG(std::string, peers_folder, "",
+          "where tools/setup --peers installed; default: ~/.cache/gradsync/peers, or under "
+          "XDG_CACHE_HOME");
 
 namespace gradsync {
 namespace {
 
+constexpr char kUsage[] =
+    "peers [flags]: the same exchange by gradsync and by other libraries, in turns; with --train, "
+    "the same training.";
+constexpr int kBadInput = 2;
+
+std::atomic<int> interrupt_signal{0};
+
+void HandleSignal(int signal) { interrupt_signal = signal; }
+
+void PrintError(absl::string_view message) {
+  std::fprintf(stderr, "peers: %.*s\n", static_cast<int>(message.size()), message.data());
+}
+
+std::string Environment(const char* name) {
+  const char* const value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+// `bazel run` starts programs elsewhere, but a user's paths are relative to where he was.
 std::string UserPath(const std::string& path) {
-  const char* directory = std::getenv("BUILD_WORKING_DIRECTORY");
-  return ResolvePath(path, directory == nullptr ? "" : directory);
+  return path.empty() ? "" : ResolvePath(path, Environment("BUILD_WORKING_DIRECTORY"));
 }
 
-std::string CommandLine(int argc, char** argv) {
-  std::string command = "bazel run //benchmarks:peers";
-  for (int i = 1; i < argc; ++i) absl::StrAppend(&command, i == 1 ? " -- " : " ", argv[i]);
-  return command;
+std::string InstalledFolder() {
+  const std::string flag = absl::GetFlag(FLAGS_peers_folder);
+  if (!flag.empty()) return UserPath(flag);
+  const std::string cache = Environment("XDG_CACHE_HOME");
+  return absl::StrCat(cache.empty() ? Environment("HOME") + "/.cache" : cache, "/gradsync/peers");
 }
 
-absl::Status CheckFlags() {
-  if (!absl::GetFlag(FLAGS_train)) {
-    return absl::InvalidArgumentError("--train: expected it; there is no other comparison yet");
+absl::StatusOr<PeerPrograms> FindPrograms(const std::string& argv0) {
+  PeerPrograms programs;
+  GS_ASSIGN_OR_RETURN(programs.sync_bench_rank, FindRunfile(argv0, "benchmarks/sync_bench_rank"));
+  GS_ASSIGN_OR_RETURN(programs.grpc_stream_rank, FindRunfile(argv0, "benchmarks/grpc_stream_rank"));
+  GS_ASSIGN_OR_RETURN(programs.ps_server, FindRunfile(argv0, "ps_server/ps_server"));
+  GS_ASSIGN_OR_RETURN(const std::string memcpy, FindRunfile(argv0, "benchmarks/peer_memcpy"));
+  programs.built_folder = std::filesystem::path(memcpy).parent_path().string();
+  programs.installed_folder = InstalledFolder();
+  const std::string temporary = Environment("TMPDIR");
+  programs.temporary_folder = temporary.empty() ? "/tmp" : temporary;
+  return programs;
+}
+
+PeerExchangeOptions OptionsFromFlags() {
+  PeerExchangeOptions options;
+  if (!absl::GetFlag(FLAGS_ranks).empty()) options.ranks = absl::GetFlag(FLAGS_ranks);
+  options.bytes = absl::GetFlag(FLAGS_bytes);
+  options.contestants = absl::GetFlag(FLAGS_contestants);
+  if (absl::GetFlag(FLAGS_rounds) != 0) options.rounds = absl::GetFlag(FLAGS_rounds);
+  options.iterations = absl::GetFlag(FLAGS_iterations);
+  options.warmup = absl::GetFlag(FLAGS_warmup);
+  options.huge_pages = absl::GetFlag(FLAGS_peer_huge_pages);
+  options.timeout = absl::GetFlag(FLAGS_timeout);
+  return options;
+}
+
+// Written before anything is measured, too, so that a path that cannot be written is found in time.
+absl::Status WriteRecords(const proto::RunRecords& records) {
+  const std::string path = UserPath(absl::GetFlag(FLAGS_json));
+  if (path.empty()) return absl::OkStatus();
+  GS_ASSIGN_OR_RETURN(const std::string json, ToJson(records));
+  const absl::Status written = WriteFileAtomically(path, json);
+  if (written.ok()) return written;
+  return absl::InvalidArgumentError(absl::StrCat("--json: ", written.message()));
+}
+
+absl::StatusOr<PeerTrainingOptions> TrainingFromFlags(const std::string& argv0) {
+  PeerTrainingOptions options;
+  const std::vector<std::string> ranks = absl::GetFlag(FLAGS_ranks);
+  if (!ranks.empty() && (ranks.size() > 1 || !absl::SimpleAtoi(ranks[0], &options.ranks))) {
+    return FlagError("ranks", "one number with --train", absl::StrJoin(ranks, ","));
   }
-  GS_RETURN_IF_ERROR(CheckNames("model", {absl::GetFlag(FLAGS_model)}, {"resnet18", "resnet50"}));
+  options.model = absl::GetFlag(FLAGS_model);
+  GS_RETURN_IF_ERROR(CheckNames("model", {options.model}, {"resnet18", "resnet50"}));
+  options.batch_size = absl::GetFlag(FLAGS_batch_size);
+  options.threads = absl::GetFlag(FLAGS_threads);
+  if (absl::GetFlag(FLAGS_rounds) != 0) options.rounds = absl::GetFlag(FLAGS_rounds);
+  options.steps_per_round = absl::GetFlag(FLAGS_steps_per_round);
   const std::vector<std::pair<const char*, int>> counts = {
-      {"batch_size", absl::GetFlag(FLAGS_batch_size)},
-      {"threads", absl::GetFlag(FLAGS_threads)},
-      {"ranks", absl::GetFlag(FLAGS_ranks)},
-      {"rounds", absl::GetFlag(FLAGS_rounds)},
-      {"steps_per_round", absl::GetFlag(FLAGS_steps_per_round)}};
+      {"batch_size", options.batch_size},
+      {"threads", options.threads},
+      {"ranks", options.ranks},
+      {"rounds", options.rounds},
+      {"steps_per_round", options.steps_per_round}};
   for (const auto& [flag, value] : counts) {
     if (value < 1) return FlagError(flag, "at least 1", absl::StrCat(value));
   }
-  return absl::OkStatus();
-}
-
-absl::Status WriteRecords(const std::string& path, const proto::RunRecords& records) {
-  GS_ASSIGN_OR_RETURN(const std::string json, ToJson(records));
-  return WriteFileAtomically(path, json);
-}
-
-absl::Status Run(int argc, char** argv) {
-  GS_RETURN_IF_ERROR(CheckFlags());
-  PeerTrainingOptions options;
-  options.model = absl::GetFlag(FLAGS_model);
-  options.ranks = absl::GetFlag(FLAGS_ranks);
-  options.batch_size = absl::GetFlag(FLAGS_batch_size);
-  options.threads = absl::GetFlag(FLAGS_threads);
-  options.rounds = absl::GetFlag(FLAGS_rounds);
-  options.steps_per_round = absl::GetFlag(FLAGS_steps_per_round);
   options.python = absl::GetFlag(FLAGS_python);
-  GS_ASSIGN_OR_RETURN(options.script, FindRunfile(argv[0], "benchmarks/pytorch_train.py"));
-  GS_ASSIGN_OR_RETURN(options.rank_binary, FindRunfile(argv[0], "benchmarks/train_rank"));
-  proto::RunRecords records;
-  *records.mutable_machine() = DescribeMachine();
-  records.set_command(CommandLine(argc, argv));
+  GS_ASSIGN_OR_RETURN(options.script, FindRunfile(argv0, "benchmarks/pytorch_train.py"));
+  GS_ASSIGN_OR_RETURN(options.rank_binary, FindRunfile(argv0, "benchmarks/train_rank"));
+  return options;
+}
+
+absl::Status CompareTraining(const std::string& argv0, proto::RunRecords* records) {
+  GS_ASSIGN_OR_RETURN(const PeerTrainingOptions options, TrainingFromFlags(argv0));
+  *records->mutable_machine() = DescribeMachine();
   GS_ASSIGN_OR_RETURN(const std::vector<proto::Run> runs, RunPeerTraining(options));
-  for (const proto::Run& run : runs) *records.add_runs() = run;
-  if (absl::GetFlag(FLAGS_json).empty()) return absl::OkStatus();
-  return WriteRecords(UserPath(absl::GetFlag(FLAGS_json)), records);
+  for (const proto::Run& run : runs) *records->add_runs() = run;
+  return WriteRecords(*records);
+}
+
+// Returns the exit code.
+absl::StatusOr<int> CompareExchanges(const std::string& argv0, proto::RunRecords* records) {
+  const PeerExchangeOptions options = OptionsFromFlags();
+  *records->mutable_machine() = DescribeMachine();
+  GS_ASSIGN_OR_RETURN(const std::vector<PeerCase> cases,
+                      ListPeerCases(options, records->machine().cores()));
+  GS_ASSIGN_OR_RETURN(const PeerPrograms programs, FindPrograms(argv0));
+  GS_RETURN_IF_ERROR(WriteRecords(*records));
+  for (int signal : {SIGINT, SIGTERM, SIGHUP}) std::signal(signal, HandleSignal);
+  std::printf("%s\n%s\n", FormatMachine(records->machine()).c_str(),
+              BuildModeWarning(records->machine()).c_str());
+  const auto progress = [](absl::string_view line) {
+    std::fprintf(stderr, "%.*s\n", static_cast<int>(line.size()), line.data());
+  };
+  int exit_code = 0;
+  for (const PeerCase& peer_case : cases) {
+    std::fprintf(stderr, "%d ranks, %s\n", peer_case.ranks, FormatBytes(peer_case.bytes).c_str());
+    GS_ASSIGN_OR_RETURN(PeerOutcome outcome,
+                        MeasurePeerCase(options, programs, peer_case, progress, &interrupt_signal));
+    std::printf("%d ranks, %s, %d rounds of %d\n%s\n", peer_case.ranks,
+                FormatBytes(peer_case.bytes).c_str(), options.rounds, options.iterations,
+                outcome.table.c_str());
+    std::fflush(stdout);
+    if (outcome.wrong > 0) PrintError(absl::StrCat(outcome.wrong, " elements are wrong"));
+    if (!outcome.ours_failure.empty()) PrintError(outcome.ours_failure);
+    if (outcome.wrong > 0 || !outcome.ours_failure.empty()) exit_code = 1;
+    for (proto::Run& run : outcome.records) *records->add_runs() = std::move(run);
+    GS_RETURN_IF_ERROR(WriteRecords(*records));
+  }
+  return exit_code;
+}
+
+int Peers(int argc, char** argv) {
+  FlagOptions flag_options;
+  flag_options.usage = kUsage;
+  flag_options.aliases = {{"rank", "ranks"},
+                          {"sizes", "bytes"},
+                          {"contestant", "contestants"},
+                          {"n", "iterations"},
+                          {"w", "warmup"}};
+  const std::vector<std::string> positional = ParseFlagsOrExit(argc, argv, flag_options);
+  proto::RunRecords records;
+  records.set_command("bazel run //benchmarks:peers");
+  for (int i = 1; i < argc; ++i) {
+    absl::StrAppend(records.mutable_command(), i == 1 ? " -- " : " ", argv[i]);
+  }
+  absl::StatusOr<int> exit_code = 0;
+  if (!positional.empty()) {
+    exit_code = absl::InvalidArgumentError(
+        absl::StrCat("expected flags only, found \"", positional[0], "\""));
+  } else if (absl::GetFlag(FLAGS_train)) {
+    const absl::Status trained = CompareTraining(argv[0], &records);
+    if (!trained.ok()) exit_code = trained;
+  } else {
+    exit_code = CompareExchanges(argv[0], &records);
+  }
+  if (exit_code.ok()) return *exit_code;
+  PrintError(exit_code.status().message());
+  if (absl::IsCancelled(exit_code.status())) return 128 + interrupt_signal;
+  return absl::IsInvalidArgument(exit_code.status()) ? kBadInput : 1;
 }
 
 }  // namespace
 }  // namespace gradsync
 
-int main(int argc, char** argv) {
-  gradsync::ParseFlagsOrExit(argc, argv,
-                             {"peers --train: other libraries beside gradsync, in one run."});
-  const absl::Status status = gradsync::Run(argc, argv);
-  if (status.ok()) return 0;
-  std::fprintf(stderr, "peers: %s\n", std::string(status.message()).c_str());
-  return absl::IsInvalidArgument(status) ? 2 : 1;
-}
+int main(int argc, char** argv) { return gradsync::Peers(argc, argv); }

@@ -75,7 +75,7 @@ absl::Status RunRank(const PeerRankOptions& options) {
   std::shared_ptr<gloo::transport::Device> device = gloo::transport::tcp::CreateDevice(address);
   context->connectFullMesh(store, device);
   const int64_t floats = options.bytes / 4;
-  PeerBuffer buffer(floats);
+  PeerBuffer buffer(floats, options.huge_pages);
   const auto allreduce =
       Allreduce(context, options.variant, buffer.data(), static_cast<size_t>(floats));
   if (!allreduce.ok()) return allreduce.status();

@@ -9,8 +9,8 @@ int main(int argc, char** argv) {
   const auto options = gradsync::ParsePeerRankOptions(argc, argv);
   if (!options.ok()) return gradsync::PeerExitCode("peer_memcpy", -1, options.status());
   const int64_t floats = options->bytes / 4;
-  gradsync::PeerBuffer input(floats);
-  gradsync::PeerBuffer output(floats);
+  gradsync::PeerBuffer input(floats, options->huge_pages);
+  gradsync::PeerBuffer output(floats, options->huge_pages);
   gradsync::PeerExchange exchange;
   exchange.input = input.data();
   exchange.output = output.data();

@@ -27,8 +27,8 @@ absl::Status RunRank(PeerRankOptions* options) {
         "--variant: expected in_place or out_of_place, found \"", options->variant, "\""));
   }
   const int64_t floats = options->bytes / 4;
-  PeerBuffer input(floats);
-  PeerBuffer output(in_place ? 1 : floats);
+  PeerBuffer input(floats, options->huge_pages);
+  PeerBuffer output(in_place ? 1 : floats, options->huge_pages);
   PeerExchange exchange;
   exchange.input = input.data();
   exchange.output = in_place ? input.data() : output.data();

@@ -54,8 +54,8 @@ absl::Status RunRank(const PeerRankOptions& options) {
   const ccl::communicator communicator =
       ccl::create_communicator(options.world_size, options.rank, *kvs);
   const size_t floats = static_cast<size_t>(options.bytes / 4);
-  PeerBuffer input(static_cast<int64_t>(floats));
-  PeerBuffer output(in_place ? 1 : static_cast<int64_t>(floats));
+  PeerBuffer input(static_cast<int64_t>(floats), options.huge_pages);
+  PeerBuffer output(in_place ? 1 : static_cast<int64_t>(floats), options.huge_pages);
   PeerExchange exchange;
   exchange.input = input.data();
   exchange.output = in_place ? input.data() : output.data();

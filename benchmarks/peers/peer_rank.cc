@@ -63,7 +63,9 @@ absl::Status SetOption(absl::string_view name, absl::string_view value, PeerRank
   if (name == "bytes") return number(&options->bytes);
   if (name == "iterations") return number(&options->iterations);
   if (name == "warmup") return number(&options->warmup);
-  if (name == "variant") {
+  if (name == "huge_pages") {
+    options->huge_pages = value == "1";
+  } else if (name == "variant") {
     options->variant = std::string(value);
   } else if (name == "start_line") {
     options->start_line = std::string(value);
@@ -189,15 +191,16 @@ absl::StatusOr<PeerRankOptions> ParsePeerRankOptions(int argc, char** argv) {
   return options;
 }
 
-PeerBuffer::PeerBuffer(int64_t floats)
-    : data_([floats] {
+PeerBuffer::PeerBuffer(int64_t floats, bool huge_pages)
+    : data_([floats, huge_pages] {
         const size_t bytes = (4 * static_cast<size_t>(floats) + kHugePage - 1) / kHugePage;
         void* const memory = std::aligned_alloc(kHugePage, std::max<size_t>(bytes, 1) * kHugePage);
         if (memory == nullptr) {
           std::fprintf(stderr, "no memory for %lld floats\n", static_cast<long long>(floats));
           std::exit(1);
         }
-        madvise(memory, std::max<size_t>(bytes, 1) * kHugePage, MADV_HUGEPAGE);
+        madvise(memory, std::max<size_t>(bytes, 1) * kHugePage,
+                huge_pages ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
         return static_cast<float*>(memory);
       }()) {
   std::fill(data_, data_ + floats, 0.0f);

@@ -31,17 +31,18 @@ struct PeerRankOptions {
   std::string variant;     // which of the library's algorithms; each program says what it knows
   std::string start_line;  // see benchmarks/start_line.h
   std::string folder;      // of this job alone: metrics go to FOLDER/rank.N.json; rendezvous files
+  bool huge_pages = true;  // for the buffers
   absl::Duration timeout = absl::Seconds(60);
 };
 
 // Errors: INVALID_ARGUMENT naming the argument, what was expected and what came.
 absl::StatusOr<PeerRankOptions> ParsePeerRankOptions(int argc, char** argv);
 
-// Memory for floats on a boundary of 2 MiB, for which huge pages were asked: at least as good as
-// what any library would allocate. Aborts the process when there is none.
+// Memory for floats on a boundary of 2 MiB. With huge pages it is better than what a library that
+// allocates tensors would give its user. Ends the process when there is none.
 class PeerBuffer {
  public:
-  explicit PeerBuffer(int64_t floats);
+  PeerBuffer(int64_t floats, bool huge_pages);
   ~PeerBuffer();
 
   PeerBuffer(const PeerBuffer&) = delete;

@@ -183,8 +183,8 @@ absl::Status RunRank(const PeerRankOptions& options) {
   const auto connections = Connect(options);
   if (!connections.ok()) return connections.status();
   const int64_t floats = options.bytes / 4;
-  PeerBuffer input(floats);
-  PeerBuffer output(floats);
+  PeerBuffer input(floats, options.huge_pages);
+  PeerBuffer output(floats, options.huge_pages);
   const int n = options.world_size;
   const int64_t total = 2 * (n - 1) * options.bytes / n;
   TcpStream stream(*connections, input.data(), output.data(), options.bytes, total, write_size);
