@@ -4,7 +4,6 @@
 #include <utility>
 #include <vector>
 
-#include "ATen/ops/from_blob.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
@@ -22,6 +21,7 @@
 #include "sync/group_error.h"
 #include "sync/launch_order.h"
 #include "sync/side_channel.h"
+#include "sync/window_buckets.h"
 
 namespace gradsync {
 namespace {
@@ -52,7 +52,6 @@ class ShmRingGradientSync : public GradientSync {
   absl::Status MakeWindow(const Plan& plan);
   absl::StatusOr<std::vector<std::string>> ExchangeAddresses(const Plan& plan, absl::Time deadline);
   absl::Status MakeEngine(absl::Time deadline);
-  std::vector<GradBucket> Buckets(const Plan& plan) const;
   absl::Status CheckUsable() const;
   void Report(absl::Status status);
   absl::Status Failed(absl::Status status);
@@ -119,7 +118,7 @@ absl::StatusOr<std::vector<GradBucket>> ShmRingGradientSync::Bind(const Plan& pl
   const absl::Status made = MakeEngine(deadline);
   if (!made.ok()) return Failed(made);
   bound_ = true;
-  return Buckets(plan);
+  return WindowBuckets(*window_group_, group.rank, window_);
 }
 
 absl::Status ShmRingGradientSync::MakeWindow(const Plan& plan) {
@@ -196,22 +195,6 @@ absl::Status ShmRingGradientSync::MakeEngine(absl::Time deadline) {
   }
   // Nobody launches before everybody listens.
   return side_channel_.Barrier(deadline);
-}
-
-std::vector<GradBucket> ShmRingGradientSync::Buckets(const Plan& plan) const {
-  const WindowLayout layout = window_group_->Layout(options_.group.rank);
-  const auto flat = [&](int64_t offset, int64_t numel) {
-    return at::from_blob(
-        window_->data() + offset, {numel}, [window = window_](void*) {}, at::kFloat);
-  };
-  std::vector<GradBucket> buckets;
-  for (size_t i = 0; i < plan.buckets().size(); ++i) {
-    const int bucket = static_cast<int>(i);
-    const int64_t numel = plan.buckets()[i].numel;
-    buckets.push_back(
-        {flat(layout.grad_offset(bucket), numel), flat(layout.param_offset(bucket), numel)});
-  }
-  return buckets;
 }
 
 absl::Status ShmRingGradientSync::CheckUsable() const {

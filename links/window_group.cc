@@ -51,6 +51,10 @@ std::string WindowGroup::Name(int member) const {
                             : absl::StrCat("server ", member - workers());
 }
 
+std::string WindowGroup::PsGreeting(absl::string_view run_id, int attempt, const Plan& plan) {
+  return absl::StrCat(run_id, "/", attempt, "/ps plan ", plan.fingerprint());
+}
+
 std::vector<WindowMeshOptions::Member> WindowGroup::MeshMembers() const {
   std::vector<WindowMeshOptions::Member> all;
   for (int member = 0; member < members(); ++member) {

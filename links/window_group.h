@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "absl/types/optional.h"
 #include "absl/types/span.h"
 #include "links/window.h"
@@ -40,6 +41,9 @@ class WindowGroup {
   std::vector<SegmentId> OwnedChunks(int member) const;
 
   WindowLayout Layout(int member) const;
+
+  // What the members of parameter servers' groups greet each other with.
+  static std::string PsGreeting(absl::string_view run_id, int attempt, const Plan& plan);
 
   // "rank 3" or "server 1".
   std::string Name(int member) const;

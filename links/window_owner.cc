@@ -68,6 +68,7 @@ absl::Status WindowOwner::AgreeOnStep() {
                                                       " has ", DescribeStep(StepOf(other))));
   }
   step_ = StepOf(first);
+  last_step_.store(step_.step, std::memory_order_relaxed);
   return absl::OkStatus();
 }
 

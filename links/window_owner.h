@@ -51,16 +51,19 @@ class WindowOwner {
 
   // Reduce() does no more: the one under way returns soon, and is not seen as done by anybody.
   void Halt();
+  bool halted() const { return halted_.load(std::memory_order_acquire); }
 
   // Buckets reduced so far.
   int64_t reduced() const { return reduced_.load(std::memory_order_acquire); }
+
+  // Number of the last step begun; 0 before the first.
+  int64_t last_step() const { return last_step_.load(std::memory_order_relaxed); }
 
   // Stored into others' windows so far; messages are chunks.
   int64_t stored_bytes() const { return stored_bytes_.load(std::memory_order_relaxed); }
   int64_t stored_messages() const { return stored_messages_.load(std::memory_order_relaxed); }
 
  private:
-  bool halted() const { return halted_.load(std::memory_order_acquire); }
   bool clips() const { return update_ != nullptr && step_.max_norm > 0; }
   int Home(SegmentId id) const;
   ElementRange Range(SegmentId id) const;
@@ -79,6 +82,7 @@ class WindowOwner {
   std::vector<size_t> first_;  // of each bucket in chunks_, and one more at the end
   std::atomic<bool> halted_{false};
   std::atomic<int64_t> reduced_{0};
+  std::atomic<int64_t> last_step_{0};
   std::atomic<int64_t> stored_bytes_{0};
   std::atomic<int64_t> stored_messages_{0};
 

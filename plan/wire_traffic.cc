@@ -65,6 +65,14 @@ std::vector<Flow> WindowStepFlows(const Plan& plan) {
   return flows;
 }
 
+std::vector<Flow> WindowStepFlows(const Plan& plan, const ShardMap& shards) {
+  std::vector<Flow> flows;
+  for (const Flow& flow : PsStepFlows(plan, shards)) {
+    if (flow.from >= plan.world_size()) flows.push_back(flow);
+  }
+  return flows;
+}
+
 std::vector<Flow> WindowBroadcastFlows(const Plan& plan) {
   std::vector<Flow> flows;
   for (int rank = 1; rank < plan.world_size(); ++rank) {

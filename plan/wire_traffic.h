@@ -52,8 +52,10 @@ std::vector<Flow> RingBroadcastFlows(const Plan& plan);
 // The same through windows, memory that all ranks map: each rank stores the chunks that it owns
 // into every other rank's window; a broadcast brings all of rank 0's parameters to every other
 // rank, one message per bucket. What a rank reads of others' gradients is not counted: nobody sends
-// it.
+// it. With servers, these store the chunks that they own into every worker's window; a broadcast
+// does without them.
 std::vector<Flow> WindowStepFlows(const Plan& plan);
+std::vector<Flow> WindowStepFlows(const Plan& plan, const ShardMap& shards);
 std::vector<Flow> WindowBroadcastFlows(const Plan& plan);
 
 // The same over parameter servers. A step: each worker pushes each chunk to its server, and each

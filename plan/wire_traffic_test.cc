@@ -77,6 +77,24 @@ TEST(WireTrafficTest, ThroughWindowsEachOwnerStoresItsChunksIntoAllOthers) {
   }
 }
 
+TEST(WireTrafficTest, ThroughWindowsServersStoreTheirChunksIntoAllWorkersAndNobodyPushes) {
+  for (int n = 1; n <= 8; ++n) {
+    const Plan plan = UnevenPlan(n);
+    const ShardMap shards = *ShardMap::Create(plan, {1, 2});
+    const std::vector<NodeTraffic> nodes = ProcessTraffic(WindowStepFlows(plan, shards), n + 2);
+    int64_t bytes = 0;
+    for (int server = 0; server < 2; ++server) {
+      EXPECT_EQ(nodes[n + server].tx_bytes, n * shards.bytes(server));
+      EXPECT_EQ(nodes[n + server].rx_bytes, 0);
+      bytes += shards.bytes(server);
+    }
+    for (int rank = 0; rank < n; ++rank) {
+      EXPECT_EQ(nodes[rank].tx_bytes, 0);
+      EXPECT_EQ(nodes[rank].rx_bytes, bytes);
+    }
+  }
+}
+
 Sums WalkedServers(const Plan& plan, const ShardMap& shards) {
   Sums sums;
   const int n = plan.world_size();

@@ -44,6 +44,26 @@ Exchange::Exchange(const Options& options, const Plan& plan, const ShardMap& sha
 
 SyncHandle Exchange::Welcomed() const { return welcome_.handle(); }
 
+std::vector<std::string> Exchange::ServerWindows() const {
+  MutexLock lock(&mutex_);
+  std::vector<std::string> windows;
+  for (const auto& server : servers_) windows.push_back(server->window);
+  return windows;
+}
+
+void Exchange::SendWindows(const std::vector<std::string>& addresses) {
+  proto::WindowAddresses windows;
+  for (const std::string& address : addresses) windows.add_addresses(address);
+  auto bytes = std::make_shared<const std::string>(windows.SerializeAsString());
+  for (const auto& server : servers_) {
+    OutgoingFrame frame;
+    frame.header.set_kind(proto::FrameHeader::WINDOWS);
+    frame.payload = absl::MakeConstSpan(bytes->data(), bytes->size());
+    frame.released = [bytes] {};
+    server->connection->Send(std::move(frame));
+  }
+}
+
 absl::Status Exchange::Connect(StreamLink& link, const proto::Hello& hello, absl::Time deadline) {
   for (const auto& server : servers_) {
     for (int connection = 0; connection < options_.connections; ++connection) {
@@ -52,6 +72,7 @@ absl::Status Exchange::Connect(StreamLink& link, const proto::Hello& hello, absl
       own.set_connection(connection);
       own.mutable_terms()->set_server_index(server->connection->index());
       if (connection == 0) *own.mutable_plan() = PlanToProto(plan_);
+      if (connection != 0) own.clear_host();
       auto bytes = std::make_shared<const std::string>(own.SerializeAsString());
       OutgoingFrame frame;
       frame.header.set_kind(proto::FrameHeader::HELLO);

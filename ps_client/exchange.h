@@ -66,6 +66,11 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   // Resolves when all servers have answered the hello, which they do when all workers have come.
   SyncHandle Welcomed() const;
 
+  // Once welcomed, with windows in the hello's terms: where each server's window is, and telling
+  // all servers where everybody's is (rank 0).
+  std::vector<std::string> ServerWindows() const;
+  void SendWindows(const std::vector<std::string>& addresses);
+
   // Queues a bucket's chunks.
   SyncHandle Launch(const StepOptions& step, int bucket);
 
@@ -112,6 +117,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
     std::vector<SegmentId> order;  // PushOrder()
     std::vector<size_t> begin;     // by bucket: first in order; one more at the end
     std::atomic<int> unanswered{0};
+    std::string window;        // address
     uint32_t pieces = 0;       // of exported state, received
     bool end_awaited = false;  // of exported or imported state
   };

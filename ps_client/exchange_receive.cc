@@ -38,7 +38,7 @@ class Exchange::Sink : public FrameSink {
   void OnFrame(const proto::FrameHeader& header, Payload payload) override {
     absl::Status status;
     if (header.kind() == proto::FrameHeader::HELLO) {
-      status = OnWelcome();
+      status = OnWelcome(payload);
     } else {
       status = exchange_->OnFrame(server_, header, payload);
     }
@@ -50,9 +50,19 @@ class Exchange::Sink : public FrameSink {
   void OnClosed(absl::Status status) override { exchange_->OnClosed(server_, status); }
 
  private:
-  absl::Status OnWelcome() {
+  absl::Status OnWelcome(const Payload& payload) {
     if (std::exchange(welcomed_, true)) {
       return absl::InvalidArgumentError("expected one answer to hello, found two");
+    }
+    if (payload.size() > 0) {
+      std::string bytes;
+      for (absl::Span<const char> part : payload.parts) bytes.append(part.data(), part.size());
+      proto::Host host;
+      if (!host.ParseFromString(bytes)) {
+        return absl::InvalidArgumentError("answer to hello: expected a Host, found something else");
+      }
+      MutexLock lock(&exchange_->mutex_);
+      server_.window = host.window();
     }
     --server_.unanswered;
     exchange_->welcome_.Done();

@@ -1,21 +1,25 @@
 #include "ps_client/ps_gradient_sync.h"
 
+#include <atomic>
 #include <cmath>
 #include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "base/host_identity.h"
 #include "base/mutex.h"
 #include "base/status_macros.h"
 #include "optim/state_mapping.h"
 #include "plan/shard_map.h"
 #include "ps_client/exchange.h"
+#include "ps_client/window_exchange.h"
 #include "sync/agree_on_plan.h"
 #include "sync/flat_buckets.h"
 #include "sync/group_error.h"
 #include "sync/launch_order.h"
 #include "sync/side_channel.h"
+#include "sync/window_buckets.h"
 
 namespace gradsync {
 namespace {
@@ -43,6 +47,7 @@ class PsGradientSync : public GradientSync {
       while (!failed_ && !changed_.WaitWithDeadline(&mutex_, deadline)) {
       }
     }
+    if (windows_ != nullptr) windows_->Stop();
     if (exchange_ != nullptr) {
       exchange_->FailAll(absl::CancelledError(absl::StrCat("rank ", options_.group.rank, " left")));
       exchange_->WaitClosed(absl::Now() + kClosePatience);
@@ -62,10 +67,11 @@ class PsGradientSync : public GradientSync {
 
   void Abort(absl::Status reason) override {
     if (reason.ok()) reason = absl::CancelledError("aborted without a reason");
-    group_error_.Report(std::move(reason));
+    Report(std::move(reason));
   }
 
   WireStats wire_stats() const override {
+    if (windows_ != nullptr) return windows_->wire_stats();
     return exchange_ == nullptr ? WireStats() : exchange_->wire_stats();
   }
 
@@ -77,11 +83,14 @@ class PsGradientSync : public GradientSync {
   };
 
   bool at_owner() const { return options_.update_site == UpdateSite::kOwner; }
-  proto::Hello Hello(const Plan& plan) const;
+  absl::Status MakeBuckets(const Plan& plan, const ShardMap& shards);
+  absl::StatusOr<proto::Hello> Hello(const Plan& plan) const;
   absl::Status Join(const Plan& plan, absl::Time deadline);
+  absl::Status ConnectWindows(absl::Time deadline);
   absl::Status CheckUsable() const;
   absl::Status Broadcast(absl::Time deadline);
   absl::Status Import(const OptimizerState& state, absl::Time deadline);
+  void Report(absl::Status status);
   absl::Status Reported(absl::Status status);
   void OnFailure(absl::Status status);
 
@@ -91,24 +100,42 @@ class PsGradientSync : public GradientSync {
   std::unique_ptr<Plan> plan_;
   std::unique_ptr<LaunchOrder> order_;
   bool shut_down_ = false;
+  std::atomic<bool> reported_{false};  // a failure, whose handles are soon to fail
   const std::shared_ptr<Reports> reports_;
   Mutex mutex_;
   CondVar changed_;
   bool failed_ ABSL_GUARDED_BY(mutex_) = false;
-  std::shared_ptr<Exchange> exchange_;  // set in Bind() under mutex_, for OnFailure()
-  GroupError group_error_;              // last: its threads use all of the above
+  // Set in Bind() under mutex_, for OnFailure(); the second only with options_.windows.
+  std::shared_ptr<Exchange> exchange_;
+  std::shared_ptr<WindowExchange> windows_;
+  GroupError group_error_;  // last: its threads use all of the above
 };
 
 void PsGradientSync::OnFailure(absl::Status status) {
   std::shared_ptr<Exchange> exchange;
+  std::shared_ptr<WindowExchange> windows;
   {
     MutexLock lock(&mutex_);
     exchange = exchange_;
+    windows = windows_;
   }
+  if (windows != nullptr) windows->Fail(status);
   if (exchange != nullptr) exchange->FailAll(status);
   MutexLock lock(&mutex_);
   failed_ = true;
   changed_.SignalAll();
+}
+
+// After a failure nothing that is open here, or launched, may seem to succeed.
+void PsGradientSync::Report(absl::Status status) {
+  reported_.store(true);
+  std::shared_ptr<WindowExchange> windows;
+  {
+    MutexLock lock(&mutex_);
+    windows = windows_;
+  }
+  if (windows != nullptr) windows->Halt();
+  group_error_.Report(std::move(status));
 }
 
 // The group hears of a failed collective; what failed first is what this rank returns.
@@ -116,7 +143,7 @@ absl::Status PsGradientSync::Reported(absl::Status status) {
   if (status.ok()) return status;
   const absl::Status first = group_error_.status();
   if (!first.ok()) return first;
-  group_error_.Report(status);
+  Report(status);
   return status;
 }
 
@@ -126,7 +153,7 @@ absl::Status PsGradientSync::CheckUsable() const {
   return absl::OkStatus();
 }
 
-proto::Hello PsGradientSync::Hello(const Plan& plan) const {
+absl::StatusOr<proto::Hello> PsGradientSync::Hello(const Plan& plan) const {
   proto::Hello hello;
   hello.set_run_id(options_.group.run_id);
   hello.set_attempt(options_.group.attempt);
@@ -139,6 +166,12 @@ proto::Hello PsGradientSync::Hello(const Plan& plan) const {
   for (double weight : options_.weights) terms.add_weights(weight);
   terms.set_update_site(at_owner() ? proto::OWNER : proto::WORKER);
   terms.set_fingerprint(plan.fingerprint());
+  if (options_.windows) {
+    GS_ASSIGN_OR_RETURN(const HostIdentity host, ReadHostIdentity());
+    hello.mutable_host()->set_key(host.Key());
+    hello.mutable_host()->set_name(host.hostname);
+    terms.set_windows(true);
+  }
   return hello;
 }
 
@@ -151,7 +184,10 @@ absl::StatusOr<std::vector<GradBucket>> PsGradientSync::Bind(const Plan& plan,
                                                    " workers, found one for ", plan.world_size()));
   }
   GS_ASSIGN_OR_RETURN(const ShardMap shards, ShardMap::Create(plan, options_.weights));
-  buckets_ = AllocateBuckets(plan);
+  if (const absl::Status made = MakeBuckets(plan, shards); !made.ok()) {
+    Report(made);
+    return made;
+  }
   const std::vector<BucketMemory> memory = MemoryOf(buckets_);
   std::vector<ExchangedBucket> exchanged;
   for (size_t b = 0; b < buckets_.size(); ++b) {
@@ -174,9 +210,9 @@ absl::StatusOr<std::vector<GradBucket>> PsGradientSync::Bind(const Plan& plan,
     MutexLock lock(&mutex_);
     exchange_ = std::move(exchange);
   }
-  if (const absl::Status failed = status(); !failed.ok()) exchange_->FailAll(failed);
+  if (const absl::Status failed = status(); !failed.ok()) OnFailure(failed);
   if (absl::Status joined = Join(plan, deadline); !joined.ok()) {
-    group_error_.Report(joined);
+    Report(joined);
     return joined;
   }
   order_ = std::make_unique<LaunchOrder>(static_cast<int>(plan.buckets().size()));
@@ -184,10 +220,29 @@ absl::StatusOr<std::vector<GradBucket>> PsGradientSync::Bind(const Plan& plan,
   return buckets_;
 }
 
+absl::Status PsGradientSync::MakeBuckets(const Plan& plan, const ShardMap& shards) {
+  if (!options_.windows) {
+    buckets_ = AllocateBuckets(plan);
+    return absl::OkStatus();
+  }
+  WindowExchangeOptions options;
+  options.group = options_.group;
+  options.servers = options_.servers;
+  options.report = [this](absl::Status status) { Report(std::move(status)); };
+  GS_ASSIGN_OR_RETURN(std::shared_ptr<WindowExchange> windows,
+                      WindowExchange::Create(plan, shards, std::move(options)));
+  buckets_ = WindowBuckets(windows->group(), options_.group.rank, windows->window());
+  MutexLock lock(&mutex_);
+  windows_ = std::move(windows);
+  return absl::OkStatus();
+}
+
 // Every rank comes to the comparison of plans, also one that cannot connect, so that nobody waits
 // for it in vain.
 absl::Status PsGradientSync::Join(const Plan& plan, absl::Time deadline) {
-  const absl::Status connected = exchange_->Connect(*options_.link, Hello(plan), deadline);
+  const absl::StatusOr<proto::Hello> hello = Hello(plan);
+  const absl::Status connected =
+      hello.ok() ? exchange_->Connect(*options_.link, *hello, deadline) : hello.status();
   const absl::Status agreed = AgreeOnPlan(side_channel_, plan, deadline);
   if (absl::IsFailedPrecondition(agreed)) return agreed;
   GS_RETURN_IF_ERROR(connected);
@@ -198,8 +253,17 @@ absl::Status PsGradientSync::Join(const Plan& plan, absl::Time deadline) {
         "no answer to hello (servers wait for all workers) from ", exchange_->UnansweredServers()));
   }
   GS_RETURN_IF_ERROR(welcomed);
+  if (windows_ != nullptr) GS_RETURN_IF_ERROR(ConnectWindows(deadline));
   // From here on a failure shows in the first step, on every rank alike.
   return side_channel_.Barrier(deadline);
+}
+
+absl::Status PsGradientSync::ConnectWindows(absl::Time deadline) {
+  GS_ASSIGN_OR_RETURN(std::vector<std::string> addresses,
+                      side_channel_.AllGather(windows_->address(), deadline));
+  for (std::string& server : exchange_->ServerWindows()) addresses.push_back(std::move(server));
+  if (options_.group.rank == 0) exchange_->SendWindows(addresses);
+  return windows_->Connect(addresses, deadline);
 }
 
 absl::Status PsGradientSync::BroadcastParameters(absl::Time deadline) {
@@ -210,7 +274,10 @@ absl::Status PsGradientSync::BroadcastParameters(absl::Time deadline) {
 absl::Status PsGradientSync::Broadcast(absl::Time deadline) {
   // The first barrier: rank 0's values must not arrive where the caller still writes its own. The
   // others expect them from before it.
-  if (options_.group.rank == 0) {
+  if (windows_ != nullptr) {
+    GS_RETURN_IF_ERROR(side_channel_.Barrier(deadline));
+    windows_->PullParameters();
+  } else if (options_.group.rank == 0) {
     GS_RETURN_IF_ERROR(side_channel_.Barrier(deadline));
     GS_RETURN_IF_ERROR(exchange_->TransferParameters().Wait(deadline));
   } else {
@@ -225,8 +292,13 @@ SyncHandle PsGradientSync::Launch(const StepOptions& step, int bucket) {
   absl::Status usable = CheckUsable();
   if (!usable.ok()) return ResolvedHandle(std::move(usable));
   absl::Status in_order = order_->Check(step, bucket);
-  if (in_order.ok()) return exchange_->Launch(step, bucket);
-  group_error_.Report(std::move(in_order));
+  if (in_order.ok() && reported_.load()) {
+    return exchange_->FailureHandle("the group's failure");
+  }
+  if (in_order.ok()) {
+    return windows_ != nullptr ? windows_->Launch(step, bucket) : exchange_->Launch(step, bucket);
+  }
+  Report(std::move(in_order));
   return exchange_->FailureHandle("a launch out of order");
 }
 
@@ -265,6 +337,7 @@ absl::Status PsGradientSync::Shutdown(absl::Time deadline) {
   shut_down_ = true;
   // Nobody leaves before all stopped watching for errors.
   GS_RETURN_IF_ERROR(side_channel_.Barrier(deadline));
+  if (windows_ != nullptr) windows_->Leave();
   return exchange_->Leave().Wait(deadline);
 }
 

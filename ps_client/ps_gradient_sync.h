@@ -26,6 +26,10 @@ struct PsOptions {
   std::vector<std::string> servers;  // "host:port"; the same list, in the same order, on every rank
   std::vector<double> weights;       // each server's share of the bytes, in any unit; empty: equal
   UpdateSite update_site = UpdateSite::kWorker;
+  // Workers and servers are on one host and share their memory: gradients and parameters stay in
+  // the workers' windows (links/window_owner.h), and what goes over `link` is only the hello, the
+  // optimizer's state and the goodbye.
+  bool windows = false;
   int connections = 2;  // streams per server
   int credit = 8;       // chunks on their way to one server
 };

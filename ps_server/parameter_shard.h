@@ -18,6 +18,7 @@
 #include "plan/step_options.h"
 #include "proto/parameter_server.pb.h"
 #include "ps_server/lent_buffer.h"
+#include "ps_server/shard_state.h"
 #include "ps_server/step_progress.h"
 
 namespace gradsync {
@@ -40,17 +41,6 @@ class ShardEvents {
   virtual void OnSquares(int64_t step, std::vector<double> squares) = 0;
 };
 
-// The optimizer's state of the shard, one piece per slot and chunk that has state, copied.
-struct ShardState {
-  struct Piece {
-    std::string name;
-    SegmentId segment;
-    std::shared_ptr<LentBuffer> values;
-  };
-  int64_t step = 0;
-  std::vector<Piece> pieces;
-};
-
 // Thread-safe; no call waits for another rank's. After an error the numbers are worth nothing: end
 // the run.
 //
@@ -61,7 +51,7 @@ struct ShardState {
 // parameters. A buffer that a stream still reads when it is to be written again (possible only
 // between a peer's receipt and the release here) is replaced by a new one, so nothing ever waits
 // for a release.
-class ParameterShard {
+class ParameterShard : public ShardStateHolder {
  public:
   // Errors: RESOURCE_EXHAUSTED when there is no memory for the shard. `events` must outlive the
   // shard.
@@ -69,7 +59,7 @@ class ParameterShard {
                                                                 const ShardMap& shards, int server,
                                                                 proto::UpdateSite site,
                                                                 ShardEvents* events);
-  ~ParameterShard();
+  ~ParameterShard() override;
 
   // Own chunks that are not empty, by bucket and slot.
   const std::vector<SegmentId>& segments() const { return segments_; }
@@ -88,23 +78,12 @@ class ParameterShard {
   absl::StatusOr<std::shared_ptr<LentBuffer>> SetParameters(SegmentId segment,
                                                             const Payload& payload);
 
-  // Between steps, under update at the owner: all state; pieces are shared between calls as long as
-  // nothing changes. Errors: FAILED_PRECONDITION in the middle of a step or under update at the
-  // worker; RESOURCE_EXHAUSTED.
-  absl::StatusOr<std::shared_ptr<const ShardState>> ExportState();
-
-  // Between steps: replaces the state. Pieces come one by one, all slots of a chunk or none; a
-  // chunk without a piece begins anew. FinishImport() gives the number of steps done and of pieces.
-  // Errors: as ExportState(); INVALID_ARGUMENT for a piece that does not fit, or when pieces are
-  // missing.
-  absl::Status ImportPiece(absl::string_view name, SegmentId segment, const Payload& payload);
-  absl::Status FinishImport(int64_t step, size_t pieces);
-
-  // True between steps.
-  bool idle() const { return progress_.idle(); }
-
-  // Begun so far.
-  int64_t steps() const { return progress_.steps_begun(); }
+  absl::StatusOr<std::shared_ptr<const ShardState>> ExportState() override;
+  absl::Status ImportPiece(absl::string_view name, SegmentId segment,
+                           const Payload& payload) override;
+  absl::Status FinishImport(int64_t step, size_t pieces) override;
+  bool idle() const override { return progress_.idle(); }
+  int64_t steps() const override { return progress_.steps_begun(); }
 
  private:
   struct Chunk;

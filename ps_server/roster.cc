@@ -77,6 +77,7 @@ absl::Status Roster::Admit(const proto::Hello& hello) {
   }
   Worker& worker = workers_[hello.rank()];
   worker.address = hello.address();
+  if (hello.connection() == 0) worker.host = hello.host();
   worker.connections[hello.connection()] = true;
   return AdmitPlan(hello);
 }

@@ -36,6 +36,12 @@ class Roster {
   const Plan& plan() const { return *plan_; }
   const proto::Terms& terms() const { return *terms_; }
 
+  // Of rank's hello.
+  const proto::Host& host(int rank) const { return workers_[rank].host; }
+
+  const std::string& run_id() const { return run_id_; }
+  int attempt() const { return attempt_; }
+
   // "rank 1 (10.0.0.7)"; without an address if the rank has not come.
   std::string Name(int rank) const;
 
@@ -45,6 +51,7 @@ class Roster {
  private:
   struct Worker {
     std::string address;
+    proto::Host host;
     std::vector<bool> connections;  // that said hello
   };
 

@@ -20,7 +20,8 @@ struct ServerOptions {
   std::string listen = "127.0.0.1:0";  // port 0: any
   std::string run_id;                  // empty: the run of the first worker that comes
   int attempt = 0;
-  absl::Duration timeout = absl::Seconds(60);  // until all workers have come
+  // Until all workers have come; and how long one that shares memory may be silent.
+  absl::Duration timeout = absl::Seconds(60);
 };
 
 // Serves one run, on threads of the link. Thread-safe. Destroying it ends the run, for workers with

@@ -6,9 +6,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/types/optional.h"
+#include "base/host_identity.h"
 #include "base/status_macros.h"
+#include "links/window_group.h"
 #include "plan/frame_fields.h"
 #include "plan/shard_map.h"
+#include "ps_server/window_shard.h"
 
 namespace gradsync {
 namespace {
@@ -26,6 +29,25 @@ OutgoingFrame Frame(proto::FrameHeader::Kind kind) {
   OutgoingFrame frame;
   frame.header.set_kind(kind);
   return frame;
+}
+
+void SetPayload(std::string bytes, OutgoingFrame* frame) {
+  auto kept = std::make_shared<const std::string>(std::move(bytes));
+  frame->payload = absl::MakeConstSpan(kept->data(), kept->size());
+  frame->released = [kept] {};
+}
+
+absl::StatusOr<proto::Host> OwnHost() {
+  GS_ASSIGN_OR_RETURN(const HostIdentity identity, ReadHostIdentity());
+  proto::Host host;
+  host.set_key(identity.Key());
+  host.set_name(identity.hostname);
+  return host;
+}
+
+bool IsForStreamsOnly(proto::FrameHeader::Kind kind) {
+  return kind == proto::FrameHeader::PUSH || kind == proto::FrameHeader::PARAMETERS ||
+         kind == proto::FrameHeader::NORM;
 }
 
 void SendFailure(FrameStream& stream, const absl::Status& status) {
@@ -68,15 +90,20 @@ class Service::Session : public FrameSink {
 
 struct Service::Group {
   proto::Terms terms;
-  std::unique_ptr<ParameterShard> shard;
-  std::vector<std::vector<SegmentId>> orders;                      // by rank
+  ShardMap shards;
+  std::string welcome;                         // the payload of the answer to HELLO on connection 0
+  std::unique_ptr<ParameterShard> shard;       // null with windows
+  std::unique_ptr<WindowShard> windows;        // null without
+  ShardStateHolder* state = nullptr;           // one of the two
+  std::vector<std::vector<SegmentId>> orders;  // by rank
   std::vector<std::vector<std::shared_ptr<FrameStream>>> streams;  // by rank and connection
   std::vector<std::atomic<int>> on_their_way;                      // by rank: pushed, not credited
   int64_t shard_bytes = 0;
   std::atomic<size_t> results{0};  // sent; spreads them over connections
 };
 
-Service::Service(std::string run_id, int attempt) : roster_(std::move(run_id), attempt) {}
+Service::Service(std::string run_id, int attempt, absl::Duration timeout)
+    : timeout_(timeout), roster_(std::move(run_id), attempt) {}
 
 Service::~Service() = default;
 
@@ -115,6 +142,8 @@ void Service::Fail(absl::Status status) {
     members = members_;
     changed_.SignalAll();
   }
+  const Group* const group = group_.load(std::memory_order_acquire);
+  if (group != nullptr && group->windows != nullptr) group->windows->Halt();
   for (const auto& member : members) SendFailure(*member->stream, status);
 }
 
@@ -127,7 +156,11 @@ ServerStats Service::stats() const {
   stats.step_tx_bytes = step_tx_bytes_;
   stats.step_rx_bytes = step_rx_bytes_;
   if (const Group* group = group_.load(std::memory_order_acquire); group != nullptr) {
-    stats.steps = group->shard->steps();
+    stats.steps = group->state->steps();
+    if (group->windows != nullptr) {
+      stats.tx_bytes = stats.step_tx_bytes = group->windows->stored_bytes();
+      stats.tx_messages = group->windows->stored_messages();
+    }
     stats.shard_bytes = group->shard_bytes;
     stats.server = group->terms.server_index();
     stats.workers = group->terms.world_size();
@@ -145,6 +178,12 @@ void Service::OnFrame(Session& session, const proto::FrameHeader& header, Payloa
   if (session.rank >= 0) {
     const absl::Status status = Dispatch(session, header, std::move(payload));
     if (!status.ok()) Fail(Prefixed(Name(session.rank), status));
+    return;
+  }
+  if (header.kind() == proto::FrameHeader::HOST) {
+    const absl::Status told = OnHost(session);
+    session.left = true;
+    if (!told.ok()) SendFailure(*session.stream, told);
     return;
   }
   absl::Status status =
@@ -190,10 +229,17 @@ absl::Status Service::StartGroup() {
   group->terms = roster_.terms();
   const Plan& plan = roster_.plan();
   const std::vector<double> weights(group->terms.weights().begin(), group->terms.weights().end());
-  GS_ASSIGN_OR_RETURN(const ShardMap shards, ShardMap::Create(plan, weights));
+  GS_ASSIGN_OR_RETURN(group->shards, ShardMap::Create(plan, weights));
+  const ShardMap& shards = group->shards;
   const int server = group->terms.server_index();
-  GS_ASSIGN_OR_RETURN(
-      group->shard, ParameterShard::Create(plan, shards, server, group->terms.update_site(), this));
+  if (group->terms.windows()) {
+    GS_RETURN_IF_ERROR(MakeWindows(*group));
+    group->state = group->windows.get();
+  } else {
+    GS_ASSIGN_OR_RETURN(group->shard, ParameterShard::Create(plan, shards, server,
+                                                             group->terms.update_site(), this));
+    group->state = group->shard.get();
+  }
   group->shard_bytes = shards.bytes(server);
   group->on_their_way = std::vector<std::atomic<int>>(plan.world_size());
   group->streams.resize(plan.world_size());
@@ -206,8 +252,59 @@ absl::Status Service::StartGroup() {
   }
   group_storage_ = std::move(group);
   group_.store(group_storage_.get(), std::memory_order_release);
-  for (const auto& member : members_) member->stream->Send(Frame(proto::FrameHeader::HELLO));
+  for (const auto& member : members_) {
+    OutgoingFrame frame = Frame(proto::FrameHeader::HELLO);
+    if (member->connection == 0) SetPayload(group_storage_->welcome, &frame);
+    member->stream->Send(std::move(frame));
+  }
   return absl::OkStatus();
+}
+
+// All workers must be where this server is.
+absl::Status Service::MakeWindows(Group& group) {
+  GS_ASSIGN_OR_RETURN(proto::Host own, OwnHost());
+  WindowShardOptions options;
+  for (int rank = 0; rank < group.terms.world_size(); ++rank) {
+    const proto::Host& host = roster_.host(rank);
+    if (host.key() != own.key()) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "shm: expected workers and servers on one host; server ", group.terms.server_index(),
+          " is on ", own.name(), " (", own.key(), "), rank ", rank, " on ", host.name(), " (",
+          host.key(), "); use --link=grpc"));
+    }
+    options.workers.push_back(roster_.Name(rank));
+  }
+  options.plan = roster_.plan();
+  options.shards = group.shards;
+  options.server = group.terms.server_index();
+  options.site = group.terms.update_site();
+  options.greeting = WindowGroup::PsGreeting(roster_.run_id(), roster_.attempt(), options.plan);
+  options.timeout = timeout_;
+  options.on_failure = [this](absl::Status status) { Fail(std::move(status)); };
+  GS_ASSIGN_OR_RETURN(group.windows, WindowShard::Create(std::move(options)));
+  own.set_window(group.windows->address());
+  group.welcome = own.SerializeAsString();
+  return absl::OkStatus();
+}
+
+absl::Status Service::OnHost(Session& session) {
+  GS_ASSIGN_OR_RETURN(const proto::Host own, OwnHost());
+  OutgoingFrame frame = Frame(proto::FrameHeader::HOST);
+  SetPayload(own.SerializeAsString(), &frame);
+  session.stream->Send(std::move(frame));
+  session.stream->Finish();
+  return absl::OkStatus();
+}
+
+absl::Status Service::OnWindows(Session& session, const Payload& payload) {
+  Group& group = *group_.load(std::memory_order_acquire);
+  proto::WindowAddresses windows;
+  if (session.rank != 0 || group.windows == nullptr ||
+      !windows.ParseFromString(Concatenate(payload))) {
+    return absl::InvalidArgumentError(
+        "WINDOWS: expected addresses from rank 0 where the terms say windows, found others");
+  }
+  return group.windows->Begin({windows.addresses().begin(), windows.addresses().end()});
 }
 
 absl::Status Service::Dispatch(Session& session, const proto::FrameHeader& header,
@@ -223,7 +320,14 @@ absl::Status Service::Dispatch(Session& session, const proto::FrameHeader& heade
                      "found ",
                      proto::FrameHeader::Kind_Name(header.kind())));
   }
+  if (group->windows != nullptr && IsForStreamsOnly(header.kind())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("expected gradients and parameters through windows, found ",
+                     proto::FrameHeader::Kind_Name(header.kind())));
+  }
   switch (header.kind()) {
+    case proto::FrameHeader::WINDOWS:
+      return OnWindows(session, payload);
     case proto::FrameHeader::PUSH:
       return OnPush(session, header, std::move(payload));
     case proto::FrameHeader::PARAMETERS:
@@ -294,7 +398,7 @@ absl::Status Service::OnParameters(Session& session, const proto::FrameHeader& h
 
 absl::Status Service::OnStateRequest(Session& session) {
   Group& group = *group_.load(std::memory_order_acquire);
-  GS_ASSIGN_OR_RETURN(const std::shared_ptr<const ShardState> state, group.shard->ExportState());
+  GS_ASSIGN_OR_RETURN(const std::shared_ptr<const ShardState> state, group.state->ExportState());
   for (const ShardState::Piece& piece : state->pieces) {
     OutgoingFrame frame = Frame(proto::FrameHeader::STATE);
     frame.header.set_name(piece.name);
@@ -312,7 +416,7 @@ absl::Status Service::OnStateRequest(Session& session) {
 
 absl::Status Service::OnState(Session& session, const proto::FrameHeader& header,
                               const Payload& payload) {
-  ParameterShard& shard = *group_.load(std::memory_order_acquire)->shard;
+  ShardStateHolder& shard = *group_.load(std::memory_order_acquire)->state;
   if (session.rank != 0 || session.connection != 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("optimizer state: expected it from rank 0 on connection 0 only, found it on ",
@@ -328,7 +432,7 @@ absl::Status Service::OnState(Session& session, const proto::FrameHeader& header
 
 absl::Status Service::OnGoodbye(Session& session) {
   Group& group = *group_.load(std::memory_order_acquire);
-  if (!group.shard->idle()) {
+  if (!group.state->idle()) {
     return absl::InvalidArgumentError("left in the middle of a step");
   }
   session.left = true;
@@ -336,6 +440,7 @@ absl::Status Service::OnGoodbye(Session& session) {
   session.stream->Finish();
   MutexLock lock(&mutex_);
   if (++goodbyes_ == group.terms.world_size() * group.terms.connections()) {
+    if (group.windows != nullptr) group.windows->Leave();
     ended_ = true;
     changed_.SignalAll();
   }

@@ -3,7 +3,9 @@
 //   worker                                server
 //   HELLO (payload: Hello), C streams  →
 //                                      ←  HELLO, on each stream, when all workers of the run have
-//                                      come and agree
+//                                      come and agree (payload with terms.windows: Host)
+//   [terms.windows: WINDOWS (rank 0)   →  and all map each other's windows. Then parameters, pushes
+//                                      and pulls go through these: links/window_owner.h]
 //   PARAMETERS (rank 0)                →  kept, and sent on
 //                                      ←  CREDIT, and PARAMETERS: empty to rank 0, with payload to
 //                                      all others
@@ -17,6 +19,8 @@
 //                                      ←  STATE_END
 //   GOODBYE                            →
 //                                      ←  GOODBYE
+//
+// A stream may also begin with HOST: the answer is HOST (payload: Host), and it ends.
 //
 // A worker may have `credit` chunks on their way to one server. Chunk number q of its PushOrder()
 // travels on connection q mod C; everything but chunks, on connection 0. What a worker does against
@@ -45,8 +49,9 @@ namespace gradsync {
 // Serves one run and ends with it. Thread-safe. Must outlive the streams that it accepted.
 class Service : private ShardEvents {
  public:
-  // See Roster for `run_id`.
-  Service(std::string run_id, int attempt);
+  // See Roster for `run_id`. `timeout`: what windows take to connect, and how long a process that
+  // shares memory may be silent.
+  Service(std::string run_id, int attempt, absl::Duration timeout);
   ~Service() override;
 
   // A StreamAcceptor.
@@ -76,6 +81,9 @@ class Service : private ShardEvents {
   absl::Status OnPush(Session& session, const proto::FrameHeader& header, Payload payload);
   absl::Status OnParameters(Session& session, const proto::FrameHeader& header,
                             const Payload& payload);
+  absl::Status MakeWindows(Group& group) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status OnHost(Session& session);
+  absl::Status OnWindows(Session& session, const Payload& payload);
   absl::Status OnStateRequest(Session& session);
   absl::Status OnState(Session& session, const proto::FrameHeader& header, const Payload& payload);
   absl::Status OnGoodbye(Session& session);
@@ -89,6 +97,7 @@ class Service : private ShardEvents {
   void SendValues(FrameStream& stream, proto::FrameHeader header,
                   const std::shared_ptr<LentBuffer>& values);
 
+  const absl::Duration timeout_;
   mutable Mutex mutex_;
   CondVar changed_;
   Roster roster_ ABSL_GUARDED_BY(mutex_);

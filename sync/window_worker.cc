@@ -34,6 +34,7 @@ SyncHandle WindowWorker::Launch(const StepOptions& step, int bucket) {
     launch = launched_.load(std::memory_order_relaxed) + 1;
     launched_.store(launch, std::memory_order_release);
   }
+  if (halted()) return *std::move(handle);
   if (bucket == 0) windows_.signals().SetNote(NoteOf(step));
   windows_.signals().Advance(WindowControl::kReady, static_cast<uint32_t>(launch));
   return *std::move(handle);

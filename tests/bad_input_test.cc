@@ -125,8 +125,7 @@ TEST(WorkerBadInputTest, RanksAndAddressesThatCannotBe) {
 }
 
 TEST(WorkerBadInputTest, LinksThatThisBuildLacksOrThatCannotDoIt) {
-  ExpectRefused(kWorker, {"--topology=ps", "--link=shm", "--servers=127.0.0.1:1"},
-                {"--link", "shm", "--link=grpc"});
+  ExpectRefused(kWorker, {"--topology=local", "--link=shm"}, {"--link", "local", "shm"});
   ExpectRefused(kWorker, {"--topology=ring", "--link=nccl", "--master=127.0.0.1:0"},
                 {"--link", "nccl", "--link=grpc"});
   ExpectRefused(kWorker, {"--topology=ring", "--link=gloo", "--update=owner"},

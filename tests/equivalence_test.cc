@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "allreduce/ring_gradient_sync.h"
+#include "allreduce/shm_gradient_sync.h"
 #include "ddp/distributed_data_parallel.h"
 #include "gtest/gtest.h"
 #include "links/in_memory_store.h"
@@ -138,6 +139,7 @@ struct GroupResult {
 
 struct Topology {
   std::string name;  // "ring" or "ps"
+  std::string link;  // "grpc" (by its in-process stand-in) or "shm"
   int servers = 0;
   UpdateSite site = UpdateSite::kWorker;
 };
@@ -163,6 +165,12 @@ class Group {
 
  private:
   absl::StatusOr<std::unique_ptr<GradientSync>> CreateSync(const WorkerGroup& group) {
+    if (topology_.name == "ring" && topology_.link == "shm") {
+      ShmRingOptions options;
+      options.group = group;
+      options.update_site = topology_.site;
+      return CreateShmRingGradientSync(options);
+    }
     if (topology_.name == "ring") {
       RingOptions options;
       options.group = group;
@@ -174,6 +182,7 @@ class Group {
     options.group = group;
     options.link = link_;
     options.update_site = topology_.site;
+    options.windows = topology_.link == "shm";
     for (const auto& server : servers_) options.servers.push_back(server->address());
     return CreatePsGradientSync(options);
   }
@@ -214,8 +223,10 @@ class Group {
 std::vector<Topology> AllTopologies() {
   std::vector<Topology> all;
   for (UpdateSite site : {UpdateSite::kWorker, UpdateSite::kOwner}) {
-    all.push_back({"ring", 0, site});
-    for (int servers : {1, 2, 3}) all.push_back({"ps", servers, site});
+    for (const char* link : {"grpc", "shm"}) {
+      all.push_back({"ring", link, 0, site});
+      for (int servers : {1, 2, 3}) all.push_back({"ps", link, servers, site});
+    }
   }
   return all;
 }
@@ -228,7 +239,7 @@ TEST_P(EquivalenceTest, EveryTopologyEndsWithTheBitsOfOneProcess) {
   FlatValues expected;
   std::string hash;
   for (const Topology& topology : AllTopologies()) {
-    SCOPED_TRACE(absl::StrCat(topology.name, " servers ", topology.servers, " update at ",
+    SCOPED_TRACE(absl::StrCat(topology.name, " over ", topology.link, " servers ", topology.servers, " update at ",
                               topology.site == UpdateSite::kOwner ? "owner" : "worker"));
     const GroupResult result = Group(topology, world_size).Train();
     ASSERT_FALSE(HasFailure());

@@ -22,8 +22,8 @@ std::shared_ptr<StreamLink> UnkindLink(int seed) {
 
 class PsFixture : public BackendFixture {
  public:
-  PsFixture(std::shared_ptr<StreamLink> link, int servers, UpdateSite site)
-      : site_(site), link_(std::move(link)) {
+  PsFixture(std::shared_ptr<StreamLink> link, int servers, UpdateSite site, bool windows = false)
+      : site_(site), windows_(windows), link_(std::move(link)) {
     for (int i = 0; i < servers; ++i) {
       ServerOptions server;
       server.link = link_;
@@ -37,11 +37,13 @@ class PsFixture : public BackendFixture {
     options.link = link_;
     for (const auto& server : servers_) options.servers.push_back(server->address());
     options.update_site = site_;
+    options.windows = windows_;
     return CreatePsGradientSync(options);
   }
 
  private:
   const UpdateSite site_;
+  const bool windows_;
   std::shared_ptr<StreamLink> link_;
   std::vector<std::unique_ptr<ParameterServer>> servers_;
 };
@@ -50,6 +52,14 @@ BackendTraits InProcess(int servers) {
   BackendTraits traits;
   traits.make_fixture = [servers](int, UpdateSite site) {
     return std::make_unique<PsFixture>(UnkindLink(servers), servers, site);
+  };
+  return traits;
+}
+
+BackendTraits OverShm(int servers) {
+  BackendTraits traits;
+  traits.make_fixture = [servers](int, UpdateSite site) {
+    return std::make_unique<PsFixture>(NewInProcessLink(), servers, site, /*windows=*/true);
   };
   return traits;
 }
@@ -69,6 +79,11 @@ INSTANTIATE_TEST_SUITE_P(TwoServers, ConformanceTest,
                          testing::ValuesIn(ConformanceCases(InProcess(2))), CaseName);
 INSTANTIATE_TEST_SUITE_P(ThreeServers, ConformanceTest,
                          testing::ValuesIn(ConformanceCases(InProcess(3))), CaseName);
+
+INSTANTIATE_TEST_SUITE_P(OneServerOverShm, ConformanceTest,
+                         testing::ValuesIn(ConformanceCases(OverShm(1))), CaseName);
+INSTANTIATE_TEST_SUITE_P(ThreeServersOverShm, ConformanceTest,
+                         testing::ValuesIn(ConformanceCases(OverShm(3))), CaseName);
 
 INSTANTIATE_TEST_SUITE_P(OverGrpc, ConformanceTest, testing::ValuesIn(ConformanceCases(OverGrpc())),
                          CaseName);

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "allreduce/ring_gradient_sync.h"
+#include "allreduce/shm_gradient_sync.h"
 #include "gtest/gtest.h"
 #include "links/grpc_stream.h"
 #include "links/in_memory_store.h"
@@ -32,7 +33,7 @@ struct WireCase {
   int workers = 1;
   std::vector<double> weights;  // of the servers; none: a ring
   UpdateSite site = UpdateSite::kWorker;
-  bool grpc = false;
+  std::string link = "in process";  // or "grpc", "shm"
 };
 
 // Tensors' sizes by bucket. Even: every chunk has the same size, for every n. Uneven: buckets below
@@ -70,7 +71,7 @@ class Job {
   Job(const WireCase& config, const Plan& plan)
       : config_(config),
         plan_(plan),
-        link_(config.grpc ? NewGrpcLink() : NewInProcessLink()),
+        link_(config.link == "grpc" ? NewGrpcLink() : NewInProcessLink()),
         syncs_(config.workers),
         store_(NewInMemoryStore()) {
     for (size_t i = 0; i < config_.weights.size(); ++i) {
@@ -123,6 +124,12 @@ class Job {
     group.run_id = "wire";
     group.store = store_;
     group.address = "127.0.0.1";
+    if (config_.weights.empty() && config_.link == "shm") {
+      ShmRingOptions options;
+      options.group = group;
+      options.update_site = config_.site;
+      return *CreateShmRingGradientSync(options);
+    }
     if (config_.weights.empty()) {
       RingOptions options;
       options.group = group;
@@ -135,6 +142,7 @@ class Job {
     options.group = group;
     options.link = link_;
     options.update_site = config_.site;
+    options.windows = config_.link == "shm";
     options.weights = config_.weights;
     for (const auto& server : servers_) options.servers.push_back(server->address());
     return *CreatePsGradientSync(options);
@@ -162,6 +170,13 @@ struct Expected {
 
 Expected ExpectedTraffic(const WireCase& config, const Plan& plan) {
   const int processes = config.workers + static_cast<int>(config.weights.size());
+  if (config.link == "shm") {
+    return {ProcessTraffic(WindowBroadcastFlows(plan), processes),
+            ProcessTraffic(config.weights.empty()
+                               ? WindowStepFlows(plan)
+                               : WindowStepFlows(plan, *ShardMap::Create(plan, config.weights)),
+                           processes)};
+  }
   if (config.weights.empty()) {
     return {ProcessTraffic(RingBroadcastFlows(plan), processes),
             ProcessTraffic(RingStepFlows(plan), processes)};
@@ -205,21 +220,25 @@ TEST_P(WireBytesTest, EveryProcessCountsExactlyWhatTheModelSays) {
 
 std::vector<WireCase> Cases() {
   std::vector<WireCase> cases;
-  const auto add = [&cases](std::string name, int n, std::vector<double> weights, bool grpc) {
+  const auto add = [&cases](std::string name, int n, std::vector<double> weights,
+                            std::string link) {
     for (UpdateSite site : {UpdateSite::kWorker, UpdateSite::kOwner}) {
       cases.push_back({absl::StrCat(name, n, site == UpdateSite::kOwner ? "UpdateAtOwner" : ""), n,
-                       weights, site, grpc});
+                       weights, site, link});
     }
   };
   for (int n : {1, 2, 3, 4, 5, 6, 7, 8}) {
-    add("Ring", n, {}, false);
+    add("Ring", n, {}, "in process");
+    add("ShmRing", n, {}, "shm");
+    add("ShmMixedServersWorkers", n, n >= 2 ? MixedWeights(n, 1) : std::vector<double>{1}, "shm");
     for (int k = 1; k <= 3; ++k) {
-      add(absl::StrCat("Servers", k, "Workers"), n, std::vector<double>(k, 1), false);
+      add(absl::StrCat("Servers", k, "Workers"), n, std::vector<double>(k, 1), "in process");
+      add(absl::StrCat("ShmServers", k, "Workers"), n, std::vector<double>(k, 1), "shm");
     }
-    if (n >= 2) add("MixedServersWorkers", n, MixedWeights(n, 1), false);
+    if (n >= 2) add("MixedServersWorkers", n, MixedWeights(n, 1), "in process");
   }
-  add("GrpcRing", 3, {}, true);
-  add("GrpcServers2Workers", 3, {1, 1}, true);
+  add("GrpcRing", 3, {}, "grpc");
+  add("GrpcServers2Workers", 3, {1, 1}, "grpc");
   return cases;
 }
 

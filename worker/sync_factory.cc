@@ -32,11 +32,8 @@ absl::Status ValidateLink(const SyncOptions& options) {
   if (!IsOneOf(options.link, {"auto", "grpc", "shm", "gloo", "nccl"})) {
     return FlagError("link", "auto, grpc, shm, gloo or nccl", options.link);
   }
-  if (options.link == "shm" && options.topology != "ring") {
-    return absl::InvalidArgumentError(absl::StrCat("--link=shm: expected --topology=ring, found ",
-                                                   options.topology,
-                                                   ", which this build has not over shared memory; "
-                                                   "use --link=grpc"));
+  if (options.link == "shm" && options.topology == "local") {
+    return FlagError("link", "auto with --topology=local", options.link);
   }
   if (options.link == "nccl") {
     return absl::InvalidArgumentError(
@@ -112,7 +109,7 @@ absl::StatusOr<std::string> ChooseLink(const SyncOptions& options, const WorkerG
 absl::StatusOr<std::unique_ptr<GradientSync>> CreateGradientSync(const SyncOptions& options,
                                                                  const WorkerGroup& group) {
   if (options.topology == "local") return CreateLocalSync(SiteOf(options));
-  if (ResolvedLink(options) == "shm") {
+  if (options.topology == "ring" && ResolvedLink(options) == "shm") {
     ShmRingOptions shm;
     shm.group = group;
     shm.update_site = SiteOf(options);
@@ -134,7 +131,8 @@ absl::StatusOr<std::unique_ptr<GradientSync>> CreateGradientSync(const SyncOptio
   ps.link = link;
   ps.servers = options.servers;
   ps.update_site = SiteOf(options);
-  ps.connections = ResolvedConnections(options);
+  ps.windows = ResolvedLink(options) == "shm";
+  ps.connections = ps.windows ? 1 : ResolvedConnections(options);
   return CreatePsGradientSync(ps);
 }
 

@@ -1,0 +1,98 @@
+// A worker's exchange with servers whose memory it shares.
+
+#ifndef GRADSYNC_PS_CLIENT_WINDOW_EXCHANGE_H_
+#define GRADSYNC_PS_CLIENT_WINDOW_EXCHANGE_H_
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "base/mutex.h"
+#include "links/window.h"
+#include "links/window_group.h"
+#include "links/window_mesh.h"
+#include "plan/plan.h"
+#include "plan/shard_map.h"
+#include "plan/step_options.h"
+#include "sync/sync_handle.h"
+#include "sync/window_worker.h"
+#include "sync/wire_stats.h"
+#include "sync/worker_group.h"
+
+namespace gradsync {
+
+struct WindowExchangeOptions {
+  WorkerGroup group;
+  std::vector<std::string> servers;  // addresses, for errors
+  // What went wrong here, or who was lost. Must not block; Fail() follows.
+  std::function<void(absl::Status)> report;
+};
+
+// The worker's half (sync/window_worker.h) on a thread of its own, and the connections to all other
+// workers and servers. Thread-safe, but what WindowWorker says of PullParameters() holds.
+class WindowExchange {
+ public:
+  // Creates the own window. Errors: those of Window::Create() and WindowMesh::Create().
+  static absl::StatusOr<std::unique_ptr<WindowExchange>> Create(const Plan& plan,
+                                                                const ShardMap& shards,
+                                                                WindowExchangeOptions options);
+  ~WindowExchange();
+
+  const WindowGroup& group() const { return *group_; }
+  const std::shared_ptr<Window>& window() const { return window_; }
+
+  // Where the others find this rank's window.
+  const std::string& address() const { return mesh_->address(); }
+
+  // Once, before what follows. `addresses` of all workers, then all servers. Blocks until all are
+  // connected. Errors: those of WindowMesh::Connect(); what Fail() was given.
+  absl::Status Connect(const std::vector<std::string>& addresses, absl::Time deadline);
+
+  SyncHandle Launch(const StepOptions& step, int bucket) { return worker_->Launch(step, bucket); }
+  void PullParameters() { worker_->PullParameters(); }
+
+  // Nothing completes from here on: handles, those of later launches too, wait for Fail(), which
+  // must follow. Does not block.
+  void Halt();
+
+  // Open handles, and all later ones, resolve with `status`. Does not block.
+  void Fail(const absl::Status& status);
+
+  // This worker is about to leave in good order, and others may.
+  void Leave() { mesh_->Leave(); }
+
+  // Ends the threads: `report` is not called after this returned. Must not be called from it.
+  void Stop();
+
+  WireStats wire_stats() const;
+
+ private:
+  WindowExchange(const Plan& plan, const ShardMap& shards, WindowExchangeOptions options);
+
+  void Loop();
+
+  const WindowExchangeOptions options_;
+  const std::shared_ptr<const WindowGroup> group_;
+  std::shared_ptr<Window> window_;
+  std::unique_ptr<WindowMesh> mesh_;
+  std::atomic<bool> halted_{false};
+
+  mutable Mutex mutex_;
+  absl::Status failed_ ABSL_GUARDED_BY(mutex_);
+  // Written once by Connect(), under mutex_.
+  std::unique_ptr<GroupWindows> windows_;
+  std::unique_ptr<WindowWorker> worker_;
+
+  std::thread thread_;  // last: uses all of the above
+};
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_PS_CLIENT_WINDOW_EXCHANGE_H_
