@@ -20,6 +20,7 @@
 #include "base/status_macros.h"
 #include "links/in_memory_store.h"
 #include "optim/state_mapping.h"
+#include "plan/codec.h"
 #include "sync/agree_on_plan.h"
 #include "sync/flat_buckets.h"
 #include "sync/group_error.h"
@@ -124,6 +125,7 @@ absl::StatusOr<std::vector<GradBucket>> GlooGradientSync::Bind(const Plan& plan,
                                                    options_.group.world_size));
   }
   GS_RETURN_IF_ERROR(AgreeOnPlan(side_channel_, plan, deadline));
+  GS_RETURN_IF_ERROR(CheckUncompressed(plan.codec(), "Gloo adds what it sends, in fp32"));
   plan_ = plan;
   launch_order_ = LaunchOrder(static_cast<int>(plan.buckets().size()));
   buckets_ = AllocateBuckets(plan);

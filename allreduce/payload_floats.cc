@@ -1,24 +1,22 @@
 #include "allreduce/payload_floats.h"
 
-#include "base/float_stream.h"
-
 namespace gradsync {
 namespace {
 
-void Take(const Payload& payload, FloatStream stream) {
+void Take(const Payload& payload, ChunkDecoder decoder) {
   for (absl::Span<const char> part : payload.parts)
-    stream.Consume({part.data(), part.size()}).IgnoreError();
+    decoder.Consume({part.data(), part.size()}).IgnoreError();
 }
 
 }  // namespace
 
 // The callers have checked the size, which is the only thing that Consume() can object to.
-void AddPayload(const Payload& payload, float* acc, int64_t n) {
-  Take(payload, FloatAdder(acc, n));
+void AddPayload(const Payload& payload, const ChunkForm& form, float* acc) {
+  Take(payload, ChunkDecoder(form, ChunkDecoder::Mode::kAdd, acc));
 }
 
-void CopyPayload(const Payload& payload, float* out, int64_t n) {
-  Take(payload, FloatCopier(out, n));
+void CopyPayload(const Payload& payload, const ChunkForm& form, float* out) {
+  Take(payload, ChunkDecoder(form, ChunkDecoder::Mode::kCopy, out));
 }
 
 }  // namespace gradsync

@@ -1,15 +1,15 @@
 #ifndef GRADSYNC_ALLREDUCE_PAYLOAD_FLOATS_H_
 #define GRADSYNC_ALLREDUCE_PAYLOAD_FLOATS_H_
 
-#include <cstdint>
-
+#include "base/chunk_codec.h"
 #include "links/frame_stream.h"
 
 namespace gradsync {
 
-// acc = acc + the payload's floats, and out = the payload's floats. `payload.size()` must be 4 * n.
-void AddPayload(const Payload& payload, float* acc, int64_t n);
-void CopyPayload(const Payload& payload, float* out, int64_t n);
+// acc = acc + the payload's floats, and out = the payload's floats. `payload.size()` must be
+// form.bytes(), and the form not sparse.
+void AddPayload(const Payload& payload, const ChunkForm& form, float* acc);
+void CopyPayload(const Payload& payload, const ChunkForm& form, float* out);
 
 }  // namespace gradsync
 

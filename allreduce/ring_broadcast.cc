@@ -59,7 +59,8 @@ void RingBroadcast::Forward(SegmentId id) {
   }
   const ElementRange range = plan_.buckets()[id.bucket].layout.range(id.slot);
   wire_->SendChunk(RingHeader(proto::FrameHeader::PARAMETERS, StepOptions(), id, rank_ + 1),
-                   {memory_[id.bucket].param + range.begin, static_cast<size_t>(range.size())},
+                   {reinterpret_cast<const char*>(memory_[id.bucket].param + range.begin),
+                    static_cast<size_t>(range.size()) * sizeof(float)},
                    /*urgent=*/false, [self = shared_from_this()] { self->Returned(); });
 }
 
@@ -87,7 +88,8 @@ absl::Status RingBroadcast::OnParameters(const proto::FrameHeader& header, Paylo
   }
   const ElementRange range = plan_.buckets()[id.bucket].layout.range(id.slot);
   wire_->CountReceived(range.size() * 4);
-  CopyPayload(payload, memory_[id.bucket].param + range.begin, range.size());
+  CopyPayload(payload, {ChunkForm::Kind::kFp32, range.size(), 0},
+              memory_[id.bucket].param + range.begin);
   payload = Payload();
   Forward(id);
   {

@@ -21,6 +21,7 @@ RingEngine::RingEngine(RingEngineOptions options)
       broadcast_(
           std::make_shared<RingBroadcast>(options_.plan, options_.rank, options_.buckets, wire_)),
       owner_(options_.plan, options_.rank, options_.update_site, memory_),
+      encoder_(options_.plan),
       tokens_(options_.plan, options_.rank, options_.window,
               options_.update_site == UpdateSite::kWorker),
       norm_(options_.plan, options_.rank) {}
@@ -99,7 +100,7 @@ void RingEngine::SendSum(const StepOptions& step, SegmentId id, int hop) {
   // Other ranks' tokens overtake those that begin here: they are nearer to their end, and their
   // initiators wait.
   wire_->SendChunk(RingHeader(FrameHeader::REDUCE, step, id, hop),
-                   {grad(id), static_cast<size_t>(range(id).size())},
+                   encoder_.EncodeGradient(id, grad(id), step.inverse_loss_scale),
                    /*urgent=*/hop > 1, [self = shared_from_this(), id] { self->SumReturned(id); });
 }
 
@@ -123,8 +124,8 @@ void RingEngine::SumReturned(SegmentId id) {
 
 void RingEngine::Fold(const StepOptions& step, SegmentId id, Payload payload) {
   // Counted here and not on arrival, so that what is held counts in the step that it belongs to.
-  wire_->CountReceived(range(id).size() * 4);
-  AddPayload(payload, grad(id), range(id).size());
+  wire_->CountReceived(static_cast<int64_t>(payload.size()));
+  AddPayload(payload, GradientForm(options_.plan.codec(), range(id).size()), grad(id));
   payload = Payload();
   const int n = options_.plan.world_size();
   if (!SendsReduce(chunk(id), options_.rank)) return CompleteOwned(step, id);
@@ -148,8 +149,11 @@ void RingEngine::CompleteOwned(const StepOptions& step, SegmentId id) {
 }
 
 void RingEngine::CopyFinal(const StepOptions& step, SegmentId id, Payload payload) {
-  wire_->CountReceived(range(id).size() * 4);
-  CopyPayload(payload, result(id), range(id).size());
+  wire_->CountReceived(static_cast<int64_t>(payload.size()));
+  CopyPayload(
+      payload,
+      ReturnedForm(options_.plan.codec(), range(id).size(), options_.plan.world_size(), returned()),
+      result(id));
   payload = Payload();
   PassOnFinal(step, id);
 }
@@ -165,7 +169,7 @@ void RingEngine::PassOnFinal(const StepOptions& step, SegmentId id) {
   if (sends) {
     const int hop = GatherHop(chunk(id), options_.rank, n) + 1;
     wire_->SendChunk(RingHeader(FrameHeader::GATHER, step, id, hop),
-                     {result(id), static_cast<size_t>(range(id).size())},
+                     encoder_.EncodeReturned(id, result(id), returned()),
                      /*urgent=*/true, [self = shared_from_this(), id] { self->FinalReturned(id); });
   }
   ResolveIfComplete(id.bucket);
@@ -189,7 +193,8 @@ void RingEngine::ResolveIfComplete(int bucket) {
 }
 
 absl::Status RingEngine::OnFrame(const FrameHeader& header, Payload payload) {
-  GS_RETURN_IF_ERROR(CheckRingFrame(options_.plan, options_.rank, header, payload.size()));
+  GS_RETURN_IF_ERROR(
+      CheckRingFrame(options_.plan, options_.rank, header, payload.size(), returned()));
   switch (header.kind()) {
     case FrameHeader::REDUCE:
       return OnReduce(header, std::move(payload));

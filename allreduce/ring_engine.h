@@ -15,8 +15,10 @@
 #include "allreduce/task_queue.h"
 #include "base/mutex.h"
 #include "links/frame_stream.h"
+#include "plan/codec.h"
 #include "plan/plan.h"
 #include "plan/step_options.h"
+#include "sync/chunk_encoder.h"
 #include "sync/flat_buckets.h"
 #include "sync/sync_handle.h"
 #include "sync/update_site.h"
@@ -107,6 +109,9 @@ class RingEngine : public std::enable_shared_from_this<RingEngine> {
   ElementRange range(SegmentId id) const {
     return options_.plan.buckets()[id.bucket].layout.range(id.slot);
   }
+  Returned returned() const {
+    return options_.update_site == UpdateSite::kOwner ? Returned::kParameters : Returned::kMean;
+  }
   float* grad(SegmentId id) const { return memory_[id.bucket].grad + range(id).begin; }
   float* result(SegmentId id) const;
 
@@ -115,6 +120,7 @@ class RingEngine : public std::enable_shared_from_this<RingEngine> {
   const std::shared_ptr<RingWire> wire_;
   const std::shared_ptr<RingBroadcast> broadcast_;
   RingOwner owner_;
+  ChunkEncoder encoder_;  // its memory is lent and returned with the chunk's
 
   Mutex mutex_;
   bool halted_ ABSL_GUARDED_BY(mutex_) = false;

@@ -93,7 +93,7 @@ std::vector<SegmentId> OwnedChunks(const Plan& plan, int rank) {
 }
 
 absl::Status CheckRingFrame(const Plan& plan, int rank, const proto::FrameHeader& header,
-                            size_t payload_bytes) {
+                            size_t payload_bytes, Returned returned) {
   const int n = plan.world_size();
   int64_t expected_bytes = 0;
   if (header.kind() == proto::FrameHeader::SQUARES) {
@@ -107,13 +107,16 @@ absl::Status CheckRingFrame(const Plan& plan, int rank, const proto::FrameHeader
     GS_RETURN_IF_ERROR(CheckChunk(plan, header));
     const StripeLayout& layout = plan.buckets()[header.bucket()].layout;
     const int chunk = layout.chunk_of(header.slot());
-    expected_bytes = layout.range(header.slot()).size() * 4;
+    const int64_t elements = layout.range(header.slot()).size();
+    expected_bytes = elements * 4;
     switch (header.kind()) {
       case proto::FrameHeader::REDUCE:
         GS_RETURN_IF_ERROR(CheckStepAndHop(header, ReduceHop(chunk, rank, n)));
+        expected_bytes = GradientForm(plan.codec(), elements).bytes();
         break;
       case proto::FrameHeader::GATHER:
         GS_RETURN_IF_ERROR(CheckStepAndHop(header, GatherHop(chunk, rank, n)));
+        expected_bytes = ReturnedForm(plan.codec(), elements, n, returned).bytes();
         break;
       case proto::FrameHeader::CREDIT:
         if (Initiator(chunk, n) != rank)

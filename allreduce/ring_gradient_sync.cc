@@ -12,6 +12,7 @@
 #include "base/status_macros.h"
 #include "links/in_memory_store.h"
 #include "optim/state_mapping.h"
+#include "plan/codec.h"
 #include "sync/agree_on_plan.h"
 #include "sync/flat_buckets.h"
 #include "sync/group_error.h"
@@ -106,6 +107,11 @@ absl::StatusOr<std::vector<GradBucket>> RingGradientSync::Bind(const Plan& plan,
                                                    " ranks, expected one for ", group.world_size));
   }
   GS_RETURN_IF_ERROR(AgreeOnPlan(side_channel_, plan, deadline));
+  if (plan.codec().sparse()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("compression: expected none, fp16 or bf16 for a ring, found ",
+                     CodecName(plan.codec()), "; sums of sparse gradients grow at each hop"));
+  }
   GS_RETURN_IF_ERROR(AgreeOnOptions(deadline));
   plan_ = plan;
   launch_order_ = LaunchOrder(static_cast<int>(plan.buckets().size()));

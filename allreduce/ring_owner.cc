@@ -8,6 +8,7 @@
 #include "allreduce/ring_frames.h"
 #include "base/kernels.h"
 #include "optim/state_mapping.h"
+#include "plan/codec.h"
 
 namespace gradsync {
 namespace {
@@ -43,9 +44,10 @@ RingOwner::RingOwner(const Plan& plan, int rank, UpdateSite update_site,
 
 void RingOwner::CompleteMean(SegmentId id, const StepOptions& step) {
   const ElementRange chunk = range(id);
-  ScaleTwice(memory_[id.bucket].grad + chunk.begin, chunk.size(),
-             1.0f / static_cast<float>(plan_.world_size()),
+  float* const mean = memory_[id.bucket].grad + chunk.begin;
+  ScaleTwice(mean, chunk.size(), 1.0f / static_cast<float>(plan_.world_size()),
              static_cast<float>(step.inverse_loss_scale));
+  RoundMean(plan_.codec(), mean, chunk.size());
 }
 
 void RingOwner::MeasureSquares(SegmentId id) {

@@ -32,7 +32,7 @@ class RingOwner {
   const std::vector<SegmentId>& chunks() const { return chunks_; }
 
   // The chunk's gradient is the sum over all ranks: multiplies it by 1/n, then by the inverse loss
-  // scale.
+  // scale, and rounds it as the plan's codec does (plan/codec.h).
   void CompleteMean(SegmentId id, const StepOptions& step);
 
   // Notes the sum of squares of the chunk's mean.

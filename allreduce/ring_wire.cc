@@ -17,12 +17,12 @@ int RingWire::ConnectionOf(const proto::FrameHeader& header) const {
   return (first_token_[header.bucket()] + static_cast<int>(header.slot())) % connections_;
 }
 
-void RingWire::SendChunk(proto::FrameHeader header, absl::Span<const float> payload, bool urgent,
+void RingWire::SendChunk(proto::FrameHeader header, absl::Span<const char> payload, bool urgent,
                          absl::AnyInvocable<void() &&> released) {
   const int connection = ConnectionOf(header);
   OutgoingFrame frame;
   frame.header = std::move(header);
-  frame.payload = {reinterpret_cast<const char*>(payload.data()), payload.size() * sizeof(float)};
+  frame.payload = payload;
   frame.released = std::move(released);
   frame.urgent = urgent;
   tx_bytes_ += static_cast<int64_t>(frame.payload.size());

@@ -17,6 +17,7 @@
 #include "links/window_group.h"
 #include "links/window_mesh.h"
 #include "optim/state_mapping.h"
+#include "plan/codec.h"
 #include "sync/agree_on_plan.h"
 #include "sync/group_error.h"
 #include "sync/launch_order.h"
@@ -107,6 +108,8 @@ absl::StatusOr<std::vector<GradBucket>> ShmRingGradientSync::Bind(const Plan& pl
                                                    " ranks, expected one for ", group.world_size));
   }
   GS_RETURN_IF_ERROR(AgreeOnPlan(side_channel_, plan, deadline));
+  GS_RETURN_IF_ERROR(
+      CheckUncompressed(plan.codec(), "ranks read each other's memory, which is no wire"));
   plan_ = plan;
   launch_order_ = LaunchOrder(static_cast<int>(plan.buckets().size()));
   const absl::StatusOr<std::vector<std::string>> addresses = ExchangeAddresses(plan, deadline);

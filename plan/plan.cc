@@ -105,13 +105,13 @@ absl::StatusOr<Plan> Plan::Create(std::vector<TensorSpec> tensors,
     filled += bytes;
   }
   return FromBuckets(std::move(tensors), buckets, std::move(optimizer), options.world_size,
-                     options.chunk_bytes);
+                     options.chunk_bytes, options.codec);
 }
 
 absl::StatusOr<Plan> Plan::FromBuckets(std::vector<TensorSpec> tensors,
                                        const std::vector<std::vector<int>>& buckets,
-                                       OptimizerSpec optimizer, int world_size,
-                                       int64_t chunk_bytes) {
+                                       OptimizerSpec optimizer, int world_size, int64_t chunk_bytes,
+                                       Codec codec) {
   if (world_size < 1) {
     return absl::InvalidArgumentError(
         absl::StrCat("world size: expected at least 1, found ", world_size));
@@ -119,6 +119,11 @@ absl::StatusOr<Plan> Plan::FromBuckets(std::vector<TensorSpec> tensors,
   if (chunk_bytes < 0 || chunk_bytes % 64 != 0) {
     return absl::InvalidArgumentError(absl::StrCat(
         "chunk_bytes: expected 0 (automatic) or a positive multiple of 64, found ", chunk_bytes));
+  }
+  // Its name is how it travels and what the fingerprint is made from.
+  const absl::StatusOr<Codec> named = ParseCodec(CodecName(codec));
+  if (!named.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("compression: ", named.status().message()));
   }
   GS_RETURN_IF_ERROR(optimizer.Validate());
   GS_RETURN_IF_ERROR(CheckTensors(tensors, optimizer));
@@ -131,6 +136,7 @@ absl::StatusOr<Plan> Plan::FromBuckets(std::vector<TensorSpec> tensors,
   plan.optimizer_ = std::move(optimizer);
   plan.world_size_ = world_size;
   plan.chunk_bytes_ = chunk_bytes;
+  plan.codec_ = codec;
   for (const auto& members_of_bucket : buckets) {
     BucketPlan bucket = PlaceTensors(members_of_bucket, plan.tensors_);
     const int64_t bytes =
@@ -166,8 +172,9 @@ std::vector<GroupRange> Plan::GroupRanges(int bucket, ElementRange range) const 
 }
 
 std::string Plan::Describe() const {
-  std::string text = absl::StrCat("world_size ", world_size_, "\nchunk_bytes ", chunk_bytes_,
-                                  "\noptimizer ", OptimizerKindName(optimizer_.kind), "\n");
+  std::string text =
+      absl::StrCat("world_size ", world_size_, "\nchunk_bytes ", chunk_bytes_, "\ncompression ",
+                   CodecName(codec_), "\noptimizer ", OptimizerKindName(optimizer_.kind), "\n");
   for (size_t i = 0; i < optimizer_.groups.size(); ++i) {
     const OptimizerGroup& g = optimizer_.groups[i];
     absl::StrAppendFormat(

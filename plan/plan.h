@@ -13,6 +13,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "plan/codec.h"
 #include "plan/optimizer_spec.h"
 #include "plan/stripes.h"
 #include "plan/tensor_spec.h"
@@ -28,6 +29,8 @@ struct PlanOptions {
   int64_t first_bucket_bytes = int64_t{1} << 20;
   // Upper bound of a chunk, a positive multiple of 64; 0 chooses DefaultChunkBytes() per bucket.
   int64_t chunk_bytes = 0;
+  // What gradients are compressed with on the wire.
+  Codec codec;
 };
 
 // A tensor's place in its bucket. `offset` is in elements and a multiple of 16 (64 bytes).
@@ -70,13 +73,14 @@ class Plan {
   static absl::StatusOr<Plan> FromBuckets(std::vector<TensorSpec> tensors,
                                           const std::vector<std::vector<int>>& buckets,
                                           OptimizerSpec optimizer, int world_size,
-                                          int64_t chunk_bytes);
+                                          int64_t chunk_bytes, Codec codec = Codec());
 
   const std::vector<TensorSpec>& tensors() const { return tensors_; }
   const std::vector<BucketPlan>& buckets() const { return buckets_; }
   const OptimizerSpec& optimizer() const { return optimizer_; }
   int world_size() const { return world_size_; }
   int64_t chunk_bytes() const { return chunk_bytes_; }  // as asked for: 0 for the default
+  Codec codec() const { return codec_; }
   int64_t total_bytes() const;  // gradient bytes of all buckets, padding included
 
   // Runs of one group in `range` of bucket `bucket`, in order, neighbours of the same group apart
@@ -96,6 +100,7 @@ class Plan {
   OptimizerSpec optimizer_;
   int world_size_ = 1;
   int64_t chunk_bytes_ = 0;
+  Codec codec_;
   std::string fingerprint_;
 };
 

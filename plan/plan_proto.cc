@@ -123,6 +123,7 @@ proto::Plan PlanToProto(const Plan& plan) {
   }
   message.set_world_size(plan.world_size());
   message.set_chunk_bytes(plan.chunk_bytes());
+  if (plan.codec().compresses()) message.set_compression(CodecName(plan.codec()));
   return message;
 }
 
@@ -144,8 +145,13 @@ absl::StatusOr<Plan> PlanFromProto(const proto::Plan& message) {
     buckets.emplace_back(bucket.tensors().begin(), bucket.tensors().end());
   }
   GS_ASSIGN_OR_RETURN(OptimizerSpec optimizer, OptimizerFromProto(message.optimizer()));
+  const absl::StatusOr<Codec> codec = ParseCodec(message.compression());
+  if (!codec.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("plan message: compression: ", codec.status().message()));
+  }
   return Plan::FromBuckets(std::move(tensors), buckets, std::move(optimizer), message.world_size(),
-                           message.chunk_bytes());
+                           message.chunk_bytes(), *codec);
 }
 
 }  // namespace gradsync

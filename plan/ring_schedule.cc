@@ -15,25 +15,27 @@ void CountReceived(int64_t bytes, RingTraffic* traffic) {
 
 }  // namespace
 
-RingTraffic BucketTraffic(const StripeLayout& layout, int rank) {
+RingTraffic BucketTraffic(const StripeLayout& layout, int rank, Codec codec, Returned returned) {
   const int n = layout.world_size();
   RingTraffic traffic;
   for (int slot = 0; slot < layout.slots(); ++slot) {
-    const int64_t bytes = layout.range(slot).size() * 4;
-    if (bytes == 0) continue;
+    const int64_t elements = layout.range(slot).size();
+    if (elements == 0) continue;
+    const int64_t reduce = GradientForm(codec, elements).bytes();
+    const int64_t gather = ReturnedForm(codec, elements, n, returned).bytes();
     const int chunk = layout.chunk_of(slot);
-    if (SendsReduce(chunk, rank)) CountSent(bytes, &traffic);
-    if (SendsGather(chunk, rank, n)) CountSent(bytes, &traffic);
-    if (ReduceHop(chunk, rank, n) != 0) CountReceived(bytes, &traffic);
-    if (GatherHop(chunk, rank, n) != 0) CountReceived(bytes, &traffic);
+    if (SendsReduce(chunk, rank)) CountSent(reduce, &traffic);
+    if (SendsGather(chunk, rank, n)) CountSent(gather, &traffic);
+    if (ReduceHop(chunk, rank, n) != 0) CountReceived(reduce, &traffic);
+    if (GatherHop(chunk, rank, n) != 0) CountReceived(gather, &traffic);
   }
   return traffic;
 }
 
-RingTraffic StepTraffic(const Plan& plan, int rank) {
+RingTraffic StepTraffic(const Plan& plan, int rank, Returned returned) {
   RingTraffic sum;
   for (const BucketPlan& bucket : plan.buckets()) {
-    const RingTraffic traffic = BucketTraffic(bucket.layout, rank);
+    const RingTraffic traffic = BucketTraffic(bucket.layout, rank, plan.codec(), returned);
     sum.tx_bytes += traffic.tx_bytes;
     sum.rx_bytes += traffic.rx_bytes;
     sum.tx_messages += traffic.tx_messages;

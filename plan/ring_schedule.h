@@ -24,6 +24,7 @@
 
 #include <cstdint>
 
+#include "plan/codec.h"
 #include "plan/plan.h"
 #include "plan/stripes.h"
 
@@ -77,11 +78,12 @@ struct RingTraffic {
 
 // What the exchange of one bucket costs `rank`: exact sums over its chunks, of which empty ones are
 // never sent. Close to 2(n-1)/n of the bucket each way, and exactly that when all chunks have the
-// same size.
-RingTraffic BucketTraffic(const StripeLayout& layout, int rank);
+// same size and nothing is compressed. `returned` matters only with a codec.
+RingTraffic BucketTraffic(const StripeLayout& layout, int rank, Codec codec = Codec(),
+                          Returned returned = Returned::kMean);
 
-// The same for all buckets of a step.
-RingTraffic StepTraffic(const Plan& plan, int rank);
+// The same for all buckets of a step, with the plan's codec.
+RingTraffic StepTraffic(const Plan& plan, int rank, Returned returned = Returned::kMean);
 
 // Broadcast of all parameters from rank 0 down the ring: every rank but 0 receives them, every rank
 // but the last sends them.

@@ -8,11 +8,12 @@
 namespace gradsync {
 namespace {
 
-std::vector<Flow> FlowsToNext(const Plan& plan, RingTraffic (*traffic_of)(const Plan&, int rank)) {
+template <typename TrafficOf>
+std::vector<Flow> FlowsToNext(const Plan& plan, const TrafficOf& traffic_of) {
   std::vector<Flow> flows;
   const int n = plan.world_size();
   for (int rank = 0; rank < n; ++rank) {
-    const RingTraffic traffic = traffic_of(plan, rank);
+    const RingTraffic traffic = traffic_of(rank);
     if (traffic.tx_messages == 0) continue;
     flows.push_back({rank, RingNext(rank, n), traffic.tx_bytes, traffic.tx_messages});
   }
@@ -20,18 +21,24 @@ std::vector<Flow> FlowsToNext(const Plan& plan, RingTraffic (*traffic_of)(const 
 }
 
 struct Shard {
-  int64_t bytes = 0;
+  int64_t bytes = 0;  // of parameters
+  int64_t pushed_bytes = 0;
+  int64_t pulled_bytes = 0;
   int64_t messages = 0;
 };
 
-std::vector<Shard> ShardsOf(const Plan& plan, const ShardMap& shards) {
+std::vector<Shard> ShardsOf(const Plan& plan, const ShardMap& shards, Returned returned) {
   std::vector<Shard> sums(shards.servers());
   for (int b = 0; b < static_cast<int>(plan.buckets().size()); ++b) {
     const StripeLayout& layout = plan.buckets()[b].layout;
     for (int slot = 0; slot < layout.slots(); ++slot) {
       if (layout.range(slot).empty()) continue;
       Shard& shard = sums[shards.server({b, slot})];
-      shard.bytes += 4 * layout.range(slot).size();
+      const int64_t elements = layout.range(slot).size();
+      shard.bytes += 4 * elements;
+      shard.pushed_bytes += GradientForm(plan.codec(), elements).bytes();
+      shard.pulled_bytes +=
+          ReturnedForm(plan.codec(), elements, plan.world_size(), returned).bytes();
       ++shard.messages;
     }
   }
@@ -40,10 +47,12 @@ std::vector<Shard> ShardsOf(const Plan& plan, const ShardMap& shards) {
 
 }  // namespace
 
-std::vector<Flow> RingStepFlows(const Plan& plan) { return FlowsToNext(plan, StepTraffic); }
+std::vector<Flow> RingStepFlows(const Plan& plan, Returned returned) {
+  return FlowsToNext(plan, [&](int rank) { return StepTraffic(plan, rank, returned); });
+}
 
 std::vector<Flow> RingBroadcastFlows(const Plan& plan) {
-  return FlowsToNext(plan, BroadcastTraffic);
+  return FlowsToNext(plan, [&](int rank) { return BroadcastTraffic(plan, rank); });
 }
 
 std::vector<Flow> WindowStepFlows(const Plan& plan) {
@@ -81,14 +90,14 @@ std::vector<Flow> WindowBroadcastFlows(const Plan& plan) {
   return flows;
 }
 
-std::vector<Flow> PsStepFlows(const Plan& plan, const ShardMap& shards) {
+std::vector<Flow> PsStepFlows(const Plan& plan, const ShardMap& shards, Returned returned) {
   std::vector<Flow> flows;
   const int n = plan.world_size();
-  const std::vector<Shard> sums = ShardsOf(plan, shards);
+  const std::vector<Shard> sums = ShardsOf(plan, shards, returned);
   for (int s = 0; s < shards.servers(); ++s) {
     for (int rank = 0; rank < n && sums[s].messages > 0; ++rank) {
-      flows.push_back({rank, n + s, sums[s].bytes, sums[s].messages});
-      flows.push_back({n + s, rank, sums[s].bytes, sums[s].messages});
+      flows.push_back({rank, n + s, sums[s].pushed_bytes, sums[s].messages});
+      flows.push_back({n + s, rank, sums[s].pulled_bytes, sums[s].messages});
     }
   }
   return flows;
@@ -97,7 +106,7 @@ std::vector<Flow> PsStepFlows(const Plan& plan, const ShardMap& shards) {
 std::vector<Flow> PsBroadcastFlows(const Plan& plan, const ShardMap& shards) {
   std::vector<Flow> flows;
   const int n = plan.world_size();
-  const std::vector<Shard> sums = ShardsOf(plan, shards);
+  const std::vector<Shard> sums = ShardsOf(plan, shards, Returned::kParameters);
   for (int s = 0; s < shards.servers(); ++s) {
     if (sums[s].messages == 0) continue;
     flows.push_back({0, n + s, sums[s].bytes, sums[s].messages});

@@ -7,8 +7,10 @@
 // what has one network interface; processes may share one, and what they send each other is free.
 //
 // Payload is gradients and parameters, as in sync/wire_stats.h: no headers, credits, norms,
-// optimizer state or side channel. It does not depend on the update site: under kWorker means come
-// back, under kOwner parameters, in the same chunks. Empty chunks are no messages.
+// optimizer state or side channel. Under kWorker means come back, under kOwner parameters, in the
+// same chunks: `Returned` tells them apart, because the plan's codec (codec.h) compresses gradients
+// and means but not parameters; without a codec it makes no difference. Empty chunks are no
+// messages.
 //
 // Pure functions, thread-safe. Cost: one pass over the plan's chunks per worker.
 
@@ -18,6 +20,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "plan/codec.h"
 #include "plan/plan.h"
 #include "plan/shard_map.h"
 
@@ -46,14 +49,14 @@ struct NodeTraffic {
 
 // One step, or one broadcast of all parameters from rank 0, over the ring: from each rank to the
 // next. Source: ring_schedule.h.
-std::vector<Flow> RingStepFlows(const Plan& plan);
+std::vector<Flow> RingStepFlows(const Plan& plan, Returned returned = Returned::kMean);
 std::vector<Flow> RingBroadcastFlows(const Plan& plan);
 
 // The same through windows, memory that all ranks map: each rank stores the chunks that it owns
 // into every other rank's window; a broadcast brings all of rank 0's parameters to every other
 // rank, one message per bucket. What a rank reads of others' gradients is not counted: nobody sends
 // it. With servers, these store the chunks that they own into every worker's window; a broadcast
-// does without them.
+// does without them. Never compressed.
 std::vector<Flow> WindowStepFlows(const Plan& plan);
 std::vector<Flow> WindowStepFlows(const Plan& plan, const ShardMap& shards);
 std::vector<Flow> WindowBroadcastFlows(const Plan& plan);
@@ -62,7 +65,8 @@ std::vector<Flow> WindowBroadcastFlows(const Plan& plan);
 // server sends each of its chunks to every worker. A broadcast: rank 0 gives each chunk to its
 // server, which sends it to all other workers. `shards` must be made from `plan`.
 // Source: Li et al., "Scaling Distributed Machine Learning with the Parameter Server", OSDI 2014.
-std::vector<Flow> PsStepFlows(const Plan& plan, const ShardMap& shards);
+std::vector<Flow> PsStepFlows(const Plan& plan, const ShardMap& shards,
+                              Returned returned = Returned::kMean);
 std::vector<Flow> PsBroadcastFlows(const Plan& plan, const ShardMap& shards);
 
 // Sums of `flows` by process, 0..processes-1; what the processes' counters show.

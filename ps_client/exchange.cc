@@ -18,7 +18,8 @@ Exchange::Exchange(const Options& options, const Plan& plan, const ShardMap& sha
       on_error_(std::move(on_error)),
       welcome_("the servers' answer to hello",
                static_cast<int64_t>(options.servers.size()) * options.connections),
-      norms_(plan, shards) {
+      norms_(plan, shards),
+      encoder_(std::make_shared<ChunkEncoder>(plan)) {
   for (size_t i = 0; i < options_.servers.size(); ++i) {
     const int index = static_cast<int>(i);
     auto server = std::make_unique<Server>();
@@ -99,20 +100,19 @@ ElementRange Exchange::Range(SegmentId segment) const {
 }
 
 void Exchange::QueueChunk(Server& server, size_t number, proto::FrameHeader header,
-                          const float* from, const std::shared_ptr<Countdown>& countdown) {
+                          absl::Span<const char> payload,
+                          const std::shared_ptr<Countdown>& countdown) {
   const SegmentId segment = server.order[number];
-  const ElementRange range = Range(segment);
   OutgoingFrame frame;
   frame.header = std::move(header);
   SetSegment(segment, &frame.header);
-  frame.payload = absl::MakeConstSpan(reinterpret_cast<const char*>(from + range.begin),
-                                      range.size() * sizeof(float));
+  frame.payload = payload;
   std::shared_ptr<const void> owner;
   {
     MutexLock lock(&mutex_);
     owner = buckets_[segment.bucket].memory.owner;
   }
-  frame.released = [countdown, owner] { countdown->Done(); };
+  frame.released = [countdown, owner, encoder = encoder_] { countdown->Done(); };
   server.connection->Queue(std::move(frame), number);
 }
 
@@ -142,7 +142,10 @@ SyncHandle Exchange::Launch(const StepOptions& step, int bucket) {
   SetStep(told, &header);
   for (const auto& server : servers_) {
     for (size_t q = server->begin[bucket]; q < server->begin[bucket + 1]; ++q) {
-      QueueChunk(*server, q, header, grad, countdown);
+      const SegmentId id = server->order[q];
+      QueueChunk(*server, q, header,
+                 encoder_->EncodeGradient(id, grad + Range(id).begin, step.inverse_loss_scale),
+                 countdown);
     }
   }
   return countdown->handle();
@@ -169,7 +172,12 @@ SyncHandle Exchange::TransferParameters() {
   header.set_kind(proto::FrameHeader::PARAMETERS);
   for (const auto& server : servers_) {
     for (size_t q = 0; q < server->order.size(); ++q) {
-      QueueChunk(*server, q, header, params[server->order[q].bucket], countdown);
+      const SegmentId id = server->order[q];
+      const float* const from = params[id.bucket] + Range(id).begin;
+      QueueChunk(*server, q, header,
+                 absl::MakeConstSpan(reinterpret_cast<const char*>(from),
+                                     Range(id).size() * sizeof(float)),
+                 countdown);
     }
   }
   return countdown->handle();

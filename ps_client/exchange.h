@@ -14,9 +14,12 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "base/chunk_codec.h"
 #include "base/mutex.h"
 #include "links/frame_stream.h"
 #include "optim/optimizer_state.h"
+#include "plan/codec.h"
 #include "plan/plan.h"
 #include "plan/shard_map.h"
 #include "plan/step_options.h"
@@ -24,6 +27,7 @@
 #include "ps_client/countdown.h"
 #include "ps_client/norm_gather.h"
 #include "ps_client/server_connection.h"
+#include "sync/chunk_encoder.h"
 #include "sync/sync_handle.h"
 #include "sync/update_site.h"
 #include "sync/wire_stats.h"
@@ -71,7 +75,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   std::vector<std::string> ServerWindows() const;
   void SendWindows(const std::vector<std::string>& addresses);
 
-  // Queues a bucket's chunks.
+  // Queues a bucket's chunks, compressed here and now if the plan says so.
   SyncHandle Launch(const StepOptions& step, int bucket);
 
   // Rank 0: sends `param` of all buckets to their owners, and resolves when they have it. Other
@@ -85,6 +89,9 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
 
   // Gives all servers their part of `state`, which is copied.
   SyncHandle ImportState(const OptimizerState& state);
+
+  // Forgets what compression kept of earlier gradients. Between steps.
+  void ForgetResiduals() { encoder_->Reset(); }
 
   // Says goodbye to all servers. Resolves when all streams are closed.
   SyncHandle Leave();
@@ -137,11 +144,12 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
     std::shared_ptr<Countdown> countdown;
     float* to = nullptr;
   };
+  ChunkForm FormOf(const proto::FrameHeader& header) const;  // of a chunk from a server
   absl::StatusOr<Arrival> Expect(const Server& server, const proto::FrameHeader& header);
   std::shared_ptr<Countdown> Begin(std::string what, int64_t count)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void QueueChunk(Server& server, size_t number, proto::FrameHeader header, const float* from,
-                  const std::shared_ptr<Countdown>& countdown);
+  void QueueChunk(Server& server, size_t number, proto::FrameHeader header,
+                  absl::Span<const char> payload, const std::shared_ptr<Countdown>& countdown);
   absl::Status CheckOwned(const Server& server, SegmentId segment) const;
   void SendState(Server& server, const OptimizerState& state);
   ElementRange Range(SegmentId segment) const;
@@ -153,6 +161,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   Countdown welcome_;
   std::vector<std::unique_ptr<Server>> servers_;
   NormGather norms_;
+  const std::shared_ptr<ChunkEncoder> encoder_;  // streams may read its memory after this object
   std::atomic<int64_t> rx_bytes_{0};
   std::atomic<int64_t> rx_messages_{0};
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/chunk_codec.h"
 #include "base/float_stream.h"
 #include "base/status_macros.h"
 #include "optim/state_mapping.h"
@@ -13,7 +14,8 @@
 namespace gradsync {
 namespace {
 
-absl::Status Consume(const Payload& payload, FloatStream to) {
+template <typename Taker>
+absl::Status Consume(const Payload& payload, Taker to) {
   for (absl::Span<const char> part : payload.parts) {
     GS_RETURN_IF_ERROR(to.Consume(absl::string_view(part.data(), part.size())));
   }
@@ -165,11 +167,19 @@ absl::StatusOr<Exchange::Arrival> Exchange::Expect(const Server& server,
   return arrival;
 }
 
+ChunkForm Exchange::FormOf(const proto::FrameHeader& header) const {
+  const bool mean =
+      header.kind() == proto::FrameHeader::PULL && options_.update_site == UpdateSite::kWorker;
+  return ReturnedForm(plan_.codec(), Range(SegmentOf(header)).size(), plan_.world_size(),
+                      mean ? Returned::kMean : Returned::kParameters);
+}
+
 absl::Status Exchange::OnChunk(Server& server, const proto::FrameHeader& header,
                                const Payload& payload) {
   GS_ASSIGN_OR_RETURN(const Arrival arrival, Expect(server, header));
   if (arrival.to != nullptr) {
-    GS_RETURN_IF_ERROR(Consume(payload, FloatCopier(arrival.to, Range(SegmentOf(header)).size())));
+    GS_RETURN_IF_ERROR(
+        Consume(payload, ChunkDecoder(FormOf(header), ChunkDecoder::Mode::kCopy, arrival.to)));
     rx_bytes_ += static_cast<int64_t>(payload.size());
     ++rx_messages_;
   }

@@ -11,6 +11,7 @@
 #include "base/mutex.h"
 #include "base/status_macros.h"
 #include "optim/state_mapping.h"
+#include "plan/codec.h"
 #include "plan/shard_map.h"
 #include "ps_client/exchange.h"
 #include "ps_client/window_exchange.h"
@@ -247,6 +248,10 @@ absl::Status PsGradientSync::Join(const Plan& plan, absl::Time deadline) {
   if (absl::IsFailedPrecondition(agreed)) return agreed;
   GS_RETURN_IF_ERROR(connected);
   GS_RETURN_IF_ERROR(agreed);
+  if (options_.windows) {
+    GS_RETURN_IF_ERROR(
+        CheckUncompressed(plan.codec(), "servers read their workers' memory, which is no wire"));
+  }
   const absl::Status welcomed = exchange_->Welcomed().Wait(deadline);
   if (absl::IsDeadlineExceeded(welcomed) && status().ok()) {
     return absl::DeadlineExceededError(absl::StrCat(
@@ -317,8 +322,10 @@ absl::StatusOr<OptimizerState> PsGradientSync::ExportOptimizerState(absl::Time d
 absl::Status PsGradientSync::ImportOptimizerState(const OptimizerState& state,
                                                   absl::Time deadline) {
   GS_RETURN_IF_ERROR(CheckUsable());
+  if (at_owner()) GS_RETURN_IF_ERROR(CheckState(*plan_, state));
+  // A job that goes on from a state goes on alike here and in new processes.
+  exchange_->ForgetResiduals();
   if (!at_owner()) return absl::OkStatus();
-  GS_RETURN_IF_ERROR(CheckState(*plan_, state));
   return Reported(Import(state, deadline));
 }
 

@@ -4,6 +4,7 @@
 #define GRADSYNC_PS_SERVER_LENT_BUFFER_H_
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 
@@ -11,34 +12,34 @@
 
 namespace gradsync {
 
-// A fixed number of floats, 64-byte aligned, zero at first. Whoever sends from it calls Lend()
-// before and GiveBack() from the frame's `released`, which also keeps a reference; whoever writes
-// to it first asks lent() and takes another buffer if it is. Lend, GiveBack and lent are
-// thread-safe; the floats are the caller's to guard.
+// A fixed number of floats, or of bytes of an encoded chunk; 64-byte aligned, zero at first.
+// Whoever sends from it calls Lend() before and GiveBack() from the frame's `released`, which also
+// keeps a reference; whoever writes to it first asks lent() and takes another buffer if it is.
+// Lend, GiveBack and lent are thread-safe; the floats are the caller's to guard.
 class LentBuffer {
  public:
   // Null when there is no memory for it.
-  static std::shared_ptr<LentBuffer> Create(int64_t numel);
+  static std::shared_ptr<LentBuffer> Create(int64_t numel) { return CreateBytes(4 * numel); }
+  static std::shared_ptr<LentBuffer> CreateBytes(int64_t bytes);
 
   ~LentBuffer();
   LentBuffer(const LentBuffer&) = delete;
   LentBuffer& operator=(const LentBuffer&) = delete;
 
-  float* data() { return data_; }
-  int64_t numel() const { return numel_; }
-  absl::Span<const char> bytes() const {
-    return absl::MakeConstSpan(reinterpret_cast<const char*>(data_), numel_ * sizeof(float));
-  }
+  float* data() { return reinterpret_cast<float*>(data_); }
+  int64_t numel() const { return static_cast<int64_t>(size_ / sizeof(float)); }
+  char* mutable_bytes() { return data_; }
+  absl::Span<const char> bytes() const { return absl::MakeConstSpan(data_, size_); }
 
   void Lend() { lenders_.fetch_add(1, std::memory_order_relaxed); }
   void GiveBack() { lenders_.fetch_sub(1, std::memory_order_release); }
   bool lent() const { return lenders_.load(std::memory_order_acquire) != 0; }
 
  private:
-  LentBuffer(float* data, int64_t numel) : data_(data), numel_(numel) {}
+  LentBuffer(char* data, size_t size) : data_(data), size_(size) {}
 
-  float* const data_;
-  const int64_t numel_;
+  char* const data_;
+  const size_t size_;
   std::atomic<int> lenders_{0};
 };
 

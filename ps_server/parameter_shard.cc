@@ -6,6 +6,7 @@
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/optional.h"
+#include "base/chunk_codec.h"
 #include "base/float_stream.h"
 #include "base/kernels.h"
 #include "base/status_macros.h"
@@ -20,7 +21,8 @@ absl::Status NoMemory(int64_t bytes) {
       absl::StrCat("no memory for a chunk of ", bytes, " bytes of the shard"));
 }
 
-absl::Status Consume(const Payload& payload, FloatStream to) {
+template <typename Taker>
+absl::Status Consume(const Payload& payload, Taker to) {
   for (absl::Span<const char> part : payload.parts) {
     GS_RETURN_IF_ERROR(to.Consume(absl::string_view(part.data(), part.size())));
   }
@@ -40,6 +42,7 @@ struct ParameterShard::Chunk {
   std::shared_ptr<LentBuffer> sums[2];
   int current = 0;  // of sums
   std::shared_ptr<LentBuffer> param;
+  std::shared_ptr<LentBuffer> encoded;  // the mean, under update at the worker with compression
   absl::optional<RangeOptimizer> optimizer;  // under update at the owner
   double squares = 0;
 
@@ -49,6 +52,7 @@ struct ParameterShard::Chunk {
 ParameterShard::ParameterShard(const Plan& plan, proto::UpdateSite site, int chunks,
                                ShardEvents* events)
     : world_size_(plan.world_size()),
+      codec_(plan.codec()),
       site_(site),
       slot_names_(SlotNames(plan.optimizer())),
       events_(events),
@@ -84,11 +88,15 @@ absl::StatusOr<std::unique_ptr<ParameterShard>> ParameterShard::Create(const Pla
     if (site == proto::OWNER) {
       chunk->param = LentBuffer::Create(range.size());
       chunk->optimizer.emplace(plan.optimizer(), range, plan.GroupRanges(segment.bucket, range));
+    } else if (plan.codec().compresses()) {
+      chunk->encoded = LentBuffer::CreateBytes(
+          ReturnedForm(plan.codec(), range.size(), plan.world_size(), Returned::kMean).bytes());
     } else {
       chunk->sums[1] = LentBuffer::Create(range.size());
     }
-    const std::shared_ptr<LentBuffer>& second =
-        site == proto::OWNER ? chunk->param : chunk->sums[1];
+    const std::shared_ptr<LentBuffer>& second = site == proto::OWNER        ? chunk->param
+                                                : plan.codec().compresses() ? chunk->encoded
+                                                                            : chunk->sums[1];
     if (chunk->sums[0] == nullptr || second == nullptr) return NoMemory(4 * range.size());
     shard->by_segment_[segment.bucket][segment.slot] = chunk.get();
     shard->chunks_.push_back(std::move(chunk));
@@ -97,8 +105,8 @@ absl::StatusOr<std::unique_ptr<ParameterShard>> ParameterShard::Create(const Pla
   return shard;
 }
 
-absl::StatusOr<ParameterShard::Chunk*> ParameterShard::Find(SegmentId segment,
-                                                            size_t payload_bytes) const {
+absl::StatusOr<ParameterShard::Chunk*> ParameterShard::Find(SegmentId segment, size_t payload_bytes,
+                                                            Codec codec) const {
   const bool known = segment.bucket >= 0 && segment.bucket < static_cast<int>(by_segment_.size()) &&
                      segment.slot >= 0 &&
                      segment.slot < static_cast<int>(by_segment_[segment.bucket].size());
@@ -108,33 +116,35 @@ absl::StatusOr<ParameterShard::Chunk*> ParameterShard::Find(SegmentId segment,
         absl::StrCat("bucket ", segment.bucket, " slot ", segment.slot,
                      ": expected a chunk of this server, found one that it does not own"));
   }
-  if (payload_bytes != chunk->range.size() * sizeof(float)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "bucket ", segment.bucket, " slot ", segment.slot, ": expected ",
-        chunk->range.size() * sizeof(float), " bytes of payload, found ", payload_bytes));
+  const int64_t expected = GradientForm(codec, chunk->range.size()).bytes();
+  if (static_cast<int64_t>(payload_bytes) != expected) {
+    return absl::InvalidArgumentError(absl::StrCat("bucket ", segment.bucket, " slot ",
+                                                   segment.slot, ": expected ", expected,
+                                                   " bytes of payload, found ", payload_bytes));
   }
   return chunk;
 }
 
 absl::Status ParameterShard::Push(int rank, SegmentId segment, const StepOptions& step,
                                   Payload payload) {
-  GS_ASSIGN_OR_RETURN(Chunk * chunk, Find(segment, payload.size()));
+  GS_ASSIGN_OR_RETURN(Chunk * chunk, Find(segment, payload.size(), codec_));
   GS_RETURN_IF_ERROR(progress_.Enter(rank, step));
   GS_ASSIGN_OR_RETURN(const bool owner, chunk->turns.Offer(rank, std::move(payload)));
   return owner ? Fold(*chunk) : absl::OkStatus();
 }
 
 absl::Status ParameterShard::Fold(Chunk& chunk) {
+  const ChunkForm form = GradientForm(codec_, chunk.range.size());
   while (absl::optional<ChunkTurns::Turn> turn = chunk.turns.Next()) {
     if (turn->first) {
-      if (!at_owner()) chunk.current ^= 1;
+      if (sends_sums()) chunk.current ^= 1;
       if (!MakeWritable(chunk.sums[chunk.current], /*keep=*/false)) {
         return NoMemory(4 * chunk.range.size());
       }
-      GS_RETURN_IF_ERROR(Consume(turn->payload, FloatCopier(chunk.sum(), chunk.range.size())));
-    } else {
-      GS_RETURN_IF_ERROR(Consume(turn->payload, FloatAdder(chunk.sum(), chunk.range.size())));
     }
+    const ChunkDecoder::Mode mode =
+        turn->first ? ChunkDecoder::Mode::kCopy : ChunkDecoder::Mode::kAdd;
+    GS_RETURN_IF_ERROR(Consume(turn->payload, ChunkDecoder(form, mode, chunk.sum())));
     const int rank = turn->rank;
     const bool last = turn->last;
     turn.reset();  // before the credit, which says that the memory is free
@@ -148,6 +158,7 @@ absl::Status ParameterShard::FinishFold(Chunk& chunk) {
   const StepOptions step = progress_.step();
   ScaleTwice(chunk.sum(), chunk.range.size(), 1.0f / static_cast<float>(world_size_),
              static_cast<float>(step.inverse_loss_scale));
+  RoundMean(codec_, chunk.sum(), chunk.range.size());
   if (!at_owner() || step.max_norm <= 0) return Finish(chunk, step);
   chunk.squares = SumOfSquares(chunk.sum(), chunk.range.size());
   if (!progress_.ChunkFolded()) return absl::OkStatus();
@@ -176,6 +187,11 @@ absl::Status ParameterShard::Finish(Chunk& chunk, const StepOptions& step) {
     if (!MakeWritable(chunk.param, /*keep=*/true)) return NoMemory(4 * chunk.range.size());
     chunk.optimizer->Apply(chunk.param->data(), chunk.sum(), step.lr, step.step);
     result = chunk.param;
+  } else if (codec_.compresses()) {
+    if (!MakeWritable(chunk.encoded, /*keep=*/false)) return NoMemory(4 * chunk.range.size());
+    EncodeChunk(ReturnedForm(codec_, chunk.range.size(), world_size_, Returned::kMean), chunk.sum(),
+                chunk.encoded->mutable_bytes());
+    result = chunk.encoded;
   }
   chunk.turns.Restart();
   progress_.ChunkFinished();
@@ -185,7 +201,7 @@ absl::Status ParameterShard::Finish(Chunk& chunk, const StepOptions& step) {
 
 absl::StatusOr<std::shared_ptr<LentBuffer>> ParameterShard::SetParameters(SegmentId segment,
                                                                           const Payload& payload) {
-  GS_ASSIGN_OR_RETURN(Chunk * chunk, Find(segment, payload.size()));
+  GS_ASSIGN_OR_RETURN(Chunk * chunk, Find(segment, payload.size(), Codec()));
   GS_RETURN_IF_ERROR(chunk->turns.Acquire());
   std::shared_ptr<LentBuffer>& to = at_owner() ? chunk->param : chunk->sums[chunk->current];
   if (!MakeWritable(to, /*keep=*/false)) return NoMemory(4 * chunk->range.size());
@@ -245,7 +261,7 @@ absl::Status ParameterShard::BeginImport() {
 absl::Status ParameterShard::ImportPiece(absl::string_view name, SegmentId segment,
                                          const Payload& payload) {
   GS_RETURN_IF_ERROR(CheckStateAccess());
-  GS_ASSIGN_OR_RETURN(Chunk * chunk, Find(segment, payload.size()));
+  GS_ASSIGN_OR_RETURN(Chunk * chunk, Find(segment, payload.size(), Codec()));
   const auto found = absl::c_find(slot_names_, name);
   if (found == slot_names_.end()) {
     return absl::InvalidArgumentError(

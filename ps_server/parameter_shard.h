@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "base/mutex.h"
 #include "links/frame_stream.h"
+#include "plan/codec.h"
 #include "plan/plan.h"
 #include "plan/shard_map.h"
 #include "plan/step_options.h"
@@ -32,8 +33,9 @@ class ShardEvents {
   // A contribution of `rank` was folded, and the memory that held it given back.
   virtual void OnFolded(int rank) = 0;
 
-  // A chunk is complete: the mean (update at the worker) or the updated parameters (update at the
-  // owner), for every worker. Whoever sends from `values` lends it (lent_buffer.h).
+  // A chunk is complete: the payload of the mean (update at the worker), in its ReturnedForm()
+  // (plan/codec.h), or of the updated parameters (update at the owner), for every worker. Whoever
+  // sends from `values` lends it (lent_buffer.h).
   virtual void OnResult(SegmentId segment, int64_t step, std::shared_ptr<LentBuffer> values) = 0;
 
   // Update at the owner with clipping: sums of squares of the mean, one per chunk in the order of
@@ -48,9 +50,10 @@ class ShardEvents {
 // that are ahead push to the next step while the means of this one are still being sent to others.
 // Under update at the owner one accumulator does: it is read for the last time by the optimizer,
 // before the result is sent and thus before anyone begins the next step; what is sent is the
-// parameters. A buffer that a stream still reads when it is to be written again (possible only
-// between a peer's receipt and the release here) is replaced by a new one, so nothing ever waits
-// for a release.
+// parameters. The same holds under compression, where what is sent is the encoded mean, in a buffer
+// of its own; the accumulator then serves again at once. A buffer that a stream still reads when it
+// is to be written again (possible only between a peer's receipt and the release here) is replaced
+// by a new one, so nothing ever waits for a release.
 class ParameterShard : public ShardStateHolder {
  public:
   // Errors: RESOURCE_EXHAUSTED when there is no memory for the shard. `events` must outlive the
@@ -91,7 +94,10 @@ class ParameterShard : public ShardStateHolder {
   ParameterShard(const Plan& plan, proto::UpdateSite site, int chunks, ShardEvents* events);
 
   bool at_owner() const { return site_ == proto::OWNER; }
-  absl::StatusOr<Chunk*> Find(SegmentId segment, size_t payload_bytes) const;
+  // Sums are sent from where they were made.
+  bool sends_sums() const { return !at_owner() && !codec_.compresses(); }
+  // `codec`: of the payload.
+  absl::StatusOr<Chunk*> Find(SegmentId segment, size_t payload_bytes, Codec codec) const;
   absl::Status Fold(Chunk& chunk);
   absl::Status FinishFold(Chunk& chunk);
   absl::Status Finish(Chunk& chunk, const StepOptions& step);
@@ -99,6 +105,7 @@ class ParameterShard : public ShardStateHolder {
   absl::Status BeginImport() ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_mutex_);
 
   const int world_size_;
+  const Codec codec_;
   const proto::UpdateSite site_;
   const std::vector<std::string> slot_names_;
   ShardEvents* const events_;

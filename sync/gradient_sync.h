@@ -85,7 +85,8 @@ class GradientSync {
 
   // Collective, after Bind() and between steps; every rank passes the same state. An empty state
   // resets to the beginning. Errors: INVALID_ARGUMENT when a name, slot or size does not fit the
-  // plan.
+  // plan. What error feedback (plan/codec.h, topk) kept of earlier gradients is in no state: it is
+  // dropped, here as in a new process.
   virtual absl::Status ImportOptimizerState(const OptimizerState& state, absl::Time deadline) = 0;
 
   // The first asynchronous failure, or OK. Sticky. Thread-safe.

@@ -12,6 +12,7 @@
 #include "base/status_macros.h"
 #include "optim/range_optimizer.h"
 #include "optim/state_mapping.h"
+#include "plan/codec.h"
 #include "sync/flat_buckets.h"
 #include "sync/launch_order.h"
 
@@ -29,6 +30,7 @@ class LocalSync : public GradientSync {
       return absl::InvalidArgumentError(absl::StrCat(
           "plan: expected a world size of 1 without synchronisation, found ", plan.world_size()));
     }
+    GS_RETURN_IF_ERROR(CheckUncompressed(plan.codec(), "nothing is sent without synchronisation"));
     bound_ = true;
     plan_ = plan;
     order_ = LaunchOrder(static_cast<int>(plan.buckets().size()));

@@ -134,6 +134,19 @@ TEST(WorkerBadInputTest, LinksThatThisBuildLacksOrThatCannotDoIt) {
                 {"--link", "grpc", "gloo"});
 }
 
+TEST(WorkerBadInputTest, CompressionThatIsNoneOrThatCannotBe) {
+  ExpectRefused(kWorker, {"--compression=fp8"}, {"--compression", "topk:R", "fp8"});
+  ExpectRefused(kWorker, {"--compression=topk:0"}, {"--compression", "0 < R <= 1", "topk:0"});
+  ExpectRefused(kWorker, {"--compression=topk:1.5"}, {"--compression", "0 < R <= 1", "topk:1.5"});
+  ExpectRefused(kWorker, {"--compression=bf16"}, {"--compression", "--topology=local", "bf16"});
+  ExpectRefused(kWorker, {"--topology=ring", "--link=shm", "--compression=bf16"},
+                {"--compression", "memory", "bf16"});
+  ExpectRefused(kWorker, {"--topology=ring", "--link=gloo", "--compression=fp16"},
+                {"--compression", "gloo", "fp16"});
+  ExpectRefused(kWorker, {"--topology=ring", "--compression=topk:0.1"},
+                {"--compression", "--topology=ring", "topk:0.1"});
+}
+
 TEST(WorkerBadInputTest, DataThatIsMissingTruncatedOrTooLittle) {
   ExpectRefused(kWorker, {"--model=mlp", "--data=mnist"}, {"data", "cifar10:DIR", "mnist"});
   ExpectRefused(kWorker, {"--model=mlp", "--data=cifar10:/no/such/folder"}, {"/no/such/folder"});
@@ -193,6 +206,7 @@ void ExpectPlansDiffer(const std::vector<std::string>& common, const std::string
 TEST(WorkerBadInputTest, PlansThatDifferShowBothFingerprints) {
   ExpectPlansDiffer({"--topology=ring"}, "--momentum=0.5");
   ExpectPlansDiffer({"--topology=ring"}, "--optimizer=adam");
+  ExpectPlansDiffer({"--topology=ring"}, "--compression=bf16");
 }
 
 TEST(WorkerBadInputTest, PlansThatDifferAtServersShowBothFingerprints) {

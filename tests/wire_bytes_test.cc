@@ -15,6 +15,7 @@
 #include "links/grpc_stream.h"
 #include "links/in_memory_store.h"
 #include "links/in_process_stream.h"
+#include "plan/codec.h"
 #include "plan/cost_model.h"
 #include "plan/wire_traffic.h"
 #include "ps_client/ps_gradient_sync.h"
@@ -34,11 +35,13 @@ struct WireCase {
   std::vector<double> weights;  // of the servers; none: a ring
   UpdateSite site = UpdateSite::kWorker;
   std::string link = "in process";  // or "grpc", "shm"
+  std::string compression = "none";
 };
 
 // Tensors' sizes by bucket. Even: every chunk has the same size, for every n. Uneven: buckets below
 // n chunks, cut tails, empty chunks, padding.
-std::vector<Plan> Plans(int n) {
+std::vector<Plan> Plans(int n, const std::string& compression) {
+  const Codec codec = *ParseCodec(compression);
   OptimizerSpec optimizer;
   optimizer.groups.resize(1);
   optimizer.groups[0].momentum = 0.9;
@@ -46,10 +49,10 @@ std::vector<Plan> Plans(int n) {
     return TensorSpec{std::move(name), {numel}, {1}, 0};
   };
   return {*Plan::FromBuckets({tensor("a", 128 * n * 5), tensor("b", 128 * n)}, {{0}, {1}},
-                             optimizer, n, /*chunk_bytes=*/512),
+                             optimizer, n, /*chunk_bytes=*/512, codec),
           *Plan::FromBuckets({tensor("a", 3), tensor("b", 5000), tensor("c", 17), tensor("d", 2049),
                               tensor("e", 40)},
-                             {{0}, {1, 2}, {3}, {4}}, optimizer, n, /*chunk_bytes=*/512)};
+                             {{0}, {1, 2}, {3}, {4}}, optimizer, n, /*chunk_bytes=*/512, codec)};
 }
 
 NodeTraffic Counted(const WireStats& stats) {
@@ -177,13 +180,15 @@ Expected ExpectedTraffic(const WireCase& config, const Plan& plan) {
                                : WindowStepFlows(plan, *ShardMap::Create(plan, config.weights)),
                            processes)};
   }
+  const Returned returned =
+      config.site == UpdateSite::kOwner ? Returned::kParameters : Returned::kMean;
   if (config.weights.empty()) {
     return {ProcessTraffic(RingBroadcastFlows(plan), processes),
-            ProcessTraffic(RingStepFlows(plan), processes)};
+            ProcessTraffic(RingStepFlows(plan, returned), processes)};
   }
   const ShardMap shards = *ShardMap::Create(plan, config.weights);
   return {ProcessTraffic(PsBroadcastFlows(plan, shards), processes),
-          ProcessTraffic(PsStepFlows(plan, shards), processes)};
+          ProcessTraffic(PsStepFlows(plan, shards, returned), processes)};
 }
 
 void ExpectCounted(const std::vector<NodeTraffic>& before, const std::vector<NodeTraffic>& after,
@@ -201,7 +206,7 @@ void ExpectCounted(const std::vector<NodeTraffic>& before, const std::vector<Nod
 class WireBytesTest : public testing::TestWithParam<WireCase> {};
 
 TEST_P(WireBytesTest, EveryProcessCountsExactlyWhatTheModelSays) {
-  for (const Plan& plan : Plans(GetParam().workers)) {
+  for (const Plan& plan : Plans(GetParam().workers, GetParam().compression)) {
     const Expected expected = ExpectedTraffic(GetParam(), plan);
     Job job(GetParam(), plan);
     std::vector<NodeTraffic> before = job.counted();
@@ -221,10 +226,10 @@ TEST_P(WireBytesTest, EveryProcessCountsExactlyWhatTheModelSays) {
 std::vector<WireCase> Cases() {
   std::vector<WireCase> cases;
   const auto add = [&cases](std::string name, int n, std::vector<double> weights,
-                            std::string link) {
+                            std::string link, std::string compression = "none") {
     for (UpdateSite site : {UpdateSite::kWorker, UpdateSite::kOwner}) {
       cases.push_back({absl::StrCat(name, n, site == UpdateSite::kOwner ? "UpdateAtOwner" : ""), n,
-                       weights, site, link});
+                       weights, site, link, compression});
     }
   };
   for (int n : {1, 2, 3, 4, 5, 6, 7, 8}) {
@@ -237,6 +242,16 @@ std::vector<WireCase> Cases() {
     }
     if (n >= 2) add("MixedServersWorkers", n, MixedWeights(n, 1), "in process");
   }
+  for (int n : {1, 2, 3, 5}) {
+    for (const char* sixteen : {"fp16", "bf16"}) {
+      add(absl::StrCat(sixteen, "Ring"), n, {}, "in process", sixteen);
+      add(absl::StrCat(sixteen, "Servers2Workers"), n, {1, 1}, "in process", sixteen);
+    }
+    add("Top2PercentServers2Workers", n, {1, 1}, "in process", "topk:0.02");
+    add("Top30PercentServers3Workers", n, {1, 1, 1}, "in process", "topk:0.3");
+  }
+  add("GrpcBf16Ring", 3, {}, "grpc", "bf16");
+  add("GrpcTop2PercentServers2Workers", 3, {1, 1}, "grpc", "topk:0.02");
   add("GrpcRing", 3, {}, "grpc");
   add("GrpcServers2Workers", 3, {1, 1}, "grpc");
   return cases;

@@ -16,6 +16,7 @@
 #include "base/status_macros.h"
 #include "base/write_file.h"
 #include "grpc/support/log.h"
+#include "plan/codec.h"
 #include "worker/job.h"
 #include "worker/launch_environment.h"
 
@@ -24,6 +25,9 @@ ABSL_FLAG(std::string, link, "auto", "auto, grpc, shm, gloo or nccl");
 ABSL_FLAG(std::string, update, "worker",
           "who runs the optimizer: worker, or owner (server or ring rank)");
 ABSL_FLAG(std::string, consistency, "bsp", "bsp");
+ABSL_FLAG(std::string, compression, "none",
+          "of gradients on the wire (grpc): none, fp16, bf16, or topk:R (ps only), which sends the "
+          "largest R of each chunk, 0 < R <= 1, and the rest later");
 ABSL_FLAG(std::vector<std::string>, servers, {}, "parameter servers, host:port,...");
 ABSL_FLAG(int, num_servers, 0,
           "instead of --servers: this many servers register in the store (ps_server --master=)");
@@ -121,6 +125,11 @@ absl::StatusOr<TrainerOptions> TrainerOptionsFromFlags() {
   options.plan.bucket_bytes = absl::GetFlag(FLAGS_bucket_bytes);
   options.plan.first_bucket_bytes = absl::GetFlag(FLAGS_first_bucket_bytes);
   options.plan.chunk_bytes = absl::GetFlag(FLAGS_chunk_bytes);
+  const absl::StatusOr<Codec> codec = ParseCodec(absl::GetFlag(FLAGS_compression));
+  if (!codec.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("--compression: ", codec.status().message()));
+  }
+  options.plan.codec = *codec;
   options.timeout = absl::GetFlag(FLAGS_timeout);
   if (options.threads < 1) {
     return absl::InvalidArgumentError(
@@ -153,6 +162,7 @@ absl::StatusOr<JobOptions> JobOptionsFromFlags() {
   job.sync.link = absl::GetFlag(FLAGS_link);
   job.sync.update = absl::GetFlag(FLAGS_update);
   job.sync.consistency = absl::GetFlag(FLAGS_consistency);
+  job.sync.compression = absl::GetFlag(FLAGS_compression);
   job.sync.servers = absl::GetFlag(FLAGS_servers);
   job.sync.connections = absl::GetFlag(FLAGS_connections);
   job.timeout = absl::GetFlag(FLAGS_timeout);

@@ -5,6 +5,7 @@
 #include "base/status_macros.h"
 #include "base/write_file.h"
 #include "google/protobuf/util/json_util.h"
+#include "plan/codec.h"
 #include "proto/run_record.pb.h"
 
 namespace gradsync {
@@ -33,6 +34,7 @@ void FillJob(const JobOptions& options, const Plan& plan, proto::WorkerMetrics* 
   metrics->set_topology(options.sync.topology);
   metrics->set_link(ResolvedLink(options.sync));
   metrics->set_update(options.sync.update);
+  metrics->set_compression(CodecName(plan.codec()));
   metrics->set_connections(ResolvedConnections(options.sync));
   metrics->set_model(options.trainer.model.name);
   metrics->set_data(options.trainer.data);

@@ -8,6 +8,7 @@
 #include "base/host_identity.h"
 #include "base/status_macros.h"
 #include "links/grpc_stream.h"
+#include "plan/codec.h"
 #include "ps_client/ps_gradient_sync.h"
 #include "sync/local_sync.h"
 
@@ -51,6 +52,35 @@ absl::Status ValidateLink(const SyncOptions& options) {
   return absl::OkStatus();
 }
 
+absl::Status ValidateCompression(const SyncOptions& options) {
+  const absl::StatusOr<Codec> codec = ParseCodec(options.compression);
+  if (!codec.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("--compression: ", codec.status().message()));
+  }
+  if (!codec->compresses()) return absl::OkStatus();
+  if (options.topology == "local") {
+    return FlagError("compression", "none with --topology=local, which sends nothing",
+                     options.compression);
+  }
+  if (options.link == "shm") {
+    return FlagError("compression",
+                     "none with --link=shm, where ranks read each other's memory and nothing is "
+                     "sent (or --link=grpc)",
+                     options.compression);
+  }
+  if (options.link == "gloo") {
+    return FlagError("compression", "none with --link=gloo, which adds what it sends, in fp32",
+                     options.compression);
+  }
+  if (codec->sparse() && options.topology == "ring") {
+    return FlagError("compression",
+                     "none, fp16 or bf16 with --topology=ring, whose sparse sums would grow at "
+                     "each hop",
+                     options.compression);
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status ValidateSyncOptions(const SyncOptions& options) {
@@ -77,7 +107,8 @@ absl::Status ValidateSyncOptions(const SyncOptions& options) {
     return FlagError("connections", "at least 1, or 0 for the default",
                      absl::StrCat(options.connections));
   }
-  return ValidateLink(options);
+  GS_RETURN_IF_ERROR(ValidateLink(options));
+  return ValidateCompression(options);
 }
 
 std::string ResolvedLink(const SyncOptions& options) {
@@ -93,8 +124,12 @@ int ResolvedConnections(const SyncOptions& options) {
 
 absl::StatusOr<std::string> ChooseLink(const SyncOptions& options, const WorkerGroup& group) {
   if (options.link != "auto" || options.topology != "ring") return ResolvedLink(options);
-  if (group.world_size == 1) return std::string("shm");
-  const absl::StatusOr<HostIdentity> host = ReadHostIdentity();
+  GS_ASSIGN_OR_RETURN(const Codec codec, ParseCodec(options.compression));
+  if (group.world_size == 1) return std::string(codec.compresses() ? "grpc" : "shm");
+  // A rank that compresses takes part too, as if on a host of its own, so that ranks that disagree
+  // meet in Bind(), which says so.
+  absl::StatusOr<HostIdentity> host = ReadHostIdentity();
+  if (codec.compresses()) host = absl::UnavailableError("compresses");
   GS_ASSIGN_OR_RETURN(
       const std::vector<std::string> hosts,
       group.store->Exchange(group.Key("host"), group.rank, group.world_size,

@@ -20,6 +20,7 @@ struct SyncOptions {
   std::string link = "auto";          // auto, grpc, shm, gloo, nccl
   std::string update = "worker";      // worker, owner
   std::string consistency = "bsp";    // bsp, ssp:S, asp
+  std::string compression = "none";   // none, fp16, bf16, topk:R; the plan must have the same codec
   std::vector<std::string> servers;   // host:port each; for ps
   int connections = 0;                // per pair of peers; 0 chooses the topology's default
 };
@@ -34,7 +35,8 @@ absl::Status ValidateSyncOptions(const SyncOptions& options);
 std::string ResolvedLink(const SyncOptions& options);
 
 // Collective, before CreateGradientSync(): what `options.link` stands for among these ranks. A ring
-// over `auto` takes shm when all ranks share a host (base/host_identity.h), grpc otherwise. Blocks
+// over `auto` takes shm when all ranks share a host (base/host_identity.h) and nothing is to be
+// compressed, grpc otherwise. Blocks
 // until all ranks have come, at most group.timeout. Errors: DEADLINE_EXCEEDED naming the ranks that
 // did not come; UNAVAILABLE when the store is lost.
 absl::StatusOr<std::string> ChooseLink(const SyncOptions& options, const WorkerGroup& group);

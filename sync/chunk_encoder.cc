@@ -1,0 +1,71 @@
+#include "sync/chunk_encoder.h"
+
+#include <algorithm>
+
+#include "base/kernels.h"
+
+namespace gradsync {
+namespace {
+
+absl::Span<const char> BytesOf(const float* values, int64_t n) {
+  return {reinterpret_cast<const char*>(values), static_cast<size_t>(n) * sizeof(float)};
+}
+
+}  // namespace
+
+ChunkEncoder::ChunkEncoder(const Plan& plan) : plan_(plan), buckets_(plan.buckets().size()) {
+  if (!plan_.codec().compresses()) return;
+  for (size_t b = 0; b < buckets_.size(); ++b) {
+    const StripeLayout& layout = plan_.buckets()[b].layout;
+    Bucket& bucket = buckets_[b];
+    int64_t bytes = 0;
+    for (int slot = 0; slot < layout.slots(); ++slot) {
+      bucket.begin.push_back(bytes);
+      bytes += GradientForm(plan_.codec(), layout.range(slot).size()).bytes();
+    }
+    bucket.payloads.resize(bytes);
+    if (!plan_.codec().sparse()) continue;
+    bucket.residual.resize(plan_.buckets()[b].numel, 0.0f);
+    bucket.residual_scale.resize(layout.slots(), 1.0);
+  }
+}
+
+absl::Span<const char> ChunkEncoder::EncodeGradient(SegmentId id, const float* grad,
+                                                    double inverse_loss_scale) {
+  const ElementRange range = Range(id);
+  if (!plan_.codec().compresses()) return BytesOf(grad, range.size());
+  const ChunkForm form = GradientForm(plan_.codec(), range.size());
+  char* const to = PlaceOf(id);
+  const absl::Span<const char> payload(to, static_cast<size_t>(form.bytes()));
+  if (!plan_.codec().sparse()) {
+    EncodeChunk(form, grad, to);
+    return payload;
+  }
+  Bucket& bucket = buckets_[id.bucket];
+  float* const residual = bucket.residual.data() + range.begin;
+  double& scale = bucket.residual_scale[id.slot];
+  if (scale != inverse_loss_scale) {
+    Scale(residual, range.size(), static_cast<float>(scale / inverse_loss_scale));
+    scale = inverse_loss_scale;
+  }
+  Add(residual, grad, range.size());
+  EncodeChunk(form, residual, to);
+  ForgetEncoded(form, to, residual);
+  return payload;
+}
+
+absl::Span<const char> ChunkEncoder::EncodeReturned(SegmentId id, const float* values,
+                                                    Returned returned) {
+  const ElementRange range = Range(id);
+  const ChunkForm form = ReturnedForm(plan_.codec(), range.size(), plan_.world_size(), returned);
+  if (form.kind == ChunkForm::Kind::kFp32) return BytesOf(values, range.size());
+  char* const to = PlaceOf(id);
+  EncodeChunk(form, values, to);
+  return {to, static_cast<size_t>(form.bytes())};
+}
+
+void ChunkEncoder::Reset() {
+  for (Bucket& bucket : buckets_) std::fill(bucket.residual.begin(), bucket.residual.end(), 0.0f);
+}
+
+}  // namespace gradsync
