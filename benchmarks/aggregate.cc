@@ -53,6 +53,7 @@ void FillJob(const proto::WorkerMetrics& first, int workers, int servers, proto:
   run->set_bytes(first.gradient_bytes());
   run->set_bucket_bytes(first.bucket_bytes());
   run->set_chunk_bytes(first.chunk_bytes());
+  run->set_compression(first.compression());
   run->set_connections(first.connections());
   run->mutable_busbw_gb_per_s()->set_null_value(google::protobuf::NULL_VALUE);
   run->set_model(first.model());
@@ -124,8 +125,8 @@ void FillBytesAndCpu(const Metrics& workers, const std::vector<proto::ServerMetr
 bool SameButForWorkers(const proto::Run& a, const proto::Run& b) {
   return a.library() == b.library() && a.topology() == b.topology() && a.link() == b.link() &&
          a.update() == b.update() && a.placement() == b.placement() && a.servers() == b.servers() &&
-         a.bandwidth() == b.bandwidth() && a.model() == b.model() && a.data() == b.data() &&
-         a.threads() == b.threads();
+         a.bandwidth() == b.bandwidth() && a.compression() == b.compression() &&
+         a.model() == b.model() && a.data() == b.data() && a.threads() == b.threads();
 }
 
 }  // namespace

@@ -53,6 +53,8 @@ ABSL_FLAG(std::vector<std::string>, links, gradsync::CompareOptions().links,
           "some of auto, grpc, gloo (ring only)");
 ABSL_FLAG(std::vector<std::string>, update, gradsync::CompareOptions().updates,
           "who runs the optimizer: worker, owner, or both");
+ABSL_FLAG(std::vector<std::string>, compression, gradsync::CompareOptions().compressions,
+          "of gradients on the wire (grpc): some of none, fp16, bf16, topk:R (ps only)");
 ABSL_FLAG(std::string, bandwidth, "", "of an emulated network (this build has none)");
 ABSL_FLAG(std::string, model, gradsync::CompareOptions().model, "resnet18, resnet50 or mlp");
 ABSL_FLAG(std::string, stem, gradsync::CompareOptions().stem,
@@ -108,6 +110,7 @@ CompareOptions OptionsFromFlags(std::vector<std::string> worker_flags) {
   options.placements = absl::GetFlag(FLAGS_placement);
   options.links = absl::GetFlag(FLAGS_links);
   options.updates = absl::GetFlag(FLAGS_update);
+  options.compressions = absl::GetFlag(FLAGS_compression);
   options.bandwidth = absl::GetFlag(FLAGS_bandwidth);
   options.model = absl::GetFlag(FLAGS_model);
   options.stem = absl::GetFlag(FLAGS_stem);
@@ -309,10 +312,10 @@ int Finish(const Sweep& sweep, proto::RunRecords* records, int exit_code) {
 int Compare(int argc, char** argv) {
   FlagOptions flag_options;
   flag_options.usage = kUsage;
-  flag_options.aliases = {{"topology", "topologies"}, {"worker", "workers"},
-                          {"server", "servers"},      {"placements", "placement"},
-                          {"link", "links"},          {"updates", "update"},
-                          {"models", "model"},        {"bandwidths", "bandwidth"}};
+  flag_options.aliases = {
+      {"topology", "topologies"},  {"worker", "workers"},       {"server", "servers"},
+      {"placements", "placement"}, {"link", "links"},           {"updates", "update"},
+      {"models", "model"},         {"bandwidths", "bandwidth"}, {"compressions", "compression"}};
   absl::StatusOr<Sweep> sweep = PrepareSweep(argv[0], ParseFlagsOrExit(argc, argv, flag_options));
   if (!sweep.ok()) {
     PrintError(sweep.status().message());

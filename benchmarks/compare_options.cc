@@ -13,6 +13,7 @@
 #include "base/flag_error.h"
 #include "base/status_macros.h"
 #include "benchmarks/flag_checks.h"
+#include "plan/codec.h"
 #include "train/open_dataset.h"
 
 namespace gradsync {
@@ -22,10 +23,10 @@ constexpr int64_t kDefaultBatchSize = 32;
 
 // Flags that `compare` gives to the workers itself.
 constexpr absl::string_view kOwnFlags[] = {
-    "topology",   "link",         "update",       "servers",  "num_servers", "rank",
-    "world_size", "master",       "model",        "stem",     "data",        "batch_size",
-    "steps",      "epochs",       "warmup_steps", "threads",  "lr",          "seed",
-    "timeout",    "metrics_json", "port_file",    "log_every"};
+    "topology",   "link",         "update",       "servers",   "num_servers", "rank",
+    "world_size", "master",       "model",        "stem",      "data",        "batch_size",
+    "steps",      "epochs",       "warmup_steps", "threads",   "lr",          "seed",
+    "timeout",    "metrics_json", "port_file",    "log_every", "compression"};
 
 absl::Status CheckAtLeast(absl::string_view flag, int64_t minimum, int64_t found) {
   if (found >= minimum) return absl::OkStatus();
@@ -65,6 +66,30 @@ absl::Status CheckLinks(const CompareOptions& options) {
   }
   if (Contains(options.updates, "owner") && options.links.size() == 1) {
     return FlagError("update", "worker with --links=gloo, which has no reduce-scatter", "owner");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckCompressions(const CompareOptions& options) {
+  if (options.compressions.empty()) {
+    return FlagError("compression", "some of none, fp16, bf16, topk:R", "");
+  }
+  for (const std::string& text : options.compressions) {
+    const absl::StatusOr<Codec> codec = ParseCodec(text);
+    if (!codec.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat("--compression: ", codec.status().message()));
+    }
+    if (!codec->compresses()) continue;
+    if (!Contains(options.links, "auto") && !Contains(options.links, "grpc")) {
+      return FlagError("compression", "none without --links=grpc, the only one that sends", text);
+    }
+    const bool ring = Contains(options.topologies, "ring") && !codec->sparse();
+    if (!ring && !Contains(options.topologies, "ps")) {
+      return FlagError(
+          "compression",
+          codec->sparse() ? "ps among --topologies for topk" : "ps or ring among --topologies",
+          text);
+    }
   }
   return absl::OkStatus();
 }
@@ -130,6 +155,12 @@ absl::StatusOr<int64_t> BatchSize(const CompareOptions& options, int workers) {
 }
 
 bool Possible(const Configuration& configuration) {
+  const absl::StatusOr<Codec> codec = ParseCodec(configuration.compression);
+  if (codec.ok() && codec->compresses()) {
+    if (configuration.topology == "local") return false;
+    if (configuration.link != "auto" && configuration.link != "grpc") return false;
+    if (codec->sparse() && configuration.topology == "ring") return false;
+  }
   return configuration.link != "gloo" ||
          (configuration.topology == "ring" && configuration.update == "worker");
 }
@@ -148,6 +179,9 @@ std::string Describe(const Configuration& configuration) {
   if (configuration.update != "worker") {
     absl::StrAppend(&text, ", update at ", configuration.update);
   }
+  if (configuration.compression != "none") {
+    absl::StrAppend(&text, ", ", configuration.compression);
+  }
   if (configuration.servers > 0) {
     absl::StrAppend(&text, ", ", Count(configuration.servers, "server"));
   }
@@ -164,6 +198,7 @@ absl::StatusOr<std::vector<Configuration>> ListConfigurations(const CompareOptio
   GS_RETURN_IF_ERROR(CheckPlacement(options));
   GS_RETURN_IF_ERROR(CheckNames("update", options.updates, {"worker", "owner"}));
   GS_RETURN_IF_ERROR(CheckLinks(options));
+  GS_RETURN_IF_ERROR(CheckCompressions(options));
   GS_RETURN_IF_ERROR(CheckJob(options));
   GS_RETURN_IF_ERROR(CheckData(options));
 
@@ -177,8 +212,10 @@ absl::StatusOr<std::vector<Configuration>> ListConfigurations(const CompareOptio
       for (const std::string& link : links) {
         for (const std::string& update : options.updates) {
           for (int k : counts) {
-            const Configuration next = {topology, link, update, k, n, batch_size};
-            if (Possible(next)) all.push_back(next);
+            for (const std::string& compression : options.compressions) {
+              const Configuration next = {topology, link, update, k, n, batch_size, compression};
+              if (Possible(next)) all.push_back(next);
+            }
           }
         }
       }
@@ -207,6 +244,9 @@ std::vector<std::string> WorkerFlags(const CompareOptions& options,
       absl::StrCat("--timeout=", absl::FormatDuration(options.timeout)),
       "--log_every=1",
   };
+  if (configuration.compression != "none") {
+    flags.push_back(absl::StrCat("--compression=", configuration.compression));
+  }
   flags.insert(flags.end(), options.worker_flags.begin(), options.worker_flags.end());
   return flags;
 }

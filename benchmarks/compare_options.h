@@ -20,6 +20,7 @@ struct CompareOptions {
   std::vector<std::string> placements = {"dedicated"};
   std::vector<std::string> links = {"auto"};
   std::vector<std::string> updates = {"worker"};
+  std::vector<std::string> compressions = {"none"};
   std::string bandwidth;
   std::string model = "resnet18";
   std::string stem = "imagenet";
@@ -43,6 +44,7 @@ struct Configuration {
   int servers = 0;
   int workers = 0;
   int64_t batch_size = 0;  // per worker
+  std::string compression = "none";
 };
 
 // "ps, 2 servers, 1 worker", with the link and the update site unless they are auto and worker.
@@ -50,10 +52,9 @@ std::string Describe(const Configuration& configuration);
 
 // Checks everything, data files included (blocks while it reads them), and lists the jobs in the
 // order in which they run: by number of workers, so that what is compared is measured close in
-// time. Combinations that cannot be (Gloo with parameter servers) are left out, but each value that
-// was asked for occurs in some job.
-// Errors: INVALID_ARGUMENT naming the flag, what was expected and what came; for data files those
-// of OpenDataset(), after "--data: ".
+// time. Combinations that cannot be (Gloo with parameter servers, topk with a ring) are left out,
+// but each value that was asked for occurs in some job. Errors: INVALID_ARGUMENT naming the flag,
+// what was expected and what came; for data files those of OpenDataset(), after "--data: ".
 absl::StatusOr<std::vector<Configuration>> ListConfigurations(const CompareOptions& options);
 
 // The flags of a worker of this job, without those that say who it is.

@@ -128,5 +128,31 @@ TEST(CompareOptionsTest, EveryMistakeNamesItsFlagWhatWasExpectedAndWhatCame) {
   }
 }
 
+TEST(CompareOptionsTest, EachCodecRunsWhereItCan) {
+  CompareOptions options;
+  options.topologies = {"ps", "ring", "local"};
+  options.workers = {"2"};
+  options.servers = {"1"};
+  options.compressions = {"none", "bf16", "topk:0.01"};
+  const auto configurations = ListConfigurations(options);
+  ASSERT_TRUE(configurations.ok()) << configurations.status();
+  std::vector<std::string> names;
+  for (const Configuration& c : *configurations) names.push_back(Describe(c));
+  EXPECT_THAT(names, ElementsAre("ps, 1 server, 2 workers", "ps, bf16, 1 server, 2 workers",
+                                 "ps, topk:0.01, 1 server, 2 workers", "ring, 2 workers",
+                                 "ring, bf16, 2 workers", "local, 2 workers"));
+  EXPECT_EQ(WorkerFlags(options, (*configurations)[1]).back(), "--compression=bf16");
+  options.topologies = {"ring", "local"};
+  EXPECT_THAT(std::string(ListConfigurations(options).status().message()),
+              ::testing::HasSubstr("--compression: expected ps among --topologies for topk"));
+  options.compressions = {"fp8"};
+  EXPECT_THAT(std::string(ListConfigurations(options).status().message()),
+              ::testing::HasSubstr("--compression: expected none, fp16, bf16 or topk:R"));
+  options.compressions = {"fp16"};
+  options.links = {"gloo"};
+  EXPECT_THAT(std::string(ListConfigurations(options).status().message()),
+              ::testing::HasSubstr("--compression: "));
+}
+
 }  // namespace
 }  // namespace gradsync

@@ -24,6 +24,10 @@ std::string Count(int count, absl::string_view noun) {
   return absl::StrCat(count, " ", noun, count == 1 ? "" : "s");
 }
 
+bool Compresses(const proto::Run& run) {
+  return !run.compression().empty() && run.compression() != "none";
+}
+
 // What tells a run from others with equally many workers.
 std::string Name(const proto::Run& run) {
   std::string name = run.topology();
@@ -31,8 +35,16 @@ std::string Name(const proto::Run& run) {
   if (run.servers() > 0) details.push_back(Count(run.servers(), "server"));
   if (!run.link().empty() && run.link() != "grpc") details.push_back(run.link());
   if (run.update() == "owner") details.push_back("update at owner");
+  if (Compresses(run)) details.push_back(run.compression());
   if (details.empty()) return name;
   return absl::StrCat(name, " (", absl::StrJoin(details, ", "), ")");
+}
+
+// Runs that have to end with the same bits: all topologies without compression, but one topology
+// under each codec, because a ring rounds at every hop and a server once.
+std::string BitsGroup(const proto::Run& run) {
+  if (!Compresses(run)) return "";
+  return absl::StrCat(run.topology(), " under ", run.compression());
 }
 
 bool HasBitsToCompare(const proto::Run& run) {
@@ -46,7 +58,7 @@ std::map<int, Runs> GroupByWorkers(const proto::RunRecords& records) {
   return groups;
 }
 
-void JudgeBits(int workers, const Runs& runs, Verdict* verdict) {
+void JudgeBits(int workers, const std::string& group, const Runs& runs, Verdict* verdict) {
   std::map<std::string, std::vector<std::string>> names_by_hash;
   int compared = 0;
   for (const proto::Run* run : runs) {
@@ -61,7 +73,8 @@ void JudgeBits(int workers, const Runs& runs, Verdict* verdict) {
     names_by_hash[run->params_sha256()].push_back(Name(*run));
     ++compared;
   }
-  const std::string with = absl::StrCat(" with ", Count(workers, "worker"));
+  const std::string with =
+      absl::StrCat(group.empty() ? "" : " of ", group, " with ", Count(workers, "worker"));
   if (compared == 1) {
     absl::StrAppend(&verdict->text, "  bits: only one run", with, ", nothing to compare\n");
   } else if (names_by_hash.size() == 1) {
@@ -76,6 +89,12 @@ void JudgeBits(int workers, const Runs& runs, Verdict* verdict) {
     }
     absl::StrAppend(&verdict->text, absl::StrJoin(sides, ", "), "\n");
   }
+}
+
+void JudgeBits(int workers, const Runs& runs, Verdict* verdict) {
+  std::map<std::string, Runs> groups;
+  for (const proto::Run* run : runs) groups[BitsGroup(*run)].push_back(run);
+  for (const auto& [group, members] : groups) JudgeBits(workers, group, members, verdict);
 }
 
 const proto::Run* Fastest(const Runs& runs, absl::string_view topology) {
@@ -114,28 +133,35 @@ void JudgeSpeed(int workers, const Runs& runs, Verdict* verdict) {
                   rates, overlap ? " (their steps' p10-p90 overlap)" : "", "\n");
 }
 
-std::vector<std::string> Row(const proto::Run& run) {
-  return {
-      run.topology(),
-      run.link().empty() ? "-" : run.link(),
-      run.update(),
-      run.servers() == 0 ? "-" : absl::StrCat(run.servers()),
-      absl::StrCat(run.workers()),
+// One verdict per codec: compression is not what tells topologies apart.
+void JudgeSpeedOfEach(int workers, const Runs& runs, Verdict* verdict) {
+  std::map<std::string, Runs> groups;
+  for (const proto::Run* run : runs) {
+    groups[Compresses(*run) ? run->compression() : ""].push_back(run);
+  }
+  for (const auto& [codec, members] : groups) JudgeSpeed(workers, members, verdict);
+}
+
+std::vector<std::string> Row(const proto::Run& run, bool with_codec) {
+  std::vector<std::string> row = {
+      run.topology(), run.link().empty() ? "-" : run.link(), run.update(),
+      run.servers() == 0 ? "-" : absl::StrCat(run.servers()), absl::StrCat(run.workers()),
       absl::StrFormat("%.1f", run.samples_per_s()),
       absl::StrFormat("%.1f (%.1f-%.1f)", run.step_ms_p50(), run.step_ms_p10(), run.step_ms_p90()),
       absl::StrFormat("%.1f", run.exposed_ms_p50()),
       run.scaling_efficiency() > 0 ? absl::StrFormat("%.2f", run.scaling_efficiency()) : "-",
       // Gloo does not tell what it sends.
       run.link() == "gloo" ? "-" : absl::StrFormat("%.2f", run.wire_tx_bytes_max_node() / 1e6),
-      absl::StrFormat("%.0f", run.cpu_ms_per_step()),
-      absl::StrFormat("%.4f", run.final_loss()),
+      absl::StrFormat("%.0f", run.cpu_ms_per_step()), absl::StrFormat("%.4f", run.final_loss()),
       run.params_sha256().substr(0, kShortHash)};
+  if (with_codec) row.insert(row.begin() + 3, Compresses(run) ? run.compression() : "none");
+  return row;
 }
 
 }  // namespace
 
 std::string FormatRuns(const proto::RunRecords& records) {
-  const std::vector<Column> columns = {
+  std::vector<Column> columns = {
       {"topology", Align::kLeft},
       {"link", Align::kLeft},
       {"update\nat", Align::kLeft},
@@ -150,8 +176,11 @@ std::string FormatRuns(const proto::RunRecords& records) {
       {"final\nloss"},
       {"params\nsha256", Align::kLeft},
   };
+  bool with_codec = false;
+  for (const proto::Run& run : records.runs()) with_codec = with_codec || Compresses(run);
+  if (with_codec) columns.insert(columns.begin() + 3, {"codec", Align::kLeft});
   std::vector<std::vector<std::string>> rows;
-  for (const proto::Run& run : records.runs()) rows.push_back(Row(run));
+  for (const proto::Run& run : records.runs()) rows.push_back(Row(run, with_codec));
   return absl::StrCat(
       FormatTable(columns, rows),
       "step: median over measured steps, each as long as on its slowest worker. exposed: waiting "
@@ -166,7 +195,7 @@ Verdict JudgeRuns(const proto::RunRecords& records) {
   bool servers = false;
   for (const auto& [workers, runs] : GroupByWorkers(records)) {
     JudgeBits(workers, runs, &verdict);
-    JudgeSpeed(workers, runs, &verdict);
+    JudgeSpeedOfEach(workers, runs, &verdict);
     for (const proto::Run* run : runs) servers = servers || run->servers() > 0;
   }
   if (servers) {

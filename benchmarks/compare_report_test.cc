@@ -54,6 +54,26 @@ TEST_F(CompareReportTest, RunsThatDifferAreNamedAndFailTheVerdict) {
                         "server), fedcba987654 in ring and ring (update at owner)\n"));
 }
 
+TEST_F(CompareReportTest, BitsAreComparedWithinOneCodecAndTopologyOnly) {
+  Add("ps", 2, 1, "aa");
+  Add("ring", 2, 0, "aa");
+  Add("ps", 2, 1, "bb")->set_compression("bf16");
+  Add("ps", 2, 2, "bb")->set_compression("bf16");
+  Add("ring", 2, 0, "cc")->set_compression("bf16");
+  Verdict verdict = JudgeRuns(records_);
+  EXPECT_TRUE(verdict.bits_agree) << verdict.text;
+  EXPECT_THAT(verdict.text,
+              AllOf(HasSubstr("bits: identical in all 2 runs with 2 workers\n"),
+                    HasSubstr("bits: identical in all 2 runs of ps under bf16 with 2 workers\n")));
+  EXPECT_THAT(FormatRuns(records_), HasSubstr("codec"));
+  Add("ring", 2, 0, "dd")->set_compression("bf16");
+  verdict = JudgeRuns(records_);
+  EXPECT_FALSE(verdict.bits_agree);
+  EXPECT_THAT(verdict.text,
+              HasSubstr("bits: DIFFER between the 2 runs of ring under bf16 with 2 workers: cc in "
+                        "ring (bf16), dd in ring (bf16)\n"));
+}
+
 TEST_F(CompareReportTest, GlooBeyondTwoWorkersAndSeveralLocalWorkersAreExempt) {
   Add("ring", 3, 0, "aa");
   Add("ring", 3, 0, "bb")->set_link("gloo");

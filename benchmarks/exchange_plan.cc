@@ -21,7 +21,7 @@ absl::StatusOr<Plan> ExchangePlan(const ExchangeOptions& options) {
   OptimizerSpec optimizer;
   optimizer.groups.resize(1);
   return Plan::FromBuckets(std::move(tensors), buckets, std::move(optimizer), options.world_size,
-                           options.chunk_bytes);
+                           options.chunk_bytes, options.codec);
 }
 
 }  // namespace gradsync

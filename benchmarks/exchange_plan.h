@@ -5,6 +5,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "plan/codec.h"
 #include "plan/plan.h"
 
 namespace gradsync {
@@ -17,6 +18,8 @@ struct ExchangeOptions {
   int64_t bytes = 0;                         // of one exchange, rounded up to whole floats
   int64_t bucket_bytes = int64_t{25} << 20;  // all buckets but the last have this size
   int64_t chunk_bytes = 0;                   // 0: the plan's default
+  Codec codec;                               // none, fp16 or bf16
+  bool rounds_at_each_hop = false;           // as a ring does, with such a codec
   int iterations = 1;                        // measured
   int warmup = 0;                            // before them, verified too
   absl::Duration timeout = absl::Seconds(60);

@@ -75,6 +75,7 @@ class Runner {
     GS_ASSIGN_OR_RETURN(const Plan plan, ExchangePlan(options_));
     GS_ASSIGN_OR_RETURN(memory_, sync_->Bind(plan, Deadline()));
     int64_t first = 0;
+    for (const BucketPlan& bucket : plan.buckets()) layouts_.push_back(bucket.layout);
     for (size_t b = 0; b < memory_.size(); ++b) {
       const int64_t size = plan.tensors()[b].numel();
       buckets_.push_back(
@@ -132,17 +133,27 @@ class Runner {
       metrics_.add_begin_us(begin);
       metrics_.add_end_us(end);
     }
-    for (Bucket& bucket : buckets_) wrong_ += Verify(number, &bucket);
+    for (size_t b = 0; b < buckets_.size(); ++b) {
+      for (int slot = 0; slot < layouts_[b].slots(); ++slot) wrong_ += Verify(number, b, slot);
+    }
     return absl::OkStatus();
   }
 
-  int64_t Verify(int64_t step, Bucket* bucket) {
+  int64_t Verify(int64_t step, size_t index, int slot) {
+    Bucket* const bucket = &buckets_[index];
+    const ElementRange chunk = layouts_[index].range(slot);
+    const int64_t end = std::min(chunk.end, bucket->size);
     int64_t wrong = 0;
     std::vector<float> mean(kBlock);
-    for (int64_t at = 0; at < bucket->size; at += kBlock) {
-      const size_t size = static_cast<size_t>(std::min(kBlock, bucket->size - at));
+    for (int64_t at = chunk.begin; at < end; at += kBlock) {
+      const size_t size = static_cast<size_t>(std::min(kBlock, end - at));
       const absl::Span<float> block(mean.data(), size);
-      FillMean(options_.world_size, step, bucket->first + at, block);
+      if (options_.codec.compresses()) {
+        FillRoundedMean(options_.world_size, layouts_[index].chunk_of(slot), step,
+                        bucket->first + at, options_.codec, options_.rounds_at_each_hop, block);
+      } else {
+        FillMean(options_.world_size, step, bucket->first + at, block);
+      }
       if (sync_->update_site() == UpdateSite::kWorker) {
         wrong += CountWrong({bucket->grad + at, size}, block);
         continue;
@@ -161,6 +172,7 @@ class Runner {
   GradientSync* const sync_;
   std::vector<GradBucket> memory_;
   std::vector<Bucket> buckets_;
+  std::vector<StripeLayout> layouts_;  // as buckets_
   std::vector<SyncHandle> handles_;
   int64_t wrong_ = 0;
   double cpu_seconds_ = 0;

@@ -14,8 +14,9 @@ namespace gradsync {
 // One rank of a measurement: binds, broadcasts, then exchanges `warmup + iterations` times. Before
 // each exchange it fills the gradients with inputs whose sums are exact (exact_input.h) and calls
 // `start`, which must return on all ranks at about the same time; after it, it counts every element
-// that is wrong. Only launching and waiting is timed. Under UpdateSite::kOwner the parameters are
-// checked instead, with a learning rate that is a power of two, so that they round only once.
+// that is wrong (under compression: other than rounded as plan/codec.h says). Only launching and
+// waiting is timed. Under UpdateSite::kOwner the parameters are checked instead, with a learning
+// rate that is a power of two, so that they round only once.
 //
 // Blocks until all ranks are done, shut down included.
 // Errors: what the backend or `start` says. Wrong results are counted, not an error.

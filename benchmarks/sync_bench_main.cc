@@ -44,6 +44,8 @@ ABSL_FLAG(std::vector<std::string>, placement, gradsync::SyncBenchOptions().plac
           "of servers: dedicated (this build has no other)");
 ABSL_FLAG(std::vector<std::string>, update, gradsync::SyncBenchOptions().updates,
           "who runs the optimizer: worker, owner, or both");
+ABSL_FLAG(std::vector<std::string>, compression, gradsync::SyncBenchOptions().compressions,
+          "on the wire (grpc): some of none, fp16, bf16");
 ABSL_FLAG(std::vector<std::string>, bytes, {},
           "of an exchange, such as 4KiB,25MiB,102.4MB; default: 4KiB,256KiB,25MiB,102.4MB");
 ABSL_FLAG(std::string, min_bytes, "", "instead (-b): the first of a sweep");
@@ -97,6 +99,7 @@ SyncBenchOptions OptionsFromFlags() {
   options.servers = absl::GetFlag(FLAGS_servers);
   options.placements = absl::GetFlag(FLAGS_placement);
   options.updates = absl::GetFlag(FLAGS_update);
+  options.compressions = absl::GetFlag(FLAGS_compression);
   options.bytes = absl::GetFlag(FLAGS_bytes);
   options.min_bytes = absl::GetFlag(FLAGS_min_bytes);
   options.max_bytes = absl::GetFlag(FLAGS_max_bytes);

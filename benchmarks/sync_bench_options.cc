@@ -10,6 +10,7 @@
 #include "base/status_macros.h"
 #include "benchmarks/byte_sizes.h"
 #include "benchmarks/flag_checks.h"
+#include "plan/codec.h"
 
 namespace gradsync {
 namespace {
@@ -95,7 +96,29 @@ absl::Status CheckNumbers(const SyncBenchOptions& options) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::vector<Codec>> Codecs(const SyncBenchOptions& options) {
+  std::vector<Codec> codecs;
+  for (const std::string& text : options.compressions) {
+    const absl::StatusOr<Codec> codec = ParseCodec(text);
+    if (!codec.ok() || codec->sparse()) {
+      return FlagError("compression",
+                       "some of none, fp16, bf16 (compare measures topk, whose results depend on "
+                       "all earlier steps)",
+                       text);
+    }
+    if (codec->compresses() && !Contains(options.links, "auto") &&
+        !Contains(options.links, "grpc")) {
+      return FlagError("compression", "none without --link=grpc, the only one that sends", text);
+    }
+    codecs.push_back(*codec);
+  }
+  if (codecs.empty()) return FlagError("compression", "some of none, fp16, bf16", "");
+  return codecs;
+}
+
 bool Possible(const SyncBenchCase& bench_case) {
+  const bool sends = bench_case.link == "auto" || bench_case.link == "grpc";
+  if (bench_case.exchange.codec.compresses() && !sends) return false;
   if (bench_case.link == "shm") return bench_case.topology == "ring";
   return bench_case.link != "gloo" ||
          (bench_case.topology == "ring" && bench_case.update == "worker");
@@ -130,6 +153,9 @@ std::string Describe(const SyncBenchCase& bench_case) {
   std::string text = bench_case.topology;
   if (bench_case.link != "auto") absl::StrAppend(&text, " over ", bench_case.link);
   if (bench_case.update != "worker") absl::StrAppend(&text, ", update at ", bench_case.update);
+  if (bench_case.exchange.codec.compresses()) {
+    absl::StrAppend(&text, ", ", CodecName(bench_case.exchange.codec));
+  }
   if (bench_case.servers > 0) absl::StrAppend(&text, ", servers ", bench_case.servers);
   return absl::StrCat(text, ", ranks ", bench_case.exchange.world_size, ", ",
                       FormatBytes(bench_case.exchange.bytes));
@@ -142,6 +168,7 @@ absl::StatusOr<std::vector<SyncBenchCase>> ListCases(const SyncBenchOptions& opt
   GS_ASSIGN_OR_RETURN(const std::vector<int> servers, ParseCounts("servers", options.servers));
   GS_RETURN_IF_ERROR(CheckPlacements(options.placements));
   GS_RETURN_IF_ERROR(CheckNames("update", options.updates, {"worker", "owner"}));
+  GS_ASSIGN_OR_RETURN(const std::vector<Codec> codecs, Codecs(options));
   GS_RETURN_IF_ERROR(CheckNumbers(options));
   GS_ASSIGN_OR_RETURN(const std::vector<int64_t> sizes, Sizes(options));
   GS_ASSIGN_OR_RETURN(SyncBenchCase next, CommonCase(options));
@@ -160,7 +187,10 @@ absl::StatusOr<std::vector<SyncBenchCase>> ListCases(const SyncBenchOptions& opt
             next.update = update;
             for (int k : topology == "ps" ? servers : std::vector<int>{0}) {
               next.servers = k;
-              if (Possible(next)) cases.push_back(next);
+              for (Codec codec : codecs) {
+                next.exchange.codec = codec;
+                if (Possible(next)) cases.push_back(next);
+              }
             }
           }
         }
@@ -172,17 +202,22 @@ absl::StatusOr<std::vector<SyncBenchCase>> ListCases(const SyncBenchOptions& opt
 
 std::vector<std::string> RankFlags(const SyncBenchCase& bench_case, const std::string& start_line) {
   const ExchangeOptions& exchange = bench_case.exchange;
-  return {absl::StrCat("--topology=", bench_case.topology),
-          absl::StrCat("--link=", bench_case.link),
-          absl::StrCat("--update=", bench_case.update),
-          absl::StrCat("--connections=", bench_case.connections),
-          absl::StrCat("--bytes=", exchange.bytes),
-          absl::StrCat("--bucket_bytes=", exchange.bucket_bytes),
-          absl::StrCat("--chunk_bytes=", exchange.chunk_bytes),
-          absl::StrCat("--iterations=", exchange.iterations),
-          absl::StrCat("--warmup=", exchange.warmup),
-          absl::StrCat("--timeout=", absl::FormatDuration(exchange.timeout)),
-          absl::StrCat("--start_line=", start_line)};
+  std::vector<std::string> flags = {
+      absl::StrCat("--topology=", bench_case.topology),
+      absl::StrCat("--link=", bench_case.link),
+      absl::StrCat("--update=", bench_case.update),
+      absl::StrCat("--connections=", bench_case.connections),
+      absl::StrCat("--bytes=", exchange.bytes),
+      absl::StrCat("--bucket_bytes=", exchange.bucket_bytes),
+      absl::StrCat("--chunk_bytes=", exchange.chunk_bytes),
+      absl::StrCat("--iterations=", exchange.iterations),
+      absl::StrCat("--warmup=", exchange.warmup),
+      absl::StrCat("--timeout=", absl::FormatDuration(exchange.timeout)),
+      absl::StrCat("--start_line=", start_line)};
+  if (exchange.codec.compresses()) {
+    flags.push_back(absl::StrCat("--compression=", CodecName(exchange.codec)));
+  }
+  return flags;
 }
 
 }  // namespace gradsync

@@ -21,6 +21,7 @@ struct SyncBenchOptions {
   std::vector<std::string> servers = {"1", "2"};  // for ps
   std::vector<std::string> placements = {"dedicated"};
   std::vector<std::string> updates = {"worker"};
+  std::vector<std::string> compressions = {"none"};
   std::vector<std::string> bytes;  // none: by min_bytes, max_bytes and factor, or some usual sizes
   std::string min_bytes;
   std::string max_bytes;

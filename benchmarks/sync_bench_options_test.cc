@@ -119,5 +119,23 @@ TEST(SyncBenchOptionsTest, ARankIsToldEverythingThatItsJobDependsOn) {
                                    "--timeout=1m", "--start_line=/tmp/line"));
 }
 
+TEST(SyncBenchOptionsTest, SixteenBitsAreMeasuredWhereSomethingIsSent) {
+  SyncBenchOptions options;
+  options.topologies = {"ring"};
+  options.links = {"grpc", "shm"};
+  options.bytes = {"4KiB"};
+  options.compressions = {"none", "bf16"};
+  std::vector<std::string> names;
+  for (const SyncBenchCase& c : CasesOf(options)) names.push_back(Describe(c));
+  EXPECT_THAT(names, testing::ElementsAre("ring over grpc, ranks 2, 4KiB",
+                                          "ring over grpc, bf16, ranks 2, 4KiB",
+                                          "ring over shm, ranks 2, 4KiB"));
+  EXPECT_EQ(RankFlags(CasesOf(options)[1], "/tmp/line").back(), "--compression=bf16");
+  options.links = {"shm"};
+  EXPECT_THAT(ErrorOf(options), HasSubstr("--compression: "));
+  options.compressions = {"topk:0.1"};
+  EXPECT_THAT(ErrorOf(options), HasSubstr("--compression: expected some of none, fp16, bf16"));
+}
+
 }  // namespace
 }  // namespace gradsync

@@ -30,6 +30,7 @@ ABSL_FLAG(std::vector<std::string>, servers, {}, "parameter servers, host:port,.
 ABSL_FLAG(std::string, topology, "ring", "ring or ps");
 ABSL_FLAG(std::string, link, "auto", "as //worker has it");
 ABSL_FLAG(std::string, update, "worker", "worker or owner");
+ABSL_FLAG(std::string, compression, "none", "none, fp16 or bf16");
 ABSL_FLAG(int, connections, 0, "per pair of peers; 0: the topology's default");
 ABSL_FLAG(int64_t, bytes, 0, "of one exchange");
 ABSL_FLAG(int64_t, bucket_bytes, 0, "of a bucket");
@@ -47,6 +48,7 @@ SyncOptions SyncFromFlags() {
   options.topology = absl::GetFlag(FLAGS_topology);
   options.link = absl::GetFlag(FLAGS_link);
   options.update = absl::GetFlag(FLAGS_update);
+  options.compression = absl::GetFlag(FLAGS_compression);
   options.servers = absl::GetFlag(FLAGS_servers);
   options.connections = absl::GetFlag(FLAGS_connections);
   return options;
@@ -78,8 +80,10 @@ MeetOptions MeetFromFlags() {
 
 absl::Status RunRank() {
   const SyncOptions sync_options = SyncFromFlags();
-  const ExchangeOptions options = ExchangeFromFlags();
+  ExchangeOptions options = ExchangeFromFlags();
   GS_RETURN_IF_ERROR(ValidateSyncOptions(sync_options));
+  GS_ASSIGN_OR_RETURN(options.codec, ParseCodec(sync_options.compression));
+  options.rounds_at_each_hop = sync_options.topology == "ring";
   GS_ASSIGN_OR_RETURN(const std::unique_ptr<StartLine> line,
                       StartLine::Open(absl::GetFlag(FLAGS_start_line), options.world_size));
   std::unique_ptr<GrpcStoreServer> store_server;

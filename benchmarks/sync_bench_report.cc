@@ -8,6 +8,7 @@
 #include "base/status_macros.h"
 #include "benchmarks/aggregate.h"
 #include "benchmarks/byte_sizes.h"
+#include "plan/codec.h"
 #include "plan/cost_model.h"
 #include "plan/shard_map.h"
 #include "plan/wire_traffic.h"
@@ -68,13 +69,14 @@ absl::StatusOr<double> ModelMicroseconds(const SyncBenchCase& bench_case,
                                          const proto::ExchangeMetrics& rank) {
   const int n = bench_case.exchange.world_size;
   GS_ASSIGN_OR_RETURN(const Plan plan, ExchangePlan(bench_case.exchange));
+  const Returned returned = bench_case.update == "owner" ? Returned::kParameters : Returned::kMean;
   std::vector<Flow> flows;
   if (bench_case.servers == 0) {
-    flows = RingStepFlows(plan);
+    flows = RingStepFlows(plan, returned);
   } else {
     GS_ASSIGN_OR_RETURN(const ShardMap shards,
                         ShardMap::Create(plan, std::vector<double>(bench_case.servers, 1)));
-    flows = PsStepFlows(plan, shards);
+    flows = PsStepFlows(plan, shards, returned);
   }
   const double busiest =
       static_cast<double>(BusiestBytes(HostTraffic(flows, DedicatedHosts(n, bench_case.servers))));
@@ -95,7 +97,7 @@ std::string Microseconds(double time) {
 }
 
 constexpr char kLine[] =
-    "%9s  %-8s %-5s %-6s %5s %7s  %9s %9s %9s  %6s %6s %6s  %11s %11s  %8s %8s  %6s\n";
+    "%9s  %-8s %-5s %-6s %-5s %5s %7s  %9s %9s %9s  %6s %6s %6s  %11s %11s  %8s %8s  %6s\n";
 
 }  // namespace
 
@@ -108,6 +110,7 @@ absl::StatusOr<proto::Run> SummarizeExchanges(const SyncBenchCase& bench_case,
   run.set_topology(bench_case.topology);
   run.set_link(ranks[0].link());
   run.set_update(bench_case.update);
+  run.set_compression(CodecName(bench_case.exchange.codec));
   run.set_placement(bench_case.placement);
   run.set_workers(bench_case.exchange.world_size);
   run.set_servers(bench_case.servers);
@@ -146,11 +149,12 @@ absl::StatusOr<proto::Run> SummarizeExchanges(const SyncBenchCase& bench_case,
 }
 
 std::string SyncBenchHead() {
-  return absl::StrCat(absl::StrFormat(kLine, "bytes", "topology", "link", "update", "ranks",
-                                      "servers", "time us", "", "", "algbw", "busbw", "node",
-                                      "wire bytes", "wire bytes", "cpu", "model /", "#wrong"),
-                      absl::StrFormat(kLine, "", "", "", "", "", "", "p10", "p50", "p90", "GB/s",
-                                      "GB/s", "GB/s", "max node", "total", "ms", "measured", ""));
+  return absl::StrCat(
+      absl::StrFormat(kLine, "bytes", "topology", "link", "update", "codec", "ranks", "servers",
+                      "time us", "", "", "algbw", "busbw", "node", "wire bytes", "wire bytes",
+                      "cpu", "model /", "#wrong"),
+      absl::StrFormat(kLine, "", "", "", "", "", "", "", "p10", "p50", "p90", "GB/s", "GB/s",
+                      "GB/s", "max node", "total", "ms", "measured", ""));
 }
 
 std::string SyncBenchLine(const proto::Run& run) {
@@ -158,10 +162,10 @@ std::string SyncBenchLine(const proto::Run& run) {
   const double busiest = std::max(run.wire_tx_bytes_max_node(), run.wire_rx_bytes_max_node());
   return absl::StrFormat(
       kLine, FormatBytes(static_cast<int64_t>(run.bytes())), run.topology(), run.link(),
-      run.update(), absl::StrCat(run.workers()), ring ? "-" : absl::StrCat(run.servers()),
-      Microseconds(run.time_us_p10()), Microseconds(run.time_us_p50()),
-      Microseconds(run.time_us_p90()), Gigabytes(run.algbw_gb_per_s()),
-      ring ? Gigabytes(run.busbw_gb_per_s().number_value()) : "-",
+      run.update(), run.compression(), absl::StrCat(run.workers()),
+      ring ? "-" : absl::StrCat(run.servers()), Microseconds(run.time_us_p10()),
+      Microseconds(run.time_us_p50()), Microseconds(run.time_us_p90()),
+      Gigabytes(run.algbw_gb_per_s()), ring ? Gigabytes(run.busbw_gb_per_s().number_value()) : "-",
       Gigabytes(busiest / run.time_us_p50() * 1e-3), Count(busiest),
       Count(run.wire_tx_bytes_total()), absl::StrFormat("%.1f", run.cpu_ms_per_step()),
       run.model_us() > 0 ? Gigabytes(run.model_us() / run.time_us_p50()) : "-", Count(run.wrong()));
