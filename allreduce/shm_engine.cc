@@ -1,5 +1,7 @@
 #include "allreduce/shm_engine.h"
 
+#include "links/window_owner.h"
+
 namespace gradsync {
 namespace {
 
@@ -23,51 +25,14 @@ ChunkUpdater UpdaterOf(RingOwner* owner, UpdateSite site) {
 }  // namespace
 
 ShmEngine::ShmEngine(ShmEngineOptions options)
-    : report_(options.report),
-      windows_(options.group, options.rank, std::move(options.windows)),
-      owner_(windows_.plan(), options.rank, options.update_site, OwnMemory(windows_)),
-      reducer_(&windows_, UpdaterOf(&owner_, options.update_site)),
-      worker_(&windows_, std::move(options.report)),
-      thread_([this] { Loop(); }) {}
+    : windows_(
+          std::make_shared<GroupWindows>(options.group, options.rank, std::move(options.windows))),
+      owner_(windows_->plan(), options.rank, options.update_site, OwnMemory(*windows_)),
+      engine_(WindowEngine::Start(
+          {windows_,
+           std::make_shared<WindowOwner>(windows_.get(), UpdaterOf(&owner_, options.update_site)),
+           std::move(options.report), options.shares_cores})) {}
 
 ShmEngine::~ShmEngine() { Stop(); }
-
-void ShmEngine::Halt() {
-  halted_.store(true, std::memory_order_release);
-  reducer_.Halt();
-  worker_.Halt();
-}
-
-void ShmEngine::Fail(const absl::Status& status) {
-  Halt();
-  worker_.Fail(status);
-}
-
-void ShmEngine::Stop() {
-  Halt();
-  if (thread_.joinable()) thread_.join();
-}
-
-WireStats ShmEngine::wire_stats() const {
-  WireStats stats = worker_.wire_stats();
-  stats.tx_bytes += reducer_.stored_bytes();
-  stats.tx_messages += reducer_.stored_messages();
-  return stats;
-}
-
-void ShmEngine::Loop() {
-  while (true) {
-    windows_.signals().Await(
-        [this] { return halted() || reducer_.CanReduce() || worker_.CanResolve(); },
-        worker_.patience());
-    if (halted()) return;
-    worker_.Resolve();
-    if (!reducer_.CanReduce()) continue;
-    absl::Status reduced = reducer_.Reduce([this] { worker_.Resolve(); });
-    if (reduced.ok()) continue;
-    Halt();
-    return report_(std::move(reduced));
-  }
-}
 
 }  // namespace gradsync

@@ -1,4 +1,4 @@
-// One rank's engine, with the other rank played by hand: its counters moved one by one.
+// One rank's engine, with the other rank played by hand, one thing after the other.
 #include "allreduce/shm_engine.h"
 
 #include <thread>
@@ -6,10 +6,12 @@
 #include <vector>
 
 #include "absl/time/clock.h"
+#include "absl/types/optional.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "links/step_note.h"
 #include "links/window_group.h"
+#include "links/window_owner.h"
 
 namespace gradsync {
 namespace {
@@ -39,8 +41,8 @@ class ShmEngineTest : public ::testing::Test {
         group_(std::make_shared<const WindowGroup>(plan_)),
         windows_{*Window::Create(group_->Layout(0).bytes()),
                  *Window::Create(group_->Layout(1).bytes())},
-        other_({Control(0), Control(1)}, 1, {0, 2}, {0, 2}),
-        engine_(Options()) {
+        other_windows_(group_, 1, windows_),
+        other_(&other_windows_, nullptr) {
     for (int rank : {0, 1}) {
       for (int bucket : {0, 1}) {
         for (int64_t i = 0; i < plan_.buckets()[bucket].numel; ++i) {
@@ -59,18 +61,28 @@ class ShmEngineTest : public ::testing::Test {
     return options;
   }
 
-  WindowControl* Control(int rank) {
-    return reinterpret_cast<WindowControl*>(windows_[rank]->data());
-  }
   float* Grad(int rank, int bucket) {
     return reinterpret_cast<float*>(windows_[rank]->data() +
                                     group_->Layout(rank).grad_offset(bucket));
   }
 
+  // With this rank's engine, whose process has a core for each rank.
+  ShmEngine& Start(bool shares_cores = false) {
+    ShmEngineOptions options = Options();
+    options.shares_cores = shares_cores;
+    return engine_.emplace(std::move(options));
+  }
+
   // Launches of bucket 0, then 1, as rank 1 would announce them.
   void OtherLaunches(const StepOptions& step, uint32_t launches) {
-    other_.SetNote(NoteOf(step));
-    other_.Advance(WindowControl::kReady, launches);
+    other_windows_.signals().SetNote(NoteOf(step));
+    other_windows_.signals().Publish(WindowControl::kReady, launches);
+    other_windows_.signals().RingOwners();
+  }
+
+  // Rank 1 does its part of as many launches.
+  void OtherReduces(int64_t launches) {
+    while (other_.reduced() < launches) ASSERT_EQ(other_.Reduce(false), absl::OkStatus());
   }
 
   static bool IsOpen(const SyncHandle& handle) {
@@ -81,59 +93,77 @@ class ShmEngineTest : public ::testing::Test {
   const std::shared_ptr<const WindowGroup> group_;
   const std::vector<std::shared_ptr<Window>> windows_;
   SyncPromise reported_{"a report"};
-  WindowSignals other_;
-  ShmEngine engine_;
+  GroupWindows other_windows_;
+  WindowOwner other_;
+  absl::optional<ShmEngine> engine_;
 };
 
 TEST_F(ShmEngineTest, NothingIsFoldedBeforeAllRanksAreReady) {
-  const SyncHandle handle = engine_.Launch(Step(1), 0);
+  const SyncHandle handle = Start().Launch(Step(1), 0);
   EXPECT_TRUE(IsOpen(handle));
-  EXPECT_EQ(Control(0)->counters[WindowControl::kDone].value.load(), 0u);
+  EXPECT_FALSE(other_windows_.Done(0, 1));
   EXPECT_EQ(Grad(1, 0)[0], 2.0f);
 }
 
 TEST_F(ShmEngineTest, AHandleIsOpenUntilAllOwnersAreDone) {
-  const SyncHandle handle = engine_.Launch(Step(1), 0);
+  const SyncHandle handle = Start().Launch(Step(1), 0);
   OtherLaunches(Step(1), 1);
   EXPECT_TRUE(IsOpen(handle));
   // This rank's part is done: the even chunks, in both windows.
-  EXPECT_EQ(Control(0)->counters[WindowControl::kDone].value.load(), 1u);
   for (int rank : {0, 1}) {
     EXPECT_EQ(Grad(rank, 0)[0], 1.5f);
     EXPECT_EQ(Grad(rank, 0)[16], static_cast<float>(1 + rank));
   }
-  other_.Advance(WindowControl::kDone, 1);
+  OtherReduces(1);
   EXPECT_EQ(handle.Wait(Soon()), absl::OkStatus());
 }
 
+TEST_F(ShmEngineTest, RanksThatShareCoresDoTheChunksOfOthers) {
+  const SyncHandle handle = Start(/*shares_cores=*/true).Launch(Step(1), 0);
+  OtherLaunches(Step(1), 1);
+  EXPECT_EQ(handle.Wait(Soon()), absl::OkStatus());
+  for (int rank : {0, 1}) {
+    for (int64_t i = 0; i < plan_.buckets()[0].numel; ++i) ASSERT_EQ(Grad(rank, 0)[i], 1.5f);
+  }
+  // Nothing is left for rank 1 then.
+  OtherReduces(1);
+  EXPECT_EQ(Grad(1, 0)[16], 1.5f);
+}
+
+TEST_F(ShmEngineTest, TheLastRankToLaunchASmallBucketDoesItAtOnce) {
+  OtherLaunches(Step(1), 1);
+  EXPECT_TRUE(Start().Launch(Step(1), 0).done());
+  EXPECT_EQ(Grad(1, 0)[16], 1.5f);
+}
+
 TEST_F(ShmEngineTest, BucketsResolveOneByOne) {
-  const SyncHandle first = engine_.Launch(Step(1), 0);
-  const SyncHandle second = engine_.Launch(Step(1), 1);
+  const SyncHandle first = Start().Launch(Step(1), 0);
+  const SyncHandle second = engine_->Launch(Step(1), 1);
   OtherLaunches(Step(1), 2);
-  other_.Advance(WindowControl::kDone, 1);
+  OtherReduces(1);
   EXPECT_EQ(first.Wait(Soon()), absl::OkStatus());
   EXPECT_TRUE(IsOpen(second));
-  other_.Advance(WindowControl::kDone, 2);
+  OtherReduces(2);
   EXPECT_EQ(second.Wait(Soon()), absl::OkStatus());
 }
 
 TEST_F(ShmEngineTest, RanksThatDisagreeOnTheStepAreReportedAndNothingIsFolded) {
-  const SyncHandle handle = engine_.Launch(Step(1, 0.1), 0);
+  const SyncHandle handle = Start().Launch(Step(1, 0.1), 0);
   OtherLaunches(Step(1, 0.2), 1);
   const absl::Status reported = reported_.handle().Wait(Soon());
   EXPECT_TRUE(absl::IsFailedPrecondition(reported)) << reported;
   EXPECT_THAT(std::string(reported.message()), HasSubstr("rank 1 has step 1 (lr 0.2"));
   EXPECT_EQ(Grad(1, 0)[0], 2.0f);
   EXPECT_TRUE(IsOpen(handle));
-  engine_.Fail(reported);
+  engine_->Fail(reported);
   EXPECT_EQ(handle.Wait(Soon()), reported);
 }
 
 TEST_F(ShmEngineTest, FailResolvesWhatIsOpenAndWhatComesLater) {
-  const SyncHandle handle = engine_.Launch(Step(1), 0);
-  engine_.Fail(absl::AbortedError("over"));
+  const SyncHandle handle = Start().Launch(Step(1), 0);
+  engine_->Fail(absl::AbortedError("over"));
   EXPECT_EQ(handle.Wait(Soon()), absl::AbortedError("over"));
-  EXPECT_EQ(engine_.Launch(Step(1), 1).Wait(Soon()), absl::AbortedError("over"));
+  EXPECT_EQ(engine_->Launch(Step(1), 1).Wait(Soon()), absl::AbortedError("over"));
 }
 
 }  // namespace

@@ -79,8 +79,15 @@ GroupWindows::GroupWindows(std::shared_ptr<const WindowGroup> group, int self,
     for (int bucket = 0; bucket < static_cast<int>(plan().buckets().size()); ++bucket) {
       buckets.push_back({reinterpret_cast<float*>(data + layout.grad_offset(bucket)),
                          reinterpret_cast<float*>(data + layout.param_offset(bucket))});
+      if (member != 0) continue;
+      progress_.push_back(reinterpret_cast<BucketProgress*>(data + layout.progress_offset(bucket)));
     }
   }
+}
+
+bool GroupWindows::Done(int bucket, int64_t launch) const {
+  const uint32_t done = progress(bucket).done.load(std::memory_order_seq_cst);
+  return static_cast<int32_t>(done - static_cast<uint32_t>(launch)) >= 0;
 }
 
 }  // namespace gradsync

@@ -3,6 +3,7 @@
 #ifndef GRADSYNC_LINKS_WINDOW_GROUP_H_
 #define GRADSYNC_LINKS_WINDOW_GROUP_H_
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -57,6 +58,12 @@ class WindowGroup {
   const absl::optional<ShardMap> shards_;
 };
 
+// How far the group is with the current launch of a bucket. In rank 0's window.
+struct alignas(64) BucketProgress {
+  std::atomic<uint32_t> finished;  // parts of it (links/window_owner.h)
+  std::atomic<uint32_t> done;      // number of the last launch that is complete
+};
+
 // The windows of all members, mapped here, as member `self` uses them. Constant and thread-safe;
 // the memory itself is the users' to synchronise, by signals().
 class GroupWindows {
@@ -70,6 +77,12 @@ class GroupWindows {
   int self() const { return self_; }
   const Window& window(int member) const { return *windows_[member]; }
   WindowSignals& signals() { return signals_; }
+
+  BucketProgress& progress(int bucket) const { return *progress_[bucket]; }
+
+  // Whether launch number `launch`, one of this bucket's, is complete: nobody reads any worker's
+  // gradient any more, and all results are there.
+  bool Done(int bucket, int64_t launch) const;
 
   // Flat buffers of a worker's bucket.
   float* grad(int rank, int bucket) const { return buckets_[rank][bucket].grad; }
@@ -87,6 +100,7 @@ class GroupWindows {
   const std::shared_ptr<const WindowGroup> group_;
   const int self_;
   const std::vector<std::shared_ptr<Window>> windows_;
+  std::vector<BucketProgress*> progress_;     // by bucket
   std::vector<std::vector<Bucket>> buckets_;  // by rank, by bucket
   std::vector<absl::Span<double>> squares_;   // by member
   WindowSignals signals_;

@@ -2,8 +2,10 @@
 
 #include <linux/futex.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
+#include <limits>
 #include <utility>
 
 #include "absl/time/clock.h"
@@ -11,13 +13,17 @@
 namespace gradsync {
 namespace {
 
-// Not the private futexes: other processes wake.
-void FutexWait(std::atomic<uint32_t>* word, uint32_t seen) {
-  syscall(SYS_futex, reinterpret_cast<uint32_t*>(word), FUTEX_WAIT, seen, nullptr, nullptr, 0);
+// Not the private futexes: other processes wake. `who` is a set of WindowControl::Presence.
+void FutexWait(std::atomic<uint32_t>* word, uint32_t seen, uint32_t who, absl::Time deadline) {
+  const bool endless = deadline == absl::InfiniteFuture();
+  const timespec until = endless ? timespec{} : absl::ToTimespec(deadline);
+  syscall(SYS_futex, reinterpret_cast<uint32_t*>(word), FUTEX_WAIT_BITSET | FUTEX_CLOCK_REALTIME,
+          seen, endless ? nullptr : &until, nullptr, who);
 }
 
-void FutexWake(std::atomic<uint32_t>* word) {
-  syscall(SYS_futex, reinterpret_cast<uint32_t*>(word), FUTEX_WAKE, 1, nullptr, nullptr, 0);
+void FutexWake(std::atomic<uint32_t>* word, uint32_t who) {
+  syscall(SYS_futex, reinterpret_cast<uint32_t*>(word), FUTEX_WAKE_BITSET,
+          std::numeric_limits<int>::max(), nullptr, nullptr, who);
 }
 
 bool HasReached(uint32_t counter, uint32_t value) {
@@ -44,16 +50,11 @@ std::array<uint64_t, 4> WindowSignals::note(int member) const {
   return note;
 }
 
-// Of two members that advance at the same time at least one sees both counters, because store and
-// loads are sequentially consistent; it rings.
-void WindowSignals::Advance(WindowControl::Counter counter, uint32_t value) {
+// Of two members that publish at the same time at least one sees both counters, because store and
+// loads are sequentially consistent.
+bool WindowSignals::Publish(WindowControl::Counter counter, uint32_t value) {
   controls_[self_]->counters[counter].value.store(value, std::memory_order_seq_cst);
-  if (!AllReached(counter, value)) return;
-  const Keepers wait_for_it = counter == WindowControl::kDone ? workers_ : owners_;
-  for (int member = wait_for_it.first; member < wait_for_it.last; ++member) {
-    if (member != self_) Ring(member);
-  }
-  if (self_ >= wait_for_it.first && self_ < wait_for_it.last) Ring(self_);
+  return AllReached(counter, value);
 }
 
 bool WindowSignals::AllReached(WindowControl::Counter counter, uint32_t value) const {
@@ -67,7 +68,28 @@ bool WindowSignals::AllReached(WindowControl::Counter counter, uint32_t value) c
   return true;
 }
 
-void WindowSignals::Await(absl::FunctionRef<bool()> condition, absl::Duration spin) {
+// Others first: this member may lose its core to its own thread.
+void WindowSignals::RingOwners() {
+  for (int member = owners_.first; member < owners_.last; ++member) {
+    if (member != self_) Ring(member);
+  }
+  if (self_ >= owners_.first && self_ < owners_.last) Ring(self_);
+}
+
+void WindowSignals::RingOtherWorkers() {
+  for (int member = workers_.first; member < workers_.last; ++member) {
+    if (member != self_) Ring(member);
+  }
+}
+
+void WindowSignals::RingSelf() {
+  WindowControl& own = *controls_[self_];
+  own.bell.fetch_add(1, std::memory_order_seq_cst);
+  FutexWake(&own.bell, WindowControl::kThreadAsleep | WindowControl::kGuestAsleep);
+}
+
+void WindowSignals::Await(Sleeper sleeper, absl::FunctionRef<bool()> condition, absl::Duration spin,
+                          absl::Time deadline) {
   if (condition()) return;
   if (spin > absl::ZeroDuration()) {
     const int64_t end = absl::GetCurrentTimeNanos() + absl::ToInt64Nanoseconds(spin);
@@ -77,21 +99,34 @@ void WindowSignals::Await(absl::FunctionRef<bool()> condition, absl::Duration sp
     } while (absl::GetCurrentTimeNanos() < end);
   }
   WindowControl& own = *controls_[self_];
+  const uint32_t asleep =
+      sleeper == kThread ? WindowControl::kThreadAsleep : WindowControl::kGuestAsleep;
   while (true) {
     const uint32_t seen = own.bell.load(std::memory_order_seq_cst);
     // Told before the condition is looked at: who makes it true after that sees it, or changes the
     // bell, which the kernel compares.
-    own.asleep.store(1, std::memory_order_seq_cst);
-    if (condition()) break;
-    FutexWait(&own.bell, seen);
+    own.here.fetch_or(asleep, std::memory_order_seq_cst);
+    if (condition() || absl::Now() >= deadline) break;
+    FutexWait(&own.bell, seen, asleep, deadline);
   }
-  own.asleep.store(0, std::memory_order_relaxed);
+  own.here.fetch_and(~asleep, std::memory_order_seq_cst);
+}
+
+void WindowSignals::GuestComes() {
+  controls_[self_]->here.fetch_or(WindowControl::kGuestHere, std::memory_order_seq_cst);
+}
+
+void WindowSignals::GuestLeaves() {
+  controls_[self_]->here.fetch_and(~uint32_t{WindowControl::kGuestHere}, std::memory_order_seq_cst);
 }
 
 void WindowSignals::Ring(int member) {
   WindowControl& control = *controls_[member];
   control.bell.fetch_add(1, std::memory_order_seq_cst);
-  if (control.asleep.load(std::memory_order_seq_cst) != 0) FutexWake(&control.bell);
+  const uint32_t here = control.here.load(std::memory_order_seq_cst);
+  const uint32_t whom = (here & WindowControl::kGuestHere) != 0 ? WindowControl::kGuestAsleep
+                                                                : WindowControl::kThreadAsleep;
+  if ((here & whom) != 0) FutexWake(&control.bell, whom);
 }
 
 }  // namespace gradsync

@@ -1,6 +1,7 @@
 // Where things lie in a window: memory that other processes of its host map. A worker's:
 //
-//   control words | sums of squares | bucket 0: grad, param | bucket 1: grad, param | ...
+//   control words | progress | sums of squares | bucket 0: grad, param | bucket 1: grad, param |
+//   ...
 //
 // Every rank's gradient stays where it is. The owner of a chunk reads it from all windows, folds,
 // and stores the result into all: one pass, and every chunk has one writer. (A ring moves the same
@@ -29,6 +30,9 @@ class WindowLayout {
   // only.
   static WindowLayout OfServer(int64_t chunks, int64_t control_bytes);
 
+  // A cache line per bucket: how far the group is with it. That of rank 0's window counts.
+  int64_t progress_offset(int bucket) const;
+
   // One double per chunk that the window's member owns: at most this many.
   int64_t squares() const { return squares_; }
   int64_t squares_offset() const { return squares_offset_; }
@@ -40,6 +44,9 @@ class WindowLayout {
   int64_t bytes() const { return bytes_; }
 
  private:
+  WindowLayout(int64_t buckets, int64_t chunks, int64_t control_bytes);
+
+  int64_t progress_offset_ = 0;
   int64_t squares_ = 0;
   int64_t squares_offset_ = 0;
   std::vector<int64_t> grads_;   // by bucket

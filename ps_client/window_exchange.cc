@@ -48,43 +48,32 @@ absl::Status WindowExchange::Connect(const std::vector<std::string>& addresses,
   MutexLock lock(&mutex_);
   GS_RETURN_IF_ERROR(failed_);
   GS_RETURN_IF_ERROR(connected);
-  windows_ = std::make_unique<GroupWindows>(group_, options_.group.rank, std::move(windows));
-  worker_ = std::make_unique<WindowWorker>(windows_.get(), options_.report);
-  thread_ = std::thread([this] { Loop(); });
+  WindowEngineOptions engine;
+  engine.windows = std::make_shared<GroupWindows>(group_, options_.group.rank, std::move(windows));
+  engine.report = options_.report;
+  engine_ = WindowEngine::Start(std::move(engine));
   return absl::OkStatus();
 }
 
-void WindowExchange::Loop() {
-  while (true) {
-    windows_->signals().Await([this] { return halted_.load() || worker_->CanResolve(); },
-                              worker_->patience());
-    if (halted_.load()) return;
-    worker_->Resolve();
-  }
-}
-
 void WindowExchange::Halt() {
-  halted_.store(true);
   MutexLock lock(&mutex_);
-  if (worker_ != nullptr) worker_->Halt();
+  if (engine_ != nullptr) engine_->Halt();
 }
 
 void WindowExchange::Fail(const absl::Status& status) {
-  halted_.store(true);
   MutexLock lock(&mutex_);
   failed_.Update(status);
   mesh_->Cancel();
-  if (worker_ != nullptr) worker_->Fail(status);
+  if (engine_ != nullptr) engine_->Fail(status);
 }
 
 void WindowExchange::Stop() {
-  Halt();
-  if (thread_.joinable()) thread_.join();
+  if (engine_ != nullptr) engine_->Stop();
   mesh_->Stop();
 }
 
 WireStats WindowExchange::wire_stats() const {
-  return worker_ == nullptr ? WireStats() : worker_->wire_stats();
+  return engine_ == nullptr ? WireStats() : engine_->wire_stats();
 }
 
 }  // namespace gradsync

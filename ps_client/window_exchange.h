@@ -3,11 +3,9 @@
 #ifndef GRADSYNC_PS_CLIENT_WINDOW_EXCHANGE_H_
 #define GRADSYNC_PS_CLIENT_WINDOW_EXCHANGE_H_
 
-#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -22,7 +20,7 @@
 #include "plan/shard_map.h"
 #include "plan/step_options.h"
 #include "sync/sync_handle.h"
-#include "sync/window_worker.h"
+#include "sync/window_engine.h"
 #include "sync/wire_stats.h"
 #include "sync/worker_group.h"
 
@@ -35,8 +33,8 @@ struct WindowExchangeOptions {
   std::function<void(absl::Status)> report;
 };
 
-// The worker's half (sync/window_worker.h) on a thread of its own, and the connections to all other
-// workers and servers. Thread-safe, but what WindowWorker says of PullParameters() holds.
+// The worker's half (sync/window_engine.h), and the connections to all other workers and servers.
+// Thread-safe, but what WindowWorker says of PullParameters() holds.
 class WindowExchange {
  public:
   // Creates the own window. Errors: those of Window::Create() and WindowMesh::Create().
@@ -55,8 +53,8 @@ class WindowExchange {
   // connected. Errors: those of WindowMesh::Connect(); what Fail() was given.
   absl::Status Connect(const std::vector<std::string>& addresses, absl::Time deadline);
 
-  SyncHandle Launch(const StepOptions& step, int bucket) { return worker_->Launch(step, bucket); }
-  void PullParameters() { worker_->PullParameters(); }
+  SyncHandle Launch(const StepOptions& step, int bucket) { return engine_->Launch(step, bucket); }
+  void PullParameters() { engine_->PullParameters(); }
 
   // Nothing completes from here on: handles, those of later launches too, wait for Fail(), which
   // must follow. Does not block.
@@ -76,21 +74,13 @@ class WindowExchange {
  private:
   WindowExchange(const Plan& plan, const ShardMap& shards, WindowExchangeOptions options);
 
-  void Loop();
-
   const WindowExchangeOptions options_;
   const std::shared_ptr<const WindowGroup> group_;
   std::shared_ptr<Window> window_;
   std::unique_ptr<WindowMesh> mesh_;
-  std::atomic<bool> halted_{false};
-
   mutable Mutex mutex_;
   absl::Status failed_ ABSL_GUARDED_BY(mutex_);
-  // Written once by Connect(), under mutex_.
-  std::unique_ptr<GroupWindows> windows_;
-  std::unique_ptr<WindowWorker> worker_;
-
-  std::thread thread_;  // last: uses all of the above
+  std::shared_ptr<WindowEngine> engine_;  // written once by Connect(), under mutex_
 };
 
 }  // namespace gradsync

@@ -100,10 +100,11 @@ void WindowShard::Reduce(GroupWindows& windows, WindowOwner& owner) {
   const int64_t buckets = static_cast<int64_t>(options_.plan.buckets().size());
   while (true) {
     // In the middle of a step, the next bucket is often close.
-    windows.signals().Await([&owner] { return owner.halted() || owner.CanReduce(); },
-                            owner.reduced() % buckets != 0 ? kWindowSpin : absl::ZeroDuration());
+    windows.signals().Await(
+        WindowSignals::kThread, [&owner] { return owner.halted() || owner.CanReduce(); },
+        owner.reduced() % buckets != 0 ? kWindowSpin : absl::ZeroDuration());
     if (owner.halted()) return;
-    absl::Status reduced = owner.Reduce([] {});
+    absl::Status reduced = owner.Reduce(/*help=*/false);
     if (!reduced.ok()) return options_.on_failure(std::move(reduced));
   }
 }

@@ -1,5 +1,6 @@
 #include "sync/sync_handle.h"
 
+#include <atomic>
 #include <string>
 #include <utility>
 
@@ -11,19 +12,25 @@ namespace gradsync {
 namespace internal {
 
 struct HandleState {
-  explicit HandleState(std::string what) : what(std::move(what)) {}
+  HandleState(std::string what, std::weak_ptr<SyncDriver> driver)
+      : what(std::move(what)), driver(std::move(driver)) {}
 
   const std::string what;
+  const std::weak_ptr<SyncDriver> driver;
   Mutex mutex;
   int64_t step ABSL_GUARDED_BY(mutex) = -1;  // of a series; -1: in no series
   CondVar changed;
-  bool resolved ABSL_GUARDED_BY(mutex) = false;
+  std::atomic<bool> resolved{false};  // written under the mutex
   absl::Status status ABSL_GUARDED_BY(mutex);
 };
 
 }  // namespace internal
 
 absl::Status SyncHandle::Wait(absl::Time deadline) const {
+  if (!done()) {
+    const std::shared_ptr<SyncDriver> driver = state_->driver.lock();
+    if (driver != nullptr) driver->Drive([this] { return done(); }, deadline);
+  }
   MutexLock lock(&state_->mutex);
   while (!state_->resolved) {
     if (!state_->changed.WaitWithDeadline(&state_->mutex, deadline) || state_->resolved) continue;
@@ -34,24 +41,22 @@ absl::Status SyncHandle::Wait(absl::Time deadline) const {
   return state_->status;
 }
 
-bool SyncHandle::done() const {
-  MutexLock lock(&state_->mutex);
-  return state_->resolved;
-}
+bool SyncHandle::done() const { return state_->resolved.load(std::memory_order_acquire); }
 
-SyncPromise::SyncPromise(std::string what)
-    : state_(std::make_shared<internal::HandleState>(std::move(what))) {}
+SyncPromise::SyncPromise(std::string what, std::weak_ptr<SyncDriver> driver)
+    : state_(std::make_shared<internal::HandleState>(std::move(what), std::move(driver))) {}
 
 void SyncPromise::Resolve(absl::Status status) const {
   MutexLock lock(&state_->mutex);
   if (state_->resolved) return;
-  state_->resolved = true;
   state_->status = std::move(status);
+  state_->resolved.store(true, std::memory_order_release);
   state_->changed.SignalAll();
 }
 
-SyncPromiseSeries::SyncPromiseSeries(const std::string& what)
-    : promises_{SyncPromise(what), SyncPromise(what)} {
+SyncPromiseSeries::SyncPromiseSeries(const std::string& what,
+                                     const std::weak_ptr<SyncDriver>& driver)
+    : promises_{SyncPromise(what, driver), SyncPromise(what, driver)} {
   current().Resolve(absl::OkStatus());
 }
 
@@ -59,7 +64,9 @@ const SyncPromise& SyncPromiseSeries::Begin(int64_t step) {
   current_ ^= 1;
   SyncPromise& promise = promises_[current_];
   // Nobody else can make it more than one: handles come from here.
-  if (promise.state_.use_count() > 1) promise = SyncPromise(promise.state_->what);
+  if (promise.state_.use_count() > 1) {
+    promise = SyncPromise(promise.state_->what, promise.state_->driver);
+  }
   MutexLock lock(&promise.state_->mutex);
   promise.state_->step = step;
   promise.state_->resolved = false;

@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 
@@ -16,14 +17,24 @@ namespace internal {
 struct HandleState;
 }  // namespace internal
 
+// What makes an exchange go on, where that needs a thread. Whoever waits for a handle lends it his:
+// he is awake then, and has a core.
+class SyncDriver {
+ public:
+  virtual ~SyncDriver() = default;
+
+  // Works until `done` or the deadline, or returns early when another thread does. Thread-safe.
+  virtual void Drive(absl::FunctionRef<bool()> done, absl::Time deadline) = 0;
+};
+
 // Cheap to copy; thread-safe. Resolved exactly once. A resolved handle means that nobody reads or
 // writes the bucket's memory any more and that its result is there (see gradient_sync.h), or that
 // the exchange failed.
 class SyncHandle {
  public:
-  // Waits until the exchange is resolved and returns its status. A missed deadline cancels nothing:
-  // the exchange goes on and the handle can be waited for again. Errors: those of the exchange;
-  // DEADLINE_EXCEEDED, saying what is waited for.
+  // Waits until the exchange is resolved, helping where it can, and returns its status. A missed
+  // deadline cancels nothing: the exchange goes on and the handle can be waited for again. Errors:
+  // those of the exchange; DEADLINE_EXCEEDED, saying what is waited for.
   absl::Status Wait(absl::Time deadline) const;
 
   bool done() const;
@@ -39,8 +50,9 @@ class SyncHandle {
 // ignored, so that a failure and a late completion may race.
 class SyncPromise {
  public:
-  // `what` names the exchange in deadline errors, e.g. "bucket 3 of step 12".
-  explicit SyncPromise(std::string what);
+  // `what` names the exchange in deadline errors, e.g. "bucket 3 of step 12". `driver`, if any, is
+  // lent the threads that wait, as long as it lives.
+  explicit SyncPromise(std::string what, std::weak_ptr<SyncDriver> driver = {});
 
   SyncHandle handle() const { return SyncHandle(state_); }
   void Resolve(absl::Status status) const;
@@ -56,8 +68,8 @@ class SyncPromise {
 // where callers keep the handles of at most one step. Not thread-safe.
 class SyncPromiseSeries {
  public:
-  // `what` as for SyncPromise, without the step, e.g. "bucket 3".
-  explicit SyncPromiseSeries(const std::string& what);
+  // As for SyncPromise, but `what` without the step, e.g. "bucket 3".
+  explicit SyncPromiseSeries(const std::string& what, const std::weak_ptr<SyncDriver>& driver = {});
 
   // Begins the promise of `step`. The one before must be resolved.
   const SyncPromise& Begin(int64_t step);

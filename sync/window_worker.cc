@@ -13,31 +13,47 @@ WindowWorker::WindowWorker(GroupWindows* windows, std::function<void(absl::Statu
     : windows_(*windows), report_(std::move(report)) {
   const WindowGroup& group = windows_.group();
   for (int bucket = 0; bucket < static_cast<int>(group.plan().buckets().size()); ++bucket) {
-    promises_.emplace_back(absl::StrCat("bucket ", bucket));
     const StripeLayout& layout = group.plan().buckets()[bucket].layout;
-    Incoming& incoming = incoming_.emplace_back();
+    Exchanged& exchanged = exchanged_.emplace_back();
     for (int slot = 0; slot < layout.slots(); ++slot) {
-      if (group.owner({bucket, slot}) == windows_.self() || layout.range(slot).empty()) continue;
-      incoming.bytes += layout.range(slot).size() * 4;
-      incoming.messages += 1;
+      const int64_t bytes = layout.range(slot).size() * 4;
+      if (bytes == 0) continue;
+      if (group.owner({bucket, slot}) == windows_.self()) {
+        exchanged.tx_bytes += bytes * (workers() - 1);
+        exchanged.tx_messages += workers() - 1;
+      } else {
+        exchanged.rx_bytes += bytes;
+        exchanged.rx_messages += 1;
+      }
     }
+  }
+  SetDriver({});
+}
+
+void WindowWorker::SetDriver(const std::weak_ptr<SyncDriver>& driver) {
+  MutexLock lock(&mutex_);
+  promises_.clear();
+  for (size_t bucket = 0; bucket < exchanged_.size(); ++bucket) {
+    promises_.emplace_back(absl::StrCat("bucket ", bucket), driver);
   }
 }
 
-SyncHandle WindowWorker::Launch(const StepOptions& step, int bucket) {
+WindowWorker::Launched WindowWorker::Launch(const StepOptions& step, int bucket) {
   absl::optional<SyncHandle> handle;
   int64_t launch;
   {
     MutexLock lock(&mutex_);
-    if (!failed_.ok()) return ResolvedHandle(failed_);
+    if (!failed_.ok()) return {ResolvedHandle(failed_), false};
     handle = promises_[bucket].Begin(step.step).handle();
     launch = launched_.load(std::memory_order_relaxed) + 1;
     launched_.store(launch, std::memory_order_release);
   }
-  if (halted()) return *std::move(handle);
+  // With its gradient the others could complete the exchange without this rank.
+  if (halted()) return {*std::move(handle), false};
   if (bucket == 0) windows_.signals().SetNote(NoteOf(step));
-  windows_.signals().Advance(WindowControl::kReady, static_cast<uint32_t>(launch));
-  return *std::move(handle);
+  const bool last =
+      windows_.signals().Publish(WindowControl::kReady, static_cast<uint32_t>(launch));
+  return {*std::move(handle), last};
 }
 
 SyncHandle WindowWorker::Refuse(absl::Status error) {
@@ -54,7 +70,7 @@ SyncHandle WindowWorker::Refuse(absl::Status error) {
 
 void WindowWorker::PullParameters() {
   const int self = windows_.self();
-  for (int bucket = 0; bucket < static_cast<int>(incoming_.size()); ++bucket) {
+  for (int bucket = 0; bucket < static_cast<int>(exchanged_.size()); ++bucket) {
     const int64_t numel = windows_.plan().buckets()[bucket].numel;
     if (self == 0) {
       tx_bytes_ += (workers() - 1) * numel * 4;
@@ -70,16 +86,19 @@ void WindowWorker::PullParameters() {
 }
 
 bool WindowWorker::CanResolve() const {
-  return resolved_ < launched_.load(std::memory_order_acquire) &&
-         windows_.signals().AllReached(WindowControl::kDone, static_cast<uint32_t>(resolved_ + 1));
+  const int64_t next = resolved_.load(std::memory_order_acquire) + 1;
+  return next <= launched_.load(std::memory_order_acquire) &&
+         windows_.Done(static_cast<int>((next - 1) % exchanged_.size()), next);
 }
 
 void WindowWorker::Resolve() {
   while (CanResolve()) {
-    const int bucket = static_cast<int>(resolved_ % incoming_.size());
-    ++resolved_;
-    rx_bytes_.fetch_add(incoming_[bucket].bytes, std::memory_order_relaxed);
-    rx_messages_.fetch_add(incoming_[bucket].messages, std::memory_order_relaxed);
+    const size_t bucket = resolved_.load(std::memory_order_relaxed) % exchanged_.size();
+    resolved_.fetch_add(1, std::memory_order_acq_rel);
+    tx_bytes_.fetch_add(exchanged_[bucket].tx_bytes, std::memory_order_relaxed);
+    rx_bytes_.fetch_add(exchanged_[bucket].rx_bytes, std::memory_order_relaxed);
+    tx_messages_.fetch_add(exchanged_[bucket].tx_messages, std::memory_order_relaxed);
+    rx_messages_.fetch_add(exchanged_[bucket].rx_messages, std::memory_order_relaxed);
     MutexLock lock(&mutex_);
     if (halted()) return;
     promises_[bucket].current().Resolve(absl::OkStatus());

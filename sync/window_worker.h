@@ -7,11 +7,11 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
-#include "absl/time/time.h"
 #include "base/mutex.h"
 #include "links/window_group.h"
 #include "plan/step_options.h"
@@ -23,17 +23,24 @@ namespace gradsync {
 // Tells the owners which gradients are complete, and resolves the handle of a bucket when all
 // owners are done with it: only then is the own gradient no longer read and the result whole.
 //
-// CanResolve() and Resolve() belong to one thread, the caller's, which also waits (patience());
-// PullParameters() needs that nothing is launched meanwhile; the rest is thread-safe. Nothing
-// blocks. A step allocates nothing.
+// Only one thread at a time may call Resolve(); PullParameters() needs that nothing is launched
+// meanwhile; the rest is thread-safe. Nothing blocks. A step allocates nothing.
 class WindowWorker {
  public:
   // `windows` must outlive this object. `report` hears what went wrong here; it must not block, and
   // Halt() and Fail() follow.
   WindowWorker(GroupWindows* windows, std::function<void(absl::Status)> report);
 
-  // As GradientSync::Launch(); the caller has checked the order.
-  SyncHandle Launch(const StepOptions& step, int bucket);
+  // Threads that wait for handles are lent to `driver`. Before the first launch.
+  void SetDriver(const std::weak_ptr<SyncDriver>& driver);
+
+  // As GradientSync::Launch(); the caller has checked the order. With `last` set, all workers have
+  // launched the bucket now, and the caller must see to it that owners learn of it.
+  struct Launched {
+    SyncHandle handle;
+    bool last = false;
+  };
+  Launched Launch(const StepOptions& step, int bucket);
 
   // A launch that is refused: reports `error`, and the handle resolves when the failure is settled.
   SyncHandle Refuse(absl::Status error);
@@ -47,10 +54,9 @@ class WindowWorker {
   // Resolves all that are.
   void Resolve();
 
-  // How long to look before sleeping.
-  absl::Duration patience() const {
-    return launched_.load(std::memory_order_acquire) > resolved_ ? kWindowSpin
-                                                                 : absl::ZeroDuration();
+  // Whether anything is launched and not resolved.
+  bool waiting() const {
+    return launched_.load(std::memory_order_acquire) > resolved_.load(std::memory_order_acquire);
   }
 
   // Nothing completes from here on: handles, those of later launches too, wait for Fail(), which
@@ -61,30 +67,28 @@ class WindowWorker {
   // first call counts.
   void Fail(const absl::Status& status);
 
-  // Of parameters pulled, by or from this rank, and of what owners stored into its window.
+  // Of parameters pulled, by or from this rank, of what owners stored into its window, and of what
+  // this rank owes others as an owner, whoever did it.
   WireStats wire_stats() const;
 
  private:
-  // What the owners store into this rank's memory in one exchange, but for this rank itself.
-  struct Incoming {
-    int64_t bytes = 0;
-    int64_t messages = 0;
-  };
+  // What the other owners store into this rank's memory in one exchange, and this rank as an owner
+  // into others'.
+  using Exchanged = WireStats;
 
   bool halted() const { return halted_.load(std::memory_order_acquire); }
   int workers() const { return windows_.group().workers(); }
 
   GroupWindows& windows_;
   const std::function<void(absl::Status)> report_;
-  std::vector<Incoming> incoming_;  // by bucket
+  std::vector<Exchanged> exchanged_;  // by bucket
   std::atomic<bool> halted_{false};
   std::atomic<int64_t> launched_{0};
+  std::atomic<int64_t> resolved_{0};
   std::atomic<int64_t> tx_bytes_{0};
   std::atomic<int64_t> rx_bytes_{0};
   std::atomic<int64_t> tx_messages_{0};
   std::atomic<int64_t> rx_messages_{0};
-
-  int64_t resolved_ = 0;  // of the thread that resolves
 
   Mutex mutex_;
   absl::Status failed_ ABSL_GUARDED_BY(mutex_);
