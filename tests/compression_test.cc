@@ -7,7 +7,6 @@
 #include <memory>
 #include <numeric>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -62,7 +61,6 @@ Plan UnevenPlan(int n, const std::string& compression) {
       {{0}, {1}, {2}, {3}}, optimizer, n, /*chunk_bytes=*/512, *ParseCodec(compression));
 }
 
-// Servers and ranks of one job in this process.
 class Job {
  public:
   explicit Job(const Case& config)
@@ -273,8 +271,7 @@ TEST_P(CompressionTest, EveryRankEndsWithTheOraclesBits) {
     ASSERT_TRUE(buckets.ok()) << buckets.status();
     if (rank == 0) Write(params[0], *buckets, &GradBucket::param);
     ASSERT_EQ(sync->BroadcastParameters(Soon()), absl::OkStatus());
-    // Parameters travel whole.
-    EXPECT_TRUE(SameBits(Read(*buckets, &GradBucket::param), params[0]));
+    EXPECT_TRUE(SameBits(Read(*buckets, &GradBucket::param), params[0]));  // travel whole
     for (int64_t s = 1; s <= kSteps; ++s) {
       Write(Gradients(plan, s)[rank], *buckets, &GradBucket::grad);
       ASSERT_EQ(Exchange(*sync, plan, Step(c, s)), absl::OkStatus());
@@ -315,10 +312,7 @@ TEST_P(CompressionTest, WhatIsTooLargeForFp16IsInfiniteEverywhere) {
     absl::StatusOr<std::vector<GradBucket>> buckets = sync->Bind(plan, Soon());
     ASSERT_TRUE(buckets.ok()) << buckets.status();
     (*buckets)[1].grad.fill_(rank == 0 ? 1e6 : 0.0);
-    StepOptions step;
-    step.step = 1;
-    step.lr = 0.1;
-    ASSERT_EQ(Exchange(*sync, plan, step), absl::OkStatus());
+    ASSERT_EQ(Exchange(*sync, plan, Step(c, 1)), absl::OkStatus());
     const auto which = c.site == UpdateSite::kOwner ? &GradBucket::param : &GradBucket::grad;
     const FlatValues found = Read(*buckets, which);
     for (int64_t i = 0; i < 5000; ++i) ASSERT_TRUE(std::isinf(found[1][i])) << i;
@@ -351,9 +345,8 @@ std::vector<Case> Cases() {
         cases.push_back({compression, n, 1 + n % 3, site, false});
       }
     }
-    for (const char* compression : {"topk:0.02", "topk:0.3", "topk:1"}) {
+    for (const char* compression : {"topk:0.02", "topk:0.3", "topk:1"})
       for (int n : {1, 2, 3, 4}) cases.push_back({compression, n, 1 + n % 3, site, false});
-    }
     cases.push_back({"bf16", 3, 0, site, true});
     cases.push_back({"fp16", 3, 2, site, true});
     cases.push_back({"topk:0.02", 3, 2, site, true});
