@@ -82,7 +82,7 @@ class RingEngine : public std::enable_shared_from_this<RingEngine> {
 
  private:
   void Begin(const StepOptions& step, int bucket, std::vector<WaitingFrame> held);
-  void InitiateOwn();
+  void InitiateOwn(int most);
   void Fold(const StepOptions& step, SegmentId id, Payload payload);
   void CopyFinal(const StepOptions& step, SegmentId id, Payload payload);
   void SendSum(const StepOptions& step, SegmentId id, int hop);

@@ -25,8 +25,8 @@ ElementRange StripeLayout::range(int slot) const {
 
 int64_t DefaultChunkBytes(int64_t bucket_bytes, int world_size) {
   constexpr int64_t kKiB = 1024;
-  const int64_t raw = bucket_bytes / (32 * world_size) / (4 * kKiB) * (4 * kKiB);
-  return std::clamp(raw, 64 * kKiB, 256 * kKiB);
+  const int64_t raw = bucket_bytes / (16 * world_size) / (4 * kKiB) * (4 * kKiB);
+  return std::clamp(raw, 64 * kKiB, 1024 * kKiB);
 }
 
 }  // namespace gradsync

@@ -86,9 +86,10 @@ class StripeLayout {
   int64_t chunk_elements_ = 0;
 };
 
-// Default chunk size for a bucket, in bytes: bucket_bytes / (32 * world_size), rounded down to 4
-// KiB and clamped to 64 KiB..256 KiB. A function of bucket and world size only, because bits depend
-// on it: never of link, topology or servers.
+// Default chunk size for a bucket, in bytes: bucket_bytes / (16 * world_size), rounded down to 4
+// KiB and clamped to 64 KiB..1 MiB. A function of bucket and world size only, because bits depend
+// on it: never of link, topology or servers. Small chunks cost CPU time per message, large ones
+// time until the first result; benchmarks/results/grpc_ceiling_2core_epyc.txt has the sweep.
 int64_t DefaultChunkBytes(int64_t bucket_bytes, int world_size);
 
 }  // namespace gradsync

@@ -79,9 +79,9 @@ TEST(StripesTest, RanksSendSoThatContributionsArriveAsTheyAreFolded) {
 
 TEST(StripesTest, DefaultChunkIsARoundedShareOfTheBucketWithinBounds) {
   EXPECT_EQ(DefaultChunkBytes(1 << 20, 2), 64 << 10);
-  EXPECT_EQ(DefaultChunkBytes(25 << 20, 2), 256 << 10);
-  EXPECT_EQ(DefaultChunkBytes(25 << 20, 8), 100 << 10);
-  EXPECT_EQ(DefaultChunkBytes(int64_t{400} << 20, 1), 256 << 10);
+  EXPECT_EQ(DefaultChunkBytes(25 << 20, 2), 800 << 10);
+  EXPECT_EQ(DefaultChunkBytes(25 << 20, 8), 200 << 10);
+  EXPECT_EQ(DefaultChunkBytes(int64_t{400} << 20, 1), 1 << 20);
 }
 
 }  // namespace

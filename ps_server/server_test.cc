@@ -41,10 +41,12 @@ class ServerTest : public testing::Test {
   }
 
   // Two workers that are welcome.
-  void Begin() {
+  void Begin(int credit = 2) {
     for (int rank : {0, 1}) {
       workers_.push_back(std::make_unique<RawStream>(*link_, server_->address()));
-      workers_[rank]->SayHello(RawStream::HelloFor(plan_, rank));
+      proto::Hello hello = RawStream::HelloFor(plan_, rank);
+      hello.mutable_terms()->set_credit(credit);
+      workers_[rank]->SayHello(hello);
     }
     for (int rank : {0, 1}) {
       ASSERT_TRUE(workers_[rank]->Await(Kind::HELLO).has_value());
@@ -93,6 +95,23 @@ TEST_F(ServerTest, APushWithoutCreditFailsTheRun) {
   const std::vector<SegmentId>& order = orders_[0];
   for (SegmentId segment : order) workers_[0]->Push(segment, Step(1), Bytes(segment));
   ExpectRunFails(absl::StatusCode::kInvalidArgument, {"rank 0", "at most 2 chunks", "found 3"});
+}
+
+TEST_F(ServerTest, CreditComesBackByHalfWindows) {
+  Begin(/*credit=*/6);
+  for (int half = 0; half < 2; ++half) {
+    for (int rank : {0, 1}) {
+      for (int i = 3 * half; i < 3 * half + 3; ++i) {
+        const SegmentId segment = orders_[rank][i];
+        workers_[rank]->Push(segment, Step(1), Bytes(segment));
+      }
+    }
+    // The third push of rank 0 is folded at once: it is the first of its chunk.
+    const absl::optional<proto::FrameHeader> credit = workers_[0]->Await(Kind::CREDIT);
+    ASSERT_TRUE(credit.has_value());
+    EXPECT_EQ(credit->count(), 3u);
+  }
+  workers_.clear();
 }
 
 TEST_F(ServerTest, APushOfAnotherSizeFailsTheRun) {

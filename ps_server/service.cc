@@ -98,6 +98,8 @@ struct Service::Group {
   std::vector<std::vector<SegmentId>> orders;  // by rank
   std::vector<std::vector<std::shared_ptr<FrameStream>>> streams;  // by rank and connection
   std::vector<std::atomic<int>> on_their_way;                      // by rank: pushed, not credited
+  std::vector<std::atomic<uint32_t>> folded;                       // by rank: chunks, ever
+  uint32_t credit_batch = 1;
   int64_t shard_bytes = 0;
   std::atomic<size_t> results{0};  // sent; spreads them over connections
 };
@@ -242,6 +244,10 @@ absl::Status Service::StartGroup() {
   }
   group->shard_bytes = shards.bytes(server);
   group->on_their_way = std::vector<std::atomic<int>>(plan.world_size());
+  group->folded = std::vector<std::atomic<uint32_t>>(plan.world_size());
+  // A message for each chunk costs as much CPU time as 64 KiB of payload. What is owed is less than
+  // a batch, so a worker always has credit for at least half a window, and one chunk would do.
+  group->credit_batch = std::max(1u, group->terms.credit() / 2u);
   group->streams.resize(plan.world_size());
   for (int rank = 0; rank < plan.world_size(); ++rank) {
     group->orders.push_back(PushOrder(plan, shards, server, rank));
@@ -461,9 +467,10 @@ void Service::OnClosed(Session& session, const absl::Status& status) {
 
 void Service::OnFolded(int rank) {
   Group& group = *group_.load(std::memory_order_acquire);
-  --group.on_their_way[rank];
+  if (++group.folded[rank] % group.credit_batch != 0) return;
+  group.on_their_way[rank] -= static_cast<int>(group.credit_batch);
   OutgoingFrame frame = Frame(proto::FrameHeader::CREDIT);
-  frame.header.set_count(1);
+  frame.header.set_count(group.credit_batch);
   frame.urgent = true;
   group.streams[rank][0]->Send(std::move(frame));
 }

@@ -10,7 +10,7 @@
 //                                      ←  CREDIT, and PARAMETERS: empty to rank 0, with payload to
 //                                      all others
 //   PUSH, in PushOrder()               →  folded in the order of plan/stripes.h
-//                                      ←  CREDIT {count}, as soon as folded
+//                                      ←  CREDIT {count}, as soon as half a window is folded
 //                                      ←  PULL, when all workers' contributions are in it
 //   [clipping at the owner: ← SQUARES after the last fold, NORM →, then all PULLs]
 //   STATE_REQUEST                      →
