@@ -1,7 +1,6 @@
 #include "benchmarks/peer_training.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstdio>
 #include <limits>
 #include <memory>
@@ -16,7 +15,9 @@
 #include "absl/strings/strip.h"
 #include "base/status_macros.h"
 #include "benchmarks/aggregate.h"
+#include "benchmarks/byte_sizes.h"
 #include "benchmarks/interactive_process.h"
+#include "benchmarks/peer_ratio.h"
 
 namespace gradsync {
 namespace {
@@ -29,8 +30,9 @@ struct Contestant {
   proto::Run run;
 };
 
+// `bucket_bytes` 0 takes the default.
 std::vector<std::string> OurCommand(const PeerTrainingOptions& options, const std::string& topology,
-                                    int rank, const std::string& master) {
+                                    int64_t bucket_bytes, int rank, const std::string& master) {
   std::vector<std::string> command = {options.rank_binary,
                                       absl::StrCat("--topology=", topology),
                                       absl::StrCat("--rank=", rank),
@@ -38,6 +40,7 @@ std::vector<std::string> OurCommand(const PeerTrainingOptions& options, const st
                                       absl::StrCat("--model=", options.model),
                                       absl::StrCat("--batch_size=", options.batch_size),
                                       absl::StrCat("--threads=", options.threads)};
+  if (bucket_bytes != 0) command.push_back(absl::StrCat("--bucket_bytes=", bucket_bytes));
   if (!master.empty()) command.push_back(absl::StrCat("--master=", master));
   return command;
 }
@@ -62,11 +65,12 @@ absl::StatusOr<std::string> AwaitReady(const Contestant& contestant) {
 }
 
 absl::StatusOr<Contestant> StartOurs(const PeerTrainingOptions& options,
-                                     const std::string& topology) {
+                                     const std::string& topology, int64_t bucket_bytes = 0) {
   Contestant contestant;
   std::string master;
   for (int rank = 0; rank < options.ranks; ++rank) {
-    GS_RETURN_IF_ERROR(StartRank(OurCommand(options, topology, rank, master), &contestant));
+    GS_RETURN_IF_ERROR(
+        StartRank(OurCommand(options, topology, bucket_bytes, rank, master), &contestant));
     if (topology == "local" || rank != 0) continue;
     GS_ASSIGN_OR_RETURN(const std::string line, contestant.ranks[0]->ReadLine());
     master = std::string(absl::StripPrefix(line, "store "));
@@ -75,8 +79,10 @@ absl::StatusOr<Contestant> StartOurs(const PeerTrainingOptions& options,
   const std::vector<std::string> words = absl::StrSplit(contestant.name, ' ');
   contestant.name = absl::StrCat("gradsync ", absl::StrJoin(words.begin() + 1, words.end(), "/"));
   contestant.name = std::string(absl::StripSuffix(contestant.name, "/"));
+  if (bucket_bytes != 0) absl::StrAppend(&contestant.name, " ", FormatBytes(bucket_bytes));
   contestant.run.set_library("gradsync");
   contestant.run.set_topology(topology);
+  contestant.run.set_bucket_bytes(static_cast<double>(bucket_bytes));
   if (topology != "local") contestant.run.set_link(words.back());
   return contestant;
 }
@@ -146,15 +152,8 @@ absl::Status TakeTurns(const PeerTrainingOptions& options, std::vector<Contestan
   return absl::OkStatus();
 }
 
-std::vector<double> Ratios(const std::vector<double>& numerators,
-                           const std::vector<double>& denominators) {
-  std::vector<double> ratios;
-  for (size_t i = 0; i < numerators.size(); ++i) ratios.push_back(numerators[i] / denominators[i]);
-  return ratios;
-}
-
-std::string Format(const MedianInterval& interval, int values) {
-  return absl::StrFormat("%.3f, 95 %% interval %.3f to %.3f (median of %d rounds)", interval.median,
+std::string Format(const MedianSpread& interval, int values) {
+  return absl::StrFormat("%.3f, 95 %% interval %.3f to %.3f (median of %d rounds)", interval.p50,
                          interval.low, interval.high, values);
 }
 
@@ -175,19 +174,12 @@ void Fill(const PeerTrainingOptions& options, Contestant* contestant) {
 
 }  // namespace
 
-MedianInterval MedianIntervalOf(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const double n = static_cast<double>(values.size());
-  const double half = 1.96 * std::sqrt(n) / 2;
-  const auto low = static_cast<size_t>(std::max(0.0, std::floor(n / 2 - half)));
-  const auto high = static_cast<size_t>(std::min(n - 1, std::ceil(n / 2 + half)));
-  return {Percentile(values, 0.5), values[low], values[high]};
-}
-
 absl::StatusOr<std::vector<proto::Run>> RunPeerTraining(const PeerTrainingOptions& options) {
   std::vector<Contestant> contestants;
-  if (options.ranks > 1) {
-    GS_ASSIGN_OR_RETURN(contestants.emplace_back(), StartOurs(options, "ring"));
+  const std::vector<int64_t> defaults = {0};
+  for (int64_t bucket_bytes : options.bucket_bytes.empty() ? defaults : options.bucket_bytes) {
+    if (options.ranks == 1) break;
+    GS_ASSIGN_OR_RETURN(contestants.emplace_back(), StartOurs(options, "ring", bucket_bytes));
   }
   GS_ASSIGN_OR_RETURN(contestants.emplace_back(), StartOurs(options, "local"));
   absl::StatusOr<Contestant> pytorch = StartPyTorch(options);
@@ -210,15 +202,15 @@ absl::StatusOr<std::vector<proto::Run>> RunPeerTraining(const PeerTrainingOption
   }
   for (Contestant& contestant : contestants) {
     if (&contestant != &ours) {
-      const MedianInterval ratio = MedianIntervalOf(Ratios(contestant.step_ms, ours.step_ms));
-      contestant.run.set_peer_ratio(ratio.median);
+      const MedianSpread ratio = SpreadOfMedian(RatiosByRound(ours.step_ms, contestant.step_ms));
+      contestant.run.set_peer_ratio(ratio.p50);
       const bool local = contestant.run.topology() == "local" && options.ranks > 1;
       // Against the same processes without synchronisation, what it costs; against others, how much
       // faster.
       if (local) {
         std::printf(
             "step of %s over %s: %s\n", ours.name.c_str(), contestant.name.c_str(),
-            Format(MedianIntervalOf(Ratios(ours.step_ms, contestant.step_ms)), options.rounds)
+            Format(SpreadOfMedian(RatiosByRound(contestant.step_ms, ours.step_ms)), options.rounds)
                 .c_str());
       } else {
         std::printf("samples/s of %s over %s: %s\n", ours.name.c_str(), contestant.name.c_str(),

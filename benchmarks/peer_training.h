@@ -3,6 +3,7 @@
 #ifndef GRADSYNC_BENCHMARKS_PEER_TRAINING_H_
 #define GRADSYNC_BENCHMARKS_PEER_TRAINING_H_
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -19,25 +20,19 @@ struct PeerTrainingOptions {
   int threads = 2;       // compute threads per rank
   int rounds = 15;       // measured turns of each contestant
   int steps_per_round = 3;
+  // With more ranks: one contestant of ours per size, to sweep it; empty takes the default.
+  std::vector<int64_t> bucket_bytes;
   std::string python = "/usr/bin/python3";  // the Python that has torch and torchvision
 
   std::string rank_binary;  // //benchmarks:train_rank
   std::string script;       // pytorch_train.py
 };
 
-// The median of `values`, and its distribution-free 95 % interval from order statistics (normal
-// approximation of the binomial). At least one value.
-struct MedianInterval {
-  double median = 0;
-  double low = 0;
-  double high = 0;
-};
-MedianInterval MedianIntervalOf(std::vector<double> values);
-
 // Trains the same model, with as many processes and threads and the same batch, by
 //
 //   1 rank        gradsync (topology local); Python PyTorch
-//   more ranks    gradsync over the ring in shared memory; as many processes of gradsync that do
+//   more ranks    gradsync over the ring in shared memory (for each bucket size); as many processes
+//   of gradsync that do
 //                 not synchronise (topology local); PyTorch DDP over Gloo
 //
 // The processes of all contestants live side by side and take turns of a few steps, in an order

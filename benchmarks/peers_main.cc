@@ -52,6 +52,8 @@ ABSL_FLAG(std::string, json, "", "file for the records (proto/run_record.proto)"
 ABSL_FLAG(std::string, model, "resnet18", "with --train: resnet18 or resnet50");
 ABSL_FLAG(int, batch_size, 128, "with --train: samples per rank and step");
 ABSL_FLAG(int, threads, 2, "with --train: compute threads of each rank");
+ABSL_FLAG(std::vector<std::string>, bucket_bytes, {},
+          "with --train: one contestant of ours for each size, such as 1MiB,25MiB; default: one");
 ABSL_FLAG(int, steps_per_round, 3, "with --train: steps in a turn");
 ABSL_FLAG(std::string, python, "/usr/bin/python3",
           "with --train: the Python that has torch and torchvision");
@@ -162,6 +164,11 @@ absl::StatusOr<PeerTrainingOptions> TrainingFromFlags(const std::string& argv0) 
       {"steps_per_round", options.steps_per_round}};
   for (const auto& [flag, value] : counts) {
     if (value < 1) return FlagError(flag, "at least 1", absl::StrCat(value));
+  }
+  for (const std::string& text : absl::GetFlag(FLAGS_bucket_bytes)) {
+    const absl::StatusOr<int64_t> bytes = ParseBytes(text);
+    if (!bytes.ok()) return FlagError("bucket_bytes", "sizes such as 1MiB,25MiB", text);
+    options.bucket_bytes.push_back(*bytes);
   }
   options.python = absl::GetFlag(FLAGS_python);
   GS_ASSIGN_OR_RETURN(options.script, FindRunfile(argv0, "benchmarks/pytorch_train.py"));

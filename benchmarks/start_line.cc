@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <linux/futex.h>
+#include <sched.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -66,7 +67,10 @@ absl::Status StartLine::Wait(absl::Time deadline) {
   const absl::Time spin_until = absl::Now() + kSpin;
   while (shared_->round.load() == round) {
     const absl::Time now = absl::Now();
-    if (now < spin_until) continue;
+    if (now < spin_until) {
+      sched_yield();  // a rank that is still to come may want this core
+      continue;
+    }
     if (now >= deadline) {
       return absl::DeadlineExceededError(absl::StrCat(
           "start line: expected ", ranks_, " ranks, found ", shared_->arrived.load(), " in time"));

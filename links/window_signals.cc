@@ -1,6 +1,7 @@
 #include "links/window_signals.h"
 
 #include <linux/futex.h>
+#include <sched.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -96,6 +97,7 @@ void WindowSignals::Await(Sleeper sleeper, absl::FunctionRef<bool()> condition, 
     do {
       for (int i = 0; i < 16; ++i) __builtin_ia32_pause();
       if (condition()) return;
+      sched_yield();  // whoever is waited for may want this core
     } while (absl::GetCurrentTimeNanos() < end);
   }
   WindowControl& own = *controls_[self_];
