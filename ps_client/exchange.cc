@@ -73,7 +73,10 @@ absl::Status Exchange::Connect(StreamLink& link, const proto::Hello& hello, absl
       own.set_connection(connection);
       own.mutable_terms()->set_server_index(server->connection->index());
       if (connection == 0) *own.mutable_plan() = PlanToProto(plan_);
-      if (connection != 0) own.clear_host();
+      if (connection != 0) {
+        own.clear_host();
+        own.clear_servers();
+      }
       auto bytes = std::make_shared<const std::string>(own.SerializeAsString());
       OutgoingFrame frame;
       frame.header.set_kind(proto::FrameHeader::HELLO);

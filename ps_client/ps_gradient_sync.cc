@@ -171,6 +171,7 @@ absl::StatusOr<proto::Hello> PsGradientSync::Hello(const Plan& plan) const {
     GS_ASSIGN_OR_RETURN(const HostIdentity host, ReadHostIdentity());
     hello.mutable_host()->set_key(host.Key());
     hello.mutable_host()->set_name(host.hostname);
+    for (const std::string& server : options_.servers) hello.add_servers(server);
     terms.set_windows(true);
   }
   return hello;

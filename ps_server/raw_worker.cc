@@ -16,9 +16,11 @@ absl::Time Soon() { return absl::Now() + absl::Seconds(30); }
 
 class RawStream::Sink : public FrameSink {
  public:
-  void OnFrame(const proto::FrameHeader& header, Payload) override {
+  void OnFrame(const proto::FrameHeader& header, Payload payload) override {
+    std::string bytes;
+    for (absl::Span<const char> part : payload.parts) bytes.append(part.data(), part.size());
     MutexLock lock(&mutex);
-    heard.push_back(header);
+    heard.push_back({header, std::move(bytes)});
     changed.SignalAll();
   }
   void OnClosed(absl::Status) override {
@@ -29,7 +31,7 @@ class RawStream::Sink : public FrameSink {
 
   Mutex mutex;
   CondVar changed;
-  std::deque<proto::FrameHeader> heard ABSL_GUARDED_BY(mutex);
+  std::deque<Heard> heard ABSL_GUARDED_BY(mutex);
   bool closed ABSL_GUARDED_BY(mutex) = false;
 };
 
@@ -85,19 +87,31 @@ void RawStream::Push(SegmentId segment, const StepOptions& step, size_t bytes) {
   Send(header, std::string(bytes, '\0'));
 }
 
-absl::optional<proto::FrameHeader> RawStream::Await(proto::FrameHeader::Kind kind) {
+absl::optional<RawStream::Heard> RawStream::AwaitFrame(proto::FrameHeader::Kind kind) {
   const absl::Time deadline = Soon();
   MutexLock lock(&sink_->mutex);
   for (;;) {
     while (!sink_->heard.empty()) {
-      proto::FrameHeader header = sink_->heard.front();
+      Heard heard = std::move(sink_->heard.front());
       sink_->heard.pop_front();
-      if (header.kind() == kind) return header;
+      if (heard.header.kind() == kind) return heard;
     }
     if (sink_->closed || sink_->changed.WaitWithDeadline(&sink_->mutex, deadline)) {
       return absl::nullopt;
     }
   }
+}
+
+absl::optional<proto::FrameHeader> RawStream::Await(proto::FrameHeader::Kind kind) {
+  const absl::optional<Heard> heard = AwaitFrame(kind);
+  if (!heard.has_value()) return absl::nullopt;
+  return heard->header;
+}
+
+absl::optional<std::string> RawStream::AwaitPayload(proto::FrameHeader::Kind kind) {
+  const absl::optional<Heard> heard = AwaitFrame(kind);
+  if (!heard.has_value()) return absl::nullopt;
+  return heard->payload;
 }
 
 absl::Status RawStream::AwaitFailure() {

@@ -36,11 +36,21 @@ class RawStream {
   // The next frame of this kind; others are dropped.
   absl::optional<proto::FrameHeader> Await(proto::FrameHeader::Kind kind);
 
+  // The payload of the next frame of this kind.
+  absl::optional<std::string> AwaitPayload(proto::FrameHeader::Kind kind);
+
   // The status of the next FAILED frame; OK if none came.
   absl::Status AwaitFailure();
 
  private:
+  struct Heard {
+    proto::FrameHeader header;
+    std::string payload;
+  };
   class Sink;
+
+  absl::optional<Heard> AwaitFrame(proto::FrameHeader::Kind kind);
+
   std::shared_ptr<Sink> sink_;
   std::shared_ptr<FrameStream> stream_;
 };

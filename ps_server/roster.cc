@@ -48,6 +48,10 @@ absl::Status Roster::Check(const proto::Hello& hello) const {
   GS_RETURN_IF_ERROR(CheckRange("rank", 0, hello.terms().world_size() - 1, hello.rank()));
   GS_RETURN_IF_ERROR(
       CheckRange("connection", 0, hello.terms().connections() - 1, hello.connection()));
+  if (hello.terms().windows() && hello.connection() == 0) {
+    const int servers = hello.terms().weights_size();
+    GS_RETURN_IF_ERROR(CheckRange("number of servers", servers, servers, hello.servers_size()));
+  }
   if (hello.rank() < static_cast<int>(workers_.size())) {
     const std::vector<bool>& connections = workers_[hello.rank()].connections;
     if (hello.connection() < static_cast<int>(connections.size()) &&
@@ -77,7 +81,10 @@ absl::Status Roster::Admit(const proto::Hello& hello) {
   }
   Worker& worker = workers_[hello.rank()];
   worker.address = hello.address();
-  if (hello.connection() == 0) worker.host = hello.host();
+  if (hello.connection() == 0) {
+    worker.host = hello.host();
+    if (hello.rank() == 0) servers_ = {hello.servers().begin(), hello.servers().end()};
+  }
   worker.connections[hello.connection()] = true;
   return AdmitPlan(hello);
 }

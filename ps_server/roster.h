@@ -39,6 +39,9 @@ class Roster {
   // Of rank's hello.
   const proto::Host& host(int rank) const { return workers_[rank].host; }
 
+  // Addresses of all servers, by index, as rank 0 has them; with terms().windows().
+  const std::vector<std::string>& servers() const { return servers_; }
+
   const std::string& run_id() const { return run_id_; }
   int attempt() const { return attempt_; }
 
@@ -63,6 +66,7 @@ class Roster {
   int first_rank_ = 0;  // that set terms_
   absl::optional<Plan> plan_;
   std::vector<Worker> workers_;
+  std::vector<std::string> servers_;
 };
 
 }  // namespace gradsync

@@ -189,7 +189,9 @@ TEST_F(ServerTest, StrangersAreTurnedAwayAlone) {
   wide.mutable_terms()->set_connections(1 << 30);
   proto::Hello no_site = RawStream::HelloFor(plan_, 0);
   no_site.mutable_terms()->clear_update_site();
-  for (const proto::Hello& hello : {other_run, no_rank, wide, no_site}) {
+  proto::Hello nameless = RawStream::HelloFor(plan_, 0);  // servers that share memory
+  nameless.mutable_terms()->set_windows(true);
+  for (const proto::Hello& hello : {other_run, no_rank, wide, no_site, nameless}) {
     RawStream stranger(*link_, server_->address());
     stranger.SayHello(hello);
     EXPECT_FALSE(stranger.AwaitFailure().ok()) << hello.ShortDebugString();

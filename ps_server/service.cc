@@ -278,7 +278,11 @@ absl::Status Service::MakeWindows(Group& group) {
           " is on ", own.name(), " (", own.key(), "), rank ", rank, " on ", host.name(), " (",
           host.key(), "); use --link=grpc"));
     }
-    options.workers.push_back(roster_.Name(rank));
+    options.names.push_back(roster_.Name(rank));
+  }
+  for (const std::string& server : roster_.servers()) {
+    const size_t index = options.names.size() - group.terms.world_size();
+    options.names.push_back(absl::StrCat("server ", index, " (", server, ")"));
   }
   options.plan = roster_.plan();
   options.shards = group.shards;

@@ -17,8 +17,8 @@ absl::StatusOr<std::unique_ptr<WindowShard>> WindowShard::Create(WindowShardOpti
   GS_ASSIGN_OR_RETURN(shard->window_, Window::Create(bytes));
   WindowMeshOptions mesh;
   mesh.members = shard->group_->MeshMembers();
-  for (size_t rank = 0; rank < shard->options_.workers.size(); ++rank) {
-    mesh.members[rank].name = shard->options_.workers[rank];
+  for (size_t member = 0; member < mesh.members.size(); ++member) {
+    mesh.members[member].name = shard->options_.names[member];
   }
   mesh.self = shard->self_;
   mesh.greeting = shard->options_.greeting;

@@ -34,7 +34,7 @@ struct WindowShardOptions {
   int server = 0;
   proto::UpdateSite site = proto::WORKER;
   std::string greeting;                          // as WindowMeshOptions has it
-  std::vector<std::string> workers;              // names by rank, for errors
+  std::vector<std::string> names;                // of members: all workers, all servers; for errors
   absl::Duration timeout = absl::Seconds(60);    // to connect; and of a member's silence
   std::function<void(absl::Status)> on_failure;  // must not block; not after the destructor
 };

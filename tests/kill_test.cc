@@ -106,6 +106,7 @@ std::vector<Case> AllCases() {
   for (const char* update : {"worker", "owner"}) {
     for (const char* victim : {"worker 0", "worker 1", "server 0", "server 1"}) {
       cases.push_back({"ps", "grpc", update, 2, 2, victim});
+      cases.push_back({"ps", "shm", update, 2, 2, victim});
     }
     for (const char* victim : {"worker 0", "worker 1", "worker 2"}) {
       cases.push_back({"ring", "grpc", update, 3, 0, victim});

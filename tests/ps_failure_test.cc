@@ -61,6 +61,30 @@ TEST_P(PsFailureTest, ALostServerIsNamedByIndexAndAddressOnEveryWorker) {
   }
 }
 
+TEST_P(PsFailureTest, ALostServerIsNamedByIndexAndAddressWhereMemoryIsShared) {
+  for (UpdateSite site : {UpdateSite::kWorker, UpdateSite::kOwner}) {
+    PsOptions base;
+    base.update_site = site;
+    base.windows = true;
+    base.connections = 1;
+    PsGroup group(GetParam().make(), kWorkers, 2, base);
+    const std::string name = absl::StrCat("server 1 (", group.address(1), ")");
+    absl::BlockingCounter done(kWorkers);
+    RunRanks(kWorkers, [&](int rank) {
+      const std::unique_ptr<GradientSync> sync = group.Worker(rank);
+      ASSERT_TRUE(sync->Bind(plan_, Soon()).ok());
+      ASSERT_EQ(RunStep(*sync, plan_, 1), absl::OkStatus());
+      done.DecrementCount();
+      if (rank == 0) {
+        done.Wait();
+        group.Kill(1);
+      }
+      const absl::Status status = RunStep(*sync, plan_, 2);
+      EXPECT_TRUE(absl::StrContains(status.message(), name)) << status;
+    });
+  }
+}
+
 TEST_P(PsFailureTest, ALostWorkerIsNamedByServersAndOtherWorkers) {
   PsGroup group(GetParam().make(), kWorkers, 2, PsOptions());
   absl::BlockingCounter done(kWorkers);

@@ -1,0 +1,95 @@
+#include "ps_client/server_hosts.h"
+
+#include <memory>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/types/optional.h"
+#include "base/mutex.h"
+#include "base/status_macros.h"
+#include "proto/parameter_server.pb.h"
+
+namespace gradsync {
+namespace {
+
+absl::StatusOr<std::string> KeyIn(const proto::FrameHeader& header, const Payload& payload) {
+  if (header.kind() == proto::FrameHeader::FAILED) {
+    return absl::Status(static_cast<absl::StatusCode>(header.error().code()),
+                        header.error().message());
+  }
+  std::string bytes;
+  for (absl::Span<const char> part : payload.parts) bytes.append(part.data(), part.size());
+  proto::Host host;
+  if (header.kind() != proto::FrameHeader::HOST || !host.ParseFromString(bytes)) {
+    return absl::InvalidArgumentError(absl::StrCat("expected HOST for an answer, found ",
+                                                   proto::FrameHeader::Kind_Name(header.kind()),
+                                                   " of ", bytes.size(), " bytes"));
+  }
+  return host.key();
+}
+
+class Answer : public FrameSink {
+ public:
+  void OnFrame(const proto::FrameHeader& header, Payload payload) override {
+    MutexLock lock(&mutex_);
+    if (!key_.has_value()) key_ = KeyIn(header, payload);
+  }
+
+  void OnClosed(absl::Status status) override {
+    MutexLock lock(&mutex_);
+    if (!key_.has_value()) {
+      key_ = status.ok() ? absl::UnavailableError("left without an answer") : std::move(status);
+    }
+    closed_ = true;
+    changed_.SignalAll();
+  }
+
+  // The key, once the stream is closed.
+  absl::StatusOr<std::string> Await(absl::Time deadline) {
+    MutexLock lock(&mutex_);
+    while (!closed_ && !changed_.WaitWithDeadline(&mutex_, deadline)) {
+    }
+    if (closed_ || key_.has_value()) return *key_;
+    return absl::DeadlineExceededError("no answer to HOST in time");
+  }
+
+ private:
+  Mutex mutex_;
+  CondVar changed_;
+  absl::optional<absl::StatusOr<std::string>> key_ ABSL_GUARDED_BY(mutex_);
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+absl::StatusOr<std::string> Ask(StreamLink& link, const std::string& server, absl::Time deadline) {
+  const auto answer = std::make_shared<Answer>();
+  GS_ASSIGN_OR_RETURN(const std::shared_ptr<FrameStream> stream,
+                      link.Connect(server, 0, answer, deadline));
+  OutgoingFrame question;
+  question.header.set_kind(proto::FrameHeader::HOST);
+  stream->Send(std::move(question));
+  stream->Finish();
+  absl::StatusOr<std::string> key = answer->Await(deadline);
+  stream->Cancel(absl::CancelledError("asked no longer"));
+  return key;
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<std::string>> AskServerHosts(StreamLink& link,
+                                                        const std::vector<std::string>& servers,
+                                                        absl::Time deadline) {
+  std::vector<std::string> keys;
+  for (const std::string& server : servers) {
+    absl::StatusOr<std::string> key = Ask(link, server, deadline);
+    if (!key.ok()) {
+      return absl::Status(key.status().code(), absl::StrCat("server ", keys.size(), " (", server,
+                                                            "): ", key.status().message()));
+    }
+    keys.push_back(*std::move(key));
+  }
+  return keys;
+}
+
+}  // namespace gradsync

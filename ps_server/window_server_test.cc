@@ -1,0 +1,117 @@
+// Servers that share memory with their workers.
+
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "base/host_identity.h"
+#include "gtest/gtest.h"
+#include "links/in_process_stream.h"
+#include "links/window.h"
+#include "links/window_group.h"
+#include "links/window_mesh.h"
+#include "links/window_signals.h"
+#include "plan/shard_map.h"
+#include "ps_server/raw_worker.h"
+#include "ps_server/server.h"
+
+namespace gradsync {
+namespace {
+
+using Kind = proto::FrameHeader;
+
+constexpr int kServers = 2;
+
+// One worker, played by hand, and two servers.
+class WindowServerTest : public testing::Test {
+ protected:
+  WindowServerTest()
+      : plan_(*Plan::FromBuckets({{"a", {200}, {1}, 0}}, {{0}}, Optimizer(), 1, 64)),
+        group_(plan_, *ShardMap::Create(plan_, {1, 1})) {
+    for (int i = 0; i < kServers; ++i) {
+      ServerOptions options;
+      options.link = link_;
+      options.run_id = "test";
+      servers_.push_back(*ParameterServer::Start(options));
+      addresses_.push_back(servers_[i]->address());
+    }
+  }
+
+  static OptimizerSpec Optimizer() {
+    OptimizerSpec optimizer;
+    optimizer.groups.resize(1);
+    return optimizer;
+  }
+
+  proto::Hello HelloTo(int server) const {
+    proto::Hello hello = RawStream::HelloFor(plan_, 0);
+    hello.mutable_terms()->set_windows(true);
+    hello.mutable_terms()->set_server_index(server);
+    hello.mutable_terms()->add_weights(1);
+    hello.mutable_host()->set_key(ReadHostIdentity()->Key());
+    for (const std::string& address : addresses_) hello.add_servers(address);
+    return hello;
+  }
+
+  // Until all map each other's windows.
+  void Join() {
+    WindowMeshOptions options;
+    options.members = group_.MeshMembers();
+    options.greeting = WindowGroup::PsGreeting("test", 0, plan_);
+    options.window = *Window::Create(static_cast<size_t>(group_.Layout(0).bytes()));
+    options.on_lost = [](const absl::Status&) {};
+    mesh_ = *WindowMesh::Create(std::move(options));
+    proto::WindowAddresses windows;
+    windows.add_addresses(mesh_->address());
+    for (int i = 0; i < kServers; ++i) {
+      streams_.push_back(std::make_unique<RawStream>(*link_, addresses_[i]));
+      streams_[i]->SayHello(HelloTo(i));
+      const absl::optional<std::string> welcome = streams_[i]->AwaitPayload(Kind::HELLO);
+      proto::Host host;
+      ASSERT_TRUE(welcome.has_value() && host.ParseFromString(*welcome));
+      windows.add_addresses(host.window());
+    }
+    proto::FrameHeader header;
+    header.set_kind(Kind::WINDOWS);
+    for (const auto& stream : streams_) stream->Send(header, windows.SerializeAsString());
+    const std::vector<std::string> all(windows.addresses().begin(), windows.addresses().end());
+    ASSERT_EQ(mesh_->Connect(all, absl::Now() + absl::Seconds(30)), absl::OkStatus());
+    // The last one's heart beats once it is connected with all.
+    const auto* last = reinterpret_cast<const WindowControl*>(mesh_->window(kServers)->data());
+    while (last->heartbeat.value.load() == 0) std::this_thread::yield();
+  }
+
+  const Plan plan_;
+  const WindowGroup group_;
+  const std::shared_ptr<StreamLink> link_ = NewInProcessLink();
+  std::vector<std::unique_ptr<ParameterServer>> servers_;
+  std::vector<std::string> addresses_;
+  std::unique_ptr<WindowMesh> mesh_;
+  std::vector<std::unique_ptr<RawStream>> streams_;
+};
+
+TEST_F(WindowServerTest, AServerThatIsGoneIsNamedByItsAddressByTheOthers) {
+  Join();
+  servers_[1].reset();
+  const absl::Status failed = streams_[0]->AwaitFailure();
+  EXPECT_TRUE(absl::IsUnavailable(failed)) << failed;
+  EXPECT_TRUE(absl::StrContains(failed.message(), absl::StrCat("server 1 (", addresses_[1], ")")))
+      << failed;
+}
+
+TEST_F(WindowServerTest, AWorkerOnAnotherHostIsToldToUseAnotherLink) {
+  proto::Hello hello = HelloTo(0);
+  hello.mutable_host()->set_key("another-boot/1");
+  streams_.push_back(std::make_unique<RawStream>(*link_, addresses_[0]));
+  streams_[0]->SayHello(hello);
+  const absl::Status failed = streams_[0]->AwaitFailure();
+  EXPECT_TRUE(absl::IsFailedPrecondition(failed)) << failed;
+  EXPECT_TRUE(absl::StrContains(failed.message(), "use --link=grpc")) << failed;
+}
+
+}  // namespace
+}  // namespace gradsync
