@@ -50,7 +50,7 @@ ABSL_FLAG(std::vector<std::string>, servers, gradsync::CompareOptions().servers,
 ABSL_FLAG(std::vector<std::string>, placement, gradsync::CompareOptions().placements,
           "of servers: dedicated (this build has no other)");
 ABSL_FLAG(std::vector<std::string>, links, gradsync::CompareOptions().links,
-          "some of auto, grpc, gloo (ring only)");
+          "some of auto, grpc, shm, gloo (the last: ring only)");
 ABSL_FLAG(std::vector<std::string>, update, gradsync::CompareOptions().updates,
           "who runs the optimizer: worker, owner, or both");
 ABSL_FLAG(std::vector<std::string>, compression, gradsync::CompareOptions().compressions,

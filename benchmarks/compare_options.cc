@@ -49,12 +49,9 @@ absl::StatusOr<std::vector<int>> ParseCounts(absl::string_view flag,
 
 absl::Status CheckLinks(const CompareOptions& options) {
   GS_RETURN_IF_ERROR(CheckNames("links", options.links, {"auto", "grpc", "shm", "gloo", "nccl"}));
-  if (Contains(options.links, "shm")) {
-    return FlagError("links", "grpc or gloo (this build has no shared-memory link for ps yet)",
-                     "shm");
-  }
   if (Contains(options.links, "nccl")) {
-    return FlagError("links", "grpc or gloo (this build has no NCCL link yet; it needs a GPU)",
+    return FlagError("links",
+                     "auto, grpc, shm or gloo (this build has no NCCL link yet; it needs a GPU)",
                      "nccl");
   }
   if (!Contains(options.links, "gloo")) return absl::OkStatus();
@@ -228,9 +225,7 @@ std::vector<std::string> WorkerFlags(const CompareOptions& options,
                                      const Configuration& configuration) {
   std::vector<std::string> flags = {
       absl::StrCat("--topology=", configuration.topology),
-      // Not the worker's choice, which is shared memory for a ring and gRPC for servers: topologies
-      // are compared over one transport.
-      absl::StrCat("--link=", configuration.link == "auto" ? "grpc" : configuration.link),
+      absl::StrCat("--link=", configuration.link),
       absl::StrCat("--update=", configuration.update),
       absl::StrCat("--batch_size=", configuration.batch_size),
       absl::StrCat("--model=", options.model),

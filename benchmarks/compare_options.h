@@ -18,7 +18,7 @@ struct CompareOptions {
   std::vector<std::string> workers = {"1", "2"};
   std::vector<std::string> servers = {"1", "2"};  // for ps
   std::vector<std::string> placements = {"dedicated"};
-  std::vector<std::string> links = {"auto"};
+  std::vector<std::string> links = {"grpc", "shm"};
   std::vector<std::string> updates = {"worker"};
   std::vector<std::string> compressions = {"none"};
   std::string bandwidth;

@@ -26,11 +26,14 @@ std::vector<std::string> Names(const CompareOptions& options) {
   return names;
 }
 
-TEST(CompareOptionsTest, DefaultsComparePsAndRingWithOneAndTwoWorkers) {
-  EXPECT_THAT(
-      Names(CompareOptions()),
-      ElementsAre("ps, 1 server, 1 worker", "ps, 2 servers, 1 worker", "ring, 1 worker",
-                  "ps, 1 server, 2 workers", "ps, 2 servers, 2 workers", "ring, 2 workers"));
+TEST(CompareOptionsTest, DefaultsComparePsAndRingOverBothLinksWithOneAndTwoWorkers) {
+  EXPECT_THAT(Names(CompareOptions()),
+              ElementsAre("ps over grpc, 1 server, 1 worker", "ps over grpc, 2 servers, 1 worker",
+                          "ps over shm, 1 server, 1 worker", "ps over shm, 2 servers, 1 worker",
+                          "ring over grpc, 1 worker", "ring over shm, 1 worker",
+                          "ps over grpc, 1 server, 2 workers", "ps over grpc, 2 servers, 2 workers",
+                          "ps over shm, 1 server, 2 workers", "ps over shm, 2 servers, 2 workers",
+                          "ring over grpc, 2 workers", "ring over shm, 2 workers"));
 }
 
 TEST(CompareOptionsTest, WhatCannotBeIsLeftOut) {
@@ -52,6 +55,7 @@ TEST(CompareOptionsTest, AGlobalBatchIsSharedByTheWorkers) {
   CompareOptions options;
   options.workers = {"1", "4"};
   options.topologies = {"ring"};
+  options.links = {"grpc"};
   options.global_batch_size = 64;
   options.worker_flags = {"--momentum=0"};
   const auto configurations = ListConfigurations(options);
@@ -81,11 +85,10 @@ TEST(CompareOptionsTest, EveryMistakeNamesItsFlagWhatWasExpectedAndWhatCame) {
       {[](Options& o) { o.placements = {"everywhere"}; }, "--placement: expected some of"},
       {[](Options& o) { o.bandwidth = "400mbit"; }, "--bandwidth: "},
       {[](Options& o) { o.links = {"tcp"}; }, "--links: expected some of auto, grpc"},
-      {[](Options& o) { o.links = {"shm"}; }, "--links: expected grpc or gloo (this build has no"},
       {[](Options& o) {
          o.links = {"grpc", "nccl"};
        },
-       "--links: expected grpc or gloo (this build"},
+       "--links: expected auto, grpc, shm or gloo (this build"},
       {[](Options& o) { o.links = {"gloo"}; }, "--links: expected grpc too, for ps"},
       {[](Options& o) {
          o.topologies = {"ps"};
@@ -134,13 +137,17 @@ TEST(CompareOptionsTest, EachCodecRunsWhereItCan) {
   options.workers = {"2"};
   options.servers = {"1"};
   options.compressions = {"none", "bf16", "topk:0.01"};
+  options.links = {"grpc", "shm"};
   const auto configurations = ListConfigurations(options);
   ASSERT_TRUE(configurations.ok()) << configurations.status();
   std::vector<std::string> names;
   for (const Configuration& c : *configurations) names.push_back(Describe(c));
-  EXPECT_THAT(names, ElementsAre("ps, 1 server, 2 workers", "ps, bf16, 1 server, 2 workers",
-                                 "ps, topk:0.01, 1 server, 2 workers", "ring, 2 workers",
-                                 "ring, bf16, 2 workers", "local, 2 workers"));
+  EXPECT_THAT(names, ElementsAre("ps over grpc, 1 server, 2 workers",
+                                 "ps over grpc, bf16, 1 server, 2 workers",
+                                 "ps over grpc, topk:0.01, 1 server, 2 workers",
+                                 "ps over shm, 1 server, 2 workers", "ring over grpc, 2 workers",
+                                 "ring over grpc, bf16, 2 workers", "ring over shm, 2 workers",
+                                 "local, 2 workers"));
   EXPECT_EQ(WorkerFlags(options, (*configurations)[1]).back(), "--compression=bf16");
   options.topologies = {"ring", "local"};
   EXPECT_THAT(std::string(ListConfigurations(options).status().message()),

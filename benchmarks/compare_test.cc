@@ -26,6 +26,7 @@ using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Pair;
 using ::testing::SizeIs;
 using ::testing::StartsWith;
 
@@ -56,22 +57,24 @@ class CompareTest : public ::testing::Test {
 };
 
 TEST_F(CompareTest, EveryConfigurationIsMeasuredAndAllEndWithTheSameBits) {
-  TestProgram compare(Command({"--workers=1,2", "--servers=1,2", "--topologies=ps,ring",
+  TestProgram compare(Command({"--workers=1,2", "--servers=2", "--topologies=ps,ring",
                                "--update=worker,owner", "--", "--momentum=0.5"}));
   EXPECT_TRUE(compare.Finish(absl::Seconds(240)).ok()) << absl::StrJoin(compare.err(), "\n");
-  EXPECT_THAT(compare.out(), AllOf(Contains("  bits: identical in all 6 runs with 1 worker"),
-                                   Contains("  bits: identical in all 6 runs with 2 workers"),
-                                   Contains(StartsWith("  speed: with 2 workers ")),
-                                   Contains(StartsWith("[12/12] ring, update at owner, 2 workers")),
-                                   Contains(StartsWith("wrote "))));
+  EXPECT_THAT(compare.out(),
+              AllOf(Contains("  bits: identical in all 8 runs with 1 worker"),
+                    Contains("  bits: identical in all 8 runs with 2 workers"),
+                    Contains(StartsWith("  speed: with 2 workers ")),
+                    Contains(StartsWith("[16/16] ring over shm, update at owner, 2 workers")),
+                    Contains(StartsWith("wrote "))));
   const std::string json = ReadJson();
   EXPECT_THAT(json, HasSubstr("\"busbw_gb_per_s\": null"));
   proto::RunRecords records;
   ASSERT_TRUE(ParseJson(json, "compare.json", &records).ok());
   EXPECT_THAT(records.command(), StartsWith("bazel run //benchmarks:compare -- --model=mlp "));
   EXPECT_GE(records.machine().cores(), 1);
-  ASSERT_EQ(records.runs_size(), 12);
+  ASSERT_EQ(records.runs_size(), 16);
   std::map<int, std::set<std::string>> hashes;
+  std::map<std::string, int> runs;
   for (const proto::Run& run : records.runs()) {
     SCOPED_TRACE(run.DebugString());
     EXPECT_EQ(run.library(), "gradsync");
@@ -86,8 +89,11 @@ TEST_F(CompareTest, EveryConfigurationIsMeasuredAndAllEndWithTheSameBits) {
     EXPECT_GT(run.first_loss(), 0);
     EXPECT_GT(run.final_loss(), 0);
     EXPECT_THAT(run.params_sha256(), SizeIs(64));
+    ++runs[absl::StrCat(run.topology(), " ", run.link())];
     hashes[run.workers()].insert(run.params_sha256());
   }
+  EXPECT_THAT(runs, ElementsAre(Pair("ps grpc", 4), Pair("ps shm", 4), Pair("ring grpc", 4),
+                                Pair("ring shm", 4)));
   EXPECT_THAT(hashes[1], SizeIs(1));
   EXPECT_THAT(hashes[2], SizeIs(1));
 }
@@ -95,7 +101,8 @@ TEST_F(CompareTest, EveryConfigurationIsMeasuredAndAllEndWithTheSameBits) {
 // M bytes of gradients: a ring of two sends M per rank and step, a worker M to its server, which
 // sends M to each of two workers.
 TEST_F(CompareTest, WireBytesOfTheBusiestNodeAreTheTopologys) {
-  TestProgram compare(Command({"--worker=2", "--server=1", "--topologies=ps,ring"}));
+  TestProgram compare(
+      Command({"--worker=2", "--server=1", "--topologies=ps,ring", "--links=grpc"}));
   EXPECT_TRUE(compare.Finish(absl::Seconds(120)).ok()) << absl::StrJoin(compare.err(), "\n");
   proto::RunRecords records;
   ASSERT_TRUE(ParseJson(ReadJson(), "compare.json", &records).ok());
@@ -111,7 +118,8 @@ TEST_F(CompareTest, WireBytesOfTheBusiestNodeAreTheTopologys) {
 }
 
 TEST_F(CompareTest, AnInterruptStopsTheJob) {
-  TestProgram compare(Command({"--topologies=local,ring", "--workers=1", "--steps=100000000"}));
+  TestProgram compare(
+      Command({"--topologies=local,ring", "--links=grpc", "--workers=1", "--steps=100000000"}));
   compare.AwaitLine("[1/2] local");
   compare.Kill(SIGINT);
   EXPECT_EQ(compare.Finish().code, 130);
@@ -124,7 +132,6 @@ TEST_F(CompareTest, BadInputIsOneLineAndExitCode2BeforeAnythingStarts) {
       {{"--toplogies=ps"}, "--toplogies"},
       {{"--servers=0"}, "--servers: expected"},
       {{"--model=resnet19"}, "--model: expected"},
-      {{"--links=shm"}, "--links: expected"},
       {{"--link=nccl"}, "--links: expected"},
       {{"--topology=ring", "--links=gloo", "--update=owner"}, "--update: expected"},
       {{"--bandwidth=400mbit"}, "--bandwidth: expected"},

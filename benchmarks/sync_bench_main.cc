@@ -36,7 +36,7 @@
 ABSL_FLAG(std::vector<std::string>, topology, gradsync::SyncBenchOptions().topologies,
           "some of ring, ps");
 ABSL_FLAG(std::vector<std::string>, link, gradsync::SyncBenchOptions().links,
-          "some of auto, grpc, shm, gloo (the last two: ring only)");
+          "some of auto, grpc, shm, gloo (the last: ring only)");
 ABSL_FLAG(std::vector<std::string>, ranks, gradsync::SyncBenchOptions().ranks, "numbers of ranks");
 ABSL_FLAG(std::vector<std::string>, servers, gradsync::SyncBenchOptions().servers,
           "numbers of parameter servers, for ps");

@@ -119,7 +119,6 @@ absl::StatusOr<std::vector<Codec>> Codecs(const SyncBenchOptions& options) {
 bool Possible(const SyncBenchCase& bench_case) {
   const bool sends = bench_case.link == "auto" || bench_case.link == "grpc";
   if (bench_case.exchange.codec.compresses() && !sends) return false;
-  if (bench_case.link == "shm") return bench_case.topology == "ring";
   return bench_case.link != "gloo" ||
          (bench_case.topology == "ring" && bench_case.update == "worker");
 }

@@ -70,6 +70,21 @@ TEST(SyncBenchOptionsTest, GlooIsMeasuredWhereItCanBe) {
   EXPECT_THAT(ErrorOf(options), HasSubstr("--link: "));
 }
 
+TEST(SyncBenchOptionsTest, SharedMemoryIsMeasuredUnderAllTopologiesAndUpdateSites) {
+  SyncBenchOptions options;
+  options.links = {"shm"};
+  options.bytes = {"4KiB"};
+  options.servers = {"1"};
+  options.updates = {"worker", "owner"};
+  std::vector<std::string> names;
+  for (const SyncBenchCase& c : CasesOf(options)) names.push_back(Describe(c));
+  EXPECT_THAT(names,
+              testing::ElementsAre("ring over shm, ranks 2, 4KiB",
+                                   "ring over shm, update at owner, ranks 2, 4KiB",
+                                   "ps over shm, servers 1, ranks 2, 4KiB",
+                                   "ps over shm, update at owner, servers 1, ranks 2, 4KiB"));
+}
+
 TEST(SyncBenchOptionsTest, MistakesNameTheFlagAndWhatCame) {
   SyncBenchOptions options;
   options.topologies = {"star"};

@@ -79,7 +79,7 @@ MeetOptions MeetFromFlags() {
 }
 
 absl::Status RunRank() {
-  const SyncOptions sync_options = SyncFromFlags();
+  SyncOptions sync_options = SyncFromFlags();
   ExchangeOptions options = ExchangeFromFlags();
   GS_RETURN_IF_ERROR(ValidateSyncOptions(sync_options));
   GS_ASSIGN_OR_RETURN(options.codec, ParseCodec(sync_options.compression));
@@ -88,6 +88,7 @@ absl::Status RunRank() {
                       StartLine::Open(absl::GetFlag(FLAGS_start_line), options.world_size));
   std::unique_ptr<GrpcStoreServer> store_server;
   GS_ASSIGN_OR_RETURN(const WorkerGroup group, MeetRanks(MeetFromFlags(), &store_server));
+  GS_ASSIGN_OR_RETURN(sync_options.link, ChooseLink(sync_options, group));
   GS_ASSIGN_OR_RETURN(std::unique_ptr<GradientSync> sync, CreateGradientSync(sync_options, group));
   const auto start = [&] { return line->Wait(absl::Now() + options.timeout); };
   absl::StatusOr<proto::ExchangeMetrics> metrics = RunExchanges(options, start, sync.get());
@@ -97,7 +98,7 @@ absl::Status RunRank() {
     return agreed.ok() ? metrics.status() : agreed;
   }
   sync.reset();
-  metrics->set_link(ResolvedLink(sync_options));
+  metrics->set_link(sync_options.link);
   metrics->set_connections(ResolvedConnections(sync_options));
   GS_ASSIGN_OR_RETURN(const std::string json, ToJson(*metrics));
   GS_RETURN_IF_ERROR(WriteFileAtomically(absl::GetFlag(FLAGS_metrics_json), json));

@@ -1,6 +1,7 @@
 #include "worker/sync_factory.h"
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "allreduce/ring_gradient_sync.h"
 #include "allreduce/shm_gradient_sync.h"
@@ -10,6 +11,7 @@
 #include "links/grpc_stream.h"
 #include "plan/codec.h"
 #include "ps_client/ps_gradient_sync.h"
+#include "ps_client/server_hosts.h"
 #include "sync/local_sync.h"
 
 namespace gradsync {
@@ -81,6 +83,25 @@ absl::Status ValidateCompression(const SyncOptions& options) {
   return absl::OkStatus();
 }
 
+// What a rank that shares memory with nobody has for a host.
+constexpr absl::string_view kApart = "apart";
+
+// This rank's host; apart when it has none, or on rank 0 when a server is elsewhere.
+absl::StatusOr<std::string> SharedHost(const SyncOptions& options, const WorkerGroup& group) {
+  const absl::StatusOr<HostIdentity> own = ReadHostIdentity();
+  if (!own.ok()) return std::string(kApart);
+  if (options.topology != "ps" || group.rank != 0) return own->Key();
+  GrpcLinkOptions link_options;
+  link_options.credentials = group.credentials;
+  GS_ASSIGN_OR_RETURN(
+      const std::vector<std::string> servers,
+      AskServerHosts(*NewGrpcLink(link_options), options.servers, absl::Now() + group.timeout));
+  for (const std::string& server : servers) {
+    if (server != own->Key()) return std::string(kApart);
+  }
+  return own->Key();
+}
+
 }  // namespace
 
 absl::Status ValidateSyncOptions(const SyncOptions& options) {
@@ -123,20 +144,20 @@ int ResolvedConnections(const SyncOptions& options) {
 }
 
 absl::StatusOr<std::string> ChooseLink(const SyncOptions& options, const WorkerGroup& group) {
-  if (options.link != "auto" || options.topology != "ring") return ResolvedLink(options);
+  if (options.link != "auto" || options.topology == "local") return ResolvedLink(options);
   GS_ASSIGN_OR_RETURN(const Codec codec, ParseCodec(options.compression));
-  if (group.world_size == 1) return std::string(codec.compresses() ? "grpc" : "shm");
-  // A rank that compresses takes part too, as if on a host of its own, so that ranks that disagree
-  // meet in Bind(), which says so.
-  absl::StatusOr<HostIdentity> host = ReadHostIdentity();
-  if (codec.compresses()) host = absl::UnavailableError("compresses");
-  GS_ASSIGN_OR_RETURN(
-      const std::vector<std::string> hosts,
-      group.store->Exchange(group.Key("host"), group.rank, group.world_size,
-                            host.ok() ? host->Key() : absl::StrCat("unknown ", group.rank),
-                            absl::Now() + group.timeout));
+  // A rank that compresses takes part too, so that ranks that disagree meet in Bind(), which says
+  // so; and one that cannot reach a server, so that nobody waits for it in vain.
+  absl::StatusOr<std::string> host = std::string(kApart);
+  if (!codec.compresses()) host = SharedHost(options, group);
+  const int patience = options.topology == "ps" ? 2 : 1;  // rank 0 may come late, from the servers
+  GS_ASSIGN_OR_RETURN(const std::vector<std::string> hosts,
+                      group.store->Exchange(group.Key("host"), group.rank, group.world_size,
+                                            host.ok() ? *host : std::string(kApart),
+                                            absl::Now() + patience * group.timeout));
+  GS_RETURN_IF_ERROR(host.status());
   for (const std::string& other : hosts) {
-    if (other != hosts[0]) return std::string("grpc");
+    if (other == kApart || other != hosts[0]) return std::string("grpc");
   }
   return std::string("shm");
 }

@@ -1,0 +1,136 @@
+// What `--link=auto` stands for, by where ranks and servers are.
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/time/clock.h"
+#include "gtest/gtest.h"
+#include "links/grpc_stream.h"
+#include "links/in_memory_store.h"
+#include "proto/parameter_server.pb.h"
+#include "ps_server/server.h"
+#include "tests/rank_threads.h"
+#include "worker/sync_factory.h"
+
+namespace gradsync {
+namespace {
+
+constexpr int kWorkers = 2;
+
+// Answers like a server on another host, or not at all.
+class Elsewhere {
+ public:
+  explicit Elsewhere(bool answers)
+      : listener_(*link_->Listen("127.0.0.1:0", [answers](std::shared_ptr<FrameStream> stream) {
+          return std::make_shared<Sink>(std::move(stream), answers);
+        })) {}
+
+  std::string address() const { return listener_->address(); }
+
+ private:
+  class Sink : public FrameSink {
+   public:
+    Sink(std::shared_ptr<FrameStream> stream, bool answers)
+        : stream_(std::move(stream)), answers_(answers) {}
+    void OnFrame(const proto::FrameHeader&, Payload) override {
+      if (!answers_) return;
+      proto::Host host;
+      host.set_key("another-boot/1");
+      const auto bytes = std::make_shared<const std::string>(host.SerializeAsString());
+      OutgoingFrame frame;
+      frame.header.set_kind(proto::FrameHeader::HOST);
+      frame.payload = absl::MakeConstSpan(bytes->data(), bytes->size());
+      frame.released = [bytes] {};
+      stream_->Send(std::move(frame));
+      stream_->Finish();
+    }
+    void OnClosed(absl::Status) override {}
+
+   private:
+    const std::shared_ptr<FrameStream> stream_;
+    const bool answers_;
+  };
+
+  const std::shared_ptr<StreamLink> link_ = NewGrpcLink();
+  const std::unique_ptr<StreamListener> listener_;
+};
+
+class ChooseLinkTest : public testing::Test {
+ protected:
+  ChooseLinkTest() {
+    ServerOptions options;
+    options.link = NewGrpcLink();
+    server_ = *ParameterServer::Start(options);
+    sync_.topology = "ps";
+    sync_.servers = {server_->address()};
+  }
+
+  // What each rank hears.
+  std::vector<absl::StatusOr<std::string>> Choose(const SyncOptions& options) {
+    WorkerGroup group;
+    group.world_size = kWorkers;
+    group.run_id = "choose";
+    group.store = NewInMemoryStore();
+    group.credentials = InsecureCredentials();
+    group.timeout = timeout_;
+    std::vector<absl::StatusOr<std::string>> links(kWorkers);
+    RunRanks(kWorkers, [&](int rank) {
+      WorkerGroup own = group;
+      own.rank = rank;
+      links[rank] = ChooseLink(options, own);
+    });
+    return links;
+  }
+
+  void ExpectAllTake(const std::string& link) {
+    for (const absl::StatusOr<std::string>& chosen : Choose(sync_)) {
+      ASSERT_TRUE(chosen.ok()) << chosen.status();
+      EXPECT_EQ(*chosen, link);
+    }
+  }
+
+  std::unique_ptr<ParameterServer> server_;
+  SyncOptions sync_;
+  absl::Duration timeout_ = absl::Seconds(30);
+};
+
+TEST_F(ChooseLinkTest, WorkersAndServersOfOneHostShareMemory) { ExpectAllTake("shm"); }
+
+TEST_F(ChooseLinkTest, AServerOnAnotherHostMakesAllSend) {
+  const Elsewhere elsewhere(/*answers=*/true);
+  sync_.servers.push_back(elsewhere.address());
+  ExpectAllTake("grpc");
+}
+
+TEST_F(ChooseLinkTest, ARingNeedsNoServers) {
+  sync_.topology = "ring";
+  sync_.servers.clear();
+  ExpectAllTake("shm");
+}
+
+TEST_F(ChooseLinkTest, CompressedGradientsAreSent) {
+  sync_.compression = "bf16";
+  ExpectAllTake("grpc");
+}
+
+TEST_F(ChooseLinkTest, WhatIsAskedForIsTaken) {
+  sync_.link = "grpc";
+  ExpectAllTake("grpc");
+}
+
+TEST_F(ChooseLinkTest, AServerThatDoesNotAnswerIsNamedAndHoldsNobodyUp) {
+  const Elsewhere silent(/*answers=*/false);
+  sync_.servers.push_back(silent.address());
+  timeout_ = absl::Seconds(1);
+  const std::vector<absl::StatusOr<std::string>> links = Choose(sync_);
+  EXPECT_TRUE(absl::IsDeadlineExceeded(links[0].status())) << links[0].status();
+  EXPECT_TRUE(absl::StrContains(links[0].status().message(), "server 1 (" + silent.address()))
+      << links[0].status();
+  ASSERT_TRUE(links[1].ok()) << links[1].status();
+  EXPECT_EQ(*links[1], "grpc");
+}
+
+}  // namespace
+}  // namespace gradsync
