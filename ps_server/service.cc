@@ -5,13 +5,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "absl/types/optional.h"
-#include "base/host_identity.h"
 #include "base/status_macros.h"
-#include "links/window_group.h"
 #include "plan/frame_fields.h"
-#include "plan/shard_map.h"
-#include "ps_server/window_shard.h"
+#include "ps_server/frames.h"
+#include "ps_server/service_parts.h"
+#include "ps_server/window_host.h"
 
 namespace gradsync {
 namespace {
@@ -19,39 +17,13 @@ namespace {
 // How long the last words may take to be heard.
 constexpr absl::Duration kFarewell = absl::Seconds(3);
 
-std::string Concatenate(const Payload& payload) {
-  std::string all;
-  for (absl::Span<const char> part : payload.parts) all.append(part.data(), part.size());
-  return all;
-}
-
-OutgoingFrame Frame(proto::FrameHeader::Kind kind) {
-  OutgoingFrame frame;
-  frame.header.set_kind(kind);
-  return frame;
-}
-
-void SetPayload(std::string bytes, OutgoingFrame* frame) {
-  auto kept = std::make_shared<const std::string>(std::move(bytes));
-  frame->payload = absl::MakeConstSpan(kept->data(), kept->size());
-  frame->released = [kept] {};
-}
-
-absl::StatusOr<proto::Host> OwnHost() {
-  GS_ASSIGN_OR_RETURN(const HostIdentity identity, ReadHostIdentity());
-  proto::Host host;
-  host.set_key(identity.Key());
-  host.set_name(identity.hostname);
-  return host;
-}
-
 bool IsForStreamsOnly(proto::FrameHeader::Kind kind) {
   return kind == proto::FrameHeader::PUSH || kind == proto::FrameHeader::PARAMETERS ||
          kind == proto::FrameHeader::NORM;
 }
 
 void SendFailure(FrameStream& stream, const absl::Status& status) {
-  OutgoingFrame frame = Frame(proto::FrameHeader::FAILED);
+  OutgoingFrame frame = FrameOf(proto::FrameHeader::FAILED);
   frame.header.mutable_error()->set_code(static_cast<int>(status.code()));
   frame.header.mutable_error()->set_message(std::string(status.message()));
   frame.urgent = true;
@@ -64,45 +36,6 @@ absl::Status Prefixed(absl::string_view prefix, const absl::Status& status) {
 }
 
 }  // namespace
-
-// One stream. Its fields belong to the stream's callbacks, which come one at a time; but `stream`
-// is read by all.
-class Service::Session : public FrameSink {
- public:
-  Session(Service* service, std::shared_ptr<FrameStream> stream)
-      : stream(std::move(stream)), service_(service) {}
-
-  void OnFrame(const proto::FrameHeader& header, Payload payload) override {
-    service_->OnFrame(*this, header, std::move(payload));
-  }
-  void OnClosed(absl::Status status) override { service_->OnClosed(*this, status); }
-
-  const std::shared_ptr<FrameStream> stream;
-  int rank = -1;  // before hello
-  int connection = 0;
-  bool left = false;  // goodbye said, or turned away
-  absl::optional<PushSequence> sequence;
-  std::weak_ptr<Session> self;
-
- private:
-  Service* const service_;
-};
-
-struct Service::Group {
-  proto::Terms terms;
-  ShardMap shards;
-  std::string welcome;                         // the payload of the answer to HELLO on connection 0
-  std::unique_ptr<ParameterShard> shard;       // null with windows
-  std::unique_ptr<WindowShard> windows;        // null without
-  ShardStateHolder* state = nullptr;           // one of the two
-  std::vector<std::vector<SegmentId>> orders;  // by rank
-  std::vector<std::vector<std::shared_ptr<FrameStream>>> streams;  // by rank and connection
-  std::vector<std::atomic<int>> on_their_way;                      // by rank: pushed, not credited
-  std::vector<std::atomic<uint32_t>> folded;                       // by rank: chunks, ever
-  uint32_t credit_batch = 1;
-  int64_t shard_bytes = 0;
-  std::atomic<size_t> results{0};  // sent; spreads them over connections
-};
 
 Service::Service(std::string run_id, int attempt, absl::Duration timeout)
     : timeout_(timeout), roster_(std::move(run_id), attempt) {}
@@ -201,7 +134,7 @@ void Service::OnFrame(Session& session, const proto::FrameHeader& header, Payloa
 // An error turns this stream away; errors of the whole group go to Fail().
 absl::Status Service::OnHello(Session& session, const Payload& payload) {
   proto::Hello hello;
-  if (!hello.ParseFromString(Concatenate(payload))) {
+  if (!hello.ParseFromString(BytesOf(payload))) {
     return absl::InvalidArgumentError("hello: not a Hello message");
   }
   absl::Status group_status;
@@ -235,7 +168,14 @@ absl::Status Service::StartGroup() {
   const ShardMap& shards = group->shards;
   const int server = group->terms.server_index();
   if (group->terms.windows()) {
-    GS_RETURN_IF_ERROR(MakeWindows(*group));
+    WindowHostOptions options;
+    options.shards = shards;
+    options.timeout = timeout_;
+    options.on_failure = [this](absl::Status status) { Fail(std::move(status)); };
+    GS_ASSIGN_OR_RETURN(group->windows, MakeWindowShard(roster_, std::move(options)));
+    GS_ASSIGN_OR_RETURN(proto::Host own, OwnHost());
+    own.set_window(group->windows->address());
+    group->welcome = own.SerializeAsString();
     group->state = group->windows.get();
   } else {
     GS_ASSIGN_OR_RETURN(group->shard, ParameterShard::Create(plan, shards, server,
@@ -259,62 +199,11 @@ absl::Status Service::StartGroup() {
   group_storage_ = std::move(group);
   group_.store(group_storage_.get(), std::memory_order_release);
   for (const auto& member : members_) {
-    OutgoingFrame frame = Frame(proto::FrameHeader::HELLO);
+    OutgoingFrame frame = FrameOf(proto::FrameHeader::HELLO);
     if (member->connection == 0) SetPayload(group_storage_->welcome, &frame);
     member->stream->Send(std::move(frame));
   }
   return absl::OkStatus();
-}
-
-// All workers must be where this server is.
-absl::Status Service::MakeWindows(Group& group) {
-  GS_ASSIGN_OR_RETURN(proto::Host own, OwnHost());
-  WindowShardOptions options;
-  for (int rank = 0; rank < group.terms.world_size(); ++rank) {
-    const proto::Host& host = roster_.host(rank);
-    if (host.key() != own.key()) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          "shm: expected workers and servers on one host; server ", group.terms.server_index(),
-          " is on ", own.name(), " (", own.key(), "), rank ", rank, " on ", host.name(), " (",
-          host.key(), "); use --link=grpc"));
-    }
-    options.names.push_back(roster_.Name(rank));
-  }
-  for (const std::string& server : roster_.servers()) {
-    const size_t index = options.names.size() - group.terms.world_size();
-    options.names.push_back(absl::StrCat("server ", index, " (", server, ")"));
-  }
-  options.plan = roster_.plan();
-  options.shards = group.shards;
-  options.server = group.terms.server_index();
-  options.site = group.terms.update_site();
-  options.greeting = WindowGroup::PsGreeting(roster_.run_id(), roster_.attempt(), options.plan);
-  options.timeout = timeout_;
-  options.on_failure = [this](absl::Status status) { Fail(std::move(status)); };
-  GS_ASSIGN_OR_RETURN(group.windows, WindowShard::Create(std::move(options)));
-  own.set_window(group.windows->address());
-  group.welcome = own.SerializeAsString();
-  return absl::OkStatus();
-}
-
-absl::Status Service::OnHost(Session& session) {
-  GS_ASSIGN_OR_RETURN(const proto::Host own, OwnHost());
-  OutgoingFrame frame = Frame(proto::FrameHeader::HOST);
-  SetPayload(own.SerializeAsString(), &frame);
-  session.stream->Send(std::move(frame));
-  session.stream->Finish();
-  return absl::OkStatus();
-}
-
-absl::Status Service::OnWindows(Session& session, const Payload& payload) {
-  Group& group = *group_.load(std::memory_order_acquire);
-  proto::WindowAddresses windows;
-  if (session.rank != 0 || group.windows == nullptr ||
-      !windows.ParseFromString(Concatenate(payload))) {
-    return absl::InvalidArgumentError(
-        "WINDOWS: expected addresses from rank 0 where the terms say windows, found others");
-  }
-  return group.windows->Begin({windows.addresses().begin(), windows.addresses().end()});
 }
 
 absl::Status Service::Dispatch(Session& session, const proto::FrameHeader& header,
@@ -358,95 +247,13 @@ absl::Status Service::Dispatch(Session& session, const proto::FrameHeader& heade
   }
 }
 
-absl::Status Service::TakeCredit(int rank) {
-  Group& group = *group_.load(std::memory_order_acquire);
-  const int on_their_way = ++group.on_their_way[rank];
-  if (on_their_way <= group.terms.credit()) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("expected at most ", group.terms.credit(),
-                                                 " chunks without credit, found ", on_their_way));
-}
-
-absl::Status Service::OnPush(Session& session, const proto::FrameHeader& header, Payload payload) {
-  Group& group = *group_.load(std::memory_order_acquire);
-  if (!session.sequence.has_value()) {
-    session.sequence.emplace(&group.orders[session.rank], session.connection,
-                             group.terms.connections());
-  }
-  const StepOptions step = StepOf(header);
-  GS_RETURN_IF_ERROR(TakeCredit(session.rank));
-  GS_RETURN_IF_ERROR(session.sequence->Push(SegmentOf(header), step.step));
-  rx_bytes_ += static_cast<int64_t>(payload.size());
-  step_rx_bytes_ += static_cast<int64_t>(payload.size());
-  ++rx_messages_;
-  return group.shard->Push(session.rank, SegmentOf(header), step, std::move(payload));
-}
-
-absl::Status Service::OnParameters(Session& session, const proto::FrameHeader& header,
-                                   const Payload& payload) {
-  Group& group = *group_.load(std::memory_order_acquire);
-  if (session.rank != 0) {
-    return absl::InvalidArgumentError("parameters: expected them from rank 0 only");
-  }
-  if (!session.sequence.has_value()) {
-    session.sequence.emplace(&group.orders[0], session.connection, group.terms.connections());
-  }
-  GS_RETURN_IF_ERROR(TakeCredit(0));
-  GS_RETURN_IF_ERROR(session.sequence->Parameters(SegmentOf(header)));
-  rx_bytes_ += static_cast<int64_t>(payload.size());
-  ++rx_messages_;
-  GS_ASSIGN_OR_RETURN(const std::shared_ptr<LentBuffer> values,
-                      group.shard->SetParameters(SegmentOf(header), payload));
-  OnFolded(0);
-  OutgoingFrame reply = Frame(proto::FrameHeader::PARAMETERS);
-  SetSegment(SegmentOf(header), &reply.header);
-  for (int rank = 1; rank < group.terms.world_size(); ++rank) {
-    SendValues(*group.streams[rank][session.connection], reply.header, values);
-  }
-  session.stream->Send(std::move(reply));
-  return absl::OkStatus();
-}
-
-absl::Status Service::OnStateRequest(Session& session) {
-  Group& group = *group_.load(std::memory_order_acquire);
-  GS_ASSIGN_OR_RETURN(const std::shared_ptr<const ShardState> state, group.state->ExportState());
-  for (const ShardState::Piece& piece : state->pieces) {
-    OutgoingFrame frame = Frame(proto::FrameHeader::STATE);
-    frame.header.set_name(piece.name);
-    SetSegment(piece.segment, &frame.header);
-    frame.payload = piece.values->bytes();
-    frame.released = [state] {};
-    session.stream->Send(std::move(frame));
-  }
-  OutgoingFrame end = Frame(proto::FrameHeader::STATE_END);
-  end.header.mutable_step()->set_number(static_cast<uint64_t>(state->step));
-  end.header.set_count(static_cast<uint32_t>(state->pieces.size()));
-  session.stream->Send(std::move(end));
-  return absl::OkStatus();
-}
-
-absl::Status Service::OnState(Session& session, const proto::FrameHeader& header,
-                              const Payload& payload) {
-  ShardStateHolder& shard = *group_.load(std::memory_order_acquire)->state;
-  if (session.rank != 0 || session.connection != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("optimizer state: expected it from rank 0 on connection 0 only, found it on ",
-                     "connection ", session.connection));
-  }
-  if (header.kind() == proto::FrameHeader::STATE) {
-    return shard.ImportPiece(header.name(), SegmentOf(header), payload);
-  }
-  GS_RETURN_IF_ERROR(shard.FinishImport(StepOf(header).step, header.count()));
-  session.stream->Send(Frame(proto::FrameHeader::STATE_END));
-  return absl::OkStatus();
-}
-
 absl::Status Service::OnGoodbye(Session& session) {
   Group& group = *group_.load(std::memory_order_acquire);
   if (!group.state->idle()) {
     return absl::InvalidArgumentError("left in the middle of a step");
   }
   session.left = true;
-  session.stream->Send(Frame(proto::FrameHeader::GOODBYE));
+  session.stream->Send(FrameOf(proto::FrameHeader::GOODBYE));
   session.stream->Finish();
   MutexLock lock(&mutex_);
   if (++goodbyes_ == group.terms.world_size() * group.terms.connections()) {
@@ -467,54 +274,6 @@ void Service::OnClosed(Session& session, const absl::Status& status) {
   MutexLock lock(&mutex_);
   --open_;
   changed_.SignalAll();
-}
-
-void Service::OnFolded(int rank) {
-  Group& group = *group_.load(std::memory_order_acquire);
-  if (++group.folded[rank] % group.credit_batch != 0) return;
-  group.on_their_way[rank] -= static_cast<int>(group.credit_batch);
-  OutgoingFrame frame = Frame(proto::FrameHeader::CREDIT);
-  frame.header.set_count(group.credit_batch);
-  frame.urgent = true;
-  group.streams[rank][0]->Send(std::move(frame));
-}
-
-void Service::OnResult(SegmentId segment, int64_t step, std::shared_ptr<LentBuffer> values) {
-  Group& group = *group_.load(std::memory_order_acquire);
-  proto::FrameHeader header;
-  header.set_kind(proto::FrameHeader::PULL);
-  SetSegment(segment, &header);
-  header.mutable_step()->set_number(static_cast<uint64_t>(step));
-  const size_t connection = group.results++ % group.terms.connections();
-  for (const auto& streams : group.streams) {
-    SendValues(*streams[connection], header, values);
-    step_tx_bytes_ += static_cast<int64_t>(values->bytes().size());
-  }
-}
-
-void Service::OnSquares(int64_t step, std::vector<double> squares) {
-  Group& group = *group_.load(std::memory_order_acquire);
-  auto values = std::make_shared<const std::vector<double>>(std::move(squares));
-  for (const auto& streams : group.streams) {
-    OutgoingFrame frame = Frame(proto::FrameHeader::SQUARES);
-    frame.header.mutable_step()->set_number(static_cast<uint64_t>(step));
-    frame.payload = absl::MakeConstSpan(reinterpret_cast<const char*>(values->data()),
-                                        values->size() * sizeof(double));
-    frame.released = [values] {};
-    streams[0]->Send(std::move(frame));
-  }
-}
-
-void Service::SendValues(FrameStream& stream, proto::FrameHeader header,
-                         const std::shared_ptr<LentBuffer>& values) {
-  OutgoingFrame frame;
-  frame.header = std::move(header);
-  frame.payload = values->bytes();
-  values->Lend();
-  frame.released = [values] { values->GiveBack(); };
-  tx_bytes_ += static_cast<int64_t>(frame.payload.size());
-  ++tx_messages_;
-  stream.Send(std::move(frame));
 }
 
 }  // namespace gradsync

@@ -81,7 +81,6 @@ class Service : private ShardEvents {
   absl::Status OnPush(Session& session, const proto::FrameHeader& header, Payload payload);
   absl::Status OnParameters(Session& session, const proto::FrameHeader& header,
                             const Payload& payload);
-  absl::Status MakeWindows(Group& group) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status OnHost(Session& session);
   absl::Status OnWindows(Session& session, const Payload& payload);
   absl::Status OnStateRequest(Session& session);

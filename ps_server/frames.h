@@ -1,0 +1,24 @@
+// Frames as a server makes and reads them.
+
+#ifndef GRADSYNC_PS_SERVER_FRAMES_H_
+#define GRADSYNC_PS_SERVER_FRAMES_H_
+
+#include <string>
+
+#include "links/frame_stream.h"
+#include "proto/frame.pb.h"
+
+namespace gradsync {
+
+// A frame of this kind, with nothing in it. Thread-safe, as all here.
+OutgoingFrame FrameOf(proto::FrameHeader::Kind kind);
+
+// Gives `frame` a payload, which it then owns.
+void SetPayload(std::string bytes, OutgoingFrame* frame);
+
+// A copy of all parts, for what is small: messages, not gradients.
+std::string BytesOf(const Payload& payload);
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_PS_SERVER_FRAMES_H_

@@ -1,0 +1,164 @@
+// What workers send after the answer to their hello, and what they are sent.
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "plan/frame_fields.h"
+#include "ps_server/frames.h"
+#include "ps_server/service.h"
+#include "ps_server/service_parts.h"
+#include "ps_server/window_host.h"
+
+namespace gradsync {
+
+absl::Status Service::OnHost(Session& session) {
+  GS_ASSIGN_OR_RETURN(const proto::Host own, OwnHost());
+  OutgoingFrame frame = FrameOf(proto::FrameHeader::HOST);
+  SetPayload(own.SerializeAsString(), &frame);
+  session.stream->Send(std::move(frame));
+  session.stream->Finish();
+  return absl::OkStatus();
+}
+
+absl::Status Service::OnWindows(Session& session, const Payload& payload) {
+  WindowShard* const windows = group_.load(std::memory_order_acquire)->windows.get();
+  proto::WindowAddresses addresses;
+  if (session.rank != 0 || windows == nullptr || !addresses.ParseFromString(BytesOf(payload))) {
+    return absl::InvalidArgumentError(
+        "WINDOWS: expected addresses from rank 0 where the terms say windows, found others");
+  }
+  return windows->Begin({addresses.addresses().begin(), addresses.addresses().end()});
+}
+
+absl::Status Service::TakeCredit(int rank) {
+  Group& group = *group_.load(std::memory_order_acquire);
+  const int on_their_way = ++group.on_their_way[rank];
+  if (on_their_way <= group.terms.credit()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("expected at most ", group.terms.credit(),
+                                                 " chunks without credit, found ", on_their_way));
+}
+
+absl::Status Service::OnPush(Session& session, const proto::FrameHeader& header, Payload payload) {
+  Group& group = *group_.load(std::memory_order_acquire);
+  if (!session.sequence.has_value()) {
+    session.sequence.emplace(&group.orders[session.rank], session.connection,
+                             group.terms.connections());
+  }
+  const StepOptions step = StepOf(header);
+  GS_RETURN_IF_ERROR(TakeCredit(session.rank));
+  GS_RETURN_IF_ERROR(session.sequence->Push(SegmentOf(header), step.step));
+  rx_bytes_ += static_cast<int64_t>(payload.size());
+  step_rx_bytes_ += static_cast<int64_t>(payload.size());
+  ++rx_messages_;
+  return group.shard->Push(session.rank, SegmentOf(header), step, std::move(payload));
+}
+
+absl::Status Service::OnParameters(Session& session, const proto::FrameHeader& header,
+                                   const Payload& payload) {
+  Group& group = *group_.load(std::memory_order_acquire);
+  if (session.rank != 0) {
+    return absl::InvalidArgumentError("parameters: expected them from rank 0 only");
+  }
+  if (!session.sequence.has_value()) {
+    session.sequence.emplace(&group.orders[0], session.connection, group.terms.connections());
+  }
+  GS_RETURN_IF_ERROR(TakeCredit(0));
+  GS_RETURN_IF_ERROR(session.sequence->Parameters(SegmentOf(header)));
+  rx_bytes_ += static_cast<int64_t>(payload.size());
+  ++rx_messages_;
+  GS_ASSIGN_OR_RETURN(const std::shared_ptr<LentBuffer> values,
+                      group.shard->SetParameters(SegmentOf(header), payload));
+  OnFolded(0);
+  OutgoingFrame reply = FrameOf(proto::FrameHeader::PARAMETERS);
+  SetSegment(SegmentOf(header), &reply.header);
+  for (int rank = 1; rank < group.terms.world_size(); ++rank) {
+    SendValues(*group.streams[rank][session.connection], reply.header, values);
+  }
+  session.stream->Send(std::move(reply));
+  return absl::OkStatus();
+}
+
+absl::Status Service::OnStateRequest(Session& session) {
+  Group& group = *group_.load(std::memory_order_acquire);
+  GS_ASSIGN_OR_RETURN(const std::shared_ptr<const ShardState> state, group.state->ExportState());
+  for (const ShardState::Piece& piece : state->pieces) {
+    OutgoingFrame frame = FrameOf(proto::FrameHeader::STATE);
+    frame.header.set_name(piece.name);
+    SetSegment(piece.segment, &frame.header);
+    frame.payload = piece.values->bytes();
+    frame.released = [state] {};
+    session.stream->Send(std::move(frame));
+  }
+  OutgoingFrame end = FrameOf(proto::FrameHeader::STATE_END);
+  end.header.mutable_step()->set_number(static_cast<uint64_t>(state->step));
+  end.header.set_count(static_cast<uint32_t>(state->pieces.size()));
+  session.stream->Send(std::move(end));
+  return absl::OkStatus();
+}
+
+absl::Status Service::OnState(Session& session, const proto::FrameHeader& header,
+                              const Payload& payload) {
+  ShardStateHolder& shard = *group_.load(std::memory_order_acquire)->state;
+  if (session.rank != 0 || session.connection != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("optimizer state: expected it from rank 0 on connection 0 only, found it on ",
+                     "connection ", session.connection));
+  }
+  if (header.kind() == proto::FrameHeader::STATE) {
+    return shard.ImportPiece(header.name(), SegmentOf(header), payload);
+  }
+  GS_RETURN_IF_ERROR(shard.FinishImport(StepOf(header).step, header.count()));
+  session.stream->Send(FrameOf(proto::FrameHeader::STATE_END));
+  return absl::OkStatus();
+}
+
+void Service::OnFolded(int rank) {
+  Group& group = *group_.load(std::memory_order_acquire);
+  if (++group.folded[rank] % group.credit_batch != 0) return;
+  group.on_their_way[rank] -= static_cast<int>(group.credit_batch);
+  OutgoingFrame frame = FrameOf(proto::FrameHeader::CREDIT);
+  frame.header.set_count(group.credit_batch);
+  frame.urgent = true;
+  group.streams[rank][0]->Send(std::move(frame));
+}
+
+void Service::OnResult(SegmentId segment, int64_t step, std::shared_ptr<LentBuffer> values) {
+  Group& group = *group_.load(std::memory_order_acquire);
+  proto::FrameHeader header;
+  header.set_kind(proto::FrameHeader::PULL);
+  SetSegment(segment, &header);
+  header.mutable_step()->set_number(static_cast<uint64_t>(step));
+  const size_t connection = group.results++ % group.terms.connections();
+  for (const auto& streams : group.streams) {
+    SendValues(*streams[connection], header, values);
+    step_tx_bytes_ += static_cast<int64_t>(values->bytes().size());
+  }
+}
+
+void Service::OnSquares(int64_t step, std::vector<double> squares) {
+  Group& group = *group_.load(std::memory_order_acquire);
+  auto values = std::make_shared<const std::vector<double>>(std::move(squares));
+  for (const auto& streams : group.streams) {
+    OutgoingFrame frame = FrameOf(proto::FrameHeader::SQUARES);
+    frame.header.mutable_step()->set_number(static_cast<uint64_t>(step));
+    frame.payload = absl::MakeConstSpan(reinterpret_cast<const char*>(values->data()),
+                                        values->size() * sizeof(double));
+    frame.released = [values] {};
+    streams[0]->Send(std::move(frame));
+  }
+}
+
+void Service::SendValues(FrameStream& stream, proto::FrameHeader header,
+                         const std::shared_ptr<LentBuffer>& values) {
+  OutgoingFrame frame;
+  frame.header = std::move(header);
+  frame.payload = values->bytes();
+  values->Lend();
+  frame.released = [values] { values->GiveBack(); };
+  tx_bytes_ += static_cast<int64_t>(frame.payload.size());
+  ++tx_messages_;
+  stream.Send(std::move(frame));
+}
+
+}  // namespace gradsync

@@ -1,0 +1,62 @@
+// What service.cc and service_frames.cc share: who is connected, and the run once all are.
+
+#ifndef GRADSYNC_PS_SERVER_SERVICE_PARTS_H_
+#define GRADSYNC_PS_SERVER_SERVICE_PARTS_H_
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/types/optional.h"
+#include "plan/shard_map.h"
+#include "ps_server/parameter_shard.h"
+#include "ps_server/push_sequence.h"
+#include "ps_server/service.h"
+#include "ps_server/window_shard.h"
+
+namespace gradsync {
+
+// One stream. Its fields belong to the stream's callbacks, which come one at a time; but `stream`
+// is read by all.
+class Service::Session : public FrameSink {
+ public:
+  Session(Service* service, std::shared_ptr<FrameStream> stream)
+      : stream(std::move(stream)), service_(service) {}
+
+  void OnFrame(const proto::FrameHeader& header, Payload payload) override {
+    service_->OnFrame(*this, header, std::move(payload));
+  }
+  void OnClosed(absl::Status status) override { service_->OnClosed(*this, status); }
+
+  const std::shared_ptr<FrameStream> stream;
+  int rank = -1;  // before hello
+  int connection = 0;
+  bool left = false;  // goodbye said, or turned away
+  absl::optional<PushSequence> sequence;
+  std::weak_ptr<Session> self;
+
+ private:
+  Service* const service_;
+};
+
+struct Service::Group {
+  proto::Terms terms;
+  ShardMap shards;
+  std::string welcome;                         // the payload of the answer to HELLO on connection 0
+  std::unique_ptr<ParameterShard> shard;       // null with windows
+  std::unique_ptr<WindowShard> windows;        // null without
+  ShardStateHolder* state = nullptr;           // one of the two
+  std::vector<std::vector<SegmentId>> orders;  // by rank
+  std::vector<std::vector<std::shared_ptr<FrameStream>>> streams;  // by rank and connection
+  std::vector<std::atomic<int>> on_their_way;                      // by rank: pushed, not credited
+  std::vector<std::atomic<uint32_t>> folded;                       // by rank: chunks, ever
+  uint32_t credit_batch = 1;
+  int64_t shard_bytes = 0;
+  std::atomic<size_t> results{0};  // sent; spreads them over connections
+};
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_PS_SERVER_SERVICE_PARTS_H_
