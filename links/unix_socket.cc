@@ -59,14 +59,14 @@ absl::Status AwaitReadable(int file, absl::Time deadline, int cancel, absl::stri
 
 }  // namespace
 
-absl::StatusOr<UnixSocket> UnixSocket::FromConnected(FileDescriptor file) {
+absl::StatusOr<UnixSocket> UnixSocket::FromConnected(FileDescriptor file, uid_t user) {
   ucred peer = {};
   socklen_t size = sizeof(peer);
   if (getsockopt(file.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return Failed("peer");
-  if (peer.uid != geteuid()) {
-    return absl::PermissionDeniedError(absl::StrCat("unix socket: expected a process of user ",
-                                                    geteuid(), ", found one of user ", peer.uid,
-                                                    " (process ", peer.pid, ")"));
+  if (peer.uid != user) {
+    return absl::PermissionDeniedError(absl::StrCat(
+        "unix socket: expected a process of user ", user, ", found one of user ", peer.uid,
+        " (process ", peer.pid, "); only processes of one user share memory: use --link=grpc"));
   }
   UnixSocket connected;
   connected.file_ = std::move(file);
@@ -74,7 +74,7 @@ absl::StatusOr<UnixSocket> UnixSocket::FromConnected(FileDescriptor file) {
   return connected;
 }
 
-absl::StatusOr<UnixSocket> UnixSocket::Connect(absl::string_view name) {
+absl::StatusOr<UnixSocket> UnixSocket::Connect(absl::string_view name, uid_t user) {
   GS_ASSIGN_OR_RETURN(FileDescriptor file, NewSocket(0));
   sockaddr_un address;
   const socklen_t length = SetAddress(name, &address);
@@ -83,7 +83,7 @@ absl::StatusOr<UnixSocket> UnixSocket::Connect(absl::string_view name) {
     result = connect(file.get(), reinterpret_cast<const sockaddr*>(&address), length);
   } while (result != 0 && errno == EINTR);
   if (result != 0) return Failed(absl::StrCat("cannot connect to ", name));
-  return FromConnected(std::move(file));
+  return FromConnected(std::move(file), user);
 }
 
 absl::Status UnixSocket::Send(absl::string_view bytes, int file) const {
@@ -159,7 +159,7 @@ absl::StatusOr<UnixSocket> UnixListener::Accept(absl::Time deadline, int cancel)
       if (errno == EINTR || errno == EAGAIN || errno == ECONNABORTED) continue;
       return Failed("cannot accept");
     }
-    absl::StatusOr<UnixSocket> connected = UnixSocket::FromConnected(std::move(file));
+    absl::StatusOr<UnixSocket> connected = UnixSocket::FromConnected(std::move(file), geteuid());
     if (connected.ok() || !absl::IsPermissionDenied(connected.status())) return connected;
   }
 }

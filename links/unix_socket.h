@@ -5,6 +5,7 @@
 #define GRADSYNC_LINKS_UNIX_SOCKET_H_
 
 #include <sys/types.h>
+#include <unistd.h>
 
 #include <string>
 
@@ -27,9 +28,9 @@ class UnixSocket {
  public:
   UnixSocket() = default;
 
-  // To the listener named `name`. Errors: UNAVAILABLE when nobody listens there; PERMISSION_DENIED
-  // when another user does, naming both users.
-  static absl::StatusOr<UnixSocket> Connect(absl::string_view name);
+  // To the listener named `name`, which must be a process of `user`. Errors: UNAVAILABLE when
+  // nobody listens there; PERMISSION_DENIED when another user does, naming both users.
+  static absl::StatusOr<UnixSocket> Connect(absl::string_view name, uid_t user = geteuid());
 
   // Sends at most 4 KiB, and a file unless it is -1. Never blocks for long: what does not fit the
   // socket's buffer is an error. Errors: UNAVAILABLE.
@@ -44,7 +45,7 @@ class UnixSocket {
 
  private:
   friend class UnixListener;
-  static absl::StatusOr<UnixSocket> FromConnected(FileDescriptor file);
+  static absl::StatusOr<UnixSocket> FromConnected(FileDescriptor file, uid_t user);
 
   FileDescriptor file_;
   pid_t peer_pid_ = 0;

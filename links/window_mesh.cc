@@ -185,15 +185,18 @@ void WindowMesh::Watch() {
   const int beat_milliseconds =
       static_cast<int>(std::min<int64_t>(std::max<int64_t>(beat, 1), 60000));
   absl::Time next_beat = absl::Now();
+  std::vector<pollfd> fds;
+  std::vector<int> members;
   while (true) {
-    std::vector<pollfd> fds = {{cancel_.get(), POLLIN, 0}};
-    std::vector<int> members = {options_.self};
+    fds.assign(1, {cancel_.get(), POLLIN, 0});
+    members.assign(1, options_.self);
     for (size_t member = 0; member < sockets_.size(); ++member) {
       if (sockets_[member].file() < 0 || pulses_[member].left) continue;
       fds.push_back({sockets_[member].file(), POLLIN, 0});
       members.push_back(static_cast<int>(member));
     }
-    const int64_t left = absl::ToInt64Milliseconds(next_beat - absl::Now());
+    const int64_t left =
+        absl::ToInt64Milliseconds(absl::Ceil(next_beat - absl::Now(), absl::Milliseconds(1)));
     poll(fds.data(), fds.size(), static_cast<int>(std::max<int64_t>(left, 0)));
     if (fds[0].revents != 0) return;
     for (size_t i = 1; i < fds.size(); ++i) {
