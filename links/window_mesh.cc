@@ -1,6 +1,5 @@
 #include "links/window_mesh.h"
 
-#include <poll.h>
 #include <sys/eventfd.h>
 
 #include <algorithm>
@@ -51,6 +50,8 @@ WindowMesh::WindowMesh(WindowMeshOptions options, UnixListener listener, FileDes
       windows_(options_.members.size()),
       pulses_(options_.members.size()) {
   windows_[options_.self] = options_.window;
+  polled_.reserve(1 + options_.members.size());
+  polled_members_.reserve(1 + options_.members.size());
 }
 
 WindowMesh::~WindowMesh() { Stop(); }
@@ -185,22 +186,20 @@ void WindowMesh::Watch() {
   const int beat_milliseconds =
       static_cast<int>(std::min<int64_t>(std::max<int64_t>(beat, 1), 60000));
   absl::Time next_beat = absl::Now();
-  std::vector<pollfd> fds;
-  std::vector<int> members;
   while (true) {
-    fds.assign(1, {cancel_.get(), POLLIN, 0});
-    members.assign(1, options_.self);
+    polled_.assign(1, {cancel_.get(), POLLIN, 0});
+    polled_members_.assign(1, options_.self);
     for (size_t member = 0; member < sockets_.size(); ++member) {
       if (sockets_[member].file() < 0 || pulses_[member].left) continue;
-      fds.push_back({sockets_[member].file(), POLLIN, 0});
-      members.push_back(static_cast<int>(member));
+      polled_.push_back({sockets_[member].file(), POLLIN, 0});
+      polled_members_.push_back(static_cast<int>(member));
     }
     const int64_t left =
         absl::ToInt64Milliseconds(absl::Ceil(next_beat - absl::Now(), absl::Milliseconds(1)));
-    poll(fds.data(), fds.size(), static_cast<int>(std::max<int64_t>(left, 0)));
-    if (fds[0].revents != 0) return;
-    for (size_t i = 1; i < fds.size(); ++i) {
-      if (fds[i].revents != 0) ReadFrom(members[i]);
+    poll(polled_.data(), polled_.size(), static_cast<int>(std::max<int64_t>(left, 0)));
+    if (polled_[0].revents != 0) return;
+    for (size_t i = 1; i < polled_.size(); ++i) {
+      if (polled_[i].revents != 0) ReadFrom(polled_members_[i]);
     }
     if (absl::Now() >= next_beat) {
       Beat();

@@ -1,6 +1,8 @@
 #ifndef GRADSYNC_LINKS_WINDOW_MESH_H_
 #define GRADSYNC_LINKS_WINDOW_MESH_H_
 
+#include <poll.h>
+
 #include <functional>
 #include <memory>
 #include <string>
@@ -105,6 +107,8 @@ class WindowMesh {
     bool left = false;
   };
   std::vector<Pulse> pulses_;
+  std::vector<pollfd> polled_;  // with room for all, so that the watch allocates nothing
+  std::vector<int> polled_members_;
 
   Mutex mutex_;
   bool leaving_ ABSL_GUARDED_BY(mutex_) = false;
