@@ -15,6 +15,11 @@ void AddPayload(const Payload& payload, const ChunkForm& form, float* acc) {
   Take(payload, ChunkDecoder(form, ChunkDecoder::Mode::kAdd, acc));
 }
 
+void AddPayloadAndScale(const Payload& payload, const ChunkForm& form, float* acc, float a,
+                        float b) {
+  Take(payload, ChunkDecoder(form, ChunkDecoder::Mode::kAddAndScale, acc, a, b));
+}
+
 void CopyPayload(const Payload& payload, const ChunkForm& form, float* out) {
   Take(payload, ChunkDecoder(form, ChunkDecoder::Mode::kCopy, out));
 }

@@ -6,9 +6,11 @@
 
 namespace gradsync {
 
-// acc = acc + the payload's floats, and out = the payload's floats. `payload.size()` must be
-// form.bytes(), and the form not sparse.
+// acc = acc + the payload's floats; the same, scaled as ChunkDecoder's kAddAndScale does; and out =
+// the payload's floats. `payload.size()` must be form.bytes(), and the form not sparse.
 void AddPayload(const Payload& payload, const ChunkForm& form, float* acc);
+void AddPayloadAndScale(const Payload& payload, const ChunkForm& form, float* acc, float a,
+                        float b);
 void CopyPayload(const Payload& payload, const ChunkForm& form, float* out);
 
 }  // namespace gradsync

@@ -65,15 +65,17 @@ SyncHandle RingEngine::Refuse(absl::Status error) {
 }
 
 void RingEngine::Begin(const StepOptions& step, int bucket, std::vector<WaitingFrame> held) {
-  // What the window does not admit at once is sent by the threads that bring results: a third thread
-  // that writes all the time costs cores and wake-ups.
+  // What the window does not admit at once is sent by the threads that bring results: a third
+  // thread that writes all the time costs cores and wake-ups.
   InitiateOwn(options_.window);
   for (WaitingFrame& frame : held) {
     Fold(step, {bucket, static_cast<int>(frame.header.slot())}, std::move(frame.payload));
   }
   if (options_.plan.world_size() == 1) {
     for (SegmentId id : owner_.chunks()) {
-      if (id.bucket == bucket) CompleteOwned(step, id);
+      if (id.bucket != bucket) continue;
+      owner_.CompleteMean(id, step, nullptr);
+      PassOnMean(step, id);
     }
   }
   SendSquaresIfDue();
@@ -127,15 +129,18 @@ void RingEngine::SumReturned(SegmentId id) {
 void RingEngine::Fold(const StepOptions& step, SegmentId id, Payload payload) {
   // Counted here and not on arrival, so that what is held counts in the step that it belongs to.
   wire_->CountReceived(static_cast<int64_t>(payload.size()));
+  const int n = options_.plan.world_size();
+  if (!SendsReduce(chunk(id), options_.rank)) {
+    owner_.CompleteMean(id, step, &payload);
+    payload = Payload();
+    return PassOnMean(step, id);
+  }
   AddPayload(payload, GradientForm(options_.plan.codec(), range(id).size()), grad(id));
   payload = Payload();
-  const int n = options_.plan.world_size();
-  if (!SendsReduce(chunk(id), options_.rank)) return CompleteOwned(step, id);
   SendSum(step, id, ReduceHop(chunk(id), options_.rank, n) + 1);
 }
 
-void RingEngine::CompleteOwned(const StepOptions& step, SegmentId id) {
-  owner_.CompleteMean(id, step);
+void RingEngine::PassOnMean(const StepOptions& step, SegmentId id) {
   if (!clips(step)) {
     if (options_.update_site == UpdateSite::kOwner) owner_.Update(id, step);
     return PassOnFinal(step, id);

@@ -87,7 +87,7 @@ class RingEngine : public std::enable_shared_from_this<RingEngine> {
   void CopyFinal(const StepOptions& step, SegmentId id, Payload payload);
   void SendSum(const StepOptions& step, SegmentId id, int hop);
   void SumReturned(SegmentId id);
-  void CompleteOwned(const StepOptions& step, SegmentId id);
+  void PassOnMean(const StepOptions& step, SegmentId id);
   void PassOnFinal(const StepOptions& step, SegmentId id);
   void FinalReturned(SegmentId id);
   void ResolveIfComplete(int bucket);

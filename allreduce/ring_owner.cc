@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
+#include "allreduce/payload_floats.h"
 #include "allreduce/ring_frames.h"
 #include "base/kernels.h"
 #include "optim/state_mapping.h"
@@ -42,11 +43,17 @@ RingOwner::RingOwner(const Plan& plan, int rank, UpdateSite update_site,
   }
 }
 
-void RingOwner::CompleteMean(SegmentId id, const StepOptions& step) {
+void RingOwner::CompleteMean(SegmentId id, const StepOptions& step, const Payload* last) {
   const ElementRange chunk = range(id);
   float* const mean = memory_[id.bucket].grad + chunk.begin;
-  ScaleTwice(mean, chunk.size(), 1.0f / static_cast<float>(plan_.world_size()),
-             static_cast<float>(step.inverse_loss_scale));
+  const float inverse_n = 1.0f / static_cast<float>(plan_.world_size());
+  const float inverse_loss_scale = static_cast<float>(step.inverse_loss_scale);
+  if (last == nullptr) {
+    ScaleTwice(mean, chunk.size(), inverse_n, inverse_loss_scale);
+  } else {
+    AddPayloadAndScale(*last, GradientForm(plan_.codec(), chunk.size()), mean, inverse_n,
+                       inverse_loss_scale);
+  }
   RoundMean(plan_.codec(), mean, chunk.size());
 }
 

@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "links/frame_stream.h"
 #include "optim/optimizer_state.h"
 #include "optim/range_optimizer.h"
 #include "plan/plan.h"
@@ -31,9 +32,10 @@ class RingOwner {
   // The owned chunks that are not empty, in order of bucket and slot.
   const std::vector<SegmentId>& chunks() const { return chunks_; }
 
-  // The chunk's gradient is the sum over all ranks: multiplies it by 1/n, then by the inverse loss
-  // scale, and rounds it as the plan's codec does (plan/codec.h).
-  void CompleteMean(SegmentId id, const StepOptions& step);
+  // The chunk's gradient plus `last` (null if there is one rank) is the sum over all ranks:
+  // multiplies it by 1/n, then by the inverse loss scale, in the pass that adds, and rounds it as
+  // the plan's codec does (plan/codec.h). `last` has the size of the chunk.
+  void CompleteMean(SegmentId id, const StepOptions& step, const Payload* last);
 
   // Notes the sum of squares of the chunk's mean.
   void MeasureSquares(SegmentId id);

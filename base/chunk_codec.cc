@@ -125,10 +125,12 @@ void RoundChunk(ChunkForm::Kind kind, float* values, size_t n) {
   }
 }
 
-ChunkDecoder::ChunkDecoder(const ChunkForm& form, Mode mode, float* out)
+ChunkDecoder::ChunkDecoder(const ChunkForm& form, Mode mode, float* out, float a, float b)
     : form_(form),
       mode_(mode),
       out_(out),
+      a_(a),
+      b_(b),
       unit_(static_cast<size_t>(form.unit_bytes())),
       size_(static_cast<size_t>(form.bytes())) {
   if (form.kind == ChunkForm::Kind::kSparse && mode == Mode::kCopy) {
@@ -158,10 +160,16 @@ absl::Status ChunkDecoder::Consume(absl::string_view bytes) {
   return absl::OkStatus();
 }
 
-absl::Status ChunkDecoder::Finish() const {
-  if (consumed_ == size_) return absl::OkStatus();
-  return absl::DataLossError(
-      absl::StrCat("payload received: expected ", size_, " bytes, found ", consumed_));
+absl::Status ChunkDecoder::Finish() {
+  if (consumed_ != size_) {
+    return absl::DataLossError(
+        absl::StrCat("payload received: expected ", size_, " bytes, found ", consumed_));
+  }
+  // Elements that did not arrive are scaled, too.
+  if (form_.kind == ChunkForm::Kind::kSparse && mode_ == Mode::kAddAndScale) {
+    ScaleTwice(out_, static_cast<size_t>(form_.elements), a_, b_);
+  }
+  return absl::OkStatus();
 }
 
 absl::Status ChunkDecoder::Take(const char* bytes, size_t units) {
@@ -171,6 +179,8 @@ absl::Status ChunkDecoder::Take(const char* bytes, size_t units) {
     TakeHalves(bytes, units);
   } else if (mode_ == Mode::kAdd) {
     AddUnaligned(out_ + consumed_ / unit_, bytes, units);
+  } else if (mode_ == Mode::kAddAndScale) {
+    AddScaleTwice(out_ + consumed_ / unit_, bytes, units, a_, b_);
   } else {
     Copy(out_ + consumed_ / unit_, bytes, units);
   }
@@ -188,7 +198,11 @@ void ChunkDecoder::TakeHalves(const char* bytes, size_t units) {
       FromHalves(form_.kind, to + at, halves, count);
     } else {
       FromHalves(form_.kind, floats, halves, count);
-      Add(to + at, floats, count);
+      if (mode_ == Mode::kAdd) {
+        Add(to + at, floats, count);
+      } else {
+        AddScaleTwice(to + at, floats, count, a_, b_);
+      }
     }
   }
 }
@@ -206,7 +220,7 @@ absl::Status ChunkDecoder::TakeEntries(const char* bytes, size_t units) {
     last_index_ = index;
     float value;
     std::memcpy(&value, entry + index_bytes, sizeof(value));
-    out_[index] = mode_ == Mode::kAdd ? out_[index] + value : value;
+    out_[index] = mode_ == Mode::kCopy ? value : out_[index] + value;
   }
   return absl::OkStatus();
 }

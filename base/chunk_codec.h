@@ -60,19 +60,21 @@ void RoundChunk(ChunkForm::Kind kind, float* values, size_t n);
 class ChunkDecoder {
  public:
   // How an arriving value meets the one in the range. With kCopy, elements that do not arrive are
-  // zero.
-  enum class Mode { kAdd, kCopy };
+  // zero. kAddAndScale is kAdd and then, for every element, (x * a) * b: for the last contribution
+  // to a mean, in the same pass over memory.
+  enum class Mode { kAdd, kCopy, kAddAndScale };
 
-  // `out` has room for form.elements and outlives this object.
-  ChunkDecoder(const ChunkForm& form, Mode mode, float* out);
+  // `out` has room for form.elements and outlives this object. `a` and `b` are kAddAndScale's.
+  ChunkDecoder(const ChunkForm& form, Mode mode, float* out, float a = 1, float b = 1);
 
   // Errors: DATA_LOSS if there are more bytes than form.bytes(), or if an index of kSparse is not
   // above the one before it and below form.elements; with what was expected and found. Then `out`
   // holds nothing of meaning.
   absl::Status Consume(absl::string_view bytes);
 
-  // Call after the last run. Errors: DATA_LOSS if bytes are missing.
-  absl::Status Finish() const;
+  // Call once, after the last run: only then the range is complete. Errors: DATA_LOSS if bytes are
+  // missing.
+  absl::Status Finish();
 
  private:
   absl::Status Take(const char* bytes, size_t units);
@@ -82,6 +84,8 @@ class ChunkDecoder {
   const ChunkForm form_;
   const Mode mode_;
   float* const out_;
+  const float a_;
+  const float b_;
   const size_t unit_;
   const size_t size_;    // bytes
   size_t consumed_ = 0;  // bytes; consumed_ % unit_ of them wait in split_

@@ -18,6 +18,8 @@ namespace {
 using Kind = ChunkForm::Kind;
 using Mode = ChunkDecoder::Mode;
 
+constexpr float kInverseN = 1.0f / 3, kInverseLossScale = 1.0f / 1000;
+
 std::vector<float> RandomFloats(size_t n, uint32_t seed) {
   std::mt19937 random(seed);
   std::normal_distribution<float> normal;
@@ -34,7 +36,7 @@ std::string Encode(const ChunkForm& form, const std::vector<float>& values) {
 
 absl::Status Decode(const ChunkForm& form, Mode mode, absl::string_view payload, size_t part,
                     std::vector<float>* out) {
-  ChunkDecoder decoder(form, mode, out->data());
+  ChunkDecoder decoder(form, mode, out->data(), kInverseN, kInverseLossScale);
   for (size_t at = 0; at < payload.size(); at += part) {
     const absl::Status status = decoder.Consume(payload.substr(at, part));
     if (!status.ok()) return status;
@@ -113,7 +115,7 @@ TEST(ChunkCodecTest, ARoundedChunkIsNotRoundedAgain) {
 TEST(ChunkCodecTest, WhereAPayloadIsCutMakesNoDifference) {
   for (const ChunkForm& form : Forms(1600)) {
     const std::string payload = Encode(form, RandomFloats(1600, 3));
-    for (Mode mode : {Mode::kAdd, Mode::kCopy}) {
+    for (Mode mode : {Mode::kAdd, Mode::kCopy, Mode::kAddAndScale}) {
       const std::vector<float> before = RandomFloats(1600, 4);
       std::vector<float> whole = before;
       ASSERT_TRUE(Decode(form, mode, payload, payload.size(), &whole).ok());
@@ -135,6 +137,18 @@ TEST(ChunkCodecTest, AddingIsDecodingAndThenAdding) {
     std::vector<float> sum = before;
     ASSERT_TRUE(Decode(form, Mode::kAdd, payload, 96, &sum).ok());
     for (size_t i = 0; i < sum.size(); ++i) EXPECT_EQ(sum[i], before[i] + decoded[i]);
+  }
+}
+
+TEST(ChunkCodecTest, AddingAndScalingIsAddingAndThenScalingAll) {
+  for (const ChunkForm& form : Forms(1600)) {
+    const std::string payload = Encode(form, RandomFloats(1600, 5));
+    const std::vector<float> before = RandomFloats(1600, 6);
+    std::vector<float> expected = before, mean = before;
+    ASSERT_TRUE(Decode(form, Mode::kAdd, payload, 96, &expected).ok());
+    ScaleTwice(expected.data(), expected.size(), kInverseN, kInverseLossScale);
+    ASSERT_TRUE(Decode(form, Mode::kAddAndScale, payload, 96, &mean).ok());
+    EXPECT_EQ(mean, expected) << Name(form);
   }
 }
 

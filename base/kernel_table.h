@@ -57,6 +57,7 @@ struct KernelTable {
   void (*bfloat16_to_float)(float* out, const uint16_t* x, size_t n);
   void (*fold_mean)(float* const* outs, int num_outs, const float* const* ins, int num_ins,
                     size_t n, float a, float b);
+  void (*add_scale_twice)(float* acc, const void* bytes, size_t n, float a, float b);
 };
 
 extern const KernelTable kBaselineKernels;  // any x86-64

@@ -80,6 +80,10 @@ void ScaleTo(float* out, const float* x, size_t n, float a) { Best().scale_to(ou
 
 void ScaleTwice(float* x, size_t n, float a, float b) { Best().scale_twice(x, n, a, b); }
 
+void AddScaleTwice(float* acc, const void* bytes, size_t n, float a, float b) {
+  Best().add_scale_twice(acc, bytes, n, a, b);
+}
+
 double SumOfSquares(const float* x, size_t n) { return Best().sum_of_squares(x, n); }
 
 SgdCoefficients MakeSgdCoefficients(double lr, double momentum, double dampening,

@@ -36,6 +36,10 @@ void ScaleTo(float* out, const float* x, size_t n, float a);
 // then the inverse loss scale.
 void ScaleTwice(float* x, size_t n, float a, float b);
 
+// acc = ((acc + x) * a) * b in one pass, where x is n floats at any address; the bits of
+// AddUnaligned() and then ScaleTwice(). For the last turn of the fold.
+void AddScaleTwice(float* acc, const void* bytes, size_t n, float a, float b);
+
 // The sum of squares in double. Element i goes to lane i mod 16; each lane adds in index order;
 // then the lanes fold as a tree (k += k+8, k+4, k+2, k+1). The order is part of the contract, since
 // all owners must agree on a norm. Infinities and NaNs show in the result.

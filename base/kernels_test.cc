@@ -84,6 +84,26 @@ TEST_P(KernelsTest, ScalingTwiceInOnePassIsScalingInTwo) {
   }
 }
 
+TEST_P(KernelsTest, AddingAndScalingInOnePassIsAddingAndThenScaling) {
+  const float inverse_n = 1.0f / 3, inverse_loss_scale = 1.0f / 1000;
+  for (size_t n : kSizes) {
+    for (size_t offset : {0, 1, 4, 13}) {
+      const std::vector<float> x = Values(n, 6);
+      std::vector<char> bytes(n * sizeof(float) + offset);
+      if (n > 0) std::memcpy(bytes.data() + offset, x.data(), n * sizeof(float));
+      std::vector<float> acc = Values(n, 5), expected = acc;
+      kernels().add_scale_twice(acc.data(), bytes.data() + offset, n, inverse_n,
+                                inverse_loss_scale);
+      for (size_t i = 0; i < n; ++i) {
+        volatile float sum = expected[i] + x[i];
+        volatile float mean = sum * inverse_n;
+        expected[i] = mean * inverse_loss_scale;
+      }
+      EXPECT_TRUE(SameBits(acc, expected)) << n << " " << offset;
+    }
+  }
+}
+
 TEST_P(KernelsTest, SumOfSquaresFoldsSixteenLanes) {
   for (size_t n : kSizes) {
     const std::vector<float> x = Values(n, 4);

@@ -34,47 +34,64 @@ absl::Status ServerConnection::Connect(StreamLink& link, std::shared_ptr<FrameSi
 }
 
 void ServerConnection::Queue(OutgoingFrame frame, size_t number) {
+  bool queued = false;
   {
     MutexLock lock(&mutex_);
     if (!cancelled_) {
       queue_.push_back({std::move(frame), static_cast<int>(number % connections_)});
-      Pump();
-      return;
+      queued = true;
     }
   }
-  Drop(frame);
+  if (!queued) return Drop(frame);
+  Pump();
 }
 
 absl::Status ServerConnection::AddCredit(int64_t count) {
-  MutexLock lock(&mutex_);
-  if (count < 1 || count > limit_ - credit_) {
-    return absl::InvalidArgumentError(absl::StrCat(Name(), ": expected credit for at most ",
-                                                   limit_ - credit_, " chunks, found credit for ",
-                                                   count));
+  {
+    MutexLock lock(&mutex_);
+    if (count < 1 || count > limit_ - credit_) {
+      return absl::InvalidArgumentError(absl::StrCat(Name(), ": expected credit for at most ",
+                                                     limit_ - credit_, " chunks, found credit for ",
+                                                     count));
+    }
+    credit_ += count;
   }
-  credit_ += count;
   Pump();
   return absl::OkStatus();
 }
 
-// Under the lock, so that chunks reach their streams in order.
+// One thread at a time, so that chunks reach their streams in order; without the lock, because
+// sending may write to the socket, and the threads that receive must not wait for that.
 void ServerConnection::Pump() {
+  mutex_.Lock();
+  if (pumping_) {
+    mutex_.Unlock();
+    return;
+  }
+  pumping_ = true;
   while (credit_ > 0 && !queue_.empty()) {
     --credit_;
     Queued next = std::move(queue_.front());
     queue_.pop_front();
+    const std::shared_ptr<FrameStream> stream = streams_[next.connection];
+    mutex_.Unlock();
     tx_bytes_ += static_cast<int64_t>(next.frame.payload.size());
     ++tx_messages_;
-    streams_[next.connection]->Send(std::move(next.frame));
+    stream->Send(std::move(next.frame));
+    mutex_.Lock();
   }
+  pumping_ = false;
+  mutex_.Unlock();
 }
 
 void ServerConnection::Send(OutgoingFrame frame, int connection) {
+  std::shared_ptr<FrameStream> stream;
   {
     MutexLock lock(&mutex_);
-    if (!cancelled_) return streams_[connection]->Send(std::move(frame));
+    if (!cancelled_) stream = streams_[connection];
   }
-  Drop(frame);
+  if (stream == nullptr) return Drop(frame);
+  stream->Send(std::move(frame));
 }
 
 void ServerConnection::Leave() {

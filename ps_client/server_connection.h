@@ -64,7 +64,7 @@ class ServerConnection {
     int connection;
   };
 
-  void Pump() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Pump();
 
   const int index_;
   const std::string address_;
@@ -77,6 +77,7 @@ class ServerConnection {
   std::deque<Queued> queue_ ABSL_GUARDED_BY(mutex_);
   int64_t credit_ ABSL_GUARDED_BY(mutex_);
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
+  bool pumping_ ABSL_GUARDED_BY(mutex_) = false;  // a thread is in Pump()
 };
 
 }  // namespace gradsync

@@ -11,7 +11,6 @@
 #include "base/kernels.h"
 #include "base/status_macros.h"
 #include "optim/range_optimizer.h"
-#include "ps_server/chunk_turns.h"
 
 namespace gradsync {
 namespace {
@@ -29,6 +28,50 @@ absl::Status Consume(const Payload& payload, Taker to) {
   return to.Finish();
 }
 
+// Bytes, a multiple of every value's size. What is read and written for it stays in the L1 cache.
+constexpr size_t kBlock = 8 << 10;
+
+// Gives a payload to a decoder in blocks.
+class BlockFeeder {
+ public:
+  BlockFeeder(const Payload& payload, ChunkDecoder to) : payload_(payload), to_(to) {}
+
+  // False when there is no more.
+  absl::StatusOr<bool> Feed(size_t bytes) {
+    while (bytes > 0 && part_ < payload_.parts.size()) {
+      const absl::Span<const char> part = payload_.parts[part_].subspan(at_, bytes);
+      GS_RETURN_IF_ERROR(to_.Consume(absl::string_view(part.data(), part.size())));
+      bytes -= part.size();
+      at_ += part.size();
+      if (at_ < payload_.parts[part_].size()) continue;
+      ++part_;
+      at_ = 0;
+    }
+    return part_ < payload_.parts.size();
+  }
+  absl::Status Finish() { return to_.Finish(); }
+
+ private:
+  const Payload& payload_;
+  ChunkDecoder to_;
+  size_t part_ = 0;
+  size_t at_ = 0;  // within the part
+};
+
+// Block by block, so that what `first_to` has written is still in the cache when `second_to` adds
+// to it.
+absl::Status ConsumeBoth(const Payload& first, ChunkDecoder first_to, const Payload& second,
+                         ChunkDecoder second_to, size_t block) {
+  BlockFeeder copy(first, first_to), add(second, second_to);
+  for (bool more = true; more;) {
+    GS_ASSIGN_OR_RETURN(const bool more_first, copy.Feed(block));
+    GS_ASSIGN_OR_RETURN(const bool more_second, add.Feed(block));
+    more = more_first || more_second;
+  }
+  GS_RETURN_IF_ERROR(copy.Finish());
+  return add.Finish();
+}
+
 }  // namespace
 
 // Everything but `turns` belongs to the thread that owns the chunk (see chunk_turns.h).
@@ -40,7 +83,8 @@ struct ParameterShard::Chunk {
   const ElementRange range;
   ChunkTurns turns;
   std::shared_ptr<LentBuffer> sums[2];
-  int current = 0;  // of sums
+  int current = 0;                         // of sums
+  absl::optional<ChunkTurns::Turn> first;  // held until the second can be added
   std::shared_ptr<LentBuffer> param;
   std::shared_ptr<LentBuffer> encoded;  // the mean, under update at the worker with compression
   absl::optional<RangeOptimizer> optimizer;  // under update at the owner
@@ -49,22 +93,21 @@ struct ParameterShard::Chunk {
   float* sum() { return sums[current]->data(); }
 };
 
-ParameterShard::ParameterShard(const Plan& plan, proto::UpdateSite site, int chunks,
-                               ShardEvents* events)
+ParameterShard::ParameterShard(const Plan& plan, proto::UpdateSite site, bool holds_first,
+                               int chunks, ShardEvents* events)
     : world_size_(plan.world_size()),
       codec_(plan.codec()),
       site_(site),
+      holds_first_(holds_first),
       slot_names_(SlotNames(plan.optimizer())),
       events_(events),
       progress_(chunks, plan.world_size()) {}
 
 ParameterShard::~ParameterShard() = default;
 
-absl::StatusOr<std::unique_ptr<ParameterShard>> ParameterShard::Create(const Plan& plan,
-                                                                       const ShardMap& shards,
-                                                                       int server,
-                                                                       proto::UpdateSite site,
-                                                                       ShardEvents* events) {
+absl::StatusOr<std::unique_ptr<ParameterShard>> ParameterShard::Create(
+    const Plan& plan, const ShardMap& shards, int server, proto::UpdateSite site, bool holds_first,
+    ShardEvents* events) {
   std::vector<SegmentId> segments;
   for (int b = 0; b < static_cast<int>(plan.buckets().size()); ++b) {
     const StripeLayout& layout = plan.buckets()[b].layout;
@@ -74,8 +117,8 @@ absl::StatusOr<std::unique_ptr<ParameterShard>> ParameterShard::Create(const Pla
       }
     }
   }
-  auto shard =
-      absl::WrapUnique(new ParameterShard(plan, site, static_cast<int>(segments.size()), events));
+  auto shard = absl::WrapUnique(
+      new ParameterShard(plan, site, holds_first, static_cast<int>(segments.size()), events));
   for (const BucketPlan& bucket : plan.buckets()) {
     shard->by_segment_.emplace_back(bucket.layout.slots(), nullptr);
   }
@@ -134,7 +177,6 @@ absl::Status ParameterShard::Push(int rank, SegmentId segment, const StepOptions
 }
 
 absl::Status ParameterShard::Fold(Chunk& chunk) {
-  const ChunkForm form = GradientForm(codec_, chunk.range.size());
   while (absl::optional<ChunkTurns::Turn> turn = chunk.turns.Next()) {
     if (turn->first) {
       if (sends_sums()) chunk.current ^= 1;
@@ -142,22 +184,48 @@ absl::Status ParameterShard::Fold(Chunk& chunk) {
         return NoMemory(4 * chunk.range.size());
       }
     }
-    const ChunkDecoder::Mode mode =
-        turn->first ? ChunkDecoder::Mode::kCopy : ChunkDecoder::Mode::kAdd;
-    GS_RETURN_IF_ERROR(Consume(turn->payload, ChunkDecoder(form, mode, chunk.sum())));
+    if (turn->first && holds_first_ && !turn->last) {
+      chunk.first = *std::move(turn);
+      continue;
+    }
+    GS_RETURN_IF_ERROR(Take(chunk, *turn));
     const int rank = turn->rank;
     const bool last = turn->last;
     turn.reset();  // before the credit, which says that the memory is free
+    if (chunk.first.has_value()) {
+      const int first = chunk.first->rank;
+      chunk.first.reset();
+      events_->OnFolded(first);
+    }
     events_->OnFolded(rank);
     if (last) return FinishFold(chunk);
   }
   return absl::OkStatus();
 }
 
+// Adds a contribution, together with the one before it if that is held; the last one is scaled in
+// the same pass.
+absl::Status ParameterShard::Take(Chunk& chunk, const ChunkTurns::Turn& turn) {
+  const ChunkForm form = GradientForm(codec_, chunk.range.size());
+  const float inverse_n = 1.0f / static_cast<float>(world_size_);
+  const float inverse_loss_scale = static_cast<float>(progress_.step().inverse_loss_scale);
+  if (turn.first) {
+    GS_RETURN_IF_ERROR(
+        Consume(turn.payload, ChunkDecoder(form, ChunkDecoder::Mode::kCopy, chunk.sum())));
+    if (turn.last) ScaleTwice(chunk.sum(), chunk.range.size(), inverse_n, inverse_loss_scale);
+    return absl::OkStatus();
+  }
+  const ChunkDecoder add(form,
+                         turn.last ? ChunkDecoder::Mode::kAddAndScale : ChunkDecoder::Mode::kAdd,
+                         chunk.sum(), inverse_n, inverse_loss_scale);
+  if (!chunk.first.has_value()) return Consume(turn.payload, add);
+  return ConsumeBoth(chunk.first->payload,
+                     ChunkDecoder(form, ChunkDecoder::Mode::kCopy, chunk.sum()), turn.payload, add,
+                     codec_.sparse() ? turn.payload.size() : kBlock);
+}
+
 absl::Status ParameterShard::FinishFold(Chunk& chunk) {
   const StepOptions step = progress_.step();
-  ScaleTwice(chunk.sum(), chunk.range.size(), 1.0f / static_cast<float>(world_size_),
-             static_cast<float>(step.inverse_loss_scale));
   RoundMean(codec_, chunk.sum(), chunk.range.size());
   if (!at_owner() || step.max_norm <= 0) return Finish(chunk, step);
   chunk.squares = SumOfSquares(chunk.sum(), chunk.range.size());

@@ -18,6 +18,7 @@
 #include "plan/shard_map.h"
 #include "plan/step_options.h"
 #include "proto/parameter_server.pb.h"
+#include "ps_server/chunk_turns.h"
 #include "ps_server/lent_buffer.h"
 #include "ps_server/shard_state.h"
 #include "ps_server/step_progress.h"
@@ -56,11 +57,14 @@ class ShardEvents {
 // by a new one, so nothing ever waits for a release.
 class ParameterShard : public ShardStateHolder {
  public:
-  // Errors: RESOURCE_EXHAUSTED when there is no memory for the shard. `events` must outlive the
-  // shard.
+  // `holds_first`: the first contribution to a chunk waits where it was received until the second
+  // can be added to it, which saves copying it. Only if each worker may have two chunks on their
+  // way: the second contribution comes after a first one of the same worker, which may be waiting.
+  // `events` must outlive the shard. Errors: RESOURCE_EXHAUSTED when there is no memory for it.
   static absl::StatusOr<std::unique_ptr<ParameterShard>> Create(const Plan& plan,
                                                                 const ShardMap& shards, int server,
                                                                 proto::UpdateSite site,
+                                                                bool holds_first,
                                                                 ShardEvents* events);
   ~ParameterShard() override;
 
@@ -91,7 +95,8 @@ class ParameterShard : public ShardStateHolder {
  private:
   struct Chunk;
 
-  ParameterShard(const Plan& plan, proto::UpdateSite site, int chunks, ShardEvents* events);
+  ParameterShard(const Plan& plan, proto::UpdateSite site, bool holds_first, int chunks,
+                 ShardEvents* events);
 
   bool at_owner() const { return site_ == proto::OWNER; }
   // Sums are sent from where they were made.
@@ -99,6 +104,7 @@ class ParameterShard : public ShardStateHolder {
   // `codec`: of the payload.
   absl::StatusOr<Chunk*> Find(SegmentId segment, size_t payload_bytes, Codec codec) const;
   absl::Status Fold(Chunk& chunk);
+  absl::Status Take(Chunk& chunk, const ChunkTurns::Turn& turn);
   absl::Status FinishFold(Chunk& chunk);
   absl::Status Finish(Chunk& chunk, const StepOptions& step);
   absl::Status CheckStateAccess() const;
@@ -107,6 +113,7 @@ class ParameterShard : public ShardStateHolder {
   const int world_size_;
   const Codec codec_;
   const proto::UpdateSite site_;
+  const bool holds_first_;
   const std::vector<std::string> slot_names_;
   ShardEvents* const events_;
   std::vector<SegmentId> segments_;

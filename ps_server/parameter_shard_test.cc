@@ -90,9 +90,10 @@ class Recorder : public ShardEvents {
 };
 
 struct Shard {
-  explicit Shard(int world_size, proto::UpdateSite site)
+  explicit Shard(int world_size, proto::UpdateSite site, bool holds_first = true)
       : plan(SmallPlan(world_size)),
-        shard(*ParameterShard::Create(plan, *ShardMap::Create(plan, {1}), 0, site, &events)) {}
+        shard(*ParameterShard::Create(plan, *ShardMap::Create(plan, {1}), 0, site, holds_first,
+                                      &events)) {}
 
   size_t Size(SegmentId segment) const {
     return plan.buckets()[segment.bucket].layout.range(segment.slot).size();
@@ -125,7 +126,7 @@ TEST(ParameterShard, FoldsInThePlansOrderWhateverTheOrderOfArrival) {
     std::vector<int> arrival(n);
     for (int i = 0; i < n; ++i) arrival[i] = i;
     do {
-      Shard shard(n, proto::WORKER);
+      Shard shard(n, proto::WORKER, /*holds_first=*/arrival[0] % 2 == 0);
       for (int64_t s = 1; s <= 3; ++s) {
         StepOptions step = Step(s);
         step.inverse_loss_scale = 0.3;
@@ -150,6 +151,33 @@ TEST(ParameterShard, CreditsAContributionOnlyWhenItIsFolded) {
   EXPECT_TRUE(shard.events.folded.empty());
   ASSERT_EQ(shard.Push(1, segment, Step(1)), absl::OkStatus());
   EXPECT_EQ(shard.events.folded, (std::map<int, int>{{0, 1}, {1, 1}, {2, 1}}));
+}
+
+TEST(ParameterShard, TheFirstContributionWaitsForTheSecondIfItMay) {
+  for (bool holds_first : {false, true}) {
+    Shard shard(3, proto::WORKER, holds_first);
+    const SegmentId segment = shard.shard->segments()[0];  // chunk 0 folds ranks 1, 2, 0
+    ASSERT_EQ(shard.Push(1, segment, Step(1)), absl::OkStatus());
+    EXPECT_EQ(shard.events.folded.size(), holds_first ? 0u : 1u);
+    ASSERT_EQ(shard.Push(2, segment, Step(1)), absl::OkStatus());
+    EXPECT_EQ(shard.events.folded, (std::map<int, int>{{1, 1}, {2, 1}}));
+  }
+}
+
+TEST(ParameterShard, ChunksOfManyBlocksGiveTheSameBits) {
+  const Plan plan = *Plan::FromBuckets({{"a", {20011}, {1}, 0}}, {{0}}, Momentum(),
+                                       /*world_size=*/3, /*chunk_bytes=*/25600);
+  Recorder events;
+  const auto shard = *ParameterShard::Create(plan, *ShardMap::Create(plan, {1}), 0, proto::WORKER,
+                                             /*holds_first=*/true, &events);
+  for (SegmentId segment : shard->segments()) {
+    const size_t size = plan.buckets()[0].layout.range(segment.slot).size();
+    for (int rank : {2, 0, 1}) {
+      ASSERT_EQ(shard->Push(rank, segment, Step(1), Split(Gradient(segment, rank, 1, size))),
+                absl::OkStatus());
+    }
+    EXPECT_EQ((events.results[{0, segment.slot}]), Mean(plan, segment, 1, 1.0f));
+  }
 }
 
 TEST(ParameterShard, ManyThreadsGiveTheSameBits) {

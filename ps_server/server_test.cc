@@ -99,14 +99,16 @@ TEST_F(ServerTest, APushWithoutCreditFailsTheRun) {
 
 TEST_F(ServerTest, CreditComesBackByHalfWindows) {
   Begin(/*credit=*/6);
+  // Two pushes of each worker make a stripe. The third, the first of its chunk, is folded with the
+  // fourth of the other worker.
+  const int ends[] = {0, 4, 6};
   for (int half = 0; half < 2; ++half) {
     for (int rank : {0, 1}) {
-      for (int i = 3 * half; i < 3 * half + 3; ++i) {
+      for (int i = ends[half]; i < ends[half + 1]; ++i) {
         const SegmentId segment = orders_[rank][i];
         workers_[rank]->Push(segment, Step(1), Bytes(segment));
       }
     }
-    // The third push of rank 0 is folded at once: it is the first of its chunk.
     const absl::optional<proto::FrameHeader> credit = workers_[0]->Await(Kind::CREDIT);
     ASSERT_TRUE(credit.has_value());
     EXPECT_EQ(credit->count(), 3u);

@@ -178,8 +178,9 @@ absl::Status Service::StartGroup() {
     group->welcome = own.SerializeAsString();
     group->state = group->windows.get();
   } else {
-    GS_ASSIGN_OR_RETURN(group->shard, ParameterShard::Create(plan, shards, server,
-                                                             group->terms.update_site(), this));
+    GS_ASSIGN_OR_RETURN(group->shard,
+                        ParameterShard::Create(plan, shards, server, group->terms.update_site(),
+                                               /*holds_first=*/group->terms.credit() > 1, this));
     group->state = group->shard.get();
   }
   group->shard_bytes = shards.bytes(server);
