@@ -1,8 +1,5 @@
 #include "benchmarks/exchange_runner.h"
 
-#include <sys/resource.h>
-#include <time.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <utility>
@@ -11,6 +8,7 @@
 #include "absl/time/clock.h"
 #include "absl/types/span.h"
 #include "base/status_macros.h"
+#include "benchmarks/clocks.h"
 #include "benchmarks/exact_input.h"
 
 namespace gradsync {
@@ -19,22 +17,6 @@ namespace {
 constexpr double kLearningRate = 1.0 / 128;
 constexpr int64_t kBlock =
     4096;  // elements that are generated at a time: they stay in the L1 cache
-
-// CLOCK_MONOTONIC is the same for all processes of a host.
-double MonotonicMicroseconds() {
-  timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return static_cast<double>(now.tv_sec) * 1e6 + static_cast<double>(now.tv_nsec) * 1e-3;
-}
-
-double CpuSeconds() {
-  rusage usage;
-  getrusage(RUSAGE_SELF, &usage);
-  const auto seconds = [](const timeval& t) {
-    return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) * 1e-6;
-  };
-  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
-}
 
 class Runner {
  public:

@@ -11,9 +11,6 @@
 // A step begins for all ranks at the start line and ends for a rank when it has received all bytes
 // that are for it and gRPC has taken all that it sends.
 
-#include <sys/resource.h>
-#include <time.h>
-
 #include <cstdint>
 #include <cstdio>
 #include <memory>
@@ -31,6 +28,7 @@
 #include "base/status_macros.h"
 #include "base/write_file.h"
 #include "benchmarks/bare_stream.h"
+#include "benchmarks/clocks.h"
 #include "benchmarks/meet_ranks.h"
 #include "benchmarks/proto_json.h"
 #include "benchmarks/start_line.h"
@@ -56,22 +54,6 @@ ABSL_FLAG(absl::Duration, timeout, absl::Seconds(60), "a peer that is silent for
 
 namespace gradsync {
 namespace {
-
-// CLOCK_MONOTONIC is the same for all processes of a host.
-double MonotonicMicroseconds() {
-  timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return static_cast<double>(now.tv_sec) * 1e6 + static_cast<double>(now.tv_nsec) * 1e-3;
-}
-
-double CpuSeconds() {
-  rusage usage;
-  getrusage(RUSAGE_SELF, &usage);
-  const auto seconds = [](const timeval& t) {
-    return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) * 1e-6;
-  };
-  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
-}
 
 // Counts to a number that only grows. Thread-safe.
 class Counter {

@@ -4,8 +4,6 @@
 // "ready ..." and from there on answers lines with a number of steps with the turn's first and last
 // microsecond on the host's monotonic clock. Ends at end of file.
 
-#include <time.h>
-
 #include <cstdio>
 #include <iostream>
 #include <memory>
@@ -20,6 +18,7 @@
 #include "base/flags.h"
 #include "base/keep_memory.h"
 #include "base/status_macros.h"
+#include "benchmarks/clocks.h"
 #include "benchmarks/meet_ranks.h"
 #include "links/grpc_store.h"
 #include "sync/side_channel.h"
@@ -43,12 +42,6 @@ namespace {
 
 constexpr absl::Duration kTimeout = absl::Seconds(120);
 constexpr int64_t kEndless = int64_t{1} << 40;  // steps
-
-double MonotonicMicroseconds() {
-  timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return static_cast<double>(now.tv_sec) * 1e6 + static_cast<double>(now.tv_nsec) * 1e-3;
-}
 
 SyncOptions SyncFromFlags() {
   SyncOptions options;

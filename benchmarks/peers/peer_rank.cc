@@ -1,8 +1,6 @@
 #include "benchmarks/peers/peer_rank.h"
 
 #include <sys/mman.h>
-#include <sys/resource.h>
-#include <time.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -18,6 +16,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "absl/types/span.h"
+#include "benchmarks/clocks.h"
 #include "benchmarks/exact_input.h"
 #include "benchmarks/start_line.h"
 
@@ -26,21 +25,6 @@ namespace {
 
 constexpr int64_t kBlock = 4096;  // floats that are generated at a time: they stay in the L1 cache
 constexpr size_t kHugePage = size_t{2} << 20;
-
-double MonotonicMicroseconds() {
-  timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return static_cast<double>(now.tv_sec) * 1e6 + static_cast<double>(now.tv_nsec) * 1e-3;
-}
-
-double CpuSeconds() {
-  rusage usage;
-  getrusage(RUSAGE_SELF, &usage);
-  const auto seconds = [](const timeval& t) {
-    return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) * 1e-6;
-  };
-  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
-}
 
 std::string JsonList(const std::vector<double>& values) {
   return absl::StrCat("[",
