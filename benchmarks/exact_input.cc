@@ -2,8 +2,6 @@
 
 #include <cstddef>
 
-#include "plan/stripes.h"
-
 namespace gradsync {
 namespace {
 
@@ -40,22 +38,6 @@ void FillMean(int world_size, int64_t step, int64_t first, absl::Span<float> out
   }
   const float scale = 1.0f / static_cast<float>(world_size);
   for (float& x : out) x *= scale;
-}
-
-void FillRoundedMean(int world_size, int chunk, int64_t step, int64_t first, Codec codec,
-                     bool at_each_hop, absl::Span<float> out) {
-  const int64_t n = static_cast<int64_t>(out.size());
-  for (float& x : out) x = 0;
-  for (int position = 0; position < world_size; ++position) {
-    if (at_each_hop && position > 0) RoundMean(codec, out.data(), n);
-    const uint32_t begin = Begin(FoldRank(chunk, position, world_size), step);
-    for (size_t i = 0; i < out.size(); ++i) {
-      out[i] += static_cast<float>(Value(begin, static_cast<uint32_t>(first + i)));
-    }
-  }
-  const float scale = 1.0f / static_cast<float>(world_size);
-  for (float& x : out) x *= scale;
-  RoundMean(codec, out.data(), n);
 }
 
 int64_t CountWrong(absl::Span<const float> found, absl::Span<const float> expected) {

@@ -12,7 +12,6 @@
 #include <cstdint>
 
 #include "absl/types/span.h"
-#include "plan/codec.h"
 
 namespace gradsync {
 
@@ -21,12 +20,6 @@ void FillContribution(int rank, int64_t step, int64_t first, absl::Span<float> o
 
 // The mean of all ranks' contributions: their sum times 1.0f / world_size.
 void FillMean(int world_size, int64_t step, int64_t first, absl::Span<float> out);
-
-// The same, of elements of one chunk of a stripe (plan/stripes.h), as compression to 16 bits leaves
-// it (plan/codec.h): the mean is rounded, and in a ring, `at_each_hop`, so is each sum on the way,
-// in the order of the fold. Contributions need no rounding: they are exact in either format.
-void FillRoundedMean(int world_size, int chunk, int64_t step, int64_t first, Codec codec,
-                     bool at_each_hop, absl::Span<float> out);
 
 // Elements that differ; equal means the same value (0 and -0 are equal, a NaN equals nothing). The
 // spans have the same size.

@@ -10,6 +10,7 @@
 #include "base/status_macros.h"
 #include "benchmarks/clocks.h"
 #include "benchmarks/exact_input.h"
+#include "benchmarks/rounded_input.h"
 
 namespace gradsync {
 namespace {
