@@ -136,6 +136,21 @@ TEST_F(ShmEngineTest, TheLastRankToLaunchASmallBucketDoesItAtOnce) {
   EXPECT_EQ(Grad(1, 0)[16], 1.5f);
 }
 
+TEST_F(ShmEngineTest, ASmallBucketDoneAtOnceLeavesEarlierOnesToTheirOwners) {
+  const SyncHandle first = Start().Launch(Step(1), 0);
+  OtherLaunches(Step(1), 1);
+  while (Grad(1, 0)[0] != 1.5f) std::this_thread::yield();  // this rank's part is done
+  EXPECT_TRUE(IsOpen(first));
+  OtherLaunches(Step(1), 2);
+  // Rank 1 is still to do its part of bucket 0, and finds bucket 1 done.
+  EXPECT_EQ(engine_->Launch(Step(1), 1).Wait(absl::Now()).code(),
+            absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(Grad(1, 1)[16], 1.5f);
+  OtherReduces(2);
+  EXPECT_EQ(first.Wait(Soon()), absl::OkStatus());
+  EXPECT_EQ(Grad(1, 0)[16], 1.5f);
+}
+
 TEST_F(ShmEngineTest, BucketsResolveOneByOne) {
   const SyncHandle first = Start().Launch(Step(1), 0);
   const SyncHandle second = engine_->Launch(Step(1), 1);

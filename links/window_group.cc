@@ -42,7 +42,7 @@ std::vector<SegmentId> WindowGroup::OwnedChunks(int member) const {
 
 WindowLayout WindowGroup::Layout(int member) const {
   if (member < workers()) return WindowLayout(plan_, sizeof(WindowControl));
-  return WindowLayout::OfServer(static_cast<int64_t>(OwnedChunks(member).size()),
+  return WindowLayout::OfServer(plan_, static_cast<int64_t>(OwnedChunks(member).size()),
                                 sizeof(WindowControl));
 }
 
@@ -74,19 +74,21 @@ GroupWindows::GroupWindows(std::shared_ptr<const WindowGroup> group, int self,
     char* const data = windows_[member]->data();
     squares_.push_back(absl::MakeSpan(reinterpret_cast<double*>(data + layout.squares_offset()),
                                       static_cast<size_t>(layout.squares())));
+    std::vector<BucketProgress*>& progress = progress_.emplace_back();
+    for (int bucket = 0; bucket < static_cast<int>(plan().buckets().size()); ++bucket) {
+      progress.push_back(reinterpret_cast<BucketProgress*>(data + layout.progress_offset(bucket)));
+    }
     if (member >= group_->workers()) continue;
     std::vector<Bucket>& buckets = buckets_.emplace_back();
     for (int bucket = 0; bucket < static_cast<int>(plan().buckets().size()); ++bucket) {
       buckets.push_back({reinterpret_cast<float*>(data + layout.grad_offset(bucket)),
                          reinterpret_cast<float*>(data + layout.param_offset(bucket))});
-      if (member != 0) continue;
-      progress_.push_back(reinterpret_cast<BucketProgress*>(data + layout.progress_offset(bucket)));
     }
   }
 }
 
 bool GroupWindows::Done(int bucket, int64_t launch) const {
-  const uint32_t done = progress(bucket).done.load(std::memory_order_seq_cst);
+  const uint32_t done = progress(0, bucket).done.load(std::memory_order_seq_cst);
   return static_cast<int32_t>(done - static_cast<uint32_t>(launch)) >= 0;
 }
 

@@ -58,9 +58,12 @@ class WindowGroup {
   const absl::optional<ShardMap> shards_;
 };
 
-// How far the group is with the current launch of a bucket. In rank 0's window.
+// How far a member, and the group, are with the current launch of a bucket. In every window.
 struct alignas(64) BucketProgress {
-  std::atomic<uint32_t> finished;  // parts of it (links/window_owner.h)
+  // Of the member's chunks: launch number and how many somebody has taken (links/window_owner.h).
+  std::atomic<uint64_t> taken;
+  // Of the group; in rank 0's window.
+  std::atomic<uint32_t> finished;  // parts of the launch
   std::atomic<uint32_t> done;      // number of the last launch that is complete
 };
 
@@ -78,7 +81,7 @@ class GroupWindows {
   const Window& window(int member) const { return *windows_[member]; }
   WindowSignals& signals() { return signals_; }
 
-  BucketProgress& progress(int bucket) const { return *progress_[bucket]; }
+  BucketProgress& progress(int member, int bucket) const { return *progress_[member][bucket]; }
 
   // Whether launch number `launch`, one of this bucket's, is complete: nobody reads any worker's
   // gradient any more, and all results are there.
@@ -100,9 +103,9 @@ class GroupWindows {
   const std::shared_ptr<const WindowGroup> group_;
   const int self_;
   const std::vector<std::shared_ptr<Window>> windows_;
-  std::vector<BucketProgress*> progress_;     // by bucket
-  std::vector<std::vector<Bucket>> buckets_;  // by rank, by bucket
-  std::vector<absl::Span<double>> squares_;   // by member
+  std::vector<std::vector<BucketProgress*>> progress_;  // by member, by bucket
+  std::vector<std::vector<Bucket>> buckets_;            // by rank, by bucket
+  std::vector<absl::Span<double>> squares_;             // by member
   WindowSignals signals_;
 };
 

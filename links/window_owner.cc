@@ -84,13 +84,13 @@ absl::Status WindowOwner::Reduce(bool help) {
   return Pass(launch);
 }
 
-// Whoever takes a chunk of a launch marks it in the owner's `taken`: launch number and how many are
-// taken. There it grows only, since all of a launch are taken before anybody comes to the next one.
+// Whoever takes a chunk of a launch marks it in the owner's window. There are marks for each
+// bucket, because who helps may be at a later launch than the owner.
 absl::optional<size_t> WindowOwner::Take(const List& list, int64_t launch) {
   const int bucket = BucketOf(launch);
   const uint32_t size = static_cast<uint32_t>(list.first[bucket + 1] - list.first[bucket]);
   const uint32_t number = static_cast<uint32_t>(launch);
-  std::atomic<uint64_t>& taken = windows_.signals().taken(list.member);
+  std::atomic<uint64_t>& taken = windows_.progress(list.member, bucket).taken;
   uint64_t seen = taken.load(std::memory_order_relaxed);
   while (true) {
     const int32_t ahead = static_cast<int32_t>(static_cast<uint32_t>(seen >> 32) - number);
@@ -125,7 +125,7 @@ absl::Status WindowOwner::AgreeOnStep(int64_t launch) {
 void WindowOwner::Finish(int64_t launch, uint32_t parts) {
   if (halted()) return;
   const int bucket = BucketOf(launch);
-  BucketProgress& progress = windows_.progress(bucket);
+  BucketProgress& progress = windows_.progress(0, bucket);
   const uint32_t finished = progress.finished.fetch_add(parts, std::memory_order_acq_rel) + parts;
   if (finished != parts_[bucket]) return;
   progress.finished.store(0, std::memory_order_relaxed);

@@ -35,8 +35,6 @@ struct WindowControl {
   Line heartbeat;                          // grows while the process runs
   alignas(64) std::atomic<uint32_t> bell;  // rung by everybody: the member's futex
   std::atomic<uint32_t> here;              // Presence
-  // Chunks that somebody has taken from the member's list (links/window_owner.h).
-  alignas(64) std::atomic<uint64_t> taken;
   // What the launches of one step have in common (step number and options), as bits; written before
   // kReady grows, read after.
   alignas(64) std::array<std::atomic<uint64_t>, 4> note;
@@ -73,8 +71,6 @@ class WindowSignals {
   // The own note; the note of another.
   void SetNote(const std::array<uint64_t, 4>& note);
   std::array<uint64_t, 4> note(int member) const;
-
-  std::atomic<uint64_t>& taken(int member) const { return controls_[member]->taken; }
 
   // Sets the own counter. What this thread wrote before is visible to whoever sees it. Returns
   // whether all keepers have reached `value` with it; then somebody must RingOwners().

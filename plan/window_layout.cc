@@ -16,8 +16,8 @@ WindowLayout::WindowLayout(int64_t buckets, int64_t chunks, int64_t control_byte
       squares_offset_(progress_offset_ + buckets * kLine),
       bytes_(RoundUp(squares_offset_ + chunks * static_cast<int64_t>(sizeof(double)), kPage)) {}
 
-WindowLayout WindowLayout::OfServer(int64_t chunks, int64_t control_bytes) {
-  return WindowLayout(0, chunks, control_bytes);
+WindowLayout WindowLayout::OfServer(const Plan& plan, int64_t chunks, int64_t control_bytes) {
+  return WindowLayout(static_cast<int64_t>(plan.buckets().size()), chunks, control_bytes);
 }
 
 WindowLayout::WindowLayout(const Plan& plan, int64_t control_bytes) {

@@ -26,11 +26,10 @@ class WindowLayout {
   // For a window whose control words take `control_bytes`.
   WindowLayout(const Plan& plan, int64_t control_bytes);
 
-  // The window of a parameter server that owns `chunks`: it has control words and sums of squares
-  // only.
-  static WindowLayout OfServer(int64_t chunks, int64_t control_bytes);
+  // The window of a parameter server that owns `chunks`: it has no flat buffers.
+  static WindowLayout OfServer(const Plan& plan, int64_t chunks, int64_t control_bytes);
 
-  // A cache line per bucket: how far the group is with it. That of rank 0's window counts.
+  // A cache line per bucket: how far it is.
   int64_t progress_offset(int bucket) const;
 
   // One double per chunk that the window's member owns: at most this many.
