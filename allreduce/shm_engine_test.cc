@@ -1,7 +1,6 @@
 // One rank's engine, with the other rank played by hand, one thing after the other.
 #include "allreduce/shm_engine.h"
 
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -139,8 +138,7 @@ TEST_F(ShmEngineTest, TheLastRankToLaunchASmallBucketDoesItAtOnce) {
 TEST_F(ShmEngineTest, ASmallBucketDoneAtOnceLeavesEarlierOnesToTheirOwners) {
   const SyncHandle first = Start().Launch(Step(1), 0);
   OtherLaunches(Step(1), 1);
-  while (Grad(1, 0)[0] != 1.5f) std::this_thread::yield();  // this rank's part is done
-  EXPECT_TRUE(IsOpen(first));
+  EXPECT_TRUE(IsOpen(first));  // this rank has done its part while it waited
   OtherLaunches(Step(1), 2);
   // Rank 1 is still to do its part of bucket 0, and finds bucket 1 done.
   EXPECT_EQ(engine_->Launch(Step(1), 1).Wait(absl::Now()).code(),
