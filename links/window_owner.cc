@@ -23,10 +23,10 @@ WindowOwner::WindowOwner(GroupWindows* windows, ChunkUpdater update)
       ins_(workers_),
       outs_(workers_) {
   const int self = windows_.self();
-  chunks_.push_back(ListOf(self));
+  lists_.push_back(ListOf(self));
   const bool ring = self < workers_;
   for (int other = 1; ring && update_ == nullptr && other < workers_; ++other) {
-    chunks_.push_back(ListOf((self + other) % workers_));
+    lists_.push_back(ListOf((self + other) % workers_));
   }
   for (int bucket = 0; bucket < buckets_; ++bucket) parts_.push_back(Parts(bucket));
 }
@@ -72,12 +72,12 @@ absl::Status WindowOwner::Reduce(bool help) {
     return absl::OkStatus();
   }
   const int64_t launch = reduced() + 1;
-  const size_t lists = help ? chunks_.size() : 1;
+  const size_t lists = help ? lists_.size() : 1;
   for (size_t i = 0; i < lists; ++i) {
-    const absl::optional<size_t> chunk = Take(chunks_[i], launch);
+    const absl::optional<size_t> chunk = Take(lists_[i], launch);
     if (!chunk.has_value()) continue;
     GS_RETURN_IF_ERROR(AgreeOnStep(launch));
-    ReduceChunk(chunks_[i].chunks[*chunk], *chunk);
+    ReduceChunk(lists_[i].chunks[*chunk], *chunk);
     if (!clips()) Finish(launch, 1);
     return absl::OkStatus();
   }

@@ -44,7 +44,7 @@ class WindowOwner {
   // `windows` must outlive this object.
   WindowOwner(GroupWindows* windows, ChunkUpdater update);
 
-  // Whether there is something to do. With `update` and another thread in Reduce(), maybe not.
+  // Whether there is something to do. Out of date at once while another thread is in Reduce().
   bool CanReduce() const;
 
   // Does a part of it: a chunk, or what follows the last one. CanReduce() holds. With `help`, also
@@ -53,7 +53,7 @@ class WindowOwner {
   absl::Status Reduce(bool help);
 
   // Whether `help` can be had.
-  bool can_help() const { return chunks_.size() > 1; }
+  bool can_help() const { return lists_.size() > 1; }
 
   // Nothing that Reduce() does is seen as done by anybody from here on.
   void Halt();
@@ -91,14 +91,14 @@ class WindowOwner {
   void UpdateAndStore(size_t chunk);
   void CountStored(int64_t bytes);
   int BucketOf(int64_t launch) const { return static_cast<int>((launch - 1) % buckets_); }
-  const List& own() const { return chunks_[0]; }
+  const List& own() const { return lists_[0]; }
 
   GroupWindows& windows_;
   const ChunkUpdater update_;
   const int workers_;
   const int buckets_;
   const int others_;             // workers but for this member
-  std::vector<List> chunks_;     // of this member, then of those that it can help
+  std::vector<List> lists_;      // of this member, then of those that it can help
   std::vector<uint32_t> parts_;  // by bucket: chunks of all owners, and what they finish besides
   std::atomic<bool> halted_{false};
   std::atomic<int64_t> reduced_{0};
