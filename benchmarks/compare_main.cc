@@ -35,6 +35,7 @@
 #include "benchmarks/aggregate.h"
 #include "benchmarks/compare_options.h"
 #include "benchmarks/compare_report.h"
+#include "benchmarks/html_report.h"
 #include "benchmarks/machine_info.h"
 #include "benchmarks/progress.h"
 #include "benchmarks/proto_json.h"
@@ -74,7 +75,8 @@ ABSL_FLAG(uint64_t, seed, gradsync::CompareOptions().seed,
           "of initial weights, order of samples and augmentation");
 ABSL_FLAG(absl::Duration, timeout, gradsync::CompareOptions().timeout,
           "a process that is silent for longer is lost");
-ABSL_FLAG(std::string, out, "gradsync-report", "folder for compare.json; made if missing");
+ABSL_FLAG(std::string, out, "gradsync-report",
+          "folder for compare.json and report.html; made if missing");
 ABSL_FLAG(std::string, worker_binary, "", "default: the //worker of this build");
 ABSL_FLAG(std::string, server_binary, "", "default: the //ps_server of this build");
 
@@ -146,6 +148,7 @@ struct Sweep {
   std::vector<Configuration> configurations;
   std::string worker_binary;
   std::string server_binary;
+  std::string report_tool;
   std::string out;
 };
 
@@ -166,6 +169,7 @@ absl::StatusOr<Sweep> PrepareSweep(const char* argv0, std::vector<std::string> w
       return absl::NotFoundError(absl::StrCat("expected a program, found none at ", binary));
     }
   }
+  GS_ASSIGN_OR_RETURN(sweep.report_tool, FindRunfile(argv0, "tools/report/report"));
   GS_ASSIGN_OR_RETURN(sweep.out, OpenOutFolder());
   return sweep;
 }
@@ -235,7 +239,9 @@ absl::StatusOr<proto::Run> RunOne(const Sweep& sweep, const Configuration& confi
   if (interrupt_signal != 0) return absl::CancelledError(result.failure);
   if (result.exit_code == kBadInput) return absl::InvalidArgumentError(Failure(result));
   if (result.exit_code != 0) return absl::AbortedError(Failure(result));
-  return ReadRun(result);
+  GS_ASSIGN_OR_RETURN(proto::Run run, ReadRun(result));
+  run.set_global_batch_size(static_cast<double>(sweep.options.global_batch_size));
+  return run;
 }
 
 void PrintError(absl::string_view message) {
@@ -288,6 +294,17 @@ std::string CommandLine(int argc, char** argv) {
   return command;
 }
 
+// A comparison succeeds without its page, which can be made at any time.
+void PrintReport(const absl::Status& written) {
+  const std::string folder = absl::GetFlag(FLAGS_out);
+  if (written.ok()) {
+    std::printf("wrote %s/report.html\n", folder.c_str());
+    return;
+  }
+  std::printf("no report.html: %s; then bazel run //tools:report -- %s/compare.json\n",
+              std::string(written.message()).c_str(), folder.c_str());
+}
+
 int Finish(const Sweep& sweep, proto::RunRecords* records, int exit_code) {
   if (records->runs().empty()) return exit_code;
   SetScalingEfficiency(records);
@@ -306,6 +323,7 @@ int Finish(const Sweep& sweep, proto::RunRecords* records, int exit_code) {
     return exit_code == 0 ? 1 : exit_code;
   }
   std::printf("wrote %s/compare.json\n", absl::GetFlag(FLAGS_out).c_str());
+  PrintReport(WriteHtmlReport(sweep.report_tool, path, sweep.out + "/report.html"));
   return exit_code == 0 && !verdict.bits_agree ? 1 : exit_code;
 }
 

@@ -1,0 +1,284 @@
+"""What each plot of a section shows: its numbers, its words and the table that says the same."""
+import dataclasses
+
+import names
+import plots
+import series
+from records import BadInput, usable
+
+
+@dataclasses.dataclass
+class Figure:
+    svg: str
+    columns: list
+    rows: list
+
+
+@dataclasses.dataclass
+class Group:
+    """Plots of one quantity, side by side."""
+    title: str
+    caption: str
+    figures: list
+
+
+def _scaled(run, value):
+    """`value`, proportional to steps per second, with those of slow and fast steps."""
+    low = value * run.step_ms_p50 / run.step_ms_p90 if run.step_ms_p90 > 0 else value
+    high = value * run.step_ms_p50 / run.step_ms_p10 if run.step_ms_p10 > 0 else value
+    return value, min(low, value), max(high, value)
+
+
+def _range(low, high):
+    return f"{names.number(low)}–{names.number(high)}"
+
+
+class Page:
+    """Makes the figures of one page: knows the lines' styles and hands out identifiers."""
+
+    def __init__(self, sections):
+        self.sections = sections
+        lines = {line.label: line.order for section in sections for panel in series.panels(section)
+                 for line in panel.lines}
+        curves = [names.short(run) for section in sections for run in section.runs]
+        ordered = sorted(lines, key=lambda label: (lines[label], label))
+        self.style = plots.styles(ordered)
+        self.curve_style = plots.styles(sorted(set(curves), key=curves.index))
+        self._made = 0
+
+    def _figure(self, height, draw, description, columns, rows, title):
+        self._made += 1
+        with plots.Canvas(f"p{self._made}", height) as canvas:
+            draw(canvas)
+            svg = plots.text_of(canvas.svg(), title, description)
+        return Figure(svg, columns, rows)
+
+    def _lines_figure(self, where, panel, quantity, unit, value_of, **options):
+        """One panel; value_of(run, is_measured) gives y, low and high, or None."""
+        lines, rows = [], []
+        for line in panel.lines:
+            measured = [(run, value_of(run)) for run in line.measured]
+            predicted = [(p, value_of(p)) for p in line.predicted]
+            measured = [(run, v) for run, v in measured if v]
+            predicted = [(p, v) for p, v in predicted if v]
+            if not measured and not predicted:
+                continue
+            lines.append((line.label, [(run.workers, *v) for run, v in measured],
+                          [(p.workers, v[0]) for p, v in predicted]))
+            of_workers = {p.workers: v[0] for p, v in predicted}
+            seen = {run.workers for run, _ in measured}
+            for run, v in measured:
+                rows.append([line.label, run.workers, names.number(v[0]), _range(v[1], v[2]),
+                             names.number(of_workers[run.workers]) if run.workers in of_workers else "–"])
+            rows.extend([line.label, p.workers, "–", "–", names.number(v[0])] for p, v in predicted
+                        if p.workers not in seen)
+        if not lines:
+            return None
+        columns = ["line", "workers", unit, "p10–p90", "predicted"]
+        if all(row[4] == "–" for row in rows):
+            columns, rows = columns[:4], [row[:4] for row in rows]
+        title = panel.title or quantity
+        description = (f"{quantity} against the number of workers{where}, {title}: "
+                       + "; ".join(_line_words(*line) for line in lines) + ".")
+        return self._figure(plots.lines_height([line[0] for line in lines]),
+                            lambda canvas: plots.draw_lines(canvas, lines, self.style, title, unit, **options),
+                            description, columns, rows, f"{quantity}, {title}")
+
+    def groups(self, section):
+        where = f" {names.bandwidth_phrase(section.job.bandwidth)}"
+        if not any(usable(run) for run in section.runs):
+            return []
+        found = [*self._throughput(section, where), self._breakdown(section, where), self._bytes(section, where),
+                 *self._learning(section, where)]
+        return [group for group in found if group.figures]
+
+    def _throughput(self, section, where):
+        panels = series.panels(section)
+        total = series.samples(section)
+        predicted = any(line.predicted for panel in panels for line in panel.lines)
+        legend = ("Points are measured, with the p10–p90 of steps; dashed lines are predictions."
+                  if predicted else "Points are measured, with the p10–p90 of steps.")
+        several = len({run.workers for run in section.runs if usable(run)}) > 1 or predicted
+
+        def group(title, caption, quantity, unit, value_of, **options):
+            made = [self._lines_figure(where, panel, quantity, unit, value_of, **options) for panel in panels]
+            return Group(title, caption, [figure for figure in made if figure])
+
+        yield group("Throughput", f"Samples of all workers per second; more is better. {legend}", "Samples per second",
+                    "samples/s", lambda run: _scaled(run, run.samples_per_s) if run.samples_per_s > 0 else None)
+        if not several:
+            return
+        yield group("Scaling efficiency", "Samples/s over n times the samples/s of one worker in the same set-up; 1 is "
+                    "ideal. Lines start at the smallest number of workers for which one worker was measured too.",
+                    "Scaling efficiency", "efficiency",
+                    lambda run: _scaled(run, run.scaling_efficiency) if run.scaling_efficiency > 0 else None, ideal=1.0)
+        yield group("Time to finish", f"Seconds for {total:,} samples, as many as the shortest of these jobs measured; "
+                    "less is better.", f"Time for {total:,} samples", "seconds", lambda run: (
+                        total / run.samples_per_s, *sorted(total / v for v in _scaled(run, run.samples_per_s)[1:]))
+                    if run.samples_per_s > 0 else None)
+
+    def _by_workers(self, section):
+        by_workers = {}
+        for run in sorted(filter(usable, section.runs), key=lambda run: (run.workers, names.order(run))):
+            by_workers.setdefault(run.workers, []).append(run)
+        return by_workers
+
+    def _breakdown(self, section, where):
+        figures = []
+        by_workers = self._by_workers(section)
+        parts = [part for part, _, _ in plots.PARTS]
+        longest = max(sum(getattr(run.breakdown_ms, part) for part in parts)
+                      for runs in by_workers.values() for run in runs)
+        for workers, runs in by_workers.items():
+            bars = [(names.short(run), {part: getattr(run.breakdown_ms, part) for part in parts}) for run in runs]
+            bars = [bar for bar in bars if sum(bar[1].values()) > 0]
+            if not bars:
+                continue
+            title = names.count(workers, "worker")
+            rows = [[label, *(names.number(values[part]) for part in parts)] for label, values in bars]
+            words = "; ".join(f"{label} {names.number(sum(values.values()))} ms, of which "
+                              f"{names.number(values['exposed'])} exposed" for label, values in bars)
+            figures.append(self._figure(
+                plots.bars_height(len(bars), len(parts)),
+                lambda canvas, bars=bars, title=title: plots.draw_breakdown(canvas, bars, title, longest),
+                f"Where a step's time goes{where} with {title}: {words}.",
+                ["run", *(f"{label}, ms" for _, label, _ in plots.PARTS)], rows, f"Parts of a step, {title}"))
+        return Group("Where a step's time goes", "Medians of the parts on the slowest worker. Exposed communication is "
+                     "what nothing hides; bars of one section share their scale.", figures)
+
+    def _bytes(self, section, where):
+        figures = []
+        by_workers = {workers: [run for run in runs if run.link != "gloo" and run.wire_tx_bytes_max_node > 0]
+                      for workers, runs in self._by_workers(section).items()}
+        longest = max((max(run.wire_tx_bytes_max_node, series.capacity(run)) / 1e6
+                       for runs in by_workers.values() for run in runs), default=0)
+        with_capacity = False
+        for workers, runs in by_workers.items():
+            if not runs:
+                continue
+            bars = [(names.short(run), run.wire_tx_bytes_max_node / 1e6, series.capacity(run) / 1e6) for run in runs]
+            with_capacity = with_capacity or any(bar[2] for bar in bars)
+            title = names.count(workers, "worker")
+            rows = [[label, names.number(sent), names.number(capacity) if capacity else "–",
+                     names.percent(sent / capacity) if capacity else "–"] for label, sent, capacity in bars]
+            words = "; ".join(f"{label} {names.number(sent)} MB" + (
+                f" of {names.number(capacity)} MB" if capacity else "") for label, sent, capacity in bars)
+            figures.append(self._figure(
+                plots.bars_height(len(bars), 2),
+                lambda canvas, bars=bars, title=title: plots.draw_bytes(canvas, bars, title, longest),
+                f"Payload that the busiest node sends per step{where} with {title}: {words}.",
+                ["run", "sent, MB", "capacity, MB", "share"], rows, f"Bytes at the busiest node, {title}"))
+        caption = "Payload that the worker or server that sends most sends in a step."
+        if with_capacity:
+            caption += (" The outer bar is what its interface could send in the time of a step: where the inner one "
+                        "nearly fills it, the network decides; where it does not, computation or waiting does.")
+        return Group("Bytes at the busiest node", caption, figures)
+
+    def _learning(self, section, where):
+        curves, histograms = {}, {}
+        for run in sorted(filter(usable, section.runs), key=names.order):
+            if len(run.curve) > 1:
+                curves.setdefault(run.workers, []).append(run)
+            if sum(run.staleness_histogram) > 0:
+                histograms.setdefault(run.workers, []).append(run)
+        loss, accuracy = [], []
+        for workers, runs in curves.items():
+            loss.append(self._curve(where, workers, runs, "loss", "Training loss"))
+            accuracy.append(self._curve(where, workers, runs, "accuracy", "Accuracy on the test split"))
+        yield Group("Loss against time", "Mean over workers. Each consistency on the clock of its own run.",
+                    list(filter(None, loss)))
+        yield Group("Accuracy against time", "On the test split.", list(filter(None, accuracy)))
+        yield Group("Staleness", "Of the pulls of parameters, how many missed so many steps of the slowest worker.",
+                    [self._histogram(where, workers, runs) for workers, runs in histograms.items()])
+
+    def _curve(self, where, workers, runs, field, quantity):
+        lines = []
+        for run in runs:
+            points = [(point.seconds, getattr(point, field)) for point in run.curve
+                      if field == "loss" or point.accuracy > 0]
+            if points:
+                lines.append((names.short(run), points))
+        if not lines:
+            return None
+        title = names.count(workers, "worker")
+        words = "; ".join(f"{label} from {names.number(points[0][1])} to {names.number(points[-1][1])} in "
+                          f"{names.number(points[-1][0])} s" for label, points in lines)
+        rows = [[label, names.number(x), names.number(y)] for label, points in lines for x, y in points]
+        return self._figure(
+            plots.lines_height([line[0] for line in lines]),
+            lambda canvas: plots.draw_curves(canvas, lines, self.curve_style, title, quantity.split()[-1] if
+                                             field == "loss" else "accuracy"),
+            f"{quantity} against time{where} with {title}: {words}.", ["run", "seconds", field], rows,
+            f"{quantity}, {title}")
+
+    def _histogram(self, where, workers, runs):
+        lines = [(names.short(run), [count / sum(run.staleness_histogram) for count in run.staleness_histogram])
+                 for run in runs]
+        title = names.count(workers, "worker")
+        words = "; ".join(f"{label} at most {len(shares) - 1}, {names.percent(shares[0])} none"
+                          for label, shares in lines)
+        rows = [[label, steps, names.percent(share)] for label, shares in lines for steps, share in enumerate(shares)]
+        return self._figure(
+            plots.lines_height([line[0] for line in lines]),
+            lambda canvas: plots.draw_histogram(canvas, lines, self.curve_style, title),
+            f"Staleness of pulls{where} with {title}: {words}.", ["run", "steps missed", "pulls"], rows,
+            f"Staleness, {title}")
+
+
+def _line_words(label, measured, predicted):
+    points = [(workers, y) for workers, y, _, _ in measured] or predicted
+    values = ", ".join(f"{names.number(y)} at {workers}" for workers, y in points[:8])
+    return f"{label}{'' if measured else ' (predicted)'} {values}"
+
+
+MAX_PANELS = 4
+
+
+def _picture_panels(sections):
+    """(title, lines) of the job with most runs, a panel for each network and link, without codecs and owners' updates."""
+    def apart_from_network(section):
+        return [value for name, value in sorted(vars(section.job).items()) if name != "bandwidth"]
+
+    def runs_of(section):
+        return sum(len(s.runs) for s in sections if apart_from_network(s) == apart_from_network(section))
+    most = max(sections, key=runs_of)
+    chosen = []
+    for section in sections:
+        if apart_from_network(section) != apart_from_network(most):
+            continue
+        for panel in series.panels(section):
+            lines = []
+            for line in panel.lines:
+                measured = [(run.workers, *_scaled(run, run.samples_per_s)) for run in line.measured
+                            if run.update != "owner" and not names.codec(run)]
+                if measured:
+                    of_line = {run.workers for run in line.measured}
+                    lines.append((line.label, measured, [(p.workers, p.samples_per_s) for p in line.predicted
+                                                         if p.workers <= max(of_line)]))
+            network = names.bandwidth(section.job.bandwidth)
+            title = ", ".join(filter(None, [network, panel.title if len(series.panels(section)) > 1 or not network
+                                            else ""]))
+            if lines:
+                chosen.append((title, lines))
+    return chosen[:MAX_PANELS]
+
+
+def picture(records, path):
+    """One picture for a document, as the bytes of an SVG or PNG file, as `path` ends: samples/s against workers, ring
+    and parameter servers, a panel for each network. Raises BadInput."""
+    kind = path.rsplit(".", 1)[-1].lower()
+    if kind not in ("svg", "png"):
+        raise BadInput(f"--figure: expected a name that ends in .svg or .png, found {path}")
+    sections = [section for section in series.sections(records) if any(map(usable, section.runs))]
+    panels = _picture_panels(sections)
+    if not panels:
+        raise BadInput("--figure: expected runs with the update at the workers and without a codec, found none")
+    order = {line.label: line.order for section in sections for panel in series.panels(section) for line in panel.lines}
+    labels = sorted({line[0] for _, lines in panels for line in lines}, key=lambda label: (order[label], label))
+    width, height = plots.strip_size(len(panels), len(labels))
+    words = ". ".join(f"{title}: " + "; ".join(_line_words(*line) for line in lines) for title, lines in panels)
+    with plots.Canvas("figure", height, width, light=kind == "png") as canvas:
+        plots.draw_strip(canvas, panels, plots.styles(labels), labels, "samples/s")
+        if kind == "png":
+            return canvas.png()
+        return plots.text_of(canvas.svg(), "Samples per second against workers", words + ".", standalone=True).encode()

@@ -1,0 +1,181 @@
+"""Fills the template: the verdict, the plots, the table of all runs, and where the numbers come from."""
+import os
+
+import jinja2
+
+import figures
+import names
+import plots
+import series
+import verdict
+from records import bytes_per_s, usable
+
+FOLDER = os.path.dirname(os.path.abspath(__file__))
+HASH = 12
+
+
+def _section_title(section, sections):
+    """What tells this section from the others, the network first."""
+    job = section.job
+    parts = [names.bandwidth(job.bandwidth) if job.bandwidth else "No emulated network"]
+    for name in ("model", "data", "profile", "straggler", "strong", "batch", "threads"):
+        if len({getattr(other.job, name) for other in sections}) > 1 and name not in ("strong", "batch"):
+            text = getattr(job, name)
+            parts.append({"threads": f"{text} threads", "straggler": f"straggler {text or 'none'}",
+                          "profile": f"replay of {text}" if text else "real training"}.get(name, str(text)))
+    parts.append("strong scaling" if job.strong else "weak scaling")
+    return ", ".join(parts)
+
+
+def _section_intro(job):
+    batch = (f"{job.batch:,} samples per step over all workers, so each worker's part shrinks as workers are added"
+             if job.strong else f"{job.batch:,} samples per worker and step, so the batch grows with the workers")
+    what = f"{job.model} on {job.data}" if job.data else job.model
+    extra = f"; computation replayed from {job.profile}" if job.profile else ""
+    extra += f"; straggler {job.straggler}" if job.straggler else ""
+    return f"{what}: {batch}{extra}."
+
+
+def _contest_rows(runs):
+    rows = []
+    for contest in verdict.contests(runs, by_link=True):
+        job = verdict.job(contest.winner)
+        low, high = contest.spread
+        rows.append({
+            "network": names.bandwidth(job.bandwidth) or "none emulated", "workers": contest.workers,
+            "scaling": "strong" if job.strong else "weak", "link": names.link(contest.winner),
+            "codec": names.codec(contest.winner) or "none", "straggler": job.straggler or "none",
+            "winner": "neither: within noise" if contest.noise else names.topology(contest.winner),
+            "noise": contest.noise,
+            "lead": f"{names.percent(contest.lead)} ({names.percent(low)} to {names.percent(high)})",
+            "best": f"{names.number(contest.winner.samples_per_s)} {names.sentence(contest.winner, False)}",
+            "other": f"{names.number(contest.loser.samples_per_s)} {names.sentence(contest.loser, False)}"})
+    return rows
+
+
+def _varies(rows, name):
+    return len({row[name] for row in rows}) > 1
+
+
+def _contest_table(runs):
+    rows = _contest_rows(runs)
+    columns = [("network", "network"), ("scaling", "scaling"), ("straggler", "straggler"), ("link", "link"),
+               ("codec", "codec"), ("workers", "workers"), ("winner", "winner"), ("lead", "lead (p10–p90)"),
+               ("best", "faster, samples/s"), ("other", "slower, samples/s")]
+    always = {"network", "workers", "winner", "lead", "best", "other"}
+    columns = [(key, title) for key, title in columns if key in always or _varies(rows, key)]
+    return {"columns": [title for _, title in columns],
+            "rows": [{"cells": [row[key] for key, _ in columns], "noise": row["noise"]} for row in rows]}
+
+
+def _milliseconds(run):
+    if run.step_ms_p10 > 0 and run.step_ms_p90 > 0:
+        return f"{names.number(run.step_ms_p50)} ({names.number(run.step_ms_p10)}–{names.number(run.step_ms_p90)})"
+    return names.number(run.step_ms_p50)
+
+
+def _positive(value, text=names.number):
+    return text(value) if value == value and value > 0 else "–"
+
+
+def _predicted(run, prediction):
+    if prediction is None:
+        return "–"
+    return f"{names.number(prediction.step_ms_p50)} ({names.percent(prediction.step_ms_p50 / run.step_ms_p50 - 1)})"
+
+
+def _sent(run):
+    # Gloo does not tell what it sends.
+    return _positive(run.wire_tx_bytes_max_node / 1e6) if run.link != "gloo" else "–"
+
+
+def _share(run):
+    room = series.capacity(run)
+    return names.percent(run.wire_tx_bytes_max_node / room) if room > 0 and run.link != "gloo" else "–"
+
+
+# (title, text of a run, whether it is a number). A column in which all runs say "–" is left out.
+COLUMNS = [
+    ("network", lambda run, _: names.bandwidth(run.bandwidth) or "–", False),
+    ("library", lambda run, _: run.library if run.library not in ("", "gradsync") else "–", False),
+    ("topology", lambda run, _: run.topology or "–", False),
+    ("placement", lambda run, _: run.placement or "–", False),
+    ("link", lambda run, _: names.link(run) or "–", False),
+    ("update at", lambda run, _: run.update or "–", False),
+    ("codec", lambda run, _: names.codec(run) or "–", False),
+    ("consistency", lambda run, _: names.consistency(run) or "–", False),
+    ("straggler", lambda run, _: run.straggler or "–", False),
+    ("servers", lambda run, _: _positive(run.servers, str), True),
+    ("workers", lambda run, _: str(run.workers), True),
+    ("batch per worker", lambda run, _: _positive(run.batch_size, str), True),
+    ("samples/s", lambda run, _: _positive(run.samples_per_s), True),
+    ("step, ms (p10–p90)", lambda run, _: _milliseconds(run) if run.step_ms_p50 > 0 else "–", True),
+    ("predicted step, ms", lambda run, p: _predicted(run, p), True),
+    ("exposed, ms", lambda run, _: names.number(run.exposed_ms_p50), True),
+    ("efficiency", lambda run, _: _positive(run.scaling_efficiency), True),
+    ("busiest node sends, MB", lambda run, _: _sent(run), True),
+    ("of its capacity", lambda run, _: _share(run), True),
+    ("CPU, ms per step", lambda run, _: _positive(run.cpu_ms_per_step), True),
+    ("CPU share", lambda run, _: _positive(run.cpu_share, names.percent), True),
+    ("final loss", lambda run, _: f"{run.final_loss:.4f}" if run.final_loss else "–", True),
+    ("accuracy", lambda run, _: _positive(run.accuracy, names.percent), True),
+    ("max staleness", lambda run, _: _positive(run.max_staleness, str), True),
+    ("parameters", lambda run, _: run.params_sha256[:HASH] or "–", False),
+    ("not used because", lambda run, _: run.invalid or run.failure or "–", False),
+]
+
+
+def _table(records):
+    predicted = {id(run): prediction for run, prediction in series.pairs(records)}
+    runs = sorted(records.runs, key=lambda run: (
+        verdict.job(run).strong, bytes_per_s(run.bandwidth) or float("inf"), run.workers, names.order(run)))
+    cells = [[text(run, predicted.get(id(run))) for _, text, _ in COLUMNS] for run in runs]
+    shown = [i for i in range(len(COLUMNS)) if any(row[i] != "–" for row in cells)]
+    return {"columns": [{"title": COLUMNS[i][0], "number": COLUMNS[i][2]} for i in shown],
+            "rows": [{"cells": [{"text": row[i], "number": COLUMNS[i][2]} for i in shown], "bad": not usable(run)}
+                     for run, row in zip(runs, cells)]}
+
+
+def _networks(records):
+    columns = ["bandwidth", "hosts", "burst, kB", "congestion control", "tcp_rmem", "tcp_wmem", "bare TCP / bandwidth"]
+    return {"columns": columns, "rows": [
+        [names.bandwidth(n.bandwidth), n.hosts, names.number(n.burst_bytes / 1e3), n.congestion_control, n.tcp_rmem,
+         n.tcp_wmem, f"{n.tcp_factor:.3f}" if n.tcp_factor else "–"] for n in records.networks]}
+
+
+def _machine(machine):
+    rows = [("CPU", f"{machine.cpu}, {names.count(machine.cores, 'core')}" if machine.cpu else ""),
+            ("memory", f"{machine.memory_bytes / 1e9:.1f} GB" if machine.memory_bytes else ""),
+            ("system", ", ".join(filter(None, [machine.os, machine.kernel]))),
+            ("compiler", ", ".join(filter(None, [machine.compiler, machine.build_mode]))),
+            ("libraries", ", ".join(f"{name} {version}" for name, version in sorted(machine.versions.items()))),
+            ("measured", machine.date.replace("T", " ").replace("Z", " UTC"))]
+    return [row for row in rows if row[1]]
+
+
+def _prediction_text(records):
+    errors = verdict.prediction_errors(series.pairs(records))
+    if not errors:
+        return ""
+    number, median, worst = errors
+    return (f"Predicted step times were within {names.percent(median)} (median) and {names.percent(worst)} (worst) of "
+            f"the measured ones in {names.count(number, 'configuration')}.")
+
+
+def render(records):
+    """The page as text; the same records give the same text."""
+    sections = series.sections(records)
+    page = figures.Page(sections)
+    environment = jinja2.Environment(loader=jinja2.FileSystemLoader(FOLDER), autoescape=True, trim_blocks=True,
+                                     lstrip_blocks=True, undefined=jinja2.StrictUndefined)
+    with open(os.path.join(FOLDER, "style.css"), encoding="utf-8") as file:
+        style = plots.style_sheet() + file.read()
+    made = []
+    for i, section in enumerate(sections, start=1):
+        made.append({"id": f"section-{i}", "title": _section_title(section, sections),
+                     "intro": _section_intro(section.job), "groups": page.groups(section)})
+    differ = not verdict.bits(records.runs).agree
+    return environment.get_template("report.html").render(
+        style=style, verdict=verdict.sentence(records.runs), notes=verdict.notes(records.runs, records.machine),
+        bits_differ=differ, prediction=_prediction_text(records), contests=_contest_table(records.runs), sections=made,
+        table=_table(records), machine=_machine(records.machine), networks=_networks(records), command=records.command)

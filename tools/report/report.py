@@ -1,0 +1,94 @@
+#!/usr/bin/python3
+"""Makes report.html from what //benchmarks:compare measured.
+
+Usage: report COMPARE.JSON [--out=REPORT.HTML] [--figure=PICTURE.SVG|PNG]
+
+Reads compare.json and writes one page that needs no network: who won and by how much, plots of what was measured and
+predicted, all runs, and where they come from. Needs Debian's python3-matplotlib and python3-jinja2, which tools/setup
+installs.
+
+Exit codes: 0 written; 1 the output cannot be written; 2 wrong command line or input, or a module is missing.
+"""
+import argparse
+import os
+import sys
+import tempfile
+
+sys.dont_write_bytecode = True  # Not into the checkout.
+FOLDER = os.path.dirname(os.path.abspath(__file__))
+if FOLDER not in sys.path:
+    sys.path.insert(0, FOLDER)
+
+import records  # noqa: E402
+
+
+class Parser(argparse.ArgumentParser):
+    def error(self, message):
+        raise records.BadInput(f"{message}; see --help")
+
+
+def user_path(path):
+    """`bazel run` starts programs elsewhere, but paths are relative to where the user was."""
+    return os.path.join(os.environ.get("BUILD_WORKING_DIRECTORY", ""), path)
+
+
+def check_modules():
+    missing = []
+    for module, package in (("matplotlib", "python3-matplotlib"), ("jinja2", "python3-jinja2")):
+        try:
+            __import__(module)
+        except ImportError:
+            missing.append(package)
+    if missing:
+        raise records.BadInput(f"needs {' and '.join(missing)}, which {sys.executable} does not find; run tools/setup")
+
+
+def write(path, text):
+    """All or nothing."""
+    folder = os.path.dirname(os.path.abspath(path))
+    descriptor, temporary = tempfile.mkstemp(dir=folder, prefix=".report-")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(text)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except OSError:
+        os.unlink(temporary)
+        raise
+
+
+def make(argv):
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+    parser.add_argument("json", metavar="COMPARE.JSON")
+    parser.add_argument("--out", metavar="FILE", help="default: report.html beside COMPARE.JSON")
+    parser.add_argument("--figure", metavar="FILE", help="instead, one picture of throughput against workers")
+    args = parser.parse_args(argv)
+    found = records.load(user_path(args.json))
+    check_modules()
+    if args.figure:
+        import figures
+        outputs = [(args.figure, figures.picture(found, args.figure))]
+    else:
+        import page
+        out = args.out or os.path.join(os.path.dirname(args.json), "report.html")
+        outputs = [(out, page.render(found).encode())]
+    for path, data in outputs:
+        try:
+            write(user_path(path), data)
+        except OSError as error:
+            print(f"report: {path}: cannot be written: {error.strerror}", file=sys.stderr)
+            return 1
+        print(f"wrote {path}")
+    return 0
+
+
+def main(argv):
+    try:
+        return make(argv)
+    except records.BadInput as error:
+        print(f"report: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

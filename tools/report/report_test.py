@@ -1,0 +1,257 @@
+#!/usr/bin/python3
+"""Makes pages and looks at them as a browser would; and calls the tool as a user would."""
+import html.parser
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+import xml.etree.ElementTree as ElementTree
+
+from test_runs import FOLDER, parse, run, sweep
+
+try:
+    import jinja2  # noqa: F401
+    import matplotlib  # noqa: F401
+    MISSING = ""
+except ImportError as error:
+    MISSING = f"{error.name} is not installed for {sys.executable}; tools/setup installs it"
+
+TOOL = pathlib.Path(__file__).absolute().parent / "report.py"
+OLD_FILE = FOLDER.parents[1] / "benchmarks" / "results" / "compare_default_2core_epyc.json"
+VOID = {"meta", "br", "hr", "img", "link", "input"}
+
+
+class Checker(html.parser.HTMLParser):
+    """Every element is closed in order; collects attributes by element."""
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.attributes, self.errors = [], [], []
+
+    def handle_starttag(self, tag, attrs):
+        self.attributes.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.attributes.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        if not self.open or self.open.pop() != tag:
+            self.errors.append(f"{tag} closes nothing at {self.getpos()}")
+
+
+@unittest.skipIf(MISSING, MISSING)
+class PageTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        import page
+        cls.render = staticmethod(page.render)
+        cls.sweep_text = page.render(parse_value(sweep()))
+        cls.old_text = page.render(parse_value(json.loads(OLD_FILE.read_text())))
+
+    def texts(self):
+        return {"sweep": self.sweep_text, "old file": self.old_text}.items()
+
+    def test_it_is_well_formed(self):
+        for name, text in self.texts():
+            with self.subTest(name):
+                checker = Checker()
+                checker.feed(text)
+                checker.close()
+                self.assertEqual(checker.errors, [])
+                self.assertEqual(checker.open, [])
+                ElementTree.fromstring(text)
+                ids = [attributes["id"] for _, attributes in checker.attributes if "id" in attributes]
+                self.assertEqual(len(ids), len(set(ids)))
+                links = [value[1:] for _, attributes in checker.attributes for key, value in attributes.items()
+                         if key in ("href", "xlink:href")]
+                labels = [i for _, a in checker.attributes for i in a.get("aria-labelledby", "").split()]
+                used = re.findall(r"url\(#([^)]*)\)", text)
+                self.assertEqual(set(links + labels + used) - set(ids), set())
+
+    def test_nothing_is_fetched_or_run(self):
+        for name, text in self.texts():
+            with self.subTest(name):
+                checker = Checker()
+                checker.feed(text)
+                for tag, attributes in checker.attributes:
+                    self.assertNotIn(tag, ("script", "link", "iframe", "img", "image", "object", "embed", "base"))
+                    for key, value in attributes.items():
+                        self.assertFalse(key.startswith("on") or key in ("src", "srcset", "data", "action"), (tag, key))
+                        if key.endswith("href"):
+                            self.assertTrue(value.startswith("#"), value)
+                self.assertNotIn("@import", text)
+                self.assertEqual(set(re.findall(r"url\((.)", text)), {"#"})
+                self.assertNotRegex(text, r"https?://")
+
+    def test_each_plot_has_words_and_a_table(self):
+        for name, text in self.texts():
+            root = ElementTree.fromstring(text)
+            figures = list(root.iter("figure"))
+            self.assertEqual(len(figures), len(list(root.iter("svg"))))
+            self.assertGreaterEqual(len(figures), 10)
+            for figure in figures:
+                svg = figure.find("svg")
+                with self.subTest(name, title=svg.find("title").text):
+                    self.assertEqual(svg.get("role"), "img")
+                    title, description = svg.get("aria-labelledby").split()
+                    self.assertEqual((svg.find("title").get("id"), svg.find("desc").get("id")), (title, description))
+                    self.assertGreater(len(svg.find("desc").text), 30)
+                    self.assertGreater(len(figure.findall(".//details//tbody/tr")), 0)
+
+    def test_all_quantities_are_plotted_where_there_is_data_for_them(self):
+        for title in ("Throughput", "Scaling efficiency", "Time to finish", "Where a step's time goes",
+                      "Bytes at the busiest node", "Loss against time", "Accuracy against time", "Staleness"):
+            self.assertIn(f"<h3>{title.replace(chr(39), '&#39;')}</h3>", self.sweep_text)
+        self.assertNotIn("<h3>Staleness", self.old_text)
+        for bandwidth in ("200 Mbit/s", "400 Mbit/s", "1,000 Mbit/s"):
+            for kind in ("weak", "strong"):
+                self.assertRegex(self.sweep_text, f"<h2>{bandwidth}[^<]*{kind} scaling</h2>")
+        self.assertIn("capacity in a step", self.sweep_text)
+        self.assertNotIn("capacity in a step", self.old_text)
+        self.assertIn("predicted", self.sweep_text)
+        self.assertNotIn("predict", self.old_text)
+
+    def test_light_and_dark_are_one_page_and_contrast_is_enough(self):
+        import plots
+        self.assertIn("@media screen and (prefers-color-scheme:dark)", self.old_text)
+        root = ElementTree.fromstring(self.old_text)
+        for svg in root.iter("svg"):
+            drawn = ElementTree.tostring(svg, encoding="unicode")
+            self.assertIn("var(--ink)", drawn)
+            self.assertNotRegex(drawn, r"#[0-9a-fA-F]{6}\b")
+        for scheme in (0, 1):
+            background = plots.COLOURS["bg"][scheme]
+            for name, colours in plots.COLOURS.items():
+                needed = {"bg": 1, "grid": 1, "box": 1, "ink": 7, "muted": 4.5}.get(name, 3)
+                with self.subTest(name, scheme=scheme):
+                    self.assertGreaterEqual(contrast(colours[scheme], background), needed)
+
+    def test_the_same_input_gives_the_same_bytes(self):
+        self.assertEqual(self.render(parse_value(sweep())), self.sweep_text)
+
+    def test_invalid_runs_are_struck_and_say_why(self):
+        rows = [row for row in ElementTree.fromstring(self.sweep_text).iter("tr") if row.get("class") == "bad"]
+        self.assertEqual(len(rows), 6)
+        for row in rows:
+            self.assertIn("CPU share of 0.93 is above 0.70", "".join(row.itertext()))
+            self.assertIsNotNone(row.find(".//s"))
+        figures = "".join("".join(f.itertext()) for f in ElementTree.fromstring(self.sweep_text).iter("figure"))
+        self.assertNotIn("0.93", figures)
+
+    def test_text_of_the_input_is_text_of_the_page(self):
+        evil = '<script src="http://example.invalid/">$x_1$ & "quotes"'
+        text = self.render(parse(run("ring", 2, 100, model=evil, straggler=evil, link=evil, consistency=evil),
+                                 run("ps", 2, 120, model=evil, invalid=evil), command=evil,
+                                 machine={"cpu": evil, "versions": {evil: evil}}))
+        ElementTree.fromstring(text)
+        self.assertNotIn("<script", text)
+
+    def test_odd_runs_have_a_page(self):
+        for name, runs in {
+                "one": [run("ring", 1, 100)], "invalid": [run("ring", 2, 100, invalid="x")],
+                "bare": [{"workers": 2, "samples_per_s": 5, "step_ms_p50": 3}],
+                "nan": [run("ps", 2, 100, final_loss="NaN", curve=[{"seconds": 1, "loss": "NaN"}] * 2)],
+                "peer": [run("ring", 2, 100, library="pytorch_ddp", link="gloo"), run("ps", 2, 100)],
+                "many": [run("ps", n, 100 + n, k) for n in (2, 3, 4, 9) for k in range(1, 10)],
+                "failed": [run("ring", 2, 100), {"workers": 2, "failure": "exit code 1"}]}.items():
+            with self.subTest(name):
+                ElementTree.fromstring(self.render(parse(*runs)))
+
+
+def parse_value(value):
+    return parse(*value["runs"], **{key: value[key] for key in value if key != "runs"})
+
+
+def contrast(one, other):
+    """As WCAG 2 defines it."""
+    def luminance(colour):
+        channels = [int(colour[i:i + 2], 16) / 255 for i in (1, 3, 5)]
+        linear = [c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    high, low = sorted((luminance(one), luminance(other)), reverse=True)
+    return (high + 0.05) / (low + 0.05)
+
+
+class ToolTest(unittest.TestCase):
+    def setUp(self):
+        temporary = tempfile.TemporaryDirectory(dir=os.environ.get("TEST_TMPDIR"))
+        self.addCleanup(temporary.cleanup)
+        self.folder = pathlib.Path(temporary.name)
+
+    def call(self, *arguments, **environment):
+        return subprocess.run(["/usr/bin/python3", str(TOOL), *map(str, arguments)], cwd="/",
+                              env={**os.environ, **environment}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                              universal_newlines=True)
+
+    def assert_refused(self, result, *words):
+        self.assertEqual(result.returncode, 2, result.stderr)
+        self.assertEqual(result.stderr.count("\n"), 1, result.stderr)
+        self.assertTrue(result.stderr.startswith("report: "))
+        for word in words:
+            self.assertIn(word, result.stderr)
+        self.assertEqual([p.name for p in self.folder.iterdir() if p.suffix == ".html"], [])
+
+    @unittest.skipIf(MISSING, MISSING)
+    def test_the_page_comes_beside_the_file_or_where_out_says(self):
+        (self.folder / "compare.json").write_text(json.dumps({"runs": [run("ring", 2, 100), run("ps", 2, 150)]}))
+        result = self.call("compare.json", BUILD_WORKING_DIRECTORY=str(self.folder))
+        self.assertEqual((result.returncode, result.stdout, result.stderr), (0, "wrote report.html\n", ""))
+        result = self.call(self.folder / "compare.json", f"--out={self.folder}/other.html")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        pages = [(self.folder / name).read_text() for name in ("report.html", "other.html")]
+        self.assertEqual(pages[0], pages[1])
+        self.assertIn("the ring was 50 % faster", pages[0])
+
+    @unittest.skipIf(MISSING, MISSING)
+    def test_a_folder_that_is_not_there_is_an_error_of_output(self):
+        (self.folder / "compare.json").write_text(json.dumps({"runs": [run("ring", 2, 100)]}))
+        result = self.call(self.folder / "compare.json", "--out=/nonexistent/report.html")
+        self.assertEqual(result.returncode, 1)
+        self.assertEqual(result.stderr, "report: /nonexistent/report.html: cannot be written: No such file or directory\n")
+
+    @unittest.skipIf(MISSING, MISSING)
+    def test_a_figure_is_one_picture_with_words(self):
+        (self.folder / "compare.json").write_text(json.dumps(sweep()))
+        pictures = []
+        for name in ("one.svg", "two.svg", "three.png"):
+            result = self.call(self.folder / "compare.json", f"--figure={self.folder / name}")
+            self.assertEqual(result.returncode, 0, result.stderr)
+            pictures.append((self.folder / name).read_bytes())
+        self.assertEqual(pictures[0], pictures[1])
+        self.assertTrue(pictures[2].startswith(b"\x89PNG"))
+        svg = ElementTree.fromstring(pictures[0])
+        text = "".join(svg.itertext())
+        self.assertTrue(svg.tag.endswith("}svg"), svg.tag)
+        for word in ("400 Mbit/s: ring ", "prefers-color-scheme:dark", "ps, 2 dedicated", "samples/s"):
+            self.assertIn(word, text)
+        self.assert_refused(self.call(self.folder / "compare.json", "--figure=x.jpg"), ".svg or .png", "x.jpg")
+
+    def test_bad_input_is_one_line_and_exit_code_2(self):
+        bad = self.folder / "bad.json"
+        self.assert_refused(self.call(bad), "bad.json: cannot be read: No such file")
+        bad.write_text("no json")
+        self.assert_refused(self.call(bad), "expected JSON")
+        bad.write_bytes(b"\xff\xfe")
+        self.assert_refused(self.call(bad), "UTF-8")
+        bad.write_text('{"runs": []}')
+        self.assert_refused(self.call(bad), "found none")
+        self.assert_refused(self.call(), "COMPARE.JSON")
+        self.assert_refused(self.call(bad, "--colour"), "--colour")
+        self.assert_refused(self.call(self.folder), "cannot be read")
+
+    def test_missing_modules_are_named_with_what_installs_them(self):
+        (self.folder / "compare.json").write_text(json.dumps({"runs": [run("ring", 2, 100)]}))
+        for module in ("matplotlib", "jinja2"):
+            (self.folder / f"{module}.py").write_text("raise ImportError")
+        self.assert_refused(self.call(self.folder / "compare.json", PYTHONPATH=str(self.folder)),
+                            "needs python3-matplotlib and python3-jinja2", "tools/setup")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,200 @@
+"""Sorts runs and predictions into jobs, panels and lines."""
+import collections
+import dataclasses
+
+import names
+import verdict
+from records import bytes_per_s, usable
+
+EQUAL_SERVERS = "n"  # as many servers as workers
+
+
+def _family(run):
+    """Runs that may be points of one line, but for their servers."""
+    return (run.topology, run.placement, run.link, run.update == "owner", names.codec(run), names.consistency(run))
+
+
+def _line_label(run, servers):
+    if run.topology != "ps":
+        text = {"local": "no exchange"}.get(run.topology, run.topology)
+    else:
+        count = "n" if servers == EQUAL_SERVERS else f"{servers}"
+        text = f"ps, {count} {run.placement}".strip()
+    extra = [names.consistency(run)] if names.consistency(run) else []
+    return ", ".join([text] + extra)
+
+
+@dataclasses.dataclass
+class Line:
+    """One topology with its servers, over numbers of workers."""
+    label: str
+    order: tuple
+    measured: list
+    predicted: list
+
+
+@dataclasses.dataclass
+class Panel:
+    """The lines with one link, update site and codec."""
+    title: str
+    lines: list
+
+
+@dataclasses.dataclass
+class Section:
+    """The runs of one job (see verdict.job)."""
+    job: object
+    runs: list
+    predictions: list
+
+
+def matches(prediction, run):
+    """Whether `prediction` is of `run`'s configuration. What a prediction leaves open fits everything."""
+    def fits(name, default):
+        return (getattr(prediction, name) or default(run)) == (getattr(run, name) or default(run))
+    return (prediction.topology == run.topology and prediction.workers == run.workers
+            and prediction.servers == run.servers and prediction.placement == run.placement
+            and bytes_per_s(prediction.bandwidth) == bytes_per_s(run.bandwidth)
+            and (prediction.update == "owner") == (run.update == "owner")
+            and names.codec(prediction) == names.codec(run) and names.consistency(prediction) == names.consistency(run)
+            and fits("link", lambda r: r.link) and fits("model", lambda r: r.model)
+            and fits("straggler", lambda r: r.straggler)
+            and (not prediction.batch_size or prediction.batch_size == run.batch_size)
+            and (not prediction.global_batch_size or prediction.global_batch_size == run.global_batch_size))
+
+
+def pairs(records):
+    """Of each usable run that has a prediction, (run, prediction)."""
+    found = []
+    for run in records.runs:
+        if usable(run):
+            of_run = [p for p in records.predictions if p.step_ms_p50 > 0 and matches(p, run)]
+            found.extend((run, p) for p in of_run[:1])
+    return found
+
+
+def _belongs(prediction, section_job):
+    batch = prediction.global_batch_size if section_job.strong else prediction.batch_size
+    strong = prediction.global_batch_size > 0
+    return (bytes_per_s(prediction.bandwidth) == bytes_per_s(section_job.bandwidth)
+            and (not prediction.model or prediction.model == section_job.model)
+            and (not prediction.straggler or prediction.straggler == section_job.straggler)
+            and (strong == section_job.strong or not batch) and (not batch or batch == section_job.batch))
+
+
+def sections(records):
+    """In the order of the page: by model, kind of scaling, batch, then from narrow to wide networks."""
+    found = {}
+    for run in records.runs:
+        key = verdict.job_key(run)
+        found.setdefault(key, Section(verdict.job(run), [], [])).runs.append(run)
+    for section in found.values():
+        section.predictions = [p for p in records.predictions if _belongs(p, section.job) and p.samples_per_s > 0]
+    return sorted(found.values(), key=lambda s: (
+        s.job.model, s.job.data, s.job.profile, s.job.straggler, s.job.strong, s.job.batch,
+        bytes_per_s(s.job.bandwidth) or float("inf"), s.job.bandwidth, s.job.threads))
+
+
+def _servers_keys(runs):
+    """Maps each number of servers of a family to what its line is called after: the number, or EQUAL_SERVERS."""
+    workers_of = collections.defaultdict(set)
+    for run in runs:
+        workers_of[run.servers].add(run.workers)
+    diagonal = [k for k, workers in workers_of.items() if k > 0 and workers == {k}]
+    all_equal = all(run.servers == run.workers for run in runs)
+    if len(diagonal) < 2 and not (all_equal and len(runs) > 1):
+        diagonal = []
+    return {k: EQUAL_SERVERS if k in diagonal else k for k in workers_of}
+
+
+def _lines(measured, predicted):
+    families = collections.defaultdict(lambda: ([], []))
+    for run in measured:
+        families[_family(run)][0].append(run)
+    for prediction in predicted:
+        families[_family(prediction)][1].append(prediction)
+    lines = []
+    for runs, predictions in families.values():
+        keys = _servers_keys(runs + predictions)
+        has_diagonal = EQUAL_SERVERS in keys.values()
+        found = {}
+        for side, items in ((0, runs), (1, predictions)):
+            for item in items:
+                of_item = {keys[item.servers]}
+                if has_diagonal and item.servers == item.workers:
+                    of_item.add(EQUAL_SERVERS)
+                for key in of_item:
+                    rank = float("inf") if key == EQUAL_SERVERS else key
+                    order = names.order(item)[:4] + (rank,) + names.order(item)[5:]
+                    line = found.setdefault(key, Line(_line_label(item, key), order, [], []))
+                    (line.measured, line.predicted)[side].append(item)
+        lines.extend(found.values())
+    for line in lines:
+        line.measured.sort(key=lambda run: run.workers)
+        line.predicted.sort(key=lambda run: run.workers)
+    return sorted(lines, key=lambda line: line.order)
+
+
+def _variant(run):
+    return (run.update == "owner", names.codec(run))
+
+
+def _variant_title(variant, variants):
+    parts = []
+    if len({v[0] for v in variants}) > 1 or variant[0]:
+        parts.append("update at owner" if variant[0] else "update at worker")
+    if variant[1]:
+        parts.append(variant[1])
+    return parts
+
+
+MAX_LINES = 7
+
+
+def _split(title, lines):
+    """Too many lines for one panel become one panel for each placement, each with what is no parameter server."""
+    if len(lines) <= MAX_LINES:
+        return [Panel(title, lines)]
+    others = [line for line in lines if line.order[0] != 1]
+    panels = []
+    for placement in sorted({line.order[2] for line in lines if line.order[0] == 1}):
+        chosen = others + [line for line in lines if line.order[0] == 1 and line.order[2] == placement]
+        name = names.PLACEMENT_ORDER[placement] if placement < len(names.PLACEMENT_ORDER) else ""
+        panels.append(Panel(", ".join(filter(None, [title, f"{name} servers".strip()])), chosen))
+    return panels
+
+
+def panels(section):
+    """The panels of a section, each with all its lines. Only links that were measured get one."""
+    runs = [run for run in section.runs if usable(run)]
+    links = sorted({run.link for run in runs if run.topology != "local"}, key=lambda l: (
+        list(names.LINKS).index(l) if l in names.LINKS else len(names.LINKS), l)) or [""]
+    variants = sorted({_variant(run) for run in runs})
+    found = []
+    for link in links:
+        for variant in variants:
+            def here(run):
+                local = run.topology == "local"
+                return local or run.link == link and _variant(run) == variant
+            measured = [run for run in runs if here(run)]
+            if not any(run.topology != "local" for run in measured) and len(links) + len(variants) > 2:
+                continue
+            predicted = []
+            for p in section.predictions:
+                if p.link in ("", link) and _variant(p) == variant:
+                    copy = type(p)(**vars(p))
+                    copy.link = link
+                    predicted.append(copy)
+            title = ", ".join(filter(None, [names.LINKS.get(link, link)] + _variant_title(variant, variants)))
+            found.extend(_split(title, _lines(measured, predicted)))
+    return found
+
+
+def capacity(run):
+    """Bytes that a node's interface can send in one step; 0 where no bandwidth is emulated."""
+    return bytes_per_s(run.bandwidth) * run.step_ms_p50 / 1e3
+
+
+def samples(section):
+    """How many samples the shortest of the section's jobs trained on: what times to finish are for."""
+    return min((run.steps or 1) * run.workers * run.batch_size for run in section.runs if usable(run))

@@ -1,0 +1,147 @@
+#!/usr/bin/python3
+"""What the report says of constructed runs. Needs only Python's standard library."""
+import unittest
+
+from test_runs import HASH, OTHER_HASH, parse, run
+
+import records
+import verdict
+
+
+class SentenceTest(unittest.TestCase):
+    def sentence(self, *runs):
+        return verdict.sentence(parse(*runs).runs)
+
+    def test_the_faster_one_wins_with_the_lead_and_its_spread(self):
+        text = self.sentence(run("ring", 4, 100, bandwidth="400mbit"), run("ps", 4, 150, 2, bandwidth="400mbit"))
+        self.assertIn("With 4 workers at 400 Mbit/s the ring was 50 % faster (44 % to 56 % over the steps' p10–p90) "
+                      "than 2 dedicated parameter servers, 1,280 against 853 samples/s", text)
+        self.assertTrue(text.endswith("; both runs that must end with the same parameters did, bit for bit."), text)
+
+    def test_parameter_servers_can_win_and_the_best_of_them_is_named(self):
+        text = self.sentence(run("ring", 4, 150), run("ps", 4, 180, 1), run("ps", 4, 100, 4))
+        self.assertIn("4 dedicated parameter servers were 50 % faster", text)
+        self.assertIn(" than the ring, 1,280 against 853 samples/s", text)
+
+    def test_a_lead_of_a_factor_is_a_factor(self):
+        self.assertIn("the ring was 3.0 times as fast (2.9 to 3.1 over the steps' p10–p90) as 1 dedicated", self.sentence(run("ring", 4, 100), run("ps", 4, 300)))
+
+    def test_a_median_within_the_others_spread_is_noise(self):
+        wide = run("ring", 2, 100, step_ms_p10=95, step_ms_p90=110)
+        text = self.sentence(wide, run("ps", 2, 106, step_ms_p10=104, step_ms_p90=109))
+        self.assertIn("equally fast within noise", text)
+        self.assertIn("a difference of 6 %, −5 % to 15 %", text)
+
+    def test_medians_that_are_as_good_as_equal_are_noise_however_narrow_the_spread(self):
+        text = self.sentence(run("ring", 2, 100, step_ms_p10=100, step_ms_p90=100),
+                             run("ps", 2, 100.5, step_ms_p10=100.5, step_ms_p90=100.5))
+        self.assertIn("equally fast within noise", text)
+
+    def test_spreads_that_only_overlap_are_a_win_and_the_notes_say_so(self):
+        runs = parse(run("ring", 2, 100, step_ms_p10=98, step_ms_p90=113),
+                     run("ps", 2, 116, step_ms_p10=112, step_ms_p90=125))
+        self.assertNotIn("noise", verdict.sentence(runs.runs))
+        self.assertTrue(any("overlap" in note for note in verdict.notes(runs.runs, runs.machine)))
+
+    def test_bits_that_differ_are_said_with_who_differs(self):
+        text = self.sentence(run("ring", 2, 100), run("ps", 2, 150, 1), run("ps", 2, 150, 2, params_sha256=OTHER_HASH))
+        self.assertIn("but the parameters DIFFER with 2 workers: 2 dedicated parameter servers over gRPC against ", text)
+
+    def test_runs_that_need_not_agree_are_not_compared(self):
+        found = verdict.bits(parse(
+            run("ring", 3, 100), run("ring", 3, 100, link="gloo", params_sha256=OTHER_HASH),
+            run("local", 3, 90, link="", params_sha256="01" * 32),
+            run("ring", 3, 100, compression="fp16", params_sha256="02" * 32),
+            run("ps", 3, 100, compression="fp16", params_sha256="03" * 32),
+            run("ps", 3, 100, consistency="asp", params_sha256="04" * 32),
+            run("ps", 3, 100), run("ring", 2, 100, params_sha256="05" * 32)).runs)
+        self.assertTrue(found.agree)
+        self.assertEqual(found.compared, 2)
+
+    def test_the_same_codec_on_one_topology_must_agree(self):
+        found = verdict.bits(parse(run("ps", 2, 100, 1, compression="fp16"),
+                                   run("ps", 2, 100, 2, compression="fp16", params_sha256=OTHER_HASH)).runs)
+        self.assertFalse(found.agree)
+
+    def test_replayed_steps_have_no_bits(self):
+        text = self.sentence(run("ring", 2, 100, params_sha256=""), run("ps", 2, 150, params_sha256=""))
+        self.assertIn("bits were not compared", text)
+
+    def test_invalid_runs_neither_win_nor_lose_and_are_counted(self):
+        runs = parse(run("ring", 4, 10, invalid="CPU share of 0.9 is above 0.7", params_sha256=OTHER_HASH),
+                     run("ring", 4, 120), run("ps", 4, 100), run("ps", 4, 400, 2, invalid="CPU"))
+        text = verdict.sentence(runs.runs)
+        self.assertIn("1 dedicated parameter server was 20 % faster", text)
+        self.assertNotIn("DIFFER", text)
+        self.assertIn("2 runs of 4 are marked invalid", verdict.notes(runs.runs, runs.machine)[0])
+
+    def test_only_invalid_runs_leave_no_winner(self):
+        self.assertIn("No run is valid", self.sentence(run("ring", 2, 10, invalid="x"), run("ps", 2, 10, invalid="x")))
+
+    def test_each_bandwidth_has_its_winner(self):
+        text = self.sentence(run("ring", 4, 100, bandwidth="1gbit"), run("ps", 4, 150, bandwidth="1gbit"),
+                             run("ring", 4, 300, bandwidth="200mbit"), run("ps", 4, 200, 4, bandwidth="200mbit"))
+        self.assertTrue(text.startswith("With 4 workers, at 200 Mbit/s 4 dedicated parameter servers"), text)
+        self.assertIn("; at 1,000 Mbit/s the ring was 50 % faster", text)
+
+    def test_weak_and_strong_scaling_are_not_mixed(self):
+        runs = parse(run("ring", 2, 100), run("ps", 2, 150), run("ring", 2, 60, global_batch_size=64, batch_size=32),
+                     run("ps", 2, 50, global_batch_size=64, batch_size=32)).runs
+        self.assertEqual(len(verdict.contests(runs)), 2)
+        self.assertIn("(weak scaling)", verdict.sentence(runs))
+        self.assertIn("(strong scaling)", verdict.sentence(runs))
+
+    def test_one_topology_alone_wins_nothing(self):
+        self.assertIn("only ring ran", self.sentence(run("ring", 2, 100), run("ring", 2, 90, link="shm")))
+        self.assertIn("One worker has nobody to exchange with", self.sentence(run("ring", 1, 100), run("ps", 1, 90)))
+
+    def test_the_contest_with_most_workers_is_the_verdict(self):
+        text = self.sentence(run("ring", 2, 100), run("ps", 2, 150), run("ring", 8, 200), run("ps", 8, 100, 8))
+        self.assertTrue(text.startswith("With 8 workers"), text)
+
+    def test_other_consistencies_do_not_stand_for_parameter_servers(self):
+        text = self.sentence(run("ring", 4, 100), run("ps", 4, 120), run("ps", 4, 50, consistency="asp"))
+        self.assertIn("the ring was 20 % faster", text)
+
+
+class RecordsTest(unittest.TestCase):
+    def refused(self, text):
+        with self.assertRaises(records.BadInput) as caught:
+            records.parse(text, "f.json")
+        self.assertNotIn("\n", str(caught.exception))
+        return str(caught.exception)
+
+    def test_what_is_wrong_is_said_with_where_and_what_was_expected(self):
+        self.assertIn("f.json: expected JSON", self.refused("{"))
+        self.assertIn("f.json: expected an object with \"runs\"", self.refused("[1]"))
+        self.assertIn("f.json: expected at least one run, found none", self.refused('{"runs": []}'))
+        self.assertIn('f.json.runs: expected a list, found "x"', self.refused('{"runs": "x"}'))
+        self.assertIn('f.json.runs[0]: expected an object, found 3', self.refused('{"runs": [3]}'))
+        self.assertIn('f.json.runs[0].workers: expected a whole number, found "2"',
+                      self.refused('{"runs": [{"workers": "2"}]}'))
+        self.assertIn('f.json.runs[0].workers: expected a whole number, found 1.5',
+                      self.refused('{"runs": [{"workers": 1.5}]}'))
+        self.assertIn('f.json.runs[0].step_ms_p50: expected a number, found true',
+                      self.refused('{"runs": [{"workers": 2, "step_ms_p50": true}]}'))
+        self.assertIn('f.json.runs[0].breakdown_ms: expected an object, found [1]',
+                      self.refused('{"runs": [{"workers": 2, "breakdown_ms": [1]}]}'))
+        self.assertIn('f.json.runs[0].workers: expected at least 1, found 0', self.refused('{"runs": [{}]}'))
+        self.assertIn('f.json.runs[0].samples_per_s: expected a finite number',
+                      self.refused('{"runs": [{"workers": 2, "samples_per_s": "NaN"}]}'))
+        self.assertIn("expected runs that trained", self.refused('{"runs": [{"workers": 2, "time_us_p50": 5}]}'))
+
+    def test_what_is_not_known_or_null_is_no_error(self):
+        found = parse(run("ring", 2, 100, new_field={"a": 1}, curve=None, final_loss="NaN"), predictions=None)
+        self.assertEqual(found.runs[0].curve, [])
+        self.assertNotEqual(found.runs[0].final_loss, found.runs[0].final_loss)
+        self.assertEqual(found.runs[0].params_sha256, HASH)
+
+    def test_bandwidths_are_read_as_compare_writes_them(self):
+        self.assertEqual(records.bytes_per_s("400mbit"), 50e6)
+        self.assertEqual(records.bytes_per_s("2.5Gbit"), 312.5e6)
+        self.assertEqual(records.bytes_per_s(""), 0)
+        self.assertEqual(records.bytes_per_s("fast"), 0)
+
+
+if __name__ == "__main__":
+    unittest.main()
