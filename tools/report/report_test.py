@@ -21,7 +21,8 @@ except ImportError as error:
     MISSING = f"{error.name} is not installed for {sys.executable}; tools/setup installs it"
 
 TOOL = pathlib.Path(__file__).absolute().parent / "report.py"
-OLD_FILE = FOLDER.parents[1] / "benchmarks" / "results" / "compare_default_2core_epyc.json"
+# benchmarks/results/compare_default_2core_epyc.json, from before there were predictions and networks.
+OLD_FILE = FOLDER / "testdata" / "two_workers.json"
 VOID = {"meta", "br", "hr", "img", "link", "input"}
 
 
