@@ -24,7 +24,34 @@ RingEngine::RingEngine(RingEngineOptions options)
       encoder_(options_.plan),
       tokens_(options_.plan, options_.rank, options_.window,
               options_.update_site == UpdateSite::kWorker),
-      norm_(options_.plan, options_.rank) {}
+      norm_(options_.plan, options_.rank) {
+  for (int b = 0; b < static_cast<int>(options_.plan.buckets().size()); ++b) {
+    const int slots = options_.plan.buckets()[b].layout.slots();
+    std::vector<Loan>& loans = loans_.emplace_back(2 * slots);
+    for (int i = 0; i < 2 * slots; ++i) {
+      loans[i].engine = this;
+      loans[i].id = {b, i / 2};
+      loans[i].final = i % 2 == 1;
+    }
+  }
+}
+
+Release RingEngine::LendTo(SegmentId id, bool final) {
+  Loan& loan = loans_[id.bucket][2 * id.slot + final];
+  loan.keep = shared_from_this();
+  return Release(&RingEngine::LoanOver, &loan);
+}
+
+void RingEngine::LoanOver(void* over) {
+  Loan& loan = *static_cast<Loan*>(over);
+  // The loan may be made again as soon as the tokens know that it is over.
+  const std::shared_ptr<RingEngine> engine = std::move(loan.keep);
+  if (loan.final) {
+    engine->FinalReturned(loan.id);
+  } else {
+    engine->SumReturned(loan.id);
+  }
+}
 
 float* RingEngine::result(SegmentId id) const {
   const BucketMemory& bucket = memory_[id.bucket];
@@ -33,23 +60,23 @@ float* RingEngine::result(SegmentId id) const {
 }
 
 SyncHandle RingEngine::Launch(const StepOptions& step, int bucket) {
-  SyncPromise promise(absl::StrCat("bucket ", bucket, " of step ", step.step));
-  absl::StatusOr<std::vector<WaitingFrame>> held;
+  absl::Status refused;
   {
     MutexLock lock(&mutex_);
     if (!failed_.ok()) return ResolvedHandle(failed_);
     if (halted_) {
-      refused_.push_back(promise);
-      return promise.handle();
+      refused_.emplace_back(absl::StrCat("bucket ", bucket, " of step ", step.step));
+      return refused_.back().handle();
     }
-    held = tokens_.Launch(step, bucket, promise);
-    if (held.ok()) norm_.Launched(step, bucket);
+    const absl::StatusOr<SyncHandle> handle = tokens_.Launch(step, bucket);
+    if (handle.ok()) {
+      norm_.Launched(step, bucket);
+      options_.defer([this, bucket] { Begin(bucket); });
+      return *handle;
+    }
+    refused = handle.status();
   }
-  if (!held.ok()) return Refuse(held.status());
-  options_.defer([self = shared_from_this(), step, bucket, held = *std::move(held)]() mutable {
-    self->Begin(step, bucket, std::move(held));
-  });
-  return promise.handle();
+  return Refuse(std::move(refused));
 }
 
 SyncHandle RingEngine::Refuse(absl::Status error) {
@@ -64,14 +91,17 @@ SyncHandle RingEngine::Refuse(absl::Status error) {
   return promise.handle();
 }
 
-void RingEngine::Begin(const StepOptions& step, int bucket, std::vector<WaitingFrame> held) {
+void RingEngine::Begin(int bucket) {
   // What the window does not admit at once is sent by the threads that bring results: a third
   // thread that writes all the time costs cores and wake-ups.
   InitiateOwn(options_.window);
-  for (WaitingFrame& frame : held) {
-    Fold(step, {bucket, static_cast<int>(frame.header.slot())}, std::move(frame.payload));
-  }
+  FoldDue(bucket);
   if (options_.plan.world_size() == 1) {
+    StepOptions step;
+    {
+      MutexLock lock(&mutex_);
+      step = tokens_.step(bucket);
+    }
     for (SegmentId id : owner_.chunks()) {
       if (id.bucket != bucket) continue;
       owner_.CompleteMean(id, step, nullptr);
@@ -80,6 +110,20 @@ void RingEngine::Begin(const StepOptions& step, int bucket, std::vector<WaitingF
   }
   SendSquaresIfDue();
   ResolveIfComplete(bucket);  // if it has no elements
+}
+
+void RingEngine::FoldDue(int bucket) {
+  for (;;) {
+    absl::optional<WaitingFrame> frame;
+    StepOptions step;
+    {
+      MutexLock lock(&mutex_);
+      frame = tokens_.TakeDue(bucket);
+      step = tokens_.step(bucket);
+    }
+    if (!frame) return;
+    Fold(step, {bucket, static_cast<int>(frame->header.slot())}, std::move(frame->payload));
+  }
 }
 
 void RingEngine::InitiateOwn(int most) {
@@ -105,25 +149,29 @@ void RingEngine::SendSum(const StepOptions& step, SegmentId id, int hop) {
   // initiators wait.
   wire_->SendChunk(RingHeader(FrameHeader::REDUCE, step, id, hop),
                    encoder_.EncodeGradient(id, grad(id), step.inverse_loss_scale),
-                   /*urgent=*/hop > 1, [self = shared_from_this(), id] { self->SumReturned(id); });
+                   /*urgent=*/hop > 1, LendTo(id, /*final=*/false));
 }
 
 void RingEngine::SumReturned(SegmentId id) {
+  bool gather_waits;
+  {
+    MutexLock lock(&mutex_);
+    gather_waits = tokens_.ReturnSum(id);
+  }
+  // This callback must not send, and copying leads to sending.
+  if (gather_waits) options_.defer([this, id] { CopyDelayedFinal(id); });
+  ResolveIfComplete(id.bucket);
+}
+
+void RingEngine::CopyDelayedFinal(SegmentId id) {
   absl::optional<WaitingFrame> gather;
   StepOptions step;
   {
     MutexLock lock(&mutex_);
-    gather = tokens_.ReturnSum(id);
+    gather = tokens_.TakeGather(id);
     step = tokens_.step(id.bucket);
   }
-  if (gather) {
-    // This callback must not send, and copying leads to sending.
-    options_.defer(
-        [self = shared_from_this(), step, id, payload = std::move(gather->payload)]() mutable {
-          self->CopyFinal(step, id, std::move(payload));
-        });
-  }
-  ResolveIfComplete(id.bucket);
+  if (gather) CopyFinal(step, id, std::move(gather->payload));
 }
 
 void RingEngine::Fold(const StepOptions& step, SegmentId id, Payload payload) {
@@ -177,7 +225,7 @@ void RingEngine::PassOnFinal(const StepOptions& step, SegmentId id) {
     const int hop = GatherHop(chunk(id), options_.rank, n) + 1;
     wire_->SendChunk(RingHeader(FrameHeader::GATHER, step, id, hop),
                      encoder_.EncodeReturned(id, result(id), returned()),
-                     /*urgent=*/true, [self = shared_from_this(), id] { self->FinalReturned(id); });
+                     /*urgent=*/true, LendTo(id, /*final=*/true));
   }
   ResolveIfComplete(id.bucket);
 }
@@ -246,7 +294,7 @@ absl::Status RingEngine::OnGather(const FrameHeader& header, Payload payload) {
 }
 
 absl::Status RingEngine::OnCredit(const FrameHeader& header) {
-  if (options_.update_site == UpdateSite::kWorker || header.step().max_norm() <= 0) {
+  if (options_.update_site == UpdateSite::kWorker || header.max_norm() <= 0) {
     return absl::InvalidArgumentError(
         absl::StrCat(DescribeFrame(header), ": expected none, for owners do not clip"));
   }
@@ -308,8 +356,7 @@ void RingEngine::ClipIfDue() {
     step = norm_.step();
   }
   if (!scale) return;
-  options_.defer(
-      [self = shared_from_this(), step, scale = *scale] { self->UpdateClipped(step, scale); });
+  options_.defer([this, step, scale = *scale] { UpdateClipped(step, scale); });
 }
 
 void RingEngine::UpdateClipped(const StepOptions& step, double scale) {

@@ -15,6 +15,7 @@
 #include "allreduce/task_queue.h"
 #include "base/mutex.h"
 #include "links/frame_stream.h"
+#include "links/release.h"
 #include "plan/codec.h"
 #include "plan/plan.h"
 #include "plan/step_options.h"
@@ -36,7 +37,8 @@ struct RingEngineOptions {
 
   // Gives a frame to a connection to the next rank. Must not block.
   RingWire::Send send;
-  // Runs a task later on a thread of its own, one after another. Must not block.
+  // Runs a task later on a thread of its own, one after another. Must not block. No task runs when
+  // the engine is gone.
   std::function<void(TaskQueue::Task)> defer;
   // Something went wrong that OnFrame() cannot return. Must not block; Fail() follows.
   std::function<void(absl::Status)> report;
@@ -81,10 +83,23 @@ class RingEngine : public std::enable_shared_from_this<RingEngine> {
   WireStats wire_stats() const { return wire_->stats(); }
 
  private:
-  void Begin(const StepOptions& step, int bucket, std::vector<WaitingFrame> held);
+  // A chunk that is lent to a connection, as a sum or as a result, and what the loan keeps alive.
+  // One of each per chunk, used again in every step, so that sending allocates nothing.
+  struct Loan {
+    RingEngine* engine = nullptr;
+    SegmentId id;
+    bool final = false;
+    std::shared_ptr<RingEngine> keep;  // while it is lent
+  };
+
+  void Begin(int bucket);
+  void FoldDue(int bucket);
+  Release LendTo(SegmentId id, bool final);
+  static void LoanOver(void* loan);
   void InitiateOwn(int most);
   void Fold(const StepOptions& step, SegmentId id, Payload payload);
   void CopyFinal(const StepOptions& step, SegmentId id, Payload payload);
+  void CopyDelayedFinal(SegmentId id);
   void SendSum(const StepOptions& step, SegmentId id, int hop);
   void SumReturned(SegmentId id);
   void PassOnMean(const StepOptions& step, SegmentId id);
@@ -121,6 +136,8 @@ class RingEngine : public std::enable_shared_from_this<RingEngine> {
   const std::shared_ptr<RingBroadcast> broadcast_;
   RingOwner owner_;
   ChunkEncoder encoder_;  // its memory is lent and returned with the chunk's
+
+  std::vector<std::vector<Loan>> loans_;  // by bucket, by 2 * slot + final
 
   Mutex mutex_;
   bool halted_ ABSL_GUARDED_BY(mutex_) = false;

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "plan/frame_fields.h"
 #include "plan/ring_schedule.h"
 
 namespace gradsync {
@@ -33,9 +34,9 @@ absl::Status CheckChunk(const Plan& plan, const proto::FrameHeader& header) {
 }
 
 absl::Status CheckStepAndHop(const proto::FrameHeader& header, int expected_hop) {
-  if (header.step().number() < 1 || header.step().number() > INT64_MAX) {
+  if (header.step() < 1 || header.step() > INT64_MAX) {
     return absl::InvalidArgumentError(absl::StrCat(
-        DescribeFrame(header), ": expected a step of at least 1, found ", header.step().number()));
+        DescribeFrame(header), ": expected a step of at least 1, found ", header.step()));
   }
   if (expected_hop == 0) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -55,25 +56,12 @@ proto::FrameHeader RingHeader(proto::FrameHeader::Kind kind, const StepOptions& 
   header.set_bucket(id.bucket);
   header.set_slot(id.slot);
   header.set_hop(hop);
-  if (step.step != 0) {
-    header.mutable_step()->set_number(step.step);
-    header.mutable_step()->set_lr(step.lr);
-    header.mutable_step()->set_max_norm(step.max_norm);
-    header.mutable_step()->set_inverse_loss_scale(step.inverse_loss_scale);
-  }
+  if (step.step != 0) SetStep(step, &header);
   return header;
 }
 
 bool IsStep(const proto::FrameHeader& header, const StepOptions& step) {
-  const proto::Step& theirs = header.step();
-  return static_cast<int64_t>(theirs.number()) == step.step && theirs.lr() == step.lr &&
-         theirs.max_norm() == step.max_norm &&
-         theirs.inverse_loss_scale() == step.inverse_loss_scale;
-}
-
-std::string DescribeStep(const proto::Step& step) {
-  return absl::StrCat("step ", step.number(), " (lr ", step.lr(), ", max_norm ", step.max_norm(),
-                      ", inverse_loss_scale ", step.inverse_loss_scale(), ")");
+  return StepOf(header) == step;
 }
 
 std::string DescribeFrame(const proto::FrameHeader& header) {

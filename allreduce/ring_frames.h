@@ -22,9 +22,6 @@ proto::FrameHeader RingHeader(proto::FrameHeader::Kind kind, const StepOptions& 
 // Whether the sender's step is `step`, options included.
 bool IsStep(const proto::FrameHeader& header, const StepOptions& step);
 
-// As DescribeStep() of plan/step_options.h.
-std::string DescribeStep(const proto::Step& step);
-
 // "REDUCE of bucket 3 slot 7", for errors.
 std::string DescribeFrame(const proto::FrameHeader& header);
 

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "allreduce/ring_frames.h"
 #include "plan/clip_scale.h"
+#include "plan/frame_fields.h"
 
 namespace gradsync {
 
@@ -35,7 +36,7 @@ absl::Status RingNorm::Set(int rank, const proto::FrameHeader& header, Numbers s
   if (!IsStep(header, step_)) {
     return absl::FailedPreconditionError(
         absl::StrCat("SQUARES of rank ", rank, ": ranks disagree on the step: expected ",
-                     DescribeStep(step_), ", found ", DescribeStep(header.step())));
+                     DescribeStep(step_), ", found ", DescribeStep(StepOf(header))));
   }
   if (step_.max_norm <= 0 || squares_[rank] != nullptr) {
     return absl::InvalidArgumentError(absl::StrCat("SQUARES of rank ", rank, ": expected ",

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "allreduce/ring_frames.h"
 #include "base/status_macros.h"
+#include "plan/frame_fields.h"
 #include "plan/ring_schedule.h"
 
 namespace gradsync {
@@ -17,24 +18,22 @@ SegmentId IdOf(const proto::FrameHeader& header) {
 absl::Status Differs(const proto::FrameHeader& header, const StepOptions& step) {
   return absl::FailedPreconditionError(
       absl::StrCat(DescribeFrame(header), ": ranks disagree on the step: expected ",
-                   DescribeStep(step), ", found ", DescribeStep(header.step())));
+                   DescribeStep(step), ", found ", DescribeStep(StepOf(header))));
 }
 
 absl::Status Twice(const proto::FrameHeader& header) {
   return absl::InvalidArgumentError(
-      absl::StrCat(DescribeFrame(header), ": came twice in step ", header.step().number()));
+      absl::StrCat(DescribeFrame(header), ": came twice in step ", header.step()));
 }
 
 }  // namespace
 
 RingTokens::RingTokens(const Plan& plan, int rank, int window, bool gather_overwrites_sum)
-    : plan_(plan),
-      rank_(rank),
-      window_(window),
-      gather_overwrites_sum_(gather_overwrites_sum),
-      buckets_(plan.buckets().size()) {
-  for (size_t b = 0; b < buckets_.size(); ++b)
-    buckets_[b].tokens.resize(plan.buckets()[b].layout.slots());
+    : plan_(plan), rank_(rank), window_(window), gather_overwrites_sum_(gather_overwrites_sum) {
+  for (const BucketPlan& bucket : plan.buckets()) {
+    buckets_.emplace_back(absl::StrCat("bucket ", buckets_.size()));
+    buckets_.back().tokens.resize(bucket.layout.slots());
+  }
 }
 
 bool RingTokens::IsOwn(SegmentId id) const {
@@ -42,20 +41,18 @@ bool RingTokens::IsOwn(SegmentId id) const {
   return Initiator(layout.chunk_of(id.slot), plan_.world_size()) == rank_;
 }
 
-absl::StatusOr<std::vector<WaitingFrame>> RingTokens::Launch(const StepOptions& step, int index,
-                                                             SyncPromise promise) {
+absl::StatusOr<SyncHandle> RingTokens::Launch(const StepOptions& step, int index) {
   Bucket& bucket = buckets_[index];
   if (bucket.launched) {
     return absl::FailedPreconditionError(absl::StrCat("launch of bucket ", index, " in step ",
                                                       step.step, ": its exchange of step ",
                                                       bucket.step.step, " is not complete"));
   }
-  for (const WaitingFrame& frame : bucket.held) {
-    if (!IsStep(frame.header, step)) return Differs(frame.header, step);
+  for (size_t i = 0; i < bucket.held.size(); ++i) {
+    if (!IsStep(bucket.held[i].header, step)) return Differs(bucket.held[i].header, step);
   }
   bucket.launched = true;
   bucket.step = step;
-  bucket.promise = std::move(promise);
   const StripeLayout& layout = plan_.buckets()[index].layout;
   for (int slot = 0; slot < layout.slots(); ++slot) {
     bucket.tokens[slot] = Token();
@@ -64,18 +61,26 @@ absl::StatusOr<std::vector<WaitingFrame>> RingTokens::Launch(const StepOptions& 
     const SegmentId id{index, slot};
     if (plan_.world_size() > 1 && IsOwn(id)) own_.push_back(id);
   }
-  std::vector<WaitingFrame> held = std::move(bucket.held);
-  bucket.held.clear();
-  held_ -= static_cast<int>(held.size());
-  for (const WaitingFrame& frame : held) bucket.tokens[frame.header.slot()].stage = Stage::kSummed;
-  return held;
+  held_ -= static_cast<int>(bucket.held.size());
+  while (!bucket.held.empty()) {
+    bucket.due.push_back(bucket.held.pop_front());
+    const WaitingFrame& frame = bucket.due[bucket.due.size() - 1];
+    bucket.tokens[frame.header.slot()].stage = Stage::kSummed;
+  }
+  return bucket.promises.Begin(step.step).handle();
+}
+
+absl::optional<WaitingFrame> RingTokens::TakeDue(int index) {
+  Bucket& bucket = buckets_[index];
+  if (bucket.due.empty()) return absl::nullopt;
+  return bucket.due.pop_front();
 }
 
 absl::Status RingTokens::CheckCurrent(const proto::FrameHeader& header) const {
   const Bucket& bucket = buckets_[header.bucket()];
   if (!bucket.launched) {
     return absl::InvalidArgumentError(absl::StrCat(
-        DescribeFrame(header), " of step ", header.step().number(),
+        DescribeFrame(header), " of step ", header.step(),
         ": no exchange of this bucket is under way; its last step was ", bucket.step.step));
   }
   if (!IsStep(header, bucket.step)) return Differs(header, bucket.step);
@@ -84,15 +89,15 @@ absl::Status RingTokens::CheckCurrent(const proto::FrameHeader& header) const {
 
 absl::Status RingTokens::Hold(const proto::FrameHeader& header, Payload* payload) {
   Bucket& bucket = buckets_[header.bucket()];
-  for (const WaitingFrame& frame : bucket.held) {
-    if (frame.header.slot() == header.slot()) return Twice(header);
+  for (size_t i = 0; i < bucket.held.size(); ++i) {
+    if (bucket.held[i].header.slot() == header.slot()) return Twice(header);
   }
   const int limit = window_ * (plan_.world_size() - 1);
   if (held_ >= limit) {
     return absl::InvalidArgumentError(
-        absl::StrCat(DescribeFrame(header), " of step ", header.step().number(),
-                     ": expected at most ", limit, " frames ahead of this rank's launches (window ",
-                     window_, " times ", plan_.world_size() - 1, " other ranks), found one more"));
+        absl::StrCat(DescribeFrame(header), " of step ", header.step(), ": expected at most ",
+                     limit, " frames ahead of this rank's launches (window ", window_, " times ",
+                     plan_.world_size() - 1, " other ranks), found one more"));
   }
   ++held_;
   bucket.held.push_back({header, std::move(*payload)});
@@ -102,7 +107,7 @@ absl::Status RingTokens::Hold(const proto::FrameHeader& header, Payload* payload
 
 absl::StatusOr<bool> RingTokens::OnReduce(const proto::FrameHeader& header, Payload* payload) {
   const Bucket& bucket = buckets_[header.bucket()];
-  if (static_cast<int64_t>(header.step().number()) > bucket.step.step) {
+  if (static_cast<int64_t>(header.step()) > bucket.step.step) {
     GS_RETURN_IF_ERROR(Hold(header, payload));
     return false;
   }
@@ -153,8 +158,7 @@ void RingTokens::Credit(SegmentId id) {
 
 absl::optional<SegmentId> RingTokens::NextOwn() {
   if (own_.empty() || under_way_ >= window_) return absl::nullopt;
-  const SegmentId id = own_.front();
-  own_.pop_front();
+  const SegmentId id = own_.pop_front();
   ++under_way_;
   token(id).stage = Stage::kSummed;
   return id;
@@ -170,13 +174,16 @@ void RingTokens::LendFinal(SegmentId id) {
   if (buckets_[id.bucket].launched) ++buckets_[id.bucket].lent;
 }
 
-absl::optional<WaitingFrame> RingTokens::ReturnSum(SegmentId id) {
-  if (!buckets_[id.bucket].launched) return absl::nullopt;
+bool RingTokens::ReturnSum(SegmentId id) {
+  if (!buckets_[id.bucket].launched) return false;
   --buckets_[id.bucket].lent;
-  Token& to = token(id);
-  to.sum_lent = false;
-  absl::optional<WaitingFrame> gather = std::move(to.gather);
-  to.gather.reset();
+  token(id).sum_lent = false;
+  return token(id).gather.has_value();
+}
+
+absl::optional<WaitingFrame> RingTokens::TakeGather(SegmentId id) {
+  absl::optional<WaitingFrame> gather = std::move(token(id).gather);
+  token(id).gather.reset();
   return gather;
 }
 
@@ -195,19 +202,16 @@ absl::optional<SyncPromise> RingTokens::TakeResolved(int index) {
   Bucket& bucket = buckets_[index];
   if (!bucket.launched || bucket.open > 0 || bucket.lent > 0) return absl::nullopt;
   bucket.launched = false;
-  absl::optional<SyncPromise> promise = std::move(bucket.promise);
-  bucket.promise.reset();
-  return promise;
+  return bucket.promises.current();
 }
 
 RingTokens::Remains RingTokens::FailAll() {
   Remains remains;
   for (Bucket& bucket : buckets_) {
-    if (bucket.promise) remains.promises.push_back(*std::move(bucket.promise));
-    bucket.promise.reset();
+    if (bucket.launched) remains.promises.push_back(bucket.promises.current());
     bucket.launched = false;
-    for (WaitingFrame& frame : bucket.held) remains.frames.push_back(std::move(frame));
-    bucket.held.clear();
+    while (!bucket.held.empty()) remains.frames.push_back(bucket.held.pop_front());
+    while (!bucket.due.empty()) remains.frames.push_back(bucket.due.pop_front());
     for (Token& token : bucket.tokens) {
       if (token.gather) remains.frames.push_back(*std::move(token.gather));
       token.gather.reset();

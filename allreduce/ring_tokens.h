@@ -5,12 +5,13 @@
 #define GRADSYNC_ALLREDUCE_RING_TOKENS_H_
 
 #include <cstdint>
-#include <deque>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/optional.h"
+#include "base/fifo.h"
 #include "links/frame_stream.h"
 #include "plan/plan.h"
 #include "plan/shard_map.h"
@@ -48,12 +49,13 @@ class RingTokens {
   // buffer (kOwner).
   RingTokens(const Plan& plan, int rank, int window, bool gather_overwrites_sum);
 
-  // The bucket's gradient is complete here; `promise` is resolved through TakeResolved() or
-  // FailAll(). Returns the frames that were held for it, to be folded now. Errors:
-  // FAILED_PRECONDITION when the bucket's last exchange is not complete, or a held frame was sent
-  // with other options.
-  absl::StatusOr<std::vector<WaitingFrame>> Launch(const StepOptions& step, int bucket,
-                                                   SyncPromise promise);
+  // The bucket's gradient is complete here. The handle's promise is resolved through TakeResolved()
+  // or FailAll(). Frames that were held for it are due (TakeDue()). Errors: FAILED_PRECONDITION
+  // when the bucket's last exchange is not complete, or a held frame was sent with other options.
+  absl::StatusOr<SyncHandle> Launch(const StepOptions& step, int bucket);
+
+  // A frame that was held for the launched bucket, to be folded now; each once.
+  absl::optional<WaitingFrame> TakeDue(int bucket);
 
   // A frame came. True: fold or copy it now. False: it waits here, `*payload` was taken.
   // Errors: INVALID_ARGUMENT for a frame that cannot come now; FAILED_PRECONDITION when the
@@ -69,8 +71,10 @@ class RingTokens {
   void LendSum(SegmentId id);
   void LendFinal(SegmentId id);
 
-  // The frame was released. Returns the GATHER frame that waited for it, if any, to be copied now.
-  absl::optional<WaitingFrame> ReturnSum(SegmentId id);
+  // The frame was released. ReturnSum() says whether a GATHER frame waited for that; then it is to
+  // be taken, once, and copied.
+  bool ReturnSum(SegmentId id);
+  absl::optional<WaitingFrame> TakeGather(SegmentId id);
   void ReturnFinal(SegmentId id);
 
   // The chunk's result is in place here.
@@ -103,13 +107,16 @@ class RingTokens {
     absl::optional<WaitingFrame> gather;  // waits for the sum's release
   };
   struct Bucket {
+    explicit Bucket(const std::string& name) : promises(name) {}
+
     bool launched = false;
     StepOptions step;
-    absl::optional<SyncPromise> promise;
-    std::vector<Token> tokens;  // by slot
-    int open = 0;               // tokens that are not final here
-    int lent = 0;               // frames that are not released
-    std::vector<WaitingFrame> held;
+    SyncPromiseSeries promises;  // the current one is open while the bucket is launched
+    std::vector<Token> tokens;   // by slot
+    int open = 0;                // tokens that are not final here
+    int lent = 0;                // frames that are not released
+    Fifo<WaitingFrame> held;     // until the launch
+    Fifo<WaitingFrame> due;      // from then on
   };
 
   Token& token(SegmentId id) { return buckets_[id.bucket].tokens[id.slot]; }
@@ -123,9 +130,9 @@ class RingTokens {
   const int window_;
   const bool gather_overwrites_sum_;
   std::vector<Bucket> buckets_;
-  std::deque<SegmentId> own_;  // to be initiated, in launch order
-  int under_way_ = 0;          // own tokens in the window
-  int held_ = 0;               // REDUCE frames of all buckets
+  Fifo<SegmentId> own_;  // to be initiated, in launch order
+  int under_way_ = 0;    // own tokens in the window
+  int held_ = 0;         // REDUCE frames of all buckets
 };
 
 }  // namespace gradsync

@@ -40,9 +40,7 @@ class RingTokensTest : public testing::Test {
     return RingHeader(FrameHeader::GATHER, step, {bucket, slot}, GatherHop(slot % 3, 1, 3));
   }
 
-  absl::Status LaunchFirst(int64_t step) {
-    return tokens_.Launch(Step(step), 0, SyncPromise("a bucket")).status();
-  }
+  absl::Status LaunchFirst(int64_t step) { return tokens_.Launch(Step(step), 0).status(); }
 
   static void ExpectError(const absl::Status& status, absl::StatusCode code,
                           const std::string& what) {
@@ -81,11 +79,13 @@ TEST_F(RingTokensTest, HoldsFramesThatComeBeforeTheLaunchAndGivesThemBackWithIt)
   payload_.owner = std::make_shared<int>(7);
   EXPECT_FALSE(*tokens_.OnReduce(Reduce(0, 4, Step(1)), &payload_));
   EXPECT_EQ(payload_.owner, nullptr);
-  const auto held = tokens_.Launch(Step(1), 0, SyncPromise("a bucket"));
-  ASSERT_EQ(held.status(), absl::OkStatus());
-  ASSERT_EQ(held->size(), 1u);
-  EXPECT_EQ((*held)[0].header.slot(), 4u);
-  EXPECT_NE((*held)[0].payload.owner, nullptr);
+  EXPECT_FALSE(tokens_.TakeDue(0).has_value());
+  ASSERT_EQ(LaunchFirst(1), absl::OkStatus());
+  const absl::optional<WaitingFrame> held = tokens_.TakeDue(0);
+  ASSERT_TRUE(held.has_value());
+  EXPECT_EQ(held->header.slot(), 4u);
+  EXPECT_NE(held->payload.owner, nullptr);
+  EXPECT_FALSE(tokens_.TakeDue(0).has_value());
   ExpectError(tokens_.OnReduce(Reduce(0, 4, Step(1)), &payload_).status(),
               absl::StatusCode::kInvalidArgument, "twice");
 }
@@ -130,12 +130,13 @@ TEST_F(RingTokensTest, AGatherWaitsUntilTheSumIsReleased) {
   ASSERT_TRUE(*tokens_.OnReduce(Reduce(0, 2, Step(1)), &payload_));
   tokens_.LendSum({0, 2});
   EXPECT_FALSE(*tokens_.OnGather(Gather(0, 2, Step(1)), &payload_));
-  EXPECT_TRUE(tokens_.ReturnSum({0, 2}).has_value());
+  EXPECT_TRUE(tokens_.ReturnSum({0, 2}));
+  EXPECT_TRUE(tokens_.TakeGather({0, 2}).has_value());
+  EXPECT_FALSE(tokens_.TakeGather({0, 2}).has_value());
 }
 
 TEST_F(RingTokensTest, ResolvesWhenAllIsFinalAndNothingIsLent) {
-  const SyncPromise promise("a bucket");
-  ASSERT_EQ(tokens_.Launch(Step(1), 1, promise).status(), absl::OkStatus());
+  ASSERT_EQ(tokens_.Launch(Step(1), 1).status(), absl::OkStatus());
   tokens_.MarkFinal({1, 0});
   tokens_.MarkFinal({1, 1});
   tokens_.LendFinal({1, 1});
@@ -155,7 +156,7 @@ TEST_F(RingTokensTest, FailingGivesBackEverythingAndForgetsLoans) {
   const RingTokens::Remains remains = tokens_.FailAll();
   EXPECT_EQ(remains.promises.size(), 1u);
   EXPECT_EQ(remains.frames.size(), 1u);
-  EXPECT_FALSE(tokens_.ReturnSum({0, 0}).has_value());
+  EXPECT_FALSE(tokens_.ReturnSum({0, 0}));
   EXPECT_FALSE(tokens_.NextOwn().has_value());
   EXPECT_FALSE(tokens_.TakeResolved(0).has_value());
 }

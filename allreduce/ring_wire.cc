@@ -18,7 +18,7 @@ int RingWire::ConnectionOf(const proto::FrameHeader& header) const {
 }
 
 void RingWire::SendChunk(proto::FrameHeader header, absl::Span<const char> payload, bool urgent,
-                         absl::AnyInvocable<void() &&> released) {
+                         Release released) {
   const int connection = ConnectionOf(header);
   OutgoingFrame frame;
   frame.header = std::move(header);

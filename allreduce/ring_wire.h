@@ -27,7 +27,7 @@ class RingWire {
   // All frames about one chunk take the same connection, so that they stay in order. Payload
   // counts.
   void SendChunk(proto::FrameHeader header, absl::Span<const char> payload, bool urgent,
-                 absl::AnyInvocable<void() &&> released);
+                 Release released);
 
   // A frame about a chunk without payload; overtakes data.
   void SendNotice(proto::FrameHeader header);

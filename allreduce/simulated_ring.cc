@@ -43,16 +43,15 @@ void SimulatedRing::Send(int rank, int connection, OutgoingFrame frame) {
 
 Payload SimulatedRing::Cut(std::string bytes) {
   auto owner = std::make_shared<const std::string>(std::move(bytes));
-  Payload payload;
+  std::vector<absl::Span<const char>> parts;
   absl::Span<const char> rest(*owner);
-  while (rest.size() > 1 && payload.parts.size() < 4) {
+  while (rest.size() > 1 && parts.size() < 4) {
     const size_t part = 1 + random_() % std::min<size_t>(rest.size() - 1, 300);
-    payload.parts.push_back(rest.first(part));
+    parts.push_back(rest.first(part));
     rest.remove_prefix(part);
   }
-  if (!rest.empty()) payload.parts.push_back(rest);
-  payload.owner = std::move(owner);
-  return payload;
+  if (!rest.empty()) parts.push_back(rest);
+  return MakePayload(std::move(parts), std::move(owner));
 }
 
 void SimulatedRing::Deliver(Wire& wire, int to) {
@@ -69,7 +68,7 @@ void SimulatedRing::Release(size_t index) {
   if (!std::equal(loan.memory.begin(), loan.memory.end(), loan.bytes.begin())) {
     Note(absl::DataLossError("memory changed while it was lent to the link"));
   }
-  if (loan.released) std::move(loan.released)();
+  loan.released.Run();
 }
 
 absl::Status SimulatedRing::Run(const Actor& act, const std::function<bool()>& done) {

@@ -57,7 +57,7 @@ class SimulatedRing {
   struct Loan {
     absl::Span<const char> memory;
     std::string bytes;
-    absl::AnyInvocable<void() &&> released;
+    gradsync::Release released;
   };
   struct Wire {
     std::deque<Frame> urgent;

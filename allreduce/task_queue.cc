@@ -16,7 +16,7 @@ void TaskQueue::Add(Task task) {
 }
 
 void TaskQueue::Stop() {
-  std::deque<Task> dropped;  // destroyed without the mutex
+  Fifo<Task> dropped;  // destroyed without the mutex
   {
     MutexLock lock(&mutex_);
     stopped_ = true;
@@ -34,8 +34,7 @@ void TaskQueue::Loop() {
       MutexLock lock(&mutex_);
       while (tasks_.empty() && !stopped_) changed_.Wait(&mutex_);
       if (stopped_) return;
-      task = std::move(tasks_.front());
-      tasks_.pop_front();
+      task = tasks_.pop_front();
     }
     std::move(task)();
   }

@@ -1,11 +1,11 @@
 #ifndef GRADSYNC_ALLREDUCE_TASK_QUEUE_H_
 #define GRADSYNC_ALLREDUCE_TASK_QUEUE_H_
 
-#include <deque>
 #include <thread>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/any_invocable.h"
+#include "base/fifo.h"
 #include "base/mutex.h"
 
 namespace gradsync {
@@ -38,7 +38,7 @@ class TaskQueue {
 
   Mutex mutex_;
   CondVar changed_;
-  std::deque<Task> tasks_ ABSL_GUARDED_BY(mutex_);
+  Fifo<Task> tasks_ ABSL_GUARDED_BY(mutex_);
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;  // last: uses all of the above
 };

@@ -1,6 +1,5 @@
 #include "links/frame_codec.h"
 
-#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <memory>
@@ -8,37 +7,56 @@
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
+#include "base/block_pool.h"
+#include "base/mutex.h"
 #include "google/protobuf/io/coded_stream.h"
+#include "grpcpp/support/proto_buffer_reader.h"
 #include "grpcpp/support/slice.h"
 
 namespace gradsync {
 namespace {
 
 using ::google::protobuf::io::CodedOutputStream;
-using Released = absl::AnyInvocable<void() &&>;
 
 constexpr uint8_t kHeaderTag = proto::Frame::kHeaderFieldNumber << 3 | 2;
 constexpr uint8_t kPayloadTag = proto::Frame::kPayloadFieldNumber << 3 | 2;
 
-grpc::Slice Lend(absl::Span<const char> payload, Released released) {
+grpc::Slice Lend(absl::Span<const char> payload, Release released) {
   // gRPC never writes to a slice that it sends.
   char* bytes = const_cast<char*>(payload.data());
   if (!released) return grpc::Slice(bytes, payload.size(), grpc::Slice::STATIC_SLICE);
-  return grpc::Slice(
-      bytes, payload.size(),
-      [](void* owned) {
-        std::unique_ptr<Released> released(static_cast<Released*>(owned));
-        std::move (*released)();
-      },
-      new Released(std::move(released)));
+  const auto call = std::move(released).Take();
+  return grpc::Slice(bytes, payload.size(), call.first, call.second);
 }
 
-// Reads on through slices as if they were one.
-class SliceReader {
+using Parts = std::vector<absl::Span<const char>>;
+
+// A received message and what was found in it.
+struct Received {
+  grpc::ByteBuffer message;
+  Parts bytes;    // all of it, in order
+  Parts payload;  // the end of that
+};
+
+// Short slices hold their bytes themselves, so the message must have found its last place.
+bool FindBytes(Received* received) {
+  grpc::ProtoBufferReader reader(&received->message);
+  if (!reader.status().ok()) return false;
+  const void* data;
+  int size;
+  while (reader.Next(&data, &size)) {
+    received->bytes.push_back({static_cast<const char*>(data), static_cast<size_t>(size)});
+  }
+  return true;
+}
+
+// Reads on through parts as if they were one.
+class PartsReader {
  public:
-  explicit SliceReader(const std::vector<grpc::Slice>& slices) : slices_(slices) {
-    for (const grpc::Slice& slice : slices) remaining_ += slice.size();
+  explicit PartsReader(const Parts& parts) : parts_(parts) {
+    for (absl::Span<const char> part : parts) remaining_ += part.size();
   }
 
   size_t remaining() const { return remaining_; }
@@ -63,20 +81,18 @@ class SliceReader {
   // At least one byte, at most `most`, that lie together; `most` must be positive and not above
   // remaining().
   absl::Span<const char> Take(size_t most) {
-    while (offset_ == slices_[index_].size()) {
+    while (offset_ == parts_[index_].size()) {
       ++index_;
       offset_ = 0;
     }
-    const grpc::Slice& slice = slices_[index_];
-    const size_t bytes = std::min(most, slice.size() - offset_);
-    const char* begin = reinterpret_cast<const char*>(slice.begin()) + offset_;
-    offset_ += bytes;
-    remaining_ -= bytes;
-    return absl::MakeSpan(begin, bytes);
+    const absl::Span<const char> taken = parts_[index_].subspan(offset_, most);
+    offset_ += taken.size();
+    remaining_ -= taken.size();
+    return taken;
   }
 
  private:
-  const std::vector<grpc::Slice>& slices_;
+  const Parts& parts_;
   size_t index_ = 0;
   size_t offset_ = 0;
   size_t remaining_ = 0;
@@ -87,7 +103,7 @@ absl::Status NotAFrame(size_t bytes) {
       absl::StrCat("a message of ", bytes, " bytes is not a gradsync.proto.Frame"));
 }
 
-bool ReadHeader(SliceReader& reader, size_t bytes, proto::FrameHeader* header) {
+bool ReadHeader(PartsReader& reader, size_t bytes, proto::FrameHeader* header) {
   header->Clear();
   if (bytes == 0) return true;
   absl::Span<const char> part = reader.Take(bytes);
@@ -100,20 +116,16 @@ bool ReadHeader(SliceReader& reader, size_t bytes, proto::FrameHeader* header) {
   return header->ParseFromString(whole);
 }
 
-absl::Status DecodeByCopy(const std::vector<grpc::Slice>& slices, proto::FrameHeader* header,
-                          Payload* payload) {
+absl::Status DecodeByCopy(const Parts& parts, proto::FrameHeader* header, Payload* payload) {
   std::string whole;
-  for (const grpc::Slice& slice : slices) {
-    whole.append(reinterpret_cast<const char*>(slice.begin()), slice.size());
-  }
+  for (absl::Span<const char> part : parts) whole.append(part.data(), part.size());
   auto frame = std::make_shared<proto::Frame>();
   if (whole.size() > static_cast<size_t>(std::numeric_limits<int>::max()) ||
       !frame->ParseFromString(whole)) {
     return NotAFrame(whole.size());
   }
   *header = frame->header();
-  if (!frame->payload().empty()) payload->parts.push_back(frame->payload());
-  payload->owner = std::move(frame);
+  if (!frame->payload().empty()) *payload = MakePayload({frame->payload()}, frame);
   return absl::OkStatus();
 }
 
@@ -131,7 +143,7 @@ grpc::ByteBuffer EncodeFrame(OutgoingFrame frame) {
   out = CodedOutputStream::WriteVarint64ToArray(header_bytes, out);
   out = frame.header.SerializeWithCachedSizesToArray(out);
   if (payload_bytes == 0) {
-    if (frame.released) std::move(frame.released)();
+    frame.released.Run();
     return grpc::ByteBuffer(slices, 1);
   }
   *out++ = kPayloadTag;
@@ -140,31 +152,75 @@ grpc::ByteBuffer EncodeFrame(OutgoingFrame frame) {
   return grpc::ByteBuffer(slices, 2);
 }
 
-absl::Status DecodeFrame(const grpc::ByteBuffer& message, proto::FrameHeader* header,
-                         Payload* payload) {
-  *payload = Payload();
-  // Short slices hold their bytes themselves, so nothing may point into them before they have found
-  // their last place.
-  auto slices = std::make_shared<std::vector<grpc::Slice>>();
-  if (!message.Dump(slices.get()).ok()) return NotAFrame(message.Length());
+// Messages that were let go, without their bytes.
+class FrameDecoder::Pool {
+ public:
+  std::unique_ptr<Received> Take() {
+    MutexLock lock(&mutex_);
+    if (free_.empty()) return std::make_unique<Received>();
+    std::unique_ptr<Received> received = std::move(free_.back());
+    free_.pop_back();
+    return received;
+  }
 
-  SliceReader reader(*slices);
+  void Put(std::unique_ptr<Received> received) {
+    received->message.Clear();
+    received->bytes.clear();
+    received->payload.clear();
+    MutexLock lock(&mutex_);
+    free_.push_back(std::move(received));
+  }
+
+  const std::shared_ptr<BlockPool> blocks = std::make_shared<BlockPool>();  // of keepers
+
+ private:
+  Mutex mutex_;
+  std::vector<std::unique_ptr<Received>> free_ ABSL_GUARDED_BY(mutex_);
+};
+
+// What a payload holds on to.
+class FrameDecoder::Keeper {
+ public:
+  explicit Keeper(std::shared_ptr<Pool> pool) : pool_(std::move(pool)), received_(pool_->Take()) {}
+  ~Keeper() { pool_->Put(std::move(received_)); }
+  Keeper(const Keeper&) = delete;
+  Keeper& operator=(const Keeper&) = delete;
+
+  Received& received() { return *received_; }
+
+ private:
+  const std::shared_ptr<Pool> pool_;
+  std::unique_ptr<Received> received_;
+};
+
+FrameDecoder::FrameDecoder() : pool_(std::make_shared<Pool>()) {}
+
+absl::Status FrameDecoder::Decode(grpc::ByteBuffer* message, proto::FrameHeader* header,
+                                  Payload* payload) const {
+  *payload = Payload();
+  auto keeper = MakePooled<Keeper>(pool_->blocks, pool_);
+  Received& received = keeper->received();
+  received.message.Swap(message);
+  if (!FindBytes(&received)) return NotAFrame(received.message.Length());
+
+  PartsReader reader(received.bytes);
   const size_t message_bytes = reader.remaining();
   uint8_t tag;
   uint64_t bytes;
   if (!reader.ReadByte(&tag) || tag != kHeaderTag || !reader.ReadVarint(&bytes)) {
-    return DecodeByCopy(*slices, header, payload);
+    return DecodeByCopy(received.bytes, header, payload);
   }
   if (bytes > reader.remaining() || bytes > kMaxPayloadBytes) return NotAFrame(message_bytes);
   if (!ReadHeader(reader, bytes, header)) return NotAFrame(message_bytes);
   if (reader.remaining() > 0) {
     if (!reader.ReadByte(&tag) || tag != kPayloadTag || !reader.ReadVarint(&bytes) ||
         bytes != reader.remaining()) {
-      return DecodeByCopy(*slices, header, payload);
+      return DecodeByCopy(received.bytes, header, payload);
     }
-    while (reader.remaining() > 0) payload->parts.push_back(reader.Take(reader.remaining()));
+    while (reader.remaining() > 0) received.payload.push_back(reader.Take(reader.remaining()));
   }
-  payload->owner = std::move(slices);
+  payload->parts = received.payload;
+  payload->owner = std::move(keeper);
   return absl::OkStatus();
 }
 

@@ -4,6 +4,7 @@
 #define GRADSYNC_LINKS_FRAME_CODEC_H_
 
 #include <cstddef>
+#include <memory>
 
 #include "absl/status/status.h"
 #include "grpcpp/support/byte_buffer.h"
@@ -21,12 +22,25 @@ constexpr size_t kMaxPayloadBytes = (size_t{1} << 31) - (size_t{1} << 20);
 // Thread-safe.
 grpc::ByteBuffer EncodeFrame(OutgoingFrame frame);
 
-// Takes a message apart. What EncodeFrame() writes, cut anywhere, is not copied: the payload's
-// parts point into the message's slices, which its owner keeps. Any other valid encoding (fields in
-// another order, unknown fields) is read through a copy. Thread-safe. Errors: DATA_LOSS when the
-// message is not a Frame; then `header` and `payload` are unspecified.
-absl::Status DecodeFrame(const grpc::ByteBuffer& message, proto::FrameHeader* header,
-                         Payload* payload);
+// Takes frames apart, of one stream or of several. Thread-safe.
+class FrameDecoder {
+ public:
+  FrameDecoder();
+
+  // Takes `*message`, which is empty afterwards. What EncodeFrame() writes, cut anywhere, is not
+  // copied: the payload's parts point into the message, which the payload's owner keeps. What keeps
+  // them is used again, so that in the long run decoding allocates nothing. Any other valid
+  // encoding (fields in another order, unknown fields) is read through a copy. Errors: DATA_LOSS
+  // when the message is not a Frame; then `header` and `payload` are unspecified.
+  absl::Status Decode(grpc::ByteBuffer* message, proto::FrameHeader* header,
+                      Payload* payload) const;
+
+ private:
+  class Keeper;
+  class Pool;
+
+  const std::shared_ptr<Pool> pool_;  // also the payloads', which may live longer than this
+};
 
 }  // namespace gradsync
 

@@ -12,21 +12,22 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
-#include "absl/container/inlined_vector.h"
-#include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "links/release.h"
 #include "proto/frame.pb.h"
 
 namespace gradsync {
 
-// Received payload: parts in order, not aligned, a part's end may split a float. The parts live as
-// long as `owner`.
+// Received payload: parts in order, not aligned, a part's end may split a float. The list of parts
+// and their bytes live as long as `owner`.
 struct Payload {
-  absl::InlinedVector<absl::Span<const char>, 2> parts;
+  absl::Span<const absl::Span<const char>> parts;
   std::shared_ptr<const void> owner;
 
   size_t size() const {
@@ -36,14 +37,23 @@ struct Payload {
   }
 };
 
+// A payload whose bytes live as long as `bytes`.
+inline Payload MakePayload(std::vector<absl::Span<const char>> parts,
+                           std::shared_ptr<const void> bytes) {
+  auto both = std::make_shared<
+      const std::pair<std::vector<absl::Span<const char>>, std::shared_ptr<const void>>>(
+      std::move(parts), std::move(bytes));
+  return {both->first, both};
+}
+
 // A frame to send.
 struct OutgoingFrame {
   proto::FrameHeader header;
   // Not copied: must stay valid and unchanged until `released` ran.
   absl::Span<const char> payload;
-  // Runs exactly once, on any thread, when nobody reads the payload any more; also when the stream
-  // failed. May be empty. Must not call into the stream.
-  absl::AnyInvocable<void() &&> released;
+  // Runs on any thread when nobody reads the payload any more; also when the stream failed. Must
+  // not call into the stream. Give it two words (release.h) where frames are many.
+  Release released;
   // Frames marked so overtake queued frames that are not; order is kept among equals.
   bool urgent = false;
 };

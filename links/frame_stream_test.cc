@@ -120,8 +120,8 @@ TEST_P(FrameStreamTest, AHeaderArrivesWithAllItsFields) {
   OutgoingFrame frame;
   frame.header.set_kind(proto::FrameHeader::FAILED);
   frame.header.set_bucket(1);
-  frame.header.mutable_step()->set_number(1ull << 40);
-  frame.header.mutable_step()->set_lr(0.1);
+  frame.header.set_step(1ull << 40);
+  frame.header.set_lr(0.1);
   frame.header.mutable_error()->set_code(14);
   frame.header.mutable_error()->set_message(std::string(10000, 'x'));
   frame.header.set_name("momentum");

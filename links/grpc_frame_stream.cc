@@ -6,18 +6,6 @@
 #include "links/frame_codec.h"
 
 namespace gradsync {
-namespace {
-
-void Release(OutgoingFrame& frame) {
-  if (frame.released) std::move(frame.released)();
-}
-
-void Release(std::deque<OutgoingFrame>& frames) {
-  for (OutgoingFrame& frame : frames) Release(frame);
-}
-
-}  // namespace
-
 void GrpcFrameStream::Send(OutgoingFrame frame) {
   if (frame.payload.size() >= kMaxPayloadBytes) {
     const absl::Status status =
@@ -25,15 +13,13 @@ void GrpcFrameStream::Send(OutgoingFrame frame) {
                                                 " bytes; expected less than ", kMaxPayloadBytes));
     EndWith(status, status);
   }
-  bool queued = false;
   {
     MutexLock lock(&mutex_);
     if (!ended_ && !finish_requested_) {
       (frame.urgent ? urgent_ : normal_).push_back(std::move(frame));
-      queued = true;
     }
   }
-  if (!queued) Release(frame);
+  frame.released.Run();  // if it was not queued
   Pump();
 }
 
@@ -66,8 +52,7 @@ bool GrpcFrameStream::Deliver() {
   }
   proto::FrameHeader header;
   Payload payload;
-  const absl::Status decoded = DecodeFrame(read_buffer_, &header, &payload);
-  read_buffer_.Clear();
+  const absl::Status decoded = decoder_.Decode(&read_buffer_, &header, &payload);
   if (!decoded.ok()) {
     EndWith(decoded, absl::DataLossError(absl::StrCat(peer_, ": ", decoded.message())));
     return false;
@@ -86,15 +71,13 @@ void GrpcFrameStream::WriteDone() {
 }
 
 void GrpcFrameStream::End() {
-  std::deque<OutgoingFrame> urgent, normal;
+  Fifo<OutgoingFrame> urgent, normal;  // dropped, and so released, without the mutex
   {
     MutexLock lock(&mutex_);
     ended_ = true;
     urgent.swap(urgent_);
     normal.swap(normal_);
   }
-  Release(urgent);
-  Release(normal);
 }
 
 void GrpcFrameStream::EndWith(absl::Status to_peer, absl::Status to_sink) {
@@ -146,10 +129,9 @@ GrpcFrameStream::Action GrpcFrameStream::NextAction() {
   }
   if (Action action = NextEndAction()) return action;
   if (ended_ || writing_) return nullptr;
-  std::deque<OutgoingFrame>& queue = urgent_.empty() ? normal_ : urgent_;
+  Fifo<OutgoingFrame>& queue = urgent_.empty() ? normal_ : urgent_;
   if (queue.empty()) return finish_requested_ ? NextFinishAction() : nullptr;
-  outgoing_ = std::move(queue.front());
-  queue.pop_front();
+  outgoing_ = queue.pop_front();
   writing_ = true;
   return [this] {
     write_buffer_ = EncodeFrame(std::move(outgoing_));

@@ -8,15 +8,16 @@
 #ifndef GRADSYNC_LINKS_GRPC_FRAME_STREAM_H_
 #define GRADSYNC_LINKS_GRPC_FRAME_STREAM_H_
 
-#include <deque>
 #include <functional>
 #include <memory>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/types/optional.h"
+#include "base/fifo.h"
 #include "base/mutex.h"
 #include "grpcpp/support/byte_buffer.h"
+#include "links/frame_codec.h"
 #include "links/frame_stream.h"
 
 namespace gradsync {
@@ -74,9 +75,10 @@ class GrpcFrameStream : public FrameStream {
  private:
   Action NextAction() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
+  const FrameDecoder decoder_;
   std::shared_ptr<FrameSink> sink_ ABSL_GUARDED_BY(mutex_);
-  std::deque<OutgoingFrame> urgent_ ABSL_GUARDED_BY(mutex_);
-  std::deque<OutgoingFrame> normal_ ABSL_GUARDED_BY(mutex_);
+  Fifo<OutgoingFrame> urgent_ ABSL_GUARDED_BY(mutex_);
+  Fifo<OutgoingFrame> normal_ ABSL_GUARDED_BY(mutex_);
   bool pumping_ ABSL_GUARDED_BY(mutex_) = false;
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool write_done_ ABSL_GUARDED_BY(mutex_) = false;

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/functional/any_invocable.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/optional.h"
@@ -23,9 +24,7 @@ class Loan {
   explicit Loan(OutgoingFrame frame) : frame_(std::move(frame)) {}
   Loan(const Loan&) = delete;
   Loan& operator=(const Loan&) = delete;
-  ~Loan() {
-    if (frame_.released) std::move(frame_.released)();
-  }
+  ~Loan() { frame_.released.Run(); }
 
   const OutgoingFrame& frame() const { return frame_; }
 
@@ -132,9 +131,8 @@ class InProcessStream : public FrameStream {
       Pause(options.max_delay, random);
       std::shared_ptr<const Loan> loan = Next();
       if (loan == nullptr) break;
-      Payload payload;
-      payload.parts = Parts(loan->frame().payload, options.split_payloads, random);
-      payload.owner = loan;
+      Payload payload =
+          MakePayload(Parts(loan->frame().payload, options.split_payloads, random), loan);
       const proto::FrameHeader header = loan->frame().header;
       loan.reset();
       sink.OnFrame(header, std::move(payload));
@@ -181,9 +179,9 @@ class InProcessStream : public FrameStream {
     }
   }
 
-  static absl::InlinedVector<absl::Span<const char>, 2> Parts(absl::Span<const char> payload,
-                                                              bool split, std::mt19937_64& random) {
-    absl::InlinedVector<absl::Span<const char>, 2> parts;
+  static std::vector<absl::Span<const char>> Parts(absl::Span<const char> payload, bool split,
+                                                   std::mt19937_64& random) {
+    std::vector<absl::Span<const char>> parts;
     for (int cut = 0; split && cut < 5 && payload.size() > 1; ++cut) {
       // The first cut is within the first float, the others anywhere.
       const size_t most = cut == 0 ? std::min<size_t>(3, payload.size() - 1) : payload.size() - 1;

@@ -12,19 +12,19 @@
 namespace gradsync {
 
 inline void SetStep(const StepOptions& step, proto::FrameHeader* header) {
-  header->mutable_step()->set_number(static_cast<uint64_t>(step.step));
-  header->mutable_step()->set_lr(step.lr);
-  header->mutable_step()->set_max_norm(step.max_norm);
-  header->mutable_step()->set_inverse_loss_scale(step.inverse_loss_scale);
+  header->set_step(static_cast<uint64_t>(step.step));
+  header->set_lr(step.lr);
+  header->set_max_norm(step.max_norm);
+  header->set_inverse_loss_scale(step.inverse_loss_scale);
 }
 
 // What a peer sent: may be anything, also negative.
 inline StepOptions StepOf(const proto::FrameHeader& header) {
   StepOptions step;
-  step.step = static_cast<int64_t>(header.step().number());
-  step.lr = header.step().lr();
-  step.max_norm = header.step().max_norm();
-  step.inverse_loss_scale = header.step().inverse_loss_scale();
+  step.step = static_cast<int64_t>(header.step());
+  step.lr = header.lr();
+  step.max_norm = header.max_norm();
+  step.inverse_loss_scale = header.inverse_loss_scale();
   return step;
 }
 

@@ -11,26 +11,40 @@
 namespace gradsync {
 
 // Resolves a handle when a number of things has happened. Shared between everything that makes one
-// happen. Thread-safe, never blocks.
+// happen. Thread-safe, never blocks; but Restart() is for when nothing else is called.
 class Countdown {
  public:
-  // `what` as in SyncPromise. Resolved at once if there is nothing to wait for.
-  Countdown(std::string what, int64_t count) : promise_(std::move(what)), left_(count) {
-    if (count == 0) promise_.Resolve(absl::OkStatus());
+  // `what` as in SyncPromiseSeries. Resolved, until the first Restart().
+  explicit Countdown(const std::string& what) : promises_(what) {}
+
+  // Resolved at once if there is nothing to wait for.
+  Countdown(const std::string& what, int64_t count) : Countdown(what) { Restart(-1, count); }
+
+  // The same for another step (-1: none); allocates nothing. What was counted down to before has
+  // happened.
+  void Restart(int64_t step, int64_t count) {
+    left_ = count;
+    promises_.Begin(step);
+    if (count == 0) Resolve(absl::OkStatus());
   }
 
-  SyncHandle handle() const { return promise_.handle(); }
+  SyncHandle handle() const { return promises_.current().handle(); }
 
   void Done() {
-    if (--left_ == 0) promise_.Resolve(absl::OkStatus());
+    if (--left_ == 0) Resolve(absl::OkStatus());
   }
 
   // Done() may go on being called.
-  void Fail(absl::Status status) { promise_.Resolve(std::move(status)); }
+  void Fail(absl::Status status) { Resolve(std::move(status)); }
 
  private:
-  const SyncPromise promise_;
-  std::atomic<int64_t> left_;
+  void Resolve(absl::Status status) {
+    const SyncPromise promise = promises_.current();  // whoever is woken may restart
+    promise.Resolve(std::move(status));
+  }
+
+  SyncPromiseSeries promises_;
+  std::atomic<int64_t> left_{0};
 };
 
 }  // namespace gradsync

@@ -40,6 +40,11 @@ Exchange::Exchange(const Options& options, const Plan& plan, const ShardMap& sha
     bucket.memory = std::move(buckets[b]);
     bucket.awaited.resize(plan_.buckets()[b].layout.slots());
     bucket.parameters_awaited = bucket.awaited;
+    bucket.countdown = std::make_shared<Countdown>(absl::StrCat("bucket ", b));
+    bucket.lending = std::make_shared<Lending>();
+    bucket.lending->memory = bucket.memory.owner;
+    bucket.lending->encoder = encoder_;
+    bucket.lending->loans.resize(bucket.awaited.size());
   }
 }
 
@@ -110,20 +115,32 @@ void Exchange::QueueChunk(Server& server, size_t number, proto::FrameHeader head
   frame.header = std::move(header);
   SetSegment(segment, &frame.header);
   frame.payload = payload;
-  std::shared_ptr<const void> owner;
   {
     MutexLock lock(&mutex_);
-    owner = buckets_[segment.bucket].memory.owner;
+    const std::shared_ptr<Lending>& lending = buckets_[segment.bucket].lending;
+    Loan& loan = lending->loans[segment.slot];
+    loan.keep = lending;
+    loan.countdown = countdown;
+    frame.released = Release(&Exchange::Returned, &loan);
   }
-  frame.released = [countdown, owner, encoder = encoder_] { countdown->Done(); };
   server.connection->Queue(std::move(frame), number);
+}
+
+void Exchange::Returned(void* returned) {
+  Loan& loan = *static_cast<Loan*>(returned);
+  // The loan may be made again as soon as it is counted.
+  const std::shared_ptr<Lending> keep = std::move(loan.keep);
+  const std::shared_ptr<Countdown> countdown = std::move(loan.countdown);
+  countdown->Done();
 }
 
 SyncHandle Exchange::Launch(const StepOptions& step, int bucket) {
   std::shared_ptr<Countdown> countdown;
+  absl::optional<SyncHandle> handle;
   const float* grad;
   {
     MutexLock lock(&mutex_);
+    if (!failure_.ok()) return ResolvedHandle(failure_);
     Bucket& state = buckets_[bucket];
     int64_t chunks = 0;
     for (size_t slot = 0; slot < state.awaited.size(); ++slot) {
@@ -131,11 +148,11 @@ SyncHandle Exchange::Launch(const StepOptions& step, int bucket) {
       chunks += state.awaited[slot];
     }
     // A chunk is done with when its result is here and no stream reads its gradient.
-    countdown = Begin(absl::StrCat("bucket ", bucket, " of step ", step.step), 2 * chunks);
+    state.countdown->Restart(step.step, 2 * chunks);
     state.step = step.step;
-    state.countdown = countdown;
+    countdown = state.countdown;
+    handle = countdown->handle();
     grad = state.memory.grad;
-    if (!failure_.ok()) return countdown->handle();
   }
   if (bucket == 0) norms_.Begin(step.step);
   StepOptions told = step;
@@ -151,7 +168,7 @@ SyncHandle Exchange::Launch(const StepOptions& step, int bucket) {
                  countdown);
     }
   }
-  return countdown->handle();
+  return *std::move(handle);
 }
 
 SyncHandle Exchange::TransferParameters() {
@@ -206,6 +223,7 @@ void Exchange::FailAll(const absl::Status& status) {
     if (!failure_.ok()) return;
     failure_ = status;
     pending.swap(pending_);
+    for (const Bucket& bucket : buckets_) pending.push_back(bucket.countdown);
   }
   welcome_.Fail(status);
   for (const auto& weak : pending) {

@@ -112,12 +112,25 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
 
  private:
   class Sink;
+  // What a chunk that is being sent keeps alive, and what its release counts down. One for each
+  // chunk, used again in every step, so that sending allocates nothing.
+  struct Lending;
+  struct Loan {
+    std::shared_ptr<Lending> keep;
+    std::shared_ptr<Countdown> countdown;
+  };
+  struct Lending {
+    std::shared_ptr<const void> memory;
+    std::shared_ptr<const void> encoder;
+    std::vector<Loan> loans;  // by slot
+  };
   struct Bucket {
     ExchangedBucket memory;
+    std::shared_ptr<Lending> lending;
     std::vector<bool> awaited;             // by slot: a pull of the launched step
     std::vector<bool> parameters_awaited;  // by slot: of the running transfer
     int64_t step = 0;
-    std::shared_ptr<Countdown> countdown;
+    std::shared_ptr<Countdown> countdown;  // of the launched step
   };
   struct Server {
     std::unique_ptr<ServerConnection> connection;
@@ -150,6 +163,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void QueueChunk(Server& server, size_t number, proto::FrameHeader header,
                   absl::Span<const char> payload, const std::shared_ptr<Countdown>& countdown);
+  static void Returned(void* loan);
   absl::Status CheckOwned(const Server& server, SegmentId segment) const;
   void SendState(Server& server, const OptimizerState& state);
   ElementRange Range(SegmentId segment) const;

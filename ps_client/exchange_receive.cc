@@ -23,10 +23,9 @@ absl::Status Consume(const Payload& payload, Taker to) {
 }
 
 absl::Status Unexpected(const proto::FrameHeader& header, absl::string_view expected) {
-  return absl::InvalidArgumentError(
-      absl::StrCat("expected ", expected, ", found ", proto::FrameHeader::Kind_Name(header.kind()),
-                   " of bucket ", header.bucket(), " slot ", header.slot(), " in step ",
-                   header.step().number()));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "expected ", expected, ", found ", proto::FrameHeader::Kind_Name(header.kind()),
+      " of bucket ", header.bucket(), " slot ", header.slot(), " in step ", header.step()));
 }
 
 }  // namespace
@@ -196,7 +195,7 @@ absl::Status Exchange::OnSquares(Server& server, const proto::FrameHeader& heade
   for (int other : norms_.servers()) {
     OutgoingFrame frame;
     frame.header.set_kind(proto::FrameHeader::NORM);
-    frame.header.mutable_step()->set_number(header.step().number());
+    frame.header.set_step(header.step());
     frame.header.set_norm(*norm);
     servers_[other]->connection->Send(std::move(frame));
   }

@@ -50,7 +50,7 @@ SyncHandle Exchange::ImportState(const OptimizerState& state) {
 void Exchange::SendState(Server& server, const OptimizerState& state) {
   OutgoingFrame end;
   end.header.set_kind(proto::FrameHeader::STATE_END);
-  end.header.mutable_step()->set_number(static_cast<uint64_t>(state.step));
+  end.header.set_step(static_cast<uint64_t>(state.step));
   uint32_t pieces = 0;
   for (SegmentId segment : server.order) {
     const ElementRange range = Range(segment);

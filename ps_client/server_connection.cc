@@ -6,13 +6,6 @@
 #include "absl/strings/str_cat.h"
 
 namespace gradsync {
-namespace {
-
-void Drop(OutgoingFrame& frame) {
-  if (frame.released) std::move(frame.released)();
-}
-
-}  // namespace
 
 absl::Status ServerConnection::Connect(StreamLink& link, std::shared_ptr<FrameSink> sink,
                                        absl::Time deadline) {
@@ -34,15 +27,13 @@ absl::Status ServerConnection::Connect(StreamLink& link, std::shared_ptr<FrameSi
 }
 
 void ServerConnection::Queue(OutgoingFrame frame, size_t number) {
-  bool queued = false;
   {
     MutexLock lock(&mutex_);
     if (!cancelled_) {
       queue_.push_back({std::move(frame), static_cast<int>(number % connections_)});
-      queued = true;
     }
   }
-  if (!queued) return Drop(frame);
+  frame.released.Run();  // if it was not queued
   Pump();
 }
 
@@ -71,8 +62,7 @@ void ServerConnection::Pump() {
   pumping_ = true;
   while (credit_ > 0 && !queue_.empty()) {
     --credit_;
-    Queued next = std::move(queue_.front());
-    queue_.pop_front();
+    Queued next = queue_.pop_front();
     const std::shared_ptr<FrameStream> stream = streams_[next.connection];
     mutex_.Unlock();
     tx_bytes_ += static_cast<int64_t>(next.frame.payload.size());
@@ -90,8 +80,7 @@ void ServerConnection::Send(OutgoingFrame frame, int connection) {
     MutexLock lock(&mutex_);
     if (!cancelled_) stream = streams_[connection];
   }
-  if (stream == nullptr) return Drop(frame);
-  stream->Send(std::move(frame));
+  if (stream != nullptr) stream->Send(std::move(frame));
 }
 
 void ServerConnection::Leave() {
@@ -105,7 +94,7 @@ void ServerConnection::Leave() {
 }
 
 void ServerConnection::Cancel(const absl::Status& reason) {
-  std::deque<Queued> dropped;
+  Fifo<Queued> dropped;  // and so released, without the mutex
   {
     MutexLock lock(&mutex_);
     if (cancelled_) return;
@@ -113,7 +102,6 @@ void ServerConnection::Cancel(const absl::Status& reason) {
     dropped.swap(queue_);
     for (const auto& stream : streams_) stream->Cancel(reason);
   }
-  for (Queued& queued : dropped) Drop(queued.frame);
 }
 
 std::string ServerConnection::Name() const {

@@ -5,7 +5,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <string>
 #include <vector>
@@ -13,6 +12,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "base/fifo.h"
 #include "base/mutex.h"
 #include "links/frame_stream.h"
 
@@ -61,7 +61,7 @@ class ServerConnection {
  private:
   struct Queued {
     OutgoingFrame frame;
-    int connection;
+    int connection = 0;
   };
 
   void Pump();
@@ -74,7 +74,7 @@ class ServerConnection {
   std::atomic<int64_t> tx_messages_{0};
   Mutex mutex_;
   std::vector<std::shared_ptr<FrameStream>> streams_ ABSL_GUARDED_BY(mutex_);
-  std::deque<Queued> queue_ ABSL_GUARDED_BY(mutex_);
+  Fifo<Queued> queue_ ABSL_GUARDED_BY(mutex_);
   int64_t credit_ ABSL_GUARDED_BY(mutex_);
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
   bool pumping_ ABSL_GUARDED_BY(mutex_) = false;  // a thread is in Pump()

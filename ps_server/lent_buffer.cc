@@ -19,6 +19,19 @@ std::shared_ptr<LentBuffer> LentBuffer::CreateBytes(int64_t bytes) {
 
 LentBuffer::~LentBuffer() { std::free(data_); }
 
+Release LentBuffer::Lend() {
+  MutexLock lock(&mutex_);
+  if (lenders_.fetch_add(1, std::memory_order_relaxed) == 0) keep_ = shared_from_this();
+  return Release(&LentBuffer::GiveBack, this);
+}
+
+void LentBuffer::GiveBack(void* lent) {
+  LentBuffer& buffer = *static_cast<LentBuffer*>(lent);
+  std::shared_ptr<LentBuffer> last;  // goes without the mutex, which may go with it
+  MutexLock lock(&buffer.mutex_);
+  if (buffer.lenders_.fetch_sub(1, std::memory_order_release) == 1) last = std::move(buffer.keep_);
+}
+
 bool MakeWritable(std::shared_ptr<LentBuffer>& buffer, bool keep) {
   if (!buffer->lent()) return true;
   const absl::Span<const char> bytes = buffer->bytes();

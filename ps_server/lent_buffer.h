@@ -8,15 +8,18 @@
 #include <cstdint>
 #include <memory>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/types/span.h"
+#include "base/mutex.h"
+#include "links/release.h"
 
 namespace gradsync {
 
 // A fixed number of floats, or of bytes of an encoded chunk; 64-byte aligned, zero at first.
-// Whoever sends from it calls Lend() before and GiveBack() from the frame's `released`, which also
-// keeps a reference; whoever writes to it first asks lent() and takes another buffer if it is.
-// Lend, GiveBack and lent are thread-safe; the floats are the caller's to guard.
-class LentBuffer {
+// Whoever sends from it gives the frame what Lend() returns; whoever writes to it first asks lent()
+// and takes another buffer if it is. Lend and lent are thread-safe; the floats are the caller's to
+// guard.
+class LentBuffer : public std::enable_shared_from_this<LentBuffer> {
  public:
   // Null when there is no memory for it.
   static std::shared_ptr<LentBuffer> Create(int64_t numel) { return CreateBytes(4 * numel); }
@@ -31,16 +34,19 @@ class LentBuffer {
   char* mutable_bytes() { return data_; }
   absl::Span<const char> bytes() const { return absl::MakeConstSpan(data_, size_); }
 
-  void Lend() { lenders_.fetch_add(1, std::memory_order_relaxed); }
-  void GiveBack() { lenders_.fetch_sub(1, std::memory_order_release); }
+  // Keeps the buffer alive and lent until it is run. Allocates nothing.
+  Release Lend();
   bool lent() const { return lenders_.load(std::memory_order_acquire) != 0; }
 
  private:
   LentBuffer(char* data, size_t size) : data_(data), size_(size) {}
+  static void GiveBack(void* buffer);
 
   char* const data_;
   const size_t size_;
-  std::atomic<int> lenders_{0};
+  std::atomic<int> lenders_{0};  // written under the mutex
+  Mutex mutex_;
+  std::shared_ptr<LentBuffer> keep_ ABSL_GUARDED_BY(mutex_);  // while there are lenders
 };
 
 // Makes `buffer` one that nobody reads, so that it may be written: puts a new one in its place if

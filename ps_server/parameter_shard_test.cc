@@ -34,10 +34,7 @@ Payload Split(const std::vector<float>& values) {
   auto bytes = std::make_shared<std::string>(reinterpret_cast<const char*>(values.data()),
                                              values.size() * sizeof(float));
   const absl::Span<const char> all(bytes->data(), bytes->size());
-  Payload payload;
-  payload.parts = {all.first(1), all.subspan(1, 5), all.subspan(6)};
-  payload.owner = bytes;
-  return payload;
+  return MakePayload({all.first(1), all.subspan(1, 5), all.subspan(6)}, bytes);
 }
 
 std::vector<float> Gradient(SegmentId segment, int rank, int64_t step, size_t size) {
@@ -205,19 +202,20 @@ TEST(ParameterShard, NeverWritesToABufferThatIsLent) {
     Shard shard(1, site);
     const SegmentId segment = shard.shard->segments()[0];
     std::shared_ptr<LentBuffer> lent;
+    Release loan;
     std::vector<float> before;
     for (int64_t s = 1; s <= 4; ++s) {
       for (SegmentId each : shard.shard->segments()) {
         ASSERT_EQ(shard.Push(0, each, Step(s)), absl::OkStatus());
         if (s == 1 && each == segment) {
           lent = shard.events.last;
-          lent->Lend();
+          loan = lent->Lend();
           before.assign(lent->data(), lent->data() + lent->numel());
         }
       }
     }
     EXPECT_EQ(std::vector<float>(lent->data(), lent->data() + lent->numel()), before);
-    lent->GiveBack();
+    loan.Run();
   }
 }
 

@@ -91,7 +91,7 @@ absl::Status Service::OnStateRequest(Session& session) {
     session.stream->Send(std::move(frame));
   }
   OutgoingFrame end = FrameOf(proto::FrameHeader::STATE_END);
-  end.header.mutable_step()->set_number(static_cast<uint64_t>(state->step));
+  end.header.set_step(static_cast<uint64_t>(state->step));
   end.header.set_count(static_cast<uint32_t>(state->pieces.size()));
   session.stream->Send(std::move(end));
   return absl::OkStatus();
@@ -128,7 +128,7 @@ void Service::OnResult(SegmentId segment, int64_t step, std::shared_ptr<LentBuff
   proto::FrameHeader header;
   header.set_kind(proto::FrameHeader::PULL);
   SetSegment(segment, &header);
-  header.mutable_step()->set_number(static_cast<uint64_t>(step));
+  header.set_step(static_cast<uint64_t>(step));
   const size_t connection = group.results++ % group.terms.connections();
   for (const auto& streams : group.streams) {
     SendValues(*streams[connection], header, values);
@@ -141,7 +141,7 @@ void Service::OnSquares(int64_t step, std::vector<double> squares) {
   auto values = std::make_shared<const std::vector<double>>(std::move(squares));
   for (const auto& streams : group.streams) {
     OutgoingFrame frame = FrameOf(proto::FrameHeader::SQUARES);
-    frame.header.mutable_step()->set_number(static_cast<uint64_t>(step));
+    frame.header.set_step(static_cast<uint64_t>(step));
     frame.payload = absl::MakeConstSpan(reinterpret_cast<const char*>(values->data()),
                                         values->size() * sizeof(double));
     frame.released = [values] {};
@@ -154,8 +154,7 @@ void Service::SendValues(FrameStream& stream, proto::FrameHeader header,
   OutgoingFrame frame;
   frame.header = std::move(header);
   frame.payload = values->bytes();
-  values->Lend();
-  frame.released = [values] { values->GiveBack(); };
+  frame.released = values->Lend();
   tx_bytes_ += static_cast<int64_t>(frame.payload.size());
   ++tx_messages_;
   stream.Send(std::move(frame));

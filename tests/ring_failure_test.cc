@@ -146,7 +146,7 @@ TEST(RingFailureTest, AFrameOfAnotherKindFailsTheGroup) {
 
 TEST(RingFailureTest, AFrameOfAnOldStepFailsTheGroup) {
   ExpectRankTwoRefuses(
-      [](OutgoingFrame& frame, FrameStream&) { frame.header.mutable_step()->set_number(0); },
+      [](OutgoingFrame& frame, FrameStream&) { frame.header.set_step(0); },
       "a step of at least 1");
 }
 
