@@ -14,6 +14,7 @@
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "benchmarks/cpu_meter.h"
 #include "google/protobuf/stubs/common.h"
 #include "grpcpp/version_info.h"
 #include "torch/version.h"
@@ -39,27 +40,6 @@ std::string Lookup(const char* path, absl::string_view key, char separator) {
         absl::StripSuffix(absl::StripPrefix(absl::StripAsciiWhitespace(value), "\""), "\""));
   }
   return "";
-}
-
-// Ticks of all cores since boot.
-struct CpuTicks {
-  double total = 0;
-  double idle = 0;
-};
-
-CpuTicks ReadCpuTicks() {
-  CpuTicks ticks;
-  std::ifstream file("/proc/stat");
-  std::string name;
-  file >> name;
-  // user nice system idle iowait irq softirq steal; what follows is counted in these already.
-  for (int i = 0; i < 8; ++i) {
-    double value = 0;
-    if (!(file >> value)) return {};
-    ticks.total += value;
-    if (i == 3 || i == 4) ticks.idle += value;
-  }
-  return ticks;
 }
 
 std::string Compiler() {
@@ -114,13 +94,9 @@ std::string BuildModeWarning(const proto::Machine& machine) {
 }
 
 double BusyCores(absl::Duration interval) {
-  const CpuTicks before = ReadCpuTicks();
+  const CpuMeter meter;
   absl::SleepFor(interval);
-  const CpuTicks after = ReadCpuTicks();
-  const double total = after.total - before.total;
-  if (total <= 0) return 0;
-  const double busy = total - (after.idle - before.idle);
-  return busy / total * static_cast<double>(sysconf(_SC_NPROCESSORS_ONLN));
+  return meter.Share() * static_cast<double>(sysconf(_SC_NPROCESSORS_ONLN));
 }
 
 std::string BusyWarning(double busy_cores) {

@@ -23,8 +23,9 @@ using torch::autograd::utils::LambdaPostHook;
 
 class BucketReducer::Core {
  public:
-  Core(const Plan& plan, const FlatParameters& parameters, std::function<void(int)> launch)
-      : launch_(std::move(launch)) {
+  Core(const Plan& plan, const FlatParameters& parameters, std::function<void(int)> launch,
+       std::function<void(int)> on_gradient)
+      : launch_(std::move(launch)), on_gradient_(std::move(on_gradient)) {
     for (const BucketPlan& bucket : plan.buckets()) {
       bucket_sizes_.push_back(static_cast<int>(bucket.tensors.size()));
     }
@@ -79,6 +80,7 @@ class BucketReducer::Core {
     Record(FlatParameters::CheckGradient(slot.parameter));
     if (!error_.ok()) return;
     slot.ready = true;
+    if (on_gradient_ != nullptr) on_gradient_(index);
     --pending_[slot.parameter.bucket];
     while (next_ < pending_.size() && pending_[next_] == 0) launch_(static_cast<int>(next_++));
   }
@@ -170,6 +172,7 @@ class BucketReducer::Core {
   }
 
   const std::function<void(int)> launch_;
+  const std::function<void(int)> on_gradient_;  // or null
   std::vector<int> bucket_sizes_;  // parameters per bucket
   Mutex mutex_;
   std::vector<Slot> slots_ ABSL_GUARDED_BY(mutex_);
@@ -201,8 +204,9 @@ std::unique_ptr<torch::autograd::FunctionPreHook> MakePreHook(Function function)
 }  // namespace
 
 BucketReducer::BucketReducer(const Plan& plan, const FlatParameters& parameters,
-                             std::function<void(int bucket)> launch)
-    : core_(std::make_shared<Core>(plan, parameters, std::move(launch))) {
+                             std::function<void(int bucket)> launch,
+                             std::function<void(int parameter)> on_gradient)
+    : core_(std::make_shared<Core>(plan, parameters, std::move(launch), std::move(on_gradient))) {
   for (size_t i = 0; i < parameters.parameters().size(); ++i) {
     const int index = static_cast<int>(i);
     auto accumulator =

@@ -46,9 +46,13 @@ namespace gradsync {
 class BucketReducer {
  public:
   // `parameters` in plan order, bound. `launch` must not throw or wait, and is not called after the
-  // destructor.
+  // destructor. Nor is `on_gradient`, which may be null and must not throw: it is called as `launch`
+  // is, on the thread that runs backward, for each parameter (index into Plan::tensors()) whose
+  // gradient of the step is complete, before the launch of the bucket that it completes. What it
+  // takes is backward's time.
   BucketReducer(const Plan& plan, const FlatParameters& parameters,
-                std::function<void(int bucket)> launch);
+                std::function<void(int bucket)> launch,
+                std::function<void(int parameter)> on_gradient = nullptr);
   ~BucketReducer();
 
   BucketReducer(const BucketReducer&) = delete;

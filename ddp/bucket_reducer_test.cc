@@ -1,10 +1,12 @@
 #include "ddp/bucket_reducer.h"
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "ATen/ops/embedding.h"
 #include "ATen/ops/tensor.h"
+#include "absl/strings/str_cat.h"
 #include "ddp/tiny_module.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -16,6 +18,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::UnorderedElementsAre;
 
 // A module bound to plain buckets, with a reducer that notes its launches.
 struct Fixture {
@@ -67,6 +70,30 @@ TEST(BucketReducerTest, ABucketThatIsCompleteEarlyWaitsForThoseBefore) {
   at::linear(hidden * f.module.scale, f.module.last_weight).sum().backward();
   EXPECT_THAT(launched_at_first_layer, IsEmpty());
   EXPECT_THAT(f.launched, ElementsAre(0, 1, 2));
+}
+
+TEST(BucketReducerTest, AnObserverHearsOfEachGradientOnceAndBeforeItsBucketLeaves) {
+  Fixture f({{3}, {2, 1}, {0}});
+  f.reducer.reset();
+  std::vector<std::string> events;
+  f.reducer = std::make_unique<BucketReducer>(
+      f.plan, f.parameters, [&](int bucket) { events.push_back(absl::StrCat("bucket ", bucket)); },
+      [&](int parameter) { events.push_back(absl::StrCat(parameter)); });
+  for (int step = 0; step < 2; ++step) {
+    events.clear();
+    ASSERT_TRUE(f.reducer->BeginStep().ok());
+    f.module.Loss(at::ones({2, 4})).backward();
+    ASSERT_TRUE(f.reducer->FinishBackward().ok());
+    ASSERT_EQ(events.size(), 7u);
+    std::vector<std::string> gradients;
+    for (const std::string& event : events) {
+      if (event[0] != 'b') gradients.push_back(event);
+    }
+    EXPECT_THAT(gradients, UnorderedElementsAre("0", "1", "2", "3"));
+    EXPECT_EQ(events[0], "3");
+    EXPECT_EQ(events[1], "bucket 0");
+    EXPECT_EQ(events.back(), "bucket 2");
+  }
 }
 
 TEST(BucketReducerTest, EachStepOverwritesWithoutZeroing) {

@@ -54,6 +54,11 @@ struct DdpOptions {
   // reverse of the order of registration.
   std::function<void()> forward_backward;
 
+  // Called in backward for each parameter, an index into plan().tensors(), whose gradient of the
+  // step is complete, before its bucket leaves: for those who measure, or delay, a step. Must not
+  // throw. Null: nobody does.
+  std::function<void(int parameter)> on_gradient;
+
   // Copies rank 0's buffers (BatchNorm's running statistics) to all ranks at the begin of every
   // step, which costs a round trip. Otherwise they drift apart, harmlessly, until
   // BroadcastBuffers().

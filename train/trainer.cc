@@ -84,7 +84,7 @@ class TrainerImpl : public Trainer {
   absl::Status Prepare() {
     at::set_num_threads(options_.threads);
     ModelOptions model = options_.model;
-    model.classes = inputs_.train->classes();
+    model.classes = std::max<int64_t>(model.classes, inputs_.train->classes());
     model.seed = options_.seed;
     GS_ASSIGN_OR_RETURN(model_, CreateModel(model));
     model_->train();
@@ -106,9 +106,13 @@ class TrainerImpl : public Trainer {
     ddp.plan.world_size = options_.synchronised ? side_channel_->world_size() : 1;
     ddp.timeout = options_.timeout;
     ddp.forward_backward = [this] { ThrowAwayStep(); };
+    if (options_.record_gradients) {
+      ddp.on_gradient = [this](int parameter) { gradient_done_[parameter] = absl::Now(); };
+    }
     GS_ASSIGN_OR_RETURN(ddp_, DistributedDataParallel::Create(
                                   model_, sync_, options_.synchronised ? side_channel_ : nullptr,
                                   std::move(ddp)));
+    if (options_.record_gradients) gradient_done_.resize(plan().tensors().size());
     return absl::OkStatus();
   }
 
@@ -176,6 +180,7 @@ class TrainerImpl : public Trainer {
     const absl::Time backward_done = absl::Now();
     times.forward = forward_done - have_data;
     times.backward = backward_done - forward_done;
+    for (absl::Time done : gradient_done_) report->gradient_ready.push_back(done - have_data);
 
     GS_RETURN_IF_ERROR(ddp_->FinishStep(Deadline()));
     times.exposed = ddp_->timing().exposed;
@@ -230,6 +235,7 @@ class TrainerImpl : public Trainer {
   const Inputs inputs_;
   std::shared_ptr<Model> model_;
   std::unique_ptr<DataLoader> loader_;
+  std::vector<absl::Time> gradient_done_;  // in this step, by parameter; empty unless recorded
   std::unique_ptr<DistributedDataParallel> ddp_;
 };
 

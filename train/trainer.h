@@ -22,7 +22,7 @@
 namespace gradsync {
 
 struct TrainerOptions {
-  ModelOptions model;
+  ModelOptions model;              // with as many classes as the data has, or more if it says so
   std::string data = "synthetic";  // or cifar10:DIR
   int64_t batch_size = 32;         // per worker
   int64_t steps = 0;               // optimizer steps; 0 takes `epochs`
@@ -37,6 +37,7 @@ struct TrainerOptions {
   bool evaluate = false;           // on the test split, after the last step
   bool synchronised = true;        // false: each worker trains by itself (topology local)
   PlanOptions plan;                // bucket and chunk sizes; the world size is filled in
+  bool record_gradients = false;   // fill StepReport::gradient_ready
   absl::Duration timeout = absl::Seconds(60);  // a bucket that is not there in time fails the job
 };
 
@@ -55,6 +56,9 @@ struct StepReport {
   int64_t steps = 0;
   double loss = 0;  // mean over this worker's batch
   StepTimes times;
+  // When backward completed each gradient, by index into Trainer::plan().tensors(), since forward
+  // began. Empty unless TrainerOptions::record_gradients.
+  std::vector<absl::Duration> gradient_ready;
 };
 
 struct TrainingResult {
