@@ -1,7 +1,6 @@
 #ifndef GRADSYNC_BENCHMARKS_CPU_METER_H_
 #define GRADSYNC_BENCHMARKS_CPU_METER_H_
 
-
 namespace gradsync {
 
 // How busy this machine's cores were since the meter was made, whoever used them, as the kernel

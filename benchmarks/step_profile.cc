@@ -1,7 +1,10 @@
 #include "benchmarks/step_profile.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
+#include <fstream>
+#include <iterator>
 #include <numeric>
 #include <utility>
 
@@ -28,6 +31,17 @@ absl::StatusOr<proto::StepProfile> ParseStepProfile(absl::string_view json,
     return absl::InvalidArgumentError(absl::StrCat(what, ": ", valid.message()));
   }
   return profile;
+}
+
+absl::StatusOr<proto::StepProfile> ReadStepProfile(const std::string& path) {
+  errno = 0;
+  std::ifstream file(path, std::ios::binary);
+  std::string text;
+  if (file) text.assign(std::istreambuf_iterator<char>(file), {});
+  if (!file || file.bad()) {
+    return absl::ErrnoToStatus(errno != 0 ? errno : EIO, absl::StrCat("cannot read ", path));
+  }
+  return ParseStepProfile(text, path);
 }
 
 absl::Status ValidateStepProfile(const proto::StepProfile& profile) {

@@ -19,6 +19,10 @@ namespace gradsync {
 // Errors: DATA_LOSS when it is not JSON of a profile; otherwise those of ValidateStepProfile().
 absl::StatusOr<proto::StepProfile> ParseStepProfile(absl::string_view json, absl::string_view what);
 
+// As ParseStepProfile() of the file's content. Blocks while it reads.
+// Errors: also NOT_FOUND, or the errno's code, when the file cannot be read.
+absl::StatusOr<proto::StepProfile> ReadStepProfile(const std::string& path);
+
 // Errors: INVALID_ARGUMENT naming the field, what was expected and what was found: a profile needs
 // a model, tensors with at least one element each, times that are finite and not negative, and
 // `ready_us` that never falls and lies within forward and backward.

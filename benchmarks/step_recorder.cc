@@ -42,9 +42,9 @@ absl::StatusOr<proto::StepProfile> MedianStep(const Plan& plan,
   if (steps.empty()) return absl::InvalidArgumentError("expected at least one step, found none");
   for (const StepReport& step : steps) {
     if (step.gradient_ready.size() != count) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("step ", step.step, ": expected times of ", count, " gradients, found ",
-                       step.gradient_ready.size()));
+      return absl::InvalidArgumentError(absl::StrCat("step ", step.step, ": expected times of ",
+                                                     count, " gradients, found ",
+                                                     step.gradient_ready.size()));
     }
   }
   proto::StepProfile profile;

@@ -21,9 +21,9 @@ namespace gradsync {
 absl::StatusOr<proto::StepProfile> MedianStep(const Plan& plan,
                                               const std::vector<StepReport>& steps);
 
-// Trains as `options` say, in this process and alone (topology local, the update at the worker), and
-// returns the median of all steps but the first `warmup_steps`. What options says of recording and
-// synchronising is set here. `on_step` is called after each step. Blocks until all are done.
+// Trains as `options` say, in this process and alone (topology local, the update at the worker),
+// and returns the median of all steps but the first `warmup_steps`. What options says of recording
+// and synchronising is set here. `on_step` is called after each step. Blocks until all are done.
 //
 // Gradients are timed where the job has them: copied into their bucket, which is what the launch
 // of an exchange waits for. Everything that describes the measurement is set but the command.

@@ -29,9 +29,8 @@ StepReport Step(double forward, double backward, double update, double a, double
 }
 
 TEST(StepRecorderTest, TheProfileHasMediansInTheOrderOfReadiness) {
-  const auto profile =
-      MedianStep(TwoTensors(), {Step(10, 30, 5, 39, 20), Step(11, 20, 7, 30, 22),
-                                Step(30, 50, 6, 70, 60)});
+  const auto profile = MedianStep(
+      TwoTensors(), {Step(10, 30, 5, 39, 20), Step(11, 20, 7, 30, 22), Step(30, 50, 6, 70, 60)});
   ASSERT_TRUE(profile.ok()) << profile.status();
   EXPECT_EQ(profile->forward_us(), 11);
   EXPECT_EQ(profile->backward_us(), 29);  // 40 is the median end

@@ -28,8 +28,8 @@ absl::Status Check(const ReplayOptions& options) {
                      " and ", options.warmup_steps));
   }
   if (!std::isfinite(options.compute_scale) || options.compute_scale < 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "scale of compute times: expected at least 0, found ", options.compute_scale));
+    return absl::InvalidArgumentError(
+        absl::StrCat("scale of compute times: expected at least 0, found ", options.compute_scale));
   }
   return absl::OkStatus();
 }
@@ -86,13 +86,13 @@ class Replay {
   }
 
   absl::Status Step(int64_t number, proto::WorkerMetrics* metrics) {
-    const double factor =
-        options_.compute_scale * options_.straggler.Factor(options_.rank, number);
+    const double factor = options_.compute_scale * options_.straggler.Factor(options_.rank, number);
     const double begin = clock_.Now();
     double late = 0;
     handles_.clear();
     for (size_t b = 0; b < memory_.size(); ++b) {
-      const double due = begin + factor * ready_us_[b];
+      // What the launch before took, an exchange may well take; only waking up late is the clock's.
+      const double due = std::max(begin + factor * ready_us_[b], clock_.Now());
       clock_.SleepUntil(due);
       late = std::max(late, clock_.Now() - due);
       handles_.push_back(sync_.Launch(OptionsOf(number), static_cast<int>(b)));

@@ -165,7 +165,8 @@ TEST(StepReplayTest, EachBucketIsLaunchedAtItsTimeAndInOrder) {
 TEST(StepReplayTest, AnExchangeThatBackwardHidesCostsOnlyTheUpdate) {
   const Outcome outcome = Replay(Options(1, 2), 10);
   ASSERT_TRUE(outcome.metrics.ok()) << outcome.metrics.status();
-  EXPECT_THAT(outcome.metrics->step_ms(), ElementsAre(DoubleNear(0.48, 1e-6), DoubleNear(0.48, 1e-6)));
+  EXPECT_THAT(outcome.metrics->step_ms(),
+              ElementsAre(DoubleNear(0.48, 1e-6), DoubleNear(0.48, 1e-6)));
   EXPECT_NEAR(outcome.metrics->forward_ms(0), 0.1, 1e-6);
   EXPECT_NEAR(outcome.metrics->backward_ms(0), 0.35, 1e-6);
   EXPECT_NEAR(outcome.metrics->exposed_ms(0), 0, 1e-6);
@@ -222,8 +223,8 @@ TEST(StepReplayTest, ResultsAreVerifiedUnderBothUpdateSites) {
   for (UpdateSite site : {UpdateSite::kWorker, UpdateSite::kOwner}) {
     SimulatedClock clock;
     const auto sync = CreateLocalSync(site);
-    const auto metrics = ReplaySteps(profile, plan, Options(2, 1),
-                                     [] { return absl::OkStatus(); }, &clock, sync.get());
+    const auto metrics = ReplaySteps(
+        profile, plan, Options(2, 1), [] { return absl::OkStatus(); }, &clock, sync.get());
     ASSERT_TRUE(metrics.ok()) << metrics.status();
     EXPECT_EQ(metrics->wrong(), 0);
     EXPECT_EQ(metrics->parameters(), 48);
@@ -238,9 +239,9 @@ TEST(StepReplayTest, ResultsAreVerifiedUnderBothUpdateSites) {
   options.rank = 2;
   SimulatedClock clock;
   const auto sync = SimulatedSync::Create(&clock, 1);
-  const auto metrics =
-      ReplaySteps(profile, ProfilePlan(profile, four).value(), options,
-                  [] { return absl::OkStatus(); }, &clock, sync.get());
+  const auto metrics = ReplaySteps(
+      profile, ProfilePlan(profile, four).value(), options, [] { return absl::OkStatus(); }, &clock,
+      sync.get());
   ASSERT_TRUE(metrics.ok()) << metrics.status();
   EXPECT_GT(metrics->wrong(), 40);
 }

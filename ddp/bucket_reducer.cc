@@ -173,7 +173,7 @@ class BucketReducer::Core {
 
   const std::function<void(int)> launch_;
   const std::function<void(int)> on_gradient_;  // or null
-  std::vector<int> bucket_sizes_;  // parameters per bucket
+  std::vector<int> bucket_sizes_;               // parameters per bucket
   Mutex mutex_;
   std::vector<Slot> slots_ ABSL_GUARDED_BY(mutex_);
   std::vector<int> pending_ ABSL_GUARDED_BY(mutex_);  // parameters per bucket still to come

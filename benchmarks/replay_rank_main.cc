@@ -1,0 +1,144 @@
+// One rank of //benchmarks:train_bench --replay, which starts it; not for people.
+
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/flags.h"
+#include "base/keep_memory.h"
+#include "base/status_macros.h"
+#include "base/straggler.h"
+#include "base/write_file.h"
+#include "benchmarks/meet_ranks.h"
+#include "benchmarks/proto_json.h"
+#include "benchmarks/replay_clock.h"
+#include "benchmarks/start_line.h"
+#include "benchmarks/step_profile.h"
+#include "benchmarks/step_replay.h"
+#include "links/grpc_store.h"
+#include "plan/codec.h"
+#include "worker/sync_factory.h"
+
+// Set by RunLocalJob().
+ABSL_FLAG(int, rank, 0, "of this process");
+ABSL_FLAG(int, world_size, 1, "number of ranks");
+ABSL_FLAG(std::string, master, "127.0.0.1:0", "host:port of the store, which rank 0 holds");
+ABSL_FLAG(std::string, port_file, "", "rank 0 writes the store's host:port here");
+ABSL_FLAG(std::string, metrics_json, "", "where to write WorkerMetrics");
+ABSL_FLAG(std::vector<std::string>, servers, {}, "parameter servers, host:port,...");
+
+ABSL_FLAG(std::string, profile, "", "file of the step profile");
+ABSL_FLAG(std::string, topology, "ring", "ring, ps or local");
+ABSL_FLAG(std::string, link, "auto", "as //worker has it");
+ABSL_FLAG(std::string, update, "worker", "worker or owner");
+ABSL_FLAG(std::string, compression, "none", "as //worker has it");
+ABSL_FLAG(int, connections, 0, "per pair of peers; 0: the topology's default");
+ABSL_FLAG(int64_t, bucket_bytes, 0, "of a bucket");
+ABSL_FLAG(int64_t, first_bucket_bytes, 0, "of the first bucket");
+ABSL_FLAG(int64_t, chunk_bytes, 0, "of a chunk; 0: by bucket size and world size");
+ABSL_FLAG(double, compute_scale, 1, "of all times of computation");
+ABSL_FLAG(std::string, straggler, "", "as //worker has it");
+ABSL_FLAG(int64_t, steps, 1, "measured steps");
+ABSL_FLAG(int64_t, warmup_steps, 1, "steps before them");
+ABSL_FLAG(std::string, start_line, "", "file of the start line");
+ABSL_FLAG(absl::Duration, timeout, absl::Seconds(60), "a peer that is silent for longer is lost");
+
+namespace gradsync {
+namespace {
+
+SyncOptions SyncFromFlags() {
+  SyncOptions options;
+  options.topology = absl::GetFlag(FLAGS_topology);
+  options.link = absl::GetFlag(FLAGS_link);
+  options.update = absl::GetFlag(FLAGS_update);
+  options.compression = absl::GetFlag(FLAGS_compression);
+  options.servers = absl::GetFlag(FLAGS_servers);
+  options.connections = absl::GetFlag(FLAGS_connections);
+  return options;
+}
+
+absl::StatusOr<ReplayOptions> ReplayFromFlags() {
+  ReplayOptions options;
+  options.rank = absl::GetFlag(FLAGS_rank);
+  options.steps = absl::GetFlag(FLAGS_steps);
+  options.warmup_steps = absl::GetFlag(FLAGS_warmup_steps);
+  options.compute_scale = absl::GetFlag(FLAGS_compute_scale);
+  options.timeout = absl::GetFlag(FLAGS_timeout);
+  GS_ASSIGN_OR_RETURN(options.straggler, Straggler::Parse(absl::GetFlag(FLAGS_straggler)));
+  return options;
+}
+
+absl::StatusOr<Plan> PlanFromFlags(const proto::StepProfile& profile, int world_size) {
+  PlanOptions options;
+  options.world_size = world_size;
+  options.bucket_bytes = absl::GetFlag(FLAGS_bucket_bytes);
+  options.first_bucket_bytes = absl::GetFlag(FLAGS_first_bucket_bytes);
+  options.chunk_bytes = absl::GetFlag(FLAGS_chunk_bytes);
+  GS_ASSIGN_OR_RETURN(options.codec, ParseCodec(absl::GetFlag(FLAGS_compression)));
+  return ProfilePlan(profile, options);
+}
+
+MeetOptions MeetFromFlags() {
+  MeetOptions options;
+  options.rank = absl::GetFlag(FLAGS_rank);
+  options.world_size = absl::GetFlag(FLAGS_world_size);
+  options.master = absl::GetFlag(FLAGS_master);
+  options.port_file = absl::GetFlag(FLAGS_port_file);
+  options.run_id = "train_bench";
+  options.timeout = absl::GetFlag(FLAGS_timeout);
+  return options;
+}
+
+absl::Status RunRank() {
+  SyncOptions sync_options = SyncFromFlags();
+  GS_RETURN_IF_ERROR(ValidateSyncOptions(sync_options));
+  GS_ASSIGN_OR_RETURN(const ReplayOptions options, ReplayFromFlags());
+  GS_ASSIGN_OR_RETURN(const proto::StepProfile profile,
+                      ReadStepProfile(absl::GetFlag(FLAGS_profile)));
+  const bool local = sync_options.topology == "local";
+  const int ranks = absl::GetFlag(FLAGS_world_size);
+  GS_ASSIGN_OR_RETURN(const Plan plan, PlanFromFlags(profile, local ? 1 : ranks));
+  GS_ASSIGN_OR_RETURN(const std::unique_ptr<StartLine> line,
+                      StartLine::Open(absl::GetFlag(FLAGS_start_line), ranks));
+  std::unique_ptr<GrpcStoreServer> store_server;
+  GS_ASSIGN_OR_RETURN(const WorkerGroup group, MeetRanks(MeetFromFlags(), &store_server));
+  GS_ASSIGN_OR_RETURN(sync_options.link, ChooseLink(sync_options, group));
+  GS_ASSIGN_OR_RETURN(std::unique_ptr<GradientSync> sync, CreateGradientSync(sync_options, group));
+  const auto start = [&] { return line->Wait(absl::Now() + options.timeout); };
+  MonotonicReplayClock clock;
+  absl::StatusOr<proto::WorkerMetrics> metrics =
+      ReplaySteps(profile, plan, options, start, &clock, sync.get());
+  if (!metrics.ok()) {
+    sync->Abort(metrics.status());
+    const absl::Status agreed = sync->status();
+    return agreed.ok() ? metrics.status() : agreed;
+  }
+  sync.reset();
+  metrics->set_world_size(ranks);
+  metrics->set_topology(sync_options.topology);
+  metrics->set_link(ResolvedLink(sync_options));
+  metrics->set_update(sync_options.update);
+  metrics->set_compression(CodecName(plan.codec()));
+  metrics->set_connections(ResolvedConnections(sync_options));
+  metrics->set_bucket_bytes(static_cast<double>(absl::GetFlag(FLAGS_bucket_bytes)));
+  GS_ASSIGN_OR_RETURN(const std::string json, ToJson(*metrics));
+  GS_RETURN_IF_ERROR(WriteFileAtomically(absl::GetFlag(FLAGS_metrics_json), json));
+  return start();  // the store goes with rank 0
+}
+
+}  // namespace
+}  // namespace gradsync
+
+int main(int argc, char** argv) {
+  gradsync::KeepFreedMemory();  // as //worker does
+  gradsync::ParseFlagsOrExit(argc, argv, {"replay_rank: started by train_bench."});
+  const absl::Status status = gradsync::RunRank();
+  if (status.ok()) return 0;
+  std::fprintf(stderr, "train_bench: rank %d: %s\n", absl::GetFlag(FLAGS_rank),
+               status.ToString().c_str());
+  return status.code() == absl::StatusCode::kInvalidArgument ? 2 : 1;
+}

@@ -1,0 +1,34 @@
+// From what the processes of a replayed job counted to a record and a line of the table.
+
+#ifndef GRADSYNC_BENCHMARKS_REPLAY_REPORT_H_
+#define GRADSYNC_BENCHMARKS_REPLAY_REPORT_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "benchmarks/replay_cases.h"
+#include "proto/run_record.pb.h"
+
+namespace gradsync {
+
+// One Run: that of AggregateRun(), and
+//   - scaling_efficiency: the time of the recorded computation, scaled, over the measured step:
+//   what
+//     one worker that computes so, and exchanges nothing, would get per worker.
+//   - invalid, when the machine could not replay: launches were later than 2 % of the step in more
+//     than a tenth of the steps, or the cores were busy for more than 70 % beside an emulated
+//     network.
+// Errors: those of AggregateRun().
+absl::StatusOr<proto::Run> SummarizeReplay(const ReplayCase& replay,
+                                           const std::vector<proto::WorkerMetrics>& workers,
+                                           const std::vector<proto::ServerMetrics>& servers);
+
+// The head of the table, two lines, and the line of one run; all end in a newline. `predicted` is
+// the simulator's, or null; its error is (predicted - measured) / measured.
+std::string ReplayHead();
+std::string ReplayLine(const proto::Run& run, const proto::Run* predicted);
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_BENCHMARKS_REPLAY_REPORT_H_

@@ -1,0 +1,305 @@
+// One job measured. Records the times of a real training step, or replays them with real bytes and
+// no computation, so that few cores can stand for many workers. Copy and try:
+//
+//   bazel run -c opt //benchmarks:train_bench -- --record=resnet18.json --model=resnet18
+//   bazel run -c opt //benchmarks:train_bench -- --replay=resnet18.json --topology=ring,ps
+//   bazel run -c opt //benchmarks:train_bench -- --replay=benchmarks/profiles/resnet50.json
+//       --topology=ring,ps --workers=4,16 --servers=1,4 --straggler=3:2 --json=replay.json
+//
+// Exit codes: 0; 1 a result was wrong or a job failed; 2 bad flags or files, found before any job
+// started; 128 + signal when interrupted.
+
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "base/flag_error.h"
+#include "base/flags.h"
+#include "base/keep_memory.h"
+#include "base/status_macros.h"
+#include "base/write_file.h"
+#include "benchmarks/machine_info.h"
+#include "benchmarks/proto_json.h"
+#include "benchmarks/replay_cases.h"
+#include "benchmarks/replay_job.h"
+#include "benchmarks/replay_report.h"
+#include "benchmarks/step_recorder.h"
+#include "tools/runfiles.h"
+
+ABSL_FLAG(std::string, record, "", "file for the profile of a step of a real job (topology local)");
+ABSL_FLAG(std::vector<std::string>, replay, {}, "files of profiles to replay");
+
+ABSL_FLAG(std::string, model, "resnet18", "to record: resnet18, resnet50 or mlp");
+ABSL_FLAG(std::string, stem, "imagenet", "of a ResNet to record: imagenet (7x7) or cifar (3x3)");
+ABSL_FLAG(int64_t, classes, 0, "of the model to record; 0: as many as the data has");
+ABSL_FLAG(std::string, data, "synthetic", "to record: synthetic, or cifar10:DIR");
+ABSL_FLAG(int64_t, batch_size, 32, "samples per step to record");
+ABSL_FLAG(int, threads, 1, "compute threads of the job to record");
+
+ABSL_FLAG(std::vector<std::string>, topology, gradsync::ReplaySweepOptions().topologies,
+          "some of ring, ps, local");
+ABSL_FLAG(std::vector<std::string>, link, gradsync::ReplaySweepOptions().links,
+          "some of auto, grpc, shm, gloo (the last: ring only)");
+ABSL_FLAG(std::vector<std::string>, update, gradsync::ReplaySweepOptions().updates,
+          "who runs the optimizer: worker (whose recorded time is replayed), owner, or both");
+ABSL_FLAG(std::vector<std::string>, workers, gradsync::ReplaySweepOptions().workers,
+          "numbers of workers");
+ABSL_FLAG(std::vector<std::string>, servers, gradsync::ReplaySweepOptions().servers,
+          "numbers of parameter servers, for ps");
+ABSL_FLAG(std::vector<std::string>, placement, gradsync::ReplaySweepOptions().placements,
+          "of servers: dedicated (this build has no other)");
+ABSL_FLAG(std::vector<std::string>, bandwidth, {}, "of an emulated network (this build has none)");
+ABSL_FLAG(std::vector<std::string>, bucket_bytes, gradsync::ReplaySweepOptions().bucket_bytes,
+          "upper bounds of a bucket");
+ABSL_FLAG(std::string, first_bucket_bytes, gradsync::ReplaySweepOptions().first_bucket_bytes,
+          "upper bound of the first bucket");
+ABSL_FLAG(std::string, chunk_bytes, gradsync::ReplaySweepOptions().chunk_bytes,
+          "upper bound of a chunk; 0: by bucket size and workers");
+ABSL_FLAG(std::vector<std::string>, compression, gradsync::ReplaySweepOptions().compressions,
+          "of gradients on the wire (grpc): some of none, fp16, bf16, topk:R (ps only)");
+ABSL_FLAG(std::vector<std::string>, compute_scale, gradsync::ReplaySweepOptions().compute_scales,
+          "multiplies all replayed times of computation, to stand for slower or faster workers");
+ABSL_FLAG(std::string, straggler, "",
+          "who computes slower: RANK:FACTOR, or random:SEED:PROBABILITY:FACTOR");
+ABSL_FLAG(int, connections, 0, "per pair of peers; 0: the topology's default");
+ABSL_FLAG(int64_t, steps, gradsync::ReplaySweepOptions().steps, "steps, warm-up included");
+ABSL_FLAG(int64_t, warmup_steps, gradsync::ReplaySweepOptions().warmup_steps,
+          "steps at the start that are not measured");
+ABSL_FLAG(absl::Duration, timeout, gradsync::ReplaySweepOptions().timeout,
+          "a process that is silent for longer is lost");
+ABSL_FLAG(std::string, json, "", "file for the records (proto/run_record.proto)");
+ABSL_FLAG(std::string, server_binary, "", "default: the //ps_server of this build");
+
+namespace gradsync {
+namespace {
+
+constexpr char kUsage[] =
+    "train_bench --record=FILE | --replay=FILE [flags]: records a training step's times, or "
+    "replays them with real bytes";
+constexpr int kBadInput = 2;
+
+std::atomic<int> interrupt_signal{0};
+
+void HandleSignal(int signal) { interrupt_signal = signal; }
+
+void PrintError(absl::string_view message) {
+  std::fprintf(stderr, "train_bench: %.*s\n", static_cast<int>(message.size()), message.data());
+}
+
+// `bazel run` starts programs elsewhere, but a user's paths are relative to where he was.
+std::string UserPath(const std::string& path) {
+  const char* directory = std::getenv("BUILD_WORKING_DIRECTORY");
+  return ResolvePath(path, directory == nullptr ? "" : directory);
+}
+
+// As a user would type it again.
+std::string CommandLine(int argc, char** argv) {
+  std::string command = "bazel run -c opt //benchmarks:train_bench";
+  for (int i = 1; i < argc; ++i) absl::StrAppend(&command, i == 1 ? " -- " : " ", argv[i]);
+  return command;
+}
+
+void PrintMachine(const proto::Machine& machine) {
+  std::printf("%s\n", FormatMachine(machine).c_str());
+  const std::string warning = BuildModeWarning(machine);
+  if (!warning.empty()) std::printf("%s\n", warning.c_str());
+  std::fflush(stdout);
+}
+
+TrainerOptions TrainerFromFlags() {
+  TrainerOptions options;
+  options.model.name = absl::GetFlag(FLAGS_model);
+  options.model.stem = absl::GetFlag(FLAGS_stem);
+  if (absl::GetFlag(FLAGS_classes) != 0) options.model.classes = absl::GetFlag(FLAGS_classes);
+  options.data = absl::GetFlag(FLAGS_data);
+  options.batch_size = absl::GetFlag(FLAGS_batch_size);
+  options.threads = absl::GetFlag(FLAGS_threads);
+  options.steps = absl::GetFlag(FLAGS_steps);
+  options.warmup_steps = absl::GetFlag(FLAGS_warmup_steps);
+  OptimizerGroup group;  // the defaults of //worker
+  group.momentum = 0.9;
+  group.weight_decay = 5e-4;
+  options.optimizer.groups = {group};
+  options.recipe.base = 0.01;
+  return options;
+}
+
+absl::Status Record(const std::string& path, const std::string& command) {
+  const TrainerOptions options = TrainerFromFlags();
+  if (options.threads < 1) {
+    return FlagError("threads", "at least 1", absl::StrCat(options.threads));
+  }
+  if (!absl::GetFlag(FLAGS_straggler).empty()) {
+    return FlagError("straggler", "nothing with --record", absl::GetFlag(FLAGS_straggler));
+  }
+  const std::string folder = std::filesystem::path(path).parent_path();
+  if (access(folder.empty() ? "." : folder.c_str(), W_OK) != 0) {
+    return absl::ErrnoToStatus(errno, absl::StrCat("--record: cannot write ", path));
+  }
+  PrintMachine(DescribeMachine());
+  const std::string busy = BusyWarning(BusyCores(absl::Seconds(1)));
+  if (!busy.empty()) std::printf("%s\n", busy.c_str());
+  const bool watched = isatty(STDOUT_FILENO) == 1;
+  const auto on_step = [watched](const StepReport& step) {
+    if (!watched) return;
+    std::printf("\rstep %ld of %ld%s", static_cast<long>(step.step), static_cast<long>(step.steps),
+                step.step == step.steps ? "\n" : "");
+    std::fflush(stdout);
+  };
+  GS_ASSIGN_OR_RETURN(proto::StepProfile profile, RecordStep(options, on_step));
+  if (!busy.empty()) profile.set_note(absl::StrCat(profile.note(), "; ", busy));
+  profile.set_command(command);
+  GS_ASSIGN_OR_RETURN(const std::string json, ToJson(profile));
+  GS_RETURN_IF_ERROR(WriteFileAtomically(path, json));
+  std::printf("%s: forward %.1f ms, backward %.1f ms, update %.1f ms, %d tensors\n", path.c_str(),
+              1e-3 * profile.forward_us(), 1e-3 * profile.backward_us(), 1e-3 * profile.update_us(),
+              profile.tensors_size());
+  return absl::OkStatus();
+}
+
+struct Sweep {
+  std::vector<ReplayCase> cases;
+  ReplayPrograms programs;
+  std::string json;  // path, or empty
+};
+
+ReplaySweepOptions SweepFromFlags() {
+  ReplaySweepOptions options;
+  for (const std::string& path : absl::GetFlag(FLAGS_replay)) {
+    options.profiles.push_back(UserPath(path));
+  }
+  options.topologies = absl::GetFlag(FLAGS_topology);
+  options.links = absl::GetFlag(FLAGS_link);
+  options.updates = absl::GetFlag(FLAGS_update);
+  options.workers = absl::GetFlag(FLAGS_workers);
+  options.servers = absl::GetFlag(FLAGS_servers);
+  options.placements = absl::GetFlag(FLAGS_placement);
+  options.bandwidths = absl::GetFlag(FLAGS_bandwidth);
+  options.bucket_bytes = absl::GetFlag(FLAGS_bucket_bytes);
+  options.first_bucket_bytes = absl::GetFlag(FLAGS_first_bucket_bytes);
+  options.chunk_bytes = absl::GetFlag(FLAGS_chunk_bytes);
+  options.compressions = absl::GetFlag(FLAGS_compression);
+  options.compute_scales = absl::GetFlag(FLAGS_compute_scale);
+  options.straggler = absl::GetFlag(FLAGS_straggler);
+  options.steps = absl::GetFlag(FLAGS_steps);
+  options.warmup_steps = absl::GetFlag(FLAGS_warmup_steps);
+  options.connections = absl::GetFlag(FLAGS_connections);
+  options.timeout = absl::GetFlag(FLAGS_timeout);
+  return options;
+}
+
+absl::StatusOr<Sweep> PrepareSweep(const char* argv0) {
+  Sweep sweep;
+  GS_ASSIGN_OR_RETURN(sweep.cases, ListReplayCases(SweepFromFlags()));
+  GS_ASSIGN_OR_RETURN(sweep.programs.rank_binary, FindRunfile(argv0, "benchmarks/replay_rank"));
+  if (!absl::GetFlag(FLAGS_server_binary).empty()) {
+    sweep.programs.server_binary = UserPath(absl::GetFlag(FLAGS_server_binary));
+  } else {
+    GS_ASSIGN_OR_RETURN(sweep.programs.server_binary, FindRunfile(argv0, "ps_server/ps_server"));
+  }
+  sweep.programs.interrupt = &interrupt_signal;
+  if (!absl::GetFlag(FLAGS_json).empty()) sweep.json = UserPath(absl::GetFlag(FLAGS_json));
+  return sweep;
+}
+
+// Written before anything is measured, so that a path that cannot be written is found in time.
+absl::Status WriteRecords(const std::string& path, const proto::RunRecords& records) {
+  if (path.empty()) return absl::OkStatus();
+  GS_ASSIGN_OR_RETURN(const std::string json, ToJson(records));
+  return WriteFileAtomically(path, json);
+}
+
+// Prints a line for each measurement as it ends; returns the exit code.
+int RunAll(const Sweep& sweep, proto::RunRecords* records) {
+  std::printf("%s", ReplayHead().c_str());
+  std::fflush(stdout);
+  double wrong = 0;
+  int failed = 0;
+  for (const ReplayCase& replay : sweep.cases) {
+    absl::StatusOr<proto::Run> run = RunReplayJob(replay, sweep.programs);
+    if (!run.ok()) {
+      PrintError(absl::StrCat(Describe(replay), ": ", run.status().message()));
+      if (run.status().code() == absl::StatusCode::kCancelled) return 128 + interrupt_signal;
+      if (run.status().code() == absl::StatusCode::kInvalidArgument) return kBadInput;
+      ++failed;
+      continue;
+    }
+    std::printf("%s", ReplayLine(*run, nullptr).c_str());
+    std::fflush(stdout);
+    wrong += run->wrong();
+    *records->add_runs() = *std::move(run);
+  }
+  if (wrong > 0) PrintError(absl::StrCat(wrong, " elements are wrong"));
+  if (failed > 0) {
+    PrintError(absl::StrCat(failed, " of ", sweep.cases.size(), " measurements failed"));
+  }
+  return wrong > 0 || failed > 0 ? 1 : 0;
+}
+
+int Replay(const Sweep& sweep, const std::string& command) {
+  proto::RunRecords records;
+  *records.mutable_machine() = DescribeMachine();
+  records.set_command(command);
+  if (const absl::Status writable = WriteRecords(sweep.json, records); !writable.ok()) {
+    PrintError(absl::StrCat("--json: ", writable.message()));
+    return kBadInput;
+  }
+  for (int signal : {SIGINT, SIGTERM, SIGHUP}) std::signal(signal, HandleSignal);
+  PrintMachine(records.machine());
+  const int exit_code = RunAll(sweep, &records);
+  const absl::Status written = WriteRecords(sweep.json, records);
+  if (!written.ok()) PrintError(absl::StrCat("--json: ", written.message()));
+  return exit_code == 0 && !written.ok() ? 1 : exit_code;
+}
+
+int Fail(const absl::Status& status) {
+  PrintError(status.message());
+  return kBadInput;
+}
+
+int TrainBench(int argc, char** argv) {
+  FlagOptions flag_options;
+  flag_options.usage = kUsage;
+  flag_options.aliases = {{"topologies", "topology"},      {"links", "link"},
+                          {"updates", "update"},           {"worker", "workers"},
+                          {"server", "servers"},           {"placements", "placement"},
+                          {"bandwidths", "bandwidth"},     {"profiles", "replay"},
+                          {"compressions", "compression"}, {"compute_scales", "compute_scale"}};
+  const std::vector<std::string> positional = ParseFlagsOrExit(argc, argv, flag_options);
+  const std::string command = CommandLine(argc, argv);
+  const std::string record = absl::GetFlag(FLAGS_record);
+  if (!positional.empty()) {
+    return Fail(absl::InvalidArgumentError(
+        absl::StrCat("expected flags only, found \"", positional[0], "\"")));
+  }
+  if (record.empty() == absl::GetFlag(FLAGS_replay).empty()) {
+    return Fail(absl::InvalidArgumentError(
+        absl::StrCat("expected either --record=FILE or --replay=FILE, found ",
+                     record.empty() ? "none" : "both")));
+  }
+  if (!record.empty()) {
+    const absl::Status recorded = Record(UserPath(record), command);
+    return recorded.ok() ? 0 : Fail(recorded);
+  }
+  const absl::StatusOr<Sweep> sweep = PrepareSweep(argv[0]);
+  return sweep.ok() ? Replay(*sweep, command) : Fail(sweep.status());
+}
+
+}  // namespace
+}  // namespace gradsync
+
+int main(int argc, char** argv) {
+  gradsync::KeepFreedMemory();  // as //worker does
+  return gradsync::TrainBench(argc, argv);
+}

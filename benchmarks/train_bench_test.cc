@@ -1,0 +1,125 @@
+// Runs the program itself: a real model, real ranks and servers.
+
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "benchmarks/proto_json.h"
+#include "benchmarks/step_profile.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "proto/run_record.pb.h"
+#include "tools/test_program.h"
+
+namespace gradsync {
+namespace {
+
+using testing::HasSubstr;
+
+struct Outcome {
+  int exit_code = 0;
+  std::string out;
+  std::vector<std::string> errors;
+};
+
+Outcome RunBench(const std::vector<std::string>& flags) {
+  std::vector<std::string> argv = {"benchmarks/train_bench"};
+  argv.insert(argv.end(), flags.begin(), flags.end());
+  TestProgram program(argv);
+  Outcome outcome;
+  outcome.exit_code = program.Finish(absl::Seconds(120)).shell_code();
+  outcome.out = absl::StrJoin(program.out(), "\n");
+  outcome.errors = program.err();
+  return outcome;
+}
+
+std::string Recorded() {
+  const std::string path = testing::TempDir() + "/mlp.json";
+  const Outcome outcome = RunBench(
+      {"--record=" + path, "--model=mlp", "--batch_size=8", "--steps=6", "--warmup_steps=2"});
+  EXPECT_EQ(outcome.exit_code, 0) << absl::StrJoin(outcome.errors, "\n");
+  return path;
+}
+
+TEST(TrainBenchTest, ARecordedStepIsReplayedUnderEveryTopologyAndVerified) {
+  const std::string path = Recorded();
+  const auto profile = ReadStepProfile(path);
+  ASSERT_TRUE(profile.ok()) << profile.status();
+  EXPECT_EQ(profile->batch_size(), 8);
+  EXPECT_THAT(profile->command(), HasSubstr("--model=mlp"));
+
+  const std::string json = testing::TempDir() + "/replay.json";
+  const Outcome outcome =
+      RunBench({"--replay=" + path, "--topologies=local,ring,ps", "--links=grpc", "--worker=2",
+                "--server=2", "--update=worker,owner", "--bucket_bytes=64KiB", "--steps=5",
+                "--warmup_steps=2", "--straggler=1:2", "--json=" + json});
+  EXPECT_EQ(outcome.exit_code, 0) << absl::StrJoin(outcome.errors, "\n");
+  EXPECT_THAT(outcome.errors, testing::IsEmpty());
+  EXPECT_THAT(outcome.out, HasSubstr("#wrong"));
+
+  std::ifstream file(json);
+  proto::RunRecords records;
+  ASSERT_TRUE(
+      ParseJson(std::string(std::istreambuf_iterator<char>(file), {}), json, &records).ok());
+  ASSERT_EQ(records.runs_size(), 6);
+  const double compute_ms = 1e-3 * (profile->forward_us() + profile->backward_us());
+  for (const proto::Run& run : records.runs()) {
+    EXPECT_EQ(run.profile(), "mlp");
+    EXPECT_EQ(run.straggler(), "1:2");
+    EXPECT_EQ(run.wrong(), 0);
+    EXPECT_EQ(run.steps(), 3);
+    EXPECT_EQ(run.workers(), 2);
+    EXPECT_GE(run.step_ms_p50(), 2 * compute_ms);  // the straggler's
+    if (run.topology() == "local") continue;
+    EXPECT_GE(run.wire_tx_bytes_total(), run.bytes());
+  }
+}
+
+TEST(TrainBenchTest, BadFlagsAndFilesAreOneLineAndExitCodeTwo) {
+  const std::string broken = testing::TempDir() + "/broken.json";
+  std::ofstream(broken) << "{\"model\": \"x\", \"tensors\": []}";
+  const std::string good = Recorded();
+  const std::vector<std::vector<std::string>> lines = {
+      {},
+      {"--record=/tmp/x", "--replay=" + good},
+      {"--replay=" + broken},
+      {"--replay=/nowhere/x.json"},
+      {"--replay=" + good, "--topology=star"},
+      {"--replay=" + good, "--workers=2", "--straggler=2:2"},
+      {"--replay=" + good, "--json=/nowhere/x"},
+      {"--replay=" + good, "stray"},
+      {"--record=/tmp/x", "--threads=0"},
+      {"--record=/tmp/x", "--straggler=0:2"}};
+  for (const std::vector<std::string>& flags : lines) {
+    const Outcome outcome = RunBench(flags);
+    EXPECT_EQ(outcome.exit_code, 2) << absl::StrJoin(flags, " ");
+    EXPECT_EQ(outcome.errors.size(), 1u) << absl::StrJoin(outcome.errors, "\n");
+  }
+  EXPECT_THAT(RunBench({"--replay=" + broken}).errors[0], HasSubstr(broken + ": tensors: "));
+  EXPECT_THAT(RunBench({"--replay=/nowhere/x.json"}).errors[0], HasSubstr("/nowhere/x.json"));
+}
+
+TEST(TrainBenchTest, ARecordThatCannotBeMadeIsAnErrorBeforeAnythingIsTrained) {
+  const Outcome model = RunBench({"--record=" + testing::TempDir() + "/x", "--model=vgg"});
+  EXPECT_EQ(model.exit_code, 2);
+  ASSERT_EQ(model.errors.size(), 1u);
+  EXPECT_THAT(model.errors[0], HasSubstr("vgg"));
+  const Outcome file = RunBench({"--record=/nowhere/x", "--model=mlp", "--steps=5"});
+  EXPECT_EQ(file.exit_code, 2);
+  EXPECT_THAT(file.errors, testing::ElementsAre(HasSubstr("/nowhere/x")));
+}
+
+TEST(TrainBenchTest, AMeasurementThatFailsIsNamedAndExitCodeOne) {
+  const Outcome outcome =
+      RunBench({"--replay=" + Recorded(), "--topology=ps", "--server_binary=/bin/false"});
+  EXPECT_EQ(outcome.exit_code, 1);
+  ASSERT_THAT(outcome.errors, testing::SizeIs(2));
+  EXPECT_THAT(outcome.errors[0], HasSubstr("mlp: ps, servers 1, workers 2"));
+  EXPECT_THAT(outcome.errors[1], HasSubstr("1 of 1 measurements failed"));
+}
+
+}  // namespace
+}  // namespace gradsync
