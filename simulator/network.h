@@ -1,0 +1,104 @@
+// Messages between processes whose hosts meet in a switch.
+
+#ifndef GRADSYNC_SIMULATOR_NETWORK_H_
+#define GRADSYNC_SIMULATOR_NETWORK_H_
+
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "plan/wire_traffic.h"
+#include "simulator/event_queue.h"
+
+namespace gradsync {
+
+// A message on its way. `step`, `bucket`, `slot`, `kind` and `count` are for those who send and
+// receive.
+struct SimulatedMessage {
+  int from = 0;  // processes
+  int to = 0;
+  int connection = 0;
+  bool urgent = false;  // overtakes what waits on its connection and is not urgent
+  int64_t bytes = 0;    // 0: costs nothing but its latency
+
+  int kind = 0;
+  int step = 0;
+  int bucket = 0;
+  int slot = 0;
+  int count = 0;
+};
+
+class MessageReceiver {
+ public:
+  virtual ~MessageReceiver() = default;
+  virtual void OnMessage(const SimulatedMessage& message) = 0;
+};
+
+// Full-duplex interfaces, one per host. An interface sends at a fixed rate and shares it evenly
+// between its connections, in pieces of 16 KiB; on a
+// connection messages follow each other. What arrives at a host passes its interface at the same
+// rate, in the order in which it was sent, and need not be complete before it moves on, as with
+// `tc tbf` at a host's egress and ingress. A message is delivered `latency` after its last byte has
+// passed both interfaces. Inside a host it is delivered at once.
+//
+// Not modelled: loss, congestion control, full buffers. What a receiver cannot take yet waits in
+// the switch, so a sender's other connections are not held up by it.
+//
+// Not thread-safe; nothing blocks.
+class SimulatedNetwork : private EventHandler {
+ public:
+  struct Options {
+    double bytes_per_second = 0;     // of payload, each way
+    double latency = 0;              // seconds
+    double seconds_per_message = 0;  // occupies both interfaces, on top of the bytes
+  };
+
+  // `hosts[p]` is the host of process p. `queue` and `receiver` must outlive the network.
+  SimulatedNetwork(const Options& options, std::vector<int> hosts, EventQueue* queue,
+                   MessageReceiver* receiver);
+
+  void Send(const SimulatedMessage& message);
+
+  // What crossed each host's interface so far, and how long it was busy in its busier direction.
+  const std::vector<NodeTraffic>& traffic() const { return traffic_; }
+  double BusySeconds(int host) const;
+
+ private:
+  struct Connection {
+    std::deque<int> urgent;  // numbers of messages
+    std::deque<int> normal;
+    int current = -1;      // being sent
+    int64_t left = 0;      // bytes of it
+    double passes = 0;     // when what was sent of it has passed the receiver's interface
+    bool waiting = false;  // for its turn
+  };
+  struct Interface {
+    std::deque<Connection*> turns;  // connections with something to send
+    Connection* sending = nullptr;
+    double arrived = 0;  // when all that was sent to it has passed
+    double sent_seconds = 0;
+    double received_seconds = 0;
+  };
+
+  void OnEvent(int64_t tag) override;
+  void SendPiece(int host);
+  void PieceSent(int host);
+  Connection& ConnectionOf(const SimulatedMessage& message);
+  int Keep(const SimulatedMessage& message);
+
+  const Options options_;
+  const std::vector<int> hosts_;
+  EventQueue* const queue_;
+  MessageReceiver* const receiver_;
+  std::vector<Interface> interfaces_;
+  absl::flat_hash_map<int64_t, Connection*> connections_;
+  std::deque<Connection> connection_storage_;
+  std::vector<SimulatedMessage> messages_;  // by number
+  std::vector<int> free_;                   // numbers that are
+  std::vector<NodeTraffic> traffic_;
+};
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_SIMULATOR_NETWORK_H_

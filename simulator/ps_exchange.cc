@@ -1,0 +1,123 @@
+#include "simulator/ps_exchange.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "plan/stripes.h"
+
+namespace gradsync {
+
+PsExchange::PsExchange(const Plan& plan, ShardMap shards, const Cluster& cluster,
+                       double owner_update, EventQueue* queue, Resolved resolved)
+    : SimulatedExchange(plan, cluster, queue, std::move(resolved)),
+      shards_(std::move(shards)),
+      connections_(cluster.ps_connections),
+      credit_(cluster.credit),
+      owner_work_(shards_.servers(), owner_update, queue, [this](int chunk) { SendResult(chunk); }),
+      pairs_(static_cast<size_t>(world_size_) * shards_.servers()),
+      folds_(chunks_.count()),
+      results_(shards_.servers(), 0),
+      open_(world_size_, std::vector<int>(plan.buckets().size(), 0)) {
+  for (Pair& pair : pairs_) pair.credit = credit_;
+  for (Chunk& chunk : folds_) chunk.arrived.assign(world_size_, false);
+}
+
+void PsExchange::Launch(int rank, int step, int bucket) {
+  (void)step;  // a chunk's next fold begins only when all have the result of the last
+  const StripeLayout& layout = plan_.buckets()[bucket].layout;
+  int& open = open_[rank][bucket];
+  for (int stripe = 0; stripe < layout.stripes(); ++stripe) {
+    for (int position = 0; position < world_size_; ++position) {
+      const int slot = layout.slot(stripe, SendChunk(rank, position, world_size_));
+      if (layout.range(slot).empty()) continue;
+      ++open;
+      pair(rank, shards_.server({bucket, slot})).queued.push_back(chunks_.number(bucket, slot));
+    }
+  }
+  if (open == 0) return resolved_(rank, bucket);
+  for (int server = 0; server < shards_.servers(); ++server) {
+    if (bucket == 0) pair(rank, server).number = 0;
+    Pump(rank, server);
+  }
+}
+
+void PsExchange::Pump(int rank, int server) {
+  Pair& state = pair(rank, server);
+  while (state.credit > 0 && !state.queued.empty()) {
+    const int chunk = state.queued.front();
+    const SegmentId id = chunks_.id(chunk);
+    state.queued.pop_front();
+    --state.credit;
+    SimulatedMessage message;
+    message.from = rank;
+    message.to = world_size_ + server;
+    message.connection = state.number++ % connections_;
+    message.bytes = chunks_.gradient_bytes(chunk);
+    message.kind = kPush;
+    message.bucket = id.bucket;
+    message.slot = id.slot;
+    network_.Send(message);
+  }
+}
+
+void PsExchange::OnMessage(const SimulatedMessage& message) {
+  if (message.kind == kPush) {
+    return OnPush(message.from, message.to - world_size_,
+                  chunks_.number(message.bucket, message.slot));
+  }
+  const int rank = message.to;
+  const int server = message.from - world_size_;
+  if (message.kind == kCredit) {
+    pair(rank, server).credit += message.count;
+    return Pump(rank, server);
+  }
+  if (--open_[rank][message.bucket] == 0) resolved_(rank, message.bucket);
+}
+
+void PsExchange::OnPush(int rank, int server, int chunk) {
+  Chunk& fold = folds_[chunk];
+  const int place = chunks_.id(chunk).slot % world_size_;
+  fold.arrived[FoldPosition(place, rank, world_size_)] = true;
+  const bool holds_first = credit_ > 1 && world_size_ > 1;
+  while (fold.next < world_size_ && fold.arrived[fold.next]) {
+    const int position = fold.next++;
+    if (holds_first && position == 0) continue;
+    if (holds_first && position == 1) OnFolded(FoldRank(place, 0, world_size_), server);
+    OnFolded(FoldRank(place, position, world_size_), server);
+  }
+  if (fold.next < world_size_) return;
+  fold.next = 0;
+  fold.arrived.assign(world_size_, false);
+  owner_work_.Update(server, chunk, chunks_.share(chunk));
+}
+
+void PsExchange::OnFolded(int rank, int server) {
+  const int batch = std::max(1, credit_ / 2);
+  Pair& state = pair(rank, server);
+  if (++state.folded % batch != 0) return;
+  SimulatedMessage message;
+  message.from = world_size_ + server;
+  message.to = rank;
+  message.urgent = true;
+  message.kind = kCredit;
+  message.count = batch;
+  network_.Send(message);
+}
+
+void PsExchange::SendResult(int chunk) {
+  const SegmentId id = chunks_.id(chunk);
+  const int server = shards_.server(id);
+  SimulatedMessage message;
+  message.from = world_size_ + server;
+  message.connection = results_[server]++ % connections_;
+  message.bytes = chunks_.returned_bytes(chunk);
+  message.kind = kPull;
+  message.bucket = id.bucket;
+  message.slot = id.slot;
+  for (int rank = 0; rank < world_size_; ++rank) {
+    message.to = rank;
+    network_.Send(message);
+  }
+}
+
+}  // namespace gradsync

@@ -1,0 +1,63 @@
+// The parameter servers of ps_client/exchange.h and ps_server/service.h without bytes: who sends
+// what when.
+
+#ifndef GRADSYNC_SIMULATOR_PS_EXCHANGE_H_
+#define GRADSYNC_SIMULATOR_PS_EXCHANGE_H_
+
+#include <deque>
+#include <vector>
+
+#include "plan/shard_map.h"
+#include "simulator/exchange.h"
+#include "simulator/owner_work.h"
+
+namespace gradsync {
+
+// A worker queues a bucket's chunks for each server in PushOrder() (plan/shard_map.h) and sends
+// while it has credit; chunk number q of a pair takes connection q mod C. A server folds a chunk's
+// contributions in the order of plan/stripes.h; each folded one is credited, the first together
+// with the second, in messages of half a window. A complete chunk goes to all workers at once.
+// Adding and copying take no time.
+class PsExchange : public SimulatedExchange {
+ public:
+  // `shards` is made from `plan` and the cluster's weights. `owner_update`: seconds of updating all
+  // parameters, under update at the owner.
+  PsExchange(const Plan& plan, ShardMap shards, const Cluster& cluster, double owner_update,
+             EventQueue* queue, Resolved resolved);
+
+  void Launch(int rank, int step, int bucket) override;
+
+ private:
+  enum Kind { kPush, kPull, kCredit };
+  struct Pair {              // a worker and a server
+    std::deque<int> queued;  // chunks
+    int credit = 0;
+    int number = 0;  // of the next chunk within the step
+    int folded = 0;
+  };
+  struct Chunk {
+    int next = 0;               // position of the fold
+    std::vector<bool> arrived;  // by position
+  };
+
+  void OnMessage(const SimulatedMessage& message) override;
+  void Pump(int rank, int server);
+  void OnPush(int rank, int server, int chunk);
+  void OnFolded(int rank, int server);
+  void SendResult(int chunk);
+
+  Pair& pair(int rank, int server) { return pairs_[rank * shards_.servers() + server]; }
+
+  const ShardMap shards_;
+  const int connections_;
+  const int credit_;
+  OwnerWork owner_work_;
+  std::vector<Pair> pairs_;
+  std::vector<Chunk> folds_;            // by chunk
+  std::vector<int> results_;            // by server: sent so far
+  std::vector<std::vector<int>> open_;  // by rank, by bucket: chunks without a result
+};
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_SIMULATOR_PS_EXCHANGE_H_

@@ -1,0 +1,114 @@
+#include "simulator/ring_exchange.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "plan/ring_schedule.h"
+
+namespace gradsync {
+
+RingExchange::RingExchange(const Plan& plan, const Cluster& cluster, double owner_update,
+                           EventQueue* queue, Resolved resolved)
+    : SimulatedExchange(plan, cluster, queue, std::move(resolved)),
+      window_(cluster.ring_window),
+      connections_(cluster.ring_connections),
+      owner_work_(plan.world_size(), owner_update, queue,
+                  [this](int chunk) {
+                    const SegmentId id = chunks_.id(chunk);
+                    PassOnFinal(plan_.buckets()[id.bucket].layout.chunk_of(id.slot), chunk);
+                  }),
+      ranks_(plan.world_size()) {
+  for (Rank& rank : ranks_) {
+    rank.step.assign(plan.buckets().size(), -1);
+    rank.open.assign(plan.buckets().size(), 0);
+  }
+}
+
+void RingExchange::Launch(int rank, int step, int bucket) {
+  Rank& state = ranks_[rank];
+  const StripeLayout& layout = plan_.buckets()[bucket].layout;
+  state.step[bucket] = step;
+  for (int slot = 0; slot < layout.slots(); ++slot) {
+    if (!layout.range(slot).empty()) ++state.open[bucket];
+  }
+  if (state.open[bucket] == 0) return resolved_(rank, bucket);
+  const int own = InitiatedChunk(rank, world_size_);
+  for (int stripe = 0; stripe < layout.stripes(); ++stripe) {
+    const int slot = layout.slot(stripe, own);
+    if (!layout.range(slot).empty()) state.own.push_back(chunks_.number(bucket, slot));
+  }
+  InitiateOwn(rank);
+  std::vector<SimulatedMessage> still_held;
+  for (const SimulatedMessage& message : std::exchange(state.held, {})) {
+    if (message.bucket == bucket) {
+      Fold(rank, chunks_.number(bucket, message.slot));
+    } else {
+      still_held.push_back(message);
+    }
+  }
+  state.held = std::move(still_held);
+}
+
+void RingExchange::InitiateOwn(int rank) {
+  Rank& state = ranks_[rank];
+  while (state.under_way < window_ && !state.own.empty()) {
+    const int chunk = state.own.front();
+    state.own.pop_front();
+    if (world_size_ == 1) {
+      Fold(rank, chunk);
+      continue;
+    }
+    ++state.under_way;
+    Send(kReduce, rank, chunk, /*urgent=*/false);
+  }
+}
+
+void RingExchange::Send(Kind kind, int rank, int chunk, bool urgent) {
+  const SegmentId id = chunks_.id(chunk);
+  SimulatedMessage message;
+  message.from = rank;
+  message.to = RingNext(rank, world_size_);
+  message.connection = chunk % connections_;
+  message.urgent = urgent;
+  message.bytes = kind == kReduce ? chunks_.gradient_bytes(chunk) : chunks_.returned_bytes(chunk);
+  message.kind = kind;
+  message.step = ranks_[rank].step[id.bucket];
+  message.bucket = id.bucket;
+  message.slot = id.slot;
+  network_.Send(message);
+}
+
+void RingExchange::OnMessage(const SimulatedMessage& message) {
+  const int rank = message.to;
+  const int chunk = chunks_.number(message.bucket, message.slot);
+  if (message.kind == kReduce) {
+    if (ranks_[rank].step[message.bucket] < message.step) {
+      ranks_[rank].held.push_back(message);
+    } else {
+      Fold(rank, chunk);
+    }
+    return;
+  }
+  PassOnFinal(rank, chunk);
+  if (message.slot % world_size_ != InitiatedChunk(rank, world_size_)) return;
+  --ranks_[rank].under_way;
+  InitiateOwn(rank);
+}
+
+void RingExchange::Fold(int rank, int chunk) {
+  if (SendsReduce(chunks_.id(chunk).slot % world_size_, rank)) {
+    Send(kReduce, rank, chunk, /*urgent=*/true);
+  } else {
+    owner_work_.Update(rank, chunk, chunks_.share(chunk));
+  }
+}
+
+void RingExchange::PassOnFinal(int rank, int chunk) {
+  const SegmentId id = chunks_.id(chunk);
+  if (SendsGather(id.slot % world_size_, rank, world_size_)) {
+    Send(kGather, rank, chunk, /*urgent=*/true);
+  }
+  if (--ranks_[rank].open[id.bucket] == 0) resolved_(rank, id.bucket);
+}
+
+}  // namespace gradsync

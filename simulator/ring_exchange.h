@@ -1,0 +1,50 @@
+// The ring of allreduce/ring_engine.h without bytes: who sends what when.
+
+#ifndef GRADSYNC_SIMULATOR_RING_EXCHANGE_H_
+#define GRADSYNC_SIMULATOR_RING_EXCHANGE_H_
+
+#include <deque>
+#include <vector>
+
+#include "simulator/exchange.h"
+#include "simulator/owner_work.h"
+
+namespace gradsync {
+
+// The hops are those of plan/ring_schedule.h, the rules of flow those of allreduce/ring_tokens.h:
+// at most `ring_window` tokens that a rank initiated are under way, one of them until its finished
+// chunk comes by; others' tokens overtake those that begin here; a sum for a bucket that is not
+// launched here yet is held. Adding and copying take no time.
+class RingExchange : public SimulatedExchange {
+ public:
+  // `owner_update`: seconds of updating all parameters, under update at the owner.
+  RingExchange(const Plan& plan, const Cluster& cluster, double owner_update, EventQueue* queue,
+               Resolved resolved);
+
+  void Launch(int rank, int step, int bucket) override;
+
+ private:
+  enum Kind { kReduce, kGather };
+  struct Rank {
+    std::vector<int> step;  // by bucket: last launched
+    std::vector<int> open;  // by bucket: chunks without a result
+    std::deque<int> own;    // chunks to initiate
+    int under_way = 0;
+    std::vector<SimulatedMessage> held;
+  };
+
+  void OnMessage(const SimulatedMessage& message) override;
+  void InitiateOwn(int rank);
+  void Send(Kind kind, int rank, int chunk, bool urgent);
+  void Fold(int rank, int chunk);
+  void PassOnFinal(int rank, int chunk);
+
+  const int window_;
+  const int connections_;
+  OwnerWork owner_work_;
+  std::vector<Rank> ranks_;
+};
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_SIMULATOR_RING_EXCHANGE_H_

@@ -1,0 +1,165 @@
+#include "simulator/simulate.h"
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "simulator/fluid.h"
+#include "simulator/ps_exchange.h"
+#include "simulator/ring_exchange.h"
+
+namespace gradsync {
+namespace {
+
+constexpr int kMostRanksOfSegments = 64;
+// Pieces of 64 KiB that all hosts send: a second or so.
+constexpr double kMostPieces = 3e6;
+
+absl::Status CheckTimes(const Plan& plan, const ComputeTimes& times) {
+  for (double time : {times.forward, times.backward, times.update}) {
+    if (!(time >= 0) || !std::isfinite(time)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("compute times: expected at least 0, found ", time));
+    }
+  }
+  if (times.bucket_ready.size() != plan.buckets().size()) {
+    return absl::InvalidArgumentError(absl::StrCat("ready times: expected ", plan.buckets().size(),
+                                                   ", one per bucket, found ",
+                                                   times.bucket_ready.size()));
+  }
+  const double end = (times.forward + times.backward) * (1 + 1e-9);  // sums are rounded
+  double before = 0;
+  for (double time : times.bucket_ready) {
+    if (!(time >= before && time <= end)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("ready times: expected between ", before, " and ", end, ", found ", time));
+    }
+    before = time;
+  }
+  return absl::OkStatus();
+}
+
+bool AllAlike(const Cluster& cluster) {
+  return std::all_of(cluster.slowness.begin(), cluster.slowness.end(),
+                     [&](double factor) { return factor == cluster.slowness[0]; });
+}
+
+SimulationMethod Choose(const Plan& plan, const Cluster& cluster) {
+  if (!AllAlike(cluster)) return SimulationMethod::kSegments;
+  if (plan.world_size() > kMostRanksOfSegments) return SimulationMethod::kFluid;
+  const double pieces = 2.0 * plan.world_size() * static_cast<double>(plan.total_bytes()) / 65536;
+  return pieces > kMostPieces ? SimulationMethod::kFluid : SimulationMethod::kSegments;
+}
+
+StepClock::Options ClockOptions(const Plan& plan, const Cluster& cluster,
+                                const ComputeTimes& times) {
+  StepClock::Options options;
+  options.times = times;
+  for (const BucketPlan& bucket : plan.buckets()) {
+    options.update_shares.push_back(static_cast<double>(bucket.bytes()) /
+                                    static_cast<double>(plan.total_bytes()));
+  }
+  options.slowness = cluster.slowness;
+  if (options.slowness.empty()) options.slowness.assign(plan.world_size(), 1);
+  options.workers_update = cluster.returned == Returned::kMean;
+  options.overhead = cluster.constants.seconds_per_step;
+  return options;
+}
+
+StepPrediction Describe(const Cluster& cluster, const ComputeTimes& times, double slowness,
+                        const StepEnd& end) {
+  StepPrediction prediction;
+  prediction.step = end.end;
+  prediction.forward = slowness * times.forward;
+  prediction.backward = slowness * times.backward;
+  prediction.exposed = end.exposed;
+  if (cluster.returned == Returned::kMean) prediction.update = slowness * times.update;
+  return prediction;
+}
+
+double OwnerUpdate(const Cluster& cluster, const ComputeTimes& times) {
+  return cluster.returned == Returned::kParameters ? times.update : 0;
+}
+
+StepPrediction Fluid(const Plan& plan, const Cluster& cluster, const ComputeTimes& times) {
+  const StepClock::Options options = ClockOptions(plan, cluster, times);
+  const double slowness = options.slowness[0];
+  std::vector<double> ready = times.bucket_ready;
+  for (double& time : ready) time *= slowness;
+  const FluidExchange exchange = SimulateFluid(plan, cluster, ready, OwnerUpdate(cluster, times));
+  StepPrediction prediction =
+      Describe(cluster, times, slowness, EndOfStep(options, 0, slowness, exchange.resolved));
+  prediction.tx_bytes_max_host = exchange.tx_bytes_max_host;
+  prediction.rx_bytes_max_host = exchange.rx_bytes_max_host;
+  if (prediction.step > 0) prediction.busy_share = exchange.busy_seconds / prediction.step;
+  prediction.method = SimulationMethod::kFluid;
+  return prediction;
+}
+
+absl::StatusOr<StepPrediction> Segments(const Plan& plan, const Cluster& cluster,
+                                        const ComputeTimes& times) {
+  const StepClock::Options options = ClockOptions(plan, cluster, times);
+  EventQueue queue;
+  std::unique_ptr<SimulatedExchange> exchange;
+  StepClock clock(options, &queue, [&exchange](int rank, int step, int bucket) {
+    exchange->Launch(rank, step, bucket);
+  });
+  const auto resolved = [&clock](int rank, int bucket) { clock.Resolved(rank, bucket); };
+  const double owner_update = OwnerUpdate(cluster, times);
+  if (cluster.ring) {
+    exchange = std::make_unique<RingExchange>(plan, cluster, owner_update, &queue, resolved);
+  } else {
+    GS_ASSIGN_OR_RETURN(ShardMap shards,
+                        ShardMap::Create(plan, ServerWeights(cluster, plan.world_size())));
+    exchange = std::make_unique<PsExchange>(plan, std::move(shards), cluster, owner_update, &queue,
+                                            resolved);
+  }
+  clock.Start();
+  queue.Run();
+
+  const std::vector<StepEnd>& ends = clock.ends().back();
+  const auto last = std::max_element(
+      ends.begin(), ends.end(), [](const StepEnd& a, const StepEnd& b) { return a.end < b.end; });
+  StepPrediction prediction =
+      Describe(cluster, times, options.slowness[last - ends.begin()], *last);
+  double busy = 0;
+  const std::vector<NodeTraffic>& traffic = exchange->network().traffic();
+  for (int host = 0; host < static_cast<int>(traffic.size()); ++host) {
+    const auto max = [](double& most, int64_t value) {
+      most = std::max(most, static_cast<double>(value));
+    };
+    max(prediction.tx_bytes_max_host, traffic[host].tx_bytes);
+    max(prediction.rx_bytes_max_host, traffic[host].rx_bytes);
+    busy = std::max(busy, exchange->network().BusySeconds(host));
+  }
+  if (prediction.step > 0) prediction.busy_share = busy / prediction.step;
+  prediction.method = SimulationMethod::kSegments;
+  return prediction;
+}
+
+}  // namespace
+
+absl::StatusOr<StepPrediction> SimulateStep(const Plan& plan, const Cluster& cluster,
+                                            const ComputeTimes& times, SimulationMethod method) {
+  GS_RETURN_IF_ERROR(CheckCluster(cluster, plan.world_size()));
+  GS_RETURN_IF_ERROR(CheckTimes(plan, times));
+  if (method == SimulationMethod::kAutomatic) method = Choose(plan, cluster);
+  if (method == SimulationMethod::kSegments) return Segments(plan, cluster, times);
+  if (!AllAlike(cluster)) {
+    return absl::InvalidArgumentError("fluid: expected workers that are alike, found slower ones");
+  }
+  return Fluid(plan, cluster, times);
+}
+
+absl::StatusOr<double> SimulateExchange(const Plan& plan, const Cluster& cluster,
+                                        SimulationMethod method) {
+  ComputeTimes times;
+  times.bucket_ready.assign(plan.buckets().size(), 0);
+  GS_ASSIGN_OR_RETURN(const StepPrediction prediction, SimulateStep(plan, cluster, times, method));
+  return prediction.step;
+}
+
+}  // namespace gradsync

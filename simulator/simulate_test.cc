@@ -1,0 +1,277 @@
+#include "simulator/simulate.h"
+
+#include <string>
+
+#include "absl/time/clock.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "plan/cost_model.h"
+#include "plan/wire_traffic.h"
+
+namespace gradsync {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr double kRate = 1e8;  // bytes per second
+
+// 100 MB in equal buckets of about 25 MiB, with the default chunks unless they are given.
+Plan PlanOf(int n, double megabytes = 100, int64_t chunk_bytes = 0, Codec codec = Codec()) {
+  const auto numel = static_cast<int64_t>(megabytes * 1e6 / 4 / 4);
+  std::vector<TensorSpec> tensors;
+  std::vector<std::vector<int>> buckets;
+  for (int b = 0; b < 4; ++b) {
+    tensors.push_back({std::string(1, static_cast<char>('a' + b)), {numel}, {1}, 0});
+    buckets.push_back({b});
+  }
+  OptimizerSpec optimizer;
+  optimizer.groups.resize(1);
+  return *Plan::FromBuckets(tensors, buckets, optimizer, n, chunk_bytes, codec);
+}
+
+// Messages that cost nothing but their bytes.
+Cluster FreeMessages(bool ring) {
+  Cluster cluster;
+  cluster.ring = ring;
+  cluster.bytes_per_second = kRate;
+  cluster.constants = {1, 0, 0, 0};
+  return cluster;
+}
+
+Cluster Servers(ServerPlacement placement, int servers) {
+  Cluster cluster = FreeMessages(false);
+  cluster.placement = placement;
+  cluster.servers = servers;
+  return cluster;
+}
+
+double Load(const Cluster& cluster, int n) {
+  if (cluster.ring) return RingLoad(n);
+  switch (cluster.placement) {
+    case ServerPlacement::kDedicated:
+      return DedicatedPsLoad(n, cluster.servers);
+    case ServerPlacement::kColocated:
+      return ColocatedPsLoad(n, cluster.servers);
+    case ServerPlacement::kMixed:
+      return MixedPsLoad(n, cluster.servers);
+  }
+  return 0;
+}
+
+std::vector<Cluster> AllClusters(int n) {
+  std::vector<Cluster> clusters = {FreeMessages(true)};
+  for (int k : {1, 2, 3, 4}) clusters.push_back(Servers(ServerPlacement::kDedicated, k));
+  for (int k : {1, 2, n}) {
+    if (k <= n) clusters.push_back(Servers(ServerPlacement::kColocated, k));
+  }
+  for (int k : {1, 2}) {
+    if (k < n) clusters.push_back(Servers(ServerPlacement::kMixed, k));
+  }
+  return clusters;
+}
+
+std::string Name(const Cluster& cluster, int n) {
+  static const char* const kPlacements[] = {"dedicated", "colocated", "mixed"};
+  return cluster.ring ? "ring n=" + std::to_string(n)
+                      : std::string(kPlacements[static_cast<int>(cluster.placement)]) +
+                            " n=" + std::to_string(n) + " k=" + std::to_string(cluster.servers);
+}
+
+// A step of which backward takes two thirds.
+ComputeTimes HalfASecond() {
+  ComputeTimes times;
+  times.forward = 0.2;
+  times.backward = 0.4;
+  times.update = 0.05;
+  times.bucket_ready = {0.3, 0.4, 0.5, 0.6};
+  return times;
+}
+
+double StripeBytes(const Plan& plan) {
+  const StripeLayout& layout = plan.buckets()[0].layout;
+  return 4.0 * layout.chunk_elements() * layout.world_size();
+}
+
+// One stripe fills and drains the pipeline, more where a stripe's chunks do not use all connections
+// (fluid_ps.cc). Of mixed placement the closed form is a bound that today's order of sending
+// misses: all connections get the same bandwidth, whatever their servers own.
+TEST(SimulateTest, LargeExchangesTakeWhatTheClosedFormsSayWithinTheFill) {
+  for (int n : {2, 4, 8, 16}) {
+    const Plan plan = PlanOf(n);
+    const double stripe = StripeBytes(plan) / static_cast<double>(plan.total_bytes());
+    for (const Cluster& cluster : AllClusters(n)) {
+      const double best = Load(cluster, n) * static_cast<double>(plan.total_bytes()) / kRate;
+      const double time = *SimulateExchange(plan, cluster, SimulationMethod::kSegments);
+      double most = 1 + 1.3 * stripe;
+      if (!cluster.ring && cluster.placement == ServerPlacement::kDedicated) {
+        most += stripe * 2 * cluster.servers / n;
+      }
+      if (!cluster.ring && cluster.placement == ServerPlacement::kMixed) most = 1.5;
+      EXPECT_GE(time, best * 0.9999) << Name(cluster, n);
+      EXPECT_LE(time, best * most) << Name(cluster, n);
+    }
+  }
+}
+
+TEST(SimulateTest, BytesAreExactlyThoseOfThePlan) {
+  for (Codec codec : {Codec(), *ParseCodec("bf16"), *ParseCodec("topk:0.01")}) {
+    for (Returned returned : {Returned::kMean, Returned::kParameters}) {
+      for (int n : {1, 2, 3, 4, 7}) {
+        const Plan plan = PlanOf(n, 1.000003, 4096, codec);
+        for (Cluster cluster : AllClusters(n)) {
+          if (cluster.ring && codec.sparse()) continue;
+          cluster.returned = returned;
+          ComputeTimes times;
+          times.bucket_ready.assign(4, 0);
+          const auto step = SimulateStep(plan, cluster, times, SimulationMethod::kSegments);
+          ASSERT_TRUE(step.ok()) << step.status();
+          const std::vector<Flow> flows =
+              cluster.ring
+                  ? RingStepFlows(plan, returned)
+                  : PsStepFlows(plan, *ShardMap::Create(plan, ServerWeights(cluster, n)), returned);
+          double tx = 0, rx = 0;
+          for (const NodeTraffic& host : HostTraffic(flows, ProcessHosts(cluster, n))) {
+            tx = std::max(tx, static_cast<double>(host.tx_bytes));
+            rx = std::max(rx, static_cast<double>(host.rx_bytes));
+          }
+          EXPECT_EQ(step->tx_bytes_max_host, tx) << Name(cluster, n);
+          EXPECT_EQ(step->rx_bytes_max_host, rx) << Name(cluster, n);
+        }
+      }
+    }
+  }
+}
+
+TEST(SimulateTest, AtFourWorkersDedicatedServersBeatTheRingFromThreeOn) {
+  const Plan plan = PlanOf(4);
+  const double ring = *SimulateExchange(plan, FreeMessages(true));
+  for (int k : {1, 2, 3, 4}) {
+    const double ps = *SimulateExchange(plan, Servers(ServerPlacement::kDedicated, k));
+    EXPECT_EQ(ps < ring, k >= 3) << k;
+    EXPECT_EQ(DedicatedPsBeatsRing(4, k), k >= 3);
+  }
+}
+
+// At 64 workers one chunk in 16 of a stripe is a whole percent of these exchanges.
+TEST(SimulateTest, FluidAgreesWithSegmentsWithinOnePercent) {
+  for (int n : {16, 64}) {
+    const Plan plan = PlanOf(n);
+    std::vector<Cluster> clusters = {FreeMessages(true)};
+    for (int k : {2, n / 2, n}) clusters.push_back(Servers(ServerPlacement::kDedicated, k));
+    for (int k : {n / 4, n / 2, n}) clusters.push_back(Servers(ServerPlacement::kColocated, k));
+    for (int k : {1, n / 2}) clusters.push_back(Servers(ServerPlacement::kMixed, k));
+    for (Cluster cluster : clusters) {
+      for (bool owner_updates : {false, true}) {
+        if (owner_updates && n == 64) continue;
+        cluster.constants = LinkConstants();
+        cluster.returned = owner_updates ? Returned::kParameters : Returned::kMean;
+        const ComputeTimes times = HalfASecond();
+        const auto segments = SimulateStep(plan, cluster, times, SimulationMethod::kSegments);
+        const auto fluid = SimulateStep(plan, cluster, times, SimulationMethod::kFluid);
+        ASSERT_TRUE(segments.ok() && fluid.ok());
+        EXPECT_NEAR(fluid->step / segments->step, 1, 0.01) << Name(cluster, n) << owner_updates;
+        EXPECT_NEAR(fluid->tx_bytes_max_host / segments->tx_bytes_max_host, 1, 0.02);
+        EXPECT_NEAR(fluid->busy_share, segments->busy_share, 0.03) << Name(cluster, n);
+      }
+    }
+  }
+}
+
+TEST(SimulateTest, FourThousandWorkersTakeLessThanTwoSeconds) {
+  const Plan plan = PlanOf(4096);
+  for (Cluster cluster :
+       {FreeMessages(true), Servers(ServerPlacement::kDedicated, 512),
+        Servers(ServerPlacement::kColocated, 4096), Servers(ServerPlacement::kMixed, 1024)}) {
+    cluster.constants = LinkConstants();
+    const absl::Time start = absl::Now();
+    const auto step = SimulateStep(plan, cluster, HalfASecond());
+    EXPECT_LT(absl::Now() - start, absl::Seconds(2)) << Name(cluster, 4096);
+    ASSERT_TRUE(step.ok()) << step.status();
+    EXPECT_EQ(step->method, SimulationMethod::kFluid);
+    EXPECT_GT(step->step, 0.6 + 0.5 * Load(cluster, 4096)) << Name(cluster, 4096);
+  }
+}
+
+TEST(SimulateTest, RepeatedSimulationsAreEqualToTheLastBit) {
+  const Plan plan = PlanOf(5, 3.3);
+  for (Cluster cluster : AllClusters(5)) {
+    cluster.constants = LinkConstants();
+    const auto first = SimulateStep(plan, cluster, HalfASecond());
+    const auto second = SimulateStep(plan, cluster, HalfASecond());
+    EXPECT_EQ(first->step, second->step) << Name(cluster, 5);
+  }
+}
+
+TEST(SimulateTest, CommunicationThatFitsBehindBackwardIsHidden) {
+  const Plan plan = PlanOf(4, 4);
+  Cluster cluster = FreeMessages(true);
+  cluster.bytes_per_second = 1e9;
+  ComputeTimes times = HalfASecond();
+  times.bucket_ready = {0.3, 0.35, 0.4, 0.45};
+  EXPECT_NEAR(SimulateStep(plan, cluster, times)->exposed, 0, 1e-12);
+  EXPECT_NEAR(SimulateStep(plan, cluster, times)->step, 0.65, 1e-12);
+  times.bucket_ready = {0.6, 0.6, 0.6, 0.6};  // the last is exposed but for the others' updates
+  const auto late = SimulateStep(plan, cluster, times);
+  EXPECT_NEAR(late->step, 0.6 + 0.05 + late->exposed, 1e-12);
+  EXPECT_GT(late->exposed, 0.0015 / 4);
+}
+
+TEST(SimulateTest, ASlowWorkerDelaysAllOfThem) {
+  const Plan plan = PlanOf(4, 4);
+  Cluster cluster = FreeMessages(true);
+  cluster.slowness = {1, 1, 3, 1};
+  const auto step = SimulateStep(plan, cluster, HalfASecond());
+  EXPECT_GT(step->step, 3 * 0.65);
+  EXPECT_NEAR(step->backward, 3 * 0.4, 1e-12);
+  EXPECT_EQ(SimulateStep(plan, cluster, HalfASecond(), SimulationMethod::kFluid).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST(SimulateTest, CompressionHalvesTheBytesThere) {
+  Cluster cluster = Servers(ServerPlacement::kDedicated, 4);
+  const double full = *SimulateExchange(PlanOf(4), cluster);
+  const Plan half = PlanOf(4, 100, 0, *ParseCodec("bf16"));
+  EXPECT_NEAR(*SimulateExchange(half, cluster) / full, 0.5, 0.02);
+  cluster.returned = Returned::kParameters;  // come back whole
+  EXPECT_NEAR(*SimulateExchange(half, cluster) / full, 1, 0.04);
+}
+
+TEST(SimulateTest, LatencyIsPaidAtEachHopAndMessagesAtEachChunk) {
+  const Plan plan = PlanOf(4, 0.001);  // a stripe per bucket, nearly no bytes
+  Cluster ring = FreeMessages(true);
+  ring.constants.latency = 1;
+  EXPECT_NEAR(*SimulateExchange(plan, ring), 2 * (4 - 1), 0.01);
+  Cluster ps = Servers(ServerPlacement::kDedicated, 1);
+  ps.constants.latency = 1;
+  EXPECT_NEAR(*SimulateExchange(plan, ps), 4, 0.01);  // the second half waits for credit
+  ps.credit = 16;
+  EXPECT_NEAR(*SimulateExchange(plan, ps), 2, 0.01);
+  ps.constants = {1, 0, 1, 0};
+  // 4 buckets, 4 chunks, 4 workers at the server; then a stripe's pulls.
+  EXPECT_NEAR(*SimulateExchange(plan, ps), 4 * 4 * 4 + 4 * 4, 8);
+}
+
+TEST(SimulateTest, WhatMakesNoSenseIsRefusedByName) {
+  const Plan plan = PlanOf(4, 1);
+  const ComputeTimes times = HalfASecond();
+  const auto message = [&](const Cluster& cluster) {
+    return std::string(SimulateStep(plan, cluster, times).status().message());
+  };
+  Cluster cluster = FreeMessages(true);
+  cluster.bytes_per_second = 0;
+  EXPECT_THAT(message(cluster), HasSubstr("bytes_per_second: expected more than 0, found 0"));
+  EXPECT_THAT(message(Servers(ServerPlacement::kColocated, 5)),
+              HasSubstr("servers: expected at most 4 beside workers, found 5"));
+  EXPECT_THAT(message(Servers(ServerPlacement::kDedicated, 0)),
+              HasSubstr("servers: expected at least 1, found 0"));
+  cluster = FreeMessages(true);
+  cluster.slowness = {1, 1};
+  EXPECT_THAT(message(cluster), HasSubstr("slowness: expected none or 4 numbers, found 2"));
+  ComputeTimes late = times;
+  late.bucket_ready.back() = 0.7;
+  EXPECT_THAT(std::string(SimulateStep(plan, FreeMessages(true), late).status().message()),
+              HasSubstr("ready times: expected between 0.5 and 0.6"));
+}
+
+}  // namespace
+}  // namespace gradsync
