@@ -22,7 +22,6 @@ constexpr int64_t kLargest = int64_t{1} << 40;
 constexpr Unit kByteUnits[] = {{"", 1},     {"b", 1},     {"k", kKi},   {"m", kMi},
                                {"g", kGi},  {"kib", kKi}, {"mib", kMi}, {"gib", kGi},
                                {"kb", 1e3}, {"mb", 1e6},  {"gb", 1e9}};
-constexpr Unit kRateUnits[] = {{"kbit", 1e3 / 8}, {"mbit", 1e6 / 8}, {"gbit", 1e9 / 8}};
 
 // Number times unit, or a negative number when the text is neither.
 template <size_t kUnits>
@@ -53,12 +52,6 @@ absl::StatusOr<int64_t> ParseBytes(absl::string_view text) {
     return Wrong("a number of bytes, such as 4096, 4KiB, 25MiB or 102.4MB", text);
   }
   return static_cast<int64_t>(whole);
-}
-
-absl::StatusOr<double> ParseBandwidth(absl::string_view text) {
-  const double rate = Parse(text, kRateUnits);
-  if (!(rate > 0)) return Wrong("a bandwidth, such as 400mbit or 10gbit", text);
-  return rate;
 }
 
 std::string FormatBytes(int64_t bytes) {

@@ -1,4 +1,4 @@
-// Sizes and rates as people write them on command lines. Pure functions, thread-safe.
+// Sizes as people write them on command lines. Pure functions, thread-safe.
 
 #ifndef GRADSYNC_BENCHMARKS_BYTE_SIZES_H_
 #define GRADSYNC_BENCHMARKS_BYTE_SIZES_H_
@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "base/rate.h"  // ParseBandwidth(), for those who include this one
 
 namespace gradsync {
 
@@ -17,10 +18,6 @@ namespace gradsync {
 // Errors: INVALID_ARGUMENT saying what was found when it is no such size, not positive, no whole
 // number of bytes, or above 1 TiB.
 absl::StatusOr<int64_t> ParseBytes(absl::string_view text);
-
-// Bytes per second from "400mbit", "10gbit" or "100kbit" (powers of 1000, as tc has them).
-// Errors: INVALID_ARGUMENT saying what was found.
-absl::StatusOr<double> ParseBandwidth(absl::string_view text);
 
 // The shortest of the spellings above that is exact: 4096 is "4KiB", 102400000 "102.4MB", 4097
 // "4097".

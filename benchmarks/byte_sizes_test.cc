@@ -27,15 +27,6 @@ TEST(ByteSizesTest, WhatIsNoSizeIsRefusedByName) {
   }
 }
 
-TEST(ByteSizesTest, BandwidthsAreBitsPerSecond) {
-  EXPECT_DOUBLE_EQ(*ParseBandwidth("400mbit"), 50e6);
-  EXPECT_DOUBLE_EQ(*ParseBandwidth("10Gbit"), 1.25e9);
-  EXPECT_DOUBLE_EQ(*ParseBandwidth("8kbit"), 1e3);
-  for (const char* text : {"", "10", "10GB", "0mbit", "fast"}) {
-    EXPECT_FALSE(ParseBandwidth(text).ok()) << text;
-  }
-}
-
 TEST(ByteSizesTest, SizesAreWrittenSoThatTheyCanBeReadAgain) {
   EXPECT_EQ(FormatBytes(4096), "4KiB");
   EXPECT_EQ(FormatBytes(25 << 20), "25MiB");

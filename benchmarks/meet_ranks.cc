@@ -3,6 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/host_port.h"
+#include "base/local_address.h"
 #include "base/status_macros.h"
 #include "base/write_file.h"
 
@@ -17,7 +18,7 @@ absl::StatusOr<WorkerGroup> MeetRanks(const MeetOptions& options,
   group.credentials = InsecureCredentials();
   group.timeout = options.timeout;
   GS_ASSIGN_OR_RETURN(HostPort master, ParseHostPort(options.master));
-  group.address = master.host;
+  GS_ASSIGN_OR_RETURN(group.address, LocalAddress(options.master, ""));
   if (options.rank == 0) {
     GS_ASSIGN_OR_RETURN(*server, GrpcStoreServer::Start(options.master, group.credentials));
     master.port = (*server)->port();

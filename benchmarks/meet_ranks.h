@@ -21,7 +21,7 @@ struct MeetOptions {
   absl::Duration timeout;
 };
 
-// How the ranks of a benchmark on one host find each other: rank 0 starts the store, all connect to
+// How the ranks of a benchmark find each other: rank 0 starts the store, all connect to
 // it. `server` is set on rank 0 only and holds the store. Blocks for at most `timeout`.
 // Errors: INVALID_ARGUMENT for a master that is no host:port; those of GrpcStoreServer::Start() and
 // ConnectStore().

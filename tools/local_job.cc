@@ -60,14 +60,13 @@ class LocalJob {
   absl::Status StartAll() {
     std::vector<std::string> servers;
     for (int i = 0; i < options_.servers; ++i) {
-      GS_RETURN_IF_ERROR(Start(absl::StrCat("server ", i), true, options_.server_binary,
-                               {"--listen=127.0.0.1:0"}, options_.server_flags));
+      GS_RETURN_IF_ERROR(StartServer(i));
     }
     for (int i = 0; i < options_.servers; ++i) {
       servers.push_back(AwaitPort(i));
       if (failed()) return absl::OkStatus();
     }
-    std::string master = "127.0.0.1:0";
+    std::string master = absl::StrCat(Address(0), ":0");
     for (int rank = 0; rank < options_.workers; ++rank) {
       std::vector<std::string> flags = {absl::StrCat("--rank=", rank),
                                         absl::StrCat("--world_size=", options_.workers),
@@ -76,7 +75,7 @@ class LocalJob {
         flags.push_back("--topology=ps");
         flags.push_back(absl::StrCat("--servers=", absl::StrJoin(servers, ",")));
       }
-      GS_RETURN_IF_ERROR(Start(absl::StrCat("worker ", rank), false, options_.worker_binary, flags,
+      GS_RETURN_IF_ERROR(Start(absl::StrCat("worker ", rank), rank, options_.worker_binary, flags,
                                options_.worker_flags));
       if (rank == 0) master = AwaitPort(options_.servers);
       if (failed()) return absl::OkStatus();
@@ -84,13 +83,25 @@ class LocalJob {
     return absl::OkStatus();
   }
 
-  absl::Status Start(std::string name, bool is_server, const std::string& binary,
+  absl::Status StartServer(int index) {
+    const int process = options_.workers + index;
+    return Start(absl::StrCat("server ", index), process, options_.server_binary,
+                 {absl::StrCat("--listen=", Address(process), ":0")}, options_.server_flags);
+  }
+
+  // Where a process listens: workers by rank, then servers.
+  std::string Address(int process) const {
+    if (options_.lab == nullptr) return "127.0.0.1";
+    return options_.lab->address(options_.hosts[process]);
+  }
+
+  absl::Status Start(std::string name, int process, const std::string& binary,
                      const std::vector<std::string>& own_flags,
                      const std::vector<std::string>& user_flags) {
     const int index = static_cast<int>(members_.size());
     Member& member = *members_.emplace_back(std::make_unique<Member>());
     member.name = std::move(name);
-    member.is_server = is_server;
+    member.is_server = process >= options_.workers;
     member.port_file = absl::StrCat(folder_, "/port", index);
     member.metrics_file = absl::StrCat(folder_, "/metrics", index);
     std::vector<std::string> argv = {binary};
@@ -100,11 +111,13 @@ class LocalJob {
       argv.push_back(absl::StrCat("--metrics_json=", member.metrics_file));
     }
     argv.insert(argv.end(), user_flags.begin(), user_flags.end());
-    GS_ASSIGN_OR_RETURN(member.process,
-                        Subprocess::Start(argv, [this, &member](absl::string_view line, bool err) {
-                          if (err) member.last_error = std::string(line);
-                          if (options_.on_line) options_.on_line(member.name, line, err);
-                        }));
+    SubprocessOptions where;
+    if (options_.lab != nullptr) where.inside = options_.lab->inside(options_.hosts[process]);
+    const auto on_line = [this, &member](absl::string_view line, bool is_stderr) {
+      if (is_stderr) member.last_error = std::string(line);
+      if (options_.on_line) options_.on_line(member.name, line, is_stderr);
+    };
+    GS_ASSIGN_OR_RETURN(member.process, Subprocess::Start(argv, on_line, where));
     if (options_.on_start) options_.on_start(member.name, member.process->pid());
     return absl::OkStatus();
   }
@@ -251,6 +264,23 @@ class LocalJob {
   absl::Time kill_at_ = absl::InfiniteFuture();
 };
 
+absl::Status CheckHosts(const LocalJobOptions& options) {
+  if (options.lab == nullptr) return absl::OkStatus();
+  const size_t processes = static_cast<size_t>(options.workers + options.servers);
+  if (options.hosts.size() != processes) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "expected a host for each of ", processes, " processes, found ", options.hosts.size()));
+  }
+  const int count = options.lab->options().hosts;
+  for (int host : options.hosts) {
+    if (host < 0 || host >= count) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("expected one of the lab's hosts, 0 to ", count - 1, ", found ", host));
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<LocalJobResult> RunLocalJob(const LocalJobOptions& options) {
@@ -259,6 +289,7 @@ absl::StatusOr<LocalJobResult> RunLocalJob(const LocalJobOptions& options) {
         absl::StrCat("expected at least 1 worker and 0 servers, found ", options.workers, " and ",
                      options.servers));
   }
+  GS_RETURN_IF_ERROR(CheckHosts(options));
   std::error_code error;
   std::string folder = std::filesystem::temp_directory_path(error) / "gradsync-XXXXXX";
   if (error || mkdtemp(folder.data()) == nullptr) {

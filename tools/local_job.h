@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "tools/network_lab.h"
 
 namespace gradsync {
 
@@ -23,6 +24,12 @@ struct LocalJobOptions {
   // Put after the flags that RunLocalJob() sets, so that they win.
   std::vector<std::string> worker_flags;
   std::vector<std::string> server_flags;
+
+  // Where the processes run: each on the host of `lab` that `hosts` has for it, workers by rank and
+  // then servers (as plan/wire_traffic.h numbers them), where it listens at the host's address.
+  // Without a lab all run where the caller does, and listen at 127.0.0.1. Not owned.
+  const NetworkLab* lab = nullptr;
+  std::vector<int> hosts;
 
   // The callbacks run on the caller's thread, inside RunLocalJob(); each may be empty. A process is
   // called "worker 0" (by rank), "server 1", ...
@@ -63,13 +70,14 @@ struct LocalJobResult {
   std::vector<std::string> server_metrics;
 };
 
-// Runs the job and blocks until all of its processes are gone. Servers listen on free ports of
-// 127.0.0.1, and rank 0 holds the store on another; no port is guessed. Servers get --listen;
+// Runs the job and blocks until all of its processes are gone. Servers listen on free ports, and
+// rank 0 holds the store on another; no port is guessed. Servers get --listen;
 // workers get --rank, --world_size, --master and, with servers, --topology=ps --servers. When a
 // process fails, the rest is stopped within settle + grace. No process is left behind, whatever
 // ends the caller, and no file unless the caller is killed. Call it from a thread that lives as
 // long as the job.
-// Errors: INVALID_ARGUMENT for fewer than one worker or negative servers; NOT_FOUND or
+// Errors: INVALID_ARGUMENT for fewer than one worker, negative servers, or hosts that do not fit the
+// lab; NOT_FOUND or
 // PERMISSION_DENIED when a binary cannot be started; UNAVAILABLE when no temporary folder can be
 // made. Failures of the job's processes are a result, not an error.
 absl::StatusOr<LocalJobResult> RunLocalJob(const LocalJobOptions& options);

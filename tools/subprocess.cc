@@ -45,9 +45,17 @@ struct PipeEnds {
   int ReleaseRead() { return std::exchange(read, -1); }
 };
 
+[[noreturn]] void FailChild(int failure, int error) {
+  if (write(failure, &error, sizeof(error)) < 0) _exit(126);
+  _exit(127);
+}
+
 // Runs in the child between fork and exec, where only async-signal-safe calls are allowed.
-[[noreturn]] void ExecChild(char* const* argv, pid_t parent, int out, int err, int failure) {
+[[noreturn]] void ExecChild(char* const* argv, pid_t parent, int out, int err, int failure,
+                            const SubprocessOptions& options) {
   setpgid(0, 0);
+  if (const int error = EnterNamespaces(options.inside); error != 0) FailChild(failure, error);
+  // After the namespaces, which would undo it.
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   // The parent may have gone before prctl, and then no signal comes.
   if (getppid() != parent) _exit(126);
@@ -55,10 +63,9 @@ struct PipeEnds {
   dup2(null, STDIN_FILENO);
   dup2(out, STDOUT_FILENO);
   dup2(err, STDERR_FILENO);
+  for (int fd : options.keep) fcntl(fd, F_SETFD, 0);
   execv(argv[0], argv);
-  const int error = errno;
-  if (write(failure, &error, sizeof(error)) < 0) _exit(126);
-  _exit(127);
+  FailChild(failure, errno);
 }
 
 }  // namespace
@@ -69,7 +76,8 @@ std::string ExitStatus::ToString() const {
 }
 
 absl::StatusOr<std::unique_ptr<Subprocess>> Subprocess::Start(const std::vector<std::string>& argv,
-                                                              LineCallback on_line) {
+                                                              LineCallback on_line,
+                                                              const SubprocessOptions& options) {
   std::vector<char*> raw;
   for (const std::string& argument : argv) raw.push_back(const_cast<char*>(argument.c_str()));
   raw.push_back(nullptr);
@@ -80,7 +88,7 @@ absl::StatusOr<std::unique_ptr<Subprocess>> Subprocess::Start(const std::vector<
   const pid_t parent = getpid();
   const pid_t pid = fork();
   if (pid < 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot start ", argv[0]));
-  if (pid == 0) ExecChild(raw.data(), parent, out.write, err.write, failure.write);
+  if (pid == 0) ExecChild(raw.data(), parent, out.write, err.write, failure.write, options);
   out.CloseWrite();
   err.CloseWrite();
   failure.CloseWrite();

@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/optional.h"
+#include "tools/namespaces.h"
 
 namespace gradsync {
 
@@ -30,6 +31,11 @@ struct ExitStatus {
   std::string ToString() const;
 };
 
+struct SubprocessOptions {
+  Namespaces inside;      // which the child enters; they must stay open until Start() has returned
+  std::vector<int> keep;  // descriptors that the program has too, under the same numbers
+};
+
 // A child in its own process group, so that a terminal's Ctrl-C reaches only this process, which
 // decides what to do about it. The kernel kills the child when the thread that started it ends, so
 // it cannot be left behind even by SIGKILL. Not thread-safe. Nothing but the destructor blocks:
@@ -44,7 +50,8 @@ class Subprocess {
   // Errors: NOT_FOUND or PERMISSION_DENIED naming the program; RESOURCE_EXHAUSTED or UNAVAILABLE
   // when the system has no more processes or descriptors.
   static absl::StatusOr<std::unique_ptr<Subprocess>> Start(const std::vector<std::string>& argv,
-                                                           LineCallback on_line);
+                                                           LineCallback on_line,
+                                                           const SubprocessOptions& options = {});
 
   // Kills the process with its children if it still runs, and waits until it is gone.
   ~Subprocess();

@@ -1,0 +1,28 @@
+#include "base/rate.h"
+
+#include <string>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+
+namespace gradsync {
+
+absl::StatusOr<double> ParseBandwidth(absl::string_view text) {
+  constexpr std::pair<absl::string_view, double> kUnits[] = {
+      {"kbit", 1e3 / 8}, {"mbit", 1e6 / 8}, {"gbit", 1e9 / 8}};
+  const size_t end = text.find_first_not_of("0123456789.");
+  const std::string name =
+      end == absl::string_view::npos ? "" : absl::AsciiStrToLower(text.substr(end));
+  double value = 0;
+  for (const auto& [unit, bytes] : kUnits) {
+    if (unit == name && absl::SimpleAtod(text.substr(0, end), &value) && value > 0) {
+      return value * bytes;
+    }
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("expected a bandwidth, such as 400mbit or 10gbit, found \"", text, "\""));
+}
+
+}  // namespace gradsync

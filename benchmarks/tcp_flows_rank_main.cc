@@ -1,0 +1,92 @@
+// One rank of an exchange over bare TCP (tcp_flows.h). Started by a benchmark through
+// RunLocalJob(), not by people.
+
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/flags.h"
+#include "base/status_macros.h"
+#include "base/write_file.h"
+#include "benchmarks/clocks.h"
+#include "benchmarks/machine_load.h"
+#include "benchmarks/meet_ranks.h"
+#include "benchmarks/proto_json.h"
+#include "benchmarks/start_line.h"
+#include "benchmarks/tcp_flows.h"
+#include "proto/run_record.pb.h"
+
+// Set by RunLocalJob().
+ABSL_FLAG(int, rank, 0, "of this process");
+ABSL_FLAG(int, world_size, 1, "number of ranks");
+ABSL_FLAG(std::string, master, "127.0.0.1:0", "host:port of the store, which rank 0 holds");
+ABSL_FLAG(std::string, port_file, "", "rank 0 writes the store's host:port here");
+ABSL_FLAG(std::string, metrics_json, "", "where to write ExchangeMetrics");
+
+ABSL_FLAG(std::string, flows, "", "from:to:bytes,... of an exchange, by rank");
+ABSL_FLAG(int, iterations, 1, "measured exchanges");
+ABSL_FLAG(int, warmup, 0, "exchanges before them");
+ABSL_FLAG(std::string, start_line, "", "file of the start line");
+ABSL_FLAG(absl::Duration, timeout, absl::Seconds(60), "a peer that is silent for longer is lost");
+
+namespace gradsync {
+namespace {
+
+absl::Status RunRank() {
+  MeetOptions meet;
+  meet.rank = absl::GetFlag(FLAGS_rank);
+  meet.world_size = absl::GetFlag(FLAGS_world_size);
+  meet.master = absl::GetFlag(FLAGS_master);
+  meet.port_file = absl::GetFlag(FLAGS_port_file);
+  meet.run_id = "tcp_flows";
+  meet.timeout = absl::GetFlag(FLAGS_timeout);
+  GS_ASSIGN_OR_RETURN(const std::vector<TcpFlow> flows,
+                      ParseTcpFlows(absl::GetFlag(FLAGS_flows), meet.world_size));
+  GS_ASSIGN_OR_RETURN(const std::unique_ptr<StartLine> line,
+                      StartLine::Open(absl::GetFlag(FLAGS_start_line), meet.world_size));
+  std::unique_ptr<GrpcStoreServer> store_server;
+  GS_ASSIGN_OR_RETURN(const WorkerGroup group, MeetRanks(meet, &store_server));
+  GS_ASSIGN_OR_RETURN(const std::unique_ptr<TcpFlows> tcp, TcpFlows::Connect(group, flows));
+
+  proto::ExchangeMetrics metrics;
+  metrics.set_rank(meet.rank);
+  metrics.set_link("tcp");
+  metrics.set_connections(1);
+  metrics.set_wire_tx_bytes_per_step(static_cast<double>(tcp->tx_bytes()));
+  metrics.set_wire_rx_bytes_per_step(static_cast<double>(tcp->rx_bytes()));
+  const int warmup = absl::GetFlag(FLAGS_warmup);
+  for (int i = 0; i < warmup + absl::GetFlag(FLAGS_iterations); ++i) {
+    GS_RETURN_IF_ERROR(line->Wait(absl::Now() + meet.timeout));
+    const MachineLoad load;
+    const double cpu = CpuSeconds();
+    const double begin = MonotonicMicroseconds();
+    GS_RETURN_IF_ERROR(tcp->Exchange());
+    const double end = MonotonicMicroseconds();
+    GS_RETURN_IF_ERROR(line->Wait(absl::Now() + meet.timeout));
+    if (i < warmup) continue;
+    metrics.add_begin_us(begin);
+    metrics.add_end_us(end);
+    metrics.set_cpu_seconds(metrics.cpu_seconds() + CpuSeconds() - cpu);
+    metrics.set_busy_core_seconds(metrics.busy_core_seconds() + load.BusyCoreSeconds());
+    metrics.set_core_seconds(metrics.core_seconds() + load.CoreSeconds());
+  }
+  GS_ASSIGN_OR_RETURN(const std::string json, ToJson(metrics));
+  GS_RETURN_IF_ERROR(WriteFileAtomically(absl::GetFlag(FLAGS_metrics_json), json));
+  return line->Wait(absl::Now() + meet.timeout);  // the store goes with rank 0
+}
+
+}  // namespace
+}  // namespace gradsync
+
+int main(int argc, char** argv) {
+  gradsync::ParseFlagsOrExit(argc, argv, {"tcp_flows_rank: started by benchmarks."});
+  const absl::Status status = gradsync::RunRank();
+  if (status.ok()) return 0;
+  std::fprintf(stderr, "tcp_flows: rank %d: %s\n", absl::GetFlag(FLAGS_rank),
+               status.ToString().c_str());
+  return status.code() == absl::StatusCode::kInvalidArgument ? 2 : 1;
+}
