@@ -92,7 +92,7 @@ absl::Status CheckCompressions(const CompareOptions& options) {
 }
 
 absl::Status CheckPlacement(const CompareOptions& options) {
-  GS_RETURN_IF_ERROR(CheckPlacements(options.placements));
+  GS_RETURN_IF_ERROR(CheckPlacements(options.placements, false));
   if (options.bandwidth.empty()) return absl::OkStatus();
   return FlagError("bandwidth", "nothing (this build cannot emulate a network)", options.bandwidth);
 }

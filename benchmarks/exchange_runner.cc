@@ -10,6 +10,7 @@
 #include "base/status_macros.h"
 #include "benchmarks/clocks.h"
 #include "benchmarks/exact_input.h"
+#include "benchmarks/machine_load.h"
 #include "benchmarks/rounded_input.h"
 
 namespace gradsync {
@@ -99,6 +100,7 @@ class Runner {
     step.lr = kLearningRate;
     handles_.clear();
     GS_RETURN_IF_ERROR(start_());
+    const MachineLoad load;
     const double cpu = CpuSeconds();
     const double begin = MonotonicMicroseconds();
     for (size_t b = 0; b < buckets_.size(); ++b) {
@@ -109,12 +111,16 @@ class Runner {
     const double end = MonotonicMicroseconds();
     GS_RETURN_IF_ERROR(status);
     const double cpu_used = CpuSeconds() - cpu;
+    const double busy = load.BusyCoreSeconds();
+    const double all = load.CoreSeconds();
     // Checking takes cores, which ranks that are still at it need.
     GS_RETURN_IF_ERROR(start_());
     if (measured) {
       cpu_seconds_ += cpu_used;
       metrics_.add_begin_us(begin);
       metrics_.add_end_us(end);
+      metrics_.set_busy_core_seconds(metrics_.busy_core_seconds() + busy);
+      metrics_.set_core_seconds(metrics_.core_seconds() + all);
     }
     for (size_t b = 0; b < buckets_.size(); ++b) {
       for (int slot = 0; slot < layouts_[b].slots(); ++slot) wrong_ += Verify(number, b, slot);

@@ -20,14 +20,19 @@ absl::Status CheckNames(absl::string_view flag, const std::vector<std::string>& 
   return absl::OkStatus();
 }
 
-absl::Status CheckPlacements(const std::vector<std::string>& placements) {
+absl::Status CheckPlacements(const std::vector<std::string>& placements, bool emulated_hosts) {
   GS_RETURN_IF_ERROR(CheckNames("placement", placements, {"dedicated", "colocated", "mixed"}));
   for (const std::string& placement : placements) {
-    if (placement == "dedicated") continue;
-    return FlagError("placement", "dedicated (others need emulated hosts, which this build lacks)",
+    if (placement == "dedicated" || emulated_hosts) continue;
+    return FlagError("placement", "dedicated, or --bandwidth, which places servers on hosts",
                      placement);
   }
   return absl::OkStatus();
+}
+
+absl::Status CheckLinksBetweenHosts(absl::string_view flag, const std::vector<std::string>& links) {
+  if (!Contains(links, "shm")) return absl::OkStatus();
+  return FlagError(flag, "grpc, gloo or auto with --bandwidth, whose hosts share no memory", "shm");
 }
 
 bool Contains(const std::vector<std::string>& values, absl::string_view value) {

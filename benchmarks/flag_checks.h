@@ -16,8 +16,12 @@ namespace gradsync {
 absl::Status CheckNames(absl::string_view flag, const std::vector<std::string>& found,
                         const std::vector<std::string>& known);
 
-// Placements are known names, and ones that can be had without emulated hosts.
-absl::Status CheckPlacements(const std::vector<std::string>& placements);
+// Placements are known names, and ones that can be had: on this host alone, where all processes
+// share it, only "dedicated", which then says nothing.
+absl::Status CheckPlacements(const std::vector<std::string>& placements, bool emulated_hosts);
+
+// Shared memory is no network: links that cannot be had between emulated hosts.
+absl::Status CheckLinksBetweenHosts(absl::string_view flag, const std::vector<std::string>& links);
 
 bool Contains(const std::vector<std::string>& values, absl::string_view value);
 

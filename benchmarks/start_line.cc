@@ -11,6 +11,9 @@
 #include <cerrno>
 #include <climits>
 #include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <system_error>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -39,6 +42,15 @@ struct StartLine::Shared {
   std::atomic<uint32_t> arrived;  // in this round
   std::atomic<uint32_t> round;
 };
+
+absl::StatusOr<std::string> NewStartLineFile() {
+  std::error_code error;
+  std::string path = std::filesystem::temp_directory_path(error) / "start_line_XXXXXX";
+  const int fd = mkstemp(path.data());
+  if (fd < 0) return ErrnoStatus(path);
+  close(fd);
+  return path;
+}
 
 absl::StatusOr<std::unique_ptr<StartLine>> StartLine::Open(const std::string& path, int ranks) {
   const int fd = open(path.c_str(), O_RDWR | O_CLOEXEC);

@@ -9,6 +9,10 @@
 
 namespace gradsync {
 
+// An empty file for a StartLine, in the folder for temporary files; whoever asks removes it.
+// Errors: the errno's code, naming the path.
+absl::StatusOr<std::string> NewStartLineFile();
+
 // Where the processes of one host wait for each other, so that all begin an iteration within some
 // microseconds: a barrier through the network would end at different times on different ranks,
 // which a time from the first start to the last end would count. A page of shared memory and a

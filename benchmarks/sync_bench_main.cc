@@ -4,33 +4,36 @@
 //   bazel run //benchmarks:sync_bench
 //   bazel run //benchmarks:sync_bench -- --topology=ring,ps --ranks=2,4 --servers=1,2 --bytes=25MiB
 //   bazel run //benchmarks:sync_bench -- --topology=ring -b 4K -e 128M -f 2 -n 20 -w 5
-//   bazel run //benchmarks:sync_bench -- --bandwidth=10gbit --json=sync.json
+//   bazel run //benchmarks:sync_bench -- --bandwidth=400mbit --ranks=4 --bytes=100MB
+//   --json=sync.json bazel run //benchmarks:sync_bench -- --bandwidth=400mbit --topology=ps
+//   --ranks=4 --servers=2
+//       --placement=dedicated,colocated,mixed --bytes=100MB -n 10 -w 2
 //
-// Exit codes: 0; 1 a result was wrong or a job failed; 2 bad flags, found before any job started;
-// 128 + signal when interrupted.
+// Exit codes: 0; 1 a result was wrong or a job failed; 2 bad flags or no way to emulate a network,
+// found before any job started; 128 + signal when interrupted.
 
-#include <stdlib.h>
-#include <unistd.h>
-
+#include <algorithm>
 #include <atomic>
-#include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
 #include "base/flags.h"
 #include "base/status_macros.h"
 #include "base/write_file.h"
+#include "benchmarks/emulated_network.h"
+#include "benchmarks/exchange_job.h"
 #include "benchmarks/machine_info.h"
+#include "benchmarks/placement.h"
 #include "benchmarks/proto_json.h"
 #include "benchmarks/sync_bench_options.h"
 #include "benchmarks/sync_bench_report.h"
-#include "tools/local_job.h"
 #include "tools/runfiles.h"
 
 ABSL_FLAG(std::vector<std::string>, topology, gradsync::SyncBenchOptions().topologies,
@@ -40,8 +43,12 @@ ABSL_FLAG(std::vector<std::string>, link, gradsync::SyncBenchOptions().links,
 ABSL_FLAG(std::vector<std::string>, ranks, gradsync::SyncBenchOptions().ranks, "numbers of ranks");
 ABSL_FLAG(std::vector<std::string>, servers, gradsync::SyncBenchOptions().servers,
           "numbers of parameter servers, for ps");
-ABSL_FLAG(std::vector<std::string>, placement, gradsync::SyncBenchOptions().placements,
-          "of servers: dedicated (this build has no other)");
+ABSL_FLAG(
+    std::vector<std::string>, placement, gradsync::SyncBenchOptions().placements,
+    "of servers, with --bandwidth: some of dedicated (each on a host of its own), colocated "
+    "(each on a worker's host), mixed (one beside each worker, and --servers dedicated ones)");
+ABSL_FLAG(std::string, server_weights, gradsync::SyncBenchOptions().server_weights,
+          "each server's share of the bytes, as //worker has it: auto, equal, or w0,w1,...");
 ABSL_FLAG(std::vector<std::string>, update, gradsync::SyncBenchOptions().updates,
           "who runs the optimizer: worker, owner, or both");
 ABSL_FLAG(std::vector<std::string>, compression, gradsync::SyncBenchOptions().compressions,
@@ -58,7 +65,10 @@ ABSL_FLAG(std::string, bucket_bytes, gradsync::SyncBenchOptions().bucket_bytes, 
 ABSL_FLAG(std::string, chunk_bytes, gradsync::SyncBenchOptions().chunk_bytes,
           "of a chunk; 0: by bucket size and ranks");
 ABSL_FLAG(std::string, bandwidth, "",
-          "of a node, such as 10gbit: prints what the cost model predicts over what was measured");
+          "of each host's link, each way, such as 400mbit: runs every process on a host of an "
+          "emulated network, and prints what the cost model predicts over what was measured");
+ABSL_FLAG(bool, emulate, true, "with --bandwidth: false only predicts, and measures on this host");
+ABSL_FLAG(bool, tcp, true, "on an emulated network: also measure bare TCP with the same flows");
 ABSL_FLAG(absl::Duration, timeout, gradsync::SyncBenchOptions().timeout,
           "a process that is silent for longer is lost");
 ABSL_FLAG(std::string, json, "", "file for the records (proto/run_record.proto)");
@@ -86,8 +96,7 @@ std::string UserPath(const std::string& path) {
 
 struct Sweep {
   std::vector<SyncBenchCase> cases;
-  std::string rank_binary;
-  std::string server_binary;
+  ExchangeJobOptions job;
   std::string json;  // path, or empty
 };
 
@@ -110,6 +119,8 @@ SyncBenchOptions OptionsFromFlags() {
   options.bucket_bytes = absl::GetFlag(FLAGS_bucket_bytes);
   options.chunk_bytes = absl::GetFlag(FLAGS_chunk_bytes);
   options.bandwidth = absl::GetFlag(FLAGS_bandwidth);
+  options.emulate = absl::GetFlag(FLAGS_emulate);
+  options.server_weights = absl::GetFlag(FLAGS_server_weights);
   options.timeout = absl::GetFlag(FLAGS_timeout);
   return options;
 }
@@ -128,95 +139,74 @@ absl::StatusOr<Sweep> PrepareSweep(const char* argv0, const std::vector<std::str
   }
   Sweep sweep;
   GS_ASSIGN_OR_RETURN(sweep.cases, ListCases(OptionsFromFlags()));
-  GS_ASSIGN_OR_RETURN(sweep.rank_binary, FindRunfile(argv0, "benchmarks/sync_bench_rank"));
-  sweep.server_binary = absl::GetFlag(FLAGS_server_binary);
+  GS_ASSIGN_OR_RETURN(sweep.job.rank_binary, FindRunfile(argv0, "benchmarks/sync_bench_rank"));
+  GS_ASSIGN_OR_RETURN(sweep.job.tcp_rank_binary, FindRunfile(argv0, "benchmarks/tcp_flows_rank"));
+  sweep.job.interrupt = &interrupt_signal;
+  sweep.job.server_binary = absl::GetFlag(FLAGS_server_binary);
   const bool needs_server = [&sweep] {
     for (const SyncBenchCase& bench_case : sweep.cases) {
       if (bench_case.servers > 0) return true;
     }
     return false;
   }();
-  if (!sweep.server_binary.empty()) {
-    sweep.server_binary = UserPath(sweep.server_binary);
+  if (!sweep.job.server_binary.empty()) {
+    sweep.job.server_binary = UserPath(sweep.job.server_binary);
   } else if (needs_server) {
-    GS_ASSIGN_OR_RETURN(sweep.server_binary, FindRunfile(argv0, "ps_server/ps_server"));
+    GS_ASSIGN_OR_RETURN(sweep.job.server_binary, FindRunfile(argv0, "ps_server/ps_server"));
   }
   if (!absl::GetFlag(FLAGS_json).empty()) sweep.json = UserPath(absl::GetFlag(FLAGS_json));
   return sweep;
 }
 
-// A failed job's own words, then who failed.
-std::string Failure(const LocalJobResult& result) {
-  if (result.failure_detail.empty()) return result.failure;
-  return absl::StrCat(result.failure_detail, " [", result.failure, "]");
-}
-
-absl::StatusOr<proto::Run> ReadRun(const SyncBenchCase& bench_case, const LocalJobResult& result) {
-  std::vector<proto::ExchangeMetrics> ranks(result.worker_metrics.size());
-  std::vector<proto::ServerMetrics> servers(result.server_metrics.size());
-  for (size_t i = 0; i < ranks.size(); ++i) {
-    GS_RETURN_IF_ERROR(
-        ParseJson(result.worker_metrics[i], absl::StrCat("metrics of rank ", i), &ranks[i]));
+// Errors: NOT_FOUND or PERMISSION_DENIED when hosts cannot be had here, with the way to get them.
+absl::StatusOr<std::unique_ptr<EmulatedNetwork>> MakeNetwork(const Sweep& sweep) {
+  EmulatedNetworkOptions options;
+  options.bandwidth = sweep.cases[0].bandwidth;
+  for (const SyncBenchCase& c : sweep.cases) {
+    options.hosts =
+        std::max(options.hosts, HostCount(c.placement, c.exchange.world_size, c.servers));
   }
-  for (size_t i = 0; i < servers.size(); ++i) {
-    GS_RETURN_IF_ERROR(
-        ParseJson(result.server_metrics[i], absl::StrCat("metrics of server ", i), &servers[i]));
+  options.tcp_rank_binary = sweep.job.tcp_rank_binary;
+  options.timeout = sweep.cases[0].exchange.timeout;
+  options.interrupt = &interrupt_signal;
+  return EmulatedNetwork::Create(options);
+}
+
+void PrintAndKeep(proto::Run run, proto::RunRecords* records) {
+  std::printf("%s", SyncBenchLine(run).c_str());
+  std::fflush(stdout);
+  *records->add_runs() = std::move(run);
+}
+
+// The measurement, and bare TCP beside it where there is a network.
+absl::Status RunOne(const Sweep& sweep, const SyncBenchCase& bench_case, BareTcp* tcp,
+                    proto::RunRecords* records) {
+  GS_ASSIGN_OR_RETURN(proto::Run run, RunExchangeJob(sweep.job, bench_case));
+  absl::StatusOr<proto::Run> bare = absl::NotFoundError("not asked for");
+  if (sweep.job.network != nullptr && absl::GetFlag(FLAGS_tcp)) {
+    bare = tcp->MeasureBeside(bench_case, &run);
   }
-  return SummarizeExchanges(bench_case, ranks, servers);
-}
-
-absl::StatusOr<std::string> NewStartLine() {
-  const char* folder = std::getenv("TMPDIR");
-  std::string path = absl::StrCat(folder == nullptr ? "/tmp" : folder, "/sync_bench_XXXXXX");
-  const int fd = mkstemp(path.data());
-  if (fd < 0) return absl::ErrnoToStatus(errno, absl::StrCat("start line ", path));
-  close(fd);
-  return path;
-}
-
-// Errors: INVALID_ARGUMENT when the ranks refuse their flags; CANCELLED when interrupted; otherwise
-// the job failed.
-absl::StatusOr<proto::Run> RunOne(const Sweep& sweep, const SyncBenchCase& bench_case) {
-  GS_ASSIGN_OR_RETURN(const std::string start_line, NewStartLine());
-  const auto remove = absl::MakeCleanup([&start_line] { unlink(start_line.c_str()); });
-  LocalJobOptions job;
-  job.worker_binary = sweep.rank_binary;
-  job.server_binary = sweep.server_binary;
-  job.workers = bench_case.exchange.world_size;
-  job.servers = bench_case.servers;
-  job.worker_flags = RankFlags(bench_case, start_line);
-  job.server_flags = {
-      absl::StrCat("--timeout=", absl::FormatDuration(bench_case.exchange.timeout))};
-  job.collect_metrics = true;
-  job.start_timeout = bench_case.exchange.timeout;
-  job.interrupt = &interrupt_signal;
-  GS_ASSIGN_OR_RETURN(const LocalJobResult result, RunLocalJob(job));
-  if (interrupt_signal != 0) return absl::CancelledError(result.failure);
-  if (result.exit_code == kBadInput) return absl::InvalidArgumentError(Failure(result));
-  if (result.exit_code != 0) return absl::AbortedError(Failure(result));
-  return ReadRun(bench_case, result);
+  PrintAndKeep(std::move(run), records);
+  if (bare.ok()) PrintAndKeep(*std::move(bare), records);
+  return absl::IsNotFound(bare.status()) ? absl::OkStatus() : bare.status();
 }
 
 // Prints a line for each measurement as it ends; returns the exit code.
 int RunAll(const Sweep& sweep, proto::RunRecords* records) {
   std::printf("%s", SyncBenchHead().c_str());
   std::fflush(stdout);
-  double wrong = 0;
+  BareTcp tcp(sweep.job);
   int failed = 0;
   for (const SyncBenchCase& bench_case : sweep.cases) {
-    absl::StatusOr<proto::Run> run = RunOne(sweep, bench_case);
-    if (!run.ok()) {
-      PrintError(absl::StrCat(Describe(bench_case), ": ", run.status().message()));
-      if (run.status().code() == absl::StatusCode::kCancelled) return 128 + interrupt_signal;
-      if (run.status().code() == absl::StatusCode::kInvalidArgument) return kBadInput;
-      ++failed;
-      continue;
-    }
-    std::printf("%s", SyncBenchLine(*run).c_str());
-    std::fflush(stdout);
-    wrong += run->wrong();
-    *records->add_runs() = *std::move(run);
+    const absl::Status status = RunOne(sweep, bench_case, &tcp, records);
+    if (status.ok()) continue;
+    PrintError(absl::StrCat(Describe(bench_case), ": ", status.message()));
+    if (status.code() == absl::StatusCode::kCancelled) return 128 + interrupt_signal;
+    if (status.code() == absl::StatusCode::kInvalidArgument) return kBadInput;
+    ++failed;
   }
+  double wrong = 0;
+  for (const proto::Run& run : records->runs()) wrong += run.wrong();
   if (wrong > 0) PrintError(absl::StrCat(wrong, " elements are wrong"));
   if (failed > 0) {
     PrintError(absl::StrCat(failed, " of ", sweep.cases.size(), " measurements failed"));
@@ -257,6 +247,18 @@ int SyncBench(int argc, char** argv) {
   std::printf("%s\n", FormatMachine(records.machine()).c_str());
   const std::string warning = BuildModeWarning(records.machine());
   if (!warning.empty()) std::printf("%s\n", warning.c_str());
+  std::unique_ptr<EmulatedNetwork> network;
+  if (!sweep->cases[0].bandwidth.empty()) {
+    absl::StatusOr<std::unique_ptr<EmulatedNetwork>> made = MakeNetwork(*sweep);
+    if (!made.ok()) {
+      PrintError(made.status().message());
+      return interrupt_signal != 0 ? 128 + interrupt_signal : kBadInput;
+    }
+    network = *std::move(made);
+    sweep->job.network = network.get();
+    *records.add_networks() = network->record();
+    std::printf("%s\n", FormatNetwork(network->record()).c_str());
+  }
   const int exit_code = RunAll(*sweep, &records);
   const absl::Status written = WriteRecords(sweep->json, records);
   if (!written.ok()) PrintError(absl::StrCat("--json: ", written.message()));

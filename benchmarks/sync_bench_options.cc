@@ -1,5 +1,6 @@
 #include "benchmarks/sync_bench_options.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -10,7 +11,9 @@
 #include "base/status_macros.h"
 #include "benchmarks/byte_sizes.h"
 #include "benchmarks/flag_checks.h"
+#include "benchmarks/placement.h"
 #include "plan/codec.h"
+#include "worker/server_weights.h"
 
 namespace gradsync {
 namespace {
@@ -66,10 +69,17 @@ absl::StatusOr<std::vector<int64_t>> Sizes(const SyncBenchOptions& options) {
   return swept;
 }
 
+bool OnEmulatedHosts(const SyncBenchOptions& options) {
+  return !options.bandwidth.empty() && options.emulate;
+}
+
 absl::Status CheckLinks(const SyncBenchOptions& options) {
   GS_RETURN_IF_ERROR(CheckNames("link", options.links, {"auto", "grpc", "shm", "gloo", "nccl"}));
   if (Contains(options.links, "nccl")) {
     return FlagError("link", "auto, grpc, shm or gloo (this build has no other)", "nccl");
+  }
+  if (OnEmulatedHosts(options)) {
+    GS_RETURN_IF_ERROR(CheckLinksBetweenHosts("link", options.links));
   }
   if (!Contains(options.links, "gloo")) return absl::OkStatus();
   if (!Contains(options.topologies, "ring")) {
@@ -116,11 +126,64 @@ absl::StatusOr<std::vector<Codec>> Codecs(const SyncBenchOptions& options) {
   return codecs;
 }
 
+struct Servers {
+  std::string placement;
+  int count = 0;
+};
+
+std::vector<Servers> PlacedServers(const std::vector<std::string>& placements,
+                                   const std::vector<int>& counts, absl::string_view topology) {
+  if (topology != "ps") return {Servers()};
+  std::vector<Servers> all;
+  for (const std::string& placement : placements) {
+    for (int count : counts) all.push_back({placement, count});
+  }
+  return all;
+}
+
 bool Possible(const SyncBenchCase& bench_case) {
   const bool sends = bench_case.link == "auto" || bench_case.link == "grpc";
   if (bench_case.exchange.codec.compresses() && !sends) return false;
+  if (!PlacementFits(bench_case.placement, bench_case.exchange.world_size, bench_case.servers)) {
+    return false;
+  }
   return bench_case.link != "gloo" ||
          (bench_case.topology == "ring" && bench_case.update == "worker");
+}
+
+// Those that were asked for; empty when the placement decides.
+absl::StatusOr<std::vector<double>> Weights(const SyncBenchOptions& options) {
+  GS_ASSIGN_OR_RETURN(const ServerWeights weights, ParseServerWeights(options.server_weights));
+  return weights.weights;
+}
+
+// The servers of a case must be as many as the weights that were asked for.
+absl::Status CheckWeights(const SyncBenchCase& bench_case) {
+  const int servers =
+      ServerProcesses(bench_case.placement, bench_case.exchange.world_size, bench_case.servers);
+  if (bench_case.servers == 0 || bench_case.weights.empty() ||
+      bench_case.weights.size() == static_cast<size_t>(servers)) {
+    return absl::OkStatus();
+  }
+  return FlagError(
+      "server_weights",
+      absl::StrCat("one for each of ", servers, " servers (", Describe(bench_case), ")"),
+      bench_case.server_weights);
+}
+
+// Each placement that was asked for occurs.
+absl::Status CheckPlaced(const SyncBenchOptions& options, const std::vector<SyncBenchCase>& cases) {
+  if (!Contains(options.topologies, "ps")) return absl::OkStatus();
+  for (const std::string& placement : options.placements) {
+    const bool found = std::any_of(cases.begin(), cases.end(), [&](const SyncBenchCase& c) {
+      return c.placement == placement;
+    });
+    if (found) continue;
+    return FlagError("placement",
+                     "at most as many --servers as --ranks for colocated, fewer for mixed",
+                     placement);
+  }
+  return absl::OkStatus();
 }
 
 // What all measurements have in common.
@@ -142,7 +205,12 @@ absl::StatusOr<SyncBenchCase> CommonCase(const SyncBenchOptions& options) {
     const absl::StatusOr<double> rate = ParseBandwidth(options.bandwidth);
     if (!rate.ok()) return Named("bandwidth", rate.status());
     common.bytes_per_second = *rate;
+    if (options.emulate) common.bandwidth = options.bandwidth;
+  } else if (!options.emulate) {
+    return FlagError("emulate", "true without --bandwidth", "false");
   }
+  GS_ASSIGN_OR_RETURN(common.weights, Weights(options));
+  common.server_weights = options.server_weights;
   return common;
 }
 
@@ -156,6 +224,9 @@ std::string Describe(const SyncBenchCase& bench_case) {
     absl::StrAppend(&text, ", ", CodecName(bench_case.exchange.codec));
   }
   if (bench_case.servers > 0) absl::StrAppend(&text, ", servers ", bench_case.servers);
+  if (bench_case.servers > 0 && bench_case.placement != "dedicated") {
+    absl::StrAppend(&text, " ", bench_case.placement);
+  }
   return absl::StrCat(text, ", ranks ", bench_case.exchange.world_size, ", ",
                       FormatBytes(bench_case.exchange.bytes));
 }
@@ -165,7 +236,7 @@ absl::StatusOr<std::vector<SyncBenchCase>> ListCases(const SyncBenchOptions& opt
   GS_RETURN_IF_ERROR(CheckLinks(options));
   GS_ASSIGN_OR_RETURN(const std::vector<int> ranks, ParseCounts("ranks", options.ranks));
   GS_ASSIGN_OR_RETURN(const std::vector<int> servers, ParseCounts("servers", options.servers));
-  GS_RETURN_IF_ERROR(CheckPlacements(options.placements));
+  GS_RETURN_IF_ERROR(CheckPlacements(options.placements, OnEmulatedHosts(options)));
   GS_RETURN_IF_ERROR(CheckNames("update", options.updates, {"worker", "owner"}));
   GS_ASSIGN_OR_RETURN(const std::vector<Codec> codecs, Codecs(options));
   GS_RETURN_IF_ERROR(CheckNumbers(options));
@@ -179,16 +250,19 @@ absl::StatusOr<std::vector<SyncBenchCase>> ListCases(const SyncBenchOptions& opt
       next.exchange.bytes = bytes;
       for (const std::string& topology : options.topologies) {
         next.topology = topology;
-        next.placement = topology == "ps" ? "dedicated" : "";
+        const std::vector<Servers> placed = PlacedServers(options.placements, servers, topology);
         for (const std::string& link : options.links) {
           next.link = link;
           for (const std::string& update : options.updates) {
             next.update = update;
-            for (int k : topology == "ps" ? servers : std::vector<int>{0}) {
-              next.servers = k;
+            for (const Servers& group : placed) {
+              next.placement = group.placement;
+              next.servers = group.count;
               for (Codec codec : codecs) {
                 next.exchange.codec = codec;
-                if (Possible(next)) cases.push_back(next);
+                if (!Possible(next)) continue;
+                GS_RETURN_IF_ERROR(CheckWeights(next));
+                cases.push_back(next);
               }
             }
           }
@@ -196,6 +270,7 @@ absl::StatusOr<std::vector<SyncBenchCase>> ListCases(const SyncBenchOptions& opt
       }
     }
   }
+  GS_RETURN_IF_ERROR(CheckPlaced(options, cases));
   return cases;
 }
 
@@ -215,6 +290,9 @@ std::vector<std::string> RankFlags(const SyncBenchCase& bench_case, const std::s
       absl::StrCat("--start_line=", start_line)};
   if (exchange.codec.compresses()) {
     flags.push_back(absl::StrCat("--compression=", CodecName(exchange.codec)));
+  }
+  if (bench_case.servers > 0 && bench_case.server_weights != "auto") {
+    flags.push_back(absl::StrCat("--server_weights=", bench_case.server_weights));
   }
   return flags;
 }

@@ -31,7 +31,9 @@ struct SyncBenchOptions {
   int connections = 0;  // per pair of peers; 0: the topology's default
   std::string bucket_bytes = "25MiB";
   std::string chunk_bytes = "0";
-  std::string bandwidth;  // for the model; empty: no prediction
+  std::string bandwidth;  // of an emulated network; empty: none
+  bool emulate = true;    // false: the bandwidth is only the model's
+  std::string server_weights = "auto";
   absl::Duration timeout = absl::Seconds(60);
 };
 
@@ -41,8 +43,11 @@ struct SyncBenchCase {
   std::string link;
   std::string update;
   std::string placement;  // empty without servers
-  int servers = 0;
+  int servers = 0;        // as placement.h has it
+  std::string server_weights = "auto";
+  std::vector<double> weights;  // that were asked for, by server; empty: those of the placement
   int connections = 0;          // as asked for
+  std::string bandwidth;        // of the emulated network; empty: none
   double bytes_per_second = 0;  // of the model; 0: no prediction
   ExchangeOptions exchange;     // world_size is the number of ranks
 };
@@ -52,8 +57,8 @@ std::string Describe(const SyncBenchCase& bench_case);
 
 // Checks everything and lists the measurements in the order in which they run: by ranks and bytes,
 // so that what is compared is measured close in time. Combinations that cannot be (Gloo with
-// parameter servers) are left out, but each value that was asked for occurs.
-// Errors: INVALID_ARGUMENT naming the flag, what was expected and what came.
+// parameter servers, more colocated servers than workers) are left out, but each value that was
+// asked for occurs. Errors: INVALID_ARGUMENT naming the flag, what was expected and what came.
 absl::StatusOr<std::vector<SyncBenchCase>> ListCases(const SyncBenchOptions& options);
 
 // Flags of a rank, without those that RunLocalJob() sets.

@@ -85,6 +85,22 @@ TEST(SyncBenchOptionsTest, SharedMemoryIsMeasuredUnderAllTopologiesAndUpdateSite
                                    "ps over shm, update at owner, servers 1, ranks 2, 4KiB"));
 }
 
+TEST(SyncBenchOptionsTest, PlacementsThatCannotBeAreLeftOut) {
+  SyncBenchOptions options;
+  options.topologies = {"ring", "ps"};
+  options.bandwidth = "400mbit";
+  options.bytes = {"4KiB"};
+  options.ranks = {"3"};
+  options.servers = {"2", "4"};
+  options.placements = {"dedicated", "colocated", "mixed"};
+  std::vector<std::string> names;
+  for (const SyncBenchCase& c : CasesOf(options)) names.push_back(Describe(c));
+  EXPECT_THAT(names, testing::ElementsAre("ring, ranks 3, 4KiB", "ps, servers 2, ranks 3, 4KiB",
+                                          "ps, servers 4, ranks 3, 4KiB",
+                                          "ps, servers 2 colocated, ranks 3, 4KiB",
+                                          "ps, servers 2 mixed, ranks 3, 4KiB"));
+}
+
 TEST(SyncBenchOptionsTest, MistakesNameTheFlagAndWhatCame) {
   SyncBenchOptions options;
   options.topologies = {"star"};
@@ -107,6 +123,21 @@ TEST(SyncBenchOptionsTest, MistakesNameTheFlagAndWhatCame) {
   options = SyncBenchOptions();
   options.placements = {"colocated"};
   EXPECT_THAT(ErrorOf(options), HasSubstr("--placement: "));
+  options = SyncBenchOptions();
+  options.bandwidth = "400mbit";
+  options.placements = {"mixed"};
+  options.servers = {"2"};
+  EXPECT_THAT(ErrorOf(options), HasSubstr("--placement: expected at most as many --servers"))
+      << "two ranks have no mixed placement with two dedicated servers";
+  options.servers = {"1"};
+  options.links = {"shm"};
+  EXPECT_THAT(ErrorOf(options), HasSubstr("--link: expected grpc, gloo or auto with --bandwidth"));
+  options.links = {"grpc"};
+  options.server_weights = "1,2";
+  EXPECT_THAT(ErrorOf(options), HasSubstr("--server_weights: expected one for each of 3 servers"));
+  options = SyncBenchOptions();
+  options.emulate = false;
+  EXPECT_THAT(ErrorOf(options), HasSubstr("--emulate: "));
   options = SyncBenchOptions();
   options.updates = {"nobody"};
   EXPECT_THAT(ErrorOf(options), HasSubstr("--update: "));

@@ -26,6 +26,7 @@ ABSL_FLAG(std::string, master, "127.0.0.1:0", "host:port of the store, which ran
 ABSL_FLAG(std::string, port_file, "", "rank 0 writes the store's host:port here");
 ABSL_FLAG(std::string, metrics_json, "", "where to write ExchangeMetrics");
 ABSL_FLAG(std::vector<std::string>, servers, {}, "parameter servers, host:port,...");
+ABSL_FLAG(std::string, server_weights, "auto", "as //worker has it");
 
 ABSL_FLAG(std::string, topology, "ring", "ring or ps");
 ABSL_FLAG(std::string, link, "auto", "as //worker has it");
@@ -50,6 +51,7 @@ SyncOptions SyncFromFlags() {
   options.update = absl::GetFlag(FLAGS_update);
   options.compression = absl::GetFlag(FLAGS_compression);
   options.servers = absl::GetFlag(FLAGS_servers);
+  options.server_weights = absl::GetFlag(FLAGS_server_weights);
   options.connections = absl::GetFlag(FLAGS_connections);
   return options;
 }
@@ -88,7 +90,7 @@ absl::Status RunRank() {
                       StartLine::Open(absl::GetFlag(FLAGS_start_line), options.world_size));
   std::unique_ptr<GrpcStoreServer> store_server;
   GS_ASSIGN_OR_RETURN(const WorkerGroup group, MeetRanks(MeetFromFlags(), &store_server));
-  GS_ASSIGN_OR_RETURN(sync_options.link, ChooseLink(sync_options, group));
+  GS_RETURN_IF_ERROR(ResolveByHosts(group, &sync_options));
   GS_ASSIGN_OR_RETURN(std::unique_ptr<GradientSync> sync, CreateGradientSync(sync_options, group));
   const auto start = [&] { return line->Wait(absl::Now() + options.timeout); };
   absl::StatusOr<proto::ExchangeMetrics> metrics = RunExchanges(options, start, sync.get());

@@ -1,15 +1,20 @@
 // Runs the program itself, with real ranks and servers.
 
+#include <algorithm>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "benchmarks/proto_json.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "plan/cost_model.h"
 #include "proto/run_record.pb.h"
+#include "tools/network_lab.h"
 #include "tools/subprocess.h"
 
 namespace gradsync {
@@ -40,9 +45,9 @@ Outcome RunBench(const std::vector<std::string>& flags) {
 
 TEST(SyncBenchTest, EveryTopologyIsMeasuredVerifiedAndRecorded) {
   const std::string json = testing::TempDir() + "/sync.json";
-  const Outcome outcome =
-      RunBench({"--topologies=ring,ps", "--rank=2", "--servers=1,2", "--update=worker,owner",
-                "--sizes=300001", "-n", "2", "-w", "1", "--bandwidth=1gbit", "--json=" + json});
+  const Outcome outcome = RunBench({"--topologies=ring,ps", "--rank=2", "--servers=1,2",
+                                    "--update=worker,owner", "--sizes=300001", "-n", "2", "-w", "1",
+                                    "--bandwidth=1gbit", "--noemulate", "--json=" + json});
   EXPECT_EQ(outcome.exit_code, 0) << absl::StrJoin(outcome.errors, "\n");
   EXPECT_THAT(outcome.errors, testing::IsEmpty());
   EXPECT_THAT(outcome.out, HasSubstr("cores"));
@@ -69,9 +74,55 @@ TEST(SyncBenchTest, EveryTopologyIsMeasuredVerifiedAndRecorded) {
   }
 }
 
+double Busiest(const proto::Run& run) {
+  return std::max(run.wire_tx_bytes_max_node(), run.wire_rx_bytes_max_node());
+}
+
+TEST(SyncBenchTest, HostsOnAnEmulatedNetworkSendWhatTheirPlacementSays) {
+  const absl::Status possible = NetworkLab::Create(NetworkLabOptions()).status();
+  if (absl::IsPermissionDenied(possible) || absl::IsNotFound(possible)) GTEST_SKIP() << possible;
+  const std::string json = testing::TempDir() + "/placed.json";
+  const Outcome outcome =
+      RunBench({"--bandwidth=400mbit", "--link=auto,gloo", "--ranks=3", "--servers=1",
+                "--placement=dedicated,colocated,mixed", "--bytes=3MB", "--chunk_bytes=4KiB", "-n",
+                "2", "-w", "1", "--json=" + json});
+  EXPECT_EQ(outcome.exit_code, 0) << absl::StrJoin(outcome.errors, "\n");
+  std::ifstream file(json);
+  proto::RunRecords records;
+  ASSERT_TRUE(
+      ParseJson(std::string(std::istreambuf_iterator<char>(file), {}), json, &records).ok());
+  ASSERT_EQ(records.networks_size(), 1);
+  EXPECT_EQ(records.networks(0).hosts(), 4);
+  EXPECT_GT(records.networks(0).tcp_factor(), 0.5);
+  EXPECT_LT(records.networks(0).tcp_factor(), 1);
+  // By topology, placement and link, as closed forms have them.
+  const std::map<std::string, double> loads = {{"ring  grpc", RingLoad(3)},
+                                               {"ring  gloo", RingLoad(3)},
+                                               {"ps dedicated grpc", DedicatedPsLoad(3, 1)},
+                                               {"ps colocated grpc", ColocatedPsLoad(3, 1)},
+                                               {"ps mixed grpc", MixedPsLoad(3, 1)}};
+  std::map<std::string, double> found;
+  for (const proto::Run& run : records.runs()) {
+    EXPECT_EQ(run.bandwidth(), "400mbit");
+    EXPECT_GT(run.model_us(), 0);
+    if (run.library() == "tcp_stream") continue;
+    EXPECT_EQ(run.wrong(), 0);
+    EXPECT_GT(run.peer_ratio(), 0);
+    found[absl::StrCat(run.topology(), " ", run.placement(), " ", run.link())] =
+        Busiest(run) / run.bytes();
+  }
+  ASSERT_EQ(found.size(), loads.size());
+  EXPECT_EQ(records.runs_size(), 10);
+  for (const auto& [name, load] : loads) {
+    if (name == "ring  gloo") continue;  // Gloo counts nothing
+    EXPECT_NEAR(found[name], load, 0.01 * load) << name;
+  }
+}
+
 TEST(SyncBenchTest, BadFlagsAreOneLineAndExitCodeTwo) {
-  for (const char* flag : {"--topology=star", "--bytes=lots", "--ranks=0", "--link=carrier_pigeon",
-                           "--json=/nowhere/x", "--no_such_flag", "stray"}) {
+  for (const char* flag :
+       {"--placement=mixed", "--topology=star", "--bytes=lots", "--ranks=0",
+        "--link=carrier_pigeon", "--json=/nowhere/x", "--no_such_flag", "stray"}) {
     const Outcome outcome = RunBench({flag});
     EXPECT_EQ(outcome.exit_code, 2) << flag;
     EXPECT_EQ(outcome.errors.size(), 1u) << flag;

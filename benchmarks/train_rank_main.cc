@@ -119,7 +119,7 @@ absl::Status RunRank() {
   GS_ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer,
                       Trainer::Create(options, group.rank, group.world_size));
   if (sync_options.topology != "local") {
-    GS_ASSIGN_OR_RETURN(sync_options.link, ChooseLink(sync_options, group));
+    GS_RETURN_IF_ERROR(ResolveByHosts(group, &sync_options));
   }
   GS_ASSIGN_OR_RETURN(const std::unique_ptr<GradientSync> sync,
                       CreateGradientSync(sync_options, group));

@@ -79,7 +79,9 @@ class ChooseLinkTest : public testing::Test {
     RunRanks(kWorkers, [&](int rank) {
       WorkerGroup own = group;
       own.rank = rank;
-      links[rank] = ChooseLink(options, own);
+      SyncOptions resolved = options;
+      const absl::Status status = ResolveByHosts(own, &resolved);
+      links[rank] = status.ok() ? absl::StatusOr<std::string>(resolved.link) : status;
     });
     return links;
   }

@@ -268,8 +268,8 @@ absl::Status CheckHosts(const LocalJobOptions& options) {
   if (options.lab == nullptr) return absl::OkStatus();
   const size_t processes = static_cast<size_t>(options.workers + options.servers);
   if (options.hosts.size() != processes) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "expected a host for each of ", processes, " processes, found ", options.hosts.size()));
+    return absl::InvalidArgumentError(absl::StrCat("expected a host for each of ", processes,
+                                                   " processes, found ", options.hosts.size()));
   }
   const int count = options.lab->options().hosts;
   for (int host : options.hosts) {
@@ -282,6 +282,11 @@ absl::Status CheckHosts(const LocalJobOptions& options) {
 }
 
 }  // namespace
+
+std::string DescribeFailure(const LocalJobResult& result) {
+  if (result.failure_detail.empty()) return result.failure;
+  return absl::StrCat(result.failure_detail, " [", result.failure, "]");
+}
 
 absl::StatusOr<LocalJobResult> RunLocalJob(const LocalJobOptions& options) {
   if (options.workers < 1 || options.servers < 0) {

@@ -70,16 +70,18 @@ struct LocalJobResult {
   std::vector<std::string> server_metrics;
 };
 
+// A failed job's own words, then who failed: "no such model [worker 1 (pid 123): exit code 2]".
+std::string DescribeFailure(const LocalJobResult& result);
+
 // Runs the job and blocks until all of its processes are gone. Servers listen on free ports, and
 // rank 0 holds the store on another; no port is guessed. Servers get --listen;
 // workers get --rank, --world_size, --master and, with servers, --topology=ps --servers. When a
 // process fails, the rest is stopped within settle + grace. No process is left behind, whatever
 // ends the caller, and no file unless the caller is killed. Call it from a thread that lives as
 // long as the job.
-// Errors: INVALID_ARGUMENT for fewer than one worker, negative servers, or hosts that do not fit the
-// lab; NOT_FOUND or
-// PERMISSION_DENIED when a binary cannot be started; UNAVAILABLE when no temporary folder can be
-// made. Failures of the job's processes are a result, not an error.
+// Errors: INVALID_ARGUMENT for fewer than one worker, negative servers, or hosts that do not fit
+// the lab; NOT_FOUND or PERMISSION_DENIED when a binary cannot be started; UNAVAILABLE when no
+// temporary folder can be made. Failures of the job's processes are a result, not an error.
 absl::StatusOr<LocalJobResult> RunLocalJob(const LocalJobOptions& options);
 
 }  // namespace gradsync

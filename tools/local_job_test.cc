@@ -1,6 +1,7 @@
 #include "tools/local_job.h"
 
 #include <signal.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -190,6 +191,41 @@ TEST_F(LocalJobTest, AMissingBinaryIsAnErrorThatNamesIt) {
   const absl::Status status = RunLocalJob(options_).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(std::string(status.message()), HasSubstr("tools/no_such_worker"));
+}
+
+TEST_F(LocalJobTest, ProcessesRunOnTheirHostsAndListenThere) {
+  NetworkLabOptions lab_options;
+  lab_options.hosts = 3;
+  const auto lab = NetworkLab::Create(lab_options);
+  if (absl::IsPermissionDenied(lab.status()) || absl::IsNotFound(lab.status())) {
+    GTEST_SKIP() << lab.status();
+  }
+  ASSERT_TRUE(lab.ok()) << lab.status();
+  options_.lab = lab->get();
+  options_.workers = 2;
+  options_.servers = 2;
+  options_.hosts = {1, 0, 1, 2};
+  std::vector<std::string> at;  // "worker 0 is on host 1"
+  const auto inode = [](const std::string& path) {
+    struct stat found = {};
+    return stat(path.c_str(), &found) == 0 ? found.st_ino : 0;
+  };
+  options_.on_start = [&](absl::string_view process, int pid) {
+    const auto network = inode(absl::StrCat("/proc/", pid, "/ns/net"));
+    for (int host = 0; host < lab_options.hosts; ++host) {
+      if (network == inode(absl::StrCat("/proc/self/fd/", options_.lab->inside(host).network))) {
+        at.push_back(absl::StrCat(process, " is on host ", host));
+      }
+    }
+  };
+  EXPECT_EQ(Run().exit_code, 0);
+  EXPECT_THAT(at, ElementsAre("server 0 is on host 1", "server 1 is on host 2",
+                              "worker 0 is on host 1", "worker 1 is on host 0"));
+  EXPECT_THAT(lines_, Contains(HasSubstr("worker0 of 2 topology ps master 10.77.0.2:0")));
+  options_.hosts = {1, 0, 1};
+  EXPECT_EQ(RunLocalJob(options_).status().code(), absl::StatusCode::kInvalidArgument);
+  options_.hosts = {1, 0, 1, 3};
+  EXPECT_EQ(RunLocalJob(options_).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 TEST_F(LocalJobTest, AJobWithoutWorkersIsAnError) {

@@ -64,9 +64,9 @@ absl::StatusOr<Rendezvous> MeetAtStore(const JobOptions& options, const WorkerGr
   if (options.rank == 0) {
     // Not at the name itself, which this host may have as a name for its loopback address.
     GS_ASSIGN_OR_RETURN(const HostPort master, ParseHostPort(options.master));
-    GS_ASSIGN_OR_RETURN(rendezvous.server,
-                        GrpcStoreServer::Start(absl::StrCat(group.address, ":", master.port),
-                                               group.credentials));
+    GS_ASSIGN_OR_RETURN(
+        rendezvous.server,
+        GrpcStoreServer::Start(absl::StrCat(group.address, ":", master.port), group.credentials));
     address = absl::StrCat(group.address, ":", rendezvous.server->port());
     if (!options.port_file.empty()) {
       GS_RETURN_IF_ERROR(WriteFileAtomically(options.port_file, address + "\n"));
@@ -80,15 +80,15 @@ absl::StatusOr<Rendezvous> MeetAtStore(const JobOptions& options, const WorkerGr
 // Servers that registered themselves, in the order of their numbers.
 absl::Status FindServers(const WorkerGroup& group, int count, std::vector<std::string>* servers) {
   for (int i = 0; i < count; ++i) {
-    GS_ASSIGN_OR_RETURN(std::string address,
-                        group.store->Get(group.Key(absl::StrCat("server/", i)),
-                                         absl::Now() + group.timeout));
+    GS_ASSIGN_OR_RETURN(std::string address, group.store->Get(group.Key(absl::StrCat("server/", i)),
+                                                              absl::Now() + group.timeout));
     servers->push_back(std::move(address));
   }
   return absl::OkStatus();
 }
 
-// Rank 0 holds the store, so it leaves last; the others' farewells are not answered if it is gone already.
+// Rank 0 holds the store, so it leaves last; the others' farewells are not answered if it is gone
+// already.
 void LeaveStore(const WorkerGroup& group) {
   const absl::Time deadline = absl::Now() + absl::Seconds(5);
   if (group.rank != 0) {
@@ -140,7 +140,7 @@ class Job {
     GS_ASSIGN_OR_RETURN(rendezvous_, MeetAtStore(options_, group_));
     group_.store = rendezvous_.store;
     GS_RETURN_IF_ERROR(FindServers(group_, options_.num_servers, &options_.sync.servers));
-    GS_ASSIGN_OR_RETURN(options_.sync.link, ChooseLink(options_.sync, group_));
+    GS_RETURN_IF_ERROR(ResolveByHosts(group_, &options_.sync));
     GS_ASSIGN_OR_RETURN(sync_, CreateGradientSync(options_.sync, group_));
     side_channel_ = std::make_unique<SideChannel>(group_, "trainer");
     return trainer_->Bind(sync_.get(), side_channel_.get());

@@ -29,6 +29,10 @@ ABSL_FLAG(std::string, compression, "none",
           "of gradients on the wire (grpc): none, fp16, bf16, or topk:R (ps only), which sends the "
           "largest R of each chunk, 0 < R <= 1, and the rest later");
 ABSL_FLAG(std::vector<std::string>, servers, {}, "parameter servers, host:port,...");
+ABSL_FLAG(std::string, server_weights, "auto",
+          "each server's share of the gradient: auto (by which hosts servers and workers are on: "
+          "one server beside every worker and some elsewhere get the shares that keep all hosts "
+          "equally busy), equal, or a number for each, w0,w1,...");
 ABSL_FLAG(int, num_servers, 0,
           "instead of --servers: this many servers register in the store (ps_server --master=)");
 ABSL_FLAG(int, rank, -1, "of this worker; default from torchrun, Slurm or MPI, else 0");
@@ -164,6 +168,7 @@ absl::StatusOr<JobOptions> JobOptionsFromFlags() {
   job.sync.consistency = absl::GetFlag(FLAGS_consistency);
   job.sync.compression = absl::GetFlag(FLAGS_compression);
   job.sync.servers = absl::GetFlag(FLAGS_servers);
+  job.sync.server_weights = absl::GetFlag(FLAGS_server_weights);
   job.sync.connections = absl::GetFlag(FLAGS_connections);
   job.timeout = absl::GetFlag(FLAGS_timeout);
   job.metrics_json = UserPath(absl::GetFlag(FLAGS_metrics_json));

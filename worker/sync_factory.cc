@@ -1,6 +1,8 @@
 #include "worker/sync_factory.h"
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "allreduce/ring_gradient_sync.h"
@@ -13,6 +15,7 @@
 #include "ps_client/ps_gradient_sync.h"
 #include "ps_client/server_hosts.h"
 #include "sync/local_sync.h"
+#include "worker/server_weights.h"
 
 namespace gradsync {
 namespace {
@@ -83,23 +86,55 @@ absl::Status ValidateCompression(const SyncOptions& options) {
   return absl::OkStatus();
 }
 
-// What a rank that shares memory with nobody has for a host.
+// What a rank tells the others: the host whose memory it would share (or kApart), the host that it
+// is on, and on rank 0 the servers' hosts.
+struct Whereabouts {
+  std::string shares;
+  std::string host;
+  std::vector<std::string> servers;
+};
+
 constexpr absl::string_view kApart = "apart";
 
-// This rank's host; apart when it has none, or on rank 0 when a server is elsewhere.
-absl::StatusOr<std::string> SharedHost(const SyncOptions& options, const WorkerGroup& group) {
+std::string Format(const Whereabouts& where) {
+  std::vector<std::string> words = {where.shares, where.host};
+  words.insert(words.end(), where.servers.begin(), where.servers.end());
+  return absl::StrJoin(words, " ");  // keys contain no spaces
+}
+
+Whereabouts Parse(const std::string& text) {
+  const std::vector<std::string> words = absl::StrSplit(text, ' ');
+  Whereabouts where;
+  where.shares = words[0];
+  if (words.size() > 1) where.host = words[1];
+  if (words.size() > 2) where.servers.assign(words.begin() + 2, words.end());
+  return where;
+}
+
+// This rank's; on rank 0 it shares its memory only if all servers are on its host.
+absl::Status FindOut(const SyncOptions& options, const WorkerGroup& group, Whereabouts* where) {
   const absl::StatusOr<HostIdentity> own = ReadHostIdentity();
-  if (!own.ok()) return std::string(kApart);
-  if (options.topology != "ps" || group.rank != 0) return own->Key();
-  GrpcLinkOptions link_options;
-  link_options.credentials = group.credentials;
-  GS_ASSIGN_OR_RETURN(
-      const std::vector<std::string> servers,
-      AskServerHosts(*NewGrpcLink(link_options), options.servers, absl::Now() + group.timeout));
-  for (const std::string& server : servers) {
-    if (server != own->Key()) return std::string(kApart);
+  if (own.ok()) where->host = own->Key();
+  if (options.topology == "ps" && group.rank == 0) {
+    GrpcLinkOptions link_options;
+    link_options.credentials = group.credentials;
+    GS_ASSIGN_OR_RETURN(where->servers, AskServerHosts(*NewGrpcLink(link_options), options.servers,
+                                                       absl::Now() + group.timeout));
   }
-  return own->Key();
+  GS_ASSIGN_OR_RETURN(const Codec codec, ParseCodec(options.compression));
+  if (!own.ok() || codec.compresses()) return absl::OkStatus();
+  for (const std::string& server : where->servers) {
+    if (server != where->host) return absl::OkStatus();
+  }
+  where->shares = where->host;
+  return absl::OkStatus();
+}
+
+std::string LinkAmong(const std::vector<Whereabouts>& ranks) {
+  for (const Whereabouts& rank : ranks) {
+    if (rank.shares == kApart || rank.shares != ranks[0].shares) return "grpc";
+  }
+  return "shm";
 }
 
 }  // namespace
@@ -124,6 +159,17 @@ absl::Status ValidateSyncOptions(const SyncOptions& options) {
         absl::StrCat("--servers: expected none with --topology=", options.topology, ", found ",
                      options.servers.size()));
   }
+  GS_ASSIGN_OR_RETURN(const ServerWeights weights, ParseServerWeights(options.server_weights));
+  if (!weights.weights.empty() && options.topology != "ps") {
+    return FlagError("server_weights", "none with --topology=" + options.topology,
+                     options.server_weights);
+  }
+  if (!weights.weights.empty() && !options.servers.empty() &&
+      weights.weights.size() != options.servers.size()) {
+    return FlagError("server_weights",
+                     absl::StrCat("one for each of ", options.servers.size(), " servers"),
+                     options.server_weights);
+  }
   if (options.connections < 0) {
     return FlagError("connections", "at least 1, or 0 for the default",
                      absl::StrCat(options.connections));
@@ -143,23 +189,32 @@ int ResolvedConnections(const SyncOptions& options) {
   return options.topology == "ps" ? kPsConnections : kRingConnections;
 }
 
-absl::StatusOr<std::string> ChooseLink(const SyncOptions& options, const WorkerGroup& group) {
-  if (options.link != "auto" || options.topology == "local") return ResolvedLink(options);
-  GS_ASSIGN_OR_RETURN(const Codec codec, ParseCodec(options.compression));
+absl::Status ResolveByHosts(const WorkerGroup& group, SyncOptions* options) {
+  GS_ASSIGN_OR_RETURN(const ServerWeights asked_for, ParseServerWeights(options->server_weights));
+  options->weights = asked_for.weights;
+  const bool find_link = options->link == "auto" && options->topology != "local";
+  const bool find_weights = options->topology == "ps" && asked_for.by_host;
+  if (!find_link && !find_weights) return absl::OkStatus();
   // A rank that compresses takes part too, so that ranks that disagree meet in Bind(), which says
   // so; and one that cannot reach a server, so that nobody waits for it in vain.
-  absl::StatusOr<std::string> host = std::string(kApart);
-  if (!codec.compresses()) host = SharedHost(options, group);
-  const int patience = options.topology == "ps" ? 2 : 1;  // rank 0 may come late, from the servers
-  GS_ASSIGN_OR_RETURN(const std::vector<std::string> hosts,
+  Whereabouts own = {std::string(kApart), std::string(kApart), {}};
+  const absl::Status found = FindOut(*options, group, &own);
+  const int patience = options->topology == "ps" ? 2 : 1;  // rank 0 may come late, from the servers
+  GS_ASSIGN_OR_RETURN(const std::vector<std::string> texts,
                       group.store->Exchange(group.Key("host"), group.rank, group.world_size,
-                                            host.ok() ? *host : std::string(kApart),
-                                            absl::Now() + patience * group.timeout));
-  GS_RETURN_IF_ERROR(host.status());
-  for (const std::string& other : hosts) {
-    if (other == kApart || other != hosts[0]) return std::string("grpc");
+                                            Format(own), absl::Now() + patience * group.timeout));
+  GS_RETURN_IF_ERROR(found);
+  std::vector<Whereabouts> ranks;
+  std::vector<std::string> hosts;
+  for (const std::string& text : texts) {
+    ranks.push_back(Parse(text));
+    hosts.push_back(ranks.back().host);
   }
-  return std::string("shm");
+  if (find_link) options->link = LinkAmong(ranks);
+  if (find_weights && ranks[0].servers.size() == options->servers.size()) {
+    options->weights = WeightsByHost(hosts, ranks[0].servers);
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::unique_ptr<GradientSync>> CreateGradientSync(const SyncOptions& options,
@@ -186,6 +241,7 @@ absl::StatusOr<std::unique_ptr<GradientSync>> CreateGradientSync(const SyncOptio
   ps.group = group;
   ps.link = link;
   ps.servers = options.servers;
+  ps.weights = options.weights;
   ps.update_site = SiteOf(options);
   ps.windows = ResolvedLink(options) == "shm";
   ps.connections = ps.windows ? 1 : ResolvedConnections(options);

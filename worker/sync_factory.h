@@ -22,7 +22,9 @@ struct SyncOptions {
   std::string consistency = "bsp";   // bsp, ssp:S, asp
   std::string compression = "none";  // none, fp16, bf16, topk:R; the plan must have the same codec
   std::vector<std::string> servers;  // host:port each; for ps
-  int connections = 0;               // per pair of peers; 0 chooses the topology's default
+  std::string server_weights = "auto";  // auto, equal, or w0,w1,...; for ps
+  std::vector<double> weights;          // of the servers: set by ResolveByHosts(); empty: equal
+  int connections = 0;                  // per pair of peers; 0 chooses the topology's default
 };
 
 // Checks everything that can be known before a connection is made.
@@ -30,17 +32,20 @@ struct SyncOptions {
 // link that this build lacks is INVALID_ARGUMENT, with the way to get it.
 absl::Status ValidateSyncOptions(const SyncOptions& options);
 
-// The link that `options.link` stands for: "" for local, grpc for `auto` where ChooseLink() was not
-// asked.
+// The link that `options.link` stands for: "" for local, grpc for `auto` where ResolveByHosts() was
+// not asked.
 std::string ResolvedLink(const SyncOptions& options);
 
-// Collective, before CreateGradientSync(): what `options.link` stands for among these ranks. `auto`
-// takes shm when all ranks, and all servers if there are any, share a host (base/host_identity.h)
-// and nothing is to be compressed, grpc otherwise. Rank 0 asks the servers. Blocks until they have
-// answered and all ranks have come, each for at most group.timeout. Errors: DEADLINE_EXCEEDED
-// naming the ranks that did not come; UNAVAILABLE when the store is lost; on rank 0 those of
-// AskServerHosts(), while the others meet the same servers in Bind().
-absl::StatusOr<std::string> ChooseLink(const SyncOptions& options, const WorkerGroup& group);
+// Collective, before CreateGradientSync(): sets what depends on which hosts (base/host_identity.h)
+// ranks and servers are on.
+//   link     `auto` becomes shm when all of them share a host and nothing is to be compressed, grpc
+//            otherwise
+//   weights  with server_weights `auto`, those of WeightsByHost(); servers check that ranks agree
+// Rank 0 asks the servers. Blocks until they have answered and all ranks have come, each for at
+// most group.timeout; returns at once where nothing is to be found out.
+// Errors: DEADLINE_EXCEEDED naming the ranks that did not come; UNAVAILABLE when the store is lost;
+// on rank 0 those of AskServerHosts(), while the others meet the same servers in Bind().
+absl::Status ResolveByHosts(const WorkerGroup& group, SyncOptions* options);
 
 // Connections per pair of peers that will be used; 0 where there are none (local, shm).
 int ResolvedConnections(const SyncOptions& options);
