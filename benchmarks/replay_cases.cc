@@ -124,7 +124,7 @@ absl::Status CheckNumbers(const ReplaySweepOptions& options) {
 }
 
 absl::Status CheckNetwork(const ReplaySweepOptions& options) {
-  GS_RETURN_IF_ERROR(CheckPlacements(options.placements));
+  GS_RETURN_IF_ERROR(CheckPlacements(options.placements, false));
   if (options.bandwidths.empty()) return absl::OkStatus();
   return FlagError("bandwidth", "nothing (this build cannot emulate a network)",
                    options.bandwidths[0]);

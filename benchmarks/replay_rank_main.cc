@@ -106,7 +106,7 @@ absl::Status RunRank() {
                       StartLine::Open(absl::GetFlag(FLAGS_start_line), ranks));
   std::unique_ptr<GrpcStoreServer> store_server;
   GS_ASSIGN_OR_RETURN(const WorkerGroup group, MeetRanks(MeetFromFlags(), &store_server));
-  GS_ASSIGN_OR_RETURN(sync_options.link, ChooseLink(sync_options, group));
+  GS_RETURN_IF_ERROR(ResolveByHosts(group, &sync_options));
   GS_ASSIGN_OR_RETURN(std::unique_ptr<GradientSync> sync, CreateGradientSync(sync_options, group));
   const auto start = [&] { return line->Wait(absl::Now() + options.timeout); };
   MonotonicReplayClock clock;
