@@ -77,45 +77,51 @@ class Page:
         columns = ["line", "workers", unit, "p10–p90", "predicted"]
         if all(row[4] == "–" for row in rows):
             columns, rows = columns[:4], [row[:4] for row in rows]
-        title = panel.title or quantity
-        description = (f"{quantity} against the number of workers{where}, {title}: "
+        title = f"{quantity}, {panel.title}" if panel.title else quantity
+        description = (f"{title}, against the number of workers{where}: "
                        + "; ".join(_line_words(*line) for line in lines) + ".")
         return self._figure(plots.lines_height([line[0] for line in lines]),
                             lambda canvas: plots.draw_lines(canvas, lines, self.style, title, unit, **options),
-                            description, columns, rows, f"{quantity}, {title}")
+                            description, columns, rows, title)
 
     def groups(self, section):
         where = f" {names.bandwidth_phrase(section.job.bandwidth)}"
         if not any(usable(run) for run in section.runs):
             return []
-        found = [*self._throughput(section, where), self._breakdown(section, where), self._bytes(section, where),
+        found = [self._scaling(section, where), self._breakdown(section, where), self._bytes(section, where),
                  *self._learning(section, where)]
         return [group for group in found if group.figures]
 
-    def _throughput(self, section, where):
+    def _scaling(self, section, where):
         panels = series.panels(section)
         total = series.samples(section)
         predicted = any(line.predicted for panel in panels for line in panel.lines)
-        legend = ("Points are measured, with the p10–p90 of steps; dashed lines are predictions."
-                  if predicted else "Points are measured, with the p10–p90 of steps.")
-        several = len({run.workers for run in section.runs if usable(run)}) > 1 or predicted
+        caption = "Samples of all workers per second. Points are measured, with the p10–p90 of steps"
+        caption += "; broken lines are predictions." if predicted else "."
+        if not predicted and len({run.workers for run in section.runs if usable(run)}) == 1:
+            return Group("Throughput", caption, [self._throughput(where, panel) for panel in panels])
+        caption += (" Scaling efficiency is samples/s over n times the samples/s of one worker in the same set-up; 1 is "
+                    f"ideal. Time to finish is for {total:,} samples, as many as the shortest of these jobs measured.")
+        made = [make(where, panel) for panel in panels
+                for make in (self._throughput, self._efficiency, lambda w, p: self._time_to_finish(w, p, total))]
+        return Group("Scaling", caption, list(filter(None, made)))
 
-        def group(title, caption, quantity, unit, value_of, **options):
-            made = [self._lines_figure(where, panel, quantity, unit, value_of, **options) for panel in panels]
-            return Group(title, caption, [figure for figure in made if figure])
+    def _throughput(self, where, panel):
+        return self._lines_figure(where, panel, "Samples per second", "samples/s",
+                                  lambda run: _scaled(run, run.samples_per_s) if run.samples_per_s > 0 else None)
 
-        yield group("Throughput", f"Samples of all workers per second; more is better. {legend}", "Samples per second",
-                    "samples/s", lambda run: _scaled(run, run.samples_per_s) if run.samples_per_s > 0 else None)
-        if not several:
-            return
-        yield group("Scaling efficiency", "Samples/s over n times the samples/s of one worker in the same set-up; 1 is "
-                    "ideal. Lines start at the smallest number of workers for which one worker was measured too.",
-                    "Scaling efficiency", "efficiency",
-                    lambda run: _scaled(run, run.scaling_efficiency) if run.scaling_efficiency > 0 else None, ideal=1.0)
-        yield group("Time to finish", f"Seconds for {total:,} samples, as many as the shortest of these jobs measured; "
-                    "less is better.", f"Time for {total:,} samples", "seconds", lambda run: (
-                        total / run.samples_per_s, *sorted(total / v for v in _scaled(run, run.samples_per_s)[1:]))
-                    if run.samples_per_s > 0 else None)
+    def _efficiency(self, where, panel):
+        return self._lines_figure(
+            where, panel, "Scaling efficiency", "efficiency",
+            lambda run: _scaled(run, run.scaling_efficiency) if run.scaling_efficiency > 0 else None, ideal=1.0)
+
+    def _time_to_finish(self, where, panel, total):
+        def seconds(run):
+            if run.samples_per_s <= 0:
+                return None
+            rate, low, high = _scaled(run, run.samples_per_s)
+            return total / rate, total / high, total / low
+        return self._lines_figure(where, panel, "Time to finish", "seconds", seconds)
 
     def _by_workers(self, section):
         by_workers = {}

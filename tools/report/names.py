@@ -38,7 +38,7 @@ def bandwidth(text):
 
 
 def bandwidth_phrase(text):
-    return f"at {bandwidth(text)}" if text else "without an emulated network"
+    return f"at {bandwidth(text)}" if text else "on one machine, with no network emulated,"
 
 
 def link(run):

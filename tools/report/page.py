@@ -15,15 +15,25 @@ HASH = 12
 
 
 def _section_title(section, sections):
-    """What tells this section from the others, the network first."""
+    """The network, the kind of scaling, and what else tells this section from the others."""
+    def differs(name):
+        return len({getattr(other.job, name) for other in sections}) > 1
     job = section.job
-    parts = [names.bandwidth(job.bandwidth) if job.bandwidth else "No emulated network"]
-    for name in ("model", "data", "profile", "straggler", "strong", "batch", "threads"):
-        if len({getattr(other.job, name) for other in sections}) > 1 and name not in ("strong", "batch"):
-            text = getattr(job, name)
-            parts.append({"threads": f"{text} threads", "straggler": f"straggler {text or 'none'}",
-                          "profile": f"replay of {text}" if text else "real training"}.get(name, str(text)))
-    parts.append("strong scaling" if job.strong else "weak scaling")
+    parts = [names.bandwidth(job.bandwidth) if job.bandwidth else "No emulated network",
+             "strong scaling" if job.strong else "weak scaling"]
+    if differs("model"):
+        parts.append(job.model)
+    if len({other.job.data for other in sections if other.job.model == job.model}) > 1:
+        parts.append(job.data)
+    if differs("profile"):
+        parts.append("replayed" if job.profile else "real training")
+    if job.straggler:
+        parts.append(f"straggler {job.straggler}")
+    if differs("threads"):
+        parts.append(names.count(job.threads, "thread"))
+    same = [other for other in sections if other.job.strong == job.strong and other.job.model == job.model]
+    if len({other.job.batch for other in same}) > 1:
+        parts.append(f"batch {job.batch:,}")
     return ", ".join(parts)
 
 
@@ -45,11 +55,11 @@ def _contest_rows(runs):
             "network": names.bandwidth(job.bandwidth) or "none emulated", "workers": contest.workers,
             "scaling": "strong" if job.strong else "weak", "link": names.link(contest.winner),
             "codec": names.codec(contest.winner) or "none", "straggler": job.straggler or "none",
-            "winner": "neither: within noise" if contest.noise else names.topology(contest.winner),
-            "noise": contest.noise,
+            "faster": names.sentence(contest.winner, False), "rate": names.number(contest.winner.samples_per_s),
+            "slower": names.sentence(contest.loser, False), "other": names.number(contest.loser.samples_per_s),
             "lead": f"{names.percent(contest.lead)} ({names.percent(low)} to {names.percent(high)})",
-            "best": f"{names.number(contest.winner.samples_per_s)} {names.sentence(contest.winner, False)}",
-            "other": f"{names.number(contest.loser.samples_per_s)} {names.sentence(contest.loser, False)}"})
+            "noise": contest.noise,
+            "verdict": "within noise" if contest.noise else "clear" if not contest.overlap else "p10–p90 overlap"})
     return rows
 
 
@@ -60,10 +70,10 @@ def _varies(rows, name):
 def _contest_table(runs):
     rows = _contest_rows(runs)
     columns = [("network", "network"), ("scaling", "scaling"), ("straggler", "straggler"), ("link", "link"),
-               ("codec", "codec"), ("workers", "workers"), ("winner", "winner"), ("lead", "lead (p10–p90)"),
-               ("best", "faster, samples/s"), ("other", "slower, samples/s")]
-    always = {"network", "workers", "winner", "lead", "best", "other"}
-    columns = [(key, title) for key, title in columns if key in always or _varies(rows, key)]
+               ("codec", "codec"), ("workers", "workers"), ("faster", "faster"), ("lead", "lead (p10–p90)"),
+               ("verdict", "difference"), ("rate", "samples/s"), ("slower", "slower"), ("other", "samples/s")]
+    columns = [(key, title) for key, title in columns
+               if key not in ("network", "scaling", "straggler", "link", "codec") or _varies(rows, key)]
     return {"columns": [title for _, title in columns],
             "rows": [{"cells": [row[key] for key, _ in columns], "noise": row["noise"]} for row in rows]}
 
@@ -162,12 +172,20 @@ def _prediction_text(records):
             f"the measured ones in {names.count(number, 'configuration')}.")
 
 
+def nobreak(text):
+    """Keeps numbers and their units on one line."""
+    for unit in ("%", "Mbit/s", "kbit/s", "samples/s", "workers"):
+        text = text.replace(f" {unit}", f"\u00a0{unit}")
+    return text.replace("p10–p90", "p10\u2060–\u2060p90")
+
+
 def render(records):
     """The page as text; the same records give the same text."""
     sections = series.sections(records)
     page = figures.Page(sections)
     environment = jinja2.Environment(loader=jinja2.FileSystemLoader(FOLDER), autoescape=True, trim_blocks=True,
                                      lstrip_blocks=True, undefined=jinja2.StrictUndefined)
+    environment.filters["nobreak"] = nobreak
     with open(os.path.join(FOLDER, "style.css"), encoding="utf-8") as file:
         style = plots.style_sheet() + file.read()
     made = []

@@ -39,12 +39,12 @@ COLOURS = {
 }
 # matplotlib wants colours, so each variable has a colour of its own that nothing else has.
 STAND_IN = {name: f"#0100{i:02x}" for i, name in enumerate(COLOURS, start=16)}
-MARKERS = ["^", "o", "s", "D", "v", "P", "X", "h"]
+MARKERS = ["^", "o", "s", "D", "v", "<", ">", "p"]
 DASHES = [(0, (5, 2)), (0, (1, 1.5)), (0, (5, 2, 1, 2)), (0, (3, 1.5)), (0, (8, 2)), (0, (2, 1)), (0, (6, 1, 1, 1, 1, 1))]
 PARTS = [("data", "data", ""), ("forward", "forward", ""), ("backward", "backward", ""),
          ("exposed", "exposed communication", "////"), ("update", "update", "")]
 
-WIDTH = 4.5  # inches of 72 units; shown at 370 to 450 pixels
+WIDTH = 4.3  # inches of 72 units; shown at 370 to 450 pixels
 FONT = 9
 
 
@@ -66,7 +66,7 @@ def _settings(identifier, stand_in):
         "xtick.color": stand_in["muted"], "ytick.color": stand_in["muted"], "xtick.labelsize": FONT,
         "ytick.labelsize": FONT, "legend.fontsize": FONT, "legend.frameon": False, "legend.handlelength": 2.6,
         "legend.columnspacing": 1.2, "legend.borderaxespad": 0, "figure.facecolor": "none", "hatch.linewidth": 0.7,
-        "figure.dpi": 72, "savefig.dpi": 72, "lines.markersize": 6, "lines.linewidth": 1.4,
+        "figure.dpi": 72, "savefig.dpi": 72, "lines.markersize": 6.5, "lines.linewidth": 1.4,
     }
 
 
@@ -270,8 +270,8 @@ def draw_strip(canvas, panels, style, labels, y_label):
     bottom = height - 2.75 + 0.48
     handles, values, all_axes = {}, [], []
     for i, (title, lines) in enumerate(panels):
-        left = (0.62 if i == 0 else 0.4) + i * (width - 0.3) / len(panels)
-        right = (i + 1) * (width - 0.3) / len(panels) + 0.2
+        left = 0.68 + i * (width - 0.78) / len(panels)
+        right = left + (width - 0.78) / len(panels) - 0.22
         axes = canvas.figure.add_axes([left / width, bottom / height, (right - left) / width,
                                        1 - (bottom + 0.34) / height])
         axes.set_title(title, color=canvas.colours["ink"])
@@ -281,6 +281,9 @@ def draw_strip(canvas, panels, style, labels, y_label):
         all_axes.append(axes)
     for i, axes in enumerate(all_axes):
         _value_axis(axes, values, y_label if i == 0 else "")
+        if i > 0:
+            axes.tick_params(axis="y", labelleft=False, length=0)
+            axes.spines["left"].set_visible(False)
     _below(canvas, all_axes[0], 2 * max(len(panels), 2), [handles[label] for label in labels], labels)
 
 

@@ -86,9 +86,8 @@ class PageTest(unittest.TestCase):
                         self.assertFalse(key.startswith("on") or key in ("src", "srcset", "data", "action"), (tag, key))
                         if key.endswith("href"):
                             self.assertTrue(value.startswith("#"), value)
-                self.assertNotIn("@import", text)
                 self.assertEqual(set(re.findall(r"url\((.)", text)), {"#"})
-                self.assertNotRegex(text, r"https?://")
+                self.assertEqual(re.findall(r".{,40}(?:@import|https?://).{,40}", text), [])
 
     def test_each_plot_has_words_and_a_table(self):
         for name, text in self.texts():
@@ -106,26 +105,26 @@ class PageTest(unittest.TestCase):
                     self.assertGreater(len(figure.findall(".//details//tbody/tr")), 0)
 
     def test_all_quantities_are_plotted_where_there_is_data_for_them(self):
-        for title in ("Throughput", "Scaling efficiency", "Time to finish", "Where a step's time goes",
-                      "Bytes at the busiest node", "Loss against time", "Accuracy against time", "Staleness"):
-            self.assertIn(f"<h3>{title.replace(chr(39), '&#39;')}</h3>", self.sweep_text)
-        self.assertNotIn("<h3>Staleness", self.old_text)
-        for bandwidth in ("200 Mbit/s", "400 Mbit/s", "1,000 Mbit/s"):
+        new = {"Training loss", "Accuracy on the test split", "Staleness"}
+        titles = [{svg.find("title").text.split(",")[0] for svg in ElementTree.fromstring(text).iter("svg")}
+                  for text in (self.sweep_text, self.old_text)]
+        self.assertEqual(titles[1], {"Samples per second", "Scaling efficiency", "Time to finish", "Parts of a step",
+                                     "Bytes at the busiest node"})
+        self.assertEqual(titles[0], titles[1] | new)
+        headings = [heading.text for heading in ElementTree.fromstring(self.sweep_text).iter("h2")]
+        for bandwidth in ("200 Mbit/s", "1,000 Mbit/s"):
             for kind in ("weak", "strong"):
-                self.assertRegex(self.sweep_text, f"<h2>{bandwidth}[^<]*{kind} scaling</h2>")
-        self.assertIn("capacity in a step", self.sweep_text)
-        self.assertNotIn("capacity in a step", self.old_text)
-        self.assertIn("predicted", self.sweep_text)
-        self.assertNotIn("predict", self.old_text)
+                self.assertTrue(any(title.startswith(f"{bandwidth}, {kind} scaling") for title in headings), headings)
+        for words in ("capacity in a step", "predict"):
+            self.assertEqual([words in text for text in (self.sweep_text, self.old_text)], [True, False], words)
 
     def test_light_and_dark_are_one_page_and_contrast_is_enough(self):
         import plots
-        self.assertIn("@media screen and (prefers-color-scheme:dark)", self.old_text)
+        self.assertEqual(self.old_text.count("@media screen and (prefers-color-scheme:dark)"), 1)
         root = ElementTree.fromstring(self.old_text)
         for svg in root.iter("svg"):
             drawn = ElementTree.tostring(svg, encoding="unicode")
-            self.assertIn("var(--ink)", drawn)
-            self.assertNotRegex(drawn, r"#[0-9a-fA-F]{6}\b")
+            self.assertEqual(("var(--ink)" in drawn, re.findall(r"#[0-9a-fA-F]{6}\b", drawn)), (True, []))
         for scheme in (0, 1):
             background = plots.COLOURS["bg"][scheme]
             for name, colours in plots.COLOURS.items():
@@ -133,17 +132,14 @@ class PageTest(unittest.TestCase):
                 with self.subTest(name, scheme=scheme):
                     self.assertGreaterEqual(contrast(colours[scheme], background), needed)
 
-    def test_the_same_input_gives_the_same_bytes(self):
-        self.assertEqual(self.render(parse_value(sweep())), self.sweep_text)
-
     def test_invalid_runs_are_struck_and_say_why(self):
         rows = [row for row in ElementTree.fromstring(self.sweep_text).iter("tr") if row.get("class") == "bad"]
-        self.assertEqual(len(rows), 6)
+        self.assertEqual(len(rows), 4)
         for row in rows:
             self.assertIn("CPU share of 0.93 is above 0.70", "".join(row.itertext()))
             self.assertIsNotNone(row.find(".//s"))
         figures = "".join("".join(f.itertext()) for f in ElementTree.fromstring(self.sweep_text).iter("figure"))
-        self.assertNotIn("0.93", figures)
+        self.assertFalse("98,765" in figures)
 
     def test_text_of_the_input_is_text_of_the_page(self):
         evil = '<script src="http://example.invalid/">$x_1$ & "quotes"'
@@ -151,7 +147,7 @@ class PageTest(unittest.TestCase):
                                  run("ps", 2, 120, model=evil, invalid=evil), command=evil,
                                  machine={"cpu": evil, "versions": {evil: evil}}))
         ElementTree.fromstring(text)
-        self.assertNotIn("<script", text)
+        self.assertFalse("<script" in text)
 
     def test_odd_runs_have_a_page(self):
         for name, runs in {
@@ -207,7 +203,14 @@ class ToolTest(unittest.TestCase):
         self.assertEqual(result.returncode, 0, result.stderr)
         pages = [(self.folder / name).read_text() for name in ("report.html", "other.html")]
         self.assertEqual(pages[0], pages[1])
-        self.assertIn("the ring was 50 % faster", pages[0])
+        self.assertTrue("the ring was 50\u00a0% faster" in pages[0])
+
+    @unittest.skipIf(MISSING, MISSING)
+    def test_the_same_input_gives_the_same_bytes(self):
+        for seed in "12":
+            result = self.call(OLD_FILE, f"--out={self.folder}/{seed}.html", PYTHONHASHSEED=seed)
+            self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertTrue((self.folder / "1.html").read_bytes() == (self.folder / "2.html").read_bytes())
 
     @unittest.skipIf(MISSING, MISSING)
     def test_a_folder_that_is_not_there_is_an_error_of_output(self):
@@ -229,7 +232,7 @@ class ToolTest(unittest.TestCase):
         svg = ElementTree.fromstring(pictures[0])
         text = "".join(svg.itertext())
         self.assertTrue(svg.tag.endswith("}svg"), svg.tag)
-        for word in ("400 Mbit/s: ring ", "prefers-color-scheme:dark", "ps, 2 dedicated", "samples/s"):
+        for word in ("200 Mbit/s: ring ", "prefers-color-scheme:dark", "ps, 2 dedicated", "samples/s"):
             self.assertIn(word, text)
         self.assert_refused(self.call(self.folder / "compare.json", "--figure=x.jpg"), ".svg or .png", "x.jpg")
 

@@ -59,8 +59,13 @@ def matches(prediction, run):
             and names.codec(prediction) == names.codec(run) and names.consistency(prediction) == names.consistency(run)
             and fits("link", lambda r: r.link) and fits("model", lambda r: r.model)
             and fits("straggler", lambda r: r.straggler)
-            and (not prediction.batch_size or prediction.batch_size == run.batch_size)
-            and (not prediction.global_batch_size or prediction.global_batch_size == run.global_batch_size))
+            and _batch_fits(prediction, run.global_batch_size, run.batch_size))
+
+
+def _batch_fits(prediction, global_batch_size, batch_size):
+    if prediction.global_batch_size > 0 or global_batch_size > 0 and prediction.batch_size > 0:
+        return prediction.global_batch_size == global_batch_size
+    return not prediction.batch_size or prediction.batch_size == batch_size
 
 
 def pairs(records):
@@ -74,16 +79,17 @@ def pairs(records):
 
 
 def _belongs(prediction, section_job):
-    batch = prediction.global_batch_size if section_job.strong else prediction.batch_size
-    strong = prediction.global_batch_size > 0
+    batches = (section_job.batch, 0) if section_job.strong else (0, section_job.batch)
     return (bytes_per_s(prediction.bandwidth) == bytes_per_s(section_job.bandwidth)
             and (not prediction.model or prediction.model == section_job.model)
             and (not prediction.straggler or prediction.straggler == section_job.straggler)
-            and (strong == section_job.strong or not batch) and (not batch or batch == section_job.batch))
+            and _batch_fits(prediction, *batches))
 
 
 def sections(records):
-    """In the order of the page: by model, kind of scaling, batch, then from narrow to wide networks."""
+    """In the order of the page: the main job first, then by model and so on; from narrow to wide networks."""
+    main = verdict.main_job(records.runs)
+    main_model = next((run.model for run in records.runs if verdict.job_apart_from_network(run) == main), "")
     found = {}
     for run in records.runs:
         key = verdict.job_key(run)
@@ -91,7 +97,7 @@ def sections(records):
     for section in found.values():
         section.predictions = [p for p in records.predictions if _belongs(p, section.job) and p.samples_per_s > 0]
     return sorted(found.values(), key=lambda s: (
-        s.job.model, s.job.data, s.job.profile, s.job.straggler, s.job.strong, s.job.batch,
+        verdict.job_apart_from_network(s.runs[0]) != main, s.job.model != main_model, s.job.model, s.job.data, s.job.profile, s.job.straggler, s.job.strong, s.job.batch,
         bytes_per_s(s.job.bandwidth) or float("inf"), s.job.bandwidth, s.job.threads))
 
 

@@ -22,6 +22,18 @@ def job_key(run):
     return tuple(vars(job(run)).values())
 
 
+def job_apart_from_network(run):
+    values = vars(job(run))
+    return tuple(values[name] for name in sorted(values) if name != "bandwidth")
+
+
+def main_job(runs):
+    """The job, network apart, that most usable runs are of, with weak before strong scaling; None without any."""
+    sizes = collections.Counter(job_apart_from_network(run) for run in runs if usable(run))
+    weak_first = sorted((run for run in runs if usable(run)), key=lambda run: job(run).strong)
+    return max(map(job_apart_from_network, weak_first), key=lambda key: sizes[key], default=None)
+
+
 @dataclasses.dataclass
 class Contest:
     """The faster of two runs that differ in topology, and the other."""
@@ -104,10 +116,9 @@ def _bits_group(run):
 @dataclasses.dataclass
 class Bits:
     agree: bool
-    compared: int       # runs that have another to be compared with
-    groups: int
-    differences: list   # sentences
-    left_out: int       # usable runs with nothing to compare
+    compared: int      # runs that have another to be compared with
+    differences: list  # "with 2 workers: A against B"
+    left_out: int      # usable runs with nothing to compare
 
     def clause(self):
         if self.differences:
@@ -115,8 +126,7 @@ class Bits:
         if self.compared == 0:
             return "no two runs were to end with the same parameters, so bits were not compared"
         which = "both runs" if self.compared == 2 else f"all {self.compared} runs"
-        rest = f" ({names.count(self.left_out, 'other run')} had nothing to be compared with)" if self.left_out else ""
-        return f"{which} that must end with the same parameters did, bit for bit{rest}"
+        return f"{which} that must end with the same parameters did, bit for bit"
 
 
 def bits(runs):
@@ -141,68 +151,75 @@ def bits(runs):
             sides = sorted(by_hash.values(), key=len)
             differences.append(f"with {names.count(group[0].workers, 'worker')}: "
                                + " against ".join(names.joined(side) for side in sides))
-    return Bits(not differences, sum(map(len, groups.values())), len(groups), differences, left_out)
-
-
-def lead_text(c):
-    low, high = c.spread
-    spread = f"{names.percent(low)} to {names.percent(high)} over the steps' p10–p90"
-    if c.lead >= 1:
-        return f"{1 + c.lead:.1f} times as fast ({1 + low:.1f} to {1 + high:.1f} over the steps' p10–p90) as"
-    return f"{names.percent(c.lead)} faster ({spread}) than"
-
-
-def contest_clause(c, with_workers=True, with_rates=True):
-    """"with 4 workers at 400 Mbit/s the ring over gRPC was 12 % faster (…) than …"."""
-    run = c.winner
-    where = [names.bandwidth_phrase(run.bandwidth)]
-    if with_workers:
-        where.insert(0, f"with {names.count(c.workers, 'worker')}")
-    if run.straggler:
-        where.append(f"and straggler {run.straggler}")
-    with_link = run.link != "grpc" or c.loser.link != "grpc"
-    one, other = names.sentence(run, with_link), names.sentence(c.loser, with_link)
-    rates = f", {names.number(run.samples_per_s)} against {names.number(c.loser.samples_per_s)} samples/s"
-    rates = rates if with_rates else ""
-    text = " ".join(where)
-    if c.noise:
-        low, high = c.spread
-        return (f"{text} {one} and {other} were equally fast within noise{rates} (a difference of "
-                f"{names.percent(c.lead)}, {names.percent(low)} to {names.percent(high)} over the steps' p10–p90)")
-    verb = "were" if run.topology == "ps" and run.servers > 1 else "was"
-    return f"{text} {one} {verb} {lead_text(c)} {other}{rates}"
+    return Bits(not differences, sum(map(len, groups.values())), differences, left_out)
 
 
 def headline_contests(runs):
-    """For the first codec and each job, bandwidths apart, the contest with most workers."""
+    """Of the main job, without codecs unless there are only such: for each network the contest with most workers."""
+    found = contests(runs)
+    of_main = [c for c in found if job_apart_from_network(c.winner) == main_job(runs)] or found[:1]
+    of_main = [c for c in of_main if not names.codec(c.winner)] or of_main
     best = {}
-    for c in contests(runs):
-        key = (job_key(c.winner), names.codec(c.winner) != "")
-        if key not in best or c.workers > best[key].workers:
-            best[key] = c
-    plain = [c for c in best.values() if not names.codec(c.winner)]
-    return plain or list(best.values())
+    for c in of_main:
+        if c.winner.bandwidth not in best or c.workers > best[c.winner.bandwidth].workers:
+            best[c.winner.bandwidth] = c
+    return list(best.values())
 
 
-MAX_CLAUSES = 4
+STEPS = " over the steps' p10–p90"
+
+
+def _range(c, factor=False, unit=""):
+    low, high = c.spread
+    if factor:
+        return f"{1 + low:.1f} to {1 + high:.1f}{unit}"
+    return f"{names.percent(low)} to {names.percent(high)}{unit}"
+
+
+def _where(c, with_workers):
+    words = [f"with {names.count(c.workers, 'worker')}"] if with_workers else []
+    words.append(names.bandwidth_phrase(c.winner.bandwidth))
+    if c.winner.straggler:
+        words.append(f"and straggler {c.winner.straggler}")
+    return " ".join(words)
+
+
+def _clause(group, with_workers):
+    """What contests with the same winner and loser say, all of them clear or all of them within noise."""
+    first = group[0]
+    with_link = any(c.winner.link != "grpc" or c.loser.link != "grpc" for c in group)
+    winner, loser = names.sentence(first.winner, with_link), names.sentence(first.loser, with_link)
+    verb = "were" if first.winner.topology == "ps" and first.winner.servers > 1 else "was"
+    if len(group) > 1:
+        # The first of them says what the others' brackets are.
+        parts = [f"{_where(c, with_workers)} by {names.percent(c.lead)} ({_range(c, unit=STEPS if c is first else '')})"
+                 for c in group]
+        if first.noise:
+            return f"{winner} and {loser} were equally fast within noise, differing {names.joined(parts)}"
+        return f"{winner} {verb} faster than {loser}, {names.joined(parts)}"
+    rates = f"{names.number(first.winner.samples_per_s)} against {names.number(first.loser.samples_per_s)} samples/s"
+    where = _where(first, with_workers)
+    if first.noise:
+        return (f"{where} {winner} and {loser} were equally fast within noise, {rates} (a difference of "
+                f"{names.percent(first.lead)}, {_range(first, unit=STEPS)})")
+    if first.lead >= 1:
+        return (f"{where} {winner} {verb} {1 + first.lead:.1f} times as fast ({_range(first, True, STEPS)}) as {loser}, "
+                f"{rates}")
+    return f"{where} {winner} {verb} {names.percent(first.lead)} faster ({_range(first, unit=STEPS)}) than {loser}, {rates}"
 
 
 def sentence(runs):
     """The verdict in one sentence."""
-    chosen = headline_contests(runs)[:MAX_CLAUSES]
+    chosen = headline_contests(runs)
     bits_clause = bits(runs).clause()
     glue = ", " if bits_clause.startswith("but") else "; "
     if not chosen:
         return _nothing_to_compare(runs) + glue + bits_clause + "."
     same_workers = len({c.workers for c in chosen}) == 1 and len(chosen) > 1
-    several_modes = len({job(c.winner).strong for c in chosen}) > 1
-    clauses = []
+    groups = collections.OrderedDict()
     for c in chosen:
-        clause = contest_clause(c, not same_workers, len(chosen) <= 2)
-        if several_modes:
-            clause += " (strong scaling)" if job(c.winner).strong else " (weak scaling)"
-        clauses.append(clause)
-    text = "; ".join(clauses)
+        groups.setdefault((names.sentence(c.winner), names.sentence(c.loser), c.noise), []).append(c)
+    text = "; ".join(_clause(group, not same_workers) for group in groups.values())
     if same_workers:
         text = f"with {names.count(chosen[0].workers, 'worker')}, {text}"
     return text[0].upper() + text[1:] + glue + bits_clause + "."
@@ -226,22 +243,29 @@ def notes(runs, machine):
     chosen = headline_contests(runs)
     invalid = sum(1 for run in runs if run.invalid)
     if invalid:
-        found.append(f"{names.count(invalid, 'run')} of {len(runs)} "
-                     f"{'is' if invalid == 1 else 'are'} marked invalid and left out of the verdict and the plots; the table says why.")
+        found.append(f"{names.count(invalid, 'run')} of {len(runs)} {'is' if invalid == 1 else 'are'} marked invalid and "
+                     "left out of the verdict and the plots; the table says why.")
     failed = sum(1 for run in runs if run.failure)
     if failed:
         found.append(f"{names.count(failed, 'run')} failed; the table says why.")
+    hosts = collections.OrderedDict()
     for c in chosen:
-        ps = c.winner if c.winner.topology == "ps" else c.loser
-        if ps.bandwidth and ps.placement in ("dedicated", "mixed") and ps is c.winner and not c.noise:
-            found.append(f"{names.bandwidth_phrase(ps.bandwidth).capitalize()} the winner uses more hosts: "
-                         f"{ps.workers + ps.servers} with the servers' own, the ring {ps.workers}.")
+        run = c.winner
+        if run.bandwidth and run.placement in ("dedicated", "mixed") and not c.noise:
+            hosts.setdefault((run.workers + run.servers, run.workers), []).append(names.bandwidth(run.bandwidth))
+    for (with_servers, workers), networks in hosts.items():
+        found.append(f"The winner at {names.joined(networks)} uses {with_servers} hosts, because servers have their own; "
+                     f"the ring uses {workers}.")
     servers = any(run.servers > 0 for run in runs)
     if servers and any(not c.winner.bandwidth for c in chosen):
         found.append("All processes share one machine: servers use the workers' cores and no network is the bottleneck, "
                      "so on a cluster the order may be another.")
     elif servers and any(run.bandwidth and not run.profile for run in runs):
         found.append("All hosts are emulated on one machine, so that servers also use the workers' cores.")
+    left_out = bits(runs).left_out
+    if left_out:
+        found.append(f"{names.count(left_out, 'run')} had no other to compare bits with: replayed steps train nothing, "
+                     "ssp and asp depend on timing, Gloo adds in its own order beyond two workers, or none was alike.")
     profiles = sorted({run.profile for run in runs if run.profile})
     if profiles:
         found.append(f"Computation was replayed from a recorded step ({names.joined(profiles)}); the exchanges moved "
