@@ -81,7 +81,7 @@ class Page:
         description = (f"{title}, against the number of workers{where}: "
                        + "; ".join(_line_words(*line) for line in lines) + ".")
         return self._figure(plots.lines_height([line[0] for line in lines]),
-                            lambda canvas: plots.draw_lines(canvas, lines, self.style, title, unit, **options),
+                            lambda canvas: plots.draw_lines(canvas, lines, self.style, title, **options),
                             description, columns, rows, title)
 
     def groups(self, section):
@@ -121,7 +121,7 @@ class Page:
                 return None
             rate, low, high = _scaled(run, run.samples_per_s)
             return total / rate, total / high, total / low
-        return self._lines_figure(where, panel, "Time to finish", "seconds", seconds)
+        return self._lines_figure(where, panel, "Seconds to finish", "seconds", seconds)
 
     def _by_workers(self, section):
         by_workers = {}
@@ -190,10 +190,9 @@ class Page:
         loss, accuracy = [], []
         for workers, runs in curves.items():
             loss.append(self._curve(where, workers, runs, "loss", "Training loss"))
-            accuracy.append(self._curve(where, workers, runs, "accuracy", "Accuracy on the test split"))
-        yield Group("Loss against time", "Mean over workers. Each consistency on the clock of its own run.",
-                    list(filter(None, loss)))
-        yield Group("Accuracy against time", "On the test split.", list(filter(None, accuracy)))
+            accuracy.append(self._curve(where, workers, runs, "accuracy", "Test accuracy"))
+        yield Group("Learning against time", "Loss is the mean over workers, accuracy that on the test split, time since "
+                    "the first step of the same run.", list(filter(None, loss + accuracy)))
         yield Group("Staleness", "Of the pulls of parameters, how many missed so many steps of the slowest worker.",
                     [self._histogram(where, workers, runs) for workers, runs in histograms.items()])
 
@@ -212,8 +211,7 @@ class Page:
         rows = [[label, names.number(x), names.number(y)] for label, points in lines for x, y in points]
         return self._figure(
             plots.lines_height([line[0] for line in lines]),
-            lambda canvas: plots.draw_curves(canvas, lines, self.curve_style, title, quantity.split()[-1] if
-                                             field == "loss" else "accuracy"),
+            lambda canvas: plots.draw_curves(canvas, lines, self.curve_style, f"{quantity}, {title}"),
             f"{quantity} against time{where} with {title}: {words}.", ["run", "seconds", field], rows,
             f"{quantity}, {title}")
 
@@ -226,7 +224,7 @@ class Page:
         rows = [[label, steps, names.percent(share)] for label, shares in lines for steps, share in enumerate(shares)]
         return self._figure(
             plots.lines_height([line[0] for line in lines]),
-            lambda canvas: plots.draw_histogram(canvas, lines, self.curve_style, title),
+            lambda canvas: plots.draw_histogram(canvas, lines, self.curve_style, f"% of pulls, {title}"),
             f"Staleness of pulls{where} with {title}: {words}.", ["run", "steps missed", "pulls"], rows,
             f"Staleness, {title}")
 

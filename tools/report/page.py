@@ -57,7 +57,8 @@ def _contest_rows(runs):
             "codec": names.codec(contest.winner) or "none", "straggler": job.straggler or "none",
             "faster": names.sentence(contest.winner, False), "rate": names.number(contest.winner.samples_per_s),
             "slower": names.sentence(contest.loser, False), "other": names.number(contest.loser.samples_per_s),
-            "lead": f"{names.percent(contest.lead)} ({names.percent(low)} to {names.percent(high)})",
+            "lead": (f"{1 + contest.lead:.1f} times ({1 + low:.1f} to {1 + high:.1f})" if contest.lead >= 1 else
+                     f"{names.percent(contest.lead)} ({names.percent(low)} to {names.percent(high)})"),
             "noise": contest.noise,
             "verdict": "within noise" if contest.noise else "clear" if not contest.overlap else "p10–p90 overlap"})
     return rows
@@ -172,6 +173,13 @@ def _prediction_text(records):
             f"the measured ones in {names.count(number, 'configuration')}.")
 
 
+def _kicker(records):
+    models = names.joined(sorted({run.model for run in records.runs if run.model}))
+    machine = records.machine
+    cpu = f"{names.count(machine.cores, 'core')} of {machine.cpu}" if machine.cpu and machine.cores else machine.cpu
+    return " · ".join(filter(None, ["gradsync", models, cpu, machine.date[:10]]))
+
+
 def nobreak(text):
     """Keeps numbers and their units on one line."""
     for unit in ("%", "Mbit/s", "kbit/s", "samples/s", "workers"):
@@ -194,6 +202,6 @@ def render(records):
                      "intro": _section_intro(section.job), "groups": page.groups(section)})
     differ = not verdict.bits(records.runs).agree
     return environment.get_template("report.html").render(
-        style=style, verdict=verdict.sentence(records.runs), notes=verdict.notes(records.runs, records.machine),
+        style=style, kicker=_kicker(records), verdict=verdict.sentence(records.runs), notes=verdict.notes(records.runs, records.machine),
         bits_differ=differ, prediction=_prediction_text(records), contests=_contest_table(records.runs), sections=made,
         table=_table(records), machine=_machine(records.machine), networks=_networks(records), command=records.command)

@@ -195,7 +195,7 @@ def _axes(canvas, labels, title):
     height = canvas.figure.get_figheight()
     bottom = _legend_height(len(labels), columns) + 0.48
     axes = canvas.figure.add_axes([0.135, bottom / height, 0.84, 1 - (bottom + 0.34) / height])
-    axes.set_title(title, x=-0.115, color=canvas.colours["ink"])
+    axes.set_title(title, x=-0.13, color=canvas.colours["ink"], fontsize=(FONT + 1) * min(1, 43 / max(1, len(title))))
     return axes, columns
 
 
@@ -238,7 +238,7 @@ def _plot_lines(canvas, axes, lines, style, ideal=None):
     return [y for y in tops if y > 0]
 
 
-def _value_axis(axes, values, label):
+def _value_axis(axes, values):
     if values and max(values) / min(values) > 40:
         axes.set_yscale("log")
         axes.yaxis.set_minor_locator(NullLocator())
@@ -246,13 +246,12 @@ def _value_axis(axes, values, label):
         axes.set_ylim(0, 1.08 * max(values, default=1))
         axes.yaxis.set_major_locator(MaxNLocator(5))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
-    axes.set_ylabel(label)
 
 
-def draw_lines(canvas, lines, style, title, y_label, ideal=None):
+def draw_lines(canvas, lines, style, title, ideal=None):
     """`lines`: (label, measured [(workers, y, low, high)], predicted [(workers, y)]). `ideal`: a level to show."""
     axes, columns = _axes(canvas, [line[0] for line in lines], title)
-    _value_axis(axes, _plot_lines(canvas, axes, lines, style, ideal), y_label)
+    _value_axis(axes, _plot_lines(canvas, axes, lines, style, ideal))
     _below(canvas, axes, columns)
 
 
@@ -280,8 +279,10 @@ def draw_strip(canvas, panels, style, labels, y_label):
             handles.setdefault(label, handle)
         all_axes.append(axes)
     for i, axes in enumerate(all_axes):
-        _value_axis(axes, values, y_label if i == 0 else "")
-        if i > 0:
+        _value_axis(axes, values)
+        if i == 0:
+            axes.set_ylabel(y_label)
+        else:
             axes.tick_params(axis="y", labelleft=False, length=0)
             axes.spines["left"].set_visible(False)
     _below(canvas, all_axes[0], 2 * max(len(panels), 2), [handles[label] for label in labels], labels)
@@ -348,7 +349,7 @@ def draw_bytes(canvas, rows, title, longest):
     _below(canvas, axes, 2, list(handles.values()), list(handles))
 
 
-def draw_curves(canvas, lines, style, title, y_label):
+def draw_curves(canvas, lines, style, title):
     """`lines`: (label, [(seconds, y)])."""
     axes, columns = _axes(canvas, [line[0] for line in lines], title)
     for label, points in lines:
@@ -357,7 +358,6 @@ def draw_curves(canvas, lines, style, title, y_label):
                   linestyle=dashes, markeredgecolor=canvas.colours["bg"], markeredgewidth=0.7,
                   markevery=max(1, len(points) // 8))
     axes.set_xlabel("seconds since the first step")
-    axes.set_ylabel(y_label)
     axes.set_xlim(left=0)
     axes.xaxis.set_major_locator(MaxNLocator(6))
     axes.yaxis.set_major_locator(MaxNLocator(5))
@@ -375,7 +375,6 @@ def draw_histogram(canvas, lines, style, title):
                  width=width, color=canvas.colours[style[label][0]], edgecolor=canvas.colours["bg"], linewidth=0.5,
                  hatch=hatches[i % len(hatches)], label=label)
     axes.set_xlabel("steps of the slowest worker that a pull had missed")
-    axes.set_ylabel("pulls, %")
     axes.xaxis.set_major_locator(MaxNLocator(8, integer=True))
     axes.grid(axis="x", visible=False)
     _below(canvas, axes, columns)

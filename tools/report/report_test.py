@@ -105,10 +105,10 @@ class PageTest(unittest.TestCase):
                     self.assertGreater(len(figure.findall(".//details//tbody/tr")), 0)
 
     def test_all_quantities_are_plotted_where_there_is_data_for_them(self):
-        new = {"Training loss", "Accuracy on the test split", "Staleness"}
+        new = {"Training loss", "Test accuracy", "Staleness"}
         titles = [{svg.find("title").text.split(",")[0] for svg in ElementTree.fromstring(text).iter("svg")}
                   for text in (self.sweep_text, self.old_text)]
-        self.assertEqual(titles[1], {"Samples per second", "Scaling efficiency", "Time to finish", "Parts of a step",
+        self.assertEqual(titles[1], {"Samples per second", "Scaling efficiency", "Seconds to finish", "Parts of a step",
                                      "Bytes at the busiest node"})
         self.assertEqual(titles[0], titles[1] | new)
         headings = [heading.text for heading in ElementTree.fromstring(self.sweep_text).iter("h2")]
