@@ -40,7 +40,8 @@ class Page:
         self.sections = sections
         lines = {line.label: line.order for section in sections for panel in series.panels(section)
                  for line in panel.lines}
-        curves = [names.short(run) for section in sections for run in section.runs]
+        curves = [names.short(run) for section in sections for run in sorted(section.runs, key=names.order)
+                  if run.curve or run.staleness_histogram]
         ordered = sorted(lines, key=lambda label: (lines[label], label))
         self.style = plots.styles(ordered)
         self.curve_style = plots.styles(sorted(set(curves), key=curves.index))

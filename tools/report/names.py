@@ -103,4 +103,4 @@ def order(run):
         return known.index(value) if value in known else len(known)
     return (index(TOPOLOGY_ORDER, run.topology), run.topology, index(PLACEMENT_ORDER, run.placement), run.placement,
             run.servers, list(LINKS).index(run.link) if run.link in LINKS else len(LINKS), run.link,
-            run.update == "owner", codec(run), consistency(run))
+            run.update == "owner", codec(run), consistency(run) == "asp", consistency(run))

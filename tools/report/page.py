@@ -8,7 +8,7 @@ import names
 import plots
 import series
 import verdict
-from records import bytes_per_s, usable
+from records import usable
 
 FOLDER = os.path.dirname(os.path.abspath(__file__))
 HASH = 12
@@ -107,6 +107,9 @@ def _share(run):
 
 # (title, text of a run, whether it is a number). A column in which all runs say "–" is left out.
 COLUMNS = [
+    ("model", lambda run, _: run.model or "–", False),
+    ("data", lambda run, _: run.data or "–", False),
+    ("replayed profile", lambda run, _: run.profile or "–", False),
     ("network", lambda run, _: names.bandwidth(run.bandwidth) or "–", False),
     ("library", lambda run, _: run.library if run.library not in ("", "gradsync") else "–", False),
     ("topology", lambda run, _: run.topology or "–", False),
@@ -118,7 +121,10 @@ COLUMNS = [
     ("straggler", lambda run, _: run.straggler or "–", False),
     ("servers", lambda run, _: _positive(run.servers, str), True),
     ("workers", lambda run, _: str(run.workers), True),
+    ("compute threads", lambda run, _: _positive(run.threads, str), True),
     ("batch per worker", lambda run, _: _positive(run.batch_size, str), True),
+    ("batch of all workers", lambda run, _: _positive(run.global_batch_size, lambda size: f"{size:,.0f}"), True),
+    ("measured steps", lambda run, _: _positive(run.steps, str), True),
     ("samples/s", lambda run, _: _positive(run.samples_per_s), True),
     ("step, ms (p10–p90)", lambda run, _: _milliseconds(run) if run.step_ms_p50 > 0 else "–", True),
     ("predicted step, ms", lambda run, p: _predicted(run, p), True),
@@ -136,13 +142,21 @@ COLUMNS = [
 ]
 
 
-def _table(records):
+# Columns that are of a configuration and go into a sentence where all runs have the same in them.
+SHARED = {"model", "data", "replayed profile", "network", "placement", "link", "update at", "codec", "consistency",
+          "straggler", "servers", "compute threads", "batch per worker", "batch of all workers", "measured steps"}
+
+
+def _table(records, sections):
+    """The columns that tell something, the rows, and in words what is the same in all of them."""
     predicted = {id(run): prediction for run, prediction in series.pairs(records)}
-    runs = sorted(records.runs, key=lambda run: (
-        verdict.job(run).strong, bytes_per_s(run.bandwidth) or float("inf"), run.workers, names.order(run)))
+    runs = [run for section in sections for run in sorted(section.runs, key=lambda r: (r.workers, names.order(r)))]
     cells = [[text(run, predicted.get(id(run))) for _, text, _ in COLUMNS] for run in runs]
-    shown = [i for i in range(len(COLUMNS)) if any(row[i] != "–" for row in cells)]
+    same = [i for i, column in enumerate(COLUMNS)
+            if column[0] in SHARED and len(runs) > 1 and len({row[i] for row in cells}) == 1]
+    shown = [i for i in range(len(COLUMNS)) if i not in same and any(row[i] != "–" for row in cells)]
     return {"columns": [{"title": COLUMNS[i][0], "number": COLUMNS[i][2]} for i in shown],
+            "same": ", ".join(f"{COLUMNS[i][0]} {cells[0][i]}" for i in same if cells[0][i] != "–"),
             "rows": [{"cells": [{"text": row[i], "number": COLUMNS[i][2]} for i in shown], "bad": not usable(run)}
                      for run, row in zip(runs, cells)]}
 
@@ -177,7 +191,7 @@ def _kicker(records):
     models = names.joined(sorted({run.model for run in records.runs if run.model}))
     machine = records.machine
     cpu = f"{names.count(machine.cores, 'core')} of {machine.cpu}" if machine.cpu and machine.cores else machine.cpu
-    return " · ".join(filter(None, ["gradsync", models, cpu, machine.date[:10]]))
+    return " · ".join(filter(None, ["gradsync", models, cpu, machine.date[:10].replace("-", "\u2011")]))
 
 
 def nobreak(text):
@@ -204,4 +218,4 @@ def render(records):
     return environment.get_template("report.html").render(
         style=style, kicker=_kicker(records), verdict=verdict.sentence(records.runs), notes=verdict.notes(records.runs, records.machine),
         bits_differ=differ, prediction=_prediction_text(records), contests=_contest_table(records.runs), sections=made,
-        table=_table(records), machine=_machine(records.machine), networks=_networks(records), command=records.command)
+        table=_table(records, sections), machine=_machine(records.machine), networks=_networks(records), command=records.command)
