@@ -60,6 +60,7 @@ void FillJob(const proto::WorkerMetrics& first, int workers, int servers, proto:
   run->set_data(first.data());
   run->set_batch_size(first.batch_size());
   run->set_threads(first.threads());
+  run->set_straggler(first.straggler());
   run->set_steps(first.step_ms_size());
   run->set_first_loss(first.mean_first_loss());
   run->set_final_loss(first.mean_final_loss());

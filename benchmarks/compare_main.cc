@@ -73,6 +73,8 @@ ABSL_FLAG(int, threads, gradsync::CompareOptions().threads, "compute threads per
 ABSL_FLAG(double, lr, gradsync::CompareOptions().lr, "learning rate");
 ABSL_FLAG(uint64_t, seed, gradsync::CompareOptions().seed,
           "of initial weights, order of samples and augmentation");
+ABSL_FLAG(std::string, straggler, "",
+          "who computes slower: RANK:FACTOR, or random:SEED:PROBABILITY:FACTOR");
 ABSL_FLAG(absl::Duration, timeout, gradsync::CompareOptions().timeout,
           "a process that is silent for longer is lost");
 ABSL_FLAG(std::string, out, "gradsync-report",
@@ -124,6 +126,7 @@ CompareOptions OptionsFromFlags(std::vector<std::string> worker_flags) {
   options.threads = absl::GetFlag(FLAGS_threads);
   options.lr = absl::GetFlag(FLAGS_lr);
   options.seed = absl::GetFlag(FLAGS_seed);
+  options.straggler = absl::GetFlag(FLAGS_straggler);
   options.timeout = absl::GetFlag(FLAGS_timeout);
   options.worker_flags = std::move(worker_flags);
   return options;

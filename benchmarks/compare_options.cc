@@ -12,6 +12,7 @@
 #include "absl/strings/strip.h"
 #include "base/flag_error.h"
 #include "base/status_macros.h"
+#include "base/straggler.h"
 #include "benchmarks/flag_checks.h"
 #include "plan/codec.h"
 #include "train/open_dataset.h"
@@ -26,7 +27,7 @@ constexpr absl::string_view kOwnFlags[] = {
     "topology",   "link",         "update",       "servers",   "num_servers", "rank",
     "world_size", "master",       "model",        "stem",      "data",        "batch_size",
     "steps",      "epochs",       "warmup_steps", "threads",   "lr",          "seed",
-    "timeout",    "metrics_json", "port_file",    "log_every", "compression"};
+    "timeout",    "metrics_json", "port_file",    "log_every", "compression", "straggler"};
 
 absl::Status CheckAtLeast(absl::string_view flag, int64_t minimum, int64_t found) {
   if (found >= minimum) return absl::OkStatus();
@@ -197,6 +198,8 @@ absl::StatusOr<std::vector<Configuration>> ListConfigurations(const CompareOptio
   GS_RETURN_IF_ERROR(CheckLinks(options));
   GS_RETURN_IF_ERROR(CheckCompressions(options));
   GS_RETURN_IF_ERROR(CheckJob(options));
+  GS_ASSIGN_OR_RETURN(const Straggler straggler, Straggler::Parse(options.straggler));
+  for (int n : workers) GS_RETURN_IF_ERROR(straggler.CheckWorkers(n));
   GS_RETURN_IF_ERROR(CheckData(options));
 
   std::vector<Configuration> all;
@@ -239,6 +242,9 @@ std::vector<std::string> WorkerFlags(const CompareOptions& options,
       absl::StrCat("--timeout=", absl::FormatDuration(options.timeout)),
       "--log_every=1",
   };
+  if (!options.straggler.empty()) {
+    flags.push_back(absl::StrCat("--straggler=", options.straggler));
+  }
   if (configuration.compression != "none") {
     flags.push_back(absl::StrCat("--compression=", configuration.compression));
   }

@@ -32,6 +32,7 @@ struct CompareOptions {
   int threads = 1;                // per worker
   double lr = 0.01;
   uint64_t seed = 0;
+  std::string straggler;  // as //worker has it
   absl::Duration timeout = absl::Seconds(60);
   std::vector<std::string> worker_flags;  // further ones
 };

@@ -58,6 +58,7 @@ TEST(CompareOptionsTest, AGlobalBatchIsSharedByTheWorkers) {
   options.links = {"grpc"};
   options.global_batch_size = 64;
   options.worker_flags = {"--momentum=0"};
+  options.straggler = "0:2";
   const auto configurations = ListConfigurations(options);
   ASSERT_TRUE(configurations.ok()) << configurations.status();
   EXPECT_EQ((*configurations)[0].batch_size, 64);
@@ -66,6 +67,7 @@ TEST(CompareOptionsTest, AGlobalBatchIsSharedByTheWorkers) {
   EXPECT_THAT(flags, Contains("--batch_size=16"));
   EXPECT_THAT(flags, Contains("--topology=ring"));
   EXPECT_THAT(flags, Contains("--momentum=0"));
+  EXPECT_THAT(flags, Contains("--straggler=0:2"));
 }
 
 TEST(CompareOptionsTest, EveryMistakeNamesItsFlagWhatWasExpectedAndWhatCame) {
@@ -116,6 +118,10 @@ TEST(CompareOptionsTest, EveryMistakeNamesItsFlagWhatWasExpectedAndWhatCame) {
        "--global_batch_size: expected a multiple of 2 workers, found \"9\""},
       {[](Options& o) { o.threads = 0; }, "--threads: "},
       {[](Options& o) { o.lr = -1; }, "--lr: "},
+      {[](Options& o) { o.straggler = "1"; }, "--straggler: expected RANK:FACTOR"},
+      {[](Options& o) { o.straggler = "1:3"; },
+       "--straggler: expected a rank from 0 to 0 of 1 workers, found \"1:3\""},
+      {[](Options& o) { o.worker_flags = {"--straggler=0:2"}; }, "--straggler: "},
       {[](Options& o) { o.timeout = absl::ZeroDuration(); }, "--timeout: "},
       {[](Options& o) { o.worker_flags = {"--rank=1"}; }, "--rank: "},
       {[](Options& o) { o.worker_flags = {"ring"}; },

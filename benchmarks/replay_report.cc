@@ -57,7 +57,6 @@ absl::StatusOr<proto::Run> SummarizeReplay(const ReplayCase& replay,
   GS_ASSIGN_OR_RETURN(proto::Run run, AggregateRun(workers, servers));
   run.set_profile(replay.profile_name);
   run.set_compute_scale(replay.compute_scale);
-  run.set_straggler(replay.straggler.text());
   run.set_bandwidth(replay.bandwidth);
   run.set_placement(replay.placement);
   for (const proto::WorkerMetrics& worker : workers) run.set_wrong(run.wrong() + worker.wrong());

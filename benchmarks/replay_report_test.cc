@@ -15,6 +15,7 @@ proto::WorkerMetrics Metrics(int rank, std::vector<double> step_ms) {
   metrics.set_link("grpc");
   metrics.set_update("worker");
   metrics.set_batch_size(32);
+  metrics.set_straggler("1:2");
   metrics.set_bucket_bytes(1 << 20);
   metrics.set_cpu_share(0.4);
   for (double ms : step_ms) {

@@ -183,6 +183,7 @@ class Replay {
     metrics_.set_model(profile_.model());
     metrics_.set_batch_size(profile_.batch_size());
     metrics_.set_threads(profile_.threads());
+    metrics_.set_straggler(options_.straggler.text());
     metrics_.set_warmup_steps(static_cast<int32_t>(options_.warmup_steps));
     metrics_.set_gradient_bytes(static_cast<double>(plan_.total_bytes()));
     metrics_.set_chunk_bytes(static_cast<double>(plan_.chunk_bytes()));

@@ -108,6 +108,9 @@ TEST(WorkerBadInputTest, FlagsThatDoNotExistOrFit) {
   ExpectRefused(kWorker, {"--model=mlp", "--batch_size=0"}, {"batch", "0"});
   ExpectRefused(kWorker, {"--model=mlp", "--threads=0"}, {"--threads", "0"});
   ExpectRefused(kWorker, {"--model=mlp", "--steps=-1"}, {"steps", "-1"});
+  ExpectRefused(kWorker, {"--straggler=1"}, {"--straggler", "RANK:FACTOR", "1"});
+  ExpectRefused(kWorker, {"--model=mlp", "--straggler=0:0.5"}, {"--straggler", "0:0.5"});
+  ExpectRefused(kWorker, {"--model=mlp", "--straggler=1:2"}, {"--straggler", "0 to 0", "1:2"});
   ExpectRefused(kWorker, {"mlp"}, {"mlp"});
 }
 

@@ -18,6 +18,7 @@
 #include "train/loss.h"
 #include "train/open_dataset.h"
 #include "train/sampler.h"
+#include "train/slow_down.h"
 
 namespace gradsync {
 namespace {
@@ -48,6 +49,7 @@ absl::StatusOr<Inputs> OpenInputs(const TrainerOptions& options, int rank, int w
   }
   GS_RETURN_IF_ERROR(options.optimizer.Validate());
   GS_RETURN_IF_ERROR(ValidateRecipe(options.recipe));
+  GS_RETURN_IF_ERROR(options.straggler.CheckWorkers(world_size));
   Inputs inputs;
   GS_ASSIGN_OR_RETURN(inputs.train, OpenDataset(options.data, Split::kTrain));
   if (options.evaluate) {
@@ -78,8 +80,8 @@ absl::StatusOr<Inputs> OpenInputs(const TrainerOptions& options, int rank, int w
 
 class TrainerImpl : public Trainer {
  public:
-  TrainerImpl(const TrainerOptions& options, Inputs inputs)
-      : options_(options), inputs_(std::move(inputs)) {}
+  TrainerImpl(const TrainerOptions& options, int rank, Inputs inputs)
+      : options_(options), rank_(rank), inputs_(std::move(inputs)) {}
 
   absl::Status Prepare() {
     at::set_num_threads(options_.threads);
@@ -106,8 +108,8 @@ class TrainerImpl : public Trainer {
     ddp.plan.world_size = options_.synchronised ? side_channel_->world_size() : 1;
     ddp.timeout = options_.timeout;
     ddp.forward_backward = [this] { ThrowAwayStep(); };
-    if (options_.record_gradients) {
-      ddp.on_gradient = [this](int parameter) { gradient_done_[parameter] = absl::Now(); };
+    if (options_.record_gradients || !options_.straggler.nobody()) {
+      ddp.on_gradient = [this](int parameter) { OnGradient(parameter); };
     }
     GS_ASSIGN_OR_RETURN(ddp_, DistributedDataParallel::Create(
                                   model_, sync_, options_.synchronised ? side_channel_ : nullptr,
@@ -156,6 +158,12 @@ class TrainerImpl : public Trainer {
     CrossEntropy(model_->forward(images), labels).backward();
   }
 
+  // In backward.
+  void OnGradient(int parameter) {
+    slow_down_.CatchUp();
+    if (options_.record_gradients) gradient_done_[parameter] = absl::Now();
+  }
+
   absl::Status Step(StepReport* report) {
     StepTimes& times = report->times;
     const absl::Time start = absl::Now();
@@ -169,14 +177,17 @@ class TrainerImpl : public Trainer {
     step.max_norm = options_.max_norm;
     GS_RETURN_IF_ERROR(ddp_->BeginStep(step));
     absl::Time forward_done;
+    slow_down_.Begin(options_.straggler.Factor(rank_, report->step));
     try {
       const at::Tensor loss = CrossEntropy(model_->forward(batch.images), batch.labels);
+      slow_down_.CatchUp();
       forward_done = absl::Now();
       loss.backward();
       report->loss = loss.item<float>();
     } catch (const std::exception& e) {
       return absl::InternalError(absl::StrCat("step ", report->step, ": LibTorch: ", e.what()));
     }
+    slow_down_.End();
     const absl::Time backward_done = absl::Now();
     times.forward = forward_done - have_data;
     times.backward = backward_done - forward_done;
@@ -185,6 +196,7 @@ class TrainerImpl : public Trainer {
     GS_RETURN_IF_ERROR(ddp_->FinishStep(Deadline()));
     times.exposed = ddp_->timing().exposed;
     times.update = ddp_->timing().update;
+    times.update += slow_down_.Stretch(times.update);
     times.total = absl::Now() - start;
     return absl::OkStatus();
   }
@@ -230,11 +242,13 @@ class TrainerImpl : public Trainer {
   static constexpr absl::Duration kEvaluationTimeout = absl::Hours(1);
 
   const TrainerOptions options_;
+  const int rank_;
   GradientSync* sync_ = nullptr;
   SideChannel* side_channel_ = nullptr;
   const Inputs inputs_;
   std::shared_ptr<Model> model_;
   std::unique_ptr<DataLoader> loader_;
+  SlowDown slow_down_;
   std::vector<absl::Time> gradient_done_;  // in this step, by parameter; empty unless recorded
   std::unique_ptr<DistributedDataParallel> ddp_;
 };
@@ -244,7 +258,7 @@ class TrainerImpl : public Trainer {
 absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const TrainerOptions& options, int rank,
                                                          int world_size) {
   GS_ASSIGN_OR_RETURN(Inputs inputs, OpenInputs(options, rank, world_size));
-  auto trainer = std::make_unique<TrainerImpl>(options, std::move(inputs));
+  auto trainer = std::make_unique<TrainerImpl>(options, rank, std::move(inputs));
   GS_RETURN_IF_ERROR(trainer->Prepare());
   return trainer;
 }

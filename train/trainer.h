@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "base/straggler.h"
 #include "plan/optimizer_spec.h"
 #include "plan/plan.h"
 #include "sync/gradient_sync.h"
@@ -38,6 +39,9 @@ struct TrainerOptions {
   bool synchronised = true;        // false: each worker trains by itself (topology local)
   PlanOptions plan;                // bucket and chunk sizes; the world size is filled in
   bool record_gradients = false;   // fill StepReport::gradient_ready
+  // Forward, backward and the update at a worker take as much longer as it says; forward and
+  // backward so that buckets become late too (slow_down.h), the update in one piece after it.
+  Straggler straggler;
   absl::Duration timeout = absl::Seconds(60);  // a bucket that is not there in time fails the job
 };
 

@@ -14,6 +14,7 @@
 #include "base/flags.h"
 #include "base/keep_memory.h"
 #include "base/status_macros.h"
+#include "base/straggler.h"
 #include "base/write_file.h"
 #include "grpc/support/log.h"
 #include "plan/codec.h"
@@ -62,6 +63,9 @@ ABSL_FLAG(double, weight_decay, 5e-4, "L2 penalty (sgd, adam) or decoupled decay
 ABSL_FLAG(double, max_norm, 0, "clip gradients to this global norm; 0: do not clip");
 ABSL_FLAG(bool, evaluate, false, "measure accuracy on the test split after the last step");
 ABSL_FLAG(uint64_t, seed, 0, "of initial weights, order of samples and augmentation");
+ABSL_FLAG(std::string, straggler, "",
+          "who computes slower, the same on all workers: RANK:FACTOR, or "
+          "random:SEED:PROBABILITY:FACTOR for each rank and step");
 ABSL_FLAG(int, threads, 1, "compute threads of this worker");
 ABSL_FLAG(int, loader_threads, 1, "threads that prepare batches");
 ABSL_FLAG(int64_t, bucket_bytes, int64_t{25} << 20, "upper bound of a gradient bucket");
@@ -135,6 +139,7 @@ absl::StatusOr<TrainerOptions> TrainerOptionsFromFlags() {
   }
   options.plan.codec = *codec;
   options.timeout = absl::GetFlag(FLAGS_timeout);
+  GS_ASSIGN_OR_RETURN(options.straggler, Straggler::Parse(absl::GetFlag(FLAGS_straggler)));
   if (options.threads < 1) {
     return absl::InvalidArgumentError(
         absl::StrCat("--threads: expected at least 1, found ", options.threads));

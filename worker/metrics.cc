@@ -40,6 +40,7 @@ void FillJob(const JobOptions& options, const Plan& plan, proto::WorkerMetrics* 
   metrics->set_data(options.trainer.data);
   metrics->set_batch_size(static_cast<int32_t>(options.trainer.batch_size));
   metrics->set_threads(options.trainer.threads);
+  metrics->set_straggler(options.trainer.straggler.text());
   metrics->set_warmup_steps(static_cast<int32_t>(options.trainer.warmup_steps));
   int64_t parameters = 0;
   for (const TensorSpec& tensor : plan.tensors()) parameters += tensor.numel();

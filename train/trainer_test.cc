@@ -1,0 +1,88 @@
+#include "train/trainer.h"
+
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "sync/local_sync.h"
+
+namespace gradsync {
+namespace {
+
+using ::testing::HasSubstr;
+
+TrainerOptions Options() {
+  TrainerOptions options;
+  options.model.name = "mlp";
+  options.batch_size = 8;
+  options.steps = 8;
+  options.synchronised = false;
+  options.optimizer.groups.emplace_back();
+  return options;
+}
+
+std::vector<StepReport> Train(const TrainerOptions& options) {
+  std::vector<StepReport> reports;
+  auto trainer = Trainer::Create(options, 0, 1);
+  EXPECT_TRUE(trainer.ok()) << trainer.status();
+  const std::unique_ptr<GradientSync> sync = CreateLocalSync(UpdateSite::kWorker);
+  SideChannel side_channel(WorkerGroup(), "trainer");
+  EXPECT_TRUE((*trainer)->Bind(sync.get(), &side_channel).ok());
+  const auto result = (*trainer)->Run([&](const StepReport& r) { reports.push_back(r); });
+  EXPECT_TRUE(result.ok()) << result.status();
+  return reports;
+}
+
+absl::Duration Shortest(const std::vector<StepReport>& reports,
+                        absl::Duration (*part)(const StepReport&)) {
+  absl::Duration shortest = absl::InfiniteDuration();
+  for (const StepReport& report : reports) shortest = std::min(shortest, part(report));
+  return shortest;
+}
+
+absl::Duration Computation(const StepReport& r) { return r.times.forward + r.times.backward; }
+// After the forward pass.
+absl::Duration FirstGradient(const StepReport& r) {
+  return *std::min_element(r.gradient_ready.begin(), r.gradient_ready.end()) - r.times.forward;
+}
+absl::Duration Update(const StepReport& r) { return r.times.update; }
+
+TEST(TrainerTest, GradientsAreTimedWhenAskedFor) {
+  TrainerOptions options = Options();
+  EXPECT_TRUE(Train(options)[0].gradient_ready.empty());
+  options.record_gradients = true;
+  for (const StepReport& report : Train(options)) {
+    ASSERT_EQ(report.gradient_ready.size(), 4u);
+    for (absl::Duration ready : report.gradient_ready) {
+      EXPECT_GE(ready, report.times.forward);
+      EXPECT_LE(ready, Computation(report));
+    }
+  }
+}
+
+// The shortest of several steps says what computation takes, whatever else the machine does.
+TEST(TrainerTest, AStragglerComputesLongerAndItsFirstGradientsAreLateToo) {
+  TrainerOptions options = Options();
+  options.record_gradients = true;
+  const std::vector<StepReport> usual = Train(options);
+  options.straggler = Straggler::Parse("0:300").value();
+  const std::vector<StepReport> slow = Train(options);
+  for (auto part : {Computation, FirstGradient, Update}) {
+    EXPECT_GT(Shortest(slow, part), 80 * Shortest(usual, part));
+  }
+  // Training is the same.
+  for (size_t i = 0; i < usual.size(); ++i) EXPECT_EQ(slow[i].loss, usual[i].loss);
+}
+
+TEST(TrainerTest, AStragglerThatIsNoRankIsRefused) {
+  TrainerOptions options = Options();
+  options.straggler = Straggler::Parse("2:3").value();
+  const auto trainer = Trainer::Create(options, 0, 2);
+  EXPECT_EQ(trainer.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(trainer.status().message(), HasSubstr("--straggler: expected a rank from 0 to 1"));
+}
+
+}  // namespace
+}  // namespace gradsync
