@@ -41,7 +41,7 @@ absl::StatusOr<std::string> FindRunfile(absl::string_view argv0, absl::string_vi
   folders.push_back(std::filesystem::path(own).parent_path().parent_path().string());
   for (const std::string& folder : folders) {
     const std::string candidate = absl::StrCat(folder, "/", path);
-    if (access(candidate.c_str(), X_OK) == 0) return candidate;
+    if (access(candidate.c_str(), R_OK) == 0) return candidate;
   }
   return absl::NotFoundError(
       absl::StrCat("cannot find ", path, " in ", absl::StrJoin(folders, ", ")));

@@ -1,0 +1,256 @@
+// How long training steps take on clusters that need not exist: the simulator
+// (simulator/simulate.h) on the command line. Copy and try:
+//
+//   bazel run //benchmarks:predict
+//   bazel run //benchmarks:predict -- --workers=2..4096 --model=vgg16 --bandwidth=25gbit
+//   bazel run //benchmarks:predict -- --workers=8 --bandwidth=1gbit --advise
+//   bazel run //benchmarks:predict -- --probe=sync.json --bandwidth=400mbit --workers=4
+//   --servers=1,2,n
+//
+// Exit codes: 0; 2 bad flags or files.
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/time.h"
+#include "base/flags.h"
+#include "base/status_macros.h"
+#include "base/write_file.h"
+#include "benchmarks/machine_info.h"
+#include "benchmarks/predict_options.h"
+#include "benchmarks/predict_report.h"
+#include "benchmarks/prediction.h"
+#include "benchmarks/proto_json.h"
+#include "benchmarks/step_profile.h"
+#include "simulator/calibration.h"
+#include "tools/runfiles.h"
+
+ABSL_FLAG(std::vector<std::string>, topologies, gradsync::PredictOptions().topologies,
+          "some of ring, ps, local");
+ABSL_FLAG(std::vector<std::string>, workers, gradsync::PredictOptions().workers,
+          "numbers of workers, or FIRST..LAST: doubled from FIRST on; at most 4096");
+ABSL_FLAG(std::vector<std::string>, servers, gradsync::PredictOptions().servers,
+          "numbers of parameter servers, n (as many as workers) or such as n/2; with mixed "
+          "placement the dedicated ones");
+ABSL_FLAG(std::vector<std::string>, placement, gradsync::PredictOptions().placements,
+          "of servers: some of dedicated, colocated (beside workers), mixed (both)");
+ABSL_FLAG(std::vector<std::string>, update, gradsync::PredictOptions().updates,
+          "who runs the optimizer: worker, owner, or both");
+ABSL_FLAG(std::vector<std::string>, compression, gradsync::PredictOptions().compressions,
+          "of gradients on the wire: some of none, fp16, bf16, topk:R (ps only)");
+ABSL_FLAG(std::vector<std::string>, bandwidth, gradsync::PredictOptions().bandwidths,
+          "of each host's interface, each way, such as 400mbit or 10gbit");
+ABSL_FLAG(std::string, model, "resnet50",
+          "whose profile to take: resnet18, resnet50, vgg16 or bert_large");
+ABSL_FLAG(std::string, profile, "", "instead: file of a profile (train_bench --record)");
+ABSL_FLAG(int64_t, batch_size, 0, "samples per worker and step; 0: the profile's");
+ABSL_FLAG(int64_t, global_batch_size, 0, "instead: samples of all workers per step");
+ABSL_FLAG(double, compute_scale, gradsync::PredictOptions().compute_scale,
+          "multiplies all times of computation, to stand for slower or faster workers");
+ABSL_FLAG(std::string, bucket_bytes, gradsync::PredictOptions().bucket_bytes,
+          "upper bound of a bucket");
+ABSL_FLAG(std::string, first_bucket_bytes, gradsync::PredictOptions().first_bucket_bytes,
+          "upper bound of the first bucket");
+ABSL_FLAG(std::string, chunk_bytes, gradsync::PredictOptions().chunk_bytes,
+          "upper bound of a chunk; 0: by bucket size and workers");
+ABSL_FLAG(double, rate_factor, gradsync::PredictOptions().rate_factor,
+          "payload over nominal rate of an interface");
+ABSL_FLAG(absl::Duration, latency, gradsync::PredictOptions().latency,
+          "of a message, besides its bytes");
+ABSL_FLAG(absl::Duration, message_cost, gradsync::PredictOptions().message_cost,
+          "for which a message occupies an interface, besides its bytes");
+ABSL_FLAG(absl::Duration, step_overhead, gradsync::PredictOptions().step_overhead,
+          "of each step, besides what is modelled");
+ABSL_FLAG(std::string, probe, "",
+          "file of measured exchanges (sync_bench --bandwidth --json): fits latency, message_cost "
+          "and step_overhead to them");
+ABSL_FLAG(bool, advise, false,
+          "one sentence instead: which topology and how many servers, for the last of --workers");
+ABSL_FLAG(std::string, json, "", "file for the predictions (proto/run_record.proto)");
+
+namespace gradsync {
+namespace {
+
+constexpr char kUsage[] = "predict [flags]: predicts step times of clusters";
+constexpr int kBadInput = 2;
+
+void PrintError(absl::string_view message) {
+  std::fprintf(stderr, "predict: %.*s\n", static_cast<int>(message.size()), message.data());
+}
+
+absl::Status Named(absl::string_view flag, const absl::Status& status) {
+  return absl::InvalidArgumentError(absl::StrCat("--", flag, ": ", status.message()));
+}
+
+// `bazel run` starts programs elsewhere, but a user's paths are relative to where he was.
+std::string UserPath(const std::string& path) {
+  const char* directory = std::getenv("BUILD_WORKING_DIRECTORY");
+  return ResolvePath(path, directory == nullptr ? "" : directory);
+}
+
+PredictOptions OptionsFromFlags() {
+  PredictOptions options;
+  options.topologies = absl::GetFlag(FLAGS_topologies);
+  options.workers = absl::GetFlag(FLAGS_workers);
+  options.servers = absl::GetFlag(FLAGS_servers);
+  options.placements = absl::GetFlag(FLAGS_placement);
+  options.updates = absl::GetFlag(FLAGS_update);
+  options.compressions = absl::GetFlag(FLAGS_compression);
+  options.bandwidths = absl::GetFlag(FLAGS_bandwidth);
+  options.batch_size = absl::GetFlag(FLAGS_batch_size);
+  options.global_batch_size = absl::GetFlag(FLAGS_global_batch_size);
+  options.compute_scale = absl::GetFlag(FLAGS_compute_scale);
+  options.bucket_bytes = absl::GetFlag(FLAGS_bucket_bytes);
+  options.first_bucket_bytes = absl::GetFlag(FLAGS_first_bucket_bytes);
+  options.chunk_bytes = absl::GetFlag(FLAGS_chunk_bytes);
+  options.rate_factor = absl::GetFlag(FLAGS_rate_factor);
+  options.latency = absl::GetFlag(FLAGS_latency);
+  options.message_cost = absl::GetFlag(FLAGS_message_cost);
+  options.step_overhead = absl::GetFlag(FLAGS_step_overhead);
+  return options;
+}
+
+absl::StatusOr<proto::StepProfile> FindProfile(const char* argv0) {
+  const std::string file = absl::GetFlag(FLAGS_profile);
+  if (!file.empty()) {
+    absl::StatusOr<proto::StepProfile> profile = ReadStepProfile(UserPath(file));
+    return profile.ok() ? profile : Named("profile", profile.status());
+  }
+  const std::vector<std::string> known = {"resnet18", "resnet50", "vgg16", "bert_large"};
+  const std::string model = absl::GetFlag(FLAGS_model);
+  for (const std::string& name : known) {
+    if (name != model) continue;
+    GS_ASSIGN_OR_RETURN(const std::string path,
+                        FindRunfile(argv0, absl::StrCat("benchmarks/profiles/", model, ".json")));
+    return ReadStepProfile(path);
+  }
+  return absl::InvalidArgumentError(absl::StrCat("--model: expected one of ",
+                                                 absl::StrJoin(known, ", "),
+                                                 " (others: --profile), found \"", model, "\""));
+}
+
+// Prints what it found.
+absl::StatusOr<LinkConstants> FitProbe(const std::string& path, LinkConstants constants) {
+  std::ifstream in(path);
+  std::stringstream text;
+  if (!in || !(text << in.rdbuf())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--probe: expected a file that can be read, found \"", path, "\""));
+  }
+  proto::RunRecords records;
+  if (const absl::Status read = ParseJson(text.str(), path, &records); !read.ok()) {
+    return Named("probe", read);
+  }
+  const absl::StatusOr<std::vector<Probe>> probes = ProbesOf(records);
+  if (!probes.ok()) return Named("probe", probes.status());
+  for (const proto::Network& network : records.networks()) {
+    if (network.tcp_factor() > 0) constants.rate_factor = network.tcp_factor();
+  }
+  const absl::StatusOr<Calibration> fit = Calibrate(
+      *probes,
+      {LinkConstant::kLatency, LinkConstant::kSecondsPerMessage, LinkConstant::kSecondsPerStep},
+      constants);
+  if (!fit.ok()) return Named("probe", fit.status());
+  std::printf(
+      "probe: %d exchanges; rate_factor %.3f, latency %.0f us, message_cost %.1f us, step_overhead "
+      "%.0f us; simulated times of the probe itself within %.1f %%\n",
+      static_cast<int>(probes->size()), fit->constants.rate_factor, 1e6 * fit->constants.latency,
+      1e6 * fit->constants.seconds_per_message, 1e6 * fit->constants.seconds_per_step,
+      100 * fit->worst_error);
+  return fit->constants;
+}
+
+// As a user would type it again.
+std::string CommandLine(int argc, char** argv) {
+  std::string command = "bazel run //benchmarks:predict";
+  for (int i = 1; i < argc; ++i) absl::StrAppend(&command, i == 1 ? " -- " : " ", argv[i]);
+  return command;
+}
+
+absl::Status PrintAdvice(const PredictOptions& options, const proto::StepProfile& profile,
+                         const PredictedJob& job) {
+  int most = 0;
+  for (const std::string& text : options.servers) {
+    GS_ASSIGN_OR_RETURN(const int servers, ServersOf(text, job.workers));
+    most = std::max(most, servers);
+  }
+  bool colocated = false, dedicated = false;
+  for (const std::string& placement : options.placements) {
+    colocated |= placement == "colocated";
+    dedicated |= placement == "dedicated";
+  }
+  GS_ASSIGN_OR_RETURN(const std::string sentence,
+                      Advise(profile, job, dedicated ? most : 0, colocated));
+  std::printf("%s\n", sentence.c_str());
+  return absl::OkStatus();
+}
+
+absl::Status Predict(int argc, char** argv, const std::vector<std::string>& positional) {
+  if (!positional.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("expected flags only, found \"", positional[0], "\""));
+  }
+  const PredictOptions options = OptionsFromFlags();
+  GS_ASSIGN_OR_RETURN(std::vector<PredictedJob> jobs, ListPredictions(options));
+  if (jobs.empty()) {
+    return absl::InvalidArgumentError(
+        "--servers: expected a number that fits --placement and --workers, found none");
+  }
+  GS_ASSIGN_OR_RETURN(const proto::StepProfile profile, FindProfile(argv[0]));
+  if (const std::string probe = absl::GetFlag(FLAGS_probe); !probe.empty()) {
+    GS_ASSIGN_OR_RETURN(const LinkConstants constants,
+                        FitProbe(UserPath(probe), jobs[0].constants));
+    for (PredictedJob& job : jobs) job.constants = constants;
+  }
+  proto::RunRecords records;
+  *records.mutable_machine() = DescribeMachine();
+  records.set_command(CommandLine(argc, argv));
+  if (absl::GetFlag(FLAGS_advise)) return PrintAdvice(options, profile, jobs.back());
+  std::vector<proto::Run> runs;
+  for (const PredictedJob& job : jobs) {
+    GS_ASSIGN_OR_RETURN(proto::Run run, PredictRun(profile, job));
+    if (options.global_batch_size > 0) {
+      run.set_global_batch_size(static_cast<double>(options.global_batch_size));
+    }
+    *records.add_predictions() = run;
+    runs.push_back(std::move(run));
+  }
+  std::printf("%s, %.1f MB of gradients; a step without communication: %.1f ms (%s)\n%s",
+              profile.model().c_str(), 1e-6 * runs[0].bytes(),
+              runs[0].step_ms_p50() * runs[0].scaling_efficiency(), profile.origin().c_str(),
+              PredictTable(runs).c_str());
+  const std::string json = absl::GetFlag(FLAGS_json);
+  if (json.empty()) return absl::OkStatus();
+  GS_ASSIGN_OR_RETURN(const std::string text, ToJson(records));
+  const absl::Status written = WriteFileAtomically(UserPath(json), text);
+  return written.ok() ? written : Named("json", written);
+}
+
+int Main(int argc, char** argv) {
+  FlagOptions flag_options;
+  flag_options.usage = kUsage;
+  flag_options.aliases = {{"topology", "topologies"},  {"worker", "workers"},
+                          {"server", "servers"},       {"placements", "placement"},
+                          {"updates", "update"},       {"compressions", "compression"},
+                          {"bandwidths", "bandwidth"}, {"batch", "batch_size"}};
+  const std::vector<std::string> positional = ParseFlagsOrExit(argc, argv, flag_options);
+  const absl::Status done = Predict(argc, argv, positional);
+  if (done.ok()) return 0;
+  PrintError(done.message());
+  return kBadInput;
+}
+
+}  // namespace
+}  // namespace gradsync
+
+int main(int argc, char** argv) { return gradsync::Main(argc, argv); }

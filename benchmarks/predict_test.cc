@@ -1,0 +1,87 @@
+// Runs the program itself.
+
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_join.h"
+#include "benchmarks/proto_json.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "proto/run_record.pb.h"
+#include "tools/test_program.h"
+
+namespace gradsync {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+struct Outcome {
+  int exit_code = 0;
+  std::string out;
+  std::vector<std::string> errors;
+};
+
+Outcome Predict(const std::vector<std::string>& flags) {
+  std::vector<std::string> argv = {"benchmarks/predict"};
+  argv.insert(argv.end(), flags.begin(), flags.end());
+  TestProgram program(argv);
+  Outcome outcome;
+  outcome.exit_code = program.Finish(absl::Seconds(50)).shell_code();
+  outcome.out = absl::StrJoin(program.out(), "\n");
+  outcome.errors = program.err();
+  return outcome;
+}
+
+TEST(PredictTest, FourThousandWorkersArePredictedAndWritten) {
+  const std::string path = testing::TempDir() + "/predict.json";
+  const Outcome outcome = Predict({"--worker=16,4096", "--server=n", "--bandwidths=10gbit",
+                                   "--topology=ring,ps", "--json=" + path});
+  EXPECT_EQ(outcome.exit_code, 0) << absl::StrJoin(outcome.errors, "\n");
+  EXPECT_THAT(outcome.out, HasSubstr("resnet50, 102.2 MB of gradients"));
+  std::ifstream in(path);
+  const std::string json((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+  proto::RunRecords records;
+  ASSERT_TRUE(ParseJson(json, path, &records).ok());
+  EXPECT_EQ(records.runs_size(), 0);
+  ASSERT_EQ(records.predictions_size(), 6);  // ring, dedicated, colocated
+  EXPECT_EQ(records.predictions(5).workers(), 4096);
+  EXPECT_EQ(records.predictions(5).placement(), "colocated");
+  EXPECT_GT(records.predictions(5).step_ms_p50(), 557);
+}
+
+TEST(PredictTest, AdviceIsOneSentenceOnOneLine) {
+  for (const char* model : {"resnet18", "resnet50", "vgg16", "bert_large"}) {
+    const Outcome outcome = Predict({"--advise", "--workers=8", "--model", model});
+    EXPECT_EQ(outcome.exit_code, 0) << absl::StrJoin(outcome.errors, "\n");
+    EXPECT_THAT(outcome.out, HasSubstr("on 8 workers at 1gbit use"));
+    EXPECT_EQ(outcome.out.find('\n'), std::string::npos);
+  }
+}
+
+TEST(PredictTest, MistakesAreOneLineAndExitWithTwo) {
+  const std::vector<std::vector<std::string>> mistakes = {
+      {"--model=alexnet"},
+      {"--profile=/nowhere.json"},
+      {"--workers=0"},
+      {"--probe=/nowhere"},
+      {"--colour=red"},
+      {"--servers=5000"},
+      {"--bandwidth=10"},
+      {"here"},
+      {"--json=/nowhere/x.json", "--workers=2"},
+      {"--workers=2", "--topologies=ps", "--placement=mixed", "--servers=2"}};
+  for (const std::vector<std::string>& flags : mistakes) {
+    const Outcome outcome = Predict(flags);
+    EXPECT_EQ(outcome.exit_code, 2) << flags[0];
+    EXPECT_THAT(outcome.errors, SizeIs(1)) << flags[0];
+  }
+  EXPECT_THAT(Predict({"--model=alexnet"}).errors,
+              ElementsAre(HasSubstr("--model: expected one of resnet18, resnet50")));
+}
+
+}  // namespace
+}  // namespace gradsync

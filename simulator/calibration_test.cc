@@ -1,0 +1,89 @@
+#include "simulator/calibration.h"
+
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "simulator/simulate.h"
+
+namespace gradsync {
+namespace {
+
+using ::testing::HasSubstr;
+
+Probe ProbeOf(int n, int servers, int64_t numel, int64_t chunk_bytes) {
+  OptimizerSpec optimizer;
+  optimizer.groups.resize(1);
+  Probe probe;
+  probe.plan =
+      *Plan::FromBuckets({{"a", {numel}, {1}, 0}}, {{0}}, optimizer, n, chunk_bytes, Codec());
+  probe.cluster.ring = servers == 0;
+  probe.cluster.servers = servers;
+  probe.cluster.bytes_per_second = 5e7;
+  return probe;
+}
+
+// Few bytes and many, few messages and many, a short ring and a longer one.
+std::vector<Probe> Probes(const LinkConstants& truth) {
+  std::vector<Probe> probes = {ProbeOf(2, 0, 1024, 0), ProbeOf(4, 0, 1024, 0),
+                               ProbeOf(2, 0, 1 << 20, 4096), ProbeOf(2, 1, 1 << 20, 4096),
+                               ProbeOf(2, 0, 4 << 20, 0)};
+  for (Probe& probe : probes) {
+    Cluster cluster = probe.cluster;
+    cluster.constants = truth;
+    probe.seconds = *SimulateExchange(probe.plan, cluster);
+  }
+  return probes;
+}
+
+TEST(CalibrationTest, FindsTheConstantsThatMadeTheTimes) {
+  const LinkConstants truth = {0.91, 400e-6, 35e-6, 2e-3};
+  LinkConstants start;
+  start.rate_factor = 0.91;  // from elsewhere
+  const auto fit = Calibrate(
+      Probes(truth),
+      {LinkConstant::kLatency, LinkConstant::kSecondsPerMessage, LinkConstant::kSecondsPerStep},
+      start);
+  ASSERT_TRUE(fit.ok()) << fit.status();
+  EXPECT_NEAR(fit->constants.latency, truth.latency, 0.02 * truth.latency);
+  EXPECT_NEAR(fit->constants.seconds_per_message, truth.seconds_per_message, 1e-6);
+  EXPECT_NEAR(fit->constants.seconds_per_step, truth.seconds_per_step, 4e-5);
+  EXPECT_EQ(fit->constants.rate_factor, 0.91);
+  EXPECT_LT(fit->worst_error, 0.005);
+}
+
+TEST(CalibrationTest, FindsTheRate) {
+  LinkConstants truth;
+  truth.rate_factor = 0.7;
+  const auto fit = Calibrate(Probes(truth), {LinkConstant::kRateFactor});
+  ASSERT_TRUE(fit.ok()) << fit.status();
+  EXPECT_NEAR(fit->constants.rate_factor, 0.7, 1e-3);
+}
+
+TEST(CalibrationTest, TimesThatNothingExplainsGiveNoNegativeConstants) {
+  std::vector<Probe> probes = Probes({0.94, 10e-6, 0, 0});
+  for (Probe& probe : probes) probe.seconds *= 0.8;  // faster than the interface
+  const auto fit = Calibrate(probes, {LinkConstant::kLatency, LinkConstant::kSecondsPerMessage,
+                                      LinkConstant::kSecondsPerStep});
+  ASSERT_TRUE(fit.ok()) << fit.status();
+  EXPECT_GE(fit->constants.latency, 0);
+  EXPECT_EQ(fit->constants.seconds_per_message, 0);
+  EXPECT_EQ(fit->constants.seconds_per_step, 0);
+  EXPECT_GT(fit->worst_error, 0.2);
+}
+
+TEST(CalibrationTest, RefusesToFitMoreThanItCanTellApart) {
+  std::vector<Probe> probes = Probes({0.94, 0, 0, 0});
+  const auto message = [&](const std::vector<LinkConstant>& free) {
+    return std::string(Calibrate(probes, free).status().message());
+  };
+  EXPECT_THAT(message({}), HasSubstr("expected 1 to 3 free constants, found 0"));
+  probes.resize(1);
+  EXPECT_THAT(message({LinkConstant::kLatency, LinkConstant::kSecondsPerStep}),
+              HasSubstr("expected at least 2 probes, found 1"));
+  probes[0].seconds = 0;
+  EXPECT_THAT(message({LinkConstant::kLatency}), HasSubstr("more than 0 seconds, found 0"));
+}
+
+}  // namespace
+}  // namespace gradsync
