@@ -238,8 +238,8 @@ def _plot_lines(canvas, axes, lines, style, ideal=None):
     return [y for y in tops if y > 0]
 
 
-def _value_axis(axes, values):
-    if values and max(values) / min(values) > 40:
+def _value_axis(axes, values, logarithmic=True):
+    if logarithmic and values and max(values) / min(values) > 40:
         axes.set_yscale("log")
         axes.yaxis.set_minor_locator(NullLocator())
     else:
@@ -251,7 +251,7 @@ def _value_axis(axes, values):
 def draw_lines(canvas, lines, style, title, ideal=None):
     """`lines`: (label, measured [(workers, y, low, high)], predicted [(workers, y)]). `ideal`: a level to show."""
     axes, columns = _axes(canvas, [line[0] for line in lines], title)
-    _value_axis(axes, _plot_lines(canvas, axes, lines, style, ideal))
+    _value_axis(axes, _plot_lines(canvas, axes, lines, style, ideal), logarithmic=ideal is None)
     _below(canvas, axes, columns)
 
 
