@@ -101,8 +101,8 @@ class Page:
         caption += "; broken lines are predictions." if predicted else "."
         if not predicted and len({run.workers for run in section.runs if usable(run)}) == 1:
             return Group("Throughput", caption, [self._throughput(where, panel) for panel in panels])
-        caption += (" Scaling efficiency is samples/s over n times the samples/s of one worker in the same set-up; 1 is "
-                    f"ideal. Time to finish is for {total:,} samples, as many as the shortest of these jobs measured.")
+        caption += (" Scaling efficiency is samples/s over n times the samples/s of one worker in the same set-up; 1 "
+                    f"is ideal. Time to finish is for {total:,} samples, as many as the shortest of these jobs took.")
         made = [make(where, panel) for panel in panels
                 for make in (self._throughput, self._efficiency, lambda w, p: self._time_to_finish(w, p, total))]
         return Group("Scaling", caption, list(filter(None, made)))
@@ -192,8 +192,8 @@ class Page:
         for workers, runs in curves.items():
             loss.append(self._curve(where, workers, runs, "loss", "Training loss"))
             accuracy.append(self._curve(where, workers, runs, "accuracy", "Test accuracy"))
-        yield Group("Learning against time", "Loss is the mean over workers, accuracy that on the test split, time since "
-                    "the first step of the same run.", list(filter(None, loss + accuracy)))
+        yield Group("Learning against time", "Loss is the mean over workers, accuracy that on the test split, time "
+                    "since the first step of the same run.", list(filter(None, loss + accuracy)))
         yield Group("Staleness", "Of the pulls of parameters, how many missed so many steps of the slowest worker.",
                     [self._histogram(where, workers, runs) for workers, runs in histograms.items()])
 
@@ -240,7 +240,8 @@ MAX_PANELS = 4
 
 
 def _picture_panels(sections):
-    """(title, lines) of the job with most runs, a panel for each network and link, without codecs and owners' updates."""
+    """(title, lines) of the job with most runs, a panel for each network and link; without codecs and owners' updates.
+    """
     def apart_from_network(section):
         return [value for name, value in sorted(vars(section.job).items()) if name != "bandwidth"]
 

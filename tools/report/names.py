@@ -83,7 +83,7 @@ def sentence(run, with_link=True):
 
 def short(run):
     """For bars and rows: "ps, 2 dedicated, gRPC"."""
-    parts = [run.topology]
+    parts = [run.topology if run.library in ("", "gradsync") else run.library]
     if run.topology == "ps":
         parts.append(f"{run.servers} {run.placement}".strip())
     if run.link:

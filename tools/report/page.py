@@ -29,6 +29,10 @@ def _section_title(section, sections):
         parts.append("replayed" if job.profile else "real training")
     if job.straggler:
         parts.append(f"straggler {job.straggler}")
+    if differs("compute_scale"):
+        parts.append(f"computation times {job.compute_scale:g}")
+    if differs("bucket_bytes"):
+        parts.append(f"buckets of {job.bucket_bytes / 2**20:.3g} MiB")
     if differs("threads"):
         parts.append(names.count(job.threads, "thread"))
     same = [other for other in sections if other.job.strong == job.strong and other.job.model == job.model]
@@ -121,6 +125,8 @@ COLUMNS = [
     ("straggler", lambda run, _: run.straggler or "–", False),
     ("servers", lambda run, _: _positive(run.servers, str), True),
     ("workers", lambda run, _: str(run.workers), True),
+    ("bucket, MiB", lambda run, _: _positive(run.bucket_bytes / 2**20), True),
+    ("computation times", lambda run, _: f"{run.compute_scale:g}" if run.compute_scale != 1 else "–", True),
     ("compute threads", lambda run, _: _positive(run.threads, str), True),
     ("batch per worker", lambda run, _: _positive(run.batch_size, str), True),
     ("batch of all workers", lambda run, _: _positive(run.global_batch_size, lambda size: f"{size:,.0f}"), True),
@@ -137,6 +143,7 @@ COLUMNS = [
     ("final loss", lambda run, _: f"{run.final_loss:.4f}" if run.final_loss else "–", True),
     ("accuracy", lambda run, _: _positive(run.accuracy, names.percent), True),
     ("max staleness", lambda run, _: _positive(run.max_staleness, str), True),
+    ("wrong elements", lambda run, _: _positive(run.wrong, lambda n: f"{n:,.0f}"), True),
     ("parameters", lambda run, _: run.params_sha256[:HASH] or "–", False),
     ("not used because", lambda run, _: run.invalid or run.failure or "–", False),
 ]
@@ -144,13 +151,15 @@ COLUMNS = [
 
 # Columns that are of a configuration and go into a sentence where all runs have the same in them.
 SHARED = {"model", "data", "replayed profile", "network", "placement", "link", "update at", "codec", "consistency",
-          "straggler", "servers", "compute threads", "batch per worker", "batch of all workers", "measured steps"}
+          "straggler", "servers", "bucket, MiB", "computation times", "compute threads", "batch per worker",
+          "batch of all workers", "measured steps"}
 
 
 def _table(records, sections):
     """The columns that tell something, the rows, and in words what is the same in all of them."""
     predicted = {id(run): prediction for run, prediction in series.pairs(records)}
-    runs = [run for section in sections for run in sorted(section.runs, key=lambda r: (r.workers, names.order(r)))]
+    runs = list({id(run): run for section in sections
+                 for run in sorted(section.runs, key=lambda r: (r.workers, names.order(r)))}.values())
     cells = [[text(run, predicted.get(id(run))) for _, text, _ in COLUMNS] for run in runs]
     same = [i for i, column in enumerate(COLUMNS)
             if column[0] in SHARED and len(runs) > 1 and len({row[i] for row in cells}) == 1]
@@ -216,6 +225,8 @@ def render(records):
                      "intro": _section_intro(section.job), "groups": page.groups(section)})
     differ = not verdict.bits(records.runs).agree
     return environment.get_template("report.html").render(
-        style=style, kicker=_kicker(records), verdict=verdict.sentence(records.runs), notes=verdict.notes(records.runs, records.machine),
+        style=style, kicker=_kicker(records), verdict=verdict.sentence(records.runs),
+        notes=verdict.notes(records.runs, records.machine),
         bits_differ=differ, prediction=_prediction_text(records), contests=_contest_table(records.runs), sections=made,
-        table=_table(records, sections), machine=_machine(records.machine), networks=_networks(records), command=records.command)
+        table=_table(records, sections), machine=_machine(records.machine), networks=_networks(records),
+        command=records.command)

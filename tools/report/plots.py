@@ -40,7 +40,8 @@ COLOURS = {
 # matplotlib wants colours, so each variable has a colour of its own that nothing else has.
 STAND_IN = {name: f"#0100{i:02x}" for i, name in enumerate(COLOURS, start=16)}
 MARKERS = ["^", "o", "s", "D", "v", "<", ">", "p"]
-DASHES = [(0, (5, 2)), (0, (1, 1.5)), (0, (5, 2, 1, 2)), (0, (3, 1.5)), (0, (8, 2)), (0, (2, 1)), (0, (6, 1, 1, 1, 1, 1))]
+DASHES = [(0, (5, 2)), (0, (1, 1.5)), (0, (5, 2, 1, 2)), (0, (3, 1.5)), (0, (8, 2)), (0, (2, 1)),
+          (0, (6, 1, 1, 1, 1, 1))]
 PARTS = [("data", "data", ""), ("forward", "forward", ""), ("backward", "backward", ""),
          ("exposed", "exposed communication", "////"), ("update", "update", "")]
 
@@ -91,7 +92,8 @@ class Canvas:
 
     def svg(self):
         out = io.BytesIO()
-        FigureCanvasSVG(self.figure).print_svg(out, metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+        nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+        FigureCanvasSVG(self.figure).print_svg(out, metadata=nothing)
         return _fit_into_page(out.getvalue(), self.identifier)
 
     def png(self):
@@ -354,8 +356,8 @@ def draw_curves(canvas, lines, style, title):
     axes, columns = _axes(canvas, [line[0] for line in lines], title)
     for label, points in lines:
         name, marker, dashes = style[label]
-        axes.plot([p[0] for p in points], [p[1] for p in points], color=canvas.colours[name], label=label, marker=marker,
-                  linestyle=dashes, markeredgecolor=canvas.colours["bg"], markeredgewidth=0.7,
+        axes.plot([p[0] for p in points], [p[1] for p in points], color=canvas.colours[name], label=label,
+                  marker=marker, linestyle=dashes, markeredgecolor=canvas.colours["bg"], markeredgewidth=0.7,
                   markevery=max(1, len(points) // 8))
     axes.set_xlabel("seconds since the first step")
     axes.set_xlim(left=0)

@@ -16,11 +16,12 @@ RUN = {
     **{name: TEXT for name in (
         "library", "topology", "link", "update", "placement", "bandwidth", "model", "data", "params_sha256",
         "consistency", "compression", "invalid", "straggler", "profile", "failure")},
-    **{name: WHOLE for name in ("workers", "servers", "batch_size", "threads", "steps", "max_staleness", "connections")},
+    **{name: WHOLE for name in ("workers", "servers", "batch_size", "threads", "steps", "max_staleness")},
     **{name: NUMBER for name in (
         "bytes", "bucket_bytes", "samples_per_s", "scaling_efficiency", "step_ms_p50", "step_ms_p10", "step_ms_p90",
         "exposed_ms_p50", "cpu_ms_per_step", "cpu_share", "first_loss", "final_loss", "accuracy",
-        "wire_tx_bytes_max_node", "wire_rx_bytes_max_node", "wire_tx_bytes_total", "global_batch_size")},
+        "wire_tx_bytes_max_node", "wire_rx_bytes_max_node", "wire_tx_bytes_total", "global_batch_size", "compute_scale",
+        "wrong")},
     "staleness_histogram": NUMBERS,
     "breakdown_ms": BREAKDOWN,
     "curve": [CURVE_POINT],
@@ -108,6 +109,11 @@ def parse(text, name):
         raise BadInput(f"{name}: expected runs that trained, as //benchmarks:compare writes them, found none with "
                        "samples_per_s and step_ms_p50")
     records.predictions = [run for run in records.predictions if run.workers >= 1]
+    for run in records.runs + records.predictions:
+        if run.topology != "ps":
+            run.placement, run.servers = "", 0
+        if run.compute_scale <= 0:
+            run.compute_scale = 1.0
     return records
 
 

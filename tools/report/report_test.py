@@ -149,6 +149,24 @@ class PageTest(unittest.TestCase):
         ElementTree.fromstring(text)
         self.assertFalse("<script" in text)
 
+    def test_a_prediction_belongs_to_its_configuration(self):
+        import series
+        right = {"topology": "ring", "workers": 2, "bandwidth": "400mbit", "step_ms_p50": 90, "samples_per_s": 700,
+                 "bucket_bytes": 2e7}
+        for field, value in (("workers", 4), ("bandwidth", "200mbit"), ("topology", "ps"), ("link", "shm"),
+                             ("compression", "fp16"), ("update", "owner"), ("batch_size", 16), ("straggler", "0:2"),
+                             ("global_batch_size", 64), ("bucket_bytes", 1e9), ("compute_scale", 2), ("profile", "x")):
+            found = parse(run("ring", 2, 100, bandwidth="400mbit", bucket_bytes=26214400),
+                          predictions=[dict(right, **{field: value}), right])
+            pairs = series.pairs(found)
+            self.assertEqual([(p.step_ms_p50, id(p)) for _, p in pairs], [(90, id(found.predictions[1]))], field)
+
+    def test_runs_without_exchange_stand_beside_all_buckets(self):
+        import series
+        found = series.sections(parse(run("ring", 2, 100, bucket_bytes=1e6), run("ring", 2, 100, bucket_bytes=2e6),
+                                      run("local", 2, 90, link="", bucket_bytes=0)))
+        self.assertEqual([[r.topology for r in section.runs] for section in found], [["ring", "local"]] * 2)
+
     def test_odd_runs_have_a_page(self):
         for name, runs in {
                 "one": [run("ring", 1, 100)], "invalid": [run("ring", 2, 100, invalid="x")],
@@ -217,7 +235,8 @@ class ToolTest(unittest.TestCase):
         (self.folder / "compare.json").write_text(json.dumps({"runs": [run("ring", 2, 100)]}))
         result = self.call(self.folder / "compare.json", "--out=/nonexistent/report.html")
         self.assertEqual(result.returncode, 1)
-        self.assertEqual(result.stderr, "report: /nonexistent/report.html: cannot be written: No such file or directory\n")
+        self.assertEqual(result.stderr,
+                         "report: /nonexistent/report.html: cannot be written: No such file or directory\n")
 
     @unittest.skipIf(MISSING, MISSING)
     def test_a_figure_is_one_picture_with_words(self):

@@ -9,12 +9,19 @@ from records import bytes_per_s, usable
 EQUAL_SERVERS = "n"  # as many servers as workers
 
 
+def _library(run):
+    return run.library if run.library not in ("", "gradsync") else ""
+
+
 def _family(run):
     """Runs that may be points of one line, but for their servers."""
-    return (run.topology, run.placement, run.link, run.update == "owner", names.codec(run), names.consistency(run))
+    return (_library(run), run.topology, run.placement, run.link, run.update == "owner", names.codec(run),
+            names.consistency(run))
 
 
 def _line_label(run, servers):
+    if _library(run):
+        return _library(run)
     if run.topology != "ps":
         text = {"local": "no exchange"}.get(run.topology, run.topology)
     else:
@@ -50,15 +57,16 @@ class Section:
 
 def matches(prediction, run):
     """Whether `prediction` is of `run`'s configuration. What a prediction leaves open fits everything."""
-    def fits(name, default):
-        return (getattr(prediction, name) or default(run)) == (getattr(run, name) or default(run))
+    def fits(name):
+        return not getattr(prediction, name) or getattr(prediction, name) == getattr(run, name)
     return (prediction.topology == run.topology and prediction.workers == run.workers
             and prediction.servers == run.servers and prediction.placement == run.placement
             and bytes_per_s(prediction.bandwidth) == bytes_per_s(run.bandwidth)
             and (prediction.update == "owner") == (run.update == "owner")
             and names.codec(prediction) == names.codec(run) and names.consistency(prediction) == names.consistency(run)
-            and fits("link", lambda r: r.link) and fits("model", lambda r: r.model)
-            and fits("straggler", lambda r: r.straggler)
+            and fits("link") and fits("model")
+            and fits("straggler") and fits("profile")
+            and prediction.compute_scale == run.compute_scale
             and _batch_fits(prediction, run.global_batch_size, run.batch_size))
 
 
@@ -68,13 +76,28 @@ def _batch_fits(prediction, global_batch_size, batch_size):
     return not prediction.batch_size or prediction.batch_size == batch_size
 
 
+def _bucket_distance(prediction, bucket_bytes):
+    """Predictions give the size of the largest bucket, runs its limit, so the nearest one is meant."""
+    return abs(prediction.bucket_bytes - bucket_bytes) if prediction.bucket_bytes else 0.0
+
+
+def _nearest_buckets(predictions, bucket_bytes):
+    """Of each configuration, the prediction whose buckets are nearest."""
+    found = {}
+    for prediction in sorted(predictions, key=lambda p: _bucket_distance(p, bucket_bytes)):
+        found.setdefault((_family(prediction), prediction.servers, prediction.workers), prediction)
+    return list(found.values())
+
+
 def pairs(records):
     """Of each usable run that has a prediction, (run, prediction)."""
     found = []
     for run in records.runs:
         if usable(run):
             of_run = [p for p in records.predictions if p.step_ms_p50 > 0 and matches(p, run)]
-            found.extend((run, p) for p in of_run[:1])
+            nearest = min(of_run, key=lambda p: _bucket_distance(p, run.bucket_bytes), default=None)
+            if nearest is not None:
+                found.append((run, nearest))
     return found
 
 
@@ -82,7 +105,9 @@ def _belongs(prediction, section_job):
     batches = (section_job.batch, 0) if section_job.strong else (0, section_job.batch)
     return (bytes_per_s(prediction.bandwidth) == bytes_per_s(section_job.bandwidth)
             and (not prediction.model or prediction.model == section_job.model)
-            and (not prediction.straggler or prediction.straggler == section_job.straggler)
+            and all(not getattr(prediction, name) or getattr(prediction, name) == getattr(section_job, name)
+                    for name in ("straggler", "profile"))
+            and prediction.compute_scale == section_job.compute_scale
             and _batch_fits(prediction, *batches))
 
 
@@ -94,11 +119,24 @@ def sections(records):
     for run in records.runs:
         key = verdict.job_key(run)
         found.setdefault(key, Section(verdict.job(run), [], [])).runs.append(run)
+    for key, section in list(found.items()):
+        if all(run.topology == "local" for run in section.runs):
+            # What exchanges nothing is of every section that differs in buckets only.
+            apart = [name for name in vars(section.job) if name != "bucket_bytes"]
+            others = [other for other in found.values() if other is not section and all(
+                getattr(section.job, name) == getattr(other.job, name) for name in apart)]
+            for other in others:
+                other.runs.extend(section.runs)
+            if others:
+                del found[key]
     for section in found.values():
-        section.predictions = [p for p in records.predictions if _belongs(p, section.job) and p.samples_per_s > 0]
+        of_section = [p for p in records.predictions if _belongs(p, section.job) and p.samples_per_s > 0]
+        section.predictions = _nearest_buckets(of_section, section.job.bucket_bytes)
     return sorted(found.values(), key=lambda s: (
-        verdict.job_apart_from_network(s.runs[0]) != main, s.job.model != main_model, s.job.model, s.job.data, s.job.profile, s.job.straggler, s.job.strong, s.job.batch,
-        bytes_per_s(s.job.bandwidth) or float("inf"), s.job.bandwidth, s.job.threads))
+        verdict.job_apart_from_network(s.runs[0]) != main, s.job.model != main_model, s.job.model, s.job.data,
+        s.job.profile, s.job.straggler, s.job.strong, s.job.batch,
+        bytes_per_s(s.job.bandwidth) or float("inf"), s.job.bandwidth, s.job.compute_scale, s.job.bucket_bytes,
+        s.job.threads))
 
 
 def _servers_keys(runs):

@@ -63,7 +63,8 @@ def sweep():
             ring = 2 * (workers - 1) / workers
             for topology, servers, placement, load in (
                     ("ring", 0, "", ring), ("ps", 1, "dedicated", workers), ("ps", 2, "dedicated", max(1, workers / 2)),
-                    ("ps", workers, "dedicated", 1), ("ps", workers, "colocated", ring), ("ps", 2, "mixed", max(1, ring - 0.3))):
+                    ("ps", workers, "dedicated", 1), ("ps", workers, "colocated", ring),
+                    ("ps", 2, "mixed", max(1, ring - 0.3))):
                 for mode in ("weak", "strong"):
                     made = _emulated(topology, workers, servers, placement, bandwidth, load, mode)
                     if any(all(made[key] == old[key] for key in ("topology", "workers", "servers", "placement",
@@ -84,8 +85,8 @@ def sweep():
     for i, consistency in enumerate(("bsp", "ssp:3", "asp")):
         runs.append(run("ps", 4, 150 - 20 * i, 2, model="mlp", data="cifar10:cifar", consistency=consistency,
                         straggler="0:3", max_staleness=3 * i, staleness_histogram=[90, 40 * i, 20 * i, 5 * i],
-                        curve=[{"seconds": s * (15 - 2 * i) / 10, "step": 10 * s, "loss": 2.3 / (1 + 0.2 * s) + 0.02 * i,
-                                "accuracy": 0.1 + 0.05 * s} for s in range(10)]))
+                        curve=[{"seconds": s * (15 - 2 * i) / 10, "step": 10 * s,
+                                "loss": 2.3 / (1 + 0.2 * s) + 0.02 * i, "accuracy": 0.1 + 0.05 * s} for s in range(10)]))
     runs.append(run("ring", 4, 145, model="mlp", data="cifar10:cifar", straggler="0:3"))
     machine = {"cpu": "AMD EPYC", "cores": 2, "memory_bytes": 25276510208, "os": "Debian GNU/Linux 12 (bookworm)",
                "kernel": "Linux 6.1", "compiler": "GCC 12.2.0", "build_mode": "opt",

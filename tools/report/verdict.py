@@ -15,7 +15,10 @@ def job(run):
     strong = run.global_batch_size > 0
     return types.SimpleNamespace(
         model=run.model, data=run.data, threads=run.threads, profile=run.profile, straggler=run.straggler,
-        bandwidth=run.bandwidth, strong=strong, batch=int(run.global_batch_size) if strong else run.batch_size)
+        bandwidth=run.bandwidth, compute_scale=run.compute_scale, strong=strong,
+        # Who exchanges nothing has no buckets, and a peer does not tell.
+        bucket_bytes=run.bucket_bytes if run.topology != "local" else 0.0,
+        batch=int(run.global_batch_size) if strong else run.batch_size)
 
 
 def job_key(run):
@@ -110,7 +113,9 @@ def _bits_group(run):
         return None
     # A ring rounds at every hop and a server once.
     codec = (run.topology, names.codec(run)) if names.codec(run) else ()
-    return (run.model, run.data, run.threads, run.steps, run.batch_size, run.workers, codec)
+    # A replayed step ends with gradients or parameters, as the update's place has it.
+    replay = (run.profile, run.update, run.bucket_bytes) if run.profile else ()
+    return (run.model, run.data, run.threads, run.steps, run.batch_size, run.workers, codec, replay)
 
 
 @dataclasses.dataclass
@@ -119,8 +124,11 @@ class Bits:
     compared: int      # runs that have another to be compared with
     differences: list  # "with 2 workers: A against B"
     left_out: int      # usable runs with nothing to compare
+    wrong: list        # "3 elements of A"
 
     def clause(self):
+        if self.wrong:
+            return f"but results were WRONG: {names.joined(self.wrong)}"
         if self.differences:
             return f"but the parameters DIFFER {'; '.join(self.differences)}"
         if self.compared == 0:
@@ -151,7 +159,9 @@ def bits(runs):
             sides = sorted(by_hash.values(), key=len)
             differences.append(f"with {names.count(group[0].workers, 'worker')}: "
                                + " against ".join(names.joined(side) for side in sides))
-    return Bits(not differences, sum(map(len, groups.values())), differences, left_out)
+    wrong = [f"{names.count(int(run.wrong), 'element')} of {names.sentence(run)} with "
+             f"{names.count(run.workers, 'worker')}" for run in runs if run.wrong > 0]
+    return Bits(not differences and not wrong, sum(map(len, groups.values())), differences, left_out, wrong)
 
 
 def headline_contests(runs):
@@ -203,9 +213,10 @@ def _clause(group, with_workers):
         return (f"{where} {winner} and {loser} were equally fast within noise, {rates} (a difference of "
                 f"{names.percent(first.lead)}, {_range(first, unit=STEPS)})")
     if first.lead >= 1:
-        return (f"{where} {winner} {verb} {1 + first.lead:.1f} times as fast ({_range(first, True, STEPS)}) as {loser}, "
-                f"{rates}")
-    return f"{where} {winner} {verb} {names.percent(first.lead)} faster ({_range(first, unit=STEPS)}) than {loser}, {rates}"
+        return (f"{where} {winner} {verb} {1 + first.lead:.1f} times as fast ({_range(first, True, STEPS)}) as "
+                f"{loser}, {rates}")
+    return (f"{where} {winner} {verb} {names.percent(first.lead)} faster ({_range(first, unit=STEPS)}) than {loser}, "
+            f"{rates}")
 
 
 def sentence(runs):
@@ -243,8 +254,8 @@ def notes(runs, machine):
     chosen = headline_contests(runs)
     invalid = sum(1 for run in runs if run.invalid)
     if invalid:
-        found.append(f"{names.count(invalid, 'run')} of {len(runs)} {'is' if invalid == 1 else 'are'} marked invalid and "
-                     "left out of the verdict and the plots; the table says why.")
+        found.append(f"{names.count(invalid, 'run')} of {len(runs)} {'is' if invalid == 1 else 'are'} marked invalid "
+                     "and left out of the verdict and the plots; the table says why.")
     failed = sum(1 for run in runs if run.failure)
     if failed:
         found.append(f"{names.count(failed, 'run')} failed; the table says why.")
@@ -254,18 +265,18 @@ def notes(runs, machine):
         if run.bandwidth and run.placement in ("dedicated", "mixed") and not c.noise:
             hosts.setdefault((run.workers + run.servers, run.workers), []).append(names.bandwidth(run.bandwidth))
     for (with_servers, workers), networks in hosts.items():
-        found.append(f"The winner at {names.joined(networks)} uses {with_servers} hosts, because servers have their own; "
-                     f"the ring uses {workers}.")
+        found.append(f"The winner at {names.joined(networks)} uses {with_servers} hosts, because servers have their "
+                     f"own; the ring uses {workers}.")
     servers = any(run.servers > 0 for run in runs)
     if servers and any(not c.winner.bandwidth for c in chosen):
-        found.append("All processes share one machine: servers use the workers' cores and no network is the bottleneck, "
-                     "so on a cluster the order may be another.")
+        found.append("All processes share one machine: servers use the workers' cores and no network is the "
+                     "bottleneck, so on a cluster the order may be another.")
     elif servers and any(run.bandwidth and not run.profile for run in runs):
         found.append("All hosts are emulated on one machine, so that servers also use the workers' cores.")
     left_out = bits(runs).left_out
     if left_out:
-        found.append(f"{names.count(left_out, 'run')} had no other to compare bits with: replayed steps train nothing, "
-                     "ssp and asp depend on timing, Gloo adds in its own order beyond two workers, or none was alike.")
+        found.append(f"{names.count(left_out, 'run')} had no other to compare bits with: alone of the kind, under ssp "
+                     "or asp, which depend on timing, or with Gloo beyond two workers, which adds in an order of its own.")
     profiles = sorted({run.profile for run in runs if run.profile})
     if profiles:
         found.append(f"Computation was replayed from a recorded step ({names.joined(profiles)}); the exchanges moved "

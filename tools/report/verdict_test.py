@@ -24,7 +24,8 @@ class SentenceTest(unittest.TestCase):
         self.assertIn(" than the ring, 1,280 against 853 samples/s", text)
 
     def test_a_lead_of_a_factor_is_a_factor(self):
-        self.assertIn("the ring was 3.0 times as fast (2.9 to 3.1 over the steps' p10–p90) as 1 dedicated", self.sentence(run("ring", 4, 100), run("ps", 4, 300)))
+        self.assertIn("the ring was 3.0 times as fast (2.9 to 3.1 over the steps' p10–p90) as 1 dedicated",
+                      self.sentence(run("ring", 4, 100), run("ps", 4, 300)))
 
     def test_a_median_within_the_others_spread_is_noise(self):
         wide = run("ring", 2, 100, step_ms_p10=95, step_ms_p90=110)
@@ -45,7 +46,8 @@ class SentenceTest(unittest.TestCase):
 
     def test_bits_that_differ_are_said_with_who_differs(self):
         text = self.sentence(run("ring", 2, 100), run("ps", 2, 150, 1), run("ps", 2, 150, 2, params_sha256=OTHER_HASH))
-        self.assertIn("but the parameters DIFFER with 2 workers: 2 dedicated parameter servers over gRPC against ", text)
+        self.assertIn("but the parameters DIFFER with 2 workers: 2 dedicated parameter servers over gRPC against ",
+                      text)
 
     def test_runs_that_need_not_agree_are_not_compared(self):
         found = verdict.bits(parse(
@@ -66,6 +68,21 @@ class SentenceTest(unittest.TestCase):
     def test_replayed_steps_have_no_bits(self):
         text = self.sentence(run("ring", 2, 100, params_sha256=""), run("ps", 2, 150, params_sha256=""))
         self.assertIn("bits were not compared", text)
+
+    def test_replayed_steps_agree_within_one_place_of_the_update(self):
+        replayed = {"profile": "resnet50"}
+        found = verdict.bits(parse(run("ring", 2, 100, **replayed), run("ps", 2, 100, **replayed),
+                                   run("ring", 2, 100, update="owner", params_sha256=OTHER_HASH, **replayed)).runs)
+        self.assertEqual((found.agree, found.compared, found.left_out), (True, 2, 1))
+
+    def test_wrong_results_are_said_first(self):
+        text = self.sentence(run("ring", 2, 100), run("ps", 2, 150, wrong=7))
+        self.assertIn(", but results were WRONG: 7 elements of 1 dedicated parameter server over gRPC with 2 workers.",
+                      text)
+
+    def test_other_buckets_and_other_computation_are_other_jobs(self):
+        for field, value in (("bucket_bytes", 1e6), ("compute_scale", 0.5), ("straggler", "0:2"), ("threads", 2)):
+            self.assertEqual(verdict.contests(parse(run("ring", 2, 100), run("ps", 2, 150, **{field: value})).runs), [])
 
     def test_invalid_runs_neither_win_nor_lose_and_are_counted(self):
         runs = parse(run("ring", 4, 10, invalid="CPU share of 0.9 is above 0.7", params_sha256=OTHER_HASH),
@@ -89,8 +106,8 @@ class SentenceTest(unittest.TestCase):
                                for bandwidth, factor in (("1gbit", 1), ("200mbit", 3), ("400mbit", 2))
                                for topology, step in (("ring", 150 + 10 * factor), ("ps", 100))))
         self.assertIn("With 4 workers, 4 dedicated parameter servers were faster than the ring, at 200 Mbit/s by 80 % "
-                      "(73 % to 87 % over the steps' p10–p90), at 400 Mbit/s by 70 % (63 % to 77 %) and at 1,000 Mbit/s by "
-                      "60 % (54 % to 67 %); ", text)
+                      "(73 % to 87 % over the steps' p10–p90), at 400 Mbit/s by 70 % (63 % to 77 %) and at 1,000 Mbit/s "
+                      "by 60 % (54 % to 67 %); ", text)
 
     def test_the_verdict_is_of_the_job_with_most_runs(self):
         others = [run("ring", 8, 100, model="mlp"), run("ps", 8, 200, model="mlp")]
