@@ -67,6 +67,9 @@ def options(run):
 
 def topology(run):
     """"the ring", "2 dedicated parameter servers"."""
+    if run.topology == "ps" and run.placement == "mixed":
+        # `servers` counts the dedicated ones (benchmarks/placement.h).
+        return f"{count(run.servers, 'dedicated parameter server')} and one beside each worker"
     if run.topology == "ps":
         return count(run.servers, f"{run.placement} parameter server".strip())
     return {"ring": "the ring", "local": "no exchange at all"}.get(run.topology, run.topology)
@@ -81,11 +84,16 @@ def sentence(run, with_link=True):
     return text + (f" ({', '.join(extra)})" if extra else "")
 
 
+def servers_and_placement(servers, placement):
+    """"2 dedicated"; mixed are those and n beside the workers: "2 + n mixed"."""
+    return f"{servers}{' + n' if placement == 'mixed' else ''} {placement}".strip()
+
+
 def short(run):
     """For bars and rows: "ps, 2 dedicated, gRPC"."""
     parts = [run.topology if run.library in ("", "gradsync") else run.library]
     if run.topology == "ps":
-        parts.append(f"{run.servers} {run.placement}".strip())
+        parts.append(servers_and_placement(run.servers, run.placement))
     if run.link:
         parts.append(link(run))
     return ", ".join(parts + options(run))

@@ -25,8 +25,7 @@ def _line_label(run, servers):
     if run.topology != "ps":
         text = {"local": "no exchange"}.get(run.topology, run.topology)
     else:
-        count = "n" if servers == EQUAL_SERVERS else f"{servers}"
-        text = f"ps, {count} {run.placement}".strip()
+        text = f"ps, {names.servers_and_placement(servers, run.placement)}"
     extra = [names.consistency(run)] if names.consistency(run) else []
     return ", ".join([text] + extra)
 

@@ -199,7 +199,8 @@ def _clause(group, with_workers):
     first = group[0]
     with_link = any(c.winner.link != "grpc" or c.loser.link != "grpc" for c in group)
     winner, loser = names.sentence(first.winner, with_link), names.sentence(first.loser, with_link)
-    verb = "were" if first.winner.topology == "ps" and first.winner.servers > 1 else "was"
+    several = first.winner.servers > 1 or first.winner.placement == "mixed"
+    verb = "were" if first.winner.topology == "ps" and several else "was"
     if len(group) > 1:
         # The first of them says what the others' brackets are.
         parts = [f"{_where(c, with_workers)} by {names.percent(c.lead)} ({_range(c, unit=STEPS if c is first else '')})"

@@ -23,6 +23,10 @@ class SentenceTest(unittest.TestCase):
         self.assertIn("4 dedicated parameter servers were 50 % faster", text)
         self.assertIn(" than the ring, 1,280 against 853 samples/s", text)
 
+    def test_mixed_servers_are_the_dedicated_ones_and_one_beside_each_worker(self):
+        text = self.sentence(run("ring", 4, 150), run("ps", 4, 100, 1, placement="mixed"))
+        self.assertIn("1 dedicated parameter server and one beside each worker were 50 % faster", text)
+
     def test_a_lead_of_a_factor_is_a_factor(self):
         self.assertIn("the ring was 3.0 times as fast (2.9 to 3.1 over the steps' p10–p90) as 1 dedicated",
                       self.sentence(run("ring", 4, 100), run("ps", 4, 300)))
