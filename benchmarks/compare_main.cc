@@ -3,10 +3,12 @@
 //
 //   bazel run //benchmarks:compare
 //   bazel run //benchmarks:compare -- --topologies=ps,ring --workers=2 --servers=1 --model=mlp
-//   bazel run //benchmarks:compare -- --data=cifar10:$PWD/cifar --steps=100 --update=worker,owner
+//   bazel run //benchmarks:compare -- --bandwidth=400mbit --placement=dedicated,colocated
+//   --model=mlp bazel run //benchmarks:compare -- --data=cifar10:$PWD/cifar --steps=100
+//   --update=worker,owner
 //
-// Exit codes: 0; 1 a job failed, or ended with other bits than it must; 2 bad flags or data, found
-// before any job started; 128 + signal when interrupted.
+// Exit codes: 0; 1 a job failed, or ended with other bits than it must; 2 bad flags or data, or no
+// way to emulate a network, found before any job started; 128 + signal when interrupted.
 
 #include <unistd.h>
 
@@ -17,6 +19,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <system_error>
 #include <thread>
@@ -35,11 +38,13 @@
 #include "benchmarks/aggregate.h"
 #include "benchmarks/compare_options.h"
 #include "benchmarks/compare_report.h"
+#include "benchmarks/emulated_network.h"
 #include "benchmarks/html_report.h"
 #include "benchmarks/machine_info.h"
+#include "benchmarks/placement.h"
 #include "benchmarks/progress.h"
 #include "benchmarks/proto_json.h"
-#include "tools/local_job.h"
+#include "benchmarks/training_job.h"
 #include "tools/runfiles.h"
 
 ABSL_FLAG(std::vector<std::string>, topologies, gradsync::CompareOptions().topologies,
@@ -48,15 +53,20 @@ ABSL_FLAG(std::vector<std::string>, workers, gradsync::CompareOptions().workers,
           "numbers of workers");
 ABSL_FLAG(std::vector<std::string>, servers, gradsync::CompareOptions().servers,
           "numbers of parameter servers, for ps");
-ABSL_FLAG(std::vector<std::string>, placement, gradsync::CompareOptions().placements,
-          "of servers: dedicated (this build has no other)");
+ABSL_FLAG(
+    std::vector<std::string>, placement, gradsync::CompareOptions().placements,
+    "of servers, with --bandwidth: some of dedicated (each on a host of its own), colocated "
+    "(each on a worker's host), mixed (one beside each worker, and --servers dedicated ones)");
 ABSL_FLAG(std::vector<std::string>, links, gradsync::CompareOptions().links,
-          "some of auto, grpc, shm, gloo (the last: ring only)");
+          "some of auto, grpc, shm, gloo (the last: ring only); default: grpc,shm, or grpc with "
+          "--bandwidth");
 ABSL_FLAG(std::vector<std::string>, update, gradsync::CompareOptions().updates,
           "who runs the optimizer: worker, owner, or both");
 ABSL_FLAG(std::vector<std::string>, compression, gradsync::CompareOptions().compressions,
           "of gradients on the wire (grpc): some of none, fp16, bf16, topk:R (ps only)");
-ABSL_FLAG(std::string, bandwidth, "", "of an emulated network (this build has none)");
+ABSL_FLAG(std::string, bandwidth, "",
+          "of each host's link, each way, such as 400mbit: runs every process on a host of an "
+          "emulated network");
 ABSL_FLAG(std::string, model, gradsync::CompareOptions().model, "resnet18, resnet50 or mlp");
 ABSL_FLAG(std::string, stem, gradsync::CompareOptions().stem,
           "of a ResNet: imagenet (7x7) or cifar (3x3)");
@@ -149,8 +159,8 @@ absl::StatusOr<std::string> OpenOutFolder() {
 struct Sweep {
   CompareOptions options;
   std::vector<Configuration> configurations;
-  std::string worker_binary;
-  std::string server_binary;
+  TrainingJobOptions job;
+  std::string tcp_rank_binary;
   std::string report_tool;
   std::string out;
 };
@@ -159,20 +169,22 @@ absl::StatusOr<Sweep> PrepareSweep(const char* argv0, std::vector<std::string> w
   Sweep sweep;
   sweep.options = OptionsFromFlags(std::move(worker_flags));
   GS_ASSIGN_OR_RETURN(sweep.configurations, ListConfigurations(sweep.options));
-  sweep.worker_binary = UserPath(absl::GetFlag(FLAGS_worker_binary));
-  sweep.server_binary = UserPath(absl::GetFlag(FLAGS_server_binary));
-  if (sweep.worker_binary.empty()) {
-    GS_ASSIGN_OR_RETURN(sweep.worker_binary, FindRunfile(argv0, "worker/worker"));
+  sweep.job.worker_binary = UserPath(absl::GetFlag(FLAGS_worker_binary));
+  sweep.job.server_binary = UserPath(absl::GetFlag(FLAGS_server_binary));
+  if (sweep.job.worker_binary.empty()) {
+    GS_ASSIGN_OR_RETURN(sweep.job.worker_binary, FindRunfile(argv0, "worker/worker"));
   }
-  if (sweep.server_binary.empty()) {
-    GS_ASSIGN_OR_RETURN(sweep.server_binary, FindRunfile(argv0, "ps_server/ps_server"));
+  if (sweep.job.server_binary.empty()) {
+    GS_ASSIGN_OR_RETURN(sweep.job.server_binary, FindRunfile(argv0, "ps_server/ps_server"));
   }
-  for (const std::string& binary : {sweep.worker_binary, sweep.server_binary}) {
+  for (const std::string& binary : {sweep.job.worker_binary, sweep.job.server_binary}) {
     if (access(binary.c_str(), X_OK) != 0) {
       return absl::NotFoundError(absl::StrCat("expected a program, found none at ", binary));
     }
   }
   GS_ASSIGN_OR_RETURN(sweep.report_tool, FindRunfile(argv0, "tools/report/report"));
+  GS_ASSIGN_OR_RETURN(sweep.tcp_rank_binary, FindRunfile(argv0, "benchmarks/tcp_flows_rank"));
+  sweep.job.interrupt = &interrupt_signal;
   GS_ASSIGN_OR_RETURN(sweep.out, OpenOutFolder());
   return sweep;
 }
@@ -186,65 +198,6 @@ std::vector<double> Weights(const Sweep& sweep) {
     weights.push_back(turns * static_cast<double>(configuration.batch_size));
   }
   return weights;
-}
-
-// Reads "step 10/40 ..." from a line of rank 0.
-bool ParseStep(absl::string_view line, int64_t* step, int64_t* steps) {
-  long long parsed_step = 0;
-  long long parsed_steps = 0;
-  const std::string text(line);
-  if (std::sscanf(text.c_str(), "step %lld/%lld", &parsed_step, &parsed_steps) != 2) return false;
-  *step = parsed_step;
-  *steps = parsed_steps;
-  return parsed_steps > 0;
-}
-
-absl::StatusOr<proto::Run> ReadRun(const LocalJobResult& result) {
-  std::vector<proto::WorkerMetrics> workers(result.worker_metrics.size());
-  std::vector<proto::ServerMetrics> servers(result.server_metrics.size());
-  for (size_t i = 0; i < workers.size(); ++i) {
-    GS_RETURN_IF_ERROR(
-        ParseJson(result.worker_metrics[i], absl::StrCat("metrics of worker ", i), &workers[i]));
-  }
-  for (size_t i = 0; i < servers.size(); ++i) {
-    GS_RETURN_IF_ERROR(
-        ParseJson(result.server_metrics[i], absl::StrCat("metrics of server ", i), &servers[i]));
-  }
-  return AggregateRun(workers, servers);
-}
-
-// A failed job's own words, then who failed.
-std::string Failure(const LocalJobResult& result) {
-  if (result.failure_detail.empty()) return result.failure;
-  return absl::StrCat(result.failure_detail, " [", result.failure, "]");
-}
-
-// Runs one job. Errors: INVALID_ARGUMENT when its workers refuse their flags; CANCELLED when
-// interrupted; otherwise the job failed.
-absl::StatusOr<proto::Run> RunOne(const Sweep& sweep, const Configuration& configuration,
-                                  Progress* progress) {
-  LocalJobOptions job;
-  job.worker_binary = sweep.worker_binary;
-  job.server_binary = sweep.server_binary;
-  job.workers = configuration.workers;
-  job.servers = configuration.servers;
-  job.worker_flags = WorkerFlags(sweep.options, configuration);
-  job.server_flags = {absl::StrCat("--timeout=", absl::FormatDuration(sweep.options.timeout))};
-  job.collect_metrics = true;
-  job.start_timeout = sweep.options.timeout;
-  job.interrupt = &interrupt_signal;
-  job.on_line = [progress](absl::string_view, absl::string_view line, bool is_stderr) {
-    int64_t step = 0;
-    int64_t steps = 0;
-    if (!is_stderr && ParseStep(line, &step, &steps)) progress->Step(step, steps);
-  };
-  GS_ASSIGN_OR_RETURN(const LocalJobResult result, RunLocalJob(job));
-  if (interrupt_signal != 0) return absl::CancelledError(result.failure);
-  if (result.exit_code == kBadInput) return absl::InvalidArgumentError(Failure(result));
-  if (result.exit_code != 0) return absl::AbortedError(Failure(result));
-  GS_ASSIGN_OR_RETURN(proto::Run run, ReadRun(result));
-  run.set_global_batch_size(static_cast<double>(sweep.options.global_batch_size));
-  return run;
 }
 
 void PrintError(absl::string_view message) {
@@ -269,7 +222,9 @@ int RunAll(const Sweep& sweep, proto::RunRecords* records) {
   int exit_code = 0;
   for (const Configuration& configuration : sweep.configurations) {
     progress.Start(Describe(configuration));
-    absl::StatusOr<proto::Run> run = RunOne(sweep, configuration, &progress);
+    absl::StatusOr<proto::Run> run =
+        RunTrainingJob(sweep.job, sweep.options, configuration,
+                       [&progress](int64_t step, int64_t steps) { progress.Step(step, steps); });
     if (run.ok()) {
       progress.Finish(absl::StrFormat("%.1f samples/s, %.1f ms per step, loss %.4f",
                                       run->samples_per_s(), run->step_ms_p50(), run->final_loss()));
@@ -330,6 +285,20 @@ int Finish(const Sweep& sweep, proto::RunRecords* records, int exit_code) {
   return exit_code == 0 && !verdict.bits_agree ? 1 : exit_code;
 }
 
+// Null without --bandwidth.
+absl::StatusOr<std::unique_ptr<EmulatedNetwork>> MakeNetwork(const Sweep& sweep) {
+  EmulatedNetworkOptions options;
+  options.bandwidth = sweep.options.bandwidth;
+  if (options.bandwidth.empty()) return std::unique_ptr<EmulatedNetwork>();
+  for (const Configuration& c : sweep.configurations) {
+    options.hosts = std::max(options.hosts, HostCount(c.placement, c.workers, c.servers));
+  }
+  options.tcp_rank_binary = sweep.tcp_rank_binary;
+  options.timeout = sweep.options.timeout;
+  options.interrupt = &interrupt_signal;
+  return EmulatedNetwork::Create(options);
+}
+
 int Compare(int argc, char** argv) {
   FlagOptions flag_options;
   flag_options.usage = kUsage;
@@ -356,6 +325,16 @@ int Compare(int argc, char** argv) {
               absl::GetFlag(FLAGS_data).c_str(), static_cast<long long>(options.steps),
               static_cast<long long>(options.warmup_steps), options.threads,
               options.threads == 1 ? "" : "s");
+  const absl::StatusOr<std::unique_ptr<EmulatedNetwork>> network = MakeNetwork(*sweep);
+  if (!network.ok()) {
+    PrintError(network.status().message());
+    return interrupt_signal != 0 ? 128 + interrupt_signal : kBadInput;
+  }
+  if (*network != nullptr) {
+    sweep->job.network = network->get();
+    *records.add_networks() = (*network)->record();
+    std::printf("%s\n", FormatNetwork((*network)->record()).c_str());
+  }
   const int exit_code = RunAll(*sweep, &records);
   return Finish(*sweep, &records, exit_code);
 }

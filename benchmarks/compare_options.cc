@@ -11,9 +11,11 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "base/flag_error.h"
+#include "base/rate.h"
 #include "base/status_macros.h"
 #include "base/straggler.h"
 #include "benchmarks/flag_checks.h"
+#include "benchmarks/placement.h"
 #include "plan/codec.h"
 #include "train/open_dataset.h"
 
@@ -93,9 +95,33 @@ absl::Status CheckCompressions(const CompareOptions& options) {
 }
 
 absl::Status CheckPlacement(const CompareOptions& options) {
-  GS_RETURN_IF_ERROR(CheckPlacements(options.placements, false));
+  GS_RETURN_IF_ERROR(CheckPlacements(options.placements, !options.bandwidth.empty()));
   if (options.bandwidth.empty()) return absl::OkStatus();
-  return FlagError("bandwidth", "nothing (this build cannot emulate a network)", options.bandwidth);
+  const absl::StatusOr<double> rate = ParseBandwidth(options.bandwidth);
+  if (!rate.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("--bandwidth: ", rate.status().message()));
+  }
+  return CheckLinksBetweenHosts("links", options.links);
+}
+
+// Each placement that was asked for occurs.
+absl::Status CheckPlaced(const CompareOptions& options, const std::vector<Configuration>& all) {
+  if (!Contains(options.topologies, "ps")) return absl::OkStatus();
+  for (const std::string& placement : options.placements) {
+    const bool found = std::any_of(
+        all.begin(), all.end(), [&](const Configuration& c) { return c.placement == placement; });
+    if (found) continue;
+    return FlagError("placement",
+                     "at most as many --servers as --workers for colocated, fewer for mixed",
+                     placement);
+  }
+  return absl::OkStatus();
+}
+
+std::vector<std::string> LinksOf(const CompareOptions& options) {
+  if (!options.links.empty()) return options.links;
+  if (!options.bandwidth.empty()) return {"grpc"};
+  return {"grpc", "shm"};
 }
 
 absl::Status CheckJob(const CompareOptions& options) {
@@ -152,7 +178,25 @@ absl::StatusOr<int64_t> BatchSize(const CompareOptions& options, int workers) {
   return options.global_batch_size / workers;
 }
 
+struct Servers {
+  std::string placement;
+  int count = 0;
+};
+
+std::vector<Servers> PlacedServers(const std::vector<std::string>& placements,
+                                   const std::vector<int>& counts, absl::string_view topology) {
+  if (topology != "ps") return {Servers()};
+  std::vector<Servers> all;
+  for (const std::string& placement : placements) {
+    for (int count : counts) all.push_back({placement, count});
+  }
+  return all;
+}
+
 bool Possible(const Configuration& configuration) {
+  if (!PlacementFits(configuration.placement, configuration.workers, configuration.servers)) {
+    return false;
+  }
   const absl::StatusOr<Codec> codec = ParseCodec(configuration.compression);
   if (codec.ok() && codec->compresses()) {
     if (configuration.topology == "local") return false;
@@ -181,12 +225,16 @@ std::string Describe(const Configuration& configuration) {
     absl::StrAppend(&text, ", ", configuration.compression);
   }
   if (configuration.servers > 0) {
-    absl::StrAppend(&text, ", ", Count(configuration.servers, "server"));
+    const bool placed = configuration.placement != "dedicated" && !configuration.placement.empty();
+    absl::StrAppend(&text, ", ", placed ? configuration.placement + " " : "",
+                    Count(configuration.servers, "server"));
   }
   return absl::StrCat(text, ", ", Count(configuration.workers, "worker"));
 }
 
-absl::StatusOr<std::vector<Configuration>> ListConfigurations(const CompareOptions& options) {
+absl::StatusOr<std::vector<Configuration>> ListConfigurations(const CompareOptions& asked_for) {
+  CompareOptions options = asked_for;
+  options.links = LinksOf(options);
   GS_RETURN_IF_ERROR(CheckNames("topologies", options.topologies, {"ps", "ring", "local"}));
   GS_ASSIGN_OR_RETURN(const std::vector<int> workers, ParseCounts("workers", options.workers));
   std::vector<int> servers;
@@ -206,14 +254,16 @@ absl::StatusOr<std::vector<Configuration>> ListConfigurations(const CompareOptio
   for (int n : workers) {
     GS_ASSIGN_OR_RETURN(const int64_t batch_size, BatchSize(options, n));
     for (const std::string& topology : options.topologies) {
-      const std::vector<int> counts = topology == "ps" ? servers : std::vector<int>{0};
+      const std::vector<Servers> placed = PlacedServers(options.placements, servers, topology);
       const std::vector<std::string> links =
           topology == "local" ? std::vector<std::string>{"auto"} : options.links;
       for (const std::string& link : links) {
         for (const std::string& update : options.updates) {
-          for (int k : counts) {
+          for (const Servers& group : placed) {
             for (const std::string& compression : options.compressions) {
-              const Configuration next = {topology, link, update, k, n, batch_size, compression};
+              const Configuration next = {
+                  topology,   link,        update,          group.count,      n,
+                  batch_size, compression, group.placement, options.bandwidth};
               if (Possible(next)) all.push_back(next);
             }
           }
@@ -221,6 +271,7 @@ absl::StatusOr<std::vector<Configuration>> ListConfigurations(const CompareOptio
       }
     }
   }
+  GS_RETURN_IF_ERROR(CheckPlaced(options, all));
   return all;
 }
 

@@ -18,10 +18,10 @@ struct CompareOptions {
   std::vector<std::string> workers = {"1", "2"};
   std::vector<std::string> servers = {"1", "2"};  // for ps
   std::vector<std::string> placements = {"dedicated"};
-  std::vector<std::string> links = {"grpc", "shm"};
+  std::vector<std::string> links;  // none: grpc and shm; grpc with a bandwidth
   std::vector<std::string> updates = {"worker"};
   std::vector<std::string> compressions = {"none"};
-  std::string bandwidth;
+  std::string bandwidth;  // of an emulated network; empty: none
   std::string model = "resnet18";
   std::string stem = "imagenet";
   std::string data = "synthetic";  // a relative folder is relative to the working directory
@@ -42,10 +42,12 @@ struct Configuration {
   std::string topology;
   std::string link;  // "auto" is grpc
   std::string update;
-  int servers = 0;
+  int servers = 0;  // as placement.h has it
   int workers = 0;
   int64_t batch_size = 0;  // per worker
   std::string compression = "none";
+  std::string placement;  // of the servers; empty without
+  std::string bandwidth;  // of the emulated network; empty: none
 };
 
 // "ps, 2 servers, 1 worker", with the link and the update site unless they are auto and worker.
@@ -53,7 +55,8 @@ std::string Describe(const Configuration& configuration);
 
 // Checks everything, data files included (blocks while it reads them), and lists the jobs in the
 // order in which they run: by number of workers, so that what is compared is measured close in
-// time. Combinations that cannot be (Gloo with parameter servers, topk with a ring) are left out,
+// time. Combinations that cannot be (Gloo with parameter servers, topk with a
+// ring, more colocated servers than workers) are left out,
 // but each value that was asked for occurs in some job. Errors: INVALID_ARGUMENT naming the flag,
 // what was expected and what came; for data files those of OpenDataset(), after "--data: ".
 absl::StatusOr<std::vector<Configuration>> ListConfigurations(const CompareOptions& options);

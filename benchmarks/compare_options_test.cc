@@ -51,6 +51,19 @@ TEST(CompareOptionsTest, WhatCannotBeIsLeftOut) {
                   "ring over grpc, update at owner, 2 workers", "ring over gloo, 2 workers"));
 }
 
+TEST(CompareOptionsTest, OnAnEmulatedNetworkServersArePlacedAndNoMemoryIsShared) {
+  CompareOptions options;
+  options.bandwidth = "400mbit";
+  options.workers = {"3"};
+  options.servers = {"2", "4"};
+  options.placements = {"dedicated", "colocated", "mixed"};
+  EXPECT_THAT(
+      Names(options),
+      ElementsAre("ps over grpc, 2 servers, 3 workers", "ps over grpc, 4 servers, 3 workers",
+                  "ps over grpc, colocated 2 servers, 3 workers",
+                  "ps over grpc, mixed 2 servers, 3 workers", "ring over grpc, 3 workers"));
+}
+
 TEST(CompareOptionsTest, AGlobalBatchIsSharedByTheWorkers) {
   CompareOptions options;
   options.workers = {"1", "4"};
@@ -85,7 +98,18 @@ TEST(CompareOptionsTest, EveryMistakeNamesItsFlagWhatWasExpectedAndWhatCame) {
       {[](Options& o) { o.servers = {"0"}; }, "--servers: "},
       {[](Options& o) { o.placements = {"colocated"}; }, "--placement: expected dedicated"},
       {[](Options& o) { o.placements = {"everywhere"}; }, "--placement: expected some of"},
-      {[](Options& o) { o.bandwidth = "400mbit"; }, "--bandwidth: "},
+      {[](Options& o) { o.bandwidth = "fast"; }, "--bandwidth: expected a bandwidth"},
+      {[](Options& o) {
+         o.bandwidth = "400mbit";
+         o.links = {"shm"};
+       },
+       "--links: expected grpc, gloo or auto with --bandwidth"},
+      {[](Options& o) {
+         o.bandwidth = "400mbit";
+         o.placements = {"mixed"};
+         o.servers = {"2"};
+       },
+       "--placement: expected at most as many --servers as --workers"},
       {[](Options& o) { o.links = {"tcp"}; }, "--links: expected some of auto, grpc"},
       {[](Options& o) {
          o.links = {"grpc", "nccl"};

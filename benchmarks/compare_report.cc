@@ -32,7 +32,11 @@ bool Compresses(const proto::Run& run) {
 std::string Name(const proto::Run& run) {
   std::string name = run.topology();
   std::vector<std::string> details;
-  if (run.servers() > 0) details.push_back(Count(run.servers(), "server"));
+  const bool placed = !run.placement().empty() && run.placement() != "dedicated";
+  if (run.servers() > 0) {
+    details.push_back(
+        absl::StrCat(placed ? run.placement() + " " : "", Count(run.servers(), "server")));
+  }
   if (!run.link().empty() && run.link() != "grpc") details.push_back(run.link());
   if (run.update() == "owner") details.push_back("update at owner");
   if (Compresses(run)) details.push_back(run.compression());
@@ -142,7 +146,7 @@ void JudgeSpeedOfEach(int workers, const Runs& runs, Verdict* verdict) {
   for (const auto& [codec, members] : groups) JudgeSpeed(workers, members, verdict);
 }
 
-std::vector<std::string> Row(const proto::Run& run, bool with_codec) {
+std::vector<std::string> Row(const proto::Run& run, bool with_codec, bool with_placement) {
   std::vector<std::string> row = {
       run.topology(), run.link().empty() ? "-" : run.link(), run.update(),
       run.servers() == 0 ? "-" : absl::StrCat(run.servers()), absl::StrCat(run.workers()),
@@ -154,6 +158,8 @@ std::vector<std::string> Row(const proto::Run& run, bool with_codec) {
       run.link() == "gloo" ? "-" : absl::StrFormat("%.2f", run.wire_tx_bytes_max_node() / 1e6),
       absl::StrFormat("%.0f", run.cpu_ms_per_step()), absl::StrFormat("%.4f", run.final_loss()),
       run.params_sha256().substr(0, kShortHash)};
+  const bool placed = run.servers() > 0 && !run.placement().empty();
+  if (with_placement) row.insert(row.begin() + 4, placed ? run.placement() : "-");
   if (with_codec) row.insert(row.begin() + 3, Compresses(run) ? run.compression() : "none");
   return row;
 }
@@ -177,16 +183,26 @@ std::string FormatRuns(const proto::RunRecords& records) {
       {"params\nsha256", Align::kLeft},
   };
   bool with_codec = false;
-  for (const proto::Run& run : records.runs()) with_codec = with_codec || Compresses(run);
+  bool with_placement = false;
+  std::string invalid;
+  for (const proto::Run& run : records.runs()) {
+    with_codec = with_codec || Compresses(run);
+    with_placement = with_placement || !run.bandwidth().empty();
+    if (run.invalid().empty()) continue;
+    absl::StrAppend(&invalid, "INVALID: ", Name(run), " with ", Count(run.workers(), "worker"),
+                    ": ", run.invalid(), "\n");
+  }
+  if (with_placement) columns.insert(columns.begin() + 4, {"placement", Align::kLeft});
   if (with_codec) columns.insert(columns.begin() + 3, {"codec", Align::kLeft});
   std::vector<std::vector<std::string>> rows;
-  for (const proto::Run& run : records.runs()) rows.push_back(Row(run, with_codec));
+  for (const proto::Run& run : records.runs()) rows.push_back(Row(run, with_codec, with_placement));
   return absl::StrCat(
       FormatTable(columns, rows),
       "step: median over measured steps, each as long as on its slowest worker. exposed: waiting "
       "for communication\nthat nothing hid. efficiency: samples/s over workers times the samples/s "
       "of one worker in the same setup.\nwire: payload that the worker or server that sends most "
-      "sends. CPU: of all processes of the job together.\n");
+      "sends. CPU: of all processes of the job together.\n",
+      invalid);
 }
 
 Verdict JudgeRuns(const proto::RunRecords& records) {
@@ -196,7 +212,9 @@ Verdict JudgeRuns(const proto::RunRecords& records) {
   for (const auto& [workers, runs] : GroupByWorkers(records)) {
     JudgeBits(workers, runs, &verdict);
     JudgeSpeedOfEach(workers, runs, &verdict);
-    for (const proto::Run* run : runs) servers = servers || run->servers() > 0;
+    for (const proto::Run* run : runs) {
+      servers = servers || (run->servers() > 0 && run->bandwidth().empty());
+    }
   }
   if (servers) {
     absl::StrAppend(&verdict.text,

@@ -1,5 +1,6 @@
 // Runs the program itself, with real workers and servers.
 
+#include <algorithm>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
@@ -16,7 +17,9 @@
 #include "benchmarks/proto_json.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "plan/cost_model.h"
 #include "proto/run_record.pb.h"
+#include "tools/network_lab.h"
 #include "tools/test_program.h"
 
 namespace gradsync {
@@ -132,6 +135,32 @@ TEST_F(CompareTest, AnInterruptStopsTheJob) {
   EXPECT_THAT(compare.err(), ElementsAre(HasSubstr("interrupted by signal 2 (SIGINT)")));
 }
 
+TEST_F(CompareTest, JobsRunOnHostsOfAnEmulatedNetwork) {
+  const absl::Status possible = NetworkLab::Create(NetworkLabOptions()).status();
+  if (absl::IsPermissionDenied(possible) || absl::IsNotFound(possible)) GTEST_SKIP() << possible;
+  TestProgram compare(Command({"--bandwidth=400mbit", "--workers=2", "--servers=1",
+                               "--placement=dedicated,colocated,mixed"}));
+  EXPECT_TRUE(compare.Finish(absl::Seconds(240)).ok()) << absl::StrJoin(compare.err(), "\n");
+  proto::RunRecords records;
+  ASSERT_TRUE(ParseJson(ReadJson(), "compare.json", &records).ok());
+  ASSERT_EQ(records.networks_size(), 1);
+  EXPECT_EQ(records.networks(0).hosts(), 3);
+  ASSERT_EQ(records.runs_size(), 4);
+  // n = 2, k = 1: a dedicated server is loaded twice; the others' hosts once.
+  const std::map<std::string, double> loads = {
+      {"dedicated", 2}, {"colocated", 1}, {"mixed", MixedPsLoad(2, 1)}, {"", 1}};
+  for (const proto::Run& run : records.runs()) {
+    SCOPED_TRACE(run.DebugString());
+    EXPECT_EQ(run.link(), "grpc");
+    EXPECT_EQ(run.bandwidth(), "400mbit");
+    EXPECT_EQ(run.params_sha256(), records.runs(0).params_sha256());
+    EXPECT_GT(run.cpu_share(), 0);
+    const double busiest = std::max(run.wire_tx_bytes_max_node(), run.wire_rx_bytes_max_node());
+    const double load = loads.at(run.placement());
+    EXPECT_NEAR(busiest / run.bytes(), load, 0.05 * load);
+  }
+}
+
 TEST_F(CompareTest, BadInputIsOneLineAndExitCode2BeforeAnythingStarts) {
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
       {{"--topologies=star"}, "--topologies: expected"},
@@ -140,7 +169,8 @@ TEST_F(CompareTest, BadInputIsOneLineAndExitCode2BeforeAnythingStarts) {
       {{"--model=resnet19"}, "--model: expected"},
       {{"--link=nccl"}, "--links: expected"},
       {{"--topology=ring", "--links=gloo", "--update=owner"}, "--update: expected"},
-      {{"--bandwidth=400mbit"}, "--bandwidth: expected"},
+      {{"--bandwidth=fast"}, "--bandwidth: expected"},
+      {{"--bandwidth=400mbit", "--links=shm"}, "--links: expected"},
       {{"--placement=colocated"}, "--placement: expected"},
       {{"--data=cifar10:/no/such/folder"}, "/no/such/folder"},
       {{"--global_batch_size=7"}, "--global_batch_size: expected"},
