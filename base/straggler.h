@@ -39,6 +39,7 @@ class Straggler {
   // As it was given to Parse().
   const std::string& text() const { return text_; }
   bool nobody() const { return text_.empty(); }
+  bool random() const { return !nobody() && rank_ < 0; }
 
  private:
   std::string text_;

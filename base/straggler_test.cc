@@ -13,6 +13,7 @@ using ::testing::HasSubstr;
 TEST(StragglerTest, NobodyIsSlowByDefault) {
   const Straggler nobody = Straggler::Parse("").value();
   EXPECT_TRUE(nobody.nobody());
+  EXPECT_FALSE(nobody.random());
   EXPECT_TRUE(nobody.CheckWorkers(1).ok());
   for (int rank = 0; rank < 3; ++rank) EXPECT_EQ(nobody.Factor(rank, 7), 1);
 }
@@ -20,6 +21,7 @@ TEST(StragglerTest, NobodyIsSlowByDefault) {
 TEST(StragglerTest, OneRankIsSlowInEveryStep) {
   const Straggler one = Straggler::Parse("2:3.5").value();
   EXPECT_EQ(one.text(), "2:3.5");
+  EXPECT_FALSE(one.random());
   for (int64_t step = 1; step < 5; ++step) {
     EXPECT_EQ(one.Factor(0, step), 1);
     EXPECT_EQ(one.Factor(2, step), 3.5);
@@ -31,6 +33,7 @@ TEST(StragglerTest, OneRankIsSlowInEveryStep) {
 
 TEST(StragglerTest, TheRandomKindSlowsTheGivenShareOfRanksAndSteps) {
   const Straggler random = Straggler::Parse("random:7:0.25:4").value();
+  EXPECT_TRUE(random.random());
   EXPECT_TRUE(random.CheckWorkers(1).ok());
   std::vector<int> slow_of_rank(8);
   for (int rank = 0; rank < 8; ++rank) {

@@ -14,7 +14,7 @@
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "benchmarks/cpu_meter.h"
+#include "benchmarks/machine_load.h"
 #include "google/protobuf/stubs/common.h"
 #include "grpcpp/version_info.h"
 #include "torch/version.h"
@@ -94,9 +94,11 @@ std::string BuildModeWarning(const proto::Machine& machine) {
 }
 
 double BusyCores(absl::Duration interval) {
-  const CpuMeter meter;
+  const MachineLoad load;
   absl::SleepFor(interval);
-  return meter.Share() * static_cast<double>(sysconf(_SC_NPROCESSORS_ONLN));
+  const double all = load.CoreSeconds();
+  if (all <= 0) return 0;
+  return load.BusyCoreSeconds() / all * static_cast<double>(sysconf(_SC_NPROCESSORS_ONLN));
 }
 
 std::string BusyWarning(double busy_cores) {

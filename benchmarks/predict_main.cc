@@ -12,8 +12,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <fstream>
-#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,6 +24,7 @@
 #include "base/flags.h"
 #include "base/status_macros.h"
 #include "base/write_file.h"
+#include "benchmarks/fit_probe.h"
 #include "benchmarks/machine_info.h"
 #include "benchmarks/predict_options.h"
 #include "benchmarks/predict_report.h"
@@ -139,37 +138,6 @@ absl::StatusOr<proto::StepProfile> FindProfile(const char* argv0) {
                                                  " (others: --profile), found \"", model, "\""));
 }
 
-// Prints what it found.
-absl::StatusOr<LinkConstants> FitProbe(const std::string& path, LinkConstants constants) {
-  std::ifstream in(path);
-  std::stringstream text;
-  if (!in || !(text << in.rdbuf())) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--probe: expected a file that can be read, found \"", path, "\""));
-  }
-  proto::RunRecords records;
-  if (const absl::Status read = ParseJson(text.str(), path, &records); !read.ok()) {
-    return Named("probe", read);
-  }
-  const absl::StatusOr<std::vector<Probe>> probes = ProbesOf(records);
-  if (!probes.ok()) return Named("probe", probes.status());
-  for (const proto::Network& network : records.networks()) {
-    if (network.tcp_factor() > 0) constants.rate_factor = network.tcp_factor();
-  }
-  const absl::StatusOr<Calibration> fit = Calibrate(
-      *probes,
-      {LinkConstant::kLatency, LinkConstant::kSecondsPerMessage, LinkConstant::kSecondsPerStep},
-      constants);
-  if (!fit.ok()) return Named("probe", fit.status());
-  std::printf(
-      "probe: %d exchanges; rate_factor %.3f, latency %.0f us, message_cost %.1f us, step_overhead "
-      "%.0f us; simulated times of the probe itself within %.1f %%\n",
-      static_cast<int>(probes->size()), fit->constants.rate_factor, 1e6 * fit->constants.latency,
-      1e6 * fit->constants.seconds_per_message, 1e6 * fit->constants.seconds_per_step,
-      100 * fit->worst_error);
-  return fit->constants;
-}
-
 // As a user would type it again.
 std::string CommandLine(int argc, char** argv) {
   std::string command = "bazel run //benchmarks:predict";
@@ -208,9 +176,9 @@ absl::Status Predict(int argc, char** argv, const std::vector<std::string>& posi
   }
   GS_ASSIGN_OR_RETURN(const proto::StepProfile profile, FindProfile(argv[0]));
   if (const std::string probe = absl::GetFlag(FLAGS_probe); !probe.empty()) {
-    GS_ASSIGN_OR_RETURN(const LinkConstants constants,
-                        FitProbe(UserPath(probe), jobs[0].constants));
-    for (PredictedJob& job : jobs) job.constants = constants;
+    GS_ASSIGN_OR_RETURN(const Calibration fit, FitProbe(UserPath(probe), jobs[0].constants));
+    std::printf("%s\n", FormatCalibration(fit).c_str());
+    for (PredictedJob& job : jobs) job.constants = fit.constants;
   }
   proto::RunRecords records;
   *records.mutable_machine() = DescribeMachine();

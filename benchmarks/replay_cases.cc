@@ -13,6 +13,7 @@
 #include "base/status_macros.h"
 #include "benchmarks/byte_sizes.h"
 #include "benchmarks/flag_checks.h"
+#include "benchmarks/placement.h"
 #include "benchmarks/step_profile.h"
 #include "plan/codec.h"
 
@@ -124,10 +125,28 @@ absl::Status CheckNumbers(const ReplaySweepOptions& options) {
 }
 
 absl::Status CheckNetwork(const ReplaySweepOptions& options) {
-  GS_RETURN_IF_ERROR(CheckPlacements(options.placements, false));
-  if (options.bandwidths.empty()) return absl::OkStatus();
-  return FlagError("bandwidth", "nothing (this build cannot emulate a network)",
-                   options.bandwidths[0]);
+  const bool emulated = !options.bandwidths.empty();
+  GS_RETURN_IF_ERROR(CheckPlacements(options.placements, emulated));
+  for (const std::string& bandwidth : options.bandwidths) {
+    const absl::StatusOr<double> rate = ParseBandwidth(bandwidth);
+    if (!rate.ok()) return Named("bandwidth", rate.status());
+  }
+  return emulated ? CheckLinksBetweenHosts("link", options.links) : absl::OkStatus();
+}
+
+// Each placement that was asked for occurs.
+absl::Status CheckPlaced(const ReplaySweepOptions& options, const std::vector<ReplayCase>& cases) {
+  if (!Contains(options.topologies, "ps")) return absl::OkStatus();
+  for (const std::string& placement : options.placements) {
+    const bool found = std::any_of(cases.begin(), cases.end(), [&](const ReplayCase& replay) {
+      return replay.placement == placement;
+    });
+    if (found) continue;
+    return FlagError("placement",
+                     "at most as many --servers as --workers for colocated, fewer for mixed",
+                     placement);
+  }
+  return absl::OkStatus();
 }
 
 std::string NameOf(absl::string_view path) {
@@ -143,6 +162,7 @@ bool Possible(const ReplayCase& replay) {
     if (replay.link != "auto" && replay.link != "grpc") return false;
     if (codec.sparse() && replay.topology == "ring") return false;
   }
+  if (!PlacementFits(replay.placement, replay.workers, replay.servers)) return false;
   return replay.link != "gloo" || (replay.topology == "ring" && replay.update == "worker");
 }
 
@@ -267,15 +287,15 @@ absl::StatusOr<std::vector<ReplayCase>> ListReplayCases(const ReplaySweepOptions
 
   const std::vector<std::string> bandwidths =
       options.bandwidths.empty() ? std::vector<std::string>{""} : options.bandwidths;
-  std::vector<Axis> axes = {
+  const std::vector<Axis> axes = {
+      AxisOf<std::string>(bandwidths, [](ReplayCase* replay,
+                                         const std::string& value) { replay->bandwidth = value; }),
       AxisOf<NamedProfile>(profiles,
                            [](ReplayCase* replay, const NamedProfile& value) {
                              replay->profile_path = value.path;
                              replay->profile_name = NameOf(value.path);
                              replay->profile = value.profile;
                            }),
-      AxisOf<std::string>(bandwidths, [](ReplayCase* replay,
-                                         const std::string& value) { replay->bandwidth = value; }),
       AxisOf<double>(
           scales, [](ReplayCase* replay, const double& value) { replay->compute_scale = value; }),
       AxisOf<int>(workers, [](ReplayCase* replay, const int& value) { replay->workers = value; }),
@@ -298,6 +318,7 @@ absl::StatusOr<std::vector<ReplayCase>> ListReplayCases(const ReplaySweepOptions
     GS_RETURN_IF_ERROR(ProfilePlan(replay.profile, replay.plan).status());
     cases.push_back(std::move(replay));
   }
+  GS_RETURN_IF_ERROR(CheckPlaced(options, cases));
   return cases;
 }
 

@@ -25,7 +25,7 @@ struct ReplaySweepOptions {
   std::vector<std::string> workers = {"2"};
   std::vector<std::string> servers = {"1"};  // for ps
   std::vector<std::string> placements = {"dedicated"};
-  std::vector<std::string> bandwidths;  // none: nothing is emulated
+  std::vector<std::string> bandwidths;  // of an emulated network's links; none: no such network
   std::vector<std::string> bucket_bytes = {"25MiB"};
   std::string first_bucket_bytes = "1MiB";
   std::string chunk_bytes = "0";
@@ -48,8 +48,8 @@ struct ReplayCase {
   std::string update;
   std::string placement;  // empty without servers
   int workers = 1;
-  int servers = 0;
-  std::string bandwidth;  // empty: none
+  int servers = 0;        // as --servers says, see placement.h
+  std::string bandwidth;  // of an emulated network's links; empty: all processes on this host
   std::string compression;
   double compute_scale = 1;
   Straggler straggler;
@@ -64,11 +64,11 @@ struct ReplayCase {
 std::string Describe(const ReplayCase& replay);
 
 // Reads the profiles, checks everything, and lists the measurements in the order in which they run:
-// topologies innermost but for servers, so that what is compared is measured close in time.
-// Combinations that cannot be (Gloo with parameter servers, topk with a ring) are left out, but
-// each value that was asked for occurs.
-// Errors: INVALID_ARGUMENT naming the flag or the file, what was expected and what came; for files
-// also NOT_FOUND and DATA_LOSS.
+// bandwidths outermost, since each has a network of its own, and topologies innermost, so that what
+// is compared is measured close in time. Combinations that cannot be (Gloo with parameter servers,
+// topk with a ring, more colocated servers than workers) are left out, but each value that was
+// asked for occurs. Errors: INVALID_ARGUMENT naming the flag or the file, what was expected and
+// what came; for files also NOT_FOUND and DATA_LOSS.
 absl::StatusOr<std::vector<ReplayCase>> ListReplayCases(const ReplaySweepOptions& options);
 
 // Flags of a rank, without those that RunLocalJob() sets.

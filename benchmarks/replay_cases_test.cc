@@ -87,6 +87,20 @@ TEST(ReplayCasesTest, WhatCannotBeIsLeftOut) {
                           "toy: ps over grpc, topk:0.1, servers 1, workers 2, buckets of 25MiB"));
 }
 
+TEST(ReplayCasesTest, OnAnEmulatedNetworkServersHavePlacesThatFit) {
+  ReplaySweepOptions options = Options();
+  options.topologies = {"ps"};
+  options.servers = {"1", "2", "3"};
+  options.placements = {"dedicated", "colocated", "mixed"};
+  options.bandwidths = {"400mbit", "1gbit"};
+  options.bucket_bytes = {"1MiB"};
+  const std::vector<std::string> described = Described(options);
+  ASSERT_EQ(described.size(), 12u);  // two colocated, one mixed
+  EXPECT_EQ(described[0], "toy: ps, servers 1, workers 2, 400mbit, buckets of 1MiB");
+  EXPECT_EQ(described[5], "toy: ps, servers 1 mixed, workers 2, 400mbit, buckets of 1MiB");
+  EXPECT_EQ(described[6], "toy: ps, servers 1, workers 2, 1gbit, buckets of 1MiB");
+}
+
 TEST(ReplayCasesTest, ACaseBecomesTheFlagsOfARank) {
   ReplaySweepOptions options = Options();
   options.topologies = {"ring"};
@@ -130,6 +144,19 @@ TEST(ReplayCasesTest, BadFlagsAreNamed) {
       {[](ReplaySweepOptions* o) { o->workers = {"0"}; }, "--workers: "},
       {[](ReplaySweepOptions* o) { o->servers = {"many"}; }, "--servers: "},
       {[](ReplaySweepOptions* o) { o->placements = {"above"}; }, "--placement: "},
+      {[](ReplaySweepOptions* o) { o->placements = {"mixed"}; }, "--placement: "},
+      {[](ReplaySweepOptions* o) { o->bandwidths = {"fast"}; }, "--bandwidth: "},
+      {[](ReplaySweepOptions* o) {
+         o->bandwidths = {"1gbit"};
+         o->links = {"shm"};
+       },
+       "--link: "},
+      {[](ReplaySweepOptions* o) {
+         o->bandwidths = {"1gbit"};
+         o->placements = {"colocated"};
+         o->servers = {"3"};
+       },
+       "--placement: expected at most as many --servers as --workers"},
       {[](ReplaySweepOptions* o) { o->bucket_bytes = {"lots"}; }, "--bucket_bytes: "},
       {[](ReplaySweepOptions* o) { o->chunk_bytes = "100"; }, "--chunk_bytes: "},
       {[](ReplaySweepOptions* o) { o->compressions = {"zip"}; }, "--compression: "},

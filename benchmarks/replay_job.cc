@@ -1,33 +1,22 @@
 #include "benchmarks/replay_job.h"
 
-#include <stdlib.h>
 #include <unistd.h>
 
-#include <cerrno>
-#include <filesystem>
-#include <system_error>
 #include <vector>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "benchmarks/placement.h"
 #include "benchmarks/proto_json.h"
 #include "benchmarks/replay_report.h"
+#include "benchmarks/start_line.h"
 #include "tools/local_job.h"
 
 namespace gradsync {
 namespace {
 
 constexpr int kBadInput = 2;
-
-absl::StatusOr<std::string> NewStartLine() {
-  std::error_code error;
-  std::string path = std::filesystem::temp_directory_path(error) / "gradsync-replay-XXXXXX";
-  const int fd = error ? -1 : mkstemp(path.data());
-  if (fd < 0) return absl::ErrnoToStatus(errno, absl::StrCat("start line ", path));
-  close(fd);
-  return path;
-}
 
 template <typename Metrics>
 absl::Status ParseAll(const std::vector<std::string>& texts, absl::string_view what,
@@ -39,24 +28,22 @@ absl::Status ParseAll(const std::vector<std::string>& texts, absl::string_view w
   return absl::OkStatus();
 }
 
-// A failed job's own words, then who failed.
-std::string Failure(const LocalJobResult& result) {
-  if (result.failure_detail.empty()) return result.failure;
-  return absl::StrCat(result.failure_detail, " [", result.failure, "]");
-}
-
 }  // namespace
 
 absl::StatusOr<proto::Run> RunReplayJob(const ReplayCase& replay, const ReplayPrograms& programs) {
-  GS_ASSIGN_OR_RETURN(const std::string start_line, NewStartLine());
+  GS_ASSIGN_OR_RETURN(const std::string start_line, NewStartLineFile());
   const auto remove = absl::MakeCleanup([&start_line] { unlink(start_line.c_str()); });
   LocalJobOptions job;
   job.worker_binary = programs.rank_binary;
   job.server_binary = programs.server_binary;
   job.workers = replay.workers;
-  job.servers = replay.servers;
+  job.servers = ServerProcesses(replay.placement, replay.workers, replay.servers);
   job.worker_flags = ReplayRankFlags(replay, start_line);
   job.server_flags = {absl::StrCat("--timeout=", absl::FormatDuration(replay.timeout))};
+  if (programs.network != nullptr) {
+    job.lab = &programs.network->lab();
+    job.hosts = HostsOf(replay.placement, replay.workers, replay.servers);
+  }
   job.collect_metrics = true;
   job.start_timeout = replay.timeout;
   job.interrupt = programs.interrupt;
@@ -64,8 +51,8 @@ absl::StatusOr<proto::Run> RunReplayJob(const ReplayCase& replay, const ReplayPr
   if (programs.interrupt != nullptr && *programs.interrupt != 0) {
     return absl::CancelledError(result.failure);
   }
-  if (result.exit_code == kBadInput) return absl::InvalidArgumentError(Failure(result));
-  if (result.exit_code != 0) return absl::AbortedError(Failure(result));
+  if (result.exit_code == kBadInput) return absl::InvalidArgumentError(DescribeFailure(result));
+  if (result.exit_code != 0) return absl::AbortedError(DescribeFailure(result));
   std::vector<proto::WorkerMetrics> workers;
   std::vector<proto::ServerMetrics> servers;
   GS_RETURN_IF_ERROR(ParseAll(result.worker_metrics, "rank", &workers));

@@ -1,18 +1,23 @@
 #include "benchmarks/replay_report.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 #include "benchmarks/aggregate.h"
 #include "benchmarks/byte_sizes.h"
+#include "benchmarks/emulated_network.h"
+#include "benchmarks/placement.h"
+#include "benchmarks/step_profile.h"
+#include "plan/shard_map.h"
+#include "plan/wire_traffic.h"
 
 namespace gradsync {
 namespace {
 
 constexpr double kMostLate = 0.02;  // of the step
-constexpr double kMostBusy = 0.7;   // of all cores
 
 // p90 over steps of the rank that was latest.
 double LateMs(const std::vector<proto::WorkerMetrics>& workers) {
@@ -32,13 +37,42 @@ std::string WhyInvalid(const proto::Run& run) {
         "keep the recorded times",
         run.late_ms_p90());
   }
-  if (!run.bandwidth().empty() && run.cpu_share() > kMostBusy) {
-    return absl::StrFormat(
-        "%.0f %% of this machine's cores were busy, which is above %.0f %%: they, and not the "
-        "emulated network, may have been the limit",
-        100 * run.cpu_share(), 100 * kMostBusy);
+  return run.bandwidth().empty() ? "" : InvalidByCpu(run.cpu_share());
+}
+
+// Processes count what they send to others on their host too; the plan says how much of it that is.
+absl::Status SetHostWire(const ReplayCase& replay, const std::vector<proto::WorkerMetrics>& workers,
+                         const std::vector<proto::ServerMetrics>& servers, proto::Run* run) {
+  if (replay.bandwidth.empty() || replay.topology == "local") return absl::OkStatus();
+  GS_ASSIGN_OR_RETURN(const Plan plan, ProfilePlan(replay.profile, replay.plan));
+  const Returned returned = replay.update == "owner" ? Returned::kParameters : Returned::kMean;
+  std::vector<Flow> flows;
+  if (replay.topology == "ps") {
+    GS_ASSIGN_OR_RETURN(
+        const ShardMap shards,
+        ShardMap::Create(plan, PlacedWeights(replay.placement, replay.workers, replay.servers)));
+    flows = PsStepFlows(plan, shards, returned);
+  } else {
+    flows = RingStepFlows(plan, returned);
   }
-  return "";
+  const std::vector<int> hosts = HostsOf(replay.placement, replay.workers, replay.servers);
+  std::vector<double> tx(hosts.size()), rx(hosts.size());  // by host, of which there are no more
+  for (size_t p = 0; p < hosts.size(); ++p) {
+    const bool worker = p < workers.size();
+    tx[hosts[p]] += worker ? workers[p].wire_tx_bytes_per_step()
+                           : servers[p - workers.size()].wire_tx_bytes_per_step();
+    rx[hosts[p]] += worker ? workers[p].wire_rx_bytes_per_step()
+                           : servers[p - workers.size()].wire_rx_bytes_per_step();
+  }
+  for (const Flow& flow : flows) {
+    if (hosts[flow.from] != hosts[flow.to]) continue;
+    tx[hosts[flow.from]] -= static_cast<double>(flow.bytes);
+    rx[hosts[flow.to]] -= static_cast<double>(flow.bytes);
+  }
+  run->set_wire_tx_bytes_max_node(*std::max_element(tx.begin(), tx.end()));
+  run->set_wire_rx_bytes_max_node(*std::max_element(rx.begin(), rx.end()));
+  run->set_wire_tx_bytes_total(std::accumulate(tx.begin(), tx.end(), 0.0));
+  return absl::OkStatus();
 }
 
 std::string Ms(double ms) { return absl::StrFormat(ms < 100 ? "%.2f" : "%.1f", ms); }
@@ -59,6 +93,8 @@ absl::StatusOr<proto::Run> SummarizeReplay(const ReplayCase& replay,
   run.set_compute_scale(replay.compute_scale);
   run.set_bandwidth(replay.bandwidth);
   run.set_placement(replay.placement);
+  run.set_servers(replay.servers);
+  GS_RETURN_IF_ERROR(SetHostWire(replay, workers, servers, &run));
   for (const proto::WorkerMetrics& worker : workers) run.set_wrong(run.wrong() + worker.wrong());
   run.set_cpu_share(workers[0].cpu_share());
   run.set_late_ms_p90(LateMs(workers));

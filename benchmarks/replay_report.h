@@ -16,10 +16,12 @@ namespace gradsync {
 //   - scaling_efficiency: the time of the recorded computation, scaled, over the measured step:
 //   what
 //     one worker that computes so, and exchanges nothing, would get per worker.
+//   - wire_*, of hosts: without what processes of one host send each other. Without a network each
+//     process counts as a host.
 //   - invalid, when the machine could not replay: launches were later than 2 % of the step in more
 //     than a tenth of the steps, or the cores were busy for more than 70 % beside an emulated
 //     network.
-// Errors: those of AggregateRun().
+// Errors: those of AggregateRun(), ProfilePlan() and ShardMap::Create().
 absl::StatusOr<proto::Run> SummarizeReplay(const ReplayCase& replay,
                                            const std::vector<proto::WorkerMetrics>& workers,
                                            const std::vector<proto::ServerMetrics>& servers);

@@ -61,6 +61,41 @@ TEST(ReplayReportTest, TheRunSaysWhatWasReplayed) {
   EXPECT_EQ(run->invalid(), "");
 }
 
+// Each of two servers beside a worker has half of the parameters; a worker's own half stays on its
+// host.
+TEST(ReplayReportTest, BytesAreThoseThatLeaveHosts) {
+  ReplayCase replay = Case();
+  replay.topology = "ps";
+  replay.update = "worker";
+  replay.placement = "colocated";
+  replay.workers = replay.servers = 2;
+  replay.bandwidth = "1gbit";
+  replay.profile.set_model("toy");
+  proto::ProfiledTensor& tensor = *replay.profile.add_tensors();
+  tensor.set_name("weight");
+  tensor.set_numel(1 << 20);
+  replay.plan.world_size = 2;
+  constexpr double kBytes = 4 << 20;
+  std::vector<proto::WorkerMetrics> workers = {Metrics(0, {40}), Metrics(1, {40})};
+  for (proto::WorkerMetrics& worker : workers) {
+    worker.set_topology("ps");
+    worker.set_wire_tx_bytes_per_step(kBytes);
+    worker.set_wire_rx_bytes_per_step(kBytes);
+  }
+  std::vector<proto::ServerMetrics> servers(2);
+  for (proto::ServerMetrics& server : servers) {
+    server.set_wire_tx_bytes_per_step(kBytes);
+    server.set_wire_rx_bytes_per_step(kBytes);
+  }
+  const auto run = SummarizeReplay(replay, workers, servers);
+  ASSERT_TRUE(run.ok()) << run.status();
+  EXPECT_EQ(run->wire_tx_bytes_max_node(), kBytes);
+  EXPECT_EQ(run->wire_rx_bytes_max_node(), kBytes);
+  EXPECT_EQ(run->wire_tx_bytes_total(), 2 * kBytes);
+  EXPECT_EQ(run->placement(), "colocated");
+  EXPECT_EQ(run->servers(), 2);
+}
+
 TEST(ReplayReportTest, ARunThatTheMachineCouldNotReplayIsInvalid) {
   std::vector<proto::WorkerMetrics> metrics = {Metrics(0, {40, 40}), Metrics(1, {40, 40})};
   metrics[1].set_late_ms(0, 3);

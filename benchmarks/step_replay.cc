@@ -11,8 +11,8 @@
 #include "base/sha256.h"
 #include "base/status_macros.h"
 #include "benchmarks/clocks.h"
-#include "benchmarks/cpu_meter.h"
 #include "benchmarks/exact_input.h"
+#include "benchmarks/machine_load.h"
 #include "benchmarks/step_profile.h"
 
 namespace gradsync {
@@ -56,13 +56,15 @@ class Replay {
     GS_RETURN_IF_ERROR(start());
     const WireStats wire_before = sync_.wire_stats();
     const double cpu_before = CpuSeconds();
-    const CpuMeter cpu_meter;
+    const MachineLoad load;
     const double begin = clock_.Now();
     for (int64_t i = 1; i <= options_.steps; ++i) {
       GS_RETURN_IF_ERROR(Step(options_.warmup_steps + i, &metrics_));
     }
     metrics_.set_measured_seconds((clock_.Now() - begin) * 1e-6);
-    metrics_.set_cpu_share(cpu_meter.Share());
+    if (load.CoreSeconds() > 0) {
+      metrics_.set_cpu_share(load.BusyCoreSeconds() / load.CoreSeconds());
+    }
     metrics_.set_cpu_seconds(CpuSeconds() - cpu_before);
     const WireStats wire = sync_.wire_stats() - wire_before;
     const double steps = static_cast<double>(options_.steps);

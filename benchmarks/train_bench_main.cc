@@ -5,18 +5,23 @@
 //   bazel run -c opt //benchmarks:train_bench -- --replay=resnet18.json --topology=ring,ps
 //   bazel run -c opt //benchmarks:train_bench -- --replay=benchmarks/profiles/resnet50.json
 //       --topology=ring,ps --workers=4,16 --servers=1,4 --straggler=3:2 --json=replay.json
+//   bazel run -c opt //benchmarks:train_bench -- --replay=benchmarks/profiles/resnet50.json
+//       --topology=ring,ps --workers=4 --servers=2,4 --placement=dedicated,colocated
+//       --bandwidth=400mbit,1gbit
 //
 // Exit codes: 0; 1 a result was wrong or a job failed; 2 bad flags or files, found before any job
 // started; 128 + signal when interrupted.
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -24,17 +29,23 @@
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "absl/types/optional.h"
 #include "base/flag_error.h"
 #include "base/flags.h"
 #include "base/keep_memory.h"
 #include "base/status_macros.h"
 #include "base/write_file.h"
+#include "benchmarks/emulated_network.h"
+#include "benchmarks/fit_probe.h"
 #include "benchmarks/machine_info.h"
+#include "benchmarks/placement.h"
 #include "benchmarks/proto_json.h"
 #include "benchmarks/replay_cases.h"
 #include "benchmarks/replay_job.h"
+#include "benchmarks/replay_prediction.h"
 #include "benchmarks/replay_report.h"
 #include "benchmarks/step_recorder.h"
+#include "simulator/calibration.h"
 #include "tools/runfiles.h"
 
 ABSL_FLAG(std::string, record, "", "file for the profile of a step of a real job (topology local)");
@@ -58,8 +69,15 @@ ABSL_FLAG(std::vector<std::string>, workers, gradsync::ReplaySweepOptions().work
 ABSL_FLAG(std::vector<std::string>, servers, gradsync::ReplaySweepOptions().servers,
           "numbers of parameter servers, for ps");
 ABSL_FLAG(std::vector<std::string>, placement, gradsync::ReplaySweepOptions().placements,
-          "of servers: dedicated (this build has no other)");
-ABSL_FLAG(std::vector<std::string>, bandwidth, {}, "of an emulated network (this build has none)");
+          "of servers on an emulated network: some of dedicated, colocated (beside workers), mixed "
+          "(one beside each worker, and --servers others)");
+ABSL_FLAG(std::vector<std::string>, bandwidth, {},
+          "of each host's link, each way, such as 400mbit: runs every process on a host of an "
+          "emulated network");
+ABSL_FLAG(bool, predict, true, "with --bandwidth: print what the simulator predicts beside it");
+ABSL_FLAG(std::string, probe, "",
+          "file of measured exchanges (sync_bench --bandwidth --json) to fit the simulator's "
+          "constants to, as predict does");
 ABSL_FLAG(std::vector<std::string>, bucket_bytes, gradsync::ReplaySweepOptions().bucket_bytes,
           "upper bounds of a bucket");
 ABSL_FLAG(std::string, first_bucket_bytes, gradsync::ReplaySweepOptions().first_bucket_bytes,
@@ -171,7 +189,9 @@ absl::Status Record(const std::string& path, const std::string& command) {
 struct Sweep {
   std::vector<ReplayCase> cases;
   ReplayPrograms programs;
-  std::string json;  // path, or empty
+  std::string tcp_rank_binary;
+  absl::optional<LinkConstants> probed;  // constants of --probe
+  std::string json;                      // path, or empty
 };
 
 ReplaySweepOptions SweepFromFlags() {
@@ -208,7 +228,13 @@ absl::StatusOr<Sweep> PrepareSweep(const char* argv0) {
   } else {
     GS_ASSIGN_OR_RETURN(sweep.programs.server_binary, FindRunfile(argv0, "ps_server/ps_server"));
   }
+  GS_ASSIGN_OR_RETURN(sweep.tcp_rank_binary, FindRunfile(argv0, "benchmarks/tcp_flows_rank"));
   sweep.programs.interrupt = &interrupt_signal;
+  if (const std::string probe = absl::GetFlag(FLAGS_probe); !probe.empty()) {
+    GS_ASSIGN_OR_RETURN(const Calibration fit, FitProbe(UserPath(probe), LinkConstants()));
+    std::printf("%s\n", FormatCalibration(fit).c_str());
+    sweep.probed = fit.constants;
+  }
   if (!absl::GetFlag(FLAGS_json).empty()) sweep.json = UserPath(absl::GetFlag(FLAGS_json));
   return sweep;
 }
@@ -220,26 +246,74 @@ absl::Status WriteRecords(const std::string& path, const proto::RunRecords& reco
   return WriteFileAtomically(path, json);
 }
 
+// Hosts for the cases with the bandwidth of case `first`.
+// Errors: NOT_FOUND or PERMISSION_DENIED when hosts cannot be had here, with the way to get them.
+absl::StatusOr<std::unique_ptr<EmulatedNetwork>> MakeNetwork(const Sweep& sweep,
+                                                             const ReplayCase& first) {
+  EmulatedNetworkOptions options;
+  options.bandwidth = first.bandwidth;
+  for (const ReplayCase& replay : sweep.cases) {
+    if (replay.bandwidth != first.bandwidth) continue;
+    options.hosts =
+        std::max(options.hosts, HostCount(replay.placement, replay.workers, replay.servers));
+  }
+  options.tcp_rank_binary = sweep.tcp_rank_binary;
+  options.timeout = first.timeout;
+  options.interrupt = &interrupt_signal;
+  return EmulatedNetwork::Create(options);
+}
+
+// The simulator's Run of a case; nothing when it is not asked for or has nothing to say.
+absl::StatusOr<absl::optional<proto::Run>> Predict(const Sweep& sweep, const ReplayCase& replay,
+                                                   const EmulatedNetwork* network) {
+  if (network == nullptr || !absl::GetFlag(FLAGS_predict)) return absl::optional<proto::Run>();
+  LinkConstants constants = sweep.probed.value_or(LinkConstants());
+  if (network->record().tcp_factor() > 0) constants.rate_factor = network->record().tcp_factor();
+  return PredictReplay(replay, constants);
+}
+
+// The measurement, and the prediction beside it.
+absl::Status RunOne(const Sweep& sweep, const ReplayCase& replay, const EmulatedNetwork* network,
+                    proto::RunRecords* records) {
+  GS_ASSIGN_OR_RETURN(const absl::optional<proto::Run> predicted, Predict(sweep, replay, network));
+  ReplayPrograms programs = sweep.programs;
+  programs.network = network;
+  GS_ASSIGN_OR_RETURN(const proto::Run run, RunReplayJob(replay, programs));
+  std::printf("%s", ReplayLine(run, predicted.has_value() ? &*predicted : nullptr).c_str());
+  std::fflush(stdout);
+  *records->add_runs() = run;
+  if (predicted.has_value()) *records->add_predictions() = *predicted;
+  return absl::OkStatus();
+}
+
 // Prints a line for each measurement as it ends; returns the exit code.
 int RunAll(const Sweep& sweep, proto::RunRecords* records) {
   std::printf("%s", ReplayHead().c_str());
   std::fflush(stdout);
-  double wrong = 0;
   int failed = 0;
+  std::unique_ptr<EmulatedNetwork> network;
   for (const ReplayCase& replay : sweep.cases) {
-    absl::StatusOr<proto::Run> run = RunReplayJob(replay, sweep.programs);
-    if (!run.ok()) {
-      PrintError(absl::StrCat(Describe(replay), ": ", run.status().message()));
-      if (run.status().code() == absl::StatusCode::kCancelled) return 128 + interrupt_signal;
-      if (run.status().code() == absl::StatusCode::kInvalidArgument) return kBadInput;
-      ++failed;
-      continue;
+    if (!replay.bandwidth.empty() &&
+        (network == nullptr || network->record().bandwidth() != replay.bandwidth)) {
+      network.reset();  // before the next one: they would share names and cores
+      absl::StatusOr<std::unique_ptr<EmulatedNetwork>> made = MakeNetwork(sweep, replay);
+      if (!made.ok()) {
+        PrintError(made.status().message());
+        return interrupt_signal != 0 ? 128 + interrupt_signal : kBadInput;
+      }
+      network = *std::move(made);
+      *records->add_networks() = network->record();
+      std::printf("%s\n", FormatNetwork(network->record()).c_str());
     }
-    std::printf("%s", ReplayLine(*run, nullptr).c_str());
-    std::fflush(stdout);
-    wrong += run->wrong();
-    *records->add_runs() = *std::move(run);
+    const absl::Status status = RunOne(sweep, replay, network.get(), records);
+    if (status.ok()) continue;
+    PrintError(absl::StrCat(Describe(replay), ": ", status.message()));
+    if (status.code() == absl::StatusCode::kCancelled) return 128 + interrupt_signal;
+    if (status.code() == absl::StatusCode::kInvalidArgument) return kBadInput;
+    ++failed;
   }
+  double wrong = 0;
+  for (const proto::Run& run : records->runs()) wrong += run.wrong();
   if (wrong > 0) PrintError(absl::StrCat(wrong, " elements are wrong"));
   if (failed > 0) {
     PrintError(absl::StrCat(failed, " of ", sweep.cases.size(), " measurements failed"));

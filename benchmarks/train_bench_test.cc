@@ -12,6 +12,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proto/run_record.pb.h"
+#include "tools/network_lab.h"
 #include "tools/test_program.h"
 
 namespace gradsync {
@@ -36,7 +37,7 @@ Outcome RunBench(const std::vector<std::string>& flags) {
   return outcome;
 }
 
-std::string Recorded() {
+std::string Record() {
   const std::string path = testing::TempDir() + "/mlp.json";
   const Outcome outcome = RunBench(
       {"--record=" + path, "--model=mlp", "--batch_size=8", "--steps=6", "--warmup_steps=2"});
@@ -44,8 +45,14 @@ std::string Recorded() {
   return path;
 }
 
+// Once for all tests.
+const std::string& Recorded() {
+  static const std::string* const path = new std::string(Record());
+  return *path;
+}
+
 TEST(TrainBenchTest, ARecordedStepIsReplayedUnderEveryTopologyAndVerified) {
-  const std::string path = Recorded();
+  const std::string& path = Recorded();
   const auto profile = ReadStepProfile(path);
   ASSERT_TRUE(profile.ok()) << profile.status();
   EXPECT_EQ(profile->batch_size(), 8);
@@ -78,10 +85,38 @@ TEST(TrainBenchTest, ARecordedStepIsReplayedUnderEveryTopologyAndVerified) {
   }
 }
 
+TEST(TrainBenchTest, OnAnEmulatedNetworkThePredictionStandsBesideTheMeasurement) {
+  const absl::Status possible = NetworkLab::Create(NetworkLabOptions()).status();
+  if (absl::IsPermissionDenied(possible) || absl::IsNotFound(possible)) GTEST_SKIP() << possible;
+  const std::string json = testing::TempDir() + "/network.json";
+  const Outcome outcome = RunBench({"--replay=" + Recorded(), "--topology=ring,ps", "--workers=2",
+                                    "--servers=2", "--placement=colocated",
+                                    "--bandwidths=200mbit,400mbit", "--steps=5", "--json=" + json});
+  EXPECT_EQ(outcome.exit_code, 0) << absl::StrJoin(outcome.errors, "\n");
+  std::ifstream file(json);
+  proto::RunRecords records;
+  ASSERT_TRUE(
+      ParseJson(std::string(std::istreambuf_iterator<char>(file), {}), json, &records).ok());
+  ASSERT_EQ(records.networks_size(), 2);
+  ASSERT_EQ(records.runs_size(), 4);
+  ASSERT_EQ(records.predictions_size(), 4);
+  for (int i = 0; i < records.runs_size(); ++i) {
+    const proto::Run& run = records.runs(i);
+    const proto::Run& predicted = records.predictions(i);
+    EXPECT_EQ(run.wrong(), 0);
+    EXPECT_EQ(run.link(), "grpc");
+    EXPECT_EQ(run.bandwidth(), i < 2 ? "200mbit" : "400mbit");
+    EXPECT_EQ(predicted.bandwidth(), run.bandwidth());
+    EXPECT_EQ(predicted.topology(), run.topology());
+    EXPECT_EQ(predicted.wire_tx_bytes_max_node(), run.wire_tx_bytes_max_node());
+    EXPECT_GT(predicted.step_ms_p50(), 0);
+  }
+}
+
 TEST(TrainBenchTest, BadFlagsAndFilesAreOneLineAndExitCodeTwo) {
   const std::string broken = testing::TempDir() + "/broken.json";
   std::ofstream(broken) << "{\"model\": \"x\", \"tensors\": []}";
-  const std::string good = Recorded();
+  const std::string& good = Recorded();
   const std::vector<std::vector<std::string>> lines = {
       {},
       {"--record=/tmp/x", "--replay=" + good},
