@@ -141,6 +141,10 @@ SyncHandle Exchange::Launch(const StepOptions& step, int bucket) {
   {
     MutexLock lock(&mutex_);
     if (!failure_.ok()) return ResolvedHandle(failure_);
+    if (bucket == 0 && !options_.consistency.bulk()) {
+      if (steps_++ > 0) past_staleness_.Count(step_staleness_);
+      step_staleness_ = 0;
+    }
     Bucket& state = buckets_[bucket];
     int64_t chunks = 0;
     for (size_t slot = 0; slot < state.awaited.size(); ++slot) {
@@ -171,16 +175,39 @@ SyncHandle Exchange::Launch(const StepOptions& step, int bucket) {
   return *std::move(handle);
 }
 
+int64_t Exchange::AwaitParameters() {
+  int64_t chunks = 0;
+  for (const auto& server : servers_) {
+    chunks += static_cast<int64_t>(server->order.size());
+    for (SegmentId s : server->order) buckets_[s.bucket].parameters_awaited[s.slot] = true;
+  }
+  return chunks;
+}
+
+SyncHandle Exchange::Settle() {
+  std::shared_ptr<Countdown> countdown;
+  {
+    MutexLock lock(&mutex_);
+    countdown = Begin("the parameters after all workers have settled", AwaitParameters());
+    settling_ = true;
+    transfer_ = countdown;
+    if (!failure_.ok()) return countdown->handle();
+  }
+  for (const auto& server : servers_) {
+    OutgoingFrame frame;
+    frame.header.set_kind(proto::FrameHeader::SETTLE);
+    server->connection->Send(std::move(frame));
+  }
+  return countdown->handle();
+}
+
 SyncHandle Exchange::TransferParameters() {
   std::shared_ptr<Countdown> countdown;
   std::vector<const float*> params;
   {
     MutexLock lock(&mutex_);
-    int64_t chunks = 0;
-    for (const auto& server : servers_) {
-      chunks += static_cast<int64_t>(server->order.size());
-      for (SegmentId s : server->order) buckets_[s.bucket].parameters_awaited[s.slot] = true;
-    }
+    const int64_t chunks = AwaitParameters();
+    settling_ = false;
     // Rank 0 waits for each chunk's acknowledgement and release, the others for the chunk.
     countdown = Begin("the broadcast of parameters", options_.rank == 0 ? 2 * chunks : chunks);
     transfer_ = countdown;
@@ -263,6 +290,13 @@ WireStats Exchange::wire_stats() const {
   stats.rx_bytes = rx_bytes_;
   stats.rx_messages = rx_messages_;
   return stats;
+}
+
+Staleness Exchange::staleness() const {
+  MutexLock lock(&mutex_);
+  Staleness staleness = past_staleness_;
+  if (steps_ > 0) staleness.Count(step_staleness_);
+  return staleness;
 }
 
 }  // namespace gradsync

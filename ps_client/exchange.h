@@ -20,6 +20,7 @@
 #include "links/frame_stream.h"
 #include "optim/optimizer_state.h"
 #include "plan/codec.h"
+#include "plan/consistency.h"
 #include "plan/plan.h"
 #include "plan/shard_map.h"
 #include "plan/step_options.h"
@@ -28,6 +29,7 @@
 #include "ps_client/norm_gather.h"
 #include "ps_client/server_connection.h"
 #include "sync/chunk_encoder.h"
+#include "sync/staleness.h"
 #include "sync/sync_handle.h"
 #include "sync/update_site.h"
 #include "sync/wire_stats.h"
@@ -53,6 +55,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   struct Options {
     int rank = 0;
     UpdateSite update_site = UpdateSite::kWorker;
+    Consistency consistency;
     int connections = 2;
     int credit = 8;
     std::vector<std::string> servers;  // addresses
@@ -82,6 +85,10 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   // ranks: receives it.
   SyncHandle TransferParameters();
 
+  // Under ssp and asp, when the last step's handles have resolved: tells the servers that no step
+  // comes, and receives the final parameters, which come when all workers have said so.
+  SyncHandle Settle();
+
   // Asks all servers for their state, which is complete in `*state` when the handle has resolved.
   // Until ForgetExport() the streams may write to it.
   SyncHandle ExportState(OptimizerState* state);
@@ -109,6 +116,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   std::string UnansweredServers() const;
 
   WireStats wire_stats() const;
+  Staleness staleness() const;
 
  private:
   class Sink;
@@ -159,6 +167,9 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   };
   ChunkForm FormOf(const proto::FrameHeader& header) const;  // of a chunk from a server
   absl::StatusOr<Arrival> Expect(const Server& server, const proto::FrameHeader& header);
+  absl::Status NoteStaleness(const proto::FrameHeader& header)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  int64_t AwaitParameters() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::shared_ptr<Countdown> Begin(std::string what, int64_t count)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void QueueChunk(Server& server, size_t number, proto::FrameHeader header,
@@ -184,6 +195,10 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   std::vector<Bucket> buckets_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::weak_ptr<Countdown>> pending_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<Countdown> transfer_ ABSL_GUARDED_BY(mutex_);  // of parameters or state
+  bool settling_ ABSL_GUARDED_BY(mutex_) = false;                // the transfer is Settle()'s
+  int64_t steps_ ABSL_GUARDED_BY(mutex_) = 0;                    // launched, under ssp and asp
+  int64_t step_staleness_ ABSL_GUARDED_BY(mutex_) = 0;           // of the last one
+  Staleness past_staleness_ ABSL_GUARDED_BY(mutex_);             // of those before
   std::shared_ptr<Countdown> doomed_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<Countdown> farewell_ ABSL_GUARDED_BY(mutex_);
   OptimizerState* exported_ ABSL_GUARDED_BY(mutex_) = nullptr;

@@ -144,6 +144,18 @@ absl::Status Exchange::CheckOwned(const Server& server, SegmentId segment) const
                    segment.slot));
 }
 
+// Nobody can be further ahead than by the steps that he did himself.
+absl::Status Exchange::NoteStaleness(const proto::FrameHeader& header) {
+  const int64_t found = header.count();
+  if (found > steps_ || (found > 0 && !options_.consistency.Allows(found))) {
+    return Unexpected(header, absl::StrCat("chunks that ", ConsistencyName(options_.consistency),
+                                           " allows after ", steps_, " steps, not one that lacks ",
+                                           found, " of the slowest worker's"));
+  }
+  step_staleness_ = std::max(step_staleness_, found);
+  return absl::OkStatus();
+}
+
 absl::StatusOr<Exchange::Arrival> Exchange::Expect(const Server& server,
                                                    const proto::FrameHeader& header) {
   const SegmentId segment = SegmentOf(header);
@@ -157,10 +169,11 @@ absl::StatusOr<Exchange::Arrival> Exchange::Expect(const Server& server,
                                       : "each chunk once in a broadcast");
   }
   awaited[segment.slot] = false;
+  if (is_pull && !options_.consistency.bulk()) GS_RETURN_IF_ERROR(NoteStaleness(header));
   Arrival arrival;
   arrival.countdown = is_pull ? bucket.countdown : transfer_;
   const bool to_grad = is_pull && options_.update_site == UpdateSite::kWorker;
-  if (is_pull || options_.rank != 0) {
+  if (is_pull || options_.rank != 0 || settling_) {
     arrival.to = (to_grad ? bucket.memory.grad : bucket.memory.param) + Range(segment).begin;
   }
   return arrival;

@@ -1,8 +1,6 @@
 #include "ps_client/ps_gradient_sync.h"
 
 #include <atomic>
-#include <cmath>
-#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -61,6 +59,7 @@ class PsGradientSync : public GradientSync {
   absl::Status BroadcastParameters(absl::Time deadline) override;
   SyncHandle Launch(const StepOptions& step, int bucket) override;
   UpdateSite update_site() const override { return options_.update_site; }
+  absl::Status Settle(absl::Time deadline) override;
   absl::StatusOr<OptimizerState> ExportOptimizerState(absl::Time deadline) override;
   absl::Status ImportOptimizerState(const OptimizerState& state, absl::Time deadline) override;
   absl::Status status() const override { return group_error_.status(); }
@@ -76,6 +75,10 @@ class PsGradientSync : public GradientSync {
     return exchange_ == nullptr ? WireStats() : exchange_->wire_stats();
   }
 
+  Staleness staleness() const override {
+    return exchange_ == nullptr ? Staleness() : exchange_->staleness();
+  }
+
  private:
   // Where streams report errors; they may outlive this object for a moment.
   struct Reports {
@@ -83,11 +86,13 @@ class PsGradientSync : public GradientSync {
     GroupError* to ABSL_GUARDED_BY(mutex) = nullptr;
   };
 
+  bool bulk() const { return options_.consistency.bulk(); }
   bool at_owner() const { return options_.update_site == UpdateSite::kOwner; }
   absl::Status MakeBuckets(const Plan& plan, const ShardMap& shards);
   absl::StatusOr<proto::Hello> Hello(const Plan& plan) const;
   absl::Status Join(const Plan& plan, absl::Time deadline);
   absl::Status ConnectWindows(absl::Time deadline);
+  absl::Status AgreeOnConsistency(absl::Time deadline);
   absl::Status CheckUsable() const;
   absl::Status Broadcast(absl::Time deadline);
   absl::Status Import(const OptimizerState& state, absl::Time deadline);
@@ -100,6 +105,7 @@ class PsGradientSync : public GradientSync {
   std::vector<GradBucket> buckets_;
   std::unique_ptr<Plan> plan_;
   std::unique_ptr<LaunchOrder> order_;
+  bool broadcast_ = false;
   bool shut_down_ = false;
   std::atomic<bool> reported_{false};  // a failure, whose handles are soon to fail
   const std::shared_ptr<Reports> reports_;
@@ -167,6 +173,7 @@ absl::StatusOr<proto::Hello> PsGradientSync::Hello(const Plan& plan) const {
   for (double weight : options_.weights) terms.add_weights(weight);
   terms.set_update_site(at_owner() ? proto::OWNER : proto::WORKER);
   terms.set_fingerprint(plan.fingerprint());
+  if (!bulk()) terms.set_consistency(ConsistencyName(options_.consistency));
   if (options_.windows) {
     GS_ASSIGN_OR_RETURN(const HostIdentity host, ReadHostIdentity());
     hello.mutable_host()->set_key(host.Key());
@@ -199,6 +206,7 @@ absl::StatusOr<std::vector<GradBucket>> PsGradientSync::Bind(const Plan& plan,
   Exchange::Options options;
   options.rank = options_.group.rank;
   options.update_site = options_.update_site;
+  options.consistency = options_.consistency;
   options.connections = options_.connections;
   options.credit = options_.credit;
   options.servers = options_.servers;
@@ -245,10 +253,16 @@ absl::Status PsGradientSync::Join(const Plan& plan, absl::Time deadline) {
   const absl::StatusOr<proto::Hello> hello = Hello(plan);
   const absl::Status connected =
       hello.ok() ? exchange_->Connect(*options_.link, *hello, deadline) : hello.status();
-  const absl::Status agreed = AgreeOnPlan(side_channel_, plan, deadline);
+  absl::Status agreed = AgreeOnPlan(side_channel_, plan, deadline);
+  if (agreed.ok()) agreed = AgreeOnConsistency(deadline);
   if (absl::IsFailedPrecondition(agreed)) return agreed;
   GS_RETURN_IF_ERROR(connected);
   GS_RETURN_IF_ERROR(agreed);
+  if (!bulk()) {
+    GS_RETURN_IF_ERROR(CheckUncompressed(
+        plan.codec(), absl::StrCat("under ", ConsistencyName(options_.consistency),
+                                   " there is no mean that could be rounded once")));
+  }
   if (options_.windows) {
     GS_RETURN_IF_ERROR(
         CheckUncompressed(plan.codec(), "servers read their workers' memory, which is no wire"));
@@ -272,8 +286,26 @@ absl::Status PsGradientSync::ConnectWindows(absl::Time deadline) {
   return windows_->Connect(addresses, deadline);
 }
 
+absl::Status PsGradientSync::AgreeOnConsistency(absl::Time deadline) {
+  GS_ASSIGN_OR_RETURN(
+      const std::vector<std::string> all,
+      side_channel_.AllGather(ConsistencyName(options_.consistency), deadline));
+  for (size_t rank = 1; rank < all.size(); ++rank) {
+    if (all[rank] == all[0]) continue;
+    return absl::FailedPreconditionError(absl::StrCat("consistency differs: rank 0 has ", all[0],
+                                                      ", rank ", rank, " has ", all[rank]));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status PsGradientSync::Settle(absl::Time deadline) {
+  GS_RETURN_IF_ERROR(CheckUsable());
+  return bulk() ? absl::OkStatus() : Reported(exchange_->Settle().Wait(deadline));
+}
+
 absl::Status PsGradientSync::BroadcastParameters(absl::Time deadline) {
   GS_RETURN_IF_ERROR(CheckUsable());
+  if (std::exchange(broadcast_, true)) GS_RETURN_IF_ERROR(Settle(deadline));
   return Reported(Broadcast(deadline));
 }
 
@@ -298,6 +330,12 @@ SyncHandle PsGradientSync::Launch(const StepOptions& step, int bucket) {
   absl::Status usable = CheckUsable();
   if (!usable.ok()) return ResolvedHandle(std::move(usable));
   absl::Status in_order = order_->Check(step, bucket);
+  if (in_order.ok() && !bulk() && step.max_norm != 0) {
+    in_order = absl::InvalidArgumentError(absl::StrCat(
+        "step ", step.step, ": max_norm: expected 0 under ",
+        ConsistencyName(options_.consistency),
+        ", where no step has a global norm, found ", step.max_norm));
+  }
   if (in_order.ok() && reported_.load()) {
     return exchange_->FailureHandle("the group's failure");
   }
@@ -312,6 +350,7 @@ absl::StatusOr<OptimizerState> PsGradientSync::ExportOptimizerState(absl::Time d
   GS_RETURN_IF_ERROR(CheckUsable());
   OptimizerState state;
   if (!at_owner()) return state;
+  GS_RETURN_IF_ERROR(Settle(deadline));
   const absl::Status exported = exchange_->ExportState(&state).Wait(deadline);
   exchange_->ForgetExport();
   GS_RETURN_IF_ERROR(Reported(exported));
@@ -327,6 +366,7 @@ absl::Status PsGradientSync::ImportOptimizerState(const OptimizerState& state,
   // A job that goes on from a state goes on alike here and in new processes.
   exchange_->ForgetResiduals();
   if (!at_owner()) return absl::OkStatus();
+  GS_RETURN_IF_ERROR(Settle(deadline));
   return Reported(Import(state, deadline));
 }
 
@@ -339,6 +379,7 @@ absl::Status PsGradientSync::Import(const OptimizerState& state, absl::Time dead
 
 absl::Status PsGradientSync::Shutdown(absl::Time deadline) {
   GS_RETURN_IF_ERROR(CheckUsable());
+  GS_RETURN_IF_ERROR(Settle(deadline));  // else others would wait for this rank's next step
   GS_RETURN_IF_ERROR(Reported(side_channel_.Barrier(deadline)));
   if (absl::Status failed = status(); !failed.ok()) return failed;
   group_error_.Leave();
@@ -352,43 +393,7 @@ absl::Status PsGradientSync::Shutdown(absl::Time deadline) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<GradientSync>> CreatePsGradientSync(const PsOptions& options) {
-  const WorkerGroup& group = options.group;
-  if (options.link == nullptr || group.store == nullptr) {
-    return absl::InvalidArgumentError("parameter servers: expected a link and a store, found none");
-  }
-  if (group.world_size < 1 || group.rank < 0 || group.rank >= group.world_size) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("rank: expected 0 to ", group.world_size - 1, ", found ", group.rank));
-  }
-  if (options.servers.empty()) {
-    return absl::InvalidArgumentError("servers: expected at least one address, found none");
-  }
-  std::set<std::string> addresses;
-  for (const std::string& server : options.servers) {
-    if (!addresses.insert(server).second) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("servers: expected each address once, found ", server, " twice"));
-    }
-  }
-  PsOptions complete = options;
-  if (complete.weights.empty()) complete.weights.assign(options.servers.size(), 1.0);
-  if (complete.weights.size() != options.servers.size()) {
-    return absl::InvalidArgumentError(absl::StrCat("weights: expected one for each of ",
-                                                   options.servers.size(), " servers, found ",
-                                                   complete.weights.size()));
-  }
-  for (double weight : complete.weights) {
-    if (!(weight > 0) || !std::isfinite(weight)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("weights: expected positive numbers, found ", weight));
-    }
-  }
-  if (options.connections < 1 || options.connections > 256 || options.credit < 1 ||
-      options.credit > 4096) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("expected 1 to 256 connections and 1 to 4096 credits, found ",
-                     options.connections, " and ", options.credit));
-  }
+  GS_ASSIGN_OR_RETURN(const PsOptions complete, CheckPsOptions(options));
   return std::make_unique<PsGradientSync>(complete);
 }
 

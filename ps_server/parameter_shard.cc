@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "absl/algorithm/container.h"
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/optional.h"
@@ -99,7 +98,6 @@ ParameterShard::ParameterShard(const Plan& plan, proto::UpdateSite site, bool ho
       codec_(plan.codec()),
       site_(site),
       holds_first_(holds_first),
-      slot_names_(SlotNames(plan.optimizer())),
       events_(events),
       progress_(chunks, plan.world_size()) {}
 
@@ -145,7 +143,18 @@ absl::StatusOr<std::unique_ptr<ParameterShard>> ParameterShard::Create(
     shard->chunks_.push_back(std::move(chunk));
   }
   shard->segments_ = std::move(segments);
+  if (site == proto::OWNER) shard->state_ = shard->MakeStateKeeper(SlotNames(plan.optimizer()));
   return shard;
+}
+
+std::unique_ptr<StateKeeper> ParameterShard::MakeStateKeeper(std::vector<std::string> slot_names) {
+  std::vector<StateKeeper::Part> parts;
+  for (const auto& chunk : chunks_) {
+    ChunkTurns& turns = chunk->turns;
+    parts.push_back({chunk->id, &*chunk->optimizer, [&turns] { return turns.Acquire(); },
+                     [&turns] { turns.Restart(); }});
+  }
+  return std::make_unique<StateKeeper>(std::move(slot_names), std::move(parts));
 }
 
 absl::StatusOr<ParameterShard::Chunk*> ParameterShard::Find(SegmentId segment, size_t payload_bytes,
@@ -294,68 +303,19 @@ absl::Status ParameterShard::CheckStateAccess() const {
 
 absl::StatusOr<std::shared_ptr<const ShardState>> ParameterShard::ExportState() {
   GS_RETURN_IF_ERROR(CheckStateAccess());
-  MutexLock lock(&state_mutex_);
-  const int64_t step = progress_.step().step;
-  if (auto exported = exported_.lock(); exported != nullptr && exported_step_ == step) {
-    return exported;
-  }
-  auto state = std::make_shared<ShardState>();
-  state->step = step;
-  for (const auto& chunk : chunks_) {
-    GS_RETURN_IF_ERROR(chunk->turns.Acquire());
-    for (size_t s = 0; s < slot_names_.size() && chunk->optimizer->has_state(); ++s) {
-      std::shared_ptr<LentBuffer> values = LentBuffer::Create(chunk->range.size());
-      if (values == nullptr) return NoMemory(4 * chunk->range.size());
-      absl::c_copy(chunk->optimizer->slot(static_cast<int>(s)), values->data());
-      state->pieces.push_back({slot_names_[s], chunk->id, std::move(values)});
-    }
-    chunk->turns.Restart();
-  }
-  exported_ = state;
-  exported_step_ = step;
-  return state;
-}
-
-absl::Status ParameterShard::BeginImport() {
-  exported_.reset();
-  for (const auto& chunk : chunks_) {
-    GS_RETURN_IF_ERROR(chunk->turns.Acquire());
-    chunk->optimizer->ClearState();
-    chunk->turns.Restart();
-  }
-  return absl::OkStatus();
+  return state_->Export(progress_.step().step);
 }
 
 absl::Status ParameterShard::ImportPiece(absl::string_view name, SegmentId segment,
                                          const Payload& payload) {
   GS_RETURN_IF_ERROR(CheckStateAccess());
-  GS_ASSIGN_OR_RETURN(Chunk * chunk, Find(segment, payload.size(), Codec()));
-  const auto found = absl::c_find(slot_names_, name);
-  if (found == slot_names_.end()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("optimizer state \"", name, "\": the plan's optimizer has no such slot"));
-  }
-  MutexLock lock(&state_mutex_);
-  if (imported_ == 0) GS_RETURN_IF_ERROR(BeginImport());
-  ++imported_;
-  GS_RETURN_IF_ERROR(chunk->turns.Acquire());
-  const absl::Span<float> values =
-      chunk->optimizer->mutable_slot(static_cast<int>(found - slot_names_.begin()));
-  GS_RETURN_IF_ERROR(Consume(payload, FloatCopier(values.data(), values.size())));
-  chunk->turns.Restart();
-  return absl::OkStatus();
+  GS_RETURN_IF_ERROR(Find(segment, payload.size(), Codec()).status());
+  return state_->Import(name, segment, payload);
 }
 
 absl::Status ParameterShard::FinishImport(int64_t step, size_t pieces) {
   GS_RETURN_IF_ERROR(CheckStateAccess());
-  MutexLock lock(&state_mutex_);
-  const size_t imported = std::exchange(imported_, 0);
-  if (step < 0 || imported != pieces) {
-    return absl::InvalidArgumentError(absl::StrCat("optimizer state: expected ", pieces,
-                                                   " pieces and a step of at least 0, found ",
-                                                   imported, " and step ", step));
-  }
-  if (imported == 0) GS_RETURN_IF_ERROR(BeginImport());
+  GS_RETURN_IF_ERROR(state_->Finish(step, pieces));
   progress_.SetLastStep(step);
   return absl::OkStatus();
 }

@@ -8,10 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "base/mutex.h"
 #include "links/frame_stream.h"
 #include "plan/codec.h"
 #include "plan/plan.h"
@@ -21,6 +19,7 @@
 #include "ps_server/chunk_turns.h"
 #include "ps_server/lent_buffer.h"
 #include "ps_server/shard_state.h"
+#include "ps_server/state_keeper.h"
 #include "ps_server/step_progress.h"
 
 namespace gradsync {
@@ -108,23 +107,18 @@ class ParameterShard : public ShardStateHolder {
   absl::Status FinishFold(Chunk& chunk);
   absl::Status Finish(Chunk& chunk, const StepOptions& step);
   absl::Status CheckStateAccess() const;
-  absl::Status BeginImport() ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_mutex_);
+  std::unique_ptr<StateKeeper> MakeStateKeeper(std::vector<std::string> slot_names);
 
   const int world_size_;
   const Codec codec_;
   const proto::UpdateSite site_;
   const bool holds_first_;
-  const std::vector<std::string> slot_names_;
   ShardEvents* const events_;
   std::vector<SegmentId> segments_;
   std::vector<std::unique_ptr<Chunk>> chunks_;   // as segments_
   std::vector<std::vector<Chunk*>> by_segment_;  // by bucket and slot; null where not ours
   StepProgress progress_;
-
-  Mutex state_mutex_;  // export and import, one at a time
-  size_t imported_ ABSL_GUARDED_BY(state_mutex_) = 0;
-  int64_t exported_step_ ABSL_GUARDED_BY(state_mutex_) = -1;
-  std::weak_ptr<const ShardState> exported_ ABSL_GUARDED_BY(state_mutex_);
+  std::unique_ptr<StateKeeper> state_;  // update at the owner
 };
 
 }  // namespace gradsync

@@ -8,6 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
+#include "plan/codec.h"
+#include "plan/consistency.h"
 #include "plan/plan_proto.h"
 
 namespace gradsync {
@@ -23,6 +25,22 @@ absl::Status CheckRange(absl::string_view field, int64_t low, int64_t high, int6
       absl::StrCat("hello: ", field, ": expected ", low, " to ", high, ", found ", found));
 }
 
+absl::Status CheckConsistency(const proto::Terms& terms) {
+  const absl::StatusOr<Consistency> consistency = ParseConsistency(terms.consistency());
+  if (!consistency.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("hello: consistency: ", consistency.status().message()));
+  }
+  if (consistency->bulk() || (terms.update_site() == proto::OWNER && !terms.windows())) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("hello: consistency ", terms.consistency(),
+                   ": expected update at the owner and no windows, found update at the ",
+                   terms.update_site() == proto::OWNER ? "owner" : "worker",
+                   terms.windows() ? " with windows" : ""));
+}
+
 absl::Status CheckTerms(const proto::Terms& terms) {
   GS_RETURN_IF_ERROR(CheckRange("world_size", 1, kMaxWorldSize, terms.world_size()));
   GS_RETURN_IF_ERROR(CheckRange("connections", 1, kMaxConnections, terms.connections()));
@@ -33,7 +51,7 @@ absl::Status CheckTerms(const proto::Terms& terms) {
     return absl::InvalidArgumentError(
         absl::StrCat("hello: update_site: expected WORKER or OWNER, found ", terms.update_site()));
   }
-  return absl::OkStatus();
+  return CheckConsistency(terms);
 }
 
 }  // namespace
@@ -72,6 +90,12 @@ absl::Status Roster::Admit(const proto::Hello& hello) {
     workers_.resize(terms_->world_size());
     for (Worker& worker : workers_) worker.connections.resize(terms_->connections());
   }
+  if (hello.terms().consistency() != terms_->consistency()) {
+    const auto name = [](const std::string& text) { return text.empty() ? "bsp" : text; };
+    return absl::FailedPreconditionError(absl::StrCat(
+        "consistency differs: rank ", first_rank_, " has ", name(terms_->consistency()), ", rank ",
+        hello.rank(), " has ", name(hello.terms().consistency())));
+  }
   proto::Terms found = hello.terms();
   found.set_fingerprint(terms_->fingerprint());
   if (found.SerializeAsString() != terms_->SerializeAsString()) {
@@ -99,6 +123,11 @@ absl::Status Roster::AdmitPlan(const proto::Hello& hello) {
           "hello of rank ", hello.rank(), ": expected a plan for ", hello.terms().world_size(),
           " workers with fingerprint ", hello.terms().fingerprint(), ", found one for ",
           plan.world_size(), " with ", plan.fingerprint()));
+    }
+    if (!terms_->consistency().empty()) {
+      GS_RETURN_IF_ERROR(CheckUncompressed(
+          plan.codec(), absl::StrCat("under ", terms_->consistency(),
+                                     " there is no mean that could be rounded once")));
     }
     if (plan_.has_value()) {
       difference = absl::StrCat(": ", FirstDifference(plan_->Describe(), plan.Describe()));

@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "links/frame_stream.h"
+#include "ps_server/server_event.h"
 #include "ps_server/server_stats.h"
 #include "ps_server/service.h"
 
@@ -22,6 +23,7 @@ struct ServerOptions {
   int attempt = 0;
   // Until all workers have come; and how long one that shares memory may be silent.
   absl::Duration timeout = absl::Seconds(60);
+  ServerEventSink on_event;  // what happens under ssp and asp; may be empty
 };
 
 // Serves one run, on threads of the link. Thread-safe. Destroying it ends the run, for workers with

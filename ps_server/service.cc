@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/status_macros.h"
+#include "plan/consistency.h"
 #include "plan/frame_fields.h"
 #include "ps_server/frames.h"
 #include "ps_server/service_parts.h"
@@ -19,7 +20,7 @@ constexpr absl::Duration kFarewell = absl::Seconds(3);
 
 bool IsForStreamsOnly(proto::FrameHeader::Kind kind) {
   return kind == proto::FrameHeader::PUSH || kind == proto::FrameHeader::PARAMETERS ||
-         kind == proto::FrameHeader::NORM;
+         kind == proto::FrameHeader::NORM || kind == proto::FrameHeader::SETTLE;
 }
 
 void SendFailure(FrameStream& stream, const absl::Status& status) {
@@ -37,8 +38,8 @@ absl::Status Prefixed(absl::string_view prefix, const absl::Status& status) {
 
 }  // namespace
 
-Service::Service(std::string run_id, int attempt, absl::Duration timeout)
-    : timeout_(timeout), roster_(std::move(run_id), attempt) {}
+Service::Service(std::string run_id, int attempt, absl::Duration timeout, ServerEventSink sink)
+    : timeout_(timeout), sink_(std::move(sink)), roster_(std::move(run_id), attempt) {}
 
 Service::~Service() = default;
 
@@ -159,6 +160,34 @@ absl::Status Service::OnHello(Session& session, const Payload& payload) {
   return absl::OkStatus();
 }
 
+absl::Status Service::MakeShard(Group& group) {
+  const int server = group.terms.server_index();
+  GS_ASSIGN_OR_RETURN(const Consistency consistency,
+                      ParseConsistency(group.terms.consistency()));
+  if (group.terms.windows()) {
+    WindowHostOptions options;
+    options.shards = group.shards;
+    options.timeout = timeout_;
+    options.on_failure = [this](absl::Status status) { Fail(std::move(status)); };
+    GS_ASSIGN_OR_RETURN(group.windows, MakeWindowShard(roster_, std::move(options)));
+    GS_ASSIGN_OR_RETURN(proto::Host own, OwnHost());
+    own.set_window(group.windows->address());
+    group.welcome = own.SerializeAsString();
+    group.state = group.windows.get();
+  } else if (!consistency.bulk()) {
+    GS_ASSIGN_OR_RETURN(group.async, AsyncShard::Create(roster_.plan(), group.shards, server,
+                                                        consistency, sink_, this));
+    group.state = group.async.get();
+  } else {
+    GS_ASSIGN_OR_RETURN(
+        group.shard,
+        ParameterShard::Create(roster_.plan(), group.shards, server, group.terms.update_site(),
+                               /*holds_first=*/group.terms.credit() > 1, this));
+    group.state = group.shard.get();
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Service::StartGroup() {
   auto group = std::make_unique<Group>();
   group->terms = roster_.terms();
@@ -167,25 +196,11 @@ absl::Status Service::StartGroup() {
   GS_ASSIGN_OR_RETURN(group->shards, ShardMap::Create(plan, weights));
   const ShardMap& shards = group->shards;
   const int server = group->terms.server_index();
-  if (group->terms.windows()) {
-    WindowHostOptions options;
-    options.shards = shards;
-    options.timeout = timeout_;
-    options.on_failure = [this](absl::Status status) { Fail(std::move(status)); };
-    GS_ASSIGN_OR_RETURN(group->windows, MakeWindowShard(roster_, std::move(options)));
-    GS_ASSIGN_OR_RETURN(proto::Host own, OwnHost());
-    own.set_window(group->windows->address());
-    group->welcome = own.SerializeAsString();
-    group->state = group->windows.get();
-  } else {
-    GS_ASSIGN_OR_RETURN(group->shard,
-                        ParameterShard::Create(plan, shards, server, group->terms.update_site(),
-                                               /*holds_first=*/group->terms.credit() > 1, this));
-    group->state = group->shard.get();
-  }
+  GS_RETURN_IF_ERROR(MakeShard(*group));
   group->shard_bytes = shards.bytes(server);
   group->on_their_way = std::vector<std::atomic<int>>(plan.world_size());
   group->folded = std::vector<std::atomic<uint32_t>>(plan.world_size());
+  group->left = std::vector<std::atomic<bool>>(plan.world_size());
   // A message for each chunk costs as much CPU time as 64 KiB of payload. What is owed is less than
   // a batch, so a worker always has credit for at least half a window, and one chunk would do.
   group->credit_batch = std::max(1u, group->terms.credit() / 2u);
@@ -232,7 +247,12 @@ absl::Status Service::Dispatch(Session& session, const proto::FrameHeader& heade
       return OnPush(session, header, std::move(payload));
     case proto::FrameHeader::PARAMETERS:
       return OnParameters(session, header, payload);
+    case proto::FrameHeader::SETTLE:
+      return OnSettle(session);
     case proto::FrameHeader::NORM:
+      if (group->shard == nullptr) {
+        return absl::InvalidArgumentError("expected no NORM under ssp and asp, found one");
+      }
       return group->shard->Norm(session.rank, StepOf(header).step, header.norm());
     case proto::FrameHeader::STATE_REQUEST:
       return OnStateRequest(session);
@@ -250,7 +270,11 @@ absl::Status Service::Dispatch(Session& session, const proto::FrameHeader& heade
 
 absl::Status Service::OnGoodbye(Session& session) {
   Group& group = *group_.load(std::memory_order_acquire);
-  if (!group.state->idle()) {
+  if (group.async != nullptr) {
+    if (!group.left[session.rank].exchange(true)) {
+      GS_RETURN_IF_ERROR(group.async->Leave(session.rank));
+    }
+  } else if (!group.state->idle()) {
     return absl::InvalidArgumentError("left in the middle of a step");
   }
   session.left = true;

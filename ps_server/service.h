@@ -20,6 +20,14 @@
 //   GOODBYE                            →
 //                                      ←  GOODBYE
 //
+// With terms.consistency ssp or asp (docs/consistency.md), steps go like this instead:
+//
+//   PUSH                               →  applied when it comes
+//                                      ←  CREDIT, as above
+//                                      ←  PULL {count: staleness}, when the consistency allows
+//   SETTLE                             →  others wait for this worker no more
+//                                      ←  PARAMETERS, one per chunk, when all have settled or left
+//
 // A stream may also begin with HOST: the answer is HOST (payload: Host), and it ends.
 //
 // A worker may have `credit` chunks on their way to one server. Chunk number q of its PushOrder()
@@ -39,19 +47,21 @@
 #include "absl/time/time.h"
 #include "base/mutex.h"
 #include "links/frame_stream.h"
+#include "ps_server/async_shard.h"
 #include "ps_server/parameter_shard.h"
 #include "ps_server/push_sequence.h"
 #include "ps_server/roster.h"
+#include "ps_server/server_event.h"
 #include "ps_server/server_stats.h"
 
 namespace gradsync {
 
 // Serves one run and ends with it. Thread-safe. Must outlive the streams that it accepted.
-class Service : private ShardEvents {
+class Service : private ShardEvents, private AsyncShardEvents {
  public:
   // See Roster for `run_id`. `timeout`: what windows take to connect, and how long a process that
-  // shares memory may be silent.
-  Service(std::string run_id, int attempt, absl::Duration timeout);
+  // shares memory may be silent. `sink` hears what happens under ssp and asp; may be empty.
+  Service(std::string run_id, int attempt, absl::Duration timeout, ServerEventSink sink = {});
   ~Service() override;
 
   // A StreamAcceptor.
@@ -77,12 +87,14 @@ class Service : private ShardEvents {
 
   absl::Status OnHello(Session& session, const Payload& payload);
   absl::Status StartGroup() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status MakeShard(Group& group) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Dispatch(Session& session, const proto::FrameHeader& header, Payload payload);
   absl::Status OnPush(Session& session, const proto::FrameHeader& header, Payload payload);
   absl::Status OnParameters(Session& session, const proto::FrameHeader& header,
                             const Payload& payload);
   absl::Status OnHost(Session& session);
   absl::Status OnWindows(Session& session, const Payload& payload);
+  absl::Status OnSettle(Session& session);
   absl::Status OnStateRequest(Session& session);
   absl::Status OnState(Session& session, const proto::FrameHeader& header, const Payload& payload);
   absl::Status OnGoodbye(Session& session);
@@ -92,11 +104,16 @@ class Service : private ShardEvents {
   void OnFolded(int rank) override;
   void OnResult(SegmentId segment, int64_t step, std::shared_ptr<LentBuffer> values) override;
   void OnSquares(int64_t step, std::vector<double> squares) override;
+  void OnApplied(int rank) override { OnFolded(rank); }
+  void OnAnswer(SegmentId segment, const ChunkClocks::Answer& answer,
+                const std::shared_ptr<LentBuffer>& values) override;
+  void OnFinal(SegmentId segment, int rank, const std::shared_ptr<LentBuffer>& values) override;
 
   void SendValues(FrameStream& stream, proto::FrameHeader header,
                   const std::shared_ptr<LentBuffer>& values);
 
   const absl::Duration timeout_;
+  const ServerEventSink sink_;
   mutable Mutex mutex_;
   CondVar changed_;
   Roster roster_ ABSL_GUARDED_BY(mutex_);

@@ -51,6 +51,9 @@ absl::Status Service::OnPush(Session& session, const proto::FrameHeader& header,
   rx_bytes_ += static_cast<int64_t>(payload.size());
   step_rx_bytes_ += static_cast<int64_t>(payload.size());
   ++rx_messages_;
+  if (group.async != nullptr) {
+    return group.async->Push(session.rank, SegmentOf(header), step, std::move(payload));
+  }
   return group.shard->Push(session.rank, SegmentOf(header), step, std::move(payload));
 }
 
@@ -67,16 +70,28 @@ absl::Status Service::OnParameters(Session& session, const proto::FrameHeader& h
   GS_RETURN_IF_ERROR(session.sequence->Parameters(SegmentOf(header)));
   rx_bytes_ += static_cast<int64_t>(payload.size());
   ++rx_messages_;
+  const SegmentId segment = SegmentOf(header);
   GS_ASSIGN_OR_RETURN(const std::shared_ptr<LentBuffer> values,
-                      group.shard->SetParameters(SegmentOf(header), payload));
+                      group.async != nullptr ? group.async->SetParameters(segment, payload)
+                                             : group.shard->SetParameters(segment, payload));
   OnFolded(0);
   OutgoingFrame reply = FrameOf(proto::FrameHeader::PARAMETERS);
-  SetSegment(SegmentOf(header), &reply.header);
+  SetSegment(segment, &reply.header);
   for (int rank = 1; rank < group.terms.world_size(); ++rank) {
     SendValues(*group.streams[rank][session.connection], reply.header, values);
   }
   session.stream->Send(std::move(reply));
   return absl::OkStatus();
+}
+
+absl::Status Service::OnSettle(Session& session) {
+  Group& group = *group_.load(std::memory_order_acquire);
+  if (group.async == nullptr || session.connection != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("SETTLE: expected it under ssp or asp on connection 0, found it under \"",
+                     group.terms.consistency(), "\" on connection ", session.connection));
+  }
+  return group.async->Settle(session.rank);
 }
 
 absl::Status Service::OnStateRequest(Session& session) {
@@ -134,6 +149,28 @@ void Service::OnResult(SegmentId segment, int64_t step, std::shared_ptr<LentBuff
     SendValues(*streams[connection], header, values);
     step_tx_bytes_ += static_cast<int64_t>(values->bytes().size());
   }
+}
+
+void Service::OnAnswer(SegmentId segment, const ChunkClocks::Answer& answer,
+                       const std::shared_ptr<LentBuffer>& values) {
+  Group& group = *group_.load(std::memory_order_acquire);
+  proto::FrameHeader header;
+  header.set_kind(proto::FrameHeader::PULL);
+  SetSegment(segment, &header);
+  header.mutable_step()->set_number(static_cast<uint64_t>(answer.step));
+  header.set_count(static_cast<uint32_t>(answer.staleness));
+  const size_t connection = group.results++ % group.terms.connections();
+  SendValues(*group.streams[answer.rank][connection], std::move(header), values);
+  step_tx_bytes_ += static_cast<int64_t>(values->bytes().size());
+}
+
+void Service::OnFinal(SegmentId segment, int rank, const std::shared_ptr<LentBuffer>& values) {
+  Group& group = *group_.load(std::memory_order_acquire);
+  proto::FrameHeader header;
+  header.set_kind(proto::FrameHeader::PARAMETERS);
+  SetSegment(segment, &header);
+  const size_t connection = group.results++ % group.terms.connections();
+  SendValues(*group.streams[rank][connection], std::move(header), values);
 }
 
 void Service::OnSquares(int64_t step, std::vector<double> squares) {

@@ -11,6 +11,7 @@
 
 #include "absl/types/optional.h"
 #include "plan/shard_map.h"
+#include "ps_server/async_shard.h"
 #include "ps_server/parameter_shard.h"
 #include "ps_server/push_sequence.h"
 #include "ps_server/service.h"
@@ -45,9 +46,10 @@ struct Service::Group {
   proto::Terms terms;
   ShardMap shards;
   std::string welcome;                         // the payload of the answer to HELLO on connection 0
-  std::unique_ptr<ParameterShard> shard;       // null with windows
-  std::unique_ptr<WindowShard> windows;        // null without
-  ShardStateHolder* state = nullptr;           // one of the two
+  std::unique_ptr<ParameterShard> shard;       // one of these three
+  std::unique_ptr<AsyncShard> async;           // with ssp and asp
+  std::unique_ptr<WindowShard> windows;        // with windows
+  ShardStateHolder* state = nullptr;           // that one
   std::vector<std::vector<SegmentId>> orders;  // by rank
   std::vector<std::vector<std::shared_ptr<FrameStream>>> streams;  // by rank and connection
   std::vector<std::atomic<int>> on_their_way;                      // by rank: pushed, not credited
@@ -55,6 +57,7 @@ struct Service::Group {
   uint32_t credit_batch = 1;
   int64_t shard_bytes = 0;
   std::atomic<size_t> results{0};  // sent; spreads them over connections
+  std::vector<std::atomic<bool>> left;  // by rank, under ssp and asp: said goodbye
 };
 
 }  // namespace gradsync

@@ -8,6 +8,7 @@
 //   sync->BroadcastParameters()         everybody starts from rank 0's values
 //   each step: handle[b] = sync->Launch(step, b)  as buckets become ready, in index order
 //              handle[b].Wait()                   then the bucket's result is in its buffer
+//   sync->Settle()                      the same parameters everywhere, under every consistency
 //   sync->Shutdown()
 //
 // What a resolved handle has left in the bucket depends on who runs the optimizer:
@@ -40,6 +41,7 @@
 #include "optim/optimizer_state.h"
 #include "plan/plan.h"
 #include "plan/step_options.h"
+#include "sync/staleness.h"
 #include "sync/sync_handle.h"
 #include "sync/update_site.h"
 #include "sync/wire_stats.h"
@@ -78,6 +80,12 @@ class GradientSync {
 
   virtual UpdateSite update_site() const = 0;
 
+  // Collective, between steps; ranks may come after different numbers of steps. Says that this rank
+  // begins no step before it returns, so that nobody waits for it, and blocks until all ranks have
+  // come; then all have the same parameters in their buckets, with every step of every rank.
+  // Backends whose every step waits for all have nothing to do, and return at once.
+  virtual absl::Status Settle(absl::Time /*deadline*/) { return absl::OkStatus(); }
+
   // Collective, between steps. The optimizer's state by parameter name, gathered from all owners,
   // whole on every rank. Under kWorker the caller has the state, and the result is empty. State
   // exported by one backend can be imported by any other, with any number of servers.
@@ -102,6 +110,9 @@ class GradientSync {
 
   // Payload bytes that this rank sent and received since Bind(), broadcasts included.
   virtual WireStats wire_stats() const = 0;
+
+  // Of this rank's steps since Bind().
+  virtual Staleness staleness() const { return Staleness(); }
 };
 
 }  // namespace gradsync

@@ -1,0 +1,39 @@
+#ifndef GRADSYNC_PS_CLIENT_PS_OPTIONS_H_
+#define GRADSYNC_PS_CLIENT_PS_OPTIONS_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "links/frame_stream.h"
+#include "plan/consistency.h"
+#include "sync/update_site.h"
+#include "sync/worker_group.h"
+
+namespace gradsync {
+
+struct PsOptions {
+  WorkerGroup group;
+  std::shared_ptr<StreamLink> link;
+  std::vector<std::string> servers;  // "host:port"; the same list, in the same order, on every rank
+  std::vector<double> weights;       // each server's share of the bytes, in any unit; empty: equal
+  UpdateSite update_site = UpdateSite::kWorker;
+  // Others than bsp: with UpdateSite::kOwner, without windows, clipping or compression. Then ranks
+  // may do different numbers of steps between two collective calls, all of which settle first.
+  Consistency consistency;
+  // Workers and servers are on one host and share their memory: gradients and parameters stay in
+  // the workers' windows (links/window_owner.h), and what goes over `link` is only the hello, the
+  // optimizer's state and the goodbye.
+  bool windows = false;
+  int connections = 2;  // streams per server
+  int credit = 8;       // chunks on their way to one server
+};
+
+// `options` with defaults filled in. Errors: INVALID_ARGUMENT naming the option, what was expected
+// and what came.
+absl::StatusOr<PsOptions> CheckPsOptions(const PsOptions& options);
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_PS_CLIENT_PS_OPTIONS_H_

@@ -1,0 +1,35 @@
+#ifndef GRADSYNC_PS_SERVER_SERVER_EVENT_H_
+#define GRADSYNC_PS_SERVER_SERVER_EVENT_H_
+
+#include <cstdint>
+#include <functional>
+
+#include "plan/shard_map.h"
+
+namespace gradsync {
+
+// Something that happened to one chunk under ssp or asp (docs/consistency.md).
+struct ServerEvent {
+  enum class Kind {
+    kApplied,  // a gradient
+    kPulled,   // parameters are about to be sent to the rank
+    kSettled,  // the rank pushes nothing more before kFinal
+    kLeft,     // the rank pushes nothing more
+    kFinal,    // all have settled: parameters are about to be sent to the rank, clocks begin at 0
+  };
+
+  Kind kind = Kind::kApplied;
+  int rank = 0;
+  int64_t clock = 0;  // of the rank: its gradients applied since the last kFinal
+  SegmentId segment;
+  int64_t slowest = 0;  // the smallest clock of ranks that have neither settled nor left; if there
+                        // are none, the rank's
+};
+
+// Hears events in an order that agrees with that of each chunk. Called under the chunk's lock, on
+// any thread: must be thread-safe and return soon.
+using ServerEventSink = std::function<void(const ServerEvent&)>;
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_PS_SERVER_SERVER_EVENT_H_
