@@ -169,6 +169,9 @@ void AsyncShard::Send(const Chunk& chunk, const ChunkClocks::Work& work) {
 }
 
 absl::Status AsyncShard::Depart(int rank, absl::StatusOr<bool> (ChunkClocks::*depart)(int rank)) {
+  if (!chunks_.empty() && pushes_[rank] % static_cast<int64_t>(chunks_.size()) != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("rank ", rank, " left in the middle of a step"));
+  }
   for (const auto& chunk : chunks_) {
     GS_ASSIGN_OR_RETURN(const bool owner, (chunk->clocks.*depart)(rank));
     if (owner) GS_RETURN_IF_ERROR(Work(*chunk));

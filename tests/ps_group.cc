@@ -41,7 +41,8 @@ class MuteStore : public KeyValueStore {
 
 }  // namespace
 
-PsGroup::PsGroup(std::shared_ptr<StreamLink> link, int world_size, int servers, PsOptions base)
+PsGroup::PsGroup(std::shared_ptr<StreamLink> link, int world_size, int servers, PsOptions base,
+                 EventSink on_event)
     : base_(std::move(base)) {
   base_.link = link;
   base_.group.world_size = world_size;
@@ -53,6 +54,9 @@ PsGroup::PsGroup(std::shared_ptr<StreamLink> link, int world_size, int servers, 
     ServerOptions options;
     options.link = link;
     options.run_id = "test";
+    if (on_event) {
+      options.on_event = [i, on_event](const ServerEvent& event) { on_event(i, event); };
+    }
     servers_.push_back(*ParameterServer::Start(options));
     base_.servers.push_back(servers_.back()->address());
   }
@@ -61,6 +65,13 @@ PsGroup::PsGroup(std::shared_ptr<StreamLink> link, int world_size, int servers, 
 std::unique_ptr<GradientSync> PsGroup::Worker(int rank) const {
   PsOptions options = base_;
   options.group.rank = rank;
+  return *CreatePsGradientSync(options);
+}
+
+std::unique_ptr<GradientSync> PsGroup::Worker(int rank, Consistency consistency) const {
+  PsOptions options = base_;
+  options.group.rank = rank;
+  options.consistency = consistency;
   return *CreatePsGradientSync(options);
 }
 

@@ -3,6 +3,7 @@
 #ifndef GRADSYNC_TESTS_PS_GROUP_H_
 #define GRADSYNC_TESTS_PS_GROUP_H_
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -12,16 +13,24 @@
 #include "plan/plan.h"
 #include "ps_client/ps_gradient_sync.h"
 #include "ps_server/server.h"
+#include "ps_server/server_event.h"
 #include "sync/gradient_sync.h"
 
 namespace gradsync {
 
 class PsGroup {
  public:
-  // Starts `servers` servers on `link`. `base` gives update site, weights, connections and credit.
-  PsGroup(std::shared_ptr<StreamLink> link, int world_size, int servers, PsOptions base);
+  using EventSink = std::function<void(int server, const ServerEvent&)>;
+
+  // Starts `servers` servers on `link`. `base` gives update site, consistency, weights, connections
+  // and credit. `on_event` hears what servers log (ServerEventSink); may be empty.
+  PsGroup(std::shared_ptr<StreamLink> link, int world_size, int servers, PsOptions base,
+          EventSink on_event = {});
 
   std::unique_ptr<GradientSync> Worker(int rank) const;
+
+  // A worker with another consistency than the group's.
+  std::unique_ptr<GradientSync> Worker(int rank, Consistency consistency) const;
 
   // A worker whose errors no other worker hears of through the store, like one that was killed.
   std::unique_ptr<GradientSync> MuteWorker(int rank) const;

@@ -1,0 +1,217 @@
+// A server under ssp and asp, and workers that say exactly what they are told to.
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "gtest/gtest.h"
+#include "links/in_process_stream.h"
+#include "plan/frame_fields.h"
+#include "plan/shard_map.h"
+#include "ps_server/raw_worker.h"
+#include "ps_server/server.h"
+
+namespace gradsync {
+namespace {
+
+using Kind = proto::FrameHeader;
+
+// Three chunks of 16 elements, of which the last is cut short.
+Plan ThreeChunks() {
+  OptimizerSpec optimizer;
+  optimizer.groups.resize(1);
+  return *Plan::FromBuckets({{"a", {40}, {1}, 0}}, {{0}}, optimizer, 2, /*chunk_bytes=*/64);
+}
+
+class AsyncServerTest : public testing::Test {
+ protected:
+  AsyncServerTest() {
+    ServerOptions options;
+    options.link = link_;
+    options.run_id = "test";
+    server_ = *ParameterServer::Start(options);
+  }
+
+  proto::Hello HelloFor(int rank, const std::string& consistency) const {
+    proto::Hello hello = RawStream::HelloFor(plan_, rank);
+    hello.mutable_terms()->set_update_site(proto::OWNER);
+    hello.mutable_terms()->set_consistency(consistency);
+    hello.mutable_terms()->set_credit(8);
+    return hello;
+  }
+
+  void Begin(const std::string& consistency) {
+    for (int rank : {0, 1}) {
+      workers_.push_back(std::make_unique<RawStream>(*link_, server_->address()));
+      workers_[rank]->SayHello(HelloFor(rank, consistency));
+    }
+    for (int rank : {0, 1}) {
+      ASSERT_TRUE(workers_[rank]->Await(Kind::HELLO).has_value());
+      orders_.push_back(PushOrder(plan_, *ShardMap::Create(plan_, {1}), 0, rank));
+    }
+  }
+
+  void PushStep(int rank, int64_t number) {
+    for (SegmentId segment : orders_[rank]) Push(rank, segment, number);
+  }
+
+  void Push(int rank, SegmentId segment, int64_t number, double max_norm = 0) {
+    StepOptions step;
+    step.step = number;
+    step.lr = 0.1;
+    step.max_norm = max_norm;
+    workers_[rank]->Push(segment, step, 4 * plan_.buckets()[0].layout.range(segment.slot).size());
+  }
+
+  // The answers to a step; their largest staleness.
+  int64_t AwaitStep(int rank, int64_t number) {
+    int64_t staleness = 0;
+    for (size_t i = 0; i < orders_[rank].size(); ++i) {
+      const absl::optional<proto::FrameHeader> pull = workers_[rank]->Await(Kind::PULL);
+      if (!pull.has_value()) return -1;
+      EXPECT_EQ(pull->step().number(), static_cast<uint64_t>(number));
+      staleness = std::max<int64_t>(staleness, pull->count());
+    }
+    return staleness;
+  }
+
+  void Say(int rank, Kind::Kind kind) {
+    proto::FrameHeader header;
+    header.set_kind(kind);
+    workers_[rank]->Send(header, "");
+  }
+
+  void ExpectRunFails(const std::vector<std::string>& texts) {
+    for (auto& worker : workers_) {
+      const absl::Status status = worker->AwaitFailure();
+      EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+      for (const std::string& text : texts) {
+        EXPECT_TRUE(absl::StrContains(status.message(), text)) << status << "\nlacks " << text;
+      }
+    }
+    workers_.clear();
+  }
+
+  const Plan plan_ = ThreeChunks();
+  const std::shared_ptr<StreamLink> link_ = NewInProcessLink();
+  std::unique_ptr<ParameterServer> server_;
+  std::vector<std::unique_ptr<RawStream>> workers_;
+  std::vector<std::vector<SegmentId>> orders_;
+};
+
+TEST_F(AsyncServerTest, AnswersSayHowManyStepsOfTheSlowestTheyLack) {
+  Begin("ssp:2");
+  for (int64_t step : {1, 2}) {
+    PushStep(0, step);
+    EXPECT_EQ(AwaitStep(0, step), step);
+  }
+  PushStep(0, 3);
+  PushStep(1, 1);
+  EXPECT_EQ(AwaitStep(1, 1), 0);
+  EXPECT_EQ(AwaitStep(0, 3), 2);
+}
+
+TEST_F(AsyncServerTest, AGoodbyeBetweenStepsReleasesTheOthers) {
+  Begin("ssp:0");
+  PushStep(0, 1);
+  Say(1, Kind::GOODBYE);
+  EXPECT_TRUE(workers_[1]->Await(Kind::GOODBYE).has_value());
+  EXPECT_EQ(AwaitStep(0, 1), 0);
+  PushStep(0, 2);
+  EXPECT_EQ(AwaitStep(0, 2), 0);
+  // Nor is the one that left waited for at the end.
+  Say(0, Kind::SETTLE);
+  for (size_t i = 0; i < orders_[0].size(); ++i) {
+    EXPECT_TRUE(workers_[0]->Await(Kind::PARAMETERS).has_value());
+  }
+  Say(0, Kind::GOODBYE);
+  EXPECT_TRUE(workers_[0]->Await(Kind::GOODBYE).has_value());
+  workers_.clear();
+  EXPECT_EQ(server_->Wait(), absl::OkStatus());
+  EXPECT_EQ(server_->stats().steps, 1);  // two of four gradients
+}
+
+TEST_F(AsyncServerTest, AGoodbyeInTheMiddleOfAStepFailsTheRun) {
+  Begin("asp");
+  Push(0, orders_[0][0], 1);
+  EXPECT_TRUE(workers_[0]->Await(Kind::PULL).has_value());
+  Say(0, Kind::GOODBYE);
+  ExpectRunFails({"rank 0", "middle of a step"});
+}
+
+TEST_F(AsyncServerTest, APushBeforeTheAnswerToTheOneBeforeFailsTheRun) {
+  Begin("ssp:0");
+  PushStep(0, 1);
+  PushStep(0, 2);
+  ExpectRunFails({"rank 0", "step 2", "before step 1 was answered"});
+}
+
+TEST_F(AsyncServerTest, APushAfterSettlingFailsTheRun) {
+  Begin("asp");
+  Say(0, Kind::SETTLE);
+  Push(0, orders_[0][0], 1);
+  ExpectRunFails({"rank 0", "after it had settled"});
+}
+
+TEST_F(AsyncServerTest, ClippingFailsTheRun) {
+  Begin("asp");
+  Push(0, orders_[0][0], 1, /*max_norm=*/1);
+  ExpectRunFails({"rank 0", "max_norm 0", "found 1"});
+}
+
+TEST_F(AsyncServerTest, ANormFailsTheRun) {
+  Begin("asp");
+  Say(0, Kind::NORM);
+  ExpectRunFails({"rank 0", "NORM"});
+}
+
+TEST_F(AsyncServerTest, SettlingUnderBspFailsTheRun) {
+  Begin("");
+  Say(1, Kind::SETTLE);
+  ExpectRunFails({"rank 1", "SETTLE"});
+}
+
+TEST_F(AsyncServerTest, ParametersInTheMiddleOfTheJobFailTheRun) {
+  Begin("asp");
+  PushStep(0, 1);
+  EXPECT_EQ(AwaitStep(0, 1), 1);
+  proto::FrameHeader header;
+  header.set_kind(Kind::PARAMETERS);
+  SetSegment(orders_[0][0], &header);
+  workers_[0]->Send(header, std::string(64, '\0'));
+  for (auto& worker : workers_) {
+    const absl::Status status = worker->AwaitFailure();
+    EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+  }
+}
+
+TEST_F(AsyncServerTest, TermsThatCannotBeAreTurnedAway) {
+  proto::Hello at_worker = HelloFor(0, "asp");
+  at_worker.mutable_terms()->set_update_site(proto::WORKER);
+  for (const proto::Hello& hello :
+       {at_worker, HelloFor(0, "ssp:-1"), HelloFor(0, "ssp"), HelloFor(0, "later")}) {
+    RawStream stranger(*link_, server_->address());
+    stranger.SayHello(hello);
+    const absl::Status status = stranger.AwaitFailure();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    EXPECT_TRUE(absl::StrContains(status.message(), hello.terms().consistency())) << status;
+  }
+}
+
+TEST_F(AsyncServerTest, ConsistenciesThatDifferFailTheRunNamingBoth) {
+  for (int rank : {0, 1}) {
+    workers_.push_back(std::make_unique<RawStream>(*link_, server_->address()));
+    workers_[rank]->SayHello(HelloFor(rank, rank == 0 ? "ssp:3" : ""));
+  }
+  for (auto& worker : workers_) {
+    const absl::Status status = worker->AwaitFailure();
+    EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+    EXPECT_TRUE(absl::StrContains(status.message(), "ssp:3")) << status;
+    EXPECT_TRUE(absl::StrContains(status.message(), "has bsp")) << status;
+  }
+}
+
+}  // namespace
+}  // namespace gradsync
