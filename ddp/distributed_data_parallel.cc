@@ -245,6 +245,17 @@ absl::Status DistributedDataParallel::FinishStep(absl::Time deadline) {
   return status.ok() ? status : Fail(std::move(status));
 }
 
+absl::Status DistributedDataParallel::Settle(absl::Time deadline) {
+  GS_RETURN_IF_ERROR(CheckBetweenSteps());
+  const absl::Status status = sync_->Settle(deadline);
+  if (!status.ok()) return Fail(status);
+  // The owners may have written them.
+  for (size_t b = 0; optimizer_ == nullptr && b < buckets_.size(); ++b) {
+    parameters_.BumpVersions(static_cast<int>(b));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status DistributedDataParallel::CompleteStep(absl::Time deadline) {
   // Clipping needs all means first; without it, a bucket's update runs while later buckets are
   // still on their way.

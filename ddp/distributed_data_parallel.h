@@ -119,6 +119,11 @@ class DistributedDataParallel {
   // naming the bucket.
   absl::Status FinishStep(absl::Time deadline);
 
+  // Collective, after the last step, and before evaluating or saving: blocks until all ranks have
+  // come, even after different numbers of steps, and leaves the same parameters on all. Only under
+  // ssp and asp (docs/consistency.md) is there something to wait for.
+  absl::Status Settle(absl::Time deadline);
+
   // Backwards while a guard lives only add up gradients, for micro-batches. They count for the step
   // that is under way or begins next, whose last backward must run without a guard. The mean over
   // workers is taken of the *sum* over micro-batches: divide the loss by their number, as in

@@ -287,9 +287,8 @@ absl::Status PsGradientSync::ConnectWindows(absl::Time deadline) {
 }
 
 absl::Status PsGradientSync::AgreeOnConsistency(absl::Time deadline) {
-  GS_ASSIGN_OR_RETURN(
-      const std::vector<std::string> all,
-      side_channel_.AllGather(ConsistencyName(options_.consistency), deadline));
+  GS_ASSIGN_OR_RETURN(const std::vector<std::string> all,
+                      side_channel_.AllGather(ConsistencyName(options_.consistency), deadline));
   for (size_t rank = 1; rank < all.size(); ++rank) {
     if (all[rank] == all[0]) continue;
     return absl::FailedPreconditionError(absl::StrCat("consistency differs: rank 0 has ", all[0],
@@ -332,8 +331,7 @@ SyncHandle PsGradientSync::Launch(const StepOptions& step, int bucket) {
   absl::Status in_order = order_->Check(step, bucket);
   if (in_order.ok() && !bulk() && step.max_norm != 0) {
     in_order = absl::InvalidArgumentError(absl::StrCat(
-        "step ", step.step, ": max_norm: expected 0 under ",
-        ConsistencyName(options_.consistency),
+        "step ", step.step, ": max_norm: expected 0 under ", ConsistencyName(options_.consistency),
         ", where no step has a global norm, found ", step.max_norm));
   }
   if (in_order.ok() && reported_.load()) {

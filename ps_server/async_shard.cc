@@ -68,9 +68,11 @@ AsyncShard::AsyncShard(int world_size, AsyncShardEvents* events)
 
 AsyncShard::~AsyncShard() = default;
 
-absl::StatusOr<std::unique_ptr<AsyncShard>> AsyncShard::Create(
-    const Plan& plan, const ShardMap& shards, int server, Consistency consistency,
-    ServerEventSink sink, AsyncShardEvents* events) {
+absl::StatusOr<std::unique_ptr<AsyncShard>> AsyncShard::Create(const Plan& plan,
+                                                               const ShardMap& shards, int server,
+                                                               Consistency consistency,
+                                                               ServerEventSink sink,
+                                                               AsyncShardEvents* events) {
   auto shard = absl::WrapUnique(new AsyncShard(plan.world_size(), events));
   const OptimizerSpec spec = PartialUpdateSpec(plan.optimizer(), plan.world_size());
   std::vector<StateKeeper::Part> parts;
@@ -95,8 +97,7 @@ absl::StatusOr<std::unique_ptr<AsyncShard>> AsyncShard::Create(
   return shard;
 }
 
-absl::StatusOr<AsyncShard::Chunk*> AsyncShard::Find(SegmentId segment,
-                                                    size_t payload_bytes) const {
+absl::StatusOr<AsyncShard::Chunk*> AsyncShard::Find(SegmentId segment, size_t payload_bytes) const {
   const bool known = segment.bucket >= 0 && segment.bucket < static_cast<int>(by_segment_.size()) &&
                      segment.slot >= 0 &&
                      segment.slot < static_cast<int>(by_segment_[segment.bucket].size());
@@ -119,10 +120,10 @@ absl::Status AsyncShard::Push(int rank, SegmentId segment, const StepOptions& st
                               Payload payload) {
   GS_ASSIGN_OR_RETURN(Chunk * chunk, Find(segment, payload.size()));
   if (step.max_norm != 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "rank ", rank, " pushed step ", step.step,
-        ": expected max_norm 0, because there is no global norm without bsp, found ",
-        step.max_norm));
+    return absl::InvalidArgumentError(
+        absl::StrCat("rank ", rank, " pushed step ", step.step,
+                     ": expected max_norm 0, because there is no global norm without bsp, found ",
+                     step.max_norm));
   }
   int64_t last = last_step_.load();
   while (last < step.step && !last_step_.compare_exchange_weak(last, step.step)) {
@@ -153,8 +154,7 @@ absl::Status AsyncShard::Apply(Chunk& chunk, const ChunkClocks::Gradient& gradie
              1.0f / static_cast<float>(world_size_),
              static_cast<float>(gradient.step.inverse_loss_scale));
   if (!chunk.MakeParamWritable(/*keep=*/true)) return NoMemory(chunk.range.size());
-  chunk.optimizer.Apply(chunk.param->data(), chunk.grad->data(), gradient.step.lr,
-                        ++chunk.updates);
+  chunk.optimizer.Apply(chunk.param->data(), chunk.grad->data(), gradient.step.lr, ++chunk.updates);
   return absl::OkStatus();
 }
 

@@ -16,11 +16,11 @@ absl::StatusOr<bool> ChunkClocks::Offer(Gradient gradient) {
   MutexLock lock(&mutex_);
   Rank& rank = ranks_[gradient.rank];
   if (owner_ == Owner::kAcquired || rank.phase != Phase::kTraining || rank.offered) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "rank ", gradient.rank, " pushed a chunk of step ", gradient.step.step, " ",
-        rank.phase != Phase::kTraining ? "after it had settled"
-        : rank.offered                 ? absl::StrCat("before step ", rank.step, " was answered")
-                                       : "while its parameters or state are being set"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("rank ", gradient.rank, " pushed a chunk of step ", gradient.step.step, " ",
+                     rank.phase != Phase::kTraining ? "after it had settled"
+                     : rank.offered ? absl::StrCat("before step ", rank.step, " was answered")
+                                    : "while its parameters or state are being set"));
   }
   rank.offered = true;
   rank.step = gradient.step.step;
@@ -42,10 +42,10 @@ absl::StatusOr<bool> ChunkClocks::Depart(int rank, Phase phase, ServerEvent::Kin
   MutexLock lock(&mutex_);
   if (ranks_[rank].offered || ranks_[rank].phase != Phase::kTraining ||
       owner_ == Owner::kAcquired) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("rank ", rank, " left: expected it between its steps, found ",
-                     ranks_[rank].offered ? absl::StrCat("step ", ranks_[rank].step, " not answered")
-                                          : "that it had left already"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "rank ", rank, " left: expected it between its steps, found ",
+        ranks_[rank].offered ? absl::StrCat("step ", ranks_[rank].step, " not answered")
+                             : "that it had left already"));
   }
   ranks_[rank].phase = phase;
   Log(kind, rank);

@@ -21,8 +21,8 @@
 namespace gradsync {
 
 // A rank's *clock* counts its gradients applied to the chunk since the last time that all had
-// settled; the *slowest* is the smallest clock of ranks that still train. The answer to the gradient
-// of clock c is due when the consistency allows c - slowest (docs/consistency.md).
+// settled; the *slowest* is the smallest clock of ranks that still train. The answer to the
+// gradient of clock c is due when the consistency allows c - slowest (docs/consistency.md).
 //
 // Gradients and departures come on many threads. Nobody waits: a thread leaves here what it brings,
 // and works only if nobody else is at it. The work itself runs without a lock.
@@ -65,8 +65,8 @@ class ChunkClocks {
   // The rank pushes nothing more until the final answer. True as for Offer(); errors likewise.
   absl::StatusOr<bool> Settle(int rank);
 
-  // The rank pushes nothing more, and needs no answer. True as for Offer(). Errors: INVALID_ARGUMENT
-  // when a gradient of its was not answered.
+  // The rank pushes nothing more, and needs no answer. True as for Offer(). Errors:
+  // INVALID_ARGUMENT when a gradient of its was not answered.
   absl::StatusOr<bool> Leave(int rank);
 
   // What to do next. Nothing when there is nothing, which ends the caller's ownership. Answers come

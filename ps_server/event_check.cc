@@ -82,20 +82,20 @@ absl::Status EventCheck::Add(const ServerEvent& event) {
     error = absl::StrCat("expected slowest ", Slowest(chunk, event.rank));
   }
   if (error.empty()) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat(
-      "event of kind ", static_cast<int>(event.kind), ", rank ", event.rank, ", clock ",
-      event.clock, ", bucket ", event.segment.bucket, " slot ", event.segment.slot, ", slowest ",
-      event.slowest, ": ", error));
+  return absl::FailedPreconditionError(
+      absl::StrCat("event of kind ", static_cast<int>(event.kind), ", rank ", event.rank,
+                   ", clock ", event.clock, ", bucket ", event.segment.bucket, " slot ",
+                   event.segment.slot, ", slowest ", event.slowest, ": ", error));
 }
 
 absl::Status EventCheck::CheckSteps(const std::vector<int64_t>& steps) const {
   for (const auto& [segment, chunk] : chunks_) {
     for (int r = 0; r < world_size_; ++r) {
       if (chunk[r].total == steps[r] && !chunk[r].unanswered) continue;
-      return absl::FailedPreconditionError(absl::StrCat(
-          "bucket ", segment.first, " slot ", segment.second, ": expected ", steps[r],
-          " answered gradients of rank ", r, ", found ", chunk[r].total,
-          chunk[r].unanswered ? ", the last of them not answered" : ""));
+      return absl::FailedPreconditionError(
+          absl::StrCat("bucket ", segment.first, " slot ", segment.second, ": expected ", steps[r],
+                       " answered gradients of rank ", r, ", found ", chunk[r].total,
+                       chunk[r].unanswered ? ", the last of them not answered" : ""));
     }
   }
   return absl::OkStatus();

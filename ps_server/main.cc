@@ -29,6 +29,7 @@
 #include "grpc/support/log.h"
 #include "links/grpc_store.h"
 #include "links/grpc_stream.h"
+#include "ps_server/event_file.h"
 #include "ps_server/metrics.h"
 #include "ps_server/server.h"
 
@@ -42,6 +43,8 @@ ABSL_FLAG(std::string, run_id, "",
 ABSL_FLAG(int, attempt, 0, "of the run, counted by the launcher");
 ABSL_FLAG(std::string, metrics_json, "",
           "where to write ServerMetrics (proto/run_record.proto) at the end");
+ABSL_FLAG(std::string, event_log, "",
+          "where to write what happens under ssp and asp, a line per event (docs/consistency.md)");
 ABSL_FLAG(absl::Duration, timeout, absl::Seconds(60), "until all workers have come");
 
 namespace gradsync {
@@ -101,6 +104,7 @@ struct Flags {
   std::string run_id = absl::GetFlag(FLAGS_run_id);
   int attempt = absl::GetFlag(FLAGS_attempt);
   std::string metrics_json = UserPath(absl::GetFlag(FLAGS_metrics_json));
+  std::string event_log = UserPath(absl::GetFlag(FLAGS_event_log));
   absl::Duration timeout = absl::GetFlag(FLAGS_timeout);
 };
 
@@ -176,7 +180,14 @@ int Main(int argc, char** argv) {
   gpr_set_log_function([](gpr_log_func_args*) {});  // what fails comes back as a status
   const sigset_t signals = EndingSignals();
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);  // before any thread starts
+  absl::StatusOr<std::unique_ptr<EventFile>> events = std::unique_ptr<EventFile>();
+  if (!flags.event_log.empty()) events = EventFile::Create(flags.event_log);
+  if (!events.ok()) return Complain(2, "--event_log: ", events.status());
+
   ServerOptions options;
+  if (*events != nullptr) {
+    options.on_event = [&events](const ServerEvent& event) { (*events)->Add(event); };
+  }
   options.link = NewGrpcLink();
   options.listen = flags.listen;
   options.run_id = flags.run_id;
@@ -194,6 +205,10 @@ int Main(int argc, char** argv) {
   watch.Serving();
   const absl::Status ended = (*server)->Wait();
   const ServerStats stats = (*server)->stats();
+  if (*events != nullptr) {
+    const absl::Status written = (*events)->Close();
+    if (!written.ok()) return Complain(1, "--event_log: ", written);
+  }
   if (!flags.metrics_json.empty()) {
     const absl::Status written = WriteServerMetrics(stats, *address, flags.metrics_json);
     if (!written.ok()) return Complain(1, "--metrics_json: ", written);

@@ -162,8 +162,7 @@ absl::Status Service::OnHello(Session& session, const Payload& payload) {
 
 absl::Status Service::MakeShard(Group& group) {
   const int server = group.terms.server_index();
-  GS_ASSIGN_OR_RETURN(const Consistency consistency,
-                      ParseConsistency(group.terms.consistency()));
+  GS_ASSIGN_OR_RETURN(const Consistency consistency, ParseConsistency(group.terms.consistency()));
   if (group.terms.windows()) {
     WindowHostOptions options;
     options.shards = group.shards;

@@ -20,8 +20,7 @@ absl::StatusOr<std::shared_ptr<const ShardState>> StateKeeper::Export(int64_t st
     GS_RETURN_IF_ERROR(part.acquire());
     for (size_t s = 0; s < slot_names_.size() && part.optimizer->has_state(); ++s) {
       const absl::Span<const float> slot = part.optimizer->slot(static_cast<int>(s));
-      std::shared_ptr<LentBuffer> values =
-          LentBuffer::Create(static_cast<int64_t>(slot.size()));
+      std::shared_ptr<LentBuffer> values = LentBuffer::Create(static_cast<int64_t>(slot.size()));
       if (values == nullptr) {
         return absl::ResourceExhaustedError(
             absl::StrCat("no memory for ", slot.size() * sizeof(float), " bytes of state"));

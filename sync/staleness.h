@@ -6,9 +6,9 @@
 
 namespace gradsync {
 
-// How old the parameters were that this rank's steps ended with (docs/consistency.md): `histogram[s]`
-// steps were given parameters that lacked s steps of the slowest worker, the most that any part of
-// them lacked. The last element is above 0; empty where every step waits for all.
+// How old the parameters were that this rank's steps ended with (docs/consistency.md):
+// `histogram[s]` steps were given parameters that lacked s steps of the slowest worker, the most
+// that any part of them lacked. The last element is above 0; empty where every step waits for all.
 struct Staleness {
   std::vector<int64_t> histogram;
 
@@ -17,9 +17,7 @@ struct Staleness {
     ++histogram[missed];
   }
 
-  int64_t max() const {
-    return histogram.empty() ? 0 : static_cast<int64_t>(histogram.size()) - 1;
-  }
+  int64_t max() const { return histogram.empty() ? 0 : static_cast<int64_t>(histogram.size()) - 1; }
 };
 
 }  // namespace gradsync

@@ -101,7 +101,7 @@ TEST(WorkerBadInputTest, FlagsThatDoNotExistOrFit) {
   ExpectRefused(kWorker, {"--topology=star"}, {"--topology", "ring", "star"});
   ExpectRefused(kWorker, {"--link=tcp"}, {"--link", "grpc", "tcp"});
   ExpectRefused(kWorker, {"--update=nobody"}, {"--update", "owner", "nobody"});
-  ExpectRefused(kWorker, {"--consistency=ssp:2"}, {"--consistency", "bsp", "ssp:2"});
+  ExpectRefused(kWorker, {"--consistency=ssp:2"}, {"--consistency", "bsp", "ssp:2", "local"});
   ExpectRefused(kWorker, {"--optimizer=lion"}, {"--optimizer", "sgd", "lion"});
   ExpectRefused(kWorker, {"--schedule=steep"}, {"schedule", "cosine", "steep"});
   ExpectRefused(kWorker, {"--device=cuda"}, {"--device", "cpu", "cuda"});
@@ -112,6 +112,32 @@ TEST(WorkerBadInputTest, FlagsThatDoNotExistOrFit) {
   ExpectRefused(kWorker, {"--model=mlp", "--straggler=0:0.5"}, {"--straggler", "0:0.5"});
   ExpectRefused(kWorker, {"--model=mlp", "--straggler=1:2"}, {"--straggler", "0 to 0", "1:2"});
   ExpectRefused(kWorker, {"mlp"}, {"mlp"});
+}
+
+TEST(WorkerBadInputTest, ConsistenciesThatCannotBe) {
+  const std::vector<std::string> ps = {"--model=mlp", "--topology=ps", "--servers=127.0.0.1:1",
+                                       "--master=127.0.0.1:0"};
+  const auto expect_refused = [&ps](std::vector<std::string> flags,
+                                    const std::vector<std::string>& words) {
+    flags.insert(flags.begin(), ps.begin(), ps.end());
+    ExpectRefused(kWorker, flags, words);
+  };
+  for (const std::string value : {"ssp:-1", "ssp:many", "ssp", "hogwild"}) {
+    expect_refused({"--update=owner", "--consistency=" + value}, {"--consistency", "ssp:S", value});
+  }
+  expect_refused({"--consistency=asp"}, {"--consistency", "--update=owner", "asp"});
+  expect_refused({"--update=owner", "--consistency=ssp:1", "--link=shm"},
+                 {"--consistency", "--link=shm", "ssp:1"});
+  expect_refused({"--update=owner", "--consistency=ssp:1", "--compression=fp16"},
+                 {"--consistency", "--compression=fp16", "ssp:1"});
+  expect_refused({"--update=owner", "--consistency=asp", "--max_norm=1"},
+                 {"--max_norm", "--consistency=asp"});
+  for (const std::string topology : {"--topology=ring", "--topology=local"}) {
+    ExpectRefused(kWorker, {"--model=mlp", topology, "--consistency=asp"},
+                  {"--consistency", topology, "asp"});
+  }
+  ExpectRefused(kWorker, {"--model=mlp", "--topology=ring", "--link=gloo", "--consistency=ssp:2"},
+                {"--consistency", "ssp:2"});
 }
 
 TEST(WorkerBadInputTest, RanksAndAddressesThatCannotBe) {
@@ -230,6 +256,8 @@ TEST(ServerBadInputTest, FlagsThatDoNotExistOrFit) {
   ExpectRefused(kServer, {"now"}, {"now"});
   ExpectRefused(kServer, {"--listen=127.0.0.1:0", "--port_file=/no/such/folder/port"},
                 {"/no/such/folder/port"});
+  ExpectRefused(kServer, {"--event_log=/no/such/folder/events"},
+                {"--event_log", "/no/such/folder/events"});
 }
 
 TEST(ServerBadInputTest, APortThatIsTakenOrAMasterThatIsNotThereIsNamed) {

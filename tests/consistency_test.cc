@@ -1,5 +1,7 @@
 // What ssp and asp promise (docs/consistency.md), between real clients and servers.
 
+#include "plan/consistency.h"
+
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -14,7 +16,6 @@
 #include "gtest/gtest.h"
 #include "links/grpc_stream.h"
 #include "links/in_process_stream.h"
-#include "plan/consistency.h"
 #include "tests/ps_group.h"
 #include "tests/rank_threads.h"
 #include "tests/staleness_job.h"
@@ -120,7 +121,9 @@ TEST(ConsistencyTest, ALogOfAFewStepsKeepsAllRulesOverGrpc) {
     job.phases = 2;
     job.link = NewGrpcLink();
     const StalenessResult result = RunStalenessJob(job);
-    if (consistency == "asp") EXPECT_EQ(result.waits, 0);
+    if (consistency == "asp") {
+      EXPECT_EQ(result.waits, 0);
+    }
   }
 }
 

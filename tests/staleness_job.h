@@ -27,9 +27,9 @@ struct StalenessJob {
 };
 
 struct StalenessResult {
-  int64_t max_staleness = 0;           // in the servers' logs
-  int64_t waits = 0;                   // answers that were not due at once
-  std::vector<int64_t> histogram;      // as the workers have it, all ranks
+  int64_t max_staleness = 0;       // in the servers' logs
+  int64_t waits = 0;               // answers that were not due at once
+  std::vector<int64_t> histogram;  // as the workers have it, all ranks
 };
 
 // Trains a small plan with SGD of rate 1 and gradients that are small whole multiples of n, so that

@@ -141,6 +141,9 @@ class TrainerImpl : public Trainer {
     result.measured = absl::Now() - measured_from;
     result.cpu = ProcessCpuTime() - cpu_before;
     result.wire = sync_->wire_stats() - wire_before;
+    result.staleness = sync_->staleness();
+    // Under ssp and asp others may have many steps to go, but they live: a lost one ends the wait.
+    GS_RETURN_IF_ERROR(ddp_->Settle(absl::Now() + kSettleTimeout));
     GS_RETURN_IF_ERROR(Conclude(&result));
     return result;
   }
@@ -240,6 +243,7 @@ class TrainerImpl : public Trainer {
   }
 
   static constexpr absl::Duration kEvaluationTimeout = absl::Hours(1);
+  static constexpr absl::Duration kSettleTimeout = absl::Hours(24);
 
   const TrainerOptions options_;
   const int rank_;

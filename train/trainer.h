@@ -17,6 +17,7 @@
 #include "plan/plan.h"
 #include "sync/gradient_sync.h"
 #include "sync/side_channel.h"
+#include "sync/staleness.h"
 #include "train/create_model.h"
 #include "train/recipe.h"
 
@@ -76,6 +77,7 @@ struct TrainingResult {
   WireStats wire;                  // of the measured steps
   absl::Duration cpu;              // user and system time of this process in the measured steps
   absl::Duration measured;         // wall-clock time of the measured steps
+  Staleness staleness;             // of this worker's steps, all of them
   std::string params_sha256;       // after the last step; equal on all workers, or Run() fails
 };
 

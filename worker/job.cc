@@ -45,7 +45,8 @@ absl::Status Validate(const JobOptions& options) {
   }
   SyncOptions sync = options.sync;
   if (sync.servers.empty() && options.num_servers > 0) sync.servers.assign(1, "registered later");
-  return ValidateSyncOptions(sync);
+  GS_RETURN_IF_ERROR(ValidateSyncOptions(sync));
+  return ValidateClipping(sync, options.trainer.max_norm);
 }
 
 // The store as this worker sees it, and the server if this worker holds it.

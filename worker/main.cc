@@ -25,7 +25,9 @@ ABSL_FLAG(std::string, topology, "local", "local, ps (parameter servers) or ring
 ABSL_FLAG(std::string, link, "auto", "auto, grpc, shm, gloo or nccl");
 ABSL_FLAG(std::string, update, "worker",
           "who runs the optimizer: worker, or owner (server or ring rank)");
-ABSL_FLAG(std::string, consistency, "bsp", "bsp");
+ABSL_FLAG(std::string, consistency, "bsp",
+          "bsp: every step waits for all; ssp:S: for those more than S steps behind; asp: for "
+          "nobody. The last two: ps with --update=owner, over grpc");
 ABSL_FLAG(std::string, compression, "none",
           "of gradients on the wire (grpc): none, fp16, bf16, or topk:R (ps only), which sends the "
           "largest R of each chunk, 0 < R <= 1, and the rest later");

@@ -34,6 +34,7 @@ void FillJob(const JobOptions& options, const Plan& plan, proto::WorkerMetrics* 
   metrics->set_topology(options.sync.topology);
   metrics->set_link(ResolvedLink(options.sync));
   metrics->set_update(options.sync.update);
+  metrics->set_consistency(options.sync.consistency);
   metrics->set_compression(CodecName(plan.codec()));
   metrics->set_connections(ResolvedConnections(options.sync));
   metrics->set_model(options.trainer.model.name);
@@ -72,6 +73,10 @@ absl::Status WriteWorkerMetrics(const JobOptions& options, const Trainer& traine
   metrics.set_measured_seconds(absl::ToDoubleSeconds(result.measured));
   metrics.set_max_resident_bytes(PeakResidentBytes());
   metrics.set_params_sha256(result.params_sha256);
+  metrics.set_max_staleness(static_cast<int32_t>(result.staleness.max()));
+  for (int64_t steps : result.staleness.histogram) {
+    metrics.add_staleness_histogram(static_cast<double>(steps));
+  }
 
   google::protobuf::util::JsonPrintOptions print;
   print.add_whitespace = true;

@@ -12,6 +12,7 @@
 #include "base/status_macros.h"
 #include "links/grpc_stream.h"
 #include "plan/codec.h"
+#include "plan/consistency.h"
 #include "ps_client/ps_gradient_sync.h"
 #include "ps_client/server_hosts.h"
 #include "sync/local_sync.h"
@@ -86,6 +87,34 @@ absl::Status ValidateCompression(const SyncOptions& options) {
   return absl::OkStatus();
 }
 
+absl::Status ValidateConsistency(const SyncOptions& options) {
+  const absl::StatusOr<Consistency> consistency = ParseConsistency(options.consistency);
+  if (!consistency.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--consistency: ", consistency.status().message()));
+  }
+  if (consistency->bulk()) return absl::OkStatus();
+  const auto refuse = [&](absl::string_view with) {
+    return FlagError("consistency", absl::StrCat("bsp with ", with), options.consistency);
+  };
+  if (options.topology != "ps") {
+    return refuse(absl::StrCat("--topology=", options.topology,
+                               ", because only a parameter server can apply a gradient alone"));
+  }
+  if (options.link == "shm" || options.link == "gloo") {
+    return refuse(absl::StrCat("--link=", options.link,
+                               ", which sums all gradients at once (use --link=grpc)"));
+  }
+  if (options.update != "owner") {
+    return refuse("--update=worker, because servers must hold the parameters (use --update=owner)");
+  }
+  const absl::StatusOr<Codec> codec = ParseCodec(options.compression);
+  if (codec.ok() && codec->compresses()) {
+    return refuse(absl::StrCat("--compression=", options.compression));
+  }
+  return absl::OkStatus();
+}
+
 // What a rank tells the others: the host whose memory it would share (or kApart), the host that it
 // is on, and on rank 0 the servers' hosts.
 struct Whereabouts {
@@ -94,6 +123,7 @@ struct Whereabouts {
   std::vector<std::string> servers;
 };
 
+// What a rank that shares memory with nobody has for a host.
 constexpr absl::string_view kApart = "apart";
 
 std::string Format(const Whereabouts& where) {
@@ -122,7 +152,8 @@ absl::Status FindOut(const SyncOptions& options, const WorkerGroup& group, Where
                                                        absl::Now() + group.timeout));
   }
   GS_ASSIGN_OR_RETURN(const Codec codec, ParseCodec(options.compression));
-  if (!own.ok() || codec.compresses()) return absl::OkStatus();
+  GS_ASSIGN_OR_RETURN(const Consistency consistency, ParseConsistency(options.consistency));
+  if (!own.ok() || codec.compresses() || !consistency.bulk()) return absl::OkStatus();
   for (const std::string& server : where->servers) {
     if (server != where->host) return absl::OkStatus();
   }
@@ -146,9 +177,7 @@ absl::Status ValidateSyncOptions(const SyncOptions& options) {
   if (!IsOneOf(options.update, {"worker", "owner"})) {
     return FlagError("update", "worker or owner", options.update);
   }
-  if (options.consistency != "bsp") {
-    return FlagError("consistency", "bsp (this build has no other yet)", options.consistency);
-  }
+  GS_RETURN_IF_ERROR(ValidateConsistency(options));
   if (options.topology == "ps" && options.servers.empty()) {
     return absl::InvalidArgumentError(
         "--servers: expected host:port,... with --topology=ps, found none; start one with "
@@ -178,6 +207,15 @@ absl::Status ValidateSyncOptions(const SyncOptions& options) {
   return ValidateCompression(options);
 }
 
+absl::Status ValidateClipping(const SyncOptions& options, double max_norm) {
+  GS_ASSIGN_OR_RETURN(const Consistency consistency, ParseConsistency(options.consistency));
+  if (consistency.bulk() || max_norm == 0) return absl::OkStatus();
+  return FlagError("max_norm",
+                   absl::StrCat("0 with --consistency=", options.consistency,
+                                ", where no step has a mean gradient whose norm could be taken"),
+                   absl::StrCat(max_norm));
+}
+
 std::string ResolvedLink(const SyncOptions& options) {
   if (options.topology == "local") return "";
   return options.link == "auto" ? "grpc" : options.link;
@@ -195,8 +233,9 @@ absl::Status ResolveByHosts(const WorkerGroup& group, SyncOptions* options) {
   const bool find_link = options->link == "auto" && options->topology != "local";
   const bool find_weights = options->topology == "ps" && asked_for.by_host;
   if (!find_link && !find_weights) return absl::OkStatus();
-  // A rank that compresses takes part too, so that ranks that disagree meet in Bind(), which says
-  // so; and one that cannot reach a server, so that nobody waits for it in vain.
+  // A rank that compresses, or has another consistency, takes part too, so that ranks that disagree
+  // meet in Bind(), which says so; and one that cannot reach a server, so that nobody waits for it
+  // in vain.
   Whereabouts own = {std::string(kApart), std::string(kApart), {}};
   const absl::Status found = FindOut(*options, group, &own);
   const int patience = options->topology == "ps" ? 2 : 1;  // rank 0 may come late, from the servers
@@ -243,6 +282,7 @@ absl::StatusOr<std::unique_ptr<GradientSync>> CreateGradientSync(const SyncOptio
   ps.servers = options.servers;
   ps.weights = options.weights;
   ps.update_site = SiteOf(options);
+  GS_ASSIGN_OR_RETURN(ps.consistency, ParseConsistency(options.consistency));
   ps.windows = ResolvedLink(options) == "shm";
   ps.connections = ps.windows ? 1 : ResolvedConnections(options);
   return CreatePsGradientSync(ps);

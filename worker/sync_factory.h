@@ -38,8 +38,8 @@ std::string ResolvedLink(const SyncOptions& options);
 
 // Collective, before CreateGradientSync(): sets what depends on which hosts (base/host_identity.h)
 // ranks and servers are on.
-//   link     `auto` becomes shm when all of them share a host and nothing is to be compressed, grpc
-//            otherwise
+//   link     `auto` becomes shm when all of them share a host, nothing is to be compressed and the
+//            consistency is bsp, grpc otherwise
 //   weights  with server_weights `auto`, those of WeightsByHost(); servers check that ranks agree
 // Rank 0 asks the servers. Blocks until they have answered and all ranks have come, each for at
 // most group.timeout; returns at once where nothing is to be found out.
@@ -49,6 +49,10 @@ absl::Status ResolveByHosts(const WorkerGroup& group, SyncOptions* options);
 
 // Connections per pair of peers that will be used; 0 where there are none (local, shm).
 int ResolvedConnections(const SyncOptions& options);
+
+// The same for an optimizer that clips to a global norm of `max_norm` (0: it does not).
+// Errors: INVALID_ARGUMENT naming --max_norm under ssp and asp.
+absl::Status ValidateClipping(const SyncOptions& options, double max_norm);
 
 // Creates the backend. `options` must have passed ValidateSyncOptions(). Opens no connection yet;
 // GradientSync::Bind() does.

@@ -1,0 +1,62 @@
+#include "ps_server/event_file.h"
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/memory/memory.h"
+#include "absl/strings/str_cat.h"
+
+namespace gradsync {
+namespace {
+
+const char* KindName(ServerEvent::Kind kind) {
+  switch (kind) {
+    case ServerEvent::Kind::kApplied:
+      return "applied";
+    case ServerEvent::Kind::kPulled:
+      return "pulled";
+    case ServerEvent::Kind::kSettled:
+      return "settled";
+    case ServerEvent::Kind::kLeft:
+      return "left";
+    case ServerEvent::Kind::kFinal:
+      return "final";
+  }
+  return "";
+}
+
+}  // namespace
+
+std::string FormatEvent(const ServerEvent& event) {
+  return absl::StrCat(KindName(event.kind), " ", event.rank, " ", event.clock, " ",
+                      event.segment.bucket, " ", event.segment.slot, " ", event.slowest);
+}
+
+absl::StatusOr<std::unique_ptr<EventFile>> EventFile::Create(const std::string& path) {
+  std::FILE* const file = std::fopen(path.c_str(), "w");
+  if (file == nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat("expected a file that can be written, found \"",
+                                                   path, "\": ", std::strerror(errno)));
+  }
+  return absl::WrapUnique(new EventFile(path, file));
+}
+
+EventFile::~EventFile() { Close().IgnoreError(); }
+
+void EventFile::Add(const ServerEvent& event) {
+  const std::string line = FormatEvent(event) + "\n";
+  MutexLock lock(&mutex_);
+  if (file_ != nullptr) std::fwrite(line.data(), 1, line.size(), file_);
+}
+
+absl::Status EventFile::Close() {
+  MutexLock lock(&mutex_);
+  if (file_ == nullptr) return absl::OkStatus();
+  const bool failed = std::ferror(file_) != 0;
+  std::FILE* const file = std::exchange(file_, nullptr);
+  if (std::fclose(file) == 0 && !failed) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat(path_, ": not everything could be written"));
+}
+
+}  // namespace gradsync
