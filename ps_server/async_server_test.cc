@@ -71,7 +71,7 @@ class AsyncServerTest : public testing::Test {
     for (size_t i = 0; i < orders_[rank].size(); ++i) {
       const absl::optional<proto::FrameHeader> pull = workers_[rank]->Await(Kind::PULL);
       if (!pull.has_value()) return -1;
-      EXPECT_EQ(pull->step().number(), static_cast<uint64_t>(number));
+      EXPECT_EQ(pull->step(), static_cast<uint64_t>(number));
       staleness = std::max<int64_t>(staleness, pull->count());
     }
     return staleness;

@@ -157,7 +157,7 @@ void Service::OnAnswer(SegmentId segment, const ChunkClocks::Answer& answer,
   proto::FrameHeader header;
   header.set_kind(proto::FrameHeader::PULL);
   SetSegment(segment, &header);
-  header.mutable_step()->set_number(static_cast<uint64_t>(answer.step));
+  header.set_step(static_cast<uint64_t>(answer.step));
   header.set_count(static_cast<uint32_t>(answer.staleness));
   const size_t connection = group.results++ % group.terms.connections();
   SendValues(*group.streams[answer.rank][connection], std::move(header), values);
