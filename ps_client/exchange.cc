@@ -1,6 +1,7 @@
 #include "ps_client/exchange.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -17,21 +18,21 @@ Exchange::Exchange(const Options& options, const Plan& plan, const ShardMap& sha
       shards_(shards),
       on_error_(std::move(on_error)),
       welcome_("the servers' answer to hello",
-               static_cast<int64_t>(options.servers.size()) * options.connections),
+               std::accumulate(options.connections.begin(), options.connections.end(), int64_t{0})),
       norms_(plan, shards),
       encoder_(std::make_shared<ChunkEncoder>(plan)) {
   for (size_t i = 0; i < options_.servers.size(); ++i) {
     const int index = static_cast<int>(i);
     auto server = std::make_unique<Server>();
-    server->connection = std::make_unique<ServerConnection>(index, options_.servers[i],
-                                                            options_.connections, options_.credit);
+    server->connection = std::make_unique<ServerConnection>(
+        index, options_.servers[i], options_.connections[i], options_.credit);
     server->order = PushOrder(plan_, shards_, index, options_.rank);
     for (size_t b = 0; b <= plan_.buckets().size(); ++b) {
       const auto first = std::find_if(server->order.begin(), server->order.end(),
                                       [b](SegmentId s) { return s.bucket >= static_cast<int>(b); });
       server->begin.push_back(first - server->order.begin());
     }
-    server->unanswered = options_.connections;
+    server->unanswered = options_.connections[i];
     servers_.push_back(std::move(server));
   }
   MutexLock lock(&mutex_);
@@ -72,11 +73,13 @@ void Exchange::SendWindows(const std::vector<std::string>& addresses) {
 
 absl::Status Exchange::Connect(StreamLink& link, const proto::Hello& hello, absl::Time deadline) {
   for (const auto& server : servers_) {
-    for (int connection = 0; connection < options_.connections; ++connection) {
+    const int connections = server->connection->connections();
+    for (int connection = 0; connection < connections; ++connection) {
       GS_RETURN_IF_ERROR(OpenStream(link, *server, deadline));
       proto::Hello own = hello;
       own.set_connection(connection);
       own.mutable_terms()->set_server_index(server->connection->index());
+      own.mutable_terms()->set_connections(connections);
       if (connection == 0) *own.mutable_plan() = PlanToProto(plan_);
       if (connection != 0) {
         own.clear_host();
@@ -234,8 +237,9 @@ SyncHandle Exchange::Leave() {
   std::shared_ptr<Countdown> countdown;
   {
     MutexLock lock(&mutex_);
-    countdown =
-        Begin("the servers' goodbye", static_cast<int64_t>(servers_.size()) * options_.connections);
+    countdown = Begin(
+        "the servers' goodbye",
+        std::accumulate(options_.connections.begin(), options_.connections.end(), int64_t{0}));
     farewell_ = countdown;
     if (!failure_.ok()) return countdown->handle();
   }

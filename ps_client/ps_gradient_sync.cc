@@ -10,6 +10,7 @@
 #include "base/status_macros.h"
 #include "optim/state_mapping.h"
 #include "plan/codec.h"
+#include "plan/server_streams.h"
 #include "plan/shard_map.h"
 #include "ps_client/exchange.h"
 #include "ps_client/window_exchange.h"
@@ -207,7 +208,9 @@ absl::StatusOr<std::vector<GradBucket>> PsGradientSync::Bind(const Plan& plan,
   options.rank = options_.group.rank;
   options.update_site = options_.update_site;
   options.consistency = options_.consistency;
-  options.connections = options_.connections;
+  options.connections = options_.windows
+                            ? std::vector<int>(options_.servers.size(), options_.connections)
+                            : StreamsByServer(options_.weights, options_.connections);
   options.credit = options_.credit;
   options.servers = options_.servers;
   auto exchange = std::make_shared<Exchange>(options, plan, shards, std::move(exchanged),

@@ -26,7 +26,7 @@ struct PsOptions {
   // the workers' windows (links/window_owner.h), and what goes over `link` is only the hello, the
   // optimizer's state and the goodbye.
   bool windows = false;
-  int connections = 2;  // streams per server
+  int connections = 2;  // streams per server; others if weights differ (plan/server_streams.h)
   int credit = 8;       // chunks on their way to one server
 };
 

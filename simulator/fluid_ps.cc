@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "plan/cost_model.h"
+#include "plan/server_streams.h"
 #include "simulator/stripe_table.h"
 
 namespace gradsync {
@@ -24,26 +25,31 @@ struct ServerKind {
   bool beside_worker = false;
   double share = 0;  // of everything, that each owns
   int count = 0;
+  int connections = 0;          // of a worker to each
+  bool colocated_only = false;  // no other servers
 };
 
 std::vector<ServerKind> KindsOf(const Cluster& cluster, int workers) {
   const int k = cluster.servers;
-  if (cluster.placement == ServerPlacement::kDedicated) return {{false, 1.0 / k, k}};
-  if (cluster.placement == ServerPlacement::kColocated) return {{true, 1.0 / k, k}};
+  const int connections = cluster.ps_connections;
+  if (cluster.placement == ServerPlacement::kDedicated) return {{false, 1.0 / k, k, connections}};
+  if (cluster.placement == ServerPlacement::kColocated)
+    return {{true, 1.0 / k, k, connections, true}};
   const ServerShares shares = MixedShares(workers, k);
+  const std::vector<int> streams = StreamsByServer(ServerWeights(cluster, workers), connections);
   std::vector<ServerKind> kinds;
-  if (shares.colocated > 0) kinds.push_back({true, shares.colocated, workers});
-  if (k > 0) kinds.push_back({false, shares.dedicated, k});
+  if (shares.colocated > 0) kinds.push_back({true, shares.colocated, workers, streams.front()});
+  if (k > 0) kinds.push_back({false, shares.dedicated, k, streams.back()});
   return kinds;
 }
 
 // Stripes that are under way together on the connections of a worker and a server: each connection
 // carries a chunk, and a pair has n * share chunks of a stripe. Where a pair has about two, the
 // credits' bursts delay stripes as much. Fitted to what segments do (docs/cost_model.md).
-double StripesTogether(const Cluster& cluster, int workers, const ServerKind& kind) {
-  const double connections = cluster.ps_connections;
+double StripesTogether(int workers, const ServerKind& kind) {
+  const double connections = kind.connections;
   const double stripes = connections / (workers * kind.share);
-  if (stripes <= 0.5 || kind.beside_worker) return 1;
+  if (stripes <= 0.5 || kind.colocated_only) return 1;
   if (stripes <= 1) return 2 * stripes;
   return std::max(2.0, 0.2 + 0.25 * connections + 0.75 * stripes);
 }
@@ -91,7 +97,7 @@ void AddFlow(const ServerKind& kind, const Cluster& cluster, int workers, double
 void AddPieces(const std::vector<StripeTotals>& stripes, const ServerKind& kind,
                const Cluster& cluster, int workers, double owner_update, Stream* push,
                Stream* pull) {
-  const double together = StripesTogether(cluster, workers, kind);
+  const double together = StripesTogether(workers, kind);
   for (size_t first = 0; first < stripes.size();) {
     size_t last = first;
     StripeTotals bucket;
@@ -110,8 +116,8 @@ void AddPieces(const std::vector<StripeTotals>& stripes, const ServerKind& kind,
     AddFlow(kind, cluster, workers, there, /*push=*/true, &out.use);
     AddFlow(kind, cluster, workers, back, /*push=*/false, &in.use);
     in.use[kUpdate] = kind.share * bucket.share * owner_update / pieces;
-    out.growth = 1 / (kind.share * there);
-    in.growth = 1 / (kind.share * back);
+    out.growth = kind.connections / (kind.share * there);
+    in.growth = kind.connections / (kind.share * back);
     push->pieces.insert(push->pieces.end(), static_cast<size_t>(pieces), out);
     pull->pieces.insert(pull->pieces.end(), static_cast<size_t>(pieces), in);
     first = last;

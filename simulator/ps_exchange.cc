@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "plan/server_streams.h"
 #include "plan/stripes.h"
 
 namespace gradsync {
@@ -11,7 +12,8 @@ PsExchange::PsExchange(const Plan& plan, ShardMap shards, const Cluster& cluster
                        double owner_update, EventQueue* queue, Resolved resolved)
     : SimulatedExchange(plan, cluster, queue, std::move(resolved)),
       shards_(std::move(shards)),
-      connections_(cluster.ps_connections),
+      connections_(
+          StreamsByServer(ServerWeights(cluster, plan.world_size()), cluster.ps_connections)),
       credit_(cluster.credit),
       owner_work_(shards_.servers(), owner_update, queue, [this](int chunk) { SendResult(chunk); }),
       pairs_(static_cast<size_t>(world_size_) * shards_.servers()),
@@ -51,7 +53,7 @@ void PsExchange::Pump(int rank, int server) {
     SimulatedMessage message;
     message.from = rank;
     message.to = world_size_ + server;
-    message.connection = state.number++ % connections_;
+    message.connection = state.number++ % connections_[server];
     message.bytes = chunks_.gradient_bytes(chunk);
     message.kind = kPush;
     message.bucket = id.bucket;
@@ -109,7 +111,7 @@ void PsExchange::SendResult(int chunk) {
   const int server = shards_.server(id);
   SimulatedMessage message;
   message.from = world_size_ + server;
-  message.connection = results_[server]++ % connections_;
+  message.connection = results_[server]++ % connections_[server];
   message.bytes = chunks_.returned_bytes(chunk);
   message.kind = kPull;
   message.bucket = id.bucket;

@@ -14,7 +14,8 @@
 namespace gradsync {
 
 // A worker queues a bucket's chunks for each server in PushOrder() (plan/shard_map.h) and sends
-// while it has credit; chunk number q of a pair takes connection q mod C. A server folds a chunk's
+// while it has credit; chunk number q of a pair takes connection q mod C,
+// C as plan/server_streams.h has it. A server folds a chunk's
 // contributions in the order of plan/stripes.h; each folded one is credited, the first together
 // with the second, in messages of half a window. A complete chunk goes to all workers at once.
 // Adding and copying take no time.
@@ -49,7 +50,7 @@ class PsExchange : public SimulatedExchange {
   Pair& pair(int rank, int server) { return pairs_[rank * shards_.servers() + server]; }
 
   const ShardMap shards_;
-  const int connections_;
+  const std::vector<int> connections_;  // of a worker, by server
   const int credit_;
   OwnerWork owner_work_;
   std::vector<Pair> pairs_;

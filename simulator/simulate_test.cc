@@ -93,8 +93,8 @@ double StripeBytes(const Plan& plan) {
 }
 
 // One stripe fills and drains the pipeline, more where a stripe's chunks do not use all connections
-// (fluid_ps.cc). Of mixed placement the closed form is a bound that today's order of sending
-// misses: all connections get the same bandwidth, whatever their servers own.
+// (fluid_ps.cc). Mixed placement needs bandwidth in proportion to what servers own, which whole
+// numbers of streams only come near.
 TEST(SimulateTest, LargeExchangesTakeWhatTheClosedFormsSayWithinTheFill) {
   for (int n : {2, 4, 8, 16}) {
     const Plan plan = PlanOf(n);
@@ -106,7 +106,7 @@ TEST(SimulateTest, LargeExchangesTakeWhatTheClosedFormsSayWithinTheFill) {
       if (!cluster.ring && cluster.placement == ServerPlacement::kDedicated) {
         most += stripe * 2 * cluster.servers / n;
       }
-      if (!cluster.ring && cluster.placement == ServerPlacement::kMixed) most = 1.5;
+      if (!cluster.ring && cluster.placement == ServerPlacement::kMixed) most = 1.15;
       EXPECT_GE(time, best * 0.9999) << Name(cluster, n);
       EXPECT_LE(time, best * most) << Name(cluster, n);
     }
@@ -153,7 +153,7 @@ TEST(SimulateTest, AtFourWorkersDedicatedServersBeatTheRingFromThreeOn) {
 }
 
 // At 64 workers one chunk in 16 of a stripe is a whole percent of these exchanges.
-TEST(SimulateTest, FluidAgreesWithSegmentsWithinOnePercent) {
+TEST(SimulateTest, FluidAgreesWithSegmentsWithinOnePercentAndSixWhenMixed) {
   for (int n : {16, 64}) {
     const Plan plan = PlanOf(n);
     std::vector<Cluster> clusters = {FreeMessages(true)};
@@ -169,9 +169,12 @@ TEST(SimulateTest, FluidAgreesWithSegmentsWithinOnePercent) {
         const auto segments = SimulateStep(plan, cluster, times, SimulationMethod::kSegments);
         const auto fluid = SimulateStep(plan, cluster, times, SimulationMethod::kFluid);
         ASSERT_TRUE(segments.ok() && fluid.ok());
-        EXPECT_NEAR(fluid->step / segments->step, 1, 0.01) << Name(cluster, n) << owner_updates;
+        const bool mixed = !cluster.ring && cluster.placement == ServerPlacement::kMixed;
+        EXPECT_NEAR(fluid->step / segments->step, 1, mixed ? 0.06 : 0.01)
+            << Name(cluster, n) << owner_updates;
         EXPECT_NEAR(fluid->tx_bytes_max_host / segments->tx_bytes_max_host, 1, 0.02);
-        EXPECT_NEAR(fluid->busy_share, segments->busy_share, 0.03) << Name(cluster, n);
+        EXPECT_NEAR(fluid->busy_share, segments->busy_share, mixed ? 0.05 : 0.03)
+            << Name(cluster, n);
       }
     }
   }
