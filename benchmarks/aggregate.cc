@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "benchmarks/curve.h"
 
 namespace gradsync {
 namespace {
@@ -35,6 +36,9 @@ absl::Status CheckRank(const proto::WorkerMetrics& first, const proto::WorkerMet
   }
   if (metrics.batch_size() != first.batch_size()) {
     return Differs("batch size", rank, first.batch_size(), metrics.batch_size());
+  }
+  if (metrics.consistency() != first.consistency()) {
+    return Differs("consistency", rank, first.consistency(), metrics.consistency());
   }
   if (first.topology() != "local" && metrics.params_sha256() != first.params_sha256()) {
     return Differs("params_sha256", rank, first.params_sha256(), metrics.params_sha256());
@@ -66,7 +70,7 @@ void FillJob(const proto::WorkerMetrics& first, int workers, int servers, proto:
   run->set_final_loss(first.mean_final_loss());
   run->set_accuracy(first.test_accuracy());
   run->set_params_sha256(first.params_sha256());
-  run->set_consistency("bsp");
+  run->set_consistency(first.consistency().empty() ? "bsp" : first.consistency());
 }
 
 void FillTimes(const Metrics& workers, proto::Run* run) {
@@ -123,11 +127,33 @@ void FillBytesAndCpu(const Metrics& workers, const std::vector<proto::ServerMetr
   run->set_cpu_ms_per_step(cpu_ms);
 }
 
+bool Bulk(const proto::Run& run) { return run.consistency() == "bsp"; }
+
+// Workers that do not wait for each other have each a rate of its own.
+void FillStaleness(const Metrics& workers, proto::Run* run) {
+  SetCurve(workers, run);
+  run->set_steps_per_s(StepsPerSecond(workers));
+  if (Bulk(*run)) return;
+  double samples_per_s = 0;
+  for (const proto::WorkerMetrics& worker : workers) {
+    double seconds = 0;
+    for (double ms : worker.step_ms()) seconds += ms * 1e-3;
+    if (seconds > 0) samples_per_s += worker.step_ms_size() * run->batch_size() / seconds;
+    run->set_max_staleness(std::max(run->max_staleness(), worker.max_staleness()));
+    for (int s = 0; s < worker.staleness_histogram_size(); ++s) {
+      if (s == run->staleness_histogram_size()) run->add_staleness_histogram(0);
+      run->set_staleness_histogram(s, run->staleness_histogram(s) + worker.staleness_histogram(s));
+    }
+  }
+  run->set_samples_per_s(samples_per_s);
+}
+
 bool SameButForWorkers(const proto::Run& a, const proto::Run& b) {
   return a.library() == b.library() && a.topology() == b.topology() && a.link() == b.link() &&
          a.update() == b.update() && a.placement() == b.placement() && a.servers() == b.servers() &&
          a.bandwidth() == b.bandwidth() && a.compression() == b.compression() &&
-         a.model() == b.model() && a.data() == b.data() && a.threads() == b.threads();
+         a.consistency() == b.consistency() && a.model() == b.model() && a.data() == b.data() &&
+         a.threads() == b.threads();
 }
 
 }  // namespace
@@ -153,6 +179,7 @@ absl::StatusOr<proto::Run> AggregateRun(const Metrics& workers,
   FillJob(workers[0], static_cast<int>(workers.size()), static_cast<int>(servers.size()), &run);
   FillTimes(workers, &run);
   FillBytesAndCpu(workers, servers, &run);
+  FillStaleness(workers, &run);
   return run;
 }
 

@@ -17,7 +17,9 @@ double Percentile(std::vector<double> values, double fraction);
 // One Run from the metrics of all workers (by rank) and servers of a job.
 //   - A step takes as long as it does on its slowest rank; its parts and its exposed communication
 //     are that rank's. Percentiles and medians are over measured steps.
-//   - samples_per_s is workers * batch_size over the median step.
+//   - samples_per_s is workers * batch_size over the median step; under ssp and asp, where workers
+//     do not wait for each other, the sum of every worker's own rate over its measured steps.
+//   - Staleness is that of all workers; the curve and steps_per_s are those of curve.h.
 //   - wire_*_max_node is that of the worker or server with the most payload per step.
 //   - cpu_ms_per_step adds up all workers (measured steps) and servers (their whole life, over all
 //     of their steps).

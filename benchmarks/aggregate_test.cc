@@ -122,5 +122,30 @@ TEST(AggregateTest, EfficiencyComparesWithOneWorkerOfTheSameConfiguration) {
   EXPECT_DOUBLE_EQ(records.runs(3).scaling_efficiency(), 1);
 }
 
+TEST(AggregateTest, WorkersThatDoNotWaitEachHaveARateOfTheirOwn) {
+  std::vector<proto::WorkerMetrics> workers = {Worker(0, {10, 10}), Worker(1, {30, 30})};
+  for (int rank : {0, 1}) {
+    workers[rank].set_consistency("asp");
+    workers[rank].set_max_staleness(rank == 0 ? 2 : 0);
+    workers[rank].add_staleness_histogram(1);
+    workers[rank].add_loss(1);
+    workers[rank].add_step_end_seconds(rank == 0 ? 0.02 : 0.06);
+  }
+  workers[0].add_staleness_histogram(0);
+  workers[0].add_staleness_histogram(1);
+  const absl::StatusOr<proto::Run> run = AggregateRun(workers, {});
+  ASSERT_TRUE(run.ok()) << run.status();
+  EXPECT_EQ(run->consistency(), "asp");
+  EXPECT_NEAR(run->samples_per_s(), 3200 + 3200 / 3.0, 1e-6);
+  EXPECT_EQ(run->max_staleness(), 2);
+  ASSERT_EQ(run->staleness_histogram_size(), 3);
+  EXPECT_EQ(run->staleness_histogram(0), 2);
+  EXPECT_EQ(run->staleness_histogram(2), 1);
+  EXPECT_EQ(run->curve_size(), 1);
+  EXPECT_GT(run->steps_per_s(), 0);
+  workers[1].set_consistency("bsp");
+  EXPECT_THAT(AggregateRun(workers, {}).status().message(), HasSubstr("consistency asp"));
+}
+
 }  // namespace
 }  // namespace gradsync

@@ -38,6 +38,7 @@
 #include "benchmarks/aggregate.h"
 #include "benchmarks/compare_options.h"
 #include "benchmarks/compare_report.h"
+#include "benchmarks/curve_report.h"
 #include "benchmarks/emulated_network.h"
 #include "benchmarks/html_report.h"
 #include "benchmarks/machine_info.h"
@@ -64,6 +65,8 @@ ABSL_FLAG(std::vector<std::string>, update, gradsync::CompareOptions().updates,
           "who runs the optimizer: worker, owner, or both");
 ABSL_FLAG(std::vector<std::string>, compression, gradsync::CompareOptions().compressions,
           "of gradients on the wire (grpc): some of none, fp16, bf16, topk:R (ps only)");
+ABSL_FLAG(std::vector<std::string>, consistency, gradsync::CompareOptions().consistencies,
+          "some of bsp, ssp:S, asp; rings and update at the worker have bsp only");
 ABSL_FLAG(std::string, bandwidth, "",
           "of each host's link, each way, such as 400mbit: runs every process on a host of an "
           "emulated network");
@@ -125,6 +128,7 @@ CompareOptions OptionsFromFlags(std::vector<std::string> worker_flags) {
   options.links = absl::GetFlag(FLAGS_links);
   options.updates = absl::GetFlag(FLAGS_update);
   options.compressions = absl::GetFlag(FLAGS_compression);
+  options.consistencies = absl::GetFlag(FLAGS_consistency);
   options.bandwidth = absl::GetFlag(FLAGS_bandwidth);
   options.model = absl::GetFlag(FLAGS_model);
   options.stem = absl::GetFlag(FLAGS_stem);
@@ -270,7 +274,9 @@ int Finish(const Sweep& sweep, proto::RunRecords* records, int exit_code) {
   const absl::StatusOr<std::string> json = ToJson(*records);
   const absl::Status written = json.ok() ? WriteFileAtomically(path, *json) : json.status();
   const Verdict verdict = JudgeRuns(*records);
-  std::printf("\n%s\n%s", FormatRuns(*records).c_str(), verdict.text.c_str());
+  const std::string curves = FormatCurves(*records);
+  std::printf("\n%s\n%s%s%s", FormatRuns(*records).c_str(), curves.c_str(),
+              curves.empty() ? "" : "\n", verdict.text.c_str());
   const size_t missing = sweep.configurations.size() - records->runs_size();
   if (missing > 0) {
     std::printf("  %zu of %zu jobs failed or did not run; see above\n", missing,
@@ -302,10 +308,16 @@ absl::StatusOr<std::unique_ptr<EmulatedNetwork>> MakeNetwork(const Sweep& sweep)
 int Compare(int argc, char** argv) {
   FlagOptions flag_options;
   flag_options.usage = kUsage;
-  flag_options.aliases = {
-      {"topology", "topologies"},  {"worker", "workers"},       {"server", "servers"},
-      {"placements", "placement"}, {"link", "links"},           {"updates", "update"},
-      {"models", "model"},         {"bandwidths", "bandwidth"}, {"compressions", "compression"}};
+  flag_options.aliases = {{"topology", "topologies"},
+                          {"worker", "workers"},
+                          {"server", "servers"},
+                          {"placements", "placement"},
+                          {"link", "links"},
+                          {"updates", "update"},
+                          {"models", "model"},
+                          {"bandwidths", "bandwidth"},
+                          {"compressions", "compression"},
+                          {"consistencies", "consistency"}};
   absl::StatusOr<Sweep> sweep = PrepareSweep(argv[0], ParseFlagsOrExit(argc, argv, flag_options));
   if (!sweep.ok()) {
     PrintError(sweep.status().message());

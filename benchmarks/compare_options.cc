@@ -17,6 +17,7 @@
 #include "benchmarks/flag_checks.h"
 #include "benchmarks/placement.h"
 #include "plan/codec.h"
+#include "plan/consistency.h"
 #include "train/open_dataset.h"
 
 namespace gradsync {
@@ -26,10 +27,11 @@ constexpr int64_t kDefaultBatchSize = 32;
 
 // Flags that `compare` gives to the workers itself.
 constexpr absl::string_view kOwnFlags[] = {
-    "topology",   "link",         "update",       "servers",   "num_servers", "rank",
-    "world_size", "master",       "model",        "stem",      "data",        "batch_size",
-    "steps",      "epochs",       "warmup_steps", "threads",   "lr",          "seed",
-    "timeout",    "metrics_json", "port_file",    "log_every", "compression", "straggler"};
+    "topology",  "link",       "update",      "servers",   "num_servers",
+    "rank",      "world_size", "master",      "model",     "stem",
+    "data",      "batch_size", "steps",       "epochs",    "warmup_steps",
+    "threads",   "lr",         "seed",        "timeout",   "metrics_json",
+    "port_file", "log_every",  "compression", "straggler", "consistency"};
 
 absl::Status CheckAtLeast(absl::string_view flag, int64_t minimum, int64_t found) {
   if (found >= minimum) return absl::OkStatus();
@@ -90,6 +92,30 @@ absl::Status CheckCompressions(const CompareOptions& options) {
           codec->sparse() ? "ps among --topologies for topk" : "ps or ring among --topologies",
           text);
     }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckConsistencies(const CompareOptions& options) {
+  if (options.consistencies.empty()) {
+    return FlagError("consistency", "some of bsp, ssp:S, asp", "");
+  }
+  for (const std::string& text : options.consistencies) {
+    const absl::StatusOr<Consistency> consistency = ParseConsistency(text);
+    if (!consistency.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--consistency: ", consistency.status().message()));
+    }
+    if (consistency->bulk()) continue;
+    const auto refuse = [&text](absl::string_view without) {
+      return FlagError("consistency", absl::StrCat("bsp without ", without), text);
+    };
+    if (!Contains(options.topologies, "ps")) return refuse("ps among --topologies");
+    if (!Contains(options.updates, "owner")) return refuse("owner among --update");
+    if (!Contains(options.links, "auto") && !Contains(options.links, "grpc")) {
+      return refuse("grpc among --links");
+    }
+    if (!Contains(options.compressions, "none")) return refuse("none among --compression");
   }
   return absl::OkStatus();
 }
@@ -203,6 +229,11 @@ bool Possible(const Configuration& configuration) {
     if (configuration.link != "auto" && configuration.link != "grpc") return false;
     if (codec->sparse() && configuration.topology == "ring") return false;
   }
+  if (configuration.consistency != "bsp") {
+    if (configuration.topology != "ps" || configuration.update != "owner") return false;
+    if (configuration.link != "auto" && configuration.link != "grpc") return false;
+    if (codec.ok() && codec->compresses()) return false;
+  }
   return configuration.link != "gloo" ||
          (configuration.topology == "ring" && configuration.update == "worker");
 }
@@ -223,6 +254,9 @@ std::string Describe(const Configuration& configuration) {
   }
   if (configuration.compression != "none") {
     absl::StrAppend(&text, ", ", configuration.compression);
+  }
+  if (configuration.consistency != "bsp") {
+    absl::StrAppend(&text, ", ", configuration.consistency);
   }
   if (configuration.servers > 0) {
     const bool placed = configuration.placement != "dedicated" && !configuration.placement.empty();
@@ -245,6 +279,7 @@ absl::StatusOr<std::vector<Configuration>> ListConfigurations(const CompareOptio
   GS_RETURN_IF_ERROR(CheckNames("update", options.updates, {"worker", "owner"}));
   GS_RETURN_IF_ERROR(CheckLinks(options));
   GS_RETURN_IF_ERROR(CheckCompressions(options));
+  GS_RETURN_IF_ERROR(CheckConsistencies(options));
   GS_RETURN_IF_ERROR(CheckJob(options));
   GS_ASSIGN_OR_RETURN(const Straggler straggler, Straggler::Parse(options.straggler));
   for (int n : workers) GS_RETURN_IF_ERROR(straggler.CheckWorkers(n));
@@ -261,10 +296,14 @@ absl::StatusOr<std::vector<Configuration>> ListConfigurations(const CompareOptio
         for (const std::string& update : options.updates) {
           for (const Servers& group : placed) {
             for (const std::string& compression : options.compressions) {
-              const Configuration next = {
-                  topology,   link,        update,          group.count,      n,
-                  batch_size, compression, group.placement, options.bandwidth};
-              if (Possible(next)) all.push_back(next);
+              Configuration next = {topology,   link,        update,          group.count,      n,
+                                    batch_size, compression, group.placement, options.bandwidth};
+              const bool any = topology == "ps" && update == "owner";
+              for (const std::string& consistency :
+                   any ? options.consistencies : std::vector<std::string>{"bsp"}) {
+                next.consistency = consistency;
+                if (Possible(next)) all.push_back(next);
+              }
             }
           }
         }
@@ -295,6 +334,9 @@ std::vector<std::string> WorkerFlags(const CompareOptions& options,
   };
   if (!options.straggler.empty()) {
     flags.push_back(absl::StrCat("--straggler=", options.straggler));
+  }
+  if (configuration.consistency != "bsp") {
+    flags.push_back(absl::StrCat("--consistency=", configuration.consistency));
   }
   if (configuration.compression != "none") {
     flags.push_back(absl::StrCat("--compression=", configuration.compression));

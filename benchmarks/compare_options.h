@@ -21,6 +21,7 @@ struct CompareOptions {
   std::vector<std::string> links;  // none: grpc and shm; grpc with a bandwidth
   std::vector<std::string> updates = {"worker"};
   std::vector<std::string> compressions = {"none"};
+  std::vector<std::string> consistencies = {"bsp"};  // others: for ps with update at the owner
   std::string bandwidth;  // of an emulated network; empty: none
   std::string model = "resnet18";
   std::string stem = "imagenet";
@@ -48,6 +49,7 @@ struct Configuration {
   std::string compression = "none";
   std::string placement;  // of the servers; empty without
   std::string bandwidth;  // of the emulated network; empty: none
+  std::string consistency = "bsp";
 };
 
 // "ps, 2 servers, 1 worker", with the link and the update site unless they are auto and worker.

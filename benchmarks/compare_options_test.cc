@@ -191,5 +191,53 @@ TEST(CompareOptionsTest, EachCodecRunsWhereItCan) {
               ::testing::HasSubstr("--compression: "));
 }
 
+TEST(CompareOptionsTest, EachConsistencyRunsWhereItCanBesideBsp) {
+  CompareOptions options;
+  options.topologies = {"ps", "ring"};
+  options.workers = {"4"};
+  options.servers = {"2"};
+  options.updates = {"worker", "owner"};
+  options.consistencies = {"bsp", "ssp:2", "asp"};
+  options.links = {"grpc", "shm"};
+  const auto configurations = ListConfigurations(options);
+  ASSERT_TRUE(configurations.ok()) << configurations.status();
+  std::vector<std::string> names;
+  for (const Configuration& c : *configurations) names.push_back(Describe(c));
+  EXPECT_THAT(names,
+              ElementsAre("ps over grpc, 2 servers, 4 workers",
+                          "ps over grpc, update at owner, 2 servers, 4 workers",
+                          "ps over grpc, update at owner, ssp:2, 2 servers, 4 workers",
+                          "ps over grpc, update at owner, asp, 2 servers, 4 workers",
+                          "ps over shm, 2 servers, 4 workers",
+                          "ps over shm, update at owner, 2 servers, 4 workers",
+                          "ring over grpc, 4 workers", "ring over grpc, update at owner, 4 workers",
+                          "ring over shm, 4 workers", "ring over shm, update at owner, 4 workers"));
+  EXPECT_EQ(WorkerFlags(options, (*configurations)[2]).back(), "--consistency=ssp:2");
+}
+
+TEST(CompareOptionsTest, AConsistencyThatCannotBeIsRefusedByItsFlag) {
+  CompareOptions valid;
+  valid.updates = {"owner"};
+  const auto message = [](const CompareOptions& options) {
+    return std::string(ListConfigurations(options).status().message());
+  };
+  for (const std::string value : {"ssp:-1", "ssp", "ssp:x", "later"}) {
+    CompareOptions options = valid;
+    options.consistencies = {"bsp", value};
+    EXPECT_THAT(message(options), HasSubstr("--consistency: expected bsp, ssp:S"));
+    EXPECT_THAT(message(options), HasSubstr("found \"" + value + "\""));
+  }
+  valid.consistencies = {"asp"};
+  CompareOptions ring = valid;
+  ring.topologies = {"ring"};
+  EXPECT_THAT(message(ring), HasSubstr("--consistency: expected bsp without ps"));
+  CompareOptions at_worker = valid;
+  at_worker.updates = {"worker"};
+  EXPECT_THAT(message(at_worker), HasSubstr("--consistency: expected bsp without owner"));
+  CompareOptions shm = valid;
+  shm.links = {"shm"};
+  EXPECT_THAT(message(shm), HasSubstr("--consistency: expected bsp without grpc"));
+}
+
 }  // namespace
 }  // namespace gradsync

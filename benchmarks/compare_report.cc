@@ -28,6 +28,11 @@ bool Compresses(const proto::Run& run) {
   return !run.compression().empty() && run.compression() != "none";
 }
 
+// Whose result depends on the order in which gradients arrive.
+bool Asynchronous(const proto::Run& run) {
+  return !run.consistency().empty() && run.consistency() != "bsp";
+}
+
 // What tells a run from others with equally many workers.
 std::string Name(const proto::Run& run) {
   std::string name = run.topology();
@@ -40,6 +45,7 @@ std::string Name(const proto::Run& run) {
   if (!run.link().empty() && run.link() != "grpc") details.push_back(run.link());
   if (run.update() == "owner") details.push_back("update at owner");
   if (Compresses(run)) details.push_back(run.compression());
+  if (Asynchronous(run)) details.push_back(run.consistency());
   if (details.empty()) return name;
   return absl::StrCat(name, " (", absl::StrJoin(details, ", "), ")");
 }
@@ -52,6 +58,7 @@ std::string BitsGroup(const proto::Run& run) {
 }
 
 bool HasBitsToCompare(const proto::Run& run) {
+  if (Asynchronous(run)) return false;
   if (run.topology() == "local") return run.workers() == 1;
   return run.link() != "gloo" || run.workers() <= 2;
 }
@@ -69,8 +76,9 @@ void JudgeBits(int workers, const std::string& group, const Runs& runs, Verdict*
     if (!HasBitsToCompare(*run)) {
       absl::StrAppend(&verdict->text, "  bits: ", Name(*run), " with ", Count(workers, "worker"),
                       " is not compared: ",
-                      run->topology() == "local" ? "its workers do not exchange anything"
-                                                 : "Gloo adds in an order of its own",
+                      Asynchronous(*run) ? "gradients are applied in the order in which they come"
+                      : run->topology() == "local" ? "its workers do not exchange anything"
+                                                   : "Gloo adds in an order of its own",
                       "\n");
       continue;
     }
@@ -141,14 +149,15 @@ void JudgeSpeed(int workers, const Runs& runs, Verdict* verdict) {
 void JudgeSpeedOfEach(int workers, const Runs& runs, Verdict* verdict) {
   std::map<std::string, Runs> groups;
   for (const proto::Run* run : runs) {
-    groups[Compresses(*run) ? run->compression() : ""].push_back(run);
+    if (!Asynchronous(*run)) groups[Compresses(*run) ? run->compression() : ""].push_back(run);
   }
   for (const auto& [codec, members] : groups) JudgeSpeed(workers, members, verdict);
 }
 
 std::vector<std::string> Row(const proto::Run& run, bool with_codec, bool with_placement) {
   std::vector<std::string> row = {
-      run.topology(), run.link().empty() ? "-" : run.link(), run.update(),
+      run.topology(), run.link().empty() ? "-" : run.link(),
+      Asynchronous(run) ? absl::StrCat(run.update(), " ", run.consistency()) : run.update(),
       run.servers() == 0 ? "-" : absl::StrCat(run.servers()), absl::StrCat(run.workers()),
       absl::StrFormat("%.1f", run.samples_per_s()),
       absl::StrFormat("%.1f (%.1f-%.1f)", run.step_ms_p50(), run.step_ms_p10(), run.step_ms_p90()),

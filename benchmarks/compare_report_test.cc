@@ -54,6 +54,18 @@ TEST_F(CompareReportTest, RunsThatDifferAreNamedAndFailTheVerdict) {
                         "server), fedcba987654 in ring and ring (update at owner)\n"));
 }
 
+TEST_F(CompareReportTest, BitsOfRunsThatDoNotWaitForAllAreNotCompared) {
+  Add("ps", 2, 1, "aa");
+  Add("ring", 2, 0, "aa");
+  Add("ps", 2, 1, "bb")->set_consistency("asp");
+  Add("ps", 2, 1, "cc", 1000)->set_consistency("ssp:2");
+  const Verdict verdict = JudgeRuns(records_);
+  EXPECT_TRUE(verdict.bits_agree);
+  EXPECT_THAT(verdict.text, AllOf(HasSubstr("bits: identical in all 2 runs with 2 workers\n"),
+                                  HasSubstr("ps (1 server, asp) with 2 workers is not compared"),
+                                  HasSubstr("ps (1 server) and ring were equally fast")));
+}
+
 TEST_F(CompareReportTest, BitsAreComparedWithinOneCodecAndTopologyOnly) {
   Add("ps", 2, 1, "aa");
   Add("ring", 2, 0, "aa");

@@ -52,7 +52,11 @@ absl::StatusOr<Inputs> OpenInputs(const TrainerOptions& options, int rank, int w
   GS_RETURN_IF_ERROR(options.straggler.CheckWorkers(world_size));
   Inputs inputs;
   GS_ASSIGN_OR_RETURN(inputs.train, OpenDataset(options.data, Split::kTrain));
-  if (options.evaluate) {
+  if (options.evaluate_every < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--evaluate_every: expected at least 0, found ", options.evaluate_every));
+  }
+  if (options.evaluate || options.evaluate_every > 0) {
     GS_ASSIGN_OR_RETURN(inputs.test, OpenDataset(options.data, Split::kTest));
   }
   SamplerOptions sampler;
@@ -124,6 +128,8 @@ class TrainerImpl : public Trainer {
     WireStats wire_before;
     absl::Duration cpu_before;
     absl::Time measured_from = absl::Now();
+    const absl::Time begin = measured_from;
+    absl::Duration keeping;
     for (int64_t step = 1; step <= inputs_.steps; ++step) {
       if (step == options_.warmup_steps + 1) {
         wire_before = sync_->wire_stats();
@@ -135,6 +141,8 @@ class TrainerImpl : public Trainer {
       report.steps = inputs_.steps;
       GS_RETURN_IF_ERROR(Step(&report));
       result.losses.push_back(report.loss);
+      result.step_ends.push_back(absl::Now() - begin - keeping);
+      keeping += KeepModel(step, result.step_ends.back());
       if (step > options_.warmup_steps) result.times.push_back(report.times);
       on_step(report);
     }
@@ -144,6 +152,7 @@ class TrainerImpl : public Trainer {
     result.staleness = sync_->staleness();
     // Under ssp and asp others may have many steps to go, but they live: a lost one ends the wait.
     GS_RETURN_IF_ERROR(ddp_->Settle(absl::Now() + kSettleTimeout));
+    GS_ASSIGN_OR_RETURN(result.accuracies, EvaluateKept());
     GS_RETURN_IF_ERROR(Conclude(&result));
     return result;
   }
@@ -230,6 +239,54 @@ class TrainerImpl : public Trainer {
     return sync_->Shutdown(Deadline());
   }
 
+  // Copies what a later evaluation needs, on rank 0 after every so many steps. Returns how long it
+  // took.
+  absl::Duration KeepModel(int64_t step, absl::Duration time) {
+    const bool due = options_.evaluate_every > 0 && step % options_.evaluate_every == 0;
+    if (!due || rank_ != 0) return absl::ZeroDuration();
+    const absl::Time begin = absl::Now();
+    kept_.push_back({step, time, CopyOf(ModelTensors())});
+    return absl::Now() - begin;
+  }
+
+  std::vector<at::Tensor> ModelTensors() const {
+    std::vector<at::Tensor> tensors = model_->parameters();
+    for (const at::Tensor& buffer : model_->buffers()) tensors.push_back(buffer);
+    return tensors;
+  }
+
+  static std::vector<at::Tensor> CopyOf(const std::vector<at::Tensor>& tensors) {
+    std::vector<at::Tensor> copies;
+    for (const at::Tensor& tensor : tensors) copies.push_back(tensor.detach().clone());
+    return copies;
+  }
+
+  void SetModel(const std::vector<at::Tensor>& values) {
+    const std::vector<at::Tensor> tensors = ModelTensors();
+    for (size_t i = 0; i < tensors.size(); ++i) tensors[i].detach().copy_(values[i]);
+  }
+
+  // Rank 0 evaluates what it kept, alone, while the others wait; the model is then as before.
+  absl::StatusOr<std::vector<AccuracyPoint>> EvaluateKept() {
+    std::vector<AccuracyPoint> points;
+    if (options_.evaluate_every == 0) return points;
+    if (rank_ == 0) {
+      const std::vector<at::Tensor> last = CopyOf(ModelTensors());
+      WorkerGroup alone;
+      SideChannel channel(alone, "curve");
+      for (const KeptModel& kept : kept_) {
+        SetModel(kept.tensors);
+        GS_ASSIGN_OR_RETURN(const Evaluation evaluation,
+                            EvaluateModel(*model_, *inputs_.test, options_.batch_size, channel,
+                                          absl::InfiniteFuture()));
+        points.push_back({kept.step, kept.time, evaluation.accuracy});
+      }
+      SetModel(last);
+    }
+    GS_RETURN_IF_ERROR(side_channel_->Barrier(absl::Now() + kEvaluationTimeout));
+    return points;
+  }
+
   absl::Status CompareParameters(const std::string& mine) {
     GS_ASSIGN_OR_RETURN(const std::vector<std::string> all,
                         side_channel_->AllGather(mine, Deadline()));
@@ -245,6 +302,12 @@ class TrainerImpl : public Trainer {
   static constexpr absl::Duration kEvaluationTimeout = absl::Hours(1);
   static constexpr absl::Duration kSettleTimeout = absl::Hours(24);
 
+  struct KeptModel {
+    int64_t step;
+    absl::Duration time;
+    std::vector<at::Tensor> tensors;
+  };
+
   const TrainerOptions options_;
   const int rank_;
   GradientSync* sync_ = nullptr;
@@ -253,6 +316,7 @@ class TrainerImpl : public Trainer {
   std::shared_ptr<Model> model_;
   std::unique_ptr<DataLoader> loader_;
   SlowDown slow_down_;
+  std::vector<KeptModel> kept_;            // rank 0, with evaluate_every
   std::vector<absl::Time> gradient_done_;  // in this step, by parameter; empty unless recorded
   std::unique_ptr<DistributedDataParallel> ddp_;
 };

@@ -37,6 +37,7 @@ struct TrainerOptions {
   int threads = 1;                 // compute threads of this worker
   int loader_threads = 1;
   bool evaluate = false;           // on the test split, after the last step
+  int64_t evaluate_every = 0;      // also rank 0's parameters after every so many steps; 0: never
   bool synchronised = true;        // false: each worker trains by itself (topology local)
   PlanOptions plan;                // bucket and chunk sizes; the world size is filled in
   bool record_gradients = false;   // fill StepReport::gradient_ready
@@ -66,9 +67,21 @@ struct StepReport {
   std::vector<absl::Duration> gradient_ready;
 };
 
+// What rank 0's model could do after `step`.
+struct AccuracyPoint {
+  int64_t step = 0;
+  absl::Duration time;  // as TrainingResult::step_ends
+  double accuracy = 0;
+};
+
 struct TrainingResult {
   std::vector<StepTimes> times;  // of the measured steps
   std::vector<double> losses;    // of this worker's batches, all steps
+  // When each step ended, all steps, since the first began; what evaluate_every costs is left out.
+  std::vector<absl::Duration> step_ends;
+  // Rank 0, with evaluate_every. Models are kept as they were, and evaluated after the last step,
+  // so that nobody waits for an evaluation; which takes the memory of a model for each point.
+  std::vector<AccuracyPoint> accuracies;
   double first_loss = 0;         // first step, mean over workers
   double final_loss = 0;         // last tenth of the steps (at least one), mean over workers
   int64_t test_samples = 0;      // 0 when not evaluated

@@ -76,6 +76,31 @@ TEST(TrainerTest, AStragglerComputesLongerAndItsFirstGradientsAreLateToo) {
   for (size_t i = 0; i < usual.size(); ++i) EXPECT_EQ(slow[i].loss, usual[i].loss);
 }
 
+TEST(TrainerTest, AccuraciesAreThoseOfTheModelAsItWasThen) {
+  TrainerOptions options = Options();
+  options.evaluate_every = 3;
+  const auto run = [](const TrainerOptions& options) {
+    auto trainer = Trainer::Create(options, 0, 1);
+    const std::unique_ptr<GradientSync> sync = CreateLocalSync(UpdateSite::kWorker);
+    SideChannel side_channel(WorkerGroup(), "trainer");
+    EXPECT_TRUE((*trainer)->Bind(sync.get(), &side_channel).ok());
+    return *(*trainer)->Run([](const StepReport&) {});
+  };
+  const TrainingResult result = run(options);
+  ASSERT_EQ(result.accuracies.size(), 2u);
+  ASSERT_EQ(result.step_ends.size(), 8u);
+  for (size_t i = 0; i < 2; ++i) {
+    TrainerOptions shorter = Options();
+    shorter.steps = 3 * (i + 1);
+    shorter.evaluate = true;
+    EXPECT_EQ(result.accuracies[i].step, shorter.steps);
+    EXPECT_EQ(result.accuracies[i].time, result.step_ends[shorter.steps - 1]);
+    EXPECT_EQ(result.accuracies[i].accuracy, run(shorter).test_accuracy);
+  }
+  // And the result is that of all steps.
+  EXPECT_EQ(result.params_sha256, run(Options()).params_sha256);
+}
+
 TEST(TrainerTest, AStragglerThatIsNoRankIsRefused) {
   TrainerOptions options = Options();
   options.straggler = Straggler::Parse("2:3").value();

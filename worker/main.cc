@@ -64,6 +64,9 @@ ABSL_FLAG(bool, nesterov, false, "of sgd");
 ABSL_FLAG(double, weight_decay, 5e-4, "L2 penalty (sgd, adam) or decoupled decay (adamw)");
 ABSL_FLAG(double, max_norm, 0, "clip gradients to this global norm; 0: do not clip");
 ABSL_FLAG(bool, evaluate, false, "measure accuracy on the test split after the last step");
+ABSL_FLAG(int64_t, evaluate_every, 0,
+          "measure accuracy of rank 0's parameters after every so many steps, too, once all are "
+          "done; keeps a copy of the model for each; 0: never");
 ABSL_FLAG(uint64_t, seed, 0, "of initial weights, order of samples and augmentation");
 ABSL_FLAG(std::string, straggler, "",
           "who computes slower, the same on all workers: RANK:FACTOR, or "
@@ -132,6 +135,7 @@ absl::StatusOr<TrainerOptions> TrainerOptionsFromFlags() {
   options.threads = absl::GetFlag(FLAGS_threads);
   options.loader_threads = absl::GetFlag(FLAGS_loader_threads);
   options.evaluate = absl::GetFlag(FLAGS_evaluate);
+  options.evaluate_every = absl::GetFlag(FLAGS_evaluate_every);
   options.plan.bucket_bytes = absl::GetFlag(FLAGS_bucket_bytes);
   options.plan.first_bucket_bytes = absl::GetFlag(FLAGS_first_bucket_bytes);
   options.plan.chunk_bytes = absl::GetFlag(FLAGS_chunk_bytes);

@@ -73,6 +73,15 @@ absl::Status WriteWorkerMetrics(const JobOptions& options, const Trainer& traine
   metrics.set_measured_seconds(absl::ToDoubleSeconds(result.measured));
   metrics.set_max_resident_bytes(PeakResidentBytes());
   metrics.set_params_sha256(result.params_sha256);
+  for (absl::Duration end : result.step_ends) {
+    metrics.add_step_end_seconds(absl::ToDoubleSeconds(end));
+  }
+  for (const AccuracyPoint& accuracy : result.accuracies) {
+    proto::CurvePoint& point = *metrics.add_accuracy_curve();
+    point.set_seconds(absl::ToDoubleSeconds(accuracy.time));
+    point.set_step(static_cast<double>(accuracy.step));
+    point.set_accuracy(accuracy.accuracy);
+  }
   metrics.set_max_staleness(static_cast<int32_t>(result.staleness.max()));
   for (int64_t steps : result.staleness.histogram) {
     metrics.add_staleness_histogram(static_cast<double>(steps));

@@ -1,0 +1,18 @@
+#ifndef GRADSYNC_BENCHMARKS_CURVE_REPORT_H_
+#define GRADSYNC_BENCHMARKS_CURVE_REPORT_H_
+
+#include <string>
+
+#include "proto/run_record.pb.h"
+
+namespace gradsync {
+
+// A table of how fast runs learn, and how stale their parameters were, for runs of which some are
+// not under bsp or have a straggler; otherwise empty. Runs with equally many workers are held to
+// one loss: the largest that any of them ends with (by SmoothedLoss()), so that all reach it; and
+// to one accuracy, the smallest of their best ones.
+std::string FormatCurves(const proto::RunRecords& records);
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_BENCHMARKS_CURVE_REPORT_H_
