@@ -56,7 +56,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
     int rank = 0;
     UpdateSite update_site = UpdateSite::kWorker;
     Consistency consistency;
-    int credit = 8;
+    int credit = 4;
     std::vector<std::string> servers;  // addresses
     std::vector<int> connections;      // streams to each
   };

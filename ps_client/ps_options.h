@@ -27,7 +27,7 @@ struct PsOptions {
   // optimizer's state and the goodbye.
   bool windows = false;
   int connections = 2;  // streams per server; others if weights differ (plan/server_streams.h)
-  int credit = 8;       // chunks on their way to one server
+  int credit = 4;       // chunks on their way to one server
 };
 
 // `options` with defaults filled in. Errors: INVALID_ARGUMENT naming the option, what was expected
