@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/time/time.h"
 #include "gtest/gtest.h"
 #include "links/in_process_stream.h"
 #include "plan/frame_fields.h"
@@ -27,8 +29,9 @@ Plan ThreeChunks() {
 
 class AsyncServerTest : public testing::Test {
  protected:
-  AsyncServerTest() {
+  explicit AsyncServerTest(absl::Duration timeout = absl::Seconds(30)) {
     ServerOptions options;
+    options.timeout = timeout;
     options.link = link_;
     options.run_id = "test";
     server_ = *ParameterServer::Start(options);
@@ -185,6 +188,25 @@ TEST_F(AsyncServerTest, ParametersInTheMiddleOfTheJobFailTheRun) {
     const absl::Status status = worker->AwaitFailure();
     EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
   }
+}
+
+class ImpatientAsyncServerTest : public AsyncServerTest {
+ protected:
+  ImpatientAsyncServerTest() : AsyncServerTest(absl::Seconds(1)) {}
+};
+
+TEST_F(ImpatientAsyncServerTest, AWorkerThatIsStoppedWhileOthersHaveSettledIsNamed) {
+  Begin("asp");
+  std::thread main([this] { server_->Wait().IgnoreError(); });  // as in main(): keeps the time
+  PushStep(1, 1);
+  Say(0, Kind::SETTLE);
+  for (auto& worker : workers_) {
+    const absl::Status status = worker->AwaitFailure();
+    EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
+    EXPECT_TRUE(absl::StrContains(status.message(), "rank 1 (10.0.0.1) pushed nothing")) << status;
+  }
+  workers_.clear();
+  main.join();
 }
 
 TEST_F(AsyncServerTest, TermsThatCannotBeAreTurnedAway) {

@@ -6,6 +6,7 @@
 
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "base/float_stream.h"
 #include "base/kernels.h"
 #include "base/status_macros.h"
@@ -64,7 +65,7 @@ struct AsyncShard::Chunk {
 };
 
 AsyncShard::AsyncShard(int world_size, AsyncShardEvents* events)
-    : world_size_(world_size), events_(events), pushes_(world_size) {}
+    : world_size_(world_size), events_(events), pushes_(world_size), presence_(world_size) {}
 
 AsyncShard::~AsyncShard() = default;
 
@@ -129,6 +130,7 @@ absl::Status AsyncShard::Push(int rank, SegmentId segment, const StepOptions& st
   while (last < step.step && !last_step_.compare_exchange_weak(last, step.step)) {
   }
   ++pushes_[rank];
+  last_sign_ = absl::ToUnixNanos(absl::Now());
   GS_ASSIGN_OR_RETURN(const bool owner, chunk->clocks.Offer({rank, step, std::move(payload)}));
   return owner ? Work(*chunk) : absl::OkStatus();
 }
@@ -161,6 +163,7 @@ absl::Status AsyncShard::Apply(Chunk& chunk, const ChunkClocks::Gradient& gradie
 void AsyncShard::Send(const Chunk& chunk, const ChunkClocks::Work& work) {
   for (const ChunkClocks::Answer& answer : work.answers) {
     if (work.final) {
+      presence_[answer.rank] = kTrains;
       events_->OnFinal(chunk.id, answer.rank, chunk.param);
     } else {
       events_->OnAnswer(chunk.id, answer, chunk.param);
@@ -172,6 +175,7 @@ absl::Status AsyncShard::Depart(int rank, absl::StatusOr<bool> (ChunkClocks::*de
   if (!chunks_.empty() && pushes_[rank] % static_cast<int64_t>(chunks_.size()) != 0) {
     return absl::InvalidArgumentError(absl::StrCat("rank ", rank, " left in the middle of a step"));
   }
+  last_sign_ = absl::ToUnixNanos(absl::Now());
   for (const auto& chunk : chunks_) {
     GS_ASSIGN_OR_RETURN(const bool owner, (chunk->clocks.*depart)(rank));
     if (owner) GS_RETURN_IF_ERROR(Work(*chunk));
@@ -179,8 +183,26 @@ absl::Status AsyncShard::Depart(int rank, absl::StatusOr<bool> (ChunkClocks::*de
   return absl::OkStatus();
 }
 
-absl::Status AsyncShard::Settle(int rank) { return Depart(rank, &ChunkClocks::Settle); }
-absl::Status AsyncShard::Leave(int rank) { return Depart(rank, &ChunkClocks::Leave); }
+absl::Status AsyncShard::Settle(int rank) {
+  presence_[rank] = kSettled;
+  return Depart(rank, &ChunkClocks::Settle);
+}
+
+absl::Status AsyncShard::Leave(int rank) {
+  presence_[rank] = kLeft;
+  return Depart(rank, &ChunkClocks::Leave);
+}
+
+std::vector<int> AsyncShard::AwaitedSince(absl::Time since) const {
+  std::vector<int> awaited;
+  bool anybody_waits = false;
+  for (int rank = 0; rank < world_size_; ++rank) {
+    if (presence_[rank] == kTrains) awaited.push_back(rank);
+    anybody_waits = anybody_waits || presence_[rank] == kSettled;
+  }
+  const bool silent = !chunks_.empty() && absl::FromUnixNanos(last_sign_) < since;
+  return anybody_waits && silent ? awaited : std::vector<int>();
+}
 
 absl::StatusOr<std::shared_ptr<LentBuffer>> AsyncShard::SetParameters(SegmentId segment,
                                                                       const Payload& payload) {

@@ -18,6 +18,9 @@ namespace {
 // How long the last words may take to be heard.
 constexpr absl::Duration kFarewell = absl::Seconds(3);
 
+// How often to look whether workers live.
+constexpr absl::Duration kWatch = absl::Milliseconds(500);
+
 bool IsForStreamsOnly(proto::FrameHeader::Kind kind) {
   return kind == proto::FrameHeader::PUSH || kind == proto::FrameHeader::PARAMETERS ||
          kind == proto::FrameHeader::NORM || kind == proto::FrameHeader::SETTLE;
@@ -59,13 +62,30 @@ absl::Status Service::Wait(absl::Time deadline) {
     Fail(absl::DeadlineExceededError(absl::StrCat("the group is not complete in time: ", missing)));
     mutex_.Lock();
   }
-  while (!ended_) changed_.Wait(&mutex_);
+  while (!ended_) {
+    changed_.WaitWithDeadline(&mutex_, absl::Now() + kWatch);
+    mutex_.Unlock();
+    EndIfSilent();
+    mutex_.Lock();
+  }
   const absl::Time farewell = absl::Now() + kFarewell;
   while (open_ > 0 && !changed_.WaitWithDeadline(&mutex_, farewell)) {
   }
   absl::Status status = status_;
   mutex_.Unlock();
   return status;
+}
+
+// Workers that have settled wait without a deadline of their own, because others may have many
+// steps to go. Those must do them, though: a process that was stopped keeps its streams open.
+void Service::EndIfSilent() {
+  const Group* const group = group_.load(std::memory_order_acquire);
+  if (group == nullptr || group->async == nullptr) return;
+  const std::vector<int> silent = group->async->AwaitedSince(absl::Now() - timeout_);
+  if (silent.empty()) return;
+  Fail(absl::DeadlineExceededError(
+      absl::StrCat(Name(silent[0]), " pushed nothing for ", absl::FormatDuration(timeout_),
+                   ", while others have done all of their steps and wait for it")));
 }
 
 void Service::Fail(absl::Status status) {

@@ -60,7 +60,8 @@ namespace gradsync {
 class Service : private ShardEvents, private AsyncShardEvents {
  public:
   // See Roster for `run_id`. `timeout`: what windows take to connect, and how long a process that
-  // shares memory may be silent. `sink` hears what happens under ssp and asp; may be empty.
+  // shares memory, or whom others wait for after they have settled, may be silent. `sink` hears
+  // what happens under ssp and asp; may be empty.
   Service(std::string run_id, int attempt, absl::Duration timeout, ServerEventSink sink = {});
   ~Service() override;
 
@@ -100,6 +101,7 @@ class Service : private ShardEvents, private AsyncShardEvents {
   absl::Status OnGoodbye(Session& session);
   absl::Status TakeCredit(int rank);
   std::string Name(int rank) const;
+  void EndIfSilent();
 
   void OnFolded(int rank) override;
   void OnResult(SegmentId segment, int64_t step, std::shared_ptr<LentBuffer> values) override;
