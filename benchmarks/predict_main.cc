@@ -47,6 +47,9 @@ ABSL_FLAG(std::vector<std::string>, update, gradsync::PredictOptions().updates,
           "who runs the optimizer: worker, owner, or both");
 ABSL_FLAG(std::vector<std::string>, compression, gradsync::PredictOptions().compressions,
           "of gradients on the wire: some of none, fp16, bf16, topk:R (ps only)");
+ABSL_FLAG(std::vector<std::string>, consistency, gradsync::PredictOptions().consistencies,
+          "of parameter servers that update: some of bsp, ssp:S, asp");
+ABSL_FLAG(std::string, straggler, "", "who computes slower: RANK:FACTOR; up to 64 workers");
 ABSL_FLAG(std::vector<std::string>, bandwidth, gradsync::PredictOptions().bandwidths,
           "of each host's interface, each way, such as 400mbit or 10gbit");
 ABSL_FLAG(std::string, model, "resnet50",
@@ -105,6 +108,8 @@ PredictOptions OptionsFromFlags() {
   options.placements = absl::GetFlag(FLAGS_placement);
   options.updates = absl::GetFlag(FLAGS_update);
   options.compressions = absl::GetFlag(FLAGS_compression);
+  options.consistencies = absl::GetFlag(FLAGS_consistency);
+  options.straggler = absl::GetFlag(FLAGS_straggler);
   options.bandwidths = absl::GetFlag(FLAGS_bandwidth);
   options.batch_size = absl::GetFlag(FLAGS_batch_size);
   options.global_batch_size = absl::GetFlag(FLAGS_global_batch_size);
@@ -190,6 +195,7 @@ absl::Status Predict(int argc, char** argv, const std::vector<std::string>& posi
     if (options.global_batch_size > 0) {
       run.set_global_batch_size(static_cast<double>(options.global_batch_size));
     }
+    run.set_straggler(options.straggler);
     *records.add_predictions() = run;
     runs.push_back(std::move(run));
   }
@@ -210,7 +216,8 @@ int Main(int argc, char** argv) {
   flag_options.aliases = {{"topology", "topologies"},  {"worker", "workers"},
                           {"server", "servers"},       {"placements", "placement"},
                           {"updates", "update"},       {"compressions", "compression"},
-                          {"bandwidths", "bandwidth"}, {"batch", "batch_size"}};
+                          {"bandwidths", "bandwidth"}, {"consistencies", "consistency"},
+                          {"batch", "batch_size"}};
   const std::vector<std::string> positional = ParseFlagsOrExit(argc, argv, flag_options);
   const absl::Status done = Predict(argc, argv, positional);
   if (done.ok()) return 0;

@@ -4,15 +4,18 @@
 #include <cmath>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "base/flag_error.h"
 #include "base/status_macros.h"
+#include "base/straggler.h"
 #include "benchmarks/byte_sizes.h"
 #include "benchmarks/flag_checks.h"
 #include "plan/codec.h"
+#include "plan/consistency.h"
 
 namespace gradsync {
 namespace {
@@ -114,7 +117,37 @@ absl::StatusOr<PredictedJob> CommonJob(const PredictOptions& options) {
   return job;
 }
 
+absl::Status CheckConsistencies(const PredictOptions& options) {
+  if (options.consistencies.empty()) return FlagError("consistency", "at least one", "");
+  for (const std::string& text : options.consistencies) {
+    const absl::StatusOr<Consistency> consistency = ParseConsistency(text);
+    if (!consistency.ok()) return FlagError("consistency", "some of bsp, ssp:S, asp", text);
+    if (consistency->bulk()) continue;
+    if (!Contains(options.topologies, "ps") || !Contains(options.updates, "owner")) {
+      return FlagError("consistency", "bsp unless --topologies has ps and --update has owner",
+                       text);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<double>> Slowness(const std::string& straggler, int workers) {
+  std::vector<double> slowness;
+  if (straggler.empty()) return slowness;
+  GS_ASSIGN_OR_RETURN(const Straggler parsed, Straggler::Parse(straggler));
+  if (absl::StartsWith(straggler, "random")) {
+    return FlagError("straggler", "RANK:FACTOR (a random one has no one step time)", straggler);
+  }
+  GS_RETURN_IF_ERROR(parsed.CheckWorkers(workers));
+  for (int rank = 0; rank < workers; ++rank) slowness.push_back(parsed.Factor(rank, 0));
+  return slowness;
+}
+
 bool Possible(const PredictedJob& job) {
+  const bool bulk = job.consistency == "bsp";
+  if (!bulk && (job.topology != "ps" || job.update != "owner" || job.compression != "none")) {
+    return false;
+  }
   const absl::StatusOr<Codec> codec = ParseCodec(job.compression);
   if (job.topology != "ps") return codec.ok() && !(codec->sparse() && job.topology == "ring");
   if (job.placement == "colocated") return job.servers <= job.workers;
@@ -124,7 +157,7 @@ bool Possible(const PredictedJob& job) {
 bool Same(const PredictedJob& a, const PredictedJob& b) {
   return a.topology == b.topology && a.placement == b.placement && a.workers == b.workers &&
          a.servers == b.servers && a.update == b.update && a.compression == b.compression &&
-         a.bandwidth == b.bandwidth;
+         a.bandwidth == b.bandwidth && a.consistency == b.consistency;
 }
 
 // The jobs of one topology and number of workers.
@@ -142,9 +175,12 @@ absl::Status AddJobs(const PredictOptions& options, PredictedJob job,
           if (ps) {
             GS_ASSIGN_OR_RETURN(job.servers, ServersOf(servers, job.workers));
           }
-          const bool repeated = std::any_of(jobs->begin(), jobs->end(),
-                                            [&](const auto& other) { return Same(other, job); });
-          if (!repeated && Possible(job)) jobs->push_back(job);
+          for (const std::string& consistency : options.consistencies) {
+            job.consistency = consistency.empty() ? "bsp" : consistency;
+            const bool repeated = std::any_of(jobs->begin(), jobs->end(),
+                                              [&](const auto& other) { return Same(other, job); });
+            if (!repeated && Possible(job)) jobs->push_back(job);
+          }
         }
       }
     }
@@ -175,6 +211,7 @@ absl::StatusOr<int> ServersOf(const std::string& text, int workers) {
 absl::StatusOr<std::vector<PredictedJob>> ListPredictions(const PredictOptions& options) {
   GS_ASSIGN_OR_RETURN(PredictedJob job, CommonJob(options));
   GS_ASSIGN_OR_RETURN(const std::vector<int> workers, WorkerCounts(options.workers));
+  GS_RETURN_IF_ERROR(CheckConsistencies(options));
   if (options.servers.empty()) return FlagError("servers", "at least one number", "");
   for (const std::string& text : options.servers) {
     GS_RETURN_IF_ERROR(ServersOf(text, workers[0]).status());
@@ -184,6 +221,7 @@ absl::StatusOr<std::vector<PredictedJob>> ListPredictions(const PredictOptions& 
     job.bandwidth = bandwidth;
     for (int n : workers) {
       job.workers = n;
+      GS_ASSIGN_OR_RETURN(job.slowness, Slowness(options.straggler, n));
       if (options.global_batch_size > 0) {
         if (options.global_batch_size % n != 0) {
           return FlagError("global_batch_size", absl::StrCat("a multiple of ", n, " workers"),

@@ -21,6 +21,8 @@ struct PredictOptions {
   std::vector<std::string> placements = {"dedicated", "colocated"};
   std::vector<std::string> updates = {"worker"};
   std::vector<std::string> compressions = {"none"};
+  std::vector<std::string> consistencies = {"bsp"};
+  std::string straggler;  // RANK:FACTOR
   std::vector<std::string> bandwidths = {"1gbit"};
   int64_t batch_size = 0;         // per worker; 0: the profile's, unless global_batch_size is given
   int64_t global_batch_size = 0;  // 0: not given

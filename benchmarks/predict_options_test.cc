@@ -84,6 +84,11 @@ TEST(PredictOptionsTest, MistakesNameTheFlag) {
   EXPECT_THAT(with([](auto& o) { o.rate_factor = 1.5; }), HasSubstr("--rate_factor"));
   EXPECT_THAT(with([](auto& o) { o.latency = absl::Seconds(-1); }), HasSubstr("--latency"));
   EXPECT_THAT(with([](auto& o) { o.chunk_bytes = "100"; }), HasSubstr("--chunk_bytes"));
+  EXPECT_THAT(with([](auto& o) { o.consistencies = {"ssp:-1"}; }), HasSubstr("--consistency"));
+  EXPECT_THAT(with([](auto& o) { o.consistencies = {"asp"}; }),
+              HasSubstr("--consistency: expected bsp unless"));
+  EXPECT_THAT(with([](auto& o) { o.straggler = "2:3"; }), HasSubstr("--straggler"));
+  EXPECT_THAT(with([](auto& o) { o.straggler = "random:1:0.5:2"; }), HasSubstr("--straggler"));
   EXPECT_THAT(with([](auto& o) { o.bucket_bytes = "x"; }), HasSubstr("--bucket_bytes"));
 }
 

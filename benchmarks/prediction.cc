@@ -11,6 +11,7 @@
 #include "benchmarks/exchange_plan.h"
 #include "benchmarks/step_profile.h"
 #include "plan/codec.h"
+#include "plan/consistency.h"
 #include "plan/cost_model.h"
 
 namespace gradsync {
@@ -42,6 +43,7 @@ absl::StatusOr<Cluster> ClusterOf(const PredictedJob& job) {
   GS_ASSIGN_OR_RETURN(cluster.bytes_per_second, ParseBandwidth(job.bandwidth));
   cluster.constants = job.constants;
   cluster.slowness = job.slowness;
+  GS_ASSIGN_OR_RETURN(cluster.consistency, ParseConsistency(job.consistency));
   return cluster;
 }
 
@@ -152,8 +154,20 @@ absl::StatusOr<proto::Run> PredictRun(const proto::StepProfile& profile, const P
     SetTimes(alone, &run);
   } else {
     GS_ASSIGN_OR_RETURN(const Cluster cluster, ClusterOf(job));
-    GS_ASSIGN_OR_RETURN(const StepPrediction step, SimulateStep(plan, cluster, times, job.method));
-    SetTimes(step, &run);
+    run.set_consistency(job.consistency);
+    if (cluster.consistency.bulk()) {
+      GS_ASSIGN_OR_RETURN(const StepPrediction step,
+                          SimulateStep(plan, cluster, times, job.method));
+      SetTimes(step, &run);
+    } else {
+      GS_ASSIGN_OR_RETURN(const GroupRate rate, SimulateSteps(plan, cluster, times, job.steps));
+      StepPrediction step = alone;
+      step.step = 1 / rate.steps_per_second;
+      step.update = 0;  // owners'
+      step.exposed = std::max(0.0, step.step - step.forward - step.backward);
+      SetTimes(step, &run);
+      run.set_max_staleness(static_cast<int>(rate.max_staleness));
+    }
     run.set_link("grpc");
     run.set_bandwidth(job.bandwidth);
     run.set_connections(cluster.ring ? cluster.ring_connections : cluster.ps_connections);

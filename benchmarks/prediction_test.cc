@@ -76,6 +76,23 @@ TEST(PredictionTest, OwnersUpdateWhileTheOthersWait) {
   EXPECT_EQ(run->breakdown_ms().update(), 0);
 }
 
+TEST(PredictionTest, AsynchronyFollowsTheGroupsRate) {
+  PredictedJob job = Job("ps", 2);
+  job.bandwidth = "100gbit";
+  job.update = "owner";
+  job.slowness = {1, 1, 1, 3};
+  const double bsp = PredictRun(TenTensors(), job)->step_ms_p50();
+  job.consistency = "asp";
+  const auto asp = PredictRun(TenTensors(), job);
+  ASSERT_TRUE(asp.ok()) << asp.status();
+  EXPECT_EQ(asp->consistency(), "asp");
+  EXPECT_GT(bsp, 3 * 300);
+  EXPECT_LT(asp->step_ms_p50(), 0.6 * bsp);
+  EXPECT_GT(asp->max_staleness(), 8);
+  job.topology = "ring";
+  EXPECT_FALSE(PredictRun(TenTensors(), job).ok());
+}
+
 TEST(PredictionTest, WhatCannotBeIsRefused) {
   const auto message = [](const PredictedJob& job) {
     return std::string(PredictRun(TenTensors(), job).status().message());

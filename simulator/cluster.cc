@@ -54,6 +54,11 @@ absl::Status CheckCluster(const Cluster& cluster, int workers) {
   const int given = static_cast<int>(cluster.slowness.size());
   GS_RETURN_IF_ERROR(Expect(given == 0 || given == workers, "slowness",
                             absl::StrCat("none or ", workers, " numbers"), given));
+  if (!cluster.consistency.bulk() && (cluster.ring || cluster.returned != Returned::kParameters)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("cluster: consistency: expected bsp unless servers update, found ",
+                     ConsistencyName(cluster.consistency)));
+  }
   for (double factor : cluster.slowness) {
     GS_RETURN_IF_ERROR(
         Expect(factor > 0 && std::isfinite(factor), "slowness", "more than 0", factor));

@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "plan/codec.h"
+#include "plan/consistency.h"
 
 namespace gradsync {
 
@@ -50,6 +51,9 @@ struct Cluster {
   // time.
   Returned returned = Returned::kMean;
 
+  // Other than bsp: parameter servers and kParameters only.
+  Consistency consistency;
+
   double bytes_per_second = 0;  // of an interface, each way, nominal
   LinkConstants constants;
 
@@ -70,7 +74,8 @@ struct Cluster {
 
 // Errors: INVALID_ARGUMENT naming what was expected and found: a rate and slowness above 0,
 // constants that are not negative, windows and connections of at least 1, at least one server
-// unless it is a ring or mixed, at most `workers` colocated ones, slowness for each worker or none.
+// unless it is a ring or mixed, at most `workers` colocated ones, slowness for each worker or none,
+// bsp unless servers update.
 absl::Status CheckCluster(const Cluster& cluster, int workers);
 
 // Servers in all: 0 for a ring, `workers + servers` when mixed.

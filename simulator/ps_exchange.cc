@@ -12,16 +12,26 @@ PsExchange::PsExchange(const Plan& plan, ShardMap shards, const Cluster& cluster
                        double owner_update, EventQueue* queue, Resolved resolved)
     : SimulatedExchange(plan, cluster, queue, std::move(resolved)),
       shards_(std::move(shards)),
+      consistency_(cluster.consistency),
       connections_(
           StreamsByServer(ServerWeights(cluster, plan.world_size()), cluster.ps_connections)),
       credit_(cluster.credit),
-      owner_work_(shards_.servers(), owner_update, queue, [this](int chunk) { SendResult(chunk); }),
+      owner_work_(shards_.servers(), owner_update, queue,
+                  [this](int work) {
+                    if (consistency_.bulk()) return SendResult(work);
+                    Applied(work % world_size_, work / world_size_);
+                  }),
       pairs_(static_cast<size_t>(world_size_) * shards_.servers()),
       folds_(chunks_.count()),
       results_(shards_.servers(), 0),
       open_(world_size_, std::vector<int>(plan.buckets().size(), 0)) {
   for (Pair& pair : pairs_) pair.credit = credit_;
-  for (Chunk& chunk : folds_) chunk.arrived.assign(world_size_, false);
+  for (Chunk& chunk : folds_) {
+    chunk.arrived.assign(world_size_, false);
+    if (consistency_.bulk()) continue;
+    chunk.clocks.assign(world_size_, 0);
+    chunk.waiting.assign(world_size_, false);
+  }
 }
 
 void PsExchange::Launch(int rank, int step, int bucket) {
@@ -77,6 +87,9 @@ void PsExchange::OnMessage(const SimulatedMessage& message) {
 }
 
 void PsExchange::OnPush(int rank, int server, int chunk) {
+  if (!consistency_.bulk()) {
+    return owner_work_.Update(server, chunk * world_size_ + rank, chunks_.share(chunk));
+  }
   Chunk& fold = folds_[chunk];
   const int place = chunks_.id(chunk).slot % world_size_;
   fold.arrived[FoldPosition(place, rank, world_size_)] = true;
@@ -106,7 +119,7 @@ void PsExchange::OnFolded(int rank, int server) {
   network_.Send(message);
 }
 
-void PsExchange::SendResult(int chunk) {
+SimulatedMessage PsExchange::PullOf(int chunk) {
   const SegmentId id = chunks_.id(chunk);
   const int server = shards_.server(id);
   SimulatedMessage message;
@@ -116,8 +129,30 @@ void PsExchange::SendResult(int chunk) {
   message.kind = kPull;
   message.bucket = id.bucket;
   message.slot = id.slot;
+  return message;
+}
+
+void PsExchange::SendResult(int chunk) {
+  SimulatedMessage message = PullOf(chunk);
   for (int rank = 0; rank < world_size_; ++rank) {
     message.to = rank;
+    network_.Send(message);
+  }
+}
+
+void PsExchange::Applied(int rank, int chunk) {
+  Chunk& state = folds_[chunk];
+  ++state.clocks[rank];
+  state.waiting[rank] = true;
+  OnFolded(rank, shards_.server(chunks_.id(chunk)));
+  const int slowest = *std::min_element(state.clocks.begin(), state.clocks.end());
+  for (int other = 0; other < world_size_; ++other) {
+    const int64_t ahead = state.clocks[other] - slowest;
+    if (!state.waiting[other] || !consistency_.Allows(ahead)) continue;
+    state.waiting[other] = false;
+    max_staleness_ = std::max(max_staleness_, ahead);
+    SimulatedMessage message = PullOf(chunk);
+    message.to = other;
     network_.Send(message);
   }
 }

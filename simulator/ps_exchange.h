@@ -14,11 +14,14 @@
 namespace gradsync {
 
 // A worker queues a bucket's chunks for each server in PushOrder() (plan/shard_map.h) and sends
-// while it has credit; chunk number q of a pair takes connection q mod C,
-// C as plan/server_streams.h has it. A server folds a chunk's
-// contributions in the order of plan/stripes.h; each folded one is credited, the first together
-// with the second, in messages of half a window. A complete chunk goes to all workers at once.
-// Adding and copying take no time.
+// while it has credit; chunk number q of a pair takes connection q mod C, C as
+// plan/server_streams.h has it. A server folds a chunk's contributions in the order of
+// plan/stripes.h; each folded one is credited, the first together with the second, in messages of
+// half a window. A complete chunk goes to all workers at once. Adding and copying take no time.
+//
+// Under ssp and asp (docs/consistency.md) a contribution is applied when it arrives, which takes
+// the server an update of the chunk, and credited then. It is answered when the worker's clock in
+// the chunk is no further ahead of the slowest than the bound allows.
 class PsExchange : public SimulatedExchange {
  public:
   // `shards` is made from `plan` and the cluster's weights. `owner_update`: seconds of updating all
@@ -27,6 +30,9 @@ class PsExchange : public SimulatedExchange {
              EventQueue* queue, Resolved resolved);
 
   void Launch(int rank, int step, int bucket) override;
+
+  // The most by which an answered clock was ahead of the slowest; 0 under bsp.
+  int64_t max_staleness() const { return max_staleness_; }
 
  private:
   enum Kind { kPush, kPull, kCredit };
@@ -39,6 +45,9 @@ class PsExchange : public SimulatedExchange {
   struct Chunk {
     int next = 0;               // position of the fold
     std::vector<bool> arrived;  // by position
+    // Under ssp and asp, by rank.
+    std::vector<int> clocks;    // gradients applied
+    std::vector<bool> waiting;  // for the answer
   };
 
   void OnMessage(const SimulatedMessage& message) override;
@@ -46,15 +55,19 @@ class PsExchange : public SimulatedExchange {
   void OnPush(int rank, int server, int chunk);
   void OnFolded(int rank, int server);
   void SendResult(int chunk);
+  void Applied(int rank, int chunk);
+  SimulatedMessage PullOf(int chunk);
 
   Pair& pair(int rank, int server) { return pairs_[rank * shards_.servers() + server]; }
 
   const ShardMap shards_;
+  const Consistency consistency_;
   const std::vector<int> connections_;  // of a worker, by server
   const int credit_;
   OwnerWork owner_work_;
   std::vector<Pair> pairs_;
-  std::vector<Chunk> folds_;            // by chunk
+  std::vector<Chunk> folds_;  // by chunk
+  int64_t max_staleness_ = 0;
   std::vector<int> results_;            // by server: sent so far
   std::vector<std::vector<int>> open_;  // by rank, by bucket: chunks without a result
 };

@@ -99,43 +99,63 @@ StepPrediction Fluid(const Plan& plan, const Cluster& cluster, const ComputeTime
   return prediction;
 }
 
-absl::StatusOr<StepPrediction> Segments(const Plan& plan, const Cluster& cluster,
-                                        const ComputeTimes& times) {
-  const StepClock::Options options = ClockOptions(plan, cluster, times);
+struct Simulated {
+  std::vector<std::vector<StepEnd>> ends;  // by step, by rank
+  std::vector<NodeTraffic> traffic;        // by host
+  double busy_seconds = 0;                 // of the busiest interface
+  int64_t max_staleness = 0;
+};
+
+absl::StatusOr<Simulated> RunSegments(const Plan& plan, const Cluster& cluster,
+                                      const StepClock::Options& options) {
   EventQueue queue;
   std::unique_ptr<SimulatedExchange> exchange;
+  const PsExchange* servers = nullptr;
   StepClock clock(options, &queue, [&exchange](int rank, int step, int bucket) {
     exchange->Launch(rank, step, bucket);
   });
   const auto resolved = [&clock](int rank, int bucket) { clock.Resolved(rank, bucket); };
-  const double owner_update = OwnerUpdate(cluster, times);
+  const double owner_update = OwnerUpdate(cluster, options.times);
   if (cluster.ring) {
     exchange = std::make_unique<RingExchange>(plan, cluster, owner_update, &queue, resolved);
   } else {
     GS_ASSIGN_OR_RETURN(ShardMap shards,
                         ShardMap::Create(plan, ServerWeights(cluster, plan.world_size())));
-    exchange = std::make_unique<PsExchange>(plan, std::move(shards), cluster, owner_update, &queue,
-                                            resolved);
+    auto made = std::make_unique<PsExchange>(plan, std::move(shards), cluster, owner_update, &queue,
+                                             resolved);
+    servers = made.get();
+    exchange = std::move(made);
   }
   clock.Start();
   queue.Run();
 
-  const std::vector<StepEnd>& ends = clock.ends().back();
+  Simulated simulated;
+  simulated.ends = clock.ends();
+  simulated.traffic = exchange->network().traffic();
+  for (int host = 0; host < static_cast<int>(simulated.traffic.size()); ++host) {
+    simulated.busy_seconds =
+        std::max(simulated.busy_seconds, exchange->network().BusySeconds(host));
+  }
+  if (servers != nullptr) simulated.max_staleness = servers->max_staleness();
+  return simulated;
+}
+
+absl::StatusOr<StepPrediction> Segments(const Plan& plan, const Cluster& cluster,
+                                        const ComputeTimes& times) {
+  const StepClock::Options options = ClockOptions(plan, cluster, times);
+  GS_ASSIGN_OR_RETURN(const Simulated simulated, RunSegments(plan, cluster, options));
+  const std::vector<StepEnd>& ends = simulated.ends.back();
   const auto last = std::max_element(
       ends.begin(), ends.end(), [](const StepEnd& a, const StepEnd& b) { return a.end < b.end; });
   StepPrediction prediction =
       Describe(cluster, times, options.slowness[last - ends.begin()], *last);
-  double busy = 0;
-  const std::vector<NodeTraffic>& traffic = exchange->network().traffic();
-  for (int host = 0; host < static_cast<int>(traffic.size()); ++host) {
-    const auto max = [](double& most, int64_t value) {
-      most = std::max(most, static_cast<double>(value));
-    };
-    max(prediction.tx_bytes_max_host, traffic[host].tx_bytes);
-    max(prediction.rx_bytes_max_host, traffic[host].rx_bytes);
-    busy = std::max(busy, exchange->network().BusySeconds(host));
+  for (const NodeTraffic& host : simulated.traffic) {
+    prediction.tx_bytes_max_host =
+        std::max(prediction.tx_bytes_max_host, static_cast<double>(host.tx_bytes));
+    prediction.rx_bytes_max_host =
+        std::max(prediction.rx_bytes_max_host, static_cast<double>(host.rx_bytes));
   }
-  if (prediction.step > 0) prediction.busy_share = busy / prediction.step;
+  if (prediction.step > 0) prediction.busy_share = simulated.busy_seconds / prediction.step;
   prediction.method = SimulationMethod::kSegments;
   return prediction;
 }
@@ -146,12 +166,43 @@ absl::StatusOr<StepPrediction> SimulateStep(const Plan& plan, const Cluster& clu
                                             const ComputeTimes& times, SimulationMethod method) {
   GS_RETURN_IF_ERROR(CheckCluster(cluster, plan.world_size()));
   GS_RETURN_IF_ERROR(CheckTimes(plan, times));
+  if (!cluster.consistency.bulk()) {
+    return absl::InvalidArgumentError(
+        "a step: expected bsp, under which all take as long; SimulateSteps() does the others");
+  }
   if (method == SimulationMethod::kAutomatic) method = Choose(plan, cluster);
   if (method == SimulationMethod::kSegments) return Segments(plan, cluster, times);
   if (!AllAlike(cluster)) {
     return absl::InvalidArgumentError("fluid: expected workers that are alike, found slower ones");
   }
   return Fluid(plan, cluster, times);
+}
+
+absl::StatusOr<GroupRate> SimulateSteps(const Plan& plan, const Cluster& cluster,
+                                        const ComputeTimes& times, int steps) {
+  GS_RETURN_IF_ERROR(CheckCluster(cluster, plan.world_size()));
+  GS_RETURN_IF_ERROR(CheckTimes(plan, times));
+  if (steps < 1) {
+    return absl::InvalidArgumentError(absl::StrCat("steps: expected at least 1, found ", steps));
+  }
+  StepClock::Options options = ClockOptions(plan, cluster, times);
+  options.steps = steps;
+  GS_ASSIGN_OR_RETURN(const Simulated simulated, RunSegments(plan, cluster, options));
+  double until = simulated.ends.back()[0].end;
+  for (const StepEnd& last : simulated.ends.back()) until = std::min(until, last.end);
+  double done = 0;  // parts of steps count
+  for (int rank = 0; rank < plan.world_size(); ++rank) {
+    double begin = 0;
+    for (const std::vector<StepEnd>& step : simulated.ends) {
+      const double end = step[rank].end;
+      if (end > begin) done += std::max(0.0, (std::min(end, until) - begin) / (end - begin));
+      begin = end;
+    }
+  }
+  GroupRate rate;
+  if (until > 0) rate.steps_per_second = done / plan.world_size() / until;
+  rate.max_staleness = simulated.max_staleness;
+  return rate;
 }
 
 absl::StatusOr<double> SimulateExchange(const Plan& plan, const Cluster& cluster,

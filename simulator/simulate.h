@@ -40,8 +40,8 @@ struct StepPrediction {
   SimulationMethod method = SimulationMethod::kSegments;  // that was used
 };
 
-// One step, which begins on all ranks at once, of the workers that `plan` is made for. With one
-// worker and a ring nothing is sent.
+// One step under bsp, which begins on all ranks at once, of the workers that `plan` is made for.
+// With one worker and a ring nothing is sent.
 //
 // Errors: INVALID_ARGUMENT for a cluster that does not check (cluster.h), times that are negative
 // or not finite, ready times that are not one per bucket, fall, or lie after backward, and kFluid
@@ -49,6 +49,19 @@ struct StepPrediction {
 absl::StatusOr<StepPrediction> SimulateStep(const Plan& plan, const Cluster& cluster,
                                             const ComputeTimes& times,
                                             SimulationMethod method = SimulationMethod::kAutomatic);
+
+// How fast a group goes on over many steps, the first of which begins on all ranks at once.
+struct GroupRate {
+  // Steps of all workers over workers and time, until the first worker has done all of its steps.
+  double steps_per_second = 0;
+  int64_t max_staleness = 0;  // under ssp and asp: by how much an answer's clock was ahead at most
+};
+
+// `steps` of each worker, by segments; what consistency and stragglers do to the rate. A step's
+// begin waits for nothing but the worker's own last step. Errors: those of SimulateStep(), and
+// INVALID_ARGUMENT for less than one step.
+absl::StatusOr<GroupRate> SimulateSteps(const Plan& plan, const Cluster& cluster,
+                                        const ComputeTimes& times, int steps);
 
 // All buckets ready at once, nothing computed: what sync_bench measures, seconds.
 absl::StatusOr<double> SimulateExchange(const Plan& plan, const Cluster& cluster,

@@ -230,6 +230,56 @@ TEST(SimulateTest, ASlowWorkerDelaysAllOfThem) {
             absl::StatusCode::kInvalidArgument);
 }
 
+Cluster OneOfFourIsThreeTimesSlower(const std::string& consistency) {
+  Cluster cluster = Servers(ServerPlacement::kDedicated, 2);
+  cluster.bytes_per_second = 1e10;  // what counts is computing
+  cluster.returned = Returned::kParameters;
+  cluster.consistency = *ParseConsistency(consistency);
+  cluster.slowness = {1, 1, 1, 3};
+  return cluster;
+}
+
+// A fast worker makes three steps in the time of a slow one, if it may.
+TEST(SimulateTest, StalenessLetsFastWorkersGoOnAsFarAsItsBound) {
+  const Plan plan = PlanOf(4, 4);
+  ComputeTimes times = HalfASecond();
+  times.update = 0;
+  const double slow = 1 / (3 * 0.6);
+  const auto rate = [&](const std::string& consistency, int steps) {
+    return *SimulateSteps(plan, OneOfFourIsThreeTimesSlower(consistency), times, steps);
+  };
+  EXPECT_NEAR(rate("bsp", 20).steps_per_second, slow, 0.02 * slow);
+  EXPECT_NEAR(rate("ssp:0", 20).steps_per_second, slow, 0.02 * slow);
+  const double all = (3 / 0.6 + slow) / 4;
+  EXPECT_NEAR(rate("asp", 30).steps_per_second, all, 0.02 * all);
+  EXPECT_GT(rate("asp", 30).max_staleness, 8);
+  // Once the fast ones are as far ahead as they may be, all are as slow as the slowest.
+  for (int bound : {2, 8}) {
+    const GroupRate bounded = rate("ssp:" + std::to_string(bound), 200);
+    EXPECT_EQ(bounded.max_staleness, bound);
+    EXPECT_NEAR(bounded.steps_per_second, slow, 0.05 * slow);
+    EXPECT_GT(bounded.steps_per_second, slow);
+  }
+}
+
+TEST(SimulateTest, WithoutStragglersConsistencyHardlyMattersToTheRate) {
+  const Plan plan = PlanOf(4, 4);
+  Cluster cluster = OneOfFourIsThreeTimesSlower("bsp");
+  cluster.slowness.clear();
+  ComputeTimes times = HalfASecond();
+  times.update = 0;
+  const double bsp = SimulateSteps(plan, cluster, times, 20)->steps_per_second;
+  EXPECT_NEAR(bsp, 1 / SimulateStep(plan, cluster, times)->step, 0.01 * bsp);
+  for (const char* consistency : {"ssp:0", "ssp:2", "asp"}) {
+    cluster.consistency = *ParseConsistency(consistency);
+    EXPECT_NEAR(SimulateSteps(plan, cluster, times, 20)->steps_per_second, bsp, 0.01 * bsp);
+  }
+  EXPECT_FALSE(SimulateStep(plan, cluster, times).ok());
+  cluster.returned = Returned::kMean;
+  EXPECT_THAT(std::string(SimulateSteps(plan, cluster, times, 2).status().message()),
+              HasSubstr("expected bsp unless servers update, found asp"));
+}
+
 TEST(SimulateTest, CompressionHalvesTheBytesThere) {
   Cluster cluster = Servers(ServerPlacement::kDedicated, 4);
   const double full = *SimulateExchange(PlanOf(4), cluster);
