@@ -5,6 +5,7 @@
 
 #include "absl/status/statusor.h"
 #include "links/frame_stream.h"
+#include "plan/flow_control.h"
 #include "sync/gradient_sync.h"
 #include "sync/update_site.h"
 #include "sync/worker_group.h"
@@ -22,7 +23,7 @@ struct RingOptions {
   int connections = 4;
   // Own tokens under way at a time, at least 1 (simulated: 1 costs +55 to +150 % time, 8 at most +5
   // %).
-  int window = 8;
+  int window = kRingWindow;
 };
 
 // A GradientSync over a ring: a bandwidth-optimal allreduce, pipelined in stripes, of which every

@@ -37,6 +37,7 @@
 #include "base/write_file.h"
 #include "benchmarks/aggregate.h"
 #include "benchmarks/compare_options.h"
+#include "benchmarks/compare_prediction.h"
 #include "benchmarks/compare_report.h"
 #include "benchmarks/curve_report.h"
 #include "benchmarks/emulated_network.h"
@@ -165,6 +166,7 @@ struct Sweep {
   std::vector<Configuration> configurations;
   TrainingJobOptions job;
   std::string tcp_rank_binary;
+  std::string train_bench;
   std::string report_tool;
   std::string out;
 };
@@ -188,6 +190,7 @@ absl::StatusOr<Sweep> PrepareSweep(const char* argv0, std::vector<std::string> w
   }
   GS_ASSIGN_OR_RETURN(sweep.report_tool, FindRunfile(argv0, "tools/report/report"));
   GS_ASSIGN_OR_RETURN(sweep.tcp_rank_binary, FindRunfile(argv0, "benchmarks/tcp_flows_rank"));
+  GS_ASSIGN_OR_RETURN(sweep.train_bench, FindRunfile(argv0, "benchmarks/train_bench"));
   sweep.job.interrupt = &interrupt_signal;
   GS_ASSIGN_OR_RETURN(sweep.out, OpenOutFolder());
   return sweep;
@@ -305,6 +308,25 @@ absl::StatusOr<std::unique_ptr<EmulatedNetwork>> MakeNetwork(const Sweep& sweep)
   return EmulatedNetwork::Create(options);
 }
 
+// A comparison succeeds without predictions.
+void AddPredictions(const Sweep& sweep, double tcp_factor, proto::RunRecords* records) {
+  LinkConstants constants;
+  if (tcp_factor > 0) constants.rate_factor = tcp_factor;
+  absl::StatusOr<std::vector<proto::Run>> predictions = std::vector<proto::Run>();
+  const absl::StatusOr<proto::StepProfile> profile =
+      RecordComparedStep(sweep.train_bench, sweep.options, sweep.configurations);
+  if (profile.ok()) {
+    predictions = PredictCompared(*profile, sweep.options, sweep.configurations, constants);
+  } else {
+    predictions = profile.status();
+  }
+  if (!predictions.ok()) {
+    std::printf("no predictions: %s\n", std::string(predictions.status().message()).c_str());
+    return;
+  }
+  for (proto::Run& run : *predictions) *records->add_predictions() = std::move(run);
+}
+
 int Compare(int argc, char** argv) {
   FlagOptions flag_options;
   flag_options.usage = kUsage;
@@ -346,6 +368,7 @@ int Compare(int argc, char** argv) {
     sweep->job.network = network->get();
     *records.add_networks() = (*network)->record();
     std::printf("%s\n", FormatNetwork((*network)->record()).c_str());
+    AddPredictions(*sweep, (*network)->record().tcp_factor(), &records);
   }
   const int exit_code = RunAll(*sweep, &records);
   return Finish(*sweep, &records, exit_code);

@@ -7,11 +7,17 @@ namespace gradsync {
 
 // How many streams each worker has to each server. Streams share an interface evenly, whatever they
 // carry; so where servers own different shares (mixed placement) those that own more get more
-// streams: the lightest one, the others in proportion, at most 8. Otherwise chunks for light
+// streams: the lightest one, the others in proportion, at most 4. Otherwise chunks for light
 // servers would run ahead of those for heavy ones, which decide when the exchange ends: 35 to 50 %
 // later than necessary in simulation (docs/cost_model.md). With equal weights every server has
 // `connections`. `weights` are ShardMap's. Pure, thread-safe.
 std::vector<int> StreamsByServer(const std::vector<double>& weights, int connections);
+
+// Chunks that a worker may have on their way to a server with `streams` streams, when to one with
+// `connections` it is `credit`: as many on each stream. Pure, thread-safe.
+inline int CreditOf(int streams, int connections, int credit) {
+  return (credit * streams + connections - 1) / connections;
+}
 
 }  // namespace gradsync
 

@@ -56,9 +56,9 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
     int rank = 0;
     UpdateSite update_site = UpdateSite::kWorker;
     Consistency consistency;
-    int credit = 4;
     std::vector<std::string> servers;  // addresses
     std::vector<int> connections;      // streams to each
+    std::vector<int> credit;           // and chunks on their way
   };
 
   // `on_error` hears what servers and streams report, on any thread, until WaitClosed(); it must

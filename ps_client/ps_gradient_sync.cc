@@ -211,7 +211,9 @@ absl::StatusOr<std::vector<GradBucket>> PsGradientSync::Bind(const Plan& plan,
   options.connections = options_.windows
                             ? std::vector<int>(options_.servers.size(), options_.connections)
                             : StreamsByServer(options_.weights, options_.connections);
-  options.credit = options_.credit;
+  for (int streams : options.connections) {
+    options.credit.push_back(CreditOf(streams, options_.connections, options_.credit));
+  }
   options.servers = options_.servers;
   auto exchange = std::make_shared<Exchange>(options, plan, shards, std::move(exchanged),
                                              [reports = reports_](absl::Status status) {

@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "links/frame_stream.h"
 #include "plan/consistency.h"
+#include "plan/flow_control.h"
 #include "sync/update_site.h"
 #include "sync/worker_group.h"
 
@@ -27,7 +28,7 @@ struct PsOptions {
   // optimizer's state and the goodbye.
   bool windows = false;
   int connections = 2;  // streams per server; others if weights differ (plan/server_streams.h)
-  int credit = 4;       // chunks on their way to one server
+  int credit = kPsCredit;
 };
 
 // `options` with defaults filled in. Errors: INVALID_ARGUMENT naming the option, what was expected

@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "plan/codec.h"
 #include "plan/consistency.h"
+#include "plan/flow_control.h"
 
 namespace gradsync {
 
@@ -59,8 +60,8 @@ struct Cluster {
 
   // Of the real backends: tokens under way per rank (allreduce/ring_tokens.h), chunks on their way
   // per worker and server (ps_server/service.h), connections per pair.
-  int ring_window = 8;
-  int credit = 8;
+  int ring_window = kRingWindow;
+  int credit = kPsCredit;
   int ring_connections = 4;
   int ps_connections = 2;
 

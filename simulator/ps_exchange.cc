@@ -15,7 +15,6 @@ PsExchange::PsExchange(const Plan& plan, ShardMap shards, const Cluster& cluster
       consistency_(cluster.consistency),
       connections_(
           StreamsByServer(ServerWeights(cluster, plan.world_size()), cluster.ps_connections)),
-      credit_(cluster.credit),
       owner_work_(shards_.servers(), owner_update, queue,
                   [this](int work) {
                     if (consistency_.bulk()) return SendResult(work);
@@ -25,7 +24,14 @@ PsExchange::PsExchange(const Plan& plan, ShardMap shards, const Cluster& cluster
       folds_(chunks_.count()),
       results_(shards_.servers(), 0),
       open_(world_size_, std::vector<int>(plan.buckets().size(), 0)) {
-  for (Pair& pair : pairs_) pair.credit = credit_;
+  for (int streams : connections_) {
+    credits_.push_back(CreditOf(streams, cluster.ps_connections, cluster.credit));
+  }
+  for (int rank = 0; rank < world_size_; ++rank) {
+    for (int server = 0; server < shards_.servers(); ++server) {
+      pair(rank, server).credit = credits_[server];
+    }
+  }
   for (Chunk& chunk : folds_) {
     chunk.arrived.assign(world_size_, false);
     if (consistency_.bulk()) continue;
@@ -93,7 +99,7 @@ void PsExchange::OnPush(int rank, int server, int chunk) {
   Chunk& fold = folds_[chunk];
   const int place = chunks_.id(chunk).slot % world_size_;
   fold.arrived[FoldPosition(place, rank, world_size_)] = true;
-  const bool holds_first = credit_ > 1 && world_size_ > 1;
+  const bool holds_first = credits_[server] > 1 && world_size_ > 1;
   while (fold.next < world_size_ && fold.arrived[fold.next]) {
     const int position = fold.next++;
     if (holds_first && position == 0) continue;
@@ -107,7 +113,7 @@ void PsExchange::OnPush(int rank, int server, int chunk) {
 }
 
 void PsExchange::OnFolded(int rank, int server) {
-  const int batch = std::max(1, credit_ / 2);
+  const int batch = std::max(1, credits_[server] / 2);
   Pair& state = pair(rank, server);
   if (++state.folded % batch != 0) return;
   SimulatedMessage message;

@@ -63,7 +63,7 @@ class PsExchange : public SimulatedExchange {
   const ShardMap shards_;
   const Consistency consistency_;
   const std::vector<int> connections_;  // of a worker, by server
-  const int credit_;
+  std::vector<int> credits_;            // of a worker, by server
   OwnerWork owner_work_;
   std::vector<Pair> pairs_;
   std::vector<Chunk> folds_;  // by chunk

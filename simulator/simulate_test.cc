@@ -296,6 +296,7 @@ TEST(SimulateTest, LatencyIsPaidAtEachHopAndMessagesAtEachChunk) {
   EXPECT_NEAR(*SimulateExchange(plan, ring), 2 * (4 - 1), 0.01);
   Cluster ps = Servers(ServerPlacement::kDedicated, 1);
   ps.constants.latency = 1;
+  ps.credit = 8;
   EXPECT_NEAR(*SimulateExchange(plan, ps), 4, 0.01);  // the second half waits for credit
   ps.credit = 16;
   EXPECT_NEAR(*SimulateExchange(plan, ps), 2, 0.01);
