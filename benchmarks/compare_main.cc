@@ -92,7 +92,8 @@ ABSL_FLAG(std::string, straggler, "",
 ABSL_FLAG(absl::Duration, timeout, gradsync::CompareOptions().timeout,
           "a process that is silent for longer is lost");
 ABSL_FLAG(std::string, out, "gradsync-report",
-          "folder for compare.json and report.html; made if missing");
+          "folder for compare.json, report.html and, with --bandwidth, step_profile.json; made if "
+          "missing");
 ABSL_FLAG(std::string, worker_binary, "", "default: the //worker of this build");
 ABSL_FLAG(std::string, server_binary, "", "default: the //ps_server of this build");
 
@@ -313,8 +314,8 @@ void AddPredictions(const Sweep& sweep, double tcp_factor, proto::RunRecords* re
   LinkConstants constants;
   if (tcp_factor > 0) constants.rate_factor = tcp_factor;
   absl::StatusOr<std::vector<proto::Run>> predictions = std::vector<proto::Run>();
-  const absl::StatusOr<proto::StepProfile> profile =
-      RecordComparedStep(sweep.train_bench, sweep.options, sweep.configurations);
+  const absl::StatusOr<proto::StepProfile> profile = RecordComparedStep(
+      sweep.train_bench, sweep.options, sweep.configurations, sweep.out + "/step_profile.json");
   if (profile.ok()) {
     predictions = PredictCompared(*profile, sweep.options, sweep.configurations, constants);
   } else {

@@ -1,11 +1,8 @@
 #include "benchmarks/compare_prediction.h"
 
-#include <cstdlib>
-#include <filesystem>
 #include <set>
 #include <tuple>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/status_macros.h"
@@ -58,16 +55,7 @@ PredictedJob JobOf(const Configuration& c, const Straggler& straggler,
 
 absl::StatusOr<proto::StepProfile> RecordComparedStep(
     const std::string& train_bench, const CompareOptions& options,
-    const std::vector<Configuration>& configurations) {
-  const char* folder = std::getenv("TMPDIR");
-  std::string directory =
-      absl::StrCat(folder == nullptr ? "/tmp" : folder, "/gradsync-compare-XXXXXX");
-  if (mkdtemp(directory.data()) == nullptr) return absl::ErrnoToStatus(errno, directory);
-  const auto remove = absl::MakeCleanup([&directory] {
-    std::error_code ignored;
-    std::filesystem::remove_all(directory, ignored);
-  });
-  const std::string path = directory + "/step.json";
+    const std::vector<Configuration>& configurations, const std::string& path) {
   GS_RETURN_IF_ERROR(RunProgram(
       {train_bench, "--record=" + path, "--model=" + options.model, "--stem=" + options.stem,
        "--data=" + options.data, absl::StrCat("--batch_size=", configurations[0].batch_size),

@@ -17,11 +17,12 @@
 namespace gradsync {
 
 // A step of one worker that exchanges nothing, recorded now, on this machine, by `train_bench`, the
-// path of //benchmarks:train_bench; with the batch of the first configuration. Blocks for about a
-// dozen steps. Errors: those of RunProgram() and ReadStepProfile().
+// path of //benchmarks:train_bench, into the file `path`; with the batch of the first
+// configuration. Blocks for about a dozen steps. Errors: those of RunProgram() and
+// ReadStepProfile().
 absl::StatusOr<proto::StepProfile> RecordComparedStep(
     const std::string& train_bench, const CompareOptions& options,
-    const std::vector<Configuration>& configurations);
+    const std::vector<Configuration>& configurations, const std::string& path);
 
 // The predicted runs: each configuration over gRPC, and with 1, 2, 4, ... 64 workers where that is
 // possible. Nothing with a random straggler. Errors: those of PredictRun().
