@@ -8,9 +8,13 @@ namespace gradsync {
 // Tokens that a rank of a ring has initiated and not got back.
 constexpr int kRingWindow = 8;
 
-// Chunks that a worker has on their way to one server, without credit for them. More keep no link
-// busier, and let workers and servers get out of step (docs/grpc_link.md).
+// Chunks that a worker has on their way to one server, without credit for them. More let workers
+// and servers get further out of step (docs/grpc_link.md); fewer leave streams without chunks more
+// often than 4 do (docs/cost_model.md).
 constexpr int kPsCredit = 4;
+
+// Folded chunks for which a server returns credit in one message: half a window.
+inline int CreditBatch(int credit) { return credit > 1 ? credit / 2 : 1; }
 
 }  // namespace gradsync
 

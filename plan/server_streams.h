@@ -8,13 +8,15 @@ namespace gradsync {
 // How many streams each worker has to each server. Streams share an interface evenly, whatever they
 // carry; so where servers own different shares (mixed placement) those that own more get more
 // streams: the lightest one, the others in proportion, at most 4. Otherwise chunks for light
-// servers would run ahead of those for heavy ones, which decide when the exchange ends: 35 to 50 %
+// servers would run ahead of those for heavy ones, which decide when the exchange ends: 28 to 45 %
 // later than necessary in simulation (docs/cost_model.md). With equal weights every server has
 // `connections`. `weights` are ShardMap's. Pure, thread-safe.
 std::vector<int> StreamsByServer(const std::vector<double>& weights, int connections);
 
 // Chunks that a worker may have on their way to a server with `streams` streams, when to one with
-// `connections` it is `credit`: as many on each stream. Pure, thread-safe.
+// `connections` it is `credit`: as many on each stream. Credit returns in batches of half of that;
+// 2 * streams + batch - 1 would keep all streams busy, and with 4 for 2 streams a pair is at times
+// a chunk late (docs/cost_model.md). Pure, thread-safe.
 inline int CreditOf(int streams, int connections, int credit) {
   return (credit * streams + connections - 1) / connections;
 }

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "plan/cost_model.h"
+#include "plan/flow_control.h"
 #include "plan/server_streams.h"
 #include "simulator/stripe_table.h"
 
@@ -52,6 +53,40 @@ double StripesTogether(int workers, const ServerKind& kind) {
   if (stripes <= 0.5 || kind.colocated_only) return 1;
   if (stripes <= 1) return 2 * stripes;
   return std::max(2.0, 0.2 + 0.25 * connections + 0.75 * stripes);
+}
+
+// Whether workers run out of credit for servers of `kind`, though nothing else holds them up. To
+// keep its streams busy a pair needs credit for a chunk on each, for those before them, which wait
+// for the same chunks of other workers, and for folded ones that make no batch yet.
+bool CreditRunsOut(const Cluster& cluster, const ServerKind& kind, double chunks_of_a_pair) {
+  const int credit = CreditOf(kind.connections, cluster.ps_connections, cluster.credit);
+  const int needed = 2 * kind.connections + CreditBatch(credit) - 1;
+  return credit < needed && credit < chunks_of_a_pair;
+}
+
+// By bucket, how much later its last sums are for want of credit: a pair is late by up to a chunk,
+// half of one is assumed. A worker makes up for it if its interface has time to spare, which it has
+// where there are fewer servers than workers, on hosts of their own.
+std::vector<double> CreditDelays(const std::vector<StripeTotals>& stripes,
+                                 const std::vector<ServerKind>& kinds, const Cluster& cluster,
+                                 const Plan& plan) {
+  std::vector<double> delays(plan.buckets().size(), 0);
+  const int workers = plan.world_size();
+  if (cluster.placement == ServerPlacement::kDedicated && cluster.servers < workers) return delays;
+  double chunks = 0;
+  for (const StripeTotals& stripe : stripes) chunks += stripe.chunks;
+  double late = 0;  // chunks of a worker
+  for (const ServerKind& kind : kinds) {
+    const int others = kind.count - (kind.beside_worker ? 1 : 0);
+    if (CreditRunsOut(cluster, kind, chunks * kind.share)) late += 0.5 * others;
+  }
+  for (const StripeTotals& stripe : stripes) {
+    if (stripe.chunks == 0) continue;
+    const double chunk = stripe.gradient_bytes / stripe.chunks / cluster.rate() +
+                         cluster.constants.seconds_per_message;
+    delays[stripe.bucket] = std::max(delays[stripe.bucket], late * chunk);
+  }
+  return delays;
 }
 
 // A stretch of a bucket that one kind of server owns, as it flows one way.
@@ -232,6 +267,8 @@ FluidExchange SimulateFluidPs(const Plan& plan, const Cluster& cluster,
       resolved = std::max(resolved, streams[i].end[p] + latency);
     }
   }
+  const std::vector<double> delays = CreditDelays(stripes, kinds, cluster, plan);
+  for (size_t b = 0; b < delays.size(); ++b) result.resolved[b] += delays[b];
   result.tx_bytes_max_host = std::max({bytes[kWorkerTx], bytes[kBothTx], bytes[kServerTx]});
   result.rx_bytes_max_host = std::max({bytes[kWorkerRx], bytes[kBothRx], bytes[kServerRx]});
   result.busy_seconds = *std::max_element(busy.begin(), busy.begin() + kUpdate);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "plan/flow_control.h"
 #include "plan/server_streams.h"
 #include "plan/stripes.h"
 
@@ -113,7 +114,7 @@ void PsExchange::OnPush(int rank, int server, int chunk) {
 }
 
 void PsExchange::OnFolded(int rank, int server) {
-  const int batch = std::max(1, credits_[server] / 2);
+  const int batch = CreditBatch(credits_[server]);
   Pair& state = pair(rank, server);
   if (++state.folded % batch != 0) return;
   SimulatedMessage message;
