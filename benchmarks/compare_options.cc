@@ -6,7 +6,6 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
@@ -38,20 +37,6 @@ absl::Status CheckAtLeast(absl::string_view flag, int64_t minimum, int64_t found
   return FlagError(flag, absl::StrCat("at least ", minimum), absl::StrCat(found));
 }
 
-absl::StatusOr<std::vector<int>> ParseCounts(absl::string_view flag,
-                                             const std::vector<std::string>& texts) {
-  std::vector<int> counts;
-  for (const std::string& text : texts) {
-    int count = 0;
-    if (!absl::SimpleAtoi(text, &count) || count < 1) {
-      return FlagError(flag, "numbers of at least 1, such as 1,2", text);
-    }
-    counts.push_back(count);
-  }
-  if (counts.empty()) return FlagError(flag, "numbers of at least 1, such as 1,2", "");
-  return counts;
-}
-
 absl::Status CheckLinks(const CompareOptions& options) {
   GS_RETURN_IF_ERROR(CheckNames("links", options.links, {"auto", "grpc", "shm", "gloo", "nccl"}));
   if (Contains(options.links, "nccl")) {
@@ -78,9 +63,7 @@ absl::Status CheckCompressions(const CompareOptions& options) {
   }
   for (const std::string& text : options.compressions) {
     const absl::StatusOr<Codec> codec = ParseCodec(text);
-    if (!codec.ok()) {
-      return absl::InvalidArgumentError(absl::StrCat("--compression: ", codec.status().message()));
-    }
+    if (!codec.ok()) return Named("compression", codec.status());
     if (!codec->compresses()) continue;
     if (!Contains(options.links, "auto") && !Contains(options.links, "grpc")) {
       return FlagError("compression", "none without --links=grpc, the only one that sends", text);
@@ -102,10 +85,7 @@ absl::Status CheckConsistencies(const CompareOptions& options) {
   }
   for (const std::string& text : options.consistencies) {
     const absl::StatusOr<Consistency> consistency = ParseConsistency(text);
-    if (!consistency.ok()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--consistency: ", consistency.status().message()));
-    }
+    if (!consistency.ok()) return Named("consistency", consistency.status());
     if (consistency->bulk()) continue;
     const auto refuse = [&text](absl::string_view without) {
       return FlagError("consistency", absl::StrCat("bsp without ", without), text);
@@ -124,9 +104,7 @@ absl::Status CheckPlacement(const CompareOptions& options) {
   GS_RETURN_IF_ERROR(CheckPlacements(options.placements, !options.bandwidth.empty()));
   if (options.bandwidth.empty()) return absl::OkStatus();
   const absl::StatusOr<double> rate = ParseBandwidth(options.bandwidth);
-  if (!rate.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat("--bandwidth: ", rate.status().message()));
-  }
+  if (!rate.ok()) return Named("bandwidth", rate.status());
   return CheckLinksBetweenHosts("links", options.links);
 }
 
@@ -270,10 +248,11 @@ absl::StatusOr<std::vector<Configuration>> ListConfigurations(const CompareOptio
   CompareOptions options = asked_for;
   options.links = LinksOf(options);
   GS_RETURN_IF_ERROR(CheckNames("topologies", options.topologies, {"ps", "ring", "local"}));
-  GS_ASSIGN_OR_RETURN(const std::vector<int> workers, ParseCounts("workers", options.workers));
+  GS_ASSIGN_OR_RETURN(const std::vector<int> workers,
+                      ParseCounts("workers", options.workers, kNoMost));
   std::vector<int> servers;
   if (Contains(options.topologies, "ps")) {
-    GS_ASSIGN_OR_RETURN(servers, ParseCounts("servers", options.servers));
+    GS_ASSIGN_OR_RETURN(servers, ParseCounts("servers", options.servers, kNoMost));
   }
   GS_RETURN_IF_ERROR(CheckPlacement(options));
   GS_RETURN_IF_ERROR(CheckNames("update", options.updates, {"worker", "owner"}));

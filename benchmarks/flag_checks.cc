@@ -2,10 +2,12 @@
 
 #include <algorithm>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/flag_error.h"
 #include "base/status_macros.h"
+#include "benchmarks/byte_sizes.h"
 
 namespace gradsync {
 
@@ -33,6 +35,39 @@ absl::Status CheckPlacements(const std::vector<std::string>& placements, bool em
 absl::Status CheckLinksBetweenHosts(absl::string_view flag, const std::vector<std::string>& links) {
   if (!Contains(links, "shm")) return absl::OkStatus();
   return FlagError(flag, "grpc, gloo or auto with --bandwidth, whose hosts share no memory", "shm");
+}
+
+absl::Status Named(absl::string_view flag, const absl::Status& status) {
+  return absl::InvalidArgumentError(absl::StrCat("--", flag, ": ", status.message()));
+}
+
+absl::StatusOr<std::vector<int>> ParseCounts(absl::string_view flag,
+                                             const std::vector<std::string>& texts, int most) {
+  const std::string range = most == kNoMost ? "of at least 1" : absl::StrCat("from 1 to ", most);
+  const std::string expected = absl::StrCat("numbers ", range, ", such as 1,2");
+  if (texts.empty()) return FlagError(flag, expected, "");
+  std::vector<int> counts;
+  for (const std::string& text : texts) {
+    int count = 0;
+    if (!absl::SimpleAtoi(text, &count) || count < 1 || count > most) {
+      return FlagError(flag, expected, text);
+    }
+    counts.push_back(count);
+  }
+  return counts;
+}
+
+absl::StatusOr<int64_t> ParseSize(absl::string_view flag, absl::string_view text) {
+  absl::StatusOr<int64_t> bytes = ParseBytes(text);
+  if (!bytes.ok()) return Named(flag, bytes.status());
+  return bytes;
+}
+
+absl::StatusOr<int64_t> ParseChunkBytes(absl::string_view text) {
+  if (text == "0") return 0;
+  GS_ASSIGN_OR_RETURN(const int64_t bytes, ParseSize("chunk_bytes", text));
+  if (bytes % 64 != 0) return FlagError("chunk_bytes", "0 (automatic) or a multiple of 64", text);
+  return bytes;
 }
 
 bool Contains(const std::vector<std::string>& values, absl::string_view value) {

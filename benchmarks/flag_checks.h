@@ -1,15 +1,18 @@
 #ifndef GRADSYNC_BENCHMARKS_FLAG_CHECKS_H_
 #define GRADSYNC_BENCHMARKS_FLAG_CHECKS_H_
 
+#include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
 namespace gradsync {
 
-// Checks of flags that several benchmarks have. Thread-safe.
+// Values and checks of flags that several benchmarks have. Thread-safe.
 // Errors: INVALID_ARGUMENT naming the flag, what was expected and what came (base/flag_error.h).
 
 // At least one name, all of them known.
@@ -22,6 +25,20 @@ absl::Status CheckPlacements(const std::vector<std::string>& placements, bool em
 
 // Shared memory is no network: links that cannot be had between emulated hosts.
 absl::Status CheckLinksBetweenHosts(absl::string_view flag, const std::vector<std::string>& links);
+
+// What is wrong with a flag, in the words of whoever read its value.
+absl::Status Named(absl::string_view flag, const absl::Status& status);
+
+// At least one number of processes, each from 1 to `most`, in their order.
+constexpr int kNoMost = std::numeric_limits<int>::max();
+absl::StatusOr<std::vector<int>> ParseCounts(absl::string_view flag,
+                                             const std::vector<std::string>& texts, int most);
+
+// Bytes, at least 1 (benchmarks/byte_sizes.h says how they are written).
+absl::StatusOr<int64_t> ParseSize(absl::string_view flag, absl::string_view text);
+
+// The value of --chunk_bytes, as plan/plan.h takes it: 0 (automatic) or a multiple of 64 bytes.
+absl::StatusOr<int64_t> ParseChunkBytes(absl::string_view text);
 
 bool Contains(const std::vector<std::string>& values, absl::string_view value);
 

@@ -25,6 +25,7 @@
 #include "base/status_macros.h"
 #include "base/write_file.h"
 #include "benchmarks/fit_probe.h"
+#include "benchmarks/flag_checks.h"
 #include "benchmarks/machine_info.h"
 #include "benchmarks/predict_options.h"
 #include "benchmarks/predict_report.h"
@@ -88,10 +89,6 @@ constexpr int kBadInput = 2;
 
 void PrintError(absl::string_view message) {
   std::fprintf(stderr, "predict: %.*s\n", static_cast<int>(message.size()), message.data());
-}
-
-absl::Status Named(absl::string_view flag, const absl::Status& status) {
-  return absl::InvalidArgumentError(absl::StrCat("--", flag, ": ", status.message()));
 }
 
 // `bazel run` starts programs elsewhere, but a user's paths are relative to where he was.

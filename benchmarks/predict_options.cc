@@ -45,12 +45,6 @@ absl::StatusOr<std::vector<int>> WorkerCounts(const std::vector<std::string>& te
   return counts;
 }
 
-absl::StatusOr<int64_t> Size(absl::string_view flag, const std::string& text) {
-  const absl::StatusOr<int64_t> bytes = ParseBytes(text);
-  if (bytes.ok()) return bytes;
-  return absl::InvalidArgumentError(absl::StrCat("--", flag, ": ", bytes.status().message()));
-}
-
 absl::Status CheckTime(absl::string_view flag, absl::Duration time) {
   if (time >= absl::ZeroDuration() && time < absl::InfiniteDuration()) return absl::OkStatus();
   return FlagError(flag, "at least 0", absl::FormatDuration(time));
@@ -59,9 +53,7 @@ absl::Status CheckTime(absl::string_view flag, absl::Duration time) {
 absl::Status CheckNumbers(const PredictOptions& options) {
   for (const std::string& text : options.bandwidths) {
     const absl::StatusOr<double> rate = ParseBandwidth(text);
-    if (!rate.ok()) {
-      return absl::InvalidArgumentError(absl::StrCat("--bandwidth: ", rate.status().message()));
-    }
+    if (!rate.ok()) return Named("bandwidth", rate.status());
   }
   if (options.bandwidths.empty()) return FlagError("bandwidth", "such as 10gbit", "");
   for (const std::string& text : options.compressions) {
@@ -99,15 +91,10 @@ absl::StatusOr<PredictedJob> CommonJob(const PredictOptions& options) {
   GS_RETURN_IF_ERROR(CheckNames("update", options.updates, {"worker", "owner"}));
   GS_RETURN_IF_ERROR(CheckNumbers(options));
   PredictedJob job;
-  GS_ASSIGN_OR_RETURN(job.bucket_bytes, Size("bucket_bytes", options.bucket_bytes));
+  GS_ASSIGN_OR_RETURN(job.bucket_bytes, ParseSize("bucket_bytes", options.bucket_bytes));
   GS_ASSIGN_OR_RETURN(job.first_bucket_bytes,
-                      Size("first_bucket_bytes", options.first_bucket_bytes));
-  if (options.chunk_bytes != "0") {
-    GS_ASSIGN_OR_RETURN(job.chunk_bytes, Size("chunk_bytes", options.chunk_bytes));
-    if (job.chunk_bytes % 64 != 0) {
-      return FlagError("chunk_bytes", "0 (automatic) or a multiple of 64", options.chunk_bytes);
-    }
-  }
+                      ParseSize("first_bucket_bytes", options.first_bucket_bytes));
+  GS_ASSIGN_OR_RETURN(job.chunk_bytes, ParseChunkBytes(options.chunk_bytes));
   job.batch_size = options.batch_size;
   job.compute_scale = options.compute_scale;
   job.constants.rate_factor = options.rate_factor;

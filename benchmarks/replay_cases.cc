@@ -22,31 +22,6 @@ namespace {
 
 constexpr int kMostProcesses = 256;
 
-absl::Status Named(absl::string_view flag, const absl::Status& status) {
-  return absl::InvalidArgumentError(absl::StrCat("--", flag, ": ", status.message()));
-}
-
-absl::StatusOr<std::vector<int>> ParseCounts(absl::string_view flag,
-                                             const std::vector<std::string>& texts) {
-  const std::string expected = absl::StrCat("numbers from 1 to ", kMostProcesses, ", such as 1,2");
-  if (texts.empty()) return FlagError(flag, expected, "");
-  std::vector<int> counts;
-  for (const std::string& text : texts) {
-    int count = 0;
-    if (!absl::SimpleAtoi(text, &count) || count < 1 || count > kMostProcesses) {
-      return FlagError(flag, expected, text);
-    }
-    counts.push_back(count);
-  }
-  return counts;
-}
-
-absl::StatusOr<int64_t> ParseSize(absl::string_view flag, absl::string_view text) {
-  absl::StatusOr<int64_t> bytes = ParseBytes(text);
-  if (!bytes.ok()) return Named(flag, bytes.status());
-  return bytes;
-}
-
 absl::StatusOr<std::vector<int64_t>> ParseSizes(absl::string_view flag,
                                                 const std::vector<std::string>& texts) {
   std::vector<int64_t> sizes;
@@ -176,11 +151,7 @@ absl::StatusOr<ReplayCase> CommonCase(const ReplaySweepOptions& options) {
   common.timeout = options.timeout;
   GS_ASSIGN_OR_RETURN(common.plan.first_bucket_bytes,
                       ParseSize("first_bucket_bytes", options.first_bucket_bytes));
-  if (options.chunk_bytes == "0") return common;
-  GS_ASSIGN_OR_RETURN(common.plan.chunk_bytes, ParseSize("chunk_bytes", options.chunk_bytes));
-  if (common.plan.chunk_bytes % 64 != 0) {
-    return FlagError("chunk_bytes", "0 (automatic) or a multiple of 64", options.chunk_bytes);
-  }
+  GS_ASSIGN_OR_RETURN(common.plan.chunk_bytes, ParseChunkBytes(options.chunk_bytes));
   return common;
 }
 
@@ -273,8 +244,10 @@ absl::StatusOr<std::vector<ReplayCase>> ListReplayCases(const ReplaySweepOptions
   GS_RETURN_IF_ERROR(CheckNames("topology", options.topologies, {"ring", "ps", "local"}));
   GS_RETURN_IF_ERROR(CheckLinks(options));
   GS_RETURN_IF_ERROR(CheckNames("update", options.updates, {"worker", "owner"}));
-  GS_ASSIGN_OR_RETURN(const std::vector<int> workers, ParseCounts("workers", options.workers));
-  GS_ASSIGN_OR_RETURN(const std::vector<int> servers, ParseCounts("servers", options.servers));
+  GS_ASSIGN_OR_RETURN(const std::vector<int> workers,
+                      ParseCounts("workers", options.workers, kMostProcesses));
+  GS_ASSIGN_OR_RETURN(const std::vector<int> servers,
+                      ParseCounts("servers", options.servers, kMostProcesses));
   GS_RETURN_IF_ERROR(CheckNetwork(options));
   GS_ASSIGN_OR_RETURN(const std::vector<int64_t> buckets,
                       ParseSizes("bucket_bytes", options.bucket_bytes));

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/flag_error.h"
@@ -20,31 +19,6 @@ namespace {
 
 constexpr int kMostRanks = 256;
 constexpr int64_t kFactor = 2;
-
-absl::Status Named(absl::string_view flag, const absl::Status& status) {
-  return absl::InvalidArgumentError(absl::StrCat("--", flag, ": ", status.message()));
-}
-
-absl::StatusOr<std::vector<int>> ParseCounts(absl::string_view flag,
-                                             const std::vector<std::string>& texts) {
-  const std::string expected = absl::StrCat("numbers from 1 to ", kMostRanks, ", such as 1,2");
-  if (texts.empty()) return FlagError(flag, expected, "");
-  std::vector<int> counts;
-  for (const std::string& text : texts) {
-    int count = 0;
-    if (!absl::SimpleAtoi(text, &count) || count < 1 || count > kMostRanks) {
-      return FlagError(flag, expected, text);
-    }
-    counts.push_back(count);
-  }
-  return counts;
-}
-
-absl::StatusOr<int64_t> ParseSize(absl::string_view flag, absl::string_view text) {
-  absl::StatusOr<int64_t> bytes = ParseBytes(text);
-  if (!bytes.ok()) return Named(flag, bytes.status());
-  return bytes;
-}
 
 absl::StatusOr<std::vector<int64_t>> Sizes(const SyncBenchOptions& options) {
   std::vector<int64_t> sizes;
@@ -195,12 +169,7 @@ absl::StatusOr<SyncBenchCase> CommonCase(const SyncBenchOptions& options) {
   common.exchange.timeout = options.timeout;
   GS_ASSIGN_OR_RETURN(common.exchange.bucket_bytes,
                       ParseSize("bucket_bytes", options.bucket_bytes));
-  if (options.chunk_bytes != "0") {
-    GS_ASSIGN_OR_RETURN(common.exchange.chunk_bytes, ParseSize("chunk_bytes", options.chunk_bytes));
-    if (common.exchange.chunk_bytes % 64 != 0) {
-      return FlagError("chunk_bytes", "0 (automatic) or a multiple of 64", options.chunk_bytes);
-    }
-  }
+  GS_ASSIGN_OR_RETURN(common.exchange.chunk_bytes, ParseChunkBytes(options.chunk_bytes));
   if (!options.bandwidth.empty()) {
     const absl::StatusOr<double> rate = ParseBandwidth(options.bandwidth);
     if (!rate.ok()) return Named("bandwidth", rate.status());
@@ -234,8 +203,10 @@ std::string Describe(const SyncBenchCase& bench_case) {
 absl::StatusOr<std::vector<SyncBenchCase>> ListCases(const SyncBenchOptions& options) {
   GS_RETURN_IF_ERROR(CheckNames("topology", options.topologies, {"ring", "ps"}));
   GS_RETURN_IF_ERROR(CheckLinks(options));
-  GS_ASSIGN_OR_RETURN(const std::vector<int> ranks, ParseCounts("ranks", options.ranks));
-  GS_ASSIGN_OR_RETURN(const std::vector<int> servers, ParseCounts("servers", options.servers));
+  GS_ASSIGN_OR_RETURN(const std::vector<int> ranks,
+                      ParseCounts("ranks", options.ranks, kMostRanks));
+  GS_ASSIGN_OR_RETURN(const std::vector<int> servers,
+                      ParseCounts("servers", options.servers, kMostRanks));
   GS_RETURN_IF_ERROR(CheckPlacements(options.placements, OnEmulatedHosts(options)));
   GS_RETURN_IF_ERROR(CheckNames("update", options.updates, {"worker", "owner"}));
   GS_ASSIGN_OR_RETURN(const std::vector<Codec> codecs, Codecs(options));
