@@ -275,8 +275,7 @@ int Finish(const Sweep& sweep, proto::RunRecords* records, int exit_code) {
   if (records->runs().empty()) return exit_code;
   SetScalingEfficiency(records);
   const std::string path = sweep.out + "/compare.json";
-  const absl::StatusOr<std::string> json = ToJson(*records);
-  const absl::Status written = json.ok() ? WriteFileAtomically(path, *json) : json.status();
+  const absl::Status written = WriteJson(path, *records);
   const Verdict verdict = JudgeRuns(*records);
   const std::string curves = FormatCurves(*records);
   std::printf("\n%s\n%s%s%s", FormatRuns(*records).c_str(), curves.c_str(),

@@ -221,8 +221,7 @@ absl::Status RunRank() {
   metrics.set_wire_tx_bytes_per_step(static_cast<double>(rank.sent_per_step()));
   metrics.set_wire_rx_bytes_per_step(static_cast<double>(rank.sent_per_step()));
   metrics.set_cpu_seconds(cpu_seconds);
-  GS_ASSIGN_OR_RETURN(const std::string json, ToJson(metrics));
-  GS_RETURN_IF_ERROR(WriteFileAtomically(absl::GetFlag(FLAGS_metrics_json), json));
+  GS_RETURN_IF_ERROR(WriteJson(absl::GetFlag(FLAGS_metrics_json), metrics));
   return start();  // the store goes with rank 0
 }
 

@@ -37,7 +37,7 @@
 #include "benchmarks/machine_info.h"
 #include "benchmarks/peer_exchange.h"
 #include "benchmarks/peer_training.h"
-#include "benchmarks/proto_json.h"
+#include "benchmarks/run_records.h"
 #include "tools/runfiles.h"
 
 ABSL_FLAG(bool, train, false, "compare training with PyTorch's instead of exchanges");
@@ -134,16 +134,6 @@ PeerExchangeOptions OptionsFromFlags() {
   return options;
 }
 
-// Written before anything is measured, too, so that a path that cannot be written is found in time.
-absl::Status WriteRecords(const proto::RunRecords& records) {
-  const std::string path = UserPath(absl::GetFlag(FLAGS_json));
-  if (path.empty()) return absl::OkStatus();
-  GS_ASSIGN_OR_RETURN(const std::string json, ToJson(records));
-  const absl::Status written = WriteFileAtomically(path, json);
-  if (written.ok()) return written;
-  return absl::InvalidArgumentError(absl::StrCat("--json: ", written.message()));
-}
-
 absl::StatusOr<PeerTrainingOptions> TrainingFromFlags(const std::string& argv0) {
   PeerTrainingOptions options;
   const std::vector<std::string> ranks = absl::GetFlag(FLAGS_ranks);
@@ -181,7 +171,7 @@ absl::Status CompareTraining(const std::string& argv0, proto::RunRecords* record
   *records->mutable_machine() = DescribeMachine();
   GS_ASSIGN_OR_RETURN(const std::vector<proto::Run> runs, RunPeerTraining(options));
   for (const proto::Run& run : runs) *records->add_runs() = run;
-  return WriteRecords(*records);
+  return WriteRecords(UserPath(absl::GetFlag(FLAGS_json)), *records);
 }
 
 // Returns the exit code.
@@ -191,7 +181,7 @@ absl::StatusOr<int> CompareExchanges(const std::string& argv0, proto::RunRecords
   GS_ASSIGN_OR_RETURN(const std::vector<PeerCase> cases,
                       ListPeerCases(options, records->machine().cores()));
   GS_ASSIGN_OR_RETURN(const PeerPrograms programs, FindPrograms(argv0));
-  GS_RETURN_IF_ERROR(WriteRecords(*records));
+  GS_RETURN_IF_ERROR(WriteRecords(UserPath(absl::GetFlag(FLAGS_json)), *records));
   for (int signal : {SIGINT, SIGTERM, SIGHUP}) std::signal(signal, HandleSignal);
   std::printf("%s\n%s\n", FormatMachine(records->machine()).c_str(),
               BuildModeWarning(records->machine()).c_str());
@@ -211,7 +201,7 @@ absl::StatusOr<int> CompareExchanges(const std::string& argv0, proto::RunRecords
     if (!outcome.ours_failure.empty()) PrintError(outcome.ours_failure);
     if (outcome.wrong > 0 || !outcome.ours_failure.empty()) exit_code = 1;
     for (proto::Run& run : outcome.records) *records->add_runs() = std::move(run);
-    GS_RETURN_IF_ERROR(WriteRecords(*records));
+    GS_RETURN_IF_ERROR(WriteRecords(UserPath(absl::GetFlag(FLAGS_json)), *records));
   }
   return exit_code;
 }

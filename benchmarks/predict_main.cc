@@ -30,7 +30,7 @@
 #include "benchmarks/predict_options.h"
 #include "benchmarks/predict_report.h"
 #include "benchmarks/prediction.h"
-#include "benchmarks/proto_json.h"
+#include "benchmarks/run_records.h"
 #include "benchmarks/step_profile.h"
 #include "simulator/calibration.h"
 #include "tools/runfiles.h"
@@ -201,10 +201,7 @@ absl::Status Predict(int argc, char** argv, const std::vector<std::string>& posi
               runs[0].step_ms_p50() * runs[0].scaling_efficiency(), profile.origin().c_str(),
               PredictTable(runs).c_str());
   const std::string json = absl::GetFlag(FLAGS_json);
-  if (json.empty()) return absl::OkStatus();
-  GS_ASSIGN_OR_RETURN(const std::string text, ToJson(records));
-  const absl::Status written = WriteFileAtomically(UserPath(json), text);
-  return written.ok() ? written : Named("json", written);
+  return json.empty() ? absl::OkStatus() : WriteRecords(UserPath(json), records);
 }
 
 int Main(int argc, char** argv) {

@@ -1,6 +1,8 @@
 #include "benchmarks/proto_json.h"
 
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "base/write_file.h"
 #include "google/protobuf/util/json_util.h"
 
 namespace gradsync {
@@ -14,6 +16,11 @@ absl::StatusOr<std::string> ToJson(const google::protobuf::Message& message) {
   const auto status = google::protobuf::util::MessageToJsonString(message, &json, options);
   if (!status.ok()) return absl::InternalError(status.ToString());
   return json;
+}
+
+absl::Status WriteJson(const std::string& path, const google::protobuf::Message& message) {
+  GS_ASSIGN_OR_RETURN(const std::string json, ToJson(message));
+  return WriteFileAtomically(path, json);
 }
 
 absl::Status ParseJson(absl::string_view json, absl::string_view what,

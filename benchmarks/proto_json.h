@@ -1,4 +1,4 @@
-// Messages of proto/run_record.proto as JSON text and back.
+// Messages of proto/ as JSON text and back.
 
 #ifndef GRADSYNC_BENCHMARKS_PROTO_JSON_H_
 #define GRADSYNC_BENCHMARKS_PROTO_JSON_H_
@@ -15,6 +15,10 @@ namespace gradsync {
 // JSON with the fields' own names, zeros included, indented, ending in a newline.
 // Errors: INTERNAL when protobuf refuses (a string that is not UTF-8).
 absl::StatusOr<std::string> ToJson(const google::protobuf::Message& message);
+
+// ToJson() of a message as a file, whole or not at all (base/write_file.h).
+// Errors: those of ToJson(); the errno's code, naming the path.
+absl::Status WriteJson(const std::string& path, const google::protobuf::Message& message);
 
 // Replaces `*message` by what `json` says; `what` is named in errors. Fields that the message lacks
 // are ignored, so that records of newer versions can be read.

@@ -12,7 +12,6 @@
 #include "base/keep_memory.h"
 #include "base/status_macros.h"
 #include "base/straggler.h"
-#include "base/write_file.h"
 #include "benchmarks/meet_ranks.h"
 #include "benchmarks/proto_json.h"
 #include "benchmarks/replay_clock.h"
@@ -125,8 +124,7 @@ absl::Status RunRank() {
   metrics->set_compression(CodecName(plan.codec()));
   metrics->set_connections(ResolvedConnections(sync_options));
   metrics->set_bucket_bytes(static_cast<double>(absl::GetFlag(FLAGS_bucket_bytes)));
-  GS_ASSIGN_OR_RETURN(const std::string json, ToJson(*metrics));
-  GS_RETURN_IF_ERROR(WriteFileAtomically(absl::GetFlag(FLAGS_metrics_json), json));
+  GS_RETURN_IF_ERROR(WriteJson(absl::GetFlag(FLAGS_metrics_json), *metrics));
   return start();  // the store goes with rank 0
 }
 

@@ -31,7 +31,7 @@
 #include "benchmarks/exchange_job.h"
 #include "benchmarks/machine_info.h"
 #include "benchmarks/placement.h"
-#include "benchmarks/proto_json.h"
+#include "benchmarks/run_records.h"
 #include "benchmarks/sync_bench_options.h"
 #include "benchmarks/sync_bench_report.h"
 #include "tools/runfiles.h"
@@ -123,13 +123,6 @@ SyncBenchOptions OptionsFromFlags() {
   options.server_weights = absl::GetFlag(FLAGS_server_weights);
   options.timeout = absl::GetFlag(FLAGS_timeout);
   return options;
-}
-
-// Written before anything is measured, so that a path that cannot be written is found in time.
-absl::Status WriteRecords(const std::string& path, const proto::RunRecords& records) {
-  if (path.empty()) return absl::OkStatus();
-  GS_ASSIGN_OR_RETURN(const std::string json, ToJson(records));
-  return WriteFileAtomically(path, json);
 }
 
 absl::StatusOr<Sweep> PrepareSweep(const char* argv0, const std::vector<std::string>& positional) {
@@ -240,7 +233,7 @@ int SyncBench(int argc, char** argv) {
   *records.mutable_machine() = DescribeMachine();
   records.set_command(CommandLine(argc, argv));
   if (const absl::Status writable = WriteRecords(sweep->json, records); !writable.ok()) {
-    PrintError(absl::StrCat("--json: ", writable.message()));
+    PrintError(writable.message());
     return kBadInput;
   }
   for (int signal : {SIGINT, SIGTERM, SIGHUP}) std::signal(signal, HandleSignal);
@@ -261,7 +254,7 @@ int SyncBench(int argc, char** argv) {
   }
   const int exit_code = RunAll(*sweep, &records);
   const absl::Status written = WriteRecords(sweep->json, records);
-  if (!written.ok()) PrintError(absl::StrCat("--json: ", written.message()));
+  if (!written.ok()) PrintError(written.message());
   return exit_code == 0 && !written.ok() ? 1 : exit_code;
 }
 

@@ -11,7 +11,6 @@
 #include "base/flags.h"
 #include "base/keep_memory.h"
 #include "base/status_macros.h"
-#include "base/write_file.h"
 #include "benchmarks/exchange_runner.h"
 #include "benchmarks/meet_ranks.h"
 #include "benchmarks/proto_json.h"
@@ -102,8 +101,7 @@ absl::Status RunRank() {
   sync.reset();
   metrics->set_link(sync_options.link);
   metrics->set_connections(ResolvedConnections(sync_options));
-  GS_ASSIGN_OR_RETURN(const std::string json, ToJson(*metrics));
-  GS_RETURN_IF_ERROR(WriteFileAtomically(absl::GetFlag(FLAGS_metrics_json), json));
+  GS_RETURN_IF_ERROR(WriteJson(absl::GetFlag(FLAGS_metrics_json), *metrics));
   return start();  // the store goes with rank 0
 }
 

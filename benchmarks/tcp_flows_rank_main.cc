@@ -11,7 +11,6 @@
 #include "absl/time/time.h"
 #include "base/flags.h"
 #include "base/status_macros.h"
-#include "base/write_file.h"
 #include "benchmarks/clocks.h"
 #include "benchmarks/machine_load.h"
 #include "benchmarks/meet_ranks.h"
@@ -74,8 +73,7 @@ absl::Status RunRank() {
     metrics.set_busy_core_seconds(metrics.busy_core_seconds() + load.BusyCoreSeconds());
     metrics.set_core_seconds(metrics.core_seconds() + load.CoreSeconds());
   }
-  GS_ASSIGN_OR_RETURN(const std::string json, ToJson(metrics));
-  GS_RETURN_IF_ERROR(WriteFileAtomically(absl::GetFlag(FLAGS_metrics_json), json));
+  GS_RETURN_IF_ERROR(WriteJson(absl::GetFlag(FLAGS_metrics_json), metrics));
   return line->Wait(absl::Now() + meet.timeout);  // the store goes with rank 0
 }
 

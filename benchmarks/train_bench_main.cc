@@ -44,6 +44,7 @@
 #include "benchmarks/replay_job.h"
 #include "benchmarks/replay_prediction.h"
 #include "benchmarks/replay_report.h"
+#include "benchmarks/run_records.h"
 #include "benchmarks/step_recorder.h"
 #include "simulator/calibration.h"
 #include "tools/runfiles.h"
@@ -178,8 +179,7 @@ absl::Status Record(const std::string& path, const std::string& command) {
   GS_ASSIGN_OR_RETURN(proto::StepProfile profile, RecordStep(options, on_step));
   if (!busy.empty()) profile.set_note(absl::StrCat(profile.note(), "; ", busy));
   profile.set_command(command);
-  GS_ASSIGN_OR_RETURN(const std::string json, ToJson(profile));
-  GS_RETURN_IF_ERROR(WriteFileAtomically(path, json));
+  GS_RETURN_IF_ERROR(WriteJson(path, profile));
   std::printf("%s: forward %.1f ms, backward %.1f ms, update %.1f ms, %d tensors\n", path.c_str(),
               1e-3 * profile.forward_us(), 1e-3 * profile.backward_us(), 1e-3 * profile.update_us(),
               profile.tensors_size());
@@ -237,13 +237,6 @@ absl::StatusOr<Sweep> PrepareSweep(const char* argv0) {
   }
   if (!absl::GetFlag(FLAGS_json).empty()) sweep.json = UserPath(absl::GetFlag(FLAGS_json));
   return sweep;
-}
-
-// Written before anything is measured, so that a path that cannot be written is found in time.
-absl::Status WriteRecords(const std::string& path, const proto::RunRecords& records) {
-  if (path.empty()) return absl::OkStatus();
-  GS_ASSIGN_OR_RETURN(const std::string json, ToJson(records));
-  return WriteFileAtomically(path, json);
 }
 
 // Hosts for the cases with the bandwidth of case `first`.
@@ -326,14 +319,14 @@ int Replay(const Sweep& sweep, const std::string& command) {
   *records.mutable_machine() = DescribeMachine();
   records.set_command(command);
   if (const absl::Status writable = WriteRecords(sweep.json, records); !writable.ok()) {
-    PrintError(absl::StrCat("--json: ", writable.message()));
+    PrintError(writable.message());
     return kBadInput;
   }
   for (int signal : {SIGINT, SIGTERM, SIGHUP}) std::signal(signal, HandleSignal);
   PrintMachine(records.machine());
   const int exit_code = RunAll(sweep, &records);
   const absl::Status written = WriteRecords(sweep.json, records);
-  if (!written.ok()) PrintError(absl::StrCat("--json: ", written.message()));
+  if (!written.ok()) PrintError(written.message());
   return exit_code == 0 && !written.ok() ? 1 : exit_code;
 }
 
