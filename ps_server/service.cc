@@ -1,12 +1,12 @@
 #include "ps_server/service.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/status_macros.h"
 #include "plan/consistency.h"
+#include "plan/flow_control.h"
 #include "plan/frame_fields.h"
 #include "ps_server/frames.h"
 #include "ps_server/service_parts.h"
@@ -222,7 +222,7 @@ absl::Status Service::StartGroup() {
   group->left = std::vector<std::atomic<bool>>(plan.world_size());
   // A message for each chunk costs as much CPU time as 64 KiB of payload. What is owed is less than
   // a batch, so a worker always has credit for at least half a window, and one chunk would do.
-  group->credit_batch = std::max(1u, group->terms.credit() / 2u);
+  group->credit_batch = CreditBatch(group->terms.credit());
   group->streams.resize(plan.world_size());
   for (int rank = 0; rank < plan.world_size(); ++rank) {
     group->orders.push_back(PushOrder(plan, shards, server, rank));
