@@ -24,13 +24,13 @@
 #include "ps_client/ps_gradient_sync.h"
 #include "ps_server/server.h"
 #include "sync/local_sync.h"
+#include "tests/bucket_values.h"
 #include "tests/rank_threads.h"
 #include "tests/reference.h"
+#include "tests/run_step.h"
 
 namespace gradsync {
 namespace {
-
-absl::Time Soon() { return absl::Now() + absl::Seconds(60); }
 
 struct Case {
   std::string compression;
@@ -115,32 +115,6 @@ class Job {
   const std::shared_ptr<KeyValueStore> store_;
   std::vector<std::unique_ptr<ParameterServer>> servers_;
 };
-
-FlatValues Read(const std::vector<GradBucket>& buckets, at::Tensor GradBucket::*which) {
-  FlatValues values;
-  for (const GradBucket& bucket : buckets) {
-    const float* data = (bucket.*which).data_ptr<float>();
-    values.emplace_back(data, data + bucket.grad.numel());
-  }
-  return values;
-}
-
-void Write(const FlatValues& values, const std::vector<GradBucket>& buckets,
-           at::Tensor GradBucket::*which) {
-  for (size_t b = 0; b < buckets.size(); ++b) {
-    std::copy(values[b].begin(), values[b].end(), (buckets[b].*which).data_ptr<float>());
-  }
-}
-
-absl::Status Exchange(GradientSync& sync, const Plan& plan, const StepOptions& step) {
-  std::vector<SyncHandle> handles;
-  for (size_t b = 0; b < plan.buckets().size(); ++b) {
-    handles.push_back(sync.Launch(step, static_cast<int>(b)));
-  }
-  absl::Status first;
-  for (const SyncHandle& handle : handles) first.Update(handle.Wait(Soon()));
-  return first;
-}
 
 // What the ranks must end with, from the definitions in plan/codec.h. LibTorch rounds.
 class Oracle {
@@ -274,7 +248,7 @@ TEST_P(CompressionTest, EveryRankEndsWithTheOraclesBits) {
     EXPECT_TRUE(SameBits(Read(*buckets, &GradBucket::param), params[0]));  // travel whole
     for (int64_t s = 1; s <= kSteps; ++s) {
       Write(Gradients(plan, s)[rank], *buckets, &GradBucket::grad);
-      ASSERT_EQ(Exchange(*sync, plan, Step(c, s)), absl::OkStatus());
+      ASSERT_EQ(RunStep(*sync, plan, Step(c, s)), absl::OkStatus());
       if (c.site == UpdateSite::kOwner) {
         ASSERT_TRUE(SameBits(Read(*buckets, &GradBucket::param), params[s])) << "step " << s;
       } else {
@@ -312,7 +286,7 @@ TEST_P(CompressionTest, WhatIsTooLargeForFp16IsInfiniteEverywhere) {
     absl::StatusOr<std::vector<GradBucket>> buckets = sync->Bind(plan, Soon());
     ASSERT_TRUE(buckets.ok()) << buckets.status();
     (*buckets)[1].grad.fill_(rank == 0 ? 1e6 : 0.0);
-    ASSERT_EQ(Exchange(*sync, plan, Step(c, 1)), absl::OkStatus());
+    ASSERT_EQ(RunStep(*sync, plan, Step(c, 1)), absl::OkStatus());
     const auto which = c.site == UpdateSite::kOwner ? &GradBucket::param : &GradBucket::grad;
     const FlatValues found = Read(*buckets, which);
     for (int64_t i = 0; i < 5000; ++i) ASSERT_TRUE(std::isinf(found[1][i])) << i;
@@ -388,7 +362,7 @@ TEST(CompressionLimitsTest, ImportingStateDropsWhatWasKept) {
   FlatValues first;
   for (int64_t s : {1, 2}) {
     Write(Gradients(plan, 1)[0], *buckets, &GradBucket::grad);
-    ASSERT_EQ(Exchange(*sync, plan, Step(c, s)), absl::OkStatus());
+    ASSERT_EQ(RunStep(*sync, plan, Step(c, s)), absl::OkStatus());
     if (s == 1) first = Read(*buckets, &GradBucket::grad);
     ASSERT_EQ(sync->ImportOptimizerState(OptimizerState(), Soon()), absl::OkStatus());
   }

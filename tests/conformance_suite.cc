@@ -11,15 +11,15 @@
 #include "absl/time/clock.h"
 #include "links/in_memory_store.h"
 #include "sync/flat_buckets.h"
+#include "tests/bucket_values.h"
 #include "tests/rank_threads.h"
 #include "tests/reference.h"
+#include "tests/run_step.h"
 
 namespace gradsync {
 namespace {
 
 constexpr absl::Duration kPatience = absl::Seconds(60);
-
-absl::Time Soon() { return absl::Now() + kPatience; }
 
 OptimizerSpec Momentum() {
   OptimizerSpec spec;
@@ -59,29 +59,14 @@ struct Rank {
   std::vector<GradBucket> buckets;
 
   void Write(const FlatValues& values, at::Tensor GradBucket::*which) {
-    for (size_t b = 0; b < buckets.size(); ++b) {
-      std::copy(values[b].begin(), values[b].end(), (buckets[b].*which).data_ptr<float>());
-    }
+    gradsync::Write(values, buckets, which);
   }
 
-  FlatValues Read(at::Tensor GradBucket::*which) const {
-    FlatValues values;
-    for (const GradBucket& bucket : buckets) {
-      const float* data = (bucket.*which).data_ptr<float>();
-      values.emplace_back(data, data + (bucket.*which).numel());
-    }
-    return values;
-  }
+  FlatValues Read(at::Tensor GradBucket::*which) const { return gradsync::Read(buckets, which); }
 
   // Launches every bucket and waits for all; the first error.
   absl::Status Exchange(const StepOptions& step) {
-    std::vector<SyncHandle> handles;
-    for (size_t b = 0; b < buckets.size(); ++b) {
-      handles.push_back(sync->Launch(step, static_cast<int>(b)));
-    }
-    absl::Status first;
-    for (const SyncHandle& handle : handles) first.Update(handle.Wait(Soon()));
-    return first;
+    return WaitForAll(LaunchStep(*sync, buckets.size(), step));
   }
 };
 

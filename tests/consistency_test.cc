@@ -18,6 +18,7 @@
 #include "links/in_process_stream.h"
 #include "tests/ps_group.h"
 #include "tests/rank_threads.h"
+#include "tests/run_step.h"
 #include "tests/staleness_job.h"
 
 namespace gradsync {
@@ -40,11 +41,7 @@ std::vector<SyncHandle> LaunchStep(GradientSync& sync, const Plan& plan, int64_t
   StepOptions step;
   step.step = number;
   step.lr = 0.1;
-  std::vector<SyncHandle> handles;
-  for (size_t b = 0; b < plan.buckets().size(); ++b) {
-    handles.push_back(sync.Launch(step, static_cast<int>(b)));
-  }
-  return handles;
+  return LaunchStep(sync, plan.buckets().size(), step);
 }
 
 bool AllDone(const std::vector<SyncHandle>& handles) {

@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "absl/time/clock.h"
 #include "base/credentials.h"
 #include "links/in_memory_store.h"
 
@@ -82,8 +81,6 @@ std::unique_ptr<GradientSync> PsGroup::MuteWorker(int rank) const {
   return *CreatePsGradientSync(options);
 }
 
-absl::Time Soon() { return absl::Now() + absl::Seconds(30); }
-
 Plan UnevenPlan(int world_size) {
   OptimizerSpec optimizer;
   optimizer.groups.resize(1);
@@ -98,13 +95,7 @@ absl::Status RunStep(GradientSync& sync, const Plan& plan, int64_t number, doubl
   step.step = number;
   step.lr = 0.1;
   step.max_norm = max_norm;
-  std::vector<SyncHandle> handles;
-  for (size_t b = 0; b < plan.buckets().size(); ++b) {
-    handles.push_back(sync.Launch(step, static_cast<int>(b)));
-  }
-  absl::Status first;
-  for (const SyncHandle& handle : handles) first.Update(handle.Wait(Soon()));
-  return first;
+  return RunStep(sync, plan, step);
 }
 
 }  // namespace gradsync

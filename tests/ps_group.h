@@ -15,6 +15,7 @@
 #include "ps_server/server.h"
 #include "ps_server/server_event.h"
 #include "sync/gradient_sync.h"
+#include "tests/run_step.h"
 
 namespace gradsync {
 
@@ -45,9 +46,6 @@ class PsGroup {
   PsOptions base_;
   std::vector<std::unique_ptr<ParameterServer>> servers_;
 };
-
-// A deadline that only a hang meets.
-absl::Time Soon();
 
 // Uneven: a bucket smaller than the number of workers, one of many stripes with a cut tail, one
 // with empty chunks.

@@ -15,6 +15,7 @@
 #include "links/in_process_stream.h"
 #include "tests/rank_threads.h"
 #include "tests/ring_group.h"
+#include "tests/run_step.h"
 
 namespace gradsync {
 namespace {
@@ -145,9 +146,8 @@ TEST(RingFailureTest, AFrameOfAnotherKindFailsTheGroup) {
 }
 
 TEST(RingFailureTest, AFrameOfAnOldStepFailsTheGroup) {
-  ExpectRankTwoRefuses(
-      [](OutgoingFrame& frame, FrameStream&) { frame.header.set_step(0); },
-      "a step of at least 1");
+  ExpectRankTwoRefuses([](OutgoingFrame& frame, FrameStream&) { frame.header.set_step(0); },
+                       "a step of at least 1");
 }
 
 TEST(RingFailureTest, AFrameThatComesTwiceFailsTheGroup) {

@@ -21,13 +21,12 @@
 #include "ps_client/ps_gradient_sync.h"
 #include "ps_server/server.h"
 #include "tests/rank_threads.h"
+#include "tests/run_step.h"
 
 namespace gradsync {
 namespace {
 
 constexpr int64_t kSteps = 2;
-
-absl::Time Soon() { return absl::Now() + absl::Seconds(60); }
 
 struct WireCase {
   std::string name;
@@ -101,13 +100,7 @@ class Job {
       StepOptions step;
       step.step = number;
       step.lr = 0.1;
-      std::vector<SyncHandle> handles;
-      for (size_t b = 0; b < plan_.buckets().size(); ++b) {
-        handles.push_back(syncs_[rank]->Launch(step, static_cast<int>(b)));
-      }
-      absl::Status first;
-      for (const SyncHandle& handle : handles) first.Update(handle.Wait(Soon()));
-      return first;
+      return RunStep(*syncs_[rank], plan_, step);
     });
   }
 
@@ -225,8 +218,8 @@ TEST_P(WireBytesTest, EveryProcessCountsExactlyWhatTheModelSays) {
 
 std::vector<WireCase> Cases() {
   std::vector<WireCase> cases;
-  const auto add = [&cases](std::string name, int n, std::vector<double> weights,
-                            std::string link, std::string compression = "none") {
+  const auto add = [&cases](std::string name, int n, std::vector<double> weights, std::string link,
+                            std::string compression = "none") {
     for (UpdateSite site : {UpdateSite::kWorker, UpdateSite::kOwner}) {
       cases.push_back({absl::StrCat(name, n, site == UpdateSite::kOwner ? "UpdateAtOwner" : ""), n,
                        weights, site, link, compression});
