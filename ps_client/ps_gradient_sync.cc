@@ -5,16 +5,15 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "base/host_identity.h"
 #include "base/mutex.h"
 #include "base/status_macros.h"
 #include "optim/state_mapping.h"
-#include "plan/codec.h"
+#include "plan/consistency.h"
 #include "plan/server_streams.h"
 #include "plan/shard_map.h"
 #include "ps_client/exchange.h"
+#include "ps_client/ps_terms.h"
 #include "ps_client/window_exchange.h"
-#include "sync/agree_on_plan.h"
 #include "sync/flat_buckets.h"
 #include "sync/group_error.h"
 #include "sync/launch_order.h"
@@ -90,10 +89,8 @@ class PsGradientSync : public GradientSync {
   bool bulk() const { return options_.consistency.bulk(); }
   bool at_owner() const { return options_.update_site == UpdateSite::kOwner; }
   absl::Status MakeBuckets(const Plan& plan, const ShardMap& shards);
-  absl::StatusOr<proto::Hello> Hello(const Plan& plan) const;
   absl::Status Join(const Plan& plan, absl::Time deadline);
   absl::Status ConnectWindows(absl::Time deadline);
-  absl::Status AgreeOnConsistency(absl::Time deadline);
   absl::Status CheckUsable() const;
   absl::Status Broadcast(absl::Time deadline);
   absl::Status Import(const OptimizerState& state, absl::Time deadline);
@@ -159,30 +156,6 @@ absl::Status PsGradientSync::CheckUsable() const {
   if (shut_down_) return absl::CancelledError("this rank was shut down");
   if (plan_ == nullptr) return absl::FailedPreconditionError("expected Bind() first");
   return absl::OkStatus();
-}
-
-absl::StatusOr<proto::Hello> PsGradientSync::Hello(const Plan& plan) const {
-  proto::Hello hello;
-  hello.set_run_id(options_.group.run_id);
-  hello.set_attempt(options_.group.attempt);
-  hello.set_rank(options_.group.rank);
-  hello.set_address(options_.group.address);
-  proto::Terms& terms = *hello.mutable_terms();
-  terms.set_world_size(options_.group.world_size);
-  terms.set_connections(options_.connections);
-  terms.set_credit(options_.credit);
-  for (double weight : options_.weights) terms.add_weights(weight);
-  terms.set_update_site(at_owner() ? proto::OWNER : proto::WORKER);
-  terms.set_fingerprint(plan.fingerprint());
-  if (!bulk()) terms.set_consistency(ConsistencyName(options_.consistency));
-  if (options_.windows) {
-    GS_ASSIGN_OR_RETURN(const HostIdentity host, ReadHostIdentity());
-    hello.mutable_host()->set_key(host.Key());
-    hello.mutable_host()->set_name(host.hostname);
-    for (const std::string& server : options_.servers) hello.add_servers(server);
-    terms.set_windows(true);
-  }
-  return hello;
 }
 
 absl::StatusOr<std::vector<GradBucket>> PsGradientSync::Bind(const Plan& plan,
@@ -255,23 +228,14 @@ absl::Status PsGradientSync::MakeBuckets(const Plan& plan, const ShardMap& shard
 // Every rank comes to the comparison of plans, also one that cannot connect, so that nobody waits
 // for it in vain.
 absl::Status PsGradientSync::Join(const Plan& plan, absl::Time deadline) {
-  const absl::StatusOr<proto::Hello> hello = Hello(plan);
+  const absl::StatusOr<proto::Hello> hello = MakeHello(options_, plan);
   const absl::Status connected =
       hello.ok() ? exchange_->Connect(*options_.link, *hello, deadline) : hello.status();
-  absl::Status agreed = AgreeOnPlan(side_channel_, plan, deadline);
-  if (agreed.ok()) agreed = AgreeOnConsistency(deadline);
+  const absl::Status agreed = AgreeOnTerms(options_, plan, side_channel_, deadline);
   if (absl::IsFailedPrecondition(agreed)) return agreed;
   GS_RETURN_IF_ERROR(connected);
   GS_RETURN_IF_ERROR(agreed);
-  if (!bulk()) {
-    GS_RETURN_IF_ERROR(CheckUncompressed(
-        plan.codec(), absl::StrCat("under ", ConsistencyName(options_.consistency),
-                                   " there is no mean that could be rounded once")));
-  }
-  if (options_.windows) {
-    GS_RETURN_IF_ERROR(
-        CheckUncompressed(plan.codec(), "servers read their workers' memory, which is no wire"));
-  }
+  GS_RETURN_IF_ERROR(CheckCodec(options_, plan));
   const absl::Status welcomed = exchange_->Welcomed().Wait(deadline);
   if (absl::IsDeadlineExceeded(welcomed) && status().ok()) {
     return absl::DeadlineExceededError(absl::StrCat(
@@ -289,17 +253,6 @@ absl::Status PsGradientSync::ConnectWindows(absl::Time deadline) {
   for (std::string& server : exchange_->ServerWindows()) addresses.push_back(std::move(server));
   if (options_.group.rank == 0) exchange_->SendWindows(addresses);
   return windows_->Connect(addresses, deadline);
-}
-
-absl::Status PsGradientSync::AgreeOnConsistency(absl::Time deadline) {
-  GS_ASSIGN_OR_RETURN(const std::vector<std::string> all,
-                      side_channel_.AllGather(ConsistencyName(options_.consistency), deadline));
-  for (size_t rank = 1; rank < all.size(); ++rank) {
-    if (all[rank] == all[0]) continue;
-    return absl::FailedPreconditionError(absl::StrCat("consistency differs: rank 0 has ", all[0],
-                                                      ", rank ", rank, " has ", all[rank]));
-  }
-  return absl::OkStatus();
 }
 
 absl::Status PsGradientSync::Settle(absl::Time deadline) {

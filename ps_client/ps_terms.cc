@@ -1,0 +1,63 @@
+#include "ps_client/ps_terms.h"
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/host_identity.h"
+#include "base/status_macros.h"
+#include "plan/codec.h"
+#include "plan/consistency.h"
+#include "sync/agree_on_plan.h"
+
+namespace gradsync {
+
+absl::StatusOr<proto::Hello> MakeHello(const PsOptions& options, const Plan& plan) {
+  proto::Hello hello;
+  hello.set_run_id(options.group.run_id);
+  hello.set_attempt(options.group.attempt);
+  hello.set_rank(options.group.rank);
+  hello.set_address(options.group.address);
+  proto::Terms& terms = *hello.mutable_terms();
+  terms.set_world_size(options.group.world_size);
+  terms.set_connections(options.connections);
+  terms.set_credit(options.credit);
+  for (double weight : options.weights) terms.add_weights(weight);
+  const bool at_owner = options.update_site == UpdateSite::kOwner;
+  terms.set_update_site(at_owner ? proto::OWNER : proto::WORKER);
+  terms.set_fingerprint(plan.fingerprint());
+  if (!options.consistency.bulk()) terms.set_consistency(ConsistencyName(options.consistency));
+  if (options.windows) {
+    GS_ASSIGN_OR_RETURN(const HostIdentity host, ReadHostIdentity());
+    hello.mutable_host()->set_key(host.Key());
+    hello.mutable_host()->set_name(host.hostname);
+    for (const std::string& server : options.servers) hello.add_servers(server);
+    terms.set_windows(true);
+  }
+  return hello;
+}
+
+absl::Status AgreeOnTerms(const PsOptions& options, const Plan& plan, SideChannel& side_channel,
+                          absl::Time deadline) {
+  GS_RETURN_IF_ERROR(AgreeOnPlan(side_channel, plan, deadline));
+  GS_ASSIGN_OR_RETURN(const std::vector<std::string> all,
+                      side_channel.AllGather(ConsistencyName(options.consistency), deadline));
+  for (size_t rank = 1; rank < all.size(); ++rank) {
+    if (all[rank] == all[0]) continue;
+    return absl::FailedPreconditionError(absl::StrCat("consistency differs: rank 0 has ", all[0],
+                                                      ", rank ", rank, " has ", all[rank]));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckCodec(const PsOptions& options, const Plan& plan) {
+  if (!options.consistency.bulk()) {
+    GS_RETURN_IF_ERROR(CheckUncompressed(
+        plan.codec(), absl::StrCat("under ", ConsistencyName(options.consistency),
+                                   " there is no mean that could be rounded once")));
+  }
+  if (!options.windows) return absl::OkStatus();
+  return CheckUncompressed(plan.codec(), "servers read their workers' memory, which is no wire");
+}
+
+}  // namespace gradsync
