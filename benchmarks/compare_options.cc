@@ -16,7 +16,6 @@
 #include "benchmarks/flag_checks.h"
 #include "benchmarks/placement.h"
 #include "plan/codec.h"
-#include "plan/consistency.h"
 #include "train/open_dataset.h"
 
 namespace gradsync {
@@ -75,27 +74,6 @@ absl::Status CheckCompressions(const CompareOptions& options) {
           codec->sparse() ? "ps among --topologies for topk" : "ps or ring among --topologies",
           text);
     }
-  }
-  return absl::OkStatus();
-}
-
-absl::Status CheckConsistencies(const CompareOptions& options) {
-  if (options.consistencies.empty()) {
-    return FlagError("consistency", "some of bsp, ssp:S, asp", "");
-  }
-  for (const std::string& text : options.consistencies) {
-    const absl::StatusOr<Consistency> consistency = ParseConsistency(text);
-    if (!consistency.ok()) return Named("consistency", consistency.status());
-    if (consistency->bulk()) continue;
-    const auto refuse = [&text](absl::string_view without) {
-      return FlagError("consistency", absl::StrCat("bsp without ", without), text);
-    };
-    if (!Contains(options.topologies, "ps")) return refuse("ps among --topologies");
-    if (!Contains(options.updates, "owner")) return refuse("owner among --update");
-    if (!Contains(options.links, "auto") && !Contains(options.links, "grpc")) {
-      return refuse("grpc among --links");
-    }
-    if (!Contains(options.compressions, "none")) return refuse("none among --compression");
   }
   return absl::OkStatus();
 }
@@ -258,7 +236,8 @@ absl::StatusOr<std::vector<Configuration>> ListConfigurations(const CompareOptio
   GS_RETURN_IF_ERROR(CheckNames("update", options.updates, {"worker", "owner"}));
   GS_RETURN_IF_ERROR(CheckLinks(options));
   GS_RETURN_IF_ERROR(CheckCompressions(options));
-  GS_RETURN_IF_ERROR(CheckConsistencies(options));
+  GS_RETURN_IF_ERROR(CheckConsistencies(options.consistencies, options.topologies, options.updates,
+                                        options.links, options.compressions));
   GS_RETURN_IF_ERROR(CheckJob(options));
   GS_ASSIGN_OR_RETURN(const Straggler straggler, Straggler::Parse(options.straggler));
   for (int n : workers) GS_RETURN_IF_ERROR(straggler.CheckWorkers(n));

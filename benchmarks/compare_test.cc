@@ -107,6 +107,33 @@ TEST_F(CompareTest, EveryConfigurationIsMeasuredAndAllEndWithTheSameBits) {
   EXPECT_THAT(hashes[2], SizeIs(1));
 }
 
+TEST_F(CompareTest, WorkersThatDoNotWaitAreAheadOfAStragglerByTheBoundAtMost) {
+  TestProgram compare(
+      Command({"--topologies=ps,ring", "--links=grpc", "--workers=3", "--servers=2",
+               "--update=owner", "--consistency=bsp,ssp:2,asp", "--straggler=2:4", "--steps=16"}));
+  EXPECT_TRUE(compare.Finish(absl::Seconds(240)).ok()) << absl::StrJoin(compare.err(), "\n");
+  proto::RunRecords records;
+  ASSERT_TRUE(ParseJson(ReadJson(), "compare.json", &records).ok());
+  std::map<std::string, proto::Run> runs;
+  for (const proto::Run& run : records.runs()) {
+    SCOPED_TRACE(run.DebugString());
+    runs[absl::StrCat(run.topology(), " ", run.consistency())] = run;
+    EXPECT_EQ(run.straggler(), "2:4");
+    EXPECT_EQ(run.steps(), 15);
+    EXPECT_GT(run.steps_per_s(), 0);
+    EXPECT_EQ(run.curve_size(), 16);
+    double steps = 0;
+    for (double count : run.staleness_histogram()) steps += count;
+    EXPECT_EQ(steps, run.consistency() == "bsp" ? 0 : 3 * 16);
+  }
+  ASSERT_THAT(runs, SizeIs(4));
+  EXPECT_LE(runs["ps ssp:2"].staleness_histogram_size(), 3);
+  EXPECT_LE(runs["ps ssp:2"].max_staleness(), 2);
+  EXPECT_EQ(runs["ps asp"].max_staleness(), runs["ps asp"].staleness_histogram_size() - 1);
+  EXPECT_EQ(runs["ps bsp"].params_sha256(), runs["ring bsp"].params_sha256());
+  EXPECT_THAT(compare.out(), Contains(HasSubstr("% of steps that lack")));
+}
+
 // M bytes of gradients: a ring of two sends M per rank and step, a worker M to its server, which
 // sends M to each of two workers.
 TEST_F(CompareTest, WireBytesOfTheBusiestNodeAreTheTopologys) {
@@ -169,6 +196,8 @@ TEST_F(CompareTest, BadInputIsOneLineAndExitCode2BeforeAnythingStarts) {
       {{"--model=resnet19"}, "--model: expected"},
       {{"--link=nccl"}, "--links: expected"},
       {{"--topology=ring", "--links=gloo", "--update=owner"}, "--update: expected"},
+      {{"--topology=ring", "--update=owner", "--consistency=ssp:2"}, "--consistency: expected"},
+      {{"--topology=ps", "--update=worker", "--consistency=asp"}, "--consistency: expected"},
       {{"--bandwidth=fast"}, "--bandwidth: expected"},
       {{"--bandwidth=400mbit", "--links=shm"}, "--links: expected"},
       {{"--placement=colocated"}, "--placement: expected"},

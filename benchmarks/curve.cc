@@ -47,7 +47,13 @@ double StepsPerSecond(const std::vector<proto::WorkerMetrics>& workers) {
     if (first_end == 0 || end < first_end) first_end = end;
   }
   double steps = 0;
-  for (const auto& [seconds, loss] : Ends(workers)) steps += seconds <= first_end;
+  for (const proto::WorkerMetrics& worker : workers) {
+    double begin = 0;
+    for (double end : worker.step_end_seconds()) {
+      if (end > begin) steps += std::max(0.0, (std::min(end, first_end) - begin) / (end - begin));
+      begin = end;
+    }
+  }
   return first_end > 0 ? steps / (first_end * static_cast<double>(workers.size())) : 0;
 }
 

@@ -18,7 +18,9 @@ namespace gradsync {
 // point that is not earlier. Does nothing when workers do not say when their steps ended.
 void SetCurve(const std::vector<proto::WorkerMetrics>& workers, proto::Run* run);
 
-// Steps per second of the group: points per second, until the first worker has ended.
+// Steps per second of the group, n steps of workers to one of it, until the first worker has ended
+// all of its own. Parts of steps count, as in GroupRate of simulator/simulate.h. 0 when workers do
+// not say when their steps ended.
 double StepsPerSecond(const std::vector<proto::WorkerMetrics>& workers);
 
 // The loss at each point, as the mean of the points from half a window before to half a window

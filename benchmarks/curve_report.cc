@@ -41,8 +41,9 @@ std::string Seconds(const absl::optional<double>& seconds) {
   return seconds.has_value() ? absl::StrFormat("%.1f", *seconds) : "-";
 }
 
-// "71 20 9 %": how many of the answers lacked 0, 1, 2, ... steps of the slowest.
-std::string Histogram(const proto::Run& run) {
+}  // namespace
+
+std::string FormatStaleness(const proto::Run& run) {
   constexpr int kShown = 10;
   double all = 0;
   for (double steps : run.staleness_histogram()) all += steps;
@@ -56,8 +57,6 @@ std::string Histogram(const proto::Run& run) {
   if (rest > 0) shares.push_back(absl::StrFormat("(%.0f)", 100 * rest / all));
   return absl::StrJoin(shares, " ");
 }
-
-}  // namespace
 
 std::string FormatCurves(const proto::RunRecords& records) {
   bool wanted = false;
@@ -80,7 +79,7 @@ std::string FormatCurves(const proto::RunRecords& records) {
                         ? absl::StrCat(Seconds(SecondsToAccuracy(run, target.accuracy)),
                                        absl::StrFormat(" (%.1f %%)", 100 * target.accuracy))
                         : "-",
-                    absl::StrCat(run.max_staleness()), Histogram(run)});
+                    absl::StrCat(run.max_staleness()), FormatStaleness(run)});
   }
   return absl::StrCat(
       FormatTable({{"topology", Align::kLeft},

@@ -13,6 +13,10 @@ namespace gradsync {
 // to one accuracy, the smallest of their best ones.
 std::string FormatCurves(const proto::RunRecords& records);
 
+// "71 20 9": the percentage of the group's steps that were given parameters that lacked 0, 1, 2,
+// ... steps of the slowest; from the tenth on together, in brackets. "-" where none was counted.
+std::string FormatStaleness(const proto::Run& run);
+
 }  // namespace gradsync
 
 #endif  // GRADSYNC_BENCHMARKS_CURVE_REPORT_H_

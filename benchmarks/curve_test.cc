@@ -65,6 +65,13 @@ TEST(CurveTest, TheRateCountsTheTimeInWhichAllTrain) {
       StepsPerSecond({Worker({1, 2, 3, 4}, {1, 1, 1, 1}), Worker({2, 4, 6, 8}, {1, 1, 1, 1})}),
       (4 + 2) / (2 * 4.0));
   EXPECT_EQ(StepsPerSecond({Worker({}, {})}), 0);
+  EXPECT_DOUBLE_EQ(StepsPerSecond({Worker({1, 2}, {}), Worker({1, 2}, {})}), 1);  // no losses
+}
+
+// A worker that is late by little has not done a whole step less.
+TEST(CurveTest, TheRateCountsPartsOfSteps) {
+  EXPECT_DOUBLE_EQ(StepsPerSecond({Worker({1, 2}, {1, 1}), Worker({1, 2.25}, {1, 1})}),
+                   (2 + 1 + 0.8) / (2 * 2.0));
 }
 
 TEST(CurveTest, TheTimeToALossIsThatOfTheSmoothedCurve) {

@@ -1,5 +1,6 @@
 #include "benchmarks/exact_input.h"
 
+#include <cmath>
 #include <cstddef>
 
 namespace gradsync {
@@ -40,9 +41,12 @@ void FillMean(int world_size, int64_t step, int64_t first, absl::Span<float> out
   for (float& x : out) x *= scale;
 }
 
-int64_t CountWrong(absl::Span<const float> found, absl::Span<const float> expected) {
+int64_t CountWrong(absl::Span<const float> found, absl::Span<const float> expected,
+                   float tolerance) {
   int64_t wrong = 0;
-  for (size_t i = 0; i < found.size(); ++i) wrong += !(found[i] == expected[i]);
+  for (size_t i = 0; i < found.size(); ++i) {
+    wrong += found[i] != expected[i] && !(std::fabs(found[i] - expected[i]) <= tolerance);
+  }
   return wrong;
 }
 

@@ -15,15 +15,19 @@
 
 namespace gradsync {
 
+// No contribution's magnitude is above it.
+constexpr float kLargestContribution = 128;
+
 // What `rank` contributes in `step` for elements first, first + 1, ...
 void FillContribution(int rank, int64_t step, int64_t first, absl::Span<float> out);
 
 // The mean of all ranks' contributions: their sum times 1.0f / world_size.
 void FillMean(int world_size, int64_t step, int64_t first, absl::Span<float> out);
 
-// Elements that differ; equal means the same value (0 and -0 are equal, a NaN equals nothing). The
-// spans have the same size.
-int64_t CountWrong(absl::Span<const float> found, absl::Span<const float> expected);
+// Elements that differ by more than `tolerance`; without one, equal means the same value (0 and -0
+// are equal). A NaN equals nothing. The spans have the same size.
+int64_t CountWrong(absl::Span<const float> found, absl::Span<const float> expected,
+                   float tolerance = 0);
 
 }  // namespace gradsync
 

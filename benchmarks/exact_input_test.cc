@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <random>
 #include <vector>
 
@@ -76,6 +77,14 @@ TEST(ExactInputTest, NanIsWrongAndZeroIsZero) {
   const std::vector<float> expected = {0, 1, 2};
   EXPECT_EQ(CountWrong(std::vector<float>{-0.0f, 1, 2}, expected), 0);
   EXPECT_EQ(CountWrong(std::vector<float>{NAN, 1, 3}, expected), 2);
+}
+
+TEST(ExactInputTest, ToleranceForgivesRoundingAndNoMore) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const std::vector<float> expected = {1, 2, 3};
+  EXPECT_EQ(CountWrong({1, 2.25f, nan}, expected, 0.25f), 1);
+  EXPECT_EQ(CountWrong({1, 2.25f, 3}, expected, 0.125f), 1);
+  EXPECT_EQ(CountWrong({1, 2.25f, 3}, expected), 1);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "base/flag_error.h"
 #include "base/status_macros.h"
 #include "benchmarks/byte_sizes.h"
+#include "plan/consistency.h"
 
 namespace gradsync {
 
@@ -35,6 +36,27 @@ absl::Status CheckPlacements(const std::vector<std::string>& placements, bool em
 absl::Status CheckLinksBetweenHosts(absl::string_view flag, const std::vector<std::string>& links) {
   if (!Contains(links, "shm")) return absl::OkStatus();
   return FlagError(flag, "grpc, gloo or auto with --bandwidth, whose hosts share no memory", "shm");
+}
+
+absl::Status CheckConsistencies(const std::vector<std::string>& consistencies,
+                                const std::vector<std::string>& topologies,
+                                const std::vector<std::string>& updates,
+                                const std::vector<std::string>& links,
+                                const std::vector<std::string>& compressions) {
+  if (consistencies.empty()) return FlagError("consistency", "some of bsp, ssp:S, asp", "");
+  for (const std::string& text : consistencies) {
+    const absl::StatusOr<Consistency> consistency = ParseConsistency(text);
+    if (!consistency.ok()) return Named("consistency", consistency.status());
+    if (consistency->bulk()) continue;
+    const auto refuse = [&text](absl::string_view without) {
+      return FlagError("consistency", absl::StrCat("bsp without ", without), text);
+    };
+    if (!Contains(topologies, "ps")) return refuse("ps among the topologies");
+    if (!Contains(updates, "owner")) return refuse("owner among --update");
+    if (!Contains(links, "auto") && !Contains(links, "grpc")) return refuse("grpc among the links");
+    if (!Contains(compressions, "none")) return refuse("none among --compression");
+  }
+  return absl::OkStatus();
 }
 
 absl::Status Named(absl::string_view flag, const absl::Status& status) {

@@ -26,6 +26,14 @@ absl::Status CheckPlacements(const std::vector<std::string>& placements, bool em
 // Shared memory is no network: links that cannot be had between emulated hosts.
 absl::Status CheckLinksBetweenHosts(absl::string_view flag, const std::vector<std::string>& links);
 
+// Values of --consistency (plan/consistency.h), at least one; ones that wait for less than all only
+// where the other lists have what they need: ps that updates at the owner, over gRPC, uncompressed.
+absl::Status CheckConsistencies(const std::vector<std::string>& consistencies,
+                                const std::vector<std::string>& topologies,
+                                const std::vector<std::string>& updates,
+                                const std::vector<std::string>& links,
+                                const std::vector<std::string>& compressions);
+
 // What is wrong with a flag, in the words of whoever read its value.
 absl::Status Named(absl::string_view flag, const absl::Status& status);
 

@@ -21,6 +21,28 @@ TEST(FlagChecks, ErrorsOfOthersGetTheNameOfTheFlagAndAreInvalidArguments) {
                   "--profile: a.json: no such file");
 }
 
+TEST(FlagChecks, ConsistencyOtherThanBspNeedsServersThatUpdateOverGrpc) {
+  using Names = std::vector<std::string>;
+  const auto check = [](const Names& values, const Names& topologies, const Names& updates,
+                        const Names& links, const Names& compressions) {
+    return CheckConsistencies(values, topologies, updates, links, compressions);
+  };
+  const Names all = {"bsp", "ssp:2", "asp"};
+  EXPECT_TRUE(check(all, {"ring", "ps"}, {"worker", "owner"}, {"shm", "grpc"}, {"none"}).ok());
+  EXPECT_TRUE(check(all, {"ps"}, {"owner"}, {"auto"}, {"bf16", "none"}).ok());
+  EXPECT_TRUE(check({"bsp"}, {"ring"}, {"worker"}, {"gloo"}, {"bf16"}).ok());
+  ExpectFlagError(check({}, {"ps"}, {"owner"}, {"grpc"}, {"none"}),
+                  "--consistency: expected some of bsp, ssp:S, asp, found \"\"");
+  ExpectFlagError(check({"asp"}, {"ring"}, {"owner"}, {"grpc"}, {"none"}),
+                  "--consistency: expected bsp without ps among the topologies, found \"asp\"");
+  ExpectFlagError(check({"asp"}, {"ps"}, {"worker"}, {"grpc"}, {"none"}),
+                  "--consistency: expected bsp without owner among --update, found \"asp\"");
+  ExpectFlagError(check({"ssp:2"}, {"ps"}, {"owner"}, {"shm", "gloo"}, {"none"}),
+                  "--consistency: expected bsp without grpc among the links, found \"ssp:2\"");
+  ExpectFlagError(check({"asp"}, {"ps"}, {"owner"}, {"grpc"}, {"bf16"}),
+                  "--consistency: expected bsp without none among --compression, found \"asp\"");
+}
+
 TEST(FlagChecks, NamesAreKnownOnesAndAtLeastOne) {
   EXPECT_TRUE(CheckNames("link", {"shm", "grpc"}, {"grpc", "shm"}).ok());
   ExpectFlagError(CheckNames("link", {}, {"grpc", "shm"}),

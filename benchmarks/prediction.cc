@@ -155,16 +155,17 @@ absl::StatusOr<proto::Run> PredictRun(const proto::StepProfile& profile, const P
   } else {
     GS_ASSIGN_OR_RETURN(const Cluster cluster, ClusterOf(job));
     run.set_consistency(job.consistency);
-    if (cluster.consistency.bulk()) {
+    if (cluster.consistency.bulk() && job.slowness_of_step == nullptr) {
       GS_ASSIGN_OR_RETURN(const StepPrediction step,
                           SimulateStep(plan, cluster, times, job.method));
       SetTimes(step, &run);
     } else {
-      GS_ASSIGN_OR_RETURN(const GroupRate rate, SimulateSteps(plan, cluster, times, job.steps));
+      GS_ASSIGN_OR_RETURN(const GroupRate rate,
+                          SimulateSteps(plan, cluster, times, job.steps, job.slowness_of_step));
       StepPrediction step = alone;
       step.step = 1 / rate.steps_per_second;
-      step.update = 0;  // owners'
-      step.exposed = std::max(0.0, step.step - step.forward - step.backward);
+      if (job.update == "owner") step.update = 0;
+      step.exposed = std::max(0.0, step.step - step.forward - step.backward - step.update);
       SetTimes(step, &run);
       run.set_max_staleness(static_cast<int>(rate.max_staleness));
     }
@@ -179,6 +180,7 @@ absl::StatusOr<proto::Run> PredictRun(const proto::StepProfile& profile, const P
   }
   const double seconds = 1e-3 * run.step_ms_p50();
   if (seconds > 0) {
+    run.set_steps_per_s(1 / seconds);
     run.set_samples_per_s(job.workers * batch_size / seconds);
     run.set_scaling_efficiency(alone.step / seconds);
   }

@@ -34,17 +34,20 @@ struct PredictedJob {
   int64_t batch_size = 0;
   double compute_scale = 1;  // multiplies forward, backward and update
   std::string consistency = "bsp";
-  int steps = 50;                // of each worker, simulated under ssp and asp
+  // Of each worker, simulated where steps differ: under ssp, asp and slowness_of_step.
+  int steps = 50;
   std::vector<double> slowness;  // by rank, of stragglers; empty: none
-  LinkConstants constants;       // see calibration.h for those of a probed cluster
+  // Instead, of stragglers that are slow in some steps only; may be null.
+  SlownessOfStep slowness_of_step;
+  LinkConstants constants;  // see calibration.h for those of a probed cluster
   SimulationMethod method = SimulationMethod::kAutomatic;
 };
 
 // The predicted run: what defines it, step_ms_p50, exposed_ms_p50, breakdown_ms, samples_per_s,
 // scaling_efficiency (of workers that need not communicate), wire_tx_bytes_max_node and
 // wire_rx_bytes_max_node (of a host), and model_us, the closed form of one exchange of everything
-// at once. Under ssp and asp a step
-// is what the group's rate makes of it (SimulateSteps()). Percentiles other than the median are not
+// at once; steps_per_s of the group. Where steps differ, a step is what that rate makes of it
+// (SimulateSteps()). Percentiles other than the median are not
 // predicted. Pure; thread-safe; blocks to compute.
 //
 // Errors: INVALID_ARGUMENT for a name, number or combination that cannot be, or a profile that does

@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "base/flag_error.h"
@@ -130,12 +131,39 @@ std::string NameOf(absl::string_view path) {
   return std::string(absl::StripSuffix(path, ".json"));
 }
 
+// Values that only bsp goes with do not occur without it.
+absl::Status CheckBulkOccurs(const ReplaySweepOptions& options) {
+  for (const std::string& text : options.consistencies) {
+    if (ParseConsistency(text)->bulk()) return absl::OkStatus();
+  }
+  const struct {
+    const char* flag;
+    const std::vector<std::string>& found;
+    std::vector<std::string> known;
+  } lists[] = {{"topology", options.topologies, {"ps"}},
+               {"update", options.updates, {"owner"}},
+               {"link", options.links, {"auto", "grpc"}},
+               {"compression", options.compressions, {"none"}}};
+  for (const auto& list : lists) {
+    for (const std::string& value : list.found) {
+      if (Contains(list.known, value)) continue;
+      return FlagError("consistency", absl::StrCat("bsp too, for --", list.flag, "=", value),
+                       absl::StrJoin(options.consistencies, ","));
+    }
+  }
+  return absl::OkStatus();
+}
+
 bool Possible(const ReplayCase& replay) {
   const Codec codec = replay.plan.codec;
   if (codec.compresses()) {
     if (replay.topology == "local") return false;
     if (replay.link != "auto" && replay.link != "grpc") return false;
     if (codec.sparse() && replay.topology == "ring") return false;
+  }
+  if (!replay.consistency.bulk()) {
+    if (replay.topology != "ps" || replay.update != "owner" || codec.compresses()) return false;
+    if (replay.link != "auto" && replay.link != "grpc") return false;
   }
   if (!PlacementFits(replay.placement, replay.workers, replay.servers)) return false;
   return replay.link != "gloo" || (replay.topology == "ring" && replay.update == "worker");
@@ -228,6 +256,9 @@ std::string Describe(const ReplayCase& replay) {
   if (replay.link != "auto") absl::StrAppend(&text, " over ", replay.link);
   if (replay.update != "worker") absl::StrAppend(&text, ", update at ", replay.update);
   if (replay.plan.codec.compresses()) absl::StrAppend(&text, ", ", replay.compression);
+  if (!replay.consistency.bulk()) {
+    absl::StrAppend(&text, ", ", ConsistencyName(replay.consistency));
+  }
   if (replay.servers > 0) absl::StrAppend(&text, ", servers ", replay.servers);
   if (replay.servers > 0 && replay.placement != "dedicated") {
     absl::StrAppend(&text, " ", replay.placement);
@@ -252,6 +283,9 @@ absl::StatusOr<std::vector<ReplayCase>> ListReplayCases(const ReplaySweepOptions
   GS_ASSIGN_OR_RETURN(const std::vector<int64_t> buckets,
                       ParseSizes("bucket_bytes", options.bucket_bytes));
   GS_ASSIGN_OR_RETURN(const std::vector<Codec> codecs, ParseCodecs(options));
+  GS_RETURN_IF_ERROR(CheckConsistencies(options.consistencies, options.topologies, options.updates,
+                                        options.links, options.compressions));
+  GS_RETURN_IF_ERROR(CheckBulkOccurs(options));
   GS_ASSIGN_OR_RETURN(const std::vector<double> scales, ParseScales(options.compute_scales));
   GS_RETURN_IF_ERROR(CheckNumbers(options));
   GS_ASSIGN_OR_RETURN(const ReplayCase common, CommonCase(options));
@@ -279,6 +313,10 @@ absl::StatusOr<std::vector<ReplayCase>> ListReplayCases(const ReplaySweepOptions
       AxisOf<std::string>(
           options.updates,
           [](ReplayCase* replay, const std::string& value) { replay->update = value; }),
+      AxisOf<std::string>(options.consistencies,
+                          [](ReplayCase* replay, const std::string& value) {
+                            replay->consistency = *ParseConsistency(value);
+                          }),
       TopologyAxis(options, servers)};
   std::vector<ReplayCase> cases;
   for (ReplayCase& replay : Product(common, axes)) {
@@ -302,6 +340,7 @@ std::vector<std::string> ReplayRankFlags(const ReplayCase& replay, const std::st
       absl::StrCat("--link=", replay.link),
       absl::StrCat("--update=", replay.update),
       absl::StrCat("--compression=", replay.compression),
+      absl::StrCat("--consistency=", ConsistencyName(replay.consistency)),
       absl::StrCat("--connections=", replay.connections),
       absl::StrCat("--bucket_bytes=", replay.plan.bucket_bytes),
       absl::StrCat("--first_bucket_bytes=", replay.plan.first_bucket_bytes),

@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "base/straggler.h"
+#include "plan/consistency.h"
 #include "plan/plan.h"
 #include "proto/step_profile.pb.h"
 
@@ -30,6 +31,7 @@ struct ReplaySweepOptions {
   std::string first_bucket_bytes = "1MiB";
   std::string chunk_bytes = "0";
   std::vector<std::string> compressions = {"none"};
+  std::vector<std::string> consistencies = {"bsp"};
   std::vector<std::string> compute_scales = {"1"};
   std::string straggler;
   int64_t steps = 25;  // warm-up included
@@ -51,6 +53,7 @@ struct ReplayCase {
   int servers = 0;        // as --servers says, see placement.h
   std::string bandwidth;  // of an emulated network's links; empty: all processes on this host
   std::string compression;
+  Consistency consistency;
   double compute_scale = 1;
   Straggler straggler;
   PlanOptions plan;  // with a world size of 1 for topology local
@@ -66,9 +69,10 @@ std::string Describe(const ReplayCase& replay);
 // Reads the profiles, checks everything, and lists the measurements in the order in which they run:
 // bandwidths outermost, since each has a network of its own, and topologies innermost, so that what
 // is compared is measured close in time. Combinations that cannot be (Gloo with parameter servers,
-// topk with a ring, more colocated servers than workers) are left out, but each value that was
-// asked for occurs. Errors: INVALID_ARGUMENT naming the flag or the file, what was expected and
-// what came; for files also NOT_FOUND and DATA_LOSS.
+// topk with a ring, more colocated servers than workers, ssp and asp unless servers update over
+// gRPC what is not compressed) are left out, but each value that was asked for occurs. Errors:
+// INVALID_ARGUMENT naming the flag or the file, what was expected and what came; for files also
+// NOT_FOUND and DATA_LOSS.
 absl::StatusOr<std::vector<ReplayCase>> ListReplayCases(const ReplaySweepOptions& options);
 
 // Flags of a rank, without those that RunLocalJob() sets.

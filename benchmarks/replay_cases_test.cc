@@ -87,6 +87,39 @@ TEST(ReplayCasesTest, WhatCannotBeIsLeftOut) {
                           "toy: ps over grpc, topk:0.1, servers 1, workers 2, buckets of 25MiB"));
 }
 
+TEST(ReplayCasesTest, OnlyServersThatUpdateOverGrpcAreAskedForOtherConsistencies) {
+  ReplaySweepOptions options = Options();
+  options.topologies = {"ring", "ps"};
+  options.links = {"grpc", "shm"};
+  options.updates = {"worker", "owner"};
+  options.compressions = {"none", "bf16"};
+  options.consistencies = {"bsp", "ssp:2", "asp"};
+  std::vector<std::string> unbounded;
+  for (const std::string& described : Described(options)) {
+    if (absl::StrContains(described, "ssp:2") || absl::StrContains(described, "asp")) {
+      unbounded.push_back(described);
+    }
+  }
+  EXPECT_THAT(
+      unbounded,
+      ElementsAre(
+          "toy: ps over grpc, update at owner, ssp:2, servers 1, workers 2, buckets of 25MiB",
+          "toy: ps over grpc, update at owner, asp, servers 1, workers 2, buckets of 25MiB"));
+}
+
+TEST(ReplayCasesTest, ConsistenciesAreMeasuredOneAfterTheOtherWithTheRingBesideBsp) {
+  ReplaySweepOptions options = Options();
+  options.topologies = {"ring", "ps"};
+  options.updates = {"owner"};
+  options.bucket_bytes = {"1MiB"};
+  options.consistencies = {"bsp", "ssp:0"};
+  EXPECT_THAT(
+      Described(options),
+      ElementsAre("toy: ring, update at owner, workers 2, buckets of 1MiB",
+                  "toy: ps, update at owner, servers 1, workers 2, buckets of 1MiB",
+                  "toy: ps, update at owner, ssp:0, servers 1, workers 2, buckets of 1MiB"));
+}
+
 TEST(ReplayCasesTest, OnAnEmulatedNetworkServersHavePlacesThatFit) {
   ReplaySweepOptions options = Options();
   options.topologies = {"ps"};
@@ -103,7 +136,9 @@ TEST(ReplayCasesTest, OnAnEmulatedNetworkServersHavePlacesThatFit) {
 
 TEST(ReplayCasesTest, ACaseBecomesTheFlagsOfARank) {
   ReplaySweepOptions options = Options();
-  options.topologies = {"ring"};
+  options.topologies = {"ps"};
+  options.updates = {"owner"};
+  options.consistencies = {"ssp:3"};
   options.bucket_bytes = {"64KiB"};
   options.compute_scales = {"0.5"};
   options.straggler = "1:3";
@@ -113,10 +148,10 @@ TEST(ReplayCasesTest, ACaseBecomesTheFlagsOfARank) {
   ASSERT_TRUE(cases.ok()) << cases.status();
   const std::vector<std::string> flags = ReplayRankFlags((*cases)[0], "/line");
   for (const std::string& flag :
-       {absl::StrCat("--profile=", options.profiles[0]), std::string("--topology=ring"),
-        std::string("--bucket_bytes=65536"), std::string("--first_bucket_bytes=65536"),
-        std::string("--compute_scale=0.5"), std::string("--straggler=1:3"),
-        std::string("--steps=10"), std::string("--warmup_steps=2"),
+       {absl::StrCat("--profile=", options.profiles[0]), std::string("--topology=ps"),
+        std::string("--consistency=ssp:3"), std::string("--bucket_bytes=65536"),
+        std::string("--first_bucket_bytes=65536"), std::string("--compute_scale=0.5"),
+        std::string("--straggler=1:3"), std::string("--steps=10"), std::string("--warmup_steps=2"),
         std::string("--start_line=/line")}) {
     EXPECT_THAT(flags, Contains(flag));
   }
@@ -160,6 +195,23 @@ TEST(ReplayCasesTest, BadFlagsAreNamed) {
       {[](ReplaySweepOptions* o) { o->bucket_bytes = {"lots"}; }, "--bucket_bytes: "},
       {[](ReplaySweepOptions* o) { o->chunk_bytes = "100"; }, "--chunk_bytes: "},
       {[](ReplaySweepOptions* o) { o->compressions = {"zip"}; }, "--compression: "},
+      {[](ReplaySweepOptions* o) { o->consistencies = {"later"}; }, "--consistency: expected bsp"},
+      {[](ReplaySweepOptions* o) { o->consistencies = {}; }, "--consistency: "},
+      {[](ReplaySweepOptions* o) {
+         o->consistencies = {"bsp", "asp"};
+       },
+       "--consistency: expected bsp without owner"},
+      {[](ReplaySweepOptions* o) {
+         o->updates = {"owner"};
+         o->topologies = {"ring"};
+         o->consistencies = {"ssp:2"};
+       },
+       "--consistency: expected bsp without ps"},
+      {[](ReplaySweepOptions* o) {
+         o->updates = {"owner"};
+         o->consistencies = {"ssp:2", "asp"};
+       },
+       "--consistency: expected bsp too, for --topology=ring, found \"ssp:2,asp\""},
       {[](ReplaySweepOptions* o) { o->compute_scales = {"-1"}; }, "--compute_scale: "},
       {[](ReplaySweepOptions* o) { o->compute_scales = {"nan"}; }, "--compute_scale: "},
       {[](ReplaySweepOptions* o) { o->straggler = "2:2"; }, "--straggler: expected a rank from 0"},

@@ -2,12 +2,13 @@
 
 #include "base/status_macros.h"
 #include "benchmarks/prediction.h"
+#include "plan/consistency.h"
 
 namespace gradsync {
 
 absl::StatusOr<absl::optional<proto::Run>> PredictReplay(const ReplayCase& replay,
                                                          const LinkConstants& constants) {
-  if (replay.bandwidth.empty() || replay.straggler.random()) return absl::optional<proto::Run>();
+  if (replay.bandwidth.empty()) return absl::optional<proto::Run>();
   PredictedJob job;
   job.topology = replay.topology;
   if (replay.servers > 0) job.placement = replay.placement;
@@ -20,7 +21,13 @@ absl::StatusOr<absl::optional<proto::Run>> PredictReplay(const ReplayCase& repla
   job.first_bucket_bytes = replay.plan.first_bucket_bytes;
   job.chunk_bytes = replay.plan.chunk_bytes;
   job.compute_scale = replay.compute_scale;
-  if (!replay.straggler.nobody()) {
+  job.consistency = ConsistencyName(replay.consistency);
+  job.steps = static_cast<int>(replay.steps - replay.warmup_steps);
+  if (replay.straggler.random()) {
+    job.slowness_of_step = [&replay](int rank, int step) {
+      return replay.straggler.Factor(rank, replay.warmup_steps + 1 + step);
+    };
+  } else if (!replay.straggler.nobody()) {
     for (int rank = 0; rank < replay.workers; ++rank) {
       job.slowness.push_back(replay.straggler.Factor(rank, 1));
     }

@@ -9,9 +9,9 @@
 
 namespace gradsync {
 
-// What the simulator says of a measurement on an emulated network, from the same profile and plan;
-// nothing without a network, which is what it knows, and under a random straggler, of whose steps
-// there is no typical one. Blocks to compute; thread-safe. Errors: those of PredictRun().
+// What the simulator says of a measurement on an emulated network, from the same profile, plan and
+// stragglers, over as many steps where they differ; nothing without a network, which is what it
+// knows. Blocks to compute; thread-safe. Errors: those of PredictRun().
 absl::StatusOr<absl::optional<proto::Run>> PredictReplay(const ReplayCase& replay,
                                                          const LinkConstants& constants);
 

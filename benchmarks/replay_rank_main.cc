@@ -20,6 +20,7 @@
 #include "benchmarks/step_replay.h"
 #include "links/grpc_store.h"
 #include "plan/codec.h"
+#include "plan/consistency.h"
 #include "worker/sync_factory.h"
 
 // Set by RunLocalJob().
@@ -35,6 +36,7 @@ ABSL_FLAG(std::string, topology, "ring", "ring, ps or local");
 ABSL_FLAG(std::string, link, "auto", "as //worker has it");
 ABSL_FLAG(std::string, update, "worker", "worker or owner");
 ABSL_FLAG(std::string, compression, "none", "as //worker has it");
+ABSL_FLAG(std::string, consistency, "bsp", "as //worker has it");
 ABSL_FLAG(int, connections, 0, "per pair of peers; 0: the topology's default");
 ABSL_FLAG(int64_t, bucket_bytes, 0, "of a bucket");
 ABSL_FLAG(int64_t, first_bucket_bytes, 0, "of the first bucket");
@@ -55,6 +57,7 @@ SyncOptions SyncFromFlags() {
   options.link = absl::GetFlag(FLAGS_link);
   options.update = absl::GetFlag(FLAGS_update);
   options.compression = absl::GetFlag(FLAGS_compression);
+  options.consistency = absl::GetFlag(FLAGS_consistency);
   options.servers = absl::GetFlag(FLAGS_servers);
   options.connections = absl::GetFlag(FLAGS_connections);
   return options;
@@ -67,6 +70,7 @@ absl::StatusOr<ReplayOptions> ReplayFromFlags() {
   options.warmup_steps = absl::GetFlag(FLAGS_warmup_steps);
   options.compute_scale = absl::GetFlag(FLAGS_compute_scale);
   options.timeout = absl::GetFlag(FLAGS_timeout);
+  GS_ASSIGN_OR_RETURN(options.consistency, ParseConsistency(absl::GetFlag(FLAGS_consistency)));
   GS_ASSIGN_OR_RETURN(options.straggler, Straggler::Parse(absl::GetFlag(FLAGS_straggler)));
   return options;
 }

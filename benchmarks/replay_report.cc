@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <numeric>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 #include "benchmarks/aggregate.h"
 #include "benchmarks/byte_sizes.h"
+#include "benchmarks/curve_report.h"
 #include "benchmarks/emulated_network.h"
 #include "benchmarks/placement.h"
 #include "benchmarks/step_profile.h"
@@ -79,6 +81,27 @@ std::string Ms(double ms) { return absl::StrFormat(ms < 100 ? "%.2f" : "%.1f", m
 
 std::string Percent(double share) { return absl::StrFormat("%.0f%%", 100 * share); }
 
+std::string Error(double predicted, double measured) {
+  return absl::StrFormat("%+.1f%%", 100 * (predicted / measured - 1));
+}
+
+bool Bulk(const proto::Run& run) { return run.consistency().empty() || run.consistency() == "bsp"; }
+
+// What a step of the slowest rank does not say.
+std::string GroupLine(const proto::Run& run, const proto::Run* predicted) {
+  std::string line = absl::StrFormat("  group: %s, %.3f steps per s",
+                                     Bulk(run) ? "bsp" : run.consistency(), run.steps_per_s());
+  if (predicted != nullptr) {
+    absl::StrAppend(&line, absl::StrFormat(", predicted %.3f (%s)", predicted->steps_per_s(),
+                                           Error(predicted->steps_per_s(), run.steps_per_s())));
+  }
+  if (!Bulk(run)) {
+    absl::StrAppend(&line,
+                    "; % of steps that lack 0, 1, 2, ... of the slowest: ", FormatStaleness(run));
+  }
+  return absl::StrCat(line, "\n");
+}
+
 constexpr char kLine[] =
     "%-12s  %-8s %-5s %-6s %-9s %7s %7s %9s %9s %7s  %8s %8s %8s  %8s %8s  %11s  %5s %6s  %9s %7s  "
     "%6s\n";
@@ -100,7 +123,9 @@ absl::StatusOr<proto::Run> SummarizeReplay(const ReplayCase& replay,
   run.set_late_ms_p90(LateMs(workers));
   const double compute_us =
       replay.profile.forward_us() + replay.profile.backward_us() + replay.profile.update_us();
-  run.set_scaling_efficiency(1e-3 * replay.compute_scale * compute_us / run.step_ms_p50());
+  const double step_us =
+      replay.consistency.bulk() ? 1e3 * run.step_ms_p50() : 1e6 / run.steps_per_s();
+  run.set_scaling_efficiency(replay.compute_scale * compute_us / step_us);
   run.set_invalid(WhyInvalid(run));
   return run;
 }
@@ -116,6 +141,10 @@ std::string ReplayHead() {
 
 std::string ReplayLine(const proto::Run& run, const proto::Run* predicted) {
   const bool ps = run.servers() > 0;
+  const bool compressed = !run.compression().empty() && run.compression() != "none";
+  // Under a random straggler the median step is not the mean one, which the group's rate gives.
+  const bool typical =
+      predicted != nullptr && Bulk(run) && !absl::StartsWith(run.straggler(), "random");
   std::string line = absl::StrFormat(
       kLine, run.profile(), run.topology(), run.link().empty() ? "-" : run.link(), run.update(),
       ps ? run.placement() : "-", absl::StrCat(run.workers()),
@@ -124,16 +153,14 @@ std::string ReplayLine(const proto::Run& run, const proto::Run* predicted) {
       Ms(run.step_ms_p10()), Ms(run.step_ms_p50()), Ms(run.step_ms_p90()), Ms(run.exposed_ms_p50()),
       Percent(run.scaling_efficiency()),
       absl::StrFormat("%.0f", std::max(run.wire_tx_bytes_max_node(), run.wire_rx_bytes_max_node())),
-      Percent(run.cpu_share()), Ms(run.late_ms_p90()),
-      predicted == nullptr ? "-" : Ms(predicted->step_ms_p50()),
-      predicted == nullptr
-          ? "-"
-          : absl::StrFormat("%+.1f%%", 100 * (predicted->step_ms_p50() / run.step_ms_p50() - 1)),
-      absl::StrFormat("%.0f", run.wrong()));
-  if (!run.compression().empty() && run.compression() != "none") {
+      Percent(run.cpu_share()), Ms(run.late_ms_p90()), typical ? Ms(predicted->step_ms_p50()) : "-",
+      typical ? Error(predicted->step_ms_p50(), run.step_ms_p50()) : "-",
+      compressed ? "-" : absl::StrFormat("%.0f", run.wrong()));
+  if (compressed) {
     absl::StrAppend(&line, "  compression: ", run.compression(), "\n");
   }
   if (!run.straggler().empty()) absl::StrAppend(&line, "  straggler: ", run.straggler(), "\n");
+  if (!Bulk(run) || !run.straggler().empty()) absl::StrAppend(&line, GroupLine(run, predicted));
   if (!run.invalid().empty()) absl::StrAppend(&line, "  INVALID: ", run.invalid(), "\n");
   return line;
 }

@@ -7,6 +7,7 @@ namespace gradsync {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 proto::WorkerMetrics Metrics(int rank, std::vector<double> step_ms) {
   proto::WorkerMetrics metrics;
@@ -117,6 +118,55 @@ TEST(ReplayReportTest, APredictionStandsBesideTheMeasurementWithItsError) {
   predicted.set_step_ms_p50(41);
   EXPECT_THAT(ReplayLine(*run, &predicted), HasSubstr("41.00   +2.5%"));
   EXPECT_THAT(ReplayLine(*run, nullptr), HasSubstr("straggler: 1:2"));
+}
+
+proto::WorkerMetrics Unbounded(int rank, double step_ms, int steps) {
+  proto::WorkerMetrics metrics = Metrics(rank, std::vector<double>(steps, step_ms));
+  metrics.set_topology("ps");
+  metrics.set_update("owner");
+  metrics.set_consistency("asp");
+  for (int step = 1; step <= steps; ++step) metrics.add_step_end_seconds(1e-3 * step * step_ms);
+  return metrics;
+}
+
+// While rank 0 does four steps of 40 ms, rank 1 does two of 80.
+TEST(ReplayReportTest, WhoDoesNotWaitHasTheRateOfTheGroup) {
+  ReplayCase replay = Case();
+  replay.consistency = *ParseConsistency("asp");
+  std::vector<proto::WorkerMetrics> metrics = {Unbounded(0, 40, 4), Unbounded(1, 80, 4)};
+  for (double steps : {1, 0, 3}) metrics[0].add_staleness_histogram(steps);
+  metrics[0].set_max_staleness(2);
+  metrics[1].add_staleness_histogram(4);
+  const auto run = SummarizeReplay(replay, metrics, {});
+  ASSERT_TRUE(run.ok()) << run.status();
+  EXPECT_EQ(run->consistency(), "asp");
+  EXPECT_EQ(run->max_staleness(), 2);
+  EXPECT_DOUBLE_EQ(run->steps_per_s(), 18.75);
+  EXPECT_NEAR(run->scaling_efficiency(), 0.016 * 18.75, 1e-9);
+  proto::Run predicted;
+  predicted.set_step_ms_p50(1e3 / 20);
+  predicted.set_steps_per_s(20);
+  const std::string line = ReplayLine(*run, &predicted);
+  EXPECT_THAT(line, HasSubstr("group: asp, 18.750 steps per s, predicted 20.000 (+6.7%); % of"));
+  EXPECT_THAT(line, HasSubstr("of the slowest: 62 0 38\n"));
+  EXPECT_THAT(line, Not(HasSubstr("50.00")));  // a step of whom?
+}
+
+TEST(ReplayReportTest, TheGroupsRateIsThereForStragglersAndForNobodyElse) {
+  auto run = SummarizeReplay(Case(), {Metrics(0, {40})}, {});
+  ASSERT_TRUE(run.ok());
+  run->set_steps_per_s(25);
+  EXPECT_THAT(ReplayLine(*run, nullptr), HasSubstr("group: bsp, 25.000 steps per s\n"));
+  run->set_straggler("");
+  EXPECT_THAT(ReplayLine(*run, nullptr), Not(HasSubstr("group")));
+}
+
+TEST(ReplayReportTest, WhatWasNotVerifiedIsNotSaidToBeRight) {
+  auto run = SummarizeReplay(Case(), {Metrics(0, {40})}, {});
+  ASSERT_TRUE(run.ok());
+  EXPECT_THAT(ReplayLine(*run, nullptr), HasSubstr(" 0\n  straggler"));
+  run->set_compression("bf16");
+  EXPECT_THAT(ReplayLine(*run, nullptr), HasSubstr(" -\n  compression: bf16"));
 }
 
 }  // namespace

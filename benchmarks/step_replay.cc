@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -20,6 +21,9 @@ namespace {
 
 // A power of two, so that the verified update rounds only once.
 constexpr double kLearningRate = 1.0 / 128;
+
+// Others may have many steps to go, but they live: a lost one ends the wait.
+constexpr absl::Duration kSettleTimeout = absl::Hours(24);
 
 absl::Status Check(const ReplayOptions& options) {
   if (options.steps < 1 || options.warmup_steps < 1) {
@@ -60,6 +64,7 @@ class Replay {
     const double begin = clock_.Now();
     for (int64_t i = 1; i <= options_.steps; ++i) {
       GS_RETURN_IF_ERROR(Step(options_.warmup_steps + i, &metrics_));
+      metrics_.add_step_end_seconds((clock_.Now() - begin) * 1e-6);
     }
     metrics_.set_measured_seconds((clock_.Now() - begin) * 1e-6);
     if (load.CoreSeconds() > 0) {
@@ -70,6 +75,8 @@ class Replay {
     const double steps = static_cast<double>(options_.steps);
     metrics_.set_wire_tx_bytes_per_step(static_cast<double>(wire.tx_bytes) / steps);
     metrics_.set_wire_rx_bytes_per_step(static_cast<double>(wire.rx_bytes) / steps);
+    DescribeStaleness();
+    GS_RETURN_IF_ERROR(sync_.Settle(absl::Now() + kSettleTimeout));
     Describe();
     GS_RETURN_IF_ERROR(sync_.Shutdown(Deadline()));
     return std::move(metrics_);
@@ -139,6 +146,7 @@ class Replay {
       handles_.push_back(sync_.Launch(OptionsOf(number), static_cast<int>(b)));
     }
     for (const SyncHandle& handle : handles_) GS_RETURN_IF_ERROR(handle.Wait(Deadline()));
+    GS_RETURN_IF_ERROR(sync_.Settle(Deadline()));
     if (plan_.codec().compresses()) return absl::OkStatus();
     int64_t wrong = 0;
     std::vector<float> expected;
@@ -150,10 +158,18 @@ class Replay {
         return;
       }
       for (float& value : expected) value = 0 - static_cast<float>(kLearningRate) * value;
-      wrong += CountWrong(param, expected);
+      wrong += CountWrong(param, expected, Tolerance());
     });
     metrics_.set_wrong(static_cast<double>(wrong));
     return absl::OkStatus();
+  }
+
+  // Under ssp and asp each contribution, and each sum so far, is rounded.
+  float Tolerance() const {
+    if (options_.consistency.bulk()) return 0;
+    const float largest = static_cast<float>(kLearningRate) * kLargestContribution;
+    const float roundings = static_cast<float>(plan_.world_size() + 2);
+    return roundings * largest * std::numeric_limits<float>::epsilon();
   }
 
   // `first` counts elements of the plan's tensors, in the order of their places.
@@ -168,6 +184,14 @@ class Replay {
               {memory_[b].param.data_ptr<float>() + placed.offset, size});
         first += numel;
       }
+    }
+  }
+
+  void DescribeStaleness() {
+    const Staleness staleness = sync_.staleness();
+    metrics_.set_max_staleness(static_cast<int32_t>(staleness.max()));
+    for (int64_t steps : staleness.histogram) {
+      metrics_.add_staleness_histogram(static_cast<double>(steps));
     }
   }
 
@@ -186,6 +210,7 @@ class Replay {
     metrics_.set_batch_size(profile_.batch_size());
     metrics_.set_threads(profile_.threads());
     metrics_.set_straggler(options_.straggler.text());
+    metrics_.set_consistency(ConsistencyName(options_.consistency));
     metrics_.set_warmup_steps(static_cast<int32_t>(options_.warmup_steps));
     metrics_.set_gradient_bytes(static_cast<double>(plan_.total_bytes()));
     metrics_.set_chunk_bytes(static_cast<double>(plan_.chunk_bytes()));

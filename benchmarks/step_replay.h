@@ -11,6 +11,7 @@
 #include "absl/time/time.h"
 #include "base/straggler.h"
 #include "benchmarks/replay_clock.h"
+#include "plan/consistency.h"
 #include "plan/plan.h"
 #include "proto/run_record.pb.h"
 #include "proto/step_profile.pb.h"
@@ -25,6 +26,7 @@ struct ReplayOptions {
   int64_t warmup_steps = 2;  // before them, at least 1: the first is verified instead of timed
   double compute_scale = 1;  // of all times of computation
   Straggler straggler;
+  Consistency consistency;  // of the backend
   absl::Duration timeout = absl::Seconds(60);
 };
 
@@ -40,11 +42,14 @@ struct ReplayOptions {
 // are part of the exchange and run.
 //
 // In the first step the gradients are those of exact_input.h and every element of the result is
-// compared with what it must be (not under compression). Later steps exchange what the one before
+// compared with what it must be (not under compression): to the bit under bsp; under ssp and asp,
+// where all ranks settle after it and owners add contributions one by one as they come, within
+// rounding. Later steps exchange what the one before
 // left in the buckets, which stays of that size.
 //
 // `start` must return on all ranks at about the same time; it is called before the warm-up and
-// before the measured steps. `clock` may be simulated. Blocks until all is done, shut down
+// before the measured steps, which end with Settle(): every rank does as many, also where some are
+// done before others. `clock` may be simulated. Blocks until all is done, shut down
 // included. The result lacks what only the caller knows: topology, link, update, model, ...
 // Errors: INVALID_ARGUMENT for options out of range; what the backend or `start` says. Wrong
 // results are counted, not an error.

@@ -8,6 +8,9 @@
 //   bazel run -c opt //benchmarks:train_bench -- --replay=benchmarks/profiles/resnet50.json
 //       --topology=ring,ps --workers=4 --servers=2,4 --placement=dedicated,colocated
 //       --bandwidth=400mbit,1gbit
+//   bazel run -c opt //benchmarks:train_bench -- --replay=benchmarks/profiles/resnet18.json
+//       --topology=ps,ring --update=owner --workers=4 --servers=2 --bandwidth=1gbit
+//       --straggler=3:3 --consistency=bsp,ssp:2,asp
 //
 // Exit codes: 0; 1 a result was wrong or a job failed; 2 bad flags or files, found before any job
 // started; 128 + signal when interrupted.
@@ -87,6 +90,9 @@ ABSL_FLAG(std::string, chunk_bytes, gradsync::ReplaySweepOptions().chunk_bytes,
           "upper bound of a chunk; 0: by bucket size and workers");
 ABSL_FLAG(std::vector<std::string>, compression, gradsync::ReplaySweepOptions().compressions,
           "of gradients on the wire (grpc): some of none, fp16, bf16, topk:R (ps only)");
+ABSL_FLAG(std::vector<std::string>, consistency, gradsync::ReplaySweepOptions().consistencies,
+          "some of bsp, ssp:S (nobody more than S steps ahead of the slowest), asp (nobody waits); "
+          "all but bsp for ps that update at the owner over grpc");
 ABSL_FLAG(std::vector<std::string>, compute_scale, gradsync::ReplaySweepOptions().compute_scales,
           "multiplies all replayed times of computation, to stand for slower or faster workers");
 ABSL_FLAG(std::string, straggler, "",
@@ -210,6 +216,7 @@ ReplaySweepOptions SweepFromFlags() {
   options.first_bucket_bytes = absl::GetFlag(FLAGS_first_bucket_bytes);
   options.chunk_bytes = absl::GetFlag(FLAGS_chunk_bytes);
   options.compressions = absl::GetFlag(FLAGS_compression);
+  options.consistencies = absl::GetFlag(FLAGS_consistency);
   options.compute_scales = absl::GetFlag(FLAGS_compute_scale);
   options.straggler = absl::GetFlag(FLAGS_straggler);
   options.steps = absl::GetFlag(FLAGS_steps);
@@ -342,7 +349,8 @@ int TrainBench(int argc, char** argv) {
                           {"updates", "update"},           {"worker", "workers"},
                           {"server", "servers"},           {"placements", "placement"},
                           {"bandwidths", "bandwidth"},     {"profiles", "replay"},
-                          {"compressions", "compression"}, {"compute_scales", "compute_scale"}};
+                          {"compressions", "compression"}, {"compute_scales", "compute_scale"},
+                          {"consistencies", "consistency"}};
   const std::vector<std::string> positional = ParseFlagsOrExit(argc, argv, flag_options);
   const std::string command = CommandLine(argc, argv);
   const std::string record = absl::GetFlag(FLAGS_record);

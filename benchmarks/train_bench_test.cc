@@ -1,5 +1,6 @@
 // Runs the program itself: a real model, real ranks and servers.
 
+#include <algorithm>
 #include <fstream>
 #include <iterator>
 #include <string>
@@ -85,6 +86,38 @@ TEST(TrainBenchTest, ARecordedStepIsReplayedUnderEveryTopologyAndVerified) {
   }
 }
 
+TEST(TrainBenchTest, WorkersThatDoNotWaitAreReplayedAndVerifiedToo) {
+  const std::string json = testing::TempDir() + "/staleness.json";
+  const Outcome outcome =
+      RunBench({"--replay=" + Recorded(), "--topology=ring,ps", "--link=grpc", "--workers=3",
+                "--servers=2", "--update=owner", "--consistency=bsp,ssp:1,asp", "--straggler=2:3",
+                "--steps=14", "--warmup_steps=2", "--json=" + json});
+  EXPECT_EQ(outcome.exit_code, 0) << absl::StrJoin(outcome.errors, "\n");
+  EXPECT_THAT(outcome.errors, testing::IsEmpty());
+  for (const char* group : {"group: bsp, ", "group: ssp:1, ", "group: asp, "}) {
+    EXPECT_THAT(outcome.out, HasSubstr(group));
+  }
+  std::ifstream file(json);
+  proto::RunRecords records;
+  ASSERT_TRUE(
+      ParseJson(std::string(std::istreambuf_iterator<char>(file), {}), json, &records).ok());
+  std::vector<std::string> consistencies;
+  for (const proto::Run& run : records.runs()) {
+    SCOPED_TRACE(run.DebugString());
+    consistencies.push_back(run.topology() + " " + run.consistency());
+    EXPECT_EQ(run.wrong(), 0);
+    EXPECT_EQ(run.steps(), 12);
+    EXPECT_GT(run.steps_per_s(), 0);
+    double steps = 0;
+    for (double count : run.staleness_histogram()) steps += count;
+    EXPECT_EQ(steps, run.consistency() == "bsp" ? 0 : 3 * 14);
+    EXPECT_EQ(run.max_staleness(), std::max(0, run.staleness_histogram_size() - 1));
+    const int most = run.consistency() == "bsp" ? 0 : run.consistency() == "ssp:1" ? 1 : 14;
+    EXPECT_LE(run.max_staleness(), most);
+  }
+  EXPECT_THAT(consistencies, testing::ElementsAre("ring bsp", "ps bsp", "ps ssp:1", "ps asp"));
+}
+
 TEST(TrainBenchTest, OnAnEmulatedNetworkThePredictionStandsBesideTheMeasurement) {
   const absl::Status possible = NetworkLab::Create(NetworkLabOptions()).status();
   if (absl::IsPermissionDenied(possible) || absl::IsNotFound(possible)) GTEST_SKIP() << possible;
@@ -126,6 +159,8 @@ TEST(TrainBenchTest, BadFlagsAndFilesAreOneLineAndExitCodeTwo) {
       {"--replay=" + good, "--workers=2", "--straggler=2:2"},
       {"--replay=" + good, "--json=/nowhere/x"},
       {"--replay=" + good, "stray"},
+      {"--replay=" + good, "--topology=ring", "--update=owner", "--consistency=ssp:2"},
+      {"--replay=" + good, "--update=owner", "--consistency=ssp:2"},
       {"--record=/tmp/x", "--threads=0"},
       {"--record=/tmp/x", "--straggler=0:2"}};
   for (const std::vector<std::string>& flags : lines) {

@@ -179,7 +179,8 @@ absl::StatusOr<StepPrediction> SimulateStep(const Plan& plan, const Cluster& clu
 }
 
 absl::StatusOr<GroupRate> SimulateSteps(const Plan& plan, const Cluster& cluster,
-                                        const ComputeTimes& times, int steps) {
+                                        const ComputeTimes& times, int steps,
+                                        const SlownessOfStep& slowness) {
   GS_RETURN_IF_ERROR(CheckCluster(cluster, plan.world_size()));
   GS_RETURN_IF_ERROR(CheckTimes(plan, times));
   if (steps < 1) {
@@ -187,6 +188,7 @@ absl::StatusOr<GroupRate> SimulateSteps(const Plan& plan, const Cluster& cluster
   }
   StepClock::Options options = ClockOptions(plan, cluster, times);
   options.steps = steps;
+  options.slowness_of_step = slowness;
   GS_ASSIGN_OR_RETURN(const Simulated simulated, RunSegments(plan, cluster, options));
   double until = simulated.ends.back()[0].end;
   for (const StepEnd& last : simulated.ends.back()) until = std::min(until, last.end);

@@ -58,10 +58,11 @@ struct GroupRate {
 };
 
 // `steps` of each worker, by segments; what consistency and stragglers do to the rate. A step's
-// begin waits for nothing but the worker's own last step. Errors: those of SimulateStep(), and
-// INVALID_ARGUMENT for less than one step.
+// begin waits for nothing but the worker's own last step. `slowness`, if any, replaces the
+// cluster's. Errors: those of SimulateStep(), and INVALID_ARGUMENT for less than one step.
 absl::StatusOr<GroupRate> SimulateSteps(const Plan& plan, const Cluster& cluster,
-                                        const ComputeTimes& times, int steps);
+                                        const ComputeTimes& times, int steps,
+                                        const SlownessOfStep& slowness = nullptr);
 
 // All buckets ready at once, nothing computed: what sync_bench measures, seconds.
 absl::StatusOr<double> SimulateExchange(const Plan& plan, const Cluster& cluster,

@@ -289,6 +289,22 @@ TEST(SimulateTest, StalenessLetsFastWorkersGoOnAsFarAsItsBound) {
   }
 }
 
+// Each of four workers is slow in every fourth step, each in another one: only bsp always waits.
+TEST(SimulateTest, SlownessMayDifferFromStepToStep) {
+  const Plan plan = PlanOf(4, 4);
+  ComputeTimes times = HalfASecond();
+  times.update = 0;
+  const auto seconds = [&](const std::string& consistency) {
+    Cluster cluster = OneOfFourIsThreeTimesSlower(consistency);
+    const auto rate = SimulateSteps(
+        plan, cluster, times, 40, [](int rank, int step) { return step % 4 == rank ? 3.0 : 1.0; });
+    return 1 / rate->steps_per_second;
+  };
+  EXPECT_NEAR(seconds("bsp"), 3 * 0.6, 0.05);
+  EXPECT_NEAR(seconds("ssp:4"), 1.5 * 0.6, 0.05);
+  EXPECT_NEAR(seconds("asp"), 1.5 * 0.6, 0.05);
+}
+
 TEST(SimulateTest, WithoutStragglersConsistencyHardlyMattersToTheRate) {
   const Plan plan = PlanOf(4, 4);
   Cluster cluster = OneOfFourIsThreeTimesSlower("bsp");

@@ -36,6 +36,11 @@ void StepClock::OnEvent(int64_t tag) {
   Begin(rank);
 }
 
+double StepClock::Slowness(int rank) const {
+  if (options_.slowness_of_step == nullptr) return options_.slowness[rank];
+  return options_.slowness_of_step(rank, ranks_[rank].step);
+}
+
 void StepClock::Begin(int rank) {
   Rank& state = ranks_[rank];
   if (state.step == options_.steps) return;
@@ -44,8 +49,9 @@ void StepClock::Begin(int rank) {
   state.next_bucket = 0;
   state.open = static_cast<int>(ready.size());
   state.resolved.assign(ready.size(), 0);
+  const double slowness = Slowness(rank);
   for (double time : ready) {
-    queue_->At(state.begin + options_.slowness[rank] * time, this, 2 * int64_t{rank});
+    queue_->At(state.begin + slowness * time, this, 2 * int64_t{rank});
   }
   if (ready.empty()) EndStep(rank);
 }
@@ -62,7 +68,7 @@ void StepClock::Resolved(int rank, int bucket) {
 
 void StepClock::EndStep(int rank) {
   Rank& state = ranks_[rank];
-  const StepEnd end = EndOfStep(options_, state.begin, options_.slowness[rank], state.resolved);
+  const StepEnd end = EndOfStep(options_, state.begin, Slowness(rank), state.resolved);
   ends_[state.step][rank] = end;
   ++state.step;
   queue_->At(end.end, this, 2 * int64_t{rank} + 1);

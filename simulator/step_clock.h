@@ -27,6 +27,9 @@ struct StepEnd {
   double exposed = 0;  // after backward, when nothing but communication happened
 };
 
+// How many times as long `rank` computes in `step`, from 0, as ComputeTimes says; more than 0.
+using SlownessOfStep = std::function<double(int rank, int step)>;
+
 // Runs the workers' steps as train/trainer.h does: forward, backward, in which buckets are launched
 // as they become ready, then for each bucket in order wait for its result and, when workers update,
 // update it. Not thread-safe; nothing blocks.
@@ -36,6 +39,7 @@ class StepClock : private EventHandler {
     ComputeTimes times;
     std::vector<double> update_shares;  // by bucket: what part of the update's time it takes
     std::vector<double> slowness;       // by rank
+    SlownessOfStep slowness_of_step;    // instead, where it differs from step to step; may be null
     bool workers_update = true;
     double overhead = 0;  // at the end of each step; exposed
     int steps = 1;
@@ -62,6 +66,7 @@ class StepClock : private EventHandler {
     std::vector<double> resolved;
   };
 
+  double Slowness(int rank) const;  // in its step
   void OnEvent(int64_t tag) override;
   void Begin(int rank);
   void LaunchNext(int rank);
