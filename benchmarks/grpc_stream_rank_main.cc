@@ -12,7 +12,6 @@
 // that are for it and gRPC has taken all that it sends.
 
 #include <cstdint>
-#include <cstdio>
 #include <memory>
 #include <string>
 #include <vector>
@@ -31,15 +30,11 @@
 #include "benchmarks/clocks.h"
 #include "benchmarks/meet_ranks.h"
 #include "benchmarks/proto_json.h"
+#include "benchmarks/rank_main.h"
 #include "benchmarks/start_line.h"
 #include "proto/run_record.pb.h"
 
 // Set by RunLocalJob().
-ABSL_FLAG(int, rank, 0, "of this process");
-ABSL_FLAG(int, world_size, 1, "number of ranks; servers need it, too");
-ABSL_FLAG(std::string, master, "127.0.0.1:0", "host:port of the store, which rank 0 holds");
-ABSL_FLAG(std::string, port_file, "", "rank 0 writes the store's host:port here; servers, theirs");
-ABSL_FLAG(std::string, metrics_json, "", "where to write ExchangeMetrics");
 ABSL_FLAG(std::vector<std::string>, servers, {}, "of ps, host:port,...");
 ABSL_FLAG(std::string, listen, "", "be a server here, host:port");
 ABSL_FLAG(std::string, topology, "", "ignored: it is ps when there are servers");
@@ -49,8 +44,6 @@ ABSL_FLAG(int64_t, bytes, 0, "of one exchange, as sync_bench_rank has it");
 ABSL_FLAG(int64_t, message_bytes, 1 << 20, "of a message");
 ABSL_FLAG(int, iterations, 1, "measured exchanges");
 ABSL_FLAG(int, warmup, 0, "exchanges before them");
-ABSL_FLAG(std::string, start_line, "", "file of the start line");
-ABSL_FLAG(absl::Duration, timeout, absl::Seconds(60), "a peer that is silent for longer is lost");
 
 namespace gradsync {
 namespace {
@@ -180,13 +173,7 @@ class Rank {
 };
 
 absl::Status RunRank() {
-  MeetOptions meet;
-  meet.rank = absl::GetFlag(FLAGS_rank);
-  meet.world_size = absl::GetFlag(FLAGS_world_size);
-  meet.master = absl::GetFlag(FLAGS_master);
-  meet.port_file = absl::GetFlag(FLAGS_port_file);
-  meet.run_id = "grpc_stream";
-  meet.timeout = absl::GetFlag(FLAGS_timeout);
+  const MeetOptions meet = MeetFromFlags("grpc_stream");
   GS_ASSIGN_OR_RETURN(const std::unique_ptr<StartLine> line,
                       StartLine::Open(absl::GetFlag(FLAGS_start_line), meet.world_size));
   std::unique_ptr<GrpcStoreServer> store_server;
@@ -236,9 +223,5 @@ absl::Status Run() {
 int main(int argc, char** argv) {
   gradsync::KeepFreedMemory();
   gradsync::ParseFlagsOrExit(argc, argv, {"grpc_stream_rank: started by a benchmark."});
-  const absl::Status status = gradsync::Run();
-  if (status.ok()) return 0;
-  std::fprintf(stderr, "grpc_stream: rank %d: %s\n", absl::GetFlag(FLAGS_rank),
-               status.ToString().c_str());
-  return status.code() == absl::StatusCode::kInvalidArgument ? 2 : 1;
+  return gradsync::RankExitCode("grpc_stream", gradsync::Run());
 }

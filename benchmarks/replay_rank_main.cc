@@ -1,6 +1,5 @@
 // One rank of //benchmarks:train_bench --replay, which starts it; not for people.
 
-#include <cstdio>
 #include <memory>
 #include <string>
 #include <vector>
@@ -12,8 +11,10 @@
 #include "base/keep_memory.h"
 #include "base/status_macros.h"
 #include "base/straggler.h"
+#include "benchmarks/abort_group.h"
 #include "benchmarks/meet_ranks.h"
 #include "benchmarks/proto_json.h"
+#include "benchmarks/rank_main.h"
 #include "benchmarks/replay_clock.h"
 #include "benchmarks/start_line.h"
 #include "benchmarks/step_profile.h"
@@ -24,11 +25,6 @@
 #include "worker/sync_factory.h"
 
 // Set by RunLocalJob().
-ABSL_FLAG(int, rank, 0, "of this process");
-ABSL_FLAG(int, world_size, 1, "number of ranks");
-ABSL_FLAG(std::string, master, "127.0.0.1:0", "host:port of the store, which rank 0 holds");
-ABSL_FLAG(std::string, port_file, "", "rank 0 writes the store's host:port here");
-ABSL_FLAG(std::string, metrics_json, "", "where to write WorkerMetrics");
 ABSL_FLAG(std::vector<std::string>, servers, {}, "parameter servers, host:port,...");
 
 ABSL_FLAG(std::string, profile, "", "file of the step profile");
@@ -45,8 +41,6 @@ ABSL_FLAG(double, compute_scale, 1, "of all times of computation");
 ABSL_FLAG(std::string, straggler, "", "as //worker has it");
 ABSL_FLAG(int64_t, steps, 1, "measured steps");
 ABSL_FLAG(int64_t, warmup_steps, 1, "steps before them");
-ABSL_FLAG(std::string, start_line, "", "file of the start line");
-ABSL_FLAG(absl::Duration, timeout, absl::Seconds(60), "a peer that is silent for longer is lost");
 
 namespace gradsync {
 namespace {
@@ -85,17 +79,6 @@ absl::StatusOr<Plan> PlanFromFlags(const proto::StepProfile& profile, int world_
   return ProfilePlan(profile, options);
 }
 
-MeetOptions MeetFromFlags() {
-  MeetOptions options;
-  options.rank = absl::GetFlag(FLAGS_rank);
-  options.world_size = absl::GetFlag(FLAGS_world_size);
-  options.master = absl::GetFlag(FLAGS_master);
-  options.port_file = absl::GetFlag(FLAGS_port_file);
-  options.run_id = "train_bench";
-  options.timeout = absl::GetFlag(FLAGS_timeout);
-  return options;
-}
-
 absl::Status RunRank() {
   SyncOptions sync_options = SyncFromFlags();
   GS_RETURN_IF_ERROR(ValidateSyncOptions(sync_options));
@@ -108,18 +91,15 @@ absl::Status RunRank() {
   GS_ASSIGN_OR_RETURN(const std::unique_ptr<StartLine> line,
                       StartLine::Open(absl::GetFlag(FLAGS_start_line), ranks));
   std::unique_ptr<GrpcStoreServer> store_server;
-  GS_ASSIGN_OR_RETURN(const WorkerGroup group, MeetRanks(MeetFromFlags(), &store_server));
+  GS_ASSIGN_OR_RETURN(const WorkerGroup group,
+                      MeetRanks(MeetFromFlags("train_bench"), &store_server));
   GS_RETURN_IF_ERROR(ResolveByHosts(group, &sync_options));
   GS_ASSIGN_OR_RETURN(std::unique_ptr<GradientSync> sync, CreateGradientSync(sync_options, group));
   const auto start = [&] { return line->Wait(absl::Now() + options.timeout); };
   MonotonicReplayClock clock;
   absl::StatusOr<proto::WorkerMetrics> metrics =
       ReplaySteps(profile, plan, options, start, &clock, sync.get());
-  if (!metrics.ok()) {
-    sync->Abort(metrics.status());
-    const absl::Status agreed = sync->status();
-    return agreed.ok() ? metrics.status() : agreed;
-  }
+  if (!metrics.ok()) return AbortGroup(*sync, metrics.status());
   sync.reset();
   metrics->set_world_size(ranks);
   metrics->set_topology(sync_options.topology);
@@ -138,9 +118,5 @@ absl::Status RunRank() {
 int main(int argc, char** argv) {
   gradsync::KeepFreedMemory();  // as //worker does
   gradsync::ParseFlagsOrExit(argc, argv, {"replay_rank: started by train_bench."});
-  const absl::Status status = gradsync::RunRank();
-  if (status.ok()) return 0;
-  std::fprintf(stderr, "train_bench: rank %d: %s\n", absl::GetFlag(FLAGS_rank),
-               status.ToString().c_str());
-  return status.code() == absl::StatusCode::kInvalidArgument ? 2 : 1;
+  return gradsync::RankExitCode("train_bench", gradsync::RunRank());
 }

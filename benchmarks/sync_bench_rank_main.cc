@@ -1,6 +1,5 @@
 // One rank of //benchmarks:sync_bench, which starts it; not for people.
 
-#include <cstdio>
 #include <memory>
 #include <string>
 #include <vector>
@@ -11,19 +10,16 @@
 #include "base/flags.h"
 #include "base/keep_memory.h"
 #include "base/status_macros.h"
+#include "benchmarks/abort_group.h"
 #include "benchmarks/exchange_runner.h"
 #include "benchmarks/meet_ranks.h"
 #include "benchmarks/proto_json.h"
+#include "benchmarks/rank_main.h"
 #include "benchmarks/start_line.h"
 #include "links/grpc_store.h"
 #include "worker/sync_factory.h"
 
 // Set by RunLocalJob().
-ABSL_FLAG(int, rank, 0, "of this process");
-ABSL_FLAG(int, world_size, 1, "number of ranks");
-ABSL_FLAG(std::string, master, "127.0.0.1:0", "host:port of the store, which rank 0 holds");
-ABSL_FLAG(std::string, port_file, "", "rank 0 writes the store's host:port here");
-ABSL_FLAG(std::string, metrics_json, "", "where to write ExchangeMetrics");
 ABSL_FLAG(std::vector<std::string>, servers, {}, "parameter servers, host:port,...");
 ABSL_FLAG(std::string, server_weights, "auto", "as //worker has it");
 
@@ -37,8 +33,6 @@ ABSL_FLAG(int64_t, bucket_bytes, 0, "of a bucket");
 ABSL_FLAG(int64_t, chunk_bytes, 0, "of a chunk; 0: by bucket size and world size");
 ABSL_FLAG(int, iterations, 1, "measured exchanges");
 ABSL_FLAG(int, warmup, 0, "exchanges before them");
-ABSL_FLAG(std::string, start_line, "", "file of the start line");
-ABSL_FLAG(absl::Duration, timeout, absl::Seconds(60), "a peer that is silent for longer is lost");
 
 namespace gradsync {
 namespace {
@@ -68,17 +62,6 @@ ExchangeOptions ExchangeFromFlags() {
   return options;
 }
 
-MeetOptions MeetFromFlags() {
-  MeetOptions options;
-  options.rank = absl::GetFlag(FLAGS_rank);
-  options.world_size = absl::GetFlag(FLAGS_world_size);
-  options.master = absl::GetFlag(FLAGS_master);
-  options.port_file = absl::GetFlag(FLAGS_port_file);
-  options.run_id = "sync_bench";
-  options.timeout = absl::GetFlag(FLAGS_timeout);
-  return options;
-}
-
 absl::Status RunRank() {
   SyncOptions sync_options = SyncFromFlags();
   ExchangeOptions options = ExchangeFromFlags();
@@ -88,16 +71,13 @@ absl::Status RunRank() {
   GS_ASSIGN_OR_RETURN(const std::unique_ptr<StartLine> line,
                       StartLine::Open(absl::GetFlag(FLAGS_start_line), options.world_size));
   std::unique_ptr<GrpcStoreServer> store_server;
-  GS_ASSIGN_OR_RETURN(const WorkerGroup group, MeetRanks(MeetFromFlags(), &store_server));
+  GS_ASSIGN_OR_RETURN(const WorkerGroup group,
+                      MeetRanks(MeetFromFlags("sync_bench"), &store_server));
   GS_RETURN_IF_ERROR(ResolveByHosts(group, &sync_options));
   GS_ASSIGN_OR_RETURN(std::unique_ptr<GradientSync> sync, CreateGradientSync(sync_options, group));
   const auto start = [&] { return line->Wait(absl::Now() + options.timeout); };
   absl::StatusOr<proto::ExchangeMetrics> metrics = RunExchanges(options, start, sync.get());
-  if (!metrics.ok()) {
-    sync->Abort(metrics.status());
-    const absl::Status agreed = sync->status();
-    return agreed.ok() ? metrics.status() : agreed;
-  }
+  if (!metrics.ok()) return AbortGroup(*sync, metrics.status());
   sync.reset();
   metrics->set_link(sync_options.link);
   metrics->set_connections(ResolvedConnections(sync_options));
@@ -111,9 +91,5 @@ absl::Status RunRank() {
 int main(int argc, char** argv) {
   gradsync::KeepFreedMemory();  // as //worker does
   gradsync::ParseFlagsOrExit(argc, argv, {"sync_bench_rank: started by sync_bench."});
-  const absl::Status status = gradsync::RunRank();
-  if (status.ok()) return 0;
-  std::fprintf(stderr, "sync_bench: rank %d: %s\n", absl::GetFlag(FLAGS_rank),
-               status.ToString().c_str());
-  return status.code() == absl::StatusCode::kInvalidArgument ? 2 : 1;
+  return gradsync::RankExitCode("sync_bench", gradsync::RunRank());
 }

@@ -1,7 +1,6 @@
 // One rank of an exchange over bare TCP (tcp_flows.h). Started by a benchmark through
 // RunLocalJob(), not by people.
 
-#include <cstdio>
 #include <memory>
 #include <string>
 #include <vector>
@@ -15,34 +14,20 @@
 #include "benchmarks/machine_load.h"
 #include "benchmarks/meet_ranks.h"
 #include "benchmarks/proto_json.h"
+#include "benchmarks/rank_main.h"
 #include "benchmarks/start_line.h"
 #include "benchmarks/tcp_flows.h"
 #include "proto/run_record.pb.h"
 
-// Set by RunLocalJob().
-ABSL_FLAG(int, rank, 0, "of this process");
-ABSL_FLAG(int, world_size, 1, "number of ranks");
-ABSL_FLAG(std::string, master, "127.0.0.1:0", "host:port of the store, which rank 0 holds");
-ABSL_FLAG(std::string, port_file, "", "rank 0 writes the store's host:port here");
-ABSL_FLAG(std::string, metrics_json, "", "where to write ExchangeMetrics");
-
 ABSL_FLAG(std::string, flows, "", "from:to:bytes,... of an exchange, by rank");
 ABSL_FLAG(int, iterations, 1, "measured exchanges");
 ABSL_FLAG(int, warmup, 0, "exchanges before them");
-ABSL_FLAG(std::string, start_line, "", "file of the start line");
-ABSL_FLAG(absl::Duration, timeout, absl::Seconds(60), "a peer that is silent for longer is lost");
 
 namespace gradsync {
 namespace {
 
 absl::Status RunRank() {
-  MeetOptions meet;
-  meet.rank = absl::GetFlag(FLAGS_rank);
-  meet.world_size = absl::GetFlag(FLAGS_world_size);
-  meet.master = absl::GetFlag(FLAGS_master);
-  meet.port_file = absl::GetFlag(FLAGS_port_file);
-  meet.run_id = "tcp_flows";
-  meet.timeout = absl::GetFlag(FLAGS_timeout);
+  const MeetOptions meet = MeetFromFlags("tcp_flows");
   GS_ASSIGN_OR_RETURN(const std::vector<TcpFlow> flows,
                       ParseTcpFlows(absl::GetFlag(FLAGS_flows), meet.world_size));
   GS_ASSIGN_OR_RETURN(const std::unique_ptr<StartLine> line,
@@ -82,9 +67,5 @@ absl::Status RunRank() {
 
 int main(int argc, char** argv) {
   gradsync::ParseFlagsOrExit(argc, argv, {"tcp_flows_rank: started by benchmarks."});
-  const absl::Status status = gradsync::RunRank();
-  if (status.ok()) return 0;
-  std::fprintf(stderr, "tcp_flows: rank %d: %s\n", absl::GetFlag(FLAGS_rank),
-               status.ToString().c_str());
-  return status.code() == absl::StatusCode::kInvalidArgument ? 2 : 1;
+  return gradsync::RankExitCode("tcp_flows", gradsync::RunRank());
 }
