@@ -86,20 +86,6 @@ absl::Status CheckPlacement(const CompareOptions& options) {
   return CheckLinksBetweenHosts("links", options.links);
 }
 
-// Each placement that was asked for occurs.
-absl::Status CheckPlaced(const CompareOptions& options, const std::vector<Configuration>& all) {
-  if (!Contains(options.topologies, "ps")) return absl::OkStatus();
-  for (const std::string& placement : options.placements) {
-    const bool found = std::any_of(
-        all.begin(), all.end(), [&](const Configuration& c) { return c.placement == placement; });
-    if (found) continue;
-    return FlagError("placement",
-                     "at most as many --servers as --workers for colocated, fewer for mixed",
-                     placement);
-  }
-  return absl::OkStatus();
-}
-
 std::vector<std::string> LinksOf(const CompareOptions& options) {
   if (!options.links.empty()) return options.links;
   if (!options.bandwidth.empty()) return {"grpc"};
@@ -158,21 +144,6 @@ absl::StatusOr<int64_t> BatchSize(const CompareOptions& options, int workers) {
                      absl::StrCat(options.global_batch_size));
   }
   return options.global_batch_size / workers;
-}
-
-struct Servers {
-  std::string placement;
-  int count = 0;
-};
-
-std::vector<Servers> PlacedServers(const std::vector<std::string>& placements,
-                                   const std::vector<int>& counts, absl::string_view topology) {
-  if (topology != "ps") return {Servers()};
-  std::vector<Servers> all;
-  for (const std::string& placement : placements) {
-    for (int count : counts) all.push_back({placement, count});
-  }
-  return all;
 }
 
 bool Possible(const Configuration& configuration) {
@@ -247,12 +218,12 @@ absl::StatusOr<std::vector<Configuration>> ListConfigurations(const CompareOptio
   for (int n : workers) {
     GS_ASSIGN_OR_RETURN(const int64_t batch_size, BatchSize(options, n));
     for (const std::string& topology : options.topologies) {
-      const std::vector<Servers> placed = PlacedServers(options.placements, servers, topology);
+      const std::vector<PlacedServers> placed = PlaceServers(topology, options.placements, servers);
       const std::vector<std::string> links =
           topology == "local" ? std::vector<std::string>{"auto"} : options.links;
       for (const std::string& link : links) {
         for (const std::string& update : options.updates) {
-          for (const Servers& group : placed) {
+          for (const PlacedServers& group : placed) {
             for (const std::string& compression : options.compressions) {
               Configuration next = {topology,   link,        update,          group.count,      n,
                                     batch_size, compression, group.placement, options.bandwidth};
@@ -268,7 +239,9 @@ absl::StatusOr<std::vector<Configuration>> ListConfigurations(const CompareOptio
       }
     }
   }
-  GS_RETURN_IF_ERROR(CheckPlaced(options, all));
+  if (Contains(options.topologies, "ps")) {
+    GS_RETURN_IF_ERROR(CheckPlaced(options.placements, all, "workers"));
+  }
   return all;
 }
 

@@ -33,6 +33,13 @@ absl::Status CheckPlacements(const std::vector<std::string>& placements, bool em
   return absl::OkStatus();
 }
 
+absl::Status NotPlaced(absl::string_view placement, absl::string_view workers) {
+  return FlagError(
+      "placement",
+      absl::StrCat("at most as many --servers as --", workers, " for colocated, fewer for mixed"),
+      placement);
+}
+
 absl::Status CheckLinksBetweenHosts(absl::string_view flag, const std::vector<std::string>& links) {
   if (!Contains(links, "shm")) return absl::OkStatus();
   return FlagError(flag, "grpc, gloo or auto with --bandwidth, whose hosts share no memory", "shm");

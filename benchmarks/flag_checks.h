@@ -1,6 +1,7 @@
 #ifndef GRADSYNC_BENCHMARKS_FLAG_CHECKS_H_
 #define GRADSYNC_BENCHMARKS_FLAG_CHECKS_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <string>
@@ -22,6 +23,22 @@ absl::Status CheckNames(absl::string_view flag, const std::vector<std::string>& 
 // Placements are known names, and ones that can be had: on this host alone, where all processes
 // share it, only "dedicated", which then says nothing.
 absl::Status CheckPlacements(const std::vector<std::string>& placements, bool emulated_hosts);
+
+// Says which --servers a placement allows; `workers` names the flag that limits them.
+absl::Status NotPlaced(absl::string_view placement, absl::string_view workers);
+
+// Each placement that was asked for is the `placement` of one of `cases` at least, else
+// NotPlaced().
+template <typename Case>
+absl::Status CheckPlaced(const std::vector<std::string>& placements, const std::vector<Case>& cases,
+                         absl::string_view workers) {
+  for (const std::string& placement : placements) {
+    const bool found = std::any_of(cases.begin(), cases.end(),
+                                   [&](const Case& c) { return c.placement == placement; });
+    if (!found) return NotPlaced(placement, workers);
+  }
+  return absl::OkStatus();
+}
 
 // Shared memory is no network: links that cannot be had between emulated hosts.
 absl::Status CheckLinksBetweenHosts(absl::string_view flag, const std::vector<std::string>& links);

@@ -60,6 +60,17 @@ TEST(FlagChecks, ServersBesideWorkersAndWiresNeedEmulatedHosts) {
   EXPECT_THAT(CheckLinksBetweenHosts("link", {"grpc", "shm"}).message(), HasSubstr("--link: "));
 }
 
+TEST(FlagChecks, EachPlacementThatWasAskedForOccurs) {
+  struct Case {
+    std::string placement;
+  };
+  const std::vector<Case> cases = {{"dedicated"}, {""}, {"mixed"}};
+  EXPECT_TRUE(CheckPlaced({"mixed", "dedicated"}, cases, "ranks").ok());
+  ExpectFlagError(CheckPlaced({"mixed", "colocated"}, cases, "ranks"),
+                  "--placement: expected at most as many --servers as --ranks for colocated, fewer "
+                  "for mixed, found \"colocated\"");
+}
+
 TEST(FlagChecks, CountsKeepTheirOrderAndTheirBounds) {
   EXPECT_THAT(ParseCounts("workers", {"8", "1", "8"}, 8).value(), ElementsAre(8, 1, 8));
   for (const std::string bad : {"0", "9", "-1", "two", ""}) {

@@ -13,6 +13,17 @@ bool PlacementFits(absl::string_view placement, int workers, int servers) {
   return true;
 }
 
+std::vector<PlacedServers> PlaceServers(absl::string_view topology,
+                                        const std::vector<std::string>& placements,
+                                        const std::vector<int>& counts) {
+  if (topology != "ps") return {PlacedServers()};
+  std::vector<PlacedServers> all;
+  for (const std::string& placement : placements) {
+    for (int count : counts) all.push_back({placement, count});
+  }
+  return all;
+}
+
 int ServerProcesses(absl::string_view placement, int workers, int servers) {
   return placement == "mixed" ? workers + servers : servers;
 }

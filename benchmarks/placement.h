@@ -8,6 +8,7 @@
 #ifndef GRADSYNC_BENCHMARKS_PLACEMENT_H_
 #define GRADSYNC_BENCHMARKS_PLACEMENT_H_
 
+#include <string>
 #include <vector>
 
 #include "absl/strings/string_view.h"
@@ -18,6 +19,17 @@ namespace gradsync {
 // have dedicated machines, fewer than workers (with as many, the servers beside workers would own
 // nothing, and it would be dedicated placement).
 bool PlacementFits(absl::string_view placement, int workers, int servers);
+
+struct PlacedServers {
+  std::string placement;
+  int count = 0;
+};
+
+// What a sweep takes for each topology: under ps, every placement with every count; under others
+// one without servers.
+std::vector<PlacedServers> PlaceServers(absl::string_view topology,
+                                        const std::vector<std::string>& placements,
+                                        const std::vector<int>& counts);
 
 // The following expect that it fits.
 

@@ -29,6 +29,18 @@ TEST(PlacementTest, MixedServersCountTheDedicatedMachines) {
   EXPECT_THAT(PlacedWeights("", 4, 0), ElementsAre());
 }
 
+TEST(PlacementTest, OnlyParameterServersArePlacedEachPlacementWithEachCount) {
+  std::vector<std::string> placed;
+  for (const PlacedServers& s : PlaceServers("ps", {"dedicated", "mixed"}, {1, 3})) {
+    placed.push_back(s.placement + " " + std::to_string(s.count));
+  }
+  EXPECT_THAT(placed, ElementsAre("dedicated 1", "dedicated 3", "mixed 1", "mixed 3"));
+  const std::vector<PlacedServers> ring = PlaceServers("ring", {"dedicated", "mixed"}, {1, 3});
+  ASSERT_EQ(ring.size(), 1u);
+  EXPECT_EQ(ring[0].placement, "");
+  EXPECT_EQ(ring[0].count, 0);
+}
+
 TEST(PlacementTest, WhatCannotBeDoesNotFit) {
   EXPECT_TRUE(PlacementFits("dedicated", 2, 5));
   EXPECT_TRUE(PlacementFits("colocated", 2, 2));

@@ -110,21 +110,6 @@ absl::Status CheckNetwork(const ReplaySweepOptions& options) {
   return emulated ? CheckLinksBetweenHosts("link", options.links) : absl::OkStatus();
 }
 
-// Each placement that was asked for occurs.
-absl::Status CheckPlaced(const ReplaySweepOptions& options, const std::vector<ReplayCase>& cases) {
-  if (!Contains(options.topologies, "ps")) return absl::OkStatus();
-  for (const std::string& placement : options.placements) {
-    const bool found = std::any_of(cases.begin(), cases.end(), [&](const ReplayCase& replay) {
-      return replay.placement == placement;
-    });
-    if (found) continue;
-    return FlagError("placement",
-                     "at most as many --servers as --workers for colocated, fewer for mixed",
-                     placement);
-  }
-  return absl::OkStatus();
-}
-
 std::string NameOf(absl::string_view path) {
   const size_t slash = path.rfind('/');
   if (slash != absl::string_view::npos) path.remove_prefix(slash + 1);
@@ -329,7 +314,9 @@ absl::StatusOr<std::vector<ReplayCase>> ListReplayCases(const ReplaySweepOptions
     GS_RETURN_IF_ERROR(ProfilePlan(replay.profile, replay.plan).status());
     cases.push_back(std::move(replay));
   }
-  GS_RETURN_IF_ERROR(CheckPlaced(options, cases));
+  if (Contains(options.topologies, "ps")) {
+    GS_RETURN_IF_ERROR(CheckPlaced(options.placements, cases, "workers"));
+  }
   return cases;
 }
 

@@ -1,6 +1,5 @@
 #include "benchmarks/sync_bench_options.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -100,21 +99,6 @@ absl::StatusOr<std::vector<Codec>> Codecs(const SyncBenchOptions& options) {
   return codecs;
 }
 
-struct Servers {
-  std::string placement;
-  int count = 0;
-};
-
-std::vector<Servers> PlacedServers(const std::vector<std::string>& placements,
-                                   const std::vector<int>& counts, absl::string_view topology) {
-  if (topology != "ps") return {Servers()};
-  std::vector<Servers> all;
-  for (const std::string& placement : placements) {
-    for (int count : counts) all.push_back({placement, count});
-  }
-  return all;
-}
-
 bool Possible(const SyncBenchCase& bench_case) {
   const bool sends = bench_case.link == "auto" || bench_case.link == "grpc";
   if (bench_case.exchange.codec.compresses() && !sends) return false;
@@ -143,21 +127,6 @@ absl::Status CheckWeights(const SyncBenchCase& bench_case) {
       "server_weights",
       absl::StrCat("one for each of ", servers, " servers (", Describe(bench_case), ")"),
       bench_case.server_weights);
-}
-
-// Each placement that was asked for occurs.
-absl::Status CheckPlaced(const SyncBenchOptions& options, const std::vector<SyncBenchCase>& cases) {
-  if (!Contains(options.topologies, "ps")) return absl::OkStatus();
-  for (const std::string& placement : options.placements) {
-    const bool found = std::any_of(cases.begin(), cases.end(), [&](const SyncBenchCase& c) {
-      return c.placement == placement;
-    });
-    if (found) continue;
-    return FlagError("placement",
-                     "at most as many --servers as --ranks for colocated, fewer for mixed",
-                     placement);
-  }
-  return absl::OkStatus();
 }
 
 // What all measurements have in common.
@@ -221,12 +190,13 @@ absl::StatusOr<std::vector<SyncBenchCase>> ListCases(const SyncBenchOptions& opt
       next.exchange.bytes = bytes;
       for (const std::string& topology : options.topologies) {
         next.topology = topology;
-        const std::vector<Servers> placed = PlacedServers(options.placements, servers, topology);
+        const std::vector<PlacedServers> placed =
+            PlaceServers(topology, options.placements, servers);
         for (const std::string& link : options.links) {
           next.link = link;
           for (const std::string& update : options.updates) {
             next.update = update;
-            for (const Servers& group : placed) {
+            for (const PlacedServers& group : placed) {
               next.placement = group.placement;
               next.servers = group.count;
               for (Codec codec : codecs) {
@@ -241,7 +211,9 @@ absl::StatusOr<std::vector<SyncBenchCase>> ListCases(const SyncBenchOptions& opt
       }
     }
   }
-  GS_RETURN_IF_ERROR(CheckPlaced(options, cases));
+  if (Contains(options.topologies, "ps")) {
+    GS_RETURN_IF_ERROR(CheckPlaced(options.placements, cases, "ranks"));
+  }
   return cases;
 }
 
