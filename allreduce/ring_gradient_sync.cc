@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "allreduce/collect_state.h"
 #include "allreduce/ring_engine.h"
 #include "allreduce/ring_peers.h"
 #include "allreduce/task_queue.h"
@@ -214,19 +215,10 @@ SyncHandle RingGradientSync::Launch(const StepOptions& step, int bucket) {
 
 absl::StatusOr<OptimizerState> RingGradientSync::ExportOptimizerState(absl::Time deadline) {
   GS_RETURN_IF_ERROR(CheckUsable());
-  OptimizerState state;
-  if (options_.update_site == UpdateSite::kWorker) return state;
-  state.step = steps_done_;
-  for (size_t bucket = 0; bucket < plan_.buckets().size(); ++bucket) {
-    const absl::StatusOr<std::vector<std::string>> parts =
-        side_channel_.AllGather(engine_->owner().ExportBucket(static_cast<int>(bucket)), deadline);
-    if (!parts.ok()) return Failed(parts.status());
-    for (size_t rank = 0; rank < parts->size(); ++rank) {
-      const absl::Status collected = engine_->owner().Collect(
-          static_cast<int>(bucket), static_cast<int>(rank), (*parts)[rank], &state);
-      if (!collected.ok()) return Failed(collected);
-    }
-  }
+  if (options_.update_site == UpdateSite::kWorker) return OptimizerState();
+  absl::StatusOr<OptimizerState> state =
+      CollectState(plan_, engine_->owner(), steps_done_, side_channel_, deadline);
+  if (!state.ok()) return Failed(state.status());
   return state;
 }
 

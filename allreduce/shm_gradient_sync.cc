@@ -8,6 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
+#include "allreduce/collect_state.h"
 #include "allreduce/shm_engine.h"
 #include "base/host_identity.h"
 #include "base/mutex.h"
@@ -232,20 +233,10 @@ SyncHandle ShmRingGradientSync::Launch(const StepOptions& step, int bucket) {
 
 absl::StatusOr<OptimizerState> ShmRingGradientSync::ExportOptimizerState(absl::Time deadline) {
   GS_RETURN_IF_ERROR(CheckUsable());
-  OptimizerState state;
-  if (options_.update_site == UpdateSite::kWorker) return state;
-  state.step = steps_done_;
-  for (size_t bucket = 0; bucket < plan_.buckets().size(); ++bucket) {
-    const int b = static_cast<int>(bucket);
-    const absl::StatusOr<std::vector<std::string>> parts =
-        side_channel_.AllGather(engine_->owner().ExportBucket(b), deadline);
-    if (!parts.ok()) return Failed(parts.status());
-    for (size_t rank = 0; rank < parts->size(); ++rank) {
-      const absl::Status collected =
-          engine_->owner().Collect(b, static_cast<int>(rank), (*parts)[rank], &state);
-      if (!collected.ok()) return Failed(collected);
-    }
-  }
+  if (options_.update_site == UpdateSite::kWorker) return OptimizerState();
+  absl::StatusOr<OptimizerState> state =
+      CollectState(plan_, engine_->owner(), steps_done_, side_channel_, deadline);
+  if (!state.ok()) return Failed(state.status());
   return state;
 }
 
