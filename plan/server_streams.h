@@ -13,14 +13,6 @@ namespace gradsync {
 // `connections`. `weights` are ShardMap's. Pure, thread-safe.
 std::vector<int> StreamsByServer(const std::vector<double>& weights, int connections);
 
-// Chunks that a worker may have on their way to a server with `streams` streams, when to one with
-// `connections` it is `credit`: as many on each stream. Credit returns in batches of half of that;
-// 2 * streams + batch - 1 would keep all streams busy, and with 4 for 2 streams a pair is at times
-// a chunk late (docs/cost_model.md). Pure, thread-safe.
-inline int CreditOf(int streams, int connections, int credit) {
-  return (credit * streams + connections - 1) / connections;
-}
-
 }  // namespace gradsync
 
 #endif  // GRADSYNC_PLAN_SERVER_STREAMS_H_

@@ -24,12 +24,5 @@ TEST(ServerStreamsTest, OtherwiseStreamsAreInProportionToShares) {
   EXPECT_THAT(StreamsByServer({1, 1000}, 2), ElementsAre(1, 4));
 }
 
-TEST(ServerStreamsTest, CreditGrowsWithStreamsAndIsNeverNone) {
-  EXPECT_EQ(CreditOf(2, 2, 4), 4);
-  EXPECT_EQ(CreditOf(1, 2, 4), 2);
-  EXPECT_EQ(CreditOf(3, 2, 4), 6);
-  EXPECT_EQ(CreditOf(1, 4, 1), 1);
-}
-
 }  // namespace
 }  // namespace gradsync

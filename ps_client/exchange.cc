@@ -9,6 +9,7 @@
 #include "base/status_macros.h"
 #include "plan/frame_fields.h"
 #include "plan/plan_proto.h"
+#include "plan/push_lead.h"
 
 namespace gradsync {
 Exchange::Exchange(const Options& options, const Plan& plan, const ShardMap& shards,
@@ -25,7 +26,8 @@ Exchange::Exchange(const Options& options, const Plan& plan, const ShardMap& sha
     const int index = static_cast<int>(i);
     auto server = std::make_unique<Server>();
     server->connection = std::make_unique<ServerConnection>(
-        index, options_.servers[i], options_.connections[i], options_.credit[i]);
+        index, options_.servers[i], options_.connections[i], options_.leads[i],
+        /*bounded=*/options_.consistency.bulk());
     server->order = PushOrder(plan_, shards_, index, options_.rank);
     for (size_t b = 0; b <= plan_.buckets().size(); ++b) {
       const auto first = std::find_if(server->order.begin(), server->order.end(),
@@ -80,7 +82,7 @@ absl::Status Exchange::Connect(StreamLink& link, const proto::Hello& hello, absl
       own.set_connection(connection);
       own.mutable_terms()->set_server_index(server->connection->index());
       own.mutable_terms()->set_connections(connections);
-      own.mutable_terms()->set_credit(options_.credit[server->connection->index()]);
+      own.mutable_terms()->set_credit(CreditFor(options_.leads[server->connection->index()]));
       if (connection == 0) *own.mutable_plan() = PlanToProto(plan_);
       if (connection != 0) {
         own.clear_host();

@@ -58,7 +58,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
     Consistency consistency;
     std::vector<std::string> servers;  // addresses
     std::vector<int> connections;      // streams to each
-    std::vector<int> credit;           // and chunks on their way
+    std::vector<int> leads;            // and chunks on their way (plan/push_lead.h)
   };
 
   // `on_error` hears what servers and streams report, on any thread, until WaitClosed(); it must

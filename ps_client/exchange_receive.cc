@@ -195,6 +195,10 @@ absl::Status Exchange::OnChunk(Server& server, const proto::FrameHeader& header,
     rx_bytes_ += static_cast<int64_t>(payload.size());
     ++rx_messages_;
   }
+  // Rank 0 has pushed the parameters of a broadcast, the others have not.
+  if (header.kind() == proto::FrameHeader::PULL || options_.rank == 0) {
+    server.connection->AddResult();
+  }
   arrival.countdown->Done();
   return absl::OkStatus();
 }

@@ -9,6 +9,7 @@
 #include "base/status_macros.h"
 #include "optim/state_mapping.h"
 #include "plan/consistency.h"
+#include "plan/push_lead.h"
 #include "plan/server_streams.h"
 #include "plan/shard_map.h"
 #include "ps_client/exchange.h"
@@ -184,9 +185,7 @@ absl::StatusOr<std::vector<GradBucket>> PsGradientSync::Bind(const Plan& plan,
   options.connections = options_.windows
                             ? std::vector<int>(options_.servers.size(), options_.connections)
                             : StreamsByServer(options_.weights, options_.connections);
-  for (int streams : options.connections) {
-    options.credit.push_back(CreditOf(streams, options_.connections, options_.credit));
-  }
+  options.leads = PushLeads(plan, shards, options.connections, options_.lead);
   options.servers = options_.servers;
   auto exchange = std::make_shared<Exchange>(options, plan, shards, std::move(exchanged),
                                              [reports = reports_](absl::Status status) {

@@ -46,11 +46,11 @@ absl::StatusOr<PsOptions> CheckPsOptions(const PsOptions& options) {
           absl::StrCat("weights: expected positive numbers, found ", weight));
     }
   }
-  if (options.connections < 1 || options.connections > 256 || options.credit < 1 ||
-      options.credit > 4096) {
+  if (options.connections < 1 || options.connections > 256 || options.lead < 1 ||
+      options.lead > 1024) {
     return absl::InvalidArgumentError(
-        absl::StrCat("expected 1 to 256 connections and 1 to 4096 credits, found ",
-                     options.connections, " and ", options.credit));
+        absl::StrCat("expected 1 to 256 connections and a lead of 1 to 1024 chunks, found ",
+                     options.connections, " and ", options.lead));
   }
   return complete;
 }

@@ -28,7 +28,7 @@ struct PsOptions {
   // optimizer's state and the goodbye.
   bool windows = false;
   int connections = 2;  // streams per server; others if weights differ (plan/server_streams.h)
-  int credit = kPsCredit;
+  int lead = kPsLead;   // see plan/push_lead.h
 };
 
 // `options` with defaults filled in. Errors: INVALID_ARGUMENT naming the option, what was expected

@@ -21,7 +21,6 @@ absl::StatusOr<proto::Hello> MakeHello(const PsOptions& options, const Plan& pla
   proto::Terms& terms = *hello.mutable_terms();
   terms.set_world_size(options.group.world_size);
   terms.set_connections(options.connections);
-  terms.set_credit(options.credit);
   for (double weight : options.weights) terms.add_weights(weight);
   const bool at_owner = options.update_site == UpdateSite::kOwner;
   terms.set_update_site(at_owner ? proto::OWNER : proto::WORKER);

@@ -38,7 +38,6 @@ PsOptions TwoServers() {
   options.servers = {"10.0.0.3:1", "10.0.0.4:1"};
   options.weights = {1, 2};
   options.connections = 5;
-  options.credit = 7;
   return options;
 }
 
@@ -51,7 +50,6 @@ TEST(PsTermsTest, AHelloSaysWhoTheWorkerIsAndWhatItTakesForGranted) {
   EXPECT_EQ(hello.address(), "10.0.0.2");
   EXPECT_EQ(hello.terms().world_size(), 2);
   EXPECT_EQ(hello.terms().connections(), 5);
-  EXPECT_EQ(hello.terms().credit(), 7);
   EXPECT_THAT(hello.terms().weights(), ElementsAre(1, 2));
   EXPECT_EQ(hello.terms().update_site(), proto::WORKER);
   EXPECT_EQ(hello.terms().fingerprint(), plan.fingerprint());

@@ -51,6 +51,19 @@ absl::Status ServerConnection::AddCredit(int64_t count) {
   return absl::OkStatus();
 }
 
+void ServerConnection::AddResult() {
+  {
+    MutexLock lock(&mutex_);
+    ++lead_;
+  }
+  Pump();
+}
+
+bool ServerConnection::MaySendNext() const {
+  if (queue_.empty() || credit_ == 0) return false;
+  return !bounded_ || lead_ > 0 || queue_[0].frame.header.max_norm() != 0;
+}
+
 // One thread at a time, so that chunks reach their streams in order; without the lock, because
 // sending may write to the socket, and the threads that receive must not wait for that.
 void ServerConnection::Pump() {
@@ -60,8 +73,9 @@ void ServerConnection::Pump() {
     return;
   }
   pumping_ = true;
-  while (credit_ > 0 && !queue_.empty()) {
+  while (MaySendNext()) {
     --credit_;
+    --lead_;
     Queued next = queue_.pop_front();
     const std::shared_ptr<FrameStream> stream = streams_[next.connection];
     mutex_.Unlock();

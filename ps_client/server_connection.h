@@ -1,4 +1,4 @@
-// A worker's streams to one server, and the chunks that wait for credit to be sent on them.
+// A worker's streams to one server, and the chunks that wait to be sent on them until they may.
 
 #ifndef GRADSYNC_PS_CLIENT_SERVER_CONNECTION_H_
 #define GRADSYNC_PS_CLIENT_SERVER_CONNECTION_H_
@@ -15,31 +15,40 @@
 #include "base/fifo.h"
 #include "base/mutex.h"
 #include "links/frame_stream.h"
+#include "plan/push_lead.h"
 
 namespace gradsync {
 
 // Thread-safe; nothing but Connect() blocks.
 class ServerConnection {
  public:
-  ServerConnection(int index, std::string address, int connections, int credit)
+  // `bounded`: no more than `lead` chunks are on their way without a result, but those of steps
+  // whose results wait for the norm of all (StepOptions::max_norm). Otherwise credit is the only
+  // bound. `lead` is one of PushLeads().
+  ServerConnection(int index, std::string address, int connections, int lead, bool bounded)
       : index_(index),
         address_(std::move(address)),
         connections_(connections),
-        limit_(credit),
-        credit_(credit) {}
+        bounded_(bounded),
+        limit_(CreditFor(lead)),
+        credit_(limit_),
+        lead_(lead) {}
 
   // Opens the next stream; call `connections` times, before all else.
   // Errors: those of StreamLink::Connect(), naming the server.
   absl::Status Connect(StreamLink& link, std::shared_ptr<FrameSink> sink, absl::Time deadline);
 
   // Queues a chunk, number `number` of the step's or broadcast's order, to be sent after those
-  // queued before and as soon as there is credit.
+  // queued before and as soon as it may be.
   void Queue(OutgoingFrame frame, size_t number);
 
   // The server returned credit. Errors: INVALID_ARGUMENT when it returned more than it had.
   absl::Status AddCredit(int64_t count);
 
-  // Sends what needs no credit.
+  // The result of one chunk has come.
+  void AddResult();
+
+  // Sends what needs no credit and no lead.
   void Send(OutgoingFrame frame, int connection = 0);
 
   // Says goodbye on all streams.
@@ -64,11 +73,13 @@ class ServerConnection {
     int connection = 0;
   };
 
+  bool MaySendNext() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Pump();
 
   const int index_;
   const std::string address_;
   const int connections_;
+  const bool bounded_;
   const int64_t limit_;
   std::atomic<int64_t> tx_bytes_{0};
   std::atomic<int64_t> tx_messages_{0};
@@ -76,6 +87,8 @@ class ServerConnection {
   std::vector<std::shared_ptr<FrameStream>> streams_ ABSL_GUARDED_BY(mutex_);
   Fifo<Queued> queue_ ABSL_GUARDED_BY(mutex_);
   int64_t credit_ ABSL_GUARDED_BY(mutex_);
+  // Chunks that may be sent before the next result; below 0 in steps with a norm.
+  int64_t lead_ ABSL_GUARDED_BY(mutex_);
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
   bool pumping_ ABSL_GUARDED_BY(mutex_) = false;  // a thread is in Pump()
 };

@@ -30,7 +30,9 @@
 //
 // A stream may also begin with HOST: the answer is HOST (payload: Host), and it ends.
 //
-// A worker may have `credit` chunks on their way to one server. Chunk number q of its PushOrder()
+// A worker may have `credit` chunks on their way to one server, which bounds what the server has to
+// hold. It keeps to less by itself: under bsp results, not credit, say when it may go on
+// (plan/push_lead.h). Chunk number q of its PushOrder()
 // travels on connection q mod C; everything but chunks, on connection 0. What a worker does against
 // the rules ends the run: every worker hears FAILED with the reason.
 

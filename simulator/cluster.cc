@@ -39,7 +39,7 @@ absl::Status CheckCluster(const Cluster& cluster, int workers) {
                             "bytes_per_second", "more than 0", cluster.bytes_per_second));
   GS_RETURN_IF_ERROR(CheckConstants(cluster.constants));
   const std::pair<const char*, int> counts[] = {{"ring_window", cluster.ring_window},
-                                                {"credit", cluster.credit},
+                                                {"lead", cluster.lead},
                                                 {"ring_connections", cluster.ring_connections},
                                                 {"ps_connections", cluster.ps_connections}};
   for (const auto& count : counts) {

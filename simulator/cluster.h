@@ -58,10 +58,10 @@ struct Cluster {
   double bytes_per_second = 0;  // of an interface, each way, nominal
   LinkConstants constants;
 
-  // Of the real backends: tokens under way per rank (allreduce/ring_tokens.h), chunks on their way
-  // per worker and server (ps_server/service.h), connections per pair.
+  // Of the real backends: tokens under way per rank (allreduce/ring_tokens.h), chunks that workers
+  // may push ahead of a stripe's results (plan/push_lead.h), connections per pair.
   int ring_window = kRingWindow;
-  int credit = kPsCredit;
+  int lead = kPsLead;
   int ring_connections = 4;
   int ps_connections = 2;
 

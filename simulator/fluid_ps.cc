@@ -45,46 +45,26 @@ std::vector<ServerKind> KindsOf(const Cluster& cluster, int workers) {
 }
 
 // Stripes that are under way together on the connections of a worker and a server: each connection
-// carries a chunk, and a pair has n * share chunks of a stripe. Where a pair has about two, the
-// credits' bursts delay stripes as much. Fitted to what segments do (docs/cost_model.md).
+// carries a chunk, and a pair has n * share chunks of a stripe.
 double StripesTogether(int workers, const ServerKind& kind) {
-  const double connections = kind.connections;
-  const double stripes = connections / (workers * kind.share);
-  if (stripes <= 0.5 || kind.colocated_only) return 1;
-  if (stripes <= 1) return 2 * stripes;
-  return std::max(2.0, 0.2 + 0.25 * connections + 0.75 * stripes);
+  if (kind.colocated_only) return 1;
+  return std::max(1.0, kind.connections / (workers * kind.share));
 }
 
-// Whether workers run out of credit for servers of `kind`, though nothing else holds them up. To
-// keep its streams busy a pair needs credit for a chunk on each, for those before them, which wait
-// for the same chunks of other workers, and for folded ones that make no batch yet.
-bool CreditRunsOut(const Cluster& cluster, const ServerKind& kind, double chunks_of_a_pair) {
-  const int credit = CreditOf(kind.connections, cluster.ps_connections, cluster.credit);
-  const int needed = 2 * kind.connections + CreditBatch(credit) - 1;
-  return credit < needed && credit < chunks_of_a_pair;
-}
-
-// By bucket, how much later its last sums are for want of credit: a pair is late by up to a chunk,
-// half of one is assumed. A worker makes up for it if its interface has time to spare, which it has
-// where there are fewer servers than workers, on hosts of their own.
-std::vector<double> CreditDelays(const std::vector<StripeTotals>& stripes,
-                                 const std::vector<ServerKind>& kinds, const Cluster& cluster,
-                                 const Plan& plan) {
+// By bucket, how much later its last sums are because workers are not quite in step. Where workers'
+// interfaces and servers' are equally busy, neither can make up for what the other was late; with
+// more of one kind, its interfaces have time to spare. In stripes, fitted to what segments do from
+// 4 to 64 workers (docs/cost_model.md).
+std::vector<double> Delays(const std::vector<StripeTotals>& stripes, const Cluster& cluster,
+                           const Plan& plan) {
   std::vector<double> delays(plan.buckets().size(), 0);
-  const int workers = plan.world_size();
-  if (cluster.placement == ServerPlacement::kDedicated && cluster.servers < workers) return delays;
-  double chunks = 0;
-  for (const StripeTotals& stripe : stripes) chunks += stripe.chunks;
-  double late = 0;  // chunks of a worker
-  for (const ServerKind& kind : kinds) {
-    const int others = kind.count - (kind.beside_worker ? 1 : 0);
-    if (CreditRunsOut(cluster, kind, chunks * kind.share)) late += 0.5 * others;
-  }
+  const bool equally_busy =
+      cluster.placement == ServerPlacement::kDedicated && cluster.servers == plan.world_size();
+  if (!equally_busy) return delays;
   for (const StripeTotals& stripe : stripes) {
-    if (stripe.chunks == 0) continue;
-    const double chunk = stripe.gradient_bytes / stripe.chunks / cluster.rate() +
-                         cluster.constants.seconds_per_message;
-    delays[stripe.bucket] = std::max(delays[stripe.bucket], late * chunk);
+    const double seconds = stripe.gradient_bytes / cluster.rate() +
+                           stripe.chunks * cluster.constants.seconds_per_message;
+    delays[stripe.bucket] = std::max(delays[stripe.bucket], 0.3 * seconds);
   }
   return delays;
 }
@@ -267,7 +247,7 @@ FluidExchange SimulateFluidPs(const Plan& plan, const Cluster& cluster,
       resolved = std::max(resolved, streams[i].end[p] + latency);
     }
   }
-  const std::vector<double> delays = CreditDelays(stripes, kinds, cluster, plan);
+  const std::vector<double> delays = Delays(stripes, cluster, plan);
   for (size_t b = 0; b < delays.size(); ++b) result.resolved[b] += delays[b];
   result.tx_bytes_max_host = std::max({bytes[kWorkerTx], bytes[kBothTx], bytes[kServerTx]});
   result.rx_bytes_max_host = std::max({bytes[kWorkerRx], bytes[kBothRx], bytes[kServerRx]});

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "plan/flow_control.h"
+#include "plan/push_lead.h"
 #include "plan/server_streams.h"
 #include "plan/stripes.h"
 
@@ -16,6 +17,7 @@ PsExchange::PsExchange(const Plan& plan, ShardMap shards, const Cluster& cluster
       consistency_(cluster.consistency),
       connections_(
           StreamsByServer(ServerWeights(cluster, plan.world_size()), cluster.ps_connections)),
+      leads_(PushLeads(plan, shards_, connections_, cluster.lead)),
       owner_work_(shards_.servers(), owner_update, queue,
                   [this](int work) {
                     if (consistency_.bulk()) return SendResult(work);
@@ -25,12 +27,10 @@ PsExchange::PsExchange(const Plan& plan, ShardMap shards, const Cluster& cluster
       folds_(chunks_.count()),
       results_(shards_.servers(), 0),
       open_(world_size_, std::vector<int>(plan.buckets().size(), 0)) {
-  for (int streams : connections_) {
-    credits_.push_back(CreditOf(streams, cluster.ps_connections, cluster.credit));
-  }
   for (int rank = 0; rank < world_size_; ++rank) {
     for (int server = 0; server < shards_.servers(); ++server) {
-      pair(rank, server).credit = credits_[server];
+      pair(rank, server).credit = CreditFor(leads_[server]);
+      pair(rank, server).lead = leads_[server];
     }
   }
   for (Chunk& chunk : folds_) {
@@ -62,11 +62,12 @@ void PsExchange::Launch(int rank, int step, int bucket) {
 
 void PsExchange::Pump(int rank, int server) {
   Pair& state = pair(rank, server);
-  while (state.credit > 0 && !state.queued.empty()) {
+  while (state.credit > 0 && (state.lead > 0 || !consistency_.bulk()) && !state.queued.empty()) {
     const int chunk = state.queued.front();
     const SegmentId id = chunks_.id(chunk);
     state.queued.pop_front();
     --state.credit;
+    --state.lead;
     SimulatedMessage message;
     message.from = rank;
     message.to = world_size_ + server;
@@ -90,6 +91,8 @@ void PsExchange::OnMessage(const SimulatedMessage& message) {
     pair(rank, server).credit += message.count;
     return Pump(rank, server);
   }
+  ++pair(rank, server).lead;
+  Pump(rank, server);
   if (--open_[rank][message.bucket] == 0) resolved_(rank, message.bucket);
 }
 
@@ -100,7 +103,7 @@ void PsExchange::OnPush(int rank, int server, int chunk) {
   Chunk& fold = folds_[chunk];
   const int place = chunks_.id(chunk).slot % world_size_;
   fold.arrived[FoldPosition(place, rank, world_size_)] = true;
-  const bool holds_first = credits_[server] > 1 && world_size_ > 1;
+  const bool holds_first = world_size_ > 1;
   while (fold.next < world_size_ && fold.arrived[fold.next]) {
     const int position = fold.next++;
     if (holds_first && position == 0) continue;
@@ -114,7 +117,7 @@ void PsExchange::OnPush(int rank, int server, int chunk) {
 }
 
 void PsExchange::OnFolded(int rank, int server) {
-  const int batch = CreditBatch(credits_[server]);
+  const int batch = CreditBatch(CreditFor(leads_[server]));
   Pair& state = pair(rank, server);
   if (++state.folded % batch != 0) return;
   SimulatedMessage message;

@@ -14,7 +14,8 @@
 namespace gradsync {
 
 // A worker queues a bucket's chunks for each server in PushOrder() (plan/shard_map.h) and sends
-// while it has credit; chunk number q of a pair takes connection q mod C, C as
+// while it has credit and, under bsp, is no further ahead of the results than plan/push_lead.h
+// allows; chunk number q of a pair takes connection q mod C, C as
 // plan/server_streams.h has it. A server folds a chunk's contributions in the order of
 // plan/stripes.h; each folded one is credited, the first together with the second, in messages of
 // half a window. A complete chunk goes to all workers at once. Adding and copying take no time.
@@ -39,6 +40,7 @@ class PsExchange : public SimulatedExchange {
   struct Pair {              // a worker and a server
     std::deque<int> queued;  // chunks
     int credit = 0;
+    int lead = 0;    // chunks that may be sent before the next result
     int number = 0;  // of the next chunk within the step
     int folded = 0;
   };
@@ -63,7 +65,7 @@ class PsExchange : public SimulatedExchange {
   const ShardMap shards_;
   const Consistency consistency_;
   const std::vector<int> connections_;  // of a worker, by server
-  std::vector<int> credits_;            // of a worker, by server
+  const std::vector<int> leads_;        // of a worker, by server
   OwnerWork owner_work_;
   std::vector<Pair> pairs_;
   std::vector<Chunk> folds_;  // by chunk

@@ -60,7 +60,7 @@ TEST(ConsistencyStress, AllBoundsHoldWhateverTheSeed) {
     const int64_t bound = static_cast<int64_t>(seed % 4);
     StalenessJob job = Job("ssp:" + std::to_string(bound), seed, 40);
     job.connections = 1 + static_cast<int>(seed % 3);
-    job.credit = 1 + static_cast<int>(seed % 5);
+    job.lead = 1 + static_cast<int>(seed % 5);
     job.phases = 2;
     RunStalenessJob(job);
   }

@@ -21,7 +21,7 @@ struct PsJob : StressJob {
     base.update_site = random() % 2 == 0 ? UpdateSite::kWorker : UpdateSite::kOwner;
     update_site = base.update_site;
     base.connections = 1 + static_cast<int>(random() % 4);
-    base.credit = 1 + static_cast<int>(random() % 9);
+    base.lead = 1 + static_cast<int>(random() % 9);
     if (random() % 2 == 0) {
       for (int i = 0; i < servers; ++i) base.weights.push_back(1 + random() % 5);
     }

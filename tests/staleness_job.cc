@@ -79,7 +79,7 @@ class Job {
     base.update_site = UpdateSite::kOwner;
     base.consistency = consistency_;
     base.connections = job_.connections;
-    base.credit = job_.credit;
+    base.lead = job_.lead;
     PsGroup group(job_.link, world_size_, job_.servers, base,
                   [this](int server, const ServerEvent& event) { logs_.Add(server, event); });
     std::vector<Staleness> staleness(world_size_);

@@ -20,7 +20,7 @@ struct StalenessJob {
   int phases = 1;  // times that all do their steps and then settle
   uint64_t seed = 0;
   int connections = 2;
-  int credit = 8;
+  int lead = 8;
   std::shared_ptr<StreamLink> link;
   // Called by each rank before each of its steps; makes ranks slow.
   std::function<void(int rank, int64_t step)> pause;
