@@ -149,7 +149,9 @@ absl::Status WindowMesh::Keep(int member, UnixSocket socket, FileDescriptor wind
                                                              mapped.status().message()));
   }
   windows_[member] = *std::move(mapped);
+  MutexLock lock(&mutex_);
   sockets_[member] = std::move(socket);
+  if (leaving_) SayFarewell(member);
   return absl::OkStatus();
 }
 
@@ -169,14 +171,16 @@ std::string WindowMesh::Name(int member) const {
 }
 
 void WindowMesh::Leave() {
-  {
-    MutexLock lock(&mutex_);
-    leaving_ = true;
-  }
+  MutexLock lock(&mutex_);
+  leaving_ = true;
   for (size_t member = 0; member < sockets_.size(); ++member) {
-    // Fails when that one has left already, which is fine.
-    if (sockets_[member].file() >= 0) sockets_[member].Send(kFarewell).IgnoreError();
+    if (sockets_[member].file() >= 0) SayFarewell(static_cast<int>(member));
   }
+}
+
+void WindowMesh::SayFarewell(int member) {
+  // Fails when that one has left already, which is fine.
+  sockets_[member].Send(kFarewell).IgnoreError();
 }
 
 void WindowMesh::Cancel() { eventfd_write(cancel_.get(), 1); }

@@ -66,7 +66,8 @@ class WindowMesh {
   // The window of a linked member, or the own one; after Connect().
   const std::shared_ptr<Window>& window(int member) const { return windows_[member]; }
 
-  // This member is about to leave in good order, and others may.
+  // This member is about to leave in good order, and others may. Also while Connect() runs: those
+  // that it still meets hear it then.
   void Leave();
 
   // Ends a Connect() that waits. Never blocks.
@@ -84,6 +85,7 @@ class WindowMesh {
   std::string Greeting() const;
   absl::StatusOr<int> CheckGreeting(absl::string_view bytes, const std::string& from) const;
   absl::Status Keep(int member, UnixSocket socket, FileDescriptor window);
+  void SayFarewell(int member) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::string MissingMembers() const;
   std::string Name(int member) const;
 
@@ -96,7 +98,8 @@ class WindowMesh {
   UnixListener listener_;
   const FileDescriptor cancel_;  // an eventfd: readable from Cancel() on
 
-  // Written by Connect() before the watch begins, then only read.
+  // Written by Connect() before the watch begins, then only read. The sockets under mutex_, since
+  // Leave() may come meanwhile.
   std::vector<UnixSocket> sockets_;
   std::vector<std::shared_ptr<Window>> windows_;
 

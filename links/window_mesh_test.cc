@@ -122,6 +122,21 @@ TEST(WindowMeshTest, AMemberThatLeavesWithoutFarewellIsReportedByName) {
   EXPECT_EQ(quiet.count(), 0u);
 }
 
+TEST(WindowMeshTest, AMemberMayLeaveBeforeAllAreConnected) {
+  Losses quiet, losses;
+  std::vector<std::unique_ptr<WindowMesh>> meshes;
+  for (int i = 0; i < 3; ++i) {
+    meshes.push_back(*WindowMesh::Create(Options(i, 3, i == 1 ? &losses : &quiet)));
+  }
+  meshes[0]->Leave();
+  for (const absl::Status& status : ConnectAll(meshes, Soon())) EXPECT_TRUE(status.ok()) << status;
+  meshes[0].reset();
+  meshes[2].reset();
+  // It looks at rank 0 first, and takes it for lost unless it said farewell.
+  EXPECT_THAT(std::string(losses.First().message()), HasSubstr("rank 2"));
+  EXPECT_EQ(losses.count(), 1u);
+}
+
 TEST(WindowMeshTest, AMemberThatDoesNotComeIsNamedAtTheDeadline) {
   Losses losses;
   const auto mesh = *WindowMesh::Create(Options(0, 3, &losses));
