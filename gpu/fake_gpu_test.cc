@@ -1,0 +1,64 @@
+#include "gpu/fake_gpu.h"
+
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/synchronization/notification.h"
+#include "gpu/gpu_resources.h"
+#include "gtest/gtest.h"
+
+namespace gradsync {
+namespace {
+
+TEST(FakeGpuTest, AStreamWorksInOrderAndBesideTheCaller) {
+  const auto gpu = std::make_shared<FakeGpu>();
+  const ScopedStream stream = *ScopedStream::Create(gpu);
+  const auto from = *GpuMemory::Pinned(gpu, sizeof(float));
+  const auto to = *GpuMemory::OnDevice(gpu, sizeof(float));
+  const ScopedEvent done = *ScopedEvent::Create(gpu);
+  EXPECT_TRUE(*gpu->Done(done.get()));  // never recorded
+  absl::Notification go;
+  gpu->Enqueue(stream.get(), [&] { go.WaitForNotification(); });
+  ASSERT_TRUE(gpu->Copy(to->data(), from->data(), sizeof(float), stream.get()).ok());
+  ASSERT_TRUE(gpu->ScaleTwice(to->floats(), 1, 2.0f, 3.0f, stream.get()).ok());
+  ASSERT_TRUE(gpu->Record(done.get(), stream.get()).ok());
+  EXPECT_FALSE(*gpu->Done(done.get()));
+  *from->floats() = 7;
+  go.Notify();
+  ASSERT_TRUE(gpu->StreamWait(gpu->ComputeStream(), done.get()).ok());
+  EXPECT_EQ(*to->floats(), 42);
+  EXPECT_EQ(gpu->synchronizations(), 0);
+}
+
+TEST(FakeGpuTest, AStreamWaitsForTheEventAsItWasThen) {
+  const auto gpu = std::make_shared<FakeGpu>();
+  const ScopedStream first = *ScopedStream::Create(gpu);
+  const ScopedStream second = *ScopedStream::Create(gpu);
+  const ScopedEvent event = *ScopedEvent::Create(gpu);
+  const ScopedEvent end = *ScopedEvent::Create(gpu);
+  absl::Notification go;
+  ASSERT_TRUE(gpu->Record(event.get(), first.get()).ok());
+  ASSERT_TRUE(gpu->StreamWait(second.get(), event.get()).ok());
+  gpu->Enqueue(first.get(), [&] { go.WaitForNotification(); });
+  ASSERT_TRUE(gpu->Record(event.get(), first.get()).ok());  // not what `second` waits for
+  ASSERT_TRUE(gpu->Record(end.get(), second.get()).ok());
+  ASSERT_TRUE(gpu->Synchronize(end.get()).ok());
+  EXPECT_EQ(gpu->synchronizations(), 1);
+  EXPECT_FALSE(*gpu->Done(event.get()));
+  go.Notify();
+  ASSERT_TRUE(gpu->Synchronize(event.get()).ok());
+}
+
+TEST(FakeGpuTest, FailsWhatItIsToldTo) {
+  const auto gpu = std::make_shared<FakeGpu>();
+  gpu->FailNext("AllocateDevice", absl::ResourceExhaustedError("full"));
+  EXPECT_TRUE(absl::IsResourceExhausted(GpuMemory::OnDevice(gpu, 4).status()));
+  const auto memory = GpuMemory::OnDevice(gpu, 4);
+  ASSERT_TRUE(memory.ok());
+  EXPECT_EQ(reinterpret_cast<uintptr_t>((*memory)->data()) % 256, 0u);
+  EXPECT_EQ(gpu->calls("AllocateDevice"), 2);
+  EXPECT_EQ(gpu->live_objects(), 1);
+}
+
+}  // namespace
+}  // namespace gradsync

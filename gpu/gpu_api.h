@@ -1,0 +1,87 @@
+// The few calls of CUDA that gradsync makes, behind an interface, so that everything above them is
+// tested where there is no GPU.
+//
+// The real one (cuda_api.h) is built with --config=cuda; OpenGpu() says so in other builds. The
+// fake (fake_gpu.h) is for tests: its device memory is the host's, its streams are threads.
+
+#ifndef GRADSYNC_GPU_GPU_API_H_
+#define GRADSYNC_GPU_GPU_API_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/kernels.h"
+
+namespace gradsync {
+
+// Handles of a GpuApi; opaque, and only valid with the object that made them. ScopedStream and
+// ScopedEvent (gpu_resources.h) own them.
+struct GpuStreamTag;
+struct GpuEventTag;
+using GpuStream = GpuStreamTag*;
+using GpuEvent = GpuEventTag*;
+
+// One GPU, as one rank uses it. Calls with a stream queue work and return; the work runs in the
+// order of its stream, concurrently with that of other streams. Pointers given to them are to
+// device or pinned memory and must stay valid until the work is done.
+//
+// Thread-safe, from threads that were never told of the device as well. Errors: INTERNAL with
+// CUDA's name of the error; an error of queued work may come from any later call.
+// RESOURCE_EXHAUSTED when memory is short.
+class GpuApi {
+ public:
+  virtual ~GpuApi() = default;
+
+  // Its number on this host.
+  virtual int device() const = 0;
+
+  // Whether tensors over its memory are CUDA's; the fake's are the host's.
+  virtual bool is_cuda() const = 0;
+
+  // The stream on which LibTorch works for the calling thread. Not to be destroyed.
+  virtual GpuStream ComputeStream() = 0;
+
+  // A stream beside the compute stream, before which it is scheduled where both have work.
+  virtual absl::StatusOr<GpuStream> CreateStream() = 0;
+  virtual void DestroyStream(GpuStream stream) = 0;  // its work is done
+
+  // An event is done when the work that was queued before its last Record() is, and at first.
+  virtual absl::StatusOr<GpuEvent> CreateEvent() = 0;
+  virtual void DestroyEvent(GpuEvent event) = 0;
+  virtual absl::Status Record(GpuEvent event, GpuStream stream) = 0;
+  // Later work of `stream` waits for the event as it is now. The calling thread does not.
+  virtual absl::Status StreamWait(GpuStream stream, GpuEvent event) = 0;
+  virtual absl::StatusOr<bool> Done(GpuEvent event) = 0;
+  // The calling thread waits: never in a training step.
+  virtual absl::Status Synchronize(GpuEvent event) = 0;
+
+  // Zeroed; aligned to 256 bytes. Pinned memory is the host's, and copied from and to without a
+  // detour. Release may wait for the device.
+  virtual absl::StatusOr<void*> AllocateDevice(size_t bytes) = 0;
+  virtual void ReleaseDevice(void* memory) = 0;
+  virtual absl::StatusOr<void*> AllocatePinned(size_t bytes) = 0;
+  virtual void ReleasePinned(void* memory) = 0;
+
+  // Between any two of device and pinned memory.
+  virtual absl::Status Copy(void* to, const void* from, size_t bytes, GpuStream stream) = 0;
+
+  // Runs `call` on a thread of the driver, in the order of the stream, which waits for it. It must
+  // be short, block on nothing that needs the GPU, and call nothing of this object.
+  virtual absl::Status RunOnHost(std::function<void()> call, GpuStream stream) = 0;
+
+  // The kernels of base/kernels.h with the same bits, over device memory.
+  virtual absl::Status ScaleTwice(float* x, size_t n, float a, float b, GpuStream stream) = 0;
+  virtual absl::Status SgdStep(const SgdCoefficients& c, float* param, const float* grad,
+                               float* momentum_buffer, size_t n, GpuStream stream) = 0;
+  virtual absl::Status AdamStep(const AdamCoefficients& c, float* param, const float* grad,
+                                float* exp_avg, float* exp_avg_sq, size_t n, GpuStream stream) = 0;
+  // *sum, in device or pinned memory, becomes the sum of squares.
+  virtual absl::Status SumOfSquares(const float* x, size_t n, double* sum, GpuStream stream) = 0;
+};
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_GPU_GPU_API_H_

@@ -1,0 +1,61 @@
+#include "gpu/gpu_resources.h"
+
+#include "base/status_macros.h"
+
+namespace gradsync {
+
+absl::StatusOr<std::shared_ptr<GpuMemory>> GpuMemory::OnDevice(std::shared_ptr<GpuApi> gpu,
+                                                               size_t bytes) {
+  GS_ASSIGN_OR_RETURN(void* const data, gpu->AllocateDevice(bytes));
+  return std::shared_ptr<GpuMemory>(new GpuMemory(std::move(gpu), data, bytes, /*pinned=*/false));
+}
+
+absl::StatusOr<std::shared_ptr<GpuMemory>> GpuMemory::Pinned(std::shared_ptr<GpuApi> gpu,
+                                                             size_t bytes) {
+  GS_ASSIGN_OR_RETURN(void* const data, gpu->AllocatePinned(bytes));
+  return std::shared_ptr<GpuMemory>(new GpuMemory(std::move(gpu), data, bytes, /*pinned=*/true));
+}
+
+GpuMemory::~GpuMemory() {
+  if (pinned_) {
+    gpu_->ReleasePinned(data_);
+  } else {
+    gpu_->ReleaseDevice(data_);
+  }
+}
+
+absl::StatusOr<ScopedStream> ScopedStream::Create(std::shared_ptr<GpuApi> gpu) {
+  ScopedStream scoped;
+  GS_ASSIGN_OR_RETURN(scoped.stream_, gpu->CreateStream());
+  scoped.gpu_ = std::move(gpu);
+  return scoped;
+}
+
+ScopedStream& ScopedStream::operator=(ScopedStream&& other) noexcept {
+  std::swap(gpu_, other.gpu_);
+  std::swap(stream_, other.stream_);
+  return *this;
+}
+
+ScopedStream::~ScopedStream() {
+  if (stream_ != nullptr) gpu_->DestroyStream(stream_);
+}
+
+absl::StatusOr<ScopedEvent> ScopedEvent::Create(std::shared_ptr<GpuApi> gpu) {
+  ScopedEvent scoped;
+  GS_ASSIGN_OR_RETURN(scoped.event_, gpu->CreateEvent());
+  scoped.gpu_ = std::move(gpu);
+  return scoped;
+}
+
+ScopedEvent& ScopedEvent::operator=(ScopedEvent&& other) noexcept {
+  std::swap(gpu_, other.gpu_);
+  std::swap(event_, other.event_);
+  return *this;
+}
+
+ScopedEvent::~ScopedEvent() {
+  if (event_ != nullptr) gpu_->DestroyEvent(event_);
+}
+
+}  // namespace gradsync

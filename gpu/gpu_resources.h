@@ -1,0 +1,73 @@
+// Owners of what a GpuApi hands out.
+
+#ifndef GRADSYNC_GPU_GPU_RESOURCES_H_
+#define GRADSYNC_GPU_GPU_RESOURCES_H_
+
+#include <cstddef>
+#include <memory>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "gpu/gpu_api.h"
+
+namespace gradsync {
+
+// Memory of the device, or pinned memory of the host. Keeps the GpuApi alive.
+class GpuMemory {
+ public:
+  static absl::StatusOr<std::shared_ptr<GpuMemory>> OnDevice(std::shared_ptr<GpuApi> gpu,
+                                                             size_t bytes);
+  static absl::StatusOr<std::shared_ptr<GpuMemory>> Pinned(std::shared_ptr<GpuApi> gpu,
+                                                           size_t bytes);
+  ~GpuMemory();
+  GpuMemory(const GpuMemory&) = delete;
+  GpuMemory& operator=(const GpuMemory&) = delete;
+
+  void* data() const { return data_; }
+  float* floats() const { return static_cast<float*>(data_); }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  GpuMemory(std::shared_ptr<GpuApi> gpu, void* data, size_t bytes, bool pinned)
+      : gpu_(std::move(gpu)), data_(data), bytes_(bytes), pinned_(pinned) {}
+
+  const std::shared_ptr<GpuApi> gpu_;
+  void* const data_;
+  const size_t bytes_;
+  const bool pinned_;
+};
+
+// A stream of one's own. Movable; the destructor expects that its work is done.
+class ScopedStream {
+ public:
+  static absl::StatusOr<ScopedStream> Create(std::shared_ptr<GpuApi> gpu);
+  ScopedStream() = default;
+  ScopedStream(ScopedStream&& other) noexcept { *this = std::move(other); }
+  ScopedStream& operator=(ScopedStream&& other) noexcept;
+  ~ScopedStream();
+
+  GpuStream get() const { return stream_; }
+
+ private:
+  std::shared_ptr<GpuApi> gpu_;
+  GpuStream stream_ = nullptr;
+};
+
+class ScopedEvent {
+ public:
+  static absl::StatusOr<ScopedEvent> Create(std::shared_ptr<GpuApi> gpu);
+  ScopedEvent() = default;
+  ScopedEvent(ScopedEvent&& other) noexcept { *this = std::move(other); }
+  ScopedEvent& operator=(ScopedEvent&& other) noexcept;
+  ~ScopedEvent();
+
+  GpuEvent get() const { return event_; }
+
+ private:
+  std::shared_ptr<GpuApi> gpu_;
+  GpuEvent event_ = nullptr;
+};
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_GPU_GPU_RESOURCES_H_
