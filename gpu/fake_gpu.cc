@@ -252,6 +252,12 @@ absl::Status FakeGpu::AdamStep(const AdamCoefficients& c, float* param, const fl
   return absl::OkStatus();
 }
 
+absl::Status FakeGpu::ScaleBy(float* x, size_t n, const float* factor, GpuStream stream) {
+  GS_RETURN_IF_ERROR(Call("ScaleBy"));
+  Enqueue(stream, [=] { gradsync::Scale(x, n, *factor); });
+  return absl::OkStatus();
+}
+
 absl::Status FakeGpu::SumOfSquares(const float* x, size_t n, double* sum, GpuStream stream) {
   GS_RETURN_IF_ERROR(Call("SumOfSquares"));
   Enqueue(stream, [=] { *sum = gradsync::SumOfSquares(x, n); });

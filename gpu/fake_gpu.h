@@ -70,6 +70,7 @@ class FakeGpu : public GpuApi {
                        float* momentum_buffer, size_t n, GpuStream stream) override;
   absl::Status AdamStep(const AdamCoefficients& c, float* param, const float* grad, float* exp_avg,
                         float* exp_avg_sq, size_t n, GpuStream stream) override;
+  absl::Status ScaleBy(float* x, size_t n, const float* factor, GpuStream stream) override;
   absl::Status SumOfSquares(const float* x, size_t n, double* sum, GpuStream stream) override;
 
  private:

@@ -49,6 +49,25 @@ TEST(FakeGpuTest, AStreamWaitsForTheEventAsItWasThen) {
   ASSERT_TRUE(gpu->Synchronize(event.get()).ok());
 }
 
+TEST(FakeGpuTest, AFactorIsReadWhenItsTurnComes) {
+  const auto gpu = std::make_shared<FakeGpu>();
+  const ScopedStream stream = *ScopedStream::Create(gpu);
+  const auto x = *GpuMemory::OnDevice(gpu, 2 * sizeof(float));
+  const auto factor = *GpuMemory::Pinned(gpu, sizeof(float));
+  const ScopedEvent done = *ScopedEvent::Create(gpu);
+  absl::Notification go;
+  x->floats()[0] = 3;
+  x->floats()[1] = -5;
+  gpu->Enqueue(stream.get(), [&] { go.WaitForNotification(); });
+  ASSERT_TRUE(gpu->ScaleBy(x->floats(), 2, factor->floats(), stream.get()).ok());
+  ASSERT_TRUE(gpu->Record(done.get(), stream.get()).ok());
+  *factor->floats() = 2;
+  go.Notify();
+  ASSERT_TRUE(gpu->StreamWait(gpu->ComputeStream(), done.get()).ok());
+  EXPECT_EQ(x->floats()[0], 6);
+  EXPECT_EQ(x->floats()[1], -10);
+}
+
 TEST(FakeGpuTest, FailsWhatItIsToldTo) {
   const auto gpu = std::make_shared<FakeGpu>();
   gpu->FailNext("AllocateDevice", absl::ResourceExhaustedError("full"));

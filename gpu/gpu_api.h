@@ -78,6 +78,8 @@ class GpuApi {
                                float* momentum_buffer, size_t n, GpuStream stream) = 0;
   virtual absl::Status AdamStep(const AdamCoefficients& c, float* param, const float* grad,
                                 float* exp_avg, float* exp_avg_sq, size_t n, GpuStream stream) = 0;
+  // x = x * *factor, where *factor, in device or pinned memory, is read in the order of the stream.
+  virtual absl::Status ScaleBy(float* x, size_t n, const float* factor, GpuStream stream) = 0;
   // *sum, in device or pinned memory, becomes the sum of squares.
   virtual absl::Status SumOfSquares(const float* x, size_t n, double* sum, GpuStream stream) = 0;
 };
