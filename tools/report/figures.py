@@ -192,42 +192,61 @@ class Page:
         for workers, runs in curves.items():
             loss.append(self._curve(where, workers, runs, "loss", "Training loss"))
             accuracy.append(self._curve(where, workers, runs, "accuracy", "Test accuracy"))
-        yield Group("Learning against time", "Loss is the mean over workers, accuracy that on the test split, time "
-                    "since the first step of the same run.", list(filter(None, loss + accuracy)))
+        yield Group("Learning against time", "Loss is the mean over workers and over some sixtieth of the steps, "
+                    "accuracy that on the test split, time since the first step of the same run.",
+                    list(filter(None, loss + accuracy)))
         yield Group("Staleness", "Of the pulls of parameters, how many missed so many steps of the slowest worker.",
                     [self._histogram(where, workers, runs) for workers, runs in histograms.items()])
 
     def _curve(self, where, workers, runs, field, quantity):
-        lines = []
-        for run in runs:
-            points = [(point.seconds, getattr(point, field)) for point in run.curve
-                      if field == "loss" or point.accuracy > 0]
-            if points:
-                lines.append((names.short(run), points))
+        lines = _curve_lines(runs, field)
         if not lines:
             return None
         title = names.count(workers, "worker")
-        words = "; ".join(f"{label} from {names.number(points[0][1])} to {names.number(points[-1][1])} in "
-                          f"{names.number(points[-1][0])} s" for label, points in lines)
         rows = [[label, names.number(x), names.number(y)] for label, points in lines for x, y in points]
         return self._figure(
             plots.lines_height([line[0] for line in lines]),
             lambda canvas: plots.draw_curves(canvas, lines, self.curve_style, f"{quantity}, {title}"),
-            f"{quantity} against time{where} with {title}: {words}.", ["run", "seconds", field], rows,
+            f"{quantity} against time{where} with {title}: {_curve_words(lines)}.", ["run", "seconds", field], rows,
             f"{quantity}, {title}")
 
     def _histogram(self, where, workers, runs):
-        lines = [(names.short(run), [count / sum(run.staleness_histogram) for count in run.staleness_histogram])
-                 for run in runs]
+        largest = max(len(run.staleness_histogram) for run in runs) - 1
+        bins = series.staleness_bins(largest)
+        lines = [(names.short(run), [sum(run.staleness_histogram[low:high + 1]) / sum(run.staleness_histogram)
+                                     for low, high in bins]) for run in runs]
+        bin_names = [str(low) if low == high else f"{low}–{high}" for low, high in bins]
         title = names.count(workers, "worker")
-        words = "; ".join(f"{label} at most {len(shares) - 1}, {names.percent(shares[0])} none"
-                          for label, shares in lines)
-        rows = [[label, steps, names.percent(share)] for label, shares in lines for steps, share in enumerate(shares)]
+        words = "; ".join(f"{names.short(run)} at most {len(run.staleness_histogram) - 1}, "
+                          f"{names.percent(shares[0])} none" for run, (_, shares) in zip(runs, lines))
+        rows = [[label, steps, names.percent(share)] for label, shares in lines
+                for steps, share in zip(bin_names, shares)]
         return self._figure(
             plots.lines_height([line[0] for line in lines]),
-            lambda canvas: plots.draw_histogram(canvas, lines, self.curve_style, f"% of pulls, {title}"),
+            lambda canvas: plots.draw_histogram(canvas, bin_names, lines, self.curve_style, f"% of pulls, {title}"),
             f"Staleness of pulls{where} with {title}: {words}.", ["run", "steps missed", "pulls"], rows,
             f"Staleness, {title}")
+
+
+MAX_CURVE_POINTS = 60
+
+
+def _curve_lines(runs, field):
+    """(label, [(seconds, y)]) of the runs that have such points. Losses are smoothed, they differ from batch to batch.
+    """
+    lines = []
+    for run in runs:
+        points = [(point.seconds, getattr(point, field)) for point in run.curve
+                  if field == "loss" or point.accuracy > 0]
+        if points:
+            lines.append((names.short(run), series.means_of_groups(points, MAX_CURVE_POINTS)
+                          if field == "loss" else points))
+    return lines
+
+
+def _curve_words(lines):
+    return "; ".join(f"{label} from {names.number(points[0][1])} to {names.number(points[-1][1])} in "
+                     f"{names.number(points[-1][0])} s" for label, points in lines)
 
 
 def _line_words(label, measured, predicted):
@@ -269,22 +288,53 @@ def _picture_panels(sections):
     return chosen[:MAX_PANELS]
 
 
-def picture(records, path):
-    """One picture for a document, as the bytes of an SVG or PNG file, as `path` ends: samples/s against workers, ring
-    and parameter servers, a panel for each network. Raises BadInput."""
+def _kind_of_picture(path):
     kind = path.rsplit(".", 1)[-1].lower()
     if kind not in ("svg", "png"):
         raise BadInput(f"--figure: expected a name that ends in .svg or .png, found {path}")
+    return kind
+
+
+def _drawn(kind, size, draw, title, words):
+    width, height = size
+    with plots.Canvas("figure", height, width, light=kind == "png") as canvas:
+        draw(canvas)
+        if kind == "png":
+            return canvas.png()
+        return plots.text_of(canvas.svg(), title, words + ".", standalone=True).encode()
+
+
+def picture(records, path):
+    """One picture for a document, as the bytes of an SVG or PNG file, as `path` ends: samples/s against workers, ring
+    and parameter servers, a panel for each network. Raises BadInput."""
+    kind = _kind_of_picture(path)
     sections = [section for section in series.sections(records) if any(map(usable, section.runs))]
     panels = _picture_panels(sections)
     if not panels:
         raise BadInput("--figure: expected runs with the update at the workers and without a codec, found none")
     order = {line.label: line.order for section in sections for panel in series.panels(section) for line in panel.lines}
     labels = sorted({line[0] for _, lines in panels for line in lines}, key=lambda label: (order[label], label))
-    width, height = plots.strip_size(len(panels), len(labels))
     words = ". ".join(f"{title}: " + "; ".join(_line_words(*line) for line in lines) for title, lines in panels)
-    with plots.Canvas("figure", height, width, light=kind == "png") as canvas:
-        plots.draw_strip(canvas, panels, plots.styles(labels), labels, "samples/s")
-        if kind == "png":
-            return canvas.png()
-        return plots.text_of(canvas.svg(), "Samples per second against workers", words + ".", standalone=True).encode()
+    return _drawn(kind, plots.strip_size(len(panels), len(labels)),
+                  lambda canvas: plots.draw_strip(canvas, panels, plots.styles(labels), labels, "samples/s"),
+                  "Samples per second against workers", words)
+
+
+def learning_picture(records, path):
+    """Likewise: training loss and test accuracy against time, of the runs with as many workers that are most."""
+    kind = _kind_of_picture(path)
+    groups = {}
+    for index, section in enumerate(series.sections(records)):
+        for run in sorted(filter(usable, section.runs), key=names.order):
+            if len(run.curve) > 1:
+                groups.setdefault((index, run.workers), []).append(run)
+    if not groups:
+        raise BadInput("--figure_of=learning: expected runs with a curve, found none")
+    runs = max(groups.values(), key=len)
+    panels = [(title, lines) for title, lines in (("Training loss", _curve_lines(runs, "loss")),
+                                                  ("Test accuracy", _curve_lines(runs, "accuracy"))) if lines]
+    labels = [names.short(run) for run in runs]
+    words = ". ".join(f"{title}: {_curve_words(lines)}" for title, lines in panels)
+    return _drawn(kind, plots.curve_strip_size(len(panels), labels),
+                  lambda canvas: plots.draw_curve_strip(canvas, panels, plots.styles(labels), labels),
+                  "Learning against time", words)

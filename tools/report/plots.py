@@ -351,9 +351,7 @@ def draw_bytes(canvas, rows, title, longest):
     _below(canvas, axes, 2, list(handles.values()), list(handles))
 
 
-def draw_curves(canvas, lines, style, title):
-    """`lines`: (label, [(seconds, y)])."""
-    axes, columns = _axes(canvas, [line[0] for line in lines], title)
+def _plot_curves(canvas, axes, lines, style):
     for label, points in lines:
         name, marker, dashes = style[label]
         axes.plot([p[0] for p in points], [p[1] for p in points], color=canvas.colours[name], label=label,
@@ -364,11 +362,38 @@ def draw_curves(canvas, lines, style, title):
     axes.xaxis.set_major_locator(MaxNLocator(6))
     axes.yaxis.set_major_locator(MaxNLocator(5))
     axes.grid(axis="x", visible=False)
+
+
+def draw_curves(canvas, lines, style, title):
+    """`lines`: (label, [(seconds, y)])."""
+    axes, columns = _axes(canvas, [line[0] for line in lines], title)
+    _plot_curves(canvas, axes, lines, style)
     _below(canvas, axes, columns)
 
 
-def draw_histogram(canvas, lines, style, title):
-    """`lines`: (label, [share of pulls that missed 0, 1, … steps])."""
+def curve_strip_size(panels, labels):
+    """Width and height in inches of so many panels side by side over one legend."""
+    return STRIP_WIDTH * max(panels, 2), 2.75 + _legend_height(len(labels), _columns(labels))
+
+
+def draw_curve_strip(canvas, panels, style, labels):
+    """`panels`: (title, lines as for draw_curves), side by side, each on a scale of its own."""
+    width, height = curve_strip_size(len(panels), labels)
+    bottom = height - 2.75 + 0.48
+    handles = {}
+    for i, (title, lines) in enumerate(panels):
+        left = (i * width / len(panels) + 0.5) / width
+        axes = canvas.figure.add_axes([left, bottom / height, (width / len(panels) - 0.62) / width,
+                                       1 - (bottom + 0.34) / height])
+        axes.set_title(title, color=canvas.colours["ink"])
+        _plot_curves(canvas, axes, lines, style)
+        for handle, label in zip(*axes.get_legend_handles_labels()):
+            handles.setdefault(label, handle)
+    _below(canvas, axes, _columns(labels), [handles[label] for label in labels], labels)
+
+
+def draw_histogram(canvas, bins, lines, style, title):
+    """`bins`: their names; `lines`: (label, [share of pulls in each bin])."""
     axes, columns = _axes(canvas, [line[0] for line in lines], title)
     width = 0.8 / len(lines)
     hatches = ["", "////", "----", "\\\\\\\\", "xxxx", "||||"]
@@ -377,6 +402,8 @@ def draw_histogram(canvas, lines, style, title):
                  width=width, color=canvas.colours[style[label][0]], edgecolor=canvas.colours["bg"], linewidth=0.5,
                  hatch=hatches[i % len(hatches)], label=label)
     axes.set_xlabel("steps of the slowest worker that a pull had missed")
-    axes.xaxis.set_major_locator(MaxNLocator(8, integer=True))
+    axes.xaxis.set_major_locator(FixedLocator(range(len(bins))))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: bins[round(value)]))
+    axes.tick_params(axis="x", labelsize=FONT * min(1, 44 / max(1, sum(len(name) + 1 for name in bins))))
     axes.grid(axis="x", visible=False)
     _below(canvas, axes, columns)

@@ -61,13 +61,16 @@ def make(argv):
     parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
     parser.add_argument("json", metavar="COMPARE.JSON")
     parser.add_argument("--out", metavar="FILE", help="default: report.html beside COMPARE.JSON")
-    parser.add_argument("--figure", metavar="FILE", help="instead, one picture of throughput against workers")
+    parser.add_argument("--figure", metavar="FILE", help="instead, one picture for a document, as SVG or PNG")
+    parser.add_argument("--figure_of", choices=("throughput", "learning"), default="throughput",
+                        help="samples/s against workers (default), or loss and accuracy against time")
     args = parser.parse_args(argv)
     found = records.load(user_path(args.json))
     check_modules()
     if args.figure:
         import figures
-        outputs = [(args.figure, figures.picture(found, args.figure))]
+        draw = {"throughput": figures.picture, "learning": figures.learning_picture}[args.figure_of]
+        outputs = [(args.figure, draw(found, args.figure))]
     else:
         import page
         out = args.out or os.path.join(os.path.dirname(args.json), "report.html")

@@ -255,6 +255,34 @@ class ToolTest(unittest.TestCase):
             self.assertIn(word, text)
         self.assert_refused(self.call(self.folder / "compare.json", "--figure=x.jpg"), ".svg or .png", "x.jpg")
 
+    @unittest.skipIf(MISSING, MISSING)
+    def test_a_figure_of_learning_has_loss_and_accuracy(self):
+        (self.folder / "compare.json").write_text(json.dumps(sweep()))
+        picture = self.folder / "learning.svg"
+        result = self.call(self.folder / "compare.json", f"--figure={picture}", "--figure_of=learning")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        text = "".join(ElementTree.fromstring(picture.read_bytes()).itertext())
+        for word in ("Training loss", "Test accuracy", "seconds since the first step", "ssp:3"):
+            self.assertIn(word, text)
+        (self.folder / "compare.json").write_text(json.dumps({"runs": [run("ps", 2, 100)]}))
+        self.assert_refused(self.call(self.folder / "compare.json", "--figure=x.svg", "--figure_of=learning"),
+                            "expected runs with a curve")
+
+    def test_losses_are_means_over_neighbours_in_time(self):
+        import series
+        points = [(i, 2 * i) for i in range(1, 8)]
+        self.assertEqual(series.means_of_groups(points, 7), points)
+        self.assertEqual(series.means_of_groups(points, 3), [(3, 4), (6, 10), (7, 14)])
+
+    def test_bins_of_staleness_widen_where_there_are_many(self):
+        import series
+        self.assertEqual(series.staleness_bins(2), [(0, 0), (1, 1), (2, 2)])
+        bins = series.staleness_bins(1000)
+        self.assertLess(len(bins), 15)
+        self.assertEqual(bins[:5], [(0, 0), (1, 1), (2, 2), (3, 4), (5, 8)])
+        self.assertGreaterEqual(bins[-1][1], 1000)
+        self.assertTrue(all(low == high + 1 for (_, high), (low, _) in zip(bins, bins[1:])))
+
     def test_bad_input_is_one_line_and_exit_code_2(self):
         bad = self.folder / "bad.json"
         self.assert_refused(self.call(bad), "bad.json: cannot be read: No such file")

@@ -241,3 +241,21 @@ def capacity(run):
 def samples(section):
     """How many samples the shortest of the section's jobs trained on: what times to finish are for."""
     return min((run.steps or 1) * run.workers * run.batch_size for run in section.runs if usable(run))
+
+
+def means_of_groups(points, at_most):
+    """`points` (x, y) in order as at most so many: means over groups of neighbours, at each group's last x."""
+    size = -(-len(points) // at_most)
+    groups = [points[i:i + size] for i in range(0, len(points), size)]
+    return [(group[-1][0], sum(y for _, y in group) / len(group)) for group in groups]
+
+
+def staleness_bins(largest):
+    """[(first, last)] from 0 to at least `largest`: one for each number where there are few, else ever wider ones."""
+    if largest <= 10:
+        return [(steps, steps) for steps in range(largest + 1)]
+    bins = [(0, 0), (1, 1), (2, 2)]
+    while bins[-1][1] < largest:
+        low = bins[-1][1] + 1
+        bins.append((low, 2 * low - 2))
+    return bins
