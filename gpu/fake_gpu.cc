@@ -5,9 +5,11 @@
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <iterator>
 #include <thread>
 #include <utility>
 
+#include "absl/time/clock.h"
 #include "base/kernels.h"
 #include "base/status_macros.h"
 
@@ -20,6 +22,7 @@ class Milestone {
   void Reach() {
     MutexLock lock(&mutex_);
     reached_ = true;
+    time_ = absl::Now();
     changed_.SignalAll();
   }
   bool reached() const {
@@ -30,11 +33,16 @@ class Milestone {
     MutexLock lock(&mutex_);
     while (!reached_) changed_.Wait(&mutex_);
   }
+  absl::Time time() const {
+    MutexLock lock(&mutex_);
+    return time_;
+  }
 
  private:
   mutable Mutex mutex_;
   mutable CondVar changed_;
   bool reached_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Time time_ ABSL_GUARDED_BY(mutex_);
 };
 
 class FakeStream {
@@ -120,7 +128,12 @@ int FakeGpu::calls(absl::string_view method) const {
 
 int FakeGpu::live_objects() const {
   MutexLock lock(&mutex_);
-  return static_cast<int>(live_.size());
+  return static_cast<int>(live_.size() + memory_.size() + registered_.size());
+}
+
+std::vector<GpuStream> FakeGpu::streams() const {
+  MutexLock lock(&mutex_);
+  return streams_;
 }
 
 absl::Status FakeGpu::Call(absl::string_view method) {
@@ -138,13 +151,15 @@ absl::StatusOr<GpuStream> FakeGpu::CreateStream() {
   auto* const stream = new FakeStream;
   MutexLock lock(&mutex_);
   live_.insert(stream);
-  return reinterpret_cast<GpuStream>(stream);
+  streams_.push_back(reinterpret_cast<GpuStream>(stream));
+  return streams_.back();
 }
 
 void FakeGpu::DestroyStream(GpuStream stream) {
   delete Of(stream);
   MutexLock lock(&mutex_);
   live_.erase(stream);
+  streams_.erase(std::find(streams_.begin(), streams_.end(), stream));
 }
 
 absl::StatusOr<GpuEvent> FakeGpu::CreateEvent() {
@@ -190,6 +205,16 @@ absl::Status FakeGpu::Synchronize(GpuEvent event) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<absl::Duration> FakeGpu::Elapsed(GpuEvent from, GpuEvent to) {
+  GS_RETURN_IF_ERROR(Call("Elapsed"));
+  const std::shared_ptr<Milestone> begin = Of(from)->milestone();
+  const std::shared_ptr<Milestone> end = Of(to)->milestone();
+  if (begin == nullptr || end == nullptr || !begin->reached() || !end->reached()) {
+    return absl::InternalError("Elapsed: expected events that are done, found one that is not");
+  }
+  return end->time() - begin->time();
+}
+
 absl::StatusOr<void*> FakeGpu::Allocate(absl::string_view method, size_t bytes) {
   GS_RETURN_IF_ERROR(Call(method));
   constexpr size_t kAlignment = 256;
@@ -198,14 +223,50 @@ absl::StatusOr<void*> FakeGpu::Allocate(absl::string_view method, size_t bytes) 
   if (memory == nullptr) return absl::ResourceExhaustedError("the fake GPU is out of memory");
   std::memset(memory, 0, size);
   MutexLock lock(&mutex_);
-  live_.insert(memory);
+  memory_[reinterpret_cast<uintptr_t>(memory)] = size;
   return memory;
 }
 
 void FakeGpu::Release(void* memory) {
-  std::free(memory);
   MutexLock lock(&mutex_);
-  live_.erase(memory);
+  memory_.erase(reinterpret_cast<uintptr_t>(memory));
+  std::free(memory);
+}
+
+absl::Status FakeGpu::RegisterHost(void* memory, size_t bytes) {
+  GS_RETURN_IF_ERROR(Call("RegisterHost"));
+  constexpr uintptr_t kPage = 4096;
+  const uintptr_t begin = reinterpret_cast<uintptr_t>(memory);
+  if (begin % kPage != 0 || bytes % kPage != 0 || bytes == 0) {
+    return absl::InternalError("RegisterHost: expected whole pages");
+  }
+  MutexLock lock(&mutex_);
+  const auto next = registered_.lower_bound(begin);
+  if ((next != registered_.end() && next->first < begin + bytes) ||
+      (next != registered_.begin() &&
+       std::prev(next)->first + std::prev(next)->second > begin)) {
+    return absl::InternalError("RegisterHost: expected pages that are not registered yet");
+  }
+  registered_[begin] = bytes;
+  return absl::OkStatus();
+}
+
+void FakeGpu::UnregisterHost(void* memory) {
+  MutexLock lock(&mutex_);
+  registered_.erase(reinterpret_cast<uintptr_t>(memory));
+}
+
+// Whether a copy of a GPU could reach it: memory of the device, or pinned.
+bool FakeGpu::Known(const void* memory, size_t bytes) const {
+  const uintptr_t begin = reinterpret_cast<uintptr_t>(memory);
+  MutexLock lock(&mutex_);
+  for (const auto* known : {&memory_, &registered_}) {
+    const auto next = known->upper_bound(begin);
+    if (next == known->begin()) continue;
+    const auto [first, size] = *std::prev(next);
+    if (begin + bytes <= first + size) return true;
+  }
+  return false;
 }
 
 absl::StatusOr<void*> FakeGpu::AllocateDevice(size_t bytes) {
@@ -222,6 +283,7 @@ void FakeGpu::ReleasePinned(void* memory) { Release(memory); }
 
 absl::Status FakeGpu::Copy(void* to, const void* from, size_t bytes, GpuStream stream) {
   GS_RETURN_IF_ERROR(Call("Copy"));
+  if (!Known(to, bytes) || !Known(from, bytes)) ++unpinned_copies_;
   Enqueue(stream, [=] { std::memcpy(to, from, bytes); });
   return absl::OkStatus();
 }

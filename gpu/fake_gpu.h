@@ -6,9 +6,11 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
@@ -45,10 +47,18 @@ class FakeGpu : public GpuApi {
   // Calls of a method so far.
   int calls(absl::string_view method) const;
 
-  // Not given back yet.
+  // Not given back yet: streams, events, memory, registrations.
   int live_objects() const;
 
+  // The streams among them, in the order of their creation.
+  std::vector<GpuStream> streams() const;
+
+  // Copies from or to memory of the host that was not pinned, which a GPU makes slowly and, as far
+  // as the caller sees, at once.
+  int unpinned_copies() const { return unpinned_copies_.load(); }
+
   int device() const override { return device_; }
+  std::string name() const override { return "fake"; }
   bool is_cuda() const override { return false; }
   GpuStream ComputeStream() override { return nullptr; }
   absl::StatusOr<GpuStream> CreateStream() override;
@@ -59,10 +69,13 @@ class FakeGpu : public GpuApi {
   absl::Status StreamWait(GpuStream stream, GpuEvent event) override;
   absl::StatusOr<bool> Done(GpuEvent event) override;
   absl::Status Synchronize(GpuEvent event) override;
+  absl::StatusOr<absl::Duration> Elapsed(GpuEvent from, GpuEvent to) override;
   absl::StatusOr<void*> AllocateDevice(size_t bytes) override;
   void ReleaseDevice(void* memory) override;
   absl::StatusOr<void*> AllocatePinned(size_t bytes) override;
   void ReleasePinned(void* memory) override;
+  absl::Status RegisterHost(void* memory, size_t bytes) override;
+  void UnregisterHost(void* memory) override;
   absl::Status Copy(void* to, const void* from, size_t bytes, GpuStream stream) override;
   absl::Status RunOnHost(std::function<void()> call, GpuStream stream) override;
   absl::Status ScaleTwice(float* x, size_t n, float a, float b, GpuStream stream) override;
@@ -77,13 +90,18 @@ class FakeGpu : public GpuApi {
   absl::Status Call(absl::string_view method);
   absl::StatusOr<void*> Allocate(absl::string_view method, size_t bytes);
   void Release(void* memory);
+  bool Known(const void* memory, size_t bytes) const;
 
   const int device_;
   std::atomic<int> synchronizations_{0};
+  std::atomic<int> unpinned_copies_{0};
   mutable Mutex mutex_;
   absl::flat_hash_map<std::string, int> calls_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<std::string, absl::Status> failures_ ABSL_GUARDED_BY(mutex_);
-  std::set<void*> live_ ABSL_GUARDED_BY(mutex_);
+  std::set<void*> live_ ABSL_GUARDED_BY(mutex_);  // streams and events
+  std::vector<GpuStream> streams_ ABSL_GUARDED_BY(mutex_);
+  std::map<uintptr_t, size_t> memory_ ABSL_GUARDED_BY(mutex_);      // device and pinned: bytes
+  std::map<uintptr_t, size_t> registered_ ABSL_GUARDED_BY(mutex_);  // bytes
 };
 
 }  // namespace gradsync

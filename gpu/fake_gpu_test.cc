@@ -1,9 +1,11 @@
 #include "gpu/fake_gpu.h"
 
 #include <memory>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/synchronization/notification.h"
+#include "absl/time/time.h"
 #include "gpu/gpu_resources.h"
 #include "gtest/gtest.h"
 
@@ -66,6 +68,44 @@ TEST(FakeGpuTest, AFactorIsReadWhenItsTurnComes) {
   ASSERT_TRUE(gpu->StreamWait(gpu->ComputeStream(), done.get()).ok());
   EXPECT_EQ(x->floats()[0], 6);
   EXPECT_EQ(x->floats()[1], -10);
+}
+
+TEST(FakeGpuTest, TakesWholePagesOnceAndSeesCopiesOfOtherMemory) {
+  const auto gpu = std::make_shared<FakeGpu>();
+  alignas(4096) static char pages[2 * 4096];
+  char elsewhere[4] = {};
+  const auto device = *GpuMemory::OnDevice(gpu, 4);
+  EXPECT_FALSE(RegisteredMemory::Register(gpu, pages + 64, 4096).ok());
+  {
+    const auto registered = RegisteredMemory::Register(gpu, pages, 2 * 4096);
+    ASSERT_TRUE(registered.ok()) << registered.status();
+    EXPECT_FALSE(RegisteredMemory::Register(gpu, pages + 4096, 4096).ok());
+    ASSERT_TRUE(gpu->Copy(pages + 4096, device->data(), 4, gpu->ComputeStream()).ok());
+    EXPECT_EQ(gpu->unpinned_copies(), 0);
+    EXPECT_EQ(gpu->live_objects(), 2);
+  }
+  EXPECT_EQ(gpu->live_objects(), 1);
+  ASSERT_TRUE(gpu->Copy(pages, device->data(), 4, gpu->ComputeStream()).ok());
+  ASSERT_TRUE(gpu->Copy(device->data(), elsewhere, 4, gpu->ComputeStream()).ok());
+  EXPECT_EQ(gpu->unpinned_copies(), 2);
+}
+
+TEST(FakeGpuTest, TellsTheTimeBetweenEventsThatAreDone) {
+  const auto gpu = std::make_shared<FakeGpu>();
+  const ScopedStream stream = *ScopedStream::Create(gpu);
+  EXPECT_EQ(gpu->streams(), std::vector<GpuStream>{stream.get()});
+  const ScopedEvent from = *ScopedEvent::Create(gpu);
+  const ScopedEvent to = *ScopedEvent::Create(gpu);
+  absl::Notification go;
+  ASSERT_TRUE(gpu->Record(from.get(), stream.get()).ok());
+  gpu->Enqueue(stream.get(), [&] { go.WaitForNotification(); });
+  ASSERT_TRUE(gpu->Record(to.get(), stream.get()).ok());
+  EXPECT_FALSE(gpu->Elapsed(from.get(), to.get()).ok());
+  go.Notify();
+  ASSERT_TRUE(gpu->Synchronize(to.get()).ok());
+  const auto elapsed = gpu->Elapsed(from.get(), to.get());
+  ASSERT_TRUE(elapsed.ok()) << elapsed.status();
+  EXPECT_GE(*elapsed, absl::ZeroDuration());
 }
 
 TEST(FakeGpuTest, FailsWhatItIsToldTo) {

@@ -10,9 +10,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "base/kernels.h"
 
 namespace gradsync {
@@ -38,6 +40,9 @@ class GpuApi {
   // Its number on this host.
   virtual int device() const = 0;
 
+  // What it is, for people, e.g. "NVIDIA H200".
+  virtual std::string name() const = 0;
+
   // Whether tensors over its memory are CUDA's; the fake's are the host's.
   virtual bool is_cuda() const = 0;
 
@@ -57,6 +62,9 @@ class GpuApi {
   virtual absl::StatusOr<bool> Done(GpuEvent event) = 0;
   // The calling thread waits: never in a training step.
   virtual absl::Status Synchronize(GpuEvent event) = 0;
+  // From the moment at which `from` was done to that at which `to` was; both must be, and must have
+  // been recorded. To about a microsecond.
+  virtual absl::StatusOr<absl::Duration> Elapsed(GpuEvent from, GpuEvent to) = 0;
 
   // Zeroed; aligned to 256 bytes. Pinned memory is the host's, and copied from and to without a
   // detour. Release may wait for the device.
@@ -65,7 +73,13 @@ class GpuApi {
   virtual absl::StatusOr<void*> AllocatePinned(size_t bytes) = 0;
   virtual void ReleasePinned(void* memory) = 0;
 
-  // Between any two of device and pinned memory.
+  // Pins memory that somebody else allocated, mapped memory too, whole pages of it: `memory` is
+  // aligned to a page and `bytes` a multiple of its size, and no page is registered twice. It must
+  // not be freed or unmapped before UnregisterHost(), which may wait for the device.
+  virtual absl::Status RegisterHost(void* memory, size_t bytes) = 0;
+  virtual void UnregisterHost(void* memory) = 0;
+
+  // Between any two of device and pinned memory, registered memory included.
   virtual absl::Status Copy(void* to, const void* from, size_t bytes, GpuStream stream) = 0;
 
   // Runs `call` on a thread of the driver, in the order of the stream, which waits for it. It must

@@ -24,6 +24,25 @@ GpuMemory::~GpuMemory() {
   }
 }
 
+absl::StatusOr<RegisteredMemory> RegisteredMemory::Register(std::shared_ptr<GpuApi> gpu,
+                                                            void* memory, size_t bytes) {
+  GS_RETURN_IF_ERROR(gpu->RegisterHost(memory, bytes));
+  RegisteredMemory registered;
+  registered.gpu_ = std::move(gpu);
+  registered.memory_ = memory;
+  return registered;
+}
+
+RegisteredMemory& RegisteredMemory::operator=(RegisteredMemory&& other) noexcept {
+  std::swap(gpu_, other.gpu_);
+  std::swap(memory_, other.memory_);
+  return *this;
+}
+
+RegisteredMemory::~RegisteredMemory() {
+  if (memory_ != nullptr) gpu_->UnregisterHost(memory_);
+}
+
 absl::StatusOr<ScopedStream> ScopedStream::Create(std::shared_ptr<GpuApi> gpu) {
   ScopedStream scoped;
   GS_ASSIGN_OR_RETURN(scoped.stream_, gpu->CreateStream());

@@ -37,6 +37,22 @@ class GpuMemory {
   const bool pinned_;
 };
 
+// Memory of somebody else's that is pinned as long as this exists. Movable.
+class RegisteredMemory {
+ public:
+  // As GpuApi::RegisterHost().
+  static absl::StatusOr<RegisteredMemory> Register(std::shared_ptr<GpuApi> gpu, void* memory,
+                                                   size_t bytes);
+  RegisteredMemory() = default;
+  RegisteredMemory(RegisteredMemory&& other) noexcept { *this = std::move(other); }
+  RegisteredMemory& operator=(RegisteredMemory&& other) noexcept;
+  ~RegisteredMemory();
+
+ private:
+  std::shared_ptr<GpuApi> gpu_;
+  void* memory_ = nullptr;
+};
+
 // A stream of one's own. Movable; the destructor expects that its work is done.
 class ScopedStream {
  public:

@@ -1,0 +1,22 @@
+#ifndef GRADSYNC_GPU_OPEN_GPU_H_
+#define GRADSYNC_GPU_OPEN_GPU_H_
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "gpu/gpu_api.h"
+
+namespace gradsync {
+
+// The real GpuApi of the GPU with number `device` among those that this process sees
+// (CUDA_VISIBLE_DEVICES); ranks of one host that have a GPU each take their local rank. Creates
+// CUDA's context there, which takes a moment and some hundred MB of the GPU.
+//
+// Errors: FAILED_PRECONDITION when this build has no CUDA, with the way to build one that has;
+// NOT_FOUND when this machine shows no GPU; INVALID_ARGUMENT when it shows fewer than `device` + 1,
+// saying how many; INTERNAL with CUDA's name of the error.
+absl::StatusOr<std::shared_ptr<GpuApi>> OpenGpu(int device);
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_GPU_OPEN_GPU_H_
