@@ -1,29 +1,44 @@
 #include "sync/flat_buckets.h"
 
-#include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
+#include <utility>
 
 #include "ATen/ops/from_blob.h"
 
 namespace gradsync {
 namespace {
 
-at::Tensor AllocateFlat(int64_t numel) {
-  constexpr size_t kAlignment = 64;
-  const size_t bytes = std::max<size_t>(numel * sizeof(float), 1);
-  void* memory = std::aligned_alloc(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
-  std::memset(memory, 0, bytes);
-  return at::from_blob(
-      memory, {numel}, [](void* p) { std::free(p); }, at::kFloat);
-}
+constexpr size_t kAlignment = 64;
+// A GPU's driver pins pages, and each once only: they must not be shared with anybody else.
+constexpr size_t kPage = 4096;
+
+size_t RoundUp(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
 }  // namespace
 
 std::vector<GradBucket> AllocateBuckets(const Plan& plan) {
+  const auto bytes_of = [](const BucketPlan& bucket) {
+    return RoundUp(static_cast<size_t>(bucket.numel) * sizeof(float), kAlignment);
+  };
+  size_t bytes = kAlignment;
+  for (const BucketPlan& bucket : plan.buckets()) bytes += 2 * bytes_of(bucket);
+  bytes = RoundUp(bytes, kPage);
+  const std::shared_ptr<char> memory(static_cast<char*>(std::aligned_alloc(kPage, bytes)),
+                                     [](char* m) { std::free(m); });
+  std::memset(memory.get(), 0, bytes);
+  size_t offset = 0;
+  const auto flat = [&](const BucketPlan& bucket) {
+    char* const data = memory.get() + offset;
+    offset += bytes_of(bucket);
+    return at::from_blob(
+        data, {bucket.numel}, [memory](void*) {}, at::kFloat);
+  };
   std::vector<GradBucket> buckets;
   for (const BucketPlan& bucket : plan.buckets()) {
-    buckets.push_back({AllocateFlat(bucket.numel), AllocateFlat(bucket.numel)});
+    at::Tensor grad = flat(bucket);
+    buckets.push_back({std::move(grad), flat(bucket)});
   }
   return buckets;
 }

@@ -9,7 +9,8 @@
 
 namespace gradsync {
 
-// Buckets in plain memory of this process: 64-byte aligned, zeroed, kept alive by the tensors.
+// Buckets in plain memory of this process: 64-byte aligned, zeroed, kept alive by the tensors, all
+// of them by each. They fill pages of their own.
 std::vector<GradBucket> AllocateBuckets(const Plan& plan);
 
 // The raw memory of a bucket, for code below the tensors. Does not own.

@@ -32,12 +32,14 @@
 #define GRADSYNC_SYNC_GRADIENT_SYNC_H_
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "ATen/core/Tensor.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "gpu/gpu_api.h"
 #include "optim/optimizer_state.h"
 #include "plan/plan.h"
 #include "plan/step_options.h"
@@ -79,6 +81,12 @@ class GradientSync {
   virtual SyncHandle Launch(const StepOptions& step, int bucket) = 0;
 
   virtual UpdateSite update_site() const = 0;
+
+  // The GPU in whose memory the buckets lie; null when that is the host's. Then "complete" and
+  // "there" mean: in the order of streams. Launch() takes what was queued on the compute stream of
+  // the calling thread (GpuApi::ComputeStream()), and SyncHandle::Wait() makes the compute stream of
+  // its caller wait for the bucket's result. From the start; does not change.
+  virtual std::shared_ptr<GpuApi> gpu() const { return nullptr; }
 
   // Collective, between steps; ranks may come after different numbers of steps. Says that this rank
   // begins no step before it returns, so that nobody waits for it, and blocks until all ranks have

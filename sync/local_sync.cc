@@ -7,8 +7,8 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
 #include "base/kernels.h"
+#include "base/mutex.h"
 #include "base/status_macros.h"
 #include "optim/range_optimizer.h"
 #include "optim/state_mapping.h"
@@ -64,10 +64,15 @@ class LocalSync : public GradientSync {
       UpdateBucket(step, bucket);
       return ResolvedHandle(absl::OkStatus());
     }
-    held_.emplace_back(absl::StrCat("bucket ", bucket, " of step ", step.step));
-    const SyncHandle handle = held_.back().handle();
-    if (held_.size() == memory_.size()) UpdateClipped(step);
-    return handle;
+    const SyncPromise promise(absl::StrCat("bucket ", bucket, " of step ", step.step));
+    {
+      MutexLock lock(&mutex_);
+      if (!status_.ok()) return ResolvedHandle(status_);
+      held_.push_back(promise);
+      if (held_.size() < memory_.size()) return promise.handle();
+    }
+    UpdateClipped(step);
+    return promise.handle();
   }
 
   UpdateSite update_site() const override { return update_site_; }
@@ -104,13 +109,15 @@ class LocalSync : public GradientSync {
   }
 
   absl::Status status() const override {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     return status_;
   }
 
   void Abort(absl::Status reason) override {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     if (status_.ok()) status_ = std::move(reason);
+    for (const SyncPromise& promise : held_) promise.Resolve(status_);
+    held_.clear();
   }
 
   absl::Status Shutdown(absl::Time) override { return status(); }
@@ -143,8 +150,9 @@ class LocalSync : public GradientSync {
     for (size_t b = 0; b < memory_.size(); ++b) {
       if (scale < 1) Scale(memory_[b].grad, memory_[b].numel, static_cast<float>(scale));
       UpdateBucket(step, static_cast<int>(b));
-      held_[b].Resolve(absl::OkStatus());
     }
+    MutexLock lock(&mutex_);
+    for (const SyncPromise& promise : held_) promise.Resolve(absl::OkStatus());
     held_.clear();
   }
 
@@ -154,9 +162,9 @@ class LocalSync : public GradientSync {
   LaunchOrder order_;
   std::vector<BucketMemory> memory_;
   std::vector<RangeOptimizer> optimizers_;  // by bucket; empty under kWorker
-  std::vector<SyncPromise> held_;           // buckets of a clipped step
   int64_t step_ = 0;
-  mutable absl::Mutex mutex_;
+  mutable Mutex mutex_;
+  std::vector<SyncPromise> held_ ABSL_GUARDED_BY(mutex_);  // buckets of a clipped step
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -1,6 +1,7 @@
 #include "sync/sync_handle.h"
 
 #include <atomic>
+#include <functional>
 #include <string>
 #include <utility>
 
@@ -22,6 +23,7 @@ struct HandleState {
   CondVar changed;
   std::atomic<bool> resolved{false};  // written under the mutex
   absl::Status status ABSL_GUARDED_BY(mutex);
+  std::function<absl::Status()> on_wait ABSL_GUARDED_BY(mutex);  // or null
 };
 
 }  // namespace internal
@@ -31,14 +33,19 @@ absl::Status SyncHandle::Wait(absl::Time deadline) const {
     const std::shared_ptr<SyncDriver> driver = state_->driver.lock();
     if (driver != nullptr) driver->Drive([this] { return done(); }, deadline);
   }
-  MutexLock lock(&state_->mutex);
-  while (!state_->resolved) {
-    if (!state_->changed.WaitWithDeadline(&state_->mutex, deadline) || state_->resolved) continue;
-    return absl::DeadlineExceededError(
-        absl::StrCat(state_->what, state_->step < 0 ? "" : absl::StrCat(" of step ", state_->step),
-                     " is not complete at its deadline"));
+  std::function<absl::Status()> on_wait;
+  {
+    MutexLock lock(&state_->mutex);
+    while (!state_->resolved) {
+      if (!state_->changed.WaitWithDeadline(&state_->mutex, deadline) || state_->resolved) continue;
+      return absl::DeadlineExceededError(absl::StrCat(
+          state_->what, state_->step < 0 ? "" : absl::StrCat(" of step ", state_->step),
+          " is not complete at its deadline"));
+    }
+    if (state_->on_wait == nullptr) return state_->status;
+    on_wait = state_->on_wait;
   }
-  return state_->status;
+  return on_wait();
 }
 
 bool SyncHandle::done() const { return state_->resolved.load(std::memory_order_acquire); }
@@ -46,10 +53,11 @@ bool SyncHandle::done() const { return state_->resolved.load(std::memory_order_a
 SyncPromise::SyncPromise(std::string what, std::weak_ptr<SyncDriver> driver)
     : state_(std::make_shared<internal::HandleState>(std::move(what), std::move(driver))) {}
 
-void SyncPromise::Resolve(absl::Status status) const {
+void SyncPromise::Resolve(absl::Status status, std::function<absl::Status()> on_wait) const {
   MutexLock lock(&state_->mutex);
   if (state_->resolved) return;
   state_->status = std::move(status);
+  if (state_->status.ok()) state_->on_wait = std::move(on_wait);
   state_->resolved.store(true, std::memory_order_release);
   state_->changed.SignalAll();
 }
@@ -71,6 +79,7 @@ const SyncPromise& SyncPromiseSeries::Begin(int64_t step) {
   promise.state_->step = step;
   promise.state_->resolved = false;
   promise.state_->status = absl::OkStatus();
+  promise.state_->on_wait = nullptr;
   return promise;
 }
 

@@ -4,6 +4,7 @@
 #define GRADSYNC_SYNC_SYNC_HANDLE_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -55,7 +56,11 @@ class SyncPromise {
   explicit SyncPromise(std::string what, std::weak_ptr<SyncDriver> driver = {});
 
   SyncHandle handle() const { return SyncHandle(state_); }
-  void Resolve(absl::Status status) const;
+
+  // `on_wait`, unless null, is what each SyncHandle::Wait() of a success still does, on the waiting
+  // thread, and returns: where buckets are on a GPU, it makes the thread's compute stream wait for
+  // the result. It must not wait itself, and may run when the backend is gone.
+  void Resolve(absl::Status status, std::function<absl::Status()> on_wait = nullptr) const;
 
  private:
   friend class SyncPromiseSeries;

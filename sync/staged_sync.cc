@@ -1,0 +1,487 @@
+#include "sync/staged_sync.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/types/optional.h"
+#include "base/mutex.h"
+#include "base/status_macros.h"
+#include "gpu/gpu_resources.h"
+#include "sync/device_buckets.h"
+#include "sync/flat_buckets.h"
+#include "sync/launch_order.h"
+
+namespace gradsync {
+namespace {
+
+// How often somebody who waits for a copy looks whether it can still come.
+constexpr absl::Duration kLook = absl::Seconds(1);
+
+// Longest wait for the group to agree on its first failure.
+constexpr absl::Duration kAgreement = absl::Seconds(10);
+
+// No bucket has this number: launching it fails, with the status of the group once that is known.
+constexpr int kNoBucket = -1;
+
+constexpr uintptr_t kPage = 4096;
+
+// The pages under the buckets, in pieces that do not touch.
+std::vector<std::pair<uintptr_t, uintptr_t>> PagesUnder(const std::vector<BucketMemory>& memory) {
+  std::vector<std::pair<uintptr_t, uintptr_t>> pages;
+  for (const BucketMemory& bucket : memory) {
+    for (const float* flat : {bucket.grad, bucket.param}) {
+      if (bucket.numel == 0) continue;
+      const uintptr_t begin = reinterpret_cast<uintptr_t>(flat);
+      const uintptr_t end = begin + static_cast<uintptr_t>(bucket.numel) * sizeof(float);
+      pages.emplace_back(begin / kPage * kPage, (end + kPage - 1) / kPage * kPage);
+    }
+  }
+  std::sort(pages.begin(), pages.end());
+  std::vector<std::pair<uintptr_t, uintptr_t>> joined;
+  for (const auto& [begin, end] : pages) {
+    if (joined.empty() || begin > joined.back().second) {
+      joined.emplace_back(begin, end);
+    } else {
+      joined.back().second = std::max(joined.back().second, end);
+    }
+  }
+  return joined;
+}
+
+// How handles, which may outlive the sync, end its group.
+struct Alarm {
+  Mutex mutex;
+  std::function<void(absl::Status)> ring ABSL_GUARDED_BY(mutex);  // null: the sync is gone
+};
+
+// The event of a copy to the device, which handles may wait for when the sync is gone.
+struct CopyEvent {
+  // Makes the calling thread's compute stream wait.
+  absl::Status Join() const {
+    absl::Status joined = gpu->StreamWait(gpu->ComputeStream(), event.get());
+    MutexLock lock(&alarm->mutex);
+    if (!joined.ok() && alarm->ring != nullptr) alarm->ring(joined);
+    return joined;
+  }
+
+  std::shared_ptr<GpuApi> gpu;
+  ScopedEvent event;
+  std::shared_ptr<Alarm> alarm;
+};
+
+class StagedSync : public GradientSync {
+ public:
+  StagedSync(std::unique_ptr<GradientSync> host, std::shared_ptr<GpuApi> gpu)
+      : gpu_(std::move(gpu)), host_(std::move(host)), order_(0), alarm_(std::make_shared<Alarm>()) {
+    {
+      MutexLock lock(&alarm_->mutex);
+      alarm_->ring = [this](absl::Status status) { Abort(std::move(status)); };
+    }
+    launcher_ = std::thread([this] { LaunchLoop(); });
+    finisher_ = std::thread([this] { FinishLoop(); });
+  }
+  ~StagedSync() override;
+
+  absl::StatusOr<std::vector<GradBucket>> Bind(const Plan& plan, absl::Time deadline) override;
+  absl::Status BroadcastParameters(absl::Time deadline) override;
+  SyncHandle Launch(const StepOptions& step, int bucket) override;
+  UpdateSite update_site() const override { return host_->update_site(); }
+  std::shared_ptr<GpuApi> gpu() const override { return gpu_; }
+  absl::Status Settle(absl::Time deadline) override;
+  absl::StatusOr<OptimizerState> ExportOptimizerState(absl::Time deadline) override;
+  absl::Status ImportOptimizerState(const OptimizerState& state, absl::Time deadline) override;
+  absl::Status status() const override { return host_->status(); }
+  void Abort(absl::Status reason) override;
+  absl::Status Shutdown(absl::Time deadline) override;
+  WireStats wire_stats() const override;
+  Staleness staleness() const override;
+
+ private:
+  struct Bucket {
+    explicit Bucket(int index) : promises(absl::StrCat("bucket ", index)) {}
+
+    BucketMemory device;
+    BucketMemory host;
+    ScopedEvent ready;              // on the compute stream: the gradient is complete
+    ScopedEvent down;               // the gradient is on the host
+    std::shared_ptr<CopyEvent> up;  // the result is on the device
+    SyncPromiseSeries promises;
+  };
+
+  // A launch on its way through the threads.
+  struct Launched {
+    StepOptions step;
+    int bucket;
+    SyncPromise promise;
+  };
+  struct Exchanged {
+    Launched launch;
+    SyncHandle handle;
+  };
+
+  absl::Status Allocate(const Plan& plan, const std::vector<GradBucket>& host_buckets);
+  absl::Status CheckBound() const;
+  SyncHandle Queue(Launched launch);
+  absl::Status QueueCopyDown(Bucket& bucket);
+  absl::Status QueueCopyUp(Bucket& bucket);
+  absl::Status CopyParametersUp();
+  absl::Status CopyParametersDown();
+  absl::Status FailGroup(const absl::Status& status);
+  void Drain(const ScopedStream& stream);
+
+  void LaunchLoop();
+  bool AwaitCopy(const Launched& launch);
+  SyncHandle LaunchOnHost(const StepOptions& step, int bucket);
+  void FinishLoop();
+  void Finish(const Exchanged& exchanged);
+
+  const std::shared_ptr<GpuApi> gpu_;
+
+  // Serialises the calls to host_ other than status() and Abort(): the launcher makes some.
+  mutable Mutex host_mutex_;
+  const std::unique_ptr<GradientSync> host_;
+
+  // The caller's.
+  LaunchOrder order_;
+  bool bound_ = false;
+  bool bind_called_ = false;
+  bool left_ = false;
+
+  const std::shared_ptr<Alarm> alarm_;
+
+  Mutex mutex_;
+  CondVar changed_;
+  std::deque<Launched> launched_ ABSL_GUARDED_BY(mutex_);
+  std::deque<Exchanged> exchanged_ ABSL_GUARDED_BY(mutex_);
+  int64_t launches_ ABSL_GUARDED_BY(mutex_) = 0;     // taken by the launcher, with the current one
+  int64_t copies_down_ ABSL_GUARDED_BY(mutex_) = 0;  // ended, in the order of launches
+  bool failed_ ABSL_GUARDED_BY(mutex_) = false;      // copies need not be waited for any more
+  bool launcher_done_ ABSL_GUARDED_BY(mutex_) = false;
+  bool closing_ ABSL_GUARDED_BY(mutex_) = false;
+
+  // Made by Bind(). Streams and events go first, then pins, then memory.
+  std::vector<GradBucket> host_buckets_;
+  std::vector<GradBucket> device_buckets_;
+  std::vector<RegisteredMemory> pinned_;
+  ScopedStream down_stream_;
+  ScopedStream up_stream_;
+  ScopedEvent end_;
+  std::vector<std::unique_ptr<Bucket>> buckets_;
+
+  std::thread launcher_;  // last: use all of the above
+  std::thread finisher_;
+};
+
+StagedSync::~StagedSync() {
+  bool busy;
+  {
+    MutexLock lock(&mutex_);
+    closing_ = true;
+    busy = launches_ > 0 || !launched_.empty();
+    changed_.SignalAll();
+  }
+  if (busy && !left_) Abort(absl::CancelledError("this rank left without Shutdown"));
+  launcher_.join();
+  finisher_.join();
+  {
+    MutexLock lock(&alarm_->mutex);
+    alarm_->ring = nullptr;
+  }
+  Drain(down_stream_);
+  Drain(up_stream_);
+}
+
+void StagedSync::Drain(const ScopedStream& stream) {
+  if (end_.get() == nullptr) return;
+  if (gpu_->Record(end_.get(), stream.get()).ok()) gpu_->Synchronize(end_.get()).IgnoreError();
+}
+
+absl::StatusOr<std::vector<GradBucket>> StagedSync::Bind(const Plan& plan, absl::Time deadline) {
+  absl::StatusOr<std::vector<GradBucket>> host_buckets;
+  {
+    MutexLock lock(&host_mutex_);
+    host_buckets = host_->Bind(plan, deadline);
+  }
+  GS_RETURN_IF_ERROR(host_buckets.status());
+  const absl::Status allocated = Allocate(plan, *host_buckets);
+  if (!allocated.ok()) return FailGroup(allocated);
+  bound_ = true;
+  return device_buckets_;
+}
+
+absl::Status StagedSync::Allocate(const Plan& plan, const std::vector<GradBucket>& host_buckets) {
+  host_buckets_ = host_buckets;
+  order_ = LaunchOrder(static_cast<int>(plan.buckets().size()));
+  GS_ASSIGN_OR_RETURN(device_buckets_, AllocateDeviceBuckets(plan, gpu_));
+  const std::vector<BucketMemory> host = MemoryOf(host_buckets_);
+  const std::vector<BucketMemory> device = MemoryOf(device_buckets_);
+  for (const auto& [begin, end] : PagesUnder(host)) {
+    GS_ASSIGN_OR_RETURN(pinned_.emplace_back(),
+                        RegisteredMemory::Register(gpu_, reinterpret_cast<void*>(begin),
+                                                   static_cast<size_t>(end - begin)));
+  }
+  GS_ASSIGN_OR_RETURN(down_stream_, ScopedStream::Create(gpu_));
+  GS_ASSIGN_OR_RETURN(up_stream_, ScopedStream::Create(gpu_));
+  GS_ASSIGN_OR_RETURN(end_, ScopedEvent::Create(gpu_));
+  std::vector<std::unique_ptr<Bucket>> buckets;
+  for (size_t b = 0; b < device.size(); ++b) {
+    auto bucket = std::make_unique<Bucket>(static_cast<int>(b));
+    bucket->device = device[b];
+    bucket->host = host[b];
+    GS_ASSIGN_OR_RETURN(bucket->ready, ScopedEvent::Create(gpu_));
+    GS_ASSIGN_OR_RETURN(bucket->down, ScopedEvent::Create(gpu_));
+    GS_ASSIGN_OR_RETURN(ScopedEvent up, ScopedEvent::Create(gpu_));
+    bucket->up = std::make_shared<CopyEvent>(CopyEvent{gpu_, std::move(up), alarm_});
+    buckets.push_back(std::move(bucket));
+  }
+  buckets_ = std::move(buckets);
+  return absl::OkStatus();
+}
+
+absl::Status StagedSync::CheckBound() const {
+  if (bound_) return absl::OkStatus();
+  return absl::FailedPreconditionError("expected a successful Bind() first");
+}
+
+// Returns what the group failed with first: `status`, or something else.
+absl::Status StagedSync::FailGroup(const absl::Status& status) {
+  Abort(status);
+  const SyncHandle agreed = LaunchOnHost(StepOptions(), kNoBucket);
+  agreed.Wait(absl::Now() + kAgreement).IgnoreError();
+  const absl::Status group = host_->status();
+  return group.ok() ? status : group;
+}
+
+void StagedSync::Abort(absl::Status reason) {
+  host_->Abort(std::move(reason));
+  MutexLock lock(&mutex_);
+  failed_ = true;
+  changed_.SignalAll();
+}
+
+SyncHandle StagedSync::Launch(const StepOptions& step, int bucket) {
+  if (!bound_ || left_) return LaunchOnHost(step, bucket);  // which says why not
+  absl::Status wrong = order_.Check(step, bucket);
+  if (wrong.ok() && !buckets_[bucket]->promises.current().handle().done()) {
+    wrong = absl::FailedPreconditionError(
+        absl::StrCat("launch of bucket ", bucket, " of step ", step.step,
+                     ": expected that of the step before to be complete, found that it is not"));
+  }
+  if (!wrong.ok()) {
+    Abort(std::move(wrong));
+    return Queue({step, kNoBucket, SyncPromise("a launch out of order")});
+  }
+  const SyncPromise& promise = buckets_[bucket]->promises.Begin(step.step);
+  if (!host_->status().ok()) return Queue({step, kNoBucket, promise});
+  absl::Status queued = QueueCopyDown(*buckets_[bucket]);
+  if (!queued.ok()) Abort(std::move(queued));
+  return Queue({step, bucket, promise});
+}
+
+SyncHandle StagedSync::Queue(Launched launch) {
+  const SyncHandle handle = launch.promise.handle();
+  MutexLock lock(&mutex_);
+  launched_.push_back(std::move(launch));
+  changed_.SignalAll();
+  return handle;
+}
+
+absl::Status StagedSync::QueueCopyDown(Bucket& bucket) {
+  GS_RETURN_IF_ERROR(gpu_->Record(bucket.ready.get(), gpu_->ComputeStream()));
+  GS_RETURN_IF_ERROR(gpu_->StreamWait(down_stream_.get(), bucket.ready.get()));
+  // The result of the step before leaves the memory that is written now.
+  GS_RETURN_IF_ERROR(gpu_->StreamWait(down_stream_.get(), bucket.up->event.get()));
+  GS_RETURN_IF_ERROR(gpu_->Copy(bucket.host.grad, bucket.device.grad,
+                                static_cast<size_t>(bucket.host.numel) * sizeof(float),
+                                down_stream_.get()));
+  GS_RETURN_IF_ERROR(gpu_->Record(bucket.down.get(), down_stream_.get()));
+  return gpu_->RunOnHost(
+      [this] {
+        MutexLock lock(&mutex_);
+        ++copies_down_;
+        changed_.SignalAll();
+      },
+      down_stream_.get());
+}
+
+void StagedSync::LaunchLoop() {
+  while (true) {
+    absl::optional<Launched> launch;
+    {
+      MutexLock lock(&mutex_);
+      while (launched_.empty() && !closing_) changed_.Wait(&mutex_);
+      if (launched_.empty()) {
+        launcher_done_ = true;
+        changed_.SignalAll();
+        return;
+      }
+      launch = std::move(launched_.front());
+      launched_.pop_front();
+      ++launches_;
+    }
+    const bool copied = launch->bucket != kNoBucket && AwaitCopy(*launch);
+    SyncHandle handle = LaunchOnHost(launch->step, copied ? launch->bucket : kNoBucket);
+    MutexLock lock(&mutex_);
+    exchanged_.push_back({*std::move(launch), std::move(handle)});
+    changed_.SignalAll();
+  }
+}
+
+// Whether the gradient is on the host. If not, the group has failed.
+bool StagedSync::AwaitCopy(const Launched& launch) {
+  while (true) {
+    {
+      MutexLock lock(&mutex_);
+      const absl::Time look = absl::Now() + kLook;
+      while (copies_down_ < launches_ && !failed_) {
+        if (changed_.WaitWithDeadline(&mutex_, look)) break;
+      }
+      if (failed_) return false;
+      if (copies_down_ >= launches_) return true;
+    }
+    // A driver that met an error of the GPU calls nobody back.
+    const absl::Status alive = gpu_->Done(buckets_[launch.bucket]->down.get()).status();
+    if (!alive.ok()) Abort(alive);
+    if (!host_->status().ok()) return false;
+  }
+}
+
+SyncHandle StagedSync::LaunchOnHost(const StepOptions& step, int bucket) {
+  MutexLock lock(&host_mutex_);
+  return host_->Launch(step, bucket);
+}
+
+void StagedSync::FinishLoop() {
+  while (true) {
+    absl::optional<Exchanged> exchanged;
+    {
+      MutexLock lock(&mutex_);
+      while (exchanged_.empty() && !launcher_done_) changed_.Wait(&mutex_);
+      if (exchanged_.empty()) return;
+      exchanged = std::move(exchanged_.front());
+      exchanged_.pop_front();
+    }
+    Finish(*exchanged);
+  }
+}
+
+void StagedSync::Finish(const Exchanged& exchanged) {
+  absl::Status status = exchanged.handle.Wait(absl::InfiniteFuture());
+  const int bucket = exchanged.launch.bucket;
+  if (!status.ok() || bucket == kNoBucket) return exchanged.launch.promise.Resolve(status);
+  status = QueueCopyUp(*buckets_[bucket]);
+  if (!status.ok()) return exchanged.launch.promise.Resolve(FailGroup(status));
+  exchanged.launch.promise.Resolve(absl::OkStatus(),
+                                   [up = buckets_[bucket]->up] { return up->Join(); });
+}
+
+absl::Status StagedSync::QueueCopyUp(Bucket& bucket) {
+  const bool owner = host_->update_site() == UpdateSite::kOwner;
+  GS_RETURN_IF_ERROR(gpu_->Copy(owner ? bucket.device.param : bucket.device.grad,
+                                owner ? bucket.host.param : bucket.host.grad,
+                                static_cast<size_t>(bucket.host.numel) * sizeof(float),
+                                up_stream_.get()));
+  return gpu_->Record(bucket.up->event.get(), up_stream_.get());
+}
+
+absl::Status StagedSync::CopyParametersDown() {
+  for (const std::unique_ptr<Bucket>& bucket : buckets_) {
+    GS_RETURN_IF_ERROR(gpu_->Record(bucket->ready.get(), gpu_->ComputeStream()));
+    GS_RETURN_IF_ERROR(gpu_->StreamWait(down_stream_.get(), bucket->ready.get()));
+    GS_RETURN_IF_ERROR(gpu_->Copy(bucket->host.param, bucket->device.param,
+                                  static_cast<size_t>(bucket->host.numel) * sizeof(float),
+                                  down_stream_.get()));
+    GS_RETURN_IF_ERROR(gpu_->Record(bucket->down.get(), down_stream_.get()));
+  }
+  for (const std::unique_ptr<Bucket>& bucket : buckets_) {
+    GS_RETURN_IF_ERROR(gpu_->Synchronize(bucket->down.get()));
+  }
+  return absl::OkStatus();
+}
+
+// What the compute stream does with the old parameters comes first, what it does next after.
+absl::Status StagedSync::CopyParametersUp() {
+  for (const std::unique_ptr<Bucket>& bucket : buckets_) {
+    GS_RETURN_IF_ERROR(gpu_->Record(bucket->ready.get(), gpu_->ComputeStream()));
+    GS_RETURN_IF_ERROR(gpu_->StreamWait(up_stream_.get(), bucket->ready.get()));
+    GS_RETURN_IF_ERROR(gpu_->Copy(bucket->device.param, bucket->host.param,
+                                  static_cast<size_t>(bucket->host.numel) * sizeof(float),
+                                  up_stream_.get()));
+    GS_RETURN_IF_ERROR(gpu_->Record(bucket->up->event.get(), up_stream_.get()));
+    GS_RETURN_IF_ERROR(gpu_->StreamWait(gpu_->ComputeStream(), bucket->up->event.get()));
+  }
+  // The host's memory may be written again when the caller returns.
+  for (const std::unique_ptr<Bucket>& bucket : buckets_) {
+    GS_RETURN_IF_ERROR(gpu_->Synchronize(bucket->up->event.get()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status StagedSync::BroadcastParameters(absl::Time deadline) {
+  GS_RETURN_IF_ERROR(CheckBound());
+  GS_RETURN_IF_ERROR(host_->status());
+  absl::Status copied = CopyParametersDown();
+  if (!copied.ok()) return FailGroup(copied);
+  {
+    MutexLock lock(&host_mutex_);
+    GS_RETURN_IF_ERROR(host_->BroadcastParameters(deadline));
+  }
+  copied = CopyParametersUp();
+  return copied.ok() ? copied : FailGroup(copied);
+}
+
+absl::Status StagedSync::Settle(absl::Time deadline) {
+  {
+    MutexLock lock(&host_mutex_);
+    GS_RETURN_IF_ERROR(host_->Settle(deadline));
+  }
+  if (!bound_ || update_site() != UpdateSite::kOwner) return absl::OkStatus();
+  absl::Status copied = CopyParametersUp();
+  return copied.ok() ? copied : FailGroup(copied);
+}
+
+absl::StatusOr<OptimizerState> StagedSync::ExportOptimizerState(absl::Time deadline) {
+  MutexLock lock(&host_mutex_);
+  return host_->ExportOptimizerState(deadline);
+}
+
+absl::Status StagedSync::ImportOptimizerState(const OptimizerState& state, absl::Time deadline) {
+  MutexLock lock(&host_mutex_);
+  return host_->ImportOptimizerState(state, deadline);
+}
+
+absl::Status StagedSync::Shutdown(absl::Time deadline) {
+  MutexLock lock(&host_mutex_);
+  const absl::Status status = host_->Shutdown(deadline);
+  left_ = left_ || status.ok();
+  return status;
+}
+
+WireStats StagedSync::wire_stats() const {
+  MutexLock lock(&host_mutex_);
+  return host_->wire_stats();
+}
+
+Staleness StagedSync::staleness() const {
+  MutexLock lock(&host_mutex_);
+  return host_->staleness();
+}
+
+}  // namespace
+
+std::unique_ptr<GradientSync> CreateStagedSync(std::unique_ptr<GradientSync> host,
+                                               std::shared_ptr<GpuApi> gpu) {
+  return std::make_unique<StagedSync>(std::move(host), std::move(gpu));
+}
+
+}  // namespace gradsync

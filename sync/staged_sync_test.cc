@@ -1,0 +1,343 @@
+#include "sync/staged_sync.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
+#include "base/mutex.h"
+#include "gpu/fake_gpu.h"
+#include "gtest/gtest.h"
+#include "sync/flat_buckets.h"
+#include "sync/launch_order.h"
+
+namespace gradsync {
+namespace {
+
+constexpr int kBuckets = 3;
+constexpr int64_t kNumel = 100;
+
+absl::Time Soon() { return absl::Now() + absl::Seconds(60); }
+
+Plan ThreeBuckets() {
+  OptimizerSpec optimizer;
+  optimizer.groups.resize(1);
+  return *Plan::FromBuckets(
+      {{"a", {kNumel}, {1}, 0}, {"b", {kNumel}, {1}, 0}, {"c", {kNumel}, {1}, 0}}, {{0}, {1}, {2}},
+      optimizer, /*world_size=*/1, /*chunk_bytes=*/512);
+}
+
+StepOptions Step(int64_t number) {
+  StepOptions step;
+  step.step = number;
+  return step;
+}
+
+// A backend on the host whose exchanges end when the test says so. An exchange turns `grad` g into
+// 10 g.
+class ManualSync : public GradientSync {
+ public:
+  // What was launched so far.
+  std::vector<int> launched() const {
+    MutexLock lock(&mutex_);
+    return launched_;
+  }
+
+  void AwaitLaunch(int bucket) const {
+    MutexLock lock(&mutex_);
+    while (std::find(launched_.begin(), launched_.end(), bucket) == launched_.end()) {
+      changed_.Wait(&mutex_);
+    }
+  }
+
+  // The first element of each gradient when it was launched.
+  std::vector<float> seen() const {
+    MutexLock lock(&mutex_);
+    return seen_;
+  }
+
+  void Resolve(int bucket) {
+    MutexLock lock(&mutex_);
+    float* const grad = memory_[bucket].grad;
+    for (int64_t i = 0; i < kNumel; ++i) grad[i] *= 10;
+    promises_[bucket].Resolve(absl::OkStatus());
+  }
+
+  absl::StatusOr<std::vector<GradBucket>> Bind(const Plan& plan, absl::Time) override {
+    MutexLock lock(&mutex_);
+    std::vector<GradBucket> buckets = AllocateBuckets(plan);
+    memory_ = MemoryOf(buckets);
+    promises_.assign(memory_.size(), SyncPromise("nothing"));
+    return buckets;
+  }
+  absl::Status BroadcastParameters(absl::Time) override { return status(); }
+  SyncHandle Launch(const StepOptions& step, int bucket) override {
+    if (absl::Status order = order_.Check(step, bucket); !order.ok()) Abort(order);
+    MutexLock lock(&mutex_);
+    if (!status_.ok()) return ResolvedHandle(status_);
+    launched_.push_back(bucket);
+    seen_.push_back(memory_[bucket].grad[0]);
+    promises_[bucket] = SyncPromise("a bucket");
+    changed_.SignalAll();
+    return promises_[bucket].handle();
+  }
+  UpdateSite update_site() const override { return UpdateSite::kWorker; }
+  absl::StatusOr<OptimizerState> ExportOptimizerState(absl::Time) override {
+    return OptimizerState();
+  }
+  absl::Status ImportOptimizerState(const OptimizerState&, absl::Time) override { return status(); }
+  absl::Status status() const override {
+    MutexLock lock(&mutex_);
+    return status_;
+  }
+  void Abort(absl::Status reason) override {
+    MutexLock lock(&mutex_);
+    if (status_.ok()) status_ = std::move(reason);
+    for (const SyncPromise& promise : promises_) promise.Resolve(status_);
+  }
+  absl::Status Shutdown(absl::Time) override { return status(); }
+  WireStats wire_stats() const override { return {}; }
+
+ private:
+  LaunchOrder order_{kBuckets};
+  mutable Mutex mutex_;
+  mutable CondVar changed_;
+  std::vector<BucketMemory> memory_ ABSL_GUARDED_BY(mutex_);
+  std::vector<SyncPromise> promises_ ABSL_GUARDED_BY(mutex_);
+  std::vector<int> launched_ ABSL_GUARDED_BY(mutex_);
+  std::vector<float> seen_ ABSL_GUARDED_BY(mutex_);
+  absl::Status status_ ABSL_GUARDED_BY(mutex_);
+};
+
+class StagedSyncTest : public testing::Test {
+ protected:
+  StagedSyncTest() : gpu_(std::make_shared<FakeGpu>()) {
+    auto host = std::make_unique<ManualSync>();
+    host_ = host.get();
+    sync_ = CreateStagedSync(std::move(host), gpu_);
+  }
+  ~StagedSyncTest() override {
+    sync_.reset();
+    buckets_.clear();
+    EXPECT_EQ(gpu_->live_objects(), 0);
+    EXPECT_EQ(gpu_->unpinned_copies(), 0);
+  }
+
+  void Bind() {
+    auto buckets = sync_->Bind(ThreeBuckets(), Soon());
+    ASSERT_TRUE(buckets.ok()) << buckets.status();
+    buckets_ = *std::move(buckets);
+    for (int b = 0; b < kBuckets; ++b) buckets_[b].grad.fill_(b + 1);
+  }
+
+  float grad(int bucket) const { return buckets_[bucket].grad.data_ptr<float>()[0]; }
+
+  GpuStream down() const { return gpu_->streams()[0]; }
+  GpuStream up() const { return gpu_->streams()[1]; }
+
+  const std::shared_ptr<FakeGpu> gpu_;
+  ManualSync* host_ = nullptr;
+  std::unique_ptr<GradientSync> sync_;
+  std::vector<GradBucket> buckets_;
+};
+
+void AwaitDone(const SyncHandle& handle) {
+  while (!handle.done()) std::this_thread::yield();
+}
+
+TEST_F(StagedSyncTest, ACopyThatIsHeldHoldsItsBucketAndNotThoseBefore) {
+  Bind();
+  const SyncHandle first = sync_->Launch(Step(1), 0);
+  host_->AwaitLaunch(0);
+  absl::Notification go;
+  gpu_->Enqueue(down(), [&] { go.WaitForNotification(); });
+  const SyncHandle second = sync_->Launch(Step(1), 1);
+  const SyncHandle third = sync_->Launch(Step(1), 2);
+  host_->Resolve(0);
+  EXPECT_TRUE(first.Wait(Soon()).ok());
+  EXPECT_EQ(grad(0), 10);
+  EXPECT_EQ(host_->launched(), std::vector<int>{0});
+  go.Notify();
+  host_->AwaitLaunch(2);
+  EXPECT_EQ(host_->seen(), (std::vector<float>{1, 2, 3}));
+  host_->Resolve(1);
+  host_->Resolve(2);
+  EXPECT_TRUE(third.Wait(Soon()).ok());
+  EXPECT_TRUE(second.Wait(Soon()).ok());
+  EXPECT_EQ(grad(1), 20);
+  EXPECT_EQ(grad(2), 30);
+}
+
+TEST_F(StagedSyncTest, TheComputeStreamWaitsForTheCopyBackAndTheCallerDoesNotBefore) {
+  Bind();
+  absl::Notification go;
+  gpu_->Enqueue(up(), [&] { go.WaitForNotification(); });
+  const SyncHandle handle = sync_->Launch(Step(1), 0);
+  host_->AwaitLaunch(0);
+  host_->Resolve(0);
+  AwaitDone(handle);  // though the copy waits
+  EXPECT_EQ(grad(0), 1);
+  const int waits = gpu_->calls("StreamWait");
+  std::atomic<bool> returned{false};
+  std::thread releaser([&] {
+    while (gpu_->calls("StreamWait") == waits && !returned) std::this_thread::yield();
+    go.Notify();
+  });
+  EXPECT_TRUE(handle.Wait(Soon()).ok());
+  EXPECT_EQ(grad(0), 10);
+  returned = true;
+  releaser.join();
+}
+
+TEST_F(StagedSyncTest, AStepWaitsForTheGpuNowhere) {
+  Bind();
+  ASSERT_TRUE(sync_->BroadcastParameters(Soon()).ok());
+  const int before = gpu_->synchronizations();
+  for (int64_t step = 1; step <= 3; ++step) {
+    std::vector<SyncHandle> handles;
+    for (int b = 0; b < kBuckets; ++b) handles.push_back(sync_->Launch(Step(step), b));
+    for (int b = 0; b < kBuckets; ++b) {
+      while (host_->launched().size() < static_cast<size_t>((step - 1) * kBuckets + b + 1)) {
+        std::this_thread::yield();
+      }
+      host_->Resolve(b);
+      ASSERT_TRUE(handles[b].Wait(Soon()).ok());
+    }
+  }
+  EXPECT_EQ(gpu_->synchronizations(), before);
+  EXPECT_EQ(grad(0), 1000);
+  EXPECT_EQ(host_->launched(), (std::vector<int>{0, 1, 2, 0, 1, 2, 0, 1, 2}));
+}
+
+TEST_F(StagedSyncTest, TheNextGradientComesToTheHostOnlyWhenTheLastResultHasLeft) {
+  Bind();
+  absl::Notification go;
+  gpu_->Enqueue(up(), [&] { go.WaitForNotification(); });
+  for (int b = 0; b < kBuckets; ++b) {
+    const SyncHandle handle = sync_->Launch(Step(1), b);
+    host_->AwaitLaunch(b);
+    host_->Resolve(b);
+    AwaitDone(handle);
+  }
+  // Nobody waited for the results, and their copies are held: the next step must not overwrite
+  // them.
+  std::vector<SyncHandle> handles;
+  for (int b = 0; b < kBuckets; ++b) handles.push_back(sync_->Launch(Step(2), b));
+  go.Notify();
+  while (host_->launched().size() < 6) std::this_thread::yield();
+  for (int b = 0; b < kBuckets; ++b) {
+    host_->Resolve(b);
+    EXPECT_TRUE(handles[b].Wait(Soon()).ok());
+  }
+  EXPECT_EQ(host_->seen(), (std::vector<float>{1, 2, 3, 10, 20, 30}));
+  EXPECT_EQ(grad(0), 100);
+}
+
+TEST_F(StagedSyncTest, ALaunchBeforeTheLastStepIsCompleteIsRefused) {
+  Bind();
+  std::vector<SyncHandle> handles;
+  for (int b = 0; b < kBuckets; ++b) handles.push_back(sync_->Launch(Step(1), b));
+  host_->AwaitLaunch(2);
+  const absl::Status refused = sync_->Launch(Step(2), 0).Wait(Soon());
+  EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+  for (const SyncHandle& handle : handles) EXPECT_EQ(handle.Wait(Soon()), refused);
+}
+
+TEST_F(StagedSyncTest, AnyCallThatFailsWhenABucketIsLaunchedFailsTheGroupWithItsStatus) {
+  for (const std::string method : {"Record", "StreamWait", "Copy", "RunOnHost"}) {
+    const auto gpu = std::make_shared<FakeGpu>();
+    auto manual = std::make_unique<ManualSync>();
+    auto sync = CreateStagedSync(std::move(manual), gpu);
+    ASSERT_TRUE(sync->Bind(ThreeBuckets(), Soon()).ok());
+    const SyncHandle before = sync->Launch(Step(1), 0);
+    const absl::Status failure = absl::InternalError(absl::StrCat("no ", method));
+    gpu->FailNext(method, failure);
+    const SyncHandle handle = sync->Launch(Step(1), 1);
+    EXPECT_EQ(handle.Wait(Soon()), failure);
+    EXPECT_EQ(before.Wait(Soon()), failure);
+    EXPECT_EQ(sync->Launch(Step(1), 2).Wait(Soon()), failure);
+    EXPECT_EQ(sync->status(), failure);
+    sync.reset();
+    EXPECT_EQ(gpu->live_objects(), 0) << method;
+  }
+}
+
+TEST_F(StagedSyncTest, ACopyBackThatFailsFailsTheGroupWithItsStatus) {
+  for (const std::string method : {"Record", "Copy"}) {
+    const auto gpu = std::make_shared<FakeGpu>();
+    auto manual = std::make_unique<ManualSync>();
+    ManualSync* const host = manual.get();
+    auto sync = CreateStagedSync(std::move(manual), gpu);
+    ASSERT_TRUE(sync->Bind(ThreeBuckets(), Soon()).ok());
+    const SyncHandle handle = sync->Launch(Step(1), 0);
+    host->AwaitLaunch(0);
+    const absl::Status failure = absl::InternalError(absl::StrCat("no ", method));
+    gpu->FailNext(method, failure);
+    host->Resolve(0);
+    EXPECT_EQ(handle.Wait(Soon()), failure);
+    EXPECT_EQ(sync->status(), failure);
+    sync.reset();
+    EXPECT_EQ(gpu->live_objects(), 0) << method;
+  }
+}
+
+TEST_F(StagedSyncTest, AComputeStreamThatCannotWaitFailsTheGroup) {
+  Bind();
+  const SyncHandle handle = sync_->Launch(Step(1), 0);
+  host_->AwaitLaunch(0);
+  host_->Resolve(0);
+  AwaitDone(handle);
+  const absl::Status failure = absl::InternalError("no StreamWait");
+  gpu_->FailNext("StreamWait", failure);
+  EXPECT_EQ(handle.Wait(Soon()), failure);
+  EXPECT_EQ(sync_->status(), failure);
+}
+
+TEST_F(StagedSyncTest, AnErrorOfTheGpuIsNoticedThoughItsCopyNeverEnds) {
+  Bind();
+  absl::Notification go;
+  gpu_->Enqueue(down(), [&] { go.WaitForNotification(); });
+  const absl::Status failure = absl::InternalError("an illegal memory access");
+  gpu_->FailNext("Done", failure);
+  EXPECT_EQ(sync_->Launch(Step(1), 0).Wait(Soon()), failure);
+  EXPECT_EQ(host_->launched(), std::vector<int>());
+  go.Notify();
+}
+
+TEST_F(StagedSyncTest, WithoutMemoryOrPinsOrStreamsBindFailsTheGroup) {
+  for (const std::string method :
+       {"AllocateDevice", "RegisterHost", "CreateStream", "CreateEvent"}) {
+    const auto gpu = std::make_shared<FakeGpu>();
+    auto manual = std::make_unique<ManualSync>();
+    auto sync = CreateStagedSync(std::move(manual), gpu);
+    const absl::Status failure = absl::ResourceExhaustedError(absl::StrCat("no ", method));
+    gpu->FailNext(method, failure);
+    EXPECT_EQ(sync->Bind(ThreeBuckets(), Soon()).status(), failure);
+    EXPECT_EQ(sync->status(), failure);
+    sync.reset();
+    EXPECT_EQ(gpu->live_objects(), 0) << method;
+  }
+}
+
+TEST_F(StagedSyncTest, HandlesOutliveASyncThatIsDestroyedInAStep) {
+  Bind();
+  const SyncHandle resolved = sync_->Launch(Step(1), 0);
+  host_->AwaitLaunch(0);
+  host_->Resolve(0);
+  AwaitDone(resolved);
+  const SyncHandle open = sync_->Launch(Step(1), 1);
+  sync_.reset();
+  EXPECT_TRUE(absl::IsCancelled(open.Wait(Soon()))) << open.Wait(Soon());
+  EXPECT_TRUE(resolved.Wait(Soon()).ok());
+  EXPECT_EQ(grad(0), 10);
+}
+
+}  // namespace
+}  // namespace gradsync
