@@ -12,8 +12,11 @@
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "base/status_macros.h"
+#include "ddp/device_worker_optimizer.h"
 #include "ddp/module_state.h"
 #include "ddp/ready_order.h"
+#include "gpu/gpu_api.h"
+#include "sync/device_buckets.h"
 #include "sync/flat_buckets.h"
 #include "torch/nn/module.h"
 
@@ -48,18 +51,19 @@ absl::Status CheckOptions(const DdpOptions& options, const GradientSync* sync,
   return absl::OkStatus();
 }
 
-absl::Status CheckOnCpu(const std::vector<NamedParameter>& tensors) {
+absl::Status CheckOnDevice(const std::vector<NamedParameter>& tensors, c10::Device device) {
   for (const NamedParameter& t : tensors) {
-    if (t.tensor.device().is_cpu() && t.tensor.layout() == at::kStrided) continue;
-    return absl::InvalidArgumentError(absl::StrCat(
-        t.name, ": expected a strided tensor on the CPU, found ", t.tensor.device().str()));
+    if (t.tensor.device() == device && t.tensor.layout() == at::kStrided) continue;
+    return absl::InvalidArgumentError(absl::StrCat(t.name, ": expected a strided tensor on ",
+                                                   device.str(), ", found ",
+                                                   t.tensor.device().str()));
   }
   return absl::OkStatus();
 }
 
 absl::StatusOr<Plan> MakePlan(const torch::nn::Module& module, const std::vector<int>& order,
-                              const DdpOptions& options) {
-  GS_ASSIGN_OR_RETURN(std::vector<TensorSpec> specs, TensorSpecsOf(module));
+                              const DdpOptions& options, c10::Device device) {
+  GS_ASSIGN_OR_RETURN(std::vector<TensorSpec> specs, TensorSpecsOf(module, device));
   if (options.group_of != nullptr) {
     for (TensorSpec& spec : specs) spec.group = options.group_of(spec);
   }
@@ -75,14 +79,14 @@ std::vector<NamedParameter> UnplannedTensorsOf(const torch::nn::Module& module) 
 
 // What a rank finds wrong on its own, before any peer is asked. Rank 0's result is the order of
 // gradients.
-absl::StatusOr<std::vector<int>> Inspect(const torch::nn::Module& module,
-                                         const DdpOptions& options) {
+absl::StatusOr<std::vector<int>> Inspect(const torch::nn::Module& module, const DdpOptions& options,
+                                         c10::Device device) {
   const std::vector<int> reverse = ReverseOrder(TrainableParametersOf(module).size());
   if (reverse.empty()) {
     return absl::InvalidArgumentError("module: expected trainable parameters, found none");
   }
-  GS_RETURN_IF_ERROR(MakePlan(module, reverse, options).status());
-  GS_RETURN_IF_ERROR(CheckOnCpu(UnplannedTensorsOf(module)));
+  GS_RETURN_IF_ERROR(MakePlan(module, reverse, options, device).status());
+  GS_RETURN_IF_ERROR(CheckOnDevice(UnplannedTensorsOf(module), device));
   if (options.rank != 0 || options.forward_backward == nullptr) return reverse;
   return ObserveReadyOrder(module, options.forward_backward);
 }
@@ -147,11 +151,12 @@ absl::StatusOr<std::unique_ptr<DistributedDataParallel>> DistributedDataParallel
   GS_RETURN_IF_ERROR(CheckOptions(options, sync, side_channel));
   if (module == nullptr) return absl::InvalidArgumentError("module: expected one, found null");
   // Only for waits on peers: observing the order is this rank's own work and may be slow.
-  const absl::StatusOr<std::vector<int>> own_order = Inspect(*module, options);
+  const c10::Device device = TensorDevice(sync->gpu().get());
+  const absl::StatusOr<std::vector<int>> own_order = Inspect(*module, options, device);
   const absl::Time deadline = absl::Now() + options.timeout;
   GS_ASSIGN_OR_RETURN(const std::vector<int> order,
                       AgreeOnOrder(own_order, *module, side_channel, deadline));
-  GS_ASSIGN_OR_RETURN(Plan plan, MakePlan(*module, order, options));
+  GS_ASSIGN_OR_RETURN(Plan plan, MakePlan(*module, order, options, device));
   std::unique_ptr<DistributedDataParallel> ddp(new DistributedDataParallel(
       std::move(module), sync, side_channel, std::move(options), std::move(plan)));
   GS_RETURN_IF_ERROR(ddp->Bind(deadline));
@@ -175,14 +180,25 @@ DistributedDataParallel::~DistributedDataParallel() {
 absl::Status DistributedDataParallel::Bind(absl::Time deadline) {
   GS_ASSIGN_OR_RETURN(buckets_, sync_->Bind(plan_, deadline));
   GS_ASSIGN_OR_RETURN(parameters_, FlatParameters::Bind(*module_, plan_, buckets_));
-  if (sync_->update_site() == UpdateSite::kWorker) {
-    optimizer_ = std::make_unique<WorkerOptimizer>(plan_, MemoryOf(buckets_));
-  }
+  GS_RETURN_IF_ERROR(MakeOptimizer());
   GS_RETURN_IF_ERROR(sync_->BroadcastParameters(deadline));
   for (size_t b = 0; b < buckets_.size(); ++b) parameters_.BumpVersions(static_cast<int>(b));
   GS_RETURN_IF_ERROR(BroadcastFromRank0(UnplannedTensorsOf(*module_), deadline));
   reducer_ = std::make_unique<BucketReducer>(
       plan_, parameters_, [this](int bucket) { LaunchBucket(bucket); }, options_.on_gradient);
+  return absl::OkStatus();
+}
+
+absl::Status DistributedDataParallel::MakeOptimizer() {
+  const std::shared_ptr<GpuApi> gpu = sync_->gpu();
+  const bool at_worker = sync_->update_site() == UpdateSite::kWorker;
+  if (gpu == nullptr) {
+    if (at_worker) optimizer_ = CreateWorkerOptimizer(plan_, MemoryOf(buckets_));
+    return absl::OkStatus();
+  }
+  GS_ASSIGN_OR_RETURN(stream_timer_, StreamTimer::Create(gpu, buckets_.size()));
+  if (!at_worker) return absl::OkStatus();
+  GS_ASSIGN_OR_RETURN(optimizer_, CreateDeviceWorkerOptimizer(plan_, MemoryOf(buckets_), gpu));
   return absl::OkStatus();
 }
 
@@ -260,30 +276,38 @@ absl::Status DistributedDataParallel::CompleteStep(absl::Time deadline) {
   // Clipping needs all means first; without it, a bucket's update runs while later buckets are
   // still on their way.
   const bool clip = optimizer_ != nullptr && step_.max_norm > 0;
+  if (stream_timer_ != nullptr) stream_timer_->BeginStep();
   for (size_t b = 0; b < handles_.size(); ++b) {
     GS_RETURN_IF_ERROR(WaitForBucket(static_cast<int>(b), deadline));
-    if (optimizer_ != nullptr && !clip) UpdateBucket(static_cast<int>(b));
+    if (optimizer_ != nullptr && !clip) GS_RETURN_IF_ERROR(UpdateBucket(static_cast<int>(b)));
+  }
+  if (stream_timer_ != nullptr) {
+    GS_ASSIGN_OR_RETURN(timing_.exposed, stream_timer_->LastKnown());
   }
   if (!clip) return absl::OkStatus();
   const absl::Time start = absl::Now();
-  grad_norm_ = optimizer_->ClipGradients(step_.max_norm);
+  GS_RETURN_IF_ERROR(optimizer_->ClipGradients(step_.max_norm));
   timing_.update += absl::Now() - start;
-  for (size_t b = 0; b < handles_.size(); ++b) UpdateBucket(static_cast<int>(b));
+  for (size_t b = 0; b < handles_.size(); ++b) {
+    GS_RETURN_IF_ERROR(UpdateBucket(static_cast<int>(b)));
+  }
   return absl::OkStatus();
 }
 
 absl::Status DistributedDataParallel::WaitForBucket(int bucket, absl::Time deadline) {
+  if (stream_timer_ != nullptr) GS_RETURN_IF_ERROR(stream_timer_->BeforeWait());
   const absl::Time start = absl::Now();
-  absl::Status status = handles_[bucket].Wait(deadline);
+  GS_RETURN_IF_ERROR(handles_[bucket].Wait(deadline));
   timing_.exposed += absl::Now() - start;
-  return status;
+  return stream_timer_ != nullptr ? stream_timer_->AfterWait() : absl::OkStatus();
 }
 
-void DistributedDataParallel::UpdateBucket(int bucket) {
+absl::Status DistributedDataParallel::UpdateBucket(int bucket) {
   const absl::Time start = absl::Now();
-  optimizer_->Update(step_, bucket);
+  GS_RETURN_IF_ERROR(optimizer_->Update(step_, bucket));
   parameters_.BumpVersions(bucket);
   timing_.update += absl::Now() - start;
+  return absl::OkStatus();
 }
 
 absl::Status DistributedDataParallel::CheckBetweenSteps() const {

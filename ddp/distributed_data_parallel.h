@@ -27,6 +27,7 @@
 #include "absl/time/time.h"
 #include "ddp/bucket_reducer.h"
 #include "ddp/flat_parameters.h"
+#include "ddp/stream_timer.h"
 #include "ddp/worker_optimizer.h"
 #include "optim/optimizer_state.h"
 #include "plan/optimizer_spec.h"
@@ -70,8 +71,12 @@ struct DdpOptions {
 
 // Where FinishStep() spent its time.
 struct StepTiming {
-  absl::Duration exposed;  // waiting for buckets: communication that backward did not hide
-  absl::Duration update;   // the optimizer and clipping; zero when owners update
+  // Waiting for buckets: communication that backward did not hide. On a GPU it is the time for
+  // which the compute stream stood still, whatever the host did meanwhile, and that of the latest
+  // step that the GPU has done, mostly the one before (stream_timer.h); zero in the first.
+  absl::Duration exposed;
+  // The optimizer and clipping; zero when owners update. On a GPU: queueing them.
+  absl::Duration update;
 };
 
 // Makes a torch module train over any GradientSync: after each step all ranks hold the parameters
@@ -84,6 +89,11 @@ struct StepTiming {
 // trainable parameter must get exactly one gradient per step, under every rank's data; one that
 // does not is an error that names it.
 //
+// On a GPU (GradientSync::gpu()) nothing of a step waits for the device: buckets leave in the order
+// of the stream on which autograd runs the hooks of their last gradient, and parameters are updated
+// on the current stream of the thread that calls FinishStep(). Forward and backward must run on
+// that one stream. Buffers, hashes and state pass through the host.
+//
 // Not thread-safe: one thread runs the loop (backward's own threads are fine). Create(),
 // FinishStep() and the methods that take a deadline wait for peers; nothing else does. No method
 // throws.
@@ -93,11 +103,12 @@ struct StepTiming {
 // no peer waits, and every later call returns it.
 class DistributedDataParallel {
  public:
-  // Collective. `module` on the CPU with fp32 parameters; all ranks' modules alike, their values
-  // rank 0's afterwards. `sync` must be new and unbound. `side_channel` may be null when there is
-  // one worker. Both must outlive the result. When any rank's module or options are refused, all
-  // ranks return: that one its own error, the others ABORTED naming it. Errors: INVALID_ARGUMENT
-  // naming a parameter or option; FAILED_PRECONDITION when modules or options differ between ranks.
+  // Collective. `module` on the device of sync->gpu(), the CPU without one, with fp32 parameters;
+  // all ranks' modules alike, their values rank 0's afterwards. `sync` must be new and unbound.
+  // `side_channel` may be null when there is one worker. Both must outlive the result. When any
+  // rank's module or options are refused, all ranks return: that one its own error, the others
+  // ABORTED naming it. Errors: INVALID_ARGUMENT naming a parameter or option; FAILED_PRECONDITION
+  // when modules or options differ between ranks.
   static absl::StatusOr<std::unique_ptr<DistributedDataParallel>> Create(
       std::shared_ptr<torch::nn::Module> module, GradientSync* sync, SideChannel* side_channel,
       DdpOptions options);
@@ -161,20 +172,21 @@ class DistributedDataParallel {
   const StepTiming& timing() const { return timing_; }
 
   // Norm of the mean gradient before clipping, of the last FinishStep() with max_norm under
-  // kWorker; 0 before.
-  double grad_norm() const { return grad_norm_; }
+  // kWorker; 0 before. On a GPU, of the latest one that is done there.
+  double grad_norm() const { return optimizer_ != nullptr ? optimizer_->grad_norm() : 0; }
 
  private:
   DistributedDataParallel(std::shared_ptr<torch::nn::Module> module, GradientSync* sync,
                           SideChannel* side_channel, DdpOptions options, Plan plan);
 
   absl::Status Bind(absl::Time deadline);
+  absl::Status MakeOptimizer();
   absl::Status BroadcastFromRank0(const std::vector<NamedParameter>& tensors, absl::Time deadline);
   absl::Status CheckBetweenSteps() const;
   absl::Status CheckStepOptions(const StepOptions& step) const;
   void LaunchBucket(int bucket);
   absl::Status WaitForBucket(int bucket, absl::Time deadline);
-  void UpdateBucket(int bucket);
+  absl::Status UpdateBucket(int bucket);
   absl::Status CompleteStep(absl::Time deadline);
   absl::Status Fail(absl::Status status);
 
@@ -189,7 +201,7 @@ class DistributedDataParallel {
   bool in_step_ = false;
   std::vector<SyncHandle> handles_;  // of this step, by bucket
   StepTiming timing_;
-  double grad_norm_ = 0;
+  std::unique_ptr<StreamTimer> stream_timer_;  // null without a GPU
   absl::Status failed_;
   std::vector<GradBucket> buckets_;
   std::unique_ptr<BucketReducer> reducer_;  // last: its hooks use the above

@@ -16,14 +16,14 @@ namespace {
 
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "Sha256() hashes memory as it is");
 
-absl::Status CheckSupported(const NamedParameter& parameter) {
+absl::Status CheckSupported(const NamedParameter& parameter, c10::Device device) {
   const at::Tensor& t = parameter.tensor;
-  if (t.scalar_type() == at::kFloat && t.device().is_cpu() && t.layout() == at::kStrided) {
+  if (t.scalar_type() == at::kFloat && t.device() == device && t.layout() == at::kStrided) {
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(absl::StrCat(
-      "parameter ", parameter.name, ": expected a strided fp32 tensor on the CPU, found ",
-      c10::toString(t.scalar_type()), " on ", t.device().str(),
+      "parameter ", parameter.name, ": expected a strided fp32 tensor on ", device.str(),
+      ", found ", c10::toString(t.scalar_type()), " on ", t.device().str(),
       "; convert the module first or freeze the parameter (requires_grad)"));
 }
 
@@ -64,15 +64,23 @@ absl::Status CheckAgainstPlan(const std::vector<TensorSpec>& found, const Plan& 
                                                     found.size()));
 }
 
-absl::Status CheckFlat(const at::Tensor& flat, int64_t numel, const char* what, size_t bucket) {
-  if (flat.defined() && flat.scalar_type() == at::kFloat && flat.device().is_cpu() &&
+absl::Status CheckFlat(const at::Tensor& flat, int64_t numel, c10::Device device, const char* what,
+                       size_t bucket) {
+  if (flat.defined() && flat.scalar_type() == at::kFloat && flat.device() == device &&
       flat.is_contiguous() && flat.numel() == numel) {
     return absl::OkStatus();
   }
   return absl::FailedPreconditionError(absl::StrCat(
-      what, " buffer of bucket ", bucket, ": expected ", numel, " contiguous fp32 elements, found ",
-      flat.defined() ? absl::StrCat(flat.numel(), " of ", c10::toString(flat.scalar_type()))
+      what, " buffer of bucket ", bucket, ": expected ", numel, " contiguous fp32 elements on ",
+      device.str(), ", found ",
+      flat.defined() ? absl::StrCat(flat.numel(), " of ", c10::toString(flat.scalar_type()), " on ",
+                                    flat.device().str())
                      : "none"));
+}
+
+c10::Device DeviceOf(const std::vector<GradBucket>& buckets) {
+  if (buckets.empty() || !buckets[0].param.defined()) return c10::DeviceType::CPU;
+  return buckets[0].param.device();
 }
 
 absl::Status CheckBuckets(const std::vector<GradBucket>& buckets, const Plan& plan) {
@@ -80,10 +88,11 @@ absl::Status CheckBuckets(const std::vector<GradBucket>& buckets, const Plan& pl
     return absl::FailedPreconditionError(
         absl::StrCat("expected ", plan.buckets().size(), " buckets, found ", buckets.size()));
   }
+  const c10::Device device = DeviceOf(buckets);
   for (size_t b = 0; b < buckets.size(); ++b) {
     const int64_t numel = plan.buckets()[b].numel;
-    GS_RETURN_IF_ERROR(CheckFlat(buckets[b].grad, numel, "gradient", b));
-    GS_RETURN_IF_ERROR(CheckFlat(buckets[b].param, numel, "parameter", b));
+    GS_RETURN_IF_ERROR(CheckFlat(buckets[b].grad, numel, device, "gradient", b));
+    GS_RETURN_IF_ERROR(CheckFlat(buckets[b].param, numel, device, "parameter", b));
   }
   return absl::OkStatus();
 }
@@ -93,7 +102,7 @@ at::Tensor ViewOf(const at::Tensor& flat, const TensorSpec& spec, int64_t offset
 }
 
 bool PointsTo(const at::Tensor& tensor, const void* data, const at::Tensor& like) {
-  return tensor.scalar_type() == at::kFloat && tensor.device().is_cpu() &&
+  return tensor.scalar_type() == at::kFloat && tensor.device() == like.device() &&
          tensor.data_ptr() == data && tensor.strides() == like.strides() &&
          tensor.sizes() == like.sizes();
 }
@@ -112,11 +121,12 @@ std::vector<NamedParameter> TrainableParametersOf(const torch::nn::Module& modul
   return parameters;
 }
 
-absl::StatusOr<std::vector<TensorSpec>> TensorSpecsOf(const torch::nn::Module& module) {
+absl::StatusOr<std::vector<TensorSpec>> TensorSpecsOf(const torch::nn::Module& module,
+                                                      c10::Device device) {
   std::vector<TensorSpec> specs;
   absl::flat_hash_map<const void*, std::string> owner_of_memory;
   for (const NamedParameter& parameter : TrainableParametersOf(module)) {
-    GS_RETURN_IF_ERROR(CheckSupported(parameter));
+    GS_RETURN_IF_ERROR(CheckSupported(parameter, device));
     const at::Tensor& t = parameter.tensor;
     const auto [owner, inserted] = owner_of_memory.emplace(t.data_ptr(), parameter.name);
     if (!inserted && t.numel() > 0) {
@@ -132,7 +142,8 @@ absl::StatusOr<std::vector<TensorSpec>> TensorSpecsOf(const torch::nn::Module& m
 absl::StatusOr<FlatParameters> FlatParameters::Bind(const torch::nn::Module& module,
                                                     const Plan& plan,
                                                     const std::vector<GradBucket>& buckets) {
-  GS_ASSIGN_OR_RETURN(const std::vector<TensorSpec> specs, TensorSpecsOf(module));
+  GS_ASSIGN_OR_RETURN(const std::vector<TensorSpec> specs,
+                      TensorSpecsOf(module, DeviceOf(buckets)));
   GS_RETURN_IF_ERROR(CheckAgainstPlan(specs, plan));
   GS_RETURN_IF_ERROR(CheckBuckets(buckets, plan));
 
@@ -186,7 +197,7 @@ std::string FlatParameters::Sha256() const {
   c10::NoGradGuard no_grad;
   gradsync::Sha256 hash;
   for (const FlatParameter& p : parameters_) {
-    const at::Tensor row_major = p.parameter.contiguous();
+    const at::Tensor row_major = p.parameter.contiguous().cpu();
     hash.Update(row_major.data_ptr(), row_major.nbytes());
   }
   return hash.HexDigest();

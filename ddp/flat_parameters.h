@@ -9,6 +9,7 @@
 #include "ATen/core/Tensor.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "c10/core/Device.h"
 #include "plan/plan.h"
 #include "plan/tensor_spec.h"
 #include "sync/gradient_sync.h"
@@ -31,9 +32,10 @@ struct NamedParameter {
 std::vector<NamedParameter> TrainableParametersOf(const torch::nn::Module& module);
 
 // What a plan needs to know about them, in the same order; every `group` is 0, for the caller to
-// change. Errors: INVALID_ARGUMENT naming the first parameter that is not fp32, not on the CPU, not
-// strided, or that shares memory with another one without being the same tensor.
-absl::StatusOr<std::vector<TensorSpec>> TensorSpecsOf(const torch::nn::Module& module);
+// change. Errors: INVALID_ARGUMENT naming the first parameter that is not fp32, not on `device`,
+// not strided, or that shares memory with another one without being the same tensor.
+absl::StatusOr<std::vector<TensorSpec>> TensorSpecsOf(const torch::nn::Module& module,
+                                                      c10::Device device = c10::DeviceType::CPU);
 
 // One parameter after Bind(). The tensors are the module's own and the views, so copies share
 // memory with the bucket.
@@ -55,9 +57,10 @@ class FlatParameters {
 
   // Copies every trainable parameter's values into its place in `buckets`, then makes the parameter
   // and its .grad views of that place; sizes and strides (channels-last included) stay. A gradient
-  // that was there before is dropped. Nothing is changed when an error is returned. Errors: those
-  // of TensorSpecsOf(); FAILED_PRECONDITION when the module's parameters are not the plan's, naming
-  // the first that differs, or a bucket is not a contiguous fp32 tensor of the plan's size.
+  // that was there before is dropped. Nothing is changed when an error is returned. On a GPU the
+  // copies are queued on the current stream. Errors: those of TensorSpecsOf() on the device of the
+  // buckets; FAILED_PRECONDITION when the module's parameters are not the plan's, naming the first
+  // that differs, or a bucket is not a contiguous fp32 tensor of the plan's size on that device.
   static absl::StatusOr<FlatParameters> Bind(const torch::nn::Module& module, const Plan& plan,
                                              const std::vector<GradBucket>& buckets);
 
@@ -78,8 +81,8 @@ class FlatParameters {
   void BumpVersions(int bucket) const;
 
   // SHA-256, 64 hexadecimal digits, over the parameters in the order of Plan::tensors(), each as
-  // its fp32 elements, little endian, in row-major order of the indices (so that the memory format
-  // does not matter).
+  // its fp32 elements, little endian, in row-major order of the indices (so that neither memory
+  // format nor device matters). Waits for a GPU, and copies from it.
   std::string Sha256() const;
 
  private:

@@ -49,7 +49,7 @@ std::string PackTensors(const std::vector<NamedParameter>& tensors) {
   std::string packed = DescribeTensors(tensors);
   packed.push_back(kEnd);
   for (const NamedParameter& t : tensors) {
-    const at::Tensor values = t.tensor.contiguous();
+    const at::Tensor values = t.tensor.contiguous().cpu();
     packed.append(static_cast<const char*>(values.data_ptr()), values.nbytes());
   }
   return packed;

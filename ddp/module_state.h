@@ -21,10 +21,11 @@ std::vector<NamedParameter> FrozenParametersOf(const torch::nn::Module& module);
 // A line per tensor: name, type and sizes.
 std::string DescribeTensors(const std::vector<NamedParameter>& tensors);
 
-// The values of CPU tensors as bytes, with a first line that names tensors, types and shapes.
+// The values of tensors as bytes, copied from a GPU if they are there, with a first line that names
+// tensors, types and shapes.
 std::string PackTensors(const std::vector<NamedParameter>& tensors);
 
-// Copies the values into `tensors`, in place.
+// Copies the values into `tensors`, in place, wherever they are.
 // Errors: FAILED_PRECONDITION when the other side's names, types or shapes differ, with the first
 // difference; DATA_LOSS when bytes are missing. Nothing is changed then.
 absl::Status UnpackTensors(absl::string_view packed, const std::vector<NamedParameter>& tensors);

@@ -146,8 +146,10 @@ absl::Status CheckOnceEach(const std::vector<NamedParameter>& parameters,
 
 absl::StatusOr<std::vector<int>> ObserveReadyOrder(const torch::nn::Module& module,
                                                    const std::function<void()>& forward_backward) {
-  GS_RETURN_IF_ERROR(TensorSpecsOf(module).status());
   const std::vector<NamedParameter> parameters = TrainableParametersOf(module);
+  if (!parameters.empty()) {
+    GS_RETURN_IF_ERROR(TensorSpecsOf(module, parameters[0].tensor.device()).status());
+  }
   const RestoreOnExit restore(module);
   const Recorder recorder(parameters);
   GS_RETURN_IF_ERROR(RunUserCode(forward_backward));

@@ -8,6 +8,7 @@
 #include "ATen/Parallel.h"
 #include "base/kernels.h"
 #include "base/status_macros.h"
+#include "optim/range_optimizer.h"
 #include "optim/state_mapping.h"
 
 namespace gradsync {
@@ -17,9 +18,30 @@ namespace {
 // bucket.
 constexpr int64_t kPieceElements = int64_t{1} << 18;
 
-}  // namespace
+class HostWorkerOptimizer : public WorkerOptimizer {
+ public:
+  HostWorkerOptimizer(const Plan& plan, std::vector<BucketMemory> memory);
+  absl::Status ClipGradients(double max_norm) override;
+  double grad_norm() const override { return grad_norm_; }
+  absl::Status Update(const StepOptions& step, int bucket) override;
+  absl::StatusOr<OptimizerState> Export(int64_t step) const override;
+  absl::Status Import(const OptimizerState& state) override;
 
-WorkerOptimizer::WorkerOptimizer(const Plan& plan, std::vector<BucketMemory> memory)
+ private:
+  // A part of a bucket that one thread updates.
+  struct Piece {
+    ElementRange range;
+    RangeOptimizer optimizer;
+  };
+
+  const Plan plan_;
+  const std::vector<BucketMemory> memory_;
+  const std::vector<std::string> slot_names_;
+  std::vector<std::vector<Piece>> pieces_;  // by bucket
+  double grad_norm_ = 0;
+};
+
+HostWorkerOptimizer::HostWorkerOptimizer(const Plan& plan, std::vector<BucketMemory> memory)
     : plan_(plan), memory_(std::move(memory)), slot_names_(SlotNames(plan.optimizer())) {
   for (size_t b = 0; b < plan_.buckets().size(); ++b) {
     std::vector<Piece>& pieces = pieces_.emplace_back();
@@ -32,7 +54,7 @@ WorkerOptimizer::WorkerOptimizer(const Plan& plan, std::vector<BucketMemory> mem
   }
 }
 
-double WorkerOptimizer::ClipGradients(double max_norm) {
+absl::Status HostWorkerOptimizer::ClipGradients(double max_norm) {
   double sum = 0;
   for (size_t b = 0; b < memory_.size(); ++b) {
     const StripeLayout& layout = plan_.buckets()[b].layout;
@@ -46,8 +68,8 @@ double WorkerOptimizer::ClipGradients(double max_norm) {
     });
     for (double square : squares) sum += square;
   }
-  const double norm = std::sqrt(sum);
-  const double scale = max_norm / (norm + 1e-6);
+  grad_norm_ = std::sqrt(sum);
+  const double scale = max_norm / (grad_norm_ + 1e-6);
   if (scale < 1) {
     for (const BucketMemory& bucket : memory_) {
       at::parallel_for(0, bucket.numel, kPieceElements, [&](int64_t begin, int64_t end) {
@@ -55,10 +77,10 @@ double WorkerOptimizer::ClipGradients(double max_norm) {
       });
     }
   }
-  return norm;
+  return absl::OkStatus();
 }
 
-void WorkerOptimizer::Update(const StepOptions& step, int bucket) {
+absl::Status HostWorkerOptimizer::Update(const StepOptions& step, int bucket) {
   std::vector<Piece>& pieces = pieces_[bucket];
   const BucketMemory& memory = memory_[bucket];
   at::parallel_for(0, pieces.size(), /*grain_size=*/1, [&](int64_t begin, int64_t end) {
@@ -67,9 +89,10 @@ void WorkerOptimizer::Update(const StepOptions& step, int bucket) {
       pieces[i].optimizer.Apply(memory.param + offset, memory.grad + offset, step.lr, step.step);
     }
   });
+  return absl::OkStatus();
 }
 
-OptimizerState WorkerOptimizer::Export(int64_t step) const {
+absl::StatusOr<OptimizerState> HostWorkerOptimizer::Export(int64_t step) const {
   OptimizerState state;
   state.step = step;
   for (size_t b = 0; b < pieces_.size(); ++b) {
@@ -84,7 +107,7 @@ OptimizerState WorkerOptimizer::Export(int64_t step) const {
   return state;
 }
 
-absl::Status WorkerOptimizer::Import(const OptimizerState& state) {
+absl::Status HostWorkerOptimizer::Import(const OptimizerState& state) {
   GS_RETURN_IF_ERROR(CheckState(plan_, state));
   for (size_t b = 0; b < pieces_.size(); ++b) {
     for (Piece& piece : pieces_[b]) {
@@ -97,6 +120,13 @@ absl::Status WorkerOptimizer::Import(const OptimizerState& state) {
     }
   }
   return absl::OkStatus();
+}
+
+}  // namespace
+
+std::unique_ptr<WorkerOptimizer> CreateWorkerOptimizer(const Plan& plan,
+                                                       std::vector<BucketMemory> memory) {
+  return std::make_unique<HostWorkerOptimizer>(plan, std::move(memory));
 }
 
 }  // namespace gradsync

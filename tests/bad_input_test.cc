@@ -104,7 +104,7 @@ TEST(WorkerBadInputTest, FlagsThatDoNotExistOrFit) {
   ExpectRefused(kWorker, {"--consistency=ssp:2"}, {"--consistency", "bsp", "ssp:2", "local"});
   ExpectRefused(kWorker, {"--optimizer=lion"}, {"--optimizer", "sgd", "lion"});
   ExpectRefused(kWorker, {"--schedule=steep"}, {"schedule", "cosine", "steep"});
-  ExpectRefused(kWorker, {"--device=cuda"}, {"--device", "cpu", "cuda"});
+  ExpectRefused(kWorker, {"--device=gpu"}, {"--device", "cpu", "cuda", "gpu"});
   ExpectRefused(kWorker, {"--model=mlp", "--batch_size=0"}, {"batch", "0"});
   ExpectRefused(kWorker, {"--model=mlp", "--threads=0"}, {"--threads", "0"});
   ExpectRefused(kWorker, {"--model=mlp", "--steps=-1"}, {"steps", "-1"});

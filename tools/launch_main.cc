@@ -65,6 +65,7 @@ absl::StatusOr<LocalJobOptions> JobFromFlags(const char* argv0, std::vector<std:
   job.worker_binary = absl::GetFlag(FLAGS_worker_binary);
   job.server_binary = absl::GetFlag(FLAGS_server_binary);
   if (job.worker_binary.empty()) {
+    job.tell_local_rank = true;
     GS_ASSIGN_OR_RETURN(job.worker_binary, FindRunfile(argv0, "worker/worker"));
   }
   if (job.server_binary.empty() && job.servers > 0) {

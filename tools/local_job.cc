@@ -71,6 +71,7 @@ class LocalJob {
       std::vector<std::string> flags = {absl::StrCat("--rank=", rank),
                                         absl::StrCat("--world_size=", options_.workers),
                                         absl::StrCat("--master=", master)};
+      if (options_.tell_local_rank) flags.push_back(absl::StrCat("--local_rank=", rank));
       if (!servers.empty()) {
         flags.push_back("--topology=ps");
         flags.push_back(absl::StrCat("--servers=", absl::StrJoin(servers, ",")));

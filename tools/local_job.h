@@ -21,6 +21,7 @@ struct LocalJobOptions {
   std::string server_binary;  // needed when servers > 0
   int workers = 1;
   int servers = 0;
+  bool tell_local_rank = false;  // --local_rank=, as //worker has it: on this host a rank is that
   // Put after the flags that RunLocalJob() sets, so that they win.
   std::vector<std::string> worker_flags;
   std::vector<std::string> server_flags;

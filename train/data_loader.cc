@@ -7,11 +7,13 @@
 #include <vector>
 
 #include "ATen/ops/empty.h"
+#include "ATen/ops/from_blob.h"
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/mutex.h"
 #include "base/status_macros.h"
+#include "gpu/gpu_resources.h"
 
 namespace gradsync {
 namespace {
@@ -163,10 +165,26 @@ class DataLoader::Impl {
 
   absl::StatusOr<Buffer> Allocate() {
     ++buffers_allocated_;
+    Buffer buffer;
+    GS_ASSIGN_OR_RETURN(
+        buffer.images, NewTensor({options_.batch_size, shape_.channels, shape_.height, shape_.width},
+                                 at::kFloat));
+    GS_ASSIGN_OR_RETURN(buffer.labels, NewTensor({options_.batch_size}, at::kLong));
+    return buffer;
+  }
+
+  absl::StatusOr<at::Tensor> NewTensor(const std::vector<int64_t>& sizes, at::ScalarType type) {
+    if (options_.pin_for != nullptr) {
+      size_t bytes = c10::elementSize(type);
+      for (int64_t size : sizes) bytes *= static_cast<size_t>(size);
+      GS_ASSIGN_OR_RETURN(std::shared_ptr<GpuMemory> memory,
+                          GpuMemory::Pinned(options_.pin_for, bytes));
+      void* const data = memory->data();
+      return at::from_blob(
+          data, sizes, [memory = std::move(memory)](void*) {}, type);
+    }
     try {
-      return Buffer{at::empty({options_.batch_size, shape_.channels, shape_.height, shape_.width},
-                              at::kFloat),
-                    at::empty({options_.batch_size}, at::kLong)};
+      return at::empty(sizes, type);
     } catch (const std::exception& e) {
       return absl::ResourceExhaustedError(absl::StrCat("data loader: no memory for a batch of ",
                                                        options_.batch_size, " images of ",

@@ -8,6 +8,7 @@
 
 #include "ATen/core/Tensor.h"
 #include "absl/status/statusor.h"
+#include "gpu/gpu_api.h"
 #include "train/augment.h"
 #include "train/dataset.h"
 #include "train/sampler.h"
@@ -25,6 +26,8 @@ struct DataLoaderOptions {
   bool augment = true;  // False: normalise only (evaluation).
   AugmentOptions augmentation;
   uint64_t augment_seed = 0;
+  // Pins the batches' memory, so that this GPU copies from it beside its work. Null: plain memory.
+  std::shared_ptr<GpuApi> pin_for;
 
   // Where the first batch begins: `start_position` samples into this rank's share of
   // `start_epoch`. With the epoch and next_position of a batch, a restarted job sees what the

@@ -41,6 +41,9 @@ absl::StatusOr<Evaluation> EvaluateModel(Model& model, const ImageDataset& datas
   std::vector<uint8_t> scratch(shape.bytes());
   double loss_sum = 0;
   double correct = 0;
+  const std::vector<at::Tensor> parameters = model.parameters();
+  const c10::Device device =
+      parameters.empty() ? c10::Device(c10::DeviceType::CPU) : parameters[0].device();
   c10::InferenceMode inference;
   model.eval();
   for (int64_t done = 0; done < share; done += batch_size) {
@@ -51,9 +54,10 @@ absl::StatusOr<Evaluation> EvaluateModel(Model& model, const ImageDataset& datas
     GS_RETURN_IF_ERROR(FillBatch(dataset, augmenter, rank + done * world_size, world_size, &scratch,
                                  images, labels));
     try {
-      const at::Tensor logits = model.forward(images);
-      loss_sum += CrossEntropy(logits, labels).item<float>() * static_cast<double>(count);
-      correct += static_cast<double>(CountCorrect(logits, labels));
+      const at::Tensor targets = labels.to(device);
+      const at::Tensor logits = model.forward(images.to(device));
+      loss_sum += CrossEntropy(logits, targets).item<float>() * static_cast<double>(count);
+      correct += static_cast<double>(CountCorrect(logits, targets));
     } catch (const std::exception& e) {
       return absl::InternalError(absl::StrCat("evaluation: LibTorch: ", e.what()));
     }

@@ -17,7 +17,7 @@ struct Evaluation {
   int64_t samples = 0;
 };
 
-// Collective. Evaluates `model` on every sample of `dataset` exactly once: rank r takes samples r, r+n, r+2n, ..., so that
+// Collective. Evaluates `model`, on its device, on every sample of `dataset` exactly once: rank r takes samples r, r+n, r+2n, ..., so that
 // no sample is padded in twice. Buffers should have been made equal before. Leaves the model in training mode.
 // Errors: those of the dataset and of the side channel; INTERNAL when LibTorch throws.
 absl::StatusOr<Evaluation> EvaluateModel(Model& model, const ImageDataset& dataset,

@@ -13,6 +13,8 @@
 #include "absl/time/clock.h"
 #include "base/status_macros.h"
 #include "ddp/distributed_data_parallel.h"
+#include "sync/device_buckets.h"
+#include "train/batch_upload.h"
 #include "train/data_loader.h"
 #include "train/evaluate.h"
 #include "train/loss.h"
@@ -50,6 +52,11 @@ absl::StatusOr<Inputs> OpenInputs(const TrainerOptions& options, int rank, int w
   GS_RETURN_IF_ERROR(options.optimizer.Validate());
   GS_RETURN_IF_ERROR(ValidateRecipe(options.recipe));
   GS_RETURN_IF_ERROR(options.straggler.CheckWorkers(world_size));
+  if (options.gpu != nullptr && !options.straggler.nobody()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--straggler: expected none on a GPU, whose work the host only queues, found ",
+                     options.straggler.text()));
+  }
   Inputs inputs;
   GS_ASSIGN_OR_RETURN(inputs.train, OpenDataset(options.data, Split::kTrain));
   if (options.evaluate_every < 0) {
@@ -85,7 +92,11 @@ absl::StatusOr<Inputs> OpenInputs(const TrainerOptions& options, int rank, int w
 class TrainerImpl : public Trainer {
  public:
   TrainerImpl(const TrainerOptions& options, int rank, Inputs inputs)
-      : options_(options), rank_(rank), inputs_(std::move(inputs)) {}
+      : options_(options),
+        rank_(rank),
+        device_(TensorDevice(options.gpu.get())),
+        inputs_(std::move(inputs)),
+        upload_(options.gpu) {}
 
   absl::Status Prepare() {
     at::set_num_threads(options_.threads);
@@ -94,10 +105,12 @@ class TrainerImpl : public Trainer {
     model.seed = options_.seed;
     GS_ASSIGN_OR_RETURN(model_, CreateModel(model));
     model_->train();
+    GS_RETURN_IF_ERROR(MoveModel());
     DataLoaderOptions loader;
     loader.batch_size = options_.batch_size;
     loader.threads = options_.loader_threads;
     loader.augment_seed = options_.seed;
+    loader.pin_for = options_.gpu;
     GS_ASSIGN_OR_RETURN(loader_, DataLoader::Create(inputs_.train, *inputs_.sampler, loader));
     return absl::OkStatus();
   }
@@ -160,13 +173,24 @@ class TrainerImpl : public Trainer {
   const Plan& plan() const override { return ddp_->plan(); }
 
  private:
+  absl::Status MoveModel() {
+    try {
+      model_->to(device_);
+    } catch (const std::exception& e) {
+      return absl::InternalError(
+          absl::StrCat("moving the model to ", device_.str(), ": ", e.what()));
+    }
+    return absl::OkStatus();
+  }
+
   absl::Time Deadline() const { return absl::Now() + options_.timeout; }
 
   // Two images are the fewest with which BatchNorm has a variance at a 1x1 feature map.
   void ThrowAwayStep() {
     const ImageShape shape = inputs_.train->shape();
-    const at::Tensor images = at::randn({2, shape.channels, shape.height, shape.width});
-    const at::Tensor labels = at::randint(inputs_.train->classes(), {2}, at::kLong);
+    const at::Tensor images =
+        at::randn({2, shape.channels, shape.height, shape.width}).to(device_);
+    const at::Tensor labels = at::randint(inputs_.train->classes(), {2}, at::kLong).to(device_);
     CrossEntropy(model_->forward(images), labels).backward();
   }
 
@@ -179,7 +203,8 @@ class TrainerImpl : public Trainer {
   absl::Status Step(StepReport* report) {
     StepTimes& times = report->times;
     const absl::Time start = absl::Now();
-    GS_ASSIGN_OR_RETURN(const Batch batch, loader_->Next());
+    GS_ASSIGN_OR_RETURN(Batch next, loader_->Next());
+    GS_ASSIGN_OR_RETURN(const Batch batch, upload_.Upload(std::move(next)));
     const absl::Time have_data = absl::Now();
     times.data = have_data - start;
 
@@ -210,6 +235,10 @@ class TrainerImpl : public Trainer {
     times.update = ddp_->timing().update;
     times.update += slow_down_.Stretch(times.update);
     times.total = absl::Now() - start;
+    // The clock of the host says nothing of when a GPU did what.
+    if (options_.gpu != nullptr) {
+      times.backward = times.total - times.data - times.forward - times.exposed - times.update;
+    }
     return absl::OkStatus();
   }
 
@@ -310,11 +339,13 @@ class TrainerImpl : public Trainer {
 
   const TrainerOptions options_;
   const int rank_;
+  const c10::Device device_;
   GradientSync* sync_ = nullptr;
   SideChannel* side_channel_ = nullptr;
   const Inputs inputs_;
   std::shared_ptr<Model> model_;
   std::unique_ptr<DataLoader> loader_;
+  BatchUpload upload_;
   SlowDown slow_down_;
   std::vector<KeptModel> kept_;            // rank 0, with evaluate_every
   std::vector<absl::Time> gradient_done_;  // in this step, by parameter; empty unless recorded

@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "base/straggler.h"
+#include "gpu/gpu_api.h"
 #include "plan/optimizer_spec.h"
 #include "plan/plan.h"
 #include "sync/gradient_sync.h"
@@ -36,6 +37,7 @@ struct TrainerOptions {
   uint64_t seed = 0;               // of initial weights, order of samples and augmentation
   int threads = 1;                 // compute threads of this worker
   int loader_threads = 1;
+  std::shared_ptr<GpuApi> gpu;     // holds model and batches, the sync's too; null: the CPU
   bool evaluate = false;           // on the test split, after the last step
   int64_t evaluate_every = 0;      // also rank 0's parameters after every so many steps; 0: never
   bool synchronised = true;        // false: each worker trains by itself (topology local)
@@ -47,7 +49,9 @@ struct TrainerOptions {
   absl::Duration timeout = absl::Seconds(60);  // a bucket that is not there in time fails the job
 };
 
-// Where one step's time went, in order; the parts add up to `total`.
+// Where one step's time went, in order; the parts add up to `total`. On a GPU, data, forward and
+// update are what the host took to queue them, `exposed` is how long the GPU stood still for buckets
+// in the step before (StepTiming), and `backward` is all the rest.
 struct StepTimes {
   absl::Duration total;
   absl::Duration data;      // waiting for the batch

@@ -2,11 +2,15 @@
 
 #include <algorithm>
 #include <memory>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
+#include "gpu/fake_gpu.h"
 #include "gtest/gtest.h"
 #include "sync/local_sync.h"
+#include "sync/staged_sync.h"
 
 namespace gradsync {
 namespace {
@@ -21,6 +25,13 @@ TrainerOptions Options() {
   options.synchronised = false;
   options.optimizer.groups.emplace_back();
   return options;
+}
+
+// With options.gpu, in its memory.
+std::unique_ptr<GradientSync> NewSync(const TrainerOptions& options) {
+  std::unique_ptr<GradientSync> sync = CreateLocalSync(UpdateSite::kWorker);
+  if (options.gpu == nullptr) return sync;
+  return CreateStagedSync(std::move(sync), options.gpu);
 }
 
 std::vector<StepReport> Train(const TrainerOptions& options) {
@@ -107,6 +118,46 @@ TEST(TrainerTest, AStragglerThatIsNoRankIsRefused) {
   const auto trainer = Trainer::Create(options, 0, 2);
   EXPECT_EQ(trainer.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(trainer.status().message(), HasSubstr("--straggler: expected a rank from 0 to 1"));
+}
+
+TEST(TrainerTest, OnADeviceItTrainsWithTheBitsOfTheHost) {
+  TrainerOptions options = Options();
+  options.evaluate = true;
+  std::vector<TrainingResult> results;
+  const auto gpu = std::make_shared<FakeGpu>();
+  for (const std::shared_ptr<FakeGpu>& on : {std::shared_ptr<FakeGpu>(), gpu}) {
+    options.gpu = on;
+    auto trainer = Trainer::Create(options, 0, 1);
+    ASSERT_TRUE(trainer.ok()) << trainer.status();
+    const std::unique_ptr<GradientSync> sync = NewSync(options);
+    SideChannel side_channel(WorkerGroup(), "trainer");
+    ASSERT_TRUE((*trainer)->Bind(sync.get(), &side_channel).ok());
+    const int before = gpu->synchronizations();
+    auto result = (*trainer)->Run([&](const StepReport& r) {
+      EXPECT_EQ(gpu->synchronizations(), before);
+      EXPECT_EQ(r.times.total,
+                r.times.data + r.times.forward + r.times.backward + r.times.exposed +
+                    r.times.update);
+    });
+    ASSERT_TRUE(result.ok()) << result.status();
+    results.push_back(*std::move(result));
+  }
+  EXPECT_GT(gpu->calls("Copy"), 0);
+  EXPECT_GT(gpu->calls("AllocatePinned"), 0);
+  EXPECT_EQ(gpu->unpinned_copies(), 0);
+  EXPECT_EQ(results[0].params_sha256, results[1].params_sha256);
+  EXPECT_EQ(results[0].losses, results[1].losses);
+  EXPECT_EQ(results[0].test_accuracy, results[1].test_accuracy);
+  options.gpu.reset();
+}
+
+TEST(TrainerTest, AStragglerOnADeviceIsRefused) {
+  TrainerOptions options = Options();
+  options.straggler = *Straggler::Parse("0:2");
+  options.gpu = std::make_shared<FakeGpu>();
+  const absl::Status status = Trainer::Create(options, 0, 1).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("--straggler"));
 }
 
 }  // namespace

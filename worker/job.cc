@@ -11,10 +11,12 @@
 #include "base/local_address.h"
 #include "base/status_macros.h"
 #include "base/write_file.h"
+#include "gpu/open_gpu.h"
 #include "links/grpc_store.h"
 #include "links/in_memory_store.h"
 #include "sync/side_channel.h"
 #include "worker/metrics.h"
+#include "worker/open_device.h"
 
 namespace gradsync {
 namespace {
@@ -43,6 +45,7 @@ absl::Status Validate(const JobOptions& options) {
           absl::StrCat("--servers: expected host:port,..., found \"", server, "\""));
     }
   }
+  GS_RETURN_IF_ERROR(ValidateDevice(options.device));
   SyncOptions sync = options.sync;
   if (sync.servers.empty() && options.num_servers > 0) sync.servers.assign(1, "registered later");
   GS_RETURN_IF_ERROR(ValidateSyncOptions(sync));
@@ -101,6 +104,12 @@ void LeaveStore(const WorkerGroup& group) {
   }
 }
 
+void PrintDevice(const GpuApi* gpu, int64_t every) {
+  if (every == 0) return;
+  std::printf("device %s\n", DescribeDevice(gpu).c_str());
+  std::fflush(stdout);
+}
+
 void PrintStep(const StepReport& report, int64_t every) {
   if (every == 0 || (report.step % every != 0 && report.step != 1 && report.step != report.steps)) {
     return;
@@ -128,6 +137,10 @@ class Job {
   // Everything before training.
   absl::Status Prepare() {
     GS_RETURN_IF_ERROR(Validate(options_));
+    GS_ASSIGN_OR_RETURN(const std::shared_ptr<GpuApi> gpu,
+                        OpenDevice(options_.device, options_.world_size, OpenGpu));
+    options_.trainer.gpu = options_.sync.gpu = gpu;
+    if (gpu != nullptr || options_.rank == 0) PrintDevice(gpu.get(), options_.log_every);
     options_.trainer.synchronised = options_.sync.topology != "local";
     GS_ASSIGN_OR_RETURN(trainer_,
                         Trainer::Create(options_.trainer, options_.rank, options_.world_size));

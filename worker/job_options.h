@@ -6,6 +6,7 @@
 
 #include "absl/time/time.h"
 #include "train/trainer.h"
+#include "worker/open_device.h"
 #include "worker/sync_factory.h"
 
 namespace gradsync {
@@ -19,6 +20,7 @@ struct JobOptions {
   std::string run_id = "job";
   int attempt = 0;
   std::string interface;
+  DeviceOptions device;
   int num_servers = 0;  // servers that register in the store, when sync.servers is empty
   SyncOptions sync;
   TrainerOptions trainer;

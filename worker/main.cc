@@ -40,6 +40,10 @@ ABSL_FLAG(int, num_servers, 0,
           "instead of --servers: this many servers register in the store (ps_server --master=)");
 ABSL_FLAG(int, rank, -1, "of this worker; default from torchrun, Slurm or MPI, else 0");
 ABSL_FLAG(int, world_size, -1, "number of workers; default from torchrun, Slurm or MPI, else 1");
+ABSL_FLAG(
+    int, local_rank, -1,
+    "which of its host's workers this one is, for --device=cuda; default from torchrun, Slurm "
+    "or MPI");
 ABSL_FLAG(std::string, master, "",
           "host:port of the store, which rank 0 holds (port 0: any, see --port_file); default from "
           "torchrun, Slurm or MPI, needed for more than one worker");
@@ -77,7 +81,9 @@ ABSL_FLAG(int64_t, bucket_bytes, int64_t{25} << 20, "upper bound of a gradient b
 ABSL_FLAG(int64_t, first_bucket_bytes, int64_t{1} << 20, "upper bound of the first bucket");
 ABSL_FLAG(int64_t, chunk_bytes, 0, "upper bound of a chunk; 0: by bucket size and world size");
 ABSL_FLAG(absl::Duration, timeout, absl::Seconds(60), "a peer that is silent for longer is lost");
-ABSL_FLAG(std::string, device, "cpu", "cpu (this build has no other)");
+ABSL_FLAG(std::string, device, "cpu",
+          "what to train on: cpu; cuda, the GPU of this worker's local rank; cuda:N; or auto, cuda "
+          "where this build (--config=cuda) and the machine have it (docs/gpu.md)");
 ABSL_FLAG(std::string, metrics_json, "", "where to write WorkerMetrics (proto/run_record.proto)");
 ABSL_FLAG(int64_t, log_every, 10, "rank 0 prints a line every so many steps; 0: none");
 
@@ -184,11 +190,10 @@ absl::StatusOr<JobOptions> JobOptionsFromFlags() {
   job.timeout = absl::GetFlag(FLAGS_timeout);
   job.metrics_json = UserPath(absl::GetFlag(FLAGS_metrics_json));
   job.log_every = absl::GetFlag(FLAGS_log_every);
-  const std::string device = absl::GetFlag(FLAGS_device);
-  if (device != "cpu" && device != "auto") {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--device: expected cpu (this build has no other), found \"", device, "\""));
-  }
+  job.device.device = absl::GetFlag(FLAGS_device);
+  job.device.local_rank = environment.local_rank;
+  const int local_rank = absl::GetFlag(FLAGS_local_rank);
+  if (local_rank >= 0) job.device.local_rank = local_rank;
   GS_ASSIGN_OR_RETURN(job.trainer, TrainerOptionsFromFlags());
   return job;
 }

@@ -7,6 +7,7 @@
 #include "google/protobuf/util/json_util.h"
 #include "plan/codec.h"
 #include "proto/run_record.pb.h"
+#include "worker/open_device.h"
 
 namespace gradsync {
 namespace {
@@ -37,6 +38,7 @@ void FillJob(const JobOptions& options, const Plan& plan, proto::WorkerMetrics* 
   metrics->set_consistency(options.sync.consistency);
   metrics->set_compression(CodecName(plan.codec()));
   metrics->set_connections(ResolvedConnections(options.sync));
+  metrics->set_device(DescribeDevice(options.trainer.gpu.get()));
   metrics->set_model(options.trainer.model.name);
   metrics->set_data(options.trainer.data);
   metrics->set_batch_size(static_cast<int32_t>(options.trainer.batch_size));

@@ -1,5 +1,7 @@
 #include "worker/sync_factory.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
@@ -16,6 +18,7 @@
 #include "ps_client/ps_gradient_sync.h"
 #include "ps_client/server_hosts.h"
 #include "sync/local_sync.h"
+#include "sync/staged_sync.h"
 #include "worker/server_weights.h"
 
 namespace gradsync {
@@ -256,8 +259,11 @@ absl::Status ResolveByHosts(const WorkerGroup& group, SyncOptions* options) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::unique_ptr<GradientSync>> CreateGradientSync(const SyncOptions& options,
-                                                                 const WorkerGroup& group) {
+namespace {
+
+// Exchanges buckets in memory of the host.
+absl::StatusOr<std::unique_ptr<GradientSync>> CreateHostSync(const SyncOptions& options,
+                                                             const WorkerGroup& group) {
   if (options.topology == "local") return CreateLocalSync(SiteOf(options));
   if (options.topology == "ring" && ResolvedLink(options) == "shm") {
     ShmRingOptions shm;
@@ -286,6 +292,15 @@ absl::StatusOr<std::unique_ptr<GradientSync>> CreateGradientSync(const SyncOptio
   ps.windows = ResolvedLink(options) == "shm";
   ps.connections = ps.windows ? 1 : ResolvedConnections(options);
   return CreatePsGradientSync(ps);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<GradientSync>> CreateGradientSync(const SyncOptions& options,
+                                                                 const WorkerGroup& group) {
+  GS_ASSIGN_OR_RETURN(std::unique_ptr<GradientSync> host, CreateHostSync(options, group));
+  if (options.gpu == nullptr) return host;
+  return CreateStagedSync(std::move(host), options.gpu);
 }
 
 }  // namespace gradsync

@@ -1,0 +1,31 @@
+// UpdateSite::kWorker on a GPU.
+
+#ifndef GRADSYNC_DDP_DEVICE_WORKER_OPTIMIZER_H_
+#define GRADSYNC_DDP_DEVICE_WORKER_OPTIMIZER_H_
+
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "ddp/worker_optimizer.h"
+#include "gpu/gpu_api.h"
+#include "plan/plan.h"
+#include "sync/flat_buckets.h"
+
+namespace gradsync {
+
+// A WorkerOptimizer for buckets in the memory of `gpu`, with the same bits.
+//
+// ClipGradients() and Update() queue their work on the compute stream of the calling thread and
+// return: the host waits for nothing. Clipping launches a kernel for each chunk of the gradients;
+// the sums are folded, and the factor found, by a callback on the host, for which the stream waits
+// a moment. So grad_norm() is that of the latest clipping which the GPU has done. Export() and
+// Import() wait for the GPU, for copies of the state.
+//
+// Errors, of creation too: those of GpuApi.
+absl::StatusOr<std::unique_ptr<WorkerOptimizer>> CreateDeviceWorkerOptimizer(
+    const Plan& plan, std::vector<BucketMemory> memory, std::shared_ptr<GpuApi> gpu);
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_DDP_DEVICE_WORKER_OPTIMIZER_H_

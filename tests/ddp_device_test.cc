@@ -1,0 +1,209 @@
+// DistributedDataParallel over buckets in the memory of a GPU, the fake one, which has the host's
+// arithmetic: the bits must be those of the host.
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ATen/ops/zeros.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "allreduce/shm_gradient_sync.h"
+#include "base/status_macros.h"
+#include "ddp/distributed_data_parallel.h"
+#include "ddp/tiny_module.h"
+#include "gpu/fake_gpu.h"
+#include "gtest/gtest.h"
+#include "links/in_memory_store.h"
+#include "sync/local_sync.h"
+#include "sync/staged_sync.h"
+#include "tests/rank_threads.h"
+
+namespace gradsync {
+namespace {
+
+constexpr int kSteps = 4;
+
+absl::Time Soon() { return absl::Now() + absl::Seconds(60); }
+
+struct Case {
+  UpdateSite site;
+  OptimizerKind kind;
+  double max_norm;
+  int world_size;
+};
+
+std::string Name(const testing::TestParamInfo<Case>& info) {
+  const Case& c = info.param;
+  return absl::StrCat(c.world_size, c.site == UpdateSite::kOwner ? "Owner" : "Worker",
+                      c.kind == OptimizerKind::kSgd ? "Sgd" : "AdamW",
+                      c.max_norm > 0 ? "Clipped" : "");
+}
+
+DdpOptions Options(const Case& c, int rank) {
+  DdpOptions options;
+  options.optimizer = {c.kind, {{}}};
+  options.optimizer.groups[0].momentum = 0.9;
+  options.optimizer.groups[0].weight_decay = 0.01;
+  options.plan.world_size = c.world_size;
+  options.plan.first_bucket_bytes = options.plan.bucket_bytes = 128;
+  options.rank = rank;
+  return options;
+}
+
+// A module whose values depend on nothing but `seed`.
+std::shared_ptr<TinyModule> NewModule(uint64_t seed) {
+  auto module = std::make_shared<TinyModule>();
+  c10::NoGradGuard no_grad;
+  for (const at::Tensor& p : module->parameters()) {
+    float* const data = p.data_ptr<float>();
+    for (int64_t i = 0; i < p.numel(); ++i) {
+      seed = seed * 6364136223846793005u + 1442695040888963407u;
+      data[i] = 0.3f * (static_cast<float>(seed >> 40) / static_cast<float>(1 << 23) - 1);
+    }
+  }
+  return module;
+}
+
+at::Tensor Inputs(int rank, int64_t step) {
+  at::Tensor x = at::zeros({4, 4});
+  for (int i = 0; i < 16; ++i) {
+    x.data_ptr<float>()[i] = static_cast<float>((7 * i + 3 * rank + 5 * step) % 11 - 5) / 4;
+  }
+  return x;
+}
+
+absl::Status Train(DistributedDataParallel& ddp, TinyModule& module, const Case& c, int rank,
+                   int64_t first, int64_t last) {
+  for (int64_t step = first; step <= last; ++step) {
+    GS_RETURN_IF_ERROR(ddp.BeginStep({step, 0.1, c.max_norm, 1}));
+    module.Loss(Inputs(rank, step)).backward();
+    GS_RETURN_IF_ERROR(ddp.FinishStep(Soon()));
+  }
+  return absl::OkStatus();
+}
+
+struct Outcome {
+  std::string hash;
+  double grad_norm = 0;
+  float forwards = 0;  // rank 0's buffer, broadcast
+};
+
+// Trains on ranks that are threads; with `gpus`, one per rank, in their memory.
+std::vector<Outcome> TrainGroup(const Case& c, const std::vector<std::shared_ptr<FakeGpu>>& gpus) {
+  std::vector<Outcome> outcomes(c.world_size);
+  const std::shared_ptr<KeyValueStore> store = NewInMemoryStore();
+  RunRanks(c.world_size, [&](int rank) {
+    WorkerGroup group;
+    group.rank = rank;
+    group.world_size = c.world_size;
+    group.run_id = "test";
+    group.store = store;
+    ShmRingOptions shm;
+    shm.group = group;
+    shm.update_site = c.site;
+    std::unique_ptr<GradientSync> sync = *CreateShmRingGradientSync(shm);
+    if (!gpus.empty()) sync = CreateStagedSync(std::move(sync), gpus[rank]);
+    SideChannel side_channel(group, "ddp");
+    const std::shared_ptr<TinyModule> module = NewModule(rank);
+    auto ddp = DistributedDataParallel::Create(module, sync.get(), &side_channel, Options(c, rank));
+    ASSERT_TRUE(ddp.ok()) << ddp.status();
+    const int before = gpus.empty() ? 0 : gpus[rank]->synchronizations();
+    const absl::Status trained = Train(**ddp, *module, c, rank, 1, kSteps);
+    ASSERT_TRUE(trained.ok()) << trained;
+    EXPECT_EQ(gpus.empty() ? 0 : gpus[rank]->synchronizations(), before);
+    EXPECT_GE((*ddp)->timing().exposed, absl::ZeroDuration());
+    ASSERT_TRUE((*ddp)->BroadcastBuffers(Soon()).ok());
+    outcomes[rank] = {(*ddp)->ParamsSha256(), (*ddp)->grad_norm(),
+                      module->forwards.data_ptr<float>()[0]};
+    EXPECT_TRUE(sync->Shutdown(Soon()).ok());
+  });
+  return outcomes;
+}
+
+class DdpDeviceTest : public testing::TestWithParam<Case> {};
+
+TEST_P(DdpDeviceTest, TrainsWithTheBitsOfTheHostAndWaitsForTheGpuNowhere) {
+  const Case c = GetParam();
+  const std::vector<Outcome> host = TrainGroup(c, {});
+  std::vector<std::shared_ptr<FakeGpu>> gpus;
+  for (int rank = 0; rank < c.world_size; ++rank) gpus.push_back(std::make_shared<FakeGpu>());
+  const std::vector<Outcome> device = TrainGroup(c, gpus);
+  for (int rank = 0; rank < c.world_size; ++rank) {
+    EXPECT_EQ(device[rank].hash, host[0].hash);
+    EXPECT_EQ(device[rank].grad_norm, host[0].grad_norm);
+    EXPECT_EQ(device[rank].forwards, host[0].forwards);
+    EXPECT_EQ(gpus[rank]->live_objects(), 0);
+    EXPECT_EQ(gpus[rank]->unpinned_copies(), 0);
+  }
+  const bool clips = c.site == UpdateSite::kWorker && c.max_norm > 0;
+  EXPECT_EQ(host[0].grad_norm > 0, clips);
+  EXPECT_EQ(gpus[0]->calls("ScaleBy") > 0, clips);
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, DdpDeviceTest,
+                         testing::Values(Case{UpdateSite::kWorker, OptimizerKind::kSgd, 0, 1},
+                                         Case{UpdateSite::kWorker, OptimizerKind::kSgd, 0, 2},
+                                         Case{UpdateSite::kWorker, OptimizerKind::kSgd, 0.05, 2},
+                                         Case{UpdateSite::kWorker, OptimizerKind::kAdamW, 0.05, 3},
+                                         Case{UpdateSite::kWorker, OptimizerKind::kAdamW, 1e6, 2},
+                                         Case{UpdateSite::kOwner, OptimizerKind::kSgd, 0, 2},
+                                         Case{UpdateSite::kOwner, OptimizerKind::kAdamW, 0.05, 3}),
+                         [](const testing::TestParamInfo<Case>& info) {
+                           return absl::StrCat(info.index, Name(info));
+                         });
+
+// One worker, alone.
+struct Alone {
+  Alone(const Case& c, std::shared_ptr<FakeGpu> gpu)
+      : module(NewModule(3)), sync(CreateLocalSync(c.site)) {
+    if (gpu != nullptr) sync = CreateStagedSync(std::move(sync), std::move(gpu));
+    ddp = DistributedDataParallel::Create(module, sync.get(), nullptr, Options(c, 0)).value();
+  }
+
+  std::shared_ptr<TinyModule> module;
+  std::unique_ptr<GradientSync> sync;
+  std::unique_ptr<DistributedDataParallel> ddp;
+};
+
+TEST(DdpDeviceStateTest, StateFromTheDeviceGoesOnOnTheHostAndTheOtherWayRound) {
+  const Case c = {UpdateSite::kWorker, OptimizerKind::kAdamW, 0, 1};
+  Alone reference(c, nullptr);
+  ASSERT_TRUE(Train(*reference.ddp, *reference.module, c, 0, 1, 4).ok());
+  for (const bool device_first : {true, false}) {
+    const auto gpu = std::make_shared<FakeGpu>();
+    {
+      Alone first(c, device_first ? gpu : nullptr);
+      Alone second(c, device_first ? nullptr : gpu);
+      ASSERT_TRUE(Train(*first.ddp, *first.module, c, 0, 1, 2).ok());
+      const auto state = first.ddp->ExportState(Soon());
+      ASSERT_TRUE(state.ok()) << state.status();
+      ASSERT_TRUE(Train(*second.ddp, *second.module, c, 0, 1, 2).ok());
+      ASSERT_TRUE(second.ddp->ImportState({}, Soon()).ok());
+      ASSERT_TRUE(second.ddp->ImportState(*state, Soon()).ok());
+      ASSERT_TRUE(Train(*second.ddp, *second.module, c, 0, 3, 4).ok());
+      EXPECT_EQ(second.ddp->ParamsSha256(), reference.ddp->ParamsSha256());
+    }
+    EXPECT_EQ(gpu->live_objects(), 0);
+    EXPECT_EQ(gpu->unpinned_copies(), 0);
+  }
+}
+
+TEST(DdpDeviceFailureTest, AKernelThatCannotBeQueuedEndsTheJobWithItsStatus) {
+  for (const std::string method : {"SgdStep", "SumOfSquares", "ScaleBy", "Record"}) {
+    const auto gpu = std::make_shared<FakeGpu>();
+    const Case c = {UpdateSite::kWorker, OptimizerKind::kSgd, 0.05, 1};
+    Alone alone(c, gpu);
+    ASSERT_TRUE(Train(*alone.ddp, *alone.module, c, 0, 1, 1).ok());
+    const absl::Status failure = absl::InternalError(absl::StrCat("no ", method));
+    gpu->FailNext(method, failure);
+    EXPECT_EQ(Train(*alone.ddp, *alone.module, c, 0, 2, 2), failure) << method;
+    EXPECT_EQ(alone.sync->status(), failure);
+    EXPECT_EQ(alone.ddp->BeginStep({3, 0.1, 0, 1}), failure);
+  }
+}
+
+}  // namespace
+}  // namespace gradsync
