@@ -51,8 +51,8 @@
 namespace gradsync {
 
 // The two flat buffers of a bucket: contiguous fp32 of shape [BucketPlan::numel], 64-byte aligned,
-// zero at first. The backend allocated them (plain, shared, pinned or registered memory); the
-// tensors keep the memory alive, also after the backend is gone.
+// zero at first. The backend allocated them (plain, shared, pinned or registered memory, or that of
+// gpu()); the tensors keep the memory alive, also after the backend is gone.
 struct GradBucket {
   at::Tensor grad;
   at::Tensor param;
@@ -84,8 +84,8 @@ class GradientSync {
 
   // The GPU in whose memory the buckets lie; null when that is the host's. Then "complete" and
   // "there" mean: in the order of streams. Launch() takes what was queued on the compute stream of
-  // the calling thread (GpuApi::ComputeStream()), and SyncHandle::Wait() makes the compute stream of
-  // its caller wait for the bucket's result. From the start; does not change.
+  // the calling thread (GpuApi::ComputeStream()), and SyncHandle::Wait() makes the compute stream
+  // of its caller wait for the bucket's result. From the start; does not change.
   virtual std::shared_ptr<GpuApi> gpu() const { return nullptr; }
 
   // Collective, between steps; ranks may come after different numbers of steps. Says that this rank

@@ -461,6 +461,7 @@ absl::Status StagedSync::ImportOptimizerState(const OptimizerState& state, absl:
 }
 
 absl::Status StagedSync::Shutdown(absl::Time deadline) {
+  GS_RETURN_IF_ERROR(host_->status());
   MutexLock lock(&host_mutex_);
   const absl::Status status = host_->Shutdown(deadline);
   left_ = left_ || status.ok();

@@ -135,9 +135,9 @@ TEST(TrainerTest, OnADeviceItTrainsWithTheBitsOfTheHost) {
     const int before = gpu->synchronizations();
     auto result = (*trainer)->Run([&](const StepReport& r) {
       EXPECT_EQ(gpu->synchronizations(), before);
-      EXPECT_EQ(r.times.total,
-                r.times.data + r.times.forward + r.times.backward + r.times.exposed +
-                    r.times.update);
+      if (on == nullptr) return;
+      EXPECT_EQ(r.times.total, r.times.data + r.times.forward + r.times.backward + r.times.exposed +
+                                   r.times.update);
     });
     ASSERT_TRUE(result.ok()) << result.status();
     results.push_back(*std::move(result));
