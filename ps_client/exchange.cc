@@ -26,8 +26,7 @@ Exchange::Exchange(const Options& options, const Plan& plan, const ShardMap& sha
     const int index = static_cast<int>(i);
     auto server = std::make_unique<Server>();
     server->connection = std::make_unique<ServerConnection>(
-        index, options_.servers[i], options_.connections[i], options_.leads[i],
-        /*bounded=*/options_.consistency.bulk());
+        index, options_.servers[i], options_.connections[i], options_.leads[i]);
     server->order = PushOrder(plan_, shards_, index, options_.rank);
     for (size_t b = 0; b <= plan_.buckets().size(); ++b) {
       const auto first = std::find_if(server->order.begin(), server->order.end(),
@@ -43,6 +42,7 @@ Exchange::Exchange(const Options& options, const Plan& plan, const ShardMap& sha
     bucket.memory = std::move(buckets[b]);
     bucket.awaited.resize(plan_.buckets()[b].layout.slots());
     bucket.parameters_awaited = bucket.awaited;
+    bucket.deferred = bucket.awaited;
     bucket.countdown = std::make_shared<Countdown>(absl::StrCat("bucket ", b));
     bucket.lending = std::make_shared<Lending>();
     bucket.lending->memory = bucket.memory.owner;
@@ -155,6 +155,7 @@ SyncHandle Exchange::Launch(const StepOptions& step, int bucket) {
     int64_t chunks = 0;
     for (size_t slot = 0; slot < state.awaited.size(); ++slot) {
       state.awaited[slot] = !Range({bucket, static_cast<int>(slot)}).empty();
+      state.deferred[slot] = false;
       chunks += state.awaited[slot];
     }
     // A chunk is done with when its result is here and no stream reads its gradient.

@@ -136,6 +136,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
     ExchangedBucket memory;
     std::shared_ptr<Lending> lending;
     std::vector<bool> awaited;             // by slot: a pull of the launched step
+    std::vector<bool> deferred;            // by slot: the pull comes later (proto: DEFERRED)
     std::vector<bool> parameters_awaited;  // by slot: of the running transfer
     int64_t step = 0;
     std::shared_ptr<Countdown> countdown;  // of the launched step
@@ -153,6 +154,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   // Callbacks of the streams; what a server said wrongly is an error. In exchange_receive.cc.
   absl::Status OnFrame(Server& server, const proto::FrameHeader& header, const Payload& payload);
   absl::Status OnChunk(Server& server, const proto::FrameHeader& header, const Payload& payload);
+  absl::Status OnDeferred(Server& server, const proto::FrameHeader& header);
   absl::Status OnSquares(Server& server, const proto::FrameHeader& header, const Payload& payload);
   absl::Status OnState(Server& server, const proto::FrameHeader& header, const Payload& payload);
   absl::Status OnStateEnd(Server& server, const proto::FrameHeader& header);
@@ -164,6 +166,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   struct Arrival {
     std::shared_ptr<Countdown> countdown;
     float* to = nullptr;
+    bool is_result = false;  // of a push, and none was said to come later
   };
   ChunkForm FormOf(const proto::FrameHeader& header) const;  // of a chunk from a server
   absl::StatusOr<Arrival> Expect(const Server& server, const proto::FrameHeader& header);

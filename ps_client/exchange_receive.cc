@@ -113,6 +113,8 @@ absl::Status Exchange::OnFrame(Server& server, const proto::FrameHeader& header,
     case proto::FrameHeader::PULL:
     case proto::FrameHeader::PARAMETERS:
       return OnChunk(server, header, payload);
+    case proto::FrameHeader::DEFERRED:
+      return OnDeferred(server, header);
     case proto::FrameHeader::CREDIT:
       return server.connection->AddCredit(header.count());
     case proto::FrameHeader::SQUARES:
@@ -171,6 +173,7 @@ absl::StatusOr<Exchange::Arrival> Exchange::Expect(const Server& server,
   awaited[segment.slot] = false;
   if (is_pull && !options_.consistency.bulk()) GS_RETURN_IF_ERROR(NoteStaleness(header));
   Arrival arrival;
+  arrival.is_result = is_pull ? !bucket.deferred[segment.slot] : options_.rank == 0 && !settling_;
   arrival.countdown = is_pull ? bucket.countdown : transfer_;
   const bool to_grad = is_pull && options_.update_site == UpdateSite::kWorker;
   if (is_pull || options_.rank != 0 || settling_) {
@@ -195,11 +198,27 @@ absl::Status Exchange::OnChunk(Server& server, const proto::FrameHeader& header,
     rx_bytes_ += static_cast<int64_t>(payload.size());
     ++rx_messages_;
   }
-  // Rank 0 has pushed the parameters of a broadcast, the others have not.
-  if (header.kind() == proto::FrameHeader::PULL || options_.rank == 0) {
-    server.connection->AddResult();
-  }
+  if (arrival.is_result) server.connection->AddResult();
   arrival.countdown->Done();
+  return absl::OkStatus();
+}
+
+absl::Status Exchange::OnDeferred(Server& server, const proto::FrameHeader& header) {
+  const SegmentId segment = SegmentOf(header);
+  GS_RETURN_IF_ERROR(CheckOwned(server, segment));
+  {
+    MutexLock lock(&mutex_);
+    Bucket& bucket = buckets_[segment.bucket];
+    const int64_t step = StepOf(header).step;
+    if (options_.consistency.bulk() || step > bucket.step) {
+      return Unexpected(header, absl::StrCat("chunks of step ", bucket.step, " under ssp"));
+    }
+    // The answer may have come on another connection meanwhile.
+    if (step < bucket.step || !bucket.awaited[segment.slot]) return absl::OkStatus();
+    if (bucket.deferred[segment.slot]) return Unexpected(header, "each chunk once");
+    bucket.deferred[segment.slot] = true;
+  }
+  server.connection->AddResult();
   return absl::OkStatus();
 }
 

@@ -61,7 +61,7 @@ void ServerConnection::AddResult() {
 
 bool ServerConnection::MaySendNext() const {
   if (queue_.empty() || credit_ == 0) return false;
-  return !bounded_ || lead_ > 0 || queue_[0].frame.header.max_norm() != 0;
+  return lead_ > 0 || queue_[0].frame.header.max_norm() != 0;
 }
 
 // One thread at a time, so that chunks reach their streams in order; without the lock, because

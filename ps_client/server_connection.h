@@ -22,14 +22,12 @@ namespace gradsync {
 // Thread-safe; nothing but Connect() blocks.
 class ServerConnection {
  public:
-  // `bounded`: no more than `lead` chunks are on their way without a result, but those of steps
-  // whose results wait for the norm of all (StepOptions::max_norm). Otherwise credit is the only
-  // bound. `lead` is one of PushLeads().
-  ServerConnection(int index, std::string address, int connections, int lead, bool bounded)
+  // No more than `lead` chunks, one of PushLeads(), are on their way without a result, but those of
+  // steps whose results wait for the norm of all (StepOptions::max_norm).
+  ServerConnection(int index, std::string address, int connections, int lead)
       : index_(index),
         address_(std::move(address)),
         connections_(connections),
-        bounded_(bounded),
         limit_(CreditFor(lead)),
         credit_(limit_),
         lead_(lead) {}
@@ -45,7 +43,7 @@ class ServerConnection {
   // The server returned credit. Errors: INVALID_ARGUMENT when it returned more than it had.
   absl::Status AddCredit(int64_t count);
 
-  // The result of one chunk has come.
+  // The result of one chunk has come, or word that it will.
   void AddResult();
 
   // Sends what needs no credit and no lead.
@@ -79,7 +77,6 @@ class ServerConnection {
   const int index_;
   const std::string address_;
   const int connections_;
-  const bool bounded_;
   const int64_t limit_;
   std::atomic<int64_t> tx_bytes_{0};
   std::atomic<int64_t> tx_messages_{0};

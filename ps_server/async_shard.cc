@@ -169,6 +169,7 @@ void AsyncShard::Send(const Chunk& chunk, const ChunkClocks::Work& work) {
       events_->OnAnswer(chunk.id, answer, chunk.param);
     }
   }
+  for (const ChunkClocks::Answer& answer : work.deferred) events_->OnDeferred(chunk.id, answer);
 }
 
 absl::Status AsyncShard::Depart(int rank, absl::StatusOr<bool> (ChunkClocks::*depart)(int rank)) {

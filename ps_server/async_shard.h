@@ -38,6 +38,9 @@ class AsyncShardEvents {
   virtual void OnAnswer(SegmentId segment, const ChunkClocks::Answer& answer,
                         const std::shared_ptr<LentBuffer>& values) = 0;
 
+  // The answer to a gradient comes later, when the bound allows.
+  virtual void OnDeferred(SegmentId segment, const ChunkClocks::Answer& answer) = 0;
+
   // All have settled: the chunk's parameters, for one of them. Likewise.
   virtual void OnFinal(SegmentId segment, int rank, const std::shared_ptr<LentBuffer>& values) = 0;
 };
@@ -109,9 +112,9 @@ class AsyncShard : public ShardStateHolder {
   std::vector<std::vector<Chunk*>> by_segment_;  // by bucket and slot; null where not ours
   std::vector<std::atomic<int64_t>> pushes_;     // by rank: chunks, ever
   enum Presence : int { kTrains, kSettled, kLeft };
-  std::vector<std::atomic<int>> presence_;       // by rank
-  std::atomic<int64_t> last_sign_{0};            // of life: Unix nanoseconds of a push or departure
-  std::atomic<int64_t> last_step_{0};            // the largest number pushed, or imported
+  std::vector<std::atomic<int>> presence_;  // by rank
+  std::atomic<int64_t> last_sign_{0};       // of life: Unix nanoseconds of a push or departure
+  std::atomic<int64_t> last_step_{0};       // the largest number pushed, or imported
   std::unique_ptr<StateKeeper> state_;
 };
 

@@ -70,9 +70,14 @@ void ChunkClocks::TakeDue(Work* work) {
   const int64_t slowest = Slowest(0);
   for (size_t r = 0; r < ranks_.size(); ++r) {
     Rank& rank = ranks_[r];
-    if (!rank.applied || !consistency_.Allows(rank.clock - slowest)) continue;
-    rank.offered = rank.applied = false;
-    work->answers.push_back({static_cast<int>(r), rank.step, rank.clock - slowest});
+    if (!rank.applied) continue;
+    const Answer answer = {static_cast<int>(r), rank.step, rank.clock - slowest};
+    if (!consistency_.Allows(answer.staleness)) {
+      if (!std::exchange(rank.deferred, true)) work->deferred.push_back(answer);
+      continue;
+    }
+    rank.offered = rank.applied = rank.deferred = false;
+    work->answers.push_back(answer);
     Log(ServerEvent::Kind::kPulled, static_cast<int>(r));
   }
 }
@@ -99,12 +104,13 @@ absl::optional<ChunkClocks::Work> ChunkClocks::Next() {
   Work work;
   MutexLock lock(&mutex_);
   TakeDue(&work);
-  if (work.answers.empty() && !held_.empty()) {
+  if (!work.answers.empty() || !work.deferred.empty()) return work;
+  if (!held_.empty()) {
     work.apply = std::move(held_.front());
     held_.pop_front();
     return work;
   }
-  if (work.answers.empty()) TakeFinal(&work);
+  TakeFinal(&work);
   if (!work.answers.empty()) return work;
   owner_ = Owner::kNobody;
   freed_.SignalAll();

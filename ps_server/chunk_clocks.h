@@ -30,7 +30,8 @@ namespace gradsync {
 //   if (*clocks.Offer(rank, step, payload)) {  // the chunk is this thread's now
 //     while (work = clocks.Next()) {
 //       work->apply: update the parameters, then clocks.Applied(rank)
-//       otherwise:   send the parameters to everybody in work->answers
+//       otherwise:   send the parameters to everybody in work->answers, and tell everybody in
+//                    work->deferred that his come later
 //     }
 //   }
 //
@@ -54,6 +55,7 @@ class ChunkClocks {
   struct Work {
     absl::optional<Gradient> apply;
     std::vector<Answer> answers;
+    std::vector<Answer> deferred;  // not due yet; each told once
     bool final = false;  // the answers go to all who have settled, and the chunk begins anew
   };
 
@@ -87,8 +89,9 @@ class ChunkClocks {
   enum class Phase { kTraining, kSettled, kLeft };
   struct Rank {
     Phase phase = Phase::kTraining;
-    bool offered = false;  // a gradient that is not answered yet
-    bool applied = false;  // and was applied
+    bool offered = false;   // a gradient that is not answered yet
+    bool applied = false;   // and was applied
+    bool deferred = false;  // and was not due then
     int64_t clock = 0;
     int64_t step = 0;  // number of the last one
   };

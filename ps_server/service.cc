@@ -220,6 +220,7 @@ absl::Status Service::StartGroup() {
   group->on_their_way = std::vector<std::atomic<int>>(plan.world_size());
   group->folded = std::vector<std::atomic<uint32_t>>(plan.world_size());
   group->left = std::vector<std::atomic<bool>>(plan.world_size());
+  group->answers = std::vector<std::atomic<uint32_t>>(plan.world_size());
   // A message for each chunk costs as much CPU time as 64 KiB of payload. What is owed is less than
   // a batch, so a worker always has credit for at least half a window, and one chunk would do.
   group->credit_batch = CreditBatch(group->terms.credit());

@@ -24,17 +24,18 @@
 //
 //   PUSH                               →  applied when it comes
 //                                      ←  CREDIT, as above
-//                                      ←  PULL {count: staleness}, when the consistency allows
+//                                      ←  PULL {count: staleness}, if the consistency allows; else
+//                                      DEFERRED, and PULL when it does
 //   SETTLE                             →  others wait for this worker no more
 //                                      ←  PARAMETERS, one per chunk, when all have settled or left
 //
 // A stream may also begin with HOST: the answer is HOST (payload: Host), and it ends.
 //
 // A worker may have `credit` chunks on their way to one server, which bounds what the server has to
-// hold. It keeps to less by itself: under bsp results, not credit, say when it may go on
-// (plan/push_lead.h). Chunk number q of its PushOrder()
-// travels on connection q mod C; everything but chunks, on connection 0. What a worker does against
-// the rules ends the run: every worker hears FAILED with the reason.
+// hold. It keeps to less by itself: results (and DEFERRED), not credit, say when it may go on
+// (plan/push_lead.h). Chunk number q of its PushOrder() travels on connection q mod C, results on
+// all connections in turns; everything but chunks, on connection 0. What a worker does against the
+// rules ends the run: every worker hears FAILED with the reason.
 
 #ifndef GRADSYNC_PS_SERVER_SERVICE_H_
 #define GRADSYNC_PS_SERVER_SERVICE_H_
@@ -101,6 +102,7 @@ class Service : private ShardEvents, private AsyncShardEvents {
   absl::Status OnStateRequest(Session& session);
   absl::Status OnState(Session& session, const proto::FrameHeader& header, const Payload& payload);
   absl::Status OnGoodbye(Session& session);
+  void SendAnswer(int rank, proto::FrameHeader header, const std::shared_ptr<LentBuffer>& values);
   absl::Status TakeCredit(int rank);
   std::string Name(int rank) const;
   void EndIfSilent();
@@ -111,6 +113,7 @@ class Service : private ShardEvents, private AsyncShardEvents {
   void OnApplied(int rank) override { OnFolded(rank); }
   void OnAnswer(SegmentId segment, const ChunkClocks::Answer& answer,
                 const std::shared_ptr<LentBuffer>& values) override;
+  void OnDeferred(SegmentId segment, const ChunkClocks::Answer& answer) override;
   void OnFinal(SegmentId segment, int rank, const std::shared_ptr<LentBuffer>& values) override;
 
   void SendValues(FrameStream& stream, proto::FrameHeader header,

@@ -151,26 +151,37 @@ void Service::OnResult(SegmentId segment, int64_t step, std::shared_ptr<LentBuff
   }
 }
 
+void Service::SendAnswer(int rank, proto::FrameHeader header,
+                         const std::shared_ptr<LentBuffer>& values) {
+  Group& group = *group_.load(std::memory_order_acquire);
+  const size_t connection = group.answers[rank]++ % group.terms.connections();
+  SendValues(*group.streams[rank][connection], std::move(header), values);
+}
+
 void Service::OnAnswer(SegmentId segment, const ChunkClocks::Answer& answer,
                        const std::shared_ptr<LentBuffer>& values) {
-  Group& group = *group_.load(std::memory_order_acquire);
   proto::FrameHeader header;
   header.set_kind(proto::FrameHeader::PULL);
   SetSegment(segment, &header);
   header.set_step(static_cast<uint64_t>(answer.step));
   header.set_count(static_cast<uint32_t>(answer.staleness));
-  const size_t connection = group.results++ % group.terms.connections();
-  SendValues(*group.streams[answer.rank][connection], std::move(header), values);
+  SendAnswer(answer.rank, std::move(header), values);
   step_tx_bytes_ += static_cast<int64_t>(values->bytes().size());
 }
 
+void Service::OnDeferred(SegmentId segment, const ChunkClocks::Answer& answer) {
+  OutgoingFrame frame = FrameOf(proto::FrameHeader::DEFERRED);
+  SetSegment(segment, &frame.header);
+  frame.header.set_step(static_cast<uint64_t>(answer.step));
+  frame.urgent = true;
+  group_.load(std::memory_order_acquire)->streams[answer.rank][0]->Send(std::move(frame));
+}
+
 void Service::OnFinal(SegmentId segment, int rank, const std::shared_ptr<LentBuffer>& values) {
-  Group& group = *group_.load(std::memory_order_acquire);
   proto::FrameHeader header;
   header.set_kind(proto::FrameHeader::PARAMETERS);
   SetSegment(segment, &header);
-  const size_t connection = group.results++ % group.terms.connections();
-  SendValues(*group.streams[rank][connection], std::move(header), values);
+  SendAnswer(rank, std::move(header), values);
 }
 
 void Service::OnSquares(int64_t step, std::vector<double> squares) {

@@ -56,8 +56,9 @@ struct Service::Group {
   std::vector<std::atomic<uint32_t>> folded;                       // by rank: chunks, ever
   uint32_t credit_batch = 1;
   int64_t shard_bytes = 0;
-  std::atomic<size_t> results{0};  // sent; spreads them over connections
-  std::vector<std::atomic<bool>> left;  // by rank, under ssp and asp: said goodbye
+  std::atomic<size_t> results{0};              // sent to all; spreads them over connections
+  std::vector<std::atomic<uint32_t>> answers;  // by rank, under ssp and asp: sent; likewise
+  std::vector<std::atomic<bool>> left;         // by rank, under ssp and asp: said goodbye
 };
 
 }  // namespace gradsync

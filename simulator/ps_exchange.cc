@@ -38,6 +38,7 @@ PsExchange::PsExchange(const Plan& plan, ShardMap shards, const Cluster& cluster
     if (consistency_.bulk()) continue;
     chunk.clocks.assign(world_size_, 0);
     chunk.waiting.assign(world_size_, false);
+    chunk.deferred.assign(world_size_, false);
   }
 }
 
@@ -62,7 +63,7 @@ void PsExchange::Launch(int rank, int step, int bucket) {
 
 void PsExchange::Pump(int rank, int server) {
   Pair& state = pair(rank, server);
-  while (state.credit > 0 && (state.lead > 0 || !consistency_.bulk()) && !state.queued.empty()) {
+  while (state.credit > 0 && state.lead > 0 && !state.queued.empty()) {
     const int chunk = state.queued.front();
     const SegmentId id = chunks_.id(chunk);
     state.queued.pop_front();
@@ -91,7 +92,12 @@ void PsExchange::OnMessage(const SimulatedMessage& message) {
     pair(rank, server).credit += message.count;
     return Pump(rank, server);
   }
-  ++pair(rank, server).lead;
+  if (message.kind == kDeferred) {
+    ++pair(rank, server).lead;
+    return Pump(rank, server);
+  }
+  // An answer that was deferred has been counted.
+  if (message.count == 0) ++pair(rank, server).lead;
   Pump(rank, server);
   if (--open_[rank][message.bucket] == 0) resolved_(rank, message.bucket);
 }
@@ -129,12 +135,12 @@ void PsExchange::OnFolded(int rank, int server) {
   network_.Send(message);
 }
 
-SimulatedMessage PsExchange::PullOf(int chunk) {
+SimulatedMessage PsExchange::PullOf(int chunk, int* sent) {
   const SegmentId id = chunks_.id(chunk);
   const int server = shards_.server(id);
   SimulatedMessage message;
   message.from = world_size_ + server;
-  message.connection = results_[server]++ % connections_[server];
+  message.connection = (*sent)++ % connections_[server];
   message.bytes = chunks_.returned_bytes(chunk);
   message.kind = kPull;
   message.bucket = id.bucket;
@@ -143,27 +149,43 @@ SimulatedMessage PsExchange::PullOf(int chunk) {
 }
 
 void PsExchange::SendResult(int chunk) {
-  SimulatedMessage message = PullOf(chunk);
+  SimulatedMessage message = PullOf(chunk, &results_[shards_.server(chunks_.id(chunk))]);
   for (int rank = 0; rank < world_size_; ++rank) {
     message.to = rank;
     network_.Send(message);
   }
 }
 
+void PsExchange::SendDeferred(int rank, int server) {
+  SimulatedMessage message;
+  message.from = world_size_ + server;
+  message.to = rank;
+  message.urgent = true;
+  message.kind = kDeferred;
+  network_.Send(message);
+}
+
 void PsExchange::Applied(int rank, int chunk) {
   Chunk& state = folds_[chunk];
   ++state.clocks[rank];
   state.waiting[rank] = true;
-  OnFolded(rank, shards_.server(chunks_.id(chunk)));
+  const int server = shards_.server(chunks_.id(chunk));
+  OnFolded(rank, server);
   const int slowest = *std::min_element(state.clocks.begin(), state.clocks.end());
   for (int other = 0; other < world_size_; ++other) {
+    if (!state.waiting[other]) continue;
     const int64_t ahead = state.clocks[other] - slowest;
-    if (!state.waiting[other] || !consistency_.Allows(ahead)) continue;
-    state.waiting[other] = false;
-    max_staleness_ = std::max(max_staleness_, ahead);
-    SimulatedMessage message = PullOf(chunk);
+    if (!consistency_.Allows(ahead)) {
+      if (!state.deferred[other]) SendDeferred(other, server);
+      state.deferred[other] = true;
+      continue;
+    }
+    SimulatedMessage message = PullOf(chunk, &pair(other, server).answers);
     message.to = other;
+    message.count = state.deferred[other];
     network_.Send(message);
+    max_staleness_ = std::max(max_staleness_, ahead);
+    state.waiting[other] = state.deferred[other] = false;
   }
 }
 

@@ -22,7 +22,8 @@ namespace gradsync {
 //
 // Under ssp and asp (docs/consistency.md) a contribution is applied when it arrives, which takes
 // the server an update of the chunk, and credited then. It is answered when the worker's clock in
-// the chunk is no further ahead of the slowest than the bound allows.
+// the chunk is no further ahead of the slowest than the bound allows; until then a message tells it
+// to push on.
 class PsExchange : public SimulatedExchange {
  public:
   // `shards` is made from `plan` and the cluster's weights. `owner_update`: seconds of updating all
@@ -36,20 +37,22 @@ class PsExchange : public SimulatedExchange {
   int64_t max_staleness() const { return max_staleness_; }
 
  private:
-  enum Kind { kPush, kPull, kCredit };
+  enum Kind { kPush, kPull, kCredit, kDeferred };
   struct Pair {              // a worker and a server
     std::deque<int> queued;  // chunks
     int credit = 0;
-    int lead = 0;    // chunks that may be sent before the next result
-    int number = 0;  // of the next chunk within the step
+    int lead = 0;     // chunks that may be sent before the next result
+    int answers = 0;  // under ssp and asp: sent to the worker
+    int number = 0;   // of the next chunk within the step
     int folded = 0;
   };
   struct Chunk {
     int next = 0;               // position of the fold
     std::vector<bool> arrived;  // by position
     // Under ssp and asp, by rank.
-    std::vector<int> clocks;    // gradients applied
-    std::vector<bool> waiting;  // for the answer
+    std::vector<int> clocks;     // gradients applied
+    std::vector<bool> waiting;   // for the answer
+    std::vector<bool> deferred;  // and were told so
   };
 
   void OnMessage(const SimulatedMessage& message) override;
@@ -58,7 +61,8 @@ class PsExchange : public SimulatedExchange {
   void OnFolded(int rank, int server);
   void SendResult(int chunk);
   void Applied(int rank, int chunk);
-  SimulatedMessage PullOf(int chunk);
+  void SendDeferred(int rank, int server);
+  SimulatedMessage PullOf(int chunk, int* sent);  // the number sent so far chooses the stream
 
   Pair& pair(int rank, int server) { return pairs_[rank * shards_.servers() + server]; }
 
