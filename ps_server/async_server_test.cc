@@ -116,6 +116,28 @@ TEST_F(AsyncServerTest, AnswersSayHowManyStepsOfTheSlowestTheyLack) {
   EXPECT_EQ(AwaitStep(0, 3), 2);
 }
 
+TEST_F(AsyncServerTest, AnAnswerThatIsNotDueIsAnnouncedOnce) {
+  Begin("ssp:1");
+  PushStep(0, 1);
+  EXPECT_EQ(AwaitStep(0, 1), 1);
+  PushStep(0, 2);
+  for (SegmentId segment : orders_[0]) {
+    const absl::optional<proto::FrameHeader> deferred = workers_[0]->Await(Kind::DEFERRED);
+    ASSERT_TRUE(deferred.has_value());
+    EXPECT_EQ(deferred->step(), 2u);
+    EXPECT_EQ(deferred->slot(), static_cast<uint32_t>(segment.slot));
+  }
+  // Applied as well, as far as half a window; rank 1 is answered at once, and releases rank 0.
+  PushStep(1, 1);
+  EXPECT_EQ(AwaitStep(1, 1), 0);
+  EXPECT_EQ(AwaitStep(0, 2), 1);
+  // The next one deferred is of the next step: none was announced twice.
+  PushStep(0, 3);
+  const absl::optional<proto::FrameHeader> next = workers_[0]->Await(Kind::DEFERRED);
+  ASSERT_TRUE(next.has_value());
+  EXPECT_EQ(next->step(), 3u);
+}
+
 TEST_F(AsyncServerTest, AGoodbyeBetweenStepsReleasesTheOthers) {
   Begin("ssp:0");
   PushStep(0, 1);
