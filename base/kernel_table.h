@@ -1,5 +1,6 @@
 // The table through which base/kernels.h reaches the kernels of one dispatch level. Callers use
-// base/kernels.h; only its tests, which compare levels, come here.
+// base/kernels.h; only its tests, which compare levels, and the kernels for GPUs, which take the
+// same coefficients, come here.
 //
 // base/kernels_body.inc is the one source of all kernels. It is compiled once per level with other
 // machine flags and always with -ffp-contract=off, so every level does the same IEEE

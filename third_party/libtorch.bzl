@@ -1,4 +1,7 @@
-"""LibTorch: Debian's by default, or the folder that LIBTORCH names (pip's torch/ or the downloaded zip)."""
+"""LibTorch: Debian's by default, or the folder that LIBTORCH names (pip's torch/ or the downloaded zip).
+
+With --config=cuda: the folder that LIBTORCH names, or the one that tools/setup --cuda made; it must be for CUDA.
+"""
 
 _BUILD = """
 cc_library(
@@ -17,13 +20,46 @@ cc_library(
     includes = {includes},
     visibility = ["//visibility:public"],
 )
+
+# What LibTorch runs on GPUs; nothing without --config=cuda.
+cc_library(
+    name = "torch_cuda",
+    linkopts = {cuda_linkopts},
+    visibility = ["//visibility:public"],
+    deps = [":torch"],
+)
 """
 
-def _libtorch_repository_impl(ctx):
+def wants_cuda(ctx):
+    """Whether this is a build with --config=cuda, which sets the variable."""
+    return ctx.os.environ.get("GRADSYNC_CUDA", "") == "1"
+
+def cuda_setup_folder(ctx):
+    """The folder, as a string, into which tools/setup --cuda installs."""
+    cache = ctx.os.environ.get("XDG_CACHE_HOME", "") or ctx.os.environ.get("HOME", "") + "/.cache"
+    return cache + "/gradsync/cuda"
+
+def libtorch_folder(ctx):
+    """LibTorch's folder as a string; empty for Debian's, which is spread over the system's folders."""
     folder = ctx.os.environ.get("LIBTORCH", "")
+    return cuda_setup_folder(ctx) + "/torch" if not folder and wants_cuda(ctx) else folder
+
+# Every variable that the functions above read.
+LIBTORCH_ENVIRON = ["GRADSYNC_CUDA", "HOME", "LIBTORCH", "XDG_CACHE_HOME"]
+
+def _libtorch_repository_impl(ctx):
+    folder = libtorch_folder(ctx)
     ctx.file("WORKSPACE", "")
+    cuda_linkopts = []
     if folder:
         root = ctx.path(folder)
+        lib = folder + "/lib"
+        if wants_cuda(ctx):
+            if not ctx.path(lib + "/libtorch_cuda.so").exists:
+                fail("--config=cuda: no LibTorch for CUDA in {}; run tools/setup --cuda".format(folder))
+
+            # Nobody names its symbols: being loaded is what adds the GPU to LibTorch.
+            cuda_linkopts = ["-Wl,--push-state,--no-as-needed,-ltorch_cuda,--pop-state", "-lc10_cuda"]
         if not root.exists:
             fail("LIBTORCH={}: no such folder".format(folder))
         headers = root.get_child("include")
@@ -32,7 +68,6 @@ def _libtorch_repository_impl(ctx):
         for child in headers.readdir():
             if child.basename != "google":
                 ctx.symlink(child, "include/" + child.basename)
-        lib = str(root.get_child("lib"))
         linkopts = ["-L" + lib, "-Wl,-rpath," + lib]
         defines = []
     else:
@@ -47,6 +82,7 @@ def _libtorch_repository_impl(ctx):
     # The folder itself is the one header label: a glob of its 9,400 files would be linked into every sandbox.
     ctx.file("BUILD", _BUILD.format(
         hdrs = repr(["include"]),
+        cuda_linkopts = repr(cuda_linkopts),
         defines = repr(defines),
         includes = repr(["include", "include/torch/csrc/api/include"]),
         linkopts = repr(linkopts + ["-ltorch_cpu", "-lc10"]),
@@ -54,7 +90,7 @@ def _libtorch_repository_impl(ctx):
 
 libtorch_repository = repository_rule(
     implementation = _libtorch_repository_impl,
-    environ = ["LIBTORCH", "CUDA_HOME"],
+    environ = LIBTORCH_ENVIRON,
     configure = True,
     local = True,
 )

@@ -1,0 +1,34 @@
+// Starts the kernels of gpu/gpu_kernels.cu; what they compute is said in base/kernels.h. Only
+// CudaApi calls these, with its device current.
+//
+// Each queues on `stream` and returns cudaSuccess or what kept it from starting. n may be 0, with
+// any pointers. Pointers are to device or pinned memory, to floats at any float's address.
+
+#ifndef GRADSYNC_GPU_GPU_KERNELS_H_
+#define GRADSYNC_GPU_GPU_KERNELS_H_
+
+#include <cuda_runtime_api.h>
+#include <stddef.h>
+
+#include "base/kernel_table.h"
+
+namespace gradsync {
+
+cudaError_t StartScaleTwice(float* x, size_t n, float a, float b, cudaStream_t stream);
+
+// *factor, of the device or pinned, is read when the kernel runs.
+cudaError_t StartScaleBy(float* x, size_t n, const float* factor, cudaStream_t stream);
+
+cudaError_t StartSgdStep(const SgdCoefficients& c, float* param, const float* grad,
+                         float* momentum_buffer, size_t n, cudaStream_t stream);
+
+cudaError_t StartAdamStep(const AdamCoefficients& c, float* param, const float* grad,
+                          float* exp_avg, float* exp_avg_sq, size_t n, cudaStream_t stream);
+
+// The order of addition leaves 16 chains, so this runs on one multiprocessor and takes at least the
+// time of n / 16 additions of doubles, one after the other. For n = 0 the sum is 0.
+cudaError_t StartSumOfSquares(const float* x, size_t n, double* sum, cudaStream_t stream);
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_GPU_GPU_KERNELS_H_

@@ -1,0 +1,85 @@
+"""cuda_library: a cc_library whose sources nvcc compiles."""
+
+load("@cuda//:nvcc.bzl", "NVCC")
+
+# The same operations on an element as a CPU does them, so that both give the same bits: no contraction to fused
+# multiply-add, denormals kept, division and square root as IEEE 754 has them.
+_SAME_BITS = [
+    "-fmad=false",
+    "-ftz=false",
+    "-prec-div=true",
+    "-prec-sqrt=true",
+]
+
+# Machine code for A100 and H100/H200, and PTX that a driver compiles for what comes after.
+_ARCHITECTURES = [
+    "-gencode=arch=compute_80,code=sm_80",
+    "-gencode=arch=compute_90,code=[sm_90,compute_90]",
+]
+
+def _cuda_object_impl(ctx):
+    if not NVCC:
+        fail("{}: only with --config=cuda".format(ctx.label))
+    contexts = [dep[CcInfo].compilation_context for dep in ctx.attr.deps]
+    headers = depset(transitive = [context.headers for context in contexts])
+    objects = []
+    for source in ctx.files.srcs:
+        object = ctx.actions.declare_file(source.basename + ".o")
+        arguments = ctx.actions.args()
+        arguments.add_all(["-c", "-x", "cu", "-std=c++17", "-O3", "--extended-lambda", "-ccbin", "/usr/bin/g++", "-I."])
+        arguments.add_all(["-Xcompiler", "-fPIC,-Wall,-Wextra,-ffp-contract=off"])
+        arguments.add_all(_SAME_BITS + _ARCHITECTURES)
+        arguments.add(source)
+        arguments.add("-o", object)
+        ctx.actions.run(
+            executable = NVCC,
+            arguments = [arguments],
+            env = {"PATH": "/usr/bin:/bin"},
+            inputs = depset([source], transitive = [headers]),
+            outputs = [object],
+            mnemonic = "CudaCompile",
+            progress_message = "Compiling {} with nvcc".format(source.short_path),
+        )
+        objects.append(object)
+    return [DefaultInfo(files = depset(objects))]
+
+_cuda_object = rule(
+    implementation = _cuda_object_impl,
+    attrs = {
+        "deps": attr.label_list(providers = [CcInfo]),
+        "srcs": attr.label_list(allow_files = [".cu"]),
+    },
+)
+
+def cuda_library(name, srcs, hdrs = [], deps = [], **kwargs):
+    """Defines cc_library `name` of CUDA sources; without --config=cuda it has no objects.
+
+    Sources and headers see `deps` and the workspace's root as include folder, and no LibTorch: nvcc takes minutes for
+    its headers. Kernels are compiled without contraction and with IEEE division and square root.
+    """
+    native.cc_library(
+        name = name + "_headers",
+        hdrs = hdrs,
+        deps = deps,
+        visibility = ["//visibility:private"],
+    )
+    _cuda_object(
+        name = name + "_objects",
+        srcs = srcs,
+        tags = ["manual"],
+        visibility = ["//visibility:private"],
+        deps = [":" + name + "_headers"],
+    )
+    native.cc_library(
+        name = name,
+        srcs = select({
+            "//third_party:cuda": [":" + name + "_objects"],
+            "//conditions:default": [],
+        }),
+        linkstatic = True,
+        deps = deps + [
+            ":" + name + "_headers",
+            "@cuda//:runtime",
+        ],
+        **kwargs
+    )
