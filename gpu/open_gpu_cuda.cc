@@ -1,0 +1,280 @@
+// What gpu/open_gpu.h has with --config=cuda.
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "base/status_macros.h"
+#include "c10/cuda/CUDACachingAllocator.h"
+#include "c10/cuda/CUDAGuard.h"
+#include "c10/cuda/CUDAStream.h"
+#include "gpu/gpu_kernels.h"
+#include "gpu/open_gpu.h"
+
+namespace gradsync {
+namespace {
+
+std::string Describe(cudaError_t error) {
+  return absl::StrCat(cudaGetErrorName(error), ": ", cudaGetErrorString(error));
+}
+
+absl::Status ToStatus(absl::string_view what, cudaError_t error) {
+  if (error == cudaSuccess) return absl::OkStatus();
+  // LibTorch would take an error that is left behind for one of its own kernels'.
+  static_cast<void>(cudaGetLastError());
+  return absl::Status(error == cudaErrorMemoryAllocation ? absl::StatusCode::kResourceExhausted
+                                                         : absl::StatusCode::kInternal,
+                      absl::StrCat(what, ": ", Describe(error)));
+}
+
+std::string FirstLine(const std::exception& error) {
+  const std::string text = error.what();
+  return text.substr(0, text.find('\n'));
+}
+
+GpuStream Handle(cudaStream_t stream) { return reinterpret_cast<GpuStream>(stream); }
+cudaStream_t Stream(GpuStream stream) { return reinterpret_cast<cudaStream_t>(stream); }
+cudaEvent_t Event(GpuEvent event) { return reinterpret_cast<cudaEvent_t>(event); }
+
+void CUDART_CB CallAndDelete(void* call) {
+  const std::unique_ptr<std::function<void()>> owned(static_cast<std::function<void()>*>(call));
+  (*owned)();
+}
+
+class CudaApi : public GpuApi {
+ public:
+  CudaApi(int device, std::string name, int stream_priority)
+      : device_(device), name_(std::move(name)), stream_priority_(stream_priority) {}
+
+  int device() const override { return device_; }
+  std::string name() const override { return name_; }
+  bool is_cuda() const override { return true; }
+
+  GpuStream ComputeStream() override {
+    return Handle(c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(device_)).stream());
+  }
+
+  absl::StatusOr<GpuStream> CreateStream() override {
+    cudaStream_t stream = nullptr;
+    GS_RETURN_IF_ERROR(OnDevice("cudaStreamCreateWithPriority", [&] {
+      return cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, stream_priority_);
+    }));
+    return Handle(stream);
+  }
+
+  void DestroyStream(GpuStream stream) override {
+    OnDevice("cudaStreamDestroy", [&] { return cudaStreamDestroy(Stream(stream)); }).IgnoreError();
+  }
+
+  absl::StatusOr<GpuEvent> CreateEvent() override {
+    cudaEvent_t event = nullptr;
+    GS_RETURN_IF_ERROR(OnDevice("cudaEventCreate", [&] { return cudaEventCreate(&event); }));
+    return reinterpret_cast<GpuEvent>(event);
+  }
+
+  void DestroyEvent(GpuEvent event) override {
+    OnDevice("cudaEventDestroy", [&] { return cudaEventDestroy(Event(event)); }).IgnoreError();
+  }
+
+  absl::Status Record(GpuEvent event, GpuStream stream) override {
+    return OnDevice("cudaEventRecord",
+                    [&] { return cudaEventRecord(Event(event), Stream(stream)); });
+  }
+
+  absl::Status StreamWait(GpuStream stream, GpuEvent event) override {
+    return OnDevice("cudaStreamWaitEvent",
+                    [&] { return cudaStreamWaitEvent(Stream(stream), Event(event), 0); });
+  }
+
+  absl::StatusOr<bool> Done(GpuEvent event) override {
+    const cudaError_t error = cudaEventQuery(Event(event));
+    if (error == cudaErrorNotReady) {
+      static_cast<void>(cudaGetLastError());
+      return false;
+    }
+    GS_RETURN_IF_ERROR(ToStatus("cudaEventQuery", error));
+    return true;
+  }
+
+  absl::Status Synchronize(GpuEvent event) override {
+    return ToStatus("cudaEventSynchronize", cudaEventSynchronize(Event(event)));
+  }
+
+  absl::StatusOr<absl::Duration> Elapsed(GpuEvent from, GpuEvent to) override {
+    float milliseconds = 0;
+    GS_RETURN_IF_ERROR(OnDevice("cudaEventElapsedTime", [&] {
+      return cudaEventElapsedTime(&milliseconds, Event(from), Event(to));
+    }));
+    return absl::Milliseconds(static_cast<double>(milliseconds));
+  }
+
+  absl::StatusOr<void*> AllocateDevice(size_t bytes) override {
+    const size_t size = std::max<size_t>(bytes, 1);
+    void* memory = nullptr;
+    const std::string what = absl::StrCat("cudaMalloc of ", bytes, " bytes");
+    absl::Status status = OnDevice(what, [&] { return cudaMalloc(&memory, size); });
+    if (absl::IsResourceExhausted(status)) {
+      // LibTorch may hold memory that nobody uses.
+      status = OnDevice(what, [&] {
+        c10::cuda::CUDACachingAllocator::emptyCache();
+        return cudaMalloc(&memory, size);
+      });
+    }
+    GS_RETURN_IF_ERROR(status);
+    // The streams of this object do not wait for the one that zeroes.
+    status = OnDevice("cudaMemset", [&] {
+      const cudaError_t error = cudaMemsetAsync(memory, 0, size, cudaStreamPerThread);
+      return error == cudaSuccess ? cudaStreamSynchronize(cudaStreamPerThread) : error;
+    });
+    if (!status.ok()) {
+      ReleaseDevice(memory);
+      return status;
+    }
+    return memory;
+  }
+
+  void ReleaseDevice(void* memory) override {
+    OnDevice("cudaFree", [&] { return cudaFree(memory); }).IgnoreError();
+  }
+
+  absl::StatusOr<void*> AllocatePinned(size_t bytes) override {
+    const size_t size = std::max<size_t>(bytes, 1);
+    void* memory = nullptr;
+    GS_RETURN_IF_ERROR(OnDevice(absl::StrCat("cudaHostAlloc of ", bytes, " bytes"), [&] {
+      return cudaHostAlloc(&memory, size, cudaHostAllocPortable);
+    }));
+    std::memset(memory, 0, size);
+    return memory;
+  }
+
+  void ReleasePinned(void* memory) override {
+    OnDevice("cudaFreeHost", [&] { return cudaFreeHost(memory); }).IgnoreError();
+  }
+
+  absl::Status RegisterHost(void* memory, size_t bytes) override {
+    return OnDevice(absl::StrCat("cudaHostRegister of ", bytes, " bytes"),
+                    [&] { return cudaHostRegister(memory, bytes, cudaHostRegisterPortable); });
+  }
+
+  void UnregisterHost(void* memory) override {
+    OnDevice("cudaHostUnregister", [&] { return cudaHostUnregister(memory); }).IgnoreError();
+  }
+
+  absl::Status Copy(void* to, const void* from, size_t bytes, GpuStream stream) override {
+    if (bytes == 0) return absl::OkStatus();
+    return OnDevice("cudaMemcpyAsync", [&] {
+      return cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, Stream(stream));
+    });
+  }
+
+  absl::Status RunOnHost(std::function<void()> call, GpuStream stream) override {
+    auto owned = std::make_unique<std::function<void()>>(std::move(call));
+    GS_RETURN_IF_ERROR(OnDevice("cudaLaunchHostFunc", [&] {
+      return cudaLaunchHostFunc(Stream(stream), CallAndDelete, owned.get());
+    }));
+    owned.release();
+    return absl::OkStatus();
+  }
+
+  absl::Status ScaleTwice(float* x, size_t n, float a, float b, GpuStream stream) override {
+    return OnDevice("ScaleTwice", [&] { return StartScaleTwice(x, n, a, b, Stream(stream)); });
+  }
+
+  absl::Status SgdStep(const SgdCoefficients& c, float* param, const float* grad,
+                       float* momentum_buffer, size_t n, GpuStream stream) override {
+    return OnDevice("SgdStep", [&] {
+      return StartSgdStep(c, param, grad, momentum_buffer, n, Stream(stream));
+    });
+  }
+
+  absl::Status AdamStep(const AdamCoefficients& c, float* param, const float* grad, float* exp_avg,
+                        float* exp_avg_sq, size_t n, GpuStream stream) override {
+    return OnDevice("AdamStep", [&] {
+      return StartAdamStep(c, param, grad, exp_avg, exp_avg_sq, n, Stream(stream));
+    });
+  }
+
+  absl::Status ScaleBy(float* x, size_t n, const float* factor, GpuStream stream) override {
+    return OnDevice("ScaleBy", [&] { return StartScaleBy(x, n, factor, Stream(stream)); });
+  }
+
+  absl::Status SumOfSquares(const float* x, size_t n, double* sum, GpuStream stream) override {
+    return OnDevice("SumOfSquares", [&] { return StartSumOfSquares(x, n, sum, Stream(stream)); });
+  }
+
+ private:
+  // Runs `call` with the device current, and gives the thread back the one it had. LibTorch's guard
+  // does not wake a GPU that the thread was never told of, as cudaSetDevice() would.
+  template <typename Call>
+  absl::Status OnDevice(absl::string_view what, const Call& call) const {
+    try {
+      const c10::cuda::CUDAGuard guard(static_cast<c10::DeviceIndex>(device_));
+      return ToStatus(absl::StrCat(what, " on GPU ", device_), call());
+    } catch (const std::exception& error) {
+      return absl::InternalError(absl::StrCat(what, " on GPU ", device_, ": ", FirstLine(error)));
+    }
+  }
+
+  const int device_;
+  const std::string name_;
+  const int stream_priority_;
+};
+
+std::string CudaVersion(int version) {
+  return absl::StrCat(version / 1000, ".", version % 1000 / 10);
+}
+
+absl::StatusOr<int> CountGpus() {
+  int driver = 0;
+  GS_RETURN_IF_ERROR(ToStatus("cudaDriverGetVersion", cudaDriverGetVersion(&driver)));
+  if (driver == 0) return absl::NotFoundError("this machine has no driver for NVIDIA GPUs");
+  int count = 0;
+  const cudaError_t error = cudaGetDeviceCount(&count);
+  if (error == cudaErrorNoDevice || (error == cudaSuccess && count == 0)) {
+    static_cast<void>(cudaGetLastError());
+    return absl::NotFoundError(
+        "this machine shows no GPU; its driver is "
+        "there, so see CUDA_VISIBLE_DEVICES");
+  }
+  if (error == cudaErrorInsufficientDriver) {
+    static_cast<void>(cudaGetLastError());
+    return absl::InternalError(absl::StrCat("cudaErrorInsufficientDriver: this build is for CUDA ",
+                                            CudaVersion(CUDART_VERSION), ", the driver for ",
+                                            CudaVersion(driver)));
+  }
+  GS_RETURN_IF_ERROR(ToStatus("cudaGetDeviceCount", error));
+  return count;
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<GpuApi>> OpenGpu(int device) {
+  GS_ASSIGN_OR_RETURN(const int count, CountGpus());
+  if (device < 0 || device >= count) {
+    return absl::InvalidArgumentError(absl::StrCat("GPU ", device, ": expected a number from 0 to ",
+                                                   count - 1, ", as this machine shows ", count));
+  }
+  const std::string what = absl::StrCat("GPU ", device);
+  try {
+    const c10::cuda::CUDAGuard guard(static_cast<c10::DeviceIndex>(device));
+    GS_RETURN_IF_ERROR(ToStatus(what, cudaFree(nullptr)));  // creates the context
+    int least = 0;
+    int greatest = 0;
+    GS_RETURN_IF_ERROR(ToStatus(what, cudaDeviceGetStreamPriorityRange(&least, &greatest)));
+    cudaDeviceProp properties;
+    GS_RETURN_IF_ERROR(ToStatus(what, cudaGetDeviceProperties(&properties, device)));
+    return std::make_shared<CudaApi>(device, properties.name, greatest);
+  } catch (const std::exception& error) {
+    return absl::InternalError(absl::StrCat(what, ": ", FirstLine(error)));
+  }
+}
+
+}  // namespace gradsync

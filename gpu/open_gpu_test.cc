@@ -1,0 +1,261 @@
+#include "gpu/open_gpu.h"
+
+#include <sys/mman.h>
+
+#include <atomic>
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "base/kernels.h"
+#include "gmock/gmock.h"
+#include "gpu/gpu_resources.h"
+#include "gtest/gtest.h"
+
+namespace gradsync {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+#ifndef GRADSYNC_CUDA
+
+TEST(OpenGpuTest, ABuildWithoutCudaSaysHowToMakeOneWithIt) {
+  const absl::Status status = OpenGpu(0).status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+  EXPECT_THAT(status.message(), HasSubstr("tools/setup --cuda"));
+  EXPECT_THAT(status.message(), HasSubstr("bazel build --config=cuda"));
+  EXPECT_THAT(status.message(), Not(HasSubstr("\n")));
+}
+
+#else
+
+TEST(OpenGpuTest, AMachineWithoutGpuIsNotFoundInOneLine) {
+  const absl::Status status = OpenGpu(0).status();
+  if (status.ok()) GTEST_SKIP() << "there is a GPU";
+  EXPECT_TRUE(absl::IsNotFound(status)) << status;
+  EXPECT_THAT(status.message(), HasSubstr("this machine "));
+  EXPECT_THAT(status.message(), Not(HasSubstr("\n")));
+}
+
+// What needs a GPU; skipped without one.
+class GpuTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    absl::StatusOr<std::shared_ptr<GpuApi>> gpu = OpenGpu(0);
+    if (absl::IsNotFound(gpu.status())) GTEST_SKIP() << gpu.status();
+    ASSERT_TRUE(gpu.ok()) << gpu.status();
+    gpu_ = *std::move(gpu);
+    stream_ = *ScopedStream::Create(gpu_);
+    done_ = *ScopedEvent::Create(gpu_);
+  }
+
+  std::shared_ptr<GpuMemory> Upload(const std::vector<float>& values) {
+    const size_t bytes = values.size() * sizeof(float);
+    const auto staging = *GpuMemory::Pinned(gpu_, bytes);
+    auto memory = *GpuMemory::OnDevice(gpu_, bytes);
+    if (bytes > 0) std::memcpy(staging->data(), values.data(), bytes);
+    EXPECT_EQ(gpu_->Copy(memory->data(), staging->data(), bytes, stream_.get()), absl::OkStatus());
+    Finish();
+    return memory;
+  }
+
+  std::vector<float> Download(const GpuMemory& memory) {
+    const auto staging = *GpuMemory::Pinned(gpu_, memory.bytes());
+    EXPECT_EQ(gpu_->Copy(staging->data(), memory.data(), memory.bytes(), stream_.get()),
+              absl::OkStatus());
+    Finish();
+    return std::vector<float>(staging->floats(), staging->floats() + memory.bytes() / 4);
+  }
+
+  void Finish() {
+    ASSERT_EQ(gpu_->Record(done_.get(), stream_.get()), absl::OkStatus());
+    ASSERT_EQ(gpu_->Synchronize(done_.get()), absl::OkStatus());
+    EXPECT_TRUE(*gpu_->Done(done_.get()));
+  }
+
+  std::shared_ptr<GpuApi> gpu_;
+  ScopedStream stream_;
+  ScopedEvent done_;
+};
+
+std::vector<float> Values(uint32_t seed, size_t n) {
+  std::mt19937 random(seed);
+  std::uniform_int_distribution<int> exponent(-35, 5);
+  std::normal_distribution<float> mantissa;
+  std::vector<float> values(n);
+  for (float& value : values) value = std::ldexp(mantissa(random), exponent(random));
+  return values;
+}
+
+bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() &&
+         (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
+}
+
+const size_t kSizes[] = {0, 1, 15, 16, 17, 4095, 4096, 4097, 1'000'003, 20'000'001};
+
+TEST_F(GpuTest, ANumberThatIsNotThereIsRefusedWithThoseThatAre) {
+  const absl::Status status = OpenGpu(1000).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_THAT(status.message(), HasSubstr("GPU 1000: expected a number from 0 to "));
+}
+
+TEST_F(GpuTest, MemoryIsZeroedAndAligned) {
+  for (const size_t bytes : {size_t{0}, size_t{4}, size_t{1} << 20}) {
+    const auto memory = *GpuMemory::OnDevice(gpu_, bytes);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(memory->data()) % 256, 0u);
+    EXPECT_EQ(Download(*memory), std::vector<float>(bytes / 4, 0.0f));
+  }
+  EXPECT_TRUE(absl::IsResourceExhausted(GpuMemory::OnDevice(gpu_, size_t{1} << 50).status()));
+}
+
+TEST_F(GpuTest, SgdGivesTheBitsOfTheCpuKernel) {
+  for (const size_t n : kSizes) {
+    for (const bool nesterov : {false, true}) {
+      for (const double momentum : {0.0, 0.9}) {
+        std::vector<float> param = Values(1, n), buffer(n);
+        const auto device_param = Upload(param), device_buffer = Upload(buffer);
+        for (const bool first_step : {true, false}) {
+          const std::vector<float> grad = Values(2 + first_step, n);
+          const auto device_grad = Upload(grad);
+          const SgdCoefficients c =
+              MakeSgdCoefficients(0.1, momentum, 0.2, 5e-4, nesterov, first_step);
+          ASSERT_EQ(
+              gpu_->SgdStep(c, device_param->floats(), device_grad->floats(),
+                            momentum == 0 ? nullptr : device_buffer->floats(), n, stream_.get()),
+              absl::OkStatus());
+          SgdStep(c, param.data(), grad.data(), buffer.data(), n);
+          Finish();
+        }
+        EXPECT_TRUE(SameBits(Download(*device_param), param)) << n;
+        EXPECT_TRUE(SameBits(Download(*device_buffer), buffer)) << n;
+      }
+    }
+  }
+}
+
+TEST_F(GpuTest, AdamGivesTheBitsOfTheCpuKernel) {
+  for (const size_t n : kSizes) {
+    for (const AdamDecay kind : {AdamDecay::kAddedToGradient, AdamDecay::kDecoupled}) {
+      std::vector<float> param = Values(4, n), average(n), squares(n);
+      const auto device_param = Upload(param);
+      const auto device_average = Upload(average), device_squares = Upload(squares);
+      for (const int64_t step : {1, 2, 3}) {
+        const std::vector<float> grad = Values(static_cast<uint32_t>(4 + step), n);
+        const auto device_grad = Upload(grad);
+        const AdamCoefficients c = MakeAdamCoefficients(1e-3, 0.9, 0.999, 1e-8, 1e-2, kind, step);
+        ASSERT_EQ(
+            gpu_->AdamStep(c, device_param->floats(), device_grad->floats(),
+                           device_average->floats(), device_squares->floats(), n, stream_.get()),
+            absl::OkStatus());
+        AdamStep(c, param.data(), grad.data(), average.data(), squares.data(), n);
+        Finish();
+      }
+      EXPECT_TRUE(SameBits(Download(*device_param), param)) << n;
+      EXPECT_TRUE(SameBits(Download(*device_average), average)) << n;
+      EXPECT_TRUE(SameBits(Download(*device_squares), squares)) << n;
+    }
+  }
+}
+
+TEST_F(GpuTest, ScaleTwiceGivesTheBitsOfTheCpuKernel) {
+  for (const size_t n : kSizes) {
+    std::vector<float> x = Values(8, n);
+    const auto device = Upload(x);
+    ASSERT_EQ(gpu_->ScaleTwice(device->floats(), n, 1.0f / 3, 0x1p-16f, stream_.get()),
+              absl::OkStatus());
+    ScaleTwice(x.data(), n, 1.0f / 3, 0x1p-16f);
+    EXPECT_TRUE(SameBits(Download(*device), x)) << n;
+  }
+}
+
+TEST_F(GpuTest, ScaleByReadsItsFactorWhenItsTurnComes) {
+  const auto factor = *GpuMemory::Pinned(gpu_, sizeof(float));
+  for (const size_t n : kSizes) {
+    std::vector<float> x = Values(10, n);
+    const auto device = Upload(x);
+    *factor->floats() = 0;
+    ASSERT_EQ(gpu_->RunOnHost([&] { *factor->floats() = 1.0f / 7; }, stream_.get()),
+              absl::OkStatus());
+    ASSERT_EQ(gpu_->ScaleBy(device->floats(), n, factor->floats(), stream_.get()),
+              absl::OkStatus());
+    Scale(x.data(), n, 1.0f / 7);
+    EXPECT_TRUE(SameBits(Download(*device), x)) << n;
+  }
+}
+
+TEST_F(GpuTest, SumOfSquaresGivesTheBitsOfTheCpuKernel) {
+  const auto sum = *GpuMemory::Pinned(gpu_, sizeof(double));
+  for (const size_t n : kSizes) {
+    const std::vector<float> x = Values(9, n);
+    const auto device = Upload(x);
+    ASSERT_EQ(
+        gpu_->SumOfSquares(device->floats(), n, static_cast<double*>(sum->data()), stream_.get()),
+        absl::OkStatus());
+    Finish();
+    EXPECT_EQ(*static_cast<double*>(sum->data()), SumOfSquares(x.data(), n)) << n;
+  }
+}
+
+TEST_F(GpuTest, StreamsWaitForEventsAndHostCallsKeepTheOrder) {
+  const ScopedStream other = *ScopedStream::Create(gpu_);
+  const ScopedEvent event = *ScopedEvent::Create(gpu_);
+  EXPECT_TRUE(*gpu_->Done(event.get()));  // never recorded
+  std::atomic<bool> go{false};
+  std::atomic<int> order{0};
+  int second = 0;
+  ASSERT_EQ(gpu_->RunOnHost(
+                [&] {
+                  while (!go) std::this_thread::yield();
+                  order = 1;
+                },
+                other.get()),
+            absl::OkStatus());
+  ASSERT_EQ(gpu_->Record(event.get(), other.get()), absl::OkStatus());
+  ASSERT_EQ(gpu_->StreamWait(stream_.get(), event.get()), absl::OkStatus());
+  ASSERT_EQ(gpu_->RunOnHost([&] { second = order; }, stream_.get()), absl::OkStatus());
+  EXPECT_FALSE(*gpu_->Done(event.get()));
+  go = true;
+  Finish();
+  EXPECT_EQ(second, 1);
+}
+
+TEST_F(GpuTest, RegisteredMemoryIsCopiedAndElapsedTimeIsThatOfTheStream) {
+  constexpr size_t kBytes = size_t{64} << 20;
+  void* const pages =
+      mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(pages, MAP_FAILED);
+  ASSERT_EQ(gpu_->RegisterHost(pages, kBytes), absl::OkStatus());
+  const auto device = *GpuMemory::OnDevice(gpu_, kBytes);
+  const ScopedEvent begin = *ScopedEvent::Create(gpu_);
+  std::memset(pages, 0x3f, kBytes);
+  ASSERT_EQ(gpu_->Record(begin.get(), stream_.get()), absl::OkStatus());
+  ASSERT_EQ(gpu_->Copy(device->data(), pages, kBytes, stream_.get()), absl::OkStatus());
+  Finish();
+  EXPECT_GT(*gpu_->Elapsed(begin.get(), done_.get()), absl::Microseconds(100));  // 64 MiB
+  EXPECT_LT(*gpu_->Elapsed(begin.get(), done_.get()), absl::Seconds(10));
+  gpu_->UnregisterHost(pages);
+  munmap(pages, kBytes);
+  const std::vector<float> values = Download(*device);
+  EXPECT_EQ(values.front(), values.back());
+  EXPECT_NE(values.front(), 0.0f);
+}
+
+TEST_F(GpuTest, AThreadThatWasNeverToldOfTheDeviceMayCall) {
+  absl::Status status = absl::UnknownError("");
+  std::thread thread([&] { status = GpuMemory::OnDevice(gpu_, 4).status(); });
+  thread.join();
+  EXPECT_EQ(status, absl::OkStatus());
+}
+
+#endif  // GRADSYNC_CUDA
+
+}  // namespace
+}  // namespace gradsync
