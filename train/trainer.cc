@@ -3,6 +3,7 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <deque>
 #include <exception>
 #include <utility>
 
@@ -18,6 +19,7 @@
 #include "train/data_loader.h"
 #include "train/evaluate.h"
 #include "train/loss.h"
+#include "train/loss_reader.h"
 #include "train/open_dataset.h"
 #include "train/sampler.h"
 #include "train/slow_down.h"
@@ -153,12 +155,13 @@ class TrainerImpl : public Trainer {
       report.step = step;
       report.steps = inputs_.steps;
       GS_RETURN_IF_ERROR(Step(&report));
-      result.losses.push_back(report.loss);
       result.step_ends.push_back(absl::Now() - begin - keeping);
       keeping += KeepModel(step, result.step_ends.back());
       if (step > options_.warmup_steps) result.times.push_back(report.times);
-      on_step(report);
+      unreported_.push_back(std::move(report));
+      GS_RETURN_IF_ERROR(ReportSteps(kMostPendingLosses, on_step, &result.losses));
     }
+    GS_RETURN_IF_ERROR(ReportSteps(/*most_pending=*/0, on_step, &result.losses));
     result.measured = absl::Now() - measured_from;
     result.cpu = ProcessCpuTime() - cpu_before;
     result.wire = sync_->wire_stats() - wire_before;
@@ -219,8 +222,8 @@ class TrainerImpl : public Trainer {
       const at::Tensor loss = CrossEntropy(model_->forward(batch.images), batch.labels);
       slow_down_.CatchUp();
       forward_done = absl::Now();
+      losses_.Add(loss);
       loss.backward();
-      report->loss = loss.item<float>();
     } catch (const std::exception& e) {
       return absl::InternalError(absl::StrCat("step ", report->step, ": LibTorch: ", e.what()));
     }
@@ -238,6 +241,20 @@ class TrainerImpl : public Trainer {
     // The clock of the host says nothing of when a GPU did what.
     if (options_.gpu != nullptr) {
       times.backward = times.total - times.data - times.forward - times.exposed - times.update;
+    }
+    return absl::OkStatus();
+  }
+
+  // Reports the steps whose losses have come; all but `most_pending` are waited for.
+  absl::Status ReportSteps(size_t most_pending,
+                           const std::function<void(const StepReport&)>& on_step,
+                           std::vector<double>* losses) {
+    const size_t reported = losses->size();
+    GS_RETURN_IF_ERROR(losses_.Take(most_pending, losses));
+    for (size_t i = reported; i < losses->size(); ++i) {
+      unreported_.front().loss = (*losses)[i];
+      on_step(unreported_.front());
+      unreported_.pop_front();
     }
     return absl::OkStatus();
   }
@@ -328,6 +345,8 @@ class TrainerImpl : public Trainer {
     return absl::OkStatus();
   }
 
+  // Few, so that reports are not late; enough that a GPU always has the next step queued.
+  static constexpr size_t kMostPendingLosses = 4;
   static constexpr absl::Duration kEvaluationTimeout = absl::Hours(1);
   static constexpr absl::Duration kSettleTimeout = absl::Hours(24);
 
@@ -347,6 +366,8 @@ class TrainerImpl : public Trainer {
   std::unique_ptr<DataLoader> loader_;
   BatchUpload upload_;
   SlowDown slow_down_;
+  LossReader losses_;
+  std::deque<StepReport> unreported_;      // whose losses are on their way
   std::vector<KeptModel> kept_;            // rank 0, with evaluate_every
   std::vector<absl::Time> gradient_done_;  // in this step, by parameter; empty unless recorded
   std::unique_ptr<DistributedDataParallel> ddp_;

@@ -112,8 +112,9 @@ class Trainer {
   // Errors: those of GradientSync and of DistributedDataParallel::Create.
   virtual absl::Status Bind(GradientSync* sync, SideChannel* side_channel) = 0;
 
-  // Collective, after Bind(). Trains all steps; `on_step` is called after each. Then evaluates if asked to, compares the
-  // parameters of all workers, and shuts `sync` down.
+  // Collective, after Bind(). Trains all steps; `on_step` is called once for each, in order, as soon as its loss is known:
+  // on the CPU right after the step, on a GPU, for which nobody waits, up to four steps later. Then evaluates if asked to,
+  // compares the parameters of all workers, and shuts `sync` down.
   // Errors: those of GradientSync; INTERNAL when LibTorch throws or workers ended with different parameters.
   virtual absl::StatusOr<TrainingResult> Run(
       const std::function<void(const StepReport&)>& on_step) = 0;

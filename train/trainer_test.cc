@@ -112,6 +112,21 @@ TEST(TrainerTest, AccuraciesAreThoseOfTheModelAsItWasThen) {
   EXPECT_EQ(result.params_sha256, run(Options()).params_sha256);
 }
 
+TEST(TrainerTest, EveryStepIsReportedOnceInOrderWithItsLoss) {
+  auto trainer = Trainer::Create(Options(), 0, 1);
+  const std::unique_ptr<GradientSync> sync = CreateLocalSync(UpdateSite::kWorker);
+  SideChannel side_channel(WorkerGroup(), "trainer");
+  ASSERT_TRUE((*trainer)->Bind(sync.get(), &side_channel).ok());
+  std::vector<double> reported;
+  const auto result = (*trainer)->Run([&](const StepReport& report) {
+    reported.push_back(report.loss);
+    EXPECT_EQ(report.step, static_cast<int64_t>(reported.size()));
+  });
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(reported.size(), 8u);
+  EXPECT_EQ(result->losses, reported);
+}
+
 TEST(TrainerTest, AStragglerThatIsNoRankIsRefused) {
   TrainerOptions options = Options();
   options.straggler = Straggler::Parse("2:3").value();
