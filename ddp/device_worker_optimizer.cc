@@ -23,15 +23,18 @@ struct Clipping {
   size_t slots = 0;
   std::atomic<double> norm{0};
 
-  void Fold(double max_norm) {
+  double Fold() {
     const double* const squares = static_cast<const double*>(sums->data());
-    size_t slot = 0;
     double sum = 0;
-    for (; slot < slots; ++slot) sum += squares[slot];
+    for (size_t slot = 0; slot < slots; ++slot) sum += squares[slot];
     const double found = std::sqrt(sum);
-    const double scale = max_norm / (found + 1e-6);
-    *factor->floats() = scale < 1 ? static_cast<float>(scale) : 1.0f;
     norm.store(found);
+    return found;
+  }
+
+  void FindFactor(double max_norm) {
+    const double scale = max_norm / (Fold() + 1e-6);
+    *factor->floats() = scale < 1 ? static_cast<float>(scale) : 1.0f;
   }
 };
 
@@ -64,19 +67,17 @@ class DeviceWorkerOptimizer : public WorkerOptimizer {
     return absl::OkStatus();
   }
 
+  absl::StatusOr<double> GradientNorm() override {
+    GS_RETURN_IF_ERROR(QueueSums());
+    GS_RETURN_IF_ERROR(CopyAndWait(nullptr, nullptr, 0));
+    return clipping_->Fold();
+  }
+
   absl::Status ClipGradients(double max_norm) override {
+    GS_RETURN_IF_ERROR(QueueSums());
     const GpuStream stream = gpu_->ComputeStream();
-    double* sum = static_cast<double*>(clipping_->sums->data());
-    for (size_t b = 0; b < memory_.size(); ++b) {
-      const StripeLayout& layout = plan_.buckets()[b].layout;
-      for (int slot = 0; slot < layout.slots(); ++slot) {
-        const ElementRange range = layout.range(slot);
-        GS_RETURN_IF_ERROR(gpu_->SumOfSquares(memory_[b].grad + range.begin,
-                                              static_cast<size_t>(range.size()), sum++, stream));
-      }
-    }
-    GS_RETURN_IF_ERROR(
-        gpu_->RunOnHost([clipping = clipping_, max_norm] { clipping->Fold(max_norm); }, stream));
+    GS_RETURN_IF_ERROR(gpu_->RunOnHost(
+        [clipping = clipping_, max_norm] { clipping->FindFactor(max_norm); }, stream));
     for (const BucketMemory& bucket : memory_) {
       GS_RETURN_IF_ERROR(gpu_->ScaleBy(bucket.grad, static_cast<size_t>(bucket.numel),
                                        clipping_->factor->floats(), stream));
@@ -127,6 +128,20 @@ class DeviceWorkerOptimizer : public WorkerOptimizer {
 
  private:
   ElementRange Whole(size_t bucket) const { return {0, memory_[bucket].numel}; }
+
+  absl::Status QueueSums() {
+    double* sum = static_cast<double*>(clipping_->sums->data());
+    for (size_t b = 0; b < memory_.size(); ++b) {
+      const StripeLayout& layout = plan_.buckets()[b].layout;
+      for (int slot = 0; slot < layout.slots(); ++slot) {
+        const ElementRange range = layout.range(slot);
+        GS_RETURN_IF_ERROR(gpu_->SumOfSquares(memory_[b].grad + range.begin,
+                                              static_cast<size_t>(range.size()), sum++,
+                                              gpu_->ComputeStream()));
+      }
+    }
+    return absl::OkStatus();
+  }
 
   // Between the device and staging_, after what is queued; of 0 elements: only waits.
   absl::Status CopyAndWait(void* to, const void* from, int64_t numel) const {

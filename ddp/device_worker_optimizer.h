@@ -19,8 +19,8 @@ namespace gradsync {
 // ClipGradients() and Update() queue their work on the compute stream of the calling thread and
 // return: the host waits for nothing. Clipping launches a kernel for each chunk of the gradients;
 // the sums are folded, and the factor found, by a callback on the host, for which the stream waits
-// a moment. So grad_norm() is that of the latest clipping which the GPU has done. Export() and
-// Import() wait for the GPU, for copies of the state.
+// a moment. So grad_norm() is that of the latest clipping which the GPU has done. GradientNorm(),
+// and Export() and Import() for copies of the state, wait for the GPU.
 //
 // Errors, of creation too: those of GpuApi.
 absl::StatusOr<std::unique_ptr<WorkerOptimizer>> CreateDeviceWorkerOptimizer(

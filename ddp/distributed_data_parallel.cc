@@ -48,6 +48,11 @@ absl::Status CheckOptions(const DdpOptions& options, const GradientSync* sync,
         absl::StrCat("side_channel: expected that of rank ", options.rank, " of ", world_size,
                      ", found rank ", side_channel->rank(), " of ", side_channel->world_size()));
   }
+  if (options.skip_nonfinite_steps && sync->update_site() != UpdateSite::kWorker) {
+    return absl::InvalidArgumentError(
+        "skip_nonfinite_steps: expected update at the workers, found update at the owners, who "
+        "cannot skip a step");
+  }
   return absl::OkStatus();
 }
 
@@ -273,20 +278,30 @@ absl::Status DistributedDataParallel::Settle(absl::Time deadline) {
 }
 
 absl::Status DistributedDataParallel::CompleteStep(absl::Time deadline) {
-  // Clipping needs all means first; without it, a bucket's update runs while later buckets are
+  // The norm needs all means first; without it, a bucket's update runs while later buckets are
   // still on their way.
-  const bool clip = optimizer_ != nullptr && step_.max_norm > 0;
+  const bool needs_norm =
+      optimizer_ != nullptr && (step_.max_norm > 0 || options_.skip_nonfinite_steps);
   if (stream_timer_ != nullptr) stream_timer_->BeginStep();
   for (size_t b = 0; b < handles_.size(); ++b) {
     GS_RETURN_IF_ERROR(WaitForBucket(static_cast<int>(b), deadline));
-    if (optimizer_ != nullptr && !clip) GS_RETURN_IF_ERROR(UpdateBucket(static_cast<int>(b)));
+    if (optimizer_ != nullptr && !needs_norm) GS_RETURN_IF_ERROR(UpdateBucket(static_cast<int>(b)));
   }
   if (stream_timer_ != nullptr) {
     GS_ASSIGN_OR_RETURN(timing_.exposed, stream_timer_->LastKnown());
   }
-  if (!clip) return absl::OkStatus();
+  return needs_norm ? UpdateByNorm() : absl::OkStatus();
+}
+
+absl::Status DistributedDataParallel::UpdateByNorm() {
   const absl::Time start = absl::Now();
-  GS_RETURN_IF_ERROR(optimizer_->ClipGradients(step_.max_norm));
+  if (options_.skip_nonfinite_steps) {
+    GS_ASSIGN_OR_RETURN(const double norm, optimizer_->GradientNorm());
+    skipped_ = !std::isfinite(norm);
+    skipped_steps_ += skipped_;
+  }
+  if (skipped_) return absl::OkStatus();
+  if (step_.max_norm > 0) GS_RETURN_IF_ERROR(optimizer_->ClipGradients(step_.max_norm));
   timing_.update += absl::Now() - start;
   for (size_t b = 0; b < handles_.size(); ++b) {
     GS_RETURN_IF_ERROR(UpdateBucket(static_cast<int>(b)));
@@ -304,7 +319,9 @@ absl::Status DistributedDataParallel::WaitForBucket(int bucket, absl::Time deadl
 
 absl::Status DistributedDataParallel::UpdateBucket(int bucket) {
   const absl::Time start = absl::Now();
-  GS_RETURN_IF_ERROR(optimizer_->Update(step_, bucket));
+  StepOptions step = step_;
+  step.step -= skipped_steps_;
+  GS_RETURN_IF_ERROR(optimizer_->Update(step, bucket));
   parameters_.BumpVersions(bucket);
   timing_.update += absl::Now() - start;
   return absl::OkStatus();
@@ -330,7 +347,7 @@ absl::Status DistributedDataParallel::BroadcastBuffers(absl::Time deadline) {
 
 absl::StatusOr<OptimizerState> DistributedDataParallel::ExportState(absl::Time deadline) {
   GS_RETURN_IF_ERROR(CheckBetweenSteps());
-  if (optimizer_ != nullptr) return optimizer_->Export(step_.step);
+  if (optimizer_ != nullptr) return optimizer_->Export(step_.step - skipped_steps_);
   return sync_->ExportOptimizerState(deadline);
 }
 
@@ -340,6 +357,7 @@ absl::Status DistributedDataParallel::ImportState(const OptimizerState& state,
   GS_RETURN_IF_ERROR(optimizer_ != nullptr ? optimizer_->Import(state)
                                            : sync_->ImportOptimizerState(state, deadline));
   step_.step = state.step;
+  skipped_steps_ = 0;
   return absl::OkStatus();
 }
 

@@ -65,6 +65,14 @@ struct DdpOptions {
   // BroadcastBuffers().
   bool broadcast_buffers_each_step = false;
 
+  // Leaves parameters and the optimizer's state as they were after a step whose mean gradient is
+  // not finite, for those who scale the loss; skipped() says so. All ranks see the same mean, so
+  // all do the same. Every bucket's mean is waited for before the first update, as with clipping,
+  // and then their norm on the host: the only wait for a GPU in a step. Only where workers update:
+  // an owner updates a chunk before it could know of the others, so Create() refuses it with
+  // INVALID_ARGUMENT.
+  bool skip_nonfinite_steps = false;
+
   // Longest wait for peers where no deadline is passed.
   absl::Duration timeout = absl::Seconds(60);
 };
@@ -171,9 +179,13 @@ class DistributedDataParallel {
   // Of the last FinishStep().
   const StepTiming& timing() const { return timing_; }
 
-  // Norm of the mean gradient before clipping, of the last FinishStep() with max_norm under
-  // kWorker; 0 before. On a GPU, of the latest one that is done there.
+  // Norm of the mean gradient before clipping, of the last FinishStep() with max_norm or
+  // skip_nonfinite_steps under kWorker; 0 before. On a GPU, of the latest one that is done there.
   double grad_norm() const { return optimizer_ != nullptr ? optimizer_->grad_norm() : 0; }
+
+  // Whether the last FinishStep() left the parameters as they were (skip_nonfinite_steps). To the
+  // optimizer (Adam's bias correction, ExportState()) such a step never was.
+  bool skipped() const { return skipped_; }
 
  private:
   DistributedDataParallel(std::shared_ptr<torch::nn::Module> module, GradientSync* sync,
@@ -188,6 +200,7 @@ class DistributedDataParallel {
   absl::Status WaitForBucket(int bucket, absl::Time deadline);
   absl::Status UpdateBucket(int bucket);
   absl::Status CompleteStep(absl::Time deadline);
+  absl::Status UpdateByNorm();
   absl::Status Fail(absl::Status status);
 
   const std::shared_ptr<torch::nn::Module> module_;
@@ -202,6 +215,8 @@ class DistributedDataParallel {
   std::vector<SyncHandle> handles_;  // of this step, by bucket
   StepTiming timing_;
   std::unique_ptr<StreamTimer> stream_timer_;  // null without a GPU
+  bool skipped_ = false;
+  int64_t skipped_steps_ = 0;  // since Create() or ImportState()
   absl::Status failed_;
   std::vector<GradBucket> buckets_;
   std::unique_ptr<BucketReducer> reducer_;  // last: its hooks use the above

@@ -1,5 +1,6 @@
 #include "ddp/distributed_data_parallel.h"
 
+#include <limits>
 #include <memory>
 #include <string>
 #include <utility>
@@ -49,10 +50,12 @@ torch::optim::SGDOptions NesterovTorch() {
 
 // One worker with a module of its own, over a local sync.
 struct Local {
-  explicit Local(UpdateSite site, OptimizerSpec optimizer = NesterovSpec())
+  explicit Local(UpdateSite site, OptimizerSpec optimizer = NesterovSpec(),
+                 bool skip_nonfinite_steps = false)
       : module(std::make_shared<TinyModule>()), sync(CreateLocalSync(site)) {
     DdpOptions options;
     options.optimizer = std::move(optimizer);
+    options.skip_nonfinite_steps = skip_nonfinite_steps;
     options.plan.first_bucket_bytes = options.plan.bucket_bytes = 128;
     options.forward_backward = [this] { module->Loss(at::ones({2, 4})).backward(); };
     ddp = DistributedDataParallel::Create(module, sync.get(), nullptr, std::move(options)).value();
@@ -151,6 +154,53 @@ TEST_P(AtBothSitesTest, ALossScaleIsTakenOutAgain) {
   ASSERT_TRUE(local.ddp->FinishStep(Soon()).ok());
   ASSERT_TRUE(plain.Step({1, 0.1, 0, 1}, x).ok());
   ExpectClose(*local.module, *plain.module);
+}
+
+// One infinity, in one gradient of one bucket of several.
+at::Tensor LossWithAnInfiniteGradient(TinyModule& module, const at::Tensor& x) {
+  return module.Loss(x) + std::numeric_limits<float>::infinity() * module.last_weight.flatten()[3];
+}
+
+TEST(SkipNonFiniteStepsTest, ASkippedStepNeverWas) {
+  at::manual_seed(1);
+  const at::Tensor x = at::randn({8, 4});
+  for (double max_norm : {0.0, 0.01}) {
+    Local skipping(UpdateSite::kWorker, {OptimizerKind::kAdam, {{}}}, true);
+    Local plain(UpdateSite::kWorker, {OptimizerKind::kAdam, {{}}});
+    CopyParameters(*skipping.module, *plain.module);
+    int64_t plain_step = 0;
+    for (int64_t step = 1; step <= 6; ++step) {
+      const bool bad = step == 1 || step == 4;
+      ASSERT_TRUE(skipping.ddp->BeginStep({step, 0.1, max_norm, 1}).ok());
+      (bad ? LossWithAnInfiniteGradient(*skipping.module, x) : skipping.module->Loss(x)).backward();
+      ASSERT_TRUE(skipping.ddp->FinishStep(Soon()).ok());
+      EXPECT_EQ(skipping.ddp->skipped(), bad);
+      if (!bad) ASSERT_TRUE(plain.Step({++plain_step, 0.1, max_norm, 1}, x).ok());
+      EXPECT_EQ(skipping.ddp->ParamsSha256(), plain.ddp->ParamsSha256()) << "step " << step;
+    }
+    EXPECT_EQ(skipping.ddp->ExportState(Soon())->step, plain_step);
+  }
+}
+
+TEST(SkipNonFiniteStepsTest, WithoutItAnInfinityReachesTheParameters) {
+  Local local(UpdateSite::kWorker);
+  ASSERT_TRUE(local.ddp->BeginStep({1, 0.1, 0, 1}).ok());
+  LossWithAnInfiniteGradient(*local.module, at::ones({2, 4})).backward();
+  ASSERT_TRUE(local.ddp->FinishStep(Soon()).ok());
+  EXPECT_FALSE(local.ddp->skipped());
+  EXPECT_FALSE(local.module->last_weight.isfinite().all().item<bool>());
+}
+
+TEST(SkipNonFiniteStepsTest, OwnersRefuseIt) {
+  const auto sync = CreateLocalSync(UpdateSite::kOwner);
+  DdpOptions options;
+  options.optimizer = NesterovSpec();
+  options.skip_nonfinite_steps = true;
+  const absl::Status status =
+      DistributedDataParallel::Create(std::make_shared<TinyModule>(), sync.get(), nullptr, options)
+          .status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(status.message(), HasSubstr("update at the workers"));
 }
 
 TEST_P(AtBothSitesTest, AMissingGradientIsNamedAndTheGroupAborted) {

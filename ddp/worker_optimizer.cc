@@ -21,6 +21,7 @@ constexpr int64_t kPieceElements = int64_t{1} << 18;
 class HostWorkerOptimizer : public WorkerOptimizer {
  public:
   HostWorkerOptimizer(const Plan& plan, std::vector<BucketMemory> memory);
+  absl::StatusOr<double> GradientNorm() override;
   absl::Status ClipGradients(double max_norm) override;
   double grad_norm() const override { return grad_norm_; }
   absl::Status Update(const StepOptions& step, int bucket) override;
@@ -54,7 +55,7 @@ HostWorkerOptimizer::HostWorkerOptimizer(const Plan& plan, std::vector<BucketMem
   }
 }
 
-absl::Status HostWorkerOptimizer::ClipGradients(double max_norm) {
+absl::StatusOr<double> HostWorkerOptimizer::GradientNorm() {
   double sum = 0;
   for (size_t b = 0; b < memory_.size(); ++b) {
     const StripeLayout& layout = plan_.buckets()[b].layout;
@@ -69,7 +70,12 @@ absl::Status HostWorkerOptimizer::ClipGradients(double max_norm) {
     for (double square : squares) sum += square;
   }
   grad_norm_ = std::sqrt(sum);
-  const double scale = max_norm / (grad_norm_ + 1e-6);
+  return grad_norm_;
+}
+
+absl::Status HostWorkerOptimizer::ClipGradients(double max_norm) {
+  GS_ASSIGN_OR_RETURN(const double norm, GradientNorm());
+  const double scale = max_norm / (norm + 1e-6);
   if (scale < 1) {
     for (const BucketMemory& bucket : memory_) {
       at::parallel_for(0, bucket.numel, kPieceElements, [&](int64_t begin, int64_t end) {

@@ -2,6 +2,7 @@
 // arithmetic: the bits must be those of the host.
 
 #include <functional>
+#include <limits>
 #include <memory>
 #include <string>
 #include <utility>
@@ -157,10 +158,12 @@ INSTANTIATE_TEST_SUITE_P(Cases, DdpDeviceTest,
 
 // One worker, alone.
 struct Alone {
-  Alone(const Case& c, std::shared_ptr<FakeGpu> gpu)
+  Alone(const Case& c, std::shared_ptr<FakeGpu> gpu, bool skip_nonfinite_steps = false)
       : module(NewModule(3)), sync(CreateLocalSync(c.site)) {
     if (gpu != nullptr) sync = CreateStagedSync(std::move(sync), std::move(gpu));
-    ddp = DistributedDataParallel::Create(module, sync.get(), nullptr, Options(c, 0)).value();
+    DdpOptions options = Options(c, 0);
+    options.skip_nonfinite_steps = skip_nonfinite_steps;
+    ddp = DistributedDataParallel::Create(module, sync.get(), nullptr, std::move(options)).value();
   }
 
   std::shared_ptr<TinyModule> module;
@@ -188,6 +191,31 @@ TEST(DdpDeviceStateTest, StateFromTheDeviceGoesOnOnTheHostAndTheOtherWayRound) {
     }
     EXPECT_EQ(gpu->live_objects(), 0);
     EXPECT_EQ(gpu->unpinned_copies(), 0);
+  }
+}
+
+TEST(DdpDeviceSkipTest, AStepThatIsNotFiniteNeverWasAndEachStepWaitsOnce) {
+  for (double max_norm : {0.0, 0.05}) {
+    const Case c = {UpdateSite::kWorker, OptimizerKind::kAdamW, max_norm, 1};
+    const auto gpu = std::make_shared<FakeGpu>();
+    Alone host(c, nullptr);
+    Alone device(c, gpu, /*skip_nonfinite_steps=*/true);
+    const int before = gpu->synchronizations();
+    ASSERT_TRUE(Train(*device.ddp, *device.module, c, 0, 1, 1).ok());
+    EXPECT_FALSE(device.ddp->skipped());
+    ASSERT_TRUE(device.ddp->BeginStep({2, 0.1, max_norm, 1}).ok());
+    (device.module->Loss(Inputs(0, 2)) * std::numeric_limits<float>::infinity()).backward();
+    ASSERT_TRUE(device.ddp->FinishStep(Soon()).ok());
+    EXPECT_TRUE(device.ddp->skipped());
+    ASSERT_TRUE(Train(*device.ddp, *device.module, c, 0, 3, 3).ok());
+    EXPECT_FALSE(device.ddp->skipped());
+    EXPECT_EQ(gpu->synchronizations(), before + 3);
+
+    ASSERT_TRUE(Train(*host.ddp, *host.module, c, 0, 1, 1).ok());
+    ASSERT_TRUE(host.ddp->BeginStep({2, 0.1, max_norm, 1}).ok());
+    host.module->Loss(Inputs(0, 3)).backward();
+    ASSERT_TRUE(host.ddp->FinishStep(Soon()).ok());
+    EXPECT_EQ(device.ddp->ParamsSha256(), host.ddp->ParamsSha256());
   }
 }
 
