@@ -64,6 +64,10 @@ void FillJob(const proto::WorkerMetrics& first, int workers, int servers, proto:
   run->set_data(first.data());
   run->set_batch_size(first.batch_size());
   run->set_threads(first.threads());
+  run->set_precision(first.precision());
+  run->set_channels_last(first.channels_last());
+  run->set_tf32(first.tf32());
+  run->set_skipped_steps(first.skipped_steps());
   run->set_straggler(first.straggler());
   run->set_steps(first.step_ms_size());
   run->set_first_loss(first.mean_first_loss());

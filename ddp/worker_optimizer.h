@@ -27,12 +27,13 @@ class WorkerOptimizer {
   virtual ~WorkerOptimizer() = default;
 
   // The global 2-norm of the gradients of all buckets: the root of the sum, over buckets and slots
-  // in order, of each chunk's sum of squares in double, which is finite if and only if all gradients
-  // are. Waits for a GPU.
+  // in order, of each chunk's sum of squares in double, which is finite if and only if all
+  // gradients are. Waits for a GPU.
   virtual absl::StatusOr<double> GradientNorm() = 0;
 
-  // Scales the gradients of all buckets so that their norm is at most `max_norm`. The scale max_norm / (norm + 1e-6) is that of torch::nn::utils::clip_grad_norm_; where
-  // that multiplies by 1, nothing changes here.
+  // Scales the gradients of all buckets so that their norm is at most `max_norm`. The scale
+  // max_norm / (norm + 1e-6) is that of torch::nn::utils::clip_grad_norm_; where that multiplies by
+  // 1, nothing changes here.
   virtual absl::Status ClipGradients(double max_norm) = 0;
 
   // The last norm that GradientNorm() or ClipGradients() found; 0 before the first.

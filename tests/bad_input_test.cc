@@ -114,6 +114,23 @@ TEST(WorkerBadInputTest, FlagsThatDoNotExistOrFit) {
   ExpectRefused(kWorker, {"mlp"}, {"mlp"});
 }
 
+TEST(WorkerBadInputTest, PrecisionsThatCannotBe) {
+  ExpectRefused(kWorker, {"--model=mlp", "--precision=fp8"},
+                {"--precision", "fp32, bf16 or fp16", "fp8"});
+  ExpectRefused(kWorker, {"--model=mlp", "--precision=fp16"},
+                {"--precision", "fp32 or bf16", "CPU", "fp16"});
+  ExpectRefused(kWorker,
+                {"--model=mlp", "--precision=fp16", "--topology=ring", "--update=owner",
+                 "--master=127.0.0.1:0"},
+                {"--precision", "--update=owner", "fp16"});
+  ExpectRefused(kWorker,
+                {"--model=mlp", "--precision=fp16", "--topology=ps", "--compression=topk:0.1",
+                 "--servers=127.0.0.1:1", "--master=127.0.0.1:0"},
+                {"--precision", "--compression=topk:0.1", "fp16"});
+  ExpectRefused(kWorker, {"--model=mlp", "--tf32"}, {"--tf32", "a GPU", "cpu"});
+  ExpectRefused(kWorker, {"--model=mlp", "--channels_last=maybe"}, {"--channels_last", "maybe"});
+}
+
 TEST(WorkerBadInputTest, ConsistenciesThatCannotBe) {
   const std::vector<std::string> ps = {"--model=mlp", "--topology=ps", "--servers=127.0.0.1:1",
                                        "--master=127.0.0.1:0"};

@@ -30,9 +30,9 @@ absl::Status FillBatch(const ImageDataset& dataset, const Augmenter& augmenter, 
 
 }  // namespace
 
-absl::StatusOr<Evaluation> EvaluateModel(Model& model, const ImageDataset& dataset,
-                                         int64_t batch_size, SideChannel& side_channel,
-                                         absl::Time deadline) {
+absl::StatusOr<Evaluation> EvaluateModel(const ComputeOptions& compute, Model& model,
+                                         const ImageDataset& dataset, int64_t batch_size,
+                                         SideChannel& side_channel, absl::Time deadline) {
   const int rank = side_channel.rank();
   const int world_size = side_channel.world_size();
   const ImageShape shape = dataset.shape();
@@ -55,7 +55,7 @@ absl::StatusOr<Evaluation> EvaluateModel(Model& model, const ImageDataset& datas
                                  images, labels));
     try {
       const at::Tensor targets = labels.to(device);
-      const at::Tensor logits = model.forward(images.to(device));
+      const at::Tensor logits = Forward(compute, model, images.to(device));
       loss_sum += CrossEntropy(logits, targets).item<float>() * static_cast<double>(count);
       correct += static_cast<double>(CountCorrect(logits, targets));
     } catch (const std::exception& e) {

@@ -7,6 +7,7 @@
 #include "absl/time/time.h"
 #include "sync/side_channel.h"
 #include "train/dataset.h"
+#include "train/forward.h"
 #include "train/model.h"
 
 namespace gradsync {
@@ -17,12 +18,13 @@ struct Evaluation {
   int64_t samples = 0;
 };
 
-// Collective. Evaluates `model`, on its device, on every sample of `dataset` exactly once: rank r takes samples r, r+n, r+2n, ..., so that
-// no sample is padded in twice. Buffers should have been made equal before. Leaves the model in training mode.
+// Collective. Evaluates `model`, on its device and computing as `compute` says, on every sample of
+// `dataset` exactly once: rank r takes samples r, r+n, r+2n, ..., so that no sample is padded in
+// twice. Buffers should have been made equal before. Leaves the model in training mode.
 // Errors: those of the dataset and of the side channel; INTERNAL when LibTorch throws.
-absl::StatusOr<Evaluation> EvaluateModel(Model& model, const ImageDataset& dataset,
-                                         int64_t batch_size, SideChannel& side_channel,
-                                         absl::Time deadline);
+absl::StatusOr<Evaluation> EvaluateModel(const ComputeOptions& compute, Model& model,
+                                         const ImageDataset& dataset, int64_t batch_size,
+                                         SideChannel& side_channel, absl::Time deadline);
 
 }  // namespace gradsync
 

@@ -18,9 +18,12 @@
 #include "train/batch_upload.h"
 #include "train/data_loader.h"
 #include "train/evaluate.h"
+#include "train/forward.h"
 #include "train/loss.h"
 #include "train/loss_reader.h"
+#include "train/loss_scaler.h"
 #include "train/open_dataset.h"
+#include "train/precision.h"
 #include "train/sampler.h"
 #include "train/slow_down.h"
 
@@ -102,6 +105,11 @@ class TrainerImpl : public Trainer {
 
   absl::Status Prepare() {
     at::set_num_threads(options_.threads);
+    GS_RETURN_IF_ERROR(CheckPrecision(options_.compute.precision, device_.type()));
+    GS_RETURN_IF_ERROR(ApplyMathFlags(options_.allow_tf32, device_.type()));
+    if (options_.loss_scaler.has_value() || options_.compute.precision == Precision::kFp16) {
+      scaler_.emplace(options_.loss_scaler.value_or(LossScalerOptions()));
+    }
     ModelOptions model = options_.model;
     model.classes = std::max<int64_t>(model.classes, inputs_.train->classes());
     model.seed = options_.seed;
@@ -126,7 +134,9 @@ class TrainerImpl : public Trainer {
     ddp.plan = options_.plan;
     ddp.plan.world_size = options_.synchronised ? side_channel_->world_size() : 1;
     ddp.timeout = options_.timeout;
+    ddp.skip_nonfinite_steps = scaler_.has_value();
     ddp.forward_backward = [this] { ThrowAwayStep(); };
+    GS_RETURN_IF_ERROR(ComparePrecisions());
     if (options_.record_gradients || !options_.straggler.nobody()) {
       ddp.on_gradient = [this](int parameter) { OnGradient(parameter); };
     }
@@ -166,6 +176,8 @@ class TrainerImpl : public Trainer {
     result.cpu = ProcessCpuTime() - cpu_before;
     result.wire = sync_->wire_stats() - wire_before;
     result.staleness = sync_->staleness();
+    result.skipped_steps = skipped_steps_;
+    if (scaler_.has_value()) result.loss_scale = scaler_->scale();
     // Under ssp and asp others may have many steps to go, but they live: a lost one ends the wait.
     GS_RETURN_IF_ERROR(ddp_->Settle(absl::Now() + kSettleTimeout));
     GS_ASSIGN_OR_RETURN(result.accuracies, EvaluateKept());
@@ -178,6 +190,7 @@ class TrainerImpl : public Trainer {
  private:
   absl::Status MoveModel() {
     try {
+      SetMemoryFormat(options_.compute, *model_);
       model_->to(device_);
     } catch (const std::exception& e) {
       return absl::InternalError(
@@ -194,7 +207,7 @@ class TrainerImpl : public Trainer {
     const at::Tensor images =
         at::randn({2, shape.channels, shape.height, shape.width}).to(device_);
     const at::Tensor labels = at::randint(inputs_.train->classes(), {2}, at::kLong).to(device_);
-    CrossEntropy(model_->forward(images), labels).backward();
+    CrossEntropy(Forward(options_.compute, *model_, images), labels).backward();
   }
 
   // In backward.
@@ -215,15 +228,17 @@ class TrainerImpl : public Trainer {
     step.step = report->step;
     step.lr = LearningRate(options_.recipe, report->step - 1);
     step.max_norm = options_.max_norm;
+    if (scaler_.has_value()) step.inverse_loss_scale = 1 / scaler_->scale();
     GS_RETURN_IF_ERROR(ddp_->BeginStep(step));
     absl::Time forward_done;
     slow_down_.Begin(options_.straggler.Factor(rank_, report->step));
     try {
-      const at::Tensor loss = CrossEntropy(model_->forward(batch.images), batch.labels);
+      const at::Tensor loss =
+          CrossEntropy(Forward(options_.compute, *model_, batch.images), batch.labels);
       slow_down_.CatchUp();
       forward_done = absl::Now();
       losses_.Add(loss);
-      loss.backward();
+      (scaler_.has_value() ? loss.mul(scaler_->scale()) : loss).backward();
     } catch (const std::exception& e) {
       return absl::InternalError(absl::StrCat("step ", report->step, ": LibTorch: ", e.what()));
     }
@@ -234,6 +249,10 @@ class TrainerImpl : public Trainer {
     for (absl::Time done : gradient_done_) report->gradient_ready.push_back(done - have_data);
 
     GS_RETURN_IF_ERROR(ddp_->FinishStep(Deadline()));
+    if (scaler_.has_value()) {
+      skipped_steps_ += ddp_->skipped();
+      GS_RETURN_IF_ERROR(scaler_->Update(ddp_->skipped()));
+    }
     times.exposed = ddp_->timing().exposed;
     times.update = ddp_->timing().update;
     times.update += slow_down_.Stretch(times.update);
@@ -276,7 +295,8 @@ class TrainerImpl : public Trainer {
     if (options_.evaluate) {
       GS_RETURN_IF_ERROR(ddp_->BroadcastBuffers(Deadline()));
       GS_ASSIGN_OR_RETURN(const Evaluation evaluation,
-                          EvaluateModel(*model_, *inputs_.test, options_.batch_size, *side_channel_,
+                          EvaluateModel(options_.compute, *model_, *inputs_.test,
+                                        options_.batch_size, *side_channel_,
                                         absl::Now() + kEvaluationTimeout));
       result->test_samples = evaluation.samples;
       result->test_loss = evaluation.loss;
@@ -323,14 +343,32 @@ class TrainerImpl : public Trainer {
       for (const KeptModel& kept : kept_) {
         SetModel(kept.tensors);
         GS_ASSIGN_OR_RETURN(const Evaluation evaluation,
-                            EvaluateModel(*model_, *inputs_.test, options_.batch_size, channel,
-                                          absl::InfiniteFuture()));
+                            EvaluateModel(options_.compute, *model_, *inputs_.test,
+                                          options_.batch_size, channel, absl::InfiniteFuture()));
         points.push_back({kept.step, kept.time, evaluation.accuracy});
       }
       SetModel(last);
     }
     GS_RETURN_IF_ERROR(side_channel_->Barrier(absl::Now() + kEvaluationTimeout));
     return points;
+  }
+
+  // Ranks that compute in different types would train, but nobody could say what.
+  absl::Status ComparePrecisions() {
+    if (!options_.synchronised) return absl::OkStatus();
+    const std::string mine =
+        absl::StrCat("--precision=", PrecisionName(options_.compute.precision),
+                     options_.allow_tf32 ? " --tf32" : "", scaler_.has_value() ? " scaled" : "");
+    GS_ASSIGN_OR_RETURN(const std::vector<std::string> all,
+                        side_channel_->AllGather(mine, Deadline()));
+    for (size_t rank = 1; rank < all.size(); ++rank) {
+      if (all[rank] != all[0]) {
+        return absl::FailedPreconditionError(
+            absl::StrCat("expected the same precision on all workers, rank 0 has ", all[0],
+                         ", rank ", rank, " has ", all[rank]));
+      }
+    }
+    return absl::OkStatus();
   }
 
   absl::Status CompareParameters(const std::string& mine) {
@@ -366,6 +404,8 @@ class TrainerImpl : public Trainer {
   std::unique_ptr<DataLoader> loader_;
   BatchUpload upload_;
   SlowDown slow_down_;
+  absl::optional<LossScaler> scaler_;
+  int64_t skipped_steps_ = 0;
   LossReader losses_;
   std::deque<StepReport> unreported_;      // whose losses are on their way
   std::vector<KeptModel> kept_;            // rank 0, with evaluate_every

@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "absl/types/optional.h"
 #include "base/straggler.h"
 #include "gpu/gpu_api.h"
 #include "plan/optimizer_spec.h"
@@ -20,6 +21,8 @@
 #include "sync/side_channel.h"
 #include "sync/staleness.h"
 #include "train/create_model.h"
+#include "train/forward.h"
+#include "train/loss_scaler.h"
 #include "train/recipe.h"
 
 namespace gradsync {
@@ -38,6 +41,11 @@ struct TrainerOptions {
   int threads = 1;                 // compute threads of this worker
   int loader_threads = 1;
   std::shared_ptr<GpuApi> gpu;     // holds model and batches, the sync's too; null: the CPU
+  ComputeOptions compute;          // in which types and memory format; the evaluation too
+  bool allow_tf32 = false;         // on a GPU (ApplyMathFlags())
+  // Scales the loss. Always with fp16, with the default options unless others are here; without it
+  // nothing gains from it. Only where workers update.
+  absl::optional<LossScalerOptions> loss_scaler;
   bool evaluate = false;           // on the test split, after the last step
   int64_t evaluate_every = 0;      // also rank 0's parameters after every so many steps; 0: never
   bool synchronised = true;        // false: each worker trains by itself (topology local)
@@ -95,6 +103,8 @@ struct TrainingResult {
   absl::Duration cpu;              // user and system time of this process in the measured steps
   absl::Duration measured;         // wall-clock time of the measured steps
   Staleness staleness;             // of this worker's steps, all of them
+  int64_t skipped_steps = 0;       // whose gradients were not finite, with a loss scale
+  double loss_scale = 1;           // after the last step
   std::string params_sha256;       // after the last step; equal on all workers, or Run() fails
 };
 

@@ -127,6 +127,50 @@ TEST(TrainerTest, EveryStepIsReportedOnceInOrderWithItsLoss) {
   EXPECT_EQ(result->losses, reported);
 }
 
+TEST(TrainerTest, Fp16AndTf32NeedAGpu) {
+  TrainerOptions options = Options();
+  options.compute.precision = Precision::kFp16;
+  EXPECT_THAT(Trainer::Create(options, 0, 1).status().message(), HasSubstr("--precision"));
+  options = Options();
+  options.allow_tf32 = true;
+  EXPECT_THAT(Trainer::Create(options, 0, 1).status().message(), HasSubstr("--tf32"));
+}
+
+TEST(TrainerTest, AResNetLearnsInBf16AsInFp32) {
+  TrainerOptions options = Options();
+  options.model.name = "resnet18";
+  options.batch_size = 32;
+  options.steps = 40;
+  options.recipe.base = 0.01;
+  options.optimizer.groups[0].momentum = 0.9;
+  for (Precision precision : {Precision::kFp32, Precision::kBf16}) {
+    options.compute.precision = precision;
+    const std::vector<StepReport> steps = Train(options);
+    double last = 0;
+    for (size_t i = 35; i < 40; ++i) last += steps[i].loss / 5;
+    EXPECT_LT(last, 0.8 * steps.front().loss) << PrecisionName(precision);
+  }
+}
+
+// The evaluation computes as training does.
+TEST(TrainerTest, Bf16IsEvaluatedInBf16) {
+  TrainerOptions options = Options();
+  options.recipe.base = 0;  // so that all end with the same parameters
+  options.evaluate = true;
+  const auto test_loss = [&options] {
+    auto trainer = Trainer::Create(options, 0, 1);
+    const std::unique_ptr<GradientSync> sync = CreateLocalSync(UpdateSite::kWorker);
+    SideChannel side_channel(WorkerGroup(), "trainer");
+    EXPECT_TRUE((*trainer)->Bind(sync.get(), &side_channel).ok());
+    return (*trainer)->Run([](const StepReport&) {})->test_loss;
+  };
+  const double fp32 = test_loss();
+  options.compute.precision = Precision::kBf16;
+  const double bf16 = test_loss();
+  EXPECT_NE(bf16, fp32);
+  EXPECT_NEAR(bf16, fp32, 0.01 * fp32);
+}
+
 TEST(TrainerTest, AStragglerThatIsNoRankIsRefused) {
   TrainerOptions options = Options();
   options.straggler = Straggler::Parse("2:3").value();

@@ -14,12 +14,32 @@
 #include "gpu/open_gpu.h"
 #include "links/grpc_store.h"
 #include "links/in_memory_store.h"
+#include "plan/codec.h"
 #include "sync/side_channel.h"
+#include "train/precision.h"
 #include "worker/metrics.h"
 #include "worker/open_device.h"
 
 namespace gradsync {
 namespace {
+
+// A gradient that overflows fp16 is infinite on the way to the mean, and the step must be skipped
+// by whoever runs the optimizer.
+absl::Status ValidateFp16(const JobOptions& options) {
+  if (options.trainer.compute.precision != Precision::kFp16) return absl::OkStatus();
+  if (options.sync.update != "worker") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--precision: expected fp32 or bf16 with --update=", options.sync.update,
+                     " (owners cannot skip a step whose gradients overflow), found fp16"));
+  }
+  if (options.trainer.plan.codec.sparse()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--precision: expected fp32 or bf16 with --compression=",
+                     CodecName(options.trainer.plan.codec),
+                     " (it would keep infinite gradients for later steps), found fp16"));
+  }
+  return absl::OkStatus();
+}
 
 absl::Status Validate(const JobOptions& options) {
   if (options.world_size < 1) {
@@ -49,6 +69,7 @@ absl::Status Validate(const JobOptions& options) {
   SyncOptions sync = options.sync;
   if (sync.servers.empty() && options.num_servers > 0) sync.servers.assign(1, "registered later");
   GS_RETURN_IF_ERROR(ValidateSyncOptions(sync));
+  GS_RETURN_IF_ERROR(ValidateFp16(options));
   return ValidateClipping(sync, options.trainer.max_norm);
 }
 

@@ -18,6 +18,7 @@
 #include "base/write_file.h"
 #include "grpc/support/log.h"
 #include "plan/codec.h"
+#include "train/precision.h"
 #include "worker/job.h"
 #include "worker/launch_environment.h"
 
@@ -75,6 +76,12 @@ ABSL_FLAG(uint64_t, seed, 0, "of initial weights, order of samples and augmentat
 ABSL_FLAG(std::string, straggler, "",
           "who computes slower, the same on all workers: RANK:FACTOR, or "
           "random:SEED:PROBABILITY:FACTOR for each rank and step");
+ABSL_FLAG(std::string, precision, "fp32",
+          "of convolutions and matrix products: fp32, bf16, or fp16 (GPU and --update=worker only; "
+          "scales the loss). Parameters, gradients and the loss are fp32 in any case");
+ABSL_FLAG(bool, channels_last, false,
+          "images and weights of convolutions in channels-last memory format (NHWC)");
+ABSL_FLAG(bool, tf32, false, "let a GPU compute fp32 convolutions and matrix products in TF32");
 ABSL_FLAG(int, threads, 1, "compute threads of this worker");
 ABSL_FLAG(int, loader_threads, 1, "threads that prepare batches");
 ABSL_FLAG(int64_t, bucket_bytes, int64_t{25} << 20, "upper bound of a gradient bucket");
@@ -138,6 +145,9 @@ absl::StatusOr<TrainerOptions> TrainerOptionsFromFlags() {
   options.recipe.warmup_steps = absl::GetFlag(FLAGS_lr_warmup_steps);
   options.max_norm = absl::GetFlag(FLAGS_max_norm);
   options.seed = absl::GetFlag(FLAGS_seed);
+  GS_ASSIGN_OR_RETURN(options.compute.precision, ParsePrecision(absl::GetFlag(FLAGS_precision)));
+  options.compute.channels_last = absl::GetFlag(FLAGS_channels_last);
+  options.allow_tf32 = absl::GetFlag(FLAGS_tf32);
   options.threads = absl::GetFlag(FLAGS_threads);
   options.loader_threads = absl::GetFlag(FLAGS_loader_threads);
   options.evaluate = absl::GetFlag(FLAGS_evaluate);

@@ -7,6 +7,7 @@
 #include "google/protobuf/util/json_util.h"
 #include "plan/codec.h"
 #include "proto/run_record.pb.h"
+#include "train/precision.h"
 #include "worker/open_device.h"
 
 namespace gradsync {
@@ -43,6 +44,9 @@ void FillJob(const JobOptions& options, const Plan& plan, proto::WorkerMetrics* 
   metrics->set_data(options.trainer.data);
   metrics->set_batch_size(static_cast<int32_t>(options.trainer.batch_size));
   metrics->set_threads(options.trainer.threads);
+  metrics->set_precision(PrecisionName(options.trainer.compute.precision));
+  metrics->set_channels_last(options.trainer.compute.channels_last);
+  metrics->set_tf32(options.trainer.allow_tf32);
   metrics->set_straggler(options.trainer.straggler.text());
   metrics->set_warmup_steps(static_cast<int32_t>(options.trainer.warmup_steps));
   int64_t parameters = 0;
@@ -65,6 +69,8 @@ absl::Status WriteWorkerMetrics(const JobOptions& options, const Trainer& traine
   metrics.mutable_loss()->Assign(result.losses.begin(), result.losses.end());
   metrics.set_mean_first_loss(result.first_loss);
   metrics.set_mean_final_loss(result.final_loss);
+  metrics.set_skipped_steps(static_cast<int32_t>(result.skipped_steps));
+  metrics.set_loss_scale(result.loss_scale);
   metrics.set_test_loss(result.test_loss);
   metrics.set_test_accuracy(result.test_accuracy);
   const double steps = static_cast<double>(result.times.size());

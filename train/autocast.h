@@ -1,0 +1,33 @@
+#ifndef GRADSYNC_TRAIN_AUTOCAST_H_
+#define GRADSYNC_TRAIN_AUTOCAST_H_
+
+#include "c10/core/DeviceType.h"
+#include "c10/core/ScalarType.h"
+#include "train/precision.h"
+
+namespace gradsync {
+
+// While it lives, LibTorch's autocast is on for this thread and device, as torch.autocast has it in
+// Python: operations that gain from it cast their inputs, the others see fp32. The cast of a
+// parameter is made once while a guard lives. With kFp32 it does nothing.
+//
+// For forward only: backward casts as forward did and belongs outside. Guards may be nested. To be
+// destroyed by the thread that made it. Throws nothing.
+class Autocast {
+ public:
+  // `precision` must have passed CheckPrecision() for `device`.
+  Autocast(Precision precision, c10::DeviceType device);
+  ~Autocast();
+  Autocast(const Autocast&) = delete;
+  Autocast& operator=(const Autocast&) = delete;
+
+ private:
+  const bool active_;
+  const c10::DeviceType device_;
+  bool enabled_before_ = false;
+  c10::ScalarType type_before_ = c10::ScalarType::Float;
+};
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_TRAIN_AUTOCAST_H_

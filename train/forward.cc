@@ -1,0 +1,24 @@
+#include "train/forward.h"
+
+#include "c10/core/GradMode.h"
+#include "train/autocast.h"
+
+namespace gradsync {
+
+void SetMemoryFormat(const ComputeOptions& options, Model& model) {
+  if (!options.channels_last) return;
+  c10::NoGradGuard no_grad;
+  for (const at::Tensor& parameter : model.parameters()) {
+    if (parameter.dim() != 4) continue;
+    parameter.set_data(parameter.contiguous(at::MemoryFormat::ChannelsLast));
+  }
+}
+
+at::Tensor Forward(const ComputeOptions& options, Model& model, const at::Tensor& images) {
+  const Autocast autocast(options.precision, images.device().type());
+  const auto format =
+      options.channels_last ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::Contiguous;
+  return model.forward(images.contiguous(format)).to(at::kFloat);
+}
+
+}  // namespace gradsync

@@ -1,0 +1,32 @@
+// How the job runs its model, in training and in evaluation alike.
+
+#ifndef GRADSYNC_TRAIN_FORWARD_H_
+#define GRADSYNC_TRAIN_FORWARD_H_
+
+#include "ATen/core/Tensor.h"
+#include "train/model.h"
+#include "train/precision.h"
+
+namespace gradsync {
+
+struct ComputeOptions {
+  Precision precision = Precision::kFp32;
+  // Images, and with them what passes between layers, and the weights of convolutions lie in memory
+  // channel by channel for each pixel (NHWC): what a GPU's tensor cores want, and oneDNN takes.
+  // Sizes, indices and parameter names are as ever.
+  bool channels_last = false;
+};
+
+// Gives `model` the memory format that Forward() expects, in place and values unchanged. To be
+// called before a DistributedDataParallel wraps the model, on whose plan the strides are.
+// Throws what LibTorch throws for want of memory.
+void SetMemoryFormat(const ComputeOptions& options, Model& model);
+
+// The logits of `images` float [B, C, H, W], as fp32 [B, classes], with a graph if autograd is on.
+// Works on the images' device, where the model must be, and does not wait for it. Throws what the
+// model throws. Nothing of autocast is left on when it returns.
+at::Tensor Forward(const ComputeOptions& options, Model& model, const at::Tensor& images);
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_TRAIN_FORWARD_H_

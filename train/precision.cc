@@ -1,0 +1,46 @@
+#include "train/precision.h"
+
+#include "ATen/Context.h"
+#include "absl/strings/str_cat.h"
+
+namespace gradsync {
+
+absl::StatusOr<Precision> ParsePrecision(absl::string_view text) {
+  for (Precision precision : {Precision::kFp32, Precision::kBf16, Precision::kFp16}) {
+    if (text == PrecisionName(precision)) return precision;
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("--precision: expected fp32, bf16 or fp16, found \"", text, "\""));
+}
+
+std::string PrecisionName(Precision precision) {
+  switch (precision) {
+    case Precision::kFp32:
+      return "fp32";
+    case Precision::kBf16:
+      return "bf16";
+    case Precision::kFp16:
+      return "fp16";
+  }
+  return "";
+}
+
+absl::Status CheckPrecision(Precision precision, c10::DeviceType device) {
+  if (precision != Precision::kFp16 || device != c10::DeviceType::CPU) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "--precision: expected fp32 or bf16 on a CPU (fp16 needs a GPU), found fp16");
+}
+
+absl::Status ApplyMathFlags(bool allow_tf32, c10::DeviceType device) {
+  if (device != c10::DeviceType::CUDA) {
+    if (!allow_tf32) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat("--tf32: expected a GPU, which alone computes in TF32, found the device ",
+                     c10::DeviceTypeName(device, /*lower_case=*/true)));
+  }
+  at::globalContext().setAllowTF32CuBLAS(allow_tf32);
+  at::globalContext().setAllowTF32CuDNN(allow_tf32);
+  return absl::OkStatus();
+}
+
+}  // namespace gradsync

@@ -1,0 +1,38 @@
+// Which types the job computes in. docs/precision.md says what that means for a step.
+
+#ifndef GRADSYNC_TRAIN_PRECISION_H_
+#define GRADSYNC_TRAIN_PRECISION_H_
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "c10/core/DeviceType.h"
+
+namespace gradsync {
+
+// Of convolutions and matrix products, and of what passes between them. Parameters, gradients,
+// buckets and the loss are fp32 in each.
+enum class Precision { kFp32, kBf16, kFp16 };
+
+// From the text of --precision. Errors: INVALID_ARGUMENT.
+absl::StatusOr<Precision> ParsePrecision(absl::string_view text);
+
+// "fp32", "bf16" or "fp16".
+std::string PrecisionName(Precision precision);
+
+// Whether a job can compute so on such a device.
+// Errors: INVALID_ARGUMENT naming --precision for fp16 on a CPU, which LibTorch's autocast does not
+// offer there before version 2.
+absl::Status CheckPrecision(Precision precision, c10::DeviceType device);
+
+// Sets for this process, because LibTorch has it so, whether fp32 convolutions and matrix products
+// on a GPU may round their factors to TF32's 11 bits of significand. LibTorch's own default allows
+// it in convolutions; call this before the first of them, also with false.
+// Errors: INVALID_ARGUMENT naming --tf32 when it is to be allowed and `device` is no GPU.
+absl::Status ApplyMathFlags(bool allow_tf32, c10::DeviceType device);
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_TRAIN_PRECISION_H_
