@@ -25,7 +25,8 @@ namespace gradsync {
 //
 // The compute stream is the calling thread: what a test computes on the host stands for work that
 // LibTorch would have queued there. So an event recorded on it is done at once, and what waits on
-// it for an event blocks the caller.
+// it for an event blocks the caller. A test that needs more overrides ComputeStream() with a stream
+// that it created.
 //
 // Thread-safe.
 class FakeGpu : public GpuApi {
