@@ -17,16 +17,6 @@ namespace {
 constexpr char kNoState = 0;
 constexpr char kHasState = 1;
 
-bool AnyState(const Plan& plan, SegmentId id, ElementRange range, const OptimizerState& state) {
-  for (const PlacedTensor& placed : plan.buckets()[id.bucket].tensors) {
-    const TensorSpec& tensor = plan.tensors()[placed.tensor];
-    const bool overlaps = placed.offset < range.end && range.begin < placed.offset + tensor.numel();
-    const auto slots = state.slots.find(tensor.name);
-    if (overlaps && slots != state.slots.end() && !slots->second.empty()) return true;
-  }
-  return false;
-}
-
 }  // namespace
 
 RingOwner::RingOwner(const Plan& plan, int rank, UpdateSite update_site,
@@ -120,7 +110,7 @@ void RingOwner::Import(const OptimizerState& state) {
   for (size_t i = 0; i < chunks_.size(); ++i) {
     RangeOptimizer& optimizer = optimizers_[i];
     optimizer.ClearState();
-    if (!AnyState(plan_, chunks_[i], range(chunks_[i]), state)) continue;
+    if (!HasState(plan_, chunks_[i].bucket, range(chunks_[i]), state)) continue;
     for (size_t slot = 0; slot < optimizer.slot_names().size(); ++slot) {
       GatherSlot(plan_, chunks_[i].bucket, range(chunks_[i]), optimizer.slot_names()[slot], state,
                  optimizer.mutable_slot(static_cast<int>(slot)).data());

@@ -46,6 +46,15 @@ void GatherSlot(const Plan& plan, int bucket, ElementRange range, const std::str
                  });
 }
 
+bool HasState(const Plan& plan, int bucket, ElementRange range, const OptimizerState& state) {
+  bool found = false;
+  ForEachOverlap(plan, bucket, range, [&](const TensorSpec& tensor, int64_t, int64_t, int64_t) {
+    const auto slots = state.slots.find(tensor.name);
+    found = found || (slots != state.slots.end() && !slots->second.empty());
+  });
+  return found;
+}
+
 absl::Status CheckState(const Plan& plan, const OptimizerState& state) {
   absl::flat_hash_map<std::string, int64_t> sizes;
   for (const TensorSpec& tensor : plan.tensors()) sizes[tensor.name] = tensor.numel();

@@ -23,6 +23,10 @@ void ScatterSlot(const Plan& plan, int bucket, ElementRange range, const std::st
 void GatherSlot(const Plan& plan, int bucket, ElementRange range, const std::string& slot,
                 const OptimizerState& state, float* data);
 
+// Whether `state` has anything for the parameters in `range`. What has not is imported as without
+// state, not as zeros (range_optimizer.h).
+bool HasState(const Plan& plan, int bucket, ElementRange range, const OptimizerState& state);
+
 // Errors: INVALID_ARGUMENT naming the first parameter or slot that the plan does not have, with
 // sizes.
 absl::Status CheckState(const Plan& plan, const OptimizerState& state);

@@ -1,0 +1,50 @@
+#include "allreduce/nccl_buckets.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+
+namespace gradsync {
+namespace {
+
+constexpr int64_t kPieceFloats = 16;
+constexpr int64_t kBufferFloats = 64;  // each buffer begins at a multiple of 256 bytes
+
+int64_t RoundUp(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
+
+}  // namespace
+
+ElementRange NcclBucket::range(int rank) const {
+  return {std::min(numel, rank * piece), std::min(numel, (rank + 1) * piece)};
+}
+
+absl::StatusOr<std::shared_ptr<const NcclBuckets>> NcclBuckets::Create(std::shared_ptr<NcclApi> api,
+                                                                       const Plan& plan) {
+  std::shared_ptr<NcclBuckets> made(new NcclBuckets(std::move(api)));
+  const int64_t ranks = plan.world_size();
+  int64_t floats = 0;
+  for (const BucketPlan& bucket : plan.buckets()) {
+    const int64_t piece = RoundUp((bucket.numel + ranks - 1) / ranks, kPieceFloats);
+    made->buckets_.push_back({nullptr, nullptr, bucket.numel, piece});
+    floats += 2 * RoundUp(ranks * piece, kBufferFloats);
+  }
+  made->bytes_ = static_cast<size_t>(floats) * sizeof(float);
+  GS_RETURN_IF_ERROR(NcclStatus(made->api_->MemAlloc(made->bytes_, &made->memory_),
+                                absl::StrCat("ncclMemAlloc of ", made->bytes_, " bytes"), ""));
+  float* next = static_cast<float*>(made->memory_);
+  for (float* NcclBucket::*which : {&NcclBucket::grad, &NcclBucket::param}) {
+    for (NcclBucket& bucket : made->buckets_) {
+      bucket.*which = next;
+      next += RoundUp(ranks * bucket.piece, kBufferFloats);
+    }
+  }
+  return made;
+}
+
+NcclBuckets::~NcclBuckets() {
+  // Nobody is left to tell of a failure.
+  if (memory_ != nullptr) static_cast<void>(api_->MemFree(memory_));
+}
+
+}  // namespace gradsync

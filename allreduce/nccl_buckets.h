@@ -1,0 +1,57 @@
+#ifndef GRADSYNC_ALLREDUCE_NCCL_BUCKETS_H_
+#define GRADSYNC_ALLREDUCE_NCCL_BUCKETS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "allreduce/nccl_api.h"
+#include "plan/plan.h"
+#include "plan/stripes.h"
+
+namespace gradsync {
+
+// A bucket's two buffers, each of world_size * piece floats: the plan's numel, then zeros. NCCL
+// scatters and gathers pieces of one size, so that rank r owns the r-th piece and not, as in other
+// backends, chunks all over the bucket.
+struct NcclBucket {
+  float* grad = nullptr;
+  float* param = nullptr;
+  int64_t numel = 0;
+  int64_t piece = 0;  // a multiple of 16 floats
+
+  // What rank `rank` owns of the plan's elements; empty where its piece is all padding.
+  ElementRange range(int rank) const;
+};
+
+// The buckets of a plan in one piece of NCCL's memory, which can be registered as a whole. Zero at
+// first. Immutable, hence thread-safe; its owners keep it as long as anything is queued.
+class NcclBuckets {
+ public:
+  // Errors: those of NcclApi::MemAlloc(), by NcclStatus().
+  static absl::StatusOr<std::shared_ptr<const NcclBuckets>> Create(std::shared_ptr<NcclApi> api,
+                                                                   const Plan& plan);
+  ~NcclBuckets();
+  NcclBuckets(const NcclBuckets&) = delete;
+  NcclBuckets& operator=(const NcclBuckets&) = delete;
+
+  const std::vector<NcclBucket>& all() const { return buckets_; }
+  const NcclBucket& operator[](int bucket) const { return buckets_[bucket]; }
+  void* memory() const { return memory_; }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  explicit NcclBuckets(std::shared_ptr<NcclApi> api) : api_(std::move(api)) {}
+
+  const std::shared_ptr<NcclApi> api_;
+  void* memory_ = nullptr;
+  size_t bytes_ = 0;
+  std::vector<NcclBucket> buckets_;
+};
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_ALLREDUCE_NCCL_BUCKETS_H_

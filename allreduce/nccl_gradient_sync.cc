@@ -1,0 +1,571 @@
+#include "allreduce/nccl_gradient_sync.h"
+
+#include <algorithm>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ATen/ops/from_blob.h"
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/clock.h"
+#include "absl/types/optional.h"
+#include "allreduce/nccl_buckets.h"
+#include "allreduce/nccl_communicator.h"
+#include "allreduce/nccl_owner.h"
+#include "allreduce/nccl_watchdog.h"
+#include "allreduce/nccl_work.h"
+#include "allreduce/task_queue.h"
+#include "base/mutex.h"
+#include "base/status_macros.h"
+#include "gpu/gpu_resources.h"
+#include "links/in_memory_store.h"
+#include "optim/state_mapping.h"
+#include "plan/codec.h"
+#include "sync/agree_on_plan.h"
+#include "sync/device_buckets.h"
+#include "sync/group_error.h"
+#include "sync/launch_order.h"
+#include "sync/side_channel.h"
+
+namespace gradsync {
+namespace {
+
+// How long the destructor waits for its farewell to be published; GroupError's own limit is
+// shorter.
+constexpr absl::Duration kFarewell = absl::Seconds(5);
+
+// How soon a rank that waits for others in Bind() sees that the group has failed.
+constexpr absl::Duration kFailureInterval = absl::Milliseconds(100);
+
+// What queued work uses. Whoever aborts a communicator that hangs keeps it until that is over.
+struct Device {
+  std::shared_ptr<const NcclBuckets> buckets;
+  std::unique_ptr<NcclOwner> owner;  // under kOwner
+  ScopedStream stream;               // first to go: waits for its work where it can
+};
+
+at::Tensor BucketTensor(float* data, int64_t numel, const GpuApi& gpu,
+                        std::shared_ptr<const NcclBuckets> memory) {
+  return at::from_blob(
+      data, {numel}, [memory = std::move(memory)](void*) {},
+      at::TensorOptions().dtype(at::kFloat).device(TensorDevice(&gpu)));
+}
+
+class NcclGradientSync : public GradientSync {
+ public:
+  explicit NcclGradientSync(NcclOptions options);
+  ~NcclGradientSync() override;
+
+  absl::StatusOr<std::vector<GradBucket>> Bind(const Plan& plan, absl::Time deadline) override;
+  absl::Status BroadcastParameters(absl::Time deadline) override;
+  SyncHandle Launch(const StepOptions& step, int bucket) override;
+  UpdateSite update_site() const override { return options_.update_site; }
+  std::shared_ptr<GpuApi> gpu() const override { return options_.gpu; }
+  absl::StatusOr<OptimizerState> ExportOptimizerState(absl::Time deadline) override;
+  absl::Status ImportOptimizerState(const OptimizerState& state, absl::Time deadline) override;
+  absl::Status status() const override;
+  void Abort(absl::Status reason) override;
+  absl::Status Shutdown(absl::Time deadline) override;
+  WireStats wire_stats() const override { return {}; }
+
+ private:
+  // A bucket on its way from Launch() to the communication thread.
+  struct Launched {
+    StepOptions step;
+    std::shared_ptr<NcclWork> work;
+  };
+
+  absl::Status Connect(absl::Time deadline);
+  absl::Status AgreeOnLibrary(absl::Time deadline);
+  absl::StatusOr<std::string> Await(absl::string_view key, absl::Time deadline);
+  absl::Status Tell(absl::string_view key, absl::string_view value, absl::Time deadline);
+  absl::StatusOr<NcclUniqueId> AgreeOnId(absl::Time deadline);
+  absl::Status AwaitAll(absl::Time deadline);
+  absl::Status CheckUsable() const;
+
+  SyncHandle Queue(const SyncPromise& promise, TaskQueue::Task task);
+  SyncHandle Refuse(const SyncPromise& promise, absl::Status status);
+  void ResolveNext(const std::shared_ptr<NcclWork>& work);
+
+  void RunBucket(int bucket);
+  void RunBroadcast(int64_t step, const std::shared_ptr<NcclWork>& work);
+  absl::Status ExchangeAtWorker(int bucket, const Launched& launched);
+  absl::Status ReduceAtOwner(int bucket, const Launched& launched);
+  absl::Status UpdateAtOwner(int bucket, const Launched& launched);
+  absl::Status ExchangeAtOwner(int bucket, Launched launched);
+  absl::Status Complete(int bucket, const Launched& launched);
+  void Stumble(absl::Status status);
+
+  absl::Status Failed(absl::Status status);
+  void OnFailure(absl::Status status);
+
+  absl::Time Soon() const { return absl::Now() + options_.group.timeout; }
+  GpuStream stream() const { return device_->stream.get(); }
+  std::string Name(int bucket, const StepOptions& step) const {
+    return absl::StrCat("bucket ", bucket, " of step ", step.step);
+  }
+
+  const NcclOptions options_;
+  SideChannel side_channel_;
+  Plan plan_;
+  LaunchOrder launch_order_{0};
+  bool bind_called_ = false;
+  bool bound_ = false;
+  bool left_ = false;
+  int64_t steps_done_ = 0;
+  const std::shared_ptr<NcclOutcome> outcome_;
+  NcclWorkPool works_;
+  std::vector<SyncPromiseSeries> promises_;  // by bucket
+
+  // Set by Bind().
+  NcclCommunicator communicator_;
+  std::shared_ptr<Device> device_;
+
+  // Of the communication thread.
+  std::vector<Launched> launched_;  // by bucket; Launch() sets it while the bucket is not queued
+  std::vector<Launched> held_;      // by bucket: means that wait for the norm
+  bool stumbled_ = false;
+
+  mutable Mutex mutex_;
+  absl::Status failure_ ABSL_GUARDED_BY(mutex_);
+  std::deque<SyncPromise> pending_ ABSL_GUARDED_BY(mutex_);  // in the order of the queue
+  std::shared_ptr<Device> kept_ ABSL_GUARDED_BY(mutex_);     // device_, for OnFailure()
+  std::shared_ptr<NcclWatchdog> watchdog_ ABSL_GUARDED_BY(mutex_);
+  NcclWatchdog* watch_ = nullptr;  // watchdog_, for those who know that it is there
+  const SyncPromise failed_;       // resolved when OnFailure() is done
+
+  GroupError group_error_;
+  TaskQueue tasks_;  // last: its thread uses all of the above
+};
+
+NcclGradientSync::NcclGradientSync(NcclOptions options)
+    : options_(std::move(options)),
+      side_channel_(options_.group, "nccl"),
+      outcome_(std::make_shared<NcclOutcome>(
+          [this](absl::Status status) { group_error_.Report(std::move(status)); })),
+      works_(options_.gpu, outcome_),
+      communicator_(options_.nccl, options_.group.rank, options_.group.world_size),
+      failed_("the group's failure"),
+      group_error_(options_.group, [this](absl::Status status) { OnFailure(std::move(status)); }) {}
+
+NcclGradientSync::~NcclGradientSync() {
+  if (!left_) {
+    outcome_->Halt(
+        absl::CancelledError(absl::StrCat("rank ", options_.group.rank, " left without Shutdown")));
+    failed_.handle().Wait(absl::Now() + options_.abort_bound + kFarewell).IgnoreError();
+  }
+  tasks_.Stop();
+  outcome_->Close();
+}
+
+absl::Status NcclGradientSync::status() const {
+  MutexLock lock(&mutex_);
+  return failure_;
+}
+
+absl::StatusOr<std::vector<GradBucket>> NcclGradientSync::Bind(const Plan& plan,
+                                                               absl::Time deadline) {
+  GS_RETURN_IF_ERROR(status());
+  if (bind_called_) return absl::FailedPreconditionError("Bind: expected one call, found a second");
+  bind_called_ = true;
+  if (plan.world_size() != options_.group.world_size) {
+    return absl::InvalidArgumentError(absl::StrCat("the plan is for ", plan.world_size(),
+                                                   " ranks, expected one for ",
+                                                   options_.group.world_size));
+  }
+  GS_RETURN_IF_ERROR(AgreeOnPlan(side_channel_, plan, deadline));
+  GS_RETURN_IF_ERROR(CheckUncompressed(plan.codec(), "NCCL adds what it sends, in fp32"));
+  plan_ = plan;
+  const size_t buckets = plan.buckets().size();
+  launch_order_ = LaunchOrder(static_cast<int>(buckets));
+  launched_.resize(buckets);
+  for (size_t b = 0; b < buckets; ++b) promises_.emplace_back(absl::StrCat("bucket ", b));
+  GS_RETURN_IF_ERROR(AgreeOnLibrary(deadline));
+  const absl::Status connected = Connect(deadline);
+  if (!connected.ok()) return Failed(connected);
+  bound_ = true;
+  std::vector<GradBucket> tensors;
+  for (const NcclBucket& b : device_->buckets->all()) {
+    tensors.push_back({BucketTensor(b.grad, b.numel, *options_.gpu, device_->buckets),
+                       BucketTensor(b.param, b.numel, *options_.gpu, device_->buckets)});
+  }
+  return tensors;
+}
+
+absl::Status NcclGradientSync::AgreeOnLibrary(absl::Time deadline) {
+  const std::string own =
+      absl::StrCat("NCCL ", options_.nccl->version(), " with the update at the ",
+                   options_.update_site == UpdateSite::kOwner ? "owners" : "workers");
+  GS_ASSIGN_OR_RETURN(const std::vector<std::string> all, side_channel_.AllGather(own, deadline));
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    if (all[rank] == all[0]) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat("expected ", all[0], " as at rank 0, found ", all[rank], " at rank ", rank));
+  }
+  return absl::OkStatus();
+}
+
+// As the store's Get(), but ends when the group fails.
+absl::StatusOr<std::string> NcclGradientSync::Await(absl::string_view key, absl::Time deadline) {
+  while (true) {
+    if (failed_.handle().done()) return status();
+    absl::StatusOr<std::string> value = options_.group.store->Get(
+        options_.group.Key(key), std::min(deadline, absl::Now() + kFailureInterval));
+    if (!absl::IsDeadlineExceeded(value.status()) || absl::Now() >= deadline) return value;
+  }
+}
+
+absl::Status NcclGradientSync::Tell(absl::string_view key, absl::string_view value,
+                                    absl::Time deadline) {
+  return options_.group.store->Set(options_.group.Key(key), value, deadline);
+}
+
+// Rank 0's, to all.
+absl::StatusOr<NcclUniqueId> NcclGradientSync::AgreeOnId(absl::Time deadline) {
+  NcclUniqueId id = {};
+  if (options_.group.rank == 0) {
+    GS_RETURN_IF_ERROR(NcclStatus(options_.nccl->GetUniqueId(&id),
+                                  "NCCL at rank 0, ncclGetUniqueId",
+                                  options_.nccl->LastError(nullptr)));
+    GS_RETURN_IF_ERROR(Tell("nccl/id", absl::string_view(id.data(), id.size()), deadline));
+    return id;
+  }
+  GS_ASSIGN_OR_RETURN(const std::string text, Await("nccl/id", deadline));
+  if (text.size() != id.size()) {
+    return absl::DataLossError(absl::StrCat("NCCL at rank ", options_.group.rank,
+                                            ", the unique id: expected ", id.size(),
+                                            " bytes, found ", text.size()));
+  }
+  std::memcpy(id.data(), text.data(), id.size());
+  return id;
+}
+
+// Returns when all ranks are connected: rank 0 counts them.
+absl::Status NcclGradientSync::AwaitAll(absl::Time deadline) {
+  const WorkerGroup& group = options_.group;
+  if (group.rank > 0) {
+    GS_RETURN_IF_ERROR(Tell(absl::StrCat("nccl/ready/", group.rank), "", deadline));
+    const absl::Status go = Await("nccl/go", deadline).status();
+    if (!absl::IsDeadlineExceeded(go) || !status().ok()) return go;
+    return absl::DeadlineExceededError(
+        "rank 0 has not said by the deadline that all ranks are connected with NCCL");
+  }
+  for (int rank = 1; rank < group.world_size; ++rank) {
+    const absl::StatusOr<std::string> ready = Await(absl::StrCat("nccl/ready/", rank), deadline);
+    if (absl::IsDeadlineExceeded(ready.status()) && status().ok()) {
+      return absl::DeadlineExceededError(
+          absl::StrCat("rank ", rank, " is not connected with NCCL at the deadline"));
+    }
+    GS_RETURN_IF_ERROR(ready.status());
+  }
+  return Tell("nccl/go", "", deadline);
+}
+
+absl::Status NcclGradientSync::Connect(absl::Time deadline) {
+  const WorkerGroup& group = options_.group;
+  const auto device = std::make_shared<Device>();
+  GS_ASSIGN_OR_RETURN(device->stream, ScopedStream::Create(options_.gpu));
+  GS_ASSIGN_OR_RETURN(device->buckets, NcclBuckets::Create(options_.nccl, plan_));
+  if (options_.update_site == UpdateSite::kOwner) {
+    GS_ASSIGN_OR_RETURN(device->owner,
+                        NcclOwner::Create(options_.gpu, device->buckets, plan_, group.rank));
+  }
+  NcclWatchdogOptions watch;
+  watch.group = group;
+  watch.communicator = &communicator_;
+  watch.grace = options_.grace;
+  const auto watchdog = std::make_shared<NcclWatchdog>(
+      watch, [outcome = outcome_](absl::Status status) { outcome->Halt(std::move(status)); });
+  device_ = device;
+  watch_ = watchdog.get();
+  {
+    MutexLock lock(&mutex_);
+    kept_ = device;
+    watchdog_ = watchdog;
+  }
+  GS_ASSIGN_OR_RETURN(const NcclUniqueId id, AgreeOnId(deadline));
+  GS_RETURN_IF_ERROR(communicator_.Init(id, deadline));
+  GS_RETURN_IF_ERROR(communicator_.Register(device->buckets->memory(), device->buckets->bytes()));
+  return AwaitAll(deadline);
+}
+
+absl::Status NcclGradientSync::CheckUsable() const {
+  GS_RETURN_IF_ERROR(status());
+  if (left_)
+    return absl::CancelledError(absl::StrCat("rank ", options_.group.rank, " was shut down"));
+  if (!bound_) return absl::FailedPreconditionError("expected a successful Bind() first");
+  return absl::OkStatus();
+}
+
+SyncHandle NcclGradientSync::Queue(const SyncPromise& promise, TaskQueue::Task task) {
+  {
+    MutexLock lock(&mutex_);
+    if (!failure_.ok()) {
+      promise.Resolve(failure_);
+      return promise.handle();
+    }
+    pending_.push_back(promise);
+  }
+  tasks_.Add(std::move(task));
+  return promise.handle();
+}
+
+// A handle of the group's failure, which begins here.
+SyncHandle NcclGradientSync::Refuse(const SyncPromise& promise, absl::Status status) {
+  outcome_->Halt(std::move(status));
+  return Queue(promise, [] {});
+}
+
+void NcclGradientSync::ResolveNext(const std::shared_ptr<NcclWork>& work) {
+  absl::optional<SyncPromise> promise;
+  {
+    MutexLock lock(&mutex_);
+    if (!failure_.ok()) return;  // OnFailure() has taken them
+    promise = std::move(pending_.front());
+    pending_.pop_front();
+  }
+  promise->Resolve(absl::OkStatus(), [work] { return work->JoinComputeStream(); });
+}
+
+SyncHandle NcclGradientSync::Launch(const StepOptions& step, int bucket) {
+  const absl::Status usable = CheckUsable();
+  if (!usable.ok()) return ResolvedHandle(usable);
+  absl::Status order = launch_order_.Check(step, bucket);
+  if (!order.ok()) return Refuse(SyncPromise(Name(bucket, step)), order);
+  if (!promises_[bucket].current().handle().done()) {
+    return Refuse(SyncPromise(Name(bucket, step)),
+                  absl::FailedPreconditionError(
+                      absl::StrCat("launch of ", Name(bucket, step),
+                                   ": expected the handles of the step before to be resolved")));
+  }
+  const SyncPromise& promise = promises_[bucket].Begin(step.step);
+  absl::StatusOr<std::shared_ptr<NcclWork>> work = works_.Take();
+  if (!work.ok()) return Refuse(promise, work.status());
+  const absl::Status recorded = (*work)->RecordReady();
+  if (!recorded.ok()) return Refuse(promise, recorded);
+  steps_done_ = step.step;
+  launched_[bucket] = {step, *std::move(work)};
+  return Queue(promise, [this, bucket] { RunBucket(bucket); });
+}
+
+void NcclGradientSync::RunBucket(int bucket) {
+  if (stumbled_ || outcome_->halted()) return;
+  Launched launched = std::move(launched_[bucket]);
+  watch_->Launched(launched.step.step, bucket);
+  const absl::Status status = options_.update_site == UpdateSite::kOwner
+                                  ? ExchangeAtOwner(bucket, std::move(launched))
+                                  : ExchangeAtWorker(bucket, launched);
+  if (!status.ok()) Stumble(status);
+}
+
+// Nothing is given to NCCL any more. Who is to blame is for the watchdog to find out.
+void NcclGradientSync::Stumble(absl::Status status) {
+  stumbled_ = true;
+  if (absl::IsCancelled(status)) return;  // interrupted: the failure is known
+  watch_->Fail(std::move(status));
+}
+
+absl::Status NcclGradientSync::ExchangeAtWorker(int bucket, const Launched& launched) {
+  const NcclBucket& memory = (*device_->buckets)[bucket];
+  const size_t numel = static_cast<size_t>(memory.numel);
+  GS_RETURN_IF_ERROR(launched.work->StartAfterReady(stream()));
+  GS_RETURN_IF_ERROR(
+      communicator_.AllReduce(Name(bucket, launched.step), memory.grad, numel, stream(), Soon()));
+  GS_RETURN_IF_ERROR(
+      options_.gpu->ScaleTwice(memory.grad, numel, 1.0f / static_cast<float>(plan_.world_size()),
+                               static_cast<float>(launched.step.inverse_loss_scale), stream()));
+  return Complete(bucket, launched);
+}
+
+absl::Status NcclGradientSync::ExchangeAtOwner(int bucket, Launched launched) {
+  GS_RETURN_IF_ERROR(ReduceAtOwner(bucket, launched));
+  if (launched.step.max_norm == 0) return UpdateAtOwner(bucket, launched);
+  GS_RETURN_IF_ERROR(device_->owner->MeasureSquares(bucket, stream()));
+  const StepOptions step = launched.step;
+  held_.push_back(std::move(launched));
+  if (held_.size() < launched_.size()) return absl::OkStatus();
+  GS_RETURN_IF_ERROR(device_->owner->AgreeOnFactor(step, communicator_, stream(), Soon()));
+  std::vector<Launched> held;
+  held.swap(held_);
+  for (int b = 0; b < static_cast<int>(held.size()); ++b) {
+    GS_RETURN_IF_ERROR(device_->owner->Clip(b, stream()));
+    GS_RETURN_IF_ERROR(UpdateAtOwner(b, held[b]));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status NcclGradientSync::ReduceAtOwner(int bucket, const Launched& launched) {
+  const NcclBucket& memory = (*device_->buckets)[bucket];
+  const ElementRange own = memory.range(options_.group.rank);
+  GS_RETURN_IF_ERROR(launched.work->StartAfterReady(stream()));
+  if (bucket == 0) {
+    GS_RETURN_IF_ERROR(device_->owner->CompareSteps(
+        launched.step, communicator_,
+        [outcome = outcome_](absl::Status status) { outcome->Halt(std::move(status)); }, stream(),
+        Soon()));
+  }
+  GS_RETURN_IF_ERROR(communicator_.ReduceScatter(Name(bucket, launched.step), memory.grad,
+                                                 static_cast<size_t>(memory.piece), stream(),
+                                                 Soon()));
+  if (own.empty()) return absl::OkStatus();
+  return options_.gpu->ScaleTwice(memory.grad + own.begin, static_cast<size_t>(own.size()),
+                                  1.0f / static_cast<float>(plan_.world_size()),
+                                  static_cast<float>(launched.step.inverse_loss_scale), stream());
+}
+
+absl::Status NcclGradientSync::UpdateAtOwner(int bucket, const Launched& launched) {
+  const NcclBucket& memory = (*device_->buckets)[bucket];
+  GS_RETURN_IF_ERROR(device_->owner->Update(bucket, launched.step, stream()));
+  GS_RETURN_IF_ERROR(communicator_.AllGather(Name(bucket, launched.step), memory.param,
+                                             static_cast<size_t>(memory.piece) * sizeof(float),
+                                             stream(), Soon()));
+  return Complete(bucket, launched);
+}
+
+absl::Status NcclGradientSync::Complete(int bucket, const Launched& launched) {
+  GS_RETURN_IF_ERROR(launched.work->RecordDone(stream()));
+  watch_->Watch(launched.step.step, bucket, launched.work);
+  ResolveNext(launched.work);
+  return absl::OkStatus();
+}
+
+void NcclGradientSync::RunBroadcast(int64_t step, const std::shared_ptr<NcclWork>& work) {
+  if (stumbled_ || outcome_->halted()) return;
+  watch_->Launched(step, NcclWatchdog::kBroadcast);
+  const absl::Status status = [&] {
+    std::vector<NcclCommunicator::Range> ranges;
+    for (const NcclBucket& b : device_->buckets->all()) {
+      ranges.push_back({b.param, static_cast<size_t>(b.numel) * sizeof(float)});
+    }
+    GS_RETURN_IF_ERROR(work->StartAfterReady(stream()));
+    GS_RETURN_IF_ERROR(
+        communicator_.Broadcast("the parameters", ranges, /*root=*/0, stream(), Soon()));
+    GS_RETURN_IF_ERROR(work->RecordDone(stream()));
+    watch_->Watch(step, NcclWatchdog::kBroadcast, work);
+    ResolveNext(work);
+    return absl::OkStatus();
+  }();
+  if (!status.ok()) Stumble(status);
+}
+
+absl::Status NcclGradientSync::BroadcastParameters(absl::Time deadline) {
+  GS_RETURN_IF_ERROR(CheckUsable());
+  const SyncPromise promise("the broadcast of parameters");
+  absl::StatusOr<std::shared_ptr<NcclWork>> work = works_.Take();
+  if (!work.ok()) return Failed(work.status());
+  absl::Status status = (*work)->RecordReady();
+  if (!status.ok()) return Failed(status);
+  const SyncHandle handle =
+      Queue(promise, [this, work = *work, step = steps_done_] { RunBroadcast(step, work); });
+  status = handle.Wait(deadline);
+  if (status.ok()) status = watch_->Drain(deadline);
+  if (status.ok()) status = side_channel_.Barrier(deadline);
+  return status.ok() ? status : Failed(status);
+}
+
+absl::StatusOr<OptimizerState> NcclGradientSync::ExportOptimizerState(absl::Time deadline) {
+  GS_RETURN_IF_ERROR(CheckUsable());
+  if (options_.update_site == UpdateSite::kWorker) return OptimizerState();
+  absl::Status drained = watch_->Drain(deadline);
+  if (!drained.ok()) return Failed(drained);
+  absl::StatusOr<OptimizerState> state =
+      device_->owner->Export(steps_done_, stream(), side_channel_, deadline);
+  if (!state.ok()) return Failed(state.status());
+  return state;
+}
+
+absl::Status NcclGradientSync::ImportOptimizerState(const OptimizerState& state,
+                                                    absl::Time deadline) {
+  // A state that does not fit is the caller's mistake on every rank, whatever has become of the
+  // group.
+  if (bound_) GS_RETURN_IF_ERROR(CheckState(plan_, state));
+  GS_RETURN_IF_ERROR(CheckUsable());
+  if (options_.update_site == UpdateSite::kWorker) return absl::OkStatus();
+  absl::Status imported = watch_->Drain(deadline);
+  if (imported.ok()) imported = device_->owner->Import(state, stream());
+  if (!imported.ok()) return Failed(imported);
+  steps_done_ = state.step;
+  return absl::OkStatus();
+}
+
+void NcclGradientSync::Abort(absl::Status reason) {
+  if (reason.ok())
+    reason = absl::CancelledError(absl::StrCat("rank ", options_.group.rank, " aborted"));
+  outcome_->Halt(std::move(reason));
+}
+
+absl::Status NcclGradientSync::Failed(absl::Status status) {
+  outcome_->Halt(status);
+  failed_.handle().Wait(absl::Now() + options_.abort_bound + kFarewell).IgnoreError();
+  const absl::Status group = this->status();
+  return group.ok() ? status : group;
+}
+
+// What was published first ends everything here. Streams come free by the abort, so it is first.
+void NcclGradientSync::OnFailure(absl::Status status) {
+  std::shared_ptr<Device> device;
+  std::shared_ptr<NcclWatchdog> watchdog;
+  {
+    MutexLock lock(&mutex_);
+    device = kept_;
+    watchdog = watchdog_;
+  }
+  outcome_->Halt(status);  // before streams come free and somebody takes that for success
+  if (watchdog != nullptr) watchdog->Stop();
+  const absl::Status aborted = communicator_.Abort(
+      options_.abort_bound, [device = std::move(device)]() mutable { device = nullptr; });
+  if (!aborted.ok()) {
+    status = absl::Status(status.code(), absl::StrCat(status.message(), "; ", aborted.message()));
+  }
+  std::deque<SyncPromise> pending;
+  {
+    MutexLock lock(&mutex_);
+    failure_ = status;
+    pending.swap(pending_);
+    kept_ = nullptr;
+  }
+  outcome_->Settle(status);
+  for (const SyncPromise& promise : pending) promise.Resolve(status);
+  failed_.Resolve(std::move(status));
+}
+
+absl::Status NcclGradientSync::Shutdown(absl::Time deadline) {
+  GS_RETURN_IF_ERROR(status());
+  if (left_) return absl::OkStatus();
+  if (!bound_) return absl::FailedPreconditionError("Shutdown: expected a successful Bind() first");
+  absl::Status left = side_channel_.Barrier(deadline);
+  if (left.ok()) left = watch_->Drain(deadline);
+  if (left.ok()) left = communicator_.Close(deadline);
+  if (left.ok()) left = side_channel_.Barrier(deadline);
+  if (!left.ok()) return Failed(left);
+  group_error_.Leave();
+  left_ = true;
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<GradientSync>> CreateNcclGradientSync(const NcclOptions& options) {
+  const WorkerGroup& group = options.group;
+  if (group.world_size < 1 || group.rank < 0 || group.rank >= group.world_size) {
+    return absl::InvalidArgumentError(absl::StrCat("rank: expected 0..world_size-1, found ",
+                                                   group.rank, " of ", group.world_size));
+  }
+  if (group.world_size > 1 && group.store == nullptr) {
+    return absl::InvalidArgumentError("nccl: expected a store with more than one rank");
+  }
+  if (options.gpu == nullptr || options.nccl == nullptr) {
+    return absl::InvalidArgumentError("nccl: expected a GPU and NCCL; build with --config=cuda");
+  }
+  NcclOptions complete = options;
+  if (complete.group.store == nullptr) complete.group.store = NewInMemoryStore();
+  return std::unique_ptr<GradientSync>(std::make_unique<NcclGradientSync>(std::move(complete)));
+}
+
+}  // namespace gradsync

@@ -1,0 +1,47 @@
+#ifndef GRADSYNC_ALLREDUCE_NCCL_GRADIENT_SYNC_H_
+#define GRADSYNC_ALLREDUCE_NCCL_GRADIENT_SYNC_H_
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "allreduce/nccl_api.h"
+#include "gpu/gpu_api.h"
+#include "sync/gradient_sync.h"
+#include "sync/update_site.h"
+#include "sync/worker_group.h"
+
+namespace gradsync {
+
+struct NcclOptions {
+  // `group.timeout` is how long queued work may take, and calls of NCCL to get done.
+  WorkerGroup group;
+  // kOwner: each rank keeps 1/n of the optimizer's state and updates its n-th of each bucket.
+  UpdateSite update_site = UpdateSite::kWorker;
+  // This rank's GPU, and NCCL on it.
+  std::shared_ptr<GpuApi> gpu;
+  std::shared_ptr<NcclApi> nccl;
+  // How long a failure may wait for ncclCommAbort, and other ranks have to say where they are when
+  // one is suspected to be silent. After the former the abort goes on by itself.
+  absl::Duration abort_bound = absl::Seconds(5);
+  absl::Duration grace = absl::Seconds(3);
+};
+
+// A GradientSync over NCCL, one GPU per rank. docs/nccl.md says how it is used and what fails how.
+//
+// Buckets are NCCL's memory on the GPU, registered with the communicator. All work is queued on a
+// communication stream by a thread that does nothing else: after what the caller's compute stream
+// holds at Launch(), and before what its compute stream is given after Wait(). Neither waits for
+// the GPU; in a step nothing on the host does. So a handle is resolved when its work is queued, and
+// what fails later comes out of the next Wait(), Launch() or status().
+//
+// NCCL adds in an order of its own: the mean has the plan's bits with one or two ranks, and is
+// within rounding beyond. When clipping, so is the norm. It does not tell what it sends, nor by
+// which algorithm, so wire_stats() is all zero.
+//
+// Errors: INVALID_ARGUMENT for options out of range, or without a GPU or NCCL.
+absl::StatusOr<std::unique_ptr<GradientSync>> CreateNcclGradientSync(const NcclOptions& options);
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_ALLREDUCE_NCCL_GRADIENT_SYNC_H_
