@@ -173,7 +173,9 @@ TEST(WorkerBadInputTest, RanksAndAddressesThatCannotBe) {
 TEST(WorkerBadInputTest, LinksThatThisBuildLacksOrThatCannotDoIt) {
   ExpectRefused(kWorker, {"--topology=local", "--link=shm"}, {"--link", "local", "shm"});
   ExpectRefused(kWorker, {"--topology=ring", "--link=nccl", "--master=127.0.0.1:0"},
-                {"--link", "nccl", "--link=grpc"});
+                {"--link", "nccl", "--config=cuda"});
+  ExpectRefused(kWorker, {"--topology=ps", "--link=nccl", "--servers=127.0.0.1:1"},
+                {"--link", "grpc", "nccl"});
   ExpectRefused(kWorker, {"--topology=ring", "--link=gloo", "--update=owner"},
                 {"--update", "worker", "gloo"});
   ExpectRefused(kWorker, {"--topology=ps", "--link=gloo", "--servers=127.0.0.1:1"},

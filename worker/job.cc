@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "allreduce/open_nccl.h"
 #include "base/host_port.h"
 #include "base/local_address.h"
 #include "base/status_macros.h"
@@ -161,6 +162,9 @@ class Job {
     GS_ASSIGN_OR_RETURN(const std::shared_ptr<GpuApi> gpu,
                         OpenDevice(options_.device, options_.world_size, OpenGpu));
     options_.trainer.gpu = options_.sync.gpu = gpu;
+    if (gpu != nullptr && options_.sync.link == "nccl") {
+      GS_ASSIGN_OR_RETURN(options_.sync.nccl, OpenNccl(gpu->device(), options_.nccl_algorithm));
+    }
     if (gpu != nullptr || options_.rank == 0) PrintDevice(gpu.get(), options_.log_every);
     options_.trainer.synchronised = options_.sync.topology != "local";
     GS_ASSIGN_OR_RETURN(trainer_,

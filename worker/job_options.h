@@ -23,6 +23,7 @@ struct JobOptions {
   DeviceOptions device;
   int num_servers = 0;  // servers that register in the store, when sync.servers is empty
   SyncOptions sync;
+  std::string nccl_algorithm;  // what NCCL was told to use, e.g. "NCCL_ALGO=Ring"; for records
   TrainerOptions trainer;
   absl::Duration timeout = absl::Seconds(60);
   std::string metrics_json;

@@ -197,6 +197,9 @@ absl::StatusOr<JobOptions> JobOptionsFromFlags() {
   job.sync.servers = absl::GetFlag(FLAGS_servers);
   job.sync.server_weights = absl::GetFlag(FLAGS_server_weights);
   job.sync.connections = absl::GetFlag(FLAGS_connections);
+  if (const char* algorithm = std::getenv("NCCL_ALGO")) {
+    job.nccl_algorithm = absl::StrCat("NCCL_ALGO=", algorithm);
+  }
   job.timeout = absl::GetFlag(FLAGS_timeout);
   job.metrics_json = UserPath(absl::GetFlag(FLAGS_metrics_json));
   job.log_every = absl::GetFlag(FLAGS_log_every);

@@ -7,6 +7,8 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
+#include "allreduce/nccl_gradient_sync.h"
+#include "allreduce/open_nccl.h"
 #include "allreduce/ring_gradient_sync.h"
 #include "allreduce/shm_gradient_sync.h"
 #include "base/flag_error.h"
@@ -45,10 +47,13 @@ absl::Status ValidateLink(const SyncOptions& options) {
   if (options.link == "shm" && options.topology == "local") {
     return FlagError("link", "auto with --topology=local", options.link);
   }
-  if (options.link == "nccl") {
+  if (options.link == "nccl" && options.topology != "ring") {
+    return FlagError("link", "grpc with --topology=" + options.topology, options.link);
+  }
+  if (options.link == "nccl" && options.nccl == nullptr && NcclVersion() == 0) {
     return absl::InvalidArgumentError(
-        "--link=nccl: this build has no NCCL link yet; use --link=grpc, or --link=gloo with "
-        "--topology=ring");
+        "--link=nccl: this build has no NCCL: build with bazel build --config=cuda //worker, after "
+        "tools/setup --cuda; or use --link=grpc");
   }
   if (options.link == "gloo" && options.topology != "ring") {
     return FlagError("link", "grpc with --topology=" + options.topology, options.link);
@@ -79,6 +84,10 @@ absl::Status ValidateCompression(const SyncOptions& options) {
   }
   if (options.link == "gloo") {
     return FlagError("compression", "none with --link=gloo, which adds what it sends, in fp32",
+                     options.compression);
+  }
+  if (options.link == "nccl") {
+    return FlagError("compression", "none with --link=nccl, which adds what it sends, in fp32",
                      options.compression);
   }
   if (codec->sparse() && options.topology == "ring") {
@@ -225,7 +234,7 @@ std::string ResolvedLink(const SyncOptions& options) {
 }
 
 int ResolvedConnections(const SyncOptions& options) {
-  if (options.topology == "local" || options.link == "shm") return 0;
+  if (options.topology == "local" || options.link == "shm" || options.link == "nccl") return 0;
   if (options.connections != 0) return options.connections;
   return options.topology == "ps" ? kPsConnections : kRingConnections;
 }
@@ -298,6 +307,18 @@ absl::StatusOr<std::unique_ptr<GradientSync>> CreateHostSync(const SyncOptions& 
 
 absl::StatusOr<std::unique_ptr<GradientSync>> CreateGradientSync(const SyncOptions& options,
                                                                  const WorkerGroup& group) {
+  if (options.topology == "ring" && options.link == "nccl") {
+    if (options.gpu == nullptr || options.nccl == nullptr) {
+      return absl::InvalidArgumentError(
+          "--link=nccl: expected a GPU (--device=cuda), found none; or use --link=grpc");
+    }
+    NcclOptions nccl;
+    nccl.group = group;
+    nccl.update_site = SiteOf(options);
+    nccl.gpu = options.gpu;
+    nccl.nccl = options.nccl;
+    return CreateNcclGradientSync(nccl);
+  }
   GS_ASSIGN_OR_RETURN(std::unique_ptr<GradientSync> host, CreateHostSync(options, group));
   if (options.gpu == nullptr) return host;
   return CreateStagedSync(std::move(host), options.gpu);

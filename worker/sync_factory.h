@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "allreduce/nccl_api.h"
 #include "gpu/gpu_api.h"
 #include "sync/gradient_sync.h"
 #include "sync/worker_group.h"
@@ -26,7 +27,9 @@ struct SyncOptions {
   std::string server_weights = "auto";  // auto, equal, or w0,w1,...; for ps
   std::vector<double> weights;          // of the servers: set by ResolveByHosts(); empty: equal
   int connections = 0;                  // per pair of peers; 0 chooses the topology's default
-  std::shared_ptr<GpuApi> gpu;          // has the buckets (sync/staged_sync.h); null: the host has
+  // Has the buckets: by staging (sync/staged_sync.h), or NCCL's. Null: the host has them.
+  std::shared_ptr<GpuApi> gpu;
+  std::shared_ptr<NcclApi> nccl;  // of that GPU, with nccl
 };
 
 // Checks everything that can be known before a connection is made.
