@@ -169,9 +169,9 @@ TEST_F(GpuTest, ScaleTwiceGivesTheBitsOfTheCpuKernel) {
   for (const size_t n : kSizes) {
     std::vector<float> x = Values(8, n);
     const auto device = Upload(x);
-    ASSERT_EQ(gpu_->ScaleTwice(device->floats(), n, 1.0f / 3, 0x1p-16f, stream_.get()),
+    ASSERT_EQ(gpu_->ScaleTwice(device->floats(), n, 1.0f / 3, 1.0f / 7, stream_.get()),
               absl::OkStatus());
-    ScaleTwice(x.data(), n, 1.0f / 3, 0x1p-16f);
+    ScaleTwice(x.data(), n, 1.0f / 3, 1.0f / 7);
     EXPECT_TRUE(SameBits(Download(*device), x)) << n;
   }
 }

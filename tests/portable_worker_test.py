@@ -5,7 +5,7 @@ import re
 import subprocess
 import unittest
 
-WORKER = pathlib.Path(__file__).resolve().parent.parent / "worker" / "worker.stripped"
+WORKER = pathlib.Path("worker/worker.stripped")  # from the root of the runfiles, where tests start
 
 # What such a machine has: LibTorch's and CUDA's libraries, and those of the C and C++ languages.
 EXPECTED = re.compile(r"lib(torch(_cpu|_cuda)?|c10(_cuda)?|cudart|nccl|stdc\+\+|gcc_s|atomic|pthread|dl|rt|m|c)\.so(\.\d+)?"
