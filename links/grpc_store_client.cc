@@ -53,6 +53,8 @@ struct Connection {
   absl::Status Explain(const grpc::Status& status, absl::string_view key) const {
     if (status.ok()) return absl::OkStatus();
     const absl::Status cause = ToAbslStatus(status);
+    // Of a process of the job, not of the store.
+    if (absl::IsAborted(cause)) return cause;
     // We cancel nothing but watches, so this is the server's end.
     const absl::StatusCode code =
         absl::IsCancelled(cause) ? absl::StatusCode::kUnavailable : cause.code();
@@ -169,6 +171,19 @@ class GrpcStore : public KeyValueStore {
     }
     return std::vector<std::string>(std::make_move_iterator(reply.mutable_values()->begin()),
                                     std::make_move_iterator(reply.mutable_values()->end()));
+  }
+
+  absl::StatusOr<std::string> Fail(absl::string_view prefix, absl::string_view reason,
+                                   absl::Time deadline) override {
+    grpc::ClientContext context;
+    SetDeadline(context, deadline);
+    proto::FailRequest request;
+    request.set_prefix(prefix.data(), prefix.size());
+    request.set_reason(reason.data(), reason.size());
+    proto::ValueReply reply;
+    const grpc::Status status = connection_->stub->Fail(&context, request, &reply);
+    if (!status.ok()) return connection_->Explain(status, prefix);
+    return std::move(*reply.mutable_value());
   }
 
   std::unique_ptr<Watcher> Watch(

@@ -85,6 +85,16 @@ class Service : public proto::Rendezvous::CallbackService {
     return reactor;
   }
 
+  grpc::ServerUnaryReactor* Fail(grpc::CallbackServerContext* context,
+                                 const proto::FailRequest* request,
+                                 proto::ValueReply* reply) override {
+    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+    const absl::StatusOr<StoreMap::Value> reason = map_->Fail(request->prefix(), request->reason());
+    if (reason.ok()) Answer(**reason, reply);
+    reactor->Finish(ToGrpcStatus(reason.status()));
+    return reactor;
+  }
+
   grpc::ServerUnaryReactor* Get(grpc::CallbackServerContext*, const proto::GetRequest* request,
                                 proto::ValueReply* reply) override {
     auto* waiting = new Waiting<proto::ValueReply>(map_, reply);

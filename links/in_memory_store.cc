@@ -111,6 +111,12 @@ class InMemoryStore : public KeyValueStore {
     return *values;
   }
 
+  absl::StatusOr<std::string> Fail(absl::string_view prefix, absl::string_view reason,
+                                   absl::Time) override {
+    GS_ASSIGN_OR_RETURN(const StoreMap::Value found, map_->Fail(prefix, std::string(reason)));
+    return *found;
+  }
+
   std::unique_ptr<Watcher> Watch(
       absl::string_view key, std::function<void(absl::StatusOr<std::string>)> callback) override {
     return std::make_unique<InMemoryWatcher>(map_, key, std::move(callback));

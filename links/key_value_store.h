@@ -20,7 +20,8 @@ namespace gradsync {
 // none holds up another.
 //
 // Errors, each method: UNAVAILABLE when the store cannot be reached or is lost, naming its address;
-// DEADLINE_EXCEEDED, naming the key and, for Exchange, the missing ranks; UNAUTHENTICATED.
+// DEADLINE_EXCEEDED, naming the key and, for Exchange, the missing ranks; UNAUTHENTICATED. Get,
+// Exchange and Watch also: ABORTED with the reason alone, after Fail().
 class KeyValueStore {
  public:
   virtual ~KeyValueStore() = default;
@@ -45,6 +46,14 @@ class KeyValueStore {
                                                             int world_size, absl::string_view value,
                                                             absl::Time deadline) = 0;
 
+  // Gives up a part of the map: whoever waits for a key that begins with `prefix`, now or later,
+  // gets ABORTED with `reason`. Values that are set can still be read. So a group whose keys have a
+  // prefix of their own ends its waits everywhere at once when one of its processes fails. Returns
+  // the reason in force afterwards: the first one for this prefix wins. It is a message of some
+  // lines at most: over the network it travels among a reply's headers.
+  virtual absl::StatusOr<std::string> Fail(absl::string_view prefix, absl::string_view reason,
+                                           absl::Time deadline) = 0;
+
   // A pending watch. Destroying it ends the watch; the callback does not run after the destructor
   // returned. Must not be destroyed from inside its callback.
   class Watcher {
@@ -52,8 +61,8 @@ class KeyValueStore {
     virtual ~Watcher() = default;
   };
 
-  // Calls `callback` once, on another thread, with the value as soon as the key is set, or with
-  // UNAVAILABLE when the store is lost.
+  // Calls `callback` once, on another thread, with the value as soon as the key is set, with
+  // ABORTED when Fail() ends the wait, or with UNAVAILABLE when the store is lost.
   virtual std::unique_ptr<Watcher> Watch(
       absl::string_view key, std::function<void(absl::StatusOr<std::string>)> callback) = 0;
 };

@@ -273,6 +273,39 @@ TEST_P(KeyValueStoreTest, ARankOutsideTheWorldIsRejected) {
   }
 }
 
+TEST_P(KeyValueStoreTest, AFailureEndsAllWaitsForItsKeysNowAndLater) {
+  Mailbox watched;
+  const auto watcher = service_->Join()->Watch("run/1/failure", watched.callback());
+  std::vector<absl::Status> ended(3);
+  std::vector<std::thread> threads;
+  threads.emplace_back([&] { ended[0] = service_->Join()->Get("run/1/key", Soon()).status(); });
+  for (int rank = 0; rank < 2; ++rank) {
+    threads.emplace_back([&, rank] {
+      ended[1 + rank] = service_->Join()->Exchange("run/1/part", rank, 3, "part", Soon()).status();
+    });
+  }
+  ASSERT_TRUE(store_->Set("run/1/set", "value", Soon()).ok());
+  EXPECT_EQ(store_->Fail("run/1/", "rank 2 is lost", Soon()).value(), "rank 2 is lost");
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(watched.Await().status(), absl::AbortedError("rank 2 is lost"));
+  for (const absl::Status& status : ended) EXPECT_EQ(status, absl::AbortedError("rank 2 is lost"));
+
+  EXPECT_EQ(store_->Get("run/1/key", Soon()).status(), absl::AbortedError("rank 2 is lost"));
+  EXPECT_EQ(store_->Exchange("run/1/part", 2, 3, "part", Soon()).status(),
+            absl::AbortedError("rank 2 is lost"));
+  EXPECT_EQ(store_->Get("run/1/set", Soon()).value(), "value");
+}
+
+TEST_P(KeyValueStoreTest, TheFirstFailureWinsAndEndsNoWaitsForOtherKeys) {
+  Mailbox other;
+  const auto watcher = store_->Watch("run/10/key", other.callback());
+  EXPECT_EQ(store_->Fail("run/1/", "first", Soon()).value(), "first");
+  EXPECT_EQ(service_->Join()->Fail("run/1/", "second", Soon()).value(), "first");
+  EXPECT_EQ(store_->Get("run/1/key", Soon()).status(), absl::AbortedError("first"));
+  ASSERT_TRUE(store_->Set("run/10/key", "value", Soon()).ok());
+  EXPECT_EQ(other.Await().value(), "value");
+}
+
 TEST_P(KeyValueStoreTest, AWatchHearsAValueThatWasThereAndOneThatComesLater) {
   Mailbox before, after;
   const auto later = service_->Join()->Watch("key", after.callback());

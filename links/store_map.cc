@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
@@ -68,6 +69,8 @@ StoreMap::Ticket StoreMap::Get(absl::string_view key, OnValue done) {
       result = closed_;
     } else if (found != values_.end()) {
       result = found->second;
+    } else if (absl::Status failure = FailureOf(key); !failure.ok()) {
+      result = std::move(failure);
     } else {
       getters_[key].emplace(ticket, std::move(done));
       places_[ticket] = Place{std::string(key), /*gathering=*/false, /*rank=*/0};
@@ -90,7 +93,8 @@ StoreMap::Ticket StoreMap::Exchange(absl::string_view key, int rank, int world_s
   {
     MutexLock lock(&mutex_);
     ticket = part.ticket = ++last_ticket_;
-    status = closed_.ok() ? Join(key, rank, world_size, &part, &complete, &values) : closed_;
+    status = closed_.ok() ? FailureOf(key) : closed_;
+    if (status.ok()) status = Join(key, rank, world_size, &part, &complete, &values);
   }
   if (!status.ok()) std::move(part.done)(std::move(status));
   for (OnValues& each : complete) std::move(each)(values);
@@ -164,24 +168,63 @@ void StoreMap::Drop(Ticket ticket, bool expired) {
   if (on_values) std::move(on_values)(status);
 }
 
+absl::StatusOr<StoreMap::Value> StoreMap::Fail(absl::string_view prefix, std::string reason) {
+  const Value shared = std::make_shared<const std::string>(std::move(reason));
+  Waits ended;
+  {
+    MutexLock lock(&mutex_);
+    if (!closed_.ok()) return closed_;
+    const auto [entry, first] = failures_.try_emplace(std::string(prefix), shared);
+    if (!first) return entry->second;
+    ended = TakeWaits(prefix);
+  }
+  ended.End(absl::AbortedError(*shared));
+  return shared;
+}
+
+absl::Status StoreMap::FailureOf(absl::string_view key) const {
+  for (const auto& [prefix, reason] : failures_) {
+    if (absl::StartsWith(key, prefix)) return absl::AbortedError(*reason);
+  }
+  return absl::OkStatus();
+}
+
+StoreMap::Waits StoreMap::TakeWaits(absl::string_view prefix) {
+  Waits taken;
+  absl::erase_if(getters_, [&](auto& entry) {
+    if (!absl::StartsWith(entry.first, prefix)) return false;
+    for (auto& [ticket, done] : entry.second) {
+      places_.erase(ticket);
+      taken.getters.push_back(std::move(done));
+    }
+    return true;
+  });
+  absl::erase_if(gatherings_, [&](auto& entry) {
+    if (!absl::StartsWith(entry.first, prefix)) return false;
+    for (auto& [rank, part] : entry.second.parts) {
+      places_.erase(part.ticket);
+      taken.parts.push_back(std::move(part.done));
+    }
+    return true;
+  });
+  return taken;
+}
+
+void StoreMap::Waits::End(const absl::Status& status) {
+  for (OnValue& done : getters) std::move(done)(status);
+  for (OnValues& done : parts) std::move(done)(status);
+}
+
 void StoreMap::Close(absl::Status reason) {
-  absl::flat_hash_map<std::string, std::map<Ticket, OnValue>> getters;
-  absl::flat_hash_map<std::string, Gathering> gatherings;
+  Waits ended;
   {
     MutexLock lock(&mutex_);
     if (!closed_.ok()) return;
     closed_ = reason;
-    getters.swap(getters_);
-    gatherings.swap(gatherings_);
-    places_.clear();
+    ended = TakeWaits("");
     values_.clear();
   }
-  for (auto& [key, waiting] : getters) {
-    for (auto& [ticket, done] : waiting) std::move(done)(reason);
-  }
-  for (auto& [key, gathering] : gatherings) {
-    for (auto& [rank, part] : gathering.parts) std::move(part.done)(reason);
-  }
+  ended.End(reason);
 }
 
 }  // namespace gradsync

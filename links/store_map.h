@@ -44,8 +44,12 @@ class StoreMap {
   absl::Status Set(absl::string_view key, std::string value);
   absl::StatusOr<Value> SetIfAbsent(absl::string_view key, std::string value);
 
+  // Ends all waits for keys with the prefix, and those to come, as in KeyValueStore. Errors: that
+  // of Close().
+  absl::StatusOr<Value> Fail(absl::string_view prefix, std::string reason);
+
   // `done` gets the value when the key is set. Errors: DEADLINE_EXCEEDED after Expire(), naming the
-  // key; CANCELLED after Cancel(); that of Close().
+  // key; CANCELLED after Cancel(); ABORTED after Fail(); that of Close().
   Ticket Get(absl::string_view key, OnValue done);
 
   // `done` gets all parts when the last of `world_size` ranks has come; then the map forgets them,
@@ -80,6 +84,17 @@ class StoreMap {
     int rank = 0;
   };
 
+  // Waits that the map knows no more.
+  struct Waits {
+    std::vector<OnValue> getters;
+    std::vector<OnValues> parts;
+
+    void End(const absl::Status& status);
+  };
+
+  // What Fail() said of the key, or OK.
+  absl::Status FailureOf(absl::string_view key) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Waits TakeWaits(absl::string_view prefix) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Join(absl::string_view key, int rank, int world_size, Part* part,
                     std::vector<OnValues>* complete, Values* values)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -94,6 +109,7 @@ class StoreMap {
   absl::flat_hash_map<std::string, std::map<Ticket, OnValue>> getters_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<std::string, Gathering> gatherings_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<Ticket, Place> places_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, Value> failures_ ABSL_GUARDED_BY(mutex_);  // by prefix
 };
 
 }  // namespace gradsync

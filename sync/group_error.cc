@@ -3,9 +3,8 @@
 #include <string>
 #include <utility>
 
-#include "absl/strings/numbers.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 
 namespace gradsync {
@@ -13,31 +12,24 @@ namespace {
 
 constexpr absl::Duration kPublishTimeout = absl::Seconds(2);
 
-// A published error is "rank code message".
-std::string Encode(int rank, const absl::Status& status) {
-  return absl::StrCat(rank, " ", static_cast<int>(status.code()), " ", status.message());
-}
+// Messages are short, but may hold what a peer or a library said.
+constexpr size_t kMaxReason = 2000;
 
-// What rank `self` makes of a published error: its own status back, or ABORTED for another rank's.
-absl::Status Decode(const std::string& published, int self) {
-  const std::vector<std::string> parts = absl::StrSplit(published, absl::MaxSplits(' ', 2));
-  int rank = 0;
-  int code = 0;
-  if (parts.size() != 3 || !absl::SimpleAtoi(parts[0], &rank) ||
-      !absl::SimpleAtoi(parts[1], &code)) {
-    return absl::AbortedError(absl::StrCat("the group failed: ", published));
-  }
-  const absl::Status status(static_cast<absl::StatusCode>(code), parts[2]);
-  if (rank == self) return status;
-  return absl::AbortedError(absl::StrCat("rank ", rank, " failed first: ", status.ToString()));
-}
+std::string Beginning(int rank) { return absl::StrCat("rank ", rank, " failed first: "); }
 
 }  // namespace
 
+absl::StatusOr<std::string> PublishFailure(const WorkerGroup& group, const absl::Status& status) {
+  const std::string reason = absl::StrCat(Beginning(group.rank), status.ToString());
+  return group.store->Fail(group.Key(""), reason.substr(0, kMaxReason),
+                           absl::Now() + kPublishTimeout);
+}
+
 GroupError::GroupError(const WorkerGroup& group, std::function<void(absl::Status)> on_failure)
     : group_(group), on_failure_(std::move(on_failure)) {
-  watcher_ = group_.store->Watch(group_.Key("error"), [this](absl::StatusOr<std::string> value) {
-    if (value.ok()) return Fail(Decode(*value, group_.rank));
+  // Nobody sets this key: the group's failure ends the wait.
+  watcher_ = group_.store->Watch(group_.Key("failure"), [this](absl::StatusOr<std::string> value) {
+    if (absl::IsAborted(value.status())) return Fail(Verdict(value.status().message()));
     Fail(absl::UnavailableError(
         absl::StrCat("rank 0, which holds the store, is lost: ", value.status().message())));
   });
@@ -71,6 +63,13 @@ absl::Status GroupError::status() const {
   return status_;
 }
 
+// What this rank makes of a published failure: of its own, the status that it reported.
+absl::Status GroupError::Verdict(absl::string_view reason) const {
+  MutexLock lock(&mutex_);
+  if (absl::StartsWith(reason, Beginning(group_.rank)) && !local_.ok()) return local_;
+  return absl::AbortedError(reason);
+}
+
 void GroupError::Fail(absl::Status status) {
   {
     MutexLock lock(&mutex_);
@@ -88,9 +87,8 @@ void GroupError::PublishLoop() {
     if (local_.ok() || !status_.ok()) return;
     local = local_;
   }
-  const absl::StatusOr<std::string> first = group_.store->SetIfAbsent(
-      group_.Key("error"), Encode(group_.rank, local), absl::Now() + kPublishTimeout);
-  Fail(first.ok() ? Decode(*first, group_.rank) : local);
+  const absl::StatusOr<std::string> first = PublishFailure(group_, local);
+  Fail(first.ok() ? Verdict(*first) : local);
 }
 
 }  // namespace gradsync

@@ -5,19 +5,27 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 #include <thread>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "base/mutex.h"
 #include "sync/worker_group.h"
 
 namespace gradsync {
 
-// Each rank has one. When a rank fails, it publishes its error under one key of the store, where
-// the first one wins; all ranks watch that key. So every rank reports the same cause: the failing
-// rank its own status, the others ABORTED with the failing rank and its status. A rank that sees an
-// error itself first asks the store whether another came before.
+// Tells the group that this rank failed with `status`: every wait for one of the group's keys ends,
+// on all ranks, with ABORTED and what is returned. That names the rank and its status, or those of
+// the one that failed before. Waits for the store at most two seconds. Errors: those of
+// KeyValueStore.
+absl::StatusOr<std::string> PublishFailure(const WorkerGroup& group, const absl::Status& status);
+
+// Each rank has one. When a rank fails, it publishes that, and the first one to do so wins; all
+// ranks wait for it. So every rank reports the same cause: the failing rank its own status, the
+// others ABORTED with the failing rank and its status.
 //
 // Thread-safe. Reporting never waits: publishing runs on a thread of its own.
 class GroupError {
@@ -42,6 +50,7 @@ class GroupError {
   absl::Status status() const;
 
  private:
+  absl::Status Verdict(absl::string_view reason) const;
   void Fail(absl::Status status);
   void PublishLoop();
 

@@ -28,7 +28,8 @@ namespace gradsync {
 // used.
 //
 // Errors, each method: DEADLINE_EXCEEDED naming the ranks that did not come; FAILED_PRECONDITION
-// when ranks make different calls, naming both; UNAVAILABLE when the store is lost.
+// when ranks make different calls, naming both; ABORTED, at once, when a rank has failed
+// (sync/group_error.h), naming it and why; UNAVAILABLE when the store is lost.
 class SideChannel {
  public:
   SideChannel(WorkerGroup group, absl::string_view name);

@@ -228,27 +228,55 @@ TEST(WorkerBadInputTest, APortThatIsTakenIsNamed) {
                 {taken.address()});
 }
 
+// Both workers of one job, rank 0 with the store.
+class TwoWorkers {
+ public:
+  TwoWorkers(const std::vector<std::string>& flags_of_0,
+             const std::vector<std::string>& flags_of_1) {
+    const NewFolder folder;
+    const std::string port_file = folder.path() + "/master";
+    Start(0, {"--master=127.0.0.1:0", "--port_file=" + port_file}, flags_of_0);
+    ranks[0]->Await([&] { return std::filesystem::exists(port_file); });
+    std::string master;
+    std::getline(std::ifstream(port_file), master);
+    Start(1, {"--master=" + master}, flags_of_1);
+  }
+
+  std::unique_ptr<TestProgram> ranks[2];
+
+ private:
+  void Start(int rank, const std::vector<std::string>& place,
+             const std::vector<std::string>& flags) {
+    std::vector<std::string> argv = {kWorker, "--model=mlp", "--world_size=2",
+                                     absl::StrCat("--rank=", rank)};
+    argv.insert(argv.end(), place.begin(), place.end());
+    argv.insert(argv.end(), flags.begin(), flags.end());
+    ranks[rank] = std::make_unique<TestProgram>(argv);
+  }
+};
+
 // Two workers of one job whose flags differ by `other`.
-void ExpectPlansDiffer(const std::vector<std::string>& common, const std::string& other) {
-  const NewFolder folder;
-  const std::string port_file = folder.path() + "/master";
-  std::vector<std::string> argv = {kWorker, "--model=mlp", "--world_size=2", "--timeout=20s"};
-  argv.insert(argv.end(), common.begin(), common.end());
-  std::vector<std::string> first = argv;
-  first.insert(first.end(), {"--rank=0", "--master=127.0.0.1:0", "--port_file=" + port_file});
-  TestProgram rank_0(first);
-  rank_0.Await([&] { return std::filesystem::exists(port_file); });
-  std::string master;
-  std::getline(std::ifstream(port_file), master);
-  std::vector<std::string> second = argv;
-  second.insert(second.end(), {"--rank=1", "--master=" + master, other});
-  TestProgram rank_1(second);
-  for (TestProgram* program : {&rank_0, &rank_1}) {
-    ExpectRefused(program, {"plan"});
+void ExpectPlansDiffer(std::vector<std::string> common, const std::string& other) {
+  common.push_back("--timeout=20s");
+  std::vector<std::string> different = common;
+  different.push_back(other);
+  const TwoWorkers workers(common, different);
+  for (const auto& program : workers.ranks) {
+    ExpectRefused(program.get(), {"plan"});
     const std::string fingerprint = "[0-9a-f]{12,64}";
     ASSERT_EQ(program->err().size(), 1);
     EXPECT_THAT(program->err()[0], ContainsRegex(fingerprint + "[^0-9a-f].*" + fingerprint));
   }
+}
+
+TEST(WorkerBadInputTest, ARankThatGivesUpEndsTheOthersWait) {
+  const HeldPort closed(/*listens=*/false);
+  // Each waits for the other to join its own topology.
+  const TwoWorkers workers(
+      {"--topology=ring", "--link=grpc", "--timeout=300s"},
+      {"--topology=ps", "--link=grpc", "--servers=" + closed.address(), "--timeout=5s"});
+  ExpectRefused(workers.ranks[1].get(), {"rank 0 of 2 has not come"});
+  ExpectRefused(workers.ranks[0].get(), {"rank 1 failed first: DEADLINE_EXCEEDED"});
 }
 
 TEST(WorkerBadInputTest, PlansThatDifferShowBothFingerprints) {

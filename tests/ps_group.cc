@@ -17,9 +17,9 @@ class MuteStore : public KeyValueStore {
   absl::Status Set(absl::string_view key, absl::string_view value, absl::Time deadline) override {
     return store_->Set(key, value, deadline);
   }
-  absl::StatusOr<std::string> SetIfAbsent(absl::string_view, absl::string_view value,
-                                          absl::Time) override {
-    return std::string(value);
+  absl::StatusOr<std::string> SetIfAbsent(absl::string_view key, absl::string_view value,
+                                          absl::Time deadline) override {
+    return store_->SetIfAbsent(key, value, deadline);
   }
   absl::StatusOr<std::string> Get(absl::string_view key, absl::Time deadline) override {
     return store_->Get(key, deadline);
@@ -28,6 +28,10 @@ class MuteStore : public KeyValueStore {
                                                     absl::string_view value,
                                                     absl::Time deadline) override {
     return store_->Exchange(key, rank, world_size, value, deadline);
+  }
+  absl::StatusOr<std::string> Fail(absl::string_view, absl::string_view reason,
+                                   absl::Time) override {
+    return std::string(reason);
   }
   std::unique_ptr<Watcher> Watch(
       absl::string_view key, std::function<void(absl::StatusOr<std::string>)> callback) override {

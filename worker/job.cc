@@ -16,6 +16,7 @@
 #include "links/grpc_store.h"
 #include "links/in_memory_store.h"
 #include "plan/codec.h"
+#include "sync/group_error.h"
 #include "sync/side_channel.h"
 #include "train/precision.h"
 #include "worker/metrics.h"
@@ -156,8 +157,35 @@ class Job {
  public:
   explicit Job(JobOptions options) : options_(std::move(options)) {}
 
-  // Everything before training.
+  // Everything before training. The others do not wait for a rank that fails here.
   absl::Status Prepare() {
+    const absl::Status prepared = TryPrepare();
+    if (!prepared.ok() && group_.store != nullptr) {
+      PublishFailure(group_, prepared).status().IgnoreError();
+    }
+    return prepared;
+  }
+
+  absl::Status Train() {
+    absl::StatusOr<TrainingResult> result = trainer_->Run([this](const StepReport& report) {
+      if (options_.rank == 0) PrintStep(report, options_.log_every);
+    });
+    if (!result.ok()) {
+      sync_->Abort(result.status());
+      // What the group agreed on names the first cause; ours may be a consequence of it.
+      return CauseOf(result.status());
+    }
+    if (options_.rank == 0) PrintResult(*result);
+    if (!options_.metrics_json.empty()) {
+      GS_RETURN_IF_ERROR(WriteWorkerMetrics(options_, *trainer_, *result,
+                                            side_channel_->bytes_sent(), options_.metrics_json));
+    }
+    LeaveStore(group_);
+    return absl::OkStatus();
+  }
+
+ private:
+  absl::Status TryPrepare() {
     GS_RETURN_IF_ERROR(Validate(options_));
     GS_ASSIGN_OR_RETURN(const std::shared_ptr<GpuApi> gpu,
                         OpenDevice(options_.device, options_.world_size, OpenGpu));
@@ -185,25 +213,6 @@ class Job {
     return trainer_->Bind(sync_.get(), side_channel_.get());
   }
 
-  absl::Status Train() {
-    absl::StatusOr<TrainingResult> result = trainer_->Run([this](const StepReport& report) {
-      if (options_.rank == 0) PrintStep(report, options_.log_every);
-    });
-    if (!result.ok()) {
-      sync_->Abort(result.status());
-      // What the group agreed on names the first cause; ours may be a consequence of it.
-      return CauseOf(result.status());
-    }
-    if (options_.rank == 0) PrintResult(*result);
-    if (!options_.metrics_json.empty()) {
-      GS_RETURN_IF_ERROR(WriteWorkerMetrics(options_, *trainer_, *result,
-                                            side_channel_->bytes_sent(), options_.metrics_json));
-    }
-    LeaveStore(group_);
-    return absl::OkStatus();
-  }
-
- private:
   absl::Status CauseOf(const absl::Status& seen) const {
     const absl::Status agreed = sync_->status();
     return agreed.ok() ? seen : agreed;
