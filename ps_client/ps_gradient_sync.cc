@@ -224,17 +224,13 @@ absl::Status PsGradientSync::MakeBuckets(const Plan& plan, const ShardMap& shard
   return absl::OkStatus();
 }
 
-// Every rank comes to the comparison of plans, also one that cannot connect, so that nobody waits
-// for it in vain.
 absl::Status PsGradientSync::Join(const Plan& plan, absl::Time deadline) {
-  const absl::StatusOr<proto::Hello> hello = MakeHello(options_, plan);
-  const absl::Status connected =
-      hello.ok() ? exchange_->Connect(*options_.link, *hello, deadline) : hello.status();
-  const absl::Status agreed = AgreeOnTerms(options_, plan, side_channel_, deadline);
-  if (absl::IsFailedPrecondition(agreed)) return agreed;
-  GS_RETURN_IF_ERROR(connected);
-  GS_RETURN_IF_ERROR(agreed);
+  // Before servers hear of the plan, so that every rank can say what differs: a server would tell
+  // one, and the others of that one's failure.
+  GS_RETURN_IF_ERROR(AgreeOnTerms(options_, plan, side_channel_, deadline));
   GS_RETURN_IF_ERROR(CheckCodec(options_, plan));
+  GS_ASSIGN_OR_RETURN(const proto::Hello hello, MakeHello(options_, plan));
+  GS_RETURN_IF_ERROR(exchange_->Connect(*options_.link, hello, deadline));
   const absl::Status welcomed = exchange_->Welcomed().Wait(deadline);
   if (absl::IsDeadlineExceeded(welcomed) && status().ok()) {
     return absl::DeadlineExceededError(absl::StrCat(

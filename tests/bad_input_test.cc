@@ -285,12 +285,11 @@ TEST(WorkerBadInputTest, PlansThatDifferShowBothFingerprints) {
   ExpectPlansDiffer({"--topology=ring"}, "--compression=bf16");
 }
 
-TEST(WorkerBadInputTest, PlansThatDifferAtServersShowBothFingerprints) {
+TEST(WorkerBadInputTest, PlansThatDifferUnderParameterServersShowBothFingerprints) {
   TestProgram server({kServer, "--listen=127.0.0.1:0", "--timeout=20s"});
   const std::string line = server.AwaitLine("listening on ");
   const std::string address = std::string(absl::StripPrefix(line, "listening on "));
   ExpectPlansDiffer({"--topology=ps", "--servers=" + address}, "--momentum=0.5");
-  EXPECT_FALSE(server.Finish().ok());
 }
 
 TEST(ServerBadInputTest, FlagsThatDoNotExistOrFit) {

@@ -7,30 +7,22 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/blocking_counter.h"
 #include "absl/time/clock.h"
-#include "links/in_memory_store.h"
 #include "sync/flat_buckets.h"
 #include "tests/bucket_values.h"
+#include "tests/conformance_group.h"
 #include "tests/rank_threads.h"
 #include "tests/reference.h"
-#include "tests/run_step.h"
 
 namespace gradsync {
 namespace {
 
-constexpr absl::Duration kPatience = absl::Seconds(60);
-
-OptimizerSpec Momentum() {
-  OptimizerSpec spec;
-  spec.kind = OptimizerKind::kSgd;
-  spec.groups.resize(2);
-  spec.groups[0].momentum = 0.9;
-  spec.groups[0].weight_decay = 5e-4;
-  spec.groups[0].nesterov = true;
-  spec.groups[1].momentum = 0.9;
-  return spec;
-}
+using conformance::Gradients;
+using conformance::Group;
+using conformance::Momentum;
+using conformance::Rank;
+using conformance::Step;
+using conformance::UnevenPlan;
 
 OptimizerSpec AdamW() {
   OptimizerSpec spec;
@@ -39,36 +31,6 @@ OptimizerSpec AdamW() {
   spec.groups[0].weight_decay = 0.01;
   return spec;
 }
-
-TensorSpec Tensor(std::string name, int64_t numel, int group) {
-  return {std::move(name), {numel}, {1}, group};
-}
-
-// Uneven on purpose: a bucket below n elements of payload, one of many stripes with a cut tail, and
-// one whose last stripe has empty chunks; small chunks make many of them.
-Plan UnevenPlan(int world_size, OptimizerSpec optimizer) {
-  std::vector<TensorSpec> tensors = {Tensor("a", 3, 0), Tensor("b", 5000, 0), Tensor("c", 17, 1),
-                                     Tensor("d", 2049, 1), Tensor("e", 40, 0)};
-  return *Plan::FromBuckets(tensors, {{0}, {1, 2}, {3}, {4}}, std::move(optimizer), world_size,
-                            /*chunk_bytes=*/512);
-}
-
-// One rank's view of a running group.
-struct Rank {
-  std::unique_ptr<GradientSync> sync;
-  std::vector<GradBucket> buckets;
-
-  void Write(const FlatValues& values, at::Tensor GradBucket::*which) {
-    gradsync::Write(values, buckets, which);
-  }
-
-  FlatValues Read(at::Tensor GradBucket::*which) const { return gradsync::Read(buckets, which); }
-
-  // Launches every bucket and waits for all; the first error.
-  absl::Status Exchange(const StepOptions& step) {
-    return WaitForAll(LaunchStep(*sync, buckets.size(), step));
-  }
-};
 
 bool SameBits(const FlatValues& a, const FlatValues& b) {
   if (a.size() != b.size()) return false;
@@ -79,64 +41,6 @@ bool SameBits(const FlatValues& a, const FlatValues& b) {
     }
   }
   return true;
-}
-
-// A group of ranks as threads over one in-memory store.
-class Group {
- public:
-  explicit Group(const ConformanceCase& config)
-      : world_size_(config.world_size),
-        store_(NewInMemoryStore()),
-        fixture_(config.traits.make_fixture(config.world_size, config.site)) {}
-
-  WorkerGroup worker(int rank) const {
-    WorkerGroup group;
-    group.rank = rank;
-    group.world_size = world_size_;
-    group.run_id = "conformance";
-    group.store = store_;
-    group.address = "127.0.0.1";
-    group.credentials = InsecureCredentials();
-    group.timeout = kPatience;
-    return group;
-  }
-
-  // Creates and binds every rank, then runs `body` on the rank's thread.
-  void Run(const std::function<Plan(int rank)>& plan,
-           const std::function<void(int rank, Rank&)>& body) {
-    RunRanks(world_size_, [&](int rank) {
-      absl::StatusOr<std::unique_ptr<GradientSync>> sync = fixture_->Create(worker(rank));
-      ASSERT_TRUE(sync.ok()) << sync.status();
-      Rank self{*std::move(sync), {}};
-      absl::StatusOr<std::vector<GradBucket>> buckets = self.sync->Bind(plan(rank), Soon());
-      ASSERT_TRUE(buckets.ok()) << buckets.status();
-      self.buckets = *std::move(buckets);
-      body(rank, self);
-    });
-  }
-
-  BackendFixture& fixture() { return *fixture_; }
-
- private:
-  const int world_size_;
-  std::shared_ptr<KeyValueStore> store_;
-  std::unique_ptr<BackendFixture> fixture_;
-};
-
-StepOptions Step(int64_t number, double lr = 0.05) {
-  StepOptions step;
-  step.step = number;
-  step.lr = lr;
-  return step;
-}
-
-// Gradients of all ranks in a step.
-std::vector<FlatValues> Gradients(const Plan& plan, int64_t step) {
-  std::vector<FlatValues> all;
-  for (int rank = 0; rank < plan.world_size(); ++rank) {
-    all.push_back(RandomValues(plan, 100 * step + rank + 1));
-  }
-  return all;
 }
 
 bool KnowsBits(const ConformanceCase& config) {
@@ -284,98 +188,6 @@ TEST_P(ConformanceTest, WireStatsGrowByTheSameAmountEachStep) {
            });
 }
 
-TEST_P(ConformanceTest, PlansThatDifferAreRefusedWithBothFingerprints) {
-  if (GetParam().world_size == 1) GTEST_SKIP() << "one rank has nobody to differ from";
-  const int odd_one = GetParam().world_size - 1;
-  OptimizerSpec other = Momentum();
-  other.groups[0].momentum = 0.8;
-  const Plan plan = UnevenPlan(GetParam().world_size, Momentum());
-  const Plan different = UnevenPlan(GetParam().world_size, other);
-  Group group(GetParam());
-  RunRanks(GetParam().world_size, [&](int rank) {
-    auto sync = group.fixture().Create(group.worker(rank));
-    ASSERT_TRUE(sync.ok()) << sync.status();
-    const absl::Status bound = (*sync)->Bind(rank == odd_one ? different : plan, Soon()).status();
-    EXPECT_EQ(bound.code(), absl::StatusCode::kFailedPrecondition) << bound;
-    EXPECT_TRUE(absl::StrContains(bound.message(), plan.fingerprint())) << bound;
-    EXPECT_TRUE(absl::StrContains(bound.message(), different.fingerprint())) << bound;
-    EXPECT_TRUE(absl::StrContains(bound.message(), "momentum")) << bound;
-  });
-}
-
-TEST_P(ConformanceTest, APlanForAnotherWorldSizeIsRefused) {
-  Group group(GetParam());
-  auto sync = group.fixture().Create(group.worker(0));
-  ASSERT_TRUE(sync.ok()) << sync.status();
-  const absl::Status bound =
-      (*sync)->Bind(UnevenPlan(GetParam().world_size + 1, Momentum()), Soon()).status();
-  EXPECT_EQ(bound.code(), absl::StatusCode::kInvalidArgument) << bound;
-}
-
-TEST_P(ConformanceTest, LaunchBeforeBindFails) {
-  Group group(GetParam());
-  auto sync = group.fixture().Create(group.worker(0));
-  ASSERT_TRUE(sync.ok()) << sync.status();
-  EXPECT_EQ((*sync)->Launch(Step(1), 0).Wait(Soon()).code(), absl::StatusCode::kFailedPrecondition);
-}
-
-TEST_P(ConformanceTest, OutOfOrderLaunchFailsTheWholeGroup) {
-  const Plan plan = UnevenPlan(GetParam().world_size, Momentum());
-  Group(GetParam())
-      .Run([&](int) { return plan; },
-           [&](int rank, Rank& self) {
-             if (rank == 0) {
-               const absl::Status status = self.sync->Launch(Step(1), 1).Wait(Soon());
-               EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
-             } else {
-               const absl::Status status = self.Exchange(Step(1));
-               EXPECT_EQ(status.code(), absl::StatusCode::kAborted) << status;
-               EXPECT_TRUE(absl::StrContains(status.message(), "rank 0")) << status;
-             }
-             EXPECT_FALSE(self.sync->status().ok());
-             EXPECT_FALSE(self.sync->Launch(Step(2), 0).Wait(Soon()).ok());
-           });
-}
-
-TEST_P(ConformanceTest, AbortReachesEveryRankWithItsReason) {
-  const Plan plan = UnevenPlan(GetParam().world_size, Momentum());
-  const int culprit = GetParam().world_size / 2;
-  Group(GetParam())
-      .Run([&](int) { return plan; },
-           [&](int rank, Rank& self) {
-             if (rank == culprit) {
-               self.sync->Abort(absl::DataLossError("disk on fire"));
-             }
-             const absl::Status status = self.Exchange(Step(1));
-             EXPECT_FALSE(status.ok());
-             EXPECT_TRUE(absl::StrContains(status.message(), "disk on fire")) << status;
-             EXPECT_EQ(status.code(),
-                       rank == culprit ? absl::StatusCode::kDataLoss : absl::StatusCode::kAborted);
-             EXPECT_EQ(self.sync->status(), status);
-           });
-}
-
-TEST_P(ConformanceTest, ARankThatLeavesWithoutShutdownFailsTheOthers) {
-  if (GetParam().world_size == 1) GTEST_SKIP() << "one rank has nobody to leave";
-  const Plan plan = UnevenPlan(GetParam().world_size, Momentum());
-  // A rank may have its results while others still wait for theirs.
-  absl::BlockingCounter done(GetParam().world_size);
-  Group(GetParam())
-      .Run([&](int) { return plan; },
-           [&](int rank, Rank& self) {
-             ASSERT_EQ(self.Exchange(Step(1)), absl::OkStatus());
-             done.DecrementCount();
-             if (rank == 1) {
-               done.Wait();
-               self.sync.reset();
-               return;
-             }
-             const absl::Status status = self.Exchange(Step(2));
-             EXPECT_TRUE(absl::IsAborted(status) || absl::IsUnavailable(status)) << status;
-             EXPECT_TRUE(absl::StrContains(status.message(), "rank 1")) << status;
-           });
-}
-
 TEST_P(ConformanceTest, BucketsOutliveTheBackend) {
   const Plan plan = UnevenPlan(GetParam().world_size, Momentum());
   Group(GetParam())
@@ -433,33 +245,6 @@ TEST_P(ConformanceTest, ExportedStateContinuesElsewhereWithTheSameBits) {
              }
              ExpectSame(GetParam(), self.Read(&GradBucket::param), params);
              EXPECT_EQ(self.sync->Shutdown(Soon()), absl::OkStatus());
-           });
-}
-
-TEST_P(ConformanceTest, StateThatDoesNotFitThePlanIsRefused) {
-  if (GetParam().site != UpdateSite::kOwner)
-    GTEST_SKIP() << "under kWorker the caller has the state";
-  const Plan plan = UnevenPlan(GetParam().world_size, Momentum());
-  OptimizerState state;
-  state.step = 1;
-  state.slots["a"]["momentum_buffer"] = {1, 2};
-  Group(GetParam())
-      .Run([&](int) { return plan; },
-           [&](int, Rank& self) {
-             const absl::Status status = self.sync->ImportOptimizerState(state, Soon());
-             EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-             EXPECT_TRUE(absl::StrContains(status.message(), "expected 3")) << status;
-           });
-}
-
-TEST_P(ConformanceTest, RanksThatDisagreeOnTheLearningRateFail) {
-  if (GetParam().site != UpdateSite::kOwner) GTEST_SKIP() << "the learning rate is the caller's";
-  if (GetParam().world_size == 1) GTEST_SKIP() << "one rank has nobody to disagree with";
-  const Plan plan = UnevenPlan(GetParam().world_size, Momentum());
-  Group(GetParam())
-      .Run([&](int) { return plan; },
-           [&](int rank, Rank& self) {
-             EXPECT_FALSE(self.Exchange(Step(1, rank == 1 ? 0.2 : 0.1)).ok());
            });
 }
 

@@ -1,0 +1,165 @@
+// What every backend does when a rank fails or was given something wrong.
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/synchronization/blocking_counter.h"
+#include "absl/time/time.h"
+#include "gtest/gtest.h"
+#include "tests/conformance_group.h"
+#include "tests/conformance_suite.h"
+#include "tests/rank_threads.h"
+
+namespace gradsync {
+
+using conformance::Group;
+using conformance::Momentum;
+using conformance::Rank;
+using conformance::Step;
+using conformance::UnevenPlan;
+
+TEST_P(ConformanceTest, PlansThatDifferAreRefusedWithBothFingerprints) {
+  if (GetParam().world_size == 1) GTEST_SKIP() << "one rank has nobody to differ from";
+  const int odd_one = GetParam().world_size - 1;
+  OptimizerSpec other = Momentum();
+  other.groups[0].momentum = 0.8;
+  const Plan plan = UnevenPlan(GetParam().world_size, Momentum());
+  const Plan different = UnevenPlan(GetParam().world_size, other);
+  Group group(GetParam());
+  RunRanks(GetParam().world_size, [&](int rank) {
+    auto sync = group.fixture().Create(group.worker(rank));
+    ASSERT_TRUE(sync.ok()) << sync.status();
+    const absl::Status bound = (*sync)->Bind(rank == odd_one ? different : plan, Soon()).status();
+    EXPECT_EQ(bound.code(), absl::StatusCode::kFailedPrecondition) << bound;
+    EXPECT_TRUE(absl::StrContains(bound.message(), plan.fingerprint())) << bound;
+    EXPECT_TRUE(absl::StrContains(bound.message(), different.fingerprint())) << bound;
+    EXPECT_TRUE(absl::StrContains(bound.message(), "momentum")) << bound;
+  });
+}
+
+TEST_P(ConformanceTest, APlanForAnotherWorldSizeIsRefused) {
+  Group group(GetParam());
+  auto sync = group.fixture().Create(group.worker(0));
+  ASSERT_TRUE(sync.ok()) << sync.status();
+  const absl::Status bound =
+      (*sync)->Bind(UnevenPlan(GetParam().world_size + 1, Momentum()), Soon()).status();
+  EXPECT_EQ(bound.code(), absl::StatusCode::kInvalidArgument) << bound;
+}
+
+TEST_P(ConformanceTest, LaunchBeforeBindFails) {
+  Group group(GetParam());
+  auto sync = group.fixture().Create(group.worker(0));
+  ASSERT_TRUE(sync.ok()) << sync.status();
+  EXPECT_EQ((*sync)->Launch(Step(1), 0).Wait(Soon()).code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_P(ConformanceTest, OutOfOrderLaunchFailsTheWholeGroup) {
+  const Plan plan = UnevenPlan(GetParam().world_size, Momentum());
+  Group(GetParam())
+      .Run([&](int) { return plan; },
+           [&](int rank, Rank& self) {
+             if (rank == 0) {
+               const absl::Status status = self.sync->Launch(Step(1), 1).Wait(Soon());
+               EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+             } else {
+               const absl::Status status = self.Exchange(Step(1));
+               EXPECT_EQ(status.code(), absl::StatusCode::kAborted) << status;
+               EXPECT_TRUE(absl::StrContains(status.message(), "rank 0")) << status;
+             }
+             EXPECT_FALSE(self.sync->status().ok());
+             EXPECT_FALSE(self.sync->Launch(Step(2), 0).Wait(Soon()).ok());
+           });
+}
+
+TEST_P(ConformanceTest, AbortReachesEveryRankWithItsReason) {
+  const Plan plan = UnevenPlan(GetParam().world_size, Momentum());
+  const int culprit = GetParam().world_size / 2;
+  Group(GetParam())
+      .Run([&](int) { return plan; },
+           [&](int rank, Rank& self) {
+             if (rank == culprit) {
+               self.sync->Abort(absl::DataLossError("disk on fire"));
+             }
+             const absl::Status status = self.Exchange(Step(1));
+             EXPECT_FALSE(status.ok());
+             EXPECT_TRUE(absl::StrContains(status.message(), "disk on fire")) << status;
+             EXPECT_EQ(status.code(),
+                       rank == culprit ? absl::StatusCode::kDataLoss : absl::StatusCode::kAborted);
+             EXPECT_EQ(self.sync->status(), status);
+           });
+}
+
+TEST_P(ConformanceTest, ARankThatLeavesWithoutShutdownFailsTheOthers) {
+  if (GetParam().world_size == 1) GTEST_SKIP() << "one rank has nobody to leave";
+  const Plan plan = UnevenPlan(GetParam().world_size, Momentum());
+  // A rank may have its results while others still wait for theirs.
+  absl::BlockingCounter done(GetParam().world_size);
+  Group(GetParam())
+      .Run([&](int) { return plan; },
+           [&](int rank, Rank& self) {
+             ASSERT_EQ(self.Exchange(Step(1)), absl::OkStatus());
+             done.DecrementCount();
+             if (rank == 1) {
+               done.Wait();
+               self.sync.reset();
+               return;
+             }
+             const absl::Status status = self.Exchange(Step(2));
+             EXPECT_TRUE(absl::IsAborted(status) || absl::IsUnavailable(status)) << status;
+             EXPECT_TRUE(absl::StrContains(status.message(), "rank 1")) << status;
+           });
+}
+
+// Collective calls of the start and the end waited for a rank that had failed until their deadline.
+TEST_P(ConformanceTest, AFailureEndsEveryCollectiveCall) {
+  if (GetParam().world_size == 1) GTEST_SKIP() << "one rank waits for nobody";
+  const Plan plan = UnevenPlan(GetParam().world_size, Momentum());
+  const std::vector<std::function<absl::Status(GradientSync&)>> calls = {
+      [](GradientSync& sync) { return sync.BroadcastParameters(absl::InfiniteFuture()); },
+      [](GradientSync& sync) { return sync.ExportOptimizerState(absl::InfiniteFuture()).status(); },
+      [](GradientSync& sync) { return sync.Shutdown(absl::InfiniteFuture()); },
+  };
+  const int culprit = GetParam().world_size - 1;
+  for (size_t i = 0; i < calls.size(); ++i) {
+    // Elsewhere the state is the caller's, and nobody is asked for it.
+    if (i == 1 && GetParam().site != UpdateSite::kOwner) continue;
+    SCOPED_TRACE(i);
+    Group(GetParam())
+        .Run([&](int) { return plan; },
+             [&](int rank, Rank& self) {
+               if (rank == culprit) {
+                 return self.sync->Abort(absl::DataLossError("disk on fire"));
+               }
+               const absl::Status status = calls[i](*self.sync);
+               EXPECT_EQ(status.code(), absl::StatusCode::kAborted) << status;
+               EXPECT_TRUE(absl::StrContains(status.message(), "disk on fire")) << status;
+             });
+  }
+}
+
+TEST_P(ConformanceTest, StateThatDoesNotFitThePlanIsRefused) {
+  if (GetParam().site != UpdateSite::kOwner)
+    GTEST_SKIP() << "under kWorker the caller has the state";
+  const Plan plan = UnevenPlan(GetParam().world_size, Momentum());
+  OptimizerState state;
+  state.step = 1;
+  state.slots["a"]["momentum_buffer"] = {1, 2};
+  Group(GetParam())
+      .Run([&](int) { return plan; },
+           [&](int, Rank& self) {
+             const absl::Status status = self.sync->ImportOptimizerState(state, Soon());
+             EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+             EXPECT_TRUE(absl::StrContains(status.message(), "expected 3")) << status;
+           });
+}
+
+TEST_P(ConformanceTest, RanksThatDisagreeOnTheLearningRateFail) {
+  if (GetParam().site != UpdateSite::kOwner) GTEST_SKIP() << "the learning rate is the caller's";
+  if (GetParam().world_size == 1) GTEST_SKIP() << "one rank has nobody to disagree with";
+  const Plan plan = UnevenPlan(GetParam().world_size, Momentum());
+  Group(GetParam())
+      .Run([&](int) { return plan; },
+           [&](int rank, Rank& self) {
+             EXPECT_FALSE(self.Exchange(Step(1, rank == 1 ? 0.2 : 0.1)).ok());
+           });
+}
+
+}  // namespace gradsync
