@@ -35,8 +35,6 @@ class PsGradientSync : public GradientSync {
         side_channel_(options.group, "ps"),
         reports_(std::make_shared<Reports>()),
         group_error_(options.group, [this](absl::Status status) { OnFailure(std::move(status)); }) {
-    MutexLock lock(&reports_->mutex);
-    reports_->to = &group_error_;
   }
 
   ~PsGradientSync() override {
@@ -85,6 +83,7 @@ class PsGradientSync : public GradientSync {
   struct Reports {
     Mutex mutex;
     GroupError* to ABSL_GUARDED_BY(mutex) = nullptr;
+    absl::Status early ABSL_GUARDED_BY(mutex);  // before ranks have agreed: the first
   };
 
   bool bulk() const { return options_.consistency.bulk(); }
@@ -95,6 +94,7 @@ class PsGradientSync : public GradientSync {
   absl::Status CheckUsable() const;
   absl::Status Broadcast(absl::Time deadline);
   absl::Status Import(const OptimizerState& state, absl::Time deadline);
+  void HearReports();
   void Report(absl::Status status);
   absl::Status Reported(absl::Status status);
   void OnFailure(absl::Status status);
@@ -130,6 +130,14 @@ void PsGradientSync::OnFailure(absl::Status status) {
   MutexLock lock(&mutex_);
   failed_ = true;
   changed_.SignalAll();
+}
+
+// From here on a stream's error is the group's. One that came before ranks have agreed may be a
+// server's refusal of what they will find out themselves.
+void PsGradientSync::HearReports() {
+  MutexLock lock(&reports_->mutex);
+  reports_->to = &group_error_;
+  if (!reports_->early.ok()) group_error_.Report(reports_->early);
 }
 
 // After a failure nothing that is open here, or launched, may seem to succeed.
@@ -190,8 +198,11 @@ absl::StatusOr<std::vector<GradBucket>> PsGradientSync::Bind(const Plan& plan,
   auto exchange = std::make_shared<Exchange>(options, plan, shards, std::move(exchanged),
                                              [reports = reports_](absl::Status status) {
                                                MutexLock lock(&reports->mutex);
-                                               if (reports->to != nullptr)
+                                               if (reports->to != nullptr) {
                                                  reports->to->Report(std::move(status));
+                                               } else {
+                                                 reports->early.Update(std::move(status));
+                                               }
                                              });
   {
     MutexLock lock(&mutex_);
@@ -224,13 +235,18 @@ absl::Status PsGradientSync::MakeBuckets(const Plan& plan, const ShardMap& shard
   return absl::OkStatus();
 }
 
+// Every rank comes to the comparison of plans, also one that cannot connect or is refused by a
+// server, so that each can say what differs.
 absl::Status PsGradientSync::Join(const Plan& plan, absl::Time deadline) {
-  // Before servers hear of the plan, so that every rank can say what differs: a server would tell
-  // one, and the others of that one's failure.
-  GS_RETURN_IF_ERROR(AgreeOnTerms(options_, plan, side_channel_, deadline));
+  const absl::StatusOr<proto::Hello> hello = MakeHello(options_, plan);
+  const absl::Status connected =
+      hello.ok() ? exchange_->Connect(*options_.link, *hello, deadline) : hello.status();
+  const absl::Status agreed = AgreeOnTerms(options_, plan, side_channel_, deadline);
+  HearReports();
+  if (absl::IsFailedPrecondition(agreed)) return agreed;
+  GS_RETURN_IF_ERROR(connected);
+  GS_RETURN_IF_ERROR(agreed);
   GS_RETURN_IF_ERROR(CheckCodec(options_, plan));
-  GS_ASSIGN_OR_RETURN(const proto::Hello hello, MakeHello(options_, plan));
-  GS_RETURN_IF_ERROR(exchange_->Connect(*options_.link, hello, deadline));
   const absl::Status welcomed = exchange_->Welcomed().Wait(deadline);
   if (absl::IsDeadlineExceeded(welcomed) && status().ok()) {
     return absl::DeadlineExceededError(absl::StrCat(
