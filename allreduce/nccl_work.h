@@ -82,7 +82,6 @@ class NcclWorkPool {
       : gpu_(std::move(gpu)), outcome_(std::move(outcome)) {}
 
   absl::StatusOr<std::shared_ptr<NcclWork>> Take();
-  size_t size() const { return works_.size(); }
 
  private:
   const std::shared_ptr<GpuApi> gpu_;
