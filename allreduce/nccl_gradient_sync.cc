@@ -211,13 +211,17 @@ absl::Status NcclGradientSync::AgreeOnLibrary(absl::Time deadline) {
   return absl::OkStatus();
 }
 
-// As the store's Get(), but ends when the group fails.
+// As the store's Get(), but ends when the group fails. What a rank has said before it failed
+// counts: else ranks would differ in whether they were bound.
 absl::StatusOr<std::string> NcclGradientSync::Await(absl::string_view key, absl::Time deadline) {
   while (true) {
-    if (failed_.handle().done()) return status();
+    const bool failed = failed_.handle().done();
+    const absl::Time now = absl::Now();
     absl::StatusOr<std::string> value = options_.group.store->Get(
-        options_.group.Key(key), std::min(deadline, absl::Now() + kFailureInterval));
-    if (!absl::IsDeadlineExceeded(value.status()) || absl::Now() >= deadline) return value;
+        options_.group.Key(key), failed ? now : std::min(deadline, now + kFailureInterval));
+    if (!absl::IsDeadlineExceeded(value.status())) return value;
+    if (failed) return status();
+    if (absl::Now() >= deadline) return value;
   }
 }
 
