@@ -17,45 +17,60 @@ _ARCHITECTURES = [
     "-gencode=arch=compute_90,code=[sm_90,compute_90]",
 ]
 
-def _cuda_object_impl(ctx):
+def _compile(ctx, source, suffix, output_flags):
+    """Runs nvcc on one source; returns the output, which has the source's name and `suffix`."""
     if not NVCC:
         fail("{}: only with --config=cuda".format(ctx.label))
     contexts = [dep[CcInfo].compilation_context for dep in ctx.attr.deps]
     headers = depset(transitive = [context.headers for context in contexts])
-    objects = []
-    for source in ctx.files.srcs:
-        object = ctx.actions.declare_file(source.basename + ".o")
-        arguments = ctx.actions.args()
-        arguments.add_all(["-c", "-x", "cu", "-std=c++17", "-O3", "--extended-lambda", "-ccbin", "/usr/bin/g++", "-I."])
-        arguments.add_all(["-Xcompiler", "-fPIC,-Wall,-Wextra,-ffp-contract=off"])
-        arguments.add_all(_SAME_BITS + _ARCHITECTURES)
-        arguments.add(source)
-        arguments.add("-o", object)
-        ctx.actions.run(
-            executable = NVCC,
-            arguments = [arguments],
-            env = {"PATH": "/usr/bin:/bin"},
-            inputs = depset([source], transitive = [headers]),
-            outputs = [object],
-            mnemonic = "CudaCompile",
-            progress_message = "Compiling {} with nvcc".format(source.short_path),
-        )
-        objects.append(object)
-    return [DefaultInfo(files = depset(objects))]
+    output = ctx.actions.declare_file(source.basename + suffix)
+    arguments = ctx.actions.args()
+    arguments.add_all(output_flags + ["-x", "cu", "-std=c++17", "-O3", "--extended-lambda", "-ccbin", "/usr/bin/g++", "-I."])
+    arguments.add_all(["-Xcompiler", "-fPIC,-Wall,-Wextra,-ffp-contract=off"])
+    arguments.add_all(_SAME_BITS)
+    arguments.add(source)
+    arguments.add("-o", output)
+    ctx.actions.run(
+        executable = NVCC,
+        arguments = [arguments],
+        env = {"PATH": "/usr/bin:/bin"},
+        inputs = depset([source], transitive = [headers]),
+        outputs = [output],
+        mnemonic = "CudaCompile",
+        progress_message = "Compiling {} with nvcc".format(source.short_path),
+    )
+    return output
+
+_ATTRIBUTES = {
+    "deps": attr.label_list(providers = [CcInfo]),
+    "srcs": attr.label_list(allow_files = [".cu"]),
+}
+
+def _cuda_object_impl(ctx):
+    return [DefaultInfo(files = depset(
+        [_compile(ctx, source, ".o", ["-c"] + _ARCHITECTURES) for source in ctx.files.srcs],
+    ))]
 
 _cuda_object = rule(
     implementation = _cuda_object_impl,
-    attrs = {
-        "deps": attr.label_list(providers = [CcInfo]),
-        "srcs": attr.label_list(allow_files = [".cu"]),
-    },
+    attrs = _ATTRIBUTES,
+)
+
+def _cuda_ptx_impl(ctx):
+    files = [_compile(ctx, source, ".ptx", ["-ptx", "-arch=compute_90"]) for source in ctx.files.srcs]
+    return [DefaultInfo(files = depset(files), runfiles = ctx.runfiles(files = files))]
+
+_cuda_ptx = rule(
+    implementation = _cuda_ptx_impl,
+    attrs = _ATTRIBUTES,
 )
 
 def cuda_library(name, srcs, hdrs = [], deps = [], **kwargs):
     """Defines cc_library `name` of CUDA sources; without --config=cuda it has no objects.
 
     Sources and headers see `deps` and the workspace's root as include folder, and no LibTorch: nvcc takes minutes for
-    its headers. Kernels are compiled without contraction and with IEEE division and square root.
+    its headers. Kernels are compiled without contraction and with IEEE division and square root. `name`_ptx is what
+    nvcc makes of the kernels before it chooses instructions of a GPU, for tests: NAME.cu.ptx for each source.
     """
     native.cc_library(
         name = name + "_headers",
@@ -65,6 +80,14 @@ def cuda_library(name, srcs, hdrs = [], deps = [], **kwargs):
     )
     _cuda_object(
         name = name + "_objects",
+        srcs = srcs,
+        tags = ["manual"],
+        visibility = ["//visibility:private"],
+        deps = [":" + name + "_headers"],
+    )
+    _cuda_ptx(
+        name = name + "_ptx",
+        testonly = True,
         srcs = srcs,
         tags = ["manual"],
         visibility = ["//visibility:private"],
