@@ -4,18 +4,20 @@
 #include <algorithm>
 #include <vector>
 
+#include "ATen/ops/from_blob.h"
 #include "sync/gradient_sync.h"
 #include "tests/reference.h"
 
 namespace gradsync {
 
 // What the buckets hold in `which`, &GradBucket::grad or &GradBucket::param: all of each tensor,
-// padding too.
+// padding too. On a GPU, as of the calling thread's compute stream, which is waited for.
 inline FlatValues Read(const std::vector<GradBucket>& buckets, at::Tensor GradBucket::*which) {
   FlatValues values;
   for (const GradBucket& bucket : buckets) {
-    const float* data = (bucket.*which).data_ptr<float>();
-    values.emplace_back(data, data + (bucket.*which).numel());
+    const at::Tensor host = (bucket.*which).cpu();
+    const float* data = host.data_ptr<float>();
+    values.emplace_back(data, data + host.numel());
   }
   return values;
 }
@@ -24,7 +26,12 @@ inline FlatValues Read(const std::vector<GradBucket>& buckets, at::Tensor GradBu
 inline void Write(const FlatValues& values, const std::vector<GradBucket>& buckets,
                   at::Tensor GradBucket::*which) {
   for (size_t b = 0; b < buckets.size(); ++b) {
-    std::copy(values[b].begin(), values[b].end(), (buckets[b].*which).data_ptr<float>());
+    const at::Tensor& flat = buckets[b].*which;
+    if (flat.device().is_cpu()) {
+      std::copy(values[b].begin(), values[b].end(), flat.data_ptr<float>());
+    } else {
+      flat.copy_(at::from_blob(const_cast<float*>(values[b].data()), {flat.numel()}));
+    }
   }
 }
 

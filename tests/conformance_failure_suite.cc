@@ -1,12 +1,11 @@
 // What every backend does when a rank fails or was given something wrong.
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
-#include "absl/synchronization/blocking_counter.h"
+#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "gtest/gtest.h"
 #include "tests/conformance_group.h"
 #include "tests/conformance_suite.h"
-#include "tests/rank_threads.h"
 
 namespace gradsync {
 
@@ -24,7 +23,7 @@ TEST_P(ConformanceTest, PlansThatDifferAreRefusedWithBothFingerprints) {
   const Plan plan = UnevenPlan(GetParam().world_size, Momentum());
   const Plan different = UnevenPlan(GetParam().world_size, other);
   Group group(GetParam());
-  RunRanks(GetParam().world_size, [&](int rank) {
+  group.ForEachRank([&](int rank) {
     auto sync = group.fixture().Create(group.worker(rank));
     ASSERT_TRUE(sync.ok()) << sync.status();
     const absl::Status bound = (*sync)->Bind(rank == odd_one ? different : plan, Soon()).status();
@@ -90,22 +89,20 @@ TEST_P(ConformanceTest, AbortReachesEveryRankWithItsReason) {
 TEST_P(ConformanceTest, ARankThatLeavesWithoutShutdownFailsTheOthers) {
   if (GetParam().world_size == 1) GTEST_SKIP() << "one rank has nobody to leave";
   const Plan plan = UnevenPlan(GetParam().world_size, Momentum());
-  // A rank may have its results while others still wait for theirs.
-  absl::BlockingCounter done(GetParam().world_size);
-  Group(GetParam())
-      .Run([&](int) { return plan; },
-           [&](int rank, Rank& self) {
-             ASSERT_EQ(self.Exchange(Step(1)), absl::OkStatus());
-             done.DecrementCount();
-             if (rank == 1) {
-               done.Wait();
-               self.sync.reset();
-               return;
-             }
-             const absl::Status status = self.Exchange(Step(2));
-             EXPECT_TRUE(absl::IsAborted(status) || absl::IsUnavailable(status)) << status;
-             EXPECT_TRUE(absl::StrContains(status.message(), "rank 1")) << status;
-           });
+  Group group(GetParam());
+  group.Run([&](int) { return plan; },
+            [&](int rank, Rank& self) {
+              ASSERT_EQ(self.Exchange(Step(1)), absl::OkStatus());
+              // A rank may have its results while others still wait for theirs.
+              group.Meet(rank);
+              if (rank == 1) {
+                self.sync.reset();
+                return;
+              }
+              const absl::Status status = self.Exchange(Step(2));
+              EXPECT_TRUE(absl::IsAborted(status) || absl::IsUnavailable(status)) << status;
+              EXPECT_TRUE(absl::StrContains(status.message(), "rank 1")) << status;
+            });
 }
 
 // Collective calls of the start and the end waited for a rank that had failed until their deadline.
@@ -122,7 +119,7 @@ TEST_P(ConformanceTest, AFailureEndsEveryCollectiveCall) {
     // Elsewhere the state is the caller's, and nobody is asked for it.
     if (i == 1 && GetParam().site != UpdateSite::kOwner) continue;
     SCOPED_TRACE(i);
-    Group(GetParam())
+    Group(GetParam(), absl::StrCat("/", i))
         .Run([&](int) { return plan; },
              [&](int rank, Rank& self) {
                if (rank == culprit) {

@@ -3,6 +3,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "links/in_memory_store.h"
 #include "tests/rank_threads.h"
@@ -14,6 +15,11 @@ constexpr absl::Duration kPatience = absl::Seconds(60);
 
 TensorSpec Tensor(std::string name, int64_t numel, int group) {
   return {std::move(name), {numel}, {1}, group};
+}
+
+std::string TestName() {
+  const testing::TestInfo& test = *testing::UnitTest::GetInstance()->current_test_info();
+  return absl::StrCat(test.test_suite_name(), "/", test.name());
 }
 
 }  // namespace
@@ -51,16 +57,18 @@ std::vector<FlatValues> Gradients(const Plan& plan, int64_t step) {
   return all;
 }
 
-Group::Group(const ConformanceCase& config)
+Group::Group(const ConformanceCase& config, absl::string_view part)
     : world_size_(config.world_size),
-      store_(NewInMemoryStore()),
+      process_(config.traits.process),
+      store_(process_ == nullptr ? NewInMemoryStore() : process_->store),
+      run_id_(process_ == nullptr ? "conformance" : absl::StrCat(TestName(), part)),
       fixture_(config.traits.make_fixture(config.world_size, config.site)) {}
 
 WorkerGroup Group::worker(int rank) const {
   WorkerGroup group;
   group.rank = rank;
   group.world_size = world_size_;
-  group.run_id = "conformance";
+  group.run_id = run_id_;
   group.store = store_;
   group.address = "127.0.0.1";
   group.credentials = InsecureCredentials();
@@ -68,9 +76,23 @@ WorkerGroup Group::worker(int rank) const {
   return group;
 }
 
+void Group::ForEachRank(const std::function<void(int rank)>& body) {
+  if (process_ == nullptr) {
+    RunRanks(world_size_, body);
+  } else {
+    body(process_->rank);
+  }
+}
+
+void Group::Meet(int rank) {
+  const auto met =
+      store_->Exchange(worker(rank).Key("meet"), rank, world_size_, /*value=*/"", Soon());
+  EXPECT_EQ(met.status(), absl::OkStatus());
+}
+
 void Group::Run(const std::function<Plan(int rank)>& plan,
                 const std::function<void(int rank, Rank&)>& body) {
-  RunRanks(world_size_, [&](int rank) {
+  ForEachRank([&](int rank) {
     absl::StatusOr<std::unique_ptr<GradientSync>> sync = fixture_->Create(worker(rank));
     ASSERT_TRUE(sync.ok()) << sync.status();
     Rank self{*std::move(sync), {}};

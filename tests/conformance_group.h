@@ -5,9 +5,11 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "links/key_value_store.h"
 #include "plan/plan.h"
@@ -48,12 +50,23 @@ struct Rank {
   }
 };
 
-// A group of ranks as threads over one in-memory store.
+// A group of ranks over one store: as threads, over their own; as processes, over that of all
+// tests.
 class Group {
  public:
-  explicit Group(const ConformanceCase& config);
+  // `part` tells groups of one test apart.
+  explicit Group(const ConformanceCase& config, absl::string_view part = "");
 
   WorkerGroup worker(int rank) const;
+
+  // Whether `rank` runs in this process.
+  bool here(int rank) const { return process_ == nullptr || process_->rank == rank; }
+
+  // Runs `body` for each rank that is here, on a thread of its own if there are several.
+  void ForEachRank(const std::function<void(int rank)>& body);
+
+  // Waits until all ranks have come, once.
+  void Meet(int rank);
 
   // Creates and binds every rank, then runs `body` on the rank's thread.
   void Run(const std::function<Plan(int rank)>& plan,
@@ -63,8 +76,10 @@ class Group {
 
  private:
   const int world_size_;
-  std::shared_ptr<KeyValueStore> store_;
-  std::unique_ptr<BackendFixture> fixture_;
+  const std::shared_ptr<const RankProcess> process_;
+  const std::shared_ptr<KeyValueStore> store_;
+  const std::string run_id_;
+  const std::unique_ptr<BackendFixture> fixture_;
 };
 
 }  // namespace gradsync::conformance

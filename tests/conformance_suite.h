@@ -3,7 +3,8 @@
 //   INSTANTIATE_TEST_SUITE_P(Ring, ConformanceTest,
 //   testing::ValuesIn(ConformanceCases(MyTraits())), CaseName);
 //
-// Ranks are threads. Expected values come from tests/reference.h.
+// Ranks are threads, or, where a backend needs that, processes which all run the suite at the same
+// time. Expected values come from tests/reference.h.
 
 #ifndef GRADSYNC_TESTS_CONFORMANCE_SUITE_H_
 #define GRADSYNC_TESTS_CONFORMANCE_SUITE_H_
@@ -13,8 +14,10 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "gtest/gtest.h"
+#include "links/key_value_store.h"
 #include "sync/gradient_sync.h"
 #include "sync/worker_group.h"
 
@@ -30,6 +33,13 @@ class BackendFixture {
   virtual absl::StatusOr<std::unique_ptr<GradientSync>> Create(const WorkerGroup& group) = 0;
 };
 
+// The rank that this process is, where ranks are processes. All of them run the same tests in the
+// same order.
+struct RankProcess {
+  int rank = 0;
+  std::shared_ptr<KeyValueStore> store;  // where they meet, of nothing else
+};
+
 struct BackendTraits {
   // A fresh fixture for a group of `world_size` ranks.
   std::function<std::unique_ptr<BackendFixture>(int world_size, UpdateSite site)> make_fixture;
@@ -37,6 +47,10 @@ struct BackendTraits {
   bool plan_order_beyond_two =
       true;  // folds in the plan's order, so that bits are known for n > 2 as well
   std::vector<int> world_sizes = {1, 2, 3, 4, 5, 8};
+  // Asked before each test where set: NOT_FOUND (no GPU, say) or FAILED_PRECONDITION (not in this
+  // build) skips it with that message; any other error fails it.
+  std::function<absl::Status()> available;
+  std::shared_ptr<const RankProcess> process;  // null: ranks are threads
 };
 
 struct ConformanceCase {
@@ -51,7 +65,10 @@ std::vector<ConformanceCase> ConformanceCases(const BackendTraits& traits);
 // E.g. "FourWorkersUpdateAtOwner" as "4UpdateAtOwner".
 std::string CaseName(const testing::TestParamInfo<ConformanceCase>& info);
 
-class ConformanceTest : public testing::TestWithParam<ConformanceCase> {};
+class ConformanceTest : public testing::TestWithParam<ConformanceCase> {
+ protected:
+  void SetUp() override;
+};
 
 }  // namespace gradsync
 

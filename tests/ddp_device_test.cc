@@ -8,19 +8,18 @@
 #include <utility>
 #include <vector>
 
-#include "ATen/ops/zeros.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "allreduce/shm_gradient_sync.h"
 #include "base/status_macros.h"
 #include "ddp/distributed_data_parallel.h"
-#include "ddp/tiny_module.h"
 #include "gpu/fake_gpu.h"
 #include "gtest/gtest.h"
 #include "links/in_memory_store.h"
 #include "sync/local_sync.h"
 #include "sync/staged_sync.h"
 #include "tests/rank_threads.h"
+#include "tests/tiny_job.h"
 
 namespace gradsync {
 namespace {
@@ -54,33 +53,11 @@ DdpOptions Options(const Case& c, int rank) {
   return options;
 }
 
-// A module whose values depend on nothing but `seed`.
-std::shared_ptr<TinyModule> NewModule(uint64_t seed) {
-  auto module = std::make_shared<TinyModule>();
-  c10::NoGradGuard no_grad;
-  for (const at::Tensor& p : module->parameters()) {
-    float* const data = p.data_ptr<float>();
-    for (int64_t i = 0; i < p.numel(); ++i) {
-      seed = seed * 6364136223846793005u + 1442695040888963407u;
-      data[i] = 0.3f * (static_cast<float>(seed >> 40) / static_cast<float>(1 << 23) - 1);
-    }
-  }
-  return module;
-}
-
-at::Tensor Inputs(int rank, int64_t step) {
-  at::Tensor x = at::zeros({4, 4});
-  for (int i = 0; i < 16; ++i) {
-    x.data_ptr<float>()[i] = static_cast<float>((7 * i + 3 * rank + 5 * step) % 11 - 5) / 4;
-  }
-  return x;
-}
-
 absl::Status Train(DistributedDataParallel& ddp, TinyModule& module, const Case& c, int rank,
                    int64_t first, int64_t last) {
   for (int64_t step = first; step <= last; ++step) {
     GS_RETURN_IF_ERROR(ddp.BeginStep({step, 0.1, c.max_norm, 1}));
-    module.Loss(Inputs(rank, step)).backward();
+    module.Loss(TinyInputs(rank, step)).backward();
     GS_RETURN_IF_ERROR(ddp.FinishStep(Soon()));
   }
   return absl::OkStatus();
@@ -108,7 +85,7 @@ std::vector<Outcome> TrainGroup(const Case& c, const std::vector<std::shared_ptr
     std::unique_ptr<GradientSync> sync = *CreateShmRingGradientSync(shm);
     if (!gpus.empty()) sync = CreateStagedSync(std::move(sync), gpus[rank]);
     SideChannel side_channel(group, "ddp");
-    const std::shared_ptr<TinyModule> module = NewModule(rank);
+    const std::shared_ptr<TinyModule> module = NewTinyModule(rank);
     auto ddp = DistributedDataParallel::Create(module, sync.get(), &side_channel, Options(c, rank));
     ASSERT_TRUE(ddp.ok()) << ddp.status();
     const int before = gpus.empty() ? 0 : gpus[rank]->synchronizations();
@@ -159,7 +136,7 @@ INSTANTIATE_TEST_SUITE_P(Cases, DdpDeviceTest,
 // One worker, alone.
 struct Alone {
   Alone(const Case& c, std::shared_ptr<FakeGpu> gpu, bool skip_nonfinite_steps = false)
-      : module(NewModule(3)), sync(CreateLocalSync(c.site)) {
+      : module(NewTinyModule(3)), sync(CreateLocalSync(c.site)) {
     if (gpu != nullptr) sync = CreateStagedSync(std::move(sync), std::move(gpu));
     DdpOptions options = Options(c, 0);
     options.skip_nonfinite_steps = skip_nonfinite_steps;
@@ -204,7 +181,7 @@ TEST(DdpDeviceSkipTest, AStepThatIsNotFiniteNeverWasAndEachStepWaitsOnce) {
     ASSERT_TRUE(Train(*device.ddp, *device.module, c, 0, 1, 1).ok());
     EXPECT_FALSE(device.ddp->skipped());
     ASSERT_TRUE(device.ddp->BeginStep({2, 0.1, max_norm, 1}).ok());
-    (device.module->Loss(Inputs(0, 2)) * std::numeric_limits<float>::infinity()).backward();
+    (device.module->Loss(TinyInputs(0, 2)) * std::numeric_limits<float>::infinity()).backward();
     ASSERT_TRUE(device.ddp->FinishStep(Soon()).ok());
     EXPECT_TRUE(device.ddp->skipped());
     ASSERT_TRUE(Train(*device.ddp, *device.module, c, 0, 3, 3).ok());
@@ -213,7 +190,7 @@ TEST(DdpDeviceSkipTest, AStepThatIsNotFiniteNeverWasAndEachStepWaitsOnce) {
 
     ASSERT_TRUE(Train(*host.ddp, *host.module, c, 0, 1, 1).ok());
     ASSERT_TRUE(host.ddp->BeginStep({2, 0.1, max_norm, 1}).ok());
-    host.module->Loss(Inputs(0, 3)).backward();
+    host.module->Loss(TinyInputs(0, 3)).backward();
     ASSERT_TRUE(host.ddp->FinishStep(Soon()).ok());
     EXPECT_EQ(device.ddp->ParamsSha256(), host.ddp->ParamsSha256());
   }

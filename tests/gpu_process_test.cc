@@ -1,0 +1,112 @@
+// Two ranks over the real NCCL on one GPU, as processes.
+
+#include <algorithm>
+#include <csignal>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "gtest/gtest.h"
+#include "links/grpc_store.h"
+#include "links/in_process_stream.h"
+#include "tests/gpu_rank.h"
+#include "tests/ps_group.h"
+#include "tests/rank_threads.h"
+#include "tests/real_gpu.h"
+#include "tools/test_program.h"
+
+namespace gradsync {
+namespace {
+
+// Kernels of two processes take turns on the GPU, so every collective takes milliseconds.
+constexpr absl::Duration kSuiteLimit = absl::Minutes(5);
+constexpr absl::Duration kLimit = absl::Minutes(2);
+
+class TwoProcessesTest : public RealGpuTest {
+ protected:
+  struct Ended {
+    ExitStatus status;
+    std::vector<std::string> out;
+  };
+
+  // Starts both ranks and waits for their ends.
+  std::vector<Ended> RunBoth(absl::string_view task, absl::Duration limit) {
+    std::vector<Ended> ended(kGpuRanks);
+    // A thread each, so that no rank waits for somebody to read what it prints.
+    RunRanks(kGpuRanks, [&](int rank) {
+      TestProgram program(GpuRankCommand(task, rank, store_->port()));
+      ended[rank].status = program.Finish(limit);
+      ended[rank].out = program.out();
+      EXPECT_TRUE(ended[rank].status.ok())
+          << "rank " << rank << ": " << ended[rank].status.ToString() << "\n"
+          << absl::StrJoin(ended[rank].out, "\n") << "\n"
+          << absl::StrJoin(program.err(), "\n");
+    });
+    return ended;
+  }
+
+  const std::unique_ptr<GrpcStoreServer> store_ =
+      GrpcStoreServer::Start("127.0.0.1:0", InsecureCredentials()).value();
+};
+
+TEST_F(TwoProcessesTest, PassTheConformanceSuite) {
+  for (const Ended& rank : RunBoth(kRunSuite, kSuiteLimit)) {
+    const auto passed = std::count_if(
+        rank.out.begin(), rank.out.end(),
+        [](const std::string& line) { return absl::StrContains(line, "[       OK ]"); });
+    EXPECT_GE(passed, 20);  // they did run
+  }
+}
+
+std::string HashOfParameterServers(UpdateSite site, int rank, const PsGroup& group) {
+  const std::unique_ptr<GradientSync> sync = group.Worker(rank);
+  EXPECT_EQ(sync->update_site(), site);
+  const absl::StatusOr<std::string> hash = HashOfTraining(*sync, rank);
+  EXPECT_TRUE(hash.ok()) << hash.status();
+  return hash.value_or("");
+}
+
+TEST_F(TwoProcessesTest, GiveTheBitsOfParameterServersOnTheHost) {
+  for (const UpdateSite site : {UpdateSite::kWorker, UpdateSite::kOwner}) {
+    const char* const task = site == UpdateSite::kOwner ? kHashOwner : kHashWorker;
+    PsOptions options;
+    options.update_site = site;
+    const PsGroup group(NewInProcessLink(), kGpuRanks, /*servers=*/2, options);
+    std::vector<std::string> expected(kGpuRanks);
+    RunRanks(kGpuRanks,
+             [&](int rank) { expected[rank] = HashOfParameterServers(site, rank, group); });
+    EXPECT_EQ(expected[0], expected[1]);
+    for (const Ended& rank : RunBoth(task, kLimit)) {
+      const std::string line = absl::StrCat("hash ", expected[0]);
+      EXPECT_NE(std::find(rank.out.begin(), rank.out.end(), line), rank.out.end())
+          << task << ": expected " << line << "\n"
+          << absl::StrJoin(rank.out, "\n");
+    }
+  }
+}
+
+TEST_F(TwoProcessesTest, OneThatIsKilledIsNoticedByTheOther) {
+  std::vector<std::unique_ptr<TestProgram>> ranks;
+  for (int rank = 0; rank < kGpuRanks; ++rank) {
+    ranks.push_back(
+        std::make_unique<TestProgram>(GpuRankCommand(kStepForever, rank, store_->port())));
+  }
+  for (const auto& rank : ranks) ASSERT_EQ(rank->AwaitLine("stepping", kLimit), "stepping");
+  ranks[1]->Kill(SIGKILL);
+  const absl::Time killed = absl::Now();
+  // By NCCL, whose connection breaks, or by the watchdog, after 10 s.
+  const std::string why = ranks[0]->AwaitLine("failed ", kLimit);
+  EXPECT_TRUE(absl::StrContains(why, "UNAVAILABLE") || absl::StrContains(why, "DEADLINE_EXCEEDED"))
+      << why;
+  EXPECT_TRUE(absl::StrContains(why, "rank 1 does not answer")) << why;
+  EXPECT_FALSE(absl::StrContains(why, "ncclCommAbort")) << "an abort that hangs: " << why;
+  EXPECT_LT(absl::Now() - killed, absl::Seconds(30)) << why;
+  EXPECT_TRUE(ranks[0]->Finish(kLimit).ok());
+}
+
+}  // namespace
+}  // namespace gradsync

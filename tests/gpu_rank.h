@@ -1,0 +1,53 @@
+// Ranks over the real NCCL, all on GPU 0 and each a process of its own: NCCL lets two ranks share a
+// GPU only where it takes them for ranks of different hosts, which it decides per process
+// (docs/nccl.md). The process is this program again, with other arguments.
+
+#ifndef GRADSYNC_TESTS_GPU_RANK_H_
+#define GRADSYNC_TESTS_GPU_RANK_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/optional.h"
+#include "sync/gradient_sync.h"
+#include "sync/update_site.h"
+#include "sync/worker_group.h"
+
+namespace gradsync {
+
+constexpr int kGpuRanks = 2;
+
+// What a rank's process does.
+constexpr char kRunSuite[] = "suite";     // the conformance suite, as one of its ranks
+constexpr char kHashWorker[] = "worker";  // prints "hash " and HashOfTraining(), update at worker
+constexpr char kHashOwner[] = "owner";    // the same at owner
+constexpr char kStepForever[] = "stepping";  // prints "stepping" and, when a step fails, "failed "
+                                             // and why
+
+struct GpuRank {
+  std::string task;
+  WorkerGroup group;
+};
+
+// The command that starts one. The store, where ranks meet, is served at that port of this host.
+std::vector<std::string> GpuRankCommand(absl::string_view task, int rank, int store_port);
+
+// What this process is to be by its arguments; none: it is no rank. Connects to the store.
+absl::StatusOr<absl::optional<GpuRank>> ParseGpuRank(int argc, char** argv);
+
+// Does a rank's task other than kRunSuite. Returns the process's exit code.
+int RunGpuRank(const GpuRank& rank);
+
+// NCCL on GPU 0. Errors: also those of OpenGpu().
+absl::StatusOr<std::unique_ptr<GradientSync>> CreateRealNccl(const WorkerGroup& group,
+                                                             UpdateSite site);
+
+// Binds, broadcasts and trains some steps with values that depend on rank and step alone, and shuts
+// down. A hash over the results of all steps: means under kWorker, parameters under kOwner.
+absl::StatusOr<std::string> HashOfTraining(GradientSync& sync, int rank);
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_TESTS_GPU_RANK_H_
