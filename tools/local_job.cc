@@ -114,6 +114,7 @@ class LocalJob {
     argv.insert(argv.end(), user_flags.begin(), user_flags.end());
     SubprocessOptions where;
     if (options_.lab != nullptr) where.inside = options_.lab->inside(options_.hosts[process]);
+    if (process == 0) where.environment = options_.rank_0_environment;
     const auto on_line = [this, &member](absl::string_view line, bool is_stderr) {
       if (is_stderr) member.last_error = std::string(line);
       if (options_.on_line) options_.on_line(member.name, line, is_stderr);

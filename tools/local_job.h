@@ -25,6 +25,8 @@ struct LocalJobOptions {
   // Put after the flags that RunLocalJob() sets, so that they win.
   std::vector<std::string> worker_flags;
   std::vector<std::string> server_flags;
+  // Of the worker of rank 0, beside the caller's own: NAME=value each.
+  std::vector<std::string> rank_0_environment;
 
   // Where the processes run: each on the host of `lab` that `hosts` has for it, workers by rank and
   // then servers (as plan/wire_traffic.h numbers them), where it listens at the host's address.

@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <cerrno>
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -67,6 +68,17 @@ class LocalJobTest : public ::testing::Test {
   std::vector<int> pids_;
   std::vector<std::string> failures_;
 };
+
+TEST_F(LocalJobTest, OnlyRank0GetsWhatIsAddedToTheEnvironment) {
+  setenv("GRADSYNC_A", "ours", 1);
+  options_.workers = 2;
+  options_.servers = 1;
+  Behave("", "", "tell:GRADSYNC_A");
+  options_.rank_0_environment = {"GRADSYNC_B=1", "GRADSYNC_A=another"};
+  EXPECT_EQ(Run().exit_code, 0);
+  EXPECT_THAT(lines_, AllOf(Contains("worker 0: another"), Contains("worker 1: ours"),
+                            Contains("server 0: ours")));
+}
 
 TEST_F(LocalJobTest, WorkersGetTheirRanksAndTheAddressesOfServersAndStore) {
   options_.workers = 3;

@@ -10,7 +10,10 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+
+extern char** environ;
 
 namespace gradsync {
 namespace {
@@ -50,9 +53,24 @@ struct PipeEnds {
   _exit(127);
 }
 
+// Ours without what `more` sets, and `more`; null at the end.
+std::vector<char*> EnvironmentWith(const std::vector<std::string>& more) {
+  std::vector<char*> all;
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    bool replaced = false;
+    for (const std::string& text : more) {
+      replaced = replaced || absl::StartsWith(*variable, text.substr(0, text.find('=') + 1));
+    }
+    if (!replaced) all.push_back(*variable);
+  }
+  for (const std::string& text : more) all.push_back(const_cast<char*>(text.c_str()));
+  all.push_back(nullptr);
+  return all;
+}
+
 // Runs in the child between fork and exec, where only async-signal-safe calls are allowed.
-[[noreturn]] void ExecChild(char* const* argv, pid_t parent, int out, int err, int failure,
-                            const SubprocessOptions& options) {
+[[noreturn]] void ExecChild(char* const* argv, char* const* environment, pid_t parent, int out,
+                            int err, int failure, const SubprocessOptions& options) {
   setpgid(0, 0);
   if (const int error = EnterNamespaces(options.inside); error != 0) FailChild(failure, error);
   // After the namespaces, which would undo it.
@@ -64,7 +82,7 @@ struct PipeEnds {
   dup2(out, STDOUT_FILENO);
   dup2(err, STDERR_FILENO);
   for (int fd : options.keep) fcntl(fd, F_SETFD, 0);
-  execv(argv[0], argv);
+  execve(argv[0], argv, environment);
   FailChild(failure, errno);
 }
 
@@ -81,6 +99,7 @@ absl::StatusOr<std::unique_ptr<Subprocess>> Subprocess::Start(const std::vector<
   std::vector<char*> raw;
   for (const std::string& argument : argv) raw.push_back(const_cast<char*>(argument.c_str()));
   raw.push_back(nullptr);
+  const std::vector<char*> environment = EnvironmentWith(options.environment);
   PipeEnds out;
   PipeEnds err;
   PipeEnds failure;  // closed by a successful exec, else it carries the errno
@@ -88,7 +107,9 @@ absl::StatusOr<std::unique_ptr<Subprocess>> Subprocess::Start(const std::vector<
   const pid_t parent = getpid();
   const pid_t pid = fork();
   if (pid < 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot start ", argv[0]));
-  if (pid == 0) ExecChild(raw.data(), parent, out.write, err.write, failure.write, options);
+  if (pid == 0) {
+    ExecChild(raw.data(), environment.data(), parent, out.write, err.write, failure.write, options);
+  }
   out.CloseWrite();
   err.CloseWrite();
   failure.CloseWrite();

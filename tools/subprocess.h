@@ -34,6 +34,7 @@ struct ExitStatus {
 struct SubprocessOptions {
   Namespaces inside;      // which the child enters; they must stay open until Start() has returned
   std::vector<int> keep;  // descriptors that the program has too, under the same numbers
+  std::vector<std::string> environment;  // NAME=value each, beside our own variables and over them
 };
 
 // A child in its own process group, so that a terminal's Ctrl-C reaches only this process, which
@@ -46,7 +47,7 @@ class Subprocess {
   // 64 KiB come in pieces.
   using LineCallback = std::function<void(absl::string_view line, bool is_stderr)>;
 
-  // Starts `argv[0]`, a path; PATH is not searched. Standard input is empty, the environment ours.
+  // Starts `argv[0]`, a path; PATH is not searched. Standard input is empty.
   // Errors: NOT_FOUND or PERMISSION_DENIED naming the program; RESOURCE_EXHAUSTED or UNAVAILABLE
   // when the system has no more processes or descriptors.
   static absl::StatusOr<std::unique_ptr<Subprocess>> Start(const std::vector<std::string>& argv,

@@ -2,7 +2,8 @@
 // victim, behaves as --victim_does says once the others are up; the others as --others_do says.
 //
 // Behaviours: exit:N, signal:N (raises it), hang, stubborn (hangs and ignores SIGTERM), lines:N
-// (prints N lines, the odd ones on stderr, then exits), silent (never writes --port_file).
+// (prints N lines, the odd ones on stderr, then exits), silent (never writes --port_file),
+// tell:NAME (prints that variable of its environment, then exits).
 
 #include <unistd.h>
 
@@ -45,6 +46,10 @@ namespace {
 
 int Behave(const std::string& behaviour) {
   const std::pair<std::string, std::string> parts = absl::StrSplit(behaviour, ':');
+  if (parts.first == "tell") {
+    execl("/usr/bin/printenv", "printenv", parts.second.c_str(), nullptr);
+    return 99;
+  }
   int number = 0;
   if (!parts.second.empty() && !absl::SimpleAtoi(parts.second, &number)) return 99;
   if (parts.first == "exit") return number;
