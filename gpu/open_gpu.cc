@@ -4,10 +4,12 @@
 
 namespace gradsync {
 
-absl::StatusOr<std::shared_ptr<GpuApi>> OpenGpu(int /*device*/) {
+absl::Status CheckGpu(int /*device*/) {
   return absl::FailedPreconditionError(
       "this build has no CUDA: build with bazel build --config=cuda //worker, after tools/setup "
       "--cuda");
 }
+
+absl::StatusOr<std::shared_ptr<GpuApi>> OpenGpu(int device) { return CheckGpu(device); }
 
 }  // namespace gradsync

@@ -3,6 +3,7 @@
 
 #include <memory>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "gpu/gpu_api.h"
 
@@ -16,6 +17,11 @@ namespace gradsync {
 // NOT_FOUND when this machine shows no GPU; INVALID_ARGUMENT when it shows fewer than `device` + 1,
 // saying how many; INTERNAL with CUDA's name of the error.
 absl::StatusOr<std::shared_ptr<GpuApi>> OpenGpu(int device);
+
+// Whether OpenGpu(device) would find that GPU, without opening it: no context is made and no memory
+// of a GPU is taken, so a program may ask that only starts others which use it.
+// Errors: those of OpenGpu() before it opens.
+absl::Status CheckGpu(int device);
 
 }  // namespace gradsync
 

@@ -256,12 +256,15 @@ absl::StatusOr<int> CountGpus() {
 
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<GpuApi>> OpenGpu(int device) {
+absl::Status CheckGpu(int device) {
   GS_ASSIGN_OR_RETURN(const int count, CountGpus());
-  if (device < 0 || device >= count) {
-    return absl::InvalidArgumentError(absl::StrCat("GPU ", device, ": expected a number from 0 to ",
-                                                   count - 1, ", as this machine shows ", count));
-  }
+  if (device >= 0 && device < count) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("GPU ", device, ": expected a number from 0 to ",
+                                                 count - 1, ", as this machine shows ", count));
+}
+
+absl::StatusOr<std::shared_ptr<GpuApi>> OpenGpu(int device) {
+  GS_RETURN_IF_ERROR(CheckGpu(device));
   const std::string what = absl::StrCat("GPU ", device);
   try {
     const c10::cuda::CUDAGuard guard(static_cast<c10::DeviceIndex>(device));

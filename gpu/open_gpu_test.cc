@@ -32,6 +32,7 @@ TEST(OpenGpuTest, ABuildWithoutCudaSaysHowToMakeOneWithIt) {
   EXPECT_THAT(status.message(), HasSubstr("tools/setup --cuda"));
   EXPECT_THAT(status.message(), HasSubstr("bazel build --config=cuda"));
   EXPECT_THAT(status.message(), Not(HasSubstr("\n")));
+  EXPECT_EQ(CheckGpu(0), status);
 }
 
 #else
@@ -48,7 +49,7 @@ TEST(OpenGpuTest, AMachineWithoutGpuIsNotFoundInOneLine) {
 class GpuTest : public testing::Test {
  protected:
   void SetUp() override {
-    absl::StatusOr<std::shared_ptr<GpuApi>> gpu = OpenGpu(0);
+    absl::StatusOr<std::shared_ptr<GpuApi> > gpu = OpenGpu(0);
     if (absl::IsNotFound(gpu.status())) GTEST_SKIP() << gpu.status();
     ASSERT_TRUE(gpu.ok()) << gpu.status();
     gpu_ = *std::move(gpu);
@@ -103,6 +104,8 @@ const size_t kSizes[] = {0, 1, 15, 16, 17, 4095, 4096, 4097, 1'000'003, 20'000'0
 
 TEST_F(GpuTest, ANumberThatIsNotThereIsRefusedWithThoseThatAre) {
   const absl::Status status = OpenGpu(1000).status();
+  EXPECT_EQ(CheckGpu(1000), status);
+  EXPECT_EQ(CheckGpu(0), absl::OkStatus());
   EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
   EXPECT_THAT(status.message(), HasSubstr("GPU 1000: expected a number from 0 to "));
 }

@@ -21,6 +21,7 @@
 #include "train/precision.h"
 #include "worker/job.h"
 #include "worker/launch_environment.h"
+#include "worker/nccl_settings.h"
 
 ABSL_FLAG(std::string, topology, "local", "local, ps (parameter servers) or ring");
 ABSL_FLAG(std::string, link, "auto", "auto, grpc, shm, gloo or nccl");
@@ -55,7 +56,10 @@ ABSL_FLAG(std::string, interface, "", "network interface; default: the route to 
 ABSL_FLAG(int, connections, 0, "gRPC connections per pair of peers; 0: 2 for ps, 4 for ring");
 ABSL_FLAG(std::string, model, "resnet18", "resnet18, resnet50 or mlp");
 ABSL_FLAG(std::string, stem, "imagenet", "of a ResNet: imagenet (7x7) or cifar (3x3)");
-ABSL_FLAG(std::string, data, "synthetic", "synthetic, or cifar10:DIR (the binary version)");
+ABSL_FLAG(
+    std::string, data, "synthetic",
+    "synthetic, synthetic:PIXELS (images so high and wide; else 32), or cifar10:DIR (the binary "
+    "version)");
 ABSL_FLAG(int64_t, batch_size, 32, "samples per worker and step");
 ABSL_FLAG(int64_t, steps, 0, "optimizer steps; 0: by --epochs");
 ABSL_FLAG(int64_t, epochs, 1, "passes over the data, when --steps is 0");
@@ -169,14 +173,15 @@ absl::StatusOr<TrainerOptions> TrainerOptionsFromFlags() {
   return options;
 }
 
+absl::optional<std::string> Variable(absl::string_view name) {
+  const char* value = std::getenv(std::string(name).c_str());
+  return value == nullptr ? absl::nullopt : absl::optional<std::string>(value);
+}
+
 // Flags win over the launcher's variables.
 absl::StatusOr<JobOptions> JobOptionsFromFlags() {
   JobOptions job;
-  GS_ASSIGN_OR_RETURN(
-      const LaunchEnvironment environment, DetectLaunchEnvironment([](absl::string_view name) {
-        const char* value = std::getenv(std::string(name).c_str());
-        return value == nullptr ? absl::nullopt : absl::optional<std::string>(value);
-      }));
+  GS_ASSIGN_OR_RETURN(const LaunchEnvironment environment, DetectLaunchEnvironment(Variable));
   const int rank = absl::GetFlag(FLAGS_rank);
   const int world_size = absl::GetFlag(FLAGS_world_size);
   job.rank = rank >= 0 ? rank : environment.rank.value_or(0);
@@ -197,9 +202,7 @@ absl::StatusOr<JobOptions> JobOptionsFromFlags() {
   job.sync.servers = absl::GetFlag(FLAGS_servers);
   job.sync.server_weights = absl::GetFlag(FLAGS_server_weights);
   job.sync.connections = absl::GetFlag(FLAGS_connections);
-  if (const char* algorithm = std::getenv("NCCL_ALGO")) {
-    job.nccl_algorithm = absl::StrCat("NCCL_ALGO=", algorithm);
-  }
+  job.nccl_algorithm = NcclSettings(Variable);
   job.timeout = absl::GetFlag(FLAGS_timeout);
   job.metrics_json = UserPath(absl::GetFlag(FLAGS_metrics_json));
   job.log_every = absl::GetFlag(FLAGS_log_every);

@@ -8,6 +8,7 @@
 #include "plan/codec.h"
 #include "proto/run_record.pb.h"
 #include "train/precision.h"
+#include "worker/nccl_settings.h"
 #include "worker/open_device.h"
 
 namespace gradsync {
@@ -40,6 +41,10 @@ void FillJob(const JobOptions& options, const Plan& plan, proto::WorkerMetrics* 
   metrics->set_compression(CodecName(plan.codec()));
   metrics->set_connections(ResolvedConnections(options.sync));
   metrics->set_device(DescribeDevice(options.trainer.gpu.get()));
+  if (options.sync.nccl != nullptr) {
+    metrics->set_nccl_version(NcclVersionName(options.sync.nccl->version()));
+    metrics->set_nccl_asked(options.sync.nccl->algorithm());
+  }
   metrics->set_model(options.trainer.model.name);
   metrics->set_data(options.trainer.data);
   metrics->set_batch_size(static_cast<int32_t>(options.trainer.batch_size));

@@ -28,6 +28,15 @@ absl::StatusOr<Choice> Parse(const std::string& device) {
   return FlagError("device", "cpu, cuda, cuda:N or auto", device);
 }
 
+// No GPU for one that would rather have the CPU than an error.
+bool TakesCpu(const Choice& choice, const absl::Status& status) {
+  return choice.or_cpu && (absl::IsFailedPrecondition(status) || absl::IsNotFound(status));
+}
+
+absl::Status NamingFlag(const std::string& device, const absl::Status& status) {
+  return absl::Status(status.code(), absl::StrCat("--device=", device, ": ", status.message()));
+}
+
 }  // namespace
 
 absl::Status ValidateDevice(const DeviceOptions& options) { return Parse(options.device).status(); }
@@ -46,10 +55,18 @@ absl::StatusOr<std::shared_ptr<GpuApi>> OpenDevice(const DeviceOptions& options,
                      "workers of its host this one is, or --device=cuda:N, found none"));
   }
   if (gpu.ok()) return gpu;
-  const bool none = absl::IsFailedPrecondition(gpu.status()) || absl::IsNotFound(gpu.status());
-  if (choice.or_cpu && none) return std::shared_ptr<GpuApi>();
-  return absl::Status(gpu.status().code(),
-                      absl::StrCat("--device=", options.device, ": ", gpu.status().message()));
+  if (TakesCpu(choice, gpu.status())) return std::shared_ptr<GpuApi>();
+  return NamingFlag(options.device, gpu.status());
+}
+
+absl::StatusOr<std::string> ChooseDevice(const std::string& device, int workers,
+                                         const GpuChecker& check) {
+  GS_ASSIGN_OR_RETURN(const Choice choice, Parse(device));
+  if (!choice.gpu) return "cpu";
+  const absl::Status status = check(choice.number.value_or(workers - 1));
+  if (status.ok()) return choice.number.has_value() ? device : "cuda";
+  if (TakesCpu(choice, status)) return "cpu";
+  return NamingFlag(device, status);
 }
 
 std::string DescribeDevice(const GpuApi* gpu) {

@@ -35,6 +35,16 @@ absl::Status ValidateDevice(const DeviceOptions& options);
 absl::StatusOr<std::shared_ptr<GpuApi>> OpenDevice(const DeviceOptions& options, int world_size,
                                                    const GpuOpener& open);
 
+// As CheckGpu() (gpu/open_gpu.h).
+using GpuChecker = std::function<absl::Status(int device)>;
+
+// What OpenDevice() would choose for all of `workers` workers of one host that know their local
+// ranks: "cpu", "cuda" or "cuda:N". Opens nothing: for programs that start workers, to refuse
+// beforehand, in the same words, what those would refuse. Errors: those of OpenDevice() for the
+// worker with the highest local rank.
+absl::StatusOr<std::string> ChooseDevice(const std::string& device, int workers,
+                                         const GpuChecker& check);
+
 // For logs and records: "cpu", or "cuda:1 (NVIDIA H200)".
 std::string DescribeDevice(const GpuApi* gpu);
 

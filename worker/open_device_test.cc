@@ -67,6 +67,23 @@ TEST(OpenDeviceTest, WorkersThatDoNotKnowTheirPlaceAreAskedForIt) {
   EXPECT_THAT(std::string(refused.message()), HasSubstr("--local_rank"));
 }
 
+TEST(OpenDeviceTest, WhatAllWorkersOfAHostWouldChooseIsKnownWithoutOpening) {
+  const GpuChecker two = [](int device) { return OpenOneOfTwo(device).status(); };
+  EXPECT_EQ(*ChooseDevice("cpu", 4, two), "cpu");
+  EXPECT_EQ(*ChooseDevice("cuda", 2, two), "cuda");
+  EXPECT_EQ(*ChooseDevice("auto", 2, two), "cuda");
+  EXPECT_EQ(*ChooseDevice("cuda:1", 4, two), "cuda:1");
+  EXPECT_TRUE(absl::IsInvalidArgument(ChooseDevice("cuda", 3, two).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(ChooseDevice("auto", 3, two).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(ChooseDevice("gpu", 1, two).status()));
+  for (const auto check : {NoGpu, NoCuda}) {
+    EXPECT_EQ(*ChooseDevice("auto", 2, [&](int n) { return check(n).status(); }), "cpu");
+    // In the words of the workers.
+    EXPECT_EQ(ChooseDevice("cuda", 2, [&](int n) { return check(n).status(); }).status(),
+              OpenDevice(Flag("cuda", 1), 2, check).status());
+  }
+}
+
 TEST(OpenDeviceTest, OtherValuesAreRefused) {
   for (const std::string flag : {"gpu", "cuda:", "cuda:-1", "cuda:1x", ""}) {
     EXPECT_TRUE(absl::IsInvalidArgument(ValidateDevice(Flag(flag)))) << flag;

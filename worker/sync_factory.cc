@@ -219,6 +219,12 @@ absl::Status ValidateSyncOptions(const SyncOptions& options) {
   return ValidateCompression(options);
 }
 
+absl::Status CheckNcclDevice(const GpuApi* gpu) {
+  if (gpu != nullptr) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "--link=nccl: expected a GPU (--device=cuda), found none; or use --link=grpc");
+}
+
 absl::Status ValidateClipping(const SyncOptions& options, double max_norm) {
   GS_ASSIGN_OR_RETURN(const Consistency consistency, ParseConsistency(options.consistency));
   if (consistency.bulk() || max_norm == 0) return absl::OkStatus();
@@ -308,10 +314,7 @@ absl::StatusOr<std::unique_ptr<GradientSync>> CreateHostSync(const SyncOptions& 
 absl::StatusOr<std::unique_ptr<GradientSync>> CreateGradientSync(const SyncOptions& options,
                                                                  const WorkerGroup& group) {
   if (options.topology == "ring" && options.link == "nccl") {
-    if (options.gpu == nullptr || options.nccl == nullptr) {
-      return absl::InvalidArgumentError(
-          "--link=nccl: expected a GPU (--device=cuda), found none; or use --link=grpc");
-    }
+    GS_RETURN_IF_ERROR(CheckNcclDevice(options.nccl == nullptr ? nullptr : options.gpu.get()));
     NcclOptions nccl;
     nccl.group = group;
     nccl.update_site = SiteOf(options);

@@ -37,6 +37,10 @@ struct SyncOptions {
 // link that this build lacks is INVALID_ARGUMENT, with the way to get it.
 absl::Status ValidateSyncOptions(const SyncOptions& options);
 
+// What the link nccl needs besides: buckets in the memory of `gpu`.
+// Errors: INVALID_ARGUMENT when there is none.
+absl::Status CheckNcclDevice(const GpuApi* gpu);
+
 // The link that `options.link` stands for: "" for local, grpc for `auto` where ResolveByHosts() was
 // not asked.
 std::string ResolvedLink(const SyncOptions& options);
