@@ -12,8 +12,9 @@
 namespace gradsync {
 
 // Opens the dataset that `spec` names: `synthetic` (train/synthetic_dataset.h, generated from
-// `seed`), or `cifar10:DIR` (train/cifar10.h; `seed` is not used). Blocks while files are read. The
-// caller owns the result; it is immutable and may be shared by threads.
+// `seed`), `synthetic:PIXELS` (images so high and wide, an even number from 8 to 1024), or
+// `cifar10:DIR` (train/cifar10.h; `seed` is not used). Blocks while files are read. The caller owns
+// the result; it is immutable and may be shared by threads.
 //
 // Errors: INVALID_ARGUMENT for another spec, with the ones that exist; else those of Cifar10::Open.
 absl::StatusOr<std::shared_ptr<const ImageDataset>> OpenDataset(absl::string_view spec, Split split,

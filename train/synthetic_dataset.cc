@@ -58,7 +58,7 @@ int64_t DefaultSize(Split split) { return split == Split::kTrain ? 50000 : 10000
 SyntheticDataset::SyntheticDataset(const Options& options)
     : options_(options),
       size_(options.size > 0 ? options.size : DefaultSize(options.split)),
-      patterns_(MakePatterns(options.seed, ImageShape{})) {}
+      patterns_(MakePatterns(options.seed, {3, options.pixels, options.pixels})) {}
 
 int SyntheticDataset::classes() const { return kClasses; }
 

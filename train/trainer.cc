@@ -50,9 +50,9 @@ absl::StatusOr<Inputs> OpenInputs(const TrainerOptions& options, int rank, int w
         absl::StrCat("--batch_size: expected at least 1, found ", options.batch_size));
   }
   if (options.steps < 0 || options.epochs < 0 || (options.steps == 0 && options.epochs == 0)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--steps, --epochs: expected one of them at least 1, found ", options.steps, " and ",
-        options.epochs));
+    return absl::InvalidArgumentError(
+        absl::StrCat("--steps, --epochs: expected one of them at least 1, found ", options.steps,
+                     " and ", options.epochs));
   }
   GS_RETURN_IF_ERROR(options.optimizer.Validate());
   GS_RETURN_IF_ERROR(ValidateRecipe(options.recipe));
@@ -140,9 +140,9 @@ class TrainerImpl : public Trainer {
     if (options_.record_gradients || !options_.straggler.nobody()) {
       ddp.on_gradient = [this](int parameter) { OnGradient(parameter); };
     }
-    GS_ASSIGN_OR_RETURN(ddp_, DistributedDataParallel::Create(
-                                  model_, sync_, options_.synchronised ? side_channel_ : nullptr,
-                                  std::move(ddp)));
+    GS_ASSIGN_OR_RETURN(
+        ddp_, DistributedDataParallel::Create(
+                  model_, sync_, options_.synchronised ? side_channel_ : nullptr, std::move(ddp)));
     if (options_.record_gradients) gradient_done_.resize(plan().tensors().size());
     return absl::OkStatus();
   }
@@ -169,7 +169,8 @@ class TrainerImpl : public Trainer {
       keeping += KeepModel(step, result.step_ends.back());
       if (step > options_.warmup_steps) result.times.push_back(report.times);
       unreported_.push_back(std::move(report));
-      GS_RETURN_IF_ERROR(ReportSteps(kMostPendingLosses, on_step, &result.losses));
+      const bool all = options_.report_all_after && options_.report_all_after(step);
+      GS_RETURN_IF_ERROR(ReportSteps(all ? 0 : kMostPendingLosses, on_step, &result.losses));
     }
     GS_RETURN_IF_ERROR(ReportSteps(/*most_pending=*/0, on_step, &result.losses));
     result.measured = absl::Now() - measured_from;
@@ -204,8 +205,7 @@ class TrainerImpl : public Trainer {
   // Two images are the fewest with which BatchNorm has a variance at a 1x1 feature map.
   void ThrowAwayStep() {
     const ImageShape shape = inputs_.train->shape();
-    const at::Tensor images =
-        at::randn({2, shape.channels, shape.height, shape.width}).to(device_);
+    const at::Tensor images = at::randn({2, shape.channels, shape.height, shape.width}).to(device_);
     const at::Tensor labels = at::randint(inputs_.train->classes(), {2}, at::kLong).to(device_);
     CrossEntropy(Forward(options_.compute, *model_, images), labels).backward();
   }
@@ -278,7 +278,8 @@ class TrainerImpl : public Trainer {
     return absl::OkStatus();
   }
 
-  // What follows the last step: mean losses, evaluation, the proof that all workers hold the same parameters.
+  // What follows the last step: mean losses, evaluation, the proof that all workers hold the same
+  // parameters.
   absl::Status Conclude(TrainingResult* result) {
     const size_t tail = std::max<size_t>(1, result->losses.size() / 10);
     double tail_loss = 0;
@@ -294,10 +295,10 @@ class TrainerImpl : public Trainer {
     if (options_.synchronised) GS_RETURN_IF_ERROR(CompareParameters(result->params_sha256));
     if (options_.evaluate) {
       GS_RETURN_IF_ERROR(ddp_->BroadcastBuffers(Deadline()));
-      GS_ASSIGN_OR_RETURN(const Evaluation evaluation,
-                          EvaluateModel(options_.compute, *model_, *inputs_.test,
-                                        options_.batch_size, *side_channel_,
-                                        absl::Now() + kEvaluationTimeout));
+      GS_ASSIGN_OR_RETURN(
+          const Evaluation evaluation,
+          EvaluateModel(options_.compute, *model_, *inputs_.test, options_.batch_size,
+                        *side_channel_, absl::Now() + kEvaluationTimeout));
       result->test_samples = evaluation.samples;
       result->test_loss = evaluation.loss;
       result->test_accuracy = evaluation.accuracy;
@@ -376,8 +377,9 @@ class TrainerImpl : public Trainer {
                         side_channel_->AllGather(mine, Deadline()));
     for (size_t rank = 1; rank < all.size(); ++rank) {
       if (all[rank] != all[0]) {
-        return absl::InternalError(absl::StrCat("parameters differ after the last step: rank 0 has ",
-                                                all[0], ", rank ", rank, " has ", all[rank]));
+        return absl::InternalError(
+            absl::StrCat("parameters differ after the last step: rank 0 has ", all[0], ", rank ",
+                         rank, " has ", all[rank]));
       }
     }
     return absl::OkStatus();

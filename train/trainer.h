@@ -1,4 +1,5 @@
-// The job: trains one model on one dataset over any GradientSync, and says where each step's time went.
+// The job: trains one model on one dataset over any GradientSync, and says where each step's time
+// went.
 
 #ifndef GRADSYNC_TRAIN_TRAINER_H_
 #define GRADSYNC_TRAIN_TRAINER_H_
@@ -29,28 +30,31 @@ namespace gradsync {
 
 struct TrainerOptions {
   ModelOptions model;              // with as many classes as the data has, or more if it says so
-  std::string data = "synthetic";  // or cifar10:DIR
+  std::string data = "synthetic";  // as OpenDataset() has it
   int64_t batch_size = 32;         // per worker
   int64_t steps = 0;               // optimizer steps; 0 takes `epochs`
   int64_t epochs = 1;
-  int64_t warmup_steps = 0;        // steps at the start that are trained but not measured
-  RecipeOptions recipe;            // learning rate by step
+  int64_t warmup_steps = 0;  // steps at the start that are trained but not measured
+  RecipeOptions recipe;      // learning rate by step
   OptimizerSpec optimizer;
-  double max_norm = 0;             // StepOptions::max_norm
-  uint64_t seed = 0;               // of initial weights, order of samples and augmentation
-  int threads = 1;                 // compute threads of this worker
+  double max_norm = 0;  // StepOptions::max_norm
+  uint64_t seed = 0;    // of initial weights, order of samples and augmentation
+  int threads = 1;      // compute threads of this worker
   int loader_threads = 1;
-  std::shared_ptr<GpuApi> gpu;     // holds model and batches, the sync's too; null: the CPU
-  ComputeOptions compute;          // in which types and memory format; the evaluation too
-  bool allow_tf32 = false;         // on a GPU (ApplyMathFlags())
+  std::shared_ptr<GpuApi> gpu;  // holds model and batches, the sync's too; null: the CPU
+  ComputeOptions compute;       // in which types and memory format; the evaluation too
+  bool allow_tf32 = false;      // on a GPU (ApplyMathFlags())
   // Scales the loss. Always with fp16, with the default options unless others are here; without it
   // nothing gains from it. Only where workers update.
   absl::optional<LossScalerOptions> loss_scaler;
-  bool evaluate = false;           // on the test split, after the last step
-  int64_t evaluate_every = 0;      // also rank 0's parameters after every so many steps; 0: never
-  bool synchronised = true;        // false: each worker trains by itself (topology local)
-  PlanOptions plan;                // bucket and chunk sizes; the world size is filled in
-  bool record_gradients = false;   // fill StepReport::gradient_ready
+  bool evaluate = false;          // on the test split, after the last step
+  int64_t evaluate_every = 0;     // also rank 0's parameters after every so many steps; 0: never
+  bool synchronised = true;       // false: each worker trains by itself (topology local)
+  PlanOptions plan;               // bucket and chunk sizes; the world size is filled in
+  bool record_gradients = false;  // fill StepReport::gradient_ready
+  // Steps after which no other begins before `on_step` has been told of all: for who measures a few
+  // at a time on a GPU. Null: none.
+  std::function<bool(int64_t step)> report_all_after;
   // Forward, backward and the update at a worker take as much longer as it says; forward and
   // backward so that buckets become late too (slow_down.h), the update in one piece after it.
   Straggler straggler;
@@ -58,8 +62,8 @@ struct TrainerOptions {
 };
 
 // Where one step's time went, in order; the parts add up to `total`. On a GPU, data, forward and
-// update are what the host took to queue them, `exposed` is how long the GPU stood still for buckets
-// in the step before (StepTiming), and `backward` is all the rest.
+// update are what the host took to queue them, `exposed` is how long the GPU stood still for
+// buckets in the step before (StepTiming), and `backward` is all the rest.
 struct StepTimes {
   absl::Duration total;
   absl::Duration data;      // waiting for the batch
@@ -94,38 +98,41 @@ struct TrainingResult {
   // Rank 0, with evaluate_every. Models are kept as they were, and evaluated after the last step,
   // so that nobody waits for an evaluation; which takes the memory of a model for each point.
   std::vector<AccuracyPoint> accuracies;
-  double first_loss = 0;         // first step, mean over workers
-  double final_loss = 0;         // last tenth of the steps (at least one), mean over workers
-  int64_t test_samples = 0;      // 0 when not evaluated
+  double first_loss = 0;     // first step, mean over workers
+  double final_loss = 0;     // last tenth of the steps (at least one), mean over workers
+  int64_t test_samples = 0;  // 0 when not evaluated
   double test_loss = 0;
   double test_accuracy = 0;
-  WireStats wire;                  // of the measured steps
-  absl::Duration cpu;              // user and system time of this process in the measured steps
-  absl::Duration measured;         // wall-clock time of the measured steps
-  Staleness staleness;             // of this worker's steps, all of them
-  int64_t skipped_steps = 0;       // whose gradients were not finite, with a loss scale
-  double loss_scale = 1;           // after the last step
-  std::string params_sha256;       // after the last step; equal on all workers, or Run() fails
+  WireStats wire;             // of the measured steps
+  absl::Duration cpu;         // user and system time of this process in the measured steps
+  absl::Duration measured;    // wall-clock time of the measured steps
+  Staleness staleness;        // of this worker's steps, all of them
+  int64_t skipped_steps = 0;  // whose gradients were not finite, with a loss scale
+  double loss_scale = 1;      // after the last step
+  std::string params_sha256;  // after the last step; equal on all workers, or Run() fails
 };
 
-// One worker's part of the job. Not thread-safe. Bind() and Run() block while they wait for peers; every wait has a deadline.
+// One worker's part of the job. Not thread-safe. Bind() and Run() block while they wait for peers;
+// every wait has a deadline.
 class Trainer {
  public:
-  // Checks the options, opens the data and builds the model: everything that can be wrong before peers are involved.
-  // Errors: INVALID_ARGUMENT, NOT_FOUND, DATA_LOSS naming flag or file, what was expected and what came.
+  // Checks the options, opens the data and builds the model: everything that can be wrong before
+  // peers are involved. Errors: INVALID_ARGUMENT, NOT_FOUND, DATA_LOSS naming flag or file, what
+  // was expected and what came.
   static absl::StatusOr<std::unique_ptr<Trainer>> Create(const TrainerOptions& options, int rank,
                                                          int world_size);
   virtual ~Trainer() = default;
 
-  // Collective, once. Binds the model to `sync` and makes all workers start from rank 0's parameters. Both arguments must
-  // outlive the trainer.
-  // Errors: those of GradientSync and of DistributedDataParallel::Create.
+  // Collective, once. Binds the model to `sync` and makes all workers start from rank 0's
+  // parameters. Both arguments must outlive the trainer. Errors: those of GradientSync and of
+  // DistributedDataParallel::Create.
   virtual absl::Status Bind(GradientSync* sync, SideChannel* side_channel) = 0;
 
-  // Collective, after Bind(). Trains all steps; `on_step` is called once for each, in order, as soon as its loss is known:
-  // on the CPU right after the step, on a GPU, for which nobody waits, up to four steps later. Then evaluates if asked to,
-  // compares the parameters of all workers, and shuts `sync` down.
-  // Errors: those of GradientSync; INTERNAL when LibTorch throws or workers ended with different parameters.
+  // Collective, after Bind(). Trains all steps; `on_step` is called once for each, in order, as
+  // soon as its loss is known: on the CPU right after the step, on a GPU, for which nobody waits,
+  // up to four steps later. Then evaluates if asked to, compares the parameters of all workers, and
+  // shuts `sync` down. Errors: those of GradientSync; INTERNAL when LibTorch throws or workers
+  // ended with different parameters.
   virtual absl::StatusOr<TrainingResult> Run(
       const std::function<void(const StepReport&)>& on_step) = 0;
 
