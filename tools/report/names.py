@@ -53,6 +53,28 @@ def consistency(run):
     return run.consistency if run.consistency not in ("", "bsp") else ""
 
 
+def counts_its_bytes(run):
+    """Gloo and NCCL do not tell what they send."""
+    return run.link not in ("gloo", "nccl")
+
+
+def computation(run):
+    """"bf16, channels-last"; "" for what is usual."""
+    parts = [run.precision] if run.precision not in ("", "fp32") else []
+    if run.channels_last:
+        parts.append("channels-last")
+    if run.tf32:
+        parts.append("TF32")
+    return ", ".join(parts)
+
+
+def nccl(run):
+    """"2.28.9 asked for NCCL_ALGO=Ring chose AllReduce RING/SIMPLE"; "" where NCCL had no part."""
+    if not run.nccl_version:
+        return ""
+    return f"{run.nccl_version} asked for {run.nccl_asked or 'nothing'} chose {run.nccl_chosen or 'unknown'}"
+
+
 def options(run):
     """What sets a run apart besides topology, servers and link."""
     parts = []

@@ -33,6 +33,10 @@ def _section_title(section, sections):
         parts.append(f"computation times {job.compute_scale:g}")
     if differs("bucket_bytes"):
         parts.append(f"buckets of {job.bucket_bytes / 2**20:.3g} MiB")
+    if differs("device"):
+        parts.append(job.device)
+    if differs("computation"):
+        parts.append(job.computation or "fp32")
     if differs("threads"):
         parts.append(names.count(job.threads, "thread"))
     same = [other for other in sections if other.job.strong == job.strong and other.job.model == job.model]
@@ -100,13 +104,12 @@ def _predicted(run, prediction):
 
 
 def _sent(run):
-    # Gloo does not tell what it sends.
-    return _positive(run.wire_tx_bytes_max_node / 1e6) if run.link != "gloo" else "–"
+    return _positive(run.wire_tx_bytes_max_node / 1e6) if names.counts_its_bytes(run) else "–"
 
 
 def _share(run):
     room = series.capacity(run)
-    return names.percent(run.wire_tx_bytes_max_node / room) if room > 0 and run.link != "gloo" else "–"
+    return names.percent(run.wire_tx_bytes_max_node / room) if room > 0 and names.counts_its_bytes(run) else "–"
 
 
 # (title, text of a run, whether it is a number). A column in which all runs say "–" is left out.
@@ -119,6 +122,9 @@ COLUMNS = [
     ("topology", lambda run, _: run.topology or "–", False),
     ("placement", lambda run, _: run.placement or "–", False),
     ("link", lambda run, _: names.link(run) or "–", False),
+    ("device", lambda run, _: run.device, False),
+    ("computation", lambda run, _: names.computation(run) or "–", False),
+    ("NCCL", lambda run, _: names.nccl(run) or "–", False),
     ("update at", lambda run, _: run.update or "–", False),
     ("codec", lambda run, _: names.codec(run) or "–", False),
     ("consistency", lambda run, _: names.consistency(run) or "–", False),
@@ -150,8 +156,8 @@ COLUMNS = [
 
 
 # Columns that are of a configuration and go into a sentence where all runs have the same in them.
-SHARED = {"model", "data", "replayed profile", "network", "placement", "link", "update at", "codec", "consistency",
-          "straggler", "servers", "bucket, MiB", "computation times", "compute threads", "batch per worker",
+SHARED = {"model", "data", "replayed profile", "network", "placement", "link", "computation", "update at", "codec",
+          "consistency", "straggler", "servers", "bucket, MiB", "computation times", "compute threads", "batch per worker",
           "batch of all workers", "measured steps"}
 
 
@@ -163,7 +169,9 @@ def _table(records, sections):
     cells = [[text(run, predicted.get(id(run))) for _, text, _ in COLUMNS] for run in runs]
     same = [i for i, column in enumerate(COLUMNS)
             if column[0] in SHARED and len(runs) > 1 and len({row[i] for row in cells}) == 1]
-    shown = [i for i in range(len(COLUMNS)) if i not in same and any(row[i] != "–" for row in cells)]
+    without = {"device": "cpu"}  # what a column says that tells nothing
+    shown = [i for i in range(len(COLUMNS))
+             if i not in same and any(row[i] != without.get(COLUMNS[i][0], "–") for row in cells)]
     return {"columns": [{"title": COLUMNS[i][0], "number": COLUMNS[i][2]} for i in shown],
             "same": ", ".join(f"{COLUMNS[i][0]} {cells[0][i]}" for i in same if cells[0][i] != "–"),
             "rows": [{"cells": [{"text": row[i], "number": COLUMNS[i][2]} for i in shown], "bad": not usable(run)}

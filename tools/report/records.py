@@ -8,6 +8,7 @@ import re
 import types
 
 TEXT, NUMBER, WHOLE, NUMBERS, TEXTS = "text", "a number", "a whole number", "a list of numbers", "texts by name"
+YES_OR_NO = "true or false"
 
 BREAKDOWN = {name: NUMBER for name in ("data", "forward", "backward", "exposed", "update")}
 CURVE_POINT = {name: NUMBER for name in ("seconds", "step", "loss", "accuracy")}
@@ -15,7 +16,9 @@ CURVE_POINT = {name: NUMBER for name in ("seconds", "step", "loss", "accuracy")}
 RUN = {
     **{name: TEXT for name in (
         "library", "topology", "link", "update", "placement", "bandwidth", "model", "data", "params_sha256",
-        "consistency", "compression", "invalid", "straggler", "profile", "failure")},
+        "consistency", "compression", "invalid", "straggler", "profile", "failure", "device", "precision",
+        "nccl_version", "nccl_asked", "nccl_chosen")},
+    **{name: YES_OR_NO for name in ("channels_last", "tf32")},
     **{name: WHOLE for name in ("workers", "servers", "batch_size", "threads", "steps", "max_staleness")},
     **{name: NUMBER for name in (
         "bytes", "bucket_bytes", "samples_per_s", "scaling_efficiency", "step_ms_p50", "step_ms_p10", "step_ms_p90",
@@ -40,7 +43,7 @@ MACHINE = {
 RECORDS = {"machine": MACHINE, "command": TEXT, "runs": [RUN], "predictions": [RUN], "networks": [NETWORK]}
 
 EXPECTED = {dict: "an object", list: "a list"}
-ZERO = {TEXT: "", NUMBER: 0.0, WHOLE: 0, NUMBERS: [], TEXTS: {}}
+ZERO = {TEXT: "", NUMBER: 0.0, WHOLE: 0, NUMBERS: [], TEXTS: {}, YES_OR_NO: False}
 
 
 class BadInput(Exception):
@@ -77,6 +80,8 @@ def _read(shape, value, where):
         return [_number(item, f"{where}[{i}]") for i, item in enumerate(value)]
     if shape == TEXTS and isinstance(value, dict):
         return {str(name): str(text) for name, text in value.items()}
+    if shape == YES_OR_NO and isinstance(value, bool):
+        return value
     if shape == TEXT and isinstance(value, str):
         return value
     if shape == NUMBER:
@@ -114,6 +119,7 @@ def parse(text, name):
             run.placement, run.servers = "", 0
         if run.compute_scale <= 0:
             run.compute_scale = 1.0
+        run.device = run.device or "cpu"
     return records
 
 

@@ -167,6 +167,21 @@ class PageTest(unittest.TestCase):
                                       run("local", 2, 90, link="", bucket_bytes=0)))
         self.assertEqual([[r.topology for r in section.runs] for section in found], [["ring", "local"]] * 2)
 
+    def test_rows_on_gpus_say_on_which_and_what_nccl_chose(self):
+        gpu = {"device": "NVIDIA H200", "precision": "bf16", "channels_last": True, "wire_tx_bytes_max_node": 0}
+        nccl = {"link": "nccl", "nccl_version": "2.28.9", "nccl_asked": "NCCL_ALGO=Ring",
+                "nccl_chosen": "AllReduce RING/SIMPLE", **gpu}
+        text = self.render(parse(run("ring", 2, 50, **nccl), run("ring", 2, 60, link="shm", **gpu),
+                                 run("ps", 2, 100, link="shm")))
+        for words in ("device NVIDIA H200", "device cpu"):
+            self.assertNotIn(words, text)  # that is a column, since rows differ in it
+        for words in (">device</th>", "<td>NVIDIA H200</td>", "<td>cpu</td>", "<td>NCCL</td>", "bf16, channels-last",
+                      "2.28.9 asked for NCCL_ALGO=Ring chose AllReduce RING/SIMPLE"):
+            self.assertIn(words, text)
+        # One device in all rows is a column all the same, unless it is the CPU.
+        self.assertIn("<td>NVIDIA H200</td>", self.render(parse(run("ring", 2, 50, **gpu), run("ps", 2, 60, **gpu))))
+        self.assertNotIn(">device</th>", self.render(parse(run("ring", 2, 50), run("ps", 2, 60))))
+
     def test_odd_runs_have_a_page(self):
         for name, runs in {
                 "one": [run("ring", 1, 100)], "invalid": [run("ring", 2, 100, invalid="x")],

@@ -15,7 +15,8 @@ def job(run):
     strong = run.global_batch_size > 0
     return types.SimpleNamespace(
         model=run.model, data=run.data, threads=run.threads, profile=run.profile, straggler=run.straggler,
-        bandwidth=run.bandwidth, compute_scale=run.compute_scale, strong=strong,
+        bandwidth=run.bandwidth, compute_scale=run.compute_scale, strong=strong, device=run.device,
+        computation=names.computation(run),
         # Who exchanges nothing has no buckets, and a peer does not tell.
         bucket_bytes=run.bucket_bytes if run.topology != "local" else 0.0,
         batch=int(run.global_batch_size) if strong else run.batch_size)
@@ -109,13 +110,17 @@ def _bits_group(run):
     """Runs of one group must end with equal parameters; None: nothing to compare."""
     if not run.params_sha256 or run.invalid or run.failure or names.consistency(run):
         return None
-    if run.topology == "local" and run.workers > 1 or run.link == "gloo" and run.workers > 2:
+    if run.topology == "local" and run.workers > 1 or not names.counts_its_bytes(run) and run.workers > 2:
+        return None
+    # A GPU's convolutions may add in another order each time.
+    if run.device != "cpu":
         return None
     # A ring rounds at every hop and a server once.
     codec = (run.topology, names.codec(run)) if names.codec(run) else ()
     # A replayed step ends with gradients or parameters, as the update's place has it.
     replay = (run.profile, run.update, run.bucket_bytes) if run.profile else ()
-    return (run.model, run.data, run.threads, run.steps, run.batch_size, run.workers, codec, replay)
+    return (run.model, run.data, run.threads, run.steps, run.batch_size, run.workers, codec, replay,
+            names.computation(run))
 
 
 @dataclasses.dataclass
@@ -277,7 +282,8 @@ def notes(runs, machine):
     left_out = bits(runs).left_out
     if left_out:
         found.append(f"{names.count(left_out, 'run')} had no other to compare bits with: alone of the kind, under ssp "
-                     "or asp, which depend on timing, or with Gloo beyond two workers, which adds in an order of its own.")
+                     "or asp, which depend on timing, with Gloo or NCCL beyond two workers, which add in an order of "
+                     "their own, or on GPUs, whose convolutions may add in another order each time.")
     profiles = sorted({run.profile for run in runs if run.profile})
     if profiles:
         found.append(f"Computation was replayed from a recorded step ({names.joined(profiles)}); the exchanges moved "

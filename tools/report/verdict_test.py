@@ -64,6 +64,22 @@ class SentenceTest(unittest.TestCase):
         self.assertTrue(found.agree)
         self.assertEqual(found.compared, 2)
 
+    def test_nccl_and_gpus_need_not_agree(self):
+        gpu = {"device": "NVIDIA H200"}
+        found = verdict.bits(parse(
+            run("ring", 3, 100), run("ps", 3, 100), run("ring", 3, 100, link="nccl", params_sha256=OTHER_HASH),
+            run("ring", 2, 100, **gpu), run("ps", 2, 100, params_sha256=OTHER_HASH, **gpu)).runs)
+        self.assertTrue(found.agree)
+        self.assertEqual(found.compared, 2)
+        self.assertFalse(verdict.bits(parse(
+            run("ring", 2, 100), run("ring", 2, 100, link="nccl", params_sha256=OTHER_HASH)).runs).agree)
+
+    def test_runs_on_other_devices_or_in_other_precisions_are_other_jobs(self):
+        for other in ({"device": "NVIDIA H200"}, {"precision": "bf16"}, {"channels_last": True}):
+            found = parse(run("ring", 2, 100), run("ps", 2, 50, params_sha256=OTHER_HASH, **other)).runs
+            self.assertEqual(verdict.contests(found), [], other)
+            self.assertTrue(verdict.bits(found).agree, other)
+
     def test_the_same_codec_on_one_topology_must_agree(self):
         found = verdict.bits(parse(run("ps", 2, 100, 1, compression="fp16"),
                                    run("ps", 2, 100, 2, compression="fp16", params_sha256=OTHER_HASH)).runs)
