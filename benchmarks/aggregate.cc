@@ -6,6 +6,9 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "base/status_macros.h"
 #include "benchmarks/curve.h"
 
@@ -68,6 +71,8 @@ void FillJob(const proto::WorkerMetrics& first, int workers, int servers, proto:
   run->set_channels_last(first.channels_last());
   run->set_tf32(first.tf32());
   run->set_skipped_steps(first.skipped_steps());
+  run->set_nccl_version(first.nccl_version());
+  run->set_nccl_asked(first.nccl_asked());
   run->set_straggler(first.straggler());
   run->set_steps(first.step_ms_size());
   run->set_first_loss(first.mean_first_loss());
@@ -157,7 +162,7 @@ bool SameButForWorkers(const proto::Run& a, const proto::Run& b) {
          a.update() == b.update() && a.placement() == b.placement() && a.servers() == b.servers() &&
          a.bandwidth() == b.bandwidth() && a.compression() == b.compression() &&
          a.consistency() == b.consistency() && a.model() == b.model() && a.data() == b.data() &&
-         a.threads() == b.threads();
+         a.threads() == b.threads() && a.device() == b.device() && a.precision() == b.precision();
 }
 
 }  // namespace
@@ -171,6 +176,16 @@ double Percentile(std::vector<double> values, double fraction) {
   return values[below] + (at - std::floor(at)) * (values[above] - values[below]);
 }
 
+std::string NameDevices(const std::vector<std::string>& devices) {
+  std::vector<std::string> names;
+  for (absl::string_view name : devices) {
+    const size_t begin = name.find(" (");
+    if (begin != name.npos && absl::ConsumeSuffix(&name, ")")) name.remove_prefix(begin + 2);
+    if (std::find(names.begin(), names.end(), name) == names.end()) names.emplace_back(name);
+  }
+  return absl::StrJoin(names, " + ");
+}
+
 absl::StatusOr<proto::Run> AggregateRun(const Metrics& workers,
                                         const std::vector<proto::ServerMetrics>& servers) {
   if (workers.empty() || workers[0].step_ms_size() == 0) {
@@ -181,6 +196,9 @@ absl::StatusOr<proto::Run> AggregateRun(const Metrics& workers,
   }
   proto::Run run;
   FillJob(workers[0], static_cast<int>(workers.size()), static_cast<int>(servers.size()), &run);
+  std::vector<std::string> devices;
+  for (const proto::WorkerMetrics& worker : workers) devices.push_back(worker.device());
+  run.set_device(NameDevices(devices));
   FillTimes(workers, &run);
   FillBytesAndCpu(workers, servers, &run);
   FillStaleness(workers, &run);

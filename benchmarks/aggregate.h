@@ -3,6 +3,7 @@
 #ifndef GRADSYNC_BENCHMARKS_AGGREGATE_H_
 #define GRADSYNC_BENCHMARKS_AGGREGATE_H_
 
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -14,12 +15,17 @@ namespace gradsync {
 // no values.
 double Percentile(std::vector<double> values, double fraction);
 
+// What Run calls the devices that the ranks call "cpu" or "cuda:1 (NVIDIA H200)": "cpu", "NVIDIA
+// H200", several names joined by " + ", each once.
+std::string NameDevices(const std::vector<std::string>& devices);
+
 // One Run from the metrics of all workers (by rank) and servers of a job.
 //   - A step takes as long as it does on its slowest rank; its parts and its exposed communication
 //     are that rank's. Percentiles and medians are over measured steps.
 //   - samples_per_s is workers * batch_size over the median step; under ssp and asp, where workers
 //     do not wait for each other, the sum of every worker's own rate over its measured steps.
 //   - Staleness is that of all workers; the curve and steps_per_s are those of curve.h.
+//   - device has each name once, in the order of ranks.
 //   - wire_*_max_node is that of the worker or server with the most payload per step.
 //   - cpu_ms_per_step adds up all workers (measured steps) and servers (their whole life, over all
 //     of their steps).

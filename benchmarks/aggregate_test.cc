@@ -48,6 +48,22 @@ TEST(PercentileTest, InterpolatesBetweenTheTwoNearestValues) {
   EXPECT_EQ(Percentile({5, 1, 4, 2, 3}, 1), 5);
 }
 
+TEST(AggregateTest, DevicesAreCalledByTheirNamesAndNcclIsThatOfRank0) {
+  EXPECT_EQ(NameDevices({"cpu", "cpu"}), "cpu");
+  EXPECT_EQ(NameDevices({"cuda:1 (NVIDIA RTX 6000 (Ada))"}), "NVIDIA RTX 6000 (Ada)");
+  std::vector<proto::WorkerMetrics> workers = {Worker(0, {1}), Worker(1, {1}), Worker(2, {1})};
+  for (int i = 0; i < 3; ++i) workers[i].set_device("cuda:" + std::to_string(i) + " (NVIDIA H200)");
+  workers[0].set_nccl_version("2.28.9");
+  workers[0].set_nccl_asked("NCCL_ALGO=Ring");
+  auto run = AggregateRun(workers, {});
+  ASSERT_TRUE(run.ok()) << run.status();
+  EXPECT_EQ(run->device(), "NVIDIA H200");
+  EXPECT_EQ(run->nccl_version(), "2.28.9");
+  EXPECT_EQ(run->nccl_asked(), "NCCL_ALGO=Ring");
+  workers[1].set_device("cpu");
+  EXPECT_EQ(AggregateRun(workers, {})->device(), "NVIDIA H200 + cpu");
+}
+
 TEST(AggregateTest, AStepIsThatOfItsSlowestRank) {
   const auto run = AggregateRun({Worker(0, {50, 10, 30}), Worker(1, {20, 40, 30})}, {});
   ASSERT_TRUE(run.ok()) << run.status();

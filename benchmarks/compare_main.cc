@@ -32,13 +32,16 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
+#include "absl/types/optional.h"
 #include "base/flags.h"
 #include "base/status_macros.h"
 #include "base/write_file.h"
 #include "benchmarks/aggregate.h"
+#include "benchmarks/command_line.h"
 #include "benchmarks/compare_options.h"
 #include "benchmarks/compare_prediction.h"
 #include "benchmarks/compare_report.h"
+#include "benchmarks/compute_flags.h"
 #include "benchmarks/curve_report.h"
 #include "benchmarks/emulated_network.h"
 #include "benchmarks/html_report.h"
@@ -47,6 +50,7 @@
 #include "benchmarks/progress.h"
 #include "benchmarks/proto_json.h"
 #include "benchmarks/training_job.h"
+#include "gpu/open_gpu.h"
 #include "tools/runfiles.h"
 
 ABSL_FLAG(std::vector<std::string>, topologies, gradsync::CompareOptions().topologies,
@@ -60,8 +64,18 @@ ABSL_FLAG(
     "of servers, with --bandwidth: some of dedicated (each on a host of its own), colocated "
     "(each on a worker's host), mixed (one beside each worker, and --servers dedicated ones)");
 ABSL_FLAG(std::vector<std::string>, links, gradsync::CompareOptions().links,
-          "some of auto, grpc, shm, gloo (the last: ring only); default: grpc,shm, or grpc with "
-          "--bandwidth");
+          "some of auto, grpc, shm, gloo, nccl (the last two: ring only; nccl: on GPUs); default: "
+          "grpc,shm, with --device=cuda nccl too; grpc with --bandwidth");
+ABSL_FLAG(
+    std::string, device, "",
+    "what all workers train on: cpu, cuda (the GPU of each one's local rank), cuda:N, or auto "
+    "(cuda where build and machine have it); default: cuda with --links=nccl, else cpu");
+ABSL_FLAG(
+    std::string, precision, gradsync::ComputeFlags().precision,
+    "of convolutions and matrix products: fp32, bf16, or fp16 (GPU and --update=worker only)");
+ABSL_FLAG(bool, channels_last, false,
+          "images and weights of convolutions in channels-last memory format (NHWC)");
+ABSL_FLAG(bool, tf32, false, "let GPUs compute fp32 convolutions and matrix products in TF32");
 ABSL_FLAG(std::vector<std::string>, update, gradsync::CompareOptions().updates,
           "who runs the optimizer: worker, owner, or both");
 ABSL_FLAG(std::vector<std::string>, compression, gradsync::CompareOptions().compressions,
@@ -75,7 +89,7 @@ ABSL_FLAG(std::string, model, gradsync::CompareOptions().model, "resnet18, resne
 ABSL_FLAG(std::string, stem, gradsync::CompareOptions().stem,
           "of a ResNet: imagenet (7x7) or cifar (3x3)");
 ABSL_FLAG(std::string, data, gradsync::CompareOptions().data,
-          "synthetic, or cifar10:DIR (the binary version)");
+          "synthetic, synthetic:PIXELS (images so high and wide; else 32), or cifar10:DIR");
 ABSL_FLAG(int64_t, steps, gradsync::CompareOptions().steps, "steps of each job, warm-up included");
 ABSL_FLAG(int64_t, warmup_steps, gradsync::CompareOptions().warmup_steps,
           "steps at the start that are trained but not measured");
@@ -128,6 +142,10 @@ CompareOptions OptionsFromFlags(std::vector<std::string> worker_flags) {
   options.servers = absl::GetFlag(FLAGS_servers);
   options.placements = absl::GetFlag(FLAGS_placement);
   options.links = absl::GetFlag(FLAGS_links);
+  options.compute.device = absl::GetFlag(FLAGS_device);
+  options.compute.precision = absl::GetFlag(FLAGS_precision);
+  options.compute.channels_last = absl::GetFlag(FLAGS_channels_last);
+  options.compute.tf32 = absl::GetFlag(FLAGS_tf32);
   options.updates = absl::GetFlag(FLAGS_update);
   options.compressions = absl::GetFlag(FLAGS_compression);
   options.consistencies = absl::GetFlag(FLAGS_consistency);
@@ -175,6 +193,7 @@ struct Sweep {
 absl::StatusOr<Sweep> PrepareSweep(const char* argv0, std::vector<std::string> worker_flags) {
   Sweep sweep;
   sweep.options = OptionsFromFlags(std::move(worker_flags));
+  GS_RETURN_IF_ERROR(ResolveLinksAndDevice(CheckGpu, &sweep.options));
   GS_ASSIGN_OR_RETURN(sweep.configurations, ListConfigurations(sweep.options));
   sweep.job.worker_binary = UserPath(absl::GetFlag(FLAGS_worker_binary));
   sweep.job.server_binary = UserPath(absl::GetFlag(FLAGS_server_binary));
@@ -193,6 +212,10 @@ absl::StatusOr<Sweep> PrepareSweep(const char* argv0, std::vector<std::string> w
   GS_ASSIGN_OR_RETURN(sweep.tcp_rank_binary, FindRunfile(argv0, "benchmarks/tcp_flows_rank"));
   GS_ASSIGN_OR_RETURN(sweep.train_bench, FindRunfile(argv0, "benchmarks/train_bench"));
   sweep.job.interrupt = &interrupt_signal;
+  sweep.job.environment = [](absl::string_view name) {
+    const char* value = std::getenv(std::string(name).c_str());
+    return value == nullptr ? absl::nullopt : absl::optional<std::string>(value);
+  };
   GS_ASSIGN_OR_RETURN(sweep.out, OpenOutFolder());
   return sweep;
 }
@@ -248,18 +271,6 @@ int RunAll(const Sweep& sweep, proto::RunRecords* records) {
   return exit_code;
 }
 
-// As a user would type it again.
-std::string CommandLine(int argc, char** argv) {
-  std::string command = "bazel run //benchmarks:compare";
-  for (int i = 1; i < argc; ++i) {
-    const std::string argument = argv[i];
-    const bool plain = argument.find_first_of(" \t\n'\"\\$*?;&|<>()`#~") == std::string::npos;
-    absl::StrAppend(&command, i == 1 ? " -- " : " ",
-                    plain && !argument.empty() ? argument : absl::StrCat("'", argument, "'"));
-  }
-  return command;
-}
-
 // A comparison succeeds without its page, which can be made at any time.
 void PrintReport(const absl::Status& written) {
   const std::string folder = absl::GetFlag(FLAGS_out);
@@ -310,6 +321,10 @@ absl::StatusOr<std::unique_ptr<EmulatedNetwork>> MakeNetwork(const Sweep& sweep)
 
 // A comparison succeeds without predictions.
 void AddPredictions(const Sweep& sweep, double tcp_factor, proto::RunRecords* records) {
+  if (sweep.options.compute.on_gpu()) {
+    std::printf("no predictions: a step is recorded on the CPU alone\n");
+    return;
+  }
   LinkConstants constants;
   if (tcp_factor > 0) constants.rate_factor = tcp_factor;
   absl::StatusOr<std::vector<proto::Run>> predictions = std::vector<proto::Run>();
@@ -348,17 +363,19 @@ int Compare(int argc, char** argv) {
   for (int signal : {SIGINT, SIGTERM, SIGHUP}) std::signal(signal, HandleSignal);
   proto::RunRecords records;
   *records.mutable_machine() = DescribeMachine();
-  records.set_command(CommandLine(argc, argv));
+  records.set_command(CommandLine("compare", argc, argv));
   std::printf("%s\n", FormatMachine(records.machine()).c_str());
   for (const std::string& warning :
        {BuildModeWarning(records.machine()), BusyWarning(BusyCores(absl::Milliseconds(500)))}) {
     if (!warning.empty()) std::printf("%s\n", warning.c_str());
   }
   const CompareOptions& options = sweep->options;
-  std::printf("%s, %s, %lld steps (%lld warm-up), %d thread%s per worker\n", options.model.c_str(),
-              absl::GetFlag(FLAGS_data).c_str(), static_cast<long long>(options.steps),
-              static_cast<long long>(options.warmup_steps), options.threads,
-              options.threads == 1 ? "" : "s");
+  std::printf("%s, %s, %s, %s%s, %lld steps (%lld warm-up), %d thread%s per worker\n",
+              options.model.c_str(), absl::GetFlag(FLAGS_data).c_str(),
+              options.compute.device.c_str(), options.compute.precision.c_str(),
+              options.compute.channels_last ? " channels-last" : "",
+              static_cast<long long>(options.steps), static_cast<long long>(options.warmup_steps),
+              options.threads, options.threads == 1 ? "" : "s");
   const absl::StatusOr<std::unique_ptr<EmulatedNetwork>> network = MakeNetwork(*sweep);
   if (!network.ok()) {
     PrintError(network.status().message());

@@ -7,8 +7,10 @@
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "allreduce/open_nccl.h"
 #include "base/flag_error.h"
 #include "base/rate.h"
 #include "base/status_macros.h"
@@ -25,11 +27,11 @@ constexpr int64_t kDefaultBatchSize = 32;
 
 // Flags that `compare` gives to the workers itself.
 constexpr absl::string_view kOwnFlags[] = {
-    "topology",  "link",       "update",      "servers",   "num_servers",
-    "rank",      "world_size", "master",      "model",     "stem",
-    "data",      "batch_size", "steps",       "epochs",    "warmup_steps",
-    "threads",   "lr",         "seed",        "timeout",   "metrics_json",
-    "port_file", "log_every",  "compression", "straggler", "consistency"};
+    "topology",    "link",         "update",       "servers",   "num_servers", "rank",
+    "world_size",  "master",       "model",        "stem",      "data",        "batch_size",
+    "steps",       "epochs",       "warmup_steps", "threads",   "lr",          "seed",
+    "timeout",     "metrics_json", "port_file",    "log_every", "compression", "straggler",
+    "consistency", "device",       "local_rank",   "precision", "tf32",        "channels_last"};
 
 absl::Status CheckAtLeast(absl::string_view flag, int64_t minimum, int64_t found) {
   if (found >= minimum) return absl::OkStatus();
@@ -38,19 +40,20 @@ absl::Status CheckAtLeast(absl::string_view flag, int64_t minimum, int64_t found
 
 absl::Status CheckLinks(const CompareOptions& options) {
   GS_RETURN_IF_ERROR(CheckNames("links", options.links, {"auto", "grpc", "shm", "gloo", "nccl"}));
-  if (Contains(options.links, "nccl")) {
-    return FlagError("links",
-                     "auto, grpc, shm or gloo (this build has no NCCL link yet; it needs a GPU)",
-                     "nccl");
+  bool for_ps = false;
+  for (const std::string& link : options.links) {
+    const bool ring_only = link == "gloo" || link == "nccl";
+    for_ps = for_ps || !ring_only;
+    if (ring_only && !Contains(options.topologies, "ring")) {
+      return FlagError("links", "grpc, or ring among --topologies", link);
+    }
   }
-  if (!Contains(options.links, "gloo")) return absl::OkStatus();
-  if (!Contains(options.topologies, "ring")) {
-    return FlagError("links", "grpc, or ring among --topologies", "gloo");
+  if (!for_ps && Contains(options.topologies, "ps")) {
+    return FlagError("links", "grpc too, for ps, which does not run over Gloo or NCCL",
+                     absl::StrJoin(options.links, ","));
   }
-  if (options.links.size() == 1 && Contains(options.topologies, "ps")) {
-    return FlagError("links", "grpc too, for ps, which does not run over Gloo", "gloo");
-  }
-  if (Contains(options.updates, "owner") && options.links.size() == 1) {
+  if (Contains(options.links, "gloo") && Contains(options.updates, "owner") &&
+      options.links.size() == 1) {
     return FlagError("update", "worker with --links=gloo, which has no reduce-scatter", "owner");
   }
   return absl::OkStatus();
@@ -107,6 +110,11 @@ absl::Status CheckJob(const CompareOptions& options) {
                      absl::StrCat(options.global_batch_size));
   }
   GS_RETURN_IF_ERROR(CheckAtLeast("threads", 1, options.threads));
+  GS_RETURN_IF_ERROR(CheckCompute(options.compute, options.updates));
+  if (options.compute.on_gpu() && !options.straggler.empty()) {
+    return FlagError("straggler", "none on a GPU, whose work the host only queues",
+                     options.straggler);
+  }
   if (!(options.lr >= 0)) return FlagError("lr", "at least 0", absl::StrCat(options.lr));
   if (options.timeout <= absl::ZeroDuration()) {
     return FlagError("timeout", "more than 0s", absl::FormatDuration(options.timeout));
@@ -161,6 +169,7 @@ bool Possible(const Configuration& configuration) {
     if (configuration.link != "auto" && configuration.link != "grpc") return false;
     if (codec.ok() && codec->compresses()) return false;
   }
+  if (configuration.link == "nccl") return configuration.topology == "ring";
   return configuration.link != "gloo" ||
          (configuration.topology == "ring" && configuration.update == "worker");
 }
@@ -191,6 +200,20 @@ std::string Describe(const Configuration& configuration) {
                     Count(configuration.servers, "server"));
   }
   return absl::StrCat(text, ", ", Count(configuration.workers, "worker"));
+}
+
+absl::Status ResolveLinksAndDevice(const GpuChecker& check, CompareOptions* options) {
+  GS_ASSIGN_OR_RETURN(const std::vector<int> workers,
+                      ParseCounts("workers", options->workers, kNoMost));
+  const int most = *std::max_element(workers.begin(), workers.end());
+  GS_ASSIGN_OR_RETURN(options->compute.device,
+                      ResolveDevice(options->compute.device, options->links, most, check));
+  // Ranks that share a GPU, as they may with cuda:N, are refused by NCCL.
+  if (options->links.empty() && options->bandwidth.empty() && NcclVersion() != 0 &&
+      options->compute.device == "cuda" && Contains(options->topologies, "ring")) {
+    options->links = {"grpc", "shm", "nccl"};
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::vector<Configuration>> ListConfigurations(const CompareOptions& asked_for) {
@@ -272,6 +295,8 @@ std::vector<std::string> WorkerFlags(const CompareOptions& options,
   if (configuration.compression != "none") {
     flags.push_back(absl::StrCat("--compression=", configuration.compression));
   }
+  const std::vector<std::string> compute = WorkerComputeFlags(options.compute);
+  flags.insert(flags.end(), compute.begin(), compute.end());
   flags.insert(flags.end(), options.worker_flags.begin(), options.worker_flags.end());
   return flags;
 }

@@ -7,8 +7,10 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "benchmarks/compute_flags.h"
 
 namespace gradsync {
 
@@ -19,10 +21,11 @@ struct CompareOptions {
   std::vector<std::string> servers = {"1", "2"};  // for ps
   std::vector<std::string> placements = {"dedicated"};
   std::vector<std::string> links;  // none: grpc and shm; grpc with a bandwidth
+  ComputeFlags compute;            // the device resolved (ResolveDevice())
   std::vector<std::string> updates = {"worker"};
   std::vector<std::string> compressions = {"none"};
   std::vector<std::string> consistencies = {"bsp"};  // others: for ps with update at the owner
-  std::string bandwidth;  // of an emulated network; empty: none
+  std::string bandwidth;                             // of an emulated network; empty: none
   std::string model = "resnet18";
   std::string stem = "imagenet";
   std::string data = "synthetic";  // a relative folder is relative to the working directory
@@ -55,12 +58,17 @@ struct Configuration {
 // "ps, 2 servers, 1 worker", with the link and the update site unless they are auto and worker.
 std::string Describe(const Configuration& configuration);
 
+// Sets the device that all workers will take and, where no links were asked for, all that this
+// build has for it. `check` is CheckGpu() (gpu/open_gpu.h). Errors: INVALID_ARGUMENT naming the
+// flag; those of ResolveDevice().
+absl::Status ResolveLinksAndDevice(const GpuChecker& check, CompareOptions* options);
+
 // Checks everything, data files included (blocks while it reads them), and lists the jobs in the
 // order in which they run: by number of workers, so that what is compared is measured close in
-// time. Combinations that cannot be (Gloo with parameter servers, topk with a
-// ring, more colocated servers than workers) are left out,
-// but each value that was asked for occurs in some job. Errors: INVALID_ARGUMENT naming the flag,
-// what was expected and what came; for data files those of OpenDataset(), after "--data: ".
+// time. Combinations that cannot be (Gloo or NCCL with parameter servers, topk with a ring,
+// more colocated servers than workers) are left out, but each value that was asked for occurs in
+// some job. Errors: INVALID_ARGUMENT naming the flag, what was expected and what came; for data
+// files those of OpenDataset(), after "--data: ".
 absl::StatusOr<std::vector<Configuration>> ListConfigurations(const CompareOptions& options);
 
 // The flags of a worker of this job, without those that say who it is.

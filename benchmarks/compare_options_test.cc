@@ -112,9 +112,26 @@ TEST(CompareOptionsTest, EveryMistakeNamesItsFlagWhatWasExpectedAndWhatCame) {
        "--placement: expected at most as many --servers as --workers"},
       {[](Options& o) { o.links = {"tcp"}; }, "--links: expected some of auto, grpc"},
       {[](Options& o) {
+         o.bandwidth = "400mbit";
          o.links = {"grpc", "nccl"};
        },
-       "--links: expected auto, grpc, shm or gloo (this build"},
+       "--links: expected grpc, gloo or auto with --bandwidth, past which NCCL would go"},
+      {[](Options& o) {
+         o.topologies = {"ps"};
+         o.links = {"grpc", "nccl"};
+       },
+       "--links: expected grpc, or ring among --topologies, found \"nccl\""},
+      {[](Options& o) {
+         o.links = {"gloo", "nccl"};
+       },
+       "--links: expected grpc too, for ps"},
+      {[](Options& o) {
+         o.compute.device = "cuda";
+         o.straggler = "0:2";
+       },
+       "--straggler: expected none on a GPU"},
+      {[](Options& o) { o.compute.precision = "fp16"; }, "--precision: "},
+      {[](Options& o) { o.worker_flags = {"--device=cuda"}; }, "--device: expected it before"},
       {[](Options& o) { o.links = {"gloo"}; }, "--links: expected grpc too, for ps"},
       {[](Options& o) {
          o.topologies = {"ps"};
@@ -158,6 +175,28 @@ TEST(CompareOptionsTest, EveryMistakeNamesItsFlagWhatWasExpectedAndWhatCame) {
     EXPECT_FALSE(status.ok()) << message;
     EXPECT_THAT(std::string(status.message()), StartsWith(message));
     EXPECT_THAT(std::string(status.message()), Not(HasSubstr("\n")));
+  }
+}
+
+TEST(CompareOptionsTest, NcclIsALinkOfRingsAndAllWorkersGetTheDevice) {
+  CompareOptions options;
+  options.workers = {"2"};
+  options.servers = {"1"};
+  options.links = {"shm", "nccl"};
+  options.updates = {"worker", "owner"};
+  options.compute = {"cuda", "bf16", true, false};
+  EXPECT_THAT(
+      Names(options),
+      ElementsAre("ps over shm, 1 server, 2 workers",
+                  "ps over shm, update at owner, 1 server, 2 workers", "ring over shm, 2 workers",
+                  "ring over shm, update at owner, 2 workers", "ring over nccl, 2 workers",
+                  "ring over nccl, update at owner, 2 workers"));
+  const auto configurations = ListConfigurations(options);
+  for (const Configuration& configuration : *configurations) {
+    const std::vector<std::string> flags = WorkerFlags(options, configuration);
+    EXPECT_THAT(flags, Contains("--device=cuda"));
+    EXPECT_THAT(flags, Contains("--precision=bf16"));
+    EXPECT_THAT(flags, Contains("--channels_last"));
   }
 }
 

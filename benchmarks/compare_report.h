@@ -19,8 +19,9 @@ struct Verdict {
 };
 
 // Compares the runs with equal numbers of workers: whether they ended with the same parameters, and
-// which topology was faster. Beyond two workers Gloo adds in an order of its own, and workers of
-// topology local never meet: these are not compared, and named. All runs must be of one job.
+// which topology was faster. Beyond two workers Gloo and NCCL add in an order of their own, and
+// workers of topology local never meet: these are not compared, and named. On a GPU a difference is
+// said but fails nothing. All runs must be of one job.
 Verdict JudgeRuns(const proto::RunRecords& records);
 
 }  // namespace gradsync

@@ -98,6 +98,38 @@ TEST_F(CompareReportTest, GlooBeyondTwoWorkersAndSeveralLocalWorkersAreExempt) {
                     HasSubstr("only one run with 3 workers")));
 }
 
+TEST_F(CompareReportTest, NcclBeyondTwoWorkersIsExemptAndWhatItChoseIsSaid) {
+  Add("ring", 3, 0, "aa")->set_wire_tx_bytes_max_node(44.7e6);
+  Add("ring", 3, 0, "aa")->set_wire_tx_bytes_max_node(44.7e6);
+  proto::Run* const nccl = Add("ring", 3, 0, "bb");
+  nccl->set_link("nccl");
+  nccl->set_device("NVIDIA H200");
+  nccl->set_precision("bf16");
+  nccl->set_nccl_version("2.28.9");
+  nccl->set_nccl_chosen("AllReduce RING/SIMPLE");
+  nccl->set_wire_tx_bytes_max_node(0);
+  EXPECT_TRUE(JudgeRuns(records_).bits_agree);
+  EXPECT_THAT(JudgeRuns(records_).text,
+              AllOf(HasSubstr("ring (nccl) with 3 workers is not compared: NCCL adds in an order"),
+                    HasSubstr("identical in all 2 runs with 3 workers")));
+  EXPECT_THAT(FormatRuns(records_),
+              AllOf(HasSubstr("device"), HasSubstr("NVIDIA H200 bf16"), Not(HasSubstr("0.00 ")),
+                    HasSubstr("NCCL 2.28.9, ring (nccl) with 3 workers: asked for nothing, chose "
+                              "AllReduce RING/SIMPLE\n")));
+  nccl->set_nccl_asked("NCCL_ALGO=Ring");
+  EXPECT_THAT(FormatRuns(records_), HasSubstr("asked for NCCL_ALGO=Ring, chose"));
+}
+
+TEST_F(CompareReportTest, AGpuNeedNotRepeatItsBits) {
+  Add("ps", 2, 1, "aa")->set_device("NVIDIA H200");
+  Add("ring", 2, 0, "aa")->set_device("NVIDIA H200");
+  EXPECT_THAT(JudgeRuns(records_).text, HasSubstr("identical in all 2 runs with 2 workers"));
+  Add("ring", 2, 0, "bb")->set_device("NVIDIA H200");
+  const Verdict verdict = JudgeRuns(records_);
+  EXPECT_TRUE(verdict.bits_agree);
+  EXPECT_THAT(verdict.text, AllOf(HasSubstr("need agree on a GPU"), Not(HasSubstr("identical"))));
+}
+
 TEST_F(CompareReportTest, GlooWithTwoWorkersMustAgree) {
   Add("ring", 2, 0, "aa");
   Add("ring", 2, 0, "bb")->set_link("gloo");

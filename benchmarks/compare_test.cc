@@ -14,8 +14,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "allreduce/open_nccl.h"
 #include "benchmarks/proto_json.h"
 #include "gmock/gmock.h"
+#include "gpu/open_gpu.h"
 #include "gtest/gtest.h"
 #include "plan/cost_model.h"
 #include "proto/run_record.pb.h"
@@ -194,7 +196,9 @@ TEST_F(CompareTest, BadInputIsOneLineAndExitCode2BeforeAnythingStarts) {
       {{"--toplogies=ps"}, "--toplogies"},
       {{"--servers=0"}, "--servers: expected"},
       {{"--model=resnet19"}, "--model: expected"},
-      {{"--link=nccl"}, "--links: expected"},
+      {{"--precision=fp16"}, "--precision: expected fp32 or bf16 on a CPU"},
+      {{"--tf32"}, "--tf32: expected a GPU"},
+      {{"--device=gpu"}, "--device: expected cpu, cuda"},
       {{"--topology=ring", "--links=gloo", "--update=owner"}, "--update: expected"},
       {{"--topology=ring", "--update=owner", "--consistency=ssp:2"}, "--consistency: expected"},
       {{"--topology=ps", "--update=worker", "--consistency=asp"}, "--consistency: expected"},
@@ -213,6 +217,38 @@ TEST_F(CompareTest, BadInputIsOneLineAndExitCode2BeforeAnythingStarts) {
     EXPECT_EQ(compare.Finish().code, 2);
     EXPECT_THAT(compare.err(), ElementsAre(HasSubstr(expected)));
     EXPECT_THAT(compare.out(), ElementsAre());
+  }
+}
+
+// Before anything starts, in the words of the workers.
+TEST_F(CompareTest, WithoutABuildOrAMachineForGpusItSaysSo) {
+  const std::string device = absl::IsFailedPrecondition(CheckGpu(0))
+                                 ? "--device=cuda: this build has no CUDA: build with "
+                                 : "--device=cuda: this machine ";
+  const std::string nccl =
+      NcclVersion() == 0 ? "--link=nccl: this build has no NCCL: build with " : device;
+  if (CheckGpu(0).ok()) GTEST_SKIP() << "there is a GPU";
+  for (const auto& [flag, expected] : std::vector<std::pair<std::string, std::string>>{
+           {"--device=cuda", device}, {"--links=grpc,nccl", nccl}}) {
+    TestProgram compare(Command({flag}));
+    EXPECT_EQ(compare.Finish().code, 2);
+    EXPECT_THAT(compare.err(), ElementsAre(StartsWith("compare: " + expected)));
+    EXPECT_THAT(compare.out(), ElementsAre());
+  }
+}
+
+TEST_F(CompareTest, PrecisionAndMemoryFormatReachTheWorkersAndTheRecords) {
+  TestProgram compare(Command({"--workers=2", "--servers=1", "--links=shm", "--device=auto",
+                               "--precision=bf16", "--channels_last"}));
+  EXPECT_TRUE(compare.Finish(absl::Seconds(240)).ok()) << absl::StrJoin(compare.err(), "\n");
+  proto::RunRecords records;
+  ASSERT_TRUE(ParseJson(ReadJson(), "compare.json", &records).ok());
+  ASSERT_EQ(records.runs_size(), 2);
+  for (const proto::Run& run : records.runs()) {
+    EXPECT_EQ(run.precision(), "bf16");
+    EXPECT_TRUE(run.channels_last());
+    EXPECT_NE(run.device(), "");
+    EXPECT_EQ(run.nccl_chosen(), "");
   }
 }
 

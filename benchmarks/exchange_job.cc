@@ -62,6 +62,10 @@ absl::StatusOr<proto::Run> RunExchangeJob(const ExchangeJobOptions& options,
     job.hosts = Hosts(bench_case);
     bench_case.bytes_per_second = options.network->payload_bytes_per_second();
   }
+  job.tell_local_rank = bench_case.device != "cpu";
+  GS_ASSIGN_OR_RETURN(const NcclLog nccl_log,
+                      NcclLog::ForLink(bench_case.link, options.environment));
+  job.rank_0_environment = nccl_log.environment();
   job.collect_metrics = true;
   job.start_timeout = bench_case.exchange.timeout;
   job.interrupt = options.interrupt;
@@ -71,7 +75,9 @@ absl::StatusOr<proto::Run> RunExchangeJob(const ExchangeJobOptions& options,
   }
   if (result.exit_code == kBadInput) return absl::InvalidArgumentError(DescribeFailure(result));
   if (result.exit_code != 0) return absl::AbortedError(DescribeFailure(result));
-  return ReadRun(bench_case, result);
+  GS_ASSIGN_OR_RETURN(proto::Run run, ReadRun(bench_case, result));
+  run.set_nccl_chosen(nccl_log.Chosen());
+  return run;
 }
 
 absl::StatusOr<BareTcp::Times> BareTcp::Measure(const SyncBenchCase& bench_case) {

@@ -10,6 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "benchmarks/emulated_network.h"
+#include "benchmarks/nccl_log.h"
 #include "benchmarks/sync_bench_options.h"
 #include "proto/run_record.pb.h"
 
@@ -21,6 +22,7 @@ struct ExchangeJobOptions {
   std::string tcp_rank_binary;                  // and //benchmarks:tcp_flows_rank, for BareTcp
   const EmulatedNetwork* network = nullptr;     // null: this host; not owned
   const std::atomic<int>* interrupt = nullptr;  // as LocalJobOptions has it
+  NcclLog::Lookup environment;                  // this process's own
 };
 
 // Blocks until the job has ended; cases with a bandwidth need the network.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -12,6 +13,8 @@
 #include "benchmarks/exact_input.h"
 #include "benchmarks/machine_load.h"
 #include "benchmarks/rounded_input.h"
+#include "gpu/gpu_api.h"
+#include "gpu/gpu_resources.h"
 
 namespace gradsync {
 namespace {
@@ -24,10 +27,11 @@ class Runner {
  public:
   Runner(const ExchangeOptions& options, const std::function<absl::Status()>& start,
          GradientSync* sync)
-      : options_(options), start_(start), sync_(sync) {}
+      : options_(options), start_(start), sync_(sync), gpu_(sync->gpu()) {}
 
   absl::StatusOr<proto::ExchangeMetrics> Run() {
     GS_RETURN_IF_ERROR(Bind());
+    GS_RETURN_IF_ERROR(PrepareGpu());
     GS_RETURN_IF_ERROR(Broadcast());
     for (int64_t step = 1; step <= options_.warmup; ++step) GS_RETURN_IF_ERROR(Step(step, false));
     const WireStats before = sync_->wire_stats();
@@ -76,24 +80,62 @@ class Runner {
     return absl::OkStatus();
   }
 
+  absl::Status PrepareGpu() {
+    if (gpu_ == nullptr) return absl::OkStatus();
+    int64_t most = 0;
+    for (const Bucket& bucket : buckets_) most = std::max(most, bucket.size);
+    GS_ASSIGN_OR_RETURN(staging_, GpuMemory::Pinned(gpu_, most * sizeof(float)));
+    GS_ASSIGN_OR_RETURN(idle_, ScopedEvent::Create(gpu_));
+    return absl::OkStatus();
+  }
+
+  // Until the GPU has done all that was queued so far on the stream of this thread.
+  absl::Status AwaitGpu() {
+    if (gpu_ == nullptr) return absl::OkStatus();
+    GS_RETURN_IF_ERROR(gpu_->Record(idle_.get(), gpu_->ComputeStream()));
+    return gpu_->Synchronize(idle_.get());
+  }
+
+  // Where the host sees `memory` of a bucket: there, or in a copy that the next call overwrites.
+  float* HostView(float* memory) const { return gpu_ == nullptr ? memory : staging_->floats(); }
+
+  absl::Status ToBucket(float* memory, int64_t size) {
+    if (gpu_ == nullptr) return absl::OkStatus();
+    GS_RETURN_IF_ERROR(
+        gpu_->Copy(memory, staging_->data(), size * sizeof(float), gpu_->ComputeStream()));
+    return AwaitGpu();
+  }
+
+  absl::Status FromBucket(const float* memory, int64_t size) {
+    if (gpu_ == nullptr) return absl::OkStatus();
+    GS_RETURN_IF_ERROR(
+        gpu_->Copy(staging_->data(), memory, size * sizeof(float), gpu_->ComputeStream()));
+    return AwaitGpu();
+  }
+
   // Rank 0's parameters are the mean of step 0, for want of a better pattern.
   absl::Status Broadcast() {
     for (const Bucket& bucket : buckets_) {
-      const absl::Span<float> param(bucket.param, bucket.size);
-      if (options_.rank == 0) FillMean(options_.world_size, 0, bucket.first, param);
+      if (options_.rank != 0) continue;
+      const absl::Span<float> param(HostView(bucket.param), bucket.size);
+      FillMean(options_.world_size, 0, bucket.first, param);
+      GS_RETURN_IF_ERROR(ToBucket(bucket.param, bucket.size));
     }
     GS_RETURN_IF_ERROR(sync_->BroadcastParameters(Deadline()));
     for (Bucket& bucket : buckets_) {
       bucket.expected.resize(bucket.size);
       FillMean(options_.world_size, 0, bucket.first, absl::MakeSpan(bucket.expected));
-      wrong_ += CountWrong({bucket.param, static_cast<size_t>(bucket.size)}, bucket.expected);
+      GS_RETURN_IF_ERROR(FromBucket(bucket.param, bucket.size));
+      wrong_ += CountWrong({HostView(bucket.param), SizeOf(bucket)}, bucket.expected);
     }
     return absl::OkStatus();
   }
 
   absl::Status Step(int64_t number, bool measured) {
     for (const Bucket& bucket : buckets_) {
-      FillContribution(options_.rank, number, bucket.first, {bucket.grad, SizeOf(bucket)});
+      FillContribution(options_.rank, number, bucket.first,
+                       {HostView(bucket.grad), SizeOf(bucket)});
+      GS_RETURN_IF_ERROR(ToBucket(bucket.grad, bucket.size));
     }
     StepOptions step;
     step.step = number;
@@ -108,8 +150,11 @@ class Runner {
     }
     absl::Status status;
     for (const SyncHandle& handle : handles_) status.Update(handle.Wait(Deadline()));
+    if (status.ok()) status = AwaitGpu();
     const double end = MonotonicMicroseconds();
     GS_RETURN_IF_ERROR(status);
+    // On a GPU an exchange whose handle is resolved can still fail.
+    GS_RETURN_IF_ERROR(sync_->status());
     const double cpu_used = CpuSeconds() - cpu;
     const double busy = load.BusyCoreSeconds();
     const double all = load.CoreSeconds();
@@ -123,13 +168,20 @@ class Runner {
       metrics_.set_core_seconds(metrics_.core_seconds() + all);
     }
     for (size_t b = 0; b < buckets_.size(); ++b) {
+      GS_RETURN_IF_ERROR(FromBucket(Result(buckets_[b]), buckets_[b].size));
       for (int slot = 0; slot < layouts_[b].slots(); ++slot) wrong_ += Verify(number, b, slot);
     }
     return absl::OkStatus();
   }
 
+  float* Result(const Bucket& bucket) const {
+    return sync_->update_site() == UpdateSite::kWorker ? bucket.grad : bucket.param;
+  }
+
+  // Of a bucket whose result the host sees.
   int64_t Verify(int64_t step, size_t index, int slot) {
     Bucket* const bucket = &buckets_[index];
+    const float* const result = HostView(Result(*bucket));
     const ElementRange chunk = layouts_[index].range(slot);
     const int64_t end = std::min(chunk.end, bucket->size);
     int64_t wrong = 0;
@@ -144,12 +196,12 @@ class Runner {
         FillMean(options_.world_size, step, bucket->first + at, block);
       }
       if (sync_->update_site() == UpdateSite::kWorker) {
-        wrong += CountWrong({bucket->grad + at, size}, block);
+        wrong += CountWrong({result + at, size}, block);
         continue;
       }
       float* const expected = bucket->expected.data() + at;
       for (size_t i = 0; i < size; ++i) expected[i] -= static_cast<float>(kLearningRate) * block[i];
-      wrong += CountWrong({bucket->param + at, size}, {expected, size});
+      wrong += CountWrong({result + at, size}, {expected, size});
     }
     return wrong;
   }
@@ -159,6 +211,9 @@ class Runner {
   const ExchangeOptions& options_;
   const std::function<absl::Status()>& start_;
   GradientSync* const sync_;
+  const std::shared_ptr<GpuApi> gpu_;   // that has the buckets; null: the host
+  std::shared_ptr<GpuMemory> staging_;  // pinned, as large as the largest bucket
+  ScopedEvent idle_;
   std::vector<GradBucket> memory_;
   std::vector<Bucket> buckets_;
   std::vector<StripeLayout> layouts_;  // as buckets_

@@ -15,8 +15,10 @@ namespace gradsync {
 // each exchange it fills the gradients with inputs whose sums are exact (exact_input.h) and calls
 // `start`, which must return on all ranks at about the same time; after it, it counts every element
 // that is wrong (under compression: other than rounded as plan/codec.h says). Only launching and
-// waiting is timed. Under UpdateSite::kOwner the parameters are checked instead, with a learning
-// rate that is a power of two, so that they round only once.
+// waiting is timed. Where the buckets are on a GPU (GradientSync::gpu()), it is idle at the
+// beginning, and the end is when it has done everything, which is then waited for on the host.
+// Under UpdateSite::kOwner the parameters are checked instead, with a learning rate that is a power
+// of two, so that they round only once.
 //
 // Blocks until all ranks are done, shut down included.
 // Errors: what the backend or `start` says. Wrong results are counted, not an error.

@@ -1,9 +1,20 @@
 #include "benchmarks/exchange_runner.h"
 
+#include <algorithm>
+#include <memory>
+#include <thread>
 #include <utility>
+#include <vector>
 
+#include "allreduce/fake_nccl.h"
+#include "allreduce/nccl_gradient_sync.h"
+#include "base/mutex.h"
+#include "benchmarks/clocks.h"
+#include "gpu/fake_gpu.h"
 #include "gtest/gtest.h"
+#include "links/in_memory_store.h"
 #include "sync/local_sync.h"
+#include "sync/staged_sync.h"
 
 namespace gradsync {
 namespace {
@@ -80,6 +91,91 @@ TEST(ExchangeRunnerTest, OneWrongElementOfOneStepIsCounted) {
     // A parameter that is off once stays off.
     Spoiled owner(UpdateSite::kOwner, step);
     EXPECT_EQ(RunExchanges(Small(), StartAtOnce, &owner)->wrong(), 7 - step) << "step " << step;
+  }
+}
+
+// Notes when it was waited for.
+class WatchedGpu : public FakeGpu {
+ public:
+  absl::Status Synchronize(GpuEvent event) override {
+    const absl::Status status = FakeGpu::Synchronize(event);
+    waited_us.push_back(MonotonicMicroseconds());
+    return status;
+  }
+
+  std::vector<double> waited_us;
+};
+
+TEST(ExchangeRunnerTest, BucketsOnAGpuAreFilledAndCheckedThereAndTheEndIsWhenItIsDone) {
+  for (UpdateSite site : {UpdateSite::kWorker, UpdateSite::kOwner}) {
+    const auto gpu = std::make_shared<WatchedGpu>();
+    {
+      const auto sync = CreateStagedSync(CreateLocalSync(site), gpu);
+      const auto metrics = RunExchanges(Small(), StartAtOnce, sync.get());
+      ASSERT_TRUE(metrics.ok()) << metrics.status();
+      EXPECT_EQ(metrics->wrong(), 0);
+      for (int i = 0; i < metrics->begin_us_size(); ++i) {
+        const auto within = [&](double us) {
+          return metrics->begin_us(i) < us && us <= metrics->end_us(i);
+        };
+        EXPECT_EQ(std::count_if(gpu->waited_us.begin(), gpu->waited_us.end(), within), 1);
+      }
+    }
+    EXPECT_EQ(gpu->unpinned_copies(), 0);
+    EXPECT_EQ(gpu->live_objects(), 0);
+  }
+}
+
+// The ranks' start line.
+class Meeting {
+ public:
+  explicit Meeting(int ranks) : ranks_(ranks) {}
+
+  absl::Status Wait() {
+    MutexLock lock(&mutex_);
+    const int mine = come_++ / ranks_;
+    changed_.SignalAll();
+    while (come_ < (mine + 1) * ranks_) changed_.Wait(&mutex_);
+    return absl::OkStatus();
+  }
+
+ private:
+  const int ranks_;
+  Mutex mutex_;
+  CondVar changed_;
+  int come_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+TEST(ExchangeRunnerTest, TheRingOverNcclIsExactForTheseInputsWhateverItsOrder) {
+  constexpr int kRanks = 3;
+  for (UpdateSite site : {UpdateSite::kWorker, UpdateSite::kOwner}) {
+    const auto network = std::make_shared<FakeNcclNetwork>();
+    const std::shared_ptr<KeyValueStore> store = NewInMemoryStore();
+    Meeting meeting(kRanks);
+    const auto run = [&](int rank) {
+      NcclOptions nccl;
+      nccl.group.rank = rank;
+      nccl.group.world_size = kRanks;
+      nccl.group.run_id = "exchange";
+      nccl.group.store = store;
+      nccl.update_site = site;
+      const auto gpu = std::make_shared<FakeGpu>(rank);
+      nccl.gpu = gpu;
+      nccl.nccl = std::make_shared<FakeNccl>(network, gpu);
+      const auto sync = CreateNcclGradientSync(nccl);
+      ASSERT_TRUE(sync.ok()) << sync.status();
+      ExchangeOptions options = Small();
+      options.rank = rank;
+      options.world_size = kRanks;
+      const auto metrics = RunExchanges(
+          options, [&] { return meeting.Wait(); }, sync->get());
+      ASSERT_TRUE(metrics.ok()) << metrics.status();
+      EXPECT_EQ(metrics->wrong(), 0);
+      EXPECT_EQ(metrics->end_us_size(), options.iterations);
+    };
+    std::vector<std::thread> ranks;
+    for (int rank = 0; rank < kRanks; ++rank) ranks.emplace_back(run, rank);
+    for (std::thread& rank : ranks) rank.join();
   }
 }
 

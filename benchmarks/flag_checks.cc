@@ -41,6 +41,9 @@ absl::Status NotPlaced(absl::string_view placement, absl::string_view workers) {
 }
 
 absl::Status CheckLinksBetweenHosts(absl::string_view flag, const std::vector<std::string>& links) {
+  if (Contains(links, "nccl")) {
+    return FlagError(flag, "grpc, gloo or auto with --bandwidth, past which NCCL would go", "nccl");
+  }
   if (!Contains(links, "shm")) return absl::OkStatus();
   return FlagError(flag, "grpc, gloo or auto with --bandwidth, whose hosts share no memory", "shm");
 }

@@ -40,7 +40,8 @@ absl::Status CheckPlaced(const std::vector<std::string>& placements, const std::
   return absl::OkStatus();
 }
 
-// Shared memory is no network: links that cannot be had between emulated hosts.
+// Shared memory is no network, and GPUs of one host talk past the emulated one: links that cannot
+// be had between emulated hosts.
 absl::Status CheckLinksBetweenHosts(absl::string_view flag, const std::vector<std::string>& links);
 
 // Values of --consistency (plan/consistency.h), at least one; ones that wait for less than all only

@@ -16,7 +16,11 @@ extern char** environ;
 namespace gradsync {
 
 absl::StatusOr<std::unique_ptr<InteractiveProcess>> InteractiveProcess::Start(
-    const std::vector<std::string>& argv) {
+    std::vector<std::string> argv, const std::vector<std::string>& environment) {
+  if (!environment.empty()) {
+    argv.insert(argv.begin(), environment.begin(), environment.end());
+    argv.insert(argv.begin(), "/usr/bin/env");
+  }
   int to_child[2];
   int from_child[2];
   if (pipe2(to_child, O_CLOEXEC) != 0 || pipe2(from_child, O_CLOEXEC) != 0) {

@@ -12,14 +12,14 @@
 
 namespace gradsync {
 
-// A child that answers lines with lines, such as a peer that takes turns with us. Not thread-safe. Blocks while it waits for
-// an answer.
+// A child that answers lines with lines, such as a peer that takes turns with us. Not thread-safe.
+// Blocks while it waits for an answer.
 class InteractiveProcess {
  public:
-  // Starts `argv`, argv[0] being a path. Its standard error is ours.
-  // Errors: UNAVAILABLE when it cannot be started.
+  // Starts `argv`, argv[0] being a path, with `environment`, NAME=value each, beside our own. Its
+  // standard error is ours. Errors: UNAVAILABLE when it cannot be started.
   static absl::StatusOr<std::unique_ptr<InteractiveProcess>> Start(
-      const std::vector<std::string>& argv);
+      std::vector<std::string> argv, const std::vector<std::string>& environment = {});
 
   // Closes its standard input and waits for its end.
   ~InteractiveProcess();

@@ -13,6 +13,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "absl/types/optional.h"
 #include "base/status_macros.h"
 #include "benchmarks/aggregate.h"
 #include "benchmarks/byte_sizes.h"
@@ -27,8 +28,23 @@ struct Contestant {
   std::string name;  // "gradsync ring/shm"
   std::vector<std::unique_ptr<InteractiveProcess>> ranks;
   std::vector<double> step_ms;  // mean step of each measured turn
+  absl::optional<NcclLog> nccl_log;
   proto::Run run;
 };
+
+bool Synchronises(const PeerTrainingOptions& options) {
+  return options.ranks > 1 || options.compute.on_gpu();
+}
+
+std::string DataOf(const PeerTrainingOptions& options) {
+  return options.pixels == 32 ? "synthetic" : absl::StrCat("synthetic:", options.pixels);
+}
+
+void AddComputeFlags(const PeerTrainingOptions& options, int rank,
+                     std::vector<std::string>* command) {
+  for (std::string& flag : WorkerComputeFlags(options.compute)) command->push_back(std::move(flag));
+  if (options.compute.on_gpu()) command->push_back(absl::StrCat("--local_rank=", rank));
+}
 
 // `bucket_bytes` 0 takes the default.
 std::vector<std::string> OurCommand(const PeerTrainingOptions& options, const std::string& topology,
@@ -39,34 +55,54 @@ std::vector<std::string> OurCommand(const PeerTrainingOptions& options, const st
                                       absl::StrCat("--world_size=", options.ranks),
                                       absl::StrCat("--model=", options.model),
                                       absl::StrCat("--batch_size=", options.batch_size),
-                                      absl::StrCat("--threads=", options.threads)};
+                                      absl::StrCat("--threads=", options.threads),
+                                      absl::StrCat("--data=", DataOf(options)),
+                                      absl::StrCat("--loader_threads=", options.loader_threads)};
+  AddComputeFlags(options, rank, &command);
+  if (options.compute.on_gpu() && topology == "ring") command.push_back("--link=nccl");
   if (bucket_bytes != 0) command.push_back(absl::StrCat("--bucket_bytes=", bucket_bytes));
   if (!master.empty()) command.push_back(absl::StrCat("--master=", master));
   return command;
 }
 
 absl::Status StartRank(const std::vector<std::string>& command, Contestant* contestant) {
+  std::vector<std::string> environment;
+  if (contestant->ranks.empty() && contestant->nccl_log.has_value()) {
+    environment = contestant->nccl_log->environment();
+  }
   GS_ASSIGN_OR_RETURN(std::unique_ptr<InteractiveProcess> process,
-                      InteractiveProcess::Start(command));
+                      InteractiveProcess::Start(command, environment));
   contestant->ranks.push_back(std::move(process));
   return absl::OkStatus();
 }
 
-// Reads the line with which each rank says that it is ready: "ready <library and versions>".
-absl::StatusOr<std::string> AwaitReady(const Contestant& contestant) {
-  std::string ready;
-  for (const auto& rank : contestant.ranks) {
-    GS_ASSIGN_OR_RETURN(ready, rank->ReadLine());
-    absl::string_view text = ready;
-    if (!absl::ConsumePrefix(&text, "ready ")) return absl::UnavailableError(ready);
-    ready = std::string(text);
+// Reads the line with which each rank says that it is ready: "ready LIBRARY AND VERSIONS|DEVICE|
+// NCCL'S VERSION|WHAT NCCL WAS ASKED FOR". Returns the first part.
+absl::StatusOr<std::string> AwaitReady(Contestant* contestant) {
+  std::string library;
+  std::vector<std::string> devices;
+  for (const auto& rank : contestant->ranks) {
+    GS_ASSIGN_OR_RETURN(const std::string line, rank->ReadLine());
+    const std::vector<std::string> parts = absl::StrSplit(line, '|');
+    absl::string_view text = parts[0];
+    if (!absl::ConsumePrefix(&text, "ready ") || parts.size() != 4) {
+      return absl::UnavailableError(line);
+    }
+    library = std::string(text);
+    devices.push_back(parts[1]);
+    contestant->run.set_nccl_version(parts[2]);
+    contestant->run.set_nccl_asked(parts[3]);
   }
-  return ready;
+  contestant->run.set_device(NameDevices(devices));
+  return library;
 }
 
 absl::StatusOr<Contestant> StartOurs(const PeerTrainingOptions& options,
                                      const std::string& topology, int64_t bucket_bytes = 0) {
   Contestant contestant;
+  if (options.compute.on_gpu() && topology != "local") {
+    GS_ASSIGN_OR_RETURN(contestant.nccl_log, NcclLog::ForLink("nccl", options.environment));
+  }
   std::string master;
   for (int rank = 0; rank < options.ranks; ++rank) {
     GS_RETURN_IF_ERROR(
@@ -75,7 +111,7 @@ absl::StatusOr<Contestant> StartOurs(const PeerTrainingOptions& options,
     GS_ASSIGN_OR_RETURN(const std::string line, contestant.ranks[0]->ReadLine());
     master = std::string(absl::StripPrefix(line, "store "));
   }
-  GS_ASSIGN_OR_RETURN(contestant.name, AwaitReady(contestant));
+  GS_ASSIGN_OR_RETURN(contestant.name, AwaitReady(&contestant));
   const std::vector<std::string> words = absl::StrSplit(contestant.name, ' ');
   contestant.name = absl::StrCat("gradsync ", absl::StrJoin(words.begin() + 1, words.end(), "/"));
   contestant.name = std::string(absl::StripSuffix(contestant.name, "/"));
@@ -89,25 +125,34 @@ absl::StatusOr<Contestant> StartOurs(const PeerTrainingOptions& options,
 
 absl::StatusOr<Contestant> StartPyTorch(const PeerTrainingOptions& options) {
   Contestant contestant;
-  contestant.name = options.ranks == 1 ? "pytorch" : "pytorch ddp";
+  const bool ddp = Synchronises(options);
+  contestant.name = ddp ? "pytorch ddp" : "pytorch";
+  if (options.compute.on_gpu()) {
+    GS_ASSIGN_OR_RETURN(contestant.nccl_log, NcclLog::ForLink("nccl", options.environment));
+  }
   std::string master;
   for (int rank = 0; rank < options.ranks; ++rank) {
-    GS_RETURN_IF_ERROR(
-        StartRank({options.python, options.script, absl::StrCat("--model=", options.model),
-                   absl::StrCat("--batch_size=", options.batch_size),
-                   absl::StrCat("--threads=", options.threads), absl::StrCat("--rank=", rank),
-                   absl::StrCat("--world_size=", options.ranks), absl::StrCat("--master=", master)},
-                  &contestant));
-    if (options.ranks == 1 || rank != 0) continue;
+    std::vector<std::string> command = {options.python,
+                                        options.script,
+                                        absl::StrCat("--model=", options.model),
+                                        absl::StrCat("--batch_size=", options.batch_size),
+                                        absl::StrCat("--threads=", options.threads),
+                                        absl::StrCat("--pixels=", options.pixels),
+                                        absl::StrCat("--rank=", rank),
+                                        absl::StrCat("--world_size=", options.ranks),
+                                        absl::StrCat("--master=", master)};
+    AddComputeFlags(options, rank, &command);
+    GS_RETURN_IF_ERROR(StartRank(command, &contestant));
+    if (!ddp || rank != 0) continue;
     GS_ASSIGN_OR_RETURN(const std::string line, contestant.ranks[0]->ReadLine());
     if (!absl::StartsWith(line, "store ")) return absl::UnavailableError(line);
     master = std::string(absl::StripPrefix(line, "store "));
   }
-  GS_ASSIGN_OR_RETURN(const std::string versions, AwaitReady(contestant));
+  GS_ASSIGN_OR_RETURN(const std::string versions, AwaitReady(&contestant));
   std::printf("%s: %s\n", contestant.name.c_str(), versions.c_str());
-  contestant.run.set_library(options.ranks == 1 ? "pytorch" : "pytorch_ddp");
-  contestant.run.set_topology(options.ranks == 1 ? "local" : "ring");
-  if (options.ranks > 1) contestant.run.set_link("gloo");
+  contestant.run.set_library(ddp ? "pytorch_ddp" : "pytorch");
+  contestant.run.set_topology(ddp ? "ring" : "local");
+  if (ddp) contestant.run.set_link(options.compute.on_gpu() ? "nccl" : "gloo");
   return contestant;
 }
 
@@ -162,7 +207,11 @@ void Fill(const PeerTrainingOptions& options, Contestant* contestant) {
   run.set_update("worker");
   run.set_workers(options.ranks);
   run.set_model(options.model);
-  run.set_data("synthetic");
+  run.set_data(DataOf(options));
+  run.set_precision(options.compute.precision);
+  run.set_channels_last(options.compute.channels_last);
+  run.set_tf32(options.compute.tf32);
+  if (contestant->nccl_log.has_value()) run.set_nccl_chosen(contestant->nccl_log->Chosen());
   run.set_batch_size(options.batch_size);
   run.set_threads(options.threads);
   run.set_steps(options.rounds * options.steps_per_round);
@@ -178,7 +227,7 @@ absl::StatusOr<std::vector<proto::Run>> RunPeerTraining(const PeerTrainingOption
   std::vector<Contestant> contestants;
   const std::vector<int64_t> defaults = {0};
   for (int64_t bucket_bytes : options.bucket_bytes.empty() ? defaults : options.bucket_bytes) {
-    if (options.ranks == 1) break;
+    if (!Synchronises(options)) break;
     GS_ASSIGN_OR_RETURN(contestants.emplace_back(), StartOurs(options, "ring", bucket_bytes));
   }
   GS_ASSIGN_OR_RETURN(contestants.emplace_back(), StartOurs(options, "local"));
@@ -188,9 +237,11 @@ absl::StatusOr<std::vector<proto::Run>> RunPeerTraining(const PeerTrainingOption
   } else {
     std::printf("pytorch: %s\n", std::string(pytorch.status().message()).c_str());
   }
-  std::printf("%s, %d ranks, batch %d and %d threads each, turns of %d steps\n",
-              options.model.c_str(), options.ranks, options.batch_size, options.threads,
-              options.steps_per_round);
+  std::printf("%s, %s, %s, %s%s, %d ranks, batch %d and %d threads each, turns of %d steps\n",
+              options.model.c_str(), DataOf(options).c_str(), contestants[0].run.device().c_str(),
+              options.compute.precision.c_str(),
+              options.compute.channels_last ? " channels-last" : "", options.ranks,
+              options.batch_size, options.threads, options.steps_per_round);
   GS_RETURN_IF_ERROR(TakeTurns(options, &contestants));
 
   const Contestant& ours = contestants[0];
@@ -199,12 +250,17 @@ absl::StatusOr<std::vector<proto::Run>> RunPeerTraining(const PeerTrainingOption
     Fill(options, &contestant);
     std::printf("%s: %.1f ms, %.1f samples/s\n", contestant.name.c_str(),
                 contestant.run.step_ms_p50(), contestant.run.samples_per_s());
+    if (contestant.run.nccl_version().empty()) continue;
+    std::printf(
+        "  NCCL %s, asked for %s, chose %s\n", contestant.run.nccl_version().c_str(),
+        contestant.run.nccl_asked().empty() ? "nothing" : contestant.run.nccl_asked().c_str(),
+        contestant.run.nccl_chosen().c_str());
   }
   for (Contestant& contestant : contestants) {
     if (&contestant != &ours) {
       const MedianSpread ratio = SpreadOfMedian(RatiosByRound(ours.step_ms, contestant.step_ms));
       contestant.run.set_peer_ratio(ratio.p50);
-      const bool local = contestant.run.topology() == "local" && options.ranks > 1;
+      const bool local = contestant.run.topology() == "local" && Synchronises(options);
       // Against the same processes without synchronisation, what it costs; against others, how much
       // faster.
       if (local) {

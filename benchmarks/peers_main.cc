@@ -10,7 +10,12 @@
 //
 // --train: gradsync beside Python PyTorch, with one rank; with more, the ring over shared memory
 // beside as many processes that do not synchronise, and beside PyTorch DDP (peer_training.h).
-// Python PyTorch is Debian's python3-torch and python3-torchvision, the same LibTorch.
+// Python PyTorch is Debian's python3-torch and python3-torchvision, the same LibTorch. On GPUs ours
+// is the ring over NCCL, theirs DDP over NCCL, by a Python that has torch and torchvision for them:
+//
+//   bazel run --config=cuda //benchmarks:peers -- --train --device=cuda --python=$(which python3)
+//       --model=resnet50 --pixels=224 --batch_size=256 --precision=bf16 --channels_last
+//       --loader_threads=8 --steps_per_round=20
 //
 // Exit codes: 0, also when a peer could not run; 1 a result was wrong or one of ours failed; 2 bad
 // flags; 128 + signal when interrupted.
@@ -28,16 +33,21 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/types/optional.h"
 #include "base/flag_error.h"
 #include "base/flags.h"
 #include "base/status_macros.h"
 #include "base/write_file.h"
 #include "benchmarks/byte_sizes.h"
+#include "benchmarks/command_line.h"
+#include "benchmarks/compute_flags.h"
 #include "benchmarks/flag_checks.h"
 #include "benchmarks/machine_info.h"
 #include "benchmarks/peer_exchange.h"
 #include "benchmarks/peer_training.h"
+#include "benchmarks/peers_folder.h"
 #include "benchmarks/run_records.h"
+#include "gpu/open_gpu.h"
 #include "tools/runfiles.h"
 
 ABSL_FLAG(bool, train, false, "compare training with PyTorch's instead of exchanges");
@@ -55,6 +65,17 @@ ABSL_FLAG(int, threads, 2, "with --train: compute threads of each rank");
 ABSL_FLAG(std::vector<std::string>, bucket_bytes, {},
           "with --train: one contestant of ours for each size, such as 1MiB,25MiB; default: one");
 ABSL_FLAG(int, steps_per_round, 3, "with --train: steps in a turn");
+ABSL_FLAG(
+    std::string, device, "cpu",
+    "with --train: cpu, cuda (the GPU of each rank's number), cuda:N or auto, for both sides");
+ABSL_FLAG(std::string, precision, gradsync::ComputeFlags().precision,
+          "with --train: fp32, bf16 or fp16, of both sides' convolutions and matrix products");
+ABSL_FLAG(bool, channels_last, false, "with --train: in channels-last memory format, both sides");
+ABSL_FLAG(bool, tf32, false, "with --train: let GPUs compute fp32 in TF32, both sides");
+ABSL_FLAG(int, pixels, gradsync::PeerTrainingOptions().pixels,
+          "with --train: height and width of the images, an even number from 8 to 1024");
+ABSL_FLAG(int, loader_threads, gradsync::PeerTrainingOptions().loader_threads,
+          "with --train: threads with which each of our ranks makes batches");
 ABSL_FLAG(std::string, python, "/usr/bin/python3",
           "with --train: the Python that has torch and torchvision");
 
@@ -91,10 +112,12 @@ void PrintError(absl::string_view message) {
   std::fprintf(stderr, "peers: %.*s\n", static_cast<int>(message.size()), message.data());
 }
 
-std::string Environment(const char* name) {
-  const char* const value = std::getenv(name);
-  return value == nullptr ? "" : value;
+absl::optional<std::string> Variable(absl::string_view name) {
+  const char* const value = std::getenv(std::string(name).c_str());
+  return value == nullptr ? absl::nullopt : absl::optional<std::string>(value);
 }
+
+std::string Environment(const char* name) { return Variable(name).value_or(""); }
 
 // `bazel run` starts programs elsewhere, but a user's paths are relative to where he was.
 std::string UserPath(const std::string& path) {
@@ -104,8 +127,7 @@ std::string UserPath(const std::string& path) {
 std::string InstalledFolder() {
   const std::string flag = absl::GetFlag(FLAGS_peers_folder);
   if (!flag.empty()) return UserPath(flag);
-  const std::string cache = Environment("XDG_CACHE_HOME");
-  return absl::StrCat(cache.empty() ? Environment("HOME") + "/.cache" : cache, "/gradsync/peers");
+  return PeersFolder(Variable);
 }
 
 absl::StatusOr<PeerPrograms> FindPrograms(const std::string& argv0) {
@@ -146,7 +168,13 @@ absl::StatusOr<PeerTrainingOptions> TrainingFromFlags(const std::string& argv0) 
   options.threads = absl::GetFlag(FLAGS_threads);
   if (absl::GetFlag(FLAGS_rounds) != 0) options.rounds = absl::GetFlag(FLAGS_rounds);
   options.steps_per_round = absl::GetFlag(FLAGS_steps_per_round);
+  options.pixels = absl::GetFlag(FLAGS_pixels);
+  if (options.pixels < 8 || options.pixels > 1024 || options.pixels % 2 != 0) {
+    return FlagError("pixels", "an even number from 8 to 1024", absl::StrCat(options.pixels));
+  }
+  options.loader_threads = absl::GetFlag(FLAGS_loader_threads);
   const std::vector<std::pair<const char*, int>> counts = {
+      {"loader_threads", options.loader_threads},
       {"batch_size", options.batch_size},
       {"threads", options.threads},
       {"ranks", options.ranks},
@@ -160,6 +188,14 @@ absl::StatusOr<PeerTrainingOptions> TrainingFromFlags(const std::string& argv0) 
     if (!bytes.ok()) return FlagError("bucket_bytes", "sizes such as 1MiB,25MiB", text);
     options.bucket_bytes.push_back(*bytes);
   }
+  options.compute = {absl::GetFlag(FLAGS_device), absl::GetFlag(FLAGS_precision),
+                     absl::GetFlag(FLAGS_channels_last), absl::GetFlag(FLAGS_tf32)};
+  const absl::StatusOr<std::string> device =
+      ResolveDevice(options.compute.device, {}, options.ranks, CheckGpu);
+  if (!device.ok()) return absl::InvalidArgumentError(device.status().message());
+  options.compute.device = *device;
+  GS_RETURN_IF_ERROR(CheckCompute(options.compute, {"worker"}));
+  options.environment = Variable;
   options.python = absl::GetFlag(FLAGS_python);
   GS_ASSIGN_OR_RETURN(options.script, FindRunfile(argv0, "benchmarks/pytorch_train.py"));
   GS_ASSIGN_OR_RETURN(options.rank_binary, FindRunfile(argv0, "benchmarks/train_rank"));
@@ -216,10 +252,7 @@ int Peers(int argc, char** argv) {
                           {"w", "warmup"}};
   const std::vector<std::string> positional = ParseFlagsOrExit(argc, argv, flag_options);
   proto::RunRecords records;
-  records.set_command("bazel run //benchmarks:peers");
-  for (int i = 1; i < argc; ++i) {
-    absl::StrAppend(records.mutable_command(), i == 1 ? " -- " : " ", argv[i]);
-  }
+  records.set_command(CommandLine("peers", argc, argv));
   absl::StatusOr<int> exit_code = 0;
   if (!positional.empty()) {
     exit_code = absl::InvalidArgumentError(

@@ -10,6 +10,7 @@
 #include "absl/time/time.h"
 #include "benchmarks/proto_json.h"
 #include "gmock/gmock.h"
+#include "gpu/open_gpu.h"
 #include "gtest/gtest.h"
 #include "proto/run_record.pb.h"
 #include "tools/test_program.h"
@@ -93,6 +94,16 @@ TEST(PeersTest, WrongFlagsAreOneLineAndExitCodeTwo) {
     EXPECT_THAT(program.err(), testing::SizeIs(1)) << flag;
     EXPECT_THAT(program.out(), testing::IsEmpty()) << flag;
   }
+}
+
+// Before anything starts, in the words of a worker.
+TEST(PeersTest, TrainingOnAGpuThatIsNotThereIsRefused) {
+  if (CheckGpu(0).ok()) GTEST_SKIP() << "there is a GPU";
+  TestProgram program({"benchmarks/peers", "--train", "--device=cuda"});
+  EXPECT_EQ(program.Finish().shell_code(), 2);
+  EXPECT_THAT(program.err(),
+              testing::ElementsAre(testing::StartsWith("peers: --device=cuda: this ")));
+  EXPECT_THAT(program.out(), testing::IsEmpty());
 }
 
 }  // namespace

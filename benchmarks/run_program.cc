@@ -12,12 +12,14 @@
 
 namespace gradsync {
 
-absl::Status RunProgram(const std::vector<std::string>& argv, absl::Duration limit) {
+absl::Status RunProgram(const std::vector<std::string>& argv, absl::Duration limit,
+                        std::string* output) {
   std::string last_words;
   GS_ASSIGN_OR_RETURN(
       std::unique_ptr<Subprocess> process,
-      Subprocess::Start(argv, [&last_words](absl::string_view line, bool is_stderr) {
+      Subprocess::Start(argv, [&last_words, output](absl::string_view line, bool is_stderr) {
         if (is_stderr) last_words = std::string(line);
+        if (!is_stderr && output != nullptr) absl::StrAppend(output, line, "\n");
       }));
   const absl::Time deadline = absl::Now() + limit;
   while (!process->exit_status().has_value()) {

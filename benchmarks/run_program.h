@@ -11,10 +11,12 @@
 
 namespace gradsync {
 
-// Runs `argv[0]`, a path, and blocks until it has ended; it is killed at the limit. Errors:
+// Runs `argv[0]`, a path, and blocks until it has ended; it is killed at the limit. `output`, if
+// there is one, gets what it prints on stdout. Errors:
 // FAILED_PRECONDITION when it fails, in its own last words on stderr; DEADLINE_EXCEEDED; those of
 // Subprocess::Start().
-absl::Status RunProgram(const std::vector<std::string>& argv, absl::Duration limit);
+absl::Status RunProgram(const std::vector<std::string>& argv, absl::Duration limit,
+                        std::string* output = nullptr);
 
 }  // namespace gradsync
 

@@ -9,6 +9,10 @@
 //   --ranks=4 --servers=2
 //       --placement=dedicated,colocated,mixed --bytes=100MB -n 10 -w 2
 //
+// On GPUs, after tools/setup --cuda; NCCL_ALGO=Ring in front makes NCCL's a ring:
+//
+//   bazel run --config=cuda //benchmarks:sync_bench -- --link=nccl,shm --ranks=2 -b 4K -e 128M
+//
 // Exit codes: 0; 1 a result was wrong or a job failed; 2 bad flags or no way to emulate a network,
 // found before any job started; 128 + signal when interrupted.
 
@@ -24,22 +28,32 @@
 
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
+#include "absl/types/optional.h"
 #include "base/flags.h"
 #include "base/status_macros.h"
 #include "base/write_file.h"
+#include "benchmarks/command_line.h"
+#include "benchmarks/compute_flags.h"
 #include "benchmarks/emulated_network.h"
 #include "benchmarks/exchange_job.h"
 #include "benchmarks/machine_info.h"
+#include "benchmarks/nccl_tests.h"
+#include "benchmarks/peers_folder.h"
 #include "benchmarks/placement.h"
 #include "benchmarks/run_records.h"
 #include "benchmarks/sync_bench_options.h"
 #include "benchmarks/sync_bench_report.h"
+#include "gpu/open_gpu.h"
 #include "tools/runfiles.h"
 
 ABSL_FLAG(std::vector<std::string>, topology, gradsync::SyncBenchOptions().topologies,
           "some of ring, ps");
 ABSL_FLAG(std::vector<std::string>, link, gradsync::SyncBenchOptions().links,
-          "some of auto, grpc, shm, gloo (the last: ring only)");
+          "some of auto, grpc, shm, gloo, nccl (the last two: ring only; nccl: on GPUs)");
+ABSL_FLAG(
+    std::string, device, "",
+    "what has the buckets: cpu, cuda (the GPU of each rank), cuda:N, or auto (cuda where build "
+    "and machine have it); default: cuda with --link=nccl, else cpu");
 ABSL_FLAG(std::vector<std::string>, ranks, gradsync::SyncBenchOptions().ranks, "numbers of ranks");
 ABSL_FLAG(std::vector<std::string>, servers, gradsync::SyncBenchOptions().servers,
           "numbers of parameter servers, for ps");
@@ -69,6 +83,13 @@ ABSL_FLAG(std::string, bandwidth, "",
           "emulated network, and prints what the cost model predicts over what was measured");
 ABSL_FLAG(bool, emulate, true, "with --bandwidth: false only predicts, and measures on this host");
 ABSL_FLAG(bool, tcp, true, "on an emulated network: also measure bare TCP with the same flows");
+ABSL_FLAG(
+    bool, nccl_tests, true,
+    "with --link=nccl: also run nccl-tests' all_reduce_perf, which tools/setup --cuda --peers "
+    "builds");
+ABSL_FLAG(std::string, peers_folder, "",
+          "where tools/setup --peers installed; default: ~/.cache/gradsync/peers, or under "
+          "XDG_CACHE_HOME");
 ABSL_FLAG(absl::Duration, timeout, gradsync::SyncBenchOptions().timeout,
           "a process that is silent for longer is lost");
 ABSL_FLAG(std::string, json, "", "file for the records (proto/run_record.proto)");
@@ -94,16 +115,23 @@ std::string UserPath(const std::string& path) {
   return ResolvePath(path, directory == nullptr ? "" : directory);
 }
 
+absl::optional<std::string> Variable(absl::string_view name) {
+  const char* value = std::getenv(std::string(name).c_str());
+  return value == nullptr ? absl::nullopt : absl::optional<std::string>(value);
+}
+
 struct Sweep {
   std::vector<SyncBenchCase> cases;
   ExchangeJobOptions job;
-  std::string json;  // path, or empty
+  std::string json;        // path, or empty
+  std::string nccl_tests;  // path of all_reduce_perf; need not exist
 };
 
 SyncBenchOptions OptionsFromFlags() {
   SyncBenchOptions options;
   options.topologies = absl::GetFlag(FLAGS_topology);
   options.links = absl::GetFlag(FLAGS_link);
+  options.device = absl::GetFlag(FLAGS_device);
   options.ranks = absl::GetFlag(FLAGS_ranks);
   options.servers = absl::GetFlag(FLAGS_servers);
   options.placements = absl::GetFlag(FLAGS_placement);
@@ -131,7 +159,17 @@ absl::StatusOr<Sweep> PrepareSweep(const char* argv0, const std::vector<std::str
         absl::StrCat("expected flags only, found \"", positional[0], "\""));
   }
   Sweep sweep;
-  GS_ASSIGN_OR_RETURN(sweep.cases, ListCases(OptionsFromFlags()));
+  const SyncBenchOptions options = OptionsFromFlags();
+  GS_ASSIGN_OR_RETURN(sweep.cases, ListCases(options));
+  int most = 0;
+  for (const SyncBenchCase& c : sweep.cases) most = std::max(most, c.exchange.world_size);
+  GS_ASSIGN_OR_RETURN(const std::string device,
+                      ResolveDevice(options.device, options.links, most, CheckGpu));
+  for (SyncBenchCase& c : sweep.cases) c.device = device;
+  sweep.job.environment = Variable;
+  const std::string peers = absl::GetFlag(FLAGS_peers_folder);
+  sweep.nccl_tests = absl::StrCat(peers.empty() ? PeersFolder(Variable) : UserPath(peers),
+                                  "/programs/all_reduce_perf");
   GS_ASSIGN_OR_RETURN(sweep.job.rank_binary, FindRunfile(argv0, "benchmarks/sync_bench_rank"));
   GS_ASSIGN_OR_RETURN(sweep.job.tcp_rank_binary, FindRunfile(argv0, "benchmarks/tcp_flows_rank"));
   sweep.job.interrupt = &interrupt_signal;
@@ -171,15 +209,26 @@ void PrintAndKeep(proto::Run run, proto::RunRecords* records) {
   *records->add_runs() = std::move(run);
 }
 
-// The measurement, and bare TCP beside it where there is a network.
+// The measurement; beside it bare TCP where there is a network, and nccl-tests where NCCL is the
+// link.
 absl::Status RunOne(const Sweep& sweep, const SyncBenchCase& bench_case, BareTcp* tcp,
-                    proto::RunRecords* records) {
+                    std::string* said, proto::RunRecords* records) {
   GS_ASSIGN_OR_RETURN(proto::Run run, RunExchangeJob(sweep.job, bench_case));
   absl::StatusOr<proto::Run> bare = absl::NotFoundError("not asked for");
   if (sweep.job.network != nullptr && absl::GetFlag(FLAGS_tcp)) {
     bare = tcp->MeasureBeside(bench_case, &run);
   }
+  absl::StatusOr<proto::Run> nccl_tests = absl::CancelledError();
+  if (ComparesWithNcclTests(bench_case) && absl::GetFlag(FLAGS_nccl_tests)) {
+    nccl_tests = MeasureNcclTests(sweep.nccl_tests, bench_case, &run);
+    // A peer that cannot run is no failure of the sweep, and is said once.
+    if (!nccl_tests.ok() && *said != nccl_tests.status().message()) {
+      *said = std::string(nccl_tests.status().message());
+      PrintError(*said);
+    }
+  }
   PrintAndKeep(std::move(run), records);
+  if (nccl_tests.ok()) PrintAndKeep(*std::move(nccl_tests), records);
   if (bare.ok()) PrintAndKeep(*std::move(bare), records);
   return absl::IsNotFound(bare.status()) ? absl::OkStatus() : bare.status();
 }
@@ -189,9 +238,10 @@ int RunAll(const Sweep& sweep, proto::RunRecords* records) {
   std::printf("%s", SyncBenchHead().c_str());
   std::fflush(stdout);
   BareTcp tcp(sweep.job);
+  std::string said;
   int failed = 0;
   for (const SyncBenchCase& bench_case : sweep.cases) {
-    const absl::Status status = RunOne(sweep, bench_case, &tcp, records);
+    const absl::Status status = RunOne(sweep, bench_case, &tcp, &said, records);
     if (status.ok()) continue;
     PrintError(absl::StrCat(Describe(bench_case), ": ", status.message()));
     if (status.code() == absl::StatusCode::kCancelled) return 128 + interrupt_signal;
@@ -205,13 +255,6 @@ int RunAll(const Sweep& sweep, proto::RunRecords* records) {
     PrintError(absl::StrCat(failed, " of ", sweep.cases.size(), " measurements failed"));
   }
   return wrong > 0 || failed > 0 ? 1 : 0;
-}
-
-// As a user would type it again.
-std::string CommandLine(int argc, char** argv) {
-  std::string command = "bazel run //benchmarks:sync_bench";
-  for (int i = 1; i < argc; ++i) absl::StrAppend(&command, i == 1 ? " -- " : " ", argv[i]);
-  return command;
 }
 
 int SyncBench(int argc, char** argv) {
@@ -231,7 +274,7 @@ int SyncBench(int argc, char** argv) {
   }
   proto::RunRecords records;
   *records.mutable_machine() = DescribeMachine();
-  records.set_command(CommandLine(argc, argv));
+  records.set_command(CommandLine("sync_bench", argc, argv));
   if (const absl::Status writable = WriteRecords(sweep->json, records); !writable.ok()) {
     PrintError(writable.message());
     return kBadInput;

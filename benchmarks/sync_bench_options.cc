@@ -1,5 +1,6 @@
 #include "benchmarks/sync_bench_options.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -48,17 +49,15 @@ bool OnEmulatedHosts(const SyncBenchOptions& options) {
 
 absl::Status CheckLinks(const SyncBenchOptions& options) {
   GS_RETURN_IF_ERROR(CheckNames("link", options.links, {"auto", "grpc", "shm", "gloo", "nccl"}));
-  if (Contains(options.links, "nccl")) {
-    return FlagError("link", "auto, grpc, shm or gloo (this build has no other)", "nccl");
-  }
   if (OnEmulatedHosts(options)) {
     GS_RETURN_IF_ERROR(CheckLinksBetweenHosts("link", options.links));
   }
-  if (!Contains(options.links, "gloo")) return absl::OkStatus();
-  if (!Contains(options.topologies, "ring")) {
-    return FlagError("link", "grpc, or ring among --topology", "gloo");
+  for (const char* link : {"gloo", "nccl"}) {
+    if (Contains(options.links, link) && !Contains(options.topologies, "ring")) {
+      return FlagError("link", "grpc, or ring among --topology", link);
+    }
   }
-  if (!Contains(options.updates, "worker")) {
+  if (Contains(options.links, "gloo") && !Contains(options.updates, "worker")) {
     return FlagError("update", "worker with --link=gloo, which has no reduce-scatter", "owner");
   }
   return absl::OkStatus();
@@ -105,6 +104,7 @@ bool Possible(const SyncBenchCase& bench_case) {
   if (!PlacementFits(bench_case.placement, bench_case.exchange.world_size, bench_case.servers)) {
     return false;
   }
+  if (bench_case.link == "nccl") return bench_case.topology == "ring";
   return bench_case.link != "gloo" ||
          (bench_case.topology == "ring" && bench_case.update == "worker");
 }
@@ -133,6 +133,7 @@ absl::Status CheckWeights(const SyncBenchCase& bench_case) {
 absl::StatusOr<SyncBenchCase> CommonCase(const SyncBenchOptions& options) {
   SyncBenchCase common;
   common.connections = options.connections;
+  common.device = options.device;
   common.exchange.iterations = options.iterations;
   common.exchange.warmup = options.warmup;
   common.exchange.timeout = options.timeout;
@@ -211,7 +212,10 @@ absl::StatusOr<std::vector<SyncBenchCase>> ListCases(const SyncBenchOptions& opt
       }
     }
   }
-  if (Contains(options.topologies, "ps")) {
+  const bool ring_only =
+      std::all_of(options.links.begin(), options.links.end(),
+                  [](const std::string& link) { return link == "gloo" || link == "nccl"; });
+  if (Contains(options.topologies, "ps") && !ring_only) {
     GS_RETURN_IF_ERROR(CheckPlaced(options.placements, cases, "ranks"));
   }
   return cases;
@@ -231,6 +235,7 @@ std::vector<std::string> RankFlags(const SyncBenchCase& bench_case, const std::s
       absl::StrCat("--warmup=", exchange.warmup),
       absl::StrCat("--timeout=", absl::FormatDuration(exchange.timeout)),
       absl::StrCat("--start_line=", start_line)};
+  if (bench_case.device != "cpu") flags.push_back(absl::StrCat("--device=", bench_case.device));
   if (exchange.codec.compresses()) {
     flags.push_back(absl::StrCat("--compression=", CodecName(exchange.codec)));
   }

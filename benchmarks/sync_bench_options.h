@@ -17,6 +17,7 @@ namespace gradsync {
 struct SyncBenchOptions {
   std::vector<std::string> topologies = {"ring", "ps"};
   std::vector<std::string> links = {"auto"};
+  std::string device = "cpu";  // that has the buckets, resolved (compute_flags.h)
   std::vector<std::string> ranks = {"2"};
   std::vector<std::string> servers = {"1", "2"};  // for ps
   std::vector<std::string> placements = {"dedicated"};
@@ -41,6 +42,7 @@ struct SyncBenchOptions {
 struct SyncBenchCase {
   std::string topology;
   std::string link;
+  std::string device = "cpu";
   std::string update;
   std::string placement;  // empty without servers
   int servers = 0;        // as placement.h has it
@@ -56,9 +58,9 @@ struct SyncBenchCase {
 std::string Describe(const SyncBenchCase& bench_case);
 
 // Checks everything and lists the measurements in the order in which they run: by ranks and bytes,
-// so that what is compared is measured close in time. Combinations that cannot be (Gloo with
-// parameter servers, more colocated servers than workers) are left out, but each value that was
-// asked for occurs. Errors: INVALID_ARGUMENT naming the flag, what was expected and what came.
+// so that what is compared is measured close in time. Combinations that cannot be (Gloo or NCCL
+// with parameter servers, more colocated servers than workers) are left out, but each value that
+// was asked for occurs. Errors: INVALID_ARGUMENT naming the flag, what was expected and what came.
 absl::StatusOr<std::vector<SyncBenchCase>> ListCases(const SyncBenchOptions& options);
 
 // Flags of a rank, without those that RunLocalJob() sets.

@@ -119,7 +119,8 @@ TEST(SyncBenchOptionsTest, MistakesNameTheFlagAndWhatCame) {
   EXPECT_THAT(ErrorOf(options), HasSubstr("--max_bytes: "));
   options = SyncBenchOptions();
   options.links = {"nccl"};
-  EXPECT_THAT(ErrorOf(options), HasSubstr("--link: "));
+  options.topologies = {"ps"};
+  EXPECT_THAT(ErrorOf(options), HasSubstr("--link: expected grpc, or ring among --topology"));
   options = SyncBenchOptions();
   options.placements = {"colocated"};
   EXPECT_THAT(ErrorOf(options), HasSubstr("--placement: "));
@@ -163,6 +164,37 @@ TEST(SyncBenchOptionsTest, ARankIsToldEverythingThatItsJobDependsOn) {
                                    "--connections=3", "--bytes=26214400", "--bucket_bytes=26214400",
                                    "--chunk_bytes=65536", "--iterations=20", "--warmup=5",
                                    "--timeout=1m", "--start_line=/tmp/line"));
+}
+
+TEST(SyncBenchOptionsTest, NcclIsMeasuredForRingsAndRanksAreToldTheDevice) {
+  SyncBenchOptions options;
+  options.links = {"shm", "nccl"};
+  options.servers = {"1"};
+  options.updates = {"worker", "owner"};
+  options.bytes = {"4KiB"};
+  options.device = "cuda";
+  std::vector<std::string> names;
+  for (const SyncBenchCase& c : CasesOf(options)) {
+    names.push_back(Describe(c));
+    EXPECT_EQ(RankFlags(c, "/tmp/line").back(), "--device=cuda");
+  }
+  EXPECT_THAT(names,
+              testing::ElementsAre(
+                  "ring over shm, ranks 2, 4KiB", "ring over shm, update at owner, ranks 2, 4KiB",
+                  "ring over nccl, ranks 2, 4KiB", "ring over nccl, update at owner, ranks 2, 4KiB",
+                  "ps over shm, servers 1, ranks 2, 4KiB",
+                  "ps over shm, update at owner, servers 1, ranks 2, 4KiB"));
+}
+
+TEST(SyncBenchOptionsTest, LinksOfRingsAloneLeaveParameterServersOut) {
+  for (const std::string link : {"gloo", "nccl"}) {
+    SyncBenchOptions options;
+    options.links = {link};
+    options.bytes = {"4KiB"};
+    const std::vector<SyncBenchCase> cases = CasesOf(options);
+    ASSERT_EQ(cases.size(), 1u) << link;
+    EXPECT_EQ(Describe(cases[0]), "ring over " + link + ", ranks 2, 4KiB");
+  }
 }
 
 TEST(SyncBenchOptionsTest, SixteenBitsAreMeasuredWhereSomethingIsSent) {

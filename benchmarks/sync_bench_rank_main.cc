@@ -1,5 +1,6 @@
 // One rank of //benchmarks:sync_bench, which starts it; not for people.
 
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <vector>
@@ -7,6 +8,8 @@
 #include "absl/flags/flag.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "absl/types/optional.h"
+#include "allreduce/open_nccl.h"
 #include "base/flags.h"
 #include "base/keep_memory.h"
 #include "base/status_macros.h"
@@ -16,7 +19,10 @@
 #include "benchmarks/proto_json.h"
 #include "benchmarks/rank_main.h"
 #include "benchmarks/start_line.h"
+#include "gpu/open_gpu.h"
 #include "links/grpc_store.h"
+#include "worker/nccl_settings.h"
+#include "worker/open_device.h"
 #include "worker/sync_factory.h"
 
 // Set by RunLocalJob().
@@ -25,6 +31,8 @@ ABSL_FLAG(std::string, server_weights, "auto", "as //worker has it");
 
 ABSL_FLAG(std::string, topology, "ring", "ring or ps");
 ABSL_FLAG(std::string, link, "auto", "as //worker has it");
+ABSL_FLAG(std::string, device, "cpu", "as //worker has it");
+ABSL_FLAG(int, local_rank, -1, "as //worker has it");
 ABSL_FLAG(std::string, update, "worker", "worker or owner");
 ABSL_FLAG(std::string, compression, "none", "none, fp16 or bf16");
 ABSL_FLAG(int, connections, 0, "per pair of peers; 0: the topology's default");
@@ -62,10 +70,29 @@ ExchangeOptions ExchangeFromFlags() {
   return options;
 }
 
+absl::optional<std::string> Variable(absl::string_view name) {
+  const char* value = std::getenv(std::string(name).c_str());
+  return value == nullptr ? absl::nullopt : absl::optional<std::string>(value);
+}
+
+// What has the buckets, and NCCL where it is the link.
+absl::Status OpenDevices(int world_size, SyncOptions* sync) {
+  DeviceOptions device;
+  device.device = absl::GetFlag(FLAGS_device);
+  const int local_rank = absl::GetFlag(FLAGS_local_rank);
+  if (local_rank >= 0) device.local_rank = local_rank;
+  GS_ASSIGN_OR_RETURN(sync->gpu, OpenDevice(device, world_size, OpenGpu));
+  if (sync->link != "nccl") return absl::OkStatus();
+  GS_RETURN_IF_ERROR(CheckNcclDevice(sync->gpu.get()));
+  GS_ASSIGN_OR_RETURN(sync->nccl, OpenNccl(sync->gpu->device(), NcclSettings(Variable)));
+  return absl::OkStatus();
+}
+
 absl::Status RunRank() {
   SyncOptions sync_options = SyncFromFlags();
   ExchangeOptions options = ExchangeFromFlags();
   GS_RETURN_IF_ERROR(ValidateSyncOptions(sync_options));
+  GS_RETURN_IF_ERROR(OpenDevices(options.world_size, &sync_options));
   GS_ASSIGN_OR_RETURN(options.codec, ParseCodec(sync_options.compression));
   options.rounds_at_each_hop = sync_options.topology == "ring";
   GS_ASSIGN_OR_RETURN(const std::unique_ptr<StartLine> line,
@@ -81,6 +108,11 @@ absl::Status RunRank() {
   sync.reset();
   metrics->set_link(sync_options.link);
   metrics->set_connections(ResolvedConnections(sync_options));
+  metrics->set_device(DescribeDevice(sync_options.gpu.get()));
+  if (sync_options.nccl != nullptr) {
+    metrics->set_nccl_version(NcclVersionName(sync_options.nccl->version()));
+    metrics->set_nccl_asked(sync_options.nccl->algorithm());
+  }
   GS_RETURN_IF_ERROR(WriteJson(absl::GetFlag(FLAGS_metrics_json), *metrics));
   return start();  // the store goes with rank 0
 }

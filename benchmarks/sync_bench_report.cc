@@ -127,6 +127,11 @@ absl::StatusOr<proto::Run> SummarizeExchanges(const SyncBenchCase& bench_case,
   run.set_library("gradsync");
   run.set_topology(bench_case.topology);
   run.set_link(ranks[0].link());
+  std::vector<std::string> devices;
+  for (const auto& rank : ranks) devices.push_back(rank.device());
+  run.set_device(NameDevices(devices));
+  run.set_nccl_version(ranks[0].nccl_version());
+  run.set_nccl_asked(ranks[0].nccl_asked());
   run.set_update(bench_case.update);
   run.set_compression(CodecName(bench_case.exchange.codec));
   run.set_placement(bench_case.placement);
@@ -175,13 +180,15 @@ std::string SyncBenchHead() {
   return absl::StrCat(
       absl::StrFormat(kLine, "bytes", "topology", "link", "update", "codec", "ranks", "servers",
                       "placement", "time us", "", "", "algbw", "busbw", "node", "wire bytes",
-                      "wire bytes", "cpu", "cpu", "model /", "tcp /", "#wrong"),
+                      "wire bytes", "cpu", "cpu", "model /", "peer /", "#wrong"),
       absl::StrFormat(kLine, "", "", "", "", "", "", "", "", "p10", "p50", "p90", "GB/s", "GB/s",
                       "GB/s", "max node", "total", "ms", "%", "measured", "measured", ""));
 }
 
 std::string SyncBenchLine(const proto::Run& run) {
   const bool ring = run.busbw_gb_per_s().kind_case() == google::protobuf::Value::kNumberValue;
+  // Gloo and NCCL do not tell what they send.
+  const bool counted = run.link() != "gloo" && run.link() != "nccl";
   const double busiest = std::max(run.wire_tx_bytes_max_node(), run.wire_rx_bytes_max_node());
   const std::string line = absl::StrFormat(
       kLine, FormatBytes(static_cast<int64_t>(run.bytes())), run.topology(), run.link(),
@@ -190,12 +197,25 @@ std::string SyncBenchLine(const proto::Run& run) {
       run.placement().empty() ? "-" : run.placement(), Microseconds(run.time_us_p10()),
       Microseconds(run.time_us_p50()), Microseconds(run.time_us_p90()),
       Gigabytes(run.algbw_gb_per_s()), ring ? Gigabytes(run.busbw_gb_per_s().number_value()) : "-",
-      Gigabytes(busiest / run.time_us_p50() * 1e-3), Count(busiest),
-      Count(run.wire_tx_bytes_total()), absl::StrFormat("%.1f", run.cpu_ms_per_step()),
+      counted ? Gigabytes(busiest / run.time_us_p50() * 1e-3) : "-", counted ? Count(busiest) : "-",
+      counted ? Count(run.wire_tx_bytes_total()) : "-",
+      absl::StrFormat("%.1f", run.cpu_ms_per_step()),
       absl::StrFormat("%.0f", 100 * run.cpu_share()), Ratio(run.model_us() / run.time_us_p50()),
       Ratio(run.peer_ratio()), Count(run.wrong()));
-  if (run.invalid().empty()) return line;
-  return absl::StrCat(line, "           INVALID: ", run.invalid(), "\n");
+  std::string notes;
+  if (!run.device().empty() && run.device() != "cpu") {
+    absl::StrAppend(&notes, "           ",
+                    run.library() == "nccl_tests" ? "by " + run.settings() + ", " : "", "on ",
+                    run.device());
+    if (!run.nccl_version().empty()) {
+      absl::StrAppend(&notes, "; NCCL ", run.nccl_version(), ", asked for ",
+                      run.nccl_asked().empty() ? "nothing" : run.nccl_asked(), ", chose ",
+                      run.nccl_chosen());
+    }
+    absl::StrAppend(&notes, "\n");
+  }
+  if (!run.invalid().empty()) absl::StrAppend(&notes, "           INVALID: ", run.invalid(), "\n");
+  return absl::StrCat(line, notes);
 }
 
 }  // namespace gradsync

@@ -28,8 +28,8 @@ absl::StatusOr<proto::Run> SummarizeExchanges(const SyncBenchCase& bench_case,
                                               const std::vector<proto::ServerMetrics>& servers);
 
 // The head of the table, two lines, and the line of one run; all end in a newline. Numbers are
-// right-aligned; "-" stands where there is none. A run that is invalid has a second line that says
-// why.
+// right-aligned; "-" stands where there is none. A run on GPUs has a second line that says on
+// which, and over NCCL what NCCL chose; one that is invalid, a line that says why.
 std::string SyncBenchHead();
 std::string SyncBenchLine(const proto::Run& run);
 

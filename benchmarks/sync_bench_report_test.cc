@@ -86,6 +86,27 @@ TEST(SyncBenchReportTest, WrongElementsOfAllRanksAreAddedUp) {
   EXPECT_THAT(SyncBenchLine(*run), testing::EndsWith(" 7\n"));
 }
 
+TEST(SyncBenchReportTest, ARunOnGpusSaysOnWhichAndWhatNcclChose) {
+  std::vector<proto::ExchangeMetrics> ranks = TwoRanks();
+  for (int i = 0; i < 2; ++i) {
+    ranks[i].set_link("nccl");
+    ranks[i].set_device("cuda:" + std::to_string(i) + " (NVIDIA H200)");
+    ranks[i].set_nccl_version("2.28.9");
+    ranks[i].clear_wire_tx_bytes_per_step();
+    ranks[i].clear_wire_rx_bytes_per_step();
+  }
+  ranks[0].set_nccl_asked("NCCL_ALGO=Ring");
+  auto run = SummarizeExchanges(Case("ring", 0), ranks, {});
+  ASSERT_TRUE(run.ok()) << run.status();
+  run->set_nccl_chosen("AllReduce RING/SIMPLE");
+  EXPECT_EQ(run->device(), "NVIDIA H200");
+  EXPECT_THAT(
+      SyncBenchLine(*run),
+      testing::EndsWith("\n           on NVIDIA H200; NCCL 2.28.9, asked for NCCL_ALGO=Ring, "
+                        "chose AllReduce RING/SIMPLE\n"));
+  EXPECT_NEAR(run->busbw_gb_per_s().number_value(), run->algbw_gb_per_s(), 1e-12);
+}
+
 TEST(SyncBenchReportTest, MissingMetricsAreAnError) {
   std::vector<proto::ExchangeMetrics> ranks = TwoRanks();
   ranks.pop_back();

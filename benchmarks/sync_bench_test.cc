@@ -9,8 +9,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "allreduce/open_nccl.h"
 #include "benchmarks/proto_json.h"
 #include "gmock/gmock.h"
+#include "gpu/open_gpu.h"
 #include "gtest/gtest.h"
 #include "plan/cost_model.h"
 #include "proto/run_record.pb.h"
@@ -126,6 +128,24 @@ TEST(SyncBenchTest, BadFlagsAreOneLineAndExitCodeTwo) {
     const Outcome outcome = RunBench({flag});
     EXPECT_EQ(outcome.exit_code, 2) << flag;
     EXPECT_EQ(outcome.errors.size(), 1u) << flag;
+    EXPECT_EQ(outcome.out, "") << flag;
+  }
+}
+
+// Before anything starts, in the words of a worker.
+TEST(SyncBenchTest, WithoutABuildOrAMachineForGpusItSaysSo) {
+  if (CheckGpu(0).ok()) GTEST_SKIP() << "there is a GPU";
+  const std::string device = absl::IsFailedPrecondition(CheckGpu(0))
+                                 ? "--device=cuda: this build has no CUDA: build with "
+                                 : "--device=cuda: this machine ";
+  const std::string nccl =
+      NcclVersion() == 0 ? "--link=nccl: this build has no NCCL: build with " : device;
+  for (const auto& [flag, expected] :
+       std::map<std::string, std::string>{{"--device=cuda", device}, {"--link=nccl", nccl}}) {
+    const Outcome outcome = RunBench({flag});
+    EXPECT_EQ(outcome.exit_code, 2) << flag;
+    EXPECT_THAT(outcome.errors,
+                testing::ElementsAre(testing::StartsWith("sync_bench: " + expected)));
     EXPECT_EQ(outcome.out, "") << flag;
   }
 }

@@ -58,7 +58,7 @@ ABSL_FLAG(std::vector<std::string>, replay, {}, "files of profiles to replay");
 ABSL_FLAG(std::string, model, "resnet18", "to record: resnet18, resnet50 or mlp");
 ABSL_FLAG(std::string, stem, "imagenet", "of a ResNet to record: imagenet (7x7) or cifar (3x3)");
 ABSL_FLAG(int64_t, classes, 0, "of the model to record; 0: as many as the data has");
-ABSL_FLAG(std::string, data, "synthetic", "to record: synthetic, or cifar10:DIR");
+ABSL_FLAG(std::string, data, "synthetic", "to record: synthetic, synthetic:PIXELS or cifar10:DIR");
 ABSL_FLAG(int64_t, batch_size, 32, "samples per step to record");
 ABSL_FLAG(int, threads, 1, "compute threads of the job to record");
 

@@ -1,13 +1,17 @@
 // One rank of a training contestant of //benchmarks:peers, which starts it; not for people.
 //
 // Rank 0 of several first prints "store HOST:PORT", for the others' --master. Each then prints
-// "ready ..." and from there on answers lines with a number of steps with the turn's first and last
-// microsecond on the host's monotonic clock. Ends at end of file.
+// "ready gradsync TOPOLOGY LINK|DEVICE|NCCL'S VERSION|WHAT NCCL WAS ASKED FOR" and from there on
+// answers lines with a number of steps with the turn's first and last microsecond on the host's
+// monotonic clock. Ends at end of file.
 
+#include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <iostream>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/flags/flag.h"
@@ -15,14 +19,21 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "absl/types/optional.h"
+#include "allreduce/open_nccl.h"
 #include "base/flags.h"
 #include "base/keep_memory.h"
 #include "base/status_macros.h"
 #include "benchmarks/clocks.h"
 #include "benchmarks/meet_ranks.h"
+#include "gpu/gpu_resources.h"
+#include "gpu/open_gpu.h"
 #include "links/grpc_store.h"
 #include "sync/side_channel.h"
+#include "train/precision.h"
 #include "train/trainer.h"
+#include "worker/nccl_settings.h"
+#include "worker/open_device.h"
 #include "worker/sync_factory.h"
 
 ABSL_FLAG(int, rank, 0, "of this process");
@@ -32,7 +43,14 @@ ABSL_FLAG(std::vector<std::string>, servers, {}, "parameter servers, host:port,.
 ABSL_FLAG(std::string, topology, "local", "local, ring or ps");
 ABSL_FLAG(std::string, link, "auto", "as //worker has it");
 ABSL_FLAG(std::string, update, "worker", "worker or owner");
+ABSL_FLAG(std::string, device, "cpu", "as //worker has it");
+ABSL_FLAG(int, local_rank, -1, "as //worker has it");
+ABSL_FLAG(std::string, precision, "fp32", "as //worker has it");
+ABSL_FLAG(bool, channels_last, false, "as //worker has it");
+ABSL_FLAG(bool, tf32, false, "as //worker has it");
 ABSL_FLAG(std::string, model, "resnet18", "as //worker has it");
+ABSL_FLAG(std::string, data, "synthetic", "as //worker has it");
+ABSL_FLAG(int, loader_threads, 1, "as //worker has it");
 ABSL_FLAG(int, batch_size, 32, "samples per rank and step");
 ABSL_FLAG(int, threads, 1, "compute threads of a rank");
 ABSL_FLAG(int64_t, bucket_bytes, gradsync::PlanOptions().bucket_bytes, "as //worker has it");
@@ -52,8 +70,13 @@ SyncOptions SyncFromFlags() {
   return options;
 }
 
-TrainerOptions TrainerFromFlags(bool synchronised) {
+absl::StatusOr<TrainerOptions> TrainerFromFlags(bool synchronised) {
   TrainerOptions options;
+  GS_ASSIGN_OR_RETURN(options.compute.precision, ParsePrecision(absl::GetFlag(FLAGS_precision)));
+  options.compute.channels_last = absl::GetFlag(FLAGS_channels_last);
+  options.allow_tf32 = absl::GetFlag(FLAGS_tf32);
+  options.data = absl::GetFlag(FLAGS_data);
+  options.loader_threads = absl::GetFlag(FLAGS_loader_threads);
   options.model.name = absl::GetFlag(FLAGS_model);
   options.batch_size = absl::GetFlag(FLAGS_batch_size);
   options.threads = absl::GetFlag(FLAGS_threads);
@@ -69,29 +92,68 @@ TrainerOptions TrainerFromFlags(bool synchronised) {
   return options;
 }
 
-// The parent's turns. Not an error: it has closed our standard input.
+// The parent's turns.
 class Turns {
  public:
-  // Waits for the next turn; false when there is none.
+  // `gpu` may be null.
+  static absl::StatusOr<Turns> Create(std::shared_ptr<GpuApi> gpu) {
+    Turns turns;
+    turns.gpu_ = std::move(gpu);
+    if (turns.gpu_ == nullptr) return turns;
+    GS_ASSIGN_OR_RETURN(turns.idle_, ScopedEvent::Create(turns.gpu_));
+    return turns;
+  }
+
+  // Waits for the next turn; false when there is none, which is no error: the parent has closed our
+  // standard input.
   bool Begin() {
     std::string line;
-    if (!std::getline(std::cin, line) || !absl::SimpleAtoi(line, &left_) || left_ < 1) return false;
+    int steps = 0;
+    if (!std::getline(std::cin, line) || !absl::SimpleAtoi(line, &steps) || steps < 1) return false;
+    last_step_ += steps;
     begin_ = MonotonicMicroseconds();
     return true;
   }
 
-  // After each step; false when there is no next one.
-  bool StepDone() {
-    if (--left_ > 0) return true;
+  bool EndsWith(int64_t step) const { return step == last_step_; }
+
+  // After each step, in order; false when there is no next one. A turn ends when the GPU has done
+  // all of it, the last update too.
+  absl::StatusOr<bool> StepDone(int64_t step) {
+    if (!EndsWith(step)) return true;
+    if (gpu_ != nullptr) {
+      GS_RETURN_IF_ERROR(gpu_->Record(idle_.get(), gpu_->ComputeStream()));
+      GS_RETURN_IF_ERROR(gpu_->Synchronize(idle_.get()));
+    }
     std::printf("%.1f %.1f\n", begin_, MonotonicMicroseconds());
     std::fflush(stdout);
     return Begin();
   }
 
  private:
-  int left_ = 0;
+  std::shared_ptr<GpuApi> gpu_;
+  ScopedEvent idle_;
+  int64_t last_step_ = 0;
   double begin_ = 0;
 };
+
+absl::optional<std::string> Variable(absl::string_view name) {
+  const char* value = std::getenv(std::string(name).c_str());
+  return value == nullptr ? absl::nullopt : absl::optional<std::string>(value);
+}
+
+// The GPU, and NCCL where it is the link.
+absl::Status OpenDevices(SyncOptions* sync) {
+  DeviceOptions device;
+  device.device = absl::GetFlag(FLAGS_device);
+  const int local_rank = absl::GetFlag(FLAGS_local_rank);
+  if (local_rank >= 0) device.local_rank = local_rank;
+  GS_ASSIGN_OR_RETURN(sync->gpu, OpenDevice(device, absl::GetFlag(FLAGS_world_size), OpenGpu));
+  if (sync->link != "nccl") return absl::OkStatus();
+  GS_RETURN_IF_ERROR(CheckNcclDevice(sync->gpu.get()));
+  GS_ASSIGN_OR_RETURN(sync->nccl, OpenNccl(sync->gpu->device(), NcclSettings(Variable)));
+  return absl::OkStatus();
+}
 
 absl::StatusOr<WorkerGroup> Meet(std::unique_ptr<GrpcStoreServer>* store_server) {
   WorkerGroup group;
@@ -113,7 +175,11 @@ absl::StatusOr<WorkerGroup> Meet(std::unique_ptr<GrpcStoreServer>* store_server)
 absl::Status RunRank() {
   SyncOptions sync_options = SyncFromFlags();
   GS_RETURN_IF_ERROR(ValidateSyncOptions(sync_options));
-  const TrainerOptions options = TrainerFromFlags(sync_options.topology != "local");
+  GS_RETURN_IF_ERROR(OpenDevices(&sync_options));
+  GS_ASSIGN_OR_RETURN(TrainerOptions options, TrainerFromFlags(sync_options.topology != "local"));
+  options.gpu = sync_options.gpu;
+  GS_ASSIGN_OR_RETURN(Turns turns, Turns::Create(sync_options.gpu));
+  options.report_all_after = [&turns](int64_t step) { return turns.EndsWith(step); };
   std::unique_ptr<GrpcStoreServer> store_server;
   GS_ASSIGN_OR_RETURN(const WorkerGroup group, Meet(&store_server));
   GS_ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer,
@@ -125,15 +191,20 @@ absl::Status RunRank() {
                       CreateGradientSync(sync_options, group));
   SideChannel side_channel(group, "peers");
   GS_RETURN_IF_ERROR(trainer->Bind(sync.get(), &side_channel));
-  std::printf("ready gradsync %s %s\n", sync_options.topology.c_str(),
-              ResolvedLink(sync_options).c_str());
+  const NcclApi* const nccl = sync_options.nccl.get();
+  std::printf("ready gradsync %s %s|%s|%s|%s\n", sync_options.topology.c_str(),
+              ResolvedLink(sync_options).c_str(), DescribeDevice(sync_options.gpu.get()).c_str(),
+              nccl == nullptr ? "" : NcclVersionName(nccl->version()).c_str(),
+              nccl == nullptr ? "" : nccl->algorithm().c_str());
   std::fflush(stdout);
-  Turns turns;
   // Nothing follows the last turn: the ranks may end in any order.
   if (!turns.Begin()) std::_Exit(0);
   return trainer
-      ->Run([&](const StepReport&) {
-        if (!turns.StepDone()) std::_Exit(0);
+      ->Run([&](const StepReport& report) {
+        const absl::StatusOr<bool> next = turns.StepDone(report.step);
+        if (next.ok() && *next) return;
+        if (!next.ok()) std::fprintf(stderr, "peers: %s\n", next.status().ToString().c_str());
+        std::_Exit(next.ok() ? 0 : 1);
       })
       .status();
 }

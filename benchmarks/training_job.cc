@@ -122,6 +122,10 @@ absl::StatusOr<proto::Run> RunTrainingJob(
     job.lab = &options.network->lab();
     job.hosts = HostsOf(configuration.placement, configuration.workers, configuration.servers);
   }
+  job.tell_local_rank = compare.compute.on_gpu();
+  GS_ASSIGN_OR_RETURN(const NcclLog nccl_log,
+                      NcclLog::ForLink(configuration.link, options.environment));
+  job.rank_0_environment = nccl_log.environment();
   job.collect_metrics = true;
   job.start_timeout = compare.timeout;
   job.interrupt = options.interrupt;
@@ -142,6 +146,7 @@ absl::StatusOr<proto::Run> RunTrainingJob(
   GS_ASSIGN_OR_RETURN(proto::Run run, ReadRun(result, configuration));
   run.set_global_batch_size(static_cast<double>(compare.global_batch_size));
   run.set_cpu_share(load.share());
+  run.set_nccl_chosen(nccl_log.Chosen());
   if (options.network != nullptr) run.set_invalid(InvalidByCpu(run.cpu_share()));
   return run;
 }

@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "benchmarks/compare_options.h"
 #include "benchmarks/emulated_network.h"
+#include "benchmarks/nccl_log.h"
 #include "proto/run_record.pb.h"
 
 namespace gradsync {
@@ -22,12 +23,13 @@ struct TrainingJobOptions {
   std::string server_binary;
   const EmulatedNetwork* network = nullptr;     // null: this host; not owned
   const std::atomic<int>* interrupt = nullptr;  // as LocalJobOptions has it
+  NcclLog::Lookup environment;                  // this process's own
 };
 
 // Runs the job and blocks until it has ended. `on_step` hears of each step that rank 0 has done.
 // Besides what AggregateRun() gives, the record has the placement, the bandwidth, the payload of
-// the busiest host, the share of the machine's cores that was busy during the measured steps, and,
-// on an emulated network, whether that was too much.
+// the busiest host, the share of the machine's cores that was busy during the measured steps, on an
+// emulated network whether that was too much, and over NCCL what its log says that it chose.
 // Errors: INVALID_ARGUMENT when the workers refuse their flags; CANCELLED when interrupted;
 // otherwise the job failed.
 absl::StatusOr<proto::Run> RunTrainingJob(
