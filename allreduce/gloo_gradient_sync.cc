@@ -18,22 +18,15 @@
 #include "base/kernels.h"
 #include "base/mutex.h"
 #include "base/status_macros.h"
-#include "links/in_memory_store.h"
 #include "optim/state_mapping.h"
 #include "plan/codec.h"
-#include "sync/agree_on_plan.h"
 #include "sync/flat_buckets.h"
-#include "sync/group_error.h"
 #include "sync/launch_order.h"
-#include "sync/side_channel.h"
+#include "sync/membership.h"
 #include "torch/csrc/distributed/c10d/ProcessGroupGloo.hpp"
 
 namespace gradsync {
 namespace {
-
-// How long the destructor waits for its farewell to be published; GroupError's own limit is
-// shorter.
-constexpr absl::Duration kFarewell = absl::Seconds(5);
 
 // Runs what calls LibTorch, whose errors are exceptions.
 absl::Status Guard(absl::string_view what, const std::function<void()>& call) {
@@ -62,28 +55,22 @@ class GlooGradientSync : public GradientSync {
   UpdateSite update_site() const override { return UpdateSite::kWorker; }
   absl::StatusOr<OptimizerState> ExportOptimizerState(absl::Time deadline) override;
   absl::Status ImportOptimizerState(const OptimizerState& state, absl::Time deadline) override;
-  absl::Status status() const override { return group_error_.status(); }
-  void Abort(absl::Status reason) override;
+  absl::Status status() const override { return member_.status(); }
+  void Abort(absl::Status reason) override { member_.Abort(std::move(reason)); }
   absl::Status Shutdown(absl::Time deadline) override;
   WireStats wire_stats() const override { return {}; }
 
  private:
   absl::Status Connect(absl::Time deadline);
-  absl::Status CheckUsable() const;
   SyncHandle Queue(std::string what, std::function<absl::Status()> work);
   void RunNext(const std::function<absl::Status()>& work);
   absl::Status Allreduce(const StepOptions& step, int bucket);
-  void Report(absl::Status status);
-  absl::Status Failed(absl::Status status);
+  void Halt();
   void OnFailure(absl::Status status);
 
   const GlooOptions options_;
-  SideChannel side_channel_;
   Plan plan_;
   LaunchOrder launch_order_{0};
-  bool bind_called_ = false;
-  bool bound_ = false;
-  bool left_ = false;
   std::vector<GradBucket> buckets_;
   // Used by the task queue alone after Bind(); null with one rank, and after a failure.
   c10::intrusive_ptr<c10d::ProcessGroupGloo> process_group_;
@@ -92,48 +79,35 @@ class GlooGradientSync : public GradientSync {
   bool halted_ ABSL_GUARDED_BY(mutex_) = false;  // nothing completes any more; OnFailure() follows
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
   std::deque<SyncPromise> pending_ ABSL_GUARDED_BY(mutex_);  // in the order of the queue
-  const SyncPromise failed_;                                 // resolved when OnFailure() is done
 
-  GroupError group_error_;
+  Membership member_;
   TaskQueue tasks_;  // last: its thread uses all of the above
 };
 
 GlooGradientSync::GlooGradientSync(GlooOptions options)
     : options_(std::move(options)),
-      side_channel_(options_.group, "gloo"),
-      failed_("the group's failure"),
-      group_error_(options_.group, [this](absl::Status status) { OnFailure(std::move(status)); }) {}
+      member_(
+          options_.group, "gloo", [this] { Halt(); },
+          [this](absl::Status status) { OnFailure(std::move(status)); }) {}
 
 GlooGradientSync::~GlooGradientSync() {
-  if (!left_) {
-    group_error_.Report(
-        absl::CancelledError(absl::StrCat("rank ", options_.group.rank, " left without Shutdown")));
-    failed_.handle().Wait(absl::Now() + kFarewell).IgnoreError();
-  }
+  member_.Part();
   tasks_.Stop();
   Guard("closing Gloo", [this] { process_group_.reset(); }).IgnoreError();
 }
 
 absl::StatusOr<std::vector<GradBucket>> GlooGradientSync::Bind(const Plan& plan,
                                                                absl::Time deadline) {
-  GS_RETURN_IF_ERROR(status());
-  if (bind_called_) return absl::FailedPreconditionError("Bind: expected one call, found a second");
-  bind_called_ = true;
-  if (plan.world_size() != options_.group.world_size) {
-    return absl::InvalidArgumentError(absl::StrCat("the plan is for ", plan.world_size(),
-                                                   " ranks, expected one for ",
-                                                   options_.group.world_size));
-  }
-  GS_RETURN_IF_ERROR(AgreeOnPlan(side_channel_, plan, deadline));
+  GS_RETURN_IF_ERROR(member_.BeginBind(plan, deadline));
   GS_RETURN_IF_ERROR(CheckUncompressed(plan.codec(), "Gloo adds what it sends, in fp32"));
   plan_ = plan;
   launch_order_ = LaunchOrder(static_cast<int>(plan.buckets().size()));
   buckets_ = AllocateBuckets(plan);
   absl::Status connected;
   if (options_.group.world_size > 1) connected = Connect(deadline);
-  if (connected.ok()) connected = side_channel_.Barrier(deadline);
-  if (!connected.ok()) return Failed(connected);
-  bound_ = true;
+  if (connected.ok()) connected = member_.side_channel().Barrier(deadline);
+  if (!connected.ok()) return member_.Failed(connected);
+  member_.SetBound();
   return buckets_;
 }
 
@@ -150,14 +124,6 @@ absl::Status GlooGradientSync::Connect(absl::Time deadline) {
         process_group_ = c10::make_intrusive<c10d::ProcessGroupGloo>(
             store, group.rank, group.world_size, std::move(options));
       });
-}
-
-absl::Status GlooGradientSync::CheckUsable() const {
-  GS_RETURN_IF_ERROR(status());
-  if (left_)
-    return absl::CancelledError(absl::StrCat("rank ", options_.group.rank, " was shut down"));
-  if (!bound_) return absl::FailedPreconditionError("expected a successful Bind() first");
-  return absl::OkStatus();
 }
 
 SyncHandle GlooGradientSync::Queue(std::string what, std::function<absl::Status()> work) {
@@ -178,7 +144,7 @@ void GlooGradientSync::RunNext(const std::function<absl::Status()>& work) {
     if (halted_) return;
   }
   const absl::Status status = work();
-  if (!status.ok()) return Report(status);
+  if (!status.ok()) return member_.Report(status);
   absl::optional<SyncPromise> promise;
   {
     MutexLock lock(&mutex_);
@@ -206,16 +172,16 @@ absl::Status GlooGradientSync::Allreduce(const StepOptions& step, int bucket) {
 }
 
 SyncHandle GlooGradientSync::Launch(const StepOptions& step, int bucket) {
-  const absl::Status usable = CheckUsable();
+  const absl::Status usable = member_.CheckUsable();
   if (!usable.ok()) return ResolvedHandle(usable);
   const absl::Status order = launch_order_.Check(step, bucket);
-  if (!order.ok()) Report(order);
+  if (!order.ok()) member_.Report(order);
   return Queue(absl::StrCat("bucket ", bucket, " of step ", step.step),
                [this, step, bucket] { return Allreduce(step, bucket); });
 }
 
 absl::Status GlooGradientSync::BroadcastParameters(absl::Time deadline) {
-  GS_RETURN_IF_ERROR(CheckUsable());
+  GS_RETURN_IF_ERROR(member_.CheckUsable());
   const SyncHandle handle = Queue("the broadcast of parameters", [this] {
     for (GradBucket& bucket : buckets_) {
       if (process_group_ == nullptr || bucket.param.numel() == 0) continue;
@@ -227,39 +193,25 @@ absl::Status GlooGradientSync::BroadcastParameters(absl::Time deadline) {
     return absl::OkStatus();
   });
   absl::Status status = handle.Wait(deadline);
-  if (status.ok()) status = side_channel_.Barrier(deadline);
-  return status.ok() ? status : Failed(status);
+  if (status.ok()) status = member_.side_channel().Barrier(deadline);
+  return status.ok() ? status : member_.Failed(status);
 }
 
 absl::StatusOr<OptimizerState> GlooGradientSync::ExportOptimizerState(absl::Time) {
-  GS_RETURN_IF_ERROR(CheckUsable());
+  GS_RETURN_IF_ERROR(member_.CheckUsable());
   return OptimizerState();
 }
 
 absl::Status GlooGradientSync::ImportOptimizerState(const OptimizerState& state, absl::Time) {
-  GS_RETURN_IF_ERROR(CheckUsable());
+  GS_RETURN_IF_ERROR(member_.CheckUsable());
   return CheckState(plan_, state);
 }
 
-void GlooGradientSync::Abort(absl::Status reason) {
-  if (reason.ok())
-    reason = absl::CancelledError(absl::StrCat("rank ", options_.group.rank, " aborted"));
-  Report(std::move(reason));
-}
-
-void GlooGradientSync::Report(absl::Status status) {
+void GlooGradientSync::Halt() {
   {
     MutexLock lock(&mutex_);
     halted_ = true;
   }
-  group_error_.Report(std::move(status));
-}
-
-absl::Status GlooGradientSync::Failed(absl::Status status) {
-  Report(status);
-  failed_.handle().Wait(absl::Now() + kFarewell).IgnoreError();
-  const absl::Status group = group_error_.status();
-  return group.ok() ? status : group;
 }
 
 void GlooGradientSync::OnFailure(absl::Status status) {
@@ -273,38 +225,24 @@ void GlooGradientSync::OnFailure(absl::Status status) {
   for (const SyncPromise& promise : pending) promise.Resolve(status);
   // Closing is what interrupts the peers; it has to wait for the exchange that runs here.
   tasks_.Add([this] { Guard("closing Gloo", [this] { process_group_.reset(); }).IgnoreError(); });
-  failed_.Resolve(std::move(status));
 }
 
 absl::Status GlooGradientSync::Shutdown(absl::Time deadline) {
-  GS_RETURN_IF_ERROR(status());
-  if (left_) return absl::OkStatus();
-  if (!bound_) return absl::FailedPreconditionError("Shutdown: expected a successful Bind() first");
-  const absl::Status all_here = side_channel_.Barrier(deadline);
-  if (!all_here.ok()) return Failed(all_here);
-  group_error_.Leave();
-  left_ = true;
+  if (member_.left()) return absl::OkStatus();
+  GS_RETURN_IF_ERROR(member_.Leave(deadline));
   return absl::OkStatus();
 }
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<GradientSync>> CreateGlooGradientSync(const GlooOptions& options) {
-  const WorkerGroup& group = options.group;
   if (options.update_site == UpdateSite::kOwner) {
     return absl::InvalidArgumentError(
         "gloo: expected the update at the workers, found it at the owners; Gloo's process group "
         "has no reduce-scatter");
   }
-  if (group.world_size < 1 || group.rank < 0 || group.rank >= group.world_size) {
-    return absl::InvalidArgumentError(absl::StrCat("rank: expected 0..world_size-1, found ",
-                                                   group.rank, " of ", group.world_size));
-  }
-  if (group.world_size > 1 && group.store == nullptr) {
-    return absl::InvalidArgumentError("gloo: expected a store with more than one rank");
-  }
   GlooOptions complete = options;
-  if (complete.group.store == nullptr) complete.group.store = NewInMemoryStore();
+  GS_ASSIGN_OR_RETURN(complete.group, CheckGroup(options.group, "gloo"));
   return std::unique_ptr<GradientSync>(std::make_unique<GlooGradientSync>(std::move(complete)));
 }
 

@@ -11,21 +11,14 @@
 #include "allreduce/ring_peers.h"
 #include "allreduce/task_queue.h"
 #include "base/status_macros.h"
-#include "links/in_memory_store.h"
 #include "optim/state_mapping.h"
 #include "plan/codec.h"
-#include "sync/agree_on_plan.h"
 #include "sync/flat_buckets.h"
-#include "sync/group_error.h"
 #include "sync/launch_order.h"
-#include "sync/side_channel.h"
+#include "sync/membership.h"
 
 namespace gradsync {
 namespace {
-
-// How long the destructor waits for its farewell to be published; GroupError's own limit is
-// shorter.
-constexpr absl::Duration kFarewell = absl::Seconds(5);
 
 class RingGradientSync : public GradientSync {
  public:
@@ -38,8 +31,8 @@ class RingGradientSync : public GradientSync {
   UpdateSite update_site() const override { return options_.update_site; }
   absl::StatusOr<OptimizerState> ExportOptimizerState(absl::Time deadline) override;
   absl::Status ImportOptimizerState(const OptimizerState& state, absl::Time deadline) override;
-  absl::Status status() const override { return group_error_.status(); }
-  void Abort(absl::Status reason) override;
+  absl::Status status() const override { return member_.status(); }
+  void Abort(absl::Status reason) override { member_.Abort(std::move(reason)); }
   absl::Status Shutdown(absl::Time deadline) override;
   WireStats wire_stats() const override {
     return engine_ != nullptr ? engine_->wire_stats() : WireStats();
@@ -49,44 +42,33 @@ class RingGradientSync : public GradientSync {
   absl::Status AgreeOnOptions(absl::Time deadline);
   absl::Status MakeRing(const Plan& plan, const std::vector<GradBucket>& buckets,
                         absl::Time deadline);
-  absl::Status CheckUsable() const;
-  absl::Status Failed(absl::Status status);
-  void Report(absl::Status status);
+  void Halt();
   void OnFailure(absl::Status status);
 
   const RingOptions options_;
-  SideChannel side_channel_;
   Plan plan_;
   LaunchOrder launch_order_{0};
   int64_t steps_done_ = 0;  // of the optimizer, under kOwner
-  bool bound_ = false;      // Bind() was called and succeeded
-  bool bind_called_ = false;
-  bool left_ = false;
 
-  // What OnFailure(), which runs on a thread of group_error_, ends.
+  // What OnFailure(), which runs on a thread of member_, ends.
   Mutex mutex_;
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
-  const SyncPromise failed_;            // resolved when OnFailure() is done
   std::shared_ptr<RingEngine> engine_;  // written once by Bind(), under mutex_
   std::unique_ptr<RingPeers> peers_;    // the same; null with one rank
 
-  GroupError group_error_;
+  Membership member_;
   TaskQueue tasks_;  // last: its thread uses all of the above
 };
 
 RingGradientSync::RingGradientSync(RingOptions options)
     : options_(std::move(options)),
-      side_channel_(options_.group, "ring"),
-      failed_("the group's failure"),
-      group_error_(options_.group, [this](absl::Status status) { OnFailure(std::move(status)); }) {}
+      member_(
+          options_.group, "ring", [this] { Halt(); },
+          [this](absl::Status status) { OnFailure(std::move(status)); }) {}
 
 RingGradientSync::~RingGradientSync() {
-  if (!left_) {
-    group_error_.Report(
-        absl::CancelledError(absl::StrCat("rank ", options_.group.rank, " left without Shutdown")));
-    // Others learn why before they see streams end; the failure cancels the streams.
-    failed_.handle().Wait(absl::Now() + kFarewell).IgnoreError();
-  }
+  // Others learn why before they see connections end.
+  member_.Part();
   std::unique_ptr<RingPeers> peers;
   {
     MutexLock lock(&mutex_);
@@ -99,15 +81,7 @@ RingGradientSync::~RingGradientSync() {
 
 absl::StatusOr<std::vector<GradBucket>> RingGradientSync::Bind(const Plan& plan,
                                                                absl::Time deadline) {
-  GS_RETURN_IF_ERROR(status());
-  if (bind_called_) return absl::FailedPreconditionError("Bind: expected one call, found a second");
-  bind_called_ = true;
-  const WorkerGroup& group = options_.group;
-  if (plan.world_size() != group.world_size) {
-    return absl::InvalidArgumentError(absl::StrCat("the plan is for ", plan.world_size(),
-                                                   " ranks, expected one for ", group.world_size));
-  }
-  GS_RETURN_IF_ERROR(AgreeOnPlan(side_channel_, plan, deadline));
+  GS_RETURN_IF_ERROR(member_.BeginBind(plan, deadline));
   if (plan.codec().sparse()) {
     return absl::InvalidArgumentError(
         absl::StrCat("compression: expected none, fp16 or bf16 for a ring, found ",
@@ -118,8 +92,8 @@ absl::StatusOr<std::vector<GradBucket>> RingGradientSync::Bind(const Plan& plan,
   launch_order_ = LaunchOrder(static_cast<int>(plan.buckets().size()));
   std::vector<GradBucket> buckets = AllocateBuckets(plan);
   const absl::Status made = MakeRing(plan, buckets, deadline);
-  if (!made.ok()) return Failed(made);
-  bound_ = true;
+  if (!made.ok()) return member_.Failed(made);
+  member_.SetBound();
   return buckets;
 }
 
@@ -127,7 +101,8 @@ absl::Status RingGradientSync::AgreeOnOptions(absl::Time deadline) {
   const std::string mine =
       absl::StrCat("update site ", options_.update_site == UpdateSite::kOwner ? "owner" : "worker",
                    ", ", options_.connections, " connections, window ", options_.window);
-  GS_ASSIGN_OR_RETURN(const std::vector<std::string> all, side_channel_.AllGather(mine, deadline));
+  GS_ASSIGN_OR_RETURN(const std::vector<std::string> all,
+                      member_.side_channel().AllGather(mine, deadline));
   for (size_t rank = 1; rank < all.size(); ++rank) {
     if (all[rank] == all[0]) continue;
     return absl::FailedPreconditionError(absl::StrCat("ring options differ: rank 0 has ", all[0],
@@ -146,7 +121,7 @@ absl::Status RingGradientSync::MakeRing(const Plan& plan, const std::vector<Grad
   engine.window = options_.window;
   engine.buckets = buckets;
   engine.defer = [this](TaskQueue::Task task) { tasks_.Add(std::move(task)); };
-  engine.report = [this](absl::Status status) { Report(std::move(status)); };
+  engine.report = [this](absl::Status status) { member_.Report(std::move(status)); };
   std::unique_ptr<RingPeers> peers;
   if (options_.group.world_size > 1) {
     RingPeersOptions options;
@@ -157,7 +132,7 @@ absl::Status RingGradientSync::MakeRing(const Plan& plan, const std::vector<Grad
     options.on_frame = [this](const proto::FrameHeader& header, Payload payload) {
       return engine_->OnFrame(header, std::move(payload));
     };
-    options.on_error = [this](absl::Status status) { Report(std::move(status)); };
+    options.on_error = [this](absl::Status status) { member_.Report(std::move(status)); };
     peers = std::make_unique<RingPeers>(std::move(options));
     engine.send = [peers = peers.get()](int connection, OutgoingFrame frame) {
       peers->Send(connection, std::move(frame));
@@ -171,41 +146,24 @@ absl::Status RingGradientSync::MakeRing(const Plan& plan, const std::vector<Grad
   }
   if (peers_ != nullptr) GS_RETURN_IF_ERROR(peers_->Connect(deadline));
   // Nobody launches before everybody is connected.
-  return side_channel_.Barrier(deadline);
-}
-
-absl::Status RingGradientSync::CheckUsable() const {
-  GS_RETURN_IF_ERROR(status());
-  if (left_)
-    return absl::CancelledError(absl::StrCat("rank ", options_.group.rank, " was shut down"));
-  if (!bound_) return absl::FailedPreconditionError("expected a successful Bind() first");
-  return absl::OkStatus();
-}
-
-// What a collective call failed with, or the group's failure when there is one; from now on the
-// group has failed.
-absl::Status RingGradientSync::Failed(absl::Status status) {
-  Report(status);
-  failed_.handle().Wait(absl::Now() + kFarewell).IgnoreError();
-  const absl::Status group = group_error_.status();
-  return group.ok() ? status : group;
+  return member_.side_channel().Barrier(deadline);
 }
 
 absl::Status RingGradientSync::BroadcastParameters(absl::Time deadline) {
-  GS_RETURN_IF_ERROR(CheckUsable());
+  GS_RETURN_IF_ERROR(member_.CheckUsable());
   if (options_.group.world_size == 1) return absl::OkStatus();
   RingBroadcast& broadcast = engine_->broadcast();
   const SyncHandle handle = broadcast.Begin();
   // No parameter is overwritten before its rank said so by coming here.
-  absl::Status status = side_channel_.Barrier(deadline);
+  absl::Status status = member_.side_channel().Barrier(deadline);
   if (status.ok() && options_.group.rank == 0) broadcast.SendAll();
   if (status.ok()) status = handle.Wait(deadline);
-  if (status.ok()) status = side_channel_.Barrier(deadline);
-  return status.ok() ? status : Failed(status);
+  if (status.ok()) status = member_.side_channel().Barrier(deadline);
+  return status.ok() ? status : member_.Failed(status);
 }
 
 SyncHandle RingGradientSync::Launch(const StepOptions& step, int bucket) {
-  const absl::Status usable = CheckUsable();
+  const absl::Status usable = member_.CheckUsable();
   if (!usable.ok()) return ResolvedHandle(usable);
   const absl::Status order = launch_order_.Check(step, bucket);
   if (!order.ok()) return engine_->Refuse(order);
@@ -214,39 +172,32 @@ SyncHandle RingGradientSync::Launch(const StepOptions& step, int bucket) {
 }
 
 absl::StatusOr<OptimizerState> RingGradientSync::ExportOptimizerState(absl::Time deadline) {
-  GS_RETURN_IF_ERROR(CheckUsable());
+  GS_RETURN_IF_ERROR(member_.CheckUsable());
   if (options_.update_site == UpdateSite::kWorker) return OptimizerState();
   absl::StatusOr<OptimizerState> state =
-      CollectState(plan_, engine_->owner(), steps_done_, side_channel_, deadline);
-  if (!state.ok()) return Failed(state.status());
+      CollectState(plan_, engine_->owner(), steps_done_, member_.side_channel(), deadline);
+  if (!state.ok()) return member_.Failed(state.status());
   return state;
 }
 
 absl::Status RingGradientSync::ImportOptimizerState(const OptimizerState& state, absl::Time) {
   // A state that does not fit is the caller's mistake on every rank, whatever has become of the
   // group.
-  if (bound_) GS_RETURN_IF_ERROR(CheckState(plan_, state));
-  GS_RETURN_IF_ERROR(CheckUsable());
+  if (member_.bound()) GS_RETURN_IF_ERROR(CheckState(plan_, state));
+  GS_RETURN_IF_ERROR(member_.CheckUsable());
   if (options_.update_site == UpdateSite::kWorker) return absl::OkStatus();
   engine_->owner().Import(state);
   steps_done_ = state.step;
   return absl::OkStatus();
 }
 
-void RingGradientSync::Abort(absl::Status reason) {
-  if (reason.ok())
-    reason = absl::CancelledError(absl::StrCat("rank ", options_.group.rank, " aborted"));
-  Report(std::move(reason));
-}
-
-void RingGradientSync::Report(absl::Status status) {
+void RingGradientSync::Halt() {
   std::shared_ptr<RingEngine> engine;
   {
     MutexLock lock(&mutex_);
     engine = engine_;
   }
   if (engine != nullptr) engine->Halt();
-  group_error_.Report(std::move(status));
 }
 
 void RingGradientSync::OnFailure(absl::Status status) {
@@ -258,38 +209,27 @@ void RingGradientSync::OnFailure(absl::Status status) {
     if (peers_ != nullptr) peers_->Cancel(status);
   }
   if (engine != nullptr) engine->Fail(status);
-  failed_.Resolve(std::move(status));
 }
 
 absl::Status RingGradientSync::Shutdown(absl::Time deadline) {
-  GS_RETURN_IF_ERROR(status());
-  if (left_) return absl::OkStatus();
-  if (!bound_) return absl::FailedPreconditionError("Shutdown: expected a successful Bind() first");
-  const absl::Status all_here = side_channel_.Barrier(deadline);
-  if (!all_here.ok()) return Failed(all_here);
-  group_error_.Leave();
-  left_ = true;
+  if (member_.left()) return absl::OkStatus();
+  GS_RETURN_IF_ERROR(member_.Leave(deadline));
   return peers_ != nullptr ? peers_->Finish(deadline) : absl::OkStatus();
 }
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<GradientSync>> CreateRingGradientSync(const RingOptions& options) {
-  const WorkerGroup& group = options.group;
-  if (group.world_size < 1 || group.rank < 0 || group.rank >= group.world_size) {
-    return absl::InvalidArgumentError(absl::StrCat("rank: expected 0..world_size-1, found ",
-                                                   group.rank, " of ", group.world_size));
-  }
+  RingOptions complete = options;
+  GS_ASSIGN_OR_RETURN(complete.group, CheckGroup(options.group, "ring"));
   if (options.connections < 1 || options.window < 1) {
     return absl::InvalidArgumentError(
         absl::StrCat("ring: expected at least 1 connection and a window of at least 1, found ",
                      options.connections, " and ", options.window));
   }
-  if (group.world_size > 1 && (options.link == nullptr || group.store == nullptr)) {
-    return absl::InvalidArgumentError("ring: expected a link and a store with more than one rank");
+  if (options.group.world_size > 1 && options.link == nullptr) {
+    return absl::InvalidArgumentError("ring: expected a link with more than one rank");
   }
-  RingOptions complete = options;
-  if (complete.group.store == nullptr) complete.group.store = NewInMemoryStore();
   return std::unique_ptr<GradientSync>(std::make_unique<RingGradientSync>(std::move(complete)));
 }
 

@@ -1,0 +1,94 @@
+#include "sync/membership.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "base/status_macros.h"
+#include "links/in_memory_store.h"
+#include "sync/agree_on_plan.h"
+
+namespace gradsync {
+namespace {
+
+// For a failure to be published and to end what is under way; longer than GroupError's own limit.
+constexpr absl::Duration kFarewell = absl::Seconds(5);
+
+}  // namespace
+
+absl::StatusOr<WorkerGroup> CheckGroup(const WorkerGroup& group, absl::string_view who) {
+  if (group.world_size < 1 || group.rank < 0 || group.rank >= group.world_size) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        who, ": expected a rank in 0..world_size-1, found ", group.rank, " of ", group.world_size));
+  }
+  if (group.world_size > 1 && group.store == nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(who, ": expected a store with more than one rank"));
+  }
+  WorkerGroup complete = group;
+  if (complete.store == nullptr) complete.store = NewInMemoryStore();
+  return complete;
+}
+
+Membership::Membership(const WorkerGroup& group, absl::string_view name, std::function<void()> halt,
+                       std::function<void(absl::Status)> end)
+    : group_(group),
+      side_channel_(group, name),
+      halt_(std::move(halt)),
+      ended_("the group's failure"),
+      group_error_(group, [this, end = std::move(end)](absl::Status status) {
+        end(status);
+        ended_.Resolve(std::move(status));
+      }) {}
+
+absl::Status Membership::BeginBind(const Plan& plan, absl::Time deadline) {
+  GS_RETURN_IF_ERROR(status());
+  if (bind_called_) return absl::FailedPreconditionError("Bind: expected one call, found a second");
+  bind_called_ = true;
+  if (plan.world_size() != group_.world_size) {
+    return absl::InvalidArgumentError(absl::StrCat("the plan is for ", plan.world_size(),
+                                                   " ranks, expected one for ", group_.world_size));
+  }
+  return AgreeOnPlan(side_channel_, plan, deadline);
+}
+
+absl::Status Membership::CheckUsable() const {
+  GS_RETURN_IF_ERROR(status());
+  if (left_) return absl::CancelledError(absl::StrCat("rank ", group_.rank, " was shut down"));
+  if (!bound_) return absl::FailedPreconditionError("expected a successful Bind() first");
+  return absl::OkStatus();
+}
+
+void Membership::Report(absl::Status status) {
+  halt_();
+  group_error_.Report(std::move(status));
+}
+
+void Membership::Abort(absl::Status reason) {
+  if (reason.ok()) reason = absl::CancelledError(absl::StrCat("rank ", group_.rank, " aborted"));
+  Report(std::move(reason));
+}
+
+absl::Status Membership::Failed(absl::Status status) {
+  Report(status);
+  ended_.handle().Wait(absl::Now() + kFarewell).IgnoreError();
+  const absl::Status group = group_error_.status();
+  return group.ok() ? status : group;
+}
+
+absl::Status Membership::Leave(absl::Time deadline) {
+  GS_RETURN_IF_ERROR(CheckUsable());
+  const absl::Status all_here = side_channel_.Barrier(deadline);
+  if (!all_here.ok()) return Failed(all_here);
+  group_error_.Leave();
+  left_ = true;
+  return absl::OkStatus();
+}
+
+void Membership::Part() {
+  if (left_) return;
+  Report(absl::CancelledError(absl::StrCat("rank ", group_.rank, " left without Shutdown")));
+  ended_.handle().Wait(absl::Now() + kFarewell).IgnoreError();
+}
+
+}  // namespace gradsync
