@@ -24,13 +24,13 @@
 #include "base/mutex.h"
 #include "base/status_macros.h"
 #include "gpu/gpu_resources.h"
-#include "links/in_memory_store.h"
 #include "optim/state_mapping.h"
 #include "plan/codec.h"
 #include "sync/agree_on_plan.h"
 #include "sync/device_buckets.h"
 #include "sync/group_error.h"
 #include "sync/launch_order.h"
+#include "sync/membership.h"
 #include "sync/side_channel.h"
 
 namespace gradsync {
@@ -556,19 +556,11 @@ absl::Status NcclGradientSync::Shutdown(absl::Time deadline) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<GradientSync>> CreateNcclGradientSync(const NcclOptions& options) {
-  const WorkerGroup& group = options.group;
-  if (group.world_size < 1 || group.rank < 0 || group.rank >= group.world_size) {
-    return absl::InvalidArgumentError(absl::StrCat("rank: expected 0..world_size-1, found ",
-                                                   group.rank, " of ", group.world_size));
-  }
-  if (group.world_size > 1 && group.store == nullptr) {
-    return absl::InvalidArgumentError("nccl: expected a store with more than one rank");
-  }
+  NcclOptions complete = options;
+  GS_ASSIGN_OR_RETURN(complete.group, CheckGroup(options.group, "nccl"));
   if (options.gpu == nullptr || options.nccl == nullptr) {
     return absl::InvalidArgumentError("nccl: expected a GPU and NCCL; build with --config=cuda");
   }
-  NcclOptions complete = options;
-  if (complete.group.store == nullptr) complete.group.store = NewInMemoryStore();
   return std::unique_ptr<GradientSync>(std::make_unique<NcclGradientSync>(std::move(complete)));
 }
 
