@@ -40,9 +40,6 @@ namespace {
 // shorter.
 constexpr absl::Duration kFarewell = absl::Seconds(5);
 
-// How soon a rank that waits for others in Bind() sees that the group has failed.
-constexpr absl::Duration kFailureInterval = absl::Milliseconds(100);
-
 // What queued work uses. Whoever aborts a communicator that hangs keeps it until that is over.
 struct Device {
   std::shared_ptr<const NcclBuckets> buckets;
@@ -83,10 +80,7 @@ class NcclGradientSync : public GradientSync {
 
   absl::Status Connect(absl::Time deadline);
   absl::Status AgreeOnLibrary(absl::Time deadline);
-  absl::StatusOr<std::string> Await(absl::string_view key, absl::Time deadline);
-  absl::Status Tell(absl::string_view key, absl::string_view value, absl::Time deadline);
   absl::StatusOr<NcclUniqueId> AgreeOnId(absl::Time deadline);
-  absl::Status AwaitAll(absl::Time deadline);
   absl::Status CheckUsable() const;
 
   SyncHandle Queue(const SyncPromise& promise, TaskQueue::Task task);
@@ -211,25 +205,6 @@ absl::Status NcclGradientSync::AgreeOnLibrary(absl::Time deadline) {
   return absl::OkStatus();
 }
 
-// As the store's Get(), but ends when the group fails. What a rank has said before it failed
-// counts: else ranks would differ in whether they were bound.
-absl::StatusOr<std::string> NcclGradientSync::Await(absl::string_view key, absl::Time deadline) {
-  while (true) {
-    const bool failed = failed_.handle().done();
-    const absl::Time now = absl::Now();
-    absl::StatusOr<std::string> value = options_.group.store->Get(
-        options_.group.Key(key), failed ? now : std::min(deadline, now + kFailureInterval));
-    if (!absl::IsDeadlineExceeded(value.status())) return value;
-    if (failed) return status();
-    if (absl::Now() >= deadline) return value;
-  }
-}
-
-absl::Status NcclGradientSync::Tell(absl::string_view key, absl::string_view value,
-                                    absl::Time deadline) {
-  return options_.group.store->Set(options_.group.Key(key), value, deadline);
-}
-
 // Rank 0's, to all.
 absl::StatusOr<NcclUniqueId> NcclGradientSync::AgreeOnId(absl::Time deadline) {
   NcclUniqueId id = {};
@@ -237,38 +212,16 @@ absl::StatusOr<NcclUniqueId> NcclGradientSync::AgreeOnId(absl::Time deadline) {
     GS_RETURN_IF_ERROR(NcclStatus(options_.nccl->GetUniqueId(&id),
                                   "NCCL at rank 0, ncclGetUniqueId",
                                   options_.nccl->LastError(nullptr)));
-    GS_RETURN_IF_ERROR(Tell("nccl/id", absl::string_view(id.data(), id.size()), deadline));
-    return id;
   }
-  GS_ASSIGN_OR_RETURN(const std::string text, Await("nccl/id", deadline));
-  if (text.size() != id.size()) {
+  GS_ASSIGN_OR_RETURN(const std::string bytes,
+                      side_channel_.Broadcast(absl::string_view(id.data(), id.size()), deadline));
+  if (bytes.size() != id.size()) {
     return absl::DataLossError(absl::StrCat("NCCL at rank ", options_.group.rank,
                                             ", the unique id: expected ", id.size(),
-                                            " bytes, found ", text.size()));
+                                            " bytes, found ", bytes.size()));
   }
-  std::memcpy(id.data(), text.data(), id.size());
+  std::memcpy(id.data(), bytes.data(), id.size());
   return id;
-}
-
-// Returns when all ranks are connected: rank 0 counts them.
-absl::Status NcclGradientSync::AwaitAll(absl::Time deadline) {
-  const WorkerGroup& group = options_.group;
-  if (group.rank > 0) {
-    GS_RETURN_IF_ERROR(Tell(absl::StrCat("nccl/ready/", group.rank), "", deadline));
-    const absl::Status go = Await("nccl/go", deadline).status();
-    if (!absl::IsDeadlineExceeded(go) || !status().ok()) return go;
-    return absl::DeadlineExceededError(
-        "rank 0 has not said by the deadline that all ranks are connected with NCCL");
-  }
-  for (int rank = 1; rank < group.world_size; ++rank) {
-    const absl::StatusOr<std::string> ready = Await(absl::StrCat("nccl/ready/", rank), deadline);
-    if (absl::IsDeadlineExceeded(ready.status()) && status().ok()) {
-      return absl::DeadlineExceededError(
-          absl::StrCat("rank ", rank, " is not connected with NCCL at the deadline"));
-    }
-    GS_RETURN_IF_ERROR(ready.status());
-  }
-  return Tell("nccl/go", "", deadline);
 }
 
 absl::Status NcclGradientSync::Connect(absl::Time deadline) {
@@ -296,7 +249,8 @@ absl::Status NcclGradientSync::Connect(absl::Time deadline) {
   GS_ASSIGN_OR_RETURN(const NcclUniqueId id, AgreeOnId(deadline));
   GS_RETURN_IF_ERROR(communicator_.Init(id, deadline));
   GS_RETURN_IF_ERROR(communicator_.Register(device->buckets->memory(), device->buckets->bytes()));
-  return AwaitAll(deadline);
+  // Nobody launches before everybody is connected.
+  return side_channel_.Barrier(deadline);
 }
 
 absl::Status NcclGradientSync::CheckUsable() const {
