@@ -66,7 +66,7 @@ class NcclApi {
   // made this object: libraries read no environment); empty if nobody said anything.
   [[nodiscard]] virtual std::string algorithm() const = 0;
 
-  // ncclGetUniqueId(). Opens a listening socket in this process.
+  // ncclGetUniqueId(). Opens a listening socket in this process; needs no GPU.
   [[nodiscard]] virtual NcclResult GetUniqueId(NcclUniqueId* id) = 0;
 
   // ncclCommInitRankConfig() with blocking = 0: *comm is set and usually kInProgress returned; the

@@ -40,12 +40,10 @@ class LinkedNccl : public NcclApi {
   std::string algorithm() const override { return algorithm_; }
 
   NcclResult GetUniqueId(NcclUniqueId* id) override {
-    return OnDevice([&] {
-      ncclUniqueId made;
-      const ncclResult_t result = ncclGetUniqueId(&made);
-      if (result == ncclSuccess) std::memcpy(id->data(), made.internal, id->size());
-      return result;
-    });
+    ncclUniqueId made;
+    const ncclResult_t result = ncclGetUniqueId(&made);  // no business of the device's
+    if (result == ncclSuccess) std::memcpy(id->data(), made.internal, id->size());
+    return Result(result);
   }
 
   NcclResult InitRank(int world_size, const NcclUniqueId& id, int rank, NcclComm* comm) override {

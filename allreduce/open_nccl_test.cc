@@ -1,6 +1,14 @@
 #include "allreduce/open_nccl.h"
 
+#ifdef GRADSYNC_CUDA
+#include <nccl.h>
+#endif
+
+#include <cstring>
+
 #include "absl/status/status.h"
+#include "absl/time/clock.h"
+#include "allreduce/nccl_communicator.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -30,6 +38,37 @@ TEST(OpenNcclTest, WhatCudaRefusesIsAnErrorOfCuda) {
   NcclComm comm = reinterpret_cast<NcclComm>(&comm);
   EXPECT_EQ((*nccl)->InitRank(1, NcclUniqueId{}, 0, &comm), NcclResult::kUnhandledCudaError);
   EXPECT_EQ(comm, nullptr);
+}
+
+TEST(OpenNcclTest, UniqueIdsDifferAndNeedNoGpu) {
+  const auto nccl = *OpenNccl(100, "");
+  NcclUniqueId ids[2] = {};
+  for (NcclUniqueId& id : ids) ASSERT_EQ(nccl->GetUniqueId(&id), NcclResult::kSuccess);
+  EXPECT_NE(ids[0], NcclUniqueId{});
+  EXPECT_NE(ids[0], ids[1]);
+}
+
+TEST(OpenNcclTest, ARefusedInitIsAStatusOfOneLine) {
+  NcclCommunicator communicator(*OpenNccl(100, ""), /*rank=*/0, /*world_size=*/1);
+  const absl::Status status = communicator.Init(NcclUniqueId{}, absl::Now() + absl::Seconds(60));
+  EXPECT_TRUE(absl::IsInternal(status)) << status;
+  EXPECT_THAT(status.message(),
+              HasSubstr("NCCL at rank 0, ncclCommInitRankConfig: ncclUnhandledCudaError"));
+  EXPECT_THAT(status.message(), Not(HasSubstr("\n")));
+  EXPECT_EQ(communicator.Abort(absl::Seconds(60)), absl::OkStatus());
+}
+
+TEST(OpenNcclTest, WhatNcclSaysOfAnErrorIsOneLine) {
+  const auto nccl = *OpenNccl(100, "");
+  NcclUniqueId id = {};
+  ASSERT_EQ(nccl->GetUniqueId(&id), NcclResult::kSuccess);
+  // NCCL itself refuses: the rank is none of the world's.
+  ncclUniqueId unique_id;
+  std::memcpy(unique_id.internal, id.data(), id.size());
+  ncclComm_t comm = nullptr;
+  EXPECT_NE(ncclCommInitRank(&comm, /*nranks=*/1, unique_id, /*rank=*/7), ncclSuccess);
+  EXPECT_FALSE(nccl->LastError(nullptr).empty());
+  EXPECT_THAT(nccl->LastError(nullptr), Not(HasSubstr("\n")));
 }
 
 TEST(OpenNcclTest, ANegativeNumberIsRefused) {
