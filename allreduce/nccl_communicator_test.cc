@@ -7,7 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/time/clock.h"
 #include "allreduce/fake_nccl.h"
-#include "base/mutex.h"
+#include "base/notification.h"
 #include "gpu/fake_gpu.h"
 #include "gpu/gpu_resources.h"
 #include "gtest/gtest.h"
@@ -16,29 +16,6 @@ namespace gradsync {
 namespace {
 
 absl::Time Soon() { return absl::Now() + absl::Seconds(60); }
-
-// A notification that ThreadSanitizer sees.
-class Signal {
- public:
-  void Notify() {
-    MutexLock lock(&mutex_);
-    set_ = true;
-    changed_.SignalAll();
-  }
-  bool HasBeenNotified() const {
-    MutexLock lock(&mutex_);
-    return set_;
-  }
-  void Wait() const {
-    MutexLock lock(&mutex_);
-    while (!set_) changed_.Wait(&mutex_);
-  }
-
- private:
-  mutable Mutex mutex_;
-  mutable CondVar changed_;
-  bool set_ ABSL_GUARDED_BY(mutex_) = false;
-};
 
 // One rank with everything that it has.
 struct Rank {
@@ -210,7 +187,7 @@ TEST_F(NcclCommunicatorTest, AnAbortWaitsForTheCallThatIsInside) {
 TEST_F(NcclCommunicatorTest, AnAbortThatHangsIsLeftToItselfWithWhatItNeeds) {
   const auto rank = Ready();
   rank->nccl->Hang("Abort");
-  const auto memory = std::make_shared<Signal>();
+  const auto memory = std::make_shared<Notification>();
   const absl::Status aborted =
       rank->communicator.Abort(absl::Milliseconds(20), [memory] { memory->Notify(); });
   EXPECT_TRUE(absl::IsDeadlineExceeded(aborted)) << aborted;
@@ -218,7 +195,7 @@ TEST_F(NcclCommunicatorTest, AnAbortThatHangsIsLeftToItselfWithWhatItNeeds) {
   EXPECT_FALSE(memory->HasBeenNotified());
   EXPECT_EQ(rank->communicator.Abort(absl::Seconds(60)), absl::OkStatus());  // only once
   rank->nccl->Release();
-  memory->Wait();
+  memory->WaitForNotification();
   EXPECT_EQ(rank->nccl->live_communicators(), 0);
 }
 

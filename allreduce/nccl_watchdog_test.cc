@@ -8,9 +8,9 @@
 #include "absl/strings/match.h"
 #include "absl/time/clock.h"
 #include "allreduce/fake_nccl.h"
-#include "base/mutex.h"
-#include "gpu/fake_gpu.h"
+#include "base/notification.h"
 #include "gpu/gpu_resources.h"
+#include "gpu/queued_gpu.h"
 #include "gtest/gtest.h"
 #include "links/in_memory_store.h"
 
@@ -18,40 +18,6 @@ namespace gradsync {
 namespace {
 
 absl::Time Soon() { return absl::Now() + absl::Seconds(60); }
-
-// A notification that ThreadSanitizer sees.
-class Signal {
- public:
-  void Notify() {
-    MutexLock lock(&mutex_);
-    set_ = true;
-    changed_.SignalAll();
-  }
-  bool HasBeenNotified() const {
-    MutexLock lock(&mutex_);
-    return set_;
-  }
-  void Wait() const {
-    MutexLock lock(&mutex_);
-    while (!set_) changed_.Wait(&mutex_);
-  }
-
- private:
-  mutable Mutex mutex_;
-  mutable CondVar changed_;
-  bool set_ ABSL_GUARDED_BY(mutex_) = false;
-};
-
-// A GPU on which LibTorch, too, works on a stream that is not the caller.
-class QueuedGpu : public FakeGpu {
- public:
-  QueuedGpu() : compute_(*CreateStream()) {}
-  ~QueuedGpu() override { DestroyStream(compute_); }
-  GpuStream ComputeStream() override { return compute_; }
-
- private:
-  const GpuStream compute_;
-};
 
 // One rank of two, with a communicator of its own alone: the watchdog only asks for its state.
 class Rank {
@@ -95,20 +61,20 @@ class Rank {
     watchdog->Watch(step, bucket, std::move(work));
   }
   void Block(GpuStream which) {
-    gpu->Enqueue(which, [this] { go.Wait(); });
+    gpu->Enqueue(which, [this] { go.WaitForNotification(); });
   }
   const absl::Status& AwaitFailure() {
-    failed.Wait();
+    failed.WaitForNotification();
     return failure;
   }
 
-  Signal go;
+  Notification go;
   const std::shared_ptr<QueuedGpu> gpu;
   const std::shared_ptr<FakeNccl> nccl;
   NcclCommunicator communicator;
   ScopedStream stream;
   const std::shared_ptr<NcclOutcome> outcome;
-  Signal failed;
+  Notification failed;
   absl::Status failure;
   std::unique_ptr<NcclWatchdog> watchdog;
 };
@@ -143,7 +109,7 @@ TEST_F(NcclWatchdogTest, OverdueWorkNamesTheRankThatHasNotComeToIt) {
 }
 
 TEST_F(NcclWatchdogTest, ARankWhoseGradientIsNotThereHasNotComeToIt) {
-  Rank late(1, store_, absl::Milliseconds(300));
+  Rank late(1, store_, absl::Milliseconds(300), /*grace=*/absl::Milliseconds(20));
   late.Add(3, 0);
   EXPECT_EQ(late.watchdog->Drain(Soon()), absl::OkStatus());
   late.Block(late.gpu->ComputeStream());

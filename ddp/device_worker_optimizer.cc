@@ -117,7 +117,6 @@ class DeviceWorkerOptimizer : public WorkerOptimizer {
       if (state.slots.empty()) continue;
       GS_RETURN_IF_ERROR(optimizers_[b].EnsureState());
       for (size_t s = 0; s < slot_names_.size(); ++s) {
-        std::fill_n(staging_->floats(), memory_[b].numel, 0.0f);
         GatherSlot(plan_, static_cast<int>(b), Whole(b), slot_names_[s], state, staging_->floats());
         GS_RETURN_IF_ERROR(CopyAndWait(optimizers_[b].slot(static_cast<int>(s)), staging_->data(),
                                        memory_[b].numel));

@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
+#include "base/notification.h"
 #include "gpu/gpu_resources.h"
 #include "gtest/gtest.h"
 
@@ -19,7 +19,7 @@ TEST(FakeGpuTest, AStreamWorksInOrderAndBesideTheCaller) {
   const auto to = *GpuMemory::OnDevice(gpu, sizeof(float));
   const ScopedEvent done = *ScopedEvent::Create(gpu);
   EXPECT_TRUE(*gpu->Done(done.get()));  // never recorded
-  absl::Notification go;
+  Notification go;
   gpu->Enqueue(stream.get(), [&] { go.WaitForNotification(); });
   ASSERT_TRUE(gpu->Copy(to->data(), from->data(), sizeof(float), stream.get()).ok());
   ASSERT_TRUE(gpu->ScaleTwice(to->floats(), 1, 2.0f, 3.0f, stream.get()).ok());
@@ -38,7 +38,7 @@ TEST(FakeGpuTest, AStreamWaitsForTheEventAsItWasThen) {
   const ScopedStream second = *ScopedStream::Create(gpu);
   const ScopedEvent event = *ScopedEvent::Create(gpu);
   const ScopedEvent end = *ScopedEvent::Create(gpu);
-  absl::Notification go;
+  Notification go;
   ASSERT_TRUE(gpu->Record(event.get(), first.get()).ok());
   ASSERT_TRUE(gpu->StreamWait(second.get(), event.get()).ok());
   gpu->Enqueue(first.get(), [&] { go.WaitForNotification(); });
@@ -57,7 +57,7 @@ TEST(FakeGpuTest, AFactorIsReadWhenItsTurnComes) {
   const auto x = *GpuMemory::OnDevice(gpu, 2 * sizeof(float));
   const auto factor = *GpuMemory::Pinned(gpu, sizeof(float));
   const ScopedEvent done = *ScopedEvent::Create(gpu);
-  absl::Notification go;
+  Notification go;
   x->floats()[0] = 3;
   x->floats()[1] = -5;
   gpu->Enqueue(stream.get(), [&] { go.WaitForNotification(); });
@@ -96,7 +96,7 @@ TEST(FakeGpuTest, TellsTheTimeBetweenEventsThatAreDone) {
   EXPECT_EQ(gpu->streams(), std::vector<GpuStream>{stream.get()});
   const ScopedEvent from = *ScopedEvent::Create(gpu);
   const ScopedEvent to = *ScopedEvent::Create(gpu);
-  absl::Notification go;
+  Notification go;
   ASSERT_TRUE(gpu->Record(from.get(), stream.get()).ok());
   gpu->Enqueue(stream.get(), [&] { go.WaitForNotification(); });
   ASSERT_TRUE(gpu->Record(to.get(), stream.get()).ok());

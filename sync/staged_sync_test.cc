@@ -1,8 +1,6 @@
 #include "sync/staged_sync.h"
 
-#include <algorithm>
 #include <atomic>
-#include <cstdint>
 #include <memory>
 #include <string>
 #include <thread>
@@ -10,111 +8,13 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/notification.h"
-#include "absl/time/clock.h"
-#include "base/mutex.h"
+#include "base/notification.h"
 #include "gpu/fake_gpu.h"
 #include "gtest/gtest.h"
-#include "sync/flat_buckets.h"
-#include "sync/launch_order.h"
+#include "sync/manual_sync.h"
 
 namespace gradsync {
 namespace {
-
-constexpr int kBuckets = 3;
-constexpr int64_t kNumel = 100;
-
-absl::Time Soon() { return absl::Now() + absl::Seconds(60); }
-
-Plan ThreeBuckets() {
-  OptimizerSpec optimizer;
-  optimizer.groups.resize(1);
-  return *Plan::FromBuckets(
-      {{"a", {kNumel}, {1}, 0}, {"b", {kNumel}, {1}, 0}, {"c", {kNumel}, {1}, 0}}, {{0}, {1}, {2}},
-      optimizer, /*world_size=*/1, /*chunk_bytes=*/512);
-}
-
-StepOptions Step(int64_t number) {
-  StepOptions step;
-  step.step = number;
-  return step;
-}
-
-// A backend on the host whose exchanges end when the test says so. An exchange turns `grad` g into
-// 10 g.
-class ManualSync : public GradientSync {
- public:
-  // What was launched so far.
-  std::vector<int> launched() const {
-    MutexLock lock(&mutex_);
-    return launched_;
-  }
-
-  void AwaitLaunch(int bucket) const {
-    MutexLock lock(&mutex_);
-    while (std::find(launched_.begin(), launched_.end(), bucket) == launched_.end()) {
-      changed_.Wait(&mutex_);
-    }
-  }
-
-  // The first element of each gradient when it was launched.
-  std::vector<float> seen() const {
-    MutexLock lock(&mutex_);
-    return seen_;
-  }
-
-  void Resolve(int bucket) {
-    MutexLock lock(&mutex_);
-    float* const grad = memory_[bucket].grad;
-    for (int64_t i = 0; i < kNumel; ++i) grad[i] *= 10;
-    promises_[bucket].Resolve(absl::OkStatus());
-  }
-
-  absl::StatusOr<std::vector<GradBucket>> Bind(const Plan& plan, absl::Time) override {
-    MutexLock lock(&mutex_);
-    std::vector<GradBucket> buckets = AllocateBuckets(plan);
-    memory_ = MemoryOf(buckets);
-    promises_.assign(memory_.size(), SyncPromise("nothing"));
-    return buckets;
-  }
-  absl::Status BroadcastParameters(absl::Time) override { return status(); }
-  SyncHandle Launch(const StepOptions& step, int bucket) override {
-    if (absl::Status order = order_.Check(step, bucket); !order.ok()) Abort(order);
-    MutexLock lock(&mutex_);
-    if (!status_.ok()) return ResolvedHandle(status_);
-    launched_.push_back(bucket);
-    seen_.push_back(memory_[bucket].grad[0]);
-    promises_[bucket] = SyncPromise("a bucket");
-    changed_.SignalAll();
-    return promises_[bucket].handle();
-  }
-  UpdateSite update_site() const override { return UpdateSite::kWorker; }
-  absl::StatusOr<OptimizerState> ExportOptimizerState(absl::Time) override {
-    return OptimizerState();
-  }
-  absl::Status ImportOptimizerState(const OptimizerState&, absl::Time) override { return status(); }
-  absl::Status status() const override {
-    MutexLock lock(&mutex_);
-    return status_;
-  }
-  void Abort(absl::Status reason) override {
-    MutexLock lock(&mutex_);
-    if (status_.ok()) status_ = std::move(reason);
-    for (const SyncPromise& promise : promises_) promise.Resolve(status_);
-  }
-  absl::Status Shutdown(absl::Time) override { return status(); }
-  WireStats wire_stats() const override { return {}; }
-
- private:
-  LaunchOrder order_{kBuckets};
-  mutable Mutex mutex_;
-  mutable CondVar changed_;
-  std::vector<BucketMemory> memory_ ABSL_GUARDED_BY(mutex_);
-  std::vector<SyncPromise> promises_ ABSL_GUARDED_BY(mutex_);
-  std::vector<int> launched_ ABSL_GUARDED_BY(mutex_);
-  std::vector<float> seen_ ABSL_GUARDED_BY(mutex_);
-  absl::Status status_ ABSL_GUARDED_BY(mutex_);
-};
 
 class StagedSyncTest : public testing::Test {
  protected:
@@ -156,7 +56,7 @@ TEST_F(StagedSyncTest, ACopyThatIsHeldHoldsItsBucketAndNotThoseBefore) {
   Bind();
   const SyncHandle first = sync_->Launch(Step(1), 0);
   host_->AwaitLaunch(0);
-  absl::Notification go;
+  Notification go;
   gpu_->Enqueue(down(), [&] { go.WaitForNotification(); });
   const SyncHandle second = sync_->Launch(Step(1), 1);
   const SyncHandle third = sync_->Launch(Step(1), 2);
@@ -177,7 +77,7 @@ TEST_F(StagedSyncTest, ACopyThatIsHeldHoldsItsBucketAndNotThoseBefore) {
 
 TEST_F(StagedSyncTest, TheComputeStreamWaitsForTheCopyBackAndTheCallerDoesNotBefore) {
   Bind();
-  absl::Notification go;
+  Notification go;
   gpu_->Enqueue(up(), [&] { go.WaitForNotification(); });
   const SyncHandle handle = sync_->Launch(Step(1), 0);
   host_->AwaitLaunch(0);
@@ -218,7 +118,7 @@ TEST_F(StagedSyncTest, AStepWaitsForTheGpuNowhere) {
 
 TEST_F(StagedSyncTest, TheNextGradientComesToTheHostOnlyWhenTheLastResultHasLeft) {
   Bind();
-  absl::Notification go;
+  Notification go;
   gpu_->Enqueue(up(), [&] { go.WaitForNotification(); });
   for (int b = 0; b < kBuckets; ++b) {
     const SyncHandle handle = sync_->Launch(Step(1), b);
@@ -302,7 +202,7 @@ TEST_F(StagedSyncTest, AComputeStreamThatCannotWaitFailsTheGroup) {
 
 TEST_F(StagedSyncTest, AnErrorOfTheGpuIsNoticedThoughItsCopyNeverEnds) {
   Bind();
-  absl::Notification go;
+  Notification go;
   gpu_->Enqueue(down(), [&] { go.WaitForNotification(); });
   const absl::Status failure = absl::InternalError("an illegal memory access");
   gpu_->FailNext("Done", failure);

@@ -8,10 +8,10 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/mutex.h"
+#include "base/notification.h"
 #include "gpu/fake_gpu.h"
 #include "gtest/gtest.h"
 #include "links/in_process_stream.h"
@@ -60,7 +60,7 @@ void RunWithAFailure(const Create& create, const std::string& method, bool late)
   SCOPED_TRACE(absl::StrCat(method, late ? ", late" : ""));
   const absl::Status failure = absl::InternalError(absl::StrCat("the GPU has no ", method));
   const Plan plan = UnevenPlan(2);
-  absl::Notification armed;
+  Notification armed;
   Meeting first_step;  // a rank may be done with it while the other is not
   RunRanks(2, [&](int rank) {
     const auto gpu = std::make_shared<FakeGpu>();

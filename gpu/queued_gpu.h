@@ -1,0 +1,35 @@
+#ifndef GRADSYNC_GPU_QUEUED_GPU_H_
+#define GRADSYNC_GPU_QUEUED_GPU_H_
+
+#include <thread>
+
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "gpu/fake_gpu.h"
+
+namespace gradsync {
+
+// Time in which other threads do what they must not. Nothing that is right waits for it.
+inline void GiveOthersTime() {
+  for (const absl::Time end = absl::Now() + absl::Milliseconds(20); absl::Now() < end;) {
+    std::this_thread::yield();
+  }
+}
+
+// A FakeGpu whose compute stream is a stream, as a GPU's is, and not the calling thread: a test
+// queues there (Enqueue()) what LibTorch would have.
+class QueuedGpu : public FakeGpu {
+ public:
+  static constexpr int kOwnObjects = 1;  // in live_objects(): the stream
+
+  explicit QueuedGpu(int device = 0) : FakeGpu(device), compute_(*CreateStream()) {}
+  ~QueuedGpu() override { DestroyStream(compute_); }
+  GpuStream ComputeStream() override { return compute_; }
+
+ private:
+  const GpuStream compute_;
+};
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_GPU_QUEUED_GPU_H_

@@ -1,0 +1,135 @@
+// A backend of the host for tests of what is above it.
+
+#ifndef GRADSYNC_SYNC_MANUAL_SYNC_H_
+#define GRADSYNC_SYNC_MANUAL_SYNC_H_
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "absl/time/clock.h"
+#include "base/mutex.h"
+#include "plan/plan.h"
+#include "sync/flat_buckets.h"
+#include "sync/gradient_sync.h"
+#include "sync/launch_order.h"
+
+namespace gradsync {
+
+constexpr int kBuckets = 3;
+constexpr int64_t kNumel = 100;
+
+inline absl::Time Soon() { return absl::Now() + absl::Seconds(60); }
+
+inline Plan ThreeBuckets() {
+  OptimizerSpec optimizer;
+  optimizer.groups.resize(1);
+  return *Plan::FromBuckets(
+      {{"a", {kNumel}, {1}, 0}, {"b", {kNumel}, {1}, 0}, {"c", {kNumel}, {1}, 0}}, {{0}, {1}, {2}},
+      optimizer, /*world_size=*/1, /*chunk_bytes=*/512);
+}
+
+inline StepOptions Step(int64_t number) {
+  StepOptions step;
+  step.step = number;
+  return step;
+}
+
+// A backend on the host whose exchanges end when the test says so. An exchange turns `grad` g into
+// 10 g.
+class ManualSync : public GradientSync {
+ public:
+  // What was launched so far.
+  std::vector<int> launched() const {
+    MutexLock lock(&mutex_);
+    return launched_;
+  }
+
+  void AwaitLaunch(int bucket) const {
+    MutexLock lock(&mutex_);
+    while (std::find(launched_.begin(), launched_.end(), bucket) == launched_.end()) {
+      changed_.Wait(&mutex_);
+    }
+  }
+
+  // The first element of each gradient when it was launched.
+  std::vector<float> seen() const {
+    MutexLock lock(&mutex_);
+    return seen_;
+  }
+
+  void Resolve(int bucket) {
+    MutexLock lock(&mutex_);
+    float* const grad = memory_[bucket].grad;
+    for (int64_t i = 0; i < kNumel; ++i) grad[i] *= 10;
+    promises_[bucket].Resolve(absl::OkStatus());
+  }
+
+  // The update is at the owner, which is the host.
+  void OwnParameters() { owner_ = true; }
+  void SetParameters(float value) {
+    MutexLock lock(&mutex_);
+    for (const BucketMemory& bucket : memory_) std::fill_n(bucket.param, bucket.numel, value);
+  }
+
+  absl::StatusOr<std::vector<GradBucket>> Bind(const Plan& plan, absl::Time) override {
+    MutexLock lock(&mutex_);
+    std::vector<GradBucket> buckets = AllocateBuckets(plan);
+    memory_ = MemoryOf(buckets);
+    promises_.assign(memory_.size(), SyncPromise("nothing"));
+    return buckets;
+  }
+  // Every parameter p becomes 10 p.
+  absl::Status BroadcastParameters(absl::Time) override {
+    MutexLock lock(&mutex_);
+    for (const BucketMemory& bucket : memory_) {
+      for (int64_t i = 0; i < bucket.numel; ++i) bucket.param[i] *= 10;
+    }
+    return status_;
+  }
+  SyncHandle Launch(const StepOptions& step, int bucket) override {
+    if (absl::Status order = order_.Check(step, bucket); !order.ok()) Abort(order);
+    MutexLock lock(&mutex_);
+    if (!status_.ok()) return ResolvedHandle(status_);
+    launched_.push_back(bucket);
+    seen_.push_back(memory_[bucket].grad[0]);
+    promises_[bucket] = SyncPromise("a bucket");
+    changed_.SignalAll();
+    return promises_[bucket].handle();
+  }
+  UpdateSite update_site() const override {
+    return owner_ ? UpdateSite::kOwner : UpdateSite::kWorker;
+  }
+  absl::StatusOr<OptimizerState> ExportOptimizerState(absl::Time) override {
+    return OptimizerState();
+  }
+  absl::Status ImportOptimizerState(const OptimizerState&, absl::Time) override { return status(); }
+  absl::Status status() const override {
+    MutexLock lock(&mutex_);
+    return status_;
+  }
+  void Abort(absl::Status reason) override {
+    MutexLock lock(&mutex_);
+    if (status_.ok()) status_ = std::move(reason);
+    for (const SyncPromise& promise : promises_) promise.Resolve(status_);
+  }
+  absl::Status Shutdown(absl::Time) override { return status(); }
+  WireStats wire_stats() const override { return {}; }
+
+ private:
+  std::atomic<bool> owner_{false};
+  LaunchOrder order_{kBuckets};
+  mutable Mutex mutex_;
+  mutable CondVar changed_;
+  std::vector<BucketMemory> memory_ ABSL_GUARDED_BY(mutex_);
+  std::vector<SyncPromise> promises_ ABSL_GUARDED_BY(mutex_);
+  std::vector<int> launched_ ABSL_GUARDED_BY(mutex_);
+  std::vector<float> seen_ ABSL_GUARDED_BY(mutex_);
+  absl::Status status_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_SYNC_MANUAL_SYNC_H_
