@@ -136,6 +136,16 @@ TEST_F(DeviceWorkerOptimizerTest, StateIsExportedAsTheQueuedStepsLeaveIt) {
   EXPECT_EQ(state.slots["b"]["momentum_buffer"], std::vector<float>(kNumel, 2));
 }
 
+TEST_F(DeviceWorkerOptimizerTest, AnEmptyStateStartsFromTheBeginning) {
+  for (const GradBucket& bucket : buckets_) Fill(bucket.grad, 2);
+  UpdateAll(Step(1));
+  EXPECT_EQ(optimizer_->Import(OptimizerState()), absl::OkStatus());
+  EXPECT_TRUE(optimizer_->Export(1)->slots.empty());
+  UpdateAll(Step(1));
+  Finish();
+  EXPECT_FLOAT_EQ(First(buckets_[0].param), -2);  // without momentum from the step before
+}
+
 TEST_F(DeviceWorkerOptimizerTest, WhatAStateDoesNotHaveStartsFromTheBeginning) {
   for (const GradBucket& bucket : buckets_) Fill(bucket.grad, 2);
   UpdateAll(Step(1));

@@ -62,6 +62,14 @@ TEST_F(StagedSyncBehindTest, AGradientLeavesWhenTheComputeStreamHasIt) {
   EXPECT_TRUE(handle.Wait(Soon()).ok());
 }
 
+// The fake works off a stream that is destroyed; CUDA does not wait for it.
+TEST_F(StagedSyncBehindTest, BothStreamsAreWaitedForBeforeTheirMemoryGoes) {
+  Bind();
+  const int before = gpu_->synchronizations();
+  sync_.reset();
+  EXPECT_EQ(gpu_->synchronizations(), before + 2);
+}
+
 TEST_F(StagedSyncBehindTest, ABroadcastTakesParametersThatAreStillBeingComputed) {
   Bind();
   Notification go;
