@@ -14,11 +14,10 @@
 namespace gradsync {
 
 // From the lines that NCCL 2.28 writes on rank 0 under NCCL_DEBUG=INFO, NCCL_DEBUG_SUBSYS=TUNING,
-// one for each collective:
+// one for each collective, after "HOST:PID:TID [0] NCCL INFO ":
 //
-//   HOST:PID:TID [0] NCCL INFO AllReduce: 26214400 Bytes -> Algo RING proto SIMPLE
-//   channel{Lo..Hi}=... HOST:PID:TID [0] NCCL INFO AllReduce [Symmetric]: 4096 Bytes -> Kernel NAME
-//   nchannels ...
+//   AllReduce: 26214400 Bytes -> Algo RING proto SIMPLE channel{Lo..Hi}=...
+//   AllReduce [Symmetric]: 4096 Bytes -> Kernel NAME nchannels ...
 //
 // "AllReduce RING/SIMPLE, Broadcast RING/LL RING/SIMPLE": those with most bytes first, and of each
 // the algorithms and protocols that were seen; "symmetric/NAME" for a kernel. "unknown" when no
