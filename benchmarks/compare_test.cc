@@ -15,7 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "allreduce/open_nccl.h"
-#include "benchmarks/proto_json.h"
+#include "benchmarks/records/proto_json.h"
 #include "gmock/gmock.h"
 #include "gpu/open_gpu.h"
 #include "gtest/gtest.h"

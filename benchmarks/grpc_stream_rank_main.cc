@@ -26,12 +26,12 @@
 #include "base/mutex.h"
 #include "base/status_macros.h"
 #include "base/write_file.h"
-#include "benchmarks/bare_stream.h"
-#include "benchmarks/clocks.h"
-#include "benchmarks/meet_ranks.h"
-#include "benchmarks/proto_json.h"
-#include "benchmarks/rank_main.h"
-#include "benchmarks/start_line.h"
+#include "benchmarks/network/bare_stream.h"
+#include "benchmarks/ranks/clocks.h"
+#include "benchmarks/ranks/meet_ranks.h"
+#include "benchmarks/ranks/rank_main.h"
+#include "benchmarks/ranks/start_line.h"
+#include "benchmarks/records/proto_json.h"
 #include "proto/run_record.pb.h"
 
 // Set by RunLocalJob().

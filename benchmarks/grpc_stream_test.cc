@@ -4,7 +4,7 @@
 #include <fstream>
 #include <string>
 
-#include "benchmarks/proto_json.h"
+#include "benchmarks/records/proto_json.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proto/run_record.pb.h"

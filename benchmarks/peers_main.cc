@@ -38,15 +38,15 @@
 #include "base/flags.h"
 #include "base/status_macros.h"
 #include "base/write_file.h"
-#include "benchmarks/byte_sizes.h"
-#include "benchmarks/command_line.h"
-#include "benchmarks/compute_flags.h"
-#include "benchmarks/flag_checks.h"
-#include "benchmarks/machine_info.h"
-#include "benchmarks/peer_exchange.h"
-#include "benchmarks/peer_training.h"
-#include "benchmarks/peers_folder.h"
-#include "benchmarks/run_records.h"
+#include "benchmarks/options/byte_sizes.h"
+#include "benchmarks/options/command_line.h"
+#include "benchmarks/options/compute_flags.h"
+#include "benchmarks/options/flag_checks.h"
+#include "benchmarks/options/peers_folder.h"
+#include "benchmarks/peer_libraries/peer_exchange.h"
+#include "benchmarks/peer_libraries/peer_training.h"
+#include "benchmarks/records/machine_info.h"
+#include "benchmarks/records/run_records.h"
 #include "gpu/open_gpu.h"
 #include "tools/runfiles.h"
 
@@ -135,7 +135,8 @@ absl::StatusOr<PeerPrograms> FindPrograms(const std::string& argv0) {
   GS_ASSIGN_OR_RETURN(programs.sync_bench_rank, FindRunfile(argv0, "benchmarks/sync_bench_rank"));
   GS_ASSIGN_OR_RETURN(programs.grpc_stream_rank, FindRunfile(argv0, "benchmarks/grpc_stream_rank"));
   GS_ASSIGN_OR_RETURN(programs.ps_server, FindRunfile(argv0, "ps_server/ps_server"));
-  GS_ASSIGN_OR_RETURN(const std::string memcpy, FindRunfile(argv0, "benchmarks/peer_memcpy"));
+  GS_ASSIGN_OR_RETURN(const std::string memcpy,
+                      FindRunfile(argv0, "benchmarks/peer_libraries/peer_memcpy"));
   programs.built_folder = std::filesystem::path(memcpy).parent_path().string();
   programs.installed_folder = InstalledFolder();
   const std::string temporary = Environment("TMPDIR");

@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
-#include "benchmarks/proto_json.h"
+#include "benchmarks/records/proto_json.h"
 #include "gmock/gmock.h"
 #include "gpu/open_gpu.h"
 #include "gtest/gtest.h"

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_join.h"
-#include "benchmarks/proto_json.h"
+#include "benchmarks/records/proto_json.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proto/run_record.pb.h"

@@ -8,8 +8,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "benchmarks/proto_json.h"
-#include "benchmarks/step_profile.h"
+#include "benchmarks/profiles/step_profile.h"
+#include "benchmarks/records/proto_json.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proto/run_record.pb.h"

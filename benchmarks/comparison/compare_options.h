@@ -1,0 +1,80 @@
+// What `compare` is asked to do, checked, and the list of jobs that follows from it.
+
+#ifndef GRADSYNC_BENCHMARKS_COMPARISON_COMPARE_OPTIONS_H_
+#define GRADSYNC_BENCHMARKS_COMPARISON_COMPARE_OPTIONS_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "benchmarks/options/compute_flags.h"
+
+namespace gradsync {
+
+// As the flags of the same names have them; see `compare --help`.
+struct CompareOptions {
+  std::vector<std::string> topologies = {"ps", "ring"};
+  std::vector<std::string> workers = {"1", "2"};
+  std::vector<std::string> servers = {"1", "2"};  // for ps
+  std::vector<std::string> placements = {"dedicated"};
+  std::vector<std::string> links;  // none: grpc and shm; grpc with a bandwidth
+  ComputeFlags compute;            // the device resolved (ResolveDevice())
+  std::vector<std::string> updates = {"worker"};
+  std::vector<std::string> compressions = {"none"};
+  std::vector<std::string> consistencies = {"bsp"};  // others: for ps with update at the owner
+  std::string bandwidth;                             // of an emulated network; empty: none
+  std::string model = "resnet18";
+  std::string stem = "imagenet";
+  std::string data = "synthetic";  // a relative folder is relative to the working directory
+  int64_t steps = 40;              // warm-up included
+  int64_t warmup_steps = 3;
+  int64_t batch_size = 0;         // per worker; 0: 32, unless global_batch_size is given
+  int64_t global_batch_size = 0;  // 0: not given
+  int threads = 1;                // per worker
+  double lr = 0.01;
+  uint64_t seed = 0;
+  std::string straggler;  // as //worker has it
+  absl::Duration timeout = absl::Seconds(60);
+  std::vector<std::string> worker_flags;  // further ones
+};
+
+// One job.
+struct Configuration {
+  std::string topology;
+  std::string link;  // "auto" is grpc
+  std::string update;
+  int servers = 0;  // as placement.h has it
+  int workers = 0;
+  int64_t batch_size = 0;  // per worker
+  std::string compression = "none";
+  std::string placement;  // of the servers; empty without
+  std::string bandwidth;  // of the emulated network; empty: none
+  std::string consistency = "bsp";
+};
+
+// "ps, 2 servers, 1 worker", with the link and the update site unless they are auto and worker.
+std::string Describe(const Configuration& configuration);
+
+// Sets the device that all workers will take and, where no links were asked for, all that this
+// build has for it. `check` is CheckGpu() (gpu/open_gpu.h). Errors: INVALID_ARGUMENT naming the
+// flag; those of ResolveDevice().
+absl::Status ResolveLinksAndDevice(const GpuChecker& check, CompareOptions* options);
+
+// Checks everything, data files included (blocks while it reads them), and lists the jobs in the
+// order in which they run: by number of workers, so that what is compared is measured close in
+// time. Combinations that cannot be (Gloo or NCCL with parameter servers, topk with a ring,
+// more colocated servers than workers) are left out, but each value that was asked for occurs in
+// some job. Errors: INVALID_ARGUMENT naming the flag, what was expected and what came; for data
+// files those of OpenDataset(), after "--data: ".
+absl::StatusOr<std::vector<Configuration>> ListConfigurations(const CompareOptions& options);
+
+// The flags of a worker of this job, without those that say who it is.
+std::vector<std::string> WorkerFlags(const CompareOptions& options,
+                                     const Configuration& configuration);
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_BENCHMARKS_COMPARISON_COMPARE_OPTIONS_H_

@@ -1,0 +1,282 @@
+#include "benchmarks/comparison/compare_options.h"
+
+#include <functional>
+#include <string>
+#include <utility>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace gradsync {
+namespace {
+
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+std::vector<std::string> Names(const CompareOptions& options) {
+  const auto configurations = ListConfigurations(options);
+  EXPECT_TRUE(configurations.ok()) << configurations.status();
+  std::vector<std::string> names;
+  if (!configurations.ok()) return names;
+  for (const Configuration& configuration : *configurations) {
+    names.push_back(Describe(configuration));
+  }
+  return names;
+}
+
+TEST(CompareOptionsTest, DefaultsComparePsAndRingOverBothLinksWithOneAndTwoWorkers) {
+  EXPECT_THAT(Names(CompareOptions()),
+              ElementsAre("ps over grpc, 1 server, 1 worker", "ps over grpc, 2 servers, 1 worker",
+                          "ps over shm, 1 server, 1 worker", "ps over shm, 2 servers, 1 worker",
+                          "ring over grpc, 1 worker", "ring over shm, 1 worker",
+                          "ps over grpc, 1 server, 2 workers", "ps over grpc, 2 servers, 2 workers",
+                          "ps over shm, 1 server, 2 workers", "ps over shm, 2 servers, 2 workers",
+                          "ring over grpc, 2 workers", "ring over shm, 2 workers"));
+}
+
+TEST(CompareOptionsTest, WhatCannotBeIsLeftOut) {
+  CompareOptions options;
+  options.topologies = {"local", "ps", "ring"};
+  options.workers = {"2"};
+  options.servers = {"1"};
+  options.links = {"grpc", "gloo"};
+  options.updates = {"worker", "owner"};
+  EXPECT_THAT(
+      Names(options),
+      ElementsAre("local, 2 workers", "local, update at owner, 2 workers",
+                  "ps over grpc, 1 server, 2 workers",
+                  "ps over grpc, update at owner, 1 server, 2 workers", "ring over grpc, 2 workers",
+                  "ring over grpc, update at owner, 2 workers", "ring over gloo, 2 workers"));
+}
+
+TEST(CompareOptionsTest, OnAnEmulatedNetworkServersArePlacedAndNoMemoryIsShared) {
+  CompareOptions options;
+  options.bandwidth = "400mbit";
+  options.workers = {"3"};
+  options.servers = {"2", "4"};
+  options.placements = {"dedicated", "colocated", "mixed"};
+  EXPECT_THAT(
+      Names(options),
+      ElementsAre("ps over grpc, 2 servers, 3 workers", "ps over grpc, 4 servers, 3 workers",
+                  "ps over grpc, colocated 2 servers, 3 workers",
+                  "ps over grpc, mixed 2 servers, 3 workers", "ring over grpc, 3 workers"));
+}
+
+TEST(CompareOptionsTest, AGlobalBatchIsSharedByTheWorkers) {
+  CompareOptions options;
+  options.workers = {"1", "4"};
+  options.topologies = {"ring"};
+  options.links = {"grpc"};
+  options.global_batch_size = 64;
+  options.worker_flags = {"--momentum=0"};
+  options.straggler = "0:2";
+  const auto configurations = ListConfigurations(options);
+  ASSERT_TRUE(configurations.ok()) << configurations.status();
+  EXPECT_EQ((*configurations)[0].batch_size, 64);
+  EXPECT_EQ((*configurations)[1].batch_size, 16);
+  const std::vector<std::string> flags = WorkerFlags(options, (*configurations)[1]);
+  EXPECT_THAT(flags, Contains("--batch_size=16"));
+  EXPECT_THAT(flags, Contains("--topology=ring"));
+  EXPECT_THAT(flags, Contains("--momentum=0"));
+  EXPECT_THAT(flags, Contains("--straggler=0:2"));
+}
+
+TEST(CompareOptionsTest, EveryMistakeNamesItsFlagWhatWasExpectedAndWhatCame) {
+  using Options = CompareOptions;
+  const std::vector<std::pair<std::function<void(Options&)>, std::string>> cases = {
+      {[](Options& o) { o.topologies = {"star"}; },
+       "--topologies: expected some of ps, ring, local, found \"star\""},
+      {[](Options& o) { o.topologies = {}; }, "--topologies: "},
+      {[](Options& o) {
+         o.workers = {"1", "0"};
+       },
+       "--workers: expected numbers of at least 1, such as 1,2, found \"0\""},
+      {[](Options& o) { o.workers = {"two"}; }, "--workers: "},
+      {[](Options& o) { o.workers = {}; }, "--workers: "},
+      {[](Options& o) { o.servers = {"0"}; }, "--servers: "},
+      {[](Options& o) { o.placements = {"colocated"}; }, "--placement: expected dedicated"},
+      {[](Options& o) { o.placements = {"everywhere"}; }, "--placement: expected some of"},
+      {[](Options& o) { o.bandwidth = "fast"; }, "--bandwidth: expected a bandwidth"},
+      {[](Options& o) {
+         o.bandwidth = "400mbit";
+         o.links = {"shm"};
+       },
+       "--links: expected grpc, gloo or auto with --bandwidth"},
+      {[](Options& o) {
+         o.bandwidth = "400mbit";
+         o.placements = {"mixed"};
+         o.servers = {"2"};
+       },
+       "--placement: expected at most as many --servers as --workers"},
+      {[](Options& o) { o.links = {"tcp"}; }, "--links: expected some of auto, grpc"},
+      {[](Options& o) {
+         o.bandwidth = "400mbit";
+         o.links = {"grpc", "nccl"};
+       },
+       "--links: expected grpc, gloo or auto with --bandwidth, past which NCCL would go"},
+      {[](Options& o) {
+         o.topologies = {"ps"};
+         o.links = {"grpc", "nccl"};
+       },
+       "--links: expected grpc, or ring among --topologies, found \"nccl\""},
+      {[](Options& o) {
+         o.links = {"gloo", "nccl"};
+       },
+       "--links: expected grpc too, for ps"},
+      {[](Options& o) {
+         o.compute.device = "cuda";
+         o.straggler = "0:2";
+       },
+       "--straggler: expected none on a GPU"},
+      {[](Options& o) { o.compute.precision = "fp16"; }, "--precision: "},
+      {[](Options& o) { o.worker_flags = {"--device=cuda"}; }, "--device: expected it before"},
+      {[](Options& o) { o.links = {"gloo"}; }, "--links: expected grpc too, for ps"},
+      {[](Options& o) {
+         o.topologies = {"ps"};
+         o.links = {"grpc", "gloo"};
+       },
+       "--links: expected grpc, or ring among --topologies, found \"gloo\""},
+      {[](Options& o) {
+         o.topologies = {"ring"};
+         o.links = {"gloo"};
+         o.updates = {"owner"};
+       },
+       "--update: expected worker with --links=gloo, which has no reduce-scatter, found \"owner\""},
+      {[](Options& o) { o.updates = {"nobody"}; }, "--update: "},
+      {[](Options& o) { o.model = "resnet19"; },
+       "--model: expected some of resnet18, resnet50, mlp, found \"resnet19\""},
+      {[](Options& o) { o.stem = "root"; }, "--stem: "},
+      {[](Options& o) { o.data = "mnist"; }, "--data: unknown data 'mnist'"},
+      {[](Options& o) { o.data = "cifar10:/no/such/folder"; }, "--data: "},
+      {[](Options& o) { o.steps = 3; },
+       "--steps: expected more than --warmup_steps=3, found \"3\""},
+      {[](Options& o) { o.warmup_steps = -1; }, "--warmup_steps: "},
+      {[](Options& o) { o.batch_size = -1; }, "--batch_size: "},
+      {[](Options& o) { o.batch_size = o.global_batch_size = 8; }, "--global_batch_size: "},
+      {[](Options& o) { o.global_batch_size = 9; },
+       "--global_batch_size: expected a multiple of 2 workers, found \"9\""},
+      {[](Options& o) { o.threads = 0; }, "--threads: "},
+      {[](Options& o) { o.lr = -1; }, "--lr: "},
+      {[](Options& o) { o.straggler = "1"; }, "--straggler: expected RANK:FACTOR"},
+      {[](Options& o) { o.straggler = "1:3"; },
+       "--straggler: expected a rank from 0 to 0 of 1 workers, found \"1:3\""},
+      {[](Options& o) { o.worker_flags = {"--straggler=0:2"}; }, "--straggler: "},
+      {[](Options& o) { o.timeout = absl::ZeroDuration(); }, "--timeout: "},
+      {[](Options& o) { o.worker_flags = {"--rank=1"}; }, "--rank: "},
+      {[](Options& o) { o.worker_flags = {"ring"}; },
+       "expected worker flags, --name=value, after --, found \"ring\""},
+  };
+  for (const auto& [change, message] : cases) {
+    CompareOptions options;
+    change(options);
+    const absl::Status status = ListConfigurations(options).status();
+    EXPECT_FALSE(status.ok()) << message;
+    EXPECT_THAT(std::string(status.message()), StartsWith(message));
+    EXPECT_THAT(std::string(status.message()), Not(HasSubstr("\n")));
+  }
+}
+
+TEST(CompareOptionsTest, NcclIsALinkOfRingsAndAllWorkersGetTheDevice) {
+  CompareOptions options;
+  options.workers = {"2"};
+  options.servers = {"1"};
+  options.links = {"shm", "nccl"};
+  options.updates = {"worker", "owner"};
+  options.compute = {"cuda", "bf16", true, false};
+  EXPECT_THAT(
+      Names(options),
+      ElementsAre("ps over shm, 1 server, 2 workers",
+                  "ps over shm, update at owner, 1 server, 2 workers", "ring over shm, 2 workers",
+                  "ring over shm, update at owner, 2 workers", "ring over nccl, 2 workers",
+                  "ring over nccl, update at owner, 2 workers"));
+  const auto configurations = ListConfigurations(options);
+  for (const Configuration& configuration : *configurations) {
+    const std::vector<std::string> flags = WorkerFlags(options, configuration);
+    EXPECT_THAT(flags, Contains("--device=cuda"));
+    EXPECT_THAT(flags, Contains("--precision=bf16"));
+    EXPECT_THAT(flags, Contains("--channels_last"));
+  }
+}
+
+TEST(CompareOptionsTest, EachCodecRunsWhereItCan) {
+  CompareOptions options;
+  options.topologies = {"ps", "ring", "local"};
+  options.workers = {"2"};
+  options.servers = {"1"};
+  options.compressions = {"none", "bf16", "topk:0.01"};
+  options.links = {"grpc", "shm"};
+  const auto configurations = ListConfigurations(options);
+  ASSERT_TRUE(configurations.ok()) << configurations.status();
+  std::vector<std::string> names;
+  for (const Configuration& c : *configurations) names.push_back(Describe(c));
+  EXPECT_THAT(names, ElementsAre("ps over grpc, 1 server, 2 workers",
+                                 "ps over grpc, bf16, 1 server, 2 workers",
+                                 "ps over grpc, topk:0.01, 1 server, 2 workers",
+                                 "ps over shm, 1 server, 2 workers", "ring over grpc, 2 workers",
+                                 "ring over grpc, bf16, 2 workers", "ring over shm, 2 workers",
+                                 "local, 2 workers"));
+  EXPECT_EQ(WorkerFlags(options, (*configurations)[1]).back(), "--compression=bf16");
+  options.topologies = {"ring", "local"};
+  EXPECT_THAT(std::string(ListConfigurations(options).status().message()),
+              ::testing::HasSubstr("--compression: expected ps among --topologies for topk"));
+  options.compressions = {"fp8"};
+  EXPECT_THAT(std::string(ListConfigurations(options).status().message()),
+              ::testing::HasSubstr("--compression: expected none, fp16, bf16 or topk:R"));
+  options.compressions = {"fp16"};
+  options.links = {"gloo"};
+  EXPECT_THAT(std::string(ListConfigurations(options).status().message()),
+              ::testing::HasSubstr("--compression: "));
+}
+
+TEST(CompareOptionsTest, EachConsistencyRunsWhereItCanBesideBsp) {
+  CompareOptions options;
+  options.topologies = {"ps", "ring"};
+  options.workers = {"4"};
+  options.servers = {"2"};
+  options.updates = {"worker", "owner"};
+  options.consistencies = {"bsp", "ssp:2", "asp"};
+  options.links = {"grpc", "shm"};
+  const auto configurations = ListConfigurations(options);
+  ASSERT_TRUE(configurations.ok()) << configurations.status();
+  std::vector<std::string> names;
+  for (const Configuration& c : *configurations) names.push_back(Describe(c));
+  EXPECT_THAT(names,
+              ElementsAre("ps over grpc, 2 servers, 4 workers",
+                          "ps over grpc, update at owner, 2 servers, 4 workers",
+                          "ps over grpc, update at owner, ssp:2, 2 servers, 4 workers",
+                          "ps over grpc, update at owner, asp, 2 servers, 4 workers",
+                          "ps over shm, 2 servers, 4 workers",
+                          "ps over shm, update at owner, 2 servers, 4 workers",
+                          "ring over grpc, 4 workers", "ring over grpc, update at owner, 4 workers",
+                          "ring over shm, 4 workers", "ring over shm, update at owner, 4 workers"));
+  EXPECT_EQ(WorkerFlags(options, (*configurations)[2]).back(), "--consistency=ssp:2");
+}
+
+TEST(CompareOptionsTest, AConsistencyThatCannotBeIsRefusedByItsFlag) {
+  CompareOptions valid;
+  valid.updates = {"owner"};
+  const auto message = [](const CompareOptions& options) {
+    return std::string(ListConfigurations(options).status().message());
+  };
+  for (const std::string value : {"ssp:-1", "ssp", "ssp:x", "later"}) {
+    CompareOptions options = valid;
+    options.consistencies = {"bsp", value};
+    EXPECT_THAT(message(options), HasSubstr("--consistency: expected bsp, ssp:S"));
+    EXPECT_THAT(message(options), HasSubstr("found \"" + value + "\""));
+  }
+  valid.consistencies = {"asp"};
+  CompareOptions ring = valid;
+  ring.topologies = {"ring"};
+  EXPECT_THAT(message(ring), HasSubstr("--consistency: expected bsp without ps"));
+  CompareOptions at_worker = valid;
+  at_worker.updates = {"worker"};
+  EXPECT_THAT(message(at_worker), HasSubstr("--consistency: expected bsp without owner"));
+  CompareOptions shm = valid;
+  shm.links = {"shm"};
+  EXPECT_THAT(message(shm), HasSubstr("--consistency: expected bsp without grpc"));
+}
+
+}  // namespace
+}  // namespace gradsync

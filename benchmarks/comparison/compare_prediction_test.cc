@@ -1,0 +1,87 @@
+#include "benchmarks/comparison/compare_prediction.h"
+
+#include <map>
+
+#include "gtest/gtest.h"
+
+namespace gradsync {
+namespace {
+
+// 4 MB of gradients that are ready at once after 10 ms, on a network that takes 80.
+proto::StepProfile Profile() {
+  proto::StepProfile profile;
+  profile.set_model("m");
+  profile.set_batch_size(8);
+  profile.set_backward_us(10000);
+  proto::ProfiledTensor* const tensor = profile.add_tensors();
+  tensor->set_name("t");
+  tensor->set_numel(1000000);
+  tensor->set_ready_us(10000);
+  return profile;
+}
+
+Configuration Ring(int workers) {
+  Configuration c;
+  c.topology = "ring";
+  c.link = "grpc";
+  c.update = "worker";
+  c.workers = workers;
+  c.batch_size = 8;
+  c.bandwidth = "400mbit";
+  return c;
+}
+
+Configuration Ps(int workers, int servers, const std::string& placement) {
+  Configuration c = Ring(workers);
+  c.topology = "ps";
+  c.servers = servers;
+  c.placement = placement;
+  return c;
+}
+
+std::vector<proto::Run> Predict(const CompareOptions& options,
+                                const std::vector<Configuration>& configurations) {
+  const absl::StatusOr<std::vector<proto::Run>> runs =
+      PredictCompared(Profile(), options, configurations, LinkConstants());
+  EXPECT_TRUE(runs.ok()) << runs.status();
+  return runs.ok() ? *runs : std::vector<proto::Run>();
+}
+
+TEST(ComparePredictionTest, EachSeriesGoesOnToMoreWorkersOnce) {
+  std::map<int, double> step_ms;
+  for (const proto::Run& run : Predict({}, {Ring(2), Ring(3)})) {
+    EXPECT_TRUE(step_ms.emplace(run.workers(), run.step_ms_p50()).second) << run.workers();
+  }
+  EXPECT_EQ(step_ms.size(), 8u);  // 1, 2, 3, 4, 8, 16, 32, 64
+  // 4 MB at 50 MB/s and more than the load of 1, and of nearly 2.
+  EXPECT_GT(step_ms[2], 10 + 80);
+  EXPECT_GT(step_ms[64], 10 + 2 * 80 * 63.0 / 64);
+}
+
+TEST(ComparePredictionTest, WhatCannotBeIsLeftOut) {
+  for (const proto::Run& run : Predict({}, {Ps(2, 2, "colocated")})) EXPECT_GE(run.workers(), 2);
+  CompareOptions strong;
+  strong.global_batch_size = 16;
+  for (const proto::Run& run : Predict(strong, {Ring(2)})) {
+    EXPECT_LE(run.workers(), 16);
+    EXPECT_EQ(run.batch_size(), 16 / run.workers());
+  }
+  CompareOptions random;
+  random.straggler = "random:1:0.5:2";
+  EXPECT_TRUE(Predict(random, {Ring(2)}).empty());
+}
+
+TEST(ComparePredictionTest, AStragglerMakesTheStepLonger) {
+  CompareOptions slow;
+  slow.straggler = "1:3";
+  const std::vector<proto::Run> with = Predict(slow, {Ring(2)});
+  const std::vector<proto::Run> without = Predict({}, {Ring(2)});
+  ASSERT_FALSE(with.empty());
+  EXPECT_EQ(with[0].workers(), 2);  // there is no rank 1 of 1
+  // Backward takes 20 ms longer; how far that puts ranks out of step is the simulator's.
+  EXPECT_GT(with[0].step_ms_p50(), without[1].step_ms_p50() + 19);
+  EXPECT_LT(with[0].step_ms_p50(), without[1].step_ms_p50() + 25);
+}
+
+}  // namespace
+}  // namespace gradsync

@@ -1,0 +1,29 @@
+// What `compare` says in the end: a table, its footnotes, and the verdict.
+
+#ifndef GRADSYNC_BENCHMARKS_COMPARISON_COMPARE_REPORT_H_
+#define GRADSYNC_BENCHMARKS_COMPARISON_COMPARE_REPORT_H_
+
+#include <string>
+
+#include "proto/run_record.pb.h"
+
+namespace gradsync {
+
+// One line per run, and what the columns mean.
+std::string FormatRuns(const proto::RunRecords& records);
+
+struct Verdict {
+  std::string text;  // lines
+  // False when runs whose parameters must be equal differ.
+  bool bits_agree = true;
+};
+
+// Compares the runs with equal numbers of workers: whether they ended with the same parameters, and
+// which topology was faster. Beyond two workers Gloo and NCCL add in an order of their own, and
+// workers of topology local never meet: these are not compared, and named. On a GPU a difference is
+// said but fails nothing. All runs must be of one job.
+Verdict JudgeRuns(const proto::RunRecords& records);
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_BENCHMARKS_COMPARISON_COMPARE_REPORT_H_

@@ -1,0 +1,54 @@
+#include "benchmarks/comparison/training_job.h"
+
+#include "gtest/gtest.h"
+#include "plan/cost_model.h"
+
+namespace gradsync {
+namespace {
+
+// Three workers of M = 900 bytes; servers by their shares of it.
+struct Job {
+  std::vector<proto::WorkerMetrics> workers;
+  std::vector<proto::ServerMetrics> servers;
+};
+
+Job MakeJob(const std::vector<double>& shards) {
+  Job job;
+  for (int w = 0; w < 3; ++w) {
+    job.workers.emplace_back().set_wire_tx_bytes_per_step(900);
+    job.workers.back().set_wire_rx_bytes_per_step(900);
+  }
+  for (double shard : shards) {
+    job.servers.emplace_back().set_shard_bytes(shard);
+    job.servers.back().set_wire_tx_bytes_per_step(3 * shard);
+    job.servers.back().set_wire_rx_bytes_per_step(3 * shard);
+  }
+  return job;
+}
+
+TEST(PayloadByHostTest, WhatStaysOnAHostIsNotCounted) {
+  const Job job = MakeJob({300, 300, 300});
+  for (const HostPayload& host : PayloadByHost(job.workers, job.servers, {0, 1, 2, 0, 1, 2})) {
+    EXPECT_DOUBLE_EQ(host.tx_bytes, 900 * ColocatedPsLoad(3, 3));
+    EXPECT_DOUBLE_EQ(host.rx_bytes, 900 * ColocatedPsLoad(3, 3));
+  }
+}
+
+TEST(PayloadByHostTest, HostsOfAMixedPlacementAreEquallyBusy) {
+  const ServerShares shares = MixedShares(3, 1);
+  const double beside = 900 * shares.colocated;
+  const Job job = MakeJob({beside, beside, beside, 900 * shares.dedicated});
+  const auto hosts = PayloadByHost(job.workers, job.servers, {0, 1, 2, 0, 1, 2, 3});
+  ASSERT_EQ(hosts.size(), 4u);
+  for (const HostPayload& host : hosts) EXPECT_NEAR(host.tx_bytes, 900 * MixedPsLoad(3, 1), 1e-9);
+}
+
+TEST(PayloadByHostTest, WithoutServersItIsTheWorkers) {
+  const Job job = MakeJob({});
+  const auto hosts = PayloadByHost(job.workers, job.servers, {0, 1, 2});
+  ASSERT_EQ(hosts.size(), 3u);
+  EXPECT_EQ(hosts[1].rx_bytes, 900);
+}
+
+}  // namespace
+}  // namespace gradsync

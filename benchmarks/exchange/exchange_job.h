@@ -1,0 +1,61 @@
+// One measurement of sync_bench as a job: processes, placed on hosts where there are any, and what
+// became of them.
+
+#ifndef GRADSYNC_BENCHMARKS_EXCHANGE_EXCHANGE_JOB_H_
+#define GRADSYNC_BENCHMARKS_EXCHANGE_EXCHANGE_JOB_H_
+
+#include <atomic>
+#include <map>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "benchmarks/exchange/sync_bench_options.h"
+#include "benchmarks/network/emulated_network.h"
+#include "benchmarks/records/nccl_log.h"
+#include "proto/run_record.pb.h"
+
+namespace gradsync {
+
+struct ExchangeJobOptions {
+  std::string rank_binary;                      // paths of //benchmarks:sync_bench_rank,
+  std::string server_binary;                    // //ps_server, when there are servers,
+  std::string tcp_rank_binary;                  // and //benchmarks:tcp_flows_rank, for BareTcp
+  const EmulatedNetwork* network = nullptr;     // null: this host; not owned
+  const std::atomic<int>* interrupt = nullptr;  // as LocalJobOptions has it
+  NcclLog::Lookup environment;                  // this process's own
+};
+
+// Blocks until the job has ended; cases with a bandwidth need the network.
+// Errors: INVALID_ARGUMENT when the ranks refuse their flags; CANCELLED when interrupted; otherwise
+// the job failed.
+absl::StatusOr<proto::Run> RunExchangeJob(const ExchangeJobOptions& options,
+                                          const SyncBenchCase& bench_case);
+
+// What bare TCP takes for the bytes of measurements, with the same flows between the same hosts at
+// the same time. Not thread-safe.
+class BareTcp {
+ public:
+  // `options` must live longer, and have a network.
+  explicit BareTcp(const ExchangeJobOptions& options) : options_(options) {}
+
+  // A Run of the library "tcp_stream", described as `measured` is; its time over that of `measured`
+  // becomes the peer_ratio of `measured`. Cases with the same flows are measured once. Blocks.
+  // Errors: NOT_FOUND when nothing crosses any link; those of RunTcpFlows().
+  absl::StatusOr<proto::Run> MeasureBeside(const SyncBenchCase& bench_case, proto::Run* measured);
+
+ private:
+  struct Times {
+    double p10 = 0;
+    double p50 = 0;
+    double p90 = 0;
+    double cpu_share = 0;
+  };
+  absl::StatusOr<Times> Measure(const SyncBenchCase& bench_case);
+
+  const ExchangeJobOptions& options_;
+  std::map<std::string, Times> by_flows_;
+};
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_BENCHMARKS_EXCHANGE_EXCHANGE_JOB_H_

@@ -1,0 +1,34 @@
+#ifndef GRADSYNC_BENCHMARKS_EXCHANGE_EXCHANGE_PLAN_H_
+#define GRADSYNC_BENCHMARKS_EXCHANGE_EXCHANGE_PLAN_H_
+
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "plan/codec.h"
+#include "plan/plan.h"
+
+namespace gradsync {
+
+// A measurement of exchanges without a model, as one rank sees it; all ranks agree on all but
+// `rank`.
+struct ExchangeOptions {
+  int rank = 0;
+  int world_size = 1;
+  int64_t bytes = 0;                         // of one exchange, rounded up to whole floats
+  int64_t bucket_bytes = int64_t{25} << 20;  // all buckets but the last have this size
+  int64_t chunk_bytes = 0;                   // 0: the plan's default
+  Codec codec;                               // none, fp16 or bf16
+  bool rounds_at_each_hop = false;           // as a ring does, with such a codec
+  int iterations = 1;                        // measured
+  int warmup = 0;                            // before them, verified too
+  absl::Duration timeout = absl::Seconds(60);
+};
+
+// One tensor per bucket, updated by SGD without momentum. Thread-safe. Errors: those of
+// Plan::FromBuckets().
+absl::StatusOr<Plan> ExchangePlan(const ExchangeOptions& options);
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_BENCHMARKS_EXCHANGE_EXCHANGE_PLAN_H_

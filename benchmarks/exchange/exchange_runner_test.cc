@@ -1,0 +1,201 @@
+#include "benchmarks/exchange/exchange_runner.h"
+
+#include <algorithm>
+#include <memory>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "allreduce/fake_nccl.h"
+#include "allreduce/nccl_gradient_sync.h"
+#include "base/mutex.h"
+#include "benchmarks/ranks/clocks.h"
+#include "gpu/fake_gpu.h"
+#include "gtest/gtest.h"
+#include "links/in_memory_store.h"
+#include "sync/local_sync.h"
+#include "sync/staged_sync.h"
+
+namespace gradsync {
+namespace {
+
+// A backend of one rank that spoils one element of one step's result.
+class Spoiled : public GradientSync {
+ public:
+  Spoiled(UpdateSite site, int64_t step) : sync_(CreateLocalSync(site)), step_(step) {}
+
+  absl::StatusOr<std::vector<GradBucket>> Bind(const Plan& plan, absl::Time deadline) override {
+    auto buckets = sync_->Bind(plan, deadline);
+    buckets_ = *buckets;
+    return buckets;
+  }
+  absl::Status BroadcastParameters(absl::Time deadline) override {
+    return sync_->BroadcastParameters(deadline);
+  }
+  SyncHandle Launch(const StepOptions& step, int bucket) override {
+    SyncHandle handle = sync_->Launch(step, bucket);
+    if (!handle.Wait(absl::InfiniteFuture()).ok() || step.step != step_ || bucket != 1)
+      return handle;
+    const at::Tensor& result =
+        update_site() == UpdateSite::kOwner ? buckets_[1].param : buckets_[1].grad;
+    result.data_ptr<float>()[5] += 1;
+    return handle;
+  }
+  UpdateSite update_site() const override { return sync_->update_site(); }
+  absl::StatusOr<OptimizerState> ExportOptimizerState(absl::Time deadline) override {
+    return sync_->ExportOptimizerState(deadline);
+  }
+  absl::Status ImportOptimizerState(const OptimizerState& state, absl::Time deadline) override {
+    return sync_->ImportOptimizerState(state, deadline);
+  }
+  absl::Status status() const override { return sync_->status(); }
+  void Abort(absl::Status reason) override { sync_->Abort(std::move(reason)); }
+  absl::Status Shutdown(absl::Time deadline) override { return sync_->Shutdown(deadline); }
+  WireStats wire_stats() const override { return sync_->wire_stats(); }
+
+ private:
+  const std::unique_ptr<GradientSync> sync_;
+  const int64_t step_;
+  std::vector<GradBucket> buckets_;
+};
+
+absl::Status StartAtOnce() { return absl::OkStatus(); }
+
+ExchangeOptions Small() {
+  ExchangeOptions options;
+  options.bytes = 100002;  // no whole number of floats, nor of cache lines
+  options.bucket_bytes = 40000;
+  options.iterations = 4;
+  options.warmup = 2;
+  return options;
+}
+
+TEST(ExchangeRunnerTest, RightResultsAreNotWrongAndEveryIterationIsTimed) {
+  for (UpdateSite site : {UpdateSite::kWorker, UpdateSite::kOwner}) {
+    const auto sync = CreateLocalSync(site);
+    const auto metrics = RunExchanges(Small(), StartAtOnce, sync.get());
+    ASSERT_TRUE(metrics.ok()) << metrics.status();
+    EXPECT_EQ(metrics->wrong(), 0);
+    EXPECT_EQ(metrics->buckets(), 3);
+    ASSERT_EQ(metrics->begin_us_size(), 4);
+    ASSERT_EQ(metrics->end_us_size(), 4);
+    for (int i = 0; i < 4; ++i) EXPECT_LT(metrics->begin_us(i), metrics->end_us(i));
+    for (int i = 1; i < 4; ++i) EXPECT_LE(metrics->end_us(i - 1), metrics->begin_us(i));
+  }
+}
+
+TEST(ExchangeRunnerTest, OneWrongElementOfOneStepIsCounted) {
+  for (int64_t step : {1, 4, 6}) {
+    Spoiled worker(UpdateSite::kWorker, step);
+    EXPECT_EQ(RunExchanges(Small(), StartAtOnce, &worker)->wrong(), 1) << "step " << step;
+    // A parameter that is off once stays off.
+    Spoiled owner(UpdateSite::kOwner, step);
+    EXPECT_EQ(RunExchanges(Small(), StartAtOnce, &owner)->wrong(), 7 - step) << "step " << step;
+  }
+}
+
+// Notes when it was waited for.
+class WatchedGpu : public FakeGpu {
+ public:
+  absl::Status Synchronize(GpuEvent event) override {
+    const absl::Status status = FakeGpu::Synchronize(event);
+    waited_us.push_back(MonotonicMicroseconds());
+    return status;
+  }
+
+  std::vector<double> waited_us;
+};
+
+TEST(ExchangeRunnerTest, BucketsOnAGpuAreFilledAndCheckedThereAndTheEndIsWhenItIsDone) {
+  for (UpdateSite site : {UpdateSite::kWorker, UpdateSite::kOwner}) {
+    const auto gpu = std::make_shared<WatchedGpu>();
+    {
+      const auto sync = CreateStagedSync(CreateLocalSync(site), gpu);
+      const auto metrics = RunExchanges(Small(), StartAtOnce, sync.get());
+      ASSERT_TRUE(metrics.ok()) << metrics.status();
+      EXPECT_EQ(metrics->wrong(), 0);
+      for (int i = 0; i < metrics->begin_us_size(); ++i) {
+        const auto within = [&](double us) {
+          return metrics->begin_us(i) < us && us <= metrics->end_us(i);
+        };
+        EXPECT_EQ(std::count_if(gpu->waited_us.begin(), gpu->waited_us.end(), within), 1);
+      }
+    }
+    EXPECT_EQ(gpu->unpinned_copies(), 0);
+    EXPECT_EQ(gpu->live_objects(), 0);
+  }
+}
+
+// The ranks' start line.
+class Meeting {
+ public:
+  explicit Meeting(int ranks) : ranks_(ranks) {}
+
+  absl::Status Wait() {
+    MutexLock lock(&mutex_);
+    const int mine = come_++ / ranks_;
+    changed_.SignalAll();
+    while (come_ < (mine + 1) * ranks_) changed_.Wait(&mutex_);
+    return absl::OkStatus();
+  }
+
+ private:
+  const int ranks_;
+  Mutex mutex_;
+  CondVar changed_;
+  int come_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+TEST(ExchangeRunnerTest, TheRingOverNcclIsExactForTheseInputsWhateverItsOrder) {
+  constexpr int kRanks = 3;
+  for (UpdateSite site : {UpdateSite::kWorker, UpdateSite::kOwner}) {
+    const auto network = std::make_shared<FakeNcclNetwork>();
+    const std::shared_ptr<KeyValueStore> store = NewInMemoryStore();
+    Meeting meeting(kRanks);
+    const auto run = [&](int rank) {
+      NcclOptions nccl;
+      nccl.group.rank = rank;
+      nccl.group.world_size = kRanks;
+      nccl.group.run_id = "exchange";
+      nccl.group.store = store;
+      nccl.update_site = site;
+      const auto gpu = std::make_shared<FakeGpu>(rank);
+      nccl.gpu = gpu;
+      nccl.nccl = std::make_shared<FakeNccl>(network, gpu);
+      const auto sync = CreateNcclGradientSync(nccl);
+      ASSERT_TRUE(sync.ok()) << sync.status();
+      ExchangeOptions options = Small();
+      options.rank = rank;
+      options.world_size = kRanks;
+      const auto metrics = RunExchanges(
+          options, [&] { return meeting.Wait(); }, sync->get());
+      ASSERT_TRUE(metrics.ok()) << metrics.status();
+      EXPECT_EQ(metrics->wrong(), 0);
+      EXPECT_EQ(metrics->end_us_size(), options.iterations);
+    };
+    std::vector<std::thread> ranks;
+    for (int rank = 0; rank < kRanks; ++rank) ranks.emplace_back(run, rank);
+    for (std::thread& rank : ranks) rank.join();
+  }
+}
+
+TEST(ExchangeRunnerTest, TheFirstErrorIsReturned) {
+  const auto sync = CreateLocalSync(UpdateSite::kWorker);
+  const auto metrics = RunExchanges(
+      Small(), [] { return absl::UnavailableError("no start"); }, sync.get());
+  EXPECT_EQ(metrics.status(), absl::UnavailableError("no start"));
+}
+
+TEST(ExchangePlanTest, BucketsHaveTheSizeAskedForAndTheLastHasTheRest) {
+  const Plan plan = *ExchangePlan(Small());
+  ASSERT_EQ(plan.buckets().size(), 3u);
+  EXPECT_EQ(plan.buckets()[0].bytes(), 40000);
+  EXPECT_EQ(plan.buckets()[1].bytes(), 40000);
+  EXPECT_EQ(plan.tensors()[2].numel(), 20004 / 4);
+  ExchangeOptions options;
+  options.bytes = 4096;
+  EXPECT_EQ(ExchangePlan(options)->total_bytes(), 4096);
+}
+
+}  // namespace
+}  // namespace gradsync

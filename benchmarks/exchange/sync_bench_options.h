@@ -1,0 +1,71 @@
+// What `sync_bench` is asked to do, checked, and the list of measurements that follows from it.
+
+#ifndef GRADSYNC_BENCHMARKS_EXCHANGE_SYNC_BENCH_OPTIONS_H_
+#define GRADSYNC_BENCHMARKS_EXCHANGE_SYNC_BENCH_OPTIONS_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "benchmarks/exchange/exchange_plan.h"
+
+namespace gradsync {
+
+// As the flags of the same names have them; see `sync_bench --help`.
+struct SyncBenchOptions {
+  std::vector<std::string> topologies = {"ring", "ps"};
+  std::vector<std::string> links = {"auto"};
+  std::string device = "cpu";  // that has the buckets, resolved (compute_flags.h)
+  std::vector<std::string> ranks = {"2"};
+  std::vector<std::string> servers = {"1", "2"};  // for ps
+  std::vector<std::string> placements = {"dedicated"};
+  std::vector<std::string> updates = {"worker"};
+  std::vector<std::string> compressions = {"none"};
+  std::vector<std::string> bytes;  // none: by min_bytes, max_bytes and factor, or some usual sizes
+  std::string min_bytes;
+  std::string max_bytes;
+  int64_t factor = 0;  // 0: 2
+  int iterations = 20;
+  int warmup = 5;
+  int connections = 0;  // per pair of peers; 0: the topology's default
+  std::string bucket_bytes = "25MiB";
+  std::string chunk_bytes = "0";
+  std::string bandwidth;  // of an emulated network; empty: none
+  bool emulate = true;    // false: the bandwidth is only the model's
+  std::string server_weights = "auto";
+  absl::Duration timeout = absl::Seconds(60);
+};
+
+// One measurement: a job of its own.
+struct SyncBenchCase {
+  std::string topology;
+  std::string link;
+  std::string device = "cpu";
+  std::string update;
+  std::string placement;  // empty without servers
+  int servers = 0;        // as placement.h has it
+  std::string server_weights = "auto";
+  std::vector<double> weights;  // that were asked for, by server; empty: those of the placement
+  int connections = 0;          // as asked for
+  std::string bandwidth;        // of the emulated network; empty: none
+  double bytes_per_second = 0;  // of the model; 0: no prediction
+  ExchangeOptions exchange;     // world_size is the number of ranks
+};
+
+// "ring over grpc, 2 ranks, 4KiB".
+std::string Describe(const SyncBenchCase& bench_case);
+
+// Checks everything and lists the measurements in the order in which they run: by ranks and bytes,
+// so that what is compared is measured close in time. Combinations that cannot be (Gloo or NCCL
+// with parameter servers, more colocated servers than workers) are left out, but each value that
+// was asked for occurs. Errors: INVALID_ARGUMENT naming the flag, what was expected and what came.
+absl::StatusOr<std::vector<SyncBenchCase>> ListCases(const SyncBenchOptions& options);
+
+// Flags of a rank, without those that RunLocalJob() sets.
+std::vector<std::string> RankFlags(const SyncBenchCase& bench_case, const std::string& start_line);
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_BENCHMARKS_EXCHANGE_SYNC_BENCH_OPTIONS_H_

@@ -1,0 +1,221 @@
+#include "benchmarks/exchange/sync_bench_report.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/status_macros.h"
+#include "benchmarks/exchange/exchange_flows.h"
+#include "benchmarks/network/emulated_network.h"
+#include "benchmarks/network/tcp_run.h"
+#include "benchmarks/options/byte_sizes.h"
+#include "benchmarks/options/placement.h"
+#include "benchmarks/records/aggregate.h"
+#include "plan/codec.h"
+#include "plan/cost_model.h"
+#include "plan/wire_traffic.h"
+
+namespace gradsync {
+namespace {
+
+absl::Status Check(const SyncBenchCase& bench_case,
+                   const std::vector<proto::ExchangeMetrics>& ranks,
+                   const std::vector<proto::ServerMetrics>& servers) {
+  const size_t expected_ranks = bench_case.exchange.world_size;
+  const size_t expected_servers =
+      ServerProcesses(bench_case.placement, bench_case.exchange.world_size, bench_case.servers);
+  if (ranks.size() != expected_ranks || servers.size() != expected_servers) {
+    return absl::DataLossError(absl::StrCat("expected metrics of ", expected_ranks, " ranks and ",
+                                            expected_servers, " servers, found ", ranks.size(),
+                                            " and ", servers.size()));
+  }
+  const int iterations = bench_case.exchange.iterations;
+  for (const proto::ExchangeMetrics& rank : ranks) {
+    if (rank.begin_us_size() != iterations || rank.end_us_size() != iterations ||
+        rank.bytes() != ranks[0].bytes()) {
+      return absl::DataLossError(absl::StrCat("rank ", rank.rank(), ": expected ", iterations,
+                                              " iterations of ", ranks[0].bytes(), " bytes, found ",
+                                              rank.end_us_size(), " of ", rank.bytes()));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// What each process counted, workers by rank and then servers.
+std::vector<NodeTraffic> Counted(const std::vector<proto::ExchangeMetrics>& ranks,
+                                 const std::vector<proto::ServerMetrics>& servers) {
+  std::vector<NodeTraffic> counted;
+  const auto add = [&counted](double tx, double rx) {
+    counted.push_back({std::llround(tx), std::llround(rx), 0, 0});
+  };
+  for (const auto& rank : ranks) add(rank.wire_tx_bytes_per_step(), rank.wire_rx_bytes_per_step());
+  for (const auto& server : servers) {
+    add(server.wire_tx_bytes_per_step(), server.wire_rx_bytes_per_step());
+  }
+  return counted;
+}
+
+// By host. Processes count what they send to others on their host too; the plan says how much of
+// it that is.
+std::vector<NodeTraffic> CountedByHost(const std::vector<NodeTraffic>& processes,
+                                       const std::vector<Flow>& flows,
+                                       const std::vector<int>& hosts) {
+  std::vector<NodeTraffic> counted(*std::max_element(hosts.begin(), hosts.end()) + 1);
+  for (size_t p = 0; p < processes.size(); ++p) {
+    counted[hosts[p]].tx_bytes += processes[p].tx_bytes;
+    counted[hosts[p]].rx_bytes += processes[p].rx_bytes;
+  }
+  for (const Flow& flow : flows) {
+    if (hosts[flow.from] != hosts[flow.to]) continue;
+    counted[hosts[flow.from]].tx_bytes -= flow.bytes;
+    counted[hosts[flow.to]].rx_bytes -= flow.bytes;
+  }
+  return counted;
+}
+
+void SetWire(const std::vector<NodeTraffic>& nodes, proto::Run* run) {
+  for (const NodeTraffic& node : nodes) {
+    const double tx = static_cast<double>(node.tx_bytes);
+    const double rx = static_cast<double>(node.rx_bytes);
+    run->set_wire_tx_bytes_total(run->wire_tx_bytes_total() + tx);
+    run->set_wire_tx_bytes_max_node(std::max(run->wire_tx_bytes_max_node(), tx));
+    run->set_wire_rx_bytes_max_node(std::max(run->wire_rx_bytes_max_node(), rx));
+  }
+}
+
+double ModelMicroseconds(const SyncBenchCase& bench_case, const proto::ExchangeMetrics& rank,
+                         const std::vector<NodeTraffic>& hosts) {
+  ExchangeCost cost;
+  cost.bytes = rank.bytes();
+  cost.bytes_per_second = bench_case.bytes_per_second;
+  cost.stripe_bytes = std::min(cost.bytes, bench_case.exchange.world_size * rank.chunk_bytes());
+  return 1e6 * ExchangeSeconds(static_cast<double>(BusiestBytes(hosts)) / cost.bytes, cost);
+}
+
+// Jobs on emulated hosts only: elsewhere the cores are what all processes share.
+void SetCpu(const SyncBenchCase& bench_case, const proto::ExchangeMetrics& rank, proto::Run* run) {
+  if (rank.core_seconds() > 0) run->set_cpu_share(rank.busy_core_seconds() / rank.core_seconds());
+  if (!bench_case.bandwidth.empty()) run->set_invalid(InvalidByCpu(run->cpu_share()));
+}
+
+std::string Gigabytes(double rate) { return absl::StrFormat("%.2f", rate); }
+
+std::string Ratio(double ratio) {
+  return ratio > 0 ? absl::StrFormat("%.3f", ratio) : std::string("-");
+}
+
+std::string Count(double value) { return absl::StrFormat("%.0f", value); }
+
+// Enough digits for a microsecond, no more than make sense for a second.
+std::string Microseconds(double time) {
+  return time < 100 ? absl::StrFormat("%.1f", time) : absl::StrFormat("%.0f", time);
+}
+
+constexpr char kLine[] =
+    "%9s  %-8s %-5s %-6s %-5s %5s %7s %-9s  %9s %9s %9s  %6s %6s %6s  %11s %11s  %8s %4s  %8s %8s  "
+    "%6s\n";
+
+}  // namespace
+
+absl::StatusOr<proto::Run> SummarizeExchanges(const SyncBenchCase& bench_case,
+                                              const std::vector<proto::ExchangeMetrics>& ranks,
+                                              const std::vector<proto::ServerMetrics>& servers) {
+  GS_RETURN_IF_ERROR(Check(bench_case, ranks, servers));
+  proto::Run run;
+  run.set_library("gradsync");
+  run.set_topology(bench_case.topology);
+  run.set_link(ranks[0].link());
+  std::vector<std::string> devices;
+  for (const auto& rank : ranks) devices.push_back(rank.device());
+  run.set_device(NameDevices(devices));
+  run.set_nccl_version(ranks[0].nccl_version());
+  run.set_nccl_asked(ranks[0].nccl_asked());
+  run.set_update(bench_case.update);
+  run.set_compression(CodecName(bench_case.exchange.codec));
+  run.set_placement(bench_case.placement);
+  run.set_workers(bench_case.exchange.world_size);
+  run.set_servers(bench_case.servers);
+  run.set_bandwidth(bench_case.bandwidth);
+  run.set_bytes(ranks[0].bytes());
+  run.set_bucket_bytes(ranks[0].bucket_bytes());
+  run.set_chunk_bytes(ranks[0].chunk_bytes());
+  run.set_connections(ranks[0].connections());
+  run.set_steps(bench_case.exchange.iterations);
+
+  const std::vector<double> times = ExchangeTimes(ranks);
+  run.set_time_us_p10(Percentile(times, 0.1));
+  run.set_time_us_p50(Percentile(times, 0.5));
+  run.set_time_us_p90(Percentile(times, 0.9));
+  run.set_algbw_gb_per_s(run.bytes() / run.time_us_p50() * 1e-3);
+  if (bench_case.servers == 0) {
+    run.mutable_busbw_gb_per_s()->set_number_value(run.algbw_gb_per_s() *
+                                                   AllReduceBusFactor(run.workers()));
+  } else {
+    run.mutable_busbw_gb_per_s()->set_null_value(google::protobuf::NULL_VALUE);
+  }
+  const std::vector<NodeTraffic> counted = Counted(ranks, servers);
+  GS_ASSIGN_OR_RETURN(const std::vector<Flow> flows, ExchangeFlows(bench_case));
+  const std::vector<int> hosts =
+      HostsOf(bench_case.placement, bench_case.exchange.world_size, bench_case.servers);
+  SetWire(bench_case.bandwidth.empty() ? counted : CountedByHost(counted, flows, hosts), &run);
+  SetCpu(bench_case, ranks[0], &run);
+  double cpu_ms = 0;
+  for (const auto& rank : ranks) {
+    cpu_ms += 1e3 * rank.cpu_seconds() / bench_case.exchange.iterations;
+    run.set_wrong(run.wrong() + rank.wrong());
+  }
+  for (const auto& server : servers) {
+    cpu_ms += 1e3 * server.cpu_seconds() / std::max(1.0, server.steps());
+  }
+  run.set_cpu_ms_per_step(cpu_ms);
+  if (bench_case.bytes_per_second > 0) {
+    run.set_model_us(ModelMicroseconds(bench_case, ranks[0], HostTraffic(flows, hosts)));
+  }
+  return run;
+}
+
+std::string SyncBenchHead() {
+  return absl::StrCat(
+      absl::StrFormat(kLine, "bytes", "topology", "link", "update", "codec", "ranks", "servers",
+                      "placement", "time us", "", "", "algbw", "busbw", "node", "wire bytes",
+                      "wire bytes", "cpu", "cpu", "model /", "peer /", "#wrong"),
+      absl::StrFormat(kLine, "", "", "", "", "", "", "", "", "p10", "p50", "p90", "GB/s", "GB/s",
+                      "GB/s", "max node", "total", "ms", "%", "measured", "measured", ""));
+}
+
+std::string SyncBenchLine(const proto::Run& run) {
+  const bool ring = run.busbw_gb_per_s().kind_case() == google::protobuf::Value::kNumberValue;
+  // Gloo and NCCL do not tell what they send.
+  const bool counted = run.link() != "gloo" && run.link() != "nccl";
+  const double busiest = std::max(run.wire_tx_bytes_max_node(), run.wire_rx_bytes_max_node());
+  const std::string line = absl::StrFormat(
+      kLine, FormatBytes(static_cast<int64_t>(run.bytes())), run.topology(), run.link(),
+      run.update(), run.compression(), absl::StrCat(run.workers()),
+      run.servers() == 0 ? "-" : absl::StrCat(run.servers()),
+      run.placement().empty() ? "-" : run.placement(), Microseconds(run.time_us_p10()),
+      Microseconds(run.time_us_p50()), Microseconds(run.time_us_p90()),
+      Gigabytes(run.algbw_gb_per_s()), ring ? Gigabytes(run.busbw_gb_per_s().number_value()) : "-",
+      counted ? Gigabytes(busiest / run.time_us_p50() * 1e-3) : "-", counted ? Count(busiest) : "-",
+      counted ? Count(run.wire_tx_bytes_total()) : "-",
+      absl::StrFormat("%.1f", run.cpu_ms_per_step()),
+      absl::StrFormat("%.0f", 100 * run.cpu_share()), Ratio(run.model_us() / run.time_us_p50()),
+      Ratio(run.peer_ratio()), Count(run.wrong()));
+  std::string notes;
+  if (!run.device().empty() && run.device() != "cpu") {
+    absl::StrAppend(&notes, "           ",
+                    run.library() == "nccl_tests" ? "by " + run.settings() + ", " : "", "on ",
+                    run.device());
+    if (!run.nccl_version().empty()) {
+      absl::StrAppend(&notes, "; NCCL ", run.nccl_version(), ", asked for ",
+                      run.nccl_asked().empty() ? "nothing" : run.nccl_asked(), ", chose ",
+                      run.nccl_chosen());
+    }
+    absl::StrAppend(&notes, "\n");
+  }
+  if (!run.invalid().empty()) absl::StrAppend(&notes, "           INVALID: ", run.invalid(), "\n");
+  return absl::StrCat(line, notes);
+}
+
+}  // namespace gradsync

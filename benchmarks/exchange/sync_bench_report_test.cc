@@ -1,0 +1,130 @@
+#include "benchmarks/exchange/sync_bench_report.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace gradsync {
+namespace {
+
+using testing::HasSubstr;
+
+SyncBenchCase Case(const std::string& topology, int servers) {
+  SyncBenchCase bench_case;
+  bench_case.topology = topology;
+  bench_case.link = "grpc";
+  bench_case.update = "worker";
+  bench_case.servers = servers;
+  bench_case.exchange.world_size = 2;
+  bench_case.exchange.bytes = 1 << 20;
+  bench_case.exchange.iterations = 3;
+  return bench_case;
+}
+
+proto::ExchangeMetrics Rank(int rank, std::vector<double> begin, std::vector<double> end) {
+  proto::ExchangeMetrics metrics;
+  metrics.set_rank(rank);
+  metrics.set_bytes(1 << 20);
+  metrics.set_chunk_bytes(65536);
+  metrics.set_link("grpc");
+  for (double t : begin) metrics.add_begin_us(t);
+  for (double t : end) metrics.add_end_us(t);
+  metrics.set_wire_tx_bytes_per_step(1 << 20);
+  metrics.set_wire_rx_bytes_per_step(1 << 20);
+  return metrics;
+}
+
+std::vector<proto::ExchangeMetrics> TwoRanks() {
+  // Iterations of 1100, 1000 and 1300 us from the first begin to the last end.
+  return {Rank(0, {0, 10000, 20000}, {1000, 11000, 21300}),
+          Rank(1, {5, 10005, 20000}, {1100, 10900, 21000})};
+}
+
+TEST(SyncBenchReportTest, AnIterationLastsFromTheFirstBeginToTheLastEnd) {
+  const auto run = SummarizeExchanges(Case("ring", 0), TwoRanks(), {});
+  ASSERT_TRUE(run.ok()) << run.status();
+  EXPECT_DOUBLE_EQ(run->time_us_p50(), 1100);
+  EXPECT_NEAR(run->algbw_gb_per_s(), (1 << 20) / 1100.0 * 1e-3, 1e-12);
+  EXPECT_NEAR(run->busbw_gb_per_s().number_value(), run->algbw_gb_per_s(), 1e-12);
+  EXPECT_EQ(run->wire_tx_bytes_max_node(), 1 << 20);
+  EXPECT_EQ(run->wire_tx_bytes_total(), 2 << 20);
+  EXPECT_EQ(run->model_us(), 0);
+  EXPECT_EQ(run->wrong(), 0);
+}
+
+TEST(SyncBenchReportTest, ServersCountAsNodesAndHaveNoBusBandwidth) {
+  proto::ServerMetrics server;
+  server.set_wire_tx_bytes_per_step(2 << 20);
+  server.set_wire_rx_bytes_per_step(2 << 20);
+  const auto run = SummarizeExchanges(Case("ps", 1), TwoRanks(), {server});
+  ASSERT_TRUE(run.ok()) << run.status();
+  EXPECT_EQ(run->busbw_gb_per_s().kind_case(), google::protobuf::Value::kNullValue);
+  EXPECT_EQ(run->wire_tx_bytes_max_node(), 2 << 20);
+  EXPECT_EQ(run->wire_tx_bytes_total(), 4 << 20);
+  // 2 MiB through the server in 1100 us.
+  EXPECT_THAT(SyncBenchLine(*run), HasSubstr(" 1.91 "));
+}
+
+TEST(SyncBenchReportTest, TheModelIsTheBusiestNodesBytesAndOneStripe) {
+  SyncBenchCase bench_case = Case("ring", 0);
+  bench_case.bytes_per_second = 1e9;
+  const auto ring = SummarizeExchanges(bench_case, TwoRanks(), {});
+  ASSERT_TRUE(ring.ok()) << ring.status();
+  EXPECT_NEAR(ring->model_us(), ((1 << 20) + 2 * 65536) * 1e-3, 1e-6);
+  bench_case.topology = "ps";
+  bench_case.servers = 1;
+  const auto ps = SummarizeExchanges(bench_case, TwoRanks(), {proto::ServerMetrics()});
+  ASSERT_TRUE(ps.ok()) << ps.status();
+  EXPECT_NEAR(ps->model_us(), 2 * ring->model_us(), 1e-6);
+}
+
+TEST(SyncBenchReportTest, WrongElementsOfAllRanksAreAddedUp) {
+  std::vector<proto::ExchangeMetrics> ranks = TwoRanks();
+  ranks[0].set_wrong(3);
+  ranks[1].set_wrong(4);
+  const auto run = SummarizeExchanges(Case("ring", 0), ranks, {});
+  EXPECT_EQ(run->wrong(), 7);
+  EXPECT_THAT(SyncBenchLine(*run), testing::EndsWith(" 7\n"));
+}
+
+TEST(SyncBenchReportTest, ARunOnGpusSaysOnWhichAndWhatNcclChose) {
+  std::vector<proto::ExchangeMetrics> ranks = TwoRanks();
+  for (int i = 0; i < 2; ++i) {
+    ranks[i].set_link("nccl");
+    ranks[i].set_device("cuda:" + std::to_string(i) + " (NVIDIA H200)");
+    ranks[i].set_nccl_version("2.28.9");
+    ranks[i].clear_wire_tx_bytes_per_step();
+    ranks[i].clear_wire_rx_bytes_per_step();
+  }
+  ranks[0].set_nccl_asked("NCCL_ALGO=Ring");
+  auto run = SummarizeExchanges(Case("ring", 0), ranks, {});
+  ASSERT_TRUE(run.ok()) << run.status();
+  run->set_nccl_chosen("AllReduce RING/SIMPLE");
+  EXPECT_EQ(run->device(), "NVIDIA H200");
+  EXPECT_THAT(
+      SyncBenchLine(*run),
+      testing::EndsWith("\n           on NVIDIA H200; NCCL 2.28.9, asked for NCCL_ALGO=Ring, "
+                        "chose AllReduce RING/SIMPLE\n"));
+  EXPECT_NEAR(run->busbw_gb_per_s().number_value(), run->algbw_gb_per_s(), 1e-12);
+}
+
+TEST(SyncBenchReportTest, MissingMetricsAreAnError) {
+  std::vector<proto::ExchangeMetrics> ranks = TwoRanks();
+  ranks.pop_back();
+  EXPECT_EQ(SummarizeExchanges(Case("ring", 0), ranks, {}).status().code(),
+            absl::StatusCode::kDataLoss);
+  EXPECT_EQ(SummarizeExchanges(Case("ps", 2), TwoRanks(), {}).status().code(),
+            absl::StatusCode::kDataLoss);
+  ranks = TwoRanks();
+  ranks[1].clear_end_us();
+  EXPECT_EQ(SummarizeExchanges(Case("ring", 0), ranks, {}).status().code(),
+            absl::StatusCode::kDataLoss);
+}
+
+TEST(SyncBenchReportTest, HeadAndLinesAreEquallyWide) {
+  const std::string head = SyncBenchHead();
+  const std::string line = SyncBenchLine(*SummarizeExchanges(Case("ring", 0), TwoRanks(), {}));
+  EXPECT_EQ(head.size(), 2 * line.size());
+}
+
+}  // namespace
+}  // namespace gradsync

@@ -1,0 +1,206 @@
+#include "benchmarks/network/tcp_flows.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <map>
+#include <thread>
+#include <utility>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "base/host_port.h"
+#include "base/status_macros.h"
+
+namespace gradsync {
+namespace {
+
+constexpr int64_t kPiece = 256 << 10;  // bytes of a write or a read
+
+absl::Status Errno(absl::string_view what) { return absl::ErrnoToStatus(errno, what); }
+
+absl::StatusOr<sockaddr_in> Address(const std::string& text) {
+  GS_ASSIGN_OR_RETURN(const HostPort host_port, ParseHostPort(text));
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(host_port.port));
+  if (inet_pton(AF_INET, host_port.host.c_str(), &address.sin_addr) != 1) {
+    return absl::InvalidArgumentError(absl::StrCat("expected an IPv4 address, found ", text));
+  }
+  return address;
+}
+
+// A socket that listens at `host`, and where.
+absl::StatusOr<std::pair<int, std::string>> Listen(const std::string& host, int backlog) {
+  GS_ASSIGN_OR_RETURN(sockaddr_in address, Address(absl::StrCat(host, ":0")));
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  socklen_t size = sizeof(address);
+  if (fd < 0 || bind(fd, reinterpret_cast<sockaddr*>(&address), size) != 0 ||
+      listen(fd, backlog) != 0 ||
+      getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0) {
+    const absl::Status failed = Errno(absl::StrCat("listening at ", host));
+    if (fd >= 0) close(fd);
+    return failed;
+  }
+  return std::make_pair(fd, absl::StrCat(host, ":", ntohs(address.sin_port)));
+}
+
+absl::Status SendAll(int socket, int64_t bytes) {
+  const std::vector<char> piece(kPiece);
+  for (int64_t at = 0; at < bytes;) {
+    const ssize_t n =
+        send(socket, piece.data(), static_cast<size_t>(std::min(kPiece, bytes - at)), MSG_NOSIGNAL);
+    if (n <= 0) return Errno("sending");
+    at += n;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReceiveAll(int socket, int64_t bytes) {
+  std::vector<char> piece(kPiece);
+  for (int64_t at = 0; at < bytes;) {
+    const ssize_t n =
+        recv(socket, piece.data(), static_cast<size_t>(std::min(kPiece, bytes - at)), 0);
+    if (n < 0) return Errno("receiving");
+    if (n == 0) return absl::UnavailableError("closed its connection");
+    at += n;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Named(int rank, const absl::Status& status) {
+  if (status.ok()) return status;
+  return absl::Status(status.code(), absl::StrCat("rank ", rank, ": ", status.message()));
+}
+
+}  // namespace
+
+std::string FormatTcpFlows(const std::vector<TcpFlow>& flows) {
+  return absl::StrJoin(flows, ",", [](std::string* out, const TcpFlow& flow) {
+    absl::StrAppend(out, flow.from, ":", flow.to, ":", flow.bytes);
+  });
+}
+
+absl::StatusOr<std::vector<TcpFlow>> ParseTcpFlows(absl::string_view text, int ranks) {
+  std::vector<TcpFlow> flows;
+  std::map<std::pair<int, int>, int64_t> seen;
+  for (absl::string_view item : absl::StrSplit(text, ',')) {
+    const std::vector<absl::string_view> parts = absl::StrSplit(item, ':');
+    TcpFlow flow;
+    const bool good = parts.size() == 3 && absl::SimpleAtoi(parts[0], &flow.from) &&
+                      absl::SimpleAtoi(parts[1], &flow.to) &&
+                      absl::SimpleAtoi(parts[2], &flow.bytes) && flow.from >= 0 &&
+                      flow.from < ranks && flow.to >= 0 && flow.to < ranks &&
+                      flow.from != flow.to && flow.bytes >= 0 &&
+                      seen.insert({{flow.from, flow.to}, flow.bytes}).second;
+    if (!good) {
+      return absl::InvalidArgumentError(absl::StrCat("expected from:to:bytes with two of ", ranks,
+                                                     " ranks, each pair once, found \"", item,
+                                                     "\""));
+    }
+    flows.push_back(flow);
+  }
+  return flows;
+}
+
+absl::StatusOr<std::unique_ptr<TcpFlows>> TcpFlows::Connect(const WorkerGroup& group,
+                                                            const std::vector<TcpFlow>& flows) {
+  std::map<int, Peer> peers;
+  for (const TcpFlow& flow : flows) {
+    if (flow.from == group.rank) peers[flow.to].tx_bytes += flow.bytes;
+    if (flow.to == group.rank) peers[flow.from].rx_bytes += flow.bytes;
+  }
+  std::vector<Peer> list;
+  for (auto& [rank, peer] : peers) {
+    peer.rank = rank;
+    list.push_back(peer);
+  }
+  std::unique_ptr<TcpFlows> self(new TcpFlows(std::move(list)));
+  GS_RETURN_IF_ERROR(self->ConnectPeers(group));
+  return self;
+}
+
+TcpFlows::~TcpFlows() {
+  for (const Peer& peer : peers_) {
+    if (peer.socket >= 0) close(peer.socket);
+  }
+}
+
+// To higher ranks this one connects, and says who it is; lower ones connect to it.
+absl::Status TcpFlows::ConnectPeers(const WorkerGroup& group) {
+  using Listener = std::pair<int, std::string>;
+  GS_ASSIGN_OR_RETURN(const Listener listener, Listen(group.address, group.world_size));
+  const auto close_listener = absl::MakeCleanup([&listener] { close(listener.first); });
+  GS_ASSIGN_OR_RETURN(const std::vector<std::string> addresses,
+                      group.store->Exchange(group.Key("tcp_flows"), group.rank, group.world_size,
+                                            listener.second, absl::Now() + group.timeout));
+  int to_accept = 0;
+  for (Peer& peer : peers_) {
+    if (peer.rank < group.rank) {
+      ++to_accept;
+      continue;
+    }
+    GS_ASSIGN_OR_RETURN(const sockaddr_in address, Address(addresses[peer.rank]));
+    peer.socket = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const int32_t self = group.rank;
+    if (peer.socket < 0 ||
+        connect(peer.socket, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0 ||
+        send(peer.socket, &self, sizeof(self), MSG_NOSIGNAL) != sizeof(self)) {
+      return Named(peer.rank, Errno("connecting"));
+    }
+  }
+  for (; to_accept > 0; --to_accept) {
+    const int fd = accept4(listener.first, nullptr, nullptr, SOCK_CLOEXEC);
+    int32_t rank = -1;
+    if (fd < 0 || recv(fd, &rank, sizeof(rank), MSG_WAITALL) != sizeof(rank)) {
+      return Errno("accepting a lower rank");
+    }
+    for (Peer& peer : peers_) {
+      if (peer.rank == rank) peer.socket = fd;
+    }
+  }
+  const int on = 1;
+  for (const Peer& peer : peers_) {
+    setsockopt(peer.socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status TcpFlows::Exchange() {
+  std::vector<absl::Status> results(2 * peers_.size());
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < peers_.size(); ++i) {
+    threads.emplace_back([this, &results, i] {
+      results[2 * i] = Named(peers_[i].rank, SendAll(peers_[i].socket, peers_[i].tx_bytes));
+    });
+    threads.emplace_back([this, &results, i] {
+      results[2 * i + 1] = Named(peers_[i].rank, ReceiveAll(peers_[i].socket, peers_[i].rx_bytes));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const absl::Status& result : results) GS_RETURN_IF_ERROR(result);
+  return absl::OkStatus();
+}
+
+int64_t TcpFlows::tx_bytes() const {
+  int64_t sum = 0;
+  for (const Peer& peer : peers_) sum += peer.tx_bytes;
+  return sum;
+}
+
+int64_t TcpFlows::rx_bytes() const {
+  int64_t sum = 0;
+  for (const Peer& peer : peers_) sum += peer.rx_bytes;
+  return sum;
+}
+
+}  // namespace gradsync

@@ -1,0 +1,16 @@
+#ifndef GRADSYNC_BENCHMARKS_OPTIONS_COMMAND_LINE_H_
+#define GRADSYNC_BENCHMARKS_OPTIONS_COMMAND_LINE_H_
+
+#include <string>
+
+#include "absl/strings/string_view.h"
+
+namespace gradsync {
+
+// How a program of this package was called, as a user would type it again in a shell: "bazel run
+// //benchmarks:TARGET -- --bytes=4KiB 'with space'". Thread-safe.
+std::string CommandLine(absl::string_view target, int argc, const char* const* argv);
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_BENCHMARKS_OPTIONS_COMMAND_LINE_H_

@@ -1,0 +1,51 @@
+#include "benchmarks/options/compute_flags.h"
+
+#include "absl/strings/str_cat.h"
+#include "base/flag_error.h"
+#include "base/status_macros.h"
+#include "benchmarks/options/flag_checks.h"
+#include "train/precision.h"
+#include "worker/sync_factory.h"
+
+namespace gradsync {
+
+absl::StatusOr<std::string> ResolveDevice(const std::string& device,
+                                          const std::vector<std::string>& links, int workers,
+                                          const GpuChecker& check) {
+  const bool nccl = Contains(links, "nccl");
+  if (nccl) {
+    SyncOptions sync;
+    sync.topology = "ring";
+    sync.link = "nccl";
+    GS_RETURN_IF_ERROR(ValidateSyncOptions(sync));
+  }
+  const std::string wanted = !device.empty() ? device : nccl ? "cuda" : "cpu";
+  GS_ASSIGN_OR_RETURN(const std::string resolved, ChooseDevice(wanted, workers, check));
+  if (nccl && resolved == "cpu") return CheckNcclDevice(nullptr);
+  return resolved;
+}
+
+absl::Status CheckCompute(const ComputeFlags& flags, const std::vector<std::string>& updates) {
+  const c10::DeviceType device = flags.on_gpu() ? c10::DeviceType::CUDA : c10::DeviceType::CPU;
+  GS_ASSIGN_OR_RETURN(const Precision precision, ParsePrecision(flags.precision));
+  GS_RETURN_IF_ERROR(CheckPrecision(precision, device));
+  if (precision == Precision::kFp16 && Contains(updates, "owner")) {
+    return FlagError("precision",
+                     "fp32 or bf16 with --update=owner (owners cannot skip a step whose gradients "
+                     "overflow)",
+                     flags.precision);
+  }
+  // On a GPU this would set what only a process that computes needs.
+  return flags.on_gpu() ? absl::OkStatus() : ApplyMathFlags(flags.tf32, device);
+}
+
+std::vector<std::string> WorkerComputeFlags(const ComputeFlags& flags) {
+  std::vector<std::string> list;
+  if (flags.on_gpu()) list.push_back(absl::StrCat("--device=", flags.device));
+  if (flags.precision != "fp32") list.push_back(absl::StrCat("--precision=", flags.precision));
+  if (flags.channels_last) list.push_back("--channels_last");
+  if (flags.tf32) list.push_back("--tf32");
+  return list;
+}
+
+}  // namespace gradsync

@@ -1,0 +1,89 @@
+// One rank of an allreduce by oneCCL on CPUs; tools/setup --peers builds it. Variants: "in_place"
+// and "out_of_place". Started by Intel MPI's mpiexec, which numbers the ranks, since oneCCL's own
+// transport is not in its CPU package.
+
+#include <cstdlib>
+#include <exception>
+#include <fstream>
+#include <memory>
+#include <oneapi/ccl.hpp>
+#include <string>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "benchmarks/peer_libraries/peer_rank.h"
+#include "benchmarks/ranks/start_line.h"
+
+namespace gradsync {
+namespace {
+
+constexpr char kProgram[] = "oneccl_allreduce";
+
+// Rank 0's address, handed to the others through a file of the job.
+absl::StatusOr<ccl::shared_ptr_class<ccl::kvs>> MeetOthers(const PeerRankOptions& options) {
+  auto line = StartLine::Open(options.start_line, options.world_size);
+  if (!line.ok()) return line.status();
+  const std::string path = absl::StrCat(options.folder, "/kvs");
+  ccl::shared_ptr_class<ccl::kvs> kvs;
+  if (options.rank == 0) {
+    kvs = ccl::create_main_kvs();
+    const ccl::kvs::address_type address = kvs->get_address();
+    std::ofstream(path, std::ios::binary).write(address.data(), address.size());
+  }
+  const absl::Status met = (*line)->Wait(absl::Now() + options.timeout);
+  if (!met.ok()) return met;
+  if (options.rank != 0) {
+    ccl::kvs::address_type address;
+    std::ifstream file(path, std::ios::binary);
+    file.read(address.data(), address.size());
+    if (!file) return absl::UnavailableError(absl::StrCat("cannot read ", path));
+    kvs = ccl::create_kvs(address);
+  }
+  return kvs;
+}
+
+absl::Status RunRank(const PeerRankOptions& options) {
+  const bool in_place = options.variant == "in_place";
+  if (!in_place && options.variant != "out_of_place") {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--variant: expected in_place or out_of_place, found \"", options.variant, "\""));
+  }
+  auto kvs = MeetOthers(options);
+  if (!kvs.ok()) return kvs.status();
+  const ccl::communicator communicator =
+      ccl::create_communicator(options.world_size, options.rank, *kvs);
+  const size_t floats = static_cast<size_t>(options.bytes / 4);
+  PeerBuffer input(static_cast<int64_t>(floats), options.huge_pages);
+  PeerBuffer output(in_place ? 1 : static_cast<int64_t>(floats), options.huge_pages);
+  PeerExchange exchange;
+  exchange.input = input.data();
+  exchange.output = in_place ? input.data() : output.data();
+  exchange.run = [&] {
+    ccl::allreduce(exchange.input, exchange.output, floats, ccl::reduction::sum, communicator)
+        .wait();
+    return absl::OkStatus();
+  };
+  return MeasurePeer(options, exchange);
+}
+
+}  // namespace
+}  // namespace gradsync
+
+int main(int argc, char** argv) {
+  auto options = gradsync::ParsePeerRankOptions(argc, argv);
+  absl::Status status = options.status();
+  const char* const rank = std::getenv("PMI_RANK");
+  if (options.ok() && rank != nullptr && !absl::SimpleAtoi(rank, &options->rank)) {
+    status = absl::InvalidArgumentError(absl::StrCat("PMI_RANK=", rank, ": expected a number"));
+  }
+  try {
+    if (status.ok()) {
+      ccl::init();
+      status = gradsync::RunRank(*options);
+    }
+  } catch (const std::exception& error) {
+    status = absl::InternalError(error.what());
+  }
+  return gradsync::PeerExitCode(gradsync::kProgram, options.ok() ? options->rank : -1, status);
+}

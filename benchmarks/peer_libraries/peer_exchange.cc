@@ -1,0 +1,176 @@
+#include "benchmarks/peer_libraries/peer_exchange.h"
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/flag_error.h"
+#include "base/status_macros.h"
+#include "benchmarks/options/byte_sizes.h"
+#include "benchmarks/peer_libraries/peer_report.h"
+
+namespace gradsync {
+namespace {
+
+constexpr int kMostRanks = 64;
+
+class Tournament {
+ public:
+  Tournament(const PeerExchangeOptions& options, const PeerPrograms& programs,
+             const PeerCase& peer_case, const std::function<void(absl::string_view)>& progress,
+             const std::atomic<int>* interrupt)
+      : programs_(programs), progress_(progress), rounds_(options.rounds) {
+    job_.ranks = peer_case.ranks;
+    job_.bytes = peer_case.bytes;
+    job_.iterations = options.iterations;
+    job_.warmup = options.warmup;
+    job_.huge_pages = options.huge_pages;
+    job_.timeout = options.timeout;
+    job_.interrupt = interrupt;
+    for (const Contestant& contestant : peer_case.contestants) {
+      ContestantResult result;
+      result.contestant = contestant;
+      result.run.set_workers(job_.ranks);
+      result.run.set_bytes(static_cast<double>(job_.bytes));
+      results_.push_back(std::move(result));
+    }
+  }
+
+  absl::StatusOr<PeerOutcome> Run() {
+    for (ContestantResult& result : results_) GS_RETURN_IF_ERROR(ChooseSetting(&result));
+    for (int round = 0; round < rounds_; ++round) {
+      for (size_t i = 0; i < results_.size(); ++i) {
+        GS_RETURN_IF_ERROR(PlayRound(round, &results_[(i + round) % results_.size()]));
+      }
+      progress_(absl::StrCat("round ", round + 1, " of ", rounds_));
+    }
+    PeerOutcome outcome;
+    outcome.records = PeerRecords(results_);
+    outcome.table = PeerTable(results_, outcome.records);
+    outcome.ours_failure = ours_failure_;
+    for (const ContestantResult& result : results_) outcome.wrong += result.wrong;
+    return outcome;
+  }
+
+ private:
+  // Leaves the fastest of the settings that run and are right, or the failure of the first when
+  // none does.
+  absl::Status ChooseSetting(ContestantResult* result) {
+    double best = 0;
+    PeerSetting chosen;
+    std::string failure;
+    for (const PeerSetting& setting : result->contestant.settings) {
+      const absl::StatusOr<proto::Run> run =
+          RunPeerJob(programs_, result->contestant, setting, job_);
+      if (absl::IsCancelled(run.status())) return run.status();
+      const std::string name =
+          absl::StrCat("trying ", result->contestant.name, " ", DescribeSetting(setting), ": ");
+      if (!run.ok()) {
+        progress_(absl::StrCat(name, run.status().message()));
+        if (failure.empty()) NoteFailure(run.status(), result, &failure);
+        if (absl::IsNotFound(run.status())) break;
+        continue;
+      }
+      // Some algorithms of some libraries are wrong for some numbers of ranks; another one will do.
+      if (run->wrong() > 0 && result->contestant.role != PeerRole::kOurs) {
+        const std::string wrong = absl::StrCat(run->wrong(), " elements are wrong");
+        progress_(absl::StrCat(name, wrong));
+        if (failure.empty()) failure = wrong;
+        continue;
+      }
+      result->wrong += run->wrong();
+      progress_(absl::StrCat(name, absl::StrFormat("%.3f ms", run->time_us_p50() * 1e-3)));
+      if (best == 0 || run->time_us_p50() < best) {
+        best = run->time_us_p50();
+        chosen = setting;
+      }
+    }
+    if (best == 0) {
+      result->failure = failure;
+    } else {
+      result->contestant.settings = {chosen};
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status PlayRound(int round, ContestantResult* result) {
+    if (!result->failure.empty()) return absl::OkStatus();
+    const absl::StatusOr<proto::Run> run =
+        RunPeerJob(programs_, result->contestant, result->contestant.settings[0], job_);
+    if (absl::IsCancelled(run.status())) return run.status();
+    if (!run.ok()) {
+      NoteFailure(run.status(), result, &result->failure);
+      result->failure = absl::StrCat("round ", round + 1, ": ", result->failure);
+      progress_(absl::StrCat(result->contestant.name, ": ", result->failure));
+      return absl::OkStatus();
+    }
+    if (result->times.empty()) result->run = *run;
+    result->times.push_back(run->time_us_p50());
+    result->wrong += run->wrong();
+    return absl::OkStatus();
+  }
+
+  void NoteFailure(const absl::Status& status, const ContestantResult* result,
+                   std::string* failure) {
+    *failure = std::string(status.message());
+    const bool ours = result->contestant.role == PeerRole::kOurs;
+    if (ours && !absl::IsInvalidArgument(status) && ours_failure_.empty()) {
+      ours_failure_ = absl::StrCat(result->contestant.name, ": ", status.message());
+    }
+  }
+
+  const PeerPrograms& programs_;
+  const std::function<void(absl::string_view)>& progress_;
+  const int rounds_;
+  PeerJob job_;
+  std::vector<ContestantResult> results_;
+  std::string ours_failure_;
+};
+
+absl::Status AtLeast(absl::string_view flag, int least, int found) {
+  if (found >= least) return absl::OkStatus();
+  return FlagError(flag, absl::StrCat("at least ", least), absl::StrCat(found));
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<PeerCase>> ListPeerCases(const PeerExchangeOptions& options, int cores) {
+  GS_RETURN_IF_ERROR(AtLeast("rounds", 1, options.rounds));
+  GS_RETURN_IF_ERROR(AtLeast("iterations", 1, options.iterations));
+  GS_RETURN_IF_ERROR(AtLeast("warmup", 0, options.warmup));
+  if (options.timeout <= absl::ZeroDuration()) {
+    return FlagError("timeout", "more than 0s", absl::FormatDuration(options.timeout));
+  }
+  const std::string expected = absl::StrCat("numbers from 2 to ", kMostRanks, ", such as 2,4");
+  if (options.ranks.empty()) return FlagError("ranks", expected, "");
+  if (options.bytes.empty()) return FlagError("bytes", "sizes such as 25MiB,102.4MB", "");
+  std::vector<PeerCase> cases;
+  for (const std::string& ranks : options.ranks) {
+    PeerCase next;
+    if (!absl::SimpleAtoi(ranks, &next.ranks) || next.ranks < 2 || next.ranks > kMostRanks) {
+      return FlagError("ranks", expected, ranks);
+    }
+    GS_ASSIGN_OR_RETURN(next.contestants,
+                        SelectContestants(options.contestants, next.ranks, cores));
+    for (const std::string& bytes : options.bytes) {
+      const absl::StatusOr<int64_t> size = ParseBytes(bytes);
+      if (!size.ok()) {
+        return absl::InvalidArgumentError(absl::StrCat("--bytes: ", size.status().message()));
+      }
+      if (*size % 4 != 0) return FlagError("bytes", "multiples of 4, the size of a float", bytes);
+      // MPI counts elements with an int.
+      if (*size > (int64_t{1} << 32)) return FlagError("bytes", "at most 4GiB", bytes);
+      next.bytes = *size;
+      cases.push_back(next);
+    }
+  }
+  return cases;
+}
+
+absl::StatusOr<PeerOutcome> MeasurePeerCase(const PeerExchangeOptions& options,
+                                            const PeerPrograms& programs, const PeerCase& peer_case,
+                                            const std::function<void(absl::string_view)>& progress,
+                                            const std::atomic<int>* interrupt) {
+  return Tournament(options, programs, peer_case, progress, interrupt).Run();
+}
+
+}  // namespace gradsync

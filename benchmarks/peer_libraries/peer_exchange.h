@@ -1,0 +1,61 @@
+// The same exchange by gradsync and by others, in turns within one run.
+
+#ifndef GRADSYNC_BENCHMARKS_PEER_LIBRARIES_PEER_EXCHANGE_H_
+#define GRADSYNC_BENCHMARKS_PEER_LIBRARIES_PEER_EXCHANGE_H_
+
+#include <atomic>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "benchmarks/peer_libraries/peer_job.h"
+#include "proto/run_record.pb.h"
+
+namespace gradsync {
+
+// As the flags of the same names have them; see `peers --help`.
+struct PeerExchangeOptions {
+  std::vector<std::string> ranks = {"2"};
+  std::vector<std::string> bytes = {"25MiB", "102.4MB"};
+  std::vector<std::string> contestants;  // none: all
+  int rounds = 9;
+  int iterations = 5;      // of a round
+  int warmup = 2;          // before them
+  bool huge_pages = true;  // of the peers' buffers, where the system offers them
+  absl::Duration timeout = absl::Seconds(30);  // of a job
+};
+
+// One size and one number of ranks.
+struct PeerCase {
+  int64_t bytes = 0;
+  int ranks = 0;
+  std::vector<Contestant> contestants;
+};
+
+// Checks everything. Errors: INVALID_ARGUMENT naming the flag, what was expected and what came.
+absl::StatusOr<std::vector<PeerCase>> ListPeerCases(const PeerExchangeOptions& options, int cores);
+
+struct PeerOutcome {
+  std::vector<proto::Run> records;
+  std::string table;
+  double wrong = 0;          // elements, over all contestants
+  std::string ours_failure;  // of ours that was not refused but failed; empty when none
+};
+
+// Measures one case: every setting of every contestant once, to keep the best of
+// each that is right; then
+// `rounds` rounds in which each contestant runs one short job, beginning with another one each
+// time. A contestant that fails once is out, and its record says why; so does that of a library
+// which is not installed. `progress` gets a line now and then. Blocks for minutes. Errors:
+// CANCELLED when interrupted.
+absl::StatusOr<PeerOutcome> MeasurePeerCase(const PeerExchangeOptions& options,
+                                            const PeerPrograms& programs, const PeerCase& peer_case,
+                                            const std::function<void(absl::string_view)>& progress,
+                                            const std::atomic<int>* interrupt);
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_BENCHMARKS_PEER_LIBRARIES_PEER_EXCHANGE_H_

@@ -1,0 +1,46 @@
+#ifndef GRADSYNC_BENCHMARKS_PEER_LIBRARIES_PEER_JOB_H_
+#define GRADSYNC_BENCHMARKS_PEER_LIBRARIES_PEER_JOB_H_
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "benchmarks/peer_libraries/peer_contestants.h"
+#include "proto/run_record.pb.h"
+
+namespace gradsync {
+
+// Where programs are.
+struct PeerPrograms {
+  std::string sync_bench_rank;
+  std::string grpc_stream_rank;
+  std::string ps_server;
+  std::string built_folder;      // has peer_gloo, peer_memcpy and so on, from this build
+  std::string installed_folder;  // what tools/setup --peers made; need not exist
+  std::string temporary_folder;
+};
+
+// One short job: processes start, meet, warm up, exchange, end.
+struct PeerJob {
+  int ranks = 2;
+  int64_t bytes = 0;  // a multiple of 4
+  int iterations = 1;
+  int warmup = 0;
+  bool huge_pages = true;                       // of the peers' buffers
+  absl::Duration timeout;                       // of the whole job
+  const std::atomic<int>* interrupt = nullptr;  // a signal's number ends the job
+};
+
+// Runs it and blocks until all processes are gone. The record has the times of the iterations (last
+// end minus first start over the ranks), rates, wrong elements and `settings`. Errors: NOT_FOUND
+// saying what to install when the library is not there; INVALID_ARGUMENT when ours refuses the
+// combination; CANCELLED when interrupted; DEADLINE_EXCEEDED; otherwise what the process that
+// failed first said.
+absl::StatusOr<proto::Run> RunPeerJob(const PeerPrograms& programs, const Contestant& contestant,
+                                      const PeerSetting& setting, const PeerJob& job);
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_BENCHMARKS_PEER_LIBRARIES_PEER_JOB_H_

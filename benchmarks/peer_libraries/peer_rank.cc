@@ -1,0 +1,206 @@
+#include "benchmarks/peer_libraries/peer_rank.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <memory>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "absl/types/span.h"
+#include "benchmarks/exchange/exact_input.h"
+#include "benchmarks/ranks/clocks.h"
+#include "benchmarks/ranks/start_line.h"
+
+namespace gradsync {
+namespace {
+
+constexpr int64_t kBlock = 4096;  // floats that are generated at a time: they stay in the L1 cache
+constexpr size_t kHugePage = size_t{2} << 20;
+
+std::string JsonList(const std::vector<double>& values) {
+  return absl::StrCat("[",
+                      absl::StrJoin(values, ", ",
+                                    [](std::string* out, double value) {
+                                      absl::StrAppendFormat(out, "%.3f", value);
+                                    }),
+                      "]");
+}
+
+absl::Status SetOption(absl::string_view name, absl::string_view value, PeerRankOptions* options) {
+  const auto number = [&](auto* out) {
+    return absl::SimpleAtoi(value, out)
+               ? absl::OkStatus()
+               : absl::InvalidArgumentError(
+                     absl::StrCat("--", name, ": expected a number, found \"", value, "\""));
+  };
+  if (name == "rank") return number(&options->rank);
+  if (name == "world_size") return number(&options->world_size);
+  if (name == "bytes") return number(&options->bytes);
+  if (name == "iterations") return number(&options->iterations);
+  if (name == "warmup") return number(&options->warmup);
+  if (name == "huge_pages") {
+    options->huge_pages = value == "1";
+  } else if (name == "variant") {
+    options->variant = std::string(value);
+  } else if (name == "start_line") {
+    options->start_line = std::string(value);
+  } else if (name == "folder") {
+    options->folder = std::string(value);
+  } else if (name != "timeout" || !absl::ParseDuration(value, &options->timeout)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("expected an argument of peer_rank.h, found \"--", name, "=", value, "\""));
+  }
+  return absl::OkStatus();
+}
+
+class Measurement {
+ public:
+  Measurement(const PeerRankOptions& options, const PeerExchange& exchange)
+      : options_(options), exchange_(exchange), size_(options.bytes / 4) {}
+
+  absl::Status Run() {
+    auto line = StartLine::Open(options_.start_line, options_.world_size);
+    if (!line.ok()) return line.status();
+    line_ = *std::move(line);
+    for (int64_t step = 1; step <= options_.warmup + options_.iterations; ++step) {
+      const absl::Status status = Step(step, step > options_.warmup);
+      if (!status.ok()) return status;
+    }
+    const absl::Status written = Write();
+    return written.ok() ? Wait() : written;
+  }
+
+ private:
+  absl::Status Wait() { return line_->Wait(absl::Now() + options_.timeout); }
+
+  absl::Status Step(int64_t number, bool measured) {
+    FillContribution(options_.rank, number, 0,
+                     absl::MakeSpan(exchange_.input, static_cast<size_t>(size_)));
+    if (const absl::Status status = Wait(); !status.ok()) return status;
+    const double cpu = CpuSeconds();
+    const double begin = MonotonicMicroseconds();
+    const absl::Status ran = exchange_.run();
+    const double end = MonotonicMicroseconds();
+    const double cpu_used = CpuSeconds() - cpu;
+    if (!ran.ok()) return ran;
+    if (const absl::Status status = Wait(); !status.ok()) return status;
+    if (measured) {
+      begins_.push_back(begin);
+      ends_.push_back(end);
+      cpu_seconds_ += cpu_used;
+    }
+    wrong_ += CountWrongElements(number);
+    return absl::OkStatus();
+  }
+
+  int64_t CountWrongElements(int64_t step) {
+    int64_t wrong = 0;
+    std::vector<float> expected(kBlock);
+    std::vector<float> found(kBlock);
+    const int n = options_.world_size;
+    const bool sum = exchange_.result == PeerResult::kSum;
+    const int source =
+        exchange_.result == PeerResult::kOwnInput ? options_.rank : (options_.rank + n - 1) % n;
+    const float scale = sum ? 1.0f / static_cast<float>(n) : 1.0f;
+    for (int64_t at = 0; at < size_; at += kBlock) {
+      const size_t size = static_cast<size_t>(std::min(kBlock, size_ - at));
+      const absl::Span<float> block(expected.data(), size);
+      if (sum) {
+        FillMean(n, step, at, block);
+      } else {
+        FillContribution(source, step, at, block);
+      }
+      for (size_t i = 0; i < size; ++i) found[i] = exchange_.output[at + i] * scale;
+      wrong += CountWrong({found.data(), size}, block);
+    }
+    return wrong;
+  }
+
+  // ExchangeMetrics of proto/run_record.proto; by hand, since not all of these programs link
+  // protobuf.
+  absl::Status Write() const {
+    const std::string path = absl::StrCat(options_.folder, "/rank.", options_.rank, ".json");
+    std::ofstream file(path);
+    file << absl::StrFormat(
+        "{\"rank\": %d, \"bytes\": %d, \"wrong\": %d, \"cpu_seconds\": %.6f, "
+        "\"wire_tx_bytes_per_step\": %.0f, \"begin_us\": %s, \"end_us\": %s}\n",
+        options_.rank, options_.bytes, wrong_, cpu_seconds_, exchange_.wire_bytes,
+        JsonList(begins_), JsonList(ends_));
+    file.close();
+    if (file.fail()) return absl::UnavailableError(absl::StrCat("cannot write ", path));
+    return absl::OkStatus();
+  }
+
+  const PeerRankOptions& options_;
+  const PeerExchange& exchange_;
+  const int64_t size_;
+  std::unique_ptr<StartLine> line_;
+  std::vector<double> begins_;
+  std::vector<double> ends_;
+  double cpu_seconds_ = 0;
+  int64_t wrong_ = 0;
+};
+
+}  // namespace
+
+absl::StatusOr<PeerRankOptions> ParsePeerRankOptions(int argc, char** argv) {
+  PeerRankOptions options;
+  for (int i = 1; i < argc; ++i) {
+    const absl::string_view argument = argv[i];
+    const size_t equals = argument.find('=');
+    if (!absl::StartsWith(argument, "--") || equals == absl::string_view::npos) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("expected --name=value, found \"", argument, "\""));
+    }
+    const absl::Status status =
+        SetOption(argument.substr(2, equals - 2), argument.substr(equals + 1), &options);
+    if (!status.ok()) return status;
+  }
+  if (options.world_size < 1 || options.rank >= options.world_size || options.bytes < 4 ||
+      options.bytes % 4 != 0 || options.iterations < 1 || options.warmup < 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "expected --world_size above --rank, --bytes a multiple of 4, --iterations at least 1, "
+        "found ",
+        options.world_size, ", ", options.rank, ", ", options.bytes, ", ", options.iterations));
+  }
+  return options;
+}
+
+PeerBuffer::PeerBuffer(int64_t floats, bool huge_pages)
+    : data_([floats, huge_pages] {
+        const size_t bytes = (4 * static_cast<size_t>(floats) + kHugePage - 1) / kHugePage;
+        void* const memory = std::aligned_alloc(kHugePage, std::max<size_t>(bytes, 1) * kHugePage);
+        if (memory == nullptr) {
+          std::fprintf(stderr, "no memory for %lld floats\n", static_cast<long long>(floats));
+          std::exit(1);
+        }
+        madvise(memory, std::max<size_t>(bytes, 1) * kHugePage,
+                huge_pages ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
+        return static_cast<float*>(memory);
+      }()) {
+  std::fill(data_, data_ + floats, 0.0f);
+}
+
+PeerBuffer::~PeerBuffer() { std::free(data_); }
+
+absl::Status MeasurePeer(const PeerRankOptions& options, const PeerExchange& exchange) {
+  return Measurement(options, exchange).Run();
+}
+
+int PeerExitCode(absl::string_view program, int rank, const absl::Status& status) {
+  if (status.ok()) return 0;
+  std::fprintf(stderr, "%.*s: rank %d: %s\n", static_cast<int>(program.size()), program.data(),
+               rank, std::string(status.message()).c_str());
+  return absl::IsInvalidArgument(status) ? 2 : 1;
+}
+
+}  // namespace gradsync

@@ -1,0 +1,33 @@
+// The arithmetic of comparing contestants that ran in turns: round by round, so that what slows the
+// machine down in one round slows all of them. Pure functions, thread-safe.
+
+#ifndef GRADSYNC_BENCHMARKS_PEER_LIBRARIES_PEER_RATIO_H_
+#define GRADSYNC_BENCHMARKS_PEER_LIBRARIES_PEER_RATIO_H_
+
+#include <vector>
+
+namespace gradsync {
+
+// A median and its distribution-free 95 % interval, from order statistics by the normal
+// approximation of the binomial; with five rounds or fewer it is the smallest and the largest
+// value. All zero for no values.
+struct MedianSpread {
+  double p50 = 0;
+  double low = 0;
+  double high = 0;
+};
+
+MedianSpread SpreadOfMedian(std::vector<double> values);
+
+// theirs[i] / ours[i]: how many times as fast we were in round i. Both have one positive time per
+// round.
+std::vector<double> RatiosByRound(const std::vector<double>& ours,
+                                  const std::vector<double>& theirs);
+
+// In each round the shortest of all contestants' times, whoever's it is: no single library does
+// better. All have as many rounds; empty for no contestants.
+std::vector<double> FastestByRound(const std::vector<std::vector<double>>& contestants);
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_BENCHMARKS_PEER_LIBRARIES_PEER_RATIO_H_

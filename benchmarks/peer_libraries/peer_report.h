@@ -1,0 +1,36 @@
+#ifndef GRADSYNC_BENCHMARKS_PEER_LIBRARIES_PEER_REPORT_H_
+#define GRADSYNC_BENCHMARKS_PEER_LIBRARIES_PEER_REPORT_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "benchmarks/peer_libraries/peer_contestants.h"
+#include "proto/run_record.pb.h"
+
+namespace gradsync {
+
+// What one contestant did, for one size and one number of ranks.
+struct ContestantResult {
+  Contestant contestant;
+  proto::Run run;             // of its first round, with what all rounds have in common
+  std::vector<double> times;  // of each round, microseconds
+  double wrong = 0;           // over all rounds
+  std::string failure;        // why it has no result; times are not looked at then
+};
+
+// The records: time_us_* and rates over rounds; for ours, in peer_ratios, the ratio to every other
+// library and ceiling and to the best peer (peer_ratio.h), which is also in peer_ratio. A
+// contestant that failed has a record that says why. Pure function, thread-safe.
+std::vector<proto::Run> PeerRecords(absl::Span<const ContestantResult> results);
+
+// A table of one size and one number of ranks: a line for each contestant, beside it how many times
+// as long it took as each of ours, with the 95 % interval; at the end the best peer. Settings and
+// failures stand below the table.
+std::string PeerTable(absl::Span<const ContestantResult> results,
+                      absl::Span<const proto::Run> records);
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_BENCHMARKS_PEER_LIBRARIES_PEER_REPORT_H_

@@ -1,0 +1,51 @@
+// What `predict` is asked, checked, and the list of jobs that follows from it.
+
+#ifndef GRADSYNC_BENCHMARKS_PREDICTION_PREDICT_OPTIONS_H_
+#define GRADSYNC_BENCHMARKS_PREDICTION_PREDICT_OPTIONS_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "benchmarks/prediction/prediction.h"
+
+namespace gradsync {
+
+// As the flags of the same names have them; see `predict --help`.
+struct PredictOptions {
+  std::vector<std::string> topologies = {"ring", "ps"};
+  std::vector<std::string> workers = {"2..64"};  // numbers, or FIRST..LAST: doubled from FIRST on
+  std::vector<std::string> servers = {"1", "n/2", "n"};  // numbers, n, or n/NUMBER
+  std::vector<std::string> placements = {"dedicated", "colocated"};
+  std::vector<std::string> updates = {"worker"};
+  std::vector<std::string> compressions = {"none"};
+  std::vector<std::string> consistencies = {"bsp"};
+  std::string straggler;  // RANK:FACTOR
+  std::vector<std::string> bandwidths = {"1gbit"};
+  int64_t batch_size = 0;         // per worker; 0: the profile's, unless global_batch_size is given
+  int64_t global_batch_size = 0;  // 0: not given
+  double compute_scale = 1;
+  std::string bucket_bytes = "25MiB";
+  std::string first_bucket_bytes = "1MiB";
+  std::string chunk_bytes = "0";
+  // The network's constants, when no probe tells them.
+  double rate_factor = LinkConstants().rate_factor;
+  absl::Duration latency = absl::Seconds(LinkConstants().latency);
+  absl::Duration message_cost = absl::Seconds(LinkConstants().seconds_per_message);
+  absl::Duration step_overhead = absl::Seconds(LinkConstants().seconds_per_step);
+};
+
+// "n" is the number of workers; n/2 is rounded down, but at least 1. Pure.
+// Errors: INVALID_ARGUMENT naming --servers.
+absl::StatusOr<int> ServersOf(const std::string& text, int workers);
+
+// Checks everything and lists the jobs, by bandwidth, then by workers. Combinations that cannot be
+// (more colocated servers than workers, topk with a ring) and repeated ones are left out.
+// Errors: INVALID_ARGUMENT naming the flag, what was expected and what came.
+absl::StatusOr<std::vector<PredictedJob>> ListPredictions(const PredictOptions& options);
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_BENCHMARKS_PREDICTION_PREDICT_OPTIONS_H_

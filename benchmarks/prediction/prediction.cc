@@ -1,0 +1,244 @@
+#include "benchmarks/prediction/prediction.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "benchmarks/exchange/exchange_plan.h"
+#include "benchmarks/options/byte_sizes.h"
+#include "benchmarks/profiles/step_profile.h"
+#include "plan/codec.h"
+#include "plan/consistency.h"
+#include "plan/cost_model.h"
+
+namespace gradsync {
+namespace {
+
+absl::Status Refuse(absl::string_view what, absl::string_view expected, absl::string_view found) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(what, ": expected ", expected, ", found \"", found, "\""));
+}
+
+absl::StatusOr<Cluster> ClusterOf(const PredictedJob& job) {
+  Cluster cluster;
+  if (job.topology != "ring" && job.topology != "ps") {
+    return Refuse("topology", "ring, ps or local", job.topology);
+  }
+  cluster.ring = job.topology == "ring";
+  cluster.servers = cluster.ring ? 0 : job.servers;
+  if (job.placement == "colocated") {
+    cluster.placement = ServerPlacement::kColocated;
+  } else if (job.placement == "mixed") {
+    cluster.placement = ServerPlacement::kMixed;
+  } else if (job.placement != "dedicated" && !cluster.ring) {
+    return Refuse("placement", "dedicated, colocated or mixed", job.placement);
+  }
+  if (job.update != "worker" && job.update != "owner") {
+    return Refuse("update", "worker or owner", job.update);
+  }
+  cluster.returned = job.update == "owner" ? Returned::kParameters : Returned::kMean;
+  GS_ASSIGN_OR_RETURN(cluster.bytes_per_second, ParseBandwidth(job.bandwidth));
+  cluster.constants = job.constants;
+  cluster.slowness = job.slowness;
+  GS_ASSIGN_OR_RETURN(cluster.consistency, ParseConsistency(job.consistency));
+  return cluster;
+}
+
+absl::StatusOr<Plan> PlanOf(const proto::StepProfile& profile, const PredictedJob& job) {
+  PlanOptions options;
+  options.world_size = job.workers;
+  options.bucket_bytes = job.bucket_bytes;
+  options.first_bucket_bytes = job.first_bucket_bytes;
+  options.chunk_bytes = job.chunk_bytes;
+  GS_ASSIGN_OR_RETURN(options.codec, ParseCodec(job.compression));
+  if (job.topology == "ring" && options.codec.sparse()) {
+    return Refuse("compression", "none, fp16 or bf16 with a ring", job.compression);
+  }
+  return ProfilePlan(profile, options);
+}
+
+// Seconds. `batch` is how many times the profile's a worker computes.
+ComputeTimes TimesOf(const proto::StepProfile& profile, const Plan& plan, double batch,
+                     double scale) {
+  ComputeTimes times;
+  times.forward = 1e-6 * scale * batch * profile.forward_us();
+  times.backward = 1e-6 * scale * batch * profile.backward_us();
+  times.update = 1e-6 * scale * profile.update_us();
+  for (double ready : BucketReadyUs(profile, plan)) {
+    times.bucket_ready.push_back(1e-6 * scale * batch * ready);
+  }
+  return times;
+}
+
+StepPrediction Alone(const ComputeTimes& times) {
+  StepPrediction step;
+  step.forward = times.forward;
+  step.backward = times.backward;
+  step.update = times.update;
+  step.step = times.forward + times.backward + times.update;
+  return step;
+}
+
+double LoadOf(const Cluster& cluster, int workers) {
+  if (cluster.ring) return RingLoad(workers);
+  switch (cluster.placement) {
+    case ServerPlacement::kDedicated:
+      return DedicatedPsLoad(workers, cluster.servers);
+    case ServerPlacement::kColocated:
+      return ColocatedPsLoad(workers, cluster.servers);
+    case ServerPlacement::kMixed:
+      return MixedPsLoad(workers, cluster.servers);
+  }
+  return 0;
+}
+
+double ModelMicroseconds(const Plan& plan, const Cluster& cluster) {
+  ExchangeCost cost;
+  cost.bytes = static_cast<double>(plan.total_bytes());
+  cost.bytes_per_second = cluster.rate();
+  for (const BucketPlan& bucket : plan.buckets()) {
+    const double chunk = 4.0 * bucket.layout.chunk_elements();
+    cost.chunk_bytes = std::max(cost.chunk_bytes, chunk);
+    cost.stripe_bytes = std::max(cost.stripe_bytes, chunk * plan.world_size());
+  }
+  cost.stripe_bytes = std::min(cost.stripe_bytes, cost.bytes);
+  cost.seconds_per_message = cluster.constants.seconds_per_message;
+  return 1e6 * ExchangeSeconds(LoadOf(cluster, plan.world_size()), cost);
+}
+
+void SetTimes(const StepPrediction& step, proto::Run* run) {
+  run->set_step_ms_p50(1e3 * step.step);
+  run->set_exposed_ms_p50(1e3 * step.exposed);
+  proto::StepBreakdown* const parts = run->mutable_breakdown_ms();
+  parts->set_forward(1e3 * step.forward);
+  parts->set_backward(1e3 * step.backward);
+  parts->set_exposed(1e3 * step.exposed);
+  parts->set_update(1e3 * step.update);
+  run->set_wire_tx_bytes_max_node(step.tx_bytes_max_host);
+  run->set_wire_rx_bytes_max_node(step.rx_bytes_max_host);
+}
+
+}  // namespace
+
+absl::StatusOr<proto::Run> PredictRun(const proto::StepProfile& profile, const PredictedJob& job) {
+  GS_RETURN_IF_ERROR(ValidateStepProfile(profile));
+  if (job.workers < 1) return Refuse("workers", "at least 1", absl::StrCat(job.workers));
+  if (!(job.compute_scale > 0) || !std::isfinite(job.compute_scale)) {
+    return Refuse("compute_scale", "more than 0", absl::StrCat(job.compute_scale));
+  }
+  const double profile_batch = std::max(1, profile.batch_size());
+  const double batch_size =
+      job.batch_size > 0 ? static_cast<double>(job.batch_size) : profile_batch;
+  GS_ASSIGN_OR_RETURN(const Plan plan, PlanOf(profile, job));
+  const ComputeTimes times = TimesOf(profile, plan, batch_size / profile_batch, job.compute_scale);
+
+  proto::Run run;
+  run.set_library("gradsync");
+  run.set_topology(job.topology);
+  run.set_workers(job.workers);
+  run.set_update(job.update);
+  run.set_compression(job.compression);
+  run.set_model(profile.model());
+  run.set_batch_size(static_cast<int>(batch_size));
+  run.set_threads(profile.threads());
+  run.set_bytes(static_cast<double>(plan.total_bytes()));
+  for (const BucketPlan& bucket : plan.buckets()) {
+    run.set_bucket_bytes(std::max(run.bucket_bytes(), static_cast<double>(bucket.bytes())));
+    run.set_chunk_bytes(std::max(run.chunk_bytes(), 4.0 * bucket.layout.chunk_elements()));
+  }
+  const StepPrediction alone = Alone(times);
+  if (job.topology == "local") {
+    SetTimes(alone, &run);
+  } else {
+    GS_ASSIGN_OR_RETURN(const Cluster cluster, ClusterOf(job));
+    run.set_consistency(job.consistency);
+    if (cluster.consistency.bulk() && job.slowness_of_step == nullptr) {
+      GS_ASSIGN_OR_RETURN(const StepPrediction step,
+                          SimulateStep(plan, cluster, times, job.method));
+      SetTimes(step, &run);
+    } else {
+      GS_ASSIGN_OR_RETURN(const GroupRate rate,
+                          SimulateSteps(plan, cluster, times, job.steps, job.slowness_of_step));
+      StepPrediction step = alone;
+      step.step = 1 / rate.steps_per_second;
+      if (job.update == "owner") step.update = 0;
+      step.exposed = std::max(0.0, step.step - step.forward - step.backward - step.update);
+      SetTimes(step, &run);
+      run.set_max_staleness(static_cast<int>(rate.max_staleness));
+    }
+    run.set_link("grpc");
+    run.set_bandwidth(job.bandwidth);
+    run.set_connections(cluster.ring ? cluster.ring_connections : cluster.ps_connections);
+    run.set_model_us(ModelMicroseconds(plan, cluster));
+    if (!cluster.ring) {
+      run.set_servers(job.servers);
+      run.set_placement(job.placement);
+    }
+  }
+  const double seconds = 1e-3 * run.step_ms_p50();
+  if (seconds > 0) {
+    run.set_steps_per_s(1 / seconds);
+    run.set_samples_per_s(job.workers * batch_size / seconds);
+    run.set_scaling_efficiency(alone.step / seconds);
+  }
+  return run;
+}
+
+proto::StepProfile EvenProfile(const std::string& model, const std::vector<int64_t>& numel,
+                               double forward_us, double backward_us, double update_us,
+                               int batch_size) {
+  proto::StepProfile profile;
+  profile.set_model(model);
+  profile.set_origin("shapes");
+  profile.set_note("measured totals, gradients at even distances through backward");
+  profile.set_batch_size(batch_size);
+  profile.set_forward_us(forward_us);
+  profile.set_backward_us(backward_us);
+  profile.set_update_us(update_us);
+  const double all = static_cast<double>(numel.size());
+  for (size_t i = 0; i < numel.size(); ++i) {
+    proto::ProfiledTensor* const tensor = profile.add_tensors();
+    tensor->set_name(absl::StrCat("tensor ", i));
+    tensor->set_numel(static_cast<int32_t>(numel[i]));
+    const double done = i + 1 == numel.size() ? 1 : static_cast<double>(i + 1) / all;
+    tensor->set_ready_us(forward_us + done * backward_us);
+  }
+  return profile;
+}
+
+absl::StatusOr<std::vector<Probe>> ProbesOf(const proto::RunRecords& records) {
+  std::vector<Probe> probes;
+  for (const proto::Run& run : records.runs()) {
+    const bool exchange = run.time_us_p50() > 0 && run.model().empty();
+    if (run.library() != "gradsync" || !exchange || run.bandwidth().empty() || run.wrong() > 0 ||
+        !run.invalid().empty()) {
+      continue;
+    }
+    PredictedJob job;
+    job.topology = run.topology();
+    job.placement = run.placement().empty() ? "dedicated" : run.placement();
+    job.servers = run.servers();
+    job.update = run.update();
+    job.bandwidth = run.bandwidth();
+    Probe probe;
+    GS_ASSIGN_OR_RETURN(probe.cluster, ClusterOf(job));
+    ExchangeOptions exchange_options;
+    exchange_options.world_size = run.workers();
+    exchange_options.bytes = static_cast<int64_t>(run.bytes());
+    exchange_options.bucket_bytes = static_cast<int64_t>(run.bucket_bytes());
+    exchange_options.chunk_bytes = static_cast<int64_t>(run.chunk_bytes());
+    GS_ASSIGN_OR_RETURN(exchange_options.codec, ParseCodec(run.compression()));
+    GS_ASSIGN_OR_RETURN(probe.plan, ExchangePlan(exchange_options));
+    if (run.connections() > 0) {
+      probe.cluster.ring_connections = probe.cluster.ps_connections = run.connections();
+    }
+    probe.seconds = 1e-6 * run.time_us_p50();
+    probes.push_back(std::move(probe));
+  }
+  return probes;
+}
+
+}  // namespace gradsync

@@ -1,0 +1,70 @@
+// What the simulator says about a job, in the words of the benchmarks: a step profile and a
+// configuration in, a Run as if it had been measured out. `compare`, `train_bench` and `predict`
+// put it beside measurements.
+
+#ifndef GRADSYNC_BENCHMARKS_PREDICTION_PREDICTION_H_
+#define GRADSYNC_BENCHMARKS_PREDICTION_PREDICTION_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "proto/run_record.pb.h"
+#include "proto/step_profile.pb.h"
+#include "simulator/calibration.h"
+#include "simulator/cluster.h"
+#include "simulator/simulate.h"
+
+namespace gradsync {
+
+// Names and defaults are the flags' of compare and train_bench.
+struct PredictedJob {
+  std::string topology = "ring";  // or ps, local
+  std::string placement = "dedicated";
+  int workers = 1;
+  int servers = 0;  // ps; with mixed placement the dedicated ones
+  std::string update = "worker";
+  std::string compression = "none";
+  std::string bandwidth;  // such as 400mbit
+  int64_t bucket_bytes = int64_t{25} << 20;
+  int64_t first_bucket_bytes = int64_t{1} << 20;
+  int64_t chunk_bytes = 0;
+  // Per worker; 0: the profile's. Forward and backward are taken to grow with it.
+  int64_t batch_size = 0;
+  double compute_scale = 1;  // multiplies forward, backward and update
+  std::string consistency = "bsp";
+  // Of each worker, simulated where steps differ: under ssp, asp and slowness_of_step.
+  int steps = 50;
+  std::vector<double> slowness;  // by rank, of stragglers; empty: none
+  // Instead, of stragglers that are slow in some steps only; may be null.
+  SlownessOfStep slowness_of_step;
+  LinkConstants constants;  // see calibration.h for those of a probed cluster
+  SimulationMethod method = SimulationMethod::kAutomatic;
+};
+
+// The predicted run: what defines it, step_ms_p50, exposed_ms_p50, breakdown_ms, samples_per_s,
+// scaling_efficiency (of workers that need not communicate), wire_tx_bytes_max_node and
+// wire_rx_bytes_max_node (of a host), and model_us, the closed form of one exchange of everything
+// at once; steps_per_s of the group. Where steps differ, a step is what that rate makes of it
+// (SimulateSteps()). Percentiles other than the median are not
+// predicted. Pure; thread-safe; blocks to compute.
+//
+// Errors: INVALID_ARGUMENT for a name, number or combination that cannot be, or a profile that does
+// not validate.
+absl::StatusOr<proto::Run> PredictRun(const proto::StepProfile& profile, const PredictedJob& job);
+
+// A profile where only totals were measured: gradients are complete at even distances through
+// backward, one tensor after another. `numel` by tensor, in the order in which backward completes
+// them; microseconds.
+proto::StepProfile EvenProfile(const std::string& model, const std::vector<int64_t>& numel,
+                               double forward_us, double backward_us, double update_us,
+                               int batch_size);
+
+// The measured exchanges among `runs` (sync_bench --json) that a calibration can use: by gradsync,
+// with a bandwidth, valid, nothing wrong. Errors: INVALID_ARGUMENT for one that cannot have been.
+absl::StatusOr<std::vector<Probe>> ProbesOf(const proto::RunRecords& records);
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_BENCHMARKS_PREDICTION_PREDICTION_H_

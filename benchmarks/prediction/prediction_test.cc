@@ -1,0 +1,142 @@
+#include "benchmarks/prediction/prediction.h"
+
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "simulator/calibration.h"
+
+namespace gradsync {
+namespace {
+
+using ::testing::HasSubstr;
+
+// 40 MB in ten tensors; 100 ms of forward, 200 of backward, 20 of update; 8 samples.
+proto::StepProfile TenTensors() {
+  return EvenProfile("ten", std::vector<int64_t>(10, 1000000), 100e3, 200e3, 20e3, 8);
+}
+
+PredictedJob Job(const std::string& topology, int servers = 0) {
+  PredictedJob job;
+  job.topology = topology;
+  job.workers = 4;
+  job.servers = servers;
+  job.bandwidth = "400mbit";
+  return job;
+}
+
+TEST(PredictionTest, AnEvenProfileSpreadsItsTensorsOverBackward) {
+  const proto::StepProfile profile = TenTensors();
+  EXPECT_DOUBLE_EQ(profile.tensors(0).ready_us(), 120e3);
+  EXPECT_DOUBLE_EQ(profile.tensors(9).ready_us(), 300e3);
+}
+
+TEST(PredictionTest, APredictedRunSaysWhatAMeasuredOneSays) {
+  const auto run = PredictRun(TenTensors(), Job("ps", 2));
+  ASSERT_TRUE(run.ok()) << run.status();
+  EXPECT_EQ(run->library(), "gradsync");
+  EXPECT_EQ(run->topology(), "ps");
+  EXPECT_EQ(run->placement(), "dedicated");
+  EXPECT_EQ(run->servers(), 2);
+  EXPECT_EQ(run->workers(), 4);
+  EXPECT_EQ(run->bandwidth(), "400mbit");
+  EXPECT_EQ(run->batch_size(), 8);
+  EXPECT_NEAR(run->bytes(), 40e6, 1e4);
+  EXPECT_DOUBLE_EQ(run->breakdown_ms().forward(), 100);
+  EXPECT_DOUBLE_EQ(run->breakdown_ms().backward(), 200);
+  EXPECT_DOUBLE_EQ(run->breakdown_ms().update(), 20);
+  EXPECT_NEAR(run->step_ms_p50(), 320 + run->exposed_ms_p50(), 1e-9);
+  EXPECT_DOUBLE_EQ(run->samples_per_s(), 4 * 8 / (1e-3 * run->step_ms_p50()));
+  EXPECT_DOUBLE_EQ(run->scaling_efficiency(), 320 / run->step_ms_p50());
+  // Two servers take half of everything from four workers.
+  EXPECT_NEAR(run->wire_rx_bytes_max_node(), 80e6, 1e6);
+  EXPECT_NEAR(run->model_us(), 80e6 / (5e7 * 0.94) * 1e6, 0.1 * run->model_us());
+}
+
+TEST(PredictionTest, OneWorkerAloneOnlyComputes) {
+  PredictedJob job = Job("local");
+  job.workers = 1;
+  EXPECT_DOUBLE_EQ(PredictRun(TenTensors(), job)->step_ms_p50(), 320);
+  EXPECT_DOUBLE_EQ(PredictRun(TenTensors(), job)->scaling_efficiency(), 1);
+}
+
+TEST(PredictionTest, ForwardAndBackwardGrowWithTheBatchAndAllWithTheScale) {
+  PredictedJob job = Job("local");
+  job.batch_size = 16;
+  EXPECT_DOUBLE_EQ(PredictRun(TenTensors(), job)->step_ms_p50(), 620);
+  job.compute_scale = 0.5;
+  EXPECT_DOUBLE_EQ(PredictRun(TenTensors(), job)->step_ms_p50(), 310);
+}
+
+TEST(PredictionTest, OwnersUpdateWhileTheOthersWait) {
+  PredictedJob job = Job("ps", 4);
+  job.update = "owner";
+  const auto run = PredictRun(TenTensors(), job);
+  ASSERT_TRUE(run.ok()) << run.status();
+  EXPECT_EQ(run->breakdown_ms().update(), 0);
+}
+
+TEST(PredictionTest, AsynchronyFollowsTheGroupsRate) {
+  PredictedJob job = Job("ps", 2);
+  job.bandwidth = "100gbit";
+  job.update = "owner";
+  job.slowness = {1, 1, 1, 3};
+  const double bsp = PredictRun(TenTensors(), job)->step_ms_p50();
+  job.consistency = "asp";
+  const auto asp = PredictRun(TenTensors(), job);
+  ASSERT_TRUE(asp.ok()) << asp.status();
+  EXPECT_EQ(asp->consistency(), "asp");
+  EXPECT_GT(bsp, 3 * 300);
+  EXPECT_LT(asp->step_ms_p50(), 0.6 * bsp);
+  EXPECT_GT(asp->max_staleness(), 8);
+  job.topology = "ring";
+  EXPECT_FALSE(PredictRun(TenTensors(), job).ok());
+}
+
+TEST(PredictionTest, WhatCannotBeIsRefused) {
+  const auto message = [](const PredictedJob& job) {
+    return std::string(PredictRun(TenTensors(), job).status().message());
+  };
+  EXPECT_THAT(message(Job("star")), HasSubstr("topology: expected ring, ps or local"));
+  PredictedJob job = Job("ps", 1);
+  job.placement = "anywhere";
+  EXPECT_THAT(message(job), HasSubstr("placement: expected dedicated, colocated or mixed"));
+  job = Job("ring");
+  job.compression = "topk:0.01";
+  EXPECT_THAT(message(job), HasSubstr("compression: expected none, fp16 or bf16 with a ring"));
+  job.compression = "none";
+  job.bandwidth = "fast";
+  EXPECT_THAT(message(job), HasSubstr("fast"));
+}
+
+TEST(PredictionTest, ExchangesThatWereMeasuredOnANetworkBecomeProbes) {
+  proto::RunRecords records;
+  proto::Run* const run = records.add_runs();
+  run->set_library("gradsync");
+  run->set_topology("ps");
+  run->set_update("worker");
+  run->set_workers(2);
+  run->set_servers(1);
+  run->set_bandwidth("400mbit");
+  run->set_bytes(4 << 20);
+  run->set_bucket_bytes(2 << 20);
+  run->set_chunk_bytes(64 << 10);
+  run->set_time_us_p50(90e3);
+  *records.add_runs() = *run;
+  records.mutable_runs(1)->set_library("tcp_stream");
+  *records.add_runs() = *run;
+  records.mutable_runs(2)->set_invalid("the cores were busy");
+  *records.add_runs() = *run;
+  records.mutable_runs(3)->set_bandwidth("");
+  const auto probes = ProbesOf(records);
+  ASSERT_TRUE(probes.ok()) << probes.status();
+  ASSERT_EQ(probes->size(), 1);
+  EXPECT_EQ((*probes)[0].plan.buckets().size(), 2);
+  EXPECT_EQ((*probes)[0].plan.buckets()[0].layout.stripes(), 16);
+  EXPECT_FALSE((*probes)[0].cluster.ring);
+  EXPECT_DOUBLE_EQ((*probes)[0].cluster.bytes_per_second, 5e7);
+  EXPECT_DOUBLE_EQ((*probes)[0].seconds, 0.09);
+}
+
+}  // namespace
+}  // namespace gradsync

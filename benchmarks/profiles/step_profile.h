@@ -1,0 +1,41 @@
+// Step profiles (proto/step_profile.proto): read, checked, and turned into a plan with the times at
+// which its buckets become ready.
+
+#ifndef GRADSYNC_BENCHMARKS_PROFILES_STEP_PROFILE_H_
+#define GRADSYNC_BENCHMARKS_PROFILES_STEP_PROFILE_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "plan/plan.h"
+#include "proto/step_profile.pb.h"
+
+namespace gradsync {
+
+// Parses JSON and validates; `what`, a path, begins every error.
+// Errors: DATA_LOSS when it is not JSON of a profile; otherwise those of ValidateStepProfile().
+absl::StatusOr<proto::StepProfile> ParseStepProfile(absl::string_view json, absl::string_view what);
+
+// As ParseStepProfile() of the file's content. Blocks while it reads.
+// Errors: also NOT_FOUND, or the errno's code, when the file cannot be read.
+absl::StatusOr<proto::StepProfile> ReadStepProfile(const std::string& path);
+
+// Errors: INVALID_ARGUMENT naming the field, what was expected and what was found: a profile needs
+// a model, tensors with at least one element each, times that are finite and not negative, and
+// `ready_us` that never falls and lies within forward and backward.
+absl::Status ValidateStepProfile(const proto::StepProfile& profile);
+
+// The plan of the profile's tensors, packed in the order in which they become ready, with plain
+// SGD. Errors: those of Plan::Create().
+absl::StatusOr<Plan> ProfilePlan(const proto::StepProfile& profile, const PlanOptions& options);
+
+// Microseconds after the step's begin at which each bucket of `plan`, made by ProfilePlan() from
+// the same profile, is complete; never falling.
+std::vector<double> BucketReadyUs(const proto::StepProfile& profile, const Plan& plan);
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_BENCHMARKS_PROFILES_STEP_PROFILE_H_

@@ -1,0 +1,36 @@
+// Real training steps, turned into the profile of one (proto/step_profile.proto).
+
+#ifndef GRADSYNC_BENCHMARKS_PROFILES_STEP_RECORDER_H_
+#define GRADSYNC_BENCHMARKS_PROFILES_STEP_RECORDER_H_
+
+#include <functional>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "plan/plan.h"
+#include "proto/step_profile.pb.h"
+#include "train/trainer.h"
+
+namespace gradsync {
+
+// The profile of the typical one of `steps`, which have `gradient_ready` for each tensor of `plan`:
+// tensors in the order of the medians of their times; forward_us and update_us are medians, and
+// backward_us is the median end of backward minus forward_us, so that no gradient is ready after
+// it. Only times and tensors are set.
+// Errors: INVALID_ARGUMENT when there is no step, or one that lacks times of gradients.
+absl::StatusOr<proto::StepProfile> MedianStep(const Plan& plan,
+                                              const std::vector<StepReport>& steps);
+
+// Trains as `options` say, in this process and alone (topology local, the update at the worker),
+// and returns the median of all steps but the first `warmup_steps`. What options says of recording
+// and synchronising is set here. `on_step` is called after each step. Blocks until all are done.
+//
+// Gradients are timed where the job has them: copied into their bucket, which is what the launch
+// of an exchange waits for. Everything that describes the measurement is set but the command.
+// Errors: those of Trainer.
+absl::StatusOr<proto::StepProfile> RecordStep(
+    TrainerOptions options, const std::function<void(const StepReport&)>& on_step);
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_BENCHMARKS_PROFILES_STEP_RECORDER_H_

@@ -1,0 +1,23 @@
+// A program that is run to its end for what it leaves behind.
+
+#ifndef GRADSYNC_BENCHMARKS_RANKS_RUN_PROGRAM_H_
+#define GRADSYNC_BENCHMARKS_RANKS_RUN_PROGRAM_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+
+namespace gradsync {
+
+// Runs `argv[0]`, a path, and blocks until it has ended; it is killed at the limit. `output`, if
+// there is one, gets what it prints on stdout. Errors:
+// FAILED_PRECONDITION when it fails, in its own last words on stderr; DEADLINE_EXCEEDED; those of
+// Subprocess::Start().
+absl::Status RunProgram(const std::vector<std::string>& argv, absl::Duration limit,
+                        std::string* output = nullptr);
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_BENCHMARKS_RANKS_RUN_PROGRAM_H_

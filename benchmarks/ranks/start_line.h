@@ -1,0 +1,47 @@
+#ifndef GRADSYNC_BENCHMARKS_RANKS_START_LINE_H_
+#define GRADSYNC_BENCHMARKS_RANKS_START_LINE_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+
+namespace gradsync {
+
+// An empty file for a StartLine, in the folder for temporary files; whoever asks removes it.
+// Errors: the errno's code, naming the path.
+absl::StatusOr<std::string> NewStartLineFile();
+
+// Where the processes of one host wait for each other, so that all begin an iteration within some
+// microseconds: a barrier through the network would end at different times on different ranks,
+// which a time from the first start to the last end would count. A page of shared memory and a
+// futex, with a short spin before it.
+//
+// One object per participant. Not thread-safe.
+class StartLine {
+ public:
+  // `path` names a file for this job alone, empty at first, made by whoever starts the job; the
+  // same on all ranks, as is `ranks`. Errors: the errno's code, naming the file.
+  static absl::StatusOr<std::unique_ptr<StartLine>> Open(const std::string& path, int ranks);
+  ~StartLine();
+
+  StartLine(const StartLine&) = delete;
+  StartLine& operator=(const StartLine&) = delete;
+
+  // Blocks until all ranks have called it as often as this one.
+  // Errors: DEADLINE_EXCEEDED saying how many came; no further call makes sense then.
+  absl::Status Wait(absl::Time deadline);
+
+ private:
+  struct Shared;
+
+  StartLine(Shared* shared, int ranks) : shared_(shared), ranks_(ranks) {}
+
+  Shared* const shared_;
+  const int ranks_;
+};
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_BENCHMARKS_RANKS_START_LINE_H_

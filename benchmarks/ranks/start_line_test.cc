@@ -1,0 +1,64 @@
+#include "benchmarks/ranks/start_line.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <thread>
+#include <vector>
+
+#include "absl/time/clock.h"
+#include "gtest/gtest.h"
+
+namespace gradsync {
+namespace {
+
+absl::Time Soon() { return absl::Now() + absl::Seconds(60); }
+
+std::string NewFile() {
+  std::string path = testing::TempDir() + "/start_line_XXXXXX";
+  close(mkstemp(path.data()));
+  return path;
+}
+
+TEST(StartLineTest, NobodyPassesARoundBeforeAllHaveCome) {
+  constexpr int kRanks = 4;
+  constexpr int kRounds = 500;
+  const std::string path = NewFile();
+  std::atomic<int> came{0};
+  std::atomic<int> early{0};
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < kRanks; ++rank) {
+    threads.emplace_back([&] {
+      const auto line = *StartLine::Open(path, kRanks);
+      for (int round = 1; round <= kRounds; ++round) {
+        ++came;
+        if (!line->Wait(Soon()).ok() || came < round * kRanks) ++early;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(early, 0);
+  EXPECT_EQ(came, kRanks * kRounds);
+}
+
+TEST(StartLineTest, OneRankNeverWaits) {
+  const auto line = *StartLine::Open(NewFile(), 1);
+  for (int round = 0; round < 3; ++round) EXPECT_TRUE(line->Wait(absl::InfinitePast()).ok());
+}
+
+TEST(StartLineTest, AMissingRankIsNoticedAtTheDeadline) {
+  const auto line = *StartLine::Open(NewFile(), 3);
+  const absl::Status status = line->Wait(absl::Now() + absl::Milliseconds(10));
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(status.message(), "start line: expected 3 ranks, found 1 in time");
+}
+
+TEST(StartLineTest, AMissingFileIsNamed) {
+  const absl::Status status = StartLine::Open("/nowhere/line", 2).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+  EXPECT_NE(status.message().find("/nowhere/line"), absl::string_view::npos);
+}
+
+}  // namespace
+}  // namespace gradsync

@@ -1,0 +1,217 @@
+#include "benchmarks/records/aggregate.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+#include "base/status_macros.h"
+#include "benchmarks/records/curve.h"
+
+namespace gradsync {
+namespace {
+
+using Metrics = std::vector<proto::WorkerMetrics>;
+
+template <typename T>
+absl::Status Differs(absl::string_view what, int rank, const T& expected, const T& found) {
+  return absl::DataLossError(absl::StrCat("metrics of rank ", rank, ": expected ", what, " ",
+                                          expected, " as on rank 0, found ", found));
+}
+
+absl::Status CheckRank(const proto::WorkerMetrics& first, const proto::WorkerMetrics& metrics,
+                       int rank) {
+  const int steps = metrics.step_ms_size();
+  if (metrics.rank() != rank) return Differs("rank", rank, rank, metrics.rank());
+  if (steps != first.step_ms_size()) {
+    return Differs("measured steps", rank, first.step_ms_size(), steps);
+  }
+  for (const auto* part : {&metrics.data_ms(), &metrics.forward_ms(), &metrics.backward_ms(),
+                           &metrics.exposed_ms(), &metrics.update_ms()}) {
+    if (part->size() != steps) return Differs("parts of steps", rank, steps, part->size());
+  }
+  if (metrics.topology() != first.topology()) {
+    return Differs("topology", rank, first.topology(), metrics.topology());
+  }
+  if (metrics.batch_size() != first.batch_size()) {
+    return Differs("batch size", rank, first.batch_size(), metrics.batch_size());
+  }
+  if (metrics.consistency() != first.consistency()) {
+    return Differs("consistency", rank, first.consistency(), metrics.consistency());
+  }
+  if (first.topology() != "local" && metrics.params_sha256() != first.params_sha256()) {
+    return Differs("params_sha256", rank, first.params_sha256(), metrics.params_sha256());
+  }
+  return absl::OkStatus();
+}
+
+void FillJob(const proto::WorkerMetrics& first, int workers, int servers, proto::Run* run) {
+  run->set_library("gradsync");
+  run->set_topology(first.topology());
+  run->set_link(first.link());
+  run->set_update(first.update());
+  run->set_placement(servers > 0 ? "dedicated" : "");
+  run->set_workers(workers);
+  run->set_servers(servers);
+  run->set_bytes(first.gradient_bytes());
+  run->set_bucket_bytes(first.bucket_bytes());
+  run->set_chunk_bytes(first.chunk_bytes());
+  run->set_compression(first.compression());
+  run->set_connections(first.connections());
+  run->mutable_busbw_gb_per_s()->set_null_value(google::protobuf::NULL_VALUE);
+  run->set_model(first.model());
+  run->set_data(first.data());
+  run->set_batch_size(first.batch_size());
+  run->set_threads(first.threads());
+  run->set_precision(first.precision());
+  run->set_channels_last(first.channels_last());
+  run->set_tf32(first.tf32());
+  run->set_skipped_steps(first.skipped_steps());
+  run->set_nccl_version(first.nccl_version());
+  run->set_nccl_asked(first.nccl_asked());
+  run->set_straggler(first.straggler());
+  run->set_steps(first.step_ms_size());
+  run->set_first_loss(first.mean_first_loss());
+  run->set_final_loss(first.mean_final_loss());
+  run->set_accuracy(first.test_accuracy());
+  run->set_params_sha256(first.params_sha256());
+  run->set_consistency(first.consistency().empty() ? "bsp" : first.consistency());
+}
+
+void FillTimes(const Metrics& workers, proto::Run* run) {
+  std::vector<double> step_ms, data, forward, backward, exposed, update;
+  for (int step = 0; step < workers[0].step_ms_size(); ++step) {
+    const proto::WorkerMetrics& slowest = *std::max_element(
+        workers.begin(), workers.end(),
+        [step](const auto& a, const auto& b) { return a.step_ms(step) < b.step_ms(step); });
+    step_ms.push_back(slowest.step_ms(step));
+    data.push_back(slowest.data_ms(step));
+    forward.push_back(slowest.forward_ms(step));
+    backward.push_back(slowest.backward_ms(step));
+    exposed.push_back(slowest.exposed_ms(step));
+    update.push_back(slowest.update_ms(step));
+  }
+  run->set_step_ms_p10(Percentile(step_ms, 0.1));
+  run->set_step_ms_p50(Percentile(step_ms, 0.5));
+  run->set_step_ms_p90(Percentile(step_ms, 0.9));
+  proto::StepBreakdown& breakdown = *run->mutable_breakdown_ms();
+  breakdown.set_data(Percentile(data, 0.5));
+  breakdown.set_forward(Percentile(forward, 0.5));
+  breakdown.set_backward(Percentile(backward, 0.5));
+  breakdown.set_exposed(Percentile(exposed, 0.5));
+  breakdown.set_update(Percentile(update, 0.5));
+  run->set_exposed_ms_p50(breakdown.exposed());
+  if (run->step_ms_p50() > 0) {
+    run->set_samples_per_s(run->workers() * run->batch_size() / run->step_ms_p50() * 1e3);
+  }
+}
+
+void FillBytesAndCpu(const Metrics& workers, const std::vector<proto::ServerMetrics>& servers,
+                     proto::Run* run) {
+  double tx_max = 0;
+  double rx_max = 0;
+  double tx_total = 0;
+  double cpu_ms = 0;
+  const auto add = [&](double tx, double rx, double cpu_seconds, double steps) {
+    tx_max = std::max(tx_max, tx);
+    rx_max = std::max(rx_max, rx);
+    tx_total += tx;
+    if (steps > 0) cpu_ms += cpu_seconds * 1e3 / steps;
+  };
+  for (const proto::WorkerMetrics& worker : workers) {
+    add(worker.wire_tx_bytes_per_step(), worker.wire_rx_bytes_per_step(), worker.cpu_seconds(),
+        worker.step_ms_size());
+  }
+  for (const proto::ServerMetrics& server : servers) {
+    add(server.wire_tx_bytes_per_step(), server.wire_rx_bytes_per_step(), server.cpu_seconds(),
+        server.steps());
+  }
+  run->set_wire_tx_bytes_max_node(tx_max);
+  run->set_wire_rx_bytes_max_node(rx_max);
+  run->set_wire_tx_bytes_total(tx_total);
+  run->set_cpu_ms_per_step(cpu_ms);
+}
+
+bool Bulk(const proto::Run& run) { return run.consistency() == "bsp"; }
+
+// Workers that do not wait for each other have each a rate of its own.
+void FillStaleness(const Metrics& workers, proto::Run* run) {
+  SetCurve(workers, run);
+  run->set_steps_per_s(StepsPerSecond(workers));
+  if (Bulk(*run)) return;
+  double samples_per_s = 0;
+  for (const proto::WorkerMetrics& worker : workers) {
+    double seconds = 0;
+    for (double ms : worker.step_ms()) seconds += ms * 1e-3;
+    if (seconds > 0) samples_per_s += worker.step_ms_size() * run->batch_size() / seconds;
+    run->set_max_staleness(std::max(run->max_staleness(), worker.max_staleness()));
+    for (int s = 0; s < worker.staleness_histogram_size(); ++s) {
+      if (s == run->staleness_histogram_size()) run->add_staleness_histogram(0);
+      run->set_staleness_histogram(s, run->staleness_histogram(s) + worker.staleness_histogram(s));
+    }
+  }
+  run->set_samples_per_s(samples_per_s);
+}
+
+bool SameButForWorkers(const proto::Run& a, const proto::Run& b) {
+  return a.library() == b.library() && a.topology() == b.topology() && a.link() == b.link() &&
+         a.update() == b.update() && a.placement() == b.placement() && a.servers() == b.servers() &&
+         a.bandwidth() == b.bandwidth() && a.compression() == b.compression() &&
+         a.consistency() == b.consistency() && a.model() == b.model() && a.data() == b.data() &&
+         a.threads() == b.threads() && a.device() == b.device() && a.precision() == b.precision();
+}
+
+}  // namespace
+
+double Percentile(std::vector<double> values, double fraction) {
+  if (values.empty()) return 0;
+  std::sort(values.begin(), values.end());
+  const double at = fraction * static_cast<double>(values.size() - 1);
+  const size_t below = static_cast<size_t>(at);
+  const size_t above = std::min(below + 1, values.size() - 1);
+  return values[below] + (at - std::floor(at)) * (values[above] - values[below]);
+}
+
+std::string NameDevices(const std::vector<std::string>& devices) {
+  std::vector<std::string> names;
+  for (absl::string_view name : devices) {
+    const size_t begin = name.find(" (");
+    if (begin != name.npos && absl::ConsumeSuffix(&name, ")")) name.remove_prefix(begin + 2);
+    if (std::find(names.begin(), names.end(), name) == names.end()) names.emplace_back(name);
+  }
+  return absl::StrJoin(names, " + ");
+}
+
+absl::StatusOr<proto::Run> AggregateRun(const Metrics& workers,
+                                        const std::vector<proto::ServerMetrics>& servers) {
+  if (workers.empty() || workers[0].step_ms_size() == 0) {
+    return absl::DataLossError("expected metrics with at least one measured step, found none");
+  }
+  for (size_t rank = 0; rank < workers.size(); ++rank) {
+    GS_RETURN_IF_ERROR(CheckRank(workers[0], workers[rank], static_cast<int>(rank)));
+  }
+  proto::Run run;
+  FillJob(workers[0], static_cast<int>(workers.size()), static_cast<int>(servers.size()), &run);
+  std::vector<std::string> devices;
+  for (const proto::WorkerMetrics& worker : workers) devices.push_back(worker.device());
+  run.set_device(NameDevices(devices));
+  FillTimes(workers, &run);
+  FillBytesAndCpu(workers, servers, &run);
+  FillStaleness(workers, &run);
+  return run;
+}
+
+void SetScalingEfficiency(proto::RunRecords* records) {
+  for (proto::Run& run : *records->mutable_runs()) {
+    for (const proto::Run& one : records->runs()) {
+      if (one.workers() != 1 || one.samples_per_s() <= 0 || !SameButForWorkers(run, one)) continue;
+      run.set_scaling_efficiency(run.samples_per_s() / (run.workers() * one.samples_per_s()));
+    }
+  }
+}
+
+}  // namespace gradsync

@@ -1,0 +1,36 @@
+// Loss and accuracy against time, from what the workers of a job measured.
+
+#ifndef GRADSYNC_BENCHMARKS_RECORDS_CURVE_H_
+#define GRADSYNC_BENCHMARKS_RECORDS_CURVE_H_
+
+#include <vector>
+
+#include "absl/types/optional.h"
+#include "proto/run_record.pb.h"
+
+namespace gradsync {
+
+// Sets run.curve. Workers may be at different steps at one time, so a point stands for n steps, by
+// whichever of the n workers did them: all steps of all workers are put in the order of their ends
+// and cut into groups of n. A point's time is that of the group's last end, its step the number of
+// groups so far, its loss the group's mean. Where every step waits for all workers, that is the
+// step's own end and mean loss. Accuracies, which are of rank 0's parameters, are set in the first
+// point that is not earlier. Does nothing when workers do not say when their steps ended.
+void SetCurve(const std::vector<proto::WorkerMetrics>& workers, proto::Run* run);
+
+// Steps per second of the group, n steps of workers to one of it, until the first worker has ended
+// all of its own. Parts of steps count, as in GroupRate of simulator/simulate.h. 0 when workers do
+// not say when their steps ended.
+double StepsPerSecond(const std::vector<proto::WorkerMetrics>& workers);
+
+// The loss at each point, as the mean of the points from half a window before to half a window
+// after; a window is a tenth of the points, at least 1.
+std::vector<double> SmoothedLoss(const proto::Run& run);
+
+// Seconds until the smoothed loss was first at most `loss`, or the accuracy at least `accuracy`.
+absl::optional<double> SecondsToLoss(const proto::Run& run, double loss);
+absl::optional<double> SecondsToAccuracy(const proto::Run& run, double accuracy);
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_BENCHMARKS_RECORDS_CURVE_H_

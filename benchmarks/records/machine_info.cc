@@ -1,0 +1,111 @@
+#include "benchmarks/records/machine_info.h"
+
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <thread>
+
+#include "absl/base/config.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "benchmarks/records/machine_load.h"
+#include "google/protobuf/stubs/common.h"
+#include "grpcpp/version_info.h"
+#include "torch/version.h"
+
+namespace gradsync {
+namespace {
+
+constexpr double kGiB = 1 << 30;
+
+// Of an idle desktop, not of a compiler.
+constexpr double kQuietCores = 0.3;
+
+// The rest of the first line of `path` that begins with `key`, after `separator`.
+std::string Lookup(const char* path, absl::string_view key, char separator) {
+  std::ifstream file(path);
+  std::string line;
+  while (std::getline(file, line)) {
+    absl::string_view rest = line;
+    const size_t at = rest.find(separator);
+    if (!absl::ConsumePrefix(&rest, key) || at == absl::string_view::npos) continue;
+    const absl::string_view value = absl::string_view(line).substr(at + 1);
+    return std::string(
+        absl::StripSuffix(absl::StripPrefix(absl::StripAsciiWhitespace(value), "\""), "\""));
+  }
+  return "";
+}
+
+std::string Compiler() {
+#if defined(__clang__)
+  return absl::StrCat("clang ", __clang_version__);
+#else
+  return absl::StrCat("GCC ", __VERSION__);
+#endif
+}
+
+}  // namespace
+
+proto::Machine DescribeMachine() {
+  proto::Machine machine;
+  machine.set_cpu(Lookup("/proc/cpuinfo", "model name", ':'));
+  machine.set_cores(static_cast<int>(std::thread::hardware_concurrency()));
+  machine.set_memory_bytes(static_cast<double>(sysconf(_SC_PHYS_PAGES)) *
+                           static_cast<double>(sysconf(_SC_PAGESIZE)));
+  machine.set_os(Lookup("/etc/os-release", "PRETTY_NAME", '='));
+  utsname kernel;
+  if (uname(&kernel) == 0) machine.set_kernel(absl::StrCat(kernel.sysname, " ", kernel.release));
+  machine.set_compiler(Compiler());
+  machine.set_build_mode(GRADSYNC_BUILD_MODE);
+  auto& versions = *machine.mutable_versions();
+  versions["abseil"] = absl::StrCat(ABSL_LTS_RELEASE_VERSION);
+  versions["grpc"] = GRPC_CPP_VERSION_STRING;
+  versions["libtorch"] = TORCH_VERSION;
+  versions["protobuf"] = google::protobuf::internal::VersionString(GOOGLE_PROTOBUF_VERSION);
+  machine.set_date(absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", absl::Now(), absl::UTCTimeZone()));
+  return machine;
+}
+
+std::string FormatMachine(const proto::Machine& machine) {
+  std::string text =
+      absl::StrFormat("%s, %d core%s, %.1f GiB; %s, %s; %s, -c %s", machine.cpu(), machine.cores(),
+                      machine.cores() == 1 ? "" : "s", machine.memory_bytes() / kGiB, machine.os(),
+                      machine.kernel(), machine.compiler(), machine.build_mode());
+  absl::string_view separator = "; ";
+  for (absl::string_view library : {"libtorch", "grpc", "protobuf", "abseil"}) {
+    const auto version = machine.versions().find(std::string(library));
+    if (version == machine.versions().end()) continue;
+    absl::StrAppend(&text, separator, library, " ", version->second);
+    separator = ", ";
+  }
+  return text;
+}
+
+std::string BuildModeWarning(const proto::Machine& machine) {
+  if (machine.build_mode() == "opt") return "";
+  return absl::StrCat("WARNING: built with -c ", machine.build_mode(),
+                      ", so times say little; build with -c opt");
+}
+
+double BusyCores(absl::Duration interval) {
+  const MachineLoad load;
+  absl::SleepFor(interval);
+  const double all = load.CoreSeconds();
+  if (all <= 0) return 0;
+  return load.BusyCoreSeconds() / all * static_cast<double>(sysconf(_SC_NPROCESSORS_ONLN));
+}
+
+std::string BusyWarning(double busy_cores) {
+  if (busy_cores < kQuietCores) return "";
+  return absl::StrFormat(
+      "WARNING: other programs keep %.1f cores busy, so times say little; end them first",
+      busy_cores);
+}
+
+}  // namespace gradsync

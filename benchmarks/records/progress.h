@@ -1,0 +1,61 @@
+// Says how far a sweep of jobs is.
+
+#ifndef GRADSYNC_BENCHMARKS_RECORDS_PROGRESS_H_
+#define GRADSYNC_BENCHMARKS_RECORDS_PROGRESS_H_
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+
+namespace gradsync {
+
+struct ProgressOptions {
+  // How long each job takes, in any one unit: what is left is estimated from what is done.
+  std::vector<double> weights;
+  // On a terminal one line is rewritten in place; otherwise each job gets a line when it starts and
+  // one when it ends.
+  bool terminal = false;
+  std::function<absl::Time()> clock;
+  std::function<void(absl::string_view text)> write;  // gets text with its line ends
+};
+
+// Not thread-safe, does not block.
+class Progress {
+ public:
+  explicit Progress(ProgressOptions options);
+
+  // The next job begins. `label` names it.
+  void Start(std::string label);
+
+  // The job has done `step` of `steps`.
+  void Step(int64_t step, int64_t steps);
+
+  // The job has ended; `result` is a few words about it.
+  void Finish(absl::string_view result);
+
+ private:
+  std::string Head() const;   // "[2/6] ring, 2 workers"
+  std::string Times() const;  // "0:12 elapsed, about 0:31 left"
+  void WriteLine(const std::string& line, bool stays);
+
+  const ProgressOptions options_;
+  const absl::Time begin_;
+  absl::Time job_begin_;
+  absl::Time last_write_;
+  double total_weight_ = 0;
+  double done_weight_ = 0;  // of jobs that have ended
+  double job_part_ = 0;     // of the running job
+  size_t job_ = 0;          // from 1
+  std::string label_;
+};
+
+// "1:05:09", "12:03", "0:07".
+std::string FormatClock(absl::Duration duration);
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_BENCHMARKS_RECORDS_PROGRESS_H_

@@ -1,0 +1,38 @@
+#include "benchmarks/records/proto_json.h"
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "base/write_file.h"
+#include "google/protobuf/util/json_util.h"
+
+namespace gradsync {
+
+absl::StatusOr<std::string> ToJson(const google::protobuf::Message& message) {
+  google::protobuf::util::JsonPrintOptions options;
+  options.add_whitespace = true;
+  options.always_print_primitive_fields = true;
+  options.preserve_proto_field_names = true;
+  std::string json;
+  const auto status = google::protobuf::util::MessageToJsonString(message, &json, options);
+  if (!status.ok()) return absl::InternalError(status.ToString());
+  return json;
+}
+
+absl::Status WriteJson(const std::string& path, const google::protobuf::Message& message) {
+  GS_ASSIGN_OR_RETURN(const std::string json, ToJson(message));
+  return WriteFileAtomically(path, json);
+}
+
+absl::Status ParseJson(absl::string_view json, absl::string_view what,
+                       google::protobuf::Message* message) {
+  google::protobuf::util::JsonParseOptions options;
+  options.ignore_unknown_fields = true;
+  const auto status = google::protobuf::util::JsonStringToMessage(
+      google::protobuf::StringPiece(json.data(), json.size()), message, options);
+  if (status.ok()) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat(what, ": expected JSON of ",
+                                          message->GetDescriptor()->name(), ", found \"",
+                                          json.substr(0, 40), "\": ", status.ToString()));
+}
+
+}  // namespace gradsync

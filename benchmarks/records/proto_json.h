@@ -1,0 +1,31 @@
+// Messages of proto/ as JSON text and back.
+
+#ifndef GRADSYNC_BENCHMARKS_RECORDS_PROTO_JSON_H_
+#define GRADSYNC_BENCHMARKS_RECORDS_PROTO_JSON_H_
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "google/protobuf/message.h"
+
+namespace gradsync {
+
+// JSON with the fields' own names, zeros included, indented, ending in a newline.
+// Errors: INTERNAL when protobuf refuses (a string that is not UTF-8).
+absl::StatusOr<std::string> ToJson(const google::protobuf::Message& message);
+
+// ToJson() of a message as a file, whole or not at all (base/write_file.h).
+// Errors: those of ToJson(); the errno's code, naming the path.
+absl::Status WriteJson(const std::string& path, const google::protobuf::Message& message);
+
+// Replaces `*message` by what `json` says; `what` is named in errors. Fields that the message lacks
+// are ignored, so that records of newer versions can be read.
+// Errors: DATA_LOSS when it is not JSON or does not fit the message.
+absl::Status ParseJson(absl::string_view json, absl::string_view what,
+                       google::protobuf::Message* message);
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_BENCHMARKS_RECORDS_PROTO_JSON_H_

@@ -1,0 +1,241 @@
+#include "benchmarks/replay/step_replay.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/types/span.h"
+#include "base/sha256.h"
+#include "base/status_macros.h"
+#include "benchmarks/exchange/exact_input.h"
+#include "benchmarks/profiles/step_profile.h"
+#include "benchmarks/ranks/clocks.h"
+#include "benchmarks/records/machine_load.h"
+
+namespace gradsync {
+namespace {
+
+// A power of two, so that the verified update rounds only once.
+constexpr double kLearningRate = 1.0 / 128;
+
+// Others may have many steps to go, but they live: a lost one ends the wait.
+constexpr absl::Duration kSettleTimeout = absl::Hours(24);
+
+absl::Status Check(const ReplayOptions& options) {
+  if (options.steps < 1 || options.warmup_steps < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("expected at least 1 measured step and 1 warm-up step, found ", options.steps,
+                     " and ", options.warmup_steps));
+  }
+  if (!std::isfinite(options.compute_scale) || options.compute_scale < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("scale of compute times: expected at least 0, found ", options.compute_scale));
+  }
+  return absl::OkStatus();
+}
+
+class Replay {
+ public:
+  Replay(const proto::StepProfile& profile, const Plan& plan, const ReplayOptions& options,
+         ReplayClock* clock, GradientSync* sync)
+      : profile_(profile),
+        plan_(plan),
+        options_(options),
+        ready_us_(BucketReadyUs(profile, plan)),
+        clock_(*clock),
+        sync_(*sync) {}
+
+  absl::StatusOr<proto::WorkerMetrics> Run(const std::function<absl::Status()>& start) {
+    GS_ASSIGN_OR_RETURN(memory_, sync_.Bind(plan_, Deadline()));
+    GS_RETURN_IF_ERROR(sync_.BroadcastParameters(Deadline()));
+    GS_RETURN_IF_ERROR(start());
+    GS_RETURN_IF_ERROR(VerifiedStep(1));
+    for (int64_t step = 2; step <= options_.warmup_steps; ++step) {
+      GS_RETURN_IF_ERROR(Step(step, nullptr));
+    }
+    GS_RETURN_IF_ERROR(start());
+    const WireStats wire_before = sync_.wire_stats();
+    const double cpu_before = CpuSeconds();
+    const MachineLoad load;
+    const double begin = clock_.Now();
+    for (int64_t i = 1; i <= options_.steps; ++i) {
+      GS_RETURN_IF_ERROR(Step(options_.warmup_steps + i, &metrics_));
+      metrics_.add_step_end_seconds((clock_.Now() - begin) * 1e-6);
+    }
+    metrics_.set_measured_seconds((clock_.Now() - begin) * 1e-6);
+    if (load.CoreSeconds() > 0) {
+      metrics_.set_cpu_share(load.BusyCoreSeconds() / load.CoreSeconds());
+    }
+    metrics_.set_cpu_seconds(CpuSeconds() - cpu_before);
+    const WireStats wire = sync_.wire_stats() - wire_before;
+    const double steps = static_cast<double>(options_.steps);
+    metrics_.set_wire_tx_bytes_per_step(static_cast<double>(wire.tx_bytes) / steps);
+    metrics_.set_wire_rx_bytes_per_step(static_cast<double>(wire.rx_bytes) / steps);
+    DescribeStaleness();
+    GS_RETURN_IF_ERROR(sync_.Settle(absl::Now() + kSettleTimeout));
+    Describe();
+    GS_RETURN_IF_ERROR(sync_.Shutdown(Deadline()));
+    return std::move(metrics_);
+  }
+
+ private:
+  absl::Time Deadline() const { return absl::Now() + options_.timeout; }
+
+  bool updates_here() const { return sync_.update_site() == UpdateSite::kWorker; }
+
+  StepOptions OptionsOf(int64_t number) const {
+    StepOptions step;
+    step.step = number;
+    step.lr = kLearningRate;
+    return step;
+  }
+
+  absl::Status Step(int64_t number, proto::WorkerMetrics* metrics) {
+    const double factor = options_.compute_scale * options_.straggler.Factor(options_.rank, number);
+    const double begin = clock_.Now();
+    double late = 0;
+    handles_.clear();
+    for (size_t b = 0; b < memory_.size(); ++b) {
+      // What the launch before took, an exchange may well take; only waking up late is the clock's.
+      const double due = std::max(begin + factor * ready_us_[b], clock_.Now());
+      clock_.SleepUntil(due);
+      late = std::max(late, clock_.Now() - due);
+      handles_.push_back(sync_.Launch(OptionsOf(number), static_cast<int>(b)));
+    }
+    clock_.SleepUntil(begin + factor * (profile_.forward_us() + profile_.backward_us()));
+    const double backward_end = clock_.Now();
+    double update = 0;
+    for (size_t b = 0; b < handles_.size(); ++b) {
+      GS_RETURN_IF_ERROR(handles_[b].Wait(Deadline()));
+      if (updates_here()) update += Update(factor, b);
+    }
+    if (metrics == nullptr) return absl::OkStatus();
+    const double end = clock_.Now();
+    const double forward = factor * profile_.forward_us();
+    metrics->add_step_ms(1e-3 * (end - begin));
+    metrics->add_data_ms(0);
+    metrics->add_forward_ms(1e-3 * forward);
+    metrics->add_backward_ms(1e-3 * (backward_end - begin - forward));
+    metrics->add_exposed_ms(1e-3 * (end - backward_end - update));
+    metrics->add_update_ms(1e-3 * update);
+    metrics->add_late_ms(1e-3 * late);
+    return absl::OkStatus();
+  }
+
+  // The time that it took.
+  double Update(double factor, size_t bucket) {
+    const double share = static_cast<double>(plan_.buckets()[bucket].bytes()) /
+                         static_cast<double>(plan_.total_bytes());
+    const double begin = clock_.Now();
+    clock_.SleepUntil(begin + factor * profile_.update_us() * share);
+    return clock_.Now() - begin;
+  }
+
+  absl::Status VerifiedStep(int64_t number) {
+    // A worker alone (topology local) gets its own gradients back.
+    const int contributor = plan_.world_size() == 1 ? 0 : options_.rank;
+    ForEachTensor([&](int64_t first, absl::Span<float> grad, absl::Span<float>) {
+      FillContribution(contributor, number, first, grad);
+    });
+    handles_.clear();
+    for (size_t b = 0; b < memory_.size(); ++b) {
+      handles_.push_back(sync_.Launch(OptionsOf(number), static_cast<int>(b)));
+    }
+    for (const SyncHandle& handle : handles_) GS_RETURN_IF_ERROR(handle.Wait(Deadline()));
+    GS_RETURN_IF_ERROR(sync_.Settle(Deadline()));
+    if (plan_.codec().compresses()) return absl::OkStatus();
+    int64_t wrong = 0;
+    std::vector<float> expected;
+    ForEachTensor([&](int64_t first, absl::Span<float> grad, absl::Span<float> param) {
+      expected.resize(grad.size());
+      FillMean(plan_.world_size(), number, first, absl::MakeSpan(expected));
+      if (updates_here()) {
+        wrong += CountWrong(grad, expected);
+        return;
+      }
+      for (float& value : expected) value = 0 - static_cast<float>(kLearningRate) * value;
+      wrong += CountWrong(param, expected, Tolerance());
+    });
+    metrics_.set_wrong(static_cast<double>(wrong));
+    return absl::OkStatus();
+  }
+
+  // Under ssp and asp each contribution, and each sum so far, is rounded.
+  float Tolerance() const {
+    if (options_.consistency.bulk()) return 0;
+    const float largest = static_cast<float>(kLearningRate) * kLargestContribution;
+    const float roundings = static_cast<float>(plan_.world_size() + 2);
+    return roundings * largest * std::numeric_limits<float>::epsilon();
+  }
+
+  // `first` counts elements of the plan's tensors, in the order of their places.
+  void ForEachTensor(
+      const std::function<void(int64_t first, absl::Span<float>, absl::Span<float>)>& visit) {
+    int64_t first = 0;
+    for (size_t b = 0; b < memory_.size(); ++b) {
+      for (const PlacedTensor& placed : plan_.buckets()[b].tensors) {
+        const int64_t numel = plan_.tensors()[placed.tensor].numel();
+        const size_t size = static_cast<size_t>(numel);
+        visit(first, {memory_[b].grad.data_ptr<float>() + placed.offset, size},
+              {memory_[b].param.data_ptr<float>() + placed.offset, size});
+        first += numel;
+      }
+    }
+  }
+
+  void DescribeStaleness() {
+    const Staleness staleness = sync_.staleness();
+    metrics_.set_max_staleness(static_cast<int32_t>(staleness.max()));
+    for (int64_t steps : staleness.histogram) {
+      metrics_.add_staleness_histogram(static_cast<double>(steps));
+    }
+  }
+
+  void Describe() {
+    Sha256 hash;
+    int64_t parameters = 0;
+    ForEachTensor([&](int64_t, absl::Span<float> grad, absl::Span<float> param) {
+      const absl::Span<float> result = updates_here() ? grad : param;
+      hash.Update(result.data(), result.size() * sizeof(float));
+      parameters += static_cast<int64_t>(result.size());
+    });
+    metrics_.set_params_sha256(hash.HexDigest());
+    metrics_.set_parameters(static_cast<double>(parameters));
+    metrics_.set_rank(options_.rank);
+    metrics_.set_model(profile_.model());
+    metrics_.set_batch_size(profile_.batch_size());
+    metrics_.set_threads(profile_.threads());
+    metrics_.set_straggler(options_.straggler.text());
+    metrics_.set_consistency(ConsistencyName(options_.consistency));
+    metrics_.set_warmup_steps(static_cast<int32_t>(options_.warmup_steps));
+    metrics_.set_gradient_bytes(static_cast<double>(plan_.total_bytes()));
+    metrics_.set_chunk_bytes(static_cast<double>(plan_.chunk_bytes()));
+    metrics_.set_buckets(static_cast<int32_t>(plan_.buckets().size()));
+  }
+
+  const proto::StepProfile& profile_;
+  const Plan& plan_;
+  const ReplayOptions& options_;
+  const std::vector<double> ready_us_;  // by bucket
+  ReplayClock& clock_;
+  GradientSync& sync_;
+  std::vector<GradBucket> memory_;
+  std::vector<SyncHandle> handles_;  // of this step, by bucket
+  proto::WorkerMetrics metrics_;
+};
+
+}  // namespace
+
+absl::StatusOr<proto::WorkerMetrics> ReplaySteps(const proto::StepProfile& profile,
+                                                 const Plan& plan, const ReplayOptions& options,
+                                                 const std::function<absl::Status()>& start,
+                                                 ReplayClock* clock, GradientSync* sync) {
+  GS_RETURN_IF_ERROR(Check(options));
+  return Replay(profile, plan, options, clock, sync).Run(start);
+}
+
+}  // namespace gradsync
