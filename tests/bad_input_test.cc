@@ -30,6 +30,13 @@ using ::testing::HasSubstr;
 constexpr char kWorker[] = "worker/worker";
 constexpr char kServer[] = "ps_server/ps_server";
 
+// What a worker on the CPU lacks for NCCL: such a build, or a GPU.
+#ifdef GRADSYNC_CUDA
+constexpr char kHowToNccl[] = "--device=cuda";
+#else
+constexpr char kHowToNccl[] = "--config=cuda";
+#endif
+
 // A port of 127.0.0.1 that stays ours: taken for others when it listens, refused when not.
 class HeldPort {
  public:
@@ -173,7 +180,7 @@ TEST(WorkerBadInputTest, RanksAndAddressesThatCannotBe) {
 TEST(WorkerBadInputTest, LinksThatThisBuildLacksOrThatCannotDoIt) {
   ExpectRefused(kWorker, {"--topology=local", "--link=shm"}, {"--link", "local", "shm"});
   ExpectRefused(kWorker, {"--topology=ring", "--link=nccl", "--master=127.0.0.1:0"},
-                {"--link", "nccl", "--config=cuda"});
+                {"--link", "nccl", kHowToNccl});
   ExpectRefused(kWorker, {"--topology=ps", "--link=nccl", "--servers=127.0.0.1:1"},
                 {"--link", "grpc", "nccl"});
   ExpectRefused(kWorker, {"--topology=ring", "--link=gloo", "--update=owner"},
