@@ -80,8 +80,8 @@ class GlooGradientSync : public GradientSync {
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
   std::deque<SyncPromise> pending_ ABSL_GUARDED_BY(mutex_);  // in the order of the queue
 
-  Membership member_;
-  TaskQueue tasks_;  // last: its thread uses all of the above
+  TaskQueue tasks_;    // stopped by the destructor
+  Membership member_;  // last: its threads use all of the above
 };
 
 GlooGradientSync::GlooGradientSync(GlooOptions options)

@@ -56,8 +56,8 @@ class RingGradientSync : public GradientSync {
   std::shared_ptr<RingEngine> engine_;  // written once by Bind(), under mutex_
   std::unique_ptr<RingPeers> peers_;    // the same; null with one rank
 
-  Membership member_;
-  TaskQueue tasks_;  // last: its thread uses all of the above
+  TaskQueue tasks_;    // stopped by the destructor
+  Membership member_;  // last: its threads use all of the above
 };
 
 RingGradientSync::RingGradientSync(RingOptions options)

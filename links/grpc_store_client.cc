@@ -69,9 +69,11 @@ struct Connection {
   const std::unique_ptr<proto::Rendezvous::Stub> stub;
 };
 
-void SetDeadline(grpc::ClientContext& context, absl::Time deadline) {
+// `grace` for calls whose deadline the server keeps.
+void SetDeadline(grpc::ClientContext& context, absl::Time deadline,
+                 absl::Duration grace = absl::ZeroDuration()) {
   if (deadline == absl::InfiniteFuture()) return;
-  context.set_deadline(absl::ToChronoTime(std::max(deadline, absl::Now()) + kGrace));
+  context.set_deadline(absl::ToChronoTime(std::max(deadline, absl::Now()) + grace));
 }
 
 template <typename Request>
@@ -140,7 +142,7 @@ class GrpcStore : public KeyValueStore {
 
   absl::StatusOr<std::string> Get(absl::string_view key, absl::Time deadline) override {
     grpc::ClientContext context;
-    SetDeadline(context, deadline);
+    SetDeadline(context, deadline, kGrace);
     proto::GetRequest request;
     request.set_key(key.data(), key.size());
     SetTimeout(request, deadline);
@@ -154,7 +156,7 @@ class GrpcStore : public KeyValueStore {
                                                     absl::string_view value,
                                                     absl::Time deadline) override {
     grpc::ClientContext context;
-    SetDeadline(context, deadline);
+    SetDeadline(context, deadline, kGrace);
     proto::ExchangeRequest request;
     request.set_key(key.data(), key.size());
     request.set_rank(rank);

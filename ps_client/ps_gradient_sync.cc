@@ -25,7 +25,7 @@ namespace gradsync {
 namespace {
 
 // How long leaving may take: publishing why, and the closing of streams.
-constexpr absl::Duration kPublishPatience = absl::Seconds(3);
+constexpr absl::Duration kPublishPatience = absl::Seconds(5);
 constexpr absl::Duration kClosePatience = absl::Seconds(5);
 
 class PsGradientSync : public GradientSync {
@@ -40,10 +40,7 @@ class PsGradientSync : public GradientSync {
   ~PsGradientSync() override {
     if (!shut_down_) {
       Abort(absl::CancelledError("left without Shutdown()"));
-      MutexLock lock(&mutex_);
-      const absl::Time deadline = absl::Now() + kPublishPatience;
-      while (!failed_ && !changed_.WaitWithDeadline(&mutex_, deadline)) {
-      }
+      AwaitFailure();
     }
     if (windows_ != nullptr) windows_->Stop();
     if (exchange_ != nullptr) {
@@ -95,6 +92,7 @@ class PsGradientSync : public GradientSync {
   absl::Status Broadcast(absl::Time deadline);
   absl::Status Import(const OptimizerState& state, absl::Time deadline);
   void HearReports();
+  void AwaitFailure();
   void Report(absl::Status status);
   absl::Status Reported(absl::Status status);
   void OnFailure(absl::Status status);
@@ -152,13 +150,21 @@ void PsGradientSync::Report(absl::Status status) {
   group_error_.Report(std::move(status));
 }
 
+// After Report(): until the group has failed here too.
+void PsGradientSync::AwaitFailure() {
+  MutexLock lock(&mutex_);
+  const absl::Time deadline = absl::Now() + kPublishPatience;
+  while (!failed_ && !changed_.WaitWithDeadline(&mutex_, deadline)) {
+  }
+}
+
 // The group hears of a failed collective; what failed first is what this rank returns.
 absl::Status PsGradientSync::Reported(absl::Status status) {
   if (status.ok()) return status;
-  const absl::Status first = group_error_.status();
-  if (!first.ok()) return first;
   Report(status);
-  return status;
+  AwaitFailure();
+  const absl::Status first = group_error_.status();
+  return first.ok() ? status : first;
 }
 
 absl::Status PsGradientSync::CheckUsable() const {
@@ -210,6 +216,8 @@ absl::StatusOr<std::vector<GradBucket>> PsGradientSync::Bind(const Plan& plan,
   }
   if (const absl::Status failed = status(); !failed.ok()) OnFailure(failed);
   if (absl::Status joined = Join(plan, deadline); !joined.ok()) {
+    // The group's failure may be this rank's own.
+    if (absl::IsAborted(joined)) return Reported(std::move(joined));
     Report(joined);
     return joined;
   }
@@ -242,8 +250,8 @@ absl::Status PsGradientSync::Join(const Plan& plan, absl::Time deadline) {
   const absl::Status connected =
       hello.ok() ? exchange_->Connect(*options_.link, *hello, deadline) : hello.status();
   const absl::Status agreed = AgreeOnTerms(options_, plan, side_channel_, deadline);
-  HearReports();
   if (absl::IsFailedPrecondition(agreed)) return agreed;
+  HearReports();
   GS_RETURN_IF_ERROR(connected);
   GS_RETURN_IF_ERROR(agreed);
   GS_RETURN_IF_ERROR(CheckCodec(options_, plan));

@@ -34,7 +34,7 @@ class GroupError {
   // from then on.
   GroupError(const WorkerGroup& group, std::function<void(absl::Status)> on_failure);
 
-  // Ends watching. Does not wait for the store longer than a second.
+  // Ends watching. Waits for the store while it publishes, so two seconds at most.
   ~GroupError();
 
   GroupError(const GroupError&) = delete;

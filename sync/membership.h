@@ -21,8 +21,9 @@ namespace gradsync {
 // outside its world, or without a store among several; `who` begins the message.
 absl::StatusOr<WorkerGroup> CheckGroup(const WorkerGroup& group, absl::string_view who);
 
-// What backends have in common besides the exchange. Make it a backend's last member but for what
-// its own threads need longer: until it is destroyed, its thread calls back.
+// What the rings of the host have in common besides the exchange. (Parameter servers' workers and
+// NCCL's have failures of their own kinds to end, and do the same themselves.) Make it a backend's
+// last member: until it is destroyed its thread may call `end`, from the moment it is made.
 //
 // Report(), Abort() and status() are thread-safe; the rest is for the backend's caller, like
 // GradientSync's own methods.

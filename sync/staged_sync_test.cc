@@ -209,6 +209,7 @@ TEST_F(StagedSyncTest, AnErrorOfTheGpuIsNoticedThoughItsCopyNeverEnds) {
   EXPECT_EQ(sync_->Launch(Step(1), 0).Wait(Soon()), failure);
   EXPECT_EQ(host_->launched(), std::vector<int>());
   go.Notify();
+  sync_.reset();  // and its streams, one of which may have yet to wait
 }
 
 TEST_F(StagedSyncTest, WithoutMemoryOrPinsOrStreamsBindFailsTheGroup) {

@@ -157,7 +157,8 @@ class Job {
  public:
   explicit Job(JobOptions options) : options_(std::move(options)) {}
 
-  // Everything before training. The others do not wait for a rank that fails here.
+  // Everything before training. Nobody waits for a rank that fails here after it has reached the
+  // store.
   absl::Status Prepare() {
     const absl::Status prepared = TryPrepare();
     if (!prepared.ok() && group_.store != nullptr) {
