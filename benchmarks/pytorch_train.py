@@ -8,7 +8,7 @@ host's monotonic clock. Ends at end of file.
 
 The step is what a user would write: forward, loss, zero_grad(set_to_none=True), backward, SGD with momentum and weight
 decay. Batches are made before the first step, so loading data costs nothing here; on a GPU each step copies its batch from
-pinned memory, no step waits for the GPU, and a turn ends when it has done everything.
+pinned memory, no step waits for the GPU but for GradScaler's in fp16, and a turn ends when it has done everything.
 """
 
 import argparse

@@ -4,9 +4,9 @@
 //   bazel run //benchmarks:sync_bench
 //   bazel run //benchmarks:sync_bench -- --topology=ring,ps --ranks=2,4 --servers=1,2 --bytes=25MiB
 //   bazel run //benchmarks:sync_bench -- --topology=ring -b 4K -e 128M -f 2 -n 20 -w 5
-//   bazel run //benchmarks:sync_bench -- --bandwidth=400mbit --ranks=4 --bytes=100MB
-//   --json=sync.json bazel run //benchmarks:sync_bench -- --bandwidth=400mbit --topology=ps
-//   --ranks=4 --servers=2
+//   bazel run //benchmarks:sync_bench -- --bandwidth=400mbit --ranks=4 --json=sync.json
+//
+//   bazel run //benchmarks:sync_bench -- --bandwidth=400mbit --topology=ps --ranks=4 --servers=2 \
 //       --placement=dedicated,colocated,mixed --bytes=100MB -n 10 -w 2
 //
 // On GPUs, after tools/setup --cuda; NCCL_ALGO=Ring in front makes NCCL's a ring:
@@ -220,9 +220,10 @@ absl::Status RunOne(const Sweep& sweep, const SyncBenchCase& bench_case, BareTcp
   }
   absl::StatusOr<proto::Run> nccl_tests = absl::CancelledError();
   if (ComparesWithNcclTests(bench_case) && absl::GetFlag(FLAGS_nccl_tests)) {
-    nccl_tests = MeasureNcclTests(sweep.nccl_tests, bench_case, &run);
+    nccl_tests = MeasureNcclTests(sweep.nccl_tests, bench_case, &interrupt_signal, &run);
     // A peer that cannot run is no failure of the sweep, and is said once.
-    if (!nccl_tests.ok() && *said != nccl_tests.status().message()) {
+    if (!nccl_tests.ok() && !absl::IsCancelled(nccl_tests.status()) &&
+        *said != nccl_tests.status().message()) {
       *said = std::string(nccl_tests.status().message());
       PrintError(*said);
     }
@@ -230,6 +231,7 @@ absl::Status RunOne(const Sweep& sweep, const SyncBenchCase& bench_case, BareTcp
   PrintAndKeep(std::move(run), records);
   if (nccl_tests.ok()) PrintAndKeep(*std::move(nccl_tests), records);
   if (bare.ok()) PrintAndKeep(*std::move(bare), records);
+  if (interrupt_signal != 0) return absl::CancelledError("interrupted");
   return absl::IsNotFound(bare.status()) ? absl::OkStatus() : bare.status();
 }
 

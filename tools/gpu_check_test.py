@@ -39,7 +39,9 @@ for name in NAMES:
         failed = True
     word = {{"Fails": "  FAILED  ", "Skips": "  SKIPPED ", }}.get(name, "       OK ")
     print("[" + word + "] Suite." + name + ("" if name != "Fails" else ", where GetParam() = 1") + " (5 ms)", flush=True)
-print("[  FAILED  ] Suite.Fails, where GetParam() = 1")
+print("[  FAILED  ] Suite.Fails, where GetParam() = 1", flush=True)
+if "Suite.DiesAtExit" in wanted:
+    os.abort()
 sys.exit(failed)
 """
 
@@ -83,6 +85,15 @@ class GpuCheckTest(unittest.TestCase):
         self.assertIn("    expected 1, found 2", lines)
         self.assertTrue([line for line in lines if "its program ended, exit status -6" in line], lines)
         self.assertTrue([line for line in lines if "not done after 2.0 s" in line], lines)
+        self.assertEqual(status, 1)
+
+    def test_a_program_that_dies_after_its_tests_has_failed(self):
+        self.add_tests("a_test", "Works", "DiesAtExit")
+        status, lines, _ = self.check()
+        self.assertEqual([line for line in lines if not line.startswith("    ")],
+                         ["PASSED a_test Suite.Works", "PASSED a_test Suite.DiesAtExit", "FAILED a_test (its end)",
+                          "2 passed, 1 failed, 0 skipped"])
+        self.assertTrue([line for line in lines if "exit status -6" in line], lines)
         self.assertEqual(status, 1)
 
     def test_a_program_that_cannot_start_has_failed(self):

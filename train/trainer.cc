@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <deque>
 #include <exception>
+#include <limits>
 #include <utility>
 
 #include "ATen/Parallel.h"
@@ -169,8 +170,7 @@ class TrainerImpl : public Trainer {
       keeping += KeepModel(step, result.step_ends.back());
       if (step > options_.warmup_steps) result.times.push_back(report.times);
       unreported_.push_back(std::move(report));
-      const bool all = options_.report_all_after && options_.report_all_after(step);
-      GS_RETURN_IF_ERROR(ReportSteps(all ? 0 : kMostPendingLosses, on_step, &result.losses));
+      GS_RETURN_IF_ERROR(ReportSteps(MostPending(step), on_step, &result.losses));
     }
     GS_RETURN_IF_ERROR(ReportSteps(/*most_pending=*/0, on_step, &result.losses));
     result.measured = absl::Now() - measured_from;
@@ -265,6 +265,12 @@ class TrainerImpl : public Trainer {
   }
 
   // Reports the steps whose losses have come; all but `most_pending` are waited for.
+  // Losses that may be on their way after a step.
+  size_t MostPending(int64_t step) const {
+    if (!options_.report_all_after) return kMostPendingLosses;
+    return options_.report_all_after(step) ? 0 : std::numeric_limits<size_t>::max();
+  }
+
   absl::Status ReportSteps(size_t most_pending,
                            const std::function<void(const StepReport&)>& on_step,
                            std::vector<double>* losses) {

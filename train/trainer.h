@@ -52,8 +52,9 @@ struct TrainerOptions {
   bool synchronised = true;       // false: each worker trains by itself (topology local)
   PlanOptions plan;               // bucket and chunk sizes; the world size is filled in
   bool record_gradients = false;  // fill StepReport::gradient_ready
-  // Steps after which no other begins before `on_step` has been told of all: for who measures a few
-  // at a time on a GPU. Null: none.
+  // Steps after which no other begins before `on_step` has been told of all, and before which none
+  // waits for a loss: for who measures a few at a time on a GPU. Null: none, and a step waits where
+  // many losses are on their way.
   std::function<bool(int64_t step)> report_all_after;
   // Forward, backward and the update at a worker take as much longer as it says; forward and
   // backward so that buckets become late too (slow_down.h), the update in one piece after it.

@@ -97,15 +97,23 @@ bool ComparesWithNcclTests(const SyncBenchCase& bench_case) {
 }
 
 absl::StatusOr<proto::Run> MeasureNcclTests(const std::string& program,
-                                            const SyncBenchCase& bench_case, proto::Run* measured) {
+                                            const SyncBenchCase& bench_case,
+                                            const std::atomic<int>* interrupt,
+                                            proto::Run* measured) {
   if (access(program.c_str(), X_OK) != 0) {
     return absl::NotFoundError(
         "nccl-tests: not installed; tools/setup --cuda --peers builds its all_reduce_perf");
   }
   std::string output;
-  GS_RETURN_IF_ERROR(RunProgram(NcclTestsCommand(program, bench_case, measured->bytes()),
-                                bench_case.exchange.timeout, &output));
-  GS_ASSIGN_OR_RETURN(const NcclTestsResult result, ParseNcclTests(output));
+  const absl::Status ran = RunProgram(NcclTestsCommand(program, bench_case, measured->bytes()),
+                                      bench_case.exchange.timeout, &output, interrupt);
+  if (absl::IsCancelled(ran)) return ran;
+  const absl::StatusOr<NcclTestsResult> parsed = ParseNcclTests(output);
+  // It fails, too, where it has found wrong elements and said how many.
+  if (!ran.ok() && (!parsed.ok() || parsed->wrong == 0)) {
+    return absl::Status(ran.code(), absl::StrCat("nccl-tests: ", ran.message()));
+  }
+  GS_ASSIGN_OR_RETURN(const NcclTestsResult result, parsed);
   proto::Run run;
   run.set_library("nccl_tests");
   run.set_topology(measured->topology());

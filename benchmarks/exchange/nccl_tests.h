@@ -3,6 +3,7 @@
 #ifndef GRADSYNC_BENCHMARKS_EXCHANGE_NCCL_TESTS_H_
 #define GRADSYNC_BENCHMARKS_EXCHANGE_NCCL_TESTS_H_
 
+#include <atomic>
 #include <string>
 #include <vector>
 
@@ -40,10 +41,13 @@ std::vector<std::string> NcclTestsCommand(const std::string& program,
 bool ComparesWithNcclTests(const SyncBenchCase& bench_case);
 
 // Runs it. A Run of the library "nccl_tests"; its time over that of `measured` becomes the
-// peer_ratio of `measured`. Blocks for at most the case's timeout. Errors: NOT_FOUND saying how to
-// get it when the program is not there; those of RunProgram() and ParseNcclTests().
+// peer_ratio of `measured`. Blocks for at most the case's timeout, and until `interrupt` is not 0.
+// Errors: NOT_FOUND saying how to get it when the program is not there; those of RunProgram() and
+// ParseNcclTests().
 absl::StatusOr<proto::Run> MeasureNcclTests(const std::string& program,
-                                            const SyncBenchCase& bench_case, proto::Run* measured);
+                                            const SyncBenchCase& bench_case,
+                                            const std::atomic<int>* interrupt,
+                                            proto::Run* measured);
 
 }  // namespace gradsync
 

@@ -5,6 +5,7 @@
 
 #include <sys/stat.h>
 
+#include <atomic>
 #include <fstream>
 
 #include "absl/strings/str_cat.h"
@@ -84,7 +85,7 @@ TEST(NcclTestsTest, ItRunsTheSameCaseAndStandsBesideIt) {
   measured.set_time_us_p50(100);
   measured.set_workers(2);
   measured.set_device("NVIDIA H200");
-  const auto run = MeasureNcclTests(program, Case(), &measured);
+  const auto run = MeasureNcclTests(program, Case(), nullptr, &measured);
   ASSERT_TRUE(run.ok()) << run.status();
   EXPECT_EQ(run->library(), "nccl_tests");
   EXPECT_EQ(run->time_us_p50(), 200);
@@ -97,10 +98,31 @@ TEST(NcclTestsTest, ItRunsTheSameCaseAndStandsBesideIt) {
   EXPECT_EQ(arguments, "-b 4194304 -e 4194304 -g 2 -n 20 -w 5 -d float -o sum -c 1 -z 1");
 }
 
+TEST(NcclTestsTest, WrongElementsCountThoughItFailsThen) {
+  const std::string program = testing::TempDir() + "/wrong_all_reduce_perf";
+  std::ofstream(program) << "#!/bin/sh\ncat <<E\n"
+                         << Output(Row(4194304, 300, 200, "3")) << "E\nexit 1\n";
+  chmod(program.c_str(), 0755);
+  proto::Run measured;
+  measured.set_bytes(4194304);
+  const auto run = MeasureNcclTests(program, Case(), nullptr, &measured);
+  ASSERT_TRUE(run.ok()) << run.status();
+  EXPECT_EQ(run->wrong(), 3);
+}
+
+TEST(NcclTestsTest, AnInterruptEndsIt) {
+  const std::string program = testing::TempDir() + "/endless_all_reduce_perf";
+  std::ofstream(program) << "#!/bin/sh\nexec tail -f /dev/null\n";
+  chmod(program.c_str(), 0755);
+  const std::atomic<int> interrupt{2};
+  proto::Run measured;
+  EXPECT_TRUE(absl::IsCancelled(MeasureNcclTests(program, Case(), &interrupt, &measured).status()));
+}
+
 TEST(NcclTestsTest, WhereItIsMissingOneLineSaysHowToGetIt) {
   proto::Run measured;
   const absl::Status status =
-      MeasureNcclTests("/nowhere/all_reduce_perf", Case(), &measured).status();
+      MeasureNcclTests("/nowhere/all_reduce_perf", Case(), nullptr, &measured).status();
   EXPECT_TRUE(absl::IsNotFound(status));
   EXPECT_THAT(std::string(status.message()), HasSubstr("tools/setup --cuda --peers"));
   EXPECT_EQ(measured.peer_ratios_size(), 0);

@@ -37,9 +37,8 @@ struct PeerTrainingOptions {
 // Trains the same model, with as many processes and threads and the same batch, by
 //
 //   1 rank        gradsync (topology local); Python PyTorch
-//   more ranks    gradsync over the ring in shared memory (for each bucket size); as many processes
-//   of gradsync that do
-//                 not synchronise (topology local); PyTorch DDP over Gloo
+//   more ranks    gradsync over the ring in shared memory (for each bucket size); gradsync that
+//                 does not synchronise (topology local); PyTorch DDP over Gloo
 //   on GPUs       gradsync over NCCL; gradsync that does not synchronise; PyTorch DDP over the NCCL
 //                 of its LibTorch; with one rank too, whose DDP has buckets and collectives all the
 //                 same

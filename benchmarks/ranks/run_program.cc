@@ -13,7 +13,7 @@
 namespace gradsync {
 
 absl::Status RunProgram(const std::vector<std::string>& argv, absl::Duration limit,
-                        std::string* output) {
+                        std::string* output, const std::atomic<int>* interrupt) {
   std::string last_words;
   GS_ASSIGN_OR_RETURN(
       std::unique_ptr<Subprocess> process,
@@ -26,6 +26,7 @@ absl::Status RunProgram(const std::vector<std::string>& argv, absl::Duration lim
     pollfd fds[] = {{process->stdout_fd(), POLLIN, 0}, {process->stderr_fd(), POLLIN, 0}};
     poll(fds, 2, /*timeout=*/20);
     process->Poll();
+    if (interrupt != nullptr && *interrupt != 0) return absl::CancelledError("interrupted");
     if (absl::Now() > deadline) {
       return absl::DeadlineExceededError(
           absl::StrCat(argv[0], ": expected to end within ", absl::FormatDuration(limit)));

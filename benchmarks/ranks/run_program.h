@@ -3,6 +3,7 @@
 #ifndef GRADSYNC_BENCHMARKS_RANKS_RUN_PROGRAM_H_
 #define GRADSYNC_BENCHMARKS_RANKS_RUN_PROGRAM_H_
 
+#include <atomic>
 #include <string>
 #include <vector>
 
@@ -11,12 +12,12 @@
 
 namespace gradsync {
 
-// Runs `argv[0]`, a path, and blocks until it has ended; it is killed at the limit. `output`, if
-// there is one, gets what it prints on stdout. Errors:
-// FAILED_PRECONDITION when it fails, in its own last words on stderr; DEADLINE_EXCEEDED; those of
-// Subprocess::Start().
+// Runs `argv[0]`, a path, and blocks until it has ended; it is killed at the limit, and when
+// `interrupt`, if there is one, is not 0. `output`, if there is one, gets what it prints on stdout.
+// Errors: FAILED_PRECONDITION when it fails, in its own last words on stderr; DEADLINE_EXCEEDED;
+// CANCELLED when interrupted; those of Subprocess::Start().
 absl::Status RunProgram(const std::vector<std::string>& argv, absl::Duration limit,
-                        std::string* output = nullptr);
+                        std::string* output = nullptr, const std::atomic<int>* interrupt = nullptr);
 
 }  // namespace gradsync
 
