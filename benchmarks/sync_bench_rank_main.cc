@@ -9,17 +9,16 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
-#include "allreduce/open_nccl.h"
 #include "base/flags.h"
 #include "base/keep_memory.h"
 #include "base/status_macros.h"
 #include "benchmarks/exchange/exchange_runner.h"
 #include "benchmarks/ranks/abort_group.h"
 #include "benchmarks/ranks/meet_ranks.h"
+#include "benchmarks/ranks/rank_devices.h"
 #include "benchmarks/ranks/rank_main.h"
 #include "benchmarks/ranks/start_line.h"
 #include "benchmarks/records/proto_json.h"
-#include "gpu/open_gpu.h"
 #include "links/grpc_store.h"
 #include "worker/nccl_settings.h"
 #include "worker/open_device.h"
@@ -75,24 +74,20 @@ absl::optional<std::string> Variable(absl::string_view name) {
   return value == nullptr ? absl::nullopt : absl::optional<std::string>(value);
 }
 
-// What has the buckets, and NCCL where it is the link.
-absl::Status OpenDevices(int world_size, SyncOptions* sync) {
-  DeviceOptions device;
-  device.device = absl::GetFlag(FLAGS_device);
-  const int local_rank = absl::GetFlag(FLAGS_local_rank);
-  if (local_rank >= 0) device.local_rank = local_rank;
-  GS_ASSIGN_OR_RETURN(sync->gpu, OpenDevice(device, world_size, OpenGpu));
-  if (sync->link != "nccl") return absl::OkStatus();
-  GS_RETURN_IF_ERROR(CheckNcclDevice(sync->gpu.get()));
-  GS_ASSIGN_OR_RETURN(sync->nccl, OpenNccl(sync->gpu->device(), NcclSettings(Variable)));
-  return absl::OkStatus();
+RankDevices DevicesFromFlags() {
+  RankDevices devices;
+  devices.device = absl::GetFlag(FLAGS_device);
+  devices.local_rank = absl::GetFlag(FLAGS_local_rank);
+  devices.world_size = absl::GetFlag(FLAGS_world_size);
+  devices.lookup = Variable;
+  return devices;
 }
 
 absl::Status RunRank() {
   SyncOptions sync_options = SyncFromFlags();
   ExchangeOptions options = ExchangeFromFlags();
   GS_RETURN_IF_ERROR(ValidateSyncOptions(sync_options));
-  GS_RETURN_IF_ERROR(OpenDevices(options.world_size, &sync_options));
+  GS_RETURN_IF_ERROR(OpenRankDevices(DevicesFromFlags(), &sync_options));
   GS_ASSIGN_OR_RETURN(options.codec, ParseCodec(sync_options.compression));
   options.rounds_at_each_hop = sync_options.topology == "ring";
   GS_ASSIGN_OR_RETURN(const std::unique_ptr<StartLine> line,

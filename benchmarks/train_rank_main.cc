@@ -20,14 +20,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
-#include "allreduce/open_nccl.h"
 #include "base/flags.h"
 #include "base/keep_memory.h"
 #include "base/status_macros.h"
 #include "benchmarks/ranks/clocks.h"
 #include "benchmarks/ranks/meet_ranks.h"
+#include "benchmarks/ranks/rank_devices.h"
 #include "gpu/gpu_resources.h"
-#include "gpu/open_gpu.h"
 #include "links/grpc_store.h"
 #include "sync/side_channel.h"
 #include "train/precision.h"
@@ -142,17 +141,13 @@ absl::optional<std::string> Variable(absl::string_view name) {
   return value == nullptr ? absl::nullopt : absl::optional<std::string>(value);
 }
 
-// The GPU, and NCCL where it is the link.
-absl::Status OpenDevices(SyncOptions* sync) {
-  DeviceOptions device;
-  device.device = absl::GetFlag(FLAGS_device);
-  const int local_rank = absl::GetFlag(FLAGS_local_rank);
-  if (local_rank >= 0) device.local_rank = local_rank;
-  GS_ASSIGN_OR_RETURN(sync->gpu, OpenDevice(device, absl::GetFlag(FLAGS_world_size), OpenGpu));
-  if (sync->link != "nccl") return absl::OkStatus();
-  GS_RETURN_IF_ERROR(CheckNcclDevice(sync->gpu.get()));
-  GS_ASSIGN_OR_RETURN(sync->nccl, OpenNccl(sync->gpu->device(), NcclSettings(Variable)));
-  return absl::OkStatus();
+RankDevices DevicesFromFlags() {
+  RankDevices devices;
+  devices.device = absl::GetFlag(FLAGS_device);
+  devices.local_rank = absl::GetFlag(FLAGS_local_rank);
+  devices.world_size = absl::GetFlag(FLAGS_world_size);
+  devices.lookup = Variable;
+  return devices;
 }
 
 absl::StatusOr<WorkerGroup> Meet(std::unique_ptr<GrpcStoreServer>* store_server) {
@@ -175,7 +170,7 @@ absl::StatusOr<WorkerGroup> Meet(std::unique_ptr<GrpcStoreServer>* store_server)
 absl::Status RunRank() {
   SyncOptions sync_options = SyncFromFlags();
   GS_RETURN_IF_ERROR(ValidateSyncOptions(sync_options));
-  GS_RETURN_IF_ERROR(OpenDevices(&sync_options));
+  GS_RETURN_IF_ERROR(OpenRankDevices(DevicesFromFlags(), &sync_options));
   GS_ASSIGN_OR_RETURN(TrainerOptions options, TrainerFromFlags(sync_options.topology != "local"));
   options.gpu = sync_options.gpu;
   GS_ASSIGN_OR_RETURN(Turns turns, Turns::Create(sync_options.gpu));
