@@ -1,6 +1,5 @@
 // One rank of //benchmarks:sync_bench, which starts it; not for people.
 
-#include <cstdlib>
 #include <memory>
 #include <string>
 #include <vector>
@@ -8,14 +7,13 @@
 #include "absl/flags/flag.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "absl/types/optional.h"
 #include "base/flags.h"
 #include "base/keep_memory.h"
 #include "base/status_macros.h"
 #include "benchmarks/exchange/exchange_runner.h"
 #include "benchmarks/ranks/abort_group.h"
 #include "benchmarks/ranks/meet_ranks.h"
-#include "benchmarks/ranks/rank_devices.h"
+#include "benchmarks/ranks/rank_device_main.h"
 #include "benchmarks/ranks/rank_main.h"
 #include "benchmarks/ranks/start_line.h"
 #include "benchmarks/records/proto_json.h"
@@ -30,8 +28,6 @@ ABSL_FLAG(std::string, server_weights, "auto", "as //worker has it");
 
 ABSL_FLAG(std::string, topology, "ring", "ring or ps");
 ABSL_FLAG(std::string, link, "auto", "as //worker has it");
-ABSL_FLAG(std::string, device, "cpu", "as //worker has it");
-ABSL_FLAG(int, local_rank, -1, "as //worker has it");
 ABSL_FLAG(std::string, update, "worker", "worker or owner");
 ABSL_FLAG(std::string, compression, "none", "none, fp16 or bf16");
 ABSL_FLAG(int, connections, 0, "per pair of peers; 0: the topology's default");
@@ -69,25 +65,11 @@ ExchangeOptions ExchangeFromFlags() {
   return options;
 }
 
-absl::optional<std::string> Variable(absl::string_view name) {
-  const char* value = std::getenv(std::string(name).c_str());
-  return value == nullptr ? absl::nullopt : absl::optional<std::string>(value);
-}
-
-RankDevices DevicesFromFlags() {
-  RankDevices devices;
-  devices.device = absl::GetFlag(FLAGS_device);
-  devices.local_rank = absl::GetFlag(FLAGS_local_rank);
-  devices.world_size = absl::GetFlag(FLAGS_world_size);
-  devices.lookup = Variable;
-  return devices;
-}
-
 absl::Status RunRank() {
   SyncOptions sync_options = SyncFromFlags();
   ExchangeOptions options = ExchangeFromFlags();
   GS_RETURN_IF_ERROR(ValidateSyncOptions(sync_options));
-  GS_RETURN_IF_ERROR(OpenRankDevices(DevicesFromFlags(), &sync_options));
+  GS_RETURN_IF_ERROR(OpenDeviceFromFlags(options.world_size, &sync_options));
   GS_ASSIGN_OR_RETURN(options.codec, ParseCodec(sync_options.compression));
   options.rounds_at_each_hop = sync_options.topology == "ring";
   GS_ASSIGN_OR_RETURN(const std::unique_ptr<StartLine> line,

@@ -7,7 +7,6 @@
 
 #include <cstdint>
 #include <cstdio>
-#include <cstdlib>
 #include <iostream>
 #include <memory>
 #include <string>
@@ -19,13 +18,12 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "absl/types/optional.h"
 #include "base/flags.h"
 #include "base/keep_memory.h"
 #include "base/status_macros.h"
 #include "benchmarks/ranks/clocks.h"
 #include "benchmarks/ranks/meet_ranks.h"
-#include "benchmarks/ranks/rank_devices.h"
+#include "benchmarks/ranks/rank_device_main.h"
 #include "gpu/gpu_resources.h"
 #include "links/grpc_store.h"
 #include "sync/side_channel.h"
@@ -42,8 +40,6 @@ ABSL_FLAG(std::vector<std::string>, servers, {}, "parameter servers, host:port,.
 ABSL_FLAG(std::string, topology, "local", "local, ring or ps");
 ABSL_FLAG(std::string, link, "auto", "as //worker has it");
 ABSL_FLAG(std::string, update, "worker", "worker or owner");
-ABSL_FLAG(std::string, device, "cpu", "as //worker has it");
-ABSL_FLAG(int, local_rank, -1, "as //worker has it");
 ABSL_FLAG(std::string, precision, "fp32", "as //worker has it");
 ABSL_FLAG(bool, channels_last, false, "as //worker has it");
 ABSL_FLAG(bool, tf32, false, "as //worker has it");
@@ -136,20 +132,6 @@ class Turns {
   double begin_ = 0;
 };
 
-absl::optional<std::string> Variable(absl::string_view name) {
-  const char* value = std::getenv(std::string(name).c_str());
-  return value == nullptr ? absl::nullopt : absl::optional<std::string>(value);
-}
-
-RankDevices DevicesFromFlags() {
-  RankDevices devices;
-  devices.device = absl::GetFlag(FLAGS_device);
-  devices.local_rank = absl::GetFlag(FLAGS_local_rank);
-  devices.world_size = absl::GetFlag(FLAGS_world_size);
-  devices.lookup = Variable;
-  return devices;
-}
-
 absl::StatusOr<WorkerGroup> Meet(std::unique_ptr<GrpcStoreServer>* store_server) {
   WorkerGroup group;
   if (absl::GetFlag(FLAGS_topology) == "local") return group;
@@ -170,7 +152,7 @@ absl::StatusOr<WorkerGroup> Meet(std::unique_ptr<GrpcStoreServer>* store_server)
 absl::Status RunRank() {
   SyncOptions sync_options = SyncFromFlags();
   GS_RETURN_IF_ERROR(ValidateSyncOptions(sync_options));
-  GS_RETURN_IF_ERROR(OpenRankDevices(DevicesFromFlags(), &sync_options));
+  GS_RETURN_IF_ERROR(OpenDeviceFromFlags(absl::GetFlag(FLAGS_world_size), &sync_options));
   GS_ASSIGN_OR_RETURN(TrainerOptions options, TrainerFromFlags(sync_options.topology != "local"));
   options.gpu = sync_options.gpu;
   GS_ASSIGN_OR_RETURN(Turns turns, Turns::Create(sync_options.gpu));
