@@ -52,6 +52,12 @@ class BucketReducer::Core {
     return status;
   }
 
+  void SkipBackward() {
+    MutexLock lock(&mutex_);
+    for (Slot& slot : slots_) slot.ready = true;
+    next_ = pending_.size();
+  }
+
   void AddNoSync(int change) {
     MutexLock lock(&mutex_);
     no_sync_ += change;
@@ -228,6 +234,7 @@ BucketReducer::BucketReducer(const Plan& plan, const FlatParameters& parameters,
 BucketReducer::~BucketReducer() = default;
 
 absl::Status BucketReducer::BeginStep() { return core_->BeginStep(); }
+void BucketReducer::SkipBackward() { core_->SkipBackward(); }
 absl::Status BucketReducer::FinishBackward() { return core_->FinishBackward(); }
 void BucketReducer::EnterNoSync() { core_->AddNoSync(1); }
 void BucketReducer::LeaveNoSync() { core_->AddNoSync(-1); }

@@ -46,10 +46,10 @@ namespace gradsync {
 class BucketReducer {
  public:
   // `parameters` in plan order, bound. `launch` must not throw or wait, and is not called after the
-  // destructor. Nor is `on_gradient`, which may be null and must not throw: it is called as `launch`
-  // is, on the thread that runs backward, for each parameter (index into Plan::tensors()) whose
-  // gradient of the step is complete, before the launch of the bucket that it completes. What it
-  // takes is backward's time.
+  // destructor. Nor is `on_gradient`, which may be null and must not throw: it is called as
+  // `launch` is, on the thread that runs backward, for each parameter (index into Plan::tensors())
+  // whose gradient of the step is complete, before the launch of the bucket that it completes. What
+  // it takes is backward's time.
   BucketReducer(const Plan& plan, const FlatParameters& parameters,
                 std::function<void(int bucket)> launch,
                 std::function<void(int parameter)> on_gradient = nullptr);
@@ -62,6 +62,10 @@ class BucketReducer {
   // no_sync since the last step are kept and added to. Errors: FAILED_PRECONDITION when the step
   // before was not finished, or when a backward ran outside of steps since.
   absl::Status BeginStep();
+
+  // Instead of backward: all gradients of the step under way are in their buckets, and the caller
+  // launches these. For a backward that ran as a captured graph, whose hooks nobody calls.
+  void SkipBackward();
 
   // After backward. On success all buckets were launched. The next step starts with empty gradients
   // in any case. Errors: INVALID_ARGUMENT naming the parameters without a gradient, the one with

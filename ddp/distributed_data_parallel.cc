@@ -202,6 +202,7 @@ absl::Status DistributedDataParallel::MakeOptimizer() {
     return absl::OkStatus();
   }
   GS_ASSIGN_OR_RETURN(stream_timer_, StreamTimer::Create(gpu, buckets_.size()));
+  captured_step_ = std::make_unique<CapturedStep>(gpu);
   if (!at_worker) return absl::OkStatus();
   GS_ASSIGN_OR_RETURN(optimizer_, CreateDeviceWorkerOptimizer(plan_, MemoryOf(buckets_), gpu));
   return absl::OkStatus();
@@ -247,7 +248,44 @@ absl::Status DistributedDataParallel::BeginStep(const StepOptions& step) {
   return absl::OkStatus();
 }
 
+absl::Status DistributedDataParallel::Capture(
+    const std::function<absl::Status()>& forward_backward) {
+  GS_RETURN_IF_ERROR(CheckBetweenSteps());
+  if (captured_step_ == nullptr) {
+    return absl::FailedPreconditionError("Capture(): expected buckets on a GPU, found the host's");
+  }
+  captured_ = false;
+  GS_RETURN_IF_ERROR(reducer_->BeginStep());
+  capturing_ = true;
+  bool queued = false;
+  const absl::Status status = captured_step_->Capture(buckets_.size(), [&] {
+    queued = true;
+    const absl::Status own = forward_backward();
+    // What the hooks met says more than that a bucket is missing.
+    const absl::Status hooks = reducer_->FinishBackward();
+    return own.ok() ? hooks : own;
+  });
+  if (!queued) reducer_->FinishBackward().IgnoreError();
+  capturing_ = false;
+  captured_ = status.ok();
+  return status;
+}
+
+absl::Status DistributedDataParallel::ReplayStep(const StepOptions& step) {
+  if (!captured_) {
+    return absl::FailedPreconditionError("ReplayStep(): expected a successful Capture() first");
+  }
+  GS_RETURN_IF_ERROR(BeginStep(step));
+  reducer_->SkipBackward();
+  absl::Status replayed = captured_step_->Replay([this](int bucket) { LaunchBucket(bucket); });
+  if (replayed.ok()) return replayed;
+  in_step_ = false;
+  reducer_->FinishBackward().IgnoreError();
+  return Fail(std::move(replayed));
+}
+
 void DistributedDataParallel::LaunchBucket(int bucket) {
+  if (capturing_) return captured_step_->Ready(bucket);
   // From here on the owner may write the parameters, while backward goes on.
   if (optimizer_ == nullptr) parameters_.BumpVersions(bucket);
   handles_.push_back(sync_->Launch(step_, bucket));

@@ -26,6 +26,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "ddp/bucket_reducer.h"
+#include "ddp/captured_step.h"
 #include "ddp/flat_parameters.h"
 #include "ddp/stream_timer.h"
 #include "ddp/worker_optimizer.h"
@@ -133,6 +134,21 @@ class DistributedDataParallel {
   // left its bucket; INVALID_ARGUMENT for step options.
   absl::Status BeginStep(const StepOptions& step);
 
+  // On a GPU, between steps: captures what `forward_backward` queues, forward, loss and the one
+  // backward of a step, as a graph. It calls neither BeginStep() nor FinishStep() and must be
+  // capturable: everything on the current stream, which is not LibTorch's first
+  // (GpuApi::UseOwnComputeStream(), before Create()), inputs and loss in memory that stays, no wait
+  // for the device, shapes and code that some steps ran before. Nothing is computed yet. A second
+  // call replaces the graph.
+  // Errors: FAILED_PRECONDITION without a GPU; those of `forward_backward`; INTERNAL when LibTorch
+  // or CUDA cannot capture it. No peer notices them, and steps without a graph go on.
+  absl::Status Capture(const std::function<absl::Status()>& forward_backward);
+
+  // A step's BeginStep(), forward and backward by one launch of the captured graph; FinishStep()
+  // follows. Buckets are exchanged while the graph still runs. Replayed steps and others may take
+  // turns. Errors: as BeginStep(); FAILED_PRECONDITION without a successful Capture().
+  absl::Status ReplayStep(const StepOptions& step);
+
   // After backward. On success the parameters are updated.
   // Errors: INVALID_ARGUMENT naming parameters with no gradient or several; DEADLINE_EXCEEDED
   // naming the bucket.
@@ -212,7 +228,10 @@ class DistributedDataParallel {
   std::unique_ptr<WorkerOptimizer> optimizer_;  // null when owners update
   StepOptions step_;                            // under way or done
   bool in_step_ = false;
-  std::vector<SyncHandle> handles_;  // of this step, by bucket
+  bool capturing_ = false;
+  bool captured_ = false;                        // captured_step_ has a graph
+  std::unique_ptr<CapturedStep> captured_step_;  // null without a GPU
+  std::vector<SyncHandle> handles_;              // of this step, by bucket
   StepTiming timing_;
   std::unique_ptr<StreamTimer> stream_timer_;  // null without a GPU
   bool skipped_ = false;

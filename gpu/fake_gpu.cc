@@ -103,6 +103,12 @@ class FakeEvent {
   std::shared_ptr<Milestone> milestone_ ABSL_GUARDED_BY(mutex_);
 };
 
+// The thread's compute stream within WithComputeStream(); null: the calling thread.
+thread_local GpuStream compute_stream = nullptr;
+
+using FakeGraph = std::vector<GpuEvent>;
+
+FakeGraph* Of(GpuGraph graph) { return reinterpret_cast<FakeGraph*>(graph); }
 FakeStream* Of(GpuStream stream) { return reinterpret_cast<FakeStream*>(stream); }
 FakeEvent* Of(GpuEvent event) { return reinterpret_cast<FakeEvent*>(event); }
 
@@ -144,6 +150,54 @@ absl::Status FakeGpu::Call(absl::string_view method) {
   absl::Status status = std::move(found->second);
   failures_.erase(found);
   return status;
+}
+
+GpuStream FakeGpu::ComputeStream() { return compute_stream; }
+
+void FakeGpu::WithComputeStream(GpuStream stream, const std::function<void()>& call) {
+  const GpuStream before = std::exchange(compute_stream, stream);
+  call();
+  compute_stream = before;
+}
+
+absl::StatusOr<GpuGraph> FakeGpu::Capture(const std::function<absl::Status()>& queue) {
+  GS_RETURN_IF_ERROR(Call("Capture"));
+  auto graph = std::make_unique<FakeGraph>();
+  {
+    MutexLock lock(&mutex_);
+    assert(capturing_ == nullptr);
+    capturing_ = graph.get();
+  }
+  absl::Status queued = queue();
+  MutexLock lock(&mutex_);
+  capturing_ = nullptr;
+  GS_RETURN_IF_ERROR(queued);
+  live_.insert(graph.get());
+  return reinterpret_cast<GpuGraph>(graph.release());
+}
+
+absl::Status FakeGpu::LaunchGraph(GpuGraph graph) {
+  GS_RETURN_IF_ERROR(Call("LaunchGraph"));
+  for (GpuEvent event : *Of(graph)) GS_RETURN_IF_ERROR(Record(event, ComputeStream()));
+  return absl::OkStatus();
+}
+
+void FakeGpu::DestroyGraph(GpuGraph graph) {
+  {
+    MutexLock lock(&mutex_);
+    const size_t erased = live_.erase(graph);
+    assert(erased == 1);
+    static_cast<void>(erased);
+  }
+  delete Of(graph);
+}
+
+absl::Status FakeGpu::RecordInGraph(GpuEvent event, GpuStream /*stream*/) {
+  GS_RETURN_IF_ERROR(Call("RecordInGraph"));
+  MutexLock lock(&mutex_);
+  if (capturing_ == nullptr) return absl::InternalError("RecordInGraph: nothing is captured");
+  capturing_->push_back(event);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<GpuStream> FakeGpu::CreateStream() {
@@ -243,8 +297,7 @@ absl::Status FakeGpu::RegisterHost(void* memory, size_t bytes) {
   MutexLock lock(&mutex_);
   const auto next = registered_.lower_bound(begin);
   if ((next != registered_.end() && next->first < begin + bytes) ||
-      (next != registered_.begin() &&
-       std::prev(next)->first + std::prev(next)->second > begin)) {
+      (next != registered_.begin() && std::prev(next)->first + std::prev(next)->second > begin)) {
     return absl::InternalError("RegisterHost: expected pages that are not registered yet");
   }
   registered_[begin] = bytes;

@@ -61,7 +61,15 @@ class FakeGpu : public GpuApi {
   int device() const override { return device_; }
   std::string name() const override { return "fake"; }
   bool is_cuda() const override { return false; }
-  GpuStream ComputeStream() override { return nullptr; }
+  GpuStream ComputeStream() override;
+  absl::Status UseOwnComputeStream() override { return Call("UseOwnComputeStream"); }
+  void WithComputeStream(GpuStream stream, const std::function<void()>& call) override;
+  // A fake graph holds the events that it records, in their order; what a test computes on the host
+  // while it is captured happens then, once.
+  absl::StatusOr<GpuGraph> Capture(const std::function<absl::Status()>& queue) override;
+  absl::Status LaunchGraph(GpuGraph graph) override;
+  void DestroyGraph(GpuGraph graph) override;
+  absl::Status RecordInGraph(GpuEvent event, GpuStream stream) override;
   absl::StatusOr<GpuStream> CreateStream() override;
   void DestroyStream(GpuStream stream) override;
   absl::StatusOr<GpuEvent> CreateEvent() override;
@@ -99,7 +107,8 @@ class FakeGpu : public GpuApi {
   mutable Mutex mutex_;
   absl::flat_hash_map<std::string, int> calls_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<std::string, absl::Status> failures_ ABSL_GUARDED_BY(mutex_);
-  std::set<void*> live_ ABSL_GUARDED_BY(mutex_);  // streams and events
+  std::set<void*> live_ ABSL_GUARDED_BY(mutex_);  // streams, events and graphs
+  std::vector<GpuEvent>* capturing_ ABSL_GUARDED_BY(mutex_) = nullptr;
   std::vector<GpuStream> streams_ ABSL_GUARDED_BY(mutex_);
   std::map<uintptr_t, size_t> memory_ ABSL_GUARDED_BY(mutex_);      // device and pinned: bytes
   std::map<uintptr_t, size_t> registered_ ABSL_GUARDED_BY(mutex_);  // bytes

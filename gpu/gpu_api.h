@@ -23,8 +23,10 @@ namespace gradsync {
 // ScopedEvent (gpu_resources.h) own them.
 struct GpuStreamTag;
 struct GpuEventTag;
+struct GpuGraphTag;
 using GpuStream = GpuStreamTag*;
 using GpuEvent = GpuEventTag*;
+using GpuGraph = GpuGraphTag*;
 
 // One GPU, as one rank uses it. Calls with a stream queue work and return; the work runs in the
 // order of its stream, concurrently with that of other streams. Pointers given to them are to
@@ -48,6 +50,27 @@ class GpuApi {
 
   // The stream on which LibTorch works for the calling thread. Not to be destroyed.
   virtual GpuStream ComputeStream() = 0;
+
+  // Makes a stream of its own the compute stream of the calling thread, from here to the thread's
+  // end: the one that LibTorch begins with cannot be captured. What the thread queued before comes
+  // first. To be called before autograd sees the parameters, whose gradients it accumulates on the
+  // stream that was current then.
+  virtual absl::Status UseOwnComputeStream() = 0;
+  // Calls `call` with `stream` as the compute stream of the calling thread.
+  virtual void WithComputeStream(GpuStream stream, const std::function<void()>& call) = 0;
+
+  // Captures what `queue` queues on the compute stream, through LibTorch too and on autograd's
+  // threads, as a graph: nothing of it runs now, all of it whenever the graph is launched, over the
+  // same memory, which the graph keeps (LibTorch's temporary memory of it too). `queue` must not
+  // wait for the device. It has run before with the same shapes, so that nothing is set up in it.
+  // Errors: those of `queue`; INTERNAL when LibTorch or CUDA refuse; nothing is left of it then.
+  virtual absl::StatusOr<GpuGraph> Capture(const std::function<absl::Status()>& queue) = 0;
+  // Queues a graph on the compute stream.
+  virtual absl::Status LaunchGraph(GpuGraph graph) = 0;
+  virtual void DestroyGraph(GpuGraph graph) = 0;  // its launches are done
+  // Within Capture(): each launch of the graph will record `event` at this point of `stream`. Who
+  // waits for the event after LaunchGraph() has returned waits for that launch.
+  virtual absl::Status RecordInGraph(GpuEvent event, GpuStream stream) = 0;
 
   // A stream beside the compute stream, before which it is scheduled where both have work.
   virtual absl::StatusOr<GpuStream> CreateStream() = 0;

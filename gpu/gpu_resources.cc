@@ -77,4 +77,22 @@ ScopedEvent::~ScopedEvent() {
   if (event_ != nullptr) gpu_->DestroyEvent(event_);
 }
 
+absl::StatusOr<ScopedGraph> ScopedGraph::Capture(std::shared_ptr<GpuApi> gpu,
+                                                 const std::function<absl::Status()>& queue) {
+  ScopedGraph scoped;
+  GS_ASSIGN_OR_RETURN(scoped.graph_, gpu->Capture(queue));
+  scoped.gpu_ = std::move(gpu);
+  return scoped;
+}
+
+ScopedGraph& ScopedGraph::operator=(ScopedGraph&& other) noexcept {
+  std::swap(gpu_, other.gpu_);
+  std::swap(graph_, other.graph_);
+  return *this;
+}
+
+ScopedGraph::~ScopedGraph() {
+  if (graph_ != nullptr) gpu_->DestroyGraph(graph_);
+}
+
 }  // namespace gradsync

@@ -4,9 +4,11 @@
 #define GRADSYNC_GPU_GPU_RESOURCES_H_
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <utility>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "gpu/gpu_api.h"
 
@@ -82,6 +84,24 @@ class ScopedEvent {
  private:
   std::shared_ptr<GpuApi> gpu_;
   GpuEvent event_ = nullptr;
+};
+
+// A captured graph. Movable; the destructor expects that its launches are done.
+class ScopedGraph {
+ public:
+  // As GpuApi::Capture().
+  static absl::StatusOr<ScopedGraph> Capture(std::shared_ptr<GpuApi> gpu,
+                                             const std::function<absl::Status()>& queue);
+  ScopedGraph() = default;
+  ScopedGraph(ScopedGraph&& other) noexcept { *this = std::move(other); }
+  ScopedGraph& operator=(ScopedGraph&& other) noexcept;
+  ~ScopedGraph();
+
+  GpuGraph get() const { return graph_; }
+
+ private:
+  std::shared_ptr<GpuApi> gpu_;
+  GpuGraph graph_ = nullptr;
 };
 
 }  // namespace gradsync

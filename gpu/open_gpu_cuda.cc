@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "ATen/cuda/CUDAGraph.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
@@ -43,6 +44,7 @@ std::string FirstLine(const std::exception& error) {
 GpuStream Handle(cudaStream_t stream) { return reinterpret_cast<GpuStream>(stream); }
 cudaStream_t Stream(GpuStream stream) { return reinterpret_cast<cudaStream_t>(stream); }
 cudaEvent_t Event(GpuEvent event) { return reinterpret_cast<cudaEvent_t>(event); }
+at::cuda::CUDAGraph* Graph(GpuGraph graph) { return reinterpret_cast<at::cuda::CUDAGraph*>(graph); }
 
 void CUDART_CB CallAndDelete(void* call) {
   const std::unique_ptr<std::function<void()>> owned(static_cast<std::function<void()>*>(call));
@@ -60,6 +62,58 @@ class CudaApi : public GpuApi {
 
   GpuStream ComputeStream() override {
     return Handle(c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(device_)).stream());
+  }
+
+  absl::Status UseOwnComputeStream() override {
+    return OnDevice("the compute stream", [&] {
+      const c10::cuda::CUDAStream own = c10::cuda::getStreamFromPool(
+          /*isHighPriority=*/false, static_cast<c10::DeviceIndex>(device_));
+      const cudaError_t error = cudaStreamSynchronize(Stream(ComputeStream()));
+      if (error == cudaSuccess) c10::cuda::setCurrentCUDAStream(own);
+      return error;
+    });
+  }
+
+  void WithComputeStream(GpuStream stream, const std::function<void()>& call) override {
+    const c10::cuda::CUDAStreamGuard guard(
+        c10::cuda::getStreamFromExternal(Stream(stream), static_cast<c10::DeviceIndex>(device_)));
+    call();
+  }
+
+  absl::StatusOr<GpuGraph> Capture(const std::function<absl::Status()>& queue) override {
+    auto graph = std::make_unique<at::cuda::CUDAGraph>();
+    absl::Status queued;
+    // Of this thread alone: others may load data meanwhile, or ask whether an event is done.
+    const absl::Status captured = OnDevice("capturing a graph", [&] {
+      graph->capture_begin(/*pool=*/{0, 0}, cudaStreamCaptureModeThreadLocal);
+      queued = queue();
+      graph->capture_end();
+      return cudaSuccess;
+    });
+    // What went wrong in `queue` is why the capture could not end, too.
+    GS_RETURN_IF_ERROR(queued);
+    GS_RETURN_IF_ERROR(captured);
+    return reinterpret_cast<GpuGraph>(graph.release());
+  }
+
+  absl::Status LaunchGraph(GpuGraph graph) override {
+    return OnDevice("launching a graph", [&] {
+      Graph(graph)->replay();
+      return cudaSuccess;
+    });
+  }
+
+  void DestroyGraph(GpuGraph graph) override {
+    OnDevice("destroying a graph", [&] {
+      delete Graph(graph);
+      return cudaSuccess;
+    }).IgnoreError();
+  }
+
+  absl::Status RecordInGraph(GpuEvent event, GpuStream stream) override {
+    return OnDevice("cudaEventRecordWithFlags", [&] {
+      return cudaEventRecordWithFlags(Event(event), Stream(stream), cudaEventRecordExternal);
+    });
   }
 
   absl::StatusOr<GpuStream> CreateStream() override {

@@ -24,7 +24,10 @@ class QueuedGpu : public FakeGpu {
 
   explicit QueuedGpu(int device = 0) : FakeGpu(device), compute_(*CreateStream()) {}
   ~QueuedGpu() override { DestroyStream(compute_); }
-  GpuStream ComputeStream() override { return compute_; }
+  GpuStream ComputeStream() override {
+    const GpuStream other = FakeGpu::ComputeStream();  // within WithComputeStream()
+    return other != nullptr ? other : compute_;
+  }
 
  private:
   const GpuStream compute_;

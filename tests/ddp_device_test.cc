@@ -11,9 +11,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "allreduce/shm_gradient_sync.h"
+#include "base/notification.h"
 #include "base/status_macros.h"
 #include "ddp/distributed_data_parallel.h"
 #include "gpu/fake_gpu.h"
+#include "gpu/queued_gpu.h"
 #include "gtest/gtest.h"
 #include "links/in_memory_store.h"
 #include "sync/local_sync.h"
@@ -208,6 +210,131 @@ TEST(DdpDeviceFailureTest, AKernelThatCannotBeQueuedEndsTheJobWithItsStatus) {
     EXPECT_EQ(alone.sync->status(), failure);
     EXPECT_EQ(alone.ddp->BeginStep({3, 0.1, 0, 1}), failure);
   }
+}
+
+// A loss whose gradient is the same in each step, so that a graph that computes nothing anew, as
+// the fake's, has the gradients of a step that does.
+at::Tensor LinearLoss(TinyModule& module) {
+  at::Tensor loss = at::zeros({});
+  float factor = 0.25f;
+  for (const at::Tensor& p : module.parameters()) loss = loss + (p * (factor += 0.25f)).sum();
+  return loss;
+}
+
+absl::Status LinearStep(DistributedDataParallel& ddp, TinyModule& module, int64_t step) {
+  GS_RETURN_IF_ERROR(ddp.BeginStep({step, 0.1, 0, 1}));
+  LinearLoss(module).backward();
+  return ddp.FinishStep(Soon());
+}
+
+TEST(DdpCaptureTest, ReplayedStepsAndOthersTakeTurnsWithTheBitsOfTheHost) {
+  for (const UpdateSite site : {UpdateSite::kWorker, UpdateSite::kOwner}) {
+    const Case c = {site, OptimizerKind::kAdamW, 0, 2};
+    const auto train = [&](bool on_gpu) {
+      std::string hash;
+      const std::shared_ptr<KeyValueStore> store = NewInMemoryStore();
+      RunRanks(c.world_size, [&](int rank) {
+        WorkerGroup group;
+        group.rank = rank;
+        group.world_size = c.world_size;
+        group.run_id = "test";
+        group.store = store;
+        ShmRingOptions shm;
+        shm.group = group;
+        shm.update_site = c.site;
+        const auto gpu = std::make_shared<FakeGpu>();
+        {
+          std::unique_ptr<GradientSync> sync = *CreateShmRingGradientSync(shm);
+          if (on_gpu) sync = CreateStagedSync(std::move(sync), gpu);
+          SideChannel side_channel(group, "ddp");
+          const std::shared_ptr<TinyModule> module = NewTinyModule(rank);
+          auto ddp =
+              *DistributedDataParallel::Create(module, sync.get(), &side_channel, Options(c, rank));
+          for (int64_t step = 1; step <= 6; ++step) {
+            absl::Status status;
+            if (on_gpu && step == 2) {
+              status = ddp->Capture([&] {
+                LinearLoss(*module).backward();
+                return absl::OkStatus();
+              });
+            }
+            ASSERT_TRUE(status.ok()) << status;
+            if (on_gpu && step >= 2 && step != 4) {
+              status = ddp->ReplayStep({step, 0.1, 0, 1});
+              if (status.ok()) status = ddp->FinishStep(Soon());
+            } else {
+              status = LinearStep(*ddp, *module, step);
+            }
+            ASSERT_TRUE(status.ok()) << status;
+          }
+          EXPECT_EQ(gpu->calls("LaunchGraph"), on_gpu ? 4 : 0);
+          if (rank == 0) hash = ddp->ParamsSha256();
+          EXPECT_TRUE(sync->Shutdown(Soon()).ok());
+        }
+        EXPECT_EQ(gpu->live_objects(), 0);
+      });
+      return hash;
+    };
+    EXPECT_EQ(train(true), train(false));
+  }
+}
+
+TEST(DdpCaptureTest, ABucketLeavesWhenTheGraphHasItsGradientsAndNotBefore) {
+  const Case c = {UpdateSite::kOwner, OptimizerKind::kSgd, 0, 1};
+  const auto gpu = std::make_shared<QueuedGpu>();
+  Alone host(c, nullptr);
+  Alone device(c, gpu);
+  ASSERT_TRUE(LinearStep(*host.ddp, *host.module, 1).ok());
+  ASSERT_TRUE(LinearStep(*device.ddp, *device.module, 1).ok());
+  ASSERT_TRUE(device.ddp
+                  ->Capture([&] {
+                    LinearLoss(*device.module).backward();
+                    return absl::OkStatus();
+                  })
+                  .ok());
+  // The GPU is behind: backward comes to its gradients, which are others, when it is let go.
+  Notification go;
+  gpu->Enqueue(gpu->ComputeStream(), [&] {
+    go.WaitForNotification();
+    for (const at::Tensor& p : device.module->parameters()) p.grad().mul_(2);
+  });
+  ASSERT_TRUE(device.ddp->ReplayStep({2, 0.1, 0, 1}).ok());
+  GiveOthersTime();
+  go.Notify();
+  ASSERT_TRUE(device.ddp->FinishStep(Soon()).ok());
+  ASSERT_TRUE(host.ddp->BeginStep({2, 0.1, 0, 1}).ok());
+  (LinearLoss(*host.module) * 2).backward();
+  ASSERT_TRUE(host.ddp->FinishStep(Soon()).ok());
+  // The result is there in the order of the compute stream.
+  Notification reached;
+  gpu->Enqueue(gpu->ComputeStream(), [&] { reached.Notify(); });
+  reached.WaitForNotification();
+  EXPECT_EQ(device.ddp->ParamsSha256(), host.ddp->ParamsSha256());
+}
+
+TEST(DdpCaptureTest, WhatCannotBeCapturedIsSaidAndStepsGoOnWithoutAGraph) {
+  const Case c = {UpdateSite::kWorker, OptimizerKind::kSgd, 0, 1};
+  Alone host(c, nullptr);
+  const auto nothing = [] { return absl::OkStatus(); };
+  EXPECT_EQ(host.ddp->Capture(nothing).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(host.ddp->ReplayStep({1, 0.1, 0, 1}).code(), absl::StatusCode::kFailedPrecondition);
+  const auto gpu = std::make_shared<FakeGpu>();
+  Alone device(c, gpu);
+  EXPECT_EQ(device.ddp->Capture(nothing).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(device.ddp->Capture([] { return absl::OutOfRangeError("no data"); }),
+            absl::OutOfRangeError("no data"));
+  gpu->FailNext("Capture", absl::InternalError("not permitted when stream is capturing"));
+  EXPECT_EQ(device.ddp
+                ->Capture([&] {
+                  LinearLoss(*device.module).backward();
+                  return absl::OkStatus();
+                })
+                .code(),
+            absl::StatusCode::kInternal);
+  EXPECT_EQ(device.ddp->ReplayStep({1, 0.1, 0, 1}).code(), absl::StatusCode::kFailedPrecondition);
+  ASSERT_TRUE(LinearStep(*host.ddp, *host.module, 1).ok());
+  ASSERT_TRUE(LinearStep(*device.ddp, *device.module, 1).ok());
+  EXPECT_EQ(device.ddp->ParamsSha256(), host.ddp->ParamsSha256());
 }
 
 }  // namespace
