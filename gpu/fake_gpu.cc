@@ -9,7 +9,6 @@
 #include <thread>
 #include <utility>
 
-#include "absl/time/clock.h"
 #include "base/kernels.h"
 #include "base/status_macros.h"
 
@@ -19,10 +18,10 @@ namespace {
 // A point in a stream's work, which others wait for.
 class Milestone {
  public:
-  void Reach() {
+  void Reach(absl::Time now) {
     MutexLock lock(&mutex_);
     reached_ = true;
-    time_ = absl::Now();
+    time_ = now;
     changed_.SignalAll();
   }
   bool reached() const {
@@ -180,7 +179,7 @@ absl::Status FakeGpu::Record(GpuEvent event, GpuStream stream) {
   GS_RETURN_IF_ERROR(Call("Record"));
   auto milestone = std::make_shared<Milestone>();
   Of(event)->Set(milestone);
-  Enqueue(stream, [milestone] { milestone->Reach(); });
+  Enqueue(stream, [milestone, clock = clock_] { milestone->Reach(clock()); });
   return absl::OkStatus();
 }
 
@@ -243,8 +242,7 @@ absl::Status FakeGpu::RegisterHost(void* memory, size_t bytes) {
   MutexLock lock(&mutex_);
   const auto next = registered_.lower_bound(begin);
   if ((next != registered_.end() && next->first < begin + bytes) ||
-      (next != registered_.begin() &&
-       std::prev(next)->first + std::prev(next)->second > begin)) {
+      (next != registered_.begin() && std::prev(next)->first + std::prev(next)->second > begin)) {
     return absl::InternalError("RegisterHost: expected pages that are not registered yet");
   }
   registered_[begin] = bytes;
