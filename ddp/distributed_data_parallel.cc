@@ -320,15 +320,26 @@ absl::Status DistributedDataParallel::CompleteStep(absl::Time deadline) {
   // still on their way.
   const bool needs_norm =
       optimizer_ != nullptr && (step_.max_norm > 0 || options_.skip_nonfinite_steps);
-  if (stream_timer_ != nullptr) stream_timer_->BeginStep();
+  if (stream_timer_ != nullptr) GS_RETURN_IF_ERROR(stream_timer_->BeginStep(step_.step));
   for (size_t b = 0; b < handles_.size(); ++b) {
     GS_RETURN_IF_ERROR(WaitForBucket(static_cast<int>(b), deadline));
     if (optimizer_ != nullptr && !needs_norm) GS_RETURN_IF_ERROR(UpdateBucket(static_cast<int>(b)));
   }
   if (stream_timer_ != nullptr) {
-    GS_ASSIGN_OR_RETURN(timing_.exposed, stream_timer_->LastKnown());
+    GS_ASSIGN_OR_RETURN(const StreamTimer::StandStill newest, stream_timer_->Newest());
+    timing_.exposed = newest.time;
+    timing_.exposed_step = newest.step;
+  } else {
+    timing_.exposed_step = step_.step;
   }
   return needs_norm ? UpdateByNorm() : absl::OkStatus();
+}
+
+absl::StatusOr<absl::optional<absl::Duration>> DistributedDataParallel::Exposed(
+    int64_t step) const {
+  if (stream_timer_ != nullptr) return stream_timer_->Of(step);
+  if (step != timing_.exposed_step) return absl::optional<absl::Duration>();
+  return absl::make_optional(timing_.exposed);
 }
 
 absl::Status DistributedDataParallel::UpdateByNorm() {

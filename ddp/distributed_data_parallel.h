@@ -25,6 +25,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "absl/types/optional.h"
 #include "ddp/bucket_reducer.h"
 #include "ddp/captured_step.h"
 #include "ddp/flat_parameters.h"
@@ -81,9 +82,11 @@ struct DdpOptions {
 // Where FinishStep() spent its time.
 struct StepTiming {
   // Waiting for buckets: communication that backward did not hide. On a GPU it is the time for
-  // which the compute stream stood still, whatever the host did meanwhile, and that of the latest
-  // step that the GPU has done, mostly the one before (stream_timer.h); zero in the first.
+  // which the compute stream stood still, whatever the host did meanwhile, and that of the newest
+  // step that the GPU has done (stream_timer.h), some steps before this one; zero before there is
+  // one. See DistributedDataParallel::Exposed().
   absl::Duration exposed;
+  int64_t exposed_step = 0;  // of which step that is; 0: of none
   // The optimizer and clipping; zero when owners update. On a GPU: queueing them.
   absl::Duration update;
 };
@@ -194,6 +197,11 @@ class DistributedDataParallel {
 
   // Of the last FinishStep().
   const StepTiming& timing() const { return timing_; }
+
+  // StepTiming::exposed of that very step, where it is known: on a GPU once that has done the step,
+  // while at most StreamTimer::kSteps have begun since; without a GPU that of the last one. Errors:
+  // those of GpuApi.
+  absl::StatusOr<absl::optional<absl::Duration>> Exposed(int64_t step) const;
 
   // Norm of the mean gradient before clipping, of the last FinishStep() with max_norm or
   // skip_nonfinite_steps under kWorker; 0 before. On a GPU, of the latest one that is done there.

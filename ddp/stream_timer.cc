@@ -17,37 +17,64 @@ absl::StatusOr<std::unique_ptr<StreamTimer>> StreamTimer::Create(std::shared_ptr
   return timer;
 }
 
-void StreamTimer::BeginStep() {
-  current_ ^= 1;
+absl::Status StreamTimer::BeginStep(int64_t step) {
+  const size_t next = (current_ + 1) % kSteps;
+  GS_ASSIGN_OR_RETURN(measuring_, Done(steps_[next]));
+  if (!measuring_) return absl::OkStatus();
+  current_ = next;
+  steps_[current_].number = step;
   steps_[current_].used = 0;
+  return absl::OkStatus();
 }
 
 absl::Status StreamTimer::BeforeWait() {
+  if (!measuring_) return absl::OkStatus();
   Step& step = steps_[current_];
   return gpu_->Record(step.waits[step.used].begin.get(), gpu_->ComputeStream());
 }
 
 absl::Status StreamTimer::AfterWait() {
+  if (!measuring_) return absl::OkStatus();
   Step& step = steps_[current_];
   return gpu_->Record(step.waits[step.used++].end.get(), gpu_->ComputeStream());
 }
 
-absl::StatusOr<absl::Duration> StreamTimer::LastKnown() {
-  for (const int index : {current_, current_ ^ 1}) {
-    const Step& step = steps_[index];
+absl::StatusOr<StreamTimer::StandStill> StreamTimer::Newest() const {
+  for (size_t age = 0; age < kSteps; ++age) {
+    const Step& step = steps_[(current_ + kSteps - age) % kSteps];
     if (step.used == 0) continue;
-    GS_ASSIGN_OR_RETURN(const bool done, gpu_->Done(step.waits[step.used - 1].end.get()));
+    GS_ASSIGN_OR_RETURN(const bool done, Done(step));
     if (!done) continue;
-    absl::Duration sum;
-    for (size_t i = 0; i < step.used; ++i) {
-      GS_ASSIGN_OR_RETURN(const absl::Duration wait,
-                          gpu_->Elapsed(step.waits[i].begin.get(), step.waits[i].end.get()));
-      sum += wait;
-    }
-    last_known_ = sum;
-    break;
+    GS_ASSIGN_OR_RETURN(const absl::Duration time, Sum(step));
+    return StandStill{step.number, time};
   }
-  return last_known_;
+  return StandStill();
+}
+
+absl::StatusOr<absl::optional<absl::Duration>> StreamTimer::Of(int64_t number) const {
+  for (const Step& step : steps_) {
+    if (step.number != number || step.used == 0) continue;
+    GS_ASSIGN_OR_RETURN(const bool done, Done(step));
+    if (!done) break;
+    GS_ASSIGN_OR_RETURN(const absl::Duration time, Sum(step));
+    return absl::make_optional(time);
+  }
+  return absl::optional<absl::Duration>();
+}
+
+absl::StatusOr<bool> StreamTimer::Done(const Step& step) const {
+  // The stream's order makes the last event stand for all.
+  return step.used == 0 ? true : gpu_->Done(step.waits[step.used - 1].end.get());
+}
+
+absl::StatusOr<absl::Duration> StreamTimer::Sum(const Step& step) const {
+  absl::Duration sum;
+  for (size_t i = 0; i < step.used; ++i) {
+    GS_ASSIGN_OR_RETURN(const absl::Duration wait,
+                        gpu_->Elapsed(step.waits[i].begin.get(), step.waits[i].end.get()));
+    sum += wait;
+  }
+  return sum;
 }
 
 }  // namespace gradsync

@@ -9,7 +9,6 @@
 #include <thread>
 #include <utility>
 
-#include "absl/time/clock.h"
 #include "base/kernels.h"
 #include "base/status_macros.h"
 
@@ -19,10 +18,10 @@ namespace {
 // A point in a stream's work, which others wait for.
 class Milestone {
  public:
-  void Reach() {
+  void Reach(absl::Time now) {
     MutexLock lock(&mutex_);
     reached_ = true;
-    time_ = absl::Now();
+    time_ = now;
     changed_.SignalAll();
   }
   bool reached() const {
@@ -234,7 +233,7 @@ absl::Status FakeGpu::Record(GpuEvent event, GpuStream stream) {
   GS_RETURN_IF_ERROR(Call("Record"));
   auto milestone = std::make_shared<Milestone>();
   Of(event)->Set(milestone);
-  Enqueue(stream, [milestone] { milestone->Reach(); });
+  Enqueue(stream, [milestone, clock = clock_] { milestone->Reach(clock()); });
   return absl::OkStatus();
 }
 

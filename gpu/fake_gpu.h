@@ -10,11 +10,14 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "base/mutex.h"
 #include "gpu/gpu_api.h"
 
@@ -37,6 +40,10 @@ class FakeGpu : public GpuApi {
 
   // Queues anything, e.g. what waits for the test.
   void Enqueue(GpuStream stream, std::function<void()> work);
+
+  // What Elapsed() goes by, absl::Now() by default; called on the streams' threads. Before anything
+  // is recorded.
+  void SetClock(std::function<absl::Time()> clock) { clock_ = std::move(clock); }
 
   // The next call of the method of this name (e.g. "Copy") fails, with nothing done.
   void FailNext(absl::string_view method, absl::Status status);
@@ -102,6 +109,7 @@ class FakeGpu : public GpuApi {
   bool Known(const void* memory, size_t bytes) const;
 
   const int device_;
+  std::function<absl::Time()> clock_ = [] { return absl::Now(); };
   std::atomic<int> synchronizations_{0};
   std::atomic<int> unpinned_copies_{0};
   mutable Mutex mutex_;

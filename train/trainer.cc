@@ -27,6 +27,7 @@
 #include "train/precision.h"
 #include "train/sampler.h"
 #include "train/slow_down.h"
+#include "train/step_clock.h"
 
 namespace gradsync {
 namespace {
@@ -102,7 +103,8 @@ class TrainerImpl : public Trainer {
         rank_(rank),
         device_(TensorDevice(options.gpu.get())),
         inputs_(std::move(inputs)),
-        upload_(options.gpu) {}
+        upload_(options.gpu),
+        clock_(options.gpu) {}
 
   absl::Status Prepare() {
     at::set_num_threads(options_.threads);
@@ -153,11 +155,10 @@ class TrainerImpl : public Trainer {
     TrainingResult result;
     WireStats wire_before;
     absl::Duration cpu_before;
-    absl::Time measured_from = absl::Now();
-    const absl::Time begin = measured_from;
-    absl::Duration keeping;
+    absl::Time measured_from;
     for (int64_t step = 1; step <= inputs_.steps; ++step) {
       if (step == options_.warmup_steps + 1) {
+        GS_RETURN_IF_ERROR(clock_.Drain());
         wire_before = sync_->wire_stats();
         cpu_before = ProcessCpuTime();
         measured_from = absl::Now();
@@ -166,13 +167,12 @@ class TrainerImpl : public Trainer {
       report.step = step;
       report.steps = inputs_.steps;
       GS_RETURN_IF_ERROR(Step(&report));
-      result.step_ends.push_back(absl::Now() - begin - keeping);
-      keeping += KeepModel(step, result.step_ends.back());
-      if (step > options_.warmup_steps) result.times.push_back(report.times);
       unreported_.push_back(std::move(report));
-      GS_RETURN_IF_ERROR(ReportSteps(MostPending(step), on_step, &result.losses));
+      GS_RETURN_IF_ERROR(ReportSteps(MostPending(step), on_step, &result));
+      KeepModel(step);
     }
-    GS_RETURN_IF_ERROR(ReportSteps(/*most_pending=*/0, on_step, &result.losses));
+    GS_RETURN_IF_ERROR(clock_.Drain());
+    GS_RETURN_IF_ERROR(ReportSteps(/*most_pending=*/0, on_step, &result));
     result.measured = absl::Now() - measured_from;
     result.cpu = ProcessCpuTime() - cpu_before;
     result.wire = sync_->wire_stats() - wire_before;
@@ -181,7 +181,7 @@ class TrainerImpl : public Trainer {
     if (scaler_.has_value()) result.loss_scale = scaler_->scale();
     // Under ssp and asp others may have many steps to go, but they live: a lost one ends the wait.
     GS_RETURN_IF_ERROR(ddp_->Settle(absl::Now() + kSettleTimeout));
-    GS_ASSIGN_OR_RETURN(result.accuracies, EvaluateKept());
+    GS_ASSIGN_OR_RETURN(result.accuracies, EvaluateKept(result.step_ends));
     GS_RETURN_IF_ERROR(Conclude(&result));
     return result;
   }
@@ -218,6 +218,7 @@ class TrainerImpl : public Trainer {
 
   absl::Status Step(StepReport* report) {
     StepTimes& times = report->times;
+    GS_RETURN_IF_ERROR(clock_.BeginStep());
     const absl::Time start = absl::Now();
     GS_ASSIGN_OR_RETURN(Batch next, loader_->Next());
     GS_ASSIGN_OR_RETURN(const Batch batch, upload_.Upload(std::move(next)));
@@ -256,29 +257,45 @@ class TrainerImpl : public Trainer {
     times.exposed = ddp_->timing().exposed;
     times.update = ddp_->timing().update;
     times.update += slow_down_.Stretch(times.update);
-    times.total = absl::Now() - start;
+    return clock_.EndStep();
+  }
+
+  // Completes the times of a step that is done.
+  absl::Status FillTimes(const StepClock::StepTime& time, StepReport* report) {
+    StepTimes& times = report->times;
+    times.total = time.total;
+    if (options_.gpu == nullptr) return absl::OkStatus();
     // The clock of the host says nothing of when a GPU did what.
-    if (options_.gpu != nullptr) {
-      times.backward = times.total - times.data - times.forward - times.exposed - times.update;
-    }
+    GS_ASSIGN_OR_RETURN(const absl::optional<absl::Duration> exposed, ddp_->Exposed(report->step));
+    times.exposed = exposed.value_or(times.exposed);
+    times.backward = std::max(absl::ZeroDuration(), times.total - times.data - times.forward -
+                                                        times.exposed - times.update);
     return absl::OkStatus();
   }
 
-  // Reports the steps whose losses have come; all but `most_pending` are waited for.
   // Losses that may be on their way after a step.
   size_t MostPending(int64_t step) const {
     if (!options_.report_all_after) return kMostPendingLosses;
     return options_.report_all_after(step) ? 0 : std::numeric_limits<size_t>::max();
   }
 
+  // Reports the steps whose losses have come and that are done; all but `most_pending` are waited
+  // for.
   absl::Status ReportSteps(size_t most_pending,
                            const std::function<void(const StepReport&)>& on_step,
-                           std::vector<double>* losses) {
-    const size_t reported = losses->size();
-    GS_RETURN_IF_ERROR(losses_.Take(most_pending, losses));
-    for (size_t i = reported; i < losses->size(); ++i) {
-      unreported_.front().loss = (*losses)[i];
-      on_step(unreported_.front());
+                           TrainingResult* result) {
+    GS_RETURN_IF_ERROR(losses_.Take(most_pending, &result->losses));
+    while (result->step_ends.size() < result->losses.size()) {
+      // A loss is there before its step is done.
+      GS_ASSIGN_OR_RETURN(const bool known, clock_.Known());
+      if (!known && unreported_.size() <= most_pending) break;
+      GS_ASSIGN_OR_RETURN(const StepClock::StepTime time, clock_.Take());
+      StepReport& report = unreported_.front();
+      report.loss = result->losses[result->step_ends.size()];
+      GS_RETURN_IF_ERROR(FillTimes(time, &report));
+      result->step_ends.push_back(time.end);
+      if (report.step > options_.warmup_steps) result->times.push_back(report.times);
+      on_step(report);
       unreported_.pop_front();
     }
     return absl::OkStatus();
@@ -312,14 +329,12 @@ class TrainerImpl : public Trainer {
     return sync_->Shutdown(Deadline());
   }
 
-  // Copies what a later evaluation needs, on rank 0 after every so many steps. Returns how long it
-  // took.
-  absl::Duration KeepModel(int64_t step, absl::Duration time) {
+  // Copies what a later evaluation needs, on rank 0 after every so many steps.
+  void KeepModel(int64_t step) {
     const bool due = options_.evaluate_every > 0 && step % options_.evaluate_every == 0;
-    if (!due || rank_ != 0) return absl::ZeroDuration();
-    const absl::Time begin = absl::Now();
-    kept_.push_back({step, time, CopyOf(ModelTensors())});
-    return absl::Now() - begin;
+    if (!due || rank_ != 0) return;
+    clock_.Pause();
+    kept_.push_back({step, CopyOf(ModelTensors())});
   }
 
   std::vector<at::Tensor> ModelTensors() const {
@@ -340,7 +355,8 @@ class TrainerImpl : public Trainer {
   }
 
   // Rank 0 evaluates what it kept, alone, while the others wait; the model is then as before.
-  absl::StatusOr<std::vector<AccuracyPoint>> EvaluateKept() {
+  absl::StatusOr<std::vector<AccuracyPoint>> EvaluateKept(
+      const std::vector<absl::Duration>& step_ends) {
     std::vector<AccuracyPoint> points;
     if (options_.evaluate_every == 0) return points;
     if (rank_ == 0) {
@@ -352,7 +368,7 @@ class TrainerImpl : public Trainer {
         GS_ASSIGN_OR_RETURN(const Evaluation evaluation,
                             EvaluateModel(options_.compute, *model_, *inputs_.test,
                                           options_.batch_size, channel, absl::InfiniteFuture()));
-        points.push_back({kept.step, kept.time, evaluation.accuracy});
+        points.push_back({kept.step, step_ends[kept.step - 1], evaluation.accuracy});
       }
       SetModel(last);
     }
@@ -398,7 +414,6 @@ class TrainerImpl : public Trainer {
 
   struct KeptModel {
     int64_t step;
-    absl::Duration time;
     std::vector<at::Tensor> tensors;
   };
 
@@ -411,11 +426,12 @@ class TrainerImpl : public Trainer {
   std::shared_ptr<Model> model_;
   std::unique_ptr<DataLoader> loader_;
   BatchUpload upload_;
+  StepClock clock_;
   SlowDown slow_down_;
   absl::optional<LossScaler> scaler_;
   int64_t skipped_steps_ = 0;
   LossReader losses_;
-  std::deque<StepReport> unreported_;      // whose losses are on their way
+  std::deque<StepReport> unreported_;      // whose losses or ends are on their way
   std::vector<KeptModel> kept_;            // rank 0, with evaluate_every
   std::vector<absl::Time> gradient_done_;  // in this step, by parameter; empty unless recorded
   std::unique_ptr<DistributedDataParallel> ddp_;

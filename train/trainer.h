@@ -62,9 +62,13 @@ struct TrainerOptions {
   absl::Duration timeout = absl::Seconds(60);  // a bucket that is not there in time fails the job
 };
 
-// Where one step's time went, in order; the parts add up to `total`. On a GPU, data, forward and
-// update are what the host took to queue them, `exposed` is how long the GPU stood still for
-// buckets in the step before (StepTiming), and `backward` is all the rest.
+// Where one step's time went, in order; the parts add up to `total`.
+//
+// On a GPU `total` is the device's: from the end of the step before to the end of this one, by
+// events on the compute stream (step_clock.h). `exposed` is the device's too: how long its compute
+// stream stood still for this step's buckets. Data, forward and update are what the host took to
+// queue them, while the device was some steps behind, and `backward` is the rest of `total`, zero
+// where the host took longer than that.
 struct StepTimes {
   absl::Duration total;
   absl::Duration data;      // waiting for the batch
@@ -94,7 +98,8 @@ struct AccuracyPoint {
 struct TrainingResult {
   std::vector<StepTimes> times;  // of the measured steps
   std::vector<double> losses;    // of this worker's batches, all steps
-  // When each step ended, all steps, since the first began; what evaluate_every costs is left out.
+  // When each step ended, on a GPU there, all steps, since the first began; what evaluate_every
+  // costs is left out.
   std::vector<absl::Duration> step_ends;
   // Rank 0, with evaluate_every. Models are kept as they were, and evaluated after the last step,
   // so that nobody waits for an evaluation; which takes the memory of a model for each point.
@@ -104,9 +109,11 @@ struct TrainingResult {
   int64_t test_samples = 0;  // 0 when not evaluated
   double test_loss = 0;
   double test_accuracy = 0;
-  WireStats wire;             // of the measured steps
-  absl::Duration cpu;         // user and system time of this process in the measured steps
-  absl::Duration measured;    // wall-clock time of the measured steps
+  WireStats wire;  // of the measured steps
+  // Of the measured steps. A GPU is waited for before the first and after the last of them, so that
+  // both are of steps that were done, no more and no fewer.
+  absl::Duration cpu;         // user and system time of this process
+  absl::Duration measured;    // wall-clock time
   Staleness staleness;        // of this worker's steps, all of them
   int64_t skipped_steps = 0;  // whose gradients were not finite, with a loss scale
   double loss_scale = 1;      // after the last step
@@ -129,11 +136,11 @@ class Trainer {
   // DistributedDataParallel::Create.
   virtual absl::Status Bind(GradientSync* sync, SideChannel* side_channel) = 0;
 
-  // Collective, after Bind(). Trains all steps; `on_step` is called once for each, in order, as
-  // soon as its loss is known: on the CPU right after the step, on a GPU, for which nobody waits,
-  // up to four steps later. Then evaluates if asked to, compares the parameters of all workers, and
-  // shuts `sync` down. Errors: those of GradientSync; INTERNAL when LibTorch throws or workers
-  // ended with different parameters.
+  // Collective, after Bind(). Trains all steps; `on_step` is called once for each, in order, when
+  // its loss and its times are known: on the CPU right after the step, on a GPU, which is waited
+  // for only where it is further behind, up to four steps later. Then evaluates if asked to,
+  // compares the parameters of all workers, and shuts `sync` down. Errors: those of GradientSync;
+  // INTERNAL when LibTorch throws or workers ended with different parameters.
   virtual absl::StatusOr<TrainingResult> Run(
       const std::function<void(const StepReport&)>& on_step) = 0;
 
