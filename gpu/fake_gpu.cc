@@ -12,6 +12,7 @@
 #include "absl/time/clock.h"
 #include "base/kernels.h"
 #include "base/status_macros.h"
+#include "gpu/fold_operands.h"
 
 namespace gradsync {
 namespace {
@@ -105,6 +106,15 @@ class FakeEvent {
 
 FakeStream* Of(GpuStream stream) { return reinterpret_cast<FakeStream*>(stream); }
 FakeEvent* Of(GpuEvent event) { return reinterpret_cast<FakeEvent*>(event); }
+
+void FoldOnHost(const FoldPiece& piece, std::vector<const float*> from, std::vector<float*> to,
+                float a, float b) {
+  std::rotate(from.begin(), from.begin() + piece.first, from.end());
+  for (const float*& source : from) source += piece.offset;
+  for (float*& destination : to) destination += piece.offset;
+  FoldMean(to.data(), static_cast<int>(to.size()), from.data(), static_cast<int>(from.size()),
+           static_cast<size_t>(piece.count), a, b);
+}
 
 }  // namespace
 
@@ -243,8 +253,7 @@ absl::Status FakeGpu::RegisterHost(void* memory, size_t bytes) {
   MutexLock lock(&mutex_);
   const auto next = registered_.lower_bound(begin);
   if ((next != registered_.end() && next->first < begin + bytes) ||
-      (next != registered_.begin() &&
-       std::prev(next)->first + std::prev(next)->second > begin)) {
+      (next != registered_.begin() && std::prev(next)->first + std::prev(next)->second > begin)) {
     return absl::InternalError("RegisterHost: expected pages that are not registered yet");
   }
   registered_[begin] = bytes;
@@ -323,6 +332,21 @@ absl::Status FakeGpu::ScaleBy(float* x, size_t n, const float* factor, GpuStream
 absl::Status FakeGpu::SumOfSquares(const float* x, size_t n, double* sum, GpuStream stream) {
   GS_RETURN_IF_ERROR(Call("SumOfSquares"));
   Enqueue(stream, [=] { *sum = gradsync::SumOfSquares(x, n); });
+  return absl::OkStatus();
+}
+
+absl::Status FakeGpu::FoldMean(const FoldPiece* pieces, size_t num_pieces,
+                               absl::Span<const float* const> sources,
+                               absl::Span<float* const> destinations, float a, float b,
+                               GpuStream stream) {
+  GS_RETURN_IF_ERROR(Call("FoldMean"));
+  GS_RETURN_IF_ERROR(CheckFoldOperands(sources.size(), destinations.size()));
+  Enqueue(stream, [=, from = std::vector<const float*>(sources.begin(), sources.end()),
+                   to = std::vector<float*>(destinations.begin(), destinations.end())] {
+    for (const FoldPiece* piece = pieces; piece < pieces + num_pieces; ++piece) {
+      FoldOnHost(*piece, from, to, a, b);
+    }
+  });
   return absl::OkStatus();
 }
 
