@@ -350,4 +350,15 @@ absl::Status FakeGpu::FoldMean(const FoldPiece* pieces, size_t num_pieces,
   return absl::OkStatus();
 }
 
+absl::Status FakeGpu::SumsOfSquares(const SquaresPiece* pieces, size_t num_pieces, double* sums,
+                                    GpuStream stream) {
+  GS_RETURN_IF_ERROR(Call("SumsOfSquares"));
+  Enqueue(stream, [=] {
+    for (size_t i = 0; i < num_pieces; ++i) {
+      sums[i] = gradsync::SumOfSquares(pieces[i].x, static_cast<size_t>(pieces[i].count));
+    }
+  });
+  return absl::OkStatus();
+}
+
 }  // namespace gradsync

@@ -90,6 +90,8 @@ class FakeGpu : public GpuApi {
                         absl::Span<const float* const> sources,
                         absl::Span<float* const> destinations, float a, float b,
                         GpuStream stream) override;
+  absl::Status SumsOfSquares(const SquaresPiece* pieces, size_t num_pieces, double* sums,
+                             GpuStream stream) override;
 
  private:
   absl::Status Call(absl::string_view method);

@@ -1,5 +1,6 @@
 #include "gpu/element_steps.h"
 #include "gpu/fold_kernel.h"
+#include "gpu/vector_split.h"
 
 namespace gradsync {
 namespace {
@@ -9,16 +10,12 @@ constexpr int kThreads = 256;
 constexpr size_t kFewPiecesBlocks = 132 * 8 * 2;
 constexpr size_t kMostRows = 65535;  // CUDA's bound on gridDim.y
 
-// Floats of an access: addresses divide by 16 bytes in vectors.
-constexpr int kVector = 4;
-
 struct FoldArguments {
   const float* from[kMostFoldOperands];
   float* to[kMostFoldOperands];
   int num_from;
   int num_to;
-  // Floats by which all of them are past a multiple of 16 bytes; -1 where they differ.
-  int phase;
+  int phase;  // all pointers', or kNoPhase
   float a;
   float b;
   const FoldPiece* pieces;
@@ -105,29 +102,20 @@ template <int kFrom, int kUnroll>
 __device__ __forceinline__ void FoldPart(const FoldArguments& arguments, FoldPiece piece) {
   const size_t stride = size_t{gridDim.x} * kThreads;
   const size_t thread = size_t{blockIdx.x} * kThreads + threadIdx.x;
-  // Elements before the first vector, and vectors. Without vectors all are before.
-  size_t head = static_cast<size_t>(piece.count);
-  size_t vectors = 0;
-  if (arguments.phase >= 0) {
-    const size_t past = static_cast<size_t>(arguments.phase + piece.offset) % kVector;
-    const size_t gap = past == 0 ? 0 : kVector - past;
-    if (gap < head) {
-      vectors = (head - gap) / kVector;
-      head = gap;
-    }
-  }
-  const size_t singles = static_cast<size_t>(piece.count) - vectors * kVector;
+  const VectorSplit split = SplitVectors(arguments.phase, static_cast<size_t>(piece.offset),
+                                         static_cast<size_t>(piece.count));
+  const size_t singles = split.singles(static_cast<size_t>(piece.count));
   const Order<kFrom> ends(arguments, piece);
   for (size_t i = thread; i < singles; i += stride) {
-    FoldAt<float, 1>(arguments, ends, piece.offset, i < head ? i : i + vectors * kVector, 0);
+    FoldAt<float, 1>(arguments, ends, piece.offset, split.Single(i), 0);
   }
-  piece.offset += static_cast<int64_t>(head);
+  piece.offset += static_cast<int64_t>(split.head);
   const Order<kFrom> order(arguments, piece);
   size_t i = thread;
-  for (; i + (kUnroll - 1) * stride < vectors; i += kUnroll * stride) {
+  for (; i + (kUnroll - 1) * stride < split.vectors; i += kUnroll * stride) {
     FoldAt<float4, kUnroll>(arguments, order, piece.offset, i, stride);
   }
-  for (; i < vectors; i += stride) {
+  for (; i < split.vectors; i += stride) {
     FoldAt<float4, 1>(arguments, order, piece.offset, i, 0);
   }
 }
@@ -143,10 +131,6 @@ __global__ void __launch_bounds__(kThreads) FoldMean(const __grid_constant__ Fol
     __syncthreads();
     FoldPart<kFrom, kUnroll>(args, piece);
   }
-}
-
-int PhaseOf(const void* address) {
-  return static_cast<int>(reinterpret_cast<uintptr_t>(address) / sizeof(float) % kVector);
 }
 
 template <int kFrom, int kUnroll>
@@ -167,14 +151,12 @@ cudaError_t StartFoldMean(const FoldPiece* pieces, size_t num_pieces, const floa
   FoldArguments arguments;
   arguments.num_from = static_cast<int>(num_sources);
   arguments.num_to = static_cast<int>(num_destinations);
-  arguments.phase = PhaseOf(sources[0]);
+  arguments.phase = VectorPhase(sources[0]);
   for (size_t k = 0; k < kMostFoldOperands; ++k) {
     arguments.from[k] = k < num_sources ? sources[k] : nullptr;
     arguments.to[k] = k < num_destinations ? destinations[k] : nullptr;
-    if ((k < num_sources && PhaseOf(sources[k]) != arguments.phase) ||
-        (k < num_destinations && PhaseOf(destinations[k]) != arguments.phase)) {
-      arguments.phase = -1;
-    }
+    if (k < num_sources) arguments.phase = CommonPhase(arguments.phase, sources[k]);
+    if (k < num_destinations) arguments.phase = CommonPhase(arguments.phase, destinations[k]);
   }
   arguments.a = a;
   arguments.b = b;

@@ -111,6 +111,11 @@ class GpuApi {
                                 absl::Span<const float* const> sources,
                                 absl::Span<float* const> destinations, float a, float b,
                                 GpuStream stream) = 0;
+
+  // SumOfSquares() of many pieces in one launch: sums[i] becomes that of pieces[i]. Both are of
+  // the device or pinned, and read and written in the order of the stream.
+  virtual absl::Status SumsOfSquares(const SquaresPiece* pieces, size_t num_pieces, double* sums,
+                                     GpuStream stream) = 0;
 };
 
 }  // namespace gradsync

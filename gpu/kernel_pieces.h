@@ -21,6 +21,12 @@ struct FoldPiece {
 // The most sources, and the most destinations, of a fold: they travel with the launch.
 constexpr size_t kMostFoldOperands = 64;
 
+// A run of floats whose squares are summed.
+struct SquaresPiece {
+  const float* x = nullptr;
+  int64_t count = 0;
+};
+
 }  // namespace gradsync
 
 #endif  // GRADSYNC_GPU_KERNEL_PIECES_H_

@@ -223,6 +223,12 @@ class CudaApi : public GpuApi {
     });
   }
 
+  absl::Status SumsOfSquares(const SquaresPiece* pieces, size_t num_pieces, double* sums,
+                             GpuStream stream) override {
+    return OnDevice("SumsOfSquares",
+                    [&] { return StartSumsOfSquares(pieces, num_pieces, sums, Stream(stream)); });
+  }
+
  private:
   // Runs `call` with the device current, and gives the thread back the one it had. LibTorch's guard
   // does not wake a GPU that the thread was never told of, as cudaSetDevice() would.

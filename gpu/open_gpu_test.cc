@@ -208,6 +208,61 @@ TEST_F(GpuTest, SumOfSquaresGivesTheBitsOfTheCpuKernel) {
   }
 }
 
+TEST_F(GpuTest, SumsOfSquaresGiveTheBitsOfTheCpuKernelForEachPiece) {
+  constexpr size_t kElements = 1'000'003;
+  const std::vector<float> x = Values(12, kElements);
+  const auto device = Upload(x);
+  std::vector<SquaresPiece> cut;
+  std::vector<double> expected;
+  const size_t sizes[] = {65'536, 0, 1, 4097, 15, 16, 300'000};
+  for (size_t begin = 0; begin < kElements;) {
+    const size_t size = std::min(sizes[cut.size() % 7], kElements - begin);
+    cut.push_back({device->floats() + begin, static_cast<int64_t>(size)});
+    expected.push_back(SumOfSquares(x.data() + begin, size));
+    begin += size;
+  }
+  const auto pieces = *GpuMemory::Pinned(gpu_, cut.size() * sizeof(SquaresPiece));
+  std::memcpy(pieces->data(), cut.data(), cut.size() * sizeof(SquaresPiece));
+  const auto sums = *GpuMemory::Pinned(gpu_, cut.size() * sizeof(double));
+  ASSERT_EQ(gpu_->SumsOfSquares(static_cast<const SquaresPiece*>(pieces->data()), cut.size(),
+                                static_cast<double*>(sums->data()), stream_.get()),
+            absl::OkStatus());
+  Finish();
+  const double* const found = static_cast<const double*>(sums->data());
+  EXPECT_EQ(std::vector<double>(found, found + cut.size()), expected);
+}
+
+TEST_F(GpuTest, KernelsGiveTheSameBitsAtAddressesThatVectorsDoNotFit) {
+  constexpr size_t kElements = 10'007;
+  for (const size_t param_at : {0, 1, 2, 3}) {
+    for (const size_t grad_at : {0, 3}) {
+      std::vector<float> param = Values(21, kElements + 8), grad = Values(22, kElements + 8);
+      std::vector<float> buffer(kElements + 8), squares(kElements + 8);
+      const auto device_param = Upload(param), device_grad = Upload(grad);
+      const auto device_buffer = Upload(buffer), device_squares = Upload(squares);
+      float* const p = device_param->floats() + param_at;
+      const float* const g = device_grad->floats() + grad_at;
+      float* const b = device_buffer->floats() + param_at;
+      float* const v = device_squares->floats() + param_at;
+      const SgdCoefficients sgd = MakeSgdCoefficients(0.1, 0.9, 0, 5e-4, true, true);
+      const AdamCoefficients adam =
+          MakeAdamCoefficients(1e-3, 0.9, 0.999, 1e-8, 1e-2, AdamDecay::kDecoupled, 3);
+      ASSERT_EQ(gpu_->ScaleTwice(p, kElements, 1.0f / 3, 1.0f / 7, stream_.get()),
+                absl::OkStatus());
+      ASSERT_EQ(gpu_->SgdStep(sgd, p, g, b, kElements, stream_.get()), absl::OkStatus());
+      ASSERT_EQ(gpu_->AdamStep(adam, p, g, b, v, kElements, stream_.get()), absl::OkStatus());
+      ScaleTwice(param.data() + param_at, kElements, 1.0f / 3, 1.0f / 7);
+      SgdStep(sgd, param.data() + param_at, grad.data() + grad_at, buffer.data() + param_at,
+              kElements);
+      AdamStep(adam, param.data() + param_at, grad.data() + grad_at, buffer.data() + param_at,
+               squares.data() + param_at, kElements);
+      EXPECT_TRUE(SameBits(Download(*device_param), param)) << param_at << " " << grad_at;
+      EXPECT_TRUE(SameBits(Download(*device_buffer), buffer)) << param_at << " " << grad_at;
+      EXPECT_TRUE(SameBits(Download(*device_squares), squares)) << param_at << " " << grad_at;
+    }
+  }
+}
+
 // Sources and destinations of a fold, one after the other in one memory, `gap` floats apart, and
 // the same on the host.
 struct FoldRows {
