@@ -344,7 +344,6 @@ absl::Status NcclGradientSync::ExchangeAtWorker(int bucket, const Launched& laun
 absl::Status NcclGradientSync::ExchangeAtOwner(int bucket, Launched launched) {
   GS_RETURN_IF_ERROR(ReduceAtOwner(bucket, launched));
   if (launched.step.max_norm == 0) return UpdateAtOwner(bucket, launched);
-  GS_RETURN_IF_ERROR(device_->owner->MeasureSquares(bucket, stream()));
   const StepOptions step = launched.step;
   held_.push_back(std::move(launched));
   if (held_.size() < launched_.size()) return absl::OkStatus();

@@ -15,6 +15,8 @@ namespace {
 constexpr char kNoState = 0;
 constexpr char kHasState = 1;
 
+constexpr int64_t kSquaresBlock = 65'536;  // elements
+
 // StepOptions as they travel between GPUs.
 struct StepNote {
   int64_t step = 0;
@@ -66,10 +68,27 @@ absl::StatusOr<std::unique_ptr<NcclOwner>> NcclOwner::Create(
   const size_t ranks = static_cast<size_t>(plan.world_size());
   GS_ASSIGN_OR_RETURN(owner->copied_, ScopedEvent::Create(gpu));
   GS_ASSIGN_OR_RETURN(owner->steps_, GpuMemory::Pinned(gpu, ranks * sizeof(StepNote)));
-  GS_ASSIGN_OR_RETURN(owner->squares_,
-                      GpuMemory::Pinned(gpu, ranks * plan.buckets().size() * sizeof(double)));
+  GS_RETURN_IF_ERROR(owner->CutIntoBlocks());
   GS_ASSIGN_OR_RETURN(owner->factor_, GpuMemory::Pinned(gpu, sizeof(float)));
   return owner;
+}
+
+// The order of addition within a block leaves a GPU little to do side by side, so there are many.
+absl::Status NcclOwner::CutIntoBlocks() {
+  std::vector<SquaresPiece> blocks;
+  for (int b = 0; b < static_cast<int>(plan_.buckets().size()); ++b) {
+    const int64_t own = (*buckets_)[b].range(rank_).size();
+    for (int64_t begin = 0; begin < (*buckets_)[b].piece; begin += kSquaresBlock) {
+      blocks.push_back(
+          {grad(b) + begin, std::min(std::max<int64_t>(own - begin, 0), kSquaresBlock)});
+    }
+  }
+  num_blocks_ = blocks.size();
+  GS_ASSIGN_OR_RETURN(blocks_, GpuMemory::Pinned(gpu_, num_blocks_ * sizeof(SquaresPiece)));
+  std::copy(blocks.begin(), blocks.end(), static_cast<SquaresPiece*>(blocks_->data()));
+  GS_ASSIGN_OR_RETURN(squares_, GpuMemory::Pinned(gpu_, static_cast<size_t>(plan_.world_size()) *
+                                                            num_blocks_ * sizeof(double)));
+  return absl::OkStatus();
 }
 
 float* NcclOwner::grad(int bucket) const {
@@ -100,26 +119,20 @@ absl::Status NcclOwner::Update(int bucket, const StepOptions& step, GpuStream st
                                    step.step, stream);
 }
 
-absl::Status NcclOwner::MeasureSquares(int bucket, GpuStream stream) {
-  const size_t own = static_cast<size_t>(rank_) * plan_.buckets().size();
-  const size_t n = static_cast<size_t>((*buckets_)[bucket].range(rank_).size());
-  if (n == 0) return absl::OkStatus();  // and stays 0
-  return gpu_->SumOfSquares(grad(bucket), n, static_cast<double*>(squares_->data()) + own + bucket,
-                            stream);
-}
-
 absl::Status NcclOwner::AgreeOnFactor(const StepOptions& step, NcclCommunicator& communicator,
                                       GpuStream stream, absl::Time deadline) {
-  const size_t buckets = plan_.buckets().size();
   double* const squares = static_cast<double*>(squares_->data());
+  GS_RETURN_IF_ERROR(
+      gpu_->SumsOfSquares(static_cast<const SquaresPiece*>(blocks_->data()), num_blocks_,
+                          squares + static_cast<size_t>(rank_) * num_blocks_, stream));
   GS_RETURN_IF_ERROR(communicator.AllGather("the sums of squares", squares,
-                                            buckets * sizeof(double), stream, deadline));
+                                            num_blocks_ * sizeof(double), stream, deadline));
   return gpu_->RunOnHost(
-      [squares, buckets, ranks = static_cast<size_t>(plan_.world_size()), max_norm = step.max_norm,
-       factor = factor_->floats()] {
+      [squares, blocks = num_blocks_, ranks = static_cast<size_t>(plan_.world_size()),
+       max_norm = step.max_norm, factor = factor_->floats()] {
         double sum = 0;
-        for (size_t b = 0; b < buckets; ++b) {
-          for (size_t rank = 0; rank < ranks; ++rank) sum += squares[rank * buckets + b];
+        for (size_t block = 0; block < blocks; ++block) {
+          for (size_t rank = 0; rank < ranks; ++rank) sum += squares[rank * blocks + block];
         }
         // As ClipScale() (plan/clip_scale.h).
         const double scale = max_norm / (std::sqrt(sum) + 1e-6);

@@ -46,11 +46,10 @@ class NcclOwner {
   // One step of the optimizer over this rank's piece of `bucket`, whose grad holds the mean.
   absl::Status Update(int bucket, const StepOptions& step, GpuStream stream);
 
-  // For clipping by the norm of all buckets: MeasureSquares() for each, then, collective,
-  // AgreeOnFactor(), then Clip() for each.
-  absl::Status MeasureSquares(int bucket, GpuStream stream);
-  // The sums of squares are added by bucket, then by rank: the same bits on all ranks, but another
-  // order than that of backends whose owners have chunks.
+  // For clipping by the norm of all buckets: when all hold the mean, collective, AgreeOnFactor(),
+  // then Clip() for each. One kernel sums the squares of blocks of 64 Ki elements; their sums are
+  // added by bucket, block and rank: the same bits on all ranks, but another order than that of
+  // backends whose owners have chunks.
   absl::Status AgreeOnFactor(const StepOptions& step, NcclCommunicator& communicator,
                              GpuStream stream, absl::Time deadline);
   absl::Status Clip(int bucket, GpuStream stream);
@@ -68,6 +67,7 @@ class NcclOwner {
   NcclOwner(std::shared_ptr<GpuApi> gpu, std::shared_ptr<const NcclBuckets> buckets,
             const Plan& plan, int rank);
 
+  absl::Status CutIntoBlocks();
   float* grad(int bucket) const;
   absl::Status CopyAndWait(void* to, const void* from, size_t bytes, GpuStream stream);
   absl::StatusOr<std::string> ExportBucket(int bucket, GpuStream stream);
@@ -82,7 +82,9 @@ class NcclOwner {
   ScopedEvent copied_;
   std::shared_ptr<GpuMemory> stage_;    // of an export or import
   std::shared_ptr<GpuMemory> steps_;    // pinned: StepNote by rank
-  std::shared_ptr<GpuMemory> squares_;  // pinned: double by rank and bucket
+  size_t num_blocks_ = 0;               // of each rank, in all buckets; some may be empty
+  std::shared_ptr<GpuMemory> blocks_;   // pinned: SquaresPiece by block, of this rank
+  std::shared_ptr<GpuMemory> squares_;  // pinned: double by rank and block
   std::shared_ptr<GpuMemory> factor_;   // pinned: float
 };
 

@@ -18,7 +18,8 @@ namespace {
 
 // What the GPU and a callback on the host pass to each other when gradients are clipped.
 struct Clipping {
-  std::shared_ptr<GpuMemory> sums;    // double each, by bucket and slot; pinned
+  std::shared_ptr<GpuMemory> chunks;  // SquaresPiece each, by bucket and slot; pinned
+  std::shared_ptr<GpuMemory> sums;    // double each, likewise
   std::shared_ptr<GpuMemory> factor;  // one float; pinned
   size_t slots = 0;
   std::atomic<double> norm{0};
@@ -55,10 +56,19 @@ class DeviceWorkerOptimizer : public WorkerOptimizer {
 
   absl::Status Allocate() {
     size_t largest = 0;
+    std::vector<SquaresPiece> chunks;
     for (size_t b = 0; b < memory_.size(); ++b) {
-      clipping_->slots += static_cast<size_t>(plan_.buckets()[b].layout.slots());
+      const StripeLayout& layout = plan_.buckets()[b].layout;
+      for (int slot = 0; slot < layout.slots(); ++slot) {
+        const ElementRange range = layout.range(slot);
+        chunks.push_back({memory_[b].grad + range.begin, range.size()});
+      }
       largest = std::max(largest, static_cast<size_t>(memory_[b].numel));
     }
+    clipping_->slots = chunks.size();
+    GS_ASSIGN_OR_RETURN(clipping_->chunks,
+                        GpuMemory::Pinned(gpu_, clipping_->slots * sizeof(SquaresPiece)));
+    std::copy(chunks.begin(), chunks.end(), static_cast<SquaresPiece*>(clipping_->chunks->data()));
     GS_ASSIGN_OR_RETURN(clipping_->sums,
                         GpuMemory::Pinned(gpu_, clipping_->slots * sizeof(double)));
     GS_ASSIGN_OR_RETURN(clipping_->factor, GpuMemory::Pinned(gpu_, sizeof(float)));
@@ -129,17 +139,9 @@ class DeviceWorkerOptimizer : public WorkerOptimizer {
   ElementRange Whole(size_t bucket) const { return {0, memory_[bucket].numel}; }
 
   absl::Status QueueSums() {
-    double* sum = static_cast<double*>(clipping_->sums->data());
-    for (size_t b = 0; b < memory_.size(); ++b) {
-      const StripeLayout& layout = plan_.buckets()[b].layout;
-      for (int slot = 0; slot < layout.slots(); ++slot) {
-        const ElementRange range = layout.range(slot);
-        GS_RETURN_IF_ERROR(gpu_->SumOfSquares(memory_[b].grad + range.begin,
-                                              static_cast<size_t>(range.size()), sum++,
-                                              gpu_->ComputeStream()));
-      }
-    }
-    return absl::OkStatus();
+    return gpu_->SumsOfSquares(static_cast<const SquaresPiece*>(clipping_->chunks->data()),
+                               clipping_->slots, static_cast<double*>(clipping_->sums->data()),
+                               gpu_->ComputeStream());
   }
 
   // Between the device and staging_, after what is queued; of 0 elements: only waits.

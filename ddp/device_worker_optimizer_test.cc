@@ -113,6 +113,17 @@ TEST_F(DeviceWorkerOptimizerTest, ClippingAndUpdatesFollowTheGradientsAndWaitFor
   }
 }
 
+// A launch for each chunk took longer than the sums.
+TEST_F(DeviceWorkerOptimizerTest, ClippingLaunchesAsManyKernelsForManyChunksAsForOne) {
+  ASSERT_GT(plan_.buckets()[0].layout.slots(), 1);
+  EXPECT_EQ(optimizer_->ClipGradients(1), absl::OkStatus());
+  EXPECT_EQ(gpu_->calls("SumsOfSquares"), 1);
+  EXPECT_EQ(gpu_->calls("SumOfSquares"), 0);
+  EXPECT_EQ(gpu_->calls("ScaleBy"), 2);  // one for each bucket
+  EXPECT_EQ(gpu_->calls("RunOnHost"), 1);
+  Finish();
+}
+
 TEST_F(DeviceWorkerOptimizerTest, TheNormIsThatOfTheGradientsWhenTheyAreThere) {
   double norm = 0;
   ExpectWaitsForTheStream([&] { norm = optimizer_->GradientNorm().value(); });

@@ -11,6 +11,7 @@
 
 #include "base/kernels.h"
 #include "base/status_macros.h"
+#include "gpu/fold_operands.h"
 
 namespace gradsync {
 namespace {
@@ -110,6 +111,15 @@ using FakeGraph = std::vector<GpuEvent>;
 FakeGraph* Of(GpuGraph graph) { return reinterpret_cast<FakeGraph*>(graph); }
 FakeStream* Of(GpuStream stream) { return reinterpret_cast<FakeStream*>(stream); }
 FakeEvent* Of(GpuEvent event) { return reinterpret_cast<FakeEvent*>(event); }
+
+void FoldOnHost(const FoldPiece& piece, std::vector<const float*> from, std::vector<float*> to,
+                float a, float b) {
+  std::rotate(from.begin(), from.begin() + piece.first, from.end());
+  for (const float*& source : from) source += piece.offset;
+  for (float*& destination : to) destination += piece.offset;
+  FoldMean(to.data(), static_cast<int>(to.size()), from.data(), static_cast<int>(from.size()),
+           static_cast<size_t>(piece.count), a, b);
+}
 
 }  // namespace
 
@@ -375,6 +385,32 @@ absl::Status FakeGpu::ScaleBy(float* x, size_t n, const float* factor, GpuStream
 absl::Status FakeGpu::SumOfSquares(const float* x, size_t n, double* sum, GpuStream stream) {
   GS_RETURN_IF_ERROR(Call("SumOfSquares"));
   Enqueue(stream, [=] { *sum = gradsync::SumOfSquares(x, n); });
+  return absl::OkStatus();
+}
+
+absl::Status FakeGpu::FoldMean(const FoldPiece* pieces, size_t num_pieces,
+                               absl::Span<const float* const> sources,
+                               absl::Span<float* const> destinations, float a, float b,
+                               GpuStream stream) {
+  GS_RETURN_IF_ERROR(Call("FoldMean"));
+  GS_RETURN_IF_ERROR(CheckFoldOperands(sources.size(), destinations.size()));
+  Enqueue(stream, [=, from = std::vector<const float*>(sources.begin(), sources.end()),
+                   to = std::vector<float*>(destinations.begin(), destinations.end())] {
+    for (const FoldPiece* piece = pieces; piece < pieces + num_pieces; ++piece) {
+      FoldOnHost(*piece, from, to, a, b);
+    }
+  });
+  return absl::OkStatus();
+}
+
+absl::Status FakeGpu::SumsOfSquares(const SquaresPiece* pieces, size_t num_pieces, double* sums,
+                                    GpuStream stream) {
+  GS_RETURN_IF_ERROR(Call("SumsOfSquares"));
+  Enqueue(stream, [=] {
+    for (size_t i = 0; i < num_pieces; ++i) {
+      sums[i] = gradsync::SumOfSquares(pieces[i].x, static_cast<size_t>(pieces[i].count));
+    }
+  });
   return absl::OkStatus();
 }
 

@@ -2,7 +2,8 @@
 // CudaApi calls these, with its device current.
 //
 // Each queues on `stream` and returns cudaSuccess or what kept it from starting. n may be 0, with
-// any pointers. Pointers are to device or pinned memory, to floats at any float's address.
+// any pointers. Pointers are to device or pinned memory, to floats at any float's address; where
+// those of a call are the same modulo 16 bytes, they are read and written in 16 bytes at a time.
 
 #ifndef GRADSYNC_GPU_GPU_KERNELS_H_
 #define GRADSYNC_GPU_GPU_KERNELS_H_
@@ -11,6 +12,7 @@
 #include <stddef.h>
 
 #include "base/kernel_table.h"
+#include "gpu/kernel_pieces.h"
 
 namespace gradsync {
 
@@ -28,6 +30,11 @@ cudaError_t StartAdamStep(const AdamCoefficients& c, float* param, const float* 
 // The order of addition leaves 16 chains, so this runs on one multiprocessor and takes at least the
 // time of n / 16 additions of doubles, one after the other. For n = 0 the sum is 0.
 cudaError_t StartSumOfSquares(const float* x, size_t n, double* sum, cudaStream_t stream);
+
+// A block for each piece, so the launch takes the time of the longest as long as all blocks fit on
+// the GPU, some 500 of them on an H100.
+cudaError_t StartSumsOfSquares(const SquaresPiece* pieces, size_t num_pieces, double* sums,
+                               cudaStream_t stream);
 
 }  // namespace gradsync
 

@@ -199,7 +199,7 @@ TEST(DdpDeviceSkipTest, AStepThatIsNotFiniteNeverWasAndEachStepWaitsOnce) {
 }
 
 TEST(DdpDeviceFailureTest, AKernelThatCannotBeQueuedEndsTheJobWithItsStatus) {
-  for (const std::string method : {"SgdStep", "SumOfSquares", "ScaleBy", "Record"}) {
+  for (const std::string method : {"SgdStep", "SumsOfSquares", "ScaleBy", "Record"}) {
     const auto gpu = std::make_shared<FakeGpu>();
     const Case c = {UpdateSite::kWorker, OptimizerKind::kSgd, 0.05, 1};
     Alone alone(c, gpu);
