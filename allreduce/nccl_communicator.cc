@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/mutex.h"
+#include "base/run_bounded.h"
 #include "base/status_macros.h"
 
 namespace gradsync {
@@ -232,48 +233,37 @@ absl::Status NcclCommunicator::End(absl::Duration bound, absl::string_view name,
   }
   struct Outcome {
     Mutex mutex;
-    CondVar changed;
-    bool done ABSL_GUARDED_BY(mutex) = false;
+    bool returned ABSL_GUARDED_BY(mutex) = false;  // from NCCL
     absl::Status status ABSL_GUARDED_BY(mutex);
   };
   const auto outcome = std::make_shared<Outcome>();
   const std::string what = absl::StrCat("NCCL at rank ", rank_, ", ", name);
-  std::thread thread([state = state_, outcome, afterwards = std::move(afterwards), what, end] {
-    NcclComm comm = nullptr;
-    {
-      MutexLock lock(&state->mutex);
-      while (state->inside) state->changed.Wait(&state->mutex);
-      std::swap(comm, state->comm);
-    }
-    absl::Status status;
-    if (comm != nullptr) {
-      const NcclResult result = ((*state->api).*end)(comm);
-      // There is nothing left to ask for how it goes on.
-      if (result != NcclResult::kInProgress) status = NcclStatus(result, what, "");
-    }
-    if (afterwards != nullptr) afterwards();
-    MutexLock lock(&outcome->mutex);
-    outcome->done = true;
-    outcome->status = std::move(status);
-    outcome->changed.SignalAll();
-  });
-  const absl::Time deadline = absl::Now() + bound;
-  bool done = false;
-  absl::Status status;
-  {
-    MutexLock lock(&outcome->mutex);
-    while (!outcome->done && !outcome->changed.WaitWithDeadline(&outcome->mutex, deadline)) {
-    }
-    done = outcome->done;
-    status = outcome->status;
-  }
-  if (done) {
-    thread.join();
-    return status;
-  }
-  thread.detach();
+  const bool done =
+      RunBounded(bound, [state = state_, outcome, afterwards = std::move(afterwards), what, end] {
+        NcclComm comm = nullptr;
+        {
+          MutexLock lock(&state->mutex);
+          while (state->inside) state->changed.Wait(&state->mutex);
+          std::swap(comm, state->comm);
+        }
+        absl::Status status;
+        if (comm != nullptr) {
+          const NcclResult result = ((*state->api).*end)(comm);
+          // There is nothing left to ask for how it goes on.
+          if (result != NcclResult::kInProgress) status = NcclStatus(result, what, "");
+        }
+        {
+          MutexLock lock(&outcome->mutex);
+          outcome->returned = true;
+          outcome->status = std::move(status);
+        }
+        if (afterwards != nullptr) afterwards();
+      });
+  MutexLock lock(&outcome->mutex);
+  if (done) return outcome->status;
   return absl::DeadlineExceededError(absl::StrCat(
-      what, ": has not returned after ", absl::FormatDuration(bound),
+      what, outcome->returned ? ": has returned, but the stream is not idle" : ": has not returned",
+      " after ", absl::FormatDuration(bound),
       " and is left to a thread of its own, with the memory that kernels may still use"));
 }
 

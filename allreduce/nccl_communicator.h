@@ -78,9 +78,9 @@ class NcclCommunicator {
   [[nodiscard]] absl::Status Close(absl::Time deadline);
 
   // Interrupts, waits for calls under way to return, aborts, and then runs `afterwards`, on another
-  // thread: there goes what kernels that hang may still use. Returns when all that is done, or
-  // after `bound` with DEADLINE_EXCEEDED while it goes on. Calls after the first, and after
-  // Close(), return OK at once and run nothing.
+  // thread: it waits for the stream to be idle, as an abort does not, and then frees what kernels
+  // used. Returns when all that is done, or after `bound` with DEADLINE_EXCEEDED while it goes on.
+  // Calls after the first, and after Close(), return OK at once and run nothing.
   [[nodiscard]] absl::Status Abort(absl::Duration bound,
                                    std::function<void()> afterwards = nullptr);
 

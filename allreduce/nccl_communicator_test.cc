@@ -199,6 +199,21 @@ TEST_F(NcclCommunicatorTest, AnAbortThatHangsIsLeftToItselfWithWhatItNeeds) {
   EXPECT_EQ(rank->nccl->live_communicators(), 0);
 }
 
+TEST_F(NcclCommunicatorTest, WhatFollowsAnAbortIsBoundedToo) {
+  const auto rank = Ready();
+  const auto go = std::make_shared<Notification>();
+  const auto over = std::make_shared<Notification>();
+  const absl::Status aborted = rank->communicator.Abort(absl::Milliseconds(20), [go, over] {
+    go->WaitForNotification();
+    over->Notify();
+  });
+  EXPECT_TRUE(absl::IsDeadlineExceeded(aborted)) << aborted;
+  EXPECT_TRUE(absl::StrContains(aborted.message(), "the stream is not idle")) << aborted;
+  EXPECT_EQ(rank->nccl->live_communicators(), 0);
+  go->Notify();
+  over->WaitForNotification();
+}
+
 TEST_F(NcclCommunicatorTest, AnAbortFreesTheStream) {
   const auto rank = MakeRank(0, 2);
   const auto other = MakeRank(1, 2);
