@@ -14,7 +14,7 @@
 namespace gradsync {
 namespace {
 
-// What is in progress is asked for at once a few times, then ever more rarely.
+// After the spin, what is in progress is asked for ever more rarely.
 constexpr absl::Duration kFirstPause = absl::Microseconds(20);
 constexpr absl::Duration kLongestPause = absl::Milliseconds(2);
 
@@ -34,6 +34,7 @@ struct NcclCommunicator::State {
   bool ended ABSL_GUARDED_BY(mutex) = false;   // Close() or Abort() has taken `comm`
   NcclComm comm ABSL_GUARDED_BY(mutex) = nullptr;
   std::vector<NcclRegistration> registrations ABSL_GUARDED_BY(mutex);
+  int64_t sleeps ABSL_GUARDED_BY(mutex) = 0;
 
   // Waits for its turn and takes it. False: interrupted.
   bool Enter() {
@@ -47,10 +48,20 @@ struct NcclCommunicator::State {
     inside = false;
     changed.SignalAll();
   }
+  // Less where interrupted.
+  void Sleep(absl::Duration duration) {
+    MutexLock lock(&mutex);
+    ++sleeps;
+    if (!interrupted) changed.WaitWithDeadline(&mutex, absl::Now() + duration);
+  }
 };
 
-NcclCommunicator::NcclCommunicator(std::shared_ptr<NcclApi> api, int rank, int world_size)
-    : rank_(rank), world_size_(world_size), state_(std::make_shared<State>(std::move(api))) {}
+NcclCommunicator::NcclCommunicator(std::shared_ptr<NcclApi> api, int rank, int world_size,
+                                   NcclPolling polling)
+    : rank_(rank),
+      world_size_(world_size),
+      polling_(std::move(polling)),
+      state_(std::make_shared<State>(std::move(api))) {}
 
 NcclCommunicator::~NcclCommunicator() { Abort(kLastAbort).IgnoreError(); }
 
@@ -83,6 +94,7 @@ absl::Status NcclCommunicator::Run(absl::string_view what, absl::Time deadline,
     return absl::FailedPreconditionError(
         absl::StrCat("NCCL at rank ", rank_, ", ", what, ": expected Init() first"));
   }
+  const absl::Time begin = polling_.now();
   absl::Duration pause = kFirstPause;
   NcclResult result = call(*state_->api, comm);
   while (true) {
@@ -90,16 +102,16 @@ absl::Status NcclCommunicator::Run(absl::string_view what, absl::Time deadline,
         result == NcclResult::kInProgress ? absl::OkStatus() : Describe(result, what);
     state_->Leave();
     if (result != NcclResult::kInProgress) return status;
-    {
-      MutexLock lock(&state_->mutex);
-      if (!state_->interrupted) {
-        state_->changed.WaitWithDeadline(&state_->mutex, std::min(deadline, absl::Now() + pause));
-      }
-    }
-    pause = std::min(2 * pause, kLongestPause);
-    if (absl::Now() >= deadline) {
+    const absl::Time now = polling_.now();
+    if (now >= deadline) {
       return absl::DeadlineExceededError(
           absl::StrCat("NCCL at rank ", rank_, ", ", what, ": still in progress at its deadline"));
+    }
+    if (now < begin + polling_.spin) {
+      std::this_thread::yield();
+    } else {
+      state_->Sleep(std::min(pause, deadline - now));
+      pause = std::min(2 * pause, kLongestPause);
     }
     if (!state_->Enter()) return cancelled();
     const NcclResult asked = state_->api->AsyncError(comm, &result);
@@ -194,6 +206,11 @@ absl::Status NcclCommunicator::CheckAsync() {
                                   : Describe(state, "an asynchronous error");
   state_->Leave();
   return status;
+}
+
+int64_t NcclCommunicator::sleeps() const {
+  MutexLock lock(&state_->mutex);
+  return state_->sleeps;
 }
 
 void NcclCommunicator::Interrupt() {
