@@ -21,6 +21,14 @@ struct FakeNcclOp {
   GpuStream stream = nullptr;
   int64_t number = 0;
 
+  size_t bytes_in(size_t ranks) const {
+    if (kind == Kind::kAllReduce) return size * sizeof(float);
+    return kind == Kind::kReduceScatter ? ranks * size * sizeof(float) : size;
+  }
+  size_t bytes_out(size_t ranks) const {
+    if (kind == Kind::kAllGather) return ranks * size;
+    return kind == Kind::kBroadcast ? size : size * sizeof(float);
+  }
   bool Fits(const FakeNcclOp& other) const {
     return kind == other.kind && size == other.size && root == other.root;
   }
@@ -387,7 +395,9 @@ void FakeNccl::Enqueue(const std::shared_ptr<Comm>& comm) {
   std::vector<Op> ops;
   ops.swap(comm->pending);
   for (const Op& op : ops) {
-    gpu_->Enqueue(op.stream, [network = network_, comm, op] { network->Meet(*comm, op); });
+    const size_t ranks = static_cast<size_t>(comm->group->world_size);
+    gpu_->Enqueue(op.stream, [network = network_, comm, op] { network->Meet(*comm, op); },
+                  {{op.in, op.bytes_in(ranks)}, {op.out, op.bytes_out(ranks)}});
   }
 }
 
@@ -491,8 +501,8 @@ NcclResult FakeNccl::MemFree(void* memory) {
       if (entry.second.second == memory) return Misuse("MemFree", "the memory is registered");
     }
   }
-  gpu_->ReleaseDevice(memory);
-  return NcclResult::kSuccess;
+  if (gpu_->ReleaseAtOnce(memory)) return NcclResult::kSuccess;
+  return NcclResult::kUnhandledCudaError;  // and a misuse of the GPU
 }
 
 }  // namespace gradsync

@@ -93,6 +93,14 @@ TEST_F(FakeNcclTest, MemoryIsFreedAfterItsRegistration) {
   EXPECT_EQ(a_.nccl.MemFree(memory), NcclResult::kSuccess);
 }
 
+TEST_F(FakeNcclTest, MemoryThatIsFreedWhileItsCollectiveIsQueuedIsAMisuse) {
+  void* memory = nullptr;
+  ASSERT_EQ(a_.nccl.MemAlloc(64, &memory), NcclResult::kSuccess);
+  ASSERT_EQ(a_.nccl.Broadcast(memory, 64, 0, a_.comm, a_.stream.get()), NcclResult::kSuccess);
+  EXPECT_NE(a_.nccl.MemFree(memory), NcclResult::kSuccess);
+  EXPECT_EQ(a_.gpu->TakeMisuses().size(), 1u);
+}
+
 TEST_F(FakeNcclTest, CollectivesInAnotherOrderNeverEndButByAbort) {
   ASSERT_EQ(a_.nccl.AllReduce(&x_, &x_, 1, a_.comm, a_.stream.get()), NcclResult::kSuccess);
   ASSERT_EQ(b_.nccl.Broadcast(&x_, 4, 0, b_.comm, b_.stream.get()), NcclResult::kSuccess);

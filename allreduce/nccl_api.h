@@ -123,8 +123,8 @@ class NcclApi {
   [[nodiscard]] virtual NcclResult Deregister(NcclComm comm, NcclRegistration registration) = 0;
 
   // ncclMemAlloc() and ncclMemFree(), and two calls more: the memory is zeroed, which is done when
-  // MemAlloc() returns. Aligned to at least 256 bytes; `bytes` may be 0. Both may wait for the
-  // device. MemFree() needs no communicator.
+  // MemAlloc() returns. Aligned to at least 256 bytes; `bytes` may be 0. MemFree() unmaps at once:
+  // nothing that is queued uses the memory any more. It needs no communicator.
   [[nodiscard]] virtual NcclResult MemAlloc(size_t bytes, void** memory) = 0;
   [[nodiscard]] virtual NcclResult MemFree(void* memory) = 0;
 };

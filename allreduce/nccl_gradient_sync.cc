@@ -22,6 +22,7 @@
 #include "allreduce/nccl_work.h"
 #include "allreduce/task_queue.h"
 #include "base/mutex.h"
+#include "base/run_bounded.h"
 #include "base/status_macros.h"
 #include "gpu/gpu_resources.h"
 #include "optim/state_mapping.h"
@@ -40,11 +41,33 @@ namespace {
 // shorter.
 constexpr absl::Duration kFarewell = absl::Seconds(5);
 
-// What queued work uses. Whoever aborts a communicator that hangs keeps it until that is over.
+// What queued work uses. Nothing in it waits for that work when it goes, so whoever holds it calls
+// AwaitIdle() before letting go, and keeps it for as long as that takes.
 struct Device {
+  std::shared_ptr<GpuApi> gpu;
   std::shared_ptr<const NcclBuckets> buckets;
   std::unique_ptr<NcclOwner> owner;  // under kOwner
-  ScopedStream stream;               // first to go: waits for its work where it can
+  ScopedStream stream;
+  ScopedEvent idle;
+
+  // Blocks until the stream has done what it has now. Thread-safe.
+  void AwaitIdle() const {
+    if (gpu->Record(idle.get(), stream.get()).ok() && gpu->Synchronize(idle.get()).ok()) return;
+    // A device that met an error runs nothing any more, and says so again.
+    gpu->SynchronizeDevice().IgnoreError();
+  }
+};
+
+// A backend's hold on its device: gone after everybody who queues work, and lets go within `bound`,
+// or leaves that to a thread of its own: a stream may be waiting for what never ends.
+struct DeviceHold {
+  ~DeviceHold() {
+    if (device == nullptr) return;
+    RunBounded(bound, [device = std::move(device)] { device->AwaitIdle(); });
+  }
+
+  std::shared_ptr<Device> device;
+  absl::Duration bound;
 };
 
 at::Tensor BucketTensor(float* data, int64_t numel, const GpuApi& gpu,
@@ -117,9 +140,10 @@ class NcclGradientSync : public GradientSync {
   NcclWorkPool works_;
   std::vector<SyncPromiseSeries> promises_;  // by bucket
 
-  // Set by Bind().
+  // Set by Bind(). The communicator is the first to go: it may have to be aborted.
+  DeviceHold hold_;
   NcclCommunicator communicator_;
-  std::shared_ptr<Device> device_;
+  Device* device_ = nullptr;  // that of hold_
 
   // Of the communication thread.
   std::vector<Launched> launched_;  // by bucket; Launch() sets it while the bucket is not queued
@@ -129,7 +153,7 @@ class NcclGradientSync : public GradientSync {
   mutable Mutex mutex_;
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
   std::deque<SyncPromise> pending_ ABSL_GUARDED_BY(mutex_);  // in the order of the queue
-  std::shared_ptr<Device> kept_ ABSL_GUARDED_BY(mutex_);     // device_, for OnFailure()
+  std::shared_ptr<Device> kept_ ABSL_GUARDED_BY(mutex_);     // that of hold_, for OnFailure()
   std::shared_ptr<NcclWatchdog> watchdog_ ABSL_GUARDED_BY(mutex_);
   NcclWatchdog* watch_ = nullptr;  // watchdog_, for those who know that it is there
   const SyncPromise failed_;       // resolved when OnFailure() is done
@@ -144,6 +168,7 @@ NcclGradientSync::NcclGradientSync(NcclOptions options)
       outcome_(std::make_shared<NcclOutcome>(
           [this](absl::Status status) { group_error_.Report(std::move(status)); })),
       works_(options_.gpu, outcome_),
+      hold_{nullptr, options_.abort_bound},
       communicator_(options_.nccl, options_.group.rank, options_.group.world_size),
       failed_("the group's failure"),
       group_error_(options_.group, [this](absl::Status status) { OnFailure(std::move(status)); }) {}
@@ -227,8 +252,10 @@ absl::StatusOr<NcclUniqueId> NcclGradientSync::AgreeOnId(absl::Time deadline) {
 absl::Status NcclGradientSync::Connect(absl::Time deadline) {
   const WorkerGroup& group = options_.group;
   const auto device = std::make_shared<Device>();
+  device->gpu = options_.gpu;
   GS_ASSIGN_OR_RETURN(device->stream, ScopedStream::Create(options_.gpu));
-  GS_ASSIGN_OR_RETURN(device->buckets, NcclBuckets::Create(options_.nccl, plan_));
+  GS_ASSIGN_OR_RETURN(device->idle, ScopedEvent::Create(options_.gpu));
+  GS_ASSIGN_OR_RETURN(device->buckets, NcclBuckets::Create(options_.gpu, options_.nccl, plan_));
   if (options_.update_site == UpdateSite::kOwner) {
     GS_ASSIGN_OR_RETURN(device->owner,
                         NcclOwner::Create(options_.gpu, device->buckets, plan_, group.rank));
@@ -239,7 +266,8 @@ absl::Status NcclGradientSync::Connect(absl::Time deadline) {
   watch.grace = options_.grace;
   const auto watchdog = std::make_shared<NcclWatchdog>(
       watch, [outcome = outcome_](absl::Status status) { outcome->Halt(std::move(status)); });
-  device_ = device;
+  hold_.device = device;
+  device_ = device.get();
   watch_ = watchdog.get();
   {
     MutexLock lock(&mutex_);
@@ -475,8 +503,12 @@ void NcclGradientSync::OnFailure(absl::Status status) {
   }
   outcome_->Halt(status);  // before streams come free and somebody takes that for success
   if (watchdog != nullptr) watchdog->Stop();
-  const absl::Status aborted = communicator_.Abort(
-      options_.abort_bound, [device = std::move(device)]() mutable { device = nullptr; });
+  const absl::Status aborted =
+      communicator_.Abort(options_.abort_bound, [device = std::move(device)] {
+        if (device != nullptr) device->AwaitIdle();
+      });
+  // Those who were waited for in vain are not waited for again.
+  if (absl::IsDeadlineExceeded(aborted)) hold_.bound = absl::ZeroDuration();
   if (!aborted.ok()) {
     status = absl::Status(status.code(), absl::StrCat(status.message(), "; ", aborted.message()));
   }

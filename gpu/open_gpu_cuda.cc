@@ -85,6 +85,8 @@ class CudaApi : public GpuApi {
   absl::StatusOr<GpuGraph> Capture(const std::function<absl::Status()>& queue) override {
     auto graph = std::make_unique<at::cuda::CUDAGraph>();
     absl::Status queued;
+    // A graph has temporary memory of its own, beside what steps without it have left behind.
+    c10::cuda::CUDACachingAllocator::emptyCache();
     // Of this thread alone: others may load data meanwhile, or ask whether an event is done.
     const absl::Status captured = OnDevice("capturing a graph", [&] {
       graph->capture_begin(/*pool=*/{0, 0}, cudaStreamCaptureModeThreadLocal);
@@ -151,17 +153,19 @@ class CudaApi : public GpuApi {
   }
 
   absl::StatusOr<bool> Done(GpuEvent event) override {
-    const cudaError_t error = cudaEventQuery(Event(event));
-    if (error == cudaErrorNotReady) {
+    bool done = true;
+    GS_RETURN_IF_ERROR(OnDevice("cudaEventQuery", [&] {
+      const cudaError_t error = cudaEventQuery(Event(event));
+      if (error != cudaErrorNotReady) return error;
       static_cast<void>(cudaGetLastError());
-      return false;
-    }
-    GS_RETURN_IF_ERROR(ToStatus("cudaEventQuery", error));
-    return true;
+      done = false;
+      return cudaSuccess;
+    }));
+    return done;
   }
 
   absl::Status Synchronize(GpuEvent event) override {
-    return ToStatus("cudaEventSynchronize", cudaEventSynchronize(Event(event)));
+    return OnDevice("cudaEventSynchronize", [&] { return cudaEventSynchronize(Event(event)); });
   }
 
   absl::StatusOr<absl::Duration> Elapsed(GpuEvent from, GpuEvent to) override {
@@ -281,6 +285,10 @@ class CudaApi : public GpuApi {
                              GpuStream stream) override {
     return OnDevice("SumsOfSquares",
                     [&] { return StartSumsOfSquares(pieces, num_pieces, sums, Stream(stream)); });
+  }
+
+  absl::Status SynchronizeDevice() override {
+    return OnDevice("cudaDeviceSynchronize", cudaDeviceSynchronize);
   }
 
  private:

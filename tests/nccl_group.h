@@ -59,6 +59,7 @@ class NcclGroup {
     for (int rank = 0; rank < ranks_; ++rank) {
       for (const std::string& misuse : nccl[rank]->misuses()) ADD_FAILURE() << misuse;
       EXPECT_EQ(nccl[rank]->live_communicators(), 0);
+      for (const std::string& misuse : gpu[rank]->TakeMisuses()) ADD_FAILURE() << misuse;
       EXPECT_EQ(gpu[rank]->live_objects(), QueuedGpu::kOwnObjects);
     }
   }

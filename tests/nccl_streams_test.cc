@@ -101,6 +101,27 @@ TEST(NcclStreamsTest, NothingIsGivenBackWhileItIsUsed) {
   });
 }
 
+// ncclMemFree() does not wait, so the last tensor unmapped what the caller's kernels still used.
+TEST(NcclStreamsTest, BucketsGoAfterWhatTheCallerHasQueuedOnThem) {
+  Notification go;
+  NcclGroup group(1);
+  FakeGpu& gpu = *group.gpu[0];
+  std::vector<GradBucket> kept;
+  group.Run([&](int, GradientSync& sync, std::vector<GradBucket>& buckets) {
+    kept = std::move(buckets);
+    EXPECT_EQ(RunStep(sync, group.plan, Step(1)), absl::OkStatus());
+    EXPECT_EQ(sync.Shutdown(Soon()), absl::OkStatus());
+  });
+  const float* const data = kept[0].param.data_ptr<float>();
+  gpu.Enqueue(gpu.ComputeStream(), [&] { go.WaitForNotification(); }, {{data, sizeof(float)}});
+  std::thread owner([&] { kept.clear(); });
+  GiveOthersTime();
+  EXPECT_EQ(gpu.live_objects(), QueuedGpu::kOwnObjects + 1);
+  go.Notify();
+  owner.join();
+  EXPECT_TRUE(gpu.TakeMisuses().empty());
+}
+
 TEST(NcclStreamsTest, ALaunchBeforeTheStepBeforeIsQueuedIsRefused) {
   NcclGroup group(1);
   group.nccl[0]->Hang("AllReduce");
