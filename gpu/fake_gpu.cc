@@ -10,11 +10,8 @@
 #include <thread>
 #include <utility>
 
-<<<<<<< HEAD
-=======
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
->>>>>>> gpu-a
 #include "base/kernels.h"
 #include "base/status_macros.h"
 #include "gpu/fold_operands.h"

@@ -124,12 +124,9 @@ class FakeGpu : public GpuApi {
                         absl::Span<const float* const> sources,
                         absl::Span<float* const> destinations, float a, float b,
                         GpuStream stream) override;
-<<<<<<< HEAD
   absl::Status SumsOfSquares(const SquaresPiece* pieces, size_t num_pieces, double* sums,
                              GpuStream stream) override;
-=======
   absl::Status SynchronizeDevice() override;
->>>>>>> gpu-a
 
  private:
   // Of floats, for kernels.

@@ -137,17 +137,15 @@ class GpuApi {
                                 absl::Span<float* const> destinations, float a, float b,
                                 GpuStream stream) = 0;
 
-<<<<<<< HEAD
   // SumOfSquares() of many pieces in one launch: sums[i] becomes that of pieces[i]. Both are of
   // the device or pinned, and read and written in the order of the stream.
   virtual absl::Status SumsOfSquares(const SquaresPiece* pieces, size_t num_pieces, double* sums,
                                      GpuStream stream) = 0;
-=======
+
   // The calling thread waits until all that this process has queued on the device is done, streams
   // of LibTorch and of those who are gone included: before memory goes that anybody may use, and
   // never in a training step.
   virtual absl::Status SynchronizeDevice() = 0;
->>>>>>> gpu-a
 };
 
 }  // namespace gradsync

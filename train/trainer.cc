@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "ATen/Parallel.h"
+#include "ATen/ops/full.h"
 #include "ATen/ops/randint.h"
 #include "ATen/ops/randn.h"
 #include "absl/strings/str_cat.h"
@@ -28,6 +29,7 @@
 #include "train/sampler.h"
 #include "train/slow_down.h"
 #include "train/step_clock.h"
+#include "train/step_graph.h"
 
 namespace gradsync {
 namespace {
@@ -109,10 +111,12 @@ class TrainerImpl : public Trainer {
   absl::Status Prepare() {
     at::set_num_threads(options_.threads);
     GS_RETURN_IF_ERROR(CheckPrecision(options_.compute.precision, device_.type()));
+    if (UsesGraph()) GS_RETURN_IF_ERROR(options_.gpu->UseOwnComputeStream());
     GS_RETURN_IF_ERROR(ApplyMathFlags(options_.allow_tf32, device_.type()));
     if (options_.loss_scaler.has_value() || options_.compute.precision == Precision::kFp16) {
       scaler_.emplace(options_.loss_scaler.value_or(LossScalerOptions()));
     }
+    if (scaler_.has_value()) loss_scale_ = at::full({}, scaler_->scale(), device_);
     ModelOptions model = options_.model;
     model.classes = std::max<int64_t>(model.classes, inputs_.train->classes());
     model.seed = options_.seed;
@@ -147,6 +151,8 @@ class TrainerImpl : public Trainer {
         ddp_, DistributedDataParallel::Create(
                   model_, sync_, options_.synchronised ? side_channel_ : nullptr, std::move(ddp)));
     if (options_.record_gradients) gradient_done_.resize(plan().tensors().size());
+    step_graph_ = std::make_unique<StepGraph>(
+        ddp_.get(), UsesGraph(), [this](const Batch& batch) { return ForwardBackward(batch); });
     return absl::OkStatus();
   }
 
@@ -189,6 +195,12 @@ class TrainerImpl : public Trainer {
   const Plan& plan() const override { return ddp_->plan(); }
 
  private:
+  // Gradients are not seen in a replayed step.
+  bool UsesGraph() const {
+    return options_.cuda_graph && options_.gpu != nullptr && options_.gpu->is_cuda() &&
+           !options_.record_gradients;
+  }
+
   absl::Status MoveModel() {
     try {
       SetMemoryFormat(options_.compute, *model_);
@@ -229,24 +241,20 @@ class TrainerImpl : public Trainer {
     step.step = report->step;
     step.lr = LearningRate(options_.recipe, report->step - 1);
     step.max_norm = options_.max_norm;
-    if (scaler_.has_value()) step.inverse_loss_scale = 1 / scaler_->scale();
-    GS_RETURN_IF_ERROR(ddp_->BeginStep(step));
-    absl::Time forward_done;
-    slow_down_.Begin(options_.straggler.Factor(rank_, report->step));
-    try {
-      const at::Tensor loss =
-          CrossEntropy(Forward(options_.compute, *model_, batch.images), batch.labels);
-      slow_down_.CatchUp();
-      forward_done = absl::Now();
-      losses_.Add(loss);
-      (scaler_.has_value() ? loss.mul(scaler_->scale()) : loss).backward();
-    } catch (const std::exception& e) {
-      return absl::InternalError(absl::StrCat("step ", report->step, ": LibTorch: ", e.what()));
+    if (scaler_.has_value()) {
+      step.inverse_loss_scale = 1 / scaler_->scale();
+      loss_scale_.fill_(scaler_->scale());
     }
+    forward_done_ = absl::InfinitePast();
+    slow_down_.Begin(options_.straggler.Factor(rank_, report->step));
+    GS_ASSIGN_OR_RETURN(const at::Tensor loss, step_graph_->Run(step, batch));
+    GS_RETURN_IF_ERROR(ReadLoss(loss));
     slow_down_.End();
     const absl::Time backward_done = absl::Now();
-    times.forward = forward_done - have_data;
-    times.backward = backward_done - forward_done;
+    // A graph has no forward of its own.
+    forward_done_ = std::max(forward_done_, have_data);
+    times.forward = forward_done_ - have_data;
+    times.backward = backward_done - forward_done_;
     for (absl::Time done : gradient_done_) report->gradient_ready.push_back(done - have_data);
 
     GS_RETURN_IF_ERROR(ddp_->FinishStep(Deadline()));
@@ -258,6 +266,25 @@ class TrainerImpl : public Trainer {
     times.update = ddp_->timing().update;
     times.update += slow_down_.Stretch(times.update);
     return clock_.EndStep();
+  }
+
+  // Throws what LibTorch throws.
+  at::Tensor ForwardBackward(const Batch& batch) {
+    const at::Tensor loss =
+        CrossEntropy(Forward(options_.compute, *model_, batch.images), batch.labels);
+    slow_down_.CatchUp();
+    forward_done_ = absl::Now();
+    (scaler_.has_value() ? loss * loss_scale_ : loss).backward();
+    return loss.detach();
+  }
+
+  absl::Status ReadLoss(const at::Tensor& loss) {
+    try {
+      losses_.Add(loss);
+    } catch (const std::exception& e) {
+      return absl::InternalError(absl::StrCat("the loss of a step: LibTorch: ", e.what()));
+    }
+    return absl::OkStatus();
   }
 
   // Completes the times of a step that is done.
@@ -429,12 +456,15 @@ class TrainerImpl : public Trainer {
   StepClock clock_;
   SlowDown slow_down_;
   absl::optional<LossScaler> scaler_;
+  at::Tensor loss_scale_;    // its scale on the device, where a captured step reads it
+  absl::Time forward_done_;  // of the step under way
   int64_t skipped_steps_ = 0;
   LossReader losses_;
   std::deque<StepReport> unreported_;      // whose losses or ends are on their way
   std::vector<KeptModel> kept_;            // rank 0, with evaluate_every
   std::vector<absl::Time> gradient_done_;  // in this step, by parameter; empty unless recorded
   std::unique_ptr<DistributedDataParallel> ddp_;
+  std::unique_ptr<StepGraph> step_graph_;  // after Bind()
 };
 
 }  // namespace

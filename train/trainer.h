@@ -44,6 +44,9 @@ struct TrainerOptions {
   std::shared_ptr<GpuApi> gpu;  // holds model and batches, the sync's too; null: the CPU
   ComputeOptions compute;       // in which types and memory format; the evaluation too
   bool allow_tf32 = false;      // on a GPU (ApplyMathFlags())
+  // On a GPU: forward and backward of a step are captured once and then replayed (step_graph.h),
+  // unless gradients are recorded.
+  bool cuda_graph = true;
   // Scales the loss. Always with fp16, with the default options unless others are here; without it
   // nothing gains from it. Only where workers update.
   absl::optional<LossScalerOptions> loss_scaler;

@@ -1,0 +1,54 @@
+#ifndef GRADSYNC_TRAIN_STEP_GRAPH_H_
+#define GRADSYNC_TRAIN_STEP_GRAPH_H_
+
+#include <cstdint>
+#include <functional>
+#include <utility>
+
+#include "ATen/core/Tensor.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "ddp/distributed_data_parallel.h"
+#include "plan/step_options.h"
+#include "train/data_loader.h"
+
+namespace gradsync {
+
+// Forward and backward of a job's steps, as a CUDA graph where that can be: the first steps run as
+// they are, so that libraries set themselves up and choose their algorithms; then one is captured,
+// and every batch of that shape replays it. A batch of another shape, the last one of an epoch say,
+// runs as it is.
+//
+// Not thread-safe. Does not wait for the GPU.
+class StepGraph {
+ public:
+  // Queues forward, loss and backward over a batch; returns the loss, detached or not.
+  using ForwardBackward = std::function<at::Tensor(const Batch&)>;
+
+  // Both must outlive this object. Without `enabled` every step runs as it is.
+  StepGraph(DistributedDataParallel* ddp, bool enabled, ForwardBackward forward_backward)
+      : ddp_(ddp), enabled_(enabled), forward_backward_(std::move(forward_backward)) {}
+
+  // A step up to its FinishStep(). Returns its loss, which a later step may overwrite. Errors:
+  // those of BeginStep() and Capture(); INTERNAL when LibTorch throws.
+  absl::StatusOr<at::Tensor> Run(const StepOptions& step, const Batch& batch);
+
+ private:
+  static constexpr int kStepsBefore = 3;
+
+  absl::StatusOr<at::Tensor> RunAsItIs(const StepOptions& step, const Batch& batch);
+  absl::Status CaptureFor(const Batch& batch);
+  bool Fits(const Batch& batch) const;
+
+  DistributedDataParallel* const ddp_;
+  const bool enabled_;
+  const ForwardBackward forward_backward_;
+  int steps_ = 0;      // that ran as they are
+  bool have_ = false;  // a graph
+  Batch inputs_;       // the graph's
+  at::Tensor loss_;    // the graph's
+};
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_TRAIN_STEP_GRAPH_H_
