@@ -1,11 +1,13 @@
 #include "gpu/fake_gpu.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cassert>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <iterator>
+#include <set>
 #include <thread>
 #include <utility>
 
@@ -103,6 +105,25 @@ class FakeEvent {
   std::shared_ptr<Milestone> milestone_ ABSL_GUARDED_BY(mutex_);
 };
 
+// What all fakes of this process, which stand for GPUs of processes of one host, have in common.
+struct FakeHost {
+  // For flags too, so that what one stream wrote before a flag is there for one that saw it,
+  // whatever addresses the two have mapped it at. Nobody signals what the host stores, so those who
+  // wait also look from time to time.
+  Mutex mutex;
+  CondVar changed;
+  std::multiset<void*> imported ABSL_GUARDED_BY(mutex);
+};
+
+FakeHost& Host() {
+  static FakeHost* const host = new FakeHost;
+  return *host;
+}
+
+uint32_t ReadFlag(const uint32_t* flag) {
+  return reinterpret_cast<const std::atomic<uint32_t>*>(flag)->load(std::memory_order_seq_cst);
+}
+
 FakeStream* Of(GpuStream stream) { return reinterpret_cast<FakeStream*>(stream); }
 FakeEvent* Of(GpuEvent event) { return reinterpret_cast<FakeEvent*>(event); }
 
@@ -128,7 +149,7 @@ int FakeGpu::calls(absl::string_view method) const {
 
 int FakeGpu::live_objects() const {
   MutexLock lock(&mutex_);
-  return static_cast<int>(live_.size() + memory_.size() + registered_.size());
+  return static_cast<int>(live_.size() + memory_.size() + registered_.size()) + imports_.load();
 }
 
 std::vector<GpuStream> FakeGpu::streams() const {
@@ -243,8 +264,7 @@ absl::Status FakeGpu::RegisterHost(void* memory, size_t bytes) {
   MutexLock lock(&mutex_);
   const auto next = registered_.lower_bound(begin);
   if ((next != registered_.end() && next->first < begin + bytes) ||
-      (next != registered_.begin() &&
-       std::prev(next)->first + std::prev(next)->second > begin)) {
+      (next != registered_.begin() && std::prev(next)->first + std::prev(next)->second > begin)) {
     return absl::InternalError("RegisterHost: expected pages that are not registered yet");
   }
   registered_[begin] = bytes;
@@ -273,7 +293,13 @@ absl::StatusOr<void*> FakeGpu::AllocateDevice(size_t bytes) {
   return Allocate("AllocateDevice", bytes);
 }
 
-void FakeGpu::ReleaseDevice(void* memory) { Release(memory); }
+void FakeGpu::ReleaseDevice(void* memory) {
+  {
+    MutexLock lock(&Host().mutex);
+    if (Host().imported.count(memory) > 0) ++early_releases_;
+  }
+  Release(memory);
+}
 
 absl::StatusOr<void*> FakeGpu::AllocatePinned(size_t bytes) {
   return Allocate("AllocatePinned", bytes);
@@ -323,6 +349,74 @@ absl::Status FakeGpu::ScaleBy(float* x, size_t n, const float* factor, GpuStream
 absl::Status FakeGpu::SumOfSquares(const float* x, size_t n, double* sum, GpuStream stream) {
   GS_RETURN_IF_ERROR(Call("SumOfSquares"));
   Enqueue(stream, [=] { *sum = gradsync::SumOfSquares(x, n); });
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> FakeGpu::ExportMemory(void* memory) {
+  GS_RETURN_IF_ERROR(Call("ExportMemory"));
+  MutexLock lock(&mutex_);
+  const auto found = memory_.find(reinterpret_cast<uintptr_t>(memory));
+  if (found == memory_.end() || found->second % kSharedPage != 0) {
+    return absl::InternalError("ExportMemory: expected device memory of whole pages to share");
+  }
+  return std::string(reinterpret_cast<const char*>(&memory), sizeof(memory));
+}
+
+absl::StatusOr<void*> FakeGpu::ImportMemory(const std::string& exported) {
+  GS_RETURN_IF_ERROR(Call("ImportMemory"));
+  void* memory = nullptr;
+  if (exported.size() != sizeof(memory)) {
+    return absl::InternalError("ImportMemory: expected what a fake has exported");
+  }
+  std::memcpy(&memory, exported.data(), sizeof(memory));
+  {
+    MutexLock lock(&Host().mutex);
+    Host().imported.insert(memory);
+  }
+  ++imports_;
+  return memory;
+}
+
+void FakeGpu::CloseImported(void* memory) {
+  MutexLock lock(&Host().mutex);
+  const auto found = Host().imported.find(memory);
+  assert(found != Host().imported.end());
+  Host().imported.erase(found);
+  --imports_;
+}
+
+absl::StatusOr<uint32_t*> FakeGpu::FlagOnDevice(void* registered) {
+  GS_RETURN_IF_ERROR(Call("FlagOnDevice"));
+  if (!Known(registered, sizeof(uint32_t))) {
+    return absl::InternalError("FlagOnDevice: expected registered memory");
+  }
+  return static_cast<uint32_t*>(registered);
+}
+
+absl::Status FakeGpu::WriteFlag(uint32_t* flag, uint32_t value, GpuStream stream) {
+  GS_RETURN_IF_ERROR(Call("WriteFlag"));
+  if (!Known(flag, sizeof(*flag))) {
+    return absl::InternalError("WriteFlag: expected registered memory");
+  }
+  Enqueue(stream, [=] {
+    MutexLock lock(&Host().mutex);
+    reinterpret_cast<std::atomic<uint32_t>*>(flag)->store(value, std::memory_order_seq_cst);
+    Host().changed.SignalAll();
+  });
+  return absl::OkStatus();
+}
+
+absl::Status FakeGpu::WaitFlag(const uint32_t* flag, uint32_t value, GpuStream stream) {
+  GS_RETURN_IF_ERROR(Call("WaitFlag"));
+  if (!Known(flag, sizeof(*flag))) {
+    return absl::InternalError("WaitFlag: expected registered memory");
+  }
+  Enqueue(stream, [=] {
+    MutexLock lock(&Host().mutex);
+    while (static_cast<int32_t>(ReadFlag(flag) - value) < 0) {
+      Host().changed.WaitWithDeadline(&Host().mutex, absl::Now() + absl::Milliseconds(1));
+    }
+  });
   return absl::OkStatus();
 }
 
