@@ -14,6 +14,7 @@
 #include "absl/time/clock.h"
 #include "base/kernels.h"
 #include "base/status_macros.h"
+#include "gpu/fold_operands.h"
 
 namespace gradsync {
 namespace {
@@ -126,6 +127,15 @@ uint32_t ReadFlag(const uint32_t* flag) {
 
 FakeStream* Of(GpuStream stream) { return reinterpret_cast<FakeStream*>(stream); }
 FakeEvent* Of(GpuEvent event) { return reinterpret_cast<FakeEvent*>(event); }
+
+void FoldOnHost(const FoldPiece& piece, std::vector<const float*> from, std::vector<float*> to,
+                float a, float b) {
+  std::rotate(from.begin(), from.begin() + piece.first, from.end());
+  for (const float*& source : from) source += piece.offset;
+  for (float*& destination : to) destination += piece.offset;
+  FoldMean(to.data(), static_cast<int>(to.size()), from.data(), static_cast<int>(from.size()),
+           static_cast<size_t>(piece.count), a, b);
+}
 
 }  // namespace
 
@@ -349,6 +359,21 @@ absl::Status FakeGpu::ScaleBy(float* x, size_t n, const float* factor, GpuStream
 absl::Status FakeGpu::SumOfSquares(const float* x, size_t n, double* sum, GpuStream stream) {
   GS_RETURN_IF_ERROR(Call("SumOfSquares"));
   Enqueue(stream, [=] { *sum = gradsync::SumOfSquares(x, n); });
+  return absl::OkStatus();
+}
+
+absl::Status FakeGpu::FoldMean(const FoldPiece* pieces, size_t num_pieces,
+                               absl::Span<const float* const> sources,
+                               absl::Span<float* const> destinations, float a, float b,
+                               GpuStream stream) {
+  GS_RETURN_IF_ERROR(Call("FoldMean"));
+  GS_RETURN_IF_ERROR(CheckFoldOperands(sources.size(), destinations.size()));
+  Enqueue(stream, [=, from = std::vector<const float*>(sources.begin(), sources.end()),
+                   to = std::vector<float*>(destinations.begin(), destinations.end())] {
+    for (const FoldPiece* piece = pieces; piece < pieces + num_pieces; ++piece) {
+      FoldOnHost(*piece, from, to, a, b);
+    }
+  });
   return absl::OkStatus();
 }
 

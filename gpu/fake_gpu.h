@@ -89,6 +89,10 @@ class FakeGpu : public GpuApi {
                         float* exp_avg_sq, size_t n, GpuStream stream) override;
   absl::Status ScaleBy(float* x, size_t n, const float* factor, GpuStream stream) override;
   absl::Status SumOfSquares(const float* x, size_t n, double* sum, GpuStream stream) override;
+  absl::Status FoldMean(const FoldPiece* pieces, size_t num_pieces,
+                        absl::Span<const float* const> sources,
+                        absl::Span<float* const> destinations, float a, float b,
+                        GpuStream stream) override;
   // Between fakes of one process: the memory itself.
   absl::StatusOr<std::string> ExportMemory(void* memory) override;
   absl::StatusOr<void*> ImportMemory(const std::string& exported) override;

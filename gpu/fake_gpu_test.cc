@@ -74,6 +74,31 @@ TEST(FakeGpuTest, AFactorIsReadWhenItsTurnComes) {
   EXPECT_EQ(x->floats()[1], -10);
 }
 
+TEST(FakeGpuTest, AFoldAddsInThePiecesOrderInPlaceToo) {
+  const auto gpu = std::make_shared<FakeGpu>();
+  const auto pieces = *GpuMemory::Pinned(gpu, 3 * sizeof(FoldPiece));
+  auto* const piece = static_cast<FoldPiece*>(pieces->data());
+  piece[0] = {0, 1, 0};
+  piece[1] = {1, 1, 1};
+  piece[2] = {3, 0, 2};
+  // (1 + 2^24) is 2^24, so the order shows.
+  std::vector<float> a = {1, 1, 9}, b = {16777216, 16777216, 9}, c = {-16777216, -16777216, 9};
+  const std::vector<const float*> sources = {a.data(), b.data(), c.data()};
+  const std::vector<float*> destinations = {b.data(), a.data()};
+  ASSERT_EQ(gpu->FoldMean(piece, 3, sources, destinations, 8.0f, 0.5f, gpu->ComputeStream()),
+            absl::OkStatus());
+  EXPECT_EQ(a, (std::vector<float>{0, 4, 9}));
+  EXPECT_EQ(b, a);
+  EXPECT_EQ(c[1], -16777216);
+
+  const std::vector<const float*> many(kMostFoldOperands + 1, a.data());
+  const absl::Status status =
+      gpu->FoldMean(piece, 3, many, destinations, 1, 1, gpu->ComputeStream());
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_TRUE(
+      absl::IsInvalidArgument(gpu->FoldMean(piece, 3, sources, {}, 1, 1, gpu->ComputeStream())));
+}
+
 TEST(FakeGpuTest, TakesWholePagesOnceAndSeesCopiesOfOtherMemory) {
   const auto gpu = std::make_shared<FakeGpu>();
   alignas(4096) static char pages[2 * 4096];

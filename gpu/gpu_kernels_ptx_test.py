@@ -4,12 +4,13 @@ import pathlib
 import re
 import unittest
 
-PTX = pathlib.Path("gpu/gpu_kernels.cu.ptx")  # from the root of the runfiles, where tests start
+# From the root of the runfiles, where tests start.
+PTX = [pathlib.Path(f"gpu/{name}.cu.ptx") for name in ("gpu_kernels", "fold_kernel")]
 
 
 class GpuKernelsPtxTest(unittest.TestCase):
     def setUp(self):
-        text = re.sub(r"//[^\n]*", "", PTX.read_text())
+        text = re.sub(r"//[^\n]*", "", "".join(path.read_text() for path in PTX))
         self.kernels = re.findall(r"\.entry\s+(\w+)", text)
         self.instructions = re.findall(r"^\s*(?:@!?%p\d+\s+)?([a-z][\w.]*)\s", text, re.MULTILINE)
 
@@ -17,7 +18,7 @@ class GpuKernelsPtxTest(unittest.TestCase):
         return {i for i in self.instructions if i.split(".")[0] in names and re.search(r"\.f(16|32|64)\b", i)}
 
     def test_all_kernels_are_there(self):
-        for part in "ScaleTwice", "ScaleBy", "SgdStep", "AdamStep", "SumOfSquares":
+        for part in "ScaleTwice", "ScaleBy", "SgdStep", "AdamStep", "SumOfSquares", "FoldMean":
             self.assertTrue([kernel for kernel in self.kernels if part in kernel], f"{part}: {self.kernels}")
 
     def test_nothing_is_multiplied_and_added_with_one_rounding(self):

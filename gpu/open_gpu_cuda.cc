@@ -17,6 +17,8 @@
 #include "c10/cuda/CUDACachingAllocator.h"
 #include "c10/cuda/CUDAGuard.h"
 #include "c10/cuda/CUDAStream.h"
+#include "gpu/fold_kernel.h"
+#include "gpu/fold_operands.h"
 #include "gpu/gpu_kernels.h"
 #include "gpu/open_gpu.h"
 
@@ -242,6 +244,17 @@ class CudaApi : public GpuApi {
 
   absl::Status SumOfSquares(const float* x, size_t n, double* sum, GpuStream stream) override {
     return OnDevice("SumOfSquares", [&] { return StartSumOfSquares(x, n, sum, Stream(stream)); });
+  }
+
+  absl::Status FoldMean(const FoldPiece* pieces, size_t num_pieces,
+                        absl::Span<const float* const> sources,
+                        absl::Span<float* const> destinations, float a, float b,
+                        GpuStream stream) override {
+    GS_RETURN_IF_ERROR(CheckFoldOperands(sources.size(), destinations.size()));
+    return OnDevice("FoldMean", [&] {
+      return StartFoldMean(pieces, num_pieces, sources.data(), sources.size(), destinations.data(),
+                           destinations.size(), a, b, Stream(stream));
+    });
   }
 
   absl::StatusOr<std::string> ExportMemory(void* memory) override {

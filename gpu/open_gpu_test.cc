@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <cstring>
@@ -205,6 +206,86 @@ TEST_F(GpuTest, SumOfSquaresGivesTheBitsOfTheCpuKernel) {
     Finish();
     EXPECT_EQ(*static_cast<double*>(sum->data()), SumOfSquares(x.data(), n)) << n;
   }
+}
+
+// Sources and destinations of a fold, one after the other in one memory, `gap` floats apart, and
+// the same on the host.
+struct FoldRows {
+  std::shared_ptr<GpuMemory> device;
+  std::vector<float> host;
+  size_t gap = 0;
+
+  std::vector<const float*> From(int rows, float* base) const {
+    std::vector<const float*> from(rows);
+    for (int k = 0; k < rows; ++k) from[k] = base + k * gap;
+    return from;
+  }
+  std::vector<float*> To(int first, int rows, float* base) const {
+    std::vector<float*> to(rows);
+    for (int k = 0; k < rows; ++k) to[k] = base + (first + k) * gap;
+    return to;
+  }
+};
+
+// A cut at multiples of 16 and elsewhere, with empty pieces, each in an order of its own.
+std::vector<FoldPiece> CutForFold(int64_t n, int sources) {
+  std::vector<FoldPiece> pieces;
+  const int64_t sizes[] = {16, 4096, 1, 0, 3, 100'000, 64, 30'011};
+  for (int64_t begin = 0; begin < n;) {
+    const int64_t size = std::min(sizes[pieces.size() % 8], n - begin);
+    pieces.push_back({begin, size, static_cast<int>(pieces.size() % sources)});
+    begin += size;
+  }
+  return pieces;
+}
+
+void FoldOnHost(const std::vector<FoldPiece>& pieces, std::vector<const float*> from,
+                std::vector<float*> to, float a, float b) {
+  for (const FoldPiece& piece : pieces) {
+    std::vector<const float*> ins;
+    for (size_t k = 0; k < from.size(); ++k) {
+      ins.push_back(from[(piece.first + k) % from.size()] + piece.offset);
+    }
+    std::vector<float*> outs;
+    for (float* out : to) outs.push_back(out + piece.offset);
+    FoldMean(outs.data(), static_cast<int>(outs.size()), ins.data(), static_cast<int>(ins.size()),
+             static_cast<size_t>(piece.count), a, b);
+  }
+}
+
+TEST_F(GpuTest, FoldMeanGivesTheBitsOfTheCpuKernelInOneLaunch) {
+  constexpr size_t kElements = 300'017;
+  for (const int sources : {1, 2, 3, 4, 5, 6, 7, 8, 9, 64}) {
+    // In place at the last source; elsewhere; to all sources; and addresses that differ mod 16.
+    for (const int way : {0, 1, 2, 3}) {
+      FoldRows rows;
+      rows.gap = kElements + (way == 3 ? 1 : 15);  // 300'032 divides by 4
+      rows.host = Values(static_cast<uint32_t>(sources), (sources + 2) * rows.gap);
+      rows.device = Upload(rows.host);
+      const int first = way == 0 ? sources - 1 : way == 2 ? 0 : sources;
+      const int to = way == 0 ? 1 : way == 2 ? sources : 2;
+      const std::vector<FoldPiece> cut = CutForFold(kElements, sources);
+      const auto pieces = *GpuMemory::Pinned(gpu_, cut.size() * sizeof(FoldPiece));
+      std::memcpy(pieces->data(), cut.data(), cut.size() * sizeof(FoldPiece));
+      float* const base = rows.device->floats();
+      ASSERT_EQ(gpu_->FoldMean(static_cast<const FoldPiece*>(pieces->data()), cut.size(),
+                               rows.From(sources, base), rows.To(first, to, base), 1.0f / 3,
+                               1.0f / 7, stream_.get()),
+                absl::OkStatus());
+      FoldOnHost(cut, rows.From(sources, rows.host.data()), rows.To(first, to, rows.host.data()),
+                 1.0f / 3, 1.0f / 7);
+      EXPECT_TRUE(SameBits(Download(*rows.device), rows.host)) << sources << ", way " << way;
+    }
+  }
+}
+
+TEST_F(GpuTest, FoldMeanTakesMoreOperandsThanTravelWithALaunchForAnError) {
+  const auto memory = *GpuMemory::OnDevice(gpu_, 64);
+  const std::vector<const float*> many(kMostFoldOperands + 1, memory->floats());
+  const std::vector<float*> one = {memory->floats()};
+  EXPECT_TRUE(absl::IsInvalidArgument(gpu_->FoldMean(nullptr, 0, many, one, 1, 1, stream_.get())));
+  EXPECT_EQ(gpu_->FoldMean(nullptr, 0, {memory->floats()}, one, 1, 1, stream_.get()),
+            absl::OkStatus());
 }
 
 TEST_F(GpuTest, StreamsWaitForEventsAndHostCallsKeepTheOrder) {
