@@ -92,8 +92,8 @@ absl::Status IpcEngine::UploadPieces() {
 
 absl::Status IpcEngine::Connect(std::vector<std::shared_ptr<Window>> windows,
                                 const std::vector<std::string>& exported) {
-  connecting_ = true;
-  GS_ASSIGN_OR_RETURN(flags_, IpcFlags::Create(gpu_, std::move(windows), rank_));
+  flags_ = std::make_unique<IpcFlags>(gpu_, std::move(windows), rank_);
+  GS_RETURN_IF_ERROR(flags_->Register());
   regions_.assign(static_cast<size_t>(ranks()), nullptr);
   for (int rank = 0; rank < ranks(); ++rank) {
     if (rank == rank_) {
@@ -122,11 +122,6 @@ absl::Status IpcEngine::AwaitAll(IpcFlags::Counter counter, uint32_t value) {
     GS_RETURN_IF_ERROR(flags_->Wait(rank, counter, value, stream_.get()));
   }
   return absl::OkStatus();
-}
-
-bool IpcEngine::AllParted() const {
-  if (!connecting_ || ranks() == 1) return true;
-  return flags_ != nullptr && flags_->AllParted();
 }
 
 absl::Status IpcEngine::Exchange(uint32_t launch, int bucket, const StepOptions& step,

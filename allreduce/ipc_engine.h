@@ -46,8 +46,9 @@ class IpcEngine {
   const std::shared_ptr<GpuMemory>& region() const { return region_; }
   const std::string& exported() const { return exported_; }
 
-  // Once, before the first exchange: maps the others' regions. Both by rank; the own ones are not
-  // looked at in `exported`. Blocks for the device. Errors: those of GpuApi.
+  // Once, before the first exchange: maps the others' regions. Both by rank; the own one is not
+  // looked at in `exported`. Blocks for the device. After an error: Part(). Errors: those of
+  // GpuApi.
   absl::Status Connect(std::vector<std::shared_ptr<Window>> windows,
                        const std::vector<std::string>& exported);
 
@@ -74,10 +75,10 @@ class IpcEngine {
   // Closes the others' memory. Nothing may be queued.
   void Part();
 
-  bool AllHalted() const { return flags_ == nullptr || flags_->AllHalted(); }
+  bool OthersHalted() const { return flags_ == nullptr || flags_->OthersHalted(); }
 
   // Whether no other rank has this one's region mapped any more.
-  bool AllParted() const;
+  bool OthersParted() const { return flags_ == nullptr || flags_->OthersParted(); }
 
  private:
   struct Bucket {
@@ -111,7 +112,6 @@ class IpcEngine {
   ScopedEvent idle_;
 
   // Set by Connect(); closed by Part().
-  bool connecting_ = false;
   std::vector<char*> regions_;  // by rank; null: not mapped
   std::unique_ptr<IpcFlags> flags_;
 

@@ -24,24 +24,30 @@ size_t IpcFlags::WindowBytes() {
   return RoundUp(WordsOffset() + sizeof(Words), static_cast<size_t>(sysconf(_SC_PAGESIZE)));
 }
 
-absl::StatusOr<std::unique_ptr<IpcFlags>> IpcFlags::Create(
-    std::shared_ptr<GpuApi> gpu, std::vector<std::shared_ptr<Window>> windows, int self) {
-  std::unique_ptr<IpcFlags> flags(new IpcFlags(std::move(gpu), std::move(windows), self));
-  for (const std::shared_ptr<Window>& window : flags->windows_) {
+IpcFlags::IpcFlags(std::shared_ptr<GpuApi> gpu, std::vector<std::shared_ptr<Window>> windows,
+                   int self)
+    : gpu_(std::move(gpu)), windows_(std::move(windows)), self_(self) {}
+
+absl::Status IpcFlags::Register() {
+  for (const std::shared_ptr<Window>& window : windows_) {
     GS_ASSIGN_OR_RETURN(RegisteredMemory registered,
-                        RegisteredMemory::Register(flags->gpu_, window->data(), window->size()));
-    flags->registered_.push_back(std::move(registered));
-    GS_ASSIGN_OR_RETURN(uint32_t* const start, flags->gpu_->FlagOnDevice(window->data()));
+                        RegisteredMemory::Register(gpu_, window->data(), window->size()));
+    registered_.push_back(std::move(registered));
+    GS_ASSIGN_OR_RETURN(uint32_t* const start, gpu_->FlagOnDevice(window->data()));
     for (size_t counter = 0; counter < kCounters; ++counter) {
-      flags->on_device_.push_back(start +
-                                  (WordsOffset() + counter * sizeof(Line)) / sizeof(uint32_t));
+      on_device_.push_back(start + (WordsOffset() + counter * sizeof(Line)) / sizeof(uint32_t));
     }
   }
-  return flags;
+  return absl::OkStatus();
 }
 
-IpcFlags::Words& IpcFlags::at(int rank) const {
-  return *reinterpret_cast<Words*>(windows_[rank]->data() + WordsOffset());
+IpcFlags::Words& IpcFlags::In(const Window& window) {
+  return *reinterpret_cast<Words*>(window.data() + WordsOffset());
+}
+
+void IpcFlags::SetGone(const Window& own) {
+  In(own).halted.store(1);
+  In(own).parted.store(1);
 }
 
 absl::Status IpcFlags::Write(Counter counter, uint32_t value, GpuStream stream) {
@@ -56,16 +62,16 @@ uint32_t IpcFlags::Read(int rank, Counter counter) const {
   return at(rank).counters[counter].value.load();
 }
 
-bool IpcFlags::AllHalted() const {
+bool IpcFlags::OthersHalted() const {
   for (int rank = 0; rank < ranks(); ++rank) {
-    if (at(rank).halted.load() == 0) return false;
+    if (rank != self_ && at(rank).halted.load() == 0) return false;
   }
   return true;
 }
 
-bool IpcFlags::AllParted() const {
+bool IpcFlags::OthersParted() const {
   for (int rank = 0; rank < ranks(); ++rank) {
-    if (at(rank).parted.load() == 0) return false;
+    if (rank != self_ && at(rank).parted.load() == 0) return false;
   }
   return true;
 }

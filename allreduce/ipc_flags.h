@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "gpu/gpu_api.h"
 #include "gpu/gpu_resources.h"
 #include "links/window.h"
@@ -34,9 +33,11 @@ class IpcFlags {
   // Of each rank's window, whose first bytes are a WindowControl, for WindowMesh.
   static size_t WindowBytes();
 
-  // `windows` by rank, of WindowBytes() each. Errors: those of GpuApi.
-  static absl::StatusOr<std::unique_ptr<IpcFlags>> Create(
-      std::shared_ptr<GpuApi> gpu, std::vector<std::shared_ptr<Window>> windows, int self);
+  // `windows` by rank, of WindowBytes() each.
+  IpcFlags(std::shared_ptr<GpuApi> gpu, std::vector<std::shared_ptr<Window>> windows, int self);
+
+  // Before anything is queued: shows the windows to the GPU. Errors: those of GpuApi.
+  absl::Status Register();
 
   int ranks() const { return static_cast<int>(windows_.size()); }
   int self() const { return self_; }
@@ -55,8 +56,11 @@ class IpcFlags {
   // for a success any more, and *parted* when it has closed other ranks' memory.
   void SetHalted() { at(self_).halted.store(1); }
   void SetParted() { at(self_).parted.store(1); }
-  bool AllHalted() const;
-  bool AllParted() const;
+  bool OthersHalted() const;
+  bool OthersParted() const;
+
+  // Both, for a rank that gave up before it had the others' windows: `own` is its own.
+  static void SetGone(const Window& own);
 
   // Frees the own streams of waits for values up to 2^30 beyond `launched`. Others' streams may
   // still write older values over it, so it has to be repeated until the own streams are done.
@@ -73,11 +77,9 @@ class IpcFlags {
     std::atomic<uint32_t> parted;
   };
 
-  IpcFlags(std::shared_ptr<GpuApi> gpu, std::vector<std::shared_ptr<Window>> windows, int self)
-      : gpu_(std::move(gpu)), windows_(std::move(windows)), self_(self) {}
-
   static size_t WordsOffset();
-  Words& at(int rank) const;
+  static Words& In(const Window& window);
+  Words& at(int rank) const { return In(*windows_[rank]); }
 
   const std::shared_ptr<GpuApi> gpu_;
   const std::vector<std::shared_ptr<Window>> windows_;

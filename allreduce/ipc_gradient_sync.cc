@@ -80,6 +80,7 @@ class IpcGradientSync : public GradientSync {
   absl::Status MakeMesh(const Plan& plan);
   absl::StatusOr<Peers> ExchangePeers(const Plan& plan, absl::Time deadline);
   absl::Status Connect(const Plan& plan, absl::Time deadline);
+  void GiveUp();
   absl::Status CheckUsable() const;
 
   absl::Status Exchange(const StepOptions& step, int bucket);
@@ -113,6 +114,7 @@ class IpcGradientSync : public GradientSync {
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
   std::vector<SyncPromise> refused_ ABSL_GUARDED_BY(mutex_);
   WireStats stats_ ABSL_GUARDED_BY(mutex_);
+  bool connected_ ABSL_GUARDED_BY(mutex_) = false;
   // engine_, mesh_ and watchdog_, for OnFailure().
   std::shared_ptr<IpcEngine> kept_engine_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<WindowMesh> kept_mesh_ ABSL_GUARDED_BY(mutex_);
@@ -143,7 +145,7 @@ IpcGradientSync::~IpcGradientSync() {
   if (mesh_ != nullptr) mesh_->Stop();
   // Memory that another process has open must not be freed: where one does not close it, because it
   // was stopped or killed, it is kept until this process ends.
-  if (engine_ != nullptr && !Await(options_.hearing, [this] { return engine_->AllParted(); })) {
+  if (engine_ != nullptr && !Await(options_.hearing, [this] { return engine_->OthersParted(); })) {
     static_cast<void>(new std::shared_ptr<GpuMemory>(engine_->region()));
   }
 }
@@ -185,7 +187,10 @@ absl::StatusOr<std::vector<GradBucket>> IpcGradientSync::Bind(const Plan& plan,
     promises_.emplace_back(absl::StrCat("bucket ", b));
   }
   const absl::Status connected = Connect(plan, deadline);
-  if (!connected.ok()) return Failed(connected);
+  if (!connected.ok()) {
+    GiveUp();
+    return Failed(connected);
+  }
   bound_ = true;
   std::vector<GradBucket> buckets;
   for (int b = 0; b < engine_->layout().buckets(); ++b) {
@@ -276,9 +281,7 @@ absl::Status IpcGradientSync::Connect(const Plan& plan, absl::Time deadline) {
   for (int rank = 0; rank < options_.group.world_size; ++rank) {
     windows.push_back(mesh_ != nullptr ? mesh_->window(rank) : window_);
   }
-  const absl::Status mapped = engine_->Connect(std::move(windows), peers.exported);
-  if (!mapped.ok()) engine_->Part();
-  GS_RETURN_IF_ERROR(mapped);
+  GS_RETURN_IF_ERROR(engine_->Connect(std::move(windows), peers.exported));
   IpcWatchdogOptions watch;
   watch.flags = &engine_->flags();
   watch.timeout = options_.group.timeout;
@@ -286,12 +289,24 @@ absl::Status IpcGradientSync::Connect(const Plan& plan, absl::Time deadline) {
       watch, [outcome = outcome_](absl::Status status) { outcome->Halt(std::move(status)); });
   {
     MutexLock lock(&mutex_);
+    GS_RETURN_IF_ERROR(failure_);
     kept_engine_ = engine_;
     kept_watchdog_ = watchdog_;
-    GS_RETURN_IF_ERROR(failure_);
+    connected_ = true;
   }
   // Nobody launches before everybody is connected.
   return side_channel_.Barrier(deadline);
+}
+
+// Bind() failed. Where OnFailure() does not know the engine, nothing was queued, and others that
+// are further need not wait.
+void IpcGradientSync::GiveUp() {
+  {
+    MutexLock lock(&mutex_);
+    if (connected_) return;
+  }
+  if (engine_ != nullptr) engine_->Part();
+  if (window_ != nullptr) IpcFlags::SetGone(*window_);
 }
 
 absl::Status IpcGradientSync::CheckUsable() const {
@@ -414,7 +429,7 @@ void IpcGradientSync::OnFailure(absl::Status status) {
   if (watchdog != nullptr) watchdog->Stop();
   if (engine != nullptr) {
     engine->Halt();
-    Await(options_.hearing, [&] { return engine->AllHalted(); });
+    Await(options_.hearing, [&] { return engine->OthersHalted(); });
     const absl::Status finished = Finish(std::move(engine));
     if (!finished.ok()) {
       status =
