@@ -1,12 +1,14 @@
 #include "gpu/fake_gpu.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cassert>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <iterator>
+#include <set>
 #include <thread>
 #include <utility>
 
@@ -129,6 +131,26 @@ thread_local GpuStream compute_stream = nullptr;
 using FakeGraph = std::vector<GpuEvent>;
 
 FakeGraph* Of(GpuGraph graph) { return reinterpret_cast<FakeGraph*>(graph); }
+
+// What all fakes of this process, which stand for GPUs of processes of one host, have in common.
+struct FakeHost {
+  // For flags too, so that what one stream wrote before a flag is there for one that saw it,
+  // whatever addresses the two have mapped it at. Nobody signals what the host stores, so those who
+  // wait also look from time to time.
+  Mutex mutex;
+  CondVar changed;
+  std::multiset<void*> imported ABSL_GUARDED_BY(mutex);
+};
+
+FakeHost& Host() {
+  static FakeHost* const host = new FakeHost;
+  return *host;
+}
+
+uint32_t ReadFlag(const uint32_t* flag) {
+  return reinterpret_cast<const std::atomic<uint32_t>*>(flag)->load(std::memory_order_seq_cst);
+}
+
 FakeStream* Of(GpuStream stream) { return reinterpret_cast<FakeStream*>(stream); }
 FakeEvent* Of(GpuEvent event) { return reinterpret_cast<FakeEvent*>(event); }
 
@@ -236,7 +258,7 @@ int FakeGpu::calls(absl::string_view method) const {
 
 int FakeGpu::live_objects() const {
   MutexLock lock(&mutex_);
-  return static_cast<int>(live_.size() + memory_.size() + registered_.size());
+  return static_cast<int>(live_.size() + memory_.size() + registered_.size()) + imports_.load();
 }
 
 std::vector<GpuStream> FakeGpu::streams() const {
@@ -427,6 +449,10 @@ absl::StatusOr<void*> FakeGpu::AllocateDevice(size_t bytes) {
 
 void FakeGpu::ReleaseDevice(void* memory) {
   AwaitAll("ReleaseDevice");
+  {
+    MutexLock lock(&Host().mutex);
+    if (Host().imported.count(memory) > 0) ++early_releases_;
+  }
   ReleaseAtOnce(memory);
 }
 
@@ -510,6 +536,74 @@ absl::Status FakeGpu::SumsOfSquares(const SquaresPiece* pieces, size_t num_piece
   Enqueue(stream, [=] {
     for (size_t i = 0; i < num_pieces; ++i) {
       sums[i] = gradsync::SumOfSquares(pieces[i].x, static_cast<size_t>(pieces[i].count));
+    }
+  });
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> FakeGpu::ExportMemory(void* memory) {
+  GS_RETURN_IF_ERROR(Call("ExportMemory"));
+  MutexLock lock(&mutex_);
+  const auto found = memory_.find(reinterpret_cast<uintptr_t>(memory));
+  if (found == memory_.end() || found->second % kSharedPage != 0) {
+    return absl::InternalError("ExportMemory: expected device memory of whole pages to share");
+  }
+  return std::string(reinterpret_cast<const char*>(&memory), sizeof(memory));
+}
+
+absl::StatusOr<void*> FakeGpu::ImportMemory(const std::string& exported) {
+  GS_RETURN_IF_ERROR(Call("ImportMemory"));
+  void* memory = nullptr;
+  if (exported.size() != sizeof(memory)) {
+    return absl::InternalError("ImportMemory: expected what a fake has exported");
+  }
+  std::memcpy(&memory, exported.data(), sizeof(memory));
+  {
+    MutexLock lock(&Host().mutex);
+    Host().imported.insert(memory);
+  }
+  ++imports_;
+  return memory;
+}
+
+void FakeGpu::CloseImported(void* memory) {
+  MutexLock lock(&Host().mutex);
+  const auto found = Host().imported.find(memory);
+  assert(found != Host().imported.end());
+  Host().imported.erase(found);
+  --imports_;
+}
+
+absl::StatusOr<uint32_t*> FakeGpu::FlagOnDevice(void* registered) {
+  GS_RETURN_IF_ERROR(Call("FlagOnDevice"));
+  if (!Known(registered, sizeof(uint32_t))) {
+    return absl::InternalError("FlagOnDevice: expected registered memory");
+  }
+  return static_cast<uint32_t*>(registered);
+}
+
+absl::Status FakeGpu::WriteFlag(uint32_t* flag, uint32_t value, GpuStream stream) {
+  GS_RETURN_IF_ERROR(Call("WriteFlag"));
+  if (!Known(flag, sizeof(*flag))) {
+    return absl::InternalError("WriteFlag: expected registered memory");
+  }
+  Enqueue(stream, [=] {
+    MutexLock lock(&Host().mutex);
+    reinterpret_cast<std::atomic<uint32_t>*>(flag)->store(value, std::memory_order_seq_cst);
+    Host().changed.SignalAll();
+  });
+  return absl::OkStatus();
+}
+
+absl::Status FakeGpu::WaitFlag(const uint32_t* flag, uint32_t value, GpuStream stream) {
+  GS_RETURN_IF_ERROR(Call("WaitFlag"));
+  if (!Known(flag, sizeof(*flag))) {
+    return absl::InternalError("WaitFlag: expected registered memory");
+  }
+  Enqueue(stream, [=] {
+    MutexLock lock(&Host().mutex);
+    while (static_cast<int32_t>(ReadFlag(flag) - value) < 0) {
+      Host().changed.WaitWithDeadline(&Host().mutex, absl::Now() + absl::Milliseconds(1));
     }
   });
   return absl::OkStatus();

@@ -74,7 +74,7 @@ class FakeGpu : public GpuApi {
   // Calls of a method so far.
   int calls(absl::string_view method) const;
 
-  // Not given back yet: streams, events, memory, registrations.
+  // Not given back yet: streams, events, memory, registrations, imports.
   int live_objects() const;
 
   // The streams among them, in the order of their creation.
@@ -83,6 +83,9 @@ class FakeGpu : public GpuApi {
   // Copies from or to memory of the host that was not pinned, which a GPU makes slowly and, as far
   // as the caller sees, at once.
   int unpinned_copies() const { return unpinned_copies_.load(); }
+
+  // Memory released while another fake still had it open.
+  int early_releases() const { return early_releases_.load(); }
 
   int device() const override { return device_; }
   std::string name() const override { return "fake"; }
@@ -127,6 +130,13 @@ class FakeGpu : public GpuApi {
   absl::Status SumsOfSquares(const SquaresPiece* pieces, size_t num_pieces, double* sums,
                              GpuStream stream) override;
   absl::Status SynchronizeDevice() override;
+  // Between fakes of one process: the memory itself.
+  absl::StatusOr<std::string> ExportMemory(void* memory) override;
+  absl::StatusOr<void*> ImportMemory(const std::string& exported) override;
+  void CloseImported(void* memory) override;
+  absl::StatusOr<uint32_t*> FlagOnDevice(void* registered) override;
+  absl::Status WriteFlag(uint32_t* flag, uint32_t value, GpuStream stream) override;
+  absl::Status WaitFlag(const uint32_t* flag, uint32_t value, GpuStream stream) override;
 
  private:
   // Of floats, for kernels.
@@ -143,6 +153,8 @@ class FakeGpu : public GpuApi {
   std::function<absl::Time()> clock_ = [] { return absl::Now(); };
   std::atomic<int> synchronizations_{0};
   std::atomic<int> unpinned_copies_{0};
+  std::atomic<int> imports_{0};
+  std::atomic<int> early_releases_{0};
   mutable Mutex mutex_;
   absl::flat_hash_map<std::string, int> calls_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<std::string, absl::Status> failures_ ABSL_GUARDED_BY(mutex_);

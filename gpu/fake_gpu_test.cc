@@ -1,7 +1,11 @@
 #include "gpu/fake_gpu.h"
 
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -208,6 +212,74 @@ TEST(FakeGpuTest, FailsWhatItIsToldTo) {
   EXPECT_EQ(reinterpret_cast<uintptr_t>((*memory)->data()) % 256, 0u);
   EXPECT_EQ(gpu->calls("AllocateDevice"), 2);
   EXPECT_EQ(gpu->live_objects(), 1);
+}
+
+// A page of the host, registered.
+class FlagPage {
+ public:
+  explicit FlagPage(std::shared_ptr<GpuApi> gpu)
+      : gpu_(std::move(gpu)), page_(std::aligned_alloc(4096, 4096)) {
+    std::memset(page_, 0, 4096);
+    EXPECT_TRUE(gpu_->RegisterHost(page_, 4096).ok());
+  }
+  ~FlagPage() {
+    gpu_->UnregisterHost(page_);
+    std::free(page_);
+  }
+  std::atomic<uint32_t>& host() { return *static_cast<std::atomic<uint32_t>*>(page_); }
+  uint32_t* device() { return *gpu_->FlagOnDevice(page_); }
+
+ private:
+  const std::shared_ptr<GpuApi> gpu_;
+  void* const page_;
+};
+
+TEST(FakeGpuTest, AStreamWaitsForAFlagThatAnotherWrites) {
+  const auto gpu = std::make_shared<FakeGpu>();
+  FlagPage flag(gpu);
+  const ScopedStream first = *ScopedStream::Create(gpu);
+  const ScopedStream second = *ScopedStream::Create(gpu);
+  const auto memory = *GpuMemory::OnDevice(gpu, sizeof(float));
+  const ScopedEvent done = *ScopedEvent::Create(gpu);
+  ASSERT_TRUE(gpu->WaitFlag(flag.device(), 5, second.get()).ok());
+  ASSERT_TRUE(gpu->ScaleTwice(memory->floats(), 1, 2.0f, 3.0f, second.get()).ok());
+  ASSERT_TRUE(gpu->Record(done.get(), second.get()).ok());
+  ASSERT_TRUE(gpu->WriteFlag(flag.device(), 4, first.get()).ok());
+  gpu->Enqueue(first.get(), [&] {
+    EXPECT_FALSE(*gpu->Done(done.get()));
+    *memory->floats() = 7;
+  });
+  ASSERT_TRUE(gpu->WriteFlag(flag.device(), 5, first.get()).ok());
+  ASSERT_TRUE(gpu->Synchronize(done.get()).ok());
+  EXPECT_EQ(*memory->floats(), 42);
+}
+
+TEST(FakeGpuTest, FlagsAreComparedCyclicallyAndStoredByTheHostToo) {
+  const auto gpu = std::make_shared<FakeGpu>();
+  FlagPage flag(gpu);
+  const ScopedStream stream = *ScopedStream::Create(gpu);
+  const ScopedEvent done = *ScopedEvent::Create(gpu);
+  flag.host() = 0xfffffff0u;
+  ASSERT_TRUE(gpu->WaitFlag(flag.device(), 0xffffffffu, stream.get()).ok());
+  ASSERT_TRUE(gpu->Record(done.get(), stream.get()).ok());
+  EXPECT_FALSE(*gpu->Done(done.get()));
+  flag.host() = 3;  // has wrapped around
+  EXPECT_TRUE(gpu->Synchronize(done.get()).ok());
+}
+
+TEST(FakeGpuTest, ExportedMemoryIsTheSameElsewhereAndNoticedWhenReleasedEarly) {
+  const auto owner = std::make_shared<FakeGpu>();
+  const auto other = std::make_shared<FakeGpu>();
+  auto memory = *GpuMemory::OnDevice(owner, GpuApi::kSharedPage);
+  void* const imported = *other->ImportMemory(*owner->ExportMemory(memory->data()));
+  EXPECT_EQ(imported, memory->data());
+  EXPECT_EQ(other->live_objects(), 1);
+  memory = nullptr;
+  EXPECT_EQ(owner->early_releases(), 1);
+  other->CloseImported(imported);
+  EXPECT_EQ(other->live_objects(), 0);
+  memory = *GpuMemory::OnDevice(owner, 4096);
+  EXPECT_FALSE(owner->ExportMemory(memory->data()).ok());  // shares its page with others'
 }
 
 }  // namespace

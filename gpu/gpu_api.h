@@ -146,6 +146,24 @@ class GpuApi {
   // of LibTorch and of those who are gone included: before memory goes that anybody may use, and
   // never in a training step.
   virtual absl::Status SynchronizeDevice() = 0;
+
+  // Device memory that processes of one host share. Export: a description of what AllocateDevice()
+  // returned, for other processes. Import: the same memory for this one, wherever it lies on that
+  // host, until CloseImported(); nothing that is queued may use it then. Its owner must not release
+  // it before all have closed it. To be shared alone, memory has to fill pages of the GPU: whole
+  // multiples of kSharedPage bytes.
+  static constexpr size_t kSharedPage = size_t{2} << 20;
+  virtual absl::StatusOr<std::string> ExportMemory(void* memory) = 0;
+  virtual absl::StatusOr<void*> ImportMemory(const std::string& exported) = 0;
+  virtual void CloseImported(void* memory) = 0;
+
+  // The device's address of registered memory, for flags: 32-bit words on which streams of several
+  // processes wait, and which the host reads and writes as atomics. A stream comes to its later
+  // work when *flag is `value` or up to 2^31 - 1 beyond, cyclically; no thread waits, and no kernel
+  // runs. What was queued before a write is visible to all who see the flag.
+  virtual absl::StatusOr<uint32_t*> FlagOnDevice(void* registered) = 0;
+  virtual absl::Status WriteFlag(uint32_t* flag, uint32_t value, GpuStream stream) = 0;
+  virtual absl::Status WaitFlag(const uint32_t* flag, uint32_t value, GpuStream stream) = 0;
 };
 
 }  // namespace gradsync

@@ -1,4 +1,5 @@
 // What gpu/open_gpu.h has with --config=cuda.
+#include <cuda.h>  // types alone: nothing links the driver
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -51,6 +52,38 @@ at::cuda::CUDAGraph* Graph(GpuGraph graph) { return reinterpret_cast<at::cuda::C
 void CUDART_CB CallAndDelete(void* call) {
   const std::unique_ptr<std::function<void()>> owned(static_cast<std::function<void()>*>(call));
   (*owned)();
+}
+
+// The driver's operations on flags, which the runtime does not have.
+struct StreamFlags {
+  using Operation = CUresult (*)(CUstream, CUdeviceptr, cuuint32_t, unsigned int);
+  Operation wait = nullptr;
+  Operation write = nullptr;
+};
+
+// Those of the driver that is loaded; INTERNAL where it lacks them.
+absl::StatusOr<StreamFlags::Operation> FindInDriver(const char* name) {
+  constexpr unsigned int kSince = 11070;  // CUDA 11.7 made them what they are
+  void* found = nullptr;
+  cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
+  GS_RETURN_IF_ERROR(ToStatus(
+      name, cudaGetDriverEntryPointByVersion(name, &found, kSince, cudaEnableDefault, &result)));
+  if (result != cudaDriverEntryPointSuccess || found == nullptr) {
+    return absl::InternalError(absl::StrCat("the driver has no ", name, ": expected CUDA 11.7"));
+  }
+  return reinterpret_cast<StreamFlags::Operation>(found);
+}
+
+absl::StatusOr<StreamFlags> FindStreamFlags() {
+  StreamFlags flags;
+  GS_ASSIGN_OR_RETURN(flags.wait, FindInDriver("cuStreamWaitValue32"));
+  GS_ASSIGN_OR_RETURN(flags.write, FindInDriver("cuStreamWriteValue32"));
+  return flags;
+}
+
+absl::Status ToStatus(absl::string_view what, CUresult result) {
+  if (result == CUDA_SUCCESS) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat(what, ": CUresult ", static_cast<int>(result)));
 }
 
 class CudaApi : public GpuApi {
@@ -220,8 +253,9 @@ class CudaApi : public GpuApi {
   }
 
   absl::Status RegisterHost(void* memory, size_t bytes) override {
-    return OnDevice(absl::StrCat("cudaHostRegister of ", bytes, " bytes"),
-                    [&] { return cudaHostRegister(memory, bytes, cudaHostRegisterPortable); });
+    return OnDevice(absl::StrCat("cudaHostRegister of ", bytes, " bytes"), [&] {
+      return cudaHostRegister(memory, bytes, cudaHostRegisterPortable | cudaHostRegisterMapped);
+    });
   }
 
   void UnregisterHost(void* memory) override {
@@ -291,6 +325,56 @@ class CudaApi : public GpuApi {
     return OnDevice("cudaDeviceSynchronize", cudaDeviceSynchronize);
   }
 
+  absl::StatusOr<std::string> ExportMemory(void* memory) override {
+    cudaIpcMemHandle_t handle;
+    GS_RETURN_IF_ERROR(
+        OnDevice("cudaIpcGetMemHandle", [&] { return cudaIpcGetMemHandle(&handle, memory); }));
+    return std::string(reinterpret_cast<const char*>(&handle), sizeof(handle));
+  }
+
+  absl::StatusOr<void*> ImportMemory(const std::string& exported) override {
+    cudaIpcMemHandle_t handle;
+    if (exported.size() != sizeof(handle)) {
+      return absl::InternalError(absl::StrCat("a handle of another process's memory: expected ",
+                                              sizeof(handle), " bytes, found ", exported.size()));
+    }
+    std::memcpy(&handle, exported.data(), sizeof(handle));
+    void* memory = nullptr;
+    GS_RETURN_IF_ERROR(OnDevice("cudaIpcOpenMemHandle", [&] {
+      return cudaIpcOpenMemHandle(&memory, handle, cudaIpcMemLazyEnablePeerAccess);
+    }));
+    return memory;
+  }
+
+  void CloseImported(void* memory) override {
+    OnDevice("cudaIpcCloseMemHandle", [&] { return cudaIpcCloseMemHandle(memory); }).IgnoreError();
+  }
+
+  absl::StatusOr<uint32_t*> FlagOnDevice(void* registered) override {
+    GS_RETURN_IF_ERROR(flags_.status());
+    void* flag = nullptr;
+    GS_RETURN_IF_ERROR(OnDevice("cudaHostGetDevicePointer",
+                                [&] { return cudaHostGetDevicePointer(&flag, registered, 0); }));
+    return static_cast<uint32_t*>(flag);
+  }
+
+  absl::Status WriteFlag(uint32_t* flag, uint32_t value, GpuStream stream) override {
+    GS_RETURN_IF_ERROR(flags_.status());
+    // By default it comes after what was written before it, for the whole system.
+    return OnDevice("cuStreamWriteValue32", [&] {
+      return flags_->write(Stream(stream), reinterpret_cast<CUdeviceptr>(flag), value,
+                           CU_STREAM_WRITE_VALUE_DEFAULT);
+    });
+  }
+
+  absl::Status WaitFlag(const uint32_t* flag, uint32_t value, GpuStream stream) override {
+    GS_RETURN_IF_ERROR(flags_.status());
+    return OnDevice("cuStreamWaitValue32", [&] {
+      return flags_->wait(Stream(stream), reinterpret_cast<CUdeviceptr>(flag), value,
+                          CU_STREAM_WAIT_VALUE_GEQ);
+    });
+  }
+
  private:
   // Runs `call` with the device current, and gives the thread back the one it had. LibTorch's guard
   // does not wake a GPU that the thread was never told of, as cudaSetDevice() would.
@@ -307,6 +391,7 @@ class CudaApi : public GpuApi {
   const int device_;
   const std::string name_;
   const int stream_priority_;
+  const absl::StatusOr<StreamFlags> flags_ = FindStreamFlags();
 };
 
 std::string CudaVersion(int version) {

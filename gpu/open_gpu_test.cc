@@ -394,6 +394,41 @@ TEST_F(GpuTest, AThreadThatWasNeverToldOfTheDeviceMayCall) {
   EXPECT_EQ(status, absl::OkStatus());
 }
 
+TEST_F(GpuTest, AStreamWaitsForAFlagUntilAStreamOrTheHostWritesIt) {
+  constexpr size_t kPage = 4096;
+  void* const page =
+      mmap(nullptr, kPage, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(page, MAP_FAILED);
+  {
+    const RegisteredMemory registered = *RegisteredMemory::Register(gpu_, page, kPage);
+    uint32_t* const flag = *gpu_->FlagOnDevice(page);
+    auto& host = *static_cast<std::atomic<uint32_t>*>(page);
+    const ScopedStream other = *ScopedStream::Create(gpu_);
+    host = 0xfffffff0u;
+    ASSERT_TRUE(gpu_->WaitFlag(flag, 0xffffffffu, stream_.get()).ok());
+    ASSERT_TRUE(gpu_->Record(done_.get(), stream_.get()).ok());
+    ASSERT_TRUE(gpu_->WriteFlag(flag, 0xfffffff1u, other.get()).ok());
+    while (host != 0xfffffff1u) std::this_thread::yield();
+    EXPECT_FALSE(*gpu_->Done(done_.get()));
+    ASSERT_TRUE(gpu_->WriteFlag(flag, 1, other.get()).ok());  // has wrapped around
+    ASSERT_TRUE(gpu_->Synchronize(done_.get()).ok());
+    ASSERT_TRUE(gpu_->WaitFlag(flag, 2, stream_.get()).ok());
+    ASSERT_TRUE(gpu_->Record(done_.get(), stream_.get()).ok());
+    EXPECT_FALSE(*gpu_->Done(done_.get()));
+    host = 3;
+    EXPECT_TRUE(gpu_->Synchronize(done_.get()).ok());
+  }
+  munmap(page, kPage);
+}
+
+TEST_F(GpuTest, MemoryIsExportedAndNotMappedIntoTheProcessThatHasIt) {
+  const auto memory = *GpuMemory::OnDevice(gpu_, GpuApi::kSharedPage);
+  const auto exported = gpu_->ExportMemory(memory->data());
+  ASSERT_TRUE(exported.ok()) << exported.status();
+  EXPECT_TRUE(absl::IsInternal(gpu_->ImportMemory(*exported).status()));
+  EXPECT_TRUE(absl::IsInternal(gpu_->ImportMemory("no handle").status()));
+}
+
 #endif  // GRADSYNC_CUDA
 
 }  // namespace

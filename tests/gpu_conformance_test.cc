@@ -1,4 +1,5 @@
-// The conformance suite on a real GPU: the real NCCL, and backends of the host over copies. What is
+// The conformance suite on a real GPU: the real NCCL, ranks that share memory of the GPU, and
+// backends of the host over copies. What is
 // expected is computed by the host, so equal bits are those of the CPU.
 //
 // Also the main function, since a rank that is a process (tests/gpu_rank.h) is this program.
@@ -10,6 +11,7 @@
 #include "gtest/gtest.h"
 #include "tests/conformance_suite.h"
 #include "tests/gpu_rank.h"
+#include "tests/ipc_traits.h"
 #include "tests/real_gpu.h"
 #include "tests/staged_traits.h"
 
@@ -63,6 +65,24 @@ std::vector<ConformanceCase> NcclCases(bool as_processes) {
 INSTANTIATE_TEST_SUITE_P(Nccl, ConformanceTest, testing::ValuesIn(NcclCases(false)), CaseName);
 INSTANTIATE_TEST_SUITE_P(NcclAsProcesses, ConformanceTest, testing::ValuesIn(NcclCases(true)),
                          CaseName);
+// Ranks that share memory of the GPU.
+std::vector<ConformanceCase> IpcCases(bool as_processes, const IpcOptions& like) {
+  if (as_processes != (SuiteRank() != nullptr)) return {};
+  BackendTraits traits = IpcTraits(NewRealGpus, like);
+  traits.available = HasGpu;
+  traits.process = SuiteRank();
+  traits.world_sizes = {as_processes ? kGpuRanks : 1};
+  return ConformanceCases(traits);
+}
+
+INSTANTIATE_TEST_SUITE_P(Ipc, ConformanceTest, testing::ValuesIn(IpcCases(false, IpcRing())),
+                         CaseName);
+INSTANTIATE_TEST_SUITE_P(IpcAsProcessesRing, ConformanceTest,
+                         testing::ValuesIn(IpcCases(true, IpcRing())), CaseName);
+INSTANTIATE_TEST_SUITE_P(IpcAsProcessesServer, ConformanceTest,
+                         testing::ValuesIn(IpcCases(true, IpcServers(1))), CaseName);
+INSTANTIATE_TEST_SUITE_P(IpcAsProcessesServers, ConformanceTest,
+                         testing::ValuesIn(IpcCases(true, IpcServers(0))), CaseName);
 INSTANTIATE_TEST_SUITE_P(StagedLocal, ConformanceTest,
                          testing::ValuesIn(OnRealGpu(StagedLocal(NewRealGpus))), CaseName);
 INSTANTIATE_TEST_SUITE_P(StagedRingOverGrpc, ConformanceTest,
@@ -83,7 +103,8 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "%s\n", rank.status().ToString().c_str());
     return 1;
   }
-  if (rank->has_value() && (*rank)->task != gradsync::kRunSuite) {
+  const bool ipc = rank->has_value() && (*rank)->task == gradsync::kRunIpcSuite;
+  if (rank->has_value() && !ipc && (*rank)->task != gradsync::kRunSuite) {
     return gradsync::RunGpuRank(**rank);
   }
   if (rank->has_value()) {
@@ -91,6 +112,8 @@ int main(int argc, char** argv) {
         gradsync::RankProcess{(*rank)->group.rank, (*rank)->group.store});
   }
   testing::InitGoogleTest(&argc, argv);
-  if (rank->has_value()) testing::GTEST_FLAG(filter) = "NcclAsProcesses/*";
+  if (rank->has_value()) {
+    testing::GTEST_FLAG(filter) = ipc ? "IpcAsProcesses*/*" : "NcclAsProcesses/*";
+  }
   return RUN_ALL_TESTS();
 }

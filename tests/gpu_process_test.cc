@@ -1,4 +1,5 @@
-// Two ranks over the real NCCL on one GPU, as processes.
+// Two ranks on one GPU, as processes: over the real NCCL, and over memory of the GPU that they
+// share.
 
 #include <algorithm>
 #include <csignal>
@@ -106,6 +107,67 @@ TEST_F(TwoProcessesTest, OneThatIsKilledIsNoticedByTheOther) {
   EXPECT_FALSE(absl::StrContains(why, "ncclCommAbort")) << "an abort that hangs: " << why;
   EXPECT_LT(absl::Now() - killed, absl::Seconds(30)) << why;
   EXPECT_TRUE(ranks[0]->Finish(kLimit).ok());
+}
+
+// The same over memory of the GPU that the two share.
+TEST_F(TwoProcessesTest, PassTheConformanceSuiteOverSharedMemoryOfTheGpu) {
+  for (const Ended& rank : RunBoth(kRunIpcSuite, kSuiteLimit)) {
+    const auto passed = std::count_if(
+        rank.out.begin(), rank.out.end(),
+        [](const std::string& line) { return absl::StrContains(line, "[       OK ]"); });
+    EXPECT_GE(passed, 30);  // they did run
+  }
+}
+
+TEST_F(TwoProcessesTest, GiveTheBitsOfTheHostOverSharedMemoryOfTheGpuWhoeverFolds) {
+  const PsGroup group(NewInProcessLink(), kGpuRanks, /*servers=*/2, PsOptions());
+  std::vector<std::string> expected(kGpuRanks);
+  RunRanks(kGpuRanks, [&](int rank) {
+    expected[rank] = HashOfParameterServers(UpdateSite::kWorker, rank, group);
+  });
+  for (const char* const task : {kHashIpcRing, kHashIpcServer, kHashIpcServers}) {
+    for (const Ended& rank : RunBoth(task, kLimit)) {
+      const std::string line = absl::StrCat("hash ", expected[0]);
+      EXPECT_NE(std::find(rank.out.begin(), rank.out.end(), line), rank.out.end())
+          << task << ": expected " << line << "\n"
+          << absl::StrJoin(rank.out, "\n");
+    }
+  }
+}
+
+// Stops or kills rank 1 in the middle of steps; what rank 0 then says.
+class SharedMemoryOfTheGpuTest : public TwoProcessesTest {
+ protected:
+  std::string FailureAfter(int signal, absl::Duration limit) {
+    for (int rank = 0; rank < kGpuRanks; ++rank) {
+      ranks_.push_back(
+          std::make_unique<TestProgram>(GpuRankCommand(kStepForeverOverIpc, rank, store_->port())));
+    }
+    for (const auto& rank : ranks_) EXPECT_EQ(rank->AwaitLine("stepping", kLimit), "stepping");
+    ranks_[1]->Kill(signal);
+    const absl::Time then = absl::Now();
+    const std::string why = ranks_[0]->AwaitLine("failed ", kLimit);
+    EXPECT_LT(absl::Now() - then, limit) << why;
+    EXPECT_TRUE(ranks_[0]->Finish(kLimit).ok());
+    return why;
+  }
+
+  std::vector<std::unique_ptr<TestProgram>> ranks_;
+};
+
+TEST_F(SharedMemoryOfTheGpuTest, AKilledProcessIsNamedAtOnceAndHoldsUpNobody) {
+  const std::string why = FailureAfter(SIGKILL, absl::Seconds(10));
+  EXPECT_TRUE(absl::StrContains(why, "UNAVAILABLE")) << why;
+  EXPECT_TRUE(absl::StrContains(why, "rank 1 (process")) << why;
+  EXPECT_TRUE(absl::StrContains(why, "is gone")) << why;
+  EXPECT_FALSE(absl::StrContains(why, "left to a thread")) << why;
+}
+
+TEST_F(SharedMemoryOfTheGpuTest, AStoppedProcessIsNamedAfterTheTimeout) {
+  const std::string why = FailureAfter(SIGSTOP, absl::Seconds(30));
+  EXPECT_TRUE(absl::StrContains(why, "DEADLINE_EXCEEDED")) << why;
+  EXPECT_TRUE(absl::StrContains(why, "rank 1")) << why;
+  ranks_[1]->Kill(SIGKILL);
 }
 
 }  // namespace

@@ -6,8 +6,10 @@
 #include <cstdio>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "allreduce/ipc_gradient_sync.h"
 #include "allreduce/nccl_gradient_sync.h"
 #include "allreduce/open_nccl.h"
 #include "base/sha256.h"
@@ -68,6 +70,19 @@ absl::Status StepForever(GradientSync& sync, int rank) {
   }
 }
 
+absl::StatusOr<std::unique_ptr<GradientSync>> CreateRankSync(const GpuRank& rank) {
+  if (!absl::StartsWith(rank.task, "ipc-")) {
+    return CreateRealNccl(rank.group,
+                          rank.task == kHashOwner ? UpdateSite::kOwner : UpdateSite::kWorker);
+  }
+  IpcOptions options;
+  options.group = rank.group;
+  options.servers = rank.task == kHashIpcServer || rank.task == kHashIpcServers;
+  options.owners = rank.task == kHashIpcServer ? 1 : 0;
+  GS_ASSIGN_OR_RETURN(options.gpu, OpenGpu(0));
+  return CreateIpcGradientSync(options);
+}
+
 }  // namespace
 
 std::vector<std::string> GpuRankCommand(absl::string_view task, int rank, int store_port) {
@@ -98,20 +113,21 @@ absl::StatusOr<absl::optional<GpuRank>> ParseGpuRank(int argc, char** argv) {
   rank.group.run_id = rank.task;
   rank.group.address = "127.0.0.1";
   rank.group.credentials = InsecureCredentials();
-  if (rank.task == kStepForever) rank.group.timeout = absl::Seconds(10);
+  if (rank.task == kStepForever || rank.task == kStepForeverOverIpc) {
+    rank.group.timeout = absl::Seconds(10);
+  }
   GS_ASSIGN_OR_RETURN(rank.group.store, ConnectStore(absl::StrCat("127.0.0.1:", argv[4]),
                                                      rank.group.credentials, Soon()));
   return absl::optional<GpuRank>(std::move(rank));
 }
 
 int RunGpuRank(const GpuRank& rank) {
-  const UpdateSite site = rank.task == kHashOwner ? UpdateSite::kOwner : UpdateSite::kWorker;
-  const auto sync = CreateRealNccl(rank.group, site);
+  const auto sync = CreateRankSync(rank);
   if (!sync.ok()) {
     Print(absl::StrCat("failed ", sync.status().ToString()));
     return 1;
   }
-  if (rank.task == kStepForever) {
+  if (rank.task == kStepForever || rank.task == kStepForeverOverIpc) {
     Print(absl::StrCat("failed ", StepForever(**sync, rank.group.rank).ToString()));
     return 0;
   }

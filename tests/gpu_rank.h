@@ -1,6 +1,7 @@
-// Ranks over the real NCCL, all on GPU 0 and each a process of its own: NCCL lets two ranks share a
-// GPU only where it takes them for ranks of different hosts, which it decides per process
-// (docs/nccl.md). The process is this program again, with other arguments.
+// Ranks over the real NCCL, or over memory of the GPU that they share, all on GPU 0 and each a
+// process of its own: NCCL lets two ranks share a GPU only where it takes them for ranks of
+// different hosts, which it decides per process (docs/nccl.md), and CUDA maps memory only into
+// other processes. The process is this program again, with other arguments.
 
 #ifndef GRADSYNC_TESTS_GPU_RANK_H_
 #define GRADSYNC_TESTS_GPU_RANK_H_
@@ -26,6 +27,14 @@ constexpr char kHashOwner[] = "owner";    // the same at owner
 constexpr char kStepForever[] = "stepping";  // prints "stepping" and, when a step fails, "failed "
                                              // and why
 
+// The same over GPU memory that the ranks share (allreduce/ipc_gradient_sync.h); hashes by who
+// folds: as a ring, as one server, as a server per rank.
+constexpr char kRunIpcSuite[] = "ipc-suite";
+constexpr char kHashIpcRing[] = "ipc-ring";
+constexpr char kHashIpcServer[] = "ipc-server";
+constexpr char kHashIpcServers[] = "ipc-servers";
+constexpr char kStepForeverOverIpc[] = "ipc-stepping";
+
 struct GpuRank {
   std::string task;
   WorkerGroup group;
@@ -37,7 +46,7 @@ std::vector<std::string> GpuRankCommand(absl::string_view task, int rank, int st
 // What this process is to be by its arguments; none: it is no rank. Connects to the store.
 absl::StatusOr<absl::optional<GpuRank>> ParseGpuRank(int argc, char** argv);
 
-// Does a rank's task other than kRunSuite. Returns the process's exit code.
+// Does a rank's task other than kRunSuite and kRunIpcSuite. Returns the process's exit code.
 int RunGpuRank(const GpuRank& rank);
 
 // NCCL on GPU 0. Errors: also those of OpenGpu().

@@ -1,0 +1,211 @@
+#include "allreduce/ipc_engine.h"
+
+#include <algorithm>
+#include <atomic>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "base/status_macros.h"
+
+namespace gradsync {
+namespace {
+
+constexpr absl::Duration kReleaseInterval = absl::Milliseconds(1);
+constexpr absl::Duration kLookInterval = absl::Microseconds(200);
+
+// Frees a stream again and again: others' streams may write older values over what was stored.
+class Releaser {
+ public:
+  Releaser(IpcFlags* flags, const std::atomic<uint32_t>* launched)
+      : thread_([this, flags, launched] {
+          while (!stop_.load()) {
+            flags->Release(launched->load());
+            absl::SleepFor(kReleaseInterval);
+          }
+        }) {}
+  ~Releaser() {
+    stop_.store(true);
+    thread_.join();
+  }
+
+ private:
+  std::atomic<bool> stop_{false};
+  std::thread thread_;  // last: uses all of the above
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<IpcEngine>> IpcEngine::Create(std::shared_ptr<GpuApi> gpu,
+                                                             IpcLayout layout, int rank) {
+  if (layout.ranks() > static_cast<int>(kMostFoldOperands)) {
+    return absl::InvalidArgumentError(absl::StrCat("cuda_ipc: expected at most ", kMostFoldOperands,
+                                                   " ranks, found ", layout.ranks()));
+  }
+  std::unique_ptr<IpcEngine> engine(new IpcEngine(std::move(gpu), std::move(layout), rank));
+  GS_ASSIGN_OR_RETURN(engine->stream_, ScopedStream::Create(engine->gpu_));
+  GS_ASSIGN_OR_RETURN(engine->idle_, ScopedEvent::Create(engine->gpu_));
+  GS_ASSIGN_OR_RETURN(engine->region_, GpuMemory::OnDevice(engine->gpu_, engine->layout_.bytes()));
+  if (engine->ranks() > 1) {
+    GS_ASSIGN_OR_RETURN(engine->exported_, engine->gpu_->ExportMemory(engine->region_->data()));
+  }
+  GS_RETURN_IF_ERROR(engine->UploadPieces());
+  return engine;
+}
+
+IpcEngine::~IpcEngine() { Part(); }
+
+float* IpcEngine::grad(int rank, int bucket) const {
+  return reinterpret_cast<float*>(regions_[rank] + layout_.grad_offset(bucket));
+}
+
+float* IpcEngine::param(int rank, int bucket) const {
+  return reinterpret_cast<float*>(regions_[rank] + layout_.param_offset(bucket));
+}
+
+// A kernel reads them in every exchange, so they are where it reads fast.
+absl::Status IpcEngine::UploadPieces() {
+  std::vector<FoldPiece> all;
+  std::vector<size_t> begins;
+  for (int b = 0; b < layout_.buckets(); ++b) {
+    const std::vector<FoldPiece> own = layout_.Pieces(b, rank_);
+    begins.push_back(all.size());
+    all.insert(all.end(), own.begin(), own.end());
+    Bucket& bucket = buckets_.emplace_back();
+    bucket.num_pieces = own.size();
+    for (const int owner : layout_.Owners(b)) {
+      if (owner != rank_) bucket.owners.push_back(owner);
+    }
+  }
+  const size_t bytes = all.size() * sizeof(FoldPiece);
+  GS_ASSIGN_OR_RETURN(pieces_, GpuMemory::OnDevice(gpu_, bytes));
+  GS_ASSIGN_OR_RETURN(const std::shared_ptr<GpuMemory> stage, GpuMemory::Pinned(gpu_, bytes));
+  std::copy(all.begin(), all.end(), static_cast<FoldPiece*>(stage->data()));
+  GS_RETURN_IF_ERROR(gpu_->Copy(pieces_->data(), stage->data(), bytes, stream_.get()));
+  GS_RETURN_IF_ERROR(gpu_->Record(idle_.get(), stream_.get()));
+  GS_RETURN_IF_ERROR(gpu_->Synchronize(idle_.get()));
+  for (int b = 0; b < layout_.buckets(); ++b) {
+    buckets_[b].pieces = static_cast<const FoldPiece*>(pieces_->data()) + begins[b];
+  }
+  return absl::OkStatus();
+}
+
+absl::Status IpcEngine::Connect(std::vector<std::shared_ptr<Window>> windows,
+                                const std::vector<std::string>& exported) {
+  flags_ = std::make_unique<IpcFlags>(gpu_, std::move(windows), rank_);
+  GS_RETURN_IF_ERROR(flags_->Register());
+  regions_.assign(static_cast<size_t>(ranks()), nullptr);
+  for (int rank = 0; rank < ranks(); ++rank) {
+    if (rank == rank_) {
+      regions_[rank] = static_cast<char*>(region_->data());
+      continue;
+    }
+    absl::StatusOr<void*> imported = gpu_->ImportMemory(exported[rank]);
+    if (!imported.ok()) {
+      return absl::Status(imported.status().code(), absl::StrCat("the buckets of rank ", rank, ": ",
+                                                                 imported.status().message()));
+    }
+    regions_[rank] = static_cast<char*>(*imported);
+  }
+  for (int b = 0; b < layout_.buckets(); ++b) {
+    for (int rank = 0; rank < ranks(); ++rank) {
+      buckets_[b].sources.push_back(grad(rank, b));
+      buckets_[b].destinations.push_back(grad(rank, b));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status IpcEngine::AwaitAll(IpcFlags::Counter counter, uint32_t value) {
+  for (int rank = 0; rank < ranks(); ++rank) {
+    if (rank == rank_) continue;
+    GS_RETURN_IF_ERROR(flags_->Wait(rank, counter, value, stream_.get()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status IpcEngine::Exchange(uint32_t launch, int bucket, const StepOptions& step,
+                                 NcclWork& work) {
+  MutexLock lock(&queueing_);
+  if (halted_.load()) return absl::CancelledError("the group has failed");
+  launched_.store(launch);
+  return QueueExchange(launch, bucket, step, work);
+}
+
+absl::Status IpcEngine::Broadcast(uint32_t launch, NcclWork& work) {
+  MutexLock lock(&queueing_);
+  if (halted_.load()) return absl::CancelledError("the group has failed");
+  launched_.store(launch);
+  return QueueBroadcast(launch, work);
+}
+
+// Every rank says kFolded in every exchange, also without a chunk of its own, so that no counter
+// stays behind.
+absl::Status IpcEngine::QueueExchange(uint32_t launch, int bucket, const StepOptions& step,
+                                      NcclWork& work) {
+  const Bucket& b = buckets_[bucket];
+  GS_RETURN_IF_ERROR(work.StartAfterReady(stream_.get()));
+  GS_RETURN_IF_ERROR(flags_->Write(IpcFlags::kContributed, launch, stream_.get()));
+  if (b.num_pieces > 0) {
+    GS_RETURN_IF_ERROR(AwaitAll(IpcFlags::kContributed, launch));
+    GS_RETURN_IF_ERROR(gpu_->FoldMean(b.pieces, b.num_pieces, b.sources, b.destinations,
+                                      1.0f / static_cast<float>(ranks()),
+                                      static_cast<float>(step.inverse_loss_scale), stream_.get()));
+  }
+  GS_RETURN_IF_ERROR(flags_->Write(IpcFlags::kFolded, launch, stream_.get()));
+  for (const int owner : b.owners) {
+    GS_RETURN_IF_ERROR(flags_->Wait(owner, IpcFlags::kFolded, launch, stream_.get()));
+  }
+  return work.RecordDone(stream_.get());
+}
+
+// Nobody reads rank 0's parameters before they are all there, and rank 0 changes none before all
+// have read.
+absl::Status IpcEngine::QueueBroadcast(uint32_t launch, NcclWork& work) {
+  GS_RETURN_IF_ERROR(work.StartAfterReady(stream_.get()));
+  GS_RETURN_IF_ERROR(flags_->Write(IpcFlags::kContributed, launch, stream_.get()));
+  if (rank_ != 0) {
+    GS_RETURN_IF_ERROR(flags_->Wait(0, IpcFlags::kContributed, launch, stream_.get()));
+    for (int b = 0; b < layout_.buckets(); ++b) {
+      const size_t bytes = static_cast<size_t>(layout_.plan().buckets()[b].bytes());
+      GS_RETURN_IF_ERROR(gpu_->Copy(param(rank_, b), param(0, b), bytes, stream_.get()));
+    }
+  }
+  GS_RETURN_IF_ERROR(flags_->Write(IpcFlags::kFolded, launch, stream_.get()));
+  if (rank_ == 0) GS_RETURN_IF_ERROR(AwaitAll(IpcFlags::kFolded, launch));
+  return work.RecordDone(stream_.get());
+}
+
+void IpcEngine::Halt() {
+  halted_.store(true);
+  if (flags_ != nullptr) flags_->SetHalted();
+}
+
+void IpcEngine::Finish() {
+  if (flags_ != nullptr) {
+    const Releaser releaser(flags_.get(), &launched_);
+    {
+      MutexLock lock(&queueing_);  // the last launch is through
+    }
+    absl::StatusOr<bool> done = false;
+    const absl::Status recorded = gpu_->Record(idle_.get(), stream_.get());
+    // After an error of CUDA nothing can be asked, and nothing runs.
+    while (recorded.ok() && done.ok() && !*done) {
+      absl::SleepFor(kLookInterval);
+      done = gpu_->Done(idle_.get());
+    }
+  }
+  Part();
+}
+
+void IpcEngine::Part() {
+  MutexLock lock(&queueing_);
+  halted_.store(true);
+  for (int rank = 0; rank < static_cast<int>(regions_.size()); ++rank) {
+    if (rank != rank_ && regions_[rank] != nullptr) gpu_->CloseImported(regions_[rank]);
+  }
+  regions_.clear();
+  if (flags_ != nullptr) flags_->SetParted();
+}
+
+}  // namespace gradsync

@@ -1,0 +1,130 @@
+#include "allreduce/ipc_watchdog.h"
+
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+
+namespace gradsync {
+namespace {
+
+constexpr absl::Duration kDrainInterval = absl::Microseconds(200);
+
+}  // namespace
+
+IpcWatchdog::IpcWatchdog(IpcWatchdogOptions options, std::function<void(absl::Status)> on_failure)
+    : options_(std::move(options)),
+      on_failure_(std::move(on_failure)),
+      thread_([this] { Loop(); }) {}
+
+IpcWatchdog::~IpcWatchdog() {
+  {
+    MutexLock lock(&mutex_);
+    closing_ = true;
+    changed_.SignalAll();
+  }
+  thread_.join();
+}
+
+void IpcWatchdog::Watch(uint32_t launch, std::string name, std::shared_ptr<NcclWork> work) {
+  MutexLock lock(&mutex_);
+  watched_.push_back({launch, std::move(name), std::move(work)});
+  if (watched_.size() == 1) changed_.SignalAll();
+}
+
+void IpcWatchdog::Stop() {
+  MutexLock lock(&mutex_);
+  stopped_ = true;
+  changed_.SignalAll();
+}
+
+absl::Status IpcWatchdog::Drain(absl::Time deadline) {
+  MutexLock lock(&mutex_);
+  draining_ = true;
+  changed_.SignalAll();
+  while (!watched_.empty() && !stopped_) {
+    if (!changed_.WaitWithDeadline(&mutex_, deadline) || watched_.empty()) continue;
+    draining_ = false;
+    return Late(watched_.front(), "at its deadline");
+  }
+  draining_ = false;
+  if (!stopped_) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("cuda_ipc at rank ", options_.flags->self(), ": the group has failed"));
+}
+
+void IpcWatchdog::Loop() {
+  while (true) {
+    {
+      MutexLock lock(&mutex_);
+      if (closing_) return;
+      if (stopped_ || watched_.empty()) {
+        changed_.Wait(&mutex_);
+        continue;
+      }
+    }
+    const absl::Status found = Look();
+    if (!found.ok()) {
+      Stop();
+      on_failure_(found);
+      continue;
+    }
+    MutexLock lock(&mutex_);
+    if (watched_.empty() || closing_ || stopped_) continue;
+    changed_.WaitWithDeadline(&mutex_,
+                              absl::Now() + (draining_ ? kDrainInterval : options_.interval));
+  }
+}
+
+// Takes what is done off the queue, and checks the work that is then its head.
+absl::Status IpcWatchdog::Look() {
+  while (true) {
+    Watched head;
+    {
+      MutexLock lock(&mutex_);
+      if (watched_.empty()) return absl::OkStatus();
+      head = watched_.front();
+    }
+    const absl::StatusOr<bool> done = head.work->Done();
+    if (!done.ok()) return done.status();
+    if (*done) {
+      started_ = absl::InfiniteFuture();
+      MutexLock lock(&mutex_);
+      watched_.pop_front();
+      if (watched_.empty()) changed_.SignalAll();
+      continue;
+    }
+    if (started_ == absl::InfiniteFuture()) {
+      const absl::StatusOr<bool> ready = head.work->Ready();
+      if (!ready.ok()) return ready.status();
+      if (*ready) started_ = absl::Now();
+    }
+    if (absl::Now() < started_ + options_.timeout) return absl::OkStatus();
+    return Late(head,
+                absl::StrCat(absl::FormatDuration(options_.timeout), " after it could begin"));
+  }
+}
+
+// Whose counters are behind. Who has not contributed is named alone: owners wait for it, too.
+absl::Status IpcWatchdog::Late(const Watched& watched, const std::string& what) const {
+  const IpcFlags& flags = *options_.flags;
+  std::string who;
+  for (int rank = 0; rank < flags.ranks(); ++rank) {
+    const uint32_t found = flags.Read(rank, IpcFlags::kContributed);
+    if (flags.Reached(rank, IpcFlags::kContributed, watched.launch)) continue;
+    absl::StrAppend(&who, "; rank ", rank, " has not come to it, but is ", watched.launch - found,
+                    " behind");
+  }
+  const bool all_here = who.empty();
+  for (int rank = 0; rank < flags.ranks(); ++rank) {
+    if (!all_here || flags.Reached(rank, IpcFlags::kFolded, watched.launch)) continue;
+    absl::StrAppend(&who, "; rank ", rank, " has come to it, and has not done its part");
+  }
+  if (who.empty()) who = "; all ranks have done their part";
+  return absl::DeadlineExceededError(absl::StrCat("cuda_ipc at rank ", flags.self(), ", ",
+                                                  watched.name, ": not done ", what, who));
+}
+
+}  // namespace gradsync
