@@ -105,8 +105,10 @@ absl::StatusOr<absl::optional<GpuRank>> ParseGpuRank(int argc, char** argv) {
 }
 
 int RunGpuRank(const GpuRank& rank) {
-  const UpdateSite site = rank.task == kHashOwner ? UpdateSite::kOwner : UpdateSite::kWorker;
-  const auto sync = CreateRealNccl(rank.group, site);
+  const bool at_owner = rank.task == kHashOwner || rank.task == kHashServersOwner;
+  const bool servers = rank.task == kHashServersOwner || rank.task == kHashServersWorker;
+  const auto sync = CreateRealNccl(rank.group, at_owner ? UpdateSite::kOwner : UpdateSite::kWorker,
+                                   servers ? kGpuRanks : 0);
   if (!sync.ok()) {
     Print(absl::StrCat("failed ", sync.status().ToString()));
     return 1;
@@ -122,8 +124,9 @@ int RunGpuRank(const GpuRank& rank) {
 }
 
 absl::StatusOr<std::unique_ptr<GradientSync>> CreateRealNccl(const WorkerGroup& group,
-                                                             UpdateSite site) {
+                                                             UpdateSite site, int owners) {
   NcclOptions options;
+  options.owners = owners;
   options.group = group;
   options.update_site = site;
   GS_ASSIGN_OR_RETURN(options.gpu, OpenGpu(0));
