@@ -115,6 +115,14 @@ class NcclApi {
   [[nodiscard]] virtual NcclResult Broadcast(void* data, size_t bytes, int root, NcclComm comm,
                                              GpuStream stream) = 0;
 
+  // ncclSend() and ncclRecv() of bytes. A send of rank r to `peer` meets the peer's receive from r:
+  // the k-th of one the k-th of the other, with the same `bytes`. Those of a group go on together;
+  // outside of one, each keeps the stream from going on until it has met the other.
+  [[nodiscard]] virtual NcclResult Send(const void* data, size_t bytes, int peer, NcclComm comm,
+                                        GpuStream stream) = 0;
+  [[nodiscard]] virtual NcclResult Recv(void* data, size_t bytes, int peer, NcclComm comm,
+                                        GpuStream stream) = 0;
+
   // ncclCommRegister() and ncclCommDeregister(). All ranks register; it is no collective call.
   // *registration may become null with kSuccess where NCCL has no use for it; such a one is given
   // back like any other, which does nothing.
@@ -123,8 +131,8 @@ class NcclApi {
   [[nodiscard]] virtual NcclResult Deregister(NcclComm comm, NcclRegistration registration) = 0;
 
   // ncclMemAlloc() and ncclMemFree(), and two calls more: the memory is zeroed, which is done when
-  // MemAlloc() returns. Aligned to at least 256 bytes; `bytes` may be 0. Both may wait for the
-  // device. MemFree() needs no communicator.
+  // MemAlloc() returns. Aligned to at least 256 bytes; `bytes` may be 0. MemFree() unmaps at once:
+  // nothing that is queued uses the memory any more. It needs no communicator.
   [[nodiscard]] virtual NcclResult MemAlloc(size_t bytes, void** memory) = 0;
   [[nodiscard]] virtual NcclResult MemFree(void* memory) = 0;
 };

@@ -19,9 +19,10 @@ ElementRange NcclBucket::range(int rank) const {
   return {std::min(numel, rank * piece), std::min(numel, (rank + 1) * piece)};
 }
 
-absl::StatusOr<std::shared_ptr<const NcclBuckets>> NcclBuckets::Create(std::shared_ptr<NcclApi> api,
+absl::StatusOr<std::shared_ptr<const NcclBuckets>> NcclBuckets::Create(std::shared_ptr<GpuApi> gpu,
+                                                                       std::shared_ptr<NcclApi> api,
                                                                        const Plan& plan) {
-  std::shared_ptr<NcclBuckets> made(new NcclBuckets(std::move(api)));
+  std::shared_ptr<NcclBuckets> made(new NcclBuckets(std::move(gpu), std::move(api)));
   const int64_t ranks = plan.world_size();
   int64_t floats = 0;
   for (const BucketPlan& bucket : plan.buckets()) {
@@ -43,8 +44,10 @@ absl::StatusOr<std::shared_ptr<const NcclBuckets>> NcclBuckets::Create(std::shar
 }
 
 NcclBuckets::~NcclBuckets() {
-  // Nobody is left to tell of a failure.
-  if (memory_ != nullptr) static_cast<void>(api_->MemFree(memory_));
+  if (memory_ == nullptr) return;
+  // Nobody is left to tell of failures. A device that met one runs nothing any more.
+  gpu_->SynchronizeDevice().IgnoreError();
+  static_cast<void>(api_->MemFree(memory_));
 }
 
 }  // namespace gradsync

@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "allreduce/nccl_api.h"
+#include "gpu/gpu_api.h"
 #include "plan/plan.h"
 #include "plan/stripes.h"
 
@@ -28,11 +29,14 @@ struct NcclBucket {
 };
 
 // The buckets of a plan in one piece of NCCL's memory, which can be registered as a whole. Zero at
-// first. Immutable, hence thread-safe; its owners keep it as long as anything is queued.
+// first. Immutable, hence thread-safe. Its owners keep it as long as anything is queued on streams
+// of theirs; for what callers queued on others, through tensors, the destructor waits for the
+// device.
 class NcclBuckets {
  public:
   // Errors: those of NcclApi::MemAlloc(), by NcclStatus().
-  static absl::StatusOr<std::shared_ptr<const NcclBuckets>> Create(std::shared_ptr<NcclApi> api,
+  static absl::StatusOr<std::shared_ptr<const NcclBuckets>> Create(std::shared_ptr<GpuApi> gpu,
+                                                                   std::shared_ptr<NcclApi> api,
                                                                    const Plan& plan);
   ~NcclBuckets();
   NcclBuckets(const NcclBuckets&) = delete;
@@ -44,8 +48,10 @@ class NcclBuckets {
   size_t bytes() const { return bytes_; }
 
  private:
-  explicit NcclBuckets(std::shared_ptr<NcclApi> api) : api_(std::move(api)) {}
+  NcclBuckets(std::shared_ptr<GpuApi> gpu, std::shared_ptr<NcclApi> api)
+      : gpu_(std::move(gpu)), api_(std::move(api)) {}
 
+  const std::shared_ptr<GpuApi> gpu_;
   const std::shared_ptr<NcclApi> api_;
   void* memory_ = nullptr;
   size_t bytes_ = 0;

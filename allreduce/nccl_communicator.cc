@@ -8,16 +8,31 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/mutex.h"
+#include "base/run_bounded.h"
 #include "base/status_macros.h"
 
 namespace gradsync {
 namespace {
 
-// What is in progress is asked for at once a few times, then ever more rarely.
+// After the spin, what is in progress is asked for ever more rarely.
 constexpr absl::Duration kFirstPause = absl::Microseconds(20);
 constexpr absl::Duration kLongestPause = absl::Milliseconds(2);
 
 constexpr absl::Duration kLastAbort = absl::Seconds(1);
+
+// Issues `call` of each item in one group.
+template <typename Item, typename Call>
+NcclResult InGroup(NcclApi& api, absl::Span<const Item> items, const Call& call) {
+  NcclResult result = api.GroupStart();
+  if (result != NcclResult::kSuccess) return result;
+  for (const Item& item : items) {
+    result = call(item);
+    if (result != NcclResult::kSuccess && result != NcclResult::kInProgress) break;
+  }
+  const NcclResult end = api.GroupEnd();  // also after an error: it ends the thread's group
+  const bool issued = result == NcclResult::kSuccess || result == NcclResult::kInProgress;
+  return issued ? end : result;
+}
 
 }  // namespace
 
@@ -33,6 +48,7 @@ struct NcclCommunicator::State {
   bool ended ABSL_GUARDED_BY(mutex) = false;   // Close() or Abort() has taken `comm`
   NcclComm comm ABSL_GUARDED_BY(mutex) = nullptr;
   std::vector<NcclRegistration> registrations ABSL_GUARDED_BY(mutex);
+  int64_t sleeps ABSL_GUARDED_BY(mutex) = 0;
 
   // Waits for its turn and takes it. False: interrupted.
   bool Enter() {
@@ -46,10 +62,20 @@ struct NcclCommunicator::State {
     inside = false;
     changed.SignalAll();
   }
+  // Less where interrupted.
+  void Sleep(absl::Duration duration) {
+    MutexLock lock(&mutex);
+    ++sleeps;
+    if (!interrupted) changed.WaitWithDeadline(&mutex, absl::Now() + duration);
+  }
 };
 
-NcclCommunicator::NcclCommunicator(std::shared_ptr<NcclApi> api, int rank, int world_size)
-    : rank_(rank), world_size_(world_size), state_(std::make_shared<State>(std::move(api))) {}
+NcclCommunicator::NcclCommunicator(std::shared_ptr<NcclApi> api, int rank, int world_size,
+                                   NcclPolling polling)
+    : rank_(rank),
+      world_size_(world_size),
+      polling_(std::move(polling)),
+      state_(std::make_shared<State>(std::move(api))) {}
 
 NcclCommunicator::~NcclCommunicator() { Abort(kLastAbort).IgnoreError(); }
 
@@ -82,6 +108,7 @@ absl::Status NcclCommunicator::Run(absl::string_view what, absl::Time deadline,
     return absl::FailedPreconditionError(
         absl::StrCat("NCCL at rank ", rank_, ", ", what, ": expected Init() first"));
   }
+  const absl::Time begin = polling_.now();
   absl::Duration pause = kFirstPause;
   NcclResult result = call(*state_->api, comm);
   while (true) {
@@ -89,16 +116,16 @@ absl::Status NcclCommunicator::Run(absl::string_view what, absl::Time deadline,
         result == NcclResult::kInProgress ? absl::OkStatus() : Describe(result, what);
     state_->Leave();
     if (result != NcclResult::kInProgress) return status;
-    {
-      MutexLock lock(&state_->mutex);
-      if (!state_->interrupted) {
-        state_->changed.WaitWithDeadline(&state_->mutex, std::min(deadline, absl::Now() + pause));
-      }
-    }
-    pause = std::min(2 * pause, kLongestPause);
-    if (absl::Now() >= deadline) {
+    const absl::Time now = polling_.now();
+    if (now >= deadline) {
       return absl::DeadlineExceededError(
           absl::StrCat("NCCL at rank ", rank_, ", ", what, ": still in progress at its deadline"));
+    }
+    if (now < begin + polling_.spin) {
+      std::this_thread::yield();
+    } else {
+      state_->Sleep(std::min(pause, deadline - now));
+      pause = std::min(2 * pause, kLongestPause);
     }
     if (!state_->Enter()) return cancelled();
     const NcclResult asked = state_->api->AsyncError(comm, &result);
@@ -165,15 +192,19 @@ absl::Status NcclCommunicator::AllGather(absl::string_view what, void* data, siz
 absl::Status NcclCommunicator::Broadcast(absl::string_view what, absl::Span<const Range> ranges,
                                          int root, GpuStream stream, absl::Time deadline) {
   return Run(absl::StrCat("broadcast of ", what), deadline, [&](NcclApi& api, NcclComm comm) {
-    NcclResult result = api.GroupStart();
-    if (result != NcclResult::kSuccess) return result;
-    for (const Range& range : ranges) {
-      result = api.Broadcast(range.data, range.bytes, root, comm, stream);
-      if (result != NcclResult::kSuccess && result != NcclResult::kInProgress) break;
-    }
-    const NcclResult end = api.GroupEnd();  // also after an error: it ends the thread's group
-    const bool issued = result == NcclResult::kSuccess || result == NcclResult::kInProgress;
-    return issued ? end : result;
+    return InGroup(api, ranges, [&](const Range& range) {
+      return api.Broadcast(range.data, range.bytes, root, comm, stream);
+    });
+  });
+}
+
+absl::Status NcclCommunicator::Exchange(absl::string_view what, absl::Span<const Message> messages,
+                                        GpuStream stream, absl::Time deadline) {
+  return Run(absl::StrCat("exchange of ", what), deadline, [&](NcclApi& api, NcclComm comm) {
+    return InGroup(api, messages, [&](const Message& message) {
+      return message.is_send ? api.Send(message.data, message.bytes, message.peer, comm, stream)
+                             : api.Recv(message.data, message.bytes, message.peer, comm, stream);
+    });
   });
 }
 
@@ -193,6 +224,11 @@ absl::Status NcclCommunicator::CheckAsync() {
                                   : Describe(state, "an asynchronous error");
   state_->Leave();
   return status;
+}
+
+int64_t NcclCommunicator::sleeps() const {
+  MutexLock lock(&state_->mutex);
+  return state_->sleeps;
 }
 
 void NcclCommunicator::Interrupt() {
@@ -232,48 +268,37 @@ absl::Status NcclCommunicator::End(absl::Duration bound, absl::string_view name,
   }
   struct Outcome {
     Mutex mutex;
-    CondVar changed;
-    bool done ABSL_GUARDED_BY(mutex) = false;
+    bool returned ABSL_GUARDED_BY(mutex) = false;  // from NCCL
     absl::Status status ABSL_GUARDED_BY(mutex);
   };
   const auto outcome = std::make_shared<Outcome>();
   const std::string what = absl::StrCat("NCCL at rank ", rank_, ", ", name);
-  std::thread thread([state = state_, outcome, afterwards = std::move(afterwards), what, end] {
-    NcclComm comm = nullptr;
-    {
-      MutexLock lock(&state->mutex);
-      while (state->inside) state->changed.Wait(&state->mutex);
-      std::swap(comm, state->comm);
-    }
-    absl::Status status;
-    if (comm != nullptr) {
-      const NcclResult result = ((*state->api).*end)(comm);
-      // There is nothing left to ask for how it goes on.
-      if (result != NcclResult::kInProgress) status = NcclStatus(result, what, "");
-    }
-    if (afterwards != nullptr) afterwards();
-    MutexLock lock(&outcome->mutex);
-    outcome->done = true;
-    outcome->status = std::move(status);
-    outcome->changed.SignalAll();
-  });
-  const absl::Time deadline = absl::Now() + bound;
-  bool done = false;
-  absl::Status status;
-  {
-    MutexLock lock(&outcome->mutex);
-    while (!outcome->done && !outcome->changed.WaitWithDeadline(&outcome->mutex, deadline)) {
-    }
-    done = outcome->done;
-    status = outcome->status;
-  }
-  if (done) {
-    thread.join();
-    return status;
-  }
-  thread.detach();
+  const bool done =
+      RunBounded(bound, [state = state_, outcome, afterwards = std::move(afterwards), what, end] {
+        NcclComm comm = nullptr;
+        {
+          MutexLock lock(&state->mutex);
+          while (state->inside) state->changed.Wait(&state->mutex);
+          std::swap(comm, state->comm);
+        }
+        absl::Status status;
+        if (comm != nullptr) {
+          const NcclResult result = ((*state->api).*end)(comm);
+          // There is nothing left to ask for how it goes on.
+          if (result != NcclResult::kInProgress) status = NcclStatus(result, what, "");
+        }
+        {
+          MutexLock lock(&outcome->mutex);
+          outcome->returned = true;
+          outcome->status = std::move(status);
+        }
+        if (afterwards != nullptr) afterwards();
+      });
+  MutexLock lock(&outcome->mutex);
+  if (done) return outcome->status;
   return absl::DeadlineExceededError(absl::StrCat(
-      what, ": has not returned after ", absl::FormatDuration(bound),
+      what, outcome->returned ? ": has returned, but the stream is not idle" : ": has not returned",
+      " after ", absl::FormatDuration(bound),
       " and is left to a thread of its own, with the memory that kernels may still use"));
 }
 

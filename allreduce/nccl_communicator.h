@@ -2,6 +2,7 @@
 #define GRADSYNC_ALLREDUCE_NCCL_COMMUNICATOR_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -10,6 +11,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "allreduce/nccl_api.h"
@@ -17,10 +19,20 @@
 
 namespace gradsync {
 
+struct NcclPolling {
+  // How long what is in progress is asked for again and again before the first sleep. NCCL hands a
+  // non-blocking collective to a thread that it makes for it, so every one is in progress for a
+  // moment, and a sleep would cost a small exchange more than that. How long it is on a GPU has not
+  // been measured yet.
+  absl::Duration spin = absl::Microseconds(200);
+  // The clock of spins and deadlines.
+  std::function<absl::Time()> now = [] { return absl::Now(); };
+};
+
 // One rank's end of an NCCL communicator, with NCCL's rules kept:
 //   * Nothing blocks inside NCCL that could be asked about: initialisation and collectives are
-//     non-blocking, and what is in progress is polled until its deadline by our own clock. Until
-//     then nothing else is asked of NCCL.
+//     non-blocking, and what is in progress is polled until its deadline by our own clock, at first
+//     without sleeping. Until then nothing else is asked of NCCL.
 //   * No two threads are inside NCCL for this communicator. Abort() and Close() come when no other
 //     call is, and are the last.
 //   * An abort that hangs takes nobody with it: it goes on on a thread of its own.
@@ -34,7 +46,8 @@ namespace gradsync {
 class NcclCommunicator {
  public:
   // `rank` of `world_size`. Calls nothing yet.
-  NcclCommunicator(std::shared_ptr<NcclApi> api, int rank, int world_size);
+  NcclCommunicator(std::shared_ptr<NcclApi> api, int rank, int world_size,
+                   NcclPolling polling = NcclPolling());
 
   // As Abort(), for at most a second, if there is a communicator.
   ~NcclCommunicator();
@@ -66,9 +79,26 @@ class NcclCommunicator {
   [[nodiscard]] absl::Status Broadcast(absl::string_view what, absl::Span<const Range> ranges,
                                        int root, GpuStream stream, absl::Time deadline);
 
+  // One send or receive, as NcclApi has them.
+  struct Message {
+    static Message To(int peer, void* data, size_t bytes) { return {data, bytes, peer, true}; }
+    static Message From(int peer, void* data, size_t bytes) { return {data, bytes, peer, false}; }
+
+    void* data = nullptr;
+    size_t bytes = 0;
+    int peer = 0;
+    bool is_send = false;
+  };
+  // All messages, issued together: between two ranks they meet in their order here.
+  [[nodiscard]] absl::Status Exchange(absl::string_view what, absl::Span<const Message> messages,
+                                      GpuStream stream, absl::Time deadline);
+
   // What NCCL says of the communicator: OK also while something is in progress, before Init() and
   // after the end. Returns OK at once when another thread is inside NCCL.
   [[nodiscard]] absl::Status CheckAsync();
+
+  // How often a call slept between two looks at what is in progress.
+  int64_t sleeps() const;
 
   // Whoever waits here or comes later gets CANCELLED. Never waits.
   void Interrupt();
@@ -78,9 +108,9 @@ class NcclCommunicator {
   [[nodiscard]] absl::Status Close(absl::Time deadline);
 
   // Interrupts, waits for calls under way to return, aborts, and then runs `afterwards`, on another
-  // thread: there goes what kernels that hang may still use. Returns when all that is done, or
-  // after `bound` with DEADLINE_EXCEEDED while it goes on. Calls after the first, and after
-  // Close(), return OK at once and run nothing.
+  // thread: it waits for the stream to be idle, as an abort does not, and then frees what kernels
+  // used. Returns when all that is done, or after `bound` with DEADLINE_EXCEEDED while it goes on.
+  // Calls after the first, and after Close(), return OK at once and run nothing.
   [[nodiscard]] absl::Status Abort(absl::Duration bound,
                                    std::function<void()> afterwards = nullptr);
 
@@ -95,6 +125,7 @@ class NcclCommunicator {
 
   const int rank_;
   const int world_size_;
+  const NcclPolling polling_;
   const std::shared_ptr<State> state_;  // a thread that hangs in Abort() keeps it
 };
 

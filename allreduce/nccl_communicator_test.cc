@@ -19,10 +19,11 @@ absl::Time Soon() { return absl::Now() + absl::Seconds(60); }
 
 // One rank with everything that it has.
 struct Rank {
-  Rank(const std::shared_ptr<FakeNcclNetwork>& network, int rank, int world_size)
+  Rank(const std::shared_ptr<FakeNcclNetwork>& network, int rank, int world_size,
+       const NcclPolling& polling = NcclPolling())
       : gpu(std::make_shared<FakeGpu>(rank)),
         nccl(std::make_shared<FakeNccl>(network, gpu)),
-        communicator(nccl, rank, world_size),
+        communicator(nccl, rank, world_size, polling),
         stream(*ScopedStream::Create(gpu)),
         done(*ScopedEvent::Create(gpu)) {}
   ~Rank() { EXPECT_TRUE(nccl->misuses().empty()); }
@@ -46,8 +47,8 @@ class NcclCommunicatorTest : public testing::Test {
   }
 
   // A group of one, ready.
-  std::unique_ptr<Rank> Ready() {
-    auto rank = MakeRank();
+  std::unique_ptr<Rank> Ready(const NcclPolling& polling = NcclPolling()) {
+    auto rank = std::make_unique<Rank>(network_, 0, 1, polling);
     EXPECT_EQ(rank->nccl->GetUniqueId(&id_), NcclResult::kSuccess);
     EXPECT_EQ(rank->communicator.Init(id_, Soon()), absl::OkStatus());
     return rank;
@@ -91,6 +92,15 @@ TEST_F(NcclCommunicatorTest, RanksMeetAddAndPartWhateverIsInProgress) {
         rank->AwaitStream();
         EXPECT_EQ(x[0], 3);
         EXPECT_EQ(x[1], 3);
+        using Message = NcclCommunicator::Message;
+        const int next = (rank->gpu->device() + 1) % kRanks;
+        const int previous = (rank->gpu->device() + kRanks - 1) % kRanks;
+        x[0] = own;
+        const Message messages[] = {Message::From(previous, x + 1, sizeof(float)),
+                                    Message::To(next, x, sizeof(float))};
+        ASSERT_EQ(communicator.Exchange("x", messages, stream, Soon()), absl::OkStatus());
+        rank->AwaitStream();
+        EXPECT_EQ(x[1], static_cast<float>(1 + previous));
         EXPECT_EQ(communicator.Close(Soon()), absl::OkStatus());
         EXPECT_EQ(rank->nccl->live_registrations(), 0);
         EXPECT_EQ(rank->nccl->live_communicators(), 0);
@@ -156,6 +166,35 @@ TEST_F(NcclCommunicatorTest, ACollectiveThatStaysInProgressEndsAtItsDeadline) {
   EXPECT_TRUE(absl::StrContains(status.message(), "all-reduce of bucket 7")) << status;
 }
 
+// Every non-blocking collective was slept for, also one that NCCL's thread had queued at once.
+TEST_F(NcclCommunicatorTest, ACollectiveThatIsQueuedWithinTheSpinIsNotSleptFor) {
+  NcclPolling polling;
+  polling.now = [] { return absl::UnixEpoch(); };  // however long it takes
+  const auto rank = Ready(polling);
+  const int asked = rank->nccl->calls("AsyncError");
+  rank->nccl->StayInProgress(1000);
+  EXPECT_EQ(
+      rank->communicator.AllReduce("x", nullptr, 0, rank->stream.get(), absl::InfiniteFuture()),
+      absl::OkStatus());
+  EXPECT_EQ(rank->nccl->calls("AsyncError") - asked, 1001);
+  EXPECT_EQ(rank->communicator.sleeps(), 0);
+}
+
+TEST_F(NcclCommunicatorTest, AfterTheSpinItSleepsBetweenTwoLooks) {
+  NcclPolling polling;
+  absl::Time time = absl::UnixEpoch();
+  polling.spin = absl::Microseconds(200);
+  polling.now = [&] { return time += absl::Microseconds(50); };
+  const auto rank = Ready(polling);
+  const int64_t sleeps = rank->communicator.sleeps();
+  rank->nccl->StayInProgress(9);
+  EXPECT_EQ(
+      rank->communicator.AllReduce("x", nullptr, 0, rank->stream.get(), absl::InfiniteFuture()),
+      absl::OkStatus());
+  // The call and nine looks find it in progress: the first three within 200 us.
+  EXPECT_EQ(rank->communicator.sleeps() - sleeps, 7);
+}
+
 TEST_F(NcclCommunicatorTest, AnErrorInsideAGroupEndsTheGroup) {
   const auto rank = Ready();
   float x = 1;
@@ -197,6 +236,21 @@ TEST_F(NcclCommunicatorTest, AnAbortThatHangsIsLeftToItselfWithWhatItNeeds) {
   rank->nccl->Release();
   memory->WaitForNotification();
   EXPECT_EQ(rank->nccl->live_communicators(), 0);
+}
+
+TEST_F(NcclCommunicatorTest, WhatFollowsAnAbortIsBoundedToo) {
+  const auto rank = Ready();
+  const auto go = std::make_shared<Notification>();
+  const auto over = std::make_shared<Notification>();
+  const absl::Status aborted = rank->communicator.Abort(absl::Milliseconds(20), [go, over] {
+    go->WaitForNotification();
+    over->Notify();
+  });
+  EXPECT_TRUE(absl::IsDeadlineExceeded(aborted)) << aborted;
+  EXPECT_TRUE(absl::StrContains(aborted.message(), "the stream is not idle")) << aborted;
+  EXPECT_EQ(rank->nccl->live_communicators(), 0);
+  go->Notify();
+  over->WaitForNotification();
 }
 
 TEST_F(NcclCommunicatorTest, AnAbortFreesTheStream) {

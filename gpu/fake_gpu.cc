@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cassert>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
@@ -11,6 +12,7 @@
 #include <thread>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/kernels.h"
 #include "base/status_macros.h"
@@ -51,20 +53,31 @@ class Milestone {
 class FakeStream {
  public:
   FakeStream() : thread_([this] { Run(); }) {}
-  // Works off what is queued.
   ~FakeStream() {
-    {
-      MutexLock lock(&mutex_);
-      closing_ = true;
-      changed_.SignalAll();
-    }
+    Close();
     thread_.join();
+  }
+
+  // Its thread ends when it has worked off what is queued.
+  void Close() {
+    MutexLock lock(&mutex_);
+    closing_ = true;
+    changed_.SignalAll();
   }
 
   void Enqueue(std::function<void()> work) {
     MutexLock lock(&mutex_);
     queue_.push_back(std::move(work));
+    ++queued_;
     changed_.SignalAll();
+  }
+
+  bool current() const { return std::this_thread::get_id() == thread_.get_id(); }
+
+  // Waits for what is queued now.
+  void Await() {
+    MutexLock lock(&mutex_);
+    for (const int64_t queued = queued_; done_ < queued;) changed_.Wait(&mutex_);
   }
 
  private:
@@ -79,12 +92,18 @@ class FakeStream {
         queue_.pop_front();
       }
       work();
+      work = nullptr;
+      MutexLock lock(&mutex_);
+      ++done_;
+      changed_.SignalAll();
     }
   }
 
   Mutex mutex_;
   CondVar changed_;
   std::deque<std::function<void()>> queue_ ABSL_GUARDED_BY(mutex_);
+  int64_t queued_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t done_ ABSL_GUARDED_BY(mutex_) = 0;
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;  // last: uses all of the above
 };
@@ -121,6 +140,12 @@ FakeHost& Host() {
   return *host;
 }
 
+// What ExportMemory() returns, as bytes.
+struct Exported {
+  void* memory = nullptr;
+  size_t bytes = 0;
+};
+
 uint32_t ReadFlag(const uint32_t* flag) {
   return reinterpret_cast<const std::atomic<uint32_t>*>(flag)->load(std::memory_order_seq_cst);
 }
@@ -139,11 +164,84 @@ void FoldOnHost(const FoldPiece& piece, std::vector<const float*> from, std::vec
 
 }  // namespace
 
-FakeGpu::~FakeGpu() { assert(live_objects() == 0); }
+FakeGpu::~FakeGpu() {
+  assert(live_objects() == 0);
+  for (const GpuStream stream : destroyed_) delete Of(stream);
+  for (void* const memory : freed_in_use_) std::free(memory);
+  for (const std::string& misuse : misuses_) {
+    std::fprintf(stderr, "the fake GPU %d: %s\n", device_, misuse.c_str());
+  }
+  if (!misuses_.empty()) std::abort();
+}
 
-void FakeGpu::Enqueue(GpuStream stream, std::function<void()> work) {
+void FakeGpu::Enqueue(GpuStream stream, std::function<void()> work, std::vector<Use> uses) {
   if (stream == nullptr) return work();
-  Of(stream)->Enqueue(std::move(work));
+  if (uses.empty()) return Of(stream)->Enqueue(std::move(work));
+  int64_t number = 0;
+  {
+    MutexLock lock(&mutex_);
+    number = next_work_++;
+    uses_[number] = std::move(uses);
+  }
+  Of(stream)->Enqueue([this, number, work = std::move(work)] {
+    work();
+    MutexLock lock(&mutex_);
+    uses_.erase(number);
+  });
+}
+
+std::vector<std::string> FakeGpu::TakeMisuses() {
+  MutexLock lock(&mutex_);
+  return std::exchange(misuses_, {});
+}
+
+bool FakeGpu::Misused(absl::string_view method, const void* memory, size_t bytes) {
+  const char* const begin = static_cast<const char*>(memory);
+  for (const auto& [number, uses] : uses_) {
+    for (const Use& use : uses) {
+      const char* const used = static_cast<const char*>(use.memory);
+      if (used >= begin + bytes || used + use.bytes <= begin) continue;
+      misuses_.push_back(absl::StrCat(method, ": queued work uses ", use.bytes, " bytes of it"));
+      return true;
+    }
+  }
+  return false;
+}
+
+bool FakeGpu::ReleaseAtOnce(void* memory) {
+  MutexLock lock(&mutex_);
+  const auto found = memory_.find(reinterpret_cast<uintptr_t>(memory));
+  const bool misused = Misused("a release that waits for nothing", memory, found->second);
+  memory_.erase(found);
+  if (misused) {
+    freed_in_use_.push_back(memory);
+  } else {
+    std::free(memory);
+  }
+  return !misused;
+}
+
+void FakeGpu::AwaitAll(absl::string_view method) {
+  std::vector<GpuStream> streams;
+  {
+    MutexLock lock(&mutex_);
+    streams = streams_;
+    streams.insert(streams.end(), destroyed_.begin(), destroyed_.end());
+  }
+  for (const GpuStream stream : streams) {
+    if (!Of(stream)->current()) continue;
+    MutexLock lock(&mutex_);
+    misuses_.push_back(absl::StrCat(method, ": called by work of a stream"));
+    return;
+  }
+  for (const GpuStream stream : streams) Of(stream)->Await();
+}
+
+absl::Status FakeGpu::SynchronizeDevice() {
+  GS_RETURN_IF_ERROR(Call("SynchronizeDevice"));
+  ++synchronizations_;
+  AwaitAll("SynchronizeDevice");
+  return absl::OkStatus();
 }
 
 void FakeGpu::FailNext(absl::string_view method, absl::Status status) {
@@ -159,7 +257,7 @@ int FakeGpu::calls(absl::string_view method) const {
 
 int FakeGpu::live_objects() const {
   MutexLock lock(&mutex_);
-  return static_cast<int>(live_.size() + memory_.size() + registered_.size()) + imports_.load();
+  return static_cast<int>(live_.size() + memory_.size() + registered_.size() + imported_.size());
 }
 
 std::vector<GpuStream> FakeGpu::streams() const {
@@ -187,10 +285,11 @@ absl::StatusOr<GpuStream> FakeGpu::CreateStream() {
 }
 
 void FakeGpu::DestroyStream(GpuStream stream) {
-  delete Of(stream);
+  Of(stream)->Close();
   MutexLock lock(&mutex_);
   live_.erase(stream);
   streams_.erase(std::find(streams_.begin(), streams_.end(), stream));
+  destroyed_.push_back(stream);
 }
 
 absl::StatusOr<GpuEvent> FakeGpu::CreateEvent() {
@@ -258,12 +357,6 @@ absl::StatusOr<void*> FakeGpu::Allocate(absl::string_view method, size_t bytes) 
   return memory;
 }
 
-void FakeGpu::Release(void* memory) {
-  MutexLock lock(&mutex_);
-  memory_.erase(reinterpret_cast<uintptr_t>(memory));
-  std::free(memory);
-}
-
 absl::Status FakeGpu::RegisterHost(void* memory, size_t bytes) {
   GS_RETURN_IF_ERROR(Call("RegisterHost"));
   constexpr uintptr_t kPage = 4096;
@@ -283,14 +376,16 @@ absl::Status FakeGpu::RegisterHost(void* memory, size_t bytes) {
 
 void FakeGpu::UnregisterHost(void* memory) {
   MutexLock lock(&mutex_);
-  registered_.erase(reinterpret_cast<uintptr_t>(memory));
+  const auto found = registered_.find(reinterpret_cast<uintptr_t>(memory));
+  Misused("UnregisterHost", memory, found->second);
+  registered_.erase(found);
 }
 
 // Whether a copy of a GPU could reach it: memory of the device, or pinned.
 bool FakeGpu::Known(const void* memory, size_t bytes) const {
   const uintptr_t begin = reinterpret_cast<uintptr_t>(memory);
   MutexLock lock(&mutex_);
-  for (const auto* known : {&memory_, &registered_}) {
+  for (const auto* known : {&memory_, &registered_, &imported_}) {
     const auto next = known->upper_bound(begin);
     if (next == known->begin()) continue;
     const auto [first, size] = *std::prev(next);
@@ -308,19 +403,20 @@ void FakeGpu::ReleaseDevice(void* memory) {
     MutexLock lock(&Host().mutex);
     if (Host().imported.count(memory) > 0) ++early_releases_;
   }
-  Release(memory);
+  AwaitAll("ReleaseDevice");
+  ReleaseAtOnce(memory);
 }
 
 absl::StatusOr<void*> FakeGpu::AllocatePinned(size_t bytes) {
   return Allocate("AllocatePinned", bytes);
 }
 
-void FakeGpu::ReleasePinned(void* memory) { Release(memory); }
+void FakeGpu::ReleasePinned(void* memory) { ReleaseAtOnce(memory); }
 
 absl::Status FakeGpu::Copy(void* to, const void* from, size_t bytes, GpuStream stream) {
   GS_RETURN_IF_ERROR(Call("Copy"));
   if (!Known(to, bytes) || !Known(from, bytes)) ++unpinned_copies_;
-  Enqueue(stream, [=] { std::memcpy(to, from, bytes); });
+  Enqueue(stream, [=] { std::memcpy(to, from, bytes); }, {{to, bytes}, {from, bytes}});
   return absl::OkStatus();
 }
 
@@ -332,33 +428,36 @@ absl::Status FakeGpu::RunOnHost(std::function<void()> call, GpuStream stream) {
 
 absl::Status FakeGpu::ScaleTwice(float* x, size_t n, float a, float b, GpuStream stream) {
   GS_RETURN_IF_ERROR(Call("ScaleTwice"));
-  Enqueue(stream, [=] { gradsync::ScaleTwice(x, n, a, b); });
+  Enqueue(stream, [=] { gradsync::ScaleTwice(x, n, a, b); }, {Floats(x, n)});
   return absl::OkStatus();
 }
 
 absl::Status FakeGpu::SgdStep(const SgdCoefficients& c, float* param, const float* grad,
                               float* momentum_buffer, size_t n, GpuStream stream) {
   GS_RETURN_IF_ERROR(Call("SgdStep"));
-  Enqueue(stream, [=] { gradsync::SgdStep(c, param, grad, momentum_buffer, n); });
+  Enqueue(stream, [=] { gradsync::SgdStep(c, param, grad, momentum_buffer, n); },
+          {Floats(param, n), Floats(grad, n), Floats(momentum_buffer, n)});
   return absl::OkStatus();
 }
 
 absl::Status FakeGpu::AdamStep(const AdamCoefficients& c, float* param, const float* grad,
                                float* exp_avg, float* exp_avg_sq, size_t n, GpuStream stream) {
   GS_RETURN_IF_ERROR(Call("AdamStep"));
-  Enqueue(stream, [=] { gradsync::AdamStep(c, param, grad, exp_avg, exp_avg_sq, n); });
+  Enqueue(stream, [=] { gradsync::AdamStep(c, param, grad, exp_avg, exp_avg_sq, n); },
+          {Floats(param, n), Floats(grad, n), Floats(exp_avg, n), Floats(exp_avg_sq, n)});
   return absl::OkStatus();
 }
 
 absl::Status FakeGpu::ScaleBy(float* x, size_t n, const float* factor, GpuStream stream) {
   GS_RETURN_IF_ERROR(Call("ScaleBy"));
-  Enqueue(stream, [=] { gradsync::Scale(x, n, *factor); });
+  Enqueue(stream, [=] { gradsync::Scale(x, n, *factor); }, {Floats(x, n), Floats(factor, 1)});
   return absl::OkStatus();
 }
 
 absl::Status FakeGpu::SumOfSquares(const float* x, size_t n, double* sum, GpuStream stream) {
   GS_RETURN_IF_ERROR(Call("SumOfSquares"));
-  Enqueue(stream, [=] { *sum = gradsync::SumOfSquares(x, n); });
+  Enqueue(stream, [=] { *sum = gradsync::SumOfSquares(x, n); },
+          {Floats(x, n), {sum, sizeof(*sum)}});
   return absl::OkStatus();
 }
 
@@ -368,12 +467,17 @@ absl::Status FakeGpu::FoldMean(const FoldPiece* pieces, size_t num_pieces,
                                GpuStream stream) {
   GS_RETURN_IF_ERROR(Call("FoldMean"));
   GS_RETURN_IF_ERROR(CheckFoldOperands(sources.size(), destinations.size()));
-  Enqueue(stream, [=, from = std::vector<const float*>(sources.begin(), sources.end()),
-                   to = std::vector<float*>(destinations.begin(), destinations.end())] {
+  const auto fold = [=, from = std::vector<const float*>(sources.begin(), sources.end()),
+                     to = std::vector<float*>(destinations.begin(), destinations.end())] {
     for (const FoldPiece* piece = pieces; piece < pieces + num_pieces; ++piece) {
       FoldOnHost(*piece, from, to, a, b);
     }
-  });
+  };
+  // What it uses of the operands is known when the pieces are read; their begin stands for them.
+  std::vector<Use> uses = {{pieces, num_pieces * sizeof(FoldPiece)}};
+  for (const float* const source : sources) uses.push_back(Floats(source, 1));
+  for (const float* const destination : destinations) uses.push_back(Floats(destination, 1));
+  Enqueue(stream, fold, std::move(uses));
   return absl::OkStatus();
 }
 
@@ -384,30 +488,36 @@ absl::StatusOr<std::string> FakeGpu::ExportMemory(void* memory) {
   if (found == memory_.end() || found->second % kSharedPage != 0) {
     return absl::InternalError("ExportMemory: expected device memory of whole pages to share");
   }
-  return std::string(reinterpret_cast<const char*>(&memory), sizeof(memory));
+  const Exported exported = {memory, found->second};
+  return std::string(reinterpret_cast<const char*>(&exported), sizeof(exported));
 }
 
-absl::StatusOr<void*> FakeGpu::ImportMemory(const std::string& exported) {
+absl::StatusOr<void*> FakeGpu::ImportMemory(const std::string& handle) {
   GS_RETURN_IF_ERROR(Call("ImportMemory"));
-  void* memory = nullptr;
-  if (exported.size() != sizeof(memory)) {
+  Exported exported;
+  if (handle.size() != sizeof(exported)) {
     return absl::InternalError("ImportMemory: expected what a fake has exported");
   }
-  std::memcpy(&memory, exported.data(), sizeof(memory));
+  std::memcpy(&exported, handle.data(), sizeof(exported));
   {
     MutexLock lock(&Host().mutex);
-    Host().imported.insert(memory);
+    Host().imported.insert(exported.memory);
   }
-  ++imports_;
-  return memory;
+  MutexLock lock(&mutex_);
+  imported_[reinterpret_cast<uintptr_t>(exported.memory)] = exported.bytes;
+  return exported.memory;
 }
 
 void FakeGpu::CloseImported(void* memory) {
+  {
+    MutexLock lock(&mutex_);
+    const auto found = imported_.find(reinterpret_cast<uintptr_t>(memory));
+    assert(found != imported_.end());
+    Misused("CloseImported", memory, found->second);
+    imported_.erase(found);
+  }
   MutexLock lock(&Host().mutex);
-  const auto found = Host().imported.find(memory);
-  assert(found != Host().imported.end());
-  Host().imported.erase(found);
-  --imports_;
+  Host().imported.erase(Host().imported.find(memory));
 }
 
 absl::StatusOr<uint32_t*> FakeGpu::FlagOnDevice(void* registered) {
@@ -423,11 +533,12 @@ absl::Status FakeGpu::WriteFlag(uint32_t* flag, uint32_t value, GpuStream stream
   if (!Known(flag, sizeof(*flag))) {
     return absl::InternalError("WriteFlag: expected registered memory");
   }
-  Enqueue(stream, [=] {
+  const auto write = [=] {
     MutexLock lock(&Host().mutex);
     reinterpret_cast<std::atomic<uint32_t>*>(flag)->store(value, std::memory_order_seq_cst);
     Host().changed.SignalAll();
-  });
+  };
+  Enqueue(stream, write, {{flag, sizeof(*flag)}});
   return absl::OkStatus();
 }
 
@@ -436,12 +547,13 @@ absl::Status FakeGpu::WaitFlag(const uint32_t* flag, uint32_t value, GpuStream s
   if (!Known(flag, sizeof(*flag))) {
     return absl::InternalError("WaitFlag: expected registered memory");
   }
-  Enqueue(stream, [=] {
+  const auto wait = [=] {
     MutexLock lock(&Host().mutex);
     while (static_cast<int32_t>(ReadFlag(flag) - value) < 0) {
       Host().changed.WaitWithDeadline(&Host().mutex, absl::Now() + absl::Milliseconds(1));
     }
-  });
+  };
+  Enqueue(stream, wait, {{flag, sizeof(*flag)}});
   return absl::OkStatus();
 }
 

@@ -28,21 +28,40 @@ namespace gradsync {
 // it for an event blocks the caller. A test that needs more overrides ComputeStream() with a stream
 // that it created.
 //
+// It is strict where CUDA is undefined: memory that is freed or unpinned without waiting while
+// queued work uses it, or freed by the host's part of a stream's work, is a misuse, which ends the
+// test unless it takes it.
+//
 // Thread-safe.
 class FakeGpu : public GpuApi {
  public:
   explicit FakeGpu(int device = 0) : device_(device) {}
-  // Every stream, event and memory must have been given back.
+  // Every stream, event and memory must have been given back, and every misuse taken. Waits for
+  // what destroyed streams have queued.
   ~FakeGpu() override;
 
+  // Memory that queued work uses.
+  struct Use {
+    const void* memory = nullptr;
+    size_t bytes = 0;
+  };
+
   // Queues anything, e.g. what waits for the test.
-  void Enqueue(GpuStream stream, std::function<void()> work);
+  void Enqueue(GpuStream stream, std::function<void()> work, std::vector<Use> uses = {});
+
+  // Frees memory of AllocateDevice() without waiting, as ncclMemFree() does. False when queued work
+  // uses it: then it stays, and that is a misuse.
+  bool ReleaseAtOnce(void* memory);
+
+  // What was freed or unpinned while queued work used it, in words; then forgets it. Such memory
+  // stays until the fake goes, so that the work does no harm.
+  std::vector<std::string> TakeMisuses();
 
   // The next call of the method of this name (e.g. "Copy") fails, with nothing done.
   void FailNext(absl::string_view method, absl::Status status);
 
-  // How often a thread waited for the device: Synchronize() and RunOnHost() are host work, and
-  // a training step has none of the former.
+  // How often a thread waited for the device by Synchronize() or SynchronizeDevice(), which a
+  // training step never does.
   int synchronizations() const { return synchronizations_.load(); }
 
   // Calls of a method so far.
@@ -93,32 +112,43 @@ class FakeGpu : public GpuApi {
                         absl::Span<const float* const> sources,
                         absl::Span<float* const> destinations, float a, float b,
                         GpuStream stream) override;
+  absl::Status SynchronizeDevice() override;
   // Between fakes of one process: the memory itself.
   absl::StatusOr<std::string> ExportMemory(void* memory) override;
-  absl::StatusOr<void*> ImportMemory(const std::string& exported) override;
+  absl::StatusOr<void*> ImportMemory(const std::string& handle) override;
   void CloseImported(void* memory) override;
   absl::StatusOr<uint32_t*> FlagOnDevice(void* registered) override;
   absl::Status WriteFlag(uint32_t* flag, uint32_t value, GpuStream stream) override;
   absl::Status WaitFlag(const uint32_t* flag, uint32_t value, GpuStream stream) override;
 
  private:
+  // Of floats, for kernels.
+  static Use Floats(const float* x, size_t n) { return {x, n * sizeof(float)}; }
+
   absl::Status Call(absl::string_view method);
   absl::StatusOr<void*> Allocate(absl::string_view method, size_t bytes);
-  void Release(void* memory);
+  void AwaitAll(absl::string_view method);
+  bool Misused(absl::string_view method, const void* memory, size_t bytes)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool Known(const void* memory, size_t bytes) const;
 
   const int device_;
   std::atomic<int> synchronizations_{0};
   std::atomic<int> unpinned_copies_{0};
-  std::atomic<int> imports_{0};
   std::atomic<int> early_releases_{0};
   mutable Mutex mutex_;
   absl::flat_hash_map<std::string, int> calls_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<std::string, absl::Status> failures_ ABSL_GUARDED_BY(mutex_);
   std::set<void*> live_ ABSL_GUARDED_BY(mutex_);  // streams and events
   std::vector<GpuStream> streams_ ABSL_GUARDED_BY(mutex_);
+  std::vector<GpuStream> destroyed_ ABSL_GUARDED_BY(mutex_);          // work off what they have
+  std::map<int64_t, std::vector<Use>> uses_ ABSL_GUARDED_BY(mutex_);  // by queued work
+  int64_t next_work_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::vector<std::string> misuses_ ABSL_GUARDED_BY(mutex_);
+  std::vector<void*> freed_in_use_ ABSL_GUARDED_BY(mutex_);
   std::map<uintptr_t, size_t> memory_ ABSL_GUARDED_BY(mutex_);      // device and pinned: bytes
   std::map<uintptr_t, size_t> registered_ ABSL_GUARDED_BY(mutex_);  // bytes
+  std::map<uintptr_t, size_t> imported_ ABSL_GUARDED_BY(mutex_);    // bytes
 };
 
 }  // namespace gradsync

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "absl/time/time.h"
 #include "base/notification.h"
 #include "gpu/gpu_resources.h"
+#include "gpu/queued_gpu.h"
 #include "gtest/gtest.h"
 
 namespace gradsync {
@@ -135,6 +137,70 @@ TEST(FakeGpuTest, TellsTheTimeBetweenEventsThatAreDone) {
   const auto elapsed = gpu->Elapsed(from.get(), to.get());
   ASSERT_TRUE(elapsed.ok()) << elapsed.status();
   EXPECT_GE(*elapsed, absl::ZeroDuration());
+}
+
+// The fake used to wait in DestroyStream(), as cudaStreamDestroy() does not, so that whoever relied
+// on that passed.
+TEST(FakeGpuTest, DestroyingAStreamWaitsForNothing) {
+  const auto gpu = std::make_shared<FakeGpu>();
+  const auto memory = *GpuMemory::OnDevice(gpu, sizeof(float));
+  Notification go;
+  {
+    const ScopedStream stream = *ScopedStream::Create(gpu);
+    *memory->floats() = 1;
+    gpu->Enqueue(stream.get(), [&] { go.WaitForNotification(); });
+    ASSERT_TRUE(gpu->ScaleTwice(memory->floats(), 1, 2, 3, stream.get()).ok());
+  }
+  EXPECT_EQ(*memory->floats(), 1);
+  EXPECT_EQ(gpu->live_objects(), 1);
+  go.Notify();
+  ASSERT_TRUE(gpu->SynchronizeDevice().ok());
+  EXPECT_EQ(*memory->floats(), 6);
+}
+
+TEST(FakeGpuTest, MemoryThatGoesWhileWorkUsesItIsAMisuse) {
+  const auto gpu = std::make_shared<FakeGpu>();
+  const ScopedStream stream = *ScopedStream::Create(gpu);
+  alignas(4096) static char pages[4096];
+  ASSERT_TRUE(gpu->RegisterHost(pages, sizeof(pages)).ok());
+  char* const pinned = static_cast<char*>(*gpu->AllocatePinned(64));
+  char* const device = static_cast<char*>(*gpu->AllocateDevice(64));
+  Notification go;
+  gpu->Enqueue(stream.get(), [&] { go.WaitForNotification(); });
+  ASSERT_TRUE(gpu->Copy(device + 32, pinned, 32, stream.get()).ok());
+  ASSERT_TRUE(gpu->Copy(device + 32, pages + 8, 1, stream.get()).ok());
+  gpu->ReleasePinned(pinned);
+  gpu->UnregisterHost(pages);
+  EXPECT_FALSE(gpu->ReleaseAtOnce(device));
+  EXPECT_EQ(gpu->TakeMisuses().size(), 3u);
+  EXPECT_EQ(gpu->TakeMisuses().size(), 0u);
+  go.Notify();
+}
+
+TEST(FakeGpuTest, MemoryOfTheDeviceGoesAfterAllThatIsQueued) {
+  const auto gpu = std::make_shared<FakeGpu>();
+  const ScopedStream stream = *ScopedStream::Create(gpu);
+  for (const bool pinned : {false, true}) {
+    auto memory = *(pinned ? GpuMemory::Pinned(gpu, 64) : GpuMemory::OnDevice(gpu, 64));
+    auto other = *GpuMemory::OnDevice(gpu, 64);
+    Notification go;
+    gpu->Enqueue(stream.get(), [&] { go.WaitForNotification(); });
+    ASSERT_TRUE(gpu->Copy(memory->data(), other->data(), 64, stream.get()).ok());
+    std::thread releaser([&] { memory = nullptr; });
+    GiveOthersTime();
+    EXPECT_EQ(gpu->live_objects(), 3);
+    go.Notify();
+    releaser.join();
+    EXPECT_EQ(gpu->live_objects(), 2);
+  }
+}
+
+TEST(FakeGpuTest, WorkOfAStreamThatWaitsForTheDeviceIsAMisuse) {
+  const auto gpu = std::make_shared<FakeGpu>();
+  const ScopedStream stream = *ScopedStream::Create(gpu);
+  ASSERT_TRUE(gpu->RunOnHost([&] { gpu->SynchronizeDevice().IgnoreError(); }, stream.get()).ok());
+  ASSERT_TRUE(gpu->SynchronizeDevice().ok());
+  EXPECT_EQ(gpu->TakeMisuses().size(), 1u);
 }
 
 TEST(FakeGpuTest, FailsWhatItIsToldTo) {

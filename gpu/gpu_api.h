@@ -53,7 +53,8 @@ class GpuApi {
 
   // A stream beside the compute stream, before which it is scheduled where both have work.
   virtual absl::StatusOr<GpuStream> CreateStream() = 0;
-  virtual void DestroyStream(GpuStream stream) = 0;  // its work is done
+  // Returns at once: what is queued goes on, and what it uses must stay until it is done.
+  virtual void DestroyStream(GpuStream stream) = 0;
 
   // An event is done when the work that was queued before its last Record() is, and at first.
   virtual absl::StatusOr<GpuEvent> CreateEvent() = 0;
@@ -69,7 +70,8 @@ class GpuApi {
   virtual absl::StatusOr<absl::Duration> Elapsed(GpuEvent from, GpuEvent to) = 0;
 
   // Zeroed; aligned to 256 bytes. Pinned memory is the host's, and copied from and to without a
-  // detour. Release may wait for the device.
+  // detour. ReleaseDevice() waits for all that the device has queued, as cudaFree() does. The
+  // others may wait and need not: no queued work uses the memory any more.
   virtual absl::StatusOr<void*> AllocateDevice(size_t bytes) = 0;
   virtual void ReleaseDevice(void* memory) = 0;
   virtual absl::StatusOr<void*> AllocatePinned(size_t bytes) = 0;
@@ -111,6 +113,11 @@ class GpuApi {
                                 absl::Span<const float* const> sources,
                                 absl::Span<float* const> destinations, float a, float b,
                                 GpuStream stream) = 0;
+
+  // The calling thread waits until all that this process has queued on the device is done, streams
+  // of LibTorch and of those who are gone included: before memory goes that anybody may use, and
+  // never in a training step.
+  virtual absl::Status SynchronizeDevice() = 0;
 
   // Device memory that processes of one host share. Export: a description of what AllocateDevice()
   // returned, for other processes. Import: the same memory for this one, wherever it lies on that

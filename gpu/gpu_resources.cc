@@ -18,6 +18,8 @@ absl::StatusOr<std::shared_ptr<GpuMemory>> GpuMemory::Pinned(std::shared_ptr<Gpu
 
 GpuMemory::~GpuMemory() {
   if (pinned_) {
+    // A device that met an error runs nothing any more.
+    gpu_->SynchronizeDevice().IgnoreError();
     gpu_->ReleasePinned(data_);
   } else {
     gpu_->ReleaseDevice(data_);

@@ -12,7 +12,8 @@
 
 namespace gradsync {
 
-// Memory of the device, or pinned memory of the host. Keeps the GpuApi alive.
+// Memory of the device, or pinned memory of the host. Keeps the GpuApi alive. The destructor waits
+// for all that the device has queued, since none of it may use the memory any more.
 class GpuMemory {
  public:
   static absl::StatusOr<std::shared_ptr<GpuMemory>> OnDevice(std::shared_ptr<GpuApi> gpu,
@@ -53,7 +54,8 @@ class RegisteredMemory {
   void* memory_ = nullptr;
 };
 
-// A stream of one's own. Movable; the destructor expects that its work is done.
+// A stream of one's own. Movable. The destructor does not wait for queued work: whoever owns what
+// that uses waits before.
 class ScopedStream {
  public:
   static absl::StatusOr<ScopedStream> Create(std::shared_ptr<GpuApi> gpu);

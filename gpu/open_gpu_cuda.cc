@@ -130,17 +130,19 @@ class CudaApi : public GpuApi {
   }
 
   absl::StatusOr<bool> Done(GpuEvent event) override {
-    const cudaError_t error = cudaEventQuery(Event(event));
-    if (error == cudaErrorNotReady) {
+    bool done = true;
+    GS_RETURN_IF_ERROR(OnDevice("cudaEventQuery", [&] {
+      const cudaError_t error = cudaEventQuery(Event(event));
+      if (error != cudaErrorNotReady) return error;
       static_cast<void>(cudaGetLastError());
-      return false;
-    }
-    GS_RETURN_IF_ERROR(ToStatus("cudaEventQuery", error));
-    return true;
+      done = false;
+      return cudaSuccess;
+    }));
+    return done;
   }
 
   absl::Status Synchronize(GpuEvent event) override {
-    return ToStatus("cudaEventSynchronize", cudaEventSynchronize(Event(event)));
+    return OnDevice("cudaEventSynchronize", [&] { return cudaEventSynchronize(Event(event)); });
   }
 
   absl::StatusOr<absl::Duration> Elapsed(GpuEvent from, GpuEvent to) override {
@@ -255,6 +257,10 @@ class CudaApi : public GpuApi {
       return StartFoldMean(pieces, num_pieces, sources.data(), sources.size(), destinations.data(),
                            destinations.size(), a, b, Stream(stream));
     });
+  }
+
+  absl::Status SynchronizeDevice() override {
+    return OnDevice("cudaDeviceSynchronize", cudaDeviceSynchronize);
   }
 
   absl::StatusOr<std::string> ExportMemory(void* memory) override {

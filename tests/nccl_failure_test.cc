@@ -3,6 +3,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -76,6 +77,21 @@ TEST(NcclFailureTest, RanksWithTheUpdateAtDifferentSitesAreFoundByBind) {
   });
 }
 
+TEST(NcclFailureTest, RanksWithOtherNumbersOfServersAreFoundByBind) {
+  for (const int owners : {0, 1}) {
+    NcclGroup group(2, UpdateSite::kWorker, absl::Seconds(60), owners);
+    group.options(1).owners = 2;
+    RunRanks(2, [&](int rank) {
+      const std::unique_ptr<GradientSync> sync = group.Create(rank);
+      const absl::Status bound = sync->Bind(group.plan, Soon()).status();
+      EXPECT_TRUE(absl::IsFailedPrecondition(bound)) << bound;
+      EXPECT_TRUE(absl::StrContains(bound.message(), "2 servers")) << bound;
+      EXPECT_TRUE(absl::StrContains(bound.message(), owners == 0 ? "a ring" : "1 servers"))
+          << bound;
+    });
+  }
+}
+
 // Until this rank has heard of the group's failure.
 void AwaitFailure(GradientSync& sync) {
   const absl::Time end = Soon();
@@ -94,8 +110,10 @@ absl::Status RunUntilFailure(GradientSync& sync, const NcclGroup& group, int64_t
 }
 
 TEST(NcclFailureTest, AnAsynchronousErrorFailsEveryRankAfterItsHandlesWereResolved) {
-  for (const UpdateSite site : {UpdateSite::kWorker, UpdateSite::kOwner}) {
-    NcclGroup group(3, site);
+  for (const auto& [site, owners] :
+       {std::make_pair(UpdateSite::kWorker, 0), std::make_pair(UpdateSite::kOwner, 0),
+        std::make_pair(UpdateSite::kWorker, 1), std::make_pair(UpdateSite::kOwner, 3)}) {
+    NcclGroup group(3, site, absl::Seconds(60), owners);
     absl::BlockingCounter stepped(3);
     group.Run([&](int rank, GradientSync& sync, std::vector<GradBucket>&) {
       ASSERT_EQ(RunStep(sync, group.plan, Step(1)), absl::OkStatus());
@@ -118,8 +136,10 @@ TEST(NcclFailureTest, AnAsynchronousErrorFailsEveryRankAfterItsHandlesWereResolv
   }
 }
 
-TEST(NcclFailureTest, ASilentRankIsNamedByTheOthers) {
-  NcclGroup group(3, UpdateSite::kWorker, absl::Seconds(2));
+class NcclSilentRankTest : public testing::TestWithParam<int> {};
+
+TEST_P(NcclSilentRankTest, IsNamedByTheOthers) {
+  NcclGroup group(3, UpdateSite::kWorker, absl::Seconds(2), /*owners=*/GetParam());
   absl::BlockingCounter told(2);
   group.Run([&](int rank, GradientSync& sync, std::vector<GradBucket>&) {
     ASSERT_EQ(RunStep(sync, group.plan, Step(1)), absl::OkStatus());
@@ -137,6 +157,8 @@ TEST(NcclFailureTest, ASilentRankIsNamedByTheOthers) {
     told.DecrementCount();
   });
 }
+
+INSTANTIATE_TEST_SUITE_P(RingAndServers, NcclSilentRankTest, testing::Values(0, 1, 3));
 
 TEST(NcclFailureTest, AHandleResolvedBeforeTheFailureTellsItToo) {
   NcclGroup group(2);
@@ -218,6 +240,77 @@ TEST(NcclFailureTest, AnAbortThatHangsIsReportedAndHoldsUpNobody) {
   EXPECT_EQ(group.gpu[1]->live_objects(), QueuedGpu::kOwnObjects);
 }
 
+void AwaitNothingLeft(const FakeGpu& gpu) {
+  while (gpu.live_objects() > QueuedGpu::kOwnObjects) std::this_thread::yield();
+}
+
+// An abort freed the pinned notes of the owners as soon as NCCL had returned, on the belief that
+// destroying a stream waits for it.
+TEST(NcclFailureTest, WhatTheStreamUsesOutlivesAnAbort) {
+  for (const UpdateSite site : {UpdateSite::kWorker, UpdateSite::kOwner}) {
+    Notification go;  // outlives what waits for it on a stream
+    NcclGroup group(1, site);
+    FakeGpu& gpu = *group.gpu[0];
+    group.options(0).abort_bound = absl::Milliseconds(20);
+    group.Run([&](int, GradientSync& sync, std::vector<GradBucket>&) {
+      gpu.Enqueue(gpu.ComputeStream(), [&] { go.WaitForNotification(); });
+      StepOptions step = Step(1);
+      step.max_norm = 1;
+      EXPECT_EQ(WaitForAll(LaunchStep(sync, 2, step)), absl::OkStatus());
+      sync.Abort(absl::DataLossError("disk on fire"));
+      AwaitFailure(sync);
+      const std::string why(sync.status().message());
+      EXPECT_TRUE(absl::StrContains(why, "has returned, but the stream is not idle")) << why;
+    });
+    EXPECT_EQ(group.nccl[0]->live_communicators(), 0);  // the abort itself did not hang
+    EXPECT_GT(gpu.live_objects(), QueuedGpu::kOwnObjects);
+    EXPECT_TRUE(gpu.TakeMisuses().empty());
+    go.Notify();
+    AwaitNothingLeft(gpu);
+  }
+}
+
+// Holds up its caller in SumOfSquares(), where a rank's communication thread is between two
+// collectives.
+class SlowGpu : public QueuedGpu {
+ public:
+  absl::Status SumOfSquares(const float* x, size_t n, double* sum, GpuStream stream) override {
+    called.Notify();
+    go.WaitForNotification();
+    return QueuedGpu::SumOfSquares(x, n, sum, stream);
+  }
+
+  Notification called;
+  Notification go;
+};
+
+TEST(NcclFailureTest, WhatIsQueuedAfterAnAbortIsWaitedForToo) {
+  Notification go;  // outlives what waits for it on a stream
+  const auto gpu = std::make_shared<SlowGpu>();
+  const auto nccl = std::make_shared<FakeNccl>(std::make_shared<FakeNcclNetwork>(), gpu);
+  {
+    NcclOptions options;
+    options.group.world_size = 1;
+    options.update_site = UpdateSite::kOwner;
+    options.gpu = gpu;
+    options.nccl = nccl;
+    options.abort_bound = absl::Milliseconds(200);
+    const std::unique_ptr<GradientSync> sync = *CreateNcclGradientSync(options);
+    ASSERT_TRUE(sync->Bind(SomePlan(1), Soon()).ok());
+    StepOptions step = Step(1);
+    step.max_norm = 1;
+    const SyncHandle handle = sync->Launch(step, 0);
+    gpu->called.WaitForNotification();
+    sync->Abort(absl::DataLossError("disk on fire"));
+    EXPECT_TRUE(absl::IsDataLoss(handle.Wait(Soon())));  // its own thread has let go of the device
+    gpu->Enqueue(gpu->streams()[1], [&] { go.WaitForNotification(); });
+    gpu->go.Notify();
+  }
+  EXPECT_TRUE(gpu->TakeMisuses().empty());
+  go.Notify();
+  AwaitNothingLeft(*gpu);
+}
+
 TEST(NcclFailureTest, AnErrorOfTheGpuFailsTheGroup) {
   NcclGroup group(2);
   group.Run([&](int rank, GradientSync& sync, std::vector<GradBucket>&) {
@@ -233,6 +326,11 @@ TEST(NcclFailureTest, OptionsOutOfRangeAreRefused) {
   NcclGroup group(2);
   NcclOptions options = group.options(0);
   options.group.rank = 2;
+  EXPECT_TRUE(absl::IsInvalidArgument(CreateNcclGradientSync(options).status()));
+  options = group.options(0);
+  options.owners = 3;
+  EXPECT_TRUE(absl::IsInvalidArgument(CreateNcclGradientSync(options).status()));
+  options.group.world_size = 65;  // more than a fold on a GPU adds
   EXPECT_TRUE(absl::IsInvalidArgument(CreateNcclGradientSync(options).status()));
   options = group.options(0);
   options.group.store = nullptr;
