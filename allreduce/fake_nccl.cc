@@ -1,8 +1,11 @@
 #include "allreduce/fake_nccl.h"
 
+#include <algorithm>
 #include <cassert>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <deque>
 #include <iterator>
 
 #include "absl/strings/str_cat.h"
@@ -11,30 +14,31 @@ namespace gradsync {
 namespace internal {
 
 struct FakeNcclOp {
-  enum class Kind { kAllReduce, kReduceScatter, kAllGather, kBroadcast };
+  enum class Kind { kAllReduce, kReduceScatter, kAllGather, kBroadcast, kSend, kRecv };
 
   Kind kind = Kind::kAllReduce;
   size_t size = 0;  // in elements, or in bytes where NcclApi counts those
-  int root = 0;
+  int root = 0;     // or the peer
   const void* in = nullptr;
   void* out = nullptr;
   GpuStream stream = nullptr;
   int64_t number = 0;
 
+  bool is_message() const { return kind == Kind::kSend || kind == Kind::kRecv; }
   size_t bytes_in(size_t ranks) const {
     if (kind == Kind::kAllReduce) return size * sizeof(float);
     return kind == Kind::kReduceScatter ? ranks * size * sizeof(float) : size;
   }
   size_t bytes_out(size_t ranks) const {
     if (kind == Kind::kAllGather) return ranks * size;
-    return kind == Kind::kBroadcast ? size : size * sizeof(float);
+    return kind == Kind::kBroadcast || is_message() ? size : size * sizeof(float);
   }
   bool Fits(const FakeNcclOp& other) const {
     return kind == other.kind && size == other.size && root == other.root;
   }
   std::string Describe() const {
     static constexpr const char* kNames[] = {"AllReduce", "ReduceScatter", "AllGather",
-                                             "Broadcast"};
+                                             "Broadcast", "Send",          "Recv"};
     return absl::StrCat(kNames[static_cast<int>(kind)], " of ", size);
   }
 };
@@ -48,11 +52,26 @@ struct FakeNcclRound {
   bool done = false;
 };
 
+// A send or receive that its stream has come to.
+struct FakeNcclPosted {
+  std::shared_ptr<FakeNcclComm> comm;
+  FakeNcclOp op;
+  std::shared_ptr<int> unmet;  // of the group that it is part of
+};
+
+// From one rank to another, in order.
+struct FakeNcclChannel {
+  std::deque<FakeNcclPosted> sends;
+  std::deque<FakeNcclPosted> receives;
+  bool spoilt = false;
+};
+
 struct FakeNcclGroup {
   int world_size = 0;
   int joined = 0;
   int finalized = 0;
   std::map<int64_t, FakeNcclRound> rounds;
+  std::map<std::pair<int, int>, FakeNcclChannel> channels;  // by sender and receiver
 };
 
 struct FakeNcclComm {
@@ -64,12 +83,13 @@ struct FakeNcclComm {
   bool finalizing = false;
   int polls_left = 0;
   std::vector<FakeNcclOp> pending;  // issued, and queued when the polls are over
-  int64_t issued = 0;
+  int64_t collectives = 0;          // issued; they are numbered
+  int64_t queued = 0;               // pieces of work
   int64_t ended = 0;
 
   bool in_progress() const {
     return stuck || group->joined < group->world_size || polls_left > 0 || !pending.empty() ||
-           (finalizing && (group->finalized < group->world_size || ended < issued));
+           (finalizing && (group->finalized < group->world_size || ended < queued));
   }
 };
 
@@ -116,6 +136,9 @@ void Execute(const FakeNcclRound& round) {
         if (op.out != round.ops[first.root].in) std::memcpy(op.out, round.ops[first.root].in, size);
       }
       break;
+    case Kind::kSend:
+    case Kind::kRecv:
+      break;  // have no rounds
   }
 }
 
@@ -383,7 +406,14 @@ NcclResult FakeNccl::Collective(absl::string_view method, NcclComm comm, const O
 }
 
 NcclResult FakeNccl::Issue(const std::shared_ptr<Comm>& comm, std::vector<Op> ops) {
-  for (Op& op : ops) op.number = comm->issued++;
+  const auto messages =
+      std::count_if(ops.begin(), ops.end(), [](const Op& op) { return op.is_message(); });
+  if (messages != 0 && messages != static_cast<std::ptrdiff_t>(ops.size())) {
+    return Misuse("GroupEnd", "expected collectives or messages, found both");
+  }
+  for (Op& op : ops) {
+    if (!op.is_message()) op.number = comm->collectives++;
+  }
   comm->pending = std::move(ops);
   comm->polls_left = polls_;
   if (polls_ > 0) return NcclResult::kInProgress;
@@ -394,11 +424,23 @@ NcclResult FakeNccl::Issue(const std::shared_ptr<Comm>& comm, std::vector<Op> op
 void FakeNccl::Enqueue(const std::shared_ptr<Comm>& comm) {
   std::vector<Op> ops;
   ops.swap(comm->pending);
+  const size_t ranks = static_cast<size_t>(comm->group->world_size);
+  std::vector<FakeGpu::Use> of_messages;
   for (const Op& op : ops) {
-    const size_t ranks = static_cast<size_t>(comm->group->world_size);
+    if (op.is_message()) {
+      of_messages.push_back({op.kind == Op::Kind::kSend ? op.in : op.out, op.size});
+      continue;
+    }
+    ++comm->queued;
     gpu_->Enqueue(op.stream, [network = network_, comm, op] { network->Meet(*comm, op); },
                   {{op.in, op.bytes_in(ranks)}, {op.out, op.bytes_out(ranks)}});
   }
+  if (of_messages.empty()) return;
+  ++comm->queued;
+  const GpuStream stream = ops[0].stream;
+  gpu_->Enqueue(
+      stream, [network = network_, comm, ops = std::move(ops)] { network->Deliver(comm, ops); },
+      std::move(of_messages));
 }
 
 void FakeNcclNetwork::Meet(internal::FakeNcclComm& comm, const internal::FakeNcclOp& op) {
@@ -438,6 +480,56 @@ void FakeNcclNetwork::Meet(internal::FakeNcclComm& comm, const internal::FakeNcc
   changed_.SignalAll();
 }
 
+void FakeNcclNetwork::Match(FakeNcclGroup& group, int from, int to) {
+  internal::FakeNcclChannel& channel = group.channels[{from, to}];
+  while (!channel.spoilt && !channel.sends.empty() && !channel.receives.empty()) {
+    const internal::FakeNcclPosted& send = channel.sends.front();
+    const internal::FakeNcclPosted& receive = channel.receives.front();
+    if (send.comm->broken || receive.comm->broken) return;
+    if (send.op.size != receive.op.size) {
+      mismatches_.push_back(absl::StrCat("rank ", from, " came with ", send.op.Describe(),
+                                         ", rank ", to, " with ", receive.op.Describe()));
+      channel.spoilt = true;
+      changed_.SignalAll();
+      return;
+    }
+    std::memcpy(receive.op.out, send.op.in, send.op.size);
+    --*send.unmet;
+    --*receive.unmet;
+    channel.sends.pop_front();
+    channel.receives.pop_front();
+    changed_.SignalAll();
+  }
+}
+
+void FakeNcclNetwork::Deliver(const std::shared_ptr<internal::FakeNcclComm>& comm,
+                              const std::vector<internal::FakeNcclOp>& ops) {
+  MutexLock lock(&mutex_);
+  FakeNcclGroup& group = *comm->group;
+  const auto unmet = std::make_shared<int>(static_cast<int>(ops.size()));
+  for (const internal::FakeNcclOp& op : ops) {
+    const bool sends = op.kind == internal::FakeNcclOp::Kind::kSend;
+    const int from = sends ? comm->rank : op.root;
+    const int to = sends ? op.root : comm->rank;
+    internal::FakeNcclChannel& channel = group.channels[{from, to}];
+    (sends ? channel.sends : channel.receives).push_back({comm, op, unmet});
+    Match(group, from, to);
+  }
+  while (*unmet > 0 && !comm->aborted) changed_.Wait(&mutex_);
+  if (*unmet > 0) {  // nobody reads or writes this memory any more
+    for (auto& [ends, channel] : group.channels) {
+      for (auto* const posted : {&channel.sends, &channel.receives}) {
+        const auto gone = [&](const auto& entry) { return entry.unmet == unmet; };
+        if (std::none_of(posted->begin(), posted->end(), gone)) continue;
+        posted->erase(std::remove_if(posted->begin(), posted->end(), gone), posted->end());
+        channel.spoilt = true;
+      }
+    }
+  }
+  ++comm->ended;
+  changed_.SignalAll();
+}
+
 NcclResult FakeNccl::AllReduce(const float* in, float* out, size_t count, NcclComm comm,
                                GpuStream stream) {
   return Collective("AllReduce", comm, {Op::Kind::kAllReduce, count, 0, in, out, stream, 0});
@@ -457,6 +549,15 @@ NcclResult FakeNccl::AllGather(const void* in, void* out, size_t bytes, NcclComm
 NcclResult FakeNccl::Broadcast(void* data, size_t bytes, int root, NcclComm comm,
                                GpuStream stream) {
   return Collective("Broadcast", comm, {Op::Kind::kBroadcast, bytes, root, data, data, stream, 0});
+}
+
+NcclResult FakeNccl::Send(const void* data, size_t bytes, int peer, NcclComm comm,
+                          GpuStream stream) {
+  return Collective("Send", comm, {Op::Kind::kSend, bytes, peer, data, nullptr, stream, 0});
+}
+
+NcclResult FakeNccl::Recv(void* data, size_t bytes, int peer, NcclComm comm, GpuStream stream) {
+  return Collective("Recv", comm, {Op::Kind::kRecv, bytes, peer, nullptr, data, stream, 0});
 }
 
 NcclResult FakeNccl::Register(NcclComm comm, void* memory, size_t, NcclRegistration* registration) {

@@ -31,8 +31,8 @@ struct FakeNcclOp;
 // Thread-safe.
 class FakeNcclNetwork {
  public:
-  // Collectives that met another kind or size at the same place in the order, in words. As with
-  // NCCL, nobody comes out of them but by Abort().
+  // Collectives that met another kind or size at the same place in the order, and sends that met
+  // receives of another size, in words. As with NCCL, nobody comes out of them but by Abort().
   std::vector<std::string> mismatches() const;
   // Returns when there is one.
   void AwaitMismatch() const;
@@ -43,6 +43,11 @@ class FakeNcclNetwork {
   // On a stream: waits until all ranks have come to the same collective and it is done, or until
   // the communicator is aborted.
   void Meet(internal::FakeNcclComm& comm, const internal::FakeNcclOp& op);
+  // The same for sends and receives of one group: waits until all have met theirs.
+  void Deliver(const std::shared_ptr<internal::FakeNcclComm>& comm,
+               const std::vector<internal::FakeNcclOp>& ops);
+  void Match(internal::FakeNcclGroup& group, int from, int to)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   mutable Mutex mutex_;
   mutable CondVar changed_;
@@ -53,6 +58,8 @@ class FakeNcclNetwork {
 
 // One rank's NCCL. Collectives run on the FakeGpu's streams, where they wait for each other and
 // then really add, in rank order: the k-th collective of each rank meets the k-th of the others.
+// Sends and receives of a group are one piece of work there. A group has either them or
+// collectives.
 //
 // It is strict where NCCL is undefined: calls that overlap, that come while another is in progress,
 // or for a communicator that is gone do nothing, return kInvalidUsage and are kept in misuses().
@@ -107,6 +114,9 @@ class FakeNccl : public NcclApi {
                        GpuStream stream) override;
   NcclResult Broadcast(void* data, size_t bytes, int root, NcclComm comm,
                        GpuStream stream) override;
+  NcclResult Send(const void* data, size_t bytes, int peer, NcclComm comm,
+                  GpuStream stream) override;
+  NcclResult Recv(void* data, size_t bytes, int peer, NcclComm comm, GpuStream stream) override;
   NcclResult Register(NcclComm comm, void* memory, size_t bytes,
                       NcclRegistration* registration) override;
   NcclResult Deregister(NcclComm comm, NcclRegistration registration) override;

@@ -101,6 +101,55 @@ TEST_F(FakeNcclTest, MemoryThatIsFreedWhileItsCollectiveIsQueuedIsAMisuse) {
   EXPECT_EQ(a_.gpu->TakeMisuses().size(), 1u);
 }
 
+TEST_F(FakeNcclTest, MessagesOfAGroupMeetInTheirOrder) {
+  float to_a[2] = {};
+  float to_b[2] = {};
+  const float of_a[2] = {1, 2};
+  const float of_b[2] = {3, 4};
+  const auto exchange = [](Rank& rank, int peer, const float* out, float* in) {
+    ASSERT_EQ(rank.nccl.GroupStart(), NcclResult::kSuccess);
+    for (int i = 0; i < 2; ++i) {  // each rank begins with another kind
+      for (const bool send : {peer == 1, peer == 0}) {
+        EXPECT_EQ(send ? rank.nccl.Send(out + i, 4, peer, rank.comm, rank.stream.get())
+                       : rank.nccl.Recv(in + i, 4, peer, rank.comm, rank.stream.get()),
+                  NcclResult::kSuccess);
+      }
+    }
+    ASSERT_EQ(rank.nccl.GroupEnd(), NcclResult::kSuccess);
+  };
+  exchange(a_, 1, of_a, to_a);
+  exchange(b_, 0, of_b, to_b);
+  for (Rank* rank : {&a_, &b_}) ASSERT_TRUE(rank->gpu->SynchronizeDevice().ok());
+  EXPECT_EQ(to_a[0], 3);
+  EXPECT_EQ(to_a[1], 4);
+  EXPECT_EQ(to_b[0], 1);
+  EXPECT_EQ(to_b[1], 2);
+}
+
+TEST_F(FakeNcclTest, MessagesOutsideOfAGroupKeepTheStreamUntilTheyMeet) {
+  float y = 0;
+  ASSERT_EQ(a_.nccl.Send(&x_, 4, 1, a_.comm, a_.stream.get()), NcclResult::kSuccess);
+  ASSERT_TRUE(a_.gpu->Record(a_.done.get(), a_.stream.get()).ok());
+  EXPECT_FALSE(*a_.gpu->Done(a_.done.get()));
+  ASSERT_EQ(b_.nccl.Recv(&y, 4, 0, b_.comm, b_.stream.get()), NcclResult::kSuccess);
+  ASSERT_TRUE(a_.gpu->Synchronize(a_.done.get()).ok());
+  EXPECT_EQ(y, 1);
+}
+
+TEST_F(FakeNcclTest, AReceiveOfAnotherSizeNeverEndsButByAbort) {
+  float y[2] = {};
+  ASSERT_EQ(a_.nccl.Send(&x_, 4, 1, a_.comm, a_.stream.get()), NcclResult::kSuccess);
+  ASSERT_EQ(b_.nccl.Recv(y, 8, 0, b_.comm, b_.stream.get()), NcclResult::kSuccess);
+  network_->AwaitMismatch();
+  for (Rank* rank : {&a_, &b_}) {
+    ASSERT_TRUE(rank->gpu->Record(rank->done.get(), rank->stream.get()).ok());
+    EXPECT_FALSE(*rank->gpu->Done(rank->done.get()));
+    EXPECT_EQ(rank->nccl.Abort(rank->comm), NcclResult::kSuccess);
+    ASSERT_TRUE(rank->gpu->Synchronize(rank->done.get()).ok());
+  }
+  EXPECT_EQ(y[0], 0);
+}
+
 TEST_F(FakeNcclTest, CollectivesInAnotherOrderNeverEndButByAbort) {
   ASSERT_EQ(a_.nccl.AllReduce(&x_, &x_, 1, a_.comm, a_.stream.get()), NcclResult::kSuccess);
   ASSERT_EQ(b_.nccl.Broadcast(&x_, 4, 0, b_.comm, b_.stream.get()), NcclResult::kSuccess);

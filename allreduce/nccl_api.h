@@ -115,6 +115,14 @@ class NcclApi {
   [[nodiscard]] virtual NcclResult Broadcast(void* data, size_t bytes, int root, NcclComm comm,
                                              GpuStream stream) = 0;
 
+  // ncclSend() and ncclRecv() of bytes. A send of rank r to `peer` meets the peer's receive from r:
+  // the k-th of one the k-th of the other, with the same `bytes`. Those of a group go on together;
+  // outside of one, each keeps the stream from going on until it has met the other.
+  [[nodiscard]] virtual NcclResult Send(const void* data, size_t bytes, int peer, NcclComm comm,
+                                        GpuStream stream) = 0;
+  [[nodiscard]] virtual NcclResult Recv(void* data, size_t bytes, int peer, NcclComm comm,
+                                        GpuStream stream) = 0;
+
   // ncclCommRegister() and ncclCommDeregister(). All ranks register; it is no collective call.
   // *registration may become null with kSuccess where NCCL has no use for it; such a one is given
   // back like any other, which does nothing.

@@ -20,6 +20,20 @@ constexpr absl::Duration kLongestPause = absl::Milliseconds(2);
 
 constexpr absl::Duration kLastAbort = absl::Seconds(1);
 
+// Issues `call` of each item in one group.
+template <typename Item, typename Call>
+NcclResult InGroup(NcclApi& api, absl::Span<const Item> items, const Call& call) {
+  NcclResult result = api.GroupStart();
+  if (result != NcclResult::kSuccess) return result;
+  for (const Item& item : items) {
+    result = call(item);
+    if (result != NcclResult::kSuccess && result != NcclResult::kInProgress) break;
+  }
+  const NcclResult end = api.GroupEnd();  // also after an error: it ends the thread's group
+  const bool issued = result == NcclResult::kSuccess || result == NcclResult::kInProgress;
+  return issued ? end : result;
+}
+
 }  // namespace
 
 struct NcclCommunicator::State {
@@ -178,15 +192,19 @@ absl::Status NcclCommunicator::AllGather(absl::string_view what, void* data, siz
 absl::Status NcclCommunicator::Broadcast(absl::string_view what, absl::Span<const Range> ranges,
                                          int root, GpuStream stream, absl::Time deadline) {
   return Run(absl::StrCat("broadcast of ", what), deadline, [&](NcclApi& api, NcclComm comm) {
-    NcclResult result = api.GroupStart();
-    if (result != NcclResult::kSuccess) return result;
-    for (const Range& range : ranges) {
-      result = api.Broadcast(range.data, range.bytes, root, comm, stream);
-      if (result != NcclResult::kSuccess && result != NcclResult::kInProgress) break;
-    }
-    const NcclResult end = api.GroupEnd();  // also after an error: it ends the thread's group
-    const bool issued = result == NcclResult::kSuccess || result == NcclResult::kInProgress;
-    return issued ? end : result;
+    return InGroup(api, ranges, [&](const Range& range) {
+      return api.Broadcast(range.data, range.bytes, root, comm, stream);
+    });
+  });
+}
+
+absl::Status NcclCommunicator::Exchange(absl::string_view what, absl::Span<const Message> messages,
+                                        GpuStream stream, absl::Time deadline) {
+  return Run(absl::StrCat("exchange of ", what), deadline, [&](NcclApi& api, NcclComm comm) {
+    return InGroup(api, messages, [&](const Message& message) {
+      return message.is_send ? api.Send(message.data, message.bytes, message.peer, comm, stream)
+                             : api.Recv(message.data, message.bytes, message.peer, comm, stream);
+    });
   });
 }
 

@@ -79,6 +79,20 @@ class NcclCommunicator {
   [[nodiscard]] absl::Status Broadcast(absl::string_view what, absl::Span<const Range> ranges,
                                        int root, GpuStream stream, absl::Time deadline);
 
+  // One send or receive, as NcclApi has them.
+  struct Message {
+    static Message To(int peer, void* data, size_t bytes) { return {data, bytes, peer, true}; }
+    static Message From(int peer, void* data, size_t bytes) { return {data, bytes, peer, false}; }
+
+    void* data = nullptr;
+    size_t bytes = 0;
+    int peer = 0;
+    bool is_send = false;
+  };
+  // All messages, issued together: between two ranks they meet in their order here.
+  [[nodiscard]] absl::Status Exchange(absl::string_view what, absl::Span<const Message> messages,
+                                      GpuStream stream, absl::Time deadline);
+
   // What NCCL says of the communicator: OK also while something is in progress, before Init() and
   // after the end. Returns OK at once when another thread is inside NCCL.
   [[nodiscard]] absl::Status CheckAsync();

@@ -92,6 +92,15 @@ TEST_F(NcclCommunicatorTest, RanksMeetAddAndPartWhateverIsInProgress) {
         rank->AwaitStream();
         EXPECT_EQ(x[0], 3);
         EXPECT_EQ(x[1], 3);
+        using Message = NcclCommunicator::Message;
+        const int next = (rank->gpu->device() + 1) % kRanks;
+        const int previous = (rank->gpu->device() + kRanks - 1) % kRanks;
+        x[0] = own;
+        const Message messages[] = {Message::From(previous, x + 1, sizeof(float)),
+                                    Message::To(next, x, sizeof(float))};
+        ASSERT_EQ(communicator.Exchange("x", messages, stream, Soon()), absl::OkStatus());
+        rank->AwaitStream();
+        EXPECT_EQ(x[1], static_cast<float>(1 + previous));
         EXPECT_EQ(communicator.Close(Soon()), absl::OkStatus());
         EXPECT_EQ(rank->nccl->live_registrations(), 0);
         EXPECT_EQ(rank->nccl->live_communicators(), 0);

@@ -17,7 +17,9 @@
 #include "absl/types/optional.h"
 #include "allreduce/nccl_buckets.h"
 #include "allreduce/nccl_communicator.h"
-#include "allreduce/nccl_owner.h"
+#include "allreduce/nccl_exchange.h"
+#include "allreduce/nccl_servers.h"
+#include "allreduce/nccl_topology.h"
 #include "allreduce/nccl_watchdog.h"
 #include "allreduce/nccl_work.h"
 #include "allreduce/task_queue.h"
@@ -25,6 +27,7 @@
 #include "base/run_bounded.h"
 #include "base/status_macros.h"
 #include "gpu/gpu_resources.h"
+#include "gpu/kernel_pieces.h"
 #include "optim/state_mapping.h"
 #include "plan/codec.h"
 #include "sync/agree_on_plan.h"
@@ -46,7 +49,7 @@ constexpr absl::Duration kFarewell = absl::Seconds(5);
 struct Device {
   std::shared_ptr<GpuApi> gpu;
   std::shared_ptr<const NcclBuckets> buckets;
-  std::unique_ptr<NcclOwner> owner;  // under kOwner
+  std::unique_ptr<NcclExchange> exchange;
   ScopedStream stream;
   ScopedEvent idle;
 
@@ -92,7 +95,9 @@ class NcclGradientSync : public GradientSync {
   absl::Status status() const override;
   void Abort(absl::Status reason) override;
   absl::Status Shutdown(absl::Time deadline) override;
-  WireStats wire_stats() const override { return {}; }
+  WireStats wire_stats() const override {
+    return bound_ ? device_->exchange->wire_stats() : WireStats();
+  }
 
  private:
   // A bucket on its way from Launch() to the communication thread.
@@ -102,6 +107,7 @@ class NcclGradientSync : public GradientSync {
   };
 
   absl::Status Connect(absl::Time deadline);
+  absl::StatusOr<std::unique_ptr<NcclExchange>> NewExchange(const Device& device);
   absl::Status AgreeOnLibrary(absl::Time deadline);
   absl::StatusOr<NcclUniqueId> AgreeOnId(absl::Time deadline);
   absl::Status CheckUsable() const;
@@ -112,17 +118,12 @@ class NcclGradientSync : public GradientSync {
 
   void RunBucket(int bucket);
   void RunBroadcast(int64_t step, const std::shared_ptr<NcclWork>& work);
-  absl::Status ExchangeAtWorker(int bucket, const Launched& launched);
-  absl::Status ReduceAtOwner(int bucket, const Launched& launched);
-  absl::Status UpdateAtOwner(int bucket, const Launched& launched);
-  absl::Status ExchangeAtOwner(int bucket, Launched launched);
-  absl::Status Complete(int bucket, const Launched& launched);
+  absl::Status Complete(int bucket);
   void Stumble(absl::Status status);
 
   absl::Status Failed(absl::Status status);
   void OnFailure(absl::Status status);
 
-  absl::Time Soon() const { return absl::Now() + options_.group.timeout; }
   GpuStream stream() const { return device_->stream.get(); }
   std::string Name(int bucket, const StepOptions& step) const {
     return absl::StrCat("bucket ", bucket, " of step ", step.step);
@@ -147,7 +148,6 @@ class NcclGradientSync : public GradientSync {
 
   // Of the communication thread.
   std::vector<Launched> launched_;  // by bucket; Launch() sets it while the bucket is not queued
-  std::vector<Launched> held_;      // by bucket: means that wait for the norm
   bool stumbled_ = false;
 
   mutable Mutex mutex_;
@@ -218,9 +218,11 @@ absl::StatusOr<std::vector<GradBucket>> NcclGradientSync::Bind(const Plan& plan,
 }
 
 absl::Status NcclGradientSync::AgreeOnLibrary(absl::Time deadline) {
-  const std::string own =
-      absl::StrCat("NCCL ", options_.nccl->version(), " with the update at the ",
-                   options_.update_site == UpdateSite::kOwner ? "owners" : "workers");
+  const std::string own = absl::StrCat(
+      "NCCL ", options_.nccl->version(), " in a ",
+      options_.owners == 0 ? "ring" : absl::StrCat("topology of ", options_.owners, " servers"),
+      " with the update at the ",
+      options_.update_site == UpdateSite::kOwner ? "owners" : "workers");
   GS_ASSIGN_OR_RETURN(const std::vector<std::string> all, side_channel_.AllGather(own, deadline));
   for (size_t rank = 0; rank < all.size(); ++rank) {
     if (all[rank] == all[0]) continue;
@@ -256,10 +258,7 @@ absl::Status NcclGradientSync::Connect(absl::Time deadline) {
   GS_ASSIGN_OR_RETURN(device->stream, ScopedStream::Create(options_.gpu));
   GS_ASSIGN_OR_RETURN(device->idle, ScopedEvent::Create(options_.gpu));
   GS_ASSIGN_OR_RETURN(device->buckets, NcclBuckets::Create(options_.gpu, options_.nccl, plan_));
-  if (options_.update_site == UpdateSite::kOwner) {
-    GS_ASSIGN_OR_RETURN(device->owner,
-                        NcclOwner::Create(options_.gpu, device->buckets, plan_, group.rank));
-  }
+  GS_ASSIGN_OR_RETURN(device->exchange, NewExchange(*device));
   NcclWatchdogOptions watch;
   watch.group = group;
   watch.communicator = &communicator_;
@@ -279,6 +278,27 @@ absl::Status NcclGradientSync::Connect(absl::Time deadline) {
   GS_RETURN_IF_ERROR(communicator_.Register(device->buckets->memory(), device->buckets->bytes()));
   // Nobody launches before everybody is connected.
   return side_channel_.Barrier(deadline);
+}
+
+absl::StatusOr<std::unique_ptr<NcclExchange>> NcclGradientSync::NewExchange(const Device& device) {
+  NcclLane lane;
+  lane.gpu = options_.gpu;
+  lane.buckets = device.buckets;
+  lane.stream = device.stream.get();
+  lane.communicator = &communicator_;
+  lane.rank = options_.group.rank;
+  lane.world_size = options_.group.world_size;
+  lane.timeout = options_.group.timeout;
+  std::unique_ptr<NcclTopology> topology;
+  if (options_.owners == 0) {
+    topology = NewNcclRing(lane, options_.update_site);
+  } else {
+    GS_ASSIGN_OR_RETURN(topology,
+                        CreateNcclServers(lane, plan_, options_.owners, options_.update_site));
+  }
+  return NcclExchange::Create(
+      lane, std::move(topology), plan_, options_.update_site,
+      [outcome = outcome_](absl::Status status) { outcome->Halt(std::move(status)); });
 }
 
 absl::Status NcclGradientSync::CheckUsable() const {
@@ -342,11 +362,12 @@ SyncHandle NcclGradientSync::Launch(const StepOptions& step, int bucket) {
 
 void NcclGradientSync::RunBucket(int bucket) {
   if (stumbled_ || outcome_->halted()) return;
-  Launched launched = std::move(launched_[bucket]);
-  watch_->Launched(launched.step.step, bucket);
-  const absl::Status status = options_.update_site == UpdateSite::kOwner
-                                  ? ExchangeAtOwner(bucket, std::move(launched))
-                                  : ExchangeAtWorker(bucket, launched);
+  const StepOptions step = launched_[bucket].step;
+  watch_->Launched(step.step, bucket);
+  absl::Status status = launched_[bucket].work->StartAfterReady(stream());
+  if (status.ok()) {
+    status = device_->exchange->Run(step, bucket, [this](int b) { return Complete(b); });
+  }
   if (!status.ok()) Stumble(status);
 }
 
@@ -357,63 +378,9 @@ void NcclGradientSync::Stumble(absl::Status status) {
   watch_->Fail(std::move(status));
 }
 
-absl::Status NcclGradientSync::ExchangeAtWorker(int bucket, const Launched& launched) {
-  const NcclBucket& memory = (*device_->buckets)[bucket];
-  const size_t numel = static_cast<size_t>(memory.numel);
-  GS_RETURN_IF_ERROR(launched.work->StartAfterReady(stream()));
-  GS_RETURN_IF_ERROR(
-      communicator_.AllReduce(Name(bucket, launched.step), memory.grad, numel, stream(), Soon()));
-  GS_RETURN_IF_ERROR(
-      options_.gpu->ScaleTwice(memory.grad, numel, 1.0f / static_cast<float>(plan_.world_size()),
-                               static_cast<float>(launched.step.inverse_loss_scale), stream()));
-  return Complete(bucket, launched);
-}
-
-absl::Status NcclGradientSync::ExchangeAtOwner(int bucket, Launched launched) {
-  GS_RETURN_IF_ERROR(ReduceAtOwner(bucket, launched));
-  if (launched.step.max_norm == 0) return UpdateAtOwner(bucket, launched);
-  const StepOptions step = launched.step;
-  held_.push_back(std::move(launched));
-  if (held_.size() < launched_.size()) return absl::OkStatus();
-  GS_RETURN_IF_ERROR(device_->owner->AgreeOnFactor(step, communicator_, stream(), Soon()));
-  std::vector<Launched> held;
-  held.swap(held_);
-  for (int b = 0; b < static_cast<int>(held.size()); ++b) {
-    GS_RETURN_IF_ERROR(device_->owner->Clip(b, stream()));
-    GS_RETURN_IF_ERROR(UpdateAtOwner(b, held[b]));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status NcclGradientSync::ReduceAtOwner(int bucket, const Launched& launched) {
-  const NcclBucket& memory = (*device_->buckets)[bucket];
-  const ElementRange own = memory.range(options_.group.rank);
-  GS_RETURN_IF_ERROR(launched.work->StartAfterReady(stream()));
-  if (bucket == 0) {
-    GS_RETURN_IF_ERROR(device_->owner->CompareSteps(
-        launched.step, communicator_,
-        [outcome = outcome_](absl::Status status) { outcome->Halt(std::move(status)); }, stream(),
-        Soon()));
-  }
-  GS_RETURN_IF_ERROR(communicator_.ReduceScatter(Name(bucket, launched.step), memory.grad,
-                                                 static_cast<size_t>(memory.piece), stream(),
-                                                 Soon()));
-  if (own.empty()) return absl::OkStatus();
-  return options_.gpu->ScaleTwice(memory.grad + own.begin, static_cast<size_t>(own.size()),
-                                  1.0f / static_cast<float>(plan_.world_size()),
-                                  static_cast<float>(launched.step.inverse_loss_scale), stream());
-}
-
-absl::Status NcclGradientSync::UpdateAtOwner(int bucket, const Launched& launched) {
-  const NcclBucket& memory = (*device_->buckets)[bucket];
-  GS_RETURN_IF_ERROR(device_->owner->Update(bucket, launched.step, stream()));
-  GS_RETURN_IF_ERROR(communicator_.AllGather(Name(bucket, launched.step), memory.param,
-                                             static_cast<size_t>(memory.piece) * sizeof(float),
-                                             stream(), Soon()));
-  return Complete(bucket, launched);
-}
-
-absl::Status NcclGradientSync::Complete(int bucket, const Launched& launched) {
+// All work for the bucket's result is queued.
+absl::Status NcclGradientSync::Complete(int bucket) {
+  const Launched launched = std::move(launched_[bucket]);
   GS_RETURN_IF_ERROR(launched.work->RecordDone(stream()));
   watch_->Watch(launched.step.step, bucket, launched.work);
   ResolveNext(launched.work);
@@ -424,13 +391,8 @@ void NcclGradientSync::RunBroadcast(int64_t step, const std::shared_ptr<NcclWork
   if (stumbled_ || outcome_->halted()) return;
   watch_->Launched(step, NcclWatchdog::kBroadcast);
   const absl::Status status = [&] {
-    std::vector<NcclCommunicator::Range> ranges;
-    for (const NcclBucket& b : device_->buckets->all()) {
-      ranges.push_back({b.param, static_cast<size_t>(b.numel) * sizeof(float)});
-    }
     GS_RETURN_IF_ERROR(work->StartAfterReady(stream()));
-    GS_RETURN_IF_ERROR(
-        communicator_.Broadcast("the parameters", ranges, /*root=*/0, stream(), Soon()));
+    GS_RETURN_IF_ERROR(device_->exchange->BroadcastParameters());
     GS_RETURN_IF_ERROR(work->RecordDone(stream()));
     watch_->Watch(step, NcclWatchdog::kBroadcast, work);
     ResolveNext(work);
@@ -460,7 +422,7 @@ absl::StatusOr<OptimizerState> NcclGradientSync::ExportOptimizerState(absl::Time
   absl::Status drained = watch_->Drain(deadline);
   if (!drained.ok()) return Failed(drained);
   absl::StatusOr<OptimizerState> state =
-      device_->owner->Export(steps_done_, stream(), side_channel_, deadline);
+      device_->exchange->Export(steps_done_, side_channel_, deadline);
   if (!state.ok()) return Failed(state.status());
   return state;
 }
@@ -473,7 +435,7 @@ absl::Status NcclGradientSync::ImportOptimizerState(const OptimizerState& state,
   GS_RETURN_IF_ERROR(CheckUsable());
   if (options_.update_site == UpdateSite::kWorker) return absl::OkStatus();
   absl::Status imported = watch_->Drain(deadline);
-  if (imported.ok()) imported = device_->owner->Import(state, stream());
+  if (imported.ok()) imported = device_->exchange->Import(state);
   if (!imported.ok()) return Failed(imported);
   steps_done_ = state.step;
   return absl::OkStatus();
@@ -543,6 +505,15 @@ absl::Status NcclGradientSync::Shutdown(absl::Time deadline) {
 absl::StatusOr<std::unique_ptr<GradientSync>> CreateNcclGradientSync(const NcclOptions& options) {
   NcclOptions complete = options;
   GS_ASSIGN_OR_RETURN(complete.group, CheckGroup(options.group, "nccl"));
+  const int ranks = options.group.world_size;
+  if (options.owners < 0 || options.owners > ranks) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "nccl: expected 0 to ", ranks, " owners among as many ranks, found ", options.owners));
+  }
+  if (options.owners > 0 && ranks > static_cast<int>(kMostFoldOperands)) {
+    return absl::InvalidArgumentError(absl::StrCat("nccl: expected at most ", kMostFoldOperands,
+                                                   " ranks with owners, found ", ranks));
+  }
   if (options.gpu == nullptr || options.nccl == nullptr) {
     return absl::InvalidArgumentError("nccl: expected a GPU and NCCL; build with --config=cuda");
   }

@@ -16,8 +16,12 @@ namespace gradsync {
 struct NcclOptions {
   // `group.timeout` is how long queued work may take, and calls of NCCL to get done.
   WorkerGroup group;
-  // kOwner: each rank keeps 1/n of the optimizer's state and updates its n-th of each bucket.
+  // kOwner: owners keep the optimizer's state of what they own and update it. In a ring these are
+  // all ranks, each with its n-th of each bucket.
   UpdateSite update_site = UpdateSite::kWorker;
+  // Parameter servers: the first so many ranks own the plan's chunks, and means have its bits
+  // (nccl_servers.h). 0: none, but a ring by NCCL's own collectives.
+  int owners = 0;
   // This rank's GPU, and NCCL on it.
   std::shared_ptr<GpuApi> gpu;
   std::shared_ptr<NcclApi> nccl;
@@ -35,11 +39,13 @@ struct NcclOptions {
 // the GPU; in a step nothing on the host does. So a handle is resolved when its work is queued, and
 // what fails later comes out of the next Wait(), Launch() or status().
 //
-// NCCL adds in an order of its own: the mean has the plan's bits with one or two ranks, and is
-// within rounding beyond. When clipping, so is the norm. It does not tell what it sends, nor by
-// which algorithm, so wire_stats() is all zero.
+// In a ring NCCL adds, in an order of its own: the mean has the plan's bits with one or two ranks,
+// and is within rounding beyond. When clipping, so is the norm. It does not tell what it sends, nor
+// by which algorithm, so wire_stats() is all zero. With servers all of that is ours: the plan's
+// bits for any number of ranks, and what is handed to NCCL to be sent or received is counted.
 //
-// Errors: INVALID_ARGUMENT for options out of range, or without a GPU or NCCL.
+// Errors: INVALID_ARGUMENT for options out of range, without a GPU or NCCL, or for servers with
+// more ranks than GpuApi::FoldMean() has operands.
 absl::StatusOr<std::unique_ptr<GradientSync>> CreateNcclGradientSync(const NcclOptions& options);
 
 }  // namespace gradsync

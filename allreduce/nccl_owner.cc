@@ -12,10 +12,12 @@
 namespace gradsync {
 namespace {
 
+// The order of addition within a block leaves a GPU little to do side by side, so there are many. A
+// chunk is one block, as in other backends.
+constexpr int64_t kSquaresBlock = 64 << 10;
+
 constexpr char kNoState = 0;
 constexpr char kHasState = 1;
-
-constexpr int64_t kSquaresBlock = 65'536;  // elements
 
 // StepOptions as they travel between GPUs.
 struct StepNote {
@@ -53,46 +55,61 @@ absl::Status CheckNotes(const StepNote* notes, int ranks, int own) {
 }  // namespace
 
 NcclOwner::NcclOwner(std::shared_ptr<GpuApi> gpu, std::shared_ptr<const NcclBuckets> buckets,
-                     const Plan& plan, int rank)
-    : gpu_(std::move(gpu)), buckets_(std::move(buckets)), plan_(plan), rank_(rank) {
-  for (int b = 0; b < static_cast<int>(plan_.buckets().size()); ++b) {
-    const ElementRange range = (*buckets_)[b].range(rank_);
-    optimizers_.emplace_back(gpu_, plan_.optimizer(), range, plan_.GroupRanges(b, range));
+                     const Plan& plan, int rank, const NcclShares& shares)
+    : gpu_(std::move(gpu)),
+      buckets_(std::move(buckets)),
+      plan_(plan),
+      rank_(rank),
+      shares_(shares),
+      runs_(Joined(shares)) {
+  for (int b = 0; b < static_cast<int>(runs_.size()); ++b) {
+    std::vector<Part>& parts = parts_.emplace_back();
+    for (const NcclShare& run : runs_[b]) {
+      if (run.owner != rank_) continue;
+      parts.push_back({run.range, DeviceRangeOptimizer(gpu_, plan_.optimizer(), run.range,
+                                                       plan_.GroupRanges(b, run.range))});
+    }
   }
+}
+
+// Every rank's blocks have places of their own in squares_, in the order of the blocks.
+std::vector<SquaresPiece> NcclOwner::CutIntoBlocks() {
+  std::vector<size_t> count(static_cast<size_t>(plan_.world_size()));
+  std::vector<int> owners;  // of all blocks
+  std::vector<SquaresPiece> own;
+  for (int b = 0; b < static_cast<int>(shares_.size()); ++b) {
+    for (const NcclShare& share : shares_[b]) {
+      for (int64_t begin = share.range.begin; begin < share.range.end; begin += kSquaresBlock) {
+        owners.push_back(share.owner);
+        ++count[share.owner];
+        if (share.owner != rank_) continue;
+        own.push_back(
+            {(*buckets_)[b].grad + begin, std::min(share.range.end - begin, kSquaresBlock)});
+      }
+    }
+  }
+  squares_per_rank_ = *std::max_element(count.begin(), count.end());
+  std::vector<size_t> next(count.size());
+  for (size_t owner = 0; owner < next.size(); ++owner) next[owner] = owner * squares_per_rank_;
+  for (const int owner : owners) places_.push_back(next[owner]++);
+  return own;
 }
 
 absl::StatusOr<std::unique_ptr<NcclOwner>> NcclOwner::Create(
     std::shared_ptr<GpuApi> gpu, std::shared_ptr<const NcclBuckets> buckets, const Plan& plan,
-    int rank) {
-  std::unique_ptr<NcclOwner> owner(new NcclOwner(gpu, std::move(buckets), plan, rank));
+    int rank, const NcclShares& shares) {
+  std::unique_ptr<NcclOwner> owner(new NcclOwner(gpu, std::move(buckets), plan, rank, shares));
   const size_t ranks = static_cast<size_t>(plan.world_size());
   GS_ASSIGN_OR_RETURN(owner->copied_, ScopedEvent::Create(gpu));
   GS_ASSIGN_OR_RETURN(owner->steps_, GpuMemory::Pinned(gpu, ranks * sizeof(StepNote)));
-  GS_RETURN_IF_ERROR(owner->CutIntoBlocks());
+  const std::vector<SquaresPiece> blocks = owner->CutIntoBlocks();
+  owner->num_blocks_ = blocks.size();
+  GS_ASSIGN_OR_RETURN(owner->blocks_, GpuMemory::Pinned(gpu, blocks.size() * sizeof(SquaresPiece)));
+  std::copy(blocks.begin(), blocks.end(), static_cast<SquaresPiece*>(owner->blocks_->data()));
+  GS_ASSIGN_OR_RETURN(owner->squares_,
+                      GpuMemory::Pinned(gpu, ranks * owner->squares_per_rank_ * sizeof(double)));
   GS_ASSIGN_OR_RETURN(owner->factor_, GpuMemory::Pinned(gpu, sizeof(float)));
   return owner;
-}
-
-// The order of addition within a block leaves a GPU little to do side by side, so there are many.
-absl::Status NcclOwner::CutIntoBlocks() {
-  std::vector<SquaresPiece> blocks;
-  for (int b = 0; b < static_cast<int>(plan_.buckets().size()); ++b) {
-    const int64_t own = (*buckets_)[b].range(rank_).size();
-    for (int64_t begin = 0; begin < (*buckets_)[b].piece; begin += kSquaresBlock) {
-      blocks.push_back(
-          {grad(b) + begin, std::min(std::max<int64_t>(own - begin, 0), kSquaresBlock)});
-    }
-  }
-  num_blocks_ = blocks.size();
-  GS_ASSIGN_OR_RETURN(blocks_, GpuMemory::Pinned(gpu_, num_blocks_ * sizeof(SquaresPiece)));
-  std::copy(blocks.begin(), blocks.end(), static_cast<SquaresPiece*>(blocks_->data()));
-  GS_ASSIGN_OR_RETURN(squares_, GpuMemory::Pinned(gpu_, static_cast<size_t>(plan_.world_size()) *
-                                                            num_blocks_ * sizeof(double)));
-  return absl::OkStatus();
-}
-
-float* NcclOwner::grad(int bucket) const {
-  return (*buckets_)[bucket].grad + (*buckets_)[bucket].range(rank_).begin;
 }
 
 // The host may be steps ahead of the stream, so it writes its note when the stream comes to it.
@@ -115,8 +132,12 @@ absl::Status NcclOwner::CompareSteps(const StepOptions& step, NcclCommunicator& 
 
 absl::Status NcclOwner::Update(int bucket, const StepOptions& step, GpuStream stream) {
   const NcclBucket& memory = (*buckets_)[bucket];
-  return optimizers_[bucket].Apply(memory.param + memory.range(rank_).begin, grad(bucket), step.lr,
-                                   step.step, stream);
+  for (Part& part : parts_[bucket]) {
+    GS_RETURN_IF_ERROR(part.optimizer.Apply(memory.param + part.range.begin,
+                                            memory.grad + part.range.begin, step.lr, step.step,
+                                            stream));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status NcclOwner::AgreeOnFactor(const StepOptions& step, NcclCommunicator& communicator,
@@ -124,16 +145,13 @@ absl::Status NcclOwner::AgreeOnFactor(const StepOptions& step, NcclCommunicator&
   double* const squares = static_cast<double*>(squares_->data());
   GS_RETURN_IF_ERROR(
       gpu_->SumsOfSquares(static_cast<const SquaresPiece*>(blocks_->data()), num_blocks_,
-                          squares + static_cast<size_t>(rank_) * num_blocks_, stream));
+                          squares + static_cast<size_t>(rank_) * squares_per_rank_, stream));
   GS_RETURN_IF_ERROR(communicator.AllGather("the sums of squares", squares,
-                                            num_blocks_ * sizeof(double), stream, deadline));
+                                            squares_per_rank_ * sizeof(double), stream, deadline));
   return gpu_->RunOnHost(
-      [squares, blocks = num_blocks_, ranks = static_cast<size_t>(plan_.world_size()),
-       max_norm = step.max_norm, factor = factor_->floats()] {
+      [squares, places = &places_, max_norm = step.max_norm, factor = factor_->floats()] {
         double sum = 0;
-        for (size_t block = 0; block < blocks; ++block) {
-          for (size_t rank = 0; rank < ranks; ++rank) sum += squares[rank * blocks + block];
-        }
+        for (const size_t place : *places) sum += squares[place];
         // As ClipScale() (plan/clip_scale.h).
         const double scale = max_norm / (std::sqrt(sum) + 1e-6);
         *factor = static_cast<float>(scale < 1 ? scale : 1);
@@ -142,9 +160,12 @@ absl::Status NcclOwner::AgreeOnFactor(const StepOptions& step, NcclCommunicator&
 }
 
 absl::Status NcclOwner::Clip(int bucket, GpuStream stream) {
-  const size_t n = static_cast<size_t>((*buckets_)[bucket].range(rank_).size());
-  if (n == 0) return absl::OkStatus();
-  return gpu_->ScaleBy(grad(bucket), n, factor_->floats(), stream);
+  float* const grad = (*buckets_)[bucket].grad;
+  for (const Part& part : parts_[bucket]) {
+    GS_RETURN_IF_ERROR(
+        gpu_->ScaleBy(grad + part.range.begin, Floats(part.range), factor_->floats(), stream));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status NcclOwner::CopyAndWait(void* to, const void* from, size_t bytes, GpuStream stream) {
@@ -153,49 +174,59 @@ absl::Status NcclOwner::CopyAndWait(void* to, const void* from, size_t bytes, Gp
   return gpu_->Synchronize(copied_.get());
 }
 
+absl::StatusOr<std::shared_ptr<GpuMemory>> NcclOwner::NewStage() const {
+  int64_t largest = 0;
+  for (const NcclBucket& bucket : buckets_->all()) largest = std::max(largest, bucket.numel);
+  return GpuMemory::Pinned(gpu_, static_cast<size_t>(largest) * sizeof(float));
+}
+
 absl::StatusOr<std::string> NcclOwner::ExportBucket(int bucket, GpuStream stream) {
-  const DeviceRangeOptimizer& optimizer = optimizers_[bucket];
-  if (!optimizer.has_state()) return std::string(1, kNoState);
-  std::string bytes(1, kHasState);
-  const size_t slot_bytes = static_cast<size_t>(optimizer.size()) * sizeof(float);
-  for (size_t slot = 0; slot < optimizer.slot_names().size() && slot_bytes > 0; ++slot) {
-    GS_RETURN_IF_ERROR(
-        CopyAndWait(stage_->data(), optimizer.slot(static_cast<int>(slot)), slot_bytes, stream));
-    bytes.append(static_cast<const char*>(stage_->data()), slot_bytes);
+  std::string bytes;
+  for (const Part& part : parts_[bucket]) {
+    const DeviceRangeOptimizer& optimizer = part.optimizer;
+    bytes.push_back(optimizer.has_state() ? kHasState : kNoState);
+    if (!optimizer.has_state()) continue;
+    const size_t slot_bytes = Floats(part.range) * sizeof(float);
+    for (size_t slot = 0; slot < optimizer.slot_names().size(); ++slot) {
+      GS_RETURN_IF_ERROR(
+          CopyAndWait(stage_->data(), optimizer.slot(static_cast<int>(slot)), slot_bytes, stream));
+      bytes.append(static_cast<const char*>(stage_->data()), slot_bytes);
+    }
   }
   return bytes;
 }
 
+// What ExportBucket() wrote on `rank`.
 absl::Status NcclOwner::Collect(int bucket, int rank, absl::string_view exported,
                                 OptimizerState* state) const {
-  const ElementRange range = (*buckets_)[bucket].range(rank);
   const std::vector<std::string> names = SlotNames(plan_.optimizer());
-  const size_t slot_bytes = static_cast<size_t>(range.size()) * sizeof(float);
-  const bool has_state = !exported.empty() && exported[0] == kHasState;
-  const size_t expected = 1 + (has_state ? names.size() * slot_bytes : 0);
-  if (exported.size() != expected) {
-    return absl::DataLossError(absl::StrCat("optimizer state of bucket ", bucket, " from rank ",
-                                            rank, ": expected ", expected, " bytes, found ",
-                                            exported.size()));
+  const absl::Status wrong_length = absl::DataLossError(absl::StrCat(
+      "optimizer state of bucket ", bucket, " from rank ", rank,
+      ": expected that of all its elements and no more, found ", exported.size(), " bytes"));
+  for (const NcclShare& run : runs_[bucket]) {
+    if (run.owner != rank) continue;
+    if (exported.empty()) return wrong_length;
+    const bool has_state = exported[0] == kHasState;
+    exported.remove_prefix(1);
+    if (!has_state) continue;
+    std::vector<float> values(Floats(run.range));
+    const size_t slot_bytes = values.size() * sizeof(float);
+    for (const std::string& name : names) {
+      if (exported.size() < slot_bytes) return wrong_length;
+      std::memcpy(values.data(), exported.data(), slot_bytes);
+      exported.remove_prefix(slot_bytes);
+      ScatterSlot(plan_, bucket, run.range, name, values.data(), state);
+    }
   }
-  if (!has_state) return absl::OkStatus();
-  std::vector<float> values(range.size());
-  for (size_t slot = 0; slot < names.size() && slot_bytes > 0; ++slot) {
-    std::memcpy(values.data(), exported.data() + 1 + slot * slot_bytes, slot_bytes);
-    ScatterSlot(plan_, bucket, range, names[slot], values.data(), state);
-  }
-  return absl::OkStatus();
+  return exported.empty() ? absl::OkStatus() : wrong_length;
 }
 
 absl::StatusOr<OptimizerState> NcclOwner::Export(int64_t steps, GpuStream stream,
                                                  SideChannel& side_channel, absl::Time deadline) {
-  int64_t largest = 0;
-  for (const NcclBucket& bucket : buckets_->all()) largest = std::max(largest, bucket.piece);
-  GS_ASSIGN_OR_RETURN(stage_,
-                      GpuMemory::Pinned(gpu_, static_cast<size_t>(largest) * sizeof(float)));
+  GS_ASSIGN_OR_RETURN(stage_, NewStage());
   OptimizerState state;
   state.step = steps;
-  for (int b = 0; b < static_cast<int>(optimizers_.size()); ++b) {
+  for (int b = 0; b < static_cast<int>(parts_.size()); ++b) {
     GS_ASSIGN_OR_RETURN(const std::string own, ExportBucket(b, stream));
     GS_ASSIGN_OR_RETURN(const std::vector<std::string> parts,
                         side_channel.AllGather(own, deadline));
@@ -208,18 +239,19 @@ absl::StatusOr<OptimizerState> NcclOwner::Export(int64_t steps, GpuStream stream
 }
 
 absl::Status NcclOwner::Import(const OptimizerState& state, GpuStream stream) {
-  for (int b = 0; b < static_cast<int>(optimizers_.size()); ++b) {
-    DeviceRangeOptimizer& optimizer = optimizers_[b];
-    const ElementRange range = (*buckets_)[b].range(rank_);
-    optimizer.ClearState();
-    if (!HasState(plan_, b, range, state)) continue;
-    GS_RETURN_IF_ERROR(optimizer.EnsureState());
-    const size_t bytes = static_cast<size_t>(range.size()) * sizeof(float);
-    GS_ASSIGN_OR_RETURN(stage_, GpuMemory::Pinned(gpu_, bytes));
-    for (size_t slot = 0; slot < optimizer.slot_names().size(); ++slot) {
-      GatherSlot(plan_, b, range, optimizer.slot_names()[slot], state, stage_->floats());
-      GS_RETURN_IF_ERROR(
-          CopyAndWait(optimizer.slot(static_cast<int>(slot)), stage_->data(), bytes, stream));
+  GS_ASSIGN_OR_RETURN(stage_, NewStage());
+  for (int b = 0; b < static_cast<int>(parts_.size()); ++b) {
+    for (Part& part : parts_[b]) {
+      DeviceRangeOptimizer& optimizer = part.optimizer;
+      optimizer.ClearState();
+      if (!HasState(plan_, b, part.range, state)) continue;
+      GS_RETURN_IF_ERROR(optimizer.EnsureState());
+      const size_t bytes = Floats(part.range) * sizeof(float);
+      for (size_t slot = 0; slot < optimizer.slot_names().size(); ++slot) {
+        GatherSlot(plan_, b, part.range, optimizer.slot_names()[slot], state, stage_->floats());
+        GS_RETURN_IF_ERROR(
+            CopyAndWait(optimizer.slot(static_cast<int>(slot)), stage_->data(), bytes, stream));
+      }
     }
   }
   stage_ = nullptr;

@@ -117,6 +117,17 @@ class LinkedNccl : public NcclApi {
     });
   }
 
+  NcclResult Send(const void* data, size_t bytes, int peer, NcclComm comm,
+                  GpuStream stream) override {
+    return OnDevice(
+        [&] { return ncclSend(data, bytes, ncclInt8, peer, Comm(comm), Stream(stream)); });
+  }
+
+  NcclResult Recv(void* data, size_t bytes, int peer, NcclComm comm, GpuStream stream) override {
+    return OnDevice(
+        [&] { return ncclRecv(data, bytes, ncclInt8, peer, Comm(comm), Stream(stream)); });
+  }
+
   NcclResult Register(NcclComm comm, void* memory, size_t bytes,
                       NcclRegistration* registration) override {
     void* handle = nullptr;

@@ -147,6 +147,12 @@ FakeHost& Host() {
   return *host;
 }
 
+// What ExportMemory() returns, as bytes.
+struct Exported {
+  void* memory = nullptr;
+  size_t bytes = 0;
+};
+
 uint32_t ReadFlag(const uint32_t* flag) {
   return reinterpret_cast<const std::atomic<uint32_t>*>(flag)->load(std::memory_order_seq_cst);
 }
@@ -258,7 +264,7 @@ int FakeGpu::calls(absl::string_view method) const {
 
 int FakeGpu::live_objects() const {
   MutexLock lock(&mutex_);
-  return static_cast<int>(live_.size() + memory_.size() + registered_.size()) + imports_.load();
+  return static_cast<int>(live_.size() + memory_.size() + registered_.size() + imported_.size());
 }
 
 std::vector<GpuStream> FakeGpu::streams() const {
@@ -434,7 +440,7 @@ void FakeGpu::UnregisterHost(void* memory) {
 bool FakeGpu::Known(const void* memory, size_t bytes) const {
   const uintptr_t begin = reinterpret_cast<uintptr_t>(memory);
   MutexLock lock(&mutex_);
-  for (const auto* known : {&memory_, &registered_}) {
+  for (const auto* known : {&memory_, &registered_, &imported_}) {
     const auto next = known->upper_bound(begin);
     if (next == known->begin()) continue;
     const auto [first, size] = *std::prev(next);
@@ -448,11 +454,11 @@ absl::StatusOr<void*> FakeGpu::AllocateDevice(size_t bytes) {
 }
 
 void FakeGpu::ReleaseDevice(void* memory) {
-  AwaitAll("ReleaseDevice");
   {
     MutexLock lock(&Host().mutex);
     if (Host().imported.count(memory) > 0) ++early_releases_;
   }
+  AwaitAll("ReleaseDevice");
   ReleaseAtOnce(memory);
 }
 
@@ -548,30 +554,36 @@ absl::StatusOr<std::string> FakeGpu::ExportMemory(void* memory) {
   if (found == memory_.end() || found->second % kSharedPage != 0) {
     return absl::InternalError("ExportMemory: expected device memory of whole pages to share");
   }
-  return std::string(reinterpret_cast<const char*>(&memory), sizeof(memory));
+  const Exported exported = {memory, found->second};
+  return std::string(reinterpret_cast<const char*>(&exported), sizeof(exported));
 }
 
-absl::StatusOr<void*> FakeGpu::ImportMemory(const std::string& exported) {
+absl::StatusOr<void*> FakeGpu::ImportMemory(const std::string& handle) {
   GS_RETURN_IF_ERROR(Call("ImportMemory"));
-  void* memory = nullptr;
-  if (exported.size() != sizeof(memory)) {
+  Exported exported;
+  if (handle.size() != sizeof(exported)) {
     return absl::InternalError("ImportMemory: expected what a fake has exported");
   }
-  std::memcpy(&memory, exported.data(), sizeof(memory));
+  std::memcpy(&exported, handle.data(), sizeof(exported));
   {
     MutexLock lock(&Host().mutex);
-    Host().imported.insert(memory);
+    Host().imported.insert(exported.memory);
   }
-  ++imports_;
-  return memory;
+  MutexLock lock(&mutex_);
+  imported_[reinterpret_cast<uintptr_t>(exported.memory)] = exported.bytes;
+  return exported.memory;
 }
 
 void FakeGpu::CloseImported(void* memory) {
+  {
+    MutexLock lock(&mutex_);
+    const auto found = imported_.find(reinterpret_cast<uintptr_t>(memory));
+    assert(found != imported_.end());
+    Misused("CloseImported", memory, found->second);
+    imported_.erase(found);
+  }
   MutexLock lock(&Host().mutex);
-  const auto found = Host().imported.find(memory);
-  assert(found != Host().imported.end());
-  Host().imported.erase(found);
-  --imports_;
+  Host().imported.erase(Host().imported.find(memory));
 }
 
 absl::StatusOr<uint32_t*> FakeGpu::FlagOnDevice(void* registered) {
@@ -587,11 +599,12 @@ absl::Status FakeGpu::WriteFlag(uint32_t* flag, uint32_t value, GpuStream stream
   if (!Known(flag, sizeof(*flag))) {
     return absl::InternalError("WriteFlag: expected registered memory");
   }
-  Enqueue(stream, [=] {
+  const auto write = [=] {
     MutexLock lock(&Host().mutex);
     reinterpret_cast<std::atomic<uint32_t>*>(flag)->store(value, std::memory_order_seq_cst);
     Host().changed.SignalAll();
-  });
+  };
+  Enqueue(stream, write, {{flag, sizeof(*flag)}});
   return absl::OkStatus();
 }
 
@@ -600,12 +613,13 @@ absl::Status FakeGpu::WaitFlag(const uint32_t* flag, uint32_t value, GpuStream s
   if (!Known(flag, sizeof(*flag))) {
     return absl::InternalError("WaitFlag: expected registered memory");
   }
-  Enqueue(stream, [=] {
+  const auto wait = [=] {
     MutexLock lock(&Host().mutex);
     while (static_cast<int32_t>(ReadFlag(flag) - value) < 0) {
       Host().changed.WaitWithDeadline(&Host().mutex, absl::Now() + absl::Milliseconds(1));
     }
-  });
+  };
+  Enqueue(stream, wait, {{flag, sizeof(*flag)}});
   return absl::OkStatus();
 }
 

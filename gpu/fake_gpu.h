@@ -132,7 +132,7 @@ class FakeGpu : public GpuApi {
   absl::Status SynchronizeDevice() override;
   // Between fakes of one process: the memory itself.
   absl::StatusOr<std::string> ExportMemory(void* memory) override;
-  absl::StatusOr<void*> ImportMemory(const std::string& exported) override;
+  absl::StatusOr<void*> ImportMemory(const std::string& handle) override;
   void CloseImported(void* memory) override;
   absl::StatusOr<uint32_t*> FlagOnDevice(void* registered) override;
   absl::Status WriteFlag(uint32_t* flag, uint32_t value, GpuStream stream) override;
@@ -153,7 +153,6 @@ class FakeGpu : public GpuApi {
   std::function<absl::Time()> clock_ = [] { return absl::Now(); };
   std::atomic<int> synchronizations_{0};
   std::atomic<int> unpinned_copies_{0};
-  std::atomic<int> imports_{0};
   std::atomic<int> early_releases_{0};
   mutable Mutex mutex_;
   absl::flat_hash_map<std::string, int> calls_ ABSL_GUARDED_BY(mutex_);
@@ -168,6 +167,7 @@ class FakeGpu : public GpuApi {
   std::vector<void*> freed_in_use_ ABSL_GUARDED_BY(mutex_);
   std::map<uintptr_t, size_t> memory_ ABSL_GUARDED_BY(mutex_);      // device and pinned: bytes
   std::map<uintptr_t, size_t> registered_ ABSL_GUARDED_BY(mutex_);  // bytes
+  std::map<uintptr_t, size_t> imported_ ABSL_GUARDED_BY(mutex_);    // bytes
 };
 
 }  // namespace gradsync

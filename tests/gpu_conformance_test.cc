@@ -6,6 +6,7 @@
 
 #include <cstdio>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -36,13 +37,15 @@ std::unique_ptr<GpuSource> NewRealGpus() { return std::make_unique<RealGpus>(); 
 
 class NcclFixture : public BackendFixture {
  public:
-  explicit NcclFixture(UpdateSite site) : site_(site) {}
+  // `owners` as in NcclOptions.
+  NcclFixture(UpdateSite site, int owners) : site_(site), owners_(owners) {}
   absl::StatusOr<std::unique_ptr<GradientSync>> Create(const WorkerGroup& group) override {
-    return CreateRealNccl(group, site_);
+    return CreateRealNccl(group, site_, owners_);
   }
 
  private:
   const UpdateSite site_;
+  const int owners_;
 };
 
 std::vector<ConformanceCase> OnRealGpu(BackendTraits traits) {
@@ -51,20 +54,29 @@ std::vector<ConformanceCase> OnRealGpu(BackendTraits traits) {
   return ConformanceCases(traits);
 }
 
-std::vector<ConformanceCase> NcclCases(bool as_processes) {
+std::vector<ConformanceCase> NcclCases(bool as_processes, int owners) {
   if (as_processes != (SuiteRank() != nullptr)) return {};
   BackendTraits traits;
-  traits.make_fixture = [](int, UpdateSite site) { return std::make_unique<NcclFixture>(site); };
-  traits.plan_order_beyond_two = false;
+  traits.make_fixture = [owners](int, UpdateSite site) {
+    return std::make_unique<NcclFixture>(site, owners);
+  };
+  traits.plan_order_beyond_two = owners > 0;
   traits.available = HasGpu;
   traits.process = SuiteRank();
   traits.world_sizes = {as_processes ? kGpuRanks : 1};
   return ConformanceCases(traits);
 }
 
-INSTANTIATE_TEST_SUITE_P(Nccl, ConformanceTest, testing::ValuesIn(NcclCases(false)), CaseName);
-INSTANTIATE_TEST_SUITE_P(NcclAsProcesses, ConformanceTest, testing::ValuesIn(NcclCases(true)),
+INSTANTIATE_TEST_SUITE_P(Nccl, ConformanceTest, testing::ValuesIn(NcclCases(false, 0)), CaseName);
+INSTANTIATE_TEST_SUITE_P(NcclServer, ConformanceTest, testing::ValuesIn(NcclCases(false, 1)),
                          CaseName);
+INSTANTIATE_TEST_SUITE_P(NcclAsProcesses, ConformanceTest, testing::ValuesIn(NcclCases(true, 0)),
+                         CaseName);
+INSTANTIATE_TEST_SUITE_P(NcclAsProcessesOneServer, ConformanceTest,
+                         testing::ValuesIn(NcclCases(true, 1)), CaseName);
+INSTANTIATE_TEST_SUITE_P(NcclAsProcessesAllServers, ConformanceTest,
+                         testing::ValuesIn(NcclCases(true, kGpuRanks)), CaseName);
+
 // Ranks that share memory of the GPU.
 std::vector<ConformanceCase> IpcCases(bool as_processes, const IpcOptions& like) {
   if (as_processes != (SuiteRank() != nullptr)) return {};
@@ -103,8 +115,10 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "%s\n", rank.status().ToString().c_str());
     return 1;
   }
-  const bool ipc = rank->has_value() && (*rank)->task == gradsync::kRunIpcSuite;
-  if (rank->has_value() && !ipc && (*rank)->task != gradsync::kRunSuite) {
+  const std::string task = rank->has_value() ? (*rank)->task : "";
+  const bool suite = task == gradsync::kRunSuite || task == gradsync::kRunServersSuite ||
+                     task == gradsync::kRunIpcSuite;
+  if (rank->has_value() && !suite) {
     return gradsync::RunGpuRank(**rank);
   }
   if (rank->has_value()) {
@@ -113,7 +127,10 @@ int main(int argc, char** argv) {
   }
   testing::InitGoogleTest(&argc, argv);
   if (rank->has_value()) {
-    testing::GTEST_FLAG(filter) = ipc ? "IpcAsProcesses*/*" : "NcclAsProcesses/*";
+    testing::GTEST_FLAG(filter) = task == gradsync::kRunIpcSuite ? "IpcAsProcesses*/*"
+                                  : task == gradsync::kRunSuite
+                                      ? "NcclAsProcesses/*"
+                                      : "NcclAsProcessesOneServer/*:NcclAsProcessesAllServers/*";
   }
   return RUN_ALL_TESTS();
 }

@@ -72,8 +72,10 @@ absl::Status StepForever(GradientSync& sync, int rank) {
 
 absl::StatusOr<std::unique_ptr<GradientSync>> CreateRankSync(const GpuRank& rank) {
   if (!absl::StartsWith(rank.task, "ipc-")) {
-    return CreateRealNccl(rank.group,
-                          rank.task == kHashOwner ? UpdateSite::kOwner : UpdateSite::kWorker);
+    const bool at_owner = rank.task == kHashOwner || rank.task == kHashServersOwner;
+    const bool servers = rank.task == kHashServersOwner || rank.task == kHashServersWorker;
+    return CreateRealNccl(rank.group, at_owner ? UpdateSite::kOwner : UpdateSite::kWorker,
+                          servers ? kGpuRanks : 0);
   }
   IpcOptions options;
   options.group = rank.group;
@@ -138,8 +140,9 @@ int RunGpuRank(const GpuRank& rank) {
 }
 
 absl::StatusOr<std::unique_ptr<GradientSync>> CreateRealNccl(const WorkerGroup& group,
-                                                             UpdateSite site) {
+                                                             UpdateSite site, int owners) {
   NcclOptions options;
+  options.owners = owners;
   options.group = group;
   options.update_site = site;
   GS_ASSIGN_OR_RETURN(options.gpu, OpenGpu(0));

@@ -21,9 +21,12 @@ namespace gradsync {
 constexpr int kGpuRanks = 2;
 
 // What a rank's process does.
-constexpr char kRunSuite[] = "suite";     // the conformance suite, as one of its ranks
+constexpr char kRunSuite[] = "suite";                 // the conformance suite, as one of its ranks
+constexpr char kRunServersSuite[] = "servers-suite";  // the same with servers
 constexpr char kHashWorker[] = "worker";  // prints "hash " and HashOfTraining(), update at worker
 constexpr char kHashOwner[] = "owner";    // the same at owner
+constexpr char kHashServersWorker[] = "servers-worker";  // the same with servers
+constexpr char kHashServersOwner[] = "servers-owner";
 constexpr char kStepForever[] = "stepping";  // prints "stepping" and, when a step fails, "failed "
                                              // and why
 
@@ -46,12 +49,12 @@ std::vector<std::string> GpuRankCommand(absl::string_view task, int rank, int st
 // What this process is to be by its arguments; none: it is no rank. Connects to the store.
 absl::StatusOr<absl::optional<GpuRank>> ParseGpuRank(int argc, char** argv);
 
-// Does a rank's task other than kRunSuite and kRunIpcSuite. Returns the process's exit code.
+// Does a rank's task other than those of the suite. Returns the process's exit code.
 int RunGpuRank(const GpuRank& rank);
 
-// NCCL on GPU 0. Errors: also those of OpenGpu().
+// NCCL on GPU 0, with `owners` as in NcclOptions. Errors: also those of OpenGpu().
 absl::StatusOr<std::unique_ptr<GradientSync>> CreateRealNccl(const WorkerGroup& group,
-                                                             UpdateSite site);
+                                                             UpdateSite site, int owners);
 
 // Binds, broadcasts and trains some steps with values that depend on rank and step alone, and shuts
 // down. A hash over the results of all steps: means under kWorker, parameters under kOwner.

@@ -1,6 +1,9 @@
 // NCCL's backend over the fakes of NCCL and of the GPU: everything but the two of them.
 
+#include <functional>
 #include <memory>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "allreduce/fake_nccl.h"
@@ -14,7 +17,8 @@ namespace {
 
 class NcclFixture : public BackendFixture {
  public:
-  explicit NcclFixture(UpdateSite site) : site_(site) {}
+  // `owners` as in NcclOptions.
+  NcclFixture(UpdateSite site, int owners) : site_(site), owners_(owners) {}
 
   // Whatever the test was about: NCCL's rules were kept, and nothing is left behind.
   ~NcclFixture() override {
@@ -24,13 +28,17 @@ class NcclFixture : public BackendFixture {
       EXPECT_EQ(nccl->live_communicators(), 0);
       EXPECT_EQ(nccl->live_registrations(), 0);
     }
-    for (const std::shared_ptr<FakeGpu>& gpu : gpus_) EXPECT_EQ(gpu->live_objects(), 0);
+    for (const std::shared_ptr<FakeGpu>& gpu : gpus_) {
+      EXPECT_EQ(gpu->live_objects(), 0);
+      for (const std::string& misuse : gpu->TakeMisuses()) ADD_FAILURE() << misuse;
+    }
   }
 
   absl::StatusOr<std::unique_ptr<GradientSync>> Create(const WorkerGroup& group) override {
     NcclOptions options;
     options.group = group;
     options.update_site = site_;
+    options.owners = owners_;
     const auto gpu = std::make_shared<FakeGpu>(group.rank);
     const auto nccl = std::make_shared<FakeNccl>(network_, gpu);
     nccl->StayInProgress(group.rank % 3);  // some return at once, some later
@@ -46,22 +54,43 @@ class NcclFixture : public BackendFixture {
 
  private:
   const UpdateSite site_;
+  const int owners_;
   const std::shared_ptr<FakeNcclNetwork> network_ = std::make_shared<FakeNcclNetwork>();
   Mutex mutex_;
   std::vector<std::shared_ptr<FakeGpu>> gpus_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::shared_ptr<FakeNccl>> nccls_ ABSL_GUARDED_BY(mutex_);
 };
 
-BackendTraits NcclTraits() {
+BackendTraits RingTraits() {
   BackendTraits traits;
-  traits.make_fixture = [](int, UpdateSite site) { return std::make_unique<NcclFixture>(site); };
+  traits.make_fixture = [](int, UpdateSite site) { return std::make_unique<NcclFixture>(site, 0); };
   traits.plan_order_beyond_two = false;
   traits.world_sizes = {1, 2, 3, 4};
   return traits;
 }
 
-INSTANTIATE_TEST_SUITE_P(Nccl, ConformanceTest, testing::ValuesIn(ConformanceCases(NcclTraits())),
+// With the bits of the plan for every number of ranks.
+BackendTraits ServerTraits(std::function<int(int world_size)> owners) {
+  BackendTraits traits;
+  traits.make_fixture = [owners = std::move(owners)](int world_size, UpdateSite site) {
+    return std::make_unique<NcclFixture>(site, owners(world_size));
+  };
+  traits.world_sizes = {1, 2, 3, 4};
+  return traits;
+}
+
+int One(int) { return 1; }
+int Half(int world_size) { return (world_size + 1) / 2; }
+int All(int world_size) { return world_size; }
+
+INSTANTIATE_TEST_SUITE_P(Nccl, ConformanceTest, testing::ValuesIn(ConformanceCases(RingTraits())),
                          CaseName);
+INSTANTIATE_TEST_SUITE_P(NcclOneServer, ConformanceTest,
+                         testing::ValuesIn(ConformanceCases(ServerTraits(One))), CaseName);
+INSTANTIATE_TEST_SUITE_P(NcclHalfServers, ConformanceTest,
+                         testing::ValuesIn(ConformanceCases(ServerTraits(Half))), CaseName);
+INSTANTIATE_TEST_SUITE_P(NcclAllServers, ConformanceTest,
+                         testing::ValuesIn(ConformanceCases(ServerTraits(All))), CaseName);
 
 }  // namespace
 }  // namespace gradsync

@@ -3,6 +3,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -76,6 +77,21 @@ TEST(NcclFailureTest, RanksWithTheUpdateAtDifferentSitesAreFoundByBind) {
   });
 }
 
+TEST(NcclFailureTest, RanksWithOtherNumbersOfServersAreFoundByBind) {
+  for (const int owners : {0, 1}) {
+    NcclGroup group(2, UpdateSite::kWorker, absl::Seconds(60), owners);
+    group.options(1).owners = 2;
+    RunRanks(2, [&](int rank) {
+      const std::unique_ptr<GradientSync> sync = group.Create(rank);
+      const absl::Status bound = sync->Bind(group.plan, Soon()).status();
+      EXPECT_TRUE(absl::IsFailedPrecondition(bound)) << bound;
+      EXPECT_TRUE(absl::StrContains(bound.message(), "2 servers")) << bound;
+      EXPECT_TRUE(absl::StrContains(bound.message(), owners == 0 ? "a ring" : "1 servers"))
+          << bound;
+    });
+  }
+}
+
 // Until this rank has heard of the group's failure.
 void AwaitFailure(GradientSync& sync) {
   const absl::Time end = Soon();
@@ -94,8 +110,10 @@ absl::Status RunUntilFailure(GradientSync& sync, const NcclGroup& group, int64_t
 }
 
 TEST(NcclFailureTest, AnAsynchronousErrorFailsEveryRankAfterItsHandlesWereResolved) {
-  for (const UpdateSite site : {UpdateSite::kWorker, UpdateSite::kOwner}) {
-    NcclGroup group(3, site);
+  for (const auto& [site, owners] :
+       {std::make_pair(UpdateSite::kWorker, 0), std::make_pair(UpdateSite::kOwner, 0),
+        std::make_pair(UpdateSite::kWorker, 1), std::make_pair(UpdateSite::kOwner, 3)}) {
+    NcclGroup group(3, site, absl::Seconds(60), owners);
     absl::BlockingCounter stepped(3);
     group.Run([&](int rank, GradientSync& sync, std::vector<GradBucket>&) {
       ASSERT_EQ(RunStep(sync, group.plan, Step(1)), absl::OkStatus());
@@ -118,8 +136,10 @@ TEST(NcclFailureTest, AnAsynchronousErrorFailsEveryRankAfterItsHandlesWereResolv
   }
 }
 
-TEST(NcclFailureTest, ASilentRankIsNamedByTheOthers) {
-  NcclGroup group(3, UpdateSite::kWorker, absl::Seconds(2));
+class NcclSilentRankTest : public testing::TestWithParam<int> {};
+
+TEST_P(NcclSilentRankTest, IsNamedByTheOthers) {
+  NcclGroup group(3, UpdateSite::kWorker, absl::Seconds(2), /*owners=*/GetParam());
   absl::BlockingCounter told(2);
   group.Run([&](int rank, GradientSync& sync, std::vector<GradBucket>&) {
     ASSERT_EQ(RunStep(sync, group.plan, Step(1)), absl::OkStatus());
@@ -137,6 +157,8 @@ TEST(NcclFailureTest, ASilentRankIsNamedByTheOthers) {
     told.DecrementCount();
   });
 }
+
+INSTANTIATE_TEST_SUITE_P(RingAndServers, NcclSilentRankTest, testing::Values(0, 1, 3));
 
 TEST(NcclFailureTest, AHandleResolvedBeforeTheFailureTellsItToo) {
   NcclGroup group(2);
@@ -304,6 +326,11 @@ TEST(NcclFailureTest, OptionsOutOfRangeAreRefused) {
   NcclGroup group(2);
   NcclOptions options = group.options(0);
   options.group.rank = 2;
+  EXPECT_TRUE(absl::IsInvalidArgument(CreateNcclGradientSync(options).status()));
+  options = group.options(0);
+  options.owners = 3;
+  EXPECT_TRUE(absl::IsInvalidArgument(CreateNcclGradientSync(options).status()));
+  options.group.world_size = 65;  // more than a fold on a GPU adds
   EXPECT_TRUE(absl::IsInvalidArgument(CreateNcclGradientSync(options).status()));
   options = group.options(0);
   options.group.store = nullptr;

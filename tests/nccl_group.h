@@ -35,8 +35,9 @@ inline StepOptions Step(int64_t number) {
 
 class NcclGroup {
  public:
+  // `owners` as in NcclOptions.
   explicit NcclGroup(int ranks, UpdateSite site = UpdateSite::kWorker,
-                     absl::Duration timeout = absl::Seconds(60))
+                     absl::Duration timeout = absl::Seconds(60), int owners = 0)
       : plan(SomePlan(ranks)), ranks_(ranks) {
     for (int rank = 0; rank < ranks; ++rank) {
       gpu.push_back(std::make_shared<QueuedGpu>(rank));
@@ -48,6 +49,7 @@ class NcclGroup {
       options.group.store = store_;
       options.group.timeout = timeout;
       options.update_site = site;
+      options.owners = owners;
       options.gpu = gpu.back();
       options.nccl = nccl.back();
       options.abort_bound = absl::Seconds(60);
