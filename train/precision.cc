@@ -43,4 +43,8 @@ absl::Status ApplyMathFlags(bool allow_tf32, c10::DeviceType device) {
   return absl::OkStatus();
 }
 
+void LetCudnnTryAlgorithms(bool benchmark, c10::DeviceType device) {
+  if (device == c10::DeviceType::CUDA) at::globalContext().setBenchmarkCuDNN(benchmark);
+}
+
 }  // namespace gradsync

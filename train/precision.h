@@ -33,6 +33,11 @@ absl::Status CheckPrecision(Precision precision, c10::DeviceType device);
 // Errors: INVALID_ARGUMENT naming --tf32 when it is to be allowed and `device` is no GPU.
 absl::Status ApplyMathFlags(bool allow_tf32, c10::DeviceType device);
 
+// Sets for this process whether cuDNN times its algorithms for each shape of a convolution that it
+// has not seen yet, and takes the fastest; otherwise it goes by a rule. LibTorch's own default is
+// not to. Changes nothing on another device than a GPU.
+void LetCudnnTryAlgorithms(bool benchmark, c10::DeviceType device);
+
 }  // namespace gradsync
 
 #endif  // GRADSYNC_TRAIN_PRECISION_H_

@@ -47,5 +47,14 @@ TEST(PrecisionTest, Tf32WithoutAGpuIsRefused) {
   EXPECT_THAT(status.message(), AllOf(HasSubstr("--tf32"), HasSubstr("found the device cpu")));
 }
 
+TEST(PrecisionTest, CudnnTriesAlgorithmsOnAGpuWhereThatIsAskedFor) {
+  LetCudnnTryAlgorithms(true, kCpu);
+  EXPECT_FALSE(at::globalContext().benchmarkCuDNN());
+  LetCudnnTryAlgorithms(true, kCuda);
+  EXPECT_TRUE(at::globalContext().benchmarkCuDNN());
+  LetCudnnTryAlgorithms(false, kCuda);
+  EXPECT_FALSE(at::globalContext().benchmarkCuDNN());
+}
+
 }  // namespace
 }  // namespace gradsync

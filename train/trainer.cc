@@ -6,6 +6,7 @@
 #include <deque>
 #include <exception>
 #include <limits>
+#include <thread>
 #include <utility>
 
 #include "ATen/Parallel.h"
@@ -21,6 +22,7 @@
 #include "train/data_loader.h"
 #include "train/evaluate.h"
 #include "train/forward.h"
+#include "train/loader_threads.h"
 #include "train/loss.h"
 #include "train/loss_reader.h"
 #include "train/loss_scaler.h"
@@ -100,9 +102,13 @@ absl::StatusOr<Inputs> OpenInputs(const TrainerOptions& options, int rank, int w
 
 class TrainerImpl : public Trainer {
  public:
-  TrainerImpl(const TrainerOptions& options, int rank, Inputs inputs)
+  TrainerImpl(const TrainerOptions& options, int rank, int world_size, Inputs inputs)
       : options_(options),
         rank_(rank),
+        loader_threads_(
+            ChooseLoaderThreads(options.loader_threads, options.gpu != nullptr,
+                                static_cast<int>(std::thread::hardware_concurrency()),
+                                options.ranks_on_host > 0 ? options.ranks_on_host : world_size)),
         device_(TensorDevice(options.gpu.get())),
         inputs_(std::move(inputs)),
         upload_(options.gpu),
@@ -113,6 +119,7 @@ class TrainerImpl : public Trainer {
     GS_RETURN_IF_ERROR(CheckPrecision(options_.compute.precision, device_.type()));
     if (UsesGraph()) GS_RETURN_IF_ERROR(options_.gpu->UseOwnComputeStream());
     GS_RETURN_IF_ERROR(ApplyMathFlags(options_.allow_tf32, device_.type()));
+    LetCudnnTryAlgorithms(options_.cudnn_benchmark, device_.type());
     if (options_.loss_scaler.has_value() || options_.compute.precision == Precision::kFp16) {
       scaler_.emplace(options_.loss_scaler.value_or(LossScalerOptions()));
     }
@@ -125,7 +132,7 @@ class TrainerImpl : public Trainer {
     GS_RETURN_IF_ERROR(MoveModel());
     DataLoaderOptions loader;
     loader.batch_size = options_.batch_size;
-    loader.threads = options_.loader_threads;
+    loader.threads = loader_threads_;
     loader.augment_seed = options_.seed;
     loader.pin_for = options_.gpu;
     GS_ASSIGN_OR_RETURN(loader_, DataLoader::Create(inputs_.train, *inputs_.sampler, loader));
@@ -193,6 +200,8 @@ class TrainerImpl : public Trainer {
   }
 
   const Plan& plan() const override { return ddp_->plan(); }
+
+  int loader_threads() const override { return loader_threads_; }
 
  private:
   // Gradients are not seen in a replayed step.
@@ -446,6 +455,7 @@ class TrainerImpl : public Trainer {
 
   const TrainerOptions options_;
   const int rank_;
+  const int loader_threads_;
   const c10::Device device_;
   GradientSync* sync_ = nullptr;
   SideChannel* side_channel_ = nullptr;
@@ -472,7 +482,7 @@ class TrainerImpl : public Trainer {
 absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const TrainerOptions& options, int rank,
                                                          int world_size) {
   GS_ASSIGN_OR_RETURN(Inputs inputs, OpenInputs(options, rank, world_size));
-  auto trainer = std::make_unique<TrainerImpl>(options, rank, std::move(inputs));
+  auto trainer = std::make_unique<TrainerImpl>(options, rank, world_size, std::move(inputs));
   GS_RETURN_IF_ERROR(trainer->Prepare());
   return trainer;
 }

@@ -37,16 +37,18 @@ struct TrainerOptions {
   int64_t warmup_steps = 0;  // steps at the start that are trained but not measured
   RecipeOptions recipe;      // learning rate by step
   OptimizerSpec optimizer;
-  double max_norm = 0;  // StepOptions::max_norm
-  uint64_t seed = 0;    // of initial weights, order of samples and augmentation
-  int threads = 1;      // compute threads of this worker
-  int loader_threads = 1;
+  double max_norm = 0;          // StepOptions::max_norm
+  uint64_t seed = 0;            // of initial weights, order of samples and augmentation
+  int threads = 1;              // compute threads of this worker
+  int loader_threads = 1;       // 0: as loader_threads.h chooses
+  int ranks_on_host = 0;        // for that; 0: all ranks
   std::shared_ptr<GpuApi> gpu;  // holds model and batches, the sync's too; null: the CPU
   ComputeOptions compute;       // in which types and memory format; the evaluation too
   bool allow_tf32 = false;      // on a GPU (ApplyMathFlags())
   // On a GPU: forward and backward of a step are captured once and then replayed (step_graph.h),
   // unless gradients are recorded.
   bool cuda_graph = true;
+  bool cudnn_benchmark = true;  // on a GPU (LetCudnnTryAlgorithms())
   // Scales the loss. Always with fp16, with the default options unless others are here; without it
   // nothing gains from it. Only where workers update.
   absl::optional<LossScalerOptions> loss_scaler;
@@ -148,6 +150,8 @@ class Trainer {
       const std::function<void(const StepReport&)>& on_step) = 0;
 
   virtual const Plan& plan() const = 0;  // after Bind()
+
+  virtual int loader_threads() const = 0;  // that prepare batches
 };
 
 }  // namespace gradsync

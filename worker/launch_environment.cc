@@ -121,6 +121,7 @@ absl::Status ReadMaster(const Environment& env, absl::optional<std::string> host
 
 absl::Status ReadTorchrun(const Environment& env, LaunchEnvironment* result) {
   GS_RETURN_IF_ERROR(ReadRanks(env, "RANK", "WORLD_SIZE", "LOCAL_RANK", result));
+  GS_ASSIGN_OR_RETURN(result->local_size, env.Number("LOCAL_WORLD_SIZE", 1, *result->world_size));
   const absl::string_view agent_variable = "TORCHELASTIC_USE_AGENT_STORE";
   const std::string agent = env.Text(agent_variable).value_or("False");
   if (agent != "True" && agent != "False") {
@@ -138,9 +139,8 @@ absl::Status ReadTorchrun(const Environment& env, LaunchEnvironment* result) {
 absl::Status ReadMpiMaster(const Environment& env, absl::string_view host_size,
                            LaunchEnvironment* result) {
   GS_ASSIGN_OR_RETURN(absl::optional<std::string> host, FirstSlurmHost(env));
-  GS_ASSIGN_OR_RETURN(const absl::optional<int> here,
-                      env.Number(host_size, 1, *result->world_size));
-  if (here == result->world_size) host = "127.0.0.1";
+  GS_ASSIGN_OR_RETURN(result->local_size, env.Number(host_size, 1, *result->world_size));
+  if (result->local_size == result->world_size) host = "127.0.0.1";
   return ReadMaster(env, host, /*next_port=*/false, result);
 }
 

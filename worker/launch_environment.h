@@ -20,6 +20,7 @@ struct LaunchEnvironment {
   absl::optional<int> rank;
   absl::optional<int> world_size;
   absl::optional<int> local_rank;      // among the workers of this host
+  absl::optional<int> local_size;      // how many those are
   absl::optional<std::string> master;  // "host:port" where rank 0 is to hold the store
   absl::optional<std::string> run_id;
   int attempt = 0;  // restarts of the job so far
@@ -28,11 +29,11 @@ struct LaunchEnvironment {
 // The first launcher whose rank variable is set:
 //
 //   torchrun    RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT, TORCHELASTIC_RUN_ID,
-//               TORCHELASTIC_RESTART_COUNT. With TORCHELASTIC_USE_AGENT_STORE=True the agent
-//               listens at MASTER_PORT, so the next port is taken. Other launchers set the first
-//               five as well (PyTorchJob, people).
-//   OpenMPI     OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK; PMIX_NAMESPACE as run id
-//   MPICH,      PMI_RANK, PMI_SIZE, MPI_LOCALRANKID
+//               TORCHELASTIC_RESTART_COUNT, LOCAL_WORLD_SIZE. With
+//               TORCHELASTIC_USE_AGENT_STORE=True the agent listens at MASTER_PORT, so the next
+//               port is taken. Other launchers set the first five as well (PyTorchJob, people).
+//   OpenMPI     OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE; PMIX_NAMESPACE as run id
+//   MPICH,      PMI_RANK, PMI_SIZE, MPI_LOCALRANKID, MPI_LOCALNRANKS
 //   Intel MPI
 //   Slurm       SLURM_PROCID, SLURM_STEP_NUM_TASKS or SLURM_NTASKS, SLURM_LOCALID, the first host
 //   of SLURM_STEP_NODELIST

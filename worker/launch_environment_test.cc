@@ -207,5 +207,14 @@ TEST(LaunchEnvironmentTest, GarbledAndContradictoryValuesAreNamed) {
   }
 }
 
+TEST(LaunchEnvironmentTest, HowManyWorkersTheHostHasIsReadWhereTheLauncherSaysIt) {
+  EXPECT_EQ(Detect(kTorchrun)->local_size, absl::nullopt);
+  EXPECT_EQ(Detect(With(kTorchrun, {{"LOCAL_WORLD_SIZE", "4"}}))->local_size, 4);
+  EXPECT_EQ(Detect(kOpenMpi)->local_size, 4);
+  EXPECT_EQ(Detect(kMpich)->local_size, 2);
+  EXPECT_EQ(Detect(With(kTorchrun, {{"LOCAL_WORLD_SIZE", "9"}})).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
 }  // namespace
 }  // namespace gradsync

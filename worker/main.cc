@@ -89,7 +89,11 @@ ABSL_FLAG(bool, cuda_graph, gradsync::TrainerOptions().cuda_graph,
           "on a GPU: replay forward and backward as a CUDA graph, captured after some steps");
 ABSL_FLAG(bool, tf32, false, "let a GPU compute fp32 convolutions and matrix products in TF32");
 ABSL_FLAG(int, threads, 1, "compute threads of this worker");
-ABSL_FLAG(int, loader_threads, 1, "threads that prepare batches");
+ABSL_FLAG(bool, cudnn_benchmark, true,
+          "let cuDNN time its algorithms at the first step and take the fastest, on a GPU");
+ABSL_FLAG(int, loader_threads, 0,
+          "threads that prepare batches; 0: 1, on a GPU the worker's share of the cores but one, "
+          "at most 8");
 ABSL_FLAG(int64_t, bucket_bytes, int64_t{25} << 20, "upper bound of a gradient bucket");
 ABSL_FLAG(int64_t, first_bucket_bytes, int64_t{1} << 20, "upper bound of the first bucket");
 ABSL_FLAG(int64_t, chunk_bytes, 0, "upper bound of a chunk; 0: by bucket size and world size");
@@ -156,6 +160,7 @@ absl::StatusOr<TrainerOptions> TrainerOptionsFromFlags() {
   options.cuda_graph = absl::GetFlag(FLAGS_cuda_graph);
   options.allow_tf32 = absl::GetFlag(FLAGS_tf32);
   options.threads = absl::GetFlag(FLAGS_threads);
+  options.cudnn_benchmark = absl::GetFlag(FLAGS_cudnn_benchmark);
   options.loader_threads = absl::GetFlag(FLAGS_loader_threads);
   options.evaluate = absl::GetFlag(FLAGS_evaluate);
   options.evaluate_every = absl::GetFlag(FLAGS_evaluate_every);
@@ -172,6 +177,10 @@ absl::StatusOr<TrainerOptions> TrainerOptionsFromFlags() {
   if (options.threads < 1) {
     return absl::InvalidArgumentError(
         absl::StrCat("--threads: expected at least 1, found ", options.threads));
+  }
+  if (options.loader_threads < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--loader_threads: expected at least 0, found ", options.loader_threads));
   }
   return options;
 }
@@ -214,6 +223,7 @@ absl::StatusOr<JobOptions> JobOptionsFromFlags() {
   const int local_rank = absl::GetFlag(FLAGS_local_rank);
   if (local_rank >= 0) job.device.local_rank = local_rank;
   GS_ASSIGN_OR_RETURN(job.trainer, TrainerOptionsFromFlags());
+  job.trainer.ranks_on_host = environment.local_size.value_or(0);
   return job;
 }
 

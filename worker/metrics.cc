@@ -52,6 +52,7 @@ void FillJob(const JobOptions& options, const Plan& plan, proto::WorkerMetrics* 
   metrics->set_precision(PrecisionName(options.trainer.compute.precision));
   metrics->set_channels_last(options.trainer.compute.channels_last);
   metrics->set_tf32(options.trainer.allow_tf32);
+  metrics->set_cudnn_benchmark(options.trainer.gpu != nullptr && options.trainer.cudnn_benchmark);
   metrics->set_straggler(options.trainer.straggler.text());
   metrics->set_warmup_steps(static_cast<int32_t>(options.trainer.warmup_steps));
   int64_t parameters = 0;
@@ -71,6 +72,7 @@ absl::Status WriteWorkerMetrics(const JobOptions& options, const Trainer& traine
   proto::WorkerMetrics metrics;
   FillJob(options, trainer.plan(), &metrics);
   FillTimes(result, &metrics);
+  metrics.set_loader_threads(trainer.loader_threads());
   metrics.mutable_loss()->Assign(result.losses.begin(), result.losses.end());
   metrics.set_mean_first_loss(result.first_loss);
   metrics.set_mean_final_loss(result.final_loss);

@@ -70,6 +70,8 @@ void FillJob(const proto::WorkerMetrics& first, int workers, int servers, proto:
   run->set_precision(first.precision());
   run->set_channels_last(first.channels_last());
   run->set_tf32(first.tf32());
+  run->set_cudnn_benchmark(first.cudnn_benchmark());
+  run->set_loader_threads(first.loader_threads());
   run->set_skipped_steps(first.skipped_steps());
   run->set_nccl_version(first.nccl_version());
   run->set_nccl_asked(first.nccl_asked());
