@@ -85,6 +85,8 @@ ABSL_FLAG(std::string, precision, "fp32",
           "scales the loss). Parameters, gradients and the loss are fp32 in any case");
 ABSL_FLAG(bool, channels_last, false,
           "images and weights of convolutions in channels-last memory format (NHWC)");
+ABSL_FLAG(bool, fused_norm, true,
+          "with --channels_last on a GPU: batch normalisation, addition and ReLU as one operation");
 ABSL_FLAG(bool, tf32, false, "let a GPU compute fp32 convolutions and matrix products in TF32");
 ABSL_FLAG(int, threads, 1, "compute threads of this worker");
 ABSL_FLAG(int, loader_threads, 1, "threads that prepare batches");
@@ -151,6 +153,7 @@ absl::StatusOr<TrainerOptions> TrainerOptionsFromFlags() {
   options.seed = absl::GetFlag(FLAGS_seed);
   GS_ASSIGN_OR_RETURN(options.compute.precision, ParsePrecision(absl::GetFlag(FLAGS_precision)));
   options.compute.channels_last = absl::GetFlag(FLAGS_channels_last);
+  options.compute.fused_norm = absl::GetFlag(FLAGS_fused_norm);
   options.allow_tf32 = absl::GetFlag(FLAGS_tf32);
   options.threads = absl::GetFlag(FLAGS_threads);
   options.loader_threads = absl::GetFlag(FLAGS_loader_threads);
