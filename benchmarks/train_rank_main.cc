@@ -43,6 +43,7 @@ ABSL_FLAG(std::string, update, "worker", "worker or owner");
 ABSL_FLAG(std::string, precision, "fp32", "as //worker has it");
 ABSL_FLAG(bool, channels_last, false, "as //worker has it");
 ABSL_FLAG(bool, cuda_graph, gradsync::TrainerOptions().cuda_graph, "as //worker has it");
+ABSL_FLAG(bool, fused_norm, true, "as //worker has it");
 ABSL_FLAG(bool, tf32, false, "as //worker has it");
 ABSL_FLAG(std::string, model, "resnet18", "as //worker has it");
 ABSL_FLAG(std::string, data, "synthetic", "as //worker has it");
@@ -71,6 +72,7 @@ absl::StatusOr<TrainerOptions> TrainerFromFlags(bool synchronised) {
   GS_ASSIGN_OR_RETURN(options.compute.precision, ParsePrecision(absl::GetFlag(FLAGS_precision)));
   options.compute.channels_last = absl::GetFlag(FLAGS_channels_last);
   options.cuda_graph = absl::GetFlag(FLAGS_cuda_graph);
+  options.compute.fused_norm = absl::GetFlag(FLAGS_fused_norm);
   options.allow_tf32 = absl::GetFlag(FLAGS_tf32);
   options.data = absl::GetFlag(FLAGS_data);
   options.loader_threads = absl::GetFlag(FLAGS_loader_threads);

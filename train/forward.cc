@@ -2,6 +2,7 @@
 
 #include "c10/core/GradMode.h"
 #include "train/autocast.h"
+#include "train/layers.h"
 
 namespace gradsync {
 
@@ -11,6 +12,9 @@ void SetMemoryFormat(const ComputeOptions& options, Model& model) {
   for (const at::Tensor& parameter : model.parameters()) {
     if (parameter.dim() != 4) continue;
     parameter.set_data(parameter.contiguous(at::MemoryFormat::ChannelsLast));
+  }
+  for (const auto& module : model.modules(/*include_self=*/false)) {
+    if (auto* norm = module->as<BatchNorm2d>()) norm->set_fused(options.fused_norm);
   }
 }
 

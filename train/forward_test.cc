@@ -69,6 +69,15 @@ TEST(ForwardTest, ChannelsLastComputesTheSameWithinRounding) {
   ExpectNear(Step(ChannelsLast(), "mlp"), Step({}, "mlp"), 1e-6);
 }
 
+// Published hashes of jobs on CPUs rest on it.
+TEST(ForwardTest, FusedNormalisationChangesNotABitOnACpu) {
+  ComputeOptions plain = ChannelsLast();
+  plain.fused_norm = false;
+  const auto with = Step(ChannelsLast(), "resnet18"), without = Step(plain, "resnet18");
+  ASSERT_EQ(with.size(), without.size());
+  for (size_t i = 0; i < with.size(); ++i) EXPECT_TRUE(with[i].equal(without[i])) << i;
+}
+
 TEST(ForwardTest, Bf16ComputesTheSameWithinItsPrecision) {
   ExpectNear(Step(Bf16(), "mlp"), Step({}, "mlp"), 0.02);
   const auto bf16 = Step(Bf16(), "resnet18");

@@ -24,6 +24,13 @@ void DrawDefaultWeight(at::Tensor& weight, int64_t fan_in, at::Generator& genera
   weight.uniform_(-bound, bound, generator);
 }
 
+void CheckValues(const at::Tensor& x) {
+  TORCH_CHECK(x.numel() > x.size(1),
+              "batch normalisation in training: expected more than 1 value per channel, found "
+              "input of shape ",
+              x.sizes(), "; use a larger batch or image");
+}
+
 }  // namespace
 
 at::Generator MakeGenerator(uint64_t seed) { return at::detail::createCPUGenerator(seed); }
@@ -46,23 +53,26 @@ at::Tensor Conv2d::forward(const at::Tensor& x) const {
 }
 
 BatchNorm2d::BatchNorm2d(int64_t channels) {
-  weight_ = register_parameter("weight", at::ones({channels}));
-  bias_ = register_parameter("bias", at::zeros({channels}));
-  running_mean_ = register_buffer("running_mean", at::zeros({channels}));
-  running_var_ = register_buffer("running_var", at::ones({channels}));
-  num_batches_tracked_ = register_buffer("num_batches_tracked", at::zeros({}, at::kLong));
+  tensors_.weight = register_parameter("weight", at::ones({channels}));
+  tensors_.bias = register_parameter("bias", at::zeros({channels}));
+  tensors_.running_mean = register_buffer("running_mean", at::zeros({channels}));
+  tensors_.running_var = register_buffer("running_var", at::ones({channels}));
+  tensors_.num_batches_tracked = register_buffer("num_batches_tracked", at::zeros({}, at::kLong));
 }
 
-at::Tensor BatchNorm2d::forward(const at::Tensor& x) {
+at::Tensor BatchNorm2d::Plain(const at::Tensor& x) {
   if (is_training()) {
-    TORCH_CHECK(x.numel() > x.size(1),
-                "batch normalisation in training: expected more than 1 value per channel, found "
-                "input of shape ",
-                x.sizes(), "; use a larger batch or image");
-    num_batches_tracked_.add_(1);
+    CheckValues(x);
+    tensors_.num_batches_tracked.add_(1);
   }
-  return at::batch_norm(x, weight_, bias_, running_mean_, running_var_, is_training(),
-                        /*momentum=*/0.1, /*eps=*/1e-5, at::globalContext().userEnabledCuDNN());
+  return at::batch_norm(x, tensors_.weight, tensors_.bias, tensors_.running_mean,
+                        tensors_.running_var, is_training(), /*momentum=*/0.1, /*eps=*/1e-5,
+                        at::globalContext().userEnabledCuDNN());
+}
+
+at::Tensor BatchNorm2d::Fused(const at::Tensor& x, const at::Tensor& residual, bool relu) {
+  CheckValues(x);
+  return fused_norm_.Forward(x, residual, relu, tensors_);
 }
 
 Linear::Linear(int64_t in, int64_t out, at::Generator& generator) {

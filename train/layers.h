@@ -14,6 +14,7 @@
 #include "ATen/core/Generator.h"
 #include "ATen/core/Tensor.h"
 #include "torch/nn/module.h"
+#include "train/fused_norm.h"
 
 namespace gradsync {
 
@@ -52,10 +53,25 @@ class BatchNorm2d : public torch::nn::Module {
 
   // Throws c10::Error in training if a channel has only one value (batch 1 of 1x1 images), whose
   // variance does not exist.
-  at::Tensor forward(const at::Tensor& x);
+  at::Tensor forward(const at::Tensor& x) { return Fuses(x) ? Fused(x, {}, false) : Plain(x); }
+
+  // Whether to use FusedNorm (train/fused_norm.h) where it takes the input. At first not.
+  void set_fused(bool fused) { fused_ = fused; }
+
+  // Whether Fused() may be called with `x`: in training, on a GPU, in channels-last format.
+  bool Fuses(const at::Tensor& x) const {
+    return fused_ && is_training() && FusedNorm::Takes(x, tensors_);
+  }
+
+  // forward(), plus `residual` if that is defined, and then ReLU if `relu`. Throws as forward().
+  at::Tensor Fused(const at::Tensor& x, const at::Tensor& residual, bool relu);
 
  private:
-  at::Tensor weight_, bias_, running_mean_, running_var_, num_batches_tracked_;
+  at::Tensor Plain(const at::Tensor& x);
+
+  bool fused_ = false;
+  NormTensors tensors_;
+  FusedNorm fused_norm_;
 };
 
 // `weight` [out, in] and `bias` [out], uniform in +-1/sqrt(in).

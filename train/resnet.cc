@@ -35,6 +35,11 @@ struct ConvNorm {
 
   at::Tensor operator()(const at::Tensor& x) const { return norm->forward(conv->forward(x)); }
 
+  at::Tensor Rectified(const at::Tensor& x) const {
+    const at::Tensor y = conv->forward(x);
+    return norm->Fuses(y) ? norm->Fused(y, {}, /*relu=*/true) : norm->forward(y).relu_();
+  }
+
   std::shared_ptr<Conv2d> conv;
   std::shared_ptr<BatchNorm2d> norm;
 };
@@ -82,13 +87,21 @@ class Block : public Module {
   }
 
   at::Tensor forward(const at::Tensor& x) const {
-    at::Tensor y = layers_[0](x);
-    for (size_t i = 1; i < layers_.size(); ++i) y = layers_[i](y.relu_());
-    y.add_(downsample_ == nullptr ? x : downsample_->forward(x));
+    at::Tensor y = layers_[0].Rectified(x);
+    for (size_t i = 1; i + 1 < layers_.size(); ++i) y = layers_[i].Rectified(y);
+    const ConvNorm& last = layers_.back();
+    y = last.conv->forward(y);
+    if (last.norm->Fuses(y)) return last.norm->Fused(y, Shortcut(x), /*relu=*/true);
+    y = last.norm->forward(y);
+    y.add_(Shortcut(x));
     return y.relu_();
   }
 
  private:
+  at::Tensor Shortcut(const at::Tensor& x) const {
+    return downsample_ == nullptr ? x : downsample_->forward(x);
+  }
+
   void Add(std::shared_ptr<Conv2d> conv, int64_t out) {
     const std::string number = std::to_string(layers_.size() + 1);
     layers_.emplace_back(*this, "conv" + number, "bn" + number, std::move(conv), out);
@@ -143,7 +156,7 @@ class ResNet : public Model {
   }
 
   at::Tensor forward(at::Tensor images) override {
-    at::Tensor x = stem_(images).relu_();
+    at::Tensor x = stem_.Rectified(images);
     if (pool_) x = at::max_pool2d(x, /*kernel_size=*/3, /*stride=*/2, /*padding=*/1);
     for (const auto& stage : stages_) x = stage->forward(std::move(x));
     return fc_->forward(at::flatten(at::adaptive_avg_pool2d(x, {1, 1}), 1));

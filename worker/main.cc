@@ -87,6 +87,8 @@ ABSL_FLAG(bool, channels_last, false,
           "images and weights of convolutions in channels-last memory format (NHWC)");
 ABSL_FLAG(bool, cuda_graph, gradsync::TrainerOptions().cuda_graph,
           "on a GPU: replay forward and backward as a CUDA graph, captured after some steps");
+ABSL_FLAG(bool, fused_norm, true,
+          "with --channels_last on a GPU: batch normalisation, addition and ReLU as one operation");
 ABSL_FLAG(bool, tf32, false, "let a GPU compute fp32 convolutions and matrix products in TF32");
 ABSL_FLAG(int, threads, 1, "compute threads of this worker");
 ABSL_FLAG(bool, cudnn_benchmark, true,
@@ -158,6 +160,7 @@ absl::StatusOr<TrainerOptions> TrainerOptionsFromFlags() {
   GS_ASSIGN_OR_RETURN(options.compute.precision, ParsePrecision(absl::GetFlag(FLAGS_precision)));
   options.compute.channels_last = absl::GetFlag(FLAGS_channels_last);
   options.cuda_graph = absl::GetFlag(FLAGS_cuda_graph);
+  options.compute.fused_norm = absl::GetFlag(FLAGS_fused_norm);
   options.allow_tf32 = absl::GetFlag(FLAGS_tf32);
   options.threads = absl::GetFlag(FLAGS_threads);
   options.cudnn_benchmark = absl::GetFlag(FLAGS_cudnn_benchmark);
