@@ -86,6 +86,8 @@ class FakeGpu : public GpuApi {
                         float* exp_avg_sq, size_t n, GpuStream stream) override;
   absl::Status ScaleBy(float* x, size_t n, const float* factor, GpuStream stream) override;
   absl::Status SumOfSquares(const float* x, size_t n, double* sum, GpuStream stream) override;
+  absl::Status LookUpBytes(const ImageLayout& layout, const uint8_t* bytes, const void* table,
+                           void* values, GpuStream stream) override;
 
  private:
   absl::Status Call(absl::string_view method);

@@ -16,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "base/kernels.h"
+#include "gpu/image_layout.h"
 
 namespace gradsync {
 
@@ -96,6 +97,13 @@ class GpuApi {
   virtual absl::Status ScaleBy(float* x, size_t n, const float* factor, GpuStream stream) = 0;
   // *sum, in device or pinned memory, becomes the sum of squares.
   virtual absl::Status SumOfSquares(const float* x, size_t n, double* sum, GpuStream stream) = 0;
+
+  // Each byte of `bytes` becomes the value that `table` has for it: table[256 * channel + byte],
+  // an element of layout.element_bytes bytes that is copied as it is. So the values have the bits
+  // that who made the table gave them. All in device memory; `table` and `values` are aligned to an
+  // element.
+  virtual absl::Status LookUpBytes(const ImageLayout& layout, const uint8_t* bytes,
+                                   const void* table, void* values, GpuStream stream) = 0;
 };
 
 }  // namespace gradsync

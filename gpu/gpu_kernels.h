@@ -9,8 +9,10 @@
 
 #include <cuda_runtime_api.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "base/kernel_table.h"
+#include "gpu/image_layout.h"
 
 namespace gradsync {
 
@@ -28,6 +30,10 @@ cudaError_t StartAdamStep(const AdamCoefficients& c, float* param, const float* 
 // The order of addition leaves 16 chains, so this runs on one multiprocessor and takes at least the
 // time of n / 16 additions of doubles, one after the other. For n = 0 the sum is 0.
 cudaError_t StartSumOfSquares(const float* x, size_t n, double* sum, cudaStream_t stream);
+
+// As GpuApi has it. cudaErrorInvalidValue for a layout that is none.
+cudaError_t StartLookUpBytes(const ImageLayout& layout, const uint8_t* bytes, const void* table,
+                             void* values, cudaStream_t stream);
 
 }  // namespace gradsync
 

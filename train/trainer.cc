@@ -101,8 +101,7 @@ class TrainerImpl : public Trainer {
       : options_(options),
         rank_(rank),
         device_(TensorDevice(options.gpu.get())),
-        inputs_(std::move(inputs)),
-        upload_(options.gpu) {}
+        inputs_(std::move(inputs)) {}
 
   absl::Status Prepare() {
     at::set_num_threads(options_.threads);
@@ -122,7 +121,15 @@ class TrainerImpl : public Trainer {
     loader.threads = options_.loader_threads;
     loader.augment_seed = options_.seed;
     loader.pin_for = options_.gpu;
+    loader.as_bytes = options_.gpu != nullptr;
     GS_ASSIGN_OR_RETURN(loader_, DataLoader::Create(inputs_.train, *inputs_.sampler, loader));
+    BatchUploadOptions upload;
+    upload.shape = inputs_.train->shape();
+    upload.batch_size = loader.batch_size;
+    upload.type = ScalarTypeOf(options_.compute.precision);
+    upload.channels_last = options_.compute.channels_last;
+    upload.augmentation = loader.augmentation;
+    GS_ASSIGN_OR_RETURN(upload_, BatchUpload::Create(options_.gpu, loader_.get(), upload));
     return absl::OkStatus();
   }
 
@@ -219,8 +226,7 @@ class TrainerImpl : public Trainer {
   absl::Status Step(StepReport* report) {
     StepTimes& times = report->times;
     const absl::Time start = absl::Now();
-    GS_ASSIGN_OR_RETURN(Batch next, loader_->Next());
-    GS_ASSIGN_OR_RETURN(const Batch batch, upload_.Upload(std::move(next)));
+    GS_ASSIGN_OR_RETURN(const Batch batch, upload_->Next());
     const absl::Time have_data = absl::Now();
     times.data = have_data - start;
 
@@ -248,6 +254,8 @@ class TrainerImpl : public Trainer {
     times.backward = backward_done - forward_done;
     for (absl::Time done : gradient_done_) report->gradient_ready.push_back(done - have_data);
 
+    // Before the wait for buckets: the next batch crosses the bus meanwhile.
+    GS_RETURN_IF_ERROR(upload_->Prefetch());
     GS_RETURN_IF_ERROR(ddp_->FinishStep(Deadline()));
     if (scaler_.has_value()) {
       skipped_steps_ += ddp_->skipped();
@@ -410,7 +418,7 @@ class TrainerImpl : public Trainer {
   const Inputs inputs_;
   std::shared_ptr<Model> model_;
   std::unique_ptr<DataLoader> loader_;
-  BatchUpload upload_;
+  std::unique_ptr<BatchUpload> upload_;
   SlowDown slow_down_;
   absl::optional<LossScaler> scaler_;
   int64_t skipped_steps_ = 0;
