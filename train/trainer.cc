@@ -110,6 +110,11 @@ class TrainerImpl : public Trainer {
     if (options_.loss_scaler.has_value() || options_.compute.precision == Precision::kFp16) {
       scaler_.emplace(options_.loss_scaler.value_or(LossScalerOptions()));
     }
+    if (options_.trace.wanted()) {
+      GS_RETURN_IF_ERROR(CheckTrace());
+      GS_ASSIGN_OR_RETURN(trace_,
+                          KinetoTrace::Create(options_.trace, options_.gpu, options_.timeout));
+    }
     ModelOptions model = options_.model;
     model.classes = std::max<int64_t>(model.classes, inputs_.train->classes());
     model.seed = options_.seed;
@@ -172,7 +177,9 @@ class TrainerImpl : public Trainer {
       StepReport report;
       report.step = step;
       report.steps = inputs_.steps;
+      if (trace_ != nullptr) GS_RETURN_IF_ERROR(trace_->BeforeStep(step));
       GS_RETURN_IF_ERROR(Step(&report));
+      if (trace_ != nullptr) GS_RETURN_IF_ERROR(trace_->AfterStep(step));
       result.step_ends.push_back(absl::Now() - begin - keeping);
       keeping += KeepModel(step, result.step_ends.back());
       if (step > options_.warmup_steps) result.times.push_back(report.times);
@@ -205,6 +212,14 @@ class TrainerImpl : public Trainer {
           absl::StrCat("moving the model to ", device_.str(), ": ", e.what()));
     }
     return absl::OkStatus();
+  }
+
+  absl::Status CheckTrace() const {
+    const int64_t last = options_.trace.first_step + options_.trace.steps - 1;
+    if (last <= inputs_.steps) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat("--trace_steps: expected steps of the job's ",
+                                                   inputs_.steps, ", found ",
+                                                   options_.trace.first_step, " to ", last));
   }
 
   absl::Time Deadline() const { return absl::Now() + options_.timeout; }
@@ -419,6 +434,7 @@ class TrainerImpl : public Trainer {
   std::shared_ptr<Model> model_;
   std::unique_ptr<DataLoader> loader_;
   std::unique_ptr<BatchUpload> upload_;
+  std::unique_ptr<KinetoTrace> trace_;  // null unless wanted
   SlowDown slow_down_;
   absl::optional<LossScaler> scaler_;
   int64_t skipped_steps_ = 0;
