@@ -623,4 +623,22 @@ absl::Status FakeGpu::WaitFlag(const uint32_t* flag, uint32_t value, GpuStream s
   return absl::OkStatus();
 }
 
+absl::Status FakeGpu::LookUpBytes(const ImageLayout& layout, const uint8_t* bytes,
+                                  const void* table, void* values, GpuStream stream) {
+  GS_RETURN_IF_ERROR(Call("LookUpBytes"));
+  Enqueue(stream, [=] {
+    const size_t size = layout.element_bytes;
+    for (size_t image = 0; image < layout.images; ++image) {
+      for (size_t channel = 0; channel < layout.channels; ++channel) {
+        for (size_t pixel = 0; pixel < layout.pixels; ++pixel) {
+          const size_t entry = 256 * channel + bytes[layout.ByteIndex(image, channel, pixel)];
+          std::memcpy(static_cast<char*>(values) + size * layout.ValueIndex(image, channel, pixel),
+                      static_cast<const char*>(table) + size * entry, size);
+        }
+      }
+    }
+  });
+  return absl::OkStatus();
+}
+
 }  // namespace gradsync

@@ -137,6 +137,8 @@ class FakeGpu : public GpuApi {
   absl::StatusOr<uint32_t*> FlagOnDevice(void* registered) override;
   absl::Status WriteFlag(uint32_t* flag, uint32_t value, GpuStream stream) override;
   absl::Status WaitFlag(const uint32_t* flag, uint32_t value, GpuStream stream) override;
+  absl::Status LookUpBytes(const ImageLayout& layout, const uint8_t* bytes, const void* table,
+                           void* values, GpuStream stream) override;
 
  private:
   // Of floats, for kernels.

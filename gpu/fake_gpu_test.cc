@@ -282,5 +282,35 @@ TEST(FakeGpuTest, ExportedMemoryIsTheSameElsewhereAndNoticedWhenReleasedEarly) {
   EXPECT_FALSE(owner->ExportMemory(memory->data()).ok());  // shares its page with others'
 }
 
+TEST(FakeGpuTest, BytesAreLookedUpInBothSizesAndOrders) {
+  FakeGpu gpu;
+  ImageLayout layout;
+  layout.images = 2;
+  layout.channels = 2;
+  layout.pixels = 3;
+  const std::vector<uint8_t> bytes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 255};
+  std::vector<uint16_t> table(512);
+  for (size_t i = 0; i < table.size(); ++i) table[i] = static_cast<uint16_t>(1000 + i);
+  const std::vector<uint32_t> wide(table.begin(), table.end());
+  for (const bool channels_last : {false, true}) {
+    layout.channels_last = channels_last;
+    const std::vector<uint16_t> expected =
+        channels_last ? std::vector<uint16_t>{1000, 1259, 1001, 1260, 1002, 1261,
+                                              1006, 1265, 1007, 1266, 1008, 1511}
+                      : std::vector<uint16_t>{1000, 1001, 1002, 1259, 1260, 1261,
+                                              1006, 1007, 1008, 1265, 1266, 1511};
+    std::vector<uint16_t> values(12);
+    layout.element_bytes = 2;
+    ASSERT_EQ(gpu.LookUpBytes(layout, bytes.data(), table.data(), values.data(), nullptr),
+              absl::OkStatus());
+    EXPECT_EQ(values, expected);
+    std::vector<uint32_t> wide_values(12);
+    layout.element_bytes = 4;
+    ASSERT_EQ(gpu.LookUpBytes(layout, bytes.data(), wide.data(), wide_values.data(), nullptr),
+              absl::OkStatus());
+    EXPECT_EQ(wide_values, std::vector<uint32_t>(expected.begin(), expected.end()));
+  }
+}
+
 }  // namespace
 }  // namespace gradsync

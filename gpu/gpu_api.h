@@ -18,6 +18,7 @@
 #include "absl/types/span.h"
 #include "base/kernels.h"
 #include "gpu/kernel_pieces.h"
+#include "gpu/image_layout.h"
 
 namespace gradsync {
 
@@ -164,6 +165,13 @@ class GpuApi {
   virtual absl::StatusOr<uint32_t*> FlagOnDevice(void* registered) = 0;
   virtual absl::Status WriteFlag(uint32_t* flag, uint32_t value, GpuStream stream) = 0;
   virtual absl::Status WaitFlag(const uint32_t* flag, uint32_t value, GpuStream stream) = 0;
+
+  // Each byte of `bytes` becomes the value that `table` has for it: table[256 * channel + byte],
+  // an element of layout.element_bytes bytes that is copied as it is. So the values have the bits
+  // that who made the table gave them. All in device memory; `table` and `values` are aligned to an
+  // element.
+  virtual absl::Status LookUpBytes(const ImageLayout& layout, const uint8_t* bytes,
+                                   const void* table, void* values, GpuStream stream) = 0;
 };
 
 }  // namespace gradsync

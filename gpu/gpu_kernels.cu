@@ -200,6 +200,41 @@ __global__ void __launch_bounds__(kSumThreads)
   if (threadIdx.x == 0) sums[blockIdx.x] = found;
 }
 
+// Blocks of one image, so that the table, which each block fetches, is small beside what it writes.
+constexpr size_t kMostBlocksPerImage = 16;
+constexpr size_t kMostImageRows = 65535;  // blockIdx.y
+
+// A thread does all channels of a pixel, so that channels-last values are written side by side.
+template <typename Value>
+__global__ void __launch_bounds__(kThreads)
+    LookUpBytes(ImageLayout layout, const uint8_t* __restrict__ bytes,
+                const Value* __restrict__ table, Value* __restrict__ values) {
+  __shared__ Value own_table[ImageLayout::kMostChannels * 256];
+  for (size_t i = threadIdx.x; i < layout.channels * 256; i += kThreads) own_table[i] = table[i];
+  __syncthreads();
+  for (size_t image = blockIdx.y; image < layout.images; image += gridDim.y) {
+    const size_t stride = size_t{gridDim.x} * kThreads;
+    for (size_t p = size_t{blockIdx.x} * kThreads + threadIdx.x; p < layout.pixels; p += stride) {
+      for (size_t c = 0; c < layout.channels; ++c) {
+        values[layout.ValueIndex(image, c, p)] =
+            own_table[c * 256 + bytes[layout.ByteIndex(image, c, p)]];
+      }
+    }
+  }
+}
+
+template <typename Value>
+cudaError_t StartLookUp(const ImageLayout& layout, const uint8_t* bytes, const void* table,
+                        void* values, cudaStream_t stream) {
+  const size_t wanted = (layout.pixels + kThreads - 1) / kThreads;
+  const dim3 grid(
+      static_cast<unsigned>(wanted < kMostBlocksPerImage ? wanted : kMostBlocksPerImage),
+      static_cast<unsigned>(layout.images < kMostImageRows ? layout.images : kMostImageRows));
+  LookUpBytes<<<grid, kThreads, 0, stream>>>(layout, bytes, static_cast<const Value*>(table),
+                                             static_cast<Value*>(values));
+  return cudaGetLastError();
+}
+
 }  // namespace
 
 cudaError_t StartScaleTwice(float* x, size_t n, float a, float b, cudaStream_t stream) {
@@ -235,6 +270,19 @@ cudaError_t StartSumsOfSquares(const SquaresPiece* pieces, size_t num_pieces, do
   if (num_pieces == 0) return cudaSuccess;
   SumsOfSquares<<<static_cast<unsigned>(num_pieces), kSumThreads, 0, stream>>>(pieces, sums);
   return cudaGetLastError();
+}
+
+cudaError_t StartLookUpBytes(const ImageLayout& layout, const uint8_t* bytes, const void* table,
+                             void* values, cudaStream_t stream) {
+  if (layout.channels > ImageLayout::kMostChannels) return cudaErrorInvalidValue;
+  if (layout.values() == 0) return cudaSuccess;
+  if (layout.element_bytes == 4) {
+    return StartLookUp<uint32_t>(layout, bytes, table, values, stream);
+  }
+  if (layout.element_bytes == 2) {
+    return StartLookUp<uint16_t>(layout, bytes, table, values, stream);
+  }
+  return cudaErrorInvalidValue;
 }
 
 }  // namespace gradsync

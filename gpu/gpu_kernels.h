@@ -10,9 +10,11 @@
 
 #include <cuda_runtime_api.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "base/kernel_table.h"
 #include "gpu/kernel_pieces.h"
+#include "gpu/image_layout.h"
 
 namespace gradsync {
 
@@ -35,6 +37,10 @@ cudaError_t StartSumOfSquares(const float* x, size_t n, double* sum, cudaStream_
 // the GPU, some 500 of them on an H100.
 cudaError_t StartSumsOfSquares(const SquaresPiece* pieces, size_t num_pieces, double* sums,
                                cudaStream_t stream);
+
+// As GpuApi has it. cudaErrorInvalidValue for a layout that is none.
+cudaError_t StartLookUpBytes(const ImageLayout& layout, const uint8_t* bytes, const void* table,
+                             void* values, cudaStream_t stream);
 
 }  // namespace gradsync
 

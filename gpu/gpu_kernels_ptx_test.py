@@ -18,7 +18,7 @@ class GpuKernelsPtxTest(unittest.TestCase):
         return {i for i in self.instructions if i.split(".")[0] in names and re.search(r"\.f(16|32|64)\b", i)}
 
     def test_all_kernels_are_there(self):
-        for part in "ScaleTwice", "ScaleBy", "SgdStep", "AdamStep", "SumOfSquares", "FoldMean":
+        for part in "ScaleTwice", "ScaleBy", "SgdStep", "AdamStep", "SumOfSquares", "FoldMean", "LookUpBytes":
             self.assertTrue([kernel for kernel in self.kernels if part in kernel], f"{part}: {self.kernels}")
 
     def test_nothing_is_multiplied_and_added_with_one_rounding(self):

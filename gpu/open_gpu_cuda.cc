@@ -375,6 +375,12 @@ class CudaApi : public GpuApi {
     });
   }
 
+  absl::Status LookUpBytes(const ImageLayout& layout, const uint8_t* bytes, const void* table,
+                           void* values, GpuStream stream) override {
+    return OnDevice("LookUpBytes",
+                    [&] { return StartLookUpBytes(layout, bytes, table, values, Stream(stream)); });
+  }
+
  private:
   // Runs `call` with the device current, and gives the thread back the one it had. LibTorch's guard
   // does not wake a GPU that the thread was never told of, as cudaSetDevice() would.

@@ -16,6 +16,7 @@
 #include "absl/time/time.h"
 #include "base/kernels.h"
 #include "gmock/gmock.h"
+#include "gpu/fake_gpu.h"
 #include "gpu/gpu_resources.h"
 #include "gtest/gtest.h"
 
@@ -341,6 +342,44 @@ TEST_F(GpuTest, FoldMeanTakesMoreOperandsThanTravelWithALaunchForAnError) {
   EXPECT_TRUE(absl::IsInvalidArgument(gpu_->FoldMean(nullptr, 0, many, one, 1, 1, stream_.get())));
   EXPECT_EQ(gpu_->FoldMean(nullptr, 0, {memory->floats()}, one, 1, 1, stream_.get()),
             absl::OkStatus());
+}
+
+TEST_F(GpuTest, BytesAreLookedUpInBothSizesAndOrders) {
+  const size_t shapes[][3] = {{0, 3, 4}, {1, 1, 1}, {2, 3, 1024}, {3, 4, 5001}, {33, 3, 50176}};
+  for (const auto& [images, channels, pixels] : shapes) {
+    ImageLayout layout;
+    layout.images = images;
+    layout.channels = channels;
+    layout.pixels = pixels;
+    std::mt19937 random(static_cast<uint32_t>(pixels));
+    const size_t n = layout.values();
+    // As floats, since Upload() takes these.
+    std::vector<float> bytes((n + 3) / 4), table(256 * channels);
+    for (size_t i = 0; i < n; ++i) reinterpret_cast<uint8_t*>(bytes.data())[i] = random() & 255;
+    for (float& value : table) value = static_cast<float>(random());
+    const auto device_bytes = Upload(bytes), device_table = Upload(table);
+    for (const size_t element_bytes : {2, 4}) {
+      for (const bool channels_last : {false, true}) {
+        layout.element_bytes = element_bytes;
+        layout.channels_last = channels_last;
+        const auto values = *GpuMemory::OnDevice(gpu_, (n + 1) / 2 * 2 * element_bytes);
+        ASSERT_EQ(gpu_->LookUpBytes(layout, static_cast<const uint8_t*>(device_bytes->data()),
+                                    device_table->data(), values->data(), stream_.get()),
+                  absl::OkStatus());
+        FakeGpu fake;
+        std::vector<float> expected(values->bytes() / 4);
+        ASSERT_EQ(fake.LookUpBytes(layout, reinterpret_cast<const uint8_t*>(bytes.data()),
+                                   table.data(), expected.data(), nullptr),
+                  absl::OkStatus());
+        EXPECT_TRUE(SameBits(Download(*values), expected)) << images << " " << element_bytes;
+      }
+    }
+  }
+  ImageLayout layout;
+  layout.images = layout.pixels = 1;
+  layout.channels = 5;
+  EXPECT_TRUE(
+      absl::IsInternal(gpu_->LookUpBytes(layout, nullptr, nullptr, nullptr, stream_.get())));
 }
 
 TEST_F(GpuTest, StreamsWaitForEventsAndHostCallsKeepTheOrder) {

@@ -118,6 +118,18 @@ TEST(WorkerBadInputTest, FlagsThatDoNotExistOrFit) {
   ExpectRefused(kWorker, {"--straggler=1"}, {"--straggler", "RANK:FACTOR", "1"});
   ExpectRefused(kWorker, {"--model=mlp", "--straggler=0:0.5"}, {"--straggler", "0:0.5"});
   ExpectRefused(kWorker, {"--model=mlp", "--straggler=1:2"}, {"--straggler", "0 to 0", "1:2"});
+  ExpectRefused(kWorker, {"--trace=t.json", "--trace_steps=0:3"}, {"--trace_steps", "0:3"});
+  ExpectRefused(kWorker, {"--model=mlp", "--steps=9", "--trace=t.json", "--trace_steps=8:3"},
+                {"--trace_steps", "9", "8 to 10"});
+  ExpectRefused(kWorker, {"--model=mlp", "--steps=9", "--trace=/no/t.json", "--trace_steps=2:3"},
+                {"--trace", "/no/t.json"});
+#ifndef GRADSYNC_CUDA
+  const NewFolder folder;
+  ExpectRefused(kWorker,
+                {"--model=mlp", "--steps=9", absl::StrCat("--trace=", folder.path(), "/t.json"),
+                 "--trace_steps=2:3"},
+                {"--trace", "Kineto", "--config=cuda"});
+#endif
   ExpectRefused(kWorker, {"mlp"}, {"mlp"});
 }
 

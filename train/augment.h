@@ -31,27 +31,39 @@ struct AugmentKey {
 // Immutable; thread-safe; no call allocates, blocks or fails.
 class Augmenter {
  public:
+  // The float of each byte, per channel.
+  using ByteValues = std::array<std::array<float, 256>, 3>;
+
   // `shape` must have at most 3 channels.
   Augmenter(const ImageShape& shape, const AugmentOptions& options);
 
   // Writes the augmented, normalised image (CHW, shape.bytes() floats) to `out`.
   void Train(const AugmentKey& key, const uint8_t* pixels, float* out) const;
 
+  // The same crop and flip, before anything is normalised: values() of the bytes written are what
+  // Train() writes.
+  void TrainBytes(const AugmentKey& key, const uint8_t* pixels, uint8_t* out) const;
+
   // Writes the normalised image to `out`: what Train() writes for a centred crop without a flip.
   void Evaluate(const uint8_t* pixels, float* out) const;
+
+  // (byte / 255 - mean) / deviation, each operation rounded to float as torchvision's ToTensor and
+  // Normalize round it, so the values are equal to theirs.
+  const ByteValues& values() const { return values_; }
 
  private:
   struct Choice {
     int top = 0, left = 0;  // Offset of the crop in the image, in [-padding, padding].
     bool flip = false;
   };
-  void Write(const Choice& choice, const uint8_t* pixels, float* out) const;
+  Choice Choose(const AugmentKey& key) const;
+  // value(c, byte) is written for each byte of channel c.
+  template <typename Out, typename Value>
+  void Write(const Choice& choice, const uint8_t* pixels, Out* out, const Value& value) const;
 
   const ImageShape shape_;
   const AugmentOptions options_;
-  // The float of each byte, per channel: (byte / 255 - mean) / deviation, each operation rounded to
-  // float as torchvision's ToTensor and Normalize round it, so the values are equal to theirs.
-  std::array<std::array<float, 256>, 3> value_;
+  ByteValues values_;
 };
 
 }  // namespace gradsync

@@ -91,6 +91,23 @@ TEST(AugmentTest, EvaluateOnlyNormalises) {
   EXPECT_EQ(out, Reference(shape, AugmentOptions{}, 4, 4, false, pixels));
 }
 
+TEST(AugmentTest, BytesHaveTheCropAndFlipOfTheFloatsAndTheirValues) {
+  for (const ImageShape& shape : {ImageShape{}, ImageShape{2, 2, 4}}) {
+    const std::vector<uint8_t> pixels = RandomImage(shape);
+    const Augmenter augmenter(shape, AugmentOptions{});
+    for (int64_t sample = 0; sample < 300; ++sample) {
+      std::vector<float> floats(shape.bytes());
+      std::vector<uint8_t> bytes(shape.bytes());
+      augmenter.Train({1, 2, sample}, pixels.data(), floats.data());
+      augmenter.TrainBytes({1, 2, sample}, pixels.data(), bytes.data());
+      for (size_t i = 0; i < bytes.size(); ++i) {
+        const size_t channel = i / (shape.height * shape.width);
+        ASSERT_EQ(augmenter.values()[channel][bytes[i]], floats[i]) << sample << " " << i;
+      }
+    }
+  }
+}
+
 TEST(AugmentTest, ChoicesDependOnSeedEpochAndSampleOnly) {
   const ImageShape shape;
   const std::vector<uint8_t> pixels = RandomImage(shape);

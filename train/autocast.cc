@@ -42,7 +42,7 @@ Autocast::Autocast(Precision precision, c10::DeviceType device)
   if (!active_) return;
   enabled_before_ = IsEnabled(device_);
   type_before_ = TypeOf(device_);
-  SetType(device_, precision == Precision::kBf16 ? at::kBFloat16 : at::kHalf);
+  SetType(device_, ScalarTypeOf(precision));
   SetEnabled(device_, true);
   at::autocast::increment_nesting();
 }

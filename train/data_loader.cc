@@ -136,6 +136,11 @@ class DataLoader::Impl {
     return batch;
   }
 
+  bool Ready() const {
+    MutexLock lock(&mutex_);
+    return take_ < plan_ && SlotOf(take_).ready();
+  }
+
   int64_t batches_per_epoch() const {
     const int64_t share = sampler_.samples_per_rank(), b = options_.batch_size;
     return options_.drop_last_batch ? share / b : (share + b - 1) / b;
@@ -147,13 +152,13 @@ class DataLoader::Impl {
   struct Slot {
     void Use(Buffer new_buffer) {
       buffer = std::move(new_buffer);
-      images = buffer.images.data_ptr<float>();
+      images = buffer.images.data_ptr();
       labels = buffer.labels.data_ptr<int64_t>();
     }
     bool ready() const { return finished == batch.next_position - batch.position; }
 
     Buffer buffer;
-    float* images = nullptr;
+    void* images = nullptr;
     int64_t* labels = nullptr;
     Batch batch;  // Without its tensors.
     std::shared_ptr<const std::vector<int64_t>> share;
@@ -166,9 +171,9 @@ class DataLoader::Impl {
   absl::StatusOr<Buffer> Allocate() {
     ++buffers_allocated_;
     Buffer buffer;
-    GS_ASSIGN_OR_RETURN(
-        buffer.images, NewTensor({options_.batch_size, shape_.channels, shape_.height, shape_.width},
-                                 at::kFloat));
+    GS_ASSIGN_OR_RETURN(buffer.images, NewTensor({options_.batch_size, shape_.channels,
+                                                  shape_.height, shape_.width},
+                                                 options_.as_bytes ? at::kByte : at::kFloat));
     GS_ASSIGN_OR_RETURN(buffer.labels, NewTensor({options_.batch_size}, at::kLong));
     return buffer;
   }
@@ -188,7 +193,7 @@ class DataLoader::Impl {
     } catch (const std::exception& e) {
       return absl::ResourceExhaustedError(absl::StrCat("data loader: no memory for a batch of ",
                                                        options_.batch_size, " images of ",
-                                                       shape_.bytes(), " floats"));
+                                                       shape_.bytes(), " values"));
     }
   }
 
@@ -203,6 +208,9 @@ class DataLoader::Impl {
   }
 
   Slot& SlotOf(int64_t batch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return slots_[batch % options_.depth];
+  }
+  const Slot& SlotOf(int64_t batch) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return slots_[batch % options_.depth];
   }
 
@@ -307,14 +315,24 @@ class DataLoader::Impl {
     const int64_t index = (*slot.share)[slot.batch.position + i];
     absl::StatusOr<ImageExample> example = dataset_->Get(index, scratch);
     if (!example.ok()) return example.status();
-    float* image = slot.images + i * shape_.bytes();
-    if (options_.augment) {
-      augmenter_.Train({options_.augment_seed, slot.batch.epoch, index}, example->pixels, image);
+    const AugmentKey key = {options_.augment_seed, slot.batch.epoch, index};
+    if (options_.as_bytes) {
+      WriteBytes(key, example->pixels, static_cast<uint8_t*>(slot.images) + i * shape_.bytes());
     } else {
-      augmenter_.Evaluate(example->pixels, image);
+      WriteFloats(key, example->pixels, static_cast<float*>(slot.images) + i * shape_.bytes());
     }
     slot.labels[i] = example->label;
     return absl::OkStatus();
+  }
+
+  void WriteBytes(const AugmentKey& key, const uint8_t* pixels, uint8_t* out) const {
+    if (options_.augment) return augmenter_.TrainBytes(key, pixels, out);
+    std::copy(pixels, pixels + shape_.bytes(), out);
+  }
+
+  void WriteFloats(const AugmentKey& key, const uint8_t* pixels, float* out) const {
+    if (options_.augment) return augmenter_.Train(key, pixels, out);
+    augmenter_.Evaluate(pixels, out);
   }
 
   const std::shared_ptr<const ImageDataset> dataset_;
@@ -327,7 +345,7 @@ class DataLoader::Impl {
   std::vector<Buffer> lent_;  // Handed out; free again once unshared().
   int64_t buffers_allocated_ = 0;
 
-  Mutex mutex_;
+  mutable Mutex mutex_;
   CondVar work_;   // For the threads: a batch to plan or samples to fill, or stop_.
   CondVar ready_;  // For the consumer: the oldest batch may be ready, or the end reached.
   std::vector<Slot> slots_ ABSL_GUARDED_BY(mutex_);
@@ -357,6 +375,7 @@ DataLoader::DataLoader(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 DataLoader::~DataLoader() = default;
 
 absl::StatusOr<Batch> DataLoader::Next() { return impl_->Next(); }
+bool DataLoader::Ready() const { return impl_->Ready(); }
 int64_t DataLoader::batches_per_epoch() const { return impl_->batches_per_epoch(); }
 int64_t DataLoader::buffers_allocated() const { return impl_->buffers_allocated(); }
 

@@ -24,6 +24,9 @@ struct DataLoaderOptions {
   // same step. True: those samples are skipped in this epoch.
   bool drop_last_batch = false;
   bool augment = true;  // False: normalise only (evaluation).
+  // Images stay bytes, cropped and flipped but not normalised: a quarter of the memory and of the
+  // work, for who normalises them by Augmenter::values().
+  bool as_bytes = false;
   AugmentOptions augmentation;
   uint64_t augment_seed = 0;
   // Pins the batches' memory, so that this GPU copies from it beside its work. Null: plain memory.
@@ -42,7 +45,7 @@ struct DataLoaderOptions {
 // uses the memory again only after every tensor on it is gone, so a loop that drops a batch before
 // it asks for the next but one allocates nothing after the first steps.
 struct Batch {
-  at::Tensor images;           // float [B, C, H, W], contiguous, on the CPU.
+  at::Tensor images;           // float or uint8 [B, C, H, W], contiguous, on the CPU.
   at::Tensor labels;           // int64 [B].
   int64_t epoch = 0;           // The epoch that its samples are from.
   int64_t position = 0;        // Of its first sample in this rank's share of the epoch.
@@ -74,6 +77,9 @@ class DataLoader {
   // Errors: OUT_OF_RANGE after the last batch before end_epoch; the dataset's error for the first
   // sample of the batch that failed (the batch is skipped, the loader can go on).
   absl::StatusOr<Batch> Next();
+
+  // Whether Next() would give a batch without waiting. Called like Next().
+  bool Ready() const;
 
   // Batches in a full epoch. Thread-safe.
   int64_t batches_per_epoch() const;

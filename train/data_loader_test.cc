@@ -4,12 +4,14 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "ATen/ops/equal.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/notification.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "train/synthetic_dataset.h"
@@ -52,6 +54,22 @@ std::vector<Batch> ReadAll(const ImageDataset& dataset, const DistributedSampler
     batches.push_back(*std::move(batch));
   }
 }
+
+// Ten images, none of which can be read before Release().
+class HeldDataset : public ImageDataset {
+ public:
+  int64_t size() const override { return 10; }
+  int classes() const override { return 10; }
+  ImageShape shape() const override { return ImageShape{}; }
+  absl::StatusOr<ImageExample> Get(int64_t, absl::Span<uint8_t> scratch) const override {
+    released_.WaitForNotification();
+    return ImageExample{scratch.data(), 0};
+  }
+  void Release() { released_.Notify(); }
+
+ private:
+  Notification released_;
+};
 
 TEST(DataLoaderTest, BatchesAreTheSamplersOrderAugmentedOneByOne) {
   const auto dataset = Synthetic(103);
@@ -169,6 +187,55 @@ TEST(DataLoaderTest, WithoutAugmentationImagesAreOnlyNormalised) {
     EXPECT_TRUE(
         std::equal(image.begin(), image.end(), batches[0].images.data_ptr<float>() + i * 3072));
   }
+}
+
+TEST(DataLoaderTest, AsBytesBatchesAreTheSameButForTheNormalisation) {
+  const auto dataset = Synthetic(70);
+  const Augmenter augmenter(dataset->shape(), AugmentOptions());
+  for (const bool augment : {false, true}) {
+    DataLoaderOptions options;
+    options.batch_size = 32;
+    options.end_epoch = 2;
+    options.augment = augment;
+    const std::vector<Batch> floats = ReadAll(*dataset, Sampler(70), options);
+    options.as_bytes = true;
+    options.threads = 3;
+    const std::vector<Batch> bytes = ReadAll(*dataset, Sampler(70), options);
+    ASSERT_EQ(bytes.size(), floats.size());
+    for (size_t b = 0; b < bytes.size(); ++b) {
+      EXPECT_TRUE(at::equal(bytes[b].labels, floats[b].labels));
+      EXPECT_EQ(bytes[b].position, floats[b].position);
+      ASSERT_EQ(bytes[b].images.sizes(), floats[b].images.sizes());
+      ASSERT_EQ(bytes[b].images.scalar_type(), at::kByte);
+      const uint8_t* const found = bytes[b].images.data_ptr<uint8_t>();
+      const float* const expected = floats[b].images.data_ptr<float>();
+      for (int64_t i = 0; i < floats[b].images.numel(); ++i) {
+        ASSERT_EQ(augmenter.values()[i / 1024 % 3][found[i]], expected[i]) << b << " " << i;
+      }
+    }
+  }
+}
+
+TEST(DataLoaderTest, ReadySaysWhetherABatchIsThere) {
+  const auto dataset = std::make_shared<HeldDataset>();
+  DataLoaderOptions options;
+  options.batch_size = 10;
+  options.depth = 1;
+  options.end_epoch = 1;
+  auto loader = DataLoader::Create(dataset, Sampler(10), options).value();
+  EXPECT_FALSE(loader->Ready());
+  dataset->Release();
+  ASSERT_TRUE(loader->Next().ok());
+  EXPECT_FALSE(loader->Ready());  // nothing follows
+  EXPECT_EQ(loader->Next().status().code(), absl::StatusCode::kOutOfRange);
+}
+
+TEST(DataLoaderTest, ReadyMeansThatNextDoesNotWait) {
+  DataLoaderOptions options;
+  options.batch_size = 10;
+  auto loader = DataLoader::Create(Synthetic(100), Sampler(100), options).value();
+  while (!loader->Ready()) std::this_thread::yield();
+  EXPECT_EQ(loader->Next()->position, 0);
 }
 
 TEST(DataLoaderTest, MemoryIsReusedWhenTheCallerLetsGoOfBatches) {

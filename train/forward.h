@@ -25,9 +25,10 @@ struct ComputeOptions {
 // the strides are. Throws what LibTorch throws for want of memory.
 void SetMemoryFormat(const ComputeOptions& options, Model& model);
 
-// The logits of `images` float [B, C, H, W], as fp32 [B, classes], with a graph if autograd is on.
-// Works on the images' device, where the model must be, and does not wait for it. Throws what the
-// model throws. Nothing of autocast is left on when it returns.
+// The logits of `images` [B, C, H, W], float or already of the precision's type, as fp32 [B,
+// classes], with a graph if autograd is on. Works on the images' device, where the model must be,
+// and does not wait for it. Throws what the model throws. Nothing of autocast is left on when it
+// returns.
 at::Tensor Forward(const ComputeOptions& options, Model& model, const at::Tensor& images);
 
 }  // namespace gradsync

@@ -25,6 +25,18 @@ std::string PrecisionName(Precision precision) {
   return "";
 }
 
+c10::ScalarType ScalarTypeOf(Precision precision) {
+  switch (precision) {
+    case Precision::kFp32:
+      return c10::ScalarType::Float;
+    case Precision::kBf16:
+      return c10::ScalarType::BFloat16;
+    case Precision::kFp16:
+      return c10::ScalarType::Half;
+  }
+  return c10::ScalarType::Undefined;
+}
+
 absl::Status CheckPrecision(Precision precision, c10::DeviceType device) {
   if (precision != Precision::kFp16 || device != c10::DeviceType::CPU) return absl::OkStatus();
   return absl::InvalidArgumentError(

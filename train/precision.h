@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "c10/core/DeviceType.h"
+#include "c10/core/ScalarType.h"
 
 namespace gradsync {
 
@@ -21,6 +22,9 @@ absl::StatusOr<Precision> ParsePrecision(absl::string_view text);
 
 // "fp32", "bf16" or "fp16".
 std::string PrecisionName(Precision precision);
+
+// The type of what passes between layers.
+c10::ScalarType ScalarTypeOf(Precision precision);
 
 // Whether a job can compute so on such a device.
 // Errors: INVALID_ARGUMENT naming --precision for fp16 on a CPU, which LibTorch's autocast does not

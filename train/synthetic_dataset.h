@@ -17,7 +17,7 @@
 namespace gradsync {
 
 // Each image is a pure function of (seed, split, index), computed when it is asked for in a few
-// microseconds (about 4 ns per value); nothing but the patterns (a byte per value of 10 images) is
+// microseconds (about 1 ns per value); nothing but the patterns (a byte per value of 10 images) is
 // held. All arithmetic is on integers, so the bytes are the same on every machine. Thread-safe;
 // Get() never fails and always fills the scratch.
 class SyntheticDataset : public ImageDataset {

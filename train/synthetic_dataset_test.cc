@@ -53,6 +53,20 @@ TEST(SyntheticDatasetTest, BytesNeverChangeBetweenBuilds) {
   EXPECT_EQ(hash, 1783530728365404760u);
 }
 
+// Large images, and one whose values are no multiple of the blocks that are drawn at a time.
+TEST(SyntheticDatasetTest, BytesOfOtherSizesNeverChangeEither) {
+  const auto hash_of = [](int pixels) {
+    const SyntheticDataset dataset({/*seed=*/1, Split::kTrain, /*size=*/0, pixels});
+    uint64_t hash = 14695981039346656037u;  // FNV-1a
+    for (int64_t i = 0; i < 10; ++i) {
+      for (uint8_t p : Read(dataset, i).pixels) hash = (hash ^ p) * 1099511628211u;
+    }
+    return hash;
+  };
+  EXPECT_EQ(hash_of(10), 8009102039214888080u);
+  EXPECT_EQ(hash_of(224), 7438189360895908439u);
+}
+
 TEST(SyntheticDatasetTest, EveryClassOccursAboutEquallyOften) {
   const SyntheticDataset dataset({/*seed=*/3, Split::kTrain});
   std::array<int, 10> count{};

@@ -111,7 +111,6 @@ class TrainerImpl : public Trainer {
                                 options.ranks_on_host > 0 ? options.ranks_on_host : world_size)),
         device_(TensorDevice(options.gpu.get())),
         inputs_(std::move(inputs)),
-        upload_(options.gpu),
         clock_(options.gpu) {}
 
   absl::Status Prepare() {
@@ -124,6 +123,11 @@ class TrainerImpl : public Trainer {
       scaler_.emplace(options_.loss_scaler.value_or(LossScalerOptions()));
     }
     if (scaler_.has_value()) loss_scale_ = at::full({}, scaler_->scale(), device_);
+    if (options_.trace.wanted()) {
+      GS_RETURN_IF_ERROR(CheckTrace());
+      GS_ASSIGN_OR_RETURN(trace_,
+                          KinetoTrace::Create(options_.trace, options_.gpu, options_.timeout));
+    }
     ModelOptions model = options_.model;
     model.classes = std::max<int64_t>(model.classes, inputs_.train->classes());
     model.seed = options_.seed;
@@ -135,7 +139,15 @@ class TrainerImpl : public Trainer {
     loader.threads = loader_threads_;
     loader.augment_seed = options_.seed;
     loader.pin_for = options_.gpu;
+    loader.as_bytes = options_.gpu != nullptr;
     GS_ASSIGN_OR_RETURN(loader_, DataLoader::Create(inputs_.train, *inputs_.sampler, loader));
+    BatchUploadOptions upload;
+    upload.shape = inputs_.train->shape();
+    upload.batch_size = loader.batch_size;
+    upload.type = ScalarTypeOf(options_.compute.precision);
+    upload.channels_last = options_.compute.channels_last;
+    upload.augmentation = loader.augmentation;
+    GS_ASSIGN_OR_RETURN(upload_, BatchUpload::Create(options_.gpu, loader_.get(), upload));
     return absl::OkStatus();
   }
 
@@ -179,7 +191,9 @@ class TrainerImpl : public Trainer {
       StepReport report;
       report.step = step;
       report.steps = inputs_.steps;
+      if (trace_ != nullptr) GS_RETURN_IF_ERROR(trace_->BeforeStep(step));
       GS_RETURN_IF_ERROR(Step(&report));
+      if (trace_ != nullptr) GS_RETURN_IF_ERROR(trace_->AfterStep(step));
       unreported_.push_back(std::move(report));
       GS_RETURN_IF_ERROR(ReportSteps(MostPending(step), on_step, &result));
       KeepModel(step);
@@ -221,6 +235,14 @@ class TrainerImpl : public Trainer {
     return absl::OkStatus();
   }
 
+  absl::Status CheckTrace() const {
+    const int64_t last = options_.trace.first_step + options_.trace.steps - 1;
+    if (last <= inputs_.steps) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat("--trace_steps: expected steps of the job's ",
+                                                   inputs_.steps, ", found ",
+                                                   options_.trace.first_step, " to ", last));
+  }
+
   absl::Time Deadline() const { return absl::Now() + options_.timeout; }
 
   // Two images are the fewest with which BatchNorm has a variance at a 1x1 feature map.
@@ -241,8 +263,7 @@ class TrainerImpl : public Trainer {
     StepTimes& times = report->times;
     GS_RETURN_IF_ERROR(clock_.BeginStep());
     const absl::Time start = absl::Now();
-    GS_ASSIGN_OR_RETURN(Batch next, loader_->Next());
-    GS_ASSIGN_OR_RETURN(const Batch batch, upload_.Upload(std::move(next)));
+    GS_ASSIGN_OR_RETURN(const Batch batch, upload_->Next());
     const absl::Time have_data = absl::Now();
     times.data = have_data - start;
 
@@ -266,6 +287,8 @@ class TrainerImpl : public Trainer {
     times.backward = backward_done - forward_done_;
     for (absl::Time done : gradient_done_) report->gradient_ready.push_back(done - have_data);
 
+    // Before the wait for buckets: the next batch crosses the bus meanwhile.
+    GS_RETURN_IF_ERROR(upload_->Prefetch());
     GS_RETURN_IF_ERROR(ddp_->FinishStep(Deadline()));
     if (scaler_.has_value()) {
       skipped_steps_ += ddp_->skipped();
@@ -462,8 +485,9 @@ class TrainerImpl : public Trainer {
   const Inputs inputs_;
   std::shared_ptr<Model> model_;
   std::unique_ptr<DataLoader> loader_;
-  BatchUpload upload_;
+  std::unique_ptr<BatchUpload> upload_;
   StepClock clock_;
+  std::unique_ptr<KinetoTrace> trace_;  // null unless wanted
   SlowDown slow_down_;
   absl::optional<LossScaler> scaler_;
   at::Tensor loss_scale_;    // its scale on the device, where a captured step reads it

@@ -23,6 +23,7 @@
 #include "sync/staleness.h"
 #include "train/create_model.h"
 #include "train/forward.h"
+#include "train/kineto_trace.h"
 #include "train/loss_scaler.h"
 #include "train/recipe.h"
 
@@ -64,6 +65,7 @@ struct TrainerOptions {
   // Forward, backward and the update at a worker take as much longer as it says; forward and
   // backward so that buckets become late too (slow_down.h), the update in one piece after it.
   Straggler straggler;
+  TraceOptions trace;  // which steps of this worker are recorded; none by default
   absl::Duration timeout = absl::Seconds(60);  // a bucket that is not there in time fails the job
 };
 

@@ -183,8 +183,11 @@ TEST(TrainerTest, AStragglerThatIsNoRankIsRefused) {
   EXPECT_THAT(trainer.status().message(), HasSubstr("--straggler: expected a rank from 0 to 1"));
 }
 
-TEST(TrainerTest, OnADeviceItTrainsWithTheBitsOfTheHost) {
+class TrainerOnADeviceTest : public testing::TestWithParam<ComputeOptions> {};
+
+TEST_P(TrainerOnADeviceTest, TrainsWithTheBitsOfTheHost) {
   TrainerOptions options = Options();
+  options.compute = GetParam();
   options.evaluate = true;
   std::vector<TrainingResult> results;
   const auto gpu = std::make_shared<FakeGpu>();
@@ -296,6 +299,9 @@ TEST(TrainerTest, StepsOnADeviceTakeAsLongAsTheDeviceNeedsAndNotTheHost) {
   }
   options.gpu.reset();
 }
+
+INSTANTIATE_TEST_SUITE_P(All, TrainerOnADeviceTest,
+                         testing::Values(ComputeOptions{}, ComputeOptions{Precision::kBf16, true}));
 
 TEST(TrainerTest, AStragglerOnADeviceIsRefused) {
   TrainerOptions options = Options();

@@ -18,6 +18,7 @@
 #include "base/write_file.h"
 #include "grpc/support/log.h"
 #include "plan/codec.h"
+#include "train/kineto_trace.h"
 #include "train/precision.h"
 #include "worker/job.h"
 #include "worker/launch_environment.h"
@@ -104,6 +105,11 @@ ABSL_FLAG(std::string, device, "cpu",
           "what to train on: cpu; cuda, the GPU of this worker's local rank; cuda:N; or auto, cuda "
           "where this build (--config=cuda) and the machine have it (docs/gpu.md)");
 ABSL_FLAG(std::string, metrics_json, "", "where to write WorkerMetrics (proto/run_record.proto)");
+ABSL_FLAG(
+    std::string, trace, "",
+    "where to write a trace of some steps of this worker, as Chrome's trace JSON; {rank} in it "
+    "stands for the rank. tools/trace_check reads it. Needs --config=cuda");
+ABSL_FLAG(std::string, trace_steps, "11:3", "which steps: FIRST:COUNT, the first step is 1");
 ABSL_FLAG(int64_t, log_every, 10, "rank 0 prints a line every so many steps; 0: none");
 
 namespace gradsync {
@@ -227,6 +233,8 @@ absl::StatusOr<JobOptions> JobOptionsFromFlags() {
   if (local_rank >= 0) job.device.local_rank = local_rank;
   GS_ASSIGN_OR_RETURN(job.trainer, TrainerOptionsFromFlags());
   job.trainer.ranks_on_host = environment.local_size.value_or(0);
+  GS_ASSIGN_OR_RETURN(job.trainer.trace, ParseTrace(UserPath(absl::GetFlag(FLAGS_trace)),
+                                                    absl::GetFlag(FLAGS_trace_steps), job.rank));
   return job;
 }
 
