@@ -119,9 +119,13 @@ class TrainingOnGpuTest : public RealGpuTest {
     return params;
   }
 
-  // Ranks as threads that share the GPU; every one must end as TrainAlone() does.
-  void ExpectLikeAlone(int ranks, const std::function<absl::StatusOr<std::unique_ptr<GradientSync>>(
-                                      const WorkerGroup&)>& create) {
+  // Ranks as threads that share the GPU; every one must end as TrainAlone() does. With `captured`
+  // steps from the second on are replayed.
+  void ExpectLikeAlone(
+      int ranks,
+      const std::function<absl::StatusOr<std::unique_ptr<GradientSync>>(const WorkerGroup&)>&
+          create,
+      bool captured = false) {
     const std::shared_ptr<KeyValueStore> store = NewInMemoryStore();
     RunRanks(ranks, [&](int rank) {
       WorkerGroup group;
@@ -129,6 +133,7 @@ class TrainingOnGpuTest : public RealGpuTest {
       group.world_size = ranks;
       group.run_id = "training";
       group.store = store;
+      if (captured) ASSERT_EQ(gpu_->UseOwnComputeStream(), absl::OkStatus());
       const auto sync = create(group);
       ASSERT_TRUE(sync.ok()) << sync.status();
       SideChannel side_channel(group, "ddp");
@@ -141,9 +146,20 @@ class TrainingOnGpuTest : public RealGpuTest {
       module->to(device());
       const auto ddp = DistributedDataParallel::Create(module, sync->get(), &side_channel, options);
       ASSERT_TRUE(ddp.ok()) << ddp.status();
+      const at::Tensor inputs = TinyInputs(rank, 1).to(device());
+      const auto backward = [&] {
+        module->Loss(inputs).backward();
+        return absl::OkStatus();
+      };
       for (int64_t step = 1; step <= kSteps; ++step) {
-        ASSERT_EQ((*ddp)->BeginStep(Step(step)), absl::OkStatus());
-        module->Loss(TinyInputs(rank, step).to(device())).backward();
+        if (captured && step == 2) ASSERT_EQ((*ddp)->Capture(backward), absl::OkStatus());
+        inputs.copy_(TinyInputs(rank, step));
+        if (captured && step >= 2) {
+          ASSERT_EQ((*ddp)->ReplayStep(Step(step)), absl::OkStatus());
+        } else {
+          ASSERT_EQ((*ddp)->BeginStep(Step(step)), absl::OkStatus());
+          ASSERT_EQ(backward(), absl::OkStatus());
+        }
         ASSERT_EQ((*ddp)->FinishStep(Soon()), absl::OkStatus());
       }
       const FlatValues expected = TrainAlone((*ddp)->plan());
@@ -167,7 +183,12 @@ constexpr UpdateSite kSites[] = {UpdateSite::kWorker, UpdateSite::kOwner};
 
 TEST_F(TrainingOnGpuTest, OverNcclWithOneRankIsLikeAlone) {
   for (const UpdateSite site : kSites) {
-    ExpectLikeAlone(1, [site](const WorkerGroup& group) { return CreateRealNccl(group, site); });
+    for (const bool captured : {false, true}) {
+      ExpectLikeAlone(
+          1,
+          [site](const WorkerGroup& group) { return CreateRealNccl(group, site, /*owners=*/0); },
+          captured);
+    }
   }
 }
 
@@ -175,13 +196,15 @@ TEST_F(TrainingOnGpuTest, OverCopiesThroughTheHostIsLikeAlone) {
   for (const UpdateSite site : kSites) {
     for (const int ranks : {1, 2}) {
       ExpectLikeAlone(
-          ranks, [&](const WorkerGroup& group) -> absl::StatusOr<std::unique_ptr<GradientSync>> {
+          ranks,
+          [&](const WorkerGroup& group) -> absl::StatusOr<std::unique_ptr<GradientSync>> {
             ShmRingOptions options;
             options.group = group;
             options.update_site = site;
             GS_ASSIGN_OR_RETURN(auto host, CreateShmRingGradientSync(options));
             return CreateStagedSync(std::move(host), gpu_);
-          });
+          },
+          /*captured=*/ranks == 1);
     }
   }
 }
