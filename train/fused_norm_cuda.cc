@@ -1,4 +1,5 @@
 #include <cstdint>
+#include <optional>
 
 #include "ATen/cuda/CUDAContextLight.h"
 #include "ATen/ops/empty.h"
@@ -57,8 +58,9 @@ float* FloatsOf(const at::Tensor& t) { return t.data_ptr<float>(); }
 
 struct FusedNormFunction : public torch::autograd::Function<FusedNormFunction> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& weight,
-                            const at::Tensor& bias, const at::Tensor& residual,
+                            const at::Tensor& bias, const std::optional<at::Tensor>& added,
                             const NormTensors& tensors, bool relu, const at::Tensor& tickets) {
+    const at::Tensor residual = added.value_or(at::Tensor());
     const c10::cuda::CUDAGuard guard(x.device());
     const NormShape shape = ShapeOf(x);
     const at::Tensor y = at::empty_like(x);
@@ -144,7 +146,8 @@ at::Tensor FusedNorm::Forward(const at::Tensor& x, const at::Tensor& residual, b
   if (!tickets_.defined() || tickets_.device() != x.device()) {
     tickets_ = at::zeros({kNormTickets}, x.options().dtype(at::kInt));
   }
-  at::Tensor added;
+  // An input of a function is defined, or an optional that has none.
+  std::optional<at::Tensor> added;
   if (residual.defined()) added = Laid(residual.to(x.scalar_type()));
   return FusedNormFunction::apply(x, tensors.weight, tensors.bias, added, tensors, relu, tickets_);
 }
