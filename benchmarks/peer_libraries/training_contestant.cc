@@ -1,6 +1,7 @@
 #include "benchmarks/peer_libraries/training_contestant.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <limits>
 #include <utility>
 
@@ -9,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "base/status_macros.h"
 #include "benchmarks/options/byte_sizes.h"
@@ -39,6 +41,32 @@ bool ThroughTheHost(const OurRow& row) { return row.topology != "local" && row.l
 ComputeFlags PythonCompute(ComputeFlags flags) {
   flags.cudnn_benchmark = true;
   return flags;
+}
+
+// Microseconds of begin and end.
+using Turn = std::pair<double, double>;
+
+absl::optional<Turn> ParseTurn(absl::string_view line) {
+  const std::pair<std::string, std::string> words = absl::StrSplit(line, absl::MaxSplits(' ', 1));
+  Turn turn;
+  const bool parsed =
+      absl::SimpleAtod(words.first, &turn.first) && absl::SimpleAtod(words.second, &turn.second);
+  return parsed ? absl::make_optional(turn) : absl::nullopt;
+}
+
+bool IsStore(absl::string_view line) { return absl::StartsWith(line, "store "); }
+bool IsReady(absl::string_view line) { return absl::StartsWith(line, "ready "); }
+bool IsTurn(absl::string_view line) { return ParseTurn(line).has_value(); }
+
+// The next line that is one of ours: libraries print there too, such as NCCL its log.
+absl::StatusOr<std::string> ReadAnswer(bool (*expected)(absl::string_view), absl::Time deadline,
+                                       InteractiveProcess* process) {
+  while (true) {
+    GS_ASSIGN_OR_RETURN(std::string line, process->ReadLine(deadline));
+    if (expected(line)) return line;
+    if (absl::StartsWith(line, "cannot run")) return absl::UnavailableError(line);
+    std::printf("%s\n", line.c_str());
+  }
 }
 
 }  // namespace
@@ -179,10 +207,8 @@ absl::Status TrainingContestant::StartRanks(const PeerTrainingOptions& options,
     }
     GS_ASSIGN_OR_RETURN(ranks_.emplace_back(), InteractiveProcess::Start(own, environment));
     if (!meets_ || rank != 0) continue;
-    GS_ASSIGN_OR_RETURN(const std::string line, ranks_[0]->ReadLine(deadline));
-    absl::string_view master = line;
-    if (!absl::ConsumePrefix(&master, "store ")) return absl::UnavailableError(line);
-    command.push_back(absl::StrCat("--master=", master));
+    GS_ASSIGN_OR_RETURN(const std::string line, ReadAnswer(IsStore, deadline, ranks_[0].get()));
+    command.push_back(absl::StrCat("--master=", absl::StripPrefix(line, "store ")));
   }
   return absl::OkStatus();
 }
@@ -194,13 +220,10 @@ absl::StatusOr<std::string> TrainingContestant::AwaitReady() {
   std::vector<std::string> devices;
   const absl::Time deadline = Deadline();
   for (const auto& rank : ranks_) {
-    GS_ASSIGN_OR_RETURN(const std::string line, rank->ReadLine(deadline));
+    GS_ASSIGN_OR_RETURN(const std::string line, ReadAnswer(IsReady, deadline, rank.get()));
     const std::vector<std::string> parts = absl::StrSplit(line, '|');
-    absl::string_view text = parts[0];
-    if (!absl::ConsumePrefix(&text, "ready ") || parts.size() != 5) {
-      return absl::UnavailableError(line);
-    }
-    library = std::string(text);
+    if (parts.size() != 5) return absl::DataLossError(line);
+    library = std::string(absl::StripPrefix(parts[0], "ready "));
     devices.push_back(parts[1]);
     run_.set_nccl_version(parts[2]);
     run_.set_nccl_asked(parts[3]);
@@ -227,16 +250,10 @@ absl::StatusOr<double> TrainingContestant::TakeTurn(int steps) {
   double end = 0;
   const absl::Time deadline = Deadline();
   for (const auto& rank : ranks_) {
-    GS_ASSIGN_OR_RETURN(const std::string line, rank->ReadLine(deadline));
-    const std::pair<std::string, std::string> words = absl::StrSplit(line, absl::MaxSplits(' ', 1));
-    double first = 0;
-    double last = 0;
-    if (!absl::SimpleAtod(words.first, &first) || !absl::SimpleAtod(words.second, &last)) {
-      return absl::DataLossError(
-          absl::StrCat(name_, " said \"", line, "\", expected the microseconds of begin and end"));
-    }
-    begin = std::min(begin, first);
-    end = std::max(end, last);
+    GS_ASSIGN_OR_RETURN(const std::string line, ReadAnswer(IsTurn, deadline, rank.get()));
+    const Turn turn = *ParseTurn(line);
+    begin = std::min(begin, turn.first);
+    end = std::max(end, turn.second);
   }
   return (end - begin) * 1e-3 / steps;
 }

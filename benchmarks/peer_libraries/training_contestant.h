@@ -49,7 +49,8 @@ struct PyTorchRow {
 // The one to beat, best, comes first: it has its memory before the others want theirs.
 std::vector<PyTorchRow> PyTorchRows(const PeerTrainingOptions& options);
 
-// Processes that wait for their turn. Movable, not thread-safe. Methods block; where they fail, the
+// Processes that wait for their turn. What libraries print on their standard output is printed on
+// ours. Movable, not thread-safe. Methods block; where they fail, the
 // contestant is of no more use.
 class TrainingContestant {
  public:
@@ -61,8 +62,8 @@ class TrainingContestant {
                                                          const PyTorchRow& row);
 
   // A turn of so many steps on all ranks. Returns milliseconds per step, from the first rank's
-  // start to the last rank's end. Errors: UNAVAILABLE when a process has ended, DATA_LOSS when it
-  // says something else, DEADLINE_EXCEEDED (PyTorch's alone).
+  // start to the last rank's end. Errors: UNAVAILABLE when a process has ended or says that it
+  // cannot go on, DEADLINE_EXCEEDED (PyTorch's alone).
   absl::StatusOr<double> TakeTurn(int steps);
 
   // After the last turn: what NCCL chose, for the record.
