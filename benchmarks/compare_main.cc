@@ -76,6 +76,12 @@ ABSL_FLAG(
 ABSL_FLAG(bool, channels_last, false,
           "images and weights of convolutions in channels-last memory format (NHWC)");
 ABSL_FLAG(bool, tf32, false, "let GPUs compute fp32 convolutions and matrix products in TF32");
+ABSL_FLAG(bool, cudnn_benchmark, true,
+          "let cuDNN time its algorithms at the first step and take the fastest, on GPUs");
+ABSL_FLAG(
+    int, ranks_per_gpu, gradsync::CompareOptions().ranks_per_gpu,
+    "with --device=cuda: so many workers share a GPU; above 1 a test mode, in which times over "
+    "NCCL mean nothing");
 ABSL_FLAG(std::vector<std::string>, update, gradsync::CompareOptions().updates,
           "who runs the optimizer: worker, owner, or both");
 ABSL_FLAG(std::vector<std::string>, compression, gradsync::CompareOptions().compressions,
@@ -146,6 +152,8 @@ CompareOptions OptionsFromFlags(std::vector<std::string> worker_flags) {
   options.compute.precision = absl::GetFlag(FLAGS_precision);
   options.compute.channels_last = absl::GetFlag(FLAGS_channels_last);
   options.compute.tf32 = absl::GetFlag(FLAGS_tf32);
+  options.compute.cudnn_benchmark = absl::GetFlag(FLAGS_cudnn_benchmark);
+  options.ranks_per_gpu = absl::GetFlag(FLAGS_ranks_per_gpu);
   options.updates = absl::GetFlag(FLAGS_update);
   options.compressions = absl::GetFlag(FLAGS_compression);
   options.consistencies = absl::GetFlag(FLAGS_consistency);

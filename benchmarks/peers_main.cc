@@ -9,17 +9,21 @@
 // what bounds them: bare gRPC and TCP streams, memory copy.
 //
 // --train: gradsync beside Python PyTorch, with one rank; with more, the ring over shared memory
-// beside as many processes that do not synchronise, and beside PyTorch DDP (peer_training.h).
-// Python PyTorch is Debian's python3-torch and python3-torchvision, the same LibTorch. On GPUs ours
-// is the ring over NCCL, theirs DDP over NCCL, by a Python that has torch and torchvision for them:
+// beside as many processes that do not synchronise, and beside PyTorch DDP as a user writes it and
+// at its best (peer_training.h). Python PyTorch is Debian's python3-torch and python3-torchvision,
+// the same LibTorch. On GPUs ours is the ring over NCCL, theirs DDP over NCCL, compiled and as CUDA
+// graphs too, by a Python that has torch and torchvision for them; and what goes through the host
+// beside PyTorch over Gloo:
 //
 //   bazel run --config=cuda //benchmarks:peers -- --train --device=cuda --python=$(which python3)
-//       --model=resnet50 --pixels=224 --batch_size=256 --precision=bf16 --channels_last
-//       --loader_threads=8 --steps_per_round=20
+//       --model=resnet50 --pixels=224 --batch_size=128 --precision=bf16 --channels_last
+//       --steps_per_round=20
+//   ... --ranks=2 --ranks_per_gpu=2 --topologies=ring,ps --links=shm --pytorch=gloo
 //
 // Exit codes: 0, also when a peer could not run; 1 a result was wrong or one of ours failed; 2 bad
 // flags; 128 + signal when interrupted.
 
+#include <algorithm>
 #include <atomic>
 #include <csignal>
 #include <cstdio>
@@ -43,6 +47,7 @@
 #include "benchmarks/options/compute_flags.h"
 #include "benchmarks/options/flag_checks.h"
 #include "benchmarks/options/peers_folder.h"
+#include "benchmarks/options/shared_gpu.h"
 #include "benchmarks/peer_libraries/peer_exchange.h"
 #include "benchmarks/peer_libraries/peer_training.h"
 #include "benchmarks/records/machine_info.h"
@@ -74,8 +79,25 @@ ABSL_FLAG(bool, channels_last, false, "with --train: in channels-last memory for
 ABSL_FLAG(bool, tf32, false, "with --train: let GPUs compute fp32 in TF32, both sides");
 ABSL_FLAG(int, pixels, gradsync::PeerTrainingOptions().pixels,
           "with --train: height and width of the images, an even number from 8 to 1024");
-ABSL_FLAG(int, loader_threads, gradsync::PeerTrainingOptions().loader_threads,
-          "with --train: threads with which each of our ranks makes batches");
+ABSL_FLAG(bool, cudnn_benchmark, true,
+          "with --train: let cuDNN try its algorithms on GPUs, both sides");
+ABSL_FLAG(int, ranks_per_gpu, gradsync::PeerTrainingOptions().ranks_per_gpu,
+          "with --train --device=cuda: so many ranks share a GPU; above 1 a test mode, in which "
+          "times over NCCL mean nothing");
+ABSL_FLAG(
+    int, loader_threads, gradsync::PeerTrainingOptions().loader_threads,
+    "with --train: threads with which each of our ranks makes batches; 0: as //worker has it");
+ABSL_FLAG(std::vector<std::string>, topologies, gradsync::PeerTrainingOptions().topologies,
+          "with --train, of ours: some of ring, ps (as many servers as ranks)");
+ABSL_FLAG(std::vector<std::string>, links, gradsync::PeerTrainingOptions().links,
+          "with --train, of ours: some of nccl (on GPUs, ring only), shm, grpc; default: nccl on "
+          "GPUs, else shm");
+ABSL_FLAG(std::vector<std::string>, pytorch, gradsync::PeerTrainingOptions().pytorch,
+          "with --train, PyTorch's rows: some of best, default, compiled, graphs, gloo (the last "
+          "three on GPUs); default: all, gloo where one of ours goes through the host");
+ABSL_FLAG(absl::Duration, peer_timeout, gradsync::PeerTrainingOptions().peer_timeout,
+          "with --train: a row of PyTorch's that takes longer to be ready, or for a turn, is left "
+          "out");
 ABSL_FLAG(std::string, python, "/usr/bin/python3",
           "with --train: the Python that has torch and torchvision");
 
@@ -174,8 +196,10 @@ absl::StatusOr<PeerTrainingOptions> TrainingFromFlags(const std::string& argv0) 
     return FlagError("pixels", "an even number from 8 to 1024", absl::StrCat(options.pixels));
   }
   options.loader_threads = absl::GetFlag(FLAGS_loader_threads);
+  if (options.loader_threads < 0) {
+    return FlagError("loader_threads", "at least 0", absl::StrCat(options.loader_threads));
+  }
   const std::vector<std::pair<const char*, int>> counts = {
-      {"loader_threads", options.loader_threads},
       {"batch_size", options.batch_size},
       {"threads", options.threads},
       {"ranks", options.ranks},
@@ -190,16 +214,41 @@ absl::StatusOr<PeerTrainingOptions> TrainingFromFlags(const std::string& argv0) 
     options.bucket_bytes.push_back(*bytes);
   }
   options.compute = {absl::GetFlag(FLAGS_device), absl::GetFlag(FLAGS_precision),
-                     absl::GetFlag(FLAGS_channels_last), absl::GetFlag(FLAGS_tf32)};
+                     absl::GetFlag(FLAGS_channels_last), absl::GetFlag(FLAGS_tf32),
+                     absl::GetFlag(FLAGS_cudnn_benchmark)};
+  options.topologies = absl::GetFlag(FLAGS_topologies);
+  GS_RETURN_IF_ERROR(CheckNames("topologies", options.topologies, {"ring", "ps"}));
+  options.links = absl::GetFlag(FLAGS_links);
+  if (!options.links.empty()) {
+    GS_RETURN_IF_ERROR(CheckNames("links", options.links, {"nccl", "shm", "grpc"}));
+  }
+  options.pytorch = absl::GetFlag(FLAGS_pytorch);
+  if (!options.pytorch.empty()) {
+    GS_RETURN_IF_ERROR(
+        CheckNames("pytorch", options.pytorch, {"best", "default", "compiled", "graphs", "gloo"}));
+  }
+  options.peer_timeout = absl::GetFlag(FLAGS_peer_timeout);
+  options.ranks_per_gpu = absl::GetFlag(FLAGS_ranks_per_gpu);
   const absl::StatusOr<std::string> device =
-      ResolveDevice(options.compute.device, {}, options.ranks, CheckGpu);
+      ResolveDevice(options.compute.device, options.links,
+                    GpusOf(options.ranks, std::max(1, options.ranks_per_gpu)), CheckGpu);
   if (!device.ok()) return absl::InvalidArgumentError(device.status().message());
   options.compute.device = *device;
+  GS_RETURN_IF_ERROR(CheckRanksPerGpu(options.ranks_per_gpu, *device));
+  const std::vector<std::string> links = options.links.empty() && options.compute.on_gpu()
+                                             ? std::vector<std::string>{"nccl"}
+                                             : options.links;
+  if (Contains(options.topologies, "ps") && links == std::vector<std::string>{"nccl"}) {
+    return FlagError("links", "shm or grpc too, for ps, which does not run over NCCL", "nccl");
+  }
   GS_RETURN_IF_ERROR(CheckCompute(options.compute, {"worker"}));
   options.environment = Variable;
   options.python = absl::GetFlag(FLAGS_python);
   GS_ASSIGN_OR_RETURN(options.script, FindRunfile(argv0, "benchmarks/pytorch_train.py"));
   GS_ASSIGN_OR_RETURN(options.rank_binary, FindRunfile(argv0, "benchmarks/train_rank"));
+  if (Contains(options.topologies, "ps")) {
+    GS_ASSIGN_OR_RETURN(options.server_binary, FindRunfile(argv0, "ps_server/ps_server"));
+  }
   return options;
 }
 

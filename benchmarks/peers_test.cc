@@ -96,6 +96,16 @@ TEST(PeersTest, WrongFlagsAreOneLineAndExitCodeTwo) {
   }
 }
 
+TEST(PeersTest, WrongFlagsOfTrainingAreOneLineAndExitCodeTwo) {
+  for (const char* flag : {"--ranks_per_gpu=2", "--ranks_per_gpu=0", "--topologies=mesh",
+                           "--links=gloo", "--pytorch=fast", "--loader_threads=-1", "--pixels=7"}) {
+    TestProgram program({"benchmarks/peers", "--train", flag});
+    EXPECT_EQ(program.Finish().shell_code(), 2) << flag;
+    EXPECT_THAT(program.err(), testing::SizeIs(1)) << flag;
+    EXPECT_THAT(program.out(), testing::IsEmpty()) << flag;
+  }
+}
+
 // Before anything starts, in the words of a worker.
 TEST(PeersTest, TrainingOnAGpuThatIsNotThereIsRefused) {
   if (CheckGpu(0).ok()) GTEST_SKIP() << "there is a GPU";

@@ -1,9 +1,9 @@
 // One rank of a training contestant of //benchmarks:peers, which starts it; not for people.
 //
 // Rank 0 of several first prints "store HOST:PORT", for the others' --master. Each then prints
-// "ready gradsync TOPOLOGY LINK|DEVICE|NCCL'S VERSION|WHAT NCCL WAS ASKED FOR" and from there on
-// answers lines with a number of steps with the turn's first and last microsecond on the host's
-// monotonic clock. Ends at end of file.
+// "ready gradsync TOPOLOGY LINK|DEVICE|NCCL'S VERSION|WHAT NCCL WAS ASKED FOR|SETTINGS" and from
+// there on answers lines with a number of steps with the turn's first and last microsecond on the
+// host's monotonic clock. Ends at end of file.
 
 #include <cstdint>
 #include <cstdio>
@@ -47,7 +47,8 @@ ABSL_FLAG(bool, fused_norm, true, "as //worker has it");
 ABSL_FLAG(bool, tf32, false, "as //worker has it");
 ABSL_FLAG(std::string, model, "resnet18", "as //worker has it");
 ABSL_FLAG(std::string, data, "synthetic", "as //worker has it");
-ABSL_FLAG(int, loader_threads, 1, "as //worker has it");
+ABSL_FLAG(bool, cudnn_benchmark, true, "as //worker has it");
+ABSL_FLAG(int, loader_threads, 0, "as //worker has it");
 ABSL_FLAG(int, batch_size, 32, "samples per rank and step");
 ABSL_FLAG(int, threads, 1, "compute threads of a rank");
 ABSL_FLAG(int64_t, bucket_bytes, gradsync::PlanOptions().bucket_bytes, "as //worker has it");
@@ -75,7 +76,9 @@ absl::StatusOr<TrainerOptions> TrainerFromFlags(bool synchronised) {
   options.compute.fused_norm = absl::GetFlag(FLAGS_fused_norm);
   options.allow_tf32 = absl::GetFlag(FLAGS_tf32);
   options.data = absl::GetFlag(FLAGS_data);
+  options.cudnn_benchmark = absl::GetFlag(FLAGS_cudnn_benchmark);
   options.loader_threads = absl::GetFlag(FLAGS_loader_threads);
+  options.ranks_on_host = absl::GetFlag(FLAGS_world_size);
   options.model.name = absl::GetFlag(FLAGS_model);
   options.batch_size = absl::GetFlag(FLAGS_batch_size);
   options.threads = absl::GetFlag(FLAGS_threads);
@@ -173,10 +176,12 @@ absl::Status RunRank() {
   SideChannel side_channel(group, "peers");
   GS_RETURN_IF_ERROR(trainer->Bind(sync.get(), &side_channel));
   const NcclApi* const nccl = sync_options.nccl.get();
-  std::printf("ready gradsync %s %s|%s|%s|%s\n", sync_options.topology.c_str(),
+  const bool tries = sync_options.gpu != nullptr && options.cudnn_benchmark;
+  std::printf("ready gradsync %s %s|%s|%s|%s|loader_threads=%d%s\n", sync_options.topology.c_str(),
               ResolvedLink(sync_options).c_str(), DescribeDevice(sync_options.gpu.get()).c_str(),
               nccl == nullptr ? "" : NcclVersionName(nccl->version()).c_str(),
-              nccl == nullptr ? "" : nccl->algorithm().c_str());
+              nccl == nullptr ? "" : nccl->algorithm().c_str(), trainer->loader_threads(),
+              tries ? " cudnn_benchmark" : "");
   std::fflush(stdout);
   // Nothing follows the last turn: the ranks may end in any order.
   if (!turns.Begin()) std::_Exit(0);

@@ -71,7 +71,9 @@ class LocalJob {
       std::vector<std::string> flags = {absl::StrCat("--rank=", rank),
                                         absl::StrCat("--world_size=", options_.workers),
                                         absl::StrCat("--master=", master)};
-      if (options_.tell_local_rank) flags.push_back(absl::StrCat("--local_rank=", rank));
+      if (options_.tell_local_rank) {
+        flags.push_back(absl::StrCat("--local_rank=", rank / options_.ranks_per_gpu));
+      }
       if (!servers.empty()) {
         flags.push_back("--topology=ps");
         flags.push_back(absl::StrCat("--servers=", absl::StrJoin(servers, ",")));
@@ -114,7 +116,13 @@ class LocalJob {
     argv.insert(argv.end(), user_flags.begin(), user_flags.end());
     SubprocessOptions where;
     if (options_.lab != nullptr) where.inside = options_.lab->inside(options_.hosts[process]);
-    if (process == 0) where.environment = options_.rank_0_environment;
+    if (!member.is_server && options_.worker_environment) {
+      where.environment = options_.worker_environment(process);
+    }
+    if (process == 0) {
+      where.environment.insert(where.environment.end(), options_.rank_0_environment.begin(),
+                               options_.rank_0_environment.end());
+    }
     const auto on_line = [this, &member](absl::string_view line, bool is_stderr) {
       if (is_stderr) member.last_error = std::string(line);
       if (options_.on_line) options_.on_line(member.name, line, is_stderr);

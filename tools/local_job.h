@@ -21,12 +21,17 @@ struct LocalJobOptions {
   std::string server_binary;  // needed when servers > 0
   int workers = 1;
   int servers = 0;
-  bool tell_local_rank = false;  // --local_rank=, as //worker has it: on this host a rank is that
+  // Whether workers are told --local_rank=, as //worker has it: on this host a rank is that, or,
+  // where several share a GPU, the number of their GPU.
+  bool tell_local_rank = false;
+  int ranks_per_gpu = 1;
   // Put after the flags that RunLocalJob() sets, so that they win.
   std::vector<std::string> worker_flags;
   std::vector<std::string> server_flags;
   // Of the worker of rank 0, beside the caller's own: NAME=value each.
   std::vector<std::string> rank_0_environment;
+  // Of each worker, likewise, before that; may be empty.
+  std::function<std::vector<std::string>(int rank)> worker_environment;
 
   // Where the processes run: each on the host of `lab` that `hosts` has for it, workers by rank and
   // then servers (as plan/wire_traffic.h numbers them), where it listens at the host's address.

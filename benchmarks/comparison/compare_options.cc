@@ -17,6 +17,7 @@
 #include "base/straggler.h"
 #include "benchmarks/options/flag_checks.h"
 #include "benchmarks/options/placement.h"
+#include "benchmarks/options/shared_gpu.h"
 #include "plan/codec.h"
 #include "train/open_dataset.h"
 
@@ -26,12 +27,38 @@ namespace {
 constexpr int64_t kDefaultBatchSize = 32;
 
 // Flags that `compare` gives to the workers itself.
-constexpr absl::string_view kOwnFlags[] = {
-    "topology",    "link",         "update",       "servers",   "num_servers", "rank",
-    "world_size",  "master",       "model",        "stem",      "data",        "batch_size",
-    "steps",       "epochs",       "warmup_steps", "threads",   "lr",          "seed",
-    "timeout",     "metrics_json", "port_file",    "log_every", "compression", "straggler",
-    "consistency", "device",       "local_rank",   "precision", "tf32",        "channels_last"};
+constexpr absl::string_view kOwnFlags[] = {"topology",
+                                           "link",
+                                           "update",
+                                           "servers",
+                                           "num_servers",
+                                           "rank",
+                                           "world_size",
+                                           "master",
+                                           "model",
+                                           "stem",
+                                           "data",
+                                           "batch_size",
+                                           "steps",
+                                           "epochs",
+                                           "warmup_steps",
+                                           "threads",
+                                           "lr",
+                                           "seed",
+                                           "timeout",
+                                           "metrics_json",
+                                           "port_file",
+                                           "log_every",
+                                           "compression",
+                                           "straggler",
+                                           "consistency",
+                                           "device",
+                                           "local_rank",
+                                           "precision",
+                                           "tf32",
+                                           "channels_last",
+                                           "cudnn_benchmark",
+                                           "nocudnn_benchmark"};
 
 absl::Status CheckAtLeast(absl::string_view flag, int64_t minimum, int64_t found) {
   if (found >= minimum) return absl::OkStatus();
@@ -206,11 +233,14 @@ absl::Status ResolveLinksAndDevice(const GpuChecker& check, CompareOptions* opti
   GS_ASSIGN_OR_RETURN(const std::vector<int> workers,
                       ParseCounts("workers", options->workers, kNoMost));
   const int most = *std::max_element(workers.begin(), workers.end());
+  const int gpus = GpusOf(most, std::max(1, options->ranks_per_gpu));
   GS_ASSIGN_OR_RETURN(options->compute.device,
-                      ResolveDevice(options->compute.device, options->links, most, check));
+                      ResolveDevice(options->compute.device, options->links, gpus, check));
+  GS_RETURN_IF_ERROR(CheckRanksPerGpu(options->ranks_per_gpu, options->compute.device));
   // Ranks that share a GPU, as they may with cuda:N, are refused by NCCL.
-  if (options->links.empty() && options->bandwidth.empty() && NcclVersion() != 0 &&
-      options->compute.device == "cuda" && Contains(options->topologies, "ring")) {
+  if (options->ranks_per_gpu == 1 && options->links.empty() && options->bandwidth.empty() &&
+      NcclVersion() != 0 && options->compute.device == "cuda" &&
+      Contains(options->topologies, "ring")) {
     options->links = {"grpc", "shm", "nccl"};
   }
   return absl::OkStatus();

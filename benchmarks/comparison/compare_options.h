@@ -22,6 +22,7 @@ struct CompareOptions {
   std::vector<std::string> placements = {"dedicated"};
   std::vector<std::string> links;  // none: grpc and shm; grpc with a bandwidth
   ComputeFlags compute;            // the device resolved (ResolveDevice())
+  int ranks_per_gpu = 1;           // more: a test mode (shared_gpu.h)
   std::vector<std::string> updates = {"worker"};
   std::vector<std::string> compressions = {"none"};
   std::vector<std::string> consistencies = {"bsp"};  // others: for ps with update at the owner

@@ -123,10 +123,14 @@ void JudgeBits(int workers, const Runs& runs, Verdict* verdict) {
   for (const auto& [group, members] : groups) JudgeBits(workers, group, members, verdict);
 }
 
-const proto::Run* Fastest(const Runs& runs, absl::string_view topology) {
+bool OverNccl(const proto::Run& run) { return run.link() == "nccl"; }
+
+// Of those over NCCL, or of the others.
+const proto::Run* Fastest(const Runs& runs, absl::string_view topology, bool over_nccl) {
   const proto::Run* best = nullptr;
   for (const proto::Run* run : runs) {
-    if (run->topology() != topology) continue;
+    if (run->topology() != topology || OverNccl(*run) != over_nccl) continue;
+    if (over_nccl && !run->invalid().empty()) continue;
     if (best == nullptr || run->samples_per_s() > best->samples_per_s()) best = run;
   }
   return best;
@@ -137,12 +141,9 @@ std::string Lead(double ratio) {
   return absl::StrFormat("%.0f %% faster than ", 100 * (ratio - 1));
 }
 
-// The same batch on all sides, so samples/s and step times compare alike. One worker has nobody to
-// exchange with.
-void JudgeSpeed(int workers, const Runs& runs, Verdict* verdict) {
-  if (workers < 2) return;
-  const proto::Run* faster = Fastest(runs, "ps");
-  const proto::Run* slower = Fastest(runs, "ring");
+// The same batch on all sides, so samples/s and step times compare alike. `note` ends the line.
+void JudgeSpeed(int workers, const proto::Run* faster, const proto::Run* slower,
+                absl::string_view note, Verdict* verdict) {
   if (faster == nullptr || slower == nullptr || slower->samples_per_s() <= 0) return;
   if (faster->samples_per_s() < slower->samples_per_s()) std::swap(faster, slower);
   const double ratio = faster->samples_per_s() / slower->samples_per_s();
@@ -151,12 +152,32 @@ void JudgeSpeed(int workers, const Runs& runs, Verdict* verdict) {
   const std::string with = absl::StrCat("  speed: with ", Count(workers, "worker"), " ");
   if (ratio < 1 + kTie) {
     absl::StrAppend(&verdict->text, with, Name(*faster), " and ", Name(*slower),
-                    " were equally fast: ", rates, "\n");
+                    " were equally fast: ", rates, note, "\n");
     return;
   }
   const bool overlap = slower->step_ms_p10() < faster->step_ms_p90();
   absl::StrAppend(&verdict->text, with, Name(*faster), " was ", Lead(ratio), Name(*slower), ": ",
-                  rates, overlap ? " (their steps' p10-p90 overlap)" : "", "\n");
+                  rates, overlap ? " (their steps' p10-p90 overlap)" : "", note, "\n");
+}
+
+// One worker has nobody to exchange with. Topologies are compared where both go through the host:
+// the ring alone can leave it out.
+void JudgeSpeed(int workers, const Runs& runs, Verdict* verdict) {
+  if (workers < 2) return;
+  const proto::Run* const servers = Fastest(runs, "ps", /*over_nccl=*/false);
+  const proto::Run* const ring = Fastest(runs, "ring", /*over_nccl=*/false);
+  const proto::Run* const nccl = Fastest(runs, "ring", /*over_nccl=*/true);
+  JudgeSpeed(workers, servers, ring,
+             nccl == nullptr ? "" : "; both go through the host: a comparison of topologies",
+             verdict);
+  const proto::Run* host = servers;
+  if (host == nullptr || (ring != nullptr && ring->samples_per_s() > host->samples_per_s())) {
+    host = ring;
+  }
+  JudgeSpeed(workers, nccl, host,
+             "; NCCL between GPUs against a way through the host: a comparison of transports, not "
+             "of topologies",
+             verdict);
 }
 
 // One verdict per codec: compression is not what tells topologies apart.

@@ -146,6 +146,23 @@ TEST_F(CompareReportTest, TheFasterTopologyIsNamedWithItsLead) {
                     HasSubstr("On one machine the servers use the workers' cores")));
 }
 
+// A ring over NCCL that beat servers of the host was called the faster topology.
+TEST_F(CompareReportTest, TopologiesAreComparedOverOneTransportAndTransportsBesideThem) {
+  Add("ps", 2, 1, "aa", 80)->set_link("shm");
+  Add("ring", 2, 0, "aa", 100)->set_link("shm");
+  proto::Run* const nccl = Add("ring", 2, 0, "aa", 200);
+  nccl->set_link("nccl");
+  EXPECT_THAT(
+      JudgeRuns(records_).text,
+      AllOf(HasSubstr("ring (shm) was 25 % faster than ps (1 server, shm): 100.0 against 80.0 "
+                      "samples/s; both go through the host: a comparison of topologies\n"),
+            HasSubstr("ring (nccl) was 2.0 times as fast as ring (shm): 200.0 against 100.0 "
+                      "samples/s; NCCL between GPUs against a way through the host: a comparison "
+                      "of transports, not of topologies\n")));
+  nccl->set_invalid("test mode");
+  EXPECT_THAT(JudgeRuns(records_).text, Not(HasSubstr("transports")));
+}
+
 TEST_F(CompareReportTest, ALargeLeadIsAFactorAndOneWorkerIsNoRace) {
   Add("ps", 1, 1, "aa", 50);
   Add("ring", 1, 0, "aa", 150);

@@ -7,6 +7,7 @@
 #include "absl/types/optional.h"
 #include "base/status_macros.h"
 #include "benchmarks/options/placement.h"
+#include "benchmarks/options/shared_gpu.h"
 #include "benchmarks/records/aggregate.h"
 #include "benchmarks/records/machine_load.h"
 #include "benchmarks/records/proto_json.h"
@@ -123,9 +124,12 @@ absl::StatusOr<proto::Run> RunTrainingJob(
     job.hosts = HostsOf(configuration.placement, configuration.workers, configuration.servers);
   }
   job.tell_local_rank = compare.compute.on_gpu();
+  job.ranks_per_gpu = compare.ranks_per_gpu;
   GS_ASSIGN_OR_RETURN(const NcclLog nccl_log,
                       NcclLog::ForLink(configuration.link, options.environment));
   job.rank_0_environment = nccl_log.environment();
+  const bool shared_by_nccl = configuration.link == "nccl" && compare.ranks_per_gpu > 1;
+  if (shared_by_nccl) job.worker_environment = SharedGpuEnvironment;
   job.collect_metrics = true;
   job.start_timeout = compare.timeout;
   job.interrupt = options.interrupt;
@@ -148,6 +152,7 @@ absl::StatusOr<proto::Run> RunTrainingJob(
   run.set_cpu_share(load.share());
   run.set_nccl_chosen(nccl_log.Chosen());
   if (options.network != nullptr) run.set_invalid(InvalidByCpu(run.cpu_share()));
+  if (shared_by_nccl) run.set_invalid(SharedGpuNote(compare.ranks_per_gpu));
   return run;
 }
 

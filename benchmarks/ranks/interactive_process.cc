@@ -1,15 +1,19 @@
 #include "benchmarks/ranks/interactive_process.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
-#include <cstdlib>
+#include <cstdint>
+#include <limits>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 
 extern char** environ;
 
@@ -47,25 +51,50 @@ absl::StatusOr<std::unique_ptr<InteractiveProcess>> InteractiveProcess::Start(
   // A child that has ended must not end us when we write to it.
   signal(SIGPIPE, SIG_IGN);
   return std::unique_ptr<InteractiveProcess>(
-      new InteractiveProcess(pid, fdopen(to_child[1], "w"), fdopen(from_child[0], "r")));
+      new InteractiveProcess(pid, fdopen(to_child[1], "w"), from_child[0]));
 }
 
 InteractiveProcess::~InteractiveProcess() {
   fclose(to_child_);
-  waitpid(pid_, nullptr, 0);
-  fclose(from_child_);
+  // No call waits for a child's end until a deadline, so it is asked for.
+  const absl::Time deadline = absl::Now() + kGrace;
+  while (waitpid(pid_, nullptr, WNOHANG) == 0) {
+    if (absl::Now() >= deadline) {
+      kill(pid_, SIGKILL);
+      waitpid(pid_, nullptr, 0);
+      break;
+    }
+    absl::SleepFor(absl::Milliseconds(5));
+  }
+  close(from_child_);
 }
 
-absl::StatusOr<std::string> InteractiveProcess::ReadLine() {
-  char* line = nullptr;
-  size_t capacity = 0;
-  const ssize_t length = getline(&line, &capacity, from_child_);
-  std::string text = length > 0 ? std::string(line, length) : "";
-  free(line);
-  if (length <= 0) return absl::UnavailableError("the process has ended");
-  while (!text.empty() && text.back() == '\n') text.pop_back();
-  return text;
+absl::StatusOr<std::string> InteractiveProcess::ReadLine(absl::Time deadline) {
+  while (true) {
+    const size_t end = unread_.find('\n');
+    if (end != unread_.npos) {
+      std::string line = unread_.substr(0, end);
+      unread_.erase(0, end + 1);
+      return line;
+    }
+    int timeout = -1;
+    if (deadline != absl::InfiniteFuture()) {
+      const int64_t left = absl::ToInt64Milliseconds(deadline - absl::Now()) + 1;
+      timeout = static_cast<int>(std::clamp<int64_t>(left, 0, std::numeric_limits<int>::max()));
+    }
+    pollfd readable = {from_child_, POLLIN, 0};
+    const int ready = poll(&readable, 1, timeout);
+    if (ready < 0 && errno == EINTR) continue;
+    if (ready == 0) return absl::DeadlineExceededError("the process said nothing in time");
+    char buffer[4096];
+    const ssize_t length = read(from_child_, buffer, sizeof buffer);
+    if (length < 0 && errno == EINTR) continue;
+    if (length <= 0) return absl::UnavailableError("the process has ended");
+    unread_.append(buffer, length);
+  }
 }
+
+void InteractiveProcess::Kill() { kill(pid_, SIGKILL); }
 
 absl::Status InteractiveProcess::WriteLine(const std::string& line) {
   if (fputs(absl::StrCat(line, "\n").c_str(), to_child_) < 0 || fflush(to_child_) != 0) {

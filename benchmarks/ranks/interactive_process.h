@@ -8,7 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 
 namespace gradsync {
 
@@ -21,25 +23,32 @@ class InteractiveProcess {
   static absl::StatusOr<std::unique_ptr<InteractiveProcess>> Start(
       std::vector<std::string> argv, const std::vector<std::string>& environment = {});
 
-  // Closes its standard input and waits for its end.
+  // Closes its standard input and waits for its end; kills it when that takes longer than kGrace.
   ~InteractiveProcess();
 
   InteractiveProcess(const InteractiveProcess&) = delete;
   InteractiveProcess& operator=(const InteractiveProcess&) = delete;
 
-  // The next line that it prints. Errors: UNAVAILABLE when it has ended.
-  absl::StatusOr<std::string> ReadLine();
+  // The next line that it prints, without its end. Errors: UNAVAILABLE when it has ended,
+  // DEADLINE_EXCEEDED when none has come by then.
+  absl::StatusOr<std::string> ReadLine(absl::Time deadline = absl::InfiniteFuture());
+
+  // Ends it at once.
+  void Kill();
 
   // Errors: UNAVAILABLE when it has ended.
   absl::Status WriteLine(const std::string& line);
 
  private:
-  InteractiveProcess(pid_t pid, FILE* to_child, FILE* from_child)
+  static constexpr absl::Duration kGrace = absl::Seconds(5);
+
+  InteractiveProcess(pid_t pid, FILE* to_child, int from_child)
       : pid_(pid), to_child_(to_child), from_child_(from_child) {}
 
   const pid_t pid_;
   FILE* const to_child_;
-  FILE* const from_child_;
+  const int from_child_;
+  std::string unread_;  // has come, but was not returned yet
 };
 
 }  // namespace gradsync

@@ -1,0 +1,261 @@
+#include "benchmarks/peer_libraries/training_contestant.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+#include "base/status_macros.h"
+#include "benchmarks/options/byte_sizes.h"
+#include "benchmarks/options/flag_checks.h"
+#include "benchmarks/options/shared_gpu.h"
+#include "benchmarks/records/aggregate.h"
+
+namespace gradsync {
+namespace {
+
+constexpr char kBest[] = "bucket_view,no_buffers,static_graph,fused,cudnn_benchmark,prefetch";
+// Its capture was documented without static_graph.
+constexpr char kGraph[] = "bucket_view,no_buffers,fused,cudnn_benchmark,prefetch,graph";
+
+std::vector<std::string> CommonFlags(const PeerTrainingOptions& options) {
+  return {
+      absl::StrCat("--model=", options.model), absl::StrCat("--batch_size=", options.batch_size),
+      absl::StrCat("--threads=", options.threads), absl::StrCat("--world_size=", options.ranks)};
+}
+
+void Append(const std::vector<std::string>& more, std::vector<std::string>* list) {
+  list->insert(list->end(), more.begin(), more.end());
+}
+
+bool ThroughTheHost(const OurRow& row) { return row.topology != "local" && row.link != "nccl"; }
+
+// Without what only our programs know.
+ComputeFlags PythonCompute(ComputeFlags flags) {
+  flags.cudnn_benchmark = true;
+  return flags;
+}
+
+// Microseconds of begin and end.
+using Turn = std::pair<double, double>;
+
+absl::optional<Turn> ParseTurn(absl::string_view line) {
+  const std::pair<std::string, std::string> words = absl::StrSplit(line, absl::MaxSplits(' ', 1));
+  Turn turn;
+  const bool parsed =
+      absl::SimpleAtod(words.first, &turn.first) && absl::SimpleAtod(words.second, &turn.second);
+  return parsed ? absl::make_optional(turn) : absl::nullopt;
+}
+
+bool IsStore(absl::string_view line) { return absl::StartsWith(line, "store "); }
+bool IsReady(absl::string_view line) { return absl::StartsWith(line, "ready "); }
+bool IsTurn(absl::string_view line) { return ParseTurn(line).has_value(); }
+
+// The next line that is one of ours: libraries print there too, such as NCCL its log.
+absl::StatusOr<std::string> ReadAnswer(bool (*expected)(absl::string_view), absl::Time deadline,
+                                       InteractiveProcess* process) {
+  while (true) {
+    GS_ASSIGN_OR_RETURN(std::string line, process->ReadLine(deadline));
+    if (expected(line)) return line;
+    if (absl::StartsWith(line, "cannot run")) return absl::UnavailableError(line);
+    std::printf("%s\n", line.c_str());
+  }
+}
+
+}  // namespace
+
+std::vector<OurRow> OurRows(const PeerTrainingOptions& options) {
+  std::vector<OurRow> rows;
+  std::vector<std::string> links = options.links;
+  if (links.empty()) links = {options.compute.on_gpu() ? "nccl" : ""};
+  std::vector<int64_t> sizes = options.bucket_bytes;
+  if (sizes.empty()) sizes = {0};
+  for (const std::string& link : links) {
+    for (const std::string& topology : options.topologies) {
+      if (!options.synchronises() || (topology == "ps" && link == "nccl")) continue;
+      for (const int64_t bytes : sizes) rows.push_back({topology, link, bytes});
+    }
+  }
+  rows.push_back({"local", "", 0});
+  return rows;
+}
+
+std::vector<PyTorchRow> PyTorchRows(const PeerTrainingOptions& options) {
+  const std::string name = options.synchronises() ? "pytorch ddp" : "pytorch";
+  const std::vector<OurRow> ours = OurRows(options);
+  const bool on_gpu = options.compute.on_gpu();
+  struct Known {
+    const char* key;
+    PyTorchRow row;
+    bool usual;
+  };
+  const Known all[] = {{"best", {name + " best", kBest}, true},
+                       {"default", {name, ""}, true},
+                       {"compiled", {name + " compiled", absl::StrCat(kBest, ",compile")}, on_gpu},
+                       {"graphs", {name + " graphs", kGraph}, on_gpu},
+                       {"gloo",
+                        {name + " gloo", kBest, "gloo"},
+                        on_gpu && std::any_of(ours.begin(), ours.end(), ThroughTheHost)}};
+  std::vector<PyTorchRow> rows;
+  for (const Known& known : all) {
+    if (options.pytorch.empty() ? known.usual : Contains(options.pytorch, known.key)) {
+      rows.push_back(known.row);
+      if (options.compute.cudnn_benchmark) continue;
+      std::vector<std::string> settings = absl::StrSplit(rows.back().settings, ',');
+      settings.erase(std::remove(settings.begin(), settings.end(), "cudnn_benchmark"),
+                     settings.end());
+      rows.back().settings = absl::StrJoin(settings, ",");
+    }
+  }
+  return rows;
+}
+
+absl::StatusOr<TrainingContestant> TrainingContestant::StartOurs(const PeerTrainingOptions& options,
+                                                                 const OurRow& row) {
+  TrainingContestant contestant;
+  contestant.meets_ = row.topology != "local";
+  contestant.over_nccl_ = row.link == "nccl";
+  std::vector<std::string> command = {options.rank_binary,
+                                      absl::StrCat("--topology=", row.topology),
+                                      absl::StrCat("--data=", DataOf(options)),
+                                      absl::StrCat("--loader_threads=", options.loader_threads)};
+  Append(CommonFlags(options), &command);
+  Append(WorkerComputeFlags(options.compute), &command);
+  if (!row.link.empty()) command.push_back(absl::StrCat("--link=", row.link));
+  if (row.bucket_bytes != 0) command.push_back(absl::StrCat("--bucket_bytes=", row.bucket_bytes));
+  if (row.topology == "ps") GS_RETURN_IF_ERROR(contestant.StartServers(options, &command));
+  GS_RETURN_IF_ERROR(contestant.StartRanks(options, std::move(command)));
+  // "gradsync ring shm"
+  GS_ASSIGN_OR_RETURN(const std::string library, contestant.AwaitReady());
+  const std::vector<std::string> words = absl::StrSplit(library, ' ', absl::SkipEmpty());
+  contestant.name_ = absl::StrCat("gradsync ", absl::StrJoin(words.begin() + 1, words.end(), "/"));
+  if (row.bucket_bytes != 0) {
+    absl::StrAppend(&contestant.name_, " ", FormatBytes(row.bucket_bytes));
+  }
+  contestant.run_.set_library("gradsync");
+  contestant.run_.set_row(contestant.name_);
+  contestant.run_.set_topology(row.topology);
+  contestant.run_.set_servers(row.topology == "ps" ? options.ranks : 0);
+  contestant.run_.set_bucket_bytes(static_cast<double>(row.bucket_bytes));
+  if (contestant.meets_) contestant.run_.set_link(words.back());
+  return contestant;
+}
+
+absl::StatusOr<TrainingContestant> TrainingContestant::StartPyTorch(
+    const PeerTrainingOptions& options, const PyTorchRow& row) {
+  TrainingContestant contestant;
+  const bool ddp = options.synchronises();
+  contestant.name_ = row.name;
+  contestant.timeout_ = options.peer_timeout;
+  contestant.meets_ = ddp;
+  contestant.over_nccl_ = options.compute.on_gpu() && row.backend != "gloo";
+  std::vector<std::string> command = {
+      options.python, options.script, absl::StrCat("--pixels=", options.pixels),
+      absl::StrCat("--settings=", row.settings), absl::StrCat("--backend=", row.backend)};
+  Append(CommonFlags(options), &command);
+  Append(WorkerComputeFlags(PythonCompute(options.compute)), &command);
+  GS_RETURN_IF_ERROR(contestant.StartRanks(options, std::move(command)));
+  GS_ASSIGN_OR_RETURN(const std::string versions, contestant.AwaitReady());
+  contestant.run_.set_library(ddp ? "pytorch_ddp" : "pytorch");
+  contestant.run_.set_row(row.name);
+  contestant.run_.set_topology(ddp ? "ring" : "local");
+  if (ddp) contestant.run_.set_link(contestant.over_nccl_ ? "nccl" : "gloo");
+  contestant.run_.set_settings(absl::StrCat(
+      versions, contestant.run_.settings().empty() ? "" : ": ", contestant.run_.settings()));
+  return contestant;
+}
+
+absl::Status TrainingContestant::StartServers(const PeerTrainingOptions& options,
+                                              std::vector<std::string>* command) {
+  std::vector<std::string> addresses;
+  for (int i = 0; i < options.ranks; ++i) {
+    GS_ASSIGN_OR_RETURN(std::unique_ptr<InteractiveProcess> server,
+                        InteractiveProcess::Start({options.server_binary}));
+    servers_.emplace_back(server.release());
+    GS_ASSIGN_OR_RETURN(const std::string line, servers_.back()->ReadLine());
+    absl::string_view address = line;
+    if (!absl::ConsumePrefix(&address, "listening on ")) return absl::UnavailableError(line);
+    addresses.emplace_back(address);
+  }
+  command->push_back(absl::StrCat("--servers=", absl::StrJoin(addresses, ",")));
+  return absl::OkStatus();
+}
+
+absl::Status TrainingContestant::StartRanks(const PeerTrainingOptions& options,
+                                            std::vector<std::string> command) {
+  if (over_nccl_) {
+    GS_ASSIGN_OR_RETURN(nccl_log_, NcclLog::ForLink("nccl", options.environment));
+  }
+  const bool shared = over_nccl_ && options.ranks_per_gpu > 1;
+  if (shared) run_.set_invalid(SharedGpuNote(options.ranks_per_gpu));
+  const absl::Time deadline = Deadline();
+  for (int rank = 0; rank < options.ranks; ++rank) {
+    std::vector<std::string> environment;
+    if (shared) environment = SharedGpuEnvironment(rank);
+    if (rank == 0 && nccl_log_.has_value()) Append(nccl_log_->environment(), &environment);
+    std::vector<std::string> own = command;
+    own.push_back(absl::StrCat("--rank=", rank));
+    if (options.compute.on_gpu()) {
+      own.push_back(absl::StrCat("--local_rank=", GpuOf(rank, options.ranks_per_gpu)));
+    }
+    GS_ASSIGN_OR_RETURN(ranks_.emplace_back(), InteractiveProcess::Start(own, environment));
+    if (!meets_ || rank != 0) continue;
+    GS_ASSIGN_OR_RETURN(const std::string line, ReadAnswer(IsStore, deadline, ranks_[0].get()));
+    command.push_back(absl::StrCat("--master=", absl::StripPrefix(line, "store ")));
+  }
+  return absl::OkStatus();
+}
+
+// Reads the line with which each rank says that it is ready: "ready LIBRARY AND VERSIONS|DEVICE|
+// NCCL'S VERSION|WHAT NCCL WAS ASKED FOR|SETTINGS". Returns the first part.
+absl::StatusOr<std::string> TrainingContestant::AwaitReady() {
+  std::string library;
+  std::vector<std::string> devices;
+  const absl::Time deadline = Deadline();
+  for (const auto& rank : ranks_) {
+    GS_ASSIGN_OR_RETURN(const std::string line, ReadAnswer(IsReady, deadline, rank.get()));
+    const std::vector<std::string> parts = absl::StrSplit(line, '|');
+    if (parts.size() != 5) return absl::DataLossError(line);
+    library = std::string(absl::StripPrefix(parts[0], "ready "));
+    devices.push_back(parts[1]);
+    run_.set_nccl_version(parts[2]);
+    run_.set_nccl_asked(parts[3]);
+    SetSettings(parts[4]);
+  }
+  run_.set_device(NameDevices(devices));
+  return library;
+}
+
+void TrainingContestant::SetSettings(const std::string& settings) {
+  run_.set_settings(settings);
+  for (absl::string_view setting : absl::StrSplit(settings, ' ')) {
+    int threads = 0;
+    if (setting == "cudnn_benchmark") run_.set_cudnn_benchmark(true);
+    if (absl::ConsumePrefix(&setting, "loader_threads=") && absl::SimpleAtoi(setting, &threads)) {
+      run_.set_loader_threads(threads);
+    }
+  }
+}
+
+absl::StatusOr<double> TrainingContestant::TakeTurn(int steps) {
+  for (const auto& rank : ranks_) GS_RETURN_IF_ERROR(rank->WriteLine(absl::StrCat(steps)));
+  double begin = std::numeric_limits<double>::infinity();
+  double end = 0;
+  const absl::Time deadline = Deadline();
+  for (const auto& rank : ranks_) {
+    GS_ASSIGN_OR_RETURN(const std::string line, ReadAnswer(IsTurn, deadline, rank.get()));
+    const Turn turn = *ParseTurn(line);
+    begin = std::min(begin, turn.first);
+    end = std::max(end, turn.second);
+  }
+  return (end - begin) * 1e-3 / steps;
+}
+
+}  // namespace gradsync

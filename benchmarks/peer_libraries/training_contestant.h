@@ -1,0 +1,107 @@
+// Who trains in //benchmarks:peers --train: processes of ours and of PyTorch's that wait for their
+// turns.
+
+#ifndef GRADSYNC_BENCHMARKS_PEER_LIBRARIES_TRAINING_CONTESTANT_H_
+#define GRADSYNC_BENCHMARKS_PEER_LIBRARIES_TRAINING_CONTESTANT_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "absl/types/optional.h"
+#include "benchmarks/peer_libraries/training_options.h"
+#include "benchmarks/ranks/interactive_process.h"
+#include "benchmarks/records/nccl_log.h"
+#include "proto/run_record.pb.h"
+
+namespace gradsync {
+
+// One of ours.
+struct OurRow {
+  std::string topology;
+  std::string link;          // empty: what //worker takes
+  int64_t bucket_bytes = 0;  // 0: the default
+};
+
+// Those that the options ask for; the last one does not synchronise.
+std::vector<OurRow> OurRows(const PeerTrainingOptions& options);
+
+// One of PyTorch's, as pytorch_train.py has settings and backend.
+struct PyTorchRow {
+  std::string name;  // "pytorch ddp best"
+  std::string settings;
+  std::string backend = "auto";
+};
+
+// Those that the options ask for, or all that make sense:
+//
+//   default    as a user writes it who sets nothing
+//   best       with every setting that makes DDP faster (docs/nccl.md)
+//   compiled   GPUs: best, and torch.compile
+//   graphs     GPUs, experimental: the whole step as a CUDA graph
+//   gloo       GPUs, where one of ours goes through the host: best, over Gloo
+//
+// The one to beat, best, comes first: it has its memory before the others want theirs.
+std::vector<PyTorchRow> PyTorchRows(const PeerTrainingOptions& options);
+
+// Processes that wait for their turn. What libraries print on their standard output is printed on
+// ours. Movable, not thread-safe. Methods block; where they fail, the
+// contestant is of no more use.
+class TrainingContestant {
+ public:
+  // Starts the processes and waits until they are ready. Errors: UNAVAILABLE when one cannot be
+  // started, or ends, or says that it cannot run; DEADLINE_EXCEEDED (PyTorch's alone).
+  static absl::StatusOr<TrainingContestant> StartOurs(const PeerTrainingOptions& options,
+                                                      const OurRow& row);
+  static absl::StatusOr<TrainingContestant> StartPyTorch(const PeerTrainingOptions& options,
+                                                         const PyTorchRow& row);
+
+  // A turn of so many steps on all ranks. Returns milliseconds per step, from the first rank's
+  // start to the last rank's end. Errors: UNAVAILABLE when a process has ended or says that it
+  // cannot go on, DEADLINE_EXCEEDED (PyTorch's alone).
+  absl::StatusOr<double> TakeTurn(int steps);
+
+  // After the last turn: what NCCL chose, for the record.
+  std::string NcclChosen() const {
+    return nccl_log_.has_value() ? nccl_log_->Chosen() : std::string();
+  }
+
+  const std::string& name() const { return name_; }  // "gradsync ring/shm", "pytorch ddp best"
+  // Of the record: who it is, and on what it runs.
+  const proto::Run& run() const { return run_; }
+
+ private:
+  TrainingContestant() = default;
+
+  // A server would wait for a farewell of its workers, who have none.
+  struct Kill {
+    void operator()(InteractiveProcess* process) const {
+      process->Kill();
+      delete process;
+    }
+  };
+
+  absl::Status StartServers(const PeerTrainingOptions& options, std::vector<std::string>* command);
+  absl::Status StartRanks(const PeerTrainingOptions& options, std::vector<std::string> command);
+  absl::StatusOr<std::string> AwaitReady();
+  void SetSettings(const std::string& settings);
+  absl::Time Deadline() const { return absl::Now() + timeout_; }
+
+  std::string name_;
+  bool over_nccl_ = false;
+  bool meets_ = false;  // its ranks, by a store that rank 0 holds
+  absl::Duration timeout_ = absl::InfiniteDuration();
+  std::vector<std::unique_ptr<InteractiveProcess>> ranks_;
+  std::vector<std::unique_ptr<InteractiveProcess, Kill>> servers_;  // they end first
+  absl::optional<NcclLog> nccl_log_;
+  proto::Run run_;
+};
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_BENCHMARKS_PEER_LIBRARIES_TRAINING_CONTESTANT_H_

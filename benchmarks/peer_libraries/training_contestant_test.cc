@@ -1,0 +1,145 @@
+// Contestants that are shell scripts.
+
+#include "benchmarks/peer_libraries/training_contestant.h"
+
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace gradsync {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+PeerTrainingOptions Options(bool on_gpu, int ranks) {
+  PeerTrainingOptions options;
+  options.compute.device = on_gpu ? "cuda" : "cpu";
+  options.ranks = ranks;
+  options.environment = [](absl::string_view) { return absl::optional<std::string>(); };
+  return options;
+}
+
+std::vector<std::string> Names(const std::vector<PyTorchRow>& rows) {
+  std::vector<std::string> names;
+  for (const PyTorchRow& row : rows) names.push_back(row.name);
+  return names;
+}
+
+std::vector<std::string> Names(const std::vector<OurRow>& rows) {
+  std::vector<std::string> names;
+  for (const OurRow& row : rows) names.push_back(row.topology + "/" + row.link);
+  return names;
+}
+
+TEST(TrainingContestantTest, RowsAreThoseThatMakeSense) {
+  EXPECT_THAT(Names(OurRows(Options(false, 1))), ElementsAre("local/"));
+  EXPECT_THAT(Names(PyTorchRows(Options(false, 1))), ElementsAre("pytorch best", "pytorch"));
+  EXPECT_THAT(Names(OurRows(Options(false, 2))), ElementsAre("ring/", "local/"));
+  EXPECT_THAT(Names(PyTorchRows(Options(false, 2))),
+              ElementsAre("pytorch ddp best", "pytorch ddp"));
+  PeerTrainingOptions options = Options(true, 1);
+  EXPECT_THAT(Names(OurRows(options)), ElementsAre("ring/nccl", "local/"));
+  EXPECT_THAT(
+      Names(PyTorchRows(options)),
+      ElementsAre("pytorch ddp best", "pytorch ddp", "pytorch ddp compiled", "pytorch ddp graphs"));
+  options.links = {"nccl", "shm"};
+  options.topologies = {"ring", "ps"};
+  EXPECT_THAT(Names(OurRows(options)), ElementsAre("ring/nccl", "ring/shm", "ps/shm", "local/"));
+  EXPECT_EQ(PyTorchRows(options).back().name, "pytorch ddp gloo");
+  EXPECT_EQ(PyTorchRows(options).back().backend, "gloo");
+  options.pytorch = {"compiled"};
+  EXPECT_THAT(Names(PyTorchRows(options)), ElementsAre("pytorch ddp compiled"));
+  EXPECT_THAT(PyTorchRows(options)[0].settings, HasSubstr("cudnn_benchmark"));
+  options.compute.cudnn_benchmark = false;
+  EXPECT_THAT(PyTorchRows(options)[0].settings,
+              AllOf(Not(HasSubstr("cudnn_benchmark")), HasSubstr("prefetch,compile")));
+}
+
+class PyTorchTest : public testing::Test {
+ protected:
+  absl::StatusOr<TrainingContestant> Start(PeerTrainingOptions options, const std::string& script) {
+    options.python = "/bin/sh";
+    options.script = testing::TempDir() + "/script.sh";
+    std::ofstream(options.script) << script;
+    return TrainingContestant::StartPyTorch(options, {"pytorch ddp", "fused", "auto"});
+  }
+};
+
+TEST_F(PyTorchTest, WhyItCannotRunIsTheError) {
+  const absl::Status status =
+      Start(Options(false, 1), "echo cannot run: there is no torch").status();
+  EXPECT_EQ(status, absl::UnavailableError("cannot run: there is no torch"));
+}
+
+// A capture that hung held up everybody.
+TEST_F(PyTorchTest, OneThatIsNeverReadyIsGivenUp) {
+  PeerTrainingOptions options = Options(false, 1);
+  options.peer_timeout = absl::ZeroDuration();
+  EXPECT_EQ(Start(options, "exec cat").status().code(), absl::StatusCode::kDeadlineExceeded);
+}
+
+TEST_F(PyTorchTest, ATurnLastsFromTheFirstBeginToTheLastEnd) {
+  auto contestant = Start(Options(false, 2), R"(
+    case "$*" in
+      *--rank=0*) echo store 127.0.0.1:1; begin=1000; end=3000;;
+      *--master=127.0.0.1:1*) begin=2000; end=5000;;
+    esac
+    echo "ready torch 9|cpu|||foreach bucket_view"
+    while read steps; do echo $begin $end; done)");
+  ASSERT_TRUE(contestant.ok()) << contestant.status();
+  EXPECT_EQ(contestant->run().settings(), "torch 9: foreach bucket_view");
+  EXPECT_EQ(contestant->run().link(), "gloo");
+  EXPECT_DOUBLE_EQ(*contestant->TakeTurn(2), 2);  // ms per step
+}
+
+TEST_F(PyTorchTest, WhatItSaysInsteadOfTimesIsTheError) {
+  auto contestant = Start(Options(false, 1), R"(
+    echo "ready torch 9|cpu|||"
+    read steps; echo cannot run: out of memory)");
+  ASSERT_TRUE(contestant.ok()) << contestant.status();
+  EXPECT_EQ(contestant->TakeTurn(2).status(), absl::UnavailableError("cannot run: out of memory"));
+}
+
+TEST_F(PyTorchTest, WhatLibrariesPrintIsNoAnswer) {
+  auto contestant = Start(Options(false, 2), R"(
+    echo "NCCL version 2.28.9"
+    case "$*" in *--rank=0*) echo store 127.0.0.1:1;; esac
+    echo "host:1:1 [0] NCCL INFO"
+    echo "ready torch 9|cpu|||"
+    read steps; echo "a graph was compiled"; echo 1000 3000; read end)");
+  ASSERT_TRUE(contestant.ok()) << contestant.status();
+  EXPECT_DOUBLE_EQ(*contestant->TakeTurn(2), 1);
+}
+
+TEST_F(PyTorchTest, RanksThatShareAGpuAreHostsOfTheirOwnToNccl) {
+  PeerTrainingOptions options = Options(true, 2);
+  options.ranks_per_gpu = 2;
+  const char kScript[] = R"(
+    case "$*" in *--rank=0*) echo store 127.0.0.1:1;; esac
+    case "$*" in *--local_rank=0*) gpu=0;; *) gpu=other;; esac
+    echo "ready $NCCL_HOSTID on $gpu|cuda:0 (X)|2.28.9|NCCL_ALGO=$NCCL_ALGO|cudnn_benchmark"
+    while read steps; do :; done)";
+  auto contestant = Start(options, kScript);
+  ASSERT_TRUE(contestant.ok()) << contestant.status();
+  const proto::Run& run = contestant->run();
+  EXPECT_EQ(run.settings(), "gradsync-test-1 on 0: cudnn_benchmark");
+  EXPECT_TRUE(run.cudnn_benchmark());
+  EXPECT_EQ(run.nccl_asked(), "NCCL_ALGO=Ring");
+  EXPECT_THAT(run.invalid(), HasSubstr("test mode"));
+  options.ranks_per_gpu = 1;
+  contestant = Start(options, kScript);
+  ASSERT_TRUE(contestant.ok()) << contestant.status();
+  EXPECT_EQ(contestant->run().settings(), " on other: cudnn_benchmark");
+  EXPECT_EQ(contestant->run().invalid(), "");
+}
+
+}  // namespace
+}  // namespace gradsync

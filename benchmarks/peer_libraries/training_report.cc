@@ -1,0 +1,181 @@
+#include "benchmarks/peer_libraries/training_report.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "benchmarks/peer_libraries/peer_ratio.h"
+#include "benchmarks/records/aggregate.h"
+#include "benchmarks/records/table.h"
+
+namespace gradsync {
+namespace {
+
+constexpr char kBestPeer[] = "best peer";
+
+bool Ran(const TrainingOutcome& outcome) { return outcome.run.failure().empty(); }
+bool Ours(const proto::Run& run) { return run.library() == "gradsync"; }
+double Median(const TrainingOutcome& outcome) { return Percentile(outcome.step_ms, 0.5); }
+
+MedianSpread RatioOf(const TrainingOutcome& ours, const TrainingOutcome& theirs) {
+  return SpreadOfMedian(RatiosByRound(ours.step_ms, theirs.step_ms));
+}
+
+void AddRatio(const std::string& peer, const MedianSpread& spread, proto::Run* run) {
+  proto::PeerRatio& ratio = *run->add_peer_ratios();
+  ratio.set_peer(peer);
+  ratio.set_p50(spread.p50);
+  ratio.set_low(spread.low);
+  ratio.set_high(spread.high);
+}
+
+proto::Run Record(const TrainingOutcome& outcome, absl::Span<const TrainingOutcome> all) {
+  proto::Run run = outcome.run;
+  if (!Ran(outcome)) return run;
+  run.set_step_ms_p50(Median(outcome));
+  run.set_step_ms_p10(Percentile(outcome.step_ms, 0.1));
+  run.set_step_ms_p90(Percentile(outcome.step_ms, 0.9));
+  run.set_samples_per_s(1e3 * run.batch_size() * run.workers() / run.step_ms_p50());
+  if (!Ours(run)) {
+    run.set_peer_ratio(RatioOf(all[0], outcome).p50);
+    return run;
+  }
+  for (const TrainingOutcome& other : all) {
+    if (Ours(other.run) || !Ran(other)) continue;
+    AddRatio(other.run.row(), RatioOf(outcome, other), &run);
+  }
+  if (const TrainingOutcome* best = BestPeer(all)) {
+    const MedianSpread spread = RatioOf(outcome, *best);
+    AddRatio(kBestPeer, spread, &run);
+    run.set_peer_ratio(spread.p50);
+  }
+  return run;
+}
+
+std::string Format(const MedianSpread& spread, size_t rounds) {
+  return absl::StrFormat("%.3f, 95 %% interval %.3f to %.3f (median of %d rounds)", spread.p50,
+                         spread.low, spread.high, rounds);
+}
+
+std::string Rate(const TrainingOutcome& ours, const TrainingOutcome& theirs) {
+  return absl::StrCat("samples/s of ", ours.run.row(), " over ", theirs.run.row(), ": ",
+                      Format(RatioOf(ours, theirs), ours.step_ms.size()));
+}
+
+bool OverNccl(const TrainingOutcome& outcome) { return outcome.run.link() == "nccl"; }
+
+// What tells `other` of ours from the first one; two rings over one link differ in bucket sizes.
+std::string WhatIsCompared(const TrainingOutcome& first, const TrainingOutcome& other) {
+  if (OverNccl(first) != OverNccl(other)) {
+    return ", a comparison of transports (NCCL between GPUs, or through the host), not of "
+           "topologies";
+  }
+  if (first.run.topology() != other.run.topology()) {
+    return first.run.link() == other.run.link() ? ", a comparison of topologies"
+                                                : ", a comparison of topologies and links";
+  }
+  return first.run.link() == other.run.link() ? "" : ", a comparison of links";
+}
+
+// Every two of ours: the first beside the later ones.
+std::string AmongOurs(absl::Span<const TrainingOutcome> outcomes) {
+  std::string text;
+  for (size_t i = 0; i < outcomes.size(); ++i) {
+    for (size_t j = i + 1; j < outcomes.size(); ++j) {
+      const TrainingOutcome& a = outcomes[i];
+      const TrainingOutcome& b = outcomes[j];
+      if (!Ours(a.run) || !Ours(b.run) || !Ran(a) || !Ran(b)) continue;
+      if (a.run.topology() == "local" || b.run.topology() == "local") continue;
+      absl::StrAppend(&text, Rate(a, b), WhatIsCompared(a, b), "\n");
+    }
+  }
+  return text;
+}
+
+std::string Sentences(absl::Span<const TrainingOutcome> outcomes) {
+  const TrainingOutcome& first = outcomes[0];
+  std::string text;
+  for (const TrainingOutcome& other : outcomes) {
+    const bool local = &other != &first && Ours(other.run) && other.run.topology() == "local";
+    if (!local || !Ran(other)) continue;
+    absl::StrAppend(&text, "step of ", first.run.row(), " over ", other.run.row(), ": ",
+                    Format(RatioOf(other, first), first.step_ms.size()), "\n");
+  }
+  absl::StrAppend(&text, AmongOurs(outcomes));
+  if (const TrainingOutcome* best = BestPeer(outcomes)) {
+    absl::StrAppend(&text, Rate(first, *best), ", PyTorch's best row\n");
+  }
+  return text;
+}
+
+std::string Notes(const proto::Run& run) {
+  if (!run.failure().empty()) return absl::StrCat(run.row(), ": ", run.failure(), "\n");
+  std::string notes;
+  if (!run.settings().empty()) notes = absl::StrCat(run.row(), ": ", run.settings(), "\n");
+  if (!run.nccl_version().empty()) {
+    absl::StrAppend(&notes, run.row(), ": NCCL ", run.nccl_version(), ", asked for ",
+                    run.nccl_asked().empty() ? "nothing" : run.nccl_asked(), ", chose ",
+                    run.nccl_chosen(), "\n");
+  }
+  if (!run.invalid().empty()) {
+    absl::StrAppend(&notes, "INVALID: ", run.row(), ": ", run.invalid(), "\n");
+  }
+  return notes;
+}
+
+}  // namespace
+
+const TrainingOutcome* BestPeer(absl::Span<const TrainingOutcome> outcomes) {
+  const TrainingOutcome* best = nullptr;
+  for (const TrainingOutcome& outcome : outcomes) {
+    if (Ours(outcome.run) || !Ran(outcome)) continue;
+    if (best == nullptr || Median(outcome) < Median(*best)) best = &outcome;
+  }
+  return best;
+}
+
+std::vector<proto::Run> TrainingRecords(absl::Span<const TrainingOutcome> outcomes) {
+  std::vector<proto::Run> records;
+  for (const TrainingOutcome& outcome : outcomes) records.push_back(Record(outcome, outcomes));
+  return records;
+}
+
+std::string TrainingTable(absl::Span<const TrainingOutcome> outcomes,
+                          absl::Span<const proto::Run> records) {
+  std::vector<Column> columns = {{"", Align::kLeft}, {"step ms\n(p10-p90)"}, {"samples\nper s"}};
+  std::vector<const TrainingOutcome*> ours;
+  for (const TrainingOutcome& outcome : outcomes) {
+    // One that does not synchronise competes where nobody does.
+    const bool competes = outcome.run.topology() != "local" || &outcome == &outcomes[0];
+    if (!Ours(outcome.run) || !Ran(outcome) || !competes) continue;
+    ours.push_back(&outcome);
+    columns.push_back({absl::StrCat("time over\n", outcome.run.row())});
+  }
+  const TrainingOutcome* const best = BestPeer(outcomes);
+  std::vector<std::vector<std::string>> rows;
+  std::string notes;
+  for (size_t i = 0; i < outcomes.size(); ++i) {
+    const proto::Run& run = records[i];
+    absl::StrAppend(&notes, Notes(run));
+    if (!Ran(outcomes[i])) {
+      rows.push_back({run.row(), "-"});
+      continue;
+    }
+    rows.push_back({absl::StrCat(run.row(), &outcomes[i] == best ? " *" : ""),
+                    absl::StrFormat("%.1f (%.1f-%.1f)", run.step_ms_p50(), run.step_ms_p10(),
+                                    run.step_ms_p90()),
+                    absl::StrFormat("%.1f", run.samples_per_s())});
+    for (const TrainingOutcome* mine : ours) {
+      const MedianSpread ratio = RatioOf(*mine, outcomes[i]);
+      rows.back().push_back(&outcomes[i] == mine ? "1"
+                                                 : absl::StrFormat("%.3f (%.3f-%.3f)", ratio.p50,
+                                                                   ratio.low, ratio.high));
+    }
+  }
+  return absl::StrCat(
+      FormatTable(columns, rows),
+      best == nullptr ? "" : "*: PyTorch's best row, with the shortest median step\n", notes,
+      Sentences(outcomes));
+}
+
+}  // namespace gradsync
