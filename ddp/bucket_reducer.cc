@@ -15,21 +15,63 @@
 #include "torch/csrc/autograd/function_hook.h"
 #include "torch/csrc/autograd/utils/lambda_post_hook.h"
 #include "torch/csrc/autograd/variable.h"
+#include "torch/version.h"
+
+#if TORCH_VERSION_MAJOR >= 2
+#include "ATen/ops/_foreach_copy.h"
+#endif
 
 namespace gradsync {
 
 using torch::autograd::variable_list;
 using torch::autograd::utils::LambdaPostHook;
 
+namespace {
+
+// Whether equal indices are at equal places in memory. Strides of dimensions of size 1 say nothing,
+// and libraries fill them in differently.
+bool SameLayout(const at::Tensor& a, const at::Tensor& b) {
+  if (a.sizes() != b.sizes() || a.device() != b.device()) return false;
+  for (int64_t d = 0; d < a.dim(); ++d) {
+    if (a.size(d) > 1 && a.stride(d) != b.stride(d)) return false;
+  }
+  return true;
+}
+
+// The elements of a dense tensor as they lie.
+at::Tensor InMemoryOrder(const at::Tensor& dense) {
+  c10::NoGradGuard no_grad;
+  return dense.as_strided({dense.numel()}, {1});
+}
+
+void CopyAll(const std::vector<at::Tensor>& to, const std::vector<at::Tensor>& from) {
+  c10::NoGradGuard no_grad;
+#if TORCH_VERSION_MAJOR >= 2
+  at::_foreach_copy_(to, from);
+#else
+  for (size_t i = 0; i < to.size(); ++i) at::Tensor(to[i]).copy_(from[i]);
+#endif
+}
+
+}  // namespace
+
 class BucketReducer::Core {
  public:
   Core(const Plan& plan, const FlatParameters& parameters, std::function<void(int)> launch,
-       std::function<void(int)> on_gradient)
-      : launch_(std::move(launch)), on_gradient_(std::move(on_gradient)) {
+       std::function<void(int)> on_gradient, BucketCopies copies)
+      : launch_(std::move(launch)),
+        on_gradient_(std::move(on_gradient)),
+        together_(copies == BucketCopies::kTogether) {
     for (const BucketPlan& bucket : plan.buckets()) {
       bucket_sizes_.push_back(static_cast<int>(bucket.tensors.size()));
+      bucket_tensors_.emplace_back();
+      for (const PlacedTensor& placed : bucket.tensors) {
+        bucket_tensors_.back().push_back(placed.tensor);
+      }
     }
-    for (const FlatParameter& p : parameters.parameters()) slots_.push_back({p, false, false});
+    for (const FlatParameter& p : parameters.parameters()) {
+      slots_.push_back({p, InMemoryOrder(p.grad), at::Tensor(), false, false});
+    }
     Reset();
   }
 
@@ -87,15 +129,17 @@ class BucketReducer::Core {
     if (!error_.ok()) return;
     slot.ready = true;
     if (on_gradient_ != nullptr) on_gradient_(index);
-    --pending_[slot.parameter.bucket];
+    if (--pending_[slot.parameter.bucket] == 0 && !CopyTogether(slot.parameter.bucket)) return;
     while (next_ < pending_.size() && pending_[next_] == 0) launch_(static_cast<int>(next_++));
   }
 
  private:
   struct Slot {
     FlatParameter parameter;
-    bool filled;  // the bucket holds a gradient of this step
-    bool ready;   // and it is complete
+    at::Tensor flat;     // parameter.grad
+    at::Tensor waiting;  // a gradient in memory order that is to be copied there with others
+    bool filled;         // the bucket holds a gradient of this step, or one waits
+    bool ready;          // and it is complete
   };
 
   void Record(absl::Status status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -138,12 +182,33 @@ class BucketReducer::Core {
       if (first) place.zero_();
       return {gradient};
     }
-    if (first) {
+    if (first && together_ && in_step_ && no_sync_ == 0 && SameLayout(gradient, place)) {
+      slot->waiting = InMemoryOrder(gradient);
+    } else if (first) {
       place.copy_(gradient);
     } else {
       place.add_(gradient);
     }
     return variable_list(1);
+  }
+
+  // Empties a bucket's waiting gradients into it; false when that failed.
+  bool CopyTogether(int bucket) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    std::vector<at::Tensor> to, from;
+    for (const int tensor : bucket_tensors_[bucket]) {
+      Slot& slot = slots_[tensor];
+      if (!slot.waiting.defined()) continue;
+      to.push_back(slot.flat);
+      from.push_back(std::exchange(slot.waiting, at::Tensor()));
+    }
+    if (to.empty()) return true;
+    try {
+      CopyAll(to, from);
+    } catch (const std::exception& error) {
+      Record(absl::InternalError(
+          absl::StrCat("copying the gradients of bucket ", bucket, ": ", error.what())));
+    }
+    return error_.ok();
   }
 
   absl::Status CheckComplete() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -172,14 +237,19 @@ class BucketReducer::Core {
   void Reset() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     error_ = absl::OkStatus();
     in_step_ = false;
-    for (Slot& slot : slots_) slot.filled = slot.ready = false;
+    for (Slot& slot : slots_) {
+      slot.filled = slot.ready = false;
+      slot.waiting = at::Tensor();
+    }
     pending_ = bucket_sizes_;
     next_ = 0;
   }
 
   const std::function<void(int)> launch_;
   const std::function<void(int)> on_gradient_;  // or null
-  std::vector<int> bucket_sizes_;               // parameters per bucket
+  const bool together_;
+  std::vector<int> bucket_sizes_;                 // parameters per bucket
+  std::vector<std::vector<int>> bucket_tensors_;  // which
   Mutex mutex_;
   std::vector<Slot> slots_ ABSL_GUARDED_BY(mutex_);
   std::vector<int> pending_ ABSL_GUARDED_BY(mutex_);  // parameters per bucket still to come
@@ -211,8 +281,9 @@ std::unique_ptr<torch::autograd::FunctionPreHook> MakePreHook(Function function)
 
 BucketReducer::BucketReducer(const Plan& plan, const FlatParameters& parameters,
                              std::function<void(int bucket)> launch,
-                             std::function<void(int parameter)> on_gradient)
-    : core_(std::make_shared<Core>(plan, parameters, std::move(launch), std::move(on_gradient))) {
+                             std::function<void(int parameter)> on_gradient, BucketCopies copies)
+    : core_(std::make_shared<Core>(plan, parameters, std::move(launch), std::move(on_gradient),
+                                   copies)) {
   for (size_t i = 0; i < parameters.parameters().size(); ++i) {
     const int index = static_cast<int>(i);
     auto accumulator =

@@ -20,6 +20,13 @@ struct Node;
 
 namespace gradsync {
 
+// How gradients get into their bucket.
+enum class BucketCopies {
+  kEach,      // each as it arrives
+  kTogether,  // those of a bucket by one operation when the last of them arrives, which on a GPU is
+              // one kernel instead of one per gradient; until then they keep their memory
+};
+
 // Sees every gradient of the bound parameters, at the moment at which autograd would accumulate it
 // into .grad:
 //
@@ -52,7 +59,8 @@ class BucketReducer {
   // it takes is backward's time.
   BucketReducer(const Plan& plan, const FlatParameters& parameters,
                 std::function<void(int bucket)> launch,
-                std::function<void(int parameter)> on_gradient = nullptr);
+                std::function<void(int parameter)> on_gradient = nullptr,
+                BucketCopies copies = BucketCopies::kEach);
   ~BucketReducer();
 
   BucketReducer(const BucketReducer&) = delete;

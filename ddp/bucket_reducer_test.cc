@@ -22,12 +22,12 @@ using ::testing::UnorderedElementsAre;
 
 // A module bound to plain buckets, with a reducer that notes its launches.
 struct Fixture {
-  explicit Fixture(std::vector<std::vector<int>> buckets = {{3}, {2}, {1, 0}})
+  explicit Fixture(BucketCopies copies, std::vector<std::vector<int>> buckets = {{3}, {2}, {1, 0}})
       : plan(PlanFor(module, buckets).value()),
         memory(AllocateBuckets(plan)),
         parameters(FlatParameters::Bind(module, plan, memory).value()),
-        reducer(std::make_unique<BucketReducer>(plan, parameters,
-                                                [this](int b) { launched.push_back(b); })) {}
+        reducer(std::make_unique<BucketReducer>(
+            plan, parameters, [this](int b) { launched.push_back(b); }, nullptr, copies)) {}
 
   TinyModule module;
   Plan plan;
@@ -36,6 +36,14 @@ struct Fixture {
   std::vector<int> launched;
   std::unique_ptr<BucketReducer> reducer;
 };
+
+class BucketReducerTest : public ::testing::TestWithParam<BucketCopies> {};
+
+INSTANTIATE_TEST_SUITE_P(Copies, BucketReducerTest,
+                         ::testing::Values(BucketCopies::kEach, BucketCopies::kTogether),
+                         [](const ::testing::TestParamInfo<BucketCopies>& info) {
+                           return info.param == BucketCopies::kEach ? "Each" : "Together";
+                         });
 
 // The gradient of last_weight, as autograd alone computes it.
 at::Tensor Expected(TinyModule& module, const at::Tensor& x) {
@@ -47,8 +55,8 @@ at::Tensor Expected(TinyModule& module, const at::Tensor& x) {
   return weight.grad();
 }
 
-TEST(BucketReducerTest, BucketsLaunchInOrderWhileBackwardRuns) {
-  Fixture f;
+TEST_P(BucketReducerTest, BucketsLaunchInOrderWhileBackwardRuns) {
+  Fixture f(GetParam());
   std::vector<int> launched_at_first_layer;
   at::Tensor x = at::ones({2, 4});
   x.set_requires_grad(true);
@@ -61,8 +69,8 @@ TEST(BucketReducerTest, BucketsLaunchInOrderWhileBackwardRuns) {
   EXPECT_TRUE(f.reducer->FinishBackward().ok());
 }
 
-TEST(BucketReducerTest, ABucketThatIsCompleteEarlyWaitsForThoseBefore) {
-  Fixture f({{0, 1}, {2}, {3}});
+TEST_P(BucketReducerTest, ABucketThatIsCompleteEarlyWaitsForThoseBefore) {
+  Fixture f(GetParam(), {{0, 1}, {2}, {3}});
   std::vector<int> launched_at_first_layer = {-1};
   at::Tensor hidden = at::linear(at::ones({2, 4}), f.module.first_weight, f.module.first_bias);
   hidden.register_hook([&](at::Tensor) { launched_at_first_layer = f.launched; });
@@ -72,13 +80,13 @@ TEST(BucketReducerTest, ABucketThatIsCompleteEarlyWaitsForThoseBefore) {
   EXPECT_THAT(f.launched, ElementsAre(0, 1, 2));
 }
 
-TEST(BucketReducerTest, AnObserverHearsOfEachGradientOnceAndBeforeItsBucketLeaves) {
-  Fixture f({{3}, {2, 1}, {0}});
+TEST_P(BucketReducerTest, AnObserverHearsOfEachGradientOnceAndBeforeItsBucketLeaves) {
+  Fixture f(GetParam(), {{3}, {2, 1}, {0}});
   f.reducer.reset();
   std::vector<std::string> events;
   f.reducer = std::make_unique<BucketReducer>(
       f.plan, f.parameters, [&](int bucket) { events.push_back(absl::StrCat("bucket ", bucket)); },
-      [&](int parameter) { events.push_back(absl::StrCat(parameter)); });
+      [&](int parameter) { events.push_back(absl::StrCat(parameter)); }, GetParam());
   for (int step = 0; step < 2; ++step) {
     events.clear();
     ASSERT_TRUE(f.reducer->BeginStep().ok());
@@ -96,8 +104,8 @@ TEST(BucketReducerTest, AnObserverHearsOfEachGradientOnceAndBeforeItsBucketLeave
   }
 }
 
-TEST(BucketReducerTest, EachStepOverwritesWithoutZeroing) {
-  Fixture f;
+TEST_P(BucketReducerTest, EachStepOverwritesWithoutZeroing) {
+  Fixture f(GetParam());
   const at::Tensor x = at::randn({5, 4});
   const at::Tensor expected = Expected(f.module, x);
   for (int step = 0; step < 3; ++step) {
@@ -109,8 +117,27 @@ TEST(BucketReducerTest, EachStepOverwritesWithoutZeroing) {
   }
 }
 
-TEST(BucketReducerTest, NoSyncAddsUpMicroBatchesAndLaunchesNothing) {
-  Fixture f;
+TEST(BucketCopiesTest, GradientsAreInTheirBucketWhenItIsLaunchedAndNotBefore) {
+  Fixture f(BucketCopies::kTogether, {{3, 2}, {1, 0}});
+  f.reducer.reset();
+  std::vector<at::Tensor> at_launch;
+  f.reducer = std::make_unique<BucketReducer>(
+      f.plan, f.parameters, [&](int bucket) { at_launch.push_back(f.memory[bucket].grad.clone()); },
+      [&](int parameter) {
+        if (parameter != 3) return;
+        EXPECT_EQ(f.module.last_weight.grad().abs().sum().item<float>(), 0);
+      },
+      BucketCopies::kTogether);
+  ASSERT_TRUE(f.reducer->BeginStep().ok());
+  f.module.Loss(at::ones({2, 4})).backward();
+  ASSERT_TRUE(f.reducer->FinishBackward().ok());
+  ASSERT_EQ(at_launch.size(), 2u);
+  for (int b : {0, 1}) EXPECT_TRUE(at_launch[b].equal(f.memory[b].grad));
+  EXPECT_TRUE(f.module.last_weight.grad().equal(Expected(f.module, at::ones({2, 4}))));
+}
+
+TEST_P(BucketReducerTest, NoSyncAddsUpMicroBatchesAndLaunchesNothing) {
+  Fixture f(GetParam());
   const at::Tensor x = at::randn({5, 4}), y = at::randn({5, 4});
   const at::Tensor expected = Expected(f.module, x) + Expected(f.module, y);
   for (int step = 0; step < 2; ++step) {
@@ -133,16 +160,16 @@ TEST(BucketReducerTest, NoSyncAddsUpMicroBatchesAndLaunchesNothing) {
   }
 }
 
-TEST(BucketReducerTest, AParameterUsedManyTimesInOneBackwardIsFine) {
-  Fixture f;
+TEST_P(BucketReducerTest, AParameterUsedManyTimesInOneBackwardIsFine) {
+  Fixture f(GetParam());
   ASSERT_TRUE(f.reducer->BeginStep().ok());
   (f.module.Loss(at::ones({2, 4})) + f.module.Loss(at::ones({1, 4}))).backward();
   EXPECT_THAT(f.launched, ElementsAre(0, 1, 2));
   EXPECT_TRUE(f.reducer->FinishBackward().ok());
 }
 
-TEST(BucketReducerTest, UnusedParametersAreNamedAndTheNextStepStartsAfresh) {
-  Fixture f;
+TEST_P(BucketReducerTest, UnusedParametersAreNamedAndTheNextStepStartsAfresh) {
+  Fixture f(GetParam());
   ASSERT_TRUE(f.reducer->BeginStep().ok());
   (f.module.last_weight.sum() + f.module.first_weight.sum()).backward();
   EXPECT_THAT(f.launched, ElementsAre(0));
@@ -155,8 +182,8 @@ TEST(BucketReducerTest, UnusedParametersAreNamedAndTheNextStepStartsAfresh) {
   EXPECT_TRUE(f.reducer->FinishBackward().ok());
 }
 
-TEST(BucketReducerTest, ASecondBackwardNamesTheParameterAndLeavesLaunchedMemoryAlone) {
-  Fixture f;
+TEST_P(BucketReducerTest, ASecondBackwardNamesTheParameterAndLeavesLaunchedMemoryAlone) {
+  Fixture f(GetParam());
   ASSERT_TRUE(f.reducer->BeginStep().ok());
   f.module.Loss(at::ones({2, 4})).backward();
   const at::Tensor before = f.module.scale.grad().clone();
@@ -167,16 +194,16 @@ TEST(BucketReducerTest, ASecondBackwardNamesTheParameterAndLeavesLaunchedMemoryA
   EXPECT_THAT(status.message(), AllOf(HasSubstr("scale"), HasSubstr("twice")));
 }
 
-TEST(BucketReducerTest, ABackwardOutsideOfStepsIsFoundAtTheNext) {
-  Fixture f;
+TEST_P(BucketReducerTest, ABackwardOutsideOfStepsIsFoundAtTheNext) {
+  Fixture f(GetParam());
   f.module.Loss(at::ones({2, 4})).backward();
   const absl::Status status = f.reducer->BeginStep();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(status.message(), HasSubstr("outside of a step"));
 }
 
-TEST(BucketReducerTest, AStepWithoutBackwardOrUnderNoSyncIsRefused) {
-  Fixture f;
+TEST_P(BucketReducerTest, AStepWithoutBackwardOrUnderNoSyncIsRefused) {
+  Fixture f(GetParam());
   ASSERT_TRUE(f.reducer->BeginStep().ok());
   EXPECT_THAT(f.reducer->FinishBackward().message(), HasSubstr("no parameter got a gradient"));
   EXPECT_THAT(f.reducer->FinishBackward().message(), HasSubstr("no step is under way"));
@@ -187,8 +214,8 @@ TEST(BucketReducerTest, AStepWithoutBackwardOrUnderNoSyncIsRefused) {
   f.reducer->LeaveNoSync();
 }
 
-TEST(BucketReducerTest, AGradientSetToNoneWithinTheStepIsNamed) {
-  Fixture f;
+TEST_P(BucketReducerTest, AGradientSetToNoneWithinTheStepIsNamed) {
+  Fixture f(GetParam());
   ASSERT_TRUE(f.reducer->BeginStep().ok());
   f.module.scale.mutable_grad() = at::Tensor();
   f.module.Loss(at::ones({2, 4})).backward();
@@ -196,8 +223,8 @@ TEST(BucketReducerTest, AGradientSetToNoneWithinTheStepIsNamed) {
   EXPECT_THAT(f.reducer->FinishBackward().message(), HasSubstr("gradient of parameter scale"));
 }
 
-TEST(BucketReducerTest, TheUsersTensorHooksSeeAndChangeGradients) {
-  Fixture f;
+TEST_P(BucketReducerTest, TheUsersTensorHooksSeeAndChangeGradients) {
+  Fixture f(GetParam());
   const at::Tensor x = at::randn({5, 4}), y = at::randn({5, 4});
   f.module.last_weight.register_hook([](at::Tensor grad) { return grad * 2; });
   for (int step = 0; step < 2; ++step) {
@@ -212,8 +239,8 @@ TEST(BucketReducerTest, TheUsersTensorHooksSeeAndChangeGradients) {
   }
 }
 
-TEST(BucketReducerTest, ASparseGradientIsRefusedByName) {
-  Fixture f;
+TEST_P(BucketReducerTest, ASparseGradientIsRefusedByName) {
+  Fixture f(GetParam());
   ASSERT_TRUE(f.reducer->BeginStep().ok());
   const at::Tensor rows = at::embedding(f.module.first_weight, at::tensor({0, 1}, at::kLong),
                                         /*padding_idx=*/-1, /*scale_grad_by_freq=*/false,
@@ -224,8 +251,8 @@ TEST(BucketReducerTest, ASparseGradientIsRefusedByName) {
   EXPECT_THAT(status.message(), AllOf(HasSubstr("first_weight"), HasSubstr("sparse")));
 }
 
-TEST(BucketReducerTest, AGraphThatOutlivesTheReducerFindsItsHooksInactive) {
-  Fixture f;
+TEST_P(BucketReducerTest, AGraphThatOutlivesTheReducerFindsItsHooksInactive) {
+  Fixture f(GetParam());
   const at::Tensor loss = f.module.Loss(at::ones({2, 4}));
   f.reducer.reset();
   f.module.last_weight.mutable_grad().zero_();

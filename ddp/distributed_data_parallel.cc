@@ -190,7 +190,8 @@ absl::Status DistributedDataParallel::Bind(absl::Time deadline) {
   for (size_t b = 0; b < buckets_.size(); ++b) parameters_.BumpVersions(static_cast<int>(b));
   GS_RETURN_IF_ERROR(BroadcastFromRank0(UnplannedTensorsOf(*module_), deadline));
   reducer_ = std::make_unique<BucketReducer>(
-      plan_, parameters_, [this](int bucket) { LaunchBucket(bucket); }, options_.on_gradient);
+      plan_, parameters_, [this](int bucket) { LaunchBucket(bucket); }, options_.on_gradient,
+      TensorDevice(sync_->gpu().get()).is_cuda() ? BucketCopies::kTogether : BucketCopies::kEach);
   return absl::OkStatus();
 }
 

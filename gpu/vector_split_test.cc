@@ -21,7 +21,8 @@ TEST(VectorSplitTest, EveryFloatIsInOneVectorOrSingleAndVectorsAreAligned) {
           continue;
         }
         EXPECT_LT(split.singles(n), 7u);
-        if (split.vectors > 0) EXPECT_EQ((phase + offset + split.head) % kVectorFloats, 0u);
+        if (split.vectors == 0) continue;
+        EXPECT_EQ((static_cast<size_t>(phase) + offset + split.head) % kVectorFloats, 0u);
       }
     }
   }
