@@ -49,7 +49,7 @@
 ABSL_FLAG(std::vector<std::string>, topology, gradsync::SyncBenchOptions().topologies,
           "some of ring, ps");
 ABSL_FLAG(std::vector<std::string>, link, gradsync::SyncBenchOptions().links,
-          "some of auto, grpc, shm, gloo, nccl (the last two: ring only; nccl: on GPUs)");
+          "some of auto, grpc, shm, gloo (ring only), nccl (on GPUs; servers are the first ranks)");
 ABSL_FLAG(
     std::string, device, "",
     "what has the buckets: cpu, cuda (the GPU of each rank), cuda:N, or auto (cuda where build "

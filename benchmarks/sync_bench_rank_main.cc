@@ -28,6 +28,7 @@ ABSL_FLAG(std::string, server_weights, "auto", "as //worker has it");
 
 ABSL_FLAG(std::string, topology, "ring", "ring or ps");
 ABSL_FLAG(std::string, link, "auto", "as //worker has it");
+ABSL_FLAG(int, owners, 0, "as //worker has it");
 ABSL_FLAG(std::string, update, "worker", "worker or owner");
 ABSL_FLAG(std::string, compression, "none", "none, fp16 or bf16");
 ABSL_FLAG(int, connections, 0, "per pair of peers; 0: the topology's default");
@@ -49,6 +50,7 @@ SyncOptions SyncFromFlags() {
   options.servers = absl::GetFlag(FLAGS_servers);
   options.server_weights = absl::GetFlag(FLAGS_server_weights);
   options.connections = absl::GetFlag(FLAGS_connections);
+  options.owners = absl::GetFlag(FLAGS_owners);
   return options;
 }
 

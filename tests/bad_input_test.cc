@@ -181,8 +181,11 @@ TEST(WorkerBadInputTest, LinksThatThisBuildLacksOrThatCannotDoIt) {
   ExpectRefused(kWorker, {"--topology=local", "--link=shm"}, {"--link", "local", "shm"});
   ExpectRefused(kWorker, {"--topology=ring", "--link=nccl", "--master=127.0.0.1:0"},
                 {"--link", "nccl", kHowToNccl});
+  ExpectRefused(kWorker, {"--topology=ps", "--link=nccl", "--master=127.0.0.1:0"},
+                {"--link", "nccl", kHowToNccl});
   ExpectRefused(kWorker, {"--topology=ps", "--link=nccl", "--servers=127.0.0.1:1"},
-                {"--link", "grpc", "nccl"});
+                {"--servers", "--owners", "--link=nccl"});
+  ExpectRefused(kWorker, {"--topology=ring", "--owners=1"}, {"--owners", "--topology=ring", "1"});
   ExpectRefused(kWorker, {"--topology=ring", "--link=gloo", "--update=owner"},
                 {"--update", "worker", "gloo"});
   ExpectRefused(kWorker, {"--topology=ps", "--link=gloo", "--servers=127.0.0.1:1"},

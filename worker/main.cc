@@ -38,6 +38,9 @@ ABSL_FLAG(std::string, server_weights, "auto",
           "each server's share of the gradient: auto (by which hosts servers and workers are on: "
           "one server beside every worker and some elsewhere get the shares that keep all hosts "
           "equally busy), equal, or a number for each, w0,w1,...");
+ABSL_FLAG(int, owners, 0,
+          "with --topology=ps --link=nccl, where workers are the servers: the first so many own "
+          "the gradients' chunks; 0: all");
 ABSL_FLAG(int, num_servers, 0,
           "instead of --servers: this many servers register in the store (ps_server --master=)");
 ABSL_FLAG(int, rank, -1, "of this worker; default from torchrun, Slurm or MPI, else 0");
@@ -202,6 +205,7 @@ absl::StatusOr<JobOptions> JobOptionsFromFlags() {
   job.sync.servers = absl::GetFlag(FLAGS_servers);
   job.sync.server_weights = absl::GetFlag(FLAGS_server_weights);
   job.sync.connections = absl::GetFlag(FLAGS_connections);
+  job.sync.owners = absl::GetFlag(FLAGS_owners);
   job.nccl_algorithm = NcclSettings(Variable);
   job.timeout = absl::GetFlag(FLAGS_timeout);
   job.metrics_json = UserPath(absl::GetFlag(FLAGS_metrics_json));

@@ -47,8 +47,8 @@ absl::Status ValidateLink(const SyncOptions& options) {
   if (options.link == "shm" && options.topology == "local") {
     return FlagError("link", "auto with --topology=local", options.link);
   }
-  if (options.link == "nccl" && options.topology != "ring") {
-    return FlagError("link", "grpc with --topology=" + options.topology, options.link);
+  if (options.link == "nccl" && options.topology == "local") {
+    return FlagError("link", "auto with --topology=local", options.link);
   }
   if (options.link == "nccl" && options.nccl == nullptr && NcclVersion() == 0) {
     return absl::InvalidArgumentError(
@@ -113,7 +113,7 @@ absl::Status ValidateConsistency(const SyncOptions& options) {
     return refuse(absl::StrCat("--topology=", options.topology,
                                ", because only a parameter server can apply a gradient alone"));
   }
-  if (options.link == "shm" || options.link == "gloo") {
+  if (options.link == "shm" || options.link == "gloo" || options.link == "nccl") {
     return refuse(absl::StrCat("--link=", options.link,
                                ", which sums all gradients at once (use --link=grpc)"));
   }
@@ -123,6 +123,61 @@ absl::Status ValidateConsistency(const SyncOptions& options) {
   const absl::StatusOr<Codec> codec = ParseCodec(options.compression);
   if (codec.ok() && codec->compresses()) {
     return refuse(absl::StrCat("--compression=", options.compression));
+  }
+  return absl::OkStatus();
+}
+
+// Where servers are no processes but ranks.
+bool OwnersAreRanks(const SyncOptions& options) {
+  return options.topology == "ps" && options.link == "nccl";
+}
+
+absl::Status ValidateServers(const SyncOptions& options) {
+  if (OwnersAreRanks(options)) {
+    if (!options.servers.empty()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "--servers, --num_servers: expected none with --topology=ps --link=nccl, where workers "
+          "are the servers (--owners), and no processes of their own, found ",
+          options.servers.size()));
+    }
+  } else if (options.topology == "ps" && options.servers.empty()) {
+    return absl::InvalidArgumentError(
+        "--servers: expected host:port,... with --topology=ps, found none; start one with "
+        "bazel run //ps_server -- --listen=127.0.0.1:0");
+  }
+  if (options.topology != "ps" && !options.servers.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--servers: expected none with --topology=", options.topology, ", found ",
+                     options.servers.size()));
+  }
+  if (options.owners < 0) {
+    return FlagError("owners", "at least 1, or 0 for all workers", absl::StrCat(options.owners));
+  }
+  if (options.owners > 0 && !OwnersAreRanks(options)) {
+    return FlagError("owners",
+                     absl::StrCat("0 with --topology=", options.topology, " --link=", options.link,
+                                  ", as workers are servers only with --topology=ps --link=nccl"),
+                     absl::StrCat(options.owners));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ValidateWeights(const SyncOptions& options) {
+  GS_ASSIGN_OR_RETURN(const ServerWeights weights, ParseServerWeights(options.server_weights));
+  if (weights.weights.empty()) return absl::OkStatus();
+  if (options.topology != "ps") {
+    return FlagError("server_weights", "none with --topology=" + options.topology,
+                     options.server_weights);
+  }
+  if (OwnersAreRanks(options)) {
+    return FlagError("server_weights",
+                     "auto or equal with --link=nccl, whose owners have equal parts",
+                     options.server_weights);
+  }
+  if (!options.servers.empty() && weights.weights.size() != options.servers.size()) {
+    return FlagError("server_weights",
+                     absl::StrCat("one for each of ", options.servers.size(), " servers"),
+                     options.server_weights);
   }
   return absl::OkStatus();
 }
@@ -190,27 +245,8 @@ absl::Status ValidateSyncOptions(const SyncOptions& options) {
     return FlagError("update", "worker or owner", options.update);
   }
   GS_RETURN_IF_ERROR(ValidateConsistency(options));
-  if (options.topology == "ps" && options.servers.empty()) {
-    return absl::InvalidArgumentError(
-        "--servers: expected host:port,... with --topology=ps, found none; start one with "
-        "bazel run //ps_server -- --listen=127.0.0.1:0");
-  }
-  if (options.topology != "ps" && !options.servers.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--servers: expected none with --topology=", options.topology, ", found ",
-                     options.servers.size()));
-  }
-  GS_ASSIGN_OR_RETURN(const ServerWeights weights, ParseServerWeights(options.server_weights));
-  if (!weights.weights.empty() && options.topology != "ps") {
-    return FlagError("server_weights", "none with --topology=" + options.topology,
-                     options.server_weights);
-  }
-  if (!weights.weights.empty() && !options.servers.empty() &&
-      weights.weights.size() != options.servers.size()) {
-    return FlagError("server_weights",
-                     absl::StrCat("one for each of ", options.servers.size(), " servers"),
-                     options.server_weights);
-  }
+  GS_RETURN_IF_ERROR(ValidateServers(options));
+  GS_RETURN_IF_ERROR(ValidateWeights(options));
   if (options.connections < 0) {
     return FlagError("connections", "at least 1, or 0 for the default",
                      absl::StrCat(options.connections));
@@ -249,7 +285,8 @@ absl::Status ResolveByHosts(const WorkerGroup& group, SyncOptions* options) {
   GS_ASSIGN_OR_RETURN(const ServerWeights asked_for, ParseServerWeights(options->server_weights));
   options->weights = asked_for.weights;
   const bool find_link = options->link == "auto" && options->topology != "local";
-  const bool find_weights = options->topology == "ps" && asked_for.by_host;
+  const bool find_weights =
+      options->topology == "ps" && !OwnersAreRanks(*options) && asked_for.by_host;
   if (!find_link && !find_weights) return absl::OkStatus();
   // A rank that compresses, or has another consistency, takes part too, so that ranks that disagree
   // meet in Bind(), which says so; and one that cannot reach a server, so that nobody waits for it
@@ -313,9 +350,17 @@ absl::StatusOr<std::unique_ptr<GradientSync>> CreateHostSync(const SyncOptions& 
 
 absl::StatusOr<std::unique_ptr<GradientSync>> CreateGradientSync(const SyncOptions& options,
                                                                  const WorkerGroup& group) {
-  if (options.topology == "ring" && options.link == "nccl") {
+  if (options.link == "nccl") {
     GS_RETURN_IF_ERROR(CheckNcclDevice(options.nccl == nullptr ? nullptr : options.gpu.get()));
+    if (options.owners > group.world_size) {
+      return FlagError("owners",
+                       absl::StrCat("at most ", group.world_size, ", as many as there are workers"),
+                       absl::StrCat(options.owners));
+    }
     NcclOptions nccl;
+    if (OwnersAreRanks(options)) {
+      nccl.owners = options.owners == 0 ? group.world_size : options.owners;
+    }
     nccl.group = group;
     nccl.update_site = SiteOf(options);
     nccl.gpu = options.gpu;

@@ -27,6 +27,7 @@ struct SyncOptions {
   std::string server_weights = "auto";  // auto, equal, or w0,w1,...; for ps
   std::vector<double> weights;          // of the servers: set by ResolveByHosts(); empty: equal
   int connections = 0;                  // per pair of peers; 0 chooses the topology's default
+  int owners = 0;  // for ps over nccl: the first so many ranks are the servers; 0: all ranks
   // Has the buckets: by staging (sync/staged_sync.h), or NCCL's. Null: the host has them.
   std::shared_ptr<GpuApi> gpu;
   std::shared_ptr<NcclApi> nccl;  // of that GPU, with nccl
@@ -64,7 +65,7 @@ int ResolvedConnections(const SyncOptions& options);
 absl::Status ValidateClipping(const SyncOptions& options, double max_norm);
 
 // Creates the backend. `options` must have passed ValidateSyncOptions(). Opens no connection yet;
-// GradientSync::Bind() does.
+// GradientSync::Bind() does. Errors: also INVALID_ARGUMENT for what depends on the number of ranks.
 absl::StatusOr<std::unique_ptr<GradientSync>> CreateGradientSync(const SyncOptions& options,
                                                                  const WorkerGroup& group);
 

@@ -53,7 +53,7 @@ absl::StatusOr<proto::Run> RunExchangeJob(const ExchangeJobOptions& options,
   job.worker_binary = options.rank_binary;
   job.server_binary = options.server_binary;
   job.workers = bench_case.exchange.world_size;
-  job.servers = ServerProcesses(bench_case.placement, job.workers, bench_case.servers);
+  job.servers = bench_case.server_processes();
   job.worker_flags = RankFlags(bench_case, start_line);
   job.server_flags = {
       absl::StrCat("--timeout=", absl::FormatDuration(bench_case.exchange.timeout))};

@@ -93,7 +93,8 @@ std::vector<std::string> NcclTestsCommand(const std::string& program,
 }
 
 bool ComparesWithNcclTests(const SyncBenchCase& bench_case) {
-  return bench_case.link == "nccl" && bench_case.update == "worker" && bench_case.device == "cuda";
+  return bench_case.link == "nccl" && bench_case.topology == "ring" &&
+         bench_case.update == "worker" && bench_case.device == "cuda";
 }
 
 absl::StatusOr<proto::Run> MeasureNcclTests(const std::string& program,

@@ -52,10 +52,8 @@ absl::Status CheckLinks(const SyncBenchOptions& options) {
   if (OnEmulatedHosts(options)) {
     GS_RETURN_IF_ERROR(CheckLinksBetweenHosts("link", options.links));
   }
-  for (const char* link : {"gloo", "nccl"}) {
-    if (Contains(options.links, link) && !Contains(options.topologies, "ring")) {
-      return FlagError("link", "grpc, or ring among --topology", link);
-    }
+  if (Contains(options.links, "gloo") && !Contains(options.topologies, "ring")) {
+    return FlagError("link", "grpc, or ring among --topology", "gloo");
   }
   if (Contains(options.links, "gloo") && !Contains(options.updates, "worker")) {
     return FlagError("update", "worker with --link=gloo, which has no reduce-scatter", "owner");
@@ -104,7 +102,7 @@ bool Possible(const SyncBenchCase& bench_case) {
   if (!PlacementFits(bench_case.placement, bench_case.exchange.world_size, bench_case.servers)) {
     return false;
   }
-  if (bench_case.link == "nccl") return bench_case.topology == "ring";
+  if (bench_case.servers_are_ranks() && !bench_case.weights.empty()) return false;
   return bench_case.link != "gloo" ||
          (bench_case.topology == "ring" && bench_case.update == "worker");
 }
@@ -117,8 +115,7 @@ absl::StatusOr<std::vector<double>> Weights(const SyncBenchOptions& options) {
 
 // The servers of a case must be as many as the weights that were asked for.
 absl::Status CheckWeights(const SyncBenchCase& bench_case) {
-  const int servers =
-      ServerProcesses(bench_case.placement, bench_case.exchange.world_size, bench_case.servers);
+  const int servers = bench_case.server_processes();
   if (bench_case.servers == 0 || bench_case.weights.empty() ||
       bench_case.weights.size() == static_cast<size_t>(servers)) {
     return absl::OkStatus();
@@ -153,7 +150,20 @@ absl::StatusOr<SyncBenchCase> CommonCase(const SyncBenchOptions& options) {
   return common;
 }
 
+// Placements and numbers of servers, for a topology and link.
+std::vector<PlacedServers> Placed(const SyncBenchOptions& options, const SyncBenchCase& bench_case,
+                                  const std::vector<int>& servers) {
+  if (!bench_case.servers_are_ranks()) {
+    return PlaceServers(bench_case.topology, options.placements, servers);
+  }
+  return PlaceServers(bench_case.topology, {"colocated"}, servers);
+}
+
 }  // namespace
+
+int SyncBenchCase::server_processes() const {
+  return servers_are_ranks() ? 0 : ServerProcesses(placement, exchange.world_size, servers);
+}
 
 std::string Describe(const SyncBenchCase& bench_case) {
   std::string text = bench_case.topology;
@@ -191,10 +201,9 @@ absl::StatusOr<std::vector<SyncBenchCase>> ListCases(const SyncBenchOptions& opt
       next.exchange.bytes = bytes;
       for (const std::string& topology : options.topologies) {
         next.topology = topology;
-        const std::vector<PlacedServers> placed =
-            PlaceServers(topology, options.placements, servers);
         for (const std::string& link : options.links) {
           next.link = link;
+          const std::vector<PlacedServers> placed = Placed(options, next, servers);
           for (const std::string& update : options.updates) {
             next.update = update;
             for (const PlacedServers& group : placed) {
@@ -238,6 +247,9 @@ std::vector<std::string> RankFlags(const SyncBenchCase& bench_case, const std::s
   if (bench_case.device != "cpu") flags.push_back(absl::StrCat("--device=", bench_case.device));
   if (exchange.codec.compresses()) {
     flags.push_back(absl::StrCat("--compression=", CodecName(exchange.codec)));
+  }
+  if (bench_case.servers_are_ranks()) {
+    flags.push_back(absl::StrCat("--owners=", bench_case.servers));
   }
   if (bench_case.servers > 0 && bench_case.server_weights != "auto") {
     flags.push_back(absl::StrCat("--server_weights=", bench_case.server_weights));

@@ -118,7 +118,7 @@ TEST(SyncBenchOptionsTest, MistakesNameTheFlagAndWhatCame) {
   options.max_bytes = "1K";
   EXPECT_THAT(ErrorOf(options), HasSubstr("--max_bytes: "));
   options = SyncBenchOptions();
-  options.links = {"nccl"};
+  options.links = {"gloo"};
   options.topologies = {"ps"};
   EXPECT_THAT(ErrorOf(options), HasSubstr("--link: expected grpc, or ring among --topology"));
   options = SyncBenchOptions();
@@ -166,7 +166,7 @@ TEST(SyncBenchOptionsTest, ARankIsToldEverythingThatItsJobDependsOn) {
                                    "--timeout=1m", "--start_line=/tmp/line"));
 }
 
-TEST(SyncBenchOptionsTest, NcclIsMeasuredForRingsAndRanksAreToldTheDevice) {
+TEST(SyncBenchOptionsTest, RanksAreToldTheDevice) {
   SyncBenchOptions options;
   options.links = {"shm", "nccl"};
   options.servers = {"1"};
@@ -176,24 +176,40 @@ TEST(SyncBenchOptionsTest, NcclIsMeasuredForRingsAndRanksAreToldTheDevice) {
   std::vector<std::string> names;
   for (const SyncBenchCase& c : CasesOf(options)) {
     names.push_back(Describe(c));
-    EXPECT_EQ(RankFlags(c, "/tmp/line").back(), "--device=cuda");
+    EXPECT_THAT(RankFlags(c, "/tmp/line"), testing::Contains("--device=cuda"));
   }
   EXPECT_THAT(names,
               testing::ElementsAre(
                   "ring over shm, ranks 2, 4KiB", "ring over shm, update at owner, ranks 2, 4KiB",
                   "ring over nccl, ranks 2, 4KiB", "ring over nccl, update at owner, ranks 2, 4KiB",
                   "ps over shm, servers 1, ranks 2, 4KiB",
-                  "ps over shm, update at owner, servers 1, ranks 2, 4KiB"));
+                  "ps over shm, update at owner, servers 1, ranks 2, 4KiB",
+                  "ps over nccl, servers 1 colocated, ranks 2, 4KiB",
+                  "ps over nccl, update at owner, servers 1 colocated, ranks 2, 4KiB"));
 }
 
-TEST(SyncBenchOptionsTest, LinksOfRingsAloneLeaveParameterServersOut) {
-  for (const std::string link : {"gloo", "nccl"}) {
-    SyncBenchOptions options;
-    options.links = {link};
-    options.bytes = {"4KiB"};
-    const std::vector<SyncBenchCase> cases = CasesOf(options);
-    ASSERT_EQ(cases.size(), 1u) << link;
-    EXPECT_EQ(Describe(cases[0]), "ring over " + link + ", ranks 2, 4KiB");
+TEST(SyncBenchOptionsTest, ALinkOfRingsAloneLeavesParameterServersOut) {
+  SyncBenchOptions options;
+  options.links = {"gloo"};
+  options.bytes = {"4KiB"};
+  const std::vector<SyncBenchCase> cases = CasesOf(options);
+  ASSERT_EQ(cases.size(), 1u);
+  EXPECT_EQ(Describe(cases[0]), "ring over gloo, ranks 2, 4KiB");
+}
+
+TEST(SyncBenchOptionsTest, ServersOverNcclAreRanksAndNoProcesses) {
+  SyncBenchOptions options;
+  options.links = {"nccl"};
+  options.topologies = {"ps"};
+  options.servers = {"1", "2", "3"};
+  options.bytes = {"4KiB"};
+  const std::vector<SyncBenchCase> cases = CasesOf(options);
+  ASSERT_EQ(cases.size(), 2u);  // three would be more than there are ranks
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(cases[i].servers, i + 1);
+    EXPECT_EQ(cases[i].server_processes(), 0);
+    EXPECT_THAT(RankFlags(cases[i], "/tmp/line"),
+                testing::Contains("--owners=" + std::to_string(i + 1)));
   }
 }
 

@@ -24,8 +24,7 @@ absl::Status Check(const SyncBenchCase& bench_case,
                    const std::vector<proto::ExchangeMetrics>& ranks,
                    const std::vector<proto::ServerMetrics>& servers) {
   const size_t expected_ranks = bench_case.exchange.world_size;
-  const size_t expected_servers =
-      ServerProcesses(bench_case.placement, bench_case.exchange.world_size, bench_case.servers);
+  const size_t expected_servers = static_cast<size_t>(bench_case.server_processes());
   if (ranks.size() != expected_ranks || servers.size() != expected_servers) {
     return absl::DataLossError(absl::StrCat("expected metrics of ", expected_ranks, " ranks and ",
                                             expected_servers, " servers, found ", ranks.size(),
@@ -187,8 +186,8 @@ std::string SyncBenchHead() {
 
 std::string SyncBenchLine(const proto::Run& run) {
   const bool ring = run.busbw_gb_per_s().kind_case() == google::protobuf::Value::kNumberValue;
-  // Gloo and NCCL do not tell what they send.
-  const bool counted = run.link() != "gloo" && run.link() != "nccl";
+  // Gloo and NCCL do not tell what they send in a ring.
+  const bool counted = !ring || (run.link() != "gloo" && run.link() != "nccl");
   const double busiest = std::max(run.wire_tx_bytes_max_node(), run.wire_rx_bytes_max_node());
   const std::string line = absl::StrFormat(
       kLine, FormatBytes(static_cast<int64_t>(run.bytes())), run.topology(), run.link(),

@@ -107,6 +107,22 @@ TEST(SyncBenchReportTest, ARunOnGpusSaysOnWhichAndWhatNcclChose) {
   EXPECT_NEAR(run->busbw_gb_per_s().number_value(), run->algbw_gb_per_s(), 1e-12);
 }
 
+TEST(SyncBenchReportTest, ServersThatAreRanksHaveNoMetricsOfTheirOwnAndCountBytes) {
+  SyncBenchCase bench_case = Case("ps", 2);
+  bench_case.link = "nccl";
+  bench_case.placement = "colocated";
+  std::vector<proto::ExchangeMetrics> ranks = TwoRanks();
+  for (proto::ExchangeMetrics& rank : ranks) rank.set_link("nccl");
+  auto run = SummarizeExchanges(bench_case, ranks, {});
+  ASSERT_TRUE(run.ok()) << run.status();
+  EXPECT_EQ(run->servers(), 2);
+  EXPECT_EQ(run->wire_tx_bytes_total(), 2 << 20);
+  std::string line = SyncBenchLine(*run);
+  line.replace(line.find("nccl"), 4, "grpc");
+  run->set_link("grpc");
+  EXPECT_EQ(SyncBenchLine(*run), line);  // with its bytes
+}
+
 TEST(SyncBenchReportTest, MissingMetricsAreAnError) {
   std::vector<proto::ExchangeMetrics> ranks = TwoRanks();
   ranks.pop_back();

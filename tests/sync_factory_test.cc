@@ -1,0 +1,116 @@
+// Combinations of flags for servers over NCCL that are taken and that are refused. The others are
+// in tests/bad_input_test.cc; this one needs an NCCL.
+
+#include "worker/sync_factory.h"
+
+#include <memory>
+#include <string>
+
+#include "absl/strings/match.h"
+#include "allreduce/fake_nccl.h"
+#include "gpu/fake_gpu.h"
+#include "gtest/gtest.h"
+#include "links/in_memory_store.h"
+
+namespace gradsync {
+namespace {
+
+class ServersOverNcclTest : public testing::Test {
+ protected:
+  ServersOverNcclTest() {
+    options_.topology = "ps";
+    options_.link = "nccl";
+    options_.gpu = gpu_;
+    options_.nccl = std::make_shared<FakeNccl>(std::make_shared<FakeNcclNetwork>(), gpu_);
+    group_.world_size = 2;
+    group_.run_id = "factory";
+    group_.store = NewInMemoryStore();
+  }
+
+  void ExpectRefused(const std::vector<std::string>& words) const {
+    ExpectNames(ValidateSyncOptions(options_), words);
+  }
+  static void ExpectNames(const absl::Status& status, const std::vector<std::string>& words) {
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    for (const std::string& word : words) {
+      EXPECT_TRUE(absl::StrContains(status.message(), word)) << status << " without " << word;
+    }
+  }
+
+  const std::shared_ptr<FakeGpu> gpu_ = std::make_shared<FakeGpu>();
+  SyncOptions options_;
+  WorkerGroup group_;
+};
+
+TEST_F(ServersOverNcclTest, AreWorkersThemselves) {
+  for (const std::string update : {"worker", "owner"}) {
+    for (const int owners : {0, 1, 2}) {
+      options_.update = update;
+      options_.owners = owners;
+      EXPECT_EQ(ValidateSyncOptions(options_), absl::OkStatus());
+      const auto sync = CreateGradientSync(options_, group_);
+      ASSERT_TRUE(sync.ok()) << sync.status();
+      EXPECT_EQ((*sync)->gpu(), gpu_);
+    }
+  }
+}
+
+TEST_F(ServersOverNcclTest, NobodyIsAskedForHosts) {
+  SyncOptions resolved = options_;
+  group_.store = nullptr;
+  EXPECT_EQ(ResolveByHosts(group_, &resolved), absl::OkStatus());
+  EXPECT_EQ(resolved.link, "nccl");
+  EXPECT_EQ(ResolvedConnections(resolved), 0);
+}
+
+TEST_F(ServersOverNcclTest, CannotBeMoreThanWorkers) {
+  options_.owners = 3;
+  ExpectNames(CreateGradientSync(options_, group_).status(), {"--owners", "at most 2", "3"});
+  options_.owners = -1;
+  ExpectRefused({"--owners", "-1"});
+}
+
+TEST_F(ServersOverNcclTest, NeedAGpu) {
+  options_.gpu = nullptr;
+  ExpectNames(CreateGradientSync(options_, group_).status(), {"--link=nccl", "--device=cuda"});
+}
+
+TEST_F(ServersOverNcclTest, AreNoProcessesOfTheirOwn) {
+  options_.servers = {"127.0.0.1:1"};
+  ExpectRefused({"--servers", "--num_servers", "--owners", "--link=nccl"});
+}
+
+TEST_F(ServersOverNcclTest, HaveEqualParts) {
+  options_.server_weights = "equal";
+  EXPECT_EQ(ValidateSyncOptions(options_), absl::OkStatus());
+  options_.server_weights = "1,2";
+  ExpectRefused({"--server_weights", "equal", "--link=nccl"});
+}
+
+TEST_F(ServersOverNcclTest, WaitForAllInEveryStep) {
+  options_.update = "owner";
+  for (const std::string consistency : {"asp", "ssp:2"}) {
+    options_.consistency = consistency;
+    ExpectRefused({"--consistency", "--link=nccl", consistency});
+  }
+}
+
+TEST_F(ServersOverNcclTest, CompressNothing) {
+  for (const std::string compression : {"bf16", "topk:0.1"}) {
+    options_.compression = compression;
+    ExpectRefused({"--compression", "--link=nccl", compression});
+  }
+}
+
+TEST_F(ServersOverNcclTest, AreNotAskedForElsewhere) {
+  options_.owners = 1;
+  options_.topology = "ring";
+  ExpectRefused({"--owners", "--topology=ring", "1"});
+  options_.topology = "ps";
+  options_.link = "grpc";
+  options_.servers = {"127.0.0.1:1"};
+  ExpectRefused({"--owners", "--link=grpc", "1"});
+}
+
+}  // namespace
+}  // namespace gradsync
