@@ -167,7 +167,8 @@ constexpr UpdateSite kSites[] = {UpdateSite::kWorker, UpdateSite::kOwner};
 
 TEST_F(TrainingOnGpuTest, OverNcclWithOneRankIsLikeAlone) {
   for (const UpdateSite site : kSites) {
-    ExpectLikeAlone(1, [site](const WorkerGroup& group) { return CreateRealNccl(group, site); });
+    ExpectLikeAlone(
+        1, [site](const WorkerGroup& group) { return CreateRealNccl(group, site, /*owners=*/0); });
   }
 }
 
