@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -13,12 +14,15 @@
 #include "absl/status/statusor.h"
 #include "allreduce/ipc_flags.h"
 #include "allreduce/ipc_layout.h"
+#include "allreduce/ipc_owner.h"
 #include "allreduce/nccl_work.h"
 #include "base/mutex.h"
 #include "gpu/gpu_api.h"
 #include "gpu/gpu_resources.h"
 #include "links/window.h"
+#include "plan/shard_map.h"
 #include "plan/step_options.h"
+#include "sync/update_site.h"
 
 namespace gradsync {
 
@@ -31,8 +35,11 @@ namespace gradsync {
 class IpcEngine {
  public:
   // Allocates this rank's region. Errors: those of GpuApi.
-  static absl::StatusOr<std::unique_ptr<IpcEngine>> Create(std::shared_ptr<GpuApi> gpu,
-                                                           IpcLayout layout, int rank);
+  // `refuse` is called on a thread of the driver, and must not wait, when ranks mean different
+  // steps; under kOwner.
+  static absl::StatusOr<std::unique_ptr<IpcEngine>> Create(
+      std::shared_ptr<GpuApi> gpu, IpcLayout layout, int rank, UpdateSite update_site,
+      std::function<void(absl::Status)> refuse);
 
   // Waits for nothing: Finish() or Part() has been called, or nothing was connected.
   ~IpcEngine();
@@ -56,11 +63,18 @@ class IpcEngine {
   IpcFlags& flags() { return *flags_; }
 
   // Queues everything of exchange number `launch` between the work's two events. Never waits for a
-  // peer. After Halt() nothing is queued: CANCELLED.
-  absl::Status Exchange(uint32_t launch, int bucket, const StepOptions& step, NcclWork& work);
+  // peer. Returns whether it is all queued: where an owner clips, only a step's last bucket says
+  // so, for all of them. After Halt() nothing is queued: CANCELLED.
+  absl::StatusOr<bool> Exchange(uint32_t launch, int bucket, const StepOptions& step,
+                                const std::shared_ptr<NcclWork>& work);
 
   // The same for a copy of rank 0's parameters.
   absl::Status Broadcast(uint32_t launch, NcclWork& work);
+
+  // What this rank keeps as an owner; null under kWorker. For its methods that block, with
+  // stream(), while nothing is queued.
+  IpcOwner* owner() const { return owner_.get(); }
+  GpuStream stream() const { return stream_.get(); }
 
   // The group has failed, and this rank knows it: queues nothing any more, and says so to the other
   // ranks. Does not block.
@@ -84,17 +98,39 @@ class IpcEngine {
   struct Bucket {
     std::vector<int> owners;            // others than this rank
     const FoldPiece* pieces = nullptr;  // this rank's, on the device
+    const FoldPiece* stored = nullptr;  // the same, of one source
     size_t num_pieces = 0;
+    std::vector<SegmentId> chunks;      // of the pieces
+    size_t first_square = 0;            // of the chunks, among this rank's sums of squares
     std::vector<const float*> sources;  // gradients by rank
-    std::vector<float*> destinations;
+    std::vector<float*> destinations;   // of the mean: under kOwner this rank's alone
+    std::vector<float*> params;         // the other ranks'
+  };
+  // An exchange whose means wait for the norm.
+  struct Held {
+    uint32_t launch = 0;
+    std::shared_ptr<NcclWork> work;
   };
 
-  IpcEngine(std::shared_ptr<GpuApi> gpu, IpcLayout layout, int rank)
-      : gpu_(std::move(gpu)), layout_(std::move(layout)), rank_(rank) {}
+  IpcEngine(std::shared_ptr<GpuApi> gpu, IpcLayout layout, int rank, UpdateSite update_site,
+            std::function<void(absl::Status)> refuse)
+      : gpu_(std::move(gpu)),
+        layout_(std::move(layout)),
+        rank_(rank),
+        update_site_(update_site),
+        refuse_(std::move(refuse)) {}
 
   absl::Status UploadPieces();
-  absl::Status QueueExchange(uint32_t launch, int bucket, const StepOptions& step, NcclWork& work);
+  absl::StatusOr<bool> QueueExchange(uint32_t launch, int bucket, const StepOptions& step,
+                                     const std::shared_ptr<NcclWork>& work);
+  absl::Status QueueFold(uint32_t launch, int bucket, const StepOptions& step);
+  absl::Status QueueUpdate(uint32_t launch, int bucket, const StepOptions& step, NcclWork& work);
+  absl::Status QueueSquares(int bucket);
+  absl::Status QueueClipping(const StepOptions& step);
+  absl::Status QueueEnd(uint32_t launch, int bucket, NcclWork& work);
   absl::Status QueueBroadcast(uint32_t launch, NcclWork& work);
+  absl::Status CompareSteps(const StepOptions& step, uint32_t turn) const;
+  float ClipFactor(double max_norm) const;
   absl::Status AwaitAll(IpcFlags::Counter counter, uint32_t value);
 
   float* grad(int rank, int bucket) const;
@@ -104,10 +140,16 @@ class IpcEngine {
   const std::shared_ptr<GpuApi> gpu_;
   const IpcLayout layout_;
   const int rank_;
+  const UpdateSite update_site_;
+  const std::function<void(absl::Status)> refuse_;
   std::shared_ptr<GpuMemory> region_;
   std::string exported_;
   std::shared_ptr<GpuMemory> pieces_;  // on the device: FoldPiece by bucket
   std::vector<Bucket> buckets_;
+  std::unique_ptr<IpcOwner> owner_;    // under kOwner
+  std::shared_ptr<GpuMemory> factor_;  // pinned, under kOwner
+  std::vector<Held> held_;             // by bucket
+  uint32_t steps_ = 0;                 // begun
   ScopedStream stream_;
   ScopedEvent idle_;
 

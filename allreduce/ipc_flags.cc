@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <cstring>
 #include <utility>
 
 #include "base/status_macros.h"
@@ -19,9 +20,12 @@ size_t RoundUp(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * u
 
 size_t IpcFlags::WordsOffset() { return RoundUp(sizeof(WindowControl), kLine); }
 
+size_t IpcFlags::SquaresOffset() { return RoundUp(WordsOffset() + sizeof(Words), kLine); }
+
 // Whole pages: less cannot be registered.
-size_t IpcFlags::WindowBytes() {
-  return RoundUp(WordsOffset() + sizeof(Words), static_cast<size_t>(sysconf(_SC_PAGESIZE)));
+size_t IpcFlags::WindowBytes(size_t squares) {
+  return RoundUp(SquaresOffset() + squares * sizeof(double),
+                 static_cast<size_t>(sysconf(_SC_PAGESIZE)));
 }
 
 IpcFlags::IpcFlags(std::shared_ptr<GpuApi> gpu, std::vector<std::shared_ptr<Window>> windows,
@@ -33,10 +37,7 @@ absl::Status IpcFlags::Register() {
     GS_ASSIGN_OR_RETURN(RegisteredMemory registered,
                         RegisteredMemory::Register(gpu_, window->data(), window->size()));
     registered_.push_back(std::move(registered));
-    GS_ASSIGN_OR_RETURN(uint32_t* const start, gpu_->FlagOnDevice(window->data()));
-    for (size_t counter = 0; counter < kCounters; ++counter) {
-      on_device_.push_back(start + (WordsOffset() + counter * sizeof(Line)) / sizeof(uint32_t));
-    }
+    GS_ASSIGN_OR_RETURN(on_device_.emplace_back(), gpu_->FlagOnDevice(window->data()));
   }
   return absl::OkStatus();
 }
@@ -50,12 +51,51 @@ void IpcFlags::SetGone(const Window& own) {
   In(own).parted.store(1);
 }
 
+uint32_t* IpcFlags::OnDevice(int rank, const void* word) const {
+  const size_t offset =
+      static_cast<size_t>(static_cast<const char*>(word) - windows_[rank]->data());
+  return on_device_[rank] + offset / sizeof(uint32_t);
+}
+
+absl::Status IpcFlags::WriteNote(uint32_t turn, const Note& note, GpuStream stream) {
+  uint32_t words[kNoteWords];
+  std::memcpy(words, note.data(), sizeof(words));
+  for (size_t i = 0; i < kNoteWords; ++i) {
+    uint32_t* const word = OnDevice(self_, &at(self_).notes[turn % 2][i]);
+    GS_RETURN_IF_ERROR(gpu_->WriteFlag(word, words[i], stream));
+  }
+  return absl::OkStatus();
+}
+
+IpcFlags::Note IpcFlags::ReadNote(int rank, uint32_t turn) const {
+  uint32_t words[kNoteWords];
+  for (size_t i = 0; i < kNoteWords; ++i) words[i] = at(rank).notes[turn % 2][i].load();
+  Note note;
+  std::memcpy(note.data(), words, sizeof(words));
+  return note;
+}
+
+double* IpcFlags::squares(int rank) const {
+  return reinterpret_cast<double*>(windows_[rank]->data() + SquaresOffset());
+}
+
+double* IpcFlags::squares_on_device() const {
+  return reinterpret_cast<double*>(OnDevice(self_, squares(self_)));
+}
+
+bool IpcFlags::AllReached(Counter counter, uint32_t value) const {
+  for (int rank = 0; rank < ranks(); ++rank) {
+    if (!Reached(rank, counter, value)) return false;
+  }
+  return true;
+}
+
 absl::Status IpcFlags::Write(Counter counter, uint32_t value, GpuStream stream) {
-  return gpu_->WriteFlag(on_device_[self_ * kCounters + counter], value, stream);
+  return gpu_->WriteFlag(OnDevice(self_, &at(self_).counters[counter]), value, stream);
 }
 
 absl::Status IpcFlags::Wait(int rank, Counter counter, uint32_t value, GpuStream stream) {
-  return gpu_->WaitFlag(on_device_[rank * kCounters + counter], value, stream);
+  return gpu_->WaitFlag(OnDevice(rank, &at(rank).counters[counter]), value, stream);
 }
 
 uint32_t IpcFlags::Read(int rank, Counter counter) const {

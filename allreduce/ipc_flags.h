@@ -1,6 +1,7 @@
 #ifndef GRADSYNC_ALLREDUCE_IPC_FLAGS_H_
 #define GRADSYNC_ALLREDUCE_IPC_FLAGS_H_
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -26,12 +27,17 @@ class IpcFlags {
  public:
   enum Counter {
     kContributed,  // the rank's gradient is there
+    kMeasured,     // for clipping: the rank's sums of squares of a step's means are there
     kFolded,       // what the rank owns is folded and stored; it reads others' memory no more
     kCounters,
   };
 
-  // Of each rank's window, whose first bytes are a WindowControl, for WindowMesh.
-  static size_t WindowBytes();
+  // A step's options as bits (links/step_note.h).
+  using Note = std::array<uint64_t, 4>;
+
+  // Of each rank's window, whose first bytes are a WindowControl, for WindowMesh. `squares`: of the
+  // rank that has the most.
+  static size_t WindowBytes(size_t squares);
 
   // `windows` by rank, of WindowBytes() each.
   IpcFlags(std::shared_ptr<GpuApi> gpu, std::vector<std::shared_ptr<Window>> windows, int self);
@@ -46,11 +52,21 @@ class IpcFlags {
   absl::Status Write(Counter counter, uint32_t value, GpuStream stream);
   absl::Status Wait(int rank, Counter counter, uint32_t value, GpuStream stream);
 
+  // Queued: the own note of a step, for those who see the rank's next kContributed. `turn` counts
+  // notes; one and the one before are kept.
+  absl::Status WriteNote(uint32_t turn, const Note& note, GpuStream stream);
+  Note ReadNote(int rank, uint32_t turn) const;
+
+  // A rank's sums of squares, as the host and as the own device see them.
+  double* squares(int rank) const;
+  double* squares_on_device() const;
+
   // How far a rank is, as the host sees it now.
   uint32_t Read(int rank, Counter counter) const;
   bool Reached(int rank, Counter counter, uint32_t value) const {
     return static_cast<int32_t>(Read(rank, counter) - value) >= 0;
   }
+  bool AllReached(Counter counter, uint32_t value) const;
 
   // How a failed group parts. A rank is *halted* when nothing that its streams still do can pass
   // for a success any more, and *parted* when it has closed other ranks' memory.
@@ -67,6 +83,8 @@ class IpcFlags {
   void Release(uint32_t launched);
 
  private:
+  static constexpr size_t kNoteWords = sizeof(Note) / sizeof(uint32_t);
+
   struct alignas(64) Line {
     std::atomic<uint32_t> value;
   };
@@ -75,9 +93,12 @@ class IpcFlags {
     Line counters[kCounters];
     alignas(64) std::atomic<uint32_t> halted;
     std::atomic<uint32_t> parted;
+    alignas(64) std::atomic<uint32_t> notes[2][kNoteWords];
   };
 
   static size_t WordsOffset();
+  static size_t SquaresOffset();
+  uint32_t* OnDevice(int rank, const void* word) const;
   static Words& In(const Window& window);
   Words& at(int rank) const { return In(*windows_[rank]); }
 
@@ -85,7 +106,7 @@ class IpcFlags {
   const std::vector<std::shared_ptr<Window>> windows_;
   const int self_;
   std::vector<RegisteredMemory> registered_;  // unregistered before the windows are unmapped
-  std::vector<uint32_t*> on_device_;          // by rank and counter
+  std::vector<uint32_t*> on_device_;          // by rank: where its window begins
 };
 
 }  // namespace gradsync

@@ -70,6 +70,12 @@ class IpcGradientSync : public GradientSync {
   WireStats wire_stats() const override;
 
  private:
+  // A bucket that was launched, and of which not all is queued.
+  struct Open {
+    uint32_t launch = 0;
+    int bucket = 0;
+    std::shared_ptr<NcclWork> work;
+  };
   // What a rank tells the others of itself.
   struct Peers {
     std::vector<std::string> addresses;  // of its mesh
@@ -99,6 +105,7 @@ class IpcGradientSync : public GradientSync {
   bool bound_ = false;
   bool left_ = false;
   uint32_t launches_ = 0;  // exchanges and broadcasts
+  std::vector<Open> open_;
   int64_t steps_done_ = 0;
   const std::shared_ptr<NcclOutcome> outcome_;
   NcclWorkPool works_;
@@ -106,13 +113,16 @@ class IpcGradientSync : public GradientSync {
 
   // Set by Bind().
   std::shared_ptr<IpcEngine> engine_;
+  size_t window_bytes_ = 0;
   std::shared_ptr<Window> window_;
   std::shared_ptr<WindowMesh> mesh_;  // null with one rank
   std::shared_ptr<IpcWatchdog> watchdog_;
 
   mutable Mutex mutex_;
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
+  // For a failure to resolve: of launches that were refused, and of those in open_.
   std::vector<SyncPromise> refused_ ABSL_GUARDED_BY(mutex_);
+  std::vector<SyncPromise> pending_ ABSL_GUARDED_BY(mutex_);
   WireStats stats_ ABSL_GUARDED_BY(mutex_);
   bool connected_ ABSL_GUARDED_BY(mutex_) = false;
   // engine_, mesh_ and watchdog_, for OnFailure().
@@ -208,9 +218,13 @@ absl::Status IpcGradientSync::MakeEngine(const Plan& plan) {
   absl::StatusOr<IpcLayout> layout = IpcLayout::OfRing(plan);
   if (options_.servers) layout = IpcLayout::OfServers(plan, options_.owners);
   GS_RETURN_IF_ERROR(layout.status());
-  GS_ASSIGN_OR_RETURN(engine_,
-                      IpcEngine::Create(options_.gpu, *std::move(layout), options_.group.rank));
-  GS_ASSIGN_OR_RETURN(window_, Window::Create(IpcFlags::WindowBytes()));
+  window_bytes_ = IpcFlags::WindowBytes(layout->MostChunks());
+  GS_ASSIGN_OR_RETURN(
+      engine_, IpcEngine::Create(options_.gpu, *std::move(layout), options_.group.rank,
+                                 options_.update_site, [outcome = outcome_](absl::Status status) {
+                                   outcome->Halt(std::move(status));
+                                 }));
+  GS_ASSIGN_OR_RETURN(window_, Window::Create(window_bytes_));
   if (options_.group.world_size > 1) GS_RETURN_IF_ERROR(MakeMesh(plan));
   MutexLock lock(&mutex_);
   kept_mesh_ = mesh_;
@@ -222,7 +236,7 @@ absl::Status IpcGradientSync::MakeMesh(const Plan& plan) {
   const WorkerGroup& group = options_.group;
   WindowMeshOptions options;
   for (int rank = 0; rank < group.world_size; ++rank) {
-    options.members.push_back({absl::StrCat("rank ", rank), true, IpcFlags::WindowBytes()});
+    options.members.push_back({absl::StrCat("rank ", rank), true, window_bytes_});
   }
   options.self = group.rank;
   options.greeting = absl::StrCat(group.Key("cuda_ipc"), " plan ", plan.fingerprint());
@@ -239,15 +253,16 @@ absl::StatusOr<IpcGradientSync::Peers> IpcGradientSync::ExchangePeers(const Plan
   const absl::StatusOr<HostIdentity> host = ReadHostIdentity();
   absl::Status able = host.status();
   if (able.ok()) able = MakeEngine(plan);
-  const std::string mine =
-      able.ok()
-          ? absl::StrJoin(
-                {options_.servers ? absl::StrCat("servers on ", options_.owners, " ranks")
-                                  : std::string("a ring"),
-                 host->Key(), host->hostname, mesh_ != nullptr ? mesh_->address() : std::string(),
-                 absl::BytesToHexString(engine_->exported())},
-                "\n")
-          : std::string(able.message());
+  const std::string who = absl::StrCat(
+      options_.servers ? absl::StrCat("servers on ", options_.owners, " ranks") : "a ring",
+      " with the update at the ",
+      options_.update_site == UpdateSite::kOwner ? "owners" : "workers");
+  const std::string mine = able.ok()
+                               ? absl::StrJoin({who, host->Key(), host->hostname,
+                                                mesh_ != nullptr ? mesh_->address() : std::string(),
+                                                absl::BytesToHexString(engine_->exported())},
+                                               "\n")
+                               : std::string(able.message());
   GS_ASSIGN_OR_RETURN(const std::vector<std::string> all, side_channel_.AllGather(mine, deadline));
   GS_RETURN_IF_ERROR(able);
   Peers peers;
@@ -335,6 +350,8 @@ SyncHandle IpcGradientSync::Launch(const StepOptions& step, int bucket) {
   if (!usable.ok()) return ResolvedHandle(usable);
   const absl::Status order = launch_order_.Check(step, bucket);
   if (!order.ok()) return Refuse(order);
+  // With its gradient the others could complete the exchange, whatever this rank has said.
+  if (outcome_->halted()) return Refuse(absl::CancelledError("this rank has failed"));
   const absl::Status queued = Exchange(step, bucket);
   if (!queued.ok()) return Refuse(queued);
   steps_done_ = step.step;
@@ -344,17 +361,32 @@ SyncHandle IpcGradientSync::Launch(const StepOptions& step, int bucket) {
 absl::Status IpcGradientSync::Exchange(const StepOptions& step, int bucket) {
   GS_ASSIGN_OR_RETURN(std::shared_ptr<NcclWork> work, works_.Take());
   GS_RETURN_IF_ERROR(work->RecordReady());
-  GS_RETURN_IF_ERROR(engine_->Exchange(++launches_, bucket, step, *work));
-  watchdog_->Watch(launches_, absl::StrCat("bucket ", bucket, " of step ", step.step), work);
-  Count(engine_->layout().Traffic(bucket, options_.group.rank));
-  promises_[bucket].Begin(step.step).Resolve(absl::OkStatus(),
-                                             [work] { return work->JoinComputeStream(); });
+  const SyncPromise& promise = promises_[bucket].Begin(step.step);
+  {
+    MutexLock lock(&mutex_);
+    pending_.push_back(promise);
+  }
+  open_.push_back({++launches_, bucket, std::move(work)});
+  GS_ASSIGN_OR_RETURN(const bool queued,
+                      engine_->Exchange(launches_, bucket, step, open_.back().work));
+  if (!queued) return absl::OkStatus();
+  for (Open& open : open_) {
+    watchdog_->Watch(open.launch, absl::StrCat("bucket ", open.bucket, " of step ", step.step),
+                     open.work);
+    Count(engine_->layout().Traffic(open.bucket, options_.group.rank));
+    promises_[open.bucket].current().Resolve(
+        absl::OkStatus(), [work = open.work] { return work->JoinComputeStream(); });
+  }
+  open_.clear();
+  MutexLock lock(&mutex_);
+  pending_.clear();
   return absl::OkStatus();
 }
 
 absl::Status IpcGradientSync::BroadcastParameters(absl::Time deadline) {
   GS_RETURN_IF_ERROR(CheckUsable());
   const absl::Status done = [&] {
+    if (outcome_->halted()) return absl::CancelledError("this rank has failed");
     GS_ASSIGN_OR_RETURN(const std::shared_ptr<NcclWork> work, works_.Take());
     GS_RETURN_IF_ERROR(work->RecordReady());
     GS_RETURN_IF_ERROR(engine_->Broadcast(++launches_, *work));
@@ -366,16 +398,29 @@ absl::Status IpcGradientSync::BroadcastParameters(absl::Time deadline) {
   return done.ok() ? done : Failed(done);
 }
 
-absl::StatusOr<OptimizerState> IpcGradientSync::ExportOptimizerState(absl::Time) {
+absl::StatusOr<OptimizerState> IpcGradientSync::ExportOptimizerState(absl::Time deadline) {
   GS_RETURN_IF_ERROR(CheckUsable());
-  return OptimizerState();
+  if (options_.update_site == UpdateSite::kWorker) return OptimizerState();
+  const absl::Status drained = watchdog_->Drain(deadline);
+  if (!drained.ok()) return Failed(drained);
+  absl::StatusOr<OptimizerState> state =
+      engine_->owner()->Export(steps_done_, engine_->stream(), side_channel_, deadline);
+  if (!state.ok()) return Failed(state.status());
+  return state;
 }
 
-absl::Status IpcGradientSync::ImportOptimizerState(const OptimizerState& state, absl::Time) {
+absl::Status IpcGradientSync::ImportOptimizerState(const OptimizerState& state,
+                                                   absl::Time deadline) {
   // A state that does not fit is the caller's mistake on every rank, whatever has become of the
   // group.
   if (bound_) GS_RETURN_IF_ERROR(CheckState(plan_, state));
-  return CheckUsable();
+  GS_RETURN_IF_ERROR(CheckUsable());
+  if (options_.update_site == UpdateSite::kWorker) return absl::OkStatus();
+  absl::Status imported = watchdog_->Drain(deadline);
+  if (imported.ok()) imported = engine_->owner()->Import(state, engine_->stream());
+  if (!imported.ok()) return Failed(imported);
+  steps_done_ = state.step;
+  return absl::OkStatus();
 }
 
 void IpcGradientSync::Abort(absl::Status reason) {
@@ -436,15 +481,17 @@ void IpcGradientSync::OnFailure(absl::Status status) {
           absl::Status(status.code(), absl::StrCat(status.message(), "; ", finished.message()));
     }
   }
-  std::vector<SyncPromise> refused;
+  std::vector<SyncPromise> pending;
   {
     MutexLock lock(&mutex_);
     failure_ = status;
-    refused.swap(refused_);
+    pending.swap(pending_);
+    pending.insert(pending.end(), refused_.begin(), refused_.end());
+    refused_.clear();
     kept_engine_ = nullptr;
   }
   outcome_->Settle(status);
-  for (const SyncPromise& promise : refused) promise.Resolve(status);
+  for (const SyncPromise& promise : pending) promise.Resolve(status);
   failed_.Resolve(std::move(status));
 }
 
@@ -472,9 +519,6 @@ absl::StatusOr<std::unique_ptr<GradientSync>> CreateIpcGradientSync(const IpcOpt
   GS_ASSIGN_OR_RETURN(complete.group, CheckGroup(options.group, "cuda_ipc"));
   if (options.gpu == nullptr) {
     return absl::InvalidArgumentError("cuda_ipc: expected a GPU; build with --config=cuda");
-  }
-  if (options.update_site == UpdateSite::kOwner) {
-    return absl::InvalidArgumentError("cuda_ipc: expected the update at the workers");
   }
   if (options.owners < 0 || options.owners > complete.group.world_size) {
     return absl::InvalidArgumentError(

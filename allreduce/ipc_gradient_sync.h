@@ -16,6 +16,7 @@ struct IpcOptions {
   // `group.timeout` is how long an exchange may take that could begin, and how long a rank's
   // process may stand still.
   WorkerGroup group;
+  // kOwner: owners keep their part of the optimizer's state, update, and store the parameters.
   UpdateSite update_site = UpdateSite::kWorker;
   // Who folds. A ring's ranks each their chunks of every stripe; or, as colocated parameter servers
   // on GPUs, the first `owners` ranks (0: all), which share the chunks as servers do.
@@ -41,8 +42,7 @@ struct IpcOptions {
 //
 // Ranks are processes: CUDA maps no memory into the process that exported it.
 //
-// Errors: INVALID_ARGUMENT for options out of range, without a GPU, or for update at owner, which
-// there is not.
+// Errors: INVALID_ARGUMENT for options out of range, or without a GPU.
 absl::StatusOr<std::unique_ptr<GradientSync>> CreateIpcGradientSync(const IpcOptions& options);
 
 }  // namespace gradsync

@@ -1,5 +1,6 @@
 #include "allreduce/ipc_layout.h"
 
+#include <algorithm>
 #include <set>
 #include <utility>
 
@@ -44,13 +45,33 @@ int IpcLayout::owner(SegmentId chunk) const {
   return plan_.buckets()[chunk.bucket].layout.chunk_of(chunk.slot);
 }
 
+std::vector<SegmentId> IpcLayout::Chunks(int bucket, int rank) const {
+  const StripeLayout& layout = plan_.buckets()[bucket].layout;
+  std::vector<SegmentId> chunks;
+  for (int slot = 0; slot < layout.slots(); ++slot) {
+    if (!layout.range(slot).empty() && owner({bucket, slot}) == rank) {
+      chunks.push_back({bucket, slot});
+    }
+  }
+  return chunks;
+}
+
+size_t IpcLayout::MostChunks() const {
+  size_t most = 0;
+  for (int rank = 0; rank < ranks(); ++rank) {
+    size_t chunks = 0;
+    for (int b = 0; b < buckets(); ++b) chunks += Chunks(b, rank).size();
+    most = std::max(most, chunks);
+  }
+  return most;
+}
+
 std::vector<FoldPiece> IpcLayout::Pieces(int bucket, int rank) const {
   const StripeLayout& layout = plan_.buckets()[bucket].layout;
   std::vector<FoldPiece> pieces;
-  for (int slot = 0; slot < layout.slots(); ++slot) {
-    const ElementRange range = layout.range(slot);
-    if (range.empty() || owner({bucket, slot}) != rank) continue;
-    const int first = FoldRank(layout.chunk_of(slot), 0, ranks());
+  for (const SegmentId chunk : Chunks(bucket, rank)) {
+    const ElementRange range = layout.range(chunk.slot);
+    const int first = FoldRank(layout.chunk_of(chunk.slot), 0, ranks());
     FoldPiece* const last = pieces.empty() ? nullptr : &pieces.back();
     if (last != nullptr && last->first == first && last->offset + last->count == range.begin) {
       last->count += range.size();

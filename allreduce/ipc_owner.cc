@@ -120,8 +120,8 @@ absl::Status IpcOwner::Import(const OptimizerState& state, GpuStream stream) {
       for (size_t slot = 0; slot < piece.optimizer.slot_names().size(); ++slot) {
         GatherSlot(layout_.plan(), b, piece.range, piece.optimizer.slot_names()[slot], state,
                    stage_->floats());
-        GS_RETURN_IF_ERROR(CopyAndWait(piece.optimizer.slot(static_cast<int>(slot)),
-                                       stage_->data(), Bytes(piece.range), stream));
+        GS_RETURN_IF_ERROR(CopyAndWait(piece.optimizer.slot(static_cast<int>(slot)), stage_->data(),
+                                       Bytes(piece.range), stream));
       }
     }
   }

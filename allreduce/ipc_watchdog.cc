@@ -78,8 +78,11 @@ void IpcWatchdog::Loop() {
   }
 }
 
-// Takes what is done off the queue, and checks the work that is then its head.
+// Takes what is done off the queue, and checks the work that is then its head. The flags say how
+// far that is, and CUDA is asked only where the stream waits for no other rank: a thread that frees
+// memory waits for the device inside CUDA, and may keep others out of it until then.
 absl::Status IpcWatchdog::Look() {
+  const IpcFlags& flags = *options_.flags;
   while (true) {
     Watched head;
     {
@@ -87,20 +90,20 @@ absl::Status IpcWatchdog::Look() {
       if (watched_.empty()) return absl::OkStatus();
       head = watched_.front();
     }
-    const absl::StatusOr<bool> done = head.work->Done();
+    const bool begun = flags.Reached(flags.self(), IpcFlags::kContributed, head.launch);
+    const bool all_here = begun && flags.AllReached(IpcFlags::kContributed, head.launch);
+    const absl::StatusOr<bool> done = !begun     ? head.work->Ready()
+                                      : all_here ? head.work->Done()
+                                                 : false;
     if (!done.ok()) return done.status();
-    if (*done) {
+    if (all_here && *done) {
       started_ = absl::InfiniteFuture();
       MutexLock lock(&mutex_);
       watched_.pop_front();
       if (watched_.empty()) changed_.SignalAll();
       continue;
     }
-    if (started_ == absl::InfiniteFuture()) {
-      const absl::StatusOr<bool> ready = head.work->Ready();
-      if (!ready.ok()) return ready.status();
-      if (*ready) started_ = absl::Now();
-    }
+    if (begun && started_ == absl::InfiniteFuture()) started_ = absl::Now();
     if (absl::Now() < started_ + options_.timeout) return absl::OkStatus();
     return Late(head,
                 absl::StrCat(absl::FormatDuration(options_.timeout), " after it could begin"));

@@ -49,11 +49,12 @@
 ABSL_FLAG(std::vector<std::string>, topology, gradsync::SyncBenchOptions().topologies,
           "some of ring, ps");
 ABSL_FLAG(std::vector<std::string>, link, gradsync::SyncBenchOptions().links,
-          "some of auto, grpc, shm, gloo (ring only), nccl (on GPUs; servers are the first ranks)");
+          "some of auto, grpc, shm, gloo (ring only), nccl, cuda_ipc (on GPUs; servers are the "
+          "first ranks)");
 ABSL_FLAG(
     std::string, device, "",
     "what has the buckets: cpu, cuda (the GPU of each rank), cuda:N, or auto (cuda where build "
-    "and machine have it); default: cuda with --link=nccl, else cpu");
+    "and machine have it); default: cuda with --link=nccl or cuda_ipc, else cpu");
 ABSL_FLAG(std::vector<std::string>, ranks, gradsync::SyncBenchOptions().ranks, "numbers of ranks");
 ABSL_FLAG(std::vector<std::string>, servers, gradsync::SyncBenchOptions().servers,
           "numbers of parameter servers, for ps");

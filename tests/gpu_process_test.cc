@@ -131,17 +131,24 @@ TEST_F(TwoProcessesTest, PassTheConformanceSuiteOverSharedMemoryOfTheGpu) {
 }
 
 TEST_F(TwoProcessesTest, GiveTheBitsOfTheHostOverSharedMemoryOfTheGpuWhoeverFolds) {
-  const PsGroup group(NewInProcessLink(), kGpuRanks, /*servers=*/2, PsOptions());
-  std::vector<std::string> expected(kGpuRanks);
-  RunRanks(kGpuRanks, [&](int rank) {
-    expected[rank] = HashOfParameterServers(UpdateSite::kWorker, rank, group);
-  });
-  for (const char* const task : {kHashIpcRing, kHashIpcServer, kHashIpcServers}) {
-    for (const Ended& rank : RunBoth(task, kLimit)) {
-      const std::string line = absl::StrCat("hash ", expected[0]);
-      EXPECT_NE(std::find(rank.out.begin(), rank.out.end(), line), rank.out.end())
-          << task << ": expected " << line << "\n"
-          << absl::StrJoin(rank.out, "\n");
+  for (const UpdateSite site : {UpdateSite::kWorker, UpdateSite::kOwner}) {
+    PsOptions options;
+    options.update_site = site;
+    const PsGroup group(NewInProcessLink(), kGpuRanks, /*servers=*/2, options);
+    std::vector<std::string> expected(kGpuRanks);
+    RunRanks(kGpuRanks,
+             [&](int rank) { expected[rank] = HashOfParameterServers(site, rank, group); });
+    const std::vector<std::string> tasks =
+        site == UpdateSite::kOwner
+            ? std::vector<std::string>{kHashIpcRingOwner, kHashIpcServersOwner}
+            : std::vector<std::string>{kHashIpcRing, kHashIpcServer, kHashIpcServers};
+    for (const std::string& task : tasks) {
+      for (const Ended& rank : RunBoth(task, kLimit)) {
+        const std::string line = absl::StrCat("hash ", expected[0]);
+        EXPECT_NE(std::find(rank.out.begin(), rank.out.end(), line), rank.out.end())
+            << task << ": expected " << line << "\n"
+            << absl::StrJoin(rank.out, "\n");
+      }
     }
   }
 }

@@ -79,8 +79,9 @@ absl::StatusOr<std::unique_ptr<GradientSync>> CreateRankSync(const GpuRank& rank
   }
   IpcOptions options;
   options.group = rank.group;
-  options.servers = rank.task == kHashIpcServer || rank.task == kHashIpcServers;
+  options.servers = absl::StartsWith(rank.task, kHashIpcServer);
   options.owners = rank.task == kHashIpcServer ? 1 : 0;
+  if (absl::EndsWith(rank.task, "-owner")) options.update_site = UpdateSite::kOwner;
   GS_ASSIGN_OR_RETURN(options.gpu, OpenGpu(0));
   return CreateIpcGradientSync(options);
 }

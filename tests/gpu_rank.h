@@ -36,6 +36,8 @@ constexpr char kRunIpcSuite[] = "ipc-suite";
 constexpr char kHashIpcRing[] = "ipc-ring";
 constexpr char kHashIpcServer[] = "ipc-server";
 constexpr char kHashIpcServers[] = "ipc-servers";
+constexpr char kHashIpcRingOwner[] = "ipc-ring-owner";  // update at owner
+constexpr char kHashIpcServersOwner[] = "ipc-servers-owner";
 constexpr char kStepForeverOverIpc[] = "ipc-stepping";
 
 struct GpuRank {

@@ -287,9 +287,6 @@ TEST(IpcFailureTest, OptionsOutOfRangeAreRefused) {
   options.owners = 3;
   EXPECT_TRUE(absl::IsInvalidArgument(CreateIpcGradientSync(options).status()));
   options = group.options(0);
-  options.update_site = UpdateSite::kOwner;
-  EXPECT_TRUE(absl::IsInvalidArgument(CreateIpcGradientSync(options).status()));
-  options = group.options(0);
   options.gpu = nullptr;
   const absl::Status status = CreateIpcGradientSync(options).status();
   EXPECT_TRUE(absl::IsInvalidArgument(status));

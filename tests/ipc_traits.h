@@ -39,7 +39,6 @@ inline BackendTraits IpcTraits(const GpuSourceFactory& gpus, const IpcOptions& l
     options.update_site = site;
     return std::make_unique<IpcFixture>(std::move(options), gpus());
   };
-  traits.update_at_owner = false;
   traits.world_sizes = {1, 2, 3, 4};
   return traits;
 }

@@ -1,5 +1,5 @@
-// Combinations of flags for servers over NCCL that are taken and that are refused. The others are
-// in tests/bad_input_test.cc; this one needs an NCCL.
+// Combinations of flags for servers over NCCL, and for shared memory of GPUs, that are taken and
+// that are refused. The others are in tests/bad_input_test.cc; these need an NCCL or a GPU.
 
 #include "worker/sync_factory.h"
 
@@ -110,6 +110,62 @@ TEST_F(ServersOverNcclTest, AreNotAskedForElsewhere) {
   options_.link = "grpc";
   options_.servers = {"127.0.0.1:1"};
   ExpectRefused({"--owners", "--link=grpc", "1"});
+}
+
+// Ranks that share memory of their GPUs.
+class SharedGpuMemoryTest : public ServersOverNcclTest {
+ protected:
+  SharedGpuMemoryTest() {
+    options_.link = "cuda_ipc";
+    options_.nccl = nullptr;
+  }
+};
+
+TEST_F(SharedGpuMemoryTest, IsForRingsAndServersThatAreWorkersAndNeedsNoNccl) {
+  for (const std::string update : {"worker", "owner"}) {
+    for (const std::string topology : {"ring", "ps"}) {
+      for (const int owners : {0, 1, 2}) {
+        options_.update = update;
+        options_.topology = topology;
+        options_.owners = topology == "ps" ? owners : 0;
+        EXPECT_EQ(ValidateSyncOptions(options_), absl::OkStatus());
+        EXPECT_EQ(ResolvedConnections(options_), 0);
+        EXPECT_EQ(ResolvedLink(options_), "cuda_ipc");
+        const auto sync = CreateGradientSync(options_, group_);
+        ASSERT_TRUE(sync.ok()) << sync.status();
+        EXPECT_EQ((*sync)->gpu(), gpu_);
+      }
+    }
+  }
+}
+
+TEST_F(SharedGpuMemoryTest, IsRefusedWithWhatItCannotDo) {
+  const SyncOptions valid = options_;
+  options_.topology = "local";
+  ExpectRefused({"--link", "cuda_ipc", "--topology=local"});
+  options_ = valid;
+  options_.servers = {"127.0.0.1:1"};
+  ExpectRefused({"--servers", "--owners", "--link=cuda_ipc"});
+  options_ = valid;
+  options_.server_weights = "1,2";
+  ExpectRefused({"--server_weights", "--link=cuda_ipc"});
+  options_ = valid;
+  options_.update = "owner";
+  options_.consistency = "asp";
+  ExpectRefused({"--consistency", "--link=cuda_ipc"});
+  options_ = valid;
+  options_.compression = "bf16";
+  ExpectRefused({"--compression", "--link=cuda_ipc"});
+  options_ = valid;
+  options_.topology = "ring";
+  options_.owners = 1;
+  ExpectRefused({"--owners", "--topology=ring"});
+  options_ = valid;
+  options_.owners = 3;
+  ExpectNames(CreateGradientSync(options_, group_).status(), {"--owners", "at most 2", "3"});
+  options_ = valid;
+  options_.gpu = nullptr;
+  ExpectNames(CreateGradientSync(options_, group_).status(), {"--link=cuda_ipc", "--device=cuda"});
 }
 
 }  // namespace

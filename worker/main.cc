@@ -25,7 +25,7 @@
 #include "worker/nccl_settings.h"
 
 ABSL_FLAG(std::string, topology, "local", "local, ps (parameter servers) or ring");
-ABSL_FLAG(std::string, link, "auto", "auto, grpc, shm, gloo or nccl");
+ABSL_FLAG(std::string, link, "auto", "auto, grpc, shm, gloo, nccl or cuda_ipc (GPUs of one host)");
 ABSL_FLAG(std::string, update, "worker",
           "who runs the optimizer: worker, or owner (server or ring rank)");
 ABSL_FLAG(std::string, consistency, "bsp",
@@ -40,7 +40,8 @@ ABSL_FLAG(std::string, server_weights, "auto",
           "one server beside every worker and some elsewhere get the shares that keep all hosts "
           "equally busy), equal, or a number for each, w0,w1,...");
 ABSL_FLAG(int, owners, 0,
-          "with --topology=ps --link=nccl, where workers are the servers: the first so many own "
+          "with --topology=ps and --link=nccl or cuda_ipc, where workers are the servers: the "
+          "first so many own "
           "the gradients' chunks; 0: all");
 ABSL_FLAG(int, num_servers, 0,
           "instead of --servers: this many servers register in the store (ps_server --master=)");

@@ -7,6 +7,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
+#include "allreduce/ipc_gradient_sync.h"
 #include "allreduce/nccl_gradient_sync.h"
 #include "allreduce/open_nccl.h"
 #include "allreduce/ring_gradient_sync.h"
@@ -40,14 +41,19 @@ UpdateSite SiteOf(const SyncOptions& options) {
   return options.update == "owner" ? UpdateSite::kOwner : UpdateSite::kWorker;
 }
 
+// Links that exchange what is in the memory of GPUs, and know no server but a rank.
+bool BetweenGpus(const SyncOptions& options) {
+  return options.link == "nccl" || options.link == "cuda_ipc";
+}
+
 absl::Status ValidateLink(const SyncOptions& options) {
-  if (!IsOneOf(options.link, {"auto", "grpc", "shm", "gloo", "nccl"})) {
-    return FlagError("link", "auto, grpc, shm, gloo or nccl", options.link);
+  if (!IsOneOf(options.link, {"auto", "grpc", "shm", "gloo", "nccl", "cuda_ipc"})) {
+    return FlagError("link", "auto, grpc, shm, gloo, nccl or cuda_ipc", options.link);
   }
   if (options.link == "shm" && options.topology == "local") {
     return FlagError("link", "auto with --topology=local", options.link);
   }
-  if (options.link == "nccl" && options.topology == "local") {
+  if (BetweenGpus(options) && options.topology == "local") {
     return FlagError("link", "auto with --topology=local", options.link);
   }
   if (options.link == "nccl" && options.nccl == nullptr && NcclVersion() == 0) {
@@ -76,10 +82,11 @@ absl::Status ValidateCompression(const SyncOptions& options) {
     return FlagError("compression", "none with --topology=local, which sends nothing",
                      options.compression);
   }
-  if (options.link == "shm") {
+  if (options.link == "shm" || options.link == "cuda_ipc") {
     return FlagError("compression",
-                     "none with --link=shm, where ranks read each other's memory and nothing is "
-                     "sent (or --link=grpc)",
+                     absl::StrCat("none with --link=", options.link,
+                                  ", where ranks read each other's memory and nothing is sent (or "
+                                  "--link=grpc)"),
                      options.compression);
   }
   if (options.link == "gloo") {
@@ -113,7 +120,7 @@ absl::Status ValidateConsistency(const SyncOptions& options) {
     return refuse(absl::StrCat("--topology=", options.topology,
                                ", because only a parameter server can apply a gradient alone"));
   }
-  if (options.link == "shm" || options.link == "gloo" || options.link == "nccl") {
+  if (options.link == "shm" || options.link == "gloo" || BetweenGpus(options)) {
     return refuse(absl::StrCat("--link=", options.link,
                                ", which sums all gradients at once (use --link=grpc)"));
   }
@@ -129,15 +136,15 @@ absl::Status ValidateConsistency(const SyncOptions& options) {
 
 // Where servers are no processes but ranks.
 bool OwnersAreRanks(const SyncOptions& options) {
-  return options.topology == "ps" && options.link == "nccl";
+  return options.topology == "ps" && BetweenGpus(options);
 }
 
 absl::Status ValidateServers(const SyncOptions& options) {
   if (OwnersAreRanks(options)) {
     if (!options.servers.empty()) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "--servers, --num_servers: expected none with --topology=ps --link=nccl, where workers "
-          "are the servers (--owners), and no processes of their own, found ",
+          "--servers, --num_servers: expected none with --topology=ps --link=", options.link,
+          ", where workers are the servers (--owners), and no processes of their own, found ",
           options.servers.size()));
     }
   } else if (options.topology == "ps" && options.servers.empty()) {
@@ -156,7 +163,8 @@ absl::Status ValidateServers(const SyncOptions& options) {
   if (options.owners > 0 && !OwnersAreRanks(options)) {
     return FlagError("owners",
                      absl::StrCat("0 with --topology=", options.topology, " --link=", options.link,
-                                  ", as workers are servers only with --topology=ps --link=nccl"),
+                                  ", as workers are servers only with --topology=ps and "
+                                  "--link=nccl or cuda_ipc"),
                      absl::StrCat(options.owners));
   }
   return absl::OkStatus();
@@ -170,9 +178,10 @@ absl::Status ValidateWeights(const SyncOptions& options) {
                      options.server_weights);
   }
   if (OwnersAreRanks(options)) {
-    return FlagError("server_weights",
-                     "auto or equal with --link=nccl, whose owners have equal parts",
-                     options.server_weights);
+    return FlagError(
+        "server_weights",
+        absl::StrCat("auto or equal with --link=", options.link, ", whose owners have equal parts"),
+        options.server_weights);
   }
   if (!options.servers.empty() && weights.weights.size() != options.servers.size()) {
     return FlagError("server_weights",
@@ -261,6 +270,12 @@ absl::Status CheckNcclDevice(const GpuApi* gpu) {
       "--link=nccl: expected a GPU (--device=cuda), found none; or use --link=grpc");
 }
 
+absl::Status CheckIpcDevice(const GpuApi* gpu) {
+  if (gpu != nullptr) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "--link=cuda_ipc: expected a GPU (--device=cuda), found none; or use --link=shm");
+}
+
 absl::Status ValidateClipping(const SyncOptions& options, double max_norm) {
   GS_ASSIGN_OR_RETURN(const Consistency consistency, ParseConsistency(options.consistency));
   if (consistency.bulk() || max_norm == 0) return absl::OkStatus();
@@ -276,7 +291,7 @@ std::string ResolvedLink(const SyncOptions& options) {
 }
 
 int ResolvedConnections(const SyncOptions& options) {
-  if (options.topology == "local" || options.link == "shm" || options.link == "nccl") return 0;
+  if (options.topology == "local" || options.link == "shm" || BetweenGpus(options)) return 0;
   if (options.connections != 0) return options.connections;
   return options.topology == "ps" ? kPsConnections : kRingConnections;
 }
@@ -350,13 +365,23 @@ absl::StatusOr<std::unique_ptr<GradientSync>> CreateHostSync(const SyncOptions& 
 
 absl::StatusOr<std::unique_ptr<GradientSync>> CreateGradientSync(const SyncOptions& options,
                                                                  const WorkerGroup& group) {
+  if (BetweenGpus(options) && options.owners > group.world_size) {
+    return FlagError("owners",
+                     absl::StrCat("at most ", group.world_size, ", as many as there are workers"),
+                     absl::StrCat(options.owners));
+  }
+  if (options.link == "cuda_ipc") {
+    GS_RETURN_IF_ERROR(CheckIpcDevice(options.gpu.get()));
+    IpcOptions ipc;
+    ipc.group = group;
+    ipc.update_site = SiteOf(options);
+    ipc.servers = OwnersAreRanks(options);
+    ipc.owners = options.owners;
+    ipc.gpu = options.gpu;
+    return CreateIpcGradientSync(ipc);
+  }
   if (options.link == "nccl") {
     GS_RETURN_IF_ERROR(CheckNcclDevice(options.nccl == nullptr ? nullptr : options.gpu.get()));
-    if (options.owners > group.world_size) {
-      return FlagError("owners",
-                       absl::StrCat("at most ", group.world_size, ", as many as there are workers"),
-                       absl::StrCat(options.owners));
-    }
     NcclOptions nccl;
     if (OwnersAreRanks(options)) {
       nccl.owners = options.owners == 0 ? group.world_size : options.owners;

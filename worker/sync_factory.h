@@ -19,7 +19,7 @@ namespace gradsync {
 // As the flags of the same names have them; see //worker --help.
 struct SyncOptions {
   std::string topology = "local";    // local, ps, ring
-  std::string link = "auto";         // auto, grpc, shm, gloo, nccl
+  std::string link = "auto";         // auto, grpc, shm, gloo, nccl, cuda_ipc
   std::string update = "worker";     // worker, owner
   std::string consistency = "bsp";   // bsp, ssp:S, asp
   std::string compression = "none";  // none, fp16, bf16, topk:R; the plan must have the same codec
@@ -27,7 +27,8 @@ struct SyncOptions {
   std::string server_weights = "auto";  // auto, equal, or w0,w1,...; for ps
   std::vector<double> weights;          // of the servers: set by ResolveByHosts(); empty: equal
   int connections = 0;                  // per pair of peers; 0 chooses the topology's default
-  int owners = 0;  // for ps over nccl: the first so many ranks are the servers; 0: all ranks
+  int owners =
+      0;  // for ps over nccl and cuda_ipc: the first so many ranks are the servers; 0: all ranks
   // Has the buckets: by staging (sync/staged_sync.h), or NCCL's. Null: the host has them.
   std::shared_ptr<GpuApi> gpu;
   std::shared_ptr<NcclApi> nccl;  // of that GPU, with nccl
@@ -41,6 +42,9 @@ absl::Status ValidateSyncOptions(const SyncOptions& options);
 // What the link nccl needs besides: buckets in the memory of `gpu`.
 // Errors: INVALID_ARGUMENT when there is none.
 absl::Status CheckNcclDevice(const GpuApi* gpu);
+
+// The same for cuda_ipc.
+absl::Status CheckIpcDevice(const GpuApi* gpu);
 
 // The link that `options.link` stands for: "" for local, grpc for `auto` where ResolveByHosts() was
 // not asked.

@@ -48,7 +48,8 @@ bool OnEmulatedHosts(const SyncBenchOptions& options) {
 }
 
 absl::Status CheckLinks(const SyncBenchOptions& options) {
-  GS_RETURN_IF_ERROR(CheckNames("link", options.links, {"auto", "grpc", "shm", "gloo", "nccl"}));
+  GS_RETURN_IF_ERROR(
+      CheckNames("link", options.links, {"auto", "grpc", "shm", "gloo", "nccl", "cuda_ipc"}));
   if (OnEmulatedHosts(options)) {
     GS_RETURN_IF_ERROR(CheckLinksBetweenHosts("link", options.links));
   }
@@ -222,8 +223,9 @@ absl::StatusOr<std::vector<SyncBenchCase>> ListCases(const SyncBenchOptions& opt
     }
   }
   const bool ring_only =
-      std::all_of(options.links.begin(), options.links.end(),
-                  [](const std::string& link) { return link == "gloo" || link == "nccl"; });
+      std::all_of(options.links.begin(), options.links.end(), [](const std::string& link) {
+        return link == "gloo" || link == "nccl" || link == "cuda_ipc";
+      });
   if (Contains(options.topologies, "ps") && !ring_only) {
     GS_RETURN_IF_ERROR(CheckPlaced(options.placements, cases, "ranks"));
   }

@@ -53,8 +53,10 @@ struct SyncBenchCase {
   double bytes_per_second = 0;  // of the model; 0: no prediction
   ExchangeOptions exchange;     // world_size is the number of ranks
 
-  // Servers over NCCL are the first so many ranks, and so colocated.
-  bool servers_are_ranks() const { return topology == "ps" && link == "nccl"; }
+  // Servers over NCCL and CUDA IPC are the first so many ranks, and so colocated.
+  bool servers_are_ranks() const {
+    return topology == "ps" && (link == "nccl" || link == "cuda_ipc");
+  }
   // Those that are not.
   int server_processes() const;
 };
@@ -65,7 +67,7 @@ std::string Describe(const SyncBenchCase& bench_case);
 // Checks everything and lists the measurements in the order in which they run: by ranks and bytes,
 // so that what is compared is measured close in time. Combinations that cannot be (Gloo with
 // parameter servers, more colocated servers than workers) are left out, but each value that was
-// asked for occurs. Servers over NCCL are colocated whatever --placement says. Errors:
+// asked for occurs. Servers over NCCL and CUDA IPC are colocated whatever --placement says. Errors:
 // INVALID_ARGUMENT naming the flag, what was expected and what came.
 absl::StatusOr<std::vector<SyncBenchCase>> ListCases(const SyncBenchOptions& options);
 

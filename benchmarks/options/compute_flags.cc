@@ -19,9 +19,11 @@ absl::StatusOr<std::string> ResolveDevice(const std::string& device,
     sync.link = "nccl";
     GS_RETURN_IF_ERROR(ValidateSyncOptions(sync));
   }
-  const std::string wanted = !device.empty() ? device : nccl ? "cuda" : "cpu";
+  const bool ipc = Contains(links, "cuda_ipc");
+  const std::string wanted = !device.empty() ? device : nccl || ipc ? "cuda" : "cpu";
   GS_ASSIGN_OR_RETURN(const std::string resolved, ChooseDevice(wanted, workers, check));
   if (nccl && resolved == "cpu") return CheckNcclDevice(nullptr);
+  if (ipc && resolved == "cpu") return CheckIpcDevice(nullptr);
   return resolved;
 }
 

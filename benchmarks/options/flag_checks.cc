@@ -44,6 +44,10 @@ absl::Status CheckLinksBetweenHosts(absl::string_view flag, const std::vector<st
   if (Contains(links, "nccl")) {
     return FlagError(flag, "grpc, gloo or auto with --bandwidth, past which NCCL would go", "nccl");
   }
+  if (Contains(links, "cuda_ipc")) {
+    return FlagError(flag, "grpc, gloo or auto with --bandwidth, whose hosts share no GPU",
+                     "cuda_ipc");
+  }
   if (!Contains(links, "shm")) return absl::OkStatus();
   return FlagError(flag, "grpc, gloo or auto with --bandwidth, whose hosts share no memory", "shm");
 }
