@@ -1,9 +1,12 @@
 // What a group over shared GPU memory does when a rank or its GPU fails, and the order of streams;
 // over fakes of the GPU.
 
+#include <atomic>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -14,6 +17,7 @@
 #include "gpu/queued_gpu.h"
 #include "gtest/gtest.h"
 #include "links/in_memory_store.h"
+#include "links/key_value_store.h"
 #include "tests/rank_threads.h"
 #include "tests/run_step.h"
 
@@ -33,6 +37,45 @@ StepOptions Step(int64_t number) {
   step.lr = 0.1;
   return step;
 }
+
+// A store whose news come late.
+class LateStore : public KeyValueStore {
+ public:
+  LateStore(std::shared_ptr<KeyValueStore> store, const Notification* go)
+      : store_(std::move(store)), go_(go) {}
+
+  absl::Status Set(absl::string_view key, absl::string_view value, absl::Time deadline) override {
+    return store_->Set(key, value, deadline);
+  }
+  absl::StatusOr<std::string> SetIfAbsent(absl::string_view key, absl::string_view value,
+                                          absl::Time deadline) override {
+    return store_->SetIfAbsent(key, value, deadline);
+  }
+  absl::StatusOr<std::string> Get(absl::string_view key, absl::Time deadline) override {
+    return store_->Get(key, deadline);
+  }
+  absl::StatusOr<std::vector<std::string>> Exchange(absl::string_view key, int rank, int world_size,
+                                                    absl::string_view value,
+                                                    absl::Time deadline) override {
+    return store_->Exchange(key, rank, world_size, value, deadline);
+  }
+  absl::StatusOr<std::string> Fail(absl::string_view prefix, absl::string_view reason,
+                                   absl::Time deadline) override {
+    return store_->Fail(prefix, reason, deadline);
+  }
+  std::unique_ptr<Watcher> Watch(
+      absl::string_view key, std::function<void(absl::StatusOr<std::string>)> callback) override {
+    return store_->Watch(
+        key, [go = go_, callback = std::move(callback)](absl::StatusOr<std::string> value) {
+          go->WaitForNotification();
+          callback(std::move(value));
+        });
+  }
+
+ private:
+  const std::shared_ptr<KeyValueStore> store_;
+  const Notification* const go_;
+};
 
 class IpcGroup {
  public:
@@ -205,6 +248,29 @@ TEST(IpcFailureTest, AnAbortFreesStreamsThatWaitAndIsNoSuccess) {
     EXPECT_EQ(sync.status(), status);
     EXPECT_FALSE(sync.Launch(Step(2), 0).Wait(Soon()).ok());
     EXPECT_FALSE(sync.Shutdown(Soon()).ok());
+  });
+}
+
+// A freed stream goes on with nonsense, and writes it into others' memory: not before they know.
+TEST(IpcFailureTest, NoStreamIsFreedBeforeTheOtherRanksHaveHeardOfTheFailure) {
+  Notification heard;
+  IpcGroup group(2);
+  group.options(1).group.store = std::make_shared<LateStore>(group.options(1).group.store, &heard);
+  Notification over;
+  group.Run([&](int rank, GradientSync& sync, std::vector<GradBucket>&) {
+    if (rank == 1) return over.WaitForNotification();
+    const SyncHandle handle = sync.Launch(Step(1), 0);
+    EXPECT_EQ(handle.Wait(Soon()), absl::OkStatus());  // is queued, and waits for rank 1
+    std::atomic<bool> freed = false;
+    group.gpu[0]->Enqueue(group.gpu[0]->ComputeStream(), [&] { freed = true; });
+    sync.Abort(absl::DataLossError("disk on fire"));
+    for (int i = 0; i < 5; ++i) GiveOthersTime();
+    EXPECT_FALSE(freed);
+    heard.Notify();
+    AwaitFailure(sync);
+    group.Drain(0);
+    EXPECT_TRUE(freed);
+    over.Notify();
   });
 }
 
