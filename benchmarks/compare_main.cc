@@ -76,7 +76,7 @@ ABSL_FLAG(
 ABSL_FLAG(bool, channels_last, false,
           "images and weights of convolutions in channels-last memory format (NHWC)");
 ABSL_FLAG(bool, tf32, false, "let GPUs compute fp32 convolutions and matrix products in TF32");
-ABSL_FLAG(bool, cudnn_benchmark, true,
+ABSL_FLAG(bool, cudnn_benchmark, false,
           "let cuDNN time its algorithms at the first step and take the fastest, on GPUs");
 ABSL_FLAG(
     int, ranks_per_gpu, gradsync::CompareOptions().ranks_per_gpu,

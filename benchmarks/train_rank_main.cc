@@ -47,7 +47,7 @@ ABSL_FLAG(bool, fused_norm, true, "as //worker has it");
 ABSL_FLAG(bool, tf32, false, "as //worker has it");
 ABSL_FLAG(std::string, model, "resnet18", "as //worker has it");
 ABSL_FLAG(std::string, data, "synthetic", "as //worker has it");
-ABSL_FLAG(bool, cudnn_benchmark, true, "as //worker has it");
+ABSL_FLAG(bool, cudnn_benchmark, false, "as //worker has it");
 ABSL_FLAG(int, loader_threads, 0, "as //worker has it");
 ABSL_FLAG(int, batch_size, 32, "samples per rank and step");
 ABSL_FLAG(int, threads, 1, "compute threads of a rank");

@@ -49,7 +49,9 @@ struct TrainerOptions {
   // On a GPU: forward and backward of a step are captured once and then replayed (step_graph.h),
   // unless gradients are recorded.
   bool cuda_graph = true;
-  bool cudnn_benchmark = true;  // on a GPU (LetCudnnTryAlgorithms())
+  // On a GPU (LetCudnnTryAlgorithms()): faster, but two runs of a job may choose other algorithms
+  // and end with other bits.
+  bool cudnn_benchmark = false;
   // Scales the loss. Always with fp16, with the default options unless others are here; without it
   // nothing gains from it. Only where workers update.
   absl::optional<LossScalerOptions> loss_scaler;
@@ -72,7 +74,7 @@ struct TrainerOptions {
 // Where one step's time went, in order; the parts add up to `total`.
 //
 // On a GPU `total` is the device's: from the end of the step before to the end of this one, by
-// events on the compute stream (step_clock.h). `exposed` is the device's too: how long its compute
+// events on the compute stream (training_clock.h). `exposed` is the device's too: how long its compute
 // stream stood still for this step's buckets. Data, forward and update are what the host took to
 // queue them, while the device was some steps behind, and `backward` is the rest of `total`, zero
 // where the host took longer than that.

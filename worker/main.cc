@@ -96,7 +96,7 @@ ABSL_FLAG(bool, fused_norm, true,
           "with --channels_last on a GPU: batch normalisation, addition and ReLU as one operation");
 ABSL_FLAG(bool, tf32, false, "let a GPU compute fp32 convolutions and matrix products in TF32");
 ABSL_FLAG(int, threads, 1, "compute threads of this worker");
-ABSL_FLAG(bool, cudnn_benchmark, true,
+ABSL_FLAG(bool, cudnn_benchmark, gradsync::TrainerOptions().cudnn_benchmark,
           "let cuDNN time its algorithms at the first step and take the fastest, on a GPU");
 ABSL_FLAG(int, loader_threads, 0,
           "threads that prepare batches; 0: 1, on a GPU the worker's share of the cores but one, "

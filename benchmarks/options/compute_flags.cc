@@ -47,7 +47,7 @@ std::vector<std::string> WorkerComputeFlags(const ComputeFlags& flags) {
   if (flags.precision != "fp32") list.push_back(absl::StrCat("--precision=", flags.precision));
   if (flags.channels_last) list.push_back("--channels_last");
   if (flags.tf32) list.push_back("--tf32");
-  if (flags.on_gpu() && !flags.cudnn_benchmark) list.push_back("--nocudnn_benchmark");
+  if (flags.on_gpu() && flags.cudnn_benchmark) list.push_back("--cudnn_benchmark");
   return list;
 }
 

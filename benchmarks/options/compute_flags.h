@@ -18,7 +18,7 @@ struct ComputeFlags {
   std::string precision = "fp32";
   bool channels_last = false;
   bool tf32 = false;
-  bool cudnn_benchmark = true;
+  bool cudnn_benchmark = false;
 
   bool on_gpu() const { return device != "cpu" && !device.empty(); }
 };

@@ -39,7 +39,7 @@ bool ThroughTheHost(const OurRow& row) { return row.topology != "local" && row.l
 
 // Without what only our programs know.
 ComputeFlags PythonCompute(ComputeFlags flags) {
-  flags.cudnn_benchmark = true;
+  flags.cudnn_benchmark = false;
   return flags;
 }
 
@@ -83,7 +83,11 @@ std::vector<OurRow> OurRows(const PeerTrainingOptions& options) {
       for (const int64_t bytes : sizes) rows.push_back({topology, link, bytes});
     }
   }
-  rows.push_back({"local", "", 0});
+  if (options.compute.on_gpu() && !rows.empty()) {
+    rows.push_back(rows[0]);
+    rows.back().eager = true;
+  }
+  if (!options.compute.on_gpu() || options.ranks > 1) rows.push_back({"local", "", 0});
   return rows;
 }
 
@@ -130,6 +134,7 @@ absl::StatusOr<TrainingContestant> TrainingContestant::StartOurs(const PeerTrain
   Append(WorkerComputeFlags(options.compute), &command);
   if (!row.link.empty()) command.push_back(absl::StrCat("--link=", row.link));
   if (row.bucket_bytes != 0) command.push_back(absl::StrCat("--bucket_bytes=", row.bucket_bytes));
+  if (row.eager) command.push_back("--nocuda_graph");
   if (row.topology == "ps") GS_RETURN_IF_ERROR(contestant.StartServers(options, &command));
   GS_RETURN_IF_ERROR(contestant.StartRanks(options, std::move(command)));
   // "gradsync ring shm"
@@ -139,6 +144,7 @@ absl::StatusOr<TrainingContestant> TrainingContestant::StartOurs(const PeerTrain
   if (row.bucket_bytes != 0) {
     absl::StrAppend(&contestant.name_, " ", FormatBytes(row.bucket_bytes));
   }
+  if (row.eager) absl::StrAppend(&contestant.name_, " eager");
   contestant.run_.set_library("gradsync");
   contestant.run_.set_row(contestant.name_);
   contestant.run_.set_topology(row.topology);

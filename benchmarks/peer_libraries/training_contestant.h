@@ -26,9 +26,11 @@ struct OurRow {
   std::string topology;
   std::string link;          // empty: what //worker takes
   int64_t bucket_bytes = 0;  // 0: the default
+  bool eager = false;        // on a GPU: without the CUDA graph
 };
 
-// Those that the options ask for; the last one does not synchronise.
+// Those that the options ask for, on GPUs the first of them without the CUDA graph too; the last one
+// does not synchronise, and is left out where one rank on a GPU has nobody to wait for anyway.
 std::vector<OurRow> OurRows(const PeerTrainingOptions& options);
 
 // One of PyTorch's, as pytorch_train.py has settings and backend.

@@ -57,6 +57,7 @@ TEST(TrainingContestantTest, RowsAreThoseThatMakeSense) {
   EXPECT_EQ(PyTorchRows(options).back().backend, "gloo");
   options.pytorch = {"compiled"};
   EXPECT_THAT(Names(PyTorchRows(options)), ElementsAre("pytorch ddp compiled"));
+  options.compute.cudnn_benchmark = true;
   EXPECT_THAT(PyTorchRows(options)[0].settings, HasSubstr("cudnn_benchmark"));
   options.compute.cudnn_benchmark = false;
   EXPECT_THAT(PyTorchRows(options)[0].settings,
