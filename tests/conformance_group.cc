@@ -4,6 +4,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "gpu/gpu_resources.h"
 #include "gtest/gtest.h"
 #include "links/in_memory_store.h"
 #include "tests/rank_threads.h"
@@ -88,6 +90,19 @@ void Group::Meet(int rank) {
   const auto met =
       store_->Exchange(worker(rank).Key("meet"), rank, world_size_, /*value=*/"", Soon());
   EXPECT_EQ(met.status(), absl::OkStatus());
+}
+
+absl::Status Rank::Exchange(const StepOptions& step) {
+  const std::vector<SyncHandle> handles = LaunchStep(*sync, buckets.size(), step);
+  const absl::Status queued = WaitForAll(handles);
+  const std::shared_ptr<GpuApi> gpu = sync->gpu();
+  if (!queued.ok() || gpu == nullptr) return queued;
+  // A resolved handle says that the exchange is queued; what fails on the GPU comes out of later
+  // waits.
+  GS_ASSIGN_OR_RETURN(const ScopedEvent done, ScopedEvent::Create(gpu));
+  GS_RETURN_IF_ERROR(gpu->Record(done.get(), gpu->ComputeStream()));
+  GS_RETURN_IF_ERROR(gpu->Synchronize(done.get()));
+  return WaitForAll(handles);
 }
 
 void Group::Run(const std::function<Plan(int rank)>& plan,

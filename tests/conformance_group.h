@@ -44,10 +44,8 @@ struct Rank {
 
   FlatValues Read(at::Tensor GradBucket::*which) const { return gradsync::Read(buckets, which); }
 
-  // Launches every bucket and waits for all; the first error.
-  absl::Status Exchange(const StepOptions& step) {
-    return WaitForAll(LaunchStep(*sync, buckets.size(), step));
-  }
+  // Launches every bucket and waits for all, on a GPU until it has done them; the first error.
+  absl::Status Exchange(const StepOptions& step);
 };
 
 // A group of ranks over one store: as threads, over their own; as processes, over that of all

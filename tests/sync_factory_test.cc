@@ -8,9 +8,12 @@
 
 #include "absl/strings/match.h"
 #include "allreduce/fake_nccl.h"
+#include "ddp/tiny_module.h"
 #include "gpu/fake_gpu.h"
 #include "gtest/gtest.h"
 #include "links/in_memory_store.h"
+#include "tests/rank_threads.h"
+#include "tests/run_step.h"
 
 namespace gradsync {
 namespace {
@@ -166,6 +169,32 @@ TEST_F(SharedGpuMemoryTest, IsRefusedWithWhatItCannotDo) {
   options_ = valid;
   options_.gpu = nullptr;
   ExpectNames(CreateGradientSync(options_, group_).status(), {"--link=cuda_ipc", "--device=cuda"});
+}
+
+// --link=gloo ran the ring over gRPC, under Gloo's name.
+TEST(SyncFactoryTest, ARingOverGlooIsGloosWhichDoesNotSayWhatItSends) {
+  for (const std::string link : {"grpc", "shm", "gloo"}) {
+    const std::shared_ptr<KeyValueStore> store = NewInMemoryStore();
+    RunRanks(2, [&](int rank) {
+      SyncOptions options;
+      options.topology = "ring";
+      options.link = link;
+      WorkerGroup group;
+      group.rank = rank;
+      group.world_size = 2;
+      group.run_id = "factory";
+      group.store = store;
+      ASSERT_EQ(ValidateSyncOptions(options), absl::OkStatus());
+      const auto sync = CreateGradientSync(options, group);
+      ASSERT_TRUE(sync.ok()) << sync.status();
+      const Plan plan = *PlanFor(TinyModule(), {{3, 2}, {1, 0}}, {OptimizerKind::kSgd, {{}}}, 2);
+      ASSERT_TRUE((*sync)->Bind(plan, Soon()).ok());
+      ASSERT_EQ(RunStep(**sync, plan, {1, 0.1, 0, 1}), absl::OkStatus());
+      EXPECT_EQ((*sync)->wire_stats().tx_bytes > 0, link != "gloo") << link;
+      EXPECT_EQ(ResolvedConnections(options) > 0, link == "grpc") << link;
+      EXPECT_EQ((*sync)->Shutdown(Soon()), absl::OkStatus());
+    });
+  }
 }
 
 }  // namespace

@@ -34,6 +34,9 @@ for name in NAMES:
         os.abort()
     if name == "Skips":
         print("some/file.cc:12: Skipped\\nthis machine has no GPU\\n")
+    if name == "HasRanks":
+        for line in "[ RUN      ] Inner.Fails", "[  FAILED  ] Inner.Fails (5 ms)", "[ RUN      ] Inner.Works":
+            print(line)
     if name == "Fails":
         print("expected 1, found 2")
         failed = True
@@ -86,6 +89,13 @@ class GpuCheckTest(unittest.TestCase):
         self.assertTrue([line for line in lines if "its program ended, exit status -6" in line], lines)
         self.assertTrue([line for line in lines if "not done after 2.0 s" in line], lines)
         self.assertEqual(status, 1)
+
+    # What ranks that are processes printed was taken for tests of the program, and gpu_check died.
+    def test_tests_inside_of_a_test_are_its_own_business(self):
+        self.add_tests("a_test", "HasRanks", "Works")
+        status, lines, _ = self.check()
+        self.assertEqual(lines, ["PASSED a_test Suite.HasRanks", "PASSED a_test Suite.Works", "2 passed, 0 failed, 0 skipped"])
+        self.assertEqual(status, 0)
 
     def test_a_program_that_dies_after_its_tests_has_failed(self):
         self.add_tests("a_test", "Works", "DiesAtExit")

@@ -7,6 +7,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
+#include "allreduce/gloo_gradient_sync.h"
 #include "allreduce/ipc_gradient_sync.h"
 #include "allreduce/nccl_gradient_sync.h"
 #include "allreduce/open_nccl.h"
@@ -291,7 +292,10 @@ std::string ResolvedLink(const SyncOptions& options) {
 }
 
 int ResolvedConnections(const SyncOptions& options) {
-  if (options.topology == "local" || options.link == "shm" || BetweenGpus(options)) return 0;
+  if (options.topology == "local" || options.link == "shm" || options.link == "gloo" ||
+      BetweenGpus(options)) {
+    return 0;
+  }
   if (options.connections != 0) return options.connections;
   return options.topology == "ps" ? kPsConnections : kRingConnections;
 }
@@ -337,6 +341,12 @@ absl::StatusOr<std::unique_ptr<GradientSync>> CreateHostSync(const SyncOptions& 
     shm.group = group;
     shm.update_site = SiteOf(options);
     return CreateShmRingGradientSync(shm);
+  }
+  if (options.topology == "ring" && ResolvedLink(options) == "gloo") {
+    GlooOptions gloo;
+    gloo.group = group;
+    gloo.update_site = SiteOf(options);
+    return CreateGlooGradientSync(gloo);
   }
   GrpcLinkOptions link_options;
   link_options.credentials = group.credentials;
