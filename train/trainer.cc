@@ -29,7 +29,7 @@
 #include "train/precision.h"
 #include "train/sampler.h"
 #include "train/slow_down.h"
-#include "train/step_clock.h"
+#include "train/training_clock.h"
 
 namespace gradsync {
 namespace {
@@ -270,7 +270,7 @@ class TrainerImpl : public Trainer {
   }
 
   // Completes the times of a step that is done.
-  absl::Status FillTimes(const StepClock::StepTime& time, StepReport* report) {
+  absl::Status FillTimes(const TrainingClock::StepTime& time, StepReport* report) {
     StepTimes& times = report->times;
     times.total = time.total;
     if (options_.gpu == nullptr) return absl::OkStatus();
@@ -298,7 +298,7 @@ class TrainerImpl : public Trainer {
       // A loss is there before its step is done.
       GS_ASSIGN_OR_RETURN(const bool known, clock_.Known());
       if (!known && unreported_.size() <= most_pending) break;
-      GS_ASSIGN_OR_RETURN(const StepClock::StepTime time, clock_.Take());
+      GS_ASSIGN_OR_RETURN(const TrainingClock::StepTime time, clock_.Take());
       StepReport& report = unreported_.front();
       report.loss = result->losses[result->step_ends.size()];
       GS_RETURN_IF_ERROR(FillTimes(time, &report));
@@ -436,7 +436,7 @@ class TrainerImpl : public Trainer {
   std::shared_ptr<Model> model_;
   std::unique_ptr<DataLoader> loader_;
   BatchUpload upload_;
-  StepClock clock_;
+  TrainingClock clock_;
   SlowDown slow_down_;
   absl::optional<LossScaler> scaler_;
   int64_t skipped_steps_ = 0;

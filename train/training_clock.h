@@ -1,5 +1,5 @@
-#ifndef GRADSYNC_TRAIN_STEP_CLOCK_H_
-#define GRADSYNC_TRAIN_STEP_CLOCK_H_
+#ifndef GRADSYNC_TRAIN_TRAINING_CLOCK_H_
+#define GRADSYNC_TRAIN_TRAINING_CLOCK_H_
 
 #include <deque>
 #include <memory>
@@ -28,7 +28,7 @@ namespace gradsync {
 //   clock.Drain(), then the rest of Take()
 //
 // Not thread-safe; all calls on one thread, whose compute stream is meant. Errors: those of GpuApi.
-class StepClock {
+class TrainingClock {
  public:
   struct StepTime {
     absl::Duration total;
@@ -36,7 +36,7 @@ class StepClock {
   };
 
   // `gpu` may be null.
-  explicit StepClock(std::shared_ptr<GpuApi> gpu) : gpu_(std::move(gpu)) {}
+  explicit TrainingClock(std::shared_ptr<GpuApi> gpu) : gpu_(std::move(gpu)) {}
 
   absl::Status BeginStep();
   absl::Status EndStep();
@@ -82,4 +82,4 @@ class StepClock {
 
 }  // namespace gradsync
 
-#endif  // GRADSYNC_TRAIN_STEP_CLOCK_H_
+#endif  // GRADSYNC_TRAIN_TRAINING_CLOCK_H_

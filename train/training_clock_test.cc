@@ -1,4 +1,4 @@
-#include "train/step_clock.h"
+#include "train/training_clock.h"
 
 #include <memory>
 #include <vector>
@@ -14,7 +14,7 @@ namespace {
 
 constexpr absl::Duration kMs = absl::Milliseconds(1);
 
-class StepClockTest : public testing::Test {
+class TrainingClockTest : public testing::Test {
  protected:
   // Queues a step of so much work, and what the host does between steps.
   void Step(absl::Duration work) {
@@ -26,23 +26,23 @@ class StepClockTest : public testing::Test {
   absl::Duration Total() { return clock_.Take()->total; }
 
   const std::shared_ptr<TimedGpu> gpu_ = std::make_shared<TimedGpu>();
-  StepClock clock_{gpu_};
+  TrainingClock clock_{gpu_};
 };
 
 // What the host takes to queue a step was taken for the step.
-TEST_F(StepClockTest, AStepOfFiveMillisecondsIsFiveHoweverSoonTheHostReturns) {
+TEST_F(TrainingClockTest, AStepOfFiveMillisecondsIsFiveHoweverSoonTheHostReturns) {
   ASSERT_TRUE(clock_.Drain().ok());
   for (int i = 0; i < 3; ++i) Step(5 * kMs);
   ASSERT_TRUE(clock_.Drain().ok());
   for (int i = 1; i <= 3; ++i) {
     EXPECT_TRUE(*clock_.Known());
-    const StepClock::StepTime time = *clock_.Take();
+    const TrainingClock::StepTime time = *clock_.Take();
     EXPECT_EQ(time.total, 5 * kMs);
     EXPECT_EQ(time.end, i * 5 * kMs);
   }
 }
 
-TEST_F(StepClockTest, AStepIsKnownWhenTheDeviceHasDoneIt) {
+TEST_F(TrainingClockTest, AStepIsKnownWhenTheDeviceHasDoneIt) {
   Notification go;
   Step(kMs);
   gpu_->Enqueue(gpu_->ComputeStream(), [&] { go.WaitForNotification(); });
@@ -53,7 +53,7 @@ TEST_F(StepClockTest, AStepIsKnownWhenTheDeviceHasDoneIt) {
   EXPECT_EQ(Total(), 2 * kMs);
 }
 
-TEST_F(StepClockTest, WorkBetweenStepsBelongsToTheNextOne) {
+TEST_F(TrainingClockTest, WorkBetweenStepsBelongsToTheNextOne) {
   Step(kMs);
   gpu_->Work(3 * kMs);
   Step(kMs);
@@ -61,18 +61,18 @@ TEST_F(StepClockTest, WorkBetweenStepsBelongsToTheNextOne) {
   EXPECT_EQ(Total(), 4 * kMs);
 }
 
-TEST_F(StepClockTest, WorkInAPauseBelongsToNoStep) {
+TEST_F(TrainingClockTest, WorkInAPauseBelongsToNoStep) {
   Step(kMs);
   clock_.Pause();
   gpu_->Work(7 * kMs);
   Step(kMs);
   EXPECT_EQ(Total(), kMs);
-  const StepClock::StepTime time = *clock_.Take();
+  const TrainingClock::StepTime time = *clock_.Take();
   EXPECT_EQ(time.total, kMs);
   EXPECT_EQ(time.end, 2 * kMs);
 }
 
-TEST_F(StepClockTest, DrainingWaitsForAllThatWasQueued) {
+TEST_F(TrainingClockTest, DrainingWaitsForAllThatWasQueued) {
   bool done = false;
   gpu_->Enqueue(gpu_->ComputeStream(), [&] {
     GiveOthersTime();
@@ -82,13 +82,13 @@ TEST_F(StepClockTest, DrainingWaitsForAllThatWasQueued) {
   EXPECT_TRUE(done);
 }
 
-TEST_F(StepClockTest, EventsAreGivenBack) {
+TEST_F(TrainingClockTest, EventsAreGivenBack) {
   for (int i = 0; i < 3; ++i) Step(kMs);
   for (int i = 0; i < 3; ++i) Total();
   EXPECT_EQ(gpu_->live_objects(), TimedGpu::kOwnObjects + 1);  // the last end
 }
 
-TEST_F(StepClockTest, ErrorsOfTheDeviceAreReturned) {
+TEST_F(TrainingClockTest, ErrorsOfTheDeviceAreReturned) {
   Step(kMs);
   gpu_->FailNext("Record", absl::InternalError("lost"));
   EXPECT_EQ(clock_.Drain(), absl::InternalError("lost"));
@@ -96,8 +96,8 @@ TEST_F(StepClockTest, ErrorsOfTheDeviceAreReturned) {
   EXPECT_EQ(clock_.Take().status(), absl::InternalError("lost"));
 }
 
-TEST(HostStepClockTest, StepsAreTimedByTheHostAndPausesLeftOut) {
-  StepClock clock(nullptr);
+TEST(HostTrainingClockTest, StepsAreTimedByTheHostAndPausesLeftOut) {
+  TrainingClock clock(nullptr);
   const absl::Time begin = absl::Now();
   ASSERT_TRUE(clock.BeginStep().ok());
   ASSERT_TRUE(clock.EndStep().ok());
@@ -109,9 +109,9 @@ TEST(HostStepClockTest, StepsAreTimedByTheHostAndPausesLeftOut) {
   ASSERT_TRUE(clock.EndStep().ok());
   const absl::Duration all = absl::Now() - begin;
   EXPECT_TRUE(*clock.Known());
-  const StepClock::StepTime first = *clock.Take();
+  const TrainingClock::StepTime first = *clock.Take();
   EXPECT_EQ(first.total, first.end);
-  const StepClock::StepTime last = *clock.Take();
+  const TrainingClock::StepTime last = *clock.Take();
   EXPECT_GE(last.total, absl::Milliseconds(20));
   EXPECT_LE(last.total, absl::Now() - second + absl::Milliseconds(1));
   EXPECT_LE(last.end, all - absl::Milliseconds(20));

@@ -1,17 +1,17 @@
-#include "train/step_clock.h"
+#include "train/training_clock.h"
 
 #include "absl/time/clock.h"
 #include "base/status_macros.h"
 
 namespace gradsync {
 
-absl::StatusOr<StepClock::SharedEvent> StepClock::Mark() {
+absl::StatusOr<TrainingClock::SharedEvent> TrainingClock::Mark() {
   GS_ASSIGN_OR_RETURN(ScopedEvent event, ScopedEvent::Create(gpu_));
   GS_RETURN_IF_ERROR(gpu_->Record(event.get(), gpu_->ComputeStream()));
   return std::make_shared<ScopedEvent>(std::move(event));
 }
 
-absl::Status StepClock::BeginStep() {
+absl::Status TrainingClock::BeginStep() {
   Step step;
   if (gpu_ == nullptr) {
     step.begin = absl::Now();
@@ -31,7 +31,7 @@ absl::Status StepClock::BeginStep() {
   return absl::OkStatus();
 }
 
-absl::Status StepClock::EndStep() {
+absl::Status TrainingClock::EndStep() {
   Step& step = steps_.back();
   if (gpu_ == nullptr) {
     step.end = absl::Now();
@@ -43,25 +43,25 @@ absl::Status StepClock::EndStep() {
   return absl::OkStatus();
 }
 
-void StepClock::Pause() {
+void TrainingClock::Pause() {
   if (paused_) return;
   paused_ = true;
   paused_at_ = absl::Now();
 }
 
-absl::Status StepClock::Drain() {
+absl::Status TrainingClock::Drain() {
   Pause();
   if (gpu_ == nullptr) return absl::OkStatus();
   GS_ASSIGN_OR_RETURN(const SharedEvent now, Mark());
   return gpu_->Synchronize(now->get());
 }
 
-absl::StatusOr<bool> StepClock::Known() {
+absl::StatusOr<bool> TrainingClock::Known() {
   if (gpu_ == nullptr) return true;
   return gpu_->Done(steps_.front().to->get());
 }
 
-absl::StatusOr<StepClock::StepTime> StepClock::Take() {
+absl::StatusOr<TrainingClock::StepTime> TrainingClock::Take() {
   const Step step = std::move(steps_.front());
   steps_.pop_front();
   if (gpu_ == nullptr) {
