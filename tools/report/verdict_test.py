@@ -74,6 +74,15 @@ class SentenceTest(unittest.TestCase):
         self.assertFalse(verdict.bits(parse(
             run("ring", 2, 100), run("ring", 2, 100, link="nccl", params_sha256=OTHER_HASH)).runs).agree)
 
+    # A ring over NCCL that beat servers of the host was called the faster topology.
+    def test_topologies_are_compared_through_the_host(self):
+        gpu = {"device": "NVIDIA H200"}
+        ring, servers = run("ring", 2, 100, link="shm", **gpu), run("ps", 2, 80, link="shm", **gpu)
+        nccl = run("ring", 2, 200, link="nccl", **gpu)
+        contests = verdict.contests(parse(ring, servers, nccl).runs)
+        self.assertEqual([(c.winner.link, c.loser.link) for c in contests], [("shm", "shm")])
+        self.assertEqual(verdict.contests(parse(servers, nccl).runs), [])
+
     def test_runs_on_other_devices_or_in_other_precisions_are_other_jobs(self):
         for other in ({"device": "NVIDIA H200"}, {"precision": "bf16"}, {"channels_last": True}):
             found = parse(run("ring", 2, 100), run("ps", 2, 50, params_sha256=OTHER_HASH, **other)).runs
