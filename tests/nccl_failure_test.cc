@@ -270,14 +270,13 @@ TEST(NcclFailureTest, WhatTheStreamUsesOutlivesAnAbort) {
   }
 }
 
-// Holds up its caller in SumOfSquares(), where a rank's communication thread is between two
-// collectives.
+// Holds up its caller in ScaleTwice(), where a rank's communication thread is after a collective.
 class SlowGpu : public QueuedGpu {
  public:
-  absl::Status SumOfSquares(const float* x, size_t n, double* sum, GpuStream stream) override {
+  absl::Status ScaleTwice(float* x, size_t n, float a, float b, GpuStream stream) override {
     called.Notify();
     go.WaitForNotification();
-    return QueuedGpu::SumOfSquares(x, n, sum, stream);
+    return QueuedGpu::ScaleTwice(x, n, a, b, stream);
   }
 
   Notification called;

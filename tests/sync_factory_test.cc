@@ -8,6 +8,7 @@
 
 #include "absl/strings/match.h"
 #include "allreduce/fake_nccl.h"
+#include "base/credentials.h"
 #include "ddp/tiny_module.h"
 #include "gpu/fake_gpu.h"
 #include "gtest/gtest.h"
@@ -184,6 +185,8 @@ TEST(SyncFactoryTest, ARingOverGlooIsGloosWhichDoesNotSayWhatItSends) {
       group.world_size = 2;
       group.run_id = "factory";
       group.store = store;
+      group.address = "127.0.0.1";
+      group.credentials = InsecureCredentials();
       ASSERT_EQ(ValidateSyncOptions(options), absl::OkStatus());
       const auto sync = CreateGradientSync(options, group);
       ASSERT_TRUE(sync.ok()) << sync.status();

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "ATen/Parallel.h"
-#include "ATen/ops/full.h"
+#include "ATen/ops/empty.h"
 #include "ATen/ops/randint.h"
 #include "ATen/ops/randn.h"
 #include "absl/strings/str_cat.h"
@@ -122,7 +122,7 @@ class TrainerImpl : public Trainer {
     if (options_.loss_scaler.has_value() || options_.compute.precision == Precision::kFp16) {
       scaler_.emplace(options_.loss_scaler.value_or(LossScalerOptions()));
     }
-    if (scaler_.has_value()) loss_scale_ = at::full({}, scaler_->scale(), device_);
+    if (scaler_.has_value()) loss_scale_ = at::empty({}, device_);
     if (options_.trace.wanted()) {
       GS_RETURN_IF_ERROR(CheckTrace());
       GS_ASSIGN_OR_RETURN(trace_,
@@ -273,7 +273,9 @@ class TrainerImpl : public Trainer {
     step.max_norm = options_.max_norm;
     if (scaler_.has_value()) {
       step.inverse_loss_scale = 1 / scaler_->scale();
-      loss_scale_.fill_(scaler_->scale());
+      // Beyond fp32 every loss is infinite, as fp32 has it, and the step is skipped.
+      const bool finite = scaler_->scale() <= std::numeric_limits<float>::max();
+      loss_scale_.fill_(finite ? scaler_->scale() : std::numeric_limits<double>::infinity());
     }
     forward_done_ = absl::InfinitePast();
     slow_down_.Begin(options_.straggler.Factor(rank_, report->step));
