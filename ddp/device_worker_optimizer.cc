@@ -54,6 +54,12 @@ class DeviceWorkerOptimizer : public WorkerOptimizer {
     }
   }
 
+  // A callback that is still queued would be the last to hold pinned memory, and give it back on a
+  // thread of the driver, which may not wait for the device.
+  ~DeviceWorkerOptimizer() override {
+    if (copied_.get() != nullptr) CopyAndWait(nullptr, nullptr, 0).IgnoreError();
+  }
+
   absl::Status Allocate() {
     size_t largest = 0;
     std::vector<SquaresPiece> chunks;

@@ -35,7 +35,9 @@ std::vector<std::string> Names(const std::vector<PyTorchRow>& rows) {
 
 std::vector<std::string> Names(const std::vector<OurRow>& rows) {
   std::vector<std::string> names;
-  for (const OurRow& row : rows) names.push_back(row.topology + "/" + row.link);
+  for (const OurRow& row : rows) {
+    names.push_back(row.topology + "/" + row.link + (row.eager ? " eager" : ""));
+  }
   return names;
 }
 
@@ -46,13 +48,16 @@ TEST(TrainingContestantTest, RowsAreThoseThatMakeSense) {
   EXPECT_THAT(Names(PyTorchRows(Options(false, 2))),
               ElementsAre("pytorch ddp best", "pytorch ddp"));
   PeerTrainingOptions options = Options(true, 1);
-  EXPECT_THAT(Names(OurRows(options)), ElementsAre("ring/nccl", "local/"));
+  EXPECT_THAT(Names(OurRows(options)), ElementsAre("ring/nccl", "ring/nccl eager"));
+  EXPECT_THAT(Names(OurRows(Options(true, 2))),
+              ElementsAre("ring/nccl", "ring/nccl eager", "local/"));
   EXPECT_THAT(
       Names(PyTorchRows(options)),
       ElementsAre("pytorch ddp best", "pytorch ddp", "pytorch ddp compiled", "pytorch ddp graphs"));
   options.links = {"nccl", "shm"};
   options.topologies = {"ring", "ps"};
-  EXPECT_THAT(Names(OurRows(options)), ElementsAre("ring/nccl", "ring/shm", "ps/shm", "local/"));
+  EXPECT_THAT(Names(OurRows(options)),
+              ElementsAre("ring/nccl", "ring/shm", "ps/shm", "ring/nccl eager"));
   EXPECT_EQ(PyTorchRows(options).back().name, "pytorch ddp gloo");
   EXPECT_EQ(PyTorchRows(options).back().backend, "gloo");
   options.pytorch = {"compiled"};
