@@ -1,8 +1,6 @@
 #include "allreduce/ipc_gradient_sync.h"
 
-#include <atomic>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -21,6 +19,7 @@
 #include "allreduce/nccl_work.h"
 #include "base/host_identity.h"
 #include "base/mutex.h"
+#include "base/run_bounded.h"
 #include "base/status_macros.h"
 #include "gpu/gpu_resources.h"
 #include "links/window.h"
@@ -441,17 +440,9 @@ absl::Status IpcGradientSync::Failed(absl::Status status) {
 // A thread of its own, so that a stream that is not done soon, because the compute stream is not,
 // holds up nobody; its memory stays until it is.
 absl::Status IpcGradientSync::Finish(std::shared_ptr<IpcEngine> engine) const {
-  const auto finished = std::make_shared<std::atomic<bool>>(false);
-  std::thread thread([engine = std::move(engine), finished]() mutable {
-    engine->Finish();
-    engine = nullptr;
-    finished->store(true);
-  });
-  if (Await(options_.abort_bound, [&] { return finished->load(); })) {
-    thread.join();
+  if (RunBounded(options_.abort_bound, [engine = std::move(engine)] { engine->Finish(); })) {
     return absl::OkStatus();
   }
-  thread.detach();
   return absl::DeadlineExceededError(absl::StrCat("the GPU's work is not done after ",
                                                   absl::FormatDuration(options_.abort_bound),
                                                   " and is left to a thread of its own"));
