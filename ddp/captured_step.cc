@@ -13,15 +13,15 @@ absl::Status CapturedStep::Capture(size_t buckets,
   for (size_t b = 0; b < buckets; ++b) {
     GS_ASSIGN_OR_RETURN(ready_.emplace_back(), ScopedEvent::Create(gpu_));
   }
-  captured_ = 0;
+  recorded_buckets_ = 0;
   recorded_ = absl::OkStatus();
   GS_ASSIGN_OR_RETURN(graph_, ScopedGraph::Capture(gpu_, [&]() -> absl::Status {
                         GS_RETURN_IF_ERROR(forward_backward());
                         GS_RETURN_IF_ERROR(recorded_);
-                        if (captured_ == ready_.size()) return absl::OkStatus();
+                        if (recorded_buckets_ == ready_.size()) return absl::OkStatus();
                         return absl::InternalError(
                             absl::StrCat("a captured step: expected gradients for ", ready_.size(),
-                                         " buckets, found them for ", captured_));
+                                         " buckets, found them for ", recorded_buckets_));
                       }));
   return absl::OkStatus();
 }
@@ -29,7 +29,7 @@ absl::Status CapturedStep::Capture(size_t buckets,
 void CapturedStep::Ready(int bucket) {
   absl::Status status = gpu_->RecordInGraph(ready_[bucket].get(), gpu_->ComputeStream());
   if (recorded_.ok()) recorded_ = std::move(status);
-  ++captured_;
+  ++recorded_buckets_;
 }
 
 absl::Status CapturedStep::Replay(const std::function<void(int bucket)>& launch) {

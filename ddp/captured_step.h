@@ -32,6 +32,9 @@ class CapturedStep {
   // and in order. Errors: also INTERNAL when it does not.
   absl::Status Capture(size_t buckets, const std::function<absl::Status()>& forward_backward);
 
+  // Whether there is a graph: from a successful Capture() to the next call.
+  bool captured() const { return graph_.get() != nullptr; }
+
   // The gradients of the next bucket were queued on the compute stream of the calling thread.
   void Ready(int bucket);
 
@@ -43,7 +46,7 @@ class CapturedStep {
   const std::shared_ptr<GpuApi> gpu_;
   ScopedStream launch_stream_;
   std::vector<ScopedEvent> ready_;  // by bucket
-  size_t captured_ = 0;             // buckets whose events are in the graph
+  size_t recorded_buckets_ = 0;     // whose events are in the graph
   absl::Status recorded_;
   ScopedGraph graph_;  // last: uses the events
 };

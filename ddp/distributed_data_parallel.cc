@@ -255,7 +255,6 @@ absl::Status DistributedDataParallel::Capture(
   if (captured_step_ == nullptr) {
     return absl::FailedPreconditionError("Capture(): expected buckets on a GPU, found the host's");
   }
-  captured_ = false;
   GS_RETURN_IF_ERROR(reducer_->BeginStep());
   capturing_ = true;
   bool queued = false;
@@ -268,12 +267,11 @@ absl::Status DistributedDataParallel::Capture(
   });
   if (!queued) reducer_->FinishBackward().IgnoreError();
   capturing_ = false;
-  captured_ = status.ok();
   return status;
 }
 
 absl::Status DistributedDataParallel::ReplayStep(const StepOptions& step) {
-  if (!captured_) {
+  if (captured_step_ == nullptr || !captured_step_->captured()) {
     return absl::FailedPreconditionError("ReplayStep(): expected a successful Capture() first");
   }
   GS_RETURN_IF_ERROR(BeginStep(step));

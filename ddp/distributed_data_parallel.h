@@ -237,7 +237,6 @@ class DistributedDataParallel {
   StepOptions step_;                            // under way or done
   bool in_step_ = false;
   bool capturing_ = false;
-  bool captured_ = false;                        // captured_step_ has a graph
   std::unique_ptr<CapturedStep> captured_step_;  // null without a GPU
   std::vector<SyncHandle> handles_;              // of this step, by bucket
   StepTiming timing_;
