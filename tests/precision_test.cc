@@ -14,6 +14,7 @@
 #include "tests/ps_group.h"
 #include "tests/rank_threads.h"
 #include "tests/ring_group.h"
+#include "train/cpu_for_test.h"
 #include "train/trainer.h"
 
 namespace gradsync {
@@ -88,10 +89,6 @@ TrainingResult TrainBoth(const TrainerOptions& options) {
   return *ring[0];
 }
 
-// Without AVX-512 oneDNN takes other kernels, whose rounding in the two memory formats differs
-// more.
-bool RoundsMore() { return !__builtin_cpu_supports("avx512bw"); }
-
 // Of the first steps: later ones amplify how these rounded.
 void ExpectLossesNear(const TrainingResult& found, const TrainingResult& expected,
                       double tolerance) {
@@ -120,7 +117,7 @@ TEST(PrecisionTest, AResNetInBf16OrChannelsLastEndsWithTheSameBitsUnderBothTopol
   const Results plain = TrainRing(options);
   ASSERT_TRUE(plain[0].ok()) << plain[0].status();
   options.compute.channels_last = true;
-  ExpectLossesNear(TrainBoth(options), *plain[0], RoundsMore() ? 0.1 : 0.01);
+  ExpectLossesNear(TrainBoth(options), *plain[0], !HasAvx512() ? 0.1 : 0.01);
   options.compute.precision = Precision::kBf16;
   const TrainingResult bf16 = TrainBoth(options);
   EXPECT_NEAR(bf16.losses[0], plain[0]->losses[0], 0.1);

@@ -15,6 +15,7 @@
 #include "gtest/gtest.h"
 #include "sync/local_sync.h"
 #include "sync/staged_sync.h"
+#include "train/cpu_for_test.h"
 
 namespace gradsync {
 namespace {
@@ -148,7 +149,7 @@ TEST(TrainerTest, AResNetLearnsInBf16AsInFp32) {
   options.recipe.base = 0.01;
   options.optimizer.groups[0].momentum = 0.9;
   for (Precision precision : {Precision::kFp32, Precision::kBf16}) {
-    if (precision == Precision::kBf16 && !__builtin_cpu_supports("avx512bw")) {
+    if (precision == Precision::kBf16 && !HasAvx512()) {
       GTEST_SKIP() << "in bf16 this takes LibTorch 1.13 minutes on a CPU without AVX-512";
     }
     options.compute.precision = precision;
