@@ -53,6 +53,7 @@ class GlooGradientSync : public GradientSync {
   absl::Status BroadcastParameters(absl::Time deadline) override;
   SyncHandle Launch(const StepOptions& step, int bucket) override;
   UpdateSite update_site() const override { return UpdateSite::kWorker; }
+  SyncIdentity identity() const override { return {Backend::kRingOverGloo}; }
   absl::StatusOr<OptimizerState> ExportOptimizerState(absl::Time deadline) override;
   absl::Status ImportOptimizerState(const OptimizerState& state, absl::Time deadline) override;
   absl::Status status() const override { return member_.status(); }

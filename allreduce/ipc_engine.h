@@ -22,7 +22,7 @@
 #include "links/window.h"
 #include "plan/shard_map.h"
 #include "plan/step_options.h"
-#include "sync/update_site.h"
+#include "plan/update_site.h"
 
 namespace gradsync {
 

@@ -60,6 +60,9 @@ class IpcGradientSync : public GradientSync {
   absl::Status BroadcastParameters(absl::Time deadline) override;
   SyncHandle Launch(const StepOptions& step, int bucket) override;
   UpdateSite update_site() const override { return options_.update_site; }
+  SyncIdentity identity() const override {
+    return {options_.servers ? Backend::kPsOverCudaIpc : Backend::kRingOverCudaIpc};
+  }
   std::shared_ptr<GpuApi> gpu() const override { return options_.gpu; }
   absl::StatusOr<OptimizerState> ExportOptimizerState(absl::Time deadline) override;
   absl::Status ImportOptimizerState(const OptimizerState& state, absl::Time deadline) override;

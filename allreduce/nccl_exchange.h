@@ -15,7 +15,7 @@
 #include "plan/plan.h"
 #include "plan/step_options.h"
 #include "sync/side_channel.h"
-#include "sync/update_site.h"
+#include "plan/update_site.h"
 #include "sync/wire_stats.h"
 
 namespace gradsync {

@@ -8,7 +8,7 @@
 #include "allreduce/nccl_api.h"
 #include "gpu/gpu_api.h"
 #include "sync/gradient_sync.h"
-#include "sync/update_site.h"
+#include "plan/update_site.h"
 #include "sync/worker_group.h"
 
 namespace gradsync {

@@ -6,7 +6,7 @@
 #include "absl/status/statusor.h"
 #include "allreduce/nccl_topology.h"
 #include "plan/plan.h"
-#include "sync/update_site.h"
+#include "plan/update_site.h"
 
 namespace gradsync {
 

@@ -12,7 +12,7 @@
 #include "allreduce/nccl_communicator.h"
 #include "allreduce/nccl_shares.h"
 #include "gpu/gpu_api.h"
-#include "sync/update_site.h"
+#include "plan/update_site.h"
 #include "sync/wire_stats.h"
 
 namespace gradsync {

@@ -22,7 +22,7 @@
 #include "sync/chunk_encoder.h"
 #include "sync/flat_buckets.h"
 #include "sync/sync_handle.h"
-#include "sync/update_site.h"
+#include "plan/update_site.h"
 #include "sync/wire_stats.h"
 
 namespace gradsync {

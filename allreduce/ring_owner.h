@@ -14,7 +14,7 @@
 #include "plan/shard_map.h"
 #include "plan/step_options.h"
 #include "sync/flat_buckets.h"
-#include "sync/update_site.h"
+#include "plan/update_site.h"
 
 namespace gradsync {
 

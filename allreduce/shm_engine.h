@@ -14,7 +14,7 @@
 #include "plan/plan.h"
 #include "plan/step_options.h"
 #include "sync/sync_handle.h"
-#include "sync/update_site.h"
+#include "plan/update_site.h"
 #include "sync/window_engine.h"
 #include "sync/wire_stats.h"
 

@@ -34,6 +34,7 @@ class ShmRingGradientSync : public GradientSync {
   absl::Status BroadcastParameters(absl::Time deadline) override;
   SyncHandle Launch(const StepOptions& step, int bucket) override;
   UpdateSite update_site() const override { return options_.update_site; }
+  SyncIdentity identity() const override { return {Backend::kRingOverShm}; }
   absl::StatusOr<OptimizerState> ExportOptimizerState(absl::Time deadline) override;
   absl::Status ImportOptimizerState(const OptimizerState& state, absl::Time deadline) override;
   absl::Status status() const override { return member_.status(); }

@@ -5,7 +5,7 @@
 
 #include "absl/status/statusor.h"
 #include "sync/gradient_sync.h"
-#include "sync/update_site.h"
+#include "plan/update_site.h"
 #include "sync/worker_group.h"
 
 namespace gradsync {

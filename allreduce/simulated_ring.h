@@ -17,7 +17,7 @@
 #include "allreduce/ring_engine.h"
 #include "plan/plan.h"
 #include "sync/gradient_sync.h"
-#include "sync/update_site.h"
+#include "plan/update_site.h"
 
 namespace gradsync {
 

@@ -18,20 +18,12 @@
 #include "benchmarks/ranks/start_line.h"
 #include "benchmarks/records/proto_json.h"
 #include "links/grpc_store.h"
+#include "worker/backend_record.h"
 #include "worker/nccl_settings.h"
 #include "worker/open_device.h"
 #include "worker/sync_factory.h"
+#include "worker/sync_flags.h"
 
-// Set by RunLocalJob().
-ABSL_FLAG(std::vector<std::string>, servers, {}, "parameter servers, host:port,...");
-ABSL_FLAG(std::string, server_weights, "auto", "as //worker has it");
-
-ABSL_FLAG(std::string, topology, "ring", "ring or ps");
-ABSL_FLAG(std::string, link, "auto", "as //worker has it");
-ABSL_FLAG(int, owners, 0, "as //worker has it");
-ABSL_FLAG(std::string, update, "worker", "worker or owner");
-ABSL_FLAG(std::string, compression, "none", "none, fp16 or bf16");
-ABSL_FLAG(int, connections, 0, "per pair of peers; 0: the topology's default");
 ABSL_FLAG(int64_t, bytes, 0, "of one exchange");
 ABSL_FLAG(int64_t, bucket_bytes, 0, "of a bucket");
 ABSL_FLAG(int64_t, chunk_bytes, 0, "of a chunk; 0: by bucket size and world size");
@@ -40,19 +32,6 @@ ABSL_FLAG(int, warmup, 0, "exchanges before them");
 
 namespace gradsync {
 namespace {
-
-SyncOptions SyncFromFlags() {
-  SyncOptions options;
-  options.topology = absl::GetFlag(FLAGS_topology);
-  options.link = absl::GetFlag(FLAGS_link);
-  options.update = absl::GetFlag(FLAGS_update);
-  options.compression = absl::GetFlag(FLAGS_compression);
-  options.servers = absl::GetFlag(FLAGS_servers);
-  options.server_weights = absl::GetFlag(FLAGS_server_weights);
-  options.connections = absl::GetFlag(FLAGS_connections);
-  options.owners = absl::GetFlag(FLAGS_owners);
-  return options;
-}
 
 ExchangeOptions ExchangeFromFlags() {
   ExchangeOptions options;
@@ -68,12 +47,12 @@ ExchangeOptions ExchangeFromFlags() {
 }
 
 absl::Status RunRank() {
-  SyncOptions sync_options = SyncFromFlags();
+  GS_ASSIGN_OR_RETURN(SyncOptions sync_options, SyncFromFlags());
   ExchangeOptions options = ExchangeFromFlags();
   GS_RETURN_IF_ERROR(ValidateSyncOptions(sync_options));
   GS_RETURN_IF_ERROR(OpenDeviceFromFlags(options.world_size, &sync_options));
-  GS_ASSIGN_OR_RETURN(options.codec, ParseCodec(sync_options.compression));
-  options.rounds_at_each_hop = sync_options.topology == "ring";
+  options.codec = sync_options.job.codec;
+  options.rounds_at_each_hop = sync_options.job.topology == Topology::kRing;
   GS_ASSIGN_OR_RETURN(const std::unique_ptr<StartLine> line,
                       StartLine::Open(absl::GetFlag(FLAGS_start_line), options.world_size));
   std::unique_ptr<GrpcStoreServer> store_server;
@@ -84,9 +63,8 @@ absl::Status RunRank() {
   const auto start = [&] { return line->Wait(absl::Now() + options.timeout); };
   absl::StatusOr<proto::ExchangeMetrics> metrics = RunExchanges(options, start, sync.get());
   if (!metrics.ok()) return AbortGroup(*sync, metrics.status());
+  RecordBackend(*sync, &*metrics);
   sync.reset();
-  metrics->set_link(sync_options.link);
-  metrics->set_connections(ResolvedConnections(sync_options));
   metrics->set_device(DescribeDevice(sync_options.gpu.get()));
   if (sync_options.nccl != nullptr) {
     metrics->set_nccl_version(NcclVersionName(sync_options.nccl->version()));

@@ -32,14 +32,11 @@
 #include "worker/nccl_settings.h"
 #include "worker/open_device.h"
 #include "worker/sync_factory.h"
+#include "worker/sync_flags.h"
 
 ABSL_FLAG(int, rank, 0, "of this process");
 ABSL_FLAG(int, world_size, 1, "number of ranks");
 ABSL_FLAG(std::string, master, "127.0.0.1:0", "host:port of the store, which rank 0 holds");
-ABSL_FLAG(std::vector<std::string>, servers, {}, "parameter servers, host:port,...");
-ABSL_FLAG(std::string, topology, "local", "local, ring or ps");
-ABSL_FLAG(std::string, link, "auto", "as //worker has it");
-ABSL_FLAG(std::string, update, "worker", "worker or owner");
 ABSL_FLAG(std::string, precision, "fp32", "as //worker has it");
 ABSL_FLAG(bool, channels_last, false, "as //worker has it");
 ABSL_FLAG(bool, cuda_graph, gradsync::TrainerOptions().cuda_graph, "as //worker has it");
@@ -58,15 +55,6 @@ namespace {
 
 constexpr absl::Duration kTimeout = absl::Seconds(120);
 constexpr int64_t kEndless = int64_t{1} << 40;  // steps
-
-SyncOptions SyncFromFlags() {
-  SyncOptions options;
-  options.topology = absl::GetFlag(FLAGS_topology);
-  options.link = absl::GetFlag(FLAGS_link);
-  options.update = absl::GetFlag(FLAGS_update);
-  options.servers = absl::GetFlag(FLAGS_servers);
-  return options;
-}
 
 absl::StatusOr<TrainerOptions> TrainerFromFlags(bool synchronised) {
   TrainerOptions options;
@@ -157,10 +145,11 @@ absl::StatusOr<WorkerGroup> Meet(std::unique_ptr<GrpcStoreServer>* store_server)
 }
 
 absl::Status RunRank() {
-  SyncOptions sync_options = SyncFromFlags();
+  GS_ASSIGN_OR_RETURN(SyncOptions sync_options, SyncFromFlags());
+  const bool local = sync_options.job.topology == Topology::kLocal;
   GS_RETURN_IF_ERROR(ValidateSyncOptions(sync_options));
   GS_RETURN_IF_ERROR(OpenDeviceFromFlags(absl::GetFlag(FLAGS_world_size), &sync_options));
-  GS_ASSIGN_OR_RETURN(TrainerOptions options, TrainerFromFlags(sync_options.topology != "local"));
+  GS_ASSIGN_OR_RETURN(TrainerOptions options, TrainerFromFlags(!local));
   options.gpu = sync_options.gpu;
   GS_ASSIGN_OR_RETURN(Turns turns, Turns::Create(sync_options.gpu));
   options.report_all_after = [&turns](int64_t step) { return turns.EndsWith(step); };
@@ -168,7 +157,7 @@ absl::Status RunRank() {
   GS_ASSIGN_OR_RETURN(const WorkerGroup group, Meet(&store_server));
   GS_ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer,
                       Trainer::Create(options, group.rank, group.world_size));
-  if (sync_options.topology != "local") {
+  if (!local) {
     GS_RETURN_IF_ERROR(ResolveByHosts(group, &sync_options));
   }
   GS_ASSIGN_OR_RETURN(const std::unique_ptr<GradientSync> sync,
@@ -177,8 +166,10 @@ absl::Status RunRank() {
   GS_RETURN_IF_ERROR(trainer->Bind(sync.get(), &side_channel));
   const NcclApi* const nccl = sync_options.nccl.get();
   const bool tries = sync_options.gpu != nullptr && options.cudnn_benchmark;
-  std::printf("ready gradsync %s %s|%s|%s|%s|loader_threads=%d%s\n", sync_options.topology.c_str(),
-              ResolvedLink(sync_options).c_str(), DescribeDevice(sync_options.gpu.get()).c_str(),
+  const BackendTrait& ran = TraitOf(sync->identity().backend);
+  std::printf("ready gradsync %s %s|%s|%s|%s|loader_threads=%d%s\n",
+              TopologyName(ran.topology).c_str(), LinkName(ran.link).c_str(),
+              DescribeDevice(sync_options.gpu.get()).c_str(),
               nccl == nullptr ? "" : NcclVersionName(nccl->version()).c_str(),
               nccl == nullptr ? "" : nccl->algorithm().c_str(), trainer->loader_threads(),
               tries ? " cudnn_benchmark" : "");

@@ -55,6 +55,10 @@ class PsGradientSync : public GradientSync {
   absl::Status BroadcastParameters(absl::Time deadline) override;
   SyncHandle Launch(const StepOptions& step, int bucket) override;
   UpdateSite update_site() const override { return options_.update_site; }
+  SyncIdentity identity() const override {
+    if (options_.windows) return {Backend::kPsOverShm};
+    return {Backend::kPsOverGrpc, options_.consistency, options_.connections};
+  }
   absl::Status Settle(absl::Time deadline) override;
   absl::StatusOr<OptimizerState> ExportOptimizerState(absl::Time deadline) override;
   absl::Status ImportOptimizerState(const OptimizerState& state, absl::Time deadline) override;

@@ -9,7 +9,7 @@
 #include "links/frame_stream.h"
 #include "plan/consistency.h"
 #include "plan/flow_control.h"
-#include "sync/update_site.h"
+#include "plan/update_site.h"
 #include "sync/worker_group.h"
 
 namespace gradsync {

@@ -45,7 +45,8 @@
 #include "plan/step_options.h"
 #include "sync/staleness.h"
 #include "sync/sync_handle.h"
-#include "sync/update_site.h"
+#include "sync/sync_identity.h"
+#include "plan/update_site.h"
 #include "sync/wire_stats.h"
 
 namespace gradsync {
@@ -81,6 +82,9 @@ class GradientSync {
   virtual SyncHandle Launch(const StepOptions& step, int bucket) = 0;
 
   virtual UpdateSite update_site() const = 0;
+
+  // What this object is. From the start; does not change.
+  virtual SyncIdentity identity() const = 0;
 
   // The GPU in whose memory the buckets lie; null when that is the host's. Then "complete" and
   // "there" mean: in the order of streams. Launch() takes what was queued on the compute stream of

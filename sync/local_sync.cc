@@ -76,6 +76,7 @@ class LocalSync : public GradientSync {
   }
 
   UpdateSite update_site() const override { return update_site_; }
+  SyncIdentity identity() const override { return {Backend::kLocal}; }
 
   absl::StatusOr<OptimizerState> ExportOptimizerState(absl::Time) override {
     GS_RETURN_IF_ERROR(RequireBound());

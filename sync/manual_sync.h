@@ -99,6 +99,7 @@ class ManualSync : public GradientSync {
     changed_.SignalAll();
     return promises_[bucket].handle();
   }
+  SyncIdentity identity() const override { return {Backend::kLocal}; }
   UpdateSite update_site() const override {
     return owner_ ? UpdateSite::kOwner : UpdateSite::kWorker;
   }

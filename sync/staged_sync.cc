@@ -96,6 +96,11 @@ class StagedSync : public GradientSync {
   absl::Status BroadcastParameters(absl::Time deadline) override;
   SyncHandle Launch(const StepOptions& step, int bucket) override;
   UpdateSite update_site() const override { return host_->update_site(); }
+  SyncIdentity identity() const override {
+    SyncIdentity identity = host_->identity();
+    identity.staged = true;
+    return identity;
+  }
   std::shared_ptr<GpuApi> gpu() const override { return gpu_; }
   absl::Status Settle(absl::Time deadline) override;
   absl::StatusOr<OptimizerState> ExportOptimizerState(absl::Time deadline) override;

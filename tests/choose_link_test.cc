@@ -63,7 +63,7 @@ class ChooseLinkTest : public testing::Test {
     ServerOptions options;
     options.link = NewGrpcLink();
     server_ = *ParameterServer::Start(options);
-    sync_.topology = "ps";
+    sync_.job.topology = Topology::kPs;
     sync_.servers = {server_->address()};
   }
 
@@ -81,7 +81,7 @@ class ChooseLinkTest : public testing::Test {
       own.rank = rank;
       SyncOptions resolved = options;
       const absl::Status status = ResolveByHosts(own, &resolved);
-      links[rank] = status.ok() ? absl::StatusOr<std::string>(resolved.link) : status;
+      links[rank] = status.ok() ? absl::StatusOr<std::string>(LinkName(resolved.job.link)) : status;
     });
     return links;
   }
@@ -107,18 +107,18 @@ TEST_F(ChooseLinkTest, AServerOnAnotherHostMakesAllSend) {
 }
 
 TEST_F(ChooseLinkTest, ARingNeedsNoServers) {
-  sync_.topology = "ring";
+  sync_.job.topology = Topology::kRing;
   sync_.servers.clear();
   ExpectAllTake("shm");
 }
 
 TEST_F(ChooseLinkTest, CompressedGradientsAreSent) {
-  sync_.compression = "bf16";
+  sync_.job.codec = *ParseCodec("bf16");
   ExpectAllTake("grpc");
 }
 
 TEST_F(ChooseLinkTest, WhatIsAskedForIsTaken) {
-  sync_.link = "grpc";
+  sync_.job.link = Link::kGrpc;
   ExpectAllTake("grpc");
 }
 

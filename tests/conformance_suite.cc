@@ -103,7 +103,7 @@ std::vector<ConformanceCase> ConformanceCases(const BackendTraits& traits) {
 }
 
 std::string CaseName(const testing::TestParamInfo<ConformanceCase>& info) {
-  return absl::StrCat(info.param.world_size,
+  return absl::StrCat(info.param.traits.name, info.param.world_size,
                       info.param.site == UpdateSite::kOwner ? "UpdateAtOwner" : "UpdateAtWorker");
 }
 

@@ -41,6 +41,7 @@ struct RankProcess {
 };
 
 struct BackendTraits {
+  std::string name;  // in the names of its cases, where one suite has cases of several backends
   // A fresh fixture for a group of `world_size` ranks.
   std::function<std::unique_ptr<BackendFixture>(int world_size, UpdateSite site)> make_fixture;
   bool update_at_owner = true;  // offers UpdateSite::kOwner

@@ -64,6 +64,7 @@ class ThreadsSync : public GradientSync {
   }
 
   UpdateSite update_site() const override { return UpdateSite::kWorker; }
+  SyncIdentity identity() const override { return {Backend::kLocal}; }
   absl::StatusOr<OptimizerState> ExportOptimizerState(absl::Time) override {
     return OptimizerState();
   }

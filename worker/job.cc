@@ -29,9 +29,9 @@ namespace {
 // by whoever runs the optimizer.
 absl::Status ValidateFp16(const JobOptions& options) {
   if (options.trainer.compute.precision != Precision::kFp16) return absl::OkStatus();
-  if (options.sync.update != "worker") {
+  if (options.sync.job.update != UpdateSite::kWorker) {
     return absl::InvalidArgumentError(
-        absl::StrCat("--precision: expected fp32 or bf16 with --update=", options.sync.update,
+        absl::StrCat("--precision: expected fp32 or bf16 with --update=owner"
                      " (owners cannot skip a step whose gradients overflow), found fp16"));
   }
   if (options.trainer.plan.codec.sparse()) {
@@ -69,10 +69,10 @@ absl::Status Validate(const JobOptions& options) {
   }
   GS_RETURN_IF_ERROR(ValidateDevice(options.device));
   SyncOptions sync = options.sync;
-  if (sync.servers.empty() && options.num_servers > 0) sync.servers.assign(1, "registered later");
+  sync.job.servers = options.num_servers;
   GS_RETURN_IF_ERROR(ValidateSyncOptions(sync));
   GS_RETURN_IF_ERROR(ValidateFp16(options));
-  return ValidateClipping(sync, options.trainer.max_norm);
+  return CheckClipping(sync.job, options.trainer.max_norm);
 }
 
 // The store as this worker sees it, and the server if this worker holds it.
@@ -178,7 +178,7 @@ class Job {
     }
     if (options_.rank == 0) PrintResult(*result);
     if (!options_.metrics_json.empty()) {
-      GS_RETURN_IF_ERROR(WriteWorkerMetrics(options_, *trainer_, *result,
+      GS_RETURN_IF_ERROR(WriteWorkerMetrics(options_, *sync_, *trainer_, *result,
                                             side_channel_->bytes_sent(), options_.metrics_json));
     }
     LeaveStore(group_);
@@ -191,11 +191,11 @@ class Job {
     GS_ASSIGN_OR_RETURN(const std::shared_ptr<GpuApi> gpu,
                         OpenDevice(options_.device, options_.world_size, OpenGpu));
     options_.trainer.gpu = options_.sync.gpu = gpu;
-    if (gpu != nullptr && options_.sync.link == "nccl") {
+    if (gpu != nullptr && options_.sync.job.link == Link::kNccl) {
       GS_ASSIGN_OR_RETURN(options_.sync.nccl, OpenNccl(gpu->device(), options_.nccl_algorithm));
     }
     if (gpu != nullptr || options_.rank == 0) PrintDevice(gpu.get(), options_.log_every);
-    options_.trainer.synchronised = options_.sync.topology != "local";
+    options_.trainer.synchronised = options_.sync.job.topology != Topology::kLocal;
     GS_ASSIGN_OR_RETURN(trainer_,
                         Trainer::Create(options_.trainer, options_.rank, options_.world_size));
     group_.rank = options_.rank;

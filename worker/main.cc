@@ -17,32 +17,13 @@
 #include "base/straggler.h"
 #include "base/write_file.h"
 #include "grpc/support/log.h"
-#include "plan/codec.h"
 #include "train/kineto_trace.h"
 #include "train/precision.h"
 #include "worker/job.h"
 #include "worker/launch_environment.h"
 #include "worker/nccl_settings.h"
+#include "worker/sync_flags.h"
 
-ABSL_FLAG(std::string, topology, "local", "local, ps (parameter servers) or ring");
-ABSL_FLAG(std::string, link, "auto", "auto, grpc, shm, gloo, nccl or cuda_ipc (GPUs of one host)");
-ABSL_FLAG(std::string, update, "worker",
-          "who runs the optimizer: worker, or owner (server or ring rank)");
-ABSL_FLAG(std::string, consistency, "bsp",
-          "bsp: every step waits for all; ssp:S: for those more than S steps behind; asp: for "
-          "nobody. The last two: ps with --update=owner, over grpc");
-ABSL_FLAG(std::string, compression, "none",
-          "of gradients on the wire (grpc): none, fp16, bf16, or topk:R (ps only), which sends the "
-          "largest R of each chunk, 0 < R <= 1, and the rest later");
-ABSL_FLAG(std::vector<std::string>, servers, {}, "parameter servers, host:port,...");
-ABSL_FLAG(std::string, server_weights, "auto",
-          "each server's share of the gradient: auto (by which hosts servers and workers are on: "
-          "one server beside every worker and some elsewhere get the shares that keep all hosts "
-          "equally busy), equal, or a number for each, w0,w1,...");
-ABSL_FLAG(int, owners, 0,
-          "with --topology=ps and --link=nccl or cuda_ipc, where workers are the servers: the "
-          "first so many own "
-          "the gradients' chunks; 0: all");
 ABSL_FLAG(int, num_servers, 0,
           "instead of --servers: this many servers register in the store (ps_server --master=)");
 ABSL_FLAG(int, rank, -1, "of this worker; default from torchrun, Slurm or MPI, else 0");
@@ -58,7 +39,6 @@ ABSL_FLAG(std::string, port_file, "", "rank 0 writes the store's host:port here"
 ABSL_FLAG(std::string, run_id, "",
           "the same for all processes of the job; default from the launcher");
 ABSL_FLAG(std::string, interface, "", "network interface; default: the route to --master");
-ABSL_FLAG(int, connections, 0, "gRPC connections per pair of peers; 0: 2 for ps, 4 for ring");
 ABSL_FLAG(std::string, model, "resnet18", "resnet18, resnet50 or mlp");
 ABSL_FLAG(std::string, stem, "imagenet", "of a ResNet: imagenet (7x7) or cifar (3x3)");
 ABSL_FLAG(
@@ -180,11 +160,6 @@ absl::StatusOr<TrainerOptions> TrainerOptionsFromFlags() {
   options.plan.bucket_bytes = absl::GetFlag(FLAGS_bucket_bytes);
   options.plan.first_bucket_bytes = absl::GetFlag(FLAGS_first_bucket_bytes);
   options.plan.chunk_bytes = absl::GetFlag(FLAGS_chunk_bytes);
-  const absl::StatusOr<Codec> codec = ParseCodec(absl::GetFlag(FLAGS_compression));
-  if (!codec.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat("--compression: ", codec.status().message()));
-  }
-  options.plan.codec = *codec;
   options.timeout = absl::GetFlag(FLAGS_timeout);
   GS_ASSIGN_OR_RETURN(options.straggler, Straggler::Parse(absl::GetFlag(FLAGS_straggler)));
   if (options.threads < 1) {
@@ -219,15 +194,7 @@ absl::StatusOr<JobOptions> JobOptionsFromFlags() {
   job.interface = absl::GetFlag(FLAGS_interface);
   job.port_file = UserPath(absl::GetFlag(FLAGS_port_file));
   job.num_servers = absl::GetFlag(FLAGS_num_servers);
-  job.sync.topology = absl::GetFlag(FLAGS_topology);
-  job.sync.link = absl::GetFlag(FLAGS_link);
-  job.sync.update = absl::GetFlag(FLAGS_update);
-  job.sync.consistency = absl::GetFlag(FLAGS_consistency);
-  job.sync.compression = absl::GetFlag(FLAGS_compression);
-  job.sync.servers = absl::GetFlag(FLAGS_servers);
-  job.sync.server_weights = absl::GetFlag(FLAGS_server_weights);
-  job.sync.connections = absl::GetFlag(FLAGS_connections);
-  job.sync.owners = absl::GetFlag(FLAGS_owners);
+  GS_ASSIGN_OR_RETURN(job.sync, SyncFromFlags());
   job.nccl_algorithm = NcclSettings(Variable);
   job.timeout = absl::GetFlag(FLAGS_timeout);
   job.metrics_json = UserPath(absl::GetFlag(FLAGS_metrics_json));
@@ -237,6 +204,7 @@ absl::StatusOr<JobOptions> JobOptionsFromFlags() {
   const int local_rank = absl::GetFlag(FLAGS_local_rank);
   if (local_rank >= 0) job.device.local_rank = local_rank;
   GS_ASSIGN_OR_RETURN(job.trainer, TrainerOptionsFromFlags());
+  job.trainer.plan.codec = job.sync.job.codec;
   job.trainer.ranks_on_host = environment.local_size.value_or(0);
   GS_ASSIGN_OR_RETURN(job.trainer.trace, ParseTrace(UserPath(absl::GetFlag(FLAGS_trace)),
                                                     absl::GetFlag(FLAGS_trace_steps), job.rank));

@@ -8,6 +8,7 @@
 #include "plan/codec.h"
 #include "proto/run_record.pb.h"
 #include "train/precision.h"
+#include "worker/backend_record.h"
 #include "worker/nccl_settings.h"
 #include "worker/open_device.h"
 
@@ -34,12 +35,7 @@ void FillTimes(const TrainingResult& result, proto::WorkerMetrics* metrics) {
 void FillJob(const JobOptions& options, const Plan& plan, proto::WorkerMetrics* metrics) {
   metrics->set_rank(options.rank);
   metrics->set_world_size(options.world_size);
-  metrics->set_topology(options.sync.topology);
-  metrics->set_link(ResolvedLink(options.sync));
-  metrics->set_update(options.sync.update);
-  metrics->set_consistency(options.sync.consistency);
   metrics->set_compression(CodecName(plan.codec()));
-  metrics->set_connections(ResolvedConnections(options.sync));
   metrics->set_device(DescribeDevice(options.trainer.gpu.get()));
   if (options.sync.nccl != nullptr) {
     metrics->set_nccl_version(NcclVersionName(options.sync.nccl->version()));
@@ -66,10 +62,11 @@ void FillJob(const JobOptions& options, const Plan& plan, proto::WorkerMetrics* 
 
 }  // namespace
 
-absl::Status WriteWorkerMetrics(const JobOptions& options, const Trainer& trainer,
-                                const TrainingResult& result, int64_t side_channel_bytes,
-                                const std::string& path) {
+absl::Status WriteWorkerMetrics(const JobOptions& options, const GradientSync& sync,
+                                const Trainer& trainer, const TrainingResult& result,
+                                int64_t side_channel_bytes, const std::string& path) {
   proto::WorkerMetrics metrics;
+  RecordBackend(sync, &metrics);
   FillJob(options, trainer.plan(), &metrics);
   FillTimes(result, &metrics);
   metrics.set_loader_threads(trainer.loader_threads());

@@ -5,14 +5,16 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "sync/gradient_sync.h"
 #include "train/trainer.h"
 #include "worker/job_options.h"
 
 namespace gradsync {
 
-// Writes what this worker measured to `path`, as the JSON form of proto::WorkerMetrics. The file is there whole or not at
+// Writes what this worker measured, and over which backend, as `sync` says it, to `path`, as the JSON form of proto::WorkerMetrics. The file is there whole or not at
 // all. Errors: UNAVAILABLE or PERMISSION_DENIED naming the path.
-absl::Status WriteWorkerMetrics(const JobOptions& options, const Trainer& trainer,
+absl::Status WriteWorkerMetrics(const JobOptions& options, const GradientSync& sync,
+                                const Trainer& trainer,
                                 const TrainingResult& result, int64_t side_channel_bytes,
                                 const std::string& path);
 

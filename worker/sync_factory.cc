@@ -17,179 +17,19 @@
 #include "base/host_identity.h"
 #include "base/status_macros.h"
 #include "links/grpc_stream.h"
-#include "plan/codec.h"
-#include "plan/consistency.h"
 #include "ps_client/ps_gradient_sync.h"
 #include "ps_client/server_hosts.h"
 #include "sync/local_sync.h"
 #include "sync/staged_sync.h"
-#include "worker/server_weights.h"
 
 namespace gradsync {
 namespace {
 
-constexpr int kRingConnections = 4;
-constexpr int kPsConnections = 2;
-
-bool IsOneOf(absl::string_view value, std::initializer_list<absl::string_view> known) {
-  for (absl::string_view k : known) {
-    if (value == k) return true;
-  }
-  return false;
-}
-
-UpdateSite SiteOf(const SyncOptions& options) {
-  return options.update == "owner" ? UpdateSite::kOwner : UpdateSite::kWorker;
-}
-
-// Links that exchange what is in the memory of GPUs, and know no server but a rank.
-bool BetweenGpus(const SyncOptions& options) {
-  return options.link == "nccl" || options.link == "cuda_ipc";
-}
-
-absl::Status ValidateLink(const SyncOptions& options) {
-  if (!IsOneOf(options.link, {"auto", "grpc", "shm", "gloo", "nccl", "cuda_ipc"})) {
-    return FlagError("link", "auto, grpc, shm, gloo, nccl or cuda_ipc", options.link);
-  }
-  if (options.link == "shm" && options.topology == "local") {
-    return FlagError("link", "auto with --topology=local", options.link);
-  }
-  if (BetweenGpus(options) && options.topology == "local") {
-    return FlagError("link", "auto with --topology=local", options.link);
-  }
-  if (options.link == "nccl" && options.nccl == nullptr && NcclVersion() == 0) {
-    return absl::InvalidArgumentError(
-        "--link=nccl: this build has no NCCL: build with bazel build --config=cuda //worker, after "
-        "tools/setup --cuda; or use --link=grpc");
-  }
-  if (options.link == "gloo" && options.topology != "ring") {
-    return FlagError("link", "grpc with --topology=" + options.topology, options.link);
-  }
-  if (options.link == "gloo" && options.update == "owner") {
-    return absl::InvalidArgumentError(
-        "--update=owner: expected worker with --link=gloo, whose process group has no "
-        "reduce-scatter");
-  }
-  return absl::OkStatus();
-}
-
-absl::Status ValidateCompression(const SyncOptions& options) {
-  const absl::StatusOr<Codec> codec = ParseCodec(options.compression);
-  if (!codec.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat("--compression: ", codec.status().message()));
-  }
-  if (!codec->compresses()) return absl::OkStatus();
-  if (options.topology == "local") {
-    return FlagError("compression", "none with --topology=local, which sends nothing",
-                     options.compression);
-  }
-  if (options.link == "shm" || options.link == "cuda_ipc") {
-    return FlagError("compression",
-                     absl::StrCat("none with --link=", options.link,
-                                  ", where ranks read each other's memory and nothing is sent (or "
-                                  "--link=grpc)"),
-                     options.compression);
-  }
-  if (options.link == "gloo") {
-    return FlagError("compression", "none with --link=gloo, which adds what it sends, in fp32",
-                     options.compression);
-  }
-  if (options.link == "nccl") {
-    return FlagError("compression", "none with --link=nccl, which adds what it sends, in fp32",
-                     options.compression);
-  }
-  if (codec->sparse() && options.topology == "ring") {
-    return FlagError("compression",
-                     "none, fp16 or bf16 with --topology=ring, whose sparse sums would grow at "
-                     "each hop",
-                     options.compression);
-  }
-  return absl::OkStatus();
-}
-
-absl::Status ValidateConsistency(const SyncOptions& options) {
-  const absl::StatusOr<Consistency> consistency = ParseConsistency(options.consistency);
-  if (!consistency.ok()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--consistency: ", consistency.status().message()));
-  }
-  if (consistency->bulk()) return absl::OkStatus();
-  const auto refuse = [&](absl::string_view with) {
-    return FlagError("consistency", absl::StrCat("bsp with ", with), options.consistency);
-  };
-  if (options.topology != "ps") {
-    return refuse(absl::StrCat("--topology=", options.topology,
-                               ", because only a parameter server can apply a gradient alone"));
-  }
-  if (options.link == "shm" || options.link == "gloo" || BetweenGpus(options)) {
-    return refuse(absl::StrCat("--link=", options.link,
-                               ", which sums all gradients at once (use --link=grpc)"));
-  }
-  if (options.update != "owner") {
-    return refuse("--update=worker, because servers must hold the parameters (use --update=owner)");
-  }
-  const absl::StatusOr<Codec> codec = ParseCodec(options.compression);
-  if (codec.ok() && codec->compresses()) {
-    return refuse(absl::StrCat("--compression=", options.compression));
-  }
-  return absl::OkStatus();
-}
-
-// Where servers are no processes but ranks.
-bool OwnersAreRanks(const SyncOptions& options) {
-  return options.topology == "ps" && BetweenGpus(options);
-}
-
-absl::Status ValidateServers(const SyncOptions& options) {
-  if (OwnersAreRanks(options)) {
-    if (!options.servers.empty()) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "--servers, --num_servers: expected none with --topology=ps --link=", options.link,
-          ", where workers are the servers (--owners), and no processes of their own, found ",
-          options.servers.size()));
-    }
-  } else if (options.topology == "ps" && options.servers.empty()) {
-    return absl::InvalidArgumentError(
-        "--servers: expected host:port,... with --topology=ps, found none; start one with "
-        "bazel run //ps_server -- --listen=127.0.0.1:0");
-  }
-  if (options.topology != "ps" && !options.servers.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--servers: expected none with --topology=", options.topology, ", found ",
-                     options.servers.size()));
-  }
-  if (options.owners < 0) {
-    return FlagError("owners", "at least 1, or 0 for all workers", absl::StrCat(options.owners));
-  }
-  if (options.owners > 0 && !OwnersAreRanks(options)) {
-    return FlagError("owners",
-                     absl::StrCat("0 with --topology=", options.topology, " --link=", options.link,
-                                  ", as workers are servers only with --topology=ps and "
-                                  "--link=nccl or cuda_ipc"),
-                     absl::StrCat(options.owners));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status ValidateWeights(const SyncOptions& options) {
-  GS_ASSIGN_OR_RETURN(const ServerWeights weights, ParseServerWeights(options.server_weights));
-  if (weights.weights.empty()) return absl::OkStatus();
-  if (options.topology != "ps") {
-    return FlagError("server_weights", "none with --topology=" + options.topology,
-                     options.server_weights);
-  }
-  if (OwnersAreRanks(options)) {
-    return FlagError(
-        "server_weights",
-        absl::StrCat("auto or equal with --link=", options.link, ", whose owners have equal parts"),
-        options.server_weights);
-  }
-  if (!options.servers.empty() && weights.weights.size() != options.servers.size()) {
-    return FlagError("server_weights",
-                     absl::StrCat("one for each of ", options.servers.size(), " servers"),
-                     options.server_weights);
-  }
-  return absl::OkStatus();
+JobSpec WholeSpec(const SyncOptions& options) {
+  JobSpec job = options.job;
+  if (!options.servers.empty()) job.servers = static_cast<int>(options.servers.size());
+  job.server_weights = static_cast<int>(options.server_weights.weights.size());
+  return job;
 }
 
 // What a rank tells the others: the host whose memory it would share (or kApart), the host that it
@@ -222,15 +62,15 @@ Whereabouts Parse(const std::string& text) {
 absl::Status FindOut(const SyncOptions& options, const WorkerGroup& group, Whereabouts* where) {
   const absl::StatusOr<HostIdentity> own = ReadHostIdentity();
   if (own.ok()) where->host = own->Key();
-  if (options.topology == "ps" && group.rank == 0) {
+  if (options.job.topology == Topology::kPs && group.rank == 0) {
     GrpcLinkOptions link_options;
     link_options.credentials = group.credentials;
     GS_ASSIGN_OR_RETURN(where->servers, AskServerHosts(*NewGrpcLink(link_options), options.servers,
                                                        absl::Now() + group.timeout));
   }
-  GS_ASSIGN_OR_RETURN(const Codec codec, ParseCodec(options.compression));
-  GS_ASSIGN_OR_RETURN(const Consistency consistency, ParseConsistency(options.consistency));
-  if (!own.ok() || codec.compresses() || !consistency.bulk()) return absl::OkStatus();
+  if (!own.ok() || options.job.codec.compresses() || !options.job.consistency.bulk()) {
+    return absl::OkStatus();
+  }
   for (const std::string& server : where->servers) {
     if (server != where->host) return absl::OkStatus();
   }
@@ -238,81 +78,46 @@ absl::Status FindOut(const SyncOptions& options, const WorkerGroup& group, Where
   return absl::OkStatus();
 }
 
-std::string LinkAmong(const std::vector<Whereabouts>& ranks) {
+Link LinkAmong(const std::vector<Whereabouts>& ranks) {
   for (const Whereabouts& rank : ranks) {
-    if (rank.shares == kApart || rank.shares != ranks[0].shares) return "grpc";
+    if (rank.shares == kApart || rank.shares != ranks[0].shares) return Link::kGrpc;
   }
-  return "shm";
+  return Link::kShm;
 }
 
 }  // namespace
 
 absl::Status ValidateSyncOptions(const SyncOptions& options) {
-  if (!IsOneOf(options.topology, {"local", "ps", "ring"})) {
-    return FlagError("topology", "local, ps or ring", options.topology);
+  GS_RETURN_IF_ERROR(CheckJobSpec(WholeSpec(options)));
+  if (options.job.link == Link::kNccl && options.nccl == nullptr && NcclVersion() == 0) {
+    return absl::InvalidArgumentError(
+        "--link=nccl: this build has no NCCL: build with bazel build --config=cuda //worker, after "
+        "tools/setup --cuda; or use --link=grpc");
   }
-  if (!IsOneOf(options.update, {"worker", "owner"})) {
-    return FlagError("update", "worker or owner", options.update);
-  }
-  GS_RETURN_IF_ERROR(ValidateConsistency(options));
-  GS_RETURN_IF_ERROR(ValidateServers(options));
-  GS_RETURN_IF_ERROR(ValidateWeights(options));
-  if (options.connections < 0) {
-    return FlagError("connections", "at least 1, or 0 for the default",
-                     absl::StrCat(options.connections));
-  }
-  GS_RETURN_IF_ERROR(ValidateLink(options));
-  return ValidateCompression(options);
+  return absl::OkStatus();
 }
 
-absl::Status CheckNcclDevice(const GpuApi* gpu) {
-  if (gpu != nullptr) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      "--link=nccl: expected a GPU (--device=cuda), found none; or use --link=grpc");
-}
-
-absl::Status CheckIpcDevice(const GpuApi* gpu) {
-  if (gpu != nullptr) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      "--link=cuda_ipc: expected a GPU (--device=cuda), found none; or use --link=shm");
-}
-
-absl::Status ValidateClipping(const SyncOptions& options, double max_norm) {
-  GS_ASSIGN_OR_RETURN(const Consistency consistency, ParseConsistency(options.consistency));
-  if (consistency.bulk() || max_norm == 0) return absl::OkStatus();
-  return FlagError("max_norm",
-                   absl::StrCat("0 with --consistency=", options.consistency,
-                                ", where no step has a mean gradient whose norm could be taken"),
-                   absl::StrCat(max_norm));
-}
-
-std::string ResolvedLink(const SyncOptions& options) {
-  if (options.topology == "local") return "";
-  return options.link == "auto" ? "grpc" : options.link;
-}
-
-int ResolvedConnections(const SyncOptions& options) {
-  if (options.topology == "local" || options.link == "shm" || options.link == "gloo" ||
-      BetweenGpus(options)) {
-    return 0;
-  }
-  if (options.connections != 0) return options.connections;
-  return options.topology == "ps" ? kPsConnections : kRingConnections;
+absl::Status CheckLinkDevice(Link link, const GpuApi* gpu) {
+  if (gpu != nullptr || !BetweenGpus(link)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "--link=", LinkName(link), ": expected a GPU (--device=cuda), found none; or use --link=",
+      link == Link::kNccl ? "grpc" : "shm"));
 }
 
 absl::Status ResolveByHosts(const WorkerGroup& group, SyncOptions* options) {
-  GS_ASSIGN_OR_RETURN(const ServerWeights asked_for, ParseServerWeights(options->server_weights));
-  options->weights = asked_for.weights;
-  const bool find_link = options->link == "auto" && options->topology != "local";
+  JobSpec& job = options->job;
+  options->weights = options->server_weights.weights;
+  const bool find_link = job.link == Link::kAuto && job.topology != Topology::kLocal;
   const bool find_weights =
-      options->topology == "ps" && !OwnersAreRanks(*options) && asked_for.by_host;
+      job.topology == Topology::kPs && !OwnersAreRanks(job) && options->server_weights.by_host;
   if (!find_link && !find_weights) return absl::OkStatus();
   // A rank that compresses, or has another consistency, takes part too, so that ranks that disagree
   // meet in Bind(), which says so; and one that cannot reach a server, so that nobody waits for it
   // in vain.
   Whereabouts own = {std::string(kApart), std::string(kApart), {}};
   const absl::Status found = FindOut(*options, group, &own);
-  const int patience = options->topology == "ps" ? 2 : 1;  // rank 0 may come late, from the servers
+  const int patience =
+      job.topology == Topology::kPs ? 2 : 1;  // rank 0 may come late, from the servers
   GS_ASSIGN_OR_RETURN(const std::vector<std::string> texts,
                       group.store->Exchange(group.Key("host"), group.rank, group.world_size,
                                             Format(own), absl::Now() + patience * group.timeout));
@@ -323,7 +128,7 @@ absl::Status ResolveByHosts(const WorkerGroup& group, SyncOptions* options) {
     ranks.push_back(Parse(text));
     hosts.push_back(ranks.back().host);
   }
-  if (find_link) options->link = LinkAmong(ranks);
+  if (find_link) job.link = LinkAmong(ranks);
   if (find_weights && ranks[0].servers.size() == options->servers.size()) {
     options->weights = WeightsByHost(hosts, ranks[0].servers);
   }
@@ -332,79 +137,127 @@ absl::Status ResolveByHosts(const WorkerGroup& group, SyncOptions* options) {
 
 namespace {
 
-// Exchanges buckets in memory of the host.
-absl::StatusOr<std::unique_ptr<GradientSync>> CreateHostSync(const SyncOptions& options,
-                                                             const WorkerGroup& group) {
-  if (options.topology == "local") return CreateLocalSync(SiteOf(options));
-  if (options.topology == "ring" && ResolvedLink(options) == "shm") {
-    ShmRingOptions shm;
-    shm.group = group;
-    shm.update_site = SiteOf(options);
-    return CreateShmRingGradientSync(shm);
-  }
-  if (options.topology == "ring" && ResolvedLink(options) == "gloo") {
-    GlooOptions gloo;
-    gloo.group = group;
-    gloo.update_site = SiteOf(options);
-    return CreateGlooGradientSync(gloo);
-  }
-  GrpcLinkOptions link_options;
-  link_options.credentials = group.credentials;
-  const std::shared_ptr<StreamLink> link = NewGrpcLink(link_options);
-  if (options.topology == "ring") {
-    RingOptions ring;
-    ring.group = group;
-    ring.link = link;
-    ring.update_site = SiteOf(options);
-    ring.connections = ResolvedConnections(options);
-    return CreateRingGradientSync(ring);
-  }
+std::shared_ptr<StreamLink> GrpcLinkOf(const WorkerGroup& group) {
+  GrpcLinkOptions options;
+  options.credentials = group.credentials;
+  return NewGrpcLink(options);
+}
+
+absl::StatusOr<std::unique_ptr<GradientSync>> CreateRing(const SyncOptions& options,
+                                                         const WorkerGroup& group) {
+  RingOptions ring;
+  ring.group = group;
+  ring.link = GrpcLinkOf(group);
+  ring.update_site = options.job.update;
+  ring.connections = ConnectionsOf(options.job);
+  return CreateRingGradientSync(ring);
+}
+
+absl::StatusOr<std::unique_ptr<GradientSync>> CreateShmRing(const SyncOptions& options,
+                                                            const WorkerGroup& group) {
+  ShmRingOptions shm;
+  shm.group = group;
+  shm.update_site = options.job.update;
+  return CreateShmRingGradientSync(shm);
+}
+
+absl::StatusOr<std::unique_ptr<GradientSync>> CreateGloo(const SyncOptions& options,
+                                                         const WorkerGroup& group) {
+  GlooOptions gloo;
+  gloo.group = group;
+  gloo.update_site = options.job.update;
+  return CreateGlooGradientSync(gloo);
+}
+
+absl::StatusOr<std::unique_ptr<GradientSync>> CreateServers(const SyncOptions& options,
+                                                            const WorkerGroup& group,
+                                                            bool windows) {
   PsOptions ps;
   ps.group = group;
-  ps.link = link;
+  ps.link = GrpcLinkOf(group);
   ps.servers = options.servers;
   ps.weights = options.weights;
-  ps.update_site = SiteOf(options);
-  GS_ASSIGN_OR_RETURN(ps.consistency, ParseConsistency(options.consistency));
-  ps.windows = ResolvedLink(options) == "shm";
-  ps.connections = ps.windows ? 1 : ResolvedConnections(options);
+  ps.update_site = options.job.update;
+  ps.consistency = options.job.consistency;
+  ps.windows = windows;
+  ps.connections = windows ? 1 : ConnectionsOf(options.job);
   return CreatePsGradientSync(ps);
+}
+
+absl::StatusOr<std::unique_ptr<GradientSync>> CreateNccl(const SyncOptions& options,
+                                                         const WorkerGroup& group, int owners) {
+  GS_RETURN_IF_ERROR(
+      CheckLinkDevice(Link::kNccl, options.nccl == nullptr ? nullptr : options.gpu.get()));
+  NcclOptions nccl;
+  nccl.owners = owners;
+  nccl.group = group;
+  nccl.update_site = options.job.update;
+  nccl.gpu = options.gpu;
+  nccl.nccl = options.nccl;
+  return CreateNcclGradientSync(nccl);
+}
+
+absl::StatusOr<std::unique_ptr<GradientSync>> CreateCudaIpc(const SyncOptions& options,
+                                                            const WorkerGroup& group,
+                                                            bool servers) {
+  GS_RETURN_IF_ERROR(CheckLinkDevice(Link::kCudaIpc, options.gpu.get()));
+  IpcOptions ipc;
+  ipc.group = group;
+  ipc.update_site = options.job.update;
+  ipc.servers = servers;
+  ipc.owners = options.job.owners;
+  ipc.gpu = options.gpu;
+  return CreateIpcGradientSync(ipc);
+}
+
+// Without a default, so that a backend without a case is no build (-Werror=switch).
+absl::StatusOr<std::unique_ptr<GradientSync>> Create(Backend backend, const SyncOptions& options,
+                                                     const WorkerGroup& group) {
+  switch (backend) {
+    case Backend::kLocal:
+      return CreateLocalSync(options.job.update);
+    case Backend::kRingOverGrpc:
+      return CreateRing(options, group);
+    case Backend::kRingOverShm:
+      return CreateShmRing(options, group);
+    case Backend::kRingOverGloo:
+      return CreateGloo(options, group);
+    case Backend::kRingOverNccl:
+      return CreateNccl(options, group, /*owners=*/0);
+    case Backend::kRingOverCudaIpc:
+      return CreateCudaIpc(options, group, /*servers=*/false);
+    case Backend::kPsOverGrpc:
+      return CreateServers(options, group, /*windows=*/false);
+    case Backend::kPsOverShm:
+      return CreateServers(options, group, /*windows=*/true);
+    case Backend::kPsOverNccl:
+      return CreateNccl(options, group,
+                        options.job.owners == 0 ? group.world_size : options.job.owners);
+    case Backend::kPsOverCudaIpc:
+      return CreateCudaIpc(options, group, /*servers=*/true);
+  }
+  return absl::InternalError("a backend that is none");
 }
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<GradientSync>> CreateGradientSync(const SyncOptions& options,
                                                                  const WorkerGroup& group) {
-  if (BetweenGpus(options) && options.owners > group.world_size) {
+  if (options.job.owners > group.world_size) {
     return FlagError("owners",
                      absl::StrCat("at most ", group.world_size, ", as many as there are workers"),
-                     absl::StrCat(options.owners));
+                     absl::StrCat(options.job.owners));
   }
-  if (options.link == "cuda_ipc") {
-    GS_RETURN_IF_ERROR(CheckIpcDevice(options.gpu.get()));
-    IpcOptions ipc;
-    ipc.group = group;
-    ipc.update_site = SiteOf(options);
-    ipc.servers = OwnersAreRanks(options);
-    ipc.owners = options.owners;
-    ipc.gpu = options.gpu;
-    return CreateIpcGradientSync(ipc);
+  const Backend backend = BackendOf(options.job);
+  GS_ASSIGN_OR_RETURN(std::unique_ptr<GradientSync> sync, Create(backend, options, group));
+  if (TraitOf(backend).on_host && options.gpu != nullptr) {
+    sync = CreateStagedSync(std::move(sync), options.gpu);
   }
-  if (options.link == "nccl") {
-    GS_RETURN_IF_ERROR(CheckNcclDevice(options.nccl == nullptr ? nullptr : options.gpu.get()));
-    NcclOptions nccl;
-    if (OwnersAreRanks(options)) {
-      nccl.owners = options.owners == 0 ? group.world_size : options.owners;
-    }
-    nccl.group = group;
-    nccl.update_site = SiteOf(options);
-    nccl.gpu = options.gpu;
-    nccl.nccl = options.nccl;
-    return CreateNcclGradientSync(nccl);
+  if (sync->identity().backend != backend || sync->update_site() != options.job.update) {
+    return absl::InternalError(absl::StrCat("expected ", BackendName(backend), ", found ",
+                                            BackendName(sync->identity().backend)));
   }
-  GS_ASSIGN_OR_RETURN(std::unique_ptr<GradientSync> host, CreateHostSync(options, group));
-  if (options.gpu == nullptr) return host;
-  return CreateStagedSync(std::move(host), options.gpu);
+  return sync;
 }
 
 }  // namespace gradsync

@@ -60,14 +60,10 @@ std::string BitsGroup(const proto::Run& run) {
 bool HasBitsToCompare(const proto::Run& run) {
   if (Asynchronous(run)) return false;
   if (run.topology() == "local") return run.workers() == 1;
-  const bool own_order = run.link() == "gloo" || run.link() == "nccl";
-  return !own_order || run.workers() <= 2;
+  return !run.own_order() || run.workers() <= 2;
 }
 
 bool OnGpu(const proto::Run& run) { return !run.device().empty() && run.device() != "cpu"; }
-
-// Gloo and NCCL do not tell what they send.
-bool CountsItsBytes(const proto::Run& run) { return run.link() != "gloo" && run.link() != "nccl"; }
 
 std::string WhyNotCompared(const proto::Run& run) {
   if (Asynchronous(run)) return "gradients are applied in the order in which they come";
@@ -215,7 +211,7 @@ std::vector<std::string> Row(const proto::Run& run, const Extras& with) {
       absl::StrFormat("%.1f (%.1f-%.1f)", run.step_ms_p50(), run.step_ms_p10(), run.step_ms_p90()),
       absl::StrFormat("%.1f", run.exposed_ms_p50()),
       run.scaling_efficiency() > 0 ? absl::StrFormat("%.2f", run.scaling_efficiency()) : "-",
-      CountsItsBytes(run) ? absl::StrFormat("%.2f", run.wire_tx_bytes_max_node() / 1e6) : "-",
+      !run.bytes_uncounted() ? absl::StrFormat("%.2f", run.wire_tx_bytes_max_node() / 1e6) : "-",
       absl::StrFormat("%.0f", run.cpu_ms_per_step()),
       absl::StrFormat("%.4f", run.final_loss()),
       run.params_sha256().substr(0, kShortHash)};

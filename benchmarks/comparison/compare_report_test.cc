@@ -88,7 +88,9 @@ TEST_F(CompareReportTest, BitsAreComparedWithinOneCodecAndTopologyOnly) {
 
 TEST_F(CompareReportTest, GlooBeyondTwoWorkersAndSeveralLocalWorkersAreExempt) {
   Add("ring", 3, 0, "aa");
-  Add("ring", 3, 0, "bb")->set_link("gloo");
+  proto::Run* const gloo = Add("ring", 3, 0, "bb");
+  gloo->set_link("gloo");
+  gloo->set_own_order(true);
   Add("local", 3, 0, "cc");
   const Verdict verdict = JudgeRuns(records_);
   EXPECT_TRUE(verdict.bits_agree);
@@ -103,6 +105,8 @@ TEST_F(CompareReportTest, NcclBeyondTwoWorkersIsExemptAndWhatItChoseIsSaid) {
   Add("ring", 3, 0, "aa")->set_wire_tx_bytes_max_node(44.7e6);
   proto::Run* const nccl = Add("ring", 3, 0, "bb");
   nccl->set_link("nccl");
+  nccl->set_own_order(true);
+  nccl->set_bytes_uncounted(true);
   nccl->set_device("NVIDIA H200");
   nccl->set_precision("bf16");
   nccl->set_nccl_version("2.28.9");

@@ -11,6 +11,7 @@
 #include "benchmarks/records/aggregate.h"
 #include "benchmarks/records/machine_load.h"
 #include "benchmarks/records/proto_json.h"
+#include "benchmarks/records/ran_as_asked.h"
 #include "tools/local_job.h"
 
 namespace gradsync {
@@ -56,6 +57,8 @@ absl::StatusOr<proto::Run> ReadRun(const LocalJobResult& result,
   for (size_t i = 0; i < workers.size(); ++i) {
     GS_RETURN_IF_ERROR(
         ParseJson(result.worker_metrics[i], absl::StrCat("metrics of worker ", i), &workers[i]));
+    GS_RETURN_IF_ERROR(CheckRanAsAsked(
+        {configuration.topology, configuration.link, configuration.update}, workers[i]));
   }
   for (size_t i = 0; i < servers.size(); ++i) {
     GS_RETURN_IF_ERROR(

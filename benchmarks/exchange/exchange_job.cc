@@ -15,6 +15,7 @@
 #include "benchmarks/ranks/start_line.h"
 #include "benchmarks/records/aggregate.h"
 #include "benchmarks/records/proto_json.h"
+#include "benchmarks/records/ran_as_asked.h"
 #include "plan/cost_model.h"
 #include "tools/local_job.h"
 
@@ -30,6 +31,8 @@ absl::StatusOr<proto::Run> ReadRun(const SyncBenchCase& bench_case, const LocalJ
   for (size_t i = 0; i < ranks.size(); ++i) {
     GS_RETURN_IF_ERROR(
         ParseJson(result.worker_metrics[i], absl::StrCat("metrics of rank ", i), &ranks[i]));
+    GS_RETURN_IF_ERROR(
+        CheckRanAsAsked({bench_case.topology, bench_case.link, bench_case.update}, ranks[i]));
   }
   for (size_t i = 0; i < servers.size(); ++i) {
     GS_RETURN_IF_ERROR(

@@ -42,6 +42,7 @@ class Spoiled : public GradientSync {
     return handle;
   }
   UpdateSite update_site() const override { return sync_->update_site(); }
+  SyncIdentity identity() const override { return sync_->identity(); }
   absl::StatusOr<OptimizerState> ExportOptimizerState(absl::Time deadline) override {
     return sync_->ExportOptimizerState(deadline);
   }

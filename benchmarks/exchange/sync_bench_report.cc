@@ -124,14 +124,16 @@ absl::StatusOr<proto::Run> SummarizeExchanges(const SyncBenchCase& bench_case,
   GS_RETURN_IF_ERROR(Check(bench_case, ranks, servers));
   proto::Run run;
   run.set_library("gradsync");
-  run.set_topology(bench_case.topology);
+  run.set_topology(ranks[0].topology());
   run.set_link(ranks[0].link());
   std::vector<std::string> devices;
   for (const auto& rank : ranks) devices.push_back(rank.device());
   run.set_device(NameDevices(devices));
   run.set_nccl_version(ranks[0].nccl_version());
   run.set_nccl_asked(ranks[0].nccl_asked());
-  run.set_update(bench_case.update);
+  run.set_update(ranks[0].update());
+  run.set_bytes_uncounted(ranks[0].bytes_uncounted());
+  run.set_own_order(ranks[0].own_order());
   run.set_compression(CodecName(bench_case.exchange.codec));
   run.set_placement(bench_case.placement);
   run.set_workers(bench_case.exchange.world_size);
@@ -186,8 +188,7 @@ std::string SyncBenchHead() {
 
 std::string SyncBenchLine(const proto::Run& run) {
   const bool ring = run.busbw_gb_per_s().kind_case() == google::protobuf::Value::kNumberValue;
-  // Gloo and NCCL do not tell what they send in a ring.
-  const bool counted = !ring || (run.link() != "gloo" && run.link() != "nccl");
+  const bool counted = !run.bytes_uncounted();
   const double busiest = std::max(run.wire_tx_bytes_max_node(), run.wire_rx_bytes_max_node());
   const std::string line = absl::StrFormat(
       kLine, FormatBytes(static_cast<int64_t>(run.bytes())), run.topology(), run.link(),

@@ -25,7 +25,9 @@ proto::ExchangeMetrics Rank(int rank, std::vector<double> begin, std::vector<dou
   metrics.set_rank(rank);
   metrics.set_bytes(1 << 20);
   metrics.set_chunk_bytes(65536);
+  metrics.set_topology("ring");
   metrics.set_link("grpc");
+  metrics.set_update("worker");
   for (double t : begin) metrics.add_begin_us(t);
   for (double t : end) metrics.add_end_us(t);
   metrics.set_wire_tx_bytes_per_step(1 << 20);

@@ -15,15 +15,15 @@ absl::StatusOr<std::string> ResolveDevice(const std::string& device,
   const bool nccl = Contains(links, "nccl");
   if (nccl) {
     SyncOptions sync;
-    sync.topology = "ring";
-    sync.link = "nccl";
+    sync.job.topology = Topology::kRing;
+    sync.job.link = Link::kNccl;
     GS_RETURN_IF_ERROR(ValidateSyncOptions(sync));
   }
   const bool ipc = Contains(links, "cuda_ipc");
   const std::string wanted = !device.empty() ? device : nccl || ipc ? "cuda" : "cpu";
   GS_ASSIGN_OR_RETURN(const std::string resolved, ChooseDevice(wanted, workers, check));
-  if (nccl && resolved == "cpu") return CheckNcclDevice(nullptr);
-  if (ipc && resolved == "cpu") return CheckIpcDevice(nullptr);
+  if (nccl && resolved == "cpu") return CheckLinkDevice(Link::kNccl, nullptr);
+  if (ipc && resolved == "cpu") return CheckLinkDevice(Link::kCudaIpc, nullptr);
   return resolved;
 }
 

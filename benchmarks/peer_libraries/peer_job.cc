@@ -18,8 +18,9 @@
 #include "benchmarks/exchange/sync_bench_report.h"
 #include "benchmarks/ranks/process_set.h"
 #include "benchmarks/records/proto_json.h"
+#include "benchmarks/records/ran_as_asked.h"
+#include "plan/job_spec.h"
 #include "tools/local_job.h"
-#include "worker/sync_factory.h"
 
 namespace gradsync {
 namespace {
@@ -71,10 +72,10 @@ class Job {
 
   // As many connections as ours has by default, since the streams are its ceiling.
   std::vector<std::string> StreamFlags() const {
-    SyncOptions ours;
-    ours.topology = contestant_.topology;
-    ours.link = contestant_.link;
-    return {absl::StrCat("--connections=", ResolvedConnections(ours)),
+    JobSpec ours;
+    ours.topology = contestant_.with_servers ? Topology::kPs : Topology::kRing;
+    ours.link = Link::kGrpc;
+    return {absl::StrCat("--connections=", ConnectionsOf(ours)),
             absl::StrCat("--message_bytes=", setting_.variant),
             absl::StrCat("--bytes=", job_.bytes),
             absl::StrCat("--iterations=", job_.iterations),
@@ -192,6 +193,9 @@ class Job {
     std::vector<proto::ExchangeMetrics> ranks(metrics.size());
     for (size_t i = 0; i < ranks.size(); ++i) {
       GS_RETURN_IF_ERROR(ParseJson(metrics[i], absl::StrCat("metrics of rank ", i), &ranks[i]));
+      if (contestant_.launch != PeerLaunch::kSyncBench) continue;
+      GS_RETURN_IF_ERROR(
+          CheckRanAsAsked({contestant_.topology, contestant_.link, Case().update}, ranks[i]));
     }
     return SummarizeExchanges(Case(), ranks, servers);
   }

@@ -53,8 +53,11 @@ proto::Run Record(const ContestantResult& result, absl::Span<const ContestantRes
                   const std::vector<double>& best_peer) {
   proto::Run run = result.run;
   run.set_library(result.contestant.library);
-  run.set_topology(result.contestant.topology);
-  run.set_link(result.contestant.link);
+  // Ours say themselves what they are.
+  if (result.contestant.role != PeerRole::kOurs || !result.failure.empty()) {
+    run.set_topology(result.contestant.topology);
+    run.set_link(result.contestant.link);
+  }
   run.set_failure(result.failure);
   if (!result.failure.empty()) return run;
   run.set_wrong(result.wrong);

@@ -17,6 +17,7 @@
 #include "benchmarks/options/flag_checks.h"
 #include "benchmarks/options/shared_gpu.h"
 #include "benchmarks/records/aggregate.h"
+#include "benchmarks/records/ran_as_asked.h"
 
 namespace gradsync {
 namespace {
@@ -147,10 +148,14 @@ absl::StatusOr<TrainingContestant> TrainingContestant::StartOurs(const PeerTrain
   if (row.eager) absl::StrAppend(&contestant.name_, " eager");
   contestant.run_.set_library("gradsync");
   contestant.run_.set_row(contestant.name_);
-  contestant.run_.set_topology(row.topology);
+  const std::string link = words.size() > 2 ? words[2] : "";
+  GS_RETURN_IF_ERROR(
+      CheckRanAsAsked({row.topology, row.link, "worker"},
+                      BackendWords{words.size() > 1 ? words[1] : "", link, "worker"}));
+  contestant.run_.set_topology(words[1]);
+  contestant.run_.set_link(link);
   contestant.run_.set_servers(row.topology == "ps" ? options.ranks : 0);
   contestant.run_.set_bucket_bytes(static_cast<double>(row.bucket_bytes));
-  if (contestant.meets_) contestant.run_.set_link(words.back());
   return contestant;
 }
 

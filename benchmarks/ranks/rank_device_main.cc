@@ -31,9 +31,8 @@ absl::Status OpenDeviceFromFlags(int world_size, SyncOptions* sync) {
   const int local_rank = absl::GetFlag(FLAGS_local_rank);
   if (local_rank >= 0) device.local_rank = local_rank;
   GS_ASSIGN_OR_RETURN(sync->gpu, OpenDevice(device, world_size, OpenGpu));
-  if (sync->link == "cuda_ipc") return CheckIpcDevice(sync->gpu.get());
-  if (sync->link != "nccl") return absl::OkStatus();
-  GS_RETURN_IF_ERROR(CheckNcclDevice(sync->gpu.get()));
+  GS_RETURN_IF_ERROR(CheckLinkDevice(sync->job.link, sync->gpu.get()));
+  if (sync->job.link != Link::kNccl) return absl::OkStatus();
   GS_ASSIGN_OR_RETURN(sync->nccl, OpenNccl(sync->gpu->device(), NcclSettings(Variable)));
   return absl::OkStatus();
 }

@@ -37,6 +37,12 @@ absl::Status CheckRank(const proto::WorkerMetrics& first, const proto::WorkerMet
   if (metrics.topology() != first.topology()) {
     return Differs("topology", rank, first.topology(), metrics.topology());
   }
+  if (metrics.link() != first.link()) {
+    return Differs("link", rank, first.link(), metrics.link());
+  }
+  if (metrics.update() != first.update()) {
+    return Differs("update", rank, first.update(), metrics.update());
+  }
   if (metrics.batch_size() != first.batch_size()) {
     return Differs("batch size", rank, first.batch_size(), metrics.batch_size());
   }
@@ -54,6 +60,8 @@ void FillJob(const proto::WorkerMetrics& first, int workers, int servers, proto:
   run->set_topology(first.topology());
   run->set_link(first.link());
   run->set_update(first.update());
+  run->set_bytes_uncounted(first.bytes_uncounted());
+  run->set_own_order(first.own_order());
   run->set_placement(servers > 0 ? "dedicated" : "");
   run->set_workers(workers);
   run->set_servers(servers);

@@ -10,6 +10,7 @@
 #include "benchmarks/options/placement.h"
 #include "benchmarks/ranks/start_line.h"
 #include "benchmarks/records/proto_json.h"
+#include "benchmarks/records/ran_as_asked.h"
 #include "benchmarks/replay/replay_report.h"
 #include "tools/local_job.h"
 
@@ -57,6 +58,9 @@ absl::StatusOr<proto::Run> RunReplayJob(const ReplayCase& replay, const ReplayPr
   std::vector<proto::ServerMetrics> servers;
   GS_RETURN_IF_ERROR(ParseAll(result.worker_metrics, "rank", &workers));
   GS_RETURN_IF_ERROR(ParseAll(result.server_metrics, "server", &servers));
+  for (const proto::WorkerMetrics& worker : workers) {
+    GS_RETURN_IF_ERROR(CheckRanAsAsked({replay.topology, replay.link, replay.update}, worker));
+  }
   return SummarizeReplay(replay, workers, servers);
 }
 

@@ -54,6 +54,7 @@ class SimulatedSync : public GradientSync, public SyncDriver {
     return open_.back().second.handle();
   }
   UpdateSite update_site() const override { return UpdateSite::kWorker; }
+  SyncIdentity identity() const override { return {Backend::kLocal}; }
   absl::StatusOr<OptimizerState> ExportOptimizerState(absl::Time) override {
     return OptimizerState();
   }

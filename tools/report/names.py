@@ -54,8 +54,7 @@ def consistency(run):
 
 
 def counts_its_bytes(run):
-    """Gloo and NCCL do not tell what they send."""
-    return run.link not in ("gloo", "nccl")
+    return not run.bytes_uncounted
 
 
 def computation(run):

@@ -18,7 +18,7 @@ RUN = {
         "library", "topology", "link", "update", "placement", "bandwidth", "model", "data", "params_sha256",
         "consistency", "compression", "invalid", "straggler", "profile", "failure", "device", "precision",
         "nccl_version", "nccl_asked", "nccl_chosen")},
-    **{name: YES_OR_NO for name in ("channels_last", "tf32")},
+    **{name: YES_OR_NO for name in ("channels_last", "tf32", "bytes_uncounted", "own_order")},
     **{name: WHOLE for name in ("workers", "servers", "batch_size", "threads", "steps", "max_staleness")},
     **{name: NUMBER for name in (
         "bytes", "bucket_bytes", "samples_per_s", "scaling_efficiency", "step_ms_p50", "step_ms_p10", "step_ms_p90",

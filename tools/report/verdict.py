@@ -111,7 +111,7 @@ def _bits_group(run):
     """Runs of one group must end with equal parameters; None: nothing to compare."""
     if not run.params_sha256 or run.invalid or run.failure or names.consistency(run):
         return None
-    if run.topology == "local" and run.workers > 1 or not names.counts_its_bytes(run) and run.workers > 2:
+    if run.topology == "local" and run.workers > 1 or run.own_order and run.workers > 2:
         return None
     # A GPU's convolutions may add in another order each time.
     if run.device != "cpu":

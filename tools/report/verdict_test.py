@@ -55,7 +55,7 @@ class SentenceTest(unittest.TestCase):
 
     def test_runs_that_need_not_agree_are_not_compared(self):
         found = verdict.bits(parse(
-            run("ring", 3, 100), run("ring", 3, 100, link="gloo", params_sha256=OTHER_HASH),
+            run("ring", 3, 100), run("ring", 3, 100, link="gloo", own_order=True, params_sha256=OTHER_HASH),
             run("local", 3, 90, link="", params_sha256="01" * 32),
             run("ring", 3, 100, compression="fp16", params_sha256="02" * 32),
             run("ps", 3, 100, compression="fp16", params_sha256="03" * 32),
@@ -67,12 +67,13 @@ class SentenceTest(unittest.TestCase):
     def test_nccl_and_gpus_need_not_agree(self):
         gpu = {"device": "NVIDIA H200"}
         found = verdict.bits(parse(
-            run("ring", 3, 100), run("ps", 3, 100), run("ring", 3, 100, link="nccl", params_sha256=OTHER_HASH),
+            run("ring", 3, 100), run("ps", 3, 100),
+            run("ring", 3, 100, link="nccl", own_order=True, params_sha256=OTHER_HASH),
             run("ring", 2, 100, **gpu), run("ps", 2, 100, params_sha256=OTHER_HASH, **gpu)).runs)
         self.assertTrue(found.agree)
         self.assertEqual(found.compared, 2)
         self.assertFalse(verdict.bits(parse(
-            run("ring", 2, 100), run("ring", 2, 100, link="nccl", params_sha256=OTHER_HASH)).runs).agree)
+            run("ring", 2, 100), run("ring", 2, 100, link="nccl", own_order=True, params_sha256=OTHER_HASH)).runs).agree)
 
     # A ring over NCCL that beat servers of the host was called the faster topology.
     def test_topologies_are_compared_through_the_host(self):
