@@ -3,12 +3,15 @@
 //
 //   bazel run //benchmarks:compare
 //   bazel run //benchmarks:compare -- --topologies=ps,ring --workers=2 --servers=1 --model=mlp
-//   bazel run //benchmarks:compare -- --bandwidth=400mbit --placement=dedicated,colocated
-//   --model=mlp bazel run //benchmarks:compare -- --data=cifar10:$PWD/cifar --steps=100
-//   --update=worker,owner
+//   bazel run //benchmarks:compare -- --model=mlp --bandwidth=100mbit,400mbit --placement=colocated
+//   bazel run //benchmarks:compare -- --data=cifar10:$PWD/cifar --steps=100 --update=worker,owner
+//
+// Every configuration is measured once in each of several rounds, in another order in each, and
+// what is compared are ratios within a round (docs/fairness.md).
 //
 // Exit codes: 0; 1 a job failed, or ended with other bits than it must; 2 bad flags or data, or no
-// way to emulate a network, found before any job started; 128 + signal when interrupted.
+// way to emulate a network that flags ask for, found before any job started; 128 + signal when
+// interrupted.
 
 #include <unistd.h>
 
@@ -19,6 +22,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <iterator>
+#include <map>
 #include <memory>
 #include <string>
 #include <system_error>
@@ -36,9 +41,12 @@
 #include "base/flags.h"
 #include "base/status_macros.h"
 #include "base/write_file.h"
+#include "benchmarks/comparison/bandwidth_report.h"
 #include "benchmarks/comparison/compare_options.h"
 #include "benchmarks/comparison/compare_prediction.h"
 #include "benchmarks/comparison/compare_report.h"
+#include "benchmarks/comparison/compare_rounds.h"
+#include "benchmarks/comparison/default_comparison.h"
 #include "benchmarks/comparison/training_job.h"
 #include "benchmarks/network/emulated_network.h"
 #include "benchmarks/options/command_line.h"
@@ -88,9 +96,13 @@ ABSL_FLAG(std::vector<std::string>, compression, gradsync::CompareOptions().comp
           "of gradients on the wire (grpc): some of none, fp16, bf16, topk:R (ps only)");
 ABSL_FLAG(std::vector<std::string>, consistency, gradsync::CompareOptions().consistencies,
           "some of bsp, ssp:S, asp; rings and update at the worker have bsp only");
-ABSL_FLAG(std::string, bandwidth, "",
-          "of each host's link, each way, such as 400mbit: runs every process on a host of an "
-          "emulated network");
+ABSL_FLAG(std::vector<std::string>, bandwidth, {"auto"},
+          "of each host's link, each way, such as 100mbit,400mbit: runs every process on a host of "
+          "an emulated network, one network for each; none: on this host alone; auto: "
+          "250mbit,500mbit for the second part of the default comparison, otherwise none");
+ABSL_FLAG(int, rounds, gradsync::CompareOptions().rounds,
+          "every configuration is measured once in each, in another order each time; medians and "
+          "intervals are over rounds");
 ABSL_FLAG(std::string, model, gradsync::CompareOptions().model, "resnet18, resnet50 or mlp");
 ABSL_FLAG(std::string, stem, gradsync::CompareOptions().stem,
           "of a ResNet: imagenet (7x7) or cifar (3x3)");
@@ -121,7 +133,18 @@ namespace gradsync {
 namespace {
 
 constexpr char kUsage[] =
-    "compare [flags] [-- worker flags]: trains one model under each topology and compares them";
+    "compare [flags] [-- worker flags]: trains one model under each topology and compares them.\n\n"
+    "Without flags that say what to compare (others are --data, --rounds, --bandwidth, --lr, "
+    "--seed, "
+    "--timeout,\n--out and the binaries) it makes the default comparison, in less than three "
+    "minutes "
+    "on two cores: ResNet-18\nwith 2 workers on this machine alone, and then with 3 workers on "
+    "emulated hosts, at 250 and 500 Mbit/s, as a\nring, with 3 parameter servers beside the "
+    "workers "
+    "and with 3 on hosts of their own, measured beside predicted.\nWhere networks cannot be "
+    "emulated "
+    "it shows the predictions alone. With any other flag every job takes the flags'\nvalues and "
+    "defaults below, on this machine, or with --bandwidth on emulated hosts.";
 
 constexpr int kBadInput = 2;
 
@@ -157,7 +180,7 @@ CompareOptions OptionsFromFlags(std::vector<std::string> worker_flags) {
   options.updates = absl::GetFlag(FLAGS_update);
   options.compressions = absl::GetFlag(FLAGS_compression);
   options.consistencies = absl::GetFlag(FLAGS_consistency);
-  options.bandwidth = absl::GetFlag(FLAGS_bandwidth);
+  options.rounds = absl::GetFlag(FLAGS_rounds);
   options.model = absl::GetFlag(FLAGS_model);
   options.stem = absl::GetFlag(FLAGS_stem);
   options.data = UserData(absl::GetFlag(FLAGS_data));
@@ -188,9 +211,20 @@ absl::StatusOr<std::string> OpenOutFolder() {
                    absl::GetFlag(FLAGS_out), "\": ", error.message()));
 }
 
-struct Sweep {
+// Jobs that are compared, all of one CompareOptions.
+struct Part {
   CompareOptions options;
   std::vector<Configuration> configurations;
+
+  bool on_networks() const { return !options.bandwidths.empty(); }
+};
+
+using Networks = std::map<std::string, std::unique_ptr<EmulatedNetwork>>;  // by bandwidth
+
+struct Sweep {
+  bool default_comparison = false;
+  CompareOptions options;  // of both parts, but for what MakeDefaultComparison() sets
+  std::vector<Part> parts;
   TrainingJobOptions job;
   std::string tcp_rank_binary;
   std::string train_bench;
@@ -198,11 +232,31 @@ struct Sweep {
   std::string out;
 };
 
-absl::StatusOr<Sweep> PrepareSweep(const char* argv0, std::vector<std::string> worker_flags) {
+absl::StatusOr<std::vector<Part>> ListParts(const CompareOptions& options,
+                                            bool default_comparison) {
+  std::vector<Part> parts;
+  if (default_comparison) {
+    DefaultComparison both = MakeDefaultComparison(options);
+    parts.push_back({std::move(both.here), {}});
+    if (!both.network.bandwidths.empty()) parts.push_back({std::move(both.network), {}});
+  } else {
+    parts.push_back({options, {}});
+  }
+  for (Part& part : parts) {
+    GS_RETURN_IF_ERROR(ResolveLinksAndDevice(CheckGpu, &part.options));
+    GS_ASSIGN_OR_RETURN(part.configurations, ListConfigurations(part.options));
+  }
+  return parts;
+}
+
+absl::StatusOr<Sweep> PrepareSweep(const char* argv0, bool default_comparison,
+                                   std::vector<std::string> worker_flags) {
   Sweep sweep;
+  sweep.default_comparison = default_comparison;
   sweep.options = OptionsFromFlags(std::move(worker_flags));
-  GS_RETURN_IF_ERROR(ResolveLinksAndDevice(CheckGpu, &sweep.options));
-  GS_ASSIGN_OR_RETURN(sweep.configurations, ListConfigurations(sweep.options));
+  GS_ASSIGN_OR_RETURN(sweep.options.bandwidths,
+                      ResolveBandwidths(absl::GetFlag(FLAGS_bandwidth), default_comparison));
+  GS_ASSIGN_OR_RETURN(sweep.parts, ListParts(sweep.options, default_comparison));
   sweep.job.worker_binary = UserPath(absl::GetFlag(FLAGS_worker_binary));
   sweep.job.server_binary = UserPath(absl::GetFlag(FLAGS_server_binary));
   if (sweep.job.worker_binary.empty()) {
@@ -228,13 +282,32 @@ absl::StatusOr<Sweep> PrepareSweep(const char* argv0, std::vector<std::string> w
   return sweep;
 }
 
-// Workers beyond the cores take turns on them.
-std::vector<double> Weights(const Sweep& sweep) {
+// Seconds that a job is expected to take, from which the time that is left is estimated.
+double ExpectedSeconds(const Part& part, const Configuration& c, const proto::RunRecords& records) {
+  constexpr double kStart = 1.5;
+  constexpr double kPerSample = 0.0025;
   const double cores = std::max(1u, std::thread::hardware_concurrency());
+  const double turns = std::max(1.0, c.workers * part.options.threads / cores);
+  double step = kPerSample * turns * static_cast<double>(c.batch_size);
+  for (const proto::Run& predicted : records.predictions()) {
+    if (predicted.topology() == c.topology && predicted.workers() == c.workers &&
+        predicted.servers() == c.servers && predicted.bandwidth() == c.bandwidth &&
+        (c.servers == 0 || predicted.placement() == c.placement)) {
+      step = 1e-3 * predicted.step_ms_p50();
+    }
+  }
+  // One step more, for the parameters that are sent before the first.
+  return kStart + step * static_cast<double>(part.options.steps + 1);
+}
+
+std::vector<double> Weights(const Sweep& sweep, const proto::RunRecords& records) {
   std::vector<double> weights;
-  for (const Configuration& configuration : sweep.configurations) {
-    const double turns = std::max(1.0, configuration.workers * sweep.options.threads / cores);
-    weights.push_back(turns * static_cast<double>(configuration.batch_size));
+  for (const Part& part : sweep.parts) {
+    for (int round = 0; round < part.options.rounds; ++round) {
+      for (size_t i : OrderOfRound(part.configurations, round, part.options.rounds)) {
+        weights.push_back(ExpectedSeconds(part, part.configurations[i], records));
+      }
+    }
   }
   return weights;
 }
@@ -243,9 +316,9 @@ void PrintError(absl::string_view message) {
   std::fprintf(stderr, "compare: %.*s\n", static_cast<int>(message.size()), message.data());
 }
 
-ProgressOptions ProgressOnStdout(const Sweep& sweep) {
+ProgressOptions ProgressOnStdout(std::vector<double> weights) {
   ProgressOptions options;
-  options.weights = Weights(sweep);
+  options.weights = std::move(weights);
   options.terminal = isatty(STDOUT_FILENO) != 0;
   options.clock = absl::Now;
   options.write = [](absl::string_view text) {
@@ -255,26 +328,83 @@ ProgressOptions ProgressOnStdout(const Sweep& sweep) {
   return options;
 }
 
+// The records of one configuration, a round after the other.
+struct Measured {
+  std::vector<proto::Run> rounds;
+  bool failed = false;
+};
+
+// One job; returns the exit code that it asks for.
+int RunOne(const Sweep& sweep, const Part& part, const Configuration& configuration,
+           const Networks& networks, const std::string& label, Progress* progress,
+           Measured* measured) {
+  progress->Start(label);
+  if (measured->failed) {
+    progress->Finish("left out, since it failed");
+    return 0;
+  }
+  TrainingJobOptions job = sweep.job;
+  const auto network = networks.find(configuration.bandwidth);
+  if (network != networks.end()) job.network = network->second.get();
+  absl::StatusOr<proto::Run> run =
+      RunTrainingJob(job, part.options, configuration,
+                     [progress](int64_t step, int64_t steps) { progress->Step(step, steps); });
+  if (run.ok()) {
+    progress->Finish(absl::StrFormat("%.1f samples/s, %.1f ms per step, loss %.4f",
+                                     run->samples_per_s(), run->step_ms_p50(), run->final_loss()));
+    measured->rounds.push_back(*std::move(run));
+    return 0;
+  }
+  progress->Finish("failed");
+  PrintError(absl::StrCat(Describe(configuration), ": ", run.status().message()));
+  measured->failed = true;
+  if (run.status().code() == absl::StatusCode::kCancelled) return 128 + interrupt_signal;
+  return run.status().code() == absl::StatusCode::kInvalidArgument ? kBadInput : 1;
+}
+
+// Merges the rounds that all have, but one at least, into `records`.
+void AddMeasured(const std::vector<Measured>& measured, int rounds, proto::RunRecords* records) {
+  size_t complete = static_cast<size_t>(rounds);
+  for (const Measured& m : measured) {
+    if (!m.failed) complete = std::min(complete, m.rounds.size());
+  }
+  complete = std::max<size_t>(1, complete);
+  for (const Measured& m : measured) {
+    if (m.rounds.size() < complete) continue;
+    const absl::StatusOr<proto::Run> run =
+        MergeRounds({m.rounds.begin(), m.rounds.begin() + static_cast<std::ptrdiff_t>(complete)});
+    if (run.ok()) *records->add_runs() = *run;
+    if (!run.ok()) PrintError(run.status().message());
+  }
+}
+
 // Adds what succeeds to `records`; returns the exit code so far.
-int RunAll(const Sweep& sweep, proto::RunRecords* records) {
-  Progress progress(ProgressOnStdout(sweep));
+int RunPart(const Sweep& sweep, const Part& part, const Networks& networks, Progress* progress,
+            proto::RunRecords* records) {
+  const int rounds = part.options.rounds;
+  std::vector<Measured> measured(part.configurations.size());
   int exit_code = 0;
-  for (const Configuration& configuration : sweep.configurations) {
-    progress.Start(Describe(configuration));
-    absl::StatusOr<proto::Run> run =
-        RunTrainingJob(sweep.job, sweep.options, configuration,
-                       [&progress](int64_t step, int64_t steps) { progress.Step(step, steps); });
-    if (run.ok()) {
-      progress.Finish(absl::StrFormat("%.1f samples/s, %.1f ms per step, loss %.4f",
-                                      run->samples_per_s(), run->step_ms_p50(), run->final_loss()));
-      *records->add_runs() = *std::move(run);
-      continue;
+  for (int round = 0; round < rounds && exit_code < kBadInput; ++round) {
+    for (size_t i : OrderOfRound(part.configurations, round, rounds)) {
+      const std::string label =
+          absl::StrCat(Describe(part.configurations[i]),
+                       rounds == 1 ? "" : absl::StrFormat(", round %d of %d", round + 1, rounds));
+      const int code =
+          RunOne(sweep, part, part.configurations[i], networks, label, progress, &measured[i]);
+      exit_code = std::max(exit_code, code);
+      if (exit_code >= kBadInput) break;
     }
-    progress.Finish("failed");
-    PrintError(absl::StrCat(Describe(configuration), ": ", run.status().message()));
-    if (run.status().code() == absl::StatusCode::kCancelled) return 128 + interrupt_signal;
-    if (run.status().code() == absl::StatusCode::kInvalidArgument) return kBadInput;
-    exit_code = 1;
+  }
+  AddMeasured(measured, rounds, records);
+  return exit_code;
+}
+
+int RunAll(const Sweep& sweep, const Networks& networks, proto::RunRecords* records) {
+  Progress progress(ProgressOnStdout(Weights(sweep, *records)));
+  int exit_code = 0;
+  for (const Part& part : sweep.parts) {
+    exit_code = std::max(exit_code, RunPart(sweep, part, networks, &progress, records));
+    if (exit_code >= kBadInput) break;
   }
   return exit_code;
 }
@@ -296,13 +426,18 @@ int Finish(const Sweep& sweep, proto::RunRecords* records, int exit_code) {
   const std::string path = sweep.out + "/compare.json";
   const absl::Status written = WriteJson(path, *records);
   const Verdict verdict = JudgeRuns(*records);
-  const std::string curves = FormatCurves(*records);
-  std::printf("\n%s\n%s%s%s", FormatRuns(*records).c_str(), curves.c_str(),
-              curves.empty() ? "" : "\n", verdict.text.c_str());
-  const size_t missing = sweep.configurations.size() - records->runs_size();
+  std::printf("\n%s\n", FormatRuns(*records).c_str());
+  for (const std::string& table :
+       {FormatCurves(*records), FormatBandwidths(*records, sweep.options.bandwidths)}) {
+    if (!table.empty()) std::printf("%s\n", table.c_str());
+  }
+  std::printf("%s%s", verdict.text.c_str(),
+              JudgePredictions(*records, sweep.options.bandwidths).c_str());
+  size_t wanted = 0;
+  for (const Part& part : sweep.parts) wanted += part.configurations.size();
+  const size_t missing = wanted - records->runs_size();
   if (missing > 0) {
-    std::printf("  %zu of %zu jobs failed or did not run; see above\n", missing,
-                sweep.configurations.size());
+    std::printf("  %zu of %zu configurations failed or did not run; see above\n", missing, wanted);
   }
   if (!written.ok()) {
     PrintError(written.message());
@@ -313,41 +448,101 @@ int Finish(const Sweep& sweep, proto::RunRecords* records, int exit_code) {
   return exit_code == 0 && !verdict.bits_agree ? 1 : exit_code;
 }
 
-// Null without --bandwidth.
-absl::StatusOr<std::unique_ptr<EmulatedNetwork>> MakeNetwork(const Sweep& sweep) {
+// Those that the part needs.
+absl::StatusOr<Networks> MakeNetworks(const Sweep& sweep, const Part& part) {
+  Networks networks;
   EmulatedNetworkOptions options;
-  options.bandwidth = sweep.options.bandwidth;
-  if (options.bandwidth.empty()) return std::unique_ptr<EmulatedNetwork>();
-  for (const Configuration& c : sweep.configurations) {
+  for (const Configuration& c : part.configurations) {
     options.hosts = std::max(options.hosts, HostCount(c.placement, c.workers, c.servers));
   }
   options.tcp_rank_binary = sweep.tcp_rank_binary;
   options.timeout = sweep.options.timeout;
   options.interrupt = &interrupt_signal;
-  return EmulatedNetwork::Create(options);
+  for (const std::string& bandwidth : part.options.bandwidths) {
+    options.bandwidth = bandwidth;
+    GS_ASSIGN_OR_RETURN(networks[bandwidth], EmulatedNetwork::Create(options));
+  }
+  return networks;
+}
+
+absl::StatusOr<std::vector<proto::Run>> Predict(const Sweep& sweep, const Part& part,
+                                                const Networks& networks) {
+  EmulatedHosts hosts;
+  hosts.cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  for (const auto& [bandwidth, network] : networks) {
+    hosts.rate_factors[bandwidth] = network->record().tcp_factor();
+  }
+  GS_ASSIGN_OR_RETURN(const proto::StepProfile profile,
+                      RecordComparedStep(sweep.train_bench, part.options, part.configurations,
+                                         sweep.out + "/step_profile.json"));
+  GS_ASSIGN_OR_RETURN(std::vector<proto::Run> predictions,
+                      PredictCompared(profile, part.options, part.configurations, hosts));
+  GS_ASSIGN_OR_RETURN(std::vector<proto::Run> more,
+                      PredictBandwidths(profile, part.options, part.configurations, hosts));
+  std::move(more.begin(), more.end(), std::back_inserter(predictions));
+  return predictions;
 }
 
 // A comparison succeeds without predictions.
-void AddPredictions(const Sweep& sweep, double tcp_factor, proto::RunRecords* records) {
-  if (sweep.options.compute.on_gpu()) {
+void AddPredictions(const Sweep& sweep, const Part& part, const Networks& networks,
+                    proto::RunRecords* records) {
+  if (part.options.compute.on_gpu()) {
     std::printf("no predictions: a step is recorded on the CPU alone\n");
     return;
   }
-  LinkConstants constants;
-  if (tcp_factor > 0) constants.rate_factor = tcp_factor;
-  absl::StatusOr<std::vector<proto::Run>> predictions = std::vector<proto::Run>();
-  const absl::StatusOr<proto::StepProfile> profile = RecordComparedStep(
-      sweep.train_bench, sweep.options, sweep.configurations, sweep.out + "/step_profile.json");
-  if (profile.ok()) {
-    predictions = PredictCompared(*profile, sweep.options, sweep.configurations, constants);
-  } else {
-    predictions = profile.status();
-  }
+  absl::StatusOr<std::vector<proto::Run>> predictions = Predict(sweep, part, networks);
   if (!predictions.ok()) {
     std::printf("no predictions: %s\n", std::string(predictions.status().message()).c_str());
     return;
   }
   for (proto::Run& run : *predictions) *records->add_predictions() = std::move(run);
+}
+
+void PrintHead(const Sweep& sweep, const proto::Machine& machine) {
+  std::printf("%s\n", FormatMachine(machine).c_str());
+  for (const std::string& warning :
+       {BuildModeWarning(machine), BusyWarning(BusyCores(absl::Milliseconds(500)))}) {
+    if (!warning.empty()) std::printf("%s\n", warning.c_str());
+  }
+  for (const Part& part : sweep.parts) {
+    const CompareOptions& options = part.options;
+    std::printf(
+        "%s%s, %s, %s, %s%s, %d round%s of %lld steps (%lld warm-up), %d thread%s per worker\n",
+        !sweep.default_comparison ? ""
+        : part.on_networks()      ? "then on emulated hosts: "
+                                  : "first on this machine alone: ",
+        options.model.c_str(), absl::GetFlag(FLAGS_data).c_str(), options.compute.device.c_str(),
+        options.compute.precision.c_str(), options.compute.channels_last ? " channels-last" : "",
+        options.rounds, options.rounds == 1 ? "" : "s", static_cast<long long>(options.steps),
+        static_cast<long long>(options.warmup_steps), options.threads,
+        options.threads == 1 ? "" : "s");
+  }
+}
+
+// Makes the networks and predicts what will be measured on them, before anything else uses the
+// cores. The default comparison goes on without networks; then the part that needed them is left
+// out, and `records` says why. Errors: those of EmulatedNetwork::Create().
+absl::StatusOr<Networks> PrepareNetworks(Sweep* sweep, proto::RunRecords* records) {
+  const auto part = std::find_if(sweep->parts.begin(), sweep->parts.end(),
+                                 [](const Part& p) { return p.on_networks(); });
+  if (part == sweep->parts.end()) return Networks();
+  absl::StatusOr<Networks> networks = MakeNetworks(*sweep, *part);
+  const bool refused = !networks.ok() && sweep->default_comparison &&
+                       !absl::IsCancelled(networks.status()) && interrupt_signal == 0;
+  if (refused) {
+    records->set_no_network(std::string(networks.status().message()));
+    std::printf("no emulated hosts, so only predictions of them: %s\n",
+                records->no_network().c_str());
+    networks = Networks();
+  }
+  if (!networks.ok()) return networks;
+  for (const auto& [bandwidth, network] : *networks) {
+    *records->add_networks() = network->record();
+    std::printf("%s\n", FormatNetwork(network->record()).c_str());
+  }
+  AddPredictions(*sweep, *part, *networks, records);
+  if (refused) sweep->parts.erase(part);
+  return networks;
 }
 
 int Compare(int argc, char** argv) {
@@ -363,7 +558,9 @@ int Compare(int argc, char** argv) {
                           {"bandwidths", "bandwidth"},
                           {"compressions", "compression"},
                           {"consistencies", "consistency"}};
-  absl::StatusOr<Sweep> sweep = PrepareSweep(argv[0], ParseFlagsOrExit(argc, argv, flag_options));
+  std::vector<std::string> worker_flags = ParseFlagsOrExit(argc, argv, flag_options);
+  absl::StatusOr<Sweep> sweep =
+      PrepareSweep(argv[0], AsksForDefault(argc, argv), std::move(worker_flags));
   if (!sweep.ok()) {
     PrintError(sweep.status().message());
     return kBadInput;
@@ -372,30 +569,13 @@ int Compare(int argc, char** argv) {
   proto::RunRecords records;
   *records.mutable_machine() = DescribeMachine();
   records.set_command(CommandLine("compare", argc, argv));
-  std::printf("%s\n", FormatMachine(records.machine()).c_str());
-  for (const std::string& warning :
-       {BuildModeWarning(records.machine()), BusyWarning(BusyCores(absl::Milliseconds(500)))}) {
-    if (!warning.empty()) std::printf("%s\n", warning.c_str());
-  }
-  const CompareOptions& options = sweep->options;
-  std::printf("%s, %s, %s, %s%s, %lld steps (%lld warm-up), %d thread%s per worker\n",
-              options.model.c_str(), absl::GetFlag(FLAGS_data).c_str(),
-              options.compute.device.c_str(), options.compute.precision.c_str(),
-              options.compute.channels_last ? " channels-last" : "",
-              static_cast<long long>(options.steps), static_cast<long long>(options.warmup_steps),
-              options.threads, options.threads == 1 ? "" : "s");
-  const absl::StatusOr<std::unique_ptr<EmulatedNetwork>> network = MakeNetwork(*sweep);
-  if (!network.ok()) {
-    PrintError(network.status().message());
+  PrintHead(*sweep, records.machine());
+  const absl::StatusOr<Networks> networks = PrepareNetworks(&*sweep, &records);
+  if (!networks.ok()) {
+    PrintError(networks.status().message());
     return interrupt_signal != 0 ? 128 + interrupt_signal : kBadInput;
   }
-  if (*network != nullptr) {
-    sweep->job.network = network->get();
-    *records.add_networks() = (*network)->record();
-    std::printf("%s\n", FormatNetwork((*network)->record()).c_str());
-    AddPredictions(*sweep, (*network)->record().tcp_factor(), &records);
-  }
-  const int exit_code = RunAll(*sweep, &records);
+  const int exit_code = RunAll(*sweep, *networks, &records);
   return Finish(*sweep, &records, exit_code);
 }
 

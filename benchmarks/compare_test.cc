@@ -29,8 +29,10 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::Contains;
+using ::testing::ContainsRegex;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::Pair;
 using ::testing::SizeIs;
 using ::testing::StartsWith;
@@ -47,7 +49,8 @@ class CompareTest : public ::testing::Test {
 
   std::vector<std::string> Command(const std::vector<std::string>& flags) {
     std::vector<std::string> argv = {kCompare,           "--model=mlp",    "--steps=4",
-                                     "--warmup_steps=1", "--batch_size=8", "--out=" + out_};
+                                     "--warmup_steps=1", "--batch_size=8", "--rounds=1",
+                                     "--out=" + out_};
     argv.insert(argv.end(), flags.begin(), flags.end());
     return argv;
   }
@@ -109,6 +112,36 @@ TEST_F(CompareTest, EveryConfigurationIsMeasuredAndAllEndWithTheSameBits) {
   EXPECT_THAT(hashes[2], SizeIs(1));
 }
 
+// Each configuration ran once, parameter servers first and the ring last, and its medians decided.
+TEST_F(CompareTest, ConfigurationsTakeTurnsInRoundsAndTheVerdictIsOfRatiosWithinThem) {
+  TestProgram compare(
+      Command({"--rounds=2", "--workers=2", "--servers=1", "--links=grpc", "--steps=8"}));
+  EXPECT_TRUE(compare.Finish(absl::Seconds(240)).ok()) << absl::StrJoin(compare.err(), "\n");
+  EXPECT_THAT(
+      compare.out(),
+      AllOf(Contains(StartsWith("[1/4] ps over grpc, 1 server, 2 workers, round 1 of 2: ")),
+            Contains(StartsWith("[2/4] ring over grpc, 2 workers, round 1 of 2: ")),
+            Contains(StartsWith("[3/4] ring over grpc, 2 workers, round 2 of 2: ")),
+            Contains(StartsWith("[4/4] ps over grpc, 1 server, 2 workers, round 2 of 2: ")),
+            Contains("  bits: identical in all 2 runs with 2 workers, 2 rounds each"),
+            Contains(AllOf(StartsWith("  speed: with 2 workers "), HasSubstr(" times (")))));
+  proto::RunRecords records;
+  ASSERT_TRUE(ParseJson(ReadJson(), "compare.json", &records).ok());
+  ASSERT_EQ(records.runs_size(), 2);
+  for (const proto::Run& run : records.runs()) {
+    SCOPED_TRACE(run.DebugString());
+    EXPECT_EQ(run.steps(), 7);
+    ASSERT_EQ(run.round_samples_per_s_size(), 2);
+    EXPECT_EQ(run.round_step_ms_p50_size(), 2);
+    EXPECT_DOUBLE_EQ(run.samples_per_s(),
+                     (run.round_samples_per_s(0) + run.round_samples_per_s(1)) / 2);
+    EXPECT_EQ(run.samples_per_s_low(),
+              std::min(run.round_samples_per_s(0), run.round_samples_per_s(1)));
+    EXPECT_EQ(run.step_ms_high(), std::max(run.round_step_ms_p50(0), run.round_step_ms_p50(1)));
+    EXPECT_THAT(run.round_params_sha256(), ElementsAre(run.params_sha256(), run.params_sha256()));
+  }
+}
+
 TEST_F(CompareTest, WorkersThatDoNotWaitAreAheadOfAStragglerByTheBoundAtMost) {
   TestProgram compare(
       Command({"--topologies=ps,ring", "--links=grpc", "--workers=3", "--servers=2",
@@ -167,22 +200,23 @@ TEST_F(CompareTest, AnInterruptStopsTheJob) {
 TEST_F(CompareTest, JobsRunOnHostsOfAnEmulatedNetwork) {
   const absl::Status possible = NetworkLab::Create(NetworkLabOptions()).status();
   if (absl::IsPermissionDenied(possible) || absl::IsNotFound(possible)) GTEST_SKIP() << possible;
-  TestProgram compare(Command({"--bandwidth=400mbit", "--workers=2", "--servers=1",
+  TestProgram compare(Command({"--bandwidth=400mbit,1gbit", "--workers=2", "--servers=1",
                                "--placement=dedicated,colocated,mixed"}));
   EXPECT_TRUE(compare.Finish(absl::Seconds(240)).ok()) << absl::StrJoin(compare.err(), "\n");
   proto::RunRecords records;
   ASSERT_TRUE(ParseJson(ReadJson(), "compare.json", &records).ok());
-  ASSERT_EQ(records.networks_size(), 1);
+  ASSERT_EQ(records.networks_size(), 2);
   EXPECT_EQ(records.networks(0).hosts(), 3);
-  ASSERT_EQ(records.runs_size(), 4);
+  ASSERT_EQ(records.runs_size(), 8);
   // n = 2, k = 1: a dedicated server is loaded twice; the others' hosts once.
   const std::map<std::string, double> loads = {
       {"dedicated", 2}, {"colocated", 1}, {"mixed", MixedPsLoad(2, 1)}, {"", 1}};
   double cpu_share = 0;
+  std::map<std::string, int> at;
   for (const proto::Run& run : records.runs()) {
     SCOPED_TRACE(run.DebugString());
     EXPECT_EQ(run.link(), "grpc");
-    EXPECT_EQ(run.bandwidth(), "400mbit");
+    ++at[run.bandwidth()];
     EXPECT_EQ(run.params_sha256(), records.runs(0).params_sha256());
     EXPECT_GE(run.cpu_share(), 0);  // the kernel counts in hundredths of a second
     cpu_share += run.cpu_share();
@@ -191,6 +225,16 @@ TEST_F(CompareTest, JobsRunOnHostsOfAnEmulatedNetwork) {
     EXPECT_NEAR(busiest / run.bytes(), load, 0.05 * load);
   }
   EXPECT_GT(cpu_share, 0);
+  EXPECT_THAT(at, ElementsAre(Pair("1gbit", 4), Pair("400mbit", 4)));
+  // Measured beside predicted, and what was predicted alone.
+  EXPECT_THAT(compare.out(),
+              AllOf(Contains(StartsWith("BANDWIDTH: samples per second of 2 workers")),
+                    Contains(ContainsRegex("^  400mbit [|] +[0-9]+[.][0-9] .*[0-9]$")),
+                    Contains(ContainsRegex("^   10gbit [|] +-  ")),
+                    Contains("  bits: identical in all 8 runs with 2 workers")));
+  std::set<std::string> predicted;
+  for (const proto::Run& run : records.predictions()) predicted.insert(run.bandwidth());
+  EXPECT_THAT(predicted, AllOf(Contains("400mbit"), Contains("25mbit"), Contains("25gbit")));
 }
 
 TEST_F(CompareTest, BadInputIsOneLineAndExitCode2BeforeAnythingStarts) {
@@ -206,6 +250,9 @@ TEST_F(CompareTest, BadInputIsOneLineAndExitCode2BeforeAnythingStarts) {
       {{"--topology=ring", "--update=owner", "--consistency=ssp:2"}, "--consistency: expected"},
       {{"--topology=ps", "--update=worker", "--consistency=asp"}, "--consistency: expected"},
       {{"--bandwidth=fast"}, "--bandwidth: expected"},
+      {{"--bandwidth=none,1gbit"}, "--bandwidth: expected auto or none alone"},
+      {{"--bandwidth=1gbit,1gbit"}, "--bandwidth: expected each bandwidth once"},
+      {{"--rounds=0"}, "--rounds: expected at least 1"},
       {{"--bandwidth=400mbit", "--links=shm"}, "--links: expected"},
       {{"--placement=colocated"}, "--placement: expected"},
       {{"--data=cifar10:/no/such/folder"}, "/no/such/folder"},
@@ -259,6 +306,16 @@ TEST_F(CompareTest, WorkersThatRefuseTheirFlagsEndTheSweepWithExitCode2) {
   TestProgram compare(Command({"--", "--momentun=0.5"}));
   EXPECT_EQ(compare.Finish().code, 2);
   EXPECT_THAT(compare.err(), ElementsAre(HasSubstr("--momentun")));
+}
+
+TEST_F(CompareTest, NoBandwidthIsThisMachineAlone) {
+  TestProgram compare(Command({"--bandwidth=none", "--workers=2", "--topologies=ring"}));
+  EXPECT_TRUE(compare.Finish(absl::Seconds(120)).ok()) << absl::StrJoin(compare.err(), "\n");
+  EXPECT_THAT(compare.out(), Not(Contains(HasSubstr("redict"))));
+  proto::RunRecords records;
+  ASSERT_TRUE(ParseJson(ReadJson(), "compare.json", &records).ok());
+  EXPECT_EQ(records.networks_size(), 0);
+  for (const proto::Run& run : records.runs()) EXPECT_EQ(run.bandwidth(), "");
 }
 
 }  // namespace

@@ -26,6 +26,7 @@
 #include "base/local_address.h"
 #include "base/status_macros.h"
 #include "base/write_file.h"
+#include "grpc/grpc.h"
 #include "grpc/support/log.h"
 #include "links/grpc_store.h"
 #include "links/grpc_stream.h"
@@ -178,6 +179,9 @@ int Main(int argc, char** argv) {
   if (const absl::Status status = CheckFlags(flags); !status.ok()) return Complain(2, "", status);
 
   gpr_set_log_function([](gpr_log_func_args*) {});  // what fails comes back as a status
+  // Never given back, so that gRPC does not shut down with the link: it would wait for a thread of
+  // its own, which after a write that the network held up sleeps for as much as ten seconds.
+  grpc_init();
   const sigset_t signals = EndingSignals();
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);  // before any thread starts
   absl::StatusOr<std::unique_ptr<EventFile>> events = std::unique_ptr<EventFile>();

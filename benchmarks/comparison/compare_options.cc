@@ -109,22 +109,27 @@ absl::Status CheckCompressions(const CompareOptions& options) {
 }
 
 absl::Status CheckPlacement(const CompareOptions& options) {
-  GS_RETURN_IF_ERROR(CheckPlacements(options.placements, !options.bandwidth.empty()));
-  if (options.bandwidth.empty()) return absl::OkStatus();
-  const absl::StatusOr<double> rate = ParseBandwidth(options.bandwidth);
-  if (!rate.ok()) return Named("bandwidth", rate.status());
+  GS_RETURN_IF_ERROR(CheckPlacements(options.placements, !options.bandwidths.empty()));
+  if (options.bandwidths.empty()) return absl::OkStatus();
+  for (const std::string& bandwidth : options.bandwidths) {
+    const absl::StatusOr<double> rate = ParseBandwidth(bandwidth);
+    if (!rate.ok()) return Named("bandwidth", rate.status());
+    const auto same = std::count(options.bandwidths.begin(), options.bandwidths.end(), bandwidth);
+    if (same > 1) return FlagError("bandwidth", "each bandwidth once", bandwidth);
+  }
   return CheckLinksBetweenHosts("links", options.links);
 }
 
 std::vector<std::string> LinksOf(const CompareOptions& options) {
   if (!options.links.empty()) return options.links;
-  if (!options.bandwidth.empty()) return {"grpc"};
+  if (!options.bandwidths.empty()) return {"grpc"};
   return {"grpc", "shm"};
 }
 
 absl::Status CheckJob(const CompareOptions& options) {
   GS_RETURN_IF_ERROR(CheckNames("model", {options.model}, {"resnet18", "resnet50", "mlp"}));
   GS_RETURN_IF_ERROR(CheckNames("stem", {options.stem}, {"imagenet", "cifar"}));
+  GS_RETURN_IF_ERROR(CheckAtLeast("rounds", 1, options.rounds));
   GS_RETURN_IF_ERROR(CheckAtLeast("warmup_steps", 0, options.warmup_steps));
   if (options.steps <= options.warmup_steps) {
     return FlagError("steps", absl::StrCat("more than --warmup_steps=", options.warmup_steps),
@@ -205,6 +210,34 @@ std::string Count(int count, absl::string_view noun) {
   return absl::StrCat(count, " ", noun, count == 1 ? "" : "s");
 }
 
+// Those with `n` workers at one bandwidth, which are compared with each other.
+absl::Status AddConfigurations(const CompareOptions& options, const std::string& bandwidth, int n,
+                               const std::vector<int>& servers, std::vector<Configuration>* all) {
+  GS_ASSIGN_OR_RETURN(const int64_t batch_size, BatchSize(options, n));
+  for (const std::string& topology : options.topologies) {
+    const std::vector<PlacedServers> placed = PlaceServers(topology, options.placements, servers);
+    const std::vector<std::string> links =
+        topology == "local" ? std::vector<std::string>{"auto"} : options.links;
+    for (const std::string& link : links) {
+      for (const std::string& update : options.updates) {
+        for (const PlacedServers& group : placed) {
+          for (const std::string& compression : options.compressions) {
+            Configuration next = {topology,   link,        update,          group.count, n,
+                                  batch_size, compression, group.placement, bandwidth};
+            const bool any = topology == "ps" && update == "owner";
+            for (const std::string& consistency :
+                 any ? options.consistencies : std::vector<std::string>{"bsp"}) {
+              next.consistency = consistency;
+              if (Possible(next)) all->push_back(next);
+            }
+          }
+        }
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 std::string Describe(const Configuration& configuration) {
@@ -226,7 +259,8 @@ std::string Describe(const Configuration& configuration) {
     absl::StrAppend(&text, ", ", placed ? configuration.placement + " " : "",
                     Count(configuration.servers, "server"));
   }
-  return absl::StrCat(text, ", ", Count(configuration.workers, "worker"));
+  absl::StrAppend(&text, ", ", Count(configuration.workers, "worker"));
+  return configuration.bandwidth.empty() ? text : absl::StrCat(text, ", ", configuration.bandwidth);
 }
 
 absl::Status ResolveLinksAndDevice(const GpuChecker& check, CompareOptions* options) {
@@ -238,7 +272,7 @@ absl::Status ResolveLinksAndDevice(const GpuChecker& check, CompareOptions* opti
                       ResolveDevice(options->compute.device, options->links, gpus, check));
   GS_RETURN_IF_ERROR(CheckRanksPerGpu(options->ranks_per_gpu, options->compute.device));
   // Ranks that share a GPU, as they may with cuda:N, are refused by NCCL.
-  if (options->ranks_per_gpu == 1 && options->links.empty() && options->bandwidth.empty() &&
+  if (options->ranks_per_gpu == 1 && options->links.empty() && options->bandwidths.empty() &&
       NcclVersion() != 0 && options->compute.device == "cuda" &&
       Contains(options->topologies, "ring")) {
     options->links = {"grpc", "shm", "nccl"};
@@ -268,28 +302,10 @@ absl::StatusOr<std::vector<Configuration>> ListConfigurations(const CompareOptio
   GS_RETURN_IF_ERROR(CheckData(options));
 
   std::vector<Configuration> all;
-  for (int n : workers) {
-    GS_ASSIGN_OR_RETURN(const int64_t batch_size, BatchSize(options, n));
-    for (const std::string& topology : options.topologies) {
-      const std::vector<PlacedServers> placed = PlaceServers(topology, options.placements, servers);
-      const std::vector<std::string> links =
-          topology == "local" ? std::vector<std::string>{"auto"} : options.links;
-      for (const std::string& link : links) {
-        for (const std::string& update : options.updates) {
-          for (const PlacedServers& group : placed) {
-            for (const std::string& compression : options.compressions) {
-              Configuration next = {topology,   link,        update,          group.count,      n,
-                                    batch_size, compression, group.placement, options.bandwidth};
-              const bool any = topology == "ps" && update == "owner";
-              for (const std::string& consistency :
-                   any ? options.consistencies : std::vector<std::string>{"bsp"}) {
-                next.consistency = consistency;
-                if (Possible(next)) all.push_back(next);
-              }
-            }
-          }
-        }
-      }
+  const std::vector<std::string> here = {""};
+  for (const std::string& bandwidth : options.bandwidths.empty() ? here : options.bandwidths) {
+    for (int n : workers) {
+      GS_RETURN_IF_ERROR(AddConfigurations(options, bandwidth, n, servers, &all));
     }
   }
   if (Contains(options.topologies, "ps")) {

@@ -26,11 +26,12 @@ struct CompareOptions {
   std::vector<std::string> updates = {"worker"};
   std::vector<std::string> compressions = {"none"};
   std::vector<std::string> consistencies = {"bsp"};  // others: for ps with update at the owner
-  std::string bandwidth;                             // of an emulated network; empty: none
+  std::vector<std::string> bandwidths;               // of emulated networks; none: this host alone
   std::string model = "resnet18";
   std::string stem = "imagenet";
   std::string data = "synthetic";  // a relative folder is relative to the working directory
-  int64_t steps = 40;              // warm-up included
+  int rounds = 3;                  // in each of which every configuration runs once
+  int64_t steps = 40;              // of each job, warm-up included
   int64_t warmup_steps = 3;
   int64_t batch_size = 0;         // per worker; 0: 32, unless global_batch_size is given
   int64_t global_batch_size = 0;  // 0: not given
@@ -65,11 +66,11 @@ std::string Describe(const Configuration& configuration);
 absl::Status ResolveLinksAndDevice(const GpuChecker& check, CompareOptions* options);
 
 // Checks everything, data files included (blocks while it reads them), and lists the jobs in the
-// order in which they run: by number of workers, so that what is compared is measured close in
-// time. Combinations that cannot be (Gloo or NCCL with parameter servers, topk with a ring,
-// more colocated servers than workers) are left out, but each value that was asked for occurs in
-// some job. Errors: INVALID_ARGUMENT naming the flag, what was expected and what came; for data
-// files those of OpenDataset(), after "--data: ".
+// order of the first round: by bandwidth and number of workers, so that what is compared is
+// measured close in time. Combinations that cannot be (Gloo or NCCL with parameter servers, topk
+// with a ring, more colocated servers than workers) are left out, but each value that was asked for
+// occurs in some job. Errors: INVALID_ARGUMENT naming the flag, what was expected and what came;
+// for data files those of OpenDataset(), after "--data: ".
 absl::StatusOr<std::vector<Configuration>> ListConfigurations(const CompareOptions& options);
 
 // The flags of a worker of this job, without those that say who it is.

@@ -53,15 +53,24 @@ TEST(CompareOptionsTest, WhatCannotBeIsLeftOut) {
 
 TEST(CompareOptionsTest, OnAnEmulatedNetworkServersArePlacedAndNoMemoryIsShared) {
   CompareOptions options;
-  options.bandwidth = "400mbit";
+  options.bandwidths = {"400mbit"};
   options.workers = {"3"};
   options.servers = {"2", "4"};
   options.placements = {"dedicated", "colocated", "mixed"};
-  EXPECT_THAT(
-      Names(options),
-      ElementsAre("ps over grpc, 2 servers, 3 workers", "ps over grpc, 4 servers, 3 workers",
-                  "ps over grpc, colocated 2 servers, 3 workers",
-                  "ps over grpc, mixed 2 servers, 3 workers", "ring over grpc, 3 workers"));
+  EXPECT_THAT(Names(options), ElementsAre("ps over grpc, 2 servers, 3 workers, 400mbit",
+                                          "ps over grpc, 4 servers, 3 workers, 400mbit",
+                                          "ps over grpc, colocated 2 servers, 3 workers, 400mbit",
+                                          "ps over grpc, mixed 2 servers, 3 workers, 400mbit",
+                                          "ring over grpc, 3 workers, 400mbit"));
+}
+
+TEST(CompareOptionsTest, EachBandwidthHasAllJobs) {
+  CompareOptions options;
+  options.bandwidths = {"400mbit", "1gbit"};
+  options.topologies = {"ring"};
+  EXPECT_THAT(Names(options),
+              ElementsAre("ring over grpc, 1 worker, 400mbit", "ring over grpc, 2 workers, 400mbit",
+                          "ring over grpc, 1 worker, 1gbit", "ring over grpc, 2 workers, 1gbit"));
 }
 
 TEST(CompareOptionsTest, AGlobalBatchIsSharedByTheWorkers) {
@@ -98,21 +107,29 @@ TEST(CompareOptionsTest, EveryMistakeNamesItsFlagWhatWasExpectedAndWhatCame) {
       {[](Options& o) { o.servers = {"0"}; }, "--servers: "},
       {[](Options& o) { o.placements = {"colocated"}; }, "--placement: expected dedicated"},
       {[](Options& o) { o.placements = {"everywhere"}; }, "--placement: expected some of"},
-      {[](Options& o) { o.bandwidth = "fast"; }, "--bandwidth: expected a bandwidth"},
       {[](Options& o) {
-         o.bandwidth = "400mbit";
+         o.bandwidths = {"400mbit", "fast"};
+       },
+       "--bandwidth: expected a bandwidth"},
+      {[](Options& o) {
+         o.bandwidths = {"400mbit", "400mbit"};
+       },
+       "--bandwidth: expected each bandwidth once, found \"400mbit\""},
+      {[](Options& o) { o.rounds = 0; }, "--rounds: expected at least 1, found \"0\""},
+      {[](Options& o) {
+         o.bandwidths = {"400mbit"};
          o.links = {"shm"};
        },
        "--links: expected grpc, gloo or auto with --bandwidth"},
       {[](Options& o) {
-         o.bandwidth = "400mbit";
+         o.bandwidths = {"400mbit"};
          o.placements = {"mixed"};
          o.servers = {"2"};
        },
        "--placement: expected at most as many --servers as --workers"},
       {[](Options& o) { o.links = {"tcp"}; }, "--links: expected some of auto, grpc"},
       {[](Options& o) {
-         o.bandwidth = "400mbit";
+         o.bandwidths = {"400mbit"};
          o.links = {"grpc", "nccl"};
        },
        "--links: expected grpc, gloo or auto with --bandwidth, past which NCCL would go"},

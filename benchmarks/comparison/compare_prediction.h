@@ -1,9 +1,10 @@
-// What the simulator says about the jobs that `compare` measures on an emulated network, and about
-// the same jobs with more workers.
+// What the simulator says about the jobs that `compare` measures on emulated networks, and about
+// the same jobs with more workers and at other bandwidths.
 
 #ifndef GRADSYNC_BENCHMARKS_COMPARISON_COMPARE_PREDICTION_H_
 #define GRADSYNC_BENCHMARKS_COMPARISON_COMPARE_PREDICTION_H_
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -12,7 +13,6 @@
 #include "benchmarks/comparison/compare_options.h"
 #include "proto/run_record.pb.h"
 #include "proto/step_profile.pb.h"
-#include "simulator/cluster.h"
 
 namespace gradsync {
 
@@ -24,11 +24,30 @@ absl::StatusOr<proto::StepProfile> RecordComparedStep(
     const std::string& train_bench, const CompareOptions& options,
     const std::vector<Configuration>& configurations, const std::string& path);
 
+// What is known of where the jobs run.
+struct EmulatedHosts {
+  // Cores that all hosts share: as many workers as are measured take turns on them, which makes
+  // their computation longer by so much. 0: each host has its own. Workers that are only predicted
+  // always have their own.
+  int cores = 0;
+  // Of networks that were made, what bare TCP carries of the bandwidth; other bandwidths are taken
+  // to carry the mean of these, or LinkConstants' default.
+  std::map<std::string, double> rate_factors;
+};
+
 // The predicted runs: each configuration over gRPC, and with 1, 2, 4, ... 64 workers where that is
 // possible. Nothing with a random straggler. Errors: those of PredictRun().
 absl::StatusOr<std::vector<proto::Run>> PredictCompared(
     const proto::StepProfile& profile, const CompareOptions& options,
-    const std::vector<Configuration>& configurations, const LinkConstants& constants);
+    const std::vector<Configuration>& configurations, const EmulatedHosts& hosts);
+
+// The configurations with the most workers over gRPC, and parameter servers with one dedicated
+// server beside them, at bandwidths from 25mbit to 25gbit at which they are not measured; what runs
+// there shares cores as what is measured does. Nothing with a random straggler. Errors: those of
+// PredictRun().
+absl::StatusOr<std::vector<proto::Run>> PredictBandwidths(
+    const proto::StepProfile& profile, const CompareOptions& options,
+    const std::vector<Configuration>& configurations, const EmulatedHosts& hosts);
 
 }  // namespace gradsync
 

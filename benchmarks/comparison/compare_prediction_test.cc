@@ -42,7 +42,7 @@ Configuration Ps(int workers, int servers, const std::string& placement) {
 std::vector<proto::Run> Predict(const CompareOptions& options,
                                 const std::vector<Configuration>& configurations) {
   const absl::StatusOr<std::vector<proto::Run>> runs =
-      PredictCompared(Profile(), options, configurations, LinkConstants());
+      PredictCompared(Profile(), options, configurations, EmulatedHosts());
   EXPECT_TRUE(runs.ok()) << runs.status();
   return runs.ok() ? *runs : std::vector<proto::Run>();
 }
@@ -69,6 +69,54 @@ TEST(ComparePredictionTest, WhatCannotBeIsLeftOut) {
   CompareOptions random;
   random.straggler = "random:1:0.5:2";
   EXPECT_TRUE(Predict(random, {Ring(2)}).empty());
+}
+
+// Three workers on two cores were predicted as if each had its own.
+TEST(ComparePredictionTest, WorkersThatAreMeasuredTakeTurnsOnTheCores) {
+  EmulatedHosts hosts;
+  hosts.cores = 2;
+  std::map<int, double> alone;
+  for (const proto::Run& run : Predict({}, {Ring(4)})) alone[run.workers()] = run.step_ms_p50();
+  const auto shared = PredictCompared(Profile(), {}, {Ring(4)}, hosts);
+  ASSERT_TRUE(shared.ok()) << shared.status();
+  for (const proto::Run& run : *shared) {
+    const double longer = run.workers() == 4 ? 10 : 0;  // two turns of 10 ms of backward
+    EXPECT_NEAR(run.step_ms_p50(), alone[run.workers()] + longer, 1e-6) << run.workers();
+  }
+}
+
+TEST(ComparePredictionTest, ANetworkCarriesWhatWasMeasuredAndOthersTheMean) {
+  EmulatedHosts hosts;
+  hosts.rate_factors = {{"400mbit", 0.5}, {"100mbit", 0.4}};
+  const auto slow = PredictCompared(Profile(), {}, {Ring(2)}, hosts);
+  ASSERT_TRUE(slow.ok()) << slow.status();
+  EXPECT_GT((*slow)[1].step_ms_p50(), 10 + 4e3 / 50 / 0.5);
+  const auto others = PredictBandwidths(Profile(), {}, {Ring(2)}, hosts);
+  ASSERT_TRUE(others.ok()) << others.status();
+  for (const proto::Run& run : *others) {
+    if (run.bandwidth() != "200mbit") continue;
+    EXPECT_GT(run.step_ms_p50(), 10 + 4e3 / 25 / 0.45);
+    EXPECT_LT(run.step_ms_p50(), 10 + 4e3 / 25 / 0.4);
+  }
+}
+
+TEST(ComparePredictionTest, OtherBandwidthsArePredictedForTheMostWorkersAndOneServerBesides) {
+  std::map<std::string, double> ring;
+  double one_server = 0;
+  const auto runs =
+      PredictBandwidths(Profile(), {}, {Ring(2), Ring(3), Ps(3, 3, "dedicated")}, EmulatedHosts());
+  ASSERT_TRUE(runs.ok()) << runs.status();
+  for (const proto::Run& run : *runs) {
+    EXPECT_EQ(run.workers(), 3);
+    if (run.topology() == "ring") {
+      EXPECT_TRUE(ring.emplace(run.bandwidth(), run.step_ms_p50()).second) << run.bandwidth();
+    } else if (run.servers() == 1 && run.bandwidth() == "400mbit") {
+      one_server = run.step_ms_p50();
+    }
+  }
+  EXPECT_EQ(ring.count("400mbit"), 0u);  // that is measured
+  EXPECT_GT(ring["25mbit"], 10 * ring["1gbit"]);
+  EXPECT_GT(one_server, 10 + 3 * 80);  // three workers' bytes on one link
 }
 
 TEST(ComparePredictionTest, AStragglerMakesTheStepLonger) {

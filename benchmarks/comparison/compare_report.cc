@@ -1,7 +1,9 @@
 #include "benchmarks/comparison/compare_report.h"
 
 #include <algorithm>
+#include <limits>
 #include <map>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -9,14 +11,15 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
+#include "base/rate.h"
+#include "benchmarks/comparison/bandwidth_report.h"
+#include "benchmarks/comparison/compare_rounds.h"
 #include "benchmarks/records/table.h"
 
 namespace gradsync {
 namespace {
 
 constexpr size_t kShortHash = 12;
-// Medians closer than this are called equal.
-constexpr double kTie = 0.01;
 
 using Runs = std::vector<const proto::Run*>;
 
@@ -71,27 +74,58 @@ std::string WhyNotCompared(const proto::Run& run) {
   return absl::StrCat(run.link() == "nccl" ? "NCCL" : "Gloo", " adds in an order of its own");
 }
 
-std::map<int, Runs> GroupByWorkers(const proto::RunRecords& records) {
-  std::map<int, Runs> groups;
-  for (const proto::Run& run : records.runs()) groups[run.workers()].push_back(&run);
+// The hash of each round; of a record without rounds its own.
+std::vector<std::string> Hashes(const proto::Run& run) {
+  if (run.round_params_sha256().empty()) return {run.params_sha256()};
+  return {run.round_params_sha256().begin(), run.round_params_sha256().end()};
+}
+
+int Rounds(const proto::Run& run) { return std::max(1, run.round_samples_per_s_size()); }
+
+// Runs that are compared in speed: by bandwidth, the slowest first and none last, and number of
+// workers.
+std::map<std::pair<double, int>, Runs> GroupForSpeed(const proto::RunRecords& records) {
+  std::map<std::pair<double, int>, Runs> groups;
+  for (const proto::Run& run : records.runs()) {
+    const absl::StatusOr<double> rate = ParseBandwidth(run.bandwidth());
+    const double none = std::numeric_limits<double>::infinity();
+    groups[{rate.ok() ? *rate : none, run.workers()}].push_back(&run);
+  }
+  return groups;
+}
+
+// Runs that train equally: whose bits may be compared. The network does not matter.
+std::map<std::tuple<int, int, int>, Runs> GroupForBits(const proto::RunRecords& records) {
+  std::map<std::tuple<int, int, int>, Runs> groups;
+  for (const proto::Run& run : records.runs()) {
+    groups[{run.workers(), run.steps(), run.batch_size()}].push_back(&run);
+  }
   return groups;
 }
 
 void JudgeBits(int workers, const std::string& group, const Runs& runs, Verdict* verdict) {
   std::map<std::string, std::vector<std::string>> names_by_hash;
   int compared = 0;
+  int rounds = 1;
   for (const proto::Run* run : runs) {
     if (!HasBitsToCompare(*run)) {
       absl::StrAppend(&verdict->text, "  bits: ", Name(*run), " with ", Count(workers, "worker"),
                       " is not compared: ", WhyNotCompared(*run), "\n");
       continue;
     }
-    names_by_hash[run->params_sha256()].push_back(Name(*run));
+    const std::string name = absl::StrCat(
+        Name(*run), run->bandwidth().empty() ? "" : absl::StrCat(" at ", run->bandwidth()));
+    for (const std::string& hash : Hashes(*run)) {
+      std::vector<std::string>& names = names_by_hash[hash];
+      if (names.empty() || names.back() != name) names.push_back(name);
+    }
     ++compared;
+    rounds = std::max(rounds, Rounds(*run));
   }
   const std::string with =
-      absl::StrCat(group.empty() ? "" : " of ", group, " with ", Count(workers, "worker"));
-  if (compared == 1) {
+      absl::StrCat(group.empty() ? "" : " of ", group, " with ", Count(workers, "worker"),
+                   rounds > 1 ? absl::StrCat(", ", rounds, " rounds each") : "");
+  if (compared == 1 && names_by_hash.size() == 1) {
     absl::StrAppend(&verdict->text, "  bits: only one run", with, ", nothing to compare\n");
   } else if (names_by_hash.size() == 1) {
     absl::StrAppend(&verdict->text, "  bits: identical in all ", compared, " runs", with, "\n");
@@ -134,55 +168,133 @@ const proto::Run* Fastest(const Runs& runs, absl::string_view topology, bool ove
 
 std::string Lead(double ratio) {
   if (ratio >= 2) return absl::StrFormat("%.1f times as fast as ", ratio);
-  return absl::StrFormat("%.0f %% faster than ", 100 * (ratio - 1));
+  const double percent = 100 * (ratio - 1);
+  return absl::StrFormat("%.*f %% faster than ", percent < 0.95 ? 1 : 0, percent);
 }
 
-// The same batch on all sides, so samples/s and step times compare alike. `note` ends the line.
-void JudgeSpeed(int workers, const proto::Run* faster, const proto::Run* slower,
-                absl::string_view note, Verdict* verdict) {
-  if (faster == nullptr || slower == nullptr || slower->samples_per_s() <= 0) return;
-  if (faster->samples_per_s() < slower->samples_per_s()) std::swap(faster, slower);
-  const double ratio = faster->samples_per_s() / slower->samples_per_s();
+// Where a race was run, and what else its line says.
+struct Race {
+  std::string where;  // "with 2 workers", "with 3 workers at 400mbit"
+  std::string note;   // ends the line
+};
+
+// The same batch on both sides, so samples/s and step times compare alike.
+void JudgeSpeed(const Race& race, const proto::Run* faster, const proto::Run* slower,
+                Verdict* verdict) {
+  if (faster == nullptr || slower == nullptr) return;
+  if (faster->samples_per_s() <= 0 || slower->samples_per_s() <= 0) return;
+  const int rounds = std::min(Rounds(*faster), Rounds(*slower));
+  MedianSpread ratio = RatioOverRounds(*faster, *slower);
+  if (ratio.p50 == 0) ratio.p50 = faster->samples_per_s() / slower->samples_per_s();
+  if (ratio.p50 < 1) {
+    std::swap(faster, slower);
+    ratio = {1 / ratio.p50, ratio.high > 0 ? 1 / ratio.high : 0, ratio.low > 0 ? 1 / ratio.low : 0};
+  }
+  const std::string begin = absl::StrCat("  speed: ", race.where, " ");
   const std::string rates = absl::StrFormat("%.1f against %.1f samples/s", faster->samples_per_s(),
                                             slower->samples_per_s());
-  const std::string with = absl::StrCat("  speed: with ", Count(workers, "worker"), " ");
-  if (ratio < 1 + kTie) {
-    absl::StrAppend(&verdict->text, with, Name(*faster), " and ", Name(*slower),
-                    " were equally fast: ", rates, note, "\n");
+  if (rounds < 2) {
+    absl::StrAppend(&verdict->text, begin, "no difference shown by one round between ",
+                    Name(*faster), " and ", Name(*slower), ": ", rates, race.note, "\n");
     return;
   }
-  const bool overlap = slower->step_ms_p10() < faster->step_ms_p90();
-  absl::StrAppend(&verdict->text, with, Name(*faster), " was ", Lead(ratio), Name(*slower), ": ",
-                  rates, overlap ? " (their steps' p10-p90 overlap)" : "", note, "\n");
+  const std::string ratios =
+      absl::StrFormat(", %.3f times (%.3f to %.3f)", ratio.p50, ratio.low, ratio.high);
+  if (ShowsDifference(ratio, rounds)) {
+    absl::StrAppend(&verdict->text, begin, Name(*faster), " was ", Lead(ratio.p50), Name(*slower),
+                    ": ", rates, ratios, race.note, "\n");
+  } else {
+    absl::StrAppend(&verdict->text, begin, "no difference shown between ", Name(*faster), " and ",
+                    Name(*slower), ": ", rates, ratios, race.note, "\n");
+  }
 }
 
 // One worker has nobody to exchange with. Topologies are compared where both go through the host:
 // the ring alone can leave it out.
-void JudgeSpeed(int workers, const Runs& runs, Verdict* verdict) {
-  if (workers < 2) return;
+void JudgeOneHost(const Runs& runs, const std::string& where, Verdict* verdict) {
   const proto::Run* const servers = Fastest(runs, "ps", /*over_nccl=*/false);
   const proto::Run* const ring = Fastest(runs, "ring", /*over_nccl=*/false);
   const proto::Run* const nccl = Fastest(runs, "ring", /*over_nccl=*/true);
-  JudgeSpeed(workers, servers, ring,
-             nccl == nullptr ? "" : "; both go through the host: a comparison of topologies",
-             verdict);
+  JudgeSpeed(
+      {where, nccl == nullptr ? "" : "; both go through the host: a comparison of topologies"},
+      servers, ring, verdict);
   const proto::Run* host = servers;
   if (host == nullptr || (ring != nullptr && ring->samples_per_s() > host->samples_per_s())) {
     host = ring;
   }
-  JudgeSpeed(workers, nccl, host,
-             "; NCCL between GPUs against a way through the host: a comparison of transports, not "
-             "of topologies",
-             verdict);
+  JudgeSpeed({where,
+              "; NCCL between GPUs against a way through the host: a comparison of transports, not "
+              "of topologies"},
+             nccl, host, verdict);
+}
+
+// How many times as fast as `other` the simulator says that `run` is, or nothing.
+std::string Predicted(const proto::RunRecords& records, const proto::Run* run,
+                      const proto::Run* other) {
+  if (run == nullptr || other == nullptr) return "";
+  if (run->samples_per_s() < other->samples_per_s()) std::swap(run, other);
+  const proto::Run* const one = PredictionOf(records, *run);
+  const proto::Run* const two = PredictionOf(records, *other);
+  if (one == nullptr || two == nullptr) return "";
+  return absl::StrFormat("; predicted %.3f times", one->samples_per_s() / two->samples_per_s());
+}
+
+// On a network servers may have hosts, and so interfaces, that the ring has not: that is another
+// comparison than one on the same hosts.
+void JudgeNetwork(const proto::RunRecords& records, const Runs& runs, const std::string& where,
+                  Verdict* verdict) {
+  Runs same_hosts;
+  Runs more_hosts;
+  Runs rings;
+  size_t invalid = 0;
+  for (const proto::Run* run : runs) {
+    if (!run->invalid().empty()) {
+      ++invalid;
+      continue;
+    }
+    (run->topology() == "ring"            ? rings
+     : HostsOfRun(*run) == run->workers() ? same_hosts
+                                          : more_hosts)
+        .push_back(run);
+  }
+  if (invalid > 0) {
+    absl::StrAppend(&verdict->text, "  speed: ", where, " ", invalid, " of ",
+                    Count(static_cast<int>(runs.size()), "run"),
+                    " left out as INVALID, see above\n");
+  }
+  const proto::Run* const ring = Fastest(rings, "ring", /*over_nccl=*/false);
+  const proto::Run* const beside = Fastest(same_hosts, "ps", /*over_nccl=*/false);
+  const proto::Run* const apart = Fastest(more_hosts, "ps", /*over_nccl=*/false);
+  JudgeSpeed({absl::StrCat(where, ", on the same hosts,"), Predicted(records, beside, ring)},
+             beside, ring, verdict);
+  if (apart == nullptr) return;
+  JudgeSpeed({absl::StrCat(where, ", with servers on ",
+                           Count(HostsOfRun(*apart) - apart->workers(), "host"), " more,"),
+              Predicted(records, apart, ring)},
+             apart, ring, verdict);
+}
+
+void JudgeSpeed(const proto::RunRecords& records, int workers, const Runs& runs, Verdict* verdict) {
+  if (workers < 2) return;
+  const std::string& bandwidth = runs[0]->bandwidth();
+  const std::string where =
+      absl::StrCat(bandwidth.empty() ? "" : absl::StrCat("at ", bandwidth, " "), "with ",
+                   Count(workers, "worker"));
+  if (bandwidth.empty()) {
+    JudgeOneHost(runs, where, verdict);
+  } else {
+    JudgeNetwork(records, runs, where, verdict);
+  }
 }
 
 // One verdict per codec: compression is not what tells topologies apart.
-void JudgeSpeedOfEach(int workers, const Runs& runs, Verdict* verdict) {
+void JudgeSpeedOfEach(const proto::RunRecords& records, int workers, const Runs& runs,
+                      Verdict* verdict) {
   std::map<std::string, Runs> groups;
   for (const proto::Run* run : runs) {
     if (!Asynchronous(*run)) groups[Compresses(*run) ? run->compression() : ""].push_back(run);
   }
-  for (const auto& [codec, members] : groups) JudgeSpeed(workers, members, verdict);
+  for (const auto& [codec, members] : groups) JudgeSpeed(records, workers, members, verdict);
 }
 
 std::string DeviceAndPrecision(const proto::Run& run) {
@@ -193,10 +305,16 @@ std::string DeviceAndPrecision(const proto::Run& run) {
   return text;
 }
 
+std::string Rate(const proto::Run& run) {
+  const std::string rate = absl::StrFormat("%.1f", run.samples_per_s());
+  if (Rounds(run) < 2) return rate;
+  return absl::StrFormat("%s (%.1f-%.1f)", rate, run.samples_per_s_low(), run.samples_per_s_high());
+}
+
 // Which columns there are besides those that every table has.
 struct Extras {
   bool codec = false;
-  bool placement = false;
+  bool placement = false;  // and bandwidth
   bool device = false;
 };
 
@@ -207,7 +325,7 @@ std::vector<std::string> Row(const proto::Run& run, const Extras& with) {
       Asynchronous(run) ? absl::StrCat(run.update(), " ", run.consistency()) : run.update(),
       run.servers() == 0 ? "-" : absl::StrCat(run.servers()),
       absl::StrCat(run.workers()),
-      absl::StrFormat("%.1f", run.samples_per_s()),
+      Rate(run),
       absl::StrFormat("%.1f (%.1f-%.1f)", run.step_ms_p50(), run.step_ms_p10(), run.step_ms_p90()),
       absl::StrFormat("%.1f", run.exposed_ms_p50()),
       run.scaling_efficiency() > 0 ? absl::StrFormat("%.2f", run.scaling_efficiency()) : "-",
@@ -215,10 +333,13 @@ std::vector<std::string> Row(const proto::Run& run, const Extras& with) {
       absl::StrFormat("%.0f", run.cpu_ms_per_step()),
       absl::StrFormat("%.4f", run.final_loss()),
       run.params_sha256().substr(0, kShortHash)};
-  const bool placed = run.servers() > 0 && !run.placement().empty();
+  const bool placed = run.servers() > 0 && !run.bandwidth().empty();
   if (with.placement) row.insert(row.begin() + 4, placed ? run.placement() : "-");
   if (with.codec) row.insert(row.begin() + 3, Compresses(run) ? run.compression() : "none");
   if (with.device) row.insert(row.begin() + 2, DeviceAndPrecision(run));
+  if (with.placement) {
+    row.insert(row.begin(), run.bandwidth().empty() ? "none" : run.bandwidth());
+  }
   return row;
 }
 
@@ -242,7 +363,9 @@ std::string FormatRuns(const proto::RunRecords& records) {
   };
   Extras with;
   std::string notes;
+  int rounds = 1;
   for (const proto::Run& run : records.runs()) {
+    rounds = std::max(rounds, Rounds(run));
     with.codec = with.codec || Compresses(run);
     with.placement = with.placement || !run.bandwidth().empty();
     with.device = with.device || OnGpu(run) || DeviceAndPrecision(run) != "cpu";
@@ -253,16 +376,21 @@ std::string FormatRuns(const proto::RunRecords& records) {
                       run.nccl_chosen(), "\n");
     }
     if (run.invalid().empty()) continue;
-    absl::StrAppend(&notes, "INVALID: ", Name(run), " with ", Count(run.workers(), "worker"), ": ",
+    absl::StrAppend(&notes, "INVALID: ", Name(run), " with ", Count(run.workers(), "worker"),
+                    run.bandwidth().empty() ? "" : absl::StrCat(" at ", run.bandwidth()), ": ",
                     run.invalid(), "\n");
   }
   if (with.placement) columns.insert(columns.begin() + 4, {"placement", Align::kLeft});
   if (with.codec) columns.insert(columns.begin() + 3, {"codec", Align::kLeft});
   if (with.device) columns.insert(columns.begin() + 2, {"device", Align::kLeft});
+  if (with.placement) columns.insert(columns.begin(), {"emulated\nlinks", Align::kLeft});
   std::vector<std::vector<std::string>> rows;
   for (const proto::Run& run : records.runs()) rows.push_back(Row(run, with));
   return absl::StrCat(
       FormatTable(columns, rows),
+      rounds > 1 ? absl::StrCat("samples per s: median over rounds, in brackets ",
+                                DescribeInterval(rounds), ".\n")
+                 : "",
       "step: median over measured steps, each as long as on its slowest worker. exposed: waiting "
       "for communication\nthat nothing hid. efficiency: samples/s over workers times the samples/s "
       "of one worker in the same setup.\nwire: payload that the worker or server that sends most "
@@ -274,17 +402,28 @@ Verdict JudgeRuns(const proto::RunRecords& records) {
   Verdict verdict;
   verdict.text = "VERDICT\n";
   bool servers = false;
-  for (const auto& [workers, runs] : GroupByWorkers(records)) {
-    JudgeBits(workers, runs, &verdict);
-    JudgeSpeedOfEach(workers, runs, &verdict);
+  int rounds = 1;
+  for (const auto& [group, runs] : GroupForSpeed(records)) {
+    JudgeSpeedOfEach(records, group.second, runs, &verdict);
     for (const proto::Run* run : runs) {
       servers = servers || (run->servers() > 0 && run->bandwidth().empty());
+      rounds = std::max(rounds, Rounds(*run));
     }
   }
+  for (const auto& [group, runs] : GroupForBits(records)) {
+    JudgeBits(std::get<0>(group), runs, &verdict);
+  }
+  if (rounds > 1) {
+    absl::StrAppend(&verdict.text, "  Times are medians of ratios within a round, in brackets ",
+                    DescribeInterval(rounds),
+                    ";\n  a difference is shown where that leaves out 1.\n");
+  }
   if (servers) {
-    absl::StrAppend(&verdict.text,
-                    "  On one machine the servers use the workers' cores (see the CPU column), and "
-                    "no network is the bottleneck:\n  on a cluster the order may be another.\n");
+    absl::StrAppend(
+        &verdict.text,
+        "  On one machine without an emulated network the servers use the workers' cores "
+        "(see the CPU column), and\n  no network is the bottleneck: on a cluster the "
+        "order may be another.\n");
   }
   return verdict;
 }

@@ -18,10 +18,14 @@ struct Verdict {
   bool bits_agree = true;
 };
 
-// Compares the runs with equal numbers of workers: whether they ended with the same parameters, and
-// which topology was faster. Beyond two workers Gloo and NCCL add in an order of their own, and
-// workers of topology local never meet: these are not compared, and named. On a GPU a difference is
-// said but fails nothing. All runs must be of one job.
+// Compares the runs with equal numbers of workers: at each bandwidth which topology was faster, and
+// over all whether they ended with the same parameters in every round. A topology was faster where
+// the interval of its ratio within rounds (compare_rounds.h) leaves out 1; otherwise the line says
+// "no difference shown". On emulated networks servers on the workers' hosts and servers on more
+// hosts than the ring has are compared with it one by one, beside what is predicted; there runs
+// that are not valid do not take part. Beyond two workers Gloo and NCCL add in an order of their
+// own, and workers of topology local never meet: these are not compared, and named. On a GPU a
+// difference is said but fails nothing. All runs must be of one job.
 Verdict JudgeRuns(const proto::RunRecords& records);
 
 }  // namespace gradsync

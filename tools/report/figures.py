@@ -4,7 +4,7 @@ import dataclasses
 import names
 import plots
 import series
-from records import BadInput, usable
+from records import BadInput, bytes_per_s, usable
 
 
 @dataclasses.dataclass
@@ -23,7 +23,11 @@ class Group:
 
 
 def _scaled(run, value):
-    """`value`, proportional to steps per second, with those of slow and fast steps."""
+    """`value`, proportional to steps per second, with the ends of its interval over rounds or, without rounds, those of
+    slow and fast steps."""
+    if run.samples_per_s_low > 0 and len(run.round_samples_per_s) > 1:
+        return (value, value * run.samples_per_s_low / run.samples_per_s,
+                value * run.samples_per_s_high / run.samples_per_s)
     low = value * run.step_ms_p50 / run.step_ms_p90 if run.step_ms_p90 > 0 else value
     high = value * run.step_ms_p50 / run.step_ms_p10 if run.step_ms_p10 > 0 else value
     return value, min(low, value), max(high, value)
@@ -33,13 +37,24 @@ def _range(low, high):
     return f"{names.number(low)}–{names.number(high)}"
 
 
-class Page:
-    """Makes the figures of one page: knows the lines' styles and hands out identifiers."""
+def _in_rounds(runs):
+    return any(len(run.round_samples_per_s) > 1 for run in runs)
 
-    def __init__(self, sections):
+
+def _ranges_of(runs):
+    """What the lines at points are."""
+    return "the interval over rounds" if _in_rounds(runs) else "the p10–p90 of steps"
+
+
+class Page:
+    """Makes the figures of one page: knows the lines' styles and hands out identifiers. `over_bandwidth` has the lines of
+    series.bandwidth_lines()."""
+
+    def __init__(self, sections, over_bandwidth=()):
         self.sections = sections
         lines = {line.label: line.order for section in sections for panel in series.panels(section)
                  for line in panel.lines}
+        lines.update({line.label: line.order for line in over_bandwidth if line.label not in lines})
         curves = [names.short(run) for section in sections for run in sorted(section.runs, key=names.order)
                   if run.curve or run.staleness_histogram]
         ordered = sorted(lines, key=lambda label: (lines[label], label))
@@ -75,7 +90,8 @@ class Page:
                         if p.workers not in seen)
         if not lines:
             return None
-        columns = ["line", "workers", unit, "p10–p90", "predicted"]
+        ranges = "interval" if _in_rounds(run for line in panel.lines for run in line.measured) else "p10–p90"
+        columns = ["line", "workers", unit, ranges, "predicted"]
         if all(row[4] == "–" for row in rows):
             columns, rows = columns[:4], [row[:4] for row in rows]
         title = f"{quantity}, {panel.title}" if panel.title else quantity
@@ -97,7 +113,7 @@ class Page:
         panels = series.panels(section)
         total = series.samples(section)
         predicted = any(line.predicted for panel in panels for line in panel.lines)
-        caption = "Samples of all workers per second. Points are measured, with the p10–p90 of steps"
+        caption = f"Samples of all workers per second. Points are measured, with {_ranges_of(section.runs)}"
         caption += "; broken lines are predictions." if predicted else "."
         if not predicted and len({run.workers for run in section.runs if usable(run)}) == 1:
             return Group("Throughput", caption, [self._throughput(where, panel) for panel in panels])
@@ -106,6 +122,28 @@ class Page:
         made = [make(where, panel) for panel in panels
                 for make in (self._throughput, self._efficiency, lambda w, p: self._time_to_finish(w, p, total))]
         return Group("Scaling", caption, list(filter(None, made)))
+
+    def over_bandwidth(self, workers, lines):
+        """The one figure of what series.bandwidth_lines() found."""
+        drawn, rows = _over_bandwidth(lines), []
+        for line, (label, measured, predicted) in zip(lines, drawn):
+            of_bandwidth = dict(predicted)
+            rows.extend([label, names.number(x), names.number(y), _range(low, high),
+                         names.number(of_bandwidth[x]) if x in of_bandwidth else "–"] for x, y, low, high in measured)
+            seen = {point[0] for point in measured}
+            rows.extend([label, names.number(x), "–", "–", names.number(y)] for x, y in predicted if x not in seen)
+        title = f"Samples per second, {names.count(workers, 'worker')}"
+        words = "; ".join(_line_words(*line) for line in drawn)
+        measured = [run for line in lines for run in line.measured]
+        caption = "Samples of all workers per second against the link of each host. "
+        caption += (f"Points are measured, with {_ranges_of(measured)}; broken lines are predictions." if measured else
+                    "All of it is predicted, nothing measured.")
+        figure = self._figure(plots.lines_height([line[0] for line in drawn]),
+                              lambda canvas: plots.draw_lines(canvas, drawn, self.style, title,
+                                                              x_axis=plots.bandwidth_axis),
+                              f"Samples per second against Mbit/s with {names.count(workers, 'worker')}: {words}.",
+                              ["line", "Mbit/s", "samples/s", "interval", "predicted"], rows, title)
+        return Group("", caption, [figure])
 
     def _throughput(self, where, panel):
         return self._lines_figure(where, panel, "Samples per second", "samples/s",
@@ -249,6 +287,14 @@ def _curve_words(lines):
                      f"{names.number(points[-1][0])} s" for label, points in lines)
 
 
+def _over_bandwidth(lines):
+    """`lines` as plots.draw_lines() takes them, over Mbit/s."""
+    def megabits(run):
+        return round(8e-6 * bytes_per_s(run.bandwidth), 6)
+    return [(line.label, [(megabits(run), *_scaled(run, run.samples_per_s)) for run in line.measured],
+             [(megabits(p), p.samples_per_s) for p in line.predicted]) for line in lines]
+
+
 def _line_words(label, measured, predicted):
     points = [(workers, y) for workers, y, _, _ in measured] or predicted
     values = ", ".join(f"{names.number(y)} at {workers}" for workers, y in points[:8])
@@ -318,6 +364,22 @@ def picture(records, path):
     return _drawn(kind, plots.strip_size(len(panels), len(labels)),
                   lambda canvas: plots.draw_strip(canvas, panels, plots.styles(labels), labels, "samples/s"),
                   "Samples per second against workers", words)
+
+
+def bandwidth_picture(records, path):
+    """Likewise: samples/s against the bandwidth of each host's link."""
+    kind = _kind_of_picture(path)
+    workers, lines = series.bandwidth_lines(records)
+    if not lines:
+        raise BadInput("--figure_of=bandwidth: expected runs or predictions at two bandwidths, found fewer")
+    drawn = _over_bandwidth(lines)
+    labels = [line.label for line in lines]
+    title = f"Samples per second of {names.count(workers, 'worker')}"
+    size = 1.6 * plots.WIDTH, 1.3 * plots.lines_height(labels)
+    return _drawn(kind, size,
+                  lambda canvas: plots.draw_lines(canvas, drawn, plots.styles(labels), title,
+                                                  x_axis=plots.bandwidth_axis),
+                  f"{title} against bandwidth", "; ".join(_line_words(*line) for line in drawn))
 
 
 def learning_picture(records, path):

@@ -67,9 +67,25 @@ def _contest_rows(runs):
             "slower": names.sentence(contest.loser, False), "other": names.number(contest.loser.samples_per_s),
             "lead": (f"{1 + contest.lead:.1f} times ({1 + low:.1f} to {1 + high:.1f})" if contest.lead >= 1 else
                      f"{names.percent(contest.lead)} ({names.percent(low)} to {names.percent(high)})"),
-            "noise": contest.noise,
-            "verdict": "within noise" if contest.noise else "clear" if not contest.overlap else "p10–p90 overlap"})
+            "noise": contest.noise, "rounds": len(contest.ratios),
+            "verdict": _difference(contest)})
     return rows
+
+
+def _difference(contest):
+    if contest.ratios:
+        return "none shown" if contest.noise else "shown"
+    return "within noise" if contest.noise else "clear" if not contest.overlap else "p10–p90 overlap"
+
+
+def _lead_text(rows):
+    """What the brackets of the table of contests are, and when a lead counts."""
+    rounds = max((row["rounds"] for row in rows), default=0)
+    if rounds:
+        return ("Leads are medians of ratios within a round; in brackets their interval, "
+                f"{verdict.interval_words(rounds)}. A difference is shown where that leaves out 0 %.")
+    return ("A lead counts when neither median lies within the other's p10–p90 of steps; in brackets, the lead if one "
+            "side had its slow and the other its fast steps.")
 
 
 def _varies(rows, name):
@@ -79,12 +95,26 @@ def _varies(rows, name):
 def _contest_table(runs):
     rows = _contest_rows(runs)
     columns = [("network", "network"), ("scaling", "scaling"), ("straggler", "straggler"), ("link", "link"),
-               ("codec", "codec"), ("workers", "workers"), ("faster", "faster"), ("lead", "lead (p10–p90)"),
+               ("codec", "codec"), ("workers", "workers"), ("faster", "faster"), ("lead", "lead (interval)" if any(row["rounds"] for row in rows) else "lead (p10–p90)"),
                ("verdict", "difference"), ("rate", "samples/s"), ("slower", "slower"), ("other", "samples/s")]
     columns = [(key, title) for key, title in columns
                if key not in ("network", "scaling", "straggler", "link", "codec") or _varies(rows, key)]
-    return {"columns": [title for _, title in columns],
+    return {"columns": [title for _, title in columns], "text": _lead_text(rows),
             "rows": [{"cells": [row[key] for key, _ in columns], "noise": row["noise"]} for row in rows]}
+
+
+def _bandwidth_section(records, page):
+    workers, lines = series.bandwidth_lines(records)
+    if not lines:
+        return None
+    return page.over_bandwidth(workers, lines)
+
+
+def _rate(run):
+    if len(run.round_samples_per_s) < 2:
+        return _positive(run.samples_per_s)
+    return (f"{names.number(run.samples_per_s)} ({names.number(run.samples_per_s_low)}–"
+            f"{names.number(run.samples_per_s_high)})")
 
 
 def _milliseconds(run):
@@ -137,7 +167,7 @@ COLUMNS = [
     ("batch per worker", lambda run, _: _positive(run.batch_size, str), True),
     ("batch of all workers", lambda run, _: _positive(run.global_batch_size, lambda size: f"{size:,.0f}"), True),
     ("measured steps", lambda run, _: _positive(run.steps, str), True),
-    ("samples/s", lambda run, _: _positive(run.samples_per_s), True),
+    ("samples/s", lambda run, _: _rate(run), True),
     ("step, ms (p10–p90)", lambda run, _: _milliseconds(run) if run.step_ms_p50 > 0 else "–", True),
     ("predicted step, ms", lambda run, p: _predicted(run, p), True),
     ("exposed, ms", lambda run, _: names.number(run.exposed_ms_p50), True),
@@ -221,7 +251,8 @@ def nobreak(text):
 def render(records):
     """The page as text; the same records give the same text."""
     sections = series.sections(records)
-    page = figures.Page(sections)
+    page = figures.Page(sections, series.bandwidth_lines(records)[1])
+    bandwidth = _bandwidth_section(records, page)
     environment = jinja2.Environment(loader=jinja2.FileSystemLoader(FOLDER), autoescape=True, trim_blocks=True,
                                      lstrip_blocks=True, undefined=jinja2.StrictUndefined)
     environment.filters["nobreak"] = nobreak
@@ -234,7 +265,7 @@ def render(records):
     differ = not verdict.bits(records.runs).agree
     return environment.get_template("report.html").render(
         style=style, kicker=_kicker(records), verdict=verdict.sentence(records.runs),
-        notes=verdict.notes(records.runs, records.machine),
+        notes=verdict.notes(records.runs, records.machine, records.no_network), bandwidth=bandwidth,
         bits_differ=differ, prediction=_prediction_text(records), contests=_contest_table(records.runs), sections=made,
         table=_table(records, sections), machine=_machine(records.machine), networks=_networks(records),
         command=records.command)

@@ -213,7 +213,23 @@ def _worker_axis(axes, workers):
     axes.set_xlabel("workers (n)")
 
 
-def _plot_lines(canvas, axes, lines, style, ideal=None):
+def bandwidth_axis(axes, bandwidths):
+    """Of Mbit/s: the measured and predicted ones, those between them left out where there is no room."""
+    axes.set_xscale("log")
+    ticks = []
+    for value in sorted(bandwidths):
+        if not ticks or value / ticks[-1] >= 1.9:
+            ticks.append(value)
+    while len(ticks) > 7:
+        ticks = ticks[::2]
+    axes.xaxis.set_major_locator(FixedLocator(ticks))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.4g}" if value < 1e3 else f"{value:,.0f}"))
+    axes.set_xlim(min(bandwidths) / 1.28, max(bandwidths) * 1.28)
+    axes.set_xlabel("link of each host, each way, Mbit/s")
+
+
+def _plot_lines(canvas, axes, lines, style, ideal=None, x_axis=_worker_axis):
     """Draws points with their ranges and predictions; returns all y, for the axis."""
     colours = canvas.colours
     tops = [y for _, measured, predicted in lines
@@ -235,7 +251,7 @@ def _plot_lines(canvas, axes, lines, style, ideal=None):
                           **look)
         axes.plot([], [], marker=marker if measured else "", linestyle=dashes if predicted else "-",
                   linewidth=1.4 if predicted else 1, label=label, **look)
-    _worker_axis(axes, {point[0] for _, measured, predicted in lines for point in [*measured, *predicted]})
+    x_axis(axes, {point[0] for _, measured, predicted in lines for point in [*measured, *predicted]})
     axes.grid(axis="x", visible=False)
     return [y for y in tops if y > 0]
 
@@ -250,10 +266,11 @@ def _value_axis(axes, values, logarithmic=True):
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
 
 
-def draw_lines(canvas, lines, style, title, ideal=None):
-    """`lines`: (label, measured [(workers, y, low, high)], predicted [(workers, y)]). `ideal`: a level to show."""
+def draw_lines(canvas, lines, style, title, ideal=None, x_axis=_worker_axis):
+    """`lines`: (label, measured [(x, y, low, high)], predicted [(x, y)]). `ideal`: a level to show; `x_axis` makes the
+    axis of x, which are workers unless it says otherwise."""
     axes, columns = _axes(canvas, [line[0] for line in lines], title)
-    _value_axis(axes, _plot_lines(canvas, axes, lines, style, ideal), logarithmic=ideal is None)
+    _value_axis(axes, _plot_lines(canvas, axes, lines, style, ideal, x_axis), logarithmic=ideal is None)
     _below(canvas, axes, columns)
 
 

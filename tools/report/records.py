@@ -24,8 +24,9 @@ RUN = {
         "bytes", "bucket_bytes", "samples_per_s", "scaling_efficiency", "step_ms_p50", "step_ms_p10", "step_ms_p90",
         "exposed_ms_p50", "cpu_ms_per_step", "cpu_share", "first_loss", "final_loss", "accuracy",
         "wire_tx_bytes_max_node", "wire_rx_bytes_max_node", "wire_tx_bytes_total", "global_batch_size", "compute_scale",
-        "wrong")},
-    "staleness_histogram": NUMBERS,
+        "wrong", "samples_per_s_low", "samples_per_s_high", "step_ms_low", "step_ms_high")},
+    **{name: NUMBERS for name in ("staleness_histogram", "round_samples_per_s", "round_step_ms_p50")},
+    "round_params_sha256": [TEXT],
     "breakdown_ms": BREAKDOWN,
     "curve": [CURVE_POINT],
 }
@@ -40,7 +41,8 @@ MACHINE = {
     "cores": WHOLE, "memory_bytes": NUMBER, "versions": TEXTS,
 }
 
-RECORDS = {"machine": MACHINE, "command": TEXT, "runs": [RUN], "predictions": [RUN], "networks": [NETWORK]}
+RECORDS = {"machine": MACHINE, "command": TEXT, "runs": [RUN], "predictions": [RUN], "networks": [NETWORK],
+           "no_network": TEXT}
 
 EXPECTED = {dict: "an object", list: "a list"}
 ZERO = {TEXT: "", NUMBER: 0.0, WHOLE: 0, NUMBERS: [], TEXTS: {}, YES_OR_NO: False}

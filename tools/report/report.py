@@ -62,14 +62,15 @@ def make(argv):
     parser.add_argument("json", metavar="COMPARE.JSON")
     parser.add_argument("--out", metavar="FILE", help="default: report.html beside COMPARE.JSON")
     parser.add_argument("--figure", metavar="FILE", help="instead, one picture for a document, as SVG or PNG")
-    parser.add_argument("--figure_of", choices=("throughput", "learning"), default="throughput",
-                        help="samples/s against workers (default), or loss and accuracy against time")
+    parser.add_argument("--figure_of", choices=("throughput", "bandwidth", "learning"), default="throughput",
+                        help="samples/s against workers (default) or against bandwidth, or loss and accuracy against time")
     args = parser.parse_args(argv)
     found = records.load(user_path(args.json))
     check_modules()
     if args.figure:
         import figures
-        draw = {"throughput": figures.picture, "learning": figures.learning_picture}[args.figure_of]
+        draw = {"throughput": figures.picture, "bandwidth": figures.bandwidth_picture,
+                "learning": figures.learning_picture}[args.figure_of]
         outputs = [(args.figure, draw(found, args.figure))]
     else:
         import page

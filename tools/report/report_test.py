@@ -182,6 +182,24 @@ class PageTest(unittest.TestCase):
         self.assertIn("<td>NVIDIA H200</td>", self.render(parse(run("ring", 2, 50, **gpu), run("ps", 2, 60, **gpu))))
         self.assertNotIn(">device</th>", self.render(parse(run("ring", 2, 50), run("ps", 2, 60))))
 
+    def test_bandwidth_comes_first_with_what_is_measured_in_rounds_beside_what_is_predicted(self):
+        rounds = {"bandwidth": "400mbit", "round_samples_per_s": [95, 96, 99], "samples_per_s_low": 95,
+                  "samples_per_s_high": 99}
+        predictions = [{"topology": "ring", "workers": 3, "bandwidth": bandwidth, "step_ms_p50": 90, "batch_size": 32,
+                        "samples_per_s": rate} for bandwidth, rate in (("100mbit", 30), ("400mbit", 97), ("1gbit", 200))]
+        runs = [run("ring", 3, 1000, **rounds), run("ps", 2, 120), run("ring", 2, 100)]
+        text = self.render(parse(*runs, predictions=predictions))
+        root = ElementTree.fromstring(text)
+        self.assertEqual(next(root.iter("section")).get("id"), "bandwidth")
+        rows = [[cell.text for cell in row] for row in next(root.iter("section")).iter("tr")]
+        self.assertIn(["ring", "400", "96.0", "95.0–99.0", "97.0"], rows)
+        self.assertIn(["ring", "1,000", "–", "–", "200"], rows)
+        # Without a network everything is predicted, and the page says why.
+        text = self.render(parse(*runs[1:], predictions=predictions, no_network="not allowed here"))
+        self.assertIn("All of it is predicted", text)
+        self.assertIn("not allowed here", text)
+        self.assertNotIn('id="bandwidth"', self.render(parse(*runs)))
+
     def test_odd_runs_have_a_page(self):
         for name, runs in {
                 "one": [run("ring", 1, 100)], "invalid": [run("ring", 2, 100, invalid="x")],
@@ -282,6 +300,19 @@ class ToolTest(unittest.TestCase):
         (self.folder / "compare.json").write_text(json.dumps({"runs": [run("ps", 2, 100)]}))
         self.assert_refused(self.call(self.folder / "compare.json", "--figure=x.svg", "--figure_of=learning"),
                             "expected runs with a curve")
+
+    @unittest.skipIf(MISSING, MISSING)
+    def test_a_figure_of_bandwidth_has_a_line_for_each_topology(self):
+        (self.folder / "compare.json").write_text(json.dumps(sweep()))
+        picture = self.folder / "bandwidth.svg"
+        result = self.call(self.folder / "compare.json", f"--figure={picture}", "--figure_of=bandwidth")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        text = "".join(ElementTree.fromstring(picture.read_bytes()).itertext())
+        for word in ("of 8 workers", "Mbit/s", "ring", "ps, 8 colocated", "ps, 1 dedicated"):
+            self.assertIn(word, text)
+        (self.folder / "compare.json").write_text(json.dumps({"runs": [run("ps", 2, 100, bandwidth="1gbit")]}))
+        self.assert_refused(self.call(self.folder / "compare.json", "--figure=x.svg", "--figure_of=bandwidth"),
+                            "expected runs or predictions at two bandwidths")
 
     def test_losses_are_means_over_neighbours_in_time(self):
         import series

@@ -175,7 +175,41 @@ def _lines(measured, predicted):
     for line in lines:
         line.measured.sort(key=lambda run: run.workers)
         line.predicted.sort(key=lambda run: run.workers)
+    # One predicted point is no line; it stands in the picture over bandwidth.
+    lines = [line for line in lines if line.measured or len(line.predicted) > 1]
     return sorted(lines, key=lambda line: line.order)
+
+
+def _of_bandwidths(run):
+    """Whether a run or prediction may stand in the picture of samples/s against bandwidth."""
+    return (bytes_per_s(run.bandwidth) > 0 and run.samples_per_s > 0 and run.workers >= 2 and run.topology != "local"
+            and run.link in ("", "grpc") and not names.options(run) and not _library(run))
+
+
+def bandwidth_lines(records):
+    """(workers, lines) of the main job, each line over the bandwidths of one topology with its servers: for the number of
+    workers of which most bandwidths are known, measured or predicted. (0, []) with fewer than two bandwidths."""
+    main = verdict.main_job(records.runs)
+    runs = [run for run in records.runs if usable(run) and _of_bandwidths(run)
+            and verdict.job_apart_from_network(run) == main]
+    of_main = next((run for run in records.runs if verdict.job_apart_from_network(run) == main), None)
+    predictions = [] if of_main is None else [
+        p for p in records.predictions if _of_bandwidths(p) and (not p.model or p.model == of_main.model)
+        and _batch_fits(p, of_main.global_batch_size, of_main.batch_size)]
+    known = collections.defaultdict(set)
+    for run in runs + predictions:
+        known[run.workers].add(bytes_per_s(run.bandwidth))
+    workers = max(known, key=lambda n: (len(known[n]), n), default=0)
+    if len(known[workers]) < 2:
+        return 0, []
+    lines = {}
+    for side, items in ((0, runs), (1, predictions)):
+        for item in sorted(items, key=lambda run: bytes_per_s(run.bandwidth)):
+            if item.workers == workers:
+                key = (item.topology, item.placement, item.servers)
+                line = lines.setdefault(key, Line(_line_label(item, item.servers), names.order(item), [], []))
+                (line.measured, line.predicted)[side].append(item)
+    return workers, sorted(lines.values(), key=lambda line: line.order)
 
 
 def _variant(run):

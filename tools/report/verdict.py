@@ -1,6 +1,7 @@
 """Who won, by how much, whether that is more than noise, and whether the bits agree: from the runs, nothing else."""
 import collections
 import dataclasses
+import math
 import types
 
 import names
@@ -38,6 +39,36 @@ def main_job(runs):
     return max(map(job_apart_from_network, weak_first), key=lambda key: sizes[key], default=None)
 
 
+def hosts(run):
+    """Hosts of an emulated network that the run's processes are on (benchmarks/options/placement.h)."""
+    return run.workers + (run.servers if run.placement in ("dedicated", "mixed") else 0)
+
+
+def median(values):
+    values = sorted(values)
+    middle = len(values) // 2
+    return values[middle] if len(values) % 2 else (values[middle - 1] + values[middle]) / 2
+
+
+def interval(values):
+    """Of the median: from order statistics, those nearest to it that hold it in 95 of 100 cases; the smallest and the
+    largest value where there are too few (benchmarks/comparison/compare_rounds.h)."""
+    values = sorted(values)
+    below, outside = 0, 2.0 ** (1 - len(values))
+    while below + 1 < len(values) / 2:
+        outside += 2.0 ** (1 - len(values)) * math.comb(len(values), below + 1)
+        if outside > 0.05:
+            break
+        below += 1
+    return values[below], values[-1 - below]
+
+
+def interval_words(rounds):
+    if rounds > 5:
+        return f"95 % interval over {rounds} rounds"
+    return f"smallest to largest of {rounds} rounds"
+
+
 @dataclasses.dataclass
 class Contest:
     """The faster of two runs that differ in topology, and the other."""
@@ -49,13 +80,32 @@ class Contest:
         return self.winner.workers
 
     @property
+    def more_hosts(self):
+        """Whether one side has hosts, and so interfaces, that the other has not."""
+        return self.winner.bandwidth != "" and hosts(self.winner) != hosts(self.loser)
+
+    @property
+    def ratios(self):
+        """The winner's rate over the loser's, round by round; empty when they were not measured in several rounds."""
+        pairs = list(zip(self.winner.round_samples_per_s, self.loser.round_samples_per_s))
+        if len(self.winner.round_samples_per_s) != len(self.loser.round_samples_per_s) or len(pairs) < 2:
+            return []
+        return [one / other for one, other in pairs if other > 0]
+
+    @property
     def lead(self):
-        """Of the medians: 0.1 is 10 % faster."""
+        """The median of ratios, or the ratio of medians: 0.1 is 10 % faster."""
+        if self.ratios:
+            return median(self.ratios) - 1
         return self.winner.samples_per_s / self.loser.samples_per_s - 1
 
     @property
     def spread(self):
-        """The lead if one side had its slow and the other its fast steps (p10 and p90), and the other way round."""
+        """The interval of the lead over rounds. Without rounds: the lead if one side had its slow and the other its fast
+        steps (p10 and p90), and the other way round."""
+        if self.ratios:
+            low, high = interval(self.ratios)
+            return low - 1, high - 1
         winner, loser = self.winner, self.loser
         slow = _ratio(loser.step_ms_p10, loser) / _ratio(winner.step_ms_p90, winner)
         fast = _ratio(loser.step_ms_p90, loser) / _ratio(winner.step_ms_p10, winner)
@@ -63,7 +113,10 @@ class Contest:
 
     @property
     def noise(self):
-        """True when a median lies within the other run's p10 to p90, or the medians are as good as equal."""
+        """True when the interval over rounds does not leave out 0. Without rounds: when a median lies within the other
+        run's p10 to p90, or the medians are as good as equal."""
+        if self.ratios:
+            return self.spread[0] <= 0 <= self.spread[1]
         if self.lead < TIE:
             return True
         loser_in_winner = 1 + self.lead <= _ratio(self.winner.step_ms_p90, self.winner)
@@ -73,7 +126,7 @@ class Contest:
     @property
     def overlap(self):
         """True when the steps' p10 to p90 have times in common."""
-        return self.spread[0] <= 0
+        return not self.ratios and self.spread[0] <= 0
 
 
 def _ratio(step_ms, run):
@@ -92,7 +145,17 @@ def contest(runs):
     if None in sides:
         return None
     sides.sort(key=lambda run: -run.samples_per_s)
-    return Contest(*sides)
+    found = Contest(*sides)
+    return found if found.lead >= 0 else Contest(*reversed(sides))
+
+
+def _contests_of(runs):
+    """On a network servers on the workers' hosts and servers on more hosts are two contests."""
+    if not runs[0].bandwidth:
+        return [contest(runs)]
+    same = [run for run in runs if run.topology != "ps" or hosts(run) == run.workers]
+    more = [run for run in runs if run.topology != "ps" or hosts(run) > run.workers]
+    return [contest(same), contest(more)]
 
 
 def contests(runs, by_link=False):
@@ -101,10 +164,10 @@ def contests(runs, by_link=False):
     for run in runs:
         if usable(run) and run.workers >= 2 and run.library in ("", "gradsync") and not names.consistency(run):
             groups[(job_key(run), run.workers, names.codec(run), run.link if by_link else "")].append(run)
-    found = [contest(group) for group in groups.values()]
+    found = [c for group in groups.values() for c in _contests_of(group)]
     return sorted((c for c in found if c is not None), key=lambda c: (
         c.winner.model, c.winner.profile, c.winner.straggler, job(c.winner).strong, job(c.winner).batch,
-        bytes_per_s(c.winner.bandwidth) or float("inf"), c.workers, names.codec(c.winner), c.winner.link))
+        bytes_per_s(c.winner.bandwidth) or float("inf"), c.workers, names.codec(c.winner), c.more_hosts, c.winner.link))
 
 
 def _bits_group(run):
@@ -152,15 +215,18 @@ def bits(runs):
             groups[key].append(run)
         elif usable(run):
             left_out += 1
-    left_out += sum(1 for group in groups.values() if len(group) == 1)
-    groups = {key: group for key, group in groups.items() if len(group) > 1}
+    # A run of several rounds is compared with itself, too.
+    alone = [key for key, group in groups.items() if len(group) == 1 and len(set(group[0].round_params_sha256)) < 2]
+    left_out += len(alone)
+    groups = {key: group for key, group in groups.items() if key not in alone}
     differences = []
     for group in groups.values():
         by_hash = collections.defaultdict(list)
         for run in group:
             name = names.sentence(run) + (f" {names.bandwidth_phrase(run.bandwidth)}" if run.bandwidth else "")
-            if name not in by_hash[run.params_sha256]:
-                by_hash[run.params_sha256].append(name)
+            for params in run.round_params_sha256 or [run.params_sha256]:
+                if name not in by_hash[params]:
+                    by_hash[params].append(name)
         if len(by_hash) > 1:
             sides = sorted(by_hash.values(), key=len)
             differences.append(f"with {names.count(group[0].workers, 'worker')}: "
@@ -177,12 +243,15 @@ def headline_contests(runs):
     of_main = [c for c in of_main if not names.codec(c.winner)] or of_main
     best = {}
     for c in of_main:
-        if c.winner.bandwidth not in best or c.workers > best[c.winner.bandwidth].workers:
-            best[c.winner.bandwidth] = c
+        key = (c.winner.bandwidth, c.more_hosts)
+        if key not in best or c.workers > best[key].workers:
+            best[key] = c
     return list(best.values())
 
 
-STEPS = " over the steps' p10–p90"
+def _of_what(c):
+    """What the first bracket of a sentence is about."""
+    return f", {interval_words(len(c.ratios))}" if c.ratios else " over the steps' p10–p90"
 
 
 def _range(c, factor=False, unit=""):
@@ -209,20 +278,25 @@ def _clause(group, with_workers):
     verb = "were" if first.winner.topology == "ps" and several else "was"
     if len(group) > 1:
         # The first of them says what the others' brackets are.
-        parts = [f"{_where(c, with_workers)} by {names.percent(c.lead)} ({_range(c, unit=STEPS if c is first else '')})"
+        parts = [f"{_where(c, with_workers)} by {names.percent(c.lead)} ({_range(c, unit=_of_what(c) if c is first else '')})"
                  for c in group]
+        if first.noise and first.ratios:
+            return f"no difference was shown between {winner} and {loser}: {names.joined(parts)}"
         if first.noise:
             return f"{winner} and {loser} were equally fast within noise, differing {names.joined(parts)}"
         return f"{winner} {verb} faster than {loser}, {names.joined(parts)}"
     rates = f"{names.number(first.winner.samples_per_s)} against {names.number(first.loser.samples_per_s)} samples/s"
     where = _where(first, with_workers)
+    if first.noise and first.ratios:
+        return (f"{where} no difference was shown between {winner} and {loser}, {rates} (a lead of "
+                f"{names.percent(first.lead)}, {_range(first, unit=_of_what(first))})")
     if first.noise:
         return (f"{where} {winner} and {loser} were equally fast within noise, {rates} (a difference of "
-                f"{names.percent(first.lead)}, {_range(first, unit=STEPS)})")
+                f"{names.percent(first.lead)}, {_range(first, unit=_of_what(first))})")
     if first.lead >= 1:
-        return (f"{where} {winner} {verb} {1 + first.lead:.1f} times as fast ({_range(first, True, STEPS)}) as "
+        return (f"{where} {winner} {verb} {1 + first.lead:.1f} times as fast ({_range(first, True, _of_what(first))}) as "
                 f"{loser}, {rates}")
-    return (f"{where} {winner} {verb} {names.percent(first.lead)} faster ({_range(first, unit=STEPS)}) than {loser}, "
+    return (f"{where} {winner} {verb} {names.percent(first.lead)} faster ({_range(first, unit=_of_what(first))}) than {loser}, "
             f"{rates}")
 
 
@@ -236,7 +310,8 @@ def sentence(runs):
     same_workers = len({c.workers for c in chosen}) == 1 and len(chosen) > 1
     groups = collections.OrderedDict()
     for c in chosen:
-        groups.setdefault((names.sentence(c.winner), names.sentence(c.loser), c.noise), []).append(c)
+        sides = [names.sentence(c.winner), names.sentence(c.loser)]
+        groups.setdefault((*(sorted(sides) if c.noise else sides), c.noise), []).append(c)
     text = "; ".join(_clause(group, not same_workers) for group in groups.values())
     if same_workers:
         text = f"with {names.count(chosen[0].workers, 'worker')}, {text}"
@@ -255,10 +330,16 @@ def _nothing_to_compare(runs):
             "compare it with" if len(found) == 1 else "No ring and parameter servers ran under equal conditions")
 
 
-def notes(runs, machine):
+def notes(runs, machine, no_network=""):
     """What a reader must know before he believes the sentence."""
     found = []
     chosen = headline_contests(runs)
+    if no_network:
+        found.append(f"Nothing was measured on emulated hosts, so what bandwidth does is only predicted: {no_network}.")
+    rounds = max((len(c.ratios) for c in chosen), default=0)
+    if 0 < rounds <= 5:
+        found.append(f"The smallest to the largest of {rounds} rounds holds the true median in "
+                     f"{100 * (1 - 2.0 ** (1 - rounds)):.0f} of 100 cases; more --rounds say more.")
     invalid = sum(1 for run in runs if run.invalid)
     if invalid:
         found.append(f"{names.count(invalid, 'run')} of {len(runs)} {'is' if invalid == 1 else 'are'} marked invalid "
@@ -266,12 +347,12 @@ def notes(runs, machine):
     failed = sum(1 for run in runs if run.failure)
     if failed:
         found.append(f"{names.count(failed, 'run')} failed; the table says why.")
-    hosts = collections.OrderedDict()
+    winners = collections.OrderedDict()
     for c in chosen:
         run = c.winner
         if run.bandwidth and run.placement in ("dedicated", "mixed") and not c.noise:
-            hosts.setdefault((run.workers + run.servers, run.workers), []).append(names.bandwidth(run.bandwidth))
-    for (with_servers, workers), networks in hosts.items():
+            winners.setdefault((hosts(run), run.workers), []).append(names.bandwidth(run.bandwidth))
+    for (with_servers, workers), networks in winners.items():
         found.append(f"The winner at {names.joined(networks)} uses {with_servers} hosts, because servers have their "
                      f"own; the ring uses {workers}.")
     servers = any(run.servers > 0 for run in runs)
@@ -302,6 +383,4 @@ def prediction_errors(pairs):
     errors = sorted(abs(predicted.step_ms_p50 / run.step_ms_p50 - 1) for run, predicted in pairs)
     if not errors:
         return None
-    middle = len(errors) // 2
-    median = errors[middle] if len(errors) % 2 else (errors[middle - 1] + errors[middle]) / 2
-    return len(errors), median, errors[-1]
+    return len(errors), median(errors), errors[-1]

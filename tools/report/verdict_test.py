@@ -48,6 +48,42 @@ class SentenceTest(unittest.TestCase):
         self.assertNotIn("noise", verdict.sentence(runs.runs))
         self.assertTrue(any("overlap" in note for note in verdict.notes(runs.runs, runs.machine)))
 
+    # Medians that differed won, though in one of three rounds it was the other way round.
+    def test_rounds_that_disagree_show_no_difference(self):
+        runs = (run("ring", 3, 100, round_samples_per_s=[900, 960, 990]),
+                run("ps", 3, 90, round_samples_per_s=[910, 950, 1090]))
+        text = self.sentence(*runs)
+        self.assertIn("With 3 workers on one machine, with no network emulated, no difference was shown between ", text)
+        self.assertIn("−1 % to 10 %, smallest to largest of 3 rounds)", text)
+        self.assertIn("holds the true median in 75 of 100 cases", verdict.notes(parse(*runs).runs, parse(*runs).machine)[0])
+
+    def test_rounds_that_agree_show_a_difference_however_their_steps_overlap(self):
+        text = self.sentence(run("ring", 3, 100, step_ms_p90=300, round_samples_per_s=[900, 960, 990]),
+                             run("ps", 3, 90, step_ms_p90=300, round_samples_per_s=[918, 1056, 1089]))
+        self.assertIn("1 dedicated parameter server was 10 % faster (2 % to 10 %, smallest to largest of 3 rounds) than "
+                      "the ring", text)
+
+    def test_the_interval_of_a_median_is_of_order_statistics(self):
+        self.assertEqual(verdict.interval([3, 1, 2]), (1, 3))
+        self.assertEqual(verdict.interval(range(6)), (0, 5))
+        self.assertEqual(verdict.interval(range(9)), (1, 7))
+        self.assertEqual(verdict.interval(range(12)), (2, 9))
+        self.assertEqual(verdict.interval([5]), (5, 5))
+
+    def test_on_a_network_servers_on_the_same_hosts_and_on_more_are_two_contests(self):
+        network = {"bandwidth": "200mbit"}
+        runs = parse(run("ring", 3, 100, round_samples_per_s=[960, 960], **network),
+                     run("ps", 3, 100, 3, placement="colocated", round_samples_per_s=[970, 950], **network),
+                     run("ps", 3, 75, 3, round_samples_per_s=[1280, 1290], **network)).runs
+        self.assertEqual([(c.more_hosts, c.noise) for c in verdict.contests(runs)], [(False, True), (True, False)])
+        text = verdict.sentence(runs)
+        self.assertIn("no difference was shown between", text)
+        self.assertIn("3 dedicated parameter servers were 34 % faster", text)
+
+    def test_a_run_whose_rounds_end_with_other_bits_differs(self):
+        found = verdict.bits(parse(run("ring", 3, 100, round_params_sha256=[HASH, OTHER_HASH])).runs)
+        self.assertFalse(found.agree)
+
     def test_bits_that_differ_are_said_with_who_differs(self):
         text = self.sentence(run("ring", 2, 100), run("ps", 2, 150, 1), run("ps", 2, 150, 2, params_sha256=OTHER_HASH))
         self.assertIn("but the parameters DIFFER with 2 workers: 2 dedicated parameter servers over gRPC against ",

@@ -1,0 +1,240 @@
+#include "benchmarks/comparison/bandwidth_report.h"
+
+#include <algorithm>
+#include <iterator>
+#include <map>
+#include <set>
+#include <tuple>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "base/rate.h"
+#include "benchmarks/comparison/compare_rounds.h"
+#include "benchmarks/options/placement.h"
+#include "benchmarks/records/table.h"
+
+namespace gradsync {
+namespace {
+
+// Rows of the table that are only predicted.
+constexpr const char* kPredictedRows[] = {"50mbit", "1gbit", "10gbit"};
+// Predictions closer than this are called equal: the simulator is off by more.
+constexpr double kTie = 0.01;
+
+// What one column of the table is about. Ordered as people list them: the ring, servers on the same
+// hosts, servers on more.
+struct Series {
+  int rank = 0;
+  int hosts = 0;
+  int servers = 0;
+  std::string topology;
+  std::string placement;
+
+  bool operator<(const Series& other) const {
+    return std::tie(rank, hosts, servers, topology, placement) <
+           std::tie(other.rank, other.hosts, other.servers, other.topology, other.placement);
+  }
+};
+
+Series SeriesOf(const proto::Run& run) {
+  Series series;
+  series.hosts = HostsOfRun(run);
+  series.rank = run.topology() == "ring" ? 0 : series.hosts == run.workers() ? 1 : 2;
+  series.servers = run.servers();
+  series.topology = run.topology();
+  series.placement = run.servers() > 0 ? run.placement() : "";
+  return series;
+}
+
+bool Plain(const proto::Run& run) {
+  return !run.bandwidth().empty() && run.topology() != "local" &&
+         (run.link().empty() || run.link() == "grpc") && run.update() == "worker" &&
+         (run.compression().empty() || run.compression() == "none") &&
+         (run.consistency().empty() || run.consistency() == "bsp");
+}
+
+// By rate.
+using Bandwidths = std::map<double, std::string>;
+
+void Insert(const std::string& bandwidth, Bandwidths* all) {
+  const absl::StatusOr<double> rate = ParseBandwidth(bandwidth);
+  if (rate.ok()) all->emplace(*rate, bandwidth);
+}
+
+// The number of workers for which most bandwidths are known, the most of them; 0 for none.
+int WorkersOfTable(const proto::RunRecords& records) {
+  std::map<int, std::set<std::string>> known;
+  for (const auto* runs : {&records.runs(), &records.predictions()}) {
+    for (const proto::Run& run : *runs) {
+      if (Plain(run) && run.workers() >= 2) known[run.workers()].insert(run.bandwidth());
+    }
+  }
+  int best = 0;
+  for (const auto& [workers, bandwidths] : known) {
+    if (best == 0 || bandwidths.size() >= known[best].size()) best = workers;
+  }
+  return best;
+}
+
+// What the table is made of, for one number of workers.
+struct Cells {
+  std::map<Series, std::map<std::string, const proto::Run*>> measured;
+  std::map<Series, std::map<std::string, const proto::Run*>> predicted;
+  Bandwidths rows;
+};
+
+Cells CellsOf(const proto::RunRecords& records, int workers,
+              const std::vector<std::string>& asked_for) {
+  Cells cells;
+  std::set<std::string> wanted(asked_for.begin(), asked_for.end());
+  wanted.insert(std::begin(kPredictedRows), std::end(kPredictedRows));
+  for (const proto::Run& run : records.runs()) {
+    if (!Plain(run) || run.workers() != workers) continue;
+    cells.measured[SeriesOf(run)][run.bandwidth()] = &run;
+    Insert(run.bandwidth(), &cells.rows);
+  }
+  for (const proto::Run& run : records.predictions()) {
+    if (!Plain(run) || run.workers() != workers) continue;
+    cells.predicted[SeriesOf(run)][run.bandwidth()] = &run;
+    if (wanted.count(run.bandwidth()) > 0) Insert(run.bandwidth(), &cells.rows);
+  }
+  return cells;
+}
+
+std::string Words(const Series& series) {
+  if (series.topology == "ring") return "ring";
+  const std::string count =
+      absl::StrCat(series.servers, series.servers == 1 ? " server" : " servers");
+  if (series.placement == "colocated") return absl::StrCat("ps, ", count, "\nbeside workers");
+  if (series.placement == "mixed")
+    return absl::StrCat("ps, ", count, " and\none beside each worker");
+  return absl::StrCat("ps, ", count, "\non own hosts");
+}
+
+std::string Measured(const proto::Run* run) {
+  if (run == nullptr) return "-";
+  std::string text = absl::StrFormat("%.1f", run->samples_per_s());
+  if (run->round_samples_per_s_size() > 1) {
+    absl::StrAppendFormat(&text, " (%.1f-%.1f)", run->samples_per_s_low(),
+                          run->samples_per_s_high());
+  }
+  return run->invalid().empty() ? text : absl::StrCat(text, " INVALID");
+}
+
+const proto::Run* Find(const std::map<std::string, const proto::Run*>& runs,
+                       const std::string& bandwidth) {
+  const auto found = runs.find(bandwidth);
+  return found == runs.end() ? nullptr : found->second;
+}
+
+// The predicted lead of the fastest servers on `more` hosts than workers, or on as many, over the
+// ring.
+std::string PredictedLead(const Cells& cells, const std::string& bandwidth, bool more) {
+  const proto::Run* ring = nullptr;
+  const proto::Run* best = nullptr;
+  std::string name;
+  for (const auto& [series, runs] : cells.predicted) {
+    const proto::Run* const run = Find(runs, bandwidth);
+    if (run == nullptr) continue;
+    if (series.topology == "ring") {
+      ring = run;
+    } else if ((series.rank == 2) == more &&
+               (best == nullptr || run->samples_per_s() > best->samples_per_s())) {
+      best = run;
+      name = absl::StrCat(run->servers(), run->servers() == 1 ? " server" : " servers",
+                          more ? " on hosts of their own" : " beside the workers");
+    }
+  }
+  if (ring == nullptr || best == nullptr) return "";
+  const double lead = best->samples_per_s() / ring->samples_per_s() - 1;
+  if (lead < kTie && lead > -kTie) return absl::StrCat("ps with ", name, " as fast as the ring");
+  return absl::StrFormat("ps with %s %.0f %% %s than the ring", name,
+                         100 * (lead > 0 ? lead : 1 / (1 + lead) - 1),
+                         lead > 0 ? "faster" : "slower");
+}
+
+}  // namespace
+
+const proto::Run* PredictionOf(const proto::RunRecords& records, const proto::Run& run) {
+  for (const proto::Run& p : records.predictions()) {
+    if (p.topology() == run.topology() && p.workers() == run.workers() &&
+        p.servers() == run.servers() && p.bandwidth() == run.bandwidth() &&
+        (run.servers() == 0 || p.placement() == run.placement()) && p.update() == run.update() &&
+        p.compression() == run.compression() && p.consistency() == run.consistency() &&
+        p.batch_size() == run.batch_size() && run.link() == "grpc") {
+      return &p;
+    }
+  }
+  return nullptr;
+}
+
+int HostsOfRun(const proto::Run& run) {
+  return HostCount(run.servers() > 0 ? run.placement() : "dedicated", run.workers(), run.servers());
+}
+
+std::string FormatBandwidths(const proto::RunRecords& records,
+                             const std::vector<std::string>& asked_for) {
+  const int workers = WorkersOfTable(records);
+  const Cells cells = CellsOf(records, workers, asked_for);
+  if (workers == 0 || cells.rows.size() < 2) return "";
+  std::set<Series> all;
+  for (const auto& [series, runs] : cells.measured) all.insert(series);
+  for (const auto& [series, runs] : cells.predicted) all.insert(series);
+  std::vector<Column> columns = {{"bandwidth"}};
+  std::vector<std::vector<std::string>> rows;
+  for (const auto& [rate, bandwidth] : cells.rows) rows.push_back({bandwidth});
+  int rounds = 1;
+  for (const Series& series : all) {
+    const auto measured = cells.measured.find(series);
+    const auto predicted = cells.predicted.find(series);
+    std::string head = absl::StrCat(Words(series), "\n", series.hosts, " hosts\n");
+    if (measured != cells.measured.end()) {
+      columns.push_back({absl::StrCat(head, "measured"), Align::kRight, true});
+      size_t row = 0;
+      for (const auto& [rate, bandwidth] : cells.rows) {
+        const proto::Run* const run = Find(measured->second, bandwidth);
+        rows[row++].push_back(Measured(run));
+        if (run != nullptr) rounds = std::max(rounds, run->round_samples_per_s_size());
+      }
+      head.clear();
+    }
+    if (predicted == cells.predicted.end()) continue;
+    columns.push_back({absl::StrCat(head, "predicted"), Align::kRight, !head.empty()});
+    size_t row = 0;
+    for (const auto& [rate, bandwidth] : cells.rows) {
+      const proto::Run* const run = Find(predicted->second, bandwidth);
+      rows[row++].push_back(run == nullptr ? "-" : absl::StrFormat("%.1f", run->samples_per_s()));
+    }
+  }
+  return absl::StrCat("BANDWIDTH: samples per second of ", workers,
+                      " workers, by what each host's ", "link carries each way",
+                      rounds > 1 ? "; in brackets " : "",
+                      rounds > 1 ? DescribeInterval(rounds) : "", "\n", FormatTable(columns, rows));
+}
+
+std::string JudgePredictions(const proto::RunRecords& records,
+                             const std::vector<std::string>& bandwidths) {
+  std::set<std::string> measured;
+  for (const proto::Run& run : records.runs()) {
+    if (run.invalid().empty()) measured.insert(run.bandwidth());
+  }
+  const int workers = WorkersOfTable(records);
+  const Cells cells = CellsOf(records, workers, bandwidths);
+  std::string text;
+  for (const std::string& bandwidth : bandwidths) {
+    if (measured.count(bandwidth) > 0) continue;
+    std::vector<std::string> leads;
+    for (bool more : {false, true}) {
+      const std::string lead = PredictedLead(cells, bandwidth, more);
+      if (!lead.empty()) leads.push_back(lead);
+    }
+    if (leads.empty()) continue;
+    absl::StrAppend(&text, "  predicted, not measured: at ", bandwidth, " with ", workers,
+                    " workers ", absl::StrJoin(leads, ", "), "\n");
+  }
+  return text;
+}
+
+}  // namespace gradsync
