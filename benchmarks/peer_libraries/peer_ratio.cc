@@ -7,15 +7,33 @@
 #include "benchmarks/records/aggregate.h"
 
 namespace gradsync {
+namespace {
+
+constexpr double kTail = 0.025;
+
+// How many values lie outside at each end. The true median has k of n values below it with the
+// probability of k heads in n throws, so it lies below the interval with that of so many or fewer.
+size_t OutsideOfInterval(size_t count) {
+  const double n = static_cast<double>(count);
+  double tail = 0;
+  size_t k = 0;
+  for (; k < count; ++k) {
+    const double heads = static_cast<double>(k);
+    const double log_ways =
+        std::lgamma(n + 1) - std::lgamma(heads + 1) - std::lgamma(n - heads + 1);
+    tail += std::exp(log_ways - n * std::log(2.0));
+    if (tail > kTail) break;
+  }
+  return k == 0 ? 0 : k - 1;
+}
+
+}  // namespace
 
 MedianSpread SpreadOfMedian(std::vector<double> values) {
   if (values.empty()) return {};
   std::sort(values.begin(), values.end());
-  const double n = static_cast<double>(values.size());
-  const double half = 1.96 * std::sqrt(n) / 2;
-  const auto low = static_cast<size_t>(std::max(0.0, std::floor(n / 2 - half)));
-  const auto high = static_cast<size_t>(std::min(n - 1, std::ceil(n / 2 + half)));
-  return {Percentile(values, 0.5), values[low], values[high]};
+  const size_t outside = OutsideOfInterval(values.size());
+  return {Percentile(values, 0.5), values[outside], values[values.size() - 1 - outside]};
 }
 
 std::vector<double> RatiosByRound(const std::vector<double>& ours,

@@ -8,9 +8,10 @@
 
 namespace gradsync {
 
-// A median and its distribution-free 95 % interval, from order statistics by the normal
-// approximation of the binomial; with five rounds or fewer it is the smallest and the largest
-// value. All zero for no values.
+// A median and its distribution-free interval: the narrowest pair of order statistics, as many from
+// the smallest as from the largest value, that covers the true median with at least 95 % by the
+// binomial distribution. With five values or fewer no pair does; it is the smallest and the largest
+// value then. All zero for no values.
 struct MedianSpread {
   double p50 = 0;
   double low = 0;

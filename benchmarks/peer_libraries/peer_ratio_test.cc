@@ -28,15 +28,29 @@ TEST(PeerRatioTest, FewRoundsHaveTheirExtremesAsInterval) {
   EXPECT_EQ(SpreadOfMedian({}).p50, 0);
 }
 
+// The upper end was one order statistic too high, so that the interval of 25 values ended at the
+// 19th instead of the 18th.
+TEST(PeerRatioTest, TheIntervalHasAsManyValuesBelowItAsAboveIt) {
+  const struct {
+    int values, low, high;
+  } cases[] = {{1, 1, 1}, {5, 1, 5},   {6, 1, 6},   {8, 1, 8},
+               {9, 2, 8}, {15, 4, 12}, {25, 8, 18}, {2000, 956, 1045}};
+  for (const auto& expected : cases) {
+    SCOPED_TRACE(expected.values);
+    std::vector<double> values;
+    for (int i = expected.values; i >= 1; --i) values.push_back(i);
+    const MedianSpread spread = SpreadOfMedian(values);
+    EXPECT_EQ(spread.p50, (1 + expected.values) / 2.0);
+    EXPECT_EQ(spread.low, expected.low);
+    EXPECT_EQ(spread.high, expected.high);
+  }
+}
+
 TEST(PeerRatioTest, ManyRoundsLeaveOutliersOutsideTheInterval) {
-  // 25 values: 12.5 +- 4.9, so the 8th and the 19th.
   std::vector<double> values;
   for (int i = 25; i >= 1; --i) values.push_back(i);
   values[0] = 1e6;
-  const MedianSpread spread = SpreadOfMedian(values);
-  EXPECT_EQ(spread.p50, 13);
-  EXPECT_EQ(spread.low, 8);
-  EXPECT_EQ(spread.high, 19);
+  EXPECT_EQ(SpreadOfMedian(values).high, 18);
 }
 
 }  // namespace
