@@ -1,8 +1,8 @@
 // Other libraries beside ours, in turns within one run. Copy and try:
 //
 //   bazel run //benchmarks:peers -- --ranks=2,4 --bytes=25MiB,102.4MB --rounds=9 --json=peers.json
-//   bazel run //benchmarks:peers -- --train --model=resnet18 --batch_size=128 --threads=2
-//   bazel run //benchmarks:peers -- --train --model=resnet18 --batch_size=64 --threads=1 --ranks=2
+//   bazel run //benchmarks:peers -- --train --model=resnet18 --batch_size=128
+//   bazel run //benchmarks:peers -- --train --model=resnet18 --batch_size=64 --ranks=2
 //
 // Without --train: the same exchange of gradients by gradsync's topologies, by the allreduce of
 // Gloo, MPICH, OpenMPI, Intel MPI and oneCCL (those that `tools/setup --peers` installed), and by
@@ -66,7 +66,10 @@ ABSL_FLAG(std::string, json, "", "file for the records (proto/run_record.proto)"
 // With --train.
 ABSL_FLAG(std::string, model, "resnet18", "with --train: resnet18 or resnet50");
 ABSL_FLAG(int, batch_size, 128, "with --train: samples per rank and step");
-ABSL_FLAG(int, threads, 2, "with --train: compute threads of each rank");
+ABSL_FLAG(
+    int, threads, 0,
+    "with --train: compute threads of each rank, on both sides; 0: the cores of this machine, "
+    "shared out among the ranks, at least 1");
 ABSL_FLAG(std::vector<std::string>, bucket_bytes, {},
           "with --train: one contestant of ours for each size, such as 1MiB,25MiB; default: one");
 ABSL_FLAG(int, steps_per_round, 3, "with --train: steps in a turn");
@@ -179,7 +182,7 @@ PeerExchangeOptions OptionsFromFlags() {
   return options;
 }
 
-absl::StatusOr<PeerTrainingOptions> TrainingFromFlags(const std::string& argv0) {
+absl::StatusOr<PeerTrainingOptions> TrainingFromFlags(const std::string& argv0, int cores) {
   PeerTrainingOptions options;
   const std::vector<std::string> ranks = absl::GetFlag(FLAGS_ranks);
   if (!ranks.empty() && (ranks.size() > 1 || !absl::SimpleAtoi(ranks[0], &options.ranks))) {
@@ -189,6 +192,9 @@ absl::StatusOr<PeerTrainingOptions> TrainingFromFlags(const std::string& argv0) 
   GS_RETURN_IF_ERROR(CheckNames("model", {options.model}, {"resnet18", "resnet50"}));
   options.batch_size = absl::GetFlag(FLAGS_batch_size);
   options.threads = absl::GetFlag(FLAGS_threads);
+  if (options.threads == 0 && options.ranks > 0) {
+    options.threads = ThreadsPerRank(cores, options.ranks);
+  }
   if (absl::GetFlag(FLAGS_rounds) != 0) options.rounds = absl::GetFlag(FLAGS_rounds);
   options.steps_per_round = absl::GetFlag(FLAGS_steps_per_round);
   options.pixels = absl::GetFlag(FLAGS_pixels);
@@ -253,8 +259,9 @@ absl::StatusOr<PeerTrainingOptions> TrainingFromFlags(const std::string& argv0) 
 }
 
 absl::Status CompareTraining(const std::string& argv0, proto::RunRecords* records) {
-  GS_ASSIGN_OR_RETURN(const PeerTrainingOptions options, TrainingFromFlags(argv0));
   *records->mutable_machine() = DescribeMachine();
+  GS_ASSIGN_OR_RETURN(const PeerTrainingOptions options,
+                      TrainingFromFlags(argv0, records->machine().cores()));
   GS_ASSIGN_OR_RETURN(const std::vector<proto::Run> runs, RunPeerTraining(options));
   for (const proto::Run& run : runs) *records->add_runs() = run;
   return WriteRecords(UserPath(absl::GetFlag(FLAGS_json)), *records);

@@ -1,11 +1,14 @@
 // Runs the program itself, with real processes. Of the peers those that this build has always: what
 // tools/setup --peers installs is looked for in a folder where it is not.
 
+#include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "benchmarks/records/proto_json.h"
@@ -97,12 +100,38 @@ TEST(PeersTest, WrongFlagsAreOneLineAndExitCodeTwo) {
 }
 
 TEST(PeersTest, WrongFlagsOfTrainingAreOneLineAndExitCodeTwo) {
-  for (const char* flag : {"--ranks_per_gpu=2", "--ranks_per_gpu=0", "--topologies=mesh",
-                           "--links=gloo", "--pytorch=fast", "--loader_threads=-1", "--pixels=7"}) {
+  for (const char* flag :
+       {"--ranks_per_gpu=2", "--ranks_per_gpu=0", "--topologies=mesh", "--links=gloo",
+        "--pytorch=fast", "--loader_threads=-1", "--pixels=7", "--threads=-1"}) {
     TestProgram program({"benchmarks/peers", "--train", flag});
     EXPECT_EQ(program.Finish().shell_code(), 2) << flag;
     EXPECT_THAT(program.err(), testing::SizeIs(1)) << flag;
     EXPECT_THAT(program.out(), testing::IsEmpty()) << flag;
+  }
+}
+
+// A Python that says with which arguments it was started, as the reason why it cannot run.
+std::string EchoingPython() {
+  const std::string path = testing::TempDir() + "/echoing_python";
+  std::ofstream(path) << "#!/bin/sh\necho cannot run: $*\n";
+  std::filesystem::permissions(path, std::filesystem::perms::owner_all);
+  return path;
+}
+
+// Two ranks had two threads each on two cores, and steps took up to 20 times as long.
+TEST(PeersTest, RanksShareTheCoresWhenNobodySaysHowManyThreadsTheyHave) {
+  const std::string json = testing::TempDir() + "/threads.json";
+  TestProgram program({"benchmarks/peers", "--train", "--ranks=2", "--batch_size=2", "--rounds=1",
+                       "--steps_per_round=1", "--python=" + EchoingPython(), "--json=" + json});
+  EXPECT_TRUE(program.Finish(absl::Seconds(200)).ok()) << absl::StrJoin(program.err(), "\n");
+  const proto::RunRecords records = ReadRecords(json);
+  const int expected = std::max(1, static_cast<int>(records.machine().cores()) / 2);
+  ASSERT_EQ(records.runs_size(), 4);
+  for (const proto::Run& run : records.runs()) {
+    SCOPED_TRACE(run.row());
+    EXPECT_EQ(run.threads(), expected);
+    if (run.library() == "gradsync") continue;
+    EXPECT_THAT(run.failure(), HasSubstr(absl::StrCat("--threads=", expected, " ")));
   }
 }
 

@@ -288,6 +288,8 @@ def turns(training):
 
 
 def run(args):
+    # torch.set_num_threads does not reach OpenBLAS, which would take all cores for every matrix product.
+    os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = str(args.threads)
     try:
         import torch
         import torchvision
