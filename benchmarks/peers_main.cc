@@ -1,12 +1,14 @@
 // Other libraries beside ours, in turns within one run. Copy and try:
 //
+//   bazel run //benchmarks:peers -- --json=peers.json
 //   bazel run //benchmarks:peers -- --ranks=2,4 --bytes=25MiB,102.4MB --rounds=9 --json=peers.json
 //   bazel run //benchmarks:peers -- --train --model=resnet18 --batch_size=128
 //   bazel run //benchmarks:peers -- --train --model=resnet18 --batch_size=64 --ranks=2
 //
 // Without --train: the same exchange of gradients by gradsync's topologies, by the allreduce of
-// Gloo, MPICH, OpenMPI, Intel MPI and oneCCL (those that `tools/setup --peers` installed), and by
-// what bounds them: bare gRPC and TCP streams, memory copy.
+// Gloo, MPICH, OpenMPI, Intel MPI and oneCCL, by hand in MPI's shared memory, by the parameter
+// servers of TensorFlow (those that `tools/setup --peers` installed), and by what bounds them: bare
+// gRPC and TCP streams, memory copy.
 //
 // --train: gradsync beside Python PyTorch, with one rank; with more, the ring over shared memory
 // beside as many processes that do not synchronise, and beside PyTorch DDP as a user writes it and
@@ -49,6 +51,7 @@
 #include "benchmarks/options/peers_folder.h"
 #include "benchmarks/options/shared_gpu.h"
 #include "benchmarks/peer_libraries/peer_exchange.h"
+#include "benchmarks/peer_libraries/peer_report.h"
 #include "benchmarks/peer_libraries/peer_training.h"
 #include "benchmarks/records/machine_info.h"
 #include "benchmarks/records/run_records.h"
@@ -109,7 +112,8 @@ ABSL_FLAG(std::vector<std::string>, bytes, gradsync::PeerExchangeOptions().bytes
           "of an exchange, such as 4KiB,25MiB,102.4MB");
 ABSL_FLAG(std::vector<std::string>, contestants, {},
           "some of ring/shm, ps/shm, ring/grpc, ps/grpc, gloo, mpich, openmpi, impi, oneccl, "
-          "memcpy, tcp_stream, grpc_stream/ring, grpc_stream/ps; default: all");
+          "mpich_window, openmpi_window, impi_window, tensorflow, memcpy, tcp_stream, "
+          "grpc_stream/ring, grpc_stream/ps; default: all");
 ABSL_FLAG(int, iterations, gradsync::PeerExchangeOptions().iterations,
           "(-n) measured exchanges of each in a round, which counts with their median");
 ABSL_FLAG(int, warmup, gradsync::PeerExchangeOptions().warmup, "(-w) exchanges before them");
@@ -163,6 +167,7 @@ absl::StatusOr<PeerPrograms> FindPrograms(const std::string& argv0) {
   GS_ASSIGN_OR_RETURN(const std::string memcpy,
                       FindRunfile(argv0, "benchmarks/peer_libraries/peer_memcpy"));
   programs.built_folder = std::filesystem::path(memcpy).parent_path().string();
+  GS_ASSIGN_OR_RETURN(programs.tensorflow_ps, FindRunfile(argv0, "benchmarks/tensorflow_ps.py"));
   programs.installed_folder = InstalledFolder();
   const std::string temporary = Environment("TMPDIR");
   programs.temporary_folder = temporary.empty() ? "/tmp" : temporary;
@@ -282,6 +287,7 @@ absl::StatusOr<int> CompareExchanges(const std::string& argv0, proto::RunRecords
     std::fprintf(stderr, "%.*s\n", static_cast<int>(line.size()), line.data());
   };
   int exit_code = 0;
+  std::vector<std::vector<proto::Run>> measured;
   for (const PeerCase& peer_case : cases) {
     std::fprintf(stderr, "%d ranks, %s\n", peer_case.ranks, FormatBytes(peer_case.bytes).c_str());
     GS_ASSIGN_OR_RETURN(PeerOutcome outcome,
@@ -293,9 +299,11 @@ absl::StatusOr<int> CompareExchanges(const std::string& argv0, proto::RunRecords
     if (outcome.wrong > 0) PrintError(absl::StrCat(outcome.wrong, " elements are wrong"));
     if (!outcome.ours_failure.empty()) PrintError(outcome.ours_failure);
     if (outcome.wrong > 0 || !outcome.ours_failure.empty()) exit_code = 1;
-    for (proto::Run& run : outcome.records) *records->add_runs() = std::move(run);
+    for (const proto::Run& run : outcome.records) *records->add_runs() = run;
     GS_RETURN_IF_ERROR(WriteRecords(UserPath(absl::GetFlag(FLAGS_json)), *records));
+    measured.push_back(std::move(outcome.records));
   }
+  if (measured.size() > 1) std::printf("%s", PeerSummary(measured).c_str());
   return exit_code;
 }
 

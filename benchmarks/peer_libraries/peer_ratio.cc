@@ -36,6 +36,28 @@ MedianSpread SpreadOfMedian(std::vector<double> values) {
   return {Percentile(values, 0.5), values[outside], values[values.size() - 1 - outside]};
 }
 
+std::vector<Cluster> FindTwoClusters(std::vector<double> values) {
+  constexpr size_t kLeast = 2;
+  constexpr double kApart = 1.5;
+  std::sort(values.begin(), values.end());
+  if (values.size() < 2 * kLeast) return {};
+  size_t cut = 1;  // where the upper one begins
+  for (size_t i = 1; i < values.size(); ++i) {
+    if (values[i] - values[i - 1] > values[cut] - values[cut - 1]) cut = i;
+  }
+  if (cut < kLeast || values.size() - cut < kLeast) return {};
+  const double gap = values[cut] - values[cut - 1];
+  if (gap <= values[cut - 1] - values.front() || gap <= values.back() - values[cut]) return {};
+  const auto cluster = [&values](size_t begin, size_t end) {
+    return Cluster{Percentile({values.begin() + begin, values.begin() + end}, 0.5),
+                   static_cast<int>(end - begin)};
+  };
+  const Cluster low = cluster(0, cut);
+  const Cluster high = cluster(cut, values.size());
+  if (high.p50 < kApart * low.p50) return {};
+  return {low, high};
+}
+
 std::vector<double> RatiosByRound(const std::vector<double>& ours,
                                   const std::vector<double>& theirs) {
   std::vector<double> ratios;

@@ -20,6 +20,18 @@ struct MedianSpread {
 
 MedianSpread SpreadOfMedian(std::vector<double> values);
 
+// Values near each other, far from the others.
+struct Cluster {
+  double p50 = 0;
+  int count = 0;
+};
+
+// Two clusters when `values` fall apart into two, as the times of a library do that decides anew in
+// each job how it runs: the widest gap between neighbours is wider than either side of it, each
+// side has two values or more, and their medians differ by half or more. A median of all says
+// nothing then. Otherwise none. In rising order.
+std::vector<Cluster> FindTwoClusters(std::vector<double> values);
+
 // theirs[i] / ours[i]: how many times as fast we were in round i. Both have one positive time per
 // round.
 std::vector<double> RatiosByRound(const std::vector<double>& ours,

@@ -53,5 +53,30 @@ TEST(PeerRatioTest, ManyRoundsLeaveOutliersOutsideTheInterval) {
   EXPECT_EQ(SpreadOfMedian(values).high, 18);
 }
 
+// The median of such times, 31.1, is that of neither.
+TEST(PeerRatioTest, TimesThatFallApartAreTwoClusters) {
+  const std::vector<Cluster> clusters =
+      FindTwoClusters({24.2, 84.8, 91.9, 25.5, 26.0, 31.1, 24.1, 85.8, 88.5});
+  ASSERT_EQ(clusters.size(), 2u);
+  EXPECT_DOUBLE_EQ(clusters[0].p50, 25.5);
+  EXPECT_EQ(clusters[0].count, 5);
+  EXPECT_DOUBLE_EQ(clusters[1].p50, 87.15);
+  EXPECT_EQ(clusters[1].count, 4);
+}
+
+TEST(PeerRatioTest, TimesThatScatterOrHaveAnOutlierAreNoTwoClusters) {
+  for (const std::vector<double>& values : std::vector<std::vector<double>>{
+           {},
+           {1},
+           {1, 9},
+           {1, 1, 9},
+           {18.8, 17.6, 12.7, 18.2, 18.7, 13.0, 20.2, 15.1, 18.2},  // scattered
+           {7.7, 6.5, 6.6, 6.5, 6.5, 6.8, 19.2, 6.6, 7.1},          // an outlier
+           {100, 100, 101, 120, 120, 121},                          // near each other
+           {5, 5, 5, 5}}) {
+    EXPECT_THAT(FindTwoClusters(values), IsEmpty()) << testing::PrintToString(values);
+  }
+}
+
 }  // namespace
 }  // namespace gradsync
