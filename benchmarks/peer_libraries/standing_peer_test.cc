@@ -47,15 +47,16 @@ TEST(StandingPeerTest, WhyItCannotStartIsTheError) {
 }
 
 TEST(StandingPeerTest, OneThatDoesNotAnswerIsGivenUp) {
-  const absl::Status status =
-      Peer("echo ready; while read line; do :; done").TakeTurn("turn", absl::Milliseconds(200), nullptr);
+  const absl::Status status = Peer("echo ready; while read line; do :; done")
+                                  .TakeTurn("turn", absl::Milliseconds(200), nullptr);
   EXPECT_EQ(status, absl::DeadlineExceededError("did not end within 200ms"));
 }
 
 TEST(StandingPeerTest, AnInterruptEndsAWait) {
   const std::atomic<int> interrupt{2};
-  EXPECT_EQ(Peer("echo ready; while read line; do :; done").TakeTurn("turn", kLong, &interrupt).code(),
-            absl::StatusCode::kCancelled);
+  EXPECT_EQ(
+      Peer("echo ready; while read line; do :; done").TakeTurn("turn", kLong, &interrupt).code(),
+      absl::StatusCode::kCancelled);
 }
 
 }  // namespace
