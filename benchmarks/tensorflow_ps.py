@@ -9,9 +9,9 @@ a worker waits for no other, and reads what has been added by then.
 
 One process starts the others, prints "ready", or "cannot run" and why in one line, and answers each line
 
-  BYTES WARMUP ITERATIONS PIECES FOLDER
+  BYTES WARMUP ITERATIONS pieces_per_server=N FOLDER
 
-with "done" or "cannot run". PIECES are those of each server. Each worker writes FOLDER/rank.N.json (ExchangeMetrics of
+with "done" or "cannot run". Each worker writes FOLDER/rank.N.json (ExchangeMetrics of
 proto/run_record.proto), with the moments, on the host's monotonic clock, at which its steps began and ended. All workers
 begin a step at the same moment. CPU seconds are those of a worker, those of the servers are added to worker 0's.
 
@@ -277,6 +277,7 @@ def run(args):
     print("ready", flush=True)
     for line in sys.stdin:
         size, warmup, iterations, pieces, folder = line.split()
+        pieces = pieces.rpartition("=")[2]
         for pipe in pipes:
             pipe.send((int(size) // 4, int(warmup), int(iterations), int(pieces), folder))
         answers(pipes)

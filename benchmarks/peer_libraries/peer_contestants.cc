@@ -162,18 +162,18 @@ std::vector<Contestant> Windows(bool crowded) {
   return {Window("mpich", mpich, {}), Window("openmpi", {}, openmpi), Window("impi", impi, {})};
 }
 
-// Variables cut into so many pieces; the number of calls against what happens at the same time.
+// More pieces are more calls, but more of them are under way at the same time.
 Contestant TensorFlow() {
   Contestant tensorflow = Library("tensorflow", PeerLaunch::kStanding, {});
   tensorflow.topology = "ps";
   tensorflow.link = "grpc";
   tensorflow.with_servers = true;
   for (const int pieces : {1, 2, 8}) {
-    tensorflow.settings.push_back({absl::StrCat(pieces), {}, {}});
+    tensorflow.settings.push_back({absl::StrCat("pieces_per_server=", pieces), {}, {}});
   }
   tensorflow.note =
       "its parameter servers: each worker adds its gradients to the servers' variables and reads "
-      "them, and waits for no other worker; pieces per server as in its settings";
+      "them, and waits for no other worker";
   return tensorflow;
 }
 

@@ -190,6 +190,9 @@ class Job {
       command.push_back(absl::StrCat("LD_LIBRARY_PATH=", root, "/oneccl/lib:", root, "/impi/lib"));
     }
     if (mpi == "openmpi") {
+      // It does not start without a HOME, and settings that a user keeps there would be in force
+      // without being in the table.
+      command.push_back(absl::StrCat("HOME=", folder_));
       // Its launcher refuses root unless told twice that this is meant.
       command.push_back("OMPI_ALLOW_RUN_AS_ROOT=1");
       command.push_back("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1");
