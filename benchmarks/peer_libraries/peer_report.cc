@@ -90,7 +90,10 @@ std::string Milliseconds(double us) {
 }
 
 std::string RatioCell(const proto::PeerRatio& ratio) {
-  return absl::StrFormat("%.2f (%.2f-%.2f)", ratio.p50(), ratio.low(), ratio.high());
+  // Small sizes over gRPC are hundreds of times as long as in shared memory.
+  return ratio.p50() < 0.1
+             ? absl::StrFormat("%.4f (%.4f-%.4f)", ratio.p50(), ratio.low(), ratio.high())
+             : absl::StrFormat("%.2f (%.2f-%.2f)", ratio.p50(), ratio.low(), ratio.high());
 }
 
 // "two clusters, with medians of 25.50 ms (5 rounds) and 87.15 ms (4)"; empty when there are none.
