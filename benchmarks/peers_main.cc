@@ -1,12 +1,14 @@
 // Other libraries beside ours, in turns within one run. Copy and try:
 //
+//   bazel run //benchmarks:peers -- --json=peers.json
 //   bazel run //benchmarks:peers -- --ranks=2,4 --bytes=25MiB,102.4MB --rounds=9 --json=peers.json
-//   bazel run //benchmarks:peers -- --train --model=resnet18 --batch_size=128 --threads=2
-//   bazel run //benchmarks:peers -- --train --model=resnet18 --batch_size=64 --threads=1 --ranks=2
+//   bazel run //benchmarks:peers -- --train --model=resnet18 --batch_size=128
+//   bazel run //benchmarks:peers -- --train --model=resnet18 --batch_size=64 --ranks=2
 //
 // Without --train: the same exchange of gradients by gradsync's topologies, by the allreduce of
-// Gloo, MPICH, OpenMPI, Intel MPI and oneCCL (those that `tools/setup --peers` installed), and by
-// what bounds them: bare gRPC and TCP streams, memory copy.
+// Gloo, MPICH, OpenMPI, Intel MPI and oneCCL, by hand in MPI's shared memory, by the parameter
+// servers of TensorFlow (those that `tools/setup --peers` installed), and by what bounds them: bare
+// gRPC and TCP streams, memory copy.
 //
 // --train: gradsync beside Python PyTorch, with one rank; with more, the ring over shared memory
 // beside as many processes that do not synchronise, and beside PyTorch DDP as a user writes it and
@@ -49,6 +51,7 @@
 #include "benchmarks/options/peers_folder.h"
 #include "benchmarks/options/shared_gpu.h"
 #include "benchmarks/peer_libraries/peer_exchange.h"
+#include "benchmarks/peer_libraries/peer_report.h"
 #include "benchmarks/peer_libraries/peer_training.h"
 #include "benchmarks/records/machine_info.h"
 #include "benchmarks/records/run_records.h"
@@ -66,7 +69,10 @@ ABSL_FLAG(std::string, json, "", "file for the records (proto/run_record.proto)"
 // With --train.
 ABSL_FLAG(std::string, model, "resnet18", "with --train: resnet18 or resnet50");
 ABSL_FLAG(int, batch_size, 128, "with --train: samples per rank and step");
-ABSL_FLAG(int, threads, 2, "with --train: compute threads of each rank");
+ABSL_FLAG(
+    int, threads, 0,
+    "with --train: compute threads of each rank, on both sides; 0: the cores of this machine, "
+    "shared out among the ranks, at least 1");
 ABSL_FLAG(std::vector<std::string>, bucket_bytes, {},
           "with --train: one contestant of ours for each size, such as 1MiB,25MiB; default: one");
 ABSL_FLAG(int, steps_per_round, 3, "with --train: steps in a turn");
@@ -106,7 +112,8 @@ ABSL_FLAG(std::vector<std::string>, bytes, gradsync::PeerExchangeOptions().bytes
           "of an exchange, such as 4KiB,25MiB,102.4MB");
 ABSL_FLAG(std::vector<std::string>, contestants, {},
           "some of ring/shm, ps/shm, ring/grpc, ps/grpc, gloo, mpich, openmpi, impi, oneccl, "
-          "memcpy, tcp_stream, grpc_stream/ring, grpc_stream/ps; default: all");
+          "mpich_window, openmpi_window, impi_window, tensorflow, memcpy, tcp_stream, "
+          "grpc_stream/ring, grpc_stream/ps; default: all");
 ABSL_FLAG(int, iterations, gradsync::PeerExchangeOptions().iterations,
           "(-n) measured exchanges of each in a round, which counts with their median");
 ABSL_FLAG(int, warmup, gradsync::PeerExchangeOptions().warmup, "(-w) exchanges before them");
@@ -160,6 +167,7 @@ absl::StatusOr<PeerPrograms> FindPrograms(const std::string& argv0) {
   GS_ASSIGN_OR_RETURN(const std::string memcpy,
                       FindRunfile(argv0, "benchmarks/peer_libraries/peer_memcpy"));
   programs.built_folder = std::filesystem::path(memcpy).parent_path().string();
+  GS_ASSIGN_OR_RETURN(programs.tensorflow_ps, FindRunfile(argv0, "benchmarks/tensorflow_ps.py"));
   programs.installed_folder = InstalledFolder();
   const std::string temporary = Environment("TMPDIR");
   programs.temporary_folder = temporary.empty() ? "/tmp" : temporary;
@@ -179,7 +187,7 @@ PeerExchangeOptions OptionsFromFlags() {
   return options;
 }
 
-absl::StatusOr<PeerTrainingOptions> TrainingFromFlags(const std::string& argv0) {
+absl::StatusOr<PeerTrainingOptions> TrainingFromFlags(const std::string& argv0, int cores) {
   PeerTrainingOptions options;
   const std::vector<std::string> ranks = absl::GetFlag(FLAGS_ranks);
   if (!ranks.empty() && (ranks.size() > 1 || !absl::SimpleAtoi(ranks[0], &options.ranks))) {
@@ -189,6 +197,9 @@ absl::StatusOr<PeerTrainingOptions> TrainingFromFlags(const std::string& argv0) 
   GS_RETURN_IF_ERROR(CheckNames("model", {options.model}, {"resnet18", "resnet50"}));
   options.batch_size = absl::GetFlag(FLAGS_batch_size);
   options.threads = absl::GetFlag(FLAGS_threads);
+  if (options.threads == 0 && options.ranks > 0) {
+    options.threads = ThreadsPerRank(cores, options.ranks);
+  }
   if (absl::GetFlag(FLAGS_rounds) != 0) options.rounds = absl::GetFlag(FLAGS_rounds);
   options.steps_per_round = absl::GetFlag(FLAGS_steps_per_round);
   options.pixels = absl::GetFlag(FLAGS_pixels);
@@ -253,8 +264,9 @@ absl::StatusOr<PeerTrainingOptions> TrainingFromFlags(const std::string& argv0) 
 }
 
 absl::Status CompareTraining(const std::string& argv0, proto::RunRecords* records) {
-  GS_ASSIGN_OR_RETURN(const PeerTrainingOptions options, TrainingFromFlags(argv0));
   *records->mutable_machine() = DescribeMachine();
+  GS_ASSIGN_OR_RETURN(const PeerTrainingOptions options,
+                      TrainingFromFlags(argv0, records->machine().cores()));
   GS_ASSIGN_OR_RETURN(const std::vector<proto::Run> runs, RunPeerTraining(options));
   for (const proto::Run& run : runs) *records->add_runs() = run;
   return WriteRecords(UserPath(absl::GetFlag(FLAGS_json)), *records);
@@ -275,6 +287,7 @@ absl::StatusOr<int> CompareExchanges(const std::string& argv0, proto::RunRecords
     std::fprintf(stderr, "%.*s\n", static_cast<int>(line.size()), line.data());
   };
   int exit_code = 0;
+  std::vector<std::vector<proto::Run>> measured;
   for (const PeerCase& peer_case : cases) {
     std::fprintf(stderr, "%d ranks, %s\n", peer_case.ranks, FormatBytes(peer_case.bytes).c_str());
     GS_ASSIGN_OR_RETURN(PeerOutcome outcome,
@@ -286,9 +299,11 @@ absl::StatusOr<int> CompareExchanges(const std::string& argv0, proto::RunRecords
     if (outcome.wrong > 0) PrintError(absl::StrCat(outcome.wrong, " elements are wrong"));
     if (!outcome.ours_failure.empty()) PrintError(outcome.ours_failure);
     if (outcome.wrong > 0 || !outcome.ours_failure.empty()) exit_code = 1;
-    for (proto::Run& run : outcome.records) *records->add_runs() = std::move(run);
+    for (const proto::Run& run : outcome.records) *records->add_runs() = run;
     GS_RETURN_IF_ERROR(WriteRecords(UserPath(absl::GetFlag(FLAGS_json)), *records));
+    measured.push_back(std::move(outcome.records));
   }
+  if (measured.size() > 1) std::printf("%s", PeerSummary(measured).c_str());
   return exit_code;
 }
 

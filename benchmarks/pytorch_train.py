@@ -15,6 +15,7 @@ What a user would add to make it faster is added by --settings, a list of
   bucket_view      DDP: gradients are views of the buckets
   no_buffers       DDP: BatchNorm's statistics are not broadcast in each step
   static_graph     DDP: told that the graph never changes
+  bucket_mib=N     DDP: buckets of so many MiB (bucket_cap_mb)
   fused            the optimizer in one kernel, or foreach where this version or device has no such kernel
   cudnn_benchmark  cuDNN tries its algorithms
   prefetch         batches are bytes, and another stream brings and normalises the next one during a step
@@ -30,10 +31,12 @@ import contextlib
 import datetime
 import inspect
 import os
+import re
 import sys
 import time
 
 DDP_SETTINGS = {"bucket_view": "gradient_as_bucket_view", "static_graph": "static_graph"}
+BUCKETS = "bucket_mib="
 SETTINGS = (*DDP_SETTINGS, "no_buffers", "fused", "cudnn_benchmark", "prefetch", "compile", "graph")
 
 
@@ -196,6 +199,9 @@ class Training:
         if ddp:
             options = {name: setting in self.settings for setting, name in DDP_SETTINGS.items()}
             options["broadcast_buffers"] = "no_buffers" not in self.settings
+            for setting in self.settings:
+                if setting.startswith(BUCKETS):
+                    options["bucket_cap_mb"] = int(setting[len(BUCKETS) :])
             model = torch.nn.parallel.DistributedDataParallel(
                 model, device_ids=[self.device.index] if self.on_gpu else None, **options
             )
@@ -257,8 +263,9 @@ class Training:
 def settings_of(args, device, torch):
     """Those of --settings that mean something here. Raises CannotRun for one that demands what is not there."""
     settings = set(filter(None, args.settings.split(",")))
-    if settings - set(SETTINGS):
-        raise CannotRun(f"--settings: expected some of {','.join(SETTINGS)}, found {args.settings}")
+    sizes = {setting for setting in settings if re.fullmatch(BUCKETS + "[1-9][0-9]*", setting)}
+    if settings - sizes - set(SETTINGS) or len(sizes) > 1:
+        raise CannotRun(f"--settings: expected some of {','.join(SETTINGS)},{BUCKETS}N, found {args.settings}")
     on_gpu = device.type == "cuda"
     if "compile" in settings and not hasattr(torch, "compile"):
         raise CannotRun(f"torch {torch.__version__} has no torch.compile")
@@ -272,7 +279,7 @@ def settings_of(args, device, torch):
     if not on_gpu:
         settings -= {"cudnn_benchmark", "prefetch"}
         if args.world_size == 1:
-            settings -= {*DDP_SETTINGS, "no_buffers"}
+            settings -= {*DDP_SETTINGS, "no_buffers", *sizes}
     return settings
 
 
@@ -288,6 +295,8 @@ def turns(training):
 
 
 def run(args):
+    # torch.set_num_threads does not reach OpenBLAS, which would take all cores for every matrix product.
+    os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = str(args.threads)
     try:
         import torch
         import torchvision

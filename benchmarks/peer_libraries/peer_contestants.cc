@@ -61,16 +61,21 @@ std::vector<PeerSetting> GlooSettings() {
   return settings;
 }
 
-// On loopback its best way is shared memory by itself; ranks that have no core of their own spin
-// for ever (measured: 4 ranks on 2 cores did not end 7 exchanges of 102.4 MB in a minute), for
-// which one setting shows as much as all.
+// On loopback its best way is shared memory by itself. Ranks that have no core of their own spin
+// until their time slice ends, unless MPICH is told to sleep between polls: with more ranks than
+// cores it did not end 7 exchanges of 25 MiB in 40 seconds without.
 std::vector<PeerSetting> MpichSettings(bool crowded) {
-  if (crowded) return {{"out_of_place", {}, {}}};
-  const std::string algorithm = "MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM=reduce_scatter_allgather";
-  return {{"out_of_place", {}, {}},
-          {"in_place", {}, {}},
-          {"out_of_place", {algorithm}, {}},
-          {"in_place", {algorithm}, {}}};
+  std::vector<std::string> yielding;
+  if (crowded) {
+    yielding = {"MPIR_CVAR_ENABLE_HEAVY_YIELD=1", "MPIR_CVAR_CH4_PROGRESS_THROTTLE=1",
+                "MPIR_CVAR_CH4_PROGRESS_THROTTLE_NO_PROGRESS_COUNT=10"};
+  }
+  std::vector<std::string> halving = yielding;
+  halving.push_back("MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM=reduce_scatter_allgather");
+  return {{"out_of_place", yielding, {}},
+          {"in_place", yielding, {}},
+          {"out_of_place", halving, {}},
+          {"in_place", halving, {}}};
 }
 
 // coll/han, xhc, sm and acoll were tried: half as fast or worse. Oversubscribing makes idle ranks
@@ -90,10 +95,21 @@ std::vector<PeerSetting> OpenMpiSettings(bool crowded) {
           with("in_place", tuned("6"))};  // Rabenseifner
 }
 
-std::vector<PeerSetting> IntelMpiSettings() {
+// Its library calls sched_yield (2) or sleeps (3) while it waits, if it is told to.
+constexpr char kIntelYield[] = "I_MPI_THREAD_YIELD=2";
+constexpr char kIntelSleep[] = "I_MPI_THREAD_YIELD=3";
+
+std::vector<PeerSetting> IntelMpiSettings(bool crowded) {
   const std::string shm = "I_MPI_FABRICS=shm";
   const std::string rabenseifner = "I_MPI_ADJUST_ALLREDUCE=2";
   const std::string reduce_bcast = "I_MPI_ADJUST_ALLREDUCE=3";
+  if (crowded) {
+    return {{"out_of_place", {shm, kIntelYield}, {}},
+            {"out_of_place", {shm, kIntelSleep}, {}},
+            {"out_of_place", {shm, "I_MPI_WAIT_MODE=1"}, {}},
+            {"in_place", {shm, kIntelSleep}, {}},
+            {"in_place", {shm, rabenseifner, kIntelSleep}, {}}};
+  }
   return {{"in_place", {shm}, {}},
           {"out_of_place", {shm}, {}},
           {"out_of_place", {shm, reduce_bcast}, {}},
@@ -101,36 +117,86 @@ std::vector<PeerSetting> IntelMpiSettings() {
 }
 
 // Over Intel MPI's shared memory. Worker threads of its own were tried: slower by far, without
-// cores for them.
-std::vector<PeerSetting> OneCclSettings() {
+// cores for them. By default it does nothing between its polls.
+std::vector<PeerSetting> OneCclSettings(bool crowded) {
   std::vector<PeerSetting> settings;
   for (const char* algorithm : {"", "nreduce", "rabenseifner", "ring"}) {
-    PeerSetting setting{"in_place", {"CCL_ATL_TRANSPORT=mpi", "I_MPI_FABRICS=shm"}, {}};
-    if (*algorithm != '\0') {
-      setting.environment.push_back(absl::StrCat("CCL_ALLREDUCE=", algorithm));
+    for (const char* pause : {"sched_yield", "sleep"}) {
+      PeerSetting setting{"in_place", {"CCL_ATL_TRANSPORT=mpi", "I_MPI_FABRICS=shm"}, {}};
+      if (crowded) {
+        setting.environment.push_back(kIntelSleep);
+        setting.environment.push_back(absl::StrCat("CCL_YIELD=", pause));
+      }
+      if (*algorithm != '\0') {
+        setting.environment.push_back(absl::StrCat("CCL_ALLREDUCE=", algorithm));
+      }
+      settings.push_back(setting);
+      if (!crowded) break;
     }
-    settings.push_back(setting);
   }
   return settings;
+}
+
+// A program of ours in a few dozen lines (mpi_window_main.cc), which needs of MPI the memory alone.
+Contestant Window(const std::string& mpi, std::vector<std::string> environment,
+                  std::vector<std::string> launcher) {
+  std::vector<PeerSetting> settings;
+  for (const char* variant : {"push_mpi", "push_yield", "pull_yield"}) {
+    settings.push_back({variant, environment, launcher});
+  }
+  Contestant window = Library(absl::StrCat(mpi, "_window"), PeerLaunch::kMpi, std::move(settings));
+  window.note =
+      "by hand, in memory of MPI_Win_allocate_shared, for ranks of one host alone; not a library";
+  return window;
+}
+
+std::vector<Contestant> Windows(bool crowded) {
+  // As above: ranks that wait in MPI_Barrier must yield.
+  std::vector<std::string> mpich, openmpi;
+  std::vector<std::string> impi = {"I_MPI_FABRICS=shm"};
+  if (crowded) {
+    mpich = MpichSettings(crowded)[0].environment;
+    openmpi = {"--oversubscribe"};
+    impi.push_back(kIntelYield);
+  }
+  return {Window("mpich", mpich, {}), Window("openmpi", {}, openmpi), Window("impi", impi, {})};
+}
+
+// More pieces are more calls, but more of them are under way at the same time.
+Contestant TensorFlow() {
+  Contestant tensorflow = Library("tensorflow", PeerLaunch::kStanding, {});
+  tensorflow.topology = "ps";
+  tensorflow.link = "grpc";
+  tensorflow.with_servers = true;
+  for (const int pieces : {1, 2, 8}) {
+    tensorflow.settings.push_back({absl::StrCat("pieces_per_server=", pieces), {}, {}});
+  }
+  tensorflow.note =
+      "its parameter servers: each worker adds its gradients to the servers' variables and reads "
+      "them, and waits for no other worker";
+  return tensorflow;
 }
 
 std::vector<Contestant> All(int ranks, int cores) {
   const bool crowded = ranks > cores;
   std::vector<PeerSetting> write_sizes;
   for (const int kib : {64, 256, 1024}) write_sizes.push_back({absl::StrCat(kib << 10), {}, {}});
-  return {Ours("ring", "shm"),
-          Ours("ps", "shm"),
-          Ours("ring", "grpc"),
-          Ours("ps", "grpc"),
-          Library("gloo", PeerLaunch::kProcesses, GlooSettings()),
-          Library("mpich", PeerLaunch::kMpi, MpichSettings(crowded)),
-          Library("openmpi", PeerLaunch::kMpi, OpenMpiSettings(crowded)),
-          Library("impi", PeerLaunch::kMpi, IntelMpiSettings()),
-          Library("oneccl", PeerLaunch::kMpi, OneCclSettings()),
-          Ceiling("memcpy", {{}}),
-          Ceiling("tcp_stream", write_sizes),
-          GrpcStream("ring"),
-          GrpcStream("ps")};
+  std::vector<Contestant> all = {Ours("ring", "shm"),
+                                 Ours("ps", "shm"),
+                                 Ours("ring", "grpc"),
+                                 Ours("ps", "grpc"),
+                                 Library("gloo", PeerLaunch::kProcesses, GlooSettings()),
+                                 Library("mpich", PeerLaunch::kMpi, MpichSettings(crowded)),
+                                 Library("openmpi", PeerLaunch::kMpi, OpenMpiSettings(crowded)),
+                                 Library("impi", PeerLaunch::kMpi, IntelMpiSettings(crowded)),
+                                 Library("oneccl", PeerLaunch::kMpi, OneCclSettings(crowded))};
+  for (Contestant& window : Windows(crowded)) all.push_back(std::move(window));
+  all.push_back(TensorFlow());
+  all.push_back(Ceiling("memcpy", {{}}));
+  all.push_back(Ceiling("tcp_stream", write_sizes));
+  all.push_back(GrpcStream("ring"));
+  all.push_back(GrpcStream("ps"));
+  return all;
 }
 
 }  // namespace

@@ -13,7 +13,7 @@ namespace gradsync {
 
 enum class PeerRole {
   kOurs,
-  kLibrary,  // an allreduce that does the same job; the best of these is the "best peer"
+  kLibrary,  // does the same job, but for what its note says; the best of these is the "best peer"
   kCeiling,  // moves the bytes and adds nothing up
 };
 
@@ -23,6 +23,7 @@ enum class PeerLaunch {
   kGrpcStream,  // grpc_stream_rank, likewise
   kProcesses,   // a program per rank, built with this one
   kMpi,         // a program that tools/setup --peers built, by the library's own mpiexec
+  kStanding,    // once, and then they wait for their turns (standing_peer.h)
 };
 
 // One way to run a library. All are tried before the measurement and the best is kept, so that a
@@ -35,13 +36,14 @@ struct PeerSetting {
 
 struct Contestant {
   std::string name;      // unique: "ring/shm", "gloo", "grpc_stream/ps"
-  std::string library;   // of the record: "gradsync", "gloo", "grpc_stream"
+  std::string library;   // of the record: "gradsync", "gloo", "mpich_window", "grpc_stream"
   std::string topology;  // "ring", "ps"; empty where the library decides
   std::string link;
   PeerRole role = PeerRole::kLibrary;
   PeerLaunch launch = PeerLaunch::kProcesses;
   bool with_servers = false;          // as many as ranks
   std::vector<PeerSetting> settings;  // at least one
+  std::string note;                   // how its job differs from that of the others; or empty
 };
 
 // "out_of_place, I_MPI_FABRICS=shm"; what a row of the report says.

@@ -7,18 +7,31 @@
 #include "base/status_macros.h"
 #include "benchmarks/options/byte_sizes.h"
 #include "benchmarks/peer_libraries/peer_report.h"
+#include "benchmarks/peer_libraries/standing_peer.h"
 
 namespace gradsync {
 namespace {
 
 constexpr int kMostRanks = 64;
 
+// As many servers as ranks, as ours have. -sS: not with what else is installed, which would be
+// imported with a NumPy that it was not built for.
+std::vector<std::string> TensorFlowCommand(const PeerPrograms& programs, int ranks) {
+  return {"/usr/bin/python3", "-sS", programs.tensorflow_ps, absl::StrCat("--ranks=", ranks),
+          absl::StrCat("--servers=", ranks)};
+}
+
 class Tournament {
  public:
   Tournament(const PeerExchangeOptions& options, const PeerPrograms& programs,
              const PeerCase& peer_case, const std::function<void(absl::string_view)>& progress,
              const std::atomic<int>* interrupt)
-      : programs_(programs), progress_(progress), rounds_(options.rounds) {
+      : programs_(programs),
+        progress_(progress),
+        rounds_(options.rounds),
+        tensorflow_(TensorFlowCommand(programs, peer_case.ranks),
+                    {absl::StrCat("PYTHONPATH=", programs.installed_folder, "/tensorflow")},
+                    absl::StrCat(programs.installed_folder, "/tensorflow/installed")) {
     job_.ranks = peer_case.ranks;
     job_.bytes = peer_case.bytes;
     job_.iterations = options.iterations;
@@ -26,6 +39,7 @@ class Tournament {
     job_.huge_pages = options.huge_pages;
     job_.timeout = options.timeout;
     job_.interrupt = interrupt;
+    job_.standing = &tensorflow_;
     for (const Contestant& contestant : peer_case.contestants) {
       ContestantResult result;
       result.contestant = contestant;
@@ -121,6 +135,7 @@ class Tournament {
   const PeerPrograms& programs_;
   const std::function<void(absl::string_view)>& progress_;
   const int rounds_;
+  StandingPeer tensorflow_;
   PeerJob job_;
   std::vector<ContestantResult> results_;
   std::string ours_failure_;

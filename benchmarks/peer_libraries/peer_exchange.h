@@ -19,7 +19,7 @@ namespace gradsync {
 // As the flags of the same names have them; see `peers --help`.
 struct PeerExchangeOptions {
   std::vector<std::string> ranks = {"2"};
-  std::vector<std::string> bytes = {"25MiB", "102.4MB"};
+  std::vector<std::string> bytes = {"4KiB", "256KiB", "25MiB"};
   std::vector<std::string> contestants;  // none: all
   int rounds = 9;
   int iterations = 5;      // of a round
@@ -45,10 +45,9 @@ struct PeerOutcome {
   std::string ours_failure;  // of ours that was not refused but failed; empty when none
 };
 
-// Measures one case: every setting of every contestant once, to keep the best of
-// each that is right; then
-// `rounds` rounds in which each contestant runs one short job, beginning with another one each
-// time. A contestant that fails once is out, and its record says why; so does that of a library
+// Measures one case: every setting of every contestant once, to keep the best of each that is
+// right; then `rounds` rounds in which each contestant runs one short job, beginning with another
+// one each time. One that takes long to start is started once (standing_peer.h). A contestant that fails once is out, and its record says why; so does that of a library
 // which is not installed. `progress` gets a line now and then. Blocks for minutes. Errors:
 // CANCELLED when interrupted.
 absl::StatusOr<PeerOutcome> MeasurePeerCase(const PeerExchangeOptions& options,

@@ -13,6 +13,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "base/status_macros.h"
 #include "benchmarks/exchange/sync_bench_options.h"
 #include "benchmarks/exchange/sync_bench_report.h"
@@ -48,7 +49,10 @@ class Job {
     std::ofstream(start_line_).close();
     const bool local = contestant_.launch == PeerLaunch::kSyncBench ||
                        contestant_.launch == PeerLaunch::kGrpcStream;
-    GS_ASSIGN_OR_RETURN(proto::Run run, local ? RunAsLocalJob() : RunAsProcesses());
+    const bool standing = contestant_.launch == PeerLaunch::kStanding;
+    GS_ASSIGN_OR_RETURN(proto::Run run, local      ? RunAsLocalJob()
+                                        : standing ? RunAsTurn()
+                                                   : RunAsProcesses());
     run.set_library(contestant_.library);
     run.set_settings(DescribeSetting(setting_));
     return run;
@@ -134,12 +138,24 @@ class Job {
       }
     }
     GS_RETURN_IF_ERROR(RunProcesses(commands, job_.timeout, job_.interrupt));
+    return ReadMetrics();
+  }
+
+  absl::StatusOr<proto::Run> RunAsTurn() {
+    const std::string turn = absl::StrCat(job_.bytes, " ", job_.warmup, " ", job_.iterations, " ",
+                                          setting_.variant, " ", folder_);
+    GS_RETURN_IF_ERROR(job_.standing->TakeTurn(turn, job_.timeout, job_.interrupt));
+    return ReadMetrics();
+  }
+
+  absl::StatusOr<proto::Run> ReadMetrics() const {
     std::vector<std::string> metrics;
     for (int rank = 0; rank < job_.ranks; ++rank) {
       std::ifstream file(absl::StrCat(folder_, "/rank.", rank, ".json"));
       metrics.emplace_back(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
     }
-    return Summarize(metrics, {});
+    // Servers of others write none: what they sent is not known.
+    return Summarize(metrics, std::vector<proto::ServerMetrics>(Case().servers));
   }
 
   void AddRankFlags(std::vector<std::string>* command) const {
@@ -157,7 +173,8 @@ class Job {
   // oneCCL runs on Intel MPI.
   absl::StatusOr<std::vector<std::string>> MpiCommand() const {
     const std::string& root = programs_.installed_folder;
-    const std::string mpi = contestant_.library == "oneccl" ? "impi" : contestant_.library;
+    std::string mpi(absl::StripSuffix(contestant_.library, "_window"));
+    if (mpi == "oneccl") mpi = "impi";
     const std::string mpiexec =
         absl::StrCat(root, "/", mpi, "/bin/", mpi == "openmpi" ? "mpirun" : "mpiexec.hydra");
     const std::string program = absl::StrCat(root, "/programs/", contestant_.library);
@@ -174,6 +191,9 @@ class Job {
       command.push_back(absl::StrCat("LD_LIBRARY_PATH=", root, "/oneccl/lib:", root, "/impi/lib"));
     }
     if (mpi == "openmpi") {
+      // It does not start without a HOME, and settings that a user keeps there would be in force
+      // without being in the table.
+      command.push_back(absl::StrCat("HOME=", folder_));
       // Its launcher refuses root unless told twice that this is meant.
       command.push_back("OMPI_ALLOW_RUN_AS_ROOT=1");
       command.push_back("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1");

@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "benchmarks/peer_libraries/peer_contestants.h"
+#include "benchmarks/peer_libraries/standing_peer.h"
 #include "proto/run_record.pb.h"
 
 namespace gradsync {
@@ -20,6 +21,7 @@ struct PeerPrograms {
   std::string built_folder;      // has peer_gloo, peer_memcpy and so on, from this build
   std::string installed_folder;  // what tools/setup --peers made; need not exist
   std::string temporary_folder;
+  std::string tensorflow_ps;  // the script
 };
 
 // One short job: processes start, meet, warm up, exchange, end.
@@ -31,6 +33,7 @@ struct PeerJob {
   bool huge_pages = true;                       // of the peers' buffers
   absl::Duration timeout;                       // of the whole job
   const std::atomic<int>* interrupt = nullptr;  // a signal's number ends the job
+  StandingPeer* standing = nullptr;             // that of a contestant that is started once
 };
 
 // Runs it and blocks until all processes are gone. The record has the times of the iterations (last

@@ -7,15 +7,55 @@
 #include "benchmarks/records/aggregate.h"
 
 namespace gradsync {
+namespace {
+
+constexpr double kTail = 0.025;
+
+// How many values lie outside at each end. The true median has k of n values below it with the
+// probability of k heads in n throws, so it lies below the interval with that of so many or fewer.
+size_t OutsideOfInterval(size_t count) {
+  const double n = static_cast<double>(count);
+  double tail = 0;
+  size_t k = 0;
+  for (; k < count; ++k) {
+    const double heads = static_cast<double>(k);
+    const double log_ways =
+        std::lgamma(n + 1) - std::lgamma(heads + 1) - std::lgamma(n - heads + 1);
+    tail += std::exp(log_ways - n * std::log(2.0));
+    if (tail > kTail) break;
+  }
+  return k == 0 ? 0 : k - 1;
+}
+
+}  // namespace
 
 MedianSpread SpreadOfMedian(std::vector<double> values) {
   if (values.empty()) return {};
   std::sort(values.begin(), values.end());
-  const double n = static_cast<double>(values.size());
-  const double half = 1.96 * std::sqrt(n) / 2;
-  const auto low = static_cast<size_t>(std::max(0.0, std::floor(n / 2 - half)));
-  const auto high = static_cast<size_t>(std::min(n - 1, std::ceil(n / 2 + half)));
-  return {Percentile(values, 0.5), values[low], values[high]};
+  const size_t outside = OutsideOfInterval(values.size());
+  return {Percentile(values, 0.5), values[outside], values[values.size() - 1 - outside]};
+}
+
+std::vector<Cluster> FindTwoClusters(std::vector<double> values) {
+  constexpr size_t kLeast = 2;
+  constexpr double kApart = 1.5;
+  std::sort(values.begin(), values.end());
+  if (values.size() < 2 * kLeast) return {};
+  size_t cut = 1;  // where the upper one begins
+  for (size_t i = 1; i < values.size(); ++i) {
+    if (values[i] - values[i - 1] > values[cut] - values[cut - 1]) cut = i;
+  }
+  if (cut < kLeast || values.size() - cut < kLeast) return {};
+  const double gap = values[cut] - values[cut - 1];
+  if (gap <= values[cut - 1] - values.front() || gap <= values.back() - values[cut]) return {};
+  const auto cluster = [&values](size_t begin, size_t end) {
+    return Cluster{Percentile({values.begin() + begin, values.begin() + end}, 0.5),
+                   static_cast<int>(end - begin)};
+  };
+  const Cluster low = cluster(0, cut);
+  const Cluster high = cluster(cut, values.size());
+  if (high.p50 < kApart * low.p50) return {};
+  return {low, high};
 }
 
 std::vector<double> RatiosByRound(const std::vector<double>& ours,

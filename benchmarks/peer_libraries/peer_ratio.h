@@ -8,9 +8,10 @@
 
 namespace gradsync {
 
-// A median and its distribution-free 95 % interval, from order statistics by the normal
-// approximation of the binomial; with five rounds or fewer it is the smallest and the largest
-// value. All zero for no values.
+// A median and its distribution-free interval: the narrowest pair of order statistics, as many from
+// the smallest as from the largest value, that covers the true median with at least 95 % by the
+// binomial distribution. With five values or fewer no pair does; it is the smallest and the largest
+// value then. All zero for no values.
 struct MedianSpread {
   double p50 = 0;
   double low = 0;
@@ -18,6 +19,18 @@ struct MedianSpread {
 };
 
 MedianSpread SpreadOfMedian(std::vector<double> values);
+
+// Values near each other, far from the others.
+struct Cluster {
+  double p50 = 0;
+  int count = 0;
+};
+
+// Two clusters when `values` fall apart into two, as the times of a library do that decides anew in
+// each job how it runs: the widest gap between neighbours is wider than either side of it, each
+// side has two values or more, and their medians differ by half or more. A median of all says
+// nothing then. Otherwise none. In rising order.
+std::vector<Cluster> FindTwoClusters(std::vector<double> values);
 
 // theirs[i] / ours[i]: how many times as fast we were in round i. Both have one positive time per
 // round.

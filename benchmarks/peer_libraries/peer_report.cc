@@ -1,7 +1,11 @@
 #include "benchmarks/peer_libraries/peer_report.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "benchmarks/options/byte_sizes.h"
 #include "benchmarks/peer_libraries/peer_ratio.h"
 #include "benchmarks/records/aggregate.h"
 #include "benchmarks/records/table.h"
@@ -12,14 +16,27 @@ namespace {
 
 constexpr char kBestPeer[] = "best peer";
 
+bool IsPeer(const ContestantResult& result) {
+  return result.contestant.role == PeerRole::kLibrary && result.failure.empty();
+}
+
 std::vector<double> BestPeerTimes(absl::Span<const ContestantResult> results) {
   std::vector<std::vector<double>> libraries;
   for (const ContestantResult& result : results) {
-    if (result.contestant.role == PeerRole::kLibrary && result.failure.empty()) {
-      libraries.push_back(result.times);
-    }
+    if (IsPeer(result)) libraries.push_back(result.times);
   }
   return FastestByRound(libraries);
+}
+
+// "openmpi in 5 rounds, oneccl in 4"
+std::string BestPeers(absl::Span<const ContestantResult> results, const std::vector<double>& best) {
+  std::vector<std::string> parts;
+  for (const ContestantResult& result : results) {
+    int rounds = 0;
+    for (size_t i = 0; IsPeer(result) && i < best.size(); ++i) rounds += result.times[i] == best[i];
+    if (rounds > 0) parts.push_back(absl::StrCat(result.contestant.name, " in ", rounds));
+  }
+  return absl::StrCat(absl::StrJoin(parts, ", "), " of ", best.size(), " rounds");
 }
 
 void SetTimes(const ContestantResult& result, proto::Run* run) {
@@ -75,15 +92,34 @@ std::string Milliseconds(double us) {
   return absl::StrFormat(us < 1e4 ? "%.3f" : "%.2f", us * 1e-3);
 }
 
+std::string RatioCell(const proto::PeerRatio& ratio) {
+  // Small sizes over gRPC are hundreds of times as long as in shared memory.
+  return ratio.p50() < 0.1
+             ? absl::StrFormat("%.4f (%.4f-%.4f)", ratio.p50(), ratio.low(), ratio.high())
+             : absl::StrFormat("%.2f (%.2f-%.2f)", ratio.p50(), ratio.low(), ratio.high());
+}
+
+// "two clusters, with medians of 25.50 ms (5 rounds) and 87.15 ms (4)"; empty when there are none.
+std::string DescribeClusters(const std::vector<double>& times) {
+  const std::vector<Cluster> clusters = FindTwoClusters(times);
+  if (clusters.empty()) return "";
+  return absl::StrCat("two clusters, with medians of ", Milliseconds(clusters[0].p50), " ms (",
+                      clusters[0].count, " rounds) and ", Milliseconds(clusters[1].p50), " ms (",
+                      clusters[1].count, "): p50 and ratios stand for neither");
+}
+
+std::string MarkedMilliseconds(const std::vector<double>& times) {
+  return absl::StrCat(FindTwoClusters(times).empty() ? "" : "~",
+                      Milliseconds(Percentile(times, 0.5)));
+}
+
 // The cells of `peer` beside each of ours.
 std::vector<std::string> RatioCells(absl::string_view peer, absl::Span<const proto::Run> ours) {
   std::vector<std::string> cells;
   for (const proto::Run& run : ours) {
     std::string cell;
     for (const proto::PeerRatio& ratio : run.peer_ratios()) {
-      if (ratio.peer() == peer) {
-        cell = absl::StrFormat("%.2f (%.2f-%.2f)", ratio.p50(), ratio.low(), ratio.high());
-      }
+      if (ratio.peer() == peer) cell = RatioCell(ratio);
     }
     cells.push_back(cell);
   }
@@ -96,12 +132,48 @@ std::vector<std::string> Row(const ContestantResult& result, const proto::Run& r
   // Nobody looks at what the bare streams carry.
   const bool verified = result.contestant.launch != PeerLaunch::kGrpcStream;
   return {result.contestant.name,
-          Milliseconds(run.time_us_p50()),
+          MarkedMilliseconds(result.times),
           Milliseconds(run.time_us_p10()),
           Milliseconds(run.time_us_p90()),
           absl::StrFormat("%.2f", run.algbw_gb_per_s()),
           has_busbw ? absl::StrFormat("%.2f", run.busbw_gb_per_s().number_value()) : "-",
           verified ? absl::StrFormat("%.0f", run.wrong()) : "-"};
+}
+
+// What stands below the table about a contestant that ran.
+std::string Notes(const ContestantResult& result, const proto::Run& run) {
+  std::vector<std::string> parts;
+  if (!run.settings().empty()) parts.push_back(absl::StrCat("best settings ", run.settings()));
+  parts.push_back(DescribeClusters(result.times));
+  parts.push_back(result.contestant.note);
+  std::string notes;
+  for (const std::string& part : parts) {
+    if (!part.empty()) absl::StrAppend(&notes, result.contestant.name, ": ", part, "\n");
+  }
+  return notes;
+}
+
+std::vector<double> Rounds(const proto::Run& run) {
+  return {run.round_us().begin(), run.round_us().end()};
+}
+
+proto::PeerRatio RatioTo(const proto::Run& ours, const proto::Run& other) {
+  const MedianSpread spread = SpreadOfMedian(RatiosByRound(Rounds(ours), Rounds(other)));
+  proto::PeerRatio ratio;
+  ratio.set_p50(spread.p50);
+  ratio.set_low(spread.low);
+  ratio.set_high(spread.high);
+  return ratio;
+}
+
+// In the row of that name, which is added if it is not there.
+void SetCell(const std::string& row, size_t columns, const std::string& cell,
+             std::vector<std::vector<std::string>>* rows) {
+  auto found = std::find_if(rows->begin(), rows->end(),
+                            [&row](const std::vector<std::string>& r) { return r[0] == row; });
+  if (found == rows->end()) found = rows->insert(found, {row});
+  found->resize(columns);
+  found->back() = cell;
 }
 
 }  // namespace
@@ -126,25 +198,58 @@ std::string PeerTable(absl::Span<const ContestantResult> results,
     columns.push_back({absl::StrCat("time over\n", results[i].contestant.name)});
   }
   std::vector<std::vector<std::string>> rows;
-  std::string notes;
+  std::vector<std::string> notes;
   for (size_t i = 0; i < results.size(); ++i) {
     rows.push_back(Row(results[i], records[i]));
     const std::string& name = results[i].contestant.name;
     if (!results[i].failure.empty()) {
-      absl::StrAppend(&notes, name, ": ", results[i].failure, "\n");
+      notes.push_back(absl::StrCat(name, ": ", results[i].failure, "\n"));
       continue;
     }
-    if (!records[i].settings().empty()) {
-      absl::StrAppend(&notes, name, ": best settings ", records[i].settings(), "\n");
-    }
+    notes.push_back(Notes(results[i], records[i]));
     if (results[i].contestant.role == PeerRole::kOurs) continue;
     for (std::string& cell : RatioCells(name, ours)) rows.back().push_back(std::move(cell));
   }
-  if (!BestPeerTimes(results).empty()) {
-    rows.push_back({kBestPeer, "", "", "", "", "", ""});
+  const std::vector<double> best = BestPeerTimes(results);
+  if (!best.empty()) {
+    rows.push_back({kBestPeer, MarkedMilliseconds(best), Milliseconds(Percentile(best, 0.1)),
+                    Milliseconds(Percentile(best, 0.9)), "", "", ""});
     for (std::string& cell : RatioCells(kBestPeer, ours)) rows.back().push_back(std::move(cell));
+    notes.push_back(
+        absl::StrCat(kBestPeer, ": the fastest of each round, ", BestPeers(results, best), "\n"));
   }
-  return absl::StrCat(FormatTable(columns, rows), notes);
+  return absl::StrCat(FormatTable(columns, rows), absl::StrJoin(notes, ""));
+}
+
+std::string PeerSummary(absl::Span<const std::vector<proto::Run>> cases) {
+  std::vector<Column> columns = {{"", Align::kLeft}};
+  std::vector<std::vector<std::string>> rows = {{""}};
+  for (const std::vector<proto::Run>& runs : cases) {
+    const auto ours = std::find_if(runs.begin(), runs.end(), [](const proto::Run& run) {
+      return run.library() == "gradsync" && run.failure().empty();
+    });
+    if (ours == runs.end()) continue;
+    columns.push_back({absl::StrCat(FormatBytes(static_cast<int64_t>(ours->bytes())), "\n",
+                                    ours->workers(), " ranks")});
+    const std::string name = absl::StrCat(ours->topology(), "/", ours->link());
+    // A case in which another one of ours is the first has a row of its own.
+    SetCell(absl::StrCat(name, ", ms"), columns.size(), Milliseconds(ours->time_us_p50()), &rows);
+    for (const proto::Run& run : runs) {
+      if (run.library() != "gradsync" || &run == &*ours || !run.failure().empty()) continue;
+      SetCell(absl::StrCat(run.topology(), "/", run.link()), columns.size(),
+              RatioCell(RatioTo(*ours, run)), &rows);
+    }
+    for (const proto::PeerRatio& ratio : ours->peer_ratios()) {
+      SetCell(ratio.peer(), columns.size(), RatioCell(ratio), &rows);
+    }
+  }
+  rows.erase(rows.begin());
+  if (rows.empty()) return "";
+  // A library that runs in a later case only must not stand below it.
+  std::stable_partition(rows.begin(), rows.end(),
+                        [](const std::vector<std::string>& row) { return row[0] != kBestPeer; });
+  return absl::StrCat("time over that of the first row (95 % interval)\n",
+                      FormatTable(columns, rows));
 }
 
 }  // namespace gradsync

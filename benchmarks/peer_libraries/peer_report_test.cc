@@ -6,6 +6,7 @@
 namespace gradsync {
 namespace {
 
+using testing::ContainsRegex;
 using testing::HasSubstr;
 using testing::Not;
 
@@ -62,6 +63,46 @@ TEST(PeerReportTest, APeerThatCannotRunHasARowThatSaysWhy) {
   EXPECT_THAT(table, HasSubstr("5.00 (3.00-5.00)"));
   EXPECT_THAT(table, HasSubstr("3.00 (2.00-4.00)"));
   EXPECT_THAT(table, HasSubstr("best peer"));
+}
+
+TEST(PeerReportTest, TheBestPeerHasTimesAndSaysWhoItWas) {
+  const std::vector<ContestantResult> results = Results();
+  const std::string table = PeerTable(results, PeerRecords(results));
+  EXPECT_THAT(table, ContainsRegex("best peer +0.400 +0.320 +0.400 "));
+  EXPECT_THAT(table, HasSubstr("best peer: the fastest of each round, gloo in 1, mpich in 2 of 3 "
+                               "rounds\n"));
+}
+
+// A median between two clusters was shown as if the library took that long.
+TEST(PeerReportTest, TimesInTwoClustersAreMarkedWithBothMedians) {
+  std::vector<ContestantResult> results = {
+      Result("ring/shm", PeerRole::kOurs, {10, 10, 10, 10, 10}),
+      Result("impi", PeerRole::kLibrary, {20000, 21000, 90000, 91000, 22000})};
+  results[1].contestant.note = "spins";
+  const std::string table = PeerTable(results, PeerRecords(results));
+  EXPECT_THAT(table, ContainsRegex("impi +~22.00 "));
+  EXPECT_THAT(table, HasSubstr("impi: two clusters, with medians of 21.00 ms (3 rounds) and "
+                               "90.50 ms (2): p50 and ratios stand for neither\nimpi: spins\n"));
+  EXPECT_THAT(table, Not(HasSubstr("ring/shm: two clusters")));
+}
+
+TEST(PeerReportTest, TheSummaryHasAColumnForEachCaseAndTheBestPeerLast) {
+  std::vector<ContestantResult> results = Results();
+  results[0].contestant.library = "gradsync";
+  results[0].contestant.topology = "ring";
+  results[0].contestant.link = "shm";
+  std::vector<ContestantResult> later = results;
+  later[4].failure = "";
+  later[4].times = {100, 100, 100};
+  for (ContestantResult& result : later) result.run.set_bytes(4096);
+  const std::string summary = PeerSummary({PeerRecords(results), PeerRecords(later)});
+  EXPECT_THAT(summary, ContainsRegex("1MB +4KiB\n +4 ranks +4 ranks\n"));
+  EXPECT_THAT(summary, ContainsRegex("ring/shm, ms +0.100 +0.100\n"));
+  EXPECT_THAT(summary, ContainsRegex("gloo +5.00 \\(3.00-5.00\\) +5.00 \\(3.00-5.00\\)\n"));
+  EXPECT_THAT(summary, ContainsRegex("impi +1.00 \\(0.50-1.00\\)\n"
+                                     "best peer +3.00 \\(2.00-4.00\\) +1.00 \\(0.50-1.00\\)\n$"));
+  results[0].failure = "no memory";
+  EXPECT_EQ(PeerSummary({PeerRecords(results)}), "");
 }
 
 TEST(PeerReportTest, WithoutAnyLibraryThereIsNoBestPeer) {

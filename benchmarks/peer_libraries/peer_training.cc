@@ -6,9 +6,11 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/optional.h"
 #include "base/status_macros.h"
 #include "benchmarks/options/shared_gpu.h"
+#include "benchmarks/peer_libraries/fastest_setting.h"
 #include "benchmarks/peer_libraries/training_contestant.h"
 #include "benchmarks/peer_libraries/training_report.h"
 
@@ -38,6 +40,11 @@ void Fail(const absl::Status& status, Participant* participant) {
   std::fflush(stdout);
 }
 
+void PrintLine(absl::string_view line) {
+  std::printf("%.*s\n", static_cast<int>(line.size()), line.data());
+  std::fflush(stdout);
+}
+
 absl::StatusOr<std::vector<Participant>> StartAll(const PeerTrainingOptions& options) {
   std::vector<Participant> all;
   for (const OurRow& row : OurRows(options)) {
@@ -47,7 +54,7 @@ absl::StatusOr<std::vector<Participant>> StartAll(const PeerTrainingOptions& opt
     all.push_back(Starting(std::move(ours)));
   }
   for (const PyTorchRow& row : PyTorchRows(options)) {
-    absl::StatusOr<TrainingContestant> pytorch = TrainingContestant::StartPyTorch(options, row);
+    absl::StatusOr<TrainingContestant> pytorch = StartFastest(options, row, PrintLine);
     if (pytorch.ok()) {
       std::printf("%s: %s\n", row.name.c_str(), pytorch->run().settings().c_str());
       all.push_back(Starting(*std::move(pytorch)));

@@ -22,7 +22,8 @@ namespace gradsync {
 //                 DDP has buckets and collectives all the same
 //
 // PyTorch takes part in several rows (training_contestant.h), as a user writes it and at its best,
-// and the best of them is the one to beat.
+// for which settings are tried first where it is not known (fastest_setting.h), and the best of
+// them is the one to beat.
 //
 // The processes of all contestants live side by side and take turns of a few steps, in an order
 // that changes from round to round, so that the machine's drift hits all alike; whoever has no turn

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <iterator>
 #include <limits>
 #include <utility>
 
@@ -23,6 +24,15 @@ namespace gradsync {
 namespace {
 
 constexpr char kBest[] = "bucket_view,no_buffers,static_graph,fused,cudnn_benchmark,prefetch";
+// What is tried beside it on CPUs, where not every setting helps and how large buckets should be
+// depends on how much of an exchange the cores leave to hide.
+constexpr const char* kOtherBest[] = {
+    "bucket_view,no_buffers,static_graph",
+    "bucket_view,no_buffers,fused",
+    "no_buffers,static_graph,fused",
+    "bucket_view,no_buffers,static_graph,fused,bucket_mib=5",
+    "bucket_view,no_buffers,static_graph,fused,bucket_mib=100",
+};
 // Its capture was documented without static_graph.
 constexpr char kGraph[] = "bucket_view,no_buffers,fused,cudnn_benchmark,prefetch,graph";
 
@@ -112,6 +122,9 @@ std::vector<PyTorchRow> PyTorchRows(const PeerTrainingOptions& options) {
   for (const Known& known : all) {
     if (options.pytorch.empty() ? known.usual : Contains(options.pytorch, known.key)) {
       rows.push_back(known.row);
+      if (known.row.settings == kBest && !on_gpu && options.synchronises()) {
+        rows.back().other_settings = {std::begin(kOtherBest), std::end(kOtherBest)};
+      }
       if (options.compute.cudnn_benchmark) continue;
       std::vector<std::string> settings = absl::StrSplit(rows.back().settings, ',');
       settings.erase(std::remove(settings.begin(), settings.end(), "cudnn_benchmark"),
@@ -253,6 +266,10 @@ void TrainingContestant::SetSettings(const std::string& settings) {
       run_.set_loader_threads(threads);
     }
   }
+}
+
+void TrainingContestant::AddNote(const std::string& note) {
+  run_.set_settings(absl::StrCat(run_.settings(), " (", note, ")"));
 }
 
 absl::StatusOr<double> TrainingContestant::TakeTurn(int steps) {

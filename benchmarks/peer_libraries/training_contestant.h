@@ -29,8 +29,8 @@ struct OurRow {
   bool eager = false;        // on a GPU: without the CUDA graph
 };
 
-// Those that the options ask for, on GPUs the first of them without the CUDA graph too; the last one
-// does not synchronise, and is left out where one rank on a GPU has nobody to wait for anyway.
+// Those that the options ask for, on GPUs the first of them without the CUDA graph too; the last
+// one does not synchronise, and is left out where one rank on a GPU has nobody to wait for anyway.
 std::vector<OurRow> OurRows(const PeerTrainingOptions& options);
 
 // One of PyTorch's, as pytorch_train.py has settings and backend.
@@ -38,12 +38,15 @@ struct PyTorchRow {
   std::string name;  // "pytorch ddp best"
   std::string settings;
   std::string backend = "auto";
+  std::vector<std::string>
+      other_settings;  // to be tried too; the fastest is kept (fastest_setting.h)
 };
 
 // Those that the options ask for, or all that make sense:
 //
 //   default    as a user writes it who sets nothing
-//   best       with every setting that makes DDP faster (docs/nccl.md)
+//   best       with every setting that makes DDP faster (docs/nccl.md); on CPUs several sets of
+//              settings are tried, since not all help everywhere
 //   compiled   GPUs: best, and torch.compile
 //   graphs     GPUs, experimental: the whole step as a CUDA graph
 //   gloo       GPUs, where one of ours goes through the host: best, over Gloo
@@ -76,6 +79,8 @@ class TrainingContestant {
   const std::string& name() const { return name_; }  // "gradsync ring/shm", "pytorch ddp best"
   // Of the record: who it is, and on what it runs.
   const proto::Run& run() const { return run_; }
+  // Adds to the settings in the record, in brackets.
+  void AddNote(const std::string& note);
 
  private:
   TrainingContestant() = default;

@@ -47,6 +47,9 @@ TEST(TrainingContestantTest, RowsAreThoseThatMakeSense) {
   EXPECT_THAT(Names(OurRows(Options(false, 2))), ElementsAre("ring/", "local/"));
   EXPECT_THAT(Names(PyTorchRows(Options(false, 2))),
               ElementsAre("pytorch ddp best", "pytorch ddp"));
+  EXPECT_THAT(PyTorchRows(Options(false, 2))[0].other_settings, Not(testing::IsEmpty()));
+  EXPECT_THAT(PyTorchRows(Options(false, 1))[0].other_settings, testing::IsEmpty());
+  EXPECT_THAT(PyTorchRows(Options(true, 2))[0].other_settings, testing::IsEmpty());
   PeerTrainingOptions options = Options(true, 1);
   EXPECT_THAT(Names(OurRows(options)), ElementsAre("ring/nccl", "ring/nccl eager"));
   EXPECT_THAT(Names(OurRows(Options(true, 2))),

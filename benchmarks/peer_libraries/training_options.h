@@ -1,6 +1,7 @@
 #ifndef GRADSYNC_BENCHMARKS_PEER_LIBRARIES_TRAINING_OPTIONS_H_
 #define GRADSYNC_BENCHMARKS_PEER_LIBRARIES_TRAINING_OPTIONS_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -17,7 +18,7 @@ struct PeerTrainingOptions {
   std::string model = "resnet18";  // resnet18 or resnet50
   int ranks = 1;
   int batch_size = 128;  // per rank
-  int threads = 2;       // compute threads per rank
+  int threads = 1;       // compute threads per rank
   int rounds = 15;       // measured turns of each contestant
   int steps_per_round = 3;
   ComputeFlags compute;    // of both sides; the device resolved
@@ -47,6 +48,10 @@ struct PeerTrainingOptions {
   // and collectives.
   bool synchronises() const { return ranks > 1 || compute.on_gpu(); }
 };
+
+// Compute threads of each rank where nobody says how many: together not more than there are cores,
+// since ranks that share cores wait for each other's threads in every operator. Both are positive.
+inline int ThreadsPerRank(int cores, int ranks) { return std::max(1, cores / ranks); }
 
 // As //worker has --data.
 inline std::string DataOf(const PeerTrainingOptions& options) {
