@@ -9,21 +9,18 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/worker_processes.h"
 #include "tools/test_program.h"
 
 namespace gradsync {
 namespace {
 
-using ::testing::AllOf;
-using ::testing::ContainsRegex;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -250,68 +247,12 @@ TEST(WorkerBadInputTest, APortThatIsTakenIsNamed) {
                 {taken.address()});
 }
 
-// Both workers of one job, rank 0 with the store.
-class TwoWorkers {
- public:
-  TwoWorkers(const std::vector<std::string>& flags_of_0,
-             const std::vector<std::string>& flags_of_1) {
-    const NewFolder folder;
-    const std::string port_file = folder.path() + "/master";
-    Start(0, {"--master=127.0.0.1:0", "--port_file=" + port_file}, flags_of_0);
-    ranks[0]->Await([&] { return std::filesystem::exists(port_file); });
-    std::string master;
-    std::getline(std::ifstream(port_file), master);
-    Start(1, {"--master=" + master}, flags_of_1);
-  }
-
-  std::unique_ptr<TestProgram> ranks[2];
-
- private:
-  void Start(int rank, const std::vector<std::string>& place,
-             const std::vector<std::string>& flags) {
-    std::vector<std::string> argv = {kWorker, "--model=mlp", "--world_size=2",
-                                     absl::StrCat("--rank=", rank)};
-    argv.insert(argv.end(), place.begin(), place.end());
-    argv.insert(argv.end(), flags.begin(), flags.end());
-    ranks[rank] = std::make_unique<TestProgram>(argv);
-  }
-};
-
-// Two workers of one job whose flags differ by `other`.
-void ExpectPlansDiffer(std::vector<std::string> common, const std::string& other) {
-  common.push_back("--timeout=20s");
-  std::vector<std::string> different = common;
-  different.push_back(other);
-  const TwoWorkers workers(common, different);
-  for (const auto& program : workers.ranks) {
-    ExpectRefused(program.get(), {"plan"});
-    const std::string fingerprint = "[0-9a-f]{12,64}";
-    ASSERT_EQ(program->err().size(), 1);
-    EXPECT_THAT(program->err()[0], ContainsRegex(fingerprint + "[^0-9a-f].*" + fingerprint));
-  }
-}
-
 TEST(WorkerBadInputTest, ARankThatGivesUpEndsTheOthersWait) {
-  const HeldPort closed(/*listens=*/false);
-  // Each waits for the other to join its own topology.
-  const TwoWorkers workers(
-      {"--topology=ring", "--link=grpc", "--timeout=300s"},
-      {"--topology=ps", "--link=grpc", "--servers=" + closed.address(), "--timeout=5s"});
-  ExpectRefused(workers.ranks[1].get(), {"rank 0 of 2 has not come"});
-  ExpectRefused(workers.ranks[0].get(), {"rank 1 failed first: DEADLINE_EXCEEDED"});
-}
-
-TEST(WorkerBadInputTest, PlansThatDifferShowBothFingerprints) {
-  ExpectPlansDiffer({"--topology=ring"}, "--momentum=0.5");
-  ExpectPlansDiffer({"--topology=ring"}, "--optimizer=adam");
-  ExpectPlansDiffer({"--topology=ring"}, "--compression=bf16");
-}
-
-TEST(WorkerBadInputTest, PlansThatDifferUnderParameterServersShowBothFingerprints) {
-  TestProgram server({kServer, "--listen=127.0.0.1:0", "--timeout=20s"});
-  const std::string line = server.AwaitLine("listening on ");
-  const std::string address = std::string(absl::StripPrefix(line, "listening on "));
-  ExpectPlansDiffer({"--topology=ps", "--servers=" + address}, "--momentum=0.5");
+  const std::vector<std::string> patient = {"--model=mlp", "--topology=ring", "--timeout=300s"};
+  // Both wait for a third.
+  WorkerProcesses workers({patient, With(patient, {"--timeout=2s"})}, /*world_size=*/3);
+  ExpectRefused(&workers[1], {"rank 2 of 3 has not come"});
+  ExpectRefused(&workers[0], {"rank 1 failed first: DEADLINE_EXCEEDED"});
 }
 
 TEST(ServerBadInputTest, FlagsThatDoNotExistOrFit) {

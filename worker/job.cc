@@ -19,6 +19,7 @@
 #include "sync/group_error.h"
 #include "sync/side_channel.h"
 #include "train/precision.h"
+#include "worker/agree_on_flags.h"
 #include "worker/metrics.h"
 #include "worker/open_device.h"
 
@@ -207,6 +208,7 @@ class Job {
     GS_ASSIGN_OR_RETURN(group_.address, LocalAddress(options_.master, options_.interface));
     GS_ASSIGN_OR_RETURN(rendezvous_, MeetAtStore(options_, group_));
     group_.store = rendezvous_.store;
+    GS_RETURN_IF_ERROR(AgreeOnFlags(group_, options_.same_on_all_ranks));
     GS_RETURN_IF_ERROR(FindServers(group_, options_.num_servers, &options_.sync.servers));
     GS_RETURN_IF_ERROR(ResolveByHosts(group_, &options_.sync));
     GS_ASSIGN_OR_RETURN(sync_, CreateGradientSync(options_.sync, group_));

@@ -203,9 +203,27 @@ absl::optional<std::string> Variable(absl::string_view name) {
   return value == nullptr ? absl::nullopt : absl::optional<std::string>(value);
 }
 
+// What each rank may have for itself: who and where it is, what it computes with, for how long it
+// waits and what it leaves behind. (A world's size and a run's id are often the launcher's, and
+// ranks that differ in them do not meet.) All other flags must be the same on all ranks; a new one
+// is, unless it is named here.
+constexpr absl::string_view kOfEachRank[] = {
+    "rank",       "local_rank",  "world_size",      "run_id",  "master",
+    "port_file",  "interface",   "device",          "threads", "loader_threads",
+    "cuda_graph", "fused_norm",  "cudnn_benchmark", "timeout", "metrics_json",
+    "trace",      "trace_steps", "log_every",
+};
+
+FlagTexts FlagsOfAllRanks() {
+  FlagTexts flags = FlagValues();
+  for (absl::string_view name : kOfEachRank) flags.erase(std::string(name));
+  return flags;
+}
+
 // Flags win over the launcher's variables.
 absl::StatusOr<JobOptions> JobOptionsFromFlags() {
   JobOptions job;
+  job.same_on_all_ranks = FlagsOfAllRanks();
   GS_ASSIGN_OR_RETURN(const LaunchEnvironment environment, DetectLaunchEnvironment(Variable));
   const int rank = absl::GetFlag(FLAGS_rank);
   const int world_size = absl::GetFlag(FLAGS_world_size);
