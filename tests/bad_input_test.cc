@@ -255,6 +255,29 @@ TEST(WorkerBadInputTest, ARankThatGivesUpEndsTheOthersWait) {
   ExpectRefused(&workers[0], {"rank 1 failed first: DEADLINE_EXCEEDED"});
 }
 
+TEST(WorkerBadInputTest, SchedulesThatLackSomethingOrAreToldTooMuch) {
+  const auto expect_refused = [](std::vector<std::string> flags,
+                                 const std::vector<std::string>& words) {
+    flags.insert(flags.begin(), {"--model=mlp", "--steps=10"});
+    ExpectRefused(kWorker, flags, words);
+  };
+  expect_refused({"--schedule=step"}, {"--lr_milestones", "--schedule=step"});
+  expect_refused({"--schedule=step", "--lr_milestones=5,x"}, {"--lr_milestones", "5,x"});
+  expect_refused({"--schedule=step", "--lr_milestones=5,1e"}, {"--lr_milestones", "5,1e"});
+  expect_refused({"--schedule=step", "--lr_milestones=0,5"}, {"--lr_milestones", "0,5"});
+  expect_refused({"--schedule=step", "--lr_milestones=5,5"}, {"--lr_milestones", "6", "5"});
+  expect_refused({"--schedule=step", "--lr_milestones=5,10"}, {"--lr_milestones", "10", "5,10"});
+  expect_refused({"--schedule=step", "--lr_milestones=1e"}, {"--lr_milestones", "epoch", "1e"});
+  expect_refused({"--schedule=step", "--lr_milestones=5", "--lr_gamma=-1"}, {"--lr_gamma", "-1"});
+  expect_refused({"--lr_milestones=5"}, {"--lr_milestones", "--schedule=constant", "5"});
+  expect_refused({"--lr_gamma=0.5"}, {"--lr_gamma", "--schedule=constant", "0.5"});
+  expect_refused({"--lr_final=0.5"}, {"--lr_final", "--schedule=constant", "0.5"});
+  expect_refused({"--schedule=cosine", "--lr_final=nan"}, {"--lr_final", "nan"});
+  expect_refused({"--schedule=cosine", "--lr_warmup_steps=10"}, {"--lr_warmup_steps", "10"});
+  expect_refused({"--lr_warmup_steps=-1"}, {"--lr_warmup_steps", "-1"});
+  expect_refused({"--lr=-1"}, {"--lr", "-1"});
+}
+
 TEST(ServerBadInputTest, FlagsThatDoNotExistOrFit) {
   ExpectRefused(kServer, {"--lisen=127.0.0.1:0"}, {"--lisen", "--listen"});
   ExpectRefused(kServer, {"--listen=nowhere"}, {"--listen", "nowhere"});

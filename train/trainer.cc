@@ -48,6 +48,7 @@ struct Inputs {
   std::shared_ptr<const ImageDataset> test;  // only if evaluated
   std::unique_ptr<DistributedSampler> sampler;
   int64_t steps = 0;
+  RecipeOptions recipe;  // of a job of so many
 };
 
 absl::StatusOr<Inputs> OpenInputs(const TrainerOptions& options, int rank, int world_size) {
@@ -61,7 +62,6 @@ absl::StatusOr<Inputs> OpenInputs(const TrainerOptions& options, int rank, int w
                      " and ", options.epochs));
   }
   GS_RETURN_IF_ERROR(options.optimizer.Validate());
-  GS_RETURN_IF_ERROR(ValidateRecipe(options.recipe));
   GS_RETURN_IF_ERROR(options.straggler.CheckWorkers(world_size));
   if (options.gpu != nullptr && !options.straggler.nobody()) {
     return absl::InvalidArgumentError(
@@ -92,6 +92,7 @@ absl::StatusOr<Inputs> OpenInputs(const TrainerOptions& options, int rank, int w
   }
   const int64_t batches_per_epoch = (share + options.batch_size - 1) / options.batch_size;
   inputs.steps = options.steps != 0 ? options.steps : options.epochs * batches_per_epoch;
+  GS_ASSIGN_OR_RETURN(inputs.recipe, FitRecipe(options.recipe, inputs.steps, batches_per_epoch));
   if (options.warmup_steps < 0 || options.warmup_steps >= inputs.steps) {
     return absl::InvalidArgumentError(
         absl::StrCat("--warmup_steps: expected at least 0 and less than the job's ", inputs.steps,
@@ -269,7 +270,7 @@ class TrainerImpl : public Trainer {
 
     StepOptions step;
     step.step = report->step;
-    step.lr = LearningRate(options_.recipe, report->step - 1);
+    step.lr = report->lr = LearningRate(inputs_.recipe, report->step - 1);
     step.max_norm = options_.max_norm;
     if (scaler_.has_value()) {
       step.inverse_loss_scale = 1 / scaler_->scale();
@@ -353,6 +354,7 @@ class TrainerImpl : public Trainer {
       GS_ASSIGN_OR_RETURN(const TrainingClock::StepTime time, clock_.Take());
       StepReport& report = unreported_.front();
       report.loss = result->losses[result->step_ends.size()];
+      result->learning_rates.push_back(report.lr);
       GS_RETURN_IF_ERROR(FillTimes(time, &report));
       result->step_ends.push_back(time.end);
       if (report.step > options_.warmup_steps) result->times.push_back(report.times);

@@ -36,7 +36,7 @@ struct TrainerOptions {
   int64_t steps = 0;               // optimizer steps; 0 takes `epochs`
   int64_t epochs = 1;
   int64_t warmup_steps = 0;  // steps at the start that are trained but not measured
-  RecipeOptions recipe;      // learning rate by step
+  RecipeOptions recipe;      // learning rate by step; FitRecipe() fits it to the job's steps
   OptimizerSpec optimizer;
   double max_norm = 0;          // StepOptions::max_norm
   uint64_t seed = 0;            // of initial weights, order of samples and augmentation
@@ -91,6 +91,7 @@ struct StepReport {
   int64_t step = 0;  // 1 for the first
   int64_t steps = 0;
   double loss = 0;  // mean over this worker's batch
+  double lr = 0;    // of its update
   StepTimes times;
   // When backward completed each gradient, by index into Trainer::plan().tensors(), since forward
   // began. Empty unless TrainerOptions::record_gradients.
@@ -105,8 +106,9 @@ struct AccuracyPoint {
 };
 
 struct TrainingResult {
-  std::vector<StepTimes> times;  // of the measured steps
-  std::vector<double> losses;    // of this worker's batches, all steps
+  std::vector<StepTimes> times;        // of the measured steps
+  std::vector<double> losses;          // of this worker's batches, all steps
+  std::vector<double> learning_rates;  // all steps
   // When each step ended, on a GPU there, all steps, since the first began; what evaluate_every
   // costs is left out.
   std::vector<absl::Duration> step_ends;

@@ -20,6 +20,7 @@
 #include "plan/codec.h"
 #include "train/kineto_trace.h"
 #include "train/precision.h"
+#include "train/recipe.h"
 #include "worker/job.h"
 #include "worker/launch_environment.h"
 #include "worker/nccl_settings.h"
@@ -71,7 +72,17 @@ ABSL_FLAG(int64_t, epochs, 1, "passes over the data, when --steps is 0");
 ABSL_FLAG(int64_t, warmup_steps, 0, "steps at the start that are trained but not measured");
 ABSL_FLAG(std::string, optimizer, "sgd", "sgd, adam or adamw");
 ABSL_FLAG(double, lr, 0.01, "learning rate");
-ABSL_FLAG(std::string, schedule, "constant", "of the learning rate: constant, step or cosine");
+ABSL_FLAG(
+    std::string, schedule, "constant",
+    "of the learning rate: constant; step (--lr_milestones, --lr_gamma); or cosine, from --lr "
+    "at the end of the warm-up to --lr_final at the end of the job");
+ABSL_FLAG(std::vector<std::string>, lr_milestones, {},
+          "with --schedule=step: when the learning rate drops, after steps (100,200) or epochs "
+          "(30e,60e)");
+ABSL_FLAG(double, lr_gamma, gradsync::RecipeOptions().gamma,
+          "with --schedule=step: the factor of each drop");
+ABSL_FLAG(double, lr_final, gradsync::RecipeOptions().final,
+          "with --schedule=cosine: the learning rate at the end of the job");
 ABSL_FLAG(int64_t, lr_warmup_steps, 0, "steps over which the learning rate rises to --lr");
 ABSL_FLAG(double, momentum, 0.9, "of sgd");
 ABSL_FLAG(bool, nesterov, false, "of sgd");
@@ -164,6 +175,9 @@ absl::StatusOr<TrainerOptions> TrainerOptionsFromFlags() {
   GS_ASSIGN_OR_RETURN(options.optimizer, OptimizerFromFlags());
   GS_ASSIGN_OR_RETURN(options.recipe.schedule, ParseSchedule(absl::GetFlag(FLAGS_schedule)));
   options.recipe.base = absl::GetFlag(FLAGS_lr);
+  options.recipe.gamma = absl::GetFlag(FLAGS_lr_gamma);
+  options.recipe.final = absl::GetFlag(FLAGS_lr_final);
+  GS_RETURN_IF_ERROR(ParseMilestones(absl::GetFlag(FLAGS_lr_milestones), &options.recipe));
   options.recipe.warmup_steps = absl::GetFlag(FLAGS_lr_warmup_steps);
   options.max_norm = absl::GetFlag(FLAGS_max_norm);
   options.seed = absl::GetFlag(FLAGS_seed);

@@ -1,0 +1,101 @@
+// What a worker's flags do, by real processes: learning rates step by step, workers that train by
+// themselves, training that diverges, threads that compute.
+
+#include <algorithm>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/time.h"
+#include "gmock/gmock.h"
+#include "google/protobuf/util/json_util.h"
+#include "gtest/gtest.h"
+#include "proto/run_record.pb.h"
+#include "tests/worker_processes.h"
+#include "tools/local_job.h"
+
+namespace gradsync {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::DoubleEq;
+using ::testing::DoubleNear;
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Pointwise;
+
+LocalJobOptions Job(int workers, int servers, const std::vector<std::string>& flags) {
+  LocalJobOptions options;
+  options.worker_binary = "worker/worker";
+  options.server_binary = "ps_server/ps_server";
+  options.workers = workers;
+  options.servers = servers;
+  options.worker_flags = With({"--model=mlp", "--batch_size=4", "--timeout=60s"}, flags);
+  options.collect_metrics = true;
+  return options;
+}
+
+// Of each worker of a job that must succeed.
+std::vector<proto::WorkerMetrics> MetricsOf(const LocalJobOptions& options) {
+  std::vector<proto::WorkerMetrics> all;
+  const auto result = RunLocalJob(options);
+  EXPECT_TRUE(result.ok()) << result.status();
+  if (!result.ok()) return all;
+  EXPECT_EQ(result->exit_code, 0) << DescribeFailure(*result);
+  for (const std::string& text : result->worker_metrics) {
+    all.emplace_back();
+    EXPECT_TRUE(google::protobuf::util::JsonStringToMessage(text, &all.back()).ok()) << text;
+  }
+  return all;
+}
+
+std::vector<double> RatesOf(const std::vector<std::string>& flags) {
+  const auto metrics = MetricsOf(Job(1, 0, With({"--steps=8", "--lr=0.01"}, flags)));
+  if (metrics.empty()) return {};
+  return std::vector<double>(metrics[0].lr().begin(), metrics[0].lr().end());
+}
+
+// --schedule=step was constant, without a word.
+TEST(LearningRateTest, StepDropsAtItsMilestones) {
+  EXPECT_THAT(RatesOf({"--schedule=step", "--lr_milestones=2,5"}),
+              Pointwise(DoubleNear(1e-15), {.01, .01, .001, .001, .001, .0001, .0001, .0001}));
+  EXPECT_THAT(RatesOf({"--schedule=step", "--lr_milestones=4", "--lr_gamma=0.5"}),
+              Pointwise(DoubleNear(1e-15), {.01, .01, .01, .01, .005, .005, .005, .005}));
+}
+
+// --schedule=cosine was refused, whatever else was said.
+TEST(LearningRateTest, CosineFallsFromTheEndOfTheWarmUpToTheEndOfTheJob) {
+  // Half a cosine over 8 steps, and over the 4 that a warm-up of 4 leaves.
+  EXPECT_THAT(
+      RatesOf({"--schedule=cosine"}),
+      Pointwise(DoubleNear(1e-12), {.01, .00961939766256, .00853553390593, .00691341716183, .005,
+                                    .00308658283817, .00146446609407, .00038060233744}));
+  EXPECT_THAT(RatesOf({"--schedule=cosine", "--lr_warmup_steps=4", "--lr_final=0.002"}),
+              Pointwise(DoubleNear(1e-12),
+                        {.0025, .005, .0075, .01, .01, .00882842712475, .006, .00317157287525}));
+}
+
+TEST(LearningRateTest, IsTheSameOnAllRanksAndMatters) {
+  const auto train = [](const std::string& schedule) {
+    return MetricsOf(Job(2, 1, {"--topology=ps", "--update=owner", "--steps=6", schedule}));
+  };
+  const auto constant = train("--schedule=constant");
+  const auto cosine = train("--schedule=cosine");
+  ASSERT_EQ(constant.size(), 2u);
+  ASSERT_EQ(cosine.size(), 2u);
+  EXPECT_THAT(constant[0].lr(), Each(DoubleEq(0.01)));
+  EXPECT_THAT(cosine[0].lr(), Pointwise(DoubleEq(), cosine[1].lr()));
+  EXPECT_NE(constant[0].params_sha256(), cosine[0].params_sha256());
+}
+
+}  // namespace
+}  // namespace gradsync
