@@ -97,5 +97,43 @@ TEST(LearningRateTest, IsTheSameOnAllRanksAndMatters) {
   EXPECT_NE(constant[0].params_sha256(), cosine[0].params_sha256());
 }
 
+// Processor time of each thread of a process, in ticks, the most first.
+std::vector<int64_t> ThreadTicks(int pid) {
+  std::vector<int64_t> ticks;
+  std::error_code ignored;  // the process may end meanwhile
+  for (const auto& task :
+       std::filesystem::directory_iterator(absl::StrCat("/proc/", pid, "/task"), ignored)) {
+    std::ifstream file(task.path() / "stat");
+    std::string stat;
+    std::getline(file, stat);
+    // The name, which may hold spaces, is in parentheses; user and system time are the 12th and
+    // 13th fields after it.
+    const std::vector<std::string> fields =
+        absl::StrSplit(stat.substr(stat.rfind(')') + 1), ' ', absl::SkipEmpty());
+    if (fields.size() > 12) ticks.push_back(std::stoll(fields[11]) + std::stoll(fields[12]));
+  }
+  std::sort(ticks.rbegin(), ticks.rend());
+  return ticks;
+}
+
+// OpenBLAS took all cores for each matrix product, whatever --threads was.
+TEST(ThreadsTest, OneThreadComputes) {
+  LocalJobOptions options =
+      Job(1, 0, {"--threads=1", "--batch_size=32", "--steps=600", "--log_every=20"});
+  int pid = 0;
+  std::vector<int64_t> ticks;
+  options.on_start = [&pid](absl::string_view, int started) { pid = started; };
+  options.on_line = [&](absl::string_view, absl::string_view line, bool) {
+    if (!absl::StartsWith(line, "step ")) return;
+    std::vector<int64_t> now = ThreadTicks(pid);
+    if (!now.empty()) ticks = std::move(now);
+  };
+  MetricsOf(options);
+  ASSERT_GE(ticks.size(), 2u);
+  ASSERT_GE(ticks[0], 30) << "too short to say anything";
+  // The second makes batches.
+  EXPECT_LT(ticks[1], ticks[0] / 2) << ::testing::PrintToString(ticks);
+}
+
 }  // namespace
 }  // namespace gradsync

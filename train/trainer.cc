@@ -9,7 +9,6 @@
 #include <thread>
 #include <utility>
 
-#include "ATen/Parallel.h"
 #include "ATen/ops/empty.h"
 #include "ATen/ops/randint.h"
 #include "ATen/ops/randn.h"
@@ -19,6 +18,7 @@
 #include "ddp/distributed_data_parallel.h"
 #include "sync/device_buckets.h"
 #include "train/batch_upload.h"
+#include "train/compute_threads.h"
 #include "train/data_loader.h"
 #include "train/evaluate.h"
 #include "train/forward.h"
@@ -115,7 +115,7 @@ class TrainerImpl : public Trainer {
         clock_(options.gpu) {}
 
   absl::Status Prepare() {
-    at::set_num_threads(options_.threads);
+    SetComputeThreads(options_.threads);
     GS_RETURN_IF_ERROR(CheckPrecision(options_.compute.precision, device_.type()));
     if (UsesGraph()) GS_RETURN_IF_ERROR(options_.gpu->UseOwnComputeStream());
     GS_RETURN_IF_ERROR(ApplyMathFlags(options_.allow_tf32, device_.type()));
