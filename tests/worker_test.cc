@@ -97,6 +97,62 @@ TEST(LearningRateTest, IsTheSameOnAllRanksAndMatters) {
   EXPECT_NE(constant[0].params_sha256(), cosine[0].params_sha256());
 }
 
+struct Divergence {
+  std::string model;
+  std::string topology;
+  int workers;
+  int servers;
+  std::vector<std::string> flags;
+};
+
+std::ostream& operator<<(std::ostream& out, const Divergence& d) {
+  return out << d.model << " " << d.topology << " " << ::testing::PrintToString(d.flags);
+}
+
+class DivergenceTest : public ::testing::TestWithParam<Divergence> {};
+
+// Training ended with exit code 0 and parameters that were NaN.
+TEST_P(DivergenceTest, EndsTheJobAndNamesStepAndRank) {
+  const Divergence& d = GetParam();
+  LocalJobOptions options =
+      Job(d.workers, d.servers,
+          With({"--topology=" + d.topology, "--model=" + d.model, "--stem=cifar", "--lr=1e30",
+                "--steps=12", "--momentum=0", "--weight_decay=0"},
+               d.flags));
+  std::map<std::string, std::vector<std::string>> errors;
+  options.on_line = [&errors](absl::string_view process, absl::string_view line, bool is_stderr) {
+    if (is_stderr) errors[std::string(process)].push_back(std::string(line));
+  };
+  const auto result = RunLocalJob(options);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->exit_code, 1) << DescribeFailure(*result);
+  for (int rank = 0; rank < d.workers; ++rank) {
+    EXPECT_THAT(errors[absl::StrCat("worker ", rank)],
+                ElementsAre(AllOf(HasSubstr("step "), HasSubstr(" of 12, rank "),
+                                  HasSubstr("expected"), HasSubstr("finite"), HasSubstr("--lr"))))
+        << "of rank " << rank;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Jobs, DivergenceTest,
+    ::testing::Values(Divergence{"mlp", "local", 1, 0, {}},
+                      Divergence{"resnet18", "local", 1, 0, {}},
+                      Divergence{"mlp", "ring", 2, 0, {}},
+                      Divergence{"mlp", "ring", 2, 0, {"--link=grpc", "--update=owner"}},
+                      Divergence{"resnet18", "ring", 2, 0, {}}, Divergence{"mlp", "ps", 2, 1, {}},
+                      Divergence{"mlp", "ps", 2, 1, {"--link=grpc", "--update=owner"}},
+                      Divergence{"mlp", "ps", 2, 1, {"--update=owner", "--consistency=ssp:2"}},
+                      Divergence{"resnet18", "ps", 2, 1, {"--link=grpc"}}));
+
+// Only the last step's update is not finite, which no loss sees.
+TEST(DivergenceTest, OfTheLastUpdateIsFoundInTheParameters) {
+  WorkerProcesses workers({{"--model=mlp", "--batch_size=4", "--steps=1", "--lr=1e300"}});
+  EXPECT_EQ(workers[0].Finish().code, 1);
+  EXPECT_THAT(workers[0].err(),
+              ElementsAre(AllOf(HasSubstr("step 1 of 1, rank 0"), HasSubstr("parameters"))));
+}
+
 // Processor time of each thread of a process, in ticks, the most first.
 std::vector<int64_t> ThreadTicks(int pid) {
   std::vector<int64_t> ticks;

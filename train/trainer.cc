@@ -3,6 +3,7 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <cmath>
 #include <deque>
 #include <exception>
 #include <limits>
@@ -10,6 +11,7 @@
 #include <utility>
 
 #include "ATen/ops/empty.h"
+#include "ATen/ops/isfinite.h"
 #include "ATen/ops/randint.h"
 #include "ATen/ops/randn.h"
 #include "absl/strings/str_cat.h"
@@ -341,6 +343,38 @@ class TrainerImpl : public Trainer {
     return options_.report_all_after(step) ? 0 : std::numeric_limits<size_t>::max();
   }
 
+  // Without a loss scale, whose steps may be skipped for a while (LossScaler has the last word), a
+  // loss that is not finite leaves nothing to train.
+  absl::Status CheckLoss(const StepReport& report) const {
+    if (scaler_.has_value() || std::isfinite(report.loss)) return absl::OkStatus();
+    return absl::InternalError(absl::StrCat("step ", report.step, " of ", report.steps, ", rank ",
+                                            rank_, ": expected a finite loss, found ", report.loss,
+                                            ": the training has diverged, try a smaller --lr"));
+  }
+
+  // What the last step has left, in buffers too: a running variance may overflow while losses do
+  // not.
+  absl::Status CheckModel() const {
+    const auto check = [this](const std::string& name, const at::Tensor& tensor) {
+      if (!tensor.is_floating_point()) return absl::OkStatus();
+      if (at::isfinite(tensor.detach()).all().item<bool>()) return absl::OkStatus();
+      return absl::InternalError(absl::StrCat(
+          "step ", inputs_.steps, " of ", inputs_.steps, ", rank ", rank_,
+          ": expected finite parameters after it, found an infinite value or a NaN in ", name,
+          ": the training has diverged, try a smaller --lr"));
+    };
+    try {
+      for (const auto& p : model_->named_parameters()) {
+        GS_RETURN_IF_ERROR(check(p.key(), p.value()));
+      }
+      for (const auto& b : model_->named_buffers()) GS_RETURN_IF_ERROR(check(b.key(), b.value()));
+    } catch (const std::exception& e) {
+      return absl::InternalError(
+          absl::StrCat("the model after the last step: LibTorch: ", e.what()));
+    }
+    return absl::OkStatus();
+  }
+
   // Reports the steps whose losses have come and that are done; all but `most_pending` are waited
   // for.
   absl::Status ReportSteps(size_t most_pending,
@@ -354,6 +388,7 @@ class TrainerImpl : public Trainer {
       GS_ASSIGN_OR_RETURN(const TrainingClock::StepTime time, clock_.Take());
       StepReport& report = unreported_.front();
       report.loss = result->losses[result->step_ends.size()];
+      GS_RETURN_IF_ERROR(CheckLoss(report));
       result->learning_rates.push_back(report.lr);
       GS_RETURN_IF_ERROR(FillTimes(time, &report));
       result->step_ends.push_back(time.end);
@@ -367,6 +402,7 @@ class TrainerImpl : public Trainer {
   // What follows the last step: mean losses, evaluation, the proof that all workers hold the same
   // parameters.
   absl::Status Conclude(TrainingResult* result) {
+    GS_RETURN_IF_ERROR(CheckModel());
     const size_t tail = std::max<size_t>(1, result->losses.size() / 10);
     double tail_loss = 0;
     for (size_t i = result->losses.size() - tail; i < result->losses.size(); ++i) {

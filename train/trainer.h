@@ -151,7 +151,9 @@ class Trainer {
   // its loss and its times are known: on the CPU right after the step, on a GPU, which is waited
   // for only where it is further behind, up to four steps later. Then evaluates if asked to,
   // compares the parameters of all workers, and shuts `sync` down. Errors: those of GradientSync;
-  // INTERNAL when LibTorch throws or workers ended with different parameters.
+  // INTERNAL when LibTorch throws, when workers ended with different parameters, and, naming step
+  // and rank, for a loss or, after the last step, parameters that are not finite; with a loss scale
+  // only when no scale helps.
   virtual absl::StatusOr<TrainingResult> Run(
       const std::function<void(const StepReport&)>& on_step) = 0;
 
