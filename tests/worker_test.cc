@@ -97,6 +97,27 @@ TEST(LearningRateTest, IsTheSameOnAllRanksAndMatters) {
   EXPECT_NE(constant[0].params_sha256(), cosine[0].params_sha256());
 }
 
+// The first to end waited for the others no longer than --timeout, and failed.
+TEST(LocalTopologyTest, WorkersEndEachByItself) {
+  const std::vector<std::string> flags = {"--topology=local", "--model=mlp", "--batch_size=4",
+                                          "--steps=12", "--straggler=0:1000"};
+  WorkerProcesses workers({flags, With(flags, {"--timeout=1s"})});
+  EXPECT_EQ(workers[1].Finish().code, 0);
+  EXPECT_THAT(workers[1].err(), ElementsAre());
+  EXPECT_EQ(workers[0].Finish().code, 0);
+  EXPECT_THAT(workers[0].out().back(), HasSubstr("params_sha256"));
+}
+
+TEST(LocalTopologyTest, TheStoreMayEndBeforeTheOthers) {
+  const std::vector<std::string> flags = {"--topology=local",   "--model=mlp",
+                                          "--batch_size=4",     "--steps=12",
+                                          "--evaluate_every=6", "--straggler=1:1000"};
+  WorkerProcesses workers({flags, flags});
+  EXPECT_EQ(workers[0].Finish().code, 0);
+  EXPECT_EQ(workers[1].Finish().code, 0);
+  EXPECT_THAT(workers[1].err(), ElementsAre());
+}
+
 struct Divergence {
   std::string model;
   std::string topology;

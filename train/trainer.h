@@ -55,9 +55,10 @@ struct TrainerOptions {
   // Scales the loss. Always with fp16, with the default options unless others are here; without it
   // nothing gains from it. Only where workers update.
   absl::optional<LossScalerOptions> loss_scaler;
-  bool evaluate = false;          // on the test split, after the last step
-  int64_t evaluate_every = 0;     // also rank 0's parameters after every so many steps; 0: never
-  bool synchronised = true;       // false: each worker trains by itself (topology local)
+  bool evaluate = false;       // on the test split, after the last step
+  int64_t evaluate_every = 0;  // also rank 0's parameters after every so many steps; 0: never
+  // False: each worker trains by itself (topology local), with a side channel of its own alone.
+  bool synchronised = true;
   PlanOptions plan;               // bucket and chunk sizes; the world size is filled in
   bool record_gradients = false;  // fill StepReport::gradient_ready
   // Steps after which no other begins before `on_step` has been told of all, and before which none
@@ -115,8 +116,8 @@ struct TrainingResult {
   // Rank 0, with evaluate_every. Models are kept as they were, and evaluated after the last step,
   // so that nobody waits for an evaluation; which takes the memory of a model for each point.
   std::vector<AccuracyPoint> accuracies;
-  double first_loss = 0;     // first step, mean over workers
-  double final_loss = 0;     // last tenth of the steps (at least one), mean over workers
+  double first_loss = 0;     // first step, mean over the side channel's workers
+  double final_loss = 0;     // last tenth of the steps (at least one), likewise
   int64_t test_samples = 0;  // 0 when not evaluated
   double test_loss = 0;
   double test_accuracy = 0;

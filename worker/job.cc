@@ -182,7 +182,7 @@ class Job {
       GS_RETURN_IF_ERROR(WriteWorkerMetrics(options_, *trainer_, *result,
                                             side_channel_->bytes_sent(), options_.metrics_json));
     }
-    LeaveStore(group_);
+    if (options_.trainer.synchronised) LeaveStore(group_);
     return absl::OkStatus();
   }
 
@@ -212,7 +212,9 @@ class Job {
     GS_RETURN_IF_ERROR(FindServers(group_, options_.num_servers, &options_.sync.servers));
     GS_RETURN_IF_ERROR(ResolveByHosts(group_, &options_.sync));
     GS_ASSIGN_OR_RETURN(sync_, CreateGradientSync(options_.sync, group_));
-    side_channel_ = std::make_unique<SideChannel>(group_, "trainer");
+    // Workers that train by themselves need not wait for the slowest, nor it for them.
+    side_channel_ = std::make_unique<SideChannel>(
+        options_.trainer.synchronised ? group_ : WorkerGroup(), "trainer");
     return trainer_->Bind(sync_.get(), side_channel_.get());
   }
 
