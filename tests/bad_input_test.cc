@@ -285,6 +285,7 @@ TEST(ServerBadInputTest, FlagsThatDoNotExistOrFit) {
   ExpectRefused(kServer, {"--timeout=0s"}, {"--timeout", "0"});
   ExpectRefused(kServer, {"--timeout=soon"}, {"--timeout", "soon"});
   ExpectRefused(kServer, {"--master=nowhere"}, {"--master", "nowhere"});
+  ExpectRefused(kServer, {"--attempt=-2"}, {"--attempt", "-2"});
   ExpectRefused(kServer, {"now"}, {"now"});
   ExpectRefused(kServer, {"--listen=127.0.0.1:0", "--port_file=/no/such/folder/port"},
                 {"/no/such/folder/port"});

@@ -15,6 +15,7 @@
 #include "gpu/open_gpu.h"
 #include "links/grpc_store.h"
 #include "links/in_memory_store.h"
+#include "links/store_run.h"
 #include "plan/codec.h"
 #include "sync/group_error.h"
 #include "sync/side_channel.h"
@@ -100,8 +101,11 @@ absl::StatusOr<Rendezvous> MeetAtStore(const JobOptions& options, const WorkerGr
       GS_RETURN_IF_ERROR(WriteFileAtomically(options.port_file, address + "\n"));
     }
   }
-  GS_ASSIGN_OR_RETURN(rendezvous.store,
-                      ConnectStore(address, group.credentials, absl::Now() + group.timeout));
+  const absl::Time deadline = absl::Now() + group.timeout;
+  GS_ASSIGN_OR_RETURN(rendezvous.store, ConnectStore(address, group.credentials, deadline));
+  if (options.rank == 0) {
+    GS_RETURN_IF_ERROR(PublishRun(*rendezvous.store, {group.run_id, group.attempt}, deadline));
+  }
   return rendezvous;
 }
 
