@@ -219,6 +219,12 @@ std::vector<std::string> ParseFlagsOrExit(int argc, const char* const* argv,
   std::exit(2);
 }
 
+std::map<std::string, std::string> FlagValues() {
+  std::map<std::string, std::string> values;
+  for (const auto& [name, flag] : OwnFlags()) values[name] = flag->CurrentValue();
+  return values;
+}
+
 std::string FlagHelp(const FlagOptions& options) {
   std::string text = options.usage;
   if (!text.empty() && text.back() != '\n') text += '\n';

@@ -44,6 +44,10 @@ absl::StatusOr<std::vector<std::string>> ParseFlags(int argc, const char* const*
 std::vector<std::string> ParseFlagsOrExit(int argc, const char* const* argv,
                                           const FlagOptions& options = {});
 
+// The value that each flag has now which the binary's own sources define, as text that the flag
+// would parse to it, by name. Thread-safe.
+std::map<std::string, std::string> FlagValues();
+
 // The usage text and each flag that the binary's own sources define (not those of system
 // libraries), by name, with type, help and default.
 std::string FlagHelp(const FlagOptions& options = {});

@@ -8,9 +8,11 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
+#include <memory>
 #include <string>
 #include <thread>
 #include <utility>
@@ -30,6 +32,7 @@
 #include "grpc/support/log.h"
 #include "links/grpc_store.h"
 #include "links/grpc_stream.h"
+#include "links/store_run.h"
 #include "ps_server/event_file.h"
 #include "ps_server/metrics.h"
 #include "ps_server/server.h"
@@ -40,8 +43,10 @@ ABSL_FLAG(
     std::string, master, "",
     "host:port of rank 0's store, to register there; without it workers are told by --servers");
 ABSL_FLAG(std::string, run_id, "",
-          "serve workers of this run only; default: the first that come, or \"job\" with --master");
-ABSL_FLAG(int, attempt, 0, "of the run, counted by the launcher");
+          "serve workers of this run only; default: with --master the run that its store is of, "
+          "whatever launched that, else the run of the first worker that comes");
+ABSL_FLAG(int, attempt, -1,
+          "of the run, counted by the launcher; default: with --master as its store says, else 0");
 ABSL_FLAG(std::string, metrics_json, "",
           "where to write ServerMetrics (proto/run_record.proto) at the end");
 ABSL_FLAG(std::string, event_log, "",
@@ -68,7 +73,7 @@ sigset_t EndingSignals() {
 // Ends the server when the process is told to end. The signals must be blocked in all threads.
 class SignalWatch {
  public:
-  explicit SignalWatch(ParameterServer* server) : thread_([this, server] { Watch(*server); }) {}
+  SignalWatch() : thread_([this] { Watch(); }) {}
 
   ~SignalWatch() {
     done_ = true;
@@ -76,25 +81,27 @@ class SignalWatch {
     thread_.join();
   }
 
-  // From here on the server ends in good order; before, there is nobody to tell.
-  void Serving() { serving_ = true; }
+  // From here on `server`, which must outlive this object, ends in good order; before, there is
+  // nobody to tell.
+  void Serving(ParameterServer* server) { server_ = server; }
 
  private:
-  void Watch(ParameterServer& server) {
+  void Watch() {
     const sigset_t signals = EndingSignals();
     int signal = 0;
     sigwait(&signals, &signal);
     if (done_) return;
     const char* const name = signal == SIGINT ? "SIGINT" : "SIGTERM";
-    if (!serving_) {
+    ParameterServer* const server = server_;
+    if (server == nullptr) {
       std::fprintf(stderr, "ps_server: told to end by %s\n", name);
       _exit(1);
     }
-    server.Stop(absl::CancelledError(absl::StrCat("the server was told to end by ", name)));
+    server->Stop(absl::CancelledError(absl::StrCat("the server was told to end by ", name)));
   }
 
   std::atomic<bool> done_{false};
-  std::atomic<bool> serving_{false};
+  std::atomic<ParameterServer*> server_{nullptr};
   std::thread thread_;  // last: uses all of the above
 };
 
@@ -118,19 +125,43 @@ absl::StatusOr<std::string> ReachableAddress(const Flags& flags, const std::stri
   return absl::StrCat(host, ":", host_port.port);
 }
 
-// Takes the first free place under <run_id>/<attempt>/server/.
-absl::Status Register(const Flags& flags, const std::string& address) {
+// Rank 0's store, null without --master, and which run to serve.
+struct Master {
+  std::shared_ptr<KeyValueStore> store;
+  StoreRun run;
+};
+
+absl::StatusOr<Master> AskMaster(const Flags& flags) {
+  Master master;
+  master.run = {flags.run_id, std::max(flags.attempt, 0)};
+  if (flags.master.empty()) return master;
   const absl::Time deadline = absl::Now() + flags.timeout;
-  GS_ASSIGN_OR_RETURN(const std::shared_ptr<KeyValueStore> store,
-                      ConnectStore(flags.master, InsecureCredentials(), deadline));
+  GS_ASSIGN_OR_RETURN(master.store, ConnectStore(flags.master, InsecureCredentials(), deadline));
+  GS_ASSIGN_OR_RETURN(master.run, AskForRun(*master.store, deadline));
+  if (!flags.run_id.empty() && flags.run_id != master.run.run_id) {
+    return absl::InvalidArgumentError(absl::StrCat("--run_id: expected the store's, \"",
+                                                   master.run.run_id, "\", or none, found \"",
+                                                   flags.run_id, "\""));
+  }
+  if (flags.attempt >= 0 && flags.attempt != master.run.attempt) {
+    return absl::InvalidArgumentError(absl::StrCat("--attempt: expected the store's, ",
+                                                   master.run.attempt, ", or none, found ",
+                                                   flags.attempt));
+  }
+  return master;
+}
+
+// Takes the first free place under <run_id>/<attempt>/server/.
+absl::Status Register(const Master& master, const std::string& address, absl::Time deadline) {
   for (int i = 0;; ++i) {
-    const std::string key = absl::StrCat(flags.run_id, "/", flags.attempt, "/server/", i);
-    GS_ASSIGN_OR_RETURN(const std::string holder, store->SetIfAbsent(key, address, deadline));
+    const std::string key = absl::StrCat(master.run.run_id, "/", master.run.attempt, "/server/", i);
+    GS_ASSIGN_OR_RETURN(const std::string holder,
+                        master.store->SetIfAbsent(key, address, deadline));
     if (holder == address) return absl::OkStatus();
   }
 }
 
-absl::Status CheckFlags(Flags& flags) {
+absl::Status CheckFlags(const Flags& flags) {
   if (const auto listen = ParseHostPort(flags.listen); !listen.ok()) {
     return absl::InvalidArgumentError(absl::StrCat("--listen: ", listen.status().message()));
   }
@@ -138,7 +169,10 @@ absl::Status CheckFlags(Flags& flags) {
     if (const auto master = ParseHostPort(flags.master); !master.ok()) {
       return absl::InvalidArgumentError(absl::StrCat("--master: ", master.status().message()));
     }
-    if (flags.run_id.empty()) flags.run_id = "job";
+  }
+  if (flags.attempt < -1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--attempt: expected at least 0, found ", flags.attempt));
   }
   if (flags.timeout <= absl::ZeroDuration()) {
     return absl::InvalidArgumentError(absl::StrCat("--timeout: expected a time above 0, found ",
@@ -153,18 +187,21 @@ int Complain(int code, absl::string_view what, const absl::Status& status) {
   return code;
 }
 
+absl::Status AtMaster(const Flags& flags, const absl::Status& status) {
+  if (status.ok()) return status;
+  return absl::Status(status.code(),
+                      absl::StrCat("--master=", flags.master, ": ", status.message()));
+}
+
 // Says where the server is, to whoever should know.
-absl::Status Announce(const Flags& flags, const std::string& address) {
+absl::Status Announce(const Flags& flags, const Master& master, const std::string& address) {
   if (!flags.port_file.empty()) {
     GS_RETURN_IF_ERROR(WriteFileAtomically(flags.port_file, address + "\n"));
   }
   std::printf("listening on %s\n", address.c_str());
   std::fflush(stdout);
-  if (flags.master.empty()) return absl::OkStatus();
-  const absl::Status registered = Register(flags, address);
-  if (registered.ok()) return registered;
-  return absl::Status(registered.code(),
-                      absl::StrCat("--master=", flags.master, ": ", registered.message()));
+  if (master.store == nullptr) return absl::OkStatus();
+  return AtMaster(flags, Register(master, address, absl::Now() + flags.timeout));
 }
 
 int Main(int argc, char** argv) {
@@ -175,7 +212,7 @@ int Main(int argc, char** argv) {
                     absl::InvalidArgumentError(
                         absl::StrCat("expected flags only, found \"", positional[0], "\"")));
   }
-  Flags flags;
+  const Flags flags;
   if (const absl::Status status = CheckFlags(flags); !status.ok()) return Complain(2, "", status);
 
   gpr_set_log_function([](gpr_log_func_args*) {});  // what fails comes back as a status
@@ -188,27 +225,31 @@ int Main(int argc, char** argv) {
   if (!flags.event_log.empty()) events = EventFile::Create(flags.event_log);
   if (!events.ok()) return Complain(2, "--event_log: ", events.status());
 
+  std::unique_ptr<ParameterServer> server;
+  SignalWatch watch;
+  const absl::StatusOr<Master> master = AskMaster(flags);
+  if (!master.ok()) return Complain(2, "", AtMaster(flags, master.status()));
   ServerOptions options;
   if (*events != nullptr) {
     options.on_event = [&events](const ServerEvent& event) { (*events)->Add(event); };
   }
   options.link = NewGrpcLink();
   options.listen = flags.listen;
-  options.run_id = flags.run_id;
-  options.attempt = flags.attempt;
+  options.run_id = master->run.run_id;
+  options.attempt = master->run.attempt;
   options.timeout = flags.timeout;
-  absl::StatusOr<std::unique_ptr<ParameterServer>> server = ParameterServer::Start(options);
-  if (!server.ok()) return Complain(2, "--listen: ", server.status());
-  SignalWatch watch(server->get());
-  const absl::StatusOr<std::string> address = ReachableAddress(flags, (*server)->address());
+  absl::StatusOr<std::unique_ptr<ParameterServer>> started = ParameterServer::Start(options);
+  if (!started.ok()) return Complain(2, "--listen: ", started.status());
+  server = *std::move(started);
+  const absl::StatusOr<std::string> address = ReachableAddress(flags, server->address());
   if (!address.ok()) return Complain(2, "--listen: ", address.status());
-  if (const absl::Status status = Announce(flags, *address); !status.ok()) {
+  if (const absl::Status status = Announce(flags, *master, *address); !status.ok()) {
     return Complain(2, "", status);
   }
 
-  watch.Serving();
-  const absl::Status ended = (*server)->Wait();
-  const ServerStats stats = (*server)->stats();
+  watch.Serving(server.get());
+  const absl::Status ended = server->Wait();
+  const ServerStats stats = server->stats();
   if (*events != nullptr) {
     const absl::Status written = (*events)->Close();
     if (!written.ok()) return Complain(1, "--event_log: ", written);

@@ -9,21 +9,18 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/worker_processes.h"
 #include "tools/test_program.h"
 
 namespace gradsync {
 namespace {
 
-using ::testing::AllOf;
-using ::testing::ContainsRegex;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -250,68 +247,35 @@ TEST(WorkerBadInputTest, APortThatIsTakenIsNamed) {
                 {taken.address()});
 }
 
-// Both workers of one job, rank 0 with the store.
-class TwoWorkers {
- public:
-  TwoWorkers(const std::vector<std::string>& flags_of_0,
-             const std::vector<std::string>& flags_of_1) {
-    const NewFolder folder;
-    const std::string port_file = folder.path() + "/master";
-    Start(0, {"--master=127.0.0.1:0", "--port_file=" + port_file}, flags_of_0);
-    ranks[0]->Await([&] { return std::filesystem::exists(port_file); });
-    std::string master;
-    std::getline(std::ifstream(port_file), master);
-    Start(1, {"--master=" + master}, flags_of_1);
-  }
-
-  std::unique_ptr<TestProgram> ranks[2];
-
- private:
-  void Start(int rank, const std::vector<std::string>& place,
-             const std::vector<std::string>& flags) {
-    std::vector<std::string> argv = {kWorker, "--model=mlp", "--world_size=2",
-                                     absl::StrCat("--rank=", rank)};
-    argv.insert(argv.end(), place.begin(), place.end());
-    argv.insert(argv.end(), flags.begin(), flags.end());
-    ranks[rank] = std::make_unique<TestProgram>(argv);
-  }
-};
-
-// Two workers of one job whose flags differ by `other`.
-void ExpectPlansDiffer(std::vector<std::string> common, const std::string& other) {
-  common.push_back("--timeout=20s");
-  std::vector<std::string> different = common;
-  different.push_back(other);
-  const TwoWorkers workers(common, different);
-  for (const auto& program : workers.ranks) {
-    ExpectRefused(program.get(), {"plan"});
-    const std::string fingerprint = "[0-9a-f]{12,64}";
-    ASSERT_EQ(program->err().size(), 1);
-    EXPECT_THAT(program->err()[0], ContainsRegex(fingerprint + "[^0-9a-f].*" + fingerprint));
-  }
-}
-
 TEST(WorkerBadInputTest, ARankThatGivesUpEndsTheOthersWait) {
-  const HeldPort closed(/*listens=*/false);
-  // Each waits for the other to join its own topology.
-  const TwoWorkers workers(
-      {"--topology=ring", "--link=grpc", "--timeout=300s"},
-      {"--topology=ps", "--link=grpc", "--servers=" + closed.address(), "--timeout=5s"});
-  ExpectRefused(workers.ranks[1].get(), {"rank 0 of 2 has not come"});
-  ExpectRefused(workers.ranks[0].get(), {"rank 1 failed first: DEADLINE_EXCEEDED"});
+  const std::vector<std::string> patient = {"--model=mlp", "--topology=ring", "--timeout=300s"};
+  // Both wait for a third.
+  WorkerProcesses workers({patient, With(patient, {"--timeout=2s"})}, /*world_size=*/3);
+  ExpectRefused(&workers[1], {"rank 2 of 3 has not come"});
+  ExpectRefused(&workers[0], {"rank 1 failed first: DEADLINE_EXCEEDED"});
 }
 
-TEST(WorkerBadInputTest, PlansThatDifferShowBothFingerprints) {
-  ExpectPlansDiffer({"--topology=ring"}, "--momentum=0.5");
-  ExpectPlansDiffer({"--topology=ring"}, "--optimizer=adam");
-  ExpectPlansDiffer({"--topology=ring"}, "--compression=bf16");
-}
-
-TEST(WorkerBadInputTest, PlansThatDifferUnderParameterServersShowBothFingerprints) {
-  TestProgram server({kServer, "--listen=127.0.0.1:0", "--timeout=20s"});
-  const std::string line = server.AwaitLine("listening on ");
-  const std::string address = std::string(absl::StripPrefix(line, "listening on "));
-  ExpectPlansDiffer({"--topology=ps", "--servers=" + address}, "--momentum=0.5");
+TEST(WorkerBadInputTest, SchedulesThatLackSomethingOrAreToldTooMuch) {
+  const auto expect_refused = [](std::vector<std::string> flags,
+                                 const std::vector<std::string>& words) {
+    flags.insert(flags.begin(), {"--model=mlp", "--steps=10"});
+    ExpectRefused(kWorker, flags, words);
+  };
+  expect_refused({"--schedule=step"}, {"--lr_milestones", "--schedule=step"});
+  expect_refused({"--schedule=step", "--lr_milestones=5,x"}, {"--lr_milestones", "5,x"});
+  expect_refused({"--schedule=step", "--lr_milestones=5,1e"}, {"--lr_milestones", "5,1e"});
+  expect_refused({"--schedule=step", "--lr_milestones=0,5"}, {"--lr_milestones", "0,5"});
+  expect_refused({"--schedule=step", "--lr_milestones=5,5"}, {"--lr_milestones", "6", "5"});
+  expect_refused({"--schedule=step", "--lr_milestones=5,10"}, {"--lr_milestones", "10", "5,10"});
+  expect_refused({"--schedule=step", "--lr_milestones=1e"}, {"--lr_milestones", "epoch", "1e"});
+  expect_refused({"--schedule=step", "--lr_milestones=5", "--lr_gamma=-1"}, {"--lr_gamma", "-1"});
+  expect_refused({"--lr_milestones=5"}, {"--lr_milestones", "--schedule=constant", "5"});
+  expect_refused({"--lr_gamma=0.5"}, {"--lr_gamma", "--schedule=constant", "0.5"});
+  expect_refused({"--lr_final=0.5"}, {"--lr_final", "--schedule=constant", "0.5"});
+  expect_refused({"--schedule=cosine", "--lr_final=nan"}, {"--lr_final", "nan"});
+  expect_refused({"--schedule=cosine", "--lr_warmup_steps=10"}, {"--lr_warmup_steps", "10"});
+  expect_refused({"--lr_warmup_steps=-1"}, {"--lr_warmup_steps", "-1"});
+  expect_refused({"--lr=-1"}, {"--lr", "-1"});
 }
 
 TEST(ServerBadInputTest, FlagsThatDoNotExistOrFit) {
@@ -321,6 +285,7 @@ TEST(ServerBadInputTest, FlagsThatDoNotExistOrFit) {
   ExpectRefused(kServer, {"--timeout=0s"}, {"--timeout", "0"});
   ExpectRefused(kServer, {"--timeout=soon"}, {"--timeout", "soon"});
   ExpectRefused(kServer, {"--master=nowhere"}, {"--master", "nowhere"});
+  ExpectRefused(kServer, {"--attempt=-2"}, {"--attempt", "-2"});
   ExpectRefused(kServer, {"now"}, {"now"});
   ExpectRefused(kServer, {"--listen=127.0.0.1:0", "--port_file=/no/such/folder/port"},
                 {"/no/such/folder/port"});

@@ -3,7 +3,11 @@
 #include <algorithm>
 #include <cmath>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
+#include "base/flag_error.h"
 #include "base/status_macros.h"
 
 namespace gradsync {
@@ -11,10 +15,44 @@ namespace {
 
 constexpr double kPi = 3.14159265358979323846;
 
-absl::Status CheckNumber(absl::string_view name, double value) {
+absl::Status CheckNumber(absl::string_view flag, double value) {
   if (std::isfinite(value) && value >= 0) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("recipe: expected a finite ", name, " of at least 0, found ", value));
+  return FlagError(flag, "a finite number of at least 0", absl::StrCat(value));
+}
+
+absl::string_view NameOf(Schedule schedule) {
+  switch (schedule) {
+    case Schedule::kConstant:
+      return "constant";
+    case Schedule::kStep:
+      return "step";
+    case Schedule::kCosine:
+      return "cosine";
+  }
+  return "";
+}
+
+std::string MilestonesAsGiven(const RecipeOptions& options) {
+  if (options.milestone_epochs.empty()) return absl::StrJoin(options.milestones, ",");
+  return absl::StrCat(absl::StrJoin(options.milestone_epochs, "e,"), "e");
+}
+
+// What only another schedule knows would change nothing, and without a word.
+absl::Status CheckWhatOthersKnow(const RecipeOptions& options) {
+  const RecipeOptions defaults;
+  const std::string with = absl::StrCat(" with --schedule=", NameOf(options.schedule));
+  if (options.schedule != Schedule::kStep) {
+    if (!options.milestones.empty() || !options.milestone_epochs.empty()) {
+      return FlagError("lr_milestones", absl::StrCat("none", with), MilestonesAsGiven(options));
+    }
+    if (options.gamma != defaults.gamma) {
+      return FlagError("lr_gamma", absl::StrCat("none", with), absl::StrCat(options.gamma));
+    }
+  }
+  if (options.schedule != Schedule::kCosine && options.final != defaults.final) {
+    return FlagError("lr_final", absl::StrCat("none", with), absl::StrCat(options.final));
+  }
+  return absl::OkStatus();
 }
 
 double ScheduledRate(const RecipeOptions& o, int64_t step) {
@@ -37,24 +75,70 @@ double ScheduledRate(const RecipeOptions& o, int64_t step) {
 }  // namespace
 
 absl::Status ValidateRecipe(const RecipeOptions& options) {
-  GS_RETURN_IF_ERROR(CheckNumber("learning rate", options.base));
-  GS_RETURN_IF_ERROR(CheckNumber("final learning rate", options.final));
-  GS_RETURN_IF_ERROR(CheckNumber("gamma", options.gamma));
+  GS_RETURN_IF_ERROR(CheckNumber("lr", options.base));
+  GS_RETURN_IF_ERROR(CheckNumber("lr_final", options.final));
+  GS_RETURN_IF_ERROR(CheckNumber("lr_gamma", options.gamma));
   if (options.warmup_steps < 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("recipe: expected warm-up of at least 0 steps, found ", options.warmup_steps));
+    return FlagError("lr_warmup_steps", "at least 0", absl::StrCat(options.warmup_steps));
   }
   if (options.schedule == Schedule::kCosine && options.total_steps <= options.warmup_steps) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("recipe: expected a cosine schedule to end after its warm-up of ",
-                     options.warmup_steps, " steps, found total_steps ", options.total_steps));
+    return FlagError("lr_warmup_steps",
+                     absl::StrCat("less than the job's ", options.total_steps,
+                                  " steps with --schedule=cosine, which ends with them"),
+                     absl::StrCat(options.warmup_steps));
   }
   for (size_t i = 0; i < options.milestones.size(); ++i) {
     const int64_t least = i == 0 ? 0 : options.milestones[i - 1] + 1;
     if (options.milestones[i] < least) {
-      return absl::InvalidArgumentError(absl::StrCat("recipe: expected milestone ", i,
-                                                     " to be at least step ", least, ", found ",
-                                                     options.milestones[i]));
+      return FlagError("lr_milestones",
+                       absl::StrCat("milestone ", i, " to be at least step ", least),
+                       absl::StrCat(options.milestones[i]));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<RecipeOptions> FitRecipe(const RecipeOptions& options, int64_t steps,
+                                        int64_t steps_per_epoch) {
+  GS_RETURN_IF_ERROR(CheckWhatOthersKnow(options));
+  RecipeOptions fitted = options;
+  fitted.total_steps = steps;
+  for (int64_t epoch : options.milestone_epochs) {
+    fitted.milestones.push_back(epoch * steps_per_epoch);
+  }
+  fitted.milestone_epochs.clear();
+  GS_RETURN_IF_ERROR(ValidateRecipe(fitted));
+  if (options.schedule != Schedule::kStep) return fitted;
+  if (fitted.milestones.empty()) {
+    return FlagError("lr_milestones",
+                     "the steps (100,200) or epochs (30e,60e) after which the learning rate drops, "
+                     "with --schedule=step",
+                     "");
+  }
+  if (fitted.milestones.back() >= steps) {
+    const std::string in_steps = options.milestone_epochs.empty()
+                                     ? ""
+                                     : absl::StrCat(", of which an epoch has ", steps_per_epoch);
+    return FlagError("lr_milestones",
+                     absl::StrCat("numbers below the job's ", steps, " steps", in_steps),
+                     MilestonesAsGiven(options));
+  }
+  return fitted;
+}
+
+absl::Status ParseMilestones(const std::vector<std::string>& words, RecipeOptions* recipe) {
+  for (const std::string& word : words) {
+    absl::string_view digits = word;
+    const bool epochs = absl::ConsumeSuffix(&digits, "e");
+    int64_t number = 0;
+    // SimpleAtoi would take a sign and spaces; the bound keeps products of them in range.
+    const bool good = digits.size() < 10 && digits.find_first_not_of("0123456789") == digits.npos &&
+                      absl::SimpleAtoi(digits, &number) && number > 0;
+    (epochs ? recipe->milestone_epochs : recipe->milestones).push_back(number);
+    if (!good || !(recipe->milestones.empty() || recipe->milestone_epochs.empty())) {
+      return FlagError("lr_milestones",
+                       "steps (100,200) or epochs (30e,60e), whole numbers of at least 1",
+                       absl::StrJoin(words, ","));
     }
   }
   return absl::OkStatus();
@@ -70,8 +154,7 @@ absl::StatusOr<Schedule> ParseSchedule(absl::string_view name) {
   if (name == "constant") return Schedule::kConstant;
   if (name == "step") return Schedule::kStep;
   if (name == "cosine") return Schedule::kCosine;
-  return absl::InvalidArgumentError(
-      absl::StrCat("unknown schedule '", name, "': expected constant, step or cosine"));
+  return FlagError("schedule", "constant, step or cosine", name);
 }
 
 }  // namespace gradsync

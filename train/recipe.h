@@ -3,6 +3,7 @@
 #define GRADSYNC_TRAIN_RECIPE_H_
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -24,7 +25,9 @@ struct RecipeOptions {
   int64_t total_steps = 0;  // kCosine: the step at which `final` is reached. Must be > warm-up.
   double final = 0.0;       // kCosine: the rate at and after total_steps.
   std::vector<int64_t> milestones;  // kStep: increasing steps at which the rate drops.
-  double gamma = 0.1;               // kStep: the factor of each drop.
+  // kStep: instead, for FitRecipe(), increasing numbers of passes over the data.
+  std::vector<int64_t> milestone_epochs;
+  double gamma = 0.1;  // kStep: the factor of each drop.
   // The first warmup_steps steps rise linearly: step s of w uses (s + 1) / w of the rate that the
   // schedule has at that step, so step w - 1 is the first at full rate. Under kCosine the half
   // cosine spans only the steps after warm-up.
@@ -33,9 +36,22 @@ struct RecipeOptions {
 
 // OK if LearningRate() may be called with `options`.
 //
-// Errors: INVALID_ARGUMENT if a rate or factor is negative or not finite, a count is negative,
-// milestones do not increase, or a cosine ends before its warm-up.
+// Errors: INVALID_ARGUMENT, naming the worker's flag, if a rate or factor is negative or not
+// finite, a count is negative, milestones do not increase, or a cosine ends before its warm-up.
 absl::Status ValidateRecipe(const RecipeOptions& options);
+
+// The recipe of a job of `steps` steps, `steps_per_epoch` of which are a pass over the data: a
+// cosine ends with the job, and milestones in epochs have become steps.
+//
+// Errors: those of ValidateRecipe() for what comes of it; INVALID_ARGUMENT, naming the worker's
+// flag, for a schedule that lacks what it needs (kStep its milestones, of which none may lie beyond
+// the job's end) or is told what only another one knows.
+absl::StatusOr<RecipeOptions> FitRecipe(const RecipeOptions& options, int64_t steps,
+                                        int64_t steps_per_epoch);
+
+// Reads `words`, all of them steps ("100", "200") or all of them epochs ("30e", "60e"), into one of
+// the recipe's two lists. Errors: INVALID_ARGUMENT naming --lr_milestones for anything else.
+absl::Status ParseMilestones(const std::vector<std::string>& words, RecipeOptions* recipe);
 
 // The rate that step `step` (0 for the job's first) must use. Thread-safe.
 double LearningRate(const RecipeOptions& options, int64_t step);

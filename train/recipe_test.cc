@@ -2,6 +2,8 @@
 
 #include <cmath>
 #include <limits>
+#include <string>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -9,6 +11,7 @@
 namespace gradsync {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 TEST(RecipeTest, ConstantStaysConstant) {
@@ -68,13 +71,14 @@ TEST(RecipeTest, CosineSpansOnlyTheStepsAfterWarmUp) {
 TEST(RecipeTest, BadOptionsAreNamed) {
   RecipeOptions negative;
   negative.base = -1;
-  EXPECT_THAT(ValidateRecipe(negative).message(), HasSubstr("found -1"));
+  EXPECT_THAT(ValidateRecipe(negative).message(),
+              HasSubstr("--lr: expected a finite number of at least 0, found \"-1\""));
   RecipeOptions not_finite;
   not_finite.base = std::numeric_limits<double>::quiet_NaN();
   EXPECT_FALSE(ValidateRecipe(not_finite).ok());
   RecipeOptions endless;
   endless.schedule = Schedule::kCosine;
-  EXPECT_THAT(ValidateRecipe(endless).message(), HasSubstr("total_steps 0"));
+  EXPECT_THAT(ValidateRecipe(endless).message(), HasSubstr("the job's 0 steps"));
   RecipeOptions unordered;
   unordered.milestones = {5, 5};
   EXPECT_THAT(ValidateRecipe(unordered).message(), HasSubstr("milestone 1"));
@@ -82,6 +86,59 @@ TEST(RecipeTest, BadOptionsAreNamed) {
   negative_warm_up.warmup_steps = -1;
   EXPECT_FALSE(ValidateRecipe(negative_warm_up).ok());
   EXPECT_TRUE(ValidateRecipe(RecipeOptions{}).ok());
+}
+
+// --schedule=cosine could never run and --schedule=step was constant: nobody set what they need.
+TEST(RecipeTest, AJobsStepsCompleteASchedule) {
+  RecipeOptions cosine;
+  cosine.schedule = Schedule::kCosine;
+  cosine.base = 1;
+  const RecipeOptions whole = FitRecipe(cosine, /*steps=*/100, /*steps_per_epoch=*/30).value();
+  EXPECT_NEAR(LearningRate(whole, 50), 0.5, 1e-12);
+  EXPECT_NEAR(LearningRate(whole, 100), 0, 1e-12);
+  RecipeOptions step;
+  step.schedule = Schedule::kStep;
+  step.base = 1;
+  ASSERT_TRUE(ParseMilestones({"1e", "3e"}, &step).ok());
+  const RecipeOptions drops = FitRecipe(step, 100, 30).value();
+  EXPECT_THAT(drops.milestones, ElementsAre(30, 90));
+  EXPECT_DOUBLE_EQ(LearningRate(drops, 29), 1);
+  EXPECT_DOUBLE_EQ(LearningRate(drops, 30), 0.1);
+}
+
+TEST(RecipeTest, AScheduleThatLacksWhatItNeedsOrIsToldWhatItDoesNotIsRefused) {
+  RecipeOptions options;
+  options.schedule = Schedule::kStep;
+  EXPECT_THAT(FitRecipe(options, 100, 30).status().message(), HasSubstr("--lr_milestones"));
+  options.milestones = {100};
+  EXPECT_THAT(FitRecipe(options, 100, 30).status().message(), HasSubstr("below the job's 100"));
+  options.milestones = {99};
+  EXPECT_TRUE(FitRecipe(options, 100, 30).ok());
+  options.final = 0.5;
+  EXPECT_THAT(FitRecipe(options, 100, 30).status().message(), HasSubstr("--lr_final"));
+  options.final = 0;
+  options.schedule = Schedule::kConstant;
+  EXPECT_THAT(FitRecipe(options, 100, 30).status().message(), HasSubstr("--lr_milestones"));
+  options.milestones.clear();
+  options.gamma = 0.5;
+  EXPECT_THAT(FitRecipe(options, 100, 30).status().message(), HasSubstr("--lr_gamma"));
+  options.gamma = 0.1;
+  options.schedule = Schedule::kCosine;
+  options.warmup_steps = 100;
+  EXPECT_THAT(FitRecipe(options, 100, 30).status().message(), HasSubstr("--lr_warmup_steps"));
+}
+
+TEST(RecipeTest, MilestonesAreAllStepsOrAllEpochs) {
+  RecipeOptions options;
+  EXPECT_TRUE(ParseMilestones({}, &options).ok());
+  EXPECT_TRUE(options.milestones.empty() && options.milestone_epochs.empty());
+  EXPECT_TRUE(ParseMilestones({"5", "100"}, &options).ok());
+  EXPECT_THAT(options.milestones, ElementsAre(5, 100));
+  for (const std::vector<std::string>& bad : std::vector<std::vector<std::string>>{
+           {"5", "2e"}, {"0"}, {"-1"}, {"e"}, {""}, {"5 "}, {"1.5"}, {"99999999999999999999"}}) {
+    RecipeOptions fresh;
+    EXPECT_THAT(ParseMilestones(bad, &fresh).message(), HasSubstr("--lr_milestones")) << bad[0];
+  }
 }
 
 TEST(RecipeTest, ScheduleNamesAreParsed) {

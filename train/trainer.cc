@@ -3,14 +3,15 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <cmath>
 #include <deque>
 #include <exception>
 #include <limits>
 #include <thread>
 #include <utility>
 
-#include "ATen/Parallel.h"
 #include "ATen/ops/empty.h"
+#include "ATen/ops/isfinite.h"
 #include "ATen/ops/randint.h"
 #include "ATen/ops/randn.h"
 #include "absl/strings/str_cat.h"
@@ -19,6 +20,7 @@
 #include "ddp/distributed_data_parallel.h"
 #include "sync/device_buckets.h"
 #include "train/batch_upload.h"
+#include "train/compute_threads.h"
 #include "train/data_loader.h"
 #include "train/evaluate.h"
 #include "train/forward.h"
@@ -48,6 +50,7 @@ struct Inputs {
   std::shared_ptr<const ImageDataset> test;  // only if evaluated
   std::unique_ptr<DistributedSampler> sampler;
   int64_t steps = 0;
+  RecipeOptions recipe;  // of a job of so many
 };
 
 absl::StatusOr<Inputs> OpenInputs(const TrainerOptions& options, int rank, int world_size) {
@@ -61,7 +64,6 @@ absl::StatusOr<Inputs> OpenInputs(const TrainerOptions& options, int rank, int w
                      " and ", options.epochs));
   }
   GS_RETURN_IF_ERROR(options.optimizer.Validate());
-  GS_RETURN_IF_ERROR(ValidateRecipe(options.recipe));
   GS_RETURN_IF_ERROR(options.straggler.CheckWorkers(world_size));
   if (options.gpu != nullptr && !options.straggler.nobody()) {
     return absl::InvalidArgumentError(
@@ -92,6 +94,7 @@ absl::StatusOr<Inputs> OpenInputs(const TrainerOptions& options, int rank, int w
   }
   const int64_t batches_per_epoch = (share + options.batch_size - 1) / options.batch_size;
   inputs.steps = options.steps != 0 ? options.steps : options.epochs * batches_per_epoch;
+  GS_ASSIGN_OR_RETURN(inputs.recipe, FitRecipe(options.recipe, inputs.steps, batches_per_epoch));
   if (options.warmup_steps < 0 || options.warmup_steps >= inputs.steps) {
     return absl::InvalidArgumentError(
         absl::StrCat("--warmup_steps: expected at least 0 and less than the job's ", inputs.steps,
@@ -114,7 +117,7 @@ class TrainerImpl : public Trainer {
         clock_(options.gpu) {}
 
   absl::Status Prepare() {
-    at::set_num_threads(options_.threads);
+    SetComputeThreads(options_.threads);
     GS_RETURN_IF_ERROR(CheckPrecision(options_.compute.precision, device_.type()));
     if (UsesGraph()) GS_RETURN_IF_ERROR(options_.gpu->UseOwnComputeStream());
     GS_RETURN_IF_ERROR(ApplyMathFlags(options_.allow_tf32, device_.type()));
@@ -269,7 +272,7 @@ class TrainerImpl : public Trainer {
 
     StepOptions step;
     step.step = report->step;
-    step.lr = LearningRate(options_.recipe, report->step - 1);
+    step.lr = report->lr = LearningRate(inputs_.recipe, report->step - 1);
     step.max_norm = options_.max_norm;
     if (scaler_.has_value()) {
       step.inverse_loss_scale = 1 / scaler_->scale();
@@ -340,6 +343,38 @@ class TrainerImpl : public Trainer {
     return options_.report_all_after(step) ? 0 : std::numeric_limits<size_t>::max();
   }
 
+  // Without a loss scale, whose steps may be skipped for a while (LossScaler has the last word), a
+  // loss that is not finite leaves nothing to train.
+  absl::Status CheckLoss(const StepReport& report) const {
+    if (scaler_.has_value() || std::isfinite(report.loss)) return absl::OkStatus();
+    return absl::InternalError(absl::StrCat("step ", report.step, " of ", report.steps, ", rank ",
+                                            rank_, ": expected a finite loss, found ", report.loss,
+                                            ": the training has diverged, try a smaller --lr"));
+  }
+
+  // What the last step has left, in buffers too: a running variance may overflow while losses do
+  // not.
+  absl::Status CheckModel() const {
+    const auto check = [this](const std::string& name, const at::Tensor& tensor) {
+      if (!tensor.is_floating_point()) return absl::OkStatus();
+      if (at::isfinite(tensor.detach()).all().item<bool>()) return absl::OkStatus();
+      return absl::InternalError(absl::StrCat(
+          "step ", inputs_.steps, " of ", inputs_.steps, ", rank ", rank_,
+          ": expected finite parameters after it, found an infinite value or a NaN in ", name,
+          ": the training has diverged, try a smaller --lr"));
+    };
+    try {
+      for (const auto& p : model_->named_parameters()) {
+        GS_RETURN_IF_ERROR(check(p.key(), p.value()));
+      }
+      for (const auto& b : model_->named_buffers()) GS_RETURN_IF_ERROR(check(b.key(), b.value()));
+    } catch (const std::exception& e) {
+      return absl::InternalError(
+          absl::StrCat("the model after the last step: LibTorch: ", e.what()));
+    }
+    return absl::OkStatus();
+  }
+
   // Reports the steps whose losses have come and that are done; all but `most_pending` are waited
   // for.
   absl::Status ReportSteps(size_t most_pending,
@@ -353,6 +388,8 @@ class TrainerImpl : public Trainer {
       GS_ASSIGN_OR_RETURN(const TrainingClock::StepTime time, clock_.Take());
       StepReport& report = unreported_.front();
       report.loss = result->losses[result->step_ends.size()];
+      GS_RETURN_IF_ERROR(CheckLoss(report));
+      result->learning_rates.push_back(report.lr);
       GS_RETURN_IF_ERROR(FillTimes(time, &report));
       result->step_ends.push_back(time.end);
       if (report.step > options_.warmup_steps) result->times.push_back(report.times);
@@ -365,6 +402,7 @@ class TrainerImpl : public Trainer {
   // What follows the last step: mean losses, evaluation, the proof that all workers hold the same
   // parameters.
   absl::Status Conclude(TrainingResult* result) {
+    GS_RETURN_IF_ERROR(CheckModel());
     const size_t tail = std::max<size_t>(1, result->losses.size() / 10);
     double tail_loss = 0;
     for (size_t i = result->losses.size() - tail; i < result->losses.size(); ++i) {

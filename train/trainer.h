@@ -36,7 +36,7 @@ struct TrainerOptions {
   int64_t steps = 0;               // optimizer steps; 0 takes `epochs`
   int64_t epochs = 1;
   int64_t warmup_steps = 0;  // steps at the start that are trained but not measured
-  RecipeOptions recipe;      // learning rate by step
+  RecipeOptions recipe;      // learning rate by step; FitRecipe() fits it to the job's steps
   OptimizerSpec optimizer;
   double max_norm = 0;          // StepOptions::max_norm
   uint64_t seed = 0;            // of initial weights, order of samples and augmentation
@@ -55,9 +55,10 @@ struct TrainerOptions {
   // Scales the loss. Always with fp16, with the default options unless others are here; without it
   // nothing gains from it. Only where workers update.
   absl::optional<LossScalerOptions> loss_scaler;
-  bool evaluate = false;          // on the test split, after the last step
-  int64_t evaluate_every = 0;     // also rank 0's parameters after every so many steps; 0: never
-  bool synchronised = true;       // false: each worker trains by itself (topology local)
+  bool evaluate = false;       // on the test split, after the last step
+  int64_t evaluate_every = 0;  // also rank 0's parameters after every so many steps; 0: never
+  // False: each worker trains by itself (topology local), with a side channel of its own alone.
+  bool synchronised = true;
   PlanOptions plan;               // bucket and chunk sizes; the world size is filled in
   bool record_gradients = false;  // fill StepReport::gradient_ready
   // Steps after which no other begins before `on_step` has been told of all, and before which none
@@ -91,6 +92,7 @@ struct StepReport {
   int64_t step = 0;  // 1 for the first
   int64_t steps = 0;
   double loss = 0;  // mean over this worker's batch
+  double lr = 0;    // of its update
   StepTimes times;
   // When backward completed each gradient, by index into Trainer::plan().tensors(), since forward
   // began. Empty unless TrainerOptions::record_gradients.
@@ -105,16 +107,17 @@ struct AccuracyPoint {
 };
 
 struct TrainingResult {
-  std::vector<StepTimes> times;  // of the measured steps
-  std::vector<double> losses;    // of this worker's batches, all steps
+  std::vector<StepTimes> times;        // of the measured steps
+  std::vector<double> losses;          // of this worker's batches, all steps
+  std::vector<double> learning_rates;  // all steps
   // When each step ended, on a GPU there, all steps, since the first began; what evaluate_every
   // costs is left out.
   std::vector<absl::Duration> step_ends;
   // Rank 0, with evaluate_every. Models are kept as they were, and evaluated after the last step,
   // so that nobody waits for an evaluation; which takes the memory of a model for each point.
   std::vector<AccuracyPoint> accuracies;
-  double first_loss = 0;     // first step, mean over workers
-  double final_loss = 0;     // last tenth of the steps (at least one), mean over workers
+  double first_loss = 0;     // first step, mean over the side channel's workers
+  double final_loss = 0;     // last tenth of the steps (at least one), likewise
   int64_t test_samples = 0;  // 0 when not evaluated
   double test_loss = 0;
   double test_accuracy = 0;
@@ -149,7 +152,9 @@ class Trainer {
   // its loss and its times are known: on the CPU right after the step, on a GPU, which is waited
   // for only where it is further behind, up to four steps later. Then evaluates if asked to,
   // compares the parameters of all workers, and shuts `sync` down. Errors: those of GradientSync;
-  // INTERNAL when LibTorch throws or workers ended with different parameters.
+  // INTERNAL when LibTorch throws, when workers ended with different parameters, and, naming step
+  // and rank, for a loss or, after the last step, parameters that are not finite; with a loss scale
+  // only when no scale helps.
   virtual absl::StatusOr<TrainingResult> Run(
       const std::function<void(const StepReport&)>& on_step) = 0;
 

@@ -132,6 +132,44 @@ TEST(TrainerTest, EveryStepIsReportedOnceInOrderWithItsLoss) {
   EXPECT_EQ(result->losses, reported);
 }
 
+absl::StatusOr<TrainingResult> ResultOf(const TrainerOptions& options) {
+  auto trainer = Trainer::Create(options, 0, 1);
+  EXPECT_TRUE(trainer.ok()) << trainer.status();
+  const std::unique_ptr<GradientSync> sync = NewSync(options);
+  SideChannel side_channel(WorkerGroup(), "trainer");
+  EXPECT_TRUE((*trainer)->Bind(sync.get(), &side_channel).ok());
+  return (*trainer)->Run([](const StepReport&) {});
+}
+
+// Training went on to its last step, and ended well, with losses and parameters that were NaN.
+TEST(TrainerTest, ALossThatIsNotFiniteEndsTrainingAlsoOnADeviceWithoutWaitingForIt) {
+  const auto gpu = std::make_shared<FakeGpu>();
+  for (const std::shared_ptr<FakeGpu>& on : {std::shared_ptr<FakeGpu>(), gpu}) {
+    TrainerOptions options = Options();
+    options.gpu = on;
+    options.recipe.base = 1e30;
+    options.steps = 20;
+    const absl::Status status = ResultOf(options).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
+    EXPECT_THAT(std::string(status.message()),
+                testing::ContainsRegex("step [2-9] of 20, rank 0: expected a finite loss, found"));
+  }
+  EXPECT_EQ(gpu->synchronizations(), 1);  // before the first measured step
+}
+
+TEST(TrainerTest, WithALossScaleStepsMayBeSkippedUntilNoScaleHelps) {
+  TrainerOptions options = Options();
+  options.recipe.base = 1e30;
+  options.loss_scaler.emplace();
+  options.loss_scaler->initial = 8;
+  options.steps = 10;
+  const auto result = ResultOf(options);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_GT(result->skipped_steps, 0);
+  options.steps = 40;
+  EXPECT_THAT(std::string(ResultOf(options).status().message()), HasSubstr("at any loss scale"));
+}
+
 TEST(TrainerTest, Fp16AndTf32NeedAGpu) {
   TrainerOptions options = Options();
   options.compute.precision = Precision::kFp16;

@@ -15,10 +15,12 @@
 #include "gpu/open_gpu.h"
 #include "links/grpc_store.h"
 #include "links/in_memory_store.h"
+#include "links/store_run.h"
 #include "plan/codec.h"
 #include "sync/group_error.h"
 #include "sync/side_channel.h"
 #include "train/precision.h"
+#include "worker/agree_on_flags.h"
 #include "worker/metrics.h"
 #include "worker/open_device.h"
 
@@ -99,8 +101,11 @@ absl::StatusOr<Rendezvous> MeetAtStore(const JobOptions& options, const WorkerGr
       GS_RETURN_IF_ERROR(WriteFileAtomically(options.port_file, address + "\n"));
     }
   }
-  GS_ASSIGN_OR_RETURN(rendezvous.store,
-                      ConnectStore(address, group.credentials, absl::Now() + group.timeout));
+  const absl::Time deadline = absl::Now() + group.timeout;
+  GS_ASSIGN_OR_RETURN(rendezvous.store, ConnectStore(address, group.credentials, deadline));
+  if (options.rank == 0) {
+    GS_RETURN_IF_ERROR(PublishRun(*rendezvous.store, {group.run_id, group.attempt}, deadline));
+  }
   return rendezvous;
 }
 
@@ -181,7 +186,7 @@ class Job {
       GS_RETURN_IF_ERROR(WriteWorkerMetrics(options_, *sync_, *trainer_, *result,
                                             side_channel_->bytes_sent(), options_.metrics_json));
     }
-    LeaveStore(group_);
+    if (options_.trainer.synchronised) LeaveStore(group_);
     return absl::OkStatus();
   }
 
@@ -207,10 +212,13 @@ class Job {
     GS_ASSIGN_OR_RETURN(group_.address, LocalAddress(options_.master, options_.interface));
     GS_ASSIGN_OR_RETURN(rendezvous_, MeetAtStore(options_, group_));
     group_.store = rendezvous_.store;
+    GS_RETURN_IF_ERROR(AgreeOnFlags(group_, options_.same_on_all_ranks));
     GS_RETURN_IF_ERROR(FindServers(group_, options_.num_servers, &options_.sync.servers));
     GS_RETURN_IF_ERROR(ResolveByHosts(group_, &options_.sync));
     GS_ASSIGN_OR_RETURN(sync_, CreateGradientSync(options_.sync, group_));
-    side_channel_ = std::make_unique<SideChannel>(group_, "trainer");
+    // Workers that train by themselves need not wait for the slowest, nor it for them.
+    side_channel_ = std::make_unique<SideChannel>(
+        options_.trainer.synchronised ? group_ : WorkerGroup(), "trainer");
     return trainer_->Bind(sync_.get(), side_channel_.get());
   }
 

@@ -6,6 +6,7 @@
 
 #include "absl/time/time.h"
 #include "train/trainer.h"
+#include "worker/agree_on_flags.h"
 #include "worker/open_device.h"
 #include "worker/sync_factory.h"
 
@@ -27,7 +28,8 @@ struct JobOptions {
   TrainerOptions trainer;
   absl::Duration timeout = absl::Seconds(60);
   std::string metrics_json;
-  int64_t log_every = 10;  // rank 0 prints a line every so many steps; 0: none
+  FlagTexts same_on_all_ranks;  // compared before anything else
+  int64_t log_every = 10;       // rank 0 prints a line every so many steps; 0: none
 };
 
 }  // namespace gradsync

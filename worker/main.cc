@@ -19,6 +19,7 @@
 #include "grpc/support/log.h"
 #include "train/kineto_trace.h"
 #include "train/precision.h"
+#include "train/recipe.h"
 #include "worker/job.h"
 #include "worker/launch_environment.h"
 #include "worker/nccl_settings.h"
@@ -51,7 +52,17 @@ ABSL_FLAG(int64_t, epochs, 1, "passes over the data, when --steps is 0");
 ABSL_FLAG(int64_t, warmup_steps, 0, "steps at the start that are trained but not measured");
 ABSL_FLAG(std::string, optimizer, "sgd", "sgd, adam or adamw");
 ABSL_FLAG(double, lr, 0.01, "learning rate");
-ABSL_FLAG(std::string, schedule, "constant", "of the learning rate: constant, step or cosine");
+ABSL_FLAG(
+    std::string, schedule, "constant",
+    "of the learning rate: constant; step (--lr_milestones, --lr_gamma); or cosine, from --lr "
+    "at the end of the warm-up to --lr_final at the end of the job");
+ABSL_FLAG(std::vector<std::string>, lr_milestones, {},
+          "with --schedule=step: when the learning rate drops, after steps (100,200) or epochs "
+          "(30e,60e)");
+ABSL_FLAG(double, lr_gamma, gradsync::RecipeOptions().gamma,
+          "with --schedule=step: the factor of each drop");
+ABSL_FLAG(double, lr_final, gradsync::RecipeOptions().final,
+          "with --schedule=cosine: the learning rate at the end of the job");
 ABSL_FLAG(int64_t, lr_warmup_steps, 0, "steps over which the learning rate rises to --lr");
 ABSL_FLAG(double, momentum, 0.9, "of sgd");
 ABSL_FLAG(bool, nesterov, false, "of sgd");
@@ -144,6 +155,9 @@ absl::StatusOr<TrainerOptions> TrainerOptionsFromFlags() {
   GS_ASSIGN_OR_RETURN(options.optimizer, OptimizerFromFlags());
   GS_ASSIGN_OR_RETURN(options.recipe.schedule, ParseSchedule(absl::GetFlag(FLAGS_schedule)));
   options.recipe.base = absl::GetFlag(FLAGS_lr);
+  options.recipe.gamma = absl::GetFlag(FLAGS_lr_gamma);
+  options.recipe.final = absl::GetFlag(FLAGS_lr_final);
+  GS_RETURN_IF_ERROR(ParseMilestones(absl::GetFlag(FLAGS_lr_milestones), &options.recipe));
   options.recipe.warmup_steps = absl::GetFlag(FLAGS_lr_warmup_steps);
   options.max_norm = absl::GetFlag(FLAGS_max_norm);
   options.seed = absl::GetFlag(FLAGS_seed);
@@ -178,9 +192,27 @@ absl::optional<std::string> Variable(absl::string_view name) {
   return value == nullptr ? absl::nullopt : absl::optional<std::string>(value);
 }
 
+// What each rank may have for itself: who and where it is, what it computes with, for how long it
+// waits and what it leaves behind. (A world's size and a run's id are often the launcher's, and
+// ranks that differ in them do not meet.) All other flags must be the same on all ranks; a new one
+// is, unless it is named here.
+constexpr absl::string_view kOfEachRank[] = {
+    "rank",       "local_rank",  "world_size",      "run_id",  "master",
+    "port_file",  "interface",   "device",          "threads", "loader_threads",
+    "cuda_graph", "fused_norm",  "cudnn_benchmark", "timeout", "metrics_json",
+    "trace",      "trace_steps", "log_every",
+};
+
+FlagTexts FlagsOfAllRanks() {
+  FlagTexts flags = FlagValues();
+  for (absl::string_view name : kOfEachRank) flags.erase(std::string(name));
+  return flags;
+}
+
 // Flags win over the launcher's variables.
 absl::StatusOr<JobOptions> JobOptionsFromFlags() {
   JobOptions job;
+  job.same_on_all_ranks = FlagsOfAllRanks();
   GS_ASSIGN_OR_RETURN(const LaunchEnvironment environment, DetectLaunchEnvironment(Variable));
   const int rank = absl::GetFlag(FLAGS_rank);
   const int world_size = absl::GetFlag(FLAGS_world_size);

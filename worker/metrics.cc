@@ -71,6 +71,7 @@ absl::Status WriteWorkerMetrics(const JobOptions& options, const GradientSync& s
   FillTimes(result, &metrics);
   metrics.set_loader_threads(trainer.loader_threads());
   metrics.mutable_loss()->Assign(result.losses.begin(), result.losses.end());
+  metrics.mutable_lr()->Assign(result.learning_rates.begin(), result.learning_rates.end());
   metrics.set_mean_first_loss(result.first_loss);
   metrics.set_mean_final_loss(result.final_loss);
   metrics.set_skipped_steps(static_cast<int32_t>(result.skipped_steps));

@@ -85,11 +85,18 @@ void FillJob(const proto::WorkerMetrics& first, int workers, int servers, proto:
   run->set_nccl_asked(first.nccl_asked());
   run->set_straggler(first.straggler());
   run->set_steps(first.step_ms_size());
-  run->set_first_loss(first.mean_first_loss());
-  run->set_final_loss(first.mean_final_loss());
   run->set_accuracy(first.test_accuracy());
   run->set_params_sha256(first.params_sha256());
   run->set_consistency(first.consistency().empty() ? "bsp" : first.consistency());
+}
+
+// Workers that train by themselves say what each has for itself; the others have said it already.
+void FillLosses(const Metrics& workers, proto::Run* run) {
+  const int own = run->topology() == "local" ? static_cast<int>(workers.size()) : 1;
+  for (int i = 0; i < own; ++i) {
+    run->set_first_loss(run->first_loss() + workers[i].mean_first_loss() / own);
+    run->set_final_loss(run->final_loss() + workers[i].mean_final_loss() / own);
+  }
 }
 
 void FillTimes(const Metrics& workers, proto::Run* run) {
@@ -209,6 +216,7 @@ absl::StatusOr<proto::Run> AggregateRun(const Metrics& workers,
   std::vector<std::string> devices;
   for (const proto::WorkerMetrics& worker : workers) devices.push_back(worker.device());
   run.set_device(NameDevices(devices));
+  FillLosses(workers, &run);
   FillTimes(workers, &run);
   FillBytesAndCpu(workers, servers, &run);
   FillStaleness(workers, &run);

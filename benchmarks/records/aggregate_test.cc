@@ -114,7 +114,11 @@ TEST(AggregateTest, WorkersThatAreNotSynchronisedMayDiffer) {
   first.set_topology("local");
   second.set_topology("local");
   second.set_params_sha256("def");
-  EXPECT_TRUE(AggregateRun({first, second}, {}).ok());
+  first.set_mean_first_loss(2);
+  second.set_mean_first_loss(4);
+  const auto run = AggregateRun({first, second}, {});
+  ASSERT_TRUE(run.ok()) << run.status();
+  EXPECT_EQ(run->first_loss(), 3);
 }
 
 TEST(AggregateTest, EfficiencyComparesWithOneWorkerOfTheSameConfiguration) {

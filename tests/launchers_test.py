@@ -1,0 +1,152 @@
+#!/usr/bin/env python3
+"""Parameter servers that register in the store meet workers of any launcher, and after a restart.
+
+They took "job" for the run's id, and 0 for its attempt, where torchrun, Slurm and MPI have told the workers something else.
+"""
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+WORKER = "worker/worker"  # from the root of the runfiles, where tests start
+SERVER = "ps_server/ps_server"
+JOB = ["--topology=ps", "--num_servers=1", "--model=mlp", "--batch_size=4", "--timeout=100s", "--master=127.0.0.1:0"]
+PATIENCE = 100
+
+
+def has_torchrun():
+    found = subprocess.run([sys.executable, "-c", "import torch.distributed.run"], stdout=subprocess.DEVNULL,
+                           stderr=subprocess.DEVNULL)
+    return found.returncode == 0
+
+
+class LaunchersTest(unittest.TestCase):
+    def setUp(self):
+        temporary = tempfile.TemporaryDirectory()
+        self.addCleanup(temporary.cleanup)
+        self.folder = pathlib.Path(temporary.name)
+        self.port_file = self.folder / "master"
+        self.outputs = {}  # process -> file with what it has printed
+        self.addCleanup(self.end)
+
+    def end(self):
+        for process in self.outputs:
+            try:
+                os.killpg(process.pid, signal.SIGKILL)  # with its children
+            except ProcessLookupError:
+                pass
+            process.wait()
+
+    def start(self, *argv, environment=None):
+        path = self.folder / f"output{len(self.outputs)}"
+        with path.open("w") as file:
+            process = subprocess.Popen(argv, env={**os.environ, **(environment or {})}, stdin=subprocess.DEVNULL,
+                                       stdout=file, stderr=subprocess.STDOUT, start_new_session=True)
+        self.outputs[process] = path
+        return process
+
+    def output(self, process):
+        return self.outputs[process].read_text()
+
+    def finish(self, process):
+        process.wait(timeout=PATIENCE)
+        return self.output(process)
+
+    def wait_for(self, what, condition):
+        deadline = time.monotonic() + PATIENCE
+        while not condition():
+            self.assertLess(time.monotonic(), deadline, what)
+            time.sleep(0.01)
+
+    def master(self):
+        self.wait_for("no port file", self.port_file.exists)
+        return self.port_file.read_text().strip()
+
+    def assert_ends_well(self, *processes):
+        for process in processes:
+            output = self.finish(process)
+            self.assertEqual(process.returncode, 0, output)
+
+    def check(self, worker_environment, server_environment, *server_flags):
+        worker = self.start(WORKER, *JOB, "--steps=2", f"--port_file={self.port_file}", environment=worker_environment)
+        server = self.start(SERVER, f"--master={self.master()}", "--timeout=100s", *server_flags,
+                            environment=server_environment)
+        self.assert_ends_well(worker, server)
+
+    TORCHRUN = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1",
+                "TORCHELASTIC_RUN_ID": "seven", "TORCHELASTIC_RESTART_COUNT": "2"}
+
+    def test_torchrun_whose_variables_the_server_lacks_or_has(self):
+        self.check(self.TORCHRUN, {})
+
+    def test_a_server_that_is_told_the_run(self):
+        self.check(self.TORCHRUN, {}, "--run_id=seven", "--attempt=2")
+
+    def test_slurm_in_a_job_step_of_its_own_after_a_requeue(self):
+        slurm = {"SLURM_PROCID": "0", "SLURM_NTASKS": "1", "SLURM_LOCALID": "0", "SLURM_JOB_ID": "1234",
+                 "SLURM_STEP_ID": "0", "SLURM_RESTART_COUNT": "1"}
+        self.check(slurm, {**slurm, "SLURM_STEP_ID": "1"})
+
+    def test_open_mpi_with_an_mpirun_of_its_own(self):
+        mpi = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1", "OMPI_COMM_WORLD_LOCAL_RANK": "0",
+               "OMPI_COMM_WORLD_LOCAL_SIZE": "1", "PMIX_NAMESPACE": "a"}
+        self.check(mpi, {**mpi, "PMIX_NAMESPACE": "b"})
+
+    def test_no_launcher(self):
+        self.check({}, {})
+
+    def test_a_server_of_another_run_is_refused(self):
+        worker = self.start(WORKER, *JOB, "--steps=2", f"--port_file={self.port_file}", environment=self.TORCHRUN)
+        for flag, words in (("--run_id=six", ("--run_id", "seven", "six")), ("--attempt=1", ("--attempt", "2", "1"))):
+            server = self.start(SERVER, f"--master={self.master()}", flag)
+            output = self.finish(server)
+            self.assertEqual(server.returncode, 2)
+            self.assertEqual(output.count("\n"), 1, output)
+            for word in words:
+                self.assertIn(word, output)
+        self.assert_ends_well(self.start(SERVER, f"--master={self.master()}"), worker)
+
+    def test_a_server_that_waits_for_the_store_can_be_told_to_end(self):
+        server = self.start(SERVER, "--master=127.0.0.1:1", "--timeout=100s")
+        # Its own threads show that it is past the beginning, where the signal would kill it.
+        self.wait_for("no threads", lambda: len(os.listdir(f"/proc/{server.pid}/task")) > 2)
+        server.send_signal(signal.SIGTERM)
+        output = self.finish(server)
+        self.assertEqual(output, "ps_server: told to end by SIGTERM\n")
+        self.assertEqual(server.returncode, 1)
+
+    @unittest.skipUnless(has_torchrun(), "there is no torchrun")
+    def test_torchrun_itself_and_its_restart(self):
+        # torchrun takes a worker's --master for an abbreviation of its own flags, wherever it stands.
+        script = self.folder / "start_worker"
+        flags = " ".join([*JOB, "--steps=1000000000", "--log_every=1000000000", f"--port_file={self.port_file}"])
+        script.write_text(f"#!/bin/sh\nexec {os.path.abspath(WORKER)} {flags}\n")
+        script.chmod(0o755)
+        # Debian's fails under its Python unless the worker's output goes to a log (-r) and here too (-t).
+        torchrun = self.start(sys.executable, "-u", "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=1",
+                              "--max_restarts=1", "--monitor_interval=0.1", "-r", "1", "-t", "1", "--no_python",
+                              str(script))
+        server = self.start(SERVER, f"--master={self.master()}")
+        self.wait_for("no step was trained", lambda: self.output(torchrun).count("step 1/") == 1)
+        self.port_file.unlink()
+        for pid in self.workers_of(torchrun.pid):
+            os.kill(pid, signal.SIGKILL)
+        # The second attempt: a new store, for which torchrun counts 1, and a new server.
+        again = self.start(SERVER, f"--master={self.master()}")
+        self.wait_for("no step was trained again", lambda: self.output(torchrun).count("step 1/") == 2)
+        self.assertIn("UNAVAILABLE: rank 0", self.finish(server))
+        self.assertEqual(server.returncode, 1)
+        self.assertIsNone(again.poll())
+
+    @staticmethod
+    def workers_of(pid):
+        children = pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        return [int(child) for child in children if b"worker" in pathlib.Path(f"/proc/{child}/cmdline").read_bytes()]
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,34 @@
+// The workers of one job as processes under test, each with flags of its own.
+
+#ifndef GRADSYNC_TESTS_WORKER_PROCESSES_H_
+#define GRADSYNC_TESTS_WORKER_PROCESSES_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tools/test_program.h"
+
+namespace gradsync {
+
+// Starts worker/worker (of the test's runfiles) for each rank, rank 0 first, which holds the store
+// on a free port; the others once it listens, or not at all if it ends before. What goes wrong on
+// the way is a failure of the running test. Not thread-safe.
+class WorkerProcesses {
+ public:
+  // `flags` by rank. `world_size`: 0 for as many; with more, the last ranks never come.
+  explicit WorkerProcesses(const std::vector<std::vector<std::string>>& flags, int world_size = 0);
+
+  int size() const { return static_cast<int>(ranks_.size()); }
+  TestProgram& operator[](int rank) { return *ranks_[rank]; }
+
+ private:
+  std::vector<std::unique_ptr<TestProgram>> ranks_;
+};
+
+// `flags` with `more` behind them, so that they win.
+std::vector<std::string> With(std::vector<std::string> flags, const std::vector<std::string>& more);
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_TESTS_WORKER_PROCESSES_H_

@@ -1,0 +1,216 @@
+// What a worker's flags do, by real processes: learning rates step by step, workers that train by
+// themselves, training that diverges, threads that compute.
+
+#include <algorithm>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/time.h"
+#include "gmock/gmock.h"
+#include "google/protobuf/util/json_util.h"
+#include "gtest/gtest.h"
+#include "proto/run_record.pb.h"
+#include "tests/worker_processes.h"
+#include "tools/local_job.h"
+
+namespace gradsync {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::DoubleEq;
+using ::testing::DoubleNear;
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Pointwise;
+
+LocalJobOptions Job(int workers, int servers, const std::vector<std::string>& flags) {
+  LocalJobOptions options;
+  options.worker_binary = "worker/worker";
+  options.server_binary = "ps_server/ps_server";
+  options.workers = workers;
+  options.servers = servers;
+  options.worker_flags = With({"--model=mlp", "--batch_size=4", "--timeout=60s"}, flags);
+  options.collect_metrics = true;
+  return options;
+}
+
+// Of each worker of a job that must succeed.
+std::vector<proto::WorkerMetrics> MetricsOf(const LocalJobOptions& options) {
+  std::vector<proto::WorkerMetrics> all;
+  const auto result = RunLocalJob(options);
+  EXPECT_TRUE(result.ok()) << result.status();
+  if (!result.ok()) return all;
+  EXPECT_EQ(result->exit_code, 0) << DescribeFailure(*result);
+  for (const std::string& text : result->worker_metrics) {
+    all.emplace_back();
+    EXPECT_TRUE(google::protobuf::util::JsonStringToMessage(text, &all.back()).ok()) << text;
+  }
+  return all;
+}
+
+std::vector<double> RatesOf(const std::vector<std::string>& flags) {
+  const auto metrics = MetricsOf(Job(1, 0, With({"--steps=8", "--lr=0.01"}, flags)));
+  if (metrics.empty()) return {};
+  return std::vector<double>(metrics[0].lr().begin(), metrics[0].lr().end());
+}
+
+// --schedule=step was constant, without a word.
+TEST(LearningRateTest, StepDropsAtItsMilestones) {
+  EXPECT_THAT(RatesOf({"--schedule=step", "--lr_milestones=2,5"}),
+              Pointwise(DoubleNear(1e-15), {.01, .01, .001, .001, .001, .0001, .0001, .0001}));
+  EXPECT_THAT(RatesOf({"--schedule=step", "--lr_milestones=4", "--lr_gamma=0.5"}),
+              Pointwise(DoubleNear(1e-15), {.01, .01, .01, .01, .005, .005, .005, .005}));
+}
+
+// --schedule=cosine was refused, whatever else was said.
+TEST(LearningRateTest, CosineFallsFromTheEndOfTheWarmUpToTheEndOfTheJob) {
+  // Half a cosine over 8 steps, and over the 4 that a warm-up of 4 leaves.
+  EXPECT_THAT(
+      RatesOf({"--schedule=cosine"}),
+      Pointwise(DoubleNear(1e-12), {.01, .00961939766256, .00853553390593, .00691341716183, .005,
+                                    .00308658283817, .00146446609407, .00038060233744}));
+  EXPECT_THAT(RatesOf({"--schedule=cosine", "--lr_warmup_steps=4", "--lr_final=0.002"}),
+              Pointwise(DoubleNear(1e-12),
+                        {.0025, .005, .0075, .01, .01, .00882842712475, .006, .00317157287525}));
+}
+
+TEST(LearningRateTest, IsTheSameOnAllRanksAndMatters) {
+  const auto train = [](const std::string& schedule) {
+    return MetricsOf(Job(2, 1, {"--topology=ps", "--update=owner", "--steps=6", schedule}));
+  };
+  const auto constant = train("--schedule=constant");
+  const auto cosine = train("--schedule=cosine");
+  ASSERT_EQ(constant.size(), 2u);
+  ASSERT_EQ(cosine.size(), 2u);
+  EXPECT_THAT(constant[0].lr(), Each(DoubleEq(0.01)));
+  EXPECT_THAT(cosine[0].lr(), Pointwise(DoubleEq(), cosine[1].lr()));
+  EXPECT_NE(constant[0].params_sha256(), cosine[0].params_sha256());
+}
+
+// The first to end waited for the others no longer than --timeout, and failed.
+TEST(LocalTopologyTest, WorkersEndEachByItself) {
+  const std::vector<std::string> flags = {"--topology=local", "--model=mlp", "--batch_size=4",
+                                          "--steps=12", "--straggler=0:1000"};
+  WorkerProcesses workers({flags, With(flags, {"--timeout=1s"})});
+  EXPECT_EQ(workers[1].Finish().code, 0);
+  EXPECT_THAT(workers[1].err(), ElementsAre());
+  EXPECT_EQ(workers[0].Finish().code, 0);
+  EXPECT_THAT(workers[0].out().back(), HasSubstr("params_sha256"));
+}
+
+TEST(LocalTopologyTest, TheStoreMayEndBeforeTheOthers) {
+  const std::vector<std::string> flags = {"--topology=local",   "--model=mlp",
+                                          "--batch_size=4",     "--steps=12",
+                                          "--evaluate_every=6", "--straggler=1:1000"};
+  WorkerProcesses workers({flags, flags});
+  EXPECT_EQ(workers[0].Finish().code, 0);
+  EXPECT_EQ(workers[1].Finish().code, 0);
+  EXPECT_THAT(workers[1].err(), ElementsAre());
+}
+
+struct Divergence {
+  std::string model;
+  std::string topology;
+  int workers;
+  int servers;
+  std::vector<std::string> flags;
+};
+
+std::ostream& operator<<(std::ostream& out, const Divergence& d) {
+  return out << d.model << " " << d.topology << " " << ::testing::PrintToString(d.flags);
+}
+
+class DivergenceTest : public ::testing::TestWithParam<Divergence> {};
+
+// Training ended with exit code 0 and parameters that were NaN.
+TEST_P(DivergenceTest, EndsTheJobAndNamesStepAndRank) {
+  const Divergence& d = GetParam();
+  LocalJobOptions options =
+      Job(d.workers, d.servers,
+          With({"--topology=" + d.topology, "--model=" + d.model, "--stem=cifar", "--lr=1e30",
+                "--steps=12", "--momentum=0", "--weight_decay=0"},
+               d.flags));
+  std::map<std::string, std::vector<std::string>> errors;
+  options.on_line = [&errors](absl::string_view process, absl::string_view line, bool is_stderr) {
+    if (is_stderr) errors[std::string(process)].push_back(std::string(line));
+  };
+  const auto result = RunLocalJob(options);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->exit_code, 1) << DescribeFailure(*result);
+  for (int rank = 0; rank < d.workers; ++rank) {
+    EXPECT_THAT(errors[absl::StrCat("worker ", rank)],
+                ElementsAre(AllOf(HasSubstr("step "), HasSubstr(" of 12, rank "),
+                                  HasSubstr("expected"), HasSubstr("finite"), HasSubstr("--lr"))))
+        << "of rank " << rank;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Jobs, DivergenceTest,
+    ::testing::Values(Divergence{"mlp", "local", 1, 0, {}},
+                      Divergence{"resnet18", "local", 1, 0, {}},
+                      Divergence{"mlp", "ring", 2, 0, {}},
+                      Divergence{"mlp", "ring", 2, 0, {"--link=grpc", "--update=owner"}},
+                      Divergence{"resnet18", "ring", 2, 0, {}}, Divergence{"mlp", "ps", 2, 1, {}},
+                      Divergence{"mlp", "ps", 2, 1, {"--link=grpc", "--update=owner"}},
+                      Divergence{"mlp", "ps", 2, 1, {"--update=owner", "--consistency=ssp:2"}},
+                      Divergence{"resnet18", "ps", 2, 1, {"--link=grpc"}}));
+
+// Only the last step's update is not finite, which no loss sees.
+TEST(DivergenceTest, OfTheLastUpdateIsFoundInTheParameters) {
+  WorkerProcesses workers({{"--model=mlp", "--batch_size=4", "--steps=1", "--lr=1e300"}});
+  EXPECT_EQ(workers[0].Finish().code, 1);
+  EXPECT_THAT(workers[0].err(),
+              ElementsAre(AllOf(HasSubstr("step 1 of 1, rank 0"), HasSubstr("parameters"))));
+}
+
+// Processor time of each thread of a process, in ticks, the most first.
+std::vector<int64_t> ThreadTicks(int pid) {
+  std::vector<int64_t> ticks;
+  std::error_code ignored;  // the process may end meanwhile
+  for (const auto& task :
+       std::filesystem::directory_iterator(absl::StrCat("/proc/", pid, "/task"), ignored)) {
+    std::ifstream file(task.path() / "stat");
+    std::string stat;
+    std::getline(file, stat);
+    // The name, which may hold spaces, is in parentheses; user and system time are the 12th and
+    // 13th fields after it.
+    const std::vector<std::string> fields =
+        absl::StrSplit(stat.substr(stat.rfind(')') + 1), ' ', absl::SkipEmpty());
+    if (fields.size() > 12) ticks.push_back(std::stoll(fields[11]) + std::stoll(fields[12]));
+  }
+  std::sort(ticks.rbegin(), ticks.rend());
+  return ticks;
+}
+
+// OpenBLAS took all cores for each matrix product, whatever --threads was.
+TEST(ThreadsTest, OneThreadComputes) {
+  LocalJobOptions options =
+      Job(1, 0, {"--threads=1", "--batch_size=32", "--steps=600", "--log_every=20"});
+  int pid = 0;
+  std::vector<int64_t> ticks;
+  options.on_start = [&pid](absl::string_view, int started) { pid = started; };
+  options.on_line = [&](absl::string_view, absl::string_view line, bool) {
+    if (!absl::StartsWith(line, "step ")) return;
+    std::vector<int64_t> now = ThreadTicks(pid);
+    if (!now.empty()) ticks = std::move(now);
+  };
+  MetricsOf(options);
+  ASSERT_GE(ticks.size(), 2u);
+  ASSERT_GE(ticks[0], 30) << "too short to say anything";
+  // The second makes batches.
+  EXPECT_LT(ticks[1], ticks[0] / 2) << ::testing::PrintToString(ticks);
+}
+
+}  // namespace
+}  // namespace gradsync
