@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/status_macros.h"
+#include "links/frame_error.h"
 #include "plan/consistency.h"
 #include "plan/flow_control.h"
 #include "plan/frame_fields.h"
@@ -27,9 +28,8 @@ bool IsForStreamsOnly(proto::FrameHeader::Kind kind) {
 }
 
 void SendFailure(FrameStream& stream, const absl::Status& status) {
-  OutgoingFrame frame = FrameOf(proto::FrameHeader::FAILED);
-  frame.header.mutable_error()->set_code(static_cast<int>(status.code()));
-  frame.header.mutable_error()->set_message(std::string(status.message()));
+  OutgoingFrame frame;
+  frame.header = FailedHeader(status);
   frame.urgent = true;
   stream.Send(std::move(frame));
   stream.Finish();
@@ -246,8 +246,7 @@ absl::Status Service::Dispatch(Session& session, const proto::FrameHeader& heade
                                Payload payload) {
   Group* group = group_.load(std::memory_order_acquire);
   if (header.kind() == proto::FrameHeader::FAILED) {
-    return absl::Status(absl::StatusCode::kAborted,
-                        absl::StrCat("failed: ", header.error().message()));
+    return absl::AbortedError(absl::StrCat("failed: ", FailureIn(header).message()));
   }
   if (group == nullptr) {
     return absl::InvalidArgumentError(
