@@ -1,5 +1,6 @@
 #include "ps_client/ps_gradient_sync.h"
 
+#include <algorithm>
 #include <atomic>
 #include <utility>
 
@@ -250,7 +251,13 @@ absl::Status PsGradientSync::Join(const Plan& plan, absl::Time deadline) {
   const absl::Status connected =
       hello.ok() ? exchange_->Connect(*options_.link, *hello, deadline) : hello.status();
   const absl::Status agreed = AgreeOnTerms(options_, plan, side_channel_, deadline);
-  if (absl::IsFailedPrecondition(agreed)) return agreed;
+  if (absl::IsFailedPrecondition(agreed)) {
+    // A server may not have heard both hellos yet, and of a stream that only ended it could say no
+    // more than that a worker was lost.
+    exchange_->LeaveWith(agreed);
+    exchange_->WaitClosed(std::min(deadline, absl::Now() + kClosePatience));
+    return agreed;
+  }
   HearReports();
   GS_RETURN_IF_ERROR(connected);
   GS_RETURN_IF_ERROR(agreed);

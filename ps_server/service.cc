@@ -246,6 +246,9 @@ absl::Status Service::Dispatch(Session& session, const proto::FrameHeader& heade
                                Payload payload) {
   Group* group = group_.load(std::memory_order_acquire);
   if (header.kind() == proto::FrameHeader::FAILED) {
+    // Before the run has begun workers only compare what they were given, and one that finds a
+    // difference is the first to know of it.
+    if (group == nullptr) return FailureIn(header);
     return absl::AbortedError(absl::StrCat("failed: ", FailureIn(header).message()));
   }
   if (group == nullptr) {
