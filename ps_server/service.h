@@ -86,6 +86,12 @@ class Service : private ShardEvents, private AsyncShardEvents {
   class Session;
   struct Group;
 
+  // Notes why the run ends. False if it has ended before.
+  bool End(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  // After End(): tells everybody who said hello.
+  void TellMembers(const absl::Status& status);
+
   // Called by sessions, for each in order.
   void OnFrame(Session& session, const proto::FrameHeader& header, Payload payload);
   void OnClosed(Session& session, const absl::Status& status);
@@ -125,7 +131,7 @@ class Service : private ShardEvents, private AsyncShardEvents {
   mutable Mutex mutex_;
   CondVar changed_;
   Roster roster_ ABSL_GUARDED_BY(mutex_);
-  std::vector<std::shared_ptr<Session>> members_ ABSL_GUARDED_BY(mutex_);  // that said hello
+  std::vector<std::shared_ptr<Session>> members_ ABSL_GUARDED_BY(mutex_);  // Session::member
   int goodbyes_ ABSL_GUARDED_BY(mutex_) = 0;
   int open_ ABSL_GUARDED_BY(mutex_) = 0;  // members whose stream is not closed
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
