@@ -102,9 +102,10 @@ absl::StatusOr<std::vector<GradBucket>> GlooGradientSync::Bind(const Plan& plan,
   GS_RETURN_IF_ERROR(CheckUncompressed(plan.codec(), "Gloo adds what it sends, in fp32"));
   plan_ = plan;
   launch_order_ = LaunchOrder(static_cast<int>(plan.buckets().size()));
-  buckets_ = AllocateBuckets(plan);
-  absl::Status connected;
-  if (options_.group.world_size > 1) connected = Connect(deadline);
+  absl::StatusOr<std::vector<GradBucket>> buckets = AllocateBuckets(plan);
+  absl::Status connected = buckets.status();
+  if (connected.ok()) buckets_ = *std::move(buckets);
+  if (connected.ok() && options_.group.world_size > 1) connected = Connect(deadline);
   if (connected.ok()) connected = member_.side_channel().Barrier(deadline);
   if (!connected.ok()) return member_.Failed(connected);
   member_.SetBound();

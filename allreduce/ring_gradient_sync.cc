@@ -90,8 +90,8 @@ absl::StatusOr<std::vector<GradBucket>> RingGradientSync::Bind(const Plan& plan,
   GS_RETURN_IF_ERROR(AgreeOnOptions(deadline));
   plan_ = plan;
   launch_order_ = LaunchOrder(static_cast<int>(plan.buckets().size()));
-  std::vector<GradBucket> buckets = AllocateBuckets(plan);
-  const absl::Status made = MakeRing(plan, buckets, deadline);
+  absl::StatusOr<std::vector<GradBucket>> buckets = AllocateBuckets(plan);
+  const absl::Status made = buckets.ok() ? MakeRing(plan, *buckets, deadline) : buckets.status();
   if (!made.ok()) return member_.Failed(made);
   member_.SetBound();
   return buckets;

@@ -229,7 +229,7 @@ absl::StatusOr<std::vector<GradBucket>> PsGradientSync::Bind(const Plan& plan,
 
 absl::Status PsGradientSync::MakeBuckets(const Plan& plan, const ShardMap& shards) {
   if (!options_.windows) {
-    buckets_ = AllocateBuckets(plan);
+    GS_ASSIGN_OR_RETURN(buckets_, AllocateBuckets(plan));
     return absl::OkStatus();
   }
   WindowExchangeOptions options;

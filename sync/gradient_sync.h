@@ -24,7 +24,7 @@
 // Errors, everywhere: INVALID_ARGUMENT options; FAILED_PRECONDITION plans differ, launch out of
 // order, not bound; DEADLINE_EXCEEDED a peer or server is silent (named); UNAVAILABLE connection
 // lost, seen first here; ABORTED another rank failed first (its rank and status); CANCELLED this
-// rank shut down; DATA_LOSS length or checksum; PERMISSION_DENIED and UNAUTHENTICATED credentials;
+// rank shut down; RESOURCE_EXHAUSTED no memory for the buckets; DATA_LOSS length or checksum; PERMISSION_DENIED and UNAUTHENTICATED credentials;
 // INTERNAL CUDA or NCCL. Failures are final: after the first one every handle fails, and the way
 // back is a checkpoint.
 
@@ -65,8 +65,8 @@ class GradientSync {
 
   // Collective, once, first. Allocates the buckets. Every rank must pass the same plan.
   // Errors: FAILED_PRECONDITION when plans differ (both fingerprints and the first difference) or
-  // on a second call; INVALID_ARGUMENT when the plan is for another world size; DEADLINE_EXCEEDED
-  // and UNAVAILABLE naming the peer.
+  // on a second call; INVALID_ARGUMENT when the plan is for another world size; RESOURCE_EXHAUSTED
+  // with the bytes that the buckets are; DEADLINE_EXCEEDED and UNAVAILABLE naming the peer.
   virtual absl::StatusOr<std::vector<GradBucket>> Bind(const Plan& plan, absl::Time deadline) = 0;
 
   // Collective. Copies rank 0's `param` buffers to all ranks, and to the owners. Called after

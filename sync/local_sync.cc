@@ -31,10 +31,10 @@ class LocalSync : public GradientSync {
           "plan: expected a world size of 1 without synchronisation, found ", plan.world_size()));
     }
     GS_RETURN_IF_ERROR(CheckUncompressed(plan.codec(), "nothing is sent without synchronisation"));
+    GS_ASSIGN_OR_RETURN(std::vector<GradBucket> buckets, AllocateBuckets(plan));
     bound_ = true;
     plan_ = plan;
     order_ = LaunchOrder(static_cast<int>(plan.buckets().size()));
-    std::vector<GradBucket> buckets = AllocateBuckets(plan);
     memory_ = MemoryOf(buckets);
     if (update_site_ == UpdateSite::kOwner) {
       for (size_t b = 0; b < memory_.size(); ++b) {

@@ -1,4 +1,6 @@
 // What every backend does when a rank fails or was given something wrong.
+#include <cstdint>
+
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -48,6 +50,23 @@ TEST_P(ConformanceTest, LaunchBeforeBindFails) {
   auto sync = group.fixture().Create(group.worker(0));
   ASSERT_TRUE(sync.ok()) << sync.status();
   EXPECT_EQ((*sync)->Launch(Step(1), 0).Wait(Soon()).code(), absl::StatusCode::kFailedPrecondition);
+}
+
+// An allocation that failed was written to, or threw.
+TEST_P(ConformanceTest, BucketsThatThereIsNoMemoryForAreRefusedWithTheirSize) {
+  const int64_t numel = int64_t{1} << 45;  // more than a process can address
+  const Plan plan = *Plan::FromBuckets({{"a", {numel}, {1}, 0}}, {{0}}, Momentum(),
+                                       GetParam().world_size, /*chunk_bytes=*/int64_t{1} << 40);
+  Group group(GetParam());
+  group.ForEachRank([&](int rank) {
+    auto sync = group.fixture().Create(group.worker(rank));
+    ASSERT_TRUE(sync.ok()) << sync.status();
+    const absl::Status bound = (*sync)->Bind(plan, Soon()).status();
+    // Another rank may have found out first.
+    EXPECT_TRUE(absl::IsResourceExhausted(bound) || absl::IsAborted(bound)) << bound;
+    EXPECT_TRUE(absl::StrContains(bound.ToString(), "RESOURCE_EXHAUSTED")) << bound;
+    EXPECT_TRUE(absl::StrContains(bound.message(), " bytes")) << bound;
+  });
 }
 
 TEST_P(ConformanceTest, OutOfOrderLaunchFailsTheWholeGroup) {
