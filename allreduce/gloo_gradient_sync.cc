@@ -53,6 +53,7 @@ class GlooGradientSync : public GradientSync {
   absl::Status BroadcastParameters(absl::Time deadline) override;
   SyncHandle Launch(const StepOptions& step, int bucket) override;
   UpdateSite update_site() const override { return UpdateSite::kWorker; }
+  absl::Status Settle(absl::Time) override { return member_.CheckUsable(); }
   absl::StatusOr<OptimizerState> ExportOptimizerState(absl::Time deadline) override;
   absl::Status ImportOptimizerState(const OptimizerState& state, absl::Time deadline) override;
   absl::Status status() const override { return member_.status(); }
@@ -177,8 +178,9 @@ SyncHandle GlooGradientSync::Launch(const StepOptions& step, int bucket) {
   if (!usable.ok()) return ResolvedHandle(usable);
   const absl::Status order = launch_order_.Check(step, bucket);
   if (!order.ok()) member_.Report(order);
-  return Queue(absl::StrCat("bucket ", bucket, " of step ", step.step),
-               [this, step, bucket] { return Allreduce(step, bucket); });
+  SyncHandle handle = Queue(absl::StrCat("bucket ", bucket, " of step ", step.step),
+                            [this, step, bucket] { return Allreduce(step, bucket); });
+  return order.ok() ? launch_order_.Launched(std::move(handle)) : handle;
 }
 
 absl::Status GlooGradientSync::BroadcastParameters(absl::Time deadline) {

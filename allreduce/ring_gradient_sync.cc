@@ -29,6 +29,7 @@ class RingGradientSync : public GradientSync {
   absl::Status BroadcastParameters(absl::Time deadline) override;
   SyncHandle Launch(const StepOptions& step, int bucket) override;
   UpdateSite update_site() const override { return options_.update_site; }
+  absl::Status Settle(absl::Time) override { return member_.CheckUsable(); }
   absl::StatusOr<OptimizerState> ExportOptimizerState(absl::Time deadline) override;
   absl::Status ImportOptimizerState(const OptimizerState& state, absl::Time deadline) override;
   absl::Status status() const override { return member_.status(); }
@@ -168,7 +169,7 @@ SyncHandle RingGradientSync::Launch(const StepOptions& step, int bucket) {
   const absl::Status order = launch_order_.Check(step, bucket);
   if (!order.ok()) return engine_->Refuse(order);
   steps_done_ = step.step;
-  return engine_->Launch(step, bucket);
+  return launch_order_.Launched(engine_->Launch(step, bucket));
 }
 
 absl::StatusOr<OptimizerState> RingGradientSync::ExportOptimizerState(absl::Time deadline) {

@@ -20,6 +20,7 @@
 #include "sync/group_error.h"
 #include "sync/launch_order.h"
 #include "sync/side_channel.h"
+#include "sync/sync_life.h"
 #include "sync/window_buckets.h"
 
 namespace gradsync {
@@ -34,12 +35,13 @@ class PsGradientSync : public GradientSync {
   explicit PsGradientSync(const PsOptions& options)
       : options_(options),
         side_channel_(options.group, "ps"),
+        life_(options.group.rank),
         reports_(std::make_shared<Reports>()),
         group_error_(options.group, [this](absl::Status status) { OnFailure(std::move(status)); }) {
   }
 
   ~PsGradientSync() override {
-    if (!shut_down_) {
+    if (!life_.left()) {
       Abort(absl::CancelledError("left without Shutdown()"));
       AwaitFailure();
     }
@@ -62,10 +64,7 @@ class PsGradientSync : public GradientSync {
   absl::Status status() const override { return group_error_.status(); }
   absl::Status Shutdown(absl::Time deadline) override;
 
-  void Abort(absl::Status reason) override {
-    if (reason.ok()) reason = absl::CancelledError("aborted without a reason");
-    Report(std::move(reason));
-  }
+  void Abort(absl::Status reason) override { Report(life_.ReasonOf(std::move(reason))); }
 
   WireStats wire_stats() const override {
     if (windows_ != nullptr) return windows_->wire_stats();
@@ -104,7 +103,7 @@ class PsGradientSync : public GradientSync {
   std::unique_ptr<Plan> plan_;
   std::unique_ptr<LaunchOrder> order_;
   bool broadcast_ = false;
-  bool shut_down_ = false;
+  SyncLife life_;
   std::atomic<bool> reported_{false};  // a failure, whose handles are soon to fail
   const std::shared_ptr<Reports> reports_;
   Mutex mutex_;
@@ -169,14 +168,14 @@ absl::Status PsGradientSync::Reported(absl::Status status) {
 }
 
 absl::Status PsGradientSync::CheckUsable() const {
-  if (shut_down_) return absl::CancelledError("this rank was shut down");
-  if (plan_ == nullptr) return absl::FailedPreconditionError("expected Bind() first");
-  return absl::OkStatus();
+  GS_RETURN_IF_ERROR(status());
+  return life_.CheckUsable();
 }
 
 absl::StatusOr<std::vector<GradBucket>> PsGradientSync::Bind(const Plan& plan,
                                                              absl::Time deadline) {
-  if (exchange_ != nullptr) return absl::FailedPreconditionError("Bind() was called before");
+  GS_RETURN_IF_ERROR(status());
+  GS_RETURN_IF_ERROR(life_.BeginBind());
   if (plan.world_size() != options_.group.world_size) {
     return absl::InvalidArgumentError(absl::StrCat("plan: expected one for ",
                                                    options_.group.world_size,
@@ -224,6 +223,7 @@ absl::StatusOr<std::vector<GradBucket>> PsGradientSync::Bind(const Plan& plan,
   }
   order_ = std::make_unique<LaunchOrder>(static_cast<int>(plan.buckets().size()));
   plan_ = std::make_unique<Plan>(plan);
+  life_.SetBound();
   return buckets_;
 }
 
@@ -322,7 +322,8 @@ SyncHandle PsGradientSync::Launch(const StepOptions& step, int bucket) {
     return exchange_->FailureHandle("the group's failure");
   }
   if (in_order.ok()) {
-    return windows_ != nullptr ? windows_->Launch(step, bucket) : exchange_->Launch(step, bucket);
+    return order_->Launched(windows_ != nullptr ? windows_->Launch(step, bucket)
+                                                : exchange_->Launch(step, bucket));
   }
   Report(std::move(in_order));
   return exchange_->FailureHandle("a launch out of order");
@@ -344,7 +345,7 @@ absl::StatusOr<OptimizerState> PsGradientSync::ExportOptimizerState(absl::Time d
 absl::Status PsGradientSync::ImportOptimizerState(const OptimizerState& state,
                                                   absl::Time deadline) {
   GS_RETURN_IF_ERROR(CheckUsable());
-  if (at_owner()) GS_RETURN_IF_ERROR(CheckState(*plan_, state));
+  GS_RETURN_IF_ERROR(CheckState(*plan_, state));
   // A job that goes on from a state goes on alike here and in new processes.
   exchange_->ForgetResiduals();
   if (!at_owner()) return absl::OkStatus();
@@ -360,12 +361,13 @@ absl::Status PsGradientSync::Import(const OptimizerState& state, absl::Time dead
 }
 
 absl::Status PsGradientSync::Shutdown(absl::Time deadline) {
+  if (life_.left()) return absl::OkStatus();
   GS_RETURN_IF_ERROR(CheckUsable());
   GS_RETURN_IF_ERROR(Settle(deadline));  // else others would wait for this rank's next step
   GS_RETURN_IF_ERROR(Reported(side_channel_.Barrier(deadline)));
   if (absl::Status failed = status(); !failed.ok()) return failed;
   group_error_.Leave();
-  shut_down_ = true;
+  life_.SetLeft();
   // Nobody leaves before all stopped watching for errors.
   GS_RETURN_IF_ERROR(side_channel_.Barrier(deadline));
   if (windows_ != nullptr) windows_->Leave();

@@ -106,6 +106,7 @@ class ManualSync : public GradientSync {
     return OptimizerState();
   }
   absl::Status ImportOptimizerState(const OptimizerState&, absl::Time) override { return status(); }
+  absl::Status Settle(absl::Time) override { return status(); }
   absl::Status status() const override {
     MutexLock lock(&mutex_);
     return status_;

@@ -69,6 +69,7 @@ class ThreadsSync : public GradientSync {
   }
   absl::Status ImportOptimizerState(const OptimizerState&, absl::Time) override { return status(); }
 
+  absl::Status Settle(absl::Time) override { return status(); }
   absl::Status status() const override {
     MutexLock lock(&group_->mutex);
     return group_->status;
