@@ -54,6 +54,7 @@ class GlooGradientSync : public GradientSync {
   SyncHandle Launch(const StepOptions& step, int bucket) override;
   UpdateSite update_site() const override { return UpdateSite::kWorker; }
   SyncIdentity identity() const override { return {Backend::kRingOverGloo}; }
+  absl::Status Settle(absl::Time) override { return member_.CheckUsable(); }
   absl::StatusOr<OptimizerState> ExportOptimizerState(absl::Time deadline) override;
   absl::Status ImportOptimizerState(const OptimizerState& state, absl::Time deadline) override;
   absl::Status status() const override { return member_.status(); }
@@ -103,9 +104,10 @@ absl::StatusOr<std::vector<GradBucket>> GlooGradientSync::Bind(const Plan& plan,
   GS_RETURN_IF_ERROR(CheckUncompressed(plan.codec(), "Gloo adds what it sends, in fp32"));
   plan_ = plan;
   launch_order_ = LaunchOrder(static_cast<int>(plan.buckets().size()));
-  buckets_ = AllocateBuckets(plan);
-  absl::Status connected;
-  if (options_.group.world_size > 1) connected = Connect(deadline);
+  absl::StatusOr<std::vector<GradBucket>> buckets = AllocateBuckets(plan);
+  absl::Status connected = buckets.status();
+  if (connected.ok()) buckets_ = *std::move(buckets);
+  if (connected.ok() && options_.group.world_size > 1) connected = Connect(deadline);
   if (connected.ok()) connected = member_.side_channel().Barrier(deadline);
   if (!connected.ok()) return member_.Failed(connected);
   member_.SetBound();
@@ -177,8 +179,9 @@ SyncHandle GlooGradientSync::Launch(const StepOptions& step, int bucket) {
   if (!usable.ok()) return ResolvedHandle(usable);
   const absl::Status order = launch_order_.Check(step, bucket);
   if (!order.ok()) member_.Report(order);
-  return Queue(absl::StrCat("bucket ", bucket, " of step ", step.step),
-               [this, step, bucket] { return Allreduce(step, bucket); });
+  SyncHandle handle = Queue(absl::StrCat("bucket ", bucket, " of step ", step.step),
+                            [this, step, bucket] { return Allreduce(step, bucket); });
+  return order.ok() ? launch_order_.Launched(std::move(handle)) : handle;
 }
 
 absl::Status GlooGradientSync::BroadcastParameters(absl::Time deadline) {

@@ -32,6 +32,7 @@
 #include "sync/launch_order.h"
 #include "sync/membership.h"
 #include "sync/side_channel.h"
+#include "sync/sync_life.h"
 
 namespace gradsync {
 namespace {
@@ -64,6 +65,7 @@ class IpcGradientSync : public GradientSync {
     return {options_.servers ? Backend::kPsOverCudaIpc : Backend::kRingOverCudaIpc};
   }
   std::shared_ptr<GpuApi> gpu() const override { return options_.gpu; }
+  absl::Status Settle(absl::Time) override { return CheckUsable(); }
   absl::StatusOr<OptimizerState> ExportOptimizerState(absl::Time deadline) override;
   absl::Status ImportOptimizerState(const OptimizerState& state, absl::Time deadline) override;
   absl::Status status() const override;
@@ -103,9 +105,7 @@ class IpcGradientSync : public GradientSync {
   SideChannel side_channel_;
   Plan plan_;
   LaunchOrder launch_order_{0};
-  bool bind_called_ = false;
-  bool bound_ = false;
-  bool left_ = false;
+  SyncLife life_;
   uint32_t launches_ = 0;  // exchanges and broadcasts
   std::vector<Open> open_;
   int64_t steps_done_ = 0;
@@ -139,6 +139,7 @@ class IpcGradientSync : public GradientSync {
 IpcGradientSync::IpcGradientSync(IpcOptions options)
     : options_(std::move(options)),
       side_channel_(options_.group, "cuda_ipc"),
+      life_(options_.group.rank),
       outcome_(std::make_shared<NcclOutcome>(
           [this](absl::Status status) { group_error_.Report(std::move(status)); })),
       works_(options_.gpu, outcome_),
@@ -146,7 +147,7 @@ IpcGradientSync::IpcGradientSync(IpcOptions options)
       group_error_(options_.group, [this](absl::Status status) { OnFailure(std::move(status)); }) {}
 
 IpcGradientSync::~IpcGradientSync() {
-  if (!left_) {
+  if (!life_.left()) {
     outcome_->Halt(
         absl::CancelledError(absl::StrCat("rank ", options_.group.rank, " left without Shutdown")));
     failed_.handle()
@@ -183,8 +184,7 @@ void IpcGradientSync::Count(const WireStats& stats) {
 absl::StatusOr<std::vector<GradBucket>> IpcGradientSync::Bind(const Plan& plan,
                                                               absl::Time deadline) {
   GS_RETURN_IF_ERROR(status());
-  if (bind_called_) return absl::FailedPreconditionError("Bind: expected one call, found a second");
-  bind_called_ = true;
+  GS_RETURN_IF_ERROR(life_.BeginBind());
   if (plan.world_size() != options_.group.world_size) {
     return absl::InvalidArgumentError(absl::StrCat("the plan is for ", plan.world_size(),
                                                    " ranks, expected one for ",
@@ -203,7 +203,7 @@ absl::StatusOr<std::vector<GradBucket>> IpcGradientSync::Bind(const Plan& plan,
     GiveUp();
     return Failed(connected);
   }
-  bound_ = true;
+  life_.SetBound();
   std::vector<GradBucket> buckets;
   for (int b = 0; b < engine_->layout().buckets(); ++b) {
     const int64_t numel = plan.buckets()[b].numel;
@@ -328,10 +328,7 @@ void IpcGradientSync::GiveUp() {
 
 absl::Status IpcGradientSync::CheckUsable() const {
   GS_RETURN_IF_ERROR(status());
-  if (left_)
-    return absl::CancelledError(absl::StrCat("rank ", options_.group.rank, " was shut down"));
-  if (!bound_) return absl::FailedPreconditionError("expected a successful Bind() first");
-  return absl::OkStatus();
+  return life_.CheckUsable();
 }
 
 // A handle of the group's failure, which begins here.
@@ -357,7 +354,7 @@ SyncHandle IpcGradientSync::Launch(const StepOptions& step, int bucket) {
   const absl::Status queued = Exchange(step, bucket);
   if (!queued.ok()) return Refuse(queued);
   steps_done_ = step.step;
-  return promises_[bucket].current().handle();
+  return launch_order_.Launched(promises_[bucket].current().handle());
 }
 
 absl::Status IpcGradientSync::Exchange(const StepOptions& step, int bucket) {
@@ -415,7 +412,7 @@ absl::Status IpcGradientSync::ImportOptimizerState(const OptimizerState& state,
                                                    absl::Time deadline) {
   // A state that does not fit is the caller's mistake on every rank, whatever has become of the
   // group.
-  if (bound_) GS_RETURN_IF_ERROR(CheckState(plan_, state));
+  if (life_.bound()) GS_RETURN_IF_ERROR(CheckState(plan_, state));
   GS_RETURN_IF_ERROR(CheckUsable());
   if (options_.update_site == UpdateSite::kWorker) return absl::OkStatus();
   absl::Status imported = watchdog_->Drain(deadline);
@@ -426,9 +423,7 @@ absl::Status IpcGradientSync::ImportOptimizerState(const OptimizerState& state,
 }
 
 void IpcGradientSync::Abort(absl::Status reason) {
-  if (reason.ok())
-    reason = absl::CancelledError(absl::StrCat("rank ", options_.group.rank, " aborted"));
-  outcome_->Halt(std::move(reason));
+  outcome_->Halt(life_.ReasonOf(std::move(reason)));
 }
 
 absl::Status IpcGradientSync::Failed(absl::Status status) {
@@ -490,9 +485,8 @@ void IpcGradientSync::OnFailure(absl::Status status) {
 }
 
 absl::Status IpcGradientSync::Shutdown(absl::Time deadline) {
-  GS_RETURN_IF_ERROR(status());
-  if (left_) return absl::OkStatus();
-  if (!bound_) return absl::FailedPreconditionError("Shutdown: expected a successful Bind() first");
+  if (life_.left()) return absl::OkStatus();
+  GS_RETURN_IF_ERROR(CheckUsable());
   absl::Status left = side_channel_.Barrier(deadline);
   if (left.ok()) left = watchdog_->Drain(deadline);
   if (left.ok()) {
@@ -502,7 +496,7 @@ absl::Status IpcGradientSync::Shutdown(absl::Time deadline) {
   if (!left.ok()) return Failed(left);
   group_error_.Leave();
   if (mesh_ != nullptr) mesh_->Leave();
-  left_ = true;
+  life_.SetLeft();
   return absl::OkStatus();
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 
@@ -31,8 +32,11 @@ absl::StatusOr<std::shared_ptr<const NcclBuckets>> NcclBuckets::Create(std::shar
     floats += 2 * RoundUp(ranks * piece, kBufferFloats);
   }
   made->bytes_ = static_cast<size_t>(floats) * sizeof(float);
-  GS_RETURN_IF_ERROR(NcclStatus(made->api_->MemAlloc(made->bytes_, &made->memory_),
-                                absl::StrCat("ncclMemAlloc of ", made->bytes_, " bytes"), ""));
+  const absl::Status allocated =
+      NcclStatus(made->api_->MemAlloc(made->bytes_, &made->memory_),
+                 absl::StrCat("ncclMemAlloc of ", made->bytes_, " bytes"), "");
+  // NCCL says no more than that CUDA refused.
+  if (!allocated.ok()) return absl::ResourceExhaustedError(allocated.message());
   float* next = static_cast<float*>(made->memory_);
   for (float* NcclBucket::*which : {&NcclBucket::grad, &NcclBucket::param}) {
     for (NcclBucket& bucket : made->buckets_) {

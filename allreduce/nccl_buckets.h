@@ -34,7 +34,7 @@ struct NcclBucket {
 // device.
 class NcclBuckets {
  public:
-  // Errors: those of NcclApi::MemAlloc(), by NcclStatus().
+  // Errors: RESOURCE_EXHAUSTED with the bytes and what NcclApi::MemAlloc() said.
   static absl::StatusOr<std::shared_ptr<const NcclBuckets>> Create(std::shared_ptr<GpuApi> gpu,
                                                                    std::shared_ptr<NcclApi> api,
                                                                    const Plan& plan);

@@ -36,6 +36,7 @@
 #include "sync/launch_order.h"
 #include "sync/membership.h"
 #include "sync/side_channel.h"
+#include "sync/sync_life.h"
 
 namespace gradsync {
 namespace {
@@ -93,13 +94,14 @@ class NcclGradientSync : public GradientSync {
     return {options_.owners > 0 ? Backend::kPsOverNccl : Backend::kRingOverNccl};
   }
   std::shared_ptr<GpuApi> gpu() const override { return options_.gpu; }
+  absl::Status Settle(absl::Time) override { return CheckUsable(); }
   absl::StatusOr<OptimizerState> ExportOptimizerState(absl::Time deadline) override;
   absl::Status ImportOptimizerState(const OptimizerState& state, absl::Time deadline) override;
   absl::Status status() const override;
   void Abort(absl::Status reason) override;
   absl::Status Shutdown(absl::Time deadline) override;
   WireStats wire_stats() const override {
-    return bound_ ? device_->exchange->wire_stats() : WireStats();
+    return life_.bound() ? device_->exchange->wire_stats() : WireStats();
   }
 
  private:
@@ -136,9 +138,7 @@ class NcclGradientSync : public GradientSync {
   SideChannel side_channel_;
   Plan plan_;
   LaunchOrder launch_order_{0};
-  bool bind_called_ = false;
-  bool bound_ = false;
-  bool left_ = false;
+  SyncLife life_;
   int64_t steps_done_ = 0;
   const std::shared_ptr<NcclOutcome> outcome_;
   NcclWorkPool works_;
@@ -168,6 +168,7 @@ class NcclGradientSync : public GradientSync {
 NcclGradientSync::NcclGradientSync(NcclOptions options)
     : options_(std::move(options)),
       side_channel_(options_.group, "nccl"),
+      life_(options_.group.rank),
       outcome_(std::make_shared<NcclOutcome>(
           [this](absl::Status status) { group_error_.Report(std::move(status)); })),
       works_(options_.gpu, outcome_),
@@ -177,7 +178,7 @@ NcclGradientSync::NcclGradientSync(NcclOptions options)
       group_error_(options_.group, [this](absl::Status status) { OnFailure(std::move(status)); }) {}
 
 NcclGradientSync::~NcclGradientSync() {
-  if (!left_) {
+  if (!life_.left()) {
     outcome_->Halt(
         absl::CancelledError(absl::StrCat("rank ", options_.group.rank, " left without Shutdown")));
     failed_.handle().Wait(absl::Now() + options_.abort_bound + kFarewell).IgnoreError();
@@ -194,8 +195,7 @@ absl::Status NcclGradientSync::status() const {
 absl::StatusOr<std::vector<GradBucket>> NcclGradientSync::Bind(const Plan& plan,
                                                                absl::Time deadline) {
   GS_RETURN_IF_ERROR(status());
-  if (bind_called_) return absl::FailedPreconditionError("Bind: expected one call, found a second");
-  bind_called_ = true;
+  GS_RETURN_IF_ERROR(life_.BeginBind());
   if (plan.world_size() != options_.group.world_size) {
     return absl::InvalidArgumentError(absl::StrCat("the plan is for ", plan.world_size(),
                                                    " ranks, expected one for ",
@@ -211,7 +211,7 @@ absl::StatusOr<std::vector<GradBucket>> NcclGradientSync::Bind(const Plan& plan,
   GS_RETURN_IF_ERROR(AgreeOnLibrary(deadline));
   const absl::Status connected = Connect(deadline);
   if (!connected.ok()) return Failed(connected);
-  bound_ = true;
+  life_.SetBound();
   std::vector<GradBucket> tensors;
   for (const NcclBucket& b : device_->buckets->all()) {
     tensors.push_back({BucketTensor(b.grad, b.numel, *options_.gpu, device_->buckets),
@@ -306,10 +306,7 @@ absl::StatusOr<std::unique_ptr<NcclExchange>> NcclGradientSync::NewExchange(cons
 
 absl::Status NcclGradientSync::CheckUsable() const {
   GS_RETURN_IF_ERROR(status());
-  if (left_)
-    return absl::CancelledError(absl::StrCat("rank ", options_.group.rank, " was shut down"));
-  if (!bound_) return absl::FailedPreconditionError("expected a successful Bind() first");
-  return absl::OkStatus();
+  return life_.CheckUsable();
 }
 
 SyncHandle NcclGradientSync::Queue(const SyncPromise& promise, TaskQueue::Task task) {
@@ -347,12 +344,6 @@ SyncHandle NcclGradientSync::Launch(const StepOptions& step, int bucket) {
   if (!usable.ok()) return ResolvedHandle(usable);
   absl::Status order = launch_order_.Check(step, bucket);
   if (!order.ok()) return Refuse(SyncPromise(Name(bucket, step)), order);
-  if (!promises_[bucket].current().handle().done()) {
-    return Refuse(SyncPromise(Name(bucket, step)),
-                  absl::FailedPreconditionError(
-                      absl::StrCat("launch of ", Name(bucket, step),
-                                   ": expected the handles of the step before to be resolved")));
-  }
   const SyncPromise& promise = promises_[bucket].Begin(step.step);
   absl::StatusOr<std::shared_ptr<NcclWork>> work = works_.Take();
   if (!work.ok()) return Refuse(promise, work.status());
@@ -360,7 +351,7 @@ SyncHandle NcclGradientSync::Launch(const StepOptions& step, int bucket) {
   if (!recorded.ok()) return Refuse(promise, recorded);
   steps_done_ = step.step;
   launched_[bucket] = {step, *std::move(work)};
-  return Queue(promise, [this, bucket] { RunBucket(bucket); });
+  return launch_order_.Launched(Queue(promise, [this, bucket] { RunBucket(bucket); }));
 }
 
 void NcclGradientSync::RunBucket(int bucket) {
@@ -434,7 +425,7 @@ absl::Status NcclGradientSync::ImportOptimizerState(const OptimizerState& state,
                                                     absl::Time deadline) {
   // A state that does not fit is the caller's mistake on every rank, whatever has become of the
   // group.
-  if (bound_) GS_RETURN_IF_ERROR(CheckState(plan_, state));
+  if (life_.bound()) GS_RETURN_IF_ERROR(CheckState(plan_, state));
   GS_RETURN_IF_ERROR(CheckUsable());
   if (options_.update_site == UpdateSite::kWorker) return absl::OkStatus();
   absl::Status imported = watch_->Drain(deadline);
@@ -445,9 +436,7 @@ absl::Status NcclGradientSync::ImportOptimizerState(const OptimizerState& state,
 }
 
 void NcclGradientSync::Abort(absl::Status reason) {
-  if (reason.ok())
-    reason = absl::CancelledError(absl::StrCat("rank ", options_.group.rank, " aborted"));
-  outcome_->Halt(std::move(reason));
+  outcome_->Halt(life_.ReasonOf(std::move(reason)));
 }
 
 absl::Status NcclGradientSync::Failed(absl::Status status) {
@@ -490,16 +479,15 @@ void NcclGradientSync::OnFailure(absl::Status status) {
 }
 
 absl::Status NcclGradientSync::Shutdown(absl::Time deadline) {
-  GS_RETURN_IF_ERROR(status());
-  if (left_) return absl::OkStatus();
-  if (!bound_) return absl::FailedPreconditionError("Shutdown: expected a successful Bind() first");
+  if (life_.left()) return absl::OkStatus();
+  GS_RETURN_IF_ERROR(CheckUsable());
   absl::Status left = side_channel_.Barrier(deadline);
   if (left.ok()) left = watch_->Drain(deadline);
   if (left.ok()) left = communicator_.Close(deadline);
   if (left.ok()) left = side_channel_.Barrier(deadline);
   if (!left.ok()) return Failed(left);
   group_error_.Leave();
-  left_ = true;
+  life_.SetLeft();
   return absl::OkStatus();
 }
 

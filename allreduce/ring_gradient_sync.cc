@@ -32,6 +32,7 @@ class RingGradientSync : public GradientSync {
   SyncIdentity identity() const override {
     return {Backend::kRingOverGrpc, Consistency(), options_.connections};
   }
+  absl::Status Settle(absl::Time) override { return member_.CheckUsable(); }
   absl::StatusOr<OptimizerState> ExportOptimizerState(absl::Time deadline) override;
   absl::Status ImportOptimizerState(const OptimizerState& state, absl::Time deadline) override;
   absl::Status status() const override { return member_.status(); }
@@ -93,8 +94,8 @@ absl::StatusOr<std::vector<GradBucket>> RingGradientSync::Bind(const Plan& plan,
   GS_RETURN_IF_ERROR(AgreeOnOptions(deadline));
   plan_ = plan;
   launch_order_ = LaunchOrder(static_cast<int>(plan.buckets().size()));
-  std::vector<GradBucket> buckets = AllocateBuckets(plan);
-  const absl::Status made = MakeRing(plan, buckets, deadline);
+  absl::StatusOr<std::vector<GradBucket>> buckets = AllocateBuckets(plan);
+  const absl::Status made = buckets.ok() ? MakeRing(plan, *buckets, deadline) : buckets.status();
   if (!made.ok()) return member_.Failed(made);
   member_.SetBound();
   return buckets;
@@ -171,7 +172,7 @@ SyncHandle RingGradientSync::Launch(const StepOptions& step, int bucket) {
   const absl::Status order = launch_order_.Check(step, bucket);
   if (!order.ok()) return engine_->Refuse(order);
   steps_done_ = step.step;
-  return engine_->Launch(step, bucket);
+  return launch_order_.Launched(engine_->Launch(step, bucket));
 }
 
 absl::StatusOr<OptimizerState> RingGradientSync::ExportOptimizerState(absl::Time deadline) {

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "allreduce/ring_frames.h"
 #include "base/status_macros.h"
+#include "links/frame_error.h"
 #include "plan/ring_schedule.h"
 #include "proto/ring.pb.h"
 
@@ -19,12 +20,6 @@ std::string AddressKey(const WorkerGroup& group, int rank) {
 
 absl::Status Annotate(absl::string_view who, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat(who, ": ", status.message()));
-}
-
-absl::Status StatusOf(const FrameHeader& header) {
-  const auto code = static_cast<absl::StatusCode>(header.error().code());
-  return absl::Status(code == absl::StatusCode::kOk ? absl::StatusCode::kUnknown : code,
-                      header.error().message());
 }
 
 void SendHello(const proto::RingHello& hello, FrameStream& stream) {
@@ -59,7 +54,7 @@ class RingPeers::PreviousSink : public FrameSink {
     }
     if (header.kind() == FrameHeader::GOODBYE) return;
     if (header.kind() == FrameHeader::FAILED)
-      return peers_->Lost(/*previous=*/true, StatusOf(header));
+      return peers_->Lost(/*previous=*/true, FailureIn(header));
     const absl::Status status = peers_->options_.on_frame(header, std::move(payload));
     if (!status.ok())
       peers_->options_.on_error(Annotate(absl::StrCat("from ", peers_->PreviousName()), status));
@@ -86,7 +81,7 @@ class RingPeers::NextSink : public FrameSink {
   void OnFrame(const FrameHeader& header, Payload) override {
     if (header.kind() == FrameHeader::GOODBYE) return;
     if (header.kind() == FrameHeader::FAILED)
-      return peers_->Lost(/*previous=*/false, StatusOf(header));
+      return peers_->Lost(/*previous=*/false, FailureIn(header));
     if (header.kind() == FrameHeader::HELLO && !greeted_) {
       greeted_ = true;
       return peers_->Greeted();

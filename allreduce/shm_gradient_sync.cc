@@ -35,6 +35,7 @@ class ShmRingGradientSync : public GradientSync {
   SyncHandle Launch(const StepOptions& step, int bucket) override;
   UpdateSite update_site() const override { return options_.update_site; }
   SyncIdentity identity() const override { return {Backend::kRingOverShm}; }
+  absl::Status Settle(absl::Time) override { return member_.CheckUsable(); }
   absl::StatusOr<OptimizerState> ExportOptimizerState(absl::Time deadline) override;
   absl::Status ImportOptimizerState(const OptimizerState& state, absl::Time deadline) override;
   absl::Status status() const override { return member_.status(); }
@@ -196,7 +197,7 @@ SyncHandle ShmRingGradientSync::Launch(const StepOptions& step, int bucket) {
   const absl::Status order = launch_order_.Check(step, bucket);
   if (!order.ok()) return engine_->Refuse(order);
   steps_done_ = step.step;
-  return engine_->Launch(step, bucket);
+  return launch_order_.Launched(engine_->Launch(step, bucket));
 }
 
 absl::StatusOr<OptimizerState> ShmRingGradientSync::ExportOptimizerState(absl::Time deadline) {

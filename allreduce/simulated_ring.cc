@@ -16,7 +16,7 @@ SimulatedRing::SimulatedRing(SimulatedRingOptions options)
       wires_(n_, std::vector<Wire>(options_.connections)),
       tasks_(n_) {
   for (int rank = 0; rank < n_; ++rank) {
-    buckets_.push_back(AllocateBuckets(options_.plan));
+    buckets_.push_back(*AllocateBuckets(options_.plan));
     memory_.push_back(MemoryOf(buckets_.back()));
     RingEngineOptions engine;
     engine.plan = options_.plan;

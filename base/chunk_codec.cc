@@ -37,11 +37,13 @@ uint32_t GetIndex(const char* from, int64_t bytes) {
   return narrow;
 }
 
-void ToHalves(ChunkForm::Kind kind, uint16_t* out, const float* x, size_t n) {
-  if (kind == ChunkForm::Kind::kFp16) {
-    FloatToHalf(out, x, n);
-  } else {
+void ToHalves(ChunkForm::Kind kind, Overflow overflow, uint16_t* out, const float* x, size_t n) {
+  if (kind == ChunkForm::Kind::kBf16) {
     FloatToBfloat16(out, x, n);
+  } else if (overflow == Overflow::kSaturates) {
+    FloatToSaturatedHalf(out, x, n);
+  } else {
+    FloatToHalf(out, x, n);
   }
 }
 
@@ -53,12 +55,12 @@ void FromHalves(ChunkForm::Kind kind, float* out, const uint16_t* x, size_t n) {
   }
 }
 
-void EncodeHalves(const ChunkForm& form, const float* values, char* out) {
+void EncodeHalves(const ChunkForm& form, const float* values, char* out, Overflow overflow) {
   uint16_t block[kBlock];  // `out` may have any alignment
   const size_t n = static_cast<size_t>(form.elements);
   for (size_t at = 0; at < n; at += kBlock) {
     const size_t count = std::min(kBlock, n - at);
-    ToHalves(form.kind, block, values + at, count);
+    ToHalves(form.kind, overflow, block, values + at, count);
     std::memcpy(out + 2 * at, block, 2 * count);
   }
 }
@@ -88,7 +90,7 @@ int64_t ChunkForm::unit_bytes() const {
   }
 }
 
-void EncodeChunk(const ChunkForm& form, const float* values, char* out) {
+void EncodeChunk(const ChunkForm& form, const float* values, char* out, Overflow overflow) {
   if (form.elements == 0) return;
   switch (form.kind) {
     case ChunkForm::Kind::kFp32:
@@ -97,7 +99,7 @@ void EncodeChunk(const ChunkForm& form, const float* values, char* out) {
     case ChunkForm::Kind::kSparse:
       return EncodeEntries(form, values, out);
     default:
-      return EncodeHalves(form, values, out);
+      return EncodeHalves(form, values, out, overflow);
   }
 }
 
@@ -120,7 +122,7 @@ void RoundChunk(ChunkForm::Kind kind, float* values, size_t n) {
   uint16_t block[kBlock];
   for (size_t at = 0; at < n; at += kBlock) {
     const size_t count = std::min(kBlock, n - at);
-    ToHalves(kind, block, values + at, count);
+    ToHalves(kind, Overflow::kSaturates, block, values + at, count);
     FromHalves(kind, values + at, block, count);
   }
 }

@@ -3,7 +3,7 @@
 //
 //   form     payload, little-endian                          lost on the way
 //   kFp32    4 bytes per element                             nothing
-//   kFp16    2 bytes per element, IEEE binary16              rounding; beyond 65504: infinity
+//   kFp16    2 bytes per element, IEEE binary16              rounding; beyond 65504: see Overflow
 //   kBf16    2 bytes per element, bfloat16                   rounding (8 bits of significand)
 //   kSparse  per entry the element's index in the chunk      the elements that are not sent
 //            (2 bytes; 4 if the chunk has more than 65536
@@ -12,8 +12,8 @@
 //
 // A form is known to both ends from the plan (plan/codec.h), so a payload carries no description of
 // itself, and its size is a function of the form. Rounding is to nearest even (base/kernels.h), the
-// same at every dispatch level. Nothing hides a number that is not finite: fp16 turns what is too
-// large into an infinity, NaNs stay NaNs, and kSparse counts infinities and NaNs as the largest.
+// same at every dispatch level. Nothing hides a number that is not finite: infinities and NaNs stay
+// what they are in every form, and kSparse counts them as the largest.
 //
 // Thread-safe as far as arguments do not overlap between threads; nothing blocks.
 #ifndef GRADSYNC_BASE_CHUNK_CODEC_H_
@@ -40,18 +40,26 @@ struct ChunkForm {
   int64_t bytes() const { return unit_bytes() * (kind == Kind::kSparse ? entries : elements); }
 };
 
+// What kFp16 makes of a finite element beyond 65504, the largest half.
+enum class Overflow {
+  kSaturates,  // 65504, with the element's sign: nobody's next sum is infinite or a NaN for it
+  kInfinite,   // an infinity, for those who look for one, as a loss scaler does
+};
+
 // Writes the payload of `values` to `out`, which has room for form.bytes() and does not overlap
 // `values`. kSparse takes the `entries` elements of largest absolute value, of equal ones those
 // that come first; a negative zero becomes a zero. Source of the selection: Aji and Heafield,
 // "Sparse Communication for Distributed Gradient Descent", EMNLP 2017.
-void EncodeChunk(const ChunkForm& form, const float* values, char* out);
+void EncodeChunk(const ChunkForm& form, const float* values, char* out,
+                 Overflow overflow = Overflow::kSaturates);
 
 // Sets to zero those `values` that the payload at `encoded` tells in full: what is left is what
 // error feedback sends later. Only for kFp32 and kSparse.
 void ForgetEncoded(const ChunkForm& form, const char* encoded, float* values);
 
 // values = what the other end decodes from their payload, when that does not depend on the payload:
-// rounding. For kFp32 and kSparse the values stay, but for negative zeros, which kSparse loses.
+// rounding, where what is too large for kFp16 saturates. For kFp32 and kSparse the values stay, but
+// for negative zeros, which kSparse loses.
 void RoundChunk(ChunkForm::Kind kind, float* values, size_t n);
 
 // Takes in a payload that arrives as a sequence of byte runs, as a received message does. A run may

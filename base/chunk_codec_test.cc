@@ -174,17 +174,30 @@ TEST(ChunkCodecTest, LargeChunksHaveLongIndices) {
   EXPECT_EQ(sent, values);
 }
 
-TEST(ChunkCodecTest, OverflowAndNaNsShow) {
-  const std::vector<float> values = {65504, 65520, -1e30f, NAN};
-  const ChunkForm half = {Kind::kFp16, 4, 0};
-  std::vector<float> found(4);
-  ASSERT_TRUE(Decode(half, Mode::kCopy, Encode(half, values), 8, &found).ok());
+TEST(ChunkCodecTest, OverflowSaturatesUnlessAskedAndWhatIsNotFiniteShows) {
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  const std::vector<float> values = {65504, 65520, -1e30f, NAN, kInf, -kInf};
+  const ChunkForm half = {Kind::kFp16, 6, 0};
+  std::vector<float> found(6);
+  ASSERT_TRUE(Decode(half, Mode::kCopy, Encode(half, values), 12, &found).ok());
   EXPECT_EQ(found[0], 65504);
-  EXPECT_EQ(found[1], std::numeric_limits<float>::infinity());
-  EXPECT_EQ(found[2], -std::numeric_limits<float>::infinity());
+  EXPECT_EQ(found[1], 65504);
+  EXPECT_EQ(found[2], -65504);
   EXPECT_TRUE(std::isnan(found[3]));
-  const ChunkForm brain = {Kind::kBf16, 4, 0};
-  ASSERT_TRUE(Decode(brain, Mode::kCopy, Encode(brain, values), 8, &found).ok());
+  EXPECT_EQ(found[4], kInf);
+  EXPECT_EQ(found[5], -kInf);
+  std::vector<float> rounded = values;
+  RoundChunk(Kind::kFp16, rounded.data(), rounded.size());
+  EXPECT_EQ(rounded[1], 65504);
+  EXPECT_EQ(rounded[4], kInf);
+  std::string payload(static_cast<size_t>(half.bytes()), '\0');
+  EncodeChunk(half, values.data(), &payload[0], Overflow::kInfinite);
+  ASSERT_TRUE(Decode(half, Mode::kCopy, payload, 12, &found).ok());
+  EXPECT_EQ(found[1], kInf);
+  EXPECT_EQ(found[2], -kInf);
+  EXPECT_EQ(found[4], kInf);
+  const ChunkForm brain = {Kind::kBf16, 6, 0};
+  ASSERT_TRUE(Decode(brain, Mode::kCopy, Encode(brain, values), 12, &found).ok());
   EXPECT_TRUE(std::isfinite(found[2]));
   EXPECT_TRUE(std::isnan(found[3]));
 }

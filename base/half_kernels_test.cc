@@ -117,6 +117,27 @@ TEST_P(HalfKernelsTest, FloatsRoundToTheNearestHalfAndTiesToEven) {
   }
 }
 
+// A finite gradient beyond the range of half became an infinity on the wire, and then parameters
+// that were NaNs.
+TEST_P(HalfKernelsTest, SaturationKeepsFiniteFloatsFiniteAndChangesNothingElse) {
+  std::vector<float> values = InterestingFloats();
+  for (float x : {65503.9f, 65504.0f, 65504.01f, 65519.99f, 65520.0f, 65536.0f, 1e6f, 3.4e38f}) {
+    values.insert(values.end(), {x, -x});
+  }
+  std::vector<uint16_t> plain(values.size()), saturated(values.size());
+  kernels().float_to_half(plain.data(), values.data(), values.size());
+  kernels().float_to_saturated_half(saturated.data(), values.data(), values.size());
+  for (size_t i = 0; i < values.size(); ++i) {
+    const bool overflowed = std::isfinite(values[i]) && (plain[i] & 0x7fff) == 0x7c00;
+    const uint16_t expected =
+        overflowed ? static_cast<uint16_t>((plain[i] & 0x8000) | 0x7bff) : plain[i];
+    ASSERT_EQ(saturated[i], expected) << Bits(values[i]);
+    uint16_t alone;
+    kernels().float_to_saturated_half(&alone, &values[i], 1);
+    ASSERT_EQ(alone, expected) << Bits(values[i]);
+  }
+}
+
 TEST_P(HalfKernelsTest, FloatsRoundToTheNearestBfloat16AndTiesToEven) {
   const std::vector<float> values = InterestingFloats();
   std::vector<uint16_t> shorts(values.size());

@@ -59,6 +59,7 @@ struct KernelTable {
   void (*fold_mean)(float* const* outs, int num_outs, const float* const* ins, int num_ins,
                     size_t n, float a, float b);
   void (*add_scale_twice)(float* acc, const void* bytes, size_t n, float a, float b);
+  void (*float_to_saturated_half)(uint16_t* out, const float* x, size_t n);
 };
 
 extern const KernelTable kBaselineKernels;  // any x86-64

@@ -128,6 +128,10 @@ void AdamStep(const AdamCoefficients& c, float* param, const float* grad, float*
 
 void FloatToHalf(uint16_t* out, const float* x, size_t n) { Best().float_to_half(out, x, n); }
 
+void FloatToSaturatedHalf(uint16_t* out, const float* x, size_t n) {
+  Best().float_to_saturated_half(out, x, n);
+}
+
 void HalfToFloat(float* out, const uint16_t* x, size_t n) { Best().half_to_float(out, x, n); }
 
 void FloatToBfloat16(uint16_t* out, const float* x, size_t n) {

@@ -80,6 +80,9 @@ void AdamStep(const AdamCoefficients& c, float* param, const float* grad, float*
 // nearest even, overflow to infinity, denormals kept, NaNs quiet with the upper bits of their
 // payload. From 16 bits: exact (NaNs of half become quiet).
 void FloatToHalf(uint16_t* out, const float* x, size_t n);
+// The same, but what is finite stays finite: beyond 65504, the largest half, it becomes 65504 with
+// its sign. Infinities and NaNs stay what they are.
+void FloatToSaturatedHalf(uint16_t* out, const float* x, size_t n);
 void HalfToFloat(float* out, const uint16_t* x, size_t n);
 void FloatToBfloat16(uint16_t* out, const float* x, size_t n);
 void Bfloat16ToFloat(float* out, const uint16_t* x, size_t n);

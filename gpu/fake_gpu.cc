@@ -404,8 +404,12 @@ absl::StatusOr<void*> FakeGpu::Allocate(absl::string_view method, size_t bytes) 
   GS_RETURN_IF_ERROR(Call(method));
   constexpr size_t kAlignment = 256;
   const size_t size = std::max<size_t>((bytes + kAlignment - 1) / kAlignment, 1) * kAlignment;
-  void* const memory = std::aligned_alloc(kAlignment, size);
-  if (memory == nullptr) return absl::ResourceExhaustedError("the fake GPU is out of memory");
+  constexpr size_t kCapacity = size_t{1} << 40;
+  void* const memory = size > kCapacity ? nullptr : std::aligned_alloc(kAlignment, size);
+  if (memory == nullptr) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the fake GPU: no memory for ", bytes, " bytes"));
+  }
   std::memset(memory, 0, size);
   MutexLock lock(&mutex_);
   memory_[reinterpret_cast<uintptr_t>(memory)] = size;

@@ -8,12 +8,11 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
-#include <fstream>
-#include <limits>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/available_memory.h"
 
 namespace gradsync {
 namespace {
@@ -27,24 +26,9 @@ absl::StatusOr<char*> MapShared(int file, size_t bytes) {
   return static_cast<char*>(data);
 }
 
-// Bytes that the host can give without taking them from a process, or all that it has when the
-// kernel does not say.
-uint64_t AvailableMemory() {
-  std::ifstream file("/proc/meminfo");
-  std::string name;
-  uint64_t kibibytes = 0;
-  while (file >> name >> kibibytes) {
-    if (name == "MemAvailable:") return kibibytes * 1024;
-    file.ignore(std::numeric_limits<std::streamsize>::max(), '\n');
-  }
-  return static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) *
-         static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
-}
-
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<Window>> Window::Create(size_t bytes) {
-  // The kernel would not refuse: it kills processes, whosever they are, until there is room.
   const uint64_t available = AvailableMemory();
   if (bytes > available) {
     return absl::ResourceExhaustedError(

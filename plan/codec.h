@@ -1,7 +1,11 @@
 // Compression of gradients on the wire: which form (base/chunk_codec.h) the payloads of a run have.
 //
 //   none      fp32 both ways.
-//   fp16      Gradients and means in IEEE binary16; sums in fp32.
+//   fp16      Gradients and means in IEEE binary16; sums in fp32. A finite gradient, sum or mean
+//             beyond 65504 is sent as 65504 with its sign, so that no rank trains on infinities or
+//             NaNs that only the wire made; with a loss scale (StepOptions::inverse_loss_scale
+//             other than 1) gradients and sums become infinite instead, which is what the scaler
+//             looks for. Infinities and NaNs that come in stay what they are.
 //   bf16      The same in bfloat16.
 //   topk:R    Parameter servers only. Of each chunk of E elements a worker pushes the
 //             k = ceil(R * E) (computed in double) that are largest in absolute value, of equal

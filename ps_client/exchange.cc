@@ -251,6 +251,10 @@ SyncHandle Exchange::Leave() {
   return countdown->handle();
 }
 
+void Exchange::LeaveWith(const absl::Status& error) {
+  for (const auto& server : servers_) server->connection->LeaveWith(error);
+}
+
 void Exchange::FailAll(const absl::Status& status) {
   std::vector<std::weak_ptr<Countdown>> pending;
   {

@@ -103,6 +103,10 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   // Says goodbye to all servers. Resolves when all streams are closed.
   SyncHandle Leave();
 
+  // Tells all servers why this worker leaves before the run has begun. They answer by closing the
+  // streams (WaitClosed()).
+  void LeaveWith(const absl::Status& error);
+
   // Fails what is pending and what comes, and ends all streams. The first call counts.
   void FailAll(const absl::Status& status);
 

@@ -7,6 +7,7 @@
 #include "base/chunk_codec.h"
 #include "base/float_stream.h"
 #include "base/status_macros.h"
+#include "links/frame_error.h"
 #include "optim/state_mapping.h"
 #include "plan/frame_fields.h"
 #include "ps_client/exchange.h"
@@ -125,12 +126,8 @@ absl::Status Exchange::OnFrame(Server& server, const proto::FrameHeader& header,
       return OnStateEnd(server, header);
     case proto::FrameHeader::GOODBYE:
       return absl::OkStatus();  // the close that follows counts
-    case proto::FrameHeader::FAILED: {
-      const int code = header.error().code();
-      return absl::Status(
-          code > 0 && code <= 16 ? static_cast<absl::StatusCode>(code) : absl::StatusCode::kUnknown,
-          header.error().message());
-    }
+    case proto::FrameHeader::FAILED:
+      return FailureIn(header);
     default:
       return Unexpected(header, "a frame that servers send");
   }

@@ -1,5 +1,6 @@
 #include "ps_client/ps_gradient_sync.h"
 
+#include <algorithm>
 #include <atomic>
 #include <utility>
 
@@ -19,6 +20,7 @@
 #include "sync/group_error.h"
 #include "sync/launch_order.h"
 #include "sync/side_channel.h"
+#include "sync/sync_life.h"
 #include "sync/window_buckets.h"
 
 namespace gradsync {
@@ -33,12 +35,13 @@ class PsGradientSync : public GradientSync {
   explicit PsGradientSync(const PsOptions& options)
       : options_(options),
         side_channel_(options.group, "ps"),
+        life_(options.group.rank),
         reports_(std::make_shared<Reports>()),
         group_error_(options.group, [this](absl::Status status) { OnFailure(std::move(status)); }) {
   }
 
   ~PsGradientSync() override {
-    if (!shut_down_) {
+    if (!life_.left()) {
       Abort(absl::CancelledError("left without Shutdown()"));
       AwaitFailure();
     }
@@ -65,10 +68,7 @@ class PsGradientSync : public GradientSync {
   absl::Status status() const override { return group_error_.status(); }
   absl::Status Shutdown(absl::Time deadline) override;
 
-  void Abort(absl::Status reason) override {
-    if (reason.ok()) reason = absl::CancelledError("aborted without a reason");
-    Report(std::move(reason));
-  }
+  void Abort(absl::Status reason) override { Report(life_.ReasonOf(std::move(reason))); }
 
   WireStats wire_stats() const override {
     if (windows_ != nullptr) return windows_->wire_stats();
@@ -107,7 +107,7 @@ class PsGradientSync : public GradientSync {
   std::unique_ptr<Plan> plan_;
   std::unique_ptr<LaunchOrder> order_;
   bool broadcast_ = false;
-  bool shut_down_ = false;
+  SyncLife life_;
   std::atomic<bool> reported_{false};  // a failure, whose handles are soon to fail
   const std::shared_ptr<Reports> reports_;
   Mutex mutex_;
@@ -172,14 +172,14 @@ absl::Status PsGradientSync::Reported(absl::Status status) {
 }
 
 absl::Status PsGradientSync::CheckUsable() const {
-  if (shut_down_) return absl::CancelledError("this rank was shut down");
-  if (plan_ == nullptr) return absl::FailedPreconditionError("expected Bind() first");
-  return absl::OkStatus();
+  GS_RETURN_IF_ERROR(status());
+  return life_.CheckUsable();
 }
 
 absl::StatusOr<std::vector<GradBucket>> PsGradientSync::Bind(const Plan& plan,
                                                              absl::Time deadline) {
-  if (exchange_ != nullptr) return absl::FailedPreconditionError("Bind() was called before");
+  GS_RETURN_IF_ERROR(status());
+  GS_RETURN_IF_ERROR(life_.BeginBind());
   if (plan.world_size() != options_.group.world_size) {
     return absl::InvalidArgumentError(absl::StrCat("plan: expected one for ",
                                                    options_.group.world_size,
@@ -227,12 +227,13 @@ absl::StatusOr<std::vector<GradBucket>> PsGradientSync::Bind(const Plan& plan,
   }
   order_ = std::make_unique<LaunchOrder>(static_cast<int>(plan.buckets().size()));
   plan_ = std::make_unique<Plan>(plan);
+  life_.SetBound();
   return buckets_;
 }
 
 absl::Status PsGradientSync::MakeBuckets(const Plan& plan, const ShardMap& shards) {
   if (!options_.windows) {
-    buckets_ = AllocateBuckets(plan);
+    GS_ASSIGN_OR_RETURN(buckets_, AllocateBuckets(plan));
     return absl::OkStatus();
   }
   WindowExchangeOptions options;
@@ -254,7 +255,13 @@ absl::Status PsGradientSync::Join(const Plan& plan, absl::Time deadline) {
   const absl::Status connected =
       hello.ok() ? exchange_->Connect(*options_.link, *hello, deadline) : hello.status();
   const absl::Status agreed = AgreeOnTerms(options_, plan, side_channel_, deadline);
-  if (absl::IsFailedPrecondition(agreed)) return agreed;
+  if (absl::IsFailedPrecondition(agreed)) {
+    // A server may not have heard both hellos yet, and of a stream that only ended it could say no
+    // more than that a worker was lost.
+    exchange_->LeaveWith(agreed);
+    exchange_->WaitClosed(std::min(deadline, absl::Now() + kClosePatience));
+    return agreed;
+  }
   HearReports();
   GS_RETURN_IF_ERROR(connected);
   GS_RETURN_IF_ERROR(agreed);
@@ -319,7 +326,8 @@ SyncHandle PsGradientSync::Launch(const StepOptions& step, int bucket) {
     return exchange_->FailureHandle("the group's failure");
   }
   if (in_order.ok()) {
-    return windows_ != nullptr ? windows_->Launch(step, bucket) : exchange_->Launch(step, bucket);
+    return order_->Launched(windows_ != nullptr ? windows_->Launch(step, bucket)
+                                                : exchange_->Launch(step, bucket));
   }
   Report(std::move(in_order));
   return exchange_->FailureHandle("a launch out of order");
@@ -341,7 +349,7 @@ absl::StatusOr<OptimizerState> PsGradientSync::ExportOptimizerState(absl::Time d
 absl::Status PsGradientSync::ImportOptimizerState(const OptimizerState& state,
                                                   absl::Time deadline) {
   GS_RETURN_IF_ERROR(CheckUsable());
-  if (at_owner()) GS_RETURN_IF_ERROR(CheckState(*plan_, state));
+  GS_RETURN_IF_ERROR(CheckState(*plan_, state));
   // A job that goes on from a state goes on alike here and in new processes.
   exchange_->ForgetResiduals();
   if (!at_owner()) return absl::OkStatus();
@@ -357,12 +365,13 @@ absl::Status PsGradientSync::Import(const OptimizerState& state, absl::Time dead
 }
 
 absl::Status PsGradientSync::Shutdown(absl::Time deadline) {
+  if (life_.left()) return absl::OkStatus();
   GS_RETURN_IF_ERROR(CheckUsable());
   GS_RETURN_IF_ERROR(Settle(deadline));  // else others would wait for this rank's next step
   GS_RETURN_IF_ERROR(Reported(side_channel_.Barrier(deadline)));
   if (absl::Status failed = status(); !failed.ok()) return failed;
   group_error_.Leave();
-  shut_down_ = true;
+  life_.SetLeft();
   // Nobody leaves before all stopped watching for errors.
   GS_RETURN_IF_ERROR(side_channel_.Barrier(deadline));
   if (windows_ != nullptr) windows_->Leave();

@@ -4,6 +4,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "links/frame_error.h"
 
 namespace gradsync {
 
@@ -102,6 +103,16 @@ void ServerConnection::Leave() {
   for (const auto& stream : streams_) {
     OutgoingFrame frame;
     frame.header.set_kind(proto::FrameHeader::GOODBYE);
+    stream->Send(std::move(frame));
+    stream->Finish();
+  }
+}
+
+void ServerConnection::LeaveWith(const absl::Status& error) {
+  MutexLock lock(&mutex_);
+  for (const auto& stream : streams_) {
+    OutgoingFrame frame;
+    frame.header = FailedHeader(error);
     stream->Send(std::move(frame));
     stream->Finish();
   }

@@ -52,6 +52,9 @@ class ServerConnection {
   // Says goodbye on all streams.
   void Leave();
 
+  // Says why this worker leaves, after all that it has sent, and finishes all streams.
+  void LeaveWith(const absl::Status& error);
+
   // Ends all streams and drops what is queued.
   void Cancel(const absl::Status& reason);
 

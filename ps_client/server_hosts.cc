@@ -9,16 +9,14 @@
 #include "absl/types/optional.h"
 #include "base/mutex.h"
 #include "base/status_macros.h"
+#include "links/frame_error.h"
 #include "proto/parameter_server.pb.h"
 
 namespace gradsync {
 namespace {
 
 absl::StatusOr<std::string> KeyIn(const proto::FrameHeader& header, const Payload& payload) {
-  if (header.kind() == proto::FrameHeader::FAILED) {
-    return absl::Status(static_cast<absl::StatusCode>(header.error().code()),
-                        header.error().message());
-  }
+  if (header.kind() == proto::FrameHeader::FAILED) return FailureIn(header);
   std::string bytes;
   for (absl::Span<const char> part : payload.parts) bytes.append(part.data(), part.size());
   proto::Host host;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/time/clock.h"
+#include "links/frame_error.h"
 #include "plan/frame_fields.h"
 #include "plan/plan_proto.h"
 
@@ -117,8 +118,7 @@ absl::optional<std::string> RawStream::AwaitPayload(proto::FrameHeader::Kind kin
 absl::Status RawStream::AwaitFailure() {
   const absl::optional<proto::FrameHeader> header = Await(proto::FrameHeader::FAILED);
   if (!header.has_value()) return absl::OkStatus();
-  return absl::Status(static_cast<absl::StatusCode>(header->error().code()),
-                      header->error().message());
+  return FailureIn(*header);
 }
 
 }  // namespace gradsync

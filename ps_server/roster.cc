@@ -78,6 +78,12 @@ absl::Status Roster::Check(const proto::Hello& hello) const {
           Name(hello.rank()), " has connection ", hello.connection(), " already, found another"));
     }
   }
+  if (complete()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("this server's run has all of its ", workers_.size(),
+                     " workers already, found another: rank ", hello.rank(), " of ",
+                     hello.terms().world_size(), ", connection ", hello.connection()));
+  }
   return absl::OkStatus();
 }
 
@@ -109,8 +115,9 @@ absl::Status Roster::Admit(const proto::Hello& hello) {
     worker.host = hello.host();
     if (hello.rank() == 0) servers_ = {hello.servers().begin(), hello.servers().end()};
   }
+  GS_RETURN_IF_ERROR(AdmitPlan(hello));
   worker.connections[hello.connection()] = true;
-  return AdmitPlan(hello);
+  return absl::OkStatus();
 }
 
 absl::Status Roster::AdmitPlan(const proto::Hello& hello) {
@@ -148,9 +155,10 @@ bool Roster::complete() const {
 }
 
 std::string Roster::Name(int rank) const {
-  const std::string& address = workers_[rank].address;
-  if (address.empty()) return absl::StrCat("rank ", rank);
-  return absl::StrCat("rank ", rank, " (", address, ")");
+  const bool came = rank >= 0 && rank < static_cast<int>(workers_.size()) &&
+                    !workers_[static_cast<size_t>(rank)].address.empty();
+  if (!came) return absl::StrCat("rank ", rank);
+  return absl::StrCat("rank ", rank, " (", workers_[rank].address, ")");
 }
 
 std::string Roster::Missing() const {

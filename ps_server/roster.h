@@ -20,8 +20,9 @@ class Roster {
   Roster(std::string run_id, int attempt) : run_id_(std::move(run_id)), attempt_(attempt) {}
 
   // Whether this stream may take part at all; if not, it alone is turned away.
-  // Errors: INVALID_ARGUMENT for values out of range; FAILED_PRECONDITION for another run, or a
-  // second stream in one place.
+  // Errors: INVALID_ARGUMENT for values out of range; FAILED_PRECONDITION for another run, for a
+  // second stream in one place, and for any hello once complete(): what a stranger says then is no
+  // business of those who train.
   absl::Status Check(const proto::Hello& hello) const;
 
   // Takes in a hello that passed Check(). An error ends the run.
@@ -45,7 +46,7 @@ class Roster {
   const std::string& run_id() const { return run_id_; }
   int attempt() const { return attempt_; }
 
-  // "rank 1 (10.0.0.7)"; without an address if the rank has not come.
+  // "rank 1 (10.0.0.7)"; without an address if the rank has not come, or is none of the run's.
   std::string Name(int rank) const;
 
   // "nobody said hello", or "ranks 1, 3 did not say hello"; for messages.

@@ -219,6 +219,43 @@ TEST_F(ServerTest, StrangersAreTurnedAwayAlone) {
   EXPECT_EQ(server_->Wait(), absl::OkStatus());
 }
 
+// The server indexed its workers by the rank of a hello that it had refused: a read out of bounds.
+TEST_F(ServerTest, ARankOutsideTheRunEndsItBeforeItsBeginAndIsInNoPlaceOfIt) {
+  workers_.push_back(std::make_unique<RawStream>(*link_, server_->address()));
+  workers_[0]->SayHello(RawStream::HelloFor(plan_, 0));
+  RawStream stranger(*link_, server_->address());
+  proto::Hello hello = RawStream::HelloFor(plan_, 65535);
+  hello.mutable_terms()->set_world_size(65536);
+  // Whether hello 0 came first does not matter.
+  stranger.SayHello(hello);
+  stranger.Push({0, 0}, Step(1), 64);
+  ExpectStatus(stranger.AwaitFailure(), absl::StatusCode::kInvalidArgument, {"workers differ"});
+  stranger.Cancel();
+  ExpectRunFails(absl::StatusCode::kInvalidArgument, {"workers differ", "65535"});
+}
+
+// Any hello of a stranger with other terms ended the job of those who were training.
+TEST_F(ServerTest, AHelloAfterTheBeginIsRefusedAloneWhateverItSays) {
+  Begin();
+  proto::Hello hello = RawStream::HelloFor(plan_, 1);
+  hello.mutable_terms()->set_connections(5);
+  hello.set_connection(4);
+  RawStream stranger(*link_, server_->address());
+  stranger.SayHello(hello);
+  stranger.Push({0, 0}, Step(1), 64);
+  ExpectStatus(stranger.AwaitFailure(), absl::StatusCode::kFailedPrecondition,
+               {"all of its 2 workers already", "rank 1 of 2, connection 4"});
+  stranger.Cancel();
+  proto::FrameHeader header;
+  header.set_kind(Kind::GOODBYE);
+  for (int rank : {0, 1}) {
+    workers_[rank]->Send(header, "");
+    EXPECT_TRUE(workers_[rank]->Await(Kind::GOODBYE).has_value());
+  }
+  workers_.clear();
+  EXPECT_EQ(server_->Wait(), absl::OkStatus());
+}
+
 TEST_F(ServerTest, StopReachesWorkersAndWait) {
   Begin();
   server_->Stop(absl::CancelledError("enough"));

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/status_macros.h"
+#include "links/frame_error.h"
 #include "plan/consistency.h"
 #include "plan/flow_control.h"
 #include "plan/frame_fields.h"
@@ -27,9 +28,8 @@ bool IsForStreamsOnly(proto::FrameHeader::Kind kind) {
 }
 
 void SendFailure(FrameStream& stream, const absl::Status& status) {
-  OutgoingFrame frame = FrameOf(proto::FrameHeader::FAILED);
-  frame.header.mutable_error()->set_code(static_cast<int>(status.code()));
-  frame.header.mutable_error()->set_message(std::string(status.message()));
+  OutgoingFrame frame;
+  frame.header = FailedHeader(status);
   frame.urgent = true;
   stream.Send(std::move(frame));
   stream.Finish();
@@ -89,14 +89,26 @@ void Service::EndIfSilent() {
 }
 
 void Service::Fail(absl::Status status) {
+  {
+    MutexLock lock(&mutex_);
+    if (!End(status)) return;
+  }
+  TellMembers(status);
+}
+
+bool Service::End(const absl::Status& status) {
+  if (ended_) return false;
+  ended_ = true;
+  status_ = status;
+  changed_.SignalAll();
+  return true;
+}
+
+void Service::TellMembers(const absl::Status& status) {
   std::vector<std::shared_ptr<Session>> members;
   {
     MutexLock lock(&mutex_);
-    if (ended_) return;
-    ended_ = true;
-    status_ = status;
-    members = members_;
-    changed_.SignalAll();
+    members = members_;  // of a run that has ended: nobody is added
   }
   const Group* const group = group_.load(std::memory_order_acquire);
   if (group != nullptr && group->windows != nullptr) group->windows->Halt();
@@ -152,7 +164,7 @@ void Service::OnFrame(Session& session, const proto::FrameHeader& header, Payloa
   SendFailure(*session.stream, status);
 }
 
-// An error turns this stream away; errors of the whole group go to Fail().
+// An error turns this stream away; errors of the whole group end the run.
 absl::Status Service::OnHello(Session& session, const Payload& payload) {
   proto::Hello hello;
   if (!hello.ParseFromString(BytesOf(payload))) {
@@ -166,17 +178,22 @@ absl::Status Service::OnHello(Session& session, const Payload& payload) {
       return status_;
     }
     GS_RETURN_IF_ERROR(roster_.Check(hello));
-    session.rank = hello.rank();
-    session.connection = hello.connection();
     members_.push_back(session.self.lock());
+    session.member = true;
     ++open_;
     group_status = roster_.Admit(hello);
-    if (group_status.ok() && roster_.complete()) {
-      group_status = StartGroup();
+    if (group_status.ok()) {
+      session.rank = hello.rank();
+      session.connection = hello.connection();
+      if (roster_.complete()) group_status = StartGroup();
       changed_.SignalAll();
+    } else {
+      // Not in any place of the run, which it ends, and whose end it hears like all others.
+      session.left = true;
     }
+    if (!group_status.ok()) End(group_status);  // before another hello begins the run
   }
-  if (!group_status.ok()) Fail(std::move(group_status));
+  if (!group_status.ok()) TellMembers(group_status);
   return absl::OkStatus();
 }
 
@@ -246,8 +263,10 @@ absl::Status Service::Dispatch(Session& session, const proto::FrameHeader& heade
                                Payload payload) {
   Group* group = group_.load(std::memory_order_acquire);
   if (header.kind() == proto::FrameHeader::FAILED) {
-    return absl::Status(absl::StatusCode::kAborted,
-                        absl::StrCat("failed: ", header.error().message()));
+    // Before the run has begun workers only compare what they were given, and one that finds a
+    // difference is the first to know of it.
+    if (group == nullptr) return FailureIn(header);
+    return absl::AbortedError(absl::StrCat("failed: ", FailureIn(header).message()));
   }
   if (group == nullptr) {
     return absl::InvalidArgumentError(
@@ -310,7 +329,7 @@ absl::Status Service::OnGoodbye(Session& session) {
 }
 
 void Service::OnClosed(Session& session, const absl::Status& status) {
-  if (session.rank < 0) return;
+  if (!session.member) return;
   if (!session.left) {
     Fail(absl::UnavailableError(absl::StrCat(
         Name(session.rank),

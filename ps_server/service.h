@@ -35,7 +35,8 @@
 // hold. It keeps to less by itself: results (and DEFERRED), not credit, say when it may go on
 // (plan/push_lead.h). Chunk number q of its PushOrder() travels on connection q mod C, results on
 // all connections in turns; everything but chunks, on connection 0. What a worker does against the
-// rules ends the run: every worker hears FAILED with the reason.
+// rules ends the run: every worker hears FAILED with the reason. A worker that learns before the
+// answer to its HELLO that workers differ says FAILED itself, and that is the run's reason.
 
 #ifndef GRADSYNC_PS_SERVER_SERVICE_H_
 #define GRADSYNC_PS_SERVER_SERVICE_H_
@@ -85,6 +86,12 @@ class Service : private ShardEvents, private AsyncShardEvents {
   class Session;
   struct Group;
 
+  // Notes why the run ends. False if it has ended before.
+  bool End(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  // After End(): tells everybody who said hello.
+  void TellMembers(const absl::Status& status);
+
   // Called by sessions, for each in order.
   void OnFrame(Session& session, const proto::FrameHeader& header, Payload payload);
   void OnClosed(Session& session, const absl::Status& status);
@@ -124,7 +131,7 @@ class Service : private ShardEvents, private AsyncShardEvents {
   mutable Mutex mutex_;
   CondVar changed_;
   Roster roster_ ABSL_GUARDED_BY(mutex_);
-  std::vector<std::shared_ptr<Session>> members_ ABSL_GUARDED_BY(mutex_);  // that said hello
+  std::vector<std::shared_ptr<Session>> members_ ABSL_GUARDED_BY(mutex_);  // Session::member
   int goodbyes_ ABSL_GUARDED_BY(mutex_) = 0;
   int open_ ABSL_GUARDED_BY(mutex_) = 0;  // members whose stream is not closed
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;

@@ -32,7 +32,8 @@ class Service::Session : public FrameSink {
   void OnClosed(absl::Status status) override { service_->OnClosed(*this, status); }
 
   const std::shared_ptr<FrameStream> stream;
-  int rank = -1;  // before hello
+  bool member = false;  // said a hello that was not turned away alone
+  int rank = -1;        // until the run has admitted it
   int connection = 0;
   bool left = false;  // goodbye said, or turned away
   absl::optional<PushSequence> sequence;

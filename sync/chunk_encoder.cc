@@ -38,7 +38,8 @@ absl::Span<const char> ChunkEncoder::EncodeGradient(SegmentId id, const float* g
   char* const to = PlaceOf(id);
   const absl::Span<const char> payload(to, static_cast<size_t>(form.bytes()));
   if (!plan_.codec().sparse()) {
-    EncodeChunk(form, grad, to);
+    EncodeChunk(form, grad, to,
+                inverse_loss_scale == 1 ? Overflow::kSaturates : Overflow::kInfinite);
     return payload;
   }
   Bucket& bucket = buckets_[id.bucket];

@@ -24,7 +24,9 @@ class ChunkEncoder {
  public:
   explicit ChunkEncoder(const Plan& plan);
 
-  // The payload of a chunk's gradient (or, in a ring, of a sum): form GradientForm().
+  // The payload of a chunk's gradient (or, in a ring, of a sum): form GradientForm(). Under fp16
+  // what is too large saturates (Overflow), but for gradients with a loss scale: there an infinity
+  // is what tells the loss scaler to lower it.
   //
   // Under topk the gradient is first added to what earlier payloads of the chunk did not tell, and
   // what this one does not tell is kept: gradients sent so far + what is kept = gradients so far,

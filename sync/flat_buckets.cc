@@ -2,10 +2,15 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <memory>
 #include <utility>
 
 #include "ATen/ops/from_blob.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "base/available_memory.h"
 
 namespace gradsync {
 namespace {
@@ -16,22 +21,20 @@ constexpr size_t kPage = 4096;
 
 size_t RoundUp(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
-}  // namespace
+size_t BytesOf(const BucketPlan& bucket) {
+  return RoundUp(static_cast<size_t>(bucket.numel) * sizeof(float), kAlignment);
+}
 
-std::vector<GradBucket> AllocateBuckets(const Plan& plan) {
-  const auto bytes_of = [](const BucketPlan& bucket) {
-    return RoundUp(static_cast<size_t>(bucket.numel) * sizeof(float), kAlignment);
-  };
-  size_t bytes = kAlignment;
-  for (const BucketPlan& bucket : plan.buckets()) bytes += 2 * bytes_of(bucket);
-  bytes = RoundUp(bytes, kPage);
-  const std::shared_ptr<char> memory(static_cast<char*>(std::aligned_alloc(kPage, bytes)),
-                                     [](char* m) { std::free(m); });
-  std::memset(memory.get(), 0, bytes);
+absl::Status NoMemory(size_t bytes, absl::string_view found) {
+  return absl::ResourceExhaustedError(
+      absl::StrCat("buckets: expected ", bytes, " bytes of memory, found ", found));
+}
+
+std::vector<GradBucket> BucketsIn(const std::shared_ptr<char>& memory, const Plan& plan) {
   size_t offset = 0;
   const auto flat = [&](const BucketPlan& bucket) {
     char* const data = memory.get() + offset;
-    offset += bytes_of(bucket);
+    offset += BytesOf(bucket);
     return at::from_blob(
         data, {bucket.numel}, [memory](void*) {}, at::kFloat);
   };
@@ -41,6 +44,25 @@ std::vector<GradBucket> AllocateBuckets(const Plan& plan) {
     buckets.push_back({std::move(grad), flat(bucket)});
   }
   return buckets;
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<GradBucket>> AllocateBuckets(const Plan& plan) {
+  size_t bytes = kAlignment;
+  for (const BucketPlan& bucket : plan.buckets()) bytes += 2 * BytesOf(bucket);
+  bytes = RoundUp(bytes, kPage);
+  const uint64_t available = AvailableMemory();
+  if (bytes > available) return NoMemory(bytes, absl::StrCat(available));
+  try {
+    const std::shared_ptr<char> memory(static_cast<char*>(std::aligned_alloc(kPage, bytes)),
+                                       [](char* m) { std::free(m); });
+    if (memory == nullptr) return NoMemory(bytes, "less, or a limit of this process");
+    std::memset(memory.get(), 0, bytes);
+    return BucketsIn(memory, plan);
+  } catch (const std::exception& error) {
+    return NoMemory(bytes, error.what());
+  }
 }
 
 std::vector<BucketMemory> MemoryOf(const std::vector<GradBucket>& buckets) {

@@ -4,14 +4,16 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "plan/plan.h"
 #include "sync/gradient_sync.h"
 
 namespace gradsync {
 
 // Buckets in plain memory of this process: 64-byte aligned, zeroed, kept alive by the tensors, all
-// of them by each. They fill pages of their own.
-std::vector<GradBucket> AllocateBuckets(const Plan& plan);
+// of them by each. They fill pages of their own. Throws nothing. Errors: RESOURCE_EXHAUSTED, with
+// how many bytes they are, when the host has not as many.
+absl::StatusOr<std::vector<GradBucket>> AllocateBuckets(const Plan& plan);
 
 // The raw memory of a bucket, for code below the tensors. Does not own.
 struct BucketMemory {

@@ -24,9 +24,10 @@
 // Errors, everywhere: INVALID_ARGUMENT options; FAILED_PRECONDITION plans differ, launch out of
 // order, not bound; DEADLINE_EXCEEDED a peer or server is silent (named); UNAVAILABLE connection
 // lost, seen first here; ABORTED another rank failed first (its rank and status); CANCELLED this
-// rank shut down; DATA_LOSS length or checksum; PERMISSION_DENIED and UNAUTHENTICATED credentials;
-// INTERNAL CUDA or NCCL. Failures are final: after the first one every handle fails, and the way
-// back is a checkpoint.
+// rank shut down, or was aborted without a reason; RESOURCE_EXHAUSTED no memory for the buckets;
+// DATA_LOSS length or checksum; PERMISSION_DENIED and UNAUTHENTICATED credentials; INTERNAL CUDA or
+// NCCL. Failures are final: after the first one every handle fails, and the way back is a
+// checkpoint.
 
 #ifndef GRADSYNC_SYNC_GRADIENT_SYNC_H_
 #define GRADSYNC_SYNC_GRADIENT_SYNC_H_
@@ -60,14 +61,20 @@ struct GradBucket {
 };
 
 // Calls must not overlap, except status() and Abort(), which are thread-safe. No method throws.
+//
+// All backends answer alike, with the same code and words (sync/sync_life.h): after a failure every
+// call returns it; before a successful Bind() all others, Shutdown() included, are
+// FAILED_PRECONDITION and change nothing; after Shutdown() they are CANCELLED, a second Shutdown()
+// is OK, and Abort() does nothing.
 class GradientSync {
  public:
   virtual ~GradientSync() = default;
 
   // Collective, once, first. Allocates the buckets. Every rank must pass the same plan.
   // Errors: FAILED_PRECONDITION when plans differ (both fingerprints and the first difference) or
-  // on a second call; INVALID_ARGUMENT when the plan is for another world size; DEADLINE_EXCEEDED
-  // and UNAVAILABLE naming the peer.
+  // on a second call, which changes nothing; INVALID_ARGUMENT when the plan is for another world
+  // size; RESOURCE_EXHAUSTED with the bytes that the buckets are; DEADLINE_EXCEEDED and UNAVAILABLE
+  // naming the peer.
   virtual absl::StatusOr<std::vector<GradBucket>> Bind(const Plan& plan, absl::Time deadline) = 0;
 
   // Collective. Copies rank 0's `param` buffers to all ranks, and to the owners. Called after
@@ -78,7 +85,7 @@ class GradientSync {
   // resolution the bucket's buffers belong to the backend. Never waits for a peer. Buckets are
   // launched in index order, each once per step, steps in increasing order, and a step begins after
   // all handles of the one before were resolved; anything else is FAILED_PRECONDITION in the handle
-  // and fails the group.
+  // and fails the group. Every backend checks all of this (sync/launch_order.h).
   virtual SyncHandle Launch(const StepOptions& step, int bucket) = 0;
 
   virtual UpdateSite update_site() const = 0;
@@ -96,7 +103,7 @@ class GradientSync {
   // begins no step before it returns, so that nobody waits for it, and blocks until all ranks have
   // come; then all have the same parameters in their buckets, with every step of every rank.
   // Backends whose every step waits for all have nothing to do, and return at once.
-  virtual absl::Status Settle(absl::Time /*deadline*/) { return absl::OkStatus(); }
+  virtual absl::Status Settle(absl::Time deadline) = 0;
 
   // Collective, between steps. The optimizer's state by parameter name, gathered from all owners,
   // whole on every rank. Under kWorker the caller has the state, and the result is empty. State
@@ -113,11 +120,12 @@ class GradientSync {
   virtual absl::Status status() const = 0;
 
   // Ends the exchange for the whole group: publishes `reason` as this rank's error, then closes.
-  // Outstanding handles resolve with an error. Never waits; thread-safe; the first call counts.
+  // Outstanding handles resolve with an error. Never waits; thread-safe; the first call counts. OK
+  // as a reason becomes CANCELLED.
   virtual void Abort(absl::Status reason) = 0;
 
   // Collective. Leaves in good order, after the last handle was resolved. Without it the destructor
-  // leaves as if aborted with CANCELLED.
+  // leaves as if aborted with CANCELLED. A second call is OK and does nothing.
   virtual absl::Status Shutdown(absl::Time deadline) = 0;
 
   // Payload bytes that this rank sent and received since Bind(), broadcasts included.

@@ -1,6 +1,7 @@
 #include "sync/launch_order.h"
 
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 
 namespace gradsync {
 
@@ -17,6 +18,8 @@ absl::Status LaunchOrder::Check(const StepOptions& step, int bucket) {
       return absl::FailedPreconditionError(
           absl::StrCat("launch of step ", step.step, ": expected a step after ", step_.step));
     }
+    GS_RETURN_IF_ERROR(CheckResolved(step));
+    handles_.clear();
     step_ = step;
     started_ = true;
   } else if (step != step_) {
@@ -26,6 +29,21 @@ absl::Status LaunchOrder::Check(const StepOptions& step, int bucket) {
   }
   next_bucket_ = bucket + 1;
   return absl::OkStatus();
+}
+
+absl::Status LaunchOrder::CheckResolved(const StepOptions& next) const {
+  for (size_t bucket = 0; bucket < handles_.size(); ++bucket) {
+    if (handles_[bucket].done()) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat("launch of step ", next.step, ": expected all handles of step ", step_.step,
+                     " to be resolved, found that of bucket ", bucket, " open"));
+  }
+  return absl::OkStatus();
+}
+
+SyncHandle LaunchOrder::Launched(SyncHandle handle) {
+  handles_.push_back(handle);
+  return handle;
 }
 
 }  // namespace gradsync

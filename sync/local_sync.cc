@@ -15,6 +15,7 @@
 #include "plan/codec.h"
 #include "sync/flat_buckets.h"
 #include "sync/launch_order.h"
+#include "sync/sync_life.h"
 
 namespace gradsync {
 namespace {
@@ -25,16 +26,16 @@ class LocalSync : public GradientSync {
 
   absl::StatusOr<std::vector<GradBucket>> Bind(const Plan& plan, absl::Time) override {
     GS_RETURN_IF_ERROR(status());
-    if (bound_) return absl::FailedPreconditionError("Bind: already bound");
+    GS_RETURN_IF_ERROR(life_.BeginBind());
     if (plan.world_size() != 1) {
       return absl::InvalidArgumentError(absl::StrCat(
           "plan: expected a world size of 1 without synchronisation, found ", plan.world_size()));
     }
     GS_RETURN_IF_ERROR(CheckUncompressed(plan.codec(), "nothing is sent without synchronisation"));
-    bound_ = true;
+    GS_ASSIGN_OR_RETURN(std::vector<GradBucket> buckets, AllocateBuckets(plan));
+    life_.SetBound();
     plan_ = plan;
     order_ = LaunchOrder(static_cast<int>(plan.buckets().size()));
-    std::vector<GradBucket> buckets = AllocateBuckets(plan);
     memory_ = MemoryOf(buckets);
     if (update_site_ == UpdateSite::kOwner) {
       for (size_t b = 0; b < memory_.size(); ++b) {
@@ -46,40 +47,25 @@ class LocalSync : public GradientSync {
     return buckets;
   }
 
-  absl::Status BroadcastParameters(absl::Time) override { return RequireBound(); }
+  absl::Status BroadcastParameters(absl::Time) override { return CheckUsable(); }
+  absl::Status Settle(absl::Time) override { return CheckUsable(); }
 
   SyncHandle Launch(const StepOptions& step, int bucket) override {
-    absl::Status status = RequireBound();
-    status.Update(order_.Check(step, bucket));
-    if (!status.ok()) {
-      Abort(status);
-      return ResolvedHandle(this->status());
+    const absl::Status usable = CheckUsable();
+    if (!usable.ok()) return ResolvedHandle(usable);
+    const absl::Status in_order = order_.Check(step, bucket);
+    if (!in_order.ok()) {
+      Abort(in_order);
+      return ResolvedHandle(status());
     }
-    const BucketMemory& memory = memory_[bucket];
-    if (step.inverse_loss_scale != 1) {
-      Scale(memory.grad, memory.numel, static_cast<float>(step.inverse_loss_scale));
-    }
-    if (update_site_ == UpdateSite::kWorker) return ResolvedHandle(absl::OkStatus());
-    if (step.max_norm == 0) {
-      UpdateBucket(step, bucket);
-      return ResolvedHandle(absl::OkStatus());
-    }
-    const SyncPromise promise(absl::StrCat("bucket ", bucket, " of step ", step.step));
-    {
-      MutexLock lock(&mutex_);
-      if (!status_.ok()) return ResolvedHandle(status_);
-      held_.push_back(promise);
-      if (held_.size() < memory_.size()) return promise.handle();
-    }
-    UpdateClipped(step);
-    return promise.handle();
+    return order_.Launched(Update(step, bucket));
   }
 
   UpdateSite update_site() const override { return update_site_; }
   SyncIdentity identity() const override { return {Backend::kLocal}; }
 
   absl::StatusOr<OptimizerState> ExportOptimizerState(absl::Time) override {
-    GS_RETURN_IF_ERROR(RequireBound());
+    GS_RETURN_IF_ERROR(CheckUsable());
     OptimizerState state;
     state.step = step_;
     for (size_t b = 0; b < optimizers_.size(); ++b) {
@@ -94,7 +80,7 @@ class LocalSync : public GradientSync {
   }
 
   absl::Status ImportOptimizerState(const OptimizerState& state, absl::Time) override {
-    GS_RETURN_IF_ERROR(RequireBound());
+    GS_RETURN_IF_ERROR(CheckUsable());
     GS_RETURN_IF_ERROR(CheckState(plan_, state));
     step_ = state.step;
     for (size_t b = 0; b < optimizers_.size(); ++b) {
@@ -115,21 +101,51 @@ class LocalSync : public GradientSync {
   }
 
   void Abort(absl::Status reason) override {
+    reason = life_.ReasonOf(std::move(reason));
     MutexLock lock(&mutex_);
+    if (left_) return;
     if (status_.ok()) status_ = std::move(reason);
     for (const SyncPromise& promise : held_) promise.Resolve(status_);
     held_.clear();
   }
 
-  absl::Status Shutdown(absl::Time) override { return status(); }
+  absl::Status Shutdown(absl::Time) override {
+    if (life_.left()) return absl::OkStatus();
+    GS_RETURN_IF_ERROR(CheckUsable());
+    life_.SetLeft();
+    MutexLock lock(&mutex_);
+    left_ = true;
+    return status_;
+  }
 
   WireStats wire_stats() const override { return {}; }
 
  private:
-  absl::Status RequireBound() const {
+  absl::Status CheckUsable() const {
     GS_RETURN_IF_ERROR(status());
-    if (bound_) return absl::OkStatus();
-    return absl::FailedPreconditionError("expected Bind() first");
+    return life_.CheckUsable();
+  }
+
+  // What a launch in order does.
+  SyncHandle Update(const StepOptions& step, int bucket) {
+    const BucketMemory& memory = memory_[bucket];
+    if (step.inverse_loss_scale != 1) {
+      Scale(memory.grad, memory.numel, static_cast<float>(step.inverse_loss_scale));
+    }
+    if (update_site_ == UpdateSite::kWorker) return ResolvedHandle(absl::OkStatus());
+    if (step.max_norm == 0) {
+      UpdateBucket(step, bucket);
+      return ResolvedHandle(absl::OkStatus());
+    }
+    const SyncPromise promise(absl::StrCat("bucket ", bucket, " of step ", step.step));
+    {
+      MutexLock lock(&mutex_);
+      if (!status_.ok()) return ResolvedHandle(status_);
+      held_.push_back(promise);
+      if (held_.size() < memory_.size()) return promise.handle();
+    }
+    UpdateClipped(step);
+    return promise.handle();
   }
 
   void UpdateBucket(const StepOptions& step, int bucket) {
@@ -158,7 +174,7 @@ class LocalSync : public GradientSync {
   }
 
   const UpdateSite update_site_;
-  bool bound_ = false;
+  SyncLife life_{/*rank=*/0};
   Plan plan_;
   LaunchOrder order_;
   std::vector<BucketMemory> memory_;
@@ -167,6 +183,7 @@ class LocalSync : public GradientSync {
   mutable Mutex mutex_;
   std::vector<SyncPromise> held_ ABSL_GUARDED_BY(mutex_);  // buckets of a clipped step
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
+  bool left_ ABSL_GUARDED_BY(mutex_) = false;  // as life_ says, for Abort()
 };
 
 }  // namespace

@@ -76,7 +76,7 @@ class ManualSync : public GradientSync {
 
   absl::StatusOr<std::vector<GradBucket>> Bind(const Plan& plan, absl::Time) override {
     MutexLock lock(&mutex_);
-    std::vector<GradBucket> buckets = AllocateBuckets(plan);
+    std::vector<GradBucket> buckets = *AllocateBuckets(plan);
     memory_ = MemoryOf(buckets);
     promises_.assign(memory_.size(), SyncPromise("nothing"));
     return buckets;
@@ -107,6 +107,7 @@ class ManualSync : public GradientSync {
     return OptimizerState();
   }
   absl::Status ImportOptimizerState(const OptimizerState&, absl::Time) override { return status(); }
+  absl::Status Settle(absl::Time) override { return status(); }
   absl::Status status() const override {
     MutexLock lock(&mutex_);
     return status_;

@@ -35,6 +35,7 @@ Membership::Membership(const WorkerGroup& group, absl::string_view name, std::fu
     : group_(group),
       side_channel_(group, name),
       halt_(std::move(halt)),
+      life_(group.rank),
       ended_("the group's failure"),
       group_error_(group, [this, end = std::move(end)](absl::Status status) {
         end(status);
@@ -43,8 +44,7 @@ Membership::Membership(const WorkerGroup& group, absl::string_view name, std::fu
 
 absl::Status Membership::BeginBind(const Plan& plan, absl::Time deadline) {
   GS_RETURN_IF_ERROR(status());
-  if (bind_called_) return absl::FailedPreconditionError("Bind: expected one call, found a second");
-  bind_called_ = true;
+  GS_RETURN_IF_ERROR(life_.BeginBind());
   if (plan.world_size() != group_.world_size) {
     return absl::InvalidArgumentError(absl::StrCat("the plan is for ", plan.world_size(),
                                                    " ranks, expected one for ", group_.world_size));
@@ -54,9 +54,7 @@ absl::Status Membership::BeginBind(const Plan& plan, absl::Time deadline) {
 
 absl::Status Membership::CheckUsable() const {
   GS_RETURN_IF_ERROR(status());
-  if (left_) return absl::CancelledError(absl::StrCat("rank ", group_.rank, " was shut down"));
-  if (!bound_) return absl::FailedPreconditionError("expected a successful Bind() first");
-  return absl::OkStatus();
+  return life_.CheckUsable();
 }
 
 void Membership::Report(absl::Status status) {
@@ -64,10 +62,7 @@ void Membership::Report(absl::Status status) {
   group_error_.Report(std::move(status));
 }
 
-void Membership::Abort(absl::Status reason) {
-  if (reason.ok()) reason = absl::CancelledError(absl::StrCat("rank ", group_.rank, " aborted"));
-  Report(std::move(reason));
-}
+void Membership::Abort(absl::Status reason) { Report(life_.ReasonOf(std::move(reason))); }
 
 absl::Status Membership::Failed(absl::Status status) {
   Report(status);
@@ -81,12 +76,12 @@ absl::Status Membership::Leave(absl::Time deadline) {
   const absl::Status all_here = side_channel_.Barrier(deadline);
   if (!all_here.ok()) return Failed(all_here);
   group_error_.Leave();
-  left_ = true;
+  life_.SetLeft();
   return absl::OkStatus();
 }
 
 void Membership::Part() {
-  if (left_) return;
+  if (life_.left()) return;
   Report(absl::CancelledError(absl::StrCat("rank ", group_.rank, " left without Shutdown")));
   ended_.handle().Wait(absl::Now() + kFarewell).IgnoreError();
 }

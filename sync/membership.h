@@ -13,6 +13,7 @@
 #include "sync/group_error.h"
 #include "sync/side_channel.h"
 #include "sync/sync_handle.h"
+#include "sync/sync_life.h"
 #include "sync/worker_group.h"
 
 namespace gradsync {
@@ -22,8 +23,9 @@ namespace gradsync {
 absl::StatusOr<WorkerGroup> CheckGroup(const WorkerGroup& group, absl::string_view who);
 
 // What the rings of the host have in common besides the exchange. (Parameter servers' workers and
-// NCCL's have failures of their own kinds to end, and do the same themselves.) Make it a backend's
-// last member: until it is destroyed its thread may call `end`, from the moment it is made.
+// NCCL's have failures of their own kinds to end, and do the same themselves, with a SyncLife of
+// their own.) Make it a backend's last member: until it is destroyed its thread may call `end`,
+// from the moment it is made.
 //
 // Report(), Abort() and status() are thread-safe; the rest is for the backend's caller, like
 // GradientSync's own methods.
@@ -46,8 +48,8 @@ class Membership {
   absl::Status BeginBind(const Plan& plan, absl::Time deadline);
 
   // Bind() has succeeded.
-  void SetBound() { bound_ = true; }
-  bool bound() const { return bound_; }
+  void SetBound() { life_.SetBound(); }
+  bool bound() const { return life_.bound(); }
 
   // OK between Bind() and Shutdown() while nothing has failed.
   absl::Status CheckUsable() const;
@@ -67,7 +69,7 @@ class Membership {
 
   // How Shutdown() begins: waits for all ranks; from then on errors are no failure of the group.
   absl::Status Leave(absl::Time deadline);
-  bool left() const { return left_; }
+  bool left() const { return life_.left(); }
 
   // How a backend's destructor begins: a rank that has not left has failed. Waits until the others
   // can know, for some seconds at most.
@@ -77,9 +79,7 @@ class Membership {
   const WorkerGroup group_;
   SideChannel side_channel_;
   const std::function<void()> halt_;
-  bool bind_called_ = false;
-  bool bound_ = false;
-  bool left_ = false;
+  SyncLife life_;
   const SyncPromise ended_;  // resolved when `end` has run
   GroupError group_error_;   // last: its threads use all of the above
 };

@@ -276,21 +276,16 @@ void StagedSync::Abort(absl::Status reason) {
 
 SyncHandle StagedSync::Launch(const StepOptions& step, int bucket) {
   if (!bound_ || left_) return LaunchOnHost(step, bucket);  // which says why not
-  absl::Status wrong = order_.Check(step, bucket);
-  if (wrong.ok() && !buckets_[bucket]->promises.current().handle().done()) {
-    wrong = absl::FailedPreconditionError(
-        absl::StrCat("launch of bucket ", bucket, " of step ", step.step,
-                     ": expected that of the step before to be complete, found that it is not"));
-  }
-  if (!wrong.ok()) {
-    Abort(std::move(wrong));
+  absl::Status in_order = order_.Check(step, bucket);
+  if (!in_order.ok()) {
+    Abort(std::move(in_order));
     return Queue({step, kNoBucket, SyncPromise("a launch out of order")});
   }
   const SyncPromise& promise = buckets_[bucket]->promises.Begin(step.step);
-  if (!host_->status().ok()) return Queue({step, kNoBucket, promise});
+  if (!host_->status().ok()) return order_.Launched(Queue({step, kNoBucket, promise}));
   absl::Status queued = QueueCopyDown(*buckets_[bucket]);
   if (!queued.ok()) Abort(std::move(queued));
-  return Queue({step, bucket, promise});
+  return order_.Launched(Queue({step, bucket, promise}));
 }
 
 SyncHandle StagedSync::Queue(Launched launch) {

@@ -1,4 +1,8 @@
 // What every backend does when a rank fails or was given something wrong.
+#include <cstdint>
+#include <string>
+#include <vector>
+
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -14,6 +18,37 @@ using conformance::Momentum;
 using conformance::Rank;
 using conformance::Step;
 using conformance::UnevenPlan;
+
+namespace {
+
+void ExpectStatus(const absl::Status& status, absl::StatusCode code, const std::string& text) {
+  EXPECT_EQ(status.code(), code) << status;
+  EXPECT_TRUE(absl::StrContains(status.message(), text)) << status << "\nlacks " << text;
+}
+
+struct Answer {
+  std::string call;
+  absl::Status status;
+};
+
+// What every call but Bind() and Shutdown() says.
+std::vector<Answer> AnswersTo(GradientSync& sync) {
+  return {{"Launch", sync.Launch(Step(1), 0).Wait(Soon())},
+          {"BroadcastParameters", sync.BroadcastParameters(Soon())},
+          {"Settle", sync.Settle(Soon())},
+          {"ExportOptimizerState", sync.ExportOptimizerState(Soon()).status()},
+          {"ImportOptimizerState", sync.ImportOptimizerState(OptimizerState(), Soon())}};
+}
+
+void ExpectEach(const std::vector<Answer>& answers, absl::StatusCode code,
+                const std::string& text) {
+  for (const Answer& answer : answers) {
+    SCOPED_TRACE(answer.call);
+    ExpectStatus(answer.status, code, text);
+  }
+}
+
+}  // namespace
 
 TEST_P(ConformanceTest, PlansThatDifferAreRefusedWithBothFingerprints) {
   if (GetParam().world_size == 1) GTEST_SKIP() << "one rank has nobody to differ from";
@@ -43,11 +78,116 @@ TEST_P(ConformanceTest, APlanForAnotherWorldSizeIsRefused) {
   EXPECT_EQ(bound.code(), absl::StatusCode::kInvalidArgument) << bound;
 }
 
-TEST_P(ConformanceTest, LaunchBeforeBindFails) {
+// Some backends failed for good, some answered OK, and each had words of its own.
+TEST_P(ConformanceTest, BeforeBindEveryCallIsRefusedAndChangesNothing) {
+  const Plan plan = UnevenPlan(GetParam().world_size, Momentum());
   Group group(GetParam());
-  auto sync = group.fixture().Create(group.worker(0));
-  ASSERT_TRUE(sync.ok()) << sync.status();
-  EXPECT_EQ((*sync)->Launch(Step(1), 0).Wait(Soon()).code(), absl::StatusCode::kFailedPrecondition);
+  group.ForEachRank([&](int rank) {
+    auto sync = group.fixture().Create(group.worker(rank));
+    ASSERT_TRUE(sync.ok()) << sync.status();
+    ExpectEach(AnswersTo(**sync), absl::StatusCode::kFailedPrecondition,
+               "expected a successful Bind() first");
+    ExpectStatus((*sync)->Shutdown(Soon()), absl::StatusCode::kFailedPrecondition,
+                 "expected a successful Bind() first");
+    EXPECT_EQ((*sync)->status(), absl::OkStatus());
+    EXPECT_EQ((*sync)->wire_stats().tx_bytes, 0);
+    EXPECT_EQ((*sync)->Bind(plan, Soon()).status(), absl::OkStatus());
+    EXPECT_EQ((*sync)->Shutdown(Soon()), absl::OkStatus());
+  });
+}
+
+TEST_P(ConformanceTest, ASecondBindIsRefusedAndTheGroupGoesOn) {
+  const Plan plan = UnevenPlan(GetParam().world_size, Momentum());
+  Group(GetParam())
+      .Run([&](int) { return plan; },
+           [&](int, Rank& self) {
+             ExpectStatus(self.sync->Bind(plan, Soon()).status(),
+                          absl::StatusCode::kFailedPrecondition,
+                          "Bind: expected one call, found a second");
+             EXPECT_EQ(self.Exchange(Step(1)), absl::OkStatus());
+             EXPECT_EQ(self.sync->Shutdown(Soon()), absl::OkStatus());
+           });
+}
+
+// A second Shutdown was OK here and CANCELLED there, and Settle() was OK on a backend that had
+// left.
+TEST_P(ConformanceTest, AfterShutdownEveryCallIsCancelledAndASecondShutdownIsOk) {
+  const Plan plan = UnevenPlan(GetParam().world_size, Momentum());
+  Group(GetParam())
+      .Run([&](int) { return plan; },
+           [&](int rank, Rank& self) {
+             ASSERT_EQ(self.Exchange(Step(1)), absl::OkStatus());
+             ASSERT_EQ(self.sync->Settle(Soon()), absl::OkStatus());
+             ASSERT_EQ(self.sync->Shutdown(Soon()), absl::OkStatus());
+             ExpectEach(AnswersTo(*self.sync), absl::StatusCode::kCancelled,
+                        absl::StrCat("rank ", rank, " was shut down"));
+             ExpectStatus(self.sync->Bind(plan, Soon()).status(),
+                          absl::StatusCode::kFailedPrecondition, "found a second");
+             EXPECT_EQ(self.sync->Shutdown(Soon()), absl::OkStatus());
+             self.sync->Abort(absl::DataLossError("too late"));
+             EXPECT_EQ(self.sync->status(), absl::OkStatus());
+             EXPECT_EQ(self.sync->Shutdown(Soon()), absl::OkStatus());
+           });
+}
+
+// Without a status to report, a backend's failure was OK.
+TEST_P(ConformanceTest, AbortWithoutAReasonIsCancelled) {
+  const Plan plan = UnevenPlan(GetParam().world_size, Momentum());
+  const int culprit = GetParam().world_size - 1;
+  Group(GetParam())
+      .Run([&](int) { return plan; },
+           [&](int rank, Rank& self) {
+             if (rank == culprit) self.sync->Abort(absl::OkStatus());
+             ExpectStatus(
+                 self.Exchange(Step(1)),
+                 rank == culprit ? absl::StatusCode::kCancelled : absl::StatusCode::kAborted,
+                 absl::StrCat("rank ", culprit, " aborted without a reason"));
+           });
+}
+
+// Some backends mixed two steps' gradients, some refused, some with other words.
+TEST_P(ConformanceTest, AStepBeforeTheHandlesOfTheOneBeforeIsRefused) {
+  if (GetParam().world_size == 1) GTEST_SKIP() << "one rank's handles may resolve at once";
+  const Plan plan = UnevenPlan(GetParam().world_size, Momentum());
+  Group(GetParam())
+      .Run([&](int) { return plan; },
+           [&](int rank, Rank& self) {
+             if (rank != 0) {
+               // Launches nothing, so rank 0's exchanges cannot end.
+               ExpectStatus(self.sync->Shutdown(Soon()), absl::StatusCode::kAborted, "rank 0");
+               return;
+             }
+             const std::vector<SyncHandle> first =
+                 LaunchStep(*self.sync, plan.buckets().size(), Step(1));
+             const SyncHandle second = self.sync->Launch(Step(2), 0);
+             // On a GPU a handle may resolve when its exchange is queued: then the step may begin.
+             if (self.sync->gpu() != nullptr && second.done() && first.back().done() &&
+                 self.sync->status().ok()) {
+               return self.sync->Abort(absl::CancelledError("nothing was refused"));
+             }
+             ExpectStatus(second.Wait(Soon()), absl::StatusCode::kFailedPrecondition,
+                          "launch of step 2: expected all handles of step 1 to be resolved");
+             for (size_t b = 0; self.sync->gpu() == nullptr && b < first.size(); ++b) {
+               EXPECT_FALSE(first[b].Wait(Soon()).ok()) << b;
+             }
+           });
+}
+
+// An allocation that failed was written to, or threw.
+TEST_P(ConformanceTest, BucketsThatThereIsNoMemoryForAreRefusedWithTheirSize) {
+  const int64_t numel = int64_t{1} << 45;  // more than a process can address
+  const Plan plan = *Plan::FromBuckets({{"a", {numel}, {1}, 0}}, {{0}}, Momentum(),
+                                       GetParam().world_size, /*chunk_bytes=*/int64_t{1} << 40);
+  Group group(GetParam());
+  group.ForEachRank([&](int rank) {
+    auto sync = group.fixture().Create(group.worker(rank));
+    ASSERT_TRUE(sync.ok()) << sync.status();
+    const absl::Status bound = (*sync)->Bind(plan, Soon()).status();
+    // Another rank may have found out first.
+    EXPECT_TRUE(absl::IsResourceExhausted(bound) || absl::IsAborted(bound)) << bound;
+    EXPECT_TRUE(absl::StrContains(bound.ToString(), "RESOURCE_EXHAUSTED")) << bound;
+    EXPECT_TRUE(absl::StrContains(bound.message(), " bytes")) << bound;
+  });
 }
 
 TEST_P(ConformanceTest, OutOfOrderLaunchFailsTheWholeGroup) {

@@ -148,7 +148,30 @@ TEST(ConsistencyTest, ValuesThatDifferAreBothNamedOnEveryRank) {
         EXPECT_TRUE(absl::StrContains(status.message(), absl::StrCat("has ", name))) << status;
       }
     });
-    EXPECT_TRUE(absl::IsFailedPrecondition(group.server(0).Wait()));
+    const absl::Status ended = group.server(0).Wait();
+    EXPECT_TRUE(absl::IsFailedPrecondition(ended)) << ended;
+  }
+}
+
+// A server that heard of a worker's end before it had heard both hellos reported that the worker
+// was lost, not why.
+TEST(ConsistencyTest, AServerThatIsSlowToHearReportsTheDifferenceTooNotAWorkerThatLeft) {
+  const Plan plan = UnevenPlan(2);
+  for (int seed = 1; seed <= 10; ++seed) {
+    InProcessLinkOptions slow;
+    slow.max_delay = absl::Milliseconds(20);
+    slow.seed = seed;
+    PsGroup group(NewInProcessLink(slow), 2, 2, Under("bsp"));
+    RunRanks(2, [&](int rank) {
+      const std::unique_ptr<GradientSync> sync =
+          group.Worker(rank, *ParseConsistency(rank == 0 ? "bsp" : "asp"));
+      EXPECT_FALSE(sync->Bind(plan, Soon()).ok());
+    });
+    for (int server : {0, 1}) {
+      const absl::Status ended = group.server(server).Wait();
+      EXPECT_TRUE(absl::IsFailedPrecondition(ended)) << ended;
+      EXPECT_TRUE(absl::StrContains(ended.message(), "consistency differs: rank ")) << ended;
+    }
   }
 }
 

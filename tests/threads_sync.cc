@@ -34,7 +34,7 @@ class ThreadsSync : public GradientSync {
       : group_(std::move(group)), rank_(rank), world_size_(world_size) {}
 
   absl::StatusOr<std::vector<GradBucket>> Bind(const Plan& plan, absl::Time) override {
-    std::vector<GradBucket> buckets = AllocateBuckets(plan);
+    std::vector<GradBucket> buckets = *AllocateBuckets(plan);
     MutexLock lock(&group_->mutex);
     group_->memory[rank_] = MemoryOf(buckets);
     return buckets;
@@ -70,6 +70,7 @@ class ThreadsSync : public GradientSync {
   }
   absl::Status ImportOptimizerState(const OptimizerState&, absl::Time) override { return status(); }
 
+  absl::Status Settle(absl::Time) override { return status(); }
   absl::Status status() const override {
     MutexLock lock(&group_->mutex);
     return group_->status;

@@ -49,6 +49,7 @@ class Spoiled : public GradientSync {
   absl::Status ImportOptimizerState(const OptimizerState& state, absl::Time deadline) override {
     return sync_->ImportOptimizerState(state, deadline);
   }
+  absl::Status Settle(absl::Time deadline) override { return sync_->Settle(deadline); }
   absl::Status status() const override { return sync_->status(); }
   void Abort(absl::Status reason) override { sync_->Abort(std::move(reason)); }
   absl::Status Shutdown(absl::Time deadline) override { return sync_->Shutdown(deadline); }

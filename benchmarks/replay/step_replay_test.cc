@@ -61,6 +61,7 @@ class SimulatedSync : public GradientSync, public SyncDriver {
   absl::Status ImportOptimizerState(const OptimizerState&, absl::Time) override {
     return absl::OkStatus();
   }
+  absl::Status Settle(absl::Time) override { return status(); }
   absl::Status status() const override { return absl::OkStatus(); }
   void Abort(absl::Status) override {}
   absl::Status Shutdown(absl::Time) override { return absl::OkStatus(); }
