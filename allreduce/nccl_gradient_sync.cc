@@ -13,7 +13,6 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "absl/time/clock.h"
 #include "absl/types/optional.h"
 #include "allreduce/nccl_buckets.h"
 #include "allreduce/nccl_communicator.h"
@@ -23,6 +22,7 @@
 #include "allreduce/nccl_watchdog.h"
 #include "allreduce/nccl_work.h"
 #include "allreduce/task_queue.h"
+#include "base/deadline.h"
 #include "base/mutex.h"
 #include "base/run_bounded.h"
 #include "base/status_macros.h"
@@ -85,16 +85,16 @@ class NcclGradientSync : public GradientSync {
   explicit NcclGradientSync(NcclOptions options);
   ~NcclGradientSync() override;
 
-  absl::StatusOr<std::vector<GradBucket>> Bind(const Plan& plan, absl::Time deadline) override;
-  absl::Status BroadcastParameters(absl::Time deadline) override;
+  absl::StatusOr<std::vector<GradBucket>> Bind(const Plan& plan, Deadline deadline) override;
+  absl::Status BroadcastParameters(Deadline deadline) override;
   SyncHandle Launch(const StepOptions& step, int bucket) override;
   UpdateSite update_site() const override { return options_.update_site; }
   std::shared_ptr<GpuApi> gpu() const override { return options_.gpu; }
-  absl::StatusOr<OptimizerState> ExportOptimizerState(absl::Time deadline) override;
-  absl::Status ImportOptimizerState(const OptimizerState& state, absl::Time deadline) override;
+  absl::StatusOr<OptimizerState> ExportOptimizerState(Deadline deadline) override;
+  absl::Status ImportOptimizerState(const OptimizerState& state, Deadline deadline) override;
   absl::Status status() const override;
   void Abort(absl::Status reason) override;
-  absl::Status Shutdown(absl::Time deadline) override;
+  absl::Status Shutdown(Deadline deadline) override;
   WireStats wire_stats() const override {
     return bound_ ? device_->exchange->wire_stats() : WireStats();
   }
@@ -106,10 +106,10 @@ class NcclGradientSync : public GradientSync {
     std::shared_ptr<NcclWork> work;
   };
 
-  absl::Status Connect(absl::Time deadline);
+  absl::Status Connect(Deadline deadline);
   absl::StatusOr<std::unique_ptr<NcclExchange>> NewExchange(const Device& device);
-  absl::Status AgreeOnLibrary(absl::Time deadline);
-  absl::StatusOr<NcclUniqueId> AgreeOnId(absl::Time deadline);
+  absl::Status AgreeOnLibrary(Deadline deadline);
+  absl::StatusOr<NcclUniqueId> AgreeOnId(Deadline deadline);
   absl::Status CheckUsable() const;
 
   SyncHandle Queue(const SyncPromise& promise, TaskQueue::Task task);
@@ -177,7 +177,7 @@ NcclGradientSync::~NcclGradientSync() {
   if (!left_) {
     outcome_->Halt(
         absl::CancelledError(absl::StrCat("rank ", options_.group.rank, " left without Shutdown")));
-    failed_.handle().Wait(absl::Now() + options_.abort_bound + kFarewell).IgnoreError();
+    failed_.handle().Wait(Deadline::In(options_.abort_bound + kFarewell)).IgnoreError();
   }
   tasks_.Stop();
   outcome_->Close();
@@ -189,7 +189,7 @@ absl::Status NcclGradientSync::status() const {
 }
 
 absl::StatusOr<std::vector<GradBucket>> NcclGradientSync::Bind(const Plan& plan,
-                                                               absl::Time deadline) {
+                                                               Deadline deadline) {
   GS_RETURN_IF_ERROR(status());
   if (bind_called_) return absl::FailedPreconditionError("Bind: expected one call, found a second");
   bind_called_ = true;
@@ -217,7 +217,7 @@ absl::StatusOr<std::vector<GradBucket>> NcclGradientSync::Bind(const Plan& plan,
   return tensors;
 }
 
-absl::Status NcclGradientSync::AgreeOnLibrary(absl::Time deadline) {
+absl::Status NcclGradientSync::AgreeOnLibrary(Deadline deadline) {
   const std::string own = absl::StrCat(
       "NCCL ", options_.nccl->version(), " in a ",
       options_.owners == 0 ? "ring" : absl::StrCat("topology of ", options_.owners, " servers"),
@@ -233,7 +233,7 @@ absl::Status NcclGradientSync::AgreeOnLibrary(absl::Time deadline) {
 }
 
 // Rank 0's, to all.
-absl::StatusOr<NcclUniqueId> NcclGradientSync::AgreeOnId(absl::Time deadline) {
+absl::StatusOr<NcclUniqueId> NcclGradientSync::AgreeOnId(Deadline deadline) {
   NcclUniqueId id = {};
   if (options_.group.rank == 0) {
     GS_RETURN_IF_ERROR(NcclStatus(options_.nccl->GetUniqueId(&id),
@@ -251,7 +251,7 @@ absl::StatusOr<NcclUniqueId> NcclGradientSync::AgreeOnId(absl::Time deadline) {
   return id;
 }
 
-absl::Status NcclGradientSync::Connect(absl::Time deadline) {
+absl::Status NcclGradientSync::Connect(Deadline deadline) {
   const WorkerGroup& group = options_.group;
   const auto device = std::make_shared<Device>();
   device->gpu = options_.gpu;
@@ -401,7 +401,7 @@ void NcclGradientSync::RunBroadcast(int64_t step, const std::shared_ptr<NcclWork
   if (!status.ok()) Stumble(status);
 }
 
-absl::Status NcclGradientSync::BroadcastParameters(absl::Time deadline) {
+absl::Status NcclGradientSync::BroadcastParameters(Deadline deadline) {
   GS_RETURN_IF_ERROR(CheckUsable());
   const SyncPromise promise("the broadcast of parameters");
   absl::StatusOr<std::shared_ptr<NcclWork>> work = works_.Take();
@@ -416,7 +416,7 @@ absl::Status NcclGradientSync::BroadcastParameters(absl::Time deadline) {
   return status.ok() ? status : Failed(status);
 }
 
-absl::StatusOr<OptimizerState> NcclGradientSync::ExportOptimizerState(absl::Time deadline) {
+absl::StatusOr<OptimizerState> NcclGradientSync::ExportOptimizerState(Deadline deadline) {
   GS_RETURN_IF_ERROR(CheckUsable());
   if (options_.update_site == UpdateSite::kWorker) return OptimizerState();
   absl::Status drained = watch_->Drain(deadline);
@@ -428,7 +428,7 @@ absl::StatusOr<OptimizerState> NcclGradientSync::ExportOptimizerState(absl::Time
 }
 
 absl::Status NcclGradientSync::ImportOptimizerState(const OptimizerState& state,
-                                                    absl::Time deadline) {
+                                                    Deadline deadline) {
   // A state that does not fit is the caller's mistake on every rank, whatever has become of the
   // group.
   if (bound_) GS_RETURN_IF_ERROR(CheckState(plan_, state));
@@ -449,7 +449,7 @@ void NcclGradientSync::Abort(absl::Status reason) {
 
 absl::Status NcclGradientSync::Failed(absl::Status status) {
   outcome_->Halt(status);
-  failed_.handle().Wait(absl::Now() + options_.abort_bound + kFarewell).IgnoreError();
+  failed_.handle().Wait(Deadline::In(options_.abort_bound + kFarewell)).IgnoreError();
   const absl::Status group = this->status();
   return group.ok() ? status : group;
 }
@@ -486,7 +486,7 @@ void NcclGradientSync::OnFailure(absl::Status status) {
   failed_.Resolve(std::move(status));
 }
 
-absl::Status NcclGradientSync::Shutdown(absl::Time deadline) {
+absl::Status NcclGradientSync::Shutdown(Deadline deadline) {
   GS_RETURN_IF_ERROR(status());
   if (left_) return absl::OkStatus();
   if (!bound_) return absl::FailedPreconditionError("Shutdown: expected a successful Bind() first");

@@ -31,9 +31,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "absl/types/optional.h"
 #include "base/flags.h"
+#include "base/monotonic_time.h"
 #include "base/status_macros.h"
 #include "base/write_file.h"
 #include "benchmarks/comparison/compare_options.h"
@@ -247,7 +248,7 @@ ProgressOptions ProgressOnStdout(const Sweep& sweep) {
   ProgressOptions options;
   options.weights = Weights(sweep);
   options.terminal = isatty(STDOUT_FILENO) != 0;
-  options.clock = absl::Now;
+  options.clock = MonotonicTime::Now;
   options.write = [](absl::string_view text) {
     std::fwrite(text.data(), 1, text.size(), stdout);
     std::fflush(stdout);

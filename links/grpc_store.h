@@ -8,8 +8,8 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
 #include "base/credentials.h"
+#include "base/deadline.h"
 #include "links/key_value_store.h"
 
 namespace gradsync {
@@ -43,7 +43,7 @@ class GrpcStoreServer {
 // INVALID_ARGUMENT when the address is no "host:port".
 absl::StatusOr<std::shared_ptr<KeyValueStore>> ConnectStore(const std::string& address,
                                                             const Credentials& credentials,
-                                                            absl::Time deadline);
+                                                            Deadline deadline);
 
 }  // namespace gradsync
 

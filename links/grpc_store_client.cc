@@ -6,7 +6,9 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/deadline.h"
+#include "base/grpc_deadline.h"
 #include "base/grpc_status.h"
 #include "base/host_port.h"
 #include "base/status_macros.h"
@@ -70,17 +72,16 @@ struct Connection {
 };
 
 // `grace` for calls whose deadline the server keeps.
-void SetDeadline(grpc::ClientContext& context, absl::Time deadline,
+void SetDeadline(grpc::ClientContext& context, Deadline deadline,
                  absl::Duration grace = absl::ZeroDuration()) {
-  if (deadline == absl::InfiniteFuture()) return;
-  context.set_deadline(absl::ToChronoTime(std::max(deadline, absl::Now()) + grace));
+  if (deadline.never()) return;
+  context.set_deadline(GrpcDeadline(Deadline::In(deadline.remaining() + grace)));
 }
 
 template <typename Request>
-void SetTimeout(Request& request, absl::Time deadline) {
-  if (deadline == absl::InfiniteFuture()) return;
-  const absl::Duration left = std::max(deadline - absl::Now(), absl::ZeroDuration());
-  request.set_timeout_us(absl::ToInt64Microseconds(left));
+void SetTimeout(Request& request, Deadline deadline) {
+  if (deadline.never()) return;
+  request.set_timeout_us(absl::ToInt64Microseconds(deadline.remaining()));
 }
 
 proto::SetRequest MakeSetRequest(absl::string_view key, absl::string_view value) {
@@ -121,7 +122,7 @@ class GrpcStore : public KeyValueStore {
  public:
   explicit GrpcStore(std::shared_ptr<Connection> connection) : connection_(std::move(connection)) {}
 
-  absl::Status Set(absl::string_view key, absl::string_view value, absl::Time deadline) override {
+  absl::Status Set(absl::string_view key, absl::string_view value, Deadline deadline) override {
     grpc::ClientContext context;
     SetDeadline(context, deadline);
     proto::SetReply reply;
@@ -130,7 +131,7 @@ class GrpcStore : public KeyValueStore {
   }
 
   absl::StatusOr<std::string> SetIfAbsent(absl::string_view key, absl::string_view value,
-                                          absl::Time deadline) override {
+                                          Deadline deadline) override {
     grpc::ClientContext context;
     SetDeadline(context, deadline);
     proto::ValueReply reply;
@@ -140,7 +141,7 @@ class GrpcStore : public KeyValueStore {
     return std::move(*reply.mutable_value());
   }
 
-  absl::StatusOr<std::string> Get(absl::string_view key, absl::Time deadline) override {
+  absl::StatusOr<std::string> Get(absl::string_view key, Deadline deadline) override {
     grpc::ClientContext context;
     SetDeadline(context, deadline, kGrace);
     proto::GetRequest request;
@@ -154,7 +155,7 @@ class GrpcStore : public KeyValueStore {
 
   absl::StatusOr<std::vector<std::string>> Exchange(absl::string_view key, int rank, int world_size,
                                                     absl::string_view value,
-                                                    absl::Time deadline) override {
+                                                    Deadline deadline) override {
     grpc::ClientContext context;
     SetDeadline(context, deadline, kGrace);
     proto::ExchangeRequest request;
@@ -176,7 +177,7 @@ class GrpcStore : public KeyValueStore {
   }
 
   absl::StatusOr<std::string> Fail(absl::string_view prefix, absl::string_view reason,
-                                   absl::Time deadline) override {
+                                   Deadline deadline) override {
     grpc::ClientContext context;
     SetDeadline(context, deadline);
     proto::FailRequest request;
@@ -201,7 +202,7 @@ class GrpcStore : public KeyValueStore {
 // fails with them.
 std::string LastFailure(const Connection& connection) {
   grpc::ClientContext context;
-  context.set_deadline(absl::ToChronoTime(absl::Now() + absl::Milliseconds(100)));
+  context.set_deadline(GrpcDeadline(Deadline::In(absl::Milliseconds(100))));
   proto::GetRequest request;
   request.set_timeout_us(0);
   proto::ValueReply reply;
@@ -214,10 +215,10 @@ std::string LastFailure(const Connection& connection) {
 
 absl::StatusOr<std::shared_ptr<KeyValueStore>> ConnectStore(const std::string& address,
                                                             const Credentials& credentials,
-                                                            absl::Time deadline) {
+                                                            Deadline deadline) {
   GS_RETURN_IF_ERROR(ParseHostPort(address).status());
   auto connection = std::make_shared<Connection>(address, credentials);
-  if (!connection->channel->WaitForConnected(absl::ToChronoTime(deadline))) {
+  if (!connection->channel->WaitForConnected(GrpcDeadline(deadline))) {
     return absl::DeadlineExceededError(absl::StrCat(
         "store at ", address,
         ": expected a store there, found none by the deadline: ", LastFailure(*connection)));

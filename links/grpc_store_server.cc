@@ -1,7 +1,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/deadline.h"
+#include "base/grpc_deadline.h"
 #include "base/grpc_status.h"
 #include "base/host_port.h"
 #include "base/status_macros.h"
@@ -46,9 +48,9 @@ class Waiting : public grpc::ServerUnaryReactor {
   void Start(StoreMap::Ticket ticket, const Request& request) {
     ticket_ = ticket;
     if (!request.has_timeout_us()) return;
-    const absl::Time deadline = absl::Now() + absl::Microseconds(request.timeout_us());
+    const Deadline deadline = Deadline::In(absl::Microseconds(request.timeout_us()));
     // May fire when this call has long been answered, so it must not know it.
-    alarm_.Set(absl::ToChronoTime(deadline), [map = map_, ticket](bool fired) {
+    alarm_.Set(GrpcDeadline(deadline), [map = map_, ticket](bool fired) {
       if (fired) map->Expire(ticket);
     });
   }
@@ -123,7 +125,7 @@ class ServerImpl : public GrpcStoreServer {
   ~ServerImpl() override {
     map_->Close(absl::UnavailableError("the store has shut down"));
     // Lets the answers out before it cancels what is left.
-    if (server_ != nullptr) server_->Shutdown(absl::ToChronoTime(absl::Now() + kFarewell));
+    if (server_ != nullptr) server_->Shutdown(GrpcDeadline(Deadline::In(kFarewell)));
   }
 
   absl::Status Listen(const std::string& address, const Credentials& credentials) {

@@ -17,9 +17,9 @@
 
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/credentials.h"
+#include "base/deadline.h"
 #include "base/flags.h"
 #include "base/host_port.h"
 #include "base/keep_memory.h"
@@ -119,7 +119,7 @@ absl::StatusOr<std::string> ReachableAddress(const Flags& flags, const std::stri
 
 // Takes the first free place under <run_id>/<attempt>/server/.
 absl::Status Register(const Flags& flags, const std::string& address) {
-  const absl::Time deadline = absl::Now() + flags.timeout;
+  const Deadline deadline = Deadline::In(flags.timeout);
   GS_ASSIGN_OR_RETURN(const std::shared_ptr<KeyValueStore> store,
                       ConnectStore(flags.master, InsecureCredentials(), deadline));
   for (int i = 0;; ++i) {

@@ -7,6 +7,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
+#include "base/deadline.h"
 #include "base/kernels.h"
 #include "base/mutex.h"
 #include "base/status_macros.h"
@@ -23,7 +24,7 @@ class LocalSync : public GradientSync {
  public:
   explicit LocalSync(UpdateSite update_site) : update_site_(update_site), order_(0) {}
 
-  absl::StatusOr<std::vector<GradBucket>> Bind(const Plan& plan, absl::Time) override {
+  absl::StatusOr<std::vector<GradBucket>> Bind(const Plan& plan, Deadline) override {
     GS_RETURN_IF_ERROR(status());
     if (bound_) return absl::FailedPreconditionError("Bind: already bound");
     if (plan.world_size() != 1) {
@@ -46,7 +47,7 @@ class LocalSync : public GradientSync {
     return buckets;
   }
 
-  absl::Status BroadcastParameters(absl::Time) override { return RequireBound(); }
+  absl::Status BroadcastParameters(Deadline) override { return RequireBound(); }
 
   SyncHandle Launch(const StepOptions& step, int bucket) override {
     absl::Status status = RequireBound();
@@ -77,7 +78,7 @@ class LocalSync : public GradientSync {
 
   UpdateSite update_site() const override { return update_site_; }
 
-  absl::StatusOr<OptimizerState> ExportOptimizerState(absl::Time) override {
+  absl::StatusOr<OptimizerState> ExportOptimizerState(Deadline) override {
     GS_RETURN_IF_ERROR(RequireBound());
     OptimizerState state;
     state.step = step_;
@@ -92,7 +93,7 @@ class LocalSync : public GradientSync {
     return state;
   }
 
-  absl::Status ImportOptimizerState(const OptimizerState& state, absl::Time) override {
+  absl::Status ImportOptimizerState(const OptimizerState& state, Deadline) override {
     GS_RETURN_IF_ERROR(RequireBound());
     GS_RETURN_IF_ERROR(CheckState(plan_, state));
     step_ = state.step;
@@ -120,7 +121,7 @@ class LocalSync : public GradientSync {
     held_.clear();
   }
 
-  absl::Status Shutdown(absl::Time) override { return status(); }
+  absl::Status Shutdown(Deadline) override { return status(); }
 
   WireStats wire_stats() const override { return {}; }
 
