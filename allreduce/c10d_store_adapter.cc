@@ -7,13 +7,13 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "c10/util/Exception.h"
 
 namespace gradsync {
 
 C10dStoreAdapter::C10dStoreAdapter(std::shared_ptr<KeyValueStore> store, std::string prefix,
-                                   absl::Time deadline)
+                                   Deadline deadline)
     : store_(std::move(store)), prefix_(std::move(prefix)), deadline_(deadline) {}
 
 void C10dStoreAdapter::set(const std::string& key, const std::vector<uint8_t>& value) {
@@ -23,7 +23,7 @@ void C10dStoreAdapter::set(const std::string& key, const std::vector<uint8_t>& v
   TORCH_CHECK(status.ok(), status.ToString());
 }
 
-std::string C10dStoreAdapter::Read(const std::string& key, absl::Time deadline) {
+std::string C10dStoreAdapter::Read(const std::string& key, Deadline deadline) {
   absl::StatusOr<std::string> value = store_->Get(prefix_ + key, std::min(deadline, deadline_));
   TORCH_CHECK(value.ok(), value.status().ToString());
   return *std::move(value);
@@ -36,7 +36,7 @@ std::vector<uint8_t> C10dStoreAdapter::get(const std::string& key) {
 
 bool C10dStoreAdapter::check(const std::vector<std::string>& keys) {
   for (const std::string& key : keys) {
-    const absl::Status status = store_->Get(prefix_ + key, absl::Now()).status();
+    const absl::Status status = store_->Get(prefix_ + key, Deadline::Now()).status();
     if (absl::IsDeadlineExceeded(status)) return false;
     TORCH_CHECK(status.ok(), status.ToString());
   }
@@ -49,8 +49,8 @@ void C10dStoreAdapter::wait(const std::vector<std::string>& keys) {
 
 void C10dStoreAdapter::wait(const std::vector<std::string>& keys,
                             const std::chrono::milliseconds& timeout) {
-  const absl::Time deadline =
-      timeout == kNoTimeout ? deadline_ : absl::Now() + absl::Milliseconds(timeout.count());
+  const Deadline deadline =
+      timeout == kNoTimeout ? deadline_ : Deadline::In(absl::Milliseconds(timeout.count()));
   for (const std::string& key : keys) Read(key, deadline);
 }
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/time/time.h"
+#include "base/deadline.h"
 #include "links/key_value_store.h"
 #include "torch/csrc/distributed/c10d/Store.hpp"
 
@@ -24,7 +24,7 @@ namespace gradsync {
 class C10dStoreAdapter : public c10d::Store {
  public:
   // Every key gets `prefix`; calls give up at `deadline`, whatever timeout LibTorch asks for.
-  C10dStoreAdapter(std::shared_ptr<KeyValueStore> store, std::string prefix, absl::Time deadline);
+  C10dStoreAdapter(std::shared_ptr<KeyValueStore> store, std::string prefix, Deadline deadline);
 
   void set(const std::string& key, const std::vector<uint8_t>& value) override;
   std::vector<uint8_t> get(const std::string& key) override;
@@ -39,11 +39,11 @@ class C10dStoreAdapter : public c10d::Store {
   int64_t getNumKeys() override;
 
  private:
-  std::string Read(const std::string& key, absl::Time deadline);
+  std::string Read(const std::string& key, Deadline deadline);
 
   const std::shared_ptr<KeyValueStore> store_;
   const std::string prefix_;
-  const absl::Time deadline_;
+  const Deadline deadline_;
 };
 
 }  // namespace gradsync

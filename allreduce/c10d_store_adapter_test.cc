@@ -7,7 +7,8 @@
 #include <vector>
 
 #include "absl/strings/match.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/deadline.h"
 #include "gtest/gtest.h"
 #include "links/in_memory_store.h"
 
@@ -16,11 +17,11 @@ namespace {
 
 TEST(C10dStoreAdapterTest, ReadsWhatWasSetUnderItsPrefix) {
   const auto store = NewInMemoryStore();
-  C10dStoreAdapter adapter(store, "run/", absl::Now() + absl::Seconds(10));
+  C10dStoreAdapter adapter(store, "run/", Deadline::In(absl::Seconds(10)));
   const std::vector<uint8_t> value = {1, 0, 255};
   adapter.set("key", value);
   EXPECT_EQ(adapter.get("key"), value);
-  EXPECT_EQ(*store->Get("run/key", absl::Now() + absl::Seconds(10)),
+  EXPECT_EQ(*store->Get("run/key", Deadline::In(absl::Seconds(10))),
             std::string("\x01\x00\xff", 3));
   adapter.wait({"key"});
   EXPECT_TRUE(adapter.check({"key"}));
@@ -28,7 +29,7 @@ TEST(C10dStoreAdapterTest, ReadsWhatWasSetUnderItsPrefix) {
 }
 
 TEST(C10dStoreAdapterTest, AMissingKeyIsAnExceptionAtTheDeadlineThatNamesIt) {
-  C10dStoreAdapter adapter(NewInMemoryStore(), "run/", absl::Now() + absl::Milliseconds(20));
+  C10dStoreAdapter adapter(NewInMemoryStore(), "run/", Deadline::In(absl::Milliseconds(20)));
   try {
     adapter.get("missing");
     FAIL() << "expected an exception";
@@ -40,7 +41,7 @@ TEST(C10dStoreAdapterTest, AMissingKeyIsAnExceptionAtTheDeadlineThatNamesIt) {
 }
 
 TEST(C10dStoreAdapterTest, WhatItDoesNotOfferIsAnException) {
-  C10dStoreAdapter adapter(NewInMemoryStore(), "run/", absl::Now() + absl::Seconds(10));
+  C10dStoreAdapter adapter(NewInMemoryStore(), "run/", Deadline::In(absl::Seconds(10)));
   EXPECT_ANY_THROW(adapter.add("key", 1));
   EXPECT_ANY_THROW(adapter.deleteKey("key"));
   EXPECT_ANY_THROW(adapter.getNumKeys());

@@ -8,7 +8,7 @@
 namespace gradsync {
 
 absl::StatusOr<OptimizerState> CollectState(const Plan& plan, const RingOwner& owner, int64_t steps,
-                                            SideChannel& side_channel, absl::Time deadline) {
+                                            SideChannel& side_channel, Deadline deadline) {
   OptimizerState state;
   state.step = steps;
   for (int bucket = 0; bucket < static_cast<int>(plan.buckets().size()); ++bucket) {

@@ -4,8 +4,8 @@
 #include <cstdint>
 
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
 #include "allreduce/ring_owner.h"
+#include "base/deadline.h"
 #include "optim/optimizer_state.h"
 #include "plan/plan.h"
 #include "sync/side_channel.h"
@@ -18,7 +18,7 @@ namespace gradsync {
 // Errors: those of the side channel; DATA_LOSS when a rank's part has another length than the
 // plan's.
 absl::StatusOr<OptimizerState> CollectState(const Plan& plan, const RingOwner& owner, int64_t steps,
-                                            SideChannel& side_channel, absl::Time deadline);
+                                            SideChannel& side_channel, Deadline deadline);
 
 }  // namespace gradsync
 

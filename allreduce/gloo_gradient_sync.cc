@@ -12,9 +12,10 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "allreduce/c10d_store_adapter.h"
 #include "allreduce/task_queue.h"
+#include "base/deadline.h"
 #include "base/kernels.h"
 #include "base/mutex.h"
 #include "base/status_macros.h"
@@ -49,21 +50,21 @@ class GlooGradientSync : public GradientSync {
   explicit GlooGradientSync(GlooOptions options);
   ~GlooGradientSync() override;
 
-  absl::StatusOr<std::vector<GradBucket>> Bind(const Plan& plan, absl::Time deadline) override;
-  absl::Status BroadcastParameters(absl::Time deadline) override;
+  absl::StatusOr<std::vector<GradBucket>> Bind(const Plan& plan, Deadline deadline) override;
+  absl::Status BroadcastParameters(Deadline deadline) override;
   SyncHandle Launch(const StepOptions& step, int bucket) override;
   UpdateSite update_site() const override { return UpdateSite::kWorker; }
   SyncIdentity identity() const override { return {Backend::kRingOverGloo}; }
-  absl::Status Settle(absl::Time) override { return member_.CheckUsable(); }
-  absl::StatusOr<OptimizerState> ExportOptimizerState(absl::Time deadline) override;
-  absl::Status ImportOptimizerState(const OptimizerState& state, absl::Time deadline) override;
+  absl::Status Settle(Deadline) override { return member_.CheckUsable(); }
+  absl::StatusOr<OptimizerState> ExportOptimizerState(Deadline deadline) override;
+  absl::Status ImportOptimizerState(const OptimizerState& state, Deadline deadline) override;
   absl::Status status() const override { return member_.status(); }
   void Abort(absl::Status reason) override { member_.Abort(std::move(reason)); }
-  absl::Status Shutdown(absl::Time deadline) override;
+  absl::Status Shutdown(Deadline deadline) override;
   WireStats wire_stats() const override { return {}; }
 
  private:
-  absl::Status Connect(absl::Time deadline);
+  absl::Status Connect(Deadline deadline);
   SyncHandle Queue(std::string what, std::function<absl::Status()> work);
   void RunNext(const std::function<absl::Status()>& work);
   absl::Status Allreduce(const StepOptions& step, int bucket);
@@ -99,7 +100,7 @@ GlooGradientSync::~GlooGradientSync() {
 }
 
 absl::StatusOr<std::vector<GradBucket>> GlooGradientSync::Bind(const Plan& plan,
-                                                               absl::Time deadline) {
+                                                               Deadline deadline) {
   GS_RETURN_IF_ERROR(member_.BeginBind(plan, deadline));
   GS_RETURN_IF_ERROR(CheckUncompressed(plan.codec(), "Gloo adds what it sends, in fp32"));
   plan_ = plan;
@@ -114,7 +115,7 @@ absl::StatusOr<std::vector<GradBucket>> GlooGradientSync::Bind(const Plan& plan,
   return buckets_;
 }
 
-absl::Status GlooGradientSync::Connect(absl::Time deadline) {
+absl::Status GlooGradientSync::Connect(Deadline deadline) {
   const WorkerGroup& group = options_.group;
   return Guard(
       absl::StrCat("rank ", group.rank, " at ", group.address, " cannot connect with Gloo"), [&] {
@@ -184,7 +185,7 @@ SyncHandle GlooGradientSync::Launch(const StepOptions& step, int bucket) {
   return order.ok() ? launch_order_.Launched(std::move(handle)) : handle;
 }
 
-absl::Status GlooGradientSync::BroadcastParameters(absl::Time deadline) {
+absl::Status GlooGradientSync::BroadcastParameters(Deadline deadline) {
   GS_RETURN_IF_ERROR(member_.CheckUsable());
   const SyncHandle handle = Queue("the broadcast of parameters", [this] {
     for (GradBucket& bucket : buckets_) {
@@ -201,12 +202,12 @@ absl::Status GlooGradientSync::BroadcastParameters(absl::Time deadline) {
   return status.ok() ? status : member_.Failed(status);
 }
 
-absl::StatusOr<OptimizerState> GlooGradientSync::ExportOptimizerState(absl::Time) {
+absl::StatusOr<OptimizerState> GlooGradientSync::ExportOptimizerState(Deadline) {
   GS_RETURN_IF_ERROR(member_.CheckUsable());
   return OptimizerState();
 }
 
-absl::Status GlooGradientSync::ImportOptimizerState(const OptimizerState& state, absl::Time) {
+absl::Status GlooGradientSync::ImportOptimizerState(const OptimizerState& state, Deadline) {
   GS_RETURN_IF_ERROR(member_.CheckUsable());
   return CheckState(plan_, state);
 }
@@ -231,7 +232,7 @@ void GlooGradientSync::OnFailure(absl::Status status) {
   tasks_.Add([this] { Guard("closing Gloo", [this] { process_group_.reset(); }).IgnoreError(); });
 }
 
-absl::Status GlooGradientSync::Shutdown(absl::Time deadline) {
+absl::Status GlooGradientSync::Shutdown(Deadline deadline) {
   if (member_.left()) return absl::OkStatus();
   GS_RETURN_IF_ERROR(member_.Leave(deadline));
   return absl::OkStatus();

@@ -17,6 +17,7 @@
 #include "allreduce/ipc_layout.h"
 #include "allreduce/ipc_watchdog.h"
 #include "allreduce/nccl_work.h"
+#include "base/deadline.h"
 #include "base/host_identity.h"
 #include "base/mutex.h"
 #include "base/run_bounded.h"
@@ -46,8 +47,8 @@ constexpr absl::Duration kLookInterval = absl::Microseconds(200);
 // Returns whether `condition` came true before the bound.
 template <typename Condition>
 bool Await(absl::Duration bound, const Condition& condition) {
-  for (const absl::Time end = absl::Now() + bound; !condition(); absl::SleepFor(kLookInterval)) {
-    if (absl::Now() >= end) return false;
+  for (const Deadline end = Deadline::In(bound); !condition(); absl::SleepFor(kLookInterval)) {
+    if (end.passed()) return false;
   }
   return true;
 }
@@ -57,20 +58,20 @@ class IpcGradientSync : public GradientSync {
   explicit IpcGradientSync(IpcOptions options);
   ~IpcGradientSync() override;
 
-  absl::StatusOr<std::vector<GradBucket>> Bind(const Plan& plan, absl::Time deadline) override;
-  absl::Status BroadcastParameters(absl::Time deadline) override;
+  absl::StatusOr<std::vector<GradBucket>> Bind(const Plan& plan, Deadline deadline) override;
+  absl::Status BroadcastParameters(Deadline deadline) override;
   SyncHandle Launch(const StepOptions& step, int bucket) override;
   UpdateSite update_site() const override { return options_.update_site; }
   SyncIdentity identity() const override {
     return {options_.servers ? Backend::kPsOverCudaIpc : Backend::kRingOverCudaIpc};
   }
   std::shared_ptr<GpuApi> gpu() const override { return options_.gpu; }
-  absl::Status Settle(absl::Time) override { return CheckUsable(); }
-  absl::StatusOr<OptimizerState> ExportOptimizerState(absl::Time deadline) override;
-  absl::Status ImportOptimizerState(const OptimizerState& state, absl::Time deadline) override;
+  absl::Status Settle(Deadline) override { return CheckUsable(); }
+  absl::StatusOr<OptimizerState> ExportOptimizerState(Deadline deadline) override;
+  absl::Status ImportOptimizerState(const OptimizerState& state, Deadline deadline) override;
   absl::Status status() const override;
   void Abort(absl::Status reason) override;
-  absl::Status Shutdown(absl::Time deadline) override;
+  absl::Status Shutdown(Deadline deadline) override;
   WireStats wire_stats() const override;
 
  private:
@@ -88,8 +89,8 @@ class IpcGradientSync : public GradientSync {
 
   absl::Status MakeEngine(const Plan& plan);
   absl::Status MakeMesh(const Plan& plan);
-  absl::StatusOr<Peers> ExchangePeers(const Plan& plan, absl::Time deadline);
-  absl::Status Connect(const Plan& plan, absl::Time deadline);
+  absl::StatusOr<Peers> ExchangePeers(const Plan& plan, Deadline deadline);
+  absl::Status Connect(const Plan& plan, Deadline deadline);
   void GiveUp();
   absl::Status CheckUsable() const;
 
@@ -151,7 +152,7 @@ IpcGradientSync::~IpcGradientSync() {
     outcome_->Halt(
         absl::CancelledError(absl::StrCat("rank ", options_.group.rank, " left without Shutdown")));
     failed_.handle()
-        .Wait(absl::Now() + options_.hearing + options_.abort_bound + kFarewell)
+        .Wait(Deadline::In(options_.hearing + options_.abort_bound + kFarewell))
         .IgnoreError();
   }
   outcome_->Close();
@@ -181,8 +182,7 @@ void IpcGradientSync::Count(const WireStats& stats) {
   stats_.rx_messages += stats.rx_messages;
 }
 
-absl::StatusOr<std::vector<GradBucket>> IpcGradientSync::Bind(const Plan& plan,
-                                                              absl::Time deadline) {
+absl::StatusOr<std::vector<GradBucket>> IpcGradientSync::Bind(const Plan& plan, Deadline deadline) {
   GS_RETURN_IF_ERROR(status());
   GS_RETURN_IF_ERROR(life_.BeginBind());
   if (plan.world_size() != options_.group.world_size) {
@@ -251,7 +251,7 @@ absl::Status IpcGradientSync::MakeMesh(const Plan& plan) {
 
 // Also tells the others when this rank cannot take part, so that nobody waits for it.
 absl::StatusOr<IpcGradientSync::Peers> IpcGradientSync::ExchangePeers(const Plan& plan,
-                                                                      absl::Time deadline) {
+                                                                      Deadline deadline) {
   const absl::StatusOr<HostIdentity> host = ReadHostIdentity();
   absl::Status able = host.status();
   if (able.ok()) able = MakeEngine(plan);
@@ -291,7 +291,7 @@ absl::StatusOr<IpcGradientSync::Peers> IpcGradientSync::ExchangePeers(const Plan
   return peers;
 }
 
-absl::Status IpcGradientSync::Connect(const Plan& plan, absl::Time deadline) {
+absl::Status IpcGradientSync::Connect(const Plan& plan, Deadline deadline) {
   GS_ASSIGN_OR_RETURN(const Peers peers, ExchangePeers(plan, deadline));
   if (mesh_ != nullptr) GS_RETURN_IF_ERROR(mesh_->Connect(peers.addresses, deadline));
   std::vector<std::shared_ptr<Window>> windows;
@@ -382,7 +382,7 @@ absl::Status IpcGradientSync::Exchange(const StepOptions& step, int bucket) {
   return absl::OkStatus();
 }
 
-absl::Status IpcGradientSync::BroadcastParameters(absl::Time deadline) {
+absl::Status IpcGradientSync::BroadcastParameters(Deadline deadline) {
   GS_RETURN_IF_ERROR(CheckUsable());
   const absl::Status done = [&] {
     if (outcome_->halted()) return absl::CancelledError("this rank has failed");
@@ -397,7 +397,7 @@ absl::Status IpcGradientSync::BroadcastParameters(absl::Time deadline) {
   return done.ok() ? done : Failed(done);
 }
 
-absl::StatusOr<OptimizerState> IpcGradientSync::ExportOptimizerState(absl::Time deadline) {
+absl::StatusOr<OptimizerState> IpcGradientSync::ExportOptimizerState(Deadline deadline) {
   GS_RETURN_IF_ERROR(CheckUsable());
   if (options_.update_site == UpdateSite::kWorker) return OptimizerState();
   const absl::Status drained = watchdog_->Drain(deadline);
@@ -408,8 +408,7 @@ absl::StatusOr<OptimizerState> IpcGradientSync::ExportOptimizerState(absl::Time 
   return state;
 }
 
-absl::Status IpcGradientSync::ImportOptimizerState(const OptimizerState& state,
-                                                   absl::Time deadline) {
+absl::Status IpcGradientSync::ImportOptimizerState(const OptimizerState& state, Deadline deadline) {
   // A state that does not fit is the caller's mistake on every rank, whatever has become of the
   // group.
   if (life_.bound()) GS_RETURN_IF_ERROR(CheckState(plan_, state));
@@ -429,7 +428,7 @@ void IpcGradientSync::Abort(absl::Status reason) {
 absl::Status IpcGradientSync::Failed(absl::Status status) {
   outcome_->Halt(status);
   failed_.handle()
-      .Wait(absl::Now() + options_.hearing + options_.abort_bound + kFarewell)
+      .Wait(Deadline::In(options_.hearing + options_.abort_bound + kFarewell))
       .IgnoreError();
   const absl::Status group = this->status();
   return group.ok() ? status : group;
@@ -484,7 +483,7 @@ void IpcGradientSync::OnFailure(absl::Status status) {
   failed_.Resolve(std::move(status));
 }
 
-absl::Status IpcGradientSync::Shutdown(absl::Time deadline) {
+absl::Status IpcGradientSync::Shutdown(Deadline deadline) {
   if (life_.left()) return absl::OkStatus();
   GS_RETURN_IF_ERROR(CheckUsable());
   absl::Status left = side_channel_.Barrier(deadline);

@@ -97,7 +97,7 @@ absl::Status IpcOwner::Collect(int bucket, int rank, absl::string_view exported,
 }
 
 absl::StatusOr<OptimizerState> IpcOwner::Export(int64_t steps, GpuStream stream,
-                                                SideChannel& side_channel, absl::Time deadline) {
+                                                SideChannel& side_channel, Deadline deadline) {
   OptimizerState state;
   state.step = steps;
   for (int b = 0; b < layout_.buckets(); ++b) {

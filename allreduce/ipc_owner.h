@@ -9,8 +9,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "absl/time/time.h"
 #include "allreduce/ipc_layout.h"
+#include "base/deadline.h"
 #include "gpu/device_range_optimizer.h"
 #include "gpu/gpu_api.h"
 #include "gpu/gpu_resources.h"
@@ -40,7 +40,7 @@ class IpcOwner {
   // Errors: also those of the side channel; DATA_LOSS when a rank's part has another length than
   // the plan's.
   absl::StatusOr<OptimizerState> Export(int64_t steps, GpuStream stream, SideChannel& side_channel,
-                                        absl::Time deadline);
+                                        Deadline deadline);
 
   // Replaces the state. `state` must have passed CheckState(). Blocks; nothing may be queued.
   absl::Status Import(const OptimizerState& state, GpuStream stream);

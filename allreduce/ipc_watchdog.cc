@@ -5,7 +5,6 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 
 namespace gradsync {
 namespace {
@@ -40,7 +39,7 @@ void IpcWatchdog::Stop() {
   changed_.SignalAll();
 }
 
-absl::Status IpcWatchdog::Drain(absl::Time deadline) {
+absl::Status IpcWatchdog::Drain(Deadline deadline) {
   MutexLock lock(&mutex_);
   draining_ = true;
   changed_.SignalAll();
@@ -74,7 +73,7 @@ void IpcWatchdog::Loop() {
     MutexLock lock(&mutex_);
     if (watched_.empty() || closing_ || stopped_) continue;
     changed_.WaitWithDeadline(&mutex_,
-                              absl::Now() + (draining_ ? kDrainInterval : options_.interval));
+                              Deadline::In(draining_ ? kDrainInterval : options_.interval));
   }
 }
 
@@ -97,14 +96,14 @@ absl::Status IpcWatchdog::Look() {
                                                  : false;
     if (!done.ok()) return done.status();
     if (all_here && *done) {
-      started_ = absl::InfiniteFuture();
+      late_at_ = Deadline::Never();
       MutexLock lock(&mutex_);
       watched_.pop_front();
       if (watched_.empty()) changed_.SignalAll();
       continue;
     }
-    if (begun && started_ == absl::InfiniteFuture()) started_ = absl::Now();
-    if (absl::Now() < started_ + options_.timeout) return absl::OkStatus();
+    if (begun && late_at_.never()) late_at_ = Deadline::In(options_.timeout);
+    if (!late_at_.passed()) return absl::OkStatus();
     return Late(head,
                 absl::StrCat(absl::FormatDuration(options_.timeout), " after it could begin"));
   }

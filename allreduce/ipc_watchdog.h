@@ -13,6 +13,7 @@
 #include "absl/time/time.h"
 #include "allreduce/ipc_flags.h"
 #include "allreduce/nccl_work.h"
+#include "base/deadline.h"
 #include "base/mutex.h"
 
 namespace gradsync {
@@ -49,7 +50,7 @@ class IpcWatchdog {
 
   // Blocks until all that is watched is done. Errors: DEADLINE_EXCEEDED, naming who is behind;
   // FAILED_PRECONDITION after a failure or Stop().
-  absl::Status Drain(absl::Time deadline);
+  absl::Status Drain(Deadline deadline);
 
  private:
   struct Watched {
@@ -72,8 +73,8 @@ class IpcWatchdog {
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
   std::deque<Watched> watched_ ABSL_GUARDED_BY(mutex_);
 
-  absl::Time started_ = absl::InfiniteFuture();  // of the thread: when the head could begin
-  std::thread thread_;                           // last: uses all of the above
+  Deadline late_at_ = Deadline::Never();  // of the thread: for the head, once that could begin
+  std::thread thread_;                    // last: uses all of the above
 };
 
 }  // namespace gradsync

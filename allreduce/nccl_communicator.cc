@@ -6,7 +6,6 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "base/mutex.h"
 #include "base/run_bounded.h"
 #include "base/status_macros.h"
@@ -66,7 +65,7 @@ struct NcclCommunicator::State {
   void Sleep(absl::Duration duration) {
     MutexLock lock(&mutex);
     ++sleeps;
-    if (!interrupted) changed.WaitWithDeadline(&mutex, absl::Now() + duration);
+    if (!interrupted) changed.WaitWithDeadline(&mutex, Deadline::In(duration));
   }
 };
 
@@ -92,7 +91,7 @@ absl::Status NcclCommunicator::Describe(NcclResult result, absl::string_view wha
 
 // Between the calls that it makes others may ask for the state, but nothing else: those who issue
 // work are one thread, and Abort() interrupts.
-absl::Status NcclCommunicator::Run(absl::string_view what, absl::Time deadline,
+absl::Status NcclCommunicator::Run(absl::string_view what, Deadline deadline,
                                    absl::FunctionRef<NcclResult(NcclApi&, NcclComm)> call) {
   const auto cancelled = [&] {
     return absl::CancelledError(absl::StrCat("NCCL at rank ", rank_, ", ", what, ": interrupted"));
@@ -108,7 +107,7 @@ absl::Status NcclCommunicator::Run(absl::string_view what, absl::Time deadline,
     return absl::FailedPreconditionError(
         absl::StrCat("NCCL at rank ", rank_, ", ", what, ": expected Init() first"));
   }
-  const absl::Time begin = polling_.now();
+  const MonotonicTime begin = polling_.now();
   absl::Duration pause = kFirstPause;
   NcclResult result = call(*state_->api, comm);
   while (true) {
@@ -116,15 +115,15 @@ absl::Status NcclCommunicator::Run(absl::string_view what, absl::Time deadline,
         result == NcclResult::kInProgress ? absl::OkStatus() : Describe(result, what);
     state_->Leave();
     if (result != NcclResult::kInProgress) return status;
-    const absl::Time now = polling_.now();
-    if (now >= deadline) {
+    const MonotonicTime now = polling_.now();
+    if (now >= deadline.time()) {
       return absl::DeadlineExceededError(
           absl::StrCat("NCCL at rank ", rank_, ", ", what, ": still in progress at its deadline"));
     }
     if (now < begin + polling_.spin) {
       std::this_thread::yield();
     } else {
-      state_->Sleep(std::min(pause, deadline - now));
+      state_->Sleep(std::min(pause, deadline.time() - now));
       pause = std::min(2 * pause, kLongestPause);
     }
     if (!state_->Enter()) return cancelled();
@@ -133,7 +132,7 @@ absl::Status NcclCommunicator::Run(absl::string_view what, absl::Time deadline,
   }
 }
 
-absl::Status NcclCommunicator::Init(const NcclUniqueId& id, absl::Time deadline) {
+absl::Status NcclCommunicator::Init(const NcclUniqueId& id, Deadline deadline) {
   const absl::string_view what = "ncclCommInitRankConfig";
   if (!state_->Enter()) {
     return absl::CancelledError(absl::StrCat("NCCL at rank ", rank_, ", ", what, ": interrupted"));
@@ -157,31 +156,30 @@ absl::Status NcclCommunicator::Init(const NcclUniqueId& id, absl::Time deadline)
 
 absl::Status NcclCommunicator::Register(void* memory, size_t bytes) {
   NcclRegistration registration = nullptr;
-  GS_RETURN_IF_ERROR(
-      Run("ncclCommRegister", absl::InfiniteFuture(), [&](NcclApi& api, NcclComm comm) {
-        return api.Register(comm, memory, bytes, &registration);
-      }));
+  GS_RETURN_IF_ERROR(Run("ncclCommRegister", Deadline::Never(), [&](NcclApi& api, NcclComm comm) {
+    return api.Register(comm, memory, bytes, &registration);
+  }));
   MutexLock lock(&state_->mutex);
   state_->registrations.push_back(registration);
   return absl::OkStatus();
 }
 
 absl::Status NcclCommunicator::AllReduce(absl::string_view what, float* data, size_t count,
-                                         GpuStream stream, absl::Time deadline) {
+                                         GpuStream stream, Deadline deadline) {
   return Run(absl::StrCat("all-reduce of ", what), deadline, [&](NcclApi& api, NcclComm comm) {
     return api.AllReduce(data, data, count, comm, stream);
   });
 }
 
 absl::Status NcclCommunicator::ReduceScatter(absl::string_view what, float* data, size_t count,
-                                             GpuStream stream, absl::Time deadline) {
+                                             GpuStream stream, Deadline deadline) {
   return Run(absl::StrCat("reduce-scatter of ", what), deadline, [&](NcclApi& api, NcclComm comm) {
     return api.ReduceScatter(data, data + static_cast<size_t>(rank_) * count, count, comm, stream);
   });
 }
 
 absl::Status NcclCommunicator::AllGather(absl::string_view what, void* data, size_t bytes_per_rank,
-                                         GpuStream stream, absl::Time deadline) {
+                                         GpuStream stream, Deadline deadline) {
   return Run(absl::StrCat("all-gather of ", what), deadline, [&](NcclApi& api, NcclComm comm) {
     const void* const own =
         static_cast<const char*>(data) + static_cast<size_t>(rank_) * bytes_per_rank;
@@ -190,7 +188,7 @@ absl::Status NcclCommunicator::AllGather(absl::string_view what, void* data, siz
 }
 
 absl::Status NcclCommunicator::Broadcast(absl::string_view what, absl::Span<const Range> ranges,
-                                         int root, GpuStream stream, absl::Time deadline) {
+                                         int root, GpuStream stream, Deadline deadline) {
   return Run(absl::StrCat("broadcast of ", what), deadline, [&](NcclApi& api, NcclComm comm) {
     return InGroup(api, ranges, [&](const Range& range) {
       return api.Broadcast(range.data, range.bytes, root, comm, stream);
@@ -199,7 +197,7 @@ absl::Status NcclCommunicator::Broadcast(absl::string_view what, absl::Span<cons
 }
 
 absl::Status NcclCommunicator::Exchange(absl::string_view what, absl::Span<const Message> messages,
-                                        GpuStream stream, absl::Time deadline) {
+                                        GpuStream stream, Deadline deadline) {
   return Run(absl::StrCat("exchange of ", what), deadline, [&](NcclApi& api, NcclComm comm) {
     return InGroup(api, messages, [&](const Message& message) {
       return message.is_send ? api.Send(message.data, message.bytes, message.peer, comm, stream)
@@ -237,7 +235,7 @@ void NcclCommunicator::Interrupt() {
   state_->changed.SignalAll();
 }
 
-absl::Status NcclCommunicator::Close(absl::Time deadline) {
+absl::Status NcclCommunicator::Close(Deadline deadline) {
   std::vector<NcclRegistration> registrations;
   {
     MutexLock lock(&state_->mutex);
@@ -250,7 +248,7 @@ absl::Status NcclCommunicator::Close(absl::Time deadline) {
   }
   GS_RETURN_IF_ERROR(Run("ncclCommFinalize", deadline,
                          [](NcclApi& api, NcclComm comm) { return api.Finalize(comm); }));
-  return End(deadline - absl::Now(), "ncclCommDestroy", &NcclApi::Destroy, nullptr);
+  return End(deadline.remaining(), "ncclCommDestroy", &NcclApi::Destroy, nullptr);
 }
 
 absl::Status NcclCommunicator::Abort(absl::Duration bound, std::function<void()> afterwards) {

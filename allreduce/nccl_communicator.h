@@ -11,10 +11,11 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "allreduce/nccl_api.h"
+#include "base/deadline.h"
+#include "base/monotonic_time.h"
 #include "gpu/gpu_api.h"
 
 namespace gradsync {
@@ -26,7 +27,7 @@ struct NcclPolling {
   // been measured yet.
   absl::Duration spin = absl::Microseconds(200);
   // The clock of spins and deadlines.
-  std::function<absl::Time()> now = [] { return absl::Now(); };
+  std::function<MonotonicTime()> now = [] { return MonotonicTime::Now(); };
 };
 
 // One rank's end of an NCCL communicator, with NCCL's rules kept:
@@ -56,7 +57,7 @@ class NcclCommunicator {
   NcclCommunicator& operator=(const NcclCommunicator&) = delete;
 
   // Collective, once: waits until all ranks have come with the same `id`.
-  [[nodiscard]] absl::Status Init(const NcclUniqueId& id, absl::Time deadline);
+  [[nodiscard]] absl::Status Init(const NcclUniqueId& id, Deadline deadline);
 
   // Lets NCCL use `memory` without copies, until Close() or Abort().
   [[nodiscard]] absl::Status Register(void* memory, size_t bytes);
@@ -64,12 +65,12 @@ class NcclCommunicator {
   // Collectives, as NcclApi has them. They return when the work is queued on `stream`; `what` names
   // it in errors, e.g. "bucket 3 of step 12".
   [[nodiscard]] absl::Status AllReduce(absl::string_view what, float* data, size_t count,
-                                       GpuStream stream, absl::Time deadline);
+                                       GpuStream stream, Deadline deadline);
   // In place: this rank's `count` floats are at data + rank * count.
   [[nodiscard]] absl::Status ReduceScatter(absl::string_view what, float* data, size_t count,
-                                           GpuStream stream, absl::Time deadline);
+                                           GpuStream stream, Deadline deadline);
   [[nodiscard]] absl::Status AllGather(absl::string_view what, void* data, size_t bytes_per_rank,
-                                       GpuStream stream, absl::Time deadline);
+                                       GpuStream stream, Deadline deadline);
 
   struct Range {
     void* data = nullptr;
@@ -77,7 +78,7 @@ class NcclCommunicator {
   };
   // All ranges from `root`, issued together.
   [[nodiscard]] absl::Status Broadcast(absl::string_view what, absl::Span<const Range> ranges,
-                                       int root, GpuStream stream, absl::Time deadline);
+                                       int root, GpuStream stream, Deadline deadline);
 
   // One send or receive, as NcclApi has them.
   struct Message {
@@ -91,7 +92,7 @@ class NcclCommunicator {
   };
   // All messages, issued together: between two ranks they meet in their order here.
   [[nodiscard]] absl::Status Exchange(absl::string_view what, absl::Span<const Message> messages,
-                                      GpuStream stream, absl::Time deadline);
+                                      GpuStream stream, Deadline deadline);
 
   // What NCCL says of the communicator: OK also while something is in progress, before Init() and
   // after the end. Returns OK at once when another thread is inside NCCL.
@@ -105,7 +106,7 @@ class NcclCommunicator {
 
   // Collective: gives back registrations, waits until all ranks have come, and destroys. The work
   // of all collectives must be done.
-  [[nodiscard]] absl::Status Close(absl::Time deadline);
+  [[nodiscard]] absl::Status Close(Deadline deadline);
 
   // Interrupts, waits for calls under way to return, aborts, and then runs `afterwards`, on another
   // thread: it waits for the stream to be idle, as an abort does not, and then frees what kernels
@@ -117,7 +118,7 @@ class NcclCommunicator {
  private:
   struct State;
 
-  absl::Status Run(absl::string_view what, absl::Time deadline,
+  absl::Status Run(absl::string_view what, Deadline deadline,
                    absl::FunctionRef<NcclResult(NcclApi&, NcclComm)> call);
   absl::Status End(absl::Duration bound, absl::string_view name,
                    NcclResult (NcclApi::*end)(NcclComm), std::function<void()> afterwards);

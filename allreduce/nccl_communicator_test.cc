@@ -5,8 +5,10 @@
 #include <vector>
 
 #include "absl/strings/match.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "allreduce/fake_nccl.h"
+#include "base/deadline.h"
+#include "base/monotonic_time.h"
 #include "base/notification.h"
 #include "gpu/fake_gpu.h"
 #include "gpu/gpu_resources.h"
@@ -15,7 +17,7 @@
 namespace gradsync {
 namespace {
 
-absl::Time Soon() { return absl::Now() + absl::Seconds(60); }
+Deadline Soon() { return Deadline::In(absl::Seconds(60)); }
 
 // One rank with everything that it has.
 struct Rank {
@@ -123,7 +125,7 @@ TEST_F(NcclCommunicatorTest, ARefusedInitSaysWhatNcclSays) {
 TEST_F(NcclCommunicatorTest, AnInitThatNeverCompletesEndsAtItsDeadlineAndIsAborted) {
   const auto rank = MakeRank();
   rank->nccl->NeverFinishInit();
-  const absl::Status status = rank->communicator.Init(id_, absl::Now() + absl::Milliseconds(20));
+  const absl::Status status = rank->communicator.Init(id_, Deadline::In(absl::Milliseconds(20)));
   EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
   EXPECT_EQ(rank->communicator.Abort(absl::Seconds(60)), absl::OkStatus());
   EXPECT_EQ(rank->nccl->live_communicators(), 0);
@@ -161,7 +163,7 @@ TEST_F(NcclCommunicatorTest, ACollectiveThatStaysInProgressEndsAtItsDeadline) {
   const auto rank = Ready();
   rank->nccl->StayInProgress(1 << 30);
   const absl::Status status = rank->communicator.AllReduce(
-      "bucket 7", nullptr, 0, rank->stream.get(), absl::Now() + absl::Milliseconds(20));
+      "bucket 7", nullptr, 0, rank->stream.get(), Deadline::In(absl::Milliseconds(20)));
   EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
   EXPECT_TRUE(absl::StrContains(status.message(), "all-reduce of bucket 7")) << status;
 }
@@ -169,28 +171,26 @@ TEST_F(NcclCommunicatorTest, ACollectiveThatStaysInProgressEndsAtItsDeadline) {
 // Every non-blocking collective was slept for, also one that NCCL's thread had queued at once.
 TEST_F(NcclCommunicatorTest, ACollectiveThatIsQueuedWithinTheSpinIsNotSleptFor) {
   NcclPolling polling;
-  polling.now = [] { return absl::UnixEpoch(); };  // however long it takes
+  polling.now = [] { return MonotonicTime(); };  // however long it takes
   const auto rank = Ready(polling);
   const int asked = rank->nccl->calls("AsyncError");
   rank->nccl->StayInProgress(1000);
-  EXPECT_EQ(
-      rank->communicator.AllReduce("x", nullptr, 0, rank->stream.get(), absl::InfiniteFuture()),
-      absl::OkStatus());
+  EXPECT_EQ(rank->communicator.AllReduce("x", nullptr, 0, rank->stream.get(), Deadline::Never()),
+            absl::OkStatus());
   EXPECT_EQ(rank->nccl->calls("AsyncError") - asked, 1001);
   EXPECT_EQ(rank->communicator.sleeps(), 0);
 }
 
 TEST_F(NcclCommunicatorTest, AfterTheSpinItSleepsBetweenTwoLooks) {
   NcclPolling polling;
-  absl::Time time = absl::UnixEpoch();
+  MonotonicTime time;
   polling.spin = absl::Microseconds(200);
   polling.now = [&] { return time += absl::Microseconds(50); };
   const auto rank = Ready(polling);
   const int64_t sleeps = rank->communicator.sleeps();
   rank->nccl->StayInProgress(9);
-  EXPECT_EQ(
-      rank->communicator.AllReduce("x", nullptr, 0, rank->stream.get(), absl::InfiniteFuture()),
-      absl::OkStatus());
+  EXPECT_EQ(rank->communicator.AllReduce("x", nullptr, 0, rank->stream.get(), Deadline::Never()),
+            absl::OkStatus());
   // The call and nine looks find it in progress: the first three within 200 us.
   EXPECT_EQ(rank->communicator.sleeps() - sleeps, 7);
 }

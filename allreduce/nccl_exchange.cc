@@ -58,7 +58,7 @@ absl::Status NcclExchange::UpdateAndSpread(const StepOptions& step, int bucket, 
 }
 
 absl::StatusOr<OptimizerState> NcclExchange::Export(int64_t steps, SideChannel& side_channel,
-                                                    absl::Time deadline) {
+                                                    Deadline deadline) {
   return owner_->Export(steps, lane_.stream, side_channel, deadline);
 }
 

@@ -8,9 +8,9 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
 #include "allreduce/nccl_owner.h"
 #include "allreduce/nccl_topology.h"
+#include "base/deadline.h"
 #include "optim/optimizer_state.h"
 #include "plan/plan.h"
 #include "plan/step_options.h"
@@ -46,7 +46,7 @@ class NcclExchange {
 
   // As NcclOwner has them; only with owners that update.
   absl::StatusOr<OptimizerState> Export(int64_t steps, SideChannel& side_channel,
-                                        absl::Time deadline);
+                                        Deadline deadline);
   absl::Status Import(const OptimizerState& state);
 
  private:

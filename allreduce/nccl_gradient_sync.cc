@@ -13,7 +13,6 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "absl/time/clock.h"
 #include "absl/types/optional.h"
 #include "allreduce/nccl_buckets.h"
 #include "allreduce/nccl_communicator.h"
@@ -23,6 +22,7 @@
 #include "allreduce/nccl_watchdog.h"
 #include "allreduce/nccl_work.h"
 #include "allreduce/task_queue.h"
+#include "base/deadline.h"
 #include "base/mutex.h"
 #include "base/run_bounded.h"
 #include "base/status_macros.h"
@@ -86,20 +86,20 @@ class NcclGradientSync : public GradientSync {
   explicit NcclGradientSync(NcclOptions options);
   ~NcclGradientSync() override;
 
-  absl::StatusOr<std::vector<GradBucket>> Bind(const Plan& plan, absl::Time deadline) override;
-  absl::Status BroadcastParameters(absl::Time deadline) override;
+  absl::StatusOr<std::vector<GradBucket>> Bind(const Plan& plan, Deadline deadline) override;
+  absl::Status BroadcastParameters(Deadline deadline) override;
   SyncHandle Launch(const StepOptions& step, int bucket) override;
   UpdateSite update_site() const override { return options_.update_site; }
   SyncIdentity identity() const override {
     return {options_.owners > 0 ? Backend::kPsOverNccl : Backend::kRingOverNccl};
   }
   std::shared_ptr<GpuApi> gpu() const override { return options_.gpu; }
-  absl::Status Settle(absl::Time) override { return CheckUsable(); }
-  absl::StatusOr<OptimizerState> ExportOptimizerState(absl::Time deadline) override;
-  absl::Status ImportOptimizerState(const OptimizerState& state, absl::Time deadline) override;
+  absl::Status Settle(Deadline) override { return CheckUsable(); }
+  absl::StatusOr<OptimizerState> ExportOptimizerState(Deadline deadline) override;
+  absl::Status ImportOptimizerState(const OptimizerState& state, Deadline deadline) override;
   absl::Status status() const override;
   void Abort(absl::Status reason) override;
-  absl::Status Shutdown(absl::Time deadline) override;
+  absl::Status Shutdown(Deadline deadline) override;
   WireStats wire_stats() const override {
     return life_.bound() ? device_->exchange->wire_stats() : WireStats();
   }
@@ -111,10 +111,10 @@ class NcclGradientSync : public GradientSync {
     std::shared_ptr<NcclWork> work;
   };
 
-  absl::Status Connect(absl::Time deadline);
+  absl::Status Connect(Deadline deadline);
   absl::StatusOr<std::unique_ptr<NcclExchange>> NewExchange(const Device& device);
-  absl::Status AgreeOnLibrary(absl::Time deadline);
-  absl::StatusOr<NcclUniqueId> AgreeOnId(absl::Time deadline);
+  absl::Status AgreeOnLibrary(Deadline deadline);
+  absl::StatusOr<NcclUniqueId> AgreeOnId(Deadline deadline);
   absl::Status CheckUsable() const;
 
   SyncHandle Queue(const SyncPromise& promise, TaskQueue::Task task);
@@ -181,7 +181,7 @@ NcclGradientSync::~NcclGradientSync() {
   if (!life_.left()) {
     outcome_->Halt(
         absl::CancelledError(absl::StrCat("rank ", options_.group.rank, " left without Shutdown")));
-    failed_.handle().Wait(absl::Now() + options_.abort_bound + kFarewell).IgnoreError();
+    failed_.handle().Wait(Deadline::In(options_.abort_bound + kFarewell)).IgnoreError();
   }
   tasks_.Stop();
   outcome_->Close();
@@ -193,7 +193,7 @@ absl::Status NcclGradientSync::status() const {
 }
 
 absl::StatusOr<std::vector<GradBucket>> NcclGradientSync::Bind(const Plan& plan,
-                                                               absl::Time deadline) {
+                                                               Deadline deadline) {
   GS_RETURN_IF_ERROR(status());
   GS_RETURN_IF_ERROR(life_.BeginBind());
   if (plan.world_size() != options_.group.world_size) {
@@ -220,7 +220,7 @@ absl::StatusOr<std::vector<GradBucket>> NcclGradientSync::Bind(const Plan& plan,
   return tensors;
 }
 
-absl::Status NcclGradientSync::AgreeOnLibrary(absl::Time deadline) {
+absl::Status NcclGradientSync::AgreeOnLibrary(Deadline deadline) {
   const std::string own = absl::StrCat(
       "NCCL ", options_.nccl->version(), " in a ",
       options_.owners == 0 ? "ring" : absl::StrCat("topology of ", options_.owners, " servers"),
@@ -236,7 +236,7 @@ absl::Status NcclGradientSync::AgreeOnLibrary(absl::Time deadline) {
 }
 
 // Rank 0's, to all.
-absl::StatusOr<NcclUniqueId> NcclGradientSync::AgreeOnId(absl::Time deadline) {
+absl::StatusOr<NcclUniqueId> NcclGradientSync::AgreeOnId(Deadline deadline) {
   NcclUniqueId id = {};
   if (options_.group.rank == 0) {
     GS_RETURN_IF_ERROR(NcclStatus(options_.nccl->GetUniqueId(&id),
@@ -254,7 +254,7 @@ absl::StatusOr<NcclUniqueId> NcclGradientSync::AgreeOnId(absl::Time deadline) {
   return id;
 }
 
-absl::Status NcclGradientSync::Connect(absl::Time deadline) {
+absl::Status NcclGradientSync::Connect(Deadline deadline) {
   const WorkerGroup& group = options_.group;
   const auto device = std::make_shared<Device>();
   device->gpu = options_.gpu;
@@ -395,7 +395,7 @@ void NcclGradientSync::RunBroadcast(int64_t step, const std::shared_ptr<NcclWork
   if (!status.ok()) Stumble(status);
 }
 
-absl::Status NcclGradientSync::BroadcastParameters(absl::Time deadline) {
+absl::Status NcclGradientSync::BroadcastParameters(Deadline deadline) {
   GS_RETURN_IF_ERROR(CheckUsable());
   const SyncPromise promise("the broadcast of parameters");
   absl::StatusOr<std::shared_ptr<NcclWork>> work = works_.Take();
@@ -410,7 +410,7 @@ absl::Status NcclGradientSync::BroadcastParameters(absl::Time deadline) {
   return status.ok() ? status : Failed(status);
 }
 
-absl::StatusOr<OptimizerState> NcclGradientSync::ExportOptimizerState(absl::Time deadline) {
+absl::StatusOr<OptimizerState> NcclGradientSync::ExportOptimizerState(Deadline deadline) {
   GS_RETURN_IF_ERROR(CheckUsable());
   if (options_.update_site == UpdateSite::kWorker) return OptimizerState();
   absl::Status drained = watch_->Drain(deadline);
@@ -422,7 +422,7 @@ absl::StatusOr<OptimizerState> NcclGradientSync::ExportOptimizerState(absl::Time
 }
 
 absl::Status NcclGradientSync::ImportOptimizerState(const OptimizerState& state,
-                                                    absl::Time deadline) {
+                                                    Deadline deadline) {
   // A state that does not fit is the caller's mistake on every rank, whatever has become of the
   // group.
   if (life_.bound()) GS_RETURN_IF_ERROR(CheckState(plan_, state));
@@ -441,7 +441,7 @@ void NcclGradientSync::Abort(absl::Status reason) {
 
 absl::Status NcclGradientSync::Failed(absl::Status status) {
   outcome_->Halt(status);
-  failed_.handle().Wait(absl::Now() + options_.abort_bound + kFarewell).IgnoreError();
+  failed_.handle().Wait(Deadline::In(options_.abort_bound + kFarewell)).IgnoreError();
   const absl::Status group = this->status();
   return group.ok() ? status : group;
 }
@@ -478,7 +478,7 @@ void NcclGradientSync::OnFailure(absl::Status status) {
   failed_.Resolve(std::move(status));
 }
 
-absl::Status NcclGradientSync::Shutdown(absl::Time deadline) {
+absl::Status NcclGradientSync::Shutdown(Deadline deadline) {
   if (life_.left()) return absl::OkStatus();
   GS_RETURN_IF_ERROR(CheckUsable());
   absl::Status left = side_channel_.Barrier(deadline);

@@ -115,7 +115,7 @@ absl::StatusOr<std::unique_ptr<NcclOwner>> NcclOwner::Create(
 // The host may be steps ahead of the stream, so it writes its note when the stream comes to it.
 absl::Status NcclOwner::CompareSteps(const StepOptions& step, NcclCommunicator& communicator,
                                      std::function<void(absl::Status)> refuse, GpuStream stream,
-                                     absl::Time deadline) {
+                                     Deadline deadline) {
   StepNote* const notes = static_cast<StepNote*>(steps_->data());
   GS_RETURN_IF_ERROR(gpu_->RunOnHost(
       [note = StepNote(step), own = notes + rank_] { std::memcpy(own, &note, sizeof(note)); },
@@ -141,7 +141,7 @@ absl::Status NcclOwner::Update(int bucket, const StepOptions& step, GpuStream st
 }
 
 absl::Status NcclOwner::AgreeOnFactor(const StepOptions& step, NcclCommunicator& communicator,
-                                      GpuStream stream, absl::Time deadline) {
+                                      GpuStream stream, Deadline deadline) {
   double* const squares = static_cast<double*>(squares_->data());
   GS_RETURN_IF_ERROR(
       gpu_->SumsOfSquares(static_cast<const SquaresPiece*>(blocks_->data()), num_blocks_,
@@ -222,7 +222,7 @@ absl::Status NcclOwner::Collect(int bucket, int rank, absl::string_view exported
 }
 
 absl::StatusOr<OptimizerState> NcclOwner::Export(int64_t steps, GpuStream stream,
-                                                 SideChannel& side_channel, absl::Time deadline) {
+                                                 SideChannel& side_channel, Deadline deadline) {
   GS_ASSIGN_OR_RETURN(stage_, NewStage());
   OptimizerState state;
   state.step = steps;

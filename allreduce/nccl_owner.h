@@ -10,10 +10,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "absl/time/time.h"
 #include "allreduce/nccl_buckets.h"
 #include "allreduce/nccl_communicator.h"
 #include "allreduce/nccl_shares.h"
+#include "base/deadline.h"
 #include "gpu/device_range_optimizer.h"
 #include "gpu/gpu_api.h"
 #include "gpu/gpu_resources.h"
@@ -42,7 +42,7 @@ class NcclOwner {
   // one's; it must be short and call nothing of GpuApi.
   absl::Status CompareSteps(const StepOptions& step, NcclCommunicator& communicator,
                             std::function<void(absl::Status)> refuse, GpuStream stream,
-                            absl::Time deadline);
+                            Deadline deadline);
 
   // One step of the optimizer over this rank's shares of `bucket`, whose grad holds the mean there.
   absl::Status Update(int bucket, const StepOptions& step, GpuStream stream);
@@ -53,14 +53,14 @@ class NcclOwner {
   // bits on all ranks, and, where shares are chunks, on all backends whose owners have chunks
   // (plan/clip_scale.h).
   absl::Status AgreeOnFactor(const StepOptions& step, NcclCommunicator& communicator,
-                             GpuStream stream, absl::Time deadline);
+                             GpuStream stream, Deadline deadline);
   absl::Status Clip(int bucket, GpuStream stream);
 
   // Collective: the state after `steps` steps, whole on every rank. Blocks; nothing may be queued.
   // Errors: also those of the side channel; DATA_LOSS when a rank's part has another length than
   // the plan's.
   absl::StatusOr<OptimizerState> Export(int64_t steps, GpuStream stream, SideChannel& side_channel,
-                                        absl::Time deadline);
+                                        Deadline deadline);
 
   // Replaces the state. `state` must have passed CheckState(). Blocks; nothing may be queued.
   absl::Status Import(const OptimizerState& state, GpuStream stream);

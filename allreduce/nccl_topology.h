@@ -6,11 +6,11 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "allreduce/nccl_buckets.h"
 #include "allreduce/nccl_communicator.h"
 #include "allreduce/nccl_shares.h"
+#include "base/deadline.h"
 #include "gpu/gpu_api.h"
 #include "plan/update_site.h"
 #include "sync/wire_stats.h"
@@ -28,7 +28,7 @@ struct NcclLane {
   int world_size = 1;
   absl::Duration timeout;  // of a call into NCCL
 
-  absl::Time Soon() const { return absl::Now() + timeout; }
+  Deadline Soon() const { return Deadline::In(timeout); }
 };
 
 // Who adds what up and how it travels: what a ring and parameter servers over NCCL differ in.

@@ -9,7 +9,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "absl/time/clock.h"
 #include "base/status_macros.h"
 
 namespace gradsync {
@@ -83,7 +82,7 @@ void NcclWatchdog::Stop() {
   changed_.SignalAll();
 }
 
-absl::Status NcclWatchdog::Drain(absl::Time deadline) {
+absl::Status NcclWatchdog::Drain(Deadline deadline) {
   MutexLock lock(&mutex_);
   draining_ = true;
   changed_.SignalAll();
@@ -131,7 +130,7 @@ void NcclWatchdog::Loop() {
     MutexLock lock(&mutex_);
     if (watched_.empty() || closing_ || stopped_ || !found_.ok()) continue;
     changed_.WaitWithDeadline(&mutex_,
-                              absl::Now() + (draining_ ? kDrainInterval : options_.interval));
+                              Deadline::In(draining_ ? kDrainInterval : options_.interval));
   }
 }
 
@@ -148,7 +147,7 @@ absl::Status NcclWatchdog::Look(Position* waited_for) {
     const absl::StatusOr<bool> done = work->Done();
     if (!done.ok()) return done.status();
     if (*done) {
-      started_ = absl::InfiniteFuture();
+      late_at_ = Deadline::Never();
       MutexLock lock(&mutex_);
       done_ = watched_.front().position;
       watched_.pop_front();
@@ -156,12 +155,12 @@ absl::Status NcclWatchdog::Look(Position* waited_for) {
       continue;
     }
     GS_RETURN_IF_ERROR(options_.communicator->CheckAsync());
-    if (started_ == absl::InfiniteFuture()) {
+    if (late_at_.never()) {
       const absl::StatusOr<bool> ready = work->Ready();
       if (!ready.ok()) return ready.status();
-      if (*ready) started_ = absl::Now();
+      if (*ready) late_at_ = Deadline::In(options_.group.timeout);
     }
-    if (absl::Now() < started_ + options_.group.timeout) break;
+    if (!late_at_.passed()) break;
     return absl::DeadlineExceededError(absl::StrCat(
         "NCCL at rank ", options_.group.rank, ", ", Describe(*waited_for), ": not done ",
         absl::FormatDuration(options_.group.timeout), " after it could begin"));
@@ -191,7 +190,7 @@ void NcclWatchdog::PublishProgress() {
   if (all) begun = launched;
   options_.group.store
       ->Set(ProgressKey(options_.group, options_.group.rank),
-            absl::StrCat(begun.step, " ", begun.bucket), absl::Now() + options_.grace)
+            absl::StrCat(begun.step, " ", begun.bucket), Deadline::In(options_.grace))
       .IgnoreError();  // those who wait for it say so
 }
 
@@ -199,7 +198,7 @@ void NcclWatchdog::PublishProgress() {
 std::string NcclWatchdog::WhoIsBehind(Position waited_for) {
   const WorkerGroup& group = options_.group;
   if (group.world_size == 1) return "";
-  const absl::Time until = absl::Now() + options_.grace;
+  const Deadline until = Deadline::In(options_.grace);
   group.store->SetIfAbsent(group.Key(kSuspect), absl::StrCat("rank ", group.rank), until)
       .IgnoreError();
   if (!published_) PublishProgress();

@@ -14,6 +14,7 @@
 #include "absl/time/time.h"
 #include "allreduce/nccl_communicator.h"
 #include "allreduce/nccl_work.h"
+#include "base/deadline.h"
 #include "base/mutex.h"
 #include "links/key_value_store.h"
 #include "sync/worker_group.h"
@@ -70,7 +71,7 @@ class NcclWatchdog {
 
   // Blocks until all that is watched is done. Errors: DEADLINE_EXCEEDED; FAILED_PRECONDITION after
   // a failure or Stop().
-  absl::Status Drain(absl::Time deadline);
+  absl::Status Drain(Deadline deadline);
 
  private:
   // Orders buckets of all steps. None: before the first.
@@ -105,7 +106,7 @@ class NcclWatchdog {
   std::deque<Watched> watched_ ABSL_GUARDED_BY(mutex_);
 
   // Of the thread alone.
-  absl::Time started_ = absl::InfiniteFuture();  // when the head of watched_ could begin
+  Deadline late_at_ = Deadline::Never();  // for the head of watched_, once that could begin
   bool published_ = false;
 
   std::unique_ptr<KeyValueStore::Watcher> watcher_;

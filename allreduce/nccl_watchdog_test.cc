@@ -6,8 +6,9 @@
 #include <vector>
 
 #include "absl/strings/match.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "allreduce/fake_nccl.h"
+#include "base/deadline.h"
 #include "base/notification.h"
 #include "gpu/gpu_resources.h"
 #include "gpu/queued_gpu.h"
@@ -17,7 +18,7 @@
 namespace gradsync {
 namespace {
 
-absl::Time Soon() { return absl::Now() + absl::Seconds(60); }
+Deadline Soon() { return Deadline::In(absl::Seconds(60)); }
 
 // One rank of two, with a communicator of its own alone: the watchdog only asks for its state.
 class Rank {
@@ -116,7 +117,7 @@ TEST_F(NcclWatchdogTest, ARankWhoseGradientIsNotThereHasNotComeToIt) {
   late.Add(3, 1);
   // Its own work is not overdue, however long that takes: it could not begin.
   EXPECT_TRUE(
-      absl::IsDeadlineExceeded(late.watchdog->Drain(absl::Now() + absl::Milliseconds(700))));
+      absl::IsDeadlineExceeded(late.watchdog->Drain(Deadline::In(absl::Milliseconds(700)))));
   EXPECT_FALSE(late.failed.HasBeenNotified());
   Rank rank(0, store_, absl::Milliseconds(20));
   rank.Block(rank.stream.get());

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "base/status_macros.h"
 
 namespace gradsync {
@@ -39,7 +39,7 @@ bool NcclOutcome::halted() const {
   return !local_.ok() || !settled_.ok();
 }
 
-absl::Status NcclOutcome::Check(absl::Time deadline) const {
+absl::Status NcclOutcome::Check(Deadline deadline) const {
   MutexLock lock(&mutex_);
   while (settled_.ok() && !local_.ok()) {
     if (changed_.WaitWithDeadline(&mutex_, deadline) && settled_.ok()) return local_;
@@ -64,10 +64,10 @@ absl::Status NcclWork::StartAfterReady(GpuStream stream) {
 absl::Status NcclWork::RecordDone(GpuStream stream) { return gpu_->Record(done_.get(), stream); }
 
 absl::Status NcclWork::JoinComputeStream() {
-  GS_RETURN_IF_ERROR(outcome_->Check(absl::Now() + kPatience));
+  GS_RETURN_IF_ERROR(outcome_->Check(Deadline::In(kPatience)));
   const absl::Status queued = gpu_->StreamWait(gpu_->ComputeStream(), done_.get());
   if (!queued.ok()) outcome_->Halt(queued);
-  return outcome_->Check(absl::Now() + kPatience);
+  return outcome_->Check(Deadline::In(kPatience));
 }
 
 absl::StatusOr<std::shared_ptr<NcclWork>> NcclWorkPool::Take() {

@@ -8,7 +8,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
+#include "base/deadline.h"
 #include "base/mutex.h"
 #include "gpu/gpu_api.h"
 #include "gpu/gpu_resources.h"
@@ -35,7 +35,7 @@ class NcclOutcome {
 
   // OK, or what was settled; after Halt() waits for that, and at the deadline returns what failed
   // here.
-  absl::Status Check(absl::Time deadline) const;
+  absl::Status Check(Deadline deadline) const;
 
  private:
   mutable Mutex mutex_;

@@ -7,8 +7,9 @@
 #include <cstring>
 
 #include "absl/status/status.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "allreduce/nccl_communicator.h"
+#include "base/deadline.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -50,7 +51,7 @@ TEST(OpenNcclTest, UniqueIdsDifferAndNeedNoGpu) {
 
 TEST(OpenNcclTest, ARefusedInitIsAStatusOfOneLine) {
   NcclCommunicator communicator(*OpenNccl(100, ""), /*rank=*/0, /*world_size=*/1);
-  const absl::Status status = communicator.Init(NcclUniqueId{}, absl::Now() + absl::Seconds(60));
+  const absl::Status status = communicator.Init(NcclUniqueId{}, Deadline::In(absl::Seconds(60)));
   EXPECT_TRUE(absl::IsInternal(status)) << status;
   EXPECT_THAT(status.message(),
               HasSubstr("NCCL at rank 0, ncclCommInitRankConfig: ncclUnhandledCudaError"));

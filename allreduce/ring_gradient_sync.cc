@@ -5,11 +5,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "allreduce/collect_state.h"
 #include "allreduce/ring_engine.h"
 #include "allreduce/ring_peers.h"
 #include "allreduce/task_queue.h"
+#include "base/deadline.h"
 #include "base/status_macros.h"
 #include "optim/state_mapping.h"
 #include "plan/codec.h"
@@ -25,27 +25,27 @@ class RingGradientSync : public GradientSync {
   explicit RingGradientSync(RingOptions options);
   ~RingGradientSync() override;
 
-  absl::StatusOr<std::vector<GradBucket>> Bind(const Plan& plan, absl::Time deadline) override;
-  absl::Status BroadcastParameters(absl::Time deadline) override;
+  absl::StatusOr<std::vector<GradBucket>> Bind(const Plan& plan, Deadline deadline) override;
+  absl::Status BroadcastParameters(Deadline deadline) override;
   SyncHandle Launch(const StepOptions& step, int bucket) override;
   UpdateSite update_site() const override { return options_.update_site; }
   SyncIdentity identity() const override {
     return {Backend::kRingOverGrpc, Consistency(), options_.connections};
   }
-  absl::Status Settle(absl::Time) override { return member_.CheckUsable(); }
-  absl::StatusOr<OptimizerState> ExportOptimizerState(absl::Time deadline) override;
-  absl::Status ImportOptimizerState(const OptimizerState& state, absl::Time deadline) override;
+  absl::Status Settle(Deadline) override { return member_.CheckUsable(); }
+  absl::StatusOr<OptimizerState> ExportOptimizerState(Deadline deadline) override;
+  absl::Status ImportOptimizerState(const OptimizerState& state, Deadline deadline) override;
   absl::Status status() const override { return member_.status(); }
   void Abort(absl::Status reason) override { member_.Abort(std::move(reason)); }
-  absl::Status Shutdown(absl::Time deadline) override;
+  absl::Status Shutdown(Deadline deadline) override;
   WireStats wire_stats() const override {
     return engine_ != nullptr ? engine_->wire_stats() : WireStats();
   }
 
  private:
-  absl::Status AgreeOnOptions(absl::Time deadline);
+  absl::Status AgreeOnOptions(Deadline deadline);
   absl::Status MakeRing(const Plan& plan, const std::vector<GradBucket>& buckets,
-                        absl::Time deadline);
+                        Deadline deadline);
   void Halt();
   void OnFailure(absl::Status status);
 
@@ -84,7 +84,7 @@ RingGradientSync::~RingGradientSync() {
 }
 
 absl::StatusOr<std::vector<GradBucket>> RingGradientSync::Bind(const Plan& plan,
-                                                               absl::Time deadline) {
+                                                               Deadline deadline) {
   GS_RETURN_IF_ERROR(member_.BeginBind(plan, deadline));
   if (plan.codec().sparse()) {
     return absl::InvalidArgumentError(
@@ -101,7 +101,7 @@ absl::StatusOr<std::vector<GradBucket>> RingGradientSync::Bind(const Plan& plan,
   return buckets;
 }
 
-absl::Status RingGradientSync::AgreeOnOptions(absl::Time deadline) {
+absl::Status RingGradientSync::AgreeOnOptions(Deadline deadline) {
   const std::string mine =
       absl::StrCat("update site ", options_.update_site == UpdateSite::kOwner ? "owner" : "worker",
                    ", ", options_.connections, " connections, window ", options_.window);
@@ -116,7 +116,7 @@ absl::Status RingGradientSync::AgreeOnOptions(absl::Time deadline) {
 }
 
 absl::Status RingGradientSync::MakeRing(const Plan& plan, const std::vector<GradBucket>& buckets,
-                                        absl::Time deadline) {
+                                        Deadline deadline) {
   RingEngineOptions engine;
   engine.plan = plan;
   engine.rank = options_.group.rank;
@@ -153,7 +153,7 @@ absl::Status RingGradientSync::MakeRing(const Plan& plan, const std::vector<Grad
   return member_.side_channel().Barrier(deadline);
 }
 
-absl::Status RingGradientSync::BroadcastParameters(absl::Time deadline) {
+absl::Status RingGradientSync::BroadcastParameters(Deadline deadline) {
   GS_RETURN_IF_ERROR(member_.CheckUsable());
   if (options_.group.world_size == 1) return absl::OkStatus();
   RingBroadcast& broadcast = engine_->broadcast();
@@ -175,7 +175,7 @@ SyncHandle RingGradientSync::Launch(const StepOptions& step, int bucket) {
   return launch_order_.Launched(engine_->Launch(step, bucket));
 }
 
-absl::StatusOr<OptimizerState> RingGradientSync::ExportOptimizerState(absl::Time deadline) {
+absl::StatusOr<OptimizerState> RingGradientSync::ExportOptimizerState(Deadline deadline) {
   GS_RETURN_IF_ERROR(member_.CheckUsable());
   if (options_.update_site == UpdateSite::kWorker) return OptimizerState();
   absl::StatusOr<OptimizerState> state =
@@ -184,7 +184,7 @@ absl::StatusOr<OptimizerState> RingGradientSync::ExportOptimizerState(absl::Time
   return state;
 }
 
-absl::Status RingGradientSync::ImportOptimizerState(const OptimizerState& state, absl::Time) {
+absl::Status RingGradientSync::ImportOptimizerState(const OptimizerState& state, Deadline) {
   // A state that does not fit is the caller's mistake on every rank, whatever has become of the
   // group.
   if (member_.bound()) GS_RETURN_IF_ERROR(CheckState(plan_, state));
@@ -215,7 +215,7 @@ void RingGradientSync::OnFailure(absl::Status status) {
   if (engine != nullptr) engine->Fail(status);
 }
 
-absl::Status RingGradientSync::Shutdown(absl::Time deadline) {
+absl::Status RingGradientSync::Shutdown(Deadline deadline) {
   if (member_.left()) return absl::OkStatus();
   GS_RETURN_IF_ERROR(member_.Leave(deadline));
   return peers_ != nullptr ? peers_->Finish(deadline) : absl::OkStatus();

@@ -113,7 +113,7 @@ RingPeers::~RingPeers() {
   while (open_ > 0) changed_.Wait(&mutex_);
 }
 
-absl::Status RingPeers::Connect(absl::Time deadline) {
+absl::Status RingPeers::Connect(Deadline deadline) {
   const WorkerGroup& group = options_.group;
   GS_ASSIGN_OR_RETURN(listener_, options_.link->Listen(absl::StrCat(group.address, ":0"),
                                                        [this](std::shared_ptr<FrameStream> s) {
@@ -126,7 +126,7 @@ absl::Status RingPeers::Connect(absl::Time deadline) {
   return WaitForNeighbours(deadline);
 }
 
-absl::Status RingPeers::ConnectToNext(absl::Time deadline) {
+absl::Status RingPeers::ConnectToNext(Deadline deadline) {
   const WorkerGroup& group = options_.group;
   const absl::StatusOr<std::string> address = group.store->Get(AddressKey(group, next_), deadline);
   if (!address.ok()) return Annotate(absl::StrCat("the address of rank ", next_), address.status());
@@ -170,7 +170,7 @@ absl::Status RingPeers::ConnectToNext(absl::Time deadline) {
   return absl::OkStatus();
 }
 
-absl::Status RingPeers::WaitForNeighbours(absl::Time deadline) {
+absl::Status RingPeers::WaitForNeighbours(Deadline deadline) {
   MutexLock lock(&mutex_);
   for (;;) {
     if (!failed_.ok()) return failed_;
@@ -258,7 +258,7 @@ void RingPeers::Send(int connection, OutgoingFrame frame) {
   stream->Send(std::move(frame));
 }
 
-absl::Status RingPeers::Finish(absl::Time deadline) {
+absl::Status RingPeers::Finish(Deadline deadline) {
   std::vector<std::shared_ptr<FrameStream>> to_next;
   std::vector<std::shared_ptr<FrameStream>> from_previous;
   {

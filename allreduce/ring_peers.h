@@ -8,7 +8,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
-#include "absl/time/time.h"
+#include "base/deadline.h"
 #include "base/mutex.h"
 #include "links/frame_stream.h"
 #include "sync/worker_group.h"
@@ -45,14 +45,14 @@ class RingPeers {
   // Collective: listens, publishes the address, connects to the next rank, and waits for the
   // previous one. Errors: DEADLINE_EXCEEDED or UNAVAILABLE naming the rank that is missing and its
   // address; what the next rank refused with; what Cancel() was called with.
-  absl::Status Connect(absl::Time deadline);
+  absl::Status Connect(Deadline deadline);
 
   // Queues a frame to the next rank. Never blocks. Only after Connect() succeeded.
   void Send(int connection, OutgoingFrame frame);
 
   // Ends in good order: says GOODBYE and waits until all streams are closed, which needs both
   // neighbours to do the same. Errors: DEADLINE_EXCEEDED naming a neighbour that does not.
-  absl::Status Finish(absl::Time deadline);
+  absl::Status Finish(Deadline deadline);
 
   // Ends all streams at once. Never blocks; may be called on any thread, but not while holding a
   // lock that on_error takes.
@@ -66,8 +66,8 @@ class RingPeers {
                           std::string* address);
   absl::Status Greet(const proto::FrameHeader& header, const Payload& payload,
                      const std::shared_ptr<FrameStream>& stream);
-  absl::Status ConnectToNext(absl::Time deadline);
-  absl::Status WaitForNeighbours(absl::Time deadline);
+  absl::Status ConnectToNext(Deadline deadline);
+  absl::Status WaitForNeighbours(Deadline deadline);
   void Greeted();
   void Closed(bool previous, absl::Status status);
   void Lost(bool previous, const absl::Status& status);

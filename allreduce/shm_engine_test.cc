@@ -4,8 +4,9 @@
 #include <utility>
 #include <vector>
 
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "absl/types/optional.h"
+#include "base/deadline.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "links/step_note.h"
@@ -17,7 +18,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-absl::Time Soon() { return absl::Now() + absl::Seconds(60); }
+Deadline Soon() { return Deadline::In(absl::Seconds(60)); }
 
 Plan MakePlan() {
   OptimizerSpec optimizer;
@@ -85,7 +86,7 @@ class ShmEngineTest : public ::testing::Test {
   }
 
   static bool IsOpen(const SyncHandle& handle) {
-    return absl::IsDeadlineExceeded(handle.Wait(absl::Now() + absl::Milliseconds(50)));
+    return absl::IsDeadlineExceeded(handle.Wait(Deadline::In(absl::Milliseconds(50))));
   }
 
   const Plan plan_;
@@ -141,7 +142,7 @@ TEST_F(ShmEngineTest, ASmallBucketDoneAtOnceLeavesEarlierOnesToTheirOwners) {
   EXPECT_TRUE(IsOpen(first));  // this rank has done its part while it waited
   OtherLaunches(Step(1), 2);
   // Rank 1 is still to do its part of bucket 0, and finds bucket 1 done.
-  EXPECT_EQ(engine_->Launch(Step(1), 1).Wait(absl::Now()).code(),
+  EXPECT_EQ(engine_->Launch(Step(1), 1).Wait(Deadline::Now()).code(),
             absl::StatusCode::kDeadlineExceeded);
   EXPECT_EQ(Grad(1, 1)[16], 1.5f);
   OtherReduces(2);

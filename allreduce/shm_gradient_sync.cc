@@ -7,9 +7,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "absl/time/clock.h"
 #include "allreduce/collect_state.h"
 #include "allreduce/shm_engine.h"
+#include "base/deadline.h"
 #include "base/host_identity.h"
 #include "base/mutex.h"
 #include "base/status_macros.h"
@@ -30,25 +30,25 @@ class ShmRingGradientSync : public GradientSync {
   explicit ShmRingGradientSync(ShmRingOptions options);
   ~ShmRingGradientSync() override;
 
-  absl::StatusOr<std::vector<GradBucket>> Bind(const Plan& plan, absl::Time deadline) override;
-  absl::Status BroadcastParameters(absl::Time deadline) override;
+  absl::StatusOr<std::vector<GradBucket>> Bind(const Plan& plan, Deadline deadline) override;
+  absl::Status BroadcastParameters(Deadline deadline) override;
   SyncHandle Launch(const StepOptions& step, int bucket) override;
   UpdateSite update_site() const override { return options_.update_site; }
   SyncIdentity identity() const override { return {Backend::kRingOverShm}; }
-  absl::Status Settle(absl::Time) override { return member_.CheckUsable(); }
-  absl::StatusOr<OptimizerState> ExportOptimizerState(absl::Time deadline) override;
-  absl::Status ImportOptimizerState(const OptimizerState& state, absl::Time deadline) override;
+  absl::Status Settle(Deadline) override { return member_.CheckUsable(); }
+  absl::StatusOr<OptimizerState> ExportOptimizerState(Deadline deadline) override;
+  absl::Status ImportOptimizerState(const OptimizerState& state, Deadline deadline) override;
   absl::Status status() const override { return member_.status(); }
   void Abort(absl::Status reason) override { member_.Abort(std::move(reason)); }
-  absl::Status Shutdown(absl::Time deadline) override;
+  absl::Status Shutdown(Deadline deadline) override;
   WireStats wire_stats() const override {
     return engine_ != nullptr ? engine_->wire_stats() : WireStats();
   }
 
  private:
   absl::Status MakeWindow(const Plan& plan);
-  absl::StatusOr<std::vector<std::string>> ExchangeAddresses(const Plan& plan, absl::Time deadline);
-  absl::Status MakeEngine(absl::Time deadline);
+  absl::StatusOr<std::vector<std::string>> ExchangeAddresses(const Plan& plan, Deadline deadline);
+  absl::Status MakeEngine(Deadline deadline);
   void Halt();
   void OnFailure(absl::Status status);
 
@@ -83,7 +83,7 @@ ShmRingGradientSync::~ShmRingGradientSync() {
 }
 
 absl::StatusOr<std::vector<GradBucket>> ShmRingGradientSync::Bind(const Plan& plan,
-                                                                  absl::Time deadline) {
+                                                                  Deadline deadline) {
   GS_RETURN_IF_ERROR(member_.BeginBind(plan, deadline));
   GS_RETURN_IF_ERROR(
       CheckUncompressed(plan.codec(), "ranks read each other's memory, which is no wire"));
@@ -122,8 +122,8 @@ absl::Status ShmRingGradientSync::MakeWindow(const Plan& plan) {
 
 // Returns where each rank's mesh listens. Also tells the others when this rank cannot take part, so
 // that nobody waits for it.
-absl::StatusOr<std::vector<std::string>> ShmRingGradientSync::ExchangeAddresses(
-    const Plan& plan, absl::Time deadline) {
+absl::StatusOr<std::vector<std::string>> ShmRingGradientSync::ExchangeAddresses(const Plan& plan,
+                                                                                Deadline deadline) {
   const absl::StatusOr<HostIdentity> host = ReadHostIdentity();
   absl::Status able = host.status();
   if (able.ok()) able = MakeWindow(plan);
@@ -160,7 +160,7 @@ absl::StatusOr<std::vector<std::string>> ShmRingGradientSync::ExchangeAddresses(
   return addresses;
 }
 
-absl::Status ShmRingGradientSync::MakeEngine(absl::Time deadline) {
+absl::Status ShmRingGradientSync::MakeEngine(Deadline deadline) {
   ShmEngineOptions options;
   options.group = window_group_;
   options.rank = options_.group.rank;
@@ -178,7 +178,7 @@ absl::Status ShmRingGradientSync::MakeEngine(absl::Time deadline) {
   return member_.side_channel().Barrier(deadline);
 }
 
-absl::Status ShmRingGradientSync::BroadcastParameters(absl::Time deadline) {
+absl::Status ShmRingGradientSync::BroadcastParameters(Deadline deadline) {
   GS_RETURN_IF_ERROR(member_.CheckUsable());
   if (options_.group.world_size == 1) return absl::OkStatus();
   // Nobody reads rank 0's parameters before they are all there, nor writes any before all have
@@ -200,7 +200,7 @@ SyncHandle ShmRingGradientSync::Launch(const StepOptions& step, int bucket) {
   return launch_order_.Launched(engine_->Launch(step, bucket));
 }
 
-absl::StatusOr<OptimizerState> ShmRingGradientSync::ExportOptimizerState(absl::Time deadline) {
+absl::StatusOr<OptimizerState> ShmRingGradientSync::ExportOptimizerState(Deadline deadline) {
   GS_RETURN_IF_ERROR(member_.CheckUsable());
   if (options_.update_site == UpdateSite::kWorker) return OptimizerState();
   absl::StatusOr<OptimizerState> state =
@@ -209,7 +209,7 @@ absl::StatusOr<OptimizerState> ShmRingGradientSync::ExportOptimizerState(absl::T
   return state;
 }
 
-absl::Status ShmRingGradientSync::ImportOptimizerState(const OptimizerState& state, absl::Time) {
+absl::Status ShmRingGradientSync::ImportOptimizerState(const OptimizerState& state, Deadline) {
   // A state that does not fit is the caller's mistake on every rank, whatever has become of the
   // group.
   if (member_.bound()) GS_RETURN_IF_ERROR(CheckState(plan_, state));
@@ -240,7 +240,7 @@ void ShmRingGradientSync::OnFailure(absl::Status status) {
   if (engine != nullptr) engine->Fail(status);
 }
 
-absl::Status ShmRingGradientSync::Shutdown(absl::Time deadline) {
+absl::Status ShmRingGradientSync::Shutdown(Deadline deadline) {
   if (member_.left()) return absl::OkStatus();
   GS_RETURN_IF_ERROR(member_.Leave(deadline));
   if (mesh_ != nullptr) mesh_->Leave();

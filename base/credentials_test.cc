@@ -3,8 +3,9 @@
 #include <memory>
 #include <string>
 
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/deadline.h"
+#include "base/grpc_deadline.h"
 #include "grpcpp/create_channel.h"
 #include "grpcpp/server.h"
 #include "grpcpp/server_builder.h"
@@ -27,7 +28,7 @@ TEST(CredentialsTest, InsecureChannelConnectsToInsecureServer) {
   ASSERT_NE(port, 0);
 
   auto channel = grpc::CreateChannel("127.0.0.1:" + std::to_string(port), credentials.channel);
-  EXPECT_TRUE(channel->WaitForConnected(absl::ToChronoTime(absl::Now() + absl::Seconds(20))));
+  EXPECT_TRUE(channel->WaitForConnected(GrpcDeadline(Deadline::In(absl::Seconds(20)))));
   server->Shutdown();
   queue->Shutdown();
   void* tag;

@@ -11,8 +11,7 @@
 #include <mutex>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/time/clock.h"
-#include "absl/time/time.h"
+#include "base/deadline.h"
 
 namespace gradsync {
 
@@ -55,15 +54,15 @@ class CondVar {
   }
 
   // Returns true when the deadline has passed.
-  bool WaitWithDeadline(Mutex* mutex, absl::Time deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
-    if (deadline == absl::InfiniteFuture()) {
+  bool WaitWithDeadline(Mutex* mutex, Deadline deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    if (deadline.never()) {
       Wait(mutex);
       return false;
     }
     std::unique_lock<std::mutex> lock(mutex->mutex_, std::adopt_lock);
-    condition_.wait_until(lock, absl::ToChronoTime(deadline));
+    condition_.wait_until(lock, deadline.ToSteady());
     lock.release();
-    return absl::Now() >= deadline;
+    return deadline.passed();
   }
 
   void Signal() { condition_.notify_one(); }

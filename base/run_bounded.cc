@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/time/clock.h"
+#include "base/deadline.h"
 #include "base/mutex.h"
 
 namespace gradsync {
@@ -24,7 +24,7 @@ bool RunBounded(absl::Duration bound, std::function<void()> call) {
     end->reached = true;
     end->changed.SignalAll();
   });
-  const absl::Time deadline = absl::Now() + bound;
+  const Deadline deadline = Deadline::In(bound);
   bool reached = false;
   {
     MutexLock lock(&end->mutex);

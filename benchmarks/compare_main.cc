@@ -36,9 +36,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "absl/types/optional.h"
 #include "base/flags.h"
+#include "base/monotonic_time.h"
 #include "base/status_macros.h"
 #include "base/write_file.h"
 #include "benchmarks/comparison/bandwidth_report.h"
@@ -320,7 +321,7 @@ ProgressOptions ProgressOnStdout(std::vector<double> weights) {
   ProgressOptions options;
   options.weights = std::move(weights);
   options.terminal = isatty(STDOUT_FILENO) != 0;
-  options.clock = absl::Now;
+  options.clock = MonotonicTime::Now;
   options.write = [](absl::string_view text) {
     std::fwrite(text.data(), 1, text.size(), stdout);
     std::fflush(stdout);

@@ -18,8 +18,7 @@
 
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
-#include "absl/time/time.h"
+#include "base/deadline.h"
 #include "base/flag_error.h"
 #include "base/flags.h"
 #include "base/keep_memory.h"
@@ -58,7 +57,7 @@ class Counter {
   }
 
   absl::Status WaitFor(int64_t count, absl::string_view what) {
-    const absl::Time deadline = absl::Now() + absl::GetFlag(FLAGS_timeout);
+    const Deadline deadline = Deadline::In(absl::GetFlag(FLAGS_timeout));
     MutexLock lock(&mutex_);
     while (count_ < count) {
       if (changed_.WaitWithDeadline(&mutex_, deadline) && count_ < count) {
@@ -117,7 +116,7 @@ class Rank {
       GS_ASSIGN_OR_RETURN(
           const std::vector<std::string> addresses,
           group_.store->Exchange(group_.Key("addresses"), group_.rank, group_.world_size,
-                                 server_->address(), absl::Now() + group_.timeout));
+                                 server_->address(), Deadline::In(group_.timeout)));
       targets = {addresses[(group_.rank + 1) % group_.world_size]};
     }
     const int64_t bytes = absl::GetFlag(FLAGS_bytes);
@@ -180,7 +179,7 @@ absl::Status RunRank() {
   GS_ASSIGN_OR_RETURN(const WorkerGroup group, MeetRanks(meet, &store_server));
   Rank rank(group);
   GS_RETURN_IF_ERROR(rank.Connect());
-  const auto start = [&] { return line->Wait(absl::Now() + group.timeout); };
+  const auto start = [&] { return line->Wait(Deadline::In(group.timeout)); };
 
   proto::ExchangeMetrics metrics;
   const int warmup = absl::GetFlag(FLAGS_warmup);

@@ -5,8 +5,7 @@
 #include <vector>
 
 #include "absl/flags/flag.h"
-#include "absl/time/clock.h"
-#include "absl/time/time.h"
+#include "base/deadline.h"
 #include "base/flags.h"
 #include "base/keep_memory.h"
 #include "base/status_macros.h"
@@ -60,7 +59,7 @@ absl::Status RunRank() {
                       MeetRanks(MeetFromFlags("sync_bench"), &store_server));
   GS_RETURN_IF_ERROR(ResolveByHosts(group, &sync_options));
   GS_ASSIGN_OR_RETURN(std::unique_ptr<GradientSync> sync, CreateGradientSync(sync_options, group));
-  const auto start = [&] { return line->Wait(absl::Now() + options.timeout); };
+  const auto start = [&] { return line->Wait(Deadline::In(options.timeout)); };
   absl::StatusOr<proto::ExchangeMetrics> metrics = RunExchanges(options, start, sync.get());
   if (!metrics.ok()) return AbortGroup(*sync, metrics.status());
   RecordBackend(*sync, &*metrics);

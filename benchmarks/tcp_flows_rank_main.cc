@@ -6,8 +6,7 @@
 #include <vector>
 
 #include "absl/flags/flag.h"
-#include "absl/time/clock.h"
-#include "absl/time/time.h"
+#include "base/deadline.h"
 #include "base/flags.h"
 #include "base/status_macros.h"
 #include "benchmarks/network/tcp_flows.h"
@@ -44,13 +43,13 @@ absl::Status RunRank() {
   metrics.set_wire_rx_bytes_per_step(static_cast<double>(tcp->rx_bytes()));
   const int warmup = absl::GetFlag(FLAGS_warmup);
   for (int i = 0; i < warmup + absl::GetFlag(FLAGS_iterations); ++i) {
-    GS_RETURN_IF_ERROR(line->Wait(absl::Now() + meet.timeout));
+    GS_RETURN_IF_ERROR(line->Wait(Deadline::In(meet.timeout)));
     const MachineLoad load;
     const double cpu = CpuSeconds();
     const double begin = MonotonicMicroseconds();
     GS_RETURN_IF_ERROR(tcp->Exchange());
     const double end = MonotonicMicroseconds();
-    GS_RETURN_IF_ERROR(line->Wait(absl::Now() + meet.timeout));
+    GS_RETURN_IF_ERROR(line->Wait(Deadline::In(meet.timeout)));
     if (i < warmup) continue;
     metrics.add_begin_us(begin);
     metrics.add_end_us(end);
@@ -59,7 +58,7 @@ absl::Status RunRank() {
     metrics.set_core_seconds(metrics.core_seconds() + load.CoreSeconds());
   }
   GS_RETURN_IF_ERROR(WriteJson(absl::GetFlag(FLAGS_metrics_json), metrics));
-  return line->Wait(absl::Now() + meet.timeout);  // the store goes with rank 0
+  return line->Wait(Deadline::In(meet.timeout));  // the store goes with rank 0
 }
 
 }  // namespace

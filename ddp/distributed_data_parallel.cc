@@ -10,7 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
-#include "absl/time/clock.h"
+#include "base/monotonic_time.h"
 #include "base/status_macros.h"
 #include "ddp/device_worker_optimizer.h"
 #include "ddp/module_state.h"
@@ -128,7 +128,7 @@ absl::string_view DescriptionIn(absl::string_view answer) {
 // up.
 absl::StatusOr<std::vector<int>> AgreeOnOrder(const absl::StatusOr<std::vector<int>>& own,
                                               const torch::nn::Module& module,
-                                              SideChannel* side_channel, absl::Time deadline) {
+                                              SideChannel* side_channel, Deadline deadline) {
   if (side_channel == nullptr) return own;
   GS_ASSIGN_OR_RETURN(const std::vector<std::string> answers,
                       side_channel->AllGather(EncodeAnswer(own, module), deadline));
@@ -158,7 +158,7 @@ absl::StatusOr<std::unique_ptr<DistributedDataParallel>> DistributedDataParallel
   // Only for waits on peers: observing the order is this rank's own work and may be slow.
   const c10::Device device = TensorDevice(sync->gpu().get());
   const absl::StatusOr<std::vector<int>> own_order = Inspect(*module, options, device);
-  const absl::Time deadline = absl::Now() + options.timeout;
+  const Deadline deadline = Deadline::In(options.timeout);
   GS_ASSIGN_OR_RETURN(const std::vector<int> order,
                       AgreeOnOrder(own_order, *module, side_channel, deadline));
   GS_ASSIGN_OR_RETURN(Plan plan, MakePlan(*module, order, options, device));
@@ -182,7 +182,7 @@ DistributedDataParallel::~DistributedDataParallel() {
     sync_->Abort(absl::CancelledError("the wrapper was destroyed in the middle of a step"));
 }
 
-absl::Status DistributedDataParallel::Bind(absl::Time deadline) {
+absl::Status DistributedDataParallel::Bind(Deadline deadline) {
   GS_ASSIGN_OR_RETURN(buckets_, sync_->Bind(plan_, deadline));
   GS_ASSIGN_OR_RETURN(parameters_, FlatParameters::Bind(*module_, plan_, buckets_));
   GS_RETURN_IF_ERROR(MakeOptimizer());
@@ -210,7 +210,7 @@ absl::Status DistributedDataParallel::MakeOptimizer() {
 }
 
 absl::Status DistributedDataParallel::BroadcastFromRank0(const std::vector<NamedParameter>& tensors,
-                                                         absl::Time deadline) {
+                                                         Deadline deadline) {
   if (options_.plan.world_size == 1) return absl::OkStatus();
   GS_ASSIGN_OR_RETURN(const std::string packed,
                       side_channel_->Broadcast(
@@ -239,7 +239,7 @@ absl::Status DistributedDataParallel::BeginStep(const StepOptions& step) {
   absl::Status status = sync_->status();
   if (status.ok()) status = parameters_.CheckViews();
   if (status.ok() && options_.broadcast_buffers_each_step) {
-    status = BroadcastBuffers(absl::Now() + options_.timeout);
+    status = BroadcastBuffers(Deadline::In(options_.timeout));
   }
   if (status.ok()) status = reducer_->BeginStep();
   if (!status.ok()) return Fail(std::move(status));
@@ -290,7 +290,7 @@ void DistributedDataParallel::LaunchBucket(int bucket) {
   handles_.push_back(sync_->Launch(step_, bucket));
 }
 
-absl::Status DistributedDataParallel::FinishStep(absl::Time deadline) {
+absl::Status DistributedDataParallel::FinishStep(Deadline deadline) {
   GS_RETURN_IF_ERROR(failed_);
   if (!in_step_) {
     return absl::FailedPreconditionError(
@@ -303,7 +303,7 @@ absl::Status DistributedDataParallel::FinishStep(absl::Time deadline) {
   return status.ok() ? status : Fail(std::move(status));
 }
 
-absl::Status DistributedDataParallel::Settle(absl::Time deadline) {
+absl::Status DistributedDataParallel::Settle(Deadline deadline) {
   GS_RETURN_IF_ERROR(CheckBetweenSteps());
   const absl::Status status = sync_->Settle(deadline);
   if (!status.ok()) return Fail(status);
@@ -314,7 +314,7 @@ absl::Status DistributedDataParallel::Settle(absl::Time deadline) {
   return absl::OkStatus();
 }
 
-absl::Status DistributedDataParallel::CompleteStep(absl::Time deadline) {
+absl::Status DistributedDataParallel::CompleteStep(Deadline deadline) {
   // The norm needs all means first; without it, a bucket's update runs while later buckets are
   // still on their way.
   const bool needs_norm =
@@ -342,7 +342,7 @@ absl::StatusOr<absl::optional<absl::Duration>> DistributedDataParallel::Exposed(
 }
 
 absl::Status DistributedDataParallel::UpdateByNorm() {
-  const absl::Time start = absl::Now();
+  const MonotonicTime start = MonotonicTime::Now();
   if (options_.skip_nonfinite_steps) {
     GS_ASSIGN_OR_RETURN(const double norm, optimizer_->GradientNorm());
     skipped_ = !std::isfinite(norm);
@@ -350,28 +350,28 @@ absl::Status DistributedDataParallel::UpdateByNorm() {
   }
   if (skipped_) return absl::OkStatus();
   if (step_.max_norm > 0) GS_RETURN_IF_ERROR(optimizer_->ClipGradients(step_.max_norm));
-  timing_.update += absl::Now() - start;
+  timing_.update += MonotonicTime::Now() - start;
   for (size_t b = 0; b < handles_.size(); ++b) {
     GS_RETURN_IF_ERROR(UpdateBucket(static_cast<int>(b)));
   }
   return absl::OkStatus();
 }
 
-absl::Status DistributedDataParallel::WaitForBucket(int bucket, absl::Time deadline) {
+absl::Status DistributedDataParallel::WaitForBucket(int bucket, Deadline deadline) {
   if (stream_timer_ != nullptr) GS_RETURN_IF_ERROR(stream_timer_->BeforeWait());
-  const absl::Time start = absl::Now();
+  const MonotonicTime start = MonotonicTime::Now();
   GS_RETURN_IF_ERROR(handles_[bucket].Wait(deadline));
-  timing_.exposed += absl::Now() - start;
+  timing_.exposed += MonotonicTime::Now() - start;
   return stream_timer_ != nullptr ? stream_timer_->AfterWait() : absl::OkStatus();
 }
 
 absl::Status DistributedDataParallel::UpdateBucket(int bucket) {
-  const absl::Time start = absl::Now();
+  const MonotonicTime start = MonotonicTime::Now();
   StepOptions step = step_;
   step.step -= skipped_steps_;
   GS_RETURN_IF_ERROR(optimizer_->Update(step, bucket));
   parameters_.BumpVersions(bucket);
-  timing_.update += absl::Now() - start;
+  timing_.update += MonotonicTime::Now() - start;
   return absl::OkStatus();
 }
 
@@ -388,19 +388,18 @@ absl::Status DistributedDataParallel::Fail(absl::Status status) {
   return failed_;
 }
 
-absl::Status DistributedDataParallel::BroadcastBuffers(absl::Time deadline) {
+absl::Status DistributedDataParallel::BroadcastBuffers(Deadline deadline) {
   GS_RETURN_IF_ERROR(CheckBetweenSteps());
   return BroadcastFromRank0(BuffersOf(*module_), deadline);
 }
 
-absl::StatusOr<OptimizerState> DistributedDataParallel::ExportState(absl::Time deadline) {
+absl::StatusOr<OptimizerState> DistributedDataParallel::ExportState(Deadline deadline) {
   GS_RETURN_IF_ERROR(CheckBetweenSteps());
   if (optimizer_ != nullptr) return optimizer_->Export(step_.step - skipped_steps_);
   return sync_->ExportOptimizerState(deadline);
 }
 
-absl::Status DistributedDataParallel::ImportState(const OptimizerState& state,
-                                                  absl::Time deadline) {
+absl::Status DistributedDataParallel::ImportState(const OptimizerState& state, Deadline deadline) {
   GS_RETURN_IF_ERROR(CheckBetweenSteps());
   GS_RETURN_IF_ERROR(optimizer_ != nullptr ? optimizer_->Import(state)
                                            : sync_->ImportOptimizerState(state, deadline));

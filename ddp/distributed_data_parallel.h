@@ -5,7 +5,7 @@
 //   for (StepOptions step{1, 0.1}; step.step <= steps; ++step.step) {  // number, learning rate
 //     GS_RETURN_IF_ERROR((*ddp)->BeginStep(step));
 //     loss(model(inputs), targets).backward();  // buckets leave while this runs
-//     GS_RETURN_IF_ERROR((*ddp)->FinishStep(absl::Now() + absl::Seconds(60)));
+//     GS_RETURN_IF_ERROR((*ddp)->FinishStep(Deadline::In(absl::Seconds(60))));
 //   }
 //
 // `sync` is this rank's GradientSync (parameter servers, a ring, none), `side_channel` its
@@ -26,6 +26,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
+#include "base/deadline.h"
 #include "ddp/bucket_reducer.h"
 #include "ddp/captured_step.h"
 #include "ddp/flat_parameters.h"
@@ -155,12 +156,12 @@ class DistributedDataParallel {
   // After backward. On success the parameters are updated.
   // Errors: INVALID_ARGUMENT naming parameters with no gradient or several; DEADLINE_EXCEEDED
   // naming the bucket.
-  absl::Status FinishStep(absl::Time deadline);
+  absl::Status FinishStep(Deadline deadline);
 
   // Collective, after the last step, and before evaluating or saving: blocks until all ranks have
   // come, even after different numbers of steps, and leaves the same parameters on all. Only under
   // ssp and asp (docs/consistency.md) is there something to wait for.
-  absl::Status Settle(absl::Time deadline);
+  absl::Status Settle(Deadline deadline);
 
   // Backwards while a guard lives only add up gradients, for micro-batches. They count for the step
   // that is under way or begins next, whose last backward must run without a guard. The mean over
@@ -179,16 +180,16 @@ class DistributedDataParallel {
   [[nodiscard]] NoSyncGuard NoSync() { return NoSyncGuard(reducer_.get()); }
 
   // Collective, between steps: all ranks' buffers become rank 0's. Call it before evaluating.
-  absl::Status BroadcastBuffers(absl::Time deadline);
+  absl::Status BroadcastBuffers(Deadline deadline);
 
   // Collective, between steps: the optimizer's state, whole on every rank, whoever updates. Any
   // other wrapper of the same module can import it, whatever its backend, update site and number of
   // servers.
-  absl::StatusOr<OptimizerState> ExportState(absl::Time deadline);
+  absl::StatusOr<OptimizerState> ExportState(Deadline deadline);
 
   // Collective, between steps; every rank passes the same. The next step must have a number above
   // state.step. Errors: INVALID_ARGUMENT when a name, slot or size does not fit the plan.
-  absl::Status ImportState(const OptimizerState& state, absl::Time deadline);
+  absl::Status ImportState(const OptimizerState& state, Deadline deadline);
 
   // See FlatParameters::Sha256(). Equal on all ranks after every step.
   std::string ParamsSha256() const { return parameters_.Sha256(); }
@@ -215,15 +216,15 @@ class DistributedDataParallel {
   DistributedDataParallel(std::shared_ptr<torch::nn::Module> module, GradientSync* sync,
                           SideChannel* side_channel, DdpOptions options, Plan plan);
 
-  absl::Status Bind(absl::Time deadline);
+  absl::Status Bind(Deadline deadline);
   absl::Status MakeOptimizer();
-  absl::Status BroadcastFromRank0(const std::vector<NamedParameter>& tensors, absl::Time deadline);
+  absl::Status BroadcastFromRank0(const std::vector<NamedParameter>& tensors, Deadline deadline);
   absl::Status CheckBetweenSteps() const;
   absl::Status CheckStepOptions(const StepOptions& step) const;
   void LaunchBucket(int bucket);
-  absl::Status WaitForBucket(int bucket, absl::Time deadline);
+  absl::Status WaitForBucket(int bucket, Deadline deadline);
   absl::Status UpdateBucket(int bucket);
-  absl::Status CompleteStep(absl::Time deadline);
+  absl::Status CompleteStep(Deadline deadline);
   absl::Status UpdateByNorm();
   absl::Status Fail(absl::Status status);
 

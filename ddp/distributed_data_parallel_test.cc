@@ -6,7 +6,8 @@
 #include <utility>
 
 #include "ATen/Context.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/deadline.h"
 #include "c10/util/Exception.h"
 #include "ddp/tiny_module.h"
 #include "gmock/gmock.h"
@@ -20,7 +21,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-absl::Time Soon() { return absl::Now() + absl::Seconds(30); }
+Deadline Soon() { return Deadline::In(absl::Seconds(30)); }
 
 // Copies values only, so that two modules start alike.
 void CopyParameters(const torch::nn::Module& from, const torch::nn::Module& to) {

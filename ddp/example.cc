@@ -4,7 +4,8 @@
 
 #include <iostream>
 
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/deadline.h"
 #include "ddp/distributed_data_parallel.h"
 #include "sync/local_sync.h"
 #include "torch/nn/modules/container/sequential.h"
@@ -32,7 +33,7 @@ int main() {
     absl::Status status = (*ddp)->BeginStep(step);
     const at::Tensor loss = (model->forward(inputs) - targets).pow(2).mean();
     loss.backward();
-    if (status.ok()) status = (*ddp)->FinishStep(absl::Now() + absl::Seconds(60));
+    if (status.ok()) status = (*ddp)->FinishStep(Deadline::In(absl::Seconds(60)));
     if (!status.ok()) return std::cerr << status << "\n", 1;
     if (step.step % 20 == 0) std::cout << step.step << ": " << loss.item<float>() << "\n";
   }

@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "base/deadline.h"
 #include "base/kernels.h"
 #include "base/status_macros.h"
 #include "gpu/fold_operands.h"
@@ -24,7 +24,7 @@ namespace {
 // A point in a stream's work, which others wait for.
 class Milestone {
  public:
-  void Reach(absl::Time now) {
+  void Reach(MonotonicTime now) {
     MutexLock lock(&mutex_);
     reached_ = true;
     time_ = now;
@@ -38,7 +38,7 @@ class Milestone {
     MutexLock lock(&mutex_);
     while (!reached_) changed_.Wait(&mutex_);
   }
-  absl::Time time() const {
+  MonotonicTime time() const {
     MutexLock lock(&mutex_);
     return time_;
   }
@@ -47,7 +47,7 @@ class Milestone {
   mutable Mutex mutex_;
   mutable CondVar changed_;
   bool reached_ ABSL_GUARDED_BY(mutex_) = false;
-  absl::Time time_ ABSL_GUARDED_BY(mutex_);
+  MonotonicTime time_ ABSL_GUARDED_BY(mutex_);
 };
 
 class FakeStream {
@@ -620,7 +620,7 @@ absl::Status FakeGpu::WaitFlag(const uint32_t* flag, uint32_t value, GpuStream s
   const auto wait = [=] {
     MutexLock lock(&Host().mutex);
     while (static_cast<int32_t>(ReadFlag(flag) - value) < 0) {
-      Host().changed.WaitWithDeadline(&Host().mutex, absl::Now() + absl::Milliseconds(1));
+      Host().changed.WaitWithDeadline(&Host().mutex, Deadline::In(absl::Milliseconds(1)));
     }
   };
   Enqueue(stream, wait, {{flag, sizeof(*flag)}});

@@ -16,8 +16,8 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/string_view.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/monotonic_time.h"
 #include "base/mutex.h"
 #include "gpu/gpu_api.h"
 
@@ -60,9 +60,9 @@ class FakeGpu : public GpuApi {
   // stays until the fake goes, so that the work does no harm.
   std::vector<std::string> TakeMisuses();
 
-  // What Elapsed() goes by, absl::Now() by default; called on the streams' threads. Before anything
-  // is recorded.
-  void SetClock(std::function<absl::Time()> clock) { clock_ = std::move(clock); }
+  // What Elapsed() goes by, MonotonicTime::Now() by default; called on the streams' threads. Before
+  // anything is recorded.
+  void SetClock(std::function<MonotonicTime()> clock) { clock_ = std::move(clock); }
 
   // The next call of the method of this name (e.g. "Copy") fails, with nothing done.
   void FailNext(absl::string_view method, absl::Status status);
@@ -152,7 +152,7 @@ class FakeGpu : public GpuApi {
   bool Known(const void* memory, size_t bytes) const;
 
   const int device_;
-  std::function<absl::Time()> clock_ = [] { return absl::Now(); };
+  std::function<MonotonicTime()> clock_ = [] { return MonotonicTime::Now(); };
   std::atomic<int> synchronizations_{0};
   std::atomic<int> unpinned_copies_{0};
   std::atomic<int> early_releases_{0};

@@ -3,15 +3,15 @@
 
 #include <thread>
 
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/deadline.h"
 #include "gpu/fake_gpu.h"
 
 namespace gradsync {
 
 // Time in which other threads do what they must not. Nothing that is right waits for it.
 inline void GiveOthersTime() {
-  for (const absl::Time end = absl::Now() + absl::Milliseconds(20); absl::Now() < end;) {
+  for (const Deadline end = Deadline::In(absl::Milliseconds(20)); !end.passed();) {
     std::this_thread::yield();
   }
 }

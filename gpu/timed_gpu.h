@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "absl/time/time.h"
+#include "base/monotonic_time.h"
 #include "gpu/queued_gpu.h"
 
 namespace gradsync {
@@ -15,7 +16,7 @@ namespace gradsync {
 class TimedGpu : public QueuedGpu {
  public:
   TimedGpu() {
-    SetClock([clock = clock_] { return absl::UnixEpoch() + absl::Nanoseconds(clock->load()); });
+    SetClock([clock = clock_] { return MonotonicTime() + absl::Nanoseconds(clock->load()); });
   }
 
   // Queues work on the compute stream.

@@ -17,8 +17,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "base/deadline.h"
 #include "links/release.h"
 #include "proto/frame.pb.h"
 
@@ -119,7 +119,7 @@ class StreamLink {
   virtual absl::StatusOr<std::shared_ptr<FrameStream>> Connect(const std::string& address,
                                                                int connection,
                                                                std::shared_ptr<FrameSink> sink,
-                                                               absl::Time deadline) = 0;
+                                                               Deadline deadline) = 0;
 };
 
 }  // namespace gradsync

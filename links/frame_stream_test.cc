@@ -6,7 +6,9 @@
 #include <thread>
 #include <vector>
 
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/deadline.h"
+#include "base/monotonic_time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "links/grpc_stream.h"
@@ -35,7 +37,7 @@ std::vector<LinkKind> LinkKinds() {
   };
 }
 
-absl::Time Soon() { return absl::Now() + absl::Seconds(30); }
+Deadline Soon() { return Deadline::In(absl::Seconds(30)); }
 
 // One listener, one stream opened to it.
 class FrameStreamTest : public ::testing::TestWithParam<LinkKind> {
@@ -362,9 +364,9 @@ TEST_P(FrameStreamTest, ConnectingToNobodyEndsAtTheDeadlineAndNamesTheAddress) {
   const std::string address = listener_->address();
   listener_.reset();
   auto sink = std::make_shared<RecordingSink>();
-  const absl::Time start = absl::Now();
-  auto stream = link_->Connect(address, 0, sink, start + absl::Milliseconds(300));
-  EXPECT_LT(absl::Now() - start, absl::Seconds(10));
+  const MonotonicTime start = MonotonicTime::Now();
+  auto stream = link_->Connect(address, 0, sink, Deadline::At(start + absl::Milliseconds(300)));
+  EXPECT_LT(MonotonicTime::Now() - start, absl::Seconds(10));
   ASSERT_FALSE(stream.ok());
   EXPECT_TRUE(absl::IsDeadlineExceeded(stream.status()) || absl::IsUnavailable(stream.status()))
       << stream.status();

@@ -35,7 +35,7 @@ class ClientStream : public GrpcFrameStream,
       : GrpcFrameStream(address), call_(NewCall(std::move(channel))) {}
 
   // Returns when the peer has accepted.
-  absl::Status Open(std::shared_ptr<FrameSink> sink, absl::Time deadline) {
+  absl::Status Open(std::shared_ptr<FrameSink> sink, Deadline deadline) {
     SetSink(std::move(sink));
     {
       MutexLock lock(&mutex_);
@@ -101,7 +101,7 @@ class ClientStream : public GrpcFrameStream,
   }
 
  private:
-  absl::Status AwaitAcceptance(absl::Time deadline) {
+  absl::Status AwaitAcceptance(Deadline deadline) {
     {
       MutexLock lock(&mutex_);
       while (!opening_result_) {
@@ -161,7 +161,7 @@ class ClientStream : public GrpcFrameStream,
 
 absl::StatusOr<std::shared_ptr<FrameStream>> OpenClientStream(
     const std::string& address, std::shared_ptr<grpc::Channel> channel,
-    std::shared_ptr<FrameSink> sink, absl::Time deadline) {
+    std::shared_ptr<FrameSink> sink, Deadline deadline) {
   auto stream = std::make_shared<ClientStream>(address, std::move(channel));
   const absl::Status opened = stream->Open(std::move(sink), deadline);
   if (!opened.ok()) return opened;

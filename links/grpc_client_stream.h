@@ -6,7 +6,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
+#include "base/deadline.h"
 #include "grpcpp/channel.h"
 #include "links/frame_stream.h"
 
@@ -16,7 +16,7 @@ namespace gradsync {
 // most until the deadline. Errors: as StreamLink::Connect(); the sink is not called then.
 absl::StatusOr<std::shared_ptr<FrameStream>> OpenClientStream(
     const std::string& address, std::shared_ptr<grpc::Channel> channel,
-    std::shared_ptr<FrameSink> sink, absl::Time deadline);
+    std::shared_ptr<FrameSink> sink, Deadline deadline);
 
 }  // namespace gradsync
 

@@ -3,7 +3,9 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/deadline.h"
+#include "base/grpc_deadline.h"
 #include "base/grpc_status.h"
 #include "grpc/grpc.h"
 #include "grpcpp/alarm.h"
@@ -129,16 +131,15 @@ class ServerStream : public GrpcFrameStream,
     if (reason.message().size() > kMaxReasonBytes) {
       reason = absl::Status(reason.code(), reason.message().substr(0, kMaxReasonBytes));
     }
-    alarm_.Set(absl::ToChronoTime(absl::Now() + kLinger),
-               [weak = weak_from_this()](bool /*expired*/) {
-                 auto self = weak.lock();
-                 if (self == nullptr) return;
-                 {
-                   MutexLock lock(&self->mutex_);
-                   self->reset_due_ = true;
-                 }
-                 self->Pump();
-               });
+    alarm_.Set(GrpcDeadline(Deadline::In(kLinger)), [weak = weak_from_this()](bool /*expired*/) {
+      auto self = weak.lock();
+      if (self == nullptr) return;
+      {
+        MutexLock lock(&self->mutex_);
+        self->reset_due_ = true;
+      }
+      self->Pump();
+    });
     grpc::ServerGenericBidiReactor::Finish(ToGrpcStatus(reason));
   }
 

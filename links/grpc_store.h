@@ -8,8 +8,8 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
 #include "base/credentials.h"
+#include "base/deadline.h"
 #include "links/key_value_store.h"
 
 namespace gradsync {
@@ -33,17 +33,18 @@ class GrpcStoreServer {
 };
 
 // Waits until a store is served at `address`, "host:port", and returns it. Methods of the store
-// block the calling thread only; a watch that pends holds one thread. Where a deadline has passed
-// already the store is still asked, without waiting. A server that has stopped (a host that froze)
-// is noticed after 40 s of silence at the latest, as UNAVAILABLE; until then deadlines are
-// overstepped by up to two seconds, because the server keeps them.
+// block the calling thread only. It has one thread, which ends calls at their deadlines; a watch
+// that pends holds another. Where a deadline has passed already the store is still asked, without
+// waiting. A server that has stopped (a host that froze) is noticed after 40 s of silence at the
+// latest, as UNAVAILABLE; until then deadlines are overstepped by up to two seconds, because the
+// server keeps them.
 //
 // The store and its watchers may be destroyed in any order.
 // Errors: DEADLINE_EXCEEDED, naming the address and why the last attempt to connect failed;
 // INVALID_ARGUMENT when the address is no "host:port".
 absl::StatusOr<std::shared_ptr<KeyValueStore>> ConnectStore(const std::string& address,
                                                             const Credentials& credentials,
-                                                            absl::Time deadline);
+                                                            Deadline deadline);
 
 }  // namespace gradsync
 

@@ -6,11 +6,14 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/deadline.h"
 #include "base/grpc_status.h"
 #include "base/host_port.h"
 #include "base/status_macros.h"
+#include "grpcpp/channel.h"
 #include "grpcpp/create_channel.h"
+#include "links/alarm_clock.h"
 #include "links/grpc_store.h"
 #include "proto/rendezvous.grpc.pb.h"
 
@@ -20,6 +23,10 @@ namespace {
 constexpr int kKeepaliveMs = 20'000;
 // The server keeps the deadline; this is how much longer the client waits for what it says then.
 constexpr absl::Duration kGrace = absl::Seconds(2);
+constexpr absl::Duration kReconnectInterval = absl::Seconds(1);
+constexpr char kLate[] = "none in time";
+
+using Stub = proto::Rendezvous::Stub;
 
 grpc::ChannelArguments ChannelArguments() {
   grpc::ChannelArguments arguments;
@@ -49,6 +56,27 @@ struct Connection {
         channel(grpc::CreateCustomChannel(address, credentials.channel, ChannelArguments())),
         stub(proto::Rendezvous::NewStub(channel)) {}
 
+  // Makes a call that is cancelled at the deadline; then it ends with DEADLINE_EXCEEDED and kLate.
+  // By our clock, since gRPC's timers are not to be relied on (alarm_clock.h).
+  template <typename Request, typename Reply>
+  grpc::Status Call(grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Reply*),
+                    const Request& request, Reply* reply, Deadline deadline,
+                    bool wait_for_connection = false) {
+    grpc::ClientContext context;
+    context.set_wait_for_ready(wait_for_connection);
+    std::atomic<bool> late{false};
+    const AlarmClock::Ticket alarm = clock.Set(deadline, [&] {
+      late = true;
+      context.TryCancel();
+    });
+    grpc::Status status = (stub.get()->*method)(&context, request, reply);
+    clock.Cancel(alarm);
+    if (late && status.error_code() == grpc::StatusCode::CANCELLED) {
+      status = grpc::Status(grpc::StatusCode::DEADLINE_EXCEEDED, kLate);
+    }
+    return status;
+  }
+
   // The caller's status, with what gRPC does not know: the address and the key.
   absl::Status Explain(const grpc::Status& status, absl::string_view key) const {
     if (status.ok()) return absl::OkStatus();
@@ -66,21 +94,17 @@ struct Connection {
 
   const std::string address;
   const std::shared_ptr<grpc::Channel> channel;
-  const std::unique_ptr<proto::Rendezvous::Stub> stub;
+  const std::unique_ptr<Stub> stub;
+  AlarmClock clock;
 };
 
-// `grace` for calls whose deadline the server keeps.
-void SetDeadline(grpc::ClientContext& context, absl::Time deadline,
-                 absl::Duration grace = absl::ZeroDuration()) {
-  if (deadline == absl::InfiniteFuture()) return;
-  context.set_deadline(absl::ToChronoTime(std::max(deadline, absl::Now()) + grace));
-}
+// When to give up a call whose deadline the server keeps.
+Deadline WithGrace(Deadline deadline) { return Deadline::In(deadline.remaining() + kGrace); }
 
 template <typename Request>
-void SetTimeout(Request& request, absl::Time deadline) {
-  if (deadline == absl::InfiniteFuture()) return;
-  const absl::Duration left = std::max(deadline - absl::Now(), absl::ZeroDuration());
-  request.set_timeout_us(absl::ToInt64Microseconds(left));
+void SetTimeout(Request& request, Deadline deadline) {
+  if (deadline.never()) return;
+  request.set_timeout_us(absl::ToInt64Microseconds(deadline.remaining()));
 }
 
 proto::SetRequest MakeSetRequest(absl::string_view key, absl::string_view value) {
@@ -121,42 +145,34 @@ class GrpcStore : public KeyValueStore {
  public:
   explicit GrpcStore(std::shared_ptr<Connection> connection) : connection_(std::move(connection)) {}
 
-  absl::Status Set(absl::string_view key, absl::string_view value, absl::Time deadline) override {
-    grpc::ClientContext context;
-    SetDeadline(context, deadline);
+  absl::Status Set(absl::string_view key, absl::string_view value, Deadline deadline) override {
     proto::SetReply reply;
     return connection_->Explain(
-        connection_->stub->Set(&context, MakeSetRequest(key, value), &reply), key);
+        connection_->Call(&Stub::Set, MakeSetRequest(key, value), &reply, deadline), key);
   }
 
   absl::StatusOr<std::string> SetIfAbsent(absl::string_view key, absl::string_view value,
-                                          absl::Time deadline) override {
-    grpc::ClientContext context;
-    SetDeadline(context, deadline);
+                                          Deadline deadline) override {
     proto::ValueReply reply;
     const grpc::Status status =
-        connection_->stub->SetIfAbsent(&context, MakeSetRequest(key, value), &reply);
+        connection_->Call(&Stub::SetIfAbsent, MakeSetRequest(key, value), &reply, deadline);
     if (!status.ok()) return connection_->Explain(status, key);
     return std::move(*reply.mutable_value());
   }
 
-  absl::StatusOr<std::string> Get(absl::string_view key, absl::Time deadline) override {
-    grpc::ClientContext context;
-    SetDeadline(context, deadline, kGrace);
+  absl::StatusOr<std::string> Get(absl::string_view key, Deadline deadline) override {
     proto::GetRequest request;
     request.set_key(key.data(), key.size());
     SetTimeout(request, deadline);
     proto::ValueReply reply;
-    const grpc::Status status = connection_->stub->Get(&context, request, &reply);
+    const grpc::Status status = connection_->Call(&Stub::Get, request, &reply, WithGrace(deadline));
     if (!status.ok()) return connection_->Explain(status, key);
     return std::move(*reply.mutable_value());
   }
 
   absl::StatusOr<std::vector<std::string>> Exchange(absl::string_view key, int rank, int world_size,
                                                     absl::string_view value,
-                                                    absl::Time deadline) override {
-    grpc::ClientContext context;
-    SetDeadline(context, deadline, kGrace);
+                                                    Deadline deadline) override {
     proto::ExchangeRequest request;
     request.set_key(key.data(), key.size());
     request.set_rank(rank);
@@ -164,7 +180,8 @@ class GrpcStore : public KeyValueStore {
     request.set_value(value.data(), value.size());
     SetTimeout(request, deadline);
     proto::ExchangeReply reply;
-    const grpc::Status status = connection_->stub->Exchange(&context, request, &reply);
+    const grpc::Status status =
+        connection_->Call(&Stub::Exchange, request, &reply, WithGrace(deadline));
     if (!status.ok()) return connection_->Explain(status, key);
     if (reply.values_size() != world_size) {
       return absl::DataLossError(absl::StrCat("store at ", connection_->address, ": exchange \"",
@@ -176,14 +193,12 @@ class GrpcStore : public KeyValueStore {
   }
 
   absl::StatusOr<std::string> Fail(absl::string_view prefix, absl::string_view reason,
-                                   absl::Time deadline) override {
-    grpc::ClientContext context;
-    SetDeadline(context, deadline);
+                                   Deadline deadline) override {
     proto::FailRequest request;
     request.set_prefix(prefix.data(), prefix.size());
     request.set_reason(reason.data(), reason.size());
     proto::ValueReply reply;
-    const grpc::Status status = connection_->stub->Fail(&context, request, &reply);
+    const grpc::Status status = connection_->Call(&Stub::Fail, request, &reply, deadline);
     if (!status.ok()) return connection_->Explain(status, prefix);
     return std::move(*reply.mutable_value());
   }
@@ -197,15 +212,33 @@ class GrpcStore : public KeyValueStore {
   const std::shared_ptr<Connection> connection_;
 };
 
-// Why the channel is not connected, in gRPC's words: a call that does not wait for the connection
-// fails with them.
-std::string LastFailure(const Connection& connection) {
-  grpc::ClientContext context;
-  context.set_deadline(absl::ToChronoTime(absl::Now() + absl::Milliseconds(100)));
+// Asks for nothing, and so at once.
+grpc::Status Probe(Connection& connection, Deadline deadline, bool wait_for_connection) {
   proto::GetRequest request;
   request.set_timeout_us(0);
   proto::ValueReply reply;
-  const grpc::Status status = connection.stub->Get(&context, request, &reply);
+  return connection.Call(&Stub::Get, request, &reply, deadline, wait_for_connection);
+}
+
+// Waits until somebody answers. False at the deadline.
+bool AwaitServer(Connection& connection, Deadline deadline) {
+  while (true) {
+    const Deadline look = std::min(deadline, Deadline::In(kReconnectInterval));
+    const grpc::Status status = Probe(connection, look, /*wait_for_connection=*/true);
+    const bool late = status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED &&
+                      status.error_message() == kLate;
+    if (!late && status.error_code() != grpc::StatusCode::UNAVAILABLE) return true;
+    if (deadline.passed()) return false;
+    // The pause between two attempts is one of gRPC's timers, too.
+    if (late) grpc::experimental::ChannelResetConnectionBackoff(connection.channel.get());
+  }
+}
+
+// Why the channel is not connected, in gRPC's words: a call that does not wait for the connection
+// fails with them.
+std::string LastFailure(Connection& connection) {
+  const grpc::Status status = Probe(connection, Deadline::In(absl::Milliseconds(100)),
+                                    /*wait_for_connection=*/false);
   return status.error_code() == grpc::StatusCode::UNAVAILABLE ? status.error_message()
                                                               : "no answer";
 }
@@ -214,10 +247,10 @@ std::string LastFailure(const Connection& connection) {
 
 absl::StatusOr<std::shared_ptr<KeyValueStore>> ConnectStore(const std::string& address,
                                                             const Credentials& credentials,
-                                                            absl::Time deadline) {
+                                                            Deadline deadline) {
   GS_RETURN_IF_ERROR(ParseHostPort(address).status());
   auto connection = std::make_shared<Connection>(address, credentials);
-  if (!connection->channel->WaitForConnected(absl::ToChronoTime(deadline))) {
+  if (!AwaitServer(*connection, deadline)) {
     return absl::DeadlineExceededError(absl::StrCat(
         "store at ", address,
         ": expected a store there, found none by the deadline: ", LastFailure(*connection)));

@@ -9,7 +9,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/deadline.h"
+#include "base/monotonic_time.h"
 #include "base/mutex.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -20,7 +22,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-absl::Time Soon() { return absl::Now() + absl::Seconds(60); }
+Deadline Soon() { return Deadline::In(absl::Seconds(60)); }
 
 // A process that runs `body`, which gets the writing end of a pipe. gRPC's threads do not survive a
 // fork, so all children are made before this process uses gRPC.
@@ -88,7 +90,7 @@ TEST(GrpcStoreKillTest, AKilledRankLeavesItsExchangeAndAKilledServerFailsAllThat
 
   const auto missing = [&] {
     const absl::Status status =
-        store->Exchange("key", 0, 3, "", absl::Now() + absl::Milliseconds(20)).status();
+        store->Exchange("key", 0, 3, "", Deadline::In(absl::Milliseconds(20))).status();
     EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
     return std::string(status.message());
   };
@@ -97,12 +99,12 @@ TEST(GrpcStoreKillTest, AKilledRankLeavesItsExchangeAndAKilledServerFailsAllThat
     message = missing();
   } while (message.find("rank 2 of 3") == message.npos);
   client.Signal(SIGKILL);
-  const absl::Time killed = absl::Now();
+  const MonotonicTime killed = MonotonicTime::Now();
   do {
     message = missing();
   } while (message.find("ranks 1, 2 of 3") == message.npos &&
-           absl::Now() < killed + absl::Seconds(10));
-  EXPECT_LT(absl::Now() - killed, absl::Seconds(5));
+           MonotonicTime::Now() < killed + absl::Seconds(10));
+  EXPECT_LT(MonotonicTime::Now() - killed, absl::Seconds(5));
 
   Mutex mutex;
   CondVar changed;
@@ -117,7 +119,7 @@ TEST(GrpcStoreKillTest, AKilledRankLeavesItsExchangeAndAKilledServerFailsAllThat
   const auto watcher =
       store->Watch("never", [&](absl::StatusOr<std::string> value) { end(value.status()); });
   ASSERT_TRUE(store->Set("key", "value", Soon()).ok());
-  const absl::Time start = absl::Now();
+  const MonotonicTime start = MonotonicTime::Now();
   server.Signal(SIGKILL);
   get.join();
   exchange.join();
@@ -125,7 +127,7 @@ TEST(GrpcStoreKillTest, AKilledRankLeavesItsExchangeAndAKilledServerFailsAllThat
     MutexLock lock(&mutex);
     while (ended.size() < 3) changed.Wait(&mutex);
   }
-  EXPECT_LT(absl::Now() - start, absl::Seconds(5));
+  EXPECT_LT(MonotonicTime::Now() - start, absl::Seconds(5));
   for (const absl::Status& status : ended) {
     EXPECT_TRUE(absl::IsUnavailable(status)) << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr(address));

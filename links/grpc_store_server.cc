@@ -1,13 +1,15 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/deadline.h"
+#include "base/grpc_deadline.h"
 #include "base/grpc_status.h"
 #include "base/host_port.h"
 #include "base/status_macros.h"
-#include "grpcpp/alarm.h"
 #include "grpcpp/server.h"
 #include "grpcpp/server_builder.h"
+#include "links/alarm_clock.h"
 #include "links/grpc_store.h"
 #include "links/store_map.h"
 #include "proto/rendezvous.grpc.pb.h"
@@ -30,7 +32,8 @@ void Answer(const std::vector<std::string>& values, proto::ExchangeReply* reply)
 template <typename Reply>
 class Waiting : public grpc::ServerUnaryReactor {
  public:
-  Waiting(std::shared_ptr<StoreMap> map, Reply* reply) : map_(std::move(map)), reply_(reply) {}
+  Waiting(std::shared_ptr<StoreMap> map, AlarmClock* clock, Reply* reply)
+      : map_(std::move(map)), clock_(clock), reply_(reply) {}
 
   // The callback to leave in the map.
   template <typename Result>
@@ -46,26 +49,27 @@ class Waiting : public grpc::ServerUnaryReactor {
   void Start(StoreMap::Ticket ticket, const Request& request) {
     ticket_ = ticket;
     if (!request.has_timeout_us()) return;
-    const absl::Time deadline = absl::Now() + absl::Microseconds(request.timeout_us());
-    // May fire when this call has long been answered, so it must not know it.
-    alarm_.Set(absl::ToChronoTime(deadline), [map = map_, ticket](bool fired) {
-      if (fired) map->Expire(ticket);
-    });
+    alarm_ = clock_->Set(Deadline::In(absl::Microseconds(request.timeout_us())),
+                         [map = map_, ticket] { map->Expire(ticket); });
   }
 
   void OnCancel() override { map_->Cancel(ticket_); }
-  void OnDone() override { delete this; }
+  void OnDone() override {
+    clock_->Cancel(alarm_);
+    delete this;
+  }
 
  private:
   const std::shared_ptr<StoreMap> map_;
+  AlarmClock* const clock_;
   Reply* const reply_;  // gRPC's, lives until OnDone()
   StoreMap::Ticket ticket_ = 0;
-  grpc::Alarm alarm_;
+  AlarmClock::Ticket alarm_ = 0;
 };
 
 class Service : public proto::Rendezvous::CallbackService {
  public:
-  explicit Service(std::shared_ptr<StoreMap> map) : map_(std::move(map)) {}
+  Service(std::shared_ptr<StoreMap> map, AlarmClock* clock) : map_(std::move(map)), clock_(clock) {}
 
   grpc::ServerUnaryReactor* Set(grpc::CallbackServerContext* context,
                                 const proto::SetRequest* request, proto::SetReply*) override {
@@ -97,7 +101,7 @@ class Service : public proto::Rendezvous::CallbackService {
 
   grpc::ServerUnaryReactor* Get(grpc::CallbackServerContext*, const proto::GetRequest* request,
                                 proto::ValueReply* reply) override {
-    auto* waiting = new Waiting<proto::ValueReply>(map_, reply);
+    auto* waiting = new Waiting<proto::ValueReply>(map_, clock_, reply);
     waiting->Start(map_->Get(request->key(), waiting->done<std::string>()), *request);
     return waiting;
   }
@@ -105,7 +109,7 @@ class Service : public proto::Rendezvous::CallbackService {
   grpc::ServerUnaryReactor* Exchange(grpc::CallbackServerContext*,
                                      const proto::ExchangeRequest* request,
                                      proto::ExchangeReply* reply) override {
-    auto* waiting = new Waiting<proto::ExchangeReply>(map_, reply);
+    auto* waiting = new Waiting<proto::ExchangeReply>(map_, clock_, reply);
     waiting->Start(map_->Exchange(request->key(), request->rank(), request->world_size(),
                                   request->value(), waiting->done<std::vector<std::string>>()),
                    *request);
@@ -114,16 +118,17 @@ class Service : public proto::Rendezvous::CallbackService {
 
  private:
   const std::shared_ptr<StoreMap> map_;
+  AlarmClock* const clock_;
 };
 
 class ServerImpl : public GrpcStoreServer {
  public:
-  ServerImpl() : map_(std::make_shared<StoreMap>()), service_(map_) {}
+  ServerImpl() : map_(std::make_shared<StoreMap>()), service_(map_, &clock_) {}
 
   ~ServerImpl() override {
     map_->Close(absl::UnavailableError("the store has shut down"));
     // Lets the answers out before it cancels what is left.
-    if (server_ != nullptr) server_->Shutdown(absl::ToChronoTime(absl::Now() + kFarewell));
+    if (server_ != nullptr) server_->Shutdown(GrpcDeadline(Deadline::In(kFarewell)));
   }
 
   absl::Status Listen(const std::string& address, const Credentials& credentials) {
@@ -153,6 +158,7 @@ class ServerImpl : public GrpcStoreServer {
 
  private:
   const std::shared_ptr<StoreMap> map_;
+  AlarmClock clock_;
   Service service_;
   int port_ = 0;
   std::unique_ptr<grpc::Server> server_;  // last: uses the service

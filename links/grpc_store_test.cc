@@ -6,7 +6,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/deadline.h"
+#include "base/monotonic_time.h"
 #include "base/mutex.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -17,7 +19,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-absl::Time Soon() { return absl::Now() + absl::Seconds(60); }
+Deadline Soon() { return Deadline::In(absl::Seconds(60)); }
 
 std::unique_ptr<GrpcStoreServer> StartServer(const std::string& address = "127.0.0.1:0") {
   return GrpcStoreServer::Start(address, InsecureCredentials()).value();
@@ -70,7 +72,7 @@ TEST(GrpcStoreTest, ConnectingWaitsUntilTheServerIsUp) {
   absl::StatusOr<std::shared_ptr<KeyValueStore>> store;
   std::thread client([&] { store = ConnectStore(address, InsecureCredentials(), Soon()); });
   EXPECT_TRUE(absl::IsDeadlineExceeded(
-      ConnectStore(address, InsecureCredentials(), absl::Now() + absl::Milliseconds(300))
+      ConnectStore(address, InsecureCredentials(), Deadline::In(absl::Milliseconds(300)))
           .status()));
   server = StartServer(address);
   client.join();
@@ -83,7 +85,7 @@ TEST(GrpcStoreTest, WhereNoServerIsConnectingNamesTheAddressAndTheCause) {
   const std::string address = AddressOf(*server);
   server.reset();
   const absl::Status status =
-      ConnectStore(address, InsecureCredentials(), absl::Now() + absl::Milliseconds(300)).status();
+      ConnectStore(address, InsecureCredentials(), Deadline::In(absl::Milliseconds(300))).status();
   EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr(address));
   EXPECT_THAT(std::string(status.message()), HasSubstr("Connection refused"));
@@ -99,7 +101,7 @@ class Results {
   }
   std::vector<absl::Status> Await(size_t count) {
     MutexLock lock(&mutex_);
-    const absl::Time deadline = Soon();
+    const Deadline deadline = Soon();
     while (statuses_.size() < count) {
       if (changed_.WaitWithDeadline(&mutex_, deadline)) break;
     }
@@ -130,10 +132,10 @@ TEST(GrpcStoreTest, TheEndOfTheServerFailsAllThatWaits) {
   }
   // Calls of one connection arrive in no order, but all are likely there after these.
   for (int i = 0; i < 50; ++i) ASSERT_TRUE(store->Set("key", "value", Soon()).ok());
-  const absl::Time start = absl::Now();
+  const MonotonicTime start = MonotonicTime::Now();
   server.reset();
   const std::vector<absl::Status> statuses = results.Await(12);
-  EXPECT_LT(absl::Now() - start, absl::Seconds(10));
+  EXPECT_LT(MonotonicTime::Now() - start, absl::Seconds(10));
   ASSERT_EQ(statuses.size(), 12u);
   for (const absl::Status& status : statuses) {
     EXPECT_TRUE(absl::IsUnavailable(status)) << status;
@@ -150,9 +152,9 @@ TEST(GrpcStoreTest, AServerWithoutCallsStopsAtOnce) {
   auto server = StartServer();
   const auto store = Connect(AddressOf(*server));
   ASSERT_TRUE(store->Set("key", "value", Soon()).ok());
-  const absl::Time start = absl::Now();
+  const MonotonicTime start = MonotonicTime::Now();
   server.reset();
-  EXPECT_LT(absl::Now() - start, absl::Seconds(1));
+  EXPECT_LT(MonotonicTime::Now() - start, absl::Seconds(1));
 }
 
 TEST(GrpcStoreTest, TwoServersInOneProcessAreTwoStores) {

@@ -7,6 +7,8 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "base/deadline.h"
+#include "base/grpc_deadline.h"
 #include "grpcpp/create_channel.h"
 #include "grpcpp/server.h"
 #include "grpcpp/server_builder.h"
@@ -28,7 +30,7 @@ class GrpcListener : public StreamListener {
   ~GrpcListener() override {
     if (server_ == nullptr) return;
     service_.registry().CancelAllAndWait(absl::UnavailableError("the listener closed"));
-    server_->Shutdown(std::chrono::system_clock::now());
+    server_->Shutdown(GrpcDeadline(Deadline::Now()));
     server_->Wait();
   }
 
@@ -77,7 +79,7 @@ class GrpcLink : public StreamLink {
 
   absl::StatusOr<std::shared_ptr<FrameStream>> Connect(const std::string& address, int connection,
                                                        std::shared_ptr<FrameSink> sink,
-                                                       absl::Time deadline) override {
+                                                       Deadline deadline) override {
     return OpenClientStream(
         address,
         grpc::CreateCustomChannel(address, options_.credentials.channel,

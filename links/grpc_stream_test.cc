@@ -14,7 +14,10 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/deadline.h"
+#include "base/grpc_deadline.h"
+#include "base/monotonic_time.h"
 #include "gmock/gmock.h"
 #include "grpcpp/create_channel.h"
 #include "grpcpp/generic/async_generic_service.h"
@@ -31,7 +34,7 @@ using ::testing::HasSubstr;
 
 constexpr char kExchange[] = "/gradsync.proto.FrameLink/Exchange";
 
-absl::Time Soon() { return absl::Now() + absl::Seconds(30); }
+Deadline Soon() { return Deadline::In(absl::Seconds(30)); }
 
 int PortOf(const std::string& address) {
   int port = 0;
@@ -52,7 +55,7 @@ class RawCall : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffe
     auto channel = grpc::CreateChannel(address, grpc::InsecureChannelCredentials());
     grpc::GenericStub stub(channel);
     grpc::ClientContext context;
-    context.set_deadline(absl::ToChronoTime(Soon()));
+    context.set_deadline(GrpcDeadline(Soon()));
     RawCall call;
     call.message_ = Message(bytes);
     stub.PrepareBidiStreamingCall(&context, method, grpc::StubOptions(), &call);
@@ -87,7 +90,7 @@ class RawServer : public grpc::CallbackGenericService {
     builder.RegisterCallbackGenericService(this);
     server_ = builder.BuildAndStart();
   }
-  ~RawServer() override { server_->Shutdown(std::chrono::system_clock::now()); }
+  ~RawServer() override { server_->Shutdown(GrpcDeadline(Deadline::Now())); }
 
   std::string address() const { return absl::StrCat("127.0.0.1:", port_); }
 
@@ -287,9 +290,9 @@ TEST_F(GrpcStreamTest, APortThatAcceptsButNeverAnswersEndsAtTheDeadline) {
   ASSERT_EQ(getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size), 0);
   const std::string name = absl::StrCat("127.0.0.1:", ntohs(address.sin_port));
   auto sink = std::make_shared<RecordingSink>();
-  const absl::Time start = absl::Now();
-  auto stream = link_->Connect(name, 0, sink, start + absl::Milliseconds(300));
-  EXPECT_LT(absl::Now() - start, absl::Seconds(5));
+  const MonotonicTime start = MonotonicTime::Now();
+  auto stream = link_->Connect(name, 0, sink, Deadline::At(start + absl::Milliseconds(300)));
+  EXPECT_LT(MonotonicTime::Now() - start, absl::Seconds(5));
   EXPECT_EQ(stream.status().code(), absl::StatusCode::kDeadlineExceeded) << stream.status();
   EXPECT_THAT(std::string(stream.status().message()), HasSubstr(name));
   close(fd);

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/types/optional.h"
+#include "base/deadline.h"
 #include "base/mutex.h"
 #include "base/status_macros.h"
 #include "links/store_map.h"
@@ -22,7 +23,7 @@ class Slot {
   }
 
   // False at the deadline.
-  bool Await(absl::Time deadline) {
+  bool Await(Deadline deadline) {
     MutexLock lock(&mutex_);
     while (!result_.has_value()) {
       if (filled_.WaitWithDeadline(&mutex_, deadline)) return result_.has_value();
@@ -44,10 +45,10 @@ class Slot {
 // The slot's result, or what the map says of a wait that ends at the deadline.
 template <typename T>
 absl::StatusOr<T> AwaitResult(StoreMap& map, StoreMap::Ticket ticket, Slot<T>& slot,
-                              absl::Time deadline) {
+                              Deadline deadline) {
   if (!slot.Await(deadline)) {
     map.Expire(ticket);
-    slot.Await(absl::InfiniteFuture());
+    slot.Await(Deadline::Never());
   }
   return slot.Take();
 }
@@ -61,7 +62,7 @@ class InMemoryWatcher : public KeyValueStore::Watcher {
       slot->Fill(std::move(value));
     });
     thread_ = std::thread([slot = slot_, callback = std::move(callback)] {
-      slot->Await(absl::InfiniteFuture());
+      slot->Await(Deadline::Never());
       const absl::StatusOr<StoreMap::Value> value = slot->Take();
       if (value.ok()) return callback(**value);
       if (!absl::IsCancelled(value.status())) callback(value.status());
@@ -82,17 +83,17 @@ class InMemoryWatcher : public KeyValueStore::Watcher {
 
 class InMemoryStore : public KeyValueStore {
  public:
-  absl::Status Set(absl::string_view key, absl::string_view value, absl::Time) override {
+  absl::Status Set(absl::string_view key, absl::string_view value, Deadline) override {
     return map_->Set(key, std::string(value));
   }
 
   absl::StatusOr<std::string> SetIfAbsent(absl::string_view key, absl::string_view value,
-                                          absl::Time) override {
+                                          Deadline) override {
     GS_ASSIGN_OR_RETURN(const StoreMap::Value found, map_->SetIfAbsent(key, std::string(value)));
     return *found;
   }
 
-  absl::StatusOr<std::string> Get(absl::string_view key, absl::Time deadline) override {
+  absl::StatusOr<std::string> Get(absl::string_view key, Deadline deadline) override {
     Slot<StoreMap::Value> slot;
     const StoreMap::Ticket ticket =
         map_->Get(key, [&slot](absl::StatusOr<StoreMap::Value> value) { slot.Fill(value); });
@@ -102,7 +103,7 @@ class InMemoryStore : public KeyValueStore {
 
   absl::StatusOr<std::vector<std::string>> Exchange(absl::string_view key, int rank, int world_size,
                                                     absl::string_view value,
-                                                    absl::Time deadline) override {
+                                                    Deadline deadline) override {
     Slot<StoreMap::Values> slot;
     const StoreMap::Ticket ticket =
         map_->Exchange(key, rank, world_size, std::string(value),
@@ -112,7 +113,7 @@ class InMemoryStore : public KeyValueStore {
   }
 
   absl::StatusOr<std::string> Fail(absl::string_view prefix, absl::string_view reason,
-                                   absl::Time) override {
+                                   Deadline) override {
     GS_ASSIGN_OR_RETURN(const StoreMap::Value found, map_->Fail(prefix, std::string(reason)));
     return *found;
   }

@@ -13,6 +13,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/optional.h"
+#include "base/deadline.h"
 #include "base/mutex.h"
 
 namespace gradsync {
@@ -172,7 +173,7 @@ class InProcessStream : public FrameStream {
 
   void Pause(absl::Duration max_delay, std::mt19937_64& random) {
     if (max_delay <= absl::ZeroDuration() || random() % 2 == 0) return;
-    const absl::Time until = absl::Now() + max_delay * (random() % 1024) / 1024;
+    const Deadline until = Deadline::In(max_delay * (random() % 1024) / 1024);
     MutexLock lock(&connection_->mutex);
     while (!connection_->ends[side_].closed &&
            !connection_->changed.WaitWithDeadline(&connection_->mutex, until)) {
@@ -258,7 +259,7 @@ class InProcessLink : public StreamLink, public std::enable_shared_from_this<InP
   absl::StatusOr<std::shared_ptr<FrameStream>> Connect(const std::string& address,
                                                        int /*connection*/,
                                                        std::shared_ptr<FrameSink> sink,
-                                                       absl::Time deadline) override {
+                                                       Deadline deadline) override {
     std::shared_ptr<Acceptance> acceptance;
     uint64_t seed;
     {

@@ -11,7 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "absl/time/time.h"
+#include "base/deadline.h"
 
 namespace gradsync {
 
@@ -27,14 +27,14 @@ class KeyValueStore {
   virtual ~KeyValueStore() = default;
 
   // Replaces what is there.
-  virtual absl::Status Set(absl::string_view key, absl::string_view value, absl::Time deadline) = 0;
+  virtual absl::Status Set(absl::string_view key, absl::string_view value, Deadline deadline) = 0;
 
   // Sets the key unless it is set. Returns the value that is there afterwards: the first one wins.
   virtual absl::StatusOr<std::string> SetIfAbsent(absl::string_view key, absl::string_view value,
-                                                  absl::Time deadline) = 0;
+                                                  Deadline deadline) = 0;
 
   // Waits until the key is set.
-  virtual absl::StatusOr<std::string> Get(absl::string_view key, absl::Time deadline) = 0;
+  virtual absl::StatusOr<std::string> Get(absl::string_view key, Deadline deadline) = 0;
 
   // An all-gather through the store: gives `value` as `rank`'s part, waits until all `world_size`
   // ranks gave theirs under `key`, and returns them in rank order. The store forgets the parts when
@@ -44,7 +44,7 @@ class KeyValueStore {
   // when a rank comes while it waits already, is outside the world, or world sizes differ.
   virtual absl::StatusOr<std::vector<std::string>> Exchange(absl::string_view key, int rank,
                                                             int world_size, absl::string_view value,
-                                                            absl::Time deadline) = 0;
+                                                            Deadline deadline) = 0;
 
   // Gives up a part of the map: whoever waits for a key that begins with `prefix`, now or later,
   // gets ABORTED with `reason`. Values that are set can still be read. So a group whose keys have a
@@ -52,7 +52,7 @@ class KeyValueStore {
   // the reason in force afterwards: the first one for this prefix wins. It is a message of some
   // lines at most: over the network it travels among a reply's headers.
   virtual absl::StatusOr<std::string> Fail(absl::string_view prefix, absl::string_view reason,
-                                           absl::Time deadline) = 0;
+                                           Deadline deadline) = 0;
 
   // A pending watch. Destroying it ends the watch; the callback does not run after the destructor
   // returned. Must not be destroyed from inside its callback.

@@ -9,7 +9,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/deadline.h"
 #include "base/mutex.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -22,8 +23,8 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-absl::Time Soon() { return absl::Now() + absl::Seconds(60); }
-absl::Time Shortly() { return absl::Now() + absl::Milliseconds(50); }
+Deadline Soon() { return Deadline::In(absl::Seconds(60)); }
+Deadline Shortly() { return Deadline::In(absl::Milliseconds(50)); }
 
 // A store and what a rank holds of it.
 class Service {
@@ -65,7 +66,7 @@ class Mailbox {
   }
   absl::StatusOr<std::string> Await() {
     MutexLock lock(&mutex_);
-    const absl::Time deadline = Soon();
+    const Deadline deadline = Soon();
     while (results_.empty()) {
       if (changed_.WaitWithDeadline(&mutex_, deadline)) return absl::InternalError("nothing came");
     }
@@ -170,13 +171,13 @@ TEST_P(KeyValueStoreTest, AMissedGetNamesTheKey) {
 
 TEST_P(KeyValueStoreTest, ADeadlineInThePastAsksWithoutWaiting) {
   ASSERT_TRUE(store_->Set("here", "value", Soon()).ok());
-  EXPECT_EQ(store_->Get("here", absl::InfinitePast()).value(), "value");
-  EXPECT_TRUE(absl::IsDeadlineExceeded(store_->Get("absent", absl::InfinitePast()).status()));
+  EXPECT_EQ(store_->Get("here", Deadline::Now()).value(), "value");
+  EXPECT_TRUE(absl::IsDeadlineExceeded(store_->Get("absent", Deadline::Now()).status()));
 }
 
 TEST_P(KeyValueStoreTest, WithoutADeadlineAGetStillAnswers) {
-  ASSERT_TRUE(store_->Set("here", "value", absl::InfiniteFuture()).ok());
-  EXPECT_EQ(store_->Get("here", absl::InfiniteFuture()).value(), "value");
+  ASSERT_TRUE(store_->Set("here", "value", Deadline::Never()).ok());
+  EXPECT_EQ(store_->Get("here", Deadline::Never()).value(), "value");
 }
 
 TEST_P(KeyValueStoreTest, LargeValuesPass) {
@@ -221,10 +222,10 @@ TEST_P(KeyValueStoreTest, AnExchangeGivesAllPartsInRankOrder) {
 TEST_P(KeyValueStoreTest, AMissedExchangeNamesTheMissingRanksAndTheKey) {
   absl::Status first;
   std::thread rank_0([&] {
-    first = store_->Exchange("run/0/hello", 0, 4, "a", absl::Now() + absl::Seconds(2)).status();
+    first = store_->Exchange("run/0/hello", 0, 4, "a", Deadline::In(absl::Seconds(2))).status();
   });
   const absl::Status second =
-      store_->Exchange("run/0/hello", 1, 4, "b", absl::Now() + absl::Seconds(1)).status();
+      store_->Exchange("run/0/hello", 1, 4, "b", Deadline::In(absl::Seconds(1))).status();
   EXPECT_TRUE(absl::IsDeadlineExceeded(second)) << second;
   EXPECT_THAT(std::string(second.message()),
               HasSubstr("2, 3 of 4 have not come to \"run/0/hello\""));
@@ -256,7 +257,7 @@ TEST_P(KeyValueStoreTest, ARankThatComesTwiceOrFromAnotherWorldIsRejected) {
   });
   absl::Status twice;
   do {
-    twice = service_->Join()->Exchange("key", 1, 2, "c", absl::InfinitePast()).status();
+    twice = service_->Join()->Exchange("key", 1, 2, "c", Deadline::Now()).status();
   } while (absl::IsDeadlineExceeded(twice));
   EXPECT_TRUE(absl::IsInvalidArgument(twice)) << twice;
   EXPECT_THAT(std::string(twice.message()), HasSubstr("rank 1 of 2 came twice"));

@@ -15,11 +15,11 @@ constexpr absl::string_view kKey = "run";
 
 }  // namespace
 
-absl::Status PublishRun(KeyValueStore& store, const StoreRun& run, absl::Time deadline) {
+absl::Status PublishRun(KeyValueStore& store, const StoreRun& run, Deadline deadline) {
   return store.Set(kKey, absl::StrCat(run.attempt, " ", run.run_id), deadline);
 }
 
-absl::StatusOr<StoreRun> AskForRun(KeyValueStore& store, absl::Time deadline) {
+absl::StatusOr<StoreRun> AskForRun(KeyValueStore& store, Deadline deadline) {
   GS_ASSIGN_OR_RETURN(const std::string text, store.Get(kKey, deadline));
   const std::pair<std::string, std::string> parts = absl::StrSplit(text, absl::MaxSplits(' ', 1));
   StoreRun run;

@@ -9,7 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
+#include "base/deadline.h"
 #include "links/key_value_store.h"
 
 namespace gradsync {
@@ -21,10 +21,10 @@ struct StoreRun {
 };
 
 // Errors, both: those of KeyValueStore.
-absl::Status PublishRun(KeyValueStore& store, const StoreRun& run, absl::Time deadline);
+absl::Status PublishRun(KeyValueStore& store, const StoreRun& run, Deadline deadline);
 
 // Waits until the run has been published. Errors: also DATA_LOSS for something else in its place.
-absl::StatusOr<StoreRun> AskForRun(KeyValueStore& store, absl::Time deadline);
+absl::StatusOr<StoreRun> AskForRun(KeyValueStore& store, Deadline deadline);
 
 }  // namespace gradsync
 

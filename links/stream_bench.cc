@@ -24,7 +24,9 @@
 #include "absl/flags/parse.h"
 #include "absl/flags/usage.h"
 #include "absl/strings/numbers.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/deadline.h"
+#include "base/monotonic_time.h"
 #include "base/mutex.h"
 #include "links/grpc_stream.h"
 
@@ -139,12 +141,12 @@ absl::StatusOr<Measured> Measure(StreamLink& link, const std::string& address, i
   for (int c = 0; c < connections; ++c) {
     sinks.push_back(std::make_shared<BenchSink>());
     sinks.back()->Expect(bytes);
-    auto stream = link.Connect(address, c, sinks.back(), absl::Now() + absl::Seconds(10));
+    auto stream = link.Connect(address, c, sinks.back(), Deadline::In(absl::Seconds(10)));
     if (!stream.ok()) return stream.status();
     streams.push_back(*std::move(stream));
   }
   const auto buffer = NewBuffer(bytes);
-  const absl::Time start = absl::Now();
+  const MonotonicTime start = MonotonicTime::Now();
   for (const auto& stream : streams) {
     OutgoingFrame hello;
     hello.header.set_kind(proto::FrameHeader::HELLO);
@@ -155,7 +157,7 @@ absl::StatusOr<Measured> Measure(StreamLink& link, const std::string& address, i
   for (const auto& stream : streams) SendAll(*stream, buffer, count);
   Measured measured;
   for (const auto& sink : sinks) measured.wrong += sink->AwaitEnd(count);
-  measured.seconds = absl::ToDoubleSeconds(absl::Now() - start);
+  measured.seconds = absl::ToDoubleSeconds(MonotonicTime::Now() - start);
   return measured;
 }
 

@@ -11,7 +11,8 @@
 #include <string>
 #include <utility>
 
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/deadline.h"
 #include "links/grpc_stream.h"
 
 namespace gradsync {
@@ -58,7 +59,7 @@ int Listen(StreamLink& link) {
 }
 
 int Connect(StreamLink& link, const std::string& address) {
-  auto stream = link.Connect(address, 0, std::make_shared<Deaf>(), absl::Now() + absl::Seconds(30));
+  auto stream = link.Connect(address, 0, std::make_shared<Deaf>(), Deadline::In(absl::Seconds(30)));
   if (!stream.ok()) {
     std::cerr << stream.status() << std::endl;
     return 1;

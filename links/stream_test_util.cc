@@ -1,11 +1,11 @@
 #include "links/stream_test_util.h"
 
-#include "absl/time/clock.h"
+#include "base/deadline.h"
 
 namespace gradsync {
 namespace {
 
-absl::Time Patience() { return absl::Now() + absl::Minutes(1); }
+Deadline Patience() { return Deadline::In(absl::Minutes(1)); }
 
 }  // namespace
 
@@ -47,7 +47,7 @@ OutgoingFrame LoanBook::Lend(absl::string_view payload, uint32_t slot, bool urge
 }
 
 bool LoanBook::AwaitAllBack() {
-  const absl::Time deadline = Patience();
+  const Deadline deadline = Patience();
   MutexLock lock(&state_->mutex);
   while (state_->back < state_->out) {
     if (state_->changed.WaitWithDeadline(&state_->mutex, deadline)) return false;
@@ -94,7 +94,7 @@ void RecordingSink::OnClosed(absl::Status status) {
 }
 
 bool RecordingSink::AwaitFrames(size_t count) {
-  const absl::Time deadline = Patience();
+  const Deadline deadline = Patience();
   MutexLock lock(&mutex_);
   while (heard_.size() < count) {
     if (changed_.WaitWithDeadline(&mutex_, deadline)) return false;
@@ -103,7 +103,7 @@ bool RecordingSink::AwaitFrames(size_t count) {
 }
 
 absl::Status RecordingSink::AwaitClosed() {
-  const absl::Time deadline = Patience();
+  const Deadline deadline = Patience();
   MutexLock lock(&mutex_);
   while (!closed_) {
     if (changed_.WaitWithDeadline(&mutex_, deadline)) {
@@ -141,7 +141,7 @@ StreamAcceptor Host::acceptor() {
 
 std::vector<std::pair<std::shared_ptr<FrameStream>, std::shared_ptr<RecordingSink>>> Host::Await(
     size_t count) {
-  const absl::Time deadline = Patience();
+  const Deadline deadline = Patience();
   MutexLock lock(&state_->mutex);
   while (state_->accepted.size() < count) {
     if (state_->changed.WaitWithDeadline(&state_->mutex, deadline)) break;

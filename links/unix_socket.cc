@@ -13,7 +13,6 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "base/status_macros.h"
 
 namespace gradsync {
@@ -41,17 +40,14 @@ socklen_t SetAddress(absl::string_view name, sockaddr_un* address) {
 }
 
 // Waits until `file` is readable.
-absl::Status AwaitReadable(int file, absl::Time deadline, int cancel, absl::string_view what) {
+absl::Status AwaitReadable(int file, Deadline deadline, int cancel, absl::string_view what) {
   while (true) {
     pollfd fds[2] = {{file, POLLIN, 0}, {cancel, POLLIN, 0}};
-    const absl::Duration left = deadline - absl::Now();
-    const int64_t milliseconds = std::min<int64_t>(
-        absl::ToInt64Milliseconds(absl::Ceil(left, absl::Milliseconds(1))), 60000);
-    const int ready = poll(fds, 2, static_cast<int>(std::max<int64_t>(milliseconds, 0)));
+    const int ready = poll(fds, 2, deadline.PollTimeout());
     if (ready < 0 && errno != EINTR) return Failed("poll");
     if (ready > 0 && fds[1].revents != 0) return absl::CancelledError("unix socket: cancelled");
     if (ready > 0) return absl::OkStatus();
-    if (left <= absl::ZeroDuration()) {
+    if (ready == 0 && deadline.passed()) {
       return absl::DeadlineExceededError(absl::StrCat("unix socket: nobody ", what));
     }
   }
@@ -108,7 +104,7 @@ absl::Status UnixSocket::Send(absl::string_view bytes, int file) const {
   return sent == static_cast<ssize_t>(bytes.size()) ? absl::OkStatus() : Failed("cannot send");
 }
 
-absl::StatusOr<UnixMessage> UnixSocket::Receive(absl::Time deadline, int cancel) const {
+absl::StatusOr<UnixMessage> UnixSocket::Receive(Deadline deadline, int cancel) const {
   GS_RETURN_IF_ERROR(AwaitReadable(file_.get(), deadline, cancel, "sent the expected message"));
   char buffer[kMaxMessage];
   iovec part = {buffer, sizeof(buffer)};
@@ -151,7 +147,7 @@ absl::StatusOr<UnixListener> UnixListener::Listen() {
   return listener;
 }
 
-absl::StatusOr<UnixSocket> UnixListener::Accept(absl::Time deadline, int cancel) const {
+absl::StatusOr<UnixSocket> UnixListener::Accept(Deadline deadline, int cancel) const {
   while (true) {
     GS_RETURN_IF_ERROR(AwaitReadable(file_.get(), deadline, cancel, "connected"));
     FileDescriptor file(accept4(file_.get(), nullptr, nullptr, SOCK_CLOEXEC));

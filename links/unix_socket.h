@@ -12,7 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "absl/time/time.h"
+#include "base/deadline.h"
 #include "links/file_descriptor.h"
 
 namespace gradsync {
@@ -37,7 +37,7 @@ class UnixSocket {
   absl::Status Send(absl::string_view bytes, int file = -1) const;
 
   // Errors: DEADLINE_EXCEEDED; UNAVAILABLE; CANCELLED.
-  absl::StatusOr<UnixMessage> Receive(absl::Time deadline, int cancel = -1) const;
+  absl::StatusOr<UnixMessage> Receive(Deadline deadline, int cancel = -1) const;
 
   int file() const { return file_.get(); }
   // Of the process at the other end when it connected or listened.
@@ -64,7 +64,7 @@ class UnixListener {
 
   // The next connection of a process of this user; those of other users are closed and passed over.
   // Errors: DEADLINE_EXCEEDED; UNAVAILABLE; CANCELLED.
-  absl::StatusOr<UnixSocket> Accept(absl::Time deadline, int cancel = -1) const;
+  absl::StatusOr<UnixSocket> Accept(Deadline deadline, int cancel = -1) const;
 
  private:
   FileDescriptor file_;

@@ -11,7 +11,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "absl/time/clock.h"
 #include "base/status_macros.h"
 #include "links/window_signals.h"
 
@@ -61,7 +60,7 @@ void WindowMesh::Stop() {
   if (watch_.joinable()) watch_.join();
 }
 
-absl::Status WindowMesh::Connect(const std::vector<std::string>& addresses, absl::Time deadline) {
+absl::Status WindowMesh::Connect(const std::vector<std::string>& addresses, Deadline deadline) {
   const int members = static_cast<int>(options_.members.size());
   int to_come = 0;
   for (int member = 0; member < members; ++member) {
@@ -78,7 +77,7 @@ absl::Status WindowMesh::Connect(const std::vector<std::string>& addresses, absl
   return absl::OkStatus();
 }
 
-absl::Status WindowMesh::Dial(int member, const std::string& address, absl::Time deadline) {
+absl::Status WindowMesh::Dial(int member, const std::string& address, Deadline deadline) {
   const auto failed = [&](const absl::Status& status) {
     return absl::Status(status.code(),
                         absl::StrCat(options_.members[member].name, ": ", status.message()));
@@ -98,7 +97,7 @@ absl::Status WindowMesh::Dial(int member, const std::string& address, absl::Time
   return Keep(member, *std::move(socket), std::move(reply->file));
 }
 
-absl::Status WindowMesh::AcceptOne(absl::Time deadline) {
+absl::Status WindowMesh::AcceptOne(Deadline deadline) {
   absl::StatusOr<UnixSocket> socket = listener_.Accept(deadline, cancel_.get());
   if (!socket.ok()) {
     return absl::Status(socket.status().code(), absl::StrCat("waiting for ", MissingMembers(), ": ",
@@ -189,7 +188,7 @@ void WindowMesh::Watch() {
   const int64_t beat = absl::ToInt64Milliseconds(options_.silence / kBeatsOfSilence);
   const int beat_milliseconds =
       static_cast<int>(std::min<int64_t>(std::max<int64_t>(beat, 1), 60000));
-  absl::Time next_beat = absl::Now();
+  Deadline next_beat = Deadline::Now();
   while (true) {
     polled_.assign(1, {cancel_.get(), POLLIN, 0});
     polled_members_.assign(1, options_.self);
@@ -198,16 +197,14 @@ void WindowMesh::Watch() {
       polled_.push_back({sockets_[member].file(), POLLIN, 0});
       polled_members_.push_back(static_cast<int>(member));
     }
-    const int64_t left =
-        absl::ToInt64Milliseconds(absl::Ceil(next_beat - absl::Now(), absl::Milliseconds(1)));
-    poll(polled_.data(), polled_.size(), static_cast<int>(std::max<int64_t>(left, 0)));
+    poll(polled_.data(), polled_.size(), next_beat.PollTimeout());
     if (polled_[0].revents != 0) return;
     for (size_t i = 1; i < polled_.size(); ++i) {
       if (polled_[i].revents != 0) ReadFrom(polled_members_[i]);
     }
-    if (absl::Now() >= next_beat) {
+    if (next_beat.passed()) {
       Beat();
-      next_beat = absl::Now() + absl::Milliseconds(beat_milliseconds);
+      next_beat = Deadline::In(absl::Milliseconds(beat_milliseconds));
     }
   }
 }
@@ -230,7 +227,7 @@ void WindowMesh::Beat() {
 
 void WindowMesh::ReadFrom(int member) {
   const absl::StatusOr<UnixMessage> message =
-      sockets_[member].Receive(absl::InfiniteFuture(), cancel_.get());
+      sockets_[member].Receive(Deadline::Never(), cancel_.get());
   pulses_[member].left = true;
   if (message.ok() && message->bytes == kFarewell) return;
   Lost(absl::UnavailableError(

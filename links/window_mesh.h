@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "base/deadline.h"
 #include "base/mutex.h"
 #include "links/file_descriptor.h"
 #include "links/unix_socket.h"
@@ -61,7 +62,7 @@ class WindowMesh {
   // Errors: DEADLINE_EXCEEDED naming the members that did not come; UNAVAILABLE naming the one that
   // is not there; PERMISSION_DENIED when another user's; FAILED_PRECONDITION when greetings differ;
   // INVALID_ARGUMENT when windows do not fit; CANCELLED.
-  absl::Status Connect(const std::vector<std::string>& addresses, absl::Time deadline);
+  absl::Status Connect(const std::vector<std::string>& addresses, Deadline deadline);
 
   // The window of a linked member, or the own one; after Connect().
   const std::shared_ptr<Window>& window(int member) const { return windows_[member]; }
@@ -80,8 +81,8 @@ class WindowMesh {
  private:
   explicit WindowMesh(WindowMeshOptions options, UnixListener listener, FileDescriptor cancel);
 
-  absl::Status Dial(int member, const std::string& address, absl::Time deadline);
-  absl::Status AcceptOne(absl::Time deadline);
+  absl::Status Dial(int member, const std::string& address, Deadline deadline);
+  absl::Status AcceptOne(Deadline deadline);
   std::string Greeting() const;
   absl::StatusOr<int> CheckGreeting(absl::string_view bytes, const std::string& from) const;
   absl::Status Keep(int member, UnixSocket socket, FileDescriptor window);

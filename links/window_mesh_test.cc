@@ -12,7 +12,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/deadline.h"
+#include "base/monotonic_time.h"
 #include "base/mutex.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -25,7 +27,7 @@ using ::testing::HasSubstr;
 
 constexpr size_t kBytes = 8192;
 
-absl::Time Soon() { return absl::Now() + absl::Seconds(60); }
+Deadline Soon() { return Deadline::In(absl::Seconds(60)); }
 
 // What a mesh reports.
 class Losses {
@@ -64,7 +66,7 @@ WindowMeshOptions Options(int self, int members, Losses* losses) {
 
 // Members as threads. Returns what each one's Connect() said.
 std::vector<absl::Status> ConnectAll(const std::vector<std::unique_ptr<WindowMesh>>& meshes,
-                                     absl::Time deadline) {
+                                     Deadline deadline) {
   std::vector<std::string> addresses;
   for (const auto& mesh : meshes) addresses.push_back(mesh->address());
   std::vector<absl::Status> results(meshes.size());
@@ -140,7 +142,7 @@ TEST(WindowMeshTest, AMemberMayLeaveBeforeAllAreConnected) {
 TEST(WindowMeshTest, AMemberThatDoesNotComeIsNamedAtTheDeadline) {
   Losses losses;
   const auto mesh = *WindowMesh::Create(Options(0, 3, &losses));
-  const absl::Status status = mesh->Connect({"", "", ""}, absl::Now() + absl::Milliseconds(50));
+  const absl::Status status = mesh->Connect({"", "", ""}, Deadline::In(absl::Milliseconds(50)));
   EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("rank 1, rank 2"));
 }
@@ -160,7 +162,7 @@ TEST(WindowMeshTest, MembersOfDifferentJobsDoNotConnect) {
   WindowMeshOptions other = Options(1, 2, &losses);
   other.greeting = "run 2";
   meshes.push_back(*WindowMesh::Create(std::move(other)));
-  const absl::Status first = ConnectAll(meshes, absl::Now() + absl::Seconds(1))[0];
+  const absl::Status first = ConnectAll(meshes, Deadline::In(absl::Seconds(1)))[0];
   EXPECT_TRUE(absl::IsFailedPrecondition(first)) << first;
   EXPECT_THAT(std::string(first.message()), HasSubstr("expected \"run 1\", found \"run 2\""));
 }
@@ -172,7 +174,7 @@ TEST(WindowMeshTest, WindowsOfAnotherSizeAreRefused) {
   WindowMeshOptions other = Options(1, 2, &losses);
   other.window = *Window::Create(2 * kBytes);
   meshes.push_back(*WindowMesh::Create(std::move(other)));
-  const absl::Status first = ConnectAll(meshes, absl::Now() + absl::Seconds(1))[0];
+  const absl::Status first = ConnectAll(meshes, Deadline::In(absl::Seconds(1)))[0];
   EXPECT_TRUE(absl::IsInvalidArgument(first)) << first;
   EXPECT_THAT(std::string(first.message()), HasSubstr("rank 1"));
 }
@@ -181,7 +183,7 @@ TEST(WindowMeshTest, CancelEndsAWaitingConnect) {
   Losses losses;
   const auto mesh = *WindowMesh::Create(Options(0, 2, &losses));
   absl::Status status;
-  std::thread connect([&] { status = mesh->Connect({"", ""}, absl::InfiniteFuture()); });
+  std::thread connect([&] { status = mesh->Connect({"", ""}, Deadline::Never()); });
   mesh->Cancel();
   connect.join();
   EXPECT_TRUE(absl::IsCancelled(status)) << status;
@@ -238,9 +240,9 @@ TEST_F(WindowMeshProcessTest, AKilledProcessIsNoticedAndLeavesNothingBehind) {
   ASSERT_TRUE(mesh_->Connect({"", ""}, Soon()).ok());
   EXPECT_EQ(losses_.count(), 0u);
   child.Signal(SIGKILL);
-  const absl::Time killed = absl::Now();
+  const MonotonicTime killed = MonotonicTime::Now();
   const absl::Status lost = losses_.First();
-  EXPECT_LT(absl::Now() - killed, absl::Seconds(5));
+  EXPECT_LT(MonotonicTime::Now() - killed, absl::Seconds(5));
   EXPECT_TRUE(absl::IsUnavailable(lost)) << lost;
   EXPECT_THAT(std::string(lost.message()),
               HasSubstr(absl::StrCat("rank 1 (process ", child.pid())));

@@ -9,17 +9,16 @@
 #include <limits>
 #include <utility>
 
-#include "absl/time/clock.h"
-
 namespace gradsync {
 namespace {
 
 // Not the private futexes: other processes wake. `who` is a set of WindowControl::Presence.
-void FutexWait(std::atomic<uint32_t>* word, uint32_t seen, uint32_t who, absl::Time deadline) {
-  const bool endless = deadline == absl::InfiniteFuture();
-  const timespec until = endless ? timespec{} : absl::ToTimespec(deadline);
-  syscall(SYS_futex, reinterpret_cast<uint32_t*>(word), FUTEX_WAIT_BITSET | FUTEX_CLOCK_REALTIME,
-          seen, endless ? nullptr : &until, nullptr, who);
+void FutexWait(std::atomic<uint32_t>* word, uint32_t seen, uint32_t who, Deadline deadline) {
+  const bool endless = deadline.never();
+  const timespec until = endless ? timespec{} : absl::ToTimespec(deadline.time().since_origin());
+  // An absolute time by CLOCK_MONOTONIC, as MonotonicTime is.
+  syscall(SYS_futex, reinterpret_cast<uint32_t*>(word), FUTEX_WAIT_BITSET, seen,
+          endless ? nullptr : &until, nullptr, who);
 }
 
 void FutexWake(std::atomic<uint32_t>* word, uint32_t who) {
@@ -90,15 +89,15 @@ void WindowSignals::RingSelf() {
 }
 
 void WindowSignals::Await(Sleeper sleeper, absl::FunctionRef<bool()> condition, absl::Duration spin,
-                          absl::Time deadline) {
+                          Deadline deadline) {
   if (condition()) return;
   if (spin > absl::ZeroDuration()) {
-    const int64_t end = absl::GetCurrentTimeNanos() + absl::ToInt64Nanoseconds(spin);
+    const Deadline end = Deadline::In(spin);
     do {
       for (int i = 0; i < 16; ++i) __builtin_ia32_pause();
       if (condition()) return;
       sched_yield();  // whoever is waited for may want this core
-    } while (absl::GetCurrentTimeNanos() < end);
+    } while (!end.passed());
   }
   WindowControl& own = *controls_[self_];
   const uint32_t asleep =
@@ -108,7 +107,7 @@ void WindowSignals::Await(Sleeper sleeper, absl::FunctionRef<bool()> condition, 
     // Told before the condition is looked at: who makes it true after that sees it, or changes the
     // bell, which the kernel compares.
     own.here.fetch_or(asleep, std::memory_order_seq_cst);
-    if (condition() || absl::Now() >= deadline) break;
+    if (condition() || deadline.passed()) break;
     FutexWait(&own.bell, seen, asleep, deadline);
   }
   own.here.fetch_and(~asleep, std::memory_order_seq_cst);

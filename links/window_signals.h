@@ -10,6 +10,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/time/time.h"
+#include "base/deadline.h"
 
 namespace gradsync {
 
@@ -90,7 +91,7 @@ class WindowSignals {
   // Returns when `condition` holds, or at the deadline. It is looked at whenever the member is
   // rung. Before sleeping, spins for `spin`.
   void Await(Sleeper sleeper, absl::FunctionRef<bool()> condition, absl::Duration spin,
-             absl::Time deadline = absl::InfiniteFuture());
+             Deadline deadline = Deadline::Never());
 
   // A guest comes; at most one at a time. When it leaves it must look whether there is work for the
   // thread, which was not rung meanwhile, and then RingSelf().

@@ -73,7 +73,7 @@ void Exchange::SendWindows(const std::vector<std::string>& addresses) {
   }
 }
 
-absl::Status Exchange::Connect(StreamLink& link, const proto::Hello& hello, absl::Time deadline) {
+absl::Status Exchange::Connect(StreamLink& link, const proto::Hello& hello, Deadline deadline) {
   for (const auto& server : servers_) {
     const int connections = server->connection->connections();
     for (int connection = 0; connection < connections; ++connection) {
@@ -277,7 +277,7 @@ SyncHandle Exchange::FailureHandle(std::string what) {
   return doomed_->handle();
 }
 
-bool Exchange::WaitClosed(absl::Time deadline) {
+bool Exchange::WaitClosed(Deadline deadline) {
   MutexLock lock(&mutex_);
   while (open_ > 0) {
     if (changed_.WaitWithDeadline(&mutex_, deadline)) return false;

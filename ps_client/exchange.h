@@ -13,9 +13,9 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "base/chunk_codec.h"
+#include "base/deadline.h"
 #include "base/mutex.h"
 #include "links/frame_stream.h"
 #include "optim/optimizer_state.h"
@@ -68,7 +68,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
 
   // Opens all streams and says hello; `hello` lacks only what depends on server and connection.
   // Call once, first.
-  absl::Status Connect(StreamLink& link, const proto::Hello& hello, absl::Time deadline);
+  absl::Status Connect(StreamLink& link, const proto::Hello& hello, Deadline deadline);
 
   // Resolves when all servers have answered the hello, which they do when all workers have come.
   SyncHandle Welcomed() const;
@@ -114,7 +114,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   SyncHandle FailureHandle(std::string what);
 
   // Blocks until no stream calls any more. False at the deadline.
-  bool WaitClosed(absl::Time deadline);
+  bool WaitClosed(Deadline deadline);
 
   // Names of the servers that have not answered the hello yet; for messages.
   std::string UnansweredServers() const;
@@ -163,7 +163,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   absl::Status OnState(Server& server, const proto::FrameHeader& header, const Payload& payload);
   absl::Status OnStateEnd(Server& server, const proto::FrameHeader& header);
   void OnClosed(Server& server, const absl::Status& status);
-  absl::Status OpenStream(StreamLink& link, Server& server, absl::Time deadline);
+  absl::Status OpenStream(StreamLink& link, Server& server, Deadline deadline);
 
   // Strikes a chunk off what is awaited. Returns the countdown to tell, and where the chunk goes
   // (null: it is empty).

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/chunk_codec.h"
+#include "base/deadline.h"
 #include "base/float_stream.h"
 #include "base/status_macros.h"
 #include "links/frame_error.h"
@@ -76,7 +77,7 @@ class Exchange::Sink : public FrameSink {
   bool welcomed_ = false;
 };
 
-absl::Status Exchange::OpenStream(StreamLink& link, Server& server, absl::Time deadline) {
+absl::Status Exchange::OpenStream(StreamLink& link, Server& server, Deadline deadline) {
   auto sink = std::make_shared<Sink>(shared_from_this(), &server);
   {
     MutexLock lock(&mutex_);

@@ -5,7 +5,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/deadline.h"
 #include "base/mutex.h"
 #include "base/status_macros.h"
 #include "optim/state_mapping.h"
@@ -48,25 +49,25 @@ class PsGradientSync : public GradientSync {
     if (windows_ != nullptr) windows_->Stop();
     if (exchange_ != nullptr) {
       exchange_->FailAll(absl::CancelledError(absl::StrCat("rank ", options_.group.rank, " left")));
-      exchange_->WaitClosed(absl::Now() + kClosePatience);
+      exchange_->WaitClosed(Deadline::In(kClosePatience));
     }
     MutexLock lock(&reports_->mutex);
     reports_->to = nullptr;
   }
 
-  absl::StatusOr<std::vector<GradBucket>> Bind(const Plan& plan, absl::Time deadline) override;
-  absl::Status BroadcastParameters(absl::Time deadline) override;
+  absl::StatusOr<std::vector<GradBucket>> Bind(const Plan& plan, Deadline deadline) override;
+  absl::Status BroadcastParameters(Deadline deadline) override;
   SyncHandle Launch(const StepOptions& step, int bucket) override;
   UpdateSite update_site() const override { return options_.update_site; }
   SyncIdentity identity() const override {
     if (options_.windows) return {Backend::kPsOverShm};
     return {Backend::kPsOverGrpc, options_.consistency, options_.connections};
   }
-  absl::Status Settle(absl::Time deadline) override;
-  absl::StatusOr<OptimizerState> ExportOptimizerState(absl::Time deadline) override;
-  absl::Status ImportOptimizerState(const OptimizerState& state, absl::Time deadline) override;
+  absl::Status Settle(Deadline deadline) override;
+  absl::StatusOr<OptimizerState> ExportOptimizerState(Deadline deadline) override;
+  absl::Status ImportOptimizerState(const OptimizerState& state, Deadline deadline) override;
   absl::Status status() const override { return group_error_.status(); }
-  absl::Status Shutdown(absl::Time deadline) override;
+  absl::Status Shutdown(Deadline deadline) override;
 
   void Abort(absl::Status reason) override { Report(life_.ReasonOf(std::move(reason))); }
 
@@ -90,11 +91,11 @@ class PsGradientSync : public GradientSync {
   bool bulk() const { return options_.consistency.bulk(); }
   bool at_owner() const { return options_.update_site == UpdateSite::kOwner; }
   absl::Status MakeBuckets(const Plan& plan, const ShardMap& shards);
-  absl::Status Join(const Plan& plan, absl::Time deadline);
-  absl::Status ConnectWindows(absl::Time deadline);
+  absl::Status Join(const Plan& plan, Deadline deadline);
+  absl::Status ConnectWindows(Deadline deadline);
   absl::Status CheckUsable() const;
-  absl::Status Broadcast(absl::Time deadline);
-  absl::Status Import(const OptimizerState& state, absl::Time deadline);
+  absl::Status Broadcast(Deadline deadline);
+  absl::Status Import(const OptimizerState& state, Deadline deadline);
   void HearReports();
   void AwaitFailure();
   void Report(absl::Status status);
@@ -157,7 +158,7 @@ void PsGradientSync::Report(absl::Status status) {
 // After Report(): until the group has failed here too.
 void PsGradientSync::AwaitFailure() {
   MutexLock lock(&mutex_);
-  const absl::Time deadline = absl::Now() + kPublishPatience;
+  const Deadline deadline = Deadline::In(kPublishPatience);
   while (!failed_ && !changed_.WaitWithDeadline(&mutex_, deadline)) {
   }
 }
@@ -176,8 +177,7 @@ absl::Status PsGradientSync::CheckUsable() const {
   return life_.CheckUsable();
 }
 
-absl::StatusOr<std::vector<GradBucket>> PsGradientSync::Bind(const Plan& plan,
-                                                             absl::Time deadline) {
+absl::StatusOr<std::vector<GradBucket>> PsGradientSync::Bind(const Plan& plan, Deadline deadline) {
   GS_RETURN_IF_ERROR(status());
   GS_RETURN_IF_ERROR(life_.BeginBind());
   if (plan.world_size() != options_.group.world_size) {
@@ -250,7 +250,7 @@ absl::Status PsGradientSync::MakeBuckets(const Plan& plan, const ShardMap& shard
 
 // Every rank comes to the comparison of plans, also one that cannot connect or is refused by a
 // server, so that each can say what differs.
-absl::Status PsGradientSync::Join(const Plan& plan, absl::Time deadline) {
+absl::Status PsGradientSync::Join(const Plan& plan, Deadline deadline) {
   const absl::StatusOr<proto::Hello> hello = MakeHello(options_, plan);
   const absl::Status connected =
       hello.ok() ? exchange_->Connect(*options_.link, *hello, deadline) : hello.status();
@@ -259,7 +259,7 @@ absl::Status PsGradientSync::Join(const Plan& plan, absl::Time deadline) {
     // A server may not have heard both hellos yet, and of a stream that only ended it could say no
     // more than that a worker was lost.
     exchange_->LeaveWith(agreed);
-    exchange_->WaitClosed(std::min(deadline, absl::Now() + kClosePatience));
+    exchange_->WaitClosed(std::min(deadline, Deadline::In(kClosePatience)));
     return agreed;
   }
   HearReports();
@@ -277,7 +277,7 @@ absl::Status PsGradientSync::Join(const Plan& plan, absl::Time deadline) {
   return side_channel_.Barrier(deadline);
 }
 
-absl::Status PsGradientSync::ConnectWindows(absl::Time deadline) {
+absl::Status PsGradientSync::ConnectWindows(Deadline deadline) {
   GS_ASSIGN_OR_RETURN(std::vector<std::string> addresses,
                       side_channel_.AllGather(windows_->address(), deadline));
   for (std::string& server : exchange_->ServerWindows()) addresses.push_back(std::move(server));
@@ -285,18 +285,18 @@ absl::Status PsGradientSync::ConnectWindows(absl::Time deadline) {
   return windows_->Connect(addresses, deadline);
 }
 
-absl::Status PsGradientSync::Settle(absl::Time deadline) {
+absl::Status PsGradientSync::Settle(Deadline deadline) {
   GS_RETURN_IF_ERROR(CheckUsable());
   return bulk() ? absl::OkStatus() : Reported(exchange_->Settle().Wait(deadline));
 }
 
-absl::Status PsGradientSync::BroadcastParameters(absl::Time deadline) {
+absl::Status PsGradientSync::BroadcastParameters(Deadline deadline) {
   GS_RETURN_IF_ERROR(CheckUsable());
   if (std::exchange(broadcast_, true)) GS_RETURN_IF_ERROR(Settle(deadline));
   return Reported(Broadcast(deadline));
 }
 
-absl::Status PsGradientSync::Broadcast(absl::Time deadline) {
+absl::Status PsGradientSync::Broadcast(Deadline deadline) {
   // The first barrier: rank 0's values must not arrive where the caller still writes its own. The
   // others expect them from before it.
   if (windows_ != nullptr) {
@@ -333,7 +333,7 @@ SyncHandle PsGradientSync::Launch(const StepOptions& step, int bucket) {
   return exchange_->FailureHandle("a launch out of order");
 }
 
-absl::StatusOr<OptimizerState> PsGradientSync::ExportOptimizerState(absl::Time deadline) {
+absl::StatusOr<OptimizerState> PsGradientSync::ExportOptimizerState(Deadline deadline) {
   GS_RETURN_IF_ERROR(CheckUsable());
   OptimizerState state;
   if (!at_owner()) return state;
@@ -346,8 +346,7 @@ absl::StatusOr<OptimizerState> PsGradientSync::ExportOptimizerState(absl::Time d
   return state;
 }
 
-absl::Status PsGradientSync::ImportOptimizerState(const OptimizerState& state,
-                                                  absl::Time deadline) {
+absl::Status PsGradientSync::ImportOptimizerState(const OptimizerState& state, Deadline deadline) {
   GS_RETURN_IF_ERROR(CheckUsable());
   GS_RETURN_IF_ERROR(CheckState(*plan_, state));
   // A job that goes on from a state goes on alike here and in new processes.
@@ -357,14 +356,14 @@ absl::Status PsGradientSync::ImportOptimizerState(const OptimizerState& state,
   return Reported(Import(state, deadline));
 }
 
-absl::Status PsGradientSync::Import(const OptimizerState& state, absl::Time deadline) {
+absl::Status PsGradientSync::Import(const OptimizerState& state, Deadline deadline) {
   if (options_.group.rank == 0) {
     GS_RETURN_IF_ERROR(exchange_->ImportState(state).Wait(deadline));
   }
   return side_channel_.Barrier(deadline);
 }
 
-absl::Status PsGradientSync::Shutdown(absl::Time deadline) {
+absl::Status PsGradientSync::Shutdown(Deadline deadline) {
   if (life_.left()) return absl::OkStatus();
   GS_RETURN_IF_ERROR(CheckUsable());
   GS_RETURN_IF_ERROR(Settle(deadline));  // else others would wait for this rank's next step

@@ -37,7 +37,7 @@ absl::StatusOr<proto::Hello> MakeHello(const PsOptions& options, const Plan& pla
 }
 
 absl::Status AgreeOnTerms(const PsOptions& options, const Plan& plan, SideChannel& side_channel,
-                          absl::Time deadline) {
+                          Deadline deadline) {
   GS_RETURN_IF_ERROR(AgreeOnPlan(side_channel, plan, deadline));
   GS_ASSIGN_OR_RETURN(const std::vector<std::string> all,
                       side_channel.AllGather(ConsistencyName(options.consistency), deadline));

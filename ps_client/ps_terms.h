@@ -5,7 +5,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
+#include "base/deadline.h"
 #include "plan/plan.h"
 #include "proto/parameter_server.pb.h"
 #include "ps_client/ps_options.h"
@@ -22,7 +22,7 @@ absl::StatusOr<proto::Hello> MakeHello(const PsOptions& options, const Plan& pla
 // Errors: FAILED_PRECONDITION with the first rank that differs and what both have; those of the
 // side channel.
 absl::Status AgreeOnTerms(const PsOptions& options, const Plan& plan, SideChannel& side_channel,
-                          absl::Time deadline);
+                          Deadline deadline);
 
 // Errors: INVALID_ARGUMENT for a plan that compresses where nothing can be compressed: under
 // another consistency than bsp, and in shared memory. Thread-safe.

@@ -4,7 +4,8 @@
 #include <thread>
 #include <vector>
 
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/deadline.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "links/in_memory_store.h"
@@ -19,7 +20,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-absl::Time Soon() { return absl::Now() + absl::Seconds(60); }
+Deadline Soon() { return Deadline::In(absl::Seconds(60)); }
 
 Plan OneTensor(int64_t numel, const std::string& codec = "none") {
   OptimizerSpec optimizer;

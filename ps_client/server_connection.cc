@@ -9,7 +9,7 @@
 namespace gradsync {
 
 absl::Status ServerConnection::Connect(StreamLink& link, std::shared_ptr<FrameSink> sink,
-                                       absl::Time deadline) {
+                                       Deadline deadline) {
   int connection;
   {
     MutexLock lock(&mutex_);

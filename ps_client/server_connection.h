@@ -11,7 +11,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
-#include "absl/time/time.h"
+#include "base/deadline.h"
 #include "base/fifo.h"
 #include "base/mutex.h"
 #include "links/frame_stream.h"
@@ -34,7 +34,7 @@ class ServerConnection {
 
   // Opens the next stream; call `connections` times, before all else.
   // Errors: those of StreamLink::Connect(), naming the server.
-  absl::Status Connect(StreamLink& link, std::shared_ptr<FrameSink> sink, absl::Time deadline);
+  absl::Status Connect(StreamLink& link, std::shared_ptr<FrameSink> sink, Deadline deadline);
 
   // Queues a chunk, number `number` of the step's or broadcast's order, to be sent after those
   // queued before and as soon as it may be.

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/deadline.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -36,7 +37,7 @@ class RecordingLink : public StreamLink {
   }
   absl::StatusOr<std::shared_ptr<FrameStream>> Connect(const std::string&, int connection,
                                                        std::shared_ptr<FrameSink>,
-                                                       absl::Time) override {
+                                                       Deadline) override {
     return std::make_shared<Recorder>(&sent[connection]);
   }
 
@@ -54,7 +55,7 @@ OutgoingFrame Chunk(int slot, double max_norm = 0) {
 TEST(ServerConnectionTest, AWorkerGoesByResults) {
   RecordingLink link;
   ServerConnection server(0, "nowhere:1", /*connections=*/1, /*lead=*/2);
-  ASSERT_TRUE(server.Connect(link, nullptr, absl::InfiniteFuture()).ok());
+  ASSERT_TRUE(server.Connect(link, nullptr, Deadline::Never()).ok());
   for (int slot = 0; slot < 5; ++slot) server.Queue(Chunk(slot), slot);
   EXPECT_THAT(link.sent[0], ElementsAre(0, 1));
   server.AddResult();
@@ -73,7 +74,7 @@ TEST(ServerConnectionTest, ChunksOfAClippedStepDoNotWaitForResultsWhichWaitForTh
   ServerConnection server(0, "nowhere:1", /*connections=*/2, /*lead=*/2);
   for (int connection : {0, 1}) {
     (void)connection;
-    ASSERT_TRUE(server.Connect(link, nullptr, absl::InfiniteFuture()).ok());
+    ASSERT_TRUE(server.Connect(link, nullptr, Deadline::Never()).ok());
   }
   for (int slot = 0; slot < 4; ++slot) server.Queue(Chunk(slot, /*max_norm=*/1), slot);
   EXPECT_THAT(link.sent[0], ElementsAre(0, 2));

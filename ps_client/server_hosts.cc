@@ -45,7 +45,7 @@ class Answer : public FrameSink {
   }
 
   // The key, once the stream is closed.
-  absl::StatusOr<std::string> Await(absl::Time deadline) {
+  absl::StatusOr<std::string> Await(Deadline deadline) {
     MutexLock lock(&mutex_);
     while (!closed_ && !changed_.WaitWithDeadline(&mutex_, deadline)) {
     }
@@ -60,7 +60,7 @@ class Answer : public FrameSink {
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
-absl::StatusOr<std::string> Ask(StreamLink& link, const std::string& server, absl::Time deadline) {
+absl::StatusOr<std::string> Ask(StreamLink& link, const std::string& server, Deadline deadline) {
   const auto answer = std::make_shared<Answer>();
   GS_ASSIGN_OR_RETURN(const std::shared_ptr<FrameStream> stream,
                       link.Connect(server, 0, answer, deadline));
@@ -77,7 +77,7 @@ absl::StatusOr<std::string> Ask(StreamLink& link, const std::string& server, abs
 
 absl::StatusOr<std::vector<std::string>> AskServerHosts(StreamLink& link,
                                                         const std::vector<std::string>& servers,
-                                                        absl::Time deadline) {
+                                                        Deadline deadline) {
   std::vector<std::string> keys;
   for (const std::string& server : servers) {
     absl::StatusOr<std::string> key = Ask(link, server, deadline);

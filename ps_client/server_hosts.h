@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
+#include "base/deadline.h"
 #include "links/frame_stream.h"
 
 namespace gradsync {
@@ -19,7 +19,7 @@ namespace gradsync {
 // when it does not answer; INVALID_ARGUMENT when the answer is none; what it refuses with.
 absl::StatusOr<std::vector<std::string>> AskServerHosts(StreamLink& link,
                                                         const std::vector<std::string>& servers,
-                                                        absl::Time deadline);
+                                                        Deadline deadline);
 
 }  // namespace gradsync
 

@@ -6,8 +6,9 @@
 #include <vector>
 
 #include "absl/strings/match.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "base/deadline.h"
 #include "gtest/gtest.h"
 #include "links/in_process_stream.h"
 #include "proto/parameter_server.pb.h"
@@ -46,7 +47,7 @@ absl::StatusOr<std::vector<std::string>> AskOneThatAnswers(const proto::FrameHea
       link->Listen("127.0.0.1:0", [answer, payload](std::shared_ptr<FrameStream> stream) {
         return std::make_shared<Answerer>(std::move(stream), answer, payload);
       });
-  return AskServerHosts(*link, {(*listener)->address()}, absl::Now() + absl::Seconds(30));
+  return AskServerHosts(*link, {(*listener)->address()}, Deadline::In(absl::Seconds(30)));
 }
 
 TEST(ServerHostsTest, TheKeyThatAServerTellsIsReturned) {

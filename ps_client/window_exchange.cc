@@ -38,8 +38,7 @@ WindowExchange::~WindowExchange() {
   if (mesh_ != nullptr) Stop();
 }
 
-absl::Status WindowExchange::Connect(const std::vector<std::string>& addresses,
-                                     absl::Time deadline) {
+absl::Status WindowExchange::Connect(const std::vector<std::string>& addresses, Deadline deadline) {
   const absl::Status connected = mesh_->Connect(addresses, deadline);
   std::vector<std::shared_ptr<Window>> windows;
   for (int member = 0; connected.ok() && member < group_->members(); ++member) {

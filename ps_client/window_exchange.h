@@ -11,7 +11,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
+#include "base/deadline.h"
 #include "base/mutex.h"
 #include "links/window.h"
 #include "links/window_group.h"
@@ -51,7 +51,7 @@ class WindowExchange {
 
   // Once, before what follows. `addresses` of all workers, then all servers. Blocks until all are
   // connected. Errors: those of WindowMesh::Connect(); what Fail() was given.
-  absl::Status Connect(const std::vector<std::string>& addresses, absl::Time deadline);
+  absl::Status Connect(const std::vector<std::string>& addresses, Deadline deadline);
 
   SyncHandle Launch(const StepOptions& step, int bucket) { return engine_->Launch(step, bucket); }
   void PullParameters() { engine_->PullParameters(); }

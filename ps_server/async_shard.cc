@@ -6,7 +6,7 @@
 
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "base/float_stream.h"
 #include "base/kernels.h"
 #include "base/status_macros.h"
@@ -130,7 +130,7 @@ absl::Status AsyncShard::Push(int rank, SegmentId segment, const StepOptions& st
   while (last < step.step && !last_step_.compare_exchange_weak(last, step.step)) {
   }
   ++pushes_[rank];
-  last_sign_ = absl::ToUnixNanos(absl::Now());
+  last_sign_ = absl::ToInt64Nanoseconds(MonotonicTime::Now().since_origin());
   GS_ASSIGN_OR_RETURN(const bool owner, chunk->clocks.Offer({rank, step, std::move(payload)}));
   return owner ? Work(*chunk) : absl::OkStatus();
 }
@@ -176,7 +176,7 @@ absl::Status AsyncShard::Depart(int rank, absl::StatusOr<bool> (ChunkClocks::*de
   if (!chunks_.empty() && pushes_[rank] % static_cast<int64_t>(chunks_.size()) != 0) {
     return absl::InvalidArgumentError(absl::StrCat("rank ", rank, " left in the middle of a step"));
   }
-  last_sign_ = absl::ToUnixNanos(absl::Now());
+  last_sign_ = absl::ToInt64Nanoseconds(MonotonicTime::Now().since_origin());
   for (const auto& chunk : chunks_) {
     GS_ASSIGN_OR_RETURN(const bool owner, (chunk->clocks.*depart)(rank));
     if (owner) GS_RETURN_IF_ERROR(Work(*chunk));
@@ -194,14 +194,15 @@ absl::Status AsyncShard::Leave(int rank) {
   return Depart(rank, &ChunkClocks::Leave);
 }
 
-std::vector<int> AsyncShard::AwaitedSince(absl::Time since) const {
+std::vector<int> AsyncShard::AwaitedSince(MonotonicTime since) const {
   std::vector<int> awaited;
   bool anybody_waits = false;
   for (int rank = 0; rank < world_size_; ++rank) {
     if (presence_[rank] == kTrains) awaited.push_back(rank);
     anybody_waits = anybody_waits || presence_[rank] == kSettled;
   }
-  const bool silent = !chunks_.empty() && absl::FromUnixNanos(last_sign_) < since;
+  const bool silent =
+      !chunks_.empty() && absl::Nanoseconds(last_sign_.load()) < since.since_origin();
   return anybody_waits && silent ? awaited : std::vector<int>();
 }
 

@@ -10,7 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
+#include "base/monotonic_time.h"
 #include "links/frame_stream.h"
 #include "plan/consistency.h"
 #include "plan/plan.h"
@@ -76,7 +76,7 @@ class AsyncShard : public ShardStateHolder {
 
   // Ranks that have neither settled nor left while others have settled and wait for them, if nobody
   // has pushed since `since`; otherwise none.
-  std::vector<int> AwaitedSince(absl::Time since) const;
+  std::vector<int> AwaitedSince(MonotonicTime since) const;
 
   // Before any step or when all have settled: new parameters of a chunk. Returns them as they are
   // kept. Errors: INVALID_ARGUMENT as for Push(); FAILED_PRECONDITION at another time.
@@ -113,7 +113,7 @@ class AsyncShard : public ShardStateHolder {
   std::vector<std::atomic<int64_t>> pushes_;     // by rank: chunks, ever
   enum Presence : int { kTrains, kSettled, kLeft };
   std::vector<std::atomic<int>> presence_;  // by rank
-  std::atomic<int64_t> last_sign_{0};       // of life: Unix nanoseconds of a push or departure
+  std::atomic<int64_t> last_sign_{0};       // of life: MonotonicTime of a push or departure, in ns
   std::atomic<int64_t> last_step_{0};       // the largest number pushed, or imported
   std::unique_ptr<StateKeeper> state_;
 };

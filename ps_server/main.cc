@@ -19,9 +19,9 @@
 
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/credentials.h"
+#include "base/deadline.h"
 #include "base/flags.h"
 #include "base/host_port.h"
 #include "base/keep_memory.h"
@@ -135,7 +135,7 @@ absl::StatusOr<Master> AskMaster(const Flags& flags) {
   Master master;
   master.run = {flags.run_id, std::max(flags.attempt, 0)};
   if (flags.master.empty()) return master;
-  const absl::Time deadline = absl::Now() + flags.timeout;
+  const Deadline deadline = Deadline::In(flags.timeout);
   GS_ASSIGN_OR_RETURN(master.store, ConnectStore(flags.master, InsecureCredentials(), deadline));
   GS_ASSIGN_OR_RETURN(master.run, AskForRun(*master.store, deadline));
   if (!flags.run_id.empty() && flags.run_id != master.run.run_id) {
@@ -152,7 +152,7 @@ absl::StatusOr<Master> AskMaster(const Flags& flags) {
 }
 
 // Takes the first free place under <run_id>/<attempt>/server/.
-absl::Status Register(const Master& master, const std::string& address, absl::Time deadline) {
+absl::Status Register(const Master& master, const std::string& address, Deadline deadline) {
   for (int i = 0;; ++i) {
     const std::string key = absl::StrCat(master.run.run_id, "/", master.run.attempt, "/server/", i);
     GS_ASSIGN_OR_RETURN(const std::string holder,
@@ -201,7 +201,7 @@ absl::Status Announce(const Flags& flags, const Master& master, const std::strin
   std::printf("listening on %s\n", address.c_str());
   std::fflush(stdout);
   if (master.store == nullptr) return absl::OkStatus();
-  return AtMaster(flags, Register(master, address, absl::Now() + flags.timeout));
+  return AtMaster(flags, Register(master, address, Deadline::In(flags.timeout)));
 }
 
 int Main(int argc, char** argv) {

@@ -11,7 +11,7 @@
 namespace gradsync {
 namespace {
 
-absl::Time Soon() { return absl::Now() + absl::Seconds(30); }
+Deadline Soon() { return Deadline::In(absl::Seconds(30)); }
 
 }  // namespace
 
@@ -89,7 +89,7 @@ void RawStream::Push(SegmentId segment, const StepOptions& step, size_t bytes) {
 }
 
 absl::optional<RawStream::Heard> RawStream::AwaitFrame(proto::FrameHeader::Kind kind) {
-  const absl::Time deadline = Soon();
+  const Deadline deadline = Soon();
   MutexLock lock(&sink_->mutex);
   for (;;) {
     while (!sink_->heard.empty()) {

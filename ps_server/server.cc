@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "absl/memory/memory.h"
-#include "absl/time/clock.h"
 #include "base/status_macros.h"
 
 namespace gradsync {
@@ -14,7 +13,7 @@ absl::StatusOr<std::unique_ptr<ParameterServer>> ParameterServer::Start(
       std::make_unique<Service>(options.run_id, options.attempt, options.timeout, options.on_event);
   Service* const acceptor = service.get();
   auto server =
-      absl::WrapUnique(new ParameterServer(std::move(service), absl::Now() + options.timeout));
+      absl::WrapUnique(new ParameterServer(std::move(service), Deadline::In(options.timeout)));
   GS_ASSIGN_OR_RETURN(
       server->listener_,
       options.link->Listen(options.listen, [acceptor](std::shared_ptr<FrameStream> stream) {

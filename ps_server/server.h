@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "base/deadline.h"
 #include "links/frame_stream.h"
 #include "ps_server/server_event.h"
 #include "ps_server/server_stats.h"
@@ -48,11 +49,11 @@ class ParameterServer {
   ServerStats stats() const { return service_->stats(); }
 
  private:
-  ParameterServer(std::unique_ptr<Service> service, absl::Time deadline)
+  ParameterServer(std::unique_ptr<Service> service, Deadline deadline)
       : service_(std::move(service)), deadline_(deadline) {}
 
   std::unique_ptr<Service> service_;  // outlives the streams
-  const absl::Time deadline_;
+  const Deadline deadline_;
   std::unique_ptr<StreamListener> listener_;
 };
 

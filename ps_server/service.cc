@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "base/monotonic_time.h"
 #include "base/status_macros.h"
 #include "links/frame_error.h"
 #include "plan/consistency.h"
@@ -52,7 +52,7 @@ std::shared_ptr<FrameSink> Service::Accept(std::shared_ptr<FrameStream> stream) 
   return session;
 }
 
-absl::Status Service::Wait(absl::Time deadline) {
+absl::Status Service::Wait(Deadline deadline) {
   mutex_.Lock();
   while (!ended_ && !roster_.complete() && !changed_.WaitWithDeadline(&mutex_, deadline)) {
   }
@@ -63,12 +63,12 @@ absl::Status Service::Wait(absl::Time deadline) {
     mutex_.Lock();
   }
   while (!ended_) {
-    changed_.WaitWithDeadline(&mutex_, absl::Now() + kWatch);
+    changed_.WaitWithDeadline(&mutex_, Deadline::In(kWatch));
     mutex_.Unlock();
     EndIfSilent();
     mutex_.Lock();
   }
-  const absl::Time farewell = absl::Now() + kFarewell;
+  const Deadline farewell = Deadline::In(kFarewell);
   while (open_ > 0 && !changed_.WaitWithDeadline(&mutex_, farewell)) {
   }
   absl::Status status = status_;
@@ -81,7 +81,7 @@ absl::Status Service::Wait(absl::Time deadline) {
 void Service::EndIfSilent() {
   const Group* const group = group_.load(std::memory_order_acquire);
   if (group == nullptr || group->async == nullptr) return;
-  const std::vector<int> silent = group->async->AwaitedSince(absl::Now() - timeout_);
+  const std::vector<int> silent = group->async->AwaitedSince(MonotonicTime::Now() - timeout_);
   if (silent.empty()) return;
   Fail(absl::DeadlineExceededError(
       absl::StrCat(Name(silent[0]), " pushed nothing for ", absl::FormatDuration(timeout_),

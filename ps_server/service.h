@@ -49,6 +49,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "base/deadline.h"
 #include "base/mutex.h"
 #include "links/frame_stream.h"
 #include "ps_server/async_shard.h"
@@ -75,7 +76,7 @@ class Service : private ShardEvents, private AsyncShardEvents {
   // Blocks until the run has ended: OK after all workers said goodbye, otherwise why it failed.
   // Fails the run with DEADLINE_EXCEEDED if not all workers have come by `deadline`. Then waits a
   // moment for the streams to close, so that the last words are heard.
-  absl::Status Wait(absl::Time deadline);
+  absl::Status Wait(Deadline deadline);
 
   // Ends the run for all workers. The first call counts.
   void Fail(absl::Status status);

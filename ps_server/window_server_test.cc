@@ -7,7 +7,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/deadline.h"
 #include "base/host_identity.h"
 #include "gtest/gtest.h"
 #include "links/in_process_stream.h"
@@ -79,7 +80,7 @@ class WindowServerTest : public testing::Test {
     header.set_kind(Kind::WINDOWS);
     for (const auto& stream : streams_) stream->Send(header, windows.SerializeAsString());
     const std::vector<std::string> all(windows.addresses().begin(), windows.addresses().end());
-    ASSERT_EQ(mesh_->Connect(all, absl::Now() + absl::Seconds(30)), absl::OkStatus());
+    ASSERT_EQ(mesh_->Connect(all, Deadline::In(absl::Seconds(30))), absl::OkStatus());
     // The last one's heart beats once it is connected with all.
     const auto* last = reinterpret_cast<const WindowControl*>(mesh_->window(kServers)->data());
     while (last->heartbeat.value.load() == 0) std::this_thread::yield();

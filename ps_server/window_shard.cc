@@ -5,7 +5,7 @@
 #include "absl/algorithm/container.h"
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "base/deadline.h"
 #include "base/float_stream.h"
 #include "base/status_macros.h"
 
@@ -71,7 +71,7 @@ void WindowShard::Halt() {
 }
 
 void WindowShard::Run(const std::vector<std::string>& addresses) {
-  absl::Status connected = mesh_->Connect(addresses, absl::Now() + options_.timeout);
+  absl::Status connected = mesh_->Connect(addresses, Deadline::In(options_.timeout));
   if (!connected.ok()) return options_.on_failure(std::move(connected));
   std::vector<std::shared_ptr<Window>> mapped;
   for (int member = 0; member < group_->members(); ++member) {

@@ -8,7 +8,7 @@
 
 namespace gradsync {
 
-absl::Status AgreeOnPlan(SideChannel& side_channel, const Plan& plan, absl::Time deadline) {
+absl::Status AgreeOnPlan(SideChannel& side_channel, const Plan& plan, Deadline deadline) {
   GS_ASSIGN_OR_RETURN(const std::vector<std::string> fingerprints,
                       side_channel.AllGather(plan.fingerprint(), deadline));
   for (size_t rank = 1; rank < fingerprints.size(); ++rank) {

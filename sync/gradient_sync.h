@@ -39,7 +39,7 @@
 #include "ATen/core/Tensor.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
+#include "base/deadline.h"
 #include "gpu/gpu_api.h"
 #include "optim/optimizer_state.h"
 #include "plan/plan.h"
@@ -75,11 +75,11 @@ class GradientSync {
   // on a second call, which changes nothing; INVALID_ARGUMENT when the plan is for another world
   // size; RESOURCE_EXHAUSTED with the bytes that the buckets are; DEADLINE_EXCEEDED and UNAVAILABLE
   // naming the peer.
-  virtual absl::StatusOr<std::vector<GradBucket>> Bind(const Plan& plan, absl::Time deadline) = 0;
+  virtual absl::StatusOr<std::vector<GradBucket>> Bind(const Plan& plan, Deadline deadline) = 0;
 
   // Collective. Copies rank 0's `param` buffers to all ranks, and to the owners. Called after
   // Bind() and before the first Launch(), or between steps when nothing is in flight.
-  virtual absl::Status BroadcastParameters(absl::Time deadline) = 0;
+  virtual absl::Status BroadcastParameters(Deadline deadline) = 0;
 
   // Queues the exchange of one bucket, whose `grad` is complete; from here to the handle's
   // resolution the bucket's buffers belong to the backend. Never waits for a peer. Buckets are
@@ -103,18 +103,18 @@ class GradientSync {
   // begins no step before it returns, so that nobody waits for it, and blocks until all ranks have
   // come; then all have the same parameters in their buckets, with every step of every rank.
   // Backends whose every step waits for all have nothing to do, and return at once.
-  virtual absl::Status Settle(absl::Time deadline) = 0;
+  virtual absl::Status Settle(Deadline deadline) = 0;
 
   // Collective, between steps. The optimizer's state by parameter name, gathered from all owners,
   // whole on every rank. Under kWorker the caller has the state, and the result is empty. State
   // exported by one backend can be imported by any other, with any number of servers.
-  virtual absl::StatusOr<OptimizerState> ExportOptimizerState(absl::Time deadline) = 0;
+  virtual absl::StatusOr<OptimizerState> ExportOptimizerState(Deadline deadline) = 0;
 
   // Collective, after Bind() and between steps; every rank passes the same state. An empty state
   // resets to the beginning. Errors: INVALID_ARGUMENT when a name, slot or size does not fit the
   // plan. What error feedback (plan/codec.h, topk) kept of earlier gradients is in no state: it is
   // dropped, here as in a new process.
-  virtual absl::Status ImportOptimizerState(const OptimizerState& state, absl::Time deadline) = 0;
+  virtual absl::Status ImportOptimizerState(const OptimizerState& state, Deadline deadline) = 0;
 
   // The first asynchronous failure, or OK. Sticky. Thread-safe.
   virtual absl::Status status() const = 0;
@@ -126,7 +126,7 @@ class GradientSync {
 
   // Collective. Leaves in good order, after the last handle was resolved. Without it the destructor
   // leaves as if aborted with CANCELLED. A second call is OK and does nothing.
-  virtual absl::Status Shutdown(absl::Time deadline) = 0;
+  virtual absl::Status Shutdown(Deadline deadline) = 0;
 
   // Payload bytes that this rank sent and received since Bind(), broadcasts included.
   virtual WireStats wire_stats() const = 0;

@@ -5,7 +5,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/deadline.h"
 
 namespace gradsync {
 namespace {
@@ -22,7 +23,7 @@ std::string Beginning(int rank) { return absl::StrCat("rank ", rank, " failed fi
 absl::StatusOr<std::string> PublishFailure(const WorkerGroup& group, const absl::Status& status) {
   const std::string reason = absl::StrCat(Beginning(group.rank), status.ToString());
   return group.store->Fail(group.Key(""), reason.substr(0, kMaxReason),
-                           absl::Now() + kPublishTimeout);
+                           Deadline::In(kPublishTimeout));
 }
 
 GroupError::GroupError(const WorkerGroup& group, std::function<void(absl::Status)> on_failure)

@@ -7,6 +7,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
+#include "base/deadline.h"
 #include "base/kernels.h"
 #include "base/mutex.h"
 #include "base/status_macros.h"
@@ -24,7 +25,7 @@ class LocalSync : public GradientSync {
  public:
   explicit LocalSync(UpdateSite update_site) : update_site_(update_site), order_(0) {}
 
-  absl::StatusOr<std::vector<GradBucket>> Bind(const Plan& plan, absl::Time) override {
+  absl::StatusOr<std::vector<GradBucket>> Bind(const Plan& plan, Deadline) override {
     GS_RETURN_IF_ERROR(status());
     GS_RETURN_IF_ERROR(life_.BeginBind());
     if (plan.world_size() != 1) {
@@ -47,8 +48,8 @@ class LocalSync : public GradientSync {
     return buckets;
   }
 
-  absl::Status BroadcastParameters(absl::Time) override { return CheckUsable(); }
-  absl::Status Settle(absl::Time) override { return CheckUsable(); }
+  absl::Status BroadcastParameters(Deadline) override { return CheckUsable(); }
+  absl::Status Settle(Deadline) override { return CheckUsable(); }
 
   SyncHandle Launch(const StepOptions& step, int bucket) override {
     const absl::Status usable = CheckUsable();
@@ -64,7 +65,7 @@ class LocalSync : public GradientSync {
   UpdateSite update_site() const override { return update_site_; }
   SyncIdentity identity() const override { return {Backend::kLocal}; }
 
-  absl::StatusOr<OptimizerState> ExportOptimizerState(absl::Time) override {
+  absl::StatusOr<OptimizerState> ExportOptimizerState(Deadline) override {
     GS_RETURN_IF_ERROR(CheckUsable());
     OptimizerState state;
     state.step = step_;
@@ -79,7 +80,7 @@ class LocalSync : public GradientSync {
     return state;
   }
 
-  absl::Status ImportOptimizerState(const OptimizerState& state, absl::Time) override {
+  absl::Status ImportOptimizerState(const OptimizerState& state, Deadline) override {
     GS_RETURN_IF_ERROR(CheckUsable());
     GS_RETURN_IF_ERROR(CheckState(plan_, state));
     step_ = state.step;
@@ -109,7 +110,7 @@ class LocalSync : public GradientSync {
     held_.clear();
   }
 
-  absl::Status Shutdown(absl::Time) override {
+  absl::Status Shutdown(Deadline) override {
     if (life_.left()) return absl::OkStatus();
     GS_RETURN_IF_ERROR(CheckUsable());
     life_.SetLeft();

@@ -9,7 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/deadline.h"
 #include "base/mutex.h"
 #include "plan/plan.h"
 #include "sync/flat_buckets.h"
@@ -21,7 +22,7 @@ namespace gradsync {
 constexpr int kBuckets = 3;
 constexpr int64_t kNumel = 100;
 
-inline absl::Time Soon() { return absl::Now() + absl::Seconds(60); }
+inline Deadline Soon() { return Deadline::In(absl::Seconds(60)); }
 
 inline Plan ThreeBuckets() {
   OptimizerSpec optimizer;
@@ -74,7 +75,7 @@ class ManualSync : public GradientSync {
     for (const BucketMemory& bucket : memory_) std::fill_n(bucket.param, bucket.numel, value);
   }
 
-  absl::StatusOr<std::vector<GradBucket>> Bind(const Plan& plan, absl::Time) override {
+  absl::StatusOr<std::vector<GradBucket>> Bind(const Plan& plan, Deadline) override {
     MutexLock lock(&mutex_);
     std::vector<GradBucket> buckets = *AllocateBuckets(plan);
     memory_ = MemoryOf(buckets);
@@ -82,7 +83,7 @@ class ManualSync : public GradientSync {
     return buckets;
   }
   // Every parameter p becomes 10 p.
-  absl::Status BroadcastParameters(absl::Time) override {
+  absl::Status BroadcastParameters(Deadline) override {
     MutexLock lock(&mutex_);
     for (const BucketMemory& bucket : memory_) {
       for (int64_t i = 0; i < bucket.numel; ++i) bucket.param[i] *= 10;
@@ -103,11 +104,11 @@ class ManualSync : public GradientSync {
   UpdateSite update_site() const override {
     return owner_ ? UpdateSite::kOwner : UpdateSite::kWorker;
   }
-  absl::StatusOr<OptimizerState> ExportOptimizerState(absl::Time) override {
+  absl::StatusOr<OptimizerState> ExportOptimizerState(Deadline) override {
     return OptimizerState();
   }
-  absl::Status ImportOptimizerState(const OptimizerState&, absl::Time) override { return status(); }
-  absl::Status Settle(absl::Time) override { return status(); }
+  absl::Status ImportOptimizerState(const OptimizerState&, Deadline) override { return status(); }
+  absl::Status Settle(Deadline) override { return status(); }
   absl::Status status() const override {
     MutexLock lock(&mutex_);
     return status_;
@@ -117,7 +118,7 @@ class ManualSync : public GradientSync {
     if (status_.ok()) status_ = std::move(reason);
     for (const SyncPromise& promise : promises_) promise.Resolve(status_);
   }
-  absl::Status Shutdown(absl::Time) override { return status(); }
+  absl::Status Shutdown(Deadline) override { return status(); }
   WireStats wire_stats() const override { return {}; }
 
  private:

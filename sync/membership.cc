@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "base/status_macros.h"
 #include "links/in_memory_store.h"
 #include "sync/agree_on_plan.h"
@@ -42,7 +42,7 @@ Membership::Membership(const WorkerGroup& group, absl::string_view name, std::fu
         ended_.Resolve(std::move(status));
       }) {}
 
-absl::Status Membership::BeginBind(const Plan& plan, absl::Time deadline) {
+absl::Status Membership::BeginBind(const Plan& plan, Deadline deadline) {
   GS_RETURN_IF_ERROR(status());
   GS_RETURN_IF_ERROR(life_.BeginBind());
   if (plan.world_size() != group_.world_size) {
@@ -66,12 +66,12 @@ void Membership::Abort(absl::Status reason) { Report(life_.ReasonOf(std::move(re
 
 absl::Status Membership::Failed(absl::Status status) {
   Report(status);
-  ended_.handle().Wait(absl::Now() + kFarewell).IgnoreError();
+  ended_.handle().Wait(Deadline::In(kFarewell)).IgnoreError();
   const absl::Status group = group_error_.status();
   return group.ok() ? status : group;
 }
 
-absl::Status Membership::Leave(absl::Time deadline) {
+absl::Status Membership::Leave(Deadline deadline) {
   GS_RETURN_IF_ERROR(CheckUsable());
   const absl::Status all_here = side_channel_.Barrier(deadline);
   if (!all_here.ok()) return Failed(all_here);
@@ -83,7 +83,7 @@ absl::Status Membership::Leave(absl::Time deadline) {
 void Membership::Part() {
   if (life_.left()) return;
   Report(absl::CancelledError(absl::StrCat("rank ", group_.rank, " left without Shutdown")));
-  ended_.handle().Wait(absl::Now() + kFarewell).IgnoreError();
+  ended_.handle().Wait(Deadline::In(kFarewell)).IgnoreError();
 }
 
 }  // namespace gradsync

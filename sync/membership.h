@@ -8,7 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "absl/time/time.h"
+#include "base/deadline.h"
 #include "plan/plan.h"
 #include "sync/group_error.h"
 #include "sync/side_channel.h"
@@ -45,7 +45,7 @@ class Membership {
   // How Bind() begins: compares the ranks' plans. Errors: FAILED_PRECONDITION for a second call and
   // where plans differ, INVALID_ARGUMENT for a plan of another world, those of SideChannel, and the
   // group's failure.
-  absl::Status BeginBind(const Plan& plan, absl::Time deadline);
+  absl::Status BeginBind(const Plan& plan, Deadline deadline);
 
   // Bind() has succeeded.
   void SetBound() { life_.SetBound(); }
@@ -68,7 +68,7 @@ class Membership {
   absl::Status status() const { return group_error_.status(); }
 
   // How Shutdown() begins: waits for all ranks; from then on errors are no failure of the group.
-  absl::Status Leave(absl::Time deadline);
+  absl::Status Leave(Deadline deadline);
   bool left() const { return life_.left(); }
 
   // How a backend's destructor begins: a rank that has not left has failed. Waits until the others

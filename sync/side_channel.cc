@@ -26,7 +26,7 @@ SideChannel::SideChannel(WorkerGroup group, absl::string_view name)
 
 absl::StatusOr<std::vector<std::string>> SideChannel::Round(absl::string_view call,
                                                             absl::string_view bytes,
-                                                            absl::Time deadline) {
+                                                            Deadline deadline) {
   if (!failed_.ok()) return failed_;
   if (group_.world_size == 1) return std::vector<std::string>{std::string(bytes)};
   const int64_t number = calls_++;
@@ -55,18 +55,18 @@ absl::StatusOr<std::vector<std::string>> SideChannel::Round(absl::string_view ca
 }
 
 absl::StatusOr<std::vector<std::string>> SideChannel::AllGather(absl::string_view bytes,
-                                                                absl::Time deadline) {
+                                                                Deadline deadline) {
   return Round(kAllGather, bytes, deadline);
 }
 
-absl::StatusOr<std::string> SideChannel::Broadcast(absl::string_view bytes, absl::Time deadline) {
+absl::StatusOr<std::string> SideChannel::Broadcast(absl::string_view bytes, Deadline deadline) {
   GS_ASSIGN_OR_RETURN(std::vector<std::string> parts,
                       Round(kBroadcast, group_.rank == 0 ? bytes : "", deadline));
   return std::move(parts[0]);
 }
 
 absl::StatusOr<std::vector<double>> SideChannel::SumDoubles(const std::vector<double>& values,
-                                                            absl::Time deadline) {
+                                                            Deadline deadline) {
   const absl::string_view bytes(reinterpret_cast<const char*>(values.data()),
                                 values.size() * sizeof(double));
   GS_ASSIGN_OR_RETURN(const std::vector<std::string> parts, Round(kSumDoubles, bytes, deadline));
@@ -88,7 +88,7 @@ absl::StatusOr<std::vector<double>> SideChannel::SumDoubles(const std::vector<do
   return sums;
 }
 
-absl::Status SideChannel::Barrier(absl::Time deadline) {
+absl::Status SideChannel::Barrier(Deadline deadline) {
   return Round(kBarrier, "", deadline).status();
 }
 

@@ -10,7 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "absl/time/time.h"
+#include "base/deadline.h"
 #include "sync/worker_group.h"
 
 namespace gradsync {
@@ -40,18 +40,18 @@ class SideChannel {
   int world_size() const { return group_.world_size; }
 
   // Everybody's bytes, by rank.
-  absl::StatusOr<std::vector<std::string>> AllGather(absl::string_view bytes, absl::Time deadline);
+  absl::StatusOr<std::vector<std::string>> AllGather(absl::string_view bytes, Deadline deadline);
 
   // Rank 0's bytes. What other ranks pass is not sent.
-  absl::StatusOr<std::string> Broadcast(absl::string_view bytes, absl::Time deadline);
+  absl::StatusOr<std::string> Broadcast(absl::string_view bytes, Deadline deadline);
 
   // Element-wise sums over ranks, folded from rank 0 upwards, so all ranks get the same bits.
   // Errors: INVALID_ARGUMENT, on all ranks, when lengths differ.
   absl::StatusOr<std::vector<double>> SumDoubles(const std::vector<double>& values,
-                                                 absl::Time deadline);
+                                                 Deadline deadline);
 
   // Returns when all ranks have come.
-  absl::Status Barrier(absl::Time deadline);
+  absl::Status Barrier(Deadline deadline);
 
   // Bytes of values that this rank sent to the store and got back, of calls that succeeded.
   int64_t bytes_sent() const { return bytes_sent_; }
@@ -60,7 +60,7 @@ class SideChannel {
  private:
   // One round through the store. `call` says which method this is: ranks must agree.
   absl::StatusOr<std::vector<std::string>> Round(absl::string_view call, absl::string_view bytes,
-                                                 absl::Time deadline);
+                                                 Deadline deadline);
 
   const WorkerGroup group_;
   const std::string name_;

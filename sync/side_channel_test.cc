@@ -9,7 +9,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/deadline.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "links/grpc_store.h"
@@ -21,7 +22,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-absl::Time Soon() { return absl::Now() + absl::Seconds(60); }
+Deadline Soon() { return Deadline::In(absl::Seconds(60)); }
 
 void RunRanks(int world_size, const std::function<void(int rank)>& body) {
   std::vector<std::thread> threads;
@@ -147,7 +148,7 @@ TEST(SideChannelTest, DifferentCallsAreAnErrorThatNamesBoth) {
 
 TEST(SideChannelTest, ARankThatDoesNotComeIsNamed) {
   SideChannel channel(Group(0, 3, NewInMemoryStore()), "test");
-  const absl::Status status = channel.Barrier(absl::Now() + absl::Milliseconds(20));
+  const absl::Status status = channel.Barrier(Deadline::In(absl::Milliseconds(20)));
   EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("ranks 1, 2 of 3"));
 }

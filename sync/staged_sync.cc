@@ -12,8 +12,9 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "absl/types/optional.h"
+#include "base/deadline.h"
 #include "base/mutex.h"
 #include "base/status_macros.h"
 #include "gpu/gpu_resources.h"
@@ -92,8 +93,8 @@ class StagedSync : public GradientSync {
   }
   ~StagedSync() override;
 
-  absl::StatusOr<std::vector<GradBucket>> Bind(const Plan& plan, absl::Time deadline) override;
-  absl::Status BroadcastParameters(absl::Time deadline) override;
+  absl::StatusOr<std::vector<GradBucket>> Bind(const Plan& plan, Deadline deadline) override;
+  absl::Status BroadcastParameters(Deadline deadline) override;
   SyncHandle Launch(const StepOptions& step, int bucket) override;
   UpdateSite update_site() const override { return host_->update_site(); }
   SyncIdentity identity() const override {
@@ -102,12 +103,12 @@ class StagedSync : public GradientSync {
     return identity;
   }
   std::shared_ptr<GpuApi> gpu() const override { return gpu_; }
-  absl::Status Settle(absl::Time deadline) override;
-  absl::StatusOr<OptimizerState> ExportOptimizerState(absl::Time deadline) override;
-  absl::Status ImportOptimizerState(const OptimizerState& state, absl::Time deadline) override;
+  absl::Status Settle(Deadline deadline) override;
+  absl::StatusOr<OptimizerState> ExportOptimizerState(Deadline deadline) override;
+  absl::Status ImportOptimizerState(const OptimizerState& state, Deadline deadline) override;
   absl::Status status() const override { return host_->status(); }
   void Abort(absl::Status reason) override;
-  absl::Status Shutdown(absl::Time deadline) override;
+  absl::Status Shutdown(Deadline deadline) override;
   WireStats wire_stats() const override;
   Staleness staleness() const override;
 
@@ -211,7 +212,7 @@ void StagedSync::Drain(const ScopedStream& stream) {
   if (gpu_->Record(end_.get(), stream.get()).ok()) gpu_->Synchronize(end_.get()).IgnoreError();
 }
 
-absl::StatusOr<std::vector<GradBucket>> StagedSync::Bind(const Plan& plan, absl::Time deadline) {
+absl::StatusOr<std::vector<GradBucket>> StagedSync::Bind(const Plan& plan, Deadline deadline) {
   absl::StatusOr<std::vector<GradBucket>> host_buckets;
   {
     MutexLock lock(&host_mutex_);
@@ -262,7 +263,7 @@ absl::Status StagedSync::CheckBound() const {
 absl::Status StagedSync::FailGroup(const absl::Status& status) {
   Abort(status);
   const SyncHandle agreed = LaunchOnHost(StepOptions(), kNoBucket);
-  agreed.Wait(absl::Now() + kAgreement).IgnoreError();
+  agreed.Wait(Deadline::In(kAgreement)).IgnoreError();
   const absl::Status group = host_->status();
   return group.ok() ? status : group;
 }
@@ -342,7 +343,7 @@ bool StagedSync::AwaitCopy(const Launched& launch) {
   while (true) {
     {
       MutexLock lock(&mutex_);
-      const absl::Time look = absl::Now() + kLook;
+      const Deadline look = Deadline::In(kLook);
       while (copies_down_ < launches_ && !failed_) {
         if (changed_.WaitWithDeadline(&mutex_, look)) break;
       }
@@ -376,7 +377,7 @@ void StagedSync::FinishLoop() {
 }
 
 void StagedSync::Finish(const Exchanged& exchanged) {
-  absl::Status status = exchanged.handle.Wait(absl::InfiniteFuture());
+  absl::Status status = exchanged.handle.Wait(Deadline::Never());
   const int bucket = exchanged.launch.bucket;
   if (!status.ok() || bucket == kNoBucket) return exchanged.launch.promise.Resolve(status);
   status = QueueCopyUp(*buckets_[bucket]);
@@ -427,7 +428,7 @@ absl::Status StagedSync::CopyParametersUp() {
   return absl::OkStatus();
 }
 
-absl::Status StagedSync::BroadcastParameters(absl::Time deadline) {
+absl::Status StagedSync::BroadcastParameters(Deadline deadline) {
   GS_RETURN_IF_ERROR(CheckBound());
   GS_RETURN_IF_ERROR(host_->status());
   absl::Status copied = CopyParametersDown();
@@ -440,7 +441,7 @@ absl::Status StagedSync::BroadcastParameters(absl::Time deadline) {
   return copied.ok() ? copied : FailGroup(copied);
 }
 
-absl::Status StagedSync::Settle(absl::Time deadline) {
+absl::Status StagedSync::Settle(Deadline deadline) {
   {
     MutexLock lock(&host_mutex_);
     GS_RETURN_IF_ERROR(host_->Settle(deadline));
@@ -450,17 +451,17 @@ absl::Status StagedSync::Settle(absl::Time deadline) {
   return copied.ok() ? copied : FailGroup(copied);
 }
 
-absl::StatusOr<OptimizerState> StagedSync::ExportOptimizerState(absl::Time deadline) {
+absl::StatusOr<OptimizerState> StagedSync::ExportOptimizerState(Deadline deadline) {
   MutexLock lock(&host_mutex_);
   return host_->ExportOptimizerState(deadline);
 }
 
-absl::Status StagedSync::ImportOptimizerState(const OptimizerState& state, absl::Time deadline) {
+absl::Status StagedSync::ImportOptimizerState(const OptimizerState& state, Deadline deadline) {
   MutexLock lock(&host_mutex_);
   return host_->ImportOptimizerState(state, deadline);
 }
 
-absl::Status StagedSync::Shutdown(absl::Time deadline) {
+absl::Status StagedSync::Shutdown(Deadline deadline) {
   GS_RETURN_IF_ERROR(host_->status());
   MutexLock lock(&host_mutex_);
   const absl::Status status = host_->Shutdown(deadline);

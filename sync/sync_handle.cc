@@ -28,7 +28,7 @@ struct HandleState {
 
 }  // namespace internal
 
-absl::Status SyncHandle::Wait(absl::Time deadline) const {
+absl::Status SyncHandle::Wait(Deadline deadline) const {
   if (!done()) {
     const std::shared_ptr<SyncDriver> driver = state_->driver.lock();
     if (driver != nullptr) driver->Drive([this] { return done(); }, deadline);

@@ -10,7 +10,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
-#include "absl/time/time.h"
+#include "base/deadline.h"
 
 namespace gradsync {
 
@@ -25,7 +25,7 @@ class SyncDriver {
   virtual ~SyncDriver() = default;
 
   // Works until `done` or the deadline, or returns early when another thread does. Thread-safe.
-  virtual void Drive(absl::FunctionRef<bool()> done, absl::Time deadline) = 0;
+  virtual void Drive(absl::FunctionRef<bool()> done, Deadline deadline) = 0;
 };
 
 // Cheap to copy; thread-safe. Resolved exactly once. A resolved handle means that nobody reads or
@@ -36,7 +36,7 @@ class SyncHandle {
   // Waits until the exchange is resolved, helping where it can, and returns its status. A missed
   // deadline cancels nothing: the exchange goes on and the handle can be waited for again. Errors:
   // those of the exchange; DEADLINE_EXCEEDED, saying what is waited for.
-  absl::Status Wait(absl::Time deadline) const;
+  absl::Status Wait(Deadline deadline) const;
 
   bool done() const;
 

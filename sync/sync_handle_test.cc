@@ -3,13 +3,14 @@
 #include <memory>
 
 #include "absl/status/status.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/deadline.h"
 #include "gtest/gtest.h"
 
 namespace gradsync {
 namespace {
 
-absl::Time Soon() { return absl::Now() + absl::Seconds(60); }
+Deadline Soon() { return Deadline::In(absl::Seconds(60)); }
 
 TEST(SyncHandleTest, EveryWaitDoesWhatRemains) {
   int calls = 0;

@@ -97,7 +97,7 @@ void WindowEngine::Loop() {
   }
 }
 
-void WindowEngine::Drive(absl::FunctionRef<bool()> done, absl::Time deadline) {
+void WindowEngine::Drive(absl::FunctionRef<bool()> done, Deadline deadline) {
   if (guest_.exchange(true)) return;
   signals().GuestComes();
   if (TakeTurn(done, deadline)) {
@@ -108,7 +108,7 @@ void WindowEngine::Drive(absl::FunctionRef<bool()> done, absl::Time deadline) {
       if (halted() || done()) break;
       if (HasWork()) {
         Work(shares_cores_);
-      } else if (absl::Now() >= deadline) {
+      } else if (deadline.passed()) {
         break;
       }
     }
@@ -119,7 +119,7 @@ void WindowEngine::Drive(absl::FunctionRef<bool()> done, absl::Time deadline) {
   if (!halted() && HasWork()) signals().RingSelf();
 }
 
-bool WindowEngine::TakeTurn(absl::FunctionRef<bool()> done, absl::Time deadline) {
+bool WindowEngine::TakeTurn(absl::FunctionRef<bool()> done, Deadline deadline) {
   MutexLock lock(&mutex_);
   while (turn_taken_) {
     if (turn_ends_.WaitWithDeadline(&mutex_, deadline) || done() || halted()) return false;

@@ -10,8 +10,8 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
-#include "absl/time/time.h"
 #include "absl/types/optional.h"
+#include "base/deadline.h"
 #include "base/mutex.h"
 #include "links/window_group.h"
 #include "links/window_owner.h"
@@ -72,7 +72,7 @@ class WindowEngine : public SyncDriver {
   // Halts, and waits for the thread. Must not be called from `report`.
   void Stop();
 
-  void Drive(absl::FunctionRef<bool()> done, absl::Time deadline) override;
+  void Drive(absl::FunctionRef<bool()> done, Deadline deadline) override;
 
  private:
   explicit WindowEngine(WindowEngineOptions options);
@@ -81,7 +81,7 @@ class WindowEngine : public SyncDriver {
   bool HasWork() const;
   void Work(bool help);
   bool DoSmall(int bucket);
-  bool TakeTurn(absl::FunctionRef<bool()> done, absl::Time deadline);
+  bool TakeTurn(absl::FunctionRef<bool()> done, Deadline deadline);
   bool TryTakeTurn();
   void EndTurn();
   bool halted() const { return halted_.load(std::memory_order_acquire); }

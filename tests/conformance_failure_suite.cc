@@ -6,7 +6,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/time.h"
+#include "base/deadline.h"
 #include "gtest/gtest.h"
 #include "tests/conformance_group.h"
 #include "tests/conformance_suite.h"
@@ -250,9 +250,9 @@ TEST_P(ConformanceTest, AFailureEndsEveryCollectiveCall) {
   if (GetParam().world_size == 1) GTEST_SKIP() << "one rank waits for nobody";
   const Plan plan = UnevenPlan(GetParam().world_size, Momentum());
   const std::vector<std::function<absl::Status(GradientSync&)>> calls = {
-      [](GradientSync& sync) { return sync.BroadcastParameters(absl::InfiniteFuture()); },
-      [](GradientSync& sync) { return sync.ExportOptimizerState(absl::InfiniteFuture()).status(); },
-      [](GradientSync& sync) { return sync.Shutdown(absl::InfiniteFuture()); },
+      [](GradientSync& sync) { return sync.BroadcastParameters(Deadline::Never()); },
+      [](GradientSync& sync) { return sync.ExportOptimizerState(Deadline::Never()).status(); },
+      [](GradientSync& sync) { return sync.Shutdown(Deadline::Never()); },
   };
   const int culprit = GetParam().world_size - 1;
   for (size_t i = 0; i < calls.size(); ++i) {

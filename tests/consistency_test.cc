@@ -12,7 +12,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/blocking_counter.h"
 #include "absl/synchronization/notification.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/deadline.h"
 #include "gtest/gtest.h"
 #include "links/grpc_stream.h"
 #include "links/in_process_stream.h"
@@ -86,7 +87,7 @@ TEST(ConsistencyTest, SspWaitsAtItsBoundUntilTheSlowestHasPushed) {
       ASSERT_EQ(RunStep(*sync, plan, 1), absl::OkStatus());
       ASSERT_EQ(RunStep(*sync, plan, 2), absl::OkStatus());
       const std::vector<SyncHandle> third = LaunchStep(*sync, plan, 3);
-      EXPECT_TRUE(absl::IsDeadlineExceeded(third[1].Wait(absl::Now() + absl::Milliseconds(300))));
+      EXPECT_TRUE(absl::IsDeadlineExceeded(third[1].Wait(Deadline::In(absl::Milliseconds(300)))));
       EXPECT_FALSE(AllDone(third));
       at_bound.Notify();
       for (const SyncHandle& handle : third) ASSERT_EQ(handle.Wait(Soon()), absl::OkStatus());

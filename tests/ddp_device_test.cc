@@ -9,8 +9,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "allreduce/shm_gradient_sync.h"
+#include "base/deadline.h"
 #include "base/notification.h"
 #include "base/status_macros.h"
 #include "ddp/distributed_data_parallel.h"
@@ -28,7 +29,7 @@ namespace {
 
 constexpr int kSteps = 4;
 
-absl::Time Soon() { return absl::Now() + absl::Seconds(60); }
+Deadline Soon() { return Deadline::In(absl::Seconds(60)); }
 
 struct Case {
   UpdateSite site;

@@ -7,7 +7,8 @@
 #include <vector>
 
 #include "ATen/Context.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/deadline.h"
 #include "ddp/distributed_data_parallel.h"
 #include "ddp/tiny_module.h"
 #include "gmock/gmock.h"
@@ -23,7 +24,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-absl::Time Soon() { return absl::Now() + absl::Seconds(30); }
+Deadline Soon() { return Deadline::In(absl::Seconds(30)); }
 
 // Copies values only, so that two modules start alike.
 void CopyParameters(const torch::nn::Module& from, const torch::nn::Module& to) {

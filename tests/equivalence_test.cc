@@ -10,9 +10,10 @@
 #include "ATen/Parallel.h"
 #include "ATen/core/Tensor.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "allreduce/ring_gradient_sync.h"
 #include "allreduce/shm_gradient_sync.h"
+#include "base/deadline.h"
 #include "ddp/distributed_data_parallel.h"
 #include "gtest/gtest.h"
 #include "links/in_memory_store.h"
@@ -33,7 +34,7 @@ namespace {
 constexpr int64_t kSteps = 4;
 constexpr int64_t kBatch = 6;
 
-absl::Time Soon() { return absl::Now() + absl::Seconds(60); }
+Deadline Soon() { return Deadline::In(absl::Seconds(60)); }
 
 // Small buckets and chunks: several stripes, cut tails, and for many ranks empty chunks and a bucket below n elements.
 DdpOptions Options(int rank, int world_size) {

@@ -11,7 +11,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/monotonic_time.h"
 #include "gtest/gtest.h"
 #include "links/grpc_store.h"
 #include "links/in_process_stream.h"
@@ -109,14 +110,14 @@ TEST_F(TwoProcessesTest, OneThatIsKilledIsNoticedByTheOther) {
   }
   for (const auto& rank : ranks) ASSERT_EQ(rank->AwaitLine("stepping", kLimit), "stepping");
   ranks[1]->Kill(SIGKILL);
-  const absl::Time killed = absl::Now();
+  const MonotonicTime killed = MonotonicTime::Now();
   // By NCCL, whose connection breaks, or by the watchdog, after 10 s.
   const std::string why = ranks[0]->AwaitLine("failed ", kLimit);
   EXPECT_TRUE(absl::StrContains(why, "UNAVAILABLE") || absl::StrContains(why, "DEADLINE_EXCEEDED"))
       << why;
   EXPECT_TRUE(absl::StrContains(why, "rank 1 does not answer")) << why;
   EXPECT_FALSE(absl::StrContains(why, "ncclCommAbort")) << "an abort that hangs: " << why;
-  EXPECT_LT(absl::Now() - killed, absl::Seconds(30)) << why;
+  EXPECT_LT(MonotonicTime::Now() - killed, absl::Seconds(30)) << why;
   EXPECT_TRUE(ranks[0]->Finish(kLimit).ok());
 }
 
@@ -163,9 +164,9 @@ class SharedMemoryOfTheGpuTest : public TwoProcessesTest {
     }
     for (const auto& rank : ranks_) EXPECT_EQ(rank->AwaitLine("stepping", kLimit), "stepping");
     ranks_[1]->Kill(signal);
-    const absl::Time then = absl::Now();
+    const MonotonicTime then = MonotonicTime::Now();
     const std::string why = ranks_[0]->AwaitLine("failed ", kLimit);
-    EXPECT_LT(absl::Now() - then, limit) << why;
+    EXPECT_LT(MonotonicTime::Now() - then, limit) << why;
     EXPECT_TRUE(ranks_[0]->Finish(kLimit).ok());
     return why;
   }

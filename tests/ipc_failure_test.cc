@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/blocking_counter.h"
 #include "allreduce/ipc_gradient_sync.h"
+#include "base/deadline.h"
 #include "base/notification.h"
 #include "gpu/queued_gpu.h"
 #include "gtest/gtest.h"
@@ -44,23 +45,23 @@ class LateStore : public KeyValueStore {
   LateStore(std::shared_ptr<KeyValueStore> store, const Notification* go)
       : store_(std::move(store)), go_(go) {}
 
-  absl::Status Set(absl::string_view key, absl::string_view value, absl::Time deadline) override {
+  absl::Status Set(absl::string_view key, absl::string_view value, Deadline deadline) override {
     return store_->Set(key, value, deadline);
   }
   absl::StatusOr<std::string> SetIfAbsent(absl::string_view key, absl::string_view value,
-                                          absl::Time deadline) override {
+                                          Deadline deadline) override {
     return store_->SetIfAbsent(key, value, deadline);
   }
-  absl::StatusOr<std::string> Get(absl::string_view key, absl::Time deadline) override {
+  absl::StatusOr<std::string> Get(absl::string_view key, Deadline deadline) override {
     return store_->Get(key, deadline);
   }
   absl::StatusOr<std::vector<std::string>> Exchange(absl::string_view key, int rank, int world_size,
                                                     absl::string_view value,
-                                                    absl::Time deadline) override {
+                                                    Deadline deadline) override {
     return store_->Exchange(key, rank, world_size, value, deadline);
   }
   absl::StatusOr<std::string> Fail(absl::string_view prefix, absl::string_view reason,
-                                   absl::Time deadline) override {
+                                   Deadline deadline) override {
     return store_->Fail(prefix, reason, deadline);
   }
   std::unique_ptr<Watcher> Watch(
@@ -136,8 +137,8 @@ class IpcGroup {
 
 // Until this rank has heard of the group's failure.
 void AwaitFailure(GradientSync& sync) {
-  const absl::Time end = Soon();
-  while (sync.status().ok() && absl::Now() < end) std::this_thread::yield();
+  const Deadline end = Soon();
+  while (sync.status().ok() && !end.passed()) std::this_thread::yield();
 }
 
 TEST(IpcStreamsTest, NoThreadWaitsInAStepAndGradientsAreTakenInTheOrderOfTheStream) {

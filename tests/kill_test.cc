@@ -10,7 +10,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/monotonic_time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tools/local_job.h"
@@ -64,7 +65,7 @@ class KillTest : public ::testing::TestWithParam<Case> {
     if (absl::ConsumePrefix(&address, "listening on ")) addresses_[process] = std::string(address);
     if (process == "worker 0" && absl::StartsWith(line, "step 1/") && !killed_) {
       killed_ = true;
-      killed_at_ = absl::Now();
+      killed_at_ = MonotonicTime::Now();
       kill(pids_.at(GetParam().victim), SIGKILL);
     }
   }
@@ -81,14 +82,14 @@ class KillTest : public ::testing::TestWithParam<Case> {
   std::map<std::string, std::vector<std::string>> errors_;  // lines of stderr
   std::map<std::string, std::string> addresses_;            // of servers
   bool killed_ = false;
-  absl::Time killed_at_;
+  MonotonicTime killed_at_;
 };
 
 TEST_P(KillTest, TheJobEndsAndEverySurvivingWorkerNamesTheDead) {
   const auto result = RunLocalJob(options_);
   ASSERT_TRUE(result.ok()) << result.status();
   ASSERT_TRUE(killed_) << result->failure << ": " << result->failure_detail;
-  EXPECT_LT(absl::Now() - killed_at_, kTimeToNotice);
+  EXPECT_LT(MonotonicTime::Now() - killed_at_, kTimeToNotice);
   EXPECT_EQ(result->exit_code, 128 + SIGKILL);
   EXPECT_EQ(result->failure, absl::StrCat(GetParam().victim, " (pid ", pids_[GetParam().victim],
                                           "): killed by signal 9 (SIGKILL)"));

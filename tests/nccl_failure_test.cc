@@ -8,6 +8,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/synchronization/blocking_counter.h"
+#include "base/deadline.h"
 #include "base/notification.h"
 #include "gtest/gtest.h"
 #include "tests/nccl_group.h"
@@ -46,7 +47,7 @@ TEST(NcclFailureTest, AnInitThatNeverCompletesEndsAtTheDeadline) {
     const std::unique_ptr<GradientSync> sync = group.Create(rank);
     // Rank 1's own deadline is the nearer one, so that it is the first to fail.
     const absl::Duration patience = rank == 1 ? absl::Milliseconds(200) : absl::Seconds(60);
-    const absl::Status bound = sync->Bind(group.plan, absl::Now() + patience).status();
+    const absl::Status bound = sync->Bind(group.plan, Deadline::In(patience)).status();
     EXPECT_EQ(bound.code(),
               rank == 1 ? absl::StatusCode::kDeadlineExceeded : absl::StatusCode::kAborted)
         << bound;
@@ -94,14 +95,14 @@ TEST(NcclFailureTest, RanksWithOtherNumbersOfServersAreFoundByBind) {
 
 // Until this rank has heard of the group's failure.
 void AwaitFailure(GradientSync& sync) {
-  const absl::Time end = Soon();
-  while (sync.status().ok() && absl::Now() < end) std::this_thread::yield();
+  const Deadline end = Soon();
+  while (sync.status().ok() && !end.passed()) std::this_thread::yield();
 }
 
 // Steps until one fails: what fails on the GPU is told by a later call.
 absl::Status RunUntilFailure(GradientSync& sync, const NcclGroup& group, int64_t first) {
-  const absl::Time end = Soon();
-  for (int64_t s = first; absl::Now() < end; ++s) {
+  const Deadline end = Soon();
+  for (int64_t s = first; !end.passed(); ++s) {
     const absl::Status status = RunStep(sync, group.plan, Step(s));
     if (!status.ok()) return status;
     AwaitFailure(sync);
@@ -210,7 +211,7 @@ TEST(NcclFailureTest, AFailureEndsAShutdownThatWaitsForTheGpu) {
     group.gpu[0]->Enqueue(group.gpu[0]->ComputeStream(), [&] { go.WaitForNotification(); });
     EXPECT_EQ(WaitForAll(LaunchStep(sync, 2, Step(1))), absl::OkStatus());
     absl::Status left;
-    std::thread leaver([&] { left = sync.Shutdown(absl::InfiniteFuture()); });
+    std::thread leaver([&] { left = sync.Shutdown(Deadline::Never()); });
     GiveOthersTime();
     sync.Abort(absl::DataLossError("disk on fire"));
     leaver.join();

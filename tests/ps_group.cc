@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/credentials.h"
+#include "base/deadline.h"
 #include "links/in_memory_store.h"
 
 namespace gradsync {
@@ -14,23 +15,22 @@ class MuteStore : public KeyValueStore {
  public:
   explicit MuteStore(std::shared_ptr<KeyValueStore> store) : store_(std::move(store)) {}
 
-  absl::Status Set(absl::string_view key, absl::string_view value, absl::Time deadline) override {
+  absl::Status Set(absl::string_view key, absl::string_view value, Deadline deadline) override {
     return store_->Set(key, value, deadline);
   }
   absl::StatusOr<std::string> SetIfAbsent(absl::string_view key, absl::string_view value,
-                                          absl::Time deadline) override {
+                                          Deadline deadline) override {
     return store_->SetIfAbsent(key, value, deadline);
   }
-  absl::StatusOr<std::string> Get(absl::string_view key, absl::Time deadline) override {
+  absl::StatusOr<std::string> Get(absl::string_view key, Deadline deadline) override {
     return store_->Get(key, deadline);
   }
   absl::StatusOr<std::vector<std::string>> Exchange(absl::string_view key, int rank, int world_size,
                                                     absl::string_view value,
-                                                    absl::Time deadline) override {
+                                                    Deadline deadline) override {
     return store_->Exchange(key, rank, world_size, value, deadline);
   }
-  absl::StatusOr<std::string> Fail(absl::string_view, absl::string_view reason,
-                                   absl::Time) override {
+  absl::StatusOr<std::string> Fail(absl::string_view, absl::string_view reason, Deadline) override {
     return std::string(reason);
   }
   std::unique_ptr<Watcher> Watch(

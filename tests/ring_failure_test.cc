@@ -10,6 +10,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/deadline.h"
 #include "gtest/gtest.h"
 #include "links/grpc_stream.h"
 #include "links/in_process_stream.h"
@@ -54,7 +55,7 @@ class TamperedLink : public StreamLink {
 
   absl::StatusOr<std::shared_ptr<FrameStream>> Connect(const std::string& address, int connection,
                                                        std::shared_ptr<FrameSink> sink,
-                                                       absl::Time deadline) override {
+                                                       Deadline deadline) override {
     auto stream = link_->Connect(address, connection, std::move(sink), deadline);
     if (!stream.ok()) return stream.status();
     return std::make_shared<TamperedStream>(*std::move(stream), tamper_);
@@ -198,7 +199,7 @@ TEST(RingFailureTest, ARankThatNeverComesIsNamedAtTheDeadline) {
   base.link = NewInProcessLink();
   const RingGroup group(2, base);
   const std::unique_ptr<GradientSync> sync = group.Create(0);
-  const absl::Status bound = sync->Bind(SomePlan(2), absl::Now() + absl::Milliseconds(50)).status();
+  const absl::Status bound = sync->Bind(SomePlan(2), Deadline::In(absl::Milliseconds(50))).status();
   EXPECT_EQ(bound.code(), absl::StatusCode::kDeadlineExceeded) << bound;
   EXPECT_TRUE(absl::StrContains(bound.message(), "1")) << bound;
 }

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/deadline.h"
 #include "plan/plan.h"
 #include "plan/step_options.h"
 #include "sync/gradient_sync.h"
@@ -15,7 +15,7 @@
 namespace gradsync {
 
 // A deadline that only a hang meets.
-inline absl::Time Soon() { return absl::Now() + absl::Seconds(60); }
+inline Deadline Soon() { return Deadline::In(absl::Seconds(60)); }
 
 // Launches a step's buckets, 0 to `buckets` - 1, and waits for none.
 inline std::vector<SyncHandle> LaunchStep(GradientSync& sync, size_t buckets,

@@ -6,7 +6,8 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/deadline.h"
 #include "base/mutex.h"
 #include "gtest/gtest.h"
 #include "plan/consistency.h"
@@ -27,7 +28,7 @@ Plan SmallPlan(int world_size) {
 }
 
 // Long enough for a thousand steps on a busy machine.
-absl::Time Late() { return absl::Now() + absl::Minutes(5); }
+Deadline Late() { return Deadline::In(absl::Minutes(5)); }
 
 // 1/n of a gradient.
 float Share(uint64_t seed, int rank, int64_t step, int bucket, int64_t element) {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/deadline.h"
 #include "base/kernels.h"
 #include "base/mutex.h"
 #include "sync/flat_buckets.h"
@@ -33,14 +34,14 @@ class ThreadsSync : public GradientSync {
   ThreadsSync(std::shared_ptr<Group> group, int rank, int world_size)
       : group_(std::move(group)), rank_(rank), world_size_(world_size) {}
 
-  absl::StatusOr<std::vector<GradBucket>> Bind(const Plan& plan, absl::Time) override {
+  absl::StatusOr<std::vector<GradBucket>> Bind(const Plan& plan, Deadline) override {
     std::vector<GradBucket> buckets = *AllocateBuckets(plan);
     MutexLock lock(&group_->mutex);
     group_->memory[rank_] = MemoryOf(buckets);
     return buckets;
   }
 
-  absl::Status BroadcastParameters(absl::Time) override {
+  absl::Status BroadcastParameters(Deadline) override {
     MutexLock lock(&group_->mutex);
     const int round = group_->at_broadcast++ / world_size_;
     group_->changed.SignalAll();
@@ -65,12 +66,12 @@ class ThreadsSync : public GradientSync {
 
   UpdateSite update_site() const override { return UpdateSite::kWorker; }
   SyncIdentity identity() const override { return {Backend::kLocal}; }
-  absl::StatusOr<OptimizerState> ExportOptimizerState(absl::Time) override {
+  absl::StatusOr<OptimizerState> ExportOptimizerState(Deadline) override {
     return OptimizerState();
   }
-  absl::Status ImportOptimizerState(const OptimizerState&, absl::Time) override { return status(); }
+  absl::Status ImportOptimizerState(const OptimizerState&, Deadline) override { return status(); }
 
-  absl::Status Settle(absl::Time) override { return status(); }
+  absl::Status Settle(Deadline) override { return status(); }
   absl::Status status() const override {
     MutexLock lock(&group_->mutex);
     return group_->status;
@@ -85,7 +86,7 @@ class ThreadsSync : public GradientSync {
     group_->exchanges.clear();
   }
 
-  absl::Status Shutdown(absl::Time) override { return status(); }
+  absl::Status Shutdown(Deadline) override { return status(); }
   WireStats wire_stats() const override { return {}; }
 
  private:

@@ -17,7 +17,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/time/clock.h"
+#include "base/deadline.h"
 #include "base/status_macros.h"
 #include "tools/subprocess.h"
 
@@ -135,14 +135,14 @@ class LocalJob {
   // The address that the member wrote, or "" after a failure.
   std::string AwaitPort(int index) {
     const Member& member = *members_[index];
-    const absl::Time deadline = absl::Now() + options_.start_timeout;
+    const Deadline deadline = Deadline::In(options_.start_timeout);
     while (!failed()) {
       const std::string address = ReadFile(member.port_file);
       if (!address.empty()) return std::string(absl::StripAsciiWhitespace(address));
       if (!member.running()) {
         Fail(absl::StrCat(Describe(member), ": ended before it said where it listens"),
              member.last_error, 1);
-      } else if (absl::Now() > deadline) {
+      } else if (deadline.passed()) {
         Fail(absl::StrCat(Describe(member), ": did not say where it listens within ",
                           absl::FormatDuration(options_.start_timeout)),
              member.last_error, 1);
@@ -193,8 +193,8 @@ class LocalJob {
       Fail(absl::StrCat("interrupted by signal ", signal, " (SIG", sigabbrev_np(signal), ")"), "",
            128 + signal);
     }
-    terminate_at_ = absl::InfiniteFuture();
-    kill_at_ = std::min(kill_at_, absl::Now() + options_.grace);
+    terminate_at_ = Deadline::Never();
+    kill_at_ = std::min(kill_at_, Deadline::In(options_.grace));
     SignalAll(signal);
   }
 
@@ -226,8 +226,8 @@ class LocalJob {
       ++workers;
     }
     if (failed() || server == nullptr || workers < options_.workers) return;
-    if (workers_done_at_ == absl::InfiniteFuture()) workers_done_at_ = absl::Now();
-    if (absl::Now() < workers_done_at_ + options_.linger) return;
+    if (linger_until_.never()) linger_until_ = Deadline::In(options_.linger);
+    if (!linger_until_.passed()) return;
     Fail(absl::StrCat(Describe(*server), ": still runs ", absl::FormatDuration(options_.linger),
                       " after all workers have ended"),
          server->last_error, 1);
@@ -238,17 +238,16 @@ class LocalJob {
     result_.failure_detail = std::move(detail);
     result_.exit_code = exit_code;
     if (options_.on_failure) options_.on_failure(result_.failure);
-    terminate_at_ = absl::Now() + (exit_code == kBadInput ? absl::ZeroDuration() : options_.settle);
+    terminate_at_ = Deadline::In(exit_code == kBadInput ? absl::ZeroDuration() : options_.settle);
   }
 
   void EndTheRest() {
-    const absl::Time now = absl::Now();
-    if (now >= terminate_at_) {
-      terminate_at_ = absl::InfiniteFuture();
-      kill_at_ = now + options_.grace;
+    if (terminate_at_.passed()) {
+      terminate_at_ = Deadline::Never();
+      kill_at_ = Deadline::In(options_.grace);
       SignalAll(SIGTERM);
     }
-    if (now >= kill_at_) SignalAll(SIGKILL);
+    if (kill_at_.passed()) SignalAll(SIGKILL);
   }
 
   void SignalAll(int signal) {
@@ -269,9 +268,9 @@ class LocalJob {
   std::vector<std::unique_ptr<Member>> members_;  // servers, then workers
   LocalJobResult result_;
   bool interrupted_ = false;
-  absl::Time workers_done_at_ = absl::InfiniteFuture();
-  absl::Time terminate_at_ = absl::InfiniteFuture();
-  absl::Time kill_at_ = absl::InfiniteFuture();
+  Deadline linger_until_ = Deadline::Never();
+  Deadline terminate_at_ = Deadline::Never();
+  Deadline kill_at_ = Deadline::Never();
 };
 
 absl::Status CheckHosts(const LocalJobOptions& options) {

@@ -13,7 +13,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/deadline.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tools/network_lab.h"
@@ -93,9 +94,9 @@ TEST_F(NetlabTest, NothingIsLeftWhenItIsKilled) {
   ASSERT_FALSE(Traces(marker, network).empty());
   program.Kill(SIGKILL);
   EXPECT_EQ(program.Finish().shell_code(), 137);
-  const absl::Time deadline = absl::Now() + absl::Seconds(10);
+  const Deadline deadline = Deadline::In(absl::Seconds(10));
   std::vector<std::string> left = Traces(marker, network);
-  while (!left.empty() && absl::Now() < deadline) left = Traces(marker, network);
+  while (!left.empty() && !deadline.passed()) left = Traces(marker, network);
   EXPECT_THAT(left, ElementsAre());
 }
 

@@ -8,7 +8,8 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/deadline.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tools/subprocess.h"
@@ -84,9 +85,9 @@ class NetworkLabTest : public testing::Test {
   }
 
   static void Await(Python* python, size_t lines) {
-    const absl::Time deadline = absl::Now() + absl::Seconds(30);
+    const Deadline deadline = Deadline::In(absl::Seconds(30));
     while (python->lines.size() < lines && !python->process->exit_status().has_value() &&
-           absl::Now() < deadline) {
+           !deadline.passed()) {
       python->process->Poll();
     }
     ASSERT_GE(python->lines.size(), lines);

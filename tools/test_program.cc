@@ -6,7 +6,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_join.h"
-#include "absl/time/clock.h"
+#include "base/deadline.h"
 #include "gtest/gtest.h"
 
 namespace gradsync {
@@ -23,12 +23,12 @@ TestProgram::TestProgram(const std::vector<std::string>& argv) {
 }
 
 void TestProgram::Await(const std::function<bool()>& done, absl::Duration limit) {
-  const absl::Time deadline = absl::Now() + limit;
+  const Deadline deadline = Deadline::In(limit);
   while (process_ != nullptr && !process_->exit_status().has_value() && !done()) {
     pollfd fds[] = {{process_->stdout_fd(), POLLIN, 0}, {process_->stderr_fd(), POLLIN, 0}};
     poll(fds, 2, /*timeout=*/10);
     process_->Poll();
-    if (absl::Now() > deadline) {
+    if (deadline.passed()) {
       ADD_FAILURE() << "nothing came of it within " << limit << "; it printed\n"
                     << absl::StrJoin(out_, "\n") << "\n"
                     << absl::StrJoin(err_, "\n");

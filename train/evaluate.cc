@@ -32,7 +32,7 @@ absl::Status FillBatch(const ImageDataset& dataset, const Augmenter& augmenter, 
 
 absl::StatusOr<Evaluation> EvaluateModel(const ComputeOptions& compute, Model& model,
                                          const ImageDataset& dataset, int64_t batch_size,
-                                         SideChannel& side_channel, absl::Time deadline) {
+                                         SideChannel& side_channel, Deadline deadline) {
   const int rank = side_channel.rank();
   const int world_size = side_channel.world_size();
   const ImageShape shape = dataset.shape();

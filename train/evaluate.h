@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
+#include "base/deadline.h"
 #include "sync/side_channel.h"
 #include "train/dataset.h"
 #include "train/forward.h"
@@ -24,7 +24,7 @@ struct Evaluation {
 // Errors: those of the dataset and of the side channel; INTERNAL when LibTorch throws.
 absl::StatusOr<Evaluation> EvaluateModel(const ComputeOptions& compute, Model& model,
                                          const ImageDataset& dataset, int64_t batch_size,
-                                         SideChannel& side_channel, absl::Time deadline);
+                                         SideChannel& side_channel, Deadline deadline);
 
 }  // namespace gradsync
 

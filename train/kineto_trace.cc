@@ -13,6 +13,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
+#include "base/deadline.h"
 #include "base/status_macros.h"
 #include "torch/csrc/autograd/profiler_kineto.h"
 
@@ -138,12 +139,12 @@ absl::Status KinetoTrace::StopAndWrite() {
 // What the compute stream waits for, of other streams, is done with it.
 absl::Status KinetoTrace::AwaitIdleGpu() {
   if (gpu_ == nullptr) return absl::OkStatus();
-  const absl::Time deadline = absl::Now() + timeout_;
+  const Deadline deadline = Deadline::In(timeout_);
   GS_RETURN_IF_ERROR(gpu_->Record(idle_.get(), gpu_->ComputeStream()));
   while (true) {
     GS_ASSIGN_OR_RETURN(const bool done, gpu_->Done(idle_.get()));
     if (done) return absl::OkStatus();
-    if (absl::Now() > deadline) {
+    if (deadline.passed()) {
       return absl::DeadlineExceededError(absl::StrCat(
           "trace: the GPU has not done its steps within ", absl::FormatDuration(timeout_)));
     }

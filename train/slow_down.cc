@@ -4,7 +4,7 @@
 
 namespace gradsync {
 
-SlowDown::SlowDown() : clock_{absl::Now, absl::SleepFor} {}
+SlowDown::SlowDown() : clock_{MonotonicTime::Now, absl::SleepFor} {}
 
 void SlowDown::Begin(double factor) {
   factor_ = factor;
@@ -19,14 +19,14 @@ void SlowDown::End() { SleepWhatIsOwed(absl::Nanoseconds(1)); }
 
 absl::Duration SlowDown::Stretch(absl::Duration computed) {
   if (factor_ <= 1) return absl::ZeroDuration();
-  const absl::Time start = clock_.now();
+  const MonotonicTime start = clock_.now();
   clock_.sleep((factor_ - 1) * computed);
   return clock_.now() - start;
 }
 
 void SlowDown::SleepWhatIsOwed(absl::Duration least) {
   if (factor_ <= 1) return;
-  const absl::Time now = clock_.now();
+  const MonotonicTime now = clock_.now();
   const absl::Duration elapsed = now - begin_;
   const absl::Duration owed = factor_ * (elapsed - slept_) - elapsed;
   if (owed < least) return;

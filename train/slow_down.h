@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/time/time.h"
+#include "base/monotonic_time.h"
 
 namespace gradsync {
 
@@ -14,13 +15,13 @@ namespace gradsync {
 // buckets become ready as late as on such a machine. One sleep at the end of backward would make
 // the step as long, but would let all but the last bucket's exchange finish before peers notice.
 //
-// Computation is measured by the clock on the wall, so time for which others have the core is
+// All time is measured in which computation is under way, so time for which others have the core is
 // stretched too, as it would be. Not thread-safe: one thread at a time. Blocks as long as it must.
 class SlowDown {
  public:
   // A seam for tests.
   struct Clock {
-    std::function<absl::Time()> now;
+    std::function<MonotonicTime()> now;
     std::function<void(absl::Duration)> sleep;
   };
 
@@ -48,7 +49,7 @@ class SlowDown {
 
   const Clock clock_;
   double factor_ = 1;
-  absl::Time begin_;
+  MonotonicTime begin_;
   absl::Duration slept_;  // since begin_
 };
 

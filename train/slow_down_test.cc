@@ -1,5 +1,6 @@
 #include "train/slow_down.h"
 
+#include "base/monotonic_time.h"
 #include "gtest/gtest.h"
 
 namespace gradsync {
@@ -16,9 +17,9 @@ class SlowDownTest : public testing::Test {
             }};
   }
 
-  absl::Duration Elapsed() const { return now_ - absl::UnixEpoch(); }
+  absl::Duration Elapsed() const { return now_ - MonotonicTime(); }
 
-  absl::Time now_ = absl::UnixEpoch();
+  MonotonicTime now_;
   absl::Duration oversleep_;
   int sleeps_ = 0;
 };

@@ -15,7 +15,8 @@
 #include "ATen/ops/randint.h"
 #include "ATen/ops/randn.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "base/deadline.h"
+#include "base/monotonic_time.h"
 #include "base/status_macros.h"
 #include "ddp/distributed_data_parallel.h"
 #include "sync/device_buckets.h"
@@ -183,13 +184,13 @@ class TrainerImpl : public Trainer {
     TrainingResult result;
     WireStats wire_before;
     absl::Duration cpu_before;
-    absl::Time measured_from;
+    MonotonicTime measured_from;
     for (int64_t step = 1; step <= inputs_.steps; ++step) {
       if (step == options_.warmup_steps + 1) {
         GS_RETURN_IF_ERROR(clock_.Drain());
         wire_before = sync_->wire_stats();
         cpu_before = ProcessCpuTime();
-        measured_from = absl::Now();
+        measured_from = MonotonicTime::Now();
       }
       StepReport report;
       report.step = step;
@@ -203,14 +204,14 @@ class TrainerImpl : public Trainer {
     }
     GS_RETURN_IF_ERROR(clock_.Drain());
     GS_RETURN_IF_ERROR(ReportSteps(/*most_pending=*/0, on_step, &result));
-    result.measured = absl::Now() - measured_from;
+    result.measured = MonotonicTime::Now() - measured_from;
     result.cpu = ProcessCpuTime() - cpu_before;
     result.wire = sync_->wire_stats() - wire_before;
     result.staleness = sync_->staleness();
     result.skipped_steps = skipped_steps_;
     if (scaler_.has_value()) result.loss_scale = scaler_->scale();
     // Under ssp and asp others may have many steps to go, but they live: a lost one ends the wait.
-    GS_RETURN_IF_ERROR(ddp_->Settle(absl::Now() + kSettleTimeout));
+    GS_RETURN_IF_ERROR(ddp_->Settle(Deadline::In(kSettleTimeout)));
     GS_ASSIGN_OR_RETURN(result.accuracies, EvaluateKept(result.step_ends));
     GS_RETURN_IF_ERROR(Conclude(&result));
     return result;
@@ -246,7 +247,7 @@ class TrainerImpl : public Trainer {
                                                    options_.trace.first_step, " to ", last));
   }
 
-  absl::Time Deadline() const { return absl::Now() + options_.timeout; }
+  Deadline NewDeadline() const { return Deadline::In(options_.timeout); }
 
   // Two images are the fewest with which BatchNorm has a variance at a 1x1 feature map.
   void ThrowAwayStep() {
@@ -259,15 +260,15 @@ class TrainerImpl : public Trainer {
   // In backward.
   void OnGradient(int parameter) {
     slow_down_.CatchUp();
-    if (options_.record_gradients) gradient_done_[parameter] = absl::Now();
+    if (options_.record_gradients) gradient_done_[parameter] = MonotonicTime::Now();
   }
 
   absl::Status Step(StepReport* report) {
     StepTimes& times = report->times;
     GS_RETURN_IF_ERROR(clock_.BeginStep());
-    const absl::Time start = absl::Now();
+    const MonotonicTime start = MonotonicTime::Now();
     GS_ASSIGN_OR_RETURN(const Batch batch, upload_->Next());
-    const absl::Time have_data = absl::Now();
+    const MonotonicTime have_data = MonotonicTime::Now();
     times.data = have_data - start;
 
     StepOptions step;
@@ -280,21 +281,21 @@ class TrainerImpl : public Trainer {
       const bool finite = scaler_->scale() <= std::numeric_limits<float>::max();
       loss_scale_.fill_(finite ? scaler_->scale() : std::numeric_limits<double>::infinity());
     }
-    forward_done_ = absl::InfinitePast();
+    forward_done_ = MonotonicTime::InfinitePast();
     slow_down_.Begin(options_.straggler.Factor(rank_, report->step));
     GS_ASSIGN_OR_RETURN(const at::Tensor loss, step_graph_->Run(step, batch));
     GS_RETURN_IF_ERROR(ReadLoss(loss));
     slow_down_.End();
-    const absl::Time backward_done = absl::Now();
+    const MonotonicTime backward_done = MonotonicTime::Now();
     // A graph has no forward of its own.
     forward_done_ = std::max(forward_done_, have_data);
     times.forward = forward_done_ - have_data;
     times.backward = backward_done - forward_done_;
-    for (absl::Time done : gradient_done_) report->gradient_ready.push_back(done - have_data);
+    for (MonotonicTime done : gradient_done_) report->gradient_ready.push_back(done - have_data);
 
     // Before the wait for buckets: the next batch crosses the bus meanwhile.
     GS_RETURN_IF_ERROR(upload_->Prefetch());
-    GS_RETURN_IF_ERROR(ddp_->FinishStep(Deadline()));
+    GS_RETURN_IF_ERROR(ddp_->FinishStep(NewDeadline()));
     if (scaler_.has_value()) {
       skipped_steps_ += ddp_->skipped();
       GS_RETURN_IF_ERROR(scaler_->Update(ddp_->skipped()));
@@ -310,7 +311,7 @@ class TrainerImpl : public Trainer {
     const at::Tensor loss =
         CrossEntropy(Forward(options_.compute, *model_, batch.images), batch.labels);
     slow_down_.CatchUp();
-    forward_done_ = absl::Now();
+    forward_done_ = MonotonicTime::Now();
     (scaler_.has_value() ? loss * loss_scale_ : loss).backward();
     return loss.detach();
   }
@@ -408,24 +409,25 @@ class TrainerImpl : public Trainer {
     for (size_t i = result->losses.size() - tail; i < result->losses.size(); ++i) {
       tail_loss += result->losses[i] / static_cast<double>(tail);
     }
-    GS_ASSIGN_OR_RETURN(const std::vector<double> sums,
-                        side_channel_->SumDoubles({result->losses.front(), tail_loss}, Deadline()));
+    GS_ASSIGN_OR_RETURN(
+        const std::vector<double> sums,
+        side_channel_->SumDoubles({result->losses.front(), tail_loss}, NewDeadline()));
     result->first_loss = sums[0] / side_channel_->world_size();
     result->final_loss = sums[1] / side_channel_->world_size();
 
     result->params_sha256 = ddp_->ParamsSha256();
     if (options_.synchronised) GS_RETURN_IF_ERROR(CompareParameters(result->params_sha256));
     if (options_.evaluate) {
-      GS_RETURN_IF_ERROR(ddp_->BroadcastBuffers(Deadline()));
+      GS_RETURN_IF_ERROR(ddp_->BroadcastBuffers(NewDeadline()));
       GS_ASSIGN_OR_RETURN(
           const Evaluation evaluation,
           EvaluateModel(options_.compute, *model_, *inputs_.test, options_.batch_size,
-                        *side_channel_, absl::Now() + kEvaluationTimeout));
+                        *side_channel_, Deadline::In(kEvaluationTimeout)));
       result->test_samples = evaluation.samples;
       result->test_loss = evaluation.loss;
       result->test_accuracy = evaluation.accuracy;
     }
-    return sync_->Shutdown(Deadline());
+    return sync_->Shutdown(NewDeadline());
   }
 
   // Copies what a later evaluation needs, on rank 0 after every so many steps.
@@ -466,12 +468,12 @@ class TrainerImpl : public Trainer {
         SetModel(kept.tensors);
         GS_ASSIGN_OR_RETURN(const Evaluation evaluation,
                             EvaluateModel(options_.compute, *model_, *inputs_.test,
-                                          options_.batch_size, channel, absl::InfiniteFuture()));
+                                          options_.batch_size, channel, Deadline::Never()));
         points.push_back({kept.step, step_ends[kept.step - 1], evaluation.accuracy});
       }
       SetModel(last);
     }
-    GS_RETURN_IF_ERROR(side_channel_->Barrier(absl::Now() + kEvaluationTimeout));
+    GS_RETURN_IF_ERROR(side_channel_->Barrier(Deadline::In(kEvaluationTimeout)));
     return points;
   }
 
@@ -482,7 +484,7 @@ class TrainerImpl : public Trainer {
         absl::StrCat("--precision=", PrecisionName(options_.compute.precision),
                      options_.allow_tf32 ? " --tf32" : "", scaler_.has_value() ? " scaled" : "");
     GS_ASSIGN_OR_RETURN(const std::vector<std::string> all,
-                        side_channel_->AllGather(mine, Deadline()));
+                        side_channel_->AllGather(mine, NewDeadline()));
     for (size_t rank = 1; rank < all.size(); ++rank) {
       if (all[rank] != all[0]) {
         return absl::FailedPreconditionError(
@@ -495,7 +497,7 @@ class TrainerImpl : public Trainer {
 
   absl::Status CompareParameters(const std::string& mine) {
     GS_ASSIGN_OR_RETURN(const std::vector<std::string> all,
-                        side_channel_->AllGather(mine, Deadline()));
+                        side_channel_->AllGather(mine, NewDeadline()));
     for (size_t rank = 1; rank < all.size(); ++rank) {
       if (all[rank] != all[0]) {
         return absl::InternalError(
@@ -530,13 +532,13 @@ class TrainerImpl : public Trainer {
   std::unique_ptr<KinetoTrace> trace_;  // null unless wanted
   SlowDown slow_down_;
   absl::optional<LossScaler> scaler_;
-  at::Tensor loss_scale_;    // its scale on the device, where a captured step reads it
-  absl::Time forward_done_;  // of the step under way
+  at::Tensor loss_scale_;       // its scale on the device, where a captured step reads it
+  MonotonicTime forward_done_;  // of the step under way
   int64_t skipped_steps_ = 0;
   LossReader losses_;
-  std::deque<StepReport> unreported_;      // whose losses or ends are on their way
-  std::vector<KeptModel> kept_;            // rank 0, with evaluate_every
-  std::vector<absl::Time> gradient_done_;  // in this step, by parameter; empty unless recorded
+  std::deque<StepReport> unreported_;         // whose losses or ends are on their way
+  std::vector<KeptModel> kept_;               // rank 0, with evaluate_every
+  std::vector<MonotonicTime> gradient_done_;  // in this step, by parameter; empty unless recorded
   std::unique_ptr<DistributedDataParallel> ddp_;
   std::unique_ptr<StepGraph> step_graph_;  // after Bind()
 };

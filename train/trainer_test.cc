@@ -8,7 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/monotonic_time.h"
 #include "base/mutex.h"
 #include "gmock/gmock.h"
 #include "gpu/fake_gpu.h"
@@ -270,7 +271,7 @@ class SlowGpu : public FakeGpu {
                        float* momentum_buffer, size_t n, GpuStream stream) override {
     {
       MutexLock lock(&mutex_);
-      busy_until_ = std::max(busy_until_, absl::Now()) + kUpdate;
+      busy_until_ = std::max(busy_until_, MonotonicTime::Now()) + kUpdate;
       ++updates_;
     }
     return FakeGpu::SgdStep(c, param, grad, momentum_buffer, n, stream);
@@ -278,16 +279,17 @@ class SlowGpu : public FakeGpu {
   absl::Status Record(GpuEvent event, GpuStream stream) override {
     {
       MutexLock lock(&mutex_);
-      ends_[event] = stream == ComputeStream() ? std::max(busy_until_, absl::Now()) : absl::Time();
+      ends_[event] =
+          stream == ComputeStream() ? std::max(busy_until_, MonotonicTime::Now()) : MonotonicTime();
     }
     return FakeGpu::Record(event, stream);
   }
   absl::StatusOr<bool> Done(GpuEvent event) override {
-    if (absl::Now() < End(event)) return false;
+    if (MonotonicTime::Now() < End(event)) return false;
     return FakeGpu::Done(event);
   }
   absl::Status Synchronize(GpuEvent event) override {
-    while (absl::Now() < End(event)) std::this_thread::yield();
+    while (MonotonicTime::Now() < End(event)) std::this_thread::yield();
     return FakeGpu::Synchronize(event);
   }
   absl::StatusOr<absl::Duration> Elapsed(GpuEvent from, GpuEvent to) override {
@@ -299,14 +301,14 @@ class SlowGpu : public FakeGpu {
   }
 
  private:
-  absl::Time End(GpuEvent event) {
+  MonotonicTime End(GpuEvent event) {
     MutexLock lock(&mutex_);
     return ends_[event];
   }
 
   Mutex mutex_;
-  absl::Time busy_until_ ABSL_GUARDED_BY(mutex_);
-  std::map<GpuEvent, absl::Time> ends_ ABSL_GUARDED_BY(mutex_);
+  MonotonicTime busy_until_ ABSL_GUARDED_BY(mutex_);
+  std::map<GpuEvent, MonotonicTime> ends_ ABSL_GUARDED_BY(mutex_);
   int updates_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 

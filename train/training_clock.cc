@@ -1,6 +1,5 @@
 #include "train/training_clock.h"
 
-#include "absl/time/clock.h"
 #include "base/status_macros.h"
 
 namespace gradsync {
@@ -14,8 +13,8 @@ absl::StatusOr<TrainingClock::SharedEvent> TrainingClock::Mark() {
 absl::Status TrainingClock::BeginStep() {
   Step step;
   if (gpu_ == nullptr) {
-    step.begin = absl::Now();
-    if (first_begin_ == absl::InfinitePast()) {
+    step.begin = MonotonicTime::Now();
+    if (first_begin_ == MonotonicTime::InfinitePast()) {
       first_begin_ = step.begin;
     } else if (paused_) {
       pauses_ += step.begin - paused_at_;
@@ -34,7 +33,7 @@ absl::Status TrainingClock::BeginStep() {
 absl::Status TrainingClock::EndStep() {
   Step& step = steps_.back();
   if (gpu_ == nullptr) {
-    step.end = absl::Now();
+    step.end = MonotonicTime::Now();
     step.pauses = pauses_;
     return absl::OkStatus();
   }
@@ -46,7 +45,7 @@ absl::Status TrainingClock::EndStep() {
 void TrainingClock::Pause() {
   if (paused_) return;
   paused_ = true;
-  paused_at_ = absl::Now();
+  paused_at_ = MonotonicTime::Now();
 }
 
 absl::Status TrainingClock::Drain() {

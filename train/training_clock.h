@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "base/monotonic_time.h"
 #include "gpu/gpu_api.h"
 #include "gpu/gpu_resources.h"
 
@@ -58,8 +59,8 @@ class TrainingClock {
   using SharedEvent = std::shared_ptr<ScopedEvent>;
   struct Step {
     // Without a GPU.
-    absl::Time begin;
-    absl::Time end;
+    MonotonicTime begin;
+    MonotonicTime end;
     absl::Duration pauses;  // before it, all together
     // With one.
     SharedEvent from;
@@ -72,8 +73,8 @@ class TrainingClock {
   std::deque<Step> steps_;  // the last may be under way
   bool paused_ = true;
   // Without a GPU.
-  absl::Time first_begin_ = absl::InfinitePast();
-  absl::Time paused_at_;
+  MonotonicTime first_begin_ = MonotonicTime::InfinitePast();
+  MonotonicTime paused_at_;
   absl::Duration pauses_;
   // With one.
   SharedEvent last_;      // where the step that ended last did

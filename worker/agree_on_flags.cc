@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "absl/time/clock.h"
+#include "base/deadline.h"
 #include "base/sha256.h"
 #include "base/status_macros.h"
 
@@ -114,7 +114,7 @@ absl::Status AgreeOnFlags(const WorkerGroup& group, const FlagTexts& flags) {
   const std::string text = Format(flags);
   const auto exchange = [&group](absl::string_view what, const std::string& value) {
     return group.store->Exchange(group.Key(what), group.rank, group.world_size, value,
-                                 absl::Now() + group.timeout);
+                                 Deadline::In(group.timeout));
   };
   // Each rank gets what all ranks gave, so that is short unless there is a difference to explain;
   // every rank comes here twice then.

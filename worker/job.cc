@@ -6,8 +6,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "allreduce/open_nccl.h"
+#include "base/deadline.h"
 #include "base/host_port.h"
 #include "base/local_address.h"
 #include "base/status_macros.h"
@@ -101,7 +102,7 @@ absl::StatusOr<Rendezvous> MeetAtStore(const JobOptions& options, const WorkerGr
       GS_RETURN_IF_ERROR(WriteFileAtomically(options.port_file, address + "\n"));
     }
   }
-  const absl::Time deadline = absl::Now() + group.timeout;
+  const Deadline deadline = Deadline::In(group.timeout);
   GS_ASSIGN_OR_RETURN(rendezvous.store, ConnectStore(address, group.credentials, deadline));
   if (options.rank == 0) {
     GS_RETURN_IF_ERROR(PublishRun(*rendezvous.store, {group.run_id, group.attempt}, deadline));
@@ -113,7 +114,7 @@ absl::StatusOr<Rendezvous> MeetAtStore(const JobOptions& options, const WorkerGr
 absl::Status FindServers(const WorkerGroup& group, int count, std::vector<std::string>* servers) {
   for (int i = 0; i < count; ++i) {
     GS_ASSIGN_OR_RETURN(std::string address, group.store->Get(group.Key(absl::StrCat("server/", i)),
-                                                              absl::Now() + group.timeout));
+                                                              Deadline::In(group.timeout)));
     servers->push_back(std::move(address));
   }
   return absl::OkStatus();
@@ -122,7 +123,7 @@ absl::Status FindServers(const WorkerGroup& group, int count, std::vector<std::s
 // Rank 0 holds the store, so it leaves last; the others' farewells are not answered if it is gone
 // already.
 void LeaveStore(const WorkerGroup& group) {
-  const absl::Time deadline = absl::Now() + absl::Seconds(5);
+  const Deadline deadline = Deadline::In(absl::Seconds(5));
   if (group.rank != 0) {
     group.store->Set(group.Key(absl::StrCat("left/", group.rank)), "", deadline).IgnoreError();
     return;

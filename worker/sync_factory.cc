@@ -6,13 +6,13 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
-#include "absl/time/clock.h"
 #include "allreduce/gloo_gradient_sync.h"
 #include "allreduce/ipc_gradient_sync.h"
 #include "allreduce/nccl_gradient_sync.h"
 #include "allreduce/open_nccl.h"
 #include "allreduce/ring_gradient_sync.h"
 #include "allreduce/shm_gradient_sync.h"
+#include "base/deadline.h"
 #include "base/flag_error.h"
 #include "base/host_identity.h"
 #include "base/status_macros.h"
@@ -66,7 +66,7 @@ absl::Status FindOut(const SyncOptions& options, const WorkerGroup& group, Where
     GrpcLinkOptions link_options;
     link_options.credentials = group.credentials;
     GS_ASSIGN_OR_RETURN(where->servers, AskServerHosts(*NewGrpcLink(link_options), options.servers,
-                                                       absl::Now() + group.timeout));
+                                                       Deadline::In(group.timeout)));
   }
   if (!own.ok() || options.job.codec.compresses() || !options.job.consistency.bulk()) {
     return absl::OkStatus();
@@ -120,7 +120,7 @@ absl::Status ResolveByHosts(const WorkerGroup& group, SyncOptions* options) {
       job.topology == Topology::kPs ? 2 : 1;  // rank 0 may come late, from the servers
   GS_ASSIGN_OR_RETURN(const std::vector<std::string> texts,
                       group.store->Exchange(group.Key("host"), group.rank, group.world_size,
-                                            Format(own), absl::Now() + patience * group.timeout));
+                                            Format(own), Deadline::In(patience * group.timeout)));
   GS_RETURN_IF_ERROR(found);
   std::vector<Whereabouts> ranks;
   std::vector<std::string> hosts;

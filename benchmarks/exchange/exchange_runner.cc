@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "absl/time/clock.h"
 #include "absl/types/span.h"
+#include "base/deadline.h"
 #include "base/status_macros.h"
 #include "benchmarks/exchange/exact_input.h"
 #include "benchmarks/exchange/rounded_input.h"
@@ -39,7 +39,7 @@ class Runner {
       GS_RETURN_IF_ERROR(Step(options_.warmup + i, true));
     }
     const WireStats wire = sync_->wire_stats() - before;
-    GS_RETURN_IF_ERROR(sync_->Shutdown(Deadline()));
+    GS_RETURN_IF_ERROR(sync_->Shutdown(NewDeadline()));
     metrics_.set_rank(options_.rank);
     metrics_.set_wrong(static_cast<double>(wrong_));
     metrics_.set_wire_tx_bytes_per_step(static_cast<double>(wire.tx_bytes) / options_.iterations);
@@ -57,11 +57,11 @@ class Runner {
     std::vector<float> expected;  // parameters, under kOwner
   };
 
-  absl::Time Deadline() const { return absl::Now() + options_.timeout; }
+  Deadline NewDeadline() const { return Deadline::In(options_.timeout); }
 
   absl::Status Bind() {
     GS_ASSIGN_OR_RETURN(const Plan plan, ExchangePlan(options_));
-    GS_ASSIGN_OR_RETURN(memory_, sync_->Bind(plan, Deadline()));
+    GS_ASSIGN_OR_RETURN(memory_, sync_->Bind(plan, NewDeadline()));
     int64_t first = 0;
     for (const BucketPlan& bucket : plan.buckets()) layouts_.push_back(bucket.layout);
     for (size_t b = 0; b < memory_.size(); ++b) {
@@ -121,7 +121,7 @@ class Runner {
       FillMean(options_.world_size, 0, bucket.first, param);
       GS_RETURN_IF_ERROR(ToBucket(bucket.param, bucket.size));
     }
-    GS_RETURN_IF_ERROR(sync_->BroadcastParameters(Deadline()));
+    GS_RETURN_IF_ERROR(sync_->BroadcastParameters(NewDeadline()));
     for (Bucket& bucket : buckets_) {
       bucket.expected.resize(bucket.size);
       FillMean(options_.world_size, 0, bucket.first, absl::MakeSpan(bucket.expected));
@@ -149,7 +149,7 @@ class Runner {
       handles_.push_back(sync_->Launch(step, static_cast<int>(b)));
     }
     absl::Status status;
-    for (const SyncHandle& handle : handles_) status.Update(handle.Wait(Deadline()));
+    for (const SyncHandle& handle : handles_) status.Update(handle.Wait(NewDeadline()));
     if (status.ok()) status = AwaitGpu();
     const double end = MonotonicMicroseconds();
     GS_RETURN_IF_ERROR(status);

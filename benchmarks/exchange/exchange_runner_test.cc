@@ -8,6 +8,7 @@
 
 #include "allreduce/fake_nccl.h"
 #include "allreduce/nccl_gradient_sync.h"
+#include "base/deadline.h"
 #include "base/mutex.h"
 #include "benchmarks/ranks/clocks.h"
 #include "gpu/fake_gpu.h"
@@ -24,18 +25,17 @@ class Spoiled : public GradientSync {
  public:
   Spoiled(UpdateSite site, int64_t step) : sync_(CreateLocalSync(site)), step_(step) {}
 
-  absl::StatusOr<std::vector<GradBucket>> Bind(const Plan& plan, absl::Time deadline) override {
+  absl::StatusOr<std::vector<GradBucket>> Bind(const Plan& plan, Deadline deadline) override {
     auto buckets = sync_->Bind(plan, deadline);
     buckets_ = *buckets;
     return buckets;
   }
-  absl::Status BroadcastParameters(absl::Time deadline) override {
+  absl::Status BroadcastParameters(Deadline deadline) override {
     return sync_->BroadcastParameters(deadline);
   }
   SyncHandle Launch(const StepOptions& step, int bucket) override {
     SyncHandle handle = sync_->Launch(step, bucket);
-    if (!handle.Wait(absl::InfiniteFuture()).ok() || step.step != step_ || bucket != 1)
-      return handle;
+    if (!handle.Wait(Deadline::Never()).ok() || step.step != step_ || bucket != 1) return handle;
     const at::Tensor& result =
         update_site() == UpdateSite::kOwner ? buckets_[1].param : buckets_[1].grad;
     result.data_ptr<float>()[5] += 1;
@@ -43,16 +43,16 @@ class Spoiled : public GradientSync {
   }
   UpdateSite update_site() const override { return sync_->update_site(); }
   SyncIdentity identity() const override { return sync_->identity(); }
-  absl::StatusOr<OptimizerState> ExportOptimizerState(absl::Time deadline) override {
+  absl::StatusOr<OptimizerState> ExportOptimizerState(Deadline deadline) override {
     return sync_->ExportOptimizerState(deadline);
   }
-  absl::Status ImportOptimizerState(const OptimizerState& state, absl::Time deadline) override {
+  absl::Status ImportOptimizerState(const OptimizerState& state, Deadline deadline) override {
     return sync_->ImportOptimizerState(state, deadline);
   }
-  absl::Status Settle(absl::Time deadline) override { return sync_->Settle(deadline); }
+  absl::Status Settle(Deadline deadline) override { return sync_->Settle(deadline); }
   absl::Status status() const override { return sync_->status(); }
   void Abort(absl::Status reason) override { sync_->Abort(std::move(reason)); }
-  absl::Status Shutdown(absl::Time deadline) override { return sync_->Shutdown(deadline); }
+  absl::Status Shutdown(Deadline deadline) override { return sync_->Shutdown(deadline); }
   WireStats wire_stats() const override { return sync_->wire_stats(); }
 
  private:

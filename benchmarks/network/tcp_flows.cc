@@ -17,7 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "absl/time/clock.h"
+#include "base/deadline.h"
 #include "base/host_port.h"
 #include "base/status_macros.h"
 
@@ -142,7 +142,7 @@ absl::Status TcpFlows::ConnectPeers(const WorkerGroup& group) {
   const auto close_listener = absl::MakeCleanup([&listener] { close(listener.first); });
   GS_ASSIGN_OR_RETURN(const std::vector<std::string> addresses,
                       group.store->Exchange(group.Key("tcp_flows"), group.rank, group.world_size,
-                                            listener.second, absl::Now() + group.timeout));
+                                            listener.second, Deadline::In(group.timeout)));
   int to_accept = 0;
   for (Peer& peer : peers_) {
     if (peer.rank < group.rank) {

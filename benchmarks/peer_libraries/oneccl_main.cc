@@ -11,7 +11,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "base/deadline.h"
 #include "benchmarks/peer_libraries/peer_rank.h"
 #include "benchmarks/ranks/start_line.h"
 
@@ -31,7 +31,7 @@ absl::StatusOr<ccl::shared_ptr_class<ccl::kvs>> MeetOthers(const PeerRankOptions
     const ccl::kvs::address_type address = kvs->get_address();
     std::ofstream(path, std::ios::binary).write(address.data(), address.size());
   }
-  const absl::Status met = (*line)->Wait(absl::Now() + options.timeout);
+  const absl::Status met = (*line)->Wait(Deadline::In(options.timeout));
   if (!met.ok()) return met;
   if (options.rank != 0) {
     ccl::kvs::address_type address;

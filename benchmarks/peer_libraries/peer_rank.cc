@@ -14,8 +14,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "absl/time/clock.h"
 #include "absl/types/span.h"
+#include "base/deadline.h"
 #include "benchmarks/exchange/exact_input.h"
 #include "benchmarks/ranks/clocks.h"
 #include "benchmarks/ranks/start_line.h"
@@ -80,7 +80,7 @@ class Measurement {
   }
 
  private:
-  absl::Status Wait() { return line_->Wait(absl::Now() + options_.timeout); }
+  absl::Status Wait() { return line_->Wait(Deadline::In(options_.timeout)); }
 
   absl::Status Step(int64_t number, bool measured) {
     FillContribution(options_.rank, number, 0,

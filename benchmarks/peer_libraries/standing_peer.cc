@@ -8,7 +8,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "base/deadline.h"
 #include "base/status_macros.h"
 
 namespace gradsync {
@@ -41,10 +41,10 @@ absl::Status StandingPeer::Start(absl::Duration timeout, const std::atomic<int>*
 
 absl::Status StandingPeer::Await(const std::string& answer, absl::Duration timeout,
                                  const std::atomic<int>* interrupt) {
-  const absl::Time deadline = absl::Now() + timeout;
+  const Deadline deadline = Deadline::In(timeout);
   while (true) {
     const absl::StatusOr<std::string> line =
-        process_->ReadLine(std::min(deadline, absl::Now() + kGlance));
+        process_->ReadLine(std::min(deadline, Deadline::In(kGlance)));
     if (interrupt != nullptr && *interrupt != 0) return absl::CancelledError("interrupted");
     if (line.ok()) {
       if (*line == answer) return absl::OkStatus();
@@ -53,7 +53,7 @@ absl::Status StandingPeer::Await(const std::string& answer, absl::Duration timeo
     }
     if (!absl::IsDeadlineExceeded(line.status()))
       return absl::AbortedError(line.status().message());
-    if (absl::Now() >= deadline) {
+    if (deadline.passed()) {
       return absl::DeadlineExceededError(
           absl::StrCat("did not end within ", absl::FormatDuration(timeout)));
     }

@@ -19,7 +19,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "base/deadline.h"
 #include "benchmarks/peer_libraries/peer_rank.h"
 #include "benchmarks/ranks/start_line.h"
 
@@ -59,7 +59,7 @@ absl::StatusOr<Connections> Connect(const PeerRankOptions& options) {
     return Errno("listening on loopback");
   }
   std::ofstream(port_file(options.rank)) << ntohs(address.sin_port);
-  if (const absl::Status met = (*line)->Wait(absl::Now() + options.timeout); !met.ok()) return met;
+  if (const absl::Status met = (*line)->Wait(Deadline::In(options.timeout)); !met.ok()) return met;
 
   uint16_t port = 0;
   std::ifstream(port_file((options.rank + 1) % options.world_size)) >> port;

@@ -70,7 +70,7 @@ bool IsReady(absl::string_view line) { return absl::StartsWith(line, "ready "); 
 bool IsTurn(absl::string_view line) { return ParseTurn(line).has_value(); }
 
 // The next line that is one of ours: libraries print there too, such as NCCL its log.
-absl::StatusOr<std::string> ReadAnswer(bool (*expected)(absl::string_view), absl::Time deadline,
+absl::StatusOr<std::string> ReadAnswer(bool (*expected)(absl::string_view), Deadline deadline,
                                        InteractiveProcess* process) {
   while (true) {
     GS_ASSIGN_OR_RETURN(std::string line, process->ReadLine(deadline));
@@ -219,7 +219,7 @@ absl::Status TrainingContestant::StartRanks(const PeerTrainingOptions& options,
   }
   const bool shared = over_nccl_ && options.ranks_per_gpu > 1;
   if (shared) run_.set_invalid(SharedGpuNote(options.ranks_per_gpu));
-  const absl::Time deadline = Deadline();
+  const Deadline deadline = NewDeadline();
   for (int rank = 0; rank < options.ranks; ++rank) {
     std::vector<std::string> environment;
     if (shared) environment = SharedGpuEnvironment(rank);
@@ -242,7 +242,7 @@ absl::Status TrainingContestant::StartRanks(const PeerTrainingOptions& options,
 absl::StatusOr<std::string> TrainingContestant::AwaitReady() {
   std::string library;
   std::vector<std::string> devices;
-  const absl::Time deadline = Deadline();
+  const Deadline deadline = NewDeadline();
   for (const auto& rank : ranks_) {
     GS_ASSIGN_OR_RETURN(const std::string line, ReadAnswer(IsReady, deadline, rank.get()));
     const std::vector<std::string> parts = absl::StrSplit(line, '|');
@@ -276,7 +276,7 @@ absl::StatusOr<double> TrainingContestant::TakeTurn(int steps) {
   for (const auto& rank : ranks_) GS_RETURN_IF_ERROR(rank->WriteLine(absl::StrCat(steps)));
   double begin = std::numeric_limits<double>::infinity();
   double end = 0;
-  const absl::Time deadline = Deadline();
+  const Deadline deadline = NewDeadline();
   for (const auto& rank : ranks_) {
     GS_ASSIGN_OR_RETURN(const std::string line, ReadAnswer(IsTurn, deadline, rank.get()));
     const Turn turn = *ParseTurn(line);

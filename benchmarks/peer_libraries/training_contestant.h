@@ -11,9 +11,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
+#include "base/deadline.h"
 #include "benchmarks/peer_libraries/training_options.h"
 #include "benchmarks/ranks/interactive_process.h"
 #include "benchmarks/records/nccl_log.h"
@@ -97,7 +97,7 @@ class TrainingContestant {
   absl::Status StartRanks(const PeerTrainingOptions& options, std::vector<std::string> command);
   absl::StatusOr<std::string> AwaitReady();
   void SetSettings(const std::string& settings);
-  absl::Time Deadline() const { return absl::Now() + timeout_; }
+  Deadline NewDeadline() const { return Deadline::In(timeout_); }
 
   std::string name_;
   bool over_nccl_ = false;

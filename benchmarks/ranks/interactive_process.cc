@@ -57,9 +57,9 @@ absl::StatusOr<std::unique_ptr<InteractiveProcess>> InteractiveProcess::Start(
 InteractiveProcess::~InteractiveProcess() {
   fclose(to_child_);
   // No call waits for a child's end until a deadline, so it is asked for.
-  const absl::Time deadline = absl::Now() + kGrace;
+  const Deadline deadline = Deadline::In(kGrace);
   while (waitpid(pid_, nullptr, WNOHANG) == 0) {
-    if (absl::Now() >= deadline) {
+    if (deadline.passed()) {
       kill(pid_, SIGKILL);
       waitpid(pid_, nullptr, 0);
       break;
@@ -69,7 +69,7 @@ InteractiveProcess::~InteractiveProcess() {
   close(from_child_);
 }
 
-absl::StatusOr<std::string> InteractiveProcess::ReadLine(absl::Time deadline) {
+absl::StatusOr<std::string> InteractiveProcess::ReadLine(Deadline deadline) {
   while (true) {
     const size_t end = unread_.find('\n');
     if (end != unread_.npos) {
@@ -77,14 +77,10 @@ absl::StatusOr<std::string> InteractiveProcess::ReadLine(absl::Time deadline) {
       unread_.erase(0, end + 1);
       return line;
     }
-    int timeout = -1;
-    if (deadline != absl::InfiniteFuture()) {
-      const int64_t left = absl::ToInt64Milliseconds(deadline - absl::Now()) + 1;
-      timeout = static_cast<int>(std::clamp<int64_t>(left, 0, std::numeric_limits<int>::max()));
-    }
     pollfd readable = {from_child_, POLLIN, 0};
-    const int ready = poll(&readable, 1, timeout);
+    const int ready = poll(&readable, 1, deadline.PollTimeout());
     if (ready < 0 && errno == EINTR) continue;
+    if (ready == 0 && !deadline.passed()) continue;  // it is further away than poll() can say
     if (ready == 0) return absl::DeadlineExceededError("the process said nothing in time");
     char buffer[4096];
     const ssize_t length = read(from_child_, buffer, sizeof buffer);

@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "base/deadline.h"
 
 namespace gradsync {
 
@@ -31,7 +32,7 @@ class InteractiveProcess {
 
   // The next line that it prints, without its end. Errors: UNAVAILABLE when it has ended,
   // DEADLINE_EXCEEDED when none has come by then.
-  absl::StatusOr<std::string> ReadLine(absl::Time deadline = absl::InfiniteFuture());
+  absl::StatusOr<std::string> ReadLine(Deadline deadline = Deadline::Never());
 
   // Ends it at once.
   void Kill();

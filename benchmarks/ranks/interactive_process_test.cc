@@ -4,7 +4,8 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/deadline.h"
 #include "gtest/gtest.h"
 
 namespace gradsync {
@@ -17,7 +18,7 @@ std::unique_ptr<InteractiveProcess> Shell(const std::string& script) {
 TEST(InteractiveProcessTest, LinesAreAnsweredWithLines) {
   const auto shell = Shell("echo $GREETING; echo again; read x; echo got $x");
   EXPECT_EQ(*shell->ReadLine(), "hello");
-  EXPECT_EQ(*shell->ReadLine(absl::Now() + absl::Seconds(60)), "again");
+  EXPECT_EQ(*shell->ReadLine(Deadline::In(absl::Seconds(60))), "again");
   ASSERT_TRUE(shell->WriteLine("7").ok());
   EXPECT_EQ(*shell->ReadLine(), "got 7");
   EXPECT_EQ(shell->ReadLine().status().code(), absl::StatusCode::kUnavailable);
@@ -26,7 +27,7 @@ TEST(InteractiveProcessTest, LinesAreAnsweredWithLines) {
 // A peer that hung kept its whole comparison waiting.
 TEST(InteractiveProcessTest, OneThatSaysNothingIsNotWaitedForForEver) {
   const auto shell = Shell("read x; echo late");
-  EXPECT_EQ(shell->ReadLine(absl::Now()).status().code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(shell->ReadLine(Deadline::Now()).status().code(), absl::StatusCode::kDeadlineExceeded);
   ASSERT_TRUE(shell->WriteLine("").ok());
   EXPECT_EQ(*shell->ReadLine(), "late");
 }

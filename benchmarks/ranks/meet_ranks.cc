@@ -1,7 +1,7 @@
 #include "benchmarks/ranks/meet_ranks.h"
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "base/deadline.h"
 #include "base/host_port.h"
 #include "base/local_address.h"
 #include "base/status_macros.h"
@@ -28,7 +28,7 @@ absl::StatusOr<WorkerGroup> MeetRanks(const MeetOptions& options,
     }
   }
   GS_ASSIGN_OR_RETURN(group.store, ConnectStore(FormatHostPort(master.host, master.port),
-                                                group.credentials, absl::Now() + options.timeout));
+                                                group.credentials, Deadline::In(options.timeout)));
   return group;
 }
 

@@ -9,7 +9,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/time/clock.h"
+#include "base/deadline.h"
 #include "base/status_macros.h"
 #include "tools/subprocess.h"
 
@@ -63,8 +63,8 @@ class ProcessSet {
       for (const auto& process : processes_) {
         if (!process->exit_status().has_value()) process->Kill(signal);
       }
-      const absl::Time until = absl::Now() + kGrace;
-      while (absl::Now() < until) {
+      const Deadline until = Deadline::In(kGrace);
+      while (!until.passed()) {
         if (Poll(&ignored)) return;
       }
     }
@@ -81,12 +81,12 @@ absl::Status RunProcesses(const std::vector<std::vector<std::string>>& commands,
                           absl::Duration timeout, const std::atomic<int>* interrupt) {
   ProcessSet processes;
   GS_RETURN_IF_ERROR(processes.Start(commands));
-  const absl::Time deadline = absl::Now() + timeout;
+  const Deadline deadline = Deadline::In(timeout);
   absl::Status failure;
   while (!processes.Poll(&failure) && failure.ok()) {
     if (interrupt != nullptr && *interrupt != 0) {
       failure = absl::CancelledError("interrupted");
-    } else if (absl::Now() > deadline) {
+    } else if (deadline.passed()) {
       failure = absl::DeadlineExceededError(
           absl::StrCat("did not end within ", absl::FormatDuration(timeout)));
     }

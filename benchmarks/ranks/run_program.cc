@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "absl/time/clock.h"
+#include "base/deadline.h"
 #include "base/status_macros.h"
 #include "tools/subprocess.h"
 
@@ -21,13 +21,13 @@ absl::Status RunProgram(const std::vector<std::string>& argv, absl::Duration lim
         if (is_stderr) last_words = std::string(line);
         if (!is_stderr && output != nullptr) absl::StrAppend(output, line, "\n");
       }));
-  const absl::Time deadline = absl::Now() + limit;
+  const Deadline deadline = Deadline::In(limit);
   while (!process->exit_status().has_value()) {
     pollfd fds[] = {{process->stdout_fd(), POLLIN, 0}, {process->stderr_fd(), POLLIN, 0}};
     poll(fds, 2, /*timeout=*/20);
     process->Poll();
     if (interrupt != nullptr && *interrupt != 0) return absl::CancelledError("interrupted");
-    if (absl::Now() > deadline) {
+    if (deadline.passed()) {
       return absl::DeadlineExceededError(
           absl::StrCat(argv[0], ": expected to end within ", absl::FormatDuration(limit)));
     }

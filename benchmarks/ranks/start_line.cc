@@ -16,7 +16,8 @@
 #include <system_error>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/monotonic_time.h"
 
 namespace gradsync {
 namespace {
@@ -68,7 +69,7 @@ absl::StatusOr<std::unique_ptr<StartLine>> StartLine::Open(const std::string& pa
 
 StartLine::~StartLine() { munmap(shared_, sizeof(Shared)); }
 
-absl::Status StartLine::Wait(absl::Time deadline) {
+absl::Status StartLine::Wait(Deadline deadline) {
   const uint32_t round = shared_->round.load();
   if (shared_->arrived.fetch_add(1) + 1 == static_cast<uint32_t>(ranks_)) {
     shared_->arrived = 0;
@@ -76,18 +77,18 @@ absl::Status StartLine::Wait(absl::Time deadline) {
     FutexWakeAll(&shared_->round);
     return absl::OkStatus();
   }
-  const absl::Time spin_until = absl::Now() + kSpin;
+  const MonotonicTime spin_until = MonotonicTime::Now() + kSpin;
   while (shared_->round.load() == round) {
-    const absl::Time now = absl::Now();
+    const MonotonicTime now = MonotonicTime::Now();
     if (now < spin_until) {
       sched_yield();  // a rank that is still to come may want this core
       continue;
     }
-    if (now >= deadline) {
+    if (now >= deadline.time()) {
       return absl::DeadlineExceededError(absl::StrCat(
           "start line: expected ", ranks_, " ranks, found ", shared_->arrived.load(), " in time"));
     }
-    FutexWait(&shared_->round, round, deadline - now);
+    FutexWait(&shared_->round, round, deadline.time() - now);
   }
   return absl::OkStatus();
 }

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
+#include "base/deadline.h"
 
 namespace gradsync {
 
@@ -31,7 +31,7 @@ class StartLine {
 
   // Blocks until all ranks have called it as often as this one.
   // Errors: DEADLINE_EXCEEDED saying how many came; no further call makes sense then.
-  absl::Status Wait(absl::Time deadline);
+  absl::Status Wait(Deadline deadline);
 
  private:
   struct Shared;

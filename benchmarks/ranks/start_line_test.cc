@@ -7,13 +7,14 @@
 #include <thread>
 #include <vector>
 
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/deadline.h"
 #include "gtest/gtest.h"
 
 namespace gradsync {
 namespace {
 
-absl::Time Soon() { return absl::Now() + absl::Seconds(60); }
+Deadline Soon() { return Deadline::In(absl::Seconds(60)); }
 
 std::string NewFile() {
   std::string path = testing::TempDir() + "/start_line_XXXXXX";
@@ -44,12 +45,12 @@ TEST(StartLineTest, NobodyPassesARoundBeforeAllHaveCome) {
 
 TEST(StartLineTest, OneRankNeverWaits) {
   const auto line = *StartLine::Open(NewFile(), 1);
-  for (int round = 0; round < 3; ++round) EXPECT_TRUE(line->Wait(absl::InfinitePast()).ok());
+  for (int round = 0; round < 3; ++round) EXPECT_TRUE(line->Wait(Deadline::Now()).ok());
 }
 
 TEST(StartLineTest, AMissingRankIsNoticedAtTheDeadline) {
   const auto line = *StartLine::Open(NewFile(), 3);
-  const absl::Status status = line->Wait(absl::Now() + absl::Milliseconds(10));
+  const absl::Status status = line->Wait(Deadline::In(absl::Milliseconds(10)));
   EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_EQ(status.message(), "start line: expected 3 ranks, found 1 in time");
 }

@@ -10,6 +10,7 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "base/monotonic_time.h"
 
 namespace gradsync {
 
@@ -19,7 +20,7 @@ struct ProgressOptions {
   // On a terminal one line is rewritten in place; otherwise each job gets a line when it starts and
   // one when it ends.
   bool terminal = false;
-  std::function<absl::Time()> clock;
+  std::function<MonotonicTime()> clock;
   std::function<void(absl::string_view text)> write;  // gets text with its line ends
 };
 
@@ -43,9 +44,9 @@ class Progress {
   void WriteLine(const std::string& line, bool stays);
 
   const ProgressOptions options_;
-  const absl::Time begin_;
-  absl::Time job_begin_;
-  absl::Time last_write_;
+  const MonotonicTime begin_;
+  MonotonicTime job_begin_;
+  MonotonicTime last_write_;
   double total_weight_ = 0;
   double done_weight_ = 0;  // of jobs that have ended
   double job_part_ = 0;     // of the running job

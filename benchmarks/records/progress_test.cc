@@ -3,6 +3,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "base/monotonic_time.h"
 #include "gtest/gtest.h"
 
 namespace gradsync {
@@ -19,7 +20,7 @@ class ProgressTest : public ::testing::Test {
     return options;
   }
 
-  absl::Time now_ = absl::FromUnixSeconds(1000);
+  MonotonicTime now_ = MonotonicTime() + absl::Seconds(1000);
   std::string text_;
 };
 

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "absl/types/span.h"
+#include "base/deadline.h"
 #include "base/sha256.h"
 #include "base/status_macros.h"
 #include "benchmarks/exchange/exact_input.h"
@@ -50,8 +50,8 @@ class Replay {
         sync_(*sync) {}
 
   absl::StatusOr<proto::WorkerMetrics> Run(const std::function<absl::Status()>& start) {
-    GS_ASSIGN_OR_RETURN(memory_, sync_.Bind(plan_, Deadline()));
-    GS_RETURN_IF_ERROR(sync_.BroadcastParameters(Deadline()));
+    GS_ASSIGN_OR_RETURN(memory_, sync_.Bind(plan_, NewDeadline()));
+    GS_RETURN_IF_ERROR(sync_.BroadcastParameters(NewDeadline()));
     GS_RETURN_IF_ERROR(start());
     GS_RETURN_IF_ERROR(VerifiedStep(1));
     for (int64_t step = 2; step <= options_.warmup_steps; ++step) {
@@ -76,14 +76,14 @@ class Replay {
     metrics_.set_wire_tx_bytes_per_step(static_cast<double>(wire.tx_bytes) / steps);
     metrics_.set_wire_rx_bytes_per_step(static_cast<double>(wire.rx_bytes) / steps);
     DescribeStaleness();
-    GS_RETURN_IF_ERROR(sync_.Settle(absl::Now() + kSettleTimeout));
+    GS_RETURN_IF_ERROR(sync_.Settle(Deadline::In(kSettleTimeout)));
     Describe();
-    GS_RETURN_IF_ERROR(sync_.Shutdown(Deadline()));
+    GS_RETURN_IF_ERROR(sync_.Shutdown(NewDeadline()));
     return std::move(metrics_);
   }
 
  private:
-  absl::Time Deadline() const { return absl::Now() + options_.timeout; }
+  Deadline NewDeadline() const { return Deadline::In(options_.timeout); }
 
   bool updates_here() const { return sync_.update_site() == UpdateSite::kWorker; }
 
@@ -110,7 +110,7 @@ class Replay {
     const double backward_end = clock_.Now();
     double update = 0;
     for (size_t b = 0; b < handles_.size(); ++b) {
-      GS_RETURN_IF_ERROR(handles_[b].Wait(Deadline()));
+      GS_RETURN_IF_ERROR(handles_[b].Wait(NewDeadline()));
       if (updates_here()) update += Update(factor, b);
     }
     if (metrics == nullptr) return absl::OkStatus();
@@ -145,8 +145,8 @@ class Replay {
     for (size_t b = 0; b < memory_.size(); ++b) {
       handles_.push_back(sync_.Launch(OptionsOf(number), static_cast<int>(b)));
     }
-    for (const SyncHandle& handle : handles_) GS_RETURN_IF_ERROR(handle.Wait(Deadline()));
-    GS_RETURN_IF_ERROR(sync_.Settle(Deadline()));
+    for (const SyncHandle& handle : handles_) GS_RETURN_IF_ERROR(handle.Wait(NewDeadline()));
+    GS_RETURN_IF_ERROR(sync_.Settle(NewDeadline()));
     if (plan_.codec().compresses()) return absl::OkStatus();
     int64_t wrong = 0;
     std::vector<float> expected;

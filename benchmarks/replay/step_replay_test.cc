@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/deadline.h"
 #include "benchmarks/profiles/step_profile.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -43,10 +44,10 @@ class SimulatedSync : public GradientSync, public SyncDriver {
     return sync;
   }
 
-  absl::StatusOr<std::vector<GradBucket>> Bind(const Plan& plan, absl::Time) override {
+  absl::StatusOr<std::vector<GradBucket>> Bind(const Plan& plan, Deadline) override {
     return AllocateBuckets(plan);
   }
-  absl::Status BroadcastParameters(absl::Time) override { return absl::OkStatus(); }
+  absl::Status BroadcastParameters(Deadline) override { return absl::OkStatus(); }
   SyncHandle Launch(const StepOptions& step, int bucket) override {
     launched.push_back({step.step, bucket, clock_->Now()});
     free_at_ = std::max(free_at_, clock_->Now()) + exchange_us_;
@@ -55,19 +56,19 @@ class SimulatedSync : public GradientSync, public SyncDriver {
   }
   UpdateSite update_site() const override { return UpdateSite::kWorker; }
   SyncIdentity identity() const override { return {Backend::kLocal}; }
-  absl::StatusOr<OptimizerState> ExportOptimizerState(absl::Time) override {
+  absl::StatusOr<OptimizerState> ExportOptimizerState(Deadline) override {
     return OptimizerState();
   }
-  absl::Status ImportOptimizerState(const OptimizerState&, absl::Time) override {
+  absl::Status ImportOptimizerState(const OptimizerState&, Deadline) override {
     return absl::OkStatus();
   }
-  absl::Status Settle(absl::Time) override { return status(); }
+  absl::Status Settle(Deadline) override { return status(); }
   absl::Status status() const override { return absl::OkStatus(); }
   void Abort(absl::Status) override {}
-  absl::Status Shutdown(absl::Time) override { return absl::OkStatus(); }
+  absl::Status Shutdown(Deadline) override { return absl::OkStatus(); }
   WireStats wire_stats() const override { return {}; }
 
-  void Drive(absl::FunctionRef<bool()> done, absl::Time) override {
+  void Drive(absl::FunctionRef<bool()> done, Deadline) override {
     while (!done()) {
       clock_->SleepUntil(open_.front().first);
       open_.front().second.Resolve(absl::OkStatus());
