@@ -208,8 +208,10 @@ absl::StatusOr<OptimizerState> GlooGradientSync::ExportOptimizerState(Deadline) 
 }
 
 absl::Status GlooGradientSync::ImportOptimizerState(const OptimizerState& state, Deadline) {
-  GS_RETURN_IF_ERROR(member_.CheckUsable());
-  return CheckState(plan_, state);
+  // A state that does not fit is the caller's mistake on every rank, whatever has become of the
+  // group.
+  if (member_.bound()) GS_RETURN_IF_ERROR(CheckState(plan_, state));
+  return member_.CheckUsable();
 }
 
 void GlooGradientSync::Halt() {

@@ -24,7 +24,7 @@ using ::testing::UnorderedElementsAre;
 struct Fixture {
   explicit Fixture(BucketCopies copies, std::vector<std::vector<int>> buckets = {{3}, {2}, {1, 0}})
       : plan(PlanFor(module, buckets).value()),
-        memory(AllocateBuckets(plan)),
+        memory(*AllocateBuckets(plan)),
         parameters(FlatParameters::Bind(module, plan, memory).value()),
         reducer(std::make_unique<BucketReducer>(
             plan, parameters, [this](int b) { launched.push_back(b); }, nullptr, copies)) {}

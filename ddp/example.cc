@@ -33,7 +33,7 @@ int main() {
     absl::Status status = (*ddp)->BeginStep(step);
     const at::Tensor loss = (model->forward(inputs) - targets).pow(2).mean();
     loss.backward();
-    if (status.ok()) status = (*ddp)->FinishStep(Deadline::In(absl::Seconds(60)));
+    if (status.ok()) status = (*ddp)->FinishStep(gradsync::Deadline::In(absl::Seconds(60)));
     if (!status.ok()) return std::cerr << status << "\n", 1;
     if (step.step % 20 == 0) std::cout << step.step << ": " << loss.item<float>() << "\n";
   }

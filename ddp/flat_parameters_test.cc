@@ -22,7 +22,7 @@ struct Bound {
 Bound BindOrDie(const torch::nn::Module& module, const std::vector<std::vector<int>>& buckets) {
   const Plan plan = PlanFor(module, buckets).value();
   Bound bound;
-  bound.buckets = AllocateBuckets(plan);
+  bound.buckets = *AllocateBuckets(plan);
   bound.parameters = FlatParameters::Bind(module, plan, bound.buckets).value();
   return bound;
 }
@@ -123,7 +123,7 @@ TEST(FlatParametersTest, APlanForAnotherModuleIsRefusedAndNothingChanges) {
   const OneParameter other(at::randn({8, 5}));
   const Plan plan = PlanFor(other, {{0}}).value();
   const void* before = module.first_weight.data_ptr();
-  const absl::Status status = FlatParameters::Bind(module, plan, AllocateBuckets(plan)).status();
+  const absl::Status status = FlatParameters::Bind(module, plan, *AllocateBuckets(plan)).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(status.message(), AllOf(HasSubstr("first_weight"), HasSubstr("weight sizes [8,5]")));
   EXPECT_EQ(module.first_weight.data_ptr(), before);

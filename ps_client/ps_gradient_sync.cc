@@ -347,8 +347,10 @@ absl::StatusOr<OptimizerState> PsGradientSync::ExportOptimizerState(Deadline dea
 }
 
 absl::Status PsGradientSync::ImportOptimizerState(const OptimizerState& state, Deadline deadline) {
+  // A state that does not fit is the caller's mistake on every rank, whatever has become of the
+  // group.
+  if (life_.bound()) GS_RETURN_IF_ERROR(CheckState(*plan_, state));
   GS_RETURN_IF_ERROR(CheckUsable());
-  GS_RETURN_IF_ERROR(CheckState(*plan_, state));
   // A job that goes on from a state goes on alike here and in new processes.
   exchange_->ForgetResiduals();
   if (!at_owner()) return absl::OkStatus();

@@ -44,10 +44,10 @@
 #include "optim/optimizer_state.h"
 #include "plan/plan.h"
 #include "plan/step_options.h"
+#include "plan/update_site.h"
 #include "sync/staleness.h"
 #include "sync/sync_handle.h"
 #include "sync/sync_identity.h"
-#include "plan/update_site.h"
 #include "sync/wire_stats.h"
 
 namespace gradsync {
@@ -112,8 +112,8 @@ class GradientSync {
 
   // Collective, after Bind() and between steps; every rank passes the same state. An empty state
   // resets to the beginning. Errors: INVALID_ARGUMENT when a name, slot or size does not fit the
-  // plan. What error feedback (plan/codec.h, topk) kept of earlier gradients is in no state: it is
-  // dropped, here as in a new process.
+  // plan, whatever has become of the group. What error feedback (plan/codec.h, topk) kept of
+  // earlier gradients is in no state: it is dropped, here as in a new process.
   virtual absl::Status ImportOptimizerState(const OptimizerState& state, Deadline deadline) = 0;
 
   // The first asynchronous failure, or OK. Sticky. Thread-safe.

@@ -81,8 +81,8 @@ class LocalSync : public GradientSync {
   }
 
   absl::Status ImportOptimizerState(const OptimizerState& state, Deadline) override {
+    if (life_.bound()) GS_RETURN_IF_ERROR(CheckState(plan_, state));
     GS_RETURN_IF_ERROR(CheckUsable());
-    GS_RETURN_IF_ERROR(CheckState(plan_, state));
     step_ = state.step;
     for (size_t b = 0; b < optimizers_.size(); ++b) {
       optimizers_[b].ClearState();

@@ -45,7 +45,7 @@ TEST_F(DeviceOptimizerOnGpuTest, ClipsAndUpdatesWithTheBitsOfTheHosts) {
     const Plan plan =
         *Plan::FromBuckets({{"a", {300001}, {1}, 0}, {"b", {17}, {1}, 0}, {"c", {70005}, {1}, 0}},
                            {{2, 1}, {0}}, Optimizer(kind), /*world_size=*/1, /*chunk_bytes=*/4096);
-    const std::vector<GradBucket> host = AllocateBuckets(plan);
+    const std::vector<GradBucket> host = *AllocateBuckets(plan);
     const std::vector<GradBucket> device = *AllocateDeviceBuckets(plan, gpu_);
     const auto on_host = CreateWorkerOptimizer(plan, MemoryOf(host));
     const auto on_device = *CreateDeviceWorkerOptimizer(plan, MemoryOf(device), gpu_);

@@ -124,7 +124,7 @@ TEST(ForwardTest, BucketsKeepChannelsLast) {
   for (size_t i = 0; i < specs.size(); ++i) all.push_back(static_cast<int>(i));
   const Plan plan =
       Plan::FromBuckets(specs, {all}, {OptimizerKind::kSgd, {{}}}, 1, /*chunk_bytes=*/0).value();
-  const auto buckets = AllocateBuckets(plan);
+  const auto buckets = *AllocateBuckets(plan);
   const auto flat = FlatParameters::Bind(*model, plan, buckets).value();
   int convolutions = 0;
   for (const FlatParameter& p : flat.parameters()) {

