@@ -216,11 +216,11 @@ int Main(int argc, char** argv) {
   if (const absl::Status status = CheckFlags(flags); !status.ok()) return Complain(2, "", status);
 
   gpr_set_log_function([](gpr_log_func_args*) {});  // what fails comes back as a status
+  const sigset_t signals = EndingSignals();
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);  // before any thread starts
   // Never given back, so that gRPC does not shut down with the link: it would wait for a thread of
   // its own, which after a write that the network held up sleeps for as much as ten seconds.
   grpc_init();
-  const sigset_t signals = EndingSignals();
-  pthread_sigmask(SIG_BLOCK, &signals, nullptr);  // before any thread starts
   absl::StatusOr<std::unique_ptr<EventFile>> events = std::unique_ptr<EventFile>();
   if (!flags.event_log.empty()) events = EventFile::Create(flags.event_log);
   if (!events.ok()) return Complain(2, "--event_log: ", events.status());

@@ -89,8 +89,8 @@ TEST(PeerReportTest, TimesInTwoClustersAreMarkedWithBothMedians) {
 TEST(PeerReportTest, TheSummaryHasAColumnForEachCaseAndTheBestPeerLast) {
   std::vector<ContestantResult> results = Results();
   results[0].contestant.library = "gradsync";
-  results[0].contestant.topology = "ring";
-  results[0].contestant.link = "shm";
+  results[0].run.set_topology("ring");  // as the ranks said
+  results[0].run.set_link("shm");
   std::vector<ContestantResult> later = results;
   later[4].failure = "";
   later[4].times = {100, 100, 100};
