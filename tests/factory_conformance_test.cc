@@ -28,7 +28,6 @@
 #include "plan/job_spec.h"
 #include "ps_server/server.h"
 #include "tests/bucket_values.h"
-#include "tests/conformance_group.h"
 #include "tests/conformance_suite.h"
 #include "tests/rank_threads.h"
 #include "tests/run_step.h"
@@ -249,6 +248,21 @@ TEST(FactoryTest, MakesWhatWasAskedForOrRefusesItByAFlagsName) {
   std::printf("%d combinations run, %d are refused\n", run, refused);
 }
 
+Plan SmallPlan(int world_size) {
+  OptimizerSpec momentum;
+  momentum.groups.resize(1);
+  momentum.groups[0].momentum = 0.9;
+  return *Plan::FromBuckets({{"a", {3000}, {1}, 0}, {"b", {5}, {1}, 0}}, {{0}, {1}}, momentum,
+                            world_size, 256);
+}
+
+StepOptions Step(int64_t number) {
+  StepOptions step;
+  step.step = number;
+  step.lr = 0.05;
+  return step;
+}
+
 // A backend that says that it counts bytes has counted some after a step, and no other has any.
 TEST(FactoryTest, OnlyWhatCountsBytesReportsThem) {
   for (const Combination& combination : AllCombinations()) {
@@ -261,9 +275,9 @@ TEST(FactoryTest, OnlyWhatCountsBytesReportsThem) {
     RunRanks(2, [&](int rank) {
       const auto sync = fixture.Create(SomeGroup(rank, 2, store));
       ASSERT_TRUE(sync.ok()) << sync.status();
-      const Plan plan = conformance::UnevenPlan(2, conformance::Momentum());
+      const Plan plan = SmallPlan(2);
       ASSERT_TRUE((*sync)->Bind(plan, Soon()).ok());
-      ASSERT_EQ(RunStep(**sync, plan, conformance::Step(1)), absl::OkStatus());
+      ASSERT_EQ(RunStep(**sync, plan, Step(1)), absl::OkStatus());
       const Backend backend = (*sync)->identity().backend;
       // Workers that share memory with servers store nothing in theirs.
       const bool sends = backend != Backend::kPsOverShm;
@@ -285,13 +299,13 @@ TEST(FactoryTest, UnderAnyConsistencyAllSettleOnTheSameParameters) {
     RunRanks(2, [&](int rank) {
       auto sync = fixture.Create(SomeGroup(rank, 2, store));
       ASSERT_TRUE(sync.ok()) << sync.status();
-      const Plan plan = conformance::UnevenPlan(2, conformance::Momentum());
+      const Plan plan = SmallPlan(2);
       auto buckets = (*sync)->Bind(plan, Soon());
       ASSERT_TRUE(buckets.ok()) << buckets.status();
       ASSERT_EQ((*sync)->BroadcastParameters(Soon()), absl::OkStatus());
       for (int64_t step = 1; step <= 3 + rank; ++step) {
-        Write(conformance::Gradients(plan, step)[rank], *buckets, &GradBucket::grad);
-        ASSERT_EQ(RunStep(**sync, plan, conformance::Step(step)), absl::OkStatus());
+        Write(RandomValues(plan, static_cast<int>(10 * step) + rank), *buckets, &GradBucket::grad);
+        ASSERT_EQ(RunStep(**sync, plan, Step(step)), absl::OkStatus());
       }
       ASSERT_EQ((*sync)->Settle(Soon()), absl::OkStatus());
       ends[rank] = Read(*buckets, &GradBucket::param);
