@@ -134,18 +134,20 @@ namespace gradsync {
 namespace {
 
 constexpr char kUsage[] =
-    "compare [flags] [-- worker flags]: trains one model under each topology and compares them.\n\n"
+    "compare [flags] [-- worker flags]: trains one model under each topology and compares "
+    "them.\n"
+    "\n"
     "Without flags that say what to compare (others are --data, --rounds, --bandwidth, --lr, "
-    "--seed, "
-    "--timeout,\n--out and the binaries) it makes the default comparison, in less than three "
-    "minutes "
-    "on two cores: ResNet-18\nwith 2 workers on this machine alone, and then with 3 workers on "
-    "emulated hosts, at 250 and 500 Mbit/s, as a\nring, with 3 parameter servers beside the "
-    "workers "
-    "and with 3 on hosts of their own, measured beside predicted.\nWhere networks cannot be "
-    "emulated "
-    "it shows the predictions alone. With any other flag every job takes the flags'\nvalues and "
-    "defaults below, on this machine, or with --bandwidth on emulated hosts.";
+    "--seed, --timeout,\n"
+    "--out and the binaries) it makes the default comparison, in less than three minutes on "
+    "two cores: ResNet-18\n"
+    "with 2 workers on this machine alone, and then with 3 workers on emulated hosts, at 250 "
+    "and 500 Mbit/s, as a\n"
+    "ring, with 3 parameter servers beside the workers and with 3 on hosts of their own, "
+    "measured beside predicted.\n"
+    "Where networks cannot be emulated it shows the predictions alone. With any other flag "
+    "every job takes the flags'\n"
+    "values and defaults below, on this machine, or with --bandwidth on emulated hosts.";
 
 constexpr int kBadInput = 2;
 

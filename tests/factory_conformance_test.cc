@@ -109,8 +109,7 @@ constexpr bool kHasGloo = false;  // pip's LibTorch lacks its headers
 // The servers, GPUs and NCCL of a group that runs a combination.
 class FactoryFixture : public BackendFixture {
  public:
-  FactoryFixture(Combination combination, int world_size)
-      : combination_(std::move(combination)), world_size_(world_size) {
+  explicit FactoryFixture(Combination combination) : combination_(std::move(combination)) {
     const bool processes = combination_.text.link != "nccl" && combination_.text.link != "cuda_ipc";
     if (combination_.text.topology != "ps" || !processes) return;
     for (int i = 0; i < kServers; ++i) {
@@ -154,11 +153,8 @@ class FactoryFixture : public BackendFixture {
     return CreateGradientSync(options, group);
   }
 
-  int world_size() const { return world_size_; }
-
  private:
   const Combination combination_;
-  const int world_size_;
   std::vector<std::unique_ptr<ParameterServer>> servers_;
   const std::shared_ptr<FakeNcclNetwork> network_ = std::make_shared<FakeNcclNetwork>();
   Mutex mutex_;
@@ -185,8 +181,8 @@ std::vector<ConformanceCase> BulkCases() {
       continue;  // one of the others, once chosen
     BackendTraits traits;
     traits.name = TestName(absl::StrCat(text.topology, " ", text.link, " ", combination.device));
-    traits.make_fixture = [combination](int world_size, UpdateSite) {
-      return std::make_unique<FactoryFixture>(combination, world_size);
+    traits.make_fixture = [combination](int, UpdateSite) {
+      return std::make_unique<FactoryFixture>(combination);
     };
     traits.plan_order_beyond_two =
         text.link != "gloo" && !(text.link == "nccl" && text.topology == "ring");
@@ -214,7 +210,7 @@ TEST(FactoryTest, MakesWhatWasAskedForOrRefusesItByAFlagsName) {
     SCOPED_TRACE(combination.Name());
     if (combination.text.link == "gloo" && !kHasGloo) continue;
     const int ranks = combination.text.topology == "local" ? 1 : 2;
-    FactoryFixture fixture(combination, ranks);
+    FactoryFixture fixture(combination);
     const std::shared_ptr<KeyValueStore> store = NewInMemoryStore();
     RunRanks(ranks, [&](int rank) {
       const auto sync = fixture.Create(SomeGroup(rank, ranks, store));
@@ -270,7 +266,7 @@ TEST(FactoryTest, OnlyWhatCountsBytesReportsThem) {
     if (!MustRun(combination) || text.consistency != "bsp" || text.topology == "local") continue;
     if (text.link == "gloo" && !kHasGloo) continue;
     SCOPED_TRACE(combination.Name());
-    FactoryFixture fixture(combination, 2);
+    FactoryFixture fixture(combination);
     const std::shared_ptr<KeyValueStore> store = NewInMemoryStore();
     RunRanks(2, [&](int rank) {
       const auto sync = fixture.Create(SomeGroup(rank, 2, store));
@@ -293,7 +289,7 @@ TEST(FactoryTest, UnderAnyConsistencyAllSettleOnTheSameParameters) {
   for (const Combination& combination : AllCombinations()) {
     if (!MustRun(combination) || combination.text.consistency == "bsp") continue;
     SCOPED_TRACE(combination.Name());
-    FactoryFixture fixture(combination, 2);
+    FactoryFixture fixture(combination);
     const std::shared_ptr<KeyValueStore> store = NewInMemoryStore();
     std::vector<FlatValues> ends(2);
     RunRanks(2, [&](int rank) {
