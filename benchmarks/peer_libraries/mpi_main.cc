@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "absl/strings/str_cat.h"
+#include "benchmarks/peer_libraries/mpi_rank.h"
 #include "benchmarks/peer_libraries/peer_rank.h"
 
 namespace gradsync {
@@ -13,22 +14,15 @@ namespace {
 
 constexpr char kProgram[] = "mpi_allreduce";
 
-absl::Status RunRank(PeerRankOptions* options) {
-  int size = 0;
-  MPI_Comm_rank(MPI_COMM_WORLD, &options->rank);
-  MPI_Comm_size(MPI_COMM_WORLD, &size);
-  if (size != options->world_size) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("expected ", options->world_size, " ranks, found ", size));
-  }
-  const bool in_place = options->variant == "in_place";
-  if (!in_place && options->variant != "out_of_place") {
+absl::Status RunRank(const PeerRankOptions& options) {
+  const bool in_place = options.variant == "in_place";
+  if (!in_place && options.variant != "out_of_place") {
     return absl::InvalidArgumentError(absl::StrCat(
-        "--variant: expected in_place or out_of_place, found \"", options->variant, "\""));
+        "--variant: expected in_place or out_of_place, found \"", options.variant, "\""));
   }
-  const int64_t floats = options->bytes / 4;
-  PeerBuffer input(floats, options->huge_pages);
-  PeerBuffer output(in_place ? 1 : floats, options->huge_pages);
+  const int64_t floats = options.bytes / 4;
+  PeerBuffer input(floats, options.huge_pages);
+  PeerBuffer output(in_place ? 1 : floats, options.huge_pages);
   PeerExchange exchange;
   exchange.input = input.data();
   exchange.output = in_place ? input.data() : output.data();
@@ -38,20 +32,12 @@ absl::Status RunRank(PeerRankOptions* options) {
     return error == MPI_SUCCESS ? absl::OkStatus()
                                 : absl::InternalError(absl::StrCat("MPI_Allreduce: error ", error));
   };
-  return MeasurePeer(*options, exchange);
+  return MeasurePeer(options, exchange);
 }
 
 }  // namespace
 }  // namespace gradsync
 
 int main(int argc, char** argv) {
-  MPI_Init(&argc, &argv);
-  auto options = gradsync::ParsePeerRankOptions(argc, argv);
-  const absl::Status status = options.ok() ? gradsync::RunRank(&*options) : options.status();
-  const int code =
-      gradsync::PeerExitCode(gradsync::kProgram, options.ok() ? options->rank : -1, status);
-  // A launcher waits for the other ranks unless it is told not to.
-  if (code != 0) MPI_Abort(MPI_COMM_WORLD, code);
-  MPI_Finalize();
-  return code;
+  return gradsync::RunMpiRank(argc, argv, gradsync::kProgram, gradsync::RunRank);
 }

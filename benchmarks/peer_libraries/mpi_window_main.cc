@@ -22,6 +22,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "benchmarks/peer_libraries/mpi_rank.h"
 #include "benchmarks/peer_libraries/peer_rank.h"
 
 namespace gradsync {
@@ -147,24 +148,17 @@ void GatherSlices(const Window& window, int64_t floats) {
   }
 }
 
-absl::Status RunRank(PeerRankOptions* options) {
-  int size = 0;
-  MPI_Comm_rank(MPI_COMM_WORLD, &options->rank);
-  MPI_Comm_size(MPI_COMM_WORLD, &size);
-  if (size != options->world_size) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("expected ", options->world_size, " ranks, found ", size));
-  }
-  const std::pair<std::string, std::string> words = absl::StrSplit(options->variant, '_');
+absl::Status RunRank(const PeerRankOptions& options) {
+  const std::pair<std::string, std::string> words = absl::StrSplit(options.variant, '_');
   const bool push = words.first == "push";
   const bool by_mpi = words.second == "mpi";
   if ((!push && words.first != "pull") || (!by_mpi && words.second != "yield")) {
     return absl::InvalidArgumentError(
         absl::StrCat("--variant: expected push_mpi, push_yield, pull_mpi or pull_yield, found \"",
-                     options->variant, "\""));
+                     options.variant, "\""));
   }
-  const int64_t floats = options->bytes / 4;
-  Window window(floats, options->rank, size);
+  const int64_t floats = options.bytes / 4;
+  Window window(floats, options.rank, options.world_size);
   const auto barrier = [&] { by_mpi ? window.MpiBarrier() : window.YieldBarrier(); };
   PeerExchange exchange;
   exchange.input = window.mine();
@@ -179,20 +173,12 @@ absl::Status RunRank(PeerRankOptions* options) {
     }
     return absl::OkStatus();
   };
-  return MeasurePeer(*options, exchange);
+  return MeasurePeer(options, exchange);
 }
 
 }  // namespace
 }  // namespace gradsync
 
 int main(int argc, char** argv) {
-  MPI_Init(&argc, &argv);
-  auto options = gradsync::ParsePeerRankOptions(argc, argv);
-  const absl::Status status = options.ok() ? gradsync::RunRank(&*options) : options.status();
-  const int code =
-      gradsync::PeerExitCode(gradsync::kProgram, options.ok() ? options->rank : -1, status);
-  // A launcher waits for the other ranks unless it is told not to.
-  if (code != 0) MPI_Abort(MPI_COMM_WORLD, code);
-  MPI_Finalize();
-  return code;
+  return gradsync::RunMpiRank(argc, argv, gradsync::kProgram, gradsync::RunRank);
 }
