@@ -3,8 +3,6 @@
 
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <map>
 #include <string>
 #include <vector>
@@ -43,11 +41,8 @@ class DefaultComparisonTest : public ::testing::Test {
   }
 
   proto::RunRecords ReadRecords() {
-    std::ifstream file(folder_ + "/compare.json");
     proto::RunRecords records;
-    const absl::Status read =
-        ParseJson(std::string(std::istreambuf_iterator<char>(file), {}), "compare.json", &records);
-    EXPECT_TRUE(read.ok()) << read;
+    EXPECT_EQ(ReadJson(folder_ + "/compare.json", &records), absl::OkStatus());
     return records;
   }
 

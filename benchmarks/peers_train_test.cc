@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <string>
 #include <vector>
 
@@ -23,10 +22,8 @@ namespace {
 using testing::HasSubstr;
 
 proto::RunRecords ReadRecords(const std::string& path) {
-  std::ifstream file(path);
   proto::RunRecords records;
-  EXPECT_TRUE(
-      ParseJson(std::string(std::istreambuf_iterator<char>(file), {}), path, &records).ok());
+  EXPECT_EQ(ReadJson(path, &records), absl::OkStatus());
   return records;
 }
 

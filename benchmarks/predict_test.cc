@@ -1,7 +1,5 @@
 // Runs the program itself.
 
-#include <fstream>
-#include <iterator>
 #include <string>
 #include <vector>
 
@@ -42,10 +40,8 @@ TEST(PredictTest, FourThousandWorkersArePredictedAndWritten) {
                                    "--topology=ring,ps", "--json=" + path});
   EXPECT_EQ(outcome.exit_code, 0) << absl::StrJoin(outcome.errors, "\n");
   EXPECT_THAT(outcome.out, HasSubstr("resnet50, 102.2 MB of gradients"));
-  std::ifstream in(path);
-  const std::string json((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
   proto::RunRecords records;
-  ASSERT_TRUE(ParseJson(json, path, &records).ok());
+  ASSERT_EQ(ReadJson(path, &records), absl::OkStatus());
   EXPECT_EQ(records.runs_size(), 0);
   ASSERT_EQ(records.predictions_size(), 6);  // ring, dedicated, colocated
   EXPECT_EQ(records.predictions(5).workers(), 4096);

@@ -1,8 +1,6 @@
 // Runs the program itself, with real ranks and servers.
 
 #include <algorithm>
-#include <fstream>
-#include <iterator>
 #include <map>
 #include <string>
 #include <vector>
@@ -55,10 +53,8 @@ TEST(SyncBenchTest, EveryTopologyIsMeasuredVerifiedAndRecorded) {
   EXPECT_THAT(outcome.out, HasSubstr("cores"));
   EXPECT_THAT(outcome.out, HasSubstr("#wrong"));
 
-  std::ifstream file(json);
   proto::RunRecords records;
-  ASSERT_TRUE(
-      ParseJson(std::string(std::istreambuf_iterator<char>(file), {}), json, &records).ok());
+  ASSERT_EQ(ReadJson(json, &records), absl::OkStatus());
   ASSERT_EQ(records.runs_size(), 6);
   EXPECT_THAT(records.command(), HasSubstr("--bandwidth=1gbit"));
   EXPECT_GT(records.machine().cores(), 0);
@@ -89,10 +85,8 @@ TEST(SyncBenchTest, HostsOnAnEmulatedNetworkSendWhatTheirPlacementSays) {
                 "--placement=dedicated,colocated,mixed", "--bytes=3MB", "--chunk_bytes=4KiB", "-n",
                 "2", "-w", "1", "--json=" + json});
   EXPECT_EQ(outcome.exit_code, 0) << absl::StrJoin(outcome.errors, "\n");
-  std::ifstream file(json);
   proto::RunRecords records;
-  ASSERT_TRUE(
-      ParseJson(std::string(std::istreambuf_iterator<char>(file), {}), json, &records).ok());
+  ASSERT_EQ(ReadJson(json, &records), absl::OkStatus());
   ASSERT_EQ(records.networks_size(), 1);
   EXPECT_EQ(records.networks(0).hosts(), 4);
   EXPECT_GT(records.networks(0).tcp_factor(), 0.5);

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <fstream>
-#include <iterator>
 #include <string>
 #include <vector>
 
@@ -68,10 +67,8 @@ TEST(TrainBenchTest, ARecordedStepIsReplayedUnderEveryTopologyAndVerified) {
   EXPECT_THAT(outcome.errors, testing::IsEmpty());
   EXPECT_THAT(outcome.out, HasSubstr("#wrong"));
 
-  std::ifstream file(json);
   proto::RunRecords records;
-  ASSERT_TRUE(
-      ParseJson(std::string(std::istreambuf_iterator<char>(file), {}), json, &records).ok());
+  ASSERT_EQ(ReadJson(json, &records), absl::OkStatus());
   ASSERT_EQ(records.runs_size(), 6);
   const double compute_ms = 1e-3 * (profile->forward_us() + profile->backward_us());
   for (const proto::Run& run : records.runs()) {
@@ -97,10 +94,8 @@ TEST(TrainBenchTest, WorkersThatDoNotWaitAreReplayedAndVerifiedToo) {
   for (const char* group : {"group: bsp, ", "group: ssp:1, ", "group: asp, "}) {
     EXPECT_THAT(outcome.out, HasSubstr(group));
   }
-  std::ifstream file(json);
   proto::RunRecords records;
-  ASSERT_TRUE(
-      ParseJson(std::string(std::istreambuf_iterator<char>(file), {}), json, &records).ok());
+  ASSERT_EQ(ReadJson(json, &records), absl::OkStatus());
   std::vector<std::string> consistencies;
   for (const proto::Run& run : records.runs()) {
     SCOPED_TRACE(run.DebugString());
@@ -126,10 +121,8 @@ TEST(TrainBenchTest, OnAnEmulatedNetworkThePredictionStandsBesideTheMeasurement)
                                     "--servers=2", "--placement=colocated",
                                     "--bandwidths=200mbit,400mbit", "--steps=5", "--json=" + json});
   EXPECT_EQ(outcome.exit_code, 0) << absl::StrJoin(outcome.errors, "\n");
-  std::ifstream file(json);
   proto::RunRecords records;
-  ASSERT_TRUE(
-      ParseJson(std::string(std::istreambuf_iterator<char>(file), {}), json, &records).ok());
+  ASSERT_EQ(ReadJson(json, &records), absl::OkStatus());
   ASSERT_EQ(records.networks_size(), 2);
   ASSERT_EQ(records.runs_size(), 4);
   ASSERT_EQ(records.predictions_size(), 4);

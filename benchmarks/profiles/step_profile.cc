@@ -1,10 +1,7 @@
 #include "benchmarks/profiles/step_profile.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
-#include <fstream>
-#include <iterator>
 #include <numeric>
 #include <utility>
 
@@ -20,28 +17,26 @@ absl::Status Refuse(absl::string_view field, absl::string_view expected, double 
       absl::StrCat(field, ": expected ", expected, ", found ", found));
 }
 
+// `profile`, if it is one; `what` is named in errors.
+absl::StatusOr<proto::StepProfile> Checked(proto::StepProfile profile, absl::string_view what) {
+  const absl::Status valid = ValidateStepProfile(profile);
+  if (valid.ok()) return profile;
+  return absl::InvalidArgumentError(absl::StrCat(what, ": ", valid.message()));
+}
+
 }  // namespace
 
 absl::StatusOr<proto::StepProfile> ParseStepProfile(absl::string_view json,
                                                     absl::string_view what) {
   proto::StepProfile profile;
   GS_RETURN_IF_ERROR(ParseJson(json, what, &profile));
-  const absl::Status valid = ValidateStepProfile(profile);
-  if (!valid.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat(what, ": ", valid.message()));
-  }
-  return profile;
+  return Checked(std::move(profile), what);
 }
 
 absl::StatusOr<proto::StepProfile> ReadStepProfile(const std::string& path) {
-  errno = 0;
-  std::ifstream file(path, std::ios::binary);
-  std::string text;
-  if (file) text.assign(std::istreambuf_iterator<char>(file), {});
-  if (!file || file.bad()) {
-    return absl::ErrnoToStatus(errno != 0 ? errno : EIO, absl::StrCat("cannot read ", path));
-  }
-  return ParseStepProfile(text, path);
+  proto::StepProfile profile;
+  GS_RETURN_IF_ERROR(ReadJson(path, &profile));
+  return Checked(std::move(profile), path);
 }
 
 absl::Status ValidateStepProfile(const proto::StepProfile& profile) {

@@ -1,5 +1,10 @@
 #include "benchmarks/records/proto_json.h"
 
+#include <cerrno>
+#include <fstream>
+#include <iterator>
+#include <string>
+
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "base/write_file.h"
@@ -33,6 +38,17 @@ absl::Status ParseJson(absl::string_view json, absl::string_view what,
   return absl::DataLossError(absl::StrCat(what, ": expected JSON of ",
                                           message->GetDescriptor()->name(), ", found \"",
                                           json.substr(0, 40), "\": ", status.ToString()));
+}
+
+absl::Status ReadJson(const std::string& path, google::protobuf::Message* message) {
+  errno = 0;
+  std::ifstream file(path, std::ios::binary);
+  std::string text;
+  if (file) text.assign(std::istreambuf_iterator<char>(file), {});
+  if (!file || file.bad()) {
+    return absl::ErrnoToStatus(errno != 0 ? errno : EIO, absl::StrCat("cannot read ", path));
+  }
+  return ParseJson(text, path, message);
 }
 
 }  // namespace gradsync

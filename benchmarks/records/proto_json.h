@@ -26,6 +26,10 @@ absl::Status WriteJson(const std::string& path, const google::protobuf::Message&
 absl::Status ParseJson(absl::string_view json, absl::string_view what,
                        google::protobuf::Message* message);
 
+// ParseJson() of a file, which is named in errors.
+// Errors: also the errno's code for a file that cannot be read.
+absl::Status ReadJson(const std::string& path, google::protobuf::Message* message);
+
 }  // namespace gradsync
 
 #endif  // GRADSYNC_BENCHMARKS_RECORDS_PROTO_JSON_H_
