@@ -48,21 +48,20 @@ struct BackendTrait {
   bool plan_order;        // folds in the plan's order (plan/stripes.h), so that its bits are known
   bool updates_at_owner;  // offers UpdateSite::kOwner
   bool on_host;           // its buckets are in the host's memory, and staged for a GPU
-  bool owners_are_ranks;  // has servers, but no processes for them
 };
 
 // In the order of Backend.
 constexpr std::array<BackendTrait, 10> kBackends = {{
-    {Backend::kLocal, Topology::kLocal, Link::kNone, true, true, true, true, false},
-    {Backend::kRingOverGrpc, Topology::kRing, Link::kGrpc, true, true, true, true, false},
-    {Backend::kRingOverShm, Topology::kRing, Link::kShm, true, true, true, true, false},
-    {Backend::kRingOverGloo, Topology::kRing, Link::kGloo, false, false, false, true, false},
-    {Backend::kRingOverNccl, Topology::kRing, Link::kNccl, false, false, true, false, false},
-    {Backend::kRingOverCudaIpc, Topology::kRing, Link::kCudaIpc, true, true, true, false, false},
-    {Backend::kPsOverGrpc, Topology::kPs, Link::kGrpc, true, true, true, true, false},
-    {Backend::kPsOverShm, Topology::kPs, Link::kShm, true, true, true, true, false},
-    {Backend::kPsOverNccl, Topology::kPs, Link::kNccl, true, true, true, false, true},
-    {Backend::kPsOverCudaIpc, Topology::kPs, Link::kCudaIpc, true, true, true, false, true},
+    {Backend::kLocal, Topology::kLocal, Link::kNone, true, true, true, true},
+    {Backend::kRingOverGrpc, Topology::kRing, Link::kGrpc, true, true, true, true},
+    {Backend::kRingOverShm, Topology::kRing, Link::kShm, true, true, true, true},
+    {Backend::kRingOverGloo, Topology::kRing, Link::kGloo, false, false, false, true},
+    {Backend::kRingOverNccl, Topology::kRing, Link::kNccl, false, false, true, false},
+    {Backend::kRingOverCudaIpc, Topology::kRing, Link::kCudaIpc, true, true, true, false},
+    {Backend::kPsOverGrpc, Topology::kPs, Link::kGrpc, true, true, true, true},
+    {Backend::kPsOverShm, Topology::kPs, Link::kShm, true, true, true, true},
+    {Backend::kPsOverNccl, Topology::kPs, Link::kNccl, true, true, true, false},
+    {Backend::kPsOverCudaIpc, Topology::kPs, Link::kCudaIpc, true, true, true, false},
 }};
 
 constexpr const BackendTrait& TraitOf(Backend backend) {

@@ -97,11 +97,7 @@ class StagedSync : public GradientSync {
   absl::Status BroadcastParameters(Deadline deadline) override;
   SyncHandle Launch(const StepOptions& step, int bucket) override;
   UpdateSite update_site() const override { return host_->update_site(); }
-  SyncIdentity identity() const override {
-    SyncIdentity identity = host_->identity();
-    identity.staged = true;
-    return identity;
-  }
+  SyncIdentity identity() const override { return host_->identity(); }
   std::shared_ptr<GpuApi> gpu() const override { return gpu_; }
   absl::Status Settle(Deadline deadline) override;
   absl::StatusOr<OptimizerState> ExportOptimizerState(Deadline deadline) override;

@@ -9,10 +9,13 @@ namespace gradsync {
 // What a backend is, as the object that runs says it. Records are filled from this and never from
 // what was asked for.
 struct SyncIdentity {
-  Backend backend = Backend::kLocal;
+  // `connections` are per pair of peers; 0 where there are none.
+  SyncIdentity(Backend backend, Consistency consistency = {}, int connections = 0)
+      : backend(backend), consistency(consistency), connections(connections) {}
+
+  Backend backend;
   Consistency consistency;
-  int connections = 0;  // per pair of peers; 0 where there are none
-  bool staged = false;  // a GPU has the buckets, and copies of the host's memory are exchanged
+  int connections;
 };
 
 }  // namespace gradsync

@@ -193,7 +193,7 @@ class Page:
 
     def _bytes(self, section, where):
         figures = []
-        by_workers = {workers: [run for run in runs if names.counts_its_bytes(run) and run.wire_tx_bytes_max_node > 0]
+        by_workers = {workers: [run for run in runs if not run.bytes_uncounted and run.wire_tx_bytes_max_node > 0]
                       for workers, runs in self._by_workers(section).items()}
         longest = max((max(run.wire_tx_bytes_max_node, series.capacity(run)) / 1e6
                        for runs in by_workers.values() for run in runs), default=0)

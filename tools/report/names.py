@@ -53,10 +53,6 @@ def consistency(run):
     return run.consistency if run.consistency not in ("", "bsp") else ""
 
 
-def counts_its_bytes(run):
-    return not run.bytes_uncounted
-
-
 def computation(run):
     """"bf16, channels-last"; "" for what is usual."""
     parts = [run.precision] if run.precision not in ("", "fp32") else []

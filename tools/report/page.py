@@ -134,12 +134,12 @@ def _predicted(run, prediction):
 
 
 def _sent(run):
-    return _positive(run.wire_tx_bytes_max_node / 1e6) if names.counts_its_bytes(run) else "–"
+    return _positive(run.wire_tx_bytes_max_node / 1e6) if not run.bytes_uncounted else "–"
 
 
 def _share(run):
     room = series.capacity(run)
-    return names.percent(run.wire_tx_bytes_max_node / room) if room > 0 and names.counts_its_bytes(run) else "–"
+    return names.percent(run.wire_tx_bytes_max_node / room) if room > 0 and not run.bytes_uncounted else "–"
 
 
 # (title, text of a run, whether it is a number). A column in which all runs say "–" is left out.
