@@ -27,7 +27,6 @@
 #include "base/write_file.h"
 #include "benchmarks/network/bare_stream.h"
 #include "benchmarks/ranks/clocks.h"
-#include "benchmarks/ranks/meet_ranks.h"
 #include "benchmarks/ranks/rank_main.h"
 #include "benchmarks/ranks/start_line.h"
 #include "benchmarks/records/proto_json.h"
@@ -175,8 +174,8 @@ absl::Status RunRank() {
   const MeetOptions meet = MeetFromFlags("grpc_stream");
   GS_ASSIGN_OR_RETURN(const std::unique_ptr<StartLine> line,
                       StartLine::Open(absl::GetFlag(FLAGS_start_line), meet.world_size));
-  std::unique_ptr<GrpcStoreServer> store_server;
-  GS_ASSIGN_OR_RETURN(const WorkerGroup group, MeetRanks(meet, &store_server));
+  GS_ASSIGN_OR_RETURN(const Meeting meeting, Meet(meet));
+  const WorkerGroup& group = meeting.group();
   Rank rank(group);
   GS_RETURN_IF_ERROR(rank.Connect());
   const auto start = [&] { return line->Wait(Deadline::In(group.timeout)); };

@@ -2,7 +2,7 @@
 
 #include <memory>
 #include <string>
-#include <vector>
+#include <utility>
 
 #include "absl/flags/flag.h"
 #include "base/deadline.h"
@@ -11,19 +11,16 @@
 #include "base/status_macros.h"
 #include "base/straggler.h"
 #include "benchmarks/profiles/step_profile.h"
-#include "benchmarks/ranks/abort_group.h"
-#include "benchmarks/ranks/meet_ranks.h"
+#include "benchmarks/ranks/join_main.h"
 #include "benchmarks/ranks/rank_main.h"
 #include "benchmarks/ranks/start_line.h"
 #include "benchmarks/records/proto_json.h"
 #include "benchmarks/replay/replay_clock.h"
 #include "benchmarks/replay/step_replay.h"
-#include "links/grpc_store.h"
+#include "join/backend_record.h"
+#include "join/join.h"
 #include "plan/codec.h"
 #include "plan/job_spec.h"
-#include "worker/backend_record.h"
-#include "worker/sync_factory.h"
-#include "worker/sync_flags.h"
 
 ABSL_FLAG(std::string, profile, "", "file of the step profile");
 ABSL_FLAG(int64_t, bucket_bytes, 0, "of a bucket");
@@ -60,34 +57,30 @@ absl::StatusOr<Plan> PlanFromFlags(const proto::StepProfile& profile, Codec code
 }
 
 absl::Status RunRank() {
-  GS_ASSIGN_OR_RETURN(SyncOptions sync_options, SyncFromFlags());
-  GS_RETURN_IF_ERROR(ValidateSyncOptions(sync_options));
-  GS_ASSIGN_OR_RETURN(const ReplayOptions options, ReplayFromFlags(sync_options.job));
+  GS_ASSIGN_OR_RETURN(JoinOptions join, JoinFromFlags("train_bench"));
+  GS_RETURN_IF_ERROR(CheckJoin(join));
+  const JobSpec& job = join.sync.job;
+  GS_ASSIGN_OR_RETURN(const ReplayOptions options, ReplayFromFlags(job));
   GS_ASSIGN_OR_RETURN(const proto::StepProfile profile,
                       ReadStepProfile(absl::GetFlag(FLAGS_profile)));
-  const bool local = sync_options.job.topology == Topology::kLocal;
-  const int ranks = absl::GetFlag(FLAGS_world_size);
-  GS_ASSIGN_OR_RETURN(const Plan plan,
-                      PlanFromFlags(profile, sync_options.job.codec, local ? 1 : ranks));
+  const int ranks = join.meet.world_size;
+  GS_ASSIGN_OR_RETURN(const Plan plan, PlanFromFlags(profile, job.codec,
+                                                     job.topology == Topology::kLocal ? 1 : ranks));
   GS_ASSIGN_OR_RETURN(const std::unique_ptr<StartLine> line,
                       StartLine::Open(absl::GetFlag(FLAGS_start_line), ranks));
-  std::unique_ptr<GrpcStoreServer> store_server;
-  GS_ASSIGN_OR_RETURN(const WorkerGroup group,
-                      MeetRanks(MeetFromFlags("train_bench"), &store_server));
-  GS_RETURN_IF_ERROR(ResolveByHosts(group, &sync_options));
-  GS_ASSIGN_OR_RETURN(std::unique_ptr<GradientSync> sync, CreateGradientSync(sync_options, group));
+  GS_ASSIGN_OR_RETURN(const std::unique_ptr<Member> member, Join(std::move(join)));
   const auto start = [&] { return line->Wait(Deadline::In(options.timeout)); };
   MonotonicReplayClock clock;
   absl::StatusOr<proto::WorkerMetrics> metrics =
-      ReplaySteps(profile, plan, options, start, &clock, sync.get());
-  if (!metrics.ok()) return AbortGroup(*sync, metrics.status());
-  RecordBackend(*sync, &*metrics);
-  sync.reset();
+      ReplaySteps(profile, plan, options, start, &clock, &member->sync());
+  if (!metrics.ok()) return member->Fail(metrics.status());
+  RecordBackend(member->sync(), &*metrics);
   metrics->set_world_size(ranks);
   metrics->set_compression(CodecName(plan.codec()));
   metrics->set_bucket_bytes(static_cast<double>(absl::GetFlag(FLAGS_bucket_bytes)));
   GS_RETURN_IF_ERROR(WriteJson(absl::GetFlag(FLAGS_metrics_json), *metrics));
-  return start();  // the store goes with rank 0
+  member->Leave();
+  return absl::OkStatus();
 }
 
 }  // namespace

@@ -2,7 +2,7 @@
 
 #include <memory>
 #include <string>
-#include <vector>
+#include <utility>
 
 #include "absl/flags/flag.h"
 #include "base/deadline.h"
@@ -10,18 +10,15 @@
 #include "base/keep_memory.h"
 #include "base/status_macros.h"
 #include "benchmarks/exchange/exchange_runner.h"
-#include "benchmarks/ranks/abort_group.h"
-#include "benchmarks/ranks/meet_ranks.h"
-#include "benchmarks/ranks/rank_device_main.h"
+#include "benchmarks/ranks/join_main.h"
 #include "benchmarks/ranks/rank_main.h"
 #include "benchmarks/ranks/start_line.h"
 #include "benchmarks/records/proto_json.h"
-#include "links/grpc_store.h"
-#include "worker/backend_record.h"
-#include "worker/nccl_settings.h"
-#include "worker/open_device.h"
-#include "worker/sync_factory.h"
-#include "worker/sync_flags.h"
+#include "join/backend_record.h"
+#include "join/join.h"
+#include "join/nccl_settings.h"
+#include "join/open_device.h"
+#include "plan/job_spec.h"
 
 ABSL_FLAG(int64_t, bytes, 0, "of one exchange");
 ABSL_FLAG(int64_t, bucket_bytes, 0, "of a bucket");
@@ -46,31 +43,27 @@ ExchangeOptions ExchangeFromFlags() {
 }
 
 absl::Status RunRank() {
-  GS_ASSIGN_OR_RETURN(SyncOptions sync_options, SyncFromFlags());
+  GS_ASSIGN_OR_RETURN(JoinOptions join, JoinFromFlags("sync_bench"));
   ExchangeOptions options = ExchangeFromFlags();
-  GS_RETURN_IF_ERROR(ValidateSyncOptions(sync_options));
-  GS_RETURN_IF_ERROR(OpenDeviceFromFlags(options.world_size, &sync_options));
-  options.codec = sync_options.job.codec;
-  options.rounds_at_each_hop = sync_options.job.topology == Topology::kRing;
+  GS_RETURN_IF_ERROR(CheckJoin(join));
+  options.codec = join.sync.job.codec;
+  options.rounds_at_each_hop = join.sync.job.topology == Topology::kRing;
   GS_ASSIGN_OR_RETURN(const std::unique_ptr<StartLine> line,
                       StartLine::Open(absl::GetFlag(FLAGS_start_line), options.world_size));
-  std::unique_ptr<GrpcStoreServer> store_server;
-  GS_ASSIGN_OR_RETURN(const WorkerGroup group,
-                      MeetRanks(MeetFromFlags("sync_bench"), &store_server));
-  GS_RETURN_IF_ERROR(ResolveByHosts(group, &sync_options));
-  GS_ASSIGN_OR_RETURN(std::unique_ptr<GradientSync> sync, CreateGradientSync(sync_options, group));
+  GS_ASSIGN_OR_RETURN(const std::unique_ptr<Member> member, Join(std::move(join)));
   const auto start = [&] { return line->Wait(Deadline::In(options.timeout)); };
-  absl::StatusOr<proto::ExchangeMetrics> metrics = RunExchanges(options, start, sync.get());
-  if (!metrics.ok()) return AbortGroup(*sync, metrics.status());
-  RecordBackend(*sync, &*metrics);
-  sync.reset();
-  metrics->set_device(DescribeDevice(sync_options.gpu.get()));
-  if (sync_options.nccl != nullptr) {
-    metrics->set_nccl_version(NcclVersionName(sync_options.nccl->version()));
-    metrics->set_nccl_asked(sync_options.nccl->algorithm());
+  absl::StatusOr<proto::ExchangeMetrics> metrics = RunExchanges(options, start, &member->sync());
+  if (!metrics.ok()) return member->Fail(metrics.status());
+  RecordBackend(member->sync(), &*metrics);
+  const SyncOptions& ran = member->options();
+  metrics->set_device(DescribeDevice(ran.gpu.get()));
+  if (ran.nccl != nullptr) {
+    metrics->set_nccl_version(NcclVersionName(ran.nccl->version()));
+    metrics->set_nccl_asked(ran.nccl->algorithm());
   }
   GS_RETURN_IF_ERROR(WriteJson(absl::GetFlag(FLAGS_metrics_json), *metrics));
-  return start();  // the store goes with rank 0
+  member->Leave();
+  return absl::OkStatus();
 }
 
 }  // namespace

@@ -11,7 +11,6 @@
 #include "base/status_macros.h"
 #include "benchmarks/network/tcp_flows.h"
 #include "benchmarks/ranks/clocks.h"
-#include "benchmarks/ranks/meet_ranks.h"
 #include "benchmarks/ranks/rank_main.h"
 #include "benchmarks/ranks/start_line.h"
 #include "benchmarks/records/machine_load.h"
@@ -31,9 +30,9 @@ absl::Status RunRank() {
                       ParseTcpFlows(absl::GetFlag(FLAGS_flows), meet.world_size));
   GS_ASSIGN_OR_RETURN(const std::unique_ptr<StartLine> line,
                       StartLine::Open(absl::GetFlag(FLAGS_start_line), meet.world_size));
-  std::unique_ptr<GrpcStoreServer> store_server;
-  GS_ASSIGN_OR_RETURN(const WorkerGroup group, MeetRanks(meet, &store_server));
-  GS_ASSIGN_OR_RETURN(const std::unique_ptr<TcpFlows> tcp, TcpFlows::Connect(group, flows));
+  GS_ASSIGN_OR_RETURN(const Meeting meeting, Meet(meet));
+  GS_ASSIGN_OR_RETURN(const std::unique_ptr<TcpFlows> tcp,
+                      TcpFlows::Connect(meeting.group(), flows));
 
   proto::ExchangeMetrics metrics;
   metrics.set_rank(meet.rank);

@@ -11,7 +11,6 @@
 #include <memory>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "absl/flags/flag.h"
 #include "absl/status/status.h"
@@ -22,21 +21,16 @@
 #include "base/keep_memory.h"
 #include "base/status_macros.h"
 #include "benchmarks/ranks/clocks.h"
-#include "benchmarks/ranks/meet_ranks.h"
-#include "benchmarks/ranks/rank_device_main.h"
+#include "benchmarks/ranks/join_main.h"
+#include "benchmarks/ranks/rank_main.h"
 #include "gpu/gpu_resources.h"
-#include "links/grpc_store.h"
-#include "sync/side_channel.h"
+#include "join/join.h"
+#include "join/nccl_settings.h"
+#include "join/open_device.h"
+#include "plan/job_spec.h"
 #include "train/precision.h"
 #include "train/trainer.h"
-#include "worker/nccl_settings.h"
-#include "worker/open_device.h"
-#include "worker/sync_factory.h"
-#include "worker/sync_flags.h"
 
-ABSL_FLAG(int, rank, 0, "of this process");
-ABSL_FLAG(int, world_size, 1, "number of ranks");
-ABSL_FLAG(std::string, master, "127.0.0.1:0", "host:port of the store, which rank 0 holds");
 ABSL_FLAG(std::string, precision, "fp32", "as //worker has it");
 ABSL_FLAG(bool, channels_last, false, "as //worker has it");
 ABSL_FLAG(bool, cuda_graph, gradsync::TrainerOptions().cuda_graph, "as //worker has it");
@@ -127,53 +121,47 @@ class Turns {
   double begin_ = 0;
 };
 
-absl::StatusOr<WorkerGroup> Meet(std::unique_ptr<GrpcStoreServer>* store_server) {
-  WorkerGroup group;
-  if (absl::GetFlag(FLAGS_topology) == "local") return group;
-  MeetOptions meet;
-  meet.rank = absl::GetFlag(FLAGS_rank);
-  meet.world_size = absl::GetFlag(FLAGS_world_size);
-  meet.master = absl::GetFlag(FLAGS_master);
-  meet.run_id = "peers";
-  meet.timeout = kTimeout;
-  GS_ASSIGN_OR_RETURN(group, MeetRanks(meet, store_server));
-  if (*store_server != nullptr) {
-    std::printf("store 127.0.0.1:%d\n", (*store_server)->port());
+// Ranks that do not exchange anything are alone, each a world of its own.
+absl::StatusOr<JoinOptions> JoinOptionsFromFlags() {
+  GS_ASSIGN_OR_RETURN(JoinOptions join, JoinFromFlags("peers"));
+  join.meet.timeout = kTimeout;
+  join.meet.on_store = [](const std::string& address) {
+    std::printf("store %s\n", address.c_str());
     std::fflush(stdout);
-  }
-  return group;
+    return absl::OkStatus();
+  };
+  GS_RETURN_IF_ERROR(CheckJoin(join));
+  GS_RETURN_IF_ERROR(OpenDevices(&join));
+  if (join.sync.job.topology == Topology::kLocal) join.meet = MeetOptions();
+  return join;
+}
+
+void PrintReady(const Member& member, const Trainer& trainer, bool tries) {
+  const NcclApi* const nccl = member.options().nccl.get();
+  const BackendTrait& ran = TraitOf(member.sync().identity().backend);
+  std::printf("ready gradsync %s %s|%s|%s|%s|loader_threads=%d%s\n",
+              TopologyName(ran.topology).c_str(), LinkName(ran.link).c_str(),
+              DescribeDevice(member.options().gpu.get()).c_str(),
+              nccl == nullptr ? "" : NcclVersionName(nccl->version()).c_str(),
+              nccl == nullptr ? "" : nccl->algorithm().c_str(), trainer.loader_threads(),
+              tries ? " cudnn_benchmark" : "");
+  std::fflush(stdout);
 }
 
 absl::Status RunRank() {
-  GS_ASSIGN_OR_RETURN(SyncOptions sync_options, SyncFromFlags());
-  const bool local = sync_options.job.topology == Topology::kLocal;
-  GS_RETURN_IF_ERROR(ValidateSyncOptions(sync_options));
-  GS_RETURN_IF_ERROR(OpenDeviceFromFlags(absl::GetFlag(FLAGS_world_size), &sync_options));
-  GS_ASSIGN_OR_RETURN(TrainerOptions options, TrainerFromFlags(!local));
-  options.gpu = sync_options.gpu;
-  GS_ASSIGN_OR_RETURN(Turns turns, Turns::Create(sync_options.gpu));
+  GS_ASSIGN_OR_RETURN(JoinOptions join, JoinOptionsFromFlags());
+  const std::shared_ptr<GpuApi> gpu = join.sync.gpu;
+  GS_ASSIGN_OR_RETURN(TrainerOptions options,
+                      TrainerFromFlags(join.sync.job.topology != Topology::kLocal));
+  options.gpu = gpu;
+  GS_ASSIGN_OR_RETURN(Turns turns, Turns::Create(gpu));
   options.report_all_after = [&turns](int64_t step) { return turns.EndsWith(step); };
-  std::unique_ptr<GrpcStoreServer> store_server;
-  GS_ASSIGN_OR_RETURN(const WorkerGroup group, Meet(&store_server));
+  std::unique_ptr<Member> member;  // outlives the trainer
   GS_ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer,
-                      Trainer::Create(options, group.rank, group.world_size));
-  if (!local) {
-    GS_RETURN_IF_ERROR(ResolveByHosts(group, &sync_options));
-  }
-  GS_ASSIGN_OR_RETURN(const std::unique_ptr<GradientSync> sync,
-                      CreateGradientSync(sync_options, group));
-  SideChannel side_channel(group, "peers");
-  GS_RETURN_IF_ERROR(trainer->Bind(sync.get(), &side_channel));
-  const NcclApi* const nccl = sync_options.nccl.get();
-  const bool tries = sync_options.gpu != nullptr && options.cudnn_benchmark;
-  const BackendTrait& ran = TraitOf(sync->identity().backend);
-  std::printf("ready gradsync %s %s|%s|%s|%s|loader_threads=%d%s\n",
-              TopologyName(ran.topology).c_str(), LinkName(ran.link).c_str(),
-              DescribeDevice(sync_options.gpu.get()).c_str(),
-              nccl == nullptr ? "" : NcclVersionName(nccl->version()).c_str(),
-              nccl == nullptr ? "" : nccl->algorithm().c_str(), trainer->loader_threads(),
-              tries ? " cudnn_benchmark" : "");
-  std::fflush(stdout);
+                      Trainer::Create(options, join.meet.rank, join.meet.world_size));
+  GS_ASSIGN_OR_RETURN(member, Join(std::move(join)));
+  GS_RETURN_IF_ERROR(trainer->Bind(&member->sync(), &member->side_channel()));
+  PrintReady(*member, *trainer, gpu != nullptr && options.cudnn_benchmark);
   // Nothing follows the last turn: the ranks may end in any order.
   if (!turns.Begin()) std::_Exit(0);
   return trainer
@@ -192,9 +180,5 @@ absl::Status RunRank() {
 int main(int argc, char** argv) {
   gradsync::KeepFreedMemory();  // as //worker does
   gradsync::ParseFlagsOrExit(argc, argv, {"train_rank: started by peers."});
-  const absl::Status status = gradsync::RunRank();
-  if (status.ok()) return 0;
-  std::fprintf(stderr, "peers: rank %d: %s\n", absl::GetFlag(FLAGS_rank),
-               status.ToString().c_str());
-  return absl::IsInvalidArgument(status) ? 2 : 1;
+  return gradsync::RankExitCode("peers", gradsync::RunRank());
 }

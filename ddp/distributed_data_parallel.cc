@@ -30,24 +30,12 @@ std::vector<int> ReverseOrder(size_t count) {
   return order;
 }
 
-absl::Status CheckOptions(const DdpOptions& options, const GradientSync* sync,
-                          const SideChannel* side_channel) {
-  const int world_size = options.plan.world_size;
+int RankOf(const SideChannel* side_channel) {
+  return side_channel == nullptr ? 0 : side_channel->rank();
+}
+
+absl::Status CheckOptions(const DdpOptions& options, const GradientSync* sync) {
   if (sync == nullptr) return absl::InvalidArgumentError("sync: expected an object, found null");
-  if (world_size < 1 || options.rank < 0 || options.rank >= world_size) {
-    return absl::InvalidArgumentError(absl::StrCat("rank: expected 0 <= rank < world size, found ",
-                                                   options.rank, " of ", world_size));
-  }
-  if (side_channel == nullptr && world_size > 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("side_channel: expected one for ", world_size, " workers, found null"));
-  }
-  if (side_channel != nullptr &&
-      (side_channel->rank() != options.rank || side_channel->world_size() != world_size)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("side_channel: expected that of rank ", options.rank, " of ", world_size,
-                     ", found rank ", side_channel->rank(), " of ", side_channel->world_size()));
-  }
   if (options.skip_nonfinite_steps && sync->update_site() != UpdateSite::kWorker) {
     return absl::InvalidArgumentError(
         "skip_nonfinite_steps: expected update at the workers, found update at the owners, who "
@@ -85,14 +73,14 @@ std::vector<NamedParameter> UnplannedTensorsOf(const torch::nn::Module& module) 
 // What a rank finds wrong on its own, before any peer is asked. Rank 0's result is the order of
 // gradients.
 absl::StatusOr<std::vector<int>> Inspect(const torch::nn::Module& module, const DdpOptions& options,
-                                         c10::Device device) {
+                                         int rank, c10::Device device) {
   const std::vector<int> reverse = ReverseOrder(TrainableParametersOf(module).size());
   if (reverse.empty()) {
     return absl::InvalidArgumentError("module: expected trainable parameters, found none");
   }
   GS_RETURN_IF_ERROR(MakePlan(module, reverse, options, device).status());
   GS_RETURN_IF_ERROR(CheckOnDevice(UnplannedTensorsOf(module), device));
-  if (options.rank != 0 || options.forward_backward == nullptr) return reverse;
+  if (rank != 0 || options.forward_backward == nullptr) return reverse;
   return ObserveReadyOrder(module, options.forward_backward);
 }
 
@@ -153,11 +141,13 @@ absl::StatusOr<std::vector<int>> AgreeOnOrder(const absl::StatusOr<std::vector<i
 absl::StatusOr<std::unique_ptr<DistributedDataParallel>> DistributedDataParallel::Create(
     std::shared_ptr<torch::nn::Module> module, GradientSync* sync, SideChannel* side_channel,
     DdpOptions options) {
-  GS_RETURN_IF_ERROR(CheckOptions(options, sync, side_channel));
+  options.plan.world_size = side_channel == nullptr ? 1 : side_channel->world_size();
+  GS_RETURN_IF_ERROR(CheckOptions(options, sync));
   if (module == nullptr) return absl::InvalidArgumentError("module: expected one, found null");
   // Only for waits on peers: observing the order is this rank's own work and may be slow.
   const c10::Device device = TensorDevice(sync->gpu().get());
-  const absl::StatusOr<std::vector<int>> own_order = Inspect(*module, options, device);
+  const absl::StatusOr<std::vector<int>> own_order =
+      Inspect(*module, options, RankOf(side_channel), device);
   const Deadline deadline = Deadline::In(options.timeout);
   GS_ASSIGN_OR_RETURN(const std::vector<int> order,
                       AgreeOnOrder(own_order, *module, side_channel, deadline));
@@ -212,10 +202,11 @@ absl::Status DistributedDataParallel::MakeOptimizer() {
 absl::Status DistributedDataParallel::BroadcastFromRank0(const std::vector<NamedParameter>& tensors,
                                                          Deadline deadline) {
   if (options_.plan.world_size == 1) return absl::OkStatus();
-  GS_ASSIGN_OR_RETURN(const std::string packed,
-                      side_channel_->Broadcast(
-                          options_.rank == 0 ? PackTensors(tensors) : std::string(), deadline));
-  if (options_.rank == 0) return absl::OkStatus();
+  GS_ASSIGN_OR_RETURN(
+      const std::string packed,
+      side_channel_->Broadcast(RankOf(side_channel_) == 0 ? PackTensors(tensors) : std::string(),
+                               deadline));
+  if (RankOf(side_channel_) == 0) return absl::OkStatus();
   return UnpackTensors(packed, tensors);
 }
 

@@ -49,9 +49,8 @@ struct DdpOptions {
   // no weight decay for vectors: [](const TensorSpec& t) { return t.sizes.size() < 2 ? 1 : 0; }.
   std::function<int(const TensorSpec&)> group_of;
 
-  // Buckets, chunks and the number of workers.
+  // Buckets and chunks. The number of workers is the side channel's.
   PlanOptions plan;
-  int rank = 0;
 
   // Runs one forward and backward of the module on any batch, e.g. of zeros; called once, on rank
   // 0, to see the order in which gradients become ready (see ready_order.h). Null assumes the
@@ -118,10 +117,10 @@ class DistributedDataParallel {
  public:
   // Collective. `module` on the device of sync->gpu(), the CPU without one, with fp32 parameters;
   // all ranks' modules alike, their values rank 0's afterwards. `sync` must be new and unbound.
-  // `side_channel` may be null when there is one worker. Both must outlive the result. When any
-  // rank's module or options are refused, all ranks return: that one its own error, the others
-  // ABORTED naming it. Errors: INVALID_ARGUMENT naming a parameter or option; FAILED_PRECONDITION
-  // when modules or options differ between ranks.
+  // `side_channel` says which rank this is, of how many; null: there is one worker. Both must
+  // outlive the result. When any rank's module or options are refused, all ranks return: that one
+  // its own error, the others ABORTED naming it. Errors: INVALID_ARGUMENT naming a parameter or
+  // option; FAILED_PRECONDITION when modules or options differ between ranks.
   static absl::StatusOr<std::unique_ptr<DistributedDataParallel>> Create(
       std::shared_ptr<torch::nn::Module> module, GradientSync* sync, SideChannel* side_channel,
       DdpOptions options);

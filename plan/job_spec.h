@@ -2,7 +2,7 @@
 // backends, and the one place that says what goes together.
 //
 // A new backend is an entry of Backend, a row of kBackends, a case of CreateGradientSync()
-// (worker/sync_factory.cc), which does not compile without it, and a line of
+// (join/sync_factory.cc), which does not compile without it, and a line of
 // tests/factory_conformance_test.cc.
 
 #ifndef GRADSYNC_PLAN_JOB_SPEC_H_
@@ -106,7 +106,7 @@ absl::StatusOr<Link> ParseLink(absl::string_view text);
 absl::StatusOr<UpdateSite> ParseUpdateSite(absl::string_view text);
 
 // Every rule about what goes together. It knows nothing of this build or machine: that is
-// worker/sync_factory.h.
+// join/sync_factory.h.
 absl::Status CheckJobSpec(const JobSpec& spec);
 
 // The same for an optimizer that clips to a global norm of `max_norm` (0: it does not).

@@ -12,7 +12,7 @@
 #include "proto/parameter_server.pb.h"
 #include "ps_server/server.h"
 #include "tests/rank_threads.h"
-#include "worker/sync_factory.h"
+#include "join/sync_factory.h"
 
 namespace gradsync {
 namespace {

@@ -45,14 +45,12 @@ std::string Name(const testing::TestParamInfo<Case>& info) {
                       c.max_norm > 0 ? "Clipped" : "");
 }
 
-DdpOptions Options(const Case& c, int rank) {
+DdpOptions OptionsOf(const Case& c) {
   DdpOptions options;
   options.optimizer = {c.kind, {{}}};
   options.optimizer.groups[0].momentum = 0.9;
   options.optimizer.groups[0].weight_decay = 0.01;
-  options.plan.world_size = c.world_size;
   options.plan.first_bucket_bytes = options.plan.bucket_bytes = 128;
-  options.rank = rank;
   return options;
 }
 
@@ -89,7 +87,7 @@ std::vector<Outcome> TrainGroup(const Case& c, const std::vector<std::shared_ptr
     if (!gpus.empty()) sync = CreateStagedSync(std::move(sync), gpus[rank]);
     SideChannel side_channel(group, "ddp");
     const std::shared_ptr<TinyModule> module = NewTinyModule(rank);
-    auto ddp = DistributedDataParallel::Create(module, sync.get(), &side_channel, Options(c, rank));
+    auto ddp = DistributedDataParallel::Create(module, sync.get(), &side_channel, OptionsOf(c));
     ASSERT_TRUE(ddp.ok()) << ddp.status();
     const int before = gpus.empty() ? 0 : gpus[rank]->synchronizations();
     const absl::Status trained = Train(**ddp, *module, c, rank, 1, kSteps);
@@ -141,7 +139,7 @@ struct Alone {
   Alone(const Case& c, std::shared_ptr<FakeGpu> gpu, bool skip_nonfinite_steps = false)
       : module(NewTinyModule(3)), sync(CreateLocalSync(c.site)) {
     if (gpu != nullptr) sync = CreateStagedSync(std::move(sync), std::move(gpu));
-    DdpOptions options = Options(c, 0);
+    DdpOptions options = OptionsOf(c);
     options.skip_nonfinite_steps = skip_nonfinite_steps;
     ddp = DistributedDataParallel::Create(module, sync.get(), nullptr, std::move(options)).value();
   }
@@ -250,7 +248,7 @@ TEST(DdpCaptureTest, ReplayedStepsAndOthersTakeTurnsWithTheBitsOfTheHost) {
           SideChannel side_channel(group, "ddp");
           const std::shared_ptr<TinyModule> module = NewTinyModule(rank);
           auto ddp =
-              *DistributedDataParallel::Create(module, sync.get(), &side_channel, Options(c, rank));
+              *DistributedDataParallel::Create(module, sync.get(), &side_channel, OptionsOf(c));
           for (int64_t step = 1; step <= 6; ++step) {
             absl::Status status;
             if (on_gpu && step == 2) {

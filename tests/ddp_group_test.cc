@@ -67,12 +67,10 @@ void RunTwoRanks(const std::function<void(int, GradientSync*, SideChannel*)>& bo
   });
 }
 
-DdpOptions TwoRankOptions(int rank) {
+DdpOptions SmallBuckets() {
   DdpOptions options;
   options.optimizer = NesterovSpec();
-  options.plan.world_size = 2;
   options.plan.first_bucket_bytes = options.plan.bucket_bytes = 128;
-  options.rank = rank;
   options.timeout = absl::Seconds(30);
   return options;
 }
@@ -88,7 +86,7 @@ TEST(DdpGroupTest, TwoRanksTrainAsOneOnBothHalvesOfTheBatch) {
   modules[0]->forwards.fill_(5);
   RunTwoRanks([&](int rank, GradientSync* sync, SideChannel* side_channel) {
     const std::shared_ptr<TinyModule>& module = modules[rank];
-    DdpOptions options = TwoRankOptions(rank);
+    DdpOptions options = SmallBuckets();
     options.forward_backward = [&] { module->Loss(at::ones({2, 4})).backward(); };
     auto ddp = DistributedDataParallel::Create(module, sync, side_channel, std::move(options));
     ASSERT_TRUE(ddp.ok()) << ddp.status();
@@ -119,7 +117,7 @@ TEST(DdpGroupTest, WhenOneRanksModuleIsRefusedAllReturn) {
     auto module = std::make_shared<TinyModule>();
     if (rank == 1) module->to(at::kDouble);
     const absl::Status status =
-        DistributedDataParallel::Create(module, sync, side_channel, TwoRankOptions(rank)).status();
+        DistributedDataParallel::Create(module, sync, side_channel, SmallBuckets()).status();
     if (rank == 0) {
       EXPECT_EQ(status.code(), absl::StatusCode::kAborted);
       EXPECT_THAT(status.message(), AllOf(HasSubstr("rank 1"), HasSubstr("first_weight")));
@@ -134,7 +132,7 @@ TEST(DdpGroupTest, RanksWithOtherBuffersAreRefused) {
     auto module = std::make_shared<TinyModule>();
     if (rank == 1) module->register_buffer("extra", at::zeros({2}));
     const absl::Status status =
-        DistributedDataParallel::Create(module, sync, side_channel, TwoRankOptions(rank)).status();
+        DistributedDataParallel::Create(module, sync, side_channel, SmallBuckets()).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
     EXPECT_THAT(status.message(), AllOf(HasSubstr("rank 1"), HasSubstr("extra Float [2]")));
   });

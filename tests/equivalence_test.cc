@@ -1,5 +1,6 @@
-// The claim that everything rests on: n workers under any topology, update site and number of servers end with the bits of
-// one process that computes n micro-batches one after the other and averages them in the plan's order.
+// The claim that everything rests on: n workers under any topology, update site and number of
+// servers end with the bits of one process that computes n micro-batches one after the other and
+// averages them in the plan's order.
 
 #include <cstring>
 #include <memory>
@@ -36,11 +37,10 @@ constexpr int64_t kBatch = 6;
 
 Deadline Soon() { return Deadline::In(absl::Seconds(60)); }
 
-// Small buckets and chunks: several stripes, cut tails, and for many ranks empty chunks and a bucket below n elements.
-DdpOptions Options(int rank, int world_size) {
+// Small buckets and chunks: several stripes, cut tails, and for many ranks empty chunks and a
+// bucket below n elements.
+DdpOptions SmallPieces() {
   DdpOptions options;
-  options.rank = rank;
-  options.plan.world_size = world_size;
   options.plan.first_bucket_bytes = 64;
   options.plan.bucket_bytes = 100000;
   options.plan.chunk_bytes = 4096;
@@ -68,8 +68,8 @@ std::shared_ptr<Model> NewModel() {
 
 // The loss of `rank`'s batch in `step`, ready for backward.
 at::Tensor Loss(Model& model, int64_t step, int rank, int world_size) {
-  static const auto* const data = new std::shared_ptr<const ImageDataset>(
-      *OpenDataset("synthetic", Split::kTrain, /*seed=*/1));
+  static const auto* const data =
+      new std::shared_ptr<const ImageDataset>(*OpenDataset("synthetic", Split::kTrain, /*seed=*/1));
   const ImageShape shape = (*data)->shape();
   const Augmenter augmenter(shape, AugmentOptions());
   at::Tensor images = at::empty({kBatch, shape.channels, shape.height, shape.width}, at::kFloat);
@@ -97,7 +97,6 @@ FlatValues ParametersOf(const Model& model, const Plan& plan) {
   }
   return flat;
 }
-
 
 // One process, n micro-batches per step. The plan is the one that a rank of the group made.
 FlatValues TrainAlone(const Plan& plan) {
@@ -200,8 +199,7 @@ class Group {
     ASSERT_TRUE(sync.ok()) << sync.status();
     SideChannel side_channel(group, "test");
     const std::shared_ptr<Model> model = NewModel();
-    auto ddp = DistributedDataParallel::Create(model, sync->get(), &side_channel,
-                                               Options(rank, world_size_));
+    auto ddp = DistributedDataParallel::Create(model, sync->get(), &side_channel, SmallPieces());
     ASSERT_TRUE(ddp.ok()) << ddp.status();
     for (int64_t step = 1; step <= kSteps; ++step) {
       ASSERT_EQ((*ddp)->BeginStep(Step(step)), absl::OkStatus());
@@ -240,7 +238,8 @@ TEST_P(EquivalenceTest, EveryTopologyEndsWithTheBitsOfOneProcess) {
   FlatValues expected;
   std::string hash;
   for (const Topology& topology : AllTopologies()) {
-    SCOPED_TRACE(absl::StrCat(topology.name, " over ", topology.link, " servers ", topology.servers, " update at ",
+    SCOPED_TRACE(absl::StrCat(topology.name, " over ", topology.link, " servers ", topology.servers,
+                              " update at ",
                               topology.site == UpdateSite::kOwner ? "owner" : "worker"));
     const GroupResult result = Group(topology, world_size).Train();
     ASSERT_FALSE(HasFailure());

@@ -31,7 +31,7 @@
 #include "tests/conformance_suite.h"
 #include "tests/rank_threads.h"
 #include "tests/run_step.h"
-#include "worker/sync_factory.h"
+#include "join/sync_factory.h"
 
 namespace gradsync {
 namespace {

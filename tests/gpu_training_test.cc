@@ -138,9 +138,7 @@ class TrainingOnGpuTest : public RealGpuTest {
       ASSERT_TRUE(sync.ok()) << sync.status();
       SideChannel side_channel(group, "ddp");
       DdpOptions options;
-      options.rank = rank;
       options.optimizer = Optimizer(OptimizerKind::kSgd);
-      options.plan.world_size = ranks;
       options.plan.first_bucket_bytes = options.plan.bucket_bytes = 128;
       const std::shared_ptr<TinyModule> module = NewTinyModule(3 + rank);
       module->to(device());
@@ -185,8 +183,7 @@ TEST_F(TrainingOnGpuTest, OverNcclWithOneRankIsLikeAlone) {
   for (const UpdateSite site : kSites) {
     for (const bool captured : {false, true}) {
       ExpectLikeAlone(
-          1,
-          [site](const WorkerGroup& group) { return CreateRealNccl(group, site, /*owners=*/0); },
+          1, [site](const WorkerGroup& group) { return CreateRealNccl(group, site, /*owners=*/0); },
           captured);
     }
   }

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Parameter servers that register in the store meet workers of any launcher, and after a restart.
+"""What launchers start meets: a user's own program, and parameter servers that register in the store, after a restart too.
 
-They took "job" for the run's id, and 0 for its attempt, where torchrun, Slurm and MPI have told the workers something else.
+Servers took "job" for the run's id, and 0 for its attempt, where torchrun, Slurm and MPI have told the workers something else.
 """
 import os
 import pathlib
@@ -14,6 +14,7 @@ import unittest
 
 WORKER = "worker/worker"  # from the root of the runfiles, where tests start
 SERVER = "ps_server/ps_server"
+OWN_MODEL = "examples/own_model"
 JOB = ["--topology=ps", "--num_servers=1", "--model=mlp", "--batch_size=4", "--timeout=100s", "--master=127.0.0.1:0"]
 PATIENCE = 100
 
@@ -127,9 +128,8 @@ class LaunchersTest(unittest.TestCase):
         script.write_text(f"#!/bin/sh\nexec {os.path.abspath(WORKER)} {flags}\n")
         script.chmod(0o755)
         # Debian's fails under its Python unless the worker's output goes to a log (-r) and here too (-t).
-        torchrun = self.start(sys.executable, "-u", "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=1",
-                              "--max_restarts=1", "--monitor_interval=0.1", "-r", "1", "-t", "1", "--no_python",
-                              str(script))
+        torchrun = self.torchrun("--nproc_per_node=1", "--max_restarts=1", "-r", "1", "-t", "1", "--no_python",
+                                 str(script))
         server = self.start(SERVER, f"--master={self.master()}")
         self.wait_for("no step was trained", lambda: self.output(torchrun).count("step 1/") == 1)
         self.port_file.unlink()
@@ -141,6 +141,33 @@ class LaunchersTest(unittest.TestCase):
         self.assertIn("UNAVAILABLE: rank 0", self.finish(server))
         self.assertEqual(server.returncode, 1)
         self.assertIsNone(again.poll())
+
+    def torchrun(self, *flags):
+        return self.start(sys.executable, "-u", "-m", "torch.distributed.run", "--standalone", "--monitor_interval=0.1",
+                          *flags)
+
+    def own_model(self, commands):
+        """Runs a program of a user's on two ranks, by a line of shell."""
+        script = self.folder / "own_model"
+        script.write_text(f"#!/bin/sh\nexec 2>&1\n{commands}\n")
+        script.chmod(0o755)
+        process = self.torchrun("--nproc_per_node=2", "-r", "1", "-t", "1", "--no_python", str(script))
+        return process, self.finish(process)
+
+    @unittest.skipUnless(has_torchrun(), "there is no torchrun")
+    def test_a_users_own_program_joins_under_torchrun(self):
+        process, output = self.own_model(f"exec {os.path.abspath(OWN_MODEL)} ring")
+        self.assertEqual(process.returncode, 0, output)
+        for rank in range(2):
+            self.assertIn(f"rank {rank} of 2, step 100: loss ", output)
+
+    @unittest.skipUnless(has_torchrun(), "there is no torchrun")
+    def test_ranks_of_different_jobs_are_told_so_without_any_flag(self):
+        own_model = os.path.abspath(OWN_MODEL)
+        process, output = self.own_model(
+            f"if [ $RANK = 0 ]; then exec {own_model} ring; else exec {own_model} ps 127.0.0.1:1; fi")
+        self.assertNotEqual(process.returncode, 0)
+        self.assertIn("--topology: expected the same on all ranks; rank 0 has ring, rank 1 has ps", output)
 
     @staticmethod
     def workers_of(pid):

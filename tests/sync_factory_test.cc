@@ -1,7 +1,7 @@
 // What the factory takes and refuses besides a combination of topology, link, update, consistency
 // and device, which are in tests/factory_conformance_test.cc: owners, weights, compression.
 
-#include "worker/sync_factory.h"
+#include "join/sync_factory.h"
 
 #include <memory>
 #include <string>

@@ -3,7 +3,6 @@
 #include <sys/resource.h>
 
 #include <algorithm>
-#include <cmath>
 #include <deque>
 #include <exception>
 #include <limits>
@@ -11,7 +10,6 @@
 #include <utility>
 
 #include "ATen/ops/empty.h"
-#include "ATen/ops/isfinite.h"
 #include "ATen/ops/randint.h"
 #include "ATen/ops/randn.h"
 #include "absl/strings/str_cat.h"
@@ -21,17 +19,18 @@
 #include "ddp/distributed_data_parallel.h"
 #include "sync/device_buckets.h"
 #include "train/batch_upload.h"
+#include "train/check_finite.h"
 #include "train/compute_threads.h"
 #include "train/data_loader.h"
 #include "train/evaluate.h"
 #include "train/forward.h"
+#include "train/job_inputs.h"
+#include "train/kept_models.h"
 #include "train/loader_threads.h"
 #include "train/loss.h"
 #include "train/loss_reader.h"
 #include "train/loss_scaler.h"
-#include "train/open_dataset.h"
 #include "train/precision.h"
-#include "train/sampler.h"
 #include "train/slow_down.h"
 #include "train/step_graph.h"
 #include "train/training_clock.h"
@@ -45,68 +44,9 @@ absl::Duration ProcessCpuTime() {
   return absl::DurationFromTimeval(usage.ru_utime) + absl::DurationFromTimeval(usage.ru_stime);
 }
 
-// Everything that needs no peer.
-struct Inputs {
-  std::shared_ptr<const ImageDataset> train;
-  std::shared_ptr<const ImageDataset> test;  // only if evaluated
-  std::unique_ptr<DistributedSampler> sampler;
-  int64_t steps = 0;
-  RecipeOptions recipe;  // of a job of so many
-};
-
-absl::StatusOr<Inputs> OpenInputs(const TrainerOptions& options, int rank, int world_size) {
-  if (options.batch_size < 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--batch_size: expected at least 1, found ", options.batch_size));
-  }
-  if (options.steps < 0 || options.epochs < 0 || (options.steps == 0 && options.epochs == 0)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--steps, --epochs: expected one of them at least 1, found ", options.steps,
-                     " and ", options.epochs));
-  }
-  GS_RETURN_IF_ERROR(options.optimizer.Validate());
-  GS_RETURN_IF_ERROR(options.straggler.CheckWorkers(world_size));
-  if (options.gpu != nullptr && !options.straggler.nobody()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--straggler: expected none on a GPU, whose work the host only queues, found ",
-                     options.straggler.text()));
-  }
-  Inputs inputs;
-  GS_ASSIGN_OR_RETURN(inputs.train, OpenDataset(options.data, Split::kTrain));
-  if (options.evaluate_every < 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--evaluate_every: expected at least 0, found ", options.evaluate_every));
-  }
-  if (options.evaluate || options.evaluate_every > 0) {
-    GS_ASSIGN_OR_RETURN(inputs.test, OpenDataset(options.data, Split::kTest));
-  }
-  SamplerOptions sampler;
-  sampler.dataset_size = inputs.train->size();
-  sampler.rank = rank;
-  sampler.world_size = world_size;
-  sampler.seed = options.seed;
-  GS_ASSIGN_OR_RETURN(DistributedSampler created, DistributedSampler::Create(sampler));
-  inputs.sampler = std::make_unique<DistributedSampler>(std::move(created));
-  const int64_t share = inputs.sampler->samples_per_rank();
-  if (options.batch_size > share) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--batch_size: expected at most a rank's share of ", options.data, ", ", share,
-                     " of ", inputs.train->size(), " samples, found ", options.batch_size));
-  }
-  const int64_t batches_per_epoch = (share + options.batch_size - 1) / options.batch_size;
-  inputs.steps = options.steps != 0 ? options.steps : options.epochs * batches_per_epoch;
-  GS_ASSIGN_OR_RETURN(inputs.recipe, FitRecipe(options.recipe, inputs.steps, batches_per_epoch));
-  if (options.warmup_steps < 0 || options.warmup_steps >= inputs.steps) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--warmup_steps: expected at least 0 and less than the job's ", inputs.steps,
-                     " steps, found ", options.warmup_steps));
-  }
-  return inputs;
-}
-
 class TrainerImpl : public Trainer {
  public:
-  TrainerImpl(const TrainerOptions& options, int rank, int world_size, Inputs inputs)
+  TrainerImpl(const TrainerOptions& options, int rank, int world_size, JobInputs inputs)
       : options_(options),
         rank_(rank),
         loader_threads_(
@@ -159,10 +99,8 @@ class TrainerImpl : public Trainer {
     sync_ = sync;
     side_channel_ = side_channel;
     DdpOptions ddp;
-    ddp.rank = options_.synchronised ? side_channel_->rank() : 0;
     ddp.optimizer = options_.optimizer;
     ddp.plan = options_.plan;
-    ddp.plan.world_size = options_.synchronised ? side_channel_->world_size() : 1;
     ddp.timeout = options_.timeout;
     ddp.skip_nonfinite_steps = scaler_.has_value();
     ddp.forward_backward = [this] { ThrowAwayStep(); };
@@ -344,36 +282,8 @@ class TrainerImpl : public Trainer {
     return options_.report_all_after(step) ? 0 : std::numeric_limits<size_t>::max();
   }
 
-  // Without a loss scale, whose steps may be skipped for a while (LossScaler has the last word), a
-  // loss that is not finite leaves nothing to train.
-  absl::Status CheckLoss(const StepReport& report) const {
-    if (scaler_.has_value() || std::isfinite(report.loss)) return absl::OkStatus();
-    return absl::InternalError(absl::StrCat("step ", report.step, " of ", report.steps, ", rank ",
-                                            rank_, ": expected a finite loss, found ", report.loss,
-                                            ": the training has diverged, try a smaller --lr"));
-  }
-
-  // What the last step has left, in buffers too: a running variance may overflow while losses do
-  // not.
-  absl::Status CheckModel() const {
-    const auto check = [this](const std::string& name, const at::Tensor& tensor) {
-      if (!tensor.is_floating_point()) return absl::OkStatus();
-      if (at::isfinite(tensor.detach()).all().item<bool>()) return absl::OkStatus();
-      return absl::InternalError(absl::StrCat(
-          "step ", inputs_.steps, " of ", inputs_.steps, ", rank ", rank_,
-          ": expected finite parameters after it, found an infinite value or a NaN in ", name,
-          ": the training has diverged, try a smaller --lr"));
-    };
-    try {
-      for (const auto& p : model_->named_parameters()) {
-        GS_RETURN_IF_ERROR(check(p.key(), p.value()));
-      }
-      for (const auto& b : model_->named_buffers()) GS_RETURN_IF_ERROR(check(b.key(), b.value()));
-    } catch (const std::exception& e) {
-      return absl::InternalError(
-          absl::StrCat("the model after the last step: LibTorch: ", e.what()));
-    }
-    return absl::OkStatus();
+  std::string Where(int64_t step) const {
+    return absl::StrCat("step ", step, " of ", inputs_.steps, ", rank ", rank_);
   }
 
   // Reports the steps whose losses have come and that are done; all but `most_pending` are waited
@@ -389,7 +299,8 @@ class TrainerImpl : public Trainer {
       GS_ASSIGN_OR_RETURN(const TrainingClock::StepTime time, clock_.Take());
       StepReport& report = unreported_.front();
       report.loss = result->losses[result->step_ends.size()];
-      GS_RETURN_IF_ERROR(CheckLoss(report));
+      // With a loss scale steps may be skipped for a while: LossScaler has the last word.
+      if (!scaler_.has_value()) GS_RETURN_IF_ERROR(CheckFinite(Where(report.step), report.loss));
       result->learning_rates.push_back(report.lr);
       GS_RETURN_IF_ERROR(FillTimes(time, &report));
       result->step_ends.push_back(time.end);
@@ -403,7 +314,7 @@ class TrainerImpl : public Trainer {
   // What follows the last step: mean losses, evaluation, the proof that all workers hold the same
   // parameters.
   absl::Status Conclude(TrainingResult* result) {
-    GS_RETURN_IF_ERROR(CheckModel());
+    GS_RETURN_IF_ERROR(CheckFinite(Where(inputs_.steps), *model_));
     const size_t tail = std::max<size_t>(1, result->losses.size() / 10);
     double tail_loss = 0;
     for (size_t i = result->losses.size() - tail; i < result->losses.size(); ++i) {
@@ -435,24 +346,7 @@ class TrainerImpl : public Trainer {
     const bool due = options_.evaluate_every > 0 && step % options_.evaluate_every == 0;
     if (!due || rank_ != 0) return;
     clock_.Pause();
-    kept_.push_back({step, CopyOf(ModelTensors())});
-  }
-
-  std::vector<at::Tensor> ModelTensors() const {
-    std::vector<at::Tensor> tensors = model_->parameters();
-    for (const at::Tensor& buffer : model_->buffers()) tensors.push_back(buffer);
-    return tensors;
-  }
-
-  static std::vector<at::Tensor> CopyOf(const std::vector<at::Tensor>& tensors) {
-    std::vector<at::Tensor> copies;
-    for (const at::Tensor& tensor : tensors) copies.push_back(tensor.detach().clone());
-    return copies;
-  }
-
-  void SetModel(const std::vector<at::Tensor>& values) {
-    const std::vector<at::Tensor> tensors = ModelTensors();
-    for (size_t i = 0; i < tensors.size(); ++i) tensors[i].detach().copy_(values[i]);
+    kept_.Keep(*model_, step);
   }
 
   // Rank 0 evaluates what it kept, alone, while the others wait; the model is then as before.
@@ -461,17 +355,15 @@ class TrainerImpl : public Trainer {
     std::vector<AccuracyPoint> points;
     if (options_.evaluate_every == 0) return points;
     if (rank_ == 0) {
-      const std::vector<at::Tensor> last = CopyOf(ModelTensors());
-      WorkerGroup alone;
-      SideChannel channel(alone, "curve");
-      for (const KeptModel& kept : kept_) {
-        SetModel(kept.tensors);
-        GS_ASSIGN_OR_RETURN(const Evaluation evaluation,
-                            EvaluateModel(options_.compute, *model_, *inputs_.test,
-                                          options_.batch_size, channel, Deadline::Never()));
-        points.push_back({kept.step, step_ends[kept.step - 1], evaluation.accuracy});
-      }
-      SetModel(last);
+      SideChannel alone(WorkerGroup(), "curve");
+      GS_RETURN_IF_ERROR(kept_.ForEach(*model_, [&](int64_t step) {
+        const absl::StatusOr<Evaluation> evaluation =
+            EvaluateModel(options_.compute, *model_, *inputs_.test, options_.batch_size, alone,
+                          Deadline::Never());
+        if (!evaluation.ok()) return evaluation.status();
+        points.push_back({step, step_ends[step - 1], evaluation->accuracy});
+        return absl::OkStatus();
+      }));
     }
     GS_RETURN_IF_ERROR(side_channel_->Barrier(Deadline::In(kEvaluationTimeout)));
     return points;
@@ -483,29 +375,27 @@ class TrainerImpl : public Trainer {
     const std::string mine =
         absl::StrCat("--precision=", PrecisionName(options_.compute.precision),
                      options_.allow_tf32 ? " --tf32" : "", scaler_.has_value() ? " scaled" : "");
-    GS_ASSIGN_OR_RETURN(const std::vector<std::string> all,
-                        side_channel_->AllGather(mine, NewDeadline()));
-    for (size_t rank = 1; rank < all.size(); ++rank) {
-      if (all[rank] != all[0]) {
-        return absl::FailedPreconditionError(
-            absl::StrCat("expected the same precision on all workers, rank 0 has ", all[0],
-                         ", rank ", rank, " has ", all[rank]));
-      }
-    }
-    return absl::OkStatus();
+    GS_ASSIGN_OR_RETURN(const std::string difference, DifferenceTo(mine));
+    if (difference.empty()) return absl::OkStatus();
+    return absl::FailedPreconditionError(
+        absl::StrCat("expected the same precision on all workers, ", difference));
   }
 
   absl::Status CompareParameters(const std::string& mine) {
+    GS_ASSIGN_OR_RETURN(const std::string difference, DifferenceTo(mine));
+    if (difference.empty()) return absl::OkStatus();
+    return absl::InternalError(absl::StrCat("parameters differ after the last step: ", difference));
+  }
+
+  // Collective. "rank 0 has A, rank 2 has B"; empty where all workers have the same.
+  absl::StatusOr<std::string> DifferenceTo(const std::string& mine) {
     GS_ASSIGN_OR_RETURN(const std::vector<std::string> all,
                         side_channel_->AllGather(mine, NewDeadline()));
     for (size_t rank = 1; rank < all.size(); ++rank) {
-      if (all[rank] != all[0]) {
-        return absl::InternalError(
-            absl::StrCat("parameters differ after the last step: rank 0 has ", all[0], ", rank ",
-                         rank, " has ", all[rank]));
-      }
+      if (all[rank] == all[0]) continue;
+      return absl::StrCat("rank 0 has ", all[0], ", rank ", rank, " has ", all[rank]);
     }
-    return absl::OkStatus();
+    return std::string();
   }
 
   // Few, so that reports are not late; enough that a GPU always has the next step queued.
@@ -513,18 +403,13 @@ class TrainerImpl : public Trainer {
   static constexpr absl::Duration kEvaluationTimeout = absl::Hours(1);
   static constexpr absl::Duration kSettleTimeout = absl::Hours(24);
 
-  struct KeptModel {
-    int64_t step;
-    std::vector<at::Tensor> tensors;
-  };
-
   const TrainerOptions options_;
   const int rank_;
   const int loader_threads_;
   const c10::Device device_;
   GradientSync* sync_ = nullptr;
   SideChannel* side_channel_ = nullptr;
-  const Inputs inputs_;
+  const JobInputs inputs_;
   std::shared_ptr<Model> model_;
   std::unique_ptr<DataLoader> loader_;
   std::unique_ptr<BatchUpload> upload_;
@@ -537,7 +422,7 @@ class TrainerImpl : public Trainer {
   int64_t skipped_steps_ = 0;
   LossReader losses_;
   std::deque<StepReport> unreported_;         // whose losses or ends are on their way
-  std::vector<KeptModel> kept_;               // rank 0, with evaluate_every
+  KeptModels kept_;                           // rank 0, with evaluate_every
   std::vector<MonotonicTime> gradient_done_;  // in this step, by parameter; empty unless recorded
   std::unique_ptr<DistributedDataParallel> ddp_;
   std::unique_ptr<StepGraph> step_graph_;  // after Bind()
@@ -547,7 +432,7 @@ class TrainerImpl : public Trainer {
 
 absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const TrainerOptions& options, int rank,
                                                          int world_size) {
-  GS_ASSIGN_OR_RETURN(Inputs inputs, OpenInputs(options, rank, world_size));
+  GS_ASSIGN_OR_RETURN(JobInputs inputs, OpenJobInputs(options, rank, world_size));
   auto trainer = std::make_unique<TrainerImpl>(options, rank, world_size, std::move(inputs));
   GS_RETURN_IF_ERROR(trainer->Prepare());
   return trainer;

@@ -12,12 +12,13 @@ struct JobOutcome {
   absl::Status status;
   bool started = false;  // whether training had begun
 
-  // 0 for success; 2 for what is found before training begins: a bad option, a missing file, an address taken or
-  // unreachable, plans that differ; 1 for failures on the way.
+  // 0 for success; 2 for what is found before training begins: a bad option, a missing file, an
+  // address taken or unreachable, plans that differ; 1 for failures on the way.
   int exit_code() const { return status.ok() ? 0 : started ? 1 : 2; }
 };
 
-// Runs the job: checks everything that can be checked alone, meets the others, trains, writes metrics.
+// Runs the job: checks everything that can be checked alone, meets the others, trains, writes
+// metrics.
 JobOutcome RunJob(JobOptions options);
 
 }  // namespace gradsync

@@ -17,13 +17,12 @@
 #include "base/straggler.h"
 #include "base/write_file.h"
 #include "grpc/support/log.h"
+#include "join/environment_main.h"
+#include "join/sync_flags.h"
 #include "train/kineto_trace.h"
 #include "train/precision.h"
 #include "train/recipe.h"
 #include "worker/job.h"
-#include "worker/launch_environment.h"
-#include "worker/nccl_settings.h"
-#include "worker/sync_flags.h"
 
 ABSL_FLAG(int, num_servers, 0,
           "instead of --servers: this many servers register in the store (ps_server --master=)");
@@ -187,11 +186,6 @@ absl::StatusOr<TrainerOptions> TrainerOptionsFromFlags() {
   return options;
 }
 
-absl::optional<std::string> Variable(absl::string_view name) {
-  const char* value = std::getenv(std::string(name).c_str());
-  return value == nullptr ? absl::nullopt : absl::optional<std::string>(value);
-}
-
 // What each rank may have for itself: who and where it is, what it computes with, for how long it
 // waits and what it leaves behind. (A world's size and a run's id are often the launcher's, and
 // ranks that differ in them do not meet.) All other flags must be the same on all ranks; a new one
@@ -212,34 +206,33 @@ FlagTexts FlagsOfAllRanks() {
 // Flags win over the launcher's variables.
 absl::StatusOr<JobOptions> JobOptionsFromFlags() {
   JobOptions job;
-  job.same_on_all_ranks = FlagsOfAllRanks();
-  GS_ASSIGN_OR_RETURN(const LaunchEnvironment environment, DetectLaunchEnvironment(Variable));
-  const int rank = absl::GetFlag(FLAGS_rank);
-  const int world_size = absl::GetFlag(FLAGS_world_size);
-  job.rank = rank >= 0 ? rank : environment.rank.value_or(0);
-  job.world_size = world_size >= 0 ? world_size : environment.world_size.value_or(1);
-  job.master = absl::GetFlag(FLAGS_master);
-  if (job.master.empty()) job.master = environment.master.value_or("");
-  job.run_id = absl::GetFlag(FLAGS_run_id);
-  if (job.run_id.empty()) job.run_id = environment.run_id.value_or("job");
-  job.attempt = environment.attempt;
-  job.interface = absl::GetFlag(FLAGS_interface);
-  job.port_file = UserPath(absl::GetFlag(FLAGS_port_file));
-  job.num_servers = absl::GetFlag(FLAGS_num_servers);
-  GS_ASSIGN_OR_RETURN(job.sync, SyncFromFlags());
-  job.nccl_algorithm = NcclSettings(Variable);
-  job.timeout = absl::GetFlag(FLAGS_timeout);
+  GS_ASSIGN_OR_RETURN(job.join, JoinOptionsFromEnvironment());
+  MeetOptions& meet = job.join.meet;
+  if (absl::GetFlag(FLAGS_rank) >= 0) meet.rank = absl::GetFlag(FLAGS_rank);
+  if (absl::GetFlag(FLAGS_world_size) >= 0) meet.world_size = absl::GetFlag(FLAGS_world_size);
+  if (!absl::GetFlag(FLAGS_master).empty()) meet.master = absl::GetFlag(FLAGS_master);
+  if (!absl::GetFlag(FLAGS_run_id).empty()) meet.run_id = absl::GetFlag(FLAGS_run_id);
+  meet.interface = absl::GetFlag(FLAGS_interface);
+  meet.timeout = absl::GetFlag(FLAGS_timeout);
+  const std::string port_file = UserPath(absl::GetFlag(FLAGS_port_file));
+  if (!port_file.empty()) {
+    meet.on_store = [port_file](const std::string& address) {
+      return WriteFileAtomically(port_file, address + "\n");
+    };
+  }
+  job.join.same_on_all_ranks = FlagsOfAllRanks();
+  job.join.num_servers = absl::GetFlag(FLAGS_num_servers);
+  GS_ASSIGN_OR_RETURN(job.join.sync, SyncFromFlags());
+  job.join.device.device = absl::GetFlag(FLAGS_device);
+  const int local_rank = absl::GetFlag(FLAGS_local_rank);
+  if (local_rank >= 0) job.join.device.local_rank = local_rank;
   job.metrics_json = UserPath(absl::GetFlag(FLAGS_metrics_json));
   job.log_every = absl::GetFlag(FLAGS_log_every);
-  job.device.device = absl::GetFlag(FLAGS_device);
-  job.device.local_rank = environment.local_rank;
-  const int local_rank = absl::GetFlag(FLAGS_local_rank);
-  if (local_rank >= 0) job.device.local_rank = local_rank;
   GS_ASSIGN_OR_RETURN(job.trainer, TrainerOptionsFromFlags());
-  job.trainer.plan.codec = job.sync.job.codec;
-  job.trainer.ranks_on_host = environment.local_size.value_or(0);
+  job.trainer.plan.codec = job.join.sync.job.codec;
+  job.trainer.ranks_on_host = job.join.ranks_on_host;
   GS_ASSIGN_OR_RETURN(job.trainer.trace, ParseTrace(UserPath(absl::GetFlag(FLAGS_trace)),
-                                                    absl::GetFlag(FLAGS_trace_steps), job.rank));
+                                                    absl::GetFlag(FLAGS_trace_steps), meet.rank));
   return job;
 }
 

@@ -5,12 +5,12 @@
 #include "base/status_macros.h"
 #include "base/write_file.h"
 #include "google/protobuf/util/json_util.h"
+#include "join/backend_record.h"
+#include "join/nccl_settings.h"
+#include "join/open_device.h"
 #include "plan/codec.h"
 #include "proto/run_record.pb.h"
 #include "train/precision.h"
-#include "worker/backend_record.h"
-#include "worker/nccl_settings.h"
-#include "worker/open_device.h"
 
 namespace gradsync {
 namespace {
@@ -33,13 +33,13 @@ void FillTimes(const TrainingResult& result, proto::WorkerMetrics* metrics) {
 }
 
 void FillJob(const JobOptions& options, const Plan& plan, proto::WorkerMetrics* metrics) {
-  metrics->set_rank(options.rank);
-  metrics->set_world_size(options.world_size);
+  metrics->set_rank(options.join.meet.rank);
+  metrics->set_world_size(options.join.meet.world_size);
   metrics->set_compression(CodecName(plan.codec()));
   metrics->set_device(DescribeDevice(options.trainer.gpu.get()));
-  if (options.sync.nccl != nullptr) {
-    metrics->set_nccl_version(NcclVersionName(options.sync.nccl->version()));
-    metrics->set_nccl_asked(options.sync.nccl->algorithm());
+  if (options.join.sync.nccl != nullptr) {
+    metrics->set_nccl_version(NcclVersionName(options.join.sync.nccl->version()));
+    metrics->set_nccl_asked(options.join.sync.nccl->algorithm());
   }
   metrics->set_model(options.trainer.model.name);
   metrics->set_data(options.trainer.data);

@@ -11,12 +11,12 @@
 
 namespace gradsync {
 
-// Writes what this worker measured, and over which backend, as `sync` says it, to `path`, as the JSON form of proto::WorkerMetrics. The file is there whole or not at
-// all. Errors: UNAVAILABLE or PERMISSION_DENIED naming the path.
+// Writes what this worker measured, and over which backend, as `sync` says it, to `path`, as the
+// JSON form of proto::WorkerMetrics. The file is there whole or not at all. Errors: UNAVAILABLE or
+// PERMISSION_DENIED naming the path.
 absl::Status WriteWorkerMetrics(const JobOptions& options, const GradientSync& sync,
-                                const Trainer& trainer,
-                                const TrainingResult& result, int64_t side_channel_bytes,
-                                const std::string& path);
+                                const Trainer& trainer, const TrainingResult& result,
+                                int64_t side_channel_bytes, const std::string& path);
 
 }  // namespace gradsync
 

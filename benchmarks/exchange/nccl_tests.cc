@@ -14,7 +14,7 @@
 #include "absl/types/optional.h"
 #include "base/status_macros.h"
 #include "benchmarks/ranks/run_program.h"
-#include "worker/nccl_settings.h"
+#include "join/nccl_settings.h"
 
 namespace gradsync {
 namespace {

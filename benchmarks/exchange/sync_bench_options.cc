@@ -12,7 +12,7 @@
 #include "benchmarks/options/flag_checks.h"
 #include "benchmarks/options/placement.h"
 #include "plan/codec.h"
-#include "worker/server_weights.h"
+#include "join/server_weights.h"
 
 namespace gradsync {
 namespace {

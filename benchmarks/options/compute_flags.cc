@@ -5,7 +5,7 @@
 #include "base/status_macros.h"
 #include "benchmarks/options/flag_checks.h"
 #include "train/precision.h"
-#include "worker/sync_factory.h"
+#include "join/sync_factory.h"
 
 namespace gradsync {
 

@@ -8,7 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "worker/open_device.h"
+#include "join/open_device.h"
 
 namespace gradsync {
 

@@ -42,7 +42,7 @@ std::vector<int> HostsOf(absl::string_view placement, int workers, int servers);
 // How many hosts that takes.
 int HostCount(absl::string_view placement, int workers, int servers);
 
-// The weights that a job chooses by itself (worker/server_weights.h); empty without servers.
+// The weights that a job chooses by itself (join/server_weights.h); empty without servers.
 std::vector<double> PlacedWeights(absl::string_view placement, int workers, int servers);
 
 }  // namespace gradsync

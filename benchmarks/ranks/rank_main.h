@@ -10,7 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "benchmarks/ranks/meet_ranks.h"
+#include "join/meet.h"
 
 // Set by RunLocalJob().
 ABSL_DECLARE_FLAG(int, rank);

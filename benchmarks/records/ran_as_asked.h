@@ -22,7 +22,7 @@ struct BackendWords {
 };
 
 // Compares what was asked of a rank with what ran, as the record of that rank has it (which has it
-// from the object, worker/backend_record.h).
+// from the object, join/backend_record.h).
 // Errors: INTERNAL with both.
 inline absl::Status CheckRanAsAsked(const BackendWords& asked, const BackendWords& ran) {
   const bool any_link = asked.link.empty() || asked.link == "auto";

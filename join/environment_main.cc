@@ -1,0 +1,31 @@
+#include "join/environment_main.h"
+
+#include <cstdlib>
+
+#include "base/status_macros.h"
+#include "join/launch_environment.h"
+#include "join/nccl_settings.h"
+
+namespace gradsync {
+
+absl::optional<std::string> EnvironmentVariable(absl::string_view name) {
+  const char* const value = std::getenv(std::string(name).c_str());
+  return value == nullptr ? absl::nullopt : absl::optional<std::string>(value);
+}
+
+absl::StatusOr<JoinOptions> JoinOptionsFromEnvironment() {
+  GS_ASSIGN_OR_RETURN(const LaunchEnvironment environment,
+                      DetectLaunchEnvironment(EnvironmentVariable));
+  JoinOptions options;
+  options.meet.rank = environment.rank.value_or(0);
+  options.meet.world_size = environment.world_size.value_or(1);
+  options.meet.master = environment.master.value_or("");
+  options.meet.run_id = environment.run_id.value_or(options.meet.run_id);
+  options.meet.attempt = environment.attempt;
+  options.device.local_rank = environment.local_rank;
+  options.ranks_on_host = environment.local_size.value_or(0);
+  options.nccl_settings = NcclSettings(EnvironmentVariable);
+  return options;
+}
+
+}  // namespace gradsync

@@ -1,0 +1,114 @@
+#include "join/join.h"
+
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "allreduce/open_nccl.h"
+#include "base/deadline.h"
+#include "base/host_port.h"
+#include "base/status_macros.h"
+#include "gpu/open_gpu.h"
+#include "plan/codec.h"
+#include "plan/consistency.h"
+#include "plan/job_spec.h"
+#include "sync/group_error.h"
+
+namespace gradsync {
+namespace {
+
+// What ranks compare. A program that has flags of these names has them as its users wrote them.
+FlagTexts SameOnAllRanks(const JoinOptions& options) {
+  FlagTexts texts = options.same_on_all_ranks;
+  const JobSpec& job = options.sync.job;
+  texts.emplace("topology", TopologyName(job.topology));
+  texts.emplace("link", LinkName(job.link));
+  texts.emplace("update", UpdateSiteName(job.update));
+  texts.emplace("consistency", ConsistencyName(job.consistency));
+  texts.emplace("compression", CodecName(job.codec));
+  texts.emplace("owners", absl::StrCat(job.owners));
+  texts.emplace("connections", absl::StrCat(job.connections));
+  texts.emplace("servers", absl::StrJoin(options.sync.servers, ","));
+  texts.emplace("num_servers", absl::StrCat(options.num_servers));
+  return texts;
+}
+
+// Servers that registered themselves, in the order of their numbers.
+absl::Status FindServers(const WorkerGroup& group, int count, std::vector<std::string>* servers) {
+  for (int i = 0; i < count; ++i) {
+    GS_ASSIGN_OR_RETURN(std::string address, group.store->Get(group.Key(absl::StrCat("server/", i)),
+                                                              Deadline::In(group.timeout)));
+    servers->push_back(std::move(address));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckJoin(const JoinOptions& options) {
+  GS_RETURN_IF_ERROR(CheckMeeting(options.meet));
+  if (options.meet.master.empty() && options.num_servers > 0) {
+    return absl::InvalidArgumentError(
+        "--master: expected host:port of rank 0, where servers register, found nothing");
+  }
+  for (const std::string& server : options.sync.servers) {
+    if (!ParseHostPort(server).ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--servers: expected host:port,..., found \"", server, "\""));
+    }
+  }
+  GS_RETURN_IF_ERROR(ValidateDevice(options.device));
+  SyncOptions sync = options.sync;
+  sync.job.servers = options.num_servers;
+  return ValidateSyncOptions(sync);
+}
+
+absl::Status OpenDevices(JoinOptions* options) {
+  SyncOptions& sync = options->sync;
+  if (sync.gpu == nullptr) {
+    GS_ASSIGN_OR_RETURN(sync.gpu, OpenDevice(options->device, options->meet.world_size, OpenGpu));
+  }
+  GS_RETURN_IF_ERROR(CheckLinkDevice(sync.job.link, sync.gpu.get()));
+  if (sync.job.link != Link::kNccl || sync.nccl != nullptr) return absl::OkStatus();
+  GS_ASSIGN_OR_RETURN(sync.nccl, OpenNccl(sync.gpu->device(), options->nccl_settings));
+  return absl::OkStatus();
+}
+
+absl::Status Member::Fail(const absl::Status& reason) {
+  sync_->Abort(reason);
+  const absl::Status agreed = sync_->status();
+  const absl::Status cause = agreed.ok() ? reason : agreed;
+  // For ranks that wait in the store and not in the backend, which may not be bound yet.
+  PublishFailure(group(), cause).status().IgnoreError();
+  return cause;
+}
+
+void Member::Leave() {
+  if (options_.job.topology != Topology::kLocal) meeting_.Leave();
+}
+
+absl::Status Member::Complete(const JoinOptions& options) {
+  GS_RETURN_IF_ERROR(AgreeOnFlags(group(), SameOnAllRanks(options)));
+  GS_RETURN_IF_ERROR(FindServers(group(), options.num_servers, &options_.servers));
+  GS_RETURN_IF_ERROR(ResolveByHosts(group(), &options_));
+  GS_ASSIGN_OR_RETURN(sync_, CreateGradientSync(options_, group()));
+  // Workers that train by themselves need not wait for the slowest, nor it for them.
+  const bool alone = options_.job.topology == Topology::kLocal;
+  side_channel_ = std::make_unique<SideChannel>(alone ? WorkerGroup() : group(), "job");
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<Member>> Join(JoinOptions options) {
+  GS_RETURN_IF_ERROR(CheckJoin(options));
+  GS_RETURN_IF_ERROR(OpenDevices(&options));
+  GS_ASSIGN_OR_RETURN(Meeting meeting, Meet(options.meet));
+  std::unique_ptr<Member> member(new Member(std::move(meeting)));
+  member->options_ = options.sync;
+  const absl::Status complete = member->Complete(options);
+  if (complete.ok()) return member;
+  PublishFailure(member->group(), complete).status().IgnoreError();
+  return complete;
+}
+
+}  // namespace gradsync

@@ -1,0 +1,202 @@
+#include "join/launch_environment.h"
+
+#include <initializer_list>
+#include <limits>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "base/host_port.h"
+#include "base/status_macros.h"
+#include "join/slurm_node_list.h"
+
+namespace gradsync {
+namespace {
+
+constexpr int kDefaultPort = 29500;
+constexpr int kAny = std::numeric_limits<int>::max();
+
+using Lookup = std::function<absl::optional<std::string>(absl::string_view)>;
+
+absl::Status Unexpected(absl::string_view variable, absl::string_view expected,
+                        absl::string_view found) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(variable, ": expected ", expected, ", found ", found));
+}
+
+class Environment {
+ public:
+  explicit Environment(const Lookup& lookup) : lookup_(lookup) {}
+
+  // Unset and empty are the same.
+  absl::optional<std::string> Text(absl::string_view variable) const {
+    absl::optional<std::string> value = lookup_(variable);
+    if (value.has_value() && value->empty()) value.reset();
+    return value;
+  }
+
+  bool Has(absl::string_view variable) const { return Text(variable).has_value(); }
+
+  absl::StatusOr<absl::optional<int>> Number(absl::string_view variable, int min, int max) const {
+    const absl::optional<std::string> text = Text(variable);
+    if (!text.has_value()) return absl::optional<int>();
+    int number = 0;
+    // SimpleAtoi would take a sign and spaces.
+    if (text->find_first_not_of("0123456789") != text->npos || !absl::SimpleAtoi(*text, &number) ||
+        number < min || number > max) {
+      const std::string range =
+          max == kAny ? absl::StrCat("of at least ", min) : absl::StrCat("from ", min, " to ", max);
+      return Unexpected(variable, absl::StrCat("a whole number ", range),
+                        absl::StrCat("\"", *text, "\""));
+    }
+    return absl::optional<int>(number);
+  }
+
+  // The variable must be set, because `because` is.
+  absl::StatusOr<int> Required(absl::string_view variable, int min, int max,
+                               absl::string_view because) const {
+    GS_ASSIGN_OR_RETURN(const absl::optional<int> number, Number(variable, min, max));
+    if (!number.has_value()) {
+      return Unexpected(variable, absl::StrCat("a whole number, as ", because, " is set"),
+                        "nothing");
+    }
+    return *number;
+  }
+
+  // The first of `variables` that is set, or the last.
+  absl::string_view FirstSet(std::initializer_list<absl::string_view> variables) const {
+    for (absl::string_view variable : variables) {
+      if (Has(variable)) return variable;
+    }
+    return *(variables.end() - 1);
+  }
+
+ private:
+  const Lookup& lookup_;
+};
+
+absl::Status ReadRanks(const Environment& env, absl::string_view rank, absl::string_view size,
+                       absl::string_view local_rank, LaunchEnvironment* result) {
+  GS_ASSIGN_OR_RETURN(result->world_size, env.Required(size, 1, kAny, rank));
+  const int last = *result->world_size - 1;
+  GS_ASSIGN_OR_RETURN(result->rank, env.Number(rank, 0, last));
+  GS_ASSIGN_OR_RETURN(result->local_rank, env.Number(local_rank, 0, last));
+  if (result->launcher == Launcher::kTorchrun) return absl::OkStatus();
+  GS_ASSIGN_OR_RETURN(const absl::optional<int> exported, env.Number("WORLD_SIZE", 1, kAny));
+  if (exported.has_value() && exported != result->world_size) {
+    return Unexpected("WORLD_SIZE", absl::StrCat(*result->world_size, ", as ", size, " says"),
+                      absl::StrCat(*exported));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<absl::optional<std::string>> FirstSlurmHost(const Environment& env) {
+  const absl::string_view variable =
+      env.FirstSet({"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"});
+  const absl::optional<std::string> list = env.Text(variable);
+  if (!list.has_value()) return absl::optional<std::string>();
+  const absl::StatusOr<std::vector<std::string>> hosts = ExpandSlurmNodeList(*list);
+  if (!hosts.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat(variable, ": ", hosts.status().message()));
+  }
+  return absl::optional<std::string>(hosts->front());
+}
+
+// MASTER_ADDR and MASTER_PORT, or `host` where MASTER_ADDR is not set; `next_port` adds one to the
+// port.
+absl::Status ReadMaster(const Environment& env, absl::optional<std::string> host, bool next_port,
+                        LaunchEnvironment* result) {
+  if (env.Has("MASTER_ADDR")) host = env.Text("MASTER_ADDR");
+  GS_ASSIGN_OR_RETURN(const absl::optional<int> given,
+                      env.Number("MASTER_PORT", 1, next_port ? 65534 : 65535));
+  if (!host.has_value()) return absl::OkStatus();
+  const std::string address =
+      FormatHostPort(*host, given.value_or(kDefaultPort) + (next_port ? 1 : 0));
+  if (!ParseHostPort(address).ok()) {
+    return Unexpected("MASTER_ADDR", "a host name or address", absl::StrCat("\"", *host, "\""));
+  }
+  result->master = address;
+  return absl::OkStatus();
+}
+
+absl::Status ReadTorchrun(const Environment& env, LaunchEnvironment* result) {
+  GS_RETURN_IF_ERROR(ReadRanks(env, "RANK", "WORLD_SIZE", "LOCAL_RANK", result));
+  GS_ASSIGN_OR_RETURN(result->local_size, env.Number("LOCAL_WORLD_SIZE", 1, *result->world_size));
+  const absl::string_view agent_variable = "TORCHELASTIC_USE_AGENT_STORE";
+  const std::string agent = env.Text(agent_variable).value_or("False");
+  if (agent != "True" && agent != "False") {
+    return Unexpected(agent_variable, "True or False", absl::StrCat("\"", agent, "\""));
+  }
+  GS_RETURN_IF_ERROR(ReadMaster(env, absl::nullopt, agent == "True", result));
+  result->run_id = env.Text("TORCHELASTIC_RUN_ID");
+  GS_ASSIGN_OR_RETURN(const absl::optional<int> restarts,
+                      env.Number("TORCHELASTIC_RESTART_COUNT", 0, kAny));
+  result->attempt = restarts.value_or(0);
+  return absl::OkStatus();
+}
+
+// `host_size` names the variable that counts this host's workers.
+absl::Status ReadMpiMaster(const Environment& env, absl::string_view host_size,
+                           LaunchEnvironment* result) {
+  GS_ASSIGN_OR_RETURN(absl::optional<std::string> host, FirstSlurmHost(env));
+  GS_ASSIGN_OR_RETURN(result->local_size, env.Number(host_size, 1, *result->world_size));
+  if (result->local_size == result->world_size) host = "127.0.0.1";
+  return ReadMaster(env, host, /*next_port=*/false, result);
+}
+
+absl::Status ReadOpenMpi(const Environment& env, LaunchEnvironment* result) {
+  GS_RETURN_IF_ERROR(ReadRanks(env, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
+                               "OMPI_COMM_WORLD_LOCAL_RANK", result));
+  result->run_id = env.Text(env.FirstSet({"PMIX_NAMESPACE", "SLURM_JOB_ID"}));
+  return ReadMpiMaster(env, "OMPI_COMM_WORLD_LOCAL_SIZE", result);
+}
+
+absl::Status ReadMpich(const Environment& env, LaunchEnvironment* result) {
+  GS_RETURN_IF_ERROR(ReadRanks(env, "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", result));
+  // Without the step: on some hosts it is the batch script's, on others that of MPI's own helpers.
+  result->run_id = env.Text("SLURM_JOB_ID");
+  return ReadMpiMaster(env, "MPI_LOCALNRANKS", result);
+}
+
+absl::Status ReadSlurm(const Environment& env, LaunchEnvironment* result) {
+  GS_RETURN_IF_ERROR(ReadRanks(env, "SLURM_PROCID",
+                               env.FirstSet({"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"}),
+                               "SLURM_LOCALID", result));
+  GS_ASSIGN_OR_RETURN(const absl::optional<std::string> host, FirstSlurmHost(env));
+  GS_RETURN_IF_ERROR(ReadMaster(env, host, /*next_port=*/false, result));
+  result->run_id = env.Text("SLURM_JOB_ID");
+  if (result->run_id.has_value() && env.Has("SLURM_STEP_ID")) {
+    absl::StrAppend(&*result->run_id, ".", *env.Text("SLURM_STEP_ID"));
+  }
+  GS_ASSIGN_OR_RETURN(const absl::optional<int> restarts,
+                      env.Number("SLURM_RESTART_COUNT", 0, kAny));
+  result->attempt = restarts.value_or(0);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<LaunchEnvironment> DetectLaunchEnvironment(const Lookup& lookup) {
+  struct Candidate {
+    Launcher launcher;
+    absl::string_view rank;
+    absl::Status (*read)(const Environment&, LaunchEnvironment*);
+  };
+  constexpr Candidate kCandidates[] = {
+      {Launcher::kTorchrun, "RANK", ReadTorchrun},
+      {Launcher::kOpenMpi, "OMPI_COMM_WORLD_RANK", ReadOpenMpi},
+      {Launcher::kMpich, "PMI_RANK", ReadMpich},
+      {Launcher::kSlurm, "SLURM_PROCID", ReadSlurm},
+  };
+  const Environment env(lookup);
+  LaunchEnvironment result;
+  for (const Candidate& candidate : kCandidates) {
+    if (!env.Has(candidate.rank)) continue;
+    result.launcher = candidate.launcher;
+    GS_RETURN_IF_ERROR(candidate.read(env, &result));
+    break;
+  }
+  return result;
+}
+
+}  // namespace gradsync

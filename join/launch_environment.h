@@ -1,0 +1,57 @@
+// What the program that started this worker says about it, in environment variables.
+
+#ifndef GRADSYNC_JOIN_LAUNCH_ENVIRONMENT_H_
+#define GRADSYNC_JOIN_LAUNCH_ENVIRONMENT_H_
+
+#include <functional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/optional.h"
+
+namespace gradsync {
+
+enum class Launcher { kNone, kTorchrun, kOpenMpi, kMpich, kSlurm };
+
+// Unset fields are those that the launcher says nothing about.
+struct LaunchEnvironment {
+  Launcher launcher = Launcher::kNone;
+  absl::optional<int> rank;
+  absl::optional<int> world_size;
+  absl::optional<int> local_rank;      // among the workers of this host
+  absl::optional<int> local_size;      // how many those are
+  absl::optional<std::string> master;  // "host:port" where rank 0 is to hold the store
+  absl::optional<std::string> run_id;
+  int attempt = 0;  // restarts of the job so far
+};
+
+// The first launcher whose rank variable is set:
+//
+//   torchrun    RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT, TORCHELASTIC_RUN_ID,
+//               TORCHELASTIC_RESTART_COUNT, LOCAL_WORLD_SIZE. With
+//               TORCHELASTIC_USE_AGENT_STORE=True the agent listens at MASTER_PORT, so the next
+//               port is taken. Other launchers set the first five as well (PyTorchJob, people).
+//   OpenMPI     OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE; PMIX_NAMESPACE as run id
+//   MPICH,      PMI_RANK, PMI_SIZE, MPI_LOCALRANKID, MPI_LOCALNRANKS
+//   Intel MPI
+//   Slurm       SLURM_PROCID, SLURM_STEP_NUM_TASKS or SLURM_NTASKS, SLURM_LOCALID, the first host
+//   of SLURM_STEP_NODELIST
+//               or SLURM_JOB_NODELIST, SLURM_JOB_ID.SLURM_STEP_ID as run id, SLURM_RESTART_COUNT
+//
+// in this order, because each may run inside one that stands below it (torchrun under srun; mpirun
+// in a Slurm job, whose SLURM_PROCID is the batch script's). MASTER_ADDR and MASTER_PORT (29500 if
+// not set) win under all of them. Without MASTER_ADDR, an MPI job takes the job's first Slurm host,
+// or 127.0.0.1 if all of it runs on this host.
+//
+// Pure: `lookup` is all it asks. A WORLD_SIZE without RANK is what job scripts export for other
+// programs; it must then agree with the launcher's. Nothing set at all is no error.
+//
+// Errors: INVALID_ARGUMENT naming the variable, what was expected and what was found, when a value
+// is garbled, missing, or contradicts another.
+absl::StatusOr<LaunchEnvironment> DetectLaunchEnvironment(
+    const std::function<absl::optional<std::string>(absl::string_view name)>& lookup);
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_JOIN_LAUNCH_ENVIRONMENT_H_

@@ -1,0 +1,79 @@
+#include "join/meet.h"
+
+#include "absl/strings/str_cat.h"
+#include "base/deadline.h"
+#include "base/host_port.h"
+#include "base/local_address.h"
+#include "base/status_macros.h"
+#include "links/in_memory_store.h"
+#include "links/store_run.h"
+
+namespace gradsync {
+
+void Meeting::Leave() {
+  const Deadline deadline = Deadline::In(absl::Seconds(5));
+  // Farewells are not answered if rank 0 is gone already.
+  if (group_.rank != 0) {
+    group_.store->Set(group_.Key(absl::StrCat("left/", group_.rank)), "", deadline).IgnoreError();
+    return;
+  }
+  for (int rank = 1; rank < group_.world_size; ++rank) {
+    group_.store->Get(group_.Key(absl::StrCat("left/", rank)), deadline).status().IgnoreError();
+  }
+}
+
+absl::Status CheckMeeting(const MeetOptions& options) {
+  if (options.world_size < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--world_size: expected at least 1, found ", options.world_size));
+  }
+  if (options.rank < 0 || options.rank >= options.world_size) {
+    return absl::InvalidArgumentError(absl::StrCat("--rank: expected 0 to ", options.world_size - 1,
+                                                   " with --world_size=", options.world_size,
+                                                   ", found ", options.rank));
+  }
+  if (options.master.empty() && options.world_size > 1) {
+    return absl::InvalidArgumentError(
+        "--master: expected host:port of rank 0 for more than one worker, found nothing");
+  }
+  if (!options.master.empty() && !ParseHostPort(options.master).ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--master: expected host:port, found \"", options.master, "\""));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Meeting> Meet(const MeetOptions& options) {
+  GS_RETURN_IF_ERROR(CheckMeeting(options));
+  Meeting meeting;
+  WorkerGroup& group = meeting.group_;
+  group.rank = options.rank;
+  group.world_size = options.world_size;
+  group.run_id = options.run_id;
+  group.attempt = options.attempt;
+  group.timeout = options.timeout;
+  group.credentials = options.credentials;
+  GS_ASSIGN_OR_RETURN(group.address, LocalAddress(options.master, options.interface));
+  if (options.master.empty()) {
+    group.store = NewInMemoryStore();
+    return meeting;
+  }
+  std::string address = options.master;
+  if (options.rank == 0) {
+    // Not at the name itself, which this host may have as a name for its loopback address.
+    GS_ASSIGN_OR_RETURN(const HostPort master, ParseHostPort(options.master));
+    GS_ASSIGN_OR_RETURN(
+        meeting.server_,
+        GrpcStoreServer::Start(absl::StrCat(group.address, ":", master.port), group.credentials));
+    address = absl::StrCat(group.address, ":", meeting.server_->port());
+    if (options.on_store) GS_RETURN_IF_ERROR(options.on_store(address));
+  }
+  const Deadline deadline = Deadline::In(group.timeout);
+  GS_ASSIGN_OR_RETURN(group.store, ConnectStore(address, group.credentials, deadline));
+  if (options.rank == 0) {
+    GS_RETURN_IF_ERROR(PublishRun(*group.store, {group.run_id, group.attempt}, deadline));
+  }
+  return meeting;
+}
+
+}  // namespace gradsync

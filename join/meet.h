@@ -1,0 +1,64 @@
+// How the processes of a job find each other: rank 0 holds a key-value store, and all connect to
+// it.
+
+#ifndef GRADSYNC_JOIN_MEET_H_
+#define GRADSYNC_JOIN_MEET_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "base/credentials.h"
+#include "links/grpc_store.h"
+#include "sync/worker_group.h"
+
+namespace gradsync {
+
+struct MeetOptions {
+  int rank = 0;
+  int world_size = 1;
+  std::string master;          // host:port of the store; port 0: any. May be empty for a rank alone
+  std::string interface;       // of this host's network; empty: that of the route to master
+  std::string run_id = "job";  // the same for all processes of the job
+  int attempt = 0;             // counts restarts of the job
+  absl::Duration timeout = absl::Seconds(60);  // for each wait for another process
+  Credentials credentials = InsecureCredentials();
+
+  // Called on rank 0 when it holds the store, before it waits for anybody, with the store's
+  // host:port: what other ranks take for master where the port was 0. May be empty.
+  std::function<absl::Status(const std::string& address)> on_store;
+};
+
+// A rank among the others. Movable; not thread-safe.
+class Meeting {
+ public:
+  const WorkerGroup& group() const { return group_; }
+
+  // In good order: the store is rank 0's, so this waits there until the others have left too, for
+  // some seconds at most. A rank that has failed does not leave.
+  void Leave();
+
+ private:
+  friend absl::StatusOr<Meeting> Meet(const MeetOptions& options);
+
+  std::unique_ptr<GrpcStoreServer> server_;  // of rank 0; outlives whoever uses the store
+  WorkerGroup group_;
+};
+
+// Errors: INVALID_ARGUMENT naming the flag (--rank, --world_size, --master), what was expected and
+// what came.
+absl::Status CheckMeeting(const MeetOptions& options);
+
+// Starts the store on rank 0, connects to it, and says there which run it is of
+// (links/store_run.h). A rank without a master has a store of its own, in memory. Does not wait for
+// the other ranks. Blocks for at most options.timeout.
+// Errors: those of CheckMeeting(), LocalAddress(), GrpcStoreServer::Start(), ConnectStore() and
+// on_store.
+absl::StatusOr<Meeting> Meet(const MeetOptions& options);
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_JOIN_MEET_H_

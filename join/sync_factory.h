@@ -1,0 +1,61 @@
+// Makes the backend that a job's flags ask for (plan/job_spec.h says what there is to ask for).
+
+#ifndef GRADSYNC_JOIN_SYNC_FACTORY_H_
+#define GRADSYNC_JOIN_SYNC_FACTORY_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "allreduce/nccl_api.h"
+#include "gpu/gpu_api.h"
+#include "join/server_weights.h"
+#include "plan/job_spec.h"
+#include "sync/gradient_sync.h"
+#include "sync/worker_group.h"
+
+namespace gradsync {
+
+struct SyncOptions {
+  // Its numbers of servers and of weights are those of the lists below, where these have any.
+  JobSpec job;
+  std::vector<std::string> servers;  // host:port each; for ps
+  ServerWeights server_weights;      // as asked for
+  std::vector<double> weights;       // of the servers: set by ResolveByHosts(); empty: equal
+  // Has the buckets: by staging (sync/staged_sync.h), or NCCL's. Null: the host has them.
+  std::shared_ptr<GpuApi> gpu;
+  std::shared_ptr<NcclApi> nccl;  // of that GPU, with nccl
+};
+
+// Checks everything that can be known before a connection is made: CheckJobSpec(), and what this
+// build has.
+// Errors: INVALID_ARGUMENT naming the flag, what was expected and what came; UNIMPLEMENTED never: a
+// link that this build lacks is INVALID_ARGUMENT, with the way to get it.
+absl::Status ValidateSyncOptions(const SyncOptions& options);
+
+// What a link between GPUs needs besides: buckets in the memory of `gpu`.
+// Errors: INVALID_ARGUMENT when there is none.
+absl::Status CheckLinkDevice(Link link, const GpuApi* gpu);
+
+// Collective, before CreateGradientSync(): sets what depends on which hosts (base/host_identity.h)
+// ranks and servers are on.
+//   link     kAuto becomes shm when all of them share a host, nothing is to be compressed and the
+//            consistency is bsp, grpc otherwise
+//   weights  with server_weights `auto`, those of WeightsByHost(); servers check that ranks agree
+// Rank 0 asks the servers. Blocks until they have answered and all ranks have come, each for at
+// most group.timeout; returns at once where nothing is to be found out.
+// Errors: DEADLINE_EXCEEDED naming the ranks that did not come; UNAVAILABLE when the store is lost;
+// on rank 0 those of AskServerHosts(), while the others meet the same servers in Bind().
+absl::Status ResolveByHosts(const WorkerGroup& group, SyncOptions* options);
+
+// Creates the backend. `options` must have passed ValidateSyncOptions(). Opens no connection yet;
+// GradientSync::Bind() does. Errors: also INVALID_ARGUMENT for what depends on the number of ranks;
+// INTERNAL when the backend says that it is another one than was asked for.
+absl::StatusOr<std::unique_ptr<GradientSync>> CreateGradientSync(const SyncOptions& options,
+                                                                 const WorkerGroup& group);
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_JOIN_SYNC_FACTORY_H_

@@ -1,0 +1,30 @@
+#ifndef GRADSYNC_TRAIN_JOB_INPUTS_H_
+#define GRADSYNC_TRAIN_JOB_INPUTS_H_
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "train/dataset.h"
+#include "train/recipe.h"
+#include "train/sampler.h"
+#include "train/trainer_options.h"
+
+namespace gradsync {
+
+// What a job reads, and how much of it: all of a trainer that needs no peer and no device.
+struct JobInputs {
+  std::shared_ptr<const ImageDataset> train;
+  std::shared_ptr<const ImageDataset> test;  // only if evaluated
+  std::unique_ptr<DistributedSampler> sampler;
+  int64_t steps = 0;
+  RecipeOptions recipe;  // of a job of so many
+};
+
+// Checks the options and opens the data. Blocks while it reads. Errors: INVALID_ARGUMENT naming the
+// flag, what was expected and what came; those of OpenDataset().
+absl::StatusOr<JobInputs> OpenJobInputs(const TrainerOptions& options, int rank, int world_size);
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_TRAIN_JOB_INPUTS_H_

@@ -1,0 +1,69 @@
+#ifndef GRADSYNC_TRAIN_TRAINER_OPTIONS_H_
+#define GRADSYNC_TRAIN_TRAINER_OPTIONS_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/time/time.h"
+#include "absl/types/optional.h"
+#include "base/straggler.h"
+#include "gpu/gpu_api.h"
+#include "plan/optimizer_spec.h"
+#include "plan/plan.h"
+#include "train/create_model.h"
+#include "train/forward.h"
+#include "train/kineto_trace.h"
+#include "train/loss_scaler.h"
+#include "train/recipe.h"
+
+namespace gradsync {
+
+// A training job, as each worker of it is told.
+struct TrainerOptions {
+  ModelOptions model;              // with as many classes as the data has, or more if it says so
+  std::string data = "synthetic";  // as OpenDataset() has it
+  int64_t batch_size = 32;         // per worker
+  int64_t steps = 0;               // optimizer steps; 0 takes `epochs`
+  int64_t epochs = 1;
+  int64_t warmup_steps = 0;  // steps at the start that are trained but not measured
+  RecipeOptions recipe;      // learning rate by step; FitRecipe() fits it to the job's steps
+  OptimizerSpec optimizer;
+  double max_norm = 0;          // StepOptions::max_norm
+  uint64_t seed = 0;            // of initial weights, order of samples and augmentation
+  int threads = 1;              // compute threads of this worker
+  int loader_threads = 1;       // 0: as loader_threads.h chooses
+  int ranks_on_host = 0;        // for that; 0: all ranks
+  std::shared_ptr<GpuApi> gpu;  // holds model and batches, the sync's too; null: the CPU
+  ComputeOptions compute;       // in which types and memory format; the evaluation too
+  bool allow_tf32 = false;      // on a GPU (ApplyMathFlags())
+  // On a GPU: forward and backward of a step are captured once and then replayed (step_graph.h),
+  // unless gradients are recorded.
+  bool cuda_graph = true;
+  // On a GPU (LetCudnnTryAlgorithms()): faster, but two runs of a job may choose other algorithms
+  // and end with other bits.
+  bool cudnn_benchmark = false;
+  // Scales the loss. Always with fp16, with the default options unless others are here; without it
+  // nothing gains from it. Only where workers update.
+  absl::optional<LossScalerOptions> loss_scaler;
+  bool evaluate = false;       // on the test split, after the last step
+  int64_t evaluate_every = 0;  // also rank 0's parameters after every so many steps; 0: never
+  // False: each worker trains by itself (topology local), with a side channel of its own alone.
+  bool synchronised = true;
+  PlanOptions plan;               // bucket and chunk sizes; the world size is filled in
+  bool record_gradients = false;  // fill StepReport::gradient_ready
+  // Steps after which no other begins before `on_step` has been told of all, and before which none
+  // waits for a loss: for who measures a few at a time on a GPU. Null: none, and a step waits where
+  // many losses are on their way.
+  std::function<bool(int64_t step)> report_all_after;
+  // Forward, backward and the update at a worker take as much longer as it says; forward and
+  // backward so that buckets become late too (slow_down.h), the update in one piece after it.
+  Straggler straggler;
+  TraceOptions trace;  // which steps of this worker are recorded; none by default
+  absl::Duration timeout = absl::Seconds(60);  // a bucket that is not there in time fails the job
+};
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_TRAIN_TRAINER_OPTIONS_H_
