@@ -11,11 +11,16 @@ def cc_proto_library(name, src, deps = [], grpc = False, **kwargs):
       **kwargs: visibility and the like.
     """
     base = src[:-len(".proto")]
+
+    # Where the sources are, and what is made from them: elsewhere in a program's own repository that uses this one.
+    repository = native.repository_name()[1:]
+    root = "external/" + repository if repository else "."
+    out = "$(GENDIR)/" + root
     outs = [base + ".pb.h", base + ".pb.cc"]
-    flags = "--cpp_out=$(GENDIR)"
+    flags = "--cpp_out=" + out
     if grpc:
         outs += [base + ".grpc.pb.h", base + ".grpc.pb.cc"]
-        flags += " --grpc_out=$(GENDIR) --plugin=protoc-gen-grpc=$$(command -v grpc_cpp_plugin)"
+        flags += " --grpc_out=" + out + " --plugin=protoc-gen-grpc=$$(command -v grpc_cpp_plugin)"
     native.filegroup(
         name = name + "_sources",
         srcs = [src] + [dep + "_sources" for dep in deps],
@@ -25,7 +30,12 @@ def cc_proto_library(name, src, deps = [], grpc = False, **kwargs):
         name = name + "_generate",
         srcs = [name + "_sources"],
         outs = outs,
-        cmd = "protoc -I. {} {}/{}".format(flags, native.package_name(), src),
+        cmd = "protoc -I{root} {flags} {root}/{package}/{src}".format(
+            root = root,
+            flags = flags,
+            package = native.package_name(),
+            src = src,
+        ),
     )
     native.cc_library(
         name = name,
