@@ -3,7 +3,7 @@
 //   bazel run //examples:own_model
 //   torchrun --no_python --nproc_per_node=2 bazel-bin/examples/own_model ring
 //   mpirun -n 2 bazel-bin/examples/own_model ring
-//   mpirun -n 2 bazel-bin/examples/own_model ps 127.0.0.1:4242     (servers: bazel run //ps_server)
+//   mpirun -n 2 bazel-bin/examples/own_model ps 127.0.0.1:4242   # the server's address: bazel run //ps_server
 
 #include <iostream>
 #include <memory>
@@ -18,6 +18,11 @@
 #include "torch/nn/modules/linear.h"
 
 namespace {
+
+void Print(const gradsync::MeetOptions& self, int64_t step, const at::Tensor& loss) {
+  std::cout << "rank " << self.rank << " of " << self.world_size << ", step " << step << ": loss "
+            << loss.item<float>() << std::endl;
+}
 
 absl::Status Train(const gradsync::JoinOptions& options) {
   torch::nn::Sequential model(torch::nn::Linear(4, 16), torch::nn::Linear(16, 1));
@@ -41,10 +46,7 @@ absl::Status Train(const gradsync::JoinOptions& options) {
     loss.backward();
     if (status.ok()) status = (*ddp)->FinishStep(gradsync::Deadline::In(absl::Seconds(60)));
     if (!status.ok()) return (*member)->Fail(status);
-    if (step.step % 20 == 0) {
-      std::cout << "rank " << options.meet.rank << " of " << options.meet.world_size << ", step "
-                << step.step << ": loss " << loss.item<float>() << std::endl;
-    }
+    if (step.step % 20 == 0) Print(options.meet, step.step, loss);
   }
   const absl::Status left = (*member)->sync().Shutdown(gradsync::Deadline::In(absl::Seconds(60)));
   (*member)->Leave();

@@ -1,5 +1,5 @@
 // One parameter server, for one run of a job. `bazel run //ps_server -- --help` lists the flags;
-// README.md shows a job.
+// docs/running.md shows jobs.
 //
 // Exit codes: 0 when all workers said goodbye, 1 when the run failed, 2 when it could not begin
 // (flags, port, master).

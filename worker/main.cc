@@ -1,5 +1,5 @@
-// One worker of a training job. `bazel run //worker -- --help` lists the flags; README.md shows a
-// job.
+// One worker of a training job. `bazel run //worker -- --help` lists the flags; docs/running.md shows
+// jobs.
 
 #include <cstdio>
 #include <cstdlib>
