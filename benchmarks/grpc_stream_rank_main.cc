@@ -4,8 +4,7 @@
 //
 //   ring   rank r sends 2(n-1)/n of --bytes to rank r+1, over --connections streams that r opened
 //   ps     (when --servers are given) each rank sends --bytes to the servers, an equal part to
-//   each,
-//          and each server as much to each rank, over --connections streams per pair
+//          each, and each server as much to each rank, over --connections streams per pair
 //   server (when --listen is given) the other end of ps; ends when all streams have closed
 //
 // A step begins for all ranks at the start line and ends for a rank when it has received all bytes

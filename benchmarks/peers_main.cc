@@ -17,10 +17,8 @@
 // graphs too, by a Python that has torch and torchvision for them; and what goes through the host
 // beside PyTorch over Gloo:
 //
-//   bazel run --config=cuda //benchmarks:peers -- --train --device=cuda --python=$(which python3)
-//       --model=resnet50 --pixels=224 --batch_size=128 --precision=bf16 --channels_last
-//       --steps_per_round=20
-//   ... --ranks=2 --ranks_per_gpu=2 --topologies=ring,ps --links=shm --pytorch=gloo
+//   bazel run --config=cuda //benchmarks:peers -- --train --device=cuda --python=$(which python3) --model=resnet50 --pixels=224 --batch_size=128 --precision=bf16 --channels_last --steps_per_round=20
+//   bazel run --config=cuda //benchmarks:peers -- --train --device=cuda --python=$(which python3) --ranks=2 --ranks_per_gpu=2 --topologies=ring,ps --links=shm --pytorch=gloo
 //
 // Exit codes: 0, also when a peer could not run; 1 a result was wrong or one of ours failed; 2 bad
 // flags; 128 + signal when interrupted.

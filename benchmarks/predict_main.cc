@@ -4,8 +4,7 @@
 //   bazel run //benchmarks:predict
 //   bazel run //benchmarks:predict -- --workers=2..4096 --model=vgg16 --bandwidth=25gbit
 //   bazel run //benchmarks:predict -- --workers=8 --bandwidth=1gbit --advise
-//   bazel run //benchmarks:predict -- --probe=sync.json --bandwidth=400mbit --workers=4
-//   --servers=1,2,n
+//   bazel run //benchmarks:predict -- --probe=sync.json --bandwidth=400mbit --workers=4 --servers=1,2,n
 //
 // Exit codes: 0; 2 bad flags or files.
 

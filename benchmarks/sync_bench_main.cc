@@ -5,9 +5,7 @@
 //   bazel run //benchmarks:sync_bench -- --topology=ring,ps --ranks=2,4 --servers=1,2 --bytes=25MiB
 //   bazel run //benchmarks:sync_bench -- --topology=ring -b 4K -e 128M -f 2 -n 20 -w 5
 //   bazel run //benchmarks:sync_bench -- --bandwidth=400mbit --ranks=4 --json=sync.json
-//
-//   bazel run //benchmarks:sync_bench -- --bandwidth=400mbit --topology=ps --ranks=4 --servers=2 \
-//       --placement=dedicated,colocated,mixed --bytes=100MB -n 10 -w 2
+//   bazel run //benchmarks:sync_bench -- --bandwidth=400mbit --topology=ps --ranks=4 --servers=2 --placement=dedicated,colocated,mixed --bytes=100MB -n 10 -w 2
 //
 // On GPUs, after tools/setup --cuda; NCCL_ALGO=Ring in front makes NCCL's a ring:
 //
