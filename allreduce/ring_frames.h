@@ -31,8 +31,9 @@ std::vector<SegmentId> OwnedChunks(const Plan& plan, int rank);
 // Whether a rank of the ring may receive this frame at all: a kind of the ring, a chunk of the plan
 // that is not empty, the hop at which it passes `rank`, and `payload_bytes` as the chunk has in the
 // plan's codec; `returned` is what GATHER frames bring. What came before is not looked at.
-//   SQUARES: `slot` is the rank that it comes from, and the payload one double per chunk that this
-//   rank owns. CREDIT: an own token that is reduced but whose result has to wait for the norm.
+//   SQUARES  `slot` is the rank that it comes from, and the payload one double per chunk that this
+//            rank owns
+//   CREDIT   an own token that is reduced but whose result has to wait for the norm
 // Errors: INVALID_ARGUMENT, saying what was expected and what came.
 absl::Status CheckRingFrame(const Plan& plan, int rank, const proto::FrameHeader& header,
                             size_t payload_bytes, Returned returned = Returned::kMean);

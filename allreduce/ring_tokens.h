@@ -31,16 +31,13 @@ struct WaitingFrame {
 // Rules kept here:
 //
 //   Window  At most `window` tokens that this rank initiated are under way. A token counts until
-//   its GATHER frame is received
-//           here, or its CREDIT frame when the result has to wait for the norm. Others' tokens are
-//           passed on at once.
+//           its GATHER frame is received here, or its CREDIT frame when the result has to wait for
+//           the norm. Others' tokens are passed on at once.
 //   Hold    A REDUCE frame for a bucket that is not launched here yet is kept, never refused: the
-//   others' windows bound how
-//           many there are, window * (world_size - 1).
+//           others' windows bound how many there are, window * (world_size - 1).
 //   Lend    Frames to send point into the bucket. Memory that is still lent is neither overwritten
-//   (a GATHER frame waits for
-//           it) nor given back to the caller (the bucket resolves when all chunks are final and
-//           nothing is lent).
+//           (a GATHER frame waits for it) nor given back to the caller (the bucket resolves when
+//           all chunks are final and nothing is lent).
 //
 // Headers must have passed CheckRingFrame(). Not thread-safe; nothing blocks.
 class RingTokens {

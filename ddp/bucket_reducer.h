@@ -31,12 +31,10 @@ enum class BucketCopies {
 // into .grad:
 //
 //   - copies it into the parameter's place in the bucket, or adds it when the place already holds
-//   one of this step
-//     (earlier micro-batches under no_sync), so that nothing has to be zeroed and .grad stays a
-//     view;
+//     one of this step (earlier micro-batches under no_sync), so that nothing has to be zeroed and
+//     .grad stays a view;
 //   - counts the bucket's parameters, and calls `launch` for each bucket whose gradients are
-//   complete, in index order: a
-//     bucket that is complete early waits for those before it.
+//     complete, in index order: a bucket that is complete early waits for those before it.
 //
 // The other way, zeroing the bucket and letting autograd add into .grad, is slower. CPU time of
 // forward and backward over 45 MB of parameters, one thread, medians of 40 steps that alternate

@@ -10,8 +10,8 @@
 //
 // `sync` is this rank's GradientSync (parameter servers, a ring, none), `side_channel` its
 // SideChannel. There is no optimizer in the loop and no zero_grad(): FinishStep() has updated the
-// parameters when it returns, and each step overwrites the gradients. ddp/example.cc is a whole
-// program.
+// parameters when it returns, and each step overwrites the gradients. examples/own_model.cc is a
+// whole program.
 
 #ifndef GRADSYNC_DDP_DISTRIBUTED_DATA_PARALLEL_H_
 #define GRADSYNC_DDP_DISTRIBUTED_DATA_PARALLEL_H_

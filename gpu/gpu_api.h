@@ -1,8 +1,8 @@
 // The few calls of CUDA that gradsync makes, behind an interface, so that everything above them is
 // tested where there is no GPU.
 //
-// The real one (cuda_api.h) is built with --config=cuda; OpenGpu() says so in other builds. The
-// fake (fake_gpu.h) is for tests: its device memory is the host's, its streams are threads.
+// The real one (open_gpu_cuda.cc) is built with --config=cuda; OpenGpu() says so in other builds.
+// The fake (fake_gpu.h) is for tests: its device memory is the host's, its streams are threads.
 
 #ifndef GRADSYNC_GPU_GPU_API_H_
 #define GRADSYNC_GPU_GPU_API_H_

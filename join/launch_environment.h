@@ -36,8 +36,8 @@ struct LaunchEnvironment {
 //   MPICH,      PMI_RANK, PMI_SIZE, MPI_LOCALRANKID, MPI_LOCALNRANKS
 //   Intel MPI
 //   Slurm       SLURM_PROCID, SLURM_STEP_NUM_TASKS or SLURM_NTASKS, SLURM_LOCALID, the first host
-//   of SLURM_STEP_NODELIST
-//               or SLURM_JOB_NODELIST, SLURM_JOB_ID.SLURM_STEP_ID as run id, SLURM_RESTART_COUNT
+//               of SLURM_STEP_NODELIST or SLURM_JOB_NODELIST, SLURM_JOB_ID.SLURM_STEP_ID as run id,
+//               SLURM_RESTART_COUNT
 //
 // in this order, because each may run inside one that stands below it (torchrun under srun; mpirun
 // in a Slurm job, whose SLURM_PROCID is the batch script's). MASTER_ADDR and MASTER_PORT (29500 if

@@ -5,11 +5,10 @@
 // (stripes.h) is one *token* that goes round almost twice:
 //
 //   REDUCE  The initiator, rank chunk+1, sends its own gradient. Each rank that receives the sum so
-//   far adds its own
-//           gradient and passes it on, until it reaches the owner, rank `chunk`, which completes
-//           it: n-1 messages.
+//           far adds its own gradient and passes it on, until it reaches the owner, rank `chunk`,
+//           which completes it: n-1 messages.
 //   GATHER  The owner sends the finished chunk, and each rank keeps it and passes it on, until all
-//   have it: n-1 messages.
+//           have it: n-1 messages.
 //
 // The n tokens of a stripe go round at the same time: rank r first sends chunk r-1, then r-2, ...
 // (The textbook ring starts with chunk r, which ends on rank r-1 and is folded in another order.) A

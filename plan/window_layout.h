@@ -1,7 +1,6 @@
 // Where things lie in a window: memory that other processes of its host map. A worker's:
 //
-//   control words | progress | sums of squares | bucket 0: grad, param | bucket 1: grad, param |
-//   ...
+//   control words | progress | sums of squares | bucket 0: grad, param | bucket 1: grad, param ...
 //
 // Every rank's gradient stays where it is. The owner of a chunk reads it from all windows, folds,
 // and stores the result into all: one pass, and every chunk has one writer. (A ring moves the same

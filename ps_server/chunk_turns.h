@@ -17,9 +17,11 @@ namespace gradsync {
 // stripes.h. Nobody waits: a thread that brings a contribution leaves it here, and folds only if it
 // finds the next one present and nobody else at it. The arithmetic itself runs without a lock.
 //
-//   if (*turns.Offer(rank, payload)) {          // the chunk is this thread's now
-//     while (turn = turns.Next()) { add turn->payload; if (turn->last) { finish; turns.Restart();
-//     break; } }
+//   if (*turns.Offer(rank, payload)) {  // the chunk is this thread's now
+//     while (turn = turns.Next()) {
+//       add turn->payload;
+//       if (turn->last) { finish; turns.Restart(); break; }
+//     }
 //   }
 //
 // Thread-safe; no method blocks for longer than a few assignments.

@@ -3,12 +3,12 @@
 //   worker                                server
 //   HELLO (payload: Hello), C streams  →
 //                                      ←  HELLO, on each stream, when all workers of the run have
-//                                      come and agree (payload with terms.windows: Host)
+//                                         come and agree (payload with terms.windows: Host)
 //   [terms.windows: WINDOWS (rank 0)   →  and all map each other's windows. Then parameters, pushes
-//                                      and pulls go through these: links/window_owner.h]
+//                                         and pulls go through these: links/window_owner.h]
 //   PARAMETERS (rank 0)                →  kept, and sent on
 //                                      ←  CREDIT, and PARAMETERS: empty to rank 0, with payload to
-//                                      all others
+//                                         all others
 //   PUSH, in PushOrder()               →  folded in the order of plan/stripes.h
 //                                      ←  CREDIT {count}, as soon as half a window is folded
 //                                      ←  PULL, when all workers' contributions are in it
@@ -25,7 +25,7 @@
 //   PUSH                               →  applied when it comes
 //                                      ←  CREDIT, as above
 //                                      ←  PULL {count: staleness}, if the consistency allows; else
-//                                      DEFERRED, and PULL when it does
+//                                         DEFERRED, and PULL when it does
 //   SETTLE                             →  others wait for this worker no more
 //                                      ←  PARAMETERS, one per chunk, when all have settled or left
 //

@@ -14,10 +14,10 @@
 // What a resolved handle has left in the bucket depends on who runs the optimizer:
 //   UpdateSite::kWorker   `grad` holds the mean over workers; the caller updates `param`.
 //   UpdateSite::kOwner    `param` holds the updated values; `grad` holds nothing of meaning. An
-//   owner is the chunk's server
-//                         (parameter servers) or its rank (ring: reduce-scatter, update of the own
-//                         chunks with 1/n of the optimizer's state, all-gather of parameters, which
-//                         is ZeRO-1 for the bytes of an allreduce).
+//                         owner is the chunk's server (parameter servers) or its rank (ring:
+//                         reduce-scatter, update of the own chunks with 1/n of the optimizer's
+//                         state, all-gather of parameters, which is ZeRO-1 for the bytes of an
+//                         allreduce).
 //
 // The mean is the same, to the bit, for every backend that folds in the plan's order (stripes.h).
 //

@@ -18,8 +18,8 @@ namespace internal {
 struct HandleState;
 }  // namespace internal
 
-// What makes an exchange go on, where that needs a thread. Whoever waits for a handle lends it his:
-// he is awake then, and has a core.
+// What makes an exchange go on, where that needs a thread. A thread that waits for a handle is lent
+// to it: that thread is awake, and has a core.
 class SyncDriver {
  public:
   virtual ~SyncDriver() = default;
