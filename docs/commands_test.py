@@ -75,7 +75,7 @@ TRAIN_BENCH_ON_NETWORK = ("--bandwidth=4gbit", "--replay=benchmarks/profiles/res
 SCRIPTS = {
     "tools/get_cifar10": "downloads 170 MB; //tools:get_cifar10_test runs it",
     "tools/check_layers": "needs bazel; .ci/run runs it",
-    "tools/check_outside": "needs bazel",
+    "tools/check_outside": "needs bazel; .ci/run runs it",
     "tools/check_docs": "reads the checkout; .ci/run runs it",
     "tools/gpu_slot": "needs a GPU; //tools:gpu_slot_test rehearses it",
     "tools/gpu_check": "needs a GPU; //tools:gpu_check_test runs it",
