@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "allreduce/collect_state.h"
 #include "allreduce/ring_engine.h"
 #include "allreduce/ring_peers.h"
 #include "allreduce/task_queue.h"
@@ -179,7 +178,7 @@ absl::StatusOr<OptimizerState> RingGradientSync::ExportOptimizerState(Deadline d
   GS_RETURN_IF_ERROR(member_.CheckUsable());
   if (options_.update_site == UpdateSite::kWorker) return OptimizerState();
   absl::StatusOr<OptimizerState> state =
-      CollectState(plan_, engine_->owner(), steps_done_, member_.side_channel(), deadline);
+      engine_->owner().Export(steps_done_, member_.side_channel(), deadline);
   if (!state.ok()) return member_.Failed(state.status());
   return state;
 }

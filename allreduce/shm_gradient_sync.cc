@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "allreduce/collect_state.h"
 #include "allreduce/shm_engine.h"
 #include "base/deadline.h"
 #include "base/host_identity.h"
@@ -204,7 +203,7 @@ absl::StatusOr<OptimizerState> ShmRingGradientSync::ExportOptimizerState(Deadlin
   GS_RETURN_IF_ERROR(member_.CheckUsable());
   if (options_.update_site == UpdateSite::kWorker) return OptimizerState();
   absl::StatusOr<OptimizerState> state =
-      CollectState(plan_, engine_->owner(), steps_done_, member_.side_channel(), deadline);
+      engine_->owner().Export(steps_done_, member_.side_channel(), deadline);
   if (!state.ok()) return member_.Failed(state.status());
   return state;
 }
