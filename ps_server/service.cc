@@ -167,7 +167,7 @@ void Service::OnFrame(Session& session, const proto::FrameHeader& header, Payloa
 // An error turns this stream away; errors of the whole group end the run.
 absl::Status Service::OnHello(Session& session, const Payload& payload) {
   proto::Hello hello;
-  if (!hello.ParseFromString(BytesOf(payload))) {
+  if (!hello.ParseFromString(payload.Flat())) {
     return absl::InvalidArgumentError("hello: not a Hello message");
   }
   absl::Status group_status;

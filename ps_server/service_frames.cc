@@ -24,7 +24,7 @@ absl::Status Service::OnHost(Session& session) {
 absl::Status Service::OnWindows(Session& session, const Payload& payload) {
   WindowShard* const windows = group_.load(std::memory_order_acquire)->windows.get();
   proto::WindowAddresses addresses;
-  if (session.rank != 0 || windows == nullptr || !addresses.ParseFromString(BytesOf(payload))) {
+  if (session.rank != 0 || windows == nullptr || !addresses.ParseFromString(payload.Flat())) {
     return absl::InvalidArgumentError(
         "WINDOWS: expected addresses from rank 0 where the terms say windows, found others");
   }
