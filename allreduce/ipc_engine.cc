@@ -38,6 +38,23 @@ class Releaser {
   std::thread thread_;  // last: uses all of the above
 };
 
+std::vector<DeviceOwner::Bucket> OwnedBuckets(const IpcLayout& layout, void* region) {
+  char* const begin = static_cast<char*>(region);
+  std::vector<DeviceOwner::Bucket> owned;
+  for (int b = 0; b < layout.buckets(); ++b) {
+    DeviceOwner::Bucket& bucket = owned.emplace_back();
+    bucket.grad = reinterpret_cast<float*>(begin + layout.grad_offset(b));
+    bucket.param = reinterpret_cast<float*>(begin + layout.param_offset(b));
+    for (int rank = 0; rank < layout.ranks(); ++rank) {
+      std::vector<ElementRange>& ranges = bucket.ranges.emplace_back();
+      for (const FoldPiece& piece : layout.Pieces(b, rank)) {
+        ranges.push_back({piece.offset, piece.offset + piece.count});
+      }
+    }
+  }
+  return owned;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<IpcEngine>> IpcEngine::Create(
@@ -57,9 +74,10 @@ absl::StatusOr<std::unique_ptr<IpcEngine>> IpcEngine::Create(
   }
   GS_RETURN_IF_ERROR(engine->UploadPieces());
   if (update_site == UpdateSite::kOwner) {
-    GS_ASSIGN_OR_RETURN(engine->owner_,
-                        IpcOwner::Create(engine->gpu_, engine->layout_, rank,
-                                         static_cast<char*>(engine->region_->data())));
+    GS_ASSIGN_OR_RETURN(
+        engine->owner_,
+        DeviceOwner::Create(engine->gpu_, engine->layout_.plan(), rank,
+                            OwnedBuckets(engine->layout_, engine->region_->data())));
     GS_ASSIGN_OR_RETURN(engine->factor_, GpuMemory::Pinned(engine->gpu_, sizeof(float)));
   }
   return engine;

@@ -12,9 +12,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "allreduce/device_owner.h"
 #include "allreduce/ipc_flags.h"
 #include "allreduce/ipc_layout.h"
-#include "allreduce/ipc_owner.h"
 #include "allreduce/nccl_work.h"
 #include "base/mutex.h"
 #include "gpu/gpu_api.h"
@@ -73,7 +73,7 @@ class IpcEngine {
 
   // What this rank keeps as an owner; null under kWorker. For its methods that block, with
   // stream(), while nothing is queued.
-  IpcOwner* owner() const { return owner_.get(); }
+  DeviceOwner* owner() const { return owner_.get(); }
   GpuStream stream() const { return stream_.get(); }
 
   // The group has failed, and this rank knows it: queues nothing any more, and says so to the other
@@ -146,10 +146,10 @@ class IpcEngine {
   std::string exported_;
   std::shared_ptr<GpuMemory> pieces_;  // on the device: FoldPiece by bucket
   std::vector<Bucket> buckets_;
-  std::unique_ptr<IpcOwner> owner_;    // under kOwner
-  std::shared_ptr<GpuMemory> factor_;  // pinned, under kOwner
-  std::vector<Held> held_;             // by bucket
-  uint32_t steps_ = 0;                 // begun
+  std::unique_ptr<DeviceOwner> owner_;  // under kOwner
+  std::shared_ptr<GpuMemory> factor_;   // pinned, under kOwner
+  std::vector<Held> held_;              // by bucket
+  uint32_t steps_ = 0;                  // begun
   ScopedStream stream_;
   ScopedEvent idle_;
 

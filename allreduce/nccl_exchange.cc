@@ -52,18 +52,18 @@ absl::Status NcclExchange::Run(const StepOptions& step, int bucket, Complete com
 }
 
 absl::Status NcclExchange::UpdateAndSpread(const StepOptions& step, int bucket, Complete complete) {
-  if (owner_ != nullptr) GS_RETURN_IF_ERROR(owner_->Update(bucket, step, lane_.stream));
+  if (owner_ != nullptr) GS_RETURN_IF_ERROR(owner_->state().Update(bucket, step, lane_.stream));
   GS_RETURN_IF_ERROR(topology_->Spread(Name(bucket, step), bucket));
   return complete(bucket);
 }
 
 absl::StatusOr<OptimizerState> NcclExchange::Export(int64_t steps, SideChannel& side_channel,
                                                     Deadline deadline) {
-  return owner_->Export(steps, lane_.stream, side_channel, deadline);
+  return owner_->state().Export(steps, lane_.stream, side_channel, deadline);
 }
 
 absl::Status NcclExchange::Import(const OptimizerState& state) {
-  return owner_->Import(state, lane_.stream);
+  return owner_->state().Import(state, lane_.stream);
 }
 
 }  // namespace gradsync

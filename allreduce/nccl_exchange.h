@@ -14,8 +14,8 @@
 #include "optim/optimizer_state.h"
 #include "plan/plan.h"
 #include "plan/step_options.h"
-#include "sync/side_channel.h"
 #include "plan/update_site.h"
+#include "sync/side_channel.h"
 #include "sync/wire_stats.h"
 
 namespace gradsync {
@@ -44,7 +44,7 @@ class NcclExchange {
   absl::Status BroadcastParameters() { return topology_->BroadcastParameters(); }
   WireStats wire_stats() const { return topology_->wire_stats(); }
 
-  // As NcclOwner has them; only with owners that update.
+  // As DeviceOwner has them; only with owners that update.
   absl::StatusOr<OptimizerState> Export(int64_t steps, SideChannel& side_channel,
                                         Deadline deadline);
   absl::Status Import(const OptimizerState& state);

@@ -7,12 +7,11 @@
 #include <utility>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
-#include "base/mutex.h"
 #include "base/status_macros.h"
 #include "gpu/gpu_resources.h"
 #include "gpu/kernel_pieces.h"
+#include "sync/wire_counter.h"
 
 namespace gradsync {
 namespace {
@@ -31,10 +30,7 @@ class NcclServers : public NcclTopology {
   absl::Status Spread(absl::string_view what, int bucket) override;
   absl::Status BroadcastParameters() override;
 
-  WireStats wire_stats() const override {
-    MutexLock lock(&mutex_);
-    return wire_stats_;
-  }
+  WireStats wire_stats() const override { return counter_.stats(); }
 
  private:
   std::vector<const float*> Sources(int bucket) const;
@@ -49,8 +45,7 @@ class NcclServers : public NcclTopology {
   std::vector<std::shared_ptr<GpuMemory>> received_;  // by rank; null for this one
   std::shared_ptr<GpuMemory> pieces_;                 // FoldPiece of this rank's chunks, by bucket
   std::vector<size_t> first_piece_;                   // by bucket, and the end
-  mutable Mutex mutex_;
-  WireStats wire_stats_ ABSL_GUARDED_BY(mutex_);
+  WireCounter counter_;
 };
 
 absl::Status NcclServers::Allocate(const Plan& plan) {
@@ -155,11 +150,13 @@ absl::Status NcclServers::BroadcastParameters() {
 absl::Status NcclServers::Exchange(absl::string_view what, const std::vector<Message>& messages) {
   if (messages.empty()) return absl::OkStatus();
   GS_RETURN_IF_ERROR(lane_.communicator->Exchange(what, messages, lane_.stream, lane_.Soon()));
-  MutexLock lock(&mutex_);
   for (const Message& message : messages) {
     const int64_t bytes = static_cast<int64_t>(message.bytes);
-    (message.is_send ? wire_stats_.tx_bytes : wire_stats_.rx_bytes) += bytes;
-    ++(message.is_send ? wire_stats_.tx_messages : wire_stats_.rx_messages);
+    if (message.is_send) {
+      counter_.Sent(bytes);
+    } else {
+      counter_.Received(bytes);
+    }
   }
   return absl::OkStatus();
 }

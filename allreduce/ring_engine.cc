@@ -79,6 +79,7 @@ SyncHandle RingEngine::Launch(const StepOptions& step, int bucket) {
   return Refuse(std::move(refused));
 }
 
+// Halts, reports `error`, and the handle resolves when the failure is settled.
 SyncHandle RingEngine::Refuse(absl::Status error) {
   SyncPromise promise("a refused launch");
   {
@@ -312,8 +313,7 @@ absl::Status RingEngine::OnSquares(const FrameHeader& header, const Payload& pay
   if (options_.update_site == UpdateSite::kWorker) {
     return absl::InvalidArgumentError("SQUARES: expected none, for the workers clip");
   }
-  std::string bytes;
-  for (absl::Span<const char> part : payload.parts) bytes.append(part.data(), part.size());
+  const std::string bytes = payload.Flat();
   auto squares = std::make_shared<std::vector<double>>(bytes.size() / sizeof(double));
   std::memcpy(squares->data(), bytes.data(), bytes.size());
   {

@@ -61,10 +61,6 @@ class RingEngine : public std::enable_shared_from_this<RingEngine> {
   // As GradientSync::Launch(); the caller has checked the order.
   SyncHandle Launch(const StepOptions& step, int bucket);
 
-  // A launch that is refused: halts, reports `error`, and the handle resolves when the failure is
-  // settled.
-  SyncHandle Refuse(absl::Status error);
-
   // A frame from the previous rank. Errors: INVALID_ARGUMENT or FAILED_PRECONDITION for one that
   // cannot come now, with what was expected; the caller reports it.
   absl::Status OnFrame(const proto::FrameHeader& header, Payload payload);
@@ -92,6 +88,7 @@ class RingEngine : public std::enable_shared_from_this<RingEngine> {
     std::shared_ptr<RingEngine> keep;  // while it is lent
   };
 
+  SyncHandle Refuse(absl::Status error);
   void Begin(int bucket);
   void FoldDue(int bucket);
   Release LendTo(SegmentId id, bool final);

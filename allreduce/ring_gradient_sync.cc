@@ -5,139 +5,111 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "allreduce/collect_state.h"
 #include "allreduce/ring_engine.h"
 #include "allreduce/ring_peers.h"
 #include "allreduce/task_queue.h"
 #include "base/deadline.h"
+#include "base/mutex.h"
 #include "base/status_macros.h"
-#include "optim/state_mapping.h"
 #include "plan/codec.h"
 #include "sync/flat_buckets.h"
-#include "sync/launch_order.h"
-#include "sync/membership.h"
+#include "sync/group_sync.h"
+#include "sync/sync_engine.h"
 
 namespace gradsync {
 namespace {
 
-class RingGradientSync : public GradientSync {
+class RingSync : public SyncEngine {
  public:
-  explicit RingGradientSync(RingOptions options);
-  ~RingGradientSync() override;
+  RingSync(EngineHost& host, RingOptions options)
+      : SyncEngine(host), options_(std::move(options)) {}
 
-  absl::StatusOr<std::vector<GradBucket>> Bind(const Plan& plan, Deadline deadline) override;
-  absl::Status BroadcastParameters(Deadline deadline) override;
-  SyncHandle Launch(const StepOptions& step, int bucket) override;
-  UpdateSite update_site() const override { return options_.update_site; }
   SyncIdentity identity() const override {
     return {Backend::kRingOverGrpc, Consistency(), options_.connections};
   }
-  absl::Status Settle(Deadline) override { return member_.CheckUsable(); }
-  absl::StatusOr<OptimizerState> ExportOptimizerState(Deadline deadline) override;
-  absl::Status ImportOptimizerState(const OptimizerState& state, Deadline deadline) override;
-  absl::Status status() const override { return member_.status(); }
-  void Abort(absl::Status reason) override { member_.Abort(std::move(reason)); }
-  absl::Status Shutdown(Deadline deadline) override;
-  WireStats wire_stats() const override {
-    return engine_ != nullptr ? engine_->wire_stats() : WireStats();
+  UpdateSite update_site() const override { return options_.update_site; }
+  std::string Terms() const override {
+    return absl::StrCat(options_.connections, " connections, window ", options_.window);
   }
+
+  absl::Status CheckPlan(const Plan& plan) const override;
+  absl::StatusOr<std::vector<GradBucket>> Connect(const Plan& plan, Deadline deadline) override;
+  absl::StatusOr<SyncHandle> Launch(const StepOptions& step, int bucket) override {
+    return engine_->Launch(step, bucket);
+  }
+  absl::Status Broadcast(int64_t steps, Deadline deadline) override;
+  absl::StatusOr<OptimizerState> Export(int64_t steps, Deadline deadline) override {
+    return engine_->owner().Export(steps, side_channel(), deadline);
+  }
+  absl::Status Import(const OptimizerState& state, Deadline) override {
+    engine_->owner().Import(state);
+    return absl::OkStatus();
+  }
+  WireStats wire_stats() const override { return engine_->wire_stats(); }
+
+  void Halt(const absl::Status& why) override;
+  void Fail(const absl::Status& status) override;
+  absl::Status Leave(Deadline deadline) override {
+    return peers_ != nullptr ? peers_->Finish(deadline) : absl::OkStatus();
+  }
+  void Close() override;
 
  private:
-  absl::Status AgreeOnOptions(Deadline deadline);
-  absl::Status MakeRing(const Plan& plan, const std::vector<GradBucket>& buckets,
-                        Deadline deadline);
-  void Halt();
-  void OnFailure(absl::Status status);
+  RingEngineOptions EngineOptions(const Plan& plan, const std::vector<GradBucket>& buckets);
+  RingPeersOptions PeersOptions(const Plan& plan);
+  std::shared_ptr<RingEngine> EngineToEnd();
 
   const RingOptions options_;
-  Plan plan_;
-  LaunchOrder launch_order_{0};
-  int64_t steps_done_ = 0;  // of the optimizer, under kOwner
 
-  // What OnFailure(), which runs on a thread of member_, ends.
+  // What a failure, on another thread, ends.
   Mutex mutex_;
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
-  std::shared_ptr<RingEngine> engine_;  // written once by Bind(), under mutex_
+  std::shared_ptr<RingEngine> engine_;  // written once by Connect(), under mutex_
   std::unique_ptr<RingPeers> peers_;    // the same; null with one rank
 
-  TaskQueue tasks_;    // stopped by the destructor
-  Membership member_;  // last: its threads use all of the above
+  TaskQueue tasks_;  // last: its thread uses all of the above
 };
 
-RingGradientSync::RingGradientSync(RingOptions options)
-    : options_(std::move(options)),
-      member_(
-          options_.group, "ring", [this] { Halt(); },
-          [this](absl::Status status) { OnFailure(std::move(status)); }) {}
-
-RingGradientSync::~RingGradientSync() {
-  // Others learn why before they see connections end.
-  member_.Part();
-  std::unique_ptr<RingPeers> peers;
-  {
-    MutexLock lock(&mutex_);
-    peers = std::move(peers_);
-  }
-  if (peers != nullptr) peers->Cancel(absl::CancelledError("destroyed"));
-  tasks_.Stop();
-  peers.reset();
+absl::Status RingSync::CheckPlan(const Plan& plan) const {
+  if (!plan.codec().sparse()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("compression: expected none, fp16 or bf16 for a ring, found ",
+                   CodecName(plan.codec()), "; sums of sparse gradients grow at each hop"));
 }
 
-absl::StatusOr<std::vector<GradBucket>> RingGradientSync::Bind(const Plan& plan,
-                                                               Deadline deadline) {
-  GS_RETURN_IF_ERROR(member_.BeginBind(plan, deadline));
-  if (plan.codec().sparse()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("compression: expected none, fp16 or bf16 for a ring, found ",
-                     CodecName(plan.codec()), "; sums of sparse gradients grow at each hop"));
-  }
-  GS_RETURN_IF_ERROR(AgreeOnOptions(deadline));
-  plan_ = plan;
-  launch_order_ = LaunchOrder(static_cast<int>(plan.buckets().size()));
-  absl::StatusOr<std::vector<GradBucket>> buckets = AllocateBuckets(plan);
-  const absl::Status made = buckets.ok() ? MakeRing(plan, *buckets, deadline) : buckets.status();
-  if (!made.ok()) return member_.Failed(made);
-  member_.SetBound();
-  return buckets;
-}
-
-absl::Status RingGradientSync::AgreeOnOptions(Deadline deadline) {
-  const std::string mine =
-      absl::StrCat("update site ", options_.update_site == UpdateSite::kOwner ? "owner" : "worker",
-                   ", ", options_.connections, " connections, window ", options_.window);
-  GS_ASSIGN_OR_RETURN(const std::vector<std::string> all,
-                      member_.side_channel().AllGather(mine, deadline));
-  for (size_t rank = 1; rank < all.size(); ++rank) {
-    if (all[rank] == all[0]) continue;
-    return absl::FailedPreconditionError(absl::StrCat("ring options differ: rank 0 has ", all[0],
-                                                      "; rank ", rank, " has ", all[rank]));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status RingGradientSync::MakeRing(const Plan& plan, const std::vector<GradBucket>& buckets,
-                                        Deadline deadline) {
+RingEngineOptions RingSync::EngineOptions(const Plan& plan,
+                                          const std::vector<GradBucket>& buckets) {
   RingEngineOptions engine;
   engine.plan = plan;
-  engine.rank = options_.group.rank;
+  engine.rank = rank();
   engine.update_site = options_.update_site;
   engine.connections = options_.connections;
   engine.window = options_.window;
   engine.buckets = buckets;
   engine.defer = [this](TaskQueue::Task task) { tasks_.Add(std::move(task)); };
-  engine.report = [this](absl::Status status) { member_.Report(std::move(status)); };
+  engine.report = [this](absl::Status status) { host().Report(std::move(status)); };
+  return engine;
+}
+
+RingPeersOptions RingSync::PeersOptions(const Plan& plan) {
+  RingPeersOptions peers;
+  peers.group = host().worker();
+  peers.link = options_.link;
+  peers.connections = options_.connections;
+  peers.fingerprint = plan.fingerprint();
+  peers.on_frame = [this](const proto::FrameHeader& header, Payload payload) {
+    return engine_->OnFrame(header, std::move(payload));
+  };
+  peers.on_error = [this](absl::Status status) { host().Report(std::move(status)); };
+  return peers;
+}
+
+absl::StatusOr<std::vector<GradBucket>> RingSync::Connect(const Plan& plan, Deadline deadline) {
+  GS_ASSIGN_OR_RETURN(std::vector<GradBucket> buckets, AllocateBuckets(plan));
+  RingEngineOptions engine = EngineOptions(plan, buckets);
   std::unique_ptr<RingPeers> peers;
-  if (options_.group.world_size > 1) {
-    RingPeersOptions options;
-    options.group = options_.group;
-    options.link = options_.link;
-    options.connections = options_.connections;
-    options.fingerprint = plan.fingerprint();
-    options.on_frame = [this](const proto::FrameHeader& header, Payload payload) {
-      return engine_->OnFrame(header, std::move(payload));
-    };
-    options.on_error = [this](absl::Status status) { member_.Report(std::move(status)); };
-    peers = std::make_unique<RingPeers>(std::move(options));
+  if (world_size() > 1) {
+    peers = std::make_unique<RingPeers>(PeersOptions(plan));
     engine.send = [peers = peers.get()](int connection, OutgoingFrame frame) {
       peers->Send(connection, std::move(frame));
     };
@@ -149,83 +121,51 @@ absl::Status RingGradientSync::MakeRing(const Plan& plan, const std::vector<Grad
     if (!failure_.ok()) return failure_;
   }
   if (peers_ != nullptr) GS_RETURN_IF_ERROR(peers_->Connect(deadline));
-  // Nobody launches before everybody is connected.
-  return member_.side_channel().Barrier(deadline);
+  return buckets;
 }
 
-absl::Status RingGradientSync::BroadcastParameters(Deadline deadline) {
-  GS_RETURN_IF_ERROR(member_.CheckUsable());
-  if (options_.group.world_size == 1) return absl::OkStatus();
+absl::Status RingSync::Broadcast(int64_t, Deadline deadline) {
+  if (world_size() == 1) return absl::OkStatus();
   RingBroadcast& broadcast = engine_->broadcast();
   const SyncHandle handle = broadcast.Begin();
   // No parameter is overwritten before its rank said so by coming here.
-  absl::Status status = member_.side_channel().Barrier(deadline);
-  if (status.ok() && options_.group.rank == 0) broadcast.SendAll();
-  if (status.ok()) status = handle.Wait(deadline);
-  if (status.ok()) status = member_.side_channel().Barrier(deadline);
-  return status.ok() ? status : member_.Failed(status);
+  GS_RETURN_IF_ERROR(side_channel().Barrier(deadline));
+  if (rank() == 0) broadcast.SendAll();
+  GS_RETURN_IF_ERROR(handle.Wait(deadline));
+  return side_channel().Barrier(deadline);
 }
 
-SyncHandle RingGradientSync::Launch(const StepOptions& step, int bucket) {
-  const absl::Status usable = member_.CheckUsable();
-  if (!usable.ok()) return ResolvedHandle(usable);
-  const absl::Status order = launch_order_.Check(step, bucket);
-  if (!order.ok()) return engine_->Refuse(order);
-  steps_done_ = step.step;
-  return launch_order_.Launched(engine_->Launch(step, bucket));
+std::shared_ptr<RingEngine> RingSync::EngineToEnd() {
+  MutexLock lock(&mutex_);
+  return engine_;
 }
 
-absl::StatusOr<OptimizerState> RingGradientSync::ExportOptimizerState(Deadline deadline) {
-  GS_RETURN_IF_ERROR(member_.CheckUsable());
-  if (options_.update_site == UpdateSite::kWorker) return OptimizerState();
-  absl::StatusOr<OptimizerState> state =
-      CollectState(plan_, engine_->owner(), steps_done_, member_.side_channel(), deadline);
-  if (!state.ok()) return member_.Failed(state.status());
-  return state;
+void RingSync::Halt(const absl::Status&) {
+  if (const std::shared_ptr<RingEngine> engine = EngineToEnd()) engine->Halt();
 }
 
-absl::Status RingGradientSync::ImportOptimizerState(const OptimizerState& state, Deadline) {
-  // A state that does not fit is the caller's mistake on every rank, whatever has become of the
-  // group.
-  if (member_.bound()) GS_RETURN_IF_ERROR(CheckState(plan_, state));
-  GS_RETURN_IF_ERROR(member_.CheckUsable());
-  if (options_.update_site == UpdateSite::kWorker) return absl::OkStatus();
-  engine_->owner().Import(state);
-  steps_done_ = state.step;
-  return absl::OkStatus();
-}
-
-void RingGradientSync::Halt() {
-  std::shared_ptr<RingEngine> engine;
-  {
-    MutexLock lock(&mutex_);
-    engine = engine_;
-  }
-  if (engine != nullptr) engine->Halt();
-}
-
-void RingGradientSync::OnFailure(absl::Status status) {
-  std::shared_ptr<RingEngine> engine;
+void RingSync::Fail(const absl::Status& status) {
   {
     MutexLock lock(&mutex_);
     failure_ = status;
-    engine = engine_;
     if (peers_ != nullptr) peers_->Cancel(status);
   }
-  if (engine != nullptr) engine->Fail(status);
+  if (const std::shared_ptr<RingEngine> engine = EngineToEnd()) engine->Fail(status);
 }
 
-absl::Status RingGradientSync::Shutdown(Deadline deadline) {
-  if (member_.left()) return absl::OkStatus();
-  GS_RETURN_IF_ERROR(member_.Leave(deadline));
-  return peers_ != nullptr ? peers_->Finish(deadline) : absl::OkStatus();
+void RingSync::Close() {
+  std::unique_ptr<RingPeers> peers;
+  {
+    MutexLock lock(&mutex_);
+    peers = std::move(peers_);
+  }
+  if (peers != nullptr) peers->Cancel(absl::CancelledError("destroyed"));
+  tasks_.Stop();
 }
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<GradientSync>> CreateRingGradientSync(const RingOptions& options) {
-  RingOptions complete = options;
-  GS_ASSIGN_OR_RETURN(complete.group, CheckGroup(options.group, "ring"));
   if (options.connections < 1 || options.window < 1) {
     return absl::InvalidArgumentError(
         absl::StrCat("ring: expected at least 1 connection and a window of at least 1, found ",
@@ -234,7 +174,8 @@ absl::StatusOr<std::unique_ptr<GradientSync>> CreateRingGradientSync(const RingO
   if (options.group.world_size > 1 && options.link == nullptr) {
     return absl::InvalidArgumentError("ring: expected a link with more than one rank");
   }
-  return std::unique_ptr<GradientSync>(std::make_unique<RingGradientSync>(std::move(complete)));
+  return NewGroupSync(options.group, "ring",
+                      [&](EngineHost& host) { return std::make_unique<RingSync>(host, options); });
 }
 
 }  // namespace gradsync

@@ -6,8 +6,8 @@
 #include "absl/status/statusor.h"
 #include "links/frame_stream.h"
 #include "plan/flow_control.h"
-#include "sync/gradient_sync.h"
 #include "plan/update_site.h"
+#include "sync/gradient_sync.h"
 #include "sync/worker_group.h"
 
 namespace gradsync {

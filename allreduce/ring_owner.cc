@@ -1,10 +1,7 @@
 #include "allreduce/ring_owner.h"
 
-#include <cstring>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-#include "absl/types/span.h"
 #include "allreduce/payload_floats.h"
 #include "allreduce/ring_frames.h"
 #include "base/kernels.h"
@@ -14,8 +11,14 @@
 namespace gradsync {
 namespace {
 
-constexpr char kNoState = 0;
-constexpr char kHasState = 1;
+std::vector<ElementRange> RangesOf(const Plan& plan, int bucket, int rank) {
+  const StripeLayout& layout = plan.buckets()[bucket].layout;
+  std::vector<ElementRange> ranges;
+  for (int slot = rank; slot < layout.slots(); slot += plan.world_size()) {
+    if (!layout.range(slot).empty()) ranges.push_back(layout.range(slot));
+  }
+  return ranges;
+}
 
 }  // namespace
 
@@ -63,47 +66,26 @@ void RingOwner::Update(SegmentId id, const StepOptions& step) {
   optimizers_[IndexOf(id)].Apply(bucket.param + begin, bucket.grad + begin, step.lr, step.step);
 }
 
-std::string RingOwner::ExportBucket(int bucket) const {
-  std::string bytes;
+StateBytes RingOwner::ExportBucket(int bucket) const {
+  StateBytes bytes;
   for (size_t i = 0; i < chunks_.size(); ++i) {
     if (chunks_[i].bucket != bucket) continue;
     const RangeOptimizer& optimizer = optimizers_[i];
-    bytes.push_back(optimizer.has_state() ? kHasState : kNoState);
+    bytes.BeginRange(optimizer.has_state());
     if (!optimizer.has_state()) continue;
     for (size_t slot = 0; slot < optimizer.slot_names().size(); ++slot) {
-      const absl::Span<const float> values = optimizer.slot(static_cast<int>(slot));
-      bytes.append(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float));
+      bytes.AppendSlot(optimizer.slot(static_cast<int>(slot)).data(), range(chunks_[i]).size());
     }
   }
   return bytes;
 }
 
-absl::Status RingOwner::Collect(int bucket, int rank, absl::string_view exported,
-                                OptimizerState* state) const {
-  const auto lost = [&](absl::string_view what) {
-    return absl::DataLossError(
-        absl::StrCat("optimizer state of bucket ", bucket, " from rank ", rank, ": ", what));
-  };
-  const StripeLayout& layout = plan_.buckets()[bucket].layout;
-  std::vector<float> values;
-  for (int slot = rank; slot < layout.slots(); slot += plan_.world_size()) {
-    const ElementRange chunk = layout.range(slot);
-    if (chunk.empty()) continue;
-    if (exported.empty()) return lost("ends early");
-    const bool has_state = exported.front() == kHasState;
-    exported.remove_prefix(1);
-    if (!has_state) continue;
-    values.resize(chunk.size());
-    const size_t bytes = values.size() * sizeof(float);
-    for (const std::string& name : SlotNames(plan_.optimizer())) {
-      if (exported.size() < bytes) return lost("ends early");
-      std::memcpy(values.data(), exported.data(), bytes);
-      exported.remove_prefix(bytes);
-      ScatterSlot(plan_, bucket, chunk, name, values.data(), state);
-    }
-  }
-  if (!exported.empty()) return lost(absl::StrCat(exported.size(), " bytes too many"));
-  return absl::OkStatus();
+absl::StatusOr<OptimizerState> RingOwner::Export(int64_t steps, SideChannel& side_channel,
+                                                 Deadline deadline) const {
+  return CollectState(plan_,
+                      {[this](int bucket) { return ExportBucket(bucket); },
+                       [this](int bucket, int rank) { return RangesOf(plan_, bucket, rank); }},
+                      steps, side_channel, deadline);
 }
 
 void RingOwner::Import(const OptimizerState& state) {

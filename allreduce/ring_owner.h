@@ -2,19 +2,20 @@
 #define GRADSYNC_ALLREDUCE_RING_OWNER_H_
 
 #include <cstdint>
-#include <string>
 #include <vector>
 
-#include "absl/status/status.h"
-#include "absl/strings/string_view.h"
+#include "absl/status/statusor.h"
+#include "allreduce/collect_state.h"
+#include "base/deadline.h"
 #include "links/frame_stream.h"
 #include "optim/optimizer_state.h"
 #include "optim/range_optimizer.h"
 #include "plan/plan.h"
 #include "plan/shard_map.h"
 #include "plan/step_options.h"
-#include "sync/flat_buckets.h"
 #include "plan/update_site.h"
+#include "sync/flat_buckets.h"
+#include "sync/side_channel.h"
 
 namespace gradsync {
 
@@ -49,15 +50,10 @@ class RingOwner {
   // Updates the chunk's parameters from its mean. Only under kOwner.
   void Update(SegmentId id, const StepOptions& step);
 
-  // The state of the owned chunks of one bucket, as bytes that ImportPiece() of any rank
-  // understands: per chunk, a byte that says whether there is state, then the slots' floats in the
-  // order of SlotNames().
-  std::string ExportBucket(int bucket) const;
-
-  // Adds what `rank` exported of `bucket` to `state`. Errors: DATA_LOSS when the length is not the
-  // plan's.
-  absl::Status Collect(int bucket, int rank, absl::string_view exported,
-                       OptimizerState* state) const;
+  // Collective: the state after `steps` steps, whole on every rank. Errors: those of
+  // CollectState().
+  absl::StatusOr<OptimizerState> Export(int64_t steps, SideChannel& side_channel,
+                                        Deadline deadline) const;
 
   // Replaces the state of all owned chunks. `state` must have passed CheckState().
   void Import(const OptimizerState& state);
@@ -66,6 +62,7 @@ class RingOwner {
   ElementRange range(SegmentId id) const {
     return plan_.buckets()[id.bucket].layout.range(id.slot);
   }
+  StateBytes ExportBucket(int bucket) const;
   size_t IndexOf(SegmentId id) const { return first_[id.bucket] + id.slot / plan_.world_size(); }
 
   const Plan& plan_;

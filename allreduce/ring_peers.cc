@@ -192,10 +192,8 @@ absl::Status RingPeers::WaitForNeighbours(Deadline deadline) {
 
 absl::Status RingPeers::CheckHello(const FrameHeader& header, const Payload& payload,
                                    int* connection, std::string* address) {
-  std::string bytes;
-  for (absl::Span<const char> part : payload.parts) bytes.append(part.data(), part.size());
   proto::RingHello hello;
-  if (header.kind() != FrameHeader::HELLO || !hello.ParseFromString(bytes)) {
+  if (header.kind() != FrameHeader::HELLO || !hello.ParseFromString(payload.Flat())) {
     return absl::InvalidArgumentError(
         absl::StrCat("expected HELLO of rank ", previous_, ", found ", DescribeFrame(header)));
   }

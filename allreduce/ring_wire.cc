@@ -25,8 +25,7 @@ void RingWire::SendChunk(proto::FrameHeader header, absl::Span<const char> paylo
   frame.payload = payload;
   frame.released = std::move(released);
   frame.urgent = urgent;
-  tx_bytes_ += static_cast<int64_t>(frame.payload.size());
-  ++tx_messages_;
+  counter_.Sent(static_cast<int64_t>(frame.payload.size()));
   send_(connection, std::move(frame));
 }
 
@@ -48,12 +47,5 @@ void RingWire::SendNumbers(proto::FrameHeader header,
   frame.urgent = true;
   send_(0, std::move(frame));
 }
-
-void RingWire::CountReceived(int64_t bytes) {
-  rx_bytes_ += bytes;
-  ++rx_messages_;
-}
-
-WireStats RingWire::stats() const { return {tx_bytes_, rx_bytes_, tx_messages_, rx_messages_}; }
 
 }  // namespace gradsync

@@ -1,7 +1,6 @@
 #ifndef GRADSYNC_ALLREDUCE_RING_WIRE_H_
 #define GRADSYNC_ALLREDUCE_RING_WIRE_H_
 
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -11,6 +10,7 @@
 #include "links/frame_stream.h"
 #include "plan/plan.h"
 #include "plan/shard_map.h"
+#include "sync/wire_counter.h"
 #include "sync/wire_stats.h"
 
 namespace gradsync {
@@ -35,9 +35,9 @@ class RingWire {
   // Numbers, not data: connection 0, not counted.
   void SendNumbers(proto::FrameHeader header, std::shared_ptr<const std::vector<double>> numbers);
 
-  void CountReceived(int64_t bytes);
+  void CountReceived(int64_t bytes) { counter_.Received(bytes); }
 
-  WireStats stats() const;
+  WireStats stats() const { return counter_.stats(); }
 
  private:
   int ConnectionOf(const proto::FrameHeader& header) const;
@@ -45,10 +45,7 @@ class RingWire {
   const int connections_;
   const Send send_;
   std::vector<int> first_token_;  // by bucket
-  std::atomic<int64_t> tx_bytes_{0};
-  std::atomic<int64_t> rx_bytes_{0};
-  std::atomic<int64_t> tx_messages_{0};
-  std::atomic<int64_t> rx_messages_{0};
+  WireCounter counter_;
 };
 
 }  // namespace gradsync

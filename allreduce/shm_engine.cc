@@ -1,5 +1,7 @@
 #include "allreduce/shm_engine.h"
 
+#include <utility>
+
 #include "links/window_owner.h"
 
 namespace gradsync {

@@ -3,7 +3,6 @@
 
 #include <functional>
 #include <memory>
-#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -45,7 +44,6 @@ class ShmEngine {
 
   // As those of WindowEngine.
   SyncHandle Launch(const StepOptions& step, int bucket) { return engine_->Launch(step, bucket); }
-  SyncHandle Refuse(absl::Status error) { return engine_->Refuse(std::move(error)); }
   void PullParameters() { engine_->PullParameters(); }
   void Halt() { engine_->Halt(); }
   void Fail(const absl::Status& status) { engine_->Fail(status); }

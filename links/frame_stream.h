@@ -35,6 +35,13 @@ struct Payload {
     for (absl::Span<const char> part : parts) bytes += part.size();
     return bytes;
   }
+
+  // A copy in one piece, for what is small: messages, not gradients.
+  std::string Flat() const {
+    std::string bytes;
+    for (absl::Span<const char> part : parts) bytes.append(part.data(), part.size());
+    return bytes;
+  }
 };
 
 // A payload whose bytes live as long as `bytes`.

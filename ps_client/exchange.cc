@@ -271,12 +271,6 @@ void Exchange::FailAll(const absl::Status& status) {
   for (const auto& server : servers_) server->connection->Cancel(status);
 }
 
-SyncHandle Exchange::FailureHandle(std::string what) {
-  MutexLock lock(&mutex_);
-  if (doomed_ == nullptr) doomed_ = Begin(std::move(what), 1);
-  return doomed_->handle();
-}
-
 bool Exchange::WaitClosed(Deadline deadline) {
   MutexLock lock(&mutex_);
   while (open_ > 0) {
@@ -294,13 +288,12 @@ std::string Exchange::UnansweredServers() const {
 }
 
 WireStats Exchange::wire_stats() const {
-  WireStats stats;
+  WireStats stats = received_.stats();
   for (const auto& server : servers_) {
-    stats.tx_bytes += server->connection->tx_bytes();
-    stats.tx_messages += server->connection->tx_messages();
+    const WireStats sent = server->connection->sent();
+    stats.tx_bytes += sent.tx_bytes;
+    stats.tx_messages += sent.tx_messages;
   }
-  stats.rx_bytes = rx_bytes_;
-  stats.rx_messages = rx_messages_;
   return stats;
 }
 

@@ -24,6 +24,7 @@
 #include "plan/plan.h"
 #include "plan/shard_map.h"
 #include "plan/step_options.h"
+#include "plan/update_site.h"
 #include "proto/parameter_server.pb.h"
 #include "ps_client/countdown.h"
 #include "ps_client/norm_gather.h"
@@ -31,7 +32,7 @@
 #include "sync/chunk_encoder.h"
 #include "sync/staleness.h"
 #include "sync/sync_handle.h"
-#include "plan/update_site.h"
+#include "sync/wire_counter.h"
 #include "sync/wire_stats.h"
 
 namespace gradsync {
@@ -109,9 +110,6 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
 
   // Fails what is pending and what comes, and ends all streams. The first call counts.
   void FailAll(const absl::Status& status);
-
-  // A handle that resolves with what FailAll() is given.
-  SyncHandle FailureHandle(std::string what);
 
   // Blocks until no stream calls any more. False at the deadline.
   bool WaitClosed(Deadline deadline);
@@ -194,8 +192,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   std::vector<std::unique_ptr<Server>> servers_;
   NormGather norms_;
   const std::shared_ptr<ChunkEncoder> encoder_;  // streams may read its memory after this object
-  std::atomic<int64_t> rx_bytes_{0};
-  std::atomic<int64_t> rx_messages_{0};
+  WireCounter received_;
 
   mutable Mutex mutex_;
   CondVar changed_;
@@ -206,7 +203,6 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   int64_t steps_ ABSL_GUARDED_BY(mutex_) = 0;                    // launched, under ssp and asp
   int64_t step_staleness_ ABSL_GUARDED_BY(mutex_) = 0;           // of the last one
   Staleness past_staleness_ ABSL_GUARDED_BY(mutex_);             // of those before
-  std::shared_ptr<Countdown> doomed_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<Countdown> farewell_ ABSL_GUARDED_BY(mutex_);
   OptimizerState* exported_ ABSL_GUARDED_BY(mutex_) = nullptr;
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);

@@ -58,10 +58,8 @@ class Exchange::Sink : public FrameSink {
       return absl::InvalidArgumentError("expected one answer to hello, found two");
     }
     if (payload.size() > 0) {
-      std::string bytes;
-      for (absl::Span<const char> part : payload.parts) bytes.append(part.data(), part.size());
       proto::Host host;
-      if (!host.ParseFromString(bytes)) {
+      if (!host.ParseFromString(payload.Flat())) {
         return absl::InvalidArgumentError("answer to hello: expected a Host, found something else");
       }
       MutexLock lock(&exchange_->mutex_);
@@ -193,8 +191,7 @@ absl::Status Exchange::OnChunk(Server& server, const proto::FrameHeader& header,
   if (arrival.to != nullptr) {
     GS_RETURN_IF_ERROR(
         Consume(payload, ChunkDecoder(FormOf(header), ChunkDecoder::Mode::kCopy, arrival.to)));
-    rx_bytes_ += static_cast<int64_t>(payload.size());
-    ++rx_messages_;
+    received_.Received(static_cast<int64_t>(payload.size()));
   }
   if (arrival.is_result) server.connection->AddResult();
   arrival.countdown->Done();

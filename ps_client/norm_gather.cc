@@ -39,8 +39,7 @@ absl::StatusOr<absl::optional<double>> NormGather::Add(int server, int64_t step,
                                                    " of step ", step_, ", once, found ",
                                                    payload.size(), " bytes for step ", step));
   }
-  std::string bytes;
-  for (absl::Span<const char> part : payload.parts) bytes.append(part.data(), part.size());
+  const std::string bytes = payload.Flat();
   squares_[server].resize(chunks_[server]);
   std::memcpy(squares_[server].data(), bytes.data(), bytes.size());
   bool complete = true;

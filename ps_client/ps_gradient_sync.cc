@@ -1,15 +1,17 @@
 #include "ps_client/ps_gradient_sync.h"
 
 #include <algorithm>
-#include <atomic>
+#include <string>
 #include <utility>
+#include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/deadline.h"
 #include "base/mutex.h"
 #include "base/status_macros.h"
-#include "optim/state_mapping.h"
 #include "plan/consistency.h"
 #include "plan/push_lead.h"
 #include "plan/server_streams.h"
@@ -18,178 +20,132 @@
 #include "ps_client/ps_terms.h"
 #include "ps_client/window_exchange.h"
 #include "sync/flat_buckets.h"
-#include "sync/group_error.h"
-#include "sync/launch_order.h"
-#include "sync/side_channel.h"
-#include "sync/sync_life.h"
+#include "sync/group_sync.h"
+#include "sync/sync_engine.h"
 #include "sync/window_buckets.h"
 
 namespace gradsync {
 namespace {
 
-// How long leaving may take: publishing why, and the closing of streams.
-constexpr absl::Duration kPublishPatience = absl::Seconds(5);
+// How long the closing of streams may take.
 constexpr absl::Duration kClosePatience = absl::Seconds(5);
 
-class PsGradientSync : public GradientSync {
+// Where streams report errors; they may outlive the engine for a moment.
+struct Reports {
+  Mutex mutex;
+  EngineHost* to ABSL_GUARDED_BY(mutex) = nullptr;
+  absl::Status early ABSL_GUARDED_BY(mutex);  // before ranks have agreed: the first
+};
+
+class PsSync : public SyncEngine {
  public:
-  explicit PsGradientSync(const PsOptions& options)
-      : options_(options),
-        side_channel_(options.group, "ps"),
-        life_(options.group.rank),
-        reports_(std::make_shared<Reports>()),
-        group_error_(options.group, [this](absl::Status status) { OnFailure(std::move(status)); }) {
-  }
+  PsSync(EngineHost& host, PsOptions options) : SyncEngine(host), options_(std::move(options)) {}
 
-  ~PsGradientSync() override {
-    if (!life_.left()) {
-      Abort(absl::CancelledError("left without Shutdown()"));
-      AwaitFailure();
-    }
-    if (windows_ != nullptr) windows_->Stop();
-    if (exchange_ != nullptr) {
-      exchange_->FailAll(absl::CancelledError(absl::StrCat("rank ", options_.group.rank, " left")));
-      exchange_->WaitClosed(Deadline::In(kClosePatience));
-    }
-    MutexLock lock(&reports_->mutex);
-    reports_->to = nullptr;
-  }
-
-  absl::StatusOr<std::vector<GradBucket>> Bind(const Plan& plan, Deadline deadline) override;
-  absl::Status BroadcastParameters(Deadline deadline) override;
-  SyncHandle Launch(const StepOptions& step, int bucket) override;
-  UpdateSite update_site() const override { return options_.update_site; }
   SyncIdentity identity() const override {
     if (options_.windows) return {Backend::kPsOverShm};
     return {Backend::kPsOverGrpc, options_.consistency, options_.connections};
   }
+  UpdateSite update_site() const override { return options_.update_site; }
+  std::string Terms() const override { return ConsistencyName(options_.consistency); }
+
+  absl::Status Agree(const Plan& plan, Deadline deadline) override;
+  absl::Status CheckPlan(const Plan& plan) const override { return CheckCodec(options_, plan); }
+  absl::StatusOr<std::vector<GradBucket>> Connect(const Plan& plan, Deadline deadline) override;
+  absl::StatusOr<SyncHandle> Launch(const StepOptions& step, int bucket) override;
+  absl::Status Broadcast(int64_t steps, Deadline deadline) override;
   absl::Status Settle(Deadline deadline) override;
-  absl::StatusOr<OptimizerState> ExportOptimizerState(Deadline deadline) override;
-  absl::Status ImportOptimizerState(const OptimizerState& state, Deadline deadline) override;
-  absl::Status status() const override { return group_error_.status(); }
-  absl::Status Shutdown(Deadline deadline) override;
-
-  void Abort(absl::Status reason) override { Report(life_.ReasonOf(std::move(reason))); }
-
+  absl::StatusOr<OptimizerState> Export(int64_t steps, Deadline deadline) override;
+  absl::Status Import(const OptimizerState& state, Deadline deadline) override;
+  void ForgetResiduals() override { exchange_->ForgetResiduals(); }
   WireStats wire_stats() const override {
-    if (windows_ != nullptr) return windows_->wire_stats();
-    return exchange_ == nullptr ? WireStats() : exchange_->wire_stats();
+    return windows_ != nullptr ? windows_->wire_stats() : exchange_->wire_stats();
   }
+  Staleness staleness() const override { return exchange_->staleness(); }
 
-  Staleness staleness() const override {
-    return exchange_ == nullptr ? Staleness() : exchange_->staleness();
-  }
+  void Halt(const absl::Status& why) override;
+  void Fail(const absl::Status& status) override;
+  absl::Status Leave(Deadline deadline) override;
+  void Close() override;
 
  private:
-  // Where streams report errors; they may outlive this object for a moment.
-  struct Reports {
-    Mutex mutex;
-    GroupError* to ABSL_GUARDED_BY(mutex) = nullptr;
-    absl::Status early ABSL_GUARDED_BY(mutex);  // before ranks have agreed: the first
-  };
-
   bool bulk() const { return options_.consistency.bulk(); }
-  bool at_owner() const { return options_.update_site == UpdateSite::kOwner; }
   absl::Status MakeBuckets(const Plan& plan, const ShardMap& shards);
-  absl::Status Join(const Plan& plan, Deadline deadline);
-  absl::Status ConnectWindows(Deadline deadline);
-  absl::Status CheckUsable() const;
-  absl::Status Broadcast(Deadline deadline);
-  absl::Status Import(const OptimizerState& state, Deadline deadline);
+  absl::Status MakeExchange(const Plan& plan, const ShardMap& shards);
   void HearReports();
-  void AwaitFailure();
-  void Report(absl::Status status);
-  absl::Status Reported(absl::Status status);
-  void OnFailure(absl::Status status);
+  absl::Status ConnectWindows(Deadline deadline);
 
   const PsOptions options_;
-  SideChannel side_channel_;
   std::vector<GradBucket> buckets_;
-  std::unique_ptr<Plan> plan_;
-  std::unique_ptr<LaunchOrder> order_;
   bool broadcast_ = false;
-  SyncLife life_;
-  std::atomic<bool> reported_{false};  // a failure, whose handles are soon to fail
-  const std::shared_ptr<Reports> reports_;
+  const std::shared_ptr<Reports> reports_ = std::make_shared<Reports>();
+
+  // What a failure, on another thread, ends. Written once by Agree(), under mutex_.
   Mutex mutex_;
-  CondVar changed_;
-  bool failed_ ABSL_GUARDED_BY(mutex_) = false;
-  // Set in Bind() under mutex_, for OnFailure(); the second only with options_.windows.
+  absl::Status failure_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<Exchange> exchange_;
-  std::shared_ptr<WindowExchange> windows_;
-  GroupError group_error_;  // last: its threads use all of the above
+  std::shared_ptr<WindowExchange> windows_;  // null without options_.windows
 };
 
-void PsGradientSync::OnFailure(absl::Status status) {
+// A failure that is known before there is anything to end ends it when it is made.
+void PsSync::Fail(const absl::Status& status) {
   std::shared_ptr<Exchange> exchange;
   std::shared_ptr<WindowExchange> windows;
   {
     MutexLock lock(&mutex_);
+    failure_ = status;
     exchange = exchange_;
     windows = windows_;
   }
   if (windows != nullptr) windows->Fail(status);
   if (exchange != nullptr) exchange->FailAll(status);
-  MutexLock lock(&mutex_);
-  failed_ = true;
-  changed_.SignalAll();
-}
-
-// From here on a stream's error is the group's. One that came before ranks have agreed may be a
-// server's refusal of what they will find out themselves.
-void PsGradientSync::HearReports() {
-  MutexLock lock(&reports_->mutex);
-  reports_->to = &group_error_;
-  if (!reports_->early.ok()) group_error_.Report(reports_->early);
 }
 
 // After a failure nothing that is open here, or launched, may seem to succeed.
-void PsGradientSync::Report(absl::Status status) {
-  reported_.store(true);
+void PsSync::Halt(const absl::Status&) {
   std::shared_ptr<WindowExchange> windows;
   {
     MutexLock lock(&mutex_);
     windows = windows_;
   }
   if (windows != nullptr) windows->Halt();
-  group_error_.Report(std::move(status));
 }
 
-// After Report(): until the group has failed here too.
-void PsGradientSync::AwaitFailure() {
+void PsSync::Close() {
+  if (windows_ != nullptr) windows_->Stop();
+  if (exchange_ != nullptr) {
+    exchange_->FailAll(absl::CancelledError(absl::StrCat("rank ", rank(), " left")));
+    exchange_->WaitClosed(Deadline::In(kClosePatience));
+  }
+  MutexLock lock(&reports_->mutex);
+  reports_->to = nullptr;
+}
+
+// From here on a stream's error is the group's. One that came before ranks have agreed may be a
+// server's refusal of what they will find out themselves.
+void PsSync::HearReports() {
+  MutexLock lock(&reports_->mutex);
+  reports_->to = &host();
+  if (!reports_->early.ok()) host().Publish(reports_->early);
+}
+
+absl::Status PsSync::MakeBuckets(const Plan& plan, const ShardMap& shards) {
+  if (!options_.windows) {
+    GS_ASSIGN_OR_RETURN(buckets_, AllocateBuckets(plan));
+    return absl::OkStatus();
+  }
+  WindowExchangeOptions options;
+  options.group = host().worker();
+  options.servers = options_.servers;
+  options.report = [this](absl::Status status) { host().Report(std::move(status)); };
+  GS_ASSIGN_OR_RETURN(std::shared_ptr<WindowExchange> windows,
+                      WindowExchange::Create(plan, shards, std::move(options)));
+  buckets_ = WindowBuckets(windows->group(), rank(), windows->window());
   MutexLock lock(&mutex_);
-  const Deadline deadline = Deadline::In(kPublishPatience);
-  while (!failed_ && !changed_.WaitWithDeadline(&mutex_, deadline)) {
-  }
+  windows_ = std::move(windows);
+  return absl::OkStatus();
 }
 
-// The group hears of a failed collective; what failed first is what this rank returns.
-absl::Status PsGradientSync::Reported(absl::Status status) {
-  if (status.ok()) return status;
-  Report(status);
-  AwaitFailure();
-  const absl::Status first = group_error_.status();
-  return first.ok() ? status : first;
-}
-
-absl::Status PsGradientSync::CheckUsable() const {
-  GS_RETURN_IF_ERROR(status());
-  return life_.CheckUsable();
-}
-
-absl::StatusOr<std::vector<GradBucket>> PsGradientSync::Bind(const Plan& plan, Deadline deadline) {
-  GS_RETURN_IF_ERROR(status());
-  GS_RETURN_IF_ERROR(life_.BeginBind());
-  if (plan.world_size() != options_.group.world_size) {
-    return absl::InvalidArgumentError(absl::StrCat("plan: expected one for ",
-                                                   options_.group.world_size,
-                                                   " workers, found one for ", plan.world_size()));
-  }
-  GS_ASSIGN_OR_RETURN(const ShardMap shards, ShardMap::Create(plan, options_.weights));
-  if (const absl::Status made = MakeBuckets(plan, shards); !made.ok()) {
-    Report(made);
-    return made;
-  }
+absl::Status PsSync::MakeExchange(const Plan& plan, const ShardMap& shards) {
   const std::vector<BucketMemory> memory = MemoryOf(buckets_);
   std::vector<ExchangedBucket> exchanged;
   for (size_t b = 0; b < buckets_.size(); ++b) {
@@ -197,7 +153,7 @@ absl::StatusOr<std::vector<GradBucket>> PsGradientSync::Bind(const Plan& plan, D
         {memory[b].grad, memory[b].param, std::make_shared<const GradBucket>(buckets_[b])});
   }
   Exchange::Options options;
-  options.rank = options_.group.rank;
+  options.rank = rank();
   options.update_site = options_.update_site;
   options.consistency = options_.consistency;
   options.connections = options_.windows
@@ -205,56 +161,35 @@ absl::StatusOr<std::vector<GradBucket>> PsGradientSync::Bind(const Plan& plan, D
                             : StreamsByServer(options_.weights, options_.connections);
   options.leads = PushLeads(plan, shards, options.connections, options_.lead);
   options.servers = options_.servers;
-  auto exchange = std::make_shared<Exchange>(options, plan, shards, std::move(exchanged),
-                                             [reports = reports_](absl::Status status) {
-                                               MutexLock lock(&reports->mutex);
-                                               if (reports->to != nullptr) {
-                                                 reports->to->Report(std::move(status));
-                                               } else {
-                                                 reports->early.Update(std::move(status));
-                                               }
-                                             });
+  const auto report = [reports = reports_](absl::Status status) {
+    MutexLock lock(&reports->mutex);
+    if (reports->to != nullptr) {
+      reports->to->Publish(std::move(status));
+    } else {
+      reports->early.Update(std::move(status));
+    }
+  };
+  auto exchange = std::make_shared<Exchange>(options, plan, shards, std::move(exchanged), report);
+  absl::Status failed;
   {
     MutexLock lock(&mutex_);
     exchange_ = std::move(exchange);
+    failed = failure_;
   }
-  if (const absl::Status failed = status(); !failed.ok()) OnFailure(failed);
-  if (absl::Status joined = Join(plan, deadline); !joined.ok()) {
-    // The group's failure may be this rank's own.
-    if (absl::IsAborted(joined)) return Reported(std::move(joined));
-    Report(joined);
-    return joined;
-  }
-  order_ = std::make_unique<LaunchOrder>(static_cast<int>(plan.buckets().size()));
-  plan_ = std::make_unique<Plan>(plan);
-  life_.SetBound();
-  return buckets_;
-}
-
-absl::Status PsGradientSync::MakeBuckets(const Plan& plan, const ShardMap& shards) {
-  if (!options_.windows) {
-    GS_ASSIGN_OR_RETURN(buckets_, AllocateBuckets(plan));
-    return absl::OkStatus();
-  }
-  WindowExchangeOptions options;
-  options.group = options_.group;
-  options.servers = options_.servers;
-  options.report = [this](absl::Status status) { Report(std::move(status)); };
-  GS_ASSIGN_OR_RETURN(std::shared_ptr<WindowExchange> windows,
-                      WindowExchange::Create(plan, shards, std::move(options)));
-  buckets_ = WindowBuckets(windows->group(), options_.group.rank, windows->window());
-  MutexLock lock(&mutex_);
-  windows_ = std::move(windows);
-  return absl::OkStatus();
+  if (!failed.ok()) Fail(failed);
+  return failed;
 }
 
 // Every rank comes to the comparison of plans, also one that cannot connect or is refused by a
 // server, so that each can say what differs.
-absl::Status PsGradientSync::Join(const Plan& plan, Deadline deadline) {
+absl::Status PsSync::Agree(const Plan& plan, Deadline deadline) {
+  GS_ASSIGN_OR_RETURN(const ShardMap shards, ShardMap::Create(plan, options_.weights));
+  GS_RETURN_IF_ERROR(MakeBuckets(plan, shards));
+  GS_RETURN_IF_ERROR(MakeExchange(plan, shards));
   const absl::StatusOr<proto::Hello> hello = MakeHello(options_, plan);
   const absl::Status connected =
       hello.ok() ? exchange_->Connect(*options_.link, *hello, deadline) : hello.status();
-  const absl::Status agreed = AgreeOnTerms(options_, plan, side_channel_, deadline);
+  const absl::Status agreed = AgreeOnTerms(options_, plan, side_channel(), deadline);
   if (absl::IsFailedPrecondition(agreed)) {
     // A server may not have heard both hellos yet, and of a stream that only ended it could say no
     // more than that a worker was lost.
@@ -263,118 +198,85 @@ absl::Status PsGradientSync::Join(const Plan& plan, Deadline deadline) {
     return agreed;
   }
   HearReports();
-  GS_RETURN_IF_ERROR(connected);
-  GS_RETURN_IF_ERROR(agreed);
-  GS_RETURN_IF_ERROR(CheckCodec(options_, plan));
+  if (connected.ok()) return agreed;
+  host().Report(connected);  // whatever its code, the others do not know it
+  return connected;
+}
+
+absl::StatusOr<std::vector<GradBucket>> PsSync::Connect(const Plan&, Deadline deadline) {
   const absl::Status welcomed = exchange_->Welcomed().Wait(deadline);
-  if (absl::IsDeadlineExceeded(welcomed) && status().ok()) {
+  const bool failed = [this] {
+    MutexLock lock(&mutex_);
+    return !failure_.ok();
+  }();
+  if (absl::IsDeadlineExceeded(welcomed) && !failed) {
     return absl::DeadlineExceededError(absl::StrCat(
         "no answer to hello (servers wait for all workers) from ", exchange_->UnansweredServers()));
   }
   GS_RETURN_IF_ERROR(welcomed);
   if (windows_ != nullptr) GS_RETURN_IF_ERROR(ConnectWindows(deadline));
-  // From here on a failure shows in the first step, on every rank alike.
-  return side_channel_.Barrier(deadline);
+  return buckets_;
 }
 
-absl::Status PsGradientSync::ConnectWindows(Deadline deadline) {
+absl::Status PsSync::ConnectWindows(Deadline deadline) {
   GS_ASSIGN_OR_RETURN(std::vector<std::string> addresses,
-                      side_channel_.AllGather(windows_->address(), deadline));
+                      side_channel().AllGather(windows_->address(), deadline));
   for (std::string& server : exchange_->ServerWindows()) addresses.push_back(std::move(server));
-  if (options_.group.rank == 0) exchange_->SendWindows(addresses);
+  if (rank() == 0) exchange_->SendWindows(addresses);
   return windows_->Connect(addresses, deadline);
 }
 
-absl::Status PsGradientSync::Settle(Deadline deadline) {
-  GS_RETURN_IF_ERROR(CheckUsable());
-  return bulk() ? absl::OkStatus() : Reported(exchange_->Settle().Wait(deadline));
-}
-
-absl::Status PsGradientSync::BroadcastParameters(Deadline deadline) {
-  GS_RETURN_IF_ERROR(CheckUsable());
-  if (std::exchange(broadcast_, true)) GS_RETURN_IF_ERROR(Settle(deadline));
-  return Reported(Broadcast(deadline));
-}
-
-absl::Status PsGradientSync::Broadcast(Deadline deadline) {
-  // The first barrier: rank 0's values must not arrive where the caller still writes its own. The
-  // others expect them from before it.
-  if (windows_ != nullptr) {
-    GS_RETURN_IF_ERROR(side_channel_.Barrier(deadline));
-    windows_->PullParameters();
-  } else if (options_.group.rank == 0) {
-    GS_RETURN_IF_ERROR(side_channel_.Barrier(deadline));
-    GS_RETURN_IF_ERROR(exchange_->TransferParameters().Wait(deadline));
-  } else {
-    const SyncHandle received = exchange_->TransferParameters();
-    GS_RETURN_IF_ERROR(side_channel_.Barrier(deadline));
-    GS_RETURN_IF_ERROR(received.Wait(deadline));
-  }
-  return side_channel_.Barrier(deadline);
-}
-
-SyncHandle PsGradientSync::Launch(const StepOptions& step, int bucket) {
-  absl::Status usable = CheckUsable();
-  if (!usable.ok()) return ResolvedHandle(std::move(usable));
-  absl::Status in_order = order_->Check(step, bucket);
-  if (in_order.ok() && !bulk() && step.max_norm != 0) {
-    in_order = absl::InvalidArgumentError(absl::StrCat(
+absl::StatusOr<SyncHandle> PsSync::Launch(const StepOptions& step, int bucket) {
+  if (!bulk() && step.max_norm != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
         "step ", step.step, ": max_norm: expected 0 under ", ConsistencyName(options_.consistency),
         ", where no step has a global norm, found ", step.max_norm));
   }
-  if (in_order.ok() && reported_.load()) {
-    return exchange_->FailureHandle("the group's failure");
-  }
-  if (in_order.ok()) {
-    return order_->Launched(windows_ != nullptr ? windows_->Launch(step, bucket)
-                                                : exchange_->Launch(step, bucket));
-  }
-  Report(std::move(in_order));
-  return exchange_->FailureHandle("a launch out of order");
+  return windows_ != nullptr ? windows_->Launch(step, bucket) : exchange_->Launch(step, bucket);
 }
 
-absl::StatusOr<OptimizerState> PsGradientSync::ExportOptimizerState(Deadline deadline) {
-  GS_RETURN_IF_ERROR(CheckUsable());
-  OptimizerState state;
-  if (!at_owner()) return state;
+absl::Status PsSync::Settle(Deadline deadline) {
+  return bulk() ? absl::OkStatus() : exchange_->Settle().Wait(deadline);
+}
+
+absl::Status PsSync::Broadcast(int64_t, Deadline deadline) {
+  if (std::exchange(broadcast_, true)) GS_RETURN_IF_ERROR(Settle(deadline));
+  // The first barrier: rank 0's values must not arrive where the caller still writes its own. The
+  // others expect them from before it.
+  if (windows_ != nullptr) {
+    GS_RETURN_IF_ERROR(side_channel().Barrier(deadline));
+    windows_->PullParameters();
+  } else if (rank() == 0) {
+    GS_RETURN_IF_ERROR(side_channel().Barrier(deadline));
+    GS_RETURN_IF_ERROR(exchange_->TransferParameters().Wait(deadline));
+  } else {
+    const SyncHandle received = exchange_->TransferParameters();
+    GS_RETURN_IF_ERROR(side_channel().Barrier(deadline));
+    GS_RETURN_IF_ERROR(received.Wait(deadline));
+  }
+  return side_channel().Barrier(deadline);
+}
+
+absl::StatusOr<OptimizerState> PsSync::Export(int64_t, Deadline deadline) {
   GS_RETURN_IF_ERROR(Settle(deadline));
+  OptimizerState state;
   const absl::Status exported = exchange_->ExportState(&state).Wait(deadline);
   exchange_->ForgetExport();
-  GS_RETURN_IF_ERROR(Reported(exported));
+  GS_RETURN_IF_ERROR(exported);
   // Nobody imports before all have exported.
-  GS_RETURN_IF_ERROR(Reported(side_channel_.Barrier(deadline)));
+  GS_RETURN_IF_ERROR(side_channel().Barrier(deadline));
   return state;
 }
 
-absl::Status PsGradientSync::ImportOptimizerState(const OptimizerState& state, Deadline deadline) {
-  // A state that does not fit is the caller's mistake on every rank, whatever has become of the
-  // group.
-  if (life_.bound()) GS_RETURN_IF_ERROR(CheckState(*plan_, state));
-  GS_RETURN_IF_ERROR(CheckUsable());
-  // A job that goes on from a state goes on alike here and in new processes.
-  exchange_->ForgetResiduals();
-  if (!at_owner()) return absl::OkStatus();
+absl::Status PsSync::Import(const OptimizerState& state, Deadline deadline) {
   GS_RETURN_IF_ERROR(Settle(deadline));
-  return Reported(Import(state, deadline));
+  if (rank() == 0) GS_RETURN_IF_ERROR(exchange_->ImportState(state).Wait(deadline));
+  return side_channel().Barrier(deadline);
 }
 
-absl::Status PsGradientSync::Import(const OptimizerState& state, Deadline deadline) {
-  if (options_.group.rank == 0) {
-    GS_RETURN_IF_ERROR(exchange_->ImportState(state).Wait(deadline));
-  }
-  return side_channel_.Barrier(deadline);
-}
-
-absl::Status PsGradientSync::Shutdown(Deadline deadline) {
-  if (life_.left()) return absl::OkStatus();
-  GS_RETURN_IF_ERROR(CheckUsable());
-  GS_RETURN_IF_ERROR(Settle(deadline));  // else others would wait for this rank's next step
-  GS_RETURN_IF_ERROR(Reported(side_channel_.Barrier(deadline)));
-  if (absl::Status failed = status(); !failed.ok()) return failed;
-  group_error_.Leave();
-  life_.SetLeft();
+absl::Status PsSync::Leave(Deadline deadline) {
   // Nobody leaves before all stopped watching for errors.
-  GS_RETURN_IF_ERROR(side_channel_.Barrier(deadline));
+  GS_RETURN_IF_ERROR(side_channel().Barrier(deadline));
   if (windows_ != nullptr) windows_->Leave();
   return exchange_->Leave().Wait(deadline);
 }
@@ -383,7 +285,8 @@ absl::Status PsGradientSync::Shutdown(Deadline deadline) {
 
 absl::StatusOr<std::unique_ptr<GradientSync>> CreatePsGradientSync(const PsOptions& options) {
   GS_ASSIGN_OR_RETURN(const PsOptions complete, CheckPsOptions(options));
-  return std::make_unique<PsGradientSync>(complete);
+  return NewGroupSync(complete.group, "ps",
+                      [&](EngineHost& host) { return std::make_unique<PsSync>(host, complete); });
 }
 
 }  // namespace gradsync

@@ -80,8 +80,7 @@ void ServerConnection::Pump() {
     Queued next = queue_.pop_front();
     const std::shared_ptr<FrameStream> stream = streams_[next.connection];
     mutex_.Unlock();
-    tx_bytes_ += static_cast<int64_t>(next.frame.payload.size());
-    ++tx_messages_;
+    sent_.Sent(static_cast<int64_t>(next.frame.payload.size()));
     stream->Send(std::move(next.frame));
     mutex_.Lock();
   }

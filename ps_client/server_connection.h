@@ -3,7 +3,6 @@
 #ifndef GRADSYNC_PS_CLIENT_SERVER_CONNECTION_H_
 #define GRADSYNC_PS_CLIENT_SERVER_CONNECTION_H_
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -16,6 +15,8 @@
 #include "base/mutex.h"
 #include "links/frame_stream.h"
 #include "plan/push_lead.h"
+#include "sync/wire_counter.h"
+#include "sync/wire_stats.h"
 
 namespace gradsync {
 
@@ -65,8 +66,7 @@ class ServerConnection {
   int connections() const { return connections_; }
 
   // Payload of chunks sent so far.
-  int64_t tx_bytes() const { return tx_bytes_; }
-  int64_t tx_messages() const { return tx_messages_; }
+  WireStats sent() const { return sent_.stats(); }
 
  private:
   struct Queued {
@@ -81,8 +81,7 @@ class ServerConnection {
   const std::string address_;
   const int connections_;
   const int64_t limit_;
-  std::atomic<int64_t> tx_bytes_{0};
-  std::atomic<int64_t> tx_messages_{0};
+  WireCounter sent_;
   Mutex mutex_;
   std::vector<std::shared_ptr<FrameStream>> streams_ ABSL_GUARDED_BY(mutex_);
   Fifo<Queued> queue_ ABSL_GUARDED_BY(mutex_);

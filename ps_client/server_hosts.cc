@@ -17,8 +17,7 @@ namespace {
 
 absl::StatusOr<std::string> KeyIn(const proto::FrameHeader& header, const Payload& payload) {
   if (header.kind() == proto::FrameHeader::FAILED) return FailureIn(header);
-  std::string bytes;
-  for (absl::Span<const char> part : payload.parts) bytes.append(part.data(), part.size());
+  const std::string bytes = payload.Flat();
   proto::Host host;
   if (header.kind() != proto::FrameHeader::HOST || !host.ParseFromString(bytes)) {
     return absl::InvalidArgumentError(absl::StrCat("expected HOST for an answer, found ",

@@ -117,6 +117,12 @@ absl::StatusOr<AsyncShard::Chunk*> AsyncShard::Find(SegmentId segment, size_t pa
   return chunk;
 }
 
+absl::Status AsyncShard::Expects(proto::FrameHeader::Kind kind) const {
+  if (kind == proto::FrameHeader::WINDOWS) return UnexpectedWindows();
+  if (kind != proto::FrameHeader::NORM) return absl::OkStatus();
+  return absl::InvalidArgumentError("expected no NORM under ssp and asp, found one");
+}
+
 absl::Status AsyncShard::Push(int rank, SegmentId segment, const StepOptions& step,
                               Payload payload) {
   GS_ASSIGN_OR_RETURN(Chunk * chunk, Find(segment, payload.size()));
@@ -190,7 +196,7 @@ absl::Status AsyncShard::Settle(int rank) {
 }
 
 absl::Status AsyncShard::Leave(int rank) {
-  presence_[rank] = kLeft;
+  if (presence_[rank].exchange(kLeft) == kLeft) return absl::OkStatus();
   return Depart(rank, &ChunkClocks::Leave);
 }
 

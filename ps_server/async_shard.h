@@ -19,6 +19,7 @@
 #include "ps_server/chunk_clocks.h"
 #include "ps_server/lent_buffer.h"
 #include "ps_server/server_event.h"
+#include "ps_server/shard.h"
 #include "ps_server/shard_state.h"
 #include "ps_server/state_keeper.h"
 
@@ -51,7 +52,7 @@ class AsyncShardEvents {
 //
 // Memory, per chunk: parameters, the optimizer's state, one gradient on its way into them, and as
 // many copies of the parameters as streams still send from, of which one is kept for the next time.
-class AsyncShard : public ShardStateHolder {
+class AsyncShard : public Shard {
  public:
   // `events` must outlive the shard; `sink` may be empty. Errors: RESOURCE_EXHAUSTED when there is
   // no memory for it.
@@ -65,25 +66,27 @@ class AsyncShard : public ShardStateHolder {
   // `rank`'s gradient of one chunk. May apply it, and others that wait, and report events before it
   // returns. Errors: INVALID_ARGUMENT for a chunk that is not ours, a wrong size, clipping, or a
   // push before the one before was answered.
-  absl::Status Push(int rank, SegmentId segment, const StepOptions& step, Payload payload);
+  absl::Status Push(int rank, SegmentId segment, const StepOptions& step, Payload payload) override;
 
   // `rank` pushes nothing more until it has the final parameters, which all get who have settled
   // when nobody trains any more. Errors: INVALID_ARGUMENT in the middle of a step of its.
-  absl::Status Settle(int rank);
+  absl::Status Settle(int rank) override;
 
-  // `rank` pushes nothing more and hears nothing more. Errors: likewise.
-  absl::Status Leave(int rank);
+  // `rank` pushes nothing more and hears nothing more; the first call counts. Errors: likewise.
+  absl::Status Leave(int rank) override;
 
   // Ranks that have neither settled nor left while others have settled and wait for them, if nobody
   // has pushed since `since`; otherwise none.
-  std::vector<int> AwaitedSince(MonotonicTime since) const;
+  std::vector<int> AwaitedSince(MonotonicTime since) const override;
 
   // Before any step or when all have settled: new parameters of a chunk. Returns them as they are
   // kept. Errors: INVALID_ARGUMENT as for Push(); FAILED_PRECONDITION at another time.
   absl::StatusOr<std::shared_ptr<LentBuffer>> SetParameters(SegmentId segment,
-                                                            const Payload& payload);
+                                                            const Payload& payload) override;
 
-  // At the same times.
+  absl::Status Expects(proto::FrameHeader::Kind kind) const override;
+
+  // At the same times as SetParameters().
   absl::StatusOr<std::shared_ptr<const ShardState>> ExportState() override;
   absl::Status ImportPiece(absl::string_view name, SegmentId segment,
                            const Payload& payload) override;

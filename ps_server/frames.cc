@@ -17,10 +17,4 @@ void SetPayload(std::string bytes, OutgoingFrame* frame) {
   frame->released = [kept] {};
 }
 
-std::string BytesOf(const Payload& payload) {
-  std::string all;
-  for (absl::Span<const char> part : payload.parts) all.append(part.data(), part.size());
-  return all;
-}
-
 }  // namespace gradsync

@@ -16,9 +16,6 @@ OutgoingFrame FrameOf(proto::FrameHeader::Kind kind);
 // Gives `frame` a payload, which it then owns.
 void SetPayload(std::string bytes, OutgoingFrame* frame);
 
-// A copy of all parts, for what is small: messages, not gradients.
-std::string BytesOf(const Payload& payload);
-
 }  // namespace gradsync
 
 #endif  // GRADSYNC_PS_SERVER_FRAMES_H_

@@ -177,6 +177,12 @@ absl::StatusOr<ParameterShard::Chunk*> ParameterShard::Find(SegmentId segment, s
   return chunk;
 }
 
+absl::Status ParameterShard::Expects(proto::FrameHeader::Kind kind) const {
+  if (kind == proto::FrameHeader::WINDOWS) return UnexpectedWindows();
+  if (kind != proto::FrameHeader::SETTLE) return absl::OkStatus();
+  return absl::InvalidArgumentError("SETTLE: expected it under ssp or asp, found it under bsp");
+}
+
 absl::Status ParameterShard::Push(int rank, SegmentId segment, const StepOptions& step,
                                   Payload payload) {
   GS_ASSIGN_OR_RETURN(Chunk * chunk, Find(segment, payload.size(), codec_));

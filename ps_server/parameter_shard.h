@@ -18,6 +18,7 @@
 #include "proto/parameter_server.pb.h"
 #include "ps_server/chunk_turns.h"
 #include "ps_server/lent_buffer.h"
+#include "ps_server/shard.h"
 #include "ps_server/shard_state.h"
 #include "ps_server/state_keeper.h"
 #include "ps_server/step_progress.h"
@@ -54,7 +55,7 @@ class ShardEvents {
 // of its own; the accumulator then serves again at once. A buffer that a stream still reads when it
 // is to be written again (possible only between a peer's receipt and the release here) is replaced
 // by a new one, so nothing ever waits for a release.
-class ParameterShard : public ShardStateHolder {
+class ParameterShard : public Shard {
  public:
   // `holds_first`: the first contribution to a chunk waits where it was received until the second
   // can be added to it, which saves copying it. Only if each worker may have two chunks on their
@@ -73,17 +74,18 @@ class ParameterShard : public ShardStateHolder {
   // `rank`'s gradient of one chunk. May fold, finish the chunk and report events before it returns.
   // Errors: INVALID_ARGUMENT for a chunk that is not ours, a wrong size, a second push of it in one
   // step, or a step about which ranks disagree.
-  absl::Status Push(int rank, SegmentId segment, const StepOptions& step, Payload payload);
+  absl::Status Push(int rank, SegmentId segment, const StepOptions& step, Payload payload) override;
 
   // `rank`'s answer to OnSquares. The last one updates the whole shard before it returns.
   // Errors: INVALID_ARGUMENT when not expected, or when ranks disagree.
-  absl::Status Norm(int rank, int64_t step, double norm);
+  absl::Status Norm(int rank, int64_t step, double norm) override;
 
   // Between steps: new parameters of a chunk. Returns them as they are kept, to be sent on.
   // Errors: INVALID_ARGUMENT as for Push(); FAILED_PRECONDITION in the middle of a step.
   absl::StatusOr<std::shared_ptr<LentBuffer>> SetParameters(SegmentId segment,
-                                                            const Payload& payload);
+                                                            const Payload& payload) override;
 
+  absl::Status Expects(proto::FrameHeader::Kind kind) const override;
   absl::StatusOr<std::shared_ptr<const ShardState>> ExportState() override;
   absl::Status ImportPiece(absl::string_view name, SegmentId segment,
                            const Payload& payload) override;

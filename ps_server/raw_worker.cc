@@ -18,10 +18,8 @@ Deadline Soon() { return Deadline::In(absl::Seconds(30)); }
 class RawStream::Sink : public FrameSink {
  public:
   void OnFrame(const proto::FrameHeader& header, Payload payload) override {
-    std::string bytes;
-    for (absl::Span<const char> part : payload.parts) bytes.append(part.data(), part.size());
     MutexLock lock(&mutex);
-    heard.push_back({header, std::move(bytes)});
+    heard.push_back({header, payload.Flat()});
     changed.SignalAll();
   }
   void OnClosed(absl::Status) override {

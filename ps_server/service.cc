@@ -22,11 +22,6 @@ constexpr absl::Duration kFarewell = absl::Seconds(3);
 // How often to look whether workers live.
 constexpr absl::Duration kWatch = absl::Milliseconds(500);
 
-bool IsForStreamsOnly(proto::FrameHeader::Kind kind) {
-  return kind == proto::FrameHeader::PUSH || kind == proto::FrameHeader::PARAMETERS ||
-         kind == proto::FrameHeader::NORM || kind == proto::FrameHeader::SETTLE;
-}
-
 void SendFailure(FrameStream& stream, const absl::Status& status) {
   OutgoingFrame frame;
   frame.header = FailedHeader(status);
@@ -80,8 +75,8 @@ absl::Status Service::Wait(Deadline deadline) {
 // steps to go. Those must do them, though: a process that was stopped keeps its streams open.
 void Service::EndIfSilent() {
   const Group* const group = group_.load(std::memory_order_acquire);
-  if (group == nullptr || group->async == nullptr) return;
-  const std::vector<int> silent = group->async->AwaitedSince(MonotonicTime::Now() - timeout_);
+  if (group == nullptr) return;
+  const std::vector<int> silent = group->shard->AwaitedSince(MonotonicTime::Now() - timeout_);
   if (silent.empty()) return;
   Fail(absl::DeadlineExceededError(
       absl::StrCat(Name(silent[0]), " pushed nothing for ", absl::FormatDuration(timeout_),
@@ -111,7 +106,7 @@ void Service::TellMembers(const absl::Status& status) {
     members = members_;  // of a run that has ended: nobody is added
   }
   const Group* const group = group_.load(std::memory_order_acquire);
-  if (group != nullptr && group->windows != nullptr) group->windows->Halt();
+  if (group != nullptr) group->shard->Halt();
   for (const auto& member : members) SendFailure(*member->stream, status);
 }
 
@@ -124,11 +119,8 @@ ServerStats Service::stats() const {
   stats.step_tx_bytes = step_tx_bytes_;
   stats.step_rx_bytes = step_rx_bytes_;
   if (const Group* group = group_.load(std::memory_order_acquire); group != nullptr) {
-    stats.steps = group->state->steps();
-    if (group->windows != nullptr) {
-      stats.tx_bytes = stats.step_tx_bytes = group->windows->stored_bytes();
-      stats.tx_messages = group->windows->stored_messages();
-    }
+    stats.steps = group->shard->steps();
+    group->shard->CountTraffic(&stats);
     stats.shard_bytes = group->shard_bytes;
     stats.server = group->terms.server_index();
     stats.workers = group->terms.world_size();
@@ -167,7 +159,7 @@ void Service::OnFrame(Session& session, const proto::FrameHeader& header, Payloa
 // An error turns this stream away; errors of the whole group end the run.
 absl::Status Service::OnHello(Session& session, const Payload& payload) {
   proto::Hello hello;
-  if (!hello.ParseFromString(BytesOf(payload))) {
+  if (!hello.ParseFromString(payload.Flat())) {
     return absl::InvalidArgumentError("hello: not a Hello message");
   }
   absl::Status group_status;
@@ -197,31 +189,22 @@ absl::Status Service::OnHello(Session& session, const Payload& payload) {
   return absl::OkStatus();
 }
 
-absl::Status Service::MakeShard(Group& group) {
-  const int server = group.terms.server_index();
-  GS_ASSIGN_OR_RETURN(const Consistency consistency, ParseConsistency(group.terms.consistency()));
-  if (group.terms.windows()) {
+absl::StatusOr<std::unique_ptr<Shard>> Service::MakeShard(const ShardMap& shards) {
+  const proto::Terms& terms = roster_.terms();
+  GS_ASSIGN_OR_RETURN(const Consistency consistency, ParseConsistency(terms.consistency()));
+  if (terms.windows()) {
     WindowHostOptions options;
-    options.shards = group.shards;
+    options.shards = shards;
     options.timeout = timeout_;
     options.on_failure = [this](absl::Status status) { Fail(std::move(status)); };
-    GS_ASSIGN_OR_RETURN(group.windows, MakeWindowShard(roster_, std::move(options)));
-    GS_ASSIGN_OR_RETURN(proto::Host own, OwnHost());
-    own.set_window(group.windows->address());
-    group.welcome = own.SerializeAsString();
-    group.state = group.windows.get();
-  } else if (!consistency.bulk()) {
-    GS_ASSIGN_OR_RETURN(group.async, AsyncShard::Create(roster_.plan(), group.shards, server,
-                                                        consistency, sink_, this));
-    group.state = group.async.get();
-  } else {
-    GS_ASSIGN_OR_RETURN(
-        group.shard,
-        ParameterShard::Create(roster_.plan(), group.shards, server, group.terms.update_site(),
-                               /*holds_first=*/group.terms.credit() > 1, this));
-    group.state = group.shard.get();
+    return MakeWindowShard(roster_, std::move(options));
   }
-  return absl::OkStatus();
+  if (!consistency.bulk()) {
+    return AsyncShard::Create(roster_.plan(), shards, terms.server_index(), consistency, sink_,
+                              this);
+  }
+  return ParameterShard::Create(roster_.plan(), shards, terms.server_index(), terms.update_site(),
+                                /*holds_first=*/terms.credit() > 1, this);
 }
 
 absl::Status Service::StartGroup() {
@@ -232,11 +215,15 @@ absl::Status Service::StartGroup() {
   GS_ASSIGN_OR_RETURN(group->shards, ShardMap::Create(plan, weights));
   const ShardMap& shards = group->shards;
   const int server = group->terms.server_index();
-  GS_RETURN_IF_ERROR(MakeShard(*group));
+  GS_ASSIGN_OR_RETURN(group->shard, MakeShard(shards));
+  if (!group->shard->window().empty()) {
+    GS_ASSIGN_OR_RETURN(proto::Host own, OwnHost());
+    own.set_window(group->shard->window());
+    group->welcome = own.SerializeAsString();
+  }
   group->shard_bytes = shards.bytes(server);
   group->on_their_way = std::vector<std::atomic<int>>(plan.world_size());
   group->folded = std::vector<std::atomic<uint32_t>>(plan.world_size());
-  group->left = std::vector<std::atomic<bool>>(plan.world_size());
   group->answers = std::vector<std::atomic<uint32_t>>(plan.world_size());
   // A message for each chunk costs as much CPU time as 64 KiB of payload. What is owed is less than
   // a batch, so a worker always has credit for at least half a window, and one chunk would do.
@@ -274,11 +261,7 @@ absl::Status Service::Dispatch(Session& session, const proto::FrameHeader& heade
                      "found ",
                      proto::FrameHeader::Kind_Name(header.kind())));
   }
-  if (group->windows != nullptr && IsForStreamsOnly(header.kind())) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("expected gradients and parameters through windows, found ",
-                     proto::FrameHeader::Kind_Name(header.kind())));
-  }
+  GS_RETURN_IF_ERROR(group->shard->Expects(header.kind()));
   switch (header.kind()) {
     case proto::FrameHeader::WINDOWS:
       return OnWindows(session, payload);
@@ -289,9 +272,6 @@ absl::Status Service::Dispatch(Session& session, const proto::FrameHeader& heade
     case proto::FrameHeader::SETTLE:
       return OnSettle(session);
     case proto::FrameHeader::NORM:
-      if (group->shard == nullptr) {
-        return absl::InvalidArgumentError("expected no NORM under ssp and asp, found one");
-      }
       return group->shard->Norm(session.rank, StepOf(header).step, header.norm());
     case proto::FrameHeader::STATE_REQUEST:
       return OnStateRequest(session);
@@ -309,19 +289,13 @@ absl::Status Service::Dispatch(Session& session, const proto::FrameHeader& heade
 
 absl::Status Service::OnGoodbye(Session& session) {
   Group& group = *group_.load(std::memory_order_acquire);
-  if (group.async != nullptr) {
-    if (!group.left[session.rank].exchange(true)) {
-      GS_RETURN_IF_ERROR(group.async->Leave(session.rank));
-    }
-  } else if (!group.state->idle()) {
-    return absl::InvalidArgumentError("left in the middle of a step");
-  }
+  GS_RETURN_IF_ERROR(group.shard->Leave(session.rank));
   session.left = true;
   session.stream->Send(FrameOf(proto::FrameHeader::GOODBYE));
   session.stream->Finish();
   MutexLock lock(&mutex_);
   if (++goodbyes_ == group.terms.world_size() * group.terms.connections()) {
-    if (group.windows != nullptr) group.windows->Leave();
+    group.shard->End();
     ended_ = true;
     changed_.SignalAll();
   }

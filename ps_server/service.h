@@ -48,6 +48,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "base/deadline.h"
 #include "base/mutex.h"
@@ -58,6 +59,7 @@
 #include "ps_server/roster.h"
 #include "ps_server/server_event.h"
 #include "ps_server/server_stats.h"
+#include "ps_server/shard.h"
 
 namespace gradsync {
 
@@ -99,7 +101,8 @@ class Service : private ShardEvents, private AsyncShardEvents {
 
   absl::Status OnHello(Session& session, const Payload& payload);
   absl::Status StartGroup() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status MakeShard(Group& group) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<std::unique_ptr<Shard>> MakeShard(const ShardMap& shards)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Dispatch(Session& session, const proto::FrameHeader& header, Payload payload);
   absl::Status OnPush(Session& session, const proto::FrameHeader& header, Payload payload);
   absl::Status OnParameters(Session& session, const proto::FrameHeader& header,

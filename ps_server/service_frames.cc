@@ -22,13 +22,10 @@ absl::Status Service::OnHost(Session& session) {
 }
 
 absl::Status Service::OnWindows(Session& session, const Payload& payload) {
-  WindowShard* const windows = group_.load(std::memory_order_acquire)->windows.get();
   proto::WindowAddresses addresses;
-  if (session.rank != 0 || windows == nullptr || !addresses.ParseFromString(BytesOf(payload))) {
-    return absl::InvalidArgumentError(
-        "WINDOWS: expected addresses from rank 0 where the terms say windows, found others");
-  }
-  return windows->Begin({addresses.addresses().begin(), addresses.addresses().end()});
+  if (session.rank != 0 || !addresses.ParseFromString(payload.Flat())) return UnexpectedWindows();
+  Group& group = *group_.load(std::memory_order_acquire);
+  return group.shard->Begin({addresses.addresses().begin(), addresses.addresses().end()});
 }
 
 absl::Status Service::TakeCredit(int rank) {
@@ -51,9 +48,6 @@ absl::Status Service::OnPush(Session& session, const proto::FrameHeader& header,
   rx_bytes_ += static_cast<int64_t>(payload.size());
   step_rx_bytes_ += static_cast<int64_t>(payload.size());
   ++rx_messages_;
-  if (group.async != nullptr) {
-    return group.async->Push(session.rank, SegmentOf(header), step, std::move(payload));
-  }
   return group.shard->Push(session.rank, SegmentOf(header), step, std::move(payload));
 }
 
@@ -72,8 +66,7 @@ absl::Status Service::OnParameters(Session& session, const proto::FrameHeader& h
   ++rx_messages_;
   const SegmentId segment = SegmentOf(header);
   GS_ASSIGN_OR_RETURN(const std::shared_ptr<LentBuffer> values,
-                      group.async != nullptr ? group.async->SetParameters(segment, payload)
-                                             : group.shard->SetParameters(segment, payload));
+                      group.shard->SetParameters(segment, payload));
   OnFolded(0);
   OutgoingFrame reply = FrameOf(proto::FrameHeader::PARAMETERS);
   SetSegment(segment, &reply.header);
@@ -86,17 +79,16 @@ absl::Status Service::OnParameters(Session& session, const proto::FrameHeader& h
 
 absl::Status Service::OnSettle(Session& session) {
   Group& group = *group_.load(std::memory_order_acquire);
-  if (group.async == nullptr || session.connection != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("SETTLE: expected it under ssp or asp on connection 0, found it under \"",
-                     group.terms.consistency(), "\" on connection ", session.connection));
+  if (session.connection != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "SETTLE: expected it on connection 0, found it on connection ", session.connection));
   }
-  return group.async->Settle(session.rank);
+  return group.shard->Settle(session.rank);
 }
 
 absl::Status Service::OnStateRequest(Session& session) {
   Group& group = *group_.load(std::memory_order_acquire);
-  GS_ASSIGN_OR_RETURN(const std::shared_ptr<const ShardState> state, group.state->ExportState());
+  GS_ASSIGN_OR_RETURN(const std::shared_ptr<const ShardState> state, group.shard->ExportState());
   for (const ShardState::Piece& piece : state->pieces) {
     OutgoingFrame frame = FrameOf(proto::FrameHeader::STATE);
     frame.header.set_name(piece.name);
@@ -114,7 +106,7 @@ absl::Status Service::OnStateRequest(Session& session) {
 
 absl::Status Service::OnState(Session& session, const proto::FrameHeader& header,
                               const Payload& payload) {
-  ShardStateHolder& shard = *group_.load(std::memory_order_acquire)->state;
+  Shard& shard = *group_.load(std::memory_order_acquire)->shard;
   if (session.rank != 0 || session.connection != 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("optimizer state: expected it from rank 0 on connection 0 only, found it on ",

@@ -11,11 +11,9 @@
 
 #include "absl/types/optional.h"
 #include "plan/shard_map.h"
-#include "ps_server/async_shard.h"
-#include "ps_server/parameter_shard.h"
 #include "ps_server/push_sequence.h"
 #include "ps_server/service.h"
-#include "ps_server/window_shard.h"
+#include "ps_server/shard.h"
 
 namespace gradsync {
 
@@ -46,12 +44,9 @@ class Service::Session : public FrameSink {
 struct Service::Group {
   proto::Terms terms;
   ShardMap shards;
-  std::string welcome;                         // the payload of the answer to HELLO on connection 0
-  std::unique_ptr<ParameterShard> shard;       // one of these three
-  std::unique_ptr<AsyncShard> async;           // with ssp and asp
-  std::unique_ptr<WindowShard> windows;        // with windows
-  ShardStateHolder* state = nullptr;           // that one
-  std::vector<std::vector<SegmentId>> orders;  // by rank
+  std::string welcome;  // the payload of the answer to HELLO on connection 0
+  std::unique_ptr<Shard> shard;
+  std::vector<std::vector<SegmentId>> orders;                      // by rank
   std::vector<std::vector<std::shared_ptr<FrameStream>>> streams;  // by rank and connection
   std::vector<std::atomic<int>> on_their_way;                      // by rank: pushed, not credited
   std::vector<std::atomic<uint32_t>> folded;                       // by rank: chunks, ever
@@ -59,7 +54,6 @@ struct Service::Group {
   int64_t shard_bytes = 0;
   std::atomic<size_t> results{0};              // sent to all; spreads them over connections
   std::vector<std::atomic<uint32_t>> answers;  // by rank, under ssp and asp: sent; likewise
-  std::vector<std::atomic<bool>> left;         // by rank, under ssp and asp: said goodbye
 };
 
 }  // namespace gradsync

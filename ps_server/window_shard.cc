@@ -50,6 +50,20 @@ WindowShard::~WindowShard() {
   if (mesh_ != nullptr) mesh_->Stop();
 }
 
+absl::Status WindowShard::Expects(proto::FrameHeader::Kind kind) const {
+  switch (kind) {
+    case proto::FrameHeader::PUSH:
+    case proto::FrameHeader::PARAMETERS:
+    case proto::FrameHeader::NORM:
+    case proto::FrameHeader::SETTLE:
+      return absl::InvalidArgumentError(
+          absl::StrCat("expected gradients and parameters through windows, found ",
+                       proto::FrameHeader::Kind_Name(kind)));
+    default:
+      return absl::OkStatus();
+  }
+}
+
 absl::Status WindowShard::Begin(std::vector<std::string> addresses) {
   if (static_cast<int>(addresses.size()) != group_->members()) {
     return absl::InvalidArgumentError(absl::StrCat("windows: expected ", group_->members(),
@@ -131,14 +145,10 @@ int64_t WindowShard::steps() const {
   return here == nullptr ? 0 : (here->reduced() + buckets - 1) / buckets;
 }
 
-int64_t WindowShard::stored_bytes() const {
+void WindowShard::CountTraffic(ServerStats* stats) const {
   const WindowOwner* const here = owner();
-  return here == nullptr ? 0 : here->stored_bytes();
-}
-
-int64_t WindowShard::stored_messages() const {
-  const WindowOwner* const here = owner();
-  return here == nullptr ? 0 : here->stored_messages();
+  stats->tx_bytes = stats->step_tx_bytes = here == nullptr ? 0 : here->stored_bytes();
+  stats->tx_messages = here == nullptr ? 0 : here->stored_messages();
 }
 
 absl::Status WindowShard::CheckStateAccess() const {

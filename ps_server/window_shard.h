@@ -24,6 +24,7 @@
 #include "plan/plan.h"
 #include "plan/shard_map.h"
 #include "proto/parameter_server.pb.h"
+#include "ps_server/shard.h"
 #include "ps_server/shard_state.h"
 
 namespace gradsync {
@@ -42,24 +43,26 @@ struct WindowShardOptions {
 // The owner's half of exchanges (links/window_owner.h) on a thread of its own, with the optimizers
 // of the shard's chunks. Keeps no gradients or parameters: it works in the workers' windows.
 // Thread-safe.
-class WindowShard : public ShardStateHolder {
+class WindowShard : public Shard {
  public:
   // Errors: those of Window::Create() and WindowMesh::Create().
   static absl::StatusOr<std::unique_ptr<WindowShard>> Create(WindowShardOptions options);
   ~WindowShard() override;
 
-  // Where the others find this server's window.
-  const std::string& address() const { return mesh_->address(); }
+  std::string window() const override { return mesh_->address(); }
+  absl::Status Expects(proto::FrameHeader::Kind kind) const override;
 
   // Connects to all members, found at `addresses`, and serves them from then on; on the thread.
   // Errors: INVALID_ARGUMENT when called twice, or with addresses for another number of members.
-  absl::Status Begin(std::vector<std::string> addresses);
+  absl::Status Begin(std::vector<std::string> addresses) override;
 
   // Stores no more into any window, and ends the attempt to connect. Does not block.
-  void Halt();
+  void Halt() override;
 
-  // The run ends in good order.
-  void Leave() { mesh_->Leave(); }
+  void End() override { mesh_->Leave(); }
+
+  // What is stored into the workers' windows.
+  void CountTraffic(ServerStats* stats) const override;
 
   // Under update at the owner, where state is kept.
   absl::StatusOr<std::shared_ptr<const ShardState>> ExportState() override;
@@ -68,10 +71,6 @@ class WindowShard : public ShardStateHolder {
   absl::Status FinishImport(int64_t step, size_t pieces) override;
   bool idle() const override;
   int64_t steps() const override;
-
-  // Stored into the workers' windows.
-  int64_t stored_bytes() const;
-  int64_t stored_messages() const;
 
  private:
   explicit WindowShard(WindowShardOptions options);

@@ -24,4 +24,16 @@ absl::Status AgreeOnPlan(SideChannel& side_channel, const Plan& plan, Deadline d
   return absl::OkStatus();
 }
 
+absl::Status AgreeOnOptions(SideChannel& side_channel, absl::string_view name,
+                            absl::string_view options, Deadline deadline) {
+  GS_ASSIGN_OR_RETURN(const std::vector<std::string> all,
+                      side_channel.AllGather(options, deadline));
+  for (size_t rank = 1; rank < all.size(); ++rank) {
+    if (all[rank] == all[0]) continue;
+    return absl::FailedPreconditionError(absl::StrCat(name, " options differ: rank 0 has ", all[0],
+                                                      "; rank ", rank, " has ", all[rank]));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace gradsync

@@ -2,6 +2,7 @@
 #define GRADSYNC_SYNC_AGREE_ON_PLAN_H_
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "base/deadline.h"
 #include "plan/plan.h"
 #include "sync/side_channel.h"
@@ -12,6 +13,12 @@ namespace gradsync {
 // Errors: FAILED_PRECONDITION with the first rank that differs, both fingerprints and the first
 // line of difference; those of the side channel.
 absl::Status AgreeOnPlan(SideChannel& side_channel, const Plan& plan, Deadline deadline);
+
+// Collective: compares every rank's `options`, words that follow "rank 0 has ", with rank 0's.
+// `name` begins the message. All ranks return the same code. Errors: FAILED_PRECONDITION with the
+// first rank that differs and what both have; those of the side channel.
+absl::Status AgreeOnOptions(SideChannel& side_channel, absl::string_view name,
+                            absl::string_view options, Deadline deadline);
 
 }  // namespace gradsync
 

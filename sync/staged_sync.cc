@@ -132,7 +132,6 @@ class StagedSync : public GradientSync {
   };
 
   absl::Status Allocate(const Plan& plan, const std::vector<GradBucket>& host_buckets);
-  absl::Status CheckBound() const;
   SyncHandle Queue(Launched launch);
   absl::Status QueueCopyDown(Bucket& bucket);
   absl::Status QueueCopyUp(Bucket& bucket);
@@ -156,7 +155,6 @@ class StagedSync : public GradientSync {
   // The caller's.
   LaunchOrder order_;
   bool bound_ = false;
-  bool bind_called_ = false;
   bool left_ = false;
 
   const std::shared_ptr<Alarm> alarm_;
@@ -248,11 +246,6 @@ absl::Status StagedSync::Allocate(const Plan& plan, const std::vector<GradBucket
   }
   buckets_ = std::move(buckets);
   return absl::OkStatus();
-}
-
-absl::Status StagedSync::CheckBound() const {
-  if (bound_) return absl::OkStatus();
-  return absl::FailedPreconditionError("expected a successful Bind() first");
 }
 
 // Returns what the group failed with first: `status`, or something else.
@@ -425,7 +418,10 @@ absl::Status StagedSync::CopyParametersUp() {
 }
 
 absl::Status StagedSync::BroadcastParameters(Deadline deadline) {
-  GS_RETURN_IF_ERROR(CheckBound());
+  if (!bound_ || left_) {
+    MutexLock lock(&host_mutex_);
+    return host_->BroadcastParameters(deadline);  // which says why not
+  }
   GS_RETURN_IF_ERROR(host_->status());
   absl::Status copied = CopyParametersDown();
   if (!copied.ok()) return FailGroup(copied);

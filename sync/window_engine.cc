@@ -1,5 +1,7 @@
 #include "sync/window_engine.h"
 
+#include <utility>
+
 namespace gradsync {
 namespace {
 
@@ -18,10 +20,10 @@ bool SharesCores(const WindowGroup& group) {
 WindowEngine::WindowEngine(WindowEngineOptions options)
     : windows_(std::move(options.windows)),
       owner_(std::move(options.owner)),
-      report_(options.report),
+      report_(std::move(options.report)),
       shares_cores_(options.shares_cores.has_value() ? *options.shares_cores
                                                      : SharesCores(windows_->group())),
-      worker_(windows_.get(), std::move(options.report)) {}
+      worker_(windows_.get()) {}
 
 std::shared_ptr<WindowEngine> WindowEngine::Start(WindowEngineOptions options) {
   const std::shared_ptr<WindowEngine> engine(new WindowEngine(std::move(options)));

@@ -5,7 +5,6 @@
 #include <functional>
 #include <memory>
 #include <thread>
-#include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/function_ref.h"
@@ -57,7 +56,6 @@ class WindowEngine : public SyncDriver {
   SyncHandle Launch(const StepOptions& step, int bucket);
 
   // As those of WindowWorker.
-  SyncHandle Refuse(absl::Status error) { return worker_.Refuse(std::move(error)); }
   void PullParameters() { worker_.PullParameters(); }
   WireStats wire_stats() const { return worker_.wire_stats(); }
 

@@ -9,8 +9,7 @@
 
 namespace gradsync {
 
-WindowWorker::WindowWorker(GroupWindows* windows, std::function<void(absl::Status)> report)
-    : windows_(*windows), report_(std::move(report)) {
+WindowWorker::WindowWorker(GroupWindows* windows) : windows_(*windows) {
   const WindowGroup& group = windows_.group();
   for (int bucket = 0; bucket < static_cast<int>(group.plan().buckets().size()); ++bucket) {
     const StripeLayout& layout = group.plan().buckets()[bucket].layout;
@@ -56,30 +55,16 @@ WindowWorker::Launched WindowWorker::Launch(const StepOptions& step, int bucket)
   return {*std::move(handle), last};
 }
 
-SyncHandle WindowWorker::Refuse(absl::Status error) {
-  SyncPromise promise("the failure of the group");
-  const SyncHandle handle = promise.handle();
-  {
-    MutexLock lock(&mutex_);
-    if (!failed_.ok()) return ResolvedHandle(failed_);
-    refused_.push_back(std::move(promise));
-  }
-  report_(std::move(error));
-  return handle;
-}
-
 void WindowWorker::PullParameters() {
   const int self = windows_.self();
   for (int bucket = 0; bucket < static_cast<int>(exchanged_.size()); ++bucket) {
     const int64_t numel = windows_.plan().buckets()[bucket].numel;
     if (self == 0) {
-      tx_bytes_ += (workers() - 1) * numel * 4;
-      tx_messages_ += workers() - 1;
+      counter_.Sent((workers() - 1) * numel * 4, workers() - 1);
       continue;
     }
     Copy(windows_.param(self, bucket), windows_.param(0, bucket), numel);
-    rx_bytes_ += numel * 4;
-    rx_messages_ += 1;
+    counter_.Received(numel * 4);
   }
   // The rest of the job reads only a part of it.
   if (self != 0) windows_.window(0).Forget();
@@ -95,10 +80,7 @@ void WindowWorker::Resolve() {
   while (CanResolve()) {
     const size_t bucket = resolved_.load(std::memory_order_relaxed) % exchanged_.size();
     resolved_.fetch_add(1, std::memory_order_acq_rel);
-    tx_bytes_.fetch_add(exchanged_[bucket].tx_bytes, std::memory_order_relaxed);
-    rx_bytes_.fetch_add(exchanged_[bucket].rx_bytes, std::memory_order_relaxed);
-    tx_messages_.fetch_add(exchanged_[bucket].tx_messages, std::memory_order_relaxed);
-    rx_messages_.fetch_add(exchanged_[bucket].rx_messages, std::memory_order_relaxed);
+    counter_.Add(exchanged_[bucket]);
     MutexLock lock(&mutex_);
     if (halted()) return;
     promises_[bucket].current().Resolve(absl::OkStatus());
@@ -115,13 +97,7 @@ void WindowWorker::Fail(const absl::Status& status) {
   MutexLock lock(&mutex_);
   if (!failed_.ok()) return;
   failed_ = status;
-  for (const SyncPromise& promise : refused_) promise.Resolve(status);
-  refused_.clear();
   for (const SyncPromiseSeries& series : promises_) series.current().Resolve(status);
-}
-
-WireStats WindowWorker::wire_stats() const {
-  return {tx_bytes_.load(), rx_bytes_.load(), tx_messages_.load(), rx_messages_.load()};
 }
 
 }  // namespace gradsync

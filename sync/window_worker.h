@@ -6,7 +6,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <vector>
 
@@ -16,6 +15,7 @@
 #include "links/window_group.h"
 #include "plan/step_options.h"
 #include "sync/sync_handle.h"
+#include "sync/wire_counter.h"
 #include "sync/wire_stats.h"
 
 namespace gradsync {
@@ -27,9 +27,8 @@ namespace gradsync {
 // meanwhile; the rest is thread-safe. Nothing blocks. A step allocates nothing.
 class WindowWorker {
  public:
-  // `windows` must outlive this object. `report` hears what went wrong here; it must not block, and
-  // Halt() and Fail() follow.
-  WindowWorker(GroupWindows* windows, std::function<void(absl::Status)> report);
+  // `windows` must outlive this object.
+  explicit WindowWorker(GroupWindows* windows);
 
   // Threads that wait for handles are lent to `driver`. Before the first launch.
   void SetDriver(const std::weak_ptr<SyncDriver>& driver);
@@ -41,9 +40,6 @@ class WindowWorker {
     bool last = false;
   };
   Launched Launch(const StepOptions& step, int bucket);
-
-  // A launch that is refused: reports `error`, and the handle resolves when the failure is settled.
-  SyncHandle Refuse(absl::Status error);
 
   // Copies rank 0's parameters here.
   void PullParameters();
@@ -69,7 +65,7 @@ class WindowWorker {
 
   // Of parameters pulled, by or from this rank, of what owners stored into its window, and of what
   // this rank owes others as an owner, whoever did it.
-  WireStats wire_stats() const;
+  WireStats wire_stats() const { return counter_.stats(); }
 
  private:
   // What the other owners store into this rank's memory in one exchange, and this rank as an owner
@@ -80,20 +76,15 @@ class WindowWorker {
   int workers() const { return windows_.group().workers(); }
 
   GroupWindows& windows_;
-  const std::function<void(absl::Status)> report_;
   std::vector<Exchanged> exchanged_;  // by bucket
   std::atomic<bool> halted_{false};
   std::atomic<int64_t> launched_{0};
   std::atomic<int64_t> resolved_{0};
-  std::atomic<int64_t> tx_bytes_{0};
-  std::atomic<int64_t> rx_bytes_{0};
-  std::atomic<int64_t> tx_messages_{0};
-  std::atomic<int64_t> rx_messages_{0};
+  WireCounter counter_;
 
   Mutex mutex_;
   absl::Status failed_ ABSL_GUARDED_BY(mutex_);
   std::vector<SyncPromiseSeries> promises_ ABSL_GUARDED_BY(mutex_);  // by bucket
-  std::vector<SyncPromise> refused_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace gradsync

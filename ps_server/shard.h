@@ -1,0 +1,101 @@
+// One server's part of all buckets, as the service sees it, however gradients get there and when
+// they are applied.
+
+#ifndef GRADSYNC_PS_SERVER_SHARD_H_
+#define GRADSYNC_PS_SERVER_SHARD_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "base/monotonic_time.h"
+#include "links/frame_stream.h"
+#include "plan/shard_map.h"
+#include "plan/step_options.h"
+#include "proto/frame.pb.h"
+#include "ps_server/lent_buffer.h"
+#include "ps_server/server_stats.h"
+#include "ps_server/shard_state.h"
+
+namespace gradsync {
+
+// Thread-safe; no call waits for another rank's. After an error the numbers are worth nothing: end
+// the run. What a kind of shard is not sent (Expects()) need not be overridden: it is refused.
+class Shard {
+ public:
+  virtual ~Shard() = default;
+
+  // Whether workers may send this kind of shard such frames. Errors: INVALID_ARGUMENT with what was
+  // expected instead.
+  virtual absl::Status Expects(proto::FrameHeader::Kind kind) const = 0;
+
+  // PUSH: `rank`'s gradient of one chunk.
+  virtual absl::Status Push(int rank, SegmentId segment, const StepOptions& step, Payload payload);
+
+  // NORM: `rank`'s answer to the sums of squares of a step that clips.
+  virtual absl::Status Norm(int rank, int64_t step, double norm);
+
+  // PARAMETERS, between steps: new parameters of a chunk. Returns them as they are kept, to be sent
+  // on.
+  virtual absl::StatusOr<std::shared_ptr<LentBuffer>> SetParameters(SegmentId segment,
+                                                                    const Payload& payload);
+
+  // SETTLE: `rank` pushes nothing more until it has the final parameters.
+  virtual absl::Status Settle(int rank);
+
+  // WINDOWS: where everybody's memory is; of all workers, then all servers.
+  virtual absl::Status Begin(std::vector<std::string> addresses);
+
+  // Where workers find this server's memory; empty where they need none.
+  virtual std::string window() const { return ""; }
+
+  // GOODBYE, on any of `rank`'s streams. Errors: INVALID_ARGUMENT in the middle of a step.
+  virtual absl::Status Leave(int rank);
+
+  // Ranks for which others wait without a deadline of their own, if nobody has pushed since
+  // `since`; otherwise none.
+  virtual std::vector<int> AwaitedSince(MonotonicTime) const { return {}; }
+
+  // The run has failed: does no more. Does not block.
+  virtual void Halt() {}
+
+  // The run ends in good order.
+  virtual void End() {}
+
+  // Replaces in `stats` what the service cannot see: what went past its streams.
+  virtual void CountTraffic(ServerStats*) const {}
+
+  // Between steps, under update at the owner: all state; pieces are shared between calls as long as
+  // nothing changes. Errors: FAILED_PRECONDITION in the middle of a step or under update at the
+  // worker; RESOURCE_EXHAUSTED.
+  virtual absl::StatusOr<std::shared_ptr<const ShardState>> ExportState() = 0;
+
+  // Between steps: replaces the state. Pieces come one by one, all slots of a chunk or none; a
+  // chunk without a piece begins anew. FinishImport() gives the number of steps done and of pieces.
+  // Errors: as ExportState(); INVALID_ARGUMENT for a piece that does not fit, or when pieces are
+  // missing.
+  virtual absl::Status ImportPiece(absl::string_view name, SegmentId segment,
+                                   const Payload& payload) = 0;
+  virtual absl::Status FinishImport(int64_t step, size_t pieces) = 0;
+
+  // True between steps.
+  virtual bool idle() const = 0;
+
+  // Begun so far.
+  virtual int64_t steps() const = 0;
+
+ private:
+  absl::Status Refuse(proto::FrameHeader::Kind kind) const;
+};
+
+// What a worker is told that sends WINDOWS where none are expected.
+absl::Status UnexpectedWindows();
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_PS_SERVER_SHARD_H_

@@ -1,0 +1,286 @@
+#include "sync/group_sync.h"
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "base/mutex.h"
+#include "base/status_macros.h"
+#include "links/in_memory_store.h"
+#include "optim/state_mapping.h"
+#include "sync/group_error.h"
+#include "sync/launch_order.h"
+#include "sync/sync_life.h"
+
+namespace gradsync {
+namespace {
+
+// For a failure to be published and to end what is under way, besides what the engine takes; longer
+// than GroupError's own limit.
+constexpr absl::Duration kFarewell = absl::Seconds(5);
+
+absl::StatusOr<WorkerGroup> CheckGroup(const WorkerGroup& group, absl::string_view who) {
+  if (group.world_size < 1 || group.rank < 0 || group.rank >= group.world_size) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        who, ": expected a rank in 0..world_size-1, found ", group.rank, " of ", group.world_size));
+  }
+  if (group.world_size > 1 && group.store == nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(who, ": expected a store with more than one rank"));
+  }
+  WorkerGroup complete = group;
+  if (complete.store == nullptr) complete.store = NewInMemoryStore();
+  return complete;
+}
+
+class GroupSync final : public GradientSync, private EngineHost {
+ public:
+  enum class Company { kGroup, kAlone };
+
+  GroupSync(const WorkerGroup& group, absl::string_view name, const EngineFactory& make_engine,
+            Company company)
+      : group_(group),
+        name_(name),
+        side_channel_(group, name),
+        life_(group.rank),
+        ended_("the group's failure"),
+        engine_(make_engine(*this)) {
+    if (company == Company::kAlone) return;
+    group_error_ = std::make_unique<GroupError>(
+        group_, [this](absl::Status status) { OnFailure(std::move(status)); });
+  }
+
+  ~GroupSync() override;
+
+  absl::StatusOr<std::vector<GradBucket>> Bind(const Plan& plan, Deadline deadline) override;
+  absl::Status BroadcastParameters(Deadline deadline) override;
+  SyncHandle Launch(const StepOptions& step, int bucket) override;
+  UpdateSite update_site() const override { return engine_->update_site(); }
+  SyncIdentity identity() const override { return engine_->identity(); }
+  std::shared_ptr<GpuApi> gpu() const override { return engine_->gpu(); }
+  absl::Status Settle(Deadline deadline) override;
+  absl::StatusOr<OptimizerState> ExportOptimizerState(Deadline deadline) override;
+  absl::Status ImportOptimizerState(const OptimizerState& state, Deadline deadline) override;
+  absl::Status status() const override;
+  void Abort(absl::Status reason) override { Report(life_.ReasonOf(std::move(reason))); }
+  absl::Status Shutdown(Deadline deadline) override;
+  WireStats wire_stats() const override {
+    return life_.bound() ? engine_->wire_stats() : WireStats();
+  }
+  Staleness staleness() const override {
+    return life_.bound() ? engine_->staleness() : Staleness();
+  }
+
+ private:
+  const WorkerGroup& worker() const override { return group_; }
+  const std::string& name() const override { return name_; }
+  SideChannel& side_channel() override { return side_channel_; }
+  void Report(absl::Status status) override;
+  void Publish(absl::Status status) override;
+
+  bool at_owner() const { return update_site() == UpdateSite::kOwner; }
+  absl::Status CheckUsable() const;
+  absl::Status Failed(absl::Status status);
+  absl::Status Collective(absl::Status status);
+  SyncHandle FailureHandle(const StepOptions& step, int bucket);
+  void OnFailure(absl::Status status);
+  void AwaitEnd();
+
+  const WorkerGroup group_;
+  const std::string name_;
+  SideChannel side_channel_;
+  SyncLife life_;
+  Plan plan_;
+  LaunchOrder order_{0};
+  int64_t steps_done_ = 0;  // the number of the last step launched, or imported
+
+  std::atomic<bool> halted_{false};   // nothing may seem to succeed; OnFailure() is to come
+  std::atomic<bool> decided_{false};  // OnFailure() has begun
+  std::atomic<bool> left_{false};     // as life_ says, for any thread
+  mutable Mutex mutex_;
+  absl::Status failure_ ABSL_GUARDED_BY(mutex_);
+  std::vector<SyncPromise> refused_ ABSL_GUARDED_BY(mutex_);  // for a failure to resolve
+  const SyncPromise ended_;                                   // resolved when OnFailure() is done
+
+  const std::unique_ptr<SyncEngine> engine_;
+  std::unique_ptr<GroupError> group_error_;  // null: alone. Last: its threads use all of the above
+};
+
+GroupSync::~GroupSync() {
+  // Others learn why before they see connections end.
+  if (!life_.left()) {
+    Report(absl::CancelledError(absl::StrCat("rank ", group_.rank, " left without Shutdown")));
+    AwaitEnd();
+  }
+  engine_->Close();
+}
+
+absl::Status GroupSync::status() const {
+  MutexLock lock(&mutex_);
+  return failure_;
+}
+
+absl::Status GroupSync::CheckUsable() const {
+  GS_RETURN_IF_ERROR(status());
+  return life_.CheckUsable();
+}
+
+void GroupSync::Report(absl::Status status) {
+  if (left_) return;
+  engine_->Halt(status);
+  Publish(std::move(status));
+}
+
+void GroupSync::Publish(absl::Status status) {
+  // What came first is known: and this may be called while group_error_ is being made.
+  if (left_ || decided_) return;
+  halted_ = true;
+  if (group_error_ != nullptr) return group_error_->Report(std::move(status));
+  OnFailure(std::move(status));
+}
+
+// What was published first ends everything here.
+void GroupSync::OnFailure(absl::Status status) {
+  halted_ = true;
+  if (decided_.exchange(true)) return;
+  engine_->Halt(status);
+  status = engine_->Stop(std::move(status));
+  std::vector<SyncPromise> refused;
+  {
+    MutexLock lock(&mutex_);
+    failure_ = status;
+    refused.swap(refused_);
+  }
+  engine_->Fail(status);
+  for (const SyncPromise& promise : refused) promise.Resolve(status);
+  ended_.Resolve(std::move(status));
+}
+
+void GroupSync::AwaitEnd() {
+  ended_.handle().Wait(Deadline::In(engine_->StopBound() + kFarewell)).IgnoreError();
+}
+
+// A collective call failed here, maybe because the group has; returns what the group failed with.
+absl::Status GroupSync::Failed(absl::Status status) {
+  Report(status);
+  AwaitEnd();
+  const absl::Status group = this->status();
+  return group.ok() ? status : group;
+}
+
+absl::Status GroupSync::Collective(absl::Status status) {
+  return status.ok() ? status : Failed(std::move(status));
+}
+
+absl::StatusOr<std::vector<GradBucket>> GroupSync::Bind(const Plan& plan, Deadline deadline) {
+  GS_RETURN_IF_ERROR(status());
+  GS_RETURN_IF_ERROR(life_.BeginBind());
+  if (plan.world_size() != group_.world_size) {
+    return absl::InvalidArgumentError(absl::StrCat("the plan is for ", plan.world_size(),
+                                                   " ranks, expected one for ", group_.world_size));
+  }
+  const absl::Status agreed = engine_->Agree(plan, deadline);
+  if (absl::IsFailedPrecondition(agreed)) return agreed;
+  GS_RETURN_IF_ERROR(Collective(agreed));
+  GS_RETURN_IF_ERROR(engine_->CheckPlan(plan));
+  plan_ = plan;
+  order_ = LaunchOrder(static_cast<int>(plan.buckets().size()));
+  absl::StatusOr<std::vector<GradBucket>> buckets = engine_->Connect(plan, deadline);
+  // Nobody launches before everybody is connected.
+  const absl::Status connected = buckets.ok() ? side_channel_.Barrier(deadline) : buckets.status();
+  GS_RETURN_IF_ERROR(Collective(connected));
+  life_.SetBound();
+  return buckets;
+}
+
+// A handle of the failure that is to come.
+SyncHandle GroupSync::FailureHandle(const StepOptions& step, int bucket) {
+  SyncPromise promise(absl::StrCat("bucket ", bucket, " of step ", step.step));
+  MutexLock lock(&mutex_);
+  if (!failure_.ok()) return ResolvedHandle(failure_);
+  refused_.push_back(promise);
+  return promise.handle();
+}
+
+SyncHandle GroupSync::Launch(const StepOptions& step, int bucket) {
+  absl::Status refused = CheckUsable();
+  if (!refused.ok()) return ResolvedHandle(std::move(refused));
+  refused = order_.Check(step, bucket);
+  if (!refused.ok()) Report(refused);
+  if (!refused.ok() || halted_) return FailureHandle(step, bucket);
+  absl::StatusOr<SyncHandle> launched = engine_->Launch(step, bucket);
+  if (!launched.ok()) {
+    Report(launched.status());
+    return FailureHandle(step, bucket);
+  }
+  steps_done_ = step.step;
+  return order_.Launched(*std::move(launched));
+}
+
+absl::Status GroupSync::BroadcastParameters(Deadline deadline) {
+  GS_RETURN_IF_ERROR(CheckUsable());
+  return Collective(engine_->Broadcast(steps_done_, deadline));
+}
+
+absl::Status GroupSync::Settle(Deadline deadline) {
+  GS_RETURN_IF_ERROR(CheckUsable());
+  return Collective(engine_->Settle(deadline));
+}
+
+absl::StatusOr<OptimizerState> GroupSync::ExportOptimizerState(Deadline deadline) {
+  GS_RETURN_IF_ERROR(CheckUsable());
+  if (!at_owner()) return OptimizerState();
+  absl::StatusOr<OptimizerState> state = engine_->Export(steps_done_, deadline);
+  if (!state.ok()) return Failed(state.status());
+  return state;
+}
+
+absl::Status GroupSync::ImportOptimizerState(const OptimizerState& state, Deadline deadline) {
+  // A state that does not fit is the caller's mistake on every rank, whatever has become of the
+  // group.
+  if (life_.bound()) GS_RETURN_IF_ERROR(CheckState(plan_, state));
+  GS_RETURN_IF_ERROR(CheckUsable());
+  // A job that goes on from a state goes on alike here and in new processes.
+  engine_->ForgetResiduals();
+  if (!at_owner()) return absl::OkStatus();
+  GS_RETURN_IF_ERROR(Collective(engine_->Import(state, deadline)));
+  steps_done_ = state.step;
+  return absl::OkStatus();
+}
+
+absl::Status GroupSync::Shutdown(Deadline deadline) {
+  if (life_.left()) return absl::OkStatus();
+  GS_RETURN_IF_ERROR(CheckUsable());
+  absl::Status quiet =
+      engine_->Settle(deadline);  // else others would wait for this rank's next step
+  if (quiet.ok()) quiet = side_channel_.Barrier(deadline);
+  if (quiet.ok()) quiet = engine_->Drain(deadline);
+  GS_RETURN_IF_ERROR(Collective(std::move(quiet)));
+  GS_RETURN_IF_ERROR(status());
+  if (group_error_ != nullptr) group_error_->Leave();
+  life_.SetLeft();
+  left_ = true;
+  return engine_->Leave(deadline);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<GradientSync>> NewGroupSync(const WorkerGroup& group,
+                                                           absl::string_view name,
+                                                           const EngineFactory& make_engine) {
+  GS_ASSIGN_OR_RETURN(const WorkerGroup complete, CheckGroup(group, name));
+  return std::make_unique<GroupSync>(complete, name, make_engine, GroupSync::Company::kGroup);
+}
+
+std::unique_ptr<GradientSync> NewSoloSync(absl::string_view name,
+                                          const EngineFactory& make_engine) {
+  return std::make_unique<GroupSync>(WorkerGroup(), name, make_engine, GroupSync::Company::kAlone);
+}
+
+}  // namespace gradsync
