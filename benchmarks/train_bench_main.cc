@@ -3,13 +3,13 @@
 //
 //   bazel run -c opt //benchmarks:train_bench -- --record=resnet18.json --model=resnet18
 //   bazel run -c opt //benchmarks:train_bench -- --replay=resnet18.json --topology=ring,ps
-//   bazel run -c opt //benchmarks:train_bench -- --replay=benchmarks/profiles/resnet50.json
+//   bazel run -c opt //benchmarks:train_bench -- --replay=benchmarks/profiles/resnet50.json \
 //       --topology=ring,ps --workers=4,16 --servers=1,4 --straggler=3:2 --json=replay.json
-//   bazel run -c opt //benchmarks:train_bench -- --replay=benchmarks/profiles/resnet50.json
-//       --topology=ring,ps --workers=4 --servers=2,4 --placement=dedicated,colocated
+//   bazel run -c opt //benchmarks:train_bench -- --replay=benchmarks/profiles/resnet50.json \
+//       --topology=ring,ps --workers=4 --servers=2,4 --placement=dedicated,colocated \
 //       --bandwidth=400mbit,1gbit
-//   bazel run -c opt //benchmarks:train_bench -- --replay=benchmarks/profiles/resnet18.json
-//       --topology=ps,ring --update=owner --workers=4 --servers=2 --bandwidth=1gbit
+//   bazel run -c opt //benchmarks:train_bench -- --replay=benchmarks/profiles/resnet18.json \
+//       --topology=ps,ring --update=owner --workers=4 --servers=2 --bandwidth=1gbit \
 //       --straggler=3:3 --consistency=bsp,ssp:2,asp
 //
 // Exit codes: 0; 1 a result was wrong or a job failed; 2 bad flags or files, found before any job
@@ -18,11 +18,8 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
-#include <csignal>
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -36,10 +33,11 @@
 #include "base/flag_error.h"
 #include "base/flags.h"
 #include "base/keep_memory.h"
+#include "base/program_main.h"
 #include "base/status_macros.h"
-#include "base/write_file.h"
 #include "benchmarks/network/emulated_network.h"
-#include "benchmarks/options/placement.h"
+#include "benchmarks/options/command_line.h"
+#include "benchmarks/options/job_sweep.h"
 #include "benchmarks/prediction/fit_probe.h"
 #include "benchmarks/profiles/step_recorder.h"
 #include "benchmarks/records/machine_info.h"
@@ -114,26 +112,7 @@ constexpr char kUsage[] =
     "replays them with real bytes";
 constexpr int kBadInput = 2;
 
-std::atomic<int> interrupt_signal{0};
-
-void HandleSignal(int signal) { interrupt_signal = signal; }
-
-void PrintError(absl::string_view message) {
-  std::fprintf(stderr, "train_bench: %.*s\n", static_cast<int>(message.size()), message.data());
-}
-
-// `bazel run` starts programs elsewhere, but a user's paths are relative to where he was.
-std::string UserPath(const std::string& path) {
-  const char* directory = std::getenv("BUILD_WORKING_DIRECTORY");
-  return ResolvePath(path, directory == nullptr ? "" : directory);
-}
-
-// As a user would type it again.
-std::string CommandLine(int argc, char** argv) {
-  std::string command = "bazel run -c opt //benchmarks:train_bench";
-  for (int i = 1; i < argc; ++i) absl::StrAppend(&command, i == 1 ? " -- " : " ", argv[i]);
-  return command;
-}
+void PrintError(absl::string_view message) { gradsync::PrintError("train_bench", message); }
 
 void PrintMachine(const proto::Machine& machine) {
   std::printf("%s\n", FormatMachine(machine).c_str());
@@ -194,7 +173,7 @@ absl::Status Record(const std::string& path, const std::string& command) {
 
 struct Sweep {
   std::vector<ReplayCase> cases;
-  ReplayPrograms programs;
+  JobPrograms programs;
   std::string tcp_rank_binary;
   absl::optional<LinkConstants> probed;  // constants of --probe
   std::string json;                      // path, or empty
@@ -230,19 +209,18 @@ absl::StatusOr<Sweep> PrepareSweep(const char* argv0) {
   Sweep sweep;
   GS_ASSIGN_OR_RETURN(sweep.cases, ListReplayCases(SweepFromFlags()));
   GS_ASSIGN_OR_RETURN(sweep.programs.rank_binary, FindRunfile(argv0, "benchmarks/replay_rank"));
-  if (!absl::GetFlag(FLAGS_server_binary).empty()) {
-    sweep.programs.server_binary = UserPath(absl::GetFlag(FLAGS_server_binary));
-  } else {
+  sweep.programs.server_binary = UserPath(absl::GetFlag(FLAGS_server_binary));
+  if (sweep.programs.server_binary.empty()) {
     GS_ASSIGN_OR_RETURN(sweep.programs.server_binary, FindRunfile(argv0, "ps_server/ps_server"));
   }
   GS_ASSIGN_OR_RETURN(sweep.tcp_rank_binary, FindRunfile(argv0, "benchmarks/tcp_flows_rank"));
-  sweep.programs.interrupt = &interrupt_signal;
+  sweep.programs.interrupt = &InterruptSignal();
   if (const std::string probe = absl::GetFlag(FLAGS_probe); !probe.empty()) {
     GS_ASSIGN_OR_RETURN(const Calibration fit, FitProbe(UserPath(probe), LinkConstants()));
     std::printf("%s\n", FormatCalibration(fit).c_str());
     sweep.probed = fit.constants;
   }
-  if (!absl::GetFlag(FLAGS_json).empty()) sweep.json = UserPath(absl::GetFlag(FLAGS_json));
+  sweep.json = UserPath(absl::GetFlag(FLAGS_json));
   return sweep;
 }
 
@@ -251,15 +229,14 @@ absl::StatusOr<Sweep> PrepareSweep(const char* argv0) {
 absl::StatusOr<std::unique_ptr<EmulatedNetwork>> MakeNetwork(const Sweep& sweep,
                                                              const ReplayCase& first) {
   EmulatedNetworkOptions options;
-  options.bandwidth = first.bandwidth;
+  options.bandwidth = first.job.bandwidth;
   for (const ReplayCase& replay : sweep.cases) {
-    if (replay.bandwidth != first.bandwidth) continue;
-    options.hosts =
-        std::max(options.hosts, HostCount(replay.placement, replay.workers, replay.servers));
+    if (replay.job.bandwidth != first.job.bandwidth) continue;
+    options.hosts = std::max(options.hosts, HostCount(replay.job));
   }
   options.tcp_rank_binary = sweep.tcp_rank_binary;
   options.timeout = first.timeout;
-  options.interrupt = &interrupt_signal;
+  options.interrupt = &InterruptSignal();
   return EmulatedNetwork::Create(options);
 }
 
@@ -276,7 +253,7 @@ absl::StatusOr<absl::optional<proto::Run>> Predict(const Sweep& sweep, const Rep
 absl::Status RunOne(const Sweep& sweep, const ReplayCase& replay, const EmulatedNetwork* network,
                     proto::RunRecords* records) {
   GS_ASSIGN_OR_RETURN(const absl::optional<proto::Run> predicted, Predict(sweep, replay, network));
-  ReplayPrograms programs = sweep.programs;
+  JobPrograms programs = sweep.programs;
   programs.network = network;
   GS_ASSIGN_OR_RETURN(const proto::Run run, RunReplayJob(replay, programs));
   std::printf("%s", ReplayLine(run, predicted.has_value() ? &*predicted : nullptr).c_str());
@@ -293,13 +270,13 @@ int RunAll(const Sweep& sweep, proto::RunRecords* records) {
   int failed = 0;
   std::unique_ptr<EmulatedNetwork> network;
   for (const ReplayCase& replay : sweep.cases) {
-    if (!replay.bandwidth.empty() &&
-        (network == nullptr || network->record().bandwidth() != replay.bandwidth)) {
+    const std::string& bandwidth = replay.job.bandwidth;
+    if (!bandwidth.empty() && (network == nullptr || network->record().bandwidth() != bandwidth)) {
       network.reset();  // before the next one: they would share names and cores
       absl::StatusOr<std::unique_ptr<EmulatedNetwork>> made = MakeNetwork(sweep, replay);
       if (!made.ok()) {
         PrintError(made.status().message());
-        return interrupt_signal != 0 ? 128 + interrupt_signal : kBadInput;
+        return InterruptSignal() != 0 ? 128 + InterruptSignal() : kBadInput;
       }
       network = *std::move(made);
       *records->add_networks() = network->record();
@@ -308,7 +285,7 @@ int RunAll(const Sweep& sweep, proto::RunRecords* records) {
     const absl::Status status = RunOne(sweep, replay, network.get(), records);
     if (status.ok()) continue;
     PrintError(absl::StrCat(Describe(replay), ": ", status.message()));
-    if (status.code() == absl::StatusCode::kCancelled) return 128 + interrupt_signal;
+    if (status.code() == absl::StatusCode::kCancelled) return 128 + InterruptSignal();
     if (status.code() == absl::StatusCode::kInvalidArgument) return kBadInput;
     ++failed;
   }
@@ -329,7 +306,7 @@ int Replay(const Sweep& sweep, const std::string& command) {
     PrintError(writable.message());
     return kBadInput;
   }
-  for (int signal : {SIGINT, SIGTERM, SIGHUP}) std::signal(signal, HandleSignal);
+  CatchInterrupts();
   PrintMachine(records.machine());
   const int exit_code = RunAll(sweep, &records);
   const absl::Status written = WriteRecords(sweep.json, records);
@@ -345,14 +322,9 @@ int Fail(const absl::Status& status) {
 int TrainBench(int argc, char** argv) {
   FlagOptions flag_options;
   flag_options.usage = kUsage;
-  flag_options.aliases = {{"topologies", "topology"},      {"links", "link"},
-                          {"updates", "update"},           {"worker", "workers"},
-                          {"server", "servers"},           {"placements", "placement"},
-                          {"bandwidths", "bandwidth"},     {"profiles", "replay"},
-                          {"compressions", "compression"}, {"compute_scales", "compute_scale"},
-                          {"consistencies", "consistency"}};
+  flag_options.aliases = SweepAliases();
   const std::vector<std::string> positional = ParseFlagsOrExit(argc, argv, flag_options);
-  const std::string command = CommandLine(argc, argv);
+  const std::string command = CommandLine("train_bench", argc, argv);
   const std::string record = absl::GetFlag(FLAGS_record);
   if (!positional.empty()) {
     return Fail(absl::InvalidArgumentError(

@@ -5,10 +5,9 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/byte_sizes.h"
 #include "base/flag_error.h"
 #include "base/status_macros.h"
-#include "benchmarks/options/byte_sizes.h"
-#include "plan/consistency.h"
 
 namespace gradsync {
 
@@ -19,56 +18,6 @@ absl::Status CheckNames(absl::string_view flag, const std::vector<std::string>& 
     if (!Contains(known, name)) {
       return FlagError(flag, absl::StrCat("some of ", absl::StrJoin(known, ", ")), name);
     }
-  }
-  return absl::OkStatus();
-}
-
-absl::Status CheckPlacements(const std::vector<std::string>& placements, bool emulated_hosts) {
-  GS_RETURN_IF_ERROR(CheckNames("placement", placements, {"dedicated", "colocated", "mixed"}));
-  for (const std::string& placement : placements) {
-    if (placement == "dedicated" || emulated_hosts) continue;
-    return FlagError("placement", "dedicated, or --bandwidth, which places servers on hosts",
-                     placement);
-  }
-  return absl::OkStatus();
-}
-
-absl::Status NotPlaced(absl::string_view placement, absl::string_view workers) {
-  return FlagError(
-      "placement",
-      absl::StrCat("at most as many --servers as --", workers, " for colocated, fewer for mixed"),
-      placement);
-}
-
-absl::Status CheckLinksBetweenHosts(absl::string_view flag, const std::vector<std::string>& links) {
-  if (Contains(links, "nccl")) {
-    return FlagError(flag, "grpc, gloo or auto with --bandwidth, past which NCCL would go", "nccl");
-  }
-  if (Contains(links, "cuda_ipc")) {
-    return FlagError(flag, "grpc, gloo or auto with --bandwidth, whose hosts share no GPU",
-                     "cuda_ipc");
-  }
-  if (!Contains(links, "shm")) return absl::OkStatus();
-  return FlagError(flag, "grpc, gloo or auto with --bandwidth, whose hosts share no memory", "shm");
-}
-
-absl::Status CheckConsistencies(const std::vector<std::string>& consistencies,
-                                const std::vector<std::string>& topologies,
-                                const std::vector<std::string>& updates,
-                                const std::vector<std::string>& links,
-                                const std::vector<std::string>& compressions) {
-  if (consistencies.empty()) return FlagError("consistency", "some of bsp, ssp:S, asp", "");
-  for (const std::string& text : consistencies) {
-    const absl::StatusOr<Consistency> consistency = ParseConsistency(text);
-    if (!consistency.ok()) return Named("consistency", consistency.status());
-    if (consistency->bulk()) continue;
-    const auto refuse = [&text](absl::string_view without) {
-      return FlagError("consistency", absl::StrCat("bsp without ", without), text);
-    };
-    if (!Contains(topologies, "ps")) return refuse("ps among the topologies");
-    if (!Contains(updates, "owner")) return refuse("owner among --update");
-    if (!Contains(links, "auto") && !Contains(links, "grpc")) return refuse("grpc among the links");
-    if (!Contains(compressions, "none")) return refuse("none among --compression");
   }
   return absl::OkStatus();
 }

@@ -3,9 +3,9 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/byte_sizes.h"
 #include "base/flag_error.h"
 #include "base/status_macros.h"
-#include "benchmarks/options/byte_sizes.h"
 #include "benchmarks/peer_libraries/peer_report.h"
 #include "benchmarks/peer_libraries/standing_peer.h"
 
@@ -156,13 +156,13 @@ absl::StatusOr<std::vector<PeerCase>> ListPeerCases(const PeerExchangeOptions& o
     return FlagError("timeout", "more than 0s", absl::FormatDuration(options.timeout));
   }
   const std::string expected = absl::StrCat("numbers from 2 to ", kMostRanks, ", such as 2,4");
-  if (options.ranks.empty()) return FlagError("ranks", expected, "");
+  if (options.workers.empty()) return FlagError("workers", expected, "");
   if (options.bytes.empty()) return FlagError("bytes", "sizes such as 25MiB,102.4MB", "");
   std::vector<PeerCase> cases;
-  for (const std::string& ranks : options.ranks) {
+  for (const std::string& ranks : options.workers) {
     PeerCase next;
     if (!absl::SimpleAtoi(ranks, &next.ranks) || next.ranks < 2 || next.ranks > kMostRanks) {
-      return FlagError("ranks", expected, ranks);
+      return FlagError("workers", expected, ranks);
     }
     GS_ASSIGN_OR_RETURN(next.contestants,
                         SelectContestants(options.contestants, next.ranks, cores));

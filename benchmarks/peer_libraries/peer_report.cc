@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "benchmarks/options/byte_sizes.h"
+#include "base/byte_sizes.h"
 #include "benchmarks/peer_libraries/peer_ratio.h"
 #include "benchmarks/records/aggregate.h"
 #include "benchmarks/records/table.h"
@@ -72,8 +72,9 @@ proto::Run Record(const ContestantResult& result, absl::Span<const ContestantRes
   run.set_library(result.contestant.library);
   // Ours say themselves what they are.
   if (result.contestant.role != PeerRole::kOurs || !result.failure.empty()) {
-    run.set_topology(result.contestant.topology);
-    run.set_link(result.contestant.link);
+    const absl::optional<JobSpec>& spec = result.contestant.spec;
+    run.set_topology(spec.has_value() ? TopologyName(spec->topology) : "");
+    run.set_link(spec.has_value() ? LinkName(spec->link) : "");
   }
   run.set_failure(result.failure);
   if (!result.failure.empty()) return run;
