@@ -50,6 +50,7 @@
 #include "benchmarks/records/machine_info.h"
 #include "benchmarks/records/progress.h"
 #include "benchmarks/records/proto_json.h"
+#include "benchmarks/records/run_records.h"
 #include "gpu/open_gpu.h"
 #include "tools/runfiles.h"
 
@@ -118,6 +119,7 @@ ABSL_FLAG(absl::Duration, timeout, gradsync::CompareOptions().timeout,
 ABSL_FLAG(std::string, out, "gradsync-report",
           "folder for compare.json, report.html and, with --bandwidth, step_profile.json; made if "
           "missing");
+ABSL_FLAG(std::string, json, "", "another file for the records of compare.json");
 ABSL_FLAG(std::string, worker_binary, "", "default: the //worker of this build");
 ABSL_FLAG(std::string, server_binary, "", "default: the //ps_server of this build");
 
@@ -130,7 +132,8 @@ constexpr char kUsage[] =
     "\n"
     "Without flags that say what to compare (others are --data, --rounds, --bandwidth, --lr, "
     "--seed, --timeout,\n"
-    "--out and the binaries) it makes the default comparison, in less than three minutes on "
+    "--out, --json and the binaries) it makes the default comparison, in less than three minutes "
+    "on "
     "two cores: ResNet-18\n"
     "with 2 workers on this machine alone, and then with 3 workers on emulated hosts, at 250 "
     "and 500 Mbit/s, as a\n"
@@ -286,7 +289,8 @@ int Finish(const Sweep& sweep, proto::RunRecords* records, int exit_code) {
   if (records->runs().empty()) return exit_code;
   SetScalingEfficiency(records);
   const std::string path = sweep.out + "/compare.json";
-  const absl::Status written = WriteJson(path, *records);
+  absl::Status written = WriteJson(path, *records);
+  written.Update(WriteRecords(UserPath(absl::GetFlag(FLAGS_json)), *records));
   const Verdict verdict = JudgeRuns(*records);
   std::printf("\n%s\n", FormatRuns(*records).c_str());
   for (const std::string& table :
@@ -423,6 +427,11 @@ int Compare(int argc, char** argv) {
   proto::RunRecords records;
   *records.mutable_machine() = DescribeMachine();
   records.set_command(CommandLine("compare", argc, argv));
+  const absl::Status writable = WriteRecords(UserPath(absl::GetFlag(FLAGS_json)), records);
+  if (!writable.ok()) {
+    PrintError(writable.message());
+    return kBadInput;
+  }
   PrintHead(*sweep, records.machine());
   const absl::StatusOr<Networks> networks = PrepareNetworks(&*sweep, &records);
   if (!networks.ok()) {

@@ -269,6 +269,7 @@ TEST_F(CompareTest, BadInputIsOneLineAndExitCode2BeforeAnythingStarts) {
       {{"--global_batch_size=7"}, "--global_batch_size: expected"},
       {{"--out=/proc/report"}, "--out: expected"},
       {{"--worker_binary=/no/such/worker"}, "/no/such/worker"},
+      {{"--json=/nowhere/x"}, "--json: "},
       {{"--", "--rank=1"}, "--rank: expected"},
   };
   for (const auto& [flags, expected] : cases) {

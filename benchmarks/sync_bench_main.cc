@@ -19,7 +19,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -33,13 +32,11 @@
 #include "benchmarks/exchange/nccl_tests.h"
 #include "benchmarks/exchange/sync_bench_options.h"
 #include "benchmarks/exchange/sync_bench_report.h"
-#include "benchmarks/network/emulated_network.h"
+#include "benchmarks/network/measured_sweep_main.h"
 #include "benchmarks/options/command_line.h"
 #include "benchmarks/options/compute_flags.h"
 #include "benchmarks/options/job_sweep.h"
 #include "benchmarks/options/peers_folder.h"
-#include "benchmarks/records/machine_info.h"
-#include "benchmarks/records/run_records.h"
 #include "gpu/open_gpu.h"
 #include "tools/runfiles.h"
 
@@ -77,7 +74,7 @@ ABSL_FLAG(int, connections, 0, "per pair of peers; 0: the topology's default");
 ABSL_FLAG(std::string, bucket_bytes, gradsync::SyncBenchOptions().bucket_bytes, "of a bucket");
 ABSL_FLAG(std::string, chunk_bytes, gradsync::SyncBenchOptions().chunk_bytes,
           "of a chunk; 0: by bucket size and ranks");
-ABSL_FLAG(std::string, bandwidth, "",
+ABSL_FLAG(std::vector<std::string>, bandwidth, {},
           "of each host's link, each way, such as 400mbit: runs every process on a host of an "
           "emulated network, and prints what the cost model predicts over what was measured");
 ABSL_FLAG(bool, emulate, true, "with --bandwidth: false only predicts, and measures on this host");
@@ -98,9 +95,8 @@ namespace gradsync {
 namespace {
 
 constexpr char kUsage[] = "sync_bench [flags]: measures exchanges of gradients without a model";
+constexpr char kName[] = "sync_bench";
 constexpr int kBadInput = 2;
-
-void PrintError(absl::string_view message) { gradsync::PrintError("sync_bench", message); }
 
 struct Sweep {
   std::vector<SyncBenchCase> cases;
@@ -128,7 +124,7 @@ SyncBenchOptions OptionsFromFlags() {
   options.connections = absl::GetFlag(FLAGS_connections);
   options.bucket_bytes = absl::GetFlag(FLAGS_bucket_bytes);
   options.chunk_bytes = absl::GetFlag(FLAGS_chunk_bytes);
-  options.bandwidth = absl::GetFlag(FLAGS_bandwidth);
+  options.bandwidths = absl::GetFlag(FLAGS_bandwidth);
   options.emulate = absl::GetFlag(FLAGS_emulate);
   options.server_weights = absl::GetFlag(FLAGS_server_weights);
   options.timeout = absl::GetFlag(FLAGS_timeout);
@@ -170,19 +166,6 @@ absl::StatusOr<Sweep> PrepareSweep(const char* argv0, const std::vector<std::str
   return sweep;
 }
 
-// Errors: NOT_FOUND or PERMISSION_DENIED when hosts cannot be had here, with the way to get them.
-absl::StatusOr<std::unique_ptr<EmulatedNetwork>> MakeNetwork(const Sweep& sweep) {
-  EmulatedNetworkOptions options;
-  options.bandwidth = sweep.cases[0].job.bandwidth;
-  for (const SyncBenchCase& c : sweep.cases) {
-    options.hosts = std::max(options.hosts, HostCount(c.job));
-  }
-  options.tcp_rank_binary = sweep.job.tcp_rank_binary;
-  options.timeout = sweep.cases[0].exchange.timeout;
-  options.interrupt = &InterruptSignal();
-  return EmulatedNetwork::Create(options);
-}
-
 void PrintAndKeep(proto::Run run, proto::RunRecords* records) {
   std::printf("%s", SyncBenchLine(run).c_str());
   std::fflush(stdout);
@@ -205,7 +188,7 @@ absl::Status RunOne(const Sweep& sweep, const SyncBenchCase& bench_case, BareTcp
     if (!nccl_tests.ok() && !absl::IsCancelled(nccl_tests.status()) &&
         *said != nccl_tests.status().message()) {
       *said = std::string(nccl_tests.status().message());
-      PrintError(*said);
+      PrintError(kName, *said);
     }
   }
   PrintAndKeep(std::move(run), records);
@@ -215,30 +198,6 @@ absl::Status RunOne(const Sweep& sweep, const SyncBenchCase& bench_case, BareTcp
   return absl::IsNotFound(bare.status()) ? absl::OkStatus() : bare.status();
 }
 
-// Prints a line for each measurement as it ends; returns the exit code.
-int RunAll(const Sweep& sweep, proto::RunRecords* records) {
-  std::printf("%s", SyncBenchHead().c_str());
-  std::fflush(stdout);
-  BareTcp tcp(sweep.job);
-  std::string said;
-  int failed = 0;
-  for (const SyncBenchCase& bench_case : sweep.cases) {
-    const absl::Status status = RunOne(sweep, bench_case, &tcp, &said, records);
-    if (status.ok()) continue;
-    PrintError(absl::StrCat(Describe(bench_case), ": ", status.message()));
-    if (status.code() == absl::StatusCode::kCancelled) return 128 + InterruptSignal();
-    if (status.code() == absl::StatusCode::kInvalidArgument) return kBadInput;
-    ++failed;
-  }
-  double wrong = 0;
-  for (const proto::Run& run : records->runs()) wrong += run.wrong();
-  if (wrong > 0) PrintError(absl::StrCat(wrong, " elements are wrong"));
-  if (failed > 0) {
-    PrintError(absl::StrCat(failed, " of ", sweep.cases.size(), " measurements failed"));
-  }
-  return wrong > 0 || failed > 0 ? 1 : 0;
-}
-
 int SyncBench(int argc, char** argv) {
   FlagOptions flag_options;
   flag_options.usage = kUsage;
@@ -246,36 +205,25 @@ int SyncBench(int argc, char** argv) {
   const std::vector<std::string> positional = ParseFlagsOrExit(argc, argv, flag_options);
   absl::StatusOr<Sweep> sweep = PrepareSweep(argv[0], positional);
   if (!sweep.ok()) {
-    PrintError(sweep.status().message());
+    PrintError(kName, sweep.status().message());
     return kBadInput;
   }
-  proto::RunRecords records;
-  *records.mutable_machine() = DescribeMachine();
-  records.set_command(CommandLine("sync_bench", argc, argv));
-  if (const absl::Status writable = WriteRecords(sweep->json, records); !writable.ok()) {
-    PrintError(writable.message());
-    return kBadInput;
-  }
-  CatchInterrupts();
-  std::printf("%s\n", FormatMachine(records.machine()).c_str());
-  const std::string warning = BuildModeWarning(records.machine());
-  if (!warning.empty()) std::printf("%s\n", warning.c_str());
-  std::unique_ptr<EmulatedNetwork> network;
-  if (!sweep->cases[0].job.bandwidth.empty()) {
-    absl::StatusOr<std::unique_ptr<EmulatedNetwork>> made = MakeNetwork(*sweep);
-    if (!made.ok()) {
-      PrintError(made.status().message());
-      return InterruptSignal() != 0 ? 128 + InterruptSignal() : kBadInput;
-    }
-    network = *std::move(made);
-    sweep->job.network = network.get();
-    *records.add_networks() = network->record();
-    std::printf("%s\n", FormatNetwork(network->record()).c_str());
-  }
-  const int exit_code = RunAll(*sweep, &records);
-  const absl::Status written = WriteRecords(sweep->json, records);
-  if (!written.ok()) PrintError(written.message());
-  return exit_code == 0 && !written.ok() ? 1 : exit_code;
+  BareTcp tcp(sweep->job);
+  std::string said;
+  MeasuredSweep measured;
+  measured.program = kName;
+  measured.command = CommandLine(kName, argc, argv);
+  measured.json = sweep->json;
+  measured.head = SyncBenchHead();
+  for (const SyncBenchCase& bench_case : sweep->cases) measured.jobs.push_back(bench_case.job);
+  measured.tcp_rank_binary = sweep->job.tcp_rank_binary;
+  measured.timeout = absl::GetFlag(FLAGS_timeout);
+  measured.describe = [&](size_t i) { return Describe(sweep->cases[i]); };
+  measured.measure = [&](size_t i, const EmulatedNetwork* network, proto::RunRecords* records) {
+    sweep->job.network = network;
+    return RunOne(*sweep, sweep->cases[i], &tcp, &said, records);
+  };
+  return RunMeasuredSweep(measured);
 }
 
 }  // namespace

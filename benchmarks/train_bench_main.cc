@@ -21,7 +21,6 @@
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
-#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -35,14 +34,13 @@
 #include "base/keep_memory.h"
 #include "base/program_main.h"
 #include "base/status_macros.h"
-#include "benchmarks/network/emulated_network.h"
+#include "benchmarks/network/measured_sweep_main.h"
 #include "benchmarks/options/command_line.h"
 #include "benchmarks/options/job_sweep.h"
 #include "benchmarks/prediction/fit_probe.h"
 #include "benchmarks/profiles/step_recorder.h"
 #include "benchmarks/records/machine_info.h"
 #include "benchmarks/records/proto_json.h"
-#include "benchmarks/records/run_records.h"
 #include "benchmarks/replay/replay_cases.h"
 #include "benchmarks/replay/replay_job.h"
 #include "benchmarks/replay/replay_prediction.h"
@@ -110,16 +108,8 @@ namespace {
 constexpr char kUsage[] =
     "train_bench --record=FILE | --replay=FILE [flags]: records a training step's times, or "
     "replays them with real bytes";
+constexpr char kName[] = "train_bench";
 constexpr int kBadInput = 2;
-
-void PrintError(absl::string_view message) { gradsync::PrintError("train_bench", message); }
-
-void PrintMachine(const proto::Machine& machine) {
-  std::printf("%s\n", FormatMachine(machine).c_str());
-  const std::string warning = BuildModeWarning(machine);
-  if (!warning.empty()) std::printf("%s\n", warning.c_str());
-  std::fflush(stdout);
-}
 
 TrainerOptions TrainerFromFlags() {
   TrainerOptions options;
@@ -224,22 +214,6 @@ absl::StatusOr<Sweep> PrepareSweep(const char* argv0) {
   return sweep;
 }
 
-// Hosts for the cases with the bandwidth of case `first`.
-// Errors: NOT_FOUND or PERMISSION_DENIED when hosts cannot be had here, with the way to get them.
-absl::StatusOr<std::unique_ptr<EmulatedNetwork>> MakeNetwork(const Sweep& sweep,
-                                                             const ReplayCase& first) {
-  EmulatedNetworkOptions options;
-  options.bandwidth = first.job.bandwidth;
-  for (const ReplayCase& replay : sweep.cases) {
-    if (replay.job.bandwidth != first.job.bandwidth) continue;
-    options.hosts = std::max(options.hosts, HostCount(replay.job));
-  }
-  options.tcp_rank_binary = sweep.tcp_rank_binary;
-  options.timeout = first.timeout;
-  options.interrupt = &InterruptSignal();
-  return EmulatedNetwork::Create(options);
-}
-
 // The simulator's Run of a case; nothing when it is not asked for or has nothing to say.
 absl::StatusOr<absl::optional<proto::Run>> Predict(const Sweep& sweep, const ReplayCase& replay,
                                                    const EmulatedNetwork* network) {
@@ -263,59 +237,24 @@ absl::Status RunOne(const Sweep& sweep, const ReplayCase& replay, const Emulated
   return absl::OkStatus();
 }
 
-// Prints a line for each measurement as it ends; returns the exit code.
-int RunAll(const Sweep& sweep, proto::RunRecords* records) {
-  std::printf("%s", ReplayHead().c_str());
-  std::fflush(stdout);
-  int failed = 0;
-  std::unique_ptr<EmulatedNetwork> network;
-  for (const ReplayCase& replay : sweep.cases) {
-    const std::string& bandwidth = replay.job.bandwidth;
-    if (!bandwidth.empty() && (network == nullptr || network->record().bandwidth() != bandwidth)) {
-      network.reset();  // before the next one: they would share names and cores
-      absl::StatusOr<std::unique_ptr<EmulatedNetwork>> made = MakeNetwork(sweep, replay);
-      if (!made.ok()) {
-        PrintError(made.status().message());
-        return InterruptSignal() != 0 ? 128 + InterruptSignal() : kBadInput;
-      }
-      network = *std::move(made);
-      *records->add_networks() = network->record();
-      std::printf("%s\n", FormatNetwork(network->record()).c_str());
-    }
-    const absl::Status status = RunOne(sweep, replay, network.get(), records);
-    if (status.ok()) continue;
-    PrintError(absl::StrCat(Describe(replay), ": ", status.message()));
-    if (status.code() == absl::StatusCode::kCancelled) return 128 + InterruptSignal();
-    if (status.code() == absl::StatusCode::kInvalidArgument) return kBadInput;
-    ++failed;
-  }
-  double wrong = 0;
-  for (const proto::Run& run : records->runs()) wrong += run.wrong();
-  if (wrong > 0) PrintError(absl::StrCat(wrong, " elements are wrong"));
-  if (failed > 0) {
-    PrintError(absl::StrCat(failed, " of ", sweep.cases.size(), " measurements failed"));
-  }
-  return wrong > 0 || failed > 0 ? 1 : 0;
-}
-
 int Replay(const Sweep& sweep, const std::string& command) {
-  proto::RunRecords records;
-  *records.mutable_machine() = DescribeMachine();
-  records.set_command(command);
-  if (const absl::Status writable = WriteRecords(sweep.json, records); !writable.ok()) {
-    PrintError(writable.message());
-    return kBadInput;
-  }
-  CatchInterrupts();
-  PrintMachine(records.machine());
-  const int exit_code = RunAll(sweep, &records);
-  const absl::Status written = WriteRecords(sweep.json, records);
-  if (!written.ok()) PrintError(written.message());
-  return exit_code == 0 && !written.ok() ? 1 : exit_code;
+  MeasuredSweep measured;
+  measured.program = kName;
+  measured.command = command;
+  measured.json = sweep.json;
+  measured.head = ReplayHead();
+  for (const ReplayCase& replay : sweep.cases) measured.jobs.push_back(replay.job);
+  measured.tcp_rank_binary = sweep.tcp_rank_binary;
+  measured.timeout = absl::GetFlag(FLAGS_timeout);
+  measured.describe = [&](size_t i) { return Describe(sweep.cases[i]); };
+  measured.measure = [&](size_t i, const EmulatedNetwork* network, proto::RunRecords* records) {
+    return RunOne(sweep, sweep.cases[i], network, records);
+  };
+  return RunMeasuredSweep(measured);
 }
 
 int Fail(const absl::Status& status) {
-  PrintError(status.message());
+  PrintError(kName, status.message());
   return kBadInput;
 }
 
@@ -324,7 +263,7 @@ int TrainBench(int argc, char** argv) {
   flag_options.usage = kUsage;
   flag_options.aliases = SweepAliases();
   const std::vector<std::string> positional = ParseFlagsOrExit(argc, argv, flag_options);
-  const std::string command = CommandLine("train_bench", argc, argv);
+  const std::string command = CommandLine(kName, argc, argv);
   const std::string record = absl::GetFlag(FLAGS_record);
   if (!positional.empty()) {
     return Fail(absl::InvalidArgumentError(

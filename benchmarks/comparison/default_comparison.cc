@@ -14,8 +14,8 @@ namespace gradsync {
 namespace {
 
 constexpr absl::string_view kSaysHow[] = {
-    "bandwidth", "bandwidths", "rounds", "data",          "lr",
-    "seed",      "timeout",    "out",    "worker_binary", "server_binary"};
+    "bandwidth", "bandwidths", "json", "rounds",        "data",         "lr",
+    "seed",      "timeout",    "out",  "worker_binary", "server_binary"};
 
 // Words of --bandwidth.
 constexpr absl::string_view kAuto = "auto";

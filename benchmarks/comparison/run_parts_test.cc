@@ -10,6 +10,7 @@ namespace gradsync {
 namespace {
 
 using ::testing::Contains;
+using ::testing::DoubleEq;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -28,13 +29,14 @@ ComparisonPart Part() {
 
 TEST(RunPartsTest, AJobIsExpectedToTakeWhatIsPredictedOrElseItsSamplesInTurns) {
   // 1.5 s, and ten steps of ten samples in two turns.
-  EXPECT_THAT(ExpectedSeconds({Part()}, {}, /*cores=*/2), ElementsAre(2, 2));
+  EXPECT_THAT(ExpectedSeconds({Part()}, {}, /*cores=*/2), ElementsAre(DoubleEq(2), DoubleEq(2)));
   proto::RunRecords records;
   proto::Run& predicted = *records.add_predictions();
   predicted.set_topology("ring");
   predicted.set_workers(4);
   predicted.set_step_ms_p50(100);
-  EXPECT_THAT(ExpectedSeconds({Part()}, records.predictions(), /*cores=*/2), ElementsAre(2.5, 2.5));
+  EXPECT_THAT(ExpectedSeconds({Part()}, records.predictions(), /*cores=*/2),
+              ElementsAre(DoubleEq(2.5), DoubleEq(2.5)));
 }
 
 TEST(RunPartsTest, AJobThatFailsIsSaidOnceAndLeftOutOfFurtherRounds) {

@@ -53,13 +53,15 @@ absl::Status CheckNumbers(const SyncBenchOptions& options) {
   if (options.timeout <= absl::ZeroDuration()) {
     return FlagError("timeout", "more than 0s", absl::FormatDuration(options.timeout));
   }
-  return absl::OkStatus();
+  if (options.emulate || options.bandwidths.size() == 1) return absl::OkStatus();
+  if (options.bandwidths.empty()) return FlagError("emulate", "true without --bandwidth", "false");
+  return FlagError("bandwidth", "one with --noemulate", absl::StrJoin(options.bandwidths, ","));
 }
 
 absl::StatusOr<JobSweep> SweepOf(const SyncBenchOptions& options) {
   SweepRules rules;
   rules.links = {Link::kAuto, Link::kGrpc, Link::kShm, Link::kGloo, Link::kNccl, Link::kCudaIpc};
-  rules.on_hosts = !options.bandwidth.empty() && options.emulate;
+  rules.on_hosts = !options.bandwidths.empty() && options.emulate;
   rules.sparse = false;
   rules.most_processes = kMostRanks;
   rules.ranks_own = true;
@@ -97,18 +99,19 @@ absl::StatusOr<SyncBenchCase> CommonCase(const SyncBenchOptions& options) {
   GS_ASSIGN_OR_RETURN(common.exchange.bucket_bytes,
                       ParseSize("bucket_bytes", options.bucket_bytes));
   GS_ASSIGN_OR_RETURN(common.exchange.chunk_bytes, ParseChunkBytes(options.chunk_bytes));
-  if (!options.bandwidth.empty()) {
-    const absl::StatusOr<double> rate = ParseBandwidth(options.bandwidth);
-    if (!rate.ok()) return Named("bandwidth", rate.status());
-    common.bytes_per_second = *rate;
-    if (options.emulate) common.job.bandwidth = BandwidthName(options.bandwidth);
-  } else if (!options.emulate) {
-    return FlagError("emulate", "true without --bandwidth", "false");
-  }
   GS_ASSIGN_OR_RETURN(const ServerWeights weights, ParseServerWeights(options.server_weights));
   common.weights = weights.weights;
   common.server_weights = options.server_weights;
   return common;
+}
+
+absl::Status SetBandwidth(const std::string& bandwidth, bool emulate, SyncBenchCase* common) {
+  if (bandwidth.empty()) return absl::OkStatus();
+  const absl::StatusOr<double> rate = ParseBandwidth(bandwidth);
+  if (!rate.ok()) return Named("bandwidth", rate.status());
+  common->bytes_per_second = *rate;
+  if (emulate) common->job.bandwidth = BandwidthName(bandwidth);
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -126,13 +129,17 @@ absl::StatusOr<std::vector<SyncBenchCase>> ListCases(const SyncBenchOptions& opt
   GS_ASSIGN_OR_RETURN(SyncBenchCase next, CommonCase(options));
   std::vector<SyncBenchCase> cases;
   std::vector<PlacedJob> all;
-  for (int n : sweep.workers) {
-    const std::vector<PlacedJob> jobs = ListJobs(sweep, n, next.job.bandwidth);
-    all.insert(all.end(), jobs.begin(), jobs.end());
-    next.exchange.world_size = n;
-    for (int64_t bytes : sizes) {
-      next.exchange.bytes = bytes;
-      GS_RETURN_IF_ERROR(AddCases(next, jobs, &cases));
+  const std::vector<std::string> here = {""};
+  for (const std::string& bandwidth : options.bandwidths.empty() ? here : options.bandwidths) {
+    GS_RETURN_IF_ERROR(SetBandwidth(bandwidth, options.emulate, &next));
+    for (int n : sweep.workers) {
+      const std::vector<PlacedJob> jobs = ListJobs(sweep, n, next.job.bandwidth);
+      all.insert(all.end(), jobs.begin(), jobs.end());
+      next.exchange.world_size = n;
+      for (int64_t bytes : sizes) {
+        next.exchange.bytes = bytes;
+        GS_RETURN_IF_ERROR(AddCases(next, jobs, &cases));
+      }
     }
   }
   GS_RETURN_IF_ERROR(CheckAllOccur(sweep, all));

@@ -29,8 +29,8 @@ struct SyncBenchOptions : SweepFlags {
   int connections = 0;  // per pair of peers; 0: the topology's default
   std::string bucket_bytes = "25MiB";
   std::string chunk_bytes = "0";
-  std::string bandwidth;  // of an emulated network; empty: none
-  bool emulate = true;    // false: the bandwidth is only the model's
+  std::vector<std::string> bandwidths;  // of emulated networks; none: this host alone
+  bool emulate = true;                  // false: the bandwidth, one, is only the model's
   std::string server_weights = "auto";
   absl::Duration timeout = absl::Seconds(60);
 };
@@ -48,8 +48,8 @@ struct SyncBenchCase {
 // "ring over grpc, 2 ranks, 4KiB".
 std::string Describe(const SyncBenchCase& bench_case);
 
-// Checks everything and lists the measurements in the order in which they run: by ranks and bytes,
-// so that what is compared is measured close in time. Combinations that cannot be are left out, but
+// Checks everything and lists the measurements in the order in which they run: by bandwidth, ranks
+// and bytes, so that what is compared is measured close in time. Combinations that cannot be are left out, but
 // each value that was asked for occurs, topologies aside (job_sweep.h). Servers over NCCL and CUDA
 // IPC are the first so many ranks, and so colocated whatever --placement says. Errors:
 // INVALID_ARGUMENT naming the flag, what was expected and what came.

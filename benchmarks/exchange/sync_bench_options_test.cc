@@ -88,7 +88,7 @@ TEST(SyncBenchOptionsTest, SharedMemoryIsMeasuredUnderAllTopologiesAndUpdateSite
 TEST(SyncBenchOptionsTest, PlacementsThatCannotBeAreLeftOut) {
   SyncBenchOptions options;
   options.topologies = {"ring", "ps"};
-  options.bandwidth = "400mbit";
+  options.bandwidths = {"400mbit"};
   options.bytes = {"4KiB"};
   options.workers = {"3"};
   options.servers = {"2", "4"};
@@ -99,6 +99,20 @@ TEST(SyncBenchOptionsTest, PlacementsThatCannotBeAreLeftOut) {
                                           "ps, servers 4, ranks 3, 4KiB",
                                           "ps, servers 2 colocated, ranks 3, 4KiB",
                                           "ps, servers 2 mixed, ranks 3, 4KiB"));
+}
+
+TEST(SyncBenchOptionsTest, EachBandwidthHasAllMeasurements) {
+  SyncBenchOptions options;
+  options.topologies = {"ring"};
+  options.bytes = {"4KiB"};
+  options.bandwidths = {"400mbit", "1Gbps"};
+  const std::vector<SyncBenchCase> cases = CasesOf(options);
+  ASSERT_EQ(cases.size(), 2u);
+  EXPECT_EQ(cases[0].job.bandwidth, "400mbit");
+  EXPECT_EQ(cases[1].job.bandwidth, "1gbit");
+  EXPECT_DOUBLE_EQ(cases[1].bytes_per_second, 1.25e8);
+  options.emulate = false;
+  EXPECT_THAT(ErrorOf(options), HasSubstr("--bandwidth: expected one with --noemulate"));
 }
 
 TEST(SyncBenchOptionsTest, MistakesNameTheFlagAndWhatCame) {
@@ -126,7 +140,7 @@ TEST(SyncBenchOptionsTest, MistakesNameTheFlagAndWhatCame) {
   options.placements = {"colocated"};
   EXPECT_THAT(ErrorOf(options), HasSubstr("--placement: "));
   options = SyncBenchOptions();
-  options.bandwidth = "400mbit";
+  options.bandwidths = {"400mbit"};
   options.placements = {"mixed"};
   options.servers = {"2"};
   EXPECT_THAT(ErrorOf(options), HasSubstr("--placement: expected at most as many --servers"))
@@ -147,7 +161,7 @@ TEST(SyncBenchOptionsTest, MistakesNameTheFlagAndWhatCame) {
   options.iterations = 0;
   EXPECT_THAT(ErrorOf(options), HasSubstr("--iterations: "));
   options = SyncBenchOptions();
-  options.bandwidth = "fast";
+  options.bandwidths = {"fast"};
   EXPECT_THAT(ErrorOf(options), HasSubstr("--bandwidth: "));
   options = SyncBenchOptions();
   options.chunk_bytes = "100";

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -107,7 +106,7 @@ absl::StatusOr<std::vector<double>> Slowness(const std::string& straggler, int w
   std::vector<double> slowness;
   if (straggler.empty()) return slowness;
   GS_ASSIGN_OR_RETURN(const Straggler parsed, Straggler::Parse(straggler));
-  if (absl::StartsWith(straggler, "random")) {
+  if (parsed.random()) {
     return FlagError("straggler", "RANK:FACTOR (a random one has no one step time)", straggler);
   }
   GS_RETURN_IF_ERROR(parsed.CheckWorkers(workers));
