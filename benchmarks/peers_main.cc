@@ -198,18 +198,14 @@ absl::StatusOr<PeerTrainingOptions> TrainingFromFlags(const std::string& argv0, 
     return FlagError("pixels", "an even number from 8 to 1024", absl::StrCat(options.pixels));
   }
   options.loader_threads = absl::GetFlag(FLAGS_loader_threads);
-  if (options.loader_threads < 0) {
-    return FlagError("loader_threads", "at least 0", absl::StrCat(options.loader_threads));
-  }
+  GS_RETURN_IF_ERROR(CheckAtLeast("loader_threads", 0, options.loader_threads));
   const std::vector<std::pair<const char*, int>> counts = {
       {"batch_size", options.batch_size},
       {"threads", options.threads},
       {"workers", options.ranks},
       {"rounds", options.rounds},
       {"steps_per_round", options.steps_per_round}};
-  for (const auto& [flag, value] : counts) {
-    if (value < 1) return FlagError(flag, "at least 1", absl::StrCat(value));
-  }
+  for (const auto& [flag, value] : counts) GS_RETURN_IF_ERROR(CheckAtLeast(flag, 1, value));
   for (const std::string& text : absl::GetFlag(FLAGS_bucket_bytes)) {
     const absl::StatusOr<int64_t> bytes = ParseBytes(text);
     if (!bytes.ok()) return FlagError("bucket_bytes", "sizes such as 1MiB,25MiB", text);

@@ -103,8 +103,7 @@ Cells CellsOf(const proto::RunRecords& records, int workers,
 }
 
 std::string Words(const Series& series) {
-  const std::string count =
-      absl::StrCat(series.servers, series.servers == 1 ? " server" : " servers");
+  const std::string count = Count(series.servers, "server");
   switch (series.placement) {
     case Placement::kNone:
       break;
@@ -148,7 +147,7 @@ std::string PredictedLead(const Cells& cells, const std::string& bandwidth, bool
     } else if ((series.rank == 2) == more &&
                (best == nullptr || run->samples_per_s() > best->samples_per_s())) {
       best = run;
-      name = absl::StrCat(run->servers(), run->servers() == 1 ? " server" : " servers",
+      name = absl::StrCat(Count(run->servers(), "server"),
                           more ? " on hosts of their own" : " beside the workers");
     }
   }

@@ -1,7 +1,6 @@
 #include "benchmarks/comparison/compare_options.h"
 
 #include <algorithm>
-#include <iterator>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -16,6 +15,7 @@
 #include "base/straggler.h"
 #include "benchmarks/options/flag_checks.h"
 #include "benchmarks/options/shared_gpu.h"
+#include "benchmarks/records/table.h"
 #include "train/open_dataset.h"
 
 namespace gradsync {
@@ -24,43 +24,11 @@ namespace {
 constexpr int64_t kDefaultBatchSize = 32;
 
 // Flags that `compare` gives to the workers itself.
-constexpr absl::string_view kOwnFlags[] = {"topology",
-                                           "link",
-                                           "update",
-                                           "servers",
-                                           "num_servers",
-                                           "rank",
-                                           "world_size",
-                                           "master",
-                                           "model",
-                                           "stem",
-                                           "data",
-                                           "batch_size",
-                                           "steps",
-                                           "epochs",
-                                           "warmup_steps",
-                                           "threads",
-                                           "lr",
-                                           "seed",
-                                           "timeout",
-                                           "metrics_json",
-                                           "port_file",
-                                           "log_every",
-                                           "compression",
-                                           "straggler",
-                                           "consistency",
-                                           "device",
-                                           "local_rank",
-                                           "precision",
-                                           "tf32",
-                                           "channels_last",
-                                           "cudnn_benchmark",
-                                           "nocudnn_benchmark"};
-
-absl::Status CheckAtLeast(absl::string_view flag, int64_t minimum, int64_t found) {
-  if (found >= minimum) return absl::OkStatus();
-  return FlagError(flag, absl::StrCat("at least ", minimum), absl::StrCat(found));
-}
+constexpr char kOwnFlags[] =
+    "topology link update consistency compression servers num_servers rank world_size master "
+    "local_rank port_file metrics_json log_every model stem data batch_size steps epochs "
+    "warmup_steps threads lr seed straggler timeout device precision tf32 channels_last "
+    "cudnn_benchmark nocudnn_benchmark";
 
 absl::StatusOr<JobSweep> SweepOf(const CompareOptions& options) {
   SweepRules rules;
@@ -76,14 +44,12 @@ absl::StatusOr<JobSweep> SweepOf(const CompareOptions& options) {
   return ParseJobSweep(flags, rules);
 }
 
-absl::Status CheckBandwidths(const std::vector<std::string>& bandwidths) {
+absl::Status CheckEachOnce(const std::vector<std::string>& bandwidths) {
   for (const std::string& bandwidth : bandwidths) {
-    const absl::StatusOr<double> rate = ParseBandwidth(bandwidth);
-    if (!rate.ok()) return Named("bandwidth", rate.status());
     const auto same = std::count(bandwidths.begin(), bandwidths.end(), bandwidth);
     if (same > 1) return FlagError("bandwidth", "each bandwidth once", bandwidth);
   }
-  return absl::OkStatus();
+  return CheckBandwidths(bandwidths);
 }
 
 absl::Status CheckTraining(const CompareOptions& options, const std::vector<UpdateSite>& updates) {
@@ -95,12 +61,6 @@ absl::Status CheckTraining(const CompareOptions& options, const std::vector<Upda
     return FlagError("steps", absl::StrCat("more than --warmup_steps=", options.warmup_steps),
                      absl::StrCat(options.steps));
   }
-  GS_RETURN_IF_ERROR(CheckAtLeast("batch_size", 0, options.batch_size));
-  GS_RETURN_IF_ERROR(CheckAtLeast("global_batch_size", 0, options.global_batch_size));
-  if (options.batch_size > 0 && options.global_batch_size > 0) {
-    return FlagError("global_batch_size", "nothing beside --batch_size",
-                     absl::StrCat(options.global_batch_size));
-  }
   GS_RETURN_IF_ERROR(CheckAtLeast("threads", 1, options.threads));
   GS_RETURN_IF_ERROR(CheckCompute(options.compute, updates));
   if (options.compute.on_gpu() && !options.straggler.empty()) {
@@ -108,9 +68,7 @@ absl::Status CheckTraining(const CompareOptions& options, const std::vector<Upda
                      options.straggler);
   }
   if (!(options.lr >= 0)) return FlagError("lr", "at least 0", absl::StrCat(options.lr));
-  if (options.timeout <= absl::ZeroDuration()) {
-    return FlagError("timeout", "more than 0s", absl::FormatDuration(options.timeout));
-  }
+  GS_RETURN_IF_ERROR(CheckTimeout(options.timeout));
   for (const std::string& flag : options.worker_flags) {
     const std::pair<absl::string_view, absl::string_view> parts = absl::StrSplit(
         absl::StripPrefix(absl::StripPrefix(flag, "-"), "-"), absl::MaxSplits('=', 1));
@@ -118,7 +76,8 @@ absl::Status CheckTraining(const CompareOptions& options, const std::vector<Upda
       return absl::InvalidArgumentError(
           absl::StrCat("expected worker flags, --name=value, after --, found \"", flag, "\""));
     }
-    if (std::find(std::begin(kOwnFlags), std::end(kOwnFlags), parts.first) != std::end(kOwnFlags)) {
+    const std::vector<std::string> own = absl::StrSplit(kOwnFlags, ' ');
+    if (Contains(own, parts.first)) {
       return FlagError(parts.first, "it before the --, or not at all", flag);
     }
   }
@@ -133,21 +92,6 @@ absl::Status CheckData(const CompareOptions& options) {
     }
   }
   return absl::OkStatus();
-}
-
-absl::StatusOr<int64_t> BatchSize(const CompareOptions& options, int workers) {
-  if (options.global_batch_size == 0) {
-    return options.batch_size == 0 ? kDefaultBatchSize : options.batch_size;
-  }
-  if (options.global_batch_size % workers != 0) {
-    return FlagError("global_batch_size", absl::StrCat("a multiple of ", workers, " workers"),
-                     absl::StrCat(options.global_batch_size));
-  }
-  return options.global_batch_size / workers;
-}
-
-std::string Count(int count, absl::string_view noun) {
-  return absl::StrCat(count, " ", noun, count == 1 ? "" : "s");
 }
 
 }  // namespace
@@ -185,7 +129,7 @@ absl::Status ResolveLinksAndDevice(const GpuChecker& check, CompareOptions* opti
 
 absl::StatusOr<std::vector<Configuration>> ListConfigurations(const CompareOptions& options) {
   GS_ASSIGN_OR_RETURN(const JobSweep sweep, SweepOf(options));
-  GS_RETURN_IF_ERROR(CheckBandwidths(options.bandwidths));
+  GS_RETURN_IF_ERROR(CheckEachOnce(options.bandwidths));
   GS_RETURN_IF_ERROR(CheckTraining(options, sweep.updates));
   GS_ASSIGN_OR_RETURN(const Straggler straggler, Straggler::Parse(options.straggler));
   for (int n : sweep.workers) GS_RETURN_IF_ERROR(straggler.CheckWorkers(n));
@@ -194,7 +138,9 @@ absl::StatusOr<std::vector<Configuration>> ListConfigurations(const CompareOptio
   const std::vector<std::string> here = {""};
   for (const std::string& bandwidth : options.bandwidths.empty() ? here : options.bandwidths) {
     for (int n : sweep.workers) {
-      GS_ASSIGN_OR_RETURN(const int64_t batch_size, BatchSize(options, n));
+      GS_ASSIGN_OR_RETURN(int64_t batch_size,
+                          BatchPerWorker(options.batch_size, options.global_batch_size, n));
+      if (batch_size == 0) batch_size = kDefaultBatchSize;
       for (const PlacedJob& job : ListJobs(sweep, n, bandwidth)) {
         all.push_back({job, batch_size});
         jobs.push_back(job);

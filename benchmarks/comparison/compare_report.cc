@@ -24,10 +24,6 @@ constexpr size_t kShortHash = 12;
 
 using Runs = std::vector<const proto::Run*>;
 
-std::string Count(int count, absl::string_view noun) {
-  return absl::StrCat(count, " ", noun, count == 1 ? "" : "s");
-}
-
 bool Compresses(const proto::Run& run) { return SpecOf(run).codec.compresses(); }
 
 // Whose result depends on the order in which gradients arrive.

@@ -42,17 +42,11 @@ absl::StatusOr<std::vector<int64_t>> Sizes(const SyncBenchOptions& options) {
 }
 
 absl::Status CheckNumbers(const SyncBenchOptions& options) {
-  if (options.iterations < 1) {
-    return FlagError("iterations", "at least 1", absl::StrCat(options.iterations));
-  }
-  if (options.warmup < 0) return FlagError("warmup", "at least 0", absl::StrCat(options.warmup));
-  if (options.connections < 0 || options.connections > 256) {
-    return FlagError("connections", "1 to 256, or 0 for the default",
-                     absl::StrCat(options.connections));
-  }
-  if (options.timeout <= absl::ZeroDuration()) {
-    return FlagError("timeout", "more than 0s", absl::FormatDuration(options.timeout));
-  }
+  GS_RETURN_IF_ERROR(CheckAtLeast("iterations", 1, options.iterations));
+  GS_RETURN_IF_ERROR(CheckAtLeast("warmup", 0, options.warmup));
+  GS_RETURN_IF_ERROR(CheckConnections(options.connections));
+  GS_RETURN_IF_ERROR(CheckTimeout(options.timeout));
+  GS_RETURN_IF_ERROR(CheckBandwidths(options.bandwidths));
   if (options.emulate || options.bandwidths.size() == 1) return absl::OkStatus();
   if (options.bandwidths.empty()) return FlagError("emulate", "true without --bandwidth", "false");
   return FlagError("bandwidth", "one with --noemulate", absl::StrJoin(options.bandwidths, ","));
@@ -105,15 +99,6 @@ absl::StatusOr<SyncBenchCase> CommonCase(const SyncBenchOptions& options) {
   return common;
 }
 
-absl::Status SetBandwidth(const std::string& bandwidth, bool emulate, SyncBenchCase* common) {
-  if (bandwidth.empty()) return absl::OkStatus();
-  const absl::StatusOr<double> rate = ParseBandwidth(bandwidth);
-  if (!rate.ok()) return Named("bandwidth", rate.status());
-  common->bytes_per_second = *rate;
-  if (emulate) common->job.bandwidth = BandwidthName(bandwidth);
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 std::string Describe(const SyncBenchCase& bench_case) {
@@ -131,7 +116,8 @@ absl::StatusOr<std::vector<SyncBenchCase>> ListCases(const SyncBenchOptions& opt
   std::vector<PlacedJob> all;
   const std::vector<std::string> here = {""};
   for (const std::string& bandwidth : options.bandwidths.empty() ? here : options.bandwidths) {
-    GS_RETURN_IF_ERROR(SetBandwidth(bandwidth, options.emulate, &next));
+    next.bytes_per_second = ParseBandwidth(bandwidth).value_or(0);
+    if (options.emulate) next.job.bandwidth = BandwidthName(bandwidth);
     for (int n : sweep.workers) {
       const std::vector<PlacedJob> jobs = ListJobs(sweep, n, next.job.bandwidth);
       all.insert(all.end(), jobs.begin(), jobs.end());

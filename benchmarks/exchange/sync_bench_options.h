@@ -49,10 +49,10 @@ struct SyncBenchCase {
 std::string Describe(const SyncBenchCase& bench_case);
 
 // Checks everything and lists the measurements in the order in which they run: by bandwidth, ranks
-// and bytes, so that what is compared is measured close in time. Combinations that cannot be are left out, but
-// each value that was asked for occurs, topologies aside (job_sweep.h). Servers over NCCL and CUDA
-// IPC are the first so many ranks, and so colocated whatever --placement says. Errors:
-// INVALID_ARGUMENT naming the flag, what was expected and what came.
+// and bytes, so that what is compared is measured close in time. Combinations that cannot be are
+// left out, but each value that was asked for occurs, topologies aside (job_sweep.h). Servers over
+// NCCL and CUDA IPC are the first so many ranks, and so colocated whatever --placement says.
+// Errors: INVALID_ARGUMENT naming the flag, what was expected and what came.
 absl::StatusOr<std::vector<SyncBenchCase>> ListCases(const SyncBenchOptions& options);
 
 // Flags of a rank, without those that RunLocalJob() sets.

@@ -7,6 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "base/byte_sizes.h"
 #include "base/flag_error.h"
+#include "base/rate.h"
 #include "base/status_macros.h"
 
 namespace gradsync {
@@ -20,6 +21,43 @@ absl::Status CheckNames(absl::string_view flag, const std::vector<std::string>& 
     }
   }
   return absl::OkStatus();
+}
+
+absl::Status CheckAtLeast(absl::string_view flag, int64_t least, int64_t found) {
+  if (found >= least) return absl::OkStatus();
+  return FlagError(flag, absl::StrCat("at least ", least), absl::StrCat(found));
+}
+
+absl::Status CheckTimeout(absl::Duration timeout) {
+  if (timeout > absl::ZeroDuration()) return absl::OkStatus();
+  return FlagError("timeout", "more than 0s", absl::FormatDuration(timeout));
+}
+
+absl::Status CheckConnections(int connections) {
+  if (connections >= 0 && connections <= 256) return absl::OkStatus();
+  return FlagError("connections", "1 to 256, or 0 for the default", absl::StrCat(connections));
+}
+
+absl::Status CheckBandwidths(const std::vector<std::string>& bandwidths) {
+  for (const std::string& bandwidth : bandwidths) {
+    const absl::StatusOr<double> rate = ParseBandwidth(bandwidth);
+    if (!rate.ok()) return Named("bandwidth", rate.status());
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<int64_t> BatchPerWorker(int64_t batch_size, int64_t global_batch_size, int workers) {
+  const auto refuse = [global_batch_size](absl::string_view expected) {
+    return FlagError("global_batch_size", expected, absl::StrCat(global_batch_size));
+  };
+  GS_RETURN_IF_ERROR(CheckAtLeast("batch_size", 0, batch_size));
+  GS_RETURN_IF_ERROR(CheckAtLeast("global_batch_size", 0, global_batch_size));
+  if (global_batch_size == 0) return batch_size;
+  if (batch_size > 0) return refuse("nothing beside --batch_size");
+  if (global_batch_size % workers != 0) {
+    return refuse(absl::StrCat("a multiple of ", workers, " workers"));
+  }
+  return global_batch_size / workers;
 }
 
 absl::Status Named(absl::string_view flag, const absl::Status& status) {

@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 
 namespace gradsync {
 
@@ -18,6 +19,17 @@ namespace gradsync {
 // At least one name, all of them known.
 absl::Status CheckNames(absl::string_view flag, const std::vector<std::string>& found,
                         const std::vector<std::string>& known);
+
+// Numbers that several programs have. `CheckTimeout` is of --timeout, `CheckConnections` of
+// --connections, `CheckBandwidths` of --bandwidth.
+absl::Status CheckAtLeast(absl::string_view flag, int64_t least, int64_t found);
+absl::Status CheckTimeout(absl::Duration timeout);
+absl::Status CheckConnections(int connections);
+absl::Status CheckBandwidths(const std::vector<std::string>& bandwidths);
+
+// Samples per worker, from --batch_size and --global_batch_size, of which at most one is given; 0:
+// neither.
+absl::StatusOr<int64_t> BatchPerWorker(int64_t batch_size, int64_t global_batch_size, int workers);
 
 // What is wrong with a flag, in the words of whoever read its value.
 absl::Status Named(absl::string_view flag, const absl::Status& status);

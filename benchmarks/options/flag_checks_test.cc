@@ -45,6 +45,28 @@ TEST(FlagChecks, CountsWithoutAMostSayOnlyTheLeast) {
                   "--workers: expected numbers of at least 1, such as 1,2, found \"0\"");
 }
 
+TEST(FlagChecks, NumbersThatSeveralProgramsHaveNameTheirFlag) {
+  EXPECT_TRUE(CheckAtLeast("rounds", 1, 1).ok());
+  ExpectFlagError(CheckAtLeast("rounds", 1, 0), "--rounds: expected at least 1, found \"0\"");
+  ExpectFlagError(CheckTimeout(absl::ZeroDuration()),
+                  "--timeout: expected more than 0s, found \"0\"");
+  ExpectFlagError(CheckConnections(257),
+                  "--connections: expected 1 to 256, or 0 for the default, found \"257\"");
+  EXPECT_TRUE(CheckBandwidths({"1gbit", "400Mbps"}).ok());
+  EXPECT_THAT(CheckBandwidths({"1gbit", "fast"}).message(), HasSubstr("--bandwidth: "));
+}
+
+TEST(FlagChecks, AGlobalBatchIsSharedByTheWorkers) {
+  EXPECT_EQ(*BatchPerWorker(8, 0, 3), 8);
+  EXPECT_EQ(*BatchPerWorker(0, 0, 3), 0);
+  EXPECT_EQ(*BatchPerWorker(0, 12, 3), 4);
+  ExpectFlagError(BatchPerWorker(0, 13, 3).status(),
+                  "--global_batch_size: expected a multiple of 3 workers, found \"13\"");
+  ExpectFlagError(BatchPerWorker(8, 12, 3).status(),
+                  "--global_batch_size: expected nothing beside --batch_size, found \"12\"");
+  EXPECT_FALSE(BatchPerWorker(-1, 0, 3).ok());
+}
+
 TEST(FlagChecks, SizesNameTheirFlag) {
   EXPECT_EQ(ParseSize("bucket_bytes", "25MiB").value(), 25 << 20);
   const absl::Status bad = ParseSize("bucket_bytes", "lots").status();

@@ -47,20 +47,10 @@ absl::Status CheckTime(absl::string_view flag, absl::Duration time) {
 }
 
 absl::Status CheckNumbers(const PredictOptions& options) {
-  for (const std::string& text : options.bandwidths) {
-    const absl::StatusOr<double> rate = ParseBandwidth(text);
-    if (!rate.ok()) return Named("bandwidth", rate.status());
-  }
+  GS_RETURN_IF_ERROR(CheckBandwidths(options.bandwidths));
   if (options.bandwidths.empty()) return FlagError("bandwidth", "such as 10gbit", "");
   if (options.batch_size < 0 || options.batch_size > 1000000) {
     return FlagError("batch_size", "1 to 1000000, or 0", absl::StrCat(options.batch_size));
-  }
-  if (options.global_batch_size < 0) {
-    return FlagError("global_batch_size", "at least 1", absl::StrCat(options.global_batch_size));
-  }
-  if (options.batch_size > 0 && options.global_batch_size > 0) {
-    return FlagError("global_batch_size", "nothing beside --batch_size",
-                     absl::StrCat(options.global_batch_size));
   }
   if (!(options.compute_scale > 0) || !std::isfinite(options.compute_scale)) {
     return FlagError("compute_scale", "more than 0", absl::StrCat(options.compute_scale));
@@ -81,7 +71,6 @@ absl::StatusOr<PredictedJob> CommonJob(const PredictOptions& options) {
   GS_ASSIGN_OR_RETURN(job.first_bucket_bytes,
                       ParseSize("first_bucket_bytes", options.first_bucket_bytes));
   GS_ASSIGN_OR_RETURN(job.chunk_bytes, ParseChunkBytes(options.chunk_bytes));
-  job.batch_size = options.batch_size;
   job.compute_scale = options.compute_scale;
   job.constants.rate_factor = options.rate_factor;
   job.constants.latency = absl::ToDoubleSeconds(options.latency);
@@ -165,13 +154,8 @@ absl::StatusOr<std::vector<PredictedJob>> ListPredictions(const PredictOptions& 
   for (const std::string& bandwidth : options.bandwidths) {
     for (int n : sweep.workers) {
       GS_ASSIGN_OR_RETURN(job.slowness, Slowness(options.straggler, n));
-      if (options.global_batch_size > 0) {
-        if (options.global_batch_size % n != 0) {
-          return FlagError("global_batch_size", absl::StrCat("a multiple of ", n, " workers"),
-                           absl::StrCat(options.global_batch_size));
-        }
-        job.batch_size = options.global_batch_size / n;
-      }
+      GS_ASSIGN_OR_RETURN(job.batch_size,
+                          BatchPerWorker(options.batch_size, options.global_batch_size, n));
       GS_ASSIGN_OR_RETURN(const std::vector<PlacedJob> placed,
                           JobsWith(sweep, options, n, bandwidth));
       for (const PlacedJob& next : placed) {

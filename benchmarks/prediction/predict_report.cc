@@ -15,14 +15,6 @@ namespace {
 // Differences below it are not worth a sentence, let alone a machine.
 constexpr double kEqual = 0.01;
 
-std::string Ms(double ms) { return absl::StrFormat(ms < 100 ? "%.2f" : "%.1f", ms); }
-
-std::string Percent(double share) { return absl::StrFormat("%.0f%%", 100 * share); }
-
-std::string Count(int count, absl::string_view what) {
-  return absl::StrCat(count, " ", what, count == 1 ? "" : "s");
-}
-
 bool Together(const proto::Run& a, const proto::Run& b) {
   return a.workers() == b.workers() && a.bandwidth() == b.bandwidth();
 }

@@ -53,14 +53,9 @@ absl::Status CheckNumbers(const ReplaySweepOptions& options) {
     return FlagError("steps", absl::StrCat("more than --warmup_steps=", options.warmup_steps),
                      absl::StrCat(options.steps));
   }
-  if (options.connections < 0 || options.connections > 256) {
-    return FlagError("connections", "1 to 256, or 0 for the default",
-                     absl::StrCat(options.connections));
-  }
-  if (options.timeout <= absl::ZeroDuration()) {
-    return FlagError("timeout", "more than 0s", absl::FormatDuration(options.timeout));
-  }
-  return absl::OkStatus();
+  GS_RETURN_IF_ERROR(CheckConnections(options.connections));
+  GS_RETURN_IF_ERROR(CheckTimeout(options.timeout));
+  return CheckBandwidths(options.bandwidths);
 }
 
 absl::StatusOr<JobSweep> SweepOf(const ReplaySweepOptions& options) {
@@ -68,10 +63,6 @@ absl::StatusOr<JobSweep> SweepOf(const ReplaySweepOptions& options) {
   rules.topologies = {Topology::kRing, Topology::kPs, Topology::kLocal};
   rules.on_hosts = !options.bandwidths.empty();
   rules.most_processes = kMostProcesses;
-  for (const std::string& bandwidth : options.bandwidths) {
-    const absl::StatusOr<double> rate = ParseBandwidth(bandwidth);
-    if (!rate.ok()) return Named("bandwidth", rate.status());
-  }
   return ParseJobSweep(options, rules);
 }
 

@@ -13,6 +13,7 @@
 #include "benchmarks/records/curve_report.h"
 #include "benchmarks/records/payload.h"
 #include "benchmarks/records/run_job.h"
+#include "benchmarks/records/table.h"
 
 namespace gradsync {
 namespace {
@@ -50,10 +51,6 @@ absl::Status SetHostWire(const ReplayCase& replay, const std::vector<proto::Work
   SetWire(PayloadByHost(CountedPayload(workers, servers), flows, HostsOf(replay.job)), run);
   return absl::OkStatus();
 }
-
-std::string Ms(double ms) { return absl::StrFormat(ms < 100 ? "%.2f" : "%.1f", ms); }
-
-std::string Percent(double share) { return absl::StrFormat("%.0f%%", 100 * share); }
 
 std::string Error(double predicted, double measured) {
   return absl::StrFormat("%+.1f%%", 100 * (predicted / measured - 1));
