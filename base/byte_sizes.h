@@ -22,8 +22,8 @@ absl::StatusOr<int64_t> ParseBytes(absl::string_view text);
 // "4097".
 std::string FormatBytes(int64_t bytes);
 
-// A flag's value: `ABSL_FLAG(gradsync::ByteSize, bucket_bytes, {25 << 20}, "...")` takes each of
-// the spellings above, and 0, for which most such flags have a meaning.
+// A flag's value: as in `ABSL_FLAG(gradsync::ByteSize, bucket_bytes, ...)`. It takes each of the
+// spellings above, and 0, for which most such flags have a meaning.
 struct ByteSize {
   int64_t bytes = 0;
 };

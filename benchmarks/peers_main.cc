@@ -2,7 +2,7 @@
 //
 //   bazel run //benchmarks:peers -- --json=peers.json
 //   bazel run //benchmarks:peers -- --workers=2,4 --bytes=25MiB,102.4MB --rounds=9
-//   --json=peers.json bazel run //benchmarks:peers -- --train --model=resnet18 --batch_size=128
+//   bazel run //benchmarks:peers -- --train --model=resnet18 --batch_size=128
 //   bazel run //benchmarks:peers -- --train --model=resnet18 --batch_size=64 --workers=2
 //
 // Without --train: the same exchange of gradients by gradsync's topologies, by the allreduce of
@@ -50,7 +50,6 @@
 #include "benchmarks/peer_libraries/peer_exchange.h"
 #include "benchmarks/peer_libraries/peer_report.h"
 #include "benchmarks/peer_libraries/peer_training.h"
-#include "benchmarks/peer_libraries/training_contestant.h"
 #include "benchmarks/records/machine_info.h"
 #include "benchmarks/records/run_records.h"
 #include "gpu/open_gpu.h"
@@ -232,11 +231,10 @@ absl::StatusOr<PeerTrainingOptions> TrainingFromFlags(const std::string& argv0, 
   GS_RETURN_IF_ERROR(CheckRanksPerGpu(options.ranks_per_gpu, *device));
   const bool ps =
       std::count(options.topologies.begin(), options.topologies.end(), Topology::kPs) > 0;
-  const std::vector<OurRow> rows = OurRows(options);
-  const bool trained = std::any_of(rows.begin(), rows.end(), [](const OurRow& row) {
-    return row.spec.topology == Topology::kPs;
-  });
-  if (ps && !trained && options.synchronises()) {
+  const std::vector<Link> links = options.links.empty() && options.compute.on_gpu()
+                                      ? std::vector<Link>{Link::kNccl}
+                                      : options.links;
+  if (ps && !links.empty() && std::all_of(links.begin(), links.end(), BetweenGpus)) {
     return FlagError("link", "shm or grpc too, for ps, which does not run over NCCL",
                      LinkName(Link::kNccl));
   }

@@ -4,8 +4,7 @@
 //   bazel run //benchmarks:predict
 //   bazel run //benchmarks:predict -- --workers=2..4096 --model=vgg16 --bandwidth=25gbit
 //   bazel run //benchmarks:predict -- --workers=8 --bandwidth=1gbit --advise
-//   bazel run //benchmarks:predict -- --probe=sync.json --workers=4 --servers=1,2,n \
-//       --bandwidth=400mbit
+//   bazel run //benchmarks:predict -- --probe=sync.json --workers=4 --bandwidth=400mbit
 //
 // Exit codes: 0; 2 bad flags or files.
 

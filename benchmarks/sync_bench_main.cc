@@ -2,17 +2,14 @@
 // machine, every result verified. Copy and try:
 //
 //   bazel run //benchmarks:sync_bench
-//   bazel run //benchmarks:sync_bench -- --topology=ring,ps --workers=2,4 --servers=1,2
-//   --bytes=25MiB bazel run //benchmarks:sync_bench -- --topology=ring -b 4K -e 128M -f 2 -n 20 -w
-//   5 bazel run //benchmarks:sync_bench -- --bandwidth=400mbit --workers=4 --json=sync.json
-//
-//   bazel run //benchmarks:sync_bench -- --bandwidth=400mbit --topology=ps --workers=4 --servers=2
-//   \
-//       --placement=dedicated,colocated,mixed --bytes=100MB -n 10 -w 2
+//   bazel run //benchmarks:sync_bench -- --workers=2,4 --servers=1,2 --bytes=25MiB
+//   bazel run //benchmarks:sync_bench -- --topology=ring -b 4K -e 128M -f 2 -n 20 -w 5
+//   bazel run //benchmarks:sync_bench -- --bandwidth=400mbit --workers=4 --json=sync.json
+//   bazel run //benchmarks:sync_bench -- --bandwidth=1gbit --placement=dedicated,colocated -n 10
 //
 // On GPUs, after tools/setup --cuda; NCCL_ALGO=Ring in front makes NCCL's a ring:
 //
-//   bazel run --config=cuda //benchmarks:sync_bench -- --link=nccl,shm --workers=2 -b 4K -e 128M
+//   bazel run --config=cuda //benchmarks:sync_bench -- --link=nccl,shm -b 4K -e 128M
 //
 // Exit codes: 0; 1 a result was wrong or a job failed; 2 bad flags or no way to emulate a network,
 // found before any job started; 128 + signal when interrupted.

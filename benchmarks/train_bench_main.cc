@@ -1,16 +1,11 @@
 // One job measured. Records the times of a real training step, or replays them with real bytes and
 // no computation, so that few cores can stand for many workers. Copy and try:
 //
-//   bazel run -c opt //benchmarks:train_bench -- --record=resnet18.json --model=resnet18
-//   bazel run -c opt //benchmarks:train_bench -- --replay=resnet18.json --topology=ring,ps
-//   bazel run -c opt //benchmarks:train_bench -- --replay=benchmarks/profiles/resnet50.json \
-//       --topology=ring,ps --workers=4,16 --servers=1,4 --straggler=3:2 --json=replay.json
-//   bazel run -c opt //benchmarks:train_bench -- --replay=benchmarks/profiles/resnet50.json \
-//       --topology=ring,ps --workers=4 --servers=2,4 --placement=dedicated,colocated \
-//       --bandwidth=400mbit,1gbit
-//   bazel run -c opt //benchmarks:train_bench -- --replay=benchmarks/profiles/resnet18.json \
-//       --topology=ps,ring --update=owner --workers=4 --servers=2 --bandwidth=1gbit \
-//       --straggler=3:3 --consistency=bsp,ssp:2,asp
+//   bazel run //benchmarks:train_bench -- --record=r18.json --model=resnet18
+//   bazel run //benchmarks:train_bench -- --replay=r18.json --topology=ring,ps --json=replay.json
+//   bazel run //benchmarks:train_bench -- --replay=r18.json --workers=4,16 --straggler=3:2
+//   bazel run //benchmarks:train_bench -- --replay=r18.json --servers=2 --bandwidth=400mbit,1gbit
+//   bazel run //benchmarks:train_bench -- --replay=r18.json --update=owner --consistency=bsp,ssp:2
 //
 // Exit codes: 0; 1 a result was wrong or a job failed; 2 bad flags or files, found before any job
 // started; 128 + signal when interrupted.

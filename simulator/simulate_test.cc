@@ -49,6 +49,7 @@ Cluster Servers(Placement placement, int servers) {
 double Load(const Cluster& cluster, int n) {
   if (cluster.ring) return RingLoad(n);
   switch (cluster.placement) {
+    case Placement::kNone:
     case Placement::kDedicated:
       return DedicatedPsLoad(n, cluster.servers);
     case Placement::kColocated:

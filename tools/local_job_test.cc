@@ -186,7 +186,8 @@ TEST_F(LocalJobTest, AFailureIsAnErrorToThoseWhoAskForOne) {
   Behave("worker0", "exit:2", "exit:0");
   const absl::Status refused = RunLocalJobOrFail(options_).status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(refused.message(), AllOf(StartsWith("worker 0 (pid "), EndsWith("): exit code 2")));
+  EXPECT_THAT(std::string(refused.message()),
+              AllOf(StartsWith("worker 0 (pid "), EndsWith("): exit code 2")));
   Behave("worker0", "exit:3", "exit:0");
   EXPECT_EQ(RunLocalJobOrFail(options_).status().code(), absl::StatusCode::kAborted);
   const std::atomic<int> interrupt{SIGINT};

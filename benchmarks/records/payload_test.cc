@@ -50,7 +50,9 @@ TEST(PayloadTest, FlowsAreThoseOfTheTopologyAndWorkersThatDoNotMeetHaveNone) {
   job.spec.topology = Topology::kPs;
   job.servers = 2;
   job.placement = Placement::kDedicated;
-  for (const Flow& flow : *JobFlows(*plan, job)) EXPECT_NE(flow.from < 2, flow.to < 2);
+  const absl::StatusOr<std::vector<Flow>> flows = JobFlows(*plan, job);
+  ASSERT_TRUE(flows.ok()) << flows.status();
+  for (const Flow& flow : *flows) EXPECT_NE(flow.from < 2, flow.to < 2);
   EXPECT_FALSE(JobFlows(*plan, job, {-1, 1}).ok());
 }
 
