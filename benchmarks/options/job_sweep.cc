@@ -157,8 +157,7 @@ void LookFor(const JobSweep& sweep, std::vector<T> JobSweep::*axis, absl::string
 }
 
 // What a sweep without a single job lacks, if it is one value of one flag other than `of`.
-absl::optional<Lack> LackOf(JobSweep sweep, absl::string_view of) {
-  if (sweep.servers.empty()) sweep.servers = {1};
+absl::optional<Lack> LackOf(const JobSweep& sweep, absl::string_view of) {
   absl::optional<Lack> lack;
   if (of != "topology") {
     LookFor<Topology>(sweep, &JobSweep::topologies, "topology", {Topology::kRing, Topology::kPs},
@@ -179,7 +178,7 @@ absl::optional<Lack> LackOf(JobSweep sweep, absl::string_view of) {
   return lack;
 }
 
-// Why the first combination cannot be; OK where that is for want of room.
+// Why the first combination cannot be.
 absl::Status Refusal(const JobSweep& sweep) {
   PlacedJob job;
   job.spec.topology = sweep.topologies.front();
@@ -207,6 +206,10 @@ absl::Status CheckEach(const JobSweep& sweep, const std::vector<PlacedJob>& jobs
     JobSweep only = sweep;
     only.*axis = {value};
     only.rules.bulk_elsewhere = false;
+    // With room for them there may be jobs; about that the placements' check and the last one are.
+    only.servers = {1};
+    only.placements = {Placement::kDedicated};
+    if (!AllJobs(only).empty()) continue;
     const absl::optional<Lack> lack = LackOf(only, flag);
     const absl::Status said = lack.has_value() ? say(value, *lack) : absl::OkStatus();
     GS_RETURN_IF_ERROR(said.ok() ? Refusal(only) : said);
