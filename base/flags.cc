@@ -14,6 +14,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "base/byte_sizes.h"
 
 namespace gradsync {
 namespace {
@@ -43,6 +44,7 @@ absl::string_view TypeName(const Flag& flag) {
   if (flag.IsOfType<uint32_t>() || flag.IsOfType<uint64_t>()) return "an integer of at least 0";
   if (flag.IsOfType<double>() || flag.IsOfType<float>()) return "a number";
   if (flag.IsOfType<absl::Duration>()) return "a duration such as 30s or 1.5m";
+  if (flag.IsOfType<ByteSize>()) return "a size such as 4096, 64KiB or 25MiB";
   if (flag.IsOfType<std::string>()) return "a text";
   if (flag.IsOfType<std::vector<std::string>>()) return "a list such as a,b,c";
   return "";
@@ -184,7 +186,9 @@ class Parser {
       consider(own);
       if (flag->IsOfType<bool>()) consider(absl::StrCat("no", own));
     }
-    for (const auto& [alias, target] : options_.aliases) consider(alias);
+    for (const auto& [alias, target] : options_.aliases) {
+      if (own_.count(target) > 0) consider(alias);
+    }
     return absl::InvalidArgumentError(
         absl::StrCat("flag --", name, ": expected a flag of this program, found an unknown name",
                      best.empty() ? std::string("; --help lists them")

@@ -27,7 +27,8 @@ struct FlagOptions {
   std::string usage = {};
 
   // Other spellings: alias -> name of a flag of this binary, such as {"worker", "workers"} or
-  // {"b", "min_bytes"}. A flag with the alias as its own name comes first.
+  // {"b", "min_bytes"}. A flag with the alias as its own name comes first. Programs may share a
+  // table: an alias of a flag that this binary lacks is unknown here, as that flag is.
   std::map<std::string, std::string> aliases = {};
 };
 

@@ -11,6 +11,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "base/byte_sizes.h"
 #include "gtest/gtest.h"
 
 namespace gradsync {
@@ -39,6 +40,7 @@ ABSL_FLAG(double, lr, 0.1, "learning rate");
 ABSL_FLAG(std::string, model, "resnet18", "what to train");
 ABSL_FLAG(absl::Duration, timeout, absl::Seconds(30), "how long to wait");
 ABSL_FLAG(std::vector<std::string>, workers, {}, "numbers of workers");
+ABSL_FLAG(gradsync::ByteSize, chunk_bytes, gradsync::ByteSize{64 << 10}, "of a chunk");
 ABSL_FLAG(gradsync::Topology, topology, gradsync::Topology{"ps"}, "ps or ring");
 
 namespace gradsync {
@@ -58,7 +60,7 @@ class FlagsTest : public ::testing::Test {
 
   absl::FlagSaver saver_;
   FlagOptions options_ = {"program [flags]: tests flags.",
-                          {{"worker", "workers"}, {"b", "batch_size"}}};
+                          {{"worker", "workers"}, {"b", "batch_size"}, {"servre", "servers"}}};
 };
 
 using Strings = std::vector<std::string>;
@@ -97,6 +99,21 @@ TEST_F(FlagsTest, AliasesReachTheirFlag) {
   ASSERT_TRUE(Parse({"--worker=3", "-b", "4"}).ok());
   EXPECT_EQ(absl::GetFlag(FLAGS_workers), Strings{"3"});
   EXPECT_EQ(absl::GetFlag(FLAGS_batch_size), 4);
+}
+
+TEST_F(FlagsTest, AnAliasOfAFlagThatThisProgramLacksIsUnknown) {
+  EXPECT_TRUE(absl::StrContains(Error({"--servre=3"}), "unknown name; --help lists them"));
+  EXPECT_FALSE(absl::StrContains(Error({"--serve=3"}), "servre"));
+  EXPECT_FALSE(absl::StrContains(FlagHelp(options_), "servre"));
+}
+
+TEST_F(FlagsTest, SizesAreReadAndShownWithTheirUnits) {
+  ASSERT_TRUE(Parse({"--chunk_bytes=25MiB"}).ok());
+  EXPECT_EQ(absl::GetFlag(FLAGS_chunk_bytes).bytes, 25 << 20);
+  EXPECT_EQ(FlagValues()["chunk_bytes"], "25MiB");
+  EXPECT_EQ(Error({"--chunk_bytes=lots"}),
+            "flag --chunk_bytes: expected a size such as 4096, 64KiB or 25MiB, found \"lots\"");
+  EXPECT_TRUE(absl::StrContains(FlagHelp(options_), "default: 64KiB\n"));
 }
 
 TEST_F(FlagsTest, UnknownFlagsAreNamedWithASimilarOne) {

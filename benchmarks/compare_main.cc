@@ -2,7 +2,7 @@
 // that all end with the same bits, and says which was faster. Copy and try:
 //
 //   bazel run //benchmarks:compare
-//   bazel run //benchmarks:compare -- --topologies=ps,ring --workers=2 --servers=1 --model=mlp
+//   bazel run //benchmarks:compare -- --topology=ps,ring --workers=2 --servers=1 --model=mlp
 //   bazel run //benchmarks:compare -- --model=mlp --bandwidth=100mbit,400mbit --placement=colocated
 //   bazel run //benchmarks:compare -- --data=cifar10:$PWD/cifar --steps=100 --update=worker,owner
 //
@@ -16,15 +16,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
-#include <csignal>
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <iterator>
-#include <map>
-#include <memory>
 #include <string>
 #include <system_error>
 #include <thread>
@@ -32,37 +27,34 @@
 #include <vector>
 
 #include "absl/flags/flag.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/strip.h"
 #include "absl/time/time.h"
-#include "absl/types/optional.h"
 #include "base/flags.h"
 #include "base/monotonic_time.h"
+#include "base/program_main.h"
 #include "base/status_macros.h"
-#include "base/write_file.h"
 #include "benchmarks/comparison/bandwidth_report.h"
 #include "benchmarks/comparison/compare_options.h"
 #include "benchmarks/comparison/compare_prediction.h"
 #include "benchmarks/comparison/compare_report.h"
-#include "benchmarks/comparison/compare_rounds.h"
 #include "benchmarks/comparison/default_comparison.h"
-#include "benchmarks/comparison/training_job.h"
+#include "benchmarks/comparison/run_parts.h"
 #include "benchmarks/network/emulated_network.h"
 #include "benchmarks/options/command_line.h"
 #include "benchmarks/options/compute_flags.h"
-#include "benchmarks/options/placement.h"
+#include "benchmarks/options/job_sweep.h"
 #include "benchmarks/records/aggregate.h"
 #include "benchmarks/records/curve_report.h"
 #include "benchmarks/records/html_report.h"
 #include "benchmarks/records/machine_info.h"
 #include "benchmarks/records/progress.h"
 #include "benchmarks/records/proto_json.h"
+#include "benchmarks/records/run_records.h"
 #include "gpu/open_gpu.h"
 #include "tools/runfiles.h"
 
-ABSL_FLAG(std::vector<std::string>, topologies, gradsync::CompareOptions().topologies,
+ABSL_FLAG(std::vector<std::string>, topology, gradsync::CompareOptions().topologies,
           "some of ps, ring, local");
 ABSL_FLAG(std::vector<std::string>, workers, gradsync::CompareOptions().workers,
           "numbers of workers");
@@ -72,15 +64,15 @@ ABSL_FLAG(
     std::vector<std::string>, placement, gradsync::CompareOptions().placements,
     "of servers, with --bandwidth: some of dedicated (each on a host of its own), colocated "
     "(each on a worker's host), mixed (one beside each worker, and --servers dedicated ones)");
-ABSL_FLAG(std::vector<std::string>, links, gradsync::CompareOptions().links,
+ABSL_FLAG(std::vector<std::string>, link, gradsync::CompareOptions().links,
           "some of auto, grpc, shm, gloo, nccl (the last two: ring only; nccl: on GPUs); default: "
           "grpc,shm, with --device=cuda nccl too; grpc with --bandwidth");
 ABSL_FLAG(
     std::string, device, "",
     "what all workers train on: cpu, cuda (the GPU of each one's local rank), cuda:N, or auto "
-    "(cuda where build and machine have it); default: cuda with --links=nccl, else cpu");
+    "(cuda where build and machine have it); default: cuda with --link=nccl, else cpu");
 ABSL_FLAG(
-    std::string, precision, gradsync::ComputeFlags().precision,
+    std::string, precision, gradsync::PrecisionName(gradsync::ComputeFlags().precision),
     "of convolutions and matrix products: fp32, bf16, or fp16 (GPU and --update=worker only)");
 ABSL_FLAG(bool, channels_last, false,
           "images and weights of convolutions in channels-last memory format (NHWC)");
@@ -127,6 +119,7 @@ ABSL_FLAG(absl::Duration, timeout, gradsync::CompareOptions().timeout,
 ABSL_FLAG(std::string, out, "gradsync-report",
           "folder for compare.json, report.html and, with --bandwidth, step_profile.json; made if "
           "missing");
+ABSL_FLAG(std::string, json, "", "another file for the records of compare.json");
 ABSL_FLAG(std::string, worker_binary, "", "default: the //worker of this build");
 ABSL_FLAG(std::string, server_binary, "", "default: the //ps_server of this build");
 
@@ -139,7 +132,8 @@ constexpr char kUsage[] =
     "\n"
     "Without flags that say what to compare (others are --data, --rounds, --bandwidth, --lr, "
     "--seed, --timeout,\n"
-    "--out and the binaries) it makes the default comparison, in less than three minutes on "
+    "--out, --json and the binaries) it makes the default comparison, in less than three minutes "
+    "on "
     "two cores: ResNet-18\n"
     "with 2 workers on this machine alone, and then with 3 workers on emulated hosts, at 250 "
     "and 500 Mbit/s, as a\n"
@@ -151,31 +145,15 @@ constexpr char kUsage[] =
 
 constexpr int kBadInput = 2;
 
-std::atomic<int> interrupt_signal{0};
-
-void HandleSignal(int signal) { interrupt_signal = signal; }
-
-// `bazel run` starts programs elsewhere, but a user's paths are relative to where he was.
-std::string UserPath(const std::string& path) {
-  const char* directory = std::getenv("BUILD_WORKING_DIRECTORY");
-  return ResolvePath(path, directory == nullptr ? "" : directory);
-}
-
-std::string UserData(const std::string& data) {
-  absl::string_view folder = data;
-  if (!absl::ConsumePrefix(&folder, "cifar10:") || folder.empty()) return data;
-  return absl::StrCat("cifar10:", UserPath(std::string(folder)));
-}
-
-CompareOptions OptionsFromFlags(std::vector<std::string> worker_flags) {
+absl::StatusOr<CompareOptions> OptionsFromFlags(std::vector<std::string> worker_flags) {
   CompareOptions options;
-  options.topologies = absl::GetFlag(FLAGS_topologies);
+  options.topologies = absl::GetFlag(FLAGS_topology);
   options.workers = absl::GetFlag(FLAGS_workers);
   options.servers = absl::GetFlag(FLAGS_servers);
   options.placements = absl::GetFlag(FLAGS_placement);
-  options.links = absl::GetFlag(FLAGS_links);
+  options.links = absl::GetFlag(FLAGS_link);
   options.compute.device = absl::GetFlag(FLAGS_device);
-  options.compute.precision = absl::GetFlag(FLAGS_precision);
+  GS_ASSIGN_OR_RETURN(options.compute.precision, ParsePrecision(absl::GetFlag(FLAGS_precision)));
   options.compute.channels_last = absl::GetFlag(FLAGS_channels_last);
   options.compute.tf32 = absl::GetFlag(FLAGS_tf32);
   options.compute.cudnn_benchmark = absl::GetFlag(FLAGS_cudnn_benchmark);
@@ -214,30 +192,20 @@ absl::StatusOr<std::string> OpenOutFolder() {
                    absl::GetFlag(FLAGS_out), "\": ", error.message()));
 }
 
-// Jobs that are compared, all of one CompareOptions.
-struct Part {
-  CompareOptions options;
-  std::vector<Configuration> configurations;
-
-  bool on_networks() const { return !options.bandwidths.empty(); }
-};
-
-using Networks = std::map<std::string, std::unique_ptr<EmulatedNetwork>>;  // by bandwidth
-
 struct Sweep {
   bool default_comparison = false;
   CompareOptions options;  // of both parts, but for what MakeDefaultComparison() sets
-  std::vector<Part> parts;
-  TrainingJobOptions job;
+  std::vector<ComparisonPart> parts;
+  JobPrograms job;
   std::string tcp_rank_binary;
   std::string train_bench;
   std::string report_tool;
   std::string out;
 };
 
-absl::StatusOr<std::vector<Part>> ListParts(const CompareOptions& options,
-                                            bool default_comparison) {
-  std::vector<Part> parts;
+absl::StatusOr<std::vector<ComparisonPart>> ListParts(const CompareOptions& options,
+                                                      bool default_comparison) {
+  std::vector<ComparisonPart> parts;
   if (default_comparison) {
     DefaultComparison both = MakeDefaultComparison(options);
     parts.push_back({std::move(both.here), {}});
@@ -245,7 +213,7 @@ absl::StatusOr<std::vector<Part>> ListParts(const CompareOptions& options,
   } else {
     parts.push_back({options, {}});
   }
-  for (Part& part : parts) {
+  for (ComparisonPart& part : parts) {
     GS_RETURN_IF_ERROR(ResolveLinksAndDevice(CheckGpu, &part.options));
     GS_ASSIGN_OR_RETURN(part.configurations, ListConfigurations(part.options));
   }
@@ -256,19 +224,19 @@ absl::StatusOr<Sweep> PrepareSweep(const char* argv0, bool default_comparison,
                                    std::vector<std::string> worker_flags) {
   Sweep sweep;
   sweep.default_comparison = default_comparison;
-  sweep.options = OptionsFromFlags(std::move(worker_flags));
+  GS_ASSIGN_OR_RETURN(sweep.options, OptionsFromFlags(std::move(worker_flags)));
   GS_ASSIGN_OR_RETURN(sweep.options.bandwidths,
                       ResolveBandwidths(absl::GetFlag(FLAGS_bandwidth), default_comparison));
   GS_ASSIGN_OR_RETURN(sweep.parts, ListParts(sweep.options, default_comparison));
-  sweep.job.worker_binary = UserPath(absl::GetFlag(FLAGS_worker_binary));
+  sweep.job.rank_binary = UserPath(absl::GetFlag(FLAGS_worker_binary));
   sweep.job.server_binary = UserPath(absl::GetFlag(FLAGS_server_binary));
-  if (sweep.job.worker_binary.empty()) {
-    GS_ASSIGN_OR_RETURN(sweep.job.worker_binary, FindRunfile(argv0, "worker/worker"));
+  if (sweep.job.rank_binary.empty()) {
+    GS_ASSIGN_OR_RETURN(sweep.job.rank_binary, FindRunfile(argv0, "worker/worker"));
   }
   if (sweep.job.server_binary.empty()) {
     GS_ASSIGN_OR_RETURN(sweep.job.server_binary, FindRunfile(argv0, "ps_server/ps_server"));
   }
-  for (const std::string& binary : {sweep.job.worker_binary, sweep.job.server_binary}) {
+  for (const std::string& binary : {sweep.job.rank_binary, sweep.job.server_binary}) {
     if (access(binary.c_str(), X_OK) != 0) {
       return absl::NotFoundError(absl::StrCat("expected a program, found none at ", binary));
     }
@@ -276,48 +244,15 @@ absl::StatusOr<Sweep> PrepareSweep(const char* argv0, bool default_comparison,
   GS_ASSIGN_OR_RETURN(sweep.report_tool, FindRunfile(argv0, "tools/report/report"));
   GS_ASSIGN_OR_RETURN(sweep.tcp_rank_binary, FindRunfile(argv0, "benchmarks/tcp_flows_rank"));
   GS_ASSIGN_OR_RETURN(sweep.train_bench, FindRunfile(argv0, "benchmarks/train_bench"));
-  sweep.job.interrupt = &interrupt_signal;
-  sweep.job.environment = [](absl::string_view name) {
-    const char* value = std::getenv(std::string(name).c_str());
-    return value == nullptr ? absl::nullopt : absl::optional<std::string>(value);
-  };
+  sweep.job.interrupt = &InterruptSignal();
+  sweep.job.environment = EnvironmentVariable;
   GS_ASSIGN_OR_RETURN(sweep.out, OpenOutFolder());
   return sweep;
 }
 
-// Seconds that a job is expected to take, from which the time that is left is estimated.
-double ExpectedSeconds(const Part& part, const Configuration& c, const proto::RunRecords& records) {
-  constexpr double kStart = 1.5;
-  constexpr double kPerSample = 0.0025;
-  const double cores = std::max(1u, std::thread::hardware_concurrency());
-  const double turns = std::max(1.0, c.workers * part.options.threads / cores);
-  double step = kPerSample * turns * static_cast<double>(c.batch_size);
-  for (const proto::Run& predicted : records.predictions()) {
-    if (predicted.topology() == c.topology && predicted.workers() == c.workers &&
-        predicted.servers() == c.servers && predicted.bandwidth() == c.bandwidth &&
-        (c.servers == 0 || predicted.placement() == c.placement)) {
-      step = 1e-3 * predicted.step_ms_p50();
-    }
-  }
-  // One step more, for the parameters that are sent before the first.
-  return kStart + step * static_cast<double>(part.options.steps + 1);
-}
+int Cores() { return static_cast<int>(std::max(1u, std::thread::hardware_concurrency())); }
 
-std::vector<double> Weights(const Sweep& sweep, const proto::RunRecords& records) {
-  std::vector<double> weights;
-  for (const Part& part : sweep.parts) {
-    for (int round = 0; round < part.options.rounds; ++round) {
-      for (size_t i : OrderOfRound(part.configurations, round, part.options.rounds)) {
-        weights.push_back(ExpectedSeconds(part, part.configurations[i], records));
-      }
-    }
-  }
-  return weights;
-}
-
-void PrintError(absl::string_view message) {
-  std::fprintf(stderr, "compare: %.*s\n", static_cast<int>(message.size()), message.data());
-}
+void PrintError(absl::string_view message) { gradsync::PrintError("compare", message); }
 
 ProgressOptions ProgressOnStdout(std::vector<double> weights) {
   ProgressOptions options;
@@ -331,85 +266,12 @@ ProgressOptions ProgressOnStdout(std::vector<double> weights) {
   return options;
 }
 
-// The records of one configuration, a round after the other.
-struct Measured {
-  std::vector<proto::Run> rounds;
-  bool failed = false;
-};
-
-// One job; returns the exit code that it asks for.
-int RunOne(const Sweep& sweep, const Part& part, const Configuration& configuration,
-           const Networks& networks, const std::string& label, Progress* progress,
-           Measured* measured) {
-  progress->Start(label);
-  if (measured->failed) {
-    progress->Finish("left out, since it failed");
-    return 0;
-  }
-  TrainingJobOptions job = sweep.job;
-  const auto network = networks.find(configuration.bandwidth);
-  if (network != networks.end()) job.network = network->second.get();
-  absl::StatusOr<proto::Run> run =
-      RunTrainingJob(job, part.options, configuration,
-                     [progress](int64_t step, int64_t steps) { progress->Step(step, steps); });
-  if (run.ok()) {
-    progress->Finish(absl::StrFormat("%.1f samples/s, %.1f ms per step, loss %.4f",
-                                     run->samples_per_s(), run->step_ms_p50(), run->final_loss()));
-    measured->rounds.push_back(*std::move(run));
-    return 0;
-  }
-  progress->Finish("failed");
-  PrintError(absl::StrCat(Describe(configuration), ": ", run.status().message()));
-  measured->failed = true;
-  if (run.status().code() == absl::StatusCode::kCancelled) return 128 + interrupt_signal;
-  return run.status().code() == absl::StatusCode::kInvalidArgument ? kBadInput : 1;
-}
-
-// Merges the rounds that all have, but one at least, into `records`.
-void AddMeasured(const std::vector<Measured>& measured, int rounds, proto::RunRecords* records) {
-  size_t complete = static_cast<size_t>(rounds);
-  for (const Measured& m : measured) {
-    if (!m.failed) complete = std::min(complete, m.rounds.size());
-  }
-  complete = std::max<size_t>(1, complete);
-  for (const Measured& m : measured) {
-    if (m.rounds.size() < complete) continue;
-    const absl::StatusOr<proto::Run> run =
-        MergeRounds({m.rounds.begin(), m.rounds.begin() + static_cast<std::ptrdiff_t>(complete)});
-    if (run.ok()) *records->add_runs() = *run;
-    if (!run.ok()) PrintError(run.status().message());
-  }
-}
-
-// Adds what succeeds to `records`; returns the exit code so far.
-int RunPart(const Sweep& sweep, const Part& part, const Networks& networks, Progress* progress,
-            proto::RunRecords* records) {
-  const int rounds = part.options.rounds;
-  std::vector<Measured> measured(part.configurations.size());
-  int exit_code = 0;
-  for (int round = 0; round < rounds && exit_code < kBadInput; ++round) {
-    for (size_t i : OrderOfRound(part.configurations, round, rounds)) {
-      const std::string label =
-          absl::StrCat(Describe(part.configurations[i]),
-                       rounds == 1 ? "" : absl::StrFormat(", round %d of %d", round + 1, rounds));
-      const int code =
-          RunOne(sweep, part, part.configurations[i], networks, label, progress, &measured[i]);
-      exit_code = std::max(exit_code, code);
-      if (exit_code >= kBadInput) break;
-    }
-  }
-  AddMeasured(measured, rounds, records);
-  return exit_code;
-}
-
 int RunAll(const Sweep& sweep, const Networks& networks, proto::RunRecords* records) {
-  Progress progress(ProgressOnStdout(Weights(sweep, *records)));
-  int exit_code = 0;
-  for (const Part& part : sweep.parts) {
-    exit_code = std::max(exit_code, RunPart(sweep, part, networks, &progress, records));
-    if (exit_code >= kBadInput) break;
-  }
-  return exit_code;
+  ProgressOptions progress =
+      ProgressOnStdout(ExpectedSeconds(sweep.parts, records->predictions(), Cores()));
+  return RunParts(
+      sweep.parts, sweep.job, networks, std::move(progress),
+      [](absl::string_view message) { PrintError(message); }, records);
 }
 
 // A comparison succeeds without its page, which can be made at any time.
@@ -427,7 +289,8 @@ int Finish(const Sweep& sweep, proto::RunRecords* records, int exit_code) {
   if (records->runs().empty()) return exit_code;
   SetScalingEfficiency(records);
   const std::string path = sweep.out + "/compare.json";
-  const absl::Status written = WriteJson(path, *records);
+  absl::Status written = WriteJson(path, *records);
+  written.Update(WriteRecords(UserPath(absl::GetFlag(FLAGS_json)), *records));
   const Verdict verdict = JudgeRuns(*records);
   std::printf("\n%s\n", FormatRuns(*records).c_str());
   for (const std::string& table :
@@ -437,7 +300,7 @@ int Finish(const Sweep& sweep, proto::RunRecords* records, int exit_code) {
   std::printf("%s%s", verdict.text.c_str(),
               JudgePredictions(*records, sweep.options.bandwidths).c_str());
   size_t wanted = 0;
-  for (const Part& part : sweep.parts) wanted += part.configurations.size();
+  for (const ComparisonPart& part : sweep.parts) wanted += part.configurations.size();
   const size_t missing = wanted - records->runs_size();
   if (missing > 0) {
     std::printf("  %zu of %zu configurations failed or did not run; see above\n", missing, wanted);
@@ -452,15 +315,15 @@ int Finish(const Sweep& sweep, proto::RunRecords* records, int exit_code) {
 }
 
 // Those that the part needs.
-absl::StatusOr<Networks> MakeNetworks(const Sweep& sweep, const Part& part) {
+absl::StatusOr<Networks> MakeNetworks(const Sweep& sweep, const ComparisonPart& part) {
   Networks networks;
   EmulatedNetworkOptions options;
   for (const Configuration& c : part.configurations) {
-    options.hosts = std::max(options.hosts, HostCount(c.placement, c.workers, c.servers));
+    options.hosts = std::max(options.hosts, HostCount(c.job));
   }
   options.tcp_rank_binary = sweep.tcp_rank_binary;
   options.timeout = sweep.options.timeout;
-  options.interrupt = &interrupt_signal;
+  options.interrupt = &InterruptSignal();
   for (const std::string& bandwidth : part.options.bandwidths) {
     options.bandwidth = bandwidth;
     GS_ASSIGN_OR_RETURN(networks[bandwidth], EmulatedNetwork::Create(options));
@@ -468,10 +331,10 @@ absl::StatusOr<Networks> MakeNetworks(const Sweep& sweep, const Part& part) {
   return networks;
 }
 
-absl::StatusOr<std::vector<proto::Run>> Predict(const Sweep& sweep, const Part& part,
+absl::StatusOr<std::vector<proto::Run>> Predict(const Sweep& sweep, const ComparisonPart& part,
                                                 const Networks& networks) {
   EmulatedHosts hosts;
-  hosts.cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  hosts.cores = Cores();
   for (const auto& [bandwidth, network] : networks) {
     hosts.rate_factors[bandwidth] = network->record().tcp_factor();
   }
@@ -487,7 +350,7 @@ absl::StatusOr<std::vector<proto::Run>> Predict(const Sweep& sweep, const Part& 
 }
 
 // A comparison succeeds without predictions.
-void AddPredictions(const Sweep& sweep, const Part& part, const Networks& networks,
+void AddPredictions(const Sweep& sweep, const ComparisonPart& part, const Networks& networks,
                     proto::RunRecords* records) {
   if (part.options.compute.on_gpu()) {
     std::printf("no predictions: a step is recorded on the CPU alone\n");
@@ -507,7 +370,7 @@ void PrintHead(const Sweep& sweep, const proto::Machine& machine) {
        {BuildModeWarning(machine), BusyWarning(BusyCores(absl::Milliseconds(500)))}) {
     if (!warning.empty()) std::printf("%s\n", warning.c_str());
   }
-  for (const Part& part : sweep.parts) {
+  for (const ComparisonPart& part : sweep.parts) {
     const CompareOptions& options = part.options;
     std::printf(
         "%s%s, %s, %s, %s%s, %d round%s of %lld steps (%lld warm-up), %d thread%s per worker\n",
@@ -515,8 +378,9 @@ void PrintHead(const Sweep& sweep, const proto::Machine& machine) {
         : part.on_networks()      ? "then on emulated hosts: "
                                   : "first on this machine alone: ",
         options.model.c_str(), absl::GetFlag(FLAGS_data).c_str(), options.compute.device.c_str(),
-        options.compute.precision.c_str(), options.compute.channels_last ? " channels-last" : "",
-        options.rounds, options.rounds == 1 ? "" : "s", static_cast<long long>(options.steps),
+        PrecisionName(options.compute.precision).c_str(),
+        options.compute.channels_last ? " channels-last" : "", options.rounds,
+        options.rounds == 1 ? "" : "s", static_cast<long long>(options.steps),
         static_cast<long long>(options.warmup_steps), options.threads,
         options.threads == 1 ? "" : "s");
   }
@@ -527,11 +391,11 @@ void PrintHead(const Sweep& sweep, const proto::Machine& machine) {
 // out, and `records` says why. Errors: those of EmulatedNetwork::Create().
 absl::StatusOr<Networks> PrepareNetworks(Sweep* sweep, proto::RunRecords* records) {
   const auto part = std::find_if(sweep->parts.begin(), sweep->parts.end(),
-                                 [](const Part& p) { return p.on_networks(); });
+                                 [](const ComparisonPart& p) { return p.on_networks(); });
   if (part == sweep->parts.end()) return Networks();
   absl::StatusOr<Networks> networks = MakeNetworks(*sweep, *part);
   const bool refused = !networks.ok() && sweep->default_comparison &&
-                       !absl::IsCancelled(networks.status()) && interrupt_signal == 0;
+                       !absl::IsCancelled(networks.status()) && InterruptSignal() == 0;
   if (refused) {
     records->set_no_network(std::string(networks.status().message()));
     std::printf("no emulated hosts, so only predictions of them: %s\n",
@@ -551,16 +415,7 @@ absl::StatusOr<Networks> PrepareNetworks(Sweep* sweep, proto::RunRecords* record
 int Compare(int argc, char** argv) {
   FlagOptions flag_options;
   flag_options.usage = kUsage;
-  flag_options.aliases = {{"topology", "topologies"},
-                          {"worker", "workers"},
-                          {"server", "servers"},
-                          {"placements", "placement"},
-                          {"link", "links"},
-                          {"updates", "update"},
-                          {"models", "model"},
-                          {"bandwidths", "bandwidth"},
-                          {"compressions", "compression"},
-                          {"consistencies", "consistency"}};
+  flag_options.aliases = SweepAliases();
   std::vector<std::string> worker_flags = ParseFlagsOrExit(argc, argv, flag_options);
   absl::StatusOr<Sweep> sweep =
       PrepareSweep(argv[0], AsksForDefault(argc, argv), std::move(worker_flags));
@@ -568,15 +423,20 @@ int Compare(int argc, char** argv) {
     PrintError(sweep.status().message());
     return kBadInput;
   }
-  for (int signal : {SIGINT, SIGTERM, SIGHUP}) std::signal(signal, HandleSignal);
+  CatchInterrupts();
   proto::RunRecords records;
   *records.mutable_machine() = DescribeMachine();
   records.set_command(CommandLine("compare", argc, argv));
+  const absl::Status writable = WriteRecords(UserPath(absl::GetFlag(FLAGS_json)), records);
+  if (!writable.ok()) {
+    PrintError(writable.message());
+    return kBadInput;
+  }
   PrintHead(*sweep, records.machine());
   const absl::StatusOr<Networks> networks = PrepareNetworks(&*sweep, &records);
   if (!networks.ok()) {
     PrintError(networks.status().message());
-    return interrupt_signal != 0 ? 128 + interrupt_signal : kBadInput;
+    return InterruptSignal() != 0 ? 128 + InterruptSignal() : kBadInput;
   }
   const int exit_code = RunAll(*sweep, *networks, &records);
   return Finish(*sweep, &records, exit_code);

@@ -237,9 +237,19 @@ TEST_F(CompareTest, JobsRunOnHostsOfAnEmulatedNetwork) {
   EXPECT_THAT(predicted, AllOf(Contains("400mbit"), Contains("25mbit"), Contains("25gbit")));
 }
 
+// Flags are read in order, so that all before the first mistake were understood.
+TEST_F(CompareTest, OtherSpellingsOfFlagsAreUnderstood) {
+  TestProgram compare(
+      Command({"--topologies=ring", "--links=grpc", "--updates=worker", "--ranks=2", "--worker=2",
+               "--server=1", "--placements=dedicated", "--compressions=none", "--consistencies=bsp",
+               "--bandwidths=1Gbps", "--models=mlp", "--batch=8", "--no_such_flag"}));
+  EXPECT_EQ(compare.Finish().shell_code(), 2);
+  EXPECT_THAT(compare.err(), ElementsAre(HasSubstr("--no_such_flag")));
+}
+
 TEST_F(CompareTest, BadInputIsOneLineAndExitCode2BeforeAnythingStarts) {
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
-      {{"--topologies=star"}, "--topologies: expected"},
+      {{"--topologies=star"}, "--topology: expected"},
       {{"--toplogies=ps"}, "--toplogies"},
       {{"--servers=0"}, "--servers: expected"},
       {{"--model=resnet19"}, "--model: expected"},
@@ -253,12 +263,13 @@ TEST_F(CompareTest, BadInputIsOneLineAndExitCode2BeforeAnythingStarts) {
       {{"--bandwidth=none,1gbit"}, "--bandwidth: expected auto or none alone"},
       {{"--bandwidth=1gbit,1gbit"}, "--bandwidth: expected each bandwidth once"},
       {{"--rounds=0"}, "--rounds: expected at least 1"},
-      {{"--bandwidth=400mbit", "--links=shm"}, "--links: expected"},
+      {{"--bandwidth=400mbit", "--links=shm"}, "--link: expected"},
       {{"--placement=colocated"}, "--placement: expected"},
       {{"--data=cifar10:/no/such/folder"}, "/no/such/folder"},
       {{"--global_batch_size=7"}, "--global_batch_size: expected"},
       {{"--out=/proc/report"}, "--out: expected"},
       {{"--worker_binary=/no/such/worker"}, "/no/such/worker"},
+      {{"--json=/nowhere/x"}, "--json: "},
       {{"--", "--rank=1"}, "--rank: expected"},
   };
   for (const auto& [flags, expected] : cases) {

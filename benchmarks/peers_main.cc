@@ -1,9 +1,9 @@
 // Other libraries beside ours, in turns within one run. Copy and try:
 //
 //   bazel run //benchmarks:peers -- --json=peers.json
-//   bazel run //benchmarks:peers -- --ranks=2,4 --bytes=25MiB,102.4MB --rounds=9 --json=peers.json
+//   bazel run //benchmarks:peers -- --workers=2,4 --bytes=25MiB,102.4MB --rounds=9
 //   bazel run //benchmarks:peers -- --train --model=resnet18 --batch_size=128
-//   bazel run //benchmarks:peers -- --train --model=resnet18 --batch_size=64 --ranks=2
+//   bazel run //benchmarks:peers -- --train --model=resnet18 --batch_size=64 --workers=2
 //
 // Without --train: the same exchange of gradients by gradsync's topologies, by the allreduce of
 // Gloo, MPICH, OpenMPI, Intel MPI and oneCCL, by hand in MPI's shared memory, by the parameter
@@ -18,16 +18,13 @@
 // beside PyTorch over Gloo:
 //
 //   bazel run --config=cuda //benchmarks:peers -- --train --device=cuda --python=$(which python3) --model=resnet50 --pixels=224 --batch_size=128 --precision=bf16 --channels_last --steps_per_round=20
-//   bazel run --config=cuda //benchmarks:peers -- --train --device=cuda --python=$(which python3) --ranks=2 --ranks_per_gpu=2 --topologies=ring,ps --links=shm --pytorch=gloo
+//   bazel run --config=cuda //benchmarks:peers -- --train --device=cuda --python=$(which python3) --workers=2 --ranks_per_gpu=2 --topology=ring,ps --link=shm --pytorch=gloo
 //
 // Exit codes: 0, also when a peer could not run; 1 a result was wrong or one of ours failed; 2 bad
 // flags; 128 + signal when interrupted.
 
 #include <algorithm>
-#include <atomic>
-#include <csignal>
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <string>
 #include <utility>
@@ -37,15 +34,15 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/types/optional.h"
+#include "base/byte_sizes.h"
 #include "base/flag_error.h"
 #include "base/flags.h"
+#include "base/program_main.h"
 #include "base/status_macros.h"
-#include "base/write_file.h"
-#include "benchmarks/options/byte_sizes.h"
 #include "benchmarks/options/command_line.h"
 #include "benchmarks/options/compute_flags.h"
 #include "benchmarks/options/flag_checks.h"
+#include "benchmarks/options/job_sweep.h"
 #include "benchmarks/options/peers_folder.h"
 #include "benchmarks/options/shared_gpu.h"
 #include "benchmarks/peer_libraries/peer_exchange.h"
@@ -59,7 +56,7 @@
 ABSL_FLAG(bool, train, false, "compare training with PyTorch's instead of exchanges");
 ABSL_FLAG(int, rounds, 0, "turns of each contestant; 0: 9, with --train 15");
 ABSL_FLAG(
-    std::vector<std::string>, ranks, {},
+    std::vector<std::string>, workers, {},
     "processes of each contestant, some such as 2,4; with --train one number; default: 2, with "
     "--train 1");
 ABSL_FLAG(std::string, json, "", "file for the records (proto/run_record.proto)");
@@ -77,7 +74,7 @@ ABSL_FLAG(int, steps_per_round, 3, "with --train: steps in a turn");
 ABSL_FLAG(
     std::string, device, "cpu",
     "with --train: cpu, cuda (the GPU of each rank's number), cuda:N or auto, for both sides");
-ABSL_FLAG(std::string, precision, gradsync::ComputeFlags().precision,
+ABSL_FLAG(std::string, precision, gradsync::PrecisionName(gradsync::ComputeFlags().precision),
           "with --train: fp32, bf16 or fp16, of both sides' convolutions and matrix products");
 ABSL_FLAG(bool, channels_last, false, "with --train: in channels-last memory format, both sides");
 ABSL_FLAG(bool, tf32, false, "with --train: let GPUs compute fp32 in TF32, both sides");
@@ -91,9 +88,9 @@ ABSL_FLAG(int, ranks_per_gpu, gradsync::PeerTrainingOptions().ranks_per_gpu,
 ABSL_FLAG(
     int, loader_threads, gradsync::PeerTrainingOptions().loader_threads,
     "with --train: threads with which each of our ranks makes batches; 0: as //worker has it");
-ABSL_FLAG(std::vector<std::string>, topologies, gradsync::PeerTrainingOptions().topologies,
+ABSL_FLAG(std::vector<std::string>, topology, {"ring"},
           "with --train, of ours: some of ring, ps (as many servers as ranks)");
-ABSL_FLAG(std::vector<std::string>, links, gradsync::PeerTrainingOptions().links,
+ABSL_FLAG(std::vector<std::string>, link, {},
           "with --train, of ours: some of nccl (on GPUs, ring only), shm, grpc; default: nccl on "
           "GPUs, else shm");
 ABSL_FLAG(std::vector<std::string>, pytorch, gradsync::PeerTrainingOptions().pytorch,
@@ -131,30 +128,12 @@ constexpr char kUsage[] =
     "the same training.";
 constexpr int kBadInput = 2;
 
-std::atomic<int> interrupt_signal{0};
-
-void HandleSignal(int signal) { interrupt_signal = signal; }
-
-void PrintError(absl::string_view message) {
-  std::fprintf(stderr, "peers: %.*s\n", static_cast<int>(message.size()), message.data());
-}
-
-absl::optional<std::string> Variable(absl::string_view name) {
-  const char* const value = std::getenv(std::string(name).c_str());
-  return value == nullptr ? absl::nullopt : absl::optional<std::string>(value);
-}
-
-std::string Environment(const char* name) { return Variable(name).value_or(""); }
-
-// `bazel run` starts programs elsewhere, but a user's paths are relative to where he was.
-std::string UserPath(const std::string& path) {
-  return path.empty() ? "" : ResolvePath(path, Environment("BUILD_WORKING_DIRECTORY"));
-}
+void PrintError(absl::string_view message) { gradsync::PrintError("peers", message); }
 
 std::string InstalledFolder() {
   const std::string flag = absl::GetFlag(FLAGS_peers_folder);
   if (!flag.empty()) return UserPath(flag);
-  return PeersFolder(Variable);
+  return PeersFolder(EnvironmentVariable);
 }
 
 absl::StatusOr<PeerPrograms> FindPrograms(const std::string& argv0) {
@@ -167,14 +146,14 @@ absl::StatusOr<PeerPrograms> FindPrograms(const std::string& argv0) {
   programs.built_folder = std::filesystem::path(memcpy).parent_path().string();
   GS_ASSIGN_OR_RETURN(programs.tensorflow_ps, FindRunfile(argv0, "benchmarks/tensorflow_ps.py"));
   programs.installed_folder = InstalledFolder();
-  const std::string temporary = Environment("TMPDIR");
+  const std::string temporary = EnvironmentVariable("TMPDIR").value_or("");
   programs.temporary_folder = temporary.empty() ? "/tmp" : temporary;
   return programs;
 }
 
 PeerExchangeOptions OptionsFromFlags() {
   PeerExchangeOptions options;
-  if (!absl::GetFlag(FLAGS_ranks).empty()) options.ranks = absl::GetFlag(FLAGS_ranks);
+  if (!absl::GetFlag(FLAGS_workers).empty()) options.workers = absl::GetFlag(FLAGS_workers);
   options.bytes = absl::GetFlag(FLAGS_bytes);
   options.contestants = absl::GetFlag(FLAGS_contestants);
   if (absl::GetFlag(FLAGS_rounds) != 0) options.rounds = absl::GetFlag(FLAGS_rounds);
@@ -185,11 +164,22 @@ PeerExchangeOptions OptionsFromFlags() {
   return options;
 }
 
+// Which of ours train.
+absl::StatusOr<JobSweep> OursFromFlags() {
+  SweepRules rules;
+  rules.links = {Link::kNccl, Link::kShm, Link::kGrpc};
+  SweepFlags flags;
+  flags.topologies = absl::GetFlag(FLAGS_topology);
+  flags.links = absl::GetFlag(FLAGS_link);
+  if (flags.links.empty()) flags.links = {LinkName(Link::kShm)};
+  return ParseJobSweep(flags, rules);
+}
+
 absl::StatusOr<PeerTrainingOptions> TrainingFromFlags(const std::string& argv0, int cores) {
   PeerTrainingOptions options;
-  const std::vector<std::string> ranks = absl::GetFlag(FLAGS_ranks);
+  const std::vector<std::string> ranks = absl::GetFlag(FLAGS_workers);
   if (!ranks.empty() && (ranks.size() > 1 || !absl::SimpleAtoi(ranks[0], &options.ranks))) {
-    return FlagError("ranks", "one number with --train", absl::StrJoin(ranks, ","));
+    return FlagError("workers", "one number with --train", absl::StrJoin(ranks, ","));
   }
   options.model = absl::GetFlag(FLAGS_model);
   GS_RETURN_IF_ERROR(CheckNames("model", {options.model}, {"resnet18", "resnet50"}));
@@ -205,32 +195,25 @@ absl::StatusOr<PeerTrainingOptions> TrainingFromFlags(const std::string& argv0, 
     return FlagError("pixels", "an even number from 8 to 1024", absl::StrCat(options.pixels));
   }
   options.loader_threads = absl::GetFlag(FLAGS_loader_threads);
-  if (options.loader_threads < 0) {
-    return FlagError("loader_threads", "at least 0", absl::StrCat(options.loader_threads));
-  }
+  GS_RETURN_IF_ERROR(CheckAtLeast("loader_threads", 0, options.loader_threads));
   const std::vector<std::pair<const char*, int>> counts = {
       {"batch_size", options.batch_size},
       {"threads", options.threads},
-      {"ranks", options.ranks},
+      {"workers", options.ranks},
       {"rounds", options.rounds},
       {"steps_per_round", options.steps_per_round}};
-  for (const auto& [flag, value] : counts) {
-    if (value < 1) return FlagError(flag, "at least 1", absl::StrCat(value));
-  }
+  for (const auto& [flag, value] : counts) GS_RETURN_IF_ERROR(CheckAtLeast(flag, 1, value));
   for (const std::string& text : absl::GetFlag(FLAGS_bucket_bytes)) {
     const absl::StatusOr<int64_t> bytes = ParseBytes(text);
     if (!bytes.ok()) return FlagError("bucket_bytes", "sizes such as 1MiB,25MiB", text);
     options.bucket_bytes.push_back(*bytes);
   }
-  options.compute = {absl::GetFlag(FLAGS_device), absl::GetFlag(FLAGS_precision),
-                     absl::GetFlag(FLAGS_channels_last), absl::GetFlag(FLAGS_tf32),
-                     absl::GetFlag(FLAGS_cudnn_benchmark)};
-  options.topologies = absl::GetFlag(FLAGS_topologies);
-  GS_RETURN_IF_ERROR(CheckNames("topologies", options.topologies, {"ring", "ps"}));
-  options.links = absl::GetFlag(FLAGS_links);
-  if (!options.links.empty()) {
-    GS_RETURN_IF_ERROR(CheckNames("links", options.links, {"nccl", "shm", "grpc"}));
-  }
+  GS_ASSIGN_OR_RETURN(const Precision precision, ParsePrecision(absl::GetFlag(FLAGS_precision)));
+  options.compute = {absl::GetFlag(FLAGS_device), precision, absl::GetFlag(FLAGS_channels_last),
+                     absl::GetFlag(FLAGS_tf32), absl::GetFlag(FLAGS_cudnn_benchmark)};
+  GS_ASSIGN_OR_RETURN(const JobSweep ours, OursFromFlags());
+  options.topologies = ours.topologies;
+  if (!absl::GetFlag(FLAGS_link).empty()) options.links = ours.links;
   options.pytorch = absl::GetFlag(FLAGS_pytorch);
   if (!options.pytorch.empty()) {
     GS_RETURN_IF_ERROR(
@@ -244,18 +227,21 @@ absl::StatusOr<PeerTrainingOptions> TrainingFromFlags(const std::string& argv0, 
   if (!device.ok()) return absl::InvalidArgumentError(device.status().message());
   options.compute.device = *device;
   GS_RETURN_IF_ERROR(CheckRanksPerGpu(options.ranks_per_gpu, *device));
-  const std::vector<std::string> links = options.links.empty() && options.compute.on_gpu()
-                                             ? std::vector<std::string>{"nccl"}
-                                             : options.links;
-  if (Contains(options.topologies, "ps") && links == std::vector<std::string>{"nccl"}) {
-    return FlagError("links", "shm or grpc too, for ps, which does not run over NCCL", "nccl");
+  const bool ps =
+      std::count(options.topologies.begin(), options.topologies.end(), Topology::kPs) > 0;
+  const std::vector<Link> links = options.links.empty() && options.compute.on_gpu()
+                                      ? std::vector<Link>{Link::kNccl}
+                                      : options.links;
+  if (ps && !links.empty() && std::all_of(links.begin(), links.end(), BetweenGpus)) {
+    return FlagError("link", "shm or grpc too, for ps, which does not run over NCCL",
+                     LinkName(Link::kNccl));
   }
-  GS_RETURN_IF_ERROR(CheckCompute(options.compute, {"worker"}));
-  options.environment = Variable;
+  GS_RETURN_IF_ERROR(CheckCompute(options.compute, {UpdateSite::kWorker}));
+  options.environment = EnvironmentVariable;
   options.python = absl::GetFlag(FLAGS_python);
   GS_ASSIGN_OR_RETURN(options.script, FindRunfile(argv0, "benchmarks/pytorch_train.py"));
   GS_ASSIGN_OR_RETURN(options.rank_binary, FindRunfile(argv0, "benchmarks/train_rank"));
-  if (Contains(options.topologies, "ps")) {
+  if (ps) {
     GS_ASSIGN_OR_RETURN(options.server_binary, FindRunfile(argv0, "ps_server/ps_server"));
   }
   return options;
@@ -278,7 +264,7 @@ absl::StatusOr<int> CompareExchanges(const std::string& argv0, proto::RunRecords
                       ListPeerCases(options, records->machine().cores()));
   GS_ASSIGN_OR_RETURN(const PeerPrograms programs, FindPrograms(argv0));
   GS_RETURN_IF_ERROR(WriteRecords(UserPath(absl::GetFlag(FLAGS_json)), *records));
-  for (int signal : {SIGINT, SIGTERM, SIGHUP}) std::signal(signal, HandleSignal);
+  CatchInterrupts();
   std::printf("%s\n%s\n", FormatMachine(records->machine()).c_str(),
               BuildModeWarning(records->machine()).c_str());
   const auto progress = [](absl::string_view line) {
@@ -288,8 +274,8 @@ absl::StatusOr<int> CompareExchanges(const std::string& argv0, proto::RunRecords
   std::vector<std::vector<proto::Run>> measured;
   for (const PeerCase& peer_case : cases) {
     std::fprintf(stderr, "%d ranks, %s\n", peer_case.ranks, FormatBytes(peer_case.bytes).c_str());
-    GS_ASSIGN_OR_RETURN(PeerOutcome outcome,
-                        MeasurePeerCase(options, programs, peer_case, progress, &interrupt_signal));
+    GS_ASSIGN_OR_RETURN(PeerOutcome outcome, MeasurePeerCase(options, programs, peer_case, progress,
+                                                             &InterruptSignal()));
     std::printf("%d ranks, %s, %d rounds of %d\n%s\n", peer_case.ranks,
                 FormatBytes(peer_case.bytes).c_str(), options.rounds, options.iterations,
                 outcome.table.c_str());
@@ -308,11 +294,7 @@ absl::StatusOr<int> CompareExchanges(const std::string& argv0, proto::RunRecords
 int Peers(int argc, char** argv) {
   FlagOptions flag_options;
   flag_options.usage = kUsage;
-  flag_options.aliases = {{"rank", "ranks"},
-                          {"sizes", "bytes"},
-                          {"contestant", "contestants"},
-                          {"n", "iterations"},
-                          {"w", "warmup"}};
+  flag_options.aliases = SweepAliases();
   const std::vector<std::string> positional = ParseFlagsOrExit(argc, argv, flag_options);
   proto::RunRecords records;
   records.set_command(CommandLine("peers", argc, argv));
@@ -328,7 +310,7 @@ int Peers(int argc, char** argv) {
   }
   if (exit_code.ok()) return *exit_code;
   PrintError(exit_code.status().message());
-  if (absl::IsCancelled(exit_code.status())) return 128 + interrupt_signal;
+  if (absl::IsCancelled(exit_code.status())) return 128 + InterruptSignal();
   return absl::IsInvalidArgument(exit_code.status()) ? kBadInput : 1;
 }
 

@@ -126,6 +126,15 @@ TEST(PeersTest, RanksThatAreNoPowerOfTwoAreRightToo) {
   }
 }
 
+// Flags are read in order, so that all before the first mistake were understood.
+TEST(PeersTest, OtherSpellingsOfFlagsAreUnderstood) {
+  TestProgram all({"benchmarks/peers", "--ranks=2", "--rank=2", "--worker=2", "--sizes=4KiB",
+                   "--contestant=gloo", "--topologies=ring", "--links=shm", "--models=resnet18",
+                   "--batch=8", "-n=1", "-w=1", "--no_such_flag"});
+  EXPECT_EQ(all.Finish().shell_code(), 2);
+  EXPECT_THAT(all.err(), testing::ElementsAre(HasSubstr("--no_such_flag")));
+}
+
 TEST(PeersTest, WrongFlagsAreOneLineAndExitCodeTwo) {
   for (const char* flag :
        {"--ranks=1", "--bytes=3", "--bytes=lots", "--rounds=-1", "--contestants=nccl",

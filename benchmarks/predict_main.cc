@@ -10,7 +10,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <string>
 #include <utility>
 #include <vector>
@@ -21,9 +20,11 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "base/flags.h"
+#include "base/program_main.h"
 #include "base/status_macros.h"
-#include "base/write_file.h"
+#include "benchmarks/options/command_line.h"
 #include "benchmarks/options/flag_checks.h"
+#include "benchmarks/options/job_sweep.h"
 #include "benchmarks/prediction/fit_probe.h"
 #include "benchmarks/prediction/predict_options.h"
 #include "benchmarks/prediction/predict_report.h"
@@ -34,7 +35,7 @@
 #include "simulator/calibration.h"
 #include "tools/runfiles.h"
 
-ABSL_FLAG(std::vector<std::string>, topologies, gradsync::PredictOptions().topologies,
+ABSL_FLAG(std::vector<std::string>, topology, gradsync::PredictOptions().topologies,
           "some of ring, ps, local");
 ABSL_FLAG(std::vector<std::string>, workers, gradsync::PredictOptions().workers,
           "numbers of workers, or FIRST..LAST: doubled from FIRST on; at most 4096");
@@ -86,19 +87,9 @@ namespace {
 constexpr char kUsage[] = "predict [flags]: predicts step times of clusters";
 constexpr int kBadInput = 2;
 
-void PrintError(absl::string_view message) {
-  std::fprintf(stderr, "predict: %.*s\n", static_cast<int>(message.size()), message.data());
-}
-
-// `bazel run` starts programs elsewhere, but a user's paths are relative to where he was.
-std::string UserPath(const std::string& path) {
-  const char* directory = std::getenv("BUILD_WORKING_DIRECTORY");
-  return ResolvePath(path, directory == nullptr ? "" : directory);
-}
-
 PredictOptions OptionsFromFlags() {
   PredictOptions options;
-  options.topologies = absl::GetFlag(FLAGS_topologies);
+  options.topologies = absl::GetFlag(FLAGS_topology);
   options.workers = absl::GetFlag(FLAGS_workers);
   options.servers = absl::GetFlag(FLAGS_servers);
   options.placements = absl::GetFlag(FLAGS_placement);
@@ -139,24 +130,18 @@ absl::StatusOr<proto::StepProfile> FindProfile(const char* argv0) {
                                                  " (others: --profile), found \"", model, "\""));
 }
 
-// As a user would type it again.
-std::string CommandLine(int argc, char** argv) {
-  std::string command = "bazel run //benchmarks:predict";
-  for (int i = 1; i < argc; ++i) absl::StrAppend(&command, i == 1 ? " -- " : " ", argv[i]);
-  return command;
-}
-
 absl::Status PrintAdvice(const PredictOptions& options, const proto::StepProfile& profile,
                          const PredictedJob& job) {
   int most = 0;
   for (const std::string& text : options.servers) {
-    GS_ASSIGN_OR_RETURN(const int servers, ServersOf(text, job.workers));
+    GS_ASSIGN_OR_RETURN(const int servers, ServersOf(text, job.placed.workers));
     most = std::max(most, servers);
   }
   bool colocated = false, dedicated = false;
-  for (const std::string& placement : options.placements) {
-    colocated |= placement == "colocated";
-    dedicated |= placement == "dedicated";
+  for (const std::string& text : options.placements) {
+    GS_ASSIGN_OR_RETURN(const Placement placement, ParsePlacement(text));
+    colocated |= placement == Placement::kColocated;
+    dedicated |= placement == Placement::kDedicated;
   }
   GS_ASSIGN_OR_RETURN(const std::string sentence,
                       Advise(profile, job, dedicated ? most : 0, colocated));
@@ -171,10 +156,6 @@ absl::Status Predict(int argc, char** argv, const std::vector<std::string>& posi
   }
   const PredictOptions options = OptionsFromFlags();
   GS_ASSIGN_OR_RETURN(std::vector<PredictedJob> jobs, ListPredictions(options));
-  if (jobs.empty()) {
-    return absl::InvalidArgumentError(
-        "--servers: expected a number that fits --placement and --workers, found none");
-  }
   GS_ASSIGN_OR_RETURN(const proto::StepProfile profile, FindProfile(argv[0]));
   if (const std::string probe = absl::GetFlag(FLAGS_probe); !probe.empty()) {
     GS_ASSIGN_OR_RETURN(const Calibration fit, FitProbe(UserPath(probe), jobs[0].constants));
@@ -183,7 +164,7 @@ absl::Status Predict(int argc, char** argv, const std::vector<std::string>& posi
   }
   proto::RunRecords records;
   *records.mutable_machine() = DescribeMachine();
-  records.set_command(CommandLine(argc, argv));
+  records.set_command(CommandLine("predict", argc, argv));
   if (absl::GetFlag(FLAGS_advise)) return PrintAdvice(options, profile, jobs.back());
   std::vector<proto::Run> runs;
   for (const PredictedJob& job : jobs) {
@@ -206,15 +187,11 @@ absl::Status Predict(int argc, char** argv, const std::vector<std::string>& posi
 int Main(int argc, char** argv) {
   FlagOptions flag_options;
   flag_options.usage = kUsage;
-  flag_options.aliases = {{"topology", "topologies"},  {"worker", "workers"},
-                          {"server", "servers"},       {"placements", "placement"},
-                          {"updates", "update"},       {"compressions", "compression"},
-                          {"bandwidths", "bandwidth"}, {"consistencies", "consistency"},
-                          {"batch", "batch_size"}};
+  flag_options.aliases = SweepAliases();
   const std::vector<std::string> positional = ParseFlagsOrExit(argc, argv, flag_options);
   const absl::Status done = Predict(argc, argv, positional);
   if (done.ok()) return 0;
-  PrintError(done.message());
+  PrintError("predict", done.message());
   return kBadInput;
 }
 

@@ -58,6 +58,17 @@ TEST(PredictTest, AdviceIsOneSentenceOnOneLine) {
   }
 }
 
+// Flags are read in order, so that all before the first mistake were understood.
+TEST(PredictTest, OtherSpellingsOfFlagsAreUnderstood) {
+  const Outcome all = Predict({"--topologies=ring", "--updates=worker", "--ranks=2", "--worker=2",
+                               "--server=1", "--placements=dedicated", "--compressions=none",
+                               "--consistencies=bsp", "--bandwidths=1Gbps", "--models=resnet18",
+                               "--batch=8", "--compute_scales=1", "--no_such_flag"});
+  EXPECT_EQ(all.exit_code, 2);
+  EXPECT_THAT(all.errors, ElementsAre(HasSubstr("--no_such_flag")));
+  EXPECT_THAT(Predict({"--ranks=0"}).errors, ElementsAre(HasSubstr("--workers: ")));
+}
+
 TEST(PredictTest, MistakesAreOneLineAndExitWithTwo) {
   const std::vector<std::vector<std::string>> mistakes = {
       {"--model=alexnet"},

@@ -2,45 +2,38 @@
 // machine, every result verified. Copy and try:
 //
 //   bazel run //benchmarks:sync_bench
-//   bazel run //benchmarks:sync_bench -- --topology=ring,ps --ranks=2,4 --servers=1,2 --bytes=25MiB
+//   bazel run //benchmarks:sync_bench -- --workers=2,4 --servers=1,2 --bytes=25MiB
 //   bazel run //benchmarks:sync_bench -- --topology=ring -b 4K -e 128M -f 2 -n 20 -w 5
-//   bazel run //benchmarks:sync_bench -- --bandwidth=400mbit --ranks=4 --json=sync.json
-//   bazel run //benchmarks:sync_bench -- --bandwidth=400mbit --topology=ps --ranks=4 --servers=2 --placement=dedicated,colocated,mixed --bytes=100MB -n 10 -w 2
+//   bazel run //benchmarks:sync_bench -- --bandwidth=400mbit --workers=4 --json=sync.json
+//   bazel run //benchmarks:sync_bench -- --bandwidth=1gbit --placement=dedicated,colocated -n 10
 //
 // On GPUs, after tools/setup --cuda; NCCL_ALGO=Ring in front makes NCCL's a ring:
 //
-//   bazel run --config=cuda //benchmarks:sync_bench -- --link=nccl,shm --ranks=2 -b 4K -e 128M
+//   bazel run --config=cuda //benchmarks:sync_bench -- --link=nccl,shm -b 4K -e 128M
 //
 // Exit codes: 0; 1 a result was wrong or a job failed; 2 bad flags or no way to emulate a network,
 // found before any job started; 128 + signal when interrupted.
 
 #include <algorithm>
-#include <atomic>
-#include <csignal>
 #include <cstdio>
-#include <cstdlib>
-#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
-#include "absl/types/optional.h"
 #include "base/flags.h"
+#include "base/program_main.h"
 #include "base/status_macros.h"
-#include "base/write_file.h"
 #include "benchmarks/exchange/exchange_job.h"
 #include "benchmarks/exchange/nccl_tests.h"
 #include "benchmarks/exchange/sync_bench_options.h"
 #include "benchmarks/exchange/sync_bench_report.h"
-#include "benchmarks/network/emulated_network.h"
+#include "benchmarks/network/measured_sweep_main.h"
 #include "benchmarks/options/command_line.h"
 #include "benchmarks/options/compute_flags.h"
+#include "benchmarks/options/job_sweep.h"
 #include "benchmarks/options/peers_folder.h"
-#include "benchmarks/options/placement.h"
-#include "benchmarks/records/machine_info.h"
-#include "benchmarks/records/run_records.h"
 #include "gpu/open_gpu.h"
 #include "tools/runfiles.h"
 
@@ -53,7 +46,8 @@ ABSL_FLAG(
     std::string, device, "",
     "what has the buckets: cpu, cuda (the GPU of each rank), cuda:N, or auto (cuda where build "
     "and machine have it); default: cuda with --link=nccl or cuda_ipc, else cpu");
-ABSL_FLAG(std::vector<std::string>, ranks, gradsync::SyncBenchOptions().ranks, "numbers of ranks");
+ABSL_FLAG(std::vector<std::string>, workers, gradsync::SyncBenchOptions().workers,
+          "numbers of ranks, which are what workers are here");
 ABSL_FLAG(std::vector<std::string>, servers, gradsync::SyncBenchOptions().servers,
           "numbers of parameter servers, for ps");
 ABSL_FLAG(
@@ -77,7 +71,7 @@ ABSL_FLAG(int, connections, 0, "per pair of peers; 0: the topology's default");
 ABSL_FLAG(std::string, bucket_bytes, gradsync::SyncBenchOptions().bucket_bytes, "of a bucket");
 ABSL_FLAG(std::string, chunk_bytes, gradsync::SyncBenchOptions().chunk_bytes,
           "of a chunk; 0: by bucket size and ranks");
-ABSL_FLAG(std::string, bandwidth, "",
+ABSL_FLAG(std::vector<std::string>, bandwidth, {},
           "of each host's link, each way, such as 400mbit: runs every process on a host of an "
           "emulated network, and prints what the cost model predicts over what was measured");
 ABSL_FLAG(bool, emulate, true, "with --bandwidth: false only predicts, and measures on this host");
@@ -98,26 +92,8 @@ namespace gradsync {
 namespace {
 
 constexpr char kUsage[] = "sync_bench [flags]: measures exchanges of gradients without a model";
+constexpr char kName[] = "sync_bench";
 constexpr int kBadInput = 2;
-
-std::atomic<int> interrupt_signal{0};
-
-void HandleSignal(int signal) { interrupt_signal = signal; }
-
-void PrintError(absl::string_view message) {
-  std::fprintf(stderr, "sync_bench: %.*s\n", static_cast<int>(message.size()), message.data());
-}
-
-// `bazel run` starts programs elsewhere, but a user's paths are relative to where he was.
-std::string UserPath(const std::string& path) {
-  const char* directory = std::getenv("BUILD_WORKING_DIRECTORY");
-  return ResolvePath(path, directory == nullptr ? "" : directory);
-}
-
-absl::optional<std::string> Variable(absl::string_view name) {
-  const char* value = std::getenv(std::string(name).c_str());
-  return value == nullptr ? absl::nullopt : absl::optional<std::string>(value);
-}
 
 struct Sweep {
   std::vector<SyncBenchCase> cases;
@@ -131,7 +107,7 @@ SyncBenchOptions OptionsFromFlags() {
   options.topologies = absl::GetFlag(FLAGS_topology);
   options.links = absl::GetFlag(FLAGS_link);
   options.device = absl::GetFlag(FLAGS_device);
-  options.ranks = absl::GetFlag(FLAGS_ranks);
+  options.workers = absl::GetFlag(FLAGS_workers);
   options.servers = absl::GetFlag(FLAGS_servers);
   options.placements = absl::GetFlag(FLAGS_placement);
   options.updates = absl::GetFlag(FLAGS_update);
@@ -145,7 +121,7 @@ SyncBenchOptions OptionsFromFlags() {
   options.connections = absl::GetFlag(FLAGS_connections);
   options.bucket_bytes = absl::GetFlag(FLAGS_bucket_bytes);
   options.chunk_bytes = absl::GetFlag(FLAGS_chunk_bytes);
-  options.bandwidth = absl::GetFlag(FLAGS_bandwidth);
+  options.bandwidths = absl::GetFlag(FLAGS_bandwidth);
   options.emulate = absl::GetFlag(FLAGS_emulate);
   options.server_weights = absl::GetFlag(FLAGS_server_weights);
   options.timeout = absl::GetFlag(FLAGS_timeout);
@@ -161,45 +137,30 @@ absl::StatusOr<Sweep> PrepareSweep(const char* argv0, const std::vector<std::str
   const SyncBenchOptions options = OptionsFromFlags();
   GS_ASSIGN_OR_RETURN(sweep.cases, ListCases(options));
   int most = 0;
-  for (const SyncBenchCase& c : sweep.cases) most = std::max(most, c.exchange.world_size);
+  bool needs_server = false;
+  std::vector<Link> links;
+  for (const SyncBenchCase& c : sweep.cases) {
+    most = std::max(most, c.job.workers);
+    needs_server = needs_server || ServerProcesses(c.job) > 0;
+    links.push_back(c.job.spec.link);
+  }
   GS_ASSIGN_OR_RETURN(const std::string device,
-                      ResolveDevice(options.device, options.links, most, CheckGpu));
+                      ResolveDevice(options.device, links, most, CheckGpu));
   for (SyncBenchCase& c : sweep.cases) c.device = device;
-  sweep.job.environment = Variable;
+  sweep.job.environment = EnvironmentVariable;
   const std::string peers = absl::GetFlag(FLAGS_peers_folder);
-  sweep.nccl_tests = absl::StrCat(peers.empty() ? PeersFolder(Variable) : UserPath(peers),
-                                  "/programs/all_reduce_perf");
+  sweep.nccl_tests =
+      absl::StrCat(peers.empty() ? PeersFolder(EnvironmentVariable) : UserPath(peers),
+                   "/programs/all_reduce_perf");
   GS_ASSIGN_OR_RETURN(sweep.job.rank_binary, FindRunfile(argv0, "benchmarks/sync_bench_rank"));
   GS_ASSIGN_OR_RETURN(sweep.job.tcp_rank_binary, FindRunfile(argv0, "benchmarks/tcp_flows_rank"));
-  sweep.job.interrupt = &interrupt_signal;
-  sweep.job.server_binary = absl::GetFlag(FLAGS_server_binary);
-  const bool needs_server = [&sweep] {
-    for (const SyncBenchCase& bench_case : sweep.cases) {
-      if (bench_case.servers > 0) return true;
-    }
-    return false;
-  }();
-  if (!sweep.job.server_binary.empty()) {
-    sweep.job.server_binary = UserPath(sweep.job.server_binary);
-  } else if (needs_server) {
+  sweep.job.interrupt = &InterruptSignal();
+  sweep.job.server_binary = UserPath(absl::GetFlag(FLAGS_server_binary));
+  if (sweep.job.server_binary.empty() && needs_server) {
     GS_ASSIGN_OR_RETURN(sweep.job.server_binary, FindRunfile(argv0, "ps_server/ps_server"));
   }
-  if (!absl::GetFlag(FLAGS_json).empty()) sweep.json = UserPath(absl::GetFlag(FLAGS_json));
+  sweep.json = UserPath(absl::GetFlag(FLAGS_json));
   return sweep;
-}
-
-// Errors: NOT_FOUND or PERMISSION_DENIED when hosts cannot be had here, with the way to get them.
-absl::StatusOr<std::unique_ptr<EmulatedNetwork>> MakeNetwork(const Sweep& sweep) {
-  EmulatedNetworkOptions options;
-  options.bandwidth = sweep.cases[0].bandwidth;
-  for (const SyncBenchCase& c : sweep.cases) {
-    options.hosts =
-        std::max(options.hosts, HostCount(c.placement, c.exchange.world_size, c.servers));
-  }
-  options.tcp_rank_binary = sweep.job.tcp_rank_binary;
-  options.timeout = sweep.cases[0].exchange.timeout;
-  options.interrupt = &interrupt_signal;
-  return EmulatedNetwork::Create(options);
 }
 
 void PrintAndKeep(proto::Run run, proto::RunRecords* records) {
@@ -219,87 +180,47 @@ absl::Status RunOne(const Sweep& sweep, const SyncBenchCase& bench_case, BareTcp
   }
   absl::StatusOr<proto::Run> nccl_tests = absl::CancelledError();
   if (ComparesWithNcclTests(bench_case) && absl::GetFlag(FLAGS_nccl_tests)) {
-    nccl_tests = MeasureNcclTests(sweep.nccl_tests, bench_case, &interrupt_signal, &run);
+    nccl_tests = MeasureNcclTests(sweep.nccl_tests, bench_case, &InterruptSignal(), &run);
     // A peer that cannot run is no failure of the sweep, and is said once.
     if (!nccl_tests.ok() && !absl::IsCancelled(nccl_tests.status()) &&
         *said != nccl_tests.status().message()) {
       *said = std::string(nccl_tests.status().message());
-      PrintError(*said);
+      PrintError(kName, *said);
     }
   }
   PrintAndKeep(std::move(run), records);
   if (nccl_tests.ok()) PrintAndKeep(*std::move(nccl_tests), records);
   if (bare.ok()) PrintAndKeep(*std::move(bare), records);
-  if (interrupt_signal != 0) return absl::CancelledError("interrupted");
+  if (InterruptSignal() != 0) return absl::CancelledError("interrupted");
   return absl::IsNotFound(bare.status()) ? absl::OkStatus() : bare.status();
-}
-
-// Prints a line for each measurement as it ends; returns the exit code.
-int RunAll(const Sweep& sweep, proto::RunRecords* records) {
-  std::printf("%s", SyncBenchHead().c_str());
-  std::fflush(stdout);
-  BareTcp tcp(sweep.job);
-  std::string said;
-  int failed = 0;
-  for (const SyncBenchCase& bench_case : sweep.cases) {
-    const absl::Status status = RunOne(sweep, bench_case, &tcp, &said, records);
-    if (status.ok()) continue;
-    PrintError(absl::StrCat(Describe(bench_case), ": ", status.message()));
-    if (status.code() == absl::StatusCode::kCancelled) return 128 + interrupt_signal;
-    if (status.code() == absl::StatusCode::kInvalidArgument) return kBadInput;
-    ++failed;
-  }
-  double wrong = 0;
-  for (const proto::Run& run : records->runs()) wrong += run.wrong();
-  if (wrong > 0) PrintError(absl::StrCat(wrong, " elements are wrong"));
-  if (failed > 0) {
-    PrintError(absl::StrCat(failed, " of ", sweep.cases.size(), " measurements failed"));
-  }
-  return wrong > 0 || failed > 0 ? 1 : 0;
 }
 
 int SyncBench(int argc, char** argv) {
   FlagOptions flag_options;
   flag_options.usage = kUsage;
-  flag_options.aliases = {{"topologies", "topology"},  {"links", "link"},
-                          {"rank", "ranks"},           {"server", "servers"},
-                          {"placements", "placement"}, {"updates", "update"},
-                          {"sizes", "bytes"},          {"b", "min_bytes"},
-                          {"e", "max_bytes"},          {"f", "factor"},
-                          {"n", "iterations"},         {"w", "warmup"}};
+  flag_options.aliases = SweepAliases();
   const std::vector<std::string> positional = ParseFlagsOrExit(argc, argv, flag_options);
   absl::StatusOr<Sweep> sweep = PrepareSweep(argv[0], positional);
   if (!sweep.ok()) {
-    PrintError(sweep.status().message());
+    PrintError(kName, sweep.status().message());
     return kBadInput;
   }
-  proto::RunRecords records;
-  *records.mutable_machine() = DescribeMachine();
-  records.set_command(CommandLine("sync_bench", argc, argv));
-  if (const absl::Status writable = WriteRecords(sweep->json, records); !writable.ok()) {
-    PrintError(writable.message());
-    return kBadInput;
-  }
-  for (int signal : {SIGINT, SIGTERM, SIGHUP}) std::signal(signal, HandleSignal);
-  std::printf("%s\n", FormatMachine(records.machine()).c_str());
-  const std::string warning = BuildModeWarning(records.machine());
-  if (!warning.empty()) std::printf("%s\n", warning.c_str());
-  std::unique_ptr<EmulatedNetwork> network;
-  if (!sweep->cases[0].bandwidth.empty()) {
-    absl::StatusOr<std::unique_ptr<EmulatedNetwork>> made = MakeNetwork(*sweep);
-    if (!made.ok()) {
-      PrintError(made.status().message());
-      return interrupt_signal != 0 ? 128 + interrupt_signal : kBadInput;
-    }
-    network = *std::move(made);
-    sweep->job.network = network.get();
-    *records.add_networks() = network->record();
-    std::printf("%s\n", FormatNetwork(network->record()).c_str());
-  }
-  const int exit_code = RunAll(*sweep, &records);
-  const absl::Status written = WriteRecords(sweep->json, records);
-  if (!written.ok()) PrintError(written.message());
-  return exit_code == 0 && !written.ok() ? 1 : exit_code;
+  BareTcp tcp(sweep->job);
+  std::string said;
+  MeasuredSweep measured;
+  measured.program = kName;
+  measured.command = CommandLine(kName, argc, argv);
+  measured.json = sweep->json;
+  measured.head = SyncBenchHead();
+  for (const SyncBenchCase& bench_case : sweep->cases) measured.jobs.push_back(bench_case.job);
+  measured.tcp_rank_binary = sweep->job.tcp_rank_binary;
+  measured.timeout = absl::GetFlag(FLAGS_timeout);
+  measured.describe = [&](size_t i) { return Describe(sweep->cases[i]); };
+  measured.measure = [&](size_t i, const EmulatedNetwork* network, proto::RunRecords* records) {
+    sweep->job.network = network;
+    return RunOne(*sweep, sweep->cases[i], &tcp, &said, records);
+  };
+  return RunMeasuredSweep(measured);
 }
 
 }  // namespace

@@ -126,6 +126,20 @@ TEST(SyncBenchTest, BadFlagsAreOneLineAndExitCodeTwo) {
   }
 }
 
+// Flags are read in order, so that all before the first mistake were understood.
+TEST(SyncBenchTest, OtherSpellingsOfFlagsAreUnderstood) {
+  const Outcome all =
+      RunBench({"--topologies=ring", "--links=grpc", "--updates=worker", "--ranks=2", "--rank=2",
+                "--worker=2", "--servers=1", "--server=1", "--sizes=4KiB", "--compressions=none",
+                "--bandwidths=1Gbps", "--placements=dedicated", "-b=4K", "-e=8K", "-f=2", "-n=1",
+                "-w=1", "--no_such_flag"});
+  EXPECT_EQ(all.exit_code, 2);
+  EXPECT_THAT(all.errors, testing::ElementsAre(HasSubstr("--no_such_flag")));
+  EXPECT_THAT(RunBench({"--ranks=0"}).errors, testing::ElementsAre(HasSubstr("--workers: ")));
+  EXPECT_THAT(RunBench({"--topologies=star"}).errors,
+              testing::ElementsAre(HasSubstr("--topology")));
+}
+
 // Before anything starts, in the words of a worker.
 TEST(SyncBenchTest, WithoutABuildOrAMachineForGpusItSaysSo) {
   if (CheckGpu(0).ok()) GTEST_SKIP() << "there is a GPU";

@@ -1,11 +1,11 @@
 // One job measured. Records the times of a real training step, or replays them with real bytes and
 // no computation, so that few cores can stand for many workers. Copy and try:
 //
-//   bazel run //benchmarks:train_bench -- --record=resnet18.json --model=resnet18
-//   bazel run //benchmarks:train_bench -- --replay=resnet18.json --topology=ring,ps
-//   bazel run //benchmarks:train_bench -- --replay=benchmarks/profiles/resnet50.json --topology=ring,ps --workers=4,16 --servers=1,4 --straggler=3:2 --json=replay.json
-//   bazel run //benchmarks:train_bench -- --replay=benchmarks/profiles/resnet50.json --topology=ring,ps --workers=4 --servers=2,4 --placement=dedicated,colocated --bandwidth=400mbit,1gbit
-//   bazel run //benchmarks:train_bench -- --replay=benchmarks/profiles/resnet18.json --topology=ps,ring --update=owner --workers=4 --servers=2 --bandwidth=1gbit --straggler=3:3 --consistency=bsp,ssp:2,asp
+//   bazel run //benchmarks:train_bench -- --record=r18.json --model=resnet18
+//   bazel run //benchmarks:train_bench -- --replay=r18.json --topology=ring,ps --json=replay.json
+//   bazel run //benchmarks:train_bench -- --replay=r18.json --workers=4,16 --straggler=3:2
+//   bazel run //benchmarks:train_bench -- --replay=r18.json --servers=2 --bandwidth=400mbit,1gbit
+//   bazel run //benchmarks:train_bench -- --replay=r18.json --update=owner --consistency=bsp,ssp:2
 //
 // Exit codes: 0; 1 a result was wrong or a job failed; 2 bad flags or files, found before any job
 // started; 128 + signal when interrupted.
@@ -13,13 +13,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
-#include <csignal>
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
-#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -31,15 +27,15 @@
 #include "base/flag_error.h"
 #include "base/flags.h"
 #include "base/keep_memory.h"
+#include "base/program_main.h"
 #include "base/status_macros.h"
-#include "base/write_file.h"
-#include "benchmarks/network/emulated_network.h"
-#include "benchmarks/options/placement.h"
+#include "benchmarks/network/measured_sweep_main.h"
+#include "benchmarks/options/command_line.h"
+#include "benchmarks/options/job_sweep.h"
 #include "benchmarks/prediction/fit_probe.h"
 #include "benchmarks/profiles/step_recorder.h"
 #include "benchmarks/records/machine_info.h"
 #include "benchmarks/records/proto_json.h"
-#include "benchmarks/records/run_records.h"
 #include "benchmarks/replay/replay_cases.h"
 #include "benchmarks/replay/replay_job.h"
 #include "benchmarks/replay/replay_prediction.h"
@@ -107,35 +103,8 @@ namespace {
 constexpr char kUsage[] =
     "train_bench --record=FILE | --replay=FILE [flags]: records a training step's times, or "
     "replays them with real bytes";
+constexpr char kName[] = "train_bench";
 constexpr int kBadInput = 2;
-
-std::atomic<int> interrupt_signal{0};
-
-void HandleSignal(int signal) { interrupt_signal = signal; }
-
-void PrintError(absl::string_view message) {
-  std::fprintf(stderr, "train_bench: %.*s\n", static_cast<int>(message.size()), message.data());
-}
-
-// `bazel run` starts programs elsewhere, but a user's paths are relative to where he was.
-std::string UserPath(const std::string& path) {
-  const char* directory = std::getenv("BUILD_WORKING_DIRECTORY");
-  return ResolvePath(path, directory == nullptr ? "" : directory);
-}
-
-// As a user would type it again.
-std::string CommandLine(int argc, char** argv) {
-  std::string command = "bazel run -c opt //benchmarks:train_bench";
-  for (int i = 1; i < argc; ++i) absl::StrAppend(&command, i == 1 ? " -- " : " ", argv[i]);
-  return command;
-}
-
-void PrintMachine(const proto::Machine& machine) {
-  std::printf("%s\n", FormatMachine(machine).c_str());
-  const std::string warning = BuildModeWarning(machine);
-  if (!warning.empty()) std::printf("%s\n", warning.c_str());
-  std::fflush(stdout);
-}
 
 TrainerOptions TrainerFromFlags() {
   TrainerOptions options;
@@ -189,7 +158,7 @@ absl::Status Record(const std::string& path, const std::string& command) {
 
 struct Sweep {
   std::vector<ReplayCase> cases;
-  ReplayPrograms programs;
+  JobPrograms programs;
   std::string tcp_rank_binary;
   absl::optional<LinkConstants> probed;  // constants of --probe
   std::string json;                      // path, or empty
@@ -225,37 +194,19 @@ absl::StatusOr<Sweep> PrepareSweep(const char* argv0) {
   Sweep sweep;
   GS_ASSIGN_OR_RETURN(sweep.cases, ListReplayCases(SweepFromFlags()));
   GS_ASSIGN_OR_RETURN(sweep.programs.rank_binary, FindRunfile(argv0, "benchmarks/replay_rank"));
-  if (!absl::GetFlag(FLAGS_server_binary).empty()) {
-    sweep.programs.server_binary = UserPath(absl::GetFlag(FLAGS_server_binary));
-  } else {
+  sweep.programs.server_binary = UserPath(absl::GetFlag(FLAGS_server_binary));
+  if (sweep.programs.server_binary.empty()) {
     GS_ASSIGN_OR_RETURN(sweep.programs.server_binary, FindRunfile(argv0, "ps_server/ps_server"));
   }
   GS_ASSIGN_OR_RETURN(sweep.tcp_rank_binary, FindRunfile(argv0, "benchmarks/tcp_flows_rank"));
-  sweep.programs.interrupt = &interrupt_signal;
+  sweep.programs.interrupt = &InterruptSignal();
   if (const std::string probe = absl::GetFlag(FLAGS_probe); !probe.empty()) {
     GS_ASSIGN_OR_RETURN(const Calibration fit, FitProbe(UserPath(probe), LinkConstants()));
     std::printf("%s\n", FormatCalibration(fit).c_str());
     sweep.probed = fit.constants;
   }
-  if (!absl::GetFlag(FLAGS_json).empty()) sweep.json = UserPath(absl::GetFlag(FLAGS_json));
+  sweep.json = UserPath(absl::GetFlag(FLAGS_json));
   return sweep;
-}
-
-// Hosts for the cases with the bandwidth of case `first`.
-// Errors: NOT_FOUND or PERMISSION_DENIED when hosts cannot be had here, with the way to get them.
-absl::StatusOr<std::unique_ptr<EmulatedNetwork>> MakeNetwork(const Sweep& sweep,
-                                                             const ReplayCase& first) {
-  EmulatedNetworkOptions options;
-  options.bandwidth = first.bandwidth;
-  for (const ReplayCase& replay : sweep.cases) {
-    if (replay.bandwidth != first.bandwidth) continue;
-    options.hosts =
-        std::max(options.hosts, HostCount(replay.placement, replay.workers, replay.servers));
-  }
-  options.tcp_rank_binary = sweep.tcp_rank_binary;
-  options.timeout = first.timeout;
-  options.interrupt = &interrupt_signal;
-  return EmulatedNetwork::Create(options);
 }
 
 // The simulator's Run of a case; nothing when it is not asked for or has nothing to say.
@@ -271,7 +222,7 @@ absl::StatusOr<absl::optional<proto::Run>> Predict(const Sweep& sweep, const Rep
 absl::Status RunOne(const Sweep& sweep, const ReplayCase& replay, const EmulatedNetwork* network,
                     proto::RunRecords* records) {
   GS_ASSIGN_OR_RETURN(const absl::optional<proto::Run> predicted, Predict(sweep, replay, network));
-  ReplayPrograms programs = sweep.programs;
+  JobPrograms programs = sweep.programs;
   programs.network = network;
   GS_ASSIGN_OR_RETURN(const proto::Run run, RunReplayJob(replay, programs));
   std::printf("%s", ReplayLine(run, predicted.has_value() ? &*predicted : nullptr).c_str());
@@ -281,73 +232,33 @@ absl::Status RunOne(const Sweep& sweep, const ReplayCase& replay, const Emulated
   return absl::OkStatus();
 }
 
-// Prints a line for each measurement as it ends; returns the exit code.
-int RunAll(const Sweep& sweep, proto::RunRecords* records) {
-  std::printf("%s", ReplayHead().c_str());
-  std::fflush(stdout);
-  int failed = 0;
-  std::unique_ptr<EmulatedNetwork> network;
-  for (const ReplayCase& replay : sweep.cases) {
-    if (!replay.bandwidth.empty() &&
-        (network == nullptr || network->record().bandwidth() != replay.bandwidth)) {
-      network.reset();  // before the next one: they would share names and cores
-      absl::StatusOr<std::unique_ptr<EmulatedNetwork>> made = MakeNetwork(sweep, replay);
-      if (!made.ok()) {
-        PrintError(made.status().message());
-        return interrupt_signal != 0 ? 128 + interrupt_signal : kBadInput;
-      }
-      network = *std::move(made);
-      *records->add_networks() = network->record();
-      std::printf("%s\n", FormatNetwork(network->record()).c_str());
-    }
-    const absl::Status status = RunOne(sweep, replay, network.get(), records);
-    if (status.ok()) continue;
-    PrintError(absl::StrCat(Describe(replay), ": ", status.message()));
-    if (status.code() == absl::StatusCode::kCancelled) return 128 + interrupt_signal;
-    if (status.code() == absl::StatusCode::kInvalidArgument) return kBadInput;
-    ++failed;
-  }
-  double wrong = 0;
-  for (const proto::Run& run : records->runs()) wrong += run.wrong();
-  if (wrong > 0) PrintError(absl::StrCat(wrong, " elements are wrong"));
-  if (failed > 0) {
-    PrintError(absl::StrCat(failed, " of ", sweep.cases.size(), " measurements failed"));
-  }
-  return wrong > 0 || failed > 0 ? 1 : 0;
-}
-
 int Replay(const Sweep& sweep, const std::string& command) {
-  proto::RunRecords records;
-  *records.mutable_machine() = DescribeMachine();
-  records.set_command(command);
-  if (const absl::Status writable = WriteRecords(sweep.json, records); !writable.ok()) {
-    PrintError(writable.message());
-    return kBadInput;
-  }
-  for (int signal : {SIGINT, SIGTERM, SIGHUP}) std::signal(signal, HandleSignal);
-  PrintMachine(records.machine());
-  const int exit_code = RunAll(sweep, &records);
-  const absl::Status written = WriteRecords(sweep.json, records);
-  if (!written.ok()) PrintError(written.message());
-  return exit_code == 0 && !written.ok() ? 1 : exit_code;
+  MeasuredSweep measured;
+  measured.program = kName;
+  measured.command = command;
+  measured.json = sweep.json;
+  measured.head = ReplayHead();
+  for (const ReplayCase& replay : sweep.cases) measured.jobs.push_back(replay.job);
+  measured.tcp_rank_binary = sweep.tcp_rank_binary;
+  measured.timeout = absl::GetFlag(FLAGS_timeout);
+  measured.describe = [&](size_t i) { return Describe(sweep.cases[i]); };
+  measured.measure = [&](size_t i, const EmulatedNetwork* network, proto::RunRecords* records) {
+    return RunOne(sweep, sweep.cases[i], network, records);
+  };
+  return RunMeasuredSweep(measured);
 }
 
 int Fail(const absl::Status& status) {
-  PrintError(status.message());
+  PrintError(kName, status.message());
   return kBadInput;
 }
 
 int TrainBench(int argc, char** argv) {
   FlagOptions flag_options;
   flag_options.usage = kUsage;
-  flag_options.aliases = {{"topologies", "topology"},      {"links", "link"},
-                          {"updates", "update"},           {"worker", "workers"},
-                          {"server", "servers"},           {"placements", "placement"},
-                          {"bandwidths", "bandwidth"},     {"profiles", "replay"},
-                          {"compressions", "compression"}, {"compute_scales", "compute_scale"},
-                          {"consistencies", "consistency"}};
+  flag_options.aliases = SweepAliases();
   const std::vector<std::string> positional = ParseFlagsOrExit(argc, argv, flag_options);
-  const std::string command = CommandLine(argc, argv);
+  const std::string command = CommandLine(kName, argc, argv);
   const std::string record = absl::GetFlag(FLAGS_record);
   if (!positional.empty()) {
     return Fail(absl::InvalidArgumentError(

@@ -165,6 +165,16 @@ TEST(TrainBenchTest, BadFlagsAndFilesAreOneLineAndExitCodeTwo) {
   EXPECT_THAT(RunBench({"--replay=/nowhere/x.json"}).errors[0], HasSubstr("/nowhere/x.json"));
 }
 
+// Flags are read in order, so that all before the first mistake were understood.
+TEST(TrainBenchTest, OtherSpellingsOfFlagsAreUnderstood) {
+  const Outcome all = RunBench(
+      {"--profiles=x", "--topologies=ring", "--links=grpc", "--updates=worker", "--ranks=2",
+       "--worker=2", "--server=1", "--placements=dedicated", "--compressions=none",
+       "--consistencies=bsp", "--bandwidths=1Gbps", "--compute_scales=1", "--no_such_flag"});
+  EXPECT_EQ(all.exit_code, 2);
+  EXPECT_THAT(all.errors, testing::ElementsAre(HasSubstr("--no_such_flag")));
+}
+
 TEST(TrainBenchTest, ARecordThatCannotBeMadeIsAnErrorBeforeAnythingIsTrained) {
   const Outcome model = RunBench({"--record=" + testing::TempDir() + "/x", "--model=vgg"});
   EXPECT_EQ(model.exit_code, 2);

@@ -1,17 +1,11 @@
 #include "join/environment_main.h"
 
-#include <cstdlib>
-
+#include "base/program_main.h"
 #include "base/status_macros.h"
 #include "join/launch_environment.h"
 #include "join/nccl_settings.h"
 
 namespace gradsync {
-
-absl::optional<std::string> EnvironmentVariable(absl::string_view name) {
-  const char* const value = std::getenv(std::string(name).c_str());
-  return value == nullptr ? absl::nullopt : absl::optional<std::string>(value);
-}
 
 absl::StatusOr<JoinOptions> JoinOptionsFromEnvironment() {
   GS_ASSIGN_OR_RETURN(const LaunchEnvironment environment,

@@ -4,17 +4,10 @@
 #ifndef GRADSYNC_JOIN_ENVIRONMENT_MAIN_H_
 #define GRADSYNC_JOIN_ENVIRONMENT_MAIN_H_
 
-#include <string>
-
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
-#include "absl/types/optional.h"
 #include "join/join.h"
 
 namespace gradsync {
-
-// Nothing where it is not set.
-absl::optional<std::string> EnvironmentVariable(absl::string_view name);
 
 // Who this process is and where the others are, as torchrun, Slurm or MPI say
 // (join/launch_environment.h); without any of them one rank alone. The job itself is the default

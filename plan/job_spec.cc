@@ -51,7 +51,7 @@ absl::Status CheckLink(const JobSpec& spec) {
   if (spec.update == UpdateSite::kOwner && !trait->updates_at_owner) {
     return FlagError(
         "update",
-        absl::StrCat("worker with ", WithLink(spec), ", whose process group has no reduce-scatter"),
+        absl::StrCat("worker with ", WithLink(spec), ", which has no reduce-scatter"),
         UpdateSiteName(spec.update));
   }
   return absl::OkStatus();

@@ -11,7 +11,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
-#include <cstdlib>
 #include <memory>
 #include <string>
 #include <thread>
@@ -26,6 +25,7 @@
 #include "base/host_port.h"
 #include "base/keep_memory.h"
 #include "base/local_address.h"
+#include "base/program_main.h"
 #include "base/status_macros.h"
 #include "base/write_file.h"
 #include "grpc/grpc.h"
@@ -55,12 +55,6 @@ ABSL_FLAG(absl::Duration, timeout, absl::Seconds(60), "until all workers have co
 
 namespace gradsync {
 namespace {
-
-// `bazel run` starts programs elsewhere, but a user's paths are relative to where he was.
-std::string UserPath(const std::string& path) {
-  const char* directory = std::getenv("BUILD_WORKING_DIRECTORY");
-  return path.empty() ? path : ResolvePath(path, directory == nullptr ? "" : directory);
-}
 
 sigset_t EndingSignals() {
   sigset_t signals;

@@ -45,10 +45,10 @@ absl::Status CheckCluster(const Cluster& cluster, int workers) {
   for (const auto& count : counts) {
     GS_RETURN_IF_ERROR(Expect(count.second >= 1, count.first, "at least 1", count.second));
   }
-  const int least = cluster.placement == ServerPlacement::kMixed ? 0 : 1;
+  const int least = cluster.placement == Placement::kMixed ? 0 : 1;
   GS_RETURN_IF_ERROR(Expect(cluster.ring || cluster.servers >= least, "servers",
                             absl::StrCat("at least ", least), cluster.servers));
-  const bool colocated = !cluster.ring && cluster.placement == ServerPlacement::kColocated;
+  const bool colocated = !cluster.ring && cluster.placement == Placement::kColocated;
   GS_RETURN_IF_ERROR(Expect(!colocated || cluster.servers <= workers, "servers",
                             absl::StrCat("at most ", workers, " beside workers"), cluster.servers));
   const int given = static_cast<int>(cluster.slowness.size());
@@ -68,20 +68,20 @@ absl::Status CheckCluster(const Cluster& cluster, int workers) {
 
 int ServerProcesses(const Cluster& cluster, int workers) {
   if (cluster.ring) return 0;
-  return cluster.servers + (cluster.placement == ServerPlacement::kMixed ? workers : 0);
+  return cluster.servers + (cluster.placement == Placement::kMixed ? workers : 0);
 }
 
 std::vector<int> ProcessHosts(const Cluster& cluster, int workers) {
   const int servers = ServerProcesses(cluster, workers);
-  if (cluster.ring || cluster.placement == ServerPlacement::kDedicated) {
+  if (cluster.ring || cluster.placement == Placement::kDedicated) {
     return DedicatedHosts(workers, servers);
   }
-  return cluster.placement == ServerPlacement::kColocated ? ColocatedHosts(workers, servers)
-                                                          : MixedHosts(workers, servers);
+  return cluster.placement == Placement::kColocated ? ColocatedHosts(workers, servers)
+                                                    : MixedHosts(workers, servers);
 }
 
 std::vector<double> ServerWeights(const Cluster& cluster, int workers) {
-  if (cluster.ring || cluster.placement != ServerPlacement::kMixed) {
+  if (cluster.ring || cluster.placement != Placement::kMixed) {
     return std::vector<double>(ServerProcesses(cluster, workers), 1);
   }
   std::vector<double> weights = MixedWeights(workers, cluster.servers);

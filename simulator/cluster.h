@@ -14,6 +14,7 @@
 #include "plan/codec.h"
 #include "plan/consistency.h"
 #include "plan/flow_control.h"
+#include "plan/placement.h"
 
 namespace gradsync {
 
@@ -34,20 +35,13 @@ struct LinkConstants {
   double seconds_per_step = 0;
 };
 
-// Where servers run. The names are the flags'.
-enum class ServerPlacement {
-  kDedicated,  // each on a host of its own
-  kColocated,  // server s beside worker s; at most as many as workers
-  kMixed,      // one beside every worker, weighted by MixedShares(), and `servers` dedicated ones
-};
-
 // A job's processes and the network between them. Every host has one full-duplex interface; hosts
 // meet in a switch that is never the bottleneck; what processes of one host tell each other is free
 // and takes no time.
 struct Cluster {
   bool ring = true;  // otherwise parameter servers
-  ServerPlacement placement = ServerPlacement::kDedicated;
-  int servers = 0;  // kMixed: the dedicated ones
+  Placement placement = Placement::kDedicated;
+  int servers = 0;  // kMixed: the dedicated ones; MixedShares() weights them and the others
   // kParameters when owners update: those come back, uncompressed, and owners spend the update's
   // time.
   Returned returned = Returned::kMean;

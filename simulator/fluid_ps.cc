@@ -33,9 +33,8 @@ struct ServerKind {
 std::vector<ServerKind> KindsOf(const Cluster& cluster, int workers) {
   const int k = cluster.servers;
   const int connections = cluster.ps_connections;
-  if (cluster.placement == ServerPlacement::kDedicated) return {{false, 1.0 / k, k, connections}};
-  if (cluster.placement == ServerPlacement::kColocated)
-    return {{true, 1.0 / k, k, connections, true}};
+  if (cluster.placement == Placement::kDedicated) return {{false, 1.0 / k, k, connections}};
+  if (cluster.placement == Placement::kColocated) return {{true, 1.0 / k, k, connections, true}};
   const ServerShares shares = MixedShares(workers, k);
   const std::vector<int> streams = StreamsByServer(ServerWeights(cluster, workers), connections);
   std::vector<ServerKind> kinds;
@@ -59,7 +58,7 @@ std::vector<double> Delays(const std::vector<StripeTotals>& stripes, const Clust
                            const Plan& plan) {
   std::vector<double> delays(plan.buckets().size(), 0);
   const bool equally_busy =
-      cluster.placement == ServerPlacement::kDedicated && cluster.servers == plan.world_size();
+      cluster.placement == Placement::kDedicated && cluster.servers == plan.world_size();
   if (!equally_busy) return delays;
   for (const StripeTotals& stripe : stripes) {
     const double seconds = stripe.gradient_bytes / cluster.rate() +
@@ -95,9 +94,9 @@ void AddFlow(const ServerKind& kind, const Cluster& cluster, int workers, double
              Use* use) {
   const double owned = kind.share * amount;  // by one server
   const double all = kind.count * owned;
-  const bool both_hosts = cluster.placement != ServerPlacement::kDedicated;
-  const bool worker_hosts = !both_hosts || (cluster.placement == ServerPlacement::kColocated &&
-                                            cluster.servers < workers);
+  const bool both_hosts = cluster.placement != Placement::kDedicated;
+  const bool worker_hosts =
+      !both_hosts || (cluster.placement == Placement::kColocated && cluster.servers < workers);
   const int own = kind.beside_worker ? 1 : 0;
   if (worker_hosts) (*use)[push ? kWorkerTx : kWorkerRx] += all;
   if (both_hosts) (*use)[push ? kBothTx : kBothRx] += all - own * owned;

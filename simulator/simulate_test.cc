@@ -39,7 +39,7 @@ Cluster FreeMessages(bool ring) {
   return cluster;
 }
 
-Cluster Servers(ServerPlacement placement, int servers) {
+Cluster Servers(Placement placement, int servers) {
   Cluster cluster = FreeMessages(false);
   cluster.placement = placement;
   cluster.servers = servers;
@@ -49,11 +49,12 @@ Cluster Servers(ServerPlacement placement, int servers) {
 double Load(const Cluster& cluster, int n) {
   if (cluster.ring) return RingLoad(n);
   switch (cluster.placement) {
-    case ServerPlacement::kDedicated:
+    case Placement::kNone:
+    case Placement::kDedicated:
       return DedicatedPsLoad(n, cluster.servers);
-    case ServerPlacement::kColocated:
+    case Placement::kColocated:
       return ColocatedPsLoad(n, cluster.servers);
-    case ServerPlacement::kMixed:
+    case Placement::kMixed:
       return MixedPsLoad(n, cluster.servers);
   }
   return 0;
@@ -61,12 +62,12 @@ double Load(const Cluster& cluster, int n) {
 
 std::vector<Cluster> AllClusters(int n) {
   std::vector<Cluster> clusters = {FreeMessages(true)};
-  for (int k : {1, 2, 3, 4}) clusters.push_back(Servers(ServerPlacement::kDedicated, k));
+  for (int k : {1, 2, 3, 4}) clusters.push_back(Servers(Placement::kDedicated, k));
   for (int k : {1, 2, n}) {
-    if (k <= n) clusters.push_back(Servers(ServerPlacement::kColocated, k));
+    if (k <= n) clusters.push_back(Servers(Placement::kColocated, k));
   }
   for (int k : {1, 2}) {
-    if (k < n) clusters.push_back(Servers(ServerPlacement::kMixed, k));
+    if (k < n) clusters.push_back(Servers(Placement::kMixed, k));
   }
   return clusters;
 }
@@ -107,16 +108,16 @@ TEST(SimulateTest, LargeExchangesTakeWhatTheClosedFormsSayWithinTheFill) {
       const double best = Load(cluster, n) * static_cast<double>(plan.total_bytes()) / kRate;
       const double time = *SimulateExchange(plan, cluster, SimulationMethod::kSegments);
       double most = 1 + 1.3 * stripe;
-      if (!cluster.ring && cluster.placement == ServerPlacement::kDedicated) {
+      if (!cluster.ring && cluster.placement == Placement::kDedicated) {
         const bool even = n % cluster.servers == 0 || cluster.servers % n == 0;
         most += stripe * (even ? cluster.ps_connections : 2 * cluster.ps_connections) *
                 cluster.servers / n;
       }
-      if (!cluster.ring && cluster.placement == ServerPlacement::kColocated &&
-          cluster.servers > 1 && cluster.servers < n) {
+      if (!cluster.ring && cluster.placement == Placement::kColocated && cluster.servers > 1 &&
+          cluster.servers < n) {
         most += 0.01;
       }
-      if (!cluster.ring && cluster.placement == ServerPlacement::kMixed) most = 1.15;
+      if (!cluster.ring && cluster.placement == Placement::kMixed) most = 1.15;
       EXPECT_GE(time, best * 0.9999) << Name(cluster, n);
       EXPECT_LE(time, best * most) << Name(cluster, n);
     }
@@ -127,8 +128,7 @@ TEST(SimulateTest, LargeExchangesTakeWhatTheClosedFormsSayWithinTheFill) {
 // workers' part. With fewer, streams are without chunks at times.
 TEST(SimulateTest, AShorterLeadCostsTimeAndALongerOneGainsNothing) {
   const Plan plan = PlanOf(16);
-  for (Cluster cluster :
-       {Servers(ServerPlacement::kDedicated, 16), Servers(ServerPlacement::kMixed, 8)}) {
+  for (Cluster cluster : {Servers(Placement::kDedicated, 16), Servers(Placement::kMixed, 8)}) {
     const auto time = [&](int lead) {
       cluster.lead = lead;
       return *SimulateExchange(plan, cluster, SimulationMethod::kSegments);
@@ -143,7 +143,7 @@ TEST(SimulateTest, AShorterLeadCostsTimeAndALongerOneGainsNothing) {
 // interface from the gradients that others wait for.
 TEST(SimulateTest, ALeadKeepsTwoColocatedServersWithinTheFill) {
   const Plan plan = PlanOf(16);
-  Cluster cluster = Servers(ServerPlacement::kColocated, 2);
+  Cluster cluster = Servers(Placement::kColocated, 2);
   const double kept = *SimulateExchange(plan, cluster, SimulationMethod::kSegments);
   cluster.lead = 1000;
   EXPECT_GT(*SimulateExchange(plan, cluster, SimulationMethod::kSegments), 1.2 * kept);
@@ -182,7 +182,7 @@ TEST(SimulateTest, AtFourWorkersDedicatedServersBeatTheRingFromThreeOn) {
   const Plan plan = PlanOf(4);
   const double ring = *SimulateExchange(plan, FreeMessages(true));
   for (int k : {1, 2, 3, 4}) {
-    const double ps = *SimulateExchange(plan, Servers(ServerPlacement::kDedicated, k));
+    const double ps = *SimulateExchange(plan, Servers(Placement::kDedicated, k));
     EXPECT_EQ(ps < ring, k >= 3) << k;
     EXPECT_EQ(DedicatedPsBeatsRing(4, k), k >= 3);
   }
@@ -193,9 +193,9 @@ TEST(SimulateTest, FluidAgreesWithSegmentsWithinOnePercentAndSixWhenMixed) {
   for (int n : {16, 64}) {
     const Plan plan = PlanOf(n);
     std::vector<Cluster> clusters = {FreeMessages(true)};
-    for (int k : {2, n / 2, n}) clusters.push_back(Servers(ServerPlacement::kDedicated, k));
-    for (int k : {n / 4, n / 2, n}) clusters.push_back(Servers(ServerPlacement::kColocated, k));
-    for (int k : {1, n / 2}) clusters.push_back(Servers(ServerPlacement::kMixed, k));
+    for (int k : {2, n / 2, n}) clusters.push_back(Servers(Placement::kDedicated, k));
+    for (int k : {n / 4, n / 2, n}) clusters.push_back(Servers(Placement::kColocated, k));
+    for (int k : {1, n / 2}) clusters.push_back(Servers(Placement::kMixed, k));
     for (Cluster cluster : clusters) {
       for (bool owner_updates : {false, true}) {
         if (owner_updates && n == 64) continue;
@@ -205,7 +205,7 @@ TEST(SimulateTest, FluidAgreesWithSegmentsWithinOnePercentAndSixWhenMixed) {
         const auto segments = SimulateStep(plan, cluster, times, SimulationMethod::kSegments);
         const auto fluid = SimulateStep(plan, cluster, times, SimulationMethod::kFluid);
         ASSERT_TRUE(segments.ok() && fluid.ok());
-        const bool mixed = !cluster.ring && cluster.placement == ServerPlacement::kMixed;
+        const bool mixed = !cluster.ring && cluster.placement == Placement::kMixed;
         EXPECT_NEAR(fluid->step / segments->step, 1, mixed ? 0.06 : 0.01)
             << Name(cluster, n) << owner_updates;
         EXPECT_NEAR(fluid->tx_bytes_max_host / segments->tx_bytes_max_host, 1, 0.02);
@@ -218,9 +218,8 @@ TEST(SimulateTest, FluidAgreesWithSegmentsWithinOnePercentAndSixWhenMixed) {
 
 TEST(SimulateTest, FourThousandWorkersTakeLessThanTwoSeconds) {
   const Plan plan = PlanOf(4096);
-  for (Cluster cluster :
-       {FreeMessages(true), Servers(ServerPlacement::kDedicated, 512),
-        Servers(ServerPlacement::kColocated, 4096), Servers(ServerPlacement::kMixed, 1024)}) {
+  for (Cluster cluster : {FreeMessages(true), Servers(Placement::kDedicated, 512),
+                          Servers(Placement::kColocated, 4096), Servers(Placement::kMixed, 1024)}) {
     cluster.constants = LinkConstants();
     const MonotonicTime start = MonotonicTime::Now();
     const auto step = SimulateStep(plan, cluster, HalfASecond());
@@ -267,7 +266,7 @@ TEST(SimulateTest, ASlowWorkerDelaysAllOfThem) {
 }
 
 Cluster OneOfFourIsThreeTimesSlower(const std::string& consistency) {
-  Cluster cluster = Servers(ServerPlacement::kDedicated, 2);
+  Cluster cluster = Servers(Placement::kDedicated, 2);
   cluster.bytes_per_second = 1e10;  // what counts is computing
   cluster.returned = Returned::kParameters;
   cluster.consistency = *ParseConsistency(consistency);
@@ -333,7 +332,7 @@ TEST(SimulateTest, WithoutStragglersConsistencyHardlyMattersToTheRate) {
 }
 
 TEST(SimulateTest, CompressionHalvesTheBytesThere) {
-  Cluster cluster = Servers(ServerPlacement::kDedicated, 4);
+  Cluster cluster = Servers(Placement::kDedicated, 4);
   const double full = *SimulateExchange(PlanOf(4), cluster);
   const Plan half = PlanOf(4, 100, 0, *ParseCodec("bf16"));
   EXPECT_NEAR(*SimulateExchange(half, cluster) / full, 0.5, 0.02);
@@ -346,7 +345,7 @@ TEST(SimulateTest, LatencyIsPaidAtEachHopAndMessagesAtEachChunk) {
   Cluster ring = FreeMessages(true);
   ring.constants.latency = 1;
   EXPECT_NEAR(*SimulateExchange(plan, ring), 2 * (4 - 1), 0.01);
-  Cluster ps = Servers(ServerPlacement::kDedicated, 1);
+  Cluster ps = Servers(Placement::kDedicated, 1);
   ps.constants.latency = 1;
   EXPECT_NEAR(*SimulateExchange(plan, ps), 4, 0.01);  // a bucket at a time
   ps.lead = 12;
@@ -365,9 +364,9 @@ TEST(SimulateTest, WhatMakesNoSenseIsRefusedByName) {
   Cluster cluster = FreeMessages(true);
   cluster.bytes_per_second = 0;
   EXPECT_THAT(message(cluster), HasSubstr("bytes_per_second: expected more than 0, found 0"));
-  EXPECT_THAT(message(Servers(ServerPlacement::kColocated, 5)),
+  EXPECT_THAT(message(Servers(Placement::kColocated, 5)),
               HasSubstr("servers: expected at most 4 beside workers, found 5"));
-  EXPECT_THAT(message(Servers(ServerPlacement::kDedicated, 0)),
+  EXPECT_THAT(message(Servers(Placement::kDedicated, 0)),
               HasSubstr("servers: expected at least 1, found 0"));
   cluster = FreeMessages(true);
   cluster.slowness = {1, 1};

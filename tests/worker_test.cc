@@ -214,5 +214,16 @@ TEST(ThreadsTest, OneThreadComputes) {
   EXPECT_LT(ticks[1], ticks[0] / 6) << ::testing::PrintToString(ticks);
 }
 
+TEST(SizesTest, AreBytesOrHaveUnits) {
+  const auto largest = [](const std::vector<std::string>& flags) {
+    const auto metrics = MetricsOf(Job(1, 0, With({"--steps=2"}, flags)));
+    return metrics.empty() ? 0 : metrics[0].bucket_bytes();
+  };
+  const double small = largest({"--bucket_bytes=4KiB", "--first_bucket_bytes=4KiB"});
+  EXPECT_GT(small, 0);
+  EXPECT_EQ(small, largest({"--bucket_bytes=4096", "--first_bucket_bytes=4096"}));
+  EXPECT_LT(small, largest({"--bucket_bytes=25MiB", "--first_bucket_bytes=25MiB"}));
+}
+
 }  // namespace
 }  // namespace gradsync

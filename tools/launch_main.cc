@@ -7,8 +7,6 @@
 // stopped, and the exit code is that of the first failure.
 
 #include <algorithm>
-#include <atomic>
-#include <csignal>
 #include <cstdio>
 #include <string>
 #include <thread>
@@ -19,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "base/flags.h"
+#include "base/program_main.h"
 #include "base/status_macros.h"
 #include "tools/local_job.h"
 #include "tools/runfiles.h"
@@ -34,10 +33,6 @@ namespace {
 
 constexpr char kUsage[] =
     "launch --workers=N [--servers=K] -- [worker flags]: runs one training job on this machine";
-
-std::atomic<int> interrupt_signal{0};
-
-void HandleSignal(int signal) { interrupt_signal = signal; }
 
 bool HasFlag(const std::vector<std::string>& flags, absl::string_view name) {
   return std::any_of(flags.begin(), flags.end(), [name](absl::string_view flag) {
@@ -112,15 +107,15 @@ void PrintLines(LocalJobOptions* job) {
 int Launch(const char* argv0, std::vector<std::string> flags) {
   absl::StatusOr<LocalJobOptions> job = JobFromFlags(argv0, std::move(flags));
   if (!job.ok()) {
-    std::fprintf(stderr, "launch: %s\n", std::string(job.status().message()).c_str());
+    PrintError("launch", job.status().message());
     return 2;
   }
   PrintLines(&*job);
-  job->interrupt = &interrupt_signal;
-  for (int signal : {SIGINT, SIGTERM, SIGHUP}) std::signal(signal, HandleSignal);
+  job->interrupt = &InterruptSignal();
+  CatchInterrupts();
   const absl::StatusOr<LocalJobResult> result = RunLocalJob(*job);
   if (!result.ok()) {
-    std::fprintf(stderr, "launch: %s\n", std::string(result.status().message()).c_str());
+    PrintError("launch", result.status().message());
     return 1;
   }
   return result->exit_code;

@@ -19,6 +19,7 @@
 #include "absl/strings/str_join.h"
 #include "base/deadline.h"
 #include "base/status_macros.h"
+#include "plan/job_spec.h"
 #include "tools/subprocess.h"
 
 namespace gradsync {
@@ -75,7 +76,7 @@ class LocalJob {
         flags.push_back(absl::StrCat("--local_rank=", rank / options_.ranks_per_gpu));
       }
       if (!servers.empty()) {
-        flags.push_back("--topology=ps");
+        flags.push_back(absl::StrCat("--topology=", TopologyName(Topology::kPs)));
         flags.push_back(absl::StrCat("--servers=", absl::StrJoin(servers, ",")));
       }
       GS_RETURN_IF_ERROR(Start(absl::StrCat("worker ", rank), rank, options_.worker_binary, flags,
@@ -311,6 +312,16 @@ absl::StatusOr<LocalJobResult> RunLocalJob(const LocalJobOptions& options) {
   }
   const auto remove = absl::MakeCleanup([&] { std::filesystem::remove_all(folder, error); });
   return LocalJob(options, folder).Run();
+}
+
+absl::StatusOr<LocalJobResult> RunLocalJobOrFail(const LocalJobOptions& options) {
+  GS_ASSIGN_OR_RETURN(LocalJobResult result, RunLocalJob(options));
+  if (options.interrupt != nullptr && *options.interrupt != 0) {
+    return absl::CancelledError(result.failure);
+  }
+  if (result.exit_code == kBadInput) return absl::InvalidArgumentError(DescribeFailure(result));
+  if (result.exit_code != 0) return absl::AbortedError(DescribeFailure(result));
+  return result;
 }
 
 }  // namespace gradsync

@@ -92,6 +92,11 @@ std::string DescribeFailure(const LocalJobResult& result);
 // temporary folder can be made. Failures of the job's processes are a result, not an error.
 absl::StatusOr<LocalJobResult> RunLocalJob(const LocalJobOptions& options);
 
+// The same, for those to whom a job that fails is an error.
+// Errors: also CANCELLED when it was interrupted; INVALID_ARGUMENT, with DescribeFailure(), when a
+// process refused its flags (exit code 2), and ABORTED when one failed otherwise.
+absl::StatusOr<LocalJobResult> RunLocalJobOrFail(const LocalJobOptions& options);
+
 }  // namespace gradsync
 
 #endif  // GRADSYNC_TOOLS_LOCAL_JOB_H_

@@ -181,6 +181,21 @@ TEST_F(LocalJobTest, ServersThatOutliveTheWorkersAreAFailure) {
   EXPECT_THAT(result.failure, HasSubstr("still runs 200ms after all workers have ended"));
 }
 
+TEST_F(LocalJobTest, AFailureIsAnErrorToThoseWhoAskForOne) {
+  EXPECT_TRUE(RunLocalJobOrFail(options_).ok());
+  Behave("worker0", "exit:2", "exit:0");
+  const absl::Status refused = RunLocalJobOrFail(options_).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(refused.message()),
+              AllOf(StartsWith("worker 0 (pid "), EndsWith("): exit code 2")));
+  Behave("worker0", "exit:3", "exit:0");
+  EXPECT_EQ(RunLocalJobOrFail(options_).status().code(), absl::StatusCode::kAborted);
+  const std::atomic<int> interrupt{SIGINT};
+  options_.interrupt = &interrupt;
+  Behave("", "", "hang");
+  EXPECT_EQ(RunLocalJobOrFail(options_).status().code(), absl::StatusCode::kCancelled);
+}
+
 TEST_F(LocalJobTest, AnInterruptReachesAllProcesses) {
   std::atomic<int> interrupt{0};
   options_.workers = 2;

@@ -5,26 +5,6 @@
 
 namespace gradsync {
 
-absl::StatusOr<Precision> ParsePrecision(absl::string_view text) {
-  for (Precision precision : {Precision::kFp32, Precision::kBf16, Precision::kFp16}) {
-    if (text == PrecisionName(precision)) return precision;
-  }
-  return absl::InvalidArgumentError(
-      absl::StrCat("--precision: expected fp32, bf16 or fp16, found \"", text, "\""));
-}
-
-std::string PrecisionName(Precision precision) {
-  switch (precision) {
-    case Precision::kFp32:
-      return "fp32";
-    case Precision::kBf16:
-      return "bf16";
-    case Precision::kFp16:
-      return "fp16";
-  }
-  return "";
-}
-
 c10::ScalarType ScalarTypeOf(Precision precision) {
   switch (precision) {
     case Precision::kFp32:

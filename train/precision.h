@@ -3,25 +3,12 @@
 #ifndef GRADSYNC_TRAIN_PRECISION_H_
 #define GRADSYNC_TRAIN_PRECISION_H_
 
-#include <string>
-
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 #include "c10/core/DeviceType.h"
 #include "c10/core/ScalarType.h"
+#include "plan/precision.h"
 
 namespace gradsync {
-
-// Of convolutions and matrix products, and of what passes between them. Parameters, gradients,
-// buckets and the loss are fp32 in each.
-enum class Precision { kFp32, kBf16, kFp16 };
-
-// From the text of --precision. Errors: INVALID_ARGUMENT.
-absl::StatusOr<Precision> ParsePrecision(absl::string_view text);
-
-// "fp32", "bf16" or "fp16".
-std::string PrecisionName(Precision precision);
 
 // The type of what passes between layers.
 c10::ScalarType ScalarTypeOf(Precision precision);

@@ -2,17 +2,17 @@
 // jobs.
 
 #include <cstdio>
-#include <cstdlib>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/flags/flag.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "base/byte_sizes.h"
 #include "base/flags.h"
 #include "base/keep_memory.h"
+#include "base/program_main.h"
 #include "base/status_macros.h"
 #include "base/straggler.h"
 #include "base/write_file.h"
@@ -91,9 +91,12 @@ ABSL_FLAG(bool, cudnn_benchmark, gradsync::TrainerOptions().cudnn_benchmark,
 ABSL_FLAG(int, loader_threads, 0,
           "threads that prepare batches; 0: 1, on a GPU the worker's share of the cores but one, "
           "at most 8");
-ABSL_FLAG(int64_t, bucket_bytes, int64_t{25} << 20, "upper bound of a gradient bucket");
-ABSL_FLAG(int64_t, first_bucket_bytes, int64_t{1} << 20, "upper bound of the first bucket");
-ABSL_FLAG(int64_t, chunk_bytes, 0, "upper bound of a chunk; 0: by bucket size and world size");
+ABSL_FLAG(gradsync::ByteSize, bucket_bytes, gradsync::ByteSize{25 << 20},
+          "upper bound of a gradient bucket");
+ABSL_FLAG(gradsync::ByteSize, first_bucket_bytes, gradsync::ByteSize{1 << 20},
+          "upper bound of the first bucket");
+ABSL_FLAG(gradsync::ByteSize, chunk_bytes, gradsync::ByteSize{},
+          "upper bound of a chunk; 0: by bucket size and world size");
 ABSL_FLAG(absl::Duration, timeout, absl::Seconds(60), "a peer that is silent for longer is lost");
 ABSL_FLAG(std::string, device, "cpu",
           "what to train on: cpu; cuda, the GPU of this worker's local rank; cuda:N; or auto, cuda "
@@ -130,18 +133,6 @@ absl::StatusOr<OptimizerSpec> OptimizerFromFlags() {
   return spec;
 }
 
-// `bazel run` starts programs elsewhere, but a user's paths are relative to where he was.
-std::string UserPath(const std::string& path) {
-  const char* directory = std::getenv("BUILD_WORKING_DIRECTORY");
-  return ResolvePath(path, directory == nullptr ? "" : directory);
-}
-
-std::string UserData(const std::string& data) {
-  constexpr absl::string_view kCifar = "cifar10:";
-  if (!absl::StartsWith(data, kCifar)) return data;
-  return absl::StrCat(kCifar, UserPath(data.substr(kCifar.size())));
-}
-
 absl::StatusOr<TrainerOptions> TrainerOptionsFromFlags() {
   TrainerOptions options;
   options.model.name = absl::GetFlag(FLAGS_model);
@@ -170,9 +161,9 @@ absl::StatusOr<TrainerOptions> TrainerOptionsFromFlags() {
   options.loader_threads = absl::GetFlag(FLAGS_loader_threads);
   options.evaluate = absl::GetFlag(FLAGS_evaluate);
   options.evaluate_every = absl::GetFlag(FLAGS_evaluate_every);
-  options.plan.bucket_bytes = absl::GetFlag(FLAGS_bucket_bytes);
-  options.plan.first_bucket_bytes = absl::GetFlag(FLAGS_first_bucket_bytes);
-  options.plan.chunk_bytes = absl::GetFlag(FLAGS_chunk_bytes);
+  options.plan.bucket_bytes = absl::GetFlag(FLAGS_bucket_bytes).bytes;
+  options.plan.first_bucket_bytes = absl::GetFlag(FLAGS_first_bucket_bytes).bytes;
+  options.plan.chunk_bytes = absl::GetFlag(FLAGS_chunk_bytes).bytes;
   options.timeout = absl::GetFlag(FLAGS_timeout);
   GS_ASSIGN_OR_RETURN(options.straggler, Straggler::Parse(absl::GetFlag(FLAGS_straggler)));
   if (options.threads < 1) {

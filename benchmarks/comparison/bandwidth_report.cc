@@ -12,7 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "base/rate.h"
 #include "benchmarks/comparison/compare_rounds.h"
-#include "benchmarks/options/placement.h"
+#include "benchmarks/records/run_job.h"
 #include "benchmarks/records/table.h"
 
 namespace gradsync {
@@ -29,30 +29,29 @@ struct Series {
   int rank = 0;
   int hosts = 0;
   int servers = 0;
-  std::string topology;
-  std::string placement;
+  Placement placement = Placement::kNone;  // kNone: the ring
 
   bool operator<(const Series& other) const {
-    return std::tie(rank, hosts, servers, topology, placement) <
-           std::tie(other.rank, other.hosts, other.servers, other.topology, other.placement);
+    return std::tie(rank, hosts, servers, placement) <
+           std::tie(other.rank, other.hosts, other.servers, other.placement);
   }
 };
 
 Series SeriesOf(const proto::Run& run) {
+  const PlacedJob job = JobOf(run);
   Series series;
-  series.hosts = HostsOfRun(run);
-  series.rank = run.topology() == "ring" ? 0 : series.hosts == run.workers() ? 1 : 2;
-  series.servers = run.servers();
-  series.topology = run.topology();
-  series.placement = run.servers() > 0 ? run.placement() : "";
+  series.hosts = HostCount(job);
+  series.rank = job.placement == Placement::kNone ? 0 : series.hosts == job.workers ? 1 : 2;
+  series.servers = job.servers;
+  series.placement = job.placement;
   return series;
 }
 
 bool Plain(const proto::Run& run) {
-  return !run.bandwidth().empty() && run.topology() != "local" &&
-         (run.link().empty() || run.link() == "grpc") && run.update() == "worker" &&
-         (run.compression().empty() || run.compression() == "none") &&
-         (run.consistency().empty() || run.consistency() == "bsp");
+  const JobSpec spec = SpecOf(run);
+  return !run.bandwidth().empty() && spec.topology != Topology::kLocal &&
+         (spec.link == Link::kNone || spec.link == Link::kGrpc) &&
+         spec.update == UpdateSite::kWorker && !spec.codec.compresses() && spec.consistency.bulk();
 }
 
 // By rate.
@@ -104,13 +103,18 @@ Cells CellsOf(const proto::RunRecords& records, int workers,
 }
 
 std::string Words(const Series& series) {
-  if (series.topology == "ring") return "ring";
-  const std::string count =
-      absl::StrCat(series.servers, series.servers == 1 ? " server" : " servers");
-  if (series.placement == "colocated") return absl::StrCat("ps, ", count, "\nbeside workers");
-  if (series.placement == "mixed")
-    return absl::StrCat("ps, ", count, " and\none beside each worker");
-  return absl::StrCat("ps, ", count, "\non own hosts");
+  const std::string count = Count(series.servers, "server");
+  switch (series.placement) {
+    case Placement::kNone:
+      break;
+    case Placement::kDedicated:
+      return absl::StrCat("ps, ", count, "\non own hosts");
+    case Placement::kColocated:
+      return absl::StrCat("ps, ", count, "\nbeside workers");
+    case Placement::kMixed:
+      return absl::StrCat("ps, ", count, " and\none beside each worker");
+  }
+  return TopologyName(Topology::kRing);
 }
 
 std::string Measured(const proto::Run* run) {
@@ -138,12 +142,12 @@ std::string PredictedLead(const Cells& cells, const std::string& bandwidth, bool
   for (const auto& [series, runs] : cells.predicted) {
     const proto::Run* const run = Find(runs, bandwidth);
     if (run == nullptr) continue;
-    if (series.topology == "ring") {
+    if (series.placement == Placement::kNone) {
       ring = run;
     } else if ((series.rank == 2) == more &&
                (best == nullptr || run->samples_per_s() > best->samples_per_s())) {
       best = run;
-      name = absl::StrCat(run->servers(), run->servers() == 1 ? " server" : " servers",
+      name = absl::StrCat(Count(run->servers(), "server"),
                           more ? " on hosts of their own" : " beside the workers");
     }
   }
@@ -158,21 +162,17 @@ std::string PredictedLead(const Cells& cells, const std::string& bandwidth, bool
 }  // namespace
 
 const proto::Run* PredictionOf(const proto::RunRecords& records, const proto::Run& run) {
-  for (const proto::Run& p : records.predictions()) {
-    if (p.topology() == run.topology() && p.workers() == run.workers() &&
-        p.servers() == run.servers() && p.bandwidth() == run.bandwidth() &&
-        (run.servers() == 0 || p.placement() == run.placement()) && p.update() == run.update() &&
-        p.compression() == run.compression() && p.consistency() == run.consistency() &&
-        p.batch_size() == run.batch_size() && run.link() == "grpc") {
-      return &p;
-    }
+  const PlacedJob job = JobOf(run);
+  if (job.spec.link != Link::kGrpc) return nullptr;
+  for (const proto::Run& prediction : records.predictions()) {
+    PlacedJob predicted = JobOf(prediction);
+    predicted.spec.link = job.spec.link;
+    if (SameJob(predicted, job) && prediction.batch_size() == run.batch_size()) return &prediction;
   }
   return nullptr;
 }
 
-int HostsOfRun(const proto::Run& run) {
-  return HostCount(run.servers() > 0 ? run.placement() : "dedicated", run.workers(), run.servers());
-}
+int HostsOfRun(const proto::Run& run) { return HostCount(JobOf(run)); }
 
 std::string FormatBandwidths(const proto::RunRecords& records,
                              const std::vector<std::string>& asked_for) {

@@ -11,22 +11,22 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "benchmarks/options/compute_flags.h"
+#include "benchmarks/options/job_sweep.h"
+#include "benchmarks/options/placed_job.h"
 
 namespace gradsync {
 
 // As the flags of the same names have them; see `compare --help`.
-struct CompareOptions {
-  std::vector<std::string> topologies = {"ps", "ring"};
-  std::vector<std::string> workers = {"1", "2"};
-  std::vector<std::string> servers = {"1", "2"};  // for ps
-  std::vector<std::string> placements = {"dedicated"};
-  std::vector<std::string> links;  // none: grpc and shm; grpc with a bandwidth
-  ComputeFlags compute;            // the device resolved (ResolveDevice())
-  int ranks_per_gpu = 1;           // more: a test mode (shared_gpu.h)
-  std::vector<std::string> updates = {"worker"};
-  std::vector<std::string> compressions = {"none"};
-  std::vector<std::string> consistencies = {"bsp"};  // others: for ps with update at the owner
-  std::vector<std::string> bandwidths;               // of emulated networks; none: this host alone
+struct CompareOptions : SweepFlags {
+  CompareOptions() {
+    topologies = {"ps", "ring"};
+    links.clear();  // none: grpc and shm; grpc with a bandwidth
+    workers = servers = {"1", "2"};
+  }
+
+  ComputeFlags compute;                 // the device resolved (ResolveDevice())
+  int ranks_per_gpu = 1;                // more: a test mode (shared_gpu.h)
+  std::vector<std::string> bandwidths;  // of emulated networks; none: this host alone
   std::string model = "resnet18";
   std::string stem = "imagenet";
   std::string data = "synthetic";  // a relative folder is relative to the working directory
@@ -43,18 +43,10 @@ struct CompareOptions {
   std::vector<std::string> worker_flags;  // further ones
 };
 
-// One job.
+// One job; its link kAuto is gRPC.
 struct Configuration {
-  std::string topology;
-  std::string link;  // "auto" is grpc
-  std::string update;
-  int servers = 0;  // as placement.h has it
-  int workers = 0;
+  PlacedJob job;
   int64_t batch_size = 0;  // per worker
-  std::string compression = "none";
-  std::string placement;  // of the servers; empty without
-  std::string bandwidth;  // of the emulated network; empty: none
-  std::string consistency = "bsp";
 };
 
 // "ps, 2 servers, 1 worker", with the link and the update site unless they are auto and worker.
@@ -67,10 +59,10 @@ absl::Status ResolveLinksAndDevice(const GpuChecker& check, CompareOptions* opti
 
 // Checks everything, data files included (blocks while it reads them), and lists the jobs in the
 // order of the first round: by bandwidth and number of workers, so that what is compared is
-// measured close in time. Combinations that cannot be (Gloo or NCCL with parameter servers, topk
-// with a ring, more colocated servers than workers) are left out, but each value that was asked for
-// occurs in some job. Errors: INVALID_ARGUMENT naming the flag, what was expected and what came;
-// for data files those of OpenDataset(), after "--data: ".
+// measured close in time. Combinations that cannot be are left out, but each value that was asked
+// for occurs in some job (job_sweep.h); where no consistency that was asked for can be, as in
+// rings, it is bsp. Errors: INVALID_ARGUMENT naming the flag, what was expected and what came; for
+// data files those of OpenDataset(), after "--data: ".
 absl::StatusOr<std::vector<Configuration>> ListConfigurations(const CompareOptions& options);
 
 // The flags of a worker of this job, without those that say who it is.

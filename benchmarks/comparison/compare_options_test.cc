@@ -96,8 +96,8 @@ TEST(CompareOptionsTest, EveryMistakeNamesItsFlagWhatWasExpectedAndWhatCame) {
   using Options = CompareOptions;
   const std::vector<std::pair<std::function<void(Options&)>, std::string>> cases = {
       {[](Options& o) { o.topologies = {"star"}; },
-       "--topologies: expected some of ps, ring, local, found \"star\""},
-      {[](Options& o) { o.topologies = {}; }, "--topologies: "},
+       "--topology: expected some of ps, ring, local, found \"star\""},
+      {[](Options& o) { o.topologies = {}; }, "--topology: "},
       {[](Options& o) {
          o.workers = {"1", "0"};
        },
@@ -120,47 +120,47 @@ TEST(CompareOptionsTest, EveryMistakeNamesItsFlagWhatWasExpectedAndWhatCame) {
          o.bandwidths = {"400mbit"};
          o.links = {"shm"};
        },
-       "--links: expected grpc, gloo or auto with --bandwidth"},
+       "--link: expected grpc, gloo or auto with --bandwidth"},
       {[](Options& o) {
          o.bandwidths = {"400mbit"};
          o.placements = {"mixed"};
          o.servers = {"2"};
        },
        "--placement: expected at most as many --servers as --workers"},
-      {[](Options& o) { o.links = {"tcp"}; }, "--links: expected some of auto, grpc"},
+      {[](Options& o) { o.links = {"tcp"}; }, "--link: expected some of auto, grpc"},
       {[](Options& o) {
          o.bandwidths = {"400mbit"};
          o.links = {"grpc", "nccl"};
        },
-       "--links: expected grpc, gloo or auto with --bandwidth, past which NCCL would go"},
+       "--link: expected grpc, gloo or auto with --bandwidth, past which NCCL would go"},
       {[](Options& o) {
          o.topologies = {"ps"};
          o.links = {"grpc", "nccl"};
        },
-       "--links: expected grpc, or ring among --topologies, found \"nccl\""},
+       "--link: expected grpc, or ring among --topology, found \"nccl\""},
       {[](Options& o) {
          o.links = {"gloo", "nccl"};
        },
-       "--links: expected grpc too, for ps"},
+       "--link: expected grpc too, for --topology=ps"},
       {[](Options& o) {
          o.compute.device = "cuda";
          o.straggler = "0:2";
        },
        "--straggler: expected none on a GPU"},
-      {[](Options& o) { o.compute.precision = "fp16"; }, "--precision: "},
+      {[](Options& o) { o.compute.precision = Precision::kFp16; }, "--precision: "},
       {[](Options& o) { o.worker_flags = {"--device=cuda"}; }, "--device: expected it before"},
-      {[](Options& o) { o.links = {"gloo"}; }, "--links: expected grpc too, for ps"},
+      {[](Options& o) { o.links = {"gloo"}; }, "--link: expected grpc too, for --topology=ps"},
       {[](Options& o) {
          o.topologies = {"ps"};
          o.links = {"grpc", "gloo"};
        },
-       "--links: expected grpc, or ring among --topologies, found \"gloo\""},
+       "--link: expected grpc, or ring among --topology, found \"gloo\""},
       {[](Options& o) {
          o.topologies = {"ring"};
          o.links = {"gloo"};
          o.updates = {"owner"};
        },
-       "--update: expected worker with --links=gloo, which has no reduce-scatter, found \"owner\""},
+       "--update: expected worker with --link=gloo, which has no reduce-scatter, found \"owner\""},
       {[](Options& o) { o.updates = {"nobody"}; }, "--update: "},
       {[](Options& o) { o.model = "resnet19"; },
        "--model: expected some of resnet18, resnet50, mlp, found \"resnet19\""},
@@ -201,7 +201,7 @@ TEST(CompareOptionsTest, NcclIsALinkOfRingsAndAllWorkersGetTheDevice) {
   options.servers = {"1"};
   options.links = {"shm", "nccl"};
   options.updates = {"worker", "owner"};
-  options.compute = {"cuda", "bf16", true, false};
+  options.compute = {"cuda", Precision::kBf16, true, false};
   EXPECT_THAT(
       Names(options),
       ElementsAre("ps over shm, 1 server, 2 workers",
@@ -237,7 +237,7 @@ TEST(CompareOptionsTest, EachCodecRunsWhereItCan) {
   EXPECT_EQ(WorkerFlags(options, (*configurations)[1]).back(), "--compression=bf16");
   options.topologies = {"ring", "local"};
   EXPECT_THAT(std::string(ListConfigurations(options).status().message()),
-              ::testing::HasSubstr("--compression: expected ps among --topologies for topk"));
+              ::testing::HasSubstr("--compression: expected ps among --topology for topk"));
   options.compressions = {"fp8"};
   EXPECT_THAT(std::string(ListConfigurations(options).status().message()),
               ::testing::HasSubstr("--compression: expected none, fp16, bf16 or topk:R"));

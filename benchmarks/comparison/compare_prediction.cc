@@ -3,14 +3,12 @@
 #include <algorithm>
 #include <iterator>
 #include <set>
-#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/status_macros.h"
 #include "base/straggler.h"
-#include "benchmarks/options/placement.h"
 #include "benchmarks/prediction/prediction.h"
 #include "benchmarks/profiles/step_profile.h"
 #include "benchmarks/ranks/run_program.h"
@@ -26,16 +24,15 @@ constexpr absl::Duration kRecordingLimit = absl::Minutes(5);
 
 // With `workers` instead of the configuration's. Its batch too, under strong scaling.
 Configuration WithWorkers(Configuration configuration, int workers, const CompareOptions& options) {
-  configuration.workers = workers;
+  configuration.job.workers = workers;
   if (options.global_batch_size > 0) {
     configuration.batch_size = options.global_batch_size / workers;
   }
   return configuration;
 }
 
-bool CanBe(const Configuration& c, const Straggler& straggler) {
-  if (c.batch_size < 1 || !straggler.CheckWorkers(c.workers).ok()) return false;
-  return c.topology != "ps" || PlacementFits(c.placement, c.workers, c.servers);
+bool CanBe(Configuration c, const Straggler& straggler) {
+  return c.batch_size >= 1 && straggler.CheckWorkers(c.job.workers).ok() && CheckJob(&c.job).ok();
 }
 
 double RateFactor(const EmulatedHosts& hosts, const std::string& bandwidth) {
@@ -47,25 +44,12 @@ double RateFactor(const EmulatedHosts& hosts, const std::string& bandwidth) {
   return sum / static_cast<double>(hosts.rate_factors.size());
 }
 
-// How many times as long workers compute that take turns on the cores.
-double Turns(int workers, const CompareOptions& options, const EmulatedHosts& hosts) {
-  if (hosts.cores == 0) return 1;
-  return std::max(1.0, static_cast<double>(workers) * options.threads / hosts.cores);
-}
-
 PredictedJob JobOf(const Configuration& c, const Straggler& straggler, const EmulatedHosts& hosts) {
   PredictedJob job;
-  job.topology = c.topology;
-  if (!c.placement.empty()) job.placement = c.placement;
-  job.workers = c.workers;
-  job.servers = c.servers;
-  job.update = c.update;
-  job.compression = c.compression;
-  job.consistency = c.consistency;
-  job.bandwidth = c.bandwidth;
+  job.placed = c.job;
   job.batch_size = c.batch_size;
-  job.constants.rate_factor = RateFactor(hosts, c.bandwidth);
-  for (int rank = 0; !straggler.nobody() && rank < c.workers; ++rank) {
+  job.constants.rate_factor = RateFactor(hosts, c.job.bandwidth);
+  for (int rank = 0; !straggler.nobody() && rank < c.job.workers; ++rank) {
     job.slowness.push_back(straggler.Factor(rank, /*step=*/1));
   }
   return job;
@@ -79,14 +63,18 @@ absl::StatusOr<proto::Run> Predict(const proto::StepProfile& profile, const Pred
   return run;
 }
 
-// What tells predictions apart.
-using Key = std::tuple<std::string, std::string, std::string, int, int, std::string, std::string,
-                       std::string>;
-
-Key KeyOf(const Configuration& c) {
-  return {c.bandwidth, c.topology, c.placement,   c.workers,
-          c.servers,   c.update,   c.compression, c.consistency};
+// Adds `job` unless it is there already, and says whether it was not. Predictions are over gRPC,
+// whatever the link.
+bool Insert(PlacedJob job, std::vector<PlacedJob>* jobs) {
+  job.spec.link = Link::kGrpc;
+  const auto same = [&job](const PlacedJob& other) { return SameJob(job, other); };
+  if (std::any_of(jobs->begin(), jobs->end(), same)) return false;
+  jobs->push_back(job);
+  return true;
 }
+
+// Gloo's rings and NCCL's are not what is predicted.
+bool IsPredicted(const JobSpec& spec) { return TraitOf(BackendOf(spec)).plan_order; }
 
 }  // namespace
 
@@ -107,18 +95,20 @@ absl::StatusOr<std::vector<proto::Run>> PredictCompared(
   std::vector<proto::Run> predictions;
   GS_ASSIGN_OR_RETURN(const Straggler straggler, Straggler::Parse(options.straggler));
   if (straggler.random()) return predictions;
-  std::set<Key> done;
+  std::vector<PlacedJob> done;
   std::set<int> measured_workers;
-  for (const Configuration& c : configurations) measured_workers.insert(c.workers);
+  for (const Configuration& c : configurations) measured_workers.insert(c.job.workers);
   for (const Configuration& measured : configurations) {
-    if (measured.link == "gloo") continue;
-    std::set<int> counts = {measured.workers};
+    if (!IsPredicted(measured.job.spec)) continue;
+    std::set<int> counts = {measured.job.workers};
     for (int workers = 1; workers <= kMostWorkers; workers *= 2) counts.insert(workers);
     for (int workers : counts) {
       const Configuration c = WithWorkers(measured, workers, options);
-      if (!CanBe(c, straggler) || !done.insert(KeyOf(c)).second) continue;
+      if (!CanBe(c, straggler) || !Insert(c.job, &done)) continue;
       PredictedJob job = JobOf(c, straggler, hosts);
-      if (measured_workers.count(workers) > 0) job.compute_scale = Turns(workers, options, hosts);
+      if (measured_workers.count(workers) > 0) {
+        job.compute_scale = TurnsOnCores(workers, options.threads, hosts.cores);
+      }
       GS_ASSIGN_OR_RETURN(proto::Run run, Predict(profile, job, options));
       predictions.push_back(std::move(run));
     }
@@ -133,28 +123,29 @@ absl::StatusOr<std::vector<proto::Run>> PredictBandwidths(
   GS_ASSIGN_OR_RETURN(const Straggler straggler, Straggler::Parse(options.straggler));
   if (straggler.random()) return predictions;
   int most = 0;
-  std::set<Key> done;
+  std::vector<PlacedJob> done;
   std::set<std::string> bandwidths(std::begin(kBandwidths), std::end(kBandwidths));
   for (const Configuration& c : configurations) {
-    most = std::max(most, c.workers);
-    done.insert(KeyOf(c));
-    bandwidths.insert(c.bandwidth);
+    most = std::max(most, c.job.workers);
+    Insert(c.job, &done);
+    bandwidths.insert(c.job.bandwidth);
   }
   std::vector<Configuration> wanted;
   for (const Configuration& c : configurations) {
-    if (c.workers != most || c.link == "gloo" || c.topology == "local") continue;
+    const Topology topology = c.job.spec.topology;
+    if (c.job.workers != most || !IsPredicted(c.job.spec) || topology == Topology::kLocal) continue;
     wanted.push_back(c);
-    if (c.topology != "ps") continue;
+    if (topology != Topology::kPs) continue;
     wanted.push_back(c);
-    wanted.back().placement = "dedicated";
-    wanted.back().servers = 1;
+    wanted.back().job.placement = Placement::kDedicated;
+    wanted.back().job.servers = 1;
   }
   for (const std::string& bandwidth : bandwidths) {
     for (Configuration c : wanted) {
-      c.bandwidth = bandwidth;
-      if (!done.insert(KeyOf(c)).second) continue;
+      c.job.bandwidth = bandwidth;
+      if (!Insert(c.job, &done)) continue;
       PredictedJob job = JobOf(c, straggler, hosts);
-      job.compute_scale = Turns(c.workers, options, hosts);
+      job.compute_scale = TurnsOnCores(c.job.workers, options.threads, hosts.cores);
       GS_ASSIGN_OR_RETURN(proto::Run run, Predict(profile, job, options));
       predictions.push_back(std::move(run));
     }

@@ -22,20 +22,19 @@ proto::StepProfile Profile() {
 
 Configuration Ring(int workers) {
   Configuration c;
-  c.topology = "ring";
-  c.link = "grpc";
-  c.update = "worker";
-  c.workers = workers;
+  c.job.spec.topology = Topology::kRing;
+  c.job.spec.link = Link::kGrpc;
+  c.job.workers = workers;
+  c.job.bandwidth = "400mbit";
   c.batch_size = 8;
-  c.bandwidth = "400mbit";
   return c;
 }
 
-Configuration Ps(int workers, int servers, const std::string& placement) {
+Configuration Ps(int workers, int servers, Placement placement) {
   Configuration c = Ring(workers);
-  c.topology = "ps";
-  c.servers = servers;
-  c.placement = placement;
+  c.job.spec.topology = Topology::kPs;
+  c.job.servers = servers;
+  c.job.placement = placement;
   return c;
 }
 
@@ -59,7 +58,8 @@ TEST(ComparePredictionTest, EachSeriesGoesOnToMoreWorkersOnce) {
 }
 
 TEST(ComparePredictionTest, WhatCannotBeIsLeftOut) {
-  for (const proto::Run& run : Predict({}, {Ps(2, 2, "colocated")})) EXPECT_GE(run.workers(), 2);
+  for (const proto::Run& run : Predict({}, {Ps(2, 2, Placement::kColocated)}))
+    EXPECT_GE(run.workers(), 2);
   CompareOptions strong;
   strong.global_batch_size = 16;
   for (const proto::Run& run : Predict(strong, {Ring(2)})) {
@@ -103,8 +103,8 @@ TEST(ComparePredictionTest, ANetworkCarriesWhatWasMeasuredAndOthersTheMean) {
 TEST(ComparePredictionTest, OtherBandwidthsArePredictedForTheMostWorkersAndOneServerBesides) {
   std::map<std::string, double> ring;
   double one_server = 0;
-  const auto runs =
-      PredictBandwidths(Profile(), {}, {Ring(2), Ring(3), Ps(3, 3, "dedicated")}, EmulatedHosts());
+  const auto runs = PredictBandwidths(
+      Profile(), {}, {Ring(2), Ring(3), Ps(3, 3, Placement::kDedicated)}, EmulatedHosts());
   ASSERT_TRUE(runs.ok()) << runs.status();
   for (const proto::Run& run : *runs) {
     EXPECT_EQ(run.workers(), 3);

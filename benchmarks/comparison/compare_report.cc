@@ -14,6 +14,7 @@
 #include "base/rate.h"
 #include "benchmarks/comparison/bandwidth_report.h"
 #include "benchmarks/comparison/compare_rounds.h"
+#include "benchmarks/records/run_job.h"
 #include "benchmarks/records/table.h"
 
 namespace gradsync {
@@ -23,30 +24,25 @@ constexpr size_t kShortHash = 12;
 
 using Runs = std::vector<const proto::Run*>;
 
-std::string Count(int count, absl::string_view noun) {
-  return absl::StrCat(count, " ", noun, count == 1 ? "" : "s");
-}
-
-bool Compresses(const proto::Run& run) {
-  return !run.compression().empty() && run.compression() != "none";
-}
+bool Compresses(const proto::Run& run) { return SpecOf(run).codec.compresses(); }
 
 // Whose result depends on the order in which gradients arrive.
-bool Asynchronous(const proto::Run& run) {
-  return !run.consistency().empty() && run.consistency() != "bsp";
-}
+bool Asynchronous(const proto::Run& run) { return !SpecOf(run).consistency.bulk(); }
 
 // What tells a run from others with equally many workers.
 std::string Name(const proto::Run& run) {
-  std::string name = run.topology();
+  const PlacedJob job = JobOf(run);
+  const std::string name = TopologyName(job.spec.topology);
   std::vector<std::string> details;
-  const bool placed = !run.placement().empty() && run.placement() != "dedicated";
-  if (run.servers() > 0) {
-    details.push_back(
-        absl::StrCat(placed ? run.placement() + " " : "", Count(run.servers(), "server")));
+  if (job.servers > 0) {
+    const bool dedicated = job.placement == Placement::kDedicated;
+    details.push_back(absl::StrCat(dedicated ? "" : PlacementName(job.placement) + " ",
+                                   Count(job.servers, "server")));
   }
-  if (!run.link().empty() && run.link() != "grpc") details.push_back(run.link());
-  if (run.update() == "owner") details.push_back("update at owner");
+  if (job.spec.link != Link::kNone && job.spec.link != Link::kGrpc) {
+    details.push_back(LinkName(job.spec.link));
+  }
+  if (job.spec.update == UpdateSite::kOwner) details.push_back("update at owner");
   if (Compresses(run)) details.push_back(run.compression());
   if (Asynchronous(run)) details.push_back(run.consistency());
   if (details.empty()) return name;
@@ -62,16 +58,18 @@ std::string BitsGroup(const proto::Run& run) {
 
 bool HasBitsToCompare(const proto::Run& run) {
   if (Asynchronous(run)) return false;
-  if (run.topology() == "local") return run.workers() == 1;
+  if (SpecOf(run).topology == Topology::kLocal) return run.workers() == 1;
   return !run.own_order() || run.workers() <= 2;
 }
+
+bool OverNccl(const proto::Run& run) { return SpecOf(run).link == Link::kNccl; }
 
 bool OnGpu(const proto::Run& run) { return !run.device().empty() && run.device() != "cpu"; }
 
 std::string WhyNotCompared(const proto::Run& run) {
   if (Asynchronous(run)) return "gradients are applied in the order in which they come";
-  if (run.topology() == "local") return "its workers do not exchange anything";
-  return absl::StrCat(run.link() == "nccl" ? "NCCL" : "Gloo", " adds in an order of its own");
+  if (SpecOf(run).topology == Topology::kLocal) return "its workers do not exchange anything";
+  return absl::StrCat(OverNccl(run) ? "NCCL" : "Gloo", " adds in an order of its own");
 }
 
 // The hash of each round; of a record without rounds its own.
@@ -153,13 +151,11 @@ void JudgeBits(int workers, const Runs& runs, Verdict* verdict) {
   for (const auto& [group, members] : groups) JudgeBits(workers, group, members, verdict);
 }
 
-bool OverNccl(const proto::Run& run) { return run.link() == "nccl"; }
-
 // Of those over NCCL, or of the others.
-const proto::Run* Fastest(const Runs& runs, absl::string_view topology, bool over_nccl) {
+const proto::Run* Fastest(const Runs& runs, Topology topology, bool over_nccl) {
   const proto::Run* best = nullptr;
   for (const proto::Run* run : runs) {
-    if (run->topology() != topology || OverNccl(*run) != over_nccl) continue;
+    if (SpecOf(*run).topology != topology || OverNccl(*run) != over_nccl) continue;
     if (over_nccl && !run->invalid().empty()) continue;
     if (best == nullptr || run->samples_per_s() > best->samples_per_s()) best = run;
   }
@@ -212,9 +208,9 @@ void JudgeSpeed(const Race& race, const proto::Run* faster, const proto::Run* sl
 // One worker has nobody to exchange with. Topologies are compared where both go through the host:
 // the ring alone can leave it out.
 void JudgeOneHost(const Runs& runs, const std::string& where, Verdict* verdict) {
-  const proto::Run* const servers = Fastest(runs, "ps", /*over_nccl=*/false);
-  const proto::Run* const ring = Fastest(runs, "ring", /*over_nccl=*/false);
-  const proto::Run* const nccl = Fastest(runs, "ring", /*over_nccl=*/true);
+  const proto::Run* const servers = Fastest(runs, Topology::kPs, /*over_nccl=*/false);
+  const proto::Run* const ring = Fastest(runs, Topology::kRing, /*over_nccl=*/false);
+  const proto::Run* const nccl = Fastest(runs, Topology::kRing, /*over_nccl=*/true);
   JudgeSpeed(
       {where, nccl == nullptr ? "" : "; both go through the host: a comparison of topologies"},
       servers, ring, verdict);
@@ -252,9 +248,9 @@ void JudgeNetwork(const proto::RunRecords& records, const Runs& runs, const std:
       ++invalid;
       continue;
     }
-    (run->topology() == "ring"            ? rings
-     : HostsOfRun(*run) == run->workers() ? same_hosts
-                                          : more_hosts)
+    (SpecOf(*run).topology == Topology::kRing ? rings
+     : HostsOfRun(*run) == run->workers()     ? same_hosts
+                                              : more_hosts)
         .push_back(run);
   }
   if (invalid > 0) {
@@ -262,9 +258,9 @@ void JudgeNetwork(const proto::RunRecords& records, const Runs& runs, const std:
                     Count(static_cast<int>(runs.size()), "run"),
                     " left out as INVALID, see above\n");
   }
-  const proto::Run* const ring = Fastest(rings, "ring", /*over_nccl=*/false);
-  const proto::Run* const beside = Fastest(same_hosts, "ps", /*over_nccl=*/false);
-  const proto::Run* const apart = Fastest(more_hosts, "ps", /*over_nccl=*/false);
+  const proto::Run* const ring = Fastest(rings, Topology::kRing, /*over_nccl=*/false);
+  const proto::Run* const beside = Fastest(same_hosts, Topology::kPs, /*over_nccl=*/false);
+  const proto::Run* const apart = Fastest(more_hosts, Topology::kPs, /*over_nccl=*/false);
   JudgeSpeed({absl::StrCat(where, ", on the same hosts,"), Predicted(records, beside, ring)},
              beside, ring, verdict);
   if (apart == nullptr) return;
@@ -299,9 +295,7 @@ void JudgeSpeedOfEach(const proto::RunRecords& records, int workers, const Runs&
 
 std::string DeviceAndPrecision(const proto::Run& run) {
   std::string text = run.device().empty() ? "cpu" : run.device();
-  if (!run.precision().empty() && run.precision() != "fp32") {
-    absl::StrAppend(&text, " ", run.precision());
-  }
+  if (PrecisionOf(run) != Precision::kFp32) absl::StrAppend(&text, " ", run.precision());
   return text;
 }
 
@@ -335,7 +329,7 @@ std::vector<std::string> Row(const proto::Run& run, const Extras& with) {
       run.params_sha256().substr(0, kShortHash)};
   const bool placed = run.servers() > 0 && !run.bandwidth().empty();
   if (with.placement) row.insert(row.begin() + 4, placed ? run.placement() : "-");
-  if (with.codec) row.insert(row.begin() + 3, Compresses(run) ? run.compression() : "none");
+  if (with.codec) row.insert(row.begin() + 3, CodecName(SpecOf(run).codec));
   if (with.device) row.insert(row.begin() + 2, DeviceAndPrecision(run));
   if (with.placement) {
     row.insert(row.begin(), run.bandwidth().empty() ? "none" : run.bandwidth());

@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "benchmarks/records/run_job.h"
 
 namespace gradsync {
 namespace {
@@ -15,14 +16,7 @@ namespace {
 constexpr int kWholeRange = 5;
 
 bool Compared(const Configuration& a, const Configuration& b) {
-  return a.bandwidth == b.bandwidth && a.workers == b.workers;
-}
-
-bool SameConfiguration(const proto::Run& a, const proto::Run& b) {
-  return a.topology() == b.topology() && a.link() == b.link() && a.update() == b.update() &&
-         a.placement() == b.placement() && a.workers() == b.workers() &&
-         a.servers() == b.servers() && a.bandwidth() == b.bandwidth() &&
-         a.compression() == b.compression() && a.consistency() == b.consistency();
+  return a.job.bandwidth == b.job.bandwidth && a.job.workers == b.job.workers;
 }
 
 std::vector<double> Rates(const proto::Run& run) {
@@ -78,7 +72,7 @@ absl::StatusOr<proto::Run> MergeRounds(const std::vector<proto::Run>& rounds) {
   std::vector<double> rates;
   std::vector<double> steps;
   for (const proto::Run& round : rounds) {
-    if (!SameConfiguration(round, merged)) {
+    if (!SameJob(JobOf(round), JobOf(merged))) {
       return absl::DataLossError(absl::StrCat("expected rounds of one configuration, found ",
                                               round.topology(), " over ", round.link(), " beside ",
                                               merged.topology(), " over ", merged.link()));

@@ -17,8 +17,8 @@ std::vector<Configuration> Configurations(const std::vector<std::pair<std::strin
   std::vector<Configuration> all;
   for (const auto& [bandwidth, workers] : kinds) {
     Configuration next;
-    next.bandwidth = bandwidth;
-    next.workers = workers;
+    next.job.bandwidth = bandwidth;
+    next.job.workers = workers;
     all.push_back(next);
   }
   return all;

@@ -7,14 +7,19 @@
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "base/flag_error.h"
+#include "base/rate.h"
 #include "benchmarks/options/flag_checks.h"
 
 namespace gradsync {
 namespace {
 
 constexpr absl::string_view kSaysHow[] = {
-    "bandwidth", "bandwidths", "rounds", "data",          "lr",
-    "seed",      "timeout",    "out",    "worker_binary", "server_binary"};
+    "bandwidth", "bandwidths", "json", "rounds",        "data",         "lr",
+    "seed",      "timeout",    "out",  "worker_binary", "server_binary"};
+
+// Words of --bandwidth.
+constexpr absl::string_view kAuto = "auto";
+constexpr absl::string_view kNone = "none";
 
 }  // namespace
 
@@ -51,17 +56,18 @@ DefaultComparison MakeDefaultComparison(const CompareOptions& asked_for) {
 
 absl::StatusOr<std::vector<std::string>> ResolveBandwidths(const std::vector<std::string>& texts,
                                                            bool default_comparison) {
-  if (texts.empty()) return texts;
-  for (absl::string_view word : {"auto", "none"}) {
+  for (absl::string_view word : {kAuto, kNone}) {
     if (Contains(texts, word) && texts.size() > 1) {
       return FlagError("bandwidth", "auto or none alone, or bandwidths such as 100mbit,400mbit",
                        absl::StrJoin(texts, ","));
     }
   }
-  if (texts[0] == "none") return std::vector<std::string>();
-  if (texts[0] != "auto") return texts;
-  if (default_comparison) return std::vector<std::string>{"250mbit", "500mbit"};
-  return std::vector<std::string>();
+  std::vector<std::string> bandwidths;
+  if (Contains(texts, kAuto) && default_comparison)
+    return std::vector<std::string>{"250mbit", "500mbit"};
+  if (Contains(texts, kAuto) || Contains(texts, kNone)) return bandwidths;
+  for (const std::string& text : texts) bandwidths.push_back(BandwidthName(text));
+  return bandwidths;
 }
 
 }  // namespace gradsync

@@ -22,8 +22,8 @@
 namespace gradsync {
 
 // Whether a command line of `compare` says nothing about which jobs to compare: it has no flags but
-// those that say how (--rounds, --data, --lr, --seed, --timeout, --out and the binaries) and
-// --bandwidth.
+// those that say how (--rounds, --data, --lr, --seed, --timeout, --out, --json and the binaries)
+// and --bandwidth.
 bool AsksForDefault(int argc, const char* const* argv);
 
 struct DefaultComparison {

@@ -58,7 +58,7 @@ TEST(DefaultComparisonTest, BandwidthsAreTheUsersOrTheDefaults) {
   EXPECT_THAT(*ResolveBandwidths({"auto"}, false), IsEmpty());
   EXPECT_THAT(*ResolveBandwidths({"none"}, true), IsEmpty());
   EXPECT_THAT(*ResolveBandwidths({}, true), IsEmpty());
-  EXPECT_THAT(*ResolveBandwidths({"1gbit"}, false), ElementsAre("1gbit"));
+  EXPECT_THAT(*ResolveBandwidths({"1gbit", "2.5Gbps"}, false), ElementsAre("1gbit", "2.5gbit"));
   EXPECT_THAT(ResolveBandwidths({"none", "1gbit"}, true).status().message(),
               HasSubstr("--bandwidth: expected auto or none alone"));
 }

@@ -4,49 +4,33 @@
 #ifndef GRADSYNC_BENCHMARKS_COMPARISON_TRAINING_JOB_H_
 #define GRADSYNC_BENCHMARKS_COMPARISON_TRAINING_JOB_H_
 
-#include <atomic>
 #include <cstdint>
 #include <functional>
-#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "benchmarks/comparison/compare_options.h"
-#include "benchmarks/network/emulated_network.h"
-#include "benchmarks/records/nccl_log.h"
+#include "benchmarks/network/measured_job.h"
+#include "benchmarks/records/payload.h"
 #include "proto/run_record.pb.h"
 
 namespace gradsync {
-
-struct TrainingJobOptions {
-  std::string worker_binary;  // paths
-  std::string server_binary;
-  const EmulatedNetwork* network = nullptr;     // null: this host; not owned
-  const std::atomic<int>* interrupt = nullptr;  // as LocalJobOptions has it
-  NcclLog::Lookup environment;                  // this process's own
-};
 
 // Runs the job and blocks until it has ended. `on_step` hears of each step that rank 0 has done.
 // Besides what AggregateRun() gives, the record has the placement, the bandwidth, the payload of
 // the busiest host, the share of the machine's cores that was busy during the measured steps, on an
 // emulated network whether that was too much, and over NCCL what its log says that it chose.
-// Errors: INVALID_ARGUMENT when the workers refuse their flags; CANCELLED when interrupted;
-// otherwise the job failed.
+// Errors: those of RunMeasuredJob() and AggregateRun().
 absl::StatusOr<proto::Run> RunTrainingJob(
-    const TrainingJobOptions& options, const CompareOptions& compare,
-    const Configuration& configuration,
+    const JobPrograms& programs, const CompareOptions& compare, const Configuration& configuration,
     const std::function<void(int64_t step, int64_t steps)>& on_step);
 
 // Payload by host, per step: what its processes send and receive without what they send each other.
 // `hosts` has that of each process, workers by rank and then servers. A worker exchanges as much of
 // its traffic with each server as the server has of the parameters.
-struct HostPayload {
-  double tx_bytes = 0;
-  double rx_bytes = 0;
-};
-std::vector<HostPayload> PayloadByHost(const std::vector<proto::WorkerMetrics>& workers,
-                                       const std::vector<proto::ServerMetrics>& servers,
-                                       const std::vector<int>& hosts);
+std::vector<Payload> PayloadByHost(const std::vector<proto::WorkerMetrics>& workers,
+                                   const std::vector<proto::ServerMetrics>& servers,
+                                   const std::vector<int>& hosts);
 
 }  // namespace gradsync
 

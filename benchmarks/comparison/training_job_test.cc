@@ -28,7 +28,7 @@ Job MakeJob(const std::vector<double>& shards) {
 
 TEST(PayloadByHostTest, WhatStaysOnAHostIsNotCounted) {
   const Job job = MakeJob({300, 300, 300});
-  for (const HostPayload& host : PayloadByHost(job.workers, job.servers, {0, 1, 2, 0, 1, 2})) {
+  for (const Payload& host : PayloadByHost(job.workers, job.servers, {0, 1, 2, 0, 1, 2})) {
     EXPECT_DOUBLE_EQ(host.tx_bytes, 900 * ColocatedPsLoad(3, 3));
     EXPECT_DOUBLE_EQ(host.rx_bytes, 900 * ColocatedPsLoad(3, 3));
   }
@@ -40,7 +40,7 @@ TEST(PayloadByHostTest, HostsOfAMixedPlacementAreEquallyBusy) {
   const Job job = MakeJob({beside, beside, beside, 900 * shares.dedicated});
   const auto hosts = PayloadByHost(job.workers, job.servers, {0, 1, 2, 0, 1, 2, 3});
   ASSERT_EQ(hosts.size(), 4u);
-  for (const HostPayload& host : hosts) EXPECT_NEAR(host.tx_bytes, 900 * MixedPsLoad(3, 1), 1e-9);
+  for (const Payload& host : hosts) EXPECT_NEAR(host.tx_bytes, 900 * MixedPsLoad(3, 1), 1e-9);
 }
 
 TEST(PayloadByHostTest, WithoutServersItIsTheWorkers) {

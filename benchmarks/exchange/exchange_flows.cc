@@ -4,22 +4,13 @@
 #include <utility>
 
 #include "base/status_macros.h"
-#include "benchmarks/options/placement.h"
-#include "plan/shard_map.h"
+#include "benchmarks/records/payload.h"
 
 namespace gradsync {
 
 absl::StatusOr<std::vector<Flow>> ExchangeFlows(const SyncBenchCase& bench_case) {
   GS_ASSIGN_OR_RETURN(const Plan plan, ExchangePlan(bench_case.exchange));
-  const Returned returned = bench_case.update == "owner" ? Returned::kParameters : Returned::kMean;
-  if (bench_case.servers == 0) return RingStepFlows(plan, returned);
-  GS_ASSIGN_OR_RETURN(
-      const ShardMap shards,
-      ShardMap::Create(plan, bench_case.weights.empty()
-                                 ? PlacedWeights(bench_case.placement,
-                                                 bench_case.exchange.world_size, bench_case.servers)
-                                 : bench_case.weights));
-  return PsStepFlows(plan, shards, returned);
+  return JobFlows(plan, bench_case.job, bench_case.weights);
 }
 
 std::vector<TcpFlow> FlowsBetweenHosts(const std::vector<Flow>& flows,

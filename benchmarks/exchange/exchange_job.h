@@ -4,30 +4,22 @@
 #ifndef GRADSYNC_BENCHMARKS_EXCHANGE_EXCHANGE_JOB_H_
 #define GRADSYNC_BENCHMARKS_EXCHANGE_EXCHANGE_JOB_H_
 
-#include <atomic>
 #include <map>
 #include <string>
 
 #include "absl/status/statusor.h"
 #include "benchmarks/exchange/sync_bench_options.h"
-#include "benchmarks/network/emulated_network.h"
-#include "benchmarks/records/nccl_log.h"
+#include "benchmarks/network/measured_job.h"
 #include "proto/run_record.pb.h"
 
 namespace gradsync {
 
-struct ExchangeJobOptions {
-  std::string rank_binary;                      // paths of //benchmarks:sync_bench_rank,
-  std::string server_binary;                    // //ps_server, when there are servers,
-  std::string tcp_rank_binary;                  // and //benchmarks:tcp_flows_rank, for BareTcp
-  const EmulatedNetwork* network = nullptr;     // null: this host; not owned
-  const std::atomic<int>* interrupt = nullptr;  // as LocalJobOptions has it
-  NcclLog::Lookup environment;                  // this process's own
+struct ExchangeJobOptions : JobPrograms {  // ranks are //benchmarks:sync_bench_rank
+  std::string tcp_rank_binary;             // path of //benchmarks:tcp_flows_rank, for BareTcp
 };
 
 // Blocks until the job has ended; cases with a bandwidth need the network.
-// Errors: INVALID_ARGUMENT when the ranks refuse their flags; CANCELLED when interrupted; otherwise
-// the job failed.
+// Errors: those of RunMeasuredJob().
 absl::StatusOr<proto::Run> RunExchangeJob(const ExchangeJobOptions& options,
                                           const SyncBenchCase& bench_case);
 

@@ -13,6 +13,7 @@
 #include "absl/strings/strip.h"
 #include "absl/types/optional.h"
 #include "base/status_macros.h"
+#include "benchmarks/exchange/sync_bench_report.h"
 #include "benchmarks/ranks/run_program.h"
 #include "join/nccl_settings.h"
 
@@ -93,8 +94,9 @@ std::vector<std::string> NcclTestsCommand(const std::string& program,
 }
 
 bool ComparesWithNcclTests(const SyncBenchCase& bench_case) {
-  return bench_case.link == "nccl" && bench_case.topology == "ring" &&
-         bench_case.update == "worker" && bench_case.device == "cuda";
+  const JobSpec& spec = bench_case.job.spec;
+  return spec.topology == Topology::kRing && spec.link == Link::kNccl &&
+         spec.update == UpdateSite::kWorker && bench_case.device == "cuda";
 }
 
 absl::StatusOr<proto::Run> MeasureNcclTests(const std::string& program,
@@ -118,9 +120,9 @@ absl::StatusOr<proto::Run> MeasureNcclTests(const std::string& program,
   proto::Run run;
   run.set_library("nccl_tests");
   run.set_topology(measured->topology());
-  run.set_link("nccl");
-  run.set_update("worker");
-  run.set_compression("none");
+  run.set_link(LinkName(Link::kNccl));
+  run.set_update(UpdateSiteName(UpdateSite::kWorker));
+  run.set_compression(CodecName(Codec()));
   run.set_workers(measured->workers());
   run.set_bytes(result.bytes);
   run.set_bucket_bytes(result.bytes);
@@ -135,10 +137,7 @@ absl::StatusOr<proto::Run> MeasureNcclTests(const std::string& program,
   run.set_nccl_chosen("unknown");
   run.set_settings(absl::StrCat("nccl-tests ", result.version,
                                 ", one process, in place, one operation, mean time"));
-  measured->set_peer_ratio(run.time_us_p50() / measured->time_us_p50());
-  proto::PeerRatio& ratio = *measured->add_peer_ratios();
-  ratio.set_peer("nccl_tests");
-  ratio.set_p50(measured->peer_ratio());
+  AddPeerRatio(run, measured);
   return run;
 }
 

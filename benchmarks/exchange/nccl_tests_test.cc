@@ -43,9 +43,9 @@ std::string Output(const std::string& rows) {
 
 SyncBenchCase Case() {
   SyncBenchCase bench_case;
-  bench_case.topology = "ring";
-  bench_case.link = "nccl";
-  bench_case.update = "worker";
+  bench_case.job.spec.topology = Topology::kRing;
+  bench_case.job.spec.link = Link::kNccl;
+  bench_case.job.workers = 2;
   bench_case.device = "cuda";
   bench_case.exchange.world_size = 2;
   bench_case.exchange.iterations = 20;
@@ -131,10 +131,10 @@ TEST(NcclTestsTest, WhereItIsMissingOneLineSaysHowToGetIt) {
 TEST(NcclTestsTest, OnlyAnAllReduceOverNcclIsCompared) {
   EXPECT_TRUE(ComparesWithNcclTests(Case()));
   SyncBenchCase other = Case();
-  other.update = "owner";
+  other.job.spec.update = UpdateSite::kOwner;
   EXPECT_FALSE(ComparesWithNcclTests(other));
   other = Case();
-  other.link = "shm";
+  other.job.spec.link = Link::kShm;
   EXPECT_FALSE(ComparesWithNcclTests(other));
   other = Case();
   other.device = "cuda:1";

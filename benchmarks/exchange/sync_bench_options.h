@@ -10,19 +10,16 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "benchmarks/exchange/exchange_plan.h"
+#include "benchmarks/options/job_sweep.h"
+#include "benchmarks/options/placed_job.h"
 
 namespace gradsync {
 
-// As the flags of the same names have them; see `sync_bench --help`.
-struct SyncBenchOptions {
-  std::vector<std::string> topologies = {"ring", "ps"};
-  std::vector<std::string> links = {"auto"};
-  std::string device = "cpu";  // that has the buckets, resolved (compute_flags.h)
-  std::vector<std::string> ranks = {"2"};
-  std::vector<std::string> servers = {"1", "2"};  // for ps
-  std::vector<std::string> placements = {"dedicated"};
-  std::vector<std::string> updates = {"worker"};
-  std::vector<std::string> compressions = {"none"};
+// As the flags of the same names have them; see `sync_bench --help`. Without consistencies.
+struct SyncBenchOptions : SweepFlags {
+  SyncBenchOptions() { servers = {"1", "2"}; }
+
+  std::string device = "cpu";      // that has the buckets, resolved (compute_flags.h)
   std::vector<std::string> bytes;  // none: by min_bytes, max_bytes and factor, or some usual sizes
   std::string min_bytes;
   std::string max_bytes;
@@ -32,43 +29,30 @@ struct SyncBenchOptions {
   int connections = 0;  // per pair of peers; 0: the topology's default
   std::string bucket_bytes = "25MiB";
   std::string chunk_bytes = "0";
-  std::string bandwidth;  // of an emulated network; empty: none
-  bool emulate = true;    // false: the bandwidth is only the model's
+  std::vector<std::string> bandwidths;  // of emulated networks; none: this host alone
+  bool emulate = true;                  // false: the bandwidth, one, is only the model's
   std::string server_weights = "auto";
   absl::Duration timeout = absl::Seconds(60);
 };
 
 // One measurement: a job of its own.
 struct SyncBenchCase {
-  std::string topology;
-  std::string link;
+  PlacedJob job;
   std::string device = "cpu";
-  std::string update;
-  std::string placement;  // empty without servers
-  int servers = 0;        // as placement.h has it
   std::string server_weights = "auto";
   std::vector<double> weights;  // that were asked for, by server; empty: those of the placement
-  int connections = 0;          // as asked for
-  std::string bandwidth;        // of the emulated network; empty: none
   double bytes_per_second = 0;  // of the model; 0: no prediction
-  ExchangeOptions exchange;     // world_size is the number of ranks
-
-  // Servers over NCCL and CUDA IPC are the first so many ranks, and so colocated.
-  bool servers_are_ranks() const {
-    return topology == "ps" && (link == "nccl" || link == "cuda_ipc");
-  }
-  // Those that are not.
-  int server_processes() const;
+  ExchangeOptions exchange;     // world_size and codec are the job's
 };
 
 // "ring over grpc, 2 ranks, 4KiB".
 std::string Describe(const SyncBenchCase& bench_case);
 
-// Checks everything and lists the measurements in the order in which they run: by ranks and bytes,
-// so that what is compared is measured close in time. Combinations that cannot be (Gloo with
-// parameter servers, more colocated servers than workers) are left out, but each value that was
-// asked for occurs. Servers over NCCL and CUDA IPC are colocated whatever --placement says. Errors:
-// INVALID_ARGUMENT naming the flag, what was expected and what came.
+// Checks everything and lists the measurements in the order in which they run: by bandwidth, ranks
+// and bytes, so that what is compared is measured close in time. Combinations that cannot be are
+// left out, but each value that was asked for occurs, topologies aside (job_sweep.h). Servers over
+// NCCL and CUDA IPC are the first so many ranks, and so colocated whatever --placement says.
+// Errors: INVALID_ARGUMENT naming the flag, what was expected and what came.
 absl::StatusOr<std::vector<SyncBenchCase>> ListCases(const SyncBenchOptions& options);
 
 // Flags of a rank, without those that RunLocalJob() sets.

@@ -21,7 +21,7 @@ std::vector<SyncBenchCase> CasesOf(const SyncBenchOptions& options) {
 TEST(SyncBenchOptionsTest, EachSizeIsMeasuredUnderAllTopologiesBeforeTheNext) {
   SyncBenchOptions options;
   options.links = {"grpc"};
-  options.ranks = {"2", "4"};
+  options.workers = {"2", "4"};
   options.bytes = {"4KiB", "25MiB"};
   std::vector<std::string> names;
   for (const SyncBenchCase& c : CasesOf(options)) names.push_back(Describe(c));
@@ -88,9 +88,9 @@ TEST(SyncBenchOptionsTest, SharedMemoryIsMeasuredUnderAllTopologiesAndUpdateSite
 TEST(SyncBenchOptionsTest, PlacementsThatCannotBeAreLeftOut) {
   SyncBenchOptions options;
   options.topologies = {"ring", "ps"};
-  options.bandwidth = "400mbit";
+  options.bandwidths = {"400mbit"};
   options.bytes = {"4KiB"};
-  options.ranks = {"3"};
+  options.workers = {"3"};
   options.servers = {"2", "4"};
   options.placements = {"dedicated", "colocated", "mixed"};
   std::vector<std::string> names;
@@ -101,13 +101,28 @@ TEST(SyncBenchOptionsTest, PlacementsThatCannotBeAreLeftOut) {
                                           "ps, servers 2 mixed, ranks 3, 4KiB"));
 }
 
+TEST(SyncBenchOptionsTest, EachBandwidthHasAllMeasurements) {
+  SyncBenchOptions options;
+  options.topologies = {"ring"};
+  options.bytes = {"4KiB"};
+  options.bandwidths = {"400mbit", "1Gbps"};
+  const std::vector<SyncBenchCase> cases = CasesOf(options);
+  ASSERT_EQ(cases.size(), 2u);
+  EXPECT_EQ(cases[0].job.bandwidth, "400mbit");
+  EXPECT_EQ(cases[1].job.bandwidth, "1gbit");
+  EXPECT_DOUBLE_EQ(cases[1].bytes_per_second, 1.25e8);
+  options.emulate = false;
+  EXPECT_THAT(ErrorOf(options), HasSubstr("--bandwidth: expected one with --noemulate"));
+}
+
 TEST(SyncBenchOptionsTest, MistakesNameTheFlagAndWhatCame) {
   SyncBenchOptions options;
   options.topologies = {"star"};
   EXPECT_EQ(ErrorOf(options), "--topology: expected some of ring, ps, found \"star\"");
   options = SyncBenchOptions();
-  options.ranks = {"0"};
-  EXPECT_EQ(ErrorOf(options), "--ranks: expected numbers from 1 to 256, such as 1,2, found \"0\"");
+  options.workers = {"0"};
+  EXPECT_EQ(ErrorOf(options),
+            "--workers: expected numbers from 1 to 256, such as 1,2, found \"0\"");
   options = SyncBenchOptions();
   options.bytes = {"4KiB", "lots"};
   EXPECT_THAT(ErrorOf(options), HasSubstr("--bytes: "));
@@ -125,7 +140,7 @@ TEST(SyncBenchOptionsTest, MistakesNameTheFlagAndWhatCame) {
   options.placements = {"colocated"};
   EXPECT_THAT(ErrorOf(options), HasSubstr("--placement: "));
   options = SyncBenchOptions();
-  options.bandwidth = "400mbit";
+  options.bandwidths = {"400mbit"};
   options.placements = {"mixed"};
   options.servers = {"2"};
   EXPECT_THAT(ErrorOf(options), HasSubstr("--placement: expected at most as many --servers"))
@@ -146,7 +161,7 @@ TEST(SyncBenchOptionsTest, MistakesNameTheFlagAndWhatCame) {
   options.iterations = 0;
   EXPECT_THAT(ErrorOf(options), HasSubstr("--iterations: "));
   options = SyncBenchOptions();
-  options.bandwidth = "fast";
+  options.bandwidths = {"fast"};
   EXPECT_THAT(ErrorOf(options), HasSubstr("--bandwidth: "));
   options = SyncBenchOptions();
   options.chunk_bytes = "100";
@@ -206,8 +221,8 @@ TEST(SyncBenchOptionsTest, ServersOverNcclAreRanksAndNoProcesses) {
   const std::vector<SyncBenchCase> cases = CasesOf(options);
   ASSERT_EQ(cases.size(), 2u);  // three would be more than there are ranks
   for (int i = 0; i < 2; ++i) {
-    EXPECT_EQ(cases[i].servers, i + 1);
-    EXPECT_EQ(cases[i].server_processes(), 0);
+    EXPECT_EQ(cases[i].job.servers, i + 1);
+    EXPECT_EQ(ServerProcesses(cases[i].job), 0);
     EXPECT_THAT(RankFlags(cases[i], "/tmp/line"),
                 testing::Contains("--owners=" + std::to_string(i + 1)));
   }

@@ -6,14 +6,14 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/byte_sizes.h"
 #include "base/status_macros.h"
 #include "benchmarks/exchange/exchange_flows.h"
 #include "benchmarks/network/emulated_network.h"
 #include "benchmarks/network/tcp_run.h"
-#include "benchmarks/options/byte_sizes.h"
-#include "benchmarks/options/placement.h"
 #include "benchmarks/records/aggregate.h"
-#include "plan/codec.h"
+#include "benchmarks/records/payload.h"
+#include "benchmarks/records/run_job.h"
 #include "plan/cost_model.h"
 #include "plan/wire_traffic.h"
 
@@ -24,7 +24,7 @@ absl::Status Check(const SyncBenchCase& bench_case,
                    const std::vector<proto::ExchangeMetrics>& ranks,
                    const std::vector<proto::ServerMetrics>& servers) {
   const size_t expected_ranks = bench_case.exchange.world_size;
-  const size_t expected_servers = static_cast<size_t>(bench_case.server_processes());
+  const size_t expected_servers = static_cast<size_t>(ServerProcesses(bench_case.job));
   if (ranks.size() != expected_ranks || servers.size() != expected_servers) {
     return absl::DataLossError(absl::StrCat("expected metrics of ", expected_ranks, " ranks and ",
                                             expected_servers, " servers, found ", ranks.size(),
@@ -42,48 +42,6 @@ absl::Status Check(const SyncBenchCase& bench_case,
   return absl::OkStatus();
 }
 
-// What each process counted, workers by rank and then servers.
-std::vector<NodeTraffic> Counted(const std::vector<proto::ExchangeMetrics>& ranks,
-                                 const std::vector<proto::ServerMetrics>& servers) {
-  std::vector<NodeTraffic> counted;
-  const auto add = [&counted](double tx, double rx) {
-    counted.push_back({std::llround(tx), std::llround(rx), 0, 0});
-  };
-  for (const auto& rank : ranks) add(rank.wire_tx_bytes_per_step(), rank.wire_rx_bytes_per_step());
-  for (const auto& server : servers) {
-    add(server.wire_tx_bytes_per_step(), server.wire_rx_bytes_per_step());
-  }
-  return counted;
-}
-
-// By host. Processes count what they send to others on their host too; the plan says how much of
-// it that is.
-std::vector<NodeTraffic> CountedByHost(const std::vector<NodeTraffic>& processes,
-                                       const std::vector<Flow>& flows,
-                                       const std::vector<int>& hosts) {
-  std::vector<NodeTraffic> counted(*std::max_element(hosts.begin(), hosts.end()) + 1);
-  for (size_t p = 0; p < processes.size(); ++p) {
-    counted[hosts[p]].tx_bytes += processes[p].tx_bytes;
-    counted[hosts[p]].rx_bytes += processes[p].rx_bytes;
-  }
-  for (const Flow& flow : flows) {
-    if (hosts[flow.from] != hosts[flow.to]) continue;
-    counted[hosts[flow.from]].tx_bytes -= flow.bytes;
-    counted[hosts[flow.to]].rx_bytes -= flow.bytes;
-  }
-  return counted;
-}
-
-void SetWire(const std::vector<NodeTraffic>& nodes, proto::Run* run) {
-  for (const NodeTraffic& node : nodes) {
-    const double tx = static_cast<double>(node.tx_bytes);
-    const double rx = static_cast<double>(node.rx_bytes);
-    run->set_wire_tx_bytes_total(run->wire_tx_bytes_total() + tx);
-    run->set_wire_tx_bytes_max_node(std::max(run->wire_tx_bytes_max_node(), tx));
-    run->set_wire_rx_bytes_max_node(std::max(run->wire_rx_bytes_max_node(), rx));
-  }
-}
-
 double ModelMicroseconds(const SyncBenchCase& bench_case, const proto::ExchangeMetrics& rank,
                          const std::vector<NodeTraffic>& hosts) {
   ExchangeCost cost;
@@ -96,7 +54,7 @@ double ModelMicroseconds(const SyncBenchCase& bench_case, const proto::ExchangeM
 // Jobs on emulated hosts only: elsewhere the cores are what all processes share.
 void SetCpu(const SyncBenchCase& bench_case, const proto::ExchangeMetrics& rank, proto::Run* run) {
   if (rank.core_seconds() > 0) run->set_cpu_share(rank.busy_core_seconds() / rank.core_seconds());
-  if (!bench_case.bandwidth.empty()) run->set_invalid(InvalidByCpu(run->cpu_share()));
+  if (!bench_case.job.bandwidth.empty()) run->set_invalid(InvalidByCpu(run->cpu_share()));
 }
 
 std::string Gigabytes(double rate) { return absl::StrFormat("%.2f", rate); }
@@ -134,11 +92,8 @@ absl::StatusOr<proto::Run> SummarizeExchanges(const SyncBenchCase& bench_case,
   run.set_update(ranks[0].update());
   run.set_bytes_uncounted(ranks[0].bytes_uncounted());
   run.set_own_order(ranks[0].own_order());
-  run.set_compression(CodecName(bench_case.exchange.codec));
-  run.set_placement(bench_case.placement);
-  run.set_workers(bench_case.exchange.world_size);
-  run.set_servers(bench_case.servers);
-  run.set_bandwidth(bench_case.bandwidth);
+  run.set_compression(CodecName(bench_case.job.spec.codec));
+  SetPlaced(bench_case.job, &run);
   run.set_bytes(ranks[0].bytes());
   run.set_bucket_bytes(ranks[0].bucket_bytes());
   run.set_chunk_bytes(ranks[0].chunk_bytes());
@@ -149,18 +104,14 @@ absl::StatusOr<proto::Run> SummarizeExchanges(const SyncBenchCase& bench_case,
   run.set_time_us_p10(Percentile(times, 0.1));
   run.set_time_us_p50(Percentile(times, 0.5));
   run.set_time_us_p90(Percentile(times, 0.9));
-  run.set_algbw_gb_per_s(run.bytes() / run.time_us_p50() * 1e-3);
-  if (bench_case.servers == 0) {
-    run.mutable_busbw_gb_per_s()->set_number_value(run.algbw_gb_per_s() *
-                                                   AllReduceBusFactor(run.workers()));
-  } else {
-    run.mutable_busbw_gb_per_s()->set_null_value(google::protobuf::NULL_VALUE);
+  SetBusBandwidth(&run);
+  std::vector<Payload> counted = CountedPayload(ranks, servers);
+  for (Payload& node : counted) {
+    node = {std::round(node.tx_bytes), std::round(node.rx_bytes)};
   }
-  const std::vector<NodeTraffic> counted = Counted(ranks, servers);
   GS_ASSIGN_OR_RETURN(const std::vector<Flow> flows, ExchangeFlows(bench_case));
-  const std::vector<int> hosts =
-      HostsOf(bench_case.placement, bench_case.exchange.world_size, bench_case.servers);
-  SetWire(bench_case.bandwidth.empty() ? counted : CountedByHost(counted, flows, hosts), &run);
+  const std::vector<int> hosts = HostsOf(bench_case.job);
+  SetWire(bench_case.job.bandwidth.empty() ? counted : PayloadByHost(counted, flows, hosts), &run);
   SetCpu(bench_case, ranks[0], &run);
   double cpu_ms = 0;
   for (const auto& rank : ranks) {
@@ -175,6 +126,23 @@ absl::StatusOr<proto::Run> SummarizeExchanges(const SyncBenchCase& bench_case,
     run.set_model_us(ModelMicroseconds(bench_case, ranks[0], HostTraffic(flows, hosts)));
   }
   return run;
+}
+
+void SetBusBandwidth(proto::Run* run) {
+  run->set_algbw_gb_per_s(run->bytes() / run->time_us_p50() * 1e-3);
+  if (run->servers() == 0) {
+    run->mutable_busbw_gb_per_s()->set_number_value(run->algbw_gb_per_s() *
+                                                    AllReduceBusFactor(run->workers()));
+  } else {
+    run->mutable_busbw_gb_per_s()->set_null_value(google::protobuf::NULL_VALUE);
+  }
+}
+
+void AddPeerRatio(const proto::Run& peer, proto::Run* measured) {
+  measured->set_peer_ratio(peer.time_us_p50() / measured->time_us_p50());
+  proto::PeerRatio& ratio = *measured->add_peer_ratios();
+  ratio.set_peer(peer.library());
+  ratio.set_p50(measured->peer_ratio());
 }
 
 std::string SyncBenchHead() {

@@ -27,6 +27,12 @@ absl::StatusOr<proto::Run> SummarizeExchanges(const SyncBenchCase& bench_case,
                                               const std::vector<proto::ExchangeMetrics>& ranks,
                                               const std::vector<proto::ServerMetrics>& servers);
 
+// Of a run that has bytes and a median time: sets algbw_gb_per_s, and busbw_gb_per_s as above.
+void SetBusBandwidth(proto::Run* run);
+
+// Puts `peer`, which did the same, beside `measured`: its time over ours is our ratio to it.
+void AddPeerRatio(const proto::Run& peer, proto::Run* measured);
+
 // The head of the table, two lines, and the line of one run; all end in a newline. Numbers are
 // right-aligned; "-" stands where there is none. A run on GPUs has a second line that says on
 // which, and over NCCL what NCCL chose; one that is invalid, a line that says why.

@@ -8,12 +8,12 @@ namespace {
 
 using testing::HasSubstr;
 
-SyncBenchCase Case(const std::string& topology, int servers) {
+SyncBenchCase Case(Topology topology, int servers) {
   SyncBenchCase bench_case;
-  bench_case.topology = topology;
-  bench_case.link = "grpc";
-  bench_case.update = "worker";
-  bench_case.servers = servers;
+  bench_case.job.spec.topology = topology;
+  bench_case.job.spec.link = Link::kGrpc;
+  bench_case.job.workers = 2;
+  bench_case.job.servers = servers;
   bench_case.exchange.world_size = 2;
   bench_case.exchange.bytes = 1 << 20;
   bench_case.exchange.iterations = 3;
@@ -42,7 +42,7 @@ std::vector<proto::ExchangeMetrics> TwoRanks() {
 }
 
 TEST(SyncBenchReportTest, AnIterationLastsFromTheFirstBeginToTheLastEnd) {
-  const auto run = SummarizeExchanges(Case("ring", 0), TwoRanks(), {});
+  const auto run = SummarizeExchanges(Case(Topology::kRing, 0), TwoRanks(), {});
   ASSERT_TRUE(run.ok()) << run.status();
   EXPECT_DOUBLE_EQ(run->time_us_p50(), 1100);
   EXPECT_NEAR(run->algbw_gb_per_s(), (1 << 20) / 1100.0 * 1e-3, 1e-12);
@@ -57,7 +57,7 @@ TEST(SyncBenchReportTest, ServersCountAsNodesAndHaveNoBusBandwidth) {
   proto::ServerMetrics server;
   server.set_wire_tx_bytes_per_step(2 << 20);
   server.set_wire_rx_bytes_per_step(2 << 20);
-  const auto run = SummarizeExchanges(Case("ps", 1), TwoRanks(), {server});
+  const auto run = SummarizeExchanges(Case(Topology::kPs, 1), TwoRanks(), {server});
   ASSERT_TRUE(run.ok()) << run.status();
   EXPECT_EQ(run->busbw_gb_per_s().kind_case(), google::protobuf::Value::kNullValue);
   EXPECT_EQ(run->wire_tx_bytes_max_node(), 2 << 20);
@@ -67,13 +67,13 @@ TEST(SyncBenchReportTest, ServersCountAsNodesAndHaveNoBusBandwidth) {
 }
 
 TEST(SyncBenchReportTest, TheModelIsTheBusiestNodesBytesAndOneStripe) {
-  SyncBenchCase bench_case = Case("ring", 0);
+  SyncBenchCase bench_case = Case(Topology::kRing, 0);
   bench_case.bytes_per_second = 1e9;
   const auto ring = SummarizeExchanges(bench_case, TwoRanks(), {});
   ASSERT_TRUE(ring.ok()) << ring.status();
   EXPECT_NEAR(ring->model_us(), ((1 << 20) + 2 * 65536) * 1e-3, 1e-6);
-  bench_case.topology = "ps";
-  bench_case.servers = 1;
+  bench_case.job.spec.topology = Topology::kPs;
+  bench_case.job.servers = 1;
   const auto ps = SummarizeExchanges(bench_case, TwoRanks(), {proto::ServerMetrics()});
   ASSERT_TRUE(ps.ok()) << ps.status();
   EXPECT_NEAR(ps->model_us(), 2 * ring->model_us(), 1e-6);
@@ -83,7 +83,7 @@ TEST(SyncBenchReportTest, WrongElementsOfAllRanksAreAddedUp) {
   std::vector<proto::ExchangeMetrics> ranks = TwoRanks();
   ranks[0].set_wrong(3);
   ranks[1].set_wrong(4);
-  const auto run = SummarizeExchanges(Case("ring", 0), ranks, {});
+  const auto run = SummarizeExchanges(Case(Topology::kRing, 0), ranks, {});
   EXPECT_EQ(run->wrong(), 7);
   EXPECT_THAT(SyncBenchLine(*run), testing::EndsWith(" 7\n"));
 }
@@ -98,7 +98,7 @@ TEST(SyncBenchReportTest, ARunOnGpusSaysOnWhichAndWhatNcclChose) {
     ranks[i].clear_wire_rx_bytes_per_step();
   }
   ranks[0].set_nccl_asked("NCCL_ALGO=Ring");
-  auto run = SummarizeExchanges(Case("ring", 0), ranks, {});
+  auto run = SummarizeExchanges(Case(Topology::kRing, 0), ranks, {});
   ASSERT_TRUE(run.ok()) << run.status();
   run->set_nccl_chosen("AllReduce RING/SIMPLE");
   EXPECT_EQ(run->device(), "NVIDIA H200");
@@ -110,9 +110,9 @@ TEST(SyncBenchReportTest, ARunOnGpusSaysOnWhichAndWhatNcclChose) {
 }
 
 TEST(SyncBenchReportTest, ServersThatAreRanksHaveNoMetricsOfTheirOwnAndCountBytes) {
-  SyncBenchCase bench_case = Case("ps", 2);
-  bench_case.link = "nccl";
-  bench_case.placement = "colocated";
+  SyncBenchCase bench_case = Case(Topology::kPs, 2);
+  bench_case.job.spec.link = Link::kNccl;
+  bench_case.job.placement = Placement::kColocated;
   std::vector<proto::ExchangeMetrics> ranks = TwoRanks();
   for (proto::ExchangeMetrics& rank : ranks) rank.set_link("nccl");
   auto run = SummarizeExchanges(bench_case, ranks, {});
@@ -128,19 +128,20 @@ TEST(SyncBenchReportTest, ServersThatAreRanksHaveNoMetricsOfTheirOwnAndCountByte
 TEST(SyncBenchReportTest, MissingMetricsAreAnError) {
   std::vector<proto::ExchangeMetrics> ranks = TwoRanks();
   ranks.pop_back();
-  EXPECT_EQ(SummarizeExchanges(Case("ring", 0), ranks, {}).status().code(),
+  EXPECT_EQ(SummarizeExchanges(Case(Topology::kRing, 0), ranks, {}).status().code(),
             absl::StatusCode::kDataLoss);
-  EXPECT_EQ(SummarizeExchanges(Case("ps", 2), TwoRanks(), {}).status().code(),
+  EXPECT_EQ(SummarizeExchanges(Case(Topology::kPs, 2), TwoRanks(), {}).status().code(),
             absl::StatusCode::kDataLoss);
   ranks = TwoRanks();
   ranks[1].clear_end_us();
-  EXPECT_EQ(SummarizeExchanges(Case("ring", 0), ranks, {}).status().code(),
+  EXPECT_EQ(SummarizeExchanges(Case(Topology::kRing, 0), ranks, {}).status().code(),
             absl::StatusCode::kDataLoss);
 }
 
 TEST(SyncBenchReportTest, HeadAndLinesAreEquallyWide) {
   const std::string head = SyncBenchHead();
-  const std::string line = SyncBenchLine(*SummarizeExchanges(Case("ring", 0), TwoRanks(), {}));
+  const std::string line =
+      SyncBenchLine(*SummarizeExchanges(Case(Topology::kRing, 0), TwoRanks(), {}));
   EXPECT_EQ(head.size(), 2 * line.size());
 }
 

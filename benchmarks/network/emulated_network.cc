@@ -6,10 +6,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/byte_sizes.h"
 #include "base/rate.h"
 #include "base/status_macros.h"
 #include "benchmarks/network/tcp_run.h"
-#include "benchmarks/options/byte_sizes.h"
 #include "benchmarks/records/aggregate.h"
 
 namespace gradsync {

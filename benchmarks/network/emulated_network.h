@@ -2,8 +2,8 @@
 // gives, and its record.
 //
 //   GS_ASSIGN_OR_RETURN(const auto network, EmulatedNetwork::Create(options));
-//   job.lab = &network->lab();                            // LocalJobOptions
-//   job.hosts = HostsOf("colocated", workers, servers);   // placement.h
+//   processes.lab = &network->lab();                      // LocalJobOptions
+//   processes.hosts = HostsOf(job);                       // placed_job.h
 
 #ifndef GRADSYNC_BENCHMARKS_NETWORK_EMULATED_NETWORK_H_
 #define GRADSYNC_BENCHMARKS_NETWORK_EMULATED_NETWORK_H_

@@ -33,16 +33,9 @@ absl::StatusOr<std::vector<proto::ExchangeMetrics>> RunTcpFlows(const TcpRunOpti
   job.collect_metrics = true;
   job.start_timeout = options.timeout;
   job.interrupt = options.interrupt;
-  GS_ASSIGN_OR_RETURN(const LocalJobResult result, RunLocalJob(job));
-  if (options.interrupt != nullptr && *options.interrupt != 0) {
-    return absl::CancelledError(result.failure);
-  }
-  if (result.exit_code != 0) return absl::AbortedError(DescribeFailure(result));
-  std::vector<proto::ExchangeMetrics> ranks(result.worker_metrics.size());
-  for (size_t i = 0; i < ranks.size(); ++i) {
-    GS_RETURN_IF_ERROR(
-        ParseJson(result.worker_metrics[i], absl::StrCat("metrics of host ", i), &ranks[i]));
-  }
+  GS_ASSIGN_OR_RETURN(const LocalJobResult result, RunLocalJobOrFail(job));
+  std::vector<proto::ExchangeMetrics> ranks;
+  GS_RETURN_IF_ERROR(ParseMetrics(result.worker_metrics, "host", &ranks));
   return ranks;
 }
 

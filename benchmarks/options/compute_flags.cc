@@ -1,25 +1,28 @@
 #include "benchmarks/options/compute_flags.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "base/flag_error.h"
 #include "base/status_macros.h"
-#include "benchmarks/options/flag_checks.h"
 #include "train/precision.h"
 #include "join/sync_factory.h"
 
 namespace gradsync {
 
-absl::StatusOr<std::string> ResolveDevice(const std::string& device,
-                                          const std::vector<std::string>& links, int workers,
-                                          const GpuChecker& check) {
-  const bool nccl = Contains(links, "nccl");
+absl::StatusOr<std::string> ResolveDevice(const std::string& device, const std::vector<Link>& links,
+                                          int workers, const GpuChecker& check) {
+  const auto among = [&links](Link link) {
+    return std::find(links.begin(), links.end(), link) != links.end();
+  };
+  const bool nccl = among(Link::kNccl);
   if (nccl) {
     SyncOptions sync;
     sync.job.topology = Topology::kRing;
     sync.job.link = Link::kNccl;
     GS_RETURN_IF_ERROR(ValidateSyncOptions(sync));
   }
-  const bool ipc = Contains(links, "cuda_ipc");
+  const bool ipc = among(Link::kCudaIpc);
   const std::string wanted = !device.empty() ? device : nccl || ipc ? "cuda" : "cpu";
   GS_ASSIGN_OR_RETURN(const std::string resolved, ChooseDevice(wanted, workers, check));
   if (nccl && resolved == "cpu") return CheckLinkDevice(Link::kNccl, nullptr);
@@ -27,15 +30,16 @@ absl::StatusOr<std::string> ResolveDevice(const std::string& device,
   return resolved;
 }
 
-absl::Status CheckCompute(const ComputeFlags& flags, const std::vector<std::string>& updates) {
+absl::Status CheckCompute(const ComputeFlags& flags, const std::vector<UpdateSite>& updates) {
   const c10::DeviceType device = flags.on_gpu() ? c10::DeviceType::CUDA : c10::DeviceType::CPU;
-  GS_ASSIGN_OR_RETURN(const Precision precision, ParsePrecision(flags.precision));
-  GS_RETURN_IF_ERROR(CheckPrecision(precision, device));
-  if (precision == Precision::kFp16 && Contains(updates, "owner")) {
+  GS_RETURN_IF_ERROR(CheckPrecision(flags.precision, device));
+  const bool owners =
+      std::find(updates.begin(), updates.end(), UpdateSite::kOwner) != updates.end();
+  if (flags.precision == Precision::kFp16 && owners) {
     return FlagError("precision",
                      "fp32 or bf16 with --update=owner (owners cannot skip a step whose gradients "
                      "overflow)",
-                     flags.precision);
+                     PrecisionName(flags.precision));
   }
   // On a GPU this would set what only a process that computes needs.
   return flags.on_gpu() ? absl::OkStatus() : ApplyMathFlags(flags.tf32, device);
@@ -44,7 +48,9 @@ absl::Status CheckCompute(const ComputeFlags& flags, const std::vector<std::stri
 std::vector<std::string> WorkerComputeFlags(const ComputeFlags& flags) {
   std::vector<std::string> list;
   if (flags.on_gpu()) list.push_back(absl::StrCat("--device=", flags.device));
-  if (flags.precision != "fp32") list.push_back(absl::StrCat("--precision=", flags.precision));
+  if (flags.precision != Precision::kFp32) {
+    list.push_back(absl::StrCat("--precision=", PrecisionName(flags.precision)));
+  }
   if (flags.channels_last) list.push_back("--channels_last");
   if (flags.tf32) list.push_back("--tf32");
   if (flags.on_gpu() && flags.cudnn_benchmark) list.push_back("--cudnn_benchmark");

@@ -9,13 +9,15 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "join/open_device.h"
+#include "plan/job_spec.h"
+#include "plan/precision.h"
 
 namespace gradsync {
 
 // As //worker has the flags of the same names.
 struct ComputeFlags {
-  std::string device;  // empty: cuda where NCCL is among the links, else cpu
-  std::string precision = "fp32";
+  std::string device;  // empty: cuda where a link between GPUs is asked for, else cpu
+  Precision precision = Precision::kFp32;
   bool channels_last = false;
   bool tf32 = false;
   bool cudnn_benchmark = false;
@@ -27,13 +29,12 @@ struct ComputeFlags {
 // before any of them is started. `check` is CheckGpu() (gpu/open_gpu.h).
 // Errors: what a worker would say, in its words: without a build for NCCL (--link), for a GPU or
 // without a GPU (--device).
-absl::StatusOr<std::string> ResolveDevice(const std::string& device,
-                                          const std::vector<std::string>& links, int workers,
-                                          const GpuChecker& check);
+absl::StatusOr<std::string> ResolveDevice(const std::string& device, const std::vector<Link>& links,
+                                          int workers, const GpuChecker& check);
 
 // Of a resolved device: whether workers can compute so, with the optimizer at each of `updates`.
 // Errors: INVALID_ARGUMENT naming --precision or --tf32, as a worker does.
-absl::Status CheckCompute(const ComputeFlags& flags, const std::vector<std::string>& updates);
+absl::Status CheckCompute(const ComputeFlags& flags, const std::vector<UpdateSite>& updates);
 
 // Flags of a worker; only what differs from its defaults.
 std::vector<std::string> WorkerComputeFlags(const ComputeFlags& flags);

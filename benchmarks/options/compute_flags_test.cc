@@ -18,7 +18,7 @@ absl::Status TwoGpus(int device) {
 absl::Status NoGpu(int) { return absl::NotFoundError("this machine shows no GPU"); }
 
 TEST(ComputeFlagsTest, TheCpuUnlessAGpuOrNcclIsAskedFor) {
-  EXPECT_EQ(*ResolveDevice("", {"grpc", "shm"}, 8, NoGpu), "cpu");
+  EXPECT_EQ(*ResolveDevice("", {Link::kGrpc, Link::kShm}, 8, NoGpu), "cpu");
   EXPECT_EQ(*ResolveDevice("cpu", {}, 8, NoGpu), "cpu");
   EXPECT_EQ(*ResolveDevice("cuda", {}, 2, TwoGpus), "cuda");
   EXPECT_EQ(*ResolveDevice("auto", {}, 2, TwoGpus), "cuda");
@@ -31,33 +31,36 @@ TEST(ComputeFlagsTest, WhatIsMissingIsSaidInTheWordsOfAWorker) {
   EXPECT_EQ(ResolveDevice("cuda", {}, 3, TwoGpus).status().message(), "--device=cuda: no such GPU");
   EXPECT_THAT(std::string(ResolveDevice("gpu", {}, 1, TwoGpus).status().message()),
               HasSubstr("--device: expected cpu, cuda, cuda:N or auto"));
-  const std::string nccl(ResolveDevice("", {"nccl"}, 2, NoGpu).status().message());
-  const std::string on_cpu(ResolveDevice("cpu", {"grpc", "nccl"}, 2, TwoGpus).status().message());
+  const std::string nccl(ResolveDevice("", {Link::kNccl}, 2, NoGpu).status().message());
+  const std::string on_cpu(
+      ResolveDevice("cpu", {Link::kGrpc, Link::kNccl}, 2, TwoGpus).status().message());
   if (NcclVersion() == 0) {
     EXPECT_THAT(nccl, HasSubstr("--link=nccl: this build has no NCCL: build with"));
     EXPECT_EQ(on_cpu, nccl);
   } else {
     EXPECT_EQ(nccl, "--device=cuda: this machine shows no GPU");
     EXPECT_THAT(on_cpu, HasSubstr("--link=nccl: expected a GPU (--device=cuda), found none"));
-    EXPECT_EQ(*ResolveDevice("", {"nccl"}, 2, TwoGpus), "cuda");
+    EXPECT_EQ(*ResolveDevice("", {Link::kNccl}, 2, TwoGpus), "cuda");
   }
 }
 
 TEST(ComputeFlagsTest, PrecisionsThatTheDeviceOrTheUpdateCannotHaveAreRefused) {
-  const auto message = [](const ComputeFlags& flags, const std::string& update) {
+  const auto message = [](const ComputeFlags& flags, UpdateSite update) {
     return std::string(CheckCompute(flags, {update}).message());
   };
-  EXPECT_EQ(message({"cpu", "bf16", true, false}, "owner"), "");
-  EXPECT_EQ(message({"cuda", "fp16", false, true}, "worker"), "");
-  EXPECT_THAT(message({"cpu", "fp16", false, false}, "worker"), HasSubstr("--precision: expected"));
-  EXPECT_THAT(message({"cuda", "fp16", false, false}, "owner"), HasSubstr("--update=owner"));
-  EXPECT_THAT(message({"cpu", "int8", false, false}, "worker"), HasSubstr("--precision: expected"));
-  EXPECT_THAT(message({"cpu", "fp32", false, true}, "worker"), HasSubstr("--tf32: expected a GPU"));
+  EXPECT_EQ(message({"cpu", Precision::kBf16, true, false}, UpdateSite::kOwner), "");
+  EXPECT_EQ(message({"cuda", Precision::kFp16, false, true}, UpdateSite::kWorker), "");
+  EXPECT_THAT(message({"cpu", Precision::kFp16, false, false}, UpdateSite::kWorker),
+              HasSubstr("--precision: expected"));
+  EXPECT_THAT(message({"cuda", Precision::kFp16, false, false}, UpdateSite::kOwner),
+              HasSubstr("--update=owner"));
+  EXPECT_THAT(message({"cpu", Precision::kFp32, false, true}, UpdateSite::kWorker),
+              HasSubstr("--tf32: expected a GPU"));
 }
 
 TEST(ComputeFlagsTest, WorkersGetWhatDiffersFromTheirDefaults) {
-  EXPECT_THAT(WorkerComputeFlags({"cpu", "fp32", false, false}), IsEmpty());
-  EXPECT_THAT(WorkerComputeFlags({"cuda:1", "bf16", true, true}),
+  EXPECT_THAT(WorkerComputeFlags({"cpu", Precision::kFp32, false, false}), IsEmpty());
+  EXPECT_THAT(WorkerComputeFlags({"cuda:1", Precision::kBf16, true, true}),
               ElementsAre("--device=cuda:1", "--precision=bf16", "--channels_last", "--tf32"));
 }
 

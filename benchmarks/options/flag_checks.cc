@@ -5,10 +5,10 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/byte_sizes.h"
 #include "base/flag_error.h"
+#include "base/rate.h"
 #include "base/status_macros.h"
-#include "benchmarks/options/byte_sizes.h"
-#include "plan/consistency.h"
 
 namespace gradsync {
 
@@ -23,54 +23,41 @@ absl::Status CheckNames(absl::string_view flag, const std::vector<std::string>& 
   return absl::OkStatus();
 }
 
-absl::Status CheckPlacements(const std::vector<std::string>& placements, bool emulated_hosts) {
-  GS_RETURN_IF_ERROR(CheckNames("placement", placements, {"dedicated", "colocated", "mixed"}));
-  for (const std::string& placement : placements) {
-    if (placement == "dedicated" || emulated_hosts) continue;
-    return FlagError("placement", "dedicated, or --bandwidth, which places servers on hosts",
-                     placement);
+absl::Status CheckAtLeast(absl::string_view flag, int64_t least, int64_t found) {
+  if (found >= least) return absl::OkStatus();
+  return FlagError(flag, absl::StrCat("at least ", least), absl::StrCat(found));
+}
+
+absl::Status CheckTimeout(absl::Duration timeout) {
+  if (timeout > absl::ZeroDuration()) return absl::OkStatus();
+  return FlagError("timeout", "more than 0s", absl::FormatDuration(timeout));
+}
+
+absl::Status CheckConnections(int connections) {
+  if (connections >= 0 && connections <= 256) return absl::OkStatus();
+  return FlagError("connections", "1 to 256, or 0 for the default", absl::StrCat(connections));
+}
+
+absl::Status CheckBandwidths(const std::vector<std::string>& bandwidths) {
+  for (const std::string& bandwidth : bandwidths) {
+    const absl::StatusOr<double> rate = ParseBandwidth(bandwidth);
+    if (!rate.ok()) return Named("bandwidth", rate.status());
   }
   return absl::OkStatus();
 }
 
-absl::Status NotPlaced(absl::string_view placement, absl::string_view workers) {
-  return FlagError(
-      "placement",
-      absl::StrCat("at most as many --servers as --", workers, " for colocated, fewer for mixed"),
-      placement);
-}
-
-absl::Status CheckLinksBetweenHosts(absl::string_view flag, const std::vector<std::string>& links) {
-  if (Contains(links, "nccl")) {
-    return FlagError(flag, "grpc, gloo or auto with --bandwidth, past which NCCL would go", "nccl");
+absl::StatusOr<int64_t> BatchPerWorker(int64_t batch_size, int64_t global_batch_size, int workers) {
+  const auto refuse = [global_batch_size](absl::string_view expected) {
+    return FlagError("global_batch_size", expected, absl::StrCat(global_batch_size));
+  };
+  GS_RETURN_IF_ERROR(CheckAtLeast("batch_size", 0, batch_size));
+  GS_RETURN_IF_ERROR(CheckAtLeast("global_batch_size", 0, global_batch_size));
+  if (global_batch_size == 0) return batch_size;
+  if (batch_size > 0) return refuse("nothing beside --batch_size");
+  if (global_batch_size % workers != 0) {
+    return refuse(absl::StrCat("a multiple of ", workers, " workers"));
   }
-  if (Contains(links, "cuda_ipc")) {
-    return FlagError(flag, "grpc, gloo or auto with --bandwidth, whose hosts share no GPU",
-                     "cuda_ipc");
-  }
-  if (!Contains(links, "shm")) return absl::OkStatus();
-  return FlagError(flag, "grpc, gloo or auto with --bandwidth, whose hosts share no memory", "shm");
-}
-
-absl::Status CheckConsistencies(const std::vector<std::string>& consistencies,
-                                const std::vector<std::string>& topologies,
-                                const std::vector<std::string>& updates,
-                                const std::vector<std::string>& links,
-                                const std::vector<std::string>& compressions) {
-  if (consistencies.empty()) return FlagError("consistency", "some of bsp, ssp:S, asp", "");
-  for (const std::string& text : consistencies) {
-    const absl::StatusOr<Consistency> consistency = ParseConsistency(text);
-    if (!consistency.ok()) return Named("consistency", consistency.status());
-    if (consistency->bulk()) continue;
-    const auto refuse = [&text](absl::string_view without) {
-      return FlagError("consistency", absl::StrCat("bsp without ", without), text);
-    };
-    if (!Contains(topologies, "ps")) return refuse("ps among the topologies");
-    if (!Contains(updates, "owner")) return refuse("owner among --update");
-    if (!Contains(links, "auto") && !Contains(links, "grpc")) return refuse("grpc among the links");
-    if (!Contains(compressions, "none")) return refuse("none among --compression");
-  }
-  return absl::OkStatus();
+  return global_batch_size / workers;
 }
 
 absl::Status Named(absl::string_view flag, const absl::Status& status) {

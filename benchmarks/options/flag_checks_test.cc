@@ -21,54 +21,12 @@ TEST(FlagChecks, ErrorsOfOthersGetTheNameOfTheFlagAndAreInvalidArguments) {
                   "--profile: a.json: no such file");
 }
 
-TEST(FlagChecks, ConsistencyOtherThanBspNeedsServersThatUpdateOverGrpc) {
-  using Names = std::vector<std::string>;
-  const auto check = [](const Names& values, const Names& topologies, const Names& updates,
-                        const Names& links, const Names& compressions) {
-    return CheckConsistencies(values, topologies, updates, links, compressions);
-  };
-  const Names all = {"bsp", "ssp:2", "asp"};
-  EXPECT_TRUE(check(all, {"ring", "ps"}, {"worker", "owner"}, {"shm", "grpc"}, {"none"}).ok());
-  EXPECT_TRUE(check(all, {"ps"}, {"owner"}, {"auto"}, {"bf16", "none"}).ok());
-  EXPECT_TRUE(check({"bsp"}, {"ring"}, {"worker"}, {"gloo"}, {"bf16"}).ok());
-  ExpectFlagError(check({}, {"ps"}, {"owner"}, {"grpc"}, {"none"}),
-                  "--consistency: expected some of bsp, ssp:S, asp, found \"\"");
-  ExpectFlagError(check({"asp"}, {"ring"}, {"owner"}, {"grpc"}, {"none"}),
-                  "--consistency: expected bsp without ps among the topologies, found \"asp\"");
-  ExpectFlagError(check({"asp"}, {"ps"}, {"worker"}, {"grpc"}, {"none"}),
-                  "--consistency: expected bsp without owner among --update, found \"asp\"");
-  ExpectFlagError(check({"ssp:2"}, {"ps"}, {"owner"}, {"shm", "gloo"}, {"none"}),
-                  "--consistency: expected bsp without grpc among the links, found \"ssp:2\"");
-  ExpectFlagError(check({"asp"}, {"ps"}, {"owner"}, {"grpc"}, {"bf16"}),
-                  "--consistency: expected bsp without none among --compression, found \"asp\"");
-}
-
 TEST(FlagChecks, NamesAreKnownOnesAndAtLeastOne) {
   EXPECT_TRUE(CheckNames("link", {"shm", "grpc"}, {"grpc", "shm"}).ok());
   ExpectFlagError(CheckNames("link", {}, {"grpc", "shm"}),
                   "--link: expected grpc, shm, found \"\"");
   ExpectFlagError(CheckNames("link", {"grpc", "tcp"}, {"grpc", "shm"}),
                   "--link: expected some of grpc, shm, found \"tcp\"");
-}
-
-TEST(FlagChecks, ServersBesideWorkersAndWiresNeedEmulatedHosts) {
-  EXPECT_TRUE(CheckPlacements({"dedicated"}, false).ok());
-  EXPECT_TRUE(CheckPlacements({"dedicated", "colocated", "mixed"}, true).ok());
-  EXPECT_THAT(CheckPlacements({"mixed"}, false).message(), HasSubstr("found \"mixed\""));
-  EXPECT_THAT(CheckPlacements({"apart"}, true).message(), HasSubstr("found \"apart\""));
-  EXPECT_TRUE(CheckLinksBetweenHosts("link", {"auto", "grpc", "gloo"}).ok());
-  EXPECT_THAT(CheckLinksBetweenHosts("link", {"grpc", "shm"}).message(), HasSubstr("--link: "));
-}
-
-TEST(FlagChecks, EachPlacementThatWasAskedForOccurs) {
-  struct Case {
-    std::string placement;
-  };
-  const std::vector<Case> cases = {{"dedicated"}, {""}, {"mixed"}};
-  EXPECT_TRUE(CheckPlaced({"mixed", "dedicated"}, cases, "ranks").ok());
-  ExpectFlagError(CheckPlaced({"mixed", "colocated"}, cases, "ranks"),
-                  "--placement: expected at most as many --servers as --ranks for colocated, fewer "
-                  "for mixed, found \"colocated\"");
 }
 
 TEST(FlagChecks, CountsKeepTheirOrderAndTheirBounds) {
@@ -85,6 +43,28 @@ TEST(FlagChecks, CountsWithoutAMostSayOnlyTheLeast) {
   EXPECT_THAT(ParseCounts("workers", {"1000000"}, kNoMost).value(), ElementsAre(1000000));
   ExpectFlagError(ParseCounts("workers", {"0"}, kNoMost).status(),
                   "--workers: expected numbers of at least 1, such as 1,2, found \"0\"");
+}
+
+TEST(FlagChecks, NumbersThatSeveralProgramsHaveNameTheirFlag) {
+  EXPECT_TRUE(CheckAtLeast("rounds", 1, 1).ok());
+  ExpectFlagError(CheckAtLeast("rounds", 1, 0), "--rounds: expected at least 1, found \"0\"");
+  ExpectFlagError(CheckTimeout(absl::ZeroDuration()),
+                  "--timeout: expected more than 0s, found \"0\"");
+  ExpectFlagError(CheckConnections(257),
+                  "--connections: expected 1 to 256, or 0 for the default, found \"257\"");
+  EXPECT_TRUE(CheckBandwidths({"1gbit", "400Mbps"}).ok());
+  EXPECT_THAT(CheckBandwidths({"1gbit", "fast"}).message(), HasSubstr("--bandwidth: "));
+}
+
+TEST(FlagChecks, AGlobalBatchIsSharedByTheWorkers) {
+  EXPECT_EQ(*BatchPerWorker(8, 0, 3), 8);
+  EXPECT_EQ(*BatchPerWorker(0, 0, 3), 0);
+  EXPECT_EQ(*BatchPerWorker(0, 12, 3), 4);
+  ExpectFlagError(BatchPerWorker(0, 13, 3).status(),
+                  "--global_batch_size: expected a multiple of 3 workers, found \"13\"");
+  ExpectFlagError(BatchPerWorker(8, 12, 3).status(),
+                  "--global_batch_size: expected nothing beside --batch_size, found \"12\"");
+  EXPECT_FALSE(BatchPerWorker(-1, 0, 3).ok());
 }
 
 TEST(FlagChecks, SizesNameTheirFlag) {

@@ -8,15 +8,20 @@
 namespace gradsync {
 namespace {
 
-Contestant Ours(const std::string& topology, const std::string& link) {
+JobSpec SpecOf(Topology topology, Link link) {
+  JobSpec spec;
+  spec.topology = topology;
+  spec.link = link;
+  return spec;
+}
+
+Contestant Ours(Topology topology, Link link) {
   Contestant ours;
-  ours.name = absl::StrCat(topology, "/", link);
+  ours.name = absl::StrCat(TopologyName(topology), "/", LinkName(link));
   ours.library = "gradsync";
-  ours.topology = topology;
-  ours.link = link;
+  ours.spec = SpecOf(topology, link);
   ours.role = PeerRole::kOurs;
   ours.launch = PeerLaunch::kSyncBench;
-  ours.with_servers = topology == "ps";
   ours.settings = {{}};
   return ours;
 }
@@ -36,15 +41,13 @@ Contestant Ceiling(const std::string& name, std::vector<PeerSetting> settings) {
   return ceiling;
 }
 
-Contestant GrpcStream(const std::string& topology) {
+Contestant GrpcStream(Topology topology) {
   Contestant stream;
-  stream.name = absl::StrCat("grpc_stream/", topology);
+  stream.name = absl::StrCat("grpc_stream/", TopologyName(topology));
   stream.library = "grpc_stream";
-  stream.topology = topology;
-  stream.link = "grpc";
+  stream.spec = SpecOf(topology, Link::kGrpc);
   stream.role = PeerRole::kCeiling;
   stream.launch = PeerLaunch::kGrpcStream;
-  stream.with_servers = topology == "ps";
   for (const int kib : {64, 256, 1024, 4096}) {
     stream.settings.push_back({absl::StrCat(kib << 10), {}, {}});
   }
@@ -165,9 +168,7 @@ std::vector<Contestant> Windows(bool crowded) {
 // More pieces are more calls, but more of them are under way at the same time.
 Contestant TensorFlow() {
   Contestant tensorflow = Library("tensorflow", PeerLaunch::kStanding, {});
-  tensorflow.topology = "ps";
-  tensorflow.link = "grpc";
-  tensorflow.with_servers = true;
+  tensorflow.spec = SpecOf(Topology::kPs, Link::kGrpc);
   for (const int pieces : {1, 2, 8}) {
     tensorflow.settings.push_back({absl::StrCat("pieces_per_server=", pieces), {}, {}});
   }
@@ -181,10 +182,10 @@ std::vector<Contestant> All(int ranks, int cores) {
   const bool crowded = ranks > cores;
   std::vector<PeerSetting> write_sizes;
   for (const int kib : {64, 256, 1024}) write_sizes.push_back({absl::StrCat(kib << 10), {}, {}});
-  std::vector<Contestant> all = {Ours("ring", "shm"),
-                                 Ours("ps", "shm"),
-                                 Ours("ring", "grpc"),
-                                 Ours("ps", "grpc"),
+  std::vector<Contestant> all = {Ours(Topology::kRing, Link::kShm),
+                                 Ours(Topology::kPs, Link::kShm),
+                                 Ours(Topology::kRing, Link::kGrpc),
+                                 Ours(Topology::kPs, Link::kGrpc),
                                  Library("gloo", PeerLaunch::kProcesses, GlooSettings()),
                                  Library("mpich", PeerLaunch::kMpi, MpichSettings(crowded)),
                                  Library("openmpi", PeerLaunch::kMpi, OpenMpiSettings(crowded)),
@@ -194,8 +195,8 @@ std::vector<Contestant> All(int ranks, int cores) {
   all.push_back(TensorFlow());
   all.push_back(Ceiling("memcpy", {{}}));
   all.push_back(Ceiling("tcp_stream", write_sizes));
-  all.push_back(GrpcStream("ring"));
-  all.push_back(GrpcStream("ps"));
+  all.push_back(GrpcStream(Topology::kRing));
+  all.push_back(GrpcStream(Topology::kPs));
   return all;
 }
 

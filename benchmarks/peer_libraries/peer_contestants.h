@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/types/optional.h"
+#include "plan/job_spec.h"
 
 namespace gradsync {
 
@@ -35,15 +37,16 @@ struct PeerSetting {
 };
 
 struct Contestant {
-  std::string name;      // unique: "ring/shm", "gloo", "grpc_stream/ps"
-  std::string library;   // of the record: "gradsync", "gloo", "mpich_window", "grpc_stream"
-  std::string topology;  // "ring", "ps"; empty where the library decides
-  std::string link;
+  std::string name;              // unique: "ring/shm", "gloo", "grpc_stream/ps"
+  std::string library;           // of the record: "gradsync", "gloo", "mpich_window", "grpc_stream"
+  absl::optional<JobSpec> spec;  // of topology and link; none where the library decides
   PeerRole role = PeerRole::kLibrary;
   PeerLaunch launch = PeerLaunch::kProcesses;
-  bool with_servers = false;          // as many as ranks
   std::vector<PeerSetting> settings;  // at least one
   std::string note;                   // how its job differs from that of the others; or empty
+
+  // As many as ranks.
+  bool with_servers() const { return spec.has_value() && spec->topology == Topology::kPs; }
 };
 
 // "out_of_place, I_MPI_FABRICS=shm"; what a row of the report says.

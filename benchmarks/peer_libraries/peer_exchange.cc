@@ -5,7 +5,7 @@
 #include "absl/strings/str_format.h"
 #include "base/flag_error.h"
 #include "base/status_macros.h"
-#include "benchmarks/options/byte_sizes.h"
+#include "benchmarks/options/flag_checks.h"
 #include "benchmarks/peer_libraries/peer_report.h"
 #include "benchmarks/peer_libraries/standing_peer.h"
 
@@ -141,40 +141,30 @@ class Tournament {
   std::string ours_failure_;
 };
 
-absl::Status AtLeast(absl::string_view flag, int least, int found) {
-  if (found >= least) return absl::OkStatus();
-  return FlagError(flag, absl::StrCat("at least ", least), absl::StrCat(found));
-}
-
 }  // namespace
 
 absl::StatusOr<std::vector<PeerCase>> ListPeerCases(const PeerExchangeOptions& options, int cores) {
-  GS_RETURN_IF_ERROR(AtLeast("rounds", 1, options.rounds));
-  GS_RETURN_IF_ERROR(AtLeast("iterations", 1, options.iterations));
-  GS_RETURN_IF_ERROR(AtLeast("warmup", 0, options.warmup));
-  if (options.timeout <= absl::ZeroDuration()) {
-    return FlagError("timeout", "more than 0s", absl::FormatDuration(options.timeout));
-  }
+  GS_RETURN_IF_ERROR(CheckAtLeast("rounds", 1, options.rounds));
+  GS_RETURN_IF_ERROR(CheckAtLeast("iterations", 1, options.iterations));
+  GS_RETURN_IF_ERROR(CheckAtLeast("warmup", 0, options.warmup));
+  GS_RETURN_IF_ERROR(CheckTimeout(options.timeout));
   const std::string expected = absl::StrCat("numbers from 2 to ", kMostRanks, ", such as 2,4");
-  if (options.ranks.empty()) return FlagError("ranks", expected, "");
+  if (options.workers.empty()) return FlagError("workers", expected, "");
   if (options.bytes.empty()) return FlagError("bytes", "sizes such as 25MiB,102.4MB", "");
   std::vector<PeerCase> cases;
-  for (const std::string& ranks : options.ranks) {
+  for (const std::string& ranks : options.workers) {
     PeerCase next;
     if (!absl::SimpleAtoi(ranks, &next.ranks) || next.ranks < 2 || next.ranks > kMostRanks) {
-      return FlagError("ranks", expected, ranks);
+      return FlagError("workers", expected, ranks);
     }
     GS_ASSIGN_OR_RETURN(next.contestants,
                         SelectContestants(options.contestants, next.ranks, cores));
     for (const std::string& bytes : options.bytes) {
-      const absl::StatusOr<int64_t> size = ParseBytes(bytes);
-      if (!size.ok()) {
-        return absl::InvalidArgumentError(absl::StrCat("--bytes: ", size.status().message()));
-      }
-      if (*size % 4 != 0) return FlagError("bytes", "multiples of 4, the size of a float", bytes);
+      GS_ASSIGN_OR_RETURN(next.bytes, ParseSize("bytes", bytes));
+      if (next.bytes % 4 != 0)
+        return FlagError("bytes", "multiples of 4, the size of a float", bytes);
       // MPI counts elements with an int.
-      if (*size > (int64_t{1} << 32)) return FlagError("bytes", "at most 4GiB", bytes);
-      next.bytes = *size;
+      if (next.bytes > (int64_t{1} << 32)) return FlagError("bytes", "at most 4GiB", bytes);
       cases.push_back(next);
     }
   }

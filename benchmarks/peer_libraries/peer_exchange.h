@@ -18,7 +18,7 @@ namespace gradsync {
 
 // As the flags of the same names have them; see `peers --help`.
 struct PeerExchangeOptions {
-  std::vector<std::string> ranks = {"2"};
+  std::vector<std::string> workers = {"2"};
   std::vector<std::string> bytes = {"4KiB", "256KiB", "25MiB"};
   std::vector<std::string> contestants;  // none: all
   int rounds = 9;

@@ -17,16 +17,14 @@
 #include "base/status_macros.h"
 #include "benchmarks/exchange/sync_bench_options.h"
 #include "benchmarks/exchange/sync_bench_report.h"
+#include "benchmarks/network/measured_job.h"
 #include "benchmarks/ranks/process_set.h"
 #include "benchmarks/records/proto_json.h"
 #include "benchmarks/records/ran_as_asked.h"
 #include "plan/job_spec.h"
-#include "tools/local_job.h"
 
 namespace gradsync {
 namespace {
-
-constexpr int kBadInput = 2;
 
 absl::StatusOr<std::string> NewFolder(const std::string& parent) {
   std::string path = absl::StrCat(parent, "/peers_XXXXXX");
@@ -59,13 +57,16 @@ class Job {
   }
 
  private:
+  // Of a library that decides by itself, a ring, whose bytes are not counted.
   SyncBenchCase Case() const {
     SyncBenchCase bench_case;
-    bench_case.topology = contestant_.topology;
-    bench_case.link = contestant_.link;
-    bench_case.update = "worker";
-    bench_case.servers = contestant_.with_servers ? job_.ranks : 0;
-    if (contestant_.with_servers) bench_case.placement = "dedicated";
+    bench_case.job.spec.topology = Topology::kRing;
+    if (contestant_.spec.has_value()) bench_case.job.spec = *contestant_.spec;
+    bench_case.job.workers = job_.ranks;
+    if (contestant_.with_servers()) {
+      bench_case.job.servers = job_.ranks;
+      bench_case.job.placement = Placement::kDedicated;
+    }
     bench_case.exchange.world_size = job_.ranks;
     bench_case.exchange.bytes = job_.bytes;
     bench_case.exchange.iterations = job_.iterations;
@@ -76,10 +77,7 @@ class Job {
 
   // As many connections as ours has by default, since the streams are its ceiling.
   std::vector<std::string> StreamFlags() const {
-    JobSpec ours;
-    ours.topology = contestant_.with_servers ? Topology::kPs : Topology::kRing;
-    ours.link = Link::kGrpc;
-    return {absl::StrCat("--connections=", ConnectionsOf(ours)),
+    return {absl::StrCat("--connections=", ConnectionsOf(*contestant_.spec)),
             absl::StrCat("--message_bytes=", setting_.variant),
             absl::StrCat("--bytes=", job_.bytes),
             absl::StrCat("--iterations=", job_.iterations),
@@ -90,39 +88,21 @@ class Job {
 
   absl::StatusOr<proto::Run> RunAsLocalJob() {
     const SyncBenchCase bench_case = Case();
-    LocalJobOptions options;
-    options.workers = job_.ranks;
-    options.servers = bench_case.servers;
-    if (contestant_.launch == PeerLaunch::kSyncBench) {
-      options.worker_binary = programs_.sync_bench_rank;
-      options.server_binary = programs_.ps_server;
-      options.worker_flags = RankFlags(bench_case, start_line_);
-      options.server_flags = {absl::StrCat("--timeout=", absl::FormatDuration(job_.timeout))};
-    } else {
+    JobPrograms programs;
+    programs.interrupt = job_.interrupt;
+    programs.rank_binary = programs_.sync_bench_rank;
+    programs.server_binary = programs_.ps_server;
+    LocalJobOptions options = ProcessesOf(bench_case.job, programs, job_.timeout);
+    options.worker_flags = RankFlags(bench_case, start_line_);
+    if (contestant_.launch == PeerLaunch::kGrpcStream) {
       options.worker_binary = programs_.grpc_stream_rank;
       options.server_binary = programs_.grpc_stream_rank;
-      options.worker_flags = StreamFlags();
-      options.server_flags = StreamFlags();
+      options.worker_flags = options.server_flags = StreamFlags();
       options.server_flags.push_back(absl::StrCat("--world_size=", job_.ranks));
     }
-    options.collect_metrics = true;
-    options.start_timeout = job_.timeout;
-    options.interrupt = job_.interrupt;
-    GS_ASSIGN_OR_RETURN(const LocalJobResult result, RunLocalJob(options));
-    if (job_.interrupt != nullptr && *job_.interrupt != 0) {
-      return absl::CancelledError(result.failure);
-    }
-    if (result.exit_code != 0) {
-      const std::string message =
-          result.failure_detail.empty() ? result.failure : result.failure_detail;
-      if (result.exit_code == kBadInput) return absl::InvalidArgumentError(message);
-      return absl::AbortedError(message);
-    }
-    std::vector<proto::ServerMetrics> servers(result.server_metrics.size());
-    for (size_t i = 0; i < servers.size(); ++i) {
-      GS_RETURN_IF_ERROR(
-          ParseJson(result.server_metrics[i], absl::StrCat("metrics of server ", i), &servers[i]));
-    }
+    GS_ASSIGN_OR_RETURN(const LocalJobResult result, RunLocalJobOrFail(options));
+    std::vector<proto::ServerMetrics> servers;
+    GS_RETURN_IF_ERROR(ParseMetrics(result.server_metrics, "server", &servers));
     return Summarize(result.worker_metrics, servers);
   }
 
@@ -155,7 +135,7 @@ class Job {
       metrics.emplace_back(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
     }
     // Servers of others write none: what they sent is not known.
-    return Summarize(metrics, std::vector<proto::ServerMetrics>(Case().servers));
+    return Summarize(metrics, std::vector<proto::ServerMetrics>(Case().job.servers));
   }
 
   void AddRankFlags(std::vector<std::string>* command) const {
@@ -210,12 +190,11 @@ class Job {
 
   absl::StatusOr<proto::Run> Summarize(const std::vector<std::string>& metrics,
                                        const std::vector<proto::ServerMetrics>& servers) const {
-    std::vector<proto::ExchangeMetrics> ranks(metrics.size());
-    for (size_t i = 0; i < ranks.size(); ++i) {
-      GS_RETURN_IF_ERROR(ParseJson(metrics[i], absl::StrCat("metrics of rank ", i), &ranks[i]));
-      if (contestant_.launch != PeerLaunch::kSyncBench) continue;
-      GS_RETURN_IF_ERROR(
-          CheckRanAsAsked({contestant_.topology, contestant_.link, Case().update}, ranks[i]));
+    std::vector<proto::ExchangeMetrics> ranks;
+    GS_RETURN_IF_ERROR(ParseMetrics(metrics, "rank", &ranks));
+    for (const proto::ExchangeMetrics& rank : ranks) {
+      if (contestant_.launch != PeerLaunch::kSyncBench) break;
+      GS_RETURN_IF_ERROR(CheckRanAsAsked(*contestant_.spec, rank));
     }
     return SummarizeExchanges(Case(), ranks, servers);
   }

@@ -5,11 +5,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "benchmarks/options/byte_sizes.h"
+#include "base/byte_sizes.h"
+#include "benchmarks/exchange/sync_bench_report.h"
 #include "benchmarks/peer_libraries/peer_ratio.h"
 #include "benchmarks/records/aggregate.h"
 #include "benchmarks/records/table.h"
-#include "plan/cost_model.h"
 
 namespace gradsync {
 namespace {
@@ -43,12 +43,9 @@ void SetTimes(const ContestantResult& result, proto::Run* run) {
   run->set_time_us_p10(Percentile(result.times, 0.1));
   run->set_time_us_p50(Percentile(result.times, 0.5));
   run->set_time_us_p90(Percentile(result.times, 0.9));
-  run->set_algbw_gb_per_s(run->bytes() / run->time_us_p50() * 1e-3);
-  // Bytes that nobody adds up, and those of servers, have no such factor.
-  if (run->servers() == 0 && result.contestant.role != PeerRole::kCeiling) {
-    run->mutable_busbw_gb_per_s()->set_number_value(run->algbw_gb_per_s() *
-                                                    AllReduceBusFactor(run->workers()));
-  } else {
+  SetBusBandwidth(run);
+  // Bytes that nobody adds up have no such factor.
+  if (result.contestant.role == PeerRole::kCeiling) {
     run->mutable_busbw_gb_per_s()->set_null_value(google::protobuf::NULL_VALUE);
   }
   for (const double time : result.times) run->add_round_us(time);
@@ -72,8 +69,9 @@ proto::Run Record(const ContestantResult& result, absl::Span<const ContestantRes
   run.set_library(result.contestant.library);
   // Ours say themselves what they are.
   if (result.contestant.role != PeerRole::kOurs || !result.failure.empty()) {
-    run.set_topology(result.contestant.topology);
-    run.set_link(result.contestant.link);
+    const absl::optional<JobSpec>& spec = result.contestant.spec;
+    run.set_topology(spec.has_value() ? TopologyName(spec->topology) : "");
+    run.set_link(spec.has_value() ? LinkName(spec->link) : "");
   }
   run.set_failure(result.failure);
   if (!result.failure.empty()) return run;

@@ -108,7 +108,7 @@ void Fill(const PeerTrainingOptions& options, Participant* participant) {
   run.set_workers(options.ranks);
   run.set_model(options.model);
   run.set_data(DataOf(options));
-  run.set_precision(options.compute.precision);
+  run.set_precision(PrecisionName(options.compute.precision));
   run.set_channels_last(options.compute.channels_last);
   run.set_tf32(options.compute.tf32);
   run.set_batch_size(options.batch_size);
@@ -125,7 +125,7 @@ absl::StatusOr<std::vector<proto::Run>> RunPeerTraining(const PeerTrainingOption
   GS_ASSIGN_OR_RETURN(std::vector<Participant> all, StartAll(options));
   std::printf("%s, %s, %s, %s%s, %d ranks, batch %d and %d threads each, turns of %d steps\n",
               options.model.c_str(), DataOf(options).c_str(), all[0].outcome.run.device().c_str(),
-              options.compute.precision.c_str(),
+              PrecisionName(options.compute.precision).c_str(),
               options.compute.channels_last ? " channels-last" : "", options.ranks,
               options.batch_size, options.threads, options.steps_per_round);
   if (options.ranks_per_gpu > 1) {

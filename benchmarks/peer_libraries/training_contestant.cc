@@ -13,8 +13,8 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "base/byte_sizes.h"
 #include "base/status_macros.h"
-#include "benchmarks/options/byte_sizes.h"
 #include "benchmarks/options/flag_checks.h"
 #include "benchmarks/options/shared_gpu.h"
 #include "benchmarks/records/aggregate.h"
@@ -46,7 +46,9 @@ void Append(const std::vector<std::string>& more, std::vector<std::string>* list
   list->insert(list->end(), more.begin(), more.end());
 }
 
-bool ThroughTheHost(const OurRow& row) { return row.topology != "local" && row.link != "nccl"; }
+bool ThroughTheHost(const OurRow& row) {
+  return row.spec.topology != Topology::kLocal && row.spec.link != Link::kNccl;
+}
 
 // Without what only our programs know.
 ComputeFlags PythonCompute(ComputeFlags flags) {
@@ -84,21 +86,27 @@ absl::StatusOr<std::string> ReadAnswer(bool (*expected)(absl::string_view), Dead
 
 std::vector<OurRow> OurRows(const PeerTrainingOptions& options) {
   std::vector<OurRow> rows;
-  std::vector<std::string> links = options.links;
-  if (links.empty()) links = {options.compute.on_gpu() ? "nccl" : ""};
+  std::vector<Link> links = options.links;
+  if (links.empty()) links = {options.compute.on_gpu() ? Link::kNccl : Link::kAuto};
   std::vector<int64_t> sizes = options.bucket_bytes;
   if (sizes.empty()) sizes = {0};
-  for (const std::string& link : links) {
-    for (const std::string& topology : options.topologies) {
-      if (!options.synchronises() || (topology == "ps" && link == "nccl")) continue;
-      for (const int64_t bytes : sizes) rows.push_back({topology, link, bytes});
+  for (Link link : links) {
+    for (Topology topology : options.topologies) {
+      OurRow row;
+      row.spec.topology = topology;
+      row.spec.link = link;
+      if (!options.synchronises() || OwnersAreRanks(row.spec)) continue;
+      for (const int64_t bytes : sizes) {
+        row.bucket_bytes = bytes;
+        rows.push_back(row);
+      }
     }
   }
   if (options.compute.on_gpu() && !rows.empty()) {
     rows.push_back(rows[0]);
     rows.back().eager = true;
   }
-  if (!options.compute.on_gpu() || options.ranks > 1) rows.push_back({"local", "", 0});
+  if (!options.compute.on_gpu() || options.ranks > 1) rows.emplace_back();
   return rows;
 }
 
@@ -138,18 +146,21 @@ std::vector<PyTorchRow> PyTorchRows(const PeerTrainingOptions& options) {
 absl::StatusOr<TrainingContestant> TrainingContestant::StartOurs(const PeerTrainingOptions& options,
                                                                  const OurRow& row) {
   TrainingContestant contestant;
-  contestant.meets_ = row.topology != "local";
-  contestant.over_nccl_ = row.link == "nccl";
+  const bool ps = row.spec.topology == Topology::kPs;
+  contestant.meets_ = row.spec.topology != Topology::kLocal;
+  contestant.over_nccl_ = row.spec.link == Link::kNccl;
   std::vector<std::string> command = {options.rank_binary,
-                                      absl::StrCat("--topology=", row.topology),
+                                      absl::StrCat("--topology=", TopologyName(row.spec.topology)),
                                       absl::StrCat("--data=", DataOf(options)),
                                       absl::StrCat("--loader_threads=", options.loader_threads)};
   Append(CommonFlags(options), &command);
   Append(WorkerComputeFlags(options.compute), &command);
-  if (!row.link.empty()) command.push_back(absl::StrCat("--link=", row.link));
+  if (row.spec.link != Link::kAuto) {
+    command.push_back(absl::StrCat("--link=", LinkName(row.spec.link)));
+  }
   if (row.bucket_bytes != 0) command.push_back(absl::StrCat("--bucket_bytes=", row.bucket_bytes));
   if (row.eager) command.push_back("--nocuda_graph");
-  if (row.topology == "ps") GS_RETURN_IF_ERROR(contestant.StartServers(options, &command));
+  if (ps) GS_RETURN_IF_ERROR(contestant.StartServers(options, &command));
   GS_RETURN_IF_ERROR(contestant.StartRanks(options, std::move(command)));
   // "gradsync ring shm"
   GS_ASSIGN_OR_RETURN(const std::string library, contestant.AwaitReady());
@@ -162,12 +173,11 @@ absl::StatusOr<TrainingContestant> TrainingContestant::StartOurs(const PeerTrain
   contestant.run_.set_library("gradsync");
   contestant.run_.set_row(contestant.name_);
   const std::string link = words.size() > 2 ? words[2] : "";
-  GS_RETURN_IF_ERROR(
-      CheckRanAsAsked({row.topology, row.link, "worker"},
-                      BackendWords{words.size() > 1 ? words[1] : "", link, "worker"}));
+  GS_RETURN_IF_ERROR(CheckRanAsAsked(row.spec, BackendWords{words.size() > 1 ? words[1] : "", link,
+                                                            UpdateSiteName(row.spec.update)}));
   contestant.run_.set_topology(words[1]);
   contestant.run_.set_link(link);
-  contestant.run_.set_servers(row.topology == "ps" ? options.ranks : 0);
+  contestant.run_.set_servers(ps ? options.ranks : 0);
   contestant.run_.set_bucket_bytes(static_cast<double>(row.bucket_bytes));
   return contestant;
 }
@@ -179,7 +189,7 @@ absl::StatusOr<TrainingContestant> TrainingContestant::StartPyTorch(
   contestant.name_ = row.name;
   contestant.timeout_ = options.peer_timeout;
   contestant.meets_ = ddp;
-  contestant.over_nccl_ = options.compute.on_gpu() && row.backend != "gloo";
+  contestant.over_nccl_ = options.compute.on_gpu() && row.backend != LinkName(Link::kGloo);
   std::vector<std::string> command = {
       options.python, options.script, absl::StrCat("--pixels=", options.pixels),
       absl::StrCat("--settings=", row.settings), absl::StrCat("--backend=", row.backend)};
@@ -189,8 +199,8 @@ absl::StatusOr<TrainingContestant> TrainingContestant::StartPyTorch(
   GS_ASSIGN_OR_RETURN(const std::string versions, contestant.AwaitReady());
   contestant.run_.set_library(ddp ? "pytorch_ddp" : "pytorch");
   contestant.run_.set_row(row.name);
-  contestant.run_.set_topology(ddp ? "ring" : "local");
-  if (ddp) contestant.run_.set_link(contestant.over_nccl_ ? "nccl" : "gloo");
+  contestant.run_.set_topology(TopologyName(ddp ? Topology::kRing : Topology::kLocal));
+  if (ddp) contestant.run_.set_link(LinkName(contestant.over_nccl_ ? Link::kNccl : Link::kGloo));
   contestant.run_.set_settings(absl::StrCat(
       versions, contestant.run_.settings().empty() ? "" : ": ", contestant.run_.settings()));
   return contestant;
@@ -215,7 +225,7 @@ absl::Status TrainingContestant::StartServers(const PeerTrainingOptions& options
 absl::Status TrainingContestant::StartRanks(const PeerTrainingOptions& options,
                                             std::vector<std::string> command) {
   if (over_nccl_) {
-    GS_ASSIGN_OR_RETURN(nccl_log_, NcclLog::ForLink("nccl", options.environment));
+    GS_ASSIGN_OR_RETURN(nccl_log_, NcclLog::ForLink(Link::kNccl, options.environment));
   }
   const bool shared = over_nccl_ && options.ranks_per_gpu > 1;
   if (shared) run_.set_invalid(SharedGpuNote(options.ranks_per_gpu));

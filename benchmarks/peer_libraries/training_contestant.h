@@ -17,14 +17,14 @@
 #include "benchmarks/peer_libraries/training_options.h"
 #include "benchmarks/ranks/interactive_process.h"
 #include "benchmarks/records/nccl_log.h"
+#include "plan/job_spec.h"
 #include "proto/run_record.pb.h"
 
 namespace gradsync {
 
 // One of ours.
 struct OurRow {
-  std::string topology;
-  std::string link;          // empty: what //worker takes
+  JobSpec spec;              // of topology and link; kAuto: what //worker takes
   int64_t bucket_bytes = 0;  // 0: the default
   bool eager = false;        // on a GPU: without the CUDA graph
 };

@@ -36,7 +36,8 @@ std::vector<std::string> Names(const std::vector<PyTorchRow>& rows) {
 std::vector<std::string> Names(const std::vector<OurRow>& rows) {
   std::vector<std::string> names;
   for (const OurRow& row : rows) {
-    names.push_back(row.topology + "/" + row.link + (row.eager ? " eager" : ""));
+    const std::string link = row.spec.link == Link::kAuto ? "" : LinkName(row.spec.link);
+    names.push_back(TopologyName(row.spec.topology) + "/" + link + (row.eager ? " eager" : ""));
   }
   return names;
 }
@@ -57,8 +58,8 @@ TEST(TrainingContestantTest, RowsAreThoseThatMakeSense) {
   EXPECT_THAT(
       Names(PyTorchRows(options)),
       ElementsAre("pytorch ddp best", "pytorch ddp", "pytorch ddp compiled", "pytorch ddp graphs"));
-  options.links = {"nccl", "shm"};
-  options.topologies = {"ring", "ps"};
+  options.links = {Link::kNccl, Link::kShm};
+  options.topologies = {Topology::kRing, Topology::kPs};
   EXPECT_THAT(Names(OurRows(options)),
               ElementsAre("ring/nccl", "ring/shm", "ps/shm", "ring/nccl eager"));
   EXPECT_EQ(PyTorchRows(options).back().name, "pytorch ddp gloo");

@@ -10,6 +10,7 @@
 #include "absl/time/time.h"
 #include "benchmarks/options/compute_flags.h"
 #include "benchmarks/records/nccl_log.h"
+#include "plan/job_spec.h"
 
 namespace gradsync {
 
@@ -29,8 +30,8 @@ struct PeerTrainingOptions {
 
   // Ours, where ranks exchange: each topology (ring, ps) over each link, ps with as many servers as
   // ranks. No links: nccl on GPUs, else what //worker takes.
-  std::vector<std::string> topologies = {"ring"};
-  std::vector<std::string> links;
+  std::vector<Topology> topologies = {Topology::kRing};
+  std::vector<Link> links;
   // With more ranks: one ring of ours per size, to sweep it; empty takes the default.
   std::vector<int64_t> bucket_bytes;
 

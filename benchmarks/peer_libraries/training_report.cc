@@ -6,6 +6,7 @@
 #include "absl/strings/str_format.h"
 #include "benchmarks/peer_libraries/peer_ratio.h"
 #include "benchmarks/records/aggregate.h"
+#include "benchmarks/records/run_job.h"
 #include "benchmarks/records/table.h"
 
 namespace gradsync {
@@ -15,6 +16,8 @@ constexpr char kBestPeer[] = "best peer";
 
 bool Ran(const TrainingOutcome& outcome) { return outcome.run.failure().empty(); }
 bool Ours(const proto::Run& run) { return run.library() == "gradsync"; }
+// Whether its ranks do.
+bool Meets(const proto::Run& run) { return SpecOf(run).topology != Topology::kLocal; }
 double Median(const TrainingOutcome& outcome) { return Percentile(outcome.step_ms, 0.5); }
 
 MedianSpread RatioOf(const TrainingOutcome& ours, const TrainingOutcome& theirs) {
@@ -62,7 +65,7 @@ std::string Rate(const TrainingOutcome& ours, const TrainingOutcome& theirs) {
                       Format(RatioOf(ours, theirs), ours.step_ms.size()));
 }
 
-bool OverNccl(const TrainingOutcome& outcome) { return outcome.run.link() == "nccl"; }
+bool OverNccl(const TrainingOutcome& outcome) { return SpecOf(outcome.run).link == Link::kNccl; }
 
 // What tells `other` of ours from the first one; two rings over one link differ in bucket sizes.
 std::string WhatIsCompared(const TrainingOutcome& first, const TrainingOutcome& other) {
@@ -85,7 +88,7 @@ std::string AmongOurs(absl::Span<const TrainingOutcome> outcomes) {
       const TrainingOutcome& a = outcomes[i];
       const TrainingOutcome& b = outcomes[j];
       if (!Ours(a.run) || !Ours(b.run) || !Ran(a) || !Ran(b)) continue;
-      if (a.run.topology() == "local" || b.run.topology() == "local") continue;
+      if (!Meets(a.run) || !Meets(b.run)) continue;
       absl::StrAppend(&text, Rate(a, b), WhatIsCompared(a, b), "\n");
     }
   }
@@ -96,7 +99,7 @@ std::string Sentences(absl::Span<const TrainingOutcome> outcomes) {
   const TrainingOutcome& first = outcomes[0];
   std::string text;
   for (const TrainingOutcome& other : outcomes) {
-    const bool local = &other != &first && Ours(other.run) && other.run.topology() == "local";
+    const bool local = &other != &first && Ours(other.run) && !Meets(other.run);
     if (!local || !Ran(other)) continue;
     absl::StrAppend(&text, "step of ", first.run.row(), " over ", other.run.row(), ": ",
                     Format(RatioOf(other, first), first.step_ms.size()), "\n");
@@ -146,7 +149,7 @@ std::string TrainingTable(absl::Span<const TrainingOutcome> outcomes,
   std::vector<const TrainingOutcome*> ours;
   for (const TrainingOutcome& outcome : outcomes) {
     // One that does not synchronise competes where nobody does.
-    const bool competes = outcome.run.topology() != "local" || &outcome == &outcomes[0];
+    const bool competes = Meets(outcome.run) || &outcome == &outcomes[0];
     if (!Ours(outcome.run) || !Ran(outcome) || !competes) continue;
     ours.push_back(&outcome);
     columns.push_back({absl::StrCat("time over\n", outcome.run.row())});

@@ -2,20 +2,16 @@
 
 #include <algorithm>
 #include <cmath>
-#include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "base/flag_error.h"
+#include "base/rate.h"
 #include "base/status_macros.h"
 #include "base/straggler.h"
-#include "benchmarks/options/byte_sizes.h"
 #include "benchmarks/options/flag_checks.h"
-#include "plan/codec.h"
-#include "plan/consistency.h"
 
 namespace gradsync {
 namespace {
@@ -51,26 +47,10 @@ absl::Status CheckTime(absl::string_view flag, absl::Duration time) {
 }
 
 absl::Status CheckNumbers(const PredictOptions& options) {
-  for (const std::string& text : options.bandwidths) {
-    const absl::StatusOr<double> rate = ParseBandwidth(text);
-    if (!rate.ok()) return Named("bandwidth", rate.status());
-  }
+  GS_RETURN_IF_ERROR(CheckBandwidths(options.bandwidths));
   if (options.bandwidths.empty()) return FlagError("bandwidth", "such as 10gbit", "");
-  for (const std::string& text : options.compressions) {
-    if (!ParseCodec(text).ok()) {
-      return FlagError("compression", "some of none, fp16, bf16, topk:R", text);
-    }
-  }
-  if (options.compressions.empty()) return FlagError("compression", "at least one", "");
   if (options.batch_size < 0 || options.batch_size > 1000000) {
     return FlagError("batch_size", "1 to 1000000, or 0", absl::StrCat(options.batch_size));
-  }
-  if (options.global_batch_size < 0) {
-    return FlagError("global_batch_size", "at least 1", absl::StrCat(options.global_batch_size));
-  }
-  if (options.batch_size > 0 && options.global_batch_size > 0) {
-    return FlagError("global_batch_size", "nothing beside --batch_size",
-                     absl::StrCat(options.global_batch_size));
   }
   if (!(options.compute_scale > 0) || !std::isfinite(options.compute_scale)) {
     return FlagError("compute_scale", "more than 0", absl::StrCat(options.compute_scale));
@@ -85,17 +65,12 @@ absl::Status CheckNumbers(const PredictOptions& options) {
 
 // What all jobs have in common.
 absl::StatusOr<PredictedJob> CommonJob(const PredictOptions& options) {
-  GS_RETURN_IF_ERROR(CheckNames("topologies", options.topologies, {"ring", "ps", "local"}));
-  GS_RETURN_IF_ERROR(
-      CheckNames("placement", options.placements, {"dedicated", "colocated", "mixed"}));
-  GS_RETURN_IF_ERROR(CheckNames("update", options.updates, {"worker", "owner"}));
   GS_RETURN_IF_ERROR(CheckNumbers(options));
   PredictedJob job;
   GS_ASSIGN_OR_RETURN(job.bucket_bytes, ParseSize("bucket_bytes", options.bucket_bytes));
   GS_ASSIGN_OR_RETURN(job.first_bucket_bytes,
                       ParseSize("first_bucket_bytes", options.first_bucket_bytes));
   GS_ASSIGN_OR_RETURN(job.chunk_bytes, ParseChunkBytes(options.chunk_bytes));
-  job.batch_size = options.batch_size;
   job.compute_scale = options.compute_scale;
   job.constants.rate_factor = options.rate_factor;
   job.constants.latency = absl::ToDoubleSeconds(options.latency);
@@ -104,25 +79,23 @@ absl::StatusOr<PredictedJob> CommonJob(const PredictOptions& options) {
   return job;
 }
 
-absl::Status CheckConsistencies(const PredictOptions& options) {
-  if (options.consistencies.empty()) return FlagError("consistency", "at least one", "");
-  for (const std::string& text : options.consistencies) {
-    const absl::StatusOr<Consistency> consistency = ParseConsistency(text);
-    if (!consistency.ok()) return FlagError("consistency", "some of bsp, ssp:S, asp", text);
-    if (consistency->bulk()) continue;
-    if (!Contains(options.topologies, "ps") || !Contains(options.updates, "owner")) {
-      return FlagError("consistency", "bsp unless --topologies has ps and --update has owner",
-                       text);
-    }
-  }
-  return absl::OkStatus();
+// Without numbers of processes, whose spellings are this program's own.
+absl::StatusOr<JobSweep> SweepOf(const PredictOptions& options) {
+  SweepRules rules;
+  rules.topologies = {Topology::kRing, Topology::kPs, Topology::kLocal};
+  rules.on_hosts = true;
+  rules.spare_topologies = true;
+  rules.spare_placements = true;
+  SweepFlags kinds = options;
+  kinds.workers = kinds.servers = {"1"};
+  return ParseJobSweep(kinds, rules);
 }
 
 absl::StatusOr<std::vector<double>> Slowness(const std::string& straggler, int workers) {
   std::vector<double> slowness;
   if (straggler.empty()) return slowness;
   GS_ASSIGN_OR_RETURN(const Straggler parsed, Straggler::Parse(straggler));
-  if (absl::StartsWith(straggler, "random")) {
+  if (parsed.random()) {
     return FlagError("straggler", "RANK:FACTOR (a random one has no one step time)", straggler);
   }
   GS_RETURN_IF_ERROR(parsed.CheckWorkers(workers));
@@ -130,49 +103,22 @@ absl::StatusOr<std::vector<double>> Slowness(const std::string& straggler, int w
   return slowness;
 }
 
-bool Possible(const PredictedJob& job) {
-  const bool bulk = job.consistency == "bsp";
-  if (!bulk && (job.topology != "ps" || job.update != "owner" || job.compression != "none")) {
-    return false;
+// The jobs with so many workers, each once: several numbers of servers may come to the same, and
+// workers that do not meet update themselves.
+absl::StatusOr<std::vector<PlacedJob>> JobsWith(JobSweep sweep, const PredictOptions& options,
+                                                int workers, const std::string& bandwidth) {
+  sweep.servers.clear();
+  for (const std::string& text : options.servers) {
+    GS_ASSIGN_OR_RETURN(sweep.servers.emplace_back(), ServersOf(text, workers));
   }
-  const absl::StatusOr<Codec> codec = ParseCodec(job.compression);
-  if (job.topology != "ps") return codec.ok() && !(codec->sparse() && job.topology == "ring");
-  if (job.placement == "colocated") return job.servers <= job.workers;
-  return job.placement != "mixed" || job.servers < job.workers;
-}
-
-bool Same(const PredictedJob& a, const PredictedJob& b) {
-  return a.topology == b.topology && a.placement == b.placement && a.workers == b.workers &&
-         a.servers == b.servers && a.update == b.update && a.compression == b.compression &&
-         a.bandwidth == b.bandwidth && a.consistency == b.consistency;
-}
-
-// The jobs of one topology and number of workers.
-absl::Status AddJobs(const PredictOptions& options, PredictedJob job,
-                     std::vector<PredictedJob>* jobs) {
-  const bool ps = job.topology == "ps";
-  const std::vector<std::string> none = {""};
-  for (const std::string& update : job.topology == "local" ? none : options.updates) {
-    job.update = update.empty() ? "worker" : update;
-    for (const std::string& compression : job.topology == "local" ? none : options.compressions) {
-      job.compression = compression.empty() ? "none" : compression;
-      for (const std::string& placement : ps ? options.placements : none) {
-        job.placement = placement;
-        for (const std::string& servers : ps ? options.servers : none) {
-          if (ps) {
-            GS_ASSIGN_OR_RETURN(job.servers, ServersOf(servers, job.workers));
-          }
-          for (const std::string& consistency : options.consistencies) {
-            job.consistency = consistency.empty() ? "bsp" : consistency;
-            const bool repeated = std::any_of(jobs->begin(), jobs->end(),
-                                              [&](const auto& other) { return Same(other, job); });
-            if (!repeated && Possible(job)) jobs->push_back(job);
-          }
-        }
-      }
-    }
+  std::vector<PlacedJob> jobs;
+  for (PlacedJob job : ListJobs(sweep, workers, BandwidthName(bandwidth))) {
+    if (job.spec.topology == Topology::kLocal) job.spec.update = UpdateSite::kWorker;
+    const bool repeated = std::any_of(
+        jobs.begin(), jobs.end(), [&job](const PlacedJob& other) { return SameJob(other, job); });
+    if (!repeated) jobs.push_back(job);
   }
-  return absl::OkStatus();
+  return jobs;
 }
 
 }  // namespace
@@ -196,33 +142,30 @@ absl::StatusOr<int> ServersOf(const std::string& text, int workers) {
 }
 
 absl::StatusOr<std::vector<PredictedJob>> ListPredictions(const PredictOptions& options) {
+  GS_ASSIGN_OR_RETURN(JobSweep sweep, SweepOf(options));
   GS_ASSIGN_OR_RETURN(PredictedJob job, CommonJob(options));
-  GS_ASSIGN_OR_RETURN(const std::vector<int> workers, WorkerCounts(options.workers));
-  GS_RETURN_IF_ERROR(CheckConsistencies(options));
+  GS_ASSIGN_OR_RETURN(sweep.workers, WorkerCounts(options.workers));
   if (options.servers.empty()) return FlagError("servers", "at least one number", "");
   for (const std::string& text : options.servers) {
-    GS_RETURN_IF_ERROR(ServersOf(text, workers[0]).status());
+    GS_RETURN_IF_ERROR(ServersOf(text, sweep.workers[0]).status());
   }
   std::vector<PredictedJob> jobs;
+  std::vector<PlacedJob> all;
   for (const std::string& bandwidth : options.bandwidths) {
-    job.bandwidth = bandwidth;
-    for (int n : workers) {
-      job.workers = n;
+    for (int n : sweep.workers) {
       GS_ASSIGN_OR_RETURN(job.slowness, Slowness(options.straggler, n));
-      if (options.global_batch_size > 0) {
-        if (options.global_batch_size % n != 0) {
-          return FlagError("global_batch_size", absl::StrCat("a multiple of ", n, " workers"),
-                           absl::StrCat(options.global_batch_size));
-        }
-        job.batch_size = options.global_batch_size / n;
-      }
-      for (const std::string& topology : options.topologies) {
-        job.topology = topology;
-        job.servers = 0;
-        GS_RETURN_IF_ERROR(AddJobs(options, job, &jobs));
+      GS_ASSIGN_OR_RETURN(job.batch_size,
+                          BatchPerWorker(options.batch_size, options.global_batch_size, n));
+      GS_ASSIGN_OR_RETURN(const std::vector<PlacedJob> placed,
+                          JobsWith(sweep, options, n, bandwidth));
+      for (const PlacedJob& next : placed) {
+        job.placed = next;
+        jobs.push_back(job);
+        all.push_back(next);
       }
     }
   }
+  GS_RETURN_IF_ERROR(CheckAllOccur(sweep, all));
   return jobs;
 }
 

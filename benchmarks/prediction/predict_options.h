@@ -9,19 +9,19 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "benchmarks/options/job_sweep.h"
 #include "benchmarks/prediction/prediction.h"
 
 namespace gradsync {
 
-// As the flags of the same names have them; see `predict --help`.
-struct PredictOptions {
-  std::vector<std::string> topologies = {"ring", "ps"};
-  std::vector<std::string> workers = {"2..64"};  // numbers, or FIRST..LAST: doubled from FIRST on
-  std::vector<std::string> servers = {"1", "n/2", "n"};  // numbers, n, or n/NUMBER
-  std::vector<std::string> placements = {"dedicated", "colocated"};
-  std::vector<std::string> updates = {"worker"};
-  std::vector<std::string> compressions = {"none"};
-  std::vector<std::string> consistencies = {"bsp"};
+// As the flags of the same names have them; see `predict --help`. Without links.
+struct PredictOptions : SweepFlags {
+  PredictOptions() {
+    workers = {"2..64"};          // numbers, or FIRST..LAST: doubled from FIRST on
+    servers = {"1", "n/2", "n"};  // numbers, n, or n/NUMBER
+    placements = {"dedicated", "colocated"};
+  }
+
   std::string straggler;  // RANK:FACTOR
   std::vector<std::string> bandwidths = {"1gbit"};
   int64_t batch_size = 0;         // per worker; 0: the profile's, unless global_batch_size is given
@@ -42,8 +42,8 @@ struct PredictOptions {
 absl::StatusOr<int> ServersOf(const std::string& text, int workers);
 
 // Checks everything and lists the jobs, by bandwidth, then by workers. Combinations that cannot be
-// (more colocated servers than workers, topk with a ring) and repeated ones are left out.
-// Errors: INVALID_ARGUMENT naming the flag, what was expected and what came.
+// and repeated ones are left out; each codec, update site and consistency that was asked for
+// occurs. Errors: INVALID_ARGUMENT naming the flag, what was expected and what came.
 absl::StatusOr<std::vector<PredictedJob>> ListPredictions(const PredictOptions& options);
 
 }  // namespace gradsync

@@ -24,7 +24,7 @@ TEST(PredictOptionsTest, ARangeOfWorkersIsDoubledAndServersFollowTheWorkers) {
   ASSERT_TRUE(jobs.ok()) << jobs.status();
   std::string found;
   for (const PredictedJob& job : *jobs) {
-    found += std::to_string(job.workers) + ":" + std::to_string(job.servers) + " ";
+    found += std::to_string(job.placed.workers) + ":" + std::to_string(job.placed.servers) + " ";
   }
   EXPECT_EQ(found, "2:1 3:1 4:2 8:4 ");
 }
@@ -39,10 +39,10 @@ TEST(PredictOptionsTest, WhatCannotBeOrWasListedIsLeftOut) {
   const auto jobs = ListPredictions(options);
   ASSERT_TRUE(jobs.ok()) << jobs.status();
   for (const PredictedJob& job : *jobs) {
-    rings += job.topology == "ring";
-    colocated += job.placement == "colocated";
-    mixed += job.placement == "mixed";
-    dedicated += job.placement == "dedicated";
+    rings += job.placed.spec.topology == Topology::kRing;
+    colocated += job.placed.placement == Placement::kColocated;
+    mixed += job.placed.placement == Placement::kMixed;
+    dedicated += job.placed.placement == Placement::kDedicated;
   }
   EXPECT_EQ(rings, 1);
   EXPECT_EQ(colocated, 2);  // 1 server, with and without topk
@@ -74,7 +74,7 @@ TEST(PredictOptionsTest, MistakesNameTheFlag) {
   EXPECT_THAT(with([](auto& o) { o.workers = {"2..8192"}; }), HasSubstr("--workers"));
   EXPECT_THAT(with([](auto& o) { o.servers = {"m"}; }), HasSubstr("--servers"));
   EXPECT_THAT(with([](auto& o) { o.servers = {"n/0"}; }), HasSubstr("--servers"));
-  EXPECT_THAT(with([](auto& o) { o.topologies = {"star"}; }), HasSubstr("--topologies"));
+  EXPECT_THAT(with([](auto& o) { o.topologies = {"star"}; }), HasSubstr("--topology: "));
   EXPECT_THAT(with([](auto& o) { o.placements = {"here"}; }), HasSubstr("--placement"));
   EXPECT_THAT(with([](auto& o) { o.updates = {"both"}; }), HasSubstr("--update"));
   EXPECT_THAT(with([](auto& o) { o.compressions = {"zip"}; }), HasSubstr("--compression"));
@@ -86,7 +86,7 @@ TEST(PredictOptionsTest, MistakesNameTheFlag) {
   EXPECT_THAT(with([](auto& o) { o.chunk_bytes = "100"; }), HasSubstr("--chunk_bytes"));
   EXPECT_THAT(with([](auto& o) { o.consistencies = {"ssp:-1"}; }), HasSubstr("--consistency"));
   EXPECT_THAT(with([](auto& o) { o.consistencies = {"asp"}; }),
-              HasSubstr("--consistency: expected bsp unless"));
+              HasSubstr("--consistency: expected bsp without owner among --update"));
   EXPECT_THAT(with([](auto& o) { o.straggler = "2:3"; }), HasSubstr("--straggler"));
   EXPECT_THAT(with([](auto& o) { o.straggler = "random:1:0.5:2"; }), HasSubstr("--straggler"));
   EXPECT_THAT(with([](auto& o) { o.bucket_bytes = "x"; }), HasSubstr("--bucket_bytes"));

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
+#include "benchmarks/records/run_job.h"
 #include "benchmarks/records/table.h"
 
 namespace gradsync {
@@ -14,17 +15,12 @@ namespace {
 // Differences below it are not worth a sentence, let alone a machine.
 constexpr double kEqual = 0.01;
 
-std::string Ms(double ms) { return absl::StrFormat(ms < 100 ? "%.2f" : "%.1f", ms); }
-
-std::string Percent(double share) { return absl::StrFormat("%.0f%%", 100 * share); }
-
-std::string Count(int count, absl::string_view what) {
-  return absl::StrCat(count, " ", what, count == 1 ? "" : "s");
-}
-
 bool Together(const proto::Run& a, const proto::Run& b) {
   return a.workers() == b.workers() && a.bandwidth() == b.bandwidth();
 }
+
+// Whether its workers do.
+bool Meets(const proto::Run& run) { return SpecOf(run).topology != Topology::kLocal; }
 
 std::vector<std::string> Row(const proto::Run& run, const std::string& mark) {
   const bool ps = run.servers() > 0;
@@ -60,16 +56,19 @@ absl::StatusOr<Ways> TryAll(const proto::StepProfile& profile, PredictedJob job,
                             bool colocated) {
   Ways ways;
   job.method = SimulationMethod::kFluid;
-  job.topology = "ring";
+  PlacedJob& placed = job.placed;
+  placed.spec.topology = Topology::kRing;
+  placed.placement = Placement::kNone;
+  placed.servers = 0;
   GS_ASSIGN_OR_RETURN(ways.ring, StepMs(profile, job));
-  job.topology = "ps";
+  placed.spec.topology = Topology::kPs;
   if (colocated) {
-    job.placement = "colocated";
-    job.servers = job.workers;
+    placed.placement = Placement::kColocated;
+    placed.servers = placed.workers;
     GS_ASSIGN_OR_RETURN(ways.beside, StepMs(profile, job));
   }
-  job.placement = "dedicated";
-  for (job.servers = 1; job.servers <= most_servers; ++job.servers) {
+  placed.placement = Placement::kDedicated;
+  for (placed.servers = 1; placed.servers <= most_servers; ++placed.servers) {
     GS_ASSIGN_OR_RETURN(ways.dedicated.emplace_back(), StepMs(profile, job));
   }
   return ways;
@@ -81,9 +80,9 @@ std::string PredictTable(const std::vector<proto::Run>& runs) {
   std::vector<std::vector<std::string>> rows;
   for (const proto::Run& run : runs) {
     int rivals = 0, equals = 0;
-    bool fastest = run.topology() != "local";
+    bool fastest = Meets(run);
     for (const proto::Run& other : runs) {
-      if (!Together(run, other) || other.topology() == "local") continue;
+      if (!Together(run, other) || !Meets(other)) continue;
       const double ratio = other.step_ms_p50() / run.step_ms_p50();
       ++rivals;
       equals += ratio <= 1 + kEqual;
@@ -113,7 +112,7 @@ std::string PredictTable(const std::vector<proto::Run>& runs) {
 absl::StatusOr<std::string> Advise(const proto::StepProfile& profile, const PredictedJob& job,
                                    int most_servers, bool colocated) {
   GS_ASSIGN_OR_RETURN(const Ways ways, TryAll(profile, job, most_servers, colocated));
-  const int n = job.workers;
+  const int n = job.placed.workers;
   // What needs no further machine.
   const bool beside = ways.beside > 0 && ways.beside < ways.ring * (1 - kEqual);
   const double free = beside ? ways.beside : ways.ring;
@@ -125,8 +124,8 @@ absl::StatusOr<std::string> Advise(const proto::StepProfile& profile, const Pred
     if (flips == 0 && time < free * (1 - kEqual)) flips = k;
     if (flips > 0 && (best == 0 || time < ways.dedicated[best - 1] * (1 - kEqual))) best = k;
   }
-  const std::string cluster =
-      absl::StrCat("For ", profile.model(), " on ", Count(n, "worker"), " at ", job.bandwidth);
+  const std::string cluster = absl::StrCat("For ", profile.model(), " on ", Count(n, "worker"),
+                                           " at ", job.placed.bandwidth);
   if (flips == 0) {
     const bool tried = !ways.dedicated.empty();
     const double nearest =

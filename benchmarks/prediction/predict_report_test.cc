@@ -17,8 +17,9 @@ proto::StepProfile Profile(double scale = 1) {
 
 PredictedJob Job(int workers) {
   PredictedJob job;
-  job.workers = workers;
-  job.bandwidth = "1gbit";
+  job.placed.spec.topology = Topology::kRing;
+  job.placed.workers = workers;
+  job.placed.bandwidth = "1gbit";
   return job;
 }
 
@@ -48,8 +49,9 @@ TEST(PredictReportTest, TheTableMarksTheFastestOfEachNumberOfWorkers) {
   for (int workers : {2, 4}) {
     PredictedJob job = Job(workers);
     runs.push_back(*PredictRun(Profile(), job));
-    job.topology = "ps";
-    job.servers = 4;
+    job.placed.spec.topology = Topology::kPs;
+    job.placed.placement = Placement::kDedicated;
+    job.placed.servers = 4;
     runs.push_back(*PredictRun(Profile(), job));
   }
   const std::string table = PredictTable(runs);

@@ -6,12 +6,11 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/rate.h"
 #include "base/status_macros.h"
 #include "benchmarks/exchange/exchange_plan.h"
-#include "benchmarks/options/byte_sizes.h"
 #include "benchmarks/profiles/step_profile.h"
-#include "plan/codec.h"
-#include "plan/consistency.h"
+#include "benchmarks/records/run_job.h"
 #include "plan/cost_model.h"
 
 namespace gradsync {
@@ -22,41 +21,26 @@ absl::Status Refuse(absl::string_view what, absl::string_view expected, absl::st
       absl::StrCat(what, ": expected ", expected, ", found \"", found, "\""));
 }
 
-absl::StatusOr<Cluster> ClusterOf(const PredictedJob& job) {
+absl::StatusOr<Cluster> ClusterOf(const PlacedJob& job, const LinkConstants& constants) {
   Cluster cluster;
-  if (job.topology != "ring" && job.topology != "ps") {
-    return Refuse("topology", "ring, ps or local", job.topology);
-  }
-  cluster.ring = job.topology == "ring";
+  cluster.ring = job.spec.topology == Topology::kRing;
   cluster.servers = cluster.ring ? 0 : job.servers;
-  if (job.placement == "colocated") {
-    cluster.placement = ServerPlacement::kColocated;
-  } else if (job.placement == "mixed") {
-    cluster.placement = ServerPlacement::kMixed;
-  } else if (job.placement != "dedicated" && !cluster.ring) {
-    return Refuse("placement", "dedicated, colocated or mixed", job.placement);
-  }
-  if (job.update != "worker" && job.update != "owner") {
-    return Refuse("update", "worker or owner", job.update);
-  }
-  cluster.returned = job.update == "owner" ? Returned::kParameters : Returned::kMean;
+  if (!cluster.ring) cluster.placement = job.placement;
+  cluster.returned =
+      job.spec.update == UpdateSite::kOwner ? Returned::kParameters : Returned::kMean;
   GS_ASSIGN_OR_RETURN(cluster.bytes_per_second, ParseBandwidth(job.bandwidth));
-  cluster.constants = job.constants;
-  cluster.slowness = job.slowness;
-  GS_ASSIGN_OR_RETURN(cluster.consistency, ParseConsistency(job.consistency));
+  cluster.constants = constants;
+  cluster.consistency = job.spec.consistency;
   return cluster;
 }
 
 absl::StatusOr<Plan> PlanOf(const proto::StepProfile& profile, const PredictedJob& job) {
   PlanOptions options;
-  options.world_size = job.workers;
+  options.world_size = job.placed.workers;
   options.bucket_bytes = job.bucket_bytes;
   options.first_bucket_bytes = job.first_bucket_bytes;
   options.chunk_bytes = job.chunk_bytes;
-  GS_ASSIGN_OR_RETURN(options.codec, ParseCodec(job.compression));
-  if (job.topology == "ring" && options.codec.sparse()) {
-    return Refuse("compression", "none, fp16 or bf16 with a ring", job.compression);
-  }
+  options.codec = job.placed.spec.codec;
   return ProfilePlan(profile, options);
 }
 
@@ -85,11 +69,12 @@ StepPrediction Alone(const ComputeTimes& times) {
 double LoadOf(const Cluster& cluster, int workers) {
   if (cluster.ring) return RingLoad(workers);
   switch (cluster.placement) {
-    case ServerPlacement::kDedicated:
+    case Placement::kNone:
+    case Placement::kDedicated:
       return DedicatedPsLoad(workers, cluster.servers);
-    case ServerPlacement::kColocated:
+    case Placement::kColocated:
       return ColocatedPsLoad(workers, cluster.servers);
-    case ServerPlacement::kMixed:
+    case Placement::kMixed:
       return MixedPsLoad(workers, cluster.servers);
   }
   return 0;
@@ -125,7 +110,11 @@ void SetTimes(const StepPrediction& step, proto::Run* run) {
 
 absl::StatusOr<proto::Run> PredictRun(const proto::StepProfile& profile, const PredictedJob& job) {
   GS_RETURN_IF_ERROR(ValidateStepProfile(profile));
-  if (job.workers < 1) return Refuse("workers", "at least 1", absl::StrCat(job.workers));
+  PlacedJob placed = job.placed;
+  const bool local = placed.spec.topology == Topology::kLocal;
+  placed.spec.link = local ? Link::kNone : Link::kGrpc;
+  if (placed.workers < 1) return Refuse("workers", "at least 1", absl::StrCat(placed.workers));
+  GS_RETURN_IF_ERROR(CheckJob(&placed));
   if (!(job.compute_scale > 0) || !std::isfinite(job.compute_scale)) {
     return Refuse("compute_scale", "more than 0", absl::StrCat(job.compute_scale));
   }
@@ -137,10 +126,8 @@ absl::StatusOr<proto::Run> PredictRun(const proto::StepProfile& profile, const P
 
   proto::Run run;
   run.set_library("gradsync");
-  run.set_topology(job.topology);
-  run.set_workers(job.workers);
-  run.set_update(job.update);
-  run.set_compression(job.compression);
+  SetKind(placed.spec, &run);
+  SetPlaced(placed, &run);
   run.set_model(profile.model());
   run.set_batch_size(static_cast<int>(batch_size));
   run.set_threads(profile.threads());
@@ -150,11 +137,13 @@ absl::StatusOr<proto::Run> PredictRun(const proto::StepProfile& profile, const P
     run.set_chunk_bytes(std::max(run.chunk_bytes(), 4.0 * bucket.layout.chunk_elements()));
   }
   const StepPrediction alone = Alone(times);
-  if (job.topology == "local") {
+  if (local) {
+    run.clear_consistency();
+    run.clear_bandwidth();
     SetTimes(alone, &run);
   } else {
-    GS_ASSIGN_OR_RETURN(const Cluster cluster, ClusterOf(job));
-    run.set_consistency(job.consistency);
+    GS_ASSIGN_OR_RETURN(Cluster cluster, ClusterOf(placed, job.constants));
+    cluster.slowness = job.slowness;
     if (cluster.consistency.bulk() && job.slowness_of_step == nullptr) {
       GS_ASSIGN_OR_RETURN(const StepPrediction step,
                           SimulateStep(plan, cluster, times, job.method));
@@ -164,24 +153,18 @@ absl::StatusOr<proto::Run> PredictRun(const proto::StepProfile& profile, const P
                           SimulateSteps(plan, cluster, times, job.steps, job.slowness_of_step));
       StepPrediction step = alone;
       step.step = 1 / rate.steps_per_second;
-      if (job.update == "owner") step.update = 0;
+      if (placed.spec.update == UpdateSite::kOwner) step.update = 0;
       step.exposed = std::max(0.0, step.step - step.forward - step.backward - step.update);
       SetTimes(step, &run);
       run.set_max_staleness(static_cast<int>(rate.max_staleness));
     }
-    run.set_link("grpc");
-    run.set_bandwidth(job.bandwidth);
     run.set_connections(cluster.ring ? cluster.ring_connections : cluster.ps_connections);
     run.set_model_us(ModelMicroseconds(plan, cluster));
-    if (!cluster.ring) {
-      run.set_servers(job.servers);
-      run.set_placement(job.placement);
-    }
   }
   const double seconds = 1e-3 * run.step_ms_p50();
   if (seconds > 0) {
     run.set_steps_per_s(1 / seconds);
-    run.set_samples_per_s(job.workers * batch_size / seconds);
+    run.set_samples_per_s(placed.workers * batch_size / seconds);
     run.set_scaling_efficiency(alone.step / seconds);
   }
   return run;
@@ -217,20 +200,17 @@ absl::StatusOr<std::vector<Probe>> ProbesOf(const proto::RunRecords& records) {
         !run.invalid().empty()) {
       continue;
     }
-    PredictedJob job;
-    job.topology = run.topology();
-    job.placement = run.placement().empty() ? "dedicated" : run.placement();
-    job.servers = run.servers();
-    job.update = run.update();
-    job.bandwidth = run.bandwidth();
+    PlacedJob job = JobOf(run);
+    job.spec.link = Link::kGrpc;  // Gloo's rings send as much
+    GS_RETURN_IF_ERROR(CheckJob(&job));
     Probe probe;
-    GS_ASSIGN_OR_RETURN(probe.cluster, ClusterOf(job));
+    GS_ASSIGN_OR_RETURN(probe.cluster, ClusterOf(job, LinkConstants()));
     ExchangeOptions exchange_options;
     exchange_options.world_size = run.workers();
     exchange_options.bytes = static_cast<int64_t>(run.bytes());
     exchange_options.bucket_bytes = static_cast<int64_t>(run.bucket_bytes());
     exchange_options.chunk_bytes = static_cast<int64_t>(run.chunk_bytes());
-    GS_ASSIGN_OR_RETURN(exchange_options.codec, ParseCodec(run.compression()));
+    exchange_options.codec = job.spec.codec;
     GS_ASSIGN_OR_RETURN(probe.plan, ExchangePlan(exchange_options));
     if (run.connections() > 0) {
       probe.cluster.ring_connections = probe.cluster.ps_connections = run.connections();

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "benchmarks/options/placed_job.h"
 #include "proto/run_record.pb.h"
 #include "proto/step_profile.pb.h"
 #include "simulator/calibration.h"
@@ -18,22 +19,15 @@
 
 namespace gradsync {
 
-// Names and defaults are the flags' of compare and train_bench.
+// Defaults are the flags' of compare and train_bench.
 struct PredictedJob {
-  std::string topology = "ring";  // or ps, local
-  std::string placement = "dedicated";
-  int workers = 1;
-  int servers = 0;  // ps; with mixed placement the dedicated ones
-  std::string update = "worker";
-  std::string compression = "none";
-  std::string bandwidth;  // such as 400mbit
+  PlacedJob placed;  // over gRPC, whatever its link says
   int64_t bucket_bytes = int64_t{25} << 20;
   int64_t first_bucket_bytes = int64_t{1} << 20;
   int64_t chunk_bytes = 0;
   // Per worker; 0: the profile's. Forward and backward are taken to grow with it.
   int64_t batch_size = 0;
   double compute_scale = 1;  // multiplies forward, backward and update
-  std::string consistency = "bsp";
   // Of each worker, simulated where steps differ: under ssp, asp and slowness_of_step.
   int steps = 50;
   std::vector<double> slowness;  // by rank, of stragglers; empty: none
@@ -50,8 +44,8 @@ struct PredictedJob {
 // (SimulateSteps()). Percentiles other than the median are not
 // predicted. Pure; thread-safe; blocks to compute.
 //
-// Errors: INVALID_ARGUMENT for a name, number or combination that cannot be, or a profile that does
-// not validate.
+// Errors: INVALID_ARGUMENT for a number or combination that cannot be (CheckJob()), or a profile
+// that does not validate.
 absl::StatusOr<proto::Run> PredictRun(const proto::StepProfile& profile, const PredictedJob& job);
 
 // A profile where only totals were measured: gradients are complete at even distances through

@@ -16,12 +16,13 @@ proto::StepProfile TenTensors() {
   return EvenProfile("ten", std::vector<int64_t>(10, 1000000), 100e3, 200e3, 20e3, 8);
 }
 
-PredictedJob Job(const std::string& topology, int servers = 0) {
+PredictedJob Job(Topology topology, int servers = 0) {
   PredictedJob job;
-  job.topology = topology;
-  job.workers = 4;
-  job.servers = servers;
-  job.bandwidth = "400mbit";
+  job.placed.spec.topology = topology;
+  job.placed.workers = 4;
+  job.placed.servers = servers;
+  if (servers > 0) job.placed.placement = Placement::kDedicated;
+  job.placed.bandwidth = "400mbit";
   return job;
 }
 
@@ -32,7 +33,7 @@ TEST(PredictionTest, AnEvenProfileSpreadsItsTensorsOverBackward) {
 }
 
 TEST(PredictionTest, APredictedRunSaysWhatAMeasuredOneSays) {
-  const auto run = PredictRun(TenTensors(), Job("ps", 2));
+  const auto run = PredictRun(TenTensors(), Job(Topology::kPs, 2));
   ASSERT_TRUE(run.ok()) << run.status();
   EXPECT_EQ(run->library(), "gradsync");
   EXPECT_EQ(run->topology(), "ps");
@@ -54,14 +55,14 @@ TEST(PredictionTest, APredictedRunSaysWhatAMeasuredOneSays) {
 }
 
 TEST(PredictionTest, OneWorkerAloneOnlyComputes) {
-  PredictedJob job = Job("local");
-  job.workers = 1;
+  PredictedJob job = Job(Topology::kLocal);
+  job.placed.workers = 1;
   EXPECT_DOUBLE_EQ(PredictRun(TenTensors(), job)->step_ms_p50(), 320);
   EXPECT_DOUBLE_EQ(PredictRun(TenTensors(), job)->scaling_efficiency(), 1);
 }
 
 TEST(PredictionTest, ForwardAndBackwardGrowWithTheBatchAndAllWithTheScale) {
-  PredictedJob job = Job("local");
+  PredictedJob job = Job(Topology::kLocal);
   job.batch_size = 16;
   EXPECT_DOUBLE_EQ(PredictRun(TenTensors(), job)->step_ms_p50(), 620);
   job.compute_scale = 0.5;
@@ -69,27 +70,28 @@ TEST(PredictionTest, ForwardAndBackwardGrowWithTheBatchAndAllWithTheScale) {
 }
 
 TEST(PredictionTest, OwnersUpdateWhileTheOthersWait) {
-  PredictedJob job = Job("ps", 4);
-  job.update = "owner";
+  PredictedJob job = Job(Topology::kPs, 4);
+  job.placed.spec.update = UpdateSite::kOwner;
   const auto run = PredictRun(TenTensors(), job);
   ASSERT_TRUE(run.ok()) << run.status();
   EXPECT_EQ(run->breakdown_ms().update(), 0);
 }
 
 TEST(PredictionTest, AsynchronyFollowsTheGroupsRate) {
-  PredictedJob job = Job("ps", 2);
-  job.bandwidth = "100gbit";
-  job.update = "owner";
+  PredictedJob job = Job(Topology::kPs, 2);
+  job.placed.bandwidth = "100gbit";
+  job.placed.spec.update = UpdateSite::kOwner;
   job.slowness = {1, 1, 1, 3};
   const double bsp = PredictRun(TenTensors(), job)->step_ms_p50();
-  job.consistency = "asp";
+  job.placed.spec.consistency = *ParseConsistency("asp");
   const auto asp = PredictRun(TenTensors(), job);
   ASSERT_TRUE(asp.ok()) << asp.status();
   EXPECT_EQ(asp->consistency(), "asp");
   EXPECT_GT(bsp, 3 * 300);
   EXPECT_LT(asp->step_ms_p50(), 0.6 * bsp);
   EXPECT_GT(asp->max_staleness(), 8);
-  job.topology = "ring";
+  job.placed.spec.topology = Topology::kRing;
+  job.placed.servers = 0;
   EXPECT_FALSE(PredictRun(TenTensors(), job).ok());
 }
 
@@ -97,15 +99,15 @@ TEST(PredictionTest, WhatCannotBeIsRefused) {
   const auto message = [](const PredictedJob& job) {
     return std::string(PredictRun(TenTensors(), job).status().message());
   };
-  EXPECT_THAT(message(Job("star")), HasSubstr("topology: expected ring, ps or local"));
-  PredictedJob job = Job("ps", 1);
-  job.placement = "anywhere";
-  EXPECT_THAT(message(job), HasSubstr("placement: expected dedicated, colocated or mixed"));
-  job = Job("ring");
-  job.compression = "topk:0.01";
-  EXPECT_THAT(message(job), HasSubstr("compression: expected none, fp16 or bf16 with a ring"));
-  job.compression = "none";
-  job.bandwidth = "fast";
+  PredictedJob job = Job(Topology::kPs, 5);
+  job.placed.placement = Placement::kColocated;
+  EXPECT_THAT(message(job), HasSubstr("--placement: expected at most as many --servers"));
+  job = Job(Topology::kRing);
+  job.placed.spec.codec = *ParseCodec("topk:0.01");
+  EXPECT_THAT(message(job),
+              HasSubstr("--compression: expected none, fp16 or bf16 with --topology=ring"));
+  job.placed.spec.codec = Codec();
+  job.placed.bandwidth = "fast";
   EXPECT_THAT(message(job), HasSubstr("fast"));
 }
 

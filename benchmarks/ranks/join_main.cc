@@ -3,9 +3,9 @@
 #include <string>
 
 #include "absl/flags/flag.h"
+#include "base/program_main.h"
 #include "base/status_macros.h"
 #include "benchmarks/ranks/rank_main.h"
-#include "join/environment_main.h"
 #include "join/nccl_settings.h"
 #include "join/sync_flags.h"
 

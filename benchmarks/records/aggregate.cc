@@ -11,6 +11,7 @@
 #include "absl/strings/strip.h"
 #include "base/status_macros.h"
 #include "benchmarks/records/curve.h"
+#include "benchmarks/records/run_job.h"
 
 namespace gradsync {
 namespace {
@@ -49,7 +50,8 @@ absl::Status CheckRank(const proto::WorkerMetrics& first, const proto::WorkerMet
   if (metrics.consistency() != first.consistency()) {
     return Differs("consistency", rank, first.consistency(), metrics.consistency());
   }
-  if (first.topology() != "local" && metrics.params_sha256() != first.params_sha256()) {
+  if (SpecOf(first).topology != Topology::kLocal &&
+      metrics.params_sha256() != first.params_sha256()) {
     return Differs("params_sha256", rank, first.params_sha256(), metrics.params_sha256());
   }
   return absl::OkStatus();
@@ -62,7 +64,7 @@ void FillJob(const proto::WorkerMetrics& first, int workers, int servers, proto:
   run->set_update(first.update());
   run->set_bytes_uncounted(first.bytes_uncounted());
   run->set_own_order(first.own_order());
-  run->set_placement(servers > 0 ? "dedicated" : "");
+  run->set_placement(PlacementName(servers > 0 ? Placement::kDedicated : Placement::kNone));
   run->set_workers(workers);
   run->set_servers(servers);
   run->set_bytes(first.gradient_bytes());
@@ -87,12 +89,12 @@ void FillJob(const proto::WorkerMetrics& first, int workers, int servers, proto:
   run->set_steps(first.step_ms_size());
   run->set_accuracy(first.test_accuracy());
   run->set_params_sha256(first.params_sha256());
-  run->set_consistency(first.consistency().empty() ? "bsp" : first.consistency());
+  run->set_consistency(ConsistencyName(SpecOf(first).consistency));
 }
 
 // Workers that train by themselves say what each has for itself; the others have said it already.
 void FillLosses(const Metrics& workers, proto::Run* run) {
-  const int own = run->topology() == "local" ? static_cast<int>(workers.size()) : 1;
+  const int own = SpecOf(*run).topology == Topology::kLocal ? static_cast<int>(workers.size()) : 1;
   for (int i = 0; i < own; ++i) {
     run->set_first_loss(run->first_loss() + workers[i].mean_first_loss() / own);
     run->set_final_loss(run->final_loss() + workers[i].mean_final_loss() / own);
@@ -153,13 +155,11 @@ void FillBytesAndCpu(const Metrics& workers, const std::vector<proto::ServerMetr
   run->set_cpu_ms_per_step(cpu_ms);
 }
 
-bool Bulk(const proto::Run& run) { return run.consistency() == "bsp"; }
-
 // Workers that do not wait for each other have each a rate of its own.
 void FillStaleness(const Metrics& workers, proto::Run* run) {
   SetCurve(workers, run);
   run->set_steps_per_s(StepsPerSecond(workers));
-  if (Bulk(*run)) return;
+  if (SpecOf(*run).consistency.bulk()) return;
   double samples_per_s = 0;
   for (const proto::WorkerMetrics& worker : workers) {
     double seconds = 0;
@@ -175,11 +175,11 @@ void FillStaleness(const Metrics& workers, proto::Run* run) {
 }
 
 bool SameButForWorkers(const proto::Run& a, const proto::Run& b) {
-  return a.library() == b.library() && a.topology() == b.topology() && a.link() == b.link() &&
-         a.update() == b.update() && a.placement() == b.placement() && a.servers() == b.servers() &&
-         a.bandwidth() == b.bandwidth() && a.compression() == b.compression() &&
-         a.consistency() == b.consistency() && a.model() == b.model() && a.data() == b.data() &&
-         a.threads() == b.threads() && a.device() == b.device() && a.precision() == b.precision();
+  PlacedJob job = JobOf(a);
+  job.workers = b.workers();
+  return SameJob(job, JobOf(b)) && a.library() == b.library() && a.model() == b.model() &&
+         a.data() == b.data() && a.threads() == b.threads() && a.device() == b.device() &&
+         PrecisionOf(a) == PrecisionOf(b);
 }
 
 }  // namespace

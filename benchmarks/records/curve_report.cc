@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/types/optional.h"
 #include "benchmarks/records/curve.h"
+#include "benchmarks/records/run_job.h"
 #include "benchmarks/records/table.h"
 
 namespace gradsync {
@@ -62,7 +63,7 @@ std::string FormatCurves(const proto::RunRecords& records) {
   bool wanted = false;
   for (const proto::Run& run : records.runs()) {
     wanted = wanted || run.max_staleness() > 0 || !run.straggler().empty() ||
-             (!run.consistency().empty() && run.consistency() != "bsp");
+             !SpecOf(run).consistency.bulk();
   }
   if (!wanted) return "";
   std::map<int, Target> targets = Targets(records);
@@ -70,8 +71,8 @@ std::string FormatCurves(const proto::RunRecords& records) {
   for (const proto::Run& run : records.runs()) {
     const Target& target = targets[run.workers()];
     rows.push_back({run.topology(), run.link().empty() ? "-" : run.link(), run.update(),
-                    run.consistency().empty() ? "bsp" : run.consistency(),
-                    absl::StrCat(run.workers()), run.straggler().empty() ? "-" : run.straggler(),
+                    ConsistencyName(SpecOf(run).consistency), absl::StrCat(run.workers()),
+                    run.straggler().empty() ? "-" : run.straggler(),
                     absl::StrFormat("%.2f", run.steps_per_s()),
                     absl::StrCat(Seconds(SecondsToLoss(run, target.loss)),
                                  absl::StrFormat(" (%.3f)", target.loss)),

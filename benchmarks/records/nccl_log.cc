@@ -105,9 +105,9 @@ std::string NcclChosen(absl::string_view log) {
   });
 }
 
-absl::StatusOr<NcclLog> NcclLog::ForLink(absl::string_view link, const Lookup& lookup) {
+absl::StatusOr<NcclLog> NcclLog::ForLink(Link link, const Lookup& lookup) {
   NcclLog log;
-  log.nccl_ = link == "nccl";
+  log.nccl_ = link == Link::kNccl;
   if (!log.nccl_) return log;
   for (const char* variable : {"NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE"}) {
     if (lookup(variable).has_value()) return log;

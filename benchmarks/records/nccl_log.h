@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/optional.h"
+#include "plan/job_spec.h"
 
 namespace gradsync {
 
@@ -30,10 +31,10 @@ class NcclLog {
   // The value of a variable of the environment, if it is set.
   using Lookup = std::function<absl::optional<std::string>(absl::string_view name)>;
 
-  // For a job over `link`. Asks for nothing unless that is nccl, nor where the user has NCCL log by
-  // himself (NCCL_DEBUG, NCCL_DEBUG_SUBSYS or NCCL_DEBUG_FILE is set), whose log it would be.
+  // For a job over `link`. Asks for nothing unless that is kNccl, nor where the user has NCCL log
+  // by himself (NCCL_DEBUG, NCCL_DEBUG_SUBSYS or NCCL_DEBUG_FILE is set), whose log it would be.
   // Errors: UNAVAILABLE when there is no file to be had.
-  static absl::StatusOr<NcclLog> ForLink(absl::string_view link, const Lookup& lookup);
+  static absl::StatusOr<NcclLog> ForLink(Link link, const Lookup& lookup);
 
   NcclLog(NcclLog&& other) noexcept;
   NcclLog& operator=(NcclLog&& other) noexcept;

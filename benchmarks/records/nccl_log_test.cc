@@ -68,7 +68,7 @@ absl::optional<std::string> Nothing(absl::string_view) { return absl::nullopt; }
 TEST(NcclLogTest, Rank0IsToLogIntoAFileThatIsReadAndRemoved) {
   std::string path;
   {
-    const absl::StatusOr<NcclLog> log = NcclLog::ForLink("nccl", Nothing);
+    const absl::StatusOr<NcclLog> log = NcclLog::ForLink(Link::kNccl, Nothing);
     ASSERT_TRUE(log.ok()) << log.status();
     const std::vector<std::string> environment = log->environment();
     ASSERT_THAT(environment, testing::SizeIs(3));
@@ -83,12 +83,12 @@ TEST(NcclLogTest, Rank0IsToLogIntoAFileThatIsReadAndRemoved) {
 }
 
 TEST(NcclLogTest, OtherLinksAskForNothingAndTheUsersOwnLogIsLeftAlone) {
-  const absl::StatusOr<NcclLog> other = NcclLog::ForLink("grpc", Nothing);
+  const absl::StatusOr<NcclLog> other = NcclLog::ForLink(Link::kGrpc, Nothing);
   EXPECT_THAT(other->environment(), testing::IsEmpty());
   EXPECT_EQ(other->Chosen(), "");
   for (const char* variable : {"NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE"}) {
     const absl::StatusOr<NcclLog> users =
-        NcclLog::ForLink("nccl", [&](absl::string_view name) -> absl::optional<std::string> {
+        NcclLog::ForLink(Link::kNccl, [&](absl::string_view name) -> absl::optional<std::string> {
           if (name == variable) return "anything";
           return absl::nullopt;
         });

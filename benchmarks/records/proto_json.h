@@ -4,10 +4,13 @@
 #define GRADSYNC_BENCHMARKS_RECORDS_PROTO_JSON_H_
 
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "base/status_macros.h"
 #include "google/protobuf/message.h"
 
 namespace gradsync {
@@ -29,6 +32,17 @@ absl::Status ParseJson(absl::string_view json, absl::string_view what,
 // ParseJson() of a file, which is named in errors.
 // Errors: also the errno's code for a file that cannot be read.
 absl::Status ReadJson(const std::string& path, google::protobuf::Message* message);
+
+// Each of `texts`, which an error calls "metrics of `what` 0", "metrics of `what` 1", ...
+template <typename Message>
+absl::Status ParseMetrics(const std::vector<std::string>& texts, absl::string_view what,
+                          std::vector<Message>* parsed) {
+  for (size_t i = 0; i < texts.size(); ++i) {
+    GS_RETURN_IF_ERROR(
+        ParseJson(texts[i], absl::StrCat("metrics of ", what, " ", i), &parsed->emplace_back()));
+  }
+  return absl::OkStatus();
+}
 
 }  // namespace gradsync
 

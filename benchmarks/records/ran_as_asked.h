@@ -6,13 +6,14 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "plan/job_spec.h"
 
 namespace gradsync {
 
-// A backend, in the words of flags and records.
+// A backend, in the words of records.
 struct BackendWords {
   std::string topology;
-  std::string link;  // "auto" and "" ask for none in particular
+  std::string link;
   std::string update;
 
   std::string Text() const {
@@ -22,20 +23,22 @@ struct BackendWords {
 };
 
 // Compares what was asked of a rank with what ran, as the record of that rank has it (which has it
-// from the object, join/backend_record.h).
+// from the object, join/backend_record.h). Links kAuto and kNone ask for none in particular.
 // Errors: INTERNAL with both.
-inline absl::Status CheckRanAsAsked(const BackendWords& asked, const BackendWords& ran) {
-  const bool any_link = asked.link.empty() || asked.link == "auto";
-  if (asked.topology == ran.topology && asked.update == ran.update &&
-      (any_link || asked.link == ran.link)) {
+inline absl::Status CheckRanAsAsked(const JobSpec& asked, const BackendWords& ran) {
+  const BackendWords words = {TopologyName(asked.topology), LinkName(asked.link),
+                              UpdateSiteName(asked.update)};
+  const bool any_link = asked.link == Link::kAuto || asked.link == Link::kNone;
+  if (words.topology == ran.topology && words.update == ran.update &&
+      (any_link || words.link == ran.link)) {
     return absl::OkStatus();
   }
-  return absl::InternalError(absl::StrCat("expected a rank to run ", asked.Text(), ", found ",
+  return absl::InternalError(absl::StrCat("expected a rank to run ", words.Text(), ", found ",
                                           ran.Text(), "; the measurement is not what it says"));
 }
 
 template <typename Record>
-absl::Status CheckRanAsAsked(const BackendWords& asked, const Record& record) {
+absl::Status CheckRanAsAsked(const JobSpec& asked, const Record& record) {
   return CheckRanAsAsked(asked, BackendWords{record.topology(), record.link(), record.update()});
 }
 

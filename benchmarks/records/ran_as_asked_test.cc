@@ -21,24 +21,42 @@ proto::WorkerMetrics Ran(const std::string& topology, const std::string& link,
   return metrics;
 }
 
+JobSpec Asked(Topology topology, Link link, UpdateSite update) {
+  JobSpec spec;
+  spec.topology = topology;
+  spec.link = link;
+  spec.update = update;
+  return spec;
+}
+
 TEST(RanAsAskedTest, WhatRanIsWhatWasAskedFor) {
-  EXPECT_EQ(CheckRanAsAsked({"ring", "gloo", "worker"}, Ran("ring", "gloo", "worker")),
+  EXPECT_EQ(CheckRanAsAsked(Asked(Topology::kRing, Link::kGloo, UpdateSite::kWorker),
+                            Ran("ring", "gloo", "worker")),
             absl::OkStatus());
-  EXPECT_EQ(CheckRanAsAsked({"ps", "auto", "owner"}, Ran("ps", "shm", "owner")), absl::OkStatus());
-  EXPECT_EQ(CheckRanAsAsked({"local", "auto", "worker"}, Ran("local", "", "worker")),
+  EXPECT_EQ(CheckRanAsAsked(Asked(Topology::kPs, Link::kAuto, UpdateSite::kOwner),
+                            Ran("ps", "shm", "owner")),
+            absl::OkStatus());
+  EXPECT_EQ(CheckRanAsAsked(Asked(Topology::kLocal, Link::kAuto, UpdateSite::kWorker),
+                            Ran("local", "", "worker")),
             absl::OkStatus());
 }
 
 // Rows of a ring over Gloo were published that were of one over gRPC.
 TEST(RanAsAskedTest, AnotherBackendIsAnErrorWithBoth) {
-  const absl::Status status =
-      CheckRanAsAsked({"ring", "gloo", "worker"}, Ran("ring", "grpc", "worker"));
+  const absl::Status status = CheckRanAsAsked(
+      Asked(Topology::kRing, Link::kGloo, UpdateSite::kWorker), Ran("ring", "grpc", "worker"));
   EXPECT_TRUE(absl::IsInternal(status)) << status;
   EXPECT_THAT(std::string(status.message()),
               AllOf(HasSubstr("ring over gloo"), HasSubstr("ring over grpc")));
-  EXPECT_FALSE(CheckRanAsAsked({"ring", "shm", "worker"}, Ran("ps", "shm", "worker")).ok());
-  EXPECT_FALSE(CheckRanAsAsked({"ps", "shm", "worker"}, Ran("ps", "shm", "owner")).ok());
-  EXPECT_FALSE(CheckRanAsAsked({"ring", "auto", "worker"}, Ran("", "", "")).ok());
+  EXPECT_FALSE(CheckRanAsAsked(Asked(Topology::kRing, Link::kShm, UpdateSite::kWorker),
+                               Ran("ps", "shm", "worker"))
+                   .ok());
+  EXPECT_FALSE(CheckRanAsAsked(Asked(Topology::kPs, Link::kShm, UpdateSite::kWorker),
+                               Ran("ps", "shm", "owner"))
+                   .ok());
+  EXPECT_FALSE(
+      CheckRanAsAsked(Asked(Topology::kRing, Link::kAuto, UpdateSite::kWorker), Ran("", "", ""))
+          .ok());
 }
 
 }  // namespace

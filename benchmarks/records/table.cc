@@ -4,6 +4,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 
 namespace gradsync {
@@ -60,5 +61,13 @@ std::string FormatTable(const std::vector<Column>& columns,
   for (const std::vector<std::string>& row : rows) append(row);
   return text;
 }
+
+std::string Count(int count, absl::string_view noun) {
+  return absl::StrCat(count, " ", noun, count == 1 ? "" : "s");
+}
+
+std::string Ms(double ms) { return absl::StrFormat(ms < 100 ? "%.2f" : "%.1f", ms); }
+
+std::string Percent(double share) { return absl::StrFormat("%.0f%%", 100 * share); }
 
 }  // namespace gradsync

@@ -1,10 +1,12 @@
-// Text tables for terminals.
+// Text tables for terminals, and what stands in their cells.
 
 #ifndef GRADSYNC_BENCHMARKS_RECORDS_TABLE_H_
 #define GRADSYNC_BENCHMARKS_RECORDS_TABLE_H_
 
 #include <string>
 #include <vector>
+
+#include "absl/strings/string_view.h"
 
 namespace gradsync {
 
@@ -21,6 +23,13 @@ struct Column {
 // early. Lines have no spaces at their ends, and each ends in a newline.
 std::string FormatTable(const std::vector<Column>& columns,
                         const std::vector<std::vector<std::string>>& rows);
+
+// "1 server", "2 servers".
+std::string Count(int count, absl::string_view noun);
+
+// "3.14", "314.2"; "42%" of 0.42.
+std::string Ms(double ms);
+std::string Percent(double share);
 
 }  // namespace gradsync
 

@@ -11,27 +11,20 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "base/straggler.h"
-#include "plan/consistency.h"
+#include "benchmarks/options/job_sweep.h"
+#include "benchmarks/options/placed_job.h"
 #include "plan/plan.h"
 #include "proto/step_profile.pb.h"
 
 namespace gradsync {
 
 // As the flags of the same names have them; see `train_bench --help`.
-struct ReplaySweepOptions {
-  std::vector<std::string> profiles;  // paths of files, read by ListReplayCases()
-  std::vector<std::string> topologies = {"ring", "ps"};
-  std::vector<std::string> links = {"auto"};
-  std::vector<std::string> updates = {"worker"};
-  std::vector<std::string> workers = {"2"};
-  std::vector<std::string> servers = {"1"};  // for ps
-  std::vector<std::string> placements = {"dedicated"};
+struct ReplaySweepOptions : SweepFlags {
+  std::vector<std::string> profiles;    // paths of files, read by ListReplayCases()
   std::vector<std::string> bandwidths;  // of an emulated network's links; none: no such network
   std::vector<std::string> bucket_bytes = {"25MiB"};
   std::string first_bucket_bytes = "1MiB";
   std::string chunk_bytes = "0";
-  std::vector<std::string> compressions = {"none"};
-  std::vector<std::string> consistencies = {"bsp"};
   std::vector<std::string> compute_scales = {"1"};
   std::string straggler;
   int64_t steps = 25;  // warm-up included
@@ -42,24 +35,15 @@ struct ReplaySweepOptions {
 
 // One measurement: a job of its own.
 struct ReplayCase {
+  PlacedJob job;
   std::string profile_path;
   std::string profile_name;  // the file's, without folder and ".json"
   proto::StepProfile profile;
-  std::string topology;
-  std::string link;
-  std::string update;
-  std::string placement;  // empty without servers
-  int workers = 1;
-  int servers = 0;        // as --servers says, see placement.h
-  std::string bandwidth;  // of an emulated network's links; empty: all processes on this host
-  std::string compression;
-  Consistency consistency;
   double compute_scale = 1;
   Straggler straggler;
-  PlanOptions plan;  // with a world size of 1 for topology local
+  PlanOptions plan;  // with the job's codec, and a world size of 1 for topology local
   int64_t steps = 0;
   int64_t warmup_steps = 0;
-  int connections = 0;
   absl::Duration timeout;
 };
 
@@ -68,11 +52,9 @@ std::string Describe(const ReplayCase& replay);
 
 // Reads the profiles, checks everything, and lists the measurements in the order in which they run:
 // bandwidths outermost, since each has a network of its own, and topologies innermost, so that what
-// is compared is measured close in time. Combinations that cannot be (Gloo with parameter servers,
-// topk with a ring, more colocated servers than workers, ssp and asp unless servers update over
-// gRPC what is not compressed) are left out, but each value that was asked for occurs. Errors:
-// INVALID_ARGUMENT naming the flag or the file, what was expected and what came; for files also
-// NOT_FOUND and DATA_LOSS.
+// is compared is measured close in time. Combinations that cannot be are left out, but each value
+// that was asked for occurs (job_sweep.h). Errors: INVALID_ARGUMENT naming the flag or the file,
+// what was expected and what came; for files also NOT_FOUND and DATA_LOSS.
 absl::StatusOr<std::vector<ReplayCase>> ListReplayCases(const ReplaySweepOptions& options);
 
 // Flags of a rank, without those that RunLocalJob() sets.

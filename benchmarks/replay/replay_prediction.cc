@@ -2,33 +2,25 @@
 
 #include "base/status_macros.h"
 #include "benchmarks/prediction/prediction.h"
-#include "plan/consistency.h"
 
 namespace gradsync {
 
 absl::StatusOr<absl::optional<proto::Run>> PredictReplay(const ReplayCase& replay,
                                                          const LinkConstants& constants) {
-  if (replay.bandwidth.empty()) return absl::optional<proto::Run>();
+  if (replay.job.bandwidth.empty()) return absl::optional<proto::Run>();
   PredictedJob job;
-  job.topology = replay.topology;
-  if (replay.servers > 0) job.placement = replay.placement;
-  job.workers = replay.workers;
-  job.servers = replay.servers;
-  job.update = replay.update;
-  job.compression = replay.compression;
-  job.bandwidth = replay.bandwidth;
+  job.placed = replay.job;
   job.bucket_bytes = replay.plan.bucket_bytes;
   job.first_bucket_bytes = replay.plan.first_bucket_bytes;
   job.chunk_bytes = replay.plan.chunk_bytes;
   job.compute_scale = replay.compute_scale;
-  job.consistency = ConsistencyName(replay.consistency);
   job.steps = static_cast<int>(replay.steps - replay.warmup_steps);
   if (replay.straggler.random()) {
     job.slowness_of_step = [&replay](int rank, int step) {
       return replay.straggler.Factor(rank, replay.warmup_steps + 1 + step);
     };
   } else if (!replay.straggler.nobody()) {
-    for (int rank = 0; rank < replay.workers; ++rank) {
+    for (int rank = 0; rank < replay.job.workers; ++rank) {
       job.slowness.push_back(replay.straggler.Factor(rank, 1));
     }
   }

@@ -19,13 +19,11 @@ ReplayCase Case() {
   tensor.set_name("weight");
   tensor.set_numel(1 << 20);
   tensor.set_ready_us(30000);
-  replay.topology = "ring";
-  replay.link = "grpc";
-  replay.update = "worker";
-  replay.compression = "none";
-  replay.workers = 2;
+  replay.job.spec.topology = Topology::kRing;
+  replay.job.spec.link = Link::kGrpc;
+  replay.job.workers = 2;
   replay.plan.world_size = 2;
-  replay.bandwidth = "1gbit";
+  replay.job.bandwidth = "1gbit";
   return replay;
 }
 
@@ -42,12 +40,12 @@ TEST(ReplayPredictionTest, TheSimulatorIsAskedForTheCaseThatIsMeasured) {
   scaled.compute_scale = 2;
   EXPECT_NEAR(StepMs(scaled) - StepMs(Case()), 31, 0.5);
   ReplayCase slower = Case();
-  slower.bandwidth = "100mbit";
+  slower.job.bandwidth = "100mbit";
   EXPECT_GT(StepMs(slower), 5 * StepMs(Case()));
   ReplayCase ps = Case();
-  ps.topology = "ps";
-  ps.placement = "dedicated";
-  ps.servers = 1;
+  ps.job.spec.topology = Topology::kPs;
+  ps.job.placement = Placement::kDedicated;
+  ps.job.servers = 1;
   EXPECT_GT(StepMs(ps), 1.3 * StepMs(Case()));  // the server's link carries both workers' bytes
 }
 
@@ -64,11 +62,11 @@ TEST(ReplayPredictionTest, AStragglerSlowsItsRank) {
 // as a worker's mean one, under bsp as the slowest one's.
 TEST(ReplayPredictionTest, RandomStragglersAreSlowInTheStepsThatAreMeasured) {
   ReplayCase random = Case();
-  random.bandwidth = "100gbit";
-  random.topology = "ps";
-  random.update = "owner";
-  random.placement = "dedicated";
-  random.servers = 1;
+  random.job.bandwidth = "100gbit";
+  random.job.spec.topology = Topology::kPs;
+  random.job.spec.update = UpdateSite::kOwner;
+  random.job.placement = Placement::kDedicated;
+  random.job.servers = 1;
   random.steps = 43;
   random.warmup_steps = 3;
   random.straggler = Straggler::Parse("random:1:0.5:11").value();
@@ -81,7 +79,7 @@ TEST(ReplayPredictionTest, RandomStragglersAreSlowInTheStepsThatAreMeasured) {
   }
   ASSERT_GT(slowest, 1.2 * mean);
   const auto rate = [&](const std::string& consistency) {
-    random.consistency = *ParseConsistency(consistency);
+    random.job.spec.consistency = *ParseConsistency(consistency);
     return (*PredictReplay(random, LinkConstants()))->steps_per_s();
   };
   EXPECT_NEAR(30e-3 * slowest * rate("bsp"), 1, 0.1);
@@ -90,7 +88,7 @@ TEST(ReplayPredictionTest, RandomStragglersAreSlowInTheStepsThatAreMeasured) {
 
 TEST(ReplayPredictionTest, ThereIsNoneWithoutANetwork) {
   ReplayCase here = Case();
-  here.bandwidth = "";
+  here.job.bandwidth = "";
   EXPECT_FALSE(PredictReplay(here, LinkConstants())->has_value());
 }
 

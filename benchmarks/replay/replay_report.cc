@@ -1,20 +1,19 @@
 #include "benchmarks/replay/replay_report.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/byte_sizes.h"
 #include "base/status_macros.h"
 #include "benchmarks/network/emulated_network.h"
-#include "benchmarks/options/byte_sizes.h"
-#include "benchmarks/options/placement.h"
 #include "benchmarks/profiles/step_profile.h"
 #include "benchmarks/records/aggregate.h"
 #include "benchmarks/records/curve_report.h"
-#include "plan/shard_map.h"
-#include "plan/wire_traffic.h"
+#include "benchmarks/records/payload.h"
+#include "benchmarks/records/run_job.h"
+#include "benchmarks/records/table.h"
 
 namespace gradsync {
 namespace {
@@ -42,55 +41,27 @@ std::string WhyInvalid(const proto::Run& run) {
   return run.bandwidth().empty() ? "" : InvalidByCpu(run.cpu_share());
 }
 
-// Processes count what they send to others on their host too; the plan says how much of it that is.
 absl::Status SetHostWire(const ReplayCase& replay, const std::vector<proto::WorkerMetrics>& workers,
                          const std::vector<proto::ServerMetrics>& servers, proto::Run* run) {
-  if (replay.bandwidth.empty() || replay.topology == "local") return absl::OkStatus();
+  if (replay.job.bandwidth.empty() || replay.job.spec.topology == Topology::kLocal) {
+    return absl::OkStatus();
+  }
   GS_ASSIGN_OR_RETURN(const Plan plan, ProfilePlan(replay.profile, replay.plan));
-  const Returned returned = replay.update == "owner" ? Returned::kParameters : Returned::kMean;
-  std::vector<Flow> flows;
-  if (replay.topology == "ps") {
-    GS_ASSIGN_OR_RETURN(
-        const ShardMap shards,
-        ShardMap::Create(plan, PlacedWeights(replay.placement, replay.workers, replay.servers)));
-    flows = PsStepFlows(plan, shards, returned);
-  } else {
-    flows = RingStepFlows(plan, returned);
-  }
-  const std::vector<int> hosts = HostsOf(replay.placement, replay.workers, replay.servers);
-  std::vector<double> tx(hosts.size()), rx(hosts.size());  // by host, of which there are no more
-  for (size_t p = 0; p < hosts.size(); ++p) {
-    const bool worker = p < workers.size();
-    tx[hosts[p]] += worker ? workers[p].wire_tx_bytes_per_step()
-                           : servers[p - workers.size()].wire_tx_bytes_per_step();
-    rx[hosts[p]] += worker ? workers[p].wire_rx_bytes_per_step()
-                           : servers[p - workers.size()].wire_rx_bytes_per_step();
-  }
-  for (const Flow& flow : flows) {
-    if (hosts[flow.from] != hosts[flow.to]) continue;
-    tx[hosts[flow.from]] -= static_cast<double>(flow.bytes);
-    rx[hosts[flow.to]] -= static_cast<double>(flow.bytes);
-  }
-  run->set_wire_tx_bytes_max_node(*std::max_element(tx.begin(), tx.end()));
-  run->set_wire_rx_bytes_max_node(*std::max_element(rx.begin(), rx.end()));
-  run->set_wire_tx_bytes_total(std::accumulate(tx.begin(), tx.end(), 0.0));
+  GS_ASSIGN_OR_RETURN(const std::vector<Flow> flows, JobFlows(plan, replay.job));
+  SetWire(PayloadByHost(CountedPayload(workers, servers), flows, HostsOf(replay.job)), run);
   return absl::OkStatus();
 }
-
-std::string Ms(double ms) { return absl::StrFormat(ms < 100 ? "%.2f" : "%.1f", ms); }
-
-std::string Percent(double share) { return absl::StrFormat("%.0f%%", 100 * share); }
 
 std::string Error(double predicted, double measured) {
   return absl::StrFormat("%+.1f%%", 100 * (predicted / measured - 1));
 }
 
-bool Bulk(const proto::Run& run) { return run.consistency().empty() || run.consistency() == "bsp"; }
+bool Bulk(const proto::Run& run) { return SpecOf(run).consistency.bulk(); }
 
 // What a step of the slowest rank does not say.
 std::string GroupLine(const proto::Run& run, const proto::Run* predicted) {
   std::string line = absl::StrFormat("  group: %s, %.3f steps per s",
-                                     Bulk(run) ? "bsp" : run.consistency(), run.steps_per_s());
+                                     ConsistencyName(SpecOf(run).consistency), run.steps_per_s());
   if (predicted != nullptr) {
     absl::StrAppend(&line, absl::StrFormat(", predicted %.3f (%s)", predicted->steps_per_s(),
                                            Error(predicted->steps_per_s(), run.steps_per_s())));
@@ -114,9 +85,7 @@ absl::StatusOr<proto::Run> SummarizeReplay(const ReplayCase& replay,
   GS_ASSIGN_OR_RETURN(proto::Run run, AggregateRun(workers, servers));
   run.set_profile(replay.profile_name);
   run.set_compute_scale(replay.compute_scale);
-  run.set_bandwidth(replay.bandwidth);
-  run.set_placement(replay.placement);
-  run.set_servers(replay.servers);
+  SetPlaced(replay.job, &run);
   GS_RETURN_IF_ERROR(SetHostWire(replay, workers, servers, &run));
   for (const proto::WorkerMetrics& worker : workers) run.set_wrong(run.wrong() + worker.wrong());
   run.set_cpu_share(workers[0].cpu_share());
@@ -124,7 +93,7 @@ absl::StatusOr<proto::Run> SummarizeReplay(const ReplayCase& replay,
   const double compute_us =
       replay.profile.forward_us() + replay.profile.backward_us() + replay.profile.update_us();
   const double step_us =
-      replay.consistency.bulk() ? 1e3 * run.step_ms_p50() : 1e6 / run.steps_per_s();
+      replay.job.spec.consistency.bulk() ? 1e3 * run.step_ms_p50() : 1e6 / run.steps_per_s();
   run.set_scaling_efficiency(replay.compute_scale * compute_us / step_us);
   run.set_invalid(WhyInvalid(run));
   return run;
@@ -141,7 +110,7 @@ std::string ReplayHead() {
 
 std::string ReplayLine(const proto::Run& run, const proto::Run* predicted) {
   const bool ps = run.servers() > 0;
-  const bool compressed = !run.compression().empty() && run.compression() != "none";
+  const bool compressed = SpecOf(run).codec.compresses();
   // Under a random straggler the median step is not the mean one, which the group's rate gives.
   const bool typical =
       predicted != nullptr && Bulk(run) && !absl::StartsWith(run.straggler(), "random");

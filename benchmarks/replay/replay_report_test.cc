@@ -36,6 +36,7 @@ proto::WorkerMetrics Metrics(int rank, std::vector<double> step_ms) {
 
 ReplayCase Case() {
   ReplayCase replay;
+  replay.job.workers = 2;
   replay.profile_name = "toy";
   replay.profile.set_forward_us(10000);
   replay.profile.set_backward_us(20000);
@@ -66,11 +67,10 @@ TEST(ReplayReportTest, TheRunSaysWhatWasReplayed) {
 // host.
 TEST(ReplayReportTest, BytesAreThoseThatLeaveHosts) {
   ReplayCase replay = Case();
-  replay.topology = "ps";
-  replay.update = "worker";
-  replay.placement = "colocated";
-  replay.workers = replay.servers = 2;
-  replay.bandwidth = "1gbit";
+  replay.job.spec.topology = Topology::kPs;
+  replay.job.placement = Placement::kColocated;
+  replay.job.servers = 2;
+  replay.job.bandwidth = "1gbit";
   replay.profile.set_model("toy");
   proto::ProfiledTensor& tensor = *replay.profile.add_tensors();
   tensor.set_name("weight");
@@ -107,7 +107,7 @@ TEST(ReplayReportTest, ARunThatTheMachineCouldNotReplayIsInvalid) {
   metrics[0].set_cpu_share(0.8);
   EXPECT_EQ(SummarizeReplay(Case(), metrics, {})->invalid(), "");
   ReplayCase emulated = Case();
-  emulated.bandwidth = "400mbit";
+  emulated.job.bandwidth = "400mbit";
   EXPECT_THAT(SummarizeReplay(emulated, metrics, {})->invalid(), HasSubstr("80 %"));
 }
 
@@ -132,7 +132,7 @@ proto::WorkerMetrics Unbounded(int rank, double step_ms, int steps) {
 // While rank 0 does four steps of 40 ms, rank 1 does two of 80.
 TEST(ReplayReportTest, WhoDoesNotWaitHasTheRateOfTheGroup) {
   ReplayCase replay = Case();
-  replay.consistency = *ParseConsistency("asp");
+  replay.job.spec.consistency = *ParseConsistency("asp");
   std::vector<proto::WorkerMetrics> metrics = {Unbounded(0, 40, 4), Unbounded(1, 80, 4)};
   for (double steps : {1, 0, 3}) metrics[0].add_staleness_histogram(steps);
   metrics[0].set_max_staleness(2);

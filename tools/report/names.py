@@ -85,7 +85,7 @@ def options(run):
 def topology(run):
     """"the ring", "2 dedicated parameter servers"."""
     if run.topology == "ps" and run.placement == "mixed":
-        # `servers` counts the dedicated ones (benchmarks/options/placement.h).
+        # `servers` counts the dedicated ones (benchmarks/options/placed_job.h).
         return f"{count(run.servers, 'dedicated parameter server')} and one beside each worker"
     if run.topology == "ps":
         return count(run.servers, f"{run.placement} parameter server".strip())

@@ -40,7 +40,7 @@ def main_job(runs):
 
 
 def hosts(run):
-    """Hosts of an emulated network that the run's processes are on (benchmarks/options/placement.h)."""
+    """Hosts of an emulated network that the run's processes are on (benchmarks/options/placed_job.h)."""
     return run.workers + (run.servers if run.placement in ("dedicated", "mixed") else 0)
 
 

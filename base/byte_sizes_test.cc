@@ -1,4 +1,4 @@
-#include "benchmarks/options/byte_sizes.h"
+#include "base/byte_sizes.h"
 
 #include "gtest/gtest.h"
 
@@ -37,6 +37,18 @@ TEST(ByteSizesTest, SizesAreWrittenSoThatTheyCanBeReadAgain) {
                         int64_t{1048576}, int64_t{102400000}, int64_t{1234567890}}) {
     EXPECT_EQ(*ParseBytes(FormatBytes(bytes)), bytes) << FormatBytes(bytes);
   }
+}
+
+TEST(ByteSizesTest, AFlagTakesASizeOrZeroAndSaysWhichItHas) {
+  ByteSize size;
+  std::string error;
+  EXPECT_TRUE(AbslParseFlag("25MiB", &size, &error));
+  EXPECT_EQ(size.bytes, 25 << 20);
+  EXPECT_EQ(AbslUnparseFlag(size), "25MiB");
+  EXPECT_FALSE(AbslParseFlag("-1", &size, &error));
+  EXPECT_EQ(size.bytes, 25 << 20);
+  EXPECT_TRUE(AbslParseFlag("0", &size, &error));
+  EXPECT_EQ(AbslUnparseFlag(size), "0");
 }
 
 TEST(ByteSizesTest, GeometricSizesEndAtTheLast) {

@@ -1,7 +1,7 @@
 // Sizes as people write them on command lines. Pure functions, thread-safe.
 
-#ifndef GRADSYNC_BENCHMARKS_OPTIONS_BYTE_SIZES_H_
-#define GRADSYNC_BENCHMARKS_OPTIONS_BYTE_SIZES_H_
+#ifndef GRADSYNC_BASE_BYTE_SIZES_H_
+#define GRADSYNC_BASE_BYTE_SIZES_H_
 
 #include <cstdint>
 #include <string>
@@ -9,7 +9,6 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "base/rate.h"  // ParseBandwidth(), for those who include this one
 
 namespace gradsync {
 
@@ -23,10 +22,18 @@ absl::StatusOr<int64_t> ParseBytes(absl::string_view text);
 // "4097".
 std::string FormatBytes(int64_t bytes);
 
+// A flag's value: as in `ABSL_FLAG(gradsync::ByteSize, bucket_bytes, ...)`. It takes each of the
+// spellings above, and 0, for which most such flags have a meaning.
+struct ByteSize {
+  int64_t bytes = 0;
+};
+bool AbslParseFlag(absl::string_view text, ByteSize* size, std::string* error);
+std::string AbslUnparseFlag(ByteSize size);
+
 // `first`, `first * factor`, ... up to `last`; nccl-tests' -b, -e and -f.
 // Errors: INVALID_ARGUMENT when first > last or the factor is below 2.
 absl::StatusOr<std::vector<int64_t>> GeometricSizes(int64_t first, int64_t last, int64_t factor);
 
 }  // namespace gradsync
 
-#endif  // GRADSYNC_BENCHMARKS_OPTIONS_BYTE_SIZES_H_
+#endif  // GRADSYNC_BASE_BYTE_SIZES_H_

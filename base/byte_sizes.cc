@@ -1,4 +1,4 @@
-#include "benchmarks/options/byte_sizes.h"
+#include "base/byte_sizes.h"
 
 #include <cmath>
 
@@ -63,6 +63,14 @@ std::string FormatBytes(int64_t bytes) {
   if (multiple_of(int64_t{1} << 10)) return absl::StrCat(bytes >> 10, "KiB");
   return absl::StrCat(bytes);
 }
+
+bool AbslParseFlag(absl::string_view text, ByteSize* size, std::string*) {
+  const absl::StatusOr<int64_t> bytes = text == "0" ? 0 : ParseBytes(text);
+  if (bytes.ok()) size->bytes = *bytes;
+  return bytes.ok();  // what is expected is said by base/flags.h, as of all types
+}
+
+std::string AbslUnparseFlag(ByteSize size) { return FormatBytes(size.bytes); }
 
 absl::StatusOr<std::vector<int64_t>> GeometricSizes(int64_t first, int64_t last, int64_t factor) {
   if (first > last) {

@@ -1,0 +1,105 @@
+#include "benchmarks/options/placed_job.h"
+
+#include <algorithm>
+#include <tuple>
+
+#include "absl/strings/str_cat.h"
+#include "base/flag_error.h"
+#include "plan/cost_model.h"
+#include "plan/wire_traffic.h"
+
+namespace gradsync {
+namespace {
+
+bool Fits(const PlacedJob& job) {
+  switch (job.placement) {
+    case Placement::kNone:
+    case Placement::kDedicated:
+      return true;
+    case Placement::kColocated:
+      return job.servers <= job.workers;
+    case Placement::kMixed:
+      return job.servers >= 1 && job.servers < job.workers;
+  }
+  return false;
+}
+
+// Whether or not each is a process of its own.
+int Servers(const PlacedJob& job) {
+  return job.placement == Placement::kMixed ? job.workers + job.servers : job.servers;
+}
+
+}  // namespace
+
+bool SameJob(const PlacedJob& a, const PlacedJob& b) {
+  const auto key = [](const PlacedJob& job) {
+    return std::make_tuple(job.spec.topology, job.spec.link, job.spec.update, job.workers,
+                           job.servers, job.placement, job.bandwidth);
+  };
+  return key(a) == key(b) && a.spec.codec == b.spec.codec &&
+         a.spec.consistency == b.spec.consistency;
+}
+
+std::string DescribeKind(const JobSpec& spec) {
+  std::string text = TopologyName(spec.topology);
+  if (spec.link != Link::kAuto && spec.link != Link::kNone) {
+    absl::StrAppend(&text, " over ", LinkName(spec.link));
+  }
+  if (spec.update != UpdateSite::kWorker) {
+    absl::StrAppend(&text, ", update at ", UpdateSiteName(spec.update));
+  }
+  if (spec.codec.compresses()) absl::StrAppend(&text, ", ", CodecName(spec.codec));
+  if (!spec.consistency.bulk()) absl::StrAppend(&text, ", ", ConsistencyName(spec.consistency));
+  return text;
+}
+
+std::string DescribeServers(const PlacedJob& job) {
+  if (job.servers == 0) return "";
+  const std::string servers = absl::StrCat(", servers ", job.servers);
+  return job.placement == Placement::kDedicated
+             ? servers
+             : absl::StrCat(servers, " ", PlacementName(job.placement));
+}
+
+absl::Status CheckJob(PlacedJob* job) {
+  job->spec.servers = ServerProcesses(*job);
+  job->spec.owners = OwnersAreRanks(job->spec) ? job->servers : 0;
+  if (!Fits(*job)) {
+    return FlagError("placement",
+                     "at most as many --servers as --workers for colocated, fewer for mixed",
+                     PlacementName(job->placement));
+  }
+  return CheckJobSpec(job->spec);
+}
+
+int ServerProcesses(const PlacedJob& job) { return OwnersAreRanks(job.spec) ? 0 : Servers(job); }
+
+std::vector<int> HostsOf(const PlacedJob& job) {
+  switch (job.placement) {
+    case Placement::kNone:
+    case Placement::kDedicated:
+      break;
+    case Placement::kColocated:
+      return ColocatedHosts(job.workers, Servers(job));
+    case Placement::kMixed:
+      return MixedHosts(job.workers, Servers(job));
+  }
+  return DedicatedHosts(job.workers, Servers(job));
+}
+
+int HostCount(const PlacedJob& job) {
+  const std::vector<int> hosts = HostsOf(job);
+  return *std::max_element(hosts.begin(), hosts.end()) + 1;
+}
+
+std::vector<double> PlacedWeights(const PlacedJob& job) {
+  if (job.placement == Placement::kMixed) return MixedWeights(job.workers, job.servers);
+  return std::vector<double>(Servers(job), 1.0);
+}
+
+double TurnsOnCores(int workers, int threads, int cores) {
+  if (cores == 0) return 1;
+  return std::max(1.0, static_cast<double>(workers) * threads / cores);
+}
+
+}  // namespace gradsync

@@ -1,0 +1,65 @@
+// A job of a sweep: what kind it is, how many processes it has, and on which hosts they run.
+//
+// Pure functions, thread-safe.
+
+#ifndef GRADSYNC_BENCHMARKS_OPTIONS_PLACED_JOB_H_
+#define GRADSYNC_BENCHMARKS_OPTIONS_PLACED_JOB_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "plan/job_spec.h"
+#include "plan/placement.h"
+
+namespace gradsync {
+
+struct PlacedJob {
+  JobSpec spec;
+  int workers = 1;
+
+  // What --servers says: with kMixed the machines that servers have for themselves, and one more
+  // server runs beside each worker; otherwise all servers, where owners are ranks the first so many
+  // ranks; 0 without servers.
+  int servers = 0;
+  Placement placement = Placement::kNone;  // of servers
+  std::string bandwidth;                   // of emulated links (BandwidthName()); empty: none
+};
+
+// Whether both are one configuration. Connections do not matter.
+bool SameJob(const PlacedJob& a, const PlacedJob& b);
+
+// "ring over grpc, update at owner, bf16, ssp:2", without what is the default.
+std::string DescribeKind(const JobSpec& spec);
+
+// "2 servers colocated" as sweeps list it: ", servers 2 colocated"; nothing without servers.
+std::string DescribeServers(const PlacedJob& job);
+
+// Sets how many servers and owners `job->spec` has by its placement. Errors: INVALID_ARGUMENT
+// naming --placement where it does not fit: colocated servers are at most as many as workers; mixed
+// ones have dedicated machines, fewer than workers (with as many, the servers beside workers would
+// own nothing, and it would be dedicated placement); those of CheckJobSpec().
+absl::Status CheckJob(PlacedJob* job);
+
+// The following expect that it fits.
+
+// Processes that are servers: none where owners are ranks.
+int ServerProcesses(const PlacedJob& job);
+
+// The host of each worker by rank and then of each server, counted from 0 without gaps. Servers
+// that are ranks count too, as if they ran beside them.
+std::vector<int> HostsOf(const PlacedJob& job);
+
+// How many hosts that takes.
+int HostCount(const PlacedJob& job);
+
+// The weights that a job chooses by itself (join/server_weights.h); empty without servers.
+std::vector<double> PlacedWeights(const PlacedJob& job);
+
+// How many times as long `workers` compute, each with so many threads, when they take turns on
+// `cores`; 0 cores: each has as many as it wants.
+double TurnsOnCores(int workers, int threads, int cores);
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_BENCHMARKS_OPTIONS_PLACED_JOB_H_

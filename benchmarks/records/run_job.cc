@@ -1,0 +1,47 @@
+#include "benchmarks/records/run_job.h"
+
+namespace gradsync {
+
+JobSpec SpecOfWords(absl::string_view topology, absl::string_view link, absl::string_view update,
+                    absl::string_view consistency, absl::string_view compression) {
+  JobSpec spec;
+  spec.topology = ParseTopology(topology).value_or(Topology::kRing);
+  spec.link = ParseLink(link).value_or(Link::kNone);
+  spec.update = ParseUpdateSite(update).value_or(UpdateSite::kWorker);
+  spec.consistency = ParseConsistency(consistency).value_or(Consistency());
+  spec.codec = ParseCodec(compression).value_or(Codec());
+  return spec;
+}
+
+PlacedJob JobOf(const proto::Run& run) {
+  PlacedJob job;
+  job.spec = SpecOf(run);
+  job.workers = run.workers();
+  job.servers = run.servers();
+  if (job.servers > 0) {
+    job.placement = ParsePlacement(run.placement()).value_or(Placement::kDedicated);
+  }
+  job.bandwidth = run.bandwidth();
+  return job;
+}
+
+Precision PrecisionOf(const proto::Run& run) {
+  return ParsePrecision(run.precision()).value_or(Precision::kFp32);
+}
+
+void SetKind(const JobSpec& spec, proto::Run* run) {
+  run->set_topology(TopologyName(spec.topology));
+  run->set_link(LinkName(spec.link));
+  run->set_update(UpdateSiteName(spec.update));
+  run->set_consistency(ConsistencyName(spec.consistency));
+  run->set_compression(CodecName(spec.codec));
+}
+
+void SetPlaced(const PlacedJob& job, proto::Run* run) {
+  run->set_workers(job.workers);
+  run->set_servers(job.servers);
+  run->set_placement(PlacementName(job.placement));
+  run->set_bandwidth(job.bandwidth);
+}
+
+}  // namespace gradsync

@@ -1,0 +1,37 @@
+// The job that a record is about: words on one side, enums (plan/job_spec.h) on the other. Pure
+// functions, thread-safe.
+
+#ifndef GRADSYNC_BENCHMARKS_RECORDS_RUN_JOB_H_
+#define GRADSYNC_BENCHMARKS_RECORDS_RUN_JOB_H_
+
+#include "absl/strings/string_view.h"
+#include "benchmarks/options/placed_job.h"
+#include "plan/precision.h"
+#include "proto/run_record.pb.h"
+
+namespace gradsync {
+
+// What a record's words say. A word that is missing, or that only another library knows, stands for
+// what most jobs have: a ring, no link of ours, an update at the worker, bsp, no codec.
+JobSpec SpecOfWords(absl::string_view topology, absl::string_view link, absl::string_view update,
+                    absl::string_view consistency, absl::string_view compression);
+
+// Of a proto::Run or a proto::WorkerMetrics.
+template <typename Record>
+JobSpec SpecOf(const Record& record) {
+  return SpecOfWords(record.topology(), record.link(), record.update(), record.consistency(),
+                     record.compression());
+}
+
+PlacedJob JobOf(const proto::Run& run);
+
+// fp32 where the record does not say.
+Precision PrecisionOf(const proto::Run& run);
+
+// Writes what JobOf() reads: the kind, and how many processes are where.
+void SetKind(const JobSpec& spec, proto::Run* run);
+void SetPlaced(const PlacedJob& job, proto::Run* run);
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_BENCHMARKS_RECORDS_RUN_JOB_H_
