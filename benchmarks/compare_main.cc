@@ -88,7 +88,7 @@ ABSL_FLAG(std::vector<std::string>, update, gradsync::CompareOptions().updates,
 ABSL_FLAG(std::vector<std::string>, compression, gradsync::CompareOptions().compressions,
           "of gradients on the wire (grpc): some of none, fp16, bf16, topk:R (ps only)");
 ABSL_FLAG(std::vector<std::string>, consistency, gradsync::CompareOptions().consistencies,
-          "some of bsp, ssp:S, asp; rings and update at the worker have bsp only");
+          "some of bsp, ssp:S, asp; bsp is taken where none of them can be, as in rings");
 ABSL_FLAG(std::vector<std::string>, bandwidth, {"auto"},
           "of each host's link, each way, such as 100mbit,400mbit: runs every process on a host of "
           "an emulated network, one network for each; none: on this host alone; auto: "

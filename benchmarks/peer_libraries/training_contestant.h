@@ -38,8 +38,7 @@ struct PyTorchRow {
   std::string name;  // "pytorch ddp best"
   std::string settings;
   std::string backend = "auto";
-  std::vector<std::string>
-      other_settings;  // to be tried too; the fastest is kept (fastest_setting.h)
+  std::vector<std::string> other_settings = {};  // to be tried too (fastest_setting.h)
 };
 
 // Those that the options ask for, or all that make sense:
