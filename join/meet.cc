@@ -5,6 +5,7 @@
 #include "base/host_port.h"
 #include "base/local_address.h"
 #include "base/status_macros.h"
+#include "base/write_file.h"
 #include "links/in_memory_store.h"
 #include "links/store_run.h"
 
@@ -20,6 +21,11 @@ void Meeting::Leave() {
   for (int rank = 1; rank < group_.world_size; ++rank) {
     group_.store->Get(group_.Key(absl::StrCat("left/", rank)), deadline).status().IgnoreError();
   }
+}
+
+std::function<absl::Status(const std::string& address)> WriteAddressTo(const std::string& path) {
+  if (path.empty()) return nullptr;
+  return [path](const std::string& address) { return WriteFileAtomically(path, address + "\n"); };
 }
 
 absl::Status CheckMeeting(const MeetOptions& options) {

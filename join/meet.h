@@ -48,6 +48,10 @@ class Meeting {
   WorkerGroup group_;
 };
 
+// An on_store that writes the address and a newline to a file, whole or not at all; none for an
+// empty path. Its errors: those of WriteFileAtomically().
+std::function<absl::Status(const std::string& address)> WriteAddressTo(const std::string& path);
+
 // Errors: INVALID_ARGUMENT naming the flag (--rank, --world_size, --master), what was expected and
 // what came.
 absl::Status CheckMeeting(const MeetOptions& options);

@@ -15,9 +15,9 @@
 #include "base/program_main.h"
 #include "base/status_macros.h"
 #include "base/straggler.h"
-#include "base/write_file.h"
 #include "grpc/support/log.h"
 #include "join/environment_main.h"
+#include "join/meet.h"
 #include "join/sync_flags.h"
 #include "train/kineto_trace.h"
 #include "train/precision.h"
@@ -205,12 +205,7 @@ absl::StatusOr<JobOptions> JobOptionsFromFlags() {
   if (!absl::GetFlag(FLAGS_run_id).empty()) meet.run_id = absl::GetFlag(FLAGS_run_id);
   meet.interface = absl::GetFlag(FLAGS_interface);
   meet.timeout = absl::GetFlag(FLAGS_timeout);
-  const std::string port_file = UserPath(absl::GetFlag(FLAGS_port_file));
-  if (!port_file.empty()) {
-    meet.on_store = [port_file](const std::string& address) {
-      return WriteFileAtomically(port_file, address + "\n");
-    };
-  }
+  meet.on_store = WriteAddressTo(UserPath(absl::GetFlag(FLAGS_port_file)));
   job.join.same_on_all_ranks = FlagsOfAllRanks();
   job.join.num_servers = absl::GetFlag(FLAGS_num_servers);
   GS_ASSIGN_OR_RETURN(job.join.sync, SyncFromFlags());

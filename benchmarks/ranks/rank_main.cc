@@ -3,7 +3,6 @@
 #include <cstdio>
 
 #include "absl/flags/flag.h"
-#include "base/write_file.h"
 
 ABSL_FLAG(int, rank, 0, "of this process");
 ABSL_FLAG(int, world_size, 1, "number of ranks; servers, where there are any, need it, too");
@@ -22,12 +21,7 @@ MeetOptions MeetFromFlags(absl::string_view run_id) {
   options.master = absl::GetFlag(FLAGS_master);
   options.run_id = std::string(run_id);
   options.timeout = absl::GetFlag(FLAGS_timeout);
-  const std::string port_file = absl::GetFlag(FLAGS_port_file);
-  if (!port_file.empty()) {
-    options.on_store = [port_file](const std::string& address) {
-      return WriteFileAtomically(port_file, address + "\n");
-    };
-  }
+  options.on_store = WriteAddressTo(absl::GetFlag(FLAGS_port_file));
   return options;
 }
 
