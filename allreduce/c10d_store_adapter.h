@@ -11,7 +11,7 @@
 
 #include "absl/status/status.h"
 #include "base/deadline.h"
-#include "links/key_value_store.h"
+#include "group/key_value_store.h"
 #include "torch/csrc/distributed/c10d/Store.hpp"
 
 namespace gradsync {

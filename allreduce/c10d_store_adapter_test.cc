@@ -9,8 +9,8 @@
 #include "absl/strings/match.h"
 #include "absl/time/time.h"
 #include "base/deadline.h"
+#include "group/in_memory_store.h"
 #include "gtest/gtest.h"
-#include "links/in_memory_store.h"
 
 namespace gradsync {
 namespace {

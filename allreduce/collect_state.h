@@ -10,10 +10,10 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "base/deadline.h"
+#include "group/side_channel.h"
 #include "optim/optimizer_state.h"
 #include "plan/plan.h"
 #include "plan/stripes.h"
-#include "sync/side_channel.h"
 
 namespace gradsync {
 

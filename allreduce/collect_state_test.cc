@@ -8,8 +8,8 @@
 #include "absl/time/time.h"
 #include "base/deadline.h"
 #include "gmock/gmock.h"
+#include "group/in_memory_store.h"
 #include "gtest/gtest.h"
-#include "links/in_memory_store.h"
 
 namespace gradsync {
 namespace {

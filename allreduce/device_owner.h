@@ -13,11 +13,11 @@
 #include "gpu/device_range_optimizer.h"
 #include "gpu/gpu_api.h"
 #include "gpu/gpu_resources.h"
+#include "group/side_channel.h"
 #include "optim/optimizer_state.h"
 #include "plan/plan.h"
 #include "plan/step_options.h"
 #include "plan/stripes.h"
-#include "sync/side_channel.h"
 
 namespace gradsync {
 

@@ -4,9 +4,9 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "sync/gradient_sync.h"
+#include "group/worker_group.h"
 #include "plan/update_site.h"
-#include "sync/worker_group.h"
+#include "sync/gradient_sync.h"
 
 namespace gradsync {
 

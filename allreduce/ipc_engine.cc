@@ -8,9 +8,9 @@
 #include "absl/time/clock.h"
 #include "absl/types/span.h"
 #include "base/status_macros.h"
-#include "links/step_note.h"
 #include "plan/clip_scale.h"
 #include "plan/stripes.h"
+#include "shared_memory/step_note.h"
 
 namespace gradsync {
 namespace {

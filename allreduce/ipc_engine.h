@@ -19,10 +19,10 @@
 #include "base/mutex.h"
 #include "gpu/gpu_api.h"
 #include "gpu/gpu_resources.h"
-#include "links/window.h"
 #include "plan/shard_map.h"
 #include "plan/step_options.h"
 #include "plan/update_site.h"
+#include "shared_memory/window.h"
 
 namespace gradsync {
 

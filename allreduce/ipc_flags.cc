@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "base/status_macros.h"
-#include "links/window_signals.h"
+#include "shared_memory/window_signals.h"
 
 namespace gradsync {
 namespace {

@@ -22,13 +22,13 @@
 #include "base/run_bounded.h"
 #include "base/status_macros.h"
 #include "gpu/gpu_resources.h"
-#include "links/window.h"
-#include "links/window_mesh.h"
+#include "group/wire_counter.h"
 #include "plan/codec.h"
+#include "shared_memory/window.h"
+#include "shared_memory/window_mesh.h"
 #include "sync/device_buckets.h"
 #include "sync/group_sync.h"
 #include "sync/sync_engine.h"
-#include "sync/wire_counter.h"
 
 namespace gradsync {
 namespace {

@@ -6,9 +6,9 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "gpu/gpu_api.h"
-#include "sync/gradient_sync.h"
+#include "group/worker_group.h"
 #include "plan/update_site.h"
-#include "sync/worker_group.h"
+#include "sync/gradient_sync.h"
 
 namespace gradsync {
 

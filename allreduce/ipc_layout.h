@@ -10,9 +10,9 @@
 #include "absl/status/statusor.h"
 #include "absl/types/optional.h"
 #include "gpu/kernel_pieces.h"
+#include "group/wire_stats.h"
 #include "plan/plan.h"
 #include "plan/shard_map.h"
-#include "sync/wire_stats.h"
 
 namespace gradsync {
 

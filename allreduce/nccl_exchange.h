@@ -11,12 +11,12 @@
 #include "allreduce/nccl_owner.h"
 #include "allreduce/nccl_topology.h"
 #include "base/deadline.h"
+#include "group/side_channel.h"
+#include "group/wire_stats.h"
 #include "optim/optimizer_state.h"
 #include "plan/plan.h"
 #include "plan/step_options.h"
 #include "plan/update_site.h"
-#include "sync/side_channel.h"
-#include "sync/wire_stats.h"
 
 namespace gradsync {
 

@@ -7,9 +7,9 @@
 #include "absl/time/time.h"
 #include "allreduce/nccl_api.h"
 #include "gpu/gpu_api.h"
-#include "sync/gradient_sync.h"
+#include "group/worker_group.h"
 #include "plan/update_site.h"
-#include "sync/worker_group.h"
+#include "sync/gradient_sync.h"
 
 namespace gradsync {
 

@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "links/step_note.h"
+#include "shared_memory/step_note.h"
 
 namespace gradsync {
 namespace {
@@ -17,7 +17,7 @@ namespace {
 // chunk is one block, as in other backends.
 constexpr int64_t kSquaresBlock = 64 << 10;
 
-using StepNote = std::array<uint64_t, 4>;  // links/step_note.h
+using StepNote = std::array<uint64_t, 4>;  // shared_memory/step_note.h
 
 // What is updated need not be parted where it is measured.
 std::vector<DeviceOwner::Bucket> OwnedBuckets(const NcclBuckets& buckets, int ranks,

@@ -11,7 +11,7 @@
 #include "base/status_macros.h"
 #include "gpu/gpu_resources.h"
 #include "gpu/kernel_pieces.h"
-#include "sync/wire_counter.h"
+#include "group/wire_counter.h"
 
 namespace gradsync {
 namespace {

@@ -12,8 +12,8 @@
 #include "allreduce/nccl_shares.h"
 #include "base/deadline.h"
 #include "gpu/gpu_api.h"
+#include "group/wire_stats.h"
 #include "plan/update_site.h"
-#include "sync/wire_stats.h"
 
 namespace gradsync {
 

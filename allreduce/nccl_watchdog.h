@@ -16,8 +16,8 @@
 #include "allreduce/nccl_work.h"
 #include "base/deadline.h"
 #include "base/mutex.h"
-#include "links/key_value_store.h"
-#include "sync/worker_group.h"
+#include "group/key_value_store.h"
+#include "group/worker_group.h"
 
 namespace gradsync {
 

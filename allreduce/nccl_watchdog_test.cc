@@ -12,8 +12,8 @@
 #include "base/notification.h"
 #include "gpu/gpu_resources.h"
 #include "gpu/queued_gpu.h"
+#include "group/in_memory_store.h"
 #include "gtest/gtest.h"
-#include "links/in_memory_store.h"
 
 namespace gradsync {
 namespace {

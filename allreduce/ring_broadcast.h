@@ -9,10 +9,10 @@
 #include "absl/types/optional.h"
 #include "allreduce/ring_wire.h"
 #include "base/mutex.h"
+#include "group/sync_handle.h"
 #include "links/frame_stream.h"
 #include "plan/plan.h"
 #include "sync/flat_buckets.h"
-#include "sync/sync_handle.h"
 
 namespace gradsync {
 

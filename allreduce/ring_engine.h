@@ -14,16 +14,16 @@
 #include "allreduce/ring_wire.h"
 #include "allreduce/task_queue.h"
 #include "base/mutex.h"
+#include "group/sync_handle.h"
+#include "group/wire_stats.h"
 #include "links/frame_stream.h"
 #include "links/release.h"
 #include "plan/codec.h"
 #include "plan/plan.h"
 #include "plan/step_options.h"
+#include "plan/update_site.h"
 #include "sync/chunk_encoder.h"
 #include "sync/flat_buckets.h"
-#include "sync/sync_handle.h"
-#include "plan/update_site.h"
-#include "sync/wire_stats.h"
 
 namespace gradsync {
 

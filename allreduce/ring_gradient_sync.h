@@ -4,11 +4,11 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
+#include "group/worker_group.h"
 #include "links/frame_stream.h"
 #include "plan/flow_control.h"
 #include "plan/update_site.h"
 #include "sync/gradient_sync.h"
-#include "sync/worker_group.h"
 
 namespace gradsync {
 

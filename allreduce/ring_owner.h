@@ -7,6 +7,7 @@
 #include "absl/status/statusor.h"
 #include "allreduce/collect_state.h"
 #include "base/deadline.h"
+#include "group/side_channel.h"
 #include "links/frame_stream.h"
 #include "optim/optimizer_state.h"
 #include "optim/range_optimizer.h"
@@ -15,7 +16,6 @@
 #include "plan/step_options.h"
 #include "plan/update_site.h"
 #include "sync/flat_buckets.h"
-#include "sync/side_channel.h"
 
 namespace gradsync {
 

@@ -10,8 +10,8 @@
 #include "absl/status/status.h"
 #include "base/deadline.h"
 #include "base/mutex.h"
+#include "group/worker_group.h"
 #include "links/frame_stream.h"
-#include "sync/worker_group.h"
 
 namespace gradsync {
 

@@ -12,12 +12,12 @@
 #include "absl/status/statusor.h"
 #include "absl/types/optional.h"
 #include "base/fifo.h"
+#include "group/sync_handle.h"
 #include "links/frame_stream.h"
 #include "plan/plan.h"
 #include "plan/shard_map.h"
 #include "plan/step_options.h"
 #include "proto/frame.pb.h"
-#include "sync/sync_handle.h"
 
 namespace gradsync {
 

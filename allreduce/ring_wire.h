@@ -7,11 +7,11 @@
 #include <vector>
 
 #include "absl/functional/any_invocable.h"
+#include "group/wire_counter.h"
+#include "group/wire_stats.h"
 #include "links/frame_stream.h"
 #include "plan/plan.h"
 #include "plan/shard_map.h"
-#include "sync/wire_counter.h"
-#include "sync/wire_stats.h"
 
 namespace gradsync {
 

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "links/window_owner.h"
+#include "shared_memory/window_owner.h"
 
 namespace gradsync {
 namespace {

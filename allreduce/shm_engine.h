@@ -8,14 +8,14 @@
 #include "absl/status/status.h"
 #include "absl/types/optional.h"
 #include "allreduce/ring_owner.h"
-#include "links/window.h"
-#include "links/window_group.h"
+#include "group/sync_handle.h"
+#include "group/wire_stats.h"
 #include "plan/plan.h"
 #include "plan/step_options.h"
-#include "sync/sync_handle.h"
 #include "plan/update_site.h"
-#include "sync/window_engine.h"
-#include "sync/wire_stats.h"
+#include "shared_memory/window.h"
+#include "shared_memory/window_engine.h"
+#include "shared_memory/window_group.h"
 
 namespace gradsync {
 
@@ -30,7 +30,7 @@ struct ShmEngineOptions {
 };
 
 // One rank's part in an exchange over memory that all ranks map: both halves, the worker's
-// (sync/window_worker.h) and, for chunk `rank` of each stripe, the owner's (links/window_owner.h).
+// (shared_memory/window_worker.h) and, for chunk `rank` of each stripe, the owner's (shared_memory/window_owner.h).
 // Thread-safe.
 class ShmEngine {
  public:

@@ -9,9 +9,9 @@
 #include "base/deadline.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "links/step_note.h"
-#include "links/window_group.h"
-#include "links/window_owner.h"
+#include "shared_memory/step_note.h"
+#include "shared_memory/window_group.h"
+#include "shared_memory/window_owner.h"
 
 namespace gradsync {
 namespace {

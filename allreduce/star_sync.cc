@@ -11,11 +11,11 @@
 #include "base/deadline.h"
 #include "base/kernels.h"
 #include "base/status_macros.h"
+#include "group/side_channel.h"
 #include "plan/codec.h"
 #include "plan/stripes.h"
 #include "sync/flat_buckets.h"
 #include "sync/group_sync.h"
-#include "sync/side_channel.h"
 #include "sync/sync_engine.h"
 
 namespace gradsync {

@@ -4,8 +4,8 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
+#include "group/worker_group.h"
 #include "sync/gradient_sync.h"
-#include "sync/worker_group.h"
 
 namespace gradsync {
 

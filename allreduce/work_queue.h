@@ -9,7 +9,7 @@
 #include "absl/status/status.h"
 #include "allreduce/task_queue.h"
 #include "base/mutex.h"
-#include "sync/sync_handle.h"
+#include "group/sync_handle.h"
 
 namespace gradsync {
 

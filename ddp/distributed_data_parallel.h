@@ -32,12 +32,12 @@
 #include "ddp/flat_parameters.h"
 #include "ddp/stream_timer.h"
 #include "ddp/worker_optimizer.h"
+#include "group/side_channel.h"
 #include "optim/optimizer_state.h"
 #include "plan/optimizer_spec.h"
 #include "plan/plan.h"
 #include "plan/step_options.h"
 #include "sync/gradient_sync.h"
-#include "sync/side_channel.h"
 
 namespace gradsync {
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "sync/worker_group.h"
+#include "group/worker_group.h"
 
 namespace gradsync {
 

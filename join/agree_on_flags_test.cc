@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "gmock/gmock.h"
+#include "group/in_memory_store.h"
 #include "gtest/gtest.h"
-#include "links/in_memory_store.h"
 
 namespace gradsync {
 namespace {

@@ -10,10 +10,10 @@
 #include "base/host_port.h"
 #include "base/status_macros.h"
 #include "gpu/open_gpu.h"
+#include "group/group_error.h"
 #include "plan/codec.h"
 #include "plan/consistency.h"
 #include "plan/job_spec.h"
-#include "sync/group_error.h"
 
 namespace gradsync {
 namespace {

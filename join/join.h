@@ -16,13 +16,13 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "group/side_channel.h"
+#include "group/worker_group.h"
 #include "join/agree_on_flags.h"
 #include "join/meet.h"
 #include "join/open_device.h"
 #include "join/sync_factory.h"
 #include "sync/gradient_sync.h"
-#include "sync/side_channel.h"
-#include "sync/worker_group.h"
 
 namespace gradsync {
 

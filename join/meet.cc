@@ -6,8 +6,8 @@
 #include "base/local_address.h"
 #include "base/status_macros.h"
 #include "base/write_file.h"
-#include "links/in_memory_store.h"
-#include "links/store_run.h"
+#include "group/in_memory_store.h"
+#include "group/store_run.h"
 
 namespace gradsync {
 

@@ -12,8 +12,8 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "base/credentials.h"
-#include "links/grpc_store.h"
-#include "sync/worker_group.h"
+#include "group/grpc_store.h"
+#include "group/worker_group.h"
 
 namespace gradsync {
 
@@ -57,7 +57,7 @@ std::function<absl::Status(const std::string& address)> WriteAddressTo(const std
 absl::Status CheckMeeting(const MeetOptions& options);
 
 // Starts the store on rank 0, connects to it, and says there which run it is of
-// (links/store_run.h). A rank without a master has a store of its own, in memory. Does not wait for
+// (group/store_run.h). A rank without a master has a store of its own, in memory. Does not wait for
 // the other ranks. Blocks for at most options.timeout.
 // Errors: those of CheckMeeting(), LocalAddress(), GrpcStoreServer::Start(), ConnectStore() and
 // on_store.

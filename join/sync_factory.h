@@ -11,10 +11,10 @@
 #include "absl/status/statusor.h"
 #include "allreduce/nccl_api.h"
 #include "gpu/gpu_api.h"
+#include "group/worker_group.h"
 #include "join/server_weights.h"
 #include "plan/job_spec.h"
 #include "sync/gradient_sync.h"
-#include "sync/worker_group.h"
 
 namespace gradsync {
 

@@ -6,7 +6,7 @@
 // Processes are numbered: worker r is process r, server s is process world_size + s. A *host* is
 // what has one network interface; processes may share one, and what they send each other is free.
 //
-// Payload is gradients and parameters, as in sync/wire_stats.h: no headers, credits, norms,
+// Payload is gradients and parameters, as in group/wire_stats.h: no headers, credits, norms,
 // optimizer state or side channel. Under kWorker means come back, under kOwner parameters, in the
 // same chunks: `Returned` tells them apart, because the plan's codec (codec.h) compresses gradients
 // and means but not parameters; without a codec it makes no difference. Empty chunks are no

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "sync/sync_handle.h"
+#include "group/sync_handle.h"
 
 namespace gradsync {
 

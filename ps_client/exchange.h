@@ -17,6 +17,9 @@
 #include "base/chunk_codec.h"
 #include "base/deadline.h"
 #include "base/mutex.h"
+#include "group/sync_handle.h"
+#include "group/wire_counter.h"
+#include "group/wire_stats.h"
 #include "links/frame_stream.h"
 #include "optim/optimizer_state.h"
 #include "plan/codec.h"
@@ -31,9 +34,6 @@
 #include "ps_client/server_connection.h"
 #include "sync/chunk_encoder.h"
 #include "sync/staleness.h"
-#include "sync/sync_handle.h"
-#include "sync/wire_counter.h"
-#include "sync/wire_stats.h"
 
 namespace gradsync {
 

@@ -6,11 +6,11 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "group/worker_group.h"
 #include "links/frame_stream.h"
 #include "plan/consistency.h"
 #include "plan/flow_control.h"
 #include "plan/update_site.h"
-#include "sync/worker_group.h"
 
 namespace gradsync {
 
@@ -24,7 +24,7 @@ struct PsOptions {
   // may do different numbers of steps between two collective calls, all of which settle first.
   Consistency consistency;
   // Workers and servers are on one host and share their memory: gradients and parameters stay in
-  // the workers' windows (links/window_owner.h), and what goes over `link` is only the hello, the
+  // the workers' windows (shared_memory/window_owner.h), and what goes over `link` is only the hello, the
   // optimizer's state and the goodbye.
   bool windows = false;
   int connections = 2;  // streams per server; others if weights differ (plan/server_streams.h)

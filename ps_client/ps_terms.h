@@ -6,10 +6,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/deadline.h"
+#include "group/side_channel.h"
 #include "plan/plan.h"
 #include "proto/parameter_server.pb.h"
 #include "ps_client/ps_options.h"
-#include "sync/side_channel.h"
 
 namespace gradsync {
 

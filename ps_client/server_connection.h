@@ -13,10 +13,10 @@
 #include "base/deadline.h"
 #include "base/fifo.h"
 #include "base/mutex.h"
+#include "group/wire_counter.h"
+#include "group/wire_stats.h"
 #include "links/frame_stream.h"
 #include "plan/push_lead.h"
-#include "sync/wire_counter.h"
-#include "sync/wire_stats.h"
 
 namespace gradsync {
 

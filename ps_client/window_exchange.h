@@ -13,16 +13,16 @@
 #include "absl/status/statusor.h"
 #include "base/deadline.h"
 #include "base/mutex.h"
-#include "links/window.h"
-#include "links/window_group.h"
-#include "links/window_mesh.h"
+#include "group/sync_handle.h"
+#include "group/wire_stats.h"
+#include "group/worker_group.h"
 #include "plan/plan.h"
 #include "plan/shard_map.h"
 #include "plan/step_options.h"
-#include "sync/sync_handle.h"
-#include "sync/window_engine.h"
-#include "sync/wire_stats.h"
-#include "sync/worker_group.h"
+#include "shared_memory/window.h"
+#include "shared_memory/window_engine.h"
+#include "shared_memory/window_group.h"
+#include "shared_memory/window_mesh.h"
 
 namespace gradsync {
 
@@ -33,7 +33,7 @@ struct WindowExchangeOptions {
   std::function<void(absl::Status)> report;
 };
 
-// The worker's half (sync/window_engine.h), and the connections to all other workers and servers.
+// The worker's half (shared_memory/window_engine.h), and the connections to all other workers and servers.
 // Thread-safe, but what WindowWorker says of PullParameters() holds.
 class WindowExchange {
  public:

@@ -5,7 +5,7 @@
 //                                      ←  HELLO, on each stream, when all workers of the run have
 //                                         come and agree (payload with terms.windows: Host)
 //   [terms.windows: WINDOWS (rank 0)   →  and all map each other's windows. Then parameters, pushes
-//                                         and pulls go through these: links/window_owner.h]
+//                                         and pulls go through these: shared_memory/window_owner.h]
 //   PARAMETERS (rank 0)                →  kept, and sent on
 //                                      ←  CREDIT, and PARAMETERS: empty to rank 0, with payload to
 //                                         all others

@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/host_identity.h"
 #include "base/status_macros.h"
-#include "links/window_group.h"
+#include "shared_memory/window_group.h"
 
 namespace gradsync {
 namespace {

@@ -12,13 +12,13 @@
 #include "base/host_identity.h"
 #include "gtest/gtest.h"
 #include "links/in_process_stream.h"
-#include "links/window.h"
-#include "links/window_group.h"
-#include "links/window_mesh.h"
-#include "links/window_signals.h"
 #include "plan/shard_map.h"
 #include "ps_server/raw_worker.h"
 #include "ps_server/server.h"
+#include "shared_memory/window.h"
+#include "shared_memory/window_group.h"
+#include "shared_memory/window_mesh.h"
+#include "shared_memory/window_signals.h"
 
 namespace gradsync {
 namespace {

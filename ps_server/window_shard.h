@@ -16,16 +16,16 @@
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
 #include "base/mutex.h"
-#include "links/window.h"
-#include "links/window_group.h"
-#include "links/window_mesh.h"
-#include "links/window_owner.h"
 #include "optim/range_optimizer.h"
 #include "plan/plan.h"
 #include "plan/shard_map.h"
 #include "proto/parameter_server.pb.h"
 #include "ps_server/shard.h"
 #include "ps_server/shard_state.h"
+#include "shared_memory/window.h"
+#include "shared_memory/window_group.h"
+#include "shared_memory/window_mesh.h"
+#include "shared_memory/window_owner.h"
 
 namespace gradsync {
 
@@ -40,7 +40,7 @@ struct WindowShardOptions {
   std::function<void(absl::Status)> on_failure;  // must not block; not after the destructor
 };
 
-// The owner's half of exchanges (links/window_owner.h) on a thread of its own, with the optimizers
+// The owner's half of exchanges (shared_memory/window_owner.h) on a thread of its own, with the optimizers
 // of the shard's chunks. Keeps no gradients or parameters: it works in the workers' windows.
 // Thread-safe.
 class WindowShard : public Shard {

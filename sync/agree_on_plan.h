@@ -4,8 +4,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "base/deadline.h"
+#include "group/side_channel.h"
 #include "plan/plan.h"
-#include "sync/side_channel.h"
 
 namespace gradsync {
 

@@ -41,14 +41,14 @@
 #include "absl/status/statusor.h"
 #include "base/deadline.h"
 #include "gpu/gpu_api.h"
+#include "group/sync_handle.h"
+#include "group/wire_stats.h"
 #include "optim/optimizer_state.h"
 #include "plan/plan.h"
 #include "plan/step_options.h"
 #include "plan/update_site.h"
 #include "sync/staleness.h"
-#include "sync/sync_handle.h"
 #include "sync/sync_identity.h"
-#include "sync/wire_stats.h"
 
 namespace gradsync {
 
@@ -62,7 +62,7 @@ struct GradBucket {
 
 // Calls must not overlap, except status() and Abort(), which are thread-safe. No method throws.
 //
-// All backends answer alike, with the same code and words (sync/sync_life.h): after a failure every
+// All backends answer alike, with the same code and words (group/sync_life.h): after a failure every
 // call returns it; before a successful Bind() all others, Shutdown() included, are
 // FAILED_PRECONDITION and change nothing; after Shutdown() they are CANCELLED, a second Shutdown()
 // is OK, and Abort() does nothing.

@@ -12,11 +12,11 @@
 #include "absl/time/time.h"
 #include "base/mutex.h"
 #include "base/status_macros.h"
-#include "links/in_memory_store.h"
+#include "group/group_error.h"
+#include "group/in_memory_store.h"
+#include "group/sync_life.h"
 #include "optim/state_mapping.h"
-#include "sync/group_error.h"
 #include "sync/launch_order.h"
-#include "sync/sync_life.h"
 
 namespace gradsync {
 namespace {

@@ -24,9 +24,9 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "group/worker_group.h"
 #include "sync/gradient_sync.h"
 #include "sync/sync_engine.h"
-#include "sync/worker_group.h"
 
 namespace gradsync {
 

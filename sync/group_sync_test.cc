@@ -14,8 +14,8 @@
 #include "base/deadline.h"
 #include "base/mutex.h"
 #include "gmock/gmock.h"
+#include "group/in_memory_store.h"
 #include "gtest/gtest.h"
-#include "links/in_memory_store.h"
 
 namespace gradsync {
 namespace {

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "group/sync_handle.h"
 #include "plan/step_options.h"
-#include "sync/sync_handle.h"
 
 namespace gradsync {
 

@@ -13,17 +13,17 @@
 #include "absl/time/time.h"
 #include "base/deadline.h"
 #include "gpu/gpu_api.h"
+#include "group/side_channel.h"
+#include "group/sync_handle.h"
+#include "group/wire_stats.h"
+#include "group/worker_group.h"
 #include "optim/optimizer_state.h"
 #include "plan/plan.h"
 #include "plan/step_options.h"
 #include "plan/update_site.h"
 #include "sync/gradient_sync.h"
-#include "sync/side_channel.h"
 #include "sync/staleness.h"
-#include "sync/sync_handle.h"
 #include "sync/sync_identity.h"
-#include "sync/wire_stats.h"
-#include "sync/worker_group.h"
 
 namespace gradsync {
 

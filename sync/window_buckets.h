@@ -4,8 +4,8 @@
 #include <memory>
 #include <vector>
 
-#include "links/window.h"
-#include "links/window_group.h"
+#include "shared_memory/window.h"
+#include "shared_memory/window_group.h"
 #include "sync/gradient_sync.h"
 
 namespace gradsync {

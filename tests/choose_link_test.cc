@@ -6,13 +6,13 @@
 
 #include "absl/strings/match.h"
 #include "absl/time/clock.h"
+#include "group/in_memory_store.h"
 #include "gtest/gtest.h"
+#include "join/sync_factory.h"
 #include "links/grpc_stream.h"
-#include "links/in_memory_store.h"
 #include "proto/parameter_server.pb.h"
 #include "ps_server/server.h"
 #include "tests/rank_threads.h"
-#include "join/sync_factory.h"
 
 namespace gradsync {
 namespace {

@@ -6,8 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "gpu/gpu_resources.h"
+#include "group/in_memory_store.h"
 #include "gtest/gtest.h"
-#include "links/in_memory_store.h"
 #include "tests/rank_threads.h"
 
 namespace gradsync::conformance {

@@ -16,10 +16,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "group/key_value_store.h"
+#include "group/worker_group.h"
 #include "gtest/gtest.h"
-#include "links/key_value_store.h"
 #include "sync/gradient_sync.h"
-#include "sync/worker_group.h"
 
 namespace gradsync {
 

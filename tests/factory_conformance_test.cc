@@ -22,16 +22,16 @@
 #include "base/mutex.h"
 #include "base/status_macros.h"
 #include "gpu/fake_gpu.h"
+#include "group/in_memory_store.h"
 #include "gtest/gtest.h"
+#include "join/sync_factory.h"
 #include "links/grpc_stream.h"
-#include "links/in_memory_store.h"
 #include "plan/job_spec.h"
 #include "ps_server/server.h"
 #include "tests/bucket_values.h"
 #include "tests/conformance_suite.h"
 #include "tests/rank_threads.h"
 #include "tests/run_step.h"
-#include "join/sync_factory.h"
 
 namespace gradsync {
 namespace {

@@ -15,7 +15,7 @@
 #include "base/sha256.h"
 #include "base/status_macros.h"
 #include "gpu/open_gpu.h"
-#include "links/grpc_store.h"
+#include "group/grpc_store.h"
 #include "tests/bucket_values.h"
 #include "tests/ps_group.h"
 #include "tests/reference.h"

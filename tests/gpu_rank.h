@@ -12,9 +12,9 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/optional.h"
-#include "sync/gradient_sync.h"
+#include "group/worker_group.h"
 #include "plan/update_site.h"
-#include "sync/worker_group.h"
+#include "sync/gradient_sync.h"
 
 namespace gradsync {
 

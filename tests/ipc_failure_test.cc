@@ -16,9 +16,9 @@
 #include "base/deadline.h"
 #include "base/notification.h"
 #include "gpu/queued_gpu.h"
+#include "group/in_memory_store.h"
+#include "group/key_value_store.h"
 #include "gtest/gtest.h"
-#include "links/in_memory_store.h"
-#include "links/key_value_store.h"
 #include "tests/rank_threads.h"
 #include "tests/run_step.h"
 

@@ -11,8 +11,8 @@
 #include "allreduce/fake_nccl.h"
 #include "allreduce/nccl_gradient_sync.h"
 #include "gpu/queued_gpu.h"
+#include "group/in_memory_store.h"
 #include "gtest/gtest.h"
-#include "links/in_memory_store.h"
 #include "tests/rank_threads.h"
 #include "tests/run_step.h"
 

@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "gmock/gmock.h"
+#include "group/in_memory_store.h"
+#include "group/side_channel.h"
 #include "gtest/gtest.h"
-#include "links/in_memory_store.h"
 #include "links/in_process_stream.h"
-#include "sync/side_channel.h"
 #include "tests/ps_group.h"
 #include "tests/rank_threads.h"
 #include "tests/ring_group.h"

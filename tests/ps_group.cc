@@ -4,7 +4,7 @@
 
 #include "base/credentials.h"
 #include "base/deadline.h"
-#include "links/in_memory_store.h"
+#include "group/in_memory_store.h"
 
 namespace gradsync {
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "links/key_value_store.h"
+#include "group/key_value_store.h"
 #include "plan/plan.h"
 #include "ps_client/ps_gradient_sync.h"
 #include "ps_server/server.h"

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "allreduce/ring_gradient_sync.h"
-#include "links/in_memory_store.h"
+#include "group/in_memory_store.h"
 #include "sync/gradient_sync.h"
 
 namespace gradsync {

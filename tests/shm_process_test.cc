@@ -18,8 +18,8 @@
 #include "base/monotonic_time.h"
 #include "base/sha256.h"
 #include "gmock/gmock.h"
+#include "group/grpc_store.h"
 #include "gtest/gtest.h"
-#include "links/grpc_store.h"
 #include "tests/reference.h"
 
 namespace gradsync {

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "allreduce/shm_gradient_sync.h"
+#include "group/in_memory_store.h"
 #include "gtest/gtest.h"
-#include "links/in_memory_store.h"
 #include "plan/wire_traffic.h"
 #include "tests/rank_threads.h"
 #include "tests/run_step.h"

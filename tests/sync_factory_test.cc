@@ -9,8 +9,8 @@
 #include "absl/strings/match.h"
 #include "allreduce/fake_nccl.h"
 #include "gpu/fake_gpu.h"
+#include "group/in_memory_store.h"
 #include "gtest/gtest.h"
-#include "links/in_memory_store.h"
 
 namespace gradsync {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "absl/status/statusor.h"
 #include "base/deadline.h"
-#include "sync/side_channel.h"
+#include "group/side_channel.h"
 #include "train/dataset.h"
 #include "train/forward.h"
 #include "train/model.h"

@@ -13,9 +13,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "group/side_channel.h"
 #include "plan/plan.h"
 #include "sync/gradient_sync.h"
-#include "sync/side_channel.h"
 #include "sync/staleness.h"
 #include "train/trainer_options.h"
 

@@ -12,8 +12,8 @@
 #include "base/mutex.h"
 #include "benchmarks/ranks/clocks.h"
 #include "gpu/fake_gpu.h"
+#include "group/in_memory_store.h"
 #include "gtest/gtest.h"
-#include "links/in_memory_store.h"
 #include "sync/local_sync.h"
 #include "sync/staged_sync.h"
 

@@ -12,7 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "sync/worker_group.h"
+#include "group/worker_group.h"
 
 namespace gradsync {
 

@@ -4,8 +4,8 @@
 #include <thread>
 
 #include "gmock/gmock.h"
+#include "group/in_memory_store.h"
 #include "gtest/gtest.h"
-#include "links/in_memory_store.h"
 
 namespace gradsync {
 namespace {

@@ -9,8 +9,8 @@
 #include "base/status_macros.h"
 #include "benchmarks/records/aggregate.h"
 #include "benchmarks/records/machine_info.h"
+#include "group/side_channel.h"
 #include "sync/local_sync.h"
-#include "sync/side_channel.h"
 
 namespace gradsync {
 namespace {

@@ -1,0 +1,67 @@
+#include "group/alarm_clock.h"
+
+namespace gradsync {
+
+AlarmClock::AlarmClock() : thread_([this] { Run(); }) {}
+
+AlarmClock::~AlarmClock() {
+  {
+    MutexLock lock(&mutex_);
+    closing_ = true;
+    changed_.SignalAll();
+  }
+  thread_.join();
+}
+
+AlarmClock::Ticket AlarmClock::Set(Deadline deadline, std::function<void()> callback) {
+  MutexLock lock(&mutex_);
+  const Ticket ticket = ++last_ticket_;
+  if (deadline.never()) return ticket;
+  const auto alarm = alarms_.emplace(std::make_pair(deadline, ticket), std::move(callback)).first;
+  deadlines_.emplace(ticket, deadline);
+  if (alarm == alarms_.begin()) changed_.SignalAll();
+  return ticket;
+}
+
+void AlarmClock::Cancel(Ticket ticket) {
+  std::function<void()> cancelled;  // destroyed without the mutex
+  MutexLock lock(&mutex_);
+  const auto deadline = deadlines_.find(ticket);
+  if (deadline != deadlines_.end()) {
+    const auto alarm = alarms_.find({deadline->second, ticket});
+    cancelled = std::move(alarm->second);
+    alarms_.erase(alarm);
+    deadlines_.erase(deadline);
+  }
+  if (std::this_thread::get_id() == thread_.get_id()) return;
+  while (ticket != 0 && running_ == ticket) changed_.Wait(&mutex_);
+}
+
+void AlarmClock::Run() {
+  mutex_.Lock();
+  while (!closing_) {
+    if (alarms_.empty()) {
+      changed_.Wait(&mutex_);
+      continue;
+    }
+    const auto first = alarms_.begin();
+    const Deadline deadline = first->first.first;
+    if (!deadline.passed()) {
+      changed_.WaitWithDeadline(&mutex_, deadline);
+      continue;
+    }
+    running_ = first->first.second;
+    std::function<void()> callback = std::move(first->second);
+    deadlines_.erase(running_);
+    alarms_.erase(first);
+    mutex_.Unlock();
+    callback();
+    callback = nullptr;
+    mutex_.Lock();
+    running_ = 0;
+    changed_.SignalAll();
+  }
+  mutex_.Unlock();
+}
+
+}  // namespace gradsync

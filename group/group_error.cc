@@ -1,0 +1,95 @@
+#include "group/group_error.h"
+
+#include <string>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "base/deadline.h"
+
+namespace gradsync {
+namespace {
+
+constexpr absl::Duration kPublishTimeout = absl::Seconds(2);
+
+// Messages are short, but may hold what a peer or a library said.
+constexpr size_t kMaxReason = 2000;
+
+std::string Beginning(int rank) { return absl::StrCat("rank ", rank, " failed first: "); }
+
+}  // namespace
+
+absl::StatusOr<std::string> PublishFailure(const WorkerGroup& group, const absl::Status& status) {
+  const std::string reason = absl::StrCat(Beginning(group.rank), status.ToString());
+  return group.store->Fail(group.Key(""), reason.substr(0, kMaxReason),
+                           Deadline::In(kPublishTimeout));
+}
+
+GroupError::GroupError(const WorkerGroup& group, std::function<void(absl::Status)> on_failure)
+    : group_(group), on_failure_(std::move(on_failure)) {
+  // Nobody sets this key: the group's failure ends the wait.
+  watcher_ = group_.store->Watch(group_.Key("failure"), [this](absl::StatusOr<std::string> value) {
+    if (absl::IsAborted(value.status())) return Fail(Verdict(value.status().message()));
+    Fail(absl::UnavailableError(
+        absl::StrCat("rank 0, which holds the store, is lost: ", value.status().message())));
+  });
+  publisher_ = std::thread([this] { PublishLoop(); });
+}
+
+GroupError::~GroupError() {
+  {
+    MutexLock lock(&mutex_);
+    closing_ = true;
+    changed_.SignalAll();
+  }
+  publisher_.join();
+  watcher_.reset();
+}
+
+void GroupError::Report(absl::Status status) {
+  MutexLock lock(&mutex_);
+  if (leaving_ || !local_.ok()) return;
+  local_ = std::move(status);
+  changed_.SignalAll();
+}
+
+void GroupError::Leave() {
+  MutexLock lock(&mutex_);
+  leaving_ = true;
+}
+
+absl::Status GroupError::status() const {
+  MutexLock lock(&mutex_);
+  return status_;
+}
+
+// What this rank makes of a published failure: of its own, the status that it reported.
+absl::Status GroupError::Verdict(absl::string_view reason) const {
+  MutexLock lock(&mutex_);
+  if (absl::StartsWith(reason, Beginning(group_.rank)) && !local_.ok()) return local_;
+  return absl::AbortedError(reason);
+}
+
+void GroupError::Fail(absl::Status status) {
+  {
+    MutexLock lock(&mutex_);
+    if (leaving_ || !status_.ok()) return;
+    status_ = status;
+  }
+  on_failure_(std::move(status));
+}
+
+void GroupError::PublishLoop() {
+  absl::Status local;
+  {
+    MutexLock lock(&mutex_);
+    while (!closing_ && local_.ok()) changed_.Wait(&mutex_);
+    if (local_.ok() || !status_.ok()) return;
+    local = local_;
+  }
+  const absl::StatusOr<std::string> first = PublishFailure(group_, local);
+  Fail(first.ok() ? Verdict(*first) : local);
+}
+
+}  // namespace gradsync

@@ -1,0 +1,71 @@
+// One failure for the whole group: the first.
+
+#ifndef GRADSYNC_GROUP_GROUP_ERROR_H_
+#define GRADSYNC_GROUP_GROUP_ERROR_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "base/mutex.h"
+#include "group/worker_group.h"
+
+namespace gradsync {
+
+// Tells the group that this rank failed with `status`: every wait for one of the group's keys ends,
+// on all ranks, with ABORTED and what is returned. That names the rank and its status, or those of
+// the one that failed before. Waits for the store at most two seconds. Errors: those of
+// KeyValueStore.
+absl::StatusOr<std::string> PublishFailure(const WorkerGroup& group, const absl::Status& status);
+
+// Each rank has one. When a rank fails, it publishes that, and the first one to do so wins; all
+// ranks wait for it. So every rank reports the same cause: the failing rank its own status, the
+// others ABORTED with the failing rank and its status.
+//
+// Thread-safe. Reporting never waits: publishing runs on a thread of its own.
+class GroupError {
+ public:
+  // `on_failure` is called once, on a thread of this object, with the status that this rank reports
+  // from then on.
+  GroupError(const WorkerGroup& group, std::function<void(absl::Status)> on_failure);
+
+  // Ends watching. Waits for the store while it publishes, so two seconds at most.
+  ~GroupError();
+
+  GroupError(const GroupError&) = delete;
+  GroupError& operator=(const GroupError&) = delete;
+
+  // This rank failed. Publishes it; the first call counts.
+  void Report(absl::Status status);
+
+  // From here on errors are expected (the group is leaving in good order) and are not reported.
+  void Leave();
+
+  // What this rank reports: OK until on_failure is about to be called.
+  absl::Status status() const;
+
+ private:
+  absl::Status Verdict(absl::string_view reason) const;
+  void Fail(absl::Status status);
+  void PublishLoop();
+
+  const WorkerGroup group_;
+  const std::function<void(absl::Status)> on_failure_;
+  mutable Mutex mutex_;
+  CondVar changed_;
+  absl::Status local_ ABSL_GUARDED_BY(mutex_);   // reported here, to be published
+  absl::Status status_ ABSL_GUARDED_BY(mutex_);  // final
+  bool leaving_ ABSL_GUARDED_BY(mutex_) = false;
+  bool closing_ ABSL_GUARDED_BY(mutex_) = false;
+  std::unique_ptr<KeyValueStore::Watcher> watcher_;
+  std::thread publisher_;  // last: uses all of the above
+};
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_GROUP_GROUP_ERROR_H_

@@ -1,0 +1,51 @@
+// The rendezvous store over gRPC: rank 0 serves it, everybody connects, rank 0 included. See
+// key_value_store.h for what it does and proto/rendezvous.proto for what travels.
+
+#ifndef GRADSYNC_GROUP_GRPC_STORE_H_
+#define GRADSYNC_GROUP_GRPC_STORE_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "base/credentials.h"
+#include "base/deadline.h"
+#include "group/key_value_store.h"
+
+namespace gradsync {
+
+// Serves one store until it is destroyed. A call that waits costs the server some bytes and no
+// thread, so calls never hold up each other. A client whose connection is lost (at the latest after
+// 40 s of silence) leaves the exchanges that it waits in. Thread-safe.
+class GrpcStoreServer {
+ public:
+  // Listens at `address`, "host:port", and nowhere else; port 0 takes any free one.
+  // Errors: UNAVAILABLE, naming the address, when the port is taken or the address is not one of
+  // this host's; INVALID_ARGUMENT when it is no "host:port".
+  static absl::StatusOr<std::unique_ptr<GrpcStoreServer>> Start(const std::string& address,
+                                                                const Credentials& credentials);
+
+  // Fails the calls and watches of all clients with UNAVAILABLE. Blocks until they have been told,
+  // at most some seconds.
+  virtual ~GrpcStoreServer() = default;
+
+  virtual int port() const = 0;
+};
+
+// Waits until a store is served at `address`, "host:port", and returns it. Methods of the store
+// block the calling thread only. It has one thread, which ends calls at their deadlines; a watch
+// that pends holds another. Where a deadline has passed already the store is still asked, without
+// waiting. A server that has stopped (a host that froze) is noticed after 40 s of silence at the
+// latest, as UNAVAILABLE; until then deadlines are overstepped by up to two seconds, because the
+// server keeps them.
+//
+// The store and its watchers may be destroyed in any order.
+// Errors: DEADLINE_EXCEEDED, naming the address and why the last attempt to connect failed;
+// INVALID_ARGUMENT when the address is no "host:port".
+absl::StatusOr<std::shared_ptr<KeyValueStore>> ConnectStore(const std::string& address,
+                                                            const Credentials& credentials,
+                                                            Deadline deadline);
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_GROUP_GRPC_STORE_H_

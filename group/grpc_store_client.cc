@@ -1,0 +1,261 @@
+#include <algorithm>
+#include <atomic>
+#include <iterator>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "base/deadline.h"
+#include "base/grpc_status.h"
+#include "base/host_port.h"
+#include "base/status_macros.h"
+#include "group/alarm_clock.h"
+#include "group/grpc_store.h"
+#include "grpcpp/channel.h"
+#include "grpcpp/create_channel.h"
+#include "proto/rendezvous.grpc.pb.h"
+
+namespace gradsync {
+namespace {
+
+constexpr int kKeepaliveMs = 20'000;
+// The server keeps the deadline; this is how much longer the client waits for what it says then.
+constexpr absl::Duration kGrace = absl::Seconds(2);
+constexpr absl::Duration kReconnectInterval = absl::Seconds(1);
+constexpr char kLate[] = "none in time";
+
+using Stub = proto::Rendezvous::Stub;
+
+grpc::ChannelArguments ChannelArguments() {
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(-1);
+  arguments.SetMaxSendMessageSize(-1);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveMs);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  // A repeated exchange would be a rank that comes twice.
+  arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
+  // Workers often start before rank 0 listens; gRPC's own back-off grows to two minutes.
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 5000);
+  // A proxy for the web, named in the environment, does not lead to a neighbour in the cluster.
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  // Connections are not shared with other channels of this process.
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  return arguments;
+}
+
+// What all calls of a client share; watches keep it alive.
+struct Connection {
+  Connection(const std::string& address, const Credentials& credentials)
+      : address(address),
+        channel(grpc::CreateCustomChannel(address, credentials.channel, ChannelArguments())),
+        stub(proto::Rendezvous::NewStub(channel)) {}
+
+  // Makes a call that is cancelled at the deadline; then it ends with DEADLINE_EXCEEDED and kLate.
+  // By our clock, since gRPC's timers are not to be relied on (alarm_clock.h).
+  template <typename Request, typename Reply>
+  grpc::Status Call(grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Reply*),
+                    const Request& request, Reply* reply, Deadline deadline,
+                    bool wait_for_connection = false) {
+    grpc::ClientContext context;
+    context.set_wait_for_ready(wait_for_connection);
+    std::atomic<bool> late{false};
+    const AlarmClock::Ticket alarm = clock.Set(deadline, [&] {
+      late = true;
+      context.TryCancel();
+    });
+    grpc::Status status = (stub.get()->*method)(&context, request, reply);
+    clock.Cancel(alarm);
+    if (late && status.error_code() == grpc::StatusCode::CANCELLED) {
+      status = grpc::Status(grpc::StatusCode::DEADLINE_EXCEEDED, kLate);
+    }
+    return status;
+  }
+
+  // The caller's status, with what gRPC does not know: the address and the key.
+  absl::Status Explain(const grpc::Status& status, absl::string_view key) const {
+    if (status.ok()) return absl::OkStatus();
+    const absl::Status cause = ToAbslStatus(status);
+    // Of a process of the job, not of the store.
+    if (absl::IsAborted(cause)) return cause;
+    // We cancel nothing but watches, so this is the server's end.
+    const absl::StatusCode code =
+        absl::IsCancelled(cause) ? absl::StatusCode::kUnavailable : cause.code();
+    // What the server says names the key; what gRPC itself says does not.
+    const std::string what =
+        absl::StrContains(cause.message(), key) ? "" : absl::StrCat("\"", key, "\": no answer: ");
+    return absl::Status(code, absl::StrCat("store at ", address, ": ", what, cause.message()));
+  }
+
+  const std::string address;
+  const std::shared_ptr<grpc::Channel> channel;
+  const std::unique_ptr<Stub> stub;
+  AlarmClock clock;
+};
+
+// When to give up a call whose deadline the server keeps.
+Deadline WithGrace(Deadline deadline) { return Deadline::In(deadline.remaining() + kGrace); }
+
+template <typename Request>
+void SetTimeout(Request& request, Deadline deadline) {
+  if (deadline.never()) return;
+  request.set_timeout_us(absl::ToInt64Microseconds(deadline.remaining()));
+}
+
+proto::SetRequest MakeSetRequest(absl::string_view key, absl::string_view value) {
+  proto::SetRequest request;
+  request.set_key(key.data(), key.size());
+  request.set_value(value.data(), value.size());
+  return request;
+}
+
+// A thread that waits in a Get without deadline, which the destructor cancels.
+class GrpcWatcher : public KeyValueStore::Watcher {
+ public:
+  GrpcWatcher(std::shared_ptr<Connection> connection, absl::string_view key,
+              std::function<void(absl::StatusOr<std::string>)> callback)
+      : thread_([this, connection = std::move(connection), key = std::string(key),
+                 callback = std::move(callback)] {
+          proto::GetRequest request;
+          request.set_key(key);
+          proto::ValueReply reply;
+          const grpc::Status status = connection->stub->Get(&context_, request, &reply);
+          if (status.ok()) return callback(std::move(*reply.mutable_value()));
+          if (!cancelled_) callback(connection->Explain(status, key));
+        }) {}
+
+  ~GrpcWatcher() override {
+    cancelled_ = true;
+    context_.TryCancel();
+    thread_.join();
+  }
+
+ private:
+  std::atomic<bool> cancelled_{false};
+  grpc::ClientContext context_;
+  std::thread thread_;  // last: uses all of the above
+};
+
+class GrpcStore : public KeyValueStore {
+ public:
+  explicit GrpcStore(std::shared_ptr<Connection> connection) : connection_(std::move(connection)) {}
+
+  absl::Status Set(absl::string_view key, absl::string_view value, Deadline deadline) override {
+    proto::SetReply reply;
+    return connection_->Explain(
+        connection_->Call(&Stub::Set, MakeSetRequest(key, value), &reply, deadline), key);
+  }
+
+  absl::StatusOr<std::string> SetIfAbsent(absl::string_view key, absl::string_view value,
+                                          Deadline deadline) override {
+    proto::ValueReply reply;
+    const grpc::Status status =
+        connection_->Call(&Stub::SetIfAbsent, MakeSetRequest(key, value), &reply, deadline);
+    if (!status.ok()) return connection_->Explain(status, key);
+    return std::move(*reply.mutable_value());
+  }
+
+  absl::StatusOr<std::string> Get(absl::string_view key, Deadline deadline) override {
+    proto::GetRequest request;
+    request.set_key(key.data(), key.size());
+    SetTimeout(request, deadline);
+    proto::ValueReply reply;
+    const grpc::Status status = connection_->Call(&Stub::Get, request, &reply, WithGrace(deadline));
+    if (!status.ok()) return connection_->Explain(status, key);
+    return std::move(*reply.mutable_value());
+  }
+
+  absl::StatusOr<std::vector<std::string>> Exchange(absl::string_view key, int rank, int world_size,
+                                                    absl::string_view value,
+                                                    Deadline deadline) override {
+    proto::ExchangeRequest request;
+    request.set_key(key.data(), key.size());
+    request.set_rank(rank);
+    request.set_world_size(world_size);
+    request.set_value(value.data(), value.size());
+    SetTimeout(request, deadline);
+    proto::ExchangeReply reply;
+    const grpc::Status status =
+        connection_->Call(&Stub::Exchange, request, &reply, WithGrace(deadline));
+    if (!status.ok()) return connection_->Explain(status, key);
+    if (reply.values_size() != world_size) {
+      return absl::DataLossError(absl::StrCat("store at ", connection_->address, ": exchange \"",
+                                              key, "\": expected ", world_size, " parts, found ",
+                                              reply.values_size()));
+    }
+    return std::vector<std::string>(std::make_move_iterator(reply.mutable_values()->begin()),
+                                    std::make_move_iterator(reply.mutable_values()->end()));
+  }
+
+  absl::StatusOr<std::string> Fail(absl::string_view prefix, absl::string_view reason,
+                                   Deadline deadline) override {
+    proto::FailRequest request;
+    request.set_prefix(prefix.data(), prefix.size());
+    request.set_reason(reason.data(), reason.size());
+    proto::ValueReply reply;
+    const grpc::Status status = connection_->Call(&Stub::Fail, request, &reply, deadline);
+    if (!status.ok()) return connection_->Explain(status, prefix);
+    return std::move(*reply.mutable_value());
+  }
+
+  std::unique_ptr<Watcher> Watch(
+      absl::string_view key, std::function<void(absl::StatusOr<std::string>)> callback) override {
+    return std::make_unique<GrpcWatcher>(connection_, key, std::move(callback));
+  }
+
+ private:
+  const std::shared_ptr<Connection> connection_;
+};
+
+// Asks for nothing, and so at once.
+grpc::Status Probe(Connection& connection, Deadline deadline, bool wait_for_connection) {
+  proto::GetRequest request;
+  request.set_timeout_us(0);
+  proto::ValueReply reply;
+  return connection.Call(&Stub::Get, request, &reply, deadline, wait_for_connection);
+}
+
+// Waits until somebody answers. False at the deadline.
+bool AwaitServer(Connection& connection, Deadline deadline) {
+  while (true) {
+    const Deadline look = std::min(deadline, Deadline::In(kReconnectInterval));
+    const grpc::Status status = Probe(connection, look, /*wait_for_connection=*/true);
+    const bool late = status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED &&
+                      status.error_message() == kLate;
+    if (!late && status.error_code() != grpc::StatusCode::UNAVAILABLE) return true;
+    if (deadline.passed()) return false;
+    // The pause between two attempts is one of gRPC's timers, too.
+    if (late) grpc::experimental::ChannelResetConnectionBackoff(connection.channel.get());
+  }
+}
+
+// Why the channel is not connected, in gRPC's words: a call that does not wait for the connection
+// fails with them.
+std::string LastFailure(Connection& connection) {
+  const grpc::Status status = Probe(connection, Deadline::In(absl::Milliseconds(100)),
+                                    /*wait_for_connection=*/false);
+  return status.error_code() == grpc::StatusCode::UNAVAILABLE ? status.error_message()
+                                                              : "no answer";
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<KeyValueStore>> ConnectStore(const std::string& address,
+                                                            const Credentials& credentials,
+                                                            Deadline deadline) {
+  GS_RETURN_IF_ERROR(ParseHostPort(address).status());
+  auto connection = std::make_shared<Connection>(address, credentials);
+  if (!AwaitServer(*connection, deadline)) {
+    return absl::DeadlineExceededError(absl::StrCat(
+        "store at ", address,
+        ": expected a store there, found none by the deadline: ", LastFailure(*connection)));
+  }
+  return std::make_shared<GrpcStore>(std::move(connection));
+}
+
+}  // namespace gradsync

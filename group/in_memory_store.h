@@ -1,0 +1,17 @@
+#ifndef GRADSYNC_GROUP_IN_MEMORY_STORE_H_
+#define GRADSYNC_GROUP_IN_MEMORY_STORE_H_
+
+#include <memory>
+
+#include "group/key_value_store.h"
+
+namespace gradsync {
+
+// A store that lives in this process and is shared by its threads: for tests in which a rank is a
+// thread, and for jobs of one worker. Never UNAVAILABLE. Its watchers may outlive it. Each watch
+// that pends holds a thread.
+std::shared_ptr<KeyValueStore> NewInMemoryStore();
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_GROUP_IN_MEMORY_STORE_H_

@@ -1,0 +1,179 @@
+#include "group/side_channel.h"
+
+#include <atomic>
+#include <cmath>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "base/deadline.h"
+#include "gmock/gmock.h"
+#include "group/grpc_store.h"
+#include "group/in_memory_store.h"
+#include "gtest/gtest.h"
+
+namespace gradsync {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+Deadline Soon() { return Deadline::In(absl::Seconds(60)); }
+
+void RunRanks(int world_size, const std::function<void(int rank)>& body) {
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < world_size; ++rank) threads.emplace_back(body, rank);
+  for (std::thread& thread : threads) thread.join();
+}
+
+WorkerGroup Group(int rank, int world_size, std::shared_ptr<KeyValueStore> store) {
+  WorkerGroup group;
+  group.rank = rank;
+  group.world_size = world_size;
+  group.run_id = "test";
+  group.store = std::move(store);
+  return group;
+}
+
+TEST(SideChannelTest, AllGatherGivesEverybodysBytesByRank) {
+  for (int n = 1; n <= 8; ++n) {
+    const auto store = NewInMemoryStore();
+    std::vector<std::string> expected;
+    for (int rank = 0; rank < n; ++rank) expected.push_back(absl::StrCat("from\n", rank));
+    RunRanks(n, [&](int rank) {
+      SideChannel channel(Group(rank, n, store), "test");
+      EXPECT_EQ(channel.AllGather(expected[rank], Soon()).value(), expected);
+    });
+  }
+}
+
+TEST(SideChannelTest, BroadcastGivesRank0sBytes) {
+  const auto store = NewInMemoryStore();
+  RunRanks(4, [&](int rank) {
+    SideChannel channel(Group(rank, 4, store), "test");
+    EXPECT_EQ(channel.Broadcast(absl::StrCat("from ", rank), Soon()).value(), "from 0");
+  });
+}
+
+TEST(SideChannelTest, SumsAreFoldedInRankOrderAndEqualToTheBit) {
+  // In another order, or from the other end, the first sum is 0 or 2.
+  const std::vector<std::vector<double>> values = {
+      {1, -0.0, 0.1}, {1e17, -0.0, 0.2}, {-1e17, -0.0, 0.3}};
+  const auto store = NewInMemoryStore();
+  std::vector<std::vector<double>> sums(3);
+  RunRanks(3, [&](int rank) {
+    SideChannel channel(Group(rank, 3, store), "test");
+    sums[rank] = channel.SumDoubles(values[rank], Soon()).value();
+  });
+  for (const std::vector<double>& each : sums) {
+    EXPECT_EQ(each, (std::vector<double>{(1 + 1e17) + -1e17, -0.0, (0.1 + 0.2) + 0.3}));
+    EXPECT_TRUE(std::signbit(each[1]));
+  }
+}
+
+TEST(SideChannelTest, SumsOfDifferentLengthsAreAnErrorOnAllRanks) {
+  const auto store = NewInMemoryStore();
+  RunRanks(3, [&](int rank) {
+    SideChannel channel(Group(rank, 3, store), "test");
+    const absl::Status status =
+        channel.SumDoubles(std::vector<double>(rank == 2 ? 5 : 4), Soon()).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("rank 0 sums 4 doubles, rank 2 5"));
+  });
+}
+
+TEST(SideChannelTest, NobodyPassesABarrierBeforeAllHaveCome) {
+  constexpr int kRanks = 4;
+  const auto store = NewInMemoryStore();
+  std::atomic<int> come{0};
+  RunRanks(kRanks, [&](int rank) {
+    SideChannel channel(Group(rank, kRanks, store), "test");
+    for (int round = 1; round <= 20; ++round) {
+      ++come;
+      ASSERT_TRUE(channel.Barrier(Soon()).ok());
+      EXPECT_GE(come, round * kRanks);
+      ASSERT_TRUE(channel.Barrier(Soon()).ok());
+    }
+  });
+}
+
+TEST(SideChannelTest, CallsMatchByOrderOverTheNetworkToo) {
+  constexpr int kRanks = 3;
+  const auto server = GrpcStoreServer::Start("127.0.0.1:0", InsecureCredentials()).value();
+  RunRanks(kRanks, [&](int rank) {
+    auto store =
+        ConnectStore(absl::StrCat("127.0.0.1:", server->port()), InsecureCredentials(), Soon());
+    ASSERT_TRUE(store.ok()) << store.status();
+    SideChannel channel(Group(rank, kRanks, *std::move(store)), "test");
+    for (int i = 0; i < 20; ++i) {
+      EXPECT_EQ(channel.Broadcast(absl::StrCat(i), Soon()).value(), absl::StrCat(i));
+      EXPECT_THAT(channel.SumDoubles({1.0 * rank * i}, Soon()).value(), ElementsAre(3.0 * i));
+      EXPECT_EQ(channel.AllGather(absl::StrCat(i, "/", rank), Soon()).value()[1],
+                absl::StrCat(i, "/1"));
+    }
+  });
+}
+
+TEST(SideChannelTest, ChannelsWithDifferentNamesNeverMeet) {
+  const auto store = NewInMemoryStore();
+  RunRanks(2, [&](int rank) {
+    SideChannel one(Group(rank, 2, store), "one");
+    SideChannel two(Group(rank, 2, store), "two");
+    std::thread other([&] {
+      EXPECT_THAT(two.AllGather(absl::StrCat("two", rank), Soon()).value(),
+                  ElementsAre("two0", "two1"));
+    });
+    EXPECT_THAT(one.AllGather(absl::StrCat("one", rank), Soon()).value(),
+                ElementsAre("one0", "one1"));
+    other.join();
+  });
+}
+
+TEST(SideChannelTest, DifferentCallsAreAnErrorThatNamesBoth) {
+  const auto store = NewInMemoryStore();
+  RunRanks(2, [&](int rank) {
+    SideChannel channel(Group(rank, 2, store), "test");
+    const absl::Status status =
+        rank == 0 ? channel.Barrier(Soon()) : channel.AllGather("x", Soon()).status();
+    EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("Barrier"));
+    EXPECT_THAT(std::string(status.message()), HasSubstr("AllGather"));
+    EXPECT_EQ(channel.Barrier(Soon()), status) << "an error stays";
+  });
+}
+
+TEST(SideChannelTest, ARankThatDoesNotComeIsNamed) {
+  SideChannel channel(Group(0, 3, NewInMemoryStore()), "test");
+  const absl::Status status = channel.Barrier(Deadline::In(absl::Milliseconds(20)));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("ranks 1, 2 of 3"));
+}
+
+TEST(SideChannelTest, OneWorkerNeedsNoStore) {
+  SideChannel channel(Group(0, 1, nullptr), "test");
+  EXPECT_THAT(channel.AllGather("bytes", Soon()).value(), ElementsAre("bytes"));
+  EXPECT_EQ(channel.Broadcast("bytes", Soon()).value(), "bytes");
+  EXPECT_THAT(channel.SumDoubles({1, 2}, Soon()).value(), ElementsAre(1, 2));
+  EXPECT_TRUE(channel.Barrier(Soon()).ok());
+  EXPECT_EQ(channel.bytes_sent(), 0);
+  EXPECT_EQ(channel.bytes_received(), 0);
+}
+
+TEST(SideChannelTest, BytesAreCounted) {
+  const auto store = NewInMemoryStore();
+  RunRanks(2, [&](int rank) {
+    SideChannel channel(Group(rank, 2, store), "test");
+    ASSERT_TRUE(channel.AllGather(rank == 0 ? "123" : "4567", Soon()).ok());
+    ASSERT_TRUE(channel.SumDoubles({1, 2}, Soon()).ok());
+    ASSERT_TRUE(channel.Barrier(Soon()).ok());
+    EXPECT_EQ(channel.bytes_sent(), (rank == 0 ? 3 : 4) + 16);
+    EXPECT_EQ(channel.bytes_received(), 7 + 32);
+  });
+}
+
+}  // namespace
+}  // namespace gradsync

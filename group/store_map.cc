@@ -1,0 +1,230 @@
+#include "group/store_map.h"
+
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace gradsync {
+namespace {
+
+// "ranks 2, 3 of 4 have not come to "key"".
+template <typename Parts>
+std::string DescribeMissing(absl::string_view key, int world_size, const Parts& parts) {
+  std::vector<int> missing;
+  for (int rank = 0; rank < world_size; ++rank) {
+    if (parts.count(rank) == 0) missing.push_back(rank);
+  }
+  return absl::StrCat(missing.size() == 1 ? "rank " : "ranks ", absl::StrJoin(missing, ", "),
+                      " of ", world_size, missing.size() == 1 ? " has" : " have", " not come to \"",
+                      key, "\" by the deadline");
+}
+
+}  // namespace
+
+absl::Status StoreMap::Set(absl::string_view key, std::string value) {
+  const Value shared = std::make_shared<const std::string>(std::move(value));
+  std::map<Ticket, OnValue> woken;
+  {
+    MutexLock lock(&mutex_);
+    if (!closed_.ok()) return closed_;
+    Store(key, shared, &woken);
+  }
+  for (auto& [ticket, done] : woken) std::move(done)(shared);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<StoreMap::Value> StoreMap::SetIfAbsent(absl::string_view key, std::string value) {
+  const Value shared = std::make_shared<const std::string>(std::move(value));
+  std::map<Ticket, OnValue> woken;
+  {
+    MutexLock lock(&mutex_);
+    if (!closed_.ok()) return closed_;
+    const auto found = values_.find(key);
+    if (found != values_.end()) return found->second;
+    Store(key, shared, &woken);
+  }
+  for (auto& [ticket, done] : woken) std::move(done)(shared);
+  return shared;
+}
+
+void StoreMap::Store(absl::string_view key, Value value, std::map<Ticket, OnValue>* woken) {
+  values_[key] = std::move(value);
+  const auto waiting = getters_.find(key);
+  if (waiting == getters_.end()) return;
+  *woken = std::move(waiting->second);
+  getters_.erase(waiting);
+  for (const auto& [ticket, done] : *woken) places_.erase(ticket);
+}
+
+StoreMap::Ticket StoreMap::Get(absl::string_view key, OnValue done) {
+  absl::StatusOr<Value> result;
+  Ticket ticket = 0;
+  {
+    MutexLock lock(&mutex_);
+    ticket = ++last_ticket_;
+    const auto found = values_.find(key);
+    if (!closed_.ok()) {
+      result = closed_;
+    } else if (found != values_.end()) {
+      result = found->second;
+    } else if (absl::Status failure = FailureOf(key); !failure.ok()) {
+      result = std::move(failure);
+    } else {
+      getters_[key].emplace(ticket, std::move(done));
+      places_[ticket] = Place{std::string(key), /*gathering=*/false, /*rank=*/0};
+      return ticket;
+    }
+  }
+  std::move(done)(std::move(result));
+  return ticket;
+}
+
+StoreMap::Ticket StoreMap::Exchange(absl::string_view key, int rank, int world_size,
+                                    std::string value, OnValues done) {
+  Part part;
+  part.value = std::move(value);
+  part.done = std::move(done);
+  std::vector<OnValues> complete;
+  Values values;
+  absl::Status status;
+  Ticket ticket = 0;
+  {
+    MutexLock lock(&mutex_);
+    ticket = part.ticket = ++last_ticket_;
+    status = closed_.ok() ? FailureOf(key) : closed_;
+    if (status.ok()) status = Join(key, rank, world_size, &part, &complete, &values);
+  }
+  if (!status.ok()) std::move(part.done)(std::move(status));
+  for (OnValues& each : complete) std::move(each)(values);
+  return ticket;
+}
+
+absl::Status StoreMap::Join(absl::string_view key, int rank, int world_size, Part* part,
+                            std::vector<OnValues>* complete, Values* values) {
+  if (world_size < 1 || rank < 0 || rank >= world_size) {
+    return absl::InvalidArgumentError(absl::StrCat("exchange \"", key, "\": expected a rank in 0..",
+                                                   world_size - 1, ", found ", rank));
+  }
+  Gathering& gathering = gatherings_[key];
+  if (gathering.parts.empty()) gathering.world_size = world_size;
+  if (gathering.world_size != world_size) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "exchange \"", key, "\": rank ", gathering.parts.begin()->first, " expects a world of ",
+        gathering.world_size, ", rank ", rank, " one of ", world_size));
+  }
+  if (gathering.parts.count(rank) != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("exchange \"", key, "\": rank ", rank, " of ", world_size, " came twice"));
+  }
+  places_[part->ticket] = Place{std::string(key), /*gathering=*/true, rank};
+  gathering.parts.emplace(rank, std::move(*part));
+  if (static_cast<int>(gathering.parts.size()) < world_size) return absl::OkStatus();
+
+  std::vector<std::string> gathered;
+  for (auto& [each, finished] : gathering.parts) {
+    places_.erase(finished.ticket);
+    gathered.push_back(std::move(finished.value));
+    complete->push_back(std::move(finished.done));
+  }
+  *values = std::make_shared<const std::vector<std::string>>(std::move(gathered));
+  gatherings_.erase(key);
+  return absl::OkStatus();
+}
+
+void StoreMap::Drop(Ticket ticket, bool expired) {
+  OnValue on_value;
+  OnValues on_values;
+  absl::Status status = absl::CancelledError("the caller has left");
+  {
+    MutexLock lock(&mutex_);
+    const auto found = places_.find(ticket);
+    if (found == places_.end()) return;
+    const Place place = std::move(found->second);
+    places_.erase(found);
+    if (place.gathering) {
+      const auto gathering = gatherings_.find(place.key);
+      std::map<int, Part>& parts = gathering->second.parts;
+      if (expired) {
+        status = absl::DeadlineExceededError(
+            DescribeMissing(place.key, gathering->second.world_size, parts));
+      }
+      on_values = std::move(parts.at(place.rank).done);
+      parts.erase(place.rank);
+      if (parts.empty()) gatherings_.erase(gathering);
+    } else {
+      if (expired) {
+        status = absl::DeadlineExceededError(
+            absl::StrCat("nobody has set \"", place.key, "\" by the deadline"));
+      }
+      const auto getters = getters_.find(place.key);
+      on_value = std::move(getters->second.at(ticket));
+      getters->second.erase(ticket);
+      if (getters->second.empty()) getters_.erase(getters);
+    }
+  }
+  if (on_value) std::move(on_value)(status);
+  if (on_values) std::move(on_values)(status);
+}
+
+absl::StatusOr<StoreMap::Value> StoreMap::Fail(absl::string_view prefix, std::string reason) {
+  const Value shared = std::make_shared<const std::string>(std::move(reason));
+  Waits ended;
+  {
+    MutexLock lock(&mutex_);
+    if (!closed_.ok()) return closed_;
+    const auto [entry, first] = failures_.try_emplace(std::string(prefix), shared);
+    if (!first) return entry->second;
+    ended = TakeWaits(prefix);
+  }
+  ended.End(absl::AbortedError(*shared));
+  return shared;
+}
+
+absl::Status StoreMap::FailureOf(absl::string_view key) const {
+  for (const auto& [prefix, reason] : failures_) {
+    if (absl::StartsWith(key, prefix)) return absl::AbortedError(*reason);
+  }
+  return absl::OkStatus();
+}
+
+StoreMap::Waits StoreMap::TakeWaits(absl::string_view prefix) {
+  Waits taken;
+  absl::erase_if(getters_, [&](auto& entry) {
+    if (!absl::StartsWith(entry.first, prefix)) return false;
+    for (auto& [ticket, done] : entry.second) {
+      places_.erase(ticket);
+      taken.getters.push_back(std::move(done));
+    }
+    return true;
+  });
+  absl::erase_if(gatherings_, [&](auto& entry) {
+    if (!absl::StartsWith(entry.first, prefix)) return false;
+    for (auto& [rank, part] : entry.second.parts) {
+      places_.erase(part.ticket);
+      taken.parts.push_back(std::move(part.done));
+    }
+    return true;
+  });
+  return taken;
+}
+
+void StoreMap::Waits::End(const absl::Status& status) {
+  for (OnValue& done : getters) std::move(done)(status);
+  for (OnValues& done : parts) std::move(done)(status);
+}
+
+void StoreMap::Close(absl::Status reason) {
+  Waits ended;
+  {
+    MutexLock lock(&mutex_);
+    if (!closed_.ok()) return;
+    closed_ = reason;
+    ended = TakeWaits("");
+    values_.clear();
+  }
+  ended.End(reason);
+}
+
+}  // namespace gradsync

@@ -1,0 +1,117 @@
+// What a rendezvous store does, without threads and without a network: the map behind every
+// KeyValueStore.
+
+#ifndef GRADSYNC_GROUP_STORE_MAP_H_
+#define GRADSYNC_GROUP_STORE_MAP_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "base/mutex.h"
+
+namespace gradsync {
+
+// Nothing here waits: who has to wait leaves a callback, which costs some bytes and no thread. A
+// callback runs exactly once, on the thread of the call that completes it (which may be the very
+// call that left it), with no lock held.
+//
+// Who keeps the time calls Expire(). Thread-safe. Callbacks that are still waiting when the map is
+// destroyed never run: Close() first.
+class StoreMap {
+ public:
+  // Names a waiting callback; never 0.
+  using Ticket = uint64_t;
+  // Values are shared, not copied, with whoever waits for them.
+  using Value = std::shared_ptr<const std::string>;
+  using Values = std::shared_ptr<const std::vector<std::string>>;
+  using OnValue = absl::AnyInvocable<void(absl::StatusOr<Value>) &&>;
+  using OnValues = absl::AnyInvocable<void(absl::StatusOr<Values>) &&>;
+
+  StoreMap() = default;
+  StoreMap(const StoreMap&) = delete;
+  StoreMap& operator=(const StoreMap&) = delete;
+
+  // As in KeyValueStore. Errors: that of Close().
+  absl::Status Set(absl::string_view key, std::string value);
+  absl::StatusOr<Value> SetIfAbsent(absl::string_view key, std::string value);
+
+  // Ends all waits for keys with the prefix, and those to come, as in KeyValueStore. Errors: that
+  // of Close().
+  absl::StatusOr<Value> Fail(absl::string_view prefix, std::string reason);
+
+  // `done` gets the value when the key is set. Errors: DEADLINE_EXCEEDED after Expire(), naming the
+  // key; CANCELLED after Cancel(); ABORTED after Fail(); that of Close().
+  Ticket Get(absl::string_view key, OnValue done);
+
+  // `done` gets all parts when the last of `world_size` ranks has come; then the map forgets them,
+  // and the key is as new. A rank that leaves before (Expire(), Cancel()) takes its part with it,
+  // so either all ranks of an exchange get the parts or none does. Errors: those of Get(),
+  // DEADLINE_EXCEEDED naming the missing ranks too; INVALID_ARGUMENT for a rank outside the world,
+  // a rank that is waiting already, or a world size that is not that of the ranks that came before.
+  Ticket Exchange(absl::string_view key, int rank, int world_size, std::string value,
+                  OnValues done);
+
+  // Ends a wait. Nothing happens when it has ended already, or is about to.
+  void Expire(Ticket ticket) { Drop(ticket, /*expired=*/true); }
+  void Cancel(Ticket ticket) { Drop(ticket, /*expired=*/false); }
+
+  // Ends all waits, and fails all later calls, with `reason`, an error. The first call counts.
+  void Close(absl::Status reason);
+
+ private:
+  struct Part {
+    Ticket ticket = 0;
+    std::string value;
+    OnValues done;
+  };
+  struct Gathering {
+    int world_size = 0;
+    std::map<int, Part> parts;  // by rank
+  };
+  // Where a ticket's callback is.
+  struct Place {
+    std::string key;
+    bool gathering = false;
+    int rank = 0;
+  };
+
+  // Waits that the map knows no more.
+  struct Waits {
+    std::vector<OnValue> getters;
+    std::vector<OnValues> parts;
+
+    void End(const absl::Status& status);
+  };
+
+  // What Fail() said of the key, or OK.
+  absl::Status FailureOf(absl::string_view key) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Waits TakeWaits(absl::string_view prefix) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status Join(absl::string_view key, int rank, int world_size, Part* part,
+                    std::vector<OnValues>* complete, Values* values)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Store(absl::string_view key, Value value, std::map<Ticket, OnValue>* woken)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Drop(Ticket ticket, bool expired);
+
+  Mutex mutex_;
+  absl::Status closed_ ABSL_GUARDED_BY(mutex_);
+  Ticket last_ticket_ ABSL_GUARDED_BY(mutex_) = 0;
+  absl::flat_hash_map<std::string, Value> values_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<std::string, std::map<Ticket, OnValue>> getters_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<std::string, Gathering> gatherings_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<Ticket, Place> places_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, Value> failures_ ABSL_GUARDED_BY(mutex_);  // by prefix
+};
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_GROUP_STORE_MAP_H_

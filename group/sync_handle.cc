@@ -1,0 +1,92 @@
+#include "group/sync_handle.h"
+
+#include <atomic>
+#include <functional>
+#include <string>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "base/mutex.h"
+
+namespace gradsync {
+namespace internal {
+
+struct HandleState {
+  HandleState(std::string what, std::weak_ptr<SyncDriver> driver)
+      : what(std::move(what)), driver(std::move(driver)) {}
+
+  const std::string what;
+  const std::weak_ptr<SyncDriver> driver;
+  Mutex mutex;
+  int64_t step ABSL_GUARDED_BY(mutex) = -1;  // of a series; -1: in no series
+  CondVar changed;
+  std::atomic<bool> resolved{false};  // written under the mutex
+  absl::Status status ABSL_GUARDED_BY(mutex);
+  std::function<absl::Status()> on_wait ABSL_GUARDED_BY(mutex);  // or null
+};
+
+}  // namespace internal
+
+absl::Status SyncHandle::Wait(Deadline deadline) const {
+  if (!done()) {
+    const std::shared_ptr<SyncDriver> driver = state_->driver.lock();
+    if (driver != nullptr) driver->Drive([this] { return done(); }, deadline);
+  }
+  std::function<absl::Status()> on_wait;
+  {
+    MutexLock lock(&state_->mutex);
+    while (!state_->resolved) {
+      if (!state_->changed.WaitWithDeadline(&state_->mutex, deadline) || state_->resolved) continue;
+      return absl::DeadlineExceededError(absl::StrCat(
+          state_->what, state_->step < 0 ? "" : absl::StrCat(" of step ", state_->step),
+          " is not complete at its deadline"));
+    }
+    if (state_->on_wait == nullptr) return state_->status;
+    on_wait = state_->on_wait;
+  }
+  return on_wait();
+}
+
+bool SyncHandle::done() const { return state_->resolved.load(std::memory_order_acquire); }
+
+SyncPromise::SyncPromise(std::string what, std::weak_ptr<SyncDriver> driver)
+    : state_(std::make_shared<internal::HandleState>(std::move(what), std::move(driver))) {}
+
+void SyncPromise::Resolve(absl::Status status, std::function<absl::Status()> on_wait) const {
+  MutexLock lock(&state_->mutex);
+  if (state_->resolved) return;
+  state_->status = std::move(status);
+  if (state_->status.ok()) state_->on_wait = std::move(on_wait);
+  state_->resolved.store(true, std::memory_order_release);
+  state_->changed.SignalAll();
+}
+
+SyncPromiseSeries::SyncPromiseSeries(const std::string& what,
+                                     const std::weak_ptr<SyncDriver>& driver)
+    : promises_{SyncPromise(what, driver), SyncPromise(what, driver)} {
+  current().Resolve(absl::OkStatus());
+}
+
+const SyncPromise& SyncPromiseSeries::Begin(int64_t step) {
+  current_ ^= 1;
+  SyncPromise& promise = promises_[current_];
+  // Nobody else can make it more than one: handles come from here.
+  if (promise.state_.use_count() > 1) {
+    promise = SyncPromise(promise.state_->what, promise.state_->driver);
+  }
+  MutexLock lock(&promise.state_->mutex);
+  promise.state_->step = step;
+  promise.state_->resolved = false;
+  promise.state_->status = absl::OkStatus();
+  promise.state_->on_wait = nullptr;
+  return promise;
+}
+
+SyncHandle ResolvedHandle(absl::Status status) {
+  SyncPromise promise("");
+  promise.Resolve(std::move(status));
+  return promise.handle();
+}
+
+}  // namespace gradsync

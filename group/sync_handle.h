@@ -1,0 +1,95 @@
+// The future of one bucket's exchange, and the promise that a backend resolves it with.
+
+#ifndef GRADSYNC_GROUP_SYNC_HANDLE_H_
+#define GRADSYNC_GROUP_SYNC_HANDLE_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "base/deadline.h"
+
+namespace gradsync {
+
+namespace internal {
+struct HandleState;
+}  // namespace internal
+
+// What makes an exchange go on, where that needs a thread. A thread that waits for a handle is lent
+// to it: that thread is awake, and has a core.
+class SyncDriver {
+ public:
+  virtual ~SyncDriver() = default;
+
+  // Works until `done` or the deadline, or returns early when another thread does. Thread-safe.
+  virtual void Drive(absl::FunctionRef<bool()> done, Deadline deadline) = 0;
+};
+
+// Cheap to copy; thread-safe. Resolved exactly once. A resolved handle means that nobody reads or
+// writes the bucket's memory any more and that its result is there (see gradient_sync.h), or that
+// the exchange failed.
+class SyncHandle {
+ public:
+  // Waits until the exchange is resolved, helping where it can, and returns its status. A missed
+  // deadline cancels nothing: the exchange goes on and the handle can be waited for again. Errors:
+  // those of the exchange; DEADLINE_EXCEEDED, saying what is waited for.
+  absl::Status Wait(Deadline deadline) const;
+
+  bool done() const;
+
+ private:
+  friend class SyncPromise;
+  explicit SyncHandle(std::shared_ptr<internal::HandleState> state) : state_(std::move(state)) {}
+
+  std::shared_ptr<internal::HandleState> state_;
+};
+
+// The backend's end. Cheap to copy; thread-safe. The first Resolve() counts and later ones are
+// ignored, so that a failure and a late completion may race.
+class SyncPromise {
+ public:
+  // `what` names the exchange in deadline errors, e.g. "bucket 3 of step 12". `driver`, if any, is
+  // lent the threads that wait, as long as it lives.
+  explicit SyncPromise(std::string what, std::weak_ptr<SyncDriver> driver = {});
+
+  SyncHandle handle() const { return SyncHandle(state_); }
+
+  // `on_wait`, unless null, is what each SyncHandle::Wait() of a success still does, on the waiting
+  // thread, and returns: where buckets are on a GPU, it makes the thread's compute stream wait for
+  // the result. It must not wait itself, and may run when the backend is gone.
+  void Resolve(absl::Status status, std::function<absl::Status()> on_wait = nullptr) const;
+
+ private:
+  friend class SyncPromiseSeries;
+
+  std::shared_ptr<internal::HandleState> state_;
+};
+
+// The promises of an exchange that every step makes anew, one after the other. What a promise needs
+// is used again when no handle refers to it any more, so that in the long run nothing is allocated
+// where callers keep the handles of at most one step. Not thread-safe.
+class SyncPromiseSeries {
+ public:
+  // As for SyncPromise, but `what` without the step, e.g. "bucket 3".
+  explicit SyncPromiseSeries(const std::string& what, const std::weak_ptr<SyncDriver>& driver = {});
+
+  // Begins the promise of `step`. The one before must be resolved.
+  const SyncPromise& Begin(int64_t step);
+
+  // The one begun last; resolved if none was.
+  const SyncPromise& current() const { return promises_[current_]; }
+
+ private:
+  SyncPromise promises_[2];  // a caller may hold one step's handle until it has the next one's
+  int current_ = 0;
+};
+
+// A handle that is resolved from the start.
+SyncHandle ResolvedHandle(absl::Status status);
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_GROUP_SYNC_HANDLE_H_

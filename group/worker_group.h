@@ -1,0 +1,36 @@
+// Who this worker is and how it reaches the others. A value that enters a backend's factory;
+// nothing reads the environment.
+
+#ifndef GRADSYNC_GROUP_WORKER_GROUP_H_
+#define GRADSYNC_GROUP_WORKER_GROUP_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "base/credentials.h"
+#include "group/key_value_store.h"
+
+namespace gradsync {
+
+struct WorkerGroup {
+  int rank = 0;
+  int world_size = 1;  // workers only
+  std::string run_id;  // the same for all processes of a job, and no other job's
+  int attempt = 0;     // counts restarts of the job
+  std::shared_ptr<KeyValueStore> store;
+  std::string
+      address;  // of this host, as the other ranks reach it, without a port; e.g. "127.0.0.1"
+  Credentials credentials;                     // for every connection
+  absl::Duration timeout = absl::Seconds(60);  // a peer silent for longer counts as lost
+
+  // Keys of different runs and attempts never meet.
+  std::string Key(absl::string_view name) const {
+    return absl::StrCat(run_id, "/", attempt, "/", name);
+  }
+};
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_GROUP_WORKER_GROUP_H_

@@ -1,0 +1,105 @@
+#ifndef GRADSYNC_SHARED_MEMORY_WINDOW_ENGINE_H_
+#define GRADSYNC_SHARED_MEMORY_WINDOW_ENGINE_H_
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <thread>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/types/optional.h"
+#include "base/deadline.h"
+#include "base/mutex.h"
+#include "group/sync_handle.h"
+#include "group/wire_stats.h"
+#include "plan/step_options.h"
+#include "shared_memory/window_group.h"
+#include "shared_memory/window_owner.h"
+#include "shared_memory/window_worker.h"
+
+namespace gradsync {
+
+struct WindowEngineOptions {
+  std::shared_ptr<GroupWindows> windows;
+  std::shared_ptr<WindowOwner> owner;  // of a ring's rank; null where servers are the owners
+  // Something went wrong on this rank. Must not block; Halt() and Fail() follow.
+  std::function<void(absl::Status)> report;
+  // Whether this process has fewer cores than the group has ranks; found out when not given.
+  absl::optional<bool> shares_cores;
+};
+
+// A rank's part in an exchange over windows: the worker's half (window_worker.h) and, in a ring,
+// the owner's (shared_memory/window_owner.h).
+//
+// Both are done by a thread of this object while the rank computes, and by the thread that waits
+// for a handle while one does: that saves two changes of thread per exchange. A small bucket is
+// done at once, by the rank that launches it last. The engine's thread sleeps while there is
+// nothing to do.
+//
+// When the host has fewer cores than ranks, whoever has a core also does the chunks of those who
+// have none.
+//
+// Thread-safe.
+class WindowEngine : public SyncDriver {
+ public:
+  static std::shared_ptr<WindowEngine> Start(WindowEngineOptions options);
+
+  // As Stop().
+  ~WindowEngine() override;
+
+  WindowEngine(const WindowEngine&) = delete;
+  WindowEngine& operator=(const WindowEngine&) = delete;
+
+  // As GradientSync::Launch(); the caller has checked the order.
+  SyncHandle Launch(const StepOptions& step, int bucket);
+
+  // As those of WindowWorker.
+  void PullParameters() { worker_.PullParameters(); }
+  WireStats wire_stats() const { return worker_.wire_stats(); }
+
+  // Nothing completes from here on: handles, those of later launches too, wait for Fail(), which
+  // must follow.
+  void Halt();
+
+  // Ends everything: open handles, and all later ones, resolve with `status`, which is not OK. The
+  // first call counts.
+  void Fail(const absl::Status& status);
+
+  // Halts, and waits for the thread. Must not be called from `report`.
+  void Stop();
+
+  void Drive(absl::FunctionRef<bool()> done, Deadline deadline) override;
+
+ private:
+  explicit WindowEngine(WindowEngineOptions options);
+
+  void Loop();
+  bool HasWork() const;
+  void Work(bool help);
+  bool DoSmall(int bucket);
+  bool TakeTurn(absl::FunctionRef<bool()> done, Deadline deadline);
+  bool TryTakeTurn();
+  void EndTurn();
+  bool halted() const { return halted_.load(std::memory_order_acquire); }
+  WindowSignals& signals() const { return windows_->signals(); }
+
+  const std::shared_ptr<GroupWindows> windows_;
+  const std::shared_ptr<WindowOwner> owner_;
+  const std::function<void(absl::Status)> report_;
+  const bool shares_cores_;
+  WindowWorker worker_;
+  std::atomic<bool> halted_{false};
+  std::atomic<bool> guest_{false};
+
+  Mutex mutex_;
+  CondVar turn_ends_;
+  bool turn_taken_ ABSL_GUARDED_BY(mutex_) = false;  // whoever took it may work
+
+  std::thread thread_;  // last: uses all of the above
+};
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_SHARED_MEMORY_WINDOW_ENGINE_H_

@@ -1,0 +1,95 @@
+#include "shared_memory/window_group.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace gradsync {
+namespace {
+
+std::vector<WindowControl*> ControlsOf(const std::vector<std::shared_ptr<Window>>& windows) {
+  std::vector<WindowControl*> controls;
+  for (const auto& window : windows) {
+    controls.push_back(reinterpret_cast<WindowControl*>(window->data()));
+  }
+  return controls;
+}
+
+}  // namespace
+
+WindowSignals::Keepers WindowGroup::owners() const {
+  if (!shards_.has_value()) return {0, workers()};
+  return {workers(), workers() + shards_->servers()};
+}
+
+int WindowGroup::owner(SegmentId id) const {
+  if (shards_.has_value()) return workers() + shards_->server(id);
+  return plan_.buckets()[id.bucket].layout.chunk_of(id.slot);
+}
+
+std::vector<SegmentId> WindowGroup::OwnedChunks(int member) const {
+  std::vector<SegmentId> owned;
+  for (int bucket = 0; bucket < static_cast<int>(plan_.buckets().size()); ++bucket) {
+    const StripeLayout& layout = plan_.buckets()[bucket].layout;
+    for (int slot = 0; slot < layout.slots(); ++slot) {
+      if (owner({bucket, slot}) == member && !layout.range(slot).empty()) {
+        owned.push_back({bucket, slot});
+      }
+    }
+  }
+  return owned;
+}
+
+WindowLayout WindowGroup::Layout(int member) const {
+  if (member < workers()) return WindowLayout(plan_, sizeof(WindowControl));
+  return WindowLayout::OfServer(plan_, static_cast<int64_t>(OwnedChunks(member).size()),
+                                sizeof(WindowControl));
+}
+
+std::string WindowGroup::Name(int member) const {
+  return member < workers() ? absl::StrCat("rank ", member)
+                            : absl::StrCat("server ", member - workers());
+}
+
+std::string WindowGroup::PsGreeting(absl::string_view run_id, int attempt, const Plan& plan) {
+  return absl::StrCat(run_id, "/", attempt, "/ps plan ", plan.fingerprint());
+}
+
+std::vector<WindowMeshOptions::Member> WindowGroup::MeshMembers() const {
+  std::vector<WindowMeshOptions::Member> all;
+  for (int member = 0; member < members(); ++member) {
+    all.push_back({Name(member), true, static_cast<size_t>(Layout(member).bytes())});
+  }
+  return all;
+}
+
+GroupWindows::GroupWindows(std::shared_ptr<const WindowGroup> group, int self,
+                           std::vector<std::shared_ptr<Window>> windows)
+    : group_(std::move(group)),
+      self_(self),
+      windows_(std::move(windows)),
+      signals_(ControlsOf(windows_), self, {0, group_->workers()}, group_->owners()) {
+  for (int member = 0; member < group_->members(); ++member) {
+    const WindowLayout layout = group_->Layout(member);
+    char* const data = windows_[member]->data();
+    squares_.push_back(absl::MakeSpan(reinterpret_cast<double*>(data + layout.squares_offset()),
+                                      static_cast<size_t>(layout.squares())));
+    std::vector<BucketProgress*>& progress = progress_.emplace_back();
+    for (int bucket = 0; bucket < static_cast<int>(plan().buckets().size()); ++bucket) {
+      progress.push_back(reinterpret_cast<BucketProgress*>(data + layout.progress_offset(bucket)));
+    }
+    if (member >= group_->workers()) continue;
+    std::vector<Bucket>& buckets = buckets_.emplace_back();
+    for (int bucket = 0; bucket < static_cast<int>(plan().buckets().size()); ++bucket) {
+      buckets.push_back({reinterpret_cast<float*>(data + layout.grad_offset(bucket)),
+                         reinterpret_cast<float*>(data + layout.param_offset(bucket))});
+    }
+  }
+}
+
+bool GroupWindows::Done(int bucket, int64_t launch) const {
+  const uint32_t done = progress(0, bucket).done.load(std::memory_order_seq_cst);
+  return static_cast<int32_t>(done - static_cast<uint32_t>(launch)) >= 0;
+}
+
+}  // namespace gradsync

@@ -1,0 +1,114 @@
+// Who shares windows in a job, and what each has in its own.
+
+#ifndef GRADSYNC_SHARED_MEMORY_WINDOW_GROUP_H_
+#define GRADSYNC_SHARED_MEMORY_WINDOW_GROUP_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "absl/types/optional.h"
+#include "absl/types/span.h"
+#include "plan/plan.h"
+#include "plan/shard_map.h"
+#include "shared_memory/window.h"
+#include "shared_memory/window_layout.h"
+#include "shared_memory/window_mesh.h"
+#include "shared_memory/window_signals.h"
+
+namespace gradsync {
+
+// Members are the workers, by rank, and after them the servers if there are any. Every chunk has
+// one *owner*: without servers rank c owns chunk c of each stripe, as a ring ends them; with
+// servers the shard map says which. Immutable, hence thread-safe.
+class WindowGroup {
+ public:
+  // A ring; parameter servers. `shards` must be made from `plan`.
+  explicit WindowGroup(const Plan& plan) : plan_(plan) {}
+  WindowGroup(const Plan& plan, const ShardMap& shards) : plan_(plan), shards_(shards) {}
+
+  const Plan& plan() const { return plan_; }
+  int workers() const { return plan_.world_size(); }
+  int members() const { return owners().last; }
+  WindowSignals::Keepers owners() const;
+
+  // Member that owns the chunk.
+  int owner(SegmentId id) const;
+
+  // Chunks that `member` owns and that are not empty, in order of bucket and slot.
+  std::vector<SegmentId> OwnedChunks(int member) const;
+
+  WindowLayout Layout(int member) const;
+
+  // What the members of parameter servers' groups greet each other with.
+  static std::string PsGreeting(absl::string_view run_id, int attempt, const Plan& plan);
+
+  // "rank 3" or "server 1".
+  std::string Name(int member) const;
+
+  // For WindowMesh: all members are linked with all, so that everybody sees who is ready, and
+  // notices who is gone.
+  std::vector<WindowMeshOptions::Member> MeshMembers() const;
+
+ private:
+  const Plan plan_;
+  const absl::optional<ShardMap> shards_;
+};
+
+// How far a member, and the group, are with the current launch of a bucket. In every window.
+struct alignas(64) BucketProgress {
+  // Of the member's chunks: launch number and how many somebody has taken (shared_memory/window_owner.h).
+  std::atomic<uint64_t> taken;
+  // Of the group; in rank 0's window.
+  std::atomic<uint32_t> finished;  // parts of the launch
+  std::atomic<uint32_t> done;      // number of the last launch that is complete
+};
+
+// The windows of all members, mapped here, as member `self` uses them. Constant and thread-safe;
+// the memory itself is the users' to synchronise, by signals().
+class GroupWindows {
+ public:
+  // `windows` by member, each of the size that the group's Layout() gives.
+  GroupWindows(std::shared_ptr<const WindowGroup> group, int self,
+               std::vector<std::shared_ptr<Window>> windows);
+
+  const WindowGroup& group() const { return *group_; }
+  const Plan& plan() const { return group_->plan(); }
+  int self() const { return self_; }
+  const Window& window(int member) const { return *windows_[member]; }
+  WindowSignals& signals() { return signals_; }
+
+  BucketProgress& progress(int member, int bucket) const { return *progress_[member][bucket]; }
+
+  // Whether launch number `launch`, one of this bucket's, is complete: nobody reads any worker's
+  // gradient any more, and all results are there.
+  bool Done(int bucket, int64_t launch) const;
+
+  // Flat buffers of a worker's bucket.
+  float* grad(int rank, int bucket) const { return buckets_[rank][bucket].grad; }
+  float* param(int rank, int bucket) const { return buckets_[rank][bucket].param; }
+
+  // One for each of the member's chunks.
+  absl::Span<double> squares(int member) const { return squares_[member]; }
+
+ private:
+  struct Bucket {
+    float* grad;
+    float* param;
+  };
+
+  const std::shared_ptr<const WindowGroup> group_;
+  const int self_;
+  const std::vector<std::shared_ptr<Window>> windows_;
+  std::vector<std::vector<BucketProgress*>> progress_;  // by member, by bucket
+  std::vector<std::vector<Bucket>> buckets_;            // by rank, by bucket
+  std::vector<absl::Span<double>> squares_;             // by member
+  WindowSignals signals_;
+};
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_SHARED_MEMORY_WINDOW_GROUP_H_

@@ -1,0 +1,57 @@
+// Where things lie in a window: memory that other processes of its host map. A worker's:
+//
+//   control words | progress | sums of squares | bucket 0: grad, param | bucket 1: grad, param ...
+//
+// Every rank's gradient stays where it is. The owner of a chunk reads it from all windows, folds,
+// and stores the result into all: one pass, and every chunk has one writer. (A ring moves the same
+// chunk 2(n-1) times.)
+
+#ifndef GRADSYNC_SHARED_MEMORY_WINDOW_LAYOUT_H_
+#define GRADSYNC_SHARED_MEMORY_WINDOW_LAYOUT_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "plan/plan.h"
+
+namespace gradsync {
+
+// Offsets and sizes in bytes. Flat buffers begin at pages, the rest at cache lines. A value;
+// thread-compatible.
+class WindowLayout {
+ public:
+  WindowLayout() = default;
+
+  // For a window whose control words take `control_bytes`.
+  WindowLayout(const Plan& plan, int64_t control_bytes);
+
+  // The window of a parameter server that owns `chunks`: it has no flat buffers.
+  static WindowLayout OfServer(const Plan& plan, int64_t chunks, int64_t control_bytes);
+
+  // A cache line per bucket: how far it is.
+  int64_t progress_offset(int bucket) const;
+
+  // One double per chunk that the window's member owns: at most this many.
+  int64_t squares() const { return squares_; }
+  int64_t squares_offset() const { return squares_offset_; }
+
+  int64_t grad_offset(int bucket) const { return grads_[bucket]; }
+  int64_t param_offset(int bucket) const { return params_[bucket]; }
+
+  // Of the whole window.
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  WindowLayout(int64_t buckets, int64_t chunks, int64_t control_bytes);
+
+  int64_t progress_offset_ = 0;
+  int64_t squares_ = 0;
+  int64_t squares_offset_ = 0;
+  std::vector<int64_t> grads_;   // by bucket
+  std::vector<int64_t> params_;  // by bucket
+  int64_t bytes_ = 0;
+};
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_SHARED_MEMORY_WINDOW_LAYOUT_H_

@@ -1,0 +1,103 @@
+#include "shared_memory/window_worker.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/types/optional.h"
+#include "base/kernels.h"
+#include "shared_memory/step_note.h"
+
+namespace gradsync {
+
+WindowWorker::WindowWorker(GroupWindows* windows) : windows_(*windows) {
+  const WindowGroup& group = windows_.group();
+  for (int bucket = 0; bucket < static_cast<int>(group.plan().buckets().size()); ++bucket) {
+    const StripeLayout& layout = group.plan().buckets()[bucket].layout;
+    Exchanged& exchanged = exchanged_.emplace_back();
+    for (int slot = 0; slot < layout.slots(); ++slot) {
+      const int64_t bytes = layout.range(slot).size() * 4;
+      if (bytes == 0) continue;
+      if (group.owner({bucket, slot}) == windows_.self()) {
+        exchanged.tx_bytes += bytes * (workers() - 1);
+        exchanged.tx_messages += workers() - 1;
+      } else {
+        exchanged.rx_bytes += bytes;
+        exchanged.rx_messages += 1;
+      }
+    }
+  }
+  SetDriver({});
+}
+
+void WindowWorker::SetDriver(const std::weak_ptr<SyncDriver>& driver) {
+  MutexLock lock(&mutex_);
+  promises_.clear();
+  for (size_t bucket = 0; bucket < exchanged_.size(); ++bucket) {
+    promises_.emplace_back(absl::StrCat("bucket ", bucket), driver);
+  }
+}
+
+WindowWorker::Launched WindowWorker::Launch(const StepOptions& step, int bucket) {
+  absl::optional<SyncHandle> handle;
+  int64_t launch;
+  {
+    MutexLock lock(&mutex_);
+    if (!failed_.ok()) return {ResolvedHandle(failed_), false};
+    handle = promises_[bucket].Begin(step.step).handle();
+    launch = launched_.load(std::memory_order_relaxed) + 1;
+    launched_.store(launch, std::memory_order_release);
+  }
+  // With its gradient the others could complete the exchange without this rank.
+  if (halted()) return {*std::move(handle), false};
+  if (bucket == 0) windows_.signals().SetNote(NoteOf(step));
+  const bool last =
+      windows_.signals().Publish(WindowControl::kReady, static_cast<uint32_t>(launch));
+  return {*std::move(handle), last};
+}
+
+void WindowWorker::PullParameters() {
+  const int self = windows_.self();
+  for (int bucket = 0; bucket < static_cast<int>(exchanged_.size()); ++bucket) {
+    const int64_t numel = windows_.plan().buckets()[bucket].numel;
+    if (self == 0) {
+      counter_.Sent((workers() - 1) * numel * 4, workers() - 1);
+      continue;
+    }
+    Copy(windows_.param(self, bucket), windows_.param(0, bucket), numel);
+    counter_.Received(numel * 4);
+  }
+  // The rest of the job reads only a part of it.
+  if (self != 0) windows_.window(0).Forget();
+}
+
+bool WindowWorker::CanResolve() const {
+  const int64_t next = resolved_.load(std::memory_order_acquire) + 1;
+  return next <= launched_.load(std::memory_order_acquire) &&
+         windows_.Done(static_cast<int>((next - 1) % exchanged_.size()), next);
+}
+
+void WindowWorker::Resolve() {
+  while (CanResolve()) {
+    const size_t bucket = resolved_.load(std::memory_order_relaxed) % exchanged_.size();
+    resolved_.fetch_add(1, std::memory_order_acq_rel);
+    counter_.Add(exchanged_[bucket]);
+    MutexLock lock(&mutex_);
+    if (halted()) return;
+    promises_[bucket].current().Resolve(absl::OkStatus());
+  }
+}
+
+void WindowWorker::Halt() {
+  halted_.store(true, std::memory_order_release);
+  windows_.signals().RingSelf();
+}
+
+void WindowWorker::Fail(const absl::Status& status) {
+  Halt();
+  MutexLock lock(&mutex_);
+  if (!failed_.ok()) return;
+  failed_ = status;
+  for (const SyncPromiseSeries& series : promises_) series.current().Resolve(status);
+}
+
+}  // namespace gradsync

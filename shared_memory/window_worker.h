@@ -1,0 +1,92 @@
+// The worker's half of an exchange over windows: of a rank in a ring, or of a worker with parameter
+// servers. The owner's half is shared_memory/window_owner.h.
+
+#ifndef GRADSYNC_SHARED_MEMORY_WINDOW_WORKER_H_
+#define GRADSYNC_SHARED_MEMORY_WINDOW_WORKER_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "base/mutex.h"
+#include "group/sync_handle.h"
+#include "group/wire_counter.h"
+#include "group/wire_stats.h"
+#include "plan/step_options.h"
+#include "shared_memory/window_group.h"
+
+namespace gradsync {
+
+// Tells the owners which gradients are complete, and resolves the handle of a bucket when all
+// owners are done with it: only then is the own gradient no longer read and the result whole.
+//
+// Only one thread at a time may call Resolve(); PullParameters() needs that nothing is launched
+// meanwhile; the rest is thread-safe. Nothing blocks. A step allocates nothing.
+class WindowWorker {
+ public:
+  // `windows` must outlive this object.
+  explicit WindowWorker(GroupWindows* windows);
+
+  // Threads that wait for handles are lent to `driver`. Before the first launch.
+  void SetDriver(const std::weak_ptr<SyncDriver>& driver);
+
+  // As GradientSync::Launch(); the caller has checked the order. With `last` set, all workers have
+  // launched the bucket now, and the caller must see to it that owners learn of it.
+  struct Launched {
+    SyncHandle handle;
+    bool last = false;
+  };
+  Launched Launch(const StepOptions& step, int bucket);
+
+  // Copies rank 0's parameters here.
+  void PullParameters();
+
+  // Whether the next handle is to be resolved.
+  bool CanResolve() const;
+
+  // Resolves all that are.
+  void Resolve();
+
+  // Whether anything is launched and not resolved.
+  bool waiting() const {
+    return launched_.load(std::memory_order_acquire) > resolved_.load(std::memory_order_acquire);
+  }
+
+  // Nothing completes from here on: handles, those of later launches too, wait for Fail(), which
+  // must follow.
+  void Halt();
+
+  // Ends everything: open handles, and all later ones, resolve with `status`, which is not OK. The
+  // first call counts.
+  void Fail(const absl::Status& status);
+
+  // Of parameters pulled, by or from this rank, of what owners stored into its window, and of what
+  // this rank owes others as an owner, whoever did it.
+  WireStats wire_stats() const { return counter_.stats(); }
+
+ private:
+  // What the other owners store into this rank's memory in one exchange, and this rank as an owner
+  // into others'.
+  using Exchanged = WireStats;
+
+  bool halted() const { return halted_.load(std::memory_order_acquire); }
+  int workers() const { return windows_.group().workers(); }
+
+  GroupWindows& windows_;
+  std::vector<Exchanged> exchanged_;  // by bucket
+  std::atomic<bool> halted_{false};
+  std::atomic<int64_t> launched_{0};
+  std::atomic<int64_t> resolved_{0};
+  WireCounter counter_;
+
+  Mutex mutex_;
+  absl::Status failed_ ABSL_GUARDED_BY(mutex_);
+  std::vector<SyncPromiseSeries> promises_ ABSL_GUARDED_BY(mutex_);  // by bucket
+};
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_SHARED_MEMORY_WINDOW_WORKER_H_
