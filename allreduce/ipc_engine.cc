@@ -285,7 +285,7 @@ float IpcEngine::ClipFactor(double max_norm) const {
   std::vector<const double*> next;
   for (int rank = 0; rank < ranks(); ++rank) next.push_back(flags_->squares(rank));
   return static_cast<float>(ClipScale(
-      layout_.plan(), max_norm, [&](SegmentId chunk) { return *next[layout_.owner(chunk)]++; }));
+      layout_.plan(), max_norm, [&](ChunkId chunk) { return *next[layout_.owner(chunk)]++; }));
 }
 
 // Nobody reads rank 0's parameters before they are all there, and rank 0 changes none before all

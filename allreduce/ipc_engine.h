@@ -100,7 +100,7 @@ class IpcEngine {
     const FoldPiece* pieces = nullptr;  // this rank's, on the device
     const FoldPiece* stored = nullptr;  // the same, of one source
     size_t num_pieces = 0;
-    std::vector<SegmentId> chunks;      // of the pieces
+    std::vector<ChunkId> chunks;        // of the pieces
     size_t first_square = 0;            // of the chunks, among this rank's sums of squares
     std::vector<const float*> sources;  // gradients by rank
     std::vector<float*> destinations;   // of the mean: under kOwner this rank's alone

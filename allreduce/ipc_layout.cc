@@ -40,14 +40,14 @@ absl::StatusOr<IpcLayout> IpcLayout::OfServers(const Plan& plan, int owners) {
   return IpcLayout(plan, std::move(shards));
 }
 
-int IpcLayout::owner(SegmentId chunk) const {
+int IpcLayout::owner(ChunkId chunk) const {
   if (shards_.has_value()) return shards_->server(chunk);
   return plan_.buckets()[chunk.bucket].layout.chunk_of(chunk.slot);
 }
 
-std::vector<SegmentId> IpcLayout::Chunks(int bucket, int rank) const {
+std::vector<ChunkId> IpcLayout::Chunks(int bucket, int rank) const {
   const StripeLayout& layout = plan_.buckets()[bucket].layout;
-  std::vector<SegmentId> chunks;
+  std::vector<ChunkId> chunks;
   for (int slot = 0; slot < layout.slots(); ++slot) {
     if (!layout.range(slot).empty() && owner({bucket, slot}) == rank) {
       chunks.push_back({bucket, slot});
@@ -69,7 +69,7 @@ size_t IpcLayout::MostChunks() const {
 std::vector<FoldPiece> IpcLayout::Pieces(int bucket, int rank) const {
   const StripeLayout& layout = plan_.buckets()[bucket].layout;
   std::vector<FoldPiece> pieces;
-  for (const SegmentId chunk : Chunks(bucket, rank)) {
+  for (const ChunkId chunk : Chunks(bucket, rank)) {
     const ElementRange range = layout.range(chunk.slot);
     const int first = FoldRank(layout.chunk_of(chunk.slot), 0, ranks());
     FoldPiece* const last = pieces.empty() ? nullptr : &pieces.back();

@@ -38,14 +38,14 @@ class IpcLayout {
   size_t bytes() const { return bytes_; }
 
   // Rank that owns the chunk.
-  int owner(SegmentId chunk) const;
+  int owner(ChunkId chunk) const;
 
   // What `rank` folds of a bucket, none of it empty, in order.
   std::vector<FoldPiece> Pieces(int bucket, int rank) const;
 
   // The chunks that `rank` owns of a bucket, none of them empty, in order. Pieces() are the same,
   // joined where neighbours are folded in the same order.
-  std::vector<SegmentId> Chunks(int bucket, int rank) const;
+  std::vector<ChunkId> Chunks(int bucket, int rank) const;
 
   // Chunks that the rank with the most of them owns in all buckets.
   size_t MostChunks() const;

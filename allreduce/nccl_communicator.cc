@@ -196,8 +196,9 @@ absl::Status NcclCommunicator::Broadcast(absl::string_view what, absl::Span<cons
   });
 }
 
-absl::Status NcclCommunicator::Exchange(absl::string_view what, absl::Span<const Message> messages,
-                                        GpuStream stream, Deadline deadline) {
+absl::Status NcclCommunicator::SendAndReceive(absl::string_view what,
+                                              absl::Span<const Message> messages, GpuStream stream,
+                                              Deadline deadline) {
   return Run(absl::StrCat("exchange of ", what), deadline, [&](NcclApi& api, NcclComm comm) {
     return InGroup(api, messages, [&](const Message& message) {
       return message.is_send ? api.Send(message.data, message.bytes, message.peer, comm, stream)

@@ -91,8 +91,9 @@ class NcclCommunicator {
     bool is_send = false;
   };
   // All messages, issued together: between two ranks they meet in their order here.
-  [[nodiscard]] absl::Status Exchange(absl::string_view what, absl::Span<const Message> messages,
-                                      GpuStream stream, Deadline deadline);
+  [[nodiscard]] absl::Status SendAndReceive(absl::string_view what,
+                                            absl::Span<const Message> messages, GpuStream stream,
+                                            Deadline deadline);
 
   // What NCCL says of the communicator: OK also while something is in progress, before Init() and
   // after the end. Returns OK at once when another thread is inside NCCL.

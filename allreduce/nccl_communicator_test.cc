@@ -100,7 +100,7 @@ TEST_F(NcclCommunicatorTest, RanksMeetAddAndPartWhateverIsInProgress) {
         x[0] = own;
         const Message messages[] = {Message::From(previous, x + 1, sizeof(float)),
                                     Message::To(next, x, sizeof(float))};
-        ASSERT_EQ(communicator.Exchange("x", messages, stream, Soon()), absl::OkStatus());
+        ASSERT_EQ(communicator.SendAndReceive("x", messages, stream, Soon()), absl::OkStatus());
         rank->AwaitStream();
         EXPECT_EQ(x[1], static_cast<float>(1 + previous));
         EXPECT_EQ(communicator.Close(Soon()), absl::OkStatus());

@@ -34,7 +34,7 @@ class NcclServers : public NcclTopology {
 
  private:
   std::vector<const float*> Sources(int bucket) const;
-  absl::Status Exchange(absl::string_view what, const std::vector<Message>& messages);
+  absl::Status SendAndReceive(absl::string_view what, const std::vector<Message>& messages);
 
   const NcclLane lane_;
   const NcclShares shares_;
@@ -107,7 +107,7 @@ absl::Status NcclServers::Reduce(absl::string_view what, int bucket, float inver
       messages.push_back(Message::From(rank, received_[rank]->floats() + run.range.begin, bytes));
     }
   }
-  GS_RETURN_IF_ERROR(Exchange(absl::StrCat("contributions to ", what), messages));
+  GS_RETURN_IF_ERROR(SendAndReceive(absl::StrCat("contributions to ", what), messages));
   const size_t begin = first_piece_[bucket];
   const size_t pieces = first_piece_[bucket + 1] - begin;
   if (pieces == 0) return absl::OkStatus();
@@ -132,7 +132,7 @@ absl::Status NcclServers::Spread(absl::string_view what, int bucket) {
       if (rank != lane_.rank) messages.push_back(Message::To(rank, data, bytes));
     }
   }
-  return Exchange(absl::StrCat("results of ", what), messages);
+  return SendAndReceive(absl::StrCat("results of ", what), messages);
 }
 
 absl::Status NcclServers::BroadcastParameters() {
@@ -144,12 +144,14 @@ absl::Status NcclServers::BroadcastParameters() {
       messages.push_back(Message::To(rank, bucket.param, bytes));
     }
   }
-  return Exchange("the parameters", messages);
+  return SendAndReceive("the parameters", messages);
 }
 
-absl::Status NcclServers::Exchange(absl::string_view what, const std::vector<Message>& messages) {
+absl::Status NcclServers::SendAndReceive(absl::string_view what,
+                                         const std::vector<Message>& messages) {
   if (messages.empty()) return absl::OkStatus();
-  GS_RETURN_IF_ERROR(lane_.communicator->Exchange(what, messages, lane_.stream, lane_.Soon()));
+  GS_RETURN_IF_ERROR(
+      lane_.communicator->SendAndReceive(what, messages, lane_.stream, lane_.Soon()));
   for (const Message& message : messages) {
     const int64_t bytes = static_cast<int64_t>(message.bytes);
     if (message.is_send) {

@@ -51,7 +51,7 @@ void RingBroadcast::SendAll() {
   ResolveIfComplete();
 }
 
-void RingBroadcast::Forward(SegmentId id) {
+void RingBroadcast::Forward(ChunkId id) {
   if (RingNext(rank_, plan_.world_size()) == 0) return;
   {
     MutexLock lock(&mutex_);
@@ -73,7 +73,7 @@ void RingBroadcast::Returned() {
 }
 
 absl::Status RingBroadcast::OnParameters(const proto::FrameHeader& header, Payload payload) {
-  const SegmentId id{static_cast<int>(header.bucket()), static_cast<int>(header.slot())};
+  const ChunkId id{static_cast<int>(header.bucket()), static_cast<int>(header.slot())};
   {
     MutexLock lock(&mutex_);
     if (!failed_.ok()) return absl::OkStatus();

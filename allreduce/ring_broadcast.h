@@ -42,7 +42,7 @@ class RingBroadcast : public std::enable_shared_from_this<RingBroadcast> {
   void Fail(absl::Status status);
 
  private:
-  void Forward(SegmentId id);
+  void Forward(ChunkId id);
   void Returned();
   void ResolveIfComplete();
 

@@ -22,7 +22,7 @@ RingEngine::RingEngine(RingEngineOptions options)
           std::make_shared<RingBroadcast>(options_.plan, options_.rank, options_.buckets, wire_)),
       owner_(options_.plan, options_.rank, options_.update_site, memory_),
       encoder_(options_.plan),
-      tokens_(options_.plan, options_.rank, options_.window,
+      tokens_(options_.plan, options_.rank, options_.lead,
               options_.update_site == UpdateSite::kWorker),
       norm_(options_.plan, options_.rank) {
   for (int b = 0; b < static_cast<int>(options_.plan.buckets().size()); ++b) {
@@ -36,7 +36,7 @@ RingEngine::RingEngine(RingEngineOptions options)
   }
 }
 
-Release RingEngine::LendTo(SegmentId id, bool final) {
+Release RingEngine::LendTo(ChunkId id, bool final) {
   Loan& loan = loans_[id.bucket][2 * id.slot + final];
   loan.keep = shared_from_this();
   return Release(&RingEngine::LoanOver, &loan);
@@ -53,7 +53,7 @@ void RingEngine::LoanOver(void* over) {
   }
 }
 
-float* RingEngine::result(SegmentId id) const {
+float* RingEngine::result(ChunkId id) const {
   const BucketMemory& bucket = memory_[id.bucket];
   return (options_.update_site == UpdateSite::kWorker ? bucket.grad : bucket.param) +
          range(id).begin;
@@ -93,9 +93,9 @@ SyncHandle RingEngine::Refuse(absl::Status error) {
 }
 
 void RingEngine::Begin(int bucket) {
-  // What the window does not admit at once is sent by the threads that bring results: a third
+  // What the lead does not admit at once is sent by the threads that bring results: a third
   // thread that writes all the time costs cores and wake-ups.
-  InitiateOwn(options_.window);
+  InitiateOwn(options_.lead);
   FoldDue(bucket);
   if (options_.plan.world_size() == 1) {
     StepOptions step;
@@ -103,7 +103,7 @@ void RingEngine::Begin(int bucket) {
       MutexLock lock(&mutex_);
       step = tokens_.step(bucket);
     }
-    for (SegmentId id : owner_.chunks()) {
+    for (ChunkId id : owner_.chunks()) {
       if (id.bucket != bucket) continue;
       owner_.CompleteMean(id, step, nullptr);
       PassOnMean(step, id);
@@ -129,7 +129,7 @@ void RingEngine::FoldDue(int bucket) {
 
 void RingEngine::InitiateOwn(int most) {
   for (int i = 0; i < most; ++i) {
-    absl::optional<SegmentId> id;
+    absl::optional<ChunkId> id;
     StepOptions step;
     {
       MutexLock lock(&mutex_);
@@ -141,7 +141,7 @@ void RingEngine::InitiateOwn(int most) {
   }
 }
 
-void RingEngine::SendSum(const StepOptions& step, SegmentId id, int hop) {
+void RingEngine::SendSum(const StepOptions& step, ChunkId id, int hop) {
   {
     MutexLock lock(&mutex_);
     tokens_.LendSum(id);
@@ -153,7 +153,7 @@ void RingEngine::SendSum(const StepOptions& step, SegmentId id, int hop) {
                    /*urgent=*/hop > 1, LendTo(id, /*final=*/false));
 }
 
-void RingEngine::SumReturned(SegmentId id) {
+void RingEngine::SumReturned(ChunkId id) {
   bool gather_waits;
   {
     MutexLock lock(&mutex_);
@@ -164,7 +164,7 @@ void RingEngine::SumReturned(SegmentId id) {
   ResolveIfComplete(id.bucket);
 }
 
-void RingEngine::CopyDelayedFinal(SegmentId id) {
+void RingEngine::CopyDelayedFinal(ChunkId id) {
   absl::optional<WaitingFrame> gather;
   StepOptions step;
   {
@@ -175,7 +175,7 @@ void RingEngine::CopyDelayedFinal(SegmentId id) {
   if (gather) CopyFinal(step, id, std::move(gather->payload));
 }
 
-void RingEngine::Fold(const StepOptions& step, SegmentId id, Payload payload) {
+void RingEngine::Fold(const StepOptions& step, ChunkId id, Payload payload) {
   // Counted here and not on arrival, so that what is held counts in the step that it belongs to.
   wire_->CountReceived(static_cast<int64_t>(payload.size()));
   const int n = options_.plan.world_size();
@@ -189,7 +189,7 @@ void RingEngine::Fold(const StepOptions& step, SegmentId id, Payload payload) {
   SendSum(step, id, ReduceHop(chunk(id), options_.rank, n) + 1);
 }
 
-void RingEngine::PassOnMean(const StepOptions& step, SegmentId id) {
+void RingEngine::PassOnMean(const StepOptions& step, ChunkId id) {
   if (!clips(step)) {
     if (options_.update_site == UpdateSite::kOwner) owner_.Update(id, step);
     return PassOnFinal(step, id);
@@ -204,7 +204,7 @@ void RingEngine::PassOnMean(const StepOptions& step, SegmentId id) {
   SendSquaresIfDue();
 }
 
-void RingEngine::CopyFinal(const StepOptions& step, SegmentId id, Payload payload) {
+void RingEngine::CopyFinal(const StepOptions& step, ChunkId id, Payload payload) {
   wire_->CountReceived(static_cast<int64_t>(payload.size()));
   CopyPayload(
       payload,
@@ -214,7 +214,7 @@ void RingEngine::CopyFinal(const StepOptions& step, SegmentId id, Payload payloa
   PassOnFinal(step, id);
 }
 
-void RingEngine::PassOnFinal(const StepOptions& step, SegmentId id) {
+void RingEngine::PassOnFinal(const StepOptions& step, ChunkId id) {
   const int n = options_.plan.world_size();
   const bool sends = SendsGather(chunk(id), options_.rank, n);
   {
@@ -231,7 +231,7 @@ void RingEngine::PassOnFinal(const StepOptions& step, SegmentId id) {
   ResolveIfComplete(id.bucket);
 }
 
-void RingEngine::FinalReturned(SegmentId id) {
+void RingEngine::FinalReturned(ChunkId id) {
   {
     MutexLock lock(&mutex_);
     tokens_.ReturnFinal(id);
@@ -266,7 +266,7 @@ absl::Status RingEngine::OnFrame(const FrameHeader& header, Payload payload) {
 }
 
 absl::Status RingEngine::OnReduce(const FrameHeader& header, Payload payload) {
-  const SegmentId id{static_cast<int>(header.bucket()), static_cast<int>(header.slot())};
+  const ChunkId id{static_cast<int>(header.bucket()), static_cast<int>(header.slot())};
   StepOptions step;
   bool now = false;
   {
@@ -280,7 +280,7 @@ absl::Status RingEngine::OnReduce(const FrameHeader& header, Payload payload) {
 }
 
 absl::Status RingEngine::OnGather(const FrameHeader& header, Payload payload) {
-  const SegmentId id{static_cast<int>(header.bucket()), static_cast<int>(header.slot())};
+  const ChunkId id{static_cast<int>(header.bucket()), static_cast<int>(header.slot())};
   StepOptions step;
   bool now = false;
   {
@@ -290,7 +290,7 @@ absl::Status RingEngine::OnGather(const FrameHeader& header, Payload payload) {
     step = tokens_.step(id.bucket);
   }
   if (now) CopyFinal(step, id, std::move(payload));
-  InitiateOwn(options_.window);
+  InitiateOwn(options_.lead);
   return absl::OkStatus();
 }
 
@@ -304,7 +304,7 @@ absl::Status RingEngine::OnCredit(const FrameHeader& header) {
     if (halted_) return absl::OkStatus();
     GS_RETURN_IF_ERROR(tokens_.OnCredit(header));
   }
-  InitiateOwn(options_.window);
+  InitiateOwn(options_.lead);
   return absl::OkStatus();
 }
 
@@ -360,7 +360,7 @@ void RingEngine::ClipIfDue() {
 }
 
 void RingEngine::UpdateClipped(const StepOptions& step, double scale) {
-  for (SegmentId id : owner_.chunks()) {
+  for (ChunkId id : owner_.chunks()) {
     if (scale < 1) owner_.ScaleMean(id, static_cast<float>(scale));
     owner_.Update(id, step);
     PassOnFinal(step, id);

@@ -32,7 +32,7 @@ struct RingEngineOptions {
   int rank = 0;
   UpdateSite update_site = UpdateSite::kWorker;
   int connections = 4;
-  int window = 8;
+  int lead = 8;
   std::vector<GradBucket> buckets;
 
   // Gives a frame to a connection to the next rank. Must not block.
@@ -52,7 +52,7 @@ struct RingEngineOptions {
 // asks for is deferred. Held by shared_ptr: frames on their way keep it and the buckets' memory.
 //
 // When a step clips (max_norm > 0, kOwner), owners keep their finished means, tell the initiator of
-// each with a CREDIT frame, so that windows move on, and send their sums of squares round the ring
+// each with a CREDIT frame, so that others may begin more, and send their sums of squares round the ring
 // in a SQUARES frame. Every owner computes the same norm, then updates and starts GATHER.
 class RingEngine : public std::enable_shared_from_this<RingEngine> {
  public:
@@ -83,7 +83,7 @@ class RingEngine : public std::enable_shared_from_this<RingEngine> {
   // One of each per chunk, used again in every step, so that sending allocates nothing.
   struct Loan {
     RingEngine* engine = nullptr;
-    SegmentId id;
+    ChunkId id;
     bool final = false;
     std::shared_ptr<RingEngine> keep;  // while it is lent
   };
@@ -91,17 +91,17 @@ class RingEngine : public std::enable_shared_from_this<RingEngine> {
   SyncHandle Refuse(absl::Status error);
   void Begin(int bucket);
   void FoldDue(int bucket);
-  Release LendTo(SegmentId id, bool final);
+  Release LendTo(ChunkId id, bool final);
   static void LoanOver(void* loan);
   void InitiateOwn(int most);
-  void Fold(const StepOptions& step, SegmentId id, Payload payload);
-  void CopyFinal(const StepOptions& step, SegmentId id, Payload payload);
-  void CopyDelayedFinal(SegmentId id);
-  void SendSum(const StepOptions& step, SegmentId id, int hop);
-  void SumReturned(SegmentId id);
-  void PassOnMean(const StepOptions& step, SegmentId id);
-  void PassOnFinal(const StepOptions& step, SegmentId id);
-  void FinalReturned(SegmentId id);
+  void Fold(const StepOptions& step, ChunkId id, Payload payload);
+  void CopyFinal(const StepOptions& step, ChunkId id, Payload payload);
+  void CopyDelayedFinal(ChunkId id);
+  void SendSum(const StepOptions& step, ChunkId id, int hop);
+  void SumReturned(ChunkId id);
+  void PassOnMean(const StepOptions& step, ChunkId id);
+  void PassOnFinal(const StepOptions& step, ChunkId id);
+  void FinalReturned(ChunkId id);
   void ResolveIfComplete(int bucket);
 
   absl::Status OnReduce(const proto::FrameHeader& header, Payload payload);
@@ -115,17 +115,17 @@ class RingEngine : public std::enable_shared_from_this<RingEngine> {
   bool clips(const StepOptions& step) const {
     return options_.update_site == UpdateSite::kOwner && step.max_norm > 0;
   }
-  int chunk(SegmentId id) const {
+  int chunk(ChunkId id) const {
     return options_.plan.buckets()[id.bucket].layout.chunk_of(id.slot);
   }
-  ElementRange range(SegmentId id) const {
+  ElementRange range(ChunkId id) const {
     return options_.plan.buckets()[id.bucket].layout.range(id.slot);
   }
   Returned returned() const {
     return options_.update_site == UpdateSite::kOwner ? Returned::kParameters : Returned::kMean;
   }
-  float* grad(SegmentId id) const { return memory_[id.bucket].grad + range(id).begin; }
-  float* result(SegmentId id) const;
+  float* grad(ChunkId id) const { return memory_[id.bucket].grad + range(id).begin; }
+  float* result(ChunkId id) const;
 
   const RingEngineOptions options_;
   const std::vector<BucketMemory> memory_;

@@ -91,13 +91,13 @@ struct Case {
   int n;
   UpdateSite site;
   double max_norm;
-  int window;
+  int lead;
   int connections;
   uint64_t seed;
 
   std::string Describe() const {
     return absl::StrCat("n ", n, site == UpdateSite::kOwner ? " owner" : " worker", " max_norm ",
-                        max_norm, " window ", window, " connections ", connections, " seed ", seed);
+                        max_norm, " lead ", lead, " connections ", connections, " seed ", seed);
   }
 };
 
@@ -127,7 +127,7 @@ absl::Status Train(const Case& c, int steps) {
       expected[s] = params;
     }
   }
-  SimulatedRing ring({plan, c.site, c.connections, c.window, c.seed});
+  SimulatedRing ring({plan, c.site, c.connections, c.lead, c.seed});
   struct RankState {
     int64_t step = 1;
     std::vector<SyncHandle> handles;

@@ -49,7 +49,7 @@ absl::Status CheckStepAndHop(const proto::FrameHeader& header, int expected_hop)
 
 }  // namespace
 
-proto::FrameHeader RingHeader(proto::FrameHeader::Kind kind, const StepOptions& step, SegmentId id,
+proto::FrameHeader RingHeader(proto::FrameHeader::Kind kind, const StepOptions& step, ChunkId id,
                               int hop) {
   proto::FrameHeader header;
   header.set_kind(kind);
@@ -69,8 +69,8 @@ std::string DescribeFrame(const proto::FrameHeader& header) {
                       " slot ", header.slot());
 }
 
-std::vector<SegmentId> OwnedChunks(const Plan& plan, int rank) {
-  std::vector<SegmentId> owned;
+std::vector<ChunkId> OwnedChunks(const Plan& plan, int rank) {
+  std::vector<ChunkId> owned;
   for (size_t bucket = 0; bucket < plan.buckets().size(); ++bucket) {
     const StripeLayout& layout = plan.buckets()[bucket].layout;
     for (int slot = rank; slot < layout.slots(); slot += plan.world_size()) {

@@ -16,7 +16,7 @@
 namespace gradsync {
 
 // A frame about one chunk. `hop` as in plan/ring_schedule.h.
-proto::FrameHeader RingHeader(proto::FrameHeader::Kind kind, const StepOptions& step, SegmentId id,
+proto::FrameHeader RingHeader(proto::FrameHeader::Kind kind, const StepOptions& step, ChunkId id,
                               int hop);
 
 // Whether the sender's step is `step`, options included.
@@ -26,7 +26,7 @@ bool IsStep(const proto::FrameHeader& header, const StepOptions& step);
 std::string DescribeFrame(const proto::FrameHeader& header);
 
 // Chunks that `rank` owns and that are not empty, in order of bucket and slot.
-std::vector<SegmentId> OwnedChunks(const Plan& plan, int rank);
+std::vector<ChunkId> OwnedChunks(const Plan& plan, int rank);
 
 // Whether a rank of the ring may receive this frame at all: a kind of the ring, a chunk of the plan
 // that is not empty, the hop at which it passes `rank`, and `payload_bytes` as the chunk has in the

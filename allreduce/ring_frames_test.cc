@@ -124,8 +124,8 @@ TEST(RingFramesTest, AStepWithOtherOptionsIsAnother) {
 
 TEST(RingFramesTest, OwnersHaveTheirChunkOfEachStripe) {
   const Plan plan = SmallPlan();
-  EXPECT_EQ(OwnedChunks(plan, 0), (std::vector<SegmentId>{{0, 0}, {1, 0}}));
-  EXPECT_EQ(OwnedChunks(plan, 1), (std::vector<SegmentId>{{0, 1}, {1, 1}}));
+  EXPECT_EQ(OwnedChunks(plan, 0), (std::vector<ChunkId>{{0, 0}, {1, 0}}));
+  EXPECT_EQ(OwnedChunks(plan, 1), (std::vector<ChunkId>{{0, 1}, {1, 1}}));
   EXPECT_TRUE(OwnedChunks(plan, 2).empty());
 }
 

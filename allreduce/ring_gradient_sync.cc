@@ -29,7 +29,7 @@ class RingSync : public SyncEngine {
   }
   UpdateSite update_site() const override { return options_.update_site; }
   std::string Terms() const override {
-    return absl::StrCat(options_.connections, " connections, window ", options_.window);
+    return absl::StrCat(options_.connections, " connections, lead ", options_.lead);
   }
 
   absl::Status CheckPlan(const Plan& plan) const override;
@@ -84,7 +84,7 @@ RingEngineOptions RingSync::EngineOptions(const Plan& plan,
   engine.rank = rank();
   engine.update_site = options_.update_site;
   engine.connections = options_.connections;
-  engine.window = options_.window;
+  engine.lead = options_.lead;
   engine.buckets = buckets;
   engine.defer = [this](TaskQueue::Task task) { tasks_.Add(std::move(task)); };
   engine.report = [this](absl::Status status) { host().Report(std::move(status)); };
@@ -166,10 +166,10 @@ void RingSync::Close() {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<GradientSync>> CreateRingGradientSync(const RingOptions& options) {
-  if (options.connections < 1 || options.window < 1) {
+  if (options.connections < 1 || options.lead < 1) {
     return absl::InvalidArgumentError(
-        absl::StrCat("ring: expected at least 1 connection and a window of at least 1, found ",
-                     options.connections, " and ", options.window));
+        absl::StrCat("ring: expected at least 1 connection and a lead of at least 1, found ",
+                     options.connections, " and ", options.lead));
   }
   if (options.group.world_size > 1 && options.link == nullptr) {
     return absl::InvalidArgumentError("ring: expected a link with more than one rank");

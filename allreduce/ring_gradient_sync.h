@@ -23,7 +23,7 @@ struct RingOptions {
   int connections = 4;
   // Own tokens under way at a time, at least 1 (simulated: 1 costs +55 to +150 % time, 8 at most +5
   // %).
-  int window = kRingWindow;
+  int lead = kRingLead;
 };
 
 // A GradientSync over a ring: a bandwidth-optimal allreduce, pipelined in stripes, of which every
@@ -31,7 +31,7 @@ struct RingOptions {
 // plan/ring_schedule.h, which wire_stats() counts). Folds in the plan's order. The algorithm is
 // told in plan/ring_schedule.h, the rules that keep it free of deadlock in ring_tokens.h.
 //
-// All ranks need the same update site, connections and window; Bind() checks. Under kOwner
+// All ranks need the same update site, connections and lead; Bind() checks. Under kOwner
 // `max_norm` clips at the owners; under kWorker clipping is the caller's.
 //
 // Threads: sums are added on the link's threads; one thread of this object begins launches.

@@ -53,7 +53,7 @@ absl::optional<double> RingNorm::TakeScale() {
     if (owned_[rank] > 0 && squares_[rank] == nullptr) return absl::nullopt;
   }
   std::vector<size_t> next(squares_.size(), 0);
-  const double scale = ClipScale(plan_, step_.max_norm, [&](SegmentId id) {
+  const double scale = ClipScale(plan_, step_.max_norm, [&](ChunkId id) {
     const int owner = plan_.buckets()[id.bucket].layout.chunk_of(id.slot);
     return (*squares_[owner])[next[owner]++];
   });

@@ -31,12 +31,12 @@ RingOwner::RingOwner(const Plan& plan, int rank, UpdateSite update_site,
       squares_(chunks_.size(), 0.0) {
   for (size_t i = chunks_.size(); i-- > 0;) first_[chunks_[i].bucket] = i;
   if (update_site == UpdateSite::kWorker) return;
-  for (SegmentId id : chunks_) {
+  for (ChunkId id : chunks_) {
     optimizers_.emplace_back(plan.optimizer(), range(id), plan.GroupRanges(id.bucket, range(id)));
   }
 }
 
-void RingOwner::CompleteMean(SegmentId id, const StepOptions& step, const Payload* last) {
+void RingOwner::CompleteMean(ChunkId id, const StepOptions& step, const Payload* last) {
   const ElementRange chunk = range(id);
   float* const mean = memory_[id.bucket].grad + chunk.begin;
   const float inverse_n = 1.0f / static_cast<float>(plan_.world_size());
@@ -50,17 +50,17 @@ void RingOwner::CompleteMean(SegmentId id, const StepOptions& step, const Payloa
   RoundMean(plan_.codec(), mean, chunk.size());
 }
 
-void RingOwner::MeasureSquares(SegmentId id) {
+void RingOwner::MeasureSquares(ChunkId id) {
   const ElementRange chunk = range(id);
   squares_[IndexOf(id)] = SumOfSquares(memory_[id.bucket].grad + chunk.begin, chunk.size());
 }
 
-void RingOwner::ScaleMean(SegmentId id, float scale) {
+void RingOwner::ScaleMean(ChunkId id, float scale) {
   const ElementRange chunk = range(id);
   Scale(memory_[id.bucket].grad + chunk.begin, chunk.size(), scale);
 }
 
-void RingOwner::Update(SegmentId id, const StepOptions& step) {
+void RingOwner::Update(ChunkId id, const StepOptions& step) {
   const BucketMemory& bucket = memory_[id.bucket];
   const int64_t begin = range(id).begin;
   optimizers_[IndexOf(id)].Apply(bucket.param + begin, bucket.grad + begin, step.lr, step.step);

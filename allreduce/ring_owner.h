@@ -31,24 +31,24 @@ class RingOwner {
   RingOwner(const Plan& plan, int rank, UpdateSite update_site, std::vector<BucketMemory> memory);
 
   // The owned chunks that are not empty, in order of bucket and slot.
-  const std::vector<SegmentId>& chunks() const { return chunks_; }
+  const std::vector<ChunkId>& chunks() const { return chunks_; }
 
   // The chunk's gradient plus `last` (null if there is one rank) is the sum over all ranks:
   // multiplies it by 1/n, then by the inverse loss scale, in the pass that adds, and rounds it as
   // the plan's codec does (plan/codec.h). `last` has the size of the chunk.
-  void CompleteMean(SegmentId id, const StepOptions& step, const Payload* last);
+  void CompleteMean(ChunkId id, const StepOptions& step, const Payload* last);
 
   // Notes the sum of squares of the chunk's mean.
-  void MeasureSquares(SegmentId id);
+  void MeasureSquares(ChunkId id);
 
   // The notes of all chunks, in the order of chunks().
   const std::vector<double>& squares() const { return squares_; }
 
   // Multiplies the chunk's mean, to clip it.
-  void ScaleMean(SegmentId id, float scale);
+  void ScaleMean(ChunkId id, float scale);
 
   // Updates the chunk's parameters from its mean. Only under kOwner.
-  void Update(SegmentId id, const StepOptions& step);
+  void Update(ChunkId id, const StepOptions& step);
 
   // Collective: the state after `steps` steps, whole on every rank. Errors: those of
   // CollectState().
@@ -59,15 +59,13 @@ class RingOwner {
   void Import(const OptimizerState& state);
 
  private:
-  ElementRange range(SegmentId id) const {
-    return plan_.buckets()[id.bucket].layout.range(id.slot);
-  }
+  ElementRange range(ChunkId id) const { return plan_.buckets()[id.bucket].layout.range(id.slot); }
   StateBytes ExportBucket(int bucket) const;
-  size_t IndexOf(SegmentId id) const { return first_[id.bucket] + id.slot / plan_.world_size(); }
+  size_t IndexOf(ChunkId id) const { return first_[id.bucket] + id.slot / plan_.world_size(); }
 
   const Plan& plan_;
   const std::vector<BucketMemory> memory_;
-  std::vector<SegmentId> chunks_;
+  std::vector<ChunkId> chunks_;
   std::vector<size_t> first_;               // index in chunks_ of each bucket's first chunk
   std::vector<RangeOptimizer> optimizers_;  // by chunk; empty under kWorker
   std::vector<double> squares_;             // by chunk

@@ -11,7 +11,7 @@
 namespace gradsync {
 namespace {
 
-SegmentId IdOf(const proto::FrameHeader& header) {
+ChunkId IdOf(const proto::FrameHeader& header) {
   return {static_cast<int>(header.bucket()), static_cast<int>(header.slot())};
 }
 
@@ -28,15 +28,15 @@ absl::Status Twice(const proto::FrameHeader& header) {
 
 }  // namespace
 
-RingTokens::RingTokens(const Plan& plan, int rank, int window, bool gather_overwrites_sum)
-    : plan_(plan), rank_(rank), window_(window), gather_overwrites_sum_(gather_overwrites_sum) {
+RingTokens::RingTokens(const Plan& plan, int rank, int lead, bool gather_overwrites_sum)
+    : plan_(plan), rank_(rank), lead_(lead), gather_overwrites_sum_(gather_overwrites_sum) {
   for (const BucketPlan& bucket : plan.buckets()) {
     buckets_.emplace_back(absl::StrCat("bucket ", buckets_.size()));
     buckets_.back().tokens.resize(bucket.layout.slots());
   }
 }
 
-bool RingTokens::IsOwn(SegmentId id) const {
+bool RingTokens::IsOwn(ChunkId id) const {
   const StripeLayout& layout = plan_.buckets()[id.bucket].layout;
   return Initiator(layout.chunk_of(id.slot), plan_.world_size()) == rank_;
 }
@@ -58,7 +58,7 @@ absl::StatusOr<SyncHandle> RingTokens::Launch(const StepOptions& step, int index
     bucket.tokens[slot] = Token();
     if (layout.range(slot).empty()) continue;
     ++bucket.open;
-    const SegmentId id{index, slot};
+    const ChunkId id{index, slot};
     if (plan_.world_size() > 1 && IsOwn(id)) own_.push_back(id);
   }
   held_ -= static_cast<int>(bucket.held.size());
@@ -92,11 +92,11 @@ absl::Status RingTokens::Hold(const proto::FrameHeader& header, Payload* payload
   for (size_t i = 0; i < bucket.held.size(); ++i) {
     if (bucket.held[i].header.slot() == header.slot()) return Twice(header);
   }
-  const int limit = window_ * (plan_.world_size() - 1);
+  const int limit = lead_ * (plan_.world_size() - 1);
   if (held_ >= limit) {
     return absl::InvalidArgumentError(
         absl::StrCat(DescribeFrame(header), " of step ", header.step(), ": expected at most ",
-                     limit, " frames ahead of this rank's launches (window ", window_, " times ",
+                     limit, " frames ahead of this rank's launches (lead ", lead_, " times ",
                      plan_.world_size() - 1, " other ranks), found one more"));
   }
   ++held_;
@@ -120,7 +120,7 @@ absl::StatusOr<bool> RingTokens::OnReduce(const proto::FrameHeader& header, Payl
 
 absl::StatusOr<bool> RingTokens::OnGather(const proto::FrameHeader& header, Payload* payload) {
   GS_RETURN_IF_ERROR(CheckCurrent(header));
-  const SegmentId id = IdOf(header);
+  const ChunkId id = IdOf(header);
   Token& to = token(id);
   if (to.stage == Stage::kFinal) return Twice(header);
   if (to.stage == Stage::kIdle) {
@@ -149,49 +149,49 @@ absl::Status RingTokens::OnCredit(const proto::FrameHeader& header) {
   return absl::OkStatus();
 }
 
-void RingTokens::Credit(SegmentId id) {
+void RingTokens::Credit(ChunkId id) {
   Token& to = token(id);
   if (to.credited || !IsOwn(id)) return;
   to.credited = true;
   --under_way_;
 }
 
-absl::optional<SegmentId> RingTokens::NextOwn() {
-  if (own_.empty() || under_way_ >= window_) return absl::nullopt;
-  const SegmentId id = own_.pop_front();
+absl::optional<ChunkId> RingTokens::NextOwn() {
+  if (own_.empty() || under_way_ >= lead_) return absl::nullopt;
+  const ChunkId id = own_.pop_front();
   ++under_way_;
   token(id).stage = Stage::kSummed;
   return id;
 }
 
-void RingTokens::LendSum(SegmentId id) {
+void RingTokens::LendSum(ChunkId id) {
   if (!buckets_[id.bucket].launched) return;
   ++buckets_[id.bucket].lent;
   token(id).sum_lent = true;
 }
 
-void RingTokens::LendFinal(SegmentId id) {
+void RingTokens::LendFinal(ChunkId id) {
   if (buckets_[id.bucket].launched) ++buckets_[id.bucket].lent;
 }
 
-bool RingTokens::ReturnSum(SegmentId id) {
+bool RingTokens::ReturnSum(ChunkId id) {
   if (!buckets_[id.bucket].launched) return false;
   --buckets_[id.bucket].lent;
   token(id).sum_lent = false;
   return token(id).gather.has_value();
 }
 
-absl::optional<WaitingFrame> RingTokens::TakeGather(SegmentId id) {
+absl::optional<WaitingFrame> RingTokens::TakeGather(ChunkId id) {
   absl::optional<WaitingFrame> gather = std::move(token(id).gather);
   token(id).gather.reset();
   return gather;
 }
 
-void RingTokens::ReturnFinal(SegmentId id) {
+void RingTokens::ReturnFinal(ChunkId id) {
   if (buckets_[id.bucket].launched) --buckets_[id.bucket].lent;
 }
 
-void RingTokens::MarkFinal(SegmentId id) {
+void RingTokens::MarkFinal(ChunkId id) {
   Bucket& bucket = buckets_[id.bucket];
   if (!bucket.launched) return;
   token(id).stage = Stage::kFinal;

@@ -27,14 +27,14 @@ struct WaitingFrame {
   Payload payload;
 };
 
-// A token is one chunk of one stripe, named by its SegmentId; see plan/ring_schedule.h for its way.
+// A token is one chunk of one stripe, named by its ChunkId; see plan/ring_schedule.h for its way.
 // Rules kept here:
 //
-//   Window  At most `window` tokens that this rank initiated are under way. A token counts until
+//   Lead    At most `lead` tokens that this rank initiated are under way. A token counts until
 //           its GATHER frame is received here, or its CREDIT frame when the result has to wait for
 //           the norm. Others' tokens are passed on at once.
 //   Hold    A REDUCE frame for a bucket that is not launched here yet is kept, never refused: the
-//           others' windows bound how many there are, window * (world_size - 1).
+//           others' leads bound how many there are, lead * (world_size - 1).
 //   Lend    Frames to send point into the bucket. Memory that is still lent is neither overwritten
 //           (a GATHER frame waits for it) nor given back to the caller (the bucket resolves when
 //           all chunks are final and nothing is lent).
@@ -44,7 +44,7 @@ class RingTokens {
  public:
   // `gather_overwrites_sum`: finished chunks go where sums were sent from (kWorker), not to another
   // buffer (kOwner).
-  RingTokens(const Plan& plan, int rank, int window, bool gather_overwrites_sum);
+  RingTokens(const Plan& plan, int rank, int lead, bool gather_overwrites_sum);
 
   // The bucket's gradient is complete here. The handle's promise is resolved through TakeResolved()
   // or FailAll(). Frames that were held for it are due (TakeDue()). Errors: FAILED_PRECONDITION
@@ -61,21 +61,21 @@ class RingTokens {
   absl::StatusOr<bool> OnGather(const proto::FrameHeader& header, Payload* payload);
   absl::Status OnCredit(const proto::FrameHeader& header);
 
-  // The next token to initiate, when the window allows one; it is then under way.
-  absl::optional<SegmentId> NextOwn();
+  // The next token to initiate, when the lead allows one; it is then under way.
+  absl::optional<ChunkId> NextOwn();
 
   // A frame that points to the chunk is about to be sent: a sum, or a finished chunk.
-  void LendSum(SegmentId id);
-  void LendFinal(SegmentId id);
+  void LendSum(ChunkId id);
+  void LendFinal(ChunkId id);
 
   // The frame was released. ReturnSum() says whether a GATHER frame waited for that; then it is to
   // be taken, once, and copied.
-  bool ReturnSum(SegmentId id);
-  absl::optional<WaitingFrame> TakeGather(SegmentId id);
-  void ReturnFinal(SegmentId id);
+  bool ReturnSum(ChunkId id);
+  absl::optional<WaitingFrame> TakeGather(ChunkId id);
+  void ReturnFinal(ChunkId id);
 
   // The chunk's result is in place here.
-  void MarkFinal(SegmentId id);
+  void MarkFinal(ChunkId id);
 
   // The bucket's promise, once, when it is complete.
   absl::optional<SyncPromise> TakeResolved(int bucket);
@@ -99,7 +99,7 @@ class RingTokens {
   };
   struct Token {
     Stage stage = Stage::kIdle;
-    bool credited = false;  // left the window
+    bool credited = false;  // no longer counts
     bool sum_lent = false;
     absl::optional<WaitingFrame> gather;  // waits for the sum's release
   };
@@ -116,20 +116,20 @@ class RingTokens {
     Fifo<WaitingFrame> due;      // from then on
   };
 
-  Token& token(SegmentId id) { return buckets_[id.bucket].tokens[id.slot]; }
-  bool IsOwn(SegmentId id) const;
+  Token& token(ChunkId id) { return buckets_[id.bucket].tokens[id.slot]; }
+  bool IsOwn(ChunkId id) const;
   absl::Status CheckCurrent(const proto::FrameHeader& header) const;
   absl::Status Hold(const proto::FrameHeader& header, Payload* payload);
-  void Credit(SegmentId id);
+  void Credit(ChunkId id);
 
   const Plan& plan_;
   const int rank_;
-  const int window_;
+  const int lead_;
   const bool gather_overwrites_sum_;
   std::vector<Bucket> buckets_;
-  Fifo<SegmentId> own_;  // to be initiated, in launch order
-  int under_way_ = 0;    // own tokens in the window
-  int held_ = 0;         // REDUCE frames of all buckets
+  Fifo<ChunkId> own_;  // to be initiated, in launch order
+  int under_way_ = 0;  // own tokens that count
+  int held_ = 0;       // REDUCE frames of all buckets
 };
 
 }  // namespace gradsync

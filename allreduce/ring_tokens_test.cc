@@ -57,15 +57,15 @@ class RingTokensTest : public testing::Test {
 TEST_F(RingTokensTest, InitiatesOwnChunksInOrderUpToTheWindow) {
   ASSERT_EQ(LaunchFirst(1), absl::OkStatus());
   // Rank 1 initiates chunk 0 of each stripe.
-  EXPECT_EQ(tokens_.NextOwn(), (SegmentId{0, 0}));
-  EXPECT_EQ(tokens_.NextOwn(), (SegmentId{0, 3}));
+  EXPECT_EQ(tokens_.NextOwn(), (ChunkId{0, 0}));
+  EXPECT_EQ(tokens_.NextOwn(), (ChunkId{0, 3}));
   EXPECT_EQ(tokens_.NextOwn(), absl::nullopt);
   EXPECT_TRUE(*tokens_.OnGather(Gather(0, 3, Step(1)), &payload_));
-  EXPECT_EQ(tokens_.NextOwn(), (SegmentId{0, 6}));
+  EXPECT_EQ(tokens_.NextOwn(), (ChunkId{0, 6}));
   EXPECT_EQ(tokens_.NextOwn(), absl::nullopt);
   ASSERT_EQ(tokens_.OnCredit(RingHeader(FrameHeader::CREDIT, Step(1), {0, 0}, 1)),
             absl::OkStatus());
-  EXPECT_EQ(tokens_.NextOwn(), (SegmentId{0, 9}));
+  EXPECT_EQ(tokens_.NextOwn(), (ChunkId{0, 9}));
 }
 
 TEST_F(RingTokensTest, OthersTokensDoNotCountInTheWindow) {

@@ -23,7 +23,7 @@ SimulatedRing::SimulatedRing(SimulatedRingOptions options)
     engine.rank = rank;
     engine.update_site = options_.update_site;
     engine.connections = options_.connections;
-    engine.window = options_.window;
+    engine.lead = options_.lead;
     engine.buckets = buckets_.back();
     engine.send = [this, rank](int connection, OutgoingFrame frame) {
       Send(rank, connection, std::move(frame));

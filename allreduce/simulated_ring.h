@@ -16,8 +16,8 @@
 #include "absl/status/status.h"
 #include "allreduce/ring_engine.h"
 #include "plan/plan.h"
-#include "sync/gradient_sync.h"
 #include "plan/update_site.h"
+#include "sync/gradient_sync.h"
 
 namespace gradsync {
 
@@ -25,7 +25,7 @@ struct SimulatedRingOptions {
   Plan plan;
   UpdateSite update_site = UpdateSite::kWorker;
   int connections = 2;
-  int window = 2;
+  int lead = 2;
   uint64_t seed = 0;
 };
 

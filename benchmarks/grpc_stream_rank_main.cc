@@ -113,8 +113,8 @@ class Rank {
                           StartBareServer(absl::StrCat(group_.address, ":0"), incoming_.events));
       GS_ASSIGN_OR_RETURN(
           const std::vector<std::string> addresses,
-          group_.store->Exchange(group_.Key("addresses"), group_.rank, group_.world_size,
-                                 server_->address(), Deadline::In(group_.timeout)));
+          group_.store->AllGather(group_.Key("addresses"), group_.rank, group_.world_size,
+                                  server_->address(), Deadline::In(group_.timeout)));
       targets = {addresses[(group_.rank + 1) % group_.world_size]};
     }
     const int64_t bytes = absl::GetFlag(FLAGS_bytes);

@@ -70,7 +70,7 @@ class BucketReducer::Core {
       }
     }
     for (const FlatParameter& p : parameters.parameters()) {
-      slots_.push_back({p, InMemoryOrder(p.grad), at::Tensor(), false, false});
+      awaited_.push_back({p, InMemoryOrder(p.grad), at::Tensor(), false, false});
     }
     Reset();
   }
@@ -96,7 +96,7 @@ class BucketReducer::Core {
 
   void SkipBackward() {
     MutexLock lock(&mutex_);
-    for (Slot& slot : slots_) slot.ready = true;
+    for (Awaited& awaited : awaited_) awaited.ready = true;
     next_ = pending_.size();
   }
 
@@ -109,13 +109,13 @@ class BucketReducer::Core {
   // .grad alone.
   variable_list TakeGradient(int index, const variable_list& grads) {
     MutexLock lock(&mutex_);
-    Slot& slot = slots_[index];
-    if (!MayTake(slot) || grads.size() != 1) return variable_list(grads.size());
+    Awaited& awaited = awaited_[index];
+    if (!MayTake(awaited) || grads.size() != 1) return variable_list(grads.size());
     try {
-      return Fill(&slot, grads[0]);
+      return Fill(&awaited, grads[0]);
     } catch (const std::exception& error) {
       Record(absl::InternalError(
-          absl::StrCat("copying the gradient of ", slot.parameter.name, ": ", error.what())));
+          absl::StrCat("copying the gradient of ", awaited.parameter.name, ": ", error.what())));
       return variable_list(1);
     }
   }
@@ -124,17 +124,18 @@ class BucketReducer::Core {
   void CountGradient(int index) {
     MutexLock lock(&mutex_);
     if (!error_.ok() || !in_step_ || no_sync_ > 0) return;
-    Slot& slot = slots_[index];
-    Record(FlatParameters::CheckGradient(slot.parameter));
+    Awaited& awaited = awaited_[index];
+    Record(FlatParameters::CheckGradient(awaited.parameter));
     if (!error_.ok()) return;
-    slot.ready = true;
+    awaited.ready = true;
     if (on_gradient_ != nullptr) on_gradient_(index);
-    if (--pending_[slot.parameter.bucket] == 0 && !CopyTogether(slot.parameter.bucket)) return;
+    if (--pending_[awaited.parameter.bucket] == 0 && !CopyTogether(awaited.parameter.bucket))
+      return;
     while (next_ < pending_.size() && pending_[next_] == 0) launch_(static_cast<int>(next_++));
   }
 
  private:
-  struct Slot {
+  struct Awaited {
     FlatParameter parameter;
     at::Tensor flat;     // parameter.grad
     at::Tensor waiting;  // a gradient in memory order that is to be copied there with others
@@ -146,44 +147,45 @@ class BucketReducer::Core {
     if (error_.ok()) error_ = std::move(status);
   }
 
-  // Whether the slot's memory may be written; if not, says why in error_.
-  bool MayTake(const Slot& slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+  // Whether the awaited's memory may be written; if not, says why in error_.
+  bool MayTake(const Awaited& awaited) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (!error_.ok()) return false;
-    if (slot.ready) {
+    if (awaited.ready) {
       Record(absl::InvalidArgumentError(absl::StrCat(
-          "parameter ", slot.parameter.name,
+          "parameter ", awaited.parameter.name,
           " got its gradient twice in one step: expected one backward per step without reentrant "
           "ones; run earlier micro-batches under NoSync()")));
     } else if (!in_step_ && no_sync_ == 0) {
       Record(absl::FailedPreconditionError(
-          absl::StrCat("backward reached parameter ", slot.parameter.name,
+          absl::StrCat("backward reached parameter ", awaited.parameter.name,
                        " outside of a step: expected it between BeginStep() and FinishStep(), or "
                        "under NoSync()")));
     }
     return error_.ok();
   }
 
-  variable_list Fill(Slot* slot, const at::Tensor& gradient) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+  variable_list Fill(Awaited* awaited, const at::Tensor& gradient)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     c10::NoGradGuard no_grad;
-    const at::Tensor& place = slot->parameter.grad;
-    const bool first = !std::exchange(slot->filled, true);
+    const at::Tensor& place = awaited->parameter.grad;
+    const bool first = !std::exchange(awaited->filled, true);
     if (!gradient.defined()) {
       if (first) place.zero_();
       return variable_list(1);
     }
     if (gradient.layout() != at::kStrided || gradient.scalar_type() != at::kFloat) {
       Record(absl::InvalidArgumentError(
-          absl::StrCat("gradient of ", slot->parameter.name, ": expected dense fp32, found ",
+          absl::StrCat("gradient of ", awaited->parameter.name, ": expected dense fp32, found ",
                        c10::toString(gradient.scalar_type()),
                        gradient.layout() == at::kStrided ? "" : " in a sparse layout")));
       return variable_list(1);
     }
-    if (!torch::autograd::impl::hooks(slot->parameter.parameter).empty()) {
+    if (!torch::autograd::impl::hooks(awaited->parameter.parameter).empty()) {
       if (first) place.zero_();
       return {gradient};
     }
     if (first && together_ && in_step_ && no_sync_ == 0 && SameLayout(gradient, place)) {
-      slot->waiting = InMemoryOrder(gradient);
+      awaited->waiting = InMemoryOrder(gradient);
     } else if (first) {
       place.copy_(gradient);
     } else {
@@ -196,10 +198,10 @@ class BucketReducer::Core {
   bool CopyTogether(int bucket) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     std::vector<at::Tensor> to, from;
     for (const int tensor : bucket_tensors_[bucket]) {
-      Slot& slot = slots_[tensor];
-      if (!slot.waiting.defined()) continue;
-      to.push_back(slot.flat);
-      from.push_back(std::exchange(slot.waiting, at::Tensor()));
+      Awaited& awaited = awaited_[tensor];
+      if (!awaited.waiting.defined()) continue;
+      to.push_back(awaited.flat);
+      from.push_back(std::exchange(awaited.waiting, at::Tensor()));
     }
     if (to.empty()) return true;
     try {
@@ -220,26 +222,26 @@ class BucketReducer::Core {
           "the step ends under NoSync(): the last backward of a step must run outside of it");
     }
     std::vector<std::string> missing;
-    for (const Slot& slot : slots_) {
-      if (!slot.ready) missing.push_back(slot.parameter.name);
+    for (const Awaited& awaited : awaited_) {
+      if (!awaited.ready) missing.push_back(awaited.parameter.name);
     }
     if (missing.empty()) return absl::OkStatus();
-    if (missing.size() == slots_.size()) {
+    if (missing.size() == awaited_.size()) {
       return absl::InvalidArgumentError(
           "no parameter got a gradient: expected one backward between BeginStep() and "
           "FinishStep()");
     }
     return absl::InvalidArgumentError(absl::StrCat(
-        "expected a gradient for each of ", slots_.size(), " parameters, found none for ",
+        "expected a gradient for each of ", awaited_.size(), " parameters, found none for ",
         NameList(missing), ": use them in every forward or freeze them (requires_grad)"));
   }
 
   void Reset() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     error_ = absl::OkStatus();
     in_step_ = false;
-    for (Slot& slot : slots_) {
-      slot.filled = slot.ready = false;
-      slot.waiting = at::Tensor();
+    for (Awaited& awaited : awaited_) {
+      awaited.filled = awaited.ready = false;
+      awaited.waiting = at::Tensor();
     }
     pending_ = bucket_sizes_;
     next_ = 0;
@@ -251,7 +253,7 @@ class BucketReducer::Core {
   std::vector<int> bucket_sizes_;                 // parameters per bucket
   std::vector<std::vector<int>> bucket_tensors_;  // which
   Mutex mutex_;
-  std::vector<Slot> slots_ ABSL_GUARDED_BY(mutex_);
+  std::vector<Awaited> awaited_ ABSL_GUARDED_BY(mutex_);
   std::vector<int> pending_ ABSL_GUARDED_BY(mutex_);  // parameters per bucket still to come
   size_t next_ ABSL_GUARDED_BY(mutex_) = 0;           // bucket to launch next
   bool in_step_ ABSL_GUARDED_BY(mutex_) = false;

@@ -170,18 +170,18 @@ class GrpcStore : public KeyValueStore {
     return std::move(*reply.mutable_value());
   }
 
-  absl::StatusOr<std::vector<std::string>> Exchange(absl::string_view key, int rank, int world_size,
-                                                    absl::string_view value,
-                                                    Deadline deadline) override {
-    proto::ExchangeRequest request;
+  absl::StatusOr<std::vector<std::string>> AllGather(absl::string_view key, int rank,
+                                                     int world_size, absl::string_view value,
+                                                     Deadline deadline) override {
+    proto::AllGatherRequest request;
     request.set_key(key.data(), key.size());
     request.set_rank(rank);
     request.set_world_size(world_size);
     request.set_value(value.data(), value.size());
     SetTimeout(request, deadline);
-    proto::ExchangeReply reply;
+    proto::AllGatherReply reply;
     const grpc::Status status =
-        connection_->Call(&Stub::Exchange, request, &reply, WithGrace(deadline));
+        connection_->Call(&Stub::AllGather, request, &reply, WithGrace(deadline));
     if (!status.ok()) return connection_->Explain(status, key);
     if (reply.values_size() != world_size) {
       return absl::DataLossError(absl::StrCat("store at ", connection_->address, ": exchange \"",

@@ -77,7 +77,7 @@ TEST(GrpcStoreKillTest, AKilledRankLeavesItsExchangeAndAKilledServerFailsAllThat
     if (read(ports[0], &port, sizeof(port)) != sizeof(port)) _exit(1);
     const auto store =
         ConnectStore(absl::StrCat("127.0.0.1:", port), InsecureCredentials(), Soon()).value();
-    std::thread exchange([&] { store->Exchange("key", 1, 3, "", Soon()).status().IgnoreError(); });
+    std::thread exchange([&] { store->AllGather("key", 1, 3, "", Soon()).status().IgnoreError(); });
     WriteInt(fd, 1);
     exchange.join();
   });
@@ -90,7 +90,7 @@ TEST(GrpcStoreKillTest, AKilledRankLeavesItsExchangeAndAKilledServerFailsAllThat
 
   const auto missing = [&] {
     const absl::Status status =
-        store->Exchange("key", 0, 3, "", Deadline::In(absl::Milliseconds(20))).status();
+        store->AllGather("key", 0, 3, "", Deadline::In(absl::Milliseconds(20))).status();
     EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
     return std::string(status.message());
   };
@@ -115,7 +115,7 @@ TEST(GrpcStoreKillTest, AKilledRankLeavesItsExchangeAndAKilledServerFailsAllThat
     changed.SignalAll();
   };
   std::thread get([&] { end(store->Get("never", Soon()).status()); });
-  std::thread exchange([&] { end(store->Exchange("never", 0, 2, "", Soon()).status()); });
+  std::thread exchange([&] { end(store->AllGather("never", 0, 2, "", Soon()).status()); });
   const auto watcher =
       store->Watch("never", [&](absl::StatusOr<std::string> value) { end(value.status()); });
   ASSERT_TRUE(store->Set("key", "value", Soon()).ok());

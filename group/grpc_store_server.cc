@@ -22,7 +22,7 @@ constexpr absl::Duration kFarewell = absl::Seconds(2);
 
 void Answer(const std::string& value, proto::ValueReply* reply) { reply->set_value(value); }
 
-void Answer(const std::vector<std::string>& values, proto::ExchangeReply* reply) {
+void Answer(const std::vector<std::string>& values, proto::AllGatherReply* reply) {
   reply->mutable_values()->Reserve(static_cast<int>(values.size()));
   for (const std::string& value : values) reply->add_values(value);
 }
@@ -106,12 +106,12 @@ class Service : public proto::Rendezvous::CallbackService {
     return waiting;
   }
 
-  grpc::ServerUnaryReactor* Exchange(grpc::CallbackServerContext*,
-                                     const proto::ExchangeRequest* request,
-                                     proto::ExchangeReply* reply) override {
-    auto* waiting = new Waiting<proto::ExchangeReply>(map_, clock_, reply);
-    waiting->Start(map_->Exchange(request->key(), request->rank(), request->world_size(),
-                                  request->value(), waiting->done<std::vector<std::string>>()),
+  grpc::ServerUnaryReactor* AllGather(grpc::CallbackServerContext*,
+                                      const proto::AllGatherRequest* request,
+                                      proto::AllGatherReply* reply) override {
+    auto* waiting = new Waiting<proto::AllGatherReply>(map_, clock_, reply);
+    waiting->Start(map_->AllGather(request->key(), request->rank(), request->world_size(),
+                                   request->value(), waiting->done<std::vector<std::string>>()),
                    *request);
     return waiting;
   }

@@ -123,7 +123,7 @@ TEST(GrpcStoreTest, TheEndOfTheServerFailsAllThatWaits) {
   for (int i = 0; i < 4; ++i) {
     threads.emplace_back([&] { results.Add(store->Get("never", Soon()).status()); });
     threads.emplace_back(
-        [&, i] { results.Add(store->Exchange("never", i, 5, "", Soon()).status()); });
+        [&, i] { results.Add(store->AllGather("never", i, 5, "", Soon()).status()); });
   }
   std::vector<std::unique_ptr<KeyValueStore::Watcher>> watchers;
   for (int i = 0; i < 4; ++i) {
@@ -174,8 +174,8 @@ TEST(GrpcStoreTest, ManyClientsExchangeManyTimes) {
     threads.emplace_back([&, rank] {
       const auto store = Connect(AddressOf(*server));
       for (int i = 0; i < 200; ++i) {
-        const auto parts = store->Exchange(absl::StrCat("round ", i), rank, kRanks,
-                                           absl::StrCat(rank, ":", i), Soon());
+        const auto parts = store->AllGather(absl::StrCat("round ", i), rank, kRanks,
+                                            absl::StrCat(rank, ":", i), Soon());
         ASSERT_TRUE(parts.ok()) << parts.status();
         EXPECT_THAT(*parts, ElementsAre(absl::StrCat("0:", i), absl::StrCat("1:", i),
                                         absl::StrCat("2:", i), absl::StrCat("3:", i)));

@@ -101,13 +101,13 @@ class InMemoryStore : public KeyValueStore {
     return *value;
   }
 
-  absl::StatusOr<std::vector<std::string>> Exchange(absl::string_view key, int rank, int world_size,
-                                                    absl::string_view value,
-                                                    Deadline deadline) override {
+  absl::StatusOr<std::vector<std::string>> AllGather(absl::string_view key, int rank,
+                                                     int world_size, absl::string_view value,
+                                                     Deadline deadline) override {
     Slot<StoreMap::Values> slot;
     const StoreMap::Ticket ticket =
-        map_->Exchange(key, rank, world_size, std::string(value),
-                       [&slot](absl::StatusOr<StoreMap::Values> values) { slot.Fill(values); });
+        map_->AllGather(key, rank, world_size, std::string(value),
+                        [&slot](absl::StatusOr<StoreMap::Values> values) { slot.Fill(values); });
     GS_ASSIGN_OR_RETURN(const StoreMap::Values values, AwaitResult(*map_, ticket, slot, deadline));
     return *values;
   }

@@ -20,8 +20,8 @@ namespace gradsync {
 // none holds up another.
 //
 // Errors, each method: UNAVAILABLE when the store cannot be reached or is lost, naming its address;
-// DEADLINE_EXCEEDED, naming the key and, for Exchange, the missing ranks; UNAUTHENTICATED. Get,
-// Exchange and Watch also: ABORTED with the reason alone, after Fail().
+// DEADLINE_EXCEEDED, naming the key and, for AllGather, the missing ranks; UNAUTHENTICATED. Get,
+// AllGather and Watch also: ABORTED with the reason alone, after Fail().
 class KeyValueStore {
  public:
   virtual ~KeyValueStore() = default;
@@ -42,9 +42,10 @@ class KeyValueStore {
   // rank that lags may meet the wrong one. A rank that gives up takes its part back, so none of the
   // others gets the parts either. Values set under the same key are another thing. INVALID_ARGUMENT
   // when a rank comes while it waits already, is outside the world, or world sizes differ.
-  virtual absl::StatusOr<std::vector<std::string>> Exchange(absl::string_view key, int rank,
-                                                            int world_size, absl::string_view value,
-                                                            Deadline deadline) = 0;
+  virtual absl::StatusOr<std::vector<std::string>> AllGather(absl::string_view key, int rank,
+                                                             int world_size,
+                                                             absl::string_view value,
+                                                             Deadline deadline) = 0;
 
   // Gives up a part of the map: whoever waits for a key that begins with `prefix`, now or later,
   // gets ABORTED with `reason`. Values that are set can still be read. So a group whose keys have a

@@ -196,7 +196,7 @@ TEST_P(KeyValueStoreTest, KeysOfTwoRunsNeverMeet) {
   EXPECT_EQ(store_->Get("one/0/key", Soon()).value(), "1");
   EXPECT_TRUE(absl::IsDeadlineExceeded(store_->Get("one/1/key", Shortly()).status()));
   // Nor do the keys of values and of exchanges.
-  EXPECT_THAT(store_->Exchange("one/0/key", 0, 1, "part", Soon()).value(), ElementsAre("part"));
+  EXPECT_THAT(store_->AllGather("one/0/key", 0, 1, "part", Soon()).value(), ElementsAre("part"));
   EXPECT_EQ(store_->Get("one/0/key", Soon()).value(), "1");
 }
 
@@ -208,7 +208,7 @@ TEST_P(KeyValueStoreTest, AnExchangeGivesAllPartsInRankOrder) {
     std::vector<std::thread> threads;
     for (int rank = n - 1; rank >= 0; --rank) {
       threads.emplace_back([&, rank] {
-        results[rank] = service_->Join()->Exchange("key", rank, n, expected[rank], Soon());
+        results[rank] = service_->Join()->AllGather("key", rank, n, expected[rank], Soon());
       });
     }
     for (std::thread& thread : threads) thread.join();
@@ -222,10 +222,10 @@ TEST_P(KeyValueStoreTest, AnExchangeGivesAllPartsInRankOrder) {
 TEST_P(KeyValueStoreTest, AMissedExchangeNamesTheMissingRanksAndTheKey) {
   absl::Status first;
   std::thread rank_0([&] {
-    first = store_->Exchange("run/0/hello", 0, 4, "a", Deadline::In(absl::Seconds(2))).status();
+    first = store_->AllGather("run/0/hello", 0, 4, "a", Deadline::In(absl::Seconds(2))).status();
   });
   const absl::Status second =
-      store_->Exchange("run/0/hello", 1, 4, "b", Deadline::In(absl::Seconds(1))).status();
+      store_->AllGather("run/0/hello", 1, 4, "b", Deadline::In(absl::Seconds(1))).status();
   EXPECT_TRUE(absl::IsDeadlineExceeded(second)) << second;
   EXPECT_THAT(std::string(second.message()),
               HasSubstr("2, 3 of 4 have not come to \"run/0/hello\""));
@@ -236,13 +236,13 @@ TEST_P(KeyValueStoreTest, AMissedExchangeNamesTheMissingRanksAndTheKey) {
 }
 
 TEST_P(KeyValueStoreTest, ARankThatGaveUpTakesItsPartBack) {
-  ASSERT_TRUE(absl::IsDeadlineExceeded(store_->Exchange("key", 0, 2, "old", Shortly()).status()));
-  const absl::Status alone = store_->Exchange("key", 1, 2, "b", Shortly()).status();
+  ASSERT_TRUE(absl::IsDeadlineExceeded(store_->AllGather("key", 0, 2, "old", Shortly()).status()));
+  const absl::Status alone = store_->AllGather("key", 1, 2, "b", Shortly()).status();
   EXPECT_THAT(std::string(alone.message()), HasSubstr("rank 0 of 2 has not come"));
   std::thread rank_1([&] {
-    EXPECT_THAT(store_->Exchange("key", 1, 2, "b", Soon()).value(), ElementsAre("new", "b"));
+    EXPECT_THAT(store_->AllGather("key", 1, 2, "b", Soon()).value(), ElementsAre("new", "b"));
   });
-  EXPECT_THAT(store_->Exchange("key", 0, 2, "new", Soon()).value(), ElementsAre("new", "b"));
+  EXPECT_THAT(store_->AllGather("key", 0, 2, "new", Soon()).value(), ElementsAre("new", "b"));
   rank_1.join();
 }
 
@@ -251,26 +251,27 @@ TEST_P(KeyValueStoreTest, ARankThatComesTwiceOrFromAnotherWorldIsRejected) {
   std::thread rank_1([&] {
     absl::StatusOr<std::vector<std::string>> parts;
     do {
-      parts = store_->Exchange("key", 1, 2, "b", Soon());
+      parts = store_->AllGather("key", 1, 2, "b", Soon());
     } while (absl::IsInvalidArgument(parts.status()));
     EXPECT_THAT(parts.value(), ElementsAre("a", "b"));
   });
   absl::Status twice;
   do {
-    twice = service_->Join()->Exchange("key", 1, 2, "c", Deadline::Now()).status();
+    twice = service_->Join()->AllGather("key", 1, 2, "c", Deadline::Now()).status();
   } while (absl::IsDeadlineExceeded(twice));
   EXPECT_TRUE(absl::IsInvalidArgument(twice)) << twice;
   EXPECT_THAT(std::string(twice.message()), HasSubstr("rank 1 of 2 came twice"));
-  const absl::Status other_world = store_->Exchange("key", 0, 3, "a", Soon()).status();
+  const absl::Status other_world = store_->AllGather("key", 0, 3, "a", Soon()).status();
   EXPECT_TRUE(absl::IsInvalidArgument(other_world)) << other_world;
   EXPECT_THAT(std::string(other_world.message()), HasSubstr("a world of 2, rank 0 one of 3"));
-  EXPECT_THAT(store_->Exchange("key", 0, 2, "a", Soon()).value(), ElementsAre("a", "b"));
+  EXPECT_THAT(store_->AllGather("key", 0, 2, "a", Soon()).value(), ElementsAre("a", "b"));
   rank_1.join();
 }
 
 TEST_P(KeyValueStoreTest, ARankOutsideTheWorldIsRejected) {
   for (const auto& [rank, world] : {std::pair{2, 2}, std::pair{-1, 2}, std::pair{0, 0}}) {
-    EXPECT_TRUE(absl::IsInvalidArgument(store_->Exchange("key", rank, world, "", Soon()).status()));
+    EXPECT_TRUE(
+        absl::IsInvalidArgument(store_->AllGather("key", rank, world, "", Soon()).status()));
   }
 }
 
@@ -282,7 +283,7 @@ TEST_P(KeyValueStoreTest, AFailureEndsAllWaitsForItsKeysNowAndLater) {
   threads.emplace_back([&] { ended[0] = service_->Join()->Get("run/1/key", Soon()).status(); });
   for (int rank = 0; rank < 2; ++rank) {
     threads.emplace_back([&, rank] {
-      ended[1 + rank] = service_->Join()->Exchange("run/1/part", rank, 3, "part", Soon()).status();
+      ended[1 + rank] = service_->Join()->AllGather("run/1/part", rank, 3, "part", Soon()).status();
     });
   }
   ASSERT_TRUE(store_->Set("run/1/set", "value", Soon()).ok());
@@ -292,7 +293,7 @@ TEST_P(KeyValueStoreTest, AFailureEndsAllWaitsForItsKeysNowAndLater) {
   for (const absl::Status& status : ended) EXPECT_EQ(status, absl::AbortedError("rank 2 is lost"));
 
   EXPECT_EQ(store_->Get("run/1/key", Soon()).status(), absl::AbortedError("rank 2 is lost"));
-  EXPECT_EQ(store_->Exchange("run/1/part", 2, 3, "part", Soon()).status(),
+  EXPECT_EQ(store_->AllGather("run/1/part", 2, 3, "part", Soon()).status(),
             absl::AbortedError("rank 2 is lost"));
   EXPECT_EQ(store_->Get("run/1/set", Soon()).value(), "value");
 }

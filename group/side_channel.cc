@@ -24,15 +24,15 @@ std::string Pack(absl::string_view call, absl::string_view bytes) {
 SideChannel::SideChannel(WorkerGroup group, absl::string_view name)
     : group_(std::move(group)), name_(name) {}
 
-absl::StatusOr<std::vector<std::string>> SideChannel::Round(absl::string_view call,
-                                                            absl::string_view bytes,
-                                                            Deadline deadline) {
+absl::StatusOr<std::vector<std::string>> SideChannel::Collect(absl::string_view call,
+                                                              absl::string_view bytes,
+                                                              Deadline deadline) {
   if (!failed_.ok()) return failed_;
   if (group_.world_size == 1) return std::vector<std::string>{std::string(bytes)};
   const int64_t number = calls_++;
   absl::StatusOr<std::vector<std::string>> parts =
-      group_.store->Exchange(group_.Key(absl::StrCat("side/", name_, "/", number)), group_.rank,
-                             group_.world_size, Pack(call, bytes), deadline);
+      group_.store->AllGather(group_.Key(absl::StrCat("side/", name_, "/", number)), group_.rank,
+                              group_.world_size, Pack(call, bytes), deadline);
   if (!parts.ok()) {
     failed_ = parts.status();
     return failed_;
@@ -56,12 +56,12 @@ absl::StatusOr<std::vector<std::string>> SideChannel::Round(absl::string_view ca
 
 absl::StatusOr<std::vector<std::string>> SideChannel::AllGather(absl::string_view bytes,
                                                                 Deadline deadline) {
-  return Round(kAllGather, bytes, deadline);
+  return Collect(kAllGather, bytes, deadline);
 }
 
 absl::StatusOr<std::string> SideChannel::Broadcast(absl::string_view bytes, Deadline deadline) {
   GS_ASSIGN_OR_RETURN(std::vector<std::string> parts,
-                      Round(kBroadcast, group_.rank == 0 ? bytes : "", deadline));
+                      Collect(kBroadcast, group_.rank == 0 ? bytes : "", deadline));
   return std::move(parts[0]);
 }
 
@@ -69,7 +69,7 @@ absl::StatusOr<std::vector<double>> SideChannel::SumDoubles(const std::vector<do
                                                             Deadline deadline) {
   const absl::string_view bytes(reinterpret_cast<const char*>(values.data()),
                                 values.size() * sizeof(double));
-  GS_ASSIGN_OR_RETURN(const std::vector<std::string> parts, Round(kSumDoubles, bytes, deadline));
+  GS_ASSIGN_OR_RETURN(const std::vector<std::string> parts, Collect(kSumDoubles, bytes, deadline));
   std::vector<double> sums(parts[0].size() / sizeof(double));
   for (size_t rank = 0; rank < parts.size(); ++rank) {
     if (parts[rank].size() != sums.size() * sizeof(double)) {
@@ -89,7 +89,7 @@ absl::StatusOr<std::vector<double>> SideChannel::SumDoubles(const std::vector<do
 }
 
 absl::Status SideChannel::Barrier(Deadline deadline) {
-  return Round(kBarrier, "", deadline).status();
+  return Collect(kBarrier, "", deadline).status();
 }
 
 }  // namespace gradsync

@@ -59,8 +59,8 @@ class SideChannel {
 
  private:
   // One round through the store. `call` says which method this is: ranks must agree.
-  absl::StatusOr<std::vector<std::string>> Round(absl::string_view call, absl::string_view bytes,
-                                                 Deadline deadline);
+  absl::StatusOr<std::vector<std::string>> Collect(absl::string_view call, absl::string_view bytes,
+                                                   Deadline deadline);
 
   const WorkerGroup group_;
   const std::string name_;

@@ -81,8 +81,8 @@ StoreMap::Ticket StoreMap::Get(absl::string_view key, OnValue done) {
   return ticket;
 }
 
-StoreMap::Ticket StoreMap::Exchange(absl::string_view key, int rank, int world_size,
-                                    std::string value, OnValues done) {
+StoreMap::Ticket StoreMap::AllGather(absl::string_view key, int rank, int world_size,
+                                     std::string value, OnValues done) {
   Part part;
   part.value = std::move(value);
   part.done = std::move(done);

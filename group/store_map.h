@@ -57,8 +57,8 @@ class StoreMap {
   // so either all ranks of an exchange get the parts or none does. Errors: those of Get(),
   // DEADLINE_EXCEEDED naming the missing ranks too; INVALID_ARGUMENT for a rank outside the world,
   // a rank that is waiting already, or a world size that is not that of the ranks that came before.
-  Ticket Exchange(absl::string_view key, int rank, int world_size, std::string value,
-                  OnValues done);
+  Ticket AllGather(absl::string_view key, int rank, int world_size, std::string value,
+                   OnValues done);
 
   // Ends a wait. Nothing happens when it has ended already, or is about to.
   void Expire(Ticket ticket) { Drop(ticket, /*expired=*/true); }

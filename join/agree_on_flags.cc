@@ -113,8 +113,8 @@ absl::Status AgreeOnFlags(const WorkerGroup& group, const FlagTexts& flags) {
   if (group.world_size == 1) return absl::OkStatus();
   const std::string text = Format(flags);
   const auto exchange = [&group](absl::string_view what, const std::string& value) {
-    return group.store->Exchange(group.Key(what), group.rank, group.world_size, value,
-                                 Deadline::In(group.timeout));
+    return group.store->AllGather(group.Key(what), group.rank, group.world_size, value,
+                                  Deadline::In(group.timeout));
   };
   // Each rank gets what all ranks gave, so that is short unless there is a difference to explain;
   // every rank comes here twice then.

@@ -119,8 +119,8 @@ absl::Status ResolveByHosts(const WorkerGroup& group, SyncOptions* options) {
   const int patience =
       job.topology == Topology::kPs ? 2 : 1;  // rank 0 may come late, from the servers
   GS_ASSIGN_OR_RETURN(const std::vector<std::string> texts,
-                      group.store->Exchange(group.Key("host"), group.rank, group.world_size,
-                                            Format(own), Deadline::In(patience * group.timeout)));
+                      group.store->AllGather(group.Key("host"), group.rank, group.world_size,
+                                             Format(own), Deadline::In(patience * group.timeout)));
   GS_RETURN_IF_ERROR(found);
   std::vector<Whereabouts> ranks;
   std::vector<std::string> hosts;

@@ -4,7 +4,7 @@
 
 namespace gradsync {
 
-double ClipScale(const Plan& plan, double max_norm, absl::FunctionRef<double(SegmentId)> squares) {
+double ClipScale(const Plan& plan, double max_norm, absl::FunctionRef<double(ChunkId)> squares) {
   double sum = 0;
   for (int bucket = 0; bucket < static_cast<int>(plan.buckets().size()); ++bucket) {
     const StripeLayout& layout = plan.buckets()[bucket].layout;

@@ -11,7 +11,7 @@ namespace gradsync {
 // min(1, max_norm / (norm + 1e-6)), as in torch's clip_grad_norm_. `squares` gives the sum of
 // squares of a chunk. It is asked for each chunk that is not empty, in order of bucket and slot,
 // and what it gives is added in that order, so that everybody gets the same bits.
-double ClipScale(const Plan& plan, double max_norm, absl::FunctionRef<double(SegmentId)> squares);
+double ClipScale(const Plan& plan, double max_norm, absl::FunctionRef<double(ChunkId)> squares);
 
 }  // namespace gradsync
 

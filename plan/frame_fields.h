@@ -1,4 +1,4 @@
-// Steps and segments in frame headers, for both ends of a stream.
+// Steps and chunks in frame headers, for both ends of a stream.
 
 #ifndef GRADSYNC_PLAN_FRAME_FIELDS_H_
 #define GRADSYNC_PLAN_FRAME_FIELDS_H_
@@ -28,13 +28,13 @@ inline StepOptions StepOf(const proto::FrameHeader& header) {
   return step;
 }
 
-inline void SetSegment(SegmentId segment, proto::FrameHeader* header) {
-  header->set_bucket(static_cast<uint32_t>(segment.bucket));
-  header->set_slot(static_cast<uint32_t>(segment.slot));
+inline void SetChunk(ChunkId id, proto::FrameHeader* header) {
+  header->set_bucket(static_cast<uint32_t>(id.bucket));
+  header->set_slot(static_cast<uint32_t>(id.slot));
 }
 
 // What a peer sent: may be anything, also negative.
-inline SegmentId SegmentOf(const proto::FrameHeader& header) {
+inline ChunkId ChunkOf(const proto::FrameHeader& header) {
   return {static_cast<int>(header.bucket()), static_cast<int>(header.slot())};
 }
 

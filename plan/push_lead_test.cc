@@ -68,7 +68,7 @@ class ExchangeOfTurns {
       }
       if (may.empty()) return orders_[0].size() - results_;
       const int rank = may[random() % may.size()];
-      const SegmentId id = orders_[rank][pushed_[rank]++];
+      const ChunkId id = orders_[rank][pushed_[rank]++];
       if (++parts_[id.bucket][id.slot] == workers_) ++results_;
     }
   }
@@ -78,8 +78,8 @@ class ExchangeOfTurns {
   const size_t lead_;
   std::vector<size_t> pushed_;  // by rank
   size_t results_ = 0;
-  std::vector<std::vector<SegmentId>> orders_;  // by rank
-  std::vector<std::vector<int>> parts_;         // by bucket, by slot
+  std::vector<std::vector<ChunkId>> orders_;  // by rank
+  std::vector<std::vector<int>> parts_;       // by bucket, by slot
 };
 
 TEST(PushLeadTest, WorkersThatKeepToItNeverAllWaitForEachOther) {

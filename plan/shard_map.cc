@@ -36,16 +36,15 @@ absl::StatusOr<ShardMap> ShardMap::Create(const Plan& plan, const std::vector<do
   return map;
 }
 
-std::vector<SegmentId> PushOrder(const Plan& plan, const ShardMap& shards, int server, int rank) {
-  std::vector<SegmentId> order;
+std::vector<ChunkId> PushOrder(const Plan& plan, const ShardMap& shards, int server, int rank) {
+  std::vector<ChunkId> order;
   for (int b = 0; b < static_cast<int>(plan.buckets().size()); ++b) {
     const StripeLayout& layout = plan.buckets()[b].layout;
     for (int stripe = 0; stripe < layout.stripes(); ++stripe) {
       for (int position = 0; position < layout.world_size(); ++position) {
-        const SegmentId segment{
-            b, layout.slot(stripe, SendChunk(rank, position, layout.world_size()))};
-        if (shards.server(segment) == server && !layout.range(segment.slot).empty()) {
-          order.push_back(segment);
+        const ChunkId id{b, layout.slot(stripe, SendChunk(rank, position, layout.world_size()))};
+        if (shards.server(id) == server && !layout.range(id.slot).empty()) {
+          order.push_back(id);
         }
       }
     }

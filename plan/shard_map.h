@@ -19,13 +19,11 @@
 namespace gradsync {
 
 // One chunk of one bucket.
-struct SegmentId {
+struct ChunkId {
   int bucket = 0;
   int slot = 0;
 
-  friend bool operator==(SegmentId a, SegmentId b) {
-    return a.bucket == b.bucket && a.slot == b.slot;
-  }
+  friend bool operator==(ChunkId a, ChunkId b) { return a.bucket == b.bucket && a.slot == b.slot; }
 };
 
 // Immutable after creation, hence thread-safe.
@@ -40,7 +38,7 @@ class ShardMap {
   int servers() const { return static_cast<int>(bytes_.size()); }
 
   // Server of the chunk; an empty chunk has one too, but is never sent.
-  int server(SegmentId segment) const { return owners_[segment.bucket][segment.slot]; }
+  int server(ChunkId id) const { return owners_[id.bucket][id.slot]; }
 
   // Gradient bytes that the server owns.
   int64_t bytes(int server) const { return bytes_[server]; }
@@ -50,11 +48,11 @@ class ShardMap {
   std::vector<int64_t> bytes_;            // by server
 };
 
-// Segments that `rank` exchanges with `server` in one step, in the order in which it pushes them:
+// Chunks that `rank` exchanges with `server` in one step, in the order in which it pushes them:
 // buckets in index order, stripes in order, inside a stripe rank-1, rank-2, ... (see stripes.h).
-// Empty chunks are left out. Both ends compute this list, so a segment that comes at another place
+// Empty chunks are left out. Both ends compute this list, so a chunk that comes at another place
 // is an error that the receiver can name.
-std::vector<SegmentId> PushOrder(const Plan& plan, const ShardMap& shards, int server, int rank);
+std::vector<ChunkId> PushOrder(const Plan& plan, const ShardMap& shards, int server, int rank);
 
 }  // namespace gradsync
 

@@ -75,14 +75,14 @@ TEST(ShardMapTest, EveryChunkThatIsNotEmptyIsPushedOnceInTheSendersOrder) {
   for (int rank = 0; rank < 3; ++rank) {
     size_t pushed = 0;
     for (int server = 0; server < 2; ++server) {
-      const std::vector<SegmentId> order = PushOrder(plan, map, server, rank);
+      const std::vector<ChunkId> order = PushOrder(plan, map, server, rank);
       pushed += order.size();
       for (size_t i = 0; i < order.size(); ++i) {
         const StripeLayout& layout = plan.buckets()[order[i].bucket].layout;
         EXPECT_EQ(map.server(order[i]), server);
         EXPECT_FALSE(layout.range(order[i].slot).empty());
         if (i == 0 || order[i - 1].bucket != order[i].bucket) continue;
-        const auto key = [&](SegmentId s) {
+        const auto key = [&](ChunkId s) {
           return layout.stripe_of(s.slot) * 3 + FoldPosition(layout.chunk_of(s.slot), rank, 3);
         };
         EXPECT_LT(key(order[i - 1]), key(order[i]));

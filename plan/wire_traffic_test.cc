@@ -100,10 +100,10 @@ Sums WalkedServers(const Plan& plan, const ShardMap& shards) {
   const int n = plan.world_size();
   for (int rank = 0; rank < n; ++rank) {
     for (int server = 0; server < shards.servers(); ++server) {
-      for (SegmentId segment : PushOrder(plan, shards, server, rank)) {
-        const StripeLayout& layout = plan.buckets()[segment.bucket].layout;
-        Send(rank, n + server, layout, segment.slot, &sums);
-        Send(n + server, rank, layout, segment.slot, &sums);
+      for (ChunkId id : PushOrder(plan, shards, server, rank)) {
+        const StripeLayout& layout = plan.buckets()[id.bucket].layout;
+        Send(rank, n + server, layout, id.slot, &sums);
+        Send(n + server, rank, layout, id.slot, &sums);
       }
     }
   }

@@ -16,9 +16,9 @@
 #include "plan/push_lead.h"
 #include "plan/server_streams.h"
 #include "plan/shard_map.h"
-#include "ps_client/exchange.h"
+#include "ps_client/ps_engine.h"
 #include "ps_client/ps_terms.h"
-#include "ps_client/window_exchange.h"
+#include "ps_client/ps_windows.h"
 #include "sync/flat_buckets.h"
 #include "sync/group_sync.h"
 #include "sync/sync_engine.h"
@@ -56,11 +56,11 @@ class PsSync : public SyncEngine {
   absl::Status Settle(Deadline deadline) override;
   absl::StatusOr<OptimizerState> Export(int64_t steps, Deadline deadline) override;
   absl::Status Import(const OptimizerState& state, Deadline deadline) override;
-  void ForgetResiduals() override { exchange_->ForgetResiduals(); }
+  void ForgetResiduals() override { engine_->ForgetResiduals(); }
   WireStats wire_stats() const override {
-    return windows_ != nullptr ? windows_->wire_stats() : exchange_->wire_stats();
+    return windows_ != nullptr ? windows_->wire_stats() : engine_->wire_stats();
   }
-  Staleness staleness() const override { return exchange_->staleness(); }
+  Staleness staleness() const override { return engine_->staleness(); }
 
   void Halt(const absl::Status& why) override;
   void Fail(const absl::Status& status) override;
@@ -70,7 +70,7 @@ class PsSync : public SyncEngine {
  private:
   bool bulk() const { return options_.consistency.bulk(); }
   absl::Status MakeBuckets(const Plan& plan, const ShardMap& shards);
-  absl::Status MakeExchange(const Plan& plan, const ShardMap& shards);
+  absl::Status MakeEngine(const Plan& plan, const ShardMap& shards);
   void HearReports();
   absl::Status ConnectWindows(Deadline deadline);
 
@@ -82,27 +82,27 @@ class PsSync : public SyncEngine {
   // What a failure, on another thread, ends. Written once by Agree(), under mutex_.
   Mutex mutex_;
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
-  std::shared_ptr<Exchange> exchange_;
-  std::shared_ptr<WindowExchange> windows_;  // null without options_.windows
+  std::shared_ptr<PsEngine> engine_;
+  std::shared_ptr<PsWindows> windows_;  // null without options_.windows
 };
 
 // A failure that is known before there is anything to end ends it when it is made.
 void PsSync::Fail(const absl::Status& status) {
-  std::shared_ptr<Exchange> exchange;
-  std::shared_ptr<WindowExchange> windows;
+  std::shared_ptr<PsEngine> engine;
+  std::shared_ptr<PsWindows> windows;
   {
     MutexLock lock(&mutex_);
     failure_ = status;
-    exchange = exchange_;
+    engine = engine_;
     windows = windows_;
   }
   if (windows != nullptr) windows->Fail(status);
-  if (exchange != nullptr) exchange->FailAll(status);
+  if (engine != nullptr) engine->FailAll(status);
 }
 
 // After a failure nothing that is open here, or launched, may seem to succeed.
 void PsSync::Halt(const absl::Status&) {
-  std::shared_ptr<WindowExchange> windows;
+  std::shared_ptr<PsWindows> windows;
   {
     MutexLock lock(&mutex_);
     windows = windows_;
@@ -112,9 +112,9 @@ void PsSync::Halt(const absl::Status&) {
 
 void PsSync::Close() {
   if (windows_ != nullptr) windows_->Stop();
-  if (exchange_ != nullptr) {
-    exchange_->FailAll(absl::CancelledError(absl::StrCat("rank ", rank(), " left")));
-    exchange_->WaitClosed(Deadline::In(kClosePatience));
+  if (engine_ != nullptr) {
+    engine_->FailAll(absl::CancelledError(absl::StrCat("rank ", rank(), " left")));
+    engine_->WaitClosed(Deadline::In(kClosePatience));
   }
   MutexLock lock(&reports_->mutex);
   reports_->to = nullptr;
@@ -133,26 +133,26 @@ absl::Status PsSync::MakeBuckets(const Plan& plan, const ShardMap& shards) {
     GS_ASSIGN_OR_RETURN(buckets_, AllocateBuckets(plan));
     return absl::OkStatus();
   }
-  WindowExchangeOptions options;
+  PsWindowsOptions options;
   options.group = host().worker();
   options.servers = options_.servers;
   options.report = [this](absl::Status status) { host().Report(std::move(status)); };
-  GS_ASSIGN_OR_RETURN(std::shared_ptr<WindowExchange> windows,
-                      WindowExchange::Create(plan, shards, std::move(options)));
+  GS_ASSIGN_OR_RETURN(std::shared_ptr<PsWindows> windows,
+                      PsWindows::Create(plan, shards, std::move(options)));
   buckets_ = WindowBuckets(windows->group(), rank(), windows->window());
   MutexLock lock(&mutex_);
   windows_ = std::move(windows);
   return absl::OkStatus();
 }
 
-absl::Status PsSync::MakeExchange(const Plan& plan, const ShardMap& shards) {
+absl::Status PsSync::MakeEngine(const Plan& plan, const ShardMap& shards) {
   const std::vector<BucketMemory> memory = MemoryOf(buckets_);
   std::vector<ExchangedBucket> exchanged;
   for (size_t b = 0; b < buckets_.size(); ++b) {
     exchanged.push_back(
         {memory[b].grad, memory[b].param, std::make_shared<const GradBucket>(buckets_[b])});
   }
-  Exchange::Options options;
+  PsEngine::Options options;
   options.rank = rank();
   options.update_site = options_.update_site;
   options.consistency = options_.consistency;
@@ -169,11 +169,11 @@ absl::Status PsSync::MakeExchange(const Plan& plan, const ShardMap& shards) {
       reports->early.Update(std::move(status));
     }
   };
-  auto exchange = std::make_shared<Exchange>(options, plan, shards, std::move(exchanged), report);
+  auto engine = std::make_shared<PsEngine>(options, plan, shards, std::move(exchanged), report);
   absl::Status failed;
   {
     MutexLock lock(&mutex_);
-    exchange_ = std::move(exchange);
+    engine_ = std::move(engine);
     failed = failure_;
   }
   if (!failed.ok()) Fail(failed);
@@ -185,16 +185,16 @@ absl::Status PsSync::MakeExchange(const Plan& plan, const ShardMap& shards) {
 absl::Status PsSync::Agree(const Plan& plan, Deadline deadline) {
   GS_ASSIGN_OR_RETURN(const ShardMap shards, ShardMap::Create(plan, options_.weights));
   GS_RETURN_IF_ERROR(MakeBuckets(plan, shards));
-  GS_RETURN_IF_ERROR(MakeExchange(plan, shards));
+  GS_RETURN_IF_ERROR(MakeEngine(plan, shards));
   const absl::StatusOr<proto::Hello> hello = MakeHello(options_, plan);
   const absl::Status connected =
-      hello.ok() ? exchange_->Connect(*options_.link, *hello, deadline) : hello.status();
+      hello.ok() ? engine_->Connect(*options_.link, *hello, deadline) : hello.status();
   const absl::Status agreed = AgreeOnTerms(options_, plan, side_channel(), deadline);
   if (absl::IsFailedPrecondition(agreed)) {
     // A server may not have heard both hellos yet, and of a stream that only ended it could say no
     // more than that a worker was lost.
-    exchange_->LeaveWith(agreed);
-    exchange_->WaitClosed(std::min(deadline, Deadline::In(kClosePatience)));
+    engine_->LeaveWith(agreed);
+    engine_->WaitClosed(std::min(deadline, Deadline::In(kClosePatience)));
     return agreed;
   }
   HearReports();
@@ -204,14 +204,14 @@ absl::Status PsSync::Agree(const Plan& plan, Deadline deadline) {
 }
 
 absl::StatusOr<std::vector<GradBucket>> PsSync::Connect(const Plan&, Deadline deadline) {
-  const absl::Status welcomed = exchange_->Welcomed().Wait(deadline);
+  const absl::Status welcomed = engine_->Welcomed().Wait(deadline);
   const bool failed = [this] {
     MutexLock lock(&mutex_);
     return !failure_.ok();
   }();
   if (absl::IsDeadlineExceeded(welcomed) && !failed) {
     return absl::DeadlineExceededError(absl::StrCat(
-        "no answer to hello (servers wait for all workers) from ", exchange_->UnansweredServers()));
+        "no answer to hello (servers wait for all workers) from ", engine_->UnansweredServers()));
   }
   GS_RETURN_IF_ERROR(welcomed);
   if (windows_ != nullptr) GS_RETURN_IF_ERROR(ConnectWindows(deadline));
@@ -221,8 +221,8 @@ absl::StatusOr<std::vector<GradBucket>> PsSync::Connect(const Plan&, Deadline de
 absl::Status PsSync::ConnectWindows(Deadline deadline) {
   GS_ASSIGN_OR_RETURN(std::vector<std::string> addresses,
                       side_channel().AllGather(windows_->address(), deadline));
-  for (std::string& server : exchange_->ServerWindows()) addresses.push_back(std::move(server));
-  if (rank() == 0) exchange_->SendWindows(addresses);
+  for (std::string& server : engine_->ServerWindows()) addresses.push_back(std::move(server));
+  if (rank() == 0) engine_->SendWindows(addresses);
   return windows_->Connect(addresses, deadline);
 }
 
@@ -232,11 +232,11 @@ absl::StatusOr<SyncHandle> PsSync::Launch(const StepOptions& step, int bucket) {
         "step ", step.step, ": max_norm: expected 0 under ", ConsistencyName(options_.consistency),
         ", where no step has a global norm, found ", step.max_norm));
   }
-  return windows_ != nullptr ? windows_->Launch(step, bucket) : exchange_->Launch(step, bucket);
+  return windows_ != nullptr ? windows_->Launch(step, bucket) : engine_->Launch(step, bucket);
 }
 
 absl::Status PsSync::Settle(Deadline deadline) {
-  return bulk() ? absl::OkStatus() : exchange_->Settle().Wait(deadline);
+  return bulk() ? absl::OkStatus() : engine_->Settle().Wait(deadline);
 }
 
 absl::Status PsSync::Broadcast(int64_t, Deadline deadline) {
@@ -248,9 +248,9 @@ absl::Status PsSync::Broadcast(int64_t, Deadline deadline) {
     windows_->PullParameters();
   } else if (rank() == 0) {
     GS_RETURN_IF_ERROR(side_channel().Barrier(deadline));
-    GS_RETURN_IF_ERROR(exchange_->TransferParameters().Wait(deadline));
+    GS_RETURN_IF_ERROR(engine_->TransferParameters().Wait(deadline));
   } else {
-    const SyncHandle received = exchange_->TransferParameters();
+    const SyncHandle received = engine_->TransferParameters();
     GS_RETURN_IF_ERROR(side_channel().Barrier(deadline));
     GS_RETURN_IF_ERROR(received.Wait(deadline));
   }
@@ -260,8 +260,8 @@ absl::Status PsSync::Broadcast(int64_t, Deadline deadline) {
 absl::StatusOr<OptimizerState> PsSync::Export(int64_t, Deadline deadline) {
   GS_RETURN_IF_ERROR(Settle(deadline));
   OptimizerState state;
-  const absl::Status exported = exchange_->ExportState(&state).Wait(deadline);
-  exchange_->ForgetExport();
+  const absl::Status exported = engine_->ExportState(&state).Wait(deadline);
+  engine_->ForgetExport();
   GS_RETURN_IF_ERROR(exported);
   // Nobody imports before all have exported.
   GS_RETURN_IF_ERROR(side_channel().Barrier(deadline));
@@ -270,7 +270,7 @@ absl::StatusOr<OptimizerState> PsSync::Export(int64_t, Deadline deadline) {
 
 absl::Status PsSync::Import(const OptimizerState& state, Deadline deadline) {
   GS_RETURN_IF_ERROR(Settle(deadline));
-  if (rank() == 0) GS_RETURN_IF_ERROR(exchange_->ImportState(state).Wait(deadline));
+  if (rank() == 0) GS_RETURN_IF_ERROR(engine_->ImportState(state).Wait(deadline));
   return side_channel().Barrier(deadline);
 }
 
@@ -278,7 +278,7 @@ absl::Status PsSync::Leave(Deadline deadline) {
   // Nobody leaves before all stopped watching for errors.
   GS_RETURN_IF_ERROR(side_channel().Barrier(deadline));
   if (windows_ != nullptr) windows_->Leave();
-  return exchange_->Leave().Wait(deadline);
+  return engine_->Leave().Wait(deadline);
 }
 
 }  // namespace

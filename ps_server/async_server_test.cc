@@ -57,15 +57,15 @@ class AsyncServerTest : public testing::Test {
   }
 
   void PushStep(int rank, int64_t number) {
-    for (SegmentId segment : orders_[rank]) Push(rank, segment, number);
+    for (ChunkId id : orders_[rank]) Push(rank, id, number);
   }
 
-  void Push(int rank, SegmentId segment, int64_t number, double max_norm = 0) {
+  void Push(int rank, ChunkId id, int64_t number, double max_norm = 0) {
     StepOptions step;
     step.step = number;
     step.lr = 0.1;
     step.max_norm = max_norm;
-    workers_[rank]->Push(segment, step, 4 * plan_.buckets()[0].layout.range(segment.slot).size());
+    workers_[rank]->Push(id, step, 4 * plan_.buckets()[0].layout.range(id.slot).size());
   }
 
   // The answers to a step; their largest staleness.
@@ -101,7 +101,7 @@ class AsyncServerTest : public testing::Test {
   const std::shared_ptr<StreamLink> link_ = NewInProcessLink();
   std::unique_ptr<ParameterServer> server_;
   std::vector<std::unique_ptr<RawStream>> workers_;
-  std::vector<std::vector<SegmentId>> orders_;
+  std::vector<std::vector<ChunkId>> orders_;
 };
 
 TEST_F(AsyncServerTest, AnswersSayHowManyStepsOfTheSlowestTheyLack) {
@@ -121,11 +121,11 @@ TEST_F(AsyncServerTest, AnAnswerThatIsNotDueIsAnnouncedOnce) {
   PushStep(0, 1);
   EXPECT_EQ(AwaitStep(0, 1), 1);
   PushStep(0, 2);
-  for (SegmentId segment : orders_[0]) {
+  for (ChunkId id : orders_[0]) {
     const absl::optional<proto::FrameHeader> deferred = workers_[0]->Await(Kind::DEFERRED);
     ASSERT_TRUE(deferred.has_value());
     EXPECT_EQ(deferred->step(), 2u);
-    EXPECT_EQ(deferred->slot(), static_cast<uint32_t>(segment.slot));
+    EXPECT_EQ(deferred->slot(), static_cast<uint32_t>(id.slot));
   }
   // Applied as well, as far as half a window; rank 1 is answered at once, and releases rank 0.
   PushStep(1, 1);
@@ -204,7 +204,7 @@ TEST_F(AsyncServerTest, ParametersInTheMiddleOfTheJobFailTheRun) {
   EXPECT_EQ(AwaitStep(0, 1), 1);
   proto::FrameHeader header;
   header.set_kind(Kind::PARAMETERS);
-  SetSegment(orders_[0][0], &header);
+  SetChunk(orders_[0][0], &header);
   workers_[0]->Send(header, std::string(64, '\0'));
   for (auto& worker : workers_) {
     const absl::Status status = worker->AwaitFailure();

@@ -33,7 +33,7 @@ absl::Status CopyTo(const Payload& payload, LentBuffer& to) {
 
 // Everything but `clocks` belongs to the thread that owns the chunk (see chunk_clocks.h).
 struct AsyncShard::Chunk {
-  Chunk(SegmentId id, ElementRange range, int world_size, Consistency consistency,
+  Chunk(ChunkId id, ElementRange range, int world_size, Consistency consistency,
         ServerEventSink sink, RangeOptimizer optimizer)
       : id(id),
         range(range),
@@ -42,7 +42,7 @@ struct AsyncShard::Chunk {
         param(LentBuffer::Create(range.size())),
         grad(LentBuffer::Create(range.size())) {}
 
-  const SegmentId id;
+  const ChunkId id;
   const ElementRange range;
   ChunkClocks clocks;
   RangeOptimizer optimizer;
@@ -79,9 +79,9 @@ absl::StatusOr<std::unique_ptr<AsyncShard>> AsyncShard::Create(const Plan& plan,
   std::vector<StateKeeper::Part> parts;
   for (int b = 0; b < static_cast<int>(plan.buckets().size()); ++b) {
     const StripeLayout& layout = plan.buckets()[b].layout;
-    std::vector<Chunk*>& slots = shard->by_segment_.emplace_back(layout.slots(), nullptr);
+    std::vector<Chunk*>& slots = shard->by_id_.emplace_back(layout.slots(), nullptr);
     for (int slot = 0; slot < layout.slots(); ++slot) {
-      const SegmentId id = {b, slot};
+      const ChunkId id = {b, slot};
       const ElementRange range = layout.range(slot);
       if (shards.server(id) != server || range.empty()) continue;
       auto chunk = std::make_unique<Chunk>(id, range, plan.world_size(), consistency, sink,
@@ -98,20 +98,19 @@ absl::StatusOr<std::unique_ptr<AsyncShard>> AsyncShard::Create(const Plan& plan,
   return shard;
 }
 
-absl::StatusOr<AsyncShard::Chunk*> AsyncShard::Find(SegmentId segment, size_t payload_bytes) const {
-  const bool known = segment.bucket >= 0 && segment.bucket < static_cast<int>(by_segment_.size()) &&
-                     segment.slot >= 0 &&
-                     segment.slot < static_cast<int>(by_segment_[segment.bucket].size());
-  Chunk* chunk = known ? by_segment_[segment.bucket][segment.slot] : nullptr;
+absl::StatusOr<AsyncShard::Chunk*> AsyncShard::Find(ChunkId id, size_t payload_bytes) const {
+  const bool known = id.bucket >= 0 && id.bucket < static_cast<int>(by_id_.size()) &&
+                     id.slot >= 0 && id.slot < static_cast<int>(by_id_[id.bucket].size());
+  Chunk* chunk = known ? by_id_[id.bucket][id.slot] : nullptr;
   if (chunk == nullptr) {
     return absl::InvalidArgumentError(
-        absl::StrCat("bucket ", segment.bucket, " slot ", segment.slot,
+        absl::StrCat("bucket ", id.bucket, " slot ", id.slot,
                      ": expected a chunk of this server, found one that it does not own"));
   }
   const int64_t expected = 4 * chunk->range.size();
   if (static_cast<int64_t>(payload_bytes) != expected) {
-    return absl::InvalidArgumentError(absl::StrCat("bucket ", segment.bucket, " slot ",
-                                                   segment.slot, ": expected ", expected,
+    return absl::InvalidArgumentError(absl::StrCat("bucket ", id.bucket, " slot ", id.slot,
+                                                   ": expected ", expected,
                                                    " bytes of payload, found ", payload_bytes));
   }
   return chunk;
@@ -123,9 +122,8 @@ absl::Status AsyncShard::Expects(proto::FrameHeader::Kind kind) const {
   return absl::InvalidArgumentError("expected no NORM under ssp and asp, found one");
 }
 
-absl::Status AsyncShard::Push(int rank, SegmentId segment, const StepOptions& step,
-                              Payload payload) {
-  GS_ASSIGN_OR_RETURN(Chunk * chunk, Find(segment, payload.size()));
+absl::Status AsyncShard::Push(int rank, ChunkId id, const StepOptions& step, Payload payload) {
+  GS_ASSIGN_OR_RETURN(Chunk * chunk, Find(id, payload.size()));
   if (step.max_norm != 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("rank ", rank, " pushed step ", step.step,
@@ -212,9 +210,9 @@ std::vector<int> AsyncShard::AwaitedSince(MonotonicTime since) const {
   return anybody_waits && silent ? awaited : std::vector<int>();
 }
 
-absl::StatusOr<std::shared_ptr<LentBuffer>> AsyncShard::SetParameters(SegmentId segment,
+absl::StatusOr<std::shared_ptr<LentBuffer>> AsyncShard::SetParameters(ChunkId id,
                                                                       const Payload& payload) {
-  GS_ASSIGN_OR_RETURN(Chunk * chunk, Find(segment, payload.size()));
+  GS_ASSIGN_OR_RETURN(Chunk * chunk, Find(id, payload.size()));
   GS_RETURN_IF_ERROR(chunk->clocks.Acquire());
   if (!chunk->MakeParamWritable(/*keep=*/false)) return NoMemory(chunk->range.size());
   GS_RETURN_IF_ERROR(CopyTo(payload, *chunk->param));
@@ -227,10 +225,9 @@ absl::StatusOr<std::shared_ptr<const ShardState>> AsyncShard::ExportState() {
   return state_->Export(last_step_);
 }
 
-absl::Status AsyncShard::ImportPiece(absl::string_view name, SegmentId segment,
-                                     const Payload& payload) {
-  GS_RETURN_IF_ERROR(Find(segment, payload.size()).status());
-  return state_->Import(name, segment, payload);
+absl::Status AsyncShard::ImportPiece(absl::string_view name, ChunkId id, const Payload& payload) {
+  GS_RETURN_IF_ERROR(Find(id, payload.size()).status());
+  return state_->Import(name, id, payload);
 }
 
 absl::Status AsyncShard::FinishImport(int64_t step, size_t pieces) {

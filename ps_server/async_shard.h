@@ -36,14 +36,14 @@ class AsyncShardEvents {
 
   // The answer to a gradient: the chunk's parameters, for one worker. Whoever sends from `values`
   // lends it (lent_buffer.h) before this returns.
-  virtual void OnAnswer(SegmentId segment, const ChunkClocks::Answer& answer,
+  virtual void OnAnswer(ChunkId id, const ChunkClocks::Answer& answer,
                         const std::shared_ptr<LentBuffer>& values) = 0;
 
   // The answer to a gradient comes later, when the bound allows.
-  virtual void OnDeferred(SegmentId segment, const ChunkClocks::Answer& answer) = 0;
+  virtual void OnDeferred(ChunkId id, const ChunkClocks::Answer& answer) = 0;
 
   // All have settled: the chunk's parameters, for one of them. Likewise.
-  virtual void OnFinal(SegmentId segment, int rank, const std::shared_ptr<LentBuffer>& values) = 0;
+  virtual void OnFinal(ChunkId id, int rank, const std::shared_ptr<LentBuffer>& values) = 0;
 };
 
 // Update at the owner, without compression or clipping; docs/consistency.md has the rules.
@@ -66,7 +66,7 @@ class AsyncShard : public Shard {
   // `rank`'s gradient of one chunk. May apply it, and others that wait, and report events before it
   // returns. Errors: INVALID_ARGUMENT for a chunk that is not ours, a wrong size, clipping, or a
   // push before the one before was answered.
-  absl::Status Push(int rank, SegmentId segment, const StepOptions& step, Payload payload) override;
+  absl::Status Push(int rank, ChunkId id, const StepOptions& step, Payload payload) override;
 
   // `rank` pushes nothing more until it has the final parameters, which all get who have settled
   // when nobody trains any more. Errors: INVALID_ARGUMENT in the middle of a step of its.
@@ -81,15 +81,14 @@ class AsyncShard : public Shard {
 
   // Before any step or when all have settled: new parameters of a chunk. Returns them as they are
   // kept. Errors: INVALID_ARGUMENT as for Push(); FAILED_PRECONDITION at another time.
-  absl::StatusOr<std::shared_ptr<LentBuffer>> SetParameters(SegmentId segment,
+  absl::StatusOr<std::shared_ptr<LentBuffer>> SetParameters(ChunkId id,
                                                             const Payload& payload) override;
 
   absl::Status Expects(proto::FrameHeader::Kind kind) const override;
 
   // At the same times as SetParameters().
   absl::StatusOr<std::shared_ptr<const ShardState>> ExportState() override;
-  absl::Status ImportPiece(absl::string_view name, SegmentId segment,
-                           const Payload& payload) override;
+  absl::Status ImportPiece(absl::string_view name, ChunkId id, const Payload& payload) override;
   absl::Status FinishImport(int64_t step, size_t pieces) override;
 
   // No rank is in the middle of a step of its.
@@ -103,7 +102,7 @@ class AsyncShard : public Shard {
 
   AsyncShard(int world_size, AsyncShardEvents* events);
 
-  absl::StatusOr<Chunk*> Find(SegmentId segment, size_t payload_bytes) const;
+  absl::StatusOr<Chunk*> Find(ChunkId id, size_t payload_bytes) const;
   absl::Status Work(Chunk& chunk);
   absl::Status Apply(Chunk& chunk, const ChunkClocks::Gradient& gradient);
   void Send(const Chunk& chunk, const ChunkClocks::Work& work);
@@ -112,8 +111,8 @@ class AsyncShard : public Shard {
   const int world_size_;
   AsyncShardEvents* const events_;
   std::vector<std::unique_ptr<Chunk>> chunks_;
-  std::vector<std::vector<Chunk*>> by_segment_;  // by bucket and slot; null where not ours
-  std::vector<std::atomic<int64_t>> pushes_;     // by rank: chunks, ever
+  std::vector<std::vector<Chunk*>> by_id_;    // by bucket and slot; null where not ours
+  std::vector<std::atomic<int64_t>> pushes_;  // by rank: chunks, ever
   enum Presence : int { kTrains, kSettled, kLeft };
   std::vector<std::atomic<int>> presence_;  // by rank
   std::atomic<int64_t> last_sign_{0};       // of life: MonotonicTime of a push or departure, in ns

@@ -8,9 +8,8 @@
 
 namespace gradsync {
 
-ChunkClocks::ChunkClocks(SegmentId segment, int world_size, Consistency consistency,
-                         ServerEventSink sink)
-    : segment_(segment), consistency_(consistency), sink_(std::move(sink)), ranks_(world_size) {}
+ChunkClocks::ChunkClocks(ChunkId id, int world_size, Consistency consistency, ServerEventSink sink)
+    : chunk_(id), consistency_(consistency), sink_(std::move(sink)), ranks_(world_size) {}
 
 absl::StatusOr<bool> ChunkClocks::Offer(Gradient gradient) {
   MutexLock lock(&mutex_);
@@ -63,7 +62,7 @@ int64_t ChunkClocks::Slowest(int rank) const {
 }
 
 void ChunkClocks::Log(ServerEvent::Kind kind, int rank) const {
-  if (sink_) sink_({kind, rank, ranks_[rank].clock, segment_, Slowest(rank)});
+  if (sink_) sink_({kind, rank, ranks_[rank].clock, chunk_, Slowest(rank)});
 }
 
 void ChunkClocks::TakeDue(Work* work) {

@@ -39,7 +39,7 @@ namespace gradsync {
 class ChunkClocks {
  public:
   // `sink` may be empty.
-  ChunkClocks(SegmentId segment, int world_size, Consistency consistency, ServerEventSink sink);
+  ChunkClocks(ChunkId id, int world_size, Consistency consistency, ServerEventSink sink);
 
   struct Gradient {
     int rank = 0;
@@ -103,7 +103,7 @@ class ChunkClocks {
   bool Quiet() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void TakeFinal(Work* work) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  const SegmentId segment_;
+  const ChunkId chunk_;
   const Consistency consistency_;
   const ServerEventSink sink_;
   Mutex mutex_;

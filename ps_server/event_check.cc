@@ -74,7 +74,7 @@ std::string EventCheck::FirstError(const ServerEvent& event, Chunk& chunk) {
 }
 
 absl::Status EventCheck::Add(const ServerEvent& event) {
-  Chunk& chunk = chunks_[{event.segment.bucket, event.segment.slot}];
+  Chunk& chunk = chunks_[{event.chunk.bucket, event.chunk.slot}];
   chunk.resize(world_size_);
   std::string error = FirstError(event, chunk);
   const bool final = event.kind == ServerEvent::Kind::kFinal;
@@ -84,16 +84,16 @@ absl::Status EventCheck::Add(const ServerEvent& event) {
   if (error.empty()) return absl::OkStatus();
   return absl::FailedPreconditionError(
       absl::StrCat("event of kind ", static_cast<int>(event.kind), ", rank ", event.rank,
-                   ", clock ", event.clock, ", bucket ", event.segment.bucket, " slot ",
-                   event.segment.slot, ", slowest ", event.slowest, ": ", error));
+                   ", clock ", event.clock, ", bucket ", event.chunk.bucket, " slot ",
+                   event.chunk.slot, ", slowest ", event.slowest, ": ", error));
 }
 
 absl::Status EventCheck::CheckSteps(const std::vector<int64_t>& steps) const {
-  for (const auto& [segment, chunk] : chunks_) {
+  for (const auto& [id, chunk] : chunks_) {
     for (int r = 0; r < world_size_; ++r) {
       if (chunk[r].total == steps[r] && !chunk[r].unanswered) continue;
       return absl::FailedPreconditionError(
-          absl::StrCat("bucket ", segment.first, " slot ", segment.second, ": expected ", steps[r],
+          absl::StrCat("bucket ", id.first, " slot ", id.second, ": expected ", steps[r],
                        " answered gradients of rank ", r, ", found ", chunk[r].total,
                        chunk[r].unanswered ? ", the last of them not answered" : ""));
     }

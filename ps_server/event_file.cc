@@ -30,7 +30,7 @@ const char* KindName(ServerEvent::Kind kind) {
 
 std::string FormatEvent(const ServerEvent& event) {
   return absl::StrCat(KindName(event.kind), " ", event.rank, " ", event.clock, " ",
-                      event.segment.bucket, " ", event.segment.slot, " ", event.slowest);
+                      event.chunk.bucket, " ", event.chunk.slot, " ", event.slowest);
 }
 
 absl::StatusOr<std::unique_ptr<EventFile>> EventFile::Create(const std::string& path) {

@@ -75,10 +75,10 @@ absl::Status ConsumeBoth(const Payload& first, ChunkDecoder first_to, const Payl
 
 // Everything but `turns` belongs to the thread that owns the chunk (see chunk_turns.h).
 struct ParameterShard::Chunk {
-  Chunk(SegmentId id, ElementRange range, int chunk, int world_size)
+  Chunk(ChunkId id, ElementRange range, int chunk, int world_size)
       : id(id), range(range), turns(chunk, world_size) {}
 
-  const SegmentId id;
+  const ChunkId id;
   const ElementRange range;
   ChunkTurns turns;
   std::shared_ptr<LentBuffer> sums[2];
@@ -106,29 +106,28 @@ ParameterShard::~ParameterShard() = default;
 absl::StatusOr<std::unique_ptr<ParameterShard>> ParameterShard::Create(
     const Plan& plan, const ShardMap& shards, int server, proto::UpdateSite site, bool holds_first,
     ShardEvents* events) {
-  std::vector<SegmentId> segments;
+  std::vector<ChunkId> ids;
   for (int b = 0; b < static_cast<int>(plan.buckets().size()); ++b) {
     const StripeLayout& layout = plan.buckets()[b].layout;
     for (int slot = 0; slot < layout.slots(); ++slot) {
       if (shards.server({b, slot}) == server && !layout.range(slot).empty()) {
-        segments.push_back({b, slot});
+        ids.push_back({b, slot});
       }
     }
   }
   auto shard = absl::WrapUnique(
-      new ParameterShard(plan, site, holds_first, static_cast<int>(segments.size()), events));
+      new ParameterShard(plan, site, holds_first, static_cast<int>(ids.size()), events));
   for (const BucketPlan& bucket : plan.buckets()) {
-    shard->by_segment_.emplace_back(bucket.layout.slots(), nullptr);
+    shard->by_id_.emplace_back(bucket.layout.slots(), nullptr);
   }
-  for (SegmentId segment : segments) {
-    const StripeLayout& layout = plan.buckets()[segment.bucket].layout;
-    const ElementRange range = layout.range(segment.slot);
-    auto chunk =
-        std::make_unique<Chunk>(segment, range, layout.chunk_of(segment.slot), layout.world_size());
+  for (ChunkId id : ids) {
+    const StripeLayout& layout = plan.buckets()[id.bucket].layout;
+    const ElementRange range = layout.range(id.slot);
+    auto chunk = std::make_unique<Chunk>(id, range, layout.chunk_of(id.slot), layout.world_size());
     chunk->sums[0] = LentBuffer::Create(range.size());
     if (site == proto::OWNER) {
       chunk->param = LentBuffer::Create(range.size());
-      chunk->optimizer.emplace(plan.optimizer(), range, plan.GroupRanges(segment.bucket, range));
+      chunk->optimizer.emplace(plan.optimizer(), range, plan.GroupRanges(id.bucket, range));
     } else if (plan.codec().compresses()) {
       chunk->encoded = LentBuffer::CreateBytes(
           ReturnedForm(plan.codec(), range.size(), plan.world_size(), Returned::kMean).bytes());
@@ -139,10 +138,10 @@ absl::StatusOr<std::unique_ptr<ParameterShard>> ParameterShard::Create(
                                                 : plan.codec().compresses() ? chunk->encoded
                                                                             : chunk->sums[1];
     if (chunk->sums[0] == nullptr || second == nullptr) return NoMemory(4 * range.size());
-    shard->by_segment_[segment.bucket][segment.slot] = chunk.get();
+    shard->by_id_[id.bucket][id.slot] = chunk.get();
     shard->chunks_.push_back(std::move(chunk));
   }
-  shard->segments_ = std::move(segments);
+  shard->chunk_ids_ = std::move(ids);
   if (site == proto::OWNER) shard->state_ = shard->MakeStateKeeper(SlotNames(plan.optimizer()));
   return shard;
 }
@@ -157,21 +156,20 @@ std::unique_ptr<StateKeeper> ParameterShard::MakeStateKeeper(std::vector<std::st
   return std::make_unique<StateKeeper>(std::move(slot_names), std::move(parts));
 }
 
-absl::StatusOr<ParameterShard::Chunk*> ParameterShard::Find(SegmentId segment, size_t payload_bytes,
+absl::StatusOr<ParameterShard::Chunk*> ParameterShard::Find(ChunkId id, size_t payload_bytes,
                                                             Codec codec) const {
-  const bool known = segment.bucket >= 0 && segment.bucket < static_cast<int>(by_segment_.size()) &&
-                     segment.slot >= 0 &&
-                     segment.slot < static_cast<int>(by_segment_[segment.bucket].size());
-  Chunk* chunk = known ? by_segment_[segment.bucket][segment.slot] : nullptr;
+  const bool known = id.bucket >= 0 && id.bucket < static_cast<int>(by_id_.size()) &&
+                     id.slot >= 0 && id.slot < static_cast<int>(by_id_[id.bucket].size());
+  Chunk* chunk = known ? by_id_[id.bucket][id.slot] : nullptr;
   if (chunk == nullptr) {
     return absl::InvalidArgumentError(
-        absl::StrCat("bucket ", segment.bucket, " slot ", segment.slot,
+        absl::StrCat("bucket ", id.bucket, " slot ", id.slot,
                      ": expected a chunk of this server, found one that it does not own"));
   }
   const int64_t expected = GradientForm(codec, chunk->range.size()).bytes();
   if (static_cast<int64_t>(payload_bytes) != expected) {
-    return absl::InvalidArgumentError(absl::StrCat("bucket ", segment.bucket, " slot ",
-                                                   segment.slot, ": expected ", expected,
+    return absl::InvalidArgumentError(absl::StrCat("bucket ", id.bucket, " slot ", id.slot,
+                                                   ": expected ", expected,
                                                    " bytes of payload, found ", payload_bytes));
   }
   return chunk;
@@ -183,9 +181,8 @@ absl::Status ParameterShard::Expects(proto::FrameHeader::Kind kind) const {
   return absl::InvalidArgumentError("SETTLE: expected it under ssp or asp, found it under bsp");
 }
 
-absl::Status ParameterShard::Push(int rank, SegmentId segment, const StepOptions& step,
-                                  Payload payload) {
-  GS_ASSIGN_OR_RETURN(Chunk * chunk, Find(segment, payload.size(), codec_));
+absl::Status ParameterShard::Push(int rank, ChunkId id, const StepOptions& step, Payload payload) {
+  GS_ASSIGN_OR_RETURN(Chunk * chunk, Find(id, payload.size(), codec_));
   GS_RETURN_IF_ERROR(progress_.Enter(rank, step));
   GS_ASSIGN_OR_RETURN(const bool owner, chunk->turns.Offer(rank, std::move(payload)));
   return owner ? Fold(*chunk) : absl::OkStatus();
@@ -282,9 +279,9 @@ absl::Status ParameterShard::Finish(Chunk& chunk, const StepOptions& step) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::shared_ptr<LentBuffer>> ParameterShard::SetParameters(SegmentId segment,
+absl::StatusOr<std::shared_ptr<LentBuffer>> ParameterShard::SetParameters(ChunkId id,
                                                                           const Payload& payload) {
-  GS_ASSIGN_OR_RETURN(Chunk * chunk, Find(segment, payload.size(), Codec()));
+  GS_ASSIGN_OR_RETURN(Chunk * chunk, Find(id, payload.size(), Codec()));
   GS_RETURN_IF_ERROR(chunk->turns.Acquire());
   std::shared_ptr<LentBuffer>& to = at_owner() ? chunk->param : chunk->sums[chunk->current];
   if (!MakeWritable(to, /*keep=*/false)) return NoMemory(4 * chunk->range.size());
@@ -312,11 +309,11 @@ absl::StatusOr<std::shared_ptr<const ShardState>> ParameterShard::ExportState() 
   return state_->Export(progress_.step().step);
 }
 
-absl::Status ParameterShard::ImportPiece(absl::string_view name, SegmentId segment,
+absl::Status ParameterShard::ImportPiece(absl::string_view name, ChunkId id,
                                          const Payload& payload) {
   GS_RETURN_IF_ERROR(CheckStateAccess());
-  GS_RETURN_IF_ERROR(Find(segment, payload.size(), Codec()).status());
-  return state_->Import(name, segment, payload);
+  GS_RETURN_IF_ERROR(Find(id, payload.size(), Codec()).status());
+  return state_->Import(name, id, payload);
 }
 
 absl::Status ParameterShard::FinishImport(int64_t step, size_t pieces) {

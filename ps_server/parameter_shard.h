@@ -37,10 +37,10 @@ class ShardEvents {
   // A chunk is complete: the payload of the mean (update at the worker), in its ReturnedForm()
   // (plan/codec.h), or of the updated parameters (update at the owner), for every worker. Whoever
   // sends from `values` lends it (lent_buffer.h).
-  virtual void OnResult(SegmentId segment, int64_t step, std::shared_ptr<LentBuffer> values) = 0;
+  virtual void OnResult(ChunkId id, int64_t step, std::shared_ptr<LentBuffer> values) = 0;
 
   // Update at the owner with clipping: sums of squares of the mean, one per chunk in the order of
-  // segments(), for every worker. The step goes on when each has answered with the norm.
+  // chunk_ids(), for every worker. The step goes on when each has answered with the norm.
   virtual void OnSquares(int64_t step, std::vector<double> squares) = 0;
 };
 
@@ -69,12 +69,12 @@ class ParameterShard : public Shard {
   ~ParameterShard() override;
 
   // Own chunks that are not empty, by bucket and slot.
-  const std::vector<SegmentId>& segments() const { return segments_; }
+  const std::vector<ChunkId>& chunk_ids() const { return chunk_ids_; }
 
   // `rank`'s gradient of one chunk. May fold, finish the chunk and report events before it returns.
   // Errors: INVALID_ARGUMENT for a chunk that is not ours, a wrong size, a second push of it in one
   // step, or a step about which ranks disagree.
-  absl::Status Push(int rank, SegmentId segment, const StepOptions& step, Payload payload) override;
+  absl::Status Push(int rank, ChunkId id, const StepOptions& step, Payload payload) override;
 
   // `rank`'s answer to OnSquares. The last one updates the whole shard before it returns.
   // Errors: INVALID_ARGUMENT when not expected, or when ranks disagree.
@@ -82,13 +82,12 @@ class ParameterShard : public Shard {
 
   // Between steps: new parameters of a chunk. Returns them as they are kept, to be sent on.
   // Errors: INVALID_ARGUMENT as for Push(); FAILED_PRECONDITION in the middle of a step.
-  absl::StatusOr<std::shared_ptr<LentBuffer>> SetParameters(SegmentId segment,
+  absl::StatusOr<std::shared_ptr<LentBuffer>> SetParameters(ChunkId id,
                                                             const Payload& payload) override;
 
   absl::Status Expects(proto::FrameHeader::Kind kind) const override;
   absl::StatusOr<std::shared_ptr<const ShardState>> ExportState() override;
-  absl::Status ImportPiece(absl::string_view name, SegmentId segment,
-                           const Payload& payload) override;
+  absl::Status ImportPiece(absl::string_view name, ChunkId id, const Payload& payload) override;
   absl::Status FinishImport(int64_t step, size_t pieces) override;
   bool idle() const override { return progress_.idle(); }
   int64_t steps() const override { return progress_.steps_begun(); }
@@ -103,7 +102,7 @@ class ParameterShard : public Shard {
   // Sums are sent from where they were made.
   bool sends_sums() const { return !at_owner() && !codec_.compresses(); }
   // `codec`: of the payload.
-  absl::StatusOr<Chunk*> Find(SegmentId segment, size_t payload_bytes, Codec codec) const;
+  absl::StatusOr<Chunk*> Find(ChunkId id, size_t payload_bytes, Codec codec) const;
   absl::Status Fold(Chunk& chunk);
   absl::Status Take(Chunk& chunk, const ChunkTurns::Turn& turn);
   absl::Status FinishFold(Chunk& chunk);
@@ -116,9 +115,9 @@ class ParameterShard : public Shard {
   const proto::UpdateSite site_;
   const bool holds_first_;
   ShardEvents* const events_;
-  std::vector<SegmentId> segments_;
-  std::vector<std::unique_ptr<Chunk>> chunks_;   // as segments_
-  std::vector<std::vector<Chunk*>> by_segment_;  // by bucket and slot; null where not ours
+  std::vector<ChunkId> chunk_ids_;
+  std::vector<std::unique_ptr<Chunk>> chunks_;  // as chunk_ids_
+  std::vector<std::vector<Chunk*>> by_id_;      // by bucket and slot; null where not ours
   StepProgress progress_;
   std::unique_ptr<StateKeeper> state_;  // update at the owner
 };

@@ -4,13 +4,13 @@
 
 namespace gradsync {
 
-absl::Status PushSequence::Check(size_t next, SegmentId found) const {
+absl::Status PushSequence::Check(size_t next, ChunkId found) const {
   if (next >= order_->size()) {
     return absl::InvalidArgumentError(absl::StrCat("connection ", connection_,
                                                    ": expected nothing, found bucket ",
                                                    found.bucket, " slot ", found.slot));
   }
-  const SegmentId expected = (*order_)[next];
+  const ChunkId expected = (*order_)[next];
   if (expected == found) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("connection ", connection_, ": expected bucket ", expected.bucket, " slot ",
@@ -23,7 +23,7 @@ void PushSequence::Advance(size_t& next) const {
   if (next >= order_->size()) next = connection_;
 }
 
-absl::Status PushSequence::Push(SegmentId found, int64_t step) {
+absl::Status PushSequence::Push(ChunkId found, int64_t step) {
   absl::Status status = Check(next_push_, found);
   if (!status.ok()) return status;
   if (next_parameters_ != connection_) {
@@ -42,7 +42,7 @@ absl::Status PushSequence::Push(SegmentId found, int64_t step) {
   return absl::OkStatus();
 }
 
-absl::Status PushSequence::Parameters(SegmentId found) {
+absl::Status PushSequence::Parameters(ChunkId found) {
   absl::Status status = Check(next_parameters_, found);
   if (!status.ok()) return status;
   if (next_push_ != connection_) {

@@ -18,23 +18,23 @@ namespace gradsync {
 class PushSequence {
  public:
   // `order` is the worker's PushOrder() for this server and must outlive the sequence.
-  PushSequence(const std::vector<SegmentId>* order, int connection, int connections)
+  PushSequence(const std::vector<ChunkId>* order, int connection, int connections)
       : order_(order), connection_(connection), connections_(connections) {
     next_push_ = next_parameters_ = connection_;
   }
 
   // A gradient came. Errors: INVALID_ARGUMENT saying which chunk of which step was expected, and
   // what came.
-  absl::Status Push(SegmentId found, int64_t step);
+  absl::Status Push(ChunkId found, int64_t step);
 
   // A chunk of parameters came, which is only allowed between steps. Errors: likewise.
-  absl::Status Parameters(SegmentId found);
+  absl::Status Parameters(ChunkId found);
 
  private:
-  absl::Status Check(size_t next, SegmentId found) const;
+  absl::Status Check(size_t next, ChunkId found) const;
   void Advance(size_t& next) const;
 
-  const std::vector<SegmentId>* order_;
+  const std::vector<ChunkId>* order_;
   size_t connection_;
   size_t connections_;
   size_t next_push_ = 0;

@@ -6,7 +6,7 @@
 namespace gradsync {
 namespace {
 
-const std::vector<SegmentId> kOrder = {{0, 0}, {0, 2}, {1, 1}, {1, 3}, {2, 0}};
+const std::vector<ChunkId> kOrder = {{0, 0}, {0, 2}, {1, 1}, {1, 3}, {2, 0}};
 
 void ExpectInvalid(const absl::Status& status, absl::string_view text) {
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;

@@ -78,10 +78,10 @@ void RawStream::Send(proto::FrameHeader header, std::string payload) {
   stream_->Send(std::move(frame));
 }
 
-void RawStream::Push(SegmentId segment, const StepOptions& step, size_t bytes) {
+void RawStream::Push(ChunkId id, const StepOptions& step, size_t bytes) {
   proto::FrameHeader header;
   header.set_kind(proto::FrameHeader::PUSH);
-  SetSegment(segment, &header);
+  SetChunk(id, &header);
   SetStep(step, &header);
   Send(header, std::string(bytes, '\0'));
 }

@@ -30,7 +30,7 @@ class RawStream {
 
   void SayHello(const proto::Hello& hello);
   void Send(proto::FrameHeader header, std::string payload);
-  void Push(SegmentId segment, const StepOptions& step, size_t bytes);
+  void Push(ChunkId id, const StepOptions& step, size_t bytes);
   void Cancel();
 
   // The next frame of this kind; others are dropped.

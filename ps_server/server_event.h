@@ -21,7 +21,7 @@ struct ServerEvent {
   Kind kind = Kind::kApplied;
   int rank = 0;
   int64_t clock = 0;  // of the rank: its gradients applied since the last kFinal
-  SegmentId segment;
+  ChunkId chunk;
   int64_t slowest = 0;  // the smallest clock of ranks that have neither settled nor left; if there
                         // are none, the rank's
 };

@@ -54,8 +54,8 @@ class ServerTest : public testing::Test {
     }
   }
 
-  size_t Bytes(SegmentId segment) const {
-    return 4 * plan_.buckets()[segment.bucket].layout.range(segment.slot).size();
+  size_t Bytes(ChunkId id) const {
+    return 4 * plan_.buckets()[id.bucket].layout.range(id.slot).size();
   }
 
   // Every worker and the server's own end hear the same.
@@ -79,7 +79,7 @@ class ServerTest : public testing::Test {
   const std::shared_ptr<StreamLink> link_ = NewInProcessLink();
   std::unique_ptr<ParameterServer> server_;
   std::vector<std::unique_ptr<RawStream>> workers_;
-  std::vector<std::vector<SegmentId>> orders_;
+  std::vector<std::vector<ChunkId>> orders_;
 };
 
 TEST_F(ServerTest, APushOutOfOrderFailsTheRunSayingWhatWasExpected) {
@@ -92,8 +92,8 @@ TEST_F(ServerTest, APushOutOfOrderFailsTheRunSayingWhatWasExpected) {
 TEST_F(ServerTest, APushWithoutCreditFailsTheRun) {
   Begin();
   // Rank 0 waits for rank 1's turn in chunk 0 of each stripe, so credit runs out.
-  const std::vector<SegmentId>& order = orders_[0];
-  for (SegmentId segment : order) workers_[0]->Push(segment, Step(1), Bytes(segment));
+  const std::vector<ChunkId>& order = orders_[0];
+  for (ChunkId id : order) workers_[0]->Push(id, Step(1), Bytes(id));
   ExpectRunFails(absl::StatusCode::kInvalidArgument, {"rank 0", "at most 2 chunks", "found 3"});
 }
 
@@ -105,8 +105,8 @@ TEST_F(ServerTest, CreditComesBackByHalfWindows) {
   for (int half = 0; half < 2; ++half) {
     for (int rank : {0, 1}) {
       for (int i = ends[half]; i < ends[half + 1]; ++i) {
-        const SegmentId segment = orders_[rank][i];
-        workers_[rank]->Push(segment, Step(1), Bytes(segment));
+        const ChunkId id = orders_[rank][i];
+        workers_[rank]->Push(id, Step(1), Bytes(id));
       }
     }
     const absl::optional<proto::FrameHeader> credit = workers_[0]->Await(Kind::CREDIT);

@@ -226,7 +226,7 @@ absl::Status Service::StartGroup() {
   group->folded = std::vector<std::atomic<uint32_t>>(plan.world_size());
   group->answers = std::vector<std::atomic<uint32_t>>(plan.world_size());
   // A message for each chunk costs as much CPU time as 64 KiB of payload. What is owed is less than
-  // a batch, so a worker always has credit for at least half a window, and one chunk would do.
+  // a batch, so a worker always has at least half of its credit, and one chunk would do.
   group->credit_batch = CreditBatch(group->terms.credit());
   group->streams.resize(plan.world_size());
   for (int rank = 0; rank < plan.world_size(); ++rank) {

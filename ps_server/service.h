@@ -10,7 +10,7 @@
 //                                      ←  CREDIT, and PARAMETERS: empty to rank 0, with payload to
 //                                         all others
 //   PUSH, in PushOrder()               →  folded in the order of plan/stripes.h
-//                                      ←  CREDIT {count}, as soon as half a window is folded
+//                                      ←  CREDIT {count}, as soon as half of the credit is folded
 //                                      ←  PULL, when all workers' contributions are in it
 //   [clipping at the owner: ← SQUARES after the last fold, NORM →, then all PULLs]
 //   STATE_REQUEST                      →
@@ -119,13 +119,13 @@ class Service : private ShardEvents, private AsyncShardEvents {
   void EndIfSilent();
 
   void OnFolded(int rank) override;
-  void OnResult(SegmentId segment, int64_t step, std::shared_ptr<LentBuffer> values) override;
+  void OnResult(ChunkId id, int64_t step, std::shared_ptr<LentBuffer> values) override;
   void OnSquares(int64_t step, std::vector<double> squares) override;
   void OnApplied(int rank) override { OnFolded(rank); }
-  void OnAnswer(SegmentId segment, const ChunkClocks::Answer& answer,
+  void OnAnswer(ChunkId id, const ChunkClocks::Answer& answer,
                 const std::shared_ptr<LentBuffer>& values) override;
-  void OnDeferred(SegmentId segment, const ChunkClocks::Answer& answer) override;
-  void OnFinal(SegmentId segment, int rank, const std::shared_ptr<LentBuffer>& values) override;
+  void OnDeferred(ChunkId id, const ChunkClocks::Answer& answer) override;
+  void OnFinal(ChunkId id, int rank, const std::shared_ptr<LentBuffer>& values) override;
 
   void SendValues(FrameStream& stream, proto::FrameHeader header,
                   const std::shared_ptr<LentBuffer>& values);

@@ -44,11 +44,11 @@ absl::Status Service::OnPush(Session& session, const proto::FrameHeader& header,
   }
   const StepOptions step = StepOf(header);
   GS_RETURN_IF_ERROR(TakeCredit(session.rank));
-  GS_RETURN_IF_ERROR(session.sequence->Push(SegmentOf(header), step.step));
+  GS_RETURN_IF_ERROR(session.sequence->Push(ChunkOf(header), step.step));
   rx_bytes_ += static_cast<int64_t>(payload.size());
   step_rx_bytes_ += static_cast<int64_t>(payload.size());
   ++rx_messages_;
-  return group.shard->Push(session.rank, SegmentOf(header), step, std::move(payload));
+  return group.shard->Push(session.rank, ChunkOf(header), step, std::move(payload));
 }
 
 absl::Status Service::OnParameters(Session& session, const proto::FrameHeader& header,
@@ -61,15 +61,15 @@ absl::Status Service::OnParameters(Session& session, const proto::FrameHeader& h
     session.sequence.emplace(&group.orders[0], session.connection, group.terms.connections());
   }
   GS_RETURN_IF_ERROR(TakeCredit(0));
-  GS_RETURN_IF_ERROR(session.sequence->Parameters(SegmentOf(header)));
+  GS_RETURN_IF_ERROR(session.sequence->Parameters(ChunkOf(header)));
   rx_bytes_ += static_cast<int64_t>(payload.size());
   ++rx_messages_;
-  const SegmentId segment = SegmentOf(header);
+  const ChunkId id = ChunkOf(header);
   GS_ASSIGN_OR_RETURN(const std::shared_ptr<LentBuffer> values,
-                      group.shard->SetParameters(segment, payload));
+                      group.shard->SetParameters(id, payload));
   OnFolded(0);
   OutgoingFrame reply = FrameOf(proto::FrameHeader::PARAMETERS);
-  SetSegment(segment, &reply.header);
+  SetChunk(id, &reply.header);
   for (int rank = 1; rank < group.terms.world_size(); ++rank) {
     SendValues(*group.streams[rank][session.connection], reply.header, values);
   }
@@ -92,7 +92,7 @@ absl::Status Service::OnStateRequest(Session& session) {
   for (const ShardState::Piece& piece : state->pieces) {
     OutgoingFrame frame = FrameOf(proto::FrameHeader::STATE);
     frame.header.set_name(piece.name);
-    SetSegment(piece.segment, &frame.header);
+    SetChunk(piece.chunk, &frame.header);
     frame.payload = piece.values->bytes();
     frame.released = [state] {};
     session.stream->Send(std::move(frame));
@@ -113,7 +113,7 @@ absl::Status Service::OnState(Session& session, const proto::FrameHeader& header
                      "connection ", session.connection));
   }
   if (header.kind() == proto::FrameHeader::STATE) {
-    return shard.ImportPiece(header.name(), SegmentOf(header), payload);
+    return shard.ImportPiece(header.name(), ChunkOf(header), payload);
   }
   GS_RETURN_IF_ERROR(shard.FinishImport(StepOf(header).step, header.count()));
   session.stream->Send(FrameOf(proto::FrameHeader::STATE_END));
@@ -130,11 +130,11 @@ void Service::OnFolded(int rank) {
   group.streams[rank][0]->Send(std::move(frame));
 }
 
-void Service::OnResult(SegmentId segment, int64_t step, std::shared_ptr<LentBuffer> values) {
+void Service::OnResult(ChunkId id, int64_t step, std::shared_ptr<LentBuffer> values) {
   Group& group = *group_.load(std::memory_order_acquire);
   proto::FrameHeader header;
   header.set_kind(proto::FrameHeader::PULL);
-  SetSegment(segment, &header);
+  SetChunk(id, &header);
   header.set_step(static_cast<uint64_t>(step));
   const size_t connection = group.results++ % group.terms.connections();
   for (const auto& streams : group.streams) {
@@ -150,29 +150,29 @@ void Service::SendAnswer(int rank, proto::FrameHeader header,
   SendValues(*group.streams[rank][connection], std::move(header), values);
 }
 
-void Service::OnAnswer(SegmentId segment, const ChunkClocks::Answer& answer,
+void Service::OnAnswer(ChunkId id, const ChunkClocks::Answer& answer,
                        const std::shared_ptr<LentBuffer>& values) {
   proto::FrameHeader header;
   header.set_kind(proto::FrameHeader::PULL);
-  SetSegment(segment, &header);
+  SetChunk(id, &header);
   header.set_step(static_cast<uint64_t>(answer.step));
   header.set_count(static_cast<uint32_t>(answer.staleness));
   SendAnswer(answer.rank, std::move(header), values);
   step_tx_bytes_ += static_cast<int64_t>(values->bytes().size());
 }
 
-void Service::OnDeferred(SegmentId segment, const ChunkClocks::Answer& answer) {
+void Service::OnDeferred(ChunkId id, const ChunkClocks::Answer& answer) {
   OutgoingFrame frame = FrameOf(proto::FrameHeader::DEFERRED);
-  SetSegment(segment, &frame.header);
+  SetChunk(id, &frame.header);
   frame.header.set_step(static_cast<uint64_t>(answer.step));
   frame.urgent = true;
   group_.load(std::memory_order_acquire)->streams[answer.rank][0]->Send(std::move(frame));
 }
 
-void Service::OnFinal(SegmentId segment, int rank, const std::shared_ptr<LentBuffer>& values) {
+void Service::OnFinal(ChunkId id, int rank, const std::shared_ptr<LentBuffer>& values) {
   proto::FrameHeader header;
   header.set_kind(proto::FrameHeader::PARAMETERS);
-  SetSegment(segment, &header);
+  SetChunk(id, &header);
   SendAnswer(rank, std::move(header), values);
 }
 

@@ -46,7 +46,7 @@ struct Service::Group {
   ShardMap shards;
   std::string welcome;  // the payload of the answer to HELLO on connection 0
   std::unique_ptr<Shard> shard;
-  std::vector<std::vector<SegmentId>> orders;                      // by rank
+  std::vector<std::vector<ChunkId>> orders;                        // by rank
   std::vector<std::vector<std::shared_ptr<FrameStream>>> streams;  // by rank and connection
   std::vector<std::atomic<int>> on_their_way;                      // by rank: pushed, not credited
   std::vector<std::atomic<uint32_t>> folded;                       // by rank: chunks, ever

@@ -18,13 +18,13 @@ absl::Status Shard::Refuse(FrameHeader::Kind kind) const {
       absl::StrCat(FrameHeader::Kind_Name(kind), ": expected by a shard that cannot take it"));
 }
 
-absl::Status Shard::Push(int, SegmentId, const StepOptions&, Payload) {
+absl::Status Shard::Push(int, ChunkId, const StepOptions&, Payload) {
   return Refuse(FrameHeader::PUSH);
 }
 
 absl::Status Shard::Norm(int, int64_t, double) { return Refuse(FrameHeader::NORM); }
 
-absl::StatusOr<std::shared_ptr<LentBuffer>> Shard::SetParameters(SegmentId, const Payload&) {
+absl::StatusOr<std::shared_ptr<LentBuffer>> Shard::SetParameters(ChunkId, const Payload&) {
   return Refuse(FrameHeader::PARAMETERS);
 }
 

@@ -35,14 +35,14 @@ class Shard {
   virtual absl::Status Expects(proto::FrameHeader::Kind kind) const = 0;
 
   // PUSH: `rank`'s gradient of one chunk.
-  virtual absl::Status Push(int rank, SegmentId segment, const StepOptions& step, Payload payload);
+  virtual absl::Status Push(int rank, ChunkId id, const StepOptions& step, Payload payload);
 
   // NORM: `rank`'s answer to the sums of squares of a step that clips.
   virtual absl::Status Norm(int rank, int64_t step, double norm);
 
   // PARAMETERS, between steps: new parameters of a chunk. Returns them as they are kept, to be sent
   // on.
-  virtual absl::StatusOr<std::shared_ptr<LentBuffer>> SetParameters(SegmentId segment,
+  virtual absl::StatusOr<std::shared_ptr<LentBuffer>> SetParameters(ChunkId id,
                                                                     const Payload& payload);
 
   // SETTLE: `rank` pushes nothing more until it has the final parameters.
@@ -79,8 +79,7 @@ class Shard {
   // chunk without a piece begins anew. FinishImport() gives the number of steps done and of pieces.
   // Errors: as ExportState(); INVALID_ARGUMENT for a piece that does not fit, or when pieces are
   // missing.
-  virtual absl::Status ImportPiece(absl::string_view name, SegmentId segment,
-                                   const Payload& payload) = 0;
+  virtual absl::Status ImportPiece(absl::string_view name, ChunkId id, const Payload& payload) = 0;
   virtual absl::Status FinishImport(int64_t step, size_t pieces) = 0;
 
   // True between steps.

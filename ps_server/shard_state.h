@@ -15,7 +15,7 @@ namespace gradsync {
 struct ShardState {
   struct Piece {
     std::string name;
-    SegmentId segment;
+    ChunkId chunk;
     std::shared_ptr<LentBuffer> values;
   };
   int64_t step = 0;

@@ -26,7 +26,7 @@ absl::StatusOr<std::shared_ptr<const ShardState>> StateKeeper::Export(int64_t st
             absl::StrCat("no memory for ", slot.size() * sizeof(float), " bytes of state"));
       }
       absl::c_copy(slot, values->data());
-      state->pieces.push_back({slot_names_[s], part.segment, std::move(values)});
+      state->pieces.push_back({slot_names_[s], part.chunk, std::move(values)});
     }
     part.release();
   }
@@ -45,18 +45,16 @@ absl::Status StateKeeper::Clear() {
   return absl::OkStatus();
 }
 
-absl::Status StateKeeper::Import(absl::string_view name, SegmentId segment,
-                                 const Payload& payload) {
+absl::Status StateKeeper::Import(absl::string_view name, ChunkId id, const Payload& payload) {
   const auto slot = absl::c_find(slot_names_, name);
   if (slot == slot_names_.end()) {
     return absl::InvalidArgumentError(
         absl::StrCat("optimizer state \"", name, "\": the plan's optimizer has no such slot"));
   }
-  const auto part =
-      absl::c_find_if(parts_, [segment](const Part& p) { return p.segment == segment; });
+  const auto part = absl::c_find_if(parts_, [id](const Part& p) { return p.chunk == id; });
   if (part == parts_.end()) {
     return absl::InvalidArgumentError(absl::StrCat("optimizer state \"", name, "\": bucket ",
-                                                   segment.bucket, " slot ", segment.slot,
+                                                   id.bucket, " slot ", id.slot,
                                                    " is no chunk of this server"));
   }
   MutexLock lock(&mutex_);

@@ -28,7 +28,7 @@ namespace gradsync {
 class StateKeeper {
  public:
   struct Part {
-    SegmentId segment;
+    ChunkId chunk;
     RangeOptimizer* optimizer = nullptr;  // must outlive the keeper
     std::function<absl::Status()> acquire;
     std::function<void()> release;
@@ -44,7 +44,7 @@ class StateKeeper {
   // One slot of a chunk, whose payload has the right size. The first one since Export() or Finish()
   // clears the state of all. Errors: those of acquiring; INVALID_ARGUMENT for another chunk or
   // slot.
-  absl::Status Import(absl::string_view name, SegmentId segment, const Payload& payload);
+  absl::Status Import(absl::string_view name, ChunkId id, const Payload& payload);
 
   // Ends an import of `pieces` pieces, after step `step`; with none the state is cleared.
   // Errors: INVALID_ARGUMENT when another number came, or the step is negative.

@@ -37,7 +37,7 @@ WindowShard::WindowShard(WindowShardOptions options)
       slot_names_(SlotNames(options_.plan.optimizer())) {
   if (options_.site != proto::OWNER) return;
   MutexLock lock(&state_mutex_);
-  for (SegmentId id : chunks_) {
+  for (ChunkId id : chunks_) {
     const ElementRange range = options_.plan.buckets()[id.bucket].layout.range(id.slot);
     optimizers_.emplace_back(options_.plan.optimizer(), range,
                              options_.plan.GroupRanges(id.bucket, range));
@@ -185,14 +185,13 @@ absl::StatusOr<std::shared_ptr<const ShardState>> WindowShard::ExportState() {
   return state;
 }
 
-absl::Status WindowShard::ImportPiece(absl::string_view name, SegmentId segment,
-                                      const Payload& payload) {
+absl::Status WindowShard::ImportPiece(absl::string_view name, ChunkId id, const Payload& payload) {
   GS_RETURN_IF_ERROR(CheckStateAccess());
-  const auto chunk = absl::c_find(chunks_, segment);
+  const auto chunk = absl::c_find(chunks_, id);
   const auto slot = absl::c_find(slot_names_, name);
   if (chunk == chunks_.end() || slot == slot_names_.end()) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "optimizer state \"", name, "\" of bucket ", segment.bucket, " slot ", segment.slot,
+        "optimizer state \"", name, "\" of bucket ", id.bucket, " slot ", id.slot,
         ": expected a chunk of this server and a slot of the plan's optimizer, found another"));
   }
   MutexLock lock(&state_mutex_);

@@ -66,8 +66,7 @@ class WindowShard : public Shard {
 
   // Under update at the owner, where state is kept.
   absl::StatusOr<std::shared_ptr<const ShardState>> ExportState() override;
-  absl::Status ImportPiece(absl::string_view name, SegmentId segment,
-                           const Payload& payload) override;
+  absl::Status ImportPiece(absl::string_view name, ChunkId id, const Payload& payload) override;
   absl::Status FinishImport(int64_t step, size_t pieces) override;
   bool idle() const override;
   int64_t steps() const override;
@@ -84,7 +83,7 @@ class WindowShard : public Shard {
   const WindowShardOptions options_;
   const std::shared_ptr<const WindowGroup> group_;
   const int self_;  // as a member
-  const std::vector<SegmentId> chunks_;
+  const std::vector<ChunkId> chunks_;
   const std::vector<std::string> slot_names_;
   std::shared_ptr<Window> window_;
   std::unique_ptr<WindowMesh> mesh_;

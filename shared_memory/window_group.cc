@@ -17,18 +17,18 @@ std::vector<WindowControl*> ControlsOf(const std::vector<std::shared_ptr<Window>
 
 }  // namespace
 
-WindowSignals::Keepers WindowGroup::owners() const {
+WindowSignals::Holders WindowGroup::owners() const {
   if (!shards_.has_value()) return {0, workers()};
   return {workers(), workers() + shards_->servers()};
 }
 
-int WindowGroup::owner(SegmentId id) const {
+int WindowGroup::owner(ChunkId id) const {
   if (shards_.has_value()) return workers() + shards_->server(id);
   return plan_.buckets()[id.bucket].layout.chunk_of(id.slot);
 }
 
-std::vector<SegmentId> WindowGroup::OwnedChunks(int member) const {
-  std::vector<SegmentId> owned;
+std::vector<ChunkId> WindowGroup::OwnedChunks(int member) const {
+  std::vector<ChunkId> owned;
   for (int bucket = 0; bucket < static_cast<int>(plan_.buckets().size()); ++bucket) {
     const StripeLayout& layout = plan_.buckets()[bucket].layout;
     for (int slot = 0; slot < layout.slots(); ++slot) {

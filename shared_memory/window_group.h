@@ -33,13 +33,13 @@ class WindowGroup {
   const Plan& plan() const { return plan_; }
   int workers() const { return plan_.world_size(); }
   int members() const { return owners().last; }
-  WindowSignals::Keepers owners() const;
+  WindowSignals::Holders owners() const;
 
   // Member that owns the chunk.
-  int owner(SegmentId id) const;
+  int owner(ChunkId id) const;
 
   // Chunks that `member` owns and that are not empty, in order of bucket and slot.
-  std::vector<SegmentId> OwnedChunks(int member) const;
+  std::vector<ChunkId> OwnedChunks(int member) const;
 
   WindowLayout Layout(int member) const;
 

@@ -37,7 +37,7 @@ WindowOwner::List WindowOwner::ListOf(int member) const {
   list.chunks = windows_.group().OwnedChunks(member);
   for (int bucket = 0; bucket <= buckets_; ++bucket) {
     const auto first = std::find_if(list.chunks.begin(), list.chunks.end(),
-                                    [bucket](SegmentId id) { return id.bucket >= bucket; });
+                                    [bucket](ChunkId id) { return id.bucket >= bucket; });
     list.first.push_back(first - list.chunks.begin());
   }
   return list;
@@ -49,7 +49,7 @@ uint32_t WindowOwner::Parts(int bucket) const {
   const StripeLayout& layout = windows_.plan().buckets()[bucket].layout;
   uint32_t parts = 0;
   for (int slot = 0; slot < layout.slots(); ++slot) parts += layout.range(slot).empty() ? 0 : 1;
-  const WindowSignals::Keepers owners = windows_.group().owners();
+  const WindowSignals::Holders owners = windows_.group().owners();
   if (update_ != nullptr) return parts + static_cast<uint32_t>(owners.last - owners.first);
   return std::max(parts, 1u);
 }
@@ -153,16 +153,16 @@ absl::Status WindowOwner::Pass(int64_t launch) {
   return absl::OkStatus();
 }
 
-int WindowOwner::Home(SegmentId id) const {
+int WindowOwner::Home(ChunkId id) const {
   const int chunk = windows_.plan().buckets()[id.bucket].layout.chunk_of(id.slot);
   return FoldRank(chunk, workers_ - 1, workers_);
 }
 
-ElementRange WindowOwner::Range(SegmentId id) const {
+ElementRange WindowOwner::Range(ChunkId id) const {
   return windows_.plan().buckets()[id.bucket].layout.range(id.slot);
 }
 
-void WindowOwner::ReduceChunk(SegmentId id, size_t chunk) {
+void WindowOwner::ReduceChunk(ChunkId id, size_t chunk) {
   const StripeLayout& layout = windows_.plan().buckets()[id.bucket].layout;
   const ElementRange range = layout.range(id.slot);
   for (int position = 0; position < workers_; ++position) {
@@ -187,12 +187,12 @@ void WindowOwner::ReduceChunk(SegmentId id, size_t chunk) {
 void WindowOwner::Clip(int64_t launch) {
   std::fill(next_.begin(), next_.end(), 0);
   const float scale =
-      static_cast<float>(ClipScale(windows_.plan(), step_.max_norm, [this](SegmentId id) {
+      static_cast<float>(ClipScale(windows_.plan(), step_.max_norm, [this](ChunkId id) {
         const int owner = windows_.group().owner(id);
         return windows_.squares(owner)[next_[owner]++];
       }));
   for (size_t chunk = 0; chunk < own().chunks.size() && !halted(); ++chunk) {
-    const SegmentId id = own().chunks[chunk];
+    const ChunkId id = own().chunks[chunk];
     const ElementRange range = Range(id);
     if (scale != 1) Scale(windows_.grad(Home(id), id.bucket) + range.begin, range.size(), scale);
     UpdateAndStore(chunk);
@@ -205,7 +205,7 @@ void WindowOwner::Clip(int64_t launch) {
 }
 
 void WindowOwner::UpdateAndStore(size_t chunk) {
-  const SegmentId id = own().chunks[chunk];
+  const ChunkId id = own().chunks[chunk];
   const ElementRange range = Range(id);
   const int home = Home(id);
   float* const updated = windows_.param(home, id.bucket) + range.begin;

@@ -73,18 +73,18 @@ class WindowOwner {
   // What one member owns.
   struct List {
     int member = 0;
-    std::vector<SegmentId> chunks;
+    std::vector<ChunkId> chunks;
     std::vector<size_t> first;  // of each bucket in chunks, and one more at the end
   };
 
   bool clips() const { return update_ != nullptr && step_.max_norm > 0; }
-  int Home(SegmentId id) const;
-  ElementRange Range(SegmentId id) const;
+  int Home(ChunkId id) const;
+  ElementRange Range(ChunkId id) const;
   List ListOf(int member) const;
   uint32_t Parts(int bucket) const;
   absl::optional<size_t> Take(const List& list, int64_t launch);
   absl::Status AgreeOnStep(int64_t launch);
-  void ReduceChunk(SegmentId id, size_t chunk);
+  void ReduceChunk(ChunkId id, size_t chunk);
   void Finish(int64_t launch, uint32_t parts);
   absl::Status Pass(int64_t launch);
   void Clip(int64_t launch);

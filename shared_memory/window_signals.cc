@@ -32,8 +32,8 @@ bool HasReached(uint32_t counter, uint32_t value) {
 
 }  // namespace
 
-WindowSignals::WindowSignals(std::vector<WindowControl*> controls, int self, Keepers workers,
-                             Keepers owners)
+WindowSignals::WindowSignals(std::vector<WindowControl*> controls, int self, Holders workers,
+                             Holders owners)
     : controls_(std::move(controls)), self_(self), workers_(workers), owners_(owners) {}
 
 void WindowSignals::SetNote(const std::array<uint64_t, 4>& note) {
@@ -58,8 +58,8 @@ bool WindowSignals::Publish(WindowControl::Counter counter, uint32_t value) {
 }
 
 bool WindowSignals::AllReached(WindowControl::Counter counter, uint32_t value) const {
-  const Keepers keepers = KeepersOf(counter);
-  for (int member = keepers.first; member < keepers.last; ++member) {
+  const Holders holders = HoldersOf(counter);
+  for (int member = holders.first; member < holders.last; ++member) {
     if (!HasReached(controls_[member]->counters[counter].value.load(std::memory_order_seq_cst),
                     value)) {
       return false;

@@ -56,7 +56,7 @@ constexpr absl::Duration kWindowSpin = absl::Microseconds(20);
 class WindowSignals {
  public:
   // Members that keep each counter: `first`..`last` - 1.
-  struct Keepers {
+  struct Holders {
     int first = 0;
     int last = 0;
   };
@@ -67,17 +67,17 @@ class WindowSignals {
 
   // `controls` by member, valid as long as this object is. `workers` keep kReady; `owners` keep
   // kMeasured, and are rung for both.
-  WindowSignals(std::vector<WindowControl*> controls, int self, Keepers workers, Keepers owners);
+  WindowSignals(std::vector<WindowControl*> controls, int self, Holders workers, Holders owners);
 
   // The own note; the note of another.
   void SetNote(const std::array<uint64_t, 4>& note);
   std::array<uint64_t, 4> note(int member) const;
 
   // Sets the own counter. What this thread wrote before is visible to whoever sees it. Returns
-  // whether all keepers have reached `value` with it; then somebody must RingOwners().
+  // whether all holders have reached `value` with it; then somebody must RingOwners().
   bool Publish(WindowControl::Counter counter, uint32_t value);
 
-  // Whether all keepers' counters have reached `value`.
+  // Whether all holders' counters have reached `value`.
   bool AllReached(WindowControl::Counter counter, uint32_t value) const;
 
   // Makes the threads in Await() of these members look again; that of this member, too, for owners,
@@ -104,14 +104,14 @@ class WindowSignals {
 
  private:
   void Ring(int member);
-  Keepers KeepersOf(WindowControl::Counter counter) const {
+  Holders HoldersOf(WindowControl::Counter counter) const {
     return counter == WindowControl::kReady ? workers_ : owners_;
   }
 
   const std::vector<WindowControl*> controls_;
   const int self_;
-  const Keepers workers_;
-  const Keepers owners_;
+  const Holders workers_;
+  const Holders owners_;
 };
 
 }  // namespace gradsync

@@ -20,7 +20,7 @@ class Controls {
     for (int i = 0; i < members; ++i) windows_.push_back(*Window::Create(sizeof(WindowControl)));
   }
 
-  WindowSignals Member(int self, WindowSignals::Keepers workers, WindowSignals::Keepers owners) {
+  WindowSignals Member(int self, WindowSignals::Holders workers, WindowSignals::Holders owners) {
     std::vector<WindowControl*> controls;
     for (const auto& window : windows_) {
       maps_.push_back(*Window::Map(FileDescriptor(dup(window->file())), sizeof(WindowControl)));

@@ -38,7 +38,7 @@ absl::Status CheckCluster(const Cluster& cluster, int workers) {
   GS_RETURN_IF_ERROR(Expect(cluster.bytes_per_second > 0 && std::isfinite(cluster.bytes_per_second),
                             "bytes_per_second", "more than 0", cluster.bytes_per_second));
   GS_RETURN_IF_ERROR(CheckConstants(cluster.constants));
-  const std::pair<const char*, int> counts[] = {{"ring_window", cluster.ring_window},
+  const std::pair<const char*, int> counts[] = {{"ring_lead", cluster.ring_lead},
                                                 {"lead", cluster.lead},
                                                 {"ring_connections", cluster.ring_connections},
                                                 {"ps_connections", cluster.ps_connections}};

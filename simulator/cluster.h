@@ -54,7 +54,7 @@ struct Cluster {
 
   // Of the real backends: tokens under way per rank (allreduce/ring_tokens.h), chunks that workers
   // may push ahead of a stripe's results (plan/push_lead.h), connections per pair.
-  int ring_window = kRingWindow;
+  int ring_lead = kRingLead;
   int lead = kPsLead;
   int ring_connections = 4;
   int ps_connections = 2;
@@ -68,7 +68,7 @@ struct Cluster {
 };
 
 // Errors: INVALID_ARGUMENT naming what was expected and found: a rate and slowness above 0,
-// constants that are not negative, windows and connections of at least 1, at least one server
+// constants that are not negative, lead and connections of at least 1, at least one server
 // unless it is a ring or mixed, at most `workers` colocated ones, slowness for each worker or none,
 // bsp unless servers update.
 absl::Status CheckCluster(const Cluster& cluster, int workers);

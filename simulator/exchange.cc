@@ -20,7 +20,7 @@ ChunkTable::ChunkTable(const Plan& plan, Returned returned) {
   }
 }
 
-SegmentId ChunkTable::id(int number) const {
+ChunkId ChunkTable::id(int number) const {
   const auto after = std::upper_bound(first_.begin(), first_.end(), number);
   const int bucket = static_cast<int>(after - first_.begin()) - 1;
   return {bucket, number - first_[bucket]};

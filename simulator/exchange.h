@@ -22,7 +22,7 @@ class ChunkTable {
 
   int count() const { return static_cast<int>(gradient_bytes_.size()); }
   int number(int bucket, int slot) const { return first_[bucket] + slot; }
-  SegmentId id(int number) const;
+  ChunkId id(int number) const;
 
   // Payloads there and back; 0 for an empty chunk.
   int64_t gradient_bytes(int number) const { return gradient_bytes_[number]; }

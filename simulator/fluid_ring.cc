@@ -19,7 +19,7 @@ class OneRank : private MessageReceiver, private EventHandler {
   OneRank(const Plan& plan, const Cluster& cluster, const std::vector<double>& ready,
           double owner_update)
       : world_size_(plan.world_size()),
-        window_(cluster.ring_window),
+        lead_(cluster.ring_lead),
         connections_(cluster.ring_connections),
         stripes_(StripesOf(plan, cluster.returned)),
         // An owner has one chunk of each stripe, the n-th part of its share.
@@ -49,7 +49,7 @@ class OneRank : private MessageReceiver, private EventHandler {
   }
 
   void InitiateOwn() {
-    while (under_way_ < window_ && !own_.empty()) {
+    while (under_way_ < lead_ && !own_.empty()) {
       under_way_max_ = std::max(under_way_max_, ++under_way_);
       Send(own_.front(), 1, /*gathers=*/false);
       own_.pop_front();
@@ -103,7 +103,7 @@ class OneRank : private MessageReceiver, private EventHandler {
   }
 
   const int world_size_;
-  const int window_;
+  const int lead_;
   const int connections_;
   const std::vector<StripeTotals> stripes_;
   EventQueue queue_;

@@ -65,7 +65,7 @@ void PsExchange::Pump(int rank, int server) {
   Pair& state = pair(rank, server);
   while (state.credit > 0 && state.lead > 0 && !state.queued.empty()) {
     const int chunk = state.queued.front();
-    const SegmentId id = chunks_.id(chunk);
+    const ChunkId id = chunks_.id(chunk);
     state.queued.pop_front();
     --state.credit;
     --state.lead;
@@ -136,7 +136,7 @@ void PsExchange::OnFolded(int rank, int server) {
 }
 
 SimulatedMessage PsExchange::PullOf(int chunk, int* sent) {
-  const SegmentId id = chunks_.id(chunk);
+  const ChunkId id = chunks_.id(chunk);
   const int server = shards_.server(id);
   SimulatedMessage message;
   message.from = world_size_ + server;

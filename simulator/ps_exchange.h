@@ -1,4 +1,4 @@
-// The parameter servers of ps_client/exchange.h and ps_server/service.h without bytes: who sends
+// The parameter servers of ps_client/ps_engine.h and ps_server/service.h without bytes: who sends
 // what when.
 
 #ifndef GRADSYNC_SIMULATOR_PS_EXCHANGE_H_
@@ -18,7 +18,7 @@ namespace gradsync {
 // allows; chunk number q of a pair takes connection q mod C, C as
 // plan/server_streams.h has it. A server folds a chunk's contributions in the order of
 // plan/stripes.h; each folded one is credited, the first together with the second, in messages of
-// half a window. A complete chunk goes to all workers at once. Adding and copying take no time.
+// half of the credit. A complete chunk goes to all workers at once. Adding and copying take no time.
 //
 // Under ssp and asp (docs/consistency.md) a contribution is applied when it arrives, which takes
 // the server an update of the chunk, and credited then. It is answered when the worker's clock in

@@ -10,11 +10,11 @@ namespace gradsync {
 RingExchange::RingExchange(const Plan& plan, const Cluster& cluster, double owner_update,
                            EventQueue* queue, Resolved resolved)
     : SimulatedExchange(plan, cluster, queue, std::move(resolved)),
-      window_(cluster.ring_window),
+      lead_(cluster.ring_lead),
       connections_(cluster.ring_connections),
       owner_work_(plan.world_size(), owner_update, queue,
                   [this](int chunk) {
-                    const SegmentId id = chunks_.id(chunk);
+                    const ChunkId id = chunks_.id(chunk);
                     PassOnFinal(plan_.buckets()[id.bucket].layout.chunk_of(id.slot), chunk);
                   }),
       ranks_(plan.world_size()) {
@@ -51,7 +51,7 @@ void RingExchange::Launch(int rank, int step, int bucket) {
 
 void RingExchange::InitiateOwn(int rank) {
   Rank& state = ranks_[rank];
-  while (state.under_way < window_ && !state.own.empty()) {
+  while (state.under_way < lead_ && !state.own.empty()) {
     const int chunk = state.own.front();
     state.own.pop_front();
     if (world_size_ == 1) {
@@ -64,7 +64,7 @@ void RingExchange::InitiateOwn(int rank) {
 }
 
 void RingExchange::Send(Kind kind, int rank, int chunk, bool urgent) {
-  const SegmentId id = chunks_.id(chunk);
+  const ChunkId id = chunks_.id(chunk);
   SimulatedMessage message;
   message.from = rank;
   message.to = RingNext(rank, world_size_);
@@ -104,7 +104,7 @@ void RingExchange::Fold(int rank, int chunk) {
 }
 
 void RingExchange::PassOnFinal(int rank, int chunk) {
-  const SegmentId id = chunks_.id(chunk);
+  const ChunkId id = chunks_.id(chunk);
   if (SendsGather(id.slot % world_size_, rank, world_size_)) {
     Send(kGather, rank, chunk, /*urgent=*/true);
   }

@@ -12,7 +12,7 @@
 namespace gradsync {
 
 // The hops are those of plan/ring_schedule.h, the rules of flow those of allreduce/ring_tokens.h:
-// at most `ring_window` tokens that a rank initiated are under way, one of them until its finished
+// at most `ring_lead` tokens that a rank initiated are under way, one of them until its finished
 // chunk comes by; others' tokens overtake those that begin here; a sum for a bucket that is not
 // launched here yet is held. Adding and copying take no time.
 class RingExchange : public SimulatedExchange {
@@ -39,7 +39,7 @@ class RingExchange : public SimulatedExchange {
   void Fold(int rank, int chunk);
   void PassOnFinal(int rank, int chunk);
 
-  const int window_;
+  const int lead_;
   const int connections_;
   OwnerWork owner_work_;
   std::vector<Rank> ranks_;

@@ -14,7 +14,7 @@
 namespace gradsync {
 namespace {
 
-constexpr int kMostRanksOfSegments = 64;
+constexpr int kMostRanksByChunks = 64;
 // Pieces of 64 KiB that all hosts send: a second or so.
 constexpr double kMostPieces = 3e6;
 
@@ -48,10 +48,10 @@ bool AllAlike(const Cluster& cluster) {
 }
 
 SimulationMethod Choose(const Plan& plan, const Cluster& cluster) {
-  if (!AllAlike(cluster)) return SimulationMethod::kSegments;
-  if (plan.world_size() > kMostRanksOfSegments) return SimulationMethod::kFluid;
+  if (!AllAlike(cluster)) return SimulationMethod::kChunks;
+  if (plan.world_size() > kMostRanksByChunks) return SimulationMethod::kFluid;
   const double pieces = 2.0 * plan.world_size() * static_cast<double>(plan.total_bytes()) / 65536;
-  return pieces > kMostPieces ? SimulationMethod::kFluid : SimulationMethod::kSegments;
+  return pieces > kMostPieces ? SimulationMethod::kFluid : SimulationMethod::kChunks;
 }
 
 StepClock::Options ClockOptions(const Plan& plan, const Cluster& cluster,
@@ -106,8 +106,8 @@ struct Simulated {
   int64_t max_staleness = 0;
 };
 
-absl::StatusOr<Simulated> RunSegments(const Plan& plan, const Cluster& cluster,
-                                      const StepClock::Options& options) {
+absl::StatusOr<Simulated> RunChunks(const Plan& plan, const Cluster& cluster,
+                                    const StepClock::Options& options) {
   EventQueue queue;
   std::unique_ptr<SimulatedExchange> exchange;
   const PsExchange* servers = nullptr;
@@ -140,10 +140,10 @@ absl::StatusOr<Simulated> RunSegments(const Plan& plan, const Cluster& cluster,
   return simulated;
 }
 
-absl::StatusOr<StepPrediction> Segments(const Plan& plan, const Cluster& cluster,
-                                        const ComputeTimes& times) {
+absl::StatusOr<StepPrediction> Chunks(const Plan& plan, const Cluster& cluster,
+                                      const ComputeTimes& times) {
   const StepClock::Options options = ClockOptions(plan, cluster, times);
-  GS_ASSIGN_OR_RETURN(const Simulated simulated, RunSegments(plan, cluster, options));
+  GS_ASSIGN_OR_RETURN(const Simulated simulated, RunChunks(plan, cluster, options));
   const std::vector<StepEnd>& ends = simulated.ends.back();
   const auto last = std::max_element(
       ends.begin(), ends.end(), [](const StepEnd& a, const StepEnd& b) { return a.end < b.end; });
@@ -156,7 +156,7 @@ absl::StatusOr<StepPrediction> Segments(const Plan& plan, const Cluster& cluster
         std::max(prediction.rx_bytes_max_host, static_cast<double>(host.rx_bytes));
   }
   if (prediction.step > 0) prediction.busy_share = simulated.busy_seconds / prediction.step;
-  prediction.method = SimulationMethod::kSegments;
+  prediction.method = SimulationMethod::kChunks;
   return prediction;
 }
 
@@ -171,7 +171,7 @@ absl::StatusOr<StepPrediction> SimulateStep(const Plan& plan, const Cluster& clu
         "a step: expected bsp, under which all take as long; SimulateSteps() does the others");
   }
   if (method == SimulationMethod::kAutomatic) method = Choose(plan, cluster);
-  if (method == SimulationMethod::kSegments) return Segments(plan, cluster, times);
+  if (method == SimulationMethod::kChunks) return Chunks(plan, cluster, times);
   if (!AllAlike(cluster)) {
     return absl::InvalidArgumentError("fluid: expected workers that are alike, found slower ones");
   }
@@ -189,7 +189,7 @@ absl::StatusOr<GroupRate> SimulateSteps(const Plan& plan, const Cluster& cluster
   StepClock::Options options = ClockOptions(plan, cluster, times);
   options.steps = steps;
   options.slowness_of_step = slowness;
-  GS_ASSIGN_OR_RETURN(const Simulated simulated, RunSegments(plan, cluster, options));
+  GS_ASSIGN_OR_RETURN(const Simulated simulated, RunChunks(plan, cluster, options));
   double until = simulated.ends.back()[0].end;
   for (const StepEnd& last : simulated.ends.back()) until = std::min(until, last.end);
   double done = 0;  // parts of steps count

@@ -1,6 +1,6 @@
 // The simulator's front door: how long a training step takes on a cluster.
 //
-// Two methods give the same answer, within 1 % (tested at 16 and 64 workers). *Segments* moves
+// Two methods give the same answer, within 1 % (tested at 16 and 64 workers). *Chunks* moves
 // every chunk of every rank through ring_exchange.h or ps_exchange.h, as the real backends do; its
 // cost grows with the bytes that all hosts send. *Fluid* (fluid.h) exploits that equal hosts do the
 // same things at the same times; its cost hardly grows with the number of workers.
@@ -19,8 +19,8 @@
 namespace gradsync {
 
 enum class SimulationMethod {
-  kAutomatic,  // segments up to 64 workers, if they are not all alike or the messages not too many
-  kSegments,
+  kAutomatic,  // chunks up to 64 workers, if they are not all alike or the messages not too many
+  kChunks,
   kFluid,  // all workers alike
 };
 
@@ -37,7 +37,7 @@ struct StepPrediction {
   double rx_bytes_max_host = 0;
   // What part of the step the interface that is busiest is busy, in its busier direction.
   double busy_share = 0;
-  SimulationMethod method = SimulationMethod::kSegments;  // that was used
+  SimulationMethod method = SimulationMethod::kChunks;  // that was used
 };
 
 // One step under bsp, which begins on all ranks at once, of the workers that `plan` is made for.
@@ -57,7 +57,7 @@ struct GroupRate {
   int64_t max_staleness = 0;  // under ssp and asp: by how much an answer's clock was ahead at most
 };
 
-// `steps` of each worker, by segments; what consistency and stragglers do to the rate. A step's
+// `steps` of each worker, by chunks; what consistency and stragglers do to the rate. A step's
 // begin waits for nothing but the worker's own last step. `slowness`, if any, replaces the
 // cluster's. Errors: those of SimulateStep(), and INVALID_ARGUMENT for less than one step.
 absl::StatusOr<GroupRate> SimulateSteps(const Plan& plan, const Cluster& cluster,

@@ -106,7 +106,7 @@ TEST(SimulateTest, LargeExchangesTakeWhatTheClosedFormsSayWithinTheFill) {
     const double stripe = StripeBytes(plan) / static_cast<double>(plan.total_bytes());
     for (const Cluster& cluster : AllClusters(n)) {
       const double best = Load(cluster, n) * static_cast<double>(plan.total_bytes()) / kRate;
-      const double time = *SimulateExchange(plan, cluster, SimulationMethod::kSegments);
+      const double time = *SimulateExchange(plan, cluster, SimulationMethod::kChunks);
       double most = 1 + 1.3 * stripe;
       if (!cluster.ring && cluster.placement == Placement::kDedicated) {
         const bool even = n % cluster.servers == 0 || cluster.servers % n == 0;
@@ -131,7 +131,7 @@ TEST(SimulateTest, AShorterLeadCostsTimeAndALongerOneGainsNothing) {
   for (Cluster cluster : {Servers(Placement::kDedicated, 16), Servers(Placement::kMixed, 8)}) {
     const auto time = [&](int lead) {
       cluster.lead = lead;
-      return *SimulateExchange(plan, cluster, SimulationMethod::kSegments);
+      return *SimulateExchange(plan, cluster, SimulationMethod::kChunks);
     };
     EXPECT_GT(time(1), 1.01 * time(2)) << Name(cluster, 16);
     EXPECT_GT(time(8), 0.99 * time(2)) << Name(cluster, 16);
@@ -144,9 +144,9 @@ TEST(SimulateTest, AShorterLeadCostsTimeAndALongerOneGainsNothing) {
 TEST(SimulateTest, ALeadKeepsTwoColocatedServersWithinTheFill) {
   const Plan plan = PlanOf(16);
   Cluster cluster = Servers(Placement::kColocated, 2);
-  const double kept = *SimulateExchange(plan, cluster, SimulationMethod::kSegments);
+  const double kept = *SimulateExchange(plan, cluster, SimulationMethod::kChunks);
   cluster.lead = 1000;
-  EXPECT_GT(*SimulateExchange(plan, cluster, SimulationMethod::kSegments), 1.2 * kept);
+  EXPECT_GT(*SimulateExchange(plan, cluster, SimulationMethod::kChunks), 1.2 * kept);
 }
 
 TEST(SimulateTest, BytesAreExactlyThoseOfThePlan) {
@@ -159,7 +159,7 @@ TEST(SimulateTest, BytesAreExactlyThoseOfThePlan) {
           cluster.returned = returned;
           ComputeTimes times;
           times.bucket_ready.assign(4, 0);
-          const auto step = SimulateStep(plan, cluster, times, SimulationMethod::kSegments);
+          const auto step = SimulateStep(plan, cluster, times, SimulationMethod::kChunks);
           ASSERT_TRUE(step.ok()) << step.status();
           const std::vector<Flow> flows =
               cluster.ring
@@ -189,7 +189,7 @@ TEST(SimulateTest, AtFourWorkersDedicatedServersBeatTheRingFromThreeOn) {
 }
 
 // At 64 workers one chunk in 16 of a stripe is a whole percent of these exchanges.
-TEST(SimulateTest, FluidAgreesWithSegmentsWithinOnePercentAndSixWhenMixed) {
+TEST(SimulateTest, FluidAgreesWithChunksWithinOnePercentAndSixWhenMixed) {
   for (int n : {16, 64}) {
     const Plan plan = PlanOf(n);
     std::vector<Cluster> clusters = {FreeMessages(true)};
@@ -202,15 +202,14 @@ TEST(SimulateTest, FluidAgreesWithSegmentsWithinOnePercentAndSixWhenMixed) {
         cluster.constants = LinkConstants();
         cluster.returned = owner_updates ? Returned::kParameters : Returned::kMean;
         const ComputeTimes times = HalfASecond();
-        const auto segments = SimulateStep(plan, cluster, times, SimulationMethod::kSegments);
+        const auto chunks = SimulateStep(plan, cluster, times, SimulationMethod::kChunks);
         const auto fluid = SimulateStep(plan, cluster, times, SimulationMethod::kFluid);
-        ASSERT_TRUE(segments.ok() && fluid.ok());
+        ASSERT_TRUE(chunks.ok() && fluid.ok());
         const bool mixed = !cluster.ring && cluster.placement == Placement::kMixed;
-        EXPECT_NEAR(fluid->step / segments->step, 1, mixed ? 0.06 : 0.01)
+        EXPECT_NEAR(fluid->step / chunks->step, 1, mixed ? 0.06 : 0.01)
             << Name(cluster, n) << owner_updates;
-        EXPECT_NEAR(fluid->tx_bytes_max_host / segments->tx_bytes_max_host, 1, 0.02);
-        EXPECT_NEAR(fluid->busy_share, segments->busy_share, mixed ? 0.05 : 0.03)
-            << Name(cluster, n);
+        EXPECT_NEAR(fluid->tx_bytes_max_host / chunks->tx_bytes_max_host, 1, 0.02);
+        EXPECT_NEAR(fluid->busy_share, chunks->busy_share, mixed ? 0.05 : 0.03) << Name(cluster, n);
       }
     }
   }

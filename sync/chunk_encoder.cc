@@ -30,7 +30,7 @@ ChunkEncoder::ChunkEncoder(const Plan& plan) : plan_(plan), buckets_(plan.bucket
   }
 }
 
-absl::Span<const char> ChunkEncoder::EncodeGradient(SegmentId id, const float* grad,
+absl::Span<const char> ChunkEncoder::EncodeGradient(ChunkId id, const float* grad,
                                                     double inverse_loss_scale) {
   const ElementRange range = Range(id);
   if (!plan_.codec().compresses()) return BytesOf(grad, range.size());
@@ -55,7 +55,7 @@ absl::Span<const char> ChunkEncoder::EncodeGradient(SegmentId id, const float* g
   return payload;
 }
 
-absl::Span<const char> ChunkEncoder::EncodeReturned(SegmentId id, const float* values,
+absl::Span<const char> ChunkEncoder::EncodeReturned(ChunkId id, const float* values,
                                                     Returned returned) {
   const ElementRange range = Range(id);
   const ChunkForm form = ReturnedForm(plan_.codec(), range.size(), plan_.world_size(), returned);

@@ -33,11 +33,11 @@ class ChunkEncoder {
   // but for the rounding of the additions. Sources: Seide et al., "1-Bit Stochastic Gradient
   // Descent", Interspeech 2014; Stich et al., "Sparsified SGD with Memory", NeurIPS 2018. What is
   // kept has the scale of the gradient; when the inverse loss scale changes, it is rescaled.
-  absl::Span<const char> EncodeGradient(SegmentId id, const float* grad, double inverse_loss_scale);
+  absl::Span<const char> EncodeGradient(ChunkId id, const float* grad, double inverse_loss_scale);
 
   // The payload of a finished chunk on its way round the ring: form ReturnedForm(). Not for topk,
   // whose means only servers send.
-  absl::Span<const char> EncodeReturned(SegmentId id, const float* values, Returned returned);
+  absl::Span<const char> EncodeReturned(ChunkId id, const float* values, Returned returned);
 
   // Forgets what is kept, as a new object would.
   void Reset();
@@ -53,10 +53,8 @@ class ChunkEncoder {
     std::vector<double> residual_scale;  // topk, by slot: inverse loss scale of the residual
   };
 
-  ElementRange Range(SegmentId id) const {
-    return plan_.buckets()[id.bucket].layout.range(id.slot);
-  }
-  char* PlaceOf(SegmentId id) {
+  ElementRange Range(ChunkId id) const { return plan_.buckets()[id.bucket].layout.range(id.slot); }
+  char* PlaceOf(ChunkId id) {
     return buckets_[id.bucket].payloads.data() + buckets_[id.bucket].begin[id.slot];
   }
 

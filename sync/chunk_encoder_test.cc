@@ -20,8 +20,8 @@ Plan PlanWith(const std::string& codec) {
                             /*chunk_bytes=*/256, *ParseCodec(codec));
 }
 
-std::vector<SegmentId> Chunks(const Plan& plan) {
-  std::vector<SegmentId> chunks;
+std::vector<ChunkId> Chunks(const Plan& plan) {
+  std::vector<ChunkId> chunks;
   for (int b = 0; b < static_cast<int>(plan.buckets().size()); ++b) {
     for (int slot = 0; slot < plan.buckets()[b].layout.slots(); ++slot) {
       if (!plan.buckets()[b].layout.range(slot).empty()) chunks.push_back({b, slot});
@@ -51,7 +51,7 @@ TEST(ChunkEncoderTest, PayloadsOfDifferentChunksDoNotOverlap) {
     std::vector<absl::Span<const char>> payloads;
     std::vector<std::string> written;
     std::vector<float> grad;
-    for (SegmentId id : Chunks(plan)) {
+    for (ChunkId id : Chunks(plan)) {
       const ElementRange range = plan.buckets()[id.bucket].layout.range(id.slot);
       grad.clear();
       for (int64_t i = range.begin; i < range.end; ++i) grad.push_back(Gradient(1, id.bucket, i));
@@ -71,7 +71,7 @@ TEST(ChunkEncoderTest, WhatWasSentAndWhatIsKeptAddUpToAllGradients) {
   for (const char* codec : {"topk:0.01", "topk:0.1", "topk:0.6", "topk:1"}) {
     const Plan plan = PlanWith(codec);
     ChunkEncoder encoder(plan);
-    for (SegmentId id : Chunks(plan)) {
+    for (ChunkId id : Chunks(plan)) {
       const ElementRange range = plan.buckets()[id.bucket].layout.range(id.slot);
       const ChunkForm form = GradientForm(plan.codec(), range.size());
       std::vector<float> sent(range.size(), 0.0f);

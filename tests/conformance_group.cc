@@ -88,7 +88,7 @@ void Group::ForEachRank(const std::function<void(int rank)>& body) {
 
 void Group::Meet(int rank) {
   const auto met =
-      store_->Exchange(worker(rank).Key("meet"), rank, world_size_, /*value=*/"", Soon());
+      store_->AllGather(worker(rank).Key("meet"), rank, world_size_, /*value=*/"", Soon());
   EXPECT_EQ(met.status(), absl::OkStatus());
 }
 

@@ -55,10 +55,10 @@ class LateStore : public KeyValueStore {
   absl::StatusOr<std::string> Get(absl::string_view key, Deadline deadline) override {
     return store_->Get(key, deadline);
   }
-  absl::StatusOr<std::vector<std::string>> Exchange(absl::string_view key, int rank, int world_size,
-                                                    absl::string_view value,
-                                                    Deadline deadline) override {
-    return store_->Exchange(key, rank, world_size, value, deadline);
+  absl::StatusOr<std::vector<std::string>> AllGather(absl::string_view key, int rank,
+                                                     int world_size, absl::string_view value,
+                                                     Deadline deadline) override {
+    return store_->AllGather(key, rank, world_size, value, deadline);
   }
   absl::StatusOr<std::string> Fail(absl::string_view prefix, absl::string_view reason,
                                    Deadline deadline) override {

@@ -84,7 +84,7 @@ std::vector<absl::Status> RunTampered(std::shared_ptr<StreamLink> link, const Ta
   constexpr int kRanks = 3;
   RingOptions base;
   base.connections = 2;
-  base.window = 2;
+  base.lead = 2;
   base.link = link;
   const RingGroup group(kRanks, base);
   const Plan plan = SomePlan(kRanks);
@@ -185,12 +185,12 @@ TEST(RingFailureTest, DifferentOptionsAreFoundByBind) {
   const RingGroup group(2, base);
   RunRanks(2, [&](int rank) {
     RingOptions options = group.options(rank);
-    options.window = 4 + rank;
+    options.lead = 4 + rank;
     const std::unique_ptr<GradientSync> sync = *CreateRingGradientSync(options);
     const absl::Status bound = sync->Bind(SomePlan(2), Soon()).status();
     EXPECT_EQ(bound.code(), absl::StatusCode::kFailedPrecondition) << bound;
-    EXPECT_TRUE(absl::StrContains(bound.message(), "window 4")) << bound;
-    EXPECT_TRUE(absl::StrContains(bound.message(), "window 5")) << bound;
+    EXPECT_TRUE(absl::StrContains(bound.message(), "lead 4")) << bound;
+    EXPECT_TRUE(absl::StrContains(bound.message(), "lead 5")) << bound;
   });
 }
 
@@ -238,7 +238,7 @@ TEST(RingFailureTest, OptionsOutOfRangeAreRefused) {
   base.link = NewInProcessLink();
   const RingGroup group(2, base);
   RingOptions options = group.options(0);
-  options.window = 0;
+  options.lead = 0;
   EXPECT_EQ(CreateRingGradientSync(options).status().code(), absl::StatusCode::kInvalidArgument);
   options = group.options(0);
   options.group.rank = 2;

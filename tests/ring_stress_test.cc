@@ -22,7 +22,7 @@ struct RingJob : StressJob {
     base.update_site = random() % 2 == 0 ? UpdateSite::kWorker : UpdateSite::kOwner;
     update_site = base.update_site;
     base.connections = 1 + static_cast<int>(random() % 4);
-    base.window = 1 + static_cast<int>(random() % 4);
+    base.lead = 1 + static_cast<int>(random() % 4);
     const bool clips = random() % 3 == 0;
     max_norm = clips && update_site == UpdateSite::kOwner ? 0.5 : 0;
     InProcessLinkOptions link;

@@ -141,8 +141,8 @@ absl::Status TcpFlows::ConnectPeers(const WorkerGroup& group) {
   GS_ASSIGN_OR_RETURN(const Listener listener, Listen(group.address, group.world_size));
   const auto close_listener = absl::MakeCleanup([&listener] { close(listener.first); });
   GS_ASSIGN_OR_RETURN(const std::vector<std::string> addresses,
-                      group.store->Exchange(group.Key("tcp_flows"), group.rank, group.world_size,
-                                            listener.second, Deadline::In(group.timeout)));
+                      group.store->AllGather(group.Key("tcp_flows"), group.rank, group.world_size,
+                                             listener.second, Deadline::In(group.timeout)));
   int to_accept = 0;
   for (Peer& peer : peers_) {
     if (peer.rank < group.rank) {

@@ -23,8 +23,8 @@ void SetCurve(const std::vector<proto::WorkerMetrics>& workers, proto::Run* run)
 // not say when their steps ended.
 double StepsPerSecond(const std::vector<proto::WorkerMetrics>& workers);
 
-// The loss at each point, as the mean of the points from half a window before to half a window
-// after; a window is a tenth of the points, at least 1.
+// The loss at each point, as the mean of the points of a tenth of all points (at least 1)
+// around it.
 std::vector<double> SmoothedLoss(const proto::Run& run);
 
 // Seconds until the smoothed loss was first at most `loss`, or the accuracy at least `accuracy`.

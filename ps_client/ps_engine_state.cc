@@ -5,11 +5,11 @@
 
 #include "optim/state_mapping.h"
 #include "plan/frame_fields.h"
-#include "ps_client/exchange.h"
+#include "ps_client/ps_engine.h"
 
 namespace gradsync {
 
-SyncHandle Exchange::ExportState(OptimizerState* state) {
+SyncHandle PsEngine::ExportState(OptimizerState* state) {
   std::shared_ptr<Countdown> countdown;
   {
     MutexLock lock(&mutex_);
@@ -29,12 +29,12 @@ SyncHandle Exchange::ExportState(OptimizerState* state) {
   return countdown->handle();
 }
 
-void Exchange::ForgetExport() {
+void PsEngine::ForgetExport() {
   MutexLock lock(&mutex_);
   exported_ = nullptr;
 }
 
-SyncHandle Exchange::ImportState(const OptimizerState& state) {
+SyncHandle PsEngine::ImportState(const OptimizerState& state) {
   std::shared_ptr<Countdown> countdown;
   {
     MutexLock lock(&mutex_);
@@ -47,16 +47,16 @@ SyncHandle Exchange::ImportState(const OptimizerState& state) {
   return countdown->handle();
 }
 
-void Exchange::SendState(Server& server, const OptimizerState& state) {
+void PsEngine::SendState(Server& server, const OptimizerState& state) {
   OutgoingFrame end;
   end.header.set_kind(proto::FrameHeader::STATE_END);
   end.header.set_step(static_cast<uint64_t>(state.step));
   uint32_t pieces = 0;
-  for (SegmentId segment : server.order) {
-    const ElementRange range = Range(segment);
+  for (ChunkId id : server.order) {
+    const ElementRange range = Range(id);
     // A chunk without any state is not the same as one whose state is zero
     // (optim/range_optimizer.h).
-    const std::vector<PlacedTensor>& tensors = plan_.buckets()[segment.bucket].tensors;
+    const std::vector<PlacedTensor>& tensors = plan_.buckets()[id.bucket].tensors;
     const bool has_state = std::any_of(tensors.begin(), tensors.end(), [&](PlacedTensor placed) {
       const TensorSpec& tensor = plan_.tensors()[placed.tensor];
       return placed.offset < range.end && placed.offset + tensor.numel() > range.begin &&
@@ -65,11 +65,11 @@ void Exchange::SendState(Server& server, const OptimizerState& state) {
     if (!has_state) continue;
     for (const std::string& name : SlotNames(plan_.optimizer())) {
       auto values = std::make_shared<std::vector<float>>(range.size());
-      GatherSlot(plan_, segment.bucket, range, name, state, values->data());
+      GatherSlot(plan_, id.bucket, range, name, state, values->data());
       OutgoingFrame frame;
       frame.header.set_kind(proto::FrameHeader::STATE);
       frame.header.set_name(name);
-      SetSegment(segment, &frame.header);
+      SetChunk(id, &frame.header);
       frame.payload = absl::MakeConstSpan(reinterpret_cast<const char*>(values->data()),
                                           values->size() * sizeof(float));
       frame.released = [values] {};

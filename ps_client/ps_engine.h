@@ -1,7 +1,7 @@
 // A worker's end of the conversation with its servers (ps_server/service.h), for one plan.
 
-#ifndef GRADSYNC_PS_CLIENT_EXCHANGE_H_
-#define GRADSYNC_PS_CLIENT_EXCHANGE_H_
+#ifndef GRADSYNC_PS_CLIENT_PS_ENGINE_H_
+#define GRADSYNC_PS_CLIENT_PS_ENGINE_H_
 
 #include <atomic>
 #include <cstdint>
@@ -51,7 +51,7 @@ struct ExchangedBucket {
 //
 // Kept alive by its streams; the caller ends them (Leave() or FailAll()) and then waits for them
 // (WaitClosed()).
-class Exchange : public std::enable_shared_from_this<Exchange> {
+class PsEngine : public std::enable_shared_from_this<PsEngine> {
  public:
   struct Options {
     int rank = 0;
@@ -64,7 +64,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
 
   // `on_error` hears what servers and streams report, on any thread, until WaitClosed(); it must
   // not block. It is expected to bring about FailAll().
-  Exchange(const Options& options, const Plan& plan, const ShardMap& shards,
+  PsEngine(const Options& options, const Plan& plan, const ShardMap& shards,
            std::vector<ExchangedBucket> buckets, std::function<void(absl::Status)> on_error);
 
   // Opens all streams and says hello; `hello` lacks only what depends on server and connection.
@@ -145,15 +145,15 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   };
   struct Server {
     std::unique_ptr<ServerConnection> connection;
-    std::vector<SegmentId> order;  // PushOrder()
-    std::vector<size_t> begin;     // by bucket: first in order; one more at the end
+    std::vector<ChunkId> order;  // PushOrder()
+    std::vector<size_t> begin;   // by bucket: first in order; one more at the end
     std::atomic<int> unanswered{0};
     std::string window;        // address
     uint32_t pieces = 0;       // of exported state, received
     bool end_awaited = false;  // of exported or imported state
   };
 
-  // Callbacks of the streams; what a server said wrongly is an error. In exchange_receive.cc.
+  // Callbacks of the streams; what a server said wrongly is an error. In ps_engine_receive.cc.
   absl::Status OnFrame(Server& server, const proto::FrameHeader& header, const Payload& payload);
   absl::Status OnChunk(Server& server, const proto::FrameHeader& header, const Payload& payload);
   absl::Status OnDeferred(Server& server, const proto::FrameHeader& header);
@@ -180,9 +180,9 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   void QueueChunk(Server& server, size_t number, proto::FrameHeader header,
                   absl::Span<const char> payload, const std::shared_ptr<Countdown>& countdown);
   static void Returned(void* loan);
-  absl::Status CheckOwned(const Server& server, SegmentId segment) const;
+  absl::Status CheckOwned(const Server& server, ChunkId id) const;
   void SendState(Server& server, const OptimizerState& state);
-  ElementRange Range(SegmentId segment) const;
+  ElementRange Range(ChunkId id) const;
 
   const Options options_;
   const Plan plan_;
@@ -211,4 +211,4 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
 
 }  // namespace gradsync
 
-#endif  // GRADSYNC_PS_CLIENT_EXCHANGE_H_
+#endif  // GRADSYNC_PS_CLIENT_PS_ENGINE_H_

@@ -1,4 +1,4 @@
-#include "ps_client/exchange.h"
+#include "ps_client/ps_engine.h"
 
 #include <algorithm>
 #include <numeric>
@@ -12,7 +12,7 @@
 #include "plan/push_lead.h"
 
 namespace gradsync {
-Exchange::Exchange(const Options& options, const Plan& plan, const ShardMap& shards,
+PsEngine::PsEngine(const Options& options, const Plan& plan, const ShardMap& shards,
                    std::vector<ExchangedBucket> buckets, std::function<void(absl::Status)> on_error)
     : options_(options),
       plan_(plan),
@@ -30,7 +30,7 @@ Exchange::Exchange(const Options& options, const Plan& plan, const ShardMap& sha
     server->order = PushOrder(plan_, shards_, index, options_.rank);
     for (size_t b = 0; b <= plan_.buckets().size(); ++b) {
       const auto first = std::find_if(server->order.begin(), server->order.end(),
-                                      [b](SegmentId s) { return s.bucket >= static_cast<int>(b); });
+                                      [b](ChunkId s) { return s.bucket >= static_cast<int>(b); });
       server->begin.push_back(first - server->order.begin());
     }
     server->unanswered = options_.connections[i];
@@ -51,16 +51,16 @@ Exchange::Exchange(const Options& options, const Plan& plan, const ShardMap& sha
   }
 }
 
-SyncHandle Exchange::Welcomed() const { return welcome_.handle(); }
+SyncHandle PsEngine::Welcomed() const { return welcome_.handle(); }
 
-std::vector<std::string> Exchange::ServerWindows() const {
+std::vector<std::string> PsEngine::ServerWindows() const {
   MutexLock lock(&mutex_);
   std::vector<std::string> windows;
   for (const auto& server : servers_) windows.push_back(server->window);
   return windows;
 }
 
-void Exchange::SendWindows(const std::vector<std::string>& addresses) {
+void PsEngine::SendWindows(const std::vector<std::string>& addresses) {
   proto::WindowAddresses windows;
   for (const std::string& address : addresses) windows.add_addresses(address);
   auto bytes = std::make_shared<const std::string>(windows.SerializeAsString());
@@ -73,7 +73,7 @@ void Exchange::SendWindows(const std::vector<std::string>& addresses) {
   }
 }
 
-absl::Status Exchange::Connect(StreamLink& link, const proto::Hello& hello, Deadline deadline) {
+absl::Status PsEngine::Connect(StreamLink& link, const proto::Hello& hello, Deadline deadline) {
   for (const auto& server : servers_) {
     const int connections = server->connection->connections();
     for (int connection = 0; connection < connections; ++connection) {
@@ -99,7 +99,7 @@ absl::Status Exchange::Connect(StreamLink& link, const proto::Hello& hello, Dead
   return absl::OkStatus();
 }
 
-std::shared_ptr<Countdown> Exchange::Begin(std::string what, int64_t count) {
+std::shared_ptr<Countdown> PsEngine::Begin(std::string what, int64_t count) {
   auto countdown = std::make_shared<Countdown>(std::move(what), count);
   if (!failure_.ok()) countdown->Fail(failure_);
   pending_.erase(std::remove_if(pending_.begin(), pending_.end(),
@@ -109,30 +109,30 @@ std::shared_ptr<Countdown> Exchange::Begin(std::string what, int64_t count) {
   return countdown;
 }
 
-ElementRange Exchange::Range(SegmentId segment) const {
-  return plan_.buckets()[segment.bucket].layout.range(segment.slot);
+ElementRange PsEngine::Range(ChunkId id) const {
+  return plan_.buckets()[id.bucket].layout.range(id.slot);
 }
 
-void Exchange::QueueChunk(Server& server, size_t number, proto::FrameHeader header,
+void PsEngine::QueueChunk(Server& server, size_t number, proto::FrameHeader header,
                           absl::Span<const char> payload,
                           const std::shared_ptr<Countdown>& countdown) {
-  const SegmentId segment = server.order[number];
+  const ChunkId id = server.order[number];
   OutgoingFrame frame;
   frame.header = std::move(header);
-  SetSegment(segment, &frame.header);
+  SetChunk(id, &frame.header);
   frame.payload = payload;
   {
     MutexLock lock(&mutex_);
-    const std::shared_ptr<Lending>& lending = buckets_[segment.bucket].lending;
-    Loan& loan = lending->loans[segment.slot];
+    const std::shared_ptr<Lending>& lending = buckets_[id.bucket].lending;
+    Loan& loan = lending->loans[id.slot];
     loan.keep = lending;
     loan.countdown = countdown;
-    frame.released = Release(&Exchange::Returned, &loan);
+    frame.released = Release(&PsEngine::Returned, &loan);
   }
   server.connection->Queue(std::move(frame), number);
 }
 
-void Exchange::Returned(void* returned) {
+void PsEngine::Returned(void* returned) {
   Loan& loan = *static_cast<Loan*>(returned);
   // The loan may be made again as soon as it is counted.
   const std::shared_ptr<Lending> keep = std::move(loan.keep);
@@ -140,7 +140,7 @@ void Exchange::Returned(void* returned) {
   countdown->Done();
 }
 
-SyncHandle Exchange::Launch(const StepOptions& step, int bucket) {
+SyncHandle PsEngine::Launch(const StepOptions& step, int bucket) {
   std::shared_ptr<Countdown> countdown;
   absl::optional<SyncHandle> handle;
   const float* grad;
@@ -173,7 +173,7 @@ SyncHandle Exchange::Launch(const StepOptions& step, int bucket) {
   SetStep(told, &header);
   for (const auto& server : servers_) {
     for (size_t q = server->begin[bucket]; q < server->begin[bucket + 1]; ++q) {
-      const SegmentId id = server->order[q];
+      const ChunkId id = server->order[q];
       QueueChunk(*server, q, header,
                  encoder_->EncodeGradient(id, grad + Range(id).begin, step.inverse_loss_scale),
                  countdown);
@@ -182,16 +182,16 @@ SyncHandle Exchange::Launch(const StepOptions& step, int bucket) {
   return *std::move(handle);
 }
 
-int64_t Exchange::AwaitParameters() {
+int64_t PsEngine::AwaitParameters() {
   int64_t chunks = 0;
   for (const auto& server : servers_) {
     chunks += static_cast<int64_t>(server->order.size());
-    for (SegmentId s : server->order) buckets_[s.bucket].parameters_awaited[s.slot] = true;
+    for (ChunkId s : server->order) buckets_[s.bucket].parameters_awaited[s.slot] = true;
   }
   return chunks;
 }
 
-SyncHandle Exchange::Settle() {
+SyncHandle PsEngine::Settle() {
   std::shared_ptr<Countdown> countdown;
   {
     MutexLock lock(&mutex_);
@@ -208,7 +208,7 @@ SyncHandle Exchange::Settle() {
   return countdown->handle();
 }
 
-SyncHandle Exchange::TransferParameters() {
+SyncHandle PsEngine::TransferParameters() {
   std::shared_ptr<Countdown> countdown;
   std::vector<const float*> params;
   {
@@ -226,7 +226,7 @@ SyncHandle Exchange::TransferParameters() {
   header.set_kind(proto::FrameHeader::PARAMETERS);
   for (const auto& server : servers_) {
     for (size_t q = 0; q < server->order.size(); ++q) {
-      const SegmentId id = server->order[q];
+      const ChunkId id = server->order[q];
       const float* const from = params[id.bucket] + Range(id).begin;
       QueueChunk(*server, q, header,
                  absl::MakeConstSpan(reinterpret_cast<const char*>(from),
@@ -237,7 +237,7 @@ SyncHandle Exchange::TransferParameters() {
   return countdown->handle();
 }
 
-SyncHandle Exchange::Leave() {
+SyncHandle PsEngine::Leave() {
   std::shared_ptr<Countdown> countdown;
   {
     MutexLock lock(&mutex_);
@@ -251,11 +251,11 @@ SyncHandle Exchange::Leave() {
   return countdown->handle();
 }
 
-void Exchange::LeaveWith(const absl::Status& error) {
+void PsEngine::LeaveWith(const absl::Status& error) {
   for (const auto& server : servers_) server->connection->LeaveWith(error);
 }
 
-void Exchange::FailAll(const absl::Status& status) {
+void PsEngine::FailAll(const absl::Status& status) {
   std::vector<std::weak_ptr<Countdown>> pending;
   {
     MutexLock lock(&mutex_);
@@ -271,7 +271,7 @@ void Exchange::FailAll(const absl::Status& status) {
   for (const auto& server : servers_) server->connection->Cancel(status);
 }
 
-bool Exchange::WaitClosed(Deadline deadline) {
+bool PsEngine::WaitClosed(Deadline deadline) {
   MutexLock lock(&mutex_);
   while (open_ > 0) {
     if (changed_.WaitWithDeadline(&mutex_, deadline)) return false;
@@ -279,7 +279,7 @@ bool Exchange::WaitClosed(Deadline deadline) {
   return true;
 }
 
-std::string Exchange::UnansweredServers() const {
+std::string PsEngine::UnansweredServers() const {
   std::vector<std::string> names;
   for (const auto& server : servers_) {
     if (server->unanswered > 0) names.push_back(server->connection->Name());
@@ -287,7 +287,7 @@ std::string Exchange::UnansweredServers() const {
   return absl::StrJoin(names, ", ");
 }
 
-WireStats Exchange::wire_stats() const {
+WireStats PsEngine::wire_stats() const {
   WireStats stats = received_.stats();
   for (const auto& server : servers_) {
     const WireStats sent = server->connection->sent();
@@ -297,7 +297,7 @@ WireStats Exchange::wire_stats() const {
   return stats;
 }
 
-Staleness Exchange::staleness() const {
+Staleness PsEngine::staleness() const {
   MutexLock lock(&mutex_);
   Staleness staleness = past_staleness_;
   if (steps_ > 0) staleness.Count(step_staleness_);

@@ -1,4 +1,4 @@
-#include "ps_client/window_exchange.h"
+#include "ps_client/ps_windows.h"
 
 #include <utility>
 
@@ -8,37 +8,37 @@
 
 namespace gradsync {
 
-absl::StatusOr<std::unique_ptr<WindowExchange>> WindowExchange::Create(
-    const Plan& plan, const ShardMap& shards, WindowExchangeOptions options) {
-  auto exchange = absl::WrapUnique(new WindowExchange(plan, shards, std::move(options)));
-  const WindowGroup& group = *exchange->group_;
-  const WorkerGroup& job = exchange->options_.group;
+absl::StatusOr<std::unique_ptr<PsWindows>> PsWindows::Create(const Plan& plan,
+                                                             const ShardMap& shards,
+                                                             PsWindowsOptions options) {
+  auto windows = absl::WrapUnique(new PsWindows(plan, shards, std::move(options)));
+  const WindowGroup& group = *windows->group_;
+  const WorkerGroup& job = windows->options_.group;
   const size_t bytes = static_cast<size_t>(group.Layout(job.rank).bytes());
-  GS_ASSIGN_OR_RETURN(exchange->window_, Window::Create(bytes));
+  GS_ASSIGN_OR_RETURN(windows->window_, Window::Create(bytes));
   WindowMeshOptions mesh;
   mesh.members = group.MeshMembers();
-  for (size_t server = 0; server < exchange->options_.servers.size(); ++server) {
+  for (size_t server = 0; server < windows->options_.servers.size(); ++server) {
     std::string& name = mesh.members[group.workers() + server].name;
-    absl::StrAppend(&name, " (", exchange->options_.servers[server], ")");
+    absl::StrAppend(&name, " (", windows->options_.servers[server], ")");
   }
   mesh.self = job.rank;
   mesh.greeting = WindowGroup::PsGreeting(job.run_id, job.attempt, plan);
-  mesh.window = exchange->window_;
+  mesh.window = windows->window_;
   mesh.silence = job.timeout;
-  mesh.on_lost = exchange->options_.report;
-  GS_ASSIGN_OR_RETURN(exchange->mesh_, WindowMesh::Create(std::move(mesh)));
-  return exchange;
+  mesh.on_lost = windows->options_.report;
+  GS_ASSIGN_OR_RETURN(windows->mesh_, WindowMesh::Create(std::move(mesh)));
+  return windows;
 }
 
-WindowExchange::WindowExchange(const Plan& plan, const ShardMap& shards,
-                               WindowExchangeOptions options)
+PsWindows::PsWindows(const Plan& plan, const ShardMap& shards, PsWindowsOptions options)
     : options_(std::move(options)), group_(std::make_shared<const WindowGroup>(plan, shards)) {}
 
-WindowExchange::~WindowExchange() {
+PsWindows::~PsWindows() {
   if (mesh_ != nullptr) Stop();
 }
 
-absl::Status WindowExchange::Connect(const std::vector<std::string>& addresses, Deadline deadline) {
+absl::Status PsWindows::Connect(const std::vector<std::string>& addresses, Deadline deadline) {
   const absl::Status connected = mesh_->Connect(addresses, deadline);
   std::vector<std::shared_ptr<Window>> windows;
   for (int member = 0; connected.ok() && member < group_->members(); ++member) {
@@ -54,24 +54,24 @@ absl::Status WindowExchange::Connect(const std::vector<std::string>& addresses, 
   return absl::OkStatus();
 }
 
-void WindowExchange::Halt() {
+void PsWindows::Halt() {
   MutexLock lock(&mutex_);
   if (engine_ != nullptr) engine_->Halt();
 }
 
-void WindowExchange::Fail(const absl::Status& status) {
+void PsWindows::Fail(const absl::Status& status) {
   MutexLock lock(&mutex_);
   failed_.Update(status);
   mesh_->Cancel();
   if (engine_ != nullptr) engine_->Fail(status);
 }
 
-void WindowExchange::Stop() {
+void PsWindows::Stop() {
   if (engine_ != nullptr) engine_->Stop();
   mesh_->Stop();
 }
 
-WireStats WindowExchange::wire_stats() const {
+WireStats PsWindows::wire_stats() const {
   return engine_ == nullptr ? WireStats() : engine_->wire_stats();
 }
 

@@ -11,7 +11,7 @@
 #include "links/frame_error.h"
 #include "optim/state_mapping.h"
 #include "plan/frame_fields.h"
-#include "ps_client/exchange.h"
+#include "ps_client/ps_engine.h"
 
 namespace gradsync {
 namespace {
@@ -33,24 +33,24 @@ absl::Status Unexpected(const proto::FrameHeader& header, absl::string_view expe
 }  // namespace
 
 // One stream.
-class Exchange::Sink : public FrameSink {
+class PsEngine::Sink : public FrameSink {
  public:
-  Sink(std::shared_ptr<Exchange> exchange, Server* server)
-      : exchange_(std::move(exchange)), server_(*server) {}
+  Sink(std::shared_ptr<PsEngine> engine, Server* server)
+      : engine_(std::move(engine)), server_(*server) {}
 
   void OnFrame(const proto::FrameHeader& header, Payload payload) override {
     absl::Status status;
     if (header.kind() == proto::FrameHeader::HELLO) {
       status = OnWelcome(payload);
     } else {
-      status = exchange_->OnFrame(server_, header, payload);
+      status = engine_->OnFrame(server_, header, payload);
     }
     if (status.ok()) return;
-    exchange_->on_error_(absl::Status(
+    engine_->on_error_(absl::Status(
         status.code(), absl::StrCat(server_.connection->Name(), ": ", status.message())));
   }
 
-  void OnClosed(absl::Status status) override { exchange_->OnClosed(server_, status); }
+  void OnClosed(absl::Status status) override { engine_->OnClosed(server_, status); }
 
  private:
   absl::Status OnWelcome(const Payload& payload) {
@@ -62,20 +62,20 @@ class Exchange::Sink : public FrameSink {
       if (!host.ParseFromString(payload.Flat())) {
         return absl::InvalidArgumentError("answer to hello: expected a Host, found something else");
       }
-      MutexLock lock(&exchange_->mutex_);
+      MutexLock lock(&engine_->mutex_);
       server_.window = host.window();
     }
     --server_.unanswered;
-    exchange_->welcome_.Done();
+    engine_->welcome_.Done();
     return absl::OkStatus();
   }
 
-  const std::shared_ptr<Exchange> exchange_;
+  const std::shared_ptr<PsEngine> engine_;
   Server& server_;
   bool welcomed_ = false;
 };
 
-absl::Status Exchange::OpenStream(StreamLink& link, Server& server, Deadline deadline) {
+absl::Status PsEngine::OpenStream(StreamLink& link, Server& server, Deadline deadline) {
   auto sink = std::make_shared<Sink>(shared_from_this(), &server);
   {
     MutexLock lock(&mutex_);
@@ -89,7 +89,7 @@ absl::Status Exchange::OpenStream(StreamLink& link, Server& server, Deadline dea
   return status;
 }
 
-void Exchange::OnClosed(Server& server, const absl::Status& status) {
+void PsEngine::OnClosed(Server& server, const absl::Status& status) {
   std::shared_ptr<Countdown> farewell;
   {
     MutexLock lock(&mutex_);
@@ -107,7 +107,7 @@ void Exchange::OnClosed(Server& server, const absl::Status& status) {
   changed_.SignalAll();
 }
 
-absl::Status Exchange::OnFrame(Server& server, const proto::FrameHeader& header,
+absl::Status PsEngine::OnFrame(Server& server, const proto::FrameHeader& header,
                                const Payload& payload) {
   switch (header.kind()) {
     case proto::FrameHeader::PULL:
@@ -132,18 +132,16 @@ absl::Status Exchange::OnFrame(Server& server, const proto::FrameHeader& header,
   }
 }
 
-absl::Status Exchange::CheckOwned(const Server& server, SegmentId segment) const {
-  const bool exists =
-      segment.bucket >= 0 && segment.bucket < static_cast<int>(plan_.buckets().size()) &&
-      segment.slot >= 0 && segment.slot < plan_.buckets()[segment.bucket].layout.slots();
-  if (exists && shards_.server(segment) == server.connection->index()) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("expected a chunk that the server owns, found bucket ", segment.bucket, " slot ",
-                   segment.slot));
+absl::Status PsEngine::CheckOwned(const Server& server, ChunkId id) const {
+  const bool exists = id.bucket >= 0 && id.bucket < static_cast<int>(plan_.buckets().size()) &&
+                      id.slot >= 0 && id.slot < plan_.buckets()[id.bucket].layout.slots();
+  if (exists && shards_.server(id) == server.connection->index()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "expected a chunk that the server owns, found bucket ", id.bucket, " slot ", id.slot));
 }
 
 // Nobody can be further ahead than by the steps that he did himself.
-absl::Status Exchange::NoteStaleness(const proto::FrameHeader& header) {
+absl::Status PsEngine::NoteStaleness(const proto::FrameHeader& header) {
   const int64_t found = header.count();
   if (found > steps_ || (found > 0 && !options_.consistency.Allows(found))) {
     return Unexpected(header, absl::StrCat("chunks that ", ConsistencyName(options_.consistency),
@@ -154,38 +152,38 @@ absl::Status Exchange::NoteStaleness(const proto::FrameHeader& header) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Exchange::Arrival> Exchange::Expect(const Server& server,
+absl::StatusOr<PsEngine::Arrival> PsEngine::Expect(const Server& server,
                                                    const proto::FrameHeader& header) {
-  const SegmentId segment = SegmentOf(header);
-  GS_RETURN_IF_ERROR(CheckOwned(server, segment));
+  const ChunkId id = ChunkOf(header);
+  GS_RETURN_IF_ERROR(CheckOwned(server, id));
   const bool is_pull = header.kind() == proto::FrameHeader::PULL;
   MutexLock lock(&mutex_);
-  Bucket& bucket = buckets_[segment.bucket];
+  Bucket& bucket = buckets_[id.bucket];
   std::vector<bool>& awaited = is_pull ? bucket.awaited : bucket.parameters_awaited;
-  if (!awaited[segment.slot] || (is_pull && StepOf(header).step != bucket.step)) {
+  if (!awaited[id.slot] || (is_pull && StepOf(header).step != bucket.step)) {
     return Unexpected(header, is_pull ? absl::StrCat("chunks of step ", bucket.step, ", each once")
                                       : "each chunk once in a broadcast");
   }
-  awaited[segment.slot] = false;
+  awaited[id.slot] = false;
   if (is_pull && !options_.consistency.bulk()) GS_RETURN_IF_ERROR(NoteStaleness(header));
   Arrival arrival;
-  arrival.is_result = is_pull ? !bucket.deferred[segment.slot] : options_.rank == 0 && !settling_;
+  arrival.is_result = is_pull ? !bucket.deferred[id.slot] : options_.rank == 0 && !settling_;
   arrival.countdown = is_pull ? bucket.countdown : transfer_;
   const bool to_grad = is_pull && options_.update_site == UpdateSite::kWorker;
   if (is_pull || options_.rank != 0 || settling_) {
-    arrival.to = (to_grad ? bucket.memory.grad : bucket.memory.param) + Range(segment).begin;
+    arrival.to = (to_grad ? bucket.memory.grad : bucket.memory.param) + Range(id).begin;
   }
   return arrival;
 }
 
-ChunkForm Exchange::FormOf(const proto::FrameHeader& header) const {
+ChunkForm PsEngine::FormOf(const proto::FrameHeader& header) const {
   const bool mean =
       header.kind() == proto::FrameHeader::PULL && options_.update_site == UpdateSite::kWorker;
-  return ReturnedForm(plan_.codec(), Range(SegmentOf(header)).size(), plan_.world_size(),
+  return ReturnedForm(plan_.codec(), Range(ChunkOf(header)).size(), plan_.world_size(),
                       mean ? Returned::kMean : Returned::kParameters);
 }
 
-absl::Status Exchange::OnChunk(Server& server, const proto::FrameHeader& header,
+absl::Status PsEngine::OnChunk(Server& server, const proto::FrameHeader& header,
                                const Payload& payload) {
   GS_ASSIGN_OR_RETURN(const Arrival arrival, Expect(server, header));
   if (arrival.to != nullptr) {
@@ -198,26 +196,26 @@ absl::Status Exchange::OnChunk(Server& server, const proto::FrameHeader& header,
   return absl::OkStatus();
 }
 
-absl::Status Exchange::OnDeferred(Server& server, const proto::FrameHeader& header) {
-  const SegmentId segment = SegmentOf(header);
-  GS_RETURN_IF_ERROR(CheckOwned(server, segment));
+absl::Status PsEngine::OnDeferred(Server& server, const proto::FrameHeader& header) {
+  const ChunkId id = ChunkOf(header);
+  GS_RETURN_IF_ERROR(CheckOwned(server, id));
   {
     MutexLock lock(&mutex_);
-    Bucket& bucket = buckets_[segment.bucket];
+    Bucket& bucket = buckets_[id.bucket];
     const int64_t step = StepOf(header).step;
     if (options_.consistency.bulk() || step > bucket.step) {
       return Unexpected(header, absl::StrCat("chunks of step ", bucket.step, " under ssp"));
     }
     // The answer may have come on another connection meanwhile.
-    if (step < bucket.step || !bucket.awaited[segment.slot]) return absl::OkStatus();
-    if (bucket.deferred[segment.slot]) return Unexpected(header, "each chunk once");
-    bucket.deferred[segment.slot] = true;
+    if (step < bucket.step || !bucket.awaited[id.slot]) return absl::OkStatus();
+    if (bucket.deferred[id.slot]) return Unexpected(header, "each chunk once");
+    bucket.deferred[id.slot] = true;
   }
   server.connection->AddResult();
   return absl::OkStatus();
 }
 
-absl::Status Exchange::OnSquares(Server& server, const proto::FrameHeader& header,
+absl::Status PsEngine::OnSquares(Server& server, const proto::FrameHeader& header,
                                  const Payload& payload) {
   const int64_t step = StepOf(header).step;
   GS_ASSIGN_OR_RETURN(const absl::optional<double> norm,
@@ -233,26 +231,26 @@ absl::Status Exchange::OnSquares(Server& server, const proto::FrameHeader& heade
   return absl::OkStatus();
 }
 
-absl::Status Exchange::OnState(Server& server, const proto::FrameHeader& header,
+absl::Status PsEngine::OnState(Server& server, const proto::FrameHeader& header,
                                const Payload& payload) {
-  const SegmentId segment = SegmentOf(header);
-  GS_RETURN_IF_ERROR(CheckOwned(server, segment));
+  const ChunkId id = ChunkOf(header);
+  GS_RETURN_IF_ERROR(CheckOwned(server, id));
   const std::vector<std::string> names = SlotNames(plan_.optimizer());
   if (std::find(names.begin(), names.end(), header.name()) == names.end()) {
     return Unexpected(header,
                       absl::StrCat("a slot of ", OptimizerKindName(plan_.optimizer().kind)));
   }
-  const ElementRange range = Range(segment);
+  const ElementRange range = Range(id);
   std::vector<float> values(range.size());
   GS_RETURN_IF_ERROR(Consume(payload, FloatCopier(values.data(), values.size())));
   MutexLock lock(&mutex_);
   if (exported_ == nullptr || !server.end_awaited) return Unexpected(header, "no state");
-  ScatterSlot(plan_, segment.bucket, range, header.name(), values.data(), exported_);
+  ScatterSlot(plan_, id.bucket, range, header.name(), values.data(), exported_);
   ++server.pieces;
   return absl::OkStatus();
 }
 
-absl::Status Exchange::OnStateEnd(Server& server, const proto::FrameHeader& header) {
+absl::Status PsEngine::OnStateEnd(Server& server, const proto::FrameHeader& header) {
   std::shared_ptr<Countdown> transfer;
   {
     MutexLock lock(&mutex_);

@@ -1,7 +1,7 @@
-// A worker's exchange with servers whose memory it shares.
+// A worker's half of exchanges with servers whose memory it shares.
 
-#ifndef GRADSYNC_PS_CLIENT_WINDOW_EXCHANGE_H_
-#define GRADSYNC_PS_CLIENT_WINDOW_EXCHANGE_H_
+#ifndef GRADSYNC_PS_CLIENT_PS_WINDOWS_H_
+#define GRADSYNC_PS_CLIENT_PS_WINDOWS_H_
 
 #include <functional>
 #include <memory>
@@ -26,7 +26,7 @@
 
 namespace gradsync {
 
-struct WindowExchangeOptions {
+struct PsWindowsOptions {
   WorkerGroup group;
   std::vector<std::string> servers;  // addresses, for errors
   // What went wrong here, or who was lost. Must not block; Fail() follows.
@@ -35,13 +35,12 @@ struct WindowExchangeOptions {
 
 // The worker's half (shared_memory/window_engine.h), and the connections to all other workers and servers.
 // Thread-safe, but what WindowWorker says of PullParameters() holds.
-class WindowExchange {
+class PsWindows {
  public:
   // Creates the own window. Errors: those of Window::Create() and WindowMesh::Create().
-  static absl::StatusOr<std::unique_ptr<WindowExchange>> Create(const Plan& plan,
-                                                                const ShardMap& shards,
-                                                                WindowExchangeOptions options);
-  ~WindowExchange();
+  static absl::StatusOr<std::unique_ptr<PsWindows>> Create(const Plan& plan, const ShardMap& shards,
+                                                           PsWindowsOptions options);
+  ~PsWindows();
 
   const WindowGroup& group() const { return *group_; }
   const std::shared_ptr<Window>& window() const { return window_; }
@@ -72,9 +71,9 @@ class WindowExchange {
   WireStats wire_stats() const;
 
  private:
-  WindowExchange(const Plan& plan, const ShardMap& shards, WindowExchangeOptions options);
+  PsWindows(const Plan& plan, const ShardMap& shards, PsWindowsOptions options);
 
-  const WindowExchangeOptions options_;
+  const PsWindowsOptions options_;
   const std::shared_ptr<const WindowGroup> group_;
   std::shared_ptr<Window> window_;
   std::unique_ptr<WindowMesh> mesh_;
@@ -85,4 +84,4 @@ class WindowExchange {
 
 }  // namespace gradsync
 
-#endif  // GRADSYNC_PS_CLIENT_WINDOW_EXCHANGE_H_
+#endif  // GRADSYNC_PS_CLIENT_PS_WINDOWS_H_
