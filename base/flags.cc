@@ -199,6 +199,20 @@ class Parser {
   const std::map<std::string, Flag*> own_;
 };
 
+// The lines of --help about one flag.
+std::string Describe(const Flag& flag, const FlagOptions& options) {
+  std::string spellings = absl::StrCat("--", flag.Name());
+  for (const auto& [alias, target] : options.aliases) {
+    if (target != flag.Name()) continue;
+    absl::StrAppend(&spellings, ", ", alias.size() == 1 ? "-" : "--", alias);
+  }
+  const absl::string_view type = TypeName(flag);
+  const std::string value = flag.DefaultValue();
+  return absl::StrCat("  ", spellings, type.empty() ? "" : absl::StrCat("  (", type, ")"),
+                      "\n      ", absl::StrReplaceAll(flag.Help(), {{"\n", "\n      "}}),
+                      "\n      default: ", value.empty() ? "empty" : value, "\n");
+}
+
 std::string OneLine(absl::string_view text) {
   return absl::StrReplaceAll(text, {{"\n", "\\n"}, {"\r", "\\r"}});
 }
@@ -232,18 +246,20 @@ std::map<std::string, std::string> FlagValues() {
 std::string FlagHelp(const FlagOptions& options) {
   std::string text = options.usage;
   if (!text.empty() && text.back() != '\n') text += '\n';
-  absl::StrAppend(&text, "\nFlags:\n");
-  for (const auto& [name, flag] : OwnFlags()) {
-    std::string spellings = absl::StrCat("--", name);
-    for (const auto& [alias, target] : options.aliases) {
-      if (target == name) absl::StrAppend(&spellings, ", ", alias.size() == 1 ? "-" : "--", alias);
+  std::map<std::string, Flag*> rest = OwnFlags();
+  for (const FlagTopic& topic : options.topics) {
+    std::string of_topic;
+    for (const std::string& name : topic.flags) {
+      const auto flag = rest.find(name);
+      if (flag == rest.end()) continue;
+      of_topic += Describe(*flag->second, options);
+      rest.erase(flag);
     }
-    const absl::string_view type = TypeName(*flag);
-    const std::string value = flag->DefaultValue();
-    absl::StrAppend(&text, "  ", spellings, type.empty() ? "" : absl::StrCat("  (", type, ")"),
-                    "\n      ", absl::StrReplaceAll(flag->Help(), {{"\n", "\n      "}}),
-                    "\n      default: ", value.empty() ? "empty" : value, "\n");
+    if (!of_topic.empty()) absl::StrAppend(&text, "\n", topic.title, ":\n", of_topic);
   }
+  if (rest.empty()) return text;
+  absl::StrAppend(&text, options.topics.empty() ? "\nFlags:\n" : "\nOther:\n");
+  for (const auto& [name, flag] : rest) text += Describe(*flag, options);
   return text;
 }
 

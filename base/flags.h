@@ -22,6 +22,12 @@
 
 namespace gradsync {
 
+// A heading of --help and the flags that stand under it.
+struct FlagTopic {
+  std::string title;               // without a colon
+  std::vector<std::string> flags;  // names, no aliases, in the order in which --help shows them
+};
+
 struct FlagOptions {
   // What --help prints above the flags: how to call the program and what it does.
   std::string usage = {};
@@ -30,6 +36,11 @@ struct FlagOptions {
   // {"b", "min_bytes"}. A flag with the alias as its own name comes first. Programs may share a
   // table: an alias of a flag that this binary lacks is unknown here, as that flag is.
   std::map<std::string, std::string> aliases = {};
+
+  // How --help groups the flags; empty: one list, by name. A flag stands under the first topic that
+  // names it; flags that no topic names come last, under "Other". Programs may share a table: names
+  // of flags that this binary lacks are passed over, and so are topics without any flag of it.
+  std::vector<FlagTopic> topics = {};
 };
 
 // Sets the flags that argv (argv[0] is skipped) names and returns the positional arguments in
@@ -50,7 +61,7 @@ std::vector<std::string> ParseFlagsOrExit(int argc, const char* const* argv,
 std::map<std::string, std::string> FlagValues();
 
 // The usage text and each flag that the binary's own sources define (not those of system
-// libraries), by name, with type, help and default.
+// libraries), by topic and name, with its other spellings, type, help and default.
 std::string FlagHelp(const FlagOptions& options = {});
 
 }  // namespace gradsync

@@ -9,6 +9,7 @@
 #include "absl/flags/reflection.h"
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/byte_sizes.h"
@@ -178,6 +179,51 @@ TEST_F(FlagsTest, HelpShowsUsageAndOnlyOwnFlagsWithTheirDefaults) {
   EXPECT_TRUE(absl::StrContains(help, "default: ps\n"));
   EXPECT_FALSE(absl::StrContains(help, "flagfile"));
   EXPECT_FALSE(absl::StrContains(help, "gtest"));
+}
+
+// Without what stands below a flag's name.
+Strings HeadingsAndFlags(const std::string& help) {
+  Strings lines;
+  for (absl::string_view line : absl::StrSplit(help, '\n')) {
+    if (!absl::StartsWith(line, "      ")) lines.emplace_back(line);
+  }
+  return lines;
+}
+
+TEST_F(FlagsTest, HelpShowsTopicsInTheirOrderAndWhatNoneOfThemNamesAtTheEnd) {
+  options_.topics = {{"Training", {"model", "absent", "batch_size"}},
+                     {"Of other programs", {"absent", "missing"}},
+                     {"Learning", {"nesterov", "lr", "model"}}};
+  const std::string help = FlagHelp(options_);
+  EXPECT_EQ(HeadingsAndFlags(help),
+            (Strings{"program [flags]: tests flags.", "", "Training:", "  --model  (a text)",
+                     "  --batch_size, -b  (an integer)", "",
+                     "Learning:", "  --nesterov  (true or false)", "  --lr  (a number)", "",
+                     "Other:", "  --chunk_bytes  (a size such as 4096, 64KiB or 25MiB)",
+                     "  --retries  (an integer of at least 0)",
+                     "  --timeout  (a duration such as 30s or 1.5m)", "  --topology",
+                     "  --workers, --worker  (a list such as a,b,c)", ""}));
+  EXPECT_TRUE(absl::StrContains(help,
+                                "\nLearning:\n"
+                                "  --nesterov  (true or false)\n"
+                                "      Nesterov momentum\n"
+                                "      default: false\n"
+                                "  --lr  (a number)\n"));
+}
+
+TEST_F(FlagsTest, HelpHasNoHeadingForTheRestWhereTopicsNameAllFlags) {
+  Strings all;
+  for (const auto& [name, value] : FlagValues()) all.insert(all.begin(), name);
+  options_.topics = {{"All", all}};
+  const std::string help = FlagHelp(options_);
+  EXPECT_TRUE(absl::StrContains(help, "tests flags.\n\nAll:\n  --workers"));
+  EXPECT_FALSE(absl::StrContains(help, "Other:"));
+}
+
+TEST_F(FlagsTest, HelpWithoutTopicsIsByName) {
+  const std::string help = FlagHelp(options_);
+  EXPECT_TRUE(absl::StrContains(help, "tests flags.\n\nFlags:\n  --batch_size"));
+  EXPECT_FALSE(absl::StrContains(help, "Other:"));
 }
 
 TEST_F(FlagsTest, OrExitEndsWithTwoAndOneLineOrWithZeroForHelp) {

@@ -55,63 +55,69 @@
 #include "tools/runfiles.h"
 
 ABSL_FLAG(std::vector<std::string>, topology, gradsync::CompareOptions().topologies,
-          "some of ps, ring, local");
+          "topologies: some of ps, ring, local");
 ABSL_FLAG(std::vector<std::string>, workers, gradsync::CompareOptions().workers,
           "numbers of workers");
 ABSL_FLAG(std::vector<std::string>, servers, gradsync::CompareOptions().servers,
           "numbers of parameter servers, for ps");
 ABSL_FLAG(
     std::vector<std::string>, placement, gradsync::CompareOptions().placements,
-    "of servers, with --bandwidth: some of dedicated (each on a host of its own), colocated "
+    "where servers are, with --bandwidth: some of dedicated (each on a host of its own), colocated "
     "(each on a worker's host), mixed (one beside each worker, and --servers dedicated ones)");
 ABSL_FLAG(std::vector<std::string>, link, gradsync::CompareOptions().links,
-          "some of auto, grpc, shm, gloo, nccl (the last two: ring only; nccl: on GPUs); default: "
-          "grpc,shm, with --device=cuda nccl too; grpc with --bandwidth");
+          "links: some of auto, grpc, shm, gloo, nccl (the last two: ring only; nccl: on GPUs); "
+          "empty: grpc,shm, with --device=cuda nccl too; grpc with --bandwidth");
 ABSL_FLAG(
     std::string, device, "",
     "what all workers train on: cpu, cuda (the GPU of each one's local rank), cuda:N, or auto "
-    "(cuda where build and machine have it); default: cuda with --link=nccl, else cpu");
-ABSL_FLAG(
-    std::string, precision, gradsync::PrecisionName(gradsync::ComputeFlags().precision),
-    "of convolutions and matrix products: fp32, bf16, or fp16 (GPU and --update=worker only)");
+    "(cuda where build and machine have it); empty: cuda with --link=nccl, else cpu");
+ABSL_FLAG(std::string, precision, gradsync::PrecisionName(gradsync::ComputeFlags().precision),
+          "type in which convolutions and matrix products compute: fp32, bf16, or fp16 (GPU and "
+          "--update=worker only)");
 ABSL_FLAG(bool, channels_last, false,
-          "images and weights of convolutions in channels-last memory format (NHWC)");
+          "keep images and weights of convolutions in channels-last memory format (NHWC)");
 ABSL_FLAG(bool, tf32, false, "let GPUs compute fp32 convolutions and matrix products in TF32");
 ABSL_FLAG(bool, cudnn_benchmark, false,
-          "let cuDNN time its algorithms at the first step and take the fastest, on GPUs");
+          "on GPUs: let cuDNN time its algorithms at the first step and take the fastest");
 ABSL_FLAG(
     int, ranks_per_gpu, gradsync::CompareOptions().ranks_per_gpu,
-    "with --device=cuda: so many workers share a GPU; above 1 a test mode, in which times over "
-    "NCCL mean nothing");
+    "with --device=cuda: number of workers that share a GPU; above 1 a test mode, in which times "
+    "over NCCL mean nothing");
 ABSL_FLAG(std::vector<std::string>, update, gradsync::CompareOptions().updates,
           "who runs the optimizer: worker, owner, or both");
-ABSL_FLAG(std::vector<std::string>, compression, gradsync::CompareOptions().compressions,
-          "of gradients on the wire (grpc): some of none, fp16, bf16, topk:R (ps only)");
+ABSL_FLAG(
+    std::vector<std::string>, compression, gradsync::CompareOptions().compressions,
+    "how gradients are compressed on the wire (grpc): some of none, fp16, bf16, topk:R (ps only)");
 ABSL_FLAG(std::vector<std::string>, consistency, gradsync::CompareOptions().consistencies,
-          "some of bsp, ssp:S, asp; bsp is taken where none of them can be, as in rings");
+          "for whom a step waits: some of bsp, ssp:S, asp; bsp is taken where none of them can be, "
+          "as in rings");
 ABSL_FLAG(std::vector<std::string>, bandwidth, {"auto"},
-          "of each host's link, each way, such as 100mbit,400mbit: runs every process on a host of "
-          "an emulated network, one network for each; none: on this host alone; auto: "
+          "what each host's link carries, each way, such as 100mbit,400mbit: every process runs on "
+          "a host of an emulated network, one network for each; none: on this host alone; auto: "
           "250mbit,500mbit for the second part of the default comparison, otherwise none");
-ABSL_FLAG(int, rounds, gradsync::CompareOptions().rounds,
-          "every configuration is measured once in each, in another order each time; medians and "
-          "intervals are over rounds");
-ABSL_FLAG(std::string, model, gradsync::CompareOptions().model, "resnet18, resnet50 or mlp");
+ABSL_FLAG(
+    int, rounds, gradsync::CompareOptions().rounds,
+    "number of rounds, in each of which every configuration is measured once, in another order "
+    "each time; medians and intervals are over rounds");
+ABSL_FLAG(std::string, model, gradsync::CompareOptions().model,
+          "model to train: resnet18, resnet50 or mlp");
 ABSL_FLAG(std::string, stem, gradsync::CompareOptions().stem,
-          "of a ResNet: imagenet (7x7) or cifar (3x3)");
+          "first convolution of a ResNet: imagenet (7x7) or cifar (3x3)");
 ABSL_FLAG(std::string, data, gradsync::CompareOptions().data,
-          "synthetic, synthetic:PIXELS (images so high and wide; else 32), or cifar10:DIR");
+          "data to train on: synthetic, synthetic:PIXELS (images so high and wide; else 32), or "
+          "cifar10:DIR");
 ABSL_FLAG(int64_t, steps, gradsync::CompareOptions().steps, "steps of each job, warm-up included");
 ABSL_FLAG(int64_t, warmup_steps, gradsync::CompareOptions().warmup_steps,
           "steps at the start that are trained but not measured");
 ABSL_FLAG(int64_t, batch_size, gradsync::CompareOptions().batch_size,
           "samples per worker and step; 0: 32, unless --global_batch_size is given");
 ABSL_FLAG(int64_t, global_batch_size, gradsync::CompareOptions().global_batch_size,
-          "instead: samples of all workers per step (strong scaling)");
+          "samples of all workers per step, instead of --batch_size (strong scaling); 0: by "
+          "--batch_size");
 ABSL_FLAG(int, threads, gradsync::CompareOptions().threads, "compute threads per worker");
 ABSL_FLAG(double, lr, gradsync::CompareOptions().lr, "learning rate");
 ABSL_FLAG(uint64_t, seed, gradsync::CompareOptions().seed,
-          "of initial weights, order of samples and augmentation");
+          "seed of initial weights, order of samples and augmentation");
 ABSL_FLAG(std::string, straggler, "",
           "who computes slower: RANK:FACTOR, or random:SEED:PROBABILITY:FACTOR");
 ABSL_FLAG(absl::Duration, timeout, gradsync::CompareOptions().timeout,
@@ -120,8 +126,10 @@ ABSL_FLAG(std::string, out, "gradsync-report",
           "folder for compare.json, report.html and, with --bandwidth, step_profile.json; made if "
           "missing");
 ABSL_FLAG(std::string, json, "", "another file for the records of compare.json");
-ABSL_FLAG(std::string, worker_binary, "", "default: the //worker of this build");
-ABSL_FLAG(std::string, server_binary, "", "default: the //ps_server of this build");
+ABSL_FLAG(std::string, worker_binary, "",
+          "program that workers run; empty: the //worker of this build");
+ABSL_FLAG(std::string, server_binary, "",
+          "program that servers run; empty: the //ps_server of this build");
 
 namespace gradsync {
 namespace {
@@ -416,6 +424,7 @@ int Compare(int argc, char** argv) {
   FlagOptions flag_options;
   flag_options.usage = kUsage;
   flag_options.aliases = SweepAliases();
+  flag_options.topics = BenchmarkTopics();
   std::vector<std::string> worker_flags = ParseFlagsOrExit(argc, argv, flag_options);
   absl::StatusOr<Sweep> sweep =
       PrepareSweep(argv[0], AsksForDefault(argc, argv), std::move(worker_flags));

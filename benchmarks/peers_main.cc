@@ -57,67 +57,75 @@ ABSL_FLAG(bool, train, false, "compare training with PyTorch's instead of exchan
 ABSL_FLAG(int, rounds, 0, "turns of each contestant; 0: 9, with --train 15");
 ABSL_FLAG(
     std::vector<std::string>, workers, {},
-    "processes of each contestant, some such as 2,4; with --train one number; default: 2, with "
-    "--train 1");
+    "numbers of processes of each contestant, such as 2,4, with --train one number; empty: 2, "
+    "with --train 1");
 ABSL_FLAG(std::string, json, "", "file for the records (proto/run_record.proto)");
 
 // With --train.
-ABSL_FLAG(std::string, model, "resnet18", "with --train: resnet18 or resnet50");
+ABSL_FLAG(std::string, model, "resnet18", "with --train: model to train, resnet18 or resnet50");
 ABSL_FLAG(int, batch_size, 128, "with --train: samples per rank and step");
-ABSL_FLAG(
-    int, threads, 0,
-    "with --train: compute threads of each rank, on both sides; 0: the cores of this machine, "
-    "shared out among the ranks, at least 1");
+ABSL_FLAG(int, threads, 0,
+          "with --train: compute threads of each rank, on both sides; 0: the cores of this machine "
+          "shared out among the ranks, at least 1");
 ABSL_FLAG(std::vector<std::string>, bucket_bytes, {},
-          "with --train: one contestant of ours for each size, such as 1MiB,25MiB; default: one");
+          "with --train: upper bounds of a bucket, such as 1MiB,25MiB, with one contestant of ours "
+          "for each; empty: one contestant");
 ABSL_FLAG(int, steps_per_round, 3, "with --train: steps in a turn");
 ABSL_FLAG(
     std::string, device, "cpu",
-    "with --train: cpu, cuda (the GPU of each rank's number), cuda:N or auto, for both sides");
+    "with --train: what both sides train on: cpu, cuda (the GPU of each rank's number), cuda:N "
+    "or auto");
 ABSL_FLAG(std::string, precision, gradsync::PrecisionName(gradsync::ComputeFlags().precision),
-          "with --train: fp32, bf16 or fp16, of both sides' convolutions and matrix products");
-ABSL_FLAG(bool, channels_last, false, "with --train: in channels-last memory format, both sides");
+          "with --train: type in which convolutions and matrix products compute on both sides: "
+          "fp32, bf16 or fp16");
+ABSL_FLAG(bool, channels_last, false,
+          "with --train: keep images and weights of convolutions in channels-last memory format "
+          "(NHWC), both sides");
 ABSL_FLAG(bool, tf32, false, "with --train: let GPUs compute fp32 in TF32, both sides");
 ABSL_FLAG(int, pixels, gradsync::PeerTrainingOptions().pixels,
-          "with --train: height and width of the images, an even number from 8 to 1024");
+          "with --train: height and width of the images in pixels, an even number from 8 to 1024");
 ABSL_FLAG(bool, cudnn_benchmark, true,
           "with --train: let cuDNN try its algorithms on GPUs, both sides");
 ABSL_FLAG(int, ranks_per_gpu, gradsync::PeerTrainingOptions().ranks_per_gpu,
-          "with --train --device=cuda: so many ranks share a GPU; above 1 a test mode, in which "
-          "times over NCCL mean nothing");
+          "with --train --device=cuda: number of ranks that share a GPU; above 1 a test mode, in "
+          "which times over NCCL mean nothing");
 ABSL_FLAG(
     int, loader_threads, gradsync::PeerTrainingOptions().loader_threads,
     "with --train: threads with which each of our ranks makes batches; 0: as //worker has it");
 ABSL_FLAG(std::vector<std::string>, topology, {"ring"},
-          "with --train, of ours: some of ring, ps (as many servers as ranks)");
+          "with --train, topologies of ours: some of ring, ps (as many servers as ranks)");
 ABSL_FLAG(std::vector<std::string>, link, {},
-          "with --train, of ours: some of nccl (on GPUs, ring only), shm, grpc; default: nccl on "
-          "GPUs, else shm");
+          "with --train, links of ours: some of nccl (on GPUs, ring only), shm, grpc; empty: nccl "
+          "on GPUs, else shm");
 ABSL_FLAG(std::vector<std::string>, pytorch, gradsync::PeerTrainingOptions().pytorch,
           "with --train, PyTorch's rows: some of best, default, compiled, graphs, gloo (the last "
-          "three on GPUs); default: all, gloo where one of ours goes through the host");
-ABSL_FLAG(absl::Duration, peer_timeout, gradsync::PeerTrainingOptions().peer_timeout,
-          "with --train: a row of PyTorch's that takes longer to be ready, or for a turn, is left "
-          "out");
+          "three on GPUs); empty: all, gloo where one of ours goes through the host");
+ABSL_FLAG(
+    absl::Duration, peer_timeout, gradsync::PeerTrainingOptions().peer_timeout,
+    "with --train: how long a row of PyTorch's may take to be ready, or for a turn, before it "
+    "is left out");
 ABSL_FLAG(std::string, python, "/usr/bin/python3",
-          "with --train: the Python that has torch and torchvision");
+          "with --train: path of the Python that has torch and torchvision");
 
 // Without.
 ABSL_FLAG(std::vector<std::string>, bytes, gradsync::PeerExchangeOptions().bytes,
-          "of an exchange, such as 4KiB,25MiB,102.4MB");
-ABSL_FLAG(std::vector<std::string>, contestants, {},
-          "some of ring/shm, ps/shm, ring/grpc, ps/grpc, gloo, mpich, openmpi, impi, oneccl, "
-          "mpich_window, openmpi_window, impi_window, tensorflow, memcpy, tcp_stream, "
-          "grpc_stream/ring, grpc_stream/ps; default: all");
+          "sizes of an exchange, such as 4KiB,25MiB,102.4MB");
+ABSL_FLAG(
+    std::vector<std::string>, contestants, {},
+    "who takes part: some of ring/shm, ps/shm, ring/grpc, ps/grpc, gloo, mpich, openmpi, "
+    "impi, oneccl, mpich_window, openmpi_window, impi_window, tensorflow, memcpy, tcp_stream, "
+    "grpc_stream/ring, grpc_stream/ps; empty: all");
 ABSL_FLAG(int, iterations, gradsync::PeerExchangeOptions().iterations,
-          "(-n) measured exchanges of each in a round, which counts with their median");
-ABSL_FLAG(int, warmup, gradsync::PeerExchangeOptions().warmup, "(-w) exchanges before them");
+          "measured exchanges of each contestant in a round, which counts with their median");
+ABSL_FLAG(int, warmup, gradsync::PeerExchangeOptions().warmup,
+          "exchanges before the measured ones");
 ABSL_FLAG(bool, peer_huge_pages, gradsync::PeerExchangeOptions().huge_pages,
-          "give the peers buffers of huge pages, which tensors usually have not; ours have none");
+          "give the other libraries buffers of huge pages, which tensors usually do not have; ours "
+          "have none");
 ABSL_FLAG(absl::Duration, timeout, gradsync::PeerExchangeOptions().timeout,
-          "a job that takes longer has failed");
+          "how long a job may take before it has failed");
 ABSL_FLAG(std::string, peers_folder, "",
-          "where tools/setup --peers installed; default: ~/.cache/gradsync/peers, or under "
+          "folder in which tools/setup --peers installed; empty: ~/.cache/gradsync/peers, or under "
           "XDG_CACHE_HOME");
 
 namespace gradsync {
@@ -295,6 +303,7 @@ int Peers(int argc, char** argv) {
   FlagOptions flag_options;
   flag_options.usage = kUsage;
   flag_options.aliases = SweepAliases();
+  flag_options.topics = BenchmarkTopics();
   const std::vector<std::string> positional = ParseFlagsOrExit(argc, argv, flag_options);
   proto::RunRecords records;
   records.set_command(CommandLine("peers", argc, argv));

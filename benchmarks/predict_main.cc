@@ -36,49 +36,52 @@
 #include "tools/runfiles.h"
 
 ABSL_FLAG(std::vector<std::string>, topology, gradsync::PredictOptions().topologies,
-          "some of ring, ps, local");
+          "topologies: some of ring, ps, local");
 ABSL_FLAG(std::vector<std::string>, workers, gradsync::PredictOptions().workers,
           "numbers of workers, or FIRST..LAST: doubled from FIRST on; at most 4096");
 ABSL_FLAG(std::vector<std::string>, servers, gradsync::PredictOptions().servers,
           "numbers of parameter servers, n (as many as workers) or such as n/2; with mixed "
           "placement the dedicated ones");
 ABSL_FLAG(std::vector<std::string>, placement, gradsync::PredictOptions().placements,
-          "of servers: some of dedicated, colocated (beside workers), mixed (both)");
+          "where servers are: some of dedicated, colocated (beside workers), mixed (both)");
 ABSL_FLAG(std::vector<std::string>, update, gradsync::PredictOptions().updates,
           "who runs the optimizer: worker, owner, or both");
 ABSL_FLAG(std::vector<std::string>, compression, gradsync::PredictOptions().compressions,
-          "of gradients on the wire: some of none, fp16, bf16, topk:R (ps only)");
+          "how gradients are compressed on the wire: some of none, fp16, bf16, topk:R (ps only)");
 ABSL_FLAG(std::vector<std::string>, consistency, gradsync::PredictOptions().consistencies,
-          "of parameter servers that update: some of bsp, ssp:S, asp");
+          "for whom a step waits: some of bsp, ssp:S, asp; all but bsp for parameter servers that "
+          "update");
 ABSL_FLAG(std::string, straggler, "", "who computes slower: RANK:FACTOR; up to 64 workers");
 ABSL_FLAG(std::vector<std::string>, bandwidth, gradsync::PredictOptions().bandwidths,
-          "of each host's interface, each way, such as 400mbit or 10gbit");
+          "what each host's interface carries, each way, such as 400mbit or 10gbit");
 ABSL_FLAG(std::string, model, "resnet50",
-          "whose profile to take: resnet18, resnet50, vgg16 or bert_large");
-ABSL_FLAG(std::string, profile, "", "instead: file of a profile (train_bench --record)");
+          "model whose profile is taken: resnet18, resnet50, vgg16 or bert_large");
+ABSL_FLAG(std::string, profile, "", "file of a profile (train_bench --record), instead of --model");
 ABSL_FLAG(int64_t, batch_size, 0, "samples per worker and step; 0: the profile's");
-ABSL_FLAG(int64_t, global_batch_size, 0, "instead: samples of all workers per step");
+ABSL_FLAG(int64_t, global_batch_size, 0,
+          "samples of all workers per step, instead of --batch_size; 0: by --batch_size");
 ABSL_FLAG(double, compute_scale, gradsync::PredictOptions().compute_scale,
-          "multiplies all times of computation, to stand for slower or faster workers");
+          "factor of all times of computation, to stand for slower or faster workers");
 ABSL_FLAG(std::string, bucket_bytes, gradsync::PredictOptions().bucket_bytes,
-          "upper bound of a bucket");
+          "upper bound of a bucket, such as 25MiB");
 ABSL_FLAG(std::string, first_bucket_bytes, gradsync::PredictOptions().first_bucket_bytes,
-          "upper bound of the first bucket");
+          "upper bound of the first bucket, such as 1MiB");
 ABSL_FLAG(std::string, chunk_bytes, gradsync::PredictOptions().chunk_bytes,
-          "upper bound of a chunk; 0: by bucket size and workers");
+          "upper bound of a chunk, such as 1MiB; 0: by bucket size and workers");
 ABSL_FLAG(double, rate_factor, gradsync::PredictOptions().rate_factor,
-          "payload over nominal rate of an interface");
+          "share of an interface's nominal rate that is payload");
 ABSL_FLAG(absl::Duration, latency, gradsync::PredictOptions().latency,
-          "of a message, besides its bytes");
+          "how long a message takes, besides its bytes");
 ABSL_FLAG(absl::Duration, message_cost, gradsync::PredictOptions().message_cost,
-          "for which a message occupies an interface, besides its bytes");
+          "how long a message occupies an interface, besides its bytes");
 ABSL_FLAG(absl::Duration, step_overhead, gradsync::PredictOptions().step_overhead,
-          "of each step, besides what is modelled");
+          "how long each step takes, besides what is modelled");
 ABSL_FLAG(std::string, probe, "",
-          "file of measured exchanges (sync_bench --bandwidth --json): fits latency, message_cost "
-          "and step_overhead to them");
+          "file of measured exchanges (sync_bench --bandwidth --json), to which --latency, "
+          "--message_cost and --step_overhead are fitted");
 ABSL_FLAG(bool, advise, false,
-          "one sentence instead: which topology and how many servers, for the last of --workers");
+          "print one sentence instead of predictions: which topology and how many servers, for the "
+          "last of --workers");
 ABSL_FLAG(std::string, json, "", "file for the predictions (proto/run_record.proto)");
 
 namespace gradsync {
@@ -188,6 +191,7 @@ int Main(int argc, char** argv) {
   FlagOptions flag_options;
   flag_options.usage = kUsage;
   flag_options.aliases = SweepAliases();
+  flag_options.topics = BenchmarkTopics();
   const std::vector<std::string> positional = ParseFlagsOrExit(argc, argv, flag_options);
   const absl::Status done = Predict(argc, argv, positional);
   if (done.ok()) return 0;

@@ -38,55 +38,60 @@
 #include "tools/runfiles.h"
 
 ABSL_FLAG(std::vector<std::string>, topology, gradsync::SyncBenchOptions().topologies,
-          "some of ring, ps");
+          "topologies: some of ring, ps");
 ABSL_FLAG(std::vector<std::string>, link, gradsync::SyncBenchOptions().links,
-          "some of auto, grpc, shm, gloo (ring only), nccl, cuda_ipc (on GPUs; servers are the "
-          "first ranks)");
+          "links: some of auto, grpc, shm, gloo (ring only), nccl, cuda_ipc (on GPUs; servers are "
+          "the first ranks)");
 ABSL_FLAG(
     std::string, device, "",
-    "what has the buckets: cpu, cuda (the GPU of each rank), cuda:N, or auto (cuda where build "
-    "and machine have it); default: cuda with --link=nccl or cuda_ipc, else cpu");
+    "where the buckets are: cpu, cuda (the GPU of each rank), cuda:N, or auto (cuda where build "
+    "and machine have it); empty: cuda with --link=nccl or cuda_ipc, else cpu");
 ABSL_FLAG(std::vector<std::string>, workers, gradsync::SyncBenchOptions().workers,
-          "numbers of ranks, which are what workers are here");
+          "numbers of workers, each a rank without a model");
 ABSL_FLAG(std::vector<std::string>, servers, gradsync::SyncBenchOptions().servers,
           "numbers of parameter servers, for ps");
 ABSL_FLAG(
     std::vector<std::string>, placement, gradsync::SyncBenchOptions().placements,
-    "of servers, with --bandwidth: some of dedicated (each on a host of its own), colocated "
+    "where servers are, with --bandwidth: some of dedicated (each on a host of its own), colocated "
     "(each on a worker's host), mixed (one beside each worker, and --servers dedicated ones)");
 ABSL_FLAG(std::string, server_weights, gradsync::SyncBenchOptions().server_weights,
           "each server's share of the bytes, as //worker has it: auto, equal, or w0,w1,...");
 ABSL_FLAG(std::vector<std::string>, update, gradsync::SyncBenchOptions().updates,
           "who runs the optimizer: worker, owner, or both");
 ABSL_FLAG(std::vector<std::string>, compression, gradsync::SyncBenchOptions().compressions,
-          "on the wire (grpc): some of none, fp16, bf16");
+          "how gradients are compressed on the wire (grpc): some of none, fp16, bf16");
 ABSL_FLAG(std::vector<std::string>, bytes, {},
-          "of an exchange, such as 4KiB,25MiB,102.4MB; default: 4KiB,256KiB,25MiB,102.4MB");
-ABSL_FLAG(std::string, min_bytes, "", "instead (-b): the first of a sweep");
-ABSL_FLAG(std::string, max_bytes, "", "(-e) the last of a sweep; default: the first");
-ABSL_FLAG(int64_t, factor, 0, "(-f) between the sizes of a sweep; default: 2");
-ABSL_FLAG(int, iterations, gradsync::SyncBenchOptions().iterations, "(-n) measured exchanges");
-ABSL_FLAG(int, warmup, gradsync::SyncBenchOptions().warmup, "(-w) exchanges before them");
-ABSL_FLAG(int, connections, 0, "per pair of peers; 0: the topology's default");
-ABSL_FLAG(std::string, bucket_bytes, gradsync::SyncBenchOptions().bucket_bytes, "of a bucket");
+          "sizes of an exchange, such as 4KiB,25MiB,102.4MB; empty: 4KiB,256KiB,25MiB,102.4MB");
+ABSL_FLAG(std::string, min_bytes, "",
+          "first size of a sweep, such as 4KiB, instead of --bytes; empty: no sweep");
+ABSL_FLAG(std::string, max_bytes, "", "last size of a sweep, such as 128MiB; empty: the first");
+ABSL_FLAG(int64_t, factor, 0, "factor between the sizes of a sweep; 0: 2");
+ABSL_FLAG(int, iterations, gradsync::SyncBenchOptions().iterations, "measured exchanges");
+ABSL_FLAG(int, warmup, gradsync::SyncBenchOptions().warmup, "exchanges before the measured ones");
+ABSL_FLAG(int, connections, 0, "gRPC connections per pair of peers; 0: the topology's default");
+ABSL_FLAG(std::string, bucket_bytes, gradsync::SyncBenchOptions().bucket_bytes,
+          "size of a bucket, such as 25MiB");
 ABSL_FLAG(std::string, chunk_bytes, gradsync::SyncBenchOptions().chunk_bytes,
-          "of a chunk; 0: by bucket size and ranks");
+          "upper bound of a chunk, such as 1MiB; 0: by bucket size and ranks");
 ABSL_FLAG(std::vector<std::string>, bandwidth, {},
-          "of each host's link, each way, such as 400mbit: runs every process on a host of an "
-          "emulated network, and prints what the cost model predicts over what was measured");
-ABSL_FLAG(bool, emulate, true, "with --bandwidth: false only predicts, and measures on this host");
+          "what each host's link carries, each way, such as 400mbit: every process runs on a host "
+          "of an emulated network, and what the cost model predicts is printed over what was "
+          "measured; empty: on this host alone");
+ABSL_FLAG(bool, emulate, true,
+          "with --bandwidth: emulate the network; false: only predict, and measure on this host");
 ABSL_FLAG(bool, tcp, true, "on an emulated network: also measure bare TCP with the same flows");
 ABSL_FLAG(
     bool, nccl_tests, true,
     "with --link=nccl: also run nccl-tests' all_reduce_perf, which tools/setup --cuda --peers "
     "builds");
 ABSL_FLAG(std::string, peers_folder, "",
-          "where tools/setup --peers installed; default: ~/.cache/gradsync/peers, or under "
+          "folder in which tools/setup --peers installed; empty: ~/.cache/gradsync/peers, or under "
           "XDG_CACHE_HOME");
 ABSL_FLAG(absl::Duration, timeout, gradsync::SyncBenchOptions().timeout,
           "a process that is silent for longer is lost");
 ABSL_FLAG(std::string, json, "", "file for the records (proto/run_record.proto)");
-ABSL_FLAG(std::string, server_binary, "", "default: the //ps_server of this build");
+ABSL_FLAG(std::string, server_binary, "",
+          "program that servers run; empty: the //ps_server of this build");
 
 namespace gradsync {
 namespace {
@@ -199,6 +204,7 @@ int SyncBench(int argc, char** argv) {
   FlagOptions flag_options;
   flag_options.usage = kUsage;
   flag_options.aliases = SweepAliases();
+  flag_options.topics = BenchmarkTopics();
   const std::vector<std::string> positional = ParseFlagsOrExit(argc, argv, flag_options);
   absl::StatusOr<Sweep> sweep = PrepareSweep(argv[0], positional);
   if (!sweep.ok()) {

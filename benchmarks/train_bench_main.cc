@@ -43,59 +43,66 @@
 #include "simulator/calibration.h"
 #include "tools/runfiles.h"
 
-ABSL_FLAG(std::string, record, "", "file for the profile of a step of a real job (topology local)");
-ABSL_FLAG(std::vector<std::string>, replay, {}, "files of profiles to replay");
+ABSL_FLAG(std::string, record, "",
+          "record a step of a real job (topology local): file for its profile");
+ABSL_FLAG(std::vector<std::string>, replay, {}, "replay recorded steps: files of profiles");
 
-ABSL_FLAG(std::string, model, "resnet18", "to record: resnet18, resnet50 or mlp");
-ABSL_FLAG(std::string, stem, "imagenet", "of a ResNet to record: imagenet (7x7) or cifar (3x3)");
-ABSL_FLAG(int64_t, classes, 0, "of the model to record; 0: as many as the data has");
-ABSL_FLAG(std::string, data, "synthetic", "to record: synthetic, synthetic:PIXELS or cifar10:DIR");
+ABSL_FLAG(std::string, model, "resnet18", "model to record: resnet18, resnet50 or mlp");
+ABSL_FLAG(std::string, stem, "imagenet",
+          "first convolution of a ResNet to record: imagenet (7x7) or cifar (3x3)");
+ABSL_FLAG(int64_t, classes, 0, "classes of the model to record; 0: as many as the data has");
+ABSL_FLAG(std::string, data, "synthetic",
+          "data to record with: synthetic, synthetic:PIXELS or cifar10:DIR");
 ABSL_FLAG(int64_t, batch_size, 32, "samples per step to record");
 ABSL_FLAG(int, threads, 1, "compute threads of the job to record");
 
 ABSL_FLAG(std::vector<std::string>, topology, gradsync::ReplaySweepOptions().topologies,
-          "some of ring, ps, local");
+          "topologies: some of ring, ps, local");
 ABSL_FLAG(std::vector<std::string>, link, gradsync::ReplaySweepOptions().links,
-          "some of auto, grpc, shm, gloo (the last: ring only)");
+          "links: some of auto, grpc, shm, gloo (the last: ring only)");
 ABSL_FLAG(std::vector<std::string>, update, gradsync::ReplaySweepOptions().updates,
           "who runs the optimizer: worker (whose recorded time is replayed), owner, or both");
 ABSL_FLAG(std::vector<std::string>, workers, gradsync::ReplaySweepOptions().workers,
           "numbers of workers");
 ABSL_FLAG(std::vector<std::string>, servers, gradsync::ReplaySweepOptions().servers,
           "numbers of parameter servers, for ps");
-ABSL_FLAG(std::vector<std::string>, placement, gradsync::ReplaySweepOptions().placements,
-          "of servers on an emulated network: some of dedicated, colocated (beside workers), mixed "
-          "(one beside each worker, and --servers others)");
+ABSL_FLAG(
+    std::vector<std::string>, placement, gradsync::ReplaySweepOptions().placements,
+    "where servers are on an emulated network: some of dedicated, colocated (beside workers), "
+    "mixed (one beside each worker, and --servers others)");
 ABSL_FLAG(std::vector<std::string>, bandwidth, {},
-          "of each host's link, each way, such as 400mbit: runs every process on a host of an "
-          "emulated network");
+          "what each host's link carries, each way, such as 400mbit: every process runs on a host "
+          "of an emulated network; empty: on this host alone");
 ABSL_FLAG(bool, predict, true, "with --bandwidth: print what the simulator predicts beside it");
 ABSL_FLAG(std::string, probe, "",
           "file of measured exchanges (sync_bench --bandwidth --json) to fit the simulator's "
           "constants to, as predict does");
 ABSL_FLAG(std::vector<std::string>, bucket_bytes, gradsync::ReplaySweepOptions().bucket_bytes,
-          "upper bounds of a bucket");
+          "upper bounds of a bucket, such as 1MiB,25MiB");
 ABSL_FLAG(std::string, first_bucket_bytes, gradsync::ReplaySweepOptions().first_bucket_bytes,
-          "upper bound of the first bucket");
+          "upper bound of the first bucket, such as 1MiB");
 ABSL_FLAG(std::string, chunk_bytes, gradsync::ReplaySweepOptions().chunk_bytes,
-          "upper bound of a chunk; 0: by bucket size and workers");
-ABSL_FLAG(std::vector<std::string>, compression, gradsync::ReplaySweepOptions().compressions,
-          "of gradients on the wire (grpc): some of none, fp16, bf16, topk:R (ps only)");
+          "upper bound of a chunk, such as 1MiB; 0: by bucket size and workers");
+ABSL_FLAG(
+    std::vector<std::string>, compression, gradsync::ReplaySweepOptions().compressions,
+    "how gradients are compressed on the wire (grpc): some of none, fp16, bf16, topk:R (ps only)");
 ABSL_FLAG(std::vector<std::string>, consistency, gradsync::ReplaySweepOptions().consistencies,
-          "some of bsp, ssp:S (nobody more than S steps ahead of the slowest), asp (nobody waits); "
-          "all but bsp for ps that update at the owner over grpc");
+          "for whom a step waits: some of bsp, ssp:S (nobody more than S steps ahead of the "
+          "slowest), asp (nobody waits); all but bsp for ps that update at the owner over grpc");
 ABSL_FLAG(std::vector<std::string>, compute_scale, gradsync::ReplaySweepOptions().compute_scales,
-          "multiplies all replayed times of computation, to stand for slower or faster workers");
+          "factors of all replayed times of computation, to stand for slower or faster workers");
 ABSL_FLAG(std::string, straggler, "",
           "who computes slower: RANK:FACTOR, or random:SEED:PROBABILITY:FACTOR");
-ABSL_FLAG(int, connections, 0, "per pair of peers; 0: the topology's default");
-ABSL_FLAG(int64_t, steps, gradsync::ReplaySweepOptions().steps, "steps, warm-up included");
+ABSL_FLAG(int, connections, 0, "gRPC connections per pair of peers; 0: the topology's default");
+ABSL_FLAG(int64_t, steps, gradsync::ReplaySweepOptions().steps,
+          "steps of each job, warm-up included");
 ABSL_FLAG(int64_t, warmup_steps, gradsync::ReplaySweepOptions().warmup_steps,
           "steps at the start that are not measured");
 ABSL_FLAG(absl::Duration, timeout, gradsync::ReplaySweepOptions().timeout,
           "a process that is silent for longer is lost");
 ABSL_FLAG(std::string, json, "", "file for the records (proto/run_record.proto)");
-ABSL_FLAG(std::string, server_binary, "", "default: the //ps_server of this build");
+ABSL_FLAG(std::string, server_binary, "",
+          "program that servers run; empty: the //ps_server of this build");
 
 namespace gradsync {
 namespace {
@@ -257,6 +264,7 @@ int TrainBench(int argc, char** argv) {
   FlagOptions flag_options;
   flag_options.usage = kUsage;
   flag_options.aliases = SweepAliases();
+  flag_options.topics = BenchmarkTopics();
   const std::vector<std::string> positional = ParseFlagsOrExit(argc, argv, flag_options);
   const std::string command = CommandLine(kName, argc, argv);
   const std::string record = absl::GetFlag(FLAGS_record);

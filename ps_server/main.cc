@@ -38,20 +38,24 @@
 #include "ps_server/server.h"
 
 ABSL_FLAG(std::string, listen, "127.0.0.1:0", "host:port to listen at; port 0: any free one");
-ABSL_FLAG(std::string, port_file, "", "writes the server's host:port here once it listens");
-ABSL_FLAG(
-    std::string, master, "",
-    "host:port of rank 0's store, to register there; without it workers are told by --servers");
+ABSL_FLAG(std::string, port_file, "",
+          "file to which the server writes its host:port once it listens");
+ABSL_FLAG(std::string, master, "",
+          "host:port of rank 0's store, in which the server registers; empty: workers are told by "
+          "--servers");
 ABSL_FLAG(std::string, run_id, "",
-          "serve workers of this run only; default: with --master the run that its store is of, "
+          "serve workers of this run only; empty: with --master the run that its store is of, "
           "whatever launched that, else the run of the first worker that comes");
 ABSL_FLAG(int, attempt, -1,
-          "of the run, counted by the launcher; default: with --master as its store says, else 0");
+          "number of the run's attempt, counted by the launcher; -1: with --master as its store "
+          "says, else 0");
 ABSL_FLAG(std::string, metrics_json, "",
-          "where to write ServerMetrics (proto/run_record.proto) at the end");
+          "file for what the server measured, written at the end: ServerMetrics of "
+          "proto/run_record.proto");
 ABSL_FLAG(std::string, event_log, "",
-          "where to write what happens under ssp and asp, a line per event (docs/consistency.md)");
-ABSL_FLAG(absl::Duration, timeout, absl::Seconds(60), "until all workers have come");
+          "file for what happens under ssp and asp, a line per event (docs/consistency.md)");
+ABSL_FLAG(absl::Duration, timeout, absl::Seconds(60),
+          "how long the server waits until all workers have come");
 
 namespace gradsync {
 namespace {

@@ -22,11 +22,14 @@
 #include "tools/local_job.h"
 #include "tools/runfiles.h"
 
-ABSL_FLAG(int, workers, 1, "worker processes");
-ABSL_FLAG(int, servers, 0, "parameter servers; with any, workers get --topology=ps");
-ABSL_FLAG(absl::Duration, timeout, absl::Seconds(60), "passed to all processes as --timeout");
-ABSL_FLAG(std::string, worker_binary, "", "default: the //worker of this build");
-ABSL_FLAG(std::string, server_binary, "", "default: the //ps_server of this build");
+ABSL_FLAG(int, workers, 1, "number of worker processes");
+ABSL_FLAG(int, servers, 0, "number of parameter servers; with any, workers get --topology=ps");
+ABSL_FLAG(absl::Duration, timeout, absl::Seconds(60),
+          "time limit that all processes get as --timeout");
+ABSL_FLAG(std::string, worker_binary, "",
+          "program that workers run; empty: the //worker of this build");
+ABSL_FLAG(std::string, server_binary, "",
+          "program that servers run; empty: the //ps_server of this build");
 
 namespace gradsync {
 namespace {

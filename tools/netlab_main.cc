@@ -26,23 +26,26 @@
 #include "absl/flags/flag.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/byte_sizes.h"
 #include "base/flags.h"
 #include "base/rate.h"
 #include "base/status_macros.h"
 #include "tools/network_lab.h"
 
-ABSL_FLAG(int, hosts, 3, "number of hosts, 10.77.0.1 and on");
+ABSL_FLAG(int, hosts, 3, "number of hosts, whose addresses are 10.77.0.1 and on");
 ABSL_FLAG(std::string, bandwidth, "",
-          "of each host's link, each way, such as 400mbit; default: no cap");
-ABSL_FLAG(int, host, 0, "where the command runs");
-ABSL_FLAG(int, enter, -1, "inside a lab: run the command on this host of it, instead of a new lab");
-ABSL_FLAG(int64_t, burst, gradsync::NetworkLabOptions().burst_bytes,
-          "bytes that a link may pass at once after a pause");
+          "what each host's link carries, each way, such as 400mbit; empty: no cap");
+ABSL_FLAG(int, host, 0, "number of the host on which the command runs, from 0");
+ABSL_FLAG(int, enter, -1,
+          "inside a lab: number of the host of it on which the command runs; -1: make a new lab");
+ABSL_FLAG(gradsync::ByteSize, burst, gradsync::ByteSize{gradsync::NetworkLabOptions().burst_bytes},
+          "what a link may pass at once after a pause");
 ABSL_FLAG(std::string, congestion_control, gradsync::NetworkLabOptions().congestion_control,
-          "of TCP on the hosts");
+          "TCP's congestion control on the hosts");
 ABSL_FLAG(std::string, tcp_rmem, gradsync::NetworkLabOptions().tcp_rmem,
-          "receive buffers on the hosts: minimum, default, maximum, bytes");
-ABSL_FLAG(std::string, tcp_wmem, gradsync::NetworkLabOptions().tcp_wmem, "send buffers, likewise");
+          "TCP's receive buffers on the hosts: minimum, default and maximum, in bytes");
+ABSL_FLAG(std::string, tcp_wmem, gradsync::NetworkLabOptions().tcp_wmem,
+          "TCP's send buffers on the hosts: minimum, default and maximum, in bytes");
 
 namespace gradsync {
 namespace {
@@ -79,7 +82,7 @@ int Complain(int exit_code, absl::string_view message) {
 absl::StatusOr<NetworkLabOptions> LabFromFlags() {
   NetworkLabOptions options;
   options.hosts = absl::GetFlag(FLAGS_hosts);
-  options.burst_bytes = absl::GetFlag(FLAGS_burst);
+  options.burst_bytes = absl::GetFlag(FLAGS_burst).bytes;
   options.congestion_control = absl::GetFlag(FLAGS_congestion_control);
   options.tcp_rmem = absl::GetFlag(FLAGS_tcp_rmem);
   options.tcp_wmem = absl::GetFlag(FLAGS_tcp_wmem);
@@ -128,8 +131,8 @@ int ShellCode(int status) {
   prctl(PR_SET_DUMPABLE, 1);  // so that /proc/1/fd can be read
   if (mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
       mount("proc", "/proc", "proc", 0, nullptr) != 0) {
-    _exit(Complain(kBadInput, absl::StrCat("cannot mount /proc for the lab (",
-                                           std::strerror(errno), "): run it as root")));
+    _exit(Complain(kBadInput, absl::StrCat("cannot mount /proc for the lab (", std::strerror(errno),
+                                           "): run it as root")));
   }
   const pid_t pid = fork();
   if (pid == 0) {
@@ -171,9 +174,9 @@ int RunInLab(const NetworkLab& lab, const std::vector<std::string>& command) {
 int Enter(int host, const std::vector<std::string>& command) {
   const int fd = open(HostPath(host).c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0 || setns(fd, CLONE_NEWNET) != 0) {
-    return Complain(kBadInput, absl::StrCat("--enter: expected a host of the lab that this runs in, "
-                                            "found ", host, " (", HostPath(host), ": ",
-                                            std::strerror(errno), ")"));
+    return Complain(kBadInput,
+                    absl::StrCat("--enter: expected a host of the lab that this runs in, found ",
+                                 host, " (", HostPath(host), ": ", std::strerror(errno), ")"));
   }
   Exec(command);
 }
@@ -182,8 +185,7 @@ int NetLab(int argc, char** argv) {
   FlagOptions flag_options;
   flag_options.usage = kUsage;
   flag_options.aliases = {{"bandwidths", "bandwidth"}};
-  const std::vector<std::string> command =
-      OrShell(ParseFlagsOrExit(argc, argv, flag_options));
+  const std::vector<std::string> command = OrShell(ParseFlagsOrExit(argc, argv, flag_options));
   GoToTheUser();
   if (absl::GetFlag(FLAGS_enter) >= 0) return Enter(absl::GetFlag(FLAGS_enter), command);
   const absl::StatusOr<NetworkLabOptions> options = LabFromFlags();

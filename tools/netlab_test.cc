@@ -62,8 +62,8 @@ std::vector<std::string> Traces(const std::string& marker, const std::string& ne
 }
 
 TEST_F(NetlabTest, ACommandRunsOnTheHostThatWasAskedForAndItsExitCodeIsReturned) {
-  TestProgram program({kNetlab, "--hosts=3", "--bandwidth=400mbit", "--host=2", "--", "/bin/sh",
-                       "-c",
+  TestProgram program({kNetlab, "--hosts=3", "--bandwidth=400mbit", "--burst=128KiB", "--host=2",
+                       "--", "/bin/sh", "-c",
                        "PATH=$PATH:/usr/sbin:/sbin; ip -4 -brief address show eth0; tc qdisc show "
                        "dev eth0; exit 7"});
   EXPECT_EQ(program.Finish().shell_code(), 7);
@@ -108,7 +108,7 @@ TEST_F(NetlabTest, ACommandThatDoesNotExistIsNamed) {
 
 TEST(NetlabFlagsTest, MistakesAreOneLineAndExitCodeTwo) {
   for (const char* flag : {"--hosts=0", "--hosts=1000", "--bandwidth=fast", "--host=3", "--burst=1",
-                           "--enter=7", "--no_such_flag"}) {
+                           "--burst=1KiB", "--enter=7", "--no_such_flag"}) {
     TestProgram program({kNetlab, flag, "--", "/bin/true"});
     EXPECT_EQ(program.Finish().shell_code(), 2) << flag;
     EXPECT_THAT(program.err(), SizeIs(1)) << flag;

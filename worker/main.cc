@@ -22,77 +22,82 @@
 #include "train/kineto_trace.h"
 #include "train/precision.h"
 #include "train/recipe.h"
+#include "worker/flag_topics.h"
 #include "worker/job.h"
 
-ABSL_FLAG(int, num_servers, 0,
-          "instead of --servers: this many servers register in the store (ps_server --master=)");
-ABSL_FLAG(int, rank, -1, "of this worker; default from torchrun, Slurm or MPI, else 0");
-ABSL_FLAG(int, world_size, -1, "number of workers; default from torchrun, Slurm or MPI, else 1");
+ABSL_FLAG(
+    int, num_servers, 0,
+    "number of servers that register in the store (ps_server --master=), instead of --servers");
+ABSL_FLAG(int, rank, -1, "this worker's number, from 0; -1: from torchrun, Slurm or MPI, else 0");
+ABSL_FLAG(int, world_size, -1, "number of workers; -1: from torchrun, Slurm or MPI, else 1");
 ABSL_FLAG(
     int, local_rank, -1,
-    "which of its host's workers this one is, for --device=cuda; default from torchrun, Slurm "
-    "or MPI");
+    "this worker's number on its host, from 0, by which --device=cuda chooses a GPU; -1: from "
+    "torchrun, Slurm or MPI");
 ABSL_FLAG(std::string, master, "",
-          "host:port of the store, which rank 0 holds (port 0: any, see --port_file); default from "
-          "torchrun, Slurm or MPI, needed for more than one worker");
-ABSL_FLAG(std::string, port_file, "", "rank 0 writes the store's host:port here");
+          "host:port of the store, which rank 0 holds (port 0: any free one, see --port_file), "
+          "needed for more than one worker; empty: from torchrun, Slurm or MPI");
+ABSL_FLAG(std::string, port_file, "", "file to which rank 0 writes the store's host:port");
 ABSL_FLAG(std::string, run_id, "",
-          "the same for all processes of the job; default from the launcher");
-ABSL_FLAG(std::string, interface, "", "network interface; default: the route to --master");
-ABSL_FLAG(std::string, model, "resnet18", "resnet18, resnet50 or mlp");
-ABSL_FLAG(std::string, stem, "imagenet", "of a ResNet: imagenet (7x7) or cifar (3x3)");
-ABSL_FLAG(
-    std::string, data, "synthetic",
-    "synthetic, synthetic:PIXELS (images so high and wide; else 32), or cifar10:DIR (the binary "
-    "version)");
+          "name of the run, the same for all processes of the job; empty: from the launcher");
+ABSL_FLAG(std::string, interface, "",
+          "network interface that this worker is reached at, such as eth0; empty: that of the "
+          "route to --master");
+ABSL_FLAG(std::string, model, "resnet18", "model to train: resnet18, resnet50 or mlp");
+ABSL_FLAG(std::string, stem, "imagenet",
+          "first convolution of a ResNet: imagenet (7x7) or cifar (3x3)");
+ABSL_FLAG(std::string, data, "synthetic",
+          "data to train on: synthetic, synthetic:PIXELS (images so high and wide; else 32), or "
+          "cifar10:DIR (folder of the binary version)");
 ABSL_FLAG(int64_t, batch_size, 32, "samples per worker and step");
-ABSL_FLAG(int64_t, steps, 0, "optimizer steps; 0: by --epochs");
+ABSL_FLAG(int64_t, steps, 0, "optimizer steps; 0: as many as --epochs has");
 ABSL_FLAG(int64_t, epochs, 1, "passes over the data, when --steps is 0");
 ABSL_FLAG(int64_t, warmup_steps, 0, "steps at the start that are trained but not measured");
-ABSL_FLAG(std::string, optimizer, "sgd", "sgd, adam or adamw");
+ABSL_FLAG(std::string, optimizer, "sgd", "optimizer: sgd, adam or adamw");
 ABSL_FLAG(double, lr, 0.01, "learning rate");
-ABSL_FLAG(
-    std::string, schedule, "constant",
-    "of the learning rate: constant; step (--lr_milestones, --lr_gamma); or cosine, from --lr "
-    "at the end of the warm-up to --lr_final at the end of the job");
+ABSL_FLAG(std::string, schedule, "constant",
+          "how the learning rate changes: constant; step (--lr_milestones, --lr_gamma); or cosine, "
+          "from --lr at the end of the warm-up to --lr_final at the end of the job");
 ABSL_FLAG(std::vector<std::string>, lr_milestones, {},
           "with --schedule=step: when the learning rate drops, after steps (100,200) or epochs "
           "(30e,60e)");
 ABSL_FLAG(double, lr_gamma, gradsync::RecipeOptions().gamma,
-          "with --schedule=step: the factor of each drop");
+          "with --schedule=step: the factor by which each drop multiplies the learning rate");
 ABSL_FLAG(double, lr_final, gradsync::RecipeOptions().final,
           "with --schedule=cosine: the learning rate at the end of the job");
 ABSL_FLAG(int64_t, lr_warmup_steps, 0, "steps over which the learning rate rises to --lr");
-ABSL_FLAG(double, momentum, 0.9, "of sgd");
-ABSL_FLAG(bool, nesterov, false, "of sgd");
+ABSL_FLAG(double, momentum, 0.9, "momentum of sgd");
+ABSL_FLAG(bool, nesterov, false, "use Nesterov's momentum with sgd");
 ABSL_FLAG(double, weight_decay, 5e-4, "L2 penalty (sgd, adam) or decoupled decay (adamw)");
 ABSL_FLAG(double, max_norm, 0, "clip gradients to this global norm; 0: do not clip");
 ABSL_FLAG(bool, evaluate, false, "measure accuracy on the test split after the last step");
 ABSL_FLAG(int64_t, evaluate_every, 0,
-          "measure accuracy of rank 0's parameters after every so many steps, too, once all are "
-          "done; keeps a copy of the model for each; 0: never");
-ABSL_FLAG(uint64_t, seed, 0, "of initial weights, order of samples and augmentation");
+          "rank 0 keeps a copy of the model every so many steps, and measures the accuracy of each "
+          "after the last step; 0: never");
+ABSL_FLAG(uint64_t, seed, 0, "seed of initial weights, order of samples and augmentation");
 ABSL_FLAG(std::string, straggler, "",
           "who computes slower, the same on all workers: RANK:FACTOR, or "
           "random:SEED:PROBABILITY:FACTOR for each rank and step");
 ABSL_FLAG(std::string, precision, "fp32",
-          "of convolutions and matrix products: fp32, bf16, or fp16 (GPU and --update=worker only; "
-          "scales the loss). Parameters, gradients and the loss are fp32 in any case");
+          "type in which convolutions and matrix products compute: fp32, bf16, or fp16 (GPU and "
+          "--update=worker only; scales the loss); parameters, gradients and the loss are fp32 in "
+          "any case");
 ABSL_FLAG(bool, channels_last, false,
-          "images and weights of convolutions in channels-last memory format (NHWC)");
+          "keep images and weights of convolutions in channels-last memory format (NHWC)");
 ABSL_FLAG(bool, cuda_graph, gradsync::TrainerOptions().cuda_graph,
           "on a GPU: replay forward and backward as a CUDA graph, captured after some steps");
 ABSL_FLAG(bool, fused_norm, true,
-          "with --channels_last on a GPU: batch normalisation, addition and ReLU as one operation");
+          "on a GPU with --channels_last: compute batch normalisation, addition and ReLU as one "
+          "operation");
 ABSL_FLAG(bool, tf32, false, "let a GPU compute fp32 convolutions and matrix products in TF32");
 ABSL_FLAG(int, threads, 1, "compute threads of this worker");
 ABSL_FLAG(bool, cudnn_benchmark, gradsync::TrainerOptions().cudnn_benchmark,
-          "let cuDNN time its algorithms at the first step and take the fastest, on a GPU");
+          "on a GPU: let cuDNN time its algorithms at the first step and take the fastest");
 ABSL_FLAG(int, loader_threads, 0,
-          "threads that prepare batches; 0: 1, on a GPU the worker's share of the cores but one, "
-          "at most 8");
+          "threads that prepare batches; 0: one, or on a GPU the worker's share of the cores but "
+          "one, at most 8");
 ABSL_FLAG(gradsync::ByteSize, bucket_bytes, gradsync::ByteSize{25 << 20},
-          "upper bound of a gradient bucket");
+          "upper bound of a gradient bucket; a larger tensor has a bucket of its own");
 ABSL_FLAG(gradsync::ByteSize, first_bucket_bytes, gradsync::ByteSize{1 << 20},
           "upper bound of the first bucket");
 ABSL_FLAG(gradsync::ByteSize, chunk_bytes, gradsync::ByteSize{},
@@ -101,12 +106,13 @@ ABSL_FLAG(absl::Duration, timeout, absl::Seconds(60), "a peer that is silent for
 ABSL_FLAG(std::string, device, "cpu",
           "what to train on: cpu; cuda, the GPU of this worker's local rank; cuda:N; or auto, cuda "
           "where this build (--config=cuda) and the machine have it (docs/gpu.md)");
-ABSL_FLAG(std::string, metrics_json, "", "where to write WorkerMetrics (proto/run_record.proto)");
-ABSL_FLAG(
-    std::string, trace, "",
-    "where to write a trace of some steps of this worker, as Chrome's trace JSON; {rank} in it "
-    "stands for the rank. tools/trace_check reads it. Needs --config=cuda");
-ABSL_FLAG(std::string, trace_steps, "11:3", "which steps: FIRST:COUNT, the first step is 1");
+ABSL_FLAG(std::string, metrics_json, "",
+          "file for what this worker measured, WorkerMetrics of proto/run_record.proto");
+ABSL_FLAG(std::string, trace, "",
+          "file for a trace of some steps of this worker, as Chrome's trace JSON, which "
+          "tools/trace_check reads; {rank} in it stands for the rank; needs --config=cuda");
+ABSL_FLAG(std::string, trace_steps, "11:3",
+          "steps that --trace records: FIRST:COUNT, the first step is 1");
 ABSL_FLAG(int64_t, log_every, 10, "rank 0 prints a line every so many steps; 0: none");
 
 namespace gradsync {
@@ -227,10 +233,11 @@ absl::StatusOr<JobOptions> JobOptionsFromFlags() {
 
 int main(int argc, char** argv) {
   gradsync::KeepFreedMemory();
-  const std::vector<std::string> positional = gradsync::ParseFlagsOrExit(
-      argc, argv,
-      {"worker [flags]: one worker of a data-parallel training job. tools/launch starts whole "
-       "jobs."});
+  gradsync::FlagOptions options;
+  options.usage =
+      "worker [flags]: one worker of a data-parallel training job. tools/launch starts whole jobs.";
+  options.topics = gradsync::WorkerTopics();
+  const std::vector<std::string> positional = gradsync::ParseFlagsOrExit(argc, argv, options);
   gpr_set_log_function([](gpr_log_func_args*) {});  // what fails comes back as a status
   absl::StatusOr<gradsync::JobOptions> job = gradsync::JobOptionsFromFlags();
   if (!positional.empty()) {

@@ -15,4 +15,33 @@ std::string CommandLine(absl::string_view target, int argc, const char* const* a
   return command;
 }
 
+std::vector<FlagTopic> BenchmarkTopics() {
+  return {
+      {"What is measured", {"train", "record", "replay", "contestants", "pytorch"}},
+      {"Jobs",
+       {"topology", "link", "workers", "servers", "placement", "server_weights", "update",
+        "consistency", "compression", "connections"}},
+      {"Network", {"bandwidth", "emulate", "tcp"}},
+      {"Model and data",
+       {"model", "stem", "classes", "profile", "data", "pixels", "batch_size", "global_batch_size",
+        "lr", "seed"}},
+      {"Sizes of exchanges, buckets and chunks",
+       {"bytes", "min_bytes", "max_bytes", "factor", "bucket_bytes", "first_bucket_bytes",
+        "chunk_bytes"}},
+      {"Device and precision",
+       {"device", "ranks_per_gpu", "precision", "tf32", "channels_last", "cudnn_benchmark",
+        "threads", "loader_threads"}},
+      {"Slower and faster workers", {"straggler", "compute_scale"}},
+      {"Rounds, steps and time limits",
+       {"rounds", "iterations", "warmup", "steps", "warmup_steps", "steps_per_round", "timeout",
+        "peer_timeout"}},
+      {"Predictions",
+       {"predict", "probe", "rate_factor", "latency", "message_cost", "step_overhead", "advise"}},
+      {"Output", {"out", "json"}},
+      {"Programs and other libraries",
+       {"worker_binary", "server_binary", "nccl_tests", "peers_folder", "peer_huge_pages",
+        "python"}},
+  };
+}
+
 }  // namespace gradsync

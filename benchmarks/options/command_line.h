@@ -2,14 +2,20 @@
 #define GRADSYNC_BENCHMARKS_OPTIONS_COMMAND_LINE_H_
 
 #include <string>
+#include <vector>
 
 #include "absl/strings/string_view.h"
+#include "base/flags.h"
 
 namespace gradsync {
 
 // How a program of this package was called, as a user would type it again in a shell: "bazel run
 // //benchmarks:TARGET -- --bytes=4KiB 'with space'". Thread-safe.
 std::string CommandLine(absl::string_view target, int argc, const char* const* argv);
+
+// How --help of these programs groups their flags: a table of the flags of all of them.
+// Thread-safe.
+std::vector<FlagTopic> BenchmarkTopics();
 
 }  // namespace gradsync
 
