@@ -19,7 +19,6 @@
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
-#include <iterator>
 #include <string>
 #include <system_error>
 #include <thread>
@@ -339,8 +338,11 @@ absl::StatusOr<Networks> MakeNetworks(const Sweep& sweep, const ComparisonPart& 
   return networks;
 }
 
-absl::StatusOr<std::vector<proto::Run>> Predict(const Sweep& sweep, const ComparisonPart& part,
-                                                const Networks& networks) {
+absl::Status Predict(const Sweep& sweep, const ComparisonPart& part, const Networks& networks,
+                     proto::RunRecords* records) {
+  if (part.options.compute.on_gpu()) {
+    return absl::FailedPreconditionError("a step is recorded on the CPU alone");
+  }
   EmulatedHosts hosts;
   hosts.cores = Cores();
   for (const auto& [bandwidth, network] : networks) {
@@ -351,25 +353,8 @@ absl::StatusOr<std::vector<proto::Run>> Predict(const Sweep& sweep, const Compar
                                          sweep.out + "/step_profile.json"));
   GS_ASSIGN_OR_RETURN(std::vector<proto::Run> predictions,
                       PredictCompared(profile, part.options, part.configurations, hosts));
-  GS_ASSIGN_OR_RETURN(std::vector<proto::Run> more,
-                      PredictBandwidths(profile, part.options, part.configurations, hosts));
-  std::move(more.begin(), more.end(), std::back_inserter(predictions));
-  return predictions;
-}
-
-// A comparison succeeds without predictions.
-void AddPredictions(const Sweep& sweep, const ComparisonPart& part, const Networks& networks,
-                    proto::RunRecords* records) {
-  if (part.options.compute.on_gpu()) {
-    std::printf("no predictions: a step is recorded on the CPU alone\n");
-    return;
-  }
-  absl::StatusOr<std::vector<proto::Run>> predictions = Predict(sweep, part, networks);
-  if (!predictions.ok()) {
-    std::printf("no predictions: %s\n", std::string(predictions.status().message()).c_str());
-    return;
-  }
-  for (proto::Run& run : *predictions) *records->add_predictions() = std::move(run);
+  for (proto::Run& run : predictions) *records->add_predictions() = std::move(run);
+  return absl::OkStatus();
 }
 
 void PrintHead(const Sweep& sweep, const proto::Machine& machine) {
@@ -415,7 +400,10 @@ absl::StatusOr<Networks> PrepareNetworks(Sweep* sweep, proto::RunRecords* record
     *records->add_networks() = network->record();
     std::printf("%s\n", FormatNetwork(network->record()).c_str());
   }
-  AddPredictions(*sweep, *part, *networks, records);
+  // A comparison succeeds without predictions.
+  if (const absl::Status status = Predict(*sweep, *part, *networks, records); !status.ok()) {
+    std::printf("no predictions: %s\n", std::string(status.message()).c_str());
+  }
   if (refused) sweep->parts.erase(part);
   return networks;
 }

@@ -35,6 +35,46 @@ bool CanBe(Configuration c, const Straggler& straggler) {
   return c.batch_size >= 1 && straggler.CheckWorkers(c.job.workers).ok() && CheckJob(&c.job).ok();
 }
 
+// Gloo's rings and NCCL's are not what is predicted.
+bool IsPredicted(const JobSpec& spec) { return TraitOf(BackendOf(spec)).plan_order; }
+
+// What is predicted, each once: first with numbers of workers beside the measured one, then at
+// bandwidths beside the measured ones. `measured` has the numbers of workers that are measured.
+std::vector<Configuration> ListPredicted(const CompareOptions& options,
+                                         const std::vector<Configuration>& configurations,
+                                         const std::set<int>& measured,
+                                         const Straggler& straggler) {
+  std::vector<Configuration> all;
+  const auto add = [&all, &straggler](Configuration c) {
+    if (!CanBe(c, straggler)) return;
+    c.job.spec.link = Link::kGrpc;  // predictions are over gRPC, whatever the link
+    const auto same = [&c](const Configuration& other) { return SameJob(c.job, other.job); };
+    if (std::none_of(all.begin(), all.end(), same)) all.push_back(c);
+  };
+  std::set<std::string> bandwidths(std::begin(kBandwidths), std::end(kBandwidths));
+  for (const Configuration& c : configurations) {
+    bandwidths.insert(c.job.bandwidth);
+    if (!IsPredicted(c.job.spec)) continue;
+    std::set<int> counts = {c.job.workers};
+    for (int workers = 1; workers <= kMostWorkers; workers *= 2) counts.insert(workers);
+    for (int workers : counts) add(WithWorkers(c, workers, options));
+  }
+  for (const std::string& bandwidth : bandwidths) {
+    for (Configuration c : configurations) {
+      const Topology topology = c.job.spec.topology;
+      const bool most = c.job.workers == *measured.rbegin();
+      if (!most || !IsPredicted(c.job.spec) || topology == Topology::kLocal) continue;
+      c.job.bandwidth = bandwidth;
+      add(c);
+      if (topology != Topology::kPs) continue;
+      c.job.placement = Placement::kDedicated;
+      c.job.servers = 1;
+      add(c);
+    }
+  }
+  return all;
+}
+
 double RateFactor(const EmulatedHosts& hosts, const std::string& bandwidth) {
   if (hosts.rate_factors.empty()) return LinkConstants().rate_factor;
   const auto found = hosts.rate_factors.find(bandwidth);
@@ -43,38 +83,6 @@ double RateFactor(const EmulatedHosts& hosts, const std::string& bandwidth) {
   for (const auto& [measured, factor] : hosts.rate_factors) sum += factor;
   return sum / static_cast<double>(hosts.rate_factors.size());
 }
-
-PredictedJob JobOf(const Configuration& c, const Straggler& straggler, const EmulatedHosts& hosts) {
-  PredictedJob job;
-  job.placed = c.job;
-  job.batch_size = c.batch_size;
-  job.constants.rate_factor = RateFactor(hosts, c.job.bandwidth);
-  for (int rank = 0; !straggler.nobody() && rank < c.job.workers; ++rank) {
-    job.slowness.push_back(straggler.Factor(rank, /*step=*/1));
-  }
-  return job;
-}
-
-absl::StatusOr<proto::Run> Predict(const proto::StepProfile& profile, const PredictedJob& job,
-                                   const CompareOptions& options) {
-  GS_ASSIGN_OR_RETURN(proto::Run run, PredictRun(profile, job));
-  run.set_global_batch_size(static_cast<double>(options.global_batch_size));
-  run.set_straggler(options.straggler);
-  return run;
-}
-
-// Adds `job` unless it is there already, and says whether it was not. Predictions are over gRPC,
-// whatever the link.
-bool Insert(PlacedJob job, std::vector<PlacedJob>* jobs) {
-  job.spec.link = Link::kGrpc;
-  const auto same = [&job](const PlacedJob& other) { return SameJob(job, other); };
-  if (std::any_of(jobs->begin(), jobs->end(), same)) return false;
-  jobs->push_back(job);
-  return true;
-}
-
-// Gloo's rings and NCCL's are not what is predicted.
-bool IsPredicted(const JobSpec& spec) { return TraitOf(BackendOf(spec)).plan_order; }
 
 }  // namespace
 
@@ -95,60 +103,23 @@ absl::StatusOr<std::vector<proto::Run>> PredictCompared(
   std::vector<proto::Run> predictions;
   GS_ASSIGN_OR_RETURN(const Straggler straggler, Straggler::Parse(options.straggler));
   if (straggler.random()) return predictions;
-  std::vector<PlacedJob> done;
-  std::set<int> measured_workers;
-  for (const Configuration& c : configurations) measured_workers.insert(c.job.workers);
-  for (const Configuration& measured : configurations) {
-    if (!IsPredicted(measured.job.spec)) continue;
-    std::set<int> counts = {measured.job.workers};
-    for (int workers = 1; workers <= kMostWorkers; workers *= 2) counts.insert(workers);
-    for (int workers : counts) {
-      const Configuration c = WithWorkers(measured, workers, options);
-      if (!CanBe(c, straggler) || !Insert(c.job, &done)) continue;
-      PredictedJob job = JobOf(c, straggler, hosts);
-      if (measured_workers.count(workers) > 0) {
-        job.compute_scale = TurnsOnCores(workers, options.threads, hosts.cores);
-      }
-      GS_ASSIGN_OR_RETURN(proto::Run run, Predict(profile, job, options));
-      predictions.push_back(std::move(run));
-    }
-  }
-  return predictions;
-}
-
-absl::StatusOr<std::vector<proto::Run>> PredictBandwidths(
-    const proto::StepProfile& profile, const CompareOptions& options,
-    const std::vector<Configuration>& configurations, const EmulatedHosts& hosts) {
-  std::vector<proto::Run> predictions;
-  GS_ASSIGN_OR_RETURN(const Straggler straggler, Straggler::Parse(options.straggler));
-  if (straggler.random()) return predictions;
-  int most = 0;
-  std::vector<PlacedJob> done;
-  std::set<std::string> bandwidths(std::begin(kBandwidths), std::end(kBandwidths));
-  for (const Configuration& c : configurations) {
-    most = std::max(most, c.job.workers);
-    Insert(c.job, &done);
-    bandwidths.insert(c.job.bandwidth);
-  }
-  std::vector<Configuration> wanted;
-  for (const Configuration& c : configurations) {
-    const Topology topology = c.job.spec.topology;
-    if (c.job.workers != most || !IsPredicted(c.job.spec) || topology == Topology::kLocal) continue;
-    wanted.push_back(c);
-    if (topology != Topology::kPs) continue;
-    wanted.push_back(c);
-    wanted.back().job.placement = Placement::kDedicated;
-    wanted.back().job.servers = 1;
-  }
-  for (const std::string& bandwidth : bandwidths) {
-    for (Configuration c : wanted) {
-      c.job.bandwidth = bandwidth;
-      if (!Insert(c.job, &done)) continue;
-      PredictedJob job = JobOf(c, straggler, hosts);
+  std::set<int> measured;
+  for (const Configuration& c : configurations) measured.insert(c.job.workers);
+  for (const Configuration& c : ListPredicted(options, configurations, measured, straggler)) {
+    PredictedJob job;
+    job.placed = c.job;
+    job.batch_size = c.batch_size;
+    job.constants.rate_factor = RateFactor(hosts, c.job.bandwidth);
+    if (measured.count(c.job.workers) > 0) {
       job.compute_scale = TurnsOnCores(c.job.workers, options.threads, hosts.cores);
-      GS_ASSIGN_OR_RETURN(proto::Run run, Predict(profile, job, options));
-      predictions.push_back(std::move(run));
     }
+    for (int rank = 0; !straggler.nobody() && rank < c.job.workers; ++rank) {
+      job.slowness.push_back(straggler.Factor(rank, /*step=*/1));
+    }
+    GS_ASSIGN_OR_RETURN(proto::Run run, PredictRun(profile, job));
+    run.set_global_batch_size(static_cast<double>(options.global_batch_size));
+    run.set_straggler(options.straggler);
+    predictions.push_back(std::move(run));
   }
   return predictions;
 }

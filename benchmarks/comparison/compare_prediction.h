@@ -35,17 +35,11 @@ struct EmulatedHosts {
   std::map<std::string, double> rate_factors;
 };
 
-// The predicted runs: each configuration over gRPC, and with 1, 2, 4, ... 64 workers where that is
-// possible. Nothing with a random straggler. Errors: those of PredictRun().
+// The predicted runs over gRPC, each once: every configuration, with its and with 1, 2, 4, ... 64
+// workers where that is possible; and those with the most workers, and parameter servers with one
+// dedicated server beside them, at bandwidths from 25mbit to 25gbit. Nothing with a random
+// straggler. Errors: those of PredictRun().
 absl::StatusOr<std::vector<proto::Run>> PredictCompared(
-    const proto::StepProfile& profile, const CompareOptions& options,
-    const std::vector<Configuration>& configurations, const EmulatedHosts& hosts);
-
-// The configurations with the most workers over gRPC, and parameter servers with one dedicated
-// server beside them, at bandwidths from 25mbit to 25gbit at which they are not measured; what runs
-// there shares cores as what is measured does. Nothing with a random straggler. Errors: those of
-// PredictRun().
-absl::StatusOr<std::vector<proto::Run>> PredictBandwidths(
     const proto::StepProfile& profile, const CompareOptions& options,
     const std::vector<Configuration>& configurations, const EmulatedHosts& hosts);
 

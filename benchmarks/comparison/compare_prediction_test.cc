@@ -38,12 +38,19 @@ Configuration Ps(int workers, int servers, Placement placement) {
   return c;
 }
 
+// At the bandwidth that is measured, or at the others.
 std::vector<proto::Run> Predict(const CompareOptions& options,
-                                const std::vector<Configuration>& configurations) {
+                                const std::vector<Configuration>& configurations,
+                                const EmulatedHosts& hosts = {}, bool others = false) {
   const absl::StatusOr<std::vector<proto::Run>> runs =
-      PredictCompared(Profile(), options, configurations, EmulatedHosts());
+      PredictCompared(Profile(), options, configurations, hosts);
   EXPECT_TRUE(runs.ok()) << runs.status();
-  return runs.ok() ? *runs : std::vector<proto::Run>();
+  std::vector<proto::Run> some;
+  if (!runs.ok()) return some;
+  for (const proto::Run& run : *runs) {
+    if ((run.bandwidth() != "400mbit") == others) some.push_back(run);
+  }
+  return some;
 }
 
 TEST(ComparePredictionTest, EachSeriesGoesOnToMoreWorkersOnce) {
@@ -77,9 +84,7 @@ TEST(ComparePredictionTest, WorkersThatAreMeasuredTakeTurnsOnTheCores) {
   hosts.cores = 2;
   std::map<int, double> alone;
   for (const proto::Run& run : Predict({}, {Ring(4)})) alone[run.workers()] = run.step_ms_p50();
-  const auto shared = PredictCompared(Profile(), {}, {Ring(4)}, hosts);
-  ASSERT_TRUE(shared.ok()) << shared.status();
-  for (const proto::Run& run : *shared) {
+  for (const proto::Run& run : Predict({}, {Ring(4)}, hosts)) {
     const double longer = run.workers() == 4 ? 10 : 0;  // two turns of 10 ms of backward
     EXPECT_NEAR(run.step_ms_p50(), alone[run.workers()] + longer, 1e-6) << run.workers();
   }
@@ -88,12 +93,10 @@ TEST(ComparePredictionTest, WorkersThatAreMeasuredTakeTurnsOnTheCores) {
 TEST(ComparePredictionTest, ANetworkCarriesWhatWasMeasuredAndOthersTheMean) {
   EmulatedHosts hosts;
   hosts.rate_factors = {{"400mbit", 0.5}, {"100mbit", 0.4}};
-  const auto slow = PredictCompared(Profile(), {}, {Ring(2)}, hosts);
-  ASSERT_TRUE(slow.ok()) << slow.status();
-  EXPECT_GT((*slow)[1].step_ms_p50(), 10 + 4e3 / 50 / 0.5);
-  const auto others = PredictBandwidths(Profile(), {}, {Ring(2)}, hosts);
-  ASSERT_TRUE(others.ok()) << others.status();
-  for (const proto::Run& run : *others) {
+  const std::vector<proto::Run> slow = Predict({}, {Ring(2)}, hosts);
+  ASSERT_GE(slow.size(), 2u);
+  EXPECT_GT(slow[1].step_ms_p50(), 10 + 4e3 / 50 / 0.5);
+  for (const proto::Run& run : Predict({}, {Ring(2)}, hosts, /*others=*/true)) {
     if (run.bandwidth() != "200mbit") continue;
     EXPECT_GT(run.step_ms_p50(), 10 + 4e3 / 25 / 0.45);
     EXPECT_LT(run.step_ms_p50(), 10 + 4e3 / 25 / 0.4);
@@ -101,21 +104,21 @@ TEST(ComparePredictionTest, ANetworkCarriesWhatWasMeasuredAndOthersTheMean) {
 }
 
 TEST(ComparePredictionTest, OtherBandwidthsArePredictedForTheMostWorkersAndOneServerBesides) {
+  const std::vector<Configuration> measured = {Ring(2), Ring(3), Ps(3, 3, Placement::kDedicated)};
   std::map<std::string, double> ring;
-  double one_server = 0;
-  const auto runs = PredictBandwidths(
-      Profile(), {}, {Ring(2), Ring(3), Ps(3, 3, Placement::kDedicated)}, EmulatedHosts());
-  ASSERT_TRUE(runs.ok()) << runs.status();
-  for (const proto::Run& run : *runs) {
+  for (const proto::Run& run : Predict({}, measured, {}, /*others=*/true)) {
     EXPECT_EQ(run.workers(), 3);
-    if (run.topology() == "ring") {
-      EXPECT_TRUE(ring.emplace(run.bandwidth(), run.step_ms_p50()).second) << run.bandwidth();
-    } else if (run.servers() == 1 && run.bandwidth() == "400mbit") {
-      one_server = run.step_ms_p50();
-    }
+    if (run.topology() != "ring") continue;
+    EXPECT_TRUE(ring.emplace(run.bandwidth(), run.step_ms_p50()).second) << run.bandwidth();
   }
-  EXPECT_EQ(ring.count("400mbit"), 0u);  // that is measured
   EXPECT_GT(ring["25mbit"], 10 * ring["1gbit"]);
+  double one_server = 0;
+  int rings = 0;
+  for (const proto::Run& run : Predict({}, measured)) {
+    rings += run.topology() == "ring" && run.workers() == 3;
+    if (run.servers() == 1) one_server = run.step_ms_p50();
+  }
+  EXPECT_EQ(rings, 1);                 // what is measured is predicted once
   EXPECT_GT(one_server, 10 + 3 * 80);  // three workers' bytes on one link
 }
 
