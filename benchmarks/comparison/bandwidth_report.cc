@@ -37,14 +37,10 @@ struct Series {
   }
 };
 
-Series SeriesOf(const proto::Run& run) {
-  const PlacedJob job = JobOf(run);
-  Series series;
-  series.hosts = HostCount(job);
-  series.rank = job.placement == Placement::kNone ? 0 : series.hosts == job.workers ? 1 : 2;
-  series.servers = job.servers;
-  series.placement = job.placement;
-  return series;
+Series SeriesOf(const PlacedJob& job) {
+  const int hosts = HostCount(job);
+  const int rank = job.placement == Placement::kNone ? 0 : hosts == job.workers ? 1 : 2;
+  return {rank, hosts, job.servers, job.placement};
 }
 
 bool Plain(const proto::Run& run) {
@@ -52,14 +48,6 @@ bool Plain(const proto::Run& run) {
   return !run.bandwidth().empty() && spec.topology != Topology::kLocal &&
          (spec.link == Link::kNone || spec.link == Link::kGrpc) &&
          spec.update == UpdateSite::kWorker && !spec.codec.compresses() && spec.consistency.bulk();
-}
-
-// By rate.
-using Bandwidths = std::map<double, std::string>;
-
-void Insert(const std::string& bandwidth, Bandwidths* all) {
-  const absl::StatusOr<double> rate = ParseBandwidth(bandwidth);
-  if (rate.ok()) all->emplace(*rate, bandwidth);
 }
 
 // The number of workers for which most bandwidths are known, the most of them; 0 for none.
@@ -77,11 +65,17 @@ int WorkersOfTable(const proto::RunRecords& records) {
   return best;
 }
 
+using RunsByBandwidth = std::map<std::string, const proto::Run*>;
+
+struct Figures {
+  RunsByBandwidth measured;
+  RunsByBandwidth predicted;
+};
+
 // What the table is made of, for one number of workers.
 struct Cells {
-  std::map<Series, std::map<std::string, const proto::Run*>> measured;
-  std::map<Series, std::map<std::string, const proto::Run*>> predicted;
-  Bandwidths rows;
+  std::map<Series, Figures> by_series;
+  std::map<double, std::string> bandwidths;  // of its rows, by rate
 };
 
 Cells CellsOf(const proto::RunRecords& records, int workers,
@@ -89,15 +83,15 @@ Cells CellsOf(const proto::RunRecords& records, int workers,
   Cells cells;
   std::set<std::string> wanted(asked_for.begin(), asked_for.end());
   wanted.insert(std::begin(kPredictedRows), std::end(kPredictedRows));
-  for (const proto::Run& run : records.runs()) {
-    if (!Plain(run) || run.workers() != workers) continue;
-    cells.measured[SeriesOf(run)][run.bandwidth()] = &run;
-    Insert(run.bandwidth(), &cells.rows);
-  }
-  for (const proto::Run& run : records.predictions()) {
-    if (!Plain(run) || run.workers() != workers) continue;
-    cells.predicted[SeriesOf(run)][run.bandwidth()] = &run;
-    if (wanted.count(run.bandwidth()) > 0) Insert(run.bandwidth(), &cells.rows);
+  for (bool measured : {true, false}) {
+    for (const proto::Run& run : measured ? records.runs() : records.predictions()) {
+      if (!Plain(run) || run.workers() != workers) continue;
+      Figures& figures = cells.by_series[SeriesOf(JobOf(run))];
+      (measured ? figures.measured : figures.predicted)[run.bandwidth()] = &run;
+      const absl::StatusOr<double> rate = ParseBandwidth(run.bandwidth());
+      const bool row = measured || wanted.count(run.bandwidth()) > 0;
+      if (row && rate.ok()) cells.bandwidths.emplace(*rate, run.bandwidth());
+    }
   }
   return cells;
 }
@@ -117,20 +111,11 @@ std::string Words(const Series& series) {
   return TopologyName(Topology::kRing);
 }
 
-std::string Measured(const proto::Run* run) {
-  if (run == nullptr) return "-";
-  std::string text = absl::StrFormat("%.1f", run->samples_per_s());
-  if (run->round_samples_per_s_size() > 1) {
-    absl::StrAppendFormat(&text, " (%.1f-%.1f)", run->samples_per_s_low(),
-                          run->samples_per_s_high());
-  }
-  return run->invalid().empty() ? text : absl::StrCat(text, " INVALID");
-}
-
-const proto::Run* Find(const std::map<std::string, const proto::Run*>& runs,
-                       const std::string& bandwidth) {
+std::string Cell(const RunsByBandwidth& runs, const std::string& bandwidth) {
   const auto found = runs.find(bandwidth);
-  return found == runs.end() ? nullptr : found->second;
+  if (found == runs.end()) return "-";
+  const proto::Run& run = *found->second;
+  return absl::StrCat(FormatRate(run), run.invalid().empty() ? "" : " INVALID");
 }
 
 // The predicted lead of the fastest servers on `more` hosts than workers, or on as many, over the
@@ -139,9 +124,10 @@ std::string PredictedLead(const Cells& cells, const std::string& bandwidth, bool
   const proto::Run* ring = nullptr;
   const proto::Run* best = nullptr;
   std::string name;
-  for (const auto& [series, runs] : cells.predicted) {
-    const proto::Run* const run = Find(runs, bandwidth);
-    if (run == nullptr) continue;
+  for (const auto& [series, figures] : cells.by_series) {
+    const auto found = figures.predicted.find(bandwidth);
+    if (found == figures.predicted.end()) continue;
+    const proto::Run* const run = found->second;
     if (series.placement == Placement::kNone) {
       ring = run;
     } else if ((series.rank == 2) == more &&
@@ -172,46 +158,35 @@ const proto::Run* PredictionOf(const proto::RunRecords& records, const proto::Ru
   return nullptr;
 }
 
-int HostsOfRun(const proto::Run& run) { return HostCount(JobOf(run)); }
-
 std::string FormatBandwidths(const proto::RunRecords& records,
                              const std::vector<std::string>& asked_for) {
   const int workers = WorkersOfTable(records);
   const Cells cells = CellsOf(records, workers, asked_for);
-  if (workers == 0 || cells.rows.size() < 2) return "";
-  std::set<Series> all;
-  for (const auto& [series, runs] : cells.measured) all.insert(series);
-  for (const auto& [series, runs] : cells.predicted) all.insert(series);
+  if (workers == 0 || cells.bandwidths.size() < 2) return "";
   std::vector<Column> columns = {{"bandwidth"}};
   std::vector<std::vector<std::string>> rows;
-  for (const auto& [rate, bandwidth] : cells.rows) rows.push_back({bandwidth});
+  for (const auto& [rate, bandwidth] : cells.bandwidths) rows.push_back({bandwidth});
   int rounds = 1;
-  for (const Series& series : all) {
-    const auto measured = cells.measured.find(series);
-    const auto predicted = cells.predicted.find(series);
+  for (const auto& [series, figures] : cells.by_series) {
+    // Above both columns of a series.
     std::string head = absl::StrCat(Words(series), "\n", series.hosts, " hosts\n");
-    if (measured != cells.measured.end()) {
-      columns.push_back({absl::StrCat(head, "measured"), Align::kRight, true});
-      size_t row = 0;
-      for (const auto& [rate, bandwidth] : cells.rows) {
-        const proto::Run* const run = Find(measured->second, bandwidth);
-        rows[row++].push_back(Measured(run));
-        if (run != nullptr) rounds = std::max(rounds, run->round_samples_per_s_size());
-      }
+    for (bool measured : {true, false}) {
+      const RunsByBandwidth& runs = measured ? figures.measured : figures.predicted;
+      if (runs.empty()) continue;
+      const bool first = !head.empty();
+      columns.push_back(
+          {absl::StrCat(head, measured ? "measured" : "predicted"), Align::kRight, first});
       head.clear();
-    }
-    if (predicted == cells.predicted.end()) continue;
-    columns.push_back({absl::StrCat(head, "predicted"), Align::kRight, !head.empty()});
-    size_t row = 0;
-    for (const auto& [rate, bandwidth] : cells.rows) {
-      const proto::Run* const run = Find(predicted->second, bandwidth);
-      rows[row++].push_back(run == nullptr ? "-" : absl::StrFormat("%.1f", run->samples_per_s()));
+      for (std::vector<std::string>& row : rows) row.push_back(Cell(runs, row[0]));
+      for (const auto& [bandwidth, run] : runs) {
+        rounds = std::max(rounds, run->round_samples_per_s_size());
+      }
     }
   }
   return absl::StrCat("BANDWIDTH: samples per second of ", workers,
-                      " workers, by what each host's ", "link carries each way",
-                      rounds > 1 ? "; in brackets " : "",
-                      rounds > 1 ? DescribeInterval(rounds) : "", "\n", FormatTable(columns, rows));
+                      " workers, by what each host's link carries each way",
+                      rounds > 1 ? "; in brackets " + DescribeInterval(rounds) : "", "\n",
+                      FormatTable(columns, rows));
 }
 
 std::string JudgePredictions(const proto::RunRecords& records,

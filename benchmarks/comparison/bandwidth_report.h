@@ -13,9 +13,6 @@ namespace gradsync {
 // The prediction of `run`'s configuration among records.predictions; null without one.
 const proto::Run* PredictionOf(const proto::RunRecords& records, const proto::Run& run);
 
-// How many hosts the processes of a run on an emulated network have.
-int HostsOfRun(const proto::Run& run);
-
 // A table with a row for each bandwidth, and for each topology and placement what was measured and
 // what is predicted, in samples per second: of runs over gRPC that update at the worker without
 // codec under bsp, with the number of workers for which most bandwidths are known. Has the measured

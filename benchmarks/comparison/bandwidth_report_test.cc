@@ -89,10 +89,6 @@ TEST_F(BandwidthReportTest, APredictionIsOfItsConfiguration) {
             80);
   EXPECT_EQ(PredictionOf(records_, MakeRun("ps", "dedicated", 2, "400mbit", 1)), nullptr);
   EXPECT_EQ(PredictionOf(records_, MakeRun("ring", "", 0, "1gbit", 1)), nullptr);
-  EXPECT_EQ(HostsOfRun(MakeRun("ring", "", 0, "1gbit", 1)), 3);
-  EXPECT_EQ(HostsOfRun(MakeRun("ps", "colocated", 3, "1gbit", 1)), 3);
-  EXPECT_EQ(HostsOfRun(MakeRun("ps", "dedicated", 3, "1gbit", 1)), 6);
-  EXPECT_EQ(HostsOfRun(MakeRun("ps", "mixed", 1, "1gbit", 1)), 4);
 }
 
 }  // namespace

@@ -80,34 +80,41 @@ std::vector<std::string> Hashes(const proto::Run& run) {
 
 int Rounds(const proto::Run& run) { return std::max(1, run.round_samples_per_s_size()); }
 
-// Runs that are compared in speed: by bandwidth, the slowest first and none last, and number of
-// workers.
-std::map<std::pair<double, int>, Runs> GroupForSpeed(const proto::RunRecords& records) {
-  std::map<std::pair<double, int>, Runs> groups;
+// Runs that are compared in speed: by bandwidth, the slowest first and none last, by number of
+// workers, of which one has nobody to exchange with, and by codec: compression is not what tells
+// topologies apart.
+std::map<std::tuple<double, int, std::string>, Runs> GroupForSpeed(
+    const proto::RunRecords& records) {
+  constexpr double kNone = std::numeric_limits<double>::infinity();
+  std::map<std::tuple<double, int, std::string>, Runs> groups;
   for (const proto::Run& run : records.runs()) {
-    const absl::StatusOr<double> rate = ParseBandwidth(run.bandwidth());
-    const double none = std::numeric_limits<double>::infinity();
-    groups[{rate.ok() ? *rate : none, run.workers()}].push_back(&run);
+    if (Asynchronous(run) || run.workers() < 2) continue;
+    groups[{ParseBandwidth(run.bandwidth()).value_or(kNone), run.workers(),
+            Compresses(run) ? run.compression() : ""}]
+        .push_back(&run);
   }
   return groups;
 }
 
 // Runs that train equally: whose bits may be compared. The network does not matter.
-std::map<std::tuple<int, int, int>, Runs> GroupForBits(const proto::RunRecords& records) {
-  std::map<std::tuple<int, int, int>, Runs> groups;
+std::map<std::tuple<int, int, int, std::string>, Runs> GroupForBits(
+    const proto::RunRecords& records) {
+  std::map<std::tuple<int, int, int, std::string>, Runs> groups;
   for (const proto::Run& run : records.runs()) {
-    groups[{run.workers(), run.steps(), run.batch_size()}].push_back(&run);
+    groups[{run.workers(), run.steps(), run.batch_size(), BitsGroup(run)}].push_back(&run);
   }
   return groups;
 }
 
-void JudgeBits(int workers, const std::string& group, const Runs& runs, Verdict* verdict) {
+void JudgeBits(const Runs& runs, Verdict* verdict) {
+  const std::string group = BitsGroup(*runs[0]);
+  const std::string workers = Count(runs[0]->workers(), "worker");
   std::map<std::string, std::vector<std::string>> names_by_hash;
   int compared = 0;
   int rounds = 1;
   for (const proto::Run* run : runs) {
     if (!HasBitsToCompare(*run)) {
-      absl::StrAppend(&verdict->text, "  bits: ", Name(*run), " with ", Count(workers, "worker"),
+      absl::StrAppend(&verdict->text, "  bits: ", Name(*run), " with ", workers,
                       " is not compared: ", WhyNotCompared(*run), "\n");
       continue;
     }
@@ -121,7 +128,7 @@ void JudgeBits(int workers, const std::string& group, const Runs& runs, Verdict*
     rounds = std::max(rounds, Rounds(*run));
   }
   const std::string with =
-      absl::StrCat(group.empty() ? "" : " of ", group, " with ", Count(workers, "worker"),
+      absl::StrCat(group.empty() ? "" : " of ", group, " with ", workers,
                    rounds > 1 ? absl::StrCat(", ", rounds, " rounds each") : "");
   if (compared == 1 && names_by_hash.size() == 1) {
     absl::StrAppend(&verdict->text, "  bits: only one run", with, ", nothing to compare\n");
@@ -145,12 +152,6 @@ void JudgeBits(int workers, const std::string& group, const Runs& runs, Verdict*
   }
 }
 
-void JudgeBits(int workers, const Runs& runs, Verdict* verdict) {
-  std::map<std::string, Runs> groups;
-  for (const proto::Run* run : runs) groups[BitsGroup(*run)].push_back(run);
-  for (const auto& [group, members] : groups) JudgeBits(workers, group, members, verdict);
-}
-
 // Of those over NCCL, or of the others.
 const proto::Run* Fastest(const Runs& runs, Topology topology, bool over_nccl) {
   const proto::Run* best = nullptr;
@@ -168,15 +169,10 @@ std::string Lead(double ratio) {
   return absl::StrFormat("%.*f %% faster than ", percent < 0.95 ? 1 : 0, percent);
 }
 
-// Where a race was run, and what else its line says.
-struct Race {
-  std::string where;  // "with 2 workers", "with 3 workers at 400mbit"
-  std::string note;   // ends the line
-};
-
-// The same batch on both sides, so samples/s and step times compare alike.
-void JudgeSpeed(const Race& race, const proto::Run* faster, const proto::Run* slower,
-                Verdict* verdict) {
+// The same batch on both sides, so samples/s and step times compare alike. `where` begins the line:
+// "with 2 workers", "at 400mbit with 3 workers"; `note` ends it.
+void JudgeSpeed(const std::string& where, const proto::Run* faster, const proto::Run* slower,
+                const std::string& note, Verdict* verdict) {
   if (faster == nullptr || slower == nullptr) return;
   if (faster->samples_per_s() <= 0 || slower->samples_per_s() <= 0) return;
   const int rounds = std::min(Rounds(*faster), Rounds(*slower));
@@ -186,42 +182,38 @@ void JudgeSpeed(const Race& race, const proto::Run* faster, const proto::Run* sl
     std::swap(faster, slower);
     ratio = {1 / ratio.p50, ratio.high > 0 ? 1 / ratio.high : 0, ratio.low > 0 ? 1 / ratio.low : 0};
   }
-  const std::string begin = absl::StrCat("  speed: ", race.where, " ");
-  const std::string rates = absl::StrFormat("%.1f against %.1f samples/s", faster->samples_per_s(),
-                                            slower->samples_per_s());
-  if (rounds < 2) {
-    absl::StrAppend(&verdict->text, begin, "no difference shown by one round between ",
-                    Name(*faster), " and ", Name(*slower), ": ", rates, race.note, "\n");
-    return;
-  }
-  const std::string ratios =
-      absl::StrFormat(", %.3f times (%.3f to %.3f)", ratio.p50, ratio.low, ratio.high);
+  absl::StrAppend(&verdict->text, "  speed: ", where, " ");
   if (ShowsDifference(ratio, rounds)) {
-    absl::StrAppend(&verdict->text, begin, Name(*faster), " was ", Lead(ratio.p50), Name(*slower),
-                    ": ", rates, ratios, race.note, "\n");
+    absl::StrAppend(&verdict->text, Name(*faster), " was ", Lead(ratio.p50), Name(*slower));
   } else {
-    absl::StrAppend(&verdict->text, begin, "no difference shown between ", Name(*faster), " and ",
-                    Name(*slower), ": ", rates, ratios, race.note, "\n");
+    absl::StrAppend(&verdict->text, "no difference shown ", rounds < 2 ? "by one round " : "",
+                    "between ", Name(*faster), " and ", Name(*slower));
   }
+  absl::StrAppendFormat(&verdict->text, ": %.1f against %.1f samples/s", faster->samples_per_s(),
+                        slower->samples_per_s());
+  if (rounds > 1) {
+    absl::StrAppendFormat(&verdict->text, ", %.3f times (%.3f to %.3f)", ratio.p50, ratio.low,
+                          ratio.high);
+  }
+  absl::StrAppend(&verdict->text, note, "\n");
 }
 
-// One worker has nobody to exchange with. Topologies are compared where both go through the host:
-// the ring alone can leave it out.
+// Topologies are compared where both go through the host: the ring alone can leave it out.
 void JudgeOneHost(const Runs& runs, const std::string& where, Verdict* verdict) {
   const proto::Run* const servers = Fastest(runs, Topology::kPs, /*over_nccl=*/false);
   const proto::Run* const ring = Fastest(runs, Topology::kRing, /*over_nccl=*/false);
   const proto::Run* const nccl = Fastest(runs, Topology::kRing, /*over_nccl=*/true);
-  JudgeSpeed(
-      {where, nccl == nullptr ? "" : "; both go through the host: a comparison of topologies"},
-      servers, ring, verdict);
+  JudgeSpeed(where, servers, ring,
+             nccl == nullptr ? "" : "; both go through the host: a comparison of topologies",
+             verdict);
   const proto::Run* host = servers;
   if (host == nullptr || (ring != nullptr && ring->samples_per_s() > host->samples_per_s())) {
     host = ring;
   }
-  JudgeSpeed({where,
-              "; NCCL between GPUs against a way through the host: a comparison of transports, not "
-              "of topologies"},
-             nccl, host, verdict);
+  JudgeSpeed(where, nccl, host,
+             "; NCCL between GPUs against a way through the host: a comparison of transports, not "
+             "of topologies",
+             verdict);
 }
 
 // How many times as fast as `other` the simulator says that `run` is, or nothing.
@@ -241,56 +233,25 @@ void JudgeNetwork(const proto::RunRecords& records, const Runs& runs, const std:
                   Verdict* verdict) {
   Runs same_hosts;
   Runs more_hosts;
-  Runs rings;
-  size_t invalid = 0;
   for (const proto::Run* run : runs) {
-    if (!run->invalid().empty()) {
-      ++invalid;
-      continue;
-    }
-    (SpecOf(*run).topology == Topology::kRing ? rings
-     : HostsOfRun(*run) == run->workers()     ? same_hosts
-                                              : more_hosts)
-        .push_back(run);
+    if (!run->invalid().empty()) continue;
+    (HostCount(JobOf(*run)) == run->workers() ? same_hosts : more_hosts).push_back(run);
   }
+  const size_t invalid = runs.size() - same_hosts.size() - more_hosts.size();
   if (invalid > 0) {
     absl::StrAppend(&verdict->text, "  speed: ", where, " ", invalid, " of ",
                     Count(static_cast<int>(runs.size()), "run"),
                     " left out as INVALID, see above\n");
   }
-  const proto::Run* const ring = Fastest(rings, Topology::kRing, /*over_nccl=*/false);
+  const proto::Run* const ring = Fastest(same_hosts, Topology::kRing, /*over_nccl=*/false);
   const proto::Run* const beside = Fastest(same_hosts, Topology::kPs, /*over_nccl=*/false);
   const proto::Run* const apart = Fastest(more_hosts, Topology::kPs, /*over_nccl=*/false);
-  JudgeSpeed({absl::StrCat(where, ", on the same hosts,"), Predicted(records, beside, ring)},
-             beside, ring, verdict);
+  JudgeSpeed(absl::StrCat(where, ", on the same hosts,"), beside, ring,
+             Predicted(records, beside, ring), verdict);
   if (apart == nullptr) return;
-  JudgeSpeed({absl::StrCat(where, ", with servers on ",
-                           Count(HostsOfRun(*apart) - apart->workers(), "host"), " more,"),
-              Predicted(records, apart, ring)},
-             apart, ring, verdict);
-}
-
-void JudgeSpeed(const proto::RunRecords& records, int workers, const Runs& runs, Verdict* verdict) {
-  if (workers < 2) return;
-  const std::string& bandwidth = runs[0]->bandwidth();
-  const std::string where =
-      absl::StrCat(bandwidth.empty() ? "" : absl::StrCat("at ", bandwidth, " "), "with ",
-                   Count(workers, "worker"));
-  if (bandwidth.empty()) {
-    JudgeOneHost(runs, where, verdict);
-  } else {
-    JudgeNetwork(records, runs, where, verdict);
-  }
-}
-
-// One verdict per codec: compression is not what tells topologies apart.
-void JudgeSpeedOfEach(const proto::RunRecords& records, int workers, const Runs& runs,
-                      Verdict* verdict) {
-  std::map<std::string, Runs> groups;
-  for (const proto::Run* run : runs) {
-    if (!Asynchronous(*run)) groups[Compresses(*run) ? run->compression() : ""].push_back(run);
-  }
-  for (const auto& [codec, members] : groups) JudgeSpeed(records, workers, members, verdict);
+  JudgeSpeed(absl::StrCat(where, ", with servers on ",
+                          Count(HostCount(JobOf(*apart)) - apart->workers(), "host"), " more,"),
+             apart, ring, Predicted(records, apart, ring), verdict);
 }
 
 std::string DeviceAndPrecision(const proto::Run& run) {
@@ -299,87 +260,86 @@ std::string DeviceAndPrecision(const proto::Run& run) {
   return text;
 }
 
-std::string Rate(const proto::Run& run) {
-  const std::string rate = absl::StrFormat("%.1f", run.samples_per_s());
-  if (Rounds(run) < 2) return rate;
-  return absl::StrFormat("%s (%.1f-%.1f)", rate, run.samples_per_s_low(), run.samples_per_s_high());
+// What stands below the table about single runs.
+std::string Notes(const proto::RunRecords& records) {
+  std::string notes;
+  for (const proto::Run& run : records.runs()) {
+    const std::string name = absl::StrCat(Name(run), " with ", Count(run.workers(), "worker"));
+    if (!run.nccl_version().empty()) {
+      absl::StrAppend(&notes, "NCCL ", run.nccl_version(), ", ", name, ": asked for ",
+                      run.nccl_asked().empty() ? "nothing" : run.nccl_asked(), ", chose ",
+                      run.nccl_chosen(), "\n");
+    }
+    if (run.invalid().empty()) continue;
+    absl::StrAppend(&notes, "INVALID: ", name, run.bandwidth().empty() ? "" : " at ",
+                    run.bandwidth(), ": ", run.invalid(), "\n");
+  }
+  return notes;
 }
 
-// Which columns there are besides those that every table has.
-struct Extras {
-  bool codec = false;
-  bool placement = false;  // and bandwidth
-  bool device = false;
-};
-
-std::vector<std::string> Row(const proto::Run& run, const Extras& with) {
-  std::vector<std::string> row = {
-      run.topology(),
-      run.link().empty() ? "-" : run.link(),
-      Asynchronous(run) ? absl::StrCat(run.update(), " ", run.consistency()) : run.update(),
-      run.servers() == 0 ? "-" : absl::StrCat(run.servers()),
-      absl::StrCat(run.workers()),
-      Rate(run),
-      absl::StrFormat("%.1f (%.1f-%.1f)", run.step_ms_p50(), run.step_ms_p10(), run.step_ms_p90()),
-      absl::StrFormat("%.1f", run.exposed_ms_p50()),
-      run.scaling_efficiency() > 0 ? absl::StrFormat("%.2f", run.scaling_efficiency()) : "-",
-      !run.bytes_uncounted() ? absl::StrFormat("%.2f", run.wire_tx_bytes_max_node() / 1e6) : "-",
-      absl::StrFormat("%.0f", run.cpu_ms_per_step()),
-      absl::StrFormat("%.4f", run.final_loss()),
-      run.params_sha256().substr(0, kShortHash)};
-  const bool placed = run.servers() > 0 && !run.bandwidth().empty();
-  if (with.placement) row.insert(row.begin() + 4, placed ? run.placement() : "-");
-  if (with.codec) row.insert(row.begin() + 3, CodecName(SpecOf(run).codec));
-  if (with.device) row.insert(row.begin() + 2, DeviceAndPrecision(run));
-  if (with.placement) {
-    row.insert(row.begin(), run.bandwidth().empty() ? "none" : run.bandwidth());
-  }
-  return row;
+int MostRounds(const proto::RunRecords& records) {
+  int rounds = 1;
+  for (const proto::Run& run : records.runs()) rounds = std::max(rounds, Rounds(run));
+  return rounds;
 }
 
 }  // namespace
 
 std::string FormatRuns(const proto::RunRecords& records) {
-  std::vector<Column> columns = {
-      {"topology", Align::kLeft},
-      {"link", Align::kLeft},
-      {"update\nat", Align::kLeft},
-      {"servers"},
-      {"workers"},
-      {"samples\nper s", Align::kRight, true},
-      {"step ms\n(p10-p90)"},
-      {"exposed\nms"},
-      {"effi-\nciency"},
-      {"wire MB per step,\nbusiest node"},
-      {"CPU ms\nper step"},
-      {"final\nloss"},
-      {"params\nsha256", Align::kLeft},
+  using Run = proto::Run;
+  std::vector<Column> columns;
+  std::vector<std::vector<std::string>> rows(records.runs_size());
+  const auto add = [&](const Column& column, const auto& cell) {
+    columns.push_back(column);
+    for (int i = 0; i < records.runs_size(); ++i) rows[i].push_back(cell(records.runs(i)));
   };
-  Extras with;
-  std::string notes;
-  int rounds = 1;
-  for (const proto::Run& run : records.runs()) {
-    rounds = std::max(rounds, Rounds(run));
-    with.codec = with.codec || Compresses(run);
-    with.placement = with.placement || !run.bandwidth().empty();
-    with.device = with.device || OnGpu(run) || DeviceAndPrecision(run) != "cpu";
-    if (!run.nccl_version().empty()) {
-      absl::StrAppend(&notes, "NCCL ", run.nccl_version(), ", ", Name(run), " with ",
-                      Count(run.workers(), "worker"), ": asked for ",
-                      run.nccl_asked().empty() ? "nothing" : run.nccl_asked(), ", chose ",
-                      run.nccl_chosen(), "\n");
-    }
-    if (run.invalid().empty()) continue;
-    absl::StrAppend(&notes, "INVALID: ", Name(run), " with ", Count(run.workers(), "worker"),
-                    run.bandwidth().empty() ? "" : absl::StrCat(" at ", run.bandwidth()), ": ",
-                    run.invalid(), "\n");
+  const auto any = [&records](bool (*has)(const Run& run)) {
+    return std::any_of(records.runs().begin(), records.runs().end(), has);
+  };
+  const bool networks = any([](const Run& run) { return !run.bandwidth().empty(); });
+  if (networks) {
+    add({"emulated\nlinks", Align::kLeft},
+        [](const Run& run) { return run.bandwidth().empty() ? "none" : run.bandwidth(); });
   }
-  if (with.placement) columns.insert(columns.begin() + 4, {"placement", Align::kLeft});
-  if (with.codec) columns.insert(columns.begin() + 3, {"codec", Align::kLeft});
-  if (with.device) columns.insert(columns.begin() + 2, {"device", Align::kLeft});
-  if (with.placement) columns.insert(columns.begin(), {"emulated\nlinks", Align::kLeft});
-  std::vector<std::vector<std::string>> rows;
-  for (const proto::Run& run : records.runs()) rows.push_back(Row(run, with));
+  add({"topology", Align::kLeft}, [](const Run& run) { return run.topology(); });
+  add({"link", Align::kLeft}, [](const Run& run) { return run.link().empty() ? "-" : run.link(); });
+  if (any([](const Run& run) { return DeviceAndPrecision(run) != "cpu"; })) {
+    add({"device", Align::kLeft}, DeviceAndPrecision);
+  }
+  add({"update\nat", Align::kLeft}, [](const Run& run) {
+    return Asynchronous(run) ? absl::StrCat(run.update(), " ", run.consistency()) : run.update();
+  });
+  if (any(Compresses)) {
+    add({"codec", Align::kLeft}, [](const Run& run) { return CodecName(SpecOf(run).codec); });
+  }
+  add({"servers"},
+      [](const Run& run) { return run.servers() == 0 ? "-" : absl::StrCat(run.servers()); });
+  if (networks) {
+    add({"placement", Align::kLeft}, [](const Run& run) {
+      return run.servers() > 0 && !run.bandwidth().empty() ? run.placement() : "-";
+    });
+  }
+  add({"workers"}, [](const Run& run) { return absl::StrCat(run.workers()); });
+  add({"samples\nper s", Align::kRight, true}, FormatRate);
+  add({"step ms\n(p10-p90)"}, [](const Run& run) {
+    return absl::StrFormat("%.1f (%.1f-%.1f)", run.step_ms_p50(), run.step_ms_p10(),
+                           run.step_ms_p90());
+  });
+  add({"exposed\nms"},
+      [](const Run& run) { return absl::StrFormat("%.1f", run.exposed_ms_p50()); });
+  add({"effi-\nciency"}, [](const Run& run) {
+    return run.scaling_efficiency() > 0 ? absl::StrFormat("%.2f", run.scaling_efficiency()) : "-";
+  });
+  add({"wire MB per step,\nbusiest node"}, [](const Run& run) {
+    return run.bytes_uncounted() ? "-"
+                                 : absl::StrFormat("%.2f", run.wire_tx_bytes_max_node() / 1e6);
+  });
+  add({"CPU ms\nper step"},
+      [](const Run& run) { return absl::StrFormat("%.0f", run.cpu_ms_per_step()); });
+  add({"final\nloss"}, [](const Run& run) { return absl::StrFormat("%.4f", run.final_loss()); });
+  add({"params\nsha256", Align::kLeft},
+      [](const Run& run) { return run.params_sha256().substr(0, kShortHash); });
+  const int rounds = MostRounds(records);
   return absl::StrCat(
       FormatTable(columns, rows),
       rounds > 1 ? absl::StrCat("samples per s: median over rounds, in brackets ",
@@ -389,30 +349,30 @@ std::string FormatRuns(const proto::RunRecords& records) {
       "for communication\nthat nothing hid. efficiency: samples/s over workers times the samples/s "
       "of one worker in the same setup.\nwire: payload that the worker or server that sends most "
       "sends. CPU: of all processes of the job together.\n",
-      notes);
+      Notes(records));
 }
 
 Verdict JudgeRuns(const proto::RunRecords& records) {
   Verdict verdict;
   verdict.text = "VERDICT\n";
-  bool servers = false;
-  int rounds = 1;
   for (const auto& [group, runs] : GroupForSpeed(records)) {
-    JudgeSpeedOfEach(records, group.second, runs, &verdict);
-    for (const proto::Run* run : runs) {
-      servers = servers || (run->servers() > 0 && run->bandwidth().empty());
-      rounds = std::max(rounds, Rounds(*run));
+    const proto::Run& first = *runs[0];
+    const std::string with = absl::StrCat("with ", Count(first.workers(), "worker"));
+    if (first.bandwidth().empty()) {
+      JudgeOneHost(runs, with, &verdict);
+    } else {
+      JudgeNetwork(records, runs, absl::StrCat("at ", first.bandwidth(), " ", with), &verdict);
     }
   }
-  for (const auto& [group, runs] : GroupForBits(records)) {
-    JudgeBits(std::get<0>(group), runs, &verdict);
-  }
-  if (rounds > 1) {
+  for (const auto& [group, runs] : GroupForBits(records)) JudgeBits(runs, &verdict);
+  if (const int rounds = MostRounds(records); rounds > 1) {
     absl::StrAppend(&verdict.text, "  Times are medians of ratios within a round, in brackets ",
                     DescribeInterval(rounds),
                     ";\n  a difference is shown where that leaves out 1.\n");
   }
-  if (servers) {
+  if (std::any_of(records.runs().begin(), records.runs().end(), [](const proto::Run& run) {
+        return run.servers() > 0 && run.bandwidth().empty();
+      })) {
     absl::StrAppend(
         &verdict.text,
         "  On one machine without an emulated network the servers use the workers' cores "

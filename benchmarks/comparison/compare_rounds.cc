@@ -112,6 +112,12 @@ bool ShowsDifference(const MedianSpread& ratio, int rounds) {
   return rounds >= 2 && ratio.low > 0 && (ratio.low > 1 || ratio.high < 1);
 }
 
+std::string FormatRate(const proto::Run& run) {
+  const std::string rate = absl::StrFormat("%.1f", run.samples_per_s());
+  if (run.round_samples_per_s_size() < 2) return rate;
+  return absl::StrFormat("%s (%.1f-%.1f)", rate, run.samples_per_s_low(), run.samples_per_s_high());
+}
+
 std::string DescribeInterval(int rounds) {
   if (rounds > kWholeRange) return absl::StrCat("95 % interval over ", rounds, " rounds");
   // The median lies outside when all rounds are on one side of it.

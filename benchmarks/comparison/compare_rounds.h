@@ -37,6 +37,9 @@ MedianSpread RatioOverRounds(const proto::Run& run, const proto::Run& other);
 // interval.
 bool ShowsDifference(const MedianSpread& ratio, int rounds);
 
+// Samples per second, after several rounds with the interval of this median: "118.0 (117.0-119.0)".
+std::string FormatRate(const proto::Run& run);
+
 // What the interval of a median over so many rounds is: "smallest to largest of 3 rounds, which
 // hold the true median 75 times in 100", or "95 % interval over 9 rounds".
 std::string DescribeInterval(int rounds);
