@@ -19,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
+#include "base/flag_error.h"
 #include "base/flags.h"
 #include "base/program_main.h"
 #include "base/status_macros.h"
@@ -122,15 +123,14 @@ absl::StatusOr<proto::StepProfile> FindProfile(const char* argv0) {
   }
   const std::vector<std::string> known = {"resnet18", "resnet50", "vgg16", "bert_large"};
   const std::string model = absl::GetFlag(FLAGS_model);
-  for (const std::string& name : known) {
-    if (name != model) continue;
-    GS_ASSIGN_OR_RETURN(const std::string path,
-                        FindRunfile(argv0, absl::StrCat("benchmarks/profiles/", model, ".json")));
-    return ReadStepProfile(path);
+  if (!Contains(known, model)) {
+    return FlagError("model",
+                     absl::StrCat("one of ", absl::StrJoin(known, ", "), " (others: --profile)"),
+                     model);
   }
-  return absl::InvalidArgumentError(absl::StrCat("--model: expected one of ",
-                                                 absl::StrJoin(known, ", "),
-                                                 " (others: --profile), found \"", model, "\""));
+  GS_ASSIGN_OR_RETURN(const std::string path,
+                      FindRunfile(argv0, absl::StrCat("benchmarks/profiles/", model, ".json")));
+  return ReadStepProfile(path);
 }
 
 absl::Status PrintAdvice(const PredictOptions& options, const proto::StepProfile& profile,
@@ -169,22 +169,18 @@ absl::Status Predict(int argc, char** argv, const std::vector<std::string>& posi
   *records.mutable_machine() = DescribeMachine();
   records.set_command(CommandLine("predict", argc, argv));
   if (absl::GetFlag(FLAGS_advise)) return PrintAdvice(options, profile, jobs.back());
-  std::vector<proto::Run> runs;
   for (const PredictedJob& job : jobs) {
     GS_ASSIGN_OR_RETURN(proto::Run run, PredictRun(profile, job));
-    if (options.global_batch_size > 0) {
-      run.set_global_batch_size(static_cast<double>(options.global_batch_size));
-    }
+    run.set_global_batch_size(static_cast<double>(options.global_batch_size));
     run.set_straggler(options.straggler);
-    *records.add_predictions() = run;
-    runs.push_back(std::move(run));
+    *records.add_predictions() = std::move(run);
   }
+  const proto::Run& first = records.predictions(0);
   std::printf("%s, %.1f MB of gradients; a step without communication: %.1f ms (%s)\n%s",
-              profile.model().c_str(), 1e-6 * runs[0].bytes(),
-              runs[0].step_ms_p50() * runs[0].scaling_efficiency(), profile.origin().c_str(),
-              PredictTable(runs).c_str());
-  const std::string json = absl::GetFlag(FLAGS_json);
-  return json.empty() ? absl::OkStatus() : WriteRecords(UserPath(json), records);
+              profile.model().c_str(), 1e-6 * first.bytes(),
+              first.step_ms_p50() * first.scaling_efficiency(), profile.origin().c_str(),
+              PredictTable(records.predictions()).c_str());
+  return WriteRecords(UserPath(absl::GetFlag(FLAGS_json)), records);
 }
 
 int Main(int argc, char** argv) {

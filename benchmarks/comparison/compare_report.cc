@@ -10,7 +10,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/string_view.h"
 #include "base/rate.h"
 #include "benchmarks/comparison/bandwidth_report.h"
 #include "benchmarks/comparison/compare_rounds.h"

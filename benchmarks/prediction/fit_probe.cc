@@ -1,36 +1,22 @@
 #include "benchmarks/prediction/fit_probe.h"
 
-#include <fstream>
-#include <sstream>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "base/flag_error.h"
+#include "benchmarks/options/flag_checks.h"
 #include "benchmarks/prediction/prediction.h"
 #include "benchmarks/records/proto_json.h"
 #include "proto/run_record.pb.h"
 
 namespace gradsync {
-namespace {
-
-absl::Status Named(const absl::Status& status) {
-  return absl::InvalidArgumentError(absl::StrCat("--probe: ", status.message()));
-}
-
-}  // namespace
 
 absl::StatusOr<Calibration> FitProbe(const std::string& path, LinkConstants start) {
-  std::ifstream in(path);
-  std::stringstream text;
-  if (!in || !(text << in.rdbuf())) return FlagError("probe", "a file that can be read", path);
   proto::RunRecords records;
-  if (const absl::Status read = ParseJson(text.str(), path, &records); !read.ok()) {
-    return Named(read);
-  }
+  const absl::Status read = ReadJson(path, &records);
+  if (!read.ok()) return Named("probe", read);
   const absl::StatusOr<std::vector<Probe>> probes = ProbesOf(records);
-  if (!probes.ok()) return Named(probes.status());
+  if (!probes.ok()) return Named("probe", probes.status());
   for (const proto::Network& network : records.networks()) {
     if (network.tcp_factor() > 0) start.rate_factor = network.tcp_factor();
   }
@@ -38,7 +24,7 @@ absl::StatusOr<Calibration> FitProbe(const std::string& path, LinkConstants star
       *probes,
       {LinkConstant::kLatency, LinkConstant::kSecondsPerMessage, LinkConstant::kSecondsPerStep},
       start);
-  return fit.ok() ? fit : Named(fit.status());
+  return fit.ok() ? fit : Named("probe", fit.status());
 }
 
 std::string FormatCalibration(const Calibration& calibration) {

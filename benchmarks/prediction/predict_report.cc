@@ -1,7 +1,7 @@
 #include "benchmarks/prediction/predict_report.h"
 
 #include <algorithm>
-#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -76,7 +76,7 @@ absl::StatusOr<Ways> TryAll(const proto::StepProfile& profile, PredictedJob job,
 
 }  // namespace
 
-std::string PredictTable(const std::vector<proto::Run>& runs) {
+std::string PredictTable(const google::protobuf::RepeatedPtrField<proto::Run>& runs) {
   std::vector<std::vector<std::string>> rows;
   for (const proto::Run& run : runs) {
     int rivals = 0, equals = 0;

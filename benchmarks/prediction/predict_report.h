@@ -4,7 +4,6 @@
 #define GRADSYNC_BENCHMARKS_PREDICTION_PREDICT_REPORT_H_
 
 #include <string>
-#include <vector>
 
 #include "absl/status/statusor.h"
 #include "benchmarks/prediction/prediction.h"
@@ -15,7 +14,7 @@ namespace gradsync {
 
 // A table of predicted runs, those of the same bandwidth and workers together, the fastest of each
 // marked, or all within 1 % of it. Pure.
-std::string PredictTable(const std::vector<proto::Run>& runs);
+std::string PredictTable(const google::protobuf::RepeatedPtrField<proto::Run>& runs);
 
 // One sentence: which topology and how many servers for `job`'s workers, at which number of servers
 // the answer flips, and what it would gain. Servers are looked for on 1 to `most_servers` hosts of

@@ -11,8 +11,20 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
+// 100 MB in ten tensors, complete at even distances through backward.
 proto::StepProfile Profile(double scale = 1) {
-  return EvenProfile("net", std::vector<int64_t>(10, 2500000), scale * 50e3, scale * 100e3, 0, 8);
+  proto::StepProfile profile;
+  profile.set_model("net");
+  profile.set_batch_size(8);
+  profile.set_forward_us(scale * 50e3);
+  profile.set_backward_us(scale * 100e3);
+  for (int i = 1; i <= 10; ++i) {
+    proto::ProfiledTensor* const tensor = profile.add_tensors();
+    tensor->set_name("t" + std::to_string(i));
+    tensor->set_numel(2500000);
+    tensor->set_ready_us(scale * (50e3 + i * 10e3));
+  }
+  return profile;
 }
 
 PredictedJob Job(int workers) {
@@ -45,14 +57,14 @@ TEST(PredictReportTest, AdviceIsTheRingWhereServersGainNothing) {
 }
 
 TEST(PredictReportTest, TheTableMarksTheFastestOfEachNumberOfWorkers) {
-  std::vector<proto::Run> runs;
+  google::protobuf::RepeatedPtrField<proto::Run> runs;
   for (int workers : {2, 4}) {
     PredictedJob job = Job(workers);
-    runs.push_back(*PredictRun(Profile(), job));
+    *runs.Add() = *PredictRun(Profile(), job);
     job.placed.spec.topology = Topology::kPs;
     job.placed.placement = Placement::kDedicated;
     job.placed.servers = 4;
-    runs.push_back(*PredictRun(Profile(), job));
+    *runs.Add() = *PredictRun(Profile(), job);
   }
   const std::string table = PredictTable(runs);
   // With 2 workers the ring, with 4 the servers.

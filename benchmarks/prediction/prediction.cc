@@ -57,15 +57,6 @@ ComputeTimes TimesOf(const proto::StepProfile& profile, const Plan& plan, double
   return times;
 }
 
-StepPrediction Alone(const ComputeTimes& times) {
-  StepPrediction step;
-  step.forward = times.forward;
-  step.backward = times.backward;
-  step.update = times.update;
-  step.step = times.forward + times.backward + times.update;
-  return step;
-}
-
 double LoadOf(const Cluster& cluster, int workers) {
   if (cluster.ring) return RingLoad(workers);
   switch (cluster.placement) {
@@ -80,18 +71,15 @@ double LoadOf(const Cluster& cluster, int workers) {
   return 0;
 }
 
-double ModelMicroseconds(const Plan& plan, const Cluster& cluster) {
+// One exchange of everything at once, of which `run` has the sizes.
+double ModelMicroseconds(const proto::Run& run, const Cluster& cluster) {
   ExchangeCost cost;
-  cost.bytes = static_cast<double>(plan.total_bytes());
+  cost.bytes = run.bytes();
   cost.bytes_per_second = cluster.rate();
-  for (const BucketPlan& bucket : plan.buckets()) {
-    const double chunk = 4.0 * bucket.layout.chunk_elements();
-    cost.chunk_bytes = std::max(cost.chunk_bytes, chunk);
-    cost.stripe_bytes = std::max(cost.stripe_bytes, chunk * plan.world_size());
-  }
-  cost.stripe_bytes = std::min(cost.stripe_bytes, cost.bytes);
+  cost.chunk_bytes = run.chunk_bytes();
+  cost.stripe_bytes = std::min(cost.bytes, run.workers() * run.chunk_bytes());
   cost.seconds_per_message = cluster.constants.seconds_per_message;
-  return 1e6 * ExchangeSeconds(LoadOf(cluster, plan.world_size()), cost);
+  return 1e6 * ExchangeSeconds(LoadOf(cluster, run.workers()), cost);
 }
 
 void SetTimes(const StepPrediction& step, proto::Run* run) {
@@ -136,60 +124,38 @@ absl::StatusOr<proto::Run> PredictRun(const proto::StepProfile& profile, const P
     run.set_bucket_bytes(std::max(run.bucket_bytes(), static_cast<double>(bucket.bytes())));
     run.set_chunk_bytes(std::max(run.chunk_bytes(), 4.0 * bucket.layout.chunk_elements()));
   }
-  const StepPrediction alone = Alone(times);
+  StepPrediction step;
+  step.forward = times.forward;
+  step.backward = times.backward;
+  step.update = times.update;
+  const double alone = times.forward + times.backward + times.update;
+  step.step = alone;
   if (local) {
     run.clear_consistency();
     run.clear_bandwidth();
-    SetTimes(alone, &run);
   } else {
     GS_ASSIGN_OR_RETURN(Cluster cluster, ClusterOf(placed, job.constants));
     cluster.slowness = job.slowness;
     if (cluster.consistency.bulk() && job.slowness_of_step == nullptr) {
-      GS_ASSIGN_OR_RETURN(const StepPrediction step,
-                          SimulateStep(plan, cluster, times, job.method));
-      SetTimes(step, &run);
+      GS_ASSIGN_OR_RETURN(step, SimulateStep(plan, cluster, times, job.method));
     } else {
       GS_ASSIGN_OR_RETURN(const GroupRate rate,
                           SimulateSteps(plan, cluster, times, job.steps, job.slowness_of_step));
-      StepPrediction step = alone;
       step.step = 1 / rate.steps_per_second;
       if (placed.spec.update == UpdateSite::kOwner) step.update = 0;
       step.exposed = std::max(0.0, step.step - step.forward - step.backward - step.update);
-      SetTimes(step, &run);
       run.set_max_staleness(static_cast<int>(rate.max_staleness));
     }
     run.set_connections(cluster.ring ? cluster.ring_connections : cluster.ps_connections);
-    run.set_model_us(ModelMicroseconds(plan, cluster));
+    run.set_model_us(ModelMicroseconds(run, cluster));
   }
-  const double seconds = 1e-3 * run.step_ms_p50();
-  if (seconds > 0) {
-    run.set_steps_per_s(1 / seconds);
-    run.set_samples_per_s(placed.workers * batch_size / seconds);
-    run.set_scaling_efficiency(alone.step / seconds);
+  SetTimes(step, &run);
+  if (step.step > 0) {
+    run.set_steps_per_s(1 / step.step);
+    run.set_samples_per_s(placed.workers * batch_size / step.step);
+    run.set_scaling_efficiency(alone / step.step);
   }
   return run;
-}
-
-proto::StepProfile EvenProfile(const std::string& model, const std::vector<int64_t>& numel,
-                               double forward_us, double backward_us, double update_us,
-                               int batch_size) {
-  proto::StepProfile profile;
-  profile.set_model(model);
-  profile.set_origin("shapes");
-  profile.set_note("measured totals, gradients at even distances through backward");
-  profile.set_batch_size(batch_size);
-  profile.set_forward_us(forward_us);
-  profile.set_backward_us(backward_us);
-  profile.set_update_us(update_us);
-  const double all = static_cast<double>(numel.size());
-  for (size_t i = 0; i < numel.size(); ++i) {
-    proto::ProfiledTensor* const tensor = profile.add_tensors();
-    tensor->set_name(absl::StrCat("tensor ", i));
-    tensor->set_numel(static_cast<int32_t>(numel[i]));
-    const double done = i + 1 == numel.size() ? 1 : static_cast<double>(i + 1) / all;
-    tensor->set_ready_us(forward_us + done * backward_us);
-  }
-  return profile;
 }
 
 absl::StatusOr<std::vector<Probe>> ProbesOf(const proto::RunRecords& records) {

@@ -6,7 +6,6 @@
 #define GRADSYNC_BENCHMARKS_PREDICTION_PREDICTION_H_
 
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -47,13 +46,6 @@ struct PredictedJob {
 // Errors: INVALID_ARGUMENT for a number or combination that cannot be (CheckJob()), or a profile
 // that does not validate.
 absl::StatusOr<proto::Run> PredictRun(const proto::StepProfile& profile, const PredictedJob& job);
-
-// A profile where only totals were measured: gradients are complete at even distances through
-// backward, one tensor after another. `numel` by tensor, in the order in which backward completes
-// them; microseconds.
-proto::StepProfile EvenProfile(const std::string& model, const std::vector<int64_t>& numel,
-                               double forward_us, double backward_us, double update_us,
-                               int batch_size);
 
 // The measured exchanges among `runs` (sync_bench --json) that a calibration can use: by gradsync,
 // with a bandwidth, valid, nothing wrong. Errors: INVALID_ARGUMENT for one that cannot have been.
