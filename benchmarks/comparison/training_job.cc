@@ -1,6 +1,7 @@
 #include "benchmarks/comparison/training_job.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <string>
 #include <utility>
@@ -10,6 +11,7 @@
 #include "benchmarks/options/shared_gpu.h"
 #include "benchmarks/records/aggregate.h"
 #include "benchmarks/records/machine_load.h"
+#include "benchmarks/records/payload.h"
 #include "benchmarks/records/run_job.h"
 
 namespace gradsync {
@@ -46,43 +48,23 @@ class MeasuredLoad {
   double share_ = 0;
 };
 
-absl::StatusOr<proto::Run> Summarize(const MeasuredJob<proto::WorkerMetrics>& measured,
-                                     const PlacedJob& job) {
-  GS_ASSIGN_OR_RETURN(proto::Run run, AggregateRun(measured.ranks, measured.servers));
-  SetPlaced(job, &run);
-  run.set_nccl_chosen(measured.nccl_chosen);
-  if (!job.bandwidth.empty()) {
-    SetWire(PayloadByHost(measured.ranks, measured.servers, HostsOf(job)), &run);
-  }
-  return run;
-}
-
 }  // namespace
 
-std::vector<Payload> PayloadByHost(const std::vector<proto::WorkerMetrics>& workers,
-                                   const std::vector<proto::ServerMetrics>& servers,
-                                   const std::vector<int>& hosts) {
-  std::vector<Payload> payload(*std::max_element(hosts.begin(), hosts.end()) + 1);
+std::vector<Flow> FlowsByShards(const std::vector<proto::WorkerMetrics>& workers,
+                                const std::vector<proto::ServerMetrics>& servers) {
   double parameters = 0;
   for (const proto::ServerMetrics& server : servers) parameters += server.shard_bytes();
-  for (size_t w = 0; w < workers.size(); ++w) {
-    payload[hosts[w]].tx_bytes += workers[w].wire_tx_bytes_per_step();
-    payload[hosts[w]].rx_bytes += workers[w].wire_rx_bytes_per_step();
-  }
-  for (size_t s = 0; s < servers.size(); ++s) {
-    Payload& host = payload[hosts[workers.size() + s]];
-    host.tx_bytes += servers[s].wire_tx_bytes_per_step();
-    host.rx_bytes += servers[s].wire_rx_bytes_per_step();
-    for (size_t w = 0; w < workers.size() && parameters > 0; ++w) {
-      if (hosts[w] != hosts[workers.size() + s]) continue;
-      const double within =
-          (workers[w].wire_tx_bytes_per_step() + workers[w].wire_rx_bytes_per_step()) *
-          servers[s].shard_bytes() / parameters;
-      host.tx_bytes -= within;
-      host.rx_bytes -= within;
+  std::vector<Flow> flows;
+  for (size_t w = 0; w < workers.size() && parameters > 0; ++w) {
+    for (size_t s = 0; s < servers.size(); ++s) {
+      const double share = servers[s].shard_bytes() / parameters;
+      const int worker = static_cast<int>(w);
+      const int server = static_cast<int>(workers.size() + s);
+      flows.push_back({worker, server, std::llround(share * workers[w].wire_tx_bytes_per_step())});
+      flows.push_back({server, worker, std::llround(share * workers[w].wire_rx_bytes_per_step())});
     }
   }
-  return payload;
+  return flows;
 }
 
 absl::StatusOr<proto::Run> RunTrainingJob(
@@ -105,7 +87,14 @@ absl::StatusOr<proto::Run> RunTrainingJob(
   };
   GS_ASSIGN_OR_RETURN(const MeasuredJob<proto::WorkerMetrics> measured,
                       RunMeasuredJob<proto::WorkerMetrics>(job, programs, std::move(processes)));
-  GS_ASSIGN_OR_RETURN(proto::Run run, Summarize(measured, job));
+  GS_ASSIGN_OR_RETURN(proto::Run run, AggregateRun(measured.ranks, measured.servers));
+  SetPlaced(job, &run);
+  run.set_nccl_chosen(measured.nccl_chosen);
+  if (!job.bandwidth.empty()) {
+    SetWire(PayloadByHost(CountedPayload(measured.ranks, measured.servers),
+                          FlowsByShards(measured.ranks, measured.servers), HostsOf(job)),
+            &run);
+  }
   run.set_global_batch_size(static_cast<double>(compare.global_batch_size));
   run.set_cpu_share(load.share());
   if (programs.network != nullptr) run.set_invalid(InvalidByCpu(run.cpu_share()));

@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "benchmarks/comparison/compare_options.h"
 #include "benchmarks/network/measured_job.h"
-#include "benchmarks/records/payload.h"
+#include "plan/wire_traffic.h"
 #include "proto/run_record.pb.h"
 
 namespace gradsync {
@@ -25,12 +25,10 @@ absl::StatusOr<proto::Run> RunTrainingJob(
     const JobPrograms& programs, const CompareOptions& compare, const Configuration& configuration,
     const std::function<void(int64_t step, int64_t steps)>& on_step);
 
-// Payload by host, per step: what its processes send and receive without what they send each other.
-// `hosts` has that of each process, workers by rank and then servers. A worker exchanges as much of
-// its traffic with each server as the server has of the parameters.
-std::vector<Payload> PayloadByHost(const std::vector<proto::WorkerMetrics>& workers,
-                                   const std::vector<proto::ServerMetrics>& servers,
-                                   const std::vector<int>& hosts);
+// What workers and servers, which are processes in this order, tell each other per step: a worker
+// exchanges as much of its traffic with each server as the server has of the parameters.
+std::vector<Flow> FlowsByShards(const std::vector<proto::WorkerMetrics>& workers,
+                                const std::vector<proto::ServerMetrics>& servers);
 
 }  // namespace gradsync
 

@@ -1,5 +1,6 @@
 #include "benchmarks/comparison/training_job.h"
 
+#include "benchmarks/records/payload.h"
 #include "gtest/gtest.h"
 #include "plan/cost_model.h"
 
@@ -26,26 +27,29 @@ Job MakeJob(const std::vector<double>& shards) {
   return job;
 }
 
-TEST(PayloadByHostTest, WhatStaysOnAHostIsNotCounted) {
-  const Job job = MakeJob({300, 300, 300});
-  for (const Payload& host : PayloadByHost(job.workers, job.servers, {0, 1, 2, 0, 1, 2})) {
+std::vector<Payload> ByHost(const Job& job, const std::vector<int>& hosts) {
+  return PayloadByHost(CountedPayload(job.workers, job.servers),
+                       FlowsByShards(job.workers, job.servers), hosts);
+}
+
+TEST(FlowsByShardsTest, WhatStaysOnAHostIsNotCounted) {
+  for (const Payload& host : ByHost(MakeJob({300, 300, 300}), {0, 1, 2, 0, 1, 2})) {
     EXPECT_DOUBLE_EQ(host.tx_bytes, 900 * ColocatedPsLoad(3, 3));
     EXPECT_DOUBLE_EQ(host.rx_bytes, 900 * ColocatedPsLoad(3, 3));
   }
 }
 
-TEST(PayloadByHostTest, HostsOfAMixedPlacementAreEquallyBusy) {
+TEST(FlowsByShardsTest, HostsOfAMixedPlacementAreEquallyBusy) {
   const ServerShares shares = MixedShares(3, 1);
   const double beside = 900 * shares.colocated;
   const Job job = MakeJob({beside, beside, beside, 900 * shares.dedicated});
-  const auto hosts = PayloadByHost(job.workers, job.servers, {0, 1, 2, 0, 1, 2, 3});
+  const std::vector<Payload> hosts = ByHost(job, {0, 1, 2, 0, 1, 2, 3});
   ASSERT_EQ(hosts.size(), 4u);
   for (const Payload& host : hosts) EXPECT_NEAR(host.tx_bytes, 900 * MixedPsLoad(3, 1), 1e-9);
 }
 
-TEST(PayloadByHostTest, WithoutServersItIsTheWorkers) {
-  const Job job = MakeJob({});
-  const auto hosts = PayloadByHost(job.workers, job.servers, {0, 1, 2});
+TEST(FlowsByShardsTest, WithoutServersItIsTheWorkers) {
+  const std::vector<Payload> hosts = ByHost(MakeJob({}), {0, 1, 2});
   ASSERT_EQ(hosts.size(), 3u);
   EXPECT_EQ(hosts[1].rx_bytes, 900);
 }
