@@ -212,17 +212,13 @@ struct Sweep {
 
 absl::StatusOr<std::vector<ComparisonPart>> ListParts(const CompareOptions& options,
                                                       bool default_comparison) {
+  std::vector<CompareOptions> each = {options};
+  if (default_comparison) each = MakeDefaultComparison(options);
   std::vector<ComparisonPart> parts;
-  if (default_comparison) {
-    DefaultComparison both = MakeDefaultComparison(options);
-    parts.push_back({std::move(both.here), {}});
-    if (!both.network.bandwidths.empty()) parts.push_back({std::move(both.network), {}});
-  } else {
-    parts.push_back({options, {}});
-  }
-  for (ComparisonPart& part : parts) {
-    GS_RETURN_IF_ERROR(ResolveLinksAndDevice(CheckGpu, &part.options));
-    GS_ASSIGN_OR_RETURN(part.configurations, ListConfigurations(part.options));
+  for (CompareOptions& of_part : each) {
+    GS_RETURN_IF_ERROR(ResolveLinksAndDevice(CheckGpu, &of_part));
+    GS_ASSIGN_OR_RETURN(std::vector<Configuration> configurations, ListConfigurations(of_part));
+    parts.push_back({std::move(of_part), std::move(configurations)});
   }
   return parts;
 }
@@ -271,14 +267,6 @@ ProgressOptions ProgressOnStdout(std::vector<double> weights) {
     std::fflush(stdout);
   };
   return options;
-}
-
-int RunAll(const Sweep& sweep, const Networks& networks, proto::RunRecords* records) {
-  ProgressOptions progress =
-      ProgressOnStdout(ExpectedSeconds(sweep.parts, records->predictions(), Cores()));
-  return RunParts(
-      sweep.parts, sweep.job, networks, std::move(progress),
-      [](absl::string_view message) { PrintError(message); }, records);
 }
 
 // A comparison succeeds without its page, which can be made at any time.
@@ -435,7 +423,9 @@ int Compare(int argc, char** argv) {
     PrintError(networks.status().message());
     return InterruptSignal() != 0 ? 128 + InterruptSignal() : kBadInput;
   }
-  const int exit_code = RunAll(*sweep, *networks, &records);
+  const std::vector<double> seconds = ExpectedSeconds(sweep->parts, records.predictions(), Cores());
+  const int exit_code = RunParts(sweep->parts, sweep->job, *networks, ProgressOnStdout(seconds),
+                                 PrintError, &records);
   return Finish(*sweep, &records, exit_code);
 }
 

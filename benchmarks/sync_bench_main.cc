@@ -103,7 +103,6 @@ constexpr int kBadInput = 2;
 struct Sweep {
   std::vector<SyncBenchCase> cases;
   ExchangeJobOptions job;
-  std::string json;        // path, or empty
   std::string nccl_tests;  // path of all_reduce_perf; need not exist
 };
 
@@ -164,7 +163,6 @@ absl::StatusOr<Sweep> PrepareSweep(const char* argv0, const std::vector<std::str
   if (sweep.job.server_binary.empty() && needs_server) {
     GS_ASSIGN_OR_RETURN(sweep.job.server_binary, FindRunfile(argv0, "ps_server/ps_server"));
   }
-  sweep.json = UserPath(absl::GetFlag(FLAGS_json));
   return sweep;
 }
 
@@ -216,7 +214,7 @@ int SyncBench(int argc, char** argv) {
   MeasuredSweep measured;
   measured.program = kName;
   measured.command = CommandLine(kName, argc, argv);
-  measured.json = sweep->json;
+  measured.json = UserPath(absl::GetFlag(FLAGS_json));
   measured.head = SyncBenchHead();
   for (const SyncBenchCase& bench_case : sweep->cases) measured.jobs.push_back(bench_case.job);
   measured.tcp_rank_binary = sweep->job.tcp_rank_binary;

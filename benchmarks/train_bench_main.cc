@@ -167,8 +167,7 @@ struct Sweep {
   std::vector<ReplayCase> cases;
   JobPrograms programs;
   std::string tcp_rank_binary;
-  absl::optional<LinkConstants> probed;  // constants of --probe
-  std::string json;                      // path, or empty
+  LinkConstants constants;  // of the simulator: those of --probe, or its own
 };
 
 ReplaySweepOptions SweepFromFlags() {
@@ -210,25 +209,21 @@ absl::StatusOr<Sweep> PrepareSweep(const char* argv0) {
   if (const std::string probe = absl::GetFlag(FLAGS_probe); !probe.empty()) {
     GS_ASSIGN_OR_RETURN(const Calibration fit, FitProbe(UserPath(probe), LinkConstants()));
     std::printf("%s\n", FormatCalibration(fit).c_str());
-    sweep.probed = fit.constants;
+    sweep.constants = fit.constants;
   }
-  sweep.json = UserPath(absl::GetFlag(FLAGS_json));
   return sweep;
 }
 
-// The simulator's Run of a case; nothing when it is not asked for or has nothing to say.
-absl::StatusOr<absl::optional<proto::Run>> Predict(const Sweep& sweep, const ReplayCase& replay,
-                                                   const EmulatedNetwork* network) {
-  if (network == nullptr || !absl::GetFlag(FLAGS_predict)) return absl::optional<proto::Run>();
-  LinkConstants constants = sweep.probed.value_or(LinkConstants());
-  if (network->record().tcp_factor() > 0) constants.rate_factor = network->record().tcp_factor();
-  return PredictReplay(replay, constants);
-}
-
-// The measurement, and the prediction beside it.
+// The measurement, and on a network the prediction beside it, unless it is not asked for.
 absl::Status RunOne(const Sweep& sweep, const ReplayCase& replay, const EmulatedNetwork* network,
                     proto::RunRecords* records) {
-  GS_ASSIGN_OR_RETURN(const absl::optional<proto::Run> predicted, Predict(sweep, replay, network));
+  absl::optional<proto::Run> predicted;
+  if (network != nullptr && absl::GetFlag(FLAGS_predict)) {
+    LinkConstants constants = sweep.constants;
+    const double measured = network->record().tcp_factor();
+    if (measured > 0) constants.rate_factor = measured;
+    GS_ASSIGN_OR_RETURN(predicted, PredictReplay(replay, constants));
+  }
   JobPrograms programs = sweep.programs;
   programs.network = network;
   GS_ASSIGN_OR_RETURN(const proto::Run run, RunReplayJob(replay, programs));
@@ -243,7 +238,7 @@ int Replay(const Sweep& sweep, const std::string& command) {
   MeasuredSweep measured;
   measured.program = kName;
   measured.command = command;
-  measured.json = sweep.json;
+  measured.json = UserPath(absl::GetFlag(FLAGS_json));
   measured.head = ReplayHead();
   for (const ReplayCase& replay : sweep.cases) measured.jobs.push_back(replay.job);
   measured.tcp_rank_binary = sweep.tcp_rank_binary;

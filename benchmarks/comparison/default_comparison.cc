@@ -37,21 +37,21 @@ bool AsksForDefault(int argc, const char* const* argv) {
   return true;
 }
 
-DefaultComparison MakeDefaultComparison(const CompareOptions& asked_for) {
-  DefaultComparison made{asked_for, asked_for};
-  made.here.bandwidths.clear();
-  made.here.workers = {"2"};
-  made.here.servers = {"2"};
-  made.here.steps = 10;
+std::vector<CompareOptions> MakeDefaultComparison(const CompareOptions& asked_for) {
+  CompareOptions here = asked_for;
   // Small enough that two slow cores are not what limits three workers on emulated hosts.
-  made.here.batch_size = made.network.batch_size = 16;
-  made.network.workers = {"3"};
-  made.network.servers = {"3"};
-  made.network.placements = {"colocated", "dedicated"};
+  here.batch_size = 16;
+  CompareOptions network = here;
+  here.bandwidths.clear();
+  here.workers = here.servers = {"2"};
+  here.steps = 10;
+  if (network.bandwidths.empty()) return {here};
+  network.workers = network.servers = {"3"};
+  network.placements = {"colocated", "dedicated"};
   // Links, not cores, decide how long such a step takes, so one is like the next.
-  made.network.steps = 2;
-  made.network.warmup_steps = 1;
-  return made;
+  network.steps = 2;
+  network.warmup_steps = 1;
+  return {here, network};
 }
 
 absl::StatusOr<std::vector<std::string>> ResolveBandwidths(const std::vector<std::string>& texts,
@@ -63,10 +63,11 @@ absl::StatusOr<std::vector<std::string>> ResolveBandwidths(const std::vector<std
     }
   }
   std::vector<std::string> bandwidths;
-  if (Contains(texts, kAuto) && default_comparison)
-    return std::vector<std::string>{"250mbit", "500mbit"};
-  if (Contains(texts, kAuto) || Contains(texts, kNone)) return bandwidths;
-  for (const std::string& text : texts) bandwidths.push_back(BandwidthName(text));
+  if (Contains(texts, kAuto)) {
+    if (default_comparison) bandwidths = {"250mbit", "500mbit"};
+  } else if (!Contains(texts, kNone)) {
+    for (const std::string& text : texts) bandwidths.push_back(BandwidthName(text));
+  }
   return bandwidths;
 }
 

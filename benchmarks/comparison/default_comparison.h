@@ -26,13 +26,9 @@ namespace gradsync {
 // and --bandwidth.
 bool AsksForDefault(int argc, const char* const* argv);
 
-struct DefaultComparison {
-  CompareOptions here;
-  CompareOptions network;  // without bandwidths: not to be done
-};
-
-// `asked_for` has what the command line said; its bandwidths are those of the second part.
-DefaultComparison MakeDefaultComparison(const CompareOptions& asked_for);
+// Both parts, or without bandwidths the first. `asked_for` has what the command line said; its
+// bandwidths are those of the second part.
+std::vector<CompareOptions> MakeDefaultComparison(const CompareOptions& asked_for);
 
 // The bandwidths that --bandwidth=`texts` asks for. "auto" is 250mbit and 500mbit in a default
 // comparison, at which two cores are not the limit, and otherwise none; "none" or nothing is none.
