@@ -115,11 +115,10 @@ absl::Status ResolveLinksAndDevice(const GpuChecker& check, CompareOptions* opti
   GS_ASSIGN_OR_RETURN(options->compute.device,
                       ResolveDevice(options->compute.device, sweep.links, gpus, check));
   GS_RETURN_IF_ERROR(CheckRanksPerGpu(options->ranks_per_gpu, options->compute.device));
-  const bool ring =
-      std::count(sweep.topologies.begin(), sweep.topologies.end(), Topology::kRing) > 0;
   // Ranks that share a GPU, as they may with cuda:N, are refused by NCCL.
   if (options->ranks_per_gpu == 1 && options->links.empty() && options->bandwidths.empty() &&
-      NcclVersion() != 0 && options->compute.device == "cuda" && ring) {
+      NcclVersion() != 0 && options->compute.device == "cuda" &&
+      Contains(sweep.topologies, Topology::kRing)) {
     for (Link link : {Link::kGrpc, Link::kShm, Link::kNccl}) {
       options->links.push_back(LinkName(link));
     }

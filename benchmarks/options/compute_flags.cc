@@ -1,28 +1,24 @@
 #include "benchmarks/options/compute_flags.h"
 
-#include <algorithm>
-
 #include "absl/strings/str_cat.h"
 #include "base/flag_error.h"
 #include "base/status_macros.h"
-#include "train/precision.h"
+#include "benchmarks/options/flag_checks.h"
 #include "join/sync_factory.h"
+#include "train/precision.h"
 
 namespace gradsync {
 
 absl::StatusOr<std::string> ResolveDevice(const std::string& device, const std::vector<Link>& links,
                                           int workers, const GpuChecker& check) {
-  const auto among = [&links](Link link) {
-    return std::find(links.begin(), links.end(), link) != links.end();
-  };
-  const bool nccl = among(Link::kNccl);
+  const bool nccl = Contains(links, Link::kNccl);
   if (nccl) {
     SyncOptions sync;
     sync.job.topology = Topology::kRing;
     sync.job.link = Link::kNccl;
     GS_RETURN_IF_ERROR(ValidateSyncOptions(sync));
   }
-  const bool ipc = among(Link::kCudaIpc);
+  const bool ipc = Contains(links, Link::kCudaIpc);
   const std::string wanted = !device.empty() ? device : nccl || ipc ? "cuda" : "cpu";
   GS_ASSIGN_OR_RETURN(const std::string resolved, ChooseDevice(wanted, workers, check));
   if (nccl && resolved == "cpu") return CheckLinkDevice(Link::kNccl, nullptr);
@@ -33,9 +29,7 @@ absl::StatusOr<std::string> ResolveDevice(const std::string& device, const std::
 absl::Status CheckCompute(const ComputeFlags& flags, const std::vector<UpdateSite>& updates) {
   const c10::DeviceType device = flags.on_gpu() ? c10::DeviceType::CUDA : c10::DeviceType::CPU;
   GS_RETURN_IF_ERROR(CheckPrecision(flags.precision, device));
-  const bool owners =
-      std::find(updates.begin(), updates.end(), UpdateSite::kOwner) != updates.end();
-  if (flags.precision == Precision::kFp16 && owners) {
+  if (flags.precision == Precision::kFp16 && Contains(updates, UpdateSite::kOwner)) {
     return FlagError("precision",
                      "fp32 or bf16 with --update=owner (owners cannot skip a step whose gradients "
                      "overflow)",

@@ -1,7 +1,5 @@
 #include "benchmarks/options/flag_checks.h"
 
-#include <algorithm>
-
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -91,10 +89,6 @@ absl::StatusOr<int64_t> ParseChunkBytes(absl::string_view text) {
   GS_ASSIGN_OR_RETURN(const int64_t bytes, ParseSize("chunk_bytes", text));
   if (bytes % 64 != 0) return FlagError("chunk_bytes", "0 (automatic) or a multiple of 64", text);
   return bytes;
-}
-
-bool Contains(const std::vector<std::string>& values, absl::string_view value) {
-  return std::find(values.begin(), values.end(), value) != values.end();
 }
 
 }  // namespace gradsync

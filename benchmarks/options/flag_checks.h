@@ -1,6 +1,7 @@
 #ifndef GRADSYNC_BENCHMARKS_OPTIONS_FLAG_CHECKS_H_
 #define GRADSYNC_BENCHMARKS_OPTIONS_FLAG_CHECKS_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <string>
@@ -45,7 +46,10 @@ absl::StatusOr<int64_t> ParseSize(absl::string_view flag, absl::string_view text
 // The value of --chunk_bytes, as plan/plan.h takes it: 0 (automatic) or a multiple of 64 bytes.
 absl::StatusOr<int64_t> ParseChunkBytes(absl::string_view text);
 
-bool Contains(const std::vector<std::string>& values, absl::string_view value);
+template <typename T, typename Value>
+bool Contains(const std::vector<T>& values, const Value& value) {
+  return std::find(values.begin(), values.end(), value) != values.end();
+}
 
 }  // namespace gradsync
 

@@ -39,7 +39,7 @@ absl::Status CheckBetweenHosts(const std::vector<Link>& links) {
       {Link::kCudaIpc, "whose hosts share no GPU"},
       {Link::kShm, "whose hosts share no memory"}};
   for (const auto& [link, why] : why_not) {
-    if (std::find(links.begin(), links.end(), link) == links.end()) continue;
+    if (!Contains(links, link)) continue;
     return FlagError("link", absl::StrCat("grpc, gloo or auto with --bandwidth, ", why),
                      LinkName(link));
   }
@@ -47,9 +47,8 @@ absl::Status CheckBetweenHosts(const std::vector<Link>& links) {
 }
 
 absl::StatusOr<std::vector<Placement>> ParsePlacements(const SweepFlags& flags, bool on_hosts) {
-  using List = std::vector<Placement>;
   GS_ASSIGN_OR_RETURN(
-      const List placements,
+      const std::vector<Placement> placements,
       ParseEach<Placement>("placement", flags.placements,
                            {Placement::kDedicated, Placement::kColocated, Placement::kMixed},
                            PlacementName));
@@ -144,9 +143,12 @@ struct Lack {
   std::string found;  // what was asked for instead
 };
 
+// Unless `flag` is `of`, or something is lacking already.
 template <typename T>
-void LookFor(const JobSweep& sweep, std::vector<T> JobSweep::*axis, absl::string_view flag,
-             const std::vector<T>& values, std::string (*name)(T), absl::optional<Lack>* lack) {
+void LookFor(const JobSweep& sweep, absl::string_view of, std::vector<T> JobSweep::*axis,
+             absl::string_view flag, const std::vector<T>& values, std::string (*name)(T),
+             absl::optional<Lack>* lack) {
+  if (flag == of) return;
   for (const T& value : values) {
     if (lack->has_value()) return;
     JobSweep with = sweep;
@@ -159,22 +161,14 @@ void LookFor(const JobSweep& sweep, std::vector<T> JobSweep::*axis, absl::string
 // What a sweep without a single job lacks, if it is one value of one flag other than `of`.
 absl::optional<Lack> LackOf(const JobSweep& sweep, absl::string_view of) {
   absl::optional<Lack> lack;
-  if (of != "topology") {
-    LookFor<Topology>(sweep, &JobSweep::topologies, "topology", {Topology::kRing, Topology::kPs},
-                      TopologyName, &lack);
-  }
-  LookFor<UpdateSite>(sweep, &JobSweep::updates, "update",
+  LookFor<Topology>(sweep, of, &JobSweep::topologies, "topology", {Topology::kRing, Topology::kPs},
+                    TopologyName, &lack);
+  LookFor<UpdateSite>(sweep, of, &JobSweep::updates, "update",
                       {UpdateSite::kOwner, UpdateSite::kWorker}, UpdateSiteName, &lack);
-  if (of != "link") {
-    LookFor<Link>(sweep, &JobSweep::links, "link", {Link::kGrpc}, LinkName, &lack);
-  }
-  if (of != "compression") {
-    LookFor<Codec>(sweep, &JobSweep::codecs, "compression", {Codec()}, CodecName, &lack);
-  }
-  if (of != "consistency") {
-    LookFor<Consistency>(sweep, &JobSweep::consistencies, "consistency", {Consistency()},
-                         ConsistencyName, &lack);
-  }
+  LookFor<Link>(sweep, of, &JobSweep::links, "link", {Link::kGrpc}, LinkName, &lack);
+  LookFor<Codec>(sweep, of, &JobSweep::codecs, "compression", {Codec()}, CodecName, &lack);
+  LookFor<Consistency>(sweep, of, &JobSweep::consistencies, "consistency", {Consistency()},
+                       ConsistencyName, &lack);
   return lack;
 }
 
@@ -277,8 +271,7 @@ absl::StatusOr<JobSweep> ParseJobSweep(const SweepFlags& flags, const SweepRules
       ParseEach<UpdateSite>("update", flags.updates, {UpdateSite::kWorker, UpdateSite::kOwner},
                             UpdateSiteName));
   GS_ASSIGN_OR_RETURN(sweep.workers, ParseCounts("workers", flags.workers, rules.most_processes));
-  const std::vector<Topology>& all = sweep.topologies;
-  if (std::find(all.begin(), all.end(), Topology::kPs) != all.end()) {
+  if (Contains(sweep.topologies, Topology::kPs)) {
     GS_ASSIGN_OR_RETURN(sweep.servers, ParseCounts("servers", flags.servers, rules.most_processes));
   }
   GS_ASSIGN_OR_RETURN(sweep.placements, ParsePlacements(flags, rules.on_hosts));
