@@ -29,7 +29,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"
-#include "base/flags.h"
 #include "base/monotonic_time.h"
 #include "base/program_main.h"
 #include "base/status_macros.h"
@@ -42,7 +41,6 @@
 #include "benchmarks/network/emulated_network.h"
 #include "benchmarks/options/command_line.h"
 #include "benchmarks/options/compute_flags.h"
-#include "benchmarks/options/job_sweep.h"
 #include "benchmarks/records/aggregate.h"
 #include "benchmarks/records/curve_report.h"
 #include "benchmarks/records/html_report.h"
@@ -397,11 +395,7 @@ absl::StatusOr<Networks> PrepareNetworks(Sweep* sweep, proto::RunRecords* record
 }
 
 int Compare(int argc, char** argv) {
-  FlagOptions flag_options;
-  flag_options.usage = kUsage;
-  flag_options.aliases = SweepAliases();
-  flag_options.topics = BenchmarkTopics();
-  std::vector<std::string> worker_flags = ParseFlagsOrExit(argc, argv, flag_options);
+  std::vector<std::string> worker_flags = ParseBenchmarkFlags(argc, argv, kUsage);
   absl::StatusOr<Sweep> sweep =
       PrepareSweep(argv[0], AsksForDefault(argc, argv), std::move(worker_flags));
   if (!sweep.ok()) {

@@ -20,12 +20,10 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "base/flag_error.h"
-#include "base/flags.h"
 #include "base/program_main.h"
 #include "base/status_macros.h"
 #include "benchmarks/options/command_line.h"
 #include "benchmarks/options/flag_checks.h"
-#include "benchmarks/options/job_sweep.h"
 #include "benchmarks/prediction/fit_probe.h"
 #include "benchmarks/prediction/predict_options.h"
 #include "benchmarks/prediction/predict_report.h"
@@ -89,6 +87,7 @@ namespace gradsync {
 namespace {
 
 constexpr char kUsage[] = "predict [flags]: predicts step times of clusters";
+constexpr char kName[] = "predict";
 constexpr int kBadInput = 2;
 
 PredictOptions OptionsFromFlags() {
@@ -152,11 +151,7 @@ absl::Status PrintAdvice(const PredictOptions& options, const proto::StepProfile
   return absl::OkStatus();
 }
 
-absl::Status Predict(int argc, char** argv, const std::vector<std::string>& positional) {
-  if (!positional.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("expected flags only, found \"", positional[0], "\""));
-  }
+absl::Status Predict(int argc, char** argv) {
   const PredictOptions options = OptionsFromFlags();
   GS_ASSIGN_OR_RETURN(std::vector<PredictedJob> jobs, ListPredictions(options));
   GS_ASSIGN_OR_RETURN(const proto::StepProfile profile, FindProfile(argv[0]));
@@ -167,7 +162,7 @@ absl::Status Predict(int argc, char** argv, const std::vector<std::string>& posi
   }
   proto::RunRecords records;
   *records.mutable_machine() = DescribeMachine();
-  records.set_command(CommandLine("predict", argc, argv));
+  records.set_command(CommandLine(kName, argc, argv));
   if (absl::GetFlag(FLAGS_advise)) return PrintAdvice(options, profile, jobs.back());
   for (const PredictedJob& job : jobs) {
     GS_ASSIGN_OR_RETURN(proto::Run run, PredictRun(profile, job));
@@ -184,14 +179,10 @@ absl::Status Predict(int argc, char** argv, const std::vector<std::string>& posi
 }
 
 int Main(int argc, char** argv) {
-  FlagOptions flag_options;
-  flag_options.usage = kUsage;
-  flag_options.aliases = SweepAliases();
-  flag_options.topics = BenchmarkTopics();
-  const std::vector<std::string> positional = ParseFlagsOrExit(argc, argv, flag_options);
-  const absl::Status done = Predict(argc, argv, positional);
+  ParseFlagsOnly(kName, argc, argv, kUsage);
+  const absl::Status done = Predict(argc, argv);
   if (done.ok()) return 0;
-  PrintError("predict", done.message());
+  PrintError(kName, done.message());
   return kBadInput;
 }
 

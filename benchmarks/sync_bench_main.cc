@@ -22,7 +22,6 @@
 
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
-#include "base/flags.h"
 #include "base/program_main.h"
 #include "base/status_macros.h"
 #include "benchmarks/exchange/exchange_job.h"
@@ -32,7 +31,6 @@
 #include "benchmarks/network/measured_sweep_main.h"
 #include "benchmarks/options/command_line.h"
 #include "benchmarks/options/compute_flags.h"
-#include "benchmarks/options/job_sweep.h"
 #include "benchmarks/options/peers_folder.h"
 #include "gpu/open_gpu.h"
 #include "tools/runfiles.h"
@@ -132,11 +130,7 @@ SyncBenchOptions OptionsFromFlags() {
   return options;
 }
 
-absl::StatusOr<Sweep> PrepareSweep(const char* argv0, const std::vector<std::string>& positional) {
-  if (!positional.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("expected flags only, found \"", positional[0], "\""));
-  }
+absl::StatusOr<Sweep> PrepareSweep(const char* argv0) {
   Sweep sweep;
   const SyncBenchOptions options = OptionsFromFlags();
   GS_ASSIGN_OR_RETURN(sweep.cases, ListCases(options));
@@ -199,12 +193,8 @@ absl::Status RunOne(const Sweep& sweep, const SyncBenchCase& bench_case, BareTcp
 }
 
 int SyncBench(int argc, char** argv) {
-  FlagOptions flag_options;
-  flag_options.usage = kUsage;
-  flag_options.aliases = SweepAliases();
-  flag_options.topics = BenchmarkTopics();
-  const std::vector<std::string> positional = ParseFlagsOrExit(argc, argv, flag_options);
-  absl::StatusOr<Sweep> sweep = PrepareSweep(argv[0], positional);
+  ParseFlagsOnly(kName, argc, argv, kUsage);
+  absl::StatusOr<Sweep> sweep = PrepareSweep(argv[0]);
   if (!sweep.ok()) {
     PrintError(kName, sweep.status().message());
     return kBadInput;

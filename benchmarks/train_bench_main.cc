@@ -25,13 +25,11 @@
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
 #include "base/flag_error.h"
-#include "base/flags.h"
 #include "base/keep_memory.h"
 #include "base/program_main.h"
 #include "base/status_macros.h"
 #include "benchmarks/network/measured_sweep_main.h"
 #include "benchmarks/options/command_line.h"
-#include "benchmarks/options/job_sweep.h"
 #include "benchmarks/prediction/fit_probe.h"
 #include "benchmarks/profiles/step_recorder.h"
 #include "benchmarks/records/machine_info.h"
@@ -256,17 +254,9 @@ int Fail(const absl::Status& status) {
 }
 
 int TrainBench(int argc, char** argv) {
-  FlagOptions flag_options;
-  flag_options.usage = kUsage;
-  flag_options.aliases = SweepAliases();
-  flag_options.topics = BenchmarkTopics();
-  const std::vector<std::string> positional = ParseFlagsOrExit(argc, argv, flag_options);
+  ParseFlagsOnly(kName, argc, argv, kUsage);
   const std::string command = CommandLine(kName, argc, argv);
   const std::string record = absl::GetFlag(FLAGS_record);
-  if (!positional.empty()) {
-    return Fail(absl::InvalidArgumentError(
-        absl::StrCat("expected flags only, found \"", positional[0], "\"")));
-  }
   if (record.empty() == absl::GetFlag(FLAGS_replay).empty()) {
     return Fail(absl::InvalidArgumentError(
         absl::StrCat("expected either --record=FILE or --replay=FILE, found ",

@@ -1,6 +1,10 @@
 #include "benchmarks/options/command_line.h"
 
+#include <cstdio>
+#include <cstdlib>
+
 #include "absl/strings/str_cat.h"
+#include "benchmarks/options/job_sweep.h"
 
 namespace gradsync {
 
@@ -42,6 +46,19 @@ std::vector<FlagTopic> BenchmarkTopics() {
        {"worker_binary", "server_binary", "nccl_tests", "peers_folder", "peer_huge_pages",
         "python"}},
   };
+}
+
+std::vector<std::string> ParseBenchmarkFlags(int argc, const char* const* argv,
+                                             const std::string& usage) {
+  return ParseFlagsOrExit(argc, argv, {usage, SweepAliases(), BenchmarkTopics()});
+}
+
+void ParseFlagsOnly(const char* program, int argc, const char* const* argv,
+                    const std::string& usage) {
+  const std::vector<std::string> positional = ParseBenchmarkFlags(argc, argv, usage);
+  if (positional.empty()) return;
+  std::fprintf(stderr, "%s: expected flags only, found \"%s\"\n", program, positional[0].c_str());
+  std::exit(2);
 }
 
 }  // namespace gradsync

@@ -17,6 +17,16 @@ std::string CommandLine(absl::string_view target, int argc, const char* const* a
 // Thread-safe.
 std::vector<FlagTopic> BenchmarkTopics();
 
+// ParseFlagsOrExit() with the spellings and topics that all these programs share. Only for main
+// files, as the next.
+std::vector<std::string> ParseBenchmarkFlags(int argc, const char* const* argv,
+                                             const std::string& usage);
+
+// The same for a program that takes flags only: anything else is an error, in the name of
+// `program`, and exits with 2.
+void ParseFlagsOnly(const char* program, int argc, const char* const* argv,
+                    const std::string& usage);
+
 }  // namespace gradsync
 
 #endif  // GRADSYNC_BENCHMARKS_OPTIONS_COMMAND_LINE_H_
