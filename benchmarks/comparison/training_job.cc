@@ -1,6 +1,7 @@
 #include "benchmarks/comparison/training_job.h"
 
 #include <algorithm>
+#include <cinttypes>
 #include <cmath>
 #include <cstdio>
 #include <string>
@@ -19,13 +20,8 @@ namespace {
 
 // Reads "step 10/40 ..." from a line of rank 0.
 bool ParseStep(absl::string_view line, int64_t* step, int64_t* steps) {
-  long long parsed_step = 0;
-  long long parsed_steps = 0;
   const std::string text(line);
-  if (std::sscanf(text.c_str(), "step %lld/%lld", &parsed_step, &parsed_steps) != 2) return false;
-  *step = parsed_step;
-  *steps = parsed_steps;
-  return parsed_steps > 0;
+  return std::sscanf(text.c_str(), "step %" SCNd64 "/%" SCNd64, step, steps) == 2 && *steps > 0;
 }
 
 // The machine's load between the end of the warm-up and the end of the last step.
