@@ -23,28 +23,21 @@ std::vector<std::string> TensorFlowCommand(const PeerPrograms& programs, int ran
 
 class Tournament {
  public:
-  Tournament(const PeerExchangeOptions& options, const PeerPrograms& programs,
-             const PeerCase& peer_case, const std::function<void(absl::string_view)>& progress,
-             const std::atomic<int>* interrupt)
+  Tournament(const PeerPrograms& programs, const PeerCase& peer_case, int rounds,
+             const std::function<void(absl::string_view)>& progress)
       : programs_(programs),
         progress_(progress),
-        rounds_(options.rounds),
-        tensorflow_(TensorFlowCommand(programs, peer_case.ranks),
+        rounds_(rounds),
+        tensorflow_(TensorFlowCommand(programs, peer_case.job.exchange.world_size),
                     {absl::StrCat("PYTHONPATH=", programs.installed_folder, "/tensorflow")},
-                    absl::StrCat(programs.installed_folder, "/tensorflow/installed")) {
-    job_.ranks = peer_case.ranks;
-    job_.bytes = peer_case.bytes;
-    job_.iterations = options.iterations;
-    job_.warmup = options.warmup;
-    job_.huge_pages = options.huge_pages;
-    job_.timeout = options.timeout;
-    job_.interrupt = interrupt;
+                    absl::StrCat(programs.installed_folder, "/tensorflow/installed")),
+        job_(peer_case.job) {
     job_.standing = &tensorflow_;
     for (const Contestant& contestant : peer_case.contestants) {
       ContestantResult result;
       result.contestant = contestant;
-      result.run.set_workers(job_.ranks);
-      result.run.set_bytes(static_cast<double>(job_.bytes));
+      result.run.set_workers(job_.exchange.world_size);
+      result.run.set_bytes(static_cast<double>(job_.exchange.bytes));
       results_.push_back(std::move(result));
     }
   }
@@ -145,37 +138,39 @@ class Tournament {
 
 absl::StatusOr<std::vector<PeerCase>> ListPeerCases(const PeerExchangeOptions& options, int cores) {
   GS_RETURN_IF_ERROR(CheckAtLeast("rounds", 1, options.rounds));
-  GS_RETURN_IF_ERROR(CheckAtLeast("iterations", 1, options.iterations));
-  GS_RETURN_IF_ERROR(CheckAtLeast("warmup", 0, options.warmup));
-  GS_RETURN_IF_ERROR(CheckTimeout(options.timeout));
+  GS_RETURN_IF_ERROR(CheckAtLeast("iterations", 1, options.job.exchange.iterations));
+  GS_RETURN_IF_ERROR(CheckAtLeast("warmup", 0, options.job.exchange.warmup));
+  GS_RETURN_IF_ERROR(CheckTimeout(options.job.exchange.timeout));
   const std::string expected = absl::StrCat("numbers from 2 to ", kMostRanks, ", such as 2,4");
   if (options.workers.empty()) return FlagError("workers", expected, "");
   if (options.bytes.empty()) return FlagError("bytes", "sizes such as 25MiB,102.4MB", "");
   std::vector<PeerCase> cases;
   for (const std::string& ranks : options.workers) {
     PeerCase next;
-    if (!absl::SimpleAtoi(ranks, &next.ranks) || next.ranks < 2 || next.ranks > kMostRanks) {
+    next.job = options.job;
+    ExchangeOptions& exchange = next.job.exchange;
+    if (!absl::SimpleAtoi(ranks, &exchange.world_size) || exchange.world_size < 2 ||
+        exchange.world_size > kMostRanks) {
       return FlagError("workers", expected, ranks);
     }
     GS_ASSIGN_OR_RETURN(next.contestants,
-                        SelectContestants(options.contestants, next.ranks, cores));
+                        SelectContestants(options.contestants, exchange.world_size, cores));
     for (const std::string& bytes : options.bytes) {
-      GS_ASSIGN_OR_RETURN(next.bytes, ParseSize("bytes", bytes));
-      if (next.bytes % 4 != 0)
+      GS_ASSIGN_OR_RETURN(exchange.bytes, ParseSize("bytes", bytes));
+      if (exchange.bytes % 4 != 0)
         return FlagError("bytes", "multiples of 4, the size of a float", bytes);
       // MPI counts elements with an int.
-      if (next.bytes > (int64_t{1} << 32)) return FlagError("bytes", "at most 4GiB", bytes);
+      if (exchange.bytes > (int64_t{1} << 32)) return FlagError("bytes", "at most 4GiB", bytes);
       cases.push_back(next);
     }
   }
   return cases;
 }
 
-absl::StatusOr<PeerOutcome> MeasurePeerCase(const PeerExchangeOptions& options,
-                                            const PeerPrograms& programs, const PeerCase& peer_case,
-                                            const std::function<void(absl::string_view)>& progress,
-                                            const std::atomic<int>* interrupt) {
-  return Tournament(options, programs, peer_case, progress, interrupt).Run();
+absl::StatusOr<PeerOutcome> MeasurePeerCase(
+    const PeerPrograms& programs, const PeerCase& peer_case, int rounds,
+    const std::function<void(absl::string_view)>& progress) {
+  return Tournament(programs, peer_case, rounds, progress).Run();
 }
 
 }  // namespace gradsync
