@@ -54,7 +54,7 @@ class Tournament {
     outcome.records = PeerRecords(results_);
     outcome.table = PeerTable(results_, outcome.records);
     outcome.ours_failure = ours_failure_;
-    for (const ContestantResult& result : results_) outcome.wrong += result.wrong;
+    for (const ContestantResult& result : results_) outcome.wrong += result.run.wrong();
     return outcome;
   }
 
@@ -73,7 +73,7 @@ class Tournament {
           absl::StrCat("trying ", result->contestant.name, " ", DescribeSetting(setting), ": ");
       if (!run.ok()) {
         progress_(absl::StrCat(name, run.status().message()));
-        if (failure.empty()) NoteFailure(run.status(), result, &failure);
+        if (failure.empty()) failure = NoteFailure(*result, run.status());
         if (absl::IsNotFound(run.status())) break;
         continue;
       }
@@ -84,7 +84,7 @@ class Tournament {
         if (failure.empty()) failure = wrong;
         continue;
       }
-      result->wrong += run->wrong();
+      result->run.set_wrong(result->run.wrong() + run->wrong());
       progress_(absl::StrCat(name, absl::StrFormat("%.3f ms", run->time_us_p50() * 1e-3)));
       if (best == 0 || run->time_us_p50() < best) {
         best = run->time_us_p50();
@@ -92,7 +92,7 @@ class Tournament {
       }
     }
     if (best == 0) {
-      result->failure = failure;
+      result->run.set_failure(failure);
     } else {
       result->contestant.settings = {chosen};
     }
@@ -100,29 +100,30 @@ class Tournament {
   }
 
   absl::Status PlayRound(int round, ContestantResult* result) {
-    if (!result->failure.empty()) return absl::OkStatus();
+    if (!result->run.failure().empty()) return absl::OkStatus();
     const absl::StatusOr<proto::Run> run =
         RunPeerJob(programs_, result->contestant, result->contestant.settings[0], job_);
     if (absl::IsCancelled(run.status())) return run.status();
     if (!run.ok()) {
-      NoteFailure(run.status(), result, &result->failure);
-      result->failure = absl::StrCat("round ", round + 1, ": ", result->failure);
-      progress_(absl::StrCat(result->contestant.name, ": ", result->failure));
+      result->run.set_failure(
+          absl::StrCat("round ", round + 1, ": ", NoteFailure(*result, run.status())));
+      progress_(absl::StrCat(result->contestant.name, ": ", result->run.failure()));
       return absl::OkStatus();
     }
-    if (result->times.empty()) result->run = *run;
-    result->times.push_back(run->time_us_p50());
-    result->wrong += run->wrong();
+    const double wrong = result->run.wrong() + run->wrong();
+    if (result->run.round_us().empty()) result->run = *run;
+    result->run.add_round_us(run->time_us_p50());
+    result->run.set_wrong(wrong);
     return absl::OkStatus();
   }
 
-  void NoteFailure(const absl::Status& status, const ContestantResult* result,
-                   std::string* failure) {
-    *failure = std::string(status.message());
-    const bool ours = result->contestant.role == PeerRole::kOurs;
+  // Returns the message. One of ours must not fail, but may refuse.
+  std::string NoteFailure(const ContestantResult& result, const absl::Status& status) {
+    const bool ours = result.contestant.role == PeerRole::kOurs;
     if (ours && !absl::IsInvalidArgument(status) && ours_failure_.empty()) {
-      ours_failure_ = absl::StrCat(result->contestant.name, ": ", status.message());
+      ours_failure_ = absl::StrCat(result.contestant.name, ": ", status.message());
     }
+    return std::string(status.message());
   }
 
   const PeerPrograms& programs_;
