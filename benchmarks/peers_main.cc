@@ -115,14 +115,14 @@ ABSL_FLAG(
     "who takes part: some of ring/shm, ps/shm, ring/grpc, ps/grpc, gloo, mpich, openmpi, "
     "impi, oneccl, mpich_window, openmpi_window, impi_window, tensorflow, memcpy, tcp_stream, "
     "grpc_stream/ring, grpc_stream/ps; empty: all");
-ABSL_FLAG(int, iterations, gradsync::PeerExchangeOptions().iterations,
+ABSL_FLAG(int, iterations, gradsync::PeerExchangeOptions().job.exchange.iterations,
           "measured exchanges of each contestant in a round, which counts with their median");
-ABSL_FLAG(int, warmup, gradsync::PeerExchangeOptions().warmup,
+ABSL_FLAG(int, warmup, gradsync::PeerExchangeOptions().job.exchange.warmup,
           "exchanges before the measured ones");
-ABSL_FLAG(bool, peer_huge_pages, gradsync::PeerExchangeOptions().huge_pages,
+ABSL_FLAG(bool, peer_huge_pages, gradsync::PeerExchangeOptions().job.huge_pages,
           "give the other libraries buffers of huge pages, which tensors usually do not have; ours "
           "have none");
-ABSL_FLAG(absl::Duration, timeout, gradsync::PeerExchangeOptions().timeout,
+ABSL_FLAG(absl::Duration, timeout, gradsync::PeerExchangeOptions().job.exchange.timeout,
           "how long a job may take before it has failed");
 ABSL_FLAG(std::string, peers_folder, "",
           "folder in which tools/setup --peers installed; empty: ~/.cache/gradsync/peers, or under "
@@ -138,24 +138,19 @@ constexpr int kBadInput = 2;
 
 void PrintError(absl::string_view message) { gradsync::PrintError("peers", message); }
 
-std::string InstalledFolder() {
-  const std::string flag = absl::GetFlag(FLAGS_peers_folder);
-  if (!flag.empty()) return UserPath(flag);
-  return PeersFolder(EnvironmentVariable);
-}
-
 absl::StatusOr<PeerPrograms> FindPrograms(const std::string& argv0) {
   PeerPrograms programs;
-  GS_ASSIGN_OR_RETURN(programs.sync_bench_rank, FindRunfile(argv0, "benchmarks/sync_bench_rank"));
+  GS_ASSIGN_OR_RETURN(programs.rank_binary, FindRunfile(argv0, "benchmarks/sync_bench_rank"));
   GS_ASSIGN_OR_RETURN(programs.grpc_stream_rank, FindRunfile(argv0, "benchmarks/grpc_stream_rank"));
-  GS_ASSIGN_OR_RETURN(programs.ps_server, FindRunfile(argv0, "ps_server/ps_server"));
+  GS_ASSIGN_OR_RETURN(programs.server_binary, FindRunfile(argv0, "ps_server/ps_server"));
   GS_ASSIGN_OR_RETURN(const std::string memcpy,
                       FindRunfile(argv0, "benchmarks/peer_libraries/peer_memcpy"));
   programs.built_folder = std::filesystem::path(memcpy).parent_path().string();
   GS_ASSIGN_OR_RETURN(programs.tensorflow_ps, FindRunfile(argv0, "benchmarks/tensorflow_ps.py"));
-  programs.installed_folder = InstalledFolder();
-  const std::string temporary = EnvironmentVariable("TMPDIR").value_or("");
-  programs.temporary_folder = temporary.empty() ? "/tmp" : temporary;
+  const std::string installed = absl::GetFlag(FLAGS_peers_folder);
+  programs.installed_folder =
+      installed.empty() ? PeersFolder(EnvironmentVariable) : UserPath(installed);
+  programs.interrupt = &InterruptSignal();
   return programs;
 }
 
@@ -165,10 +160,10 @@ PeerExchangeOptions OptionsFromFlags() {
   options.bytes = absl::GetFlag(FLAGS_bytes);
   options.contestants = absl::GetFlag(FLAGS_contestants);
   if (absl::GetFlag(FLAGS_rounds) != 0) options.rounds = absl::GetFlag(FLAGS_rounds);
-  options.iterations = absl::GetFlag(FLAGS_iterations);
-  options.warmup = absl::GetFlag(FLAGS_warmup);
-  options.huge_pages = absl::GetFlag(FLAGS_peer_huge_pages);
-  options.timeout = absl::GetFlag(FLAGS_timeout);
+  options.job.exchange.iterations = absl::GetFlag(FLAGS_iterations);
+  options.job.exchange.warmup = absl::GetFlag(FLAGS_warmup);
+  options.job.exchange.timeout = absl::GetFlag(FLAGS_timeout);
+  options.job.huge_pages = absl::GetFlag(FLAGS_peer_huge_pages);
   return options;
 }
 
@@ -204,13 +199,11 @@ absl::StatusOr<PeerTrainingOptions> TrainingFromFlags(const std::string& argv0, 
   }
   options.loader_threads = absl::GetFlag(FLAGS_loader_threads);
   GS_RETURN_IF_ERROR(CheckAtLeast("loader_threads", 0, options.loader_threads));
-  const std::vector<std::pair<const char*, int>> counts = {
-      {"batch_size", options.batch_size},
-      {"threads", options.threads},
-      {"workers", options.ranks},
-      {"rounds", options.rounds},
-      {"steps_per_round", options.steps_per_round}};
-  for (const auto& [flag, value] : counts) GS_RETURN_IF_ERROR(CheckAtLeast(flag, 1, value));
+  GS_RETURN_IF_ERROR(CheckAtLeast("batch_size", 1, options.batch_size));
+  GS_RETURN_IF_ERROR(CheckAtLeast("threads", 1, options.threads));
+  GS_RETURN_IF_ERROR(CheckAtLeast("workers", 1, options.ranks));
+  GS_RETURN_IF_ERROR(CheckAtLeast("rounds", 1, options.rounds));
+  GS_RETURN_IF_ERROR(CheckAtLeast("steps_per_round", 1, options.steps_per_round));
   for (const std::string& text : absl::GetFlag(FLAGS_bucket_bytes)) {
     const absl::StatusOr<int64_t> bytes = ParseBytes(text);
     if (!bytes.ok()) return FlagError("bucket_bytes", "sizes such as 1MiB,25MiB", text);
@@ -255,19 +248,18 @@ absl::StatusOr<PeerTrainingOptions> TrainingFromFlags(const std::string& argv0, 
   return options;
 }
 
-absl::Status CompareTraining(const std::string& argv0, proto::RunRecords* records) {
-  *records->mutable_machine() = DescribeMachine();
+// This and the next return the exit code. `records` say on which machine they are from.
+absl::StatusOr<int> CompareTraining(const std::string& argv0, proto::RunRecords* records) {
   GS_ASSIGN_OR_RETURN(const PeerTrainingOptions options,
                       TrainingFromFlags(argv0, records->machine().cores()));
   GS_ASSIGN_OR_RETURN(const std::vector<proto::Run> runs, RunPeerTraining(options));
   for (const proto::Run& run : runs) *records->add_runs() = run;
-  return WriteRecords(UserPath(absl::GetFlag(FLAGS_json)), *records);
+  GS_RETURN_IF_ERROR(WriteRecords(UserPath(absl::GetFlag(FLAGS_json)), *records));
+  return 0;
 }
 
-// Returns the exit code.
 absl::StatusOr<int> CompareExchanges(const std::string& argv0, proto::RunRecords* records) {
   const PeerExchangeOptions options = OptionsFromFlags();
-  *records->mutable_machine() = DescribeMachine();
   GS_ASSIGN_OR_RETURN(const std::vector<PeerCase> cases,
                       ListPeerCases(options, records->machine().cores()));
   GS_ASSIGN_OR_RETURN(const PeerPrograms programs, FindPrograms(argv0));
@@ -281,11 +273,13 @@ absl::StatusOr<int> CompareExchanges(const std::string& argv0, proto::RunRecords
   int exit_code = 0;
   std::vector<std::vector<proto::Run>> measured;
   for (const PeerCase& peer_case : cases) {
-    std::fprintf(stderr, "%d ranks, %s\n", peer_case.ranks, FormatBytes(peer_case.bytes).c_str());
-    GS_ASSIGN_OR_RETURN(PeerOutcome outcome, MeasurePeerCase(options, programs, peer_case, progress,
-                                                             &InterruptSignal()));
-    std::printf("%d ranks, %s, %d rounds of %d\n%s\n", peer_case.ranks,
-                FormatBytes(peer_case.bytes).c_str(), options.rounds, options.iterations,
+    const ExchangeOptions& exchange = peer_case.job.exchange;
+    const std::string name =
+        absl::StrCat(exchange.world_size, " ranks, ", FormatBytes(exchange.bytes));
+    progress(name);
+    GS_ASSIGN_OR_RETURN(PeerOutcome outcome,
+                        MeasurePeerCase(programs, peer_case, options.rounds, progress));
+    std::printf("%s, %d rounds of %d\n%s\n", name.c_str(), options.rounds, exchange.iterations,
                 outcome.table.c_str());
     std::fflush(stdout);
     if (outcome.wrong > 0) PrintError(absl::StrCat(outcome.wrong, " elements are wrong"));
@@ -306,14 +300,14 @@ int Peers(int argc, char** argv) {
   flag_options.topics = BenchmarkTopics();
   const std::vector<std::string> positional = ParseFlagsOrExit(argc, argv, flag_options);
   proto::RunRecords records;
+  *records.mutable_machine() = DescribeMachine();
   records.set_command(CommandLine("peers", argc, argv));
   absl::StatusOr<int> exit_code = 0;
   if (!positional.empty()) {
     exit_code = absl::InvalidArgumentError(
         absl::StrCat("expected flags only, found \"", positional[0], "\""));
   } else if (absl::GetFlag(FLAGS_train)) {
-    const absl::Status trained = CompareTraining(argv[0], &records);
-    if (!trained.ok()) exit_code = trained;
+    exit_code = CompareTraining(argv[0], &records);
   } else {
     exit_code = CompareExchanges(argv[0], &records);
   }

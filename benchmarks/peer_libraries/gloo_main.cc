@@ -2,12 +2,13 @@
 // Variants: "options_ring" (what c10d's process group uses) and "options_bcube" of
 // gloo::allreduce(), and the older classes "ring", "ring_chunked", "halving_doubling" and "bcube".
 
-#include <exception>
 #include <functional>
 #include <memory>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 #include "benchmarks/peer_libraries/peer_rank.h"
 #include "gloo/allreduce.h"
 #include "gloo/allreduce_bcube.h"
@@ -21,8 +22,6 @@
 
 namespace gradsync {
 namespace {
-
-constexpr char kProgram[] = "peer_gloo";
 
 std::function<void()> ByOptions(const std::shared_ptr<gloo::Context>& context,
                                 gloo::AllreduceOptions::Algorithm algorithm, float* data,
@@ -74,16 +73,12 @@ absl::Status RunRank(const PeerRankOptions& options) {
       std::make_shared<gloo::rendezvous::Context>(options.rank, options.world_size);
   std::shared_ptr<gloo::transport::Device> device = gloo::transport::tcp::CreateDevice(address);
   context->connectFullMesh(store, device);
-  const int64_t floats = options.bytes / 4;
-  PeerBuffer buffer(floats, options.huge_pages);
-  const auto allreduce =
-      Allreduce(context, options.variant, buffer.data(), static_cast<size_t>(floats));
-  if (!allreduce.ok()) return allreduce.status();
-  PeerExchange exchange;
-  exchange.input = buffer.data();
-  exchange.output = buffer.data();
+  PeerExchange exchange(options, /*in_place=*/true);
+  GS_ASSIGN_OR_RETURN(
+      const std::function<void()> allreduce,
+      Allreduce(context, options.variant, exchange.input, static_cast<size_t>(options.bytes / 4)));
   exchange.run = [&] {
-    (*allreduce)();
+    allreduce();
     return absl::OkStatus();
   };
   return MeasurePeer(options, exchange);
@@ -93,13 +88,5 @@ absl::Status RunRank(const PeerRankOptions& options) {
 }  // namespace gradsync
 
 int main(int argc, char** argv) {
-  const auto options = gradsync::ParsePeerRankOptions(argc, argv);
-  if (!options.ok()) return gradsync::PeerExitCode(gradsync::kProgram, -1, options.status());
-  absl::Status status;
-  try {
-    status = gradsync::RunRank(*options);
-  } catch (const std::exception& error) {
-    status = absl::InternalError(error.what());
-  }
-  return gradsync::PeerExitCode(gradsync::kProgram, options->rank, status);
+  return gradsync::PeerMain("peer_gloo", argc, argv, gradsync::RunRank);
 }

@@ -3,8 +3,6 @@
 
 #include <mpi.h>
 
-#include <memory>
-
 #include "absl/strings/str_cat.h"
 #include "benchmarks/peer_libraries/mpi_rank.h"
 #include "benchmarks/peer_libraries/peer_rank.h"
@@ -12,23 +10,17 @@
 namespace gradsync {
 namespace {
 
-constexpr char kProgram[] = "mpi_allreduce";
-
 absl::Status RunRank(const PeerRankOptions& options) {
   const bool in_place = options.variant == "in_place";
   if (!in_place && options.variant != "out_of_place") {
     return absl::InvalidArgumentError(absl::StrCat(
         "--variant: expected in_place or out_of_place, found \"", options.variant, "\""));
   }
-  const int64_t floats = options.bytes / 4;
-  PeerBuffer input(floats, options.huge_pages);
-  PeerBuffer output(in_place ? 1 : floats, options.huge_pages);
-  PeerExchange exchange;
-  exchange.input = input.data();
-  exchange.output = in_place ? input.data() : output.data();
+  const int floats = static_cast<int>(options.bytes / 4);
+  PeerExchange exchange(options, in_place);
   exchange.run = [&] {
     const int error = MPI_Allreduce(in_place ? MPI_IN_PLACE : exchange.input, exchange.output,
-                                    static_cast<int>(floats), MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+                                    floats, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
     return error == MPI_SUCCESS ? absl::OkStatus()
                                 : absl::InternalError(absl::StrCat("MPI_Allreduce: error ", error));
   };
@@ -39,5 +31,5 @@ absl::Status RunRank(const PeerRankOptions& options) {
 }  // namespace gradsync
 
 int main(int argc, char** argv) {
-  return gradsync::RunMpiRank(argc, argv, gradsync::kProgram, gradsync::RunRank);
+  return gradsync::RunMpiRank(argc, argv, "mpi_allreduce", gradsync::RunRank);
 }

@@ -21,18 +21,14 @@ namespace gradsync {
 inline int RunMpiRank(int argc, char** argv, absl::string_view program,
                       const std::function<absl::Status(const PeerRankOptions&)>& run) {
   MPI_Init(&argc, &argv);
-  absl::StatusOr<PeerRankOptions> options = ParsePeerRankOptions(argc, argv);
-  absl::Status status = options.status();
-  if (status.ok()) {
+  const int code = PeerMain(program, argc, argv, [&run](PeerRankOptions& options) {
     int size = 0;
-    MPI_Comm_rank(MPI_COMM_WORLD, &options->rank);
+    MPI_Comm_rank(MPI_COMM_WORLD, &options.rank);
     MPI_Comm_size(MPI_COMM_WORLD, &size);
-    status = size == options->world_size
-                 ? run(*options)
-                 : absl::InvalidArgumentError(
-                       absl::StrCat("expected ", options->world_size, " ranks, found ", size));
-  }
-  const int code = PeerExitCode(program, options.ok() ? options->rank : -1, status);
+    if (size == options.world_size) return run(options);
+    return absl::InvalidArgumentError(
+        absl::StrCat("expected ", options.world_size, " ranks, found ", size));
+  });
   // A launcher waits for the other ranks unless it is told not to.
   if (code != 0) MPI_Abort(MPI_COMM_WORLD, code);
   MPI_Finalize();

@@ -28,7 +28,6 @@
 namespace gradsync {
 namespace {
 
-constexpr char kProgram[] = "mpi_window";
 constexpr int64_t kBlock = 2048;  // floats that are added at a time: the sums stay in the L1 cache
 constexpr int64_t kLine = 16;     // floats of a cache line, which no two ranks write
 constexpr int kSpins = 1000;
@@ -180,5 +179,5 @@ absl::Status RunRank(const PeerRankOptions& options) {
 }  // namespace gradsync
 
 int main(int argc, char** argv) {
-  return gradsync::RunMpiRank(argc, argv, gradsync::kProgram, gradsync::RunRank);
+  return gradsync::RunMpiRank(argc, argv, "mpi_window", gradsync::RunRank);
 }

@@ -3,27 +3,24 @@
 // transport is not in its CPU package.
 
 #include <cstdlib>
-#include <exception>
 #include <fstream>
-#include <memory>
 #include <oneapi/ccl.hpp>
 #include <string>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/deadline.h"
+#include "base/status_macros.h"
 #include "benchmarks/peer_libraries/peer_rank.h"
 #include "benchmarks/ranks/start_line.h"
 
 namespace gradsync {
 namespace {
 
-constexpr char kProgram[] = "oneccl_allreduce";
-
 // Rank 0's address, handed to the others through a file of the job.
 absl::StatusOr<ccl::shared_ptr_class<ccl::kvs>> MeetOthers(const PeerRankOptions& options) {
-  auto line = StartLine::Open(options.start_line, options.world_size);
-  if (!line.ok()) return line.status();
+  GS_ASSIGN_OR_RETURN(const auto line, StartLine::Open(options.start_line, options.world_size));
   const std::string path = absl::StrCat(options.folder, "/kvs");
   ccl::shared_ptr_class<ccl::kvs> kvs;
   if (options.rank == 0) {
@@ -31,8 +28,7 @@ absl::StatusOr<ccl::shared_ptr_class<ccl::kvs>> MeetOthers(const PeerRankOptions
     const ccl::kvs::address_type address = kvs->get_address();
     std::ofstream(path, std::ios::binary).write(address.data(), address.size());
   }
-  const absl::Status met = (*line)->Wait(Deadline::In(options.timeout));
-  if (!met.ok()) return met;
+  GS_RETURN_IF_ERROR(line->Wait(Deadline::In(options.timeout)));
   if (options.rank != 0) {
     ccl::kvs::address_type address;
     std::ifstream file(path, std::ios::binary);
@@ -49,16 +45,11 @@ absl::Status RunRank(const PeerRankOptions& options) {
     return absl::InvalidArgumentError(absl::StrCat(
         "--variant: expected in_place or out_of_place, found \"", options.variant, "\""));
   }
-  auto kvs = MeetOthers(options);
-  if (!kvs.ok()) return kvs.status();
+  GS_ASSIGN_OR_RETURN(const auto kvs, MeetOthers(options));
   const ccl::communicator communicator =
-      ccl::create_communicator(options.world_size, options.rank, *kvs);
+      ccl::create_communicator(options.world_size, options.rank, kvs);
   const size_t floats = static_cast<size_t>(options.bytes / 4);
-  PeerBuffer input(static_cast<int64_t>(floats), options.huge_pages);
-  PeerBuffer output(in_place ? 1 : static_cast<int64_t>(floats), options.huge_pages);
-  PeerExchange exchange;
-  exchange.input = input.data();
-  exchange.output = in_place ? input.data() : output.data();
+  PeerExchange exchange(options, in_place);
   exchange.run = [&] {
     ccl::allreduce(exchange.input, exchange.output, floats, ccl::reduction::sum, communicator)
         .wait();
@@ -71,19 +62,12 @@ absl::Status RunRank(const PeerRankOptions& options) {
 }  // namespace gradsync
 
 int main(int argc, char** argv) {
-  auto options = gradsync::ParsePeerRankOptions(argc, argv);
-  absl::Status status = options.status();
-  const char* const rank = std::getenv("PMI_RANK");
-  if (options.ok() && rank != nullptr && !absl::SimpleAtoi(rank, &options->rank)) {
-    status = absl::InvalidArgumentError(absl::StrCat("PMI_RANK=", rank, ": expected a number"));
-  }
-  try {
-    if (status.ok()) {
-      ccl::init();
-      status = gradsync::RunRank(*options);
+  return gradsync::PeerMain("oneccl_allreduce", argc, argv, [](gradsync::PeerRankOptions& options) {
+    const char* const rank = std::getenv("PMI_RANK");
+    if (rank != nullptr && !absl::SimpleAtoi(rank, &options.rank)) {
+      return absl::InvalidArgumentError(absl::StrCat("PMI_RANK=", rank, ": expected a number"));
     }
-  } catch (const std::exception& error) {
-    status = absl::InternalError(error.what());
-  }
-  return gradsync::PeerExitCode(gradsync::kProgram, options.ok() ? options->rank : -1, status);
+    ccl::init();
+    return gradsync::RunRank(options);
+  });
 }

@@ -41,6 +41,14 @@ Contestant Ceiling(const std::string& name, std::vector<PeerSetting> settings) {
   return ceiling;
 }
 
+// Settings that are `common` but for their variants.
+std::vector<PeerSetting> Variants(const std::vector<std::string>& variants,
+                                  const PeerSetting& common = {}) {
+  std::vector<PeerSetting> settings(variants.size(), common);
+  for (size_t i = 0; i < variants.size(); ++i) settings[i].variant = variants[i];
+  return settings;
+}
+
 Contestant GrpcStream(Topology topology) {
   Contestant stream;
   stream.name = absl::StrCat("grpc_stream/", TopologyName(topology));
@@ -56,12 +64,8 @@ Contestant GrpcStream(Topology topology) {
 
 // c10d uses the first.
 std::vector<PeerSetting> GlooSettings() {
-  std::vector<PeerSetting> settings;
-  for (const char* algorithm :
-       {"options_ring", "options_bcube", "ring", "ring_chunked", "halving_doubling", "bcube"}) {
-    settings.push_back({algorithm, {}, {}});
-  }
-  return settings;
+  return Variants(
+      {"options_ring", "options_bcube", "ring", "ring_chunked", "halving_doubling", "bcube"});
 }
 
 // On loopback its best way is shared memory by itself. Ranks that have no core of their own spin
@@ -141,13 +145,9 @@ std::vector<PeerSetting> OneCclSettings(bool crowded) {
 }
 
 // A program of ours in a few dozen lines (mpi_window_main.cc), which needs of MPI the memory alone.
-Contestant Window(const std::string& mpi, std::vector<std::string> environment,
-                  std::vector<std::string> launcher) {
-  std::vector<PeerSetting> settings;
-  for (const char* variant : {"push_mpi", "push_yield", "pull_yield"}) {
-    settings.push_back({variant, environment, launcher});
-  }
-  Contestant window = Library(absl::StrCat(mpi, "_window"), PeerLaunch::kMpi, std::move(settings));
+Contestant Window(const std::string& mpi, const PeerSetting& common) {
+  Contestant window = Library(absl::StrCat(mpi, "_window"), PeerLaunch::kMpi,
+                              Variants({"push_mpi", "push_yield", "pull_yield"}, common));
   window.note =
       "by hand, in memory of MPI_Win_allocate_shared, for ranks of one host alone; not a library";
   return window;
@@ -155,23 +155,19 @@ Contestant Window(const std::string& mpi, std::vector<std::string> environment,
 
 std::vector<Contestant> Windows(bool crowded) {
   // As above: ranks that wait in MPI_Barrier must yield.
-  std::vector<std::string> mpich, openmpi;
-  std::vector<std::string> impi = {"I_MPI_FABRICS=shm"};
-  if (crowded) {
-    mpich = MpichSettings(crowded)[0].environment;
-    openmpi = {"--oversubscribe"};
-    impi.push_back(kIntelYield);
-  }
-  return {Window("mpich", mpich, {}), Window("openmpi", {}, openmpi), Window("impi", impi, {})};
+  PeerSetting impi;
+  impi.environment = {"I_MPI_FABRICS=shm"};
+  if (crowded) impi.environment.push_back(kIntelYield);
+  return {Window("mpich", MpichSettings(crowded)[0]),
+          Window("openmpi", OpenMpiSettings(crowded)[0]), Window("impi", impi)};
 }
 
 // More pieces are more calls, but more of them are under way at the same time.
 Contestant TensorFlow() {
-  Contestant tensorflow = Library("tensorflow", PeerLaunch::kStanding, {});
+  Contestant tensorflow =
+      Library("tensorflow", PeerLaunch::kStanding,
+              Variants({"pieces_per_server=1", "pieces_per_server=2", "pieces_per_server=8"}));
   tensorflow.spec = SpecOf(Topology::kPs, Link::kGrpc);
-  for (const int pieces : {1, 2, 8}) {
-    tensorflow.settings.push_back({absl::StrCat("pieces_per_server=", pieces), {}, {}});
-  }
   tensorflow.note =
       "its parameter servers: each worker adds its gradients to the servers' variables and reads "
       "them, and waits for no other worker";

@@ -23,28 +23,21 @@ std::vector<std::string> TensorFlowCommand(const PeerPrograms& programs, int ran
 
 class Tournament {
  public:
-  Tournament(const PeerExchangeOptions& options, const PeerPrograms& programs,
-             const PeerCase& peer_case, const std::function<void(absl::string_view)>& progress,
-             const std::atomic<int>* interrupt)
+  Tournament(const PeerPrograms& programs, const PeerCase& peer_case, int rounds,
+             const std::function<void(absl::string_view)>& progress)
       : programs_(programs),
         progress_(progress),
-        rounds_(options.rounds),
-        tensorflow_(TensorFlowCommand(programs, peer_case.ranks),
+        rounds_(rounds),
+        tensorflow_(TensorFlowCommand(programs, peer_case.job.exchange.world_size),
                     {absl::StrCat("PYTHONPATH=", programs.installed_folder, "/tensorflow")},
-                    absl::StrCat(programs.installed_folder, "/tensorflow/installed")) {
-    job_.ranks = peer_case.ranks;
-    job_.bytes = peer_case.bytes;
-    job_.iterations = options.iterations;
-    job_.warmup = options.warmup;
-    job_.huge_pages = options.huge_pages;
-    job_.timeout = options.timeout;
-    job_.interrupt = interrupt;
+                    absl::StrCat(programs.installed_folder, "/tensorflow/installed")),
+        job_(peer_case.job) {
     job_.standing = &tensorflow_;
     for (const Contestant& contestant : peer_case.contestants) {
       ContestantResult result;
       result.contestant = contestant;
-      result.run.set_workers(job_.ranks);
-      result.run.set_bytes(static_cast<double>(job_.bytes));
+      result.run.set_workers(job_.exchange.world_size);
+      result.run.set_bytes(static_cast<double>(job_.exchange.bytes));
       results_.push_back(std::move(result));
     }
   }
@@ -61,7 +54,7 @@ class Tournament {
     outcome.records = PeerRecords(results_);
     outcome.table = PeerTable(results_, outcome.records);
     outcome.ours_failure = ours_failure_;
-    for (const ContestantResult& result : results_) outcome.wrong += result.wrong;
+    for (const ContestantResult& result : results_) outcome.wrong += result.run.wrong();
     return outcome;
   }
 
@@ -80,7 +73,7 @@ class Tournament {
           absl::StrCat("trying ", result->contestant.name, " ", DescribeSetting(setting), ": ");
       if (!run.ok()) {
         progress_(absl::StrCat(name, run.status().message()));
-        if (failure.empty()) NoteFailure(run.status(), result, &failure);
+        if (failure.empty()) failure = NoteFailure(*result, run.status());
         if (absl::IsNotFound(run.status())) break;
         continue;
       }
@@ -91,7 +84,7 @@ class Tournament {
         if (failure.empty()) failure = wrong;
         continue;
       }
-      result->wrong += run->wrong();
+      result->run.set_wrong(result->run.wrong() + run->wrong());
       progress_(absl::StrCat(name, absl::StrFormat("%.3f ms", run->time_us_p50() * 1e-3)));
       if (best == 0 || run->time_us_p50() < best) {
         best = run->time_us_p50();
@@ -99,7 +92,7 @@ class Tournament {
       }
     }
     if (best == 0) {
-      result->failure = failure;
+      result->run.set_failure(failure);
     } else {
       result->contestant.settings = {chosen};
     }
@@ -107,29 +100,30 @@ class Tournament {
   }
 
   absl::Status PlayRound(int round, ContestantResult* result) {
-    if (!result->failure.empty()) return absl::OkStatus();
+    if (!result->run.failure().empty()) return absl::OkStatus();
     const absl::StatusOr<proto::Run> run =
         RunPeerJob(programs_, result->contestant, result->contestant.settings[0], job_);
     if (absl::IsCancelled(run.status())) return run.status();
     if (!run.ok()) {
-      NoteFailure(run.status(), result, &result->failure);
-      result->failure = absl::StrCat("round ", round + 1, ": ", result->failure);
-      progress_(absl::StrCat(result->contestant.name, ": ", result->failure));
+      result->run.set_failure(
+          absl::StrCat("round ", round + 1, ": ", NoteFailure(*result, run.status())));
+      progress_(absl::StrCat(result->contestant.name, ": ", result->run.failure()));
       return absl::OkStatus();
     }
-    if (result->times.empty()) result->run = *run;
-    result->times.push_back(run->time_us_p50());
-    result->wrong += run->wrong();
+    const double wrong = result->run.wrong() + run->wrong();
+    if (result->run.round_us().empty()) result->run = *run;
+    result->run.add_round_us(run->time_us_p50());
+    result->run.set_wrong(wrong);
     return absl::OkStatus();
   }
 
-  void NoteFailure(const absl::Status& status, const ContestantResult* result,
-                   std::string* failure) {
-    *failure = std::string(status.message());
-    const bool ours = result->contestant.role == PeerRole::kOurs;
+  // Returns the message. One of ours must not fail, but may refuse.
+  std::string NoteFailure(const ContestantResult& result, const absl::Status& status) {
+    const bool ours = result.contestant.role == PeerRole::kOurs;
     if (ours && !absl::IsInvalidArgument(status) && ours_failure_.empty()) {
-      ours_failure_ = absl::StrCat(result->contestant.name, ": ", status.message());
+      ours_failure_ = absl::StrCat(result.contestant.name, ": ", status.message());
     }
+    return std::string(status.message());
   }
 
   const PeerPrograms& programs_;
@@ -145,37 +139,39 @@ class Tournament {
 
 absl::StatusOr<std::vector<PeerCase>> ListPeerCases(const PeerExchangeOptions& options, int cores) {
   GS_RETURN_IF_ERROR(CheckAtLeast("rounds", 1, options.rounds));
-  GS_RETURN_IF_ERROR(CheckAtLeast("iterations", 1, options.iterations));
-  GS_RETURN_IF_ERROR(CheckAtLeast("warmup", 0, options.warmup));
-  GS_RETURN_IF_ERROR(CheckTimeout(options.timeout));
+  GS_RETURN_IF_ERROR(CheckAtLeast("iterations", 1, options.job.exchange.iterations));
+  GS_RETURN_IF_ERROR(CheckAtLeast("warmup", 0, options.job.exchange.warmup));
+  GS_RETURN_IF_ERROR(CheckTimeout(options.job.exchange.timeout));
   const std::string expected = absl::StrCat("numbers from 2 to ", kMostRanks, ", such as 2,4");
   if (options.workers.empty()) return FlagError("workers", expected, "");
   if (options.bytes.empty()) return FlagError("bytes", "sizes such as 25MiB,102.4MB", "");
   std::vector<PeerCase> cases;
   for (const std::string& ranks : options.workers) {
     PeerCase next;
-    if (!absl::SimpleAtoi(ranks, &next.ranks) || next.ranks < 2 || next.ranks > kMostRanks) {
+    next.job = options.job;
+    ExchangeOptions& exchange = next.job.exchange;
+    if (!absl::SimpleAtoi(ranks, &exchange.world_size) || exchange.world_size < 2 ||
+        exchange.world_size > kMostRanks) {
       return FlagError("workers", expected, ranks);
     }
     GS_ASSIGN_OR_RETURN(next.contestants,
-                        SelectContestants(options.contestants, next.ranks, cores));
+                        SelectContestants(options.contestants, exchange.world_size, cores));
     for (const std::string& bytes : options.bytes) {
-      GS_ASSIGN_OR_RETURN(next.bytes, ParseSize("bytes", bytes));
-      if (next.bytes % 4 != 0)
+      GS_ASSIGN_OR_RETURN(exchange.bytes, ParseSize("bytes", bytes));
+      if (exchange.bytes % 4 != 0)
         return FlagError("bytes", "multiples of 4, the size of a float", bytes);
       // MPI counts elements with an int.
-      if (next.bytes > (int64_t{1} << 32)) return FlagError("bytes", "at most 4GiB", bytes);
+      if (exchange.bytes > (int64_t{1} << 32)) return FlagError("bytes", "at most 4GiB", bytes);
       cases.push_back(next);
     }
   }
   return cases;
 }
 
-absl::StatusOr<PeerOutcome> MeasurePeerCase(const PeerExchangeOptions& options,
-                                            const PeerPrograms& programs, const PeerCase& peer_case,
-                                            const std::function<void(absl::string_view)>& progress,
-                                            const std::atomic<int>* interrupt) {
-  return Tournament(options, programs, peer_case, progress, interrupt).Run();
+absl::StatusOr<PeerOutcome> MeasurePeerCase(
+    const PeerPrograms& programs, const PeerCase& peer_case, int rounds,
+    const std::function<void(absl::string_view)>& progress) {
+  return Tournament(programs, peer_case, rounds, progress).Run();
 }
 
 }  // namespace gradsync

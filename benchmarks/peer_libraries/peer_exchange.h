@@ -3,7 +3,6 @@
 #ifndef GRADSYNC_BENCHMARKS_PEER_LIBRARIES_PEER_EXCHANGE_H_
 #define GRADSYNC_BENCHMARKS_PEER_LIBRARIES_PEER_EXCHANGE_H_
 
-#include <atomic>
 #include <functional>
 #include <string>
 #include <vector>
@@ -18,20 +17,22 @@ namespace gradsync {
 
 // As the flags of the same names have them; see `peers --help`.
 struct PeerExchangeOptions {
+  PeerExchangeOptions() {
+    job.exchange.iterations = 5;
+    job.exchange.warmup = 2;
+    job.exchange.timeout = absl::Seconds(30);
+  }
+
   std::vector<std::string> workers = {"2"};
   std::vector<std::string> bytes = {"4KiB", "256KiB", "25MiB"};
   std::vector<std::string> contestants;  // none: all
   int rounds = 9;
-  int iterations = 5;      // of a round
-  int warmup = 2;          // before them
-  bool huge_pages = true;  // of the peers' buffers, where the system offers them
-  absl::Duration timeout = absl::Seconds(30);  // of a job
+  PeerJob job;  // of a round; how many ranks and bytes is up to the case
 };
 
 // One size and one number of ranks.
 struct PeerCase {
-  int64_t bytes = 0;
-  int ranks = 0;
+  PeerJob job;
   std::vector<Contestant> contestants;
 };
 
@@ -50,10 +51,9 @@ struct PeerOutcome {
 // one each time. One that takes long to start is started once (standing_peer.h). A contestant that
 // fails once is out, and its record says why; so does that of a library which is not installed.
 // `progress` gets a line now and then. Blocks for minutes. Errors: CANCELLED when interrupted.
-absl::StatusOr<PeerOutcome> MeasurePeerCase(const PeerExchangeOptions& options,
-                                            const PeerPrograms& programs, const PeerCase& peer_case,
-                                            const std::function<void(absl::string_view)>& progress,
-                                            const std::atomic<int>* interrupt);
+absl::StatusOr<PeerOutcome> MeasurePeerCase(const PeerPrograms& programs, const PeerCase& peer_case,
+                                            int rounds,
+                                            const std::function<void(absl::string_view)>& progress);
 
 }  // namespace gradsync
 

@@ -3,34 +3,28 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include "absl/cleanup/cleanup.h"
-#include "absl/strings/numbers.h"
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "absl/time/time.h"
 #include "base/status_macros.h"
 #include "benchmarks/exchange/sync_bench_options.h"
 #include "benchmarks/exchange/sync_bench_report.h"
 #include "benchmarks/network/measured_job.h"
 #include "benchmarks/ranks/process_set.h"
 #include "benchmarks/records/proto_json.h"
-#include "benchmarks/records/ran_as_asked.h"
 #include "plan/job_spec.h"
+#include "tools/local_job.h"
 
 namespace gradsync {
 namespace {
-
-absl::StatusOr<std::string> NewFolder(const std::string& parent) {
-  std::string path = absl::StrCat(parent, "/peers_XXXXXX");
-  if (mkdtemp(path.data()) == nullptr) return absl::ErrnoToStatus(errno, path);
-  return path;
-}
 
 class Job {
  public:
@@ -40,70 +34,73 @@ class Job {
         contestant_(contestant),
         setting_(setting),
         job_(job),
+        ranks_(job.exchange.world_size),
         folder_(std::move(folder)),
         start_line_(folder_ + "/start_line") {}
 
   absl::StatusOr<proto::Run> Run() {
     std::ofstream(start_line_).close();
-    const bool local = contestant_.launch == PeerLaunch::kSyncBench ||
-                       contestant_.launch == PeerLaunch::kGrpcStream;
-    const bool standing = contestant_.launch == PeerLaunch::kStanding;
-    GS_ASSIGN_OR_RETURN(proto::Run run, local      ? RunAsLocalJob()
-                                        : standing ? RunAsTurn()
-                                                   : RunAsProcesses());
-    run.set_library(contestant_.library);
+    GS_ASSIGN_OR_RETURN(proto::Run run, RunLaunched());
     run.set_settings(DescribeSetting(setting_));
     return run;
   }
 
  private:
+  absl::StatusOr<proto::Run> RunLaunched() {
+    switch (contestant_.launch) {
+      case PeerLaunch::kSyncBench:
+        return RunExchangeJob(programs_, Case());
+      case PeerLaunch::kGrpcStream:
+        return RunGrpcStreams();
+      case PeerLaunch::kStanding:
+        return RunAsTurn();
+      case PeerLaunch::kProcesses:
+      case PeerLaunch::kMpi:
+        break;
+    }
+    return RunAsProcesses();
+  }
+
   // Of a library that decides by itself, a ring, whose bytes are not counted.
   SyncBenchCase Case() const {
     SyncBenchCase bench_case;
     bench_case.job.spec.topology = Topology::kRing;
     if (contestant_.spec.has_value()) bench_case.job.spec = *contestant_.spec;
-    bench_case.job.workers = job_.ranks;
+    bench_case.job.workers = ranks_;
     if (contestant_.with_servers()) {
-      bench_case.job.servers = job_.ranks;
+      bench_case.job.servers = ranks_;
       bench_case.job.placement = Placement::kDedicated;
     }
-    bench_case.exchange.world_size = job_.ranks;
-    bench_case.exchange.bytes = job_.bytes;
-    bench_case.exchange.iterations = job_.iterations;
-    bench_case.exchange.warmup = job_.warmup;
-    bench_case.exchange.timeout = job_.timeout;
+    bench_case.exchange = job_.exchange;
     return bench_case;
   }
 
-  // As many connections as ours has by default, since the streams are its ceiling.
-  std::vector<std::string> StreamFlags() const {
-    return {absl::StrCat("--connections=", ConnectionsOf(*contestant_.spec)),
-            absl::StrCat("--message_bytes=", setting_.variant),
-            absl::StrCat("--bytes=", job_.bytes),
-            absl::StrCat("--iterations=", job_.iterations),
-            absl::StrCat("--warmup=", job_.warmup),
-            absl::StrCat("--timeout=", absl::FormatDuration(job_.timeout)),
+  // What programs that are no ranks of ours are told of the exchange.
+  std::vector<std::string> ExchangeFlags() const {
+    return {absl::StrCat("--world_size=", ranks_),
+            absl::StrCat("--bytes=", job_.exchange.bytes),
+            absl::StrCat("--iterations=", job_.exchange.iterations),
+            absl::StrCat("--warmup=", job_.exchange.warmup),
+            absl::StrCat("--timeout=", absl::FormatDuration(job_.exchange.timeout)),
             absl::StrCat("--start_line=", start_line_)};
   }
 
-  absl::StatusOr<proto::Run> RunAsLocalJob() {
+  absl::StatusOr<proto::Run> RunGrpcStreams() {
     const SyncBenchCase bench_case = Case();
-    JobPrograms programs;
-    programs.interrupt = job_.interrupt;
-    programs.rank_binary = programs_.sync_bench_rank;
-    programs.server_binary = programs_.ps_server;
-    LocalJobOptions options = ProcessesOf(bench_case.job, programs, job_.timeout);
-    options.worker_flags = RankFlags(bench_case, start_line_);
-    if (contestant_.launch == PeerLaunch::kGrpcStream) {
-      options.worker_binary = programs_.grpc_stream_rank;
-      options.server_binary = programs_.grpc_stream_rank;
-      options.worker_flags = options.server_flags = StreamFlags();
-      options.server_flags.push_back(absl::StrCat("--world_size=", job_.ranks));
-    }
-    GS_ASSIGN_OR_RETURN(const LocalJobResult result, RunLocalJobOrFail(options));
+    LocalJobOptions processes = ProcessesOf(bench_case.job, programs_, job_.exchange.timeout);
+    processes.worker_binary = processes.server_binary = programs_.grpc_stream_rank;
+    processes.worker_flags = ExchangeFlags();
+    // As many connections as ours has by default, since the streams are its ceiling.
+    processes.worker_flags.push_back(
+        absl::StrCat("--connections=", ConnectionsOf(*contestant_.spec)));
+    processes.worker_flags.push_back(absl::StrCat("--message_bytes=", setting_.variant));
+    processes.server_flags = processes.worker_flags;
+    GS_ASSIGN_OR_RETURN(const LocalJobResult result, RunLocalJobOrFail(processes));
+    std::vector<proto::ExchangeMetrics> ranks;
     std::vector<proto::ServerMetrics> servers;
+    GS_RETURN_IF_ERROR(ParseMetrics(result.worker_metrics, "rank", &ranks));
     GS_RETURN_IF_ERROR(ParseMetrics(result.server_metrics, "server", &servers));
-    return Summarize(result.worker_metrics, servers);
+    return SummarizeExchanges(bench_case, ranks, servers);
   }
 
   absl::StatusOr<proto::Run> RunAsProcesses() {
@@ -111,43 +108,40 @@ class Job {
     if (contestant_.launch == PeerLaunch::kMpi) {
       GS_ASSIGN_OR_RETURN(commands.emplace_back(), MpiCommand());
     } else {
-      for (int rank = 0; rank < job_.ranks; ++rank) {
+      for (int rank = 0; rank < ranks_; ++rank) {
         commands.push_back({absl::StrCat(programs_.built_folder, "/peer_", contestant_.library)});
         AddRankFlags(&commands.back());
         commands.back().push_back(absl::StrCat("--rank=", rank));
       }
     }
-    GS_RETURN_IF_ERROR(RunProcesses(commands, job_.timeout, job_.interrupt));
+    GS_RETURN_IF_ERROR(RunProcesses(commands, job_.exchange.timeout, programs_.interrupt));
     return ReadMetrics();
   }
 
   absl::StatusOr<proto::Run> RunAsTurn() {
-    const std::string turn = absl::StrCat(job_.bytes, " ", job_.warmup, " ", job_.iterations, " ",
-                                          setting_.variant, " ", folder_);
-    GS_RETURN_IF_ERROR(job_.standing->TakeTurn(turn, job_.timeout, job_.interrupt));
+    const std::string turn =
+        absl::StrCat(job_.exchange.bytes, " ", job_.exchange.warmup, " ", job_.exchange.iterations,
+                     " ", setting_.variant, " ", folder_);
+    GS_RETURN_IF_ERROR(job_.standing->TakeTurn(turn, job_.exchange.timeout, programs_.interrupt));
     return ReadMetrics();
   }
 
   absl::StatusOr<proto::Run> ReadMetrics() const {
-    std::vector<std::string> metrics;
-    for (int rank = 0; rank < job_.ranks; ++rank) {
-      std::ifstream file(absl::StrCat(folder_, "/rank.", rank, ".json"));
-      metrics.emplace_back(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
+    std::vector<proto::ExchangeMetrics> ranks(ranks_);
+    for (int rank = 0; rank < ranks_; ++rank) {
+      GS_RETURN_IF_ERROR(ReadJson(absl::StrCat(folder_, "/rank.", rank, ".json"), &ranks[rank]));
     }
     // Servers of others write none: what they sent is not known.
-    return Summarize(metrics, std::vector<proto::ServerMetrics>(Case().job.servers));
+    const SyncBenchCase bench_case = Case();
+    return SummarizeExchanges(bench_case, ranks,
+                              std::vector<proto::ServerMetrics>(bench_case.job.servers));
   }
 
   void AddRankFlags(std::vector<std::string>* command) const {
-    for (const std::string& flag :
-         {absl::StrCat("--world_size=", job_.ranks), absl::StrCat("--bytes=", job_.bytes),
-          absl::StrCat("--iterations=", job_.iterations), absl::StrCat("--warmup=", job_.warmup),
-          absl::StrCat("--variant=", setting_.variant), absl::StrCat("--start_line=", start_line_),
-          absl::StrCat("--folder=", folder_),
-          absl::StrCat("--huge_pages=", job_.huge_pages ? 1 : 0),
-          absl::StrCat("--timeout=", absl::FormatDuration(job_.timeout))}) {
-      command->push_back(flag);
-    }
+    for (std::string& flag : ExchangeFlags()) command->push_back(std::move(flag));
+    command->push_back(absl::StrCat("--variant=", setting_.variant));
+    command->push_back(absl::StrCat("--folder=", folder_));
+    command->push_back(absl::StrCat("--huge_pages=", job_.huge_pages ? 1 : 0));
   }
 
   // oneCCL runs on Intel MPI.
@@ -182,27 +176,17 @@ class Job {
     command.push_back(mpiexec);
     command.insert(command.end(), setting_.launcher.begin(), setting_.launcher.end());
     command.push_back("-n");
-    command.push_back(absl::StrCat(job_.ranks));
+    command.push_back(absl::StrCat(ranks_));
     command.push_back(program);
     AddRankFlags(&command);
     return command;
-  }
-
-  absl::StatusOr<proto::Run> Summarize(const std::vector<std::string>& metrics,
-                                       const std::vector<proto::ServerMetrics>& servers) const {
-    std::vector<proto::ExchangeMetrics> ranks;
-    GS_RETURN_IF_ERROR(ParseMetrics(metrics, "rank", &ranks));
-    for (const proto::ExchangeMetrics& rank : ranks) {
-      if (contestant_.launch != PeerLaunch::kSyncBench) break;
-      GS_RETURN_IF_ERROR(CheckRanAsAsked(*contestant_.spec, rank));
-    }
-    return SummarizeExchanges(Case(), ranks, servers);
   }
 
   const PeerPrograms& programs_;
   const Contestant& contestant_;
   const PeerSetting& setting_;
   const PeerJob& job_;
+  const int ranks_;
   const std::string folder_;
   const std::string start_line_;
 };
@@ -211,11 +195,12 @@ class Job {
 
 absl::StatusOr<proto::Run> RunPeerJob(const PeerPrograms& programs, const Contestant& contestant,
                                       const PeerSetting& setting, const PeerJob& job) {
-  GS_ASSIGN_OR_RETURN(const std::string folder, NewFolder(programs.temporary_folder));
-  const auto remove = absl::MakeCleanup([&folder] {
-    std::error_code ignored;
-    std::filesystem::remove_all(folder, ignored);
-  });
+  std::error_code error;
+  std::string folder = std::filesystem::temp_directory_path(error) / "peers_XXXXXX";
+  if (error || mkdtemp(folder.data()) == nullptr) {
+    return absl::UnavailableError(absl::StrCat("cannot make a temporary folder like ", folder));
+  }
+  const auto remove = absl::MakeCleanup([&] { std::filesystem::remove_all(folder, error); });
   return Job(programs, contestant, setting, job, folder).Run();
 }
 

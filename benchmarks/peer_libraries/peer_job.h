@@ -1,39 +1,30 @@
 #ifndef GRADSYNC_BENCHMARKS_PEER_LIBRARIES_PEER_JOB_H_
 #define GRADSYNC_BENCHMARKS_PEER_LIBRARIES_PEER_JOB_H_
 
-#include <atomic>
-#include <cstdint>
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
+#include "benchmarks/exchange/exchange_job.h"
+#include "benchmarks/exchange/exchange_plan.h"
 #include "benchmarks/peer_libraries/peer_contestants.h"
 #include "benchmarks/peer_libraries/standing_peer.h"
 #include "proto/run_record.pb.h"
 
 namespace gradsync {
 
-// Where programs are.
-struct PeerPrograms {
-  std::string sync_bench_rank;
+// Where programs are, those of ours (without the network) and the others'.
+struct PeerPrograms : ExchangeJobOptions {
   std::string grpc_stream_rank;
-  std::string ps_server;
   std::string built_folder;      // has peer_gloo, peer_memcpy and so on, from this build
   std::string installed_folder;  // what tools/setup --peers made; need not exist
-  std::string temporary_folder;
-  std::string tensorflow_ps;  // the script
+  std::string tensorflow_ps;     // the script
 };
 
 // One short job: processes start, meet, warm up, exchange, end.
 struct PeerJob {
-  int ranks = 2;
-  int64_t bytes = 0;  // a multiple of 4
-  int iterations = 1;
-  int warmup = 0;
-  bool huge_pages = true;                       // of the peers' buffers
-  absl::Duration timeout;                       // of the whole job
-  const std::atomic<int>* interrupt = nullptr;  // a signal's number ends the job
-  StandingPeer* standing = nullptr;             // that of a contestant that is started once
+  ExchangeOptions exchange;          // bytes: a multiple of 4; timeout: of the whole job
+  bool huge_pages = true;            // of the peers' buffers, where the system offers them
+  StandingPeer* standing = nullptr;  // that of a contestant that is started once
 };
 
 // Runs it and blocks until all processes are gone. The record has the times of the iterations (last

@@ -3,12 +3,13 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <fstream>
-#include <memory>
-#include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -16,6 +17,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/types/span.h"
 #include "base/deadline.h"
+#include "base/status_macros.h"
 #include "benchmarks/exchange/exact_input.h"
 #include "benchmarks/ranks/clocks.h"
 #include "benchmarks/ranks/start_line.h"
@@ -68,15 +70,12 @@ class Measurement {
       : options_(options), exchange_(exchange), size_(options.bytes / 4) {}
 
   absl::Status Run() {
-    auto line = StartLine::Open(options_.start_line, options_.world_size);
-    if (!line.ok()) return line.status();
-    line_ = *std::move(line);
+    GS_ASSIGN_OR_RETURN(line_, StartLine::Open(options_.start_line, options_.world_size));
     for (int64_t step = 1; step <= options_.warmup + options_.iterations; ++step) {
-      const absl::Status status = Step(step, step > options_.warmup);
-      if (!status.ok()) return status;
+      GS_RETURN_IF_ERROR(Step(step, step > options_.warmup));
     }
-    const absl::Status written = Write();
-    return written.ok() ? Wait() : written;
+    GS_RETURN_IF_ERROR(Write());
+    return Wait();
   }
 
  private:
@@ -85,14 +84,14 @@ class Measurement {
   absl::Status Step(int64_t number, bool measured) {
     FillContribution(options_.rank, number, 0,
                      absl::MakeSpan(exchange_.input, static_cast<size_t>(size_)));
-    if (const absl::Status status = Wait(); !status.ok()) return status;
+    GS_RETURN_IF_ERROR(Wait());
     const double cpu = CpuSeconds();
     const double begin = MonotonicMicroseconds();
     const absl::Status ran = exchange_.run();
     const double end = MonotonicMicroseconds();
     const double cpu_used = CpuSeconds() - cpu;
-    if (!ran.ok()) return ran;
-    if (const absl::Status status = Wait(); !status.ok()) return status;
+    GS_RETURN_IF_ERROR(ran);
+    GS_RETURN_IF_ERROR(Wait());
     if (measured) {
       begins_.push_back(begin);
       ends_.push_back(end);
@@ -150,9 +149,7 @@ class Measurement {
   int64_t wrong_ = 0;
 };
 
-}  // namespace
-
-absl::StatusOr<PeerRankOptions> ParsePeerRankOptions(int argc, char** argv) {
+absl::StatusOr<PeerRankOptions> ParseOptions(int argc, char** argv) {
   PeerRankOptions options;
   for (int i = 1; i < argc; ++i) {
     const absl::string_view argument = argv[i];
@@ -161,9 +158,8 @@ absl::StatusOr<PeerRankOptions> ParsePeerRankOptions(int argc, char** argv) {
       return absl::InvalidArgumentError(
           absl::StrCat("expected --name=value, found \"", argument, "\""));
     }
-    const absl::Status status =
-        SetOption(argument.substr(2, equals - 2), argument.substr(equals + 1), &options);
-    if (!status.ok()) return status;
+    GS_RETURN_IF_ERROR(
+        SetOption(argument.substr(2, equals - 2), argument.substr(equals + 1), &options));
   }
   if (options.world_size < 1 || options.rank >= options.world_size || options.bytes < 4 ||
       options.bytes % 4 != 0 || options.iterations < 1 || options.warmup < 0) {
@@ -175,31 +171,43 @@ absl::StatusOr<PeerRankOptions> ParsePeerRankOptions(int argc, char** argv) {
   return options;
 }
 
-PeerBuffer::PeerBuffer(int64_t floats, bool huge_pages)
-    : data_([floats, huge_pages] {
-        const size_t bytes = (4 * static_cast<size_t>(floats) + kHugePage - 1) / kHugePage;
-        void* const memory = std::aligned_alloc(kHugePage, std::max<size_t>(bytes, 1) * kHugePage);
-        if (memory == nullptr) {
-          std::fprintf(stderr, "no memory for %lld floats\n", static_cast<long long>(floats));
-          std::exit(1);
-        }
-        madvise(memory, std::max<size_t>(bytes, 1) * kHugePage,
-                huge_pages ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
-        return static_cast<float*>(memory);
-      }()) {
-  std::fill(data_, data_ + floats, 0.0f);
+float* Allocate(const PeerRankOptions& options) {
+  const size_t size = static_cast<size_t>(options.bytes);
+  const size_t pages = (size + kHugePage - 1) / kHugePage;
+  float* const memory = static_cast<float*>(std::aligned_alloc(kHugePage, pages * kHugePage));
+  if (memory == nullptr) {
+    std::fprintf(stderr, "no memory for %lld floats\n", static_cast<long long>(size / 4));
+    std::exit(1);
+  }
+  madvise(memory, pages * kHugePage, options.huge_pages ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
+  std::fill(memory, memory + size / 4, 0.0f);
+  return memory;
 }
 
-PeerBuffer::~PeerBuffer() { std::free(data_); }
+}  // namespace
+
+PeerExchange::PeerExchange(const PeerRankOptions& options, bool in_place) {
+  for (int i = 0; i < (in_place ? 1 : 2); ++i) memory.emplace_back(Allocate(options), &std::free);
+  input = memory.front().get();
+  output = memory.back().get();
+}
 
 absl::Status MeasurePeer(const PeerRankOptions& options, const PeerExchange& exchange) {
   return Measurement(options, exchange).Run();
 }
 
-int PeerExitCode(absl::string_view program, int rank, const absl::Status& status) {
+int PeerMain(absl::string_view program, int argc, char** argv,
+             const std::function<absl::Status(PeerRankOptions& options)>& run) {
+  absl::StatusOr<PeerRankOptions> options = ParseOptions(argc, argv);
+  absl::Status status = options.status();
+  try {
+    if (status.ok()) status = run(*options);
+  } catch (const std::exception& error) {
+    status = absl::InternalError(error.what());
+  }
   if (status.ok()) return 0;
   std::fprintf(stderr, "%.*s: rank %d: %s\n", static_cast<int>(program.size()), program.data(),
-               rank, std::string(status.message()).c_str());
+               options.ok() ? options->rank : -1, std::string(status.message()).c_str());
   return absl::IsInvalidArgument(status) ? 2 : 1;
 }
 

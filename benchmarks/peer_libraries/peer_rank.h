@@ -8,13 +8,13 @@
 #ifndef GRADSYNC_BENCHMARKS_PEER_LIBRARIES_PEER_RANK_H_
 #define GRADSYNC_BENCHMARKS_PEER_LIBRARIES_PEER_RANK_H_
 
-#include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 
@@ -35,25 +35,6 @@ struct PeerRankOptions {
   absl::Duration timeout = absl::Seconds(60);
 };
 
-// Errors: INVALID_ARGUMENT naming the argument, what was expected and what came.
-absl::StatusOr<PeerRankOptions> ParsePeerRankOptions(int argc, char** argv);
-
-// Memory for floats on a boundary of 2 MiB. With huge pages it is better than what a library that
-// allocates tensors would give its user. Ends the process when there is none.
-class PeerBuffer {
- public:
-  PeerBuffer(int64_t floats, bool huge_pages);
-  ~PeerBuffer();
-
-  PeerBuffer(const PeerBuffer&) = delete;
-  PeerBuffer& operator=(const PeerBuffer&) = delete;
-
-  float* data() { return data_; }
-
- private:
-  float* const data_;
-};
-
 // What is in `output` after each exchange.
 enum class PeerResult {
   kSum,  // of all ranks' inputs
@@ -62,11 +43,19 @@ enum class PeerResult {
 };
 
 struct PeerExchange {
+  // The program has the memory.
+  PeerExchange() = default;
+  // Memory of its own on boundaries of 2 MiB, in place the same for both. With huge pages it is
+  // better than what a library that allocates tensors would give its user. Ends the process when
+  // there is none.
+  PeerExchange(const PeerRankOptions& options, bool in_place);
+
   float* input = nullptr;
   float* output = nullptr;  // may be the input
   PeerResult result = PeerResult::kSum;
   std::function<absl::Status()> run;
   double wire_bytes = 0;  // that this rank sends per exchange; 0 when the program does not know
+  std::vector<std::unique_ptr<float, void (*)(void*)>> memory;  // of its own
 };
 
 // Fills, waits at the start line, times `run`, waits again (checking takes cores, which ranks that
@@ -76,9 +65,11 @@ struct PeerExchange {
 // of the file. Wrong results are counted, not an error.
 absl::Status MeasurePeer(const PeerRankOptions& options, const PeerExchange& exchange);
 
-// Prints a failure as one line that names the program and the rank; the exit code: 0, 2 for
-// INVALID_ARGUMENT, else 1.
-int PeerExitCode(absl::string_view program, int rank, const absl::Status& status);
+// The main of such a program: runs `run`, which may set the rank, and returns the exit code: 0, 2
+// for INVALID_ARGUMENT (of `run`, or naming the argument that was wrong), else 1. A failure, also
+// an exception of the library, is printed as one line that names `program` and the rank.
+int PeerMain(absl::string_view program, int argc, char** argv,
+             const std::function<absl::Status(PeerRankOptions& options)>& run);
 
 }  // namespace gradsync
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <string>
 
 #include "benchmarks/records/aggregate.h"
 
@@ -65,6 +66,17 @@ std::vector<double> RatiosByRound(const std::vector<double>& ours,
     ratios.push_back(theirs[i] / ours[i]);
   }
   return ratios;
+}
+
+proto::PeerRatio RatioTo(absl::string_view peer, const std::vector<double>& ours,
+                         const std::vector<double>& theirs) {
+  const MedianSpread spread = SpreadOfMedian(RatiosByRound(ours, theirs));
+  proto::PeerRatio ratio;
+  ratio.set_peer(std::string(peer));
+  ratio.set_p50(spread.p50);
+  ratio.set_low(spread.low);
+  ratio.set_high(spread.high);
+  return ratio;
 }
 
 std::vector<double> FastestByRound(const std::vector<std::vector<double>>& contestants) {

@@ -6,6 +6,9 @@
 
 #include <vector>
 
+#include "absl/strings/string_view.h"
+#include "proto/run_record.pb.h"
+
 namespace gradsync {
 
 // A median and its distribution-free interval: the narrowest pair of order statistics, as many from
@@ -36,6 +39,13 @@ std::vector<Cluster> FindTwoClusters(std::vector<double> values);
 // round.
 std::vector<double> RatiosByRound(const std::vector<double>& ours,
                                   const std::vector<double>& theirs);
+
+// How records name the one to beat.
+constexpr char kBestPeer[] = "best peer";
+
+// The same as records have it: the median of RatiosByRound() and its interval.
+proto::PeerRatio RatioTo(absl::string_view peer, const std::vector<double>& ours,
+                         const std::vector<double>& theirs);
 
 // In each round the shortest of all contestants' times, whoever's it is: no single library does
 // better. All have as many rounds; empty for no contestants.

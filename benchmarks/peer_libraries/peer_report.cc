@@ -14,16 +14,21 @@
 namespace gradsync {
 namespace {
 
-constexpr char kBestPeer[] = "best peer";
+bool Ours(const ContestantResult& result) { return result.contestant.role == PeerRole::kOurs; }
+bool Ran(const ContestantResult& result) { return result.run.failure().empty(); }
 
 bool IsPeer(const ContestantResult& result) {
-  return result.contestant.role == PeerRole::kLibrary && result.failure.empty();
+  return result.contestant.role == PeerRole::kLibrary && Ran(result);
+}
+
+std::vector<double> Times(const proto::Run& run) {
+  return {run.round_us().begin(), run.round_us().end()};
 }
 
 std::vector<double> BestPeerTimes(absl::Span<const ContestantResult> results) {
   std::vector<std::vector<double>> libraries;
   for (const ContestantResult& result : results) {
-    if (IsPeer(result)) libraries.push_back(result.times);
+    if (IsPeer(result)) libraries.push_back(Times(result.run));
   }
   return FastestByRound(libraries);
 }
@@ -32,35 +37,14 @@ std::vector<double> BestPeerTimes(absl::Span<const ContestantResult> results) {
 std::string BestPeers(absl::Span<const ContestantResult> results, const std::vector<double>& best) {
   std::vector<std::string> parts;
   for (const ContestantResult& result : results) {
+    if (!IsPeer(result)) continue;
     int rounds = 0;
-    for (size_t i = 0; IsPeer(result) && i < best.size(); ++i) rounds += result.times[i] == best[i];
+    for (size_t i = 0; i < best.size(); ++i) {
+      rounds += result.run.round_us(static_cast<int>(i)) == best[i];
+    }
     if (rounds > 0) parts.push_back(absl::StrCat(result.contestant.name, " in ", rounds));
   }
   return absl::StrCat(absl::StrJoin(parts, ", "), " of ", best.size(), " rounds");
-}
-
-void SetTimes(const ContestantResult& result, proto::Run* run) {
-  run->set_time_us_p10(Percentile(result.times, 0.1));
-  run->set_time_us_p50(Percentile(result.times, 0.5));
-  run->set_time_us_p90(Percentile(result.times, 0.9));
-  SetBusBandwidth(run);
-  // Bytes that nobody adds up have no such factor.
-  if (result.contestant.role == PeerRole::kCeiling) {
-    run->mutable_busbw_gb_per_s()->set_null_value(google::protobuf::NULL_VALUE);
-  }
-  for (const double time : result.times) run->add_round_us(time);
-}
-
-void AddRatio(absl::string_view peer, const std::vector<double>& ours,
-              const std::vector<double>& theirs, proto::Run* run) {
-  if (theirs.empty()) return;
-  const MedianSpread spread = SpreadOfMedian(RatiosByRound(ours, theirs));
-  proto::PeerRatio& ratio = *run->add_peer_ratios();
-  ratio.set_peer(std::string(peer));
-  ratio.set_p50(spread.p50);
-  ratio.set_low(spread.low);
-  ratio.set_high(spread.high);
-  if (peer == kBestPeer) run->set_peer_ratio(spread.p50);
 }
 
 proto::Run Record(const ContestantResult& result, absl::Span<const ContestantResult> all,
@@ -68,21 +52,32 @@ proto::Run Record(const ContestantResult& result, absl::Span<const ContestantRes
   proto::Run run = result.run;
   run.set_library(result.contestant.library);
   // Ours say themselves what they are.
-  if (result.contestant.role != PeerRole::kOurs || !result.failure.empty()) {
+  if (!Ours(result) || !Ran(result)) {
     const absl::optional<JobSpec>& spec = result.contestant.spec;
     run.set_topology(spec.has_value() ? TopologyName(spec->topology) : "");
     run.set_link(spec.has_value() ? LinkName(spec->link) : "");
   }
-  run.set_failure(result.failure);
-  if (!result.failure.empty()) return run;
-  run.set_wrong(result.wrong);
-  SetTimes(result, &run);
-  if (result.contestant.role != PeerRole::kOurs) return run;
-  for (const ContestantResult& other : all) {
-    if (other.contestant.role == PeerRole::kOurs || !other.failure.empty()) continue;
-    AddRatio(other.contestant.name, result.times, other.times, &run);
+  if (!Ran(result)) {
+    run.clear_round_us();
+    return run;
   }
-  AddRatio(kBestPeer, result.times, best_peer, &run);
+  const std::vector<double> times = Times(run);
+  run.set_time_us_p10(Percentile(times, 0.1));
+  run.set_time_us_p50(Percentile(times, 0.5));
+  run.set_time_us_p90(Percentile(times, 0.9));
+  SetBusBandwidth(&run);
+  // Bytes that nobody adds up have no such factor.
+  if (result.contestant.role == PeerRole::kCeiling) {
+    run.mutable_busbw_gb_per_s()->set_null_value(google::protobuf::NULL_VALUE);
+  }
+  if (!Ours(result)) return run;
+  for (const ContestantResult& other : all) {
+    if (Ours(other) || !Ran(other)) continue;
+    *run.add_peer_ratios() = RatioTo(other.contestant.name, times, Times(other.run));
+  }
+  if (best_peer.empty()) return run;
+  *run.add_peer_ratios() = RatioTo(kBestPeer, times, best_peer);
+  run.set_peer_ratio(run.peer_ratios().rbegin()->p50());
   return run;
 }
 
@@ -111,26 +106,13 @@ std::string MarkedMilliseconds(const std::vector<double>& times) {
                       Milliseconds(Percentile(times, 0.5)));
 }
 
-// The cells of `peer` beside each of ours.
-std::vector<std::string> RatioCells(absl::string_view peer, absl::Span<const proto::Run> ours) {
-  std::vector<std::string> cells;
-  for (const proto::Run& run : ours) {
-    std::string cell;
-    for (const proto::PeerRatio& ratio : run.peer_ratios()) {
-      if (ratio.peer() == peer) cell = RatioCell(ratio);
-    }
-    cells.push_back(cell);
-  }
-  return cells;
-}
-
 std::vector<std::string> Row(const ContestantResult& result, const proto::Run& run) {
-  if (!result.failure.empty()) return {result.contestant.name, "-"};
+  if (!Ran(result)) return {result.contestant.name, "-"};
   const bool has_busbw = run.busbw_gb_per_s().kind_case() == google::protobuf::Value::kNumberValue;
   // Nobody looks at what the bare streams carry.
   const bool verified = result.contestant.launch != PeerLaunch::kGrpcStream;
   return {result.contestant.name,
-          MarkedMilliseconds(result.times),
+          MarkedMilliseconds(Times(run)),
           Milliseconds(run.time_us_p10()),
           Milliseconds(run.time_us_p90()),
           absl::StrFormat("%.2f", run.algbw_gb_per_s()),
@@ -138,30 +120,18 @@ std::vector<std::string> Row(const ContestantResult& result, const proto::Run& r
           verified ? absl::StrFormat("%.0f", run.wrong()) : "-"};
 }
 
-// What stands below the table about a contestant that ran.
+// What stands below the table about a contestant.
 std::string Notes(const ContestantResult& result, const proto::Run& run) {
+  if (!Ran(result)) return absl::StrCat(result.contestant.name, ": ", run.failure(), "\n");
   std::vector<std::string> parts;
   if (!run.settings().empty()) parts.push_back(absl::StrCat("best settings ", run.settings()));
-  parts.push_back(DescribeClusters(result.times));
+  parts.push_back(DescribeClusters(Times(run)));
   parts.push_back(result.contestant.note);
   std::string notes;
   for (const std::string& part : parts) {
     if (!part.empty()) absl::StrAppend(&notes, result.contestant.name, ": ", part, "\n");
   }
   return notes;
-}
-
-std::vector<double> Rounds(const proto::Run& run) {
-  return {run.round_us().begin(), run.round_us().end()};
-}
-
-proto::PeerRatio RatioTo(const proto::Run& ours, const proto::Run& other) {
-  const MedianSpread spread = SpreadOfMedian(RatiosByRound(Rounds(ours), Rounds(other)));
-  proto::PeerRatio ratio;
-  ratio.set_p50(spread.p50);
-  ratio.set_low(spread.low);
-  ratio.set_high(spread.high);
-  return ratio;
 }
 
 // In the row of that name, which is added if it is not there.
@@ -189,34 +159,33 @@ std::string PeerTable(absl::Span<const ContestantResult> results,
                       absl::Span<const proto::Run> records) {
   std::vector<Column> columns = {{"", Align::kLeft}, {"time ms\np50"}, {"\np10"}, {"\np90"},
                                  {"algbw\nGB/s"},    {"busbw\nGB/s"},  {"#wrong"}};
-  std::vector<proto::Run> ours;
-  for (size_t i = 0; i < results.size(); ++i) {
-    if (results[i].contestant.role != PeerRole::kOurs || !results[i].failure.empty()) continue;
-    ours.push_back(records[i]);
-    columns.push_back({absl::StrCat("time over\n", results[i].contestant.name)});
+  std::vector<std::vector<double>> ours;  // times
+  for (const ContestantResult& result : results) {
+    if (!Ours(result) || !Ran(result)) continue;
+    ours.push_back(Times(result.run));
+    columns.push_back({absl::StrCat("time over\n", result.contestant.name)});
   }
   std::vector<std::vector<std::string>> rows;
-  std::vector<std::string> notes;
+  const auto add_ratios = [&](const std::vector<double>& theirs) {
+    for (const std::vector<double>& mine : ours) {
+      rows.back().push_back(RatioCell(RatioTo("", mine, theirs)));
+    }
+  };
+  std::string notes;
   for (size_t i = 0; i < results.size(); ++i) {
     rows.push_back(Row(results[i], records[i]));
-    const std::string& name = results[i].contestant.name;
-    if (!results[i].failure.empty()) {
-      notes.push_back(absl::StrCat(name, ": ", results[i].failure, "\n"));
-      continue;
-    }
-    notes.push_back(Notes(results[i], records[i]));
-    if (results[i].contestant.role == PeerRole::kOurs) continue;
-    for (std::string& cell : RatioCells(name, ours)) rows.back().push_back(std::move(cell));
+    absl::StrAppend(&notes, Notes(results[i], records[i]));
+    if (!Ours(results[i]) && Ran(results[i])) add_ratios(Times(results[i].run));
   }
   const std::vector<double> best = BestPeerTimes(results);
   if (!best.empty()) {
     rows.push_back({kBestPeer, MarkedMilliseconds(best), Milliseconds(Percentile(best, 0.1)),
                     Milliseconds(Percentile(best, 0.9)), "", "", ""});
-    for (std::string& cell : RatioCells(kBestPeer, ours)) rows.back().push_back(std::move(cell));
-    notes.push_back(
-        absl::StrCat(kBestPeer, ": the fastest of each round, ", BestPeers(results, best), "\n"));
+    add_ratios(best);
+    absl::StrAppend(&notes, kBestPeer, ": the fastest of each round, ", BestPeers(results, best),
+                    "\n");
   }
-  return absl::StrCat(FormatTable(columns, rows), absl::StrJoin(notes, ""));
+  return absl::StrCat(FormatTable(columns, rows), notes);
 }
 
 std::string PeerSummary(absl::Span<const std::vector<proto::Run>> cases) {
@@ -235,7 +204,7 @@ std::string PeerSummary(absl::Span<const std::vector<proto::Run>> cases) {
     for (const proto::Run& run : runs) {
       if (run.library() != "gradsync" || &run == &*ours || !run.failure().empty()) continue;
       SetCell(absl::StrCat(run.topology(), "/", run.link()), columns.size(),
-              RatioCell(RatioTo(*ours, run)), &rows);
+              RatioCell(RatioTo("", Times(*ours), Times(run))), &rows);
     }
     for (const proto::PeerRatio& ratio : ours->peer_ratios()) {
       SetCell(ratio.peer(), columns.size(), RatioCell(ratio), &rows);

@@ -14,10 +14,9 @@ namespace gradsync {
 // What one contestant did, for one size and one number of ranks.
 struct ContestantResult {
   Contestant contestant;
-  proto::Run run;             // of its first round, with what all rounds have in common
-  std::vector<double> times;  // of each round, microseconds
-  double wrong = 0;           // over all rounds
-  std::string failure;        // why it has no result; times are not looked at then
+  // Of its first round, with what all rounds have in common; wrong is over all rounds, round_us of
+  // each, and with a failure neither is looked at.
+  proto::Run run;
 };
 
 // The records: time_us_* and rates over rounds; for ours, in peer_ratios, the ratio to every other

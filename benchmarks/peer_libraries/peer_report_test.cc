@@ -10,14 +10,14 @@ using testing::ContainsRegex;
 using testing::HasSubstr;
 using testing::Not;
 
-ContestantResult Result(const std::string& name, PeerRole role, std::vector<double> times) {
+ContestantResult Result(const std::string& name, PeerRole role, const std::vector<double>& times) {
   ContestantResult result;
   result.contestant.name = name;
   result.contestant.library = name;
   result.contestant.role = role;
   result.run.set_workers(4);
   result.run.set_bytes(1e6);
-  result.times = std::move(times);
+  for (const double time : times) result.run.add_round_us(time);
   return result;
 }
 
@@ -27,7 +27,7 @@ std::vector<ContestantResult> Results() {
                                            Result("mpich", PeerRole::kLibrary, {400, 400, 400}),
                                            Result("memcpy", PeerRole::kCeiling, {50, 50, 50}),
                                            Result("impi", PeerRole::kLibrary, {})};
-  results[4].failure = "not installed; tools/setup --peers installs it";
+  results[4].run.set_failure("not installed; tools/setup --peers installs it");
   return results;
 }
 
@@ -92,8 +92,7 @@ TEST(PeerReportTest, TheSummaryHasAColumnForEachCaseAndTheBestPeerLast) {
   results[0].run.set_topology("ring");  // as the ranks said
   results[0].run.set_link("shm");
   std::vector<ContestantResult> later = results;
-  later[4].failure = "";
-  later[4].times = {100, 100, 100};
+  later[4] = Result("impi", PeerRole::kLibrary, {100, 100, 100});
   for (ContestantResult& result : later) result.run.set_bytes(4096);
   const std::string summary = PeerSummary({PeerRecords(results), PeerRecords(later)});
   EXPECT_THAT(summary, ContainsRegex("1MB +4KiB\n +4 ranks +4 ranks\n"));
@@ -101,7 +100,7 @@ TEST(PeerReportTest, TheSummaryHasAColumnForEachCaseAndTheBestPeerLast) {
   EXPECT_THAT(summary, ContainsRegex("gloo +5.00 \\(3.00-5.00\\) +5.00 \\(3.00-5.00\\)\n"));
   EXPECT_THAT(summary, ContainsRegex("impi +1.00 \\(0.50-1.00\\)\n"
                                      "best peer +3.00 \\(2.00-4.00\\) +1.00 \\(0.50-1.00\\)\n$"));
-  results[0].failure = "no memory";
+  results[0].run.set_failure("no memory");
   EXPECT_EQ(PeerSummary({PeerRecords(results)}), "");
 }
 

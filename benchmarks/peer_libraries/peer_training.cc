@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/optional.h"
 #include "base/status_macros.h"
@@ -18,6 +19,11 @@ namespace gradsync {
 namespace {
 
 constexpr int kFirstTurn = 3;  // steps
+
+void PrintLine(absl::string_view line) {
+  std::printf("%.*s\n", static_cast<int>(line.size()), line.data());
+  std::fflush(stdout);
+}
 
 struct Participant {
   absl::optional<TrainingContestant> contestant;  // none: it failed
@@ -36,13 +42,7 @@ void Fail(const absl::Status& status, Participant* participant) {
   proto::Run& run = participant->outcome.run;
   run.set_failure(std::string(status.message()));
   participant->contestant.reset();
-  std::printf("%s: %s\n", run.row().c_str(), run.failure().c_str());
-  std::fflush(stdout);
-}
-
-void PrintLine(absl::string_view line) {
-  std::printf("%.*s\n", static_cast<int>(line.size()), line.data());
-  std::fflush(stdout);
+  PrintLine(absl::StrCat(run.row(), ": ", run.failure()));
 }
 
 absl::StatusOr<std::vector<Participant>> StartAll(const PeerTrainingOptions& options) {
@@ -56,7 +56,7 @@ absl::StatusOr<std::vector<Participant>> StartAll(const PeerTrainingOptions& opt
   for (const PyTorchRow& row : PyTorchRows(options)) {
     absl::StatusOr<TrainingContestant> pytorch = StartFastest(options, row, PrintLine);
     if (pytorch.ok()) {
-      std::printf("%s: %s\n", row.name.c_str(), pytorch->run().settings().c_str());
+      PrintLine(absl::StrCat(row.name, ": ", pytorch->run().settings()));
       all.push_back(Starting(*std::move(pytorch)));
       continue;
     }
@@ -89,14 +89,13 @@ absl::Status TakeTurns(const PeerTrainingOptions& options, std::vector<Participa
           TakeTurn(options.steps_per_round, /*measured=*/round > 0, &(*all)[(i + round) % count]));
     }
     if (round == 0) continue;
-    std::printf("round %2d/%d:", round, options.rounds);
+    std::string line = absl::StrFormat("round %2d/%d:", round, options.rounds);
     for (const Participant& participant : *all) {
       if (!participant.contestant.has_value()) continue;
-      std::printf("  %s %.1f ms", participant.outcome.run.row().c_str(),
-                  participant.outcome.step_ms.back());
+      absl::StrAppendFormat(&line, "  %s %.1f ms", participant.outcome.run.row(),
+                            participant.outcome.step_ms.back());
     }
-    std::printf("\n");
-    std::fflush(stdout);
+    PrintLine(line);
   }
   return absl::OkStatus();
 }
@@ -123,15 +122,12 @@ void Fill(const PeerTrainingOptions& options, Participant* participant) {
 
 absl::StatusOr<std::vector<proto::Run>> RunPeerTraining(const PeerTrainingOptions& options) {
   GS_ASSIGN_OR_RETURN(std::vector<Participant> all, StartAll(options));
-  std::printf("%s, %s, %s, %s%s, %d ranks, batch %d and %d threads each, turns of %d steps\n",
-              options.model.c_str(), DataOf(options).c_str(), all[0].outcome.run.device().c_str(),
-              PrecisionName(options.compute.precision).c_str(),
-              options.compute.channels_last ? " channels-last" : "", options.ranks,
-              options.batch_size, options.threads, options.steps_per_round);
-  if (options.ranks_per_gpu > 1) {
-    std::printf("%s\n", SharedGpuNote(options.ranks_per_gpu).c_str());
-  }
-  std::fflush(stdout);
+  PrintLine(absl::StrFormat(
+      "%s, %s, %s, %s%s, %d ranks, batch %d and %d threads each, turns of %d steps", options.model,
+      DataOf(options), all[0].outcome.run.device(), PrecisionName(options.compute.precision),
+      options.compute.channels_last ? " channels-last" : "", options.ranks, options.batch_size,
+      options.threads, options.steps_per_round));
+  if (options.ranks_per_gpu > 1) PrintLine(SharedGpuNote(options.ranks_per_gpu));
   GS_RETURN_IF_ERROR(TakeTurns(options, &all));
   std::vector<TrainingOutcome> outcomes;
   for (Participant& participant : all) {

@@ -13,20 +13,20 @@
 #include <cerrno>
 #include <condition_variable>
 #include <fstream>
-#include <memory>
 #include <mutex>
 #include <thread>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/deadline.h"
+#include "base/status_macros.h"
 #include "benchmarks/peer_libraries/peer_rank.h"
 #include "benchmarks/ranks/start_line.h"
 
 namespace gradsync {
 namespace {
 
-constexpr char kProgram[] = "peer_tcp_stream";
 constexpr int64_t kFitsIntoSocket = 32 << 10;  // bytes that can be sent before anybody receives
 
 absl::Status Errno(absl::string_view what) { return absl::ErrnoToStatus(errno, what); }
@@ -46,8 +46,7 @@ struct Connections {
 };
 
 absl::StatusOr<Connections> Connect(const PeerRankOptions& options) {
-  auto line = StartLine::Open(options.start_line, options.world_size);
-  if (!line.ok()) return line.status();
+  GS_ASSIGN_OR_RETURN(const auto line, StartLine::Open(options.start_line, options.world_size));
   const auto port_file = [&](int rank) { return absl::StrCat(options.folder, "/port.", rank); };
 
   const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -59,7 +58,7 @@ absl::StatusOr<Connections> Connect(const PeerRankOptions& options) {
     return Errno("listening on loopback");
   }
   std::ofstream(port_file(options.rank)) << ntohs(address.sin_port);
-  if (const absl::Status met = (*line)->Wait(Deadline::In(options.timeout)); !met.ok()) return met;
+  GS_RETURN_IF_ERROR(line->Wait(Deadline::In(options.timeout)));
 
   uint16_t port = 0;
   std::ifstream(port_file((options.rank + 1) % options.world_size)) >> port;
@@ -77,8 +76,8 @@ absl::StatusOr<Connections> Connect(const PeerRankOptions& options) {
   return connections;
 }
 
-// The position in a buffer of `size` bytes that a stream has reached, the stream being longer than
-// the buffer.
+// How much of a stream of `total` bytes is moved next from position `at`: at most `most`, and not
+// beyond the end of the buffer, of `size` bytes, which the stream goes round.
 int64_t Piece(int64_t at, int64_t total, int64_t size, int64_t most) {
   return std::min({most, total - at, size - at % size});
 }
@@ -103,11 +102,11 @@ class TcpStream {
   absl::Status Exchange() {
     const bool inline_send = total_ <= kFitsIntoSocket;
     if (inline_send) {
-      if (const absl::Status sent = Send(); !sent.ok()) return sent;
+      GS_RETURN_IF_ERROR(Send());
     } else {
       Ask(false);
     }
-    if (const absl::Status received = Receive(); !received.ok()) return received;
+    GS_RETURN_IF_ERROR(Receive());
     if (inline_send) return absl::OkStatus();
     std::unique_lock<std::mutex> lock(mutex_);
     changed_.wait(lock, [this] { return sent_ == asked_; });
@@ -180,17 +179,11 @@ absl::Status RunRank(const PeerRankOptions& options) {
     return absl::InvalidArgumentError(
         absl::StrCat("--variant: expected the size of a write, found \"", options.variant, "\""));
   }
-  const auto connections = Connect(options);
-  if (!connections.ok()) return connections.status();
-  const int64_t floats = options.bytes / 4;
-  PeerBuffer input(floats, options.huge_pages);
-  PeerBuffer output(floats, options.huge_pages);
+  GS_ASSIGN_OR_RETURN(const Connections connections, Connect(options));
+  PeerExchange exchange(options, /*in_place=*/false);
   const int n = options.world_size;
   const int64_t total = 2 * (n - 1) * options.bytes / n;
-  TcpStream stream(*connections, input.data(), output.data(), options.bytes, total, write_size);
-  PeerExchange exchange;
-  exchange.input = input.data();
-  exchange.output = output.data();
+  TcpStream stream(connections, exchange.input, exchange.output, options.bytes, total, write_size);
   exchange.result = n > 1 ? PeerResult::kPreviousInput : PeerResult::kOwnInput;
   exchange.wire_bytes = static_cast<double>(total);
   exchange.run = [&] { return stream.Exchange(); };
@@ -201,7 +194,5 @@ absl::Status RunRank(const PeerRankOptions& options) {
 }  // namespace gradsync
 
 int main(int argc, char** argv) {
-  const auto options = gradsync::ParsePeerRankOptions(argc, argv);
-  if (!options.ok()) return gradsync::PeerExitCode(gradsync::kProgram, -1, options.status());
-  return gradsync::PeerExitCode(gradsync::kProgram, options->rank, gradsync::RunRank(*options));
+  return gradsync::PeerMain("peer_tcp_stream", argc, argv, gradsync::RunRank);
 }

@@ -10,6 +10,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
@@ -134,10 +135,7 @@ std::vector<PyTorchRow> PyTorchRows(const PeerTrainingOptions& options) {
         rows.back().other_settings = {std::begin(kOtherBest), std::end(kOtherBest)};
       }
       if (options.compute.cudnn_benchmark) continue;
-      std::vector<std::string> settings = absl::StrSplit(rows.back().settings, ',');
-      settings.erase(std::remove(settings.begin(), settings.end(), "cudnn_benchmark"),
-                     settings.end());
-      rows.back().settings = absl::StrJoin(settings, ",");
+      absl::StrReplaceAll({{"cudnn_benchmark,", ""}}, &rows.back().settings);  // it is never last
     }
   }
   return rows;

@@ -12,24 +12,14 @@
 namespace gradsync {
 namespace {
 
-constexpr char kBestPeer[] = "best peer";
-
 bool Ran(const TrainingOutcome& outcome) { return outcome.run.failure().empty(); }
 bool Ours(const proto::Run& run) { return run.library() == "gradsync"; }
 // Whether its ranks do.
 bool Meets(const proto::Run& run) { return SpecOf(run).topology != Topology::kLocal; }
 double Median(const TrainingOutcome& outcome) { return Percentile(outcome.step_ms, 0.5); }
 
-MedianSpread RatioOf(const TrainingOutcome& ours, const TrainingOutcome& theirs) {
-  return SpreadOfMedian(RatiosByRound(ours.step_ms, theirs.step_ms));
-}
-
-void AddRatio(const std::string& peer, const MedianSpread& spread, proto::Run* run) {
-  proto::PeerRatio& ratio = *run->add_peer_ratios();
-  ratio.set_peer(peer);
-  ratio.set_p50(spread.p50);
-  ratio.set_low(spread.low);
-  ratio.set_high(spread.high);
+proto::PeerRatio RatioOf(const TrainingOutcome& ours, const TrainingOutcome& theirs) {
+  return RatioTo(theirs.run.row(), ours.step_ms, theirs.step_ms);
 }
 
 proto::Run Record(const TrainingOutcome& outcome, absl::Span<const TrainingOutcome> all) {
@@ -40,24 +30,22 @@ proto::Run Record(const TrainingOutcome& outcome, absl::Span<const TrainingOutco
   run.set_step_ms_p90(Percentile(outcome.step_ms, 0.9));
   run.set_samples_per_s(1e3 * run.batch_size() * run.workers() / run.step_ms_p50());
   if (!Ours(run)) {
-    run.set_peer_ratio(RatioOf(all[0], outcome).p50);
+    run.set_peer_ratio(RatioOf(all[0], outcome).p50());
     return run;
   }
   for (const TrainingOutcome& other : all) {
-    if (Ours(other.run) || !Ran(other)) continue;
-    AddRatio(other.run.row(), RatioOf(outcome, other), &run);
+    if (!Ours(other.run) && Ran(other)) *run.add_peer_ratios() = RatioOf(outcome, other);
   }
   if (const TrainingOutcome* best = BestPeer(all)) {
-    const MedianSpread spread = RatioOf(outcome, *best);
-    AddRatio(kBestPeer, spread, &run);
-    run.set_peer_ratio(spread.p50);
+    *run.add_peer_ratios() = RatioTo(kBestPeer, outcome.step_ms, best->step_ms);
+    run.set_peer_ratio(run.peer_ratios().rbegin()->p50());
   }
   return run;
 }
 
-std::string Format(const MedianSpread& spread, size_t rounds) {
-  return absl::StrFormat("%.3f, 95 %% interval %.3f to %.3f (median of %d rounds)", spread.p50,
-                         spread.low, spread.high, rounds);
+std::string Format(const proto::PeerRatio& ratio, size_t rounds) {
+  return absl::StrFormat("%.3f, 95 %% interval %.3f to %.3f (median of %d rounds)", ratio.p50(),
+                         ratio.low(), ratio.high(), rounds);
 }
 
 std::string Rate(const TrainingOutcome& ours, const TrainingOutcome& theirs) {
@@ -169,10 +157,10 @@ std::string TrainingTable(absl::Span<const TrainingOutcome> outcomes,
                                     run.step_ms_p90()),
                     absl::StrFormat("%.1f", run.samples_per_s())});
     for (const TrainingOutcome* mine : ours) {
-      const MedianSpread ratio = RatioOf(*mine, outcomes[i]);
+      const proto::PeerRatio ratio = RatioOf(*mine, outcomes[i]);
       rows.back().push_back(&outcomes[i] == mine ? "1"
-                                                 : absl::StrFormat("%.3f (%.3f-%.3f)", ratio.p50,
-                                                                   ratio.low, ratio.high));
+                                                 : absl::StrFormat("%.3f (%.3f-%.3f)", ratio.p50(),
+                                                                   ratio.low(), ratio.high()));
     }
   }
   return absl::StrCat(

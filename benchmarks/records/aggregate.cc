@@ -11,6 +11,7 @@
 #include "absl/strings/strip.h"
 #include "base/status_macros.h"
 #include "benchmarks/records/curve.h"
+#include "benchmarks/records/payload.h"
 #include "benchmarks/records/run_job.h"
 
 namespace gradsync {
@@ -18,43 +19,27 @@ namespace {
 
 using Metrics = std::vector<proto::WorkerMetrics>;
 
-template <typename T>
-absl::Status Differs(absl::string_view what, int rank, const T& expected, const T& found) {
-  return absl::DataLossError(absl::StrCat("metrics of rank ", rank, ": expected ", what, " ",
-                                          expected, " as on rank 0, found ", found));
-}
-
 absl::Status CheckRank(const proto::WorkerMetrics& first, const proto::WorkerMetrics& metrics,
                        int rank) {
+  const auto same = [rank](absl::string_view what, const auto& expected, const auto& found) {
+    if (found == expected) return absl::OkStatus();
+    return absl::DataLossError(absl::StrCat("metrics of rank ", rank, ": expected ", what, " ",
+                                            expected, " as on rank 0, found ", found));
+  };
   const int steps = metrics.step_ms_size();
-  if (metrics.rank() != rank) return Differs("rank", rank, rank, metrics.rank());
-  if (steps != first.step_ms_size()) {
-    return Differs("measured steps", rank, first.step_ms_size(), steps);
-  }
+  GS_RETURN_IF_ERROR(same("rank", rank, metrics.rank()));
+  GS_RETURN_IF_ERROR(same("measured steps", first.step_ms_size(), steps));
   for (const auto* part : {&metrics.data_ms(), &metrics.forward_ms(), &metrics.backward_ms(),
                            &metrics.exposed_ms(), &metrics.update_ms()}) {
-    if (part->size() != steps) return Differs("parts of steps", rank, steps, part->size());
+    GS_RETURN_IF_ERROR(same("parts of steps", steps, part->size()));
   }
-  if (metrics.topology() != first.topology()) {
-    return Differs("topology", rank, first.topology(), metrics.topology());
-  }
-  if (metrics.link() != first.link()) {
-    return Differs("link", rank, first.link(), metrics.link());
-  }
-  if (metrics.update() != first.update()) {
-    return Differs("update", rank, first.update(), metrics.update());
-  }
-  if (metrics.batch_size() != first.batch_size()) {
-    return Differs("batch size", rank, first.batch_size(), metrics.batch_size());
-  }
-  if (metrics.consistency() != first.consistency()) {
-    return Differs("consistency", rank, first.consistency(), metrics.consistency());
-  }
-  if (SpecOf(first).topology != Topology::kLocal &&
-      metrics.params_sha256() != first.params_sha256()) {
-    return Differs("params_sha256", rank, first.params_sha256(), metrics.params_sha256());
-  }
-  return absl::OkStatus();
+  GS_RETURN_IF_ERROR(same("topology", first.topology(), metrics.topology()));
+  GS_RETURN_IF_ERROR(same("link", first.link(), metrics.link()));
+  GS_RETURN_IF_ERROR(same("update", first.update(), metrics.update()));
+  GS_RETURN_IF_ERROR(same("batch size", first.batch_size(), metrics.batch_size()));
+  GS_RETURN_IF_ERROR(same("consistency", first.consistency(), metrics.consistency()));
+  if (SpecOf(first).topology == Topology::kLocal) return absl::OkStatus();
+  return same("params_sha256", first.params_sha256(), metrics.params_sha256());
 }
 
 void FillJob(const proto::WorkerMetrics& first, int workers, int servers, proto::Run* run) {
@@ -129,29 +114,16 @@ void FillTimes(const Metrics& workers, proto::Run* run) {
   }
 }
 
-void FillBytesAndCpu(const Metrics& workers, const std::vector<proto::ServerMetrics>& servers,
-                     proto::Run* run) {
-  double tx_max = 0;
-  double rx_max = 0;
-  double tx_total = 0;
+void FillCpu(const Metrics& workers, const std::vector<proto::ServerMetrics>& servers,
+             proto::Run* run) {
   double cpu_ms = 0;
-  const auto add = [&](double tx, double rx, double cpu_seconds, double steps) {
-    tx_max = std::max(tx_max, tx);
-    rx_max = std::max(rx_max, rx);
-    tx_total += tx;
+  const auto add = [&cpu_ms](double cpu_seconds, double steps) {
     if (steps > 0) cpu_ms += cpu_seconds * 1e3 / steps;
   };
   for (const proto::WorkerMetrics& worker : workers) {
-    add(worker.wire_tx_bytes_per_step(), worker.wire_rx_bytes_per_step(), worker.cpu_seconds(),
-        worker.step_ms_size());
+    add(worker.cpu_seconds(), worker.step_ms_size());
   }
-  for (const proto::ServerMetrics& server : servers) {
-    add(server.wire_tx_bytes_per_step(), server.wire_rx_bytes_per_step(), server.cpu_seconds(),
-        server.steps());
-  }
-  run->set_wire_tx_bytes_max_node(tx_max);
-  run->set_wire_rx_bytes_max_node(rx_max);
-  run->set_wire_tx_bytes_total(tx_total);
+  for (const proto::ServerMetrics& server : servers) add(server.cpu_seconds(), server.steps());
   run->set_cpu_ms_per_step(cpu_ms);
 }
 
@@ -218,7 +190,8 @@ absl::StatusOr<proto::Run> AggregateRun(const Metrics& workers,
   run.set_device(NameDevices(devices));
   FillLosses(workers, &run);
   FillTimes(workers, &run);
-  FillBytesAndCpu(workers, servers, &run);
+  SetWire(CountedPayload(workers, servers), &run);
+  FillCpu(workers, servers, &run);
   FillStaleness(workers, &run);
   return run;
 }

@@ -4,22 +4,20 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstdint>
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <set>
 #include <system_error>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "absl/strings/strip.h"
 
 namespace gradsync {
 namespace {
@@ -29,59 +27,31 @@ constexpr char kUnknown[] = "unknown";
 // What was seen of one collective.
 struct Collective {
   std::string name;
-  std::vector<std::string> ways;
-  double bytes = 0;
-};
-
-struct Choice {
-  std::string name;
-  std::string way;
+  std::set<std::string> ways;
   double bytes = 0;
 };
 
 // A word as NCCL names algorithms and protocols. Older versions wrote numbers, whose meaning
 // changes.
-bool IsName(absl::string_view word) {
-  return !word.empty() && absl::ascii_isalpha(word[0]) && word != "Unknown";
+bool IsName(const char* word) {
+  return absl::ascii_isalpha(word[0]) && absl::string_view(word) != "Unknown";
 }
 
-// `text` is what follows "NCCL INFO " and has " Bytes -> " in it.
-absl::optional<Choice> Parse(absl::string_view text) {
-  const std::vector<std::string> words = absl::StrSplit(text, ' ', absl::SkipEmpty());
-  const bool symmetric = words.size() > 1 && words[1] == "[Symmetric]:";
-  const size_t at = symmetric ? 2 : 1;  // of the number of bytes
-  Choice choice;
-  int64_t bytes = 0;
-  choice.name = std::string(absl::StripSuffix(words[0], ":"));
-  if (words.size() < at + 5 || !IsName(choice.name) || !absl::SimpleAtoi(words[at], &bytes) ||
-      words[at + 1] != "Bytes" || words[at + 2] != "->") {
-    return absl::nullopt;
+// `text` is what follows "NCCL INFO ".
+absl::optional<Collective> Parse(const std::string& text) {
+  char name[256], way[256], protocol[256];
+  long long bytes = 0;
+  if (std::sscanf(text.c_str(), "%255[^: ]: %lld Bytes -> Algo %255s proto %255s", name, &bytes,
+                  way, protocol) == 4 &&
+      IsName(name) && IsName(way) && IsName(protocol)) {
+    return Collective{name, {absl::StrCat(way, "/", protocol)}, static_cast<double>(bytes)};
   }
-  choice.bytes = static_cast<double>(bytes);
-  const std::string& first = words[at + 4];
-  if (symmetric && words[at + 3] == "Kernel" && IsName(first)) {
-    choice.way = absl::StrCat("symmetric/", first);
-    return choice;
+  if (std::sscanf(text.c_str(), "%255[^: ] [Symmetric]: %lld Bytes -> Kernel %255s", name, &bytes,
+                  way) == 3 &&
+      IsName(name) && IsName(way)) {
+    return Collective{name, {absl::StrCat("symmetric/", way)}, static_cast<double>(bytes)};
   }
-  if (symmetric || words.size() < at + 7 || words[at + 3] != "Algo" || words[at + 5] != "proto" ||
-      !IsName(first) || !IsName(words[at + 6])) {
-    return absl::nullopt;
-  }
-  choice.way = absl::StrCat(first, "/", words[at + 6]);
-  return choice;
-}
-
-void Add(const Choice& choice, std::vector<Collective>* all) {
-  auto known = std::find_if(all->begin(), all->end(),
-                            [&](const Collective& c) { return c.name == choice.name; });
-  if (known == all->end()) {
-    all->push_back({choice.name, {}, 0});
-    known = std::prev(all->end());
-  }
-  known->bytes += choice.bytes;
-  if (std::find(known->ways.begin(), known->ways.end(), choice.way) == known->ways.end()) {
-    known->ways.push_back(choice.way);
-  }
+  return absl::nullopt;
 }
 
 }  // namespace
@@ -92,12 +62,18 @@ std::string NcclChosen(absl::string_view log) {
     constexpr absl::string_view kInfo = "NCCL INFO ";
     const size_t info = line.find(kInfo);
     if (info == line.npos || !absl::StrContains(line, " Bytes -> ")) continue;
-    const absl::optional<Choice> choice = Parse(line.substr(info + kInfo.size()));
-    if (!choice.has_value()) return kUnknown;
-    Add(*choice, &all);
+    absl::optional<Collective> seen = Parse(std::string(line.substr(info + kInfo.size())));
+    if (!seen.has_value()) return kUnknown;
+    const auto known = std::find_if(all.begin(), all.end(),
+                                    [&](const Collective& c) { return c.name == seen->name; });
+    if (known == all.end()) {
+      all.push_back(*std::move(seen));
+    } else {
+      known->ways.merge(seen->ways);
+      known->bytes += seen->bytes;
+    }
   }
   if (all.empty()) return kUnknown;
-  for (Collective& collective : all) std::sort(collective.ways.begin(), collective.ways.end());
   std::stable_sort(all.begin(), all.end(),
                    [](const Collective& a, const Collective& b) { return a.bytes > b.bytes; });
   return absl::StrJoin(all, ", ", [](std::string* out, const Collective& collective) {
@@ -119,34 +95,26 @@ absl::StatusOr<NcclLog> NcclLog::ForLink(Link link, const Lookup& lookup) {
     return absl::UnavailableError(absl::StrCat("cannot make a temporary file like ", path));
   }
   close(fd);
-  log.path_ = path;
+  log.file_.reset(new std::string(path));
   return log;
 }
 
-NcclLog::NcclLog(NcclLog&& other) noexcept
-    : nccl_(other.nccl_), path_(std::exchange(other.path_, "")) {}
-
-NcclLog& NcclLog::operator=(NcclLog&& other) noexcept {
-  std::swap(nccl_, other.nccl_);
-  std::swap(path_, other.path_);
-  return *this;
-}
-
-NcclLog::~NcclLog() {
-  if (!path_.empty()) unlink(path_.c_str());
+void NcclLog::Remove::operator()(const std::string* path) const {
+  unlink(path->c_str());
+  delete path;
 }
 
 std::vector<std::string> NcclLog::environment() const {
-  if (path_.empty()) return {};
+  if (file_ == nullptr) return {};
   // In names of files NCCL takes a per cent sign for the beginning of a placeholder.
   return {"NCCL_DEBUG=INFO", "NCCL_DEBUG_SUBSYS=TUNING",
-          absl::StrCat("NCCL_DEBUG_FILE=", absl::StrJoin(absl::StrSplit(path_, '%'), "%%"))};
+          absl::StrCat("NCCL_DEBUG_FILE=", absl::StrJoin(absl::StrSplit(*file_, '%'), "%%"))};
 }
 
 std::string NcclLog::Chosen() const {
   if (!nccl_) return "";
-  if (path_.empty()) return kUnknown;
-  std::ifstream file(path_);
+  if (file_ == nullptr) return kUnknown;
+  std::ifstream file(*file_);
   return NcclChosen(std::string(std::istreambuf_iterator<char>(file), {}));
 }
 

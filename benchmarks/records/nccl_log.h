@@ -4,6 +4,7 @@
 #define GRADSYNC_BENCHMARKS_RECORDS_NCCL_LOG_H_
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -25,7 +26,7 @@ namespace gradsync {
 // line tells, and when one tells in a way that is not understood here. Thread-safe.
 std::string NcclChosen(absl::string_view log);
 
-// The log of one job's rank 0.
+// The log of one job's rank 0; the file goes with it. Movable.
 class NcclLog {
  public:
   // The value of a variable of the environment, if it is set.
@@ -36,10 +37,6 @@ class NcclLog {
   // Errors: UNAVAILABLE when there is no file to be had.
   static absl::StatusOr<NcclLog> ForLink(Link link, const Lookup& lookup);
 
-  NcclLog(NcclLog&& other) noexcept;
-  NcclLog& operator=(NcclLog&& other) noexcept;
-  ~NcclLog();  // removes the file
-
   // What the process of rank 0 needs in its environment, NAME=value each.
   std::vector<std::string> environment() const;
 
@@ -49,8 +46,12 @@ class NcclLog {
  private:
   NcclLog() = default;
 
+  struct Remove {
+    void operator()(const std::string* path) const;
+  };
+
   bool nccl_ = false;
-  std::string path_;  // empty: not asked for
+  std::unique_ptr<const std::string, Remove> file_;  // its path; null: not asked for
 };
 
 }  // namespace gradsync
