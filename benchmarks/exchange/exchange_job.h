@@ -6,10 +6,12 @@
 
 #include <map>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "benchmarks/exchange/sync_bench_options.h"
 #include "benchmarks/network/measured_job.h"
+#include "benchmarks/network/tcp_flows.h"
 #include "proto/run_record.pb.h"
 
 namespace gradsync {
@@ -36,16 +38,10 @@ class BareTcp {
   absl::StatusOr<proto::Run> MeasureBeside(const SyncBenchCase& bench_case, proto::Run* measured);
 
  private:
-  struct Times {
-    double p10 = 0;
-    double p50 = 0;
-    double p90 = 0;
-    double cpu_share = 0;
-  };
-  absl::StatusOr<Times> Measure(const SyncBenchCase& bench_case);
+  absl::StatusOr<std::vector<proto::ExchangeMetrics>> Measure(const SyncBenchCase& bench_case);
 
   const ExchangeJobOptions& options_;
-  std::map<std::string, Times> by_flows_;
+  std::map<TcpFlowBytes, std::vector<proto::ExchangeMetrics>> measured_;  // by host
 };
 
 }  // namespace gradsync
