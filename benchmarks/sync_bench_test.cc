@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/time/time.h"
 #include "allreduce/open_nccl.h"
 #include "benchmarks/records/proto_json.h"
 #include "gmock/gmock.h"
@@ -15,7 +16,7 @@
 #include "plan/cost_model.h"
 #include "proto/run_record.pb.h"
 #include "tools/network_lab.h"
-#include "tools/subprocess.h"
+#include "tools/test_program.h"
 
 namespace gradsync {
 namespace {
@@ -28,19 +29,11 @@ struct Outcome {
   std::vector<std::string> errors;
 };
 
-Outcome RunBench(const std::vector<std::string>& flags) {
-  std::vector<std::string> argv = {"benchmarks/sync_bench"};
-  argv.insert(argv.end(), flags.begin(), flags.end());
-  Outcome outcome;
-  std::vector<std::string> lines;
-  auto process = Subprocess::Start(argv, [&](absl::string_view line, bool is_stderr) {
-    (is_stderr ? outcome.errors : lines).push_back(std::string(line));
-  });
-  EXPECT_TRUE(process.ok()) << process.status();
-  while (!(*process)->exit_status().has_value()) (*process)->Poll();
-  outcome.exit_code = (*process)->exit_status()->shell_code();
-  outcome.out = absl::StrJoin(lines, "\n");
-  return outcome;
+Outcome RunBench(std::vector<std::string> flags) {
+  flags.insert(flags.begin(), "benchmarks/sync_bench");
+  TestProgram program(flags);
+  const int exit_code = program.Finish(absl::Seconds(200)).shell_code();
+  return {exit_code, absl::StrJoin(program.out(), "\n"), program.err()};
 }
 
 TEST(SyncBenchTest, EveryTopologyIsMeasuredVerifiedAndRecorded) {
