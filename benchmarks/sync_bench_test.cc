@@ -108,6 +108,21 @@ TEST(SyncBenchTest, HostsOnAnEmulatedNetworkSendWhatTheirPlacementSays) {
   }
 }
 
+// Beside the second bandwidth stood bare TCP's times of the first.
+TEST(SyncBenchTest, BareTcpIsMeasuredAtEachBandwidth) {
+  const absl::Status possible = NetworkLab::Create(NetworkLabOptions()).status();
+  if (absl::IsPermissionDenied(possible) || absl::IsNotFound(possible)) GTEST_SKIP() << possible;
+  const std::string json = testing::TempDir() + "/bandwidths.json";
+  const Outcome outcome = RunBench({"--bandwidth=100mbit,400mbit", "--topology=ring", "--bytes=3MB",
+                                    "-n", "1", "-w", "1", "--json=" + json});
+  EXPECT_EQ(outcome.exit_code, 0) << absl::StrJoin(outcome.errors, "\n");
+  proto::RunRecords records;
+  ASSERT_EQ(ReadJson(json, &records), absl::OkStatus());
+  ASSERT_EQ(records.runs_size(), 4);
+  for (int i : {1, 3}) EXPECT_EQ(records.runs(i).library(), "tcp_stream");
+  EXPECT_GT(records.runs(1).time_us_p50(), 2 * records.runs(3).time_us_p50());
+}
+
 TEST(SyncBenchTest, BadFlagsAreOneLineAndExitCodeTwo) {
   for (const char* flag :
        {"--placement=mixed", "--topology=star", "--bytes=lots", "--ranks=0",

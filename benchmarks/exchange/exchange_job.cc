@@ -47,26 +47,21 @@ absl::StatusOr<proto::Run> RunExchangeJob(const ExchangeJobOptions& options,
   return run;
 }
 
-absl::StatusOr<std::vector<proto::ExchangeMetrics>> BareTcp::Measure(
-    const SyncBenchCase& bench_case) {
-  GS_ASSIGN_OR_RETURN(const std::vector<Flow> flows, ExchangeFlows(bench_case));
-  TcpRunOptions run;
-  run.flows = FlowsBetweenHosts(flows, HostsOf(bench_case.job));
-  if (run.flows.empty()) return absl::NotFoundError("nothing crosses any link");
-  std::vector<proto::ExchangeMetrics>& hosts = measured_[run.flows];
-  if (!hosts.empty()) return hosts;
-  run.lab = &options_.network->lab();
-  run.rank_binary = options_.tcp_rank_binary;
-  run.iterations = std::min(kMostTcpIterations, bench_case.exchange.iterations);
-  run.timeout = bench_case.exchange.timeout;
-  run.interrupt = options_.interrupt;
-  GS_ASSIGN_OR_RETURN(hosts, RunTcpFlows(run));
-  return hosts;
-}
-
 absl::StatusOr<proto::Run> BareTcp::MeasureBeside(const SyncBenchCase& bench_case,
                                                   proto::Run* measured) {
-  GS_ASSIGN_OR_RETURN(const std::vector<proto::ExchangeMetrics> hosts, Measure(bench_case));
+  GS_ASSIGN_OR_RETURN(const std::vector<Flow> flows, ExchangeFlows(bench_case));
+  TcpRunOptions tcp;
+  tcp.flows = FlowsBetweenHosts(flows, HostsOf(bench_case.job));
+  if (tcp.flows.empty()) return absl::NotFoundError("nothing crosses any link");
+  std::vector<proto::ExchangeMetrics>& hosts = known_[{bench_case.job.bandwidth, tcp.flows}];
+  if (hosts.empty()) {
+    tcp.lab = &options_.network->lab();
+    tcp.rank_binary = options_.tcp_rank_binary;
+    tcp.iterations = std::min(kMostTcpIterations, bench_case.exchange.iterations);
+    tcp.timeout = bench_case.exchange.timeout;
+    tcp.interrupt = options_.interrupt;
+    GS_ASSIGN_OR_RETURN(hosts, RunTcpFlows(tcp));
+  }
   proto::Run run;
   run.set_library("tcp_stream");
   run.set_link("tcp");

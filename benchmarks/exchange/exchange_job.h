@@ -6,6 +6,7 @@
 
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -33,15 +34,14 @@ class BareTcp {
   explicit BareTcp(const ExchangeJobOptions& options) : options_(options) {}
 
   // A Run of the library "tcp_stream", described as `measured` is; its time over that of `measured`
-  // becomes the peer_ratio of `measured`. Cases with the same flows are measured once. Blocks.
+  // becomes the peer_ratio of `measured`. Blocks; the same flows are measured once at a bandwidth.
   // Errors: NOT_FOUND when nothing crosses any link; those of RunTcpFlows().
   absl::StatusOr<proto::Run> MeasureBeside(const SyncBenchCase& bench_case, proto::Run* measured);
 
  private:
-  absl::StatusOr<std::vector<proto::ExchangeMetrics>> Measure(const SyncBenchCase& bench_case);
-
   const ExchangeJobOptions& options_;
-  std::map<TcpFlowBytes, std::vector<proto::ExchangeMetrics>> measured_;  // by host
+  // What hosts measured, by bandwidth and flows.
+  std::map<std::pair<std::string, TcpFlowBytes>, std::vector<proto::ExchangeMetrics>> known_;
 };
 
 }  // namespace gradsync
