@@ -2,23 +2,24 @@
 // connections and directions as ring/grpc or ps/grpc, and the same bytes, but nobody adds, copies
 // or checks anything. Started by a benchmark through RunLocalJob(), not by people.
 //
-//   ring   rank r sends 2(n-1)/n of --bytes to rank r+1, over --connections streams that r opened
-//   ps     (when --servers are given) each rank sends --bytes to the servers, an equal part to
-//          each, and each server as much to each rank, over --connections streams per pair
+//   ring   rank r sends 2(n-1)/n of the bytes to rank r+1, over a stream per connection
+//   ps     (when --servers are given) each rank sends the bytes to the servers, an equal part to
+//          each, and each server as much to each rank, over a stream per connection of a pair
 //   server (when --listen is given) the other end of ps; ends when all streams have closed
 //
 // A step begins for all ranks at the start line and ends for a rank when it has received all bytes
 // that are for it and gRPC has taken all that it sends.
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "base/deadline.h"
-#include "base/flag_error.h"
 #include "base/flags.h"
 #include "base/keep_memory.h"
 #include "base/mutex.h"
@@ -27,20 +28,10 @@
 #include "benchmarks/network/bare_stream.h"
 #include "benchmarks/ranks/clocks.h"
 #include "benchmarks/ranks/rank_main.h"
-#include "benchmarks/ranks/start_line.h"
 #include "benchmarks/records/proto_json.h"
 #include "proto/run_record.pb.h"
 
-// Set by RunLocalJob().
-ABSL_FLAG(std::vector<std::string>, servers, {}, "of ps, host:port,...");
-ABSL_FLAG(std::string, listen, "", "be a server here, host:port");
-ABSL_FLAG(std::string, topology, "", "ignored: it is ps when there are servers");
-
-ABSL_FLAG(int, connections, 4, "per pair of peers, and per direction in the ring");
-ABSL_FLAG(int64_t, bytes, 0, "of one exchange, as sync_bench_rank has it");
-ABSL_FLAG(int64_t, message_bytes, 1 << 20, "of a message");
-ABSL_FLAG(int, iterations, 1, "measured exchanges");
-ABSL_FLAG(int, warmup, 0, "exchanges before them");
+ABSL_FLAG(std::string, listen, "", "set by RunLocalJob(): be a server here, host:port");
 
 namespace gradsync {
 namespace {
@@ -48,6 +39,8 @@ namespace {
 // Counts to a number that only grows. Thread-safe.
 class Counter {
  public:
+  explicit Counter(absl::Duration timeout) : timeout_(timeout) {}
+
   void Add() {
     MutexLock lock(&mutex_);
     ++count_;
@@ -55,7 +48,7 @@ class Counter {
   }
 
   absl::Status WaitFor(int64_t count, absl::string_view what) {
-    const Deadline deadline = Deadline::In(absl::GetFlag(FLAGS_timeout));
+    const Deadline deadline = Deadline::In(timeout_);
     MutexLock lock(&mutex_);
     while (count_ < count) {
       if (changed_.WaitWithDeadline(&mutex_, deadline) && count_ < count) {
@@ -67,30 +60,27 @@ class Counter {
   }
 
  private:
+  const absl::Duration timeout_;
   Mutex mutex_;
   CondVar changed_;
   int64_t count_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 struct Counters {
+  explicit Counters(absl::Duration timeout) : open(timeout), steps(timeout), closed(timeout) {}
+
   Counter open, steps, closed;
   const BareStreamEvents events = {[this] { open.Add(); }, [this] { steps.Add(); },
                                    [this](const absl::Status&) { closed.Add(); }};
 };
 
-absl::Status CheckFlags() {
-  const int connections = absl::GetFlag(FLAGS_connections);
-  if (connections < 1) return FlagError("connections", "at least 1", absl::StrCat(connections));
-  if (absl::GetFlag(FLAGS_message_bytes) < 1) return FlagError("message_bytes", "at least 1", "0");
-  return absl::OkStatus();
-}
-
-absl::Status RunServer() {
-  Counters counters;
+absl::Status RunServer(const proto::RankSpec& spec) {
+  Counters counters(absl::Seconds(spec.timeout_seconds()));
   GS_ASSIGN_OR_RETURN(const auto server,
                       StartBareServer(absl::GetFlag(FLAGS_listen), counters.events));
   GS_RETURN_IF_ERROR(WriteFileAtomically(absl::GetFlag(FLAGS_port_file), server->address() + "\n"));
-  const int64_t streams = absl::GetFlag(FLAGS_world_size) * absl::GetFlag(FLAGS_connections);
+  const int64_t streams =
+      int64_t{absl::GetFlag(FLAGS_world_size)} * spec.grpc_streams().connections();
   GS_RETURN_IF_ERROR(counters.open.WaitFor(streams, "streams opened"));
   GS_RETURN_IF_ERROR(counters.closed.WaitFor(streams, "streams closed"));
   const std::string path = absl::GetFlag(FLAGS_metrics_json);
@@ -100,10 +90,12 @@ absl::Status RunServer() {
 // A rank's streams.
 class Rank {
  public:
-  explicit Rank(const WorkerGroup& group)
+  Rank(const WorkerGroup& group, const proto::RankSpec::GrpcStreams& told)
       : group_(group),
+        told_(told),
         servers_(absl::GetFlag(FLAGS_servers)),
-        connections_(absl::GetFlag(FLAGS_connections)) {}
+        incoming_(group.timeout),
+        outgoing_(group.timeout) {}
 
   absl::Status Connect() {
     const bool is_ring = servers_.empty();
@@ -117,12 +109,13 @@ class Rank {
                                   server_->address(), Deadline::In(group_.timeout)));
       targets = {addresses[(group_.rank + 1) % group_.world_size]};
     }
-    const int64_t bytes = absl::GetFlag(FLAGS_bytes);
+    const int64_t bytes = told_.bytes();
+    const int connections = told_.connections();
     const int64_t sent = is_ring ? 2 * (group_.world_size - 1) * bytes / group_.world_size : bytes;
-    const int64_t streams = static_cast<int64_t>(targets.size()) * connections_;
+    const int64_t streams = static_cast<int64_t>(targets.size()) * connections;
     if (sent < streams) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "--bytes=", bytes, ": expected at least 1 for each of ", streams, " streams"));
+      return absl::InvalidArgumentError(
+          absl::StrCat(bytes, " bytes: expected at least 1 for each of ", streams, " streams"));
     }
     source_.assign(sent, 'x');
     for (int64_t s = 0; s < streams; ++s) {
@@ -130,9 +123,9 @@ class Rank {
       BareStreamBytes stream;
       stream.to_server = end - begin;
       stream.to_client = is_ring ? 0 : end - begin;
-      stream.message = absl::GetFlag(FLAGS_message_bytes);
+      stream.message = told_.message_bytes();
       clients_.push_back(OpenBareStream(
-          targets[s / connections_], static_cast<int>(s % connections_), stream,
+          targets[s / connections], static_cast<int>(s % connections), stream,
           {source_.data() + begin, static_cast<size_t>(end - begin)}, outgoing_.events));
     }
     GS_RETURN_IF_ERROR(outgoing_.open.WaitFor(streams, "streams opened"));
@@ -161,34 +154,31 @@ class Rank {
 
  private:
   const WorkerGroup& group_;
+  const proto::RankSpec::GrpcStreams& told_;
   const std::vector<std::string> servers_;
-  const int connections_;
   Counters incoming_, outgoing_;
   std::vector<char> source_;
   std::unique_ptr<BareServer> server_;
   std::vector<std::unique_ptr<BareClient>> clients_;
 };
 
-absl::Status RunRank() {
-  const MeetOptions meet = MeetFromFlags("grpc_stream");
-  GS_ASSIGN_OR_RETURN(const std::unique_ptr<StartLine> line,
-                      StartLine::Open(absl::GetFlag(FLAGS_start_line), meet.world_size));
-  GS_ASSIGN_OR_RETURN(const Meeting meeting, Meet(meet));
+absl::Status RunRank(const proto::RankSpec& spec) {
+  const proto::RankSpec::GrpcStreams& told = spec.grpc_streams();
+  GS_ASSIGN_OR_RETURN(const std::function<absl::Status()> start, OpenStartLine(spec));
+  GS_ASSIGN_OR_RETURN(const Meeting meeting, Meet(MeetFromFlags("grpc_stream", spec)));
   const WorkerGroup& group = meeting.group();
-  Rank rank(group);
+  Rank rank(group, told);
   GS_RETURN_IF_ERROR(rank.Connect());
-  const auto start = [&] { return line->Wait(Deadline::In(group.timeout)); };
 
   proto::ExchangeMetrics metrics;
-  const int warmup = absl::GetFlag(FLAGS_warmup);
   double cpu_seconds = 0;
-  for (int step = 1; step <= warmup + absl::GetFlag(FLAGS_iterations); ++step) {
+  for (int step = 1; step <= told.warmup() + told.iterations(); ++step) {
     GS_RETURN_IF_ERROR(start());
     const double cpu = CpuSeconds();
     const double begin = MonotonicMicroseconds();
     GS_RETURN_IF_ERROR(rank.Step(step));
     const double end = MonotonicMicroseconds();
-    if (step <= warmup) continue;
+    if (step <= told.warmup()) continue;
     cpu_seconds += CpuSeconds() - cpu;
     metrics.add_begin_us(begin);
     metrics.add_end_us(end);
@@ -196,11 +186,11 @@ absl::Status RunRank() {
   GS_RETURN_IF_ERROR(start());  // all have received what they wait for
   GS_RETURN_IF_ERROR(rank.Finish());
   metrics.set_rank(group.rank);
-  metrics.set_bytes(static_cast<double>(absl::GetFlag(FLAGS_bytes)));
+  metrics.set_bytes(static_cast<double>(told.bytes()));
   metrics.set_bucket_bytes(metrics.bytes());
-  metrics.set_chunk_bytes(static_cast<double>(absl::GetFlag(FLAGS_message_bytes)));
+  metrics.set_chunk_bytes(static_cast<double>(told.message_bytes()));
   metrics.set_buckets(1);
-  metrics.set_connections(absl::GetFlag(FLAGS_connections));
+  metrics.set_connections(told.connections());
   metrics.set_link("grpc");
   metrics.set_wire_tx_bytes_per_step(static_cast<double>(rank.sent_per_step()));
   metrics.set_wire_rx_bytes_per_step(static_cast<double>(rank.sent_per_step()));
@@ -210,8 +200,14 @@ absl::Status RunRank() {
 }
 
 absl::Status Run() {
-  GS_RETURN_IF_ERROR(CheckFlags());
-  return absl::GetFlag(FLAGS_listen).empty() ? RunRank() : RunServer();
+  GS_ASSIGN_OR_RETURN(const proto::RankSpec spec, SpecFromFlags(proto::RankSpec::kGrpcStreams));
+  const proto::RankSpec::GrpcStreams& told = spec.grpc_streams();
+  if (told.connections() < 1 || told.message_bytes() < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("expected at least 1 connection and 1 byte in a message, found ",
+                     told.connections(), " and ", told.message_bytes()));
+  }
+  return absl::GetFlag(FLAGS_listen).empty() ? RunRank(spec) : RunServer(spec);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/time/time.h"
 #include "allreduce/open_nccl.h"
 #include "benchmarks/records/proto_json.h"
 #include "gmock/gmock.h"
@@ -15,7 +16,7 @@
 #include "plan/cost_model.h"
 #include "proto/run_record.pb.h"
 #include "tools/network_lab.h"
-#include "tools/subprocess.h"
+#include "tools/test_program.h"
 
 namespace gradsync {
 namespace {
@@ -28,19 +29,11 @@ struct Outcome {
   std::vector<std::string> errors;
 };
 
-Outcome RunBench(const std::vector<std::string>& flags) {
-  std::vector<std::string> argv = {"benchmarks/sync_bench"};
-  argv.insert(argv.end(), flags.begin(), flags.end());
-  Outcome outcome;
-  std::vector<std::string> lines;
-  auto process = Subprocess::Start(argv, [&](absl::string_view line, bool is_stderr) {
-    (is_stderr ? outcome.errors : lines).push_back(std::string(line));
-  });
-  EXPECT_TRUE(process.ok()) << process.status();
-  while (!(*process)->exit_status().has_value()) (*process)->Poll();
-  outcome.exit_code = (*process)->exit_status()->shell_code();
-  outcome.out = absl::StrJoin(lines, "\n");
-  return outcome;
+Outcome RunBench(std::vector<std::string> flags) {
+  flags.insert(flags.begin(), "benchmarks/sync_bench");
+  TestProgram program(flags);
+  const int exit_code = program.Finish(absl::Seconds(200)).shell_code();
+  return {exit_code, absl::StrJoin(program.out(), "\n"), program.err()};
 }
 
 TEST(SyncBenchTest, EveryTopologyIsMeasuredVerifiedAndRecorded) {
@@ -113,6 +106,21 @@ TEST(SyncBenchTest, HostsOnAnEmulatedNetworkSendWhatTheirPlacementSays) {
     if (name == "ring  gloo") continue;  // Gloo counts nothing
     EXPECT_NEAR(found[name], load, 0.01 * load) << name;
   }
+}
+
+// Beside the second bandwidth stood bare TCP's times of the first.
+TEST(SyncBenchTest, BareTcpIsMeasuredAtEachBandwidth) {
+  const absl::Status possible = NetworkLab::Create(NetworkLabOptions()).status();
+  if (absl::IsPermissionDenied(possible) || absl::IsNotFound(possible)) GTEST_SKIP() << possible;
+  const std::string json = testing::TempDir() + "/bandwidths.json";
+  const Outcome outcome = RunBench({"--bandwidth=100mbit,400mbit", "--topology=ring", "--bytes=3MB",
+                                    "-n", "1", "-w", "1", "--json=" + json});
+  EXPECT_EQ(outcome.exit_code, 0) << absl::StrJoin(outcome.errors, "\n");
+  proto::RunRecords records;
+  ASSERT_EQ(ReadJson(json, &records), absl::OkStatus());
+  ASSERT_EQ(records.runs_size(), 4);
+  for (int i : {1, 3}) EXPECT_EQ(records.runs(i).library(), "tcp_stream");
+  EXPECT_GT(records.runs(1).time_us_p50(), 2 * records.runs(3).time_us_p50());
 }
 
 TEST(SyncBenchTest, BadFlagsAreOneLineAndExitCodeTwo) {

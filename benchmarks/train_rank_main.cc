@@ -31,44 +31,30 @@
 #include "train/precision.h"
 #include "train/trainer.h"
 
-ABSL_FLAG(std::string, precision, "fp32", "as //worker has it");
-ABSL_FLAG(bool, channels_last, false, "as //worker has it");
-ABSL_FLAG(bool, cuda_graph, gradsync::TrainerOptions().cuda_graph, "as //worker has it");
-ABSL_FLAG(bool, fused_norm, true, "as //worker has it");
-ABSL_FLAG(bool, tf32, false, "as //worker has it");
-ABSL_FLAG(std::string, model, "resnet18", "as //worker has it");
-ABSL_FLAG(std::string, data, "synthetic", "as //worker has it");
-ABSL_FLAG(bool, cudnn_benchmark, false, "as //worker has it");
-ABSL_FLAG(int, loader_threads, 0, "as //worker has it");
-ABSL_FLAG(int, batch_size, 32, "samples per rank and step");
-ABSL_FLAG(int, threads, 1, "compute threads of a rank");
-ABSL_FLAG(int64_t, bucket_bytes, gradsync::PlanOptions().bucket_bytes, "as //worker has it");
-
 namespace gradsync {
 namespace {
 
-constexpr absl::Duration kTimeout = absl::Seconds(120);
 constexpr int64_t kEndless = int64_t{1} << 40;  // steps
 
-absl::StatusOr<TrainerOptions> TrainerFromFlags(bool synchronised) {
+absl::StatusOr<TrainerOptions> TrainerFromSpec(const proto::RankSpec& spec, bool synchronised) {
+  const proto::RankSpec::Training& told = spec.training();
   TrainerOptions options;
-  GS_ASSIGN_OR_RETURN(options.compute.precision, ParsePrecision(absl::GetFlag(FLAGS_precision)));
-  options.compute.channels_last = absl::GetFlag(FLAGS_channels_last);
-  options.cuda_graph = absl::GetFlag(FLAGS_cuda_graph);
-  options.compute.fused_norm = absl::GetFlag(FLAGS_fused_norm);
-  options.allow_tf32 = absl::GetFlag(FLAGS_tf32);
-  options.data = absl::GetFlag(FLAGS_data);
-  options.cudnn_benchmark = absl::GetFlag(FLAGS_cudnn_benchmark);
-  options.loader_threads = absl::GetFlag(FLAGS_loader_threads);
+  GS_ASSIGN_OR_RETURN(options.compute.precision, ParsePrecision(told.precision()));
+  options.compute.channels_last = told.channels_last();
+  options.cuda_graph = !told.eager();
+  options.allow_tf32 = told.tf32();
+  options.data = told.data();
+  options.cudnn_benchmark = told.cudnn_benchmark();
+  options.loader_threads = told.loader_threads();
   options.ranks_on_host = absl::GetFlag(FLAGS_world_size);
-  options.model.name = absl::GetFlag(FLAGS_model);
-  options.batch_size = absl::GetFlag(FLAGS_batch_size);
-  options.threads = absl::GetFlag(FLAGS_threads);
+  options.model.name = told.model();
+  options.batch_size = told.batch_size();
+  options.threads = told.threads();
   options.steps = kEndless;
   options.synchronised = synchronised;
   options.recipe.base = 0.05;
-  options.plan.bucket_bytes = absl::GetFlag(FLAGS_bucket_bytes);
-  options.timeout = kTimeout;
+  if (told.bucket_bytes() > 0) options.plan.bucket_bytes = told.bucket_bytes();
+  options.timeout = absl::Seconds(spec.timeout_seconds());
   OptimizerGroup group;
   group.momentum = 0.9;
   group.weight_decay = 5e-4;
@@ -122,15 +108,13 @@ class Turns {
 };
 
 // Ranks that do not exchange anything are alone, each a world of its own.
-absl::StatusOr<JoinOptions> JoinOptionsFromFlags() {
-  GS_ASSIGN_OR_RETURN(JoinOptions join, JoinFromFlags("peers"));
-  join.meet.timeout = kTimeout;
+absl::StatusOr<JoinOptions> JoinOptionsFromFlags(const proto::RankSpec& spec) {
+  GS_ASSIGN_OR_RETURN(JoinOptions join, JoinFromFlags("peers", spec));
   join.meet.on_store = [](const std::string& address) {
     std::printf("store %s\n", address.c_str());
     std::fflush(stdout);
     return absl::OkStatus();
   };
-  GS_RETURN_IF_ERROR(CheckJoin(join));
   GS_RETURN_IF_ERROR(OpenDevices(&join));
   if (join.sync.job.topology == Topology::kLocal) join.meet = MeetOptions();
   return join;
@@ -149,10 +133,11 @@ void PrintReady(const Member& member, const Trainer& trainer, bool tries) {
 }
 
 absl::Status RunRank() {
-  GS_ASSIGN_OR_RETURN(JoinOptions join, JoinOptionsFromFlags());
+  GS_ASSIGN_OR_RETURN(const proto::RankSpec spec, SpecFromFlags(proto::RankSpec::kTraining));
+  GS_ASSIGN_OR_RETURN(JoinOptions join, JoinOptionsFromFlags(spec));
   const std::shared_ptr<GpuApi> gpu = join.sync.gpu;
   GS_ASSIGN_OR_RETURN(TrainerOptions options,
-                      TrainerFromFlags(join.sync.job.topology != Topology::kLocal));
+                      TrainerFromSpec(spec, join.sync.job.topology != Topology::kLocal));
   options.gpu = gpu;
   GS_ASSIGN_OR_RETURN(Turns turns, Turns::Create(gpu));
   options.report_all_after = [&turns](int64_t step) { return turns.EndsWith(step); };

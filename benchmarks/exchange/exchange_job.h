@@ -6,10 +6,13 @@
 
 #include <map>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "benchmarks/exchange/sync_bench_options.h"
 #include "benchmarks/network/measured_job.h"
+#include "benchmarks/network/tcp_flows.h"
 #include "proto/run_record.pb.h"
 
 namespace gradsync {
@@ -31,21 +34,14 @@ class BareTcp {
   explicit BareTcp(const ExchangeJobOptions& options) : options_(options) {}
 
   // A Run of the library "tcp_stream", described as `measured` is; its time over that of `measured`
-  // becomes the peer_ratio of `measured`. Cases with the same flows are measured once. Blocks.
+  // becomes the peer_ratio of `measured`. Blocks; the same flows are measured once at a bandwidth.
   // Errors: NOT_FOUND when nothing crosses any link; those of RunTcpFlows().
   absl::StatusOr<proto::Run> MeasureBeside(const SyncBenchCase& bench_case, proto::Run* measured);
 
  private:
-  struct Times {
-    double p10 = 0;
-    double p50 = 0;
-    double p90 = 0;
-    double cpu_share = 0;
-  };
-  absl::StatusOr<Times> Measure(const SyncBenchCase& bench_case);
-
   const ExchangeJobOptions& options_;
-  std::map<std::string, Times> by_flows_;
+  // What hosts measured, by bandwidth and flows.
+  std::map<std::pair<std::string, TcpFlowBytes>, std::vector<proto::ExchangeMetrics>> known_;
 };
 
 }  // namespace gradsync

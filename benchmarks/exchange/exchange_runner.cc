@@ -20,8 +20,7 @@ namespace gradsync {
 namespace {
 
 constexpr double kLearningRate = 1.0 / 128;
-constexpr int64_t kBlock =
-    4096;  // elements that are generated at a time: they stay in the L1 cache
+constexpr int64_t kBlock = 4096;  // elements generated at a time: they stay in the L1 cache
 
 class Runner {
  public:
@@ -115,16 +114,15 @@ class Runner {
 
   // Rank 0's parameters are the mean of step 0, for want of a better pattern.
   absl::Status Broadcast() {
-    for (const Bucket& bucket : buckets_) {
-      if (options_.rank != 0) continue;
-      const absl::Span<float> param(HostView(bucket.param), bucket.size);
-      FillMean(options_.world_size, 0, bucket.first, param);
-      GS_RETURN_IF_ERROR(ToBucket(bucket.param, bucket.size));
-    }
-    GS_RETURN_IF_ERROR(sync_->BroadcastParameters(NewDeadline()));
     for (Bucket& bucket : buckets_) {
       bucket.expected.resize(bucket.size);
       FillMean(options_.world_size, 0, bucket.first, absl::MakeSpan(bucket.expected));
+      if (options_.rank != 0) continue;
+      std::copy(bucket.expected.begin(), bucket.expected.end(), HostView(bucket.param));
+      GS_RETURN_IF_ERROR(ToBucket(bucket.param, bucket.size));
+    }
+    GS_RETURN_IF_ERROR(sync_->BroadcastParameters(NewDeadline()));
+    for (const Bucket& bucket : buckets_) {
       GS_RETURN_IF_ERROR(FromBucket(bucket.param, bucket.size));
       wrong_ += CountWrong({HostView(bucket.param), SizeOf(bucket)}, bucket.expected);
     }

@@ -6,11 +6,12 @@
 #include <utility>
 #include <vector>
 
+#include "absl/time/time.h"
 #include "allreduce/fake_nccl.h"
 #include "allreduce/nccl_gradient_sync.h"
 #include "base/deadline.h"
-#include "base/mutex.h"
 #include "benchmarks/ranks/clocks.h"
+#include "benchmarks/ranks/start_line.h"
 #include "gpu/fake_gpu.h"
 #include "group/in_memory_store.h"
 #include "gtest/gtest.h"
@@ -128,32 +129,11 @@ TEST(ExchangeRunnerTest, BucketsOnAGpuAreFilledAndCheckedThereAndTheEndIsWhenItI
   }
 }
 
-// The ranks' start line.
-class Meeting {
- public:
-  explicit Meeting(int ranks) : ranks_(ranks) {}
-
-  absl::Status Wait() {
-    MutexLock lock(&mutex_);
-    const int mine = come_++ / ranks_;
-    changed_.SignalAll();
-    while (come_ < (mine + 1) * ranks_) changed_.Wait(&mutex_);
-    return absl::OkStatus();
-  }
-
- private:
-  const int ranks_;
-  Mutex mutex_;
-  CondVar changed_;
-  int come_ ABSL_GUARDED_BY(mutex_) = 0;
-};
-
 TEST(ExchangeRunnerTest, TheRingOverNcclIsExactForTheseInputsWhateverItsOrder) {
   constexpr int kRanks = 3;
   for (UpdateSite site : {UpdateSite::kWorker, UpdateSite::kOwner}) {
     const auto network = std::make_shared<FakeNcclNetwork>();
     const std::shared_ptr<KeyValueStore> store = NewInMemoryStore();
-    Meeting meeting(kRanks);
     const auto run = [&](int rank) {
       NcclOptions nccl;
       nccl.group.rank = rank;
@@ -169,8 +149,10 @@ TEST(ExchangeRunnerTest, TheRingOverNcclIsExactForTheseInputsWhateverItsOrder) {
       ExchangeOptions options = Small();
       options.rank = rank;
       options.world_size = kRanks;
-      const auto metrics = RunExchanges(
-          options, [&] { return meeting.Wait(); }, sync->get());
+      const auto line = StartLine::Open(testing::TempDir() + "/line", kRanks);
+      ASSERT_TRUE(line.ok()) << line.status();
+      const auto start = [&] { return (*line)->Wait(Deadline::In(absl::Seconds(60))); };
+      const auto metrics = RunExchanges(options, start, sync->get());
       ASSERT_TRUE(metrics.ok()) << metrics.status();
       EXPECT_EQ(metrics->wrong(), 0);
       EXPECT_EQ(metrics->end_us_size(), options.iterations);

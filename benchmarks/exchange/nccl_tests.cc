@@ -2,13 +2,14 @@
 
 #include <unistd.h>
 
-#include <cstdint>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "absl/types/optional.h"
@@ -24,27 +25,40 @@ constexpr size_t kColumns = 13;
 constexpr size_t kInPlace = 9;  // the first column of it
 
 // "# nccl-tests version 2.19.6 nccl-headers=22809 nccl-library=22809".
-void ParseVersions(absl::string_view line, NcclTestsResult* result) {
+void ParseVersions(absl::string_view line, proto::Run* run) {
   if (!absl::StrContains(line, "nccl-tests version ")) return;
   absl::string_view before;
   for (absl::string_view word : absl::StrSplit(line, ' ', absl::SkipEmpty())) {
     int version = 0;
-    if (before == "version") result->version = std::string(word);
+    if (before == "version") run->set_settings(absl::StrCat("nccl-tests ", word));
     if (absl::ConsumePrefix(&word, "nccl-library=") && absl::SimpleAtoi(word, &version)) {
-      result->nccl_version = NcclVersionName(version);
+      run->set_nccl_version(NcclVersionName(version));
     }
     before = word;
   }
 }
 
+// As many bytes as were exchanged, by one process with a GPU per rank (it would need MPI for more):
+// fp32 sums, verified, each iteration waited for like ours.
+std::vector<std::string> Command(const std::string& program, const SyncBenchCase& bench_case,
+                                 double bytes) {
+  const std::string flags = absl::StrFormat(
+      "-b %.0f -e %.0f -g %d -n %d -w %d -d float -o sum -c 1 -z 1", bytes, bytes,
+      bench_case.exchange.world_size, bench_case.exchange.iterations, bench_case.exchange.warmup);
+  std::vector<std::string> command = absl::StrSplit(flags, ' ');
+  command.insert(command.begin(), program);
+  return command;
+}
+
 }  // namespace
 
-absl::StatusOr<NcclTestsResult> ParseNcclTests(absl::string_view output) {
-  NcclTestsResult result;
+absl::StatusOr<proto::Run> ParseNcclTests(absl::string_view output) {
+  proto::Run run;
+  run.set_settings("nccl-tests");
   absl::optional<std::string> row;
   for (absl::string_view line : absl::StrSplit(output, '\n')) {
     line = absl::StripAsciiWhitespace(line);
-    ParseVersions(line, &result);
+    ParseVersions(line, &run);
     // Libraries may print what they like besides.
     if (line.empty() || line[0] < '0' || line[0] > '9') continue;
     if (row.has_value()) {
@@ -55,42 +69,24 @@ absl::StatusOr<NcclTestsResult> ParseNcclTests(absl::string_view output) {
   }
   if (!row.has_value()) return absl::DataLossError("all_reduce_perf: found no line of results");
   const std::vector<std::string> words = absl::StrSplit(*row, ' ', absl::SkipEmpty());
+  double bytes = 0, time_us = 0, algbw = 0, busbw = 0, wrong = 0;
   if (words.size() < kColumns || words[2] != "float" || words[3] != "sum" ||
-      !absl::SimpleAtod(words[0], &result.bytes) ||
-      !absl::SimpleAtod(words[kInPlace], &result.time_us) || !(result.time_us > 0) ||
-      !absl::SimpleAtod(words[kInPlace + 1], &result.algbw_gb_per_s) ||
-      !absl::SimpleAtod(words[kInPlace + 2], &result.busbw_gb_per_s) ||
-      !absl::SimpleAtod(words[kInPlace + 3], &result.wrong)) {
+      !absl::SimpleAtod(words[0], &bytes) || !absl::SimpleAtod(words[kInPlace], &time_us) ||
+      !(time_us > 0) || !absl::SimpleAtod(words[kInPlace + 1], &algbw) ||
+      !absl::SimpleAtod(words[kInPlace + 2], &busbw) ||
+      !absl::SimpleAtod(words[kInPlace + 3], &wrong)) {
     return absl::DataLossError(absl::StrCat(
         "all_reduce_perf: expected size, count, float, sum, root and twice time, algbw, busbw and "
         "wrong elements, found \"",
         *row, "\""));
   }
-  return result;
-}
-
-std::vector<std::string> NcclTestsCommand(const std::string& program,
-                                          const SyncBenchCase& bench_case, double bytes) {
-  const std::string size = absl::StrCat(static_cast<int64_t>(bytes));
-  return {program,
-          "-b",
-          size,
-          "-e",
-          size,
-          "-g",
-          absl::StrCat(bench_case.exchange.world_size),
-          "-n",
-          absl::StrCat(bench_case.exchange.iterations),
-          "-w",
-          absl::StrCat(bench_case.exchange.warmup),
-          "-d",
-          "float",
-          "-o",
-          "sum",
-          "-c",
-          "1",
-          "-z",
-          "1"};
+  run.set_bytes(bytes);
+  run.set_bucket_bytes(bytes);
+  run.set_time_us_p50(time_us);
+  run.set_algbw_gb_per_s(algbw);
+  run.mutable_busbw_gb_per_s()->set_number_value(busbw);
+  run.set_wrong(wrong);
+  return run;
 }
 
 bool ComparesWithNcclTests(const SyncBenchCase& bench_case) {
@@ -108,35 +104,27 @@ absl::StatusOr<proto::Run> MeasureNcclTests(const std::string& program,
         "nccl-tests: not installed; tools/setup --cuda --peers builds its all_reduce_perf");
   }
   std::string output;
-  const absl::Status ran = RunProgram(NcclTestsCommand(program, bench_case, measured->bytes()),
+  const absl::Status ran = RunProgram(Command(program, bench_case, measured->bytes()),
                                       bench_case.exchange.timeout, &output, interrupt);
   if (absl::IsCancelled(ran)) return ran;
-  const absl::StatusOr<NcclTestsResult> parsed = ParseNcclTests(output);
+  const absl::StatusOr<proto::Run> parsed = ParseNcclTests(output);
   // It fails, too, where it has found wrong elements and said how many.
-  if (!ran.ok() && (!parsed.ok() || parsed->wrong == 0)) {
+  if (!ran.ok() && (!parsed.ok() || parsed->wrong() == 0)) {
     return absl::Status(ran.code(), absl::StrCat("nccl-tests: ", ran.message()));
   }
-  GS_ASSIGN_OR_RETURN(const NcclTestsResult result, parsed);
-  proto::Run run;
+  GS_ASSIGN_OR_RETURN(proto::Run run, parsed);
   run.set_library("nccl_tests");
   run.set_topology(measured->topology());
   run.set_link(LinkName(Link::kNccl));
   run.set_update(UpdateSiteName(UpdateSite::kWorker));
   run.set_compression(CodecName(Codec()));
   run.set_workers(measured->workers());
-  run.set_bytes(result.bytes);
-  run.set_bucket_bytes(result.bytes);
   run.set_steps(bench_case.exchange.iterations);
-  run.set_time_us_p50(result.time_us);
-  run.set_algbw_gb_per_s(result.algbw_gb_per_s);
-  run.mutable_busbw_gb_per_s()->set_number_value(result.busbw_gb_per_s);
-  run.set_wrong(result.wrong);
   run.set_device(measured->device());
-  run.set_nccl_version(result.nccl_version);
   run.set_nccl_asked(measured->nccl_asked());
   run.set_nccl_chosen("unknown");
-  run.set_settings(absl::StrCat("nccl-tests ", result.version,
-                                ", one process, in place, one operation, mean time"));
+  run.set_settings(
+      absl::StrCat(run.settings(), ", one process, in place, one operation, mean time"));
   AddPeerRatio(run, measured);
   return run;
 }

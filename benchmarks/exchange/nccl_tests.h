@@ -5,7 +5,6 @@
 
 #include <atomic>
 #include <string>
-#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -14,28 +13,12 @@
 
 namespace gradsync {
 
-// Of one size, in place.
-struct NcclTestsResult {
-  double bytes = 0;
-  double time_us = 0;  // mean over iterations, each until the GPU is done
-  double algbw_gb_per_s = 0;
-  double busbw_gb_per_s = 0;
-  double wrong = 0;
-  std::string version;       // of nccl-tests, "2.19.6"; empty if it does not say
-  std::string nccl_version;  // "2.28.9"; likewise
-};
-
 // What all_reduce_perf printed for one size: the only line of it that is no comment has size,
-// count, type, operation and root, then time, algbw, busbw and wrong elements, out of place and in
-// place. Errors: DATA_LOSS saying what was expected and found; also where it did not verify.
-// Thread-safe.
-absl::StatusOr<NcclTestsResult> ParseNcclTests(absl::string_view output);
-
-// The arguments for the bytes, ranks and iterations of a case of which `bytes` were exchanged: one
-// process with a GPU per rank (it would need MPI for more), fp32 sums, verified, each iteration
-// waited for like ours.
-std::vector<std::string> NcclTestsCommand(const std::string& program,
-                                          const SyncBenchCase& bench_case, double bytes);
+// count, type, operation and root, then time (the mean over iterations, each until the GPU is
+// done), algbw, busbw and wrong elements, out of place and in place, which is taken. Has versions
+// where it says them. Errors: DATA_LOSS saying what was expected and found; also where it did not
+// verify. Thread-safe.
+absl::StatusOr<proto::Run> ParseNcclTests(absl::string_view output);
 
 // Whether it does what this case does: one all-reduce over NCCL between the GPUs 0, 1, ...
 bool ComparesWithNcclTests(const SyncBenchCase& bench_case);

@@ -56,14 +56,14 @@ SyncBenchCase Case() {
 TEST(NcclTestsTest, TheFiguresInPlaceAreTaken) {
   const auto result = ParseNcclTests(Output(Row(4194304, 120.5, 100, "0")));
   ASSERT_TRUE(result.ok()) << result.status();
-  EXPECT_EQ(result->bytes, 4194304);
-  EXPECT_EQ(result->time_us, 100);
-  EXPECT_NEAR(result->algbw_gb_per_s, 41.94, 1e-9);
-  EXPECT_NEAR(result->busbw_gb_per_s, 41.94, 1e-9);
-  EXPECT_EQ(result->wrong, 0);
-  EXPECT_EQ(result->version, "2.19.6");
-  EXPECT_EQ(result->nccl_version, "2.28.9");
-  EXPECT_EQ(ParseNcclTests(Output(Row(4194304, 1, 1, "3")))->wrong, 3);
+  EXPECT_EQ(result->bytes(), 4194304);
+  EXPECT_EQ(result->time_us_p50(), 100);
+  EXPECT_NEAR(result->algbw_gb_per_s(), 41.94, 1e-9);
+  EXPECT_NEAR(result->busbw_gb_per_s().number_value(), 41.94, 1e-9);
+  EXPECT_EQ(result->wrong(), 0);
+  EXPECT_EQ(result->settings(), "nccl-tests 2.19.6");
+  EXPECT_EQ(result->nccl_version(), "2.28.9");
+  EXPECT_EQ(ParseNcclTests(Output(Row(4194304, 1, 1, "3")))->wrong(), 3);
 }
 
 TEST(NcclTestsTest, WhatIsNoResultIsAnErrorAndNotANumber) {

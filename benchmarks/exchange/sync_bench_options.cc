@@ -10,7 +10,7 @@
 #include "base/rate.h"
 #include "base/status_macros.h"
 #include "benchmarks/options/flag_checks.h"
-#include "join/server_weights.h"
+#include "benchmarks/ranks/rank_spec.h"
 
 namespace gradsync {
 namespace {
@@ -71,9 +71,12 @@ absl::Status AddCases(const SyncBenchCase& common, const std::vector<PlacedJob>&
     SyncBenchCase next = common;
     next.job = job;
     next.job.spec.connections = common.job.spec.connections;
-    if (job.servers > 0 && !common.weights.empty()) {
+    const std::vector<double>& weights = common.server_weights.weights;
+    if (job.servers == 0) {
+      next.server_weights = ServerWeights();
+    } else if (!weights.empty()) {
       if (OwnersAreRanks(job.spec)) continue;
-      next.job.spec.server_weights = static_cast<int>(common.weights.size());
+      next.job.spec.server_weights = static_cast<int>(weights.size());
     }
     GS_RETURN_IF_ERROR(CheckJobSpec(next.job.spec));
     next.exchange.codec = job.spec.codec;
@@ -93,9 +96,7 @@ absl::StatusOr<SyncBenchCase> CommonCase(const SyncBenchOptions& options) {
   GS_ASSIGN_OR_RETURN(common.exchange.bucket_bytes,
                       ParseSize("bucket_bytes", options.bucket_bytes));
   GS_ASSIGN_OR_RETURN(common.exchange.chunk_bytes, ParseChunkBytes(options.chunk_bytes));
-  GS_ASSIGN_OR_RETURN(const ServerWeights weights, ParseServerWeights(options.server_weights));
-  common.weights = weights.weights;
-  common.server_weights = options.server_weights;
+  GS_ASSIGN_OR_RETURN(common.server_weights, ParseServerWeights(options.server_weights));
   return common;
 }
 
@@ -132,31 +133,21 @@ absl::StatusOr<std::vector<SyncBenchCase>> ListCases(const SyncBenchOptions& opt
   return cases;
 }
 
-std::vector<std::string> RankFlags(const SyncBenchCase& bench_case, const std::string& start_line) {
-  const ExchangeOptions& exchange = bench_case.exchange;
-  const JobSpec& spec = bench_case.job.spec;
-  std::vector<std::string> flags = {
-      absl::StrCat("--topology=", TopologyName(spec.topology)),
-      absl::StrCat("--link=", LinkName(spec.link)),
-      absl::StrCat("--update=", UpdateSiteName(spec.update)),
-      absl::StrCat("--connections=", spec.connections),
-      absl::StrCat("--bytes=", exchange.bytes),
-      absl::StrCat("--bucket_bytes=", exchange.bucket_bytes),
-      absl::StrCat("--chunk_bytes=", exchange.chunk_bytes),
-      absl::StrCat("--iterations=", exchange.iterations),
-      absl::StrCat("--warmup=", exchange.warmup),
-      absl::StrCat("--timeout=", absl::FormatDuration(exchange.timeout)),
-      absl::StrCat("--start_line=", start_line)};
-  if (bench_case.device != "cpu") flags.push_back(absl::StrCat("--device=", bench_case.device));
-  if (spec.codec.compresses()) {
-    flags.push_back(absl::StrCat("--compression=", CodecName(spec.codec)));
-  }
-  if (spec.owners > 0) flags.push_back(absl::StrCat("--owners=", spec.owners));
-  if (bench_case.job.servers > 0 &&
-      bench_case.server_weights != SyncBenchOptions().server_weights) {
-    flags.push_back(absl::StrCat("--server_weights=", bench_case.server_weights));
-  }
-  return flags;
+proto::RankSpec RankSpecOf(const SyncBenchCase& bench_case) {
+  proto::RankSpec spec;
+  SetJob(bench_case.job.spec, &spec);
+  spec.mutable_job()->set_device(bench_case.device);
+  const std::vector<double>& weights = bench_case.server_weights.weights;
+  spec.mutable_job()->set_weights_by_host(bench_case.server_weights.by_host);
+  spec.mutable_job()->mutable_server_weights()->Add(weights.begin(), weights.end());
+  const ExchangeOptions& options = bench_case.exchange;
+  proto::RankSpec::Exchange& exchange = *spec.mutable_exchange();
+  exchange.set_bytes(options.bytes);
+  exchange.set_bucket_bytes(options.bucket_bytes);
+  exchange.set_chunk_bytes(options.chunk_bytes);
+  exchange.set_iterations(options.iterations);
+  exchange.set_warmup(options.warmup);
+  return spec;
 }
 
 }  // namespace gradsync

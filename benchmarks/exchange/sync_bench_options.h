@@ -12,6 +12,8 @@
 #include "benchmarks/exchange/exchange_plan.h"
 #include "benchmarks/options/job_sweep.h"
 #include "benchmarks/options/placed_job.h"
+#include "join/server_weights.h"
+#include "proto/rank_spec.pb.h"
 
 namespace gradsync {
 
@@ -39,10 +41,9 @@ struct SyncBenchOptions : SweepFlags {
 struct SyncBenchCase {
   PlacedJob job;
   std::string device = "cpu";
-  std::string server_weights = "auto";
-  std::vector<double> weights;  // that were asked for, by server; empty: those of the placement
-  double bytes_per_second = 0;  // of the model; 0: no prediction
-  ExchangeOptions exchange;     // world_size and codec are the job's
+  ServerWeights server_weights;  // that were asked for, where there are servers
+  double bytes_per_second = 0;   // of the model; 0: no prediction
+  ExchangeOptions exchange;      // world_size and codec are the job's
 };
 
 // "ring over grpc, 2 ranks, 4KiB".
@@ -55,8 +56,8 @@ std::string Describe(const SyncBenchCase& bench_case);
 // Errors: INVALID_ARGUMENT naming the flag, what was expected and what came.
 absl::StatusOr<std::vector<SyncBenchCase>> ListCases(const SyncBenchOptions& options);
 
-// Flags of a rank, without those that RunLocalJob() sets.
-std::vector<std::string> RankFlags(const SyncBenchCase& bench_case, const std::string& start_line);
+// What its ranks are told.
+proto::RankSpec RankSpecOf(const SyncBenchCase& bench_case);
 
 }  // namespace gradsync
 

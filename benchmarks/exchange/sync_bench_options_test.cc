@@ -18,15 +18,19 @@ std::vector<SyncBenchCase> CasesOf(const SyncBenchOptions& options) {
   return ListCases(options).value();
 }
 
+std::vector<std::string> NamesOf(const SyncBenchOptions& options) {
+  std::vector<std::string> names;
+  for (const SyncBenchCase& c : CasesOf(options)) names.push_back(Describe(c));
+  return names;
+}
+
 TEST(SyncBenchOptionsTest, EachSizeIsMeasuredUnderAllTopologiesBeforeTheNext) {
   SyncBenchOptions options;
   options.links = {"grpc"};
   options.workers = {"2", "4"};
   options.bytes = {"4KiB", "25MiB"};
-  std::vector<std::string> names;
-  for (const SyncBenchCase& c : CasesOf(options)) names.push_back(Describe(c));
   EXPECT_THAT(
-      names,
+      NamesOf(options),
       testing::ElementsAre(
           "ring over grpc, ranks 2, 4KiB", "ps over grpc, servers 1, ranks 2, 4KiB",
           "ps over grpc, servers 2, ranks 2, 4KiB", "ring over grpc, ranks 2, 25MiB",
@@ -59,9 +63,7 @@ TEST(SyncBenchOptionsTest, GlooIsMeasuredWhereItCanBe) {
   options.bytes = {"4KiB"};
   options.servers = {"1"};
   options.updates = {"worker", "owner"};
-  std::vector<std::string> names;
-  for (const SyncBenchCase& c : CasesOf(options)) names.push_back(Describe(c));
-  EXPECT_THAT(names,
+  EXPECT_THAT(NamesOf(options),
               testing::ElementsAre(
                   "ring over grpc, ranks 2, 4KiB", "ring over grpc, update at owner, ranks 2, 4KiB",
                   "ring over gloo, ranks 2, 4KiB", "ps over grpc, servers 1, ranks 2, 4KiB",
@@ -76,9 +78,7 @@ TEST(SyncBenchOptionsTest, SharedMemoryIsMeasuredUnderAllTopologiesAndUpdateSite
   options.bytes = {"4KiB"};
   options.servers = {"1"};
   options.updates = {"worker", "owner"};
-  std::vector<std::string> names;
-  for (const SyncBenchCase& c : CasesOf(options)) names.push_back(Describe(c));
-  EXPECT_THAT(names,
+  EXPECT_THAT(NamesOf(options),
               testing::ElementsAre("ring over shm, ranks 2, 4KiB",
                                    "ring over shm, update at owner, ranks 2, 4KiB",
                                    "ps over shm, servers 1, ranks 2, 4KiB",
@@ -93,12 +93,11 @@ TEST(SyncBenchOptionsTest, PlacementsThatCannotBeAreLeftOut) {
   options.workers = {"3"};
   options.servers = {"2", "4"};
   options.placements = {"dedicated", "colocated", "mixed"};
-  std::vector<std::string> names;
-  for (const SyncBenchCase& c : CasesOf(options)) names.push_back(Describe(c));
-  EXPECT_THAT(names, testing::ElementsAre("ring, ranks 3, 4KiB", "ps, servers 2, ranks 3, 4KiB",
-                                          "ps, servers 4, ranks 3, 4KiB",
-                                          "ps, servers 2 colocated, ranks 3, 4KiB",
-                                          "ps, servers 2 mixed, ranks 3, 4KiB"));
+  EXPECT_THAT(
+      NamesOf(options),
+      testing::ElementsAre("ring, ranks 3, 4KiB", "ps, servers 2, ranks 3, 4KiB",
+                           "ps, servers 4, ranks 3, 4KiB", "ps, servers 2 colocated, ranks 3, 4KiB",
+                           "ps, servers 2 mixed, ranks 3, 4KiB"));
 }
 
 TEST(SyncBenchOptionsTest, EachBandwidthHasAllMeasurements) {
@@ -174,11 +173,27 @@ TEST(SyncBenchOptionsTest, ARankIsToldEverythingThatItsJobDependsOn) {
   options.bytes = {"25MiB"};
   options.connections = 3;
   options.chunk_bytes = "64KiB";
-  EXPECT_THAT(RankFlags(CasesOf(options).front(), "/tmp/line"),
-              testing::ElementsAre("--topology=ring", "--link=auto", "--update=worker",
-                                   "--connections=3", "--bytes=26214400", "--bucket_bytes=26214400",
-                                   "--chunk_bytes=65536", "--iterations=20", "--warmup=5",
-                                   "--timeout=1m", "--start_line=/tmp/line"));
+  EXPECT_EQ(RankSpecOf(CasesOf(options).front()).ShortDebugString(),
+            "job { topology: \"ring\" link: \"auto\" update: \"worker\" consistency: \"bsp\" "
+            "compression: \"none\" connections: 3 device: \"cpu\" weights_by_host: true } "
+            "exchange { bytes: 26214400 bucket_bytes: 26214400 chunk_bytes: 65536 iterations: 20 "
+            "warmup: 5 }");
+}
+
+TEST(SyncBenchOptionsTest, OnlyRanksOfServersAreToldTheWeights) {
+  SyncBenchOptions options;
+  options.links = {"grpc"};
+  options.servers = {"2"};
+  options.bytes = {"4KiB"};
+  options.server_weights = "3,1";
+  const std::vector<SyncBenchCase> cases = CasesOf(options);
+  ASSERT_EQ(cases.size(), 2u);
+  const proto::RankSpec ring = RankSpecOf(cases[0]);
+  EXPECT_TRUE(ring.job().weights_by_host());
+  EXPECT_THAT(ring.job().server_weights(), testing::IsEmpty());
+  const proto::RankSpec ps = RankSpecOf(cases[1]);
+  EXPECT_FALSE(ps.job().weights_by_host());
+  EXPECT_THAT(ps.job().server_weights(), testing::ElementsAre(3, 1));
 }
 
 TEST(SyncBenchOptionsTest, RanksAreToldTheDevice) {
@@ -188,12 +203,8 @@ TEST(SyncBenchOptionsTest, RanksAreToldTheDevice) {
   options.updates = {"worker", "owner"};
   options.bytes = {"4KiB"};
   options.device = "cuda";
-  std::vector<std::string> names;
-  for (const SyncBenchCase& c : CasesOf(options)) {
-    names.push_back(Describe(c));
-    EXPECT_THAT(RankFlags(c, "/tmp/line"), testing::Contains("--device=cuda"));
-  }
-  EXPECT_THAT(names,
+  for (const auto& c : CasesOf(options)) EXPECT_EQ(RankSpecOf(c).job().device(), "cuda");
+  EXPECT_THAT(NamesOf(options),
               testing::ElementsAre(
                   "ring over shm, ranks 2, 4KiB", "ring over shm, update at owner, ranks 2, 4KiB",
                   "ring over nccl, ranks 2, 4KiB", "ring over nccl, update at owner, ranks 2, 4KiB",
@@ -207,9 +218,7 @@ TEST(SyncBenchOptionsTest, ALinkOfRingsAloneLeavesParameterServersOut) {
   SyncBenchOptions options;
   options.links = {"gloo"};
   options.bytes = {"4KiB"};
-  const std::vector<SyncBenchCase> cases = CasesOf(options);
-  ASSERT_EQ(cases.size(), 1u);
-  EXPECT_EQ(Describe(cases[0]), "ring over gloo, ranks 2, 4KiB");
+  EXPECT_THAT(NamesOf(options), testing::ElementsAre("ring over gloo, ranks 2, 4KiB"));
 }
 
 TEST(SyncBenchOptionsTest, ServersOverNcclAreRanksAndNoProcesses) {
@@ -223,8 +232,7 @@ TEST(SyncBenchOptionsTest, ServersOverNcclAreRanksAndNoProcesses) {
   for (int i = 0; i < 2; ++i) {
     EXPECT_EQ(cases[i].job.servers, i + 1);
     EXPECT_EQ(ServerProcesses(cases[i].job), 0);
-    EXPECT_THAT(RankFlags(cases[i], "/tmp/line"),
-                testing::Contains("--owners=" + std::to_string(i + 1)));
+    EXPECT_EQ(RankSpecOf(cases[i]).job().owners(), i + 1);
   }
 }
 
@@ -234,12 +242,10 @@ TEST(SyncBenchOptionsTest, SixteenBitsAreMeasuredWhereSomethingIsSent) {
   options.links = {"grpc", "shm"};
   options.bytes = {"4KiB"};
   options.compressions = {"none", "bf16"};
-  std::vector<std::string> names;
-  for (const SyncBenchCase& c : CasesOf(options)) names.push_back(Describe(c));
-  EXPECT_THAT(names, testing::ElementsAre("ring over grpc, ranks 2, 4KiB",
-                                          "ring over grpc, bf16, ranks 2, 4KiB",
-                                          "ring over shm, ranks 2, 4KiB"));
-  EXPECT_EQ(RankFlags(CasesOf(options)[1], "/tmp/line").back(), "--compression=bf16");
+  EXPECT_THAT(NamesOf(options), testing::ElementsAre("ring over grpc, ranks 2, 4KiB",
+                                                     "ring over grpc, bf16, ranks 2, 4KiB",
+                                                     "ring over shm, ranks 2, 4KiB"));
+  EXPECT_EQ(RankSpecOf(CasesOf(options)[1]).job().compression(), "bf16");
   options.links = {"shm"};
   EXPECT_THAT(ErrorOf(options), HasSubstr("--compression: "));
   options.compressions = {"topk:0.1"};

@@ -8,14 +8,12 @@
 #include "absl/strings/str_format.h"
 #include "base/byte_sizes.h"
 #include "base/status_macros.h"
-#include "benchmarks/exchange/exchange_flows.h"
 #include "benchmarks/network/emulated_network.h"
 #include "benchmarks/network/tcp_run.h"
 #include "benchmarks/records/aggregate.h"
 #include "benchmarks/records/payload.h"
 #include "benchmarks/records/run_job.h"
 #include "plan/cost_model.h"
-#include "plan/wire_traffic.h"
 
 namespace gradsync {
 namespace {
@@ -51,12 +49,6 @@ double ModelMicroseconds(const SyncBenchCase& bench_case, const proto::ExchangeM
   return 1e6 * ExchangeSeconds(static_cast<double>(BusiestBytes(hosts)) / cost.bytes, cost);
 }
 
-// Jobs on emulated hosts only: elsewhere the cores are what all processes share.
-void SetCpu(const SyncBenchCase& bench_case, const proto::ExchangeMetrics& rank, proto::Run* run) {
-  if (rank.core_seconds() > 0) run->set_cpu_share(rank.busy_core_seconds() / rank.core_seconds());
-  if (!bench_case.job.bandwidth.empty()) run->set_invalid(InvalidByCpu(run->cpu_share()));
-}
-
 std::string Gigabytes(double rate) { return absl::StrFormat("%.2f", rate); }
 
 std::string Ratio(double ratio) {
@@ -75,6 +67,11 @@ constexpr char kLine[] =
     "%6s\n";
 
 }  // namespace
+
+absl::StatusOr<std::vector<Flow>> ExchangeFlows(const SyncBenchCase& bench_case) {
+  GS_ASSIGN_OR_RETURN(const Plan plan, ExchangePlan(bench_case.exchange));
+  return JobFlows(plan, bench_case.job, bench_case.server_weights.weights);
+}
 
 absl::StatusOr<proto::Run> SummarizeExchanges(const SyncBenchCase& bench_case,
                                               const std::vector<proto::ExchangeMetrics>& ranks,
@@ -100,11 +97,7 @@ absl::StatusOr<proto::Run> SummarizeExchanges(const SyncBenchCase& bench_case,
   run.set_connections(ranks[0].connections());
   run.set_steps(bench_case.exchange.iterations);
 
-  const std::vector<double> times = ExchangeTimes(ranks);
-  run.set_time_us_p10(Percentile(times, 0.1));
-  run.set_time_us_p50(Percentile(times, 0.5));
-  run.set_time_us_p90(Percentile(times, 0.9));
-  SetBusBandwidth(&run);
+  SetTimes(ranks, &run);
   std::vector<Payload> counted = CountedPayload(ranks, servers);
   for (Payload& node : counted) {
     node = {std::round(node.tx_bytes), std::round(node.rx_bytes)};
@@ -112,7 +105,6 @@ absl::StatusOr<proto::Run> SummarizeExchanges(const SyncBenchCase& bench_case,
   GS_ASSIGN_OR_RETURN(const std::vector<Flow> flows, ExchangeFlows(bench_case));
   const std::vector<int> hosts = HostsOf(bench_case.job);
   SetWire(bench_case.job.bandwidth.empty() ? counted : PayloadByHost(counted, flows, hosts), &run);
-  SetCpu(bench_case, ranks[0], &run);
   double cpu_ms = 0;
   for (const auto& rank : ranks) {
     cpu_ms += 1e3 * rank.cpu_seconds() / bench_case.exchange.iterations;
@@ -126,6 +118,18 @@ absl::StatusOr<proto::Run> SummarizeExchanges(const SyncBenchCase& bench_case,
     run.set_model_us(ModelMicroseconds(bench_case, ranks[0], HostTraffic(flows, hosts)));
   }
   return run;
+}
+
+void SetTimes(const std::vector<proto::ExchangeMetrics>& ranks, proto::Run* run) {
+  const std::vector<double> times = ExchangeTimes(ranks);
+  run->set_time_us_p10(Percentile(times, 0.1));
+  run->set_time_us_p50(Percentile(times, 0.5));
+  run->set_time_us_p90(Percentile(times, 0.9));
+  SetBusBandwidth(run);
+  const proto::ExchangeMetrics& rank = ranks[0];
+  if (rank.core_seconds() > 0) run->set_cpu_share(rank.busy_core_seconds() / rank.core_seconds());
+  // Jobs on emulated hosts only: elsewhere the cores are what all processes share.
+  if (!run->bandwidth().empty()) run->set_invalid(InvalidByCpu(run->cpu_share()));
 }
 
 void SetBusBandwidth(proto::Run* run) {

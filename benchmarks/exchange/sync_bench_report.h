@@ -8,9 +8,14 @@
 
 #include "absl/status/statusor.h"
 #include "benchmarks/exchange/sync_bench_options.h"
+#include "plan/wire_traffic.h"
 #include "proto/run_record.pb.h"
 
 namespace gradsync {
+
+// What a measurement puts on the wire in one exchange, by plan/wire_traffic.h. Thread-safe.
+// Errors: those of ExchangePlan() and ShardMap::Create().
+absl::StatusOr<std::vector<Flow>> ExchangeFlows(const SyncBenchCase& bench_case);
 
 // One Run from the metrics of all ranks and servers.
 //   - An iteration takes from its first begin to its last end over the ranks.
@@ -26,6 +31,9 @@ namespace gradsync {
 absl::StatusOr<proto::Run> SummarizeExchanges(const SyncBenchCase& bench_case,
                                               const std::vector<proto::ExchangeMetrics>& ranks,
                                               const std::vector<proto::ServerMetrics>& servers);
+
+// Of a run that has bytes and its job: sets time_us_*, rates, cpu_share and `invalid` as above.
+void SetTimes(const std::vector<proto::ExchangeMetrics>& ranks, proto::Run* run);
 
 // Of a run that has bytes and a median time: sets algbw_gb_per_s, and busbw_gb_per_s as above.
 void SetBusBandwidth(proto::Run* run);

@@ -35,7 +35,7 @@ absl::StatusOr<std::unique_ptr<EmulatedNetwork>> EmulatedNetwork::Create(
   probe.lab = network->lab_.get();
   probe.rank_binary = options.tcp_rank_binary;
   const int64_t bytes = static_cast<int64_t>(kProbeSeconds * *rate);
-  probe.flows = {{0, 1, bytes}, {1, 0, bytes}};
+  probe.flows = {{{0, 1}, bytes}, {{1, 0}, bytes}};
   probe.timeout = options.timeout;
   probe.interrupt = options.interrupt;
   GS_ASSIGN_OR_RETURN(const std::vector<proto::ExchangeMetrics> hosts, RunTcpFlows(probe));

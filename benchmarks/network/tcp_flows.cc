@@ -8,15 +8,12 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <map>
+#include <string>
 #include <thread>
-#include <utility>
 
 #include "absl/cleanup/cleanup.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "base/deadline.h"
 #include "base/host_port.h"
 #include "base/status_macros.h"
@@ -84,47 +81,27 @@ absl::Status Named(int rank, const absl::Status& status) {
 
 }  // namespace
 
-std::string FormatTcpFlows(const std::vector<TcpFlow>& flows) {
-  return absl::StrJoin(flows, ",", [](std::string* out, const TcpFlow& flow) {
-    absl::StrAppend(out, flow.from, ":", flow.to, ":", flow.bytes);
-  });
-}
-
-absl::StatusOr<std::vector<TcpFlow>> ParseTcpFlows(absl::string_view text, int ranks) {
-  std::vector<TcpFlow> flows;
-  std::map<std::pair<int, int>, int64_t> seen;
-  for (absl::string_view item : absl::StrSplit(text, ',')) {
-    const std::vector<absl::string_view> parts = absl::StrSplit(item, ':');
-    TcpFlow flow;
-    const bool good = parts.size() == 3 && absl::SimpleAtoi(parts[0], &flow.from) &&
-                      absl::SimpleAtoi(parts[1], &flow.to) &&
-                      absl::SimpleAtoi(parts[2], &flow.bytes) && flow.from >= 0 &&
-                      flow.from < ranks && flow.to >= 0 && flow.to < ranks &&
-                      flow.from != flow.to && flow.bytes >= 0 &&
-                      seen.insert({{flow.from, flow.to}, flow.bytes}).second;
-    if (!good) {
-      return absl::InvalidArgumentError(absl::StrCat("expected from:to:bytes with two of ", ranks,
-                                                     " ranks, each pair once, found \"", item,
-                                                     "\""));
-    }
-    flows.push_back(flow);
-  }
-  return flows;
-}
-
 absl::StatusOr<std::unique_ptr<TcpFlows>> TcpFlows::Connect(const WorkerGroup& group,
-                                                            const std::vector<TcpFlow>& flows) {
+                                                            const TcpFlowBytes& flows) {
   std::map<int, Peer> peers;
-  for (const TcpFlow& flow : flows) {
-    if (flow.from == group.rank) peers[flow.to].tx_bytes += flow.bytes;
-    if (flow.to == group.rank) peers[flow.from].rx_bytes += flow.bytes;
+  for (const auto& [ends, bytes] : flows) {
+    const auto [from, to] = ends;
+    if (std::min(from, to) < 0 || std::max(from, to) >= group.world_size || from == to ||
+        bytes < 0) {
+      return absl::InvalidArgumentError(absl::StrCat("expected bytes from one of ",
+                                                     group.world_size, " ranks to another, found ",
+                                                     bytes, " from ", from, " to ", to));
+    }
+    if (from == group.rank) peers[to].tx_bytes = bytes;
+    if (to == group.rank) peers[from].rx_bytes = bytes;
   }
-  std::vector<Peer> list;
+  std::unique_ptr<TcpFlows> self(new TcpFlows);
   for (auto& [rank, peer] : peers) {
     peer.rank = rank;
-    list.push_back(peer);
+    self->peers_.push_back(peer);
+    self->tx_bytes_ += peer.tx_bytes;
+    self->rx_bytes_ += peer.rx_bytes;
   }
-  std::unique_ptr<TcpFlows> self(new TcpFlows(std::move(list)));
   GS_RETURN_IF_ERROR(self->ConnectPeers(group));
   return self;
 }
@@ -189,18 +166,6 @@ absl::Status TcpFlows::Exchange() {
   for (std::thread& thread : threads) thread.join();
   for (const absl::Status& result : results) GS_RETURN_IF_ERROR(result);
   return absl::OkStatus();
-}
-
-int64_t TcpFlows::tx_bytes() const {
-  int64_t sum = 0;
-  for (const Peer& peer : peers_) sum += peer.tx_bytes;
-  return sum;
-}
-
-int64_t TcpFlows::rx_bytes() const {
-  int64_t sum = 0;
-  for (const Peer& peer : peers_) sum += peer.rx_bytes;
-  return sum;
 }
 
 }  // namespace gradsync

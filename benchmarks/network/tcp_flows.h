@@ -5,39 +5,30 @@
 #define GRADSYNC_BENCHMARKS_NETWORK_TCP_FLOWS_H_
 
 #include <cstdint>
+#include <map>
 #include <memory>
-#include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 #include "group/worker_group.h"
 
 namespace gradsync {
 
-// Payload from one rank to another in an exchange.
-struct TcpFlow {
-  int from = 0;
-  int to = 0;
-  int64_t bytes = 0;
-};
-
-// "0:1:4096,1:0:4096" and back.
-std::string FormatTcpFlows(const std::vector<TcpFlow>& flows);
-
-// Errors: INVALID_ARGUMENT saying what was expected and found: no such text, ranks outside 0 to
-// ranks-1, a flow from a rank to itself, or twice the same pair.
-absl::StatusOr<std::vector<TcpFlow>> ParseTcpFlows(absl::string_view text, int ranks);
+// Payload of an exchange, from the first to the second rank of each pair.
+using TcpFlowBytes = std::map<std::pair<int, int>, int64_t>;
 
 // One rank's end of all its flows. Every two ranks with flows between them have one connection,
 // which carries both directions. Not thread-safe.
 class TcpFlows {
  public:
   // Collective: listens at group.address, connects to the other ranks. Blocks until all connections
-  // stand, at most for group.timeout. Errors: those of the store; the errno's code naming the rank.
+  // stand, at most for group.timeout. Errors: INVALID_ARGUMENT for a rank that is not in the group,
+  // a flow from a rank to itself, or less than no bytes; those of the store; the errno's code naming
+  // the rank.
   static absl::StatusOr<std::unique_ptr<TcpFlows>> Connect(const WorkerGroup& group,
-                                                           const std::vector<TcpFlow>& flows);
+                                                           const TcpFlowBytes& flows);
   ~TcpFlows();
 
   TcpFlows(const TcpFlows&) = delete;
@@ -48,8 +39,8 @@ class TcpFlows {
   // Errors: UNAVAILABLE when a rank closed its connection; the errno's code, naming the rank.
   absl::Status Exchange();
 
-  int64_t tx_bytes() const;  // per exchange
-  int64_t rx_bytes() const;
+  int64_t tx_bytes() const { return tx_bytes_; }  // per exchange
+  int64_t rx_bytes() const { return rx_bytes_; }
 
  private:
   struct Peer {
@@ -59,10 +50,12 @@ class TcpFlows {
     int64_t rx_bytes = 0;
   };
 
-  explicit TcpFlows(std::vector<Peer> peers) : peers_(std::move(peers)) {}
+  TcpFlows() = default;
   absl::Status ConnectPeers(const WorkerGroup& group);
 
   std::vector<Peer> peers_;
+  int64_t tx_bytes_ = 0;
+  int64_t rx_bytes_ = 0;
 };
 
 }  // namespace gradsync

@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <thread>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "group/in_memory_store.h"
@@ -11,7 +12,7 @@ namespace gradsync {
 namespace {
 
 TEST(TcpFlowsTest, EveryRankSendsAndReceivesItsFlows) {
-  const std::vector<TcpFlow> flows = {{0, 1, 3000000}, {1, 0, 1}, {2, 0, 700000}, {1, 2, 0}};
+  const TcpFlowBytes flows = {{{0, 1}, 3000000}, {{1, 0}, 1}, {{2, 0}, 700000}, {{1, 2}, 0}};
   WorkerGroup group;
   group.world_size = 3;
   group.run_id = "flows";
@@ -37,12 +38,13 @@ TEST(TcpFlowsTest, EveryRankSendsAndReceivesItsFlows) {
   EXPECT_THAT(received, testing::ElementsAre(700001, 3000000, 0));
 }
 
-TEST(TcpFlowsTest, FlowsAreReadAsTheyAreWritten) {
-  const auto flows = ParseTcpFlows("0:1:4096,1:0:8", 2);
-  ASSERT_TRUE(flows.ok()) << flows.status();
-  EXPECT_EQ(FormatTcpFlows(*flows), "0:1:4096,1:0:8");
-  for (const char* text : {"", "0:1", "0:2:5", "0:0:5", "0:1:5,0:1:6", "0:1:-5", "a:1:5"}) {
-    EXPECT_EQ(ParseTcpFlows(text, 2).status().code(), absl::StatusCode::kInvalidArgument) << text;
+TEST(TcpFlowsTest, FlowsThatCannotBeAreRefused) {
+  WorkerGroup group;
+  group.world_size = 2;
+  for (const TcpFlowBytes& flows : {TcpFlowBytes{{{0, 2}, 5}}, TcpFlowBytes{{{-1, 0}, 5}},
+                                    TcpFlowBytes{{{0, 0}, 5}}, TcpFlowBytes{{{0, 1}, -5}}}) {
+    const absl::Status status = TcpFlows::Connect(group, flows).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
   }
 }
 

@@ -1,32 +1,35 @@
 #include "benchmarks/network/tcp_run.h"
 
-#include <unistd.h>
-
 #include <algorithm>
+#include <memory>
 #include <numeric>
+#include <utility>
 
-#include "absl/cleanup/cleanup.h"
-#include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "benchmarks/ranks/start_line.h"
+#include "benchmarks/ranks/rank_spec.h"
 #include "benchmarks/records/proto_json.h"
 #include "tools/local_job.h"
 
 namespace gradsync {
 
 absl::StatusOr<std::vector<proto::ExchangeMetrics>> RunTcpFlows(const TcpRunOptions& options) {
-  LocalJobOptions job;
-  for (const TcpFlow& flow : options.flows)
-    job.workers = std::max({job.workers, flow.from + 1, flow.to + 1});
   if (options.flows.empty()) return absl::InvalidArgumentError("expected flows, found none");
-  GS_ASSIGN_OR_RETURN(const std::string start_line, NewStartLineFile());
-  const auto remove = absl::MakeCleanup([&start_line] { unlink(start_line.c_str()); });
+  LocalJobOptions job;
+  proto::RankSpec spec;
+  proto::RankSpec::TcpFlows& told = *spec.mutable_tcp_flows();
+  told.set_iterations(options.iterations);
+  told.set_warmup(options.warmup);
+  for (const auto& [ends, bytes] : options.flows) {
+    job.workers = std::max({job.workers, ends.first + 1, ends.second + 1});
+    proto::RankSpec::TcpFlow& flow = *told.add_flows();
+    flow.set_from(ends.first);
+    flow.set_to(ends.second);
+    flow.set_bytes(bytes);
+  }
+  GS_ASSIGN_OR_RETURN(const std::unique_ptr<RankFiles> files,
+                      RankFiles::Create(std::move(spec), options.timeout));
   job.worker_binary = options.rank_binary;
-  job.worker_flags = {absl::StrCat("--flows=", FormatTcpFlows(options.flows)),
-                      absl::StrCat("--iterations=", options.iterations),
-                      absl::StrCat("--warmup=", options.warmup),
-                      absl::StrCat("--timeout=", absl::FormatDuration(options.timeout)),
-                      absl::StrCat("--start_line=", start_line)};
+  job.worker_flags = {files->flag()};
   job.lab = options.lab;
   job.hosts.resize(job.workers);
   std::iota(job.hosts.begin(), job.hosts.end(), 0);

@@ -17,7 +17,7 @@ namespace gradsync {
 struct TcpRunOptions {
   const NetworkLab* lab = nullptr;  // not owned
   std::string rank_binary;          // path of //benchmarks:tcp_flows_rank
-  std::vector<TcpFlow> flows;       // by host; hosts 0 to the largest take part
+  TcpFlowBytes flows;               // by host; hosts 0 to the largest take part
   int iterations = 3;
   int warmup = 1;
   absl::Duration timeout = absl::Seconds(60);

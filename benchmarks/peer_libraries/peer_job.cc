@@ -4,23 +4,27 @@
 #include <unistd.h>
 
 #include <filesystem>
-#include <fstream>
+#include <memory>
 #include <system_error>
 #include <utility>
 #include <vector>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/status/status.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "absl/time/time.h"
 #include "base/status_macros.h"
+#include "benchmarks/exchange/exchange_job.h"
 #include "benchmarks/exchange/sync_bench_options.h"
 #include "benchmarks/exchange/sync_bench_report.h"
 #include "benchmarks/network/measured_job.h"
 #include "benchmarks/ranks/process_set.h"
+#include "benchmarks/ranks/rank_spec.h"
 #include "benchmarks/records/proto_json.h"
 #include "plan/job_spec.h"
+#include "proto/rank_spec.pb.h"
 #include "tools/local_job.h"
 
 namespace gradsync {
@@ -39,7 +43,6 @@ class Job {
         start_line_(folder_ + "/start_line") {}
 
   absl::StatusOr<proto::Run> Run() {
-    std::ofstream(start_line_).close();
     GS_ASSIGN_OR_RETURN(proto::Run run, RunLaunched());
     run.set_settings(DescribeSetting(setting_));
     return run;
@@ -75,26 +78,26 @@ class Job {
     return bench_case;
   }
 
-  // What programs that are no ranks of ours are told of the exchange.
-  std::vector<std::string> ExchangeFlags() const {
-    return {absl::StrCat("--world_size=", ranks_),
-            absl::StrCat("--bytes=", job_.exchange.bytes),
-            absl::StrCat("--iterations=", job_.exchange.iterations),
-            absl::StrCat("--warmup=", job_.exchange.warmup),
-            absl::StrCat("--timeout=", absl::FormatDuration(job_.exchange.timeout)),
-            absl::StrCat("--start_line=", start_line_)};
-  }
-
   absl::StatusOr<proto::Run> RunGrpcStreams() {
+    proto::RankSpec spec;
+    proto::RankSpec::GrpcStreams& streams = *spec.mutable_grpc_streams();
+    int64_t message_bytes = 0;
+    if (!absl::SimpleAtoi(setting_.variant, &message_bytes)) {
+      return absl::InternalError(absl::StrCat("expected bytes, found ", setting_.variant));
+    }
+    streams.set_bytes(job_.exchange.bytes);
+    streams.set_message_bytes(message_bytes);
+    // As many as ours has by default, since the streams are its ceiling.
+    streams.set_connections(ConnectionsOf(*contestant_.spec));
+    streams.set_iterations(job_.exchange.iterations);
+    streams.set_warmup(job_.exchange.warmup);
+    GS_ASSIGN_OR_RETURN(const std::unique_ptr<RankFiles> files,
+                        RankFiles::Create(std::move(spec), job_.exchange.timeout));
     const SyncBenchCase bench_case = Case();
     LocalJobOptions processes = ProcessesOf(bench_case.job, programs_, job_.exchange.timeout);
     processes.worker_binary = processes.server_binary = programs_.grpc_stream_rank;
-    processes.worker_flags = ExchangeFlags();
-    // As many connections as ours has by default, since the streams are its ceiling.
-    processes.worker_flags.push_back(
-        absl::StrCat("--connections=", ConnectionsOf(*contestant_.spec)));
-    processes.worker_flags.push_back(absl::StrCat("--message_bytes=", setting_.variant));
-    processes.server_flags = processes.worker_flags;
+    processes.worker_flags = {files->flag()};
+    processes.server_flags = {files->flag(), absl::StrCat("--world_size=", ranks_)};
     GS_ASSIGN_OR_RETURN(const LocalJobResult result, RunLocalJobOrFail(processes));
     std::vector<proto::ExchangeMetrics> ranks;
     std::vector<proto::ServerMetrics> servers;
@@ -138,10 +141,16 @@ class Job {
   }
 
   void AddRankFlags(std::vector<std::string>* command) const {
-    for (std::string& flag : ExchangeFlags()) command->push_back(std::move(flag));
-    command->push_back(absl::StrCat("--variant=", setting_.variant));
-    command->push_back(absl::StrCat("--folder=", folder_));
-    command->push_back(absl::StrCat("--huge_pages=", job_.huge_pages ? 1 : 0));
+    for (const std::string& flag :
+         {absl::StrCat("--world_size=", ranks_), absl::StrCat("--bytes=", job_.exchange.bytes),
+          absl::StrCat("--iterations=", job_.exchange.iterations),
+          absl::StrCat("--warmup=", job_.exchange.warmup),
+          absl::StrCat("--variant=", setting_.variant), absl::StrCat("--start_line=", start_line_),
+          absl::StrCat("--folder=", folder_),
+          absl::StrCat("--huge_pages=", job_.huge_pages ? 1 : 0),
+          absl::StrCat("--timeout=", absl::FormatDuration(job_.exchange.timeout))}) {
+      command->push_back(flag);
+    }
   }
 
   // oneCCL runs on Intel MPI.

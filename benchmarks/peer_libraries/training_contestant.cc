@@ -18,8 +18,10 @@
 #include "base/status_macros.h"
 #include "benchmarks/options/flag_checks.h"
 #include "benchmarks/options/shared_gpu.h"
+#include "benchmarks/ranks/rank_spec.h"
 #include "benchmarks/records/aggregate.h"
 #include "benchmarks/records/ran_as_asked.h"
+#include "plan/precision.h"
 
 namespace gradsync {
 namespace {
@@ -37,10 +39,26 @@ constexpr const char* kOtherBest[] = {
 // Its capture was documented without static_graph.
 constexpr char kGraph[] = "bucket_view,no_buffers,fused,cudnn_benchmark,prefetch,graph";
 
-std::vector<std::string> CommonFlags(const PeerTrainingOptions& options) {
-  return {
-      absl::StrCat("--model=", options.model), absl::StrCat("--batch_size=", options.batch_size),
-      absl::StrCat("--threads=", options.threads), absl::StrCat("--world_size=", options.ranks)};
+constexpr absl::Duration kOurTimeout = absl::Seconds(120);
+
+proto::RankSpec SpecOf(const PeerTrainingOptions& options, const OurRow& row) {
+  const ComputeFlags& compute = options.compute;
+  proto::RankSpec spec;
+  SetJob(row.spec, &spec);
+  if (compute.on_gpu()) spec.mutable_job()->set_device(compute.device);
+  proto::RankSpec::Training& training = *spec.mutable_training();
+  training.set_model(options.model);
+  training.set_data(DataOf(options));
+  training.set_batch_size(options.batch_size);
+  training.set_threads(options.threads);
+  training.set_loader_threads(options.loader_threads);
+  training.set_bucket_bytes(row.bucket_bytes);
+  training.set_precision(PrecisionName(compute.precision));
+  training.set_channels_last(compute.channels_last);
+  training.set_tf32(compute.tf32);
+  training.set_cudnn_benchmark(compute.on_gpu() && compute.cudnn_benchmark);
+  training.set_eager(row.eager);
+  return spec;
 }
 
 void Append(const std::vector<std::string>& more, std::vector<std::string>* list) {
@@ -147,17 +165,10 @@ absl::StatusOr<TrainingContestant> TrainingContestant::StartOurs(const PeerTrain
   const bool ps = row.spec.topology == Topology::kPs;
   contestant.meets_ = row.spec.topology != Topology::kLocal;
   contestant.over_nccl_ = row.spec.link == Link::kNccl;
-  std::vector<std::string> command = {options.rank_binary,
-                                      absl::StrCat("--topology=", TopologyName(row.spec.topology)),
-                                      absl::StrCat("--data=", DataOf(options)),
-                                      absl::StrCat("--loader_threads=", options.loader_threads)};
-  Append(CommonFlags(options), &command);
-  Append(WorkerComputeFlags(options.compute), &command);
-  if (row.spec.link != Link::kAuto) {
-    command.push_back(absl::StrCat("--link=", LinkName(row.spec.link)));
-  }
-  if (row.bucket_bytes != 0) command.push_back(absl::StrCat("--bucket_bytes=", row.bucket_bytes));
-  if (row.eager) command.push_back("--nocuda_graph");
+  GS_ASSIGN_OR_RETURN(const std::unique_ptr<RankFiles> files,
+                      RankFiles::Create(SpecOf(options, row), kOurTimeout));
+  std::vector<std::string> command = {options.rank_binary, files->flag(),
+                                      absl::StrCat("--world_size=", options.ranks)};
   if (ps) GS_RETURN_IF_ERROR(contestant.StartServers(options, &command));
   GS_RETURN_IF_ERROR(contestant.StartRanks(options, std::move(command)));
   // "gradsync ring shm"
@@ -191,7 +202,10 @@ absl::StatusOr<TrainingContestant> TrainingContestant::StartPyTorch(
   std::vector<std::string> command = {
       options.python, options.script, absl::StrCat("--pixels=", options.pixels),
       absl::StrCat("--settings=", row.settings), absl::StrCat("--backend=", row.backend)};
-  Append(CommonFlags(options), &command);
+  Append(
+      {absl::StrCat("--model=", options.model), absl::StrCat("--batch_size=", options.batch_size),
+       absl::StrCat("--threads=", options.threads), absl::StrCat("--world_size=", options.ranks)},
+      &command);
   Append(WorkerComputeFlags(PythonCompute(options.compute)), &command);
   GS_RETURN_IF_ERROR(contestant.StartRanks(options, std::move(command)));
   GS_ASSIGN_OR_RETURN(const std::string versions, contestant.AwaitReady());

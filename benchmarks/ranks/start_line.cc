@@ -11,9 +11,6 @@
 #include <cerrno>
 #include <climits>
 #include <cstdint>
-#include <cstdlib>
-#include <filesystem>
-#include <system_error>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
@@ -44,17 +41,8 @@ struct StartLine::Shared {
   std::atomic<uint32_t> round;
 };
 
-absl::StatusOr<std::string> NewStartLineFile() {
-  std::error_code error;
-  std::string path = std::filesystem::temp_directory_path(error) / "start_line_XXXXXX";
-  const int fd = mkstemp(path.data());
-  if (fd < 0) return ErrnoStatus(path);
-  close(fd);
-  return path;
-}
-
 absl::StatusOr<std::unique_ptr<StartLine>> StartLine::Open(const std::string& path, int ranks) {
-  const int fd = open(path.c_str(), O_RDWR | O_CLOEXEC);
+  const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
   if (fd < 0) return ErrnoStatus(path);
   // Whoever comes later finds the size it wants, and what others have written.
   void* memory = MAP_FAILED;

@@ -9,10 +9,6 @@
 
 namespace gradsync {
 
-// An empty file for a StartLine, in the folder for temporary files; whoever asks removes it.
-// Errors: the errno's code, naming the path.
-absl::StatusOr<std::string> NewStartLineFile();
-
 // Where the processes of one host wait for each other, so that all begin an iteration within some
 // microseconds: a barrier through the network would end at different times on different ranks,
 // which a time from the first start to the last end would count. A page of shared memory and a
@@ -21,8 +17,9 @@ absl::StatusOr<std::string> NewStartLineFile();
 // One object per participant. Not thread-safe.
 class StartLine {
  public:
-  // `path` names a file for this job alone, empty at first, made by whoever starts the job; the
-  // same on all ranks, as is `ranks`. Errors: the errno's code, naming the file.
+  // `path` names a file for this job alone, made by the rank that comes first and removed by
+  // whoever started the job; the same on all ranks, as is `ranks`. Errors: the errno's code, naming
+  // the file.
   static absl::StatusOr<std::unique_ptr<StartLine>> Open(const std::string& path, int ranks);
   ~StartLine();
 

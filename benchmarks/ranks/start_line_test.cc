@@ -1,9 +1,9 @@
 #include "benchmarks/ranks/start_line.h"
 
 #include <stdlib.h>
-#include <unistd.h>
 
 #include <atomic>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -17,9 +17,8 @@ namespace {
 Deadline Soon() { return Deadline::In(absl::Seconds(60)); }
 
 std::string NewFile() {
-  std::string path = testing::TempDir() + "/start_line_XXXXXX";
-  close(mkstemp(path.data()));
-  return path;
+  std::string folder = testing::TempDir() + "/start_line_XXXXXX";
+  return std::string(mkdtemp(folder.data())) + "/line";
 }
 
 TEST(StartLineTest, NobodyPassesARoundBeforeAllHaveCome) {
@@ -55,7 +54,7 @@ TEST(StartLineTest, AMissingRankIsNoticedAtTheDeadline) {
   EXPECT_EQ(status.message(), "start line: expected 3 ranks, found 1 in time");
 }
 
-TEST(StartLineTest, AMissingFileIsNamed) {
+TEST(StartLineTest, AFileThatCannotBeMadeIsNamed) {
   const absl::Status status = StartLine::Open("/nowhere/line", 2).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
   EXPECT_NE(status.message().find("/nowhere/line"), absl::string_view::npos);

@@ -12,8 +12,10 @@
 #include "base/flag_error.h"
 #include "base/rate.h"
 #include "base/status_macros.h"
+#include "base/straggler.h"
 #include "benchmarks/options/flag_checks.h"
 #include "benchmarks/profiles/step_profile.h"
+#include "benchmarks/ranks/rank_spec.h"
 
 namespace gradsync {
 namespace {
@@ -75,14 +77,16 @@ std::string NameOf(absl::string_view path) {
 // What is the same in all measurements.
 absl::StatusOr<ReplayCase> CommonCase(const ReplaySweepOptions& options) {
   ReplayCase common;
-  GS_ASSIGN_OR_RETURN(common.straggler, Straggler::Parse(options.straggler));
-  common.steps = options.steps;
-  common.warmup_steps = options.warmup_steps;
   common.job.spec.connections = options.connections;
   common.timeout = options.timeout;
-  GS_ASSIGN_OR_RETURN(common.plan.first_bucket_bytes,
+  common.spec.set_straggler(options.straggler);
+  common.spec.set_steps(options.steps - options.warmup_steps);
+  common.spec.set_warmup_steps(options.warmup_steps);
+  GS_ASSIGN_OR_RETURN(const int64_t first,
                       ParseSize("first_bucket_bytes", options.first_bucket_bytes));
-  GS_ASSIGN_OR_RETURN(common.plan.chunk_bytes, ParseChunkBytes(options.chunk_bytes));
+  common.spec.set_first_bucket_bytes(first);
+  GS_ASSIGN_OR_RETURN(const int64_t chunk, ParseChunkBytes(options.chunk_bytes));
+  common.spec.set_chunk_bytes(chunk);
   return common;
 }
 
@@ -105,17 +109,12 @@ std::vector<PlacedJob> ListJobsByTopologyLast(const JobSweep& sweep, int workers
   return jobs;
 }
 
-struct NamedProfile {
-  std::string path;
-  proto::StepProfile profile;
-};
-
-absl::StatusOr<std::vector<NamedProfile>> ReadProfiles(const std::vector<std::string>& paths) {
-  std::vector<NamedProfile> profiles;
+// In the order of their paths.
+absl::StatusOr<std::vector<proto::StepProfile>> ReadProfiles(
+    const std::vector<std::string>& paths) {
+  std::vector<proto::StepProfile> profiles;
   for (const std::string& path : paths) {
-    NamedProfile& next = profiles.emplace_back();
-    next.path = path;
-    GS_ASSIGN_OR_RETURN(next.profile, ReadStepProfile(path));
+    GS_ASSIGN_OR_RETURN(profiles.emplace_back(), ReadStepProfile(path));
   }
   if (profiles.empty()) return FlagError("replay", "files of step profiles", "");
   return profiles;
@@ -128,12 +127,10 @@ absl::Status AddCases(const ReplayCase& common, const std::vector<PlacedJob>& jo
     ReplayCase next = common;
     next.job = job;
     next.job.spec.connections = common.job.spec.connections;
-    next.plan.codec = job.spec.codec;
-    next.plan.world_size = job.spec.topology == Topology::kLocal ? 1 : job.workers;
-    next.plan.bucket_bytes = bucket_bytes;
-    next.plan.first_bucket_bytes = std::min(next.plan.first_bucket_bytes, bucket_bytes);
+    next.spec.set_bucket_bytes(bucket_bytes);
+    next.spec.set_first_bucket_bytes(std::min(common.spec.first_bucket_bytes(), bucket_bytes));
     // Options that the plan refuses are found here rather than on every rank.
-    GS_RETURN_IF_ERROR(ProfilePlan(next.profile, next.plan).status());
+    GS_RETURN_IF_ERROR(ReplayPlan(next.spec, job.spec, job.workers).status());
     cases->push_back(std::move(next));
   }
   return absl::OkStatus();
@@ -145,9 +142,10 @@ std::string Describe(const ReplayCase& replay) {
   std::string text = absl::StrCat(replay.profile_name, ": ", DescribeKind(replay.job.spec),
                                   DescribeServers(replay.job), ", workers ", replay.job.workers);
   if (!replay.job.bandwidth.empty()) absl::StrAppend(&text, ", ", replay.job.bandwidth);
-  absl::StrAppend(&text, ", buckets of ", FormatBytes(replay.plan.bucket_bytes));
-  if (replay.compute_scale != 1) absl::StrAppend(&text, ", compute times ", replay.compute_scale);
-  if (!replay.straggler.nobody()) absl::StrAppend(&text, ", straggler ", replay.straggler.text());
+  const proto::RankSpec::Replay& spec = replay.spec;
+  absl::StrAppend(&text, ", buckets of ", FormatBytes(spec.bucket_bytes()));
+  if (spec.compute_scale() != 1) absl::StrAppend(&text, ", compute times ", spec.compute_scale());
+  if (!spec.straggler().empty()) absl::StrAppend(&text, ", straggler ", spec.straggler());
   return text;
 }
 
@@ -157,25 +155,26 @@ absl::StatusOr<std::vector<ReplayCase>> ListReplayCases(const ReplaySweepOptions
                       ParseSizes("bucket_bytes", options.bucket_bytes));
   GS_ASSIGN_OR_RETURN(const std::vector<double> scales, ParseScales(options.compute_scales));
   GS_RETURN_IF_ERROR(CheckNumbers(options));
+  GS_ASSIGN_OR_RETURN(const Straggler straggler, Straggler::Parse(options.straggler));
+  for (int n : sweep.workers) GS_RETURN_IF_ERROR(straggler.CheckWorkers(n));
   GS_ASSIGN_OR_RETURN(ReplayCase next, CommonCase(options));
-  for (int n : sweep.workers) GS_RETURN_IF_ERROR(next.straggler.CheckWorkers(n));
   std::vector<PlacedJob> all;
   for (int n : sweep.workers) {
     const std::vector<PlacedJob> jobs = ListJobs(sweep, n, "");
     all.insert(all.end(), jobs.begin(), jobs.end());
   }
   GS_RETURN_IF_ERROR(CheckAllOccur(sweep, all));
-  GS_ASSIGN_OR_RETURN(const std::vector<NamedProfile> profiles, ReadProfiles(options.profiles));
+  GS_ASSIGN_OR_RETURN(const std::vector<proto::StepProfile> profiles,
+                      ReadProfiles(options.profiles));
 
   std::vector<ReplayCase> cases;
   const std::vector<std::string> here = {""};
   for (const std::string& bandwidth : options.bandwidths.empty() ? here : options.bandwidths) {
-    for (const NamedProfile& profile : profiles) {
-      next.profile_path = profile.path;
-      next.profile_name = NameOf(profile.path);
-      next.profile = profile.profile;
+    for (size_t p = 0; p < profiles.size(); ++p) {
+      next.profile_name = NameOf(options.profiles[p]);
+      *next.spec.mutable_profile() = profiles[p];
       for (double scale : scales) {
-        next.compute_scale = scale;
+        next.spec.set_compute_scale(scale);
         for (int n : sweep.workers) {
           const std::vector<PlacedJob> jobs =
               ListJobsByTopologyLast(sweep, n, BandwidthName(bandwidth));
@@ -189,28 +188,22 @@ absl::StatusOr<std::vector<ReplayCase>> ListReplayCases(const ReplaySweepOptions
   return cases;
 }
 
-std::vector<std::string> ReplayRankFlags(const ReplayCase& replay, const std::string& start_line) {
-  const JobSpec& spec = replay.job.spec;
-  std::vector<std::string> flags = {
-      absl::StrCat("--profile=", replay.profile_path),
-      absl::StrCat("--topology=", TopologyName(spec.topology)),
-      absl::StrCat("--link=", LinkName(spec.link)),
-      absl::StrCat("--update=", UpdateSiteName(spec.update)),
-      absl::StrCat("--compression=", CodecName(spec.codec)),
-      absl::StrCat("--consistency=", ConsistencyName(spec.consistency)),
-      absl::StrCat("--connections=", spec.connections),
-      absl::StrCat("--bucket_bytes=", replay.plan.bucket_bytes),
-      absl::StrCat("--first_bucket_bytes=", replay.plan.first_bucket_bytes),
-      absl::StrCat("--chunk_bytes=", replay.plan.chunk_bytes),
-      absl::StrCat("--compute_scale=", replay.compute_scale),
-      absl::StrCat("--steps=", replay.steps - replay.warmup_steps),
-      absl::StrCat("--warmup_steps=", replay.warmup_steps),
-      absl::StrCat("--timeout=", absl::FormatDuration(replay.timeout)),
-      absl::StrCat("--start_line=", start_line)};
-  if (!replay.straggler.nobody()) {
-    flags.push_back(absl::StrCat("--straggler=", replay.straggler.text()));
-  }
-  return flags;
+proto::RankSpec RankSpecOf(const ReplayCase& replay) {
+  proto::RankSpec spec;
+  SetJob(replay.job.spec, &spec);
+  *spec.mutable_replay() = replay.spec;
+  return spec;
+}
+
+absl::StatusOr<Plan> ReplayPlan(const proto::RankSpec::Replay& spec, const JobSpec& job,
+                                int workers) {
+  PlanOptions options;
+  options.world_size = job.topology == Topology::kLocal ? 1 : workers;
+  options.bucket_bytes = spec.bucket_bytes();
+  options.first_bucket_bytes = spec.first_bucket_bytes();
+  options.chunk_bytes = spec.chunk_bytes();
+  options.codec = job.codec;
+  return ProfilePlan(spec.profile(), options);
 }
 
 }  // namespace gradsync

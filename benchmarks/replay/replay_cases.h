@@ -10,11 +10,11 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "base/straggler.h"
 #include "benchmarks/options/job_sweep.h"
 #include "benchmarks/options/placed_job.h"
+#include "plan/job_spec.h"
 #include "plan/plan.h"
-#include "proto/step_profile.pb.h"
+#include "proto/rank_spec.pb.h"
 
 namespace gradsync {
 
@@ -36,14 +36,8 @@ struct ReplaySweepOptions : SweepFlags {
 // One measurement: a job of its own.
 struct ReplayCase {
   PlacedJob job;
-  std::string profile_path;
-  std::string profile_name;  // the file's, without folder and ".json"
-  proto::StepProfile profile;
-  double compute_scale = 1;
-  Straggler straggler;
-  PlanOptions plan;  // with the job's codec, and a world size of 1 for topology local
-  int64_t steps = 0;
-  int64_t warmup_steps = 0;
+  std::string profile_name;      // the file's, without folder and ".json"
+  proto::RankSpec::Replay spec;  // what each rank replays
   absl::Duration timeout;
 };
 
@@ -57,8 +51,13 @@ std::string Describe(const ReplayCase& replay);
 // what was expected and what came; for files also NOT_FOUND and DATA_LOSS.
 absl::StatusOr<std::vector<ReplayCase>> ListReplayCases(const ReplaySweepOptions& options);
 
-// Flags of a rank, without those that RunLocalJob() sets.
-std::vector<std::string> ReplayRankFlags(const ReplayCase& replay, const std::string& start_line);
+// What its ranks are told.
+proto::RankSpec RankSpecOf(const ReplayCase& replay);
+
+// The plan of a job's workers, which under topology local have one each. Errors: those of
+// ProfilePlan().
+absl::StatusOr<Plan> ReplayPlan(const proto::RankSpec::Replay& spec, const JobSpec& job,
+                                int workers);
 
 }  // namespace gradsync
 

@@ -3,7 +3,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/write_file.h"
-#include "benchmarks/records/proto_json.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -15,16 +14,11 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 std::string WriteProfile(const std::string& name) {
-  proto::StepProfile profile;
-  profile.set_model("toy");
-  profile.set_forward_us(10);
-  profile.set_backward_us(20);
-  proto::ProfiledTensor& tensor = *profile.add_tensors();
-  tensor.set_name("weight");
-  tensor.set_numel(1000);
-  tensor.set_ready_us(25);
   const std::string path = absl::StrCat(testing::TempDir(), "/", name, ".json");
-  EXPECT_TRUE(WriteFileAtomically(path, ToJson(profile).value()).ok());
+  const absl::Status written =
+      WriteFileAtomically(path, R"({"model": "toy", "forward_us": 10, "backward_us": 20,
+                "tensors": [{"name": "weight", "numel": 1000, "ready_us": 25}]})");
+  EXPECT_TRUE(written.ok()) << written;
   return path;
 }
 
@@ -134,7 +128,7 @@ TEST(ReplayCasesTest, OnAnEmulatedNetworkServersHavePlacesThatFit) {
   EXPECT_EQ(described[6], "toy: ps, servers 1, workers 2, 1gbit, buckets of 1MiB");
 }
 
-TEST(ReplayCasesTest, ACaseBecomesTheFlagsOfARank) {
+TEST(ReplayCasesTest, ACaseBecomesTheSpecOfItsRanks) {
   ReplaySweepOptions options = Options();
   options.topologies = {"ps"};
   options.updates = {"owner"};
@@ -146,15 +140,14 @@ TEST(ReplayCasesTest, ACaseBecomesTheFlagsOfARank) {
   options.warmup_steps = 2;
   const auto cases = ListReplayCases(options);
   ASSERT_TRUE(cases.ok()) << cases.status();
-  const std::vector<std::string> flags = ReplayRankFlags((*cases)[0], "/line");
-  for (const std::string& flag :
-       {absl::StrCat("--profile=", options.profiles[0]), std::string("--topology=ps"),
-        std::string("--consistency=ssp:3"), std::string("--bucket_bytes=65536"),
-        std::string("--first_bucket_bytes=65536"), std::string("--compute_scale=0.5"),
-        std::string("--straggler=1:3"), std::string("--steps=10"), std::string("--warmup_steps=2"),
-        std::string("--start_line=/line")}) {
-    EXPECT_THAT(flags, Contains(flag));
-  }
+  proto::RankSpec spec = RankSpecOf((*cases)[0]);
+  EXPECT_EQ(spec.job().topology(), "ps");
+  EXPECT_EQ(spec.job().consistency(), "ssp:3");
+  EXPECT_EQ(spec.replay().profile().tensors_size(), 1);
+  spec.mutable_replay()->clear_profile();
+  EXPECT_EQ(spec.replay().ShortDebugString(),
+            "compute_scale: 0.5 straggler: \"1:3\" steps: 10 warmup_steps: 2 bucket_bytes: 65536 "
+            "first_bucket_bytes: 65536");
 }
 
 TEST(ReplayCasesTest, WorkersOfTopologyLocalHaveAPlanEach) {
@@ -163,8 +156,11 @@ TEST(ReplayCasesTest, WorkersOfTopologyLocalHaveAPlanEach) {
   options.workers = {"4"};
   const auto cases = ListReplayCases(options);
   ASSERT_TRUE(cases.ok()) << cases.status();
-  EXPECT_EQ((*cases)[0].plan.world_size, 1);
-  EXPECT_EQ((*cases)[1].plan.world_size, 4);
+  const auto plan_of = [](const ReplayCase& replay) {
+    return ReplayPlan(replay.spec, replay.job.spec, replay.job.workers).value();
+  };
+  EXPECT_EQ(plan_of((*cases)[0]).world_size(), 1);
+  EXPECT_EQ(plan_of((*cases)[1]).world_size(), 4);
 }
 
 TEST(ReplayCasesTest, BadFlagsAreNamed) {

@@ -1,22 +1,19 @@
 #include "benchmarks/replay/replay_job.h"
 
-#include <unistd.h>
-
-#include <string>
+#include <memory>
 #include <utility>
 
-#include "absl/cleanup/cleanup.h"
 #include "base/status_macros.h"
-#include "benchmarks/ranks/start_line.h"
+#include "benchmarks/ranks/rank_spec.h"
 #include "benchmarks/replay/replay_report.h"
 
 namespace gradsync {
 
 absl::StatusOr<proto::Run> RunReplayJob(const ReplayCase& replay, const JobPrograms& programs) {
-  GS_ASSIGN_OR_RETURN(const std::string start_line, NewStartLineFile());
-  const auto remove = absl::MakeCleanup([&start_line] { unlink(start_line.c_str()); });
+  GS_ASSIGN_OR_RETURN(const std::unique_ptr<RankFiles> files,
+                      RankFiles::Create(RankSpecOf(replay), replay.timeout));
   LocalJobOptions processes = ProcessesOf(replay.job, programs, replay.timeout);
-  processes.worker_flags = ReplayRankFlags(replay, start_line);
+  processes.worker_flags = {files->flag()};
   GS_ASSIGN_OR_RETURN(
       const MeasuredJob<proto::WorkerMetrics> measured,
       RunMeasuredJob<proto::WorkerMetrics>(replay.job, programs, std::move(processes)));

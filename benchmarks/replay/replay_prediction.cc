@@ -1,6 +1,7 @@
 #include "benchmarks/replay/replay_prediction.h"
 
 #include "base/status_macros.h"
+#include "base/straggler.h"
 #include "benchmarks/prediction/prediction.h"
 
 namespace gradsync {
@@ -8,27 +9,29 @@ namespace gradsync {
 absl::StatusOr<absl::optional<proto::Run>> PredictReplay(const ReplayCase& replay,
                                                          const LinkConstants& constants) {
   if (replay.job.bandwidth.empty()) return absl::optional<proto::Run>();
+  const proto::RankSpec::Replay& spec = replay.spec;
   PredictedJob job;
   job.placed = replay.job;
-  job.bucket_bytes = replay.plan.bucket_bytes;
-  job.first_bucket_bytes = replay.plan.first_bucket_bytes;
-  job.chunk_bytes = replay.plan.chunk_bytes;
-  job.compute_scale = replay.compute_scale;
-  job.steps = static_cast<int>(replay.steps - replay.warmup_steps);
-  if (replay.straggler.random()) {
-    job.slowness_of_step = [&replay](int rank, int step) {
-      return replay.straggler.Factor(rank, replay.warmup_steps + 1 + step);
+  job.bucket_bytes = spec.bucket_bytes();
+  job.first_bucket_bytes = spec.first_bucket_bytes();
+  job.chunk_bytes = spec.chunk_bytes();
+  job.compute_scale = spec.compute_scale();
+  job.steps = static_cast<int>(spec.steps());
+  GS_ASSIGN_OR_RETURN(const Straggler straggler, Straggler::Parse(spec.straggler()));
+  if (straggler.random()) {
+    job.slowness_of_step = [&](int rank, int step) {
+      return straggler.Factor(rank, spec.warmup_steps() + 1 + step);
     };
-  } else if (!replay.straggler.nobody()) {
+  } else if (!straggler.nobody()) {
     for (int rank = 0; rank < replay.job.workers; ++rank) {
-      job.slowness.push_back(replay.straggler.Factor(rank, 1));
+      job.slowness.push_back(straggler.Factor(rank, 1));
     }
   }
   job.constants = constants;
-  GS_ASSIGN_OR_RETURN(proto::Run run, PredictRun(replay.profile, job));
+  GS_ASSIGN_OR_RETURN(proto::Run run, PredictRun(spec.profile(), job));
   run.set_profile(replay.profile_name);
-  run.set_compute_scale(replay.compute_scale);
-  run.set_straggler(replay.straggler.text());
+  run.set_compute_scale(spec.compute_scale());
+  run.set_straggler(spec.straggler());
   return absl::optional<proto::Run>(run);
 }
 

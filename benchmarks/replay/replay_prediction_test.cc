@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/straggler.h"
+#include "benchmarks/profiles/step_profile.h"
 #include "gtest/gtest.h"
 
 namespace gradsync {
@@ -10,19 +12,18 @@ namespace {
 ReplayCase Case() {
   ReplayCase replay;
   replay.profile_name = "toy";
-  replay.profile.set_model("toy");
-  replay.profile.set_batch_size(32);
-  replay.profile.set_forward_us(10000);
-  replay.profile.set_backward_us(20000);
-  replay.profile.set_update_us(1000);
-  proto::ProfiledTensor& tensor = *replay.profile.add_tensors();
-  tensor.set_name("weight");
-  tensor.set_numel(1 << 20);
-  tensor.set_ready_us(30000);
+  replay.spec.set_compute_scale(1);
+  replay.spec.set_bucket_bytes(25 << 20);
+  replay.spec.set_first_bucket_bytes(1 << 20);
+  *replay.spec.mutable_profile() =
+      ParseStepProfile(R"({"model": "toy", "batch_size": 32, "forward_us": 10000,
+                           "backward_us": 20000, "update_us": 1000,
+                           "tensors": [{"name": "weight", "numel": 1048576, "ready_us": 30000}]})",
+                       "profile")
+          .value();
   replay.job.spec.topology = Topology::kRing;
   replay.job.spec.link = Link::kGrpc;
   replay.job.workers = 2;
-  replay.plan.world_size = 2;
   replay.job.bandwidth = "1gbit";
   return replay;
 }
@@ -37,7 +38,7 @@ double StepMs(const ReplayCase& replay) {
 TEST(ReplayPredictionTest, TheSimulatorIsAskedForTheCaseThatIsMeasured) {
   EXPECT_NEAR(StepMs(Case()), 67, 4);
   ReplayCase scaled = Case();
-  scaled.compute_scale = 2;
+  scaled.spec.set_compute_scale(2);
   EXPECT_NEAR(StepMs(scaled) - StepMs(Case()), 31, 0.5);
   ReplayCase slower = Case();
   slower.job.bandwidth = "100mbit";
@@ -51,7 +52,7 @@ TEST(ReplayPredictionTest, TheSimulatorIsAskedForTheCaseThatIsMeasured) {
 
 TEST(ReplayPredictionTest, AStragglerSlowsItsRank) {
   ReplayCase straggling = Case();
-  straggling.straggler = Straggler::Parse("1:3").value();
+  straggling.spec.set_straggler("1:3");
   EXPECT_NEAR(StepMs(straggling) - StepMs(Case()), 2 * 31, 2);
   const auto run = PredictReplay(straggling, LinkConstants());
   EXPECT_EQ((*run)->straggler(), "1:3");
@@ -67,13 +68,14 @@ TEST(ReplayPredictionTest, RandomStragglersAreSlowInTheStepsThatAreMeasured) {
   random.job.spec.update = UpdateSite::kOwner;
   random.job.placement = Placement::kDedicated;
   random.job.servers = 1;
-  random.steps = 43;
-  random.warmup_steps = 3;
-  random.straggler = Straggler::Parse("random:1:0.5:11").value();
+  random.spec.set_steps(40);
+  random.spec.set_warmup_steps(3);
+  random.spec.set_straggler("random:1:0.5:11");
+  const Straggler straggler = Straggler::Parse(random.spec.straggler()).value();
   double mean = 0;
   double slowest = 0;
   for (int step = 4; step <= 43; ++step) {
-    const double factors[] = {random.straggler.Factor(0, step), random.straggler.Factor(1, step)};
+    const double factors[] = {straggler.Factor(0, step), straggler.Factor(1, step)};
     mean += (factors[0] + factors[1]) / 80;
     slowest += std::max(factors[0], factors[1]) / 40;
   }

@@ -8,7 +8,6 @@
 #include "base/byte_sizes.h"
 #include "base/status_macros.h"
 #include "benchmarks/network/emulated_network.h"
-#include "benchmarks/profiles/step_profile.h"
 #include "benchmarks/records/aggregate.h"
 #include "benchmarks/records/curve_report.h"
 #include "benchmarks/records/payload.h"
@@ -46,7 +45,8 @@ absl::Status SetHostWire(const ReplayCase& replay, const std::vector<proto::Work
   if (replay.job.bandwidth.empty() || replay.job.spec.topology == Topology::kLocal) {
     return absl::OkStatus();
   }
-  GS_ASSIGN_OR_RETURN(const Plan plan, ProfilePlan(replay.profile, replay.plan));
+  GS_ASSIGN_OR_RETURN(const Plan plan,
+                      ReplayPlan(replay.spec, replay.job.spec, replay.job.workers));
   GS_ASSIGN_OR_RETURN(const std::vector<Flow> flows, JobFlows(plan, replay.job));
   SetWire(PayloadByHost(CountedPayload(workers, servers), flows, HostsOf(replay.job)), run);
   return absl::OkStatus();
@@ -84,17 +84,17 @@ absl::StatusOr<proto::Run> SummarizeReplay(const ReplayCase& replay,
                                            const std::vector<proto::ServerMetrics>& servers) {
   GS_ASSIGN_OR_RETURN(proto::Run run, AggregateRun(workers, servers));
   run.set_profile(replay.profile_name);
-  run.set_compute_scale(replay.compute_scale);
+  run.set_compute_scale(replay.spec.compute_scale());
   SetPlaced(replay.job, &run);
   GS_RETURN_IF_ERROR(SetHostWire(replay, workers, servers, &run));
   for (const proto::WorkerMetrics& worker : workers) run.set_wrong(run.wrong() + worker.wrong());
   run.set_cpu_share(workers[0].cpu_share());
   run.set_late_ms_p90(LateMs(workers));
-  const double compute_us =
-      replay.profile.forward_us() + replay.profile.backward_us() + replay.profile.update_us();
+  const proto::StepProfile& profile = replay.spec.profile();
+  const double compute_us = profile.forward_us() + profile.backward_us() + profile.update_us();
   const double step_us =
       replay.job.spec.consistency.bulk() ? 1e3 * run.step_ms_p50() : 1e6 / run.steps_per_s();
-  run.set_scaling_efficiency(replay.compute_scale * compute_us / step_us);
+  run.set_scaling_efficiency(replay.spec.compute_scale() * compute_us / step_us);
   run.set_invalid(WhyInvalid(run));
   return run;
 }

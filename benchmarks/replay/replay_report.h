@@ -21,7 +21,7 @@ namespace gradsync {
 //   - invalid, when the machine could not replay: launches were later than 2 % of the step in more
 //     than a tenth of the steps, or the cores were busy for more than 70 % beside an emulated
 //     network.
-// Errors: those of AggregateRun(), ProfilePlan() and ShardMap::Create().
+// Errors: those of AggregateRun(), ReplayPlan() and ShardMap::Create().
 absl::StatusOr<proto::Run> SummarizeReplay(const ReplayCase& replay,
                                            const std::vector<proto::WorkerMetrics>& workers,
                                            const std::vector<proto::ServerMetrics>& servers);

@@ -38,11 +38,12 @@ ReplayCase Case() {
   ReplayCase replay;
   replay.job.workers = 2;
   replay.profile_name = "toy";
-  replay.profile.set_forward_us(10000);
-  replay.profile.set_backward_us(20000);
-  replay.profile.set_update_us(2000);
-  replay.compute_scale = 0.5;
-  replay.straggler = Straggler::Parse("1:2").value();
+  replay.spec.mutable_profile()->set_forward_us(10000);
+  replay.spec.mutable_profile()->set_backward_us(20000);
+  replay.spec.mutable_profile()->set_update_us(2000);
+  replay.spec.set_compute_scale(0.5);
+  replay.spec.set_bucket_bytes(1 << 20);
+  replay.spec.set_first_bucket_bytes(1 << 20);
   return replay;
 }
 
@@ -71,11 +72,9 @@ TEST(ReplayReportTest, BytesAreThoseThatLeaveHosts) {
   replay.job.placement = Placement::kColocated;
   replay.job.servers = 2;
   replay.job.bandwidth = "1gbit";
-  replay.profile.set_model("toy");
-  proto::ProfiledTensor& tensor = *replay.profile.add_tensors();
+  proto::ProfiledTensor& tensor = *replay.spec.mutable_profile()->add_tensors();
   tensor.set_name("weight");
   tensor.set_numel(1 << 20);
-  replay.plan.world_size = 2;
   constexpr double kBytes = 4 << 20;
   std::vector<proto::WorkerMetrics> workers = {Metrics(0, {40}), Metrics(1, {40})};
   for (proto::WorkerMetrics& worker : workers) {

@@ -11,6 +11,7 @@
 #include "base/deadline.h"
 #include "base/sha256.h"
 #include "base/status_macros.h"
+#include "base/straggler.h"
 #include "benchmarks/exchange/exact_input.h"
 #include "benchmarks/profiles/step_profile.h"
 #include "benchmarks/ranks/clocks.h"
@@ -25,27 +26,29 @@ constexpr double kLearningRate = 1.0 / 128;
 // Others may have many steps to go, but they live: a lost one ends the wait.
 constexpr absl::Duration kSettleTimeout = absl::Hours(24);
 
-absl::Status Check(const ReplayOptions& options) {
-  if (options.steps < 1 || options.warmup_steps < 1) {
+absl::Status Check(const proto::RankSpec::Replay& spec) {
+  if (spec.steps() < 1 || spec.warmup_steps() < 1) {
     return absl::InvalidArgumentError(
-        absl::StrCat("expected at least 1 measured step and 1 warm-up step, found ", options.steps,
-                     " and ", options.warmup_steps));
+        absl::StrCat("expected at least 1 measured step and 1 warm-up step, found ", spec.steps(),
+                     " and ", spec.warmup_steps()));
   }
-  if (!std::isfinite(options.compute_scale) || options.compute_scale < 0) {
+  if (!std::isfinite(spec.compute_scale()) || spec.compute_scale() < 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat("scale of compute times: expected at least 0, found ", options.compute_scale));
+        absl::StrCat("scale of compute times: expected at least 0, found ", spec.compute_scale()));
   }
   return absl::OkStatus();
 }
 
 class Replay {
  public:
-  Replay(const proto::StepProfile& profile, const Plan& plan, const ReplayOptions& options,
+  Replay(const ReplayOptions& options, const Straggler& straggler, const Plan& plan,
          ReplayClock* clock, GradientSync* sync)
-      : profile_(profile),
+      : options_(options),
+        spec_(options.spec),
+        profile_(spec_.profile()),
+        straggler_(straggler),
         plan_(plan),
-        options_(options),
-        ready_us_(BucketReadyUs(profile, plan)),
+        ready_us_(BucketReadyUs(profile_, plan)),
         clock_(*clock),
         sync_(*sync) {}
 
@@ -54,7 +57,7 @@ class Replay {
     GS_RETURN_IF_ERROR(sync_.BroadcastParameters(NewDeadline()));
     GS_RETURN_IF_ERROR(start());
     GS_RETURN_IF_ERROR(VerifiedStep(1));
-    for (int64_t step = 2; step <= options_.warmup_steps; ++step) {
+    for (int64_t step = 2; step <= spec_.warmup_steps(); ++step) {
       GS_RETURN_IF_ERROR(Step(step, nullptr));
     }
     GS_RETURN_IF_ERROR(start());
@@ -62,8 +65,8 @@ class Replay {
     const double cpu_before = CpuSeconds();
     const MachineLoad load;
     const double begin = clock_.Now();
-    for (int64_t i = 1; i <= options_.steps; ++i) {
-      GS_RETURN_IF_ERROR(Step(options_.warmup_steps + i, &metrics_));
+    for (int64_t i = 1; i <= spec_.steps(); ++i) {
+      GS_RETURN_IF_ERROR(Step(spec_.warmup_steps() + i, &metrics_));
       metrics_.add_step_end_seconds((clock_.Now() - begin) * 1e-6);
     }
     metrics_.set_measured_seconds((clock_.Now() - begin) * 1e-6);
@@ -72,7 +75,7 @@ class Replay {
     }
     metrics_.set_cpu_seconds(CpuSeconds() - cpu_before);
     const WireStats wire = sync_.wire_stats() - wire_before;
-    const double steps = static_cast<double>(options_.steps);
+    const double steps = static_cast<double>(spec_.steps());
     metrics_.set_wire_tx_bytes_per_step(static_cast<double>(wire.tx_bytes) / steps);
     metrics_.set_wire_rx_bytes_per_step(static_cast<double>(wire.rx_bytes) / steps);
     DescribeStaleness();
@@ -95,7 +98,7 @@ class Replay {
   }
 
   absl::Status Step(int64_t number, proto::WorkerMetrics* metrics) {
-    const double factor = options_.compute_scale * options_.straggler.Factor(options_.rank, number);
+    const double factor = spec_.compute_scale() * straggler_.Factor(options_.rank, number);
     const double begin = clock_.Now();
     double late = 0;
     handles_.clear();
@@ -209,17 +212,19 @@ class Replay {
     metrics_.set_model(profile_.model());
     metrics_.set_batch_size(profile_.batch_size());
     metrics_.set_threads(profile_.threads());
-    metrics_.set_straggler(options_.straggler.text());
+    metrics_.set_straggler(straggler_.text());
     metrics_.set_consistency(ConsistencyName(options_.consistency));
-    metrics_.set_warmup_steps(static_cast<int32_t>(options_.warmup_steps));
+    metrics_.set_warmup_steps(static_cast<int32_t>(spec_.warmup_steps()));
     metrics_.set_gradient_bytes(static_cast<double>(plan_.total_bytes()));
     metrics_.set_chunk_bytes(static_cast<double>(plan_.chunk_bytes()));
     metrics_.set_buckets(static_cast<int32_t>(plan_.buckets().size()));
   }
 
-  const proto::StepProfile& profile_;
-  const Plan& plan_;
   const ReplayOptions& options_;
+  const proto::RankSpec::Replay& spec_;
+  const proto::StepProfile& profile_;
+  const Straggler& straggler_;
+  const Plan& plan_;
   const std::vector<double> ready_us_;  // by bucket
   ReplayClock& clock_;
   GradientSync& sync_;
@@ -230,12 +235,12 @@ class Replay {
 
 }  // namespace
 
-absl::StatusOr<proto::WorkerMetrics> ReplaySteps(const proto::StepProfile& profile,
-                                                 const Plan& plan, const ReplayOptions& options,
+absl::StatusOr<proto::WorkerMetrics> ReplaySteps(const ReplayOptions& options, const Plan& plan,
                                                  const std::function<absl::Status()>& start,
                                                  ReplayClock* clock, GradientSync* sync) {
-  GS_RETURN_IF_ERROR(Check(options));
-  return Replay(profile, plan, options, clock, sync).Run(start);
+  GS_RETURN_IF_ERROR(Check(options.spec));
+  GS_ASSIGN_OR_RETURN(const Straggler straggler, Straggler::Parse(options.spec.straggler()));
+  return Replay(options, straggler, plan, clock, sync).Run(start);
 }
 
 }  // namespace gradsync

@@ -3,18 +3,16 @@
 #ifndef GRADSYNC_BENCHMARKS_REPLAY_STEP_REPLAY_H_
 #define GRADSYNC_BENCHMARKS_REPLAY_STEP_REPLAY_H_
 
-#include <cstdint>
 #include <functional>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "base/straggler.h"
 #include "benchmarks/replay/replay_clock.h"
 #include "plan/consistency.h"
 #include "plan/plan.h"
+#include "proto/rank_spec.pb.h"
 #include "proto/run_record.pb.h"
-#include "proto/step_profile.pb.h"
 #include "sync/gradient_sync.h"
 
 namespace gradsync {
@@ -22,15 +20,12 @@ namespace gradsync {
 // All ranks agree on all but `rank`.
 struct ReplayOptions {
   int rank = 0;
-  int64_t steps = 10;        // measured
-  int64_t warmup_steps = 2;  // before them, at least 1: the first is verified instead of timed
-  double compute_scale = 1;  // of all times of computation
-  Straggler straggler;
+  proto::RankSpec::Replay spec;
   Consistency consistency;  // of the backend
   absl::Duration timeout = absl::Seconds(60);
 };
 
-// One rank's part: binds `plan`, which ProfilePlan() made from `profile`, then trains without
+// One rank's part: binds `plan`, which ProfilePlan() made from its profile, then trains without
 // computing. In each step it launches every bucket at the time at which the recorded step had its
 // gradients complete, never before; waits for the recorded end of backward; waits for the handles
 // in order, as ddp/ does; and begins the next step. Between these it sleeps, so that a machine with
@@ -53,8 +48,7 @@ struct ReplayOptions {
 // included. The result lacks what only the caller knows: topology, link, update, model, ...
 // Errors: INVALID_ARGUMENT for options out of range; what the backend or `start` says. Wrong
 // results are counted, not an error.
-absl::StatusOr<proto::WorkerMetrics> ReplaySteps(const proto::StepProfile& profile,
-                                                 const Plan& plan, const ReplayOptions& options,
+absl::StatusOr<proto::WorkerMetrics> ReplaySteps(const ReplayOptions& options, const Plan& plan,
                                                  const std::function<absl::Status()>& start,
                                                  ReplayClock* clock, GradientSync* sync);
 

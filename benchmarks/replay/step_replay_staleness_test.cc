@@ -29,17 +29,11 @@ constexpr int kSteps = 12;
 constexpr int kBuckets = 2;
 
 proto::StepProfile Profile() {
-  proto::StepProfile profile;
-  profile.set_model("toy");
-  profile.set_forward_us(100);
-  profile.set_backward_us(200);
-  for (double ready : {200.0, 300.0}) {
-    proto::ProfiledTensor& tensor = *profile.add_tensors();
-    tensor.set_name(std::string(1, static_cast<char>('a' + profile.tensors_size())));
-    tensor.set_numel(1000);
-    tensor.set_ready_us(ready);
-  }
-  return profile;
+  return ParseStepProfile(R"({"model": "toy", "forward_us": 100, "backward_us": 200,
+                              "tensors": [{"name": "a", "numel": 1000, "ready_us": 200},
+                                          {"name": "b", "numel": 1000, "ready_us": 300}]})",
+                          "profile")
+      .value();
 }
 
 // Who has begun which measured step.
@@ -136,8 +130,10 @@ class Job {
     const std::unique_ptr<GradientSync> sync = CreatePsGradientSync(ps).value();
     ReplayOptions options;
     options.rank = rank;
-    options.warmup_steps = 1;
-    options.steps = kSteps;
+    *options.spec.mutable_profile() = profile_;
+    options.spec.set_compute_scale(1);
+    options.spec.set_warmup_steps(1);
+    options.spec.set_steps(kSteps);
     options.consistency = ps_.consistency;
     int line = 0;
     const auto start = [&] {
@@ -145,7 +141,7 @@ class Job {
       if (barrier->Block()) delete barrier;
       return absl::OkStatus();
     };
-    return ReplaySteps(profile_, plan_, options, start, clock, sync.get());
+    return ReplaySteps(options, plan_, start, clock, sync.get());
   }
 
   const proto::StepProfile profile_ = Profile();

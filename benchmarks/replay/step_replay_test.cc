@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/deadline.h"
+#include "base/straggler.h"
 #include "benchmarks/profiles/step_profile.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -91,20 +92,13 @@ class SimulatedSync : public GradientSync, public SyncDriver {
 
 // Three buckets of 64 bytes, ready at 200, 300 and 400 us of a step of 100 + 350 + 30 us.
 proto::StepProfile Profile() {
-  proto::StepProfile profile;
-  profile.set_model("toy");
-  profile.set_batch_size(8);
-  profile.set_threads(1);
-  profile.set_forward_us(100);
-  profile.set_backward_us(350);
-  profile.set_update_us(30);
-  for (double ready : {200, 300, 400}) {
-    proto::ProfiledTensor& tensor = *profile.add_tensors();
-    tensor.set_name(std::string(1, static_cast<char>('a' + profile.tensors_size())));
-    tensor.set_numel(16);
-    tensor.set_ready_us(ready);
-  }
-  return profile;
+  return ParseStepProfile(R"({"model": "toy", "batch_size": 8, "threads": 1, "forward_us": 100,
+                              "backward_us": 350, "update_us": 30,
+                              "tensors": [{"name": "a", "numel": 16, "ready_us": 200},
+                                          {"name": "b", "numel": 16, "ready_us": 300},
+                                          {"name": "c", "numel": 16, "ready_us": 400}]})",
+                          "profile")
+      .value();
 }
 
 Plan PlanOf(const proto::StepProfile& profile) {
@@ -120,8 +114,7 @@ struct Outcome {
 };
 
 Outcome Replay(const ReplayOptions& options, double exchange_us) {
-  const proto::StepProfile profile = Profile();
-  const Plan plan = PlanOf(profile);
+  const Plan plan = PlanOf(options.spec.profile());
   SimulatedClock clock;
   const auto sync = SimulatedSync::Create(&clock, exchange_us);
   Outcome outcome;
@@ -129,15 +122,17 @@ Outcome Replay(const ReplayOptions& options, double exchange_us) {
     ++outcome.starts;
     return absl::OkStatus();
   };
-  outcome.metrics = ReplaySteps(profile, plan, options, start, &clock, sync.get());
+  outcome.metrics = ReplaySteps(options, plan, start, &clock, sync.get());
   outcome.launched = sync->launched;
   return outcome;
 }
 
 ReplayOptions Options(int64_t warmup, int64_t steps) {
   ReplayOptions options;
-  options.warmup_steps = warmup;
-  options.steps = steps;
+  *options.spec.mutable_profile() = Profile();
+  options.spec.set_compute_scale(1);
+  options.spec.set_warmup_steps(warmup);
+  options.spec.set_steps(steps);
   return options;
 }
 
@@ -187,9 +182,9 @@ TEST(StepReplayTest, WhatBackwardDoesNotHideIsExposedAndUpdatesRunMeanwhile) {
 
 TEST(StepReplayTest, ScaleAndStragglerStretchAllComputation) {
   ReplayOptions options = Options(1, 2);
-  options.compute_scale = 2;
+  options.spec.set_compute_scale(2);
   options.rank = 1;
-  options.straggler = Straggler::Parse("1:3").value();
+  options.spec.set_straggler("1:3");
   const Outcome outcome = Replay(options, 10);
   ASSERT_TRUE(outcome.metrics.ok()) << outcome.metrics.status();
   EXPECT_NEAR(outcome.metrics->step_ms(0), 6 * 0.48, 1e-6);
@@ -203,11 +198,12 @@ TEST(StepReplayTest, ScaleAndStragglerStretchAllComputation) {
 
 TEST(StepReplayTest, ARandomStragglerIsSlowInItsStepsOnly) {
   ReplayOptions options = Options(1, 20);
-  options.straggler = Straggler::Parse("random:5:0.3:2").value();
+  options.spec.set_straggler("random:5:0.3:2");
+  const Straggler straggler = Straggler::Parse(options.spec.straggler()).value();
   const Outcome outcome = Replay(options, 10);
   ASSERT_TRUE(outcome.metrics.ok()) << outcome.metrics.status();
   for (int i = 0; i < 20; ++i) {
-    EXPECT_NEAR(outcome.metrics->step_ms(i), 0.48 * options.straggler.Factor(0, 2 + i), 1e-6);
+    EXPECT_NEAR(outcome.metrics->step_ms(i), 0.48 * straggler.Factor(0, 2 + i), 1e-6);
   }
 }
 
@@ -227,7 +223,7 @@ TEST(StepReplayTest, ResultsAreVerifiedUnderBothUpdateSites) {
     SimulatedClock clock;
     const auto sync = CreateLocalSync(site);
     const auto metrics = ReplaySteps(
-        profile, plan, Options(2, 1), [] { return absl::OkStatus(); }, &clock, sync.get());
+        Options(2, 1), plan, [] { return absl::OkStatus(); }, &clock, sync.get());
     ASSERT_TRUE(metrics.ok()) << metrics.status();
     EXPECT_EQ(metrics->wrong(), 0);
     EXPECT_EQ(metrics->parameters(), 48);
@@ -243,7 +239,7 @@ TEST(StepReplayTest, ResultsAreVerifiedUnderBothUpdateSites) {
   SimulatedClock clock;
   const auto sync = SimulatedSync::Create(&clock, 1);
   const auto metrics = ReplaySteps(
-      profile, ProfilePlan(profile, four).value(), options, [] { return absl::OkStatus(); }, &clock,
+      options, ProfilePlan(profile, four).value(), [] { return absl::OkStatus(); }, &clock,
       sync.get());
   ASSERT_TRUE(metrics.ok()) << metrics.status();
   EXPECT_GT(metrics->wrong(), 40);
@@ -253,7 +249,7 @@ TEST(StepReplayTest, OptionsOutOfRangeAreRefused) {
   EXPECT_THAT(Replay(Options(0, 1), 1).metrics.status().message(), HasSubstr("warm-up step"));
   EXPECT_THAT(Replay(Options(1, 0), 1).metrics.status().message(), HasSubstr("measured step"));
   ReplayOptions negative = Options(1, 1);
-  negative.compute_scale = -1;
+  negative.spec.set_compute_scale(-1);
   EXPECT_THAT(Replay(negative, 1).metrics.status().message(), HasSubstr("found -1"));
 }
 
