@@ -357,8 +357,10 @@ def notes(runs, machine, no_network=""):
                      f"own; the ring uses {workers}.")
     servers = any(run.servers > 0 for run in runs)
     if servers and any(not c.winner.bandwidth for c in chosen):
-        found.append("All processes share one machine: servers use the workers' cores and no network is the "
-                     "bottleneck, so on a cluster the order may be another.")
+        where = ("Where no network was emulated, all processes share one machine" if any(run.bandwidth for run in runs)
+                 else "All processes share one machine")
+        found.append(f"{where}: servers use the workers' cores and no network is the bottleneck, so on a cluster the "
+                     "order may be another.")
     elif servers and any(run.bandwidth and not run.profile for run in runs):
         found.append("All hosts are emulated on one machine, so that servers also use the workers' cores.")
     left_out = bits(runs).left_out

@@ -167,6 +167,15 @@ class SentenceTest(unittest.TestCase):
         self.assertTrue(text.startswith("With 4 workers, at 200 Mbit/s 4 dedicated parameter servers"), text)
         self.assertIn("; at 1,000 Mbit/s the ring was 50 % faster", text)
 
+    def test_no_network_is_only_said_of_runs_without_one(self):
+        here = [run("ring", 2, 100), run("ps", 2, 150, 2)]
+        emulated = [run("ring", 3, 100, bandwidth="400mbit"), run("ps", 3, 150, 3, bandwidth="400mbit")]
+        for runs, begins in ((here, "All processes share one machine: servers use the workers' cores and no network"),
+                             (here + emulated, "Where no network was emulated, all processes share one machine: ")):
+            parsed = parse(*runs)
+            notes = verdict.notes(parsed.runs, parsed.machine)
+            self.assertTrue(any(note.startswith(begins) for note in notes), notes)
+
     def test_the_same_winner_at_several_bandwidths_is_one_clause(self):
         text = self.sentence(*(run(topology, 4, step * factor, 4, bandwidth=bandwidth)
                                for bandwidth, factor in (("1gbit", 1), ("200mbit", 3), ("400mbit", 2))
