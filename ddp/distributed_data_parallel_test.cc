@@ -176,7 +176,9 @@ TEST(SkipNonFiniteStepsTest, ASkippedStepNeverWas) {
       (bad ? LossWithAnInfiniteGradient(*skipping.module, x) : skipping.module->Loss(x)).backward();
       ASSERT_TRUE(skipping.ddp->FinishStep(Soon()).ok());
       EXPECT_EQ(skipping.ddp->skipped(), bad);
-      if (!bad) ASSERT_TRUE(plain.Step({++plain_step, 0.1, max_norm, 1}, x).ok());
+      if (!bad) {
+        ASSERT_TRUE(plain.Step({++plain_step, 0.1, max_norm, 1}, x).ok());
+      }
       EXPECT_EQ(skipping.ddp->ParamsSha256(), plain.ddp->ParamsSha256()) << "step " << step;
     }
     EXPECT_EQ(skipping.ddp->ExportState(Soon())->step, plain_step);

@@ -81,7 +81,7 @@ class Job {
       options.link = link_;
       options.update_site = config_.site;
       options.connections = 2;
-      options.window = 3;
+      options.lead = 3;
       return *CreateRingGradientSync(options);
     }
     PsOptions options;
