@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <system_error>
 #include <utility>
@@ -43,6 +44,7 @@ class Job {
         start_line_(folder_ + "/start_line") {}
 
   absl::StatusOr<proto::Run> Run() {
+    std::ofstream(start_line_).close();  // programs that are no ranks of ours only open it
     GS_ASSIGN_OR_RETURN(proto::Run run, RunLaunched());
     run.set_settings(DescribeSetting(setting_));
     return run;
