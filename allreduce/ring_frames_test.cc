@@ -37,7 +37,8 @@ void ExpectRefused(int rank, const FrameHeader& header, size_t bytes, const std:
 TEST(RingFramesTest, TheBucketOfTwentyIsPaddedToThirtyTwo) {
   // The sizes that the other tests name: two chunks of 16, for padding is exchanged as well, and an
   // empty one.
-  const StripeLayout& layout = SmallPlan().buckets()[0].layout;
+  const Plan plan = SmallPlan();
+  const StripeLayout& layout = plan.buckets()[0].layout;
   EXPECT_EQ(layout.numel(), 32);
   EXPECT_EQ(layout.range(1).size(), 16);
   EXPECT_TRUE(layout.range(2).empty());
