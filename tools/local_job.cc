@@ -5,20 +5,18 @@
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
-#include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <memory>
 #include <utility>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/deadline.h"
 #include "base/status_macros.h"
+#include "base/temporary_folder.h"
 #include "plan/job_spec.h"
 #include "tools/subprocess.h"
 
@@ -305,13 +303,8 @@ absl::StatusOr<LocalJobResult> RunLocalJob(const LocalJobOptions& options) {
                      options.servers));
   }
   GS_RETURN_IF_ERROR(CheckHosts(options));
-  std::error_code error;
-  std::string folder = std::filesystem::temp_directory_path(error) / "gradsync-XXXXXX";
-  if (error || mkdtemp(folder.data()) == nullptr) {
-    return absl::UnavailableError(absl::StrCat("cannot make a temporary folder like ", folder));
-  }
-  const auto remove = absl::MakeCleanup([&] { std::filesystem::remove_all(folder, error); });
-  return LocalJob(options, folder).Run();
+  GS_ASSIGN_OR_RETURN(const TemporaryFolder folder, TemporaryFolder::Create("gradsync-"));
+  return LocalJob(options, folder.path()).Run();
 }
 
 absl::StatusOr<LocalJobResult> RunLocalJobOrFail(const LocalJobOptions& options) {

@@ -1,22 +1,19 @@
 #include "benchmarks/peer_libraries/peer_job.h"
 
-#include <stdlib.h>
 #include <unistd.h>
 
-#include <filesystem>
 #include <fstream>
 #include <memory>
-#include <system_error>
 #include <utility>
 #include <vector>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/status/status.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "absl/time/time.h"
 #include "base/status_macros.h"
+#include "base/temporary_folder.h"
 #include "benchmarks/exchange/exchange_job.h"
 #include "benchmarks/exchange/sync_bench_options.h"
 #include "benchmarks/exchange/sync_bench_report.h"
@@ -44,7 +41,8 @@ class Job {
         start_line_(folder_ + "/start_line") {}
 
   absl::StatusOr<proto::Run> Run() {
-    std::ofstream(start_line_).close();  // programs that are no ranks of ours only open it
+    // Programs that tools/setup --peers compiled from an earlier source do not make it.
+    std::ofstream(start_line_).close();
     GS_ASSIGN_OR_RETURN(proto::Run run, RunLaunched());
     run.set_settings(DescribeSetting(setting_));
     return run;
@@ -206,13 +204,8 @@ class Job {
 
 absl::StatusOr<proto::Run> RunPeerJob(const PeerPrograms& programs, const Contestant& contestant,
                                       const PeerSetting& setting, const PeerJob& job) {
-  std::error_code error;
-  std::string folder = std::filesystem::temp_directory_path(error) / "peers_XXXXXX";
-  if (error || mkdtemp(folder.data()) == nullptr) {
-    return absl::UnavailableError(absl::StrCat("cannot make a temporary folder like ", folder));
-  }
-  const auto remove = absl::MakeCleanup([&] { std::filesystem::remove_all(folder, error); });
-  return Job(programs, contestant, setting, job, folder).Run();
+  GS_ASSIGN_OR_RETURN(const TemporaryFolder folder, TemporaryFolder::Create("peers_"));
+  return Job(programs, contestant, setting, job, folder.path()).Run();
 }
 
 }  // namespace gradsync

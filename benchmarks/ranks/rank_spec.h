@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "base/temporary_folder.h"
 #include "plan/job_spec.h"
 #include "proto/rank_spec.pb.h"
 
@@ -25,23 +26,19 @@ absl::StatusOr<JobSpec> JobOfSpec(const proto::RankSpec& spec);
 // folder of their own among the temporary files. Immutable, hence thread-safe.
 class RankFiles {
  public:
-  // Adds to `spec` where the start line is, and the timeout. Errors: those of WriteJson(); the
-  // errno's code, naming the folder.
+  // Adds to `spec` where the start line is, and the timeout. Errors: those of WriteJson() and of
+  // TemporaryFolder.
   static absl::StatusOr<std::unique_ptr<RankFiles>> Create(proto::RankSpec spec,
                                                            absl::Duration timeout);
-  ~RankFiles();  // removes them
-
-  RankFiles(const RankFiles&) = delete;
-  RankFiles& operator=(const RankFiles&) = delete;
 
   // "--spec=PATH", which every rank is given.
   std::string flag() const { return "--spec=" + spec_path(); }
 
  private:
-  explicit RankFiles(std::string folder) : folder_(std::move(folder)) {}
-  std::string spec_path() const { return folder_ + "/spec.json"; }
+  explicit RankFiles(TemporaryFolder folder) : folder_(std::move(folder)) {}
+  std::string spec_path() const { return folder_.path() + "/spec.json"; }
 
-  const std::string folder_;
+  const TemporaryFolder folder_;  // removed with this object
 };
 
 }  // namespace gradsync

@@ -29,14 +29,6 @@ Precision PrecisionOf(const proto::Run& run) {
   return ParsePrecision(run.precision()).value_or(Precision::kFp32);
 }
 
-void SetKind(const JobSpec& spec, proto::Run* run) {
-  run->set_topology(TopologyName(spec.topology));
-  run->set_link(LinkName(spec.link));
-  run->set_update(UpdateSiteName(spec.update));
-  run->set_consistency(ConsistencyName(spec.consistency));
-  run->set_compression(CodecName(spec.codec));
-}
-
 void SetPlaced(const PlacedJob& job, proto::Run* run) {
   run->set_workers(job.workers);
   run->set_servers(job.servers);

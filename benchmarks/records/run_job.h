@@ -28,8 +28,17 @@ PlacedJob JobOf(const proto::Run& run);
 // fp32 where the record does not say.
 Precision PrecisionOf(const proto::Run& run);
 
-// Writes what JobOf() reads: the kind, and how many processes are where.
-void SetKind(const JobSpec& spec, proto::Run* run);
+// Writes what SpecOf() reads, into any message that has these words.
+template <typename Record>
+void SetKind(const JobSpec& spec, Record* record) {
+  record->set_topology(TopologyName(spec.topology));
+  record->set_link(LinkName(spec.link));
+  record->set_update(UpdateSiteName(spec.update));
+  record->set_consistency(ConsistencyName(spec.consistency));
+  record->set_compression(CodecName(spec.codec));
+}
+
+// Writes what else JobOf() reads: how many processes are where.
 void SetPlaced(const PlacedJob& job, proto::Run* run);
 
 }  // namespace gradsync
