@@ -15,19 +15,19 @@
 #include "allreduce/ring_gradient_sync.h"
 #include "allreduce/shm_gradient_sync.h"
 #include "base/deadline.h"
+#include "data/augment.h"
+#include "data/open_dataset.h"
 #include "ddp/distributed_data_parallel.h"
 #include "group/in_memory_store.h"
 #include "group/side_channel.h"
 #include "gtest/gtest.h"
 #include "links/in_process_stream.h"
+#include "models/create_model.h"
+#include "models/loss.h"
 #include "ps_client/ps_gradient_sync.h"
 #include "ps_server/server.h"
 #include "tests/rank_threads.h"
 #include "tests/reference.h"
-#include "train/augment.h"
-#include "train/create_model.h"
-#include "train/loss.h"
-#include "train/open_dataset.h"
 
 namespace gradsync {
 namespace {

@@ -1,4 +1,4 @@
-// Fused normalisation (train/fused_norm.h) on a real GPU: against LibTorch's own operations, in
+// Fused normalisation (models/fused_norm.h) on a real GPU: against LibTorch's own operations, in
 // fp64 for its values and as a model has them for its speed.
 
 #include <algorithm>
@@ -24,13 +24,13 @@
 #include "absl/time/time.h"
 #include "gpu/gpu_resources.h"
 #include "gtest/gtest.h"
+#include "models/create_model.h"
+#include "models/fused_norm.h"
+#include "models/loss.h"
 #include "sync/device_buckets.h"
 #include "tests/real_gpu.h"
 #include "torch/csrc/autograd/autograd.h"
-#include "train/create_model.h"
 #include "train/forward.h"
-#include "train/fused_norm.h"
-#include "train/loss.h"
 #include "train/precision.h"
 
 #ifdef GRADSYNC_CUDA

@@ -12,11 +12,11 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "c10/core/ScalarType.h"
+#include "data/augment.h"
+#include "data/data_loader.h"
+#include "data/dataset.h"
 #include "gpu/gpu_api.h"
 #include "gpu/gpu_resources.h"
-#include "train/augment.h"
-#include "train/data_loader.h"
-#include "train/dataset.h"
 
 namespace gradsync {
 

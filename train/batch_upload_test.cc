@@ -8,11 +8,11 @@
 
 #include "absl/status/status.h"
 #include "base/notification.h"
+#include "data/open_dataset.h"
 #include "gmock/gmock.h"
 #include "gpu/fake_gpu.h"
 #include "gpu/queued_gpu.h"
 #include "gtest/gtest.h"
-#include "train/open_dataset.h"
 #include "train/precision.h"
 
 namespace gradsync {

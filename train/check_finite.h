@@ -3,7 +3,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "train/model.h"
+#include "models/model.h"
 
 namespace gradsync {
 

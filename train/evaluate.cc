@@ -8,8 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "c10/core/InferenceMode.h"
-#include "train/augment.h"
-#include "train/loss.h"
+#include "data/augment.h"
+#include "models/loss.h"
 
 namespace gradsync {
 namespace {

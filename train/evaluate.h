@@ -5,10 +5,10 @@
 
 #include "absl/status/statusor.h"
 #include "base/deadline.h"
+#include "data/dataset.h"
 #include "group/side_channel.h"
-#include "train/dataset.h"
+#include "models/model.h"
 #include "train/forward.h"
-#include "train/model.h"
 
 namespace gradsync {
 

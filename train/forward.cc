@@ -1,8 +1,8 @@
 #include "train/forward.h"
 
 #include "c10/core/GradMode.h"
+#include "models/layers.h"
 #include "train/autocast.h"
-#include "train/layers.h"
 
 namespace gradsync {
 

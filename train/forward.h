@@ -4,7 +4,7 @@
 #define GRADSYNC_TRAIN_FORWARD_H_
 
 #include "ATen/core/Tensor.h"
-#include "train/model.h"
+#include "models/model.h"
 #include "train/precision.h"
 
 namespace gradsync {

@@ -10,11 +10,11 @@
 #include "ATen/ops/rand.h"
 #include "ddp/flat_parameters.h"
 #include "gtest/gtest.h"
+#include "models/create_model.h"
+#include "models/loss.h"
 #include "plan/plan.h"
 #include "sync/flat_buckets.h"
 #include "train/cpu_for_test.h"
-#include "train/create_model.h"
-#include "train/loss.h"
 
 namespace gradsync {
 namespace {

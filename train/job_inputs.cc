@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "train/open_dataset.h"
+#include "data/open_dataset.h"
 
 namespace gradsync {
 

@@ -5,9 +5,9 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "train/dataset.h"
+#include "data/dataset.h"
+#include "data/sampler.h"
 #include "train/recipe.h"
-#include "train/sampler.h"
 #include "train/trainer_options.h"
 
 namespace gradsync {

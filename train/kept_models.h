@@ -8,7 +8,7 @@
 
 #include "ATen/core/Tensor.h"
 #include "absl/status/status.h"
-#include "train/model.h"
+#include "models/model.h"
 
 namespace gradsync {
 

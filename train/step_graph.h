@@ -8,9 +8,9 @@
 #include "ATen/core/Tensor.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "data/data_loader.h"
 #include "ddp/distributed_data_parallel.h"
 #include "plan/step_options.h"
-#include "train/data_loader.h"
 
 namespace gradsync {
 

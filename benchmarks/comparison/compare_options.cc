@@ -16,7 +16,7 @@
 #include "benchmarks/options/flag_checks.h"
 #include "benchmarks/options/shared_gpu.h"
 #include "benchmarks/records/table.h"
-#include "train/open_dataset.h"
+#include "data/open_dataset.h"
 
 namespace gradsync {
 namespace {

@@ -1,0 +1,382 @@
+#include "data/data_loader.h"
+
+#include <algorithm>
+#include <exception>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "ATen/ops/empty.h"
+#include "ATen/ops/from_blob.h"
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "base/mutex.h"
+#include "base/status_macros.h"
+#include "gpu/gpu_resources.h"
+
+namespace gradsync {
+namespace {
+
+// A thread takes this many samples at a time, so that several threads share even the first batch.
+constexpr int64_t kSamplesPerClaim = 16;
+
+struct Buffer {
+  at::Tensor images;
+  at::Tensor labels;
+
+  // Whether nobody else can reach this memory. Views have a tensor of their own on the same
+  // storage, copies the same tensor. No new reference can come from elsewhere while we hold the
+  // only one.
+  bool unshared() const { return Unshared(images) && Unshared(labels); }
+
+ private:
+  static bool Unshared(const at::Tensor& t) {
+    return t.use_count() == 1 && t.storage().use_count() == 1;
+  }
+};
+
+absl::Status Check(const ImageDataset& dataset, const DistributedSampler& sampler,
+                   const DataLoaderOptions& o) {
+  const int64_t share = sampler.samples_per_rank();
+  if (sampler.options().dataset_size != dataset.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("data loader: expected a sampler for the dataset's ", dataset.size(),
+                     " samples, found one for ", sampler.options().dataset_size));
+  }
+  for (const auto& [name, value] :
+       {std::make_pair("batch_size", o.batch_size), std::make_pair("threads", int64_t{o.threads}),
+        std::make_pair("depth", int64_t{o.depth})}) {
+    if (value < 1) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("data loader: expected ", name, " of at least 1, found ", value));
+    }
+  }
+  if (o.batch_size > share) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "data loader: batch_size ", o.batch_size, " is larger than this rank's share of ", share,
+        " samples (", dataset.size(), " samples over ", sampler.options().world_size,
+        " ranks); use a batch_size of at most ", share));
+  }
+  if (o.start_epoch < 0 || o.start_epoch > o.end_epoch || o.start_position < 0 ||
+      o.start_position > share) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "data loader: expected a start in epochs 0 to ", o.end_epoch, " and positions 0 to ", share,
+        ", found epoch ", o.start_epoch, " position ", o.start_position));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+// Slots form a ring: batch number k (counted from the start) lives in slot k % depth. The consumer
+// takes batch take_; threads plan batches up to take_ + depth and fill the oldest first.
+class DataLoader::Impl {
+ public:
+  Impl(std::shared_ptr<const ImageDataset> dataset, const DistributedSampler& sampler,
+       const DataLoaderOptions& options)
+      : dataset_(std::move(dataset)),
+        sampler_(sampler),
+        options_(options),
+        shape_(dataset_->shape()),
+        augmenter_(shape_, options.augmentation),
+        slots_(options.depth),
+        epoch_(options.start_epoch),
+        position_(options.start_position) {}
+
+  ~Impl() {
+    {
+      MutexLock lock(&mutex_);
+      stop_ = true;
+      work_.SignalAll();
+    }
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+  absl::Status Start() {
+    {
+      MutexLock lock(&mutex_);
+      for (Slot& slot : slots_) {
+        GS_ASSIGN_OR_RETURN(Buffer buffer, Allocate());
+        slot.Use(std::move(buffer));
+      }
+    }
+    try {
+      for (int i = 0; i < options_.threads; ++i) threads_.emplace_back([this] { Work(); });
+    } catch (const std::exception& e) {
+      return absl::ResourceExhaustedError(absl::StrCat("data loader: cannot start thread ",
+                                                       threads_.size(), " of ", options_.threads,
+                                                       ": ", e.what()));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<Batch> Next() {
+    GS_ASSIGN_OR_RETURN(Buffer spare, TakeSpare());
+
+    MutexLock lock(&mutex_);
+    while (!HeadDecided()) ready_.Wait(&mutex_);
+    if (take_ == plan_) {
+      lent_.push_back(std::move(spare));
+      return absl::OutOfRangeError(absl::StrCat(
+          "data loader: no batch after the last one before epoch ", options_.end_epoch));
+    }
+    Slot& slot = SlotOf(take_++);
+    Buffer& buffer = slot.buffer;
+    Batch batch = slot.batch;
+    absl::Status error = std::move(slot.error);
+    slot.error = absl::OkStatus();
+    const int64_t size = batch.next_position - batch.position;
+    batch.images = buffer.images.narrow(0, 0, size);
+    batch.labels = buffer.labels.narrow(0, 0, size);
+    lent_.push_back(std::move(buffer));
+    slot.Use(std::move(spare));
+    work_.SignalAll();
+    if (!error.ok()) return error;
+    return batch;
+  }
+
+  bool Ready() const {
+    MutexLock lock(&mutex_);
+    return take_ < plan_ && SlotOf(take_).ready();
+  }
+
+  int64_t batches_per_epoch() const {
+    const int64_t share = sampler_.samples_per_rank(), b = options_.batch_size;
+    return options_.drop_last_batch ? share / b : (share + b - 1) / b;
+  }
+
+  int64_t buffers_allocated() const { return buffers_allocated_; }
+
+ private:
+  struct Slot {
+    void Use(Buffer new_buffer) {
+      buffer = std::move(new_buffer);
+      images = buffer.images.data_ptr();
+      labels = buffer.labels.data_ptr<int64_t>();
+    }
+    bool ready() const { return finished == batch.next_position - batch.position; }
+
+    Buffer buffer;
+    void* images = nullptr;
+    int64_t* labels = nullptr;
+    Batch batch;  // Without its tensors.
+    std::shared_ptr<const std::vector<int64_t>> share;
+    int64_t claimed = 0;   // Samples that a thread has taken.
+    int64_t finished = 0;  // Samples that are written.
+    absl::Status error;
+    int64_t error_sample = 0;  // Position of the sample that `error` is about.
+  };
+
+  absl::StatusOr<Buffer> Allocate() {
+    ++buffers_allocated_;
+    Buffer buffer;
+    GS_ASSIGN_OR_RETURN(buffer.images, NewTensor({options_.batch_size, shape_.channels,
+                                                  shape_.height, shape_.width},
+                                                 options_.as_bytes ? at::kByte : at::kFloat));
+    GS_ASSIGN_OR_RETURN(buffer.labels, NewTensor({options_.batch_size}, at::kLong));
+    return buffer;
+  }
+
+  absl::StatusOr<at::Tensor> NewTensor(const std::vector<int64_t>& sizes, at::ScalarType type) {
+    if (options_.pin_for != nullptr) {
+      size_t bytes = c10::elementSize(type);
+      for (int64_t size : sizes) bytes *= static_cast<size_t>(size);
+      GS_ASSIGN_OR_RETURN(std::shared_ptr<GpuMemory> memory,
+                          GpuMemory::Pinned(options_.pin_for, bytes));
+      void* const data = memory->data();
+      return at::from_blob(
+          data, sizes, [memory = std::move(memory)](void*) {}, type);
+    }
+    try {
+      return at::empty(sizes, type);
+    } catch (const std::exception& e) {
+      return absl::ResourceExhaustedError(absl::StrCat("data loader: no memory for a batch of ",
+                                                       options_.batch_size, " images of ",
+                                                       shape_.bytes(), " values"));
+    }
+  }
+
+  absl::StatusOr<Buffer> TakeSpare() {
+    for (auto it = lent_.begin(); it != lent_.end(); ++it) {
+      if (!it->unshared()) continue;
+      Buffer buffer = std::move(*it);
+      lent_.erase(it);
+      return buffer;
+    }
+    return Allocate();
+  }
+
+  Slot& SlotOf(int64_t batch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return slots_[batch % options_.depth];
+  }
+  const Slot& SlotOf(int64_t batch) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return slots_[batch % options_.depth];
+  }
+
+  // Skips to the next epoch when what is left of this one makes no batch.
+  void SkipToNextBatch() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const int64_t left = sampler_.samples_per_rank() - position_;
+    if (left >= (options_.drop_last_batch ? options_.batch_size : 1)) return;
+    ++epoch_;
+    position_ = 0;
+  }
+
+  bool AtEnd() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return epoch_ >= options_.end_epoch; }
+
+  bool CanPlan() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return !planning_ && !AtEnd() && plan_ < take_ + options_.depth;
+  }
+
+  Slot* Claimable() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    for (int64_t k = take_; k < plan_; ++k) {
+      Slot& slot = SlotOf(k);
+      if (slot.claimed < slot.batch.next_position - slot.batch.position) return &slot;
+    }
+    return nullptr;
+  }
+
+  bool HasWork() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return stop_ || Claimable() != nullptr || CanPlan();
+  }
+
+  bool HeadDecided() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return take_ < plan_ ? SlotOf(take_).ready() : AtEnd() && !planning_;
+  }
+
+  void Work() {
+    std::vector<uint8_t> scratch(shape_.bytes());
+    MutexLock lock(&mutex_);
+    while (true) {
+      while (!HasWork()) work_.Wait(&mutex_);
+      if (stop_) return;
+      if (Slot* slot = Claimable()) {
+        FillSome(*slot, absl::MakeSpan(scratch));
+      } else {
+        Plan();
+      }
+    }
+  }
+
+  // Decides what the next batch consists of. The permutation of a new epoch is computed without the
+  // lock, so that batches that are ready can be taken meanwhile.
+  void Plan() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    planning_ = true;
+    SkipToNextBatch();
+    if (!AtEnd()) {
+      if (share_ == nullptr || share_epoch_ != epoch_) {
+        const int64_t epoch = epoch_;
+        mutex_.Unlock();
+        auto share = std::make_shared<const std::vector<int64_t>>(sampler_.Indices(epoch));
+        mutex_.Lock();
+        share_ = std::move(share);
+        share_epoch_ = epoch;
+      }
+      const int64_t share_size = sampler_.samples_per_rank();
+      Slot& slot = SlotOf(plan_);
+      slot.share = share_;
+      slot.claimed = slot.finished = 0;
+      slot.batch.epoch = epoch_;
+      slot.batch.position = position_;
+      position_ = std::min(position_ + options_.batch_size, share_size);
+      slot.batch.next_position = position_;
+      SkipToNextBatch();
+      slot.batch.last_of_epoch = epoch_ != slot.batch.epoch;
+      ++plan_;
+    }
+    planning_ = false;
+    work_.SignalAll();
+    ready_.Signal();
+  }
+
+  void FillSome(Slot& slot, absl::Span<uint8_t> scratch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const int64_t size = slot.batch.next_position - slot.batch.position;
+    const int64_t begin = slot.claimed;
+    const int64_t end = std::min(begin + kSamplesPerClaim, size);
+    slot.claimed = end;
+    mutex_.Unlock();
+    // Until `finished` reaches the batch's size, nobody else touches the fields read here.
+    absl::Status error;
+    int64_t error_sample = begin;
+    for (int64_t i = begin; i < end && error.ok(); ++i) {
+      error_sample = i;
+      error = FillOne(slot, i, scratch);
+    }
+    mutex_.Lock();
+    if (!error.ok() && (slot.error.ok() || error_sample < slot.error_sample)) {
+      slot.error = std::move(error);
+      slot.error_sample = error_sample;
+    }
+    slot.finished += end - begin;
+    if (slot.ready()) ready_.Signal();
+  }
+
+  absl::Status FillOne(const Slot& slot, int64_t i, absl::Span<uint8_t> scratch) const {
+    const int64_t index = (*slot.share)[slot.batch.position + i];
+    absl::StatusOr<ImageExample> example = dataset_->Get(index, scratch);
+    if (!example.ok()) return example.status();
+    const AugmentKey key = {options_.augment_seed, slot.batch.epoch, index};
+    if (options_.as_bytes) {
+      WriteBytes(key, example->pixels, static_cast<uint8_t*>(slot.images) + i * shape_.bytes());
+    } else {
+      WriteFloats(key, example->pixels, static_cast<float*>(slot.images) + i * shape_.bytes());
+    }
+    slot.labels[i] = example->label;
+    return absl::OkStatus();
+  }
+
+  void WriteBytes(const AugmentKey& key, const uint8_t* pixels, uint8_t* out) const {
+    if (options_.augment) return augmenter_.TrainBytes(key, pixels, out);
+    std::copy(pixels, pixels + shape_.bytes(), out);
+  }
+
+  void WriteFloats(const AugmentKey& key, const uint8_t* pixels, float* out) const {
+    if (options_.augment) return augmenter_.Train(key, pixels, out);
+    augmenter_.Evaluate(pixels, out);
+  }
+
+  const std::shared_ptr<const ImageDataset> dataset_;
+  const DistributedSampler sampler_;
+  const DataLoaderOptions options_;
+  const ImageShape shape_;
+  const Augmenter augmenter_;
+
+  // The consumer's alone.
+  std::vector<Buffer> lent_;  // Handed out; free again once unshared().
+  int64_t buffers_allocated_ = 0;
+
+  mutable Mutex mutex_;
+  CondVar work_;   // For the threads: a batch to plan or samples to fill, or stop_.
+  CondVar ready_;  // For the consumer: the oldest batch may be ready, or the end reached.
+  std::vector<Slot> slots_ ABSL_GUARDED_BY(mutex_);
+  int64_t take_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t plan_ ABSL_GUARDED_BY(mutex_) = 0;
+  // Where the next batch to be planned begins, and the rank's indices of that epoch.
+  int64_t epoch_ ABSL_GUARDED_BY(mutex_);
+  int64_t position_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<const std::vector<int64_t>> share_ ABSL_GUARDED_BY(mutex_);
+  int64_t share_epoch_ ABSL_GUARDED_BY(mutex_) = -1;
+  bool planning_ ABSL_GUARDED_BY(mutex_) = false;
+  bool stop_ ABSL_GUARDED_BY(mutex_) = false;
+
+  std::vector<std::thread> threads_;
+};
+
+absl::StatusOr<std::unique_ptr<DataLoader>> DataLoader::Create(
+    std::shared_ptr<const ImageDataset> dataset, const DistributedSampler& sampler,
+    const DataLoaderOptions& options) {
+  GS_RETURN_IF_ERROR(Check(*dataset, sampler, options));
+  auto impl = std::make_unique<Impl>(std::move(dataset), sampler, options);
+  GS_RETURN_IF_ERROR(impl->Start());
+  return std::unique_ptr<DataLoader>(new DataLoader(std::move(impl)));
+}
+
+DataLoader::DataLoader(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+DataLoader::~DataLoader() = default;
+
+absl::StatusOr<Batch> DataLoader::Next() { return impl_->Next(); }
+bool DataLoader::Ready() const { return impl_->Ready(); }
+int64_t DataLoader::batches_per_epoch() const { return impl_->batches_per_epoch(); }
+int64_t DataLoader::buffers_allocated() const { return impl_->buffers_allocated(); }
+
+}  // namespace gradsync

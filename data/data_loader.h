@@ -1,0 +1,98 @@
+// Batches of a dataset, prepared ahead of the step by the loader's own threads.
+#ifndef GRADSYNC_DATA_DATA_LOADER_H_
+#define GRADSYNC_DATA_DATA_LOADER_H_
+
+#include <cstdint>
+#include <limits>
+#include <memory>
+
+#include "ATen/core/Tensor.h"
+#include "absl/status/statusor.h"
+#include "data/augment.h"
+#include "data/dataset.h"
+#include "data/sampler.h"
+#include "gpu/gpu_api.h"
+
+namespace gradsync {
+
+struct DataLoaderOptions {
+  int64_t batch_size = 128;
+  int threads = 1;  // At least 1. Changes the speed only, never a bit of any batch.
+  int depth = 2;    // Batches kept ready or in preparation, at least 1.
+  // The last batch of an epoch when batch_size does not divide the rank's share. False: a smaller
+  // batch, as PyTorch's DataLoader; all ranks have equal shares, so all get the same size at the
+  // same step. True: those samples are skipped in this epoch.
+  bool drop_last_batch = false;
+  bool augment = true;  // False: normalise only (evaluation).
+  // Images stay bytes, cropped and flipped but not normalised: a quarter of the memory and of the
+  // work, for who normalises them by Augmenter::values().
+  bool as_bytes = false;
+  AugmentOptions augmentation;
+  uint64_t augment_seed = 0;
+  // Pins the batches' memory, so that this GPU copies from it beside its work. Null: plain memory.
+  std::shared_ptr<GpuApi> pin_for;
+
+  // Where the first batch begins: `start_position` samples into this rank's share of
+  // `start_epoch`. With the epoch and next_position of a batch, a restarted job sees what the
+  // first would have seen next.
+  int64_t start_epoch = 0;
+  int64_t start_position = 0;
+  // The first epoch that is not delivered any more; by default there is none.
+  int64_t end_epoch = std::numeric_limits<int64_t>::max();
+};
+
+// One batch. The tensors belong to the caller, who may keep them as long as he likes. The loader
+// uses the memory again only after every tensor on it is gone, so a loop that drops a batch before
+// it asks for the next but one allocates nothing after the first steps.
+struct Batch {
+  at::Tensor images;           // float or uint8 [B, C, H, W], contiguous, on the CPU.
+  at::Tensor labels;           // int64 [B].
+  int64_t epoch = 0;           // The epoch that its samples are from.
+  int64_t position = 0;        // Of its first sample in this rank's share of the epoch.
+  int64_t next_position = 0;   // position + B.
+  bool last_of_epoch = false;  // The next batch comes from the next epoch.
+};
+
+// The sequence of batches is a pure function of dataset, sampler and options: epoch after epoch,
+// in the sampler's order. One thread at a time may call Next(); a loader may be destroyed at any
+// moment by the thread that calls it, also with batches unread (waits for the threads to finish the
+// few samples they are at).
+class DataLoader {
+ public:
+  // Starts the threads, which begin at once. Blocks only to allocate.
+  //
+  // Errors: INVALID_ARGUMENT if batch_size is larger than the rank's share of an epoch (both
+  // numbers are named), or batch_size, threads or depth is below 1, or the starting point lies
+  // outside the epochs or the share, or the sampler is for another dataset size.
+  static absl::StatusOr<std::unique_ptr<DataLoader>> Create(
+      std::shared_ptr<const ImageDataset> dataset, const DistributedSampler& sampler,
+      const DataLoaderOptions& options);
+  ~DataLoader();
+
+  DataLoader(const DataLoader&) = delete;
+  DataLoader& operator=(const DataLoader&) = delete;
+
+  // The next batch; waits until it is ready.
+  //
+  // Errors: OUT_OF_RANGE after the last batch before end_epoch; the dataset's error for the first
+  // sample of the batch that failed (the batch is skipped, the loader can go on).
+  absl::StatusOr<Batch> Next();
+
+  // Whether Next() would give a batch without waiting. Called like Next().
+  bool Ready() const;
+
+  // Batches in a full epoch. Thread-safe.
+  int64_t batches_per_epoch() const;
+
+  // How often memory for a batch was allocated so far. Called like Next().
+  int64_t buffers_allocated() const;
+
+ private:
+  class Impl;
+  explicit DataLoader(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_DATA_DATA_LOADER_H_

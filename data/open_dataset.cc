@@ -1,0 +1,39 @@
+#include "data/open_dataset.h"
+
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "base/status_macros.h"
+#include "data/cifar10.h"
+#include "data/synthetic_dataset.h"
+
+namespace gradsync {
+
+absl::StatusOr<std::shared_ptr<const ImageDataset>> OpenDataset(absl::string_view spec, Split split,
+                                                                uint64_t seed) {
+  absl::string_view pixels = spec;
+  const bool sized = absl::ConsumePrefix(&pixels, "synthetic:") && !pixels.empty();
+  if (spec == "synthetic" || sized) {
+    SyntheticDataset::Options options;
+    if (sized && (!absl::SimpleAtoi(pixels, &options.pixels) || options.pixels < 8 ||
+                  options.pixels > 1024 || options.pixels % 2 != 0)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "data '", spec, "': expected synthetic:PIXELS with an even number from 8 to 1024"));
+    }
+    options.seed = seed;
+    options.split = split;
+    return std::make_shared<const SyntheticDataset>(options);
+  }
+  absl::string_view directory = spec;
+  if (absl::ConsumePrefix(&directory, "cifar10:") && !directory.empty()) {
+    GS_ASSIGN_OR_RETURN(std::unique_ptr<Cifar10> dataset, Cifar10::Open(directory, split));
+    return std::shared_ptr<const ImageDataset>(std::move(dataset));
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "unknown data '", spec, "': expected synthetic, synthetic:PIXELS or cifar10:DIR"));
+}
+
+}  // namespace gradsync

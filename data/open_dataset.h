@@ -1,0 +1,25 @@
+// From the text of a --data flag to a dataset.
+#ifndef GRADSYNC_DATA_OPEN_DATASET_H_
+#define GRADSYNC_DATA_OPEN_DATASET_H_
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "data/dataset.h"
+
+namespace gradsync {
+
+// Opens the dataset that `spec` names: `synthetic` (data/synthetic_dataset.h, generated from
+// `seed`), `synthetic:PIXELS` (images so high and wide, an even number from 8 to 1024), or
+// `cifar10:DIR` (data/cifar10.h; `seed` is not used). Blocks while files are read. The caller owns
+// the result; it is immutable and may be shared by threads.
+//
+// Errors: INVALID_ARGUMENT for another spec, with the ones that exist; else those of Cifar10::Open.
+absl::StatusOr<std::shared_ptr<const ImageDataset>> OpenDataset(absl::string_view spec, Split split,
+                                                                uint64_t seed = 0);
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_DATA_OPEN_DATASET_H_

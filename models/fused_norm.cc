@@ -1,0 +1,15 @@
+// A build without CUDA.
+#include "models/fused_norm.h"
+
+#include "c10/util/Exception.h"
+
+namespace gradsync {
+
+bool FusedNorm::Takes(const at::Tensor&, const NormTensors&) { return false; }
+
+at::Tensor FusedNorm::Forward(const at::Tensor& x, const at::Tensor&, bool, const NormTensors&) {
+  TORCH_CHECK(false, "fused normalisation: expected a build with CUDA, found one without for ",
+              x.device());
+}
+
+}  // namespace gradsync

@@ -1,0 +1,21 @@
+// The loss and the score of an image classifier.
+#ifndef GRADSYNC_MODELS_LOSS_H_
+#define GRADSYNC_MODELS_LOSS_H_
+
+#include <cstdint>
+
+#include "ATen/core/Tensor.h"
+
+namespace gradsync {
+
+// Mean cross-entropy over the batch, as torch.nn.functional.cross_entropy: `logits` float [B, K],
+// `labels` int64 [B] in [0, K). A scalar with a gradient. LibTorch throws on other shapes.
+at::Tensor CrossEntropy(const at::Tensor& logits, const at::Tensor& labels);
+
+// How many of the batch have their largest logit at the label: top-1 accuracy is this over B.
+// Waits for the device.
+int64_t CountCorrect(const at::Tensor& logits, const at::Tensor& labels);
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_MODELS_LOSS_H_

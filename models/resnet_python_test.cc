@@ -1,0 +1,135 @@
+// Compares with Debian's python3-torch and python3-torchvision, run by this test, bit by bit.
+// Skipped where they are missing or belong to another release of LibTorch.
+
+#include <sys/wait.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "ATen/Parallel.h"
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+#include "models/create_model.h"
+#include "models/formula_step.h"
+#include "torch/version.h"
+
+namespace gradsync {
+namespace {
+
+constexpr char kPython[] = "/usr/bin/python3";
+constexpr char kScript[] = "models/testdata/make_resnet_reference.py";
+constexpr int kSkip = 77;
+
+struct PythonTensor {
+  std::string part, name;
+  std::vector<float> values;
+};
+
+// Runs the script and reads what it wrote. Empty if Python cannot do it here.
+std::vector<PythonTensor> RunPython(const std::string& flags) {
+  std::string path = testing::TempDir() + "/raw_XXXXXX";
+  EXPECT_GE(mkstemp(path.data()), 0);
+  const std::string command = absl::StrCat(kPython, " ", kScript, " --torch=", TORCH_VERSION_MAJOR,
+                                           ".", TORCH_VERSION_MINOR, " --raw=", path, " ", flags);
+  const int status = std::system(command.c_str());
+  const int code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  if (code == kSkip || code == 126 || code == 127) return {};
+  EXPECT_EQ(code, 0) << command;
+
+  std::ifstream file(path, std::ios::binary);
+  std::vector<PythonTensor> tensors;
+  for (std::string text; std::getline(file, text) && !text.empty();) {
+    std::istringstream words(text);
+    PythonTensor tensor;
+    size_t count = 0;
+    words >> tensor.part >> tensor.name >> count;
+    tensor.values.resize(count);
+    tensors.push_back(std::move(tensor));
+  }
+  for (PythonTensor& tensor : tensors) {
+    file.read(reinterpret_cast<char*>(tensor.values.data()), tensor.values.size() * sizeof(float));
+  }
+  EXPECT_TRUE(file.good()) << path << " is too short";
+  std::remove(path.c_str());
+  return tensors;
+}
+
+#define SKIP_WITHOUT_PYTHON(tensors)                                                   \
+  if ((tensors).empty()) {                                                             \
+    GTEST_SKIP() << kPython << " has no torch " << TORCH_VERSION_MAJOR << "."          \
+                 << TORCH_VERSION_MINOR << " with torchvision (its reason is above): " \
+                 << "apt-get install python3-torch python3-torchvision";               \
+  }
+
+void ExpectEqualBits(const std::string& part, const std::string& name, const at::Tensor& ours,
+                     const PythonTensor& python) {
+  ASSERT_EQ(part, python.part);
+  ASSERT_EQ(name, python.name);
+  ASSERT_EQ(ours.numel(), static_cast<int64_t>(python.values.size())) << name;
+  const at::Tensor flat = ours.contiguous();
+  const float* values = flat.data_ptr<float>();
+  int64_t different = 0;
+  for (int64_t i = 0; i < flat.numel(); ++i) {
+    different += std::memcmp(&values[i], &python.values[i], sizeof(float)) != 0;
+  }
+  EXPECT_EQ(different, 0) << "of " << flat.numel() << " floats of " << part << " " << name;
+}
+
+struct Case {
+  std::string model, stem;
+  int64_t batch, size;
+  int threads;
+};
+
+class ResNetPythonTest : public testing::TestWithParam<Case> {};
+
+TEST_P(ResNetPythonTest, TrainingStepHasPythonsBitsAtEqualThreadCounts) {
+  const Case& c = GetParam();
+  const std::vector<PythonTensor> python =
+      RunPython(absl::StrCat("--model=", c.model, " --stem=", c.stem, " --batch=", c.batch,
+                             " --size=", c.size, " --threads=", c.threads));
+  SKIP_WITHOUT_PYTHON(python);
+  at::set_num_threads(c.threads);
+  ModelOptions options;
+  options.name = c.model;
+  options.stem = c.stem;
+  const auto model = CreateModel(options).value();
+  const std::vector<NamedTensor> ours = FormulaStep(*model, c.batch, c.size, at::kFloat);
+  ASSERT_EQ(ours.size(), python.size());
+  for (size_t i = 0; i < ours.size(); ++i) {
+    ExpectEqualBits(ours[i].part, ours[i].name, ours[i].value, python[i]);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Cases, ResNetPythonTest,
+    testing::Values(Case{"resnet18", "imagenet", 4, 32, 1}, Case{"resnet18", "imagenet", 32, 32, 2},
+                    Case{"resnet18", "cifar", 4, 32, 1}, Case{"resnet50", "imagenet", 4, 64, 1}),
+    [](const auto& info) {
+      const Case& c = info.param;
+      return absl::StrCat(c.model, c.stem, "Batch", c.batch, "Threads", c.threads);
+    });
+
+TEST(ResNetPythonInitTest, SeedGivesTheWeightsThatPythonDraws) {
+  for (const char* name : {"resnet18", "resnet50"}) {
+    const std::vector<PythonTensor> python =
+        RunPython(absl::StrCat("--model=", name, " --init_seed=7"));
+    SKIP_WITHOUT_PYTHON(python);
+    ModelOptions options;
+    options.name = name;
+    options.seed = 7;
+    const auto parameters = CreateModel(options).value()->named_parameters();
+    ASSERT_EQ(parameters.size(), python.size());
+    for (size_t i = 0; i < python.size(); ++i) {
+      ExpectEqualBits("initial", parameters[i].key(), parameters[i].value(), python[i]);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace gradsync

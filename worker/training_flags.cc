@@ -1,0 +1,147 @@
+#include "worker/training_flags.h"
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "base/byte_sizes.h"
+#include "base/program_main.h"
+#include "base/status_macros.h"
+#include "base/straggler.h"
+#include "plan/optimizer_spec.h"
+#include "train/precision.h"
+#include "train/recipe.h"
+
+ABSL_FLAG(std::string, model, "resnet18", "model to train: resnet18, resnet50 or mlp");
+ABSL_FLAG(std::string, stem, "imagenet",
+          "first convolution of a ResNet: imagenet (7x7) or cifar (3x3)");
+ABSL_FLAG(std::string, data, "synthetic",
+          "data to train on: synthetic, synthetic:PIXELS (images so high and wide; else 32), or "
+          "cifar10:DIR (folder of the binary version)");
+ABSL_FLAG(int64_t, batch_size, 32, "samples per worker and step");
+ABSL_FLAG(int64_t, steps, 0, "optimizer steps; 0: as many as --epochs has");
+ABSL_FLAG(int64_t, epochs, 1, "passes over the data, when --steps is 0");
+ABSL_FLAG(int64_t, warmup_steps, 0, "steps at the start that are trained but not measured");
+ABSL_FLAG(std::string, optimizer, "sgd", "optimizer: sgd, adam or adamw");
+ABSL_FLAG(double, lr, 0.01, "learning rate");
+ABSL_FLAG(std::string, schedule, "constant",
+          "how the learning rate changes: constant; step (--lr_milestones, --lr_gamma); or cosine, "
+          "from --lr at the end of the warm-up to --lr_final at the end of the job");
+ABSL_FLAG(std::vector<std::string>, lr_milestones, {},
+          "with --schedule=step: when the learning rate drops, after steps (100,200) or epochs "
+          "(30e,60e)");
+ABSL_FLAG(double, lr_gamma, gradsync::RecipeOptions().gamma,
+          "with --schedule=step: the factor by which each drop multiplies the learning rate");
+ABSL_FLAG(double, lr_final, gradsync::RecipeOptions().final,
+          "with --schedule=cosine: the learning rate at the end of the job");
+ABSL_FLAG(int64_t, lr_warmup_steps, 0, "steps over which the learning rate rises to --lr");
+ABSL_FLAG(double, momentum, 0.9, "momentum of sgd");
+ABSL_FLAG(bool, nesterov, false, "use Nesterov's momentum with sgd");
+ABSL_FLAG(double, weight_decay, 5e-4, "L2 penalty (sgd, adam) or decoupled decay (adamw)");
+ABSL_FLAG(double, max_norm, 0, "clip gradients to this global norm; 0: do not clip");
+ABSL_FLAG(bool, evaluate, false, "measure accuracy on the test split after the last step");
+ABSL_FLAG(int64_t, evaluate_every, 0,
+          "rank 0 keeps a copy of the model every so many steps, and measures the accuracy of each "
+          "after the last step; 0: never");
+ABSL_FLAG(uint64_t, seed, 0, "seed of initial weights, order of samples and augmentation");
+ABSL_FLAG(std::string, straggler, "",
+          "who computes slower, the same on all workers: RANK:FACTOR, or "
+          "random:SEED:PROBABILITY:FACTOR for each rank and step");
+ABSL_FLAG(std::string, precision, "fp32",
+          "type in which convolutions and matrix products compute: fp32, bf16, or fp16 (GPU and "
+          "--update=worker only; scales the loss); parameters, gradients and the loss are fp32 in "
+          "any case");
+ABSL_FLAG(bool, channels_last, false,
+          "keep images and weights of convolutions in channels-last memory format (NHWC)");
+ABSL_FLAG(bool, cuda_graph, gradsync::TrainerOptions().cuda_graph,
+          "on a GPU: replay forward and backward as a CUDA graph, captured after some steps");
+ABSL_FLAG(bool, fused_norm, true,
+          "on a GPU with --channels_last: compute batch normalisation, addition and ReLU as one "
+          "operation");
+ABSL_FLAG(bool, tf32, false, "let a GPU compute fp32 convolutions and matrix products in TF32");
+ABSL_FLAG(int, threads, 1, "compute threads of this worker");
+ABSL_FLAG(bool, cudnn_benchmark, gradsync::TrainerOptions().cudnn_benchmark,
+          "on a GPU: let cuDNN time its algorithms at the first step and take the fastest");
+ABSL_FLAG(int, loader_threads, 0,
+          "threads that prepare batches; 0: one, or on a GPU the worker's share of the cores but "
+          "one, at most 8");
+ABSL_FLAG(gradsync::ByteSize, bucket_bytes, gradsync::ByteSize{25 << 20},
+          "upper bound of a gradient bucket; a larger tensor has a bucket of its own");
+ABSL_FLAG(gradsync::ByteSize, first_bucket_bytes, gradsync::ByteSize{1 << 20},
+          "upper bound of the first bucket");
+ABSL_FLAG(gradsync::ByteSize, chunk_bytes, gradsync::ByteSize{},
+          "upper bound of a chunk; 0: by bucket size and world size");
+
+namespace gradsync {
+namespace {
+
+absl::StatusOr<OptimizerSpec> OptimizerFromFlags() {
+  OptimizerSpec spec;
+  const std::string kind = absl::GetFlag(FLAGS_optimizer);
+  if (kind == "sgd") {
+    spec.kind = OptimizerKind::kSgd;
+  } else if (kind == "adam") {
+    spec.kind = OptimizerKind::kAdam;
+  } else if (kind == "adamw") {
+    spec.kind = OptimizerKind::kAdamW;
+  } else {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--optimizer: expected sgd, adam or adamw, found \"", kind, "\""));
+  }
+  OptimizerGroup group;
+  group.weight_decay = absl::GetFlag(FLAGS_weight_decay);
+  group.momentum = absl::GetFlag(FLAGS_momentum);
+  group.nesterov = absl::GetFlag(FLAGS_nesterov);
+  spec.groups.push_back(group);
+  return spec;
+}
+
+}  // namespace
+
+absl::StatusOr<TrainerOptions> TrainerOptionsFromFlags() {
+  TrainerOptions options;
+  options.model.name = absl::GetFlag(FLAGS_model);
+  options.model.stem = absl::GetFlag(FLAGS_stem);
+  options.data = UserData(absl::GetFlag(FLAGS_data));
+  options.batch_size = absl::GetFlag(FLAGS_batch_size);
+  options.steps = absl::GetFlag(FLAGS_steps);
+  options.epochs = absl::GetFlag(FLAGS_epochs);
+  options.warmup_steps = absl::GetFlag(FLAGS_warmup_steps);
+  GS_ASSIGN_OR_RETURN(options.optimizer, OptimizerFromFlags());
+  GS_ASSIGN_OR_RETURN(options.recipe.schedule, ParseSchedule(absl::GetFlag(FLAGS_schedule)));
+  options.recipe.base = absl::GetFlag(FLAGS_lr);
+  options.recipe.gamma = absl::GetFlag(FLAGS_lr_gamma);
+  options.recipe.final = absl::GetFlag(FLAGS_lr_final);
+  GS_RETURN_IF_ERROR(ParseMilestones(absl::GetFlag(FLAGS_lr_milestones), &options.recipe));
+  options.recipe.warmup_steps = absl::GetFlag(FLAGS_lr_warmup_steps);
+  options.max_norm = absl::GetFlag(FLAGS_max_norm);
+  options.seed = absl::GetFlag(FLAGS_seed);
+  GS_ASSIGN_OR_RETURN(options.compute.precision, ParsePrecision(absl::GetFlag(FLAGS_precision)));
+  options.compute.channels_last = absl::GetFlag(FLAGS_channels_last);
+  options.cuda_graph = absl::GetFlag(FLAGS_cuda_graph);
+  options.compute.fused_norm = absl::GetFlag(FLAGS_fused_norm);
+  options.allow_tf32 = absl::GetFlag(FLAGS_tf32);
+  options.threads = absl::GetFlag(FLAGS_threads);
+  options.cudnn_benchmark = absl::GetFlag(FLAGS_cudnn_benchmark);
+  options.loader_threads = absl::GetFlag(FLAGS_loader_threads);
+  options.evaluate = absl::GetFlag(FLAGS_evaluate);
+  options.evaluate_every = absl::GetFlag(FLAGS_evaluate_every);
+  options.plan.bucket_bytes = absl::GetFlag(FLAGS_bucket_bytes).bytes;
+  options.plan.first_bucket_bytes = absl::GetFlag(FLAGS_first_bucket_bytes).bytes;
+  options.plan.chunk_bytes = absl::GetFlag(FLAGS_chunk_bytes).bytes;
+  GS_ASSIGN_OR_RETURN(options.straggler, Straggler::Parse(absl::GetFlag(FLAGS_straggler)));
+  if (options.threads < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--threads: expected at least 1, found ", options.threads));
+  }
+  if (options.loader_threads < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--loader_threads: expected at least 0, found ", options.loader_threads));
+  }
+  return options;
+}
+
+}  // namespace gradsync
