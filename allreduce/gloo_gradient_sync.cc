@@ -16,6 +16,7 @@
 #include "allreduce/work_queue.h"
 #include "base/deadline.h"
 #include "base/kernels.h"
+#include "base/no_sigpipe.h"
 #include "base/status_macros.h"
 #include "plan/codec.h"
 #include "sync/flat_buckets.h"
@@ -26,8 +27,10 @@
 namespace gradsync {
 namespace {
 
-// Runs what calls LibTorch, whose errors are exceptions.
+// Runs what calls LibTorch, whose errors are exceptions. Gloo writes to sockets that a peer may have
+// closed, in this thread and in those that it starts here.
 absl::Status Guard(absl::string_view what, const std::function<void()>& call) {
+  const NoSigpipe no_sigpipe;
   try {
     call();
     return absl::OkStatus();
