@@ -29,9 +29,12 @@ std::string UserPath(const std::string& path) {
 }
 
 std::string UserData(const std::string& data) {
-  absl::string_view folder = data;
-  if (!absl::ConsumePrefix(&folder, "cifar10:")) return data;
-  return absl::StrCat("cifar10:", UserPath(std::string(folder)));
+  for (absl::string_view kind : {"cifar10:", "imagefolder:"}) {
+    absl::string_view folder = data;
+    if (!absl::ConsumePrefix(&folder, kind)) continue;
+    return absl::StrCat(kind, UserPath(std::string(folder)));
+  }
+  return data;
 }
 
 const std::atomic<int>& InterruptSignal() { return interrupt_signal; }

@@ -9,12 +9,18 @@ namespace {
 constexpr uint64_t kPurpose = 0x6175676d656e74;
 }  // namespace
 
+AugmentOptions AugmentationOf(const ImageDataset& dataset) {
+  AugmentOptions options;
+  options.normalisation = dataset.normalisation();
+  return options;
+}
+
 Augmenter::Augmenter(const ImageShape& shape, const AugmentOptions& options)
     : shape_(shape), options_(options) {
   for (size_t c = 0; c < values_.size(); ++c) {
     for (int byte = 0; byte < 256; ++byte) {
-      values_[c][byte] =
-          (static_cast<float>(byte) / 255.0f - options.mean[c]) / options.deviation[c];
+      values_[c][byte] = (static_cast<float>(byte) / 255.0f - options.normalisation.mean[c]) /
+                         options.normalisation.deviation[c];
     }
   }
 }

@@ -16,17 +16,11 @@ namespace gradsync {
 struct AugmentOptions {
   int padding = 4;   // Black pixels added on each side before the crop; 0: no crop. In [0, 64].
   bool flip = true;  // Whether half of the images are mirrored.
-  // Per channel, of pixel values in [0, 1]. The defaults are CIFAR-10's.
-  std::array<float, 3> mean = {0.4914f, 0.4822f, 0.4465f};
-  std::array<float, 3> deviation = {0.2023f, 0.1994f, 0.2010f};
+  Normalisation normalisation;
 };
 
-// What the random choices of one image depend on.
-struct AugmentKey {
-  uint64_t seed = 0;
-  int64_t epoch = 0;
-  int64_t sample = 0;  // Index in the dataset.
-};
+// As AugmentOptions are by default, with the dataset's own normalisation.
+AugmentOptions AugmentationOf(const ImageDataset& dataset);
 
 // Immutable; thread-safe; no call allocates, blocks or fails.
 class Augmenter {

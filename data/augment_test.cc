@@ -39,8 +39,8 @@ std::vector<float> Reference(const ImageShape& s, const AugmentOptions& o, int c
         const uint8_t byte = padded[(c * padded_h + y + crop_y) * padded_w + column + crop_x];
         float value = byte;
         value /= 255;
-        value -= o.mean[c];
-        value /= o.deviation[c];
+        value -= o.normalisation.mean[c];
+        value /= o.normalisation.deviation[c];
         out.push_back(value);
       }
     }

@@ -11,15 +11,20 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/monotonic_time.h"
 #include "base/mutex.h"
 #include "base/status_macros.h"
+#include "data/loader_threads.h"
 #include "gpu/gpu_resources.h"
 
 namespace gradsync {
 namespace {
 
-// A thread takes this many samples at a time, so that several threads share even the first batch.
-constexpr int64_t kSamplesPerClaim = 16;
+// A thread takes so many samples at a time that several threads share even the first batch.
+int64_t SamplesPerClaim(const DataLoaderOptions& options) {
+  const int64_t threads = std::max(options.threads, options.most_threads);
+  return std::clamp<int64_t>(options.batch_size / (2 * threads), 1, 16);
+}
 
 struct Buffer {
   at::Tensor images;
@@ -80,6 +85,8 @@ class DataLoader::Impl {
         options_(options),
         shape_(dataset_->shape()),
         augmenter_(shape_, options.augmentation),
+        samples_per_claim_(SamplesPerClaim(options)),
+        crops_(options.augment && !dataset_->augments()),
         slots_(options.depth),
         epoch_(options.start_epoch),
         position_(options.start_position) {}
@@ -101,8 +108,60 @@ class DataLoader::Impl {
         slot.Use(std::move(buffer));
       }
     }
+    for (int i = 0; i < options_.threads; ++i) GS_RETURN_IF_ERROR(StartThread());
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<Batch> Next() {
+    const MonotonicTime asked = MonotonicTime::Now();
+    absl::StatusOr<Batch> batch = Take();
+    const MonotonicTime had = MonotonicTime::Now();
+    // Nothing could be prepared while nobody waited for the first.
+    const bool grow =
+        last_ != MonotonicTime::InfinitePast() && growth_.Grow(had - asked, had - last_);
+    last_ = had;
+    // A thread that cannot be had is done without.
+    if (grow && threads() < options_.most_threads) StartThread().IgnoreError();
+    return batch;
+  }
+
+  bool Ready() const {
+    MutexLock lock(&mutex_);
+    return take_ < plan_ && SlotOf(take_).ready();
+  }
+
+  int64_t batches_per_epoch() const {
+    const int64_t share = sampler_.samples_per_rank(), b = options_.batch_size;
+    return options_.drop_last_batch ? share / b : (share + b - 1) / b;
+  }
+
+  int threads() const { return static_cast<int>(threads_.size()); }
+
+  int64_t buffers_allocated() const { return buffers_allocated_; }
+
+ private:
+  struct Slot {
+    void Use(Buffer new_buffer) {
+      buffer = std::move(new_buffer);
+      images = buffer.images.data_ptr();
+      labels = buffer.labels.data_ptr<int64_t>();
+    }
+    bool ready() const { return finished == batch.next_position - batch.position; }
+
+    Buffer buffer;
+    void* images = nullptr;
+    int64_t* labels = nullptr;
+    Batch batch;  // Without its tensors.
+    std::shared_ptr<const std::vector<int64_t>> share;
+    int64_t claimed = 0;   // Samples that a thread has taken.
+    int64_t finished = 0;  // Samples that are written.
+    absl::Status error;
+    int64_t error_sample = 0;  // Position of the sample that `error` is about.
+  };
+
+  absl::Status StartThread() {
     try {
-      for (int i = 0; i < options_.threads; ++i) threads_.emplace_back([this] { Work(); });
+      threads_.emplace_back([this] { Work(); });
     } catch (const std::exception& e) {
       return absl::ResourceExhaustedError(absl::StrCat("data loader: cannot start thread ",
                                                        threads_.size(), " of ", options_.threads,
@@ -111,7 +170,8 @@ class DataLoader::Impl {
     return absl::OkStatus();
   }
 
-  absl::StatusOr<Batch> Next() {
+  // The next batch, which is waited for.
+  absl::StatusOr<Batch> Take() {
     GS_ASSIGN_OR_RETURN(Buffer spare, TakeSpare());
 
     MutexLock lock(&mutex_);
@@ -135,38 +195,6 @@ class DataLoader::Impl {
     if (!error.ok()) return error;
     return batch;
   }
-
-  bool Ready() const {
-    MutexLock lock(&mutex_);
-    return take_ < plan_ && SlotOf(take_).ready();
-  }
-
-  int64_t batches_per_epoch() const {
-    const int64_t share = sampler_.samples_per_rank(), b = options_.batch_size;
-    return options_.drop_last_batch ? share / b : (share + b - 1) / b;
-  }
-
-  int64_t buffers_allocated() const { return buffers_allocated_; }
-
- private:
-  struct Slot {
-    void Use(Buffer new_buffer) {
-      buffer = std::move(new_buffer);
-      images = buffer.images.data_ptr();
-      labels = buffer.labels.data_ptr<int64_t>();
-    }
-    bool ready() const { return finished == batch.next_position - batch.position; }
-
-    Buffer buffer;
-    void* images = nullptr;
-    int64_t* labels = nullptr;
-    Batch batch;  // Without its tensors.
-    std::shared_ptr<const std::vector<int64_t>> share;
-    int64_t claimed = 0;   // Samples that a thread has taken.
-    int64_t finished = 0;  // Samples that are written.
-    absl::Status error;
-    int64_t error_sample = 0;  // Position of the sample that `error` is about.
-  };
 
   absl::StatusOr<Buffer> Allocate() {
     ++buffers_allocated_;
@@ -292,7 +320,7 @@ class DataLoader::Impl {
   void FillSome(Slot& slot, absl::Span<uint8_t> scratch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const int64_t size = slot.batch.next_position - slot.batch.position;
     const int64_t begin = slot.claimed;
-    const int64_t end = std::min(begin + kSamplesPerClaim, size);
+    const int64_t end = std::min(begin + samples_per_claim_, size);
     slot.claimed = end;
     mutex_.Unlock();
     // Until `finished` reaches the batch's size, nobody else touches the fields read here.
@@ -313,9 +341,10 @@ class DataLoader::Impl {
 
   absl::Status FillOne(const Slot& slot, int64_t i, absl::Span<uint8_t> scratch) const {
     const int64_t index = (*slot.share)[slot.batch.position + i];
-    absl::StatusOr<ImageExample> example = dataset_->Get(index, scratch);
-    if (!example.ok()) return example.status();
     const AugmentKey key = {options_.augment_seed, slot.batch.epoch, index};
+    const absl::StatusOr<ImageExample> example =
+        options_.augment ? dataset_->GetAugmented(key, scratch) : dataset_->Get(index, scratch);
+    if (!example.ok()) return example.status();
     if (options_.as_bytes) {
       WriteBytes(key, example->pixels, static_cast<uint8_t*>(slot.images) + i * shape_.bytes());
     } else {
@@ -326,12 +355,12 @@ class DataLoader::Impl {
   }
 
   void WriteBytes(const AugmentKey& key, const uint8_t* pixels, uint8_t* out) const {
-    if (options_.augment) return augmenter_.TrainBytes(key, pixels, out);
+    if (crops_) return augmenter_.TrainBytes(key, pixels, out);
     std::copy(pixels, pixels + shape_.bytes(), out);
   }
 
   void WriteFloats(const AugmentKey& key, const uint8_t* pixels, float* out) const {
-    if (options_.augment) return augmenter_.Train(key, pixels, out);
+    if (crops_) return augmenter_.Train(key, pixels, out);
     augmenter_.Evaluate(pixels, out);
   }
 
@@ -340,9 +369,14 @@ class DataLoader::Impl {
   const DataLoaderOptions options_;
   const ImageShape shape_;
   const Augmenter augmenter_;
+  const int64_t samples_per_claim_;
+  const bool crops_;  // by augmenter_, whether or not it also normalises
 
   // The consumer's alone.
-  std::vector<Buffer> lent_;  // Handed out; free again once unshared().
+  std::vector<std::thread> threads_;
+  LoaderGrowth growth_;
+  MonotonicTime last_ = MonotonicTime::InfinitePast();  // when it had its last batch
+  std::vector<Buffer> lent_;                            // Handed out; free again once unshared().
   int64_t buffers_allocated_ = 0;
 
   mutable Mutex mutex_;
@@ -358,8 +392,6 @@ class DataLoader::Impl {
   int64_t share_epoch_ ABSL_GUARDED_BY(mutex_) = -1;
   bool planning_ ABSL_GUARDED_BY(mutex_) = false;
   bool stop_ ABSL_GUARDED_BY(mutex_) = false;
-
-  std::vector<std::thread> threads_;
 };
 
 absl::StatusOr<std::unique_ptr<DataLoader>> DataLoader::Create(
@@ -377,6 +409,7 @@ DataLoader::~DataLoader() = default;
 absl::StatusOr<Batch> DataLoader::Next() { return impl_->Next(); }
 bool DataLoader::Ready() const { return impl_->Ready(); }
 int64_t DataLoader::batches_per_epoch() const { return impl_->batches_per_epoch(); }
+int DataLoader::threads() const { return impl_->threads(); }
 int64_t DataLoader::buffers_allocated() const { return impl_->buffers_allocated(); }
 
 }  // namespace gradsync

@@ -18,16 +18,19 @@ namespace gradsync {
 struct DataLoaderOptions {
   int64_t batch_size = 128;
   int threads = 1;  // At least 1. Changes the speed only, never a bit of any batch.
-  int depth = 2;    // Batches kept ready or in preparation, at least 1.
+  // More threads are started, one after the other, up to so many, while Next() waits too long
+  // (LoaderGrowth). Below `threads`: none.
+  int most_threads = 0;
+  int depth = 2;  // Batches kept ready or in preparation, at least 1.
   // The last batch of an epoch when batch_size does not divide the rank's share. False: a smaller
   // batch, as PyTorch's DataLoader; all ranks have equal shares, so all get the same size at the
   // same step. True: those samples are skipped in this epoch.
   bool drop_last_batch = false;
-  bool augment = true;  // False: normalise only (evaluation).
+  bool augment = true;  // As the dataset does itself, or else by `augmentation`; false: neither.
   // Images stay bytes, cropped and flipped but not normalised: a quarter of the memory and of the
   // work, for who normalises them by Augmenter::values().
   bool as_bytes = false;
-  AugmentOptions augmentation;
+  AugmentOptions augmentation;  // AugmentationOf() the dataset; its normalisation holds always
   uint64_t augment_seed = 0;
   // Pins the batches' memory, so that this GPU copies from it beside its work. Null: plain memory.
   std::shared_ptr<GpuApi> pin_for;
@@ -40,6 +43,12 @@ struct DataLoaderOptions {
   // The first epoch that is not delivered any more; by default there is none.
   int64_t end_epoch = std::numeric_limits<int64_t>::max();
 };
+
+// Of a full batch's images, in the loader's memory.
+inline int64_t BatchBytes(const DataLoaderOptions& options, const ImageShape& shape) {
+  const int64_t value = options.as_bytes ? 1 : static_cast<int64_t>(sizeof(float));
+  return options.batch_size * shape.bytes() * value;
+}
 
 // One batch. The tensors belong to the caller, who may keep them as long as he likes. The loader
 // uses the memory again only after every tensor on it is gone, so a loop that drops a batch before
@@ -83,6 +92,9 @@ class DataLoader {
 
   // Batches in a full epoch. Thread-safe.
   int64_t batches_per_epoch() const;
+
+  // How many threads prepare batches by now. Called like Next().
+  int threads() const;
 
   // How often memory for a batch was allocated so far. Called like Next().
   int64_t buffers_allocated() const;

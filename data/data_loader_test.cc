@@ -11,7 +11,12 @@
 #include "ATen/ops/equal.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "base/monotonic_time.h"
 #include "base/notification.h"
+#include "data/augment.h"
+#include "data/dataset.h"
+#include "data/sampler.h"
 #include "data/synthetic_dataset.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -309,6 +314,80 @@ TEST(DataLoaderTest, ErrorOfTheFirstBadSampleFailsItsBatchOnly) {
     EXPECT_EQ(error.code(), absl::StatusCode::kDataLoss);
     EXPECT_EQ(error.message(), "cannot decode sample 70");
     EXPECT_TRUE(loader->Next().ok());
+  }
+}
+
+// Samples of its own making: the value of every pixel is its epoch's and its index's.
+class OwnSamples : public ImageDataset {
+ public:
+  int64_t size() const override { return 40; }
+  int classes() const override { return 10; }
+  ImageShape shape() const override { return {3, 2, 2}; }
+  absl::StatusOr<ImageExample> Get(int64_t index, absl::Span<uint8_t> scratch) const override {
+    std::fill(scratch.begin(), scratch.end(), static_cast<uint8_t>(index));
+    return ImageExample{scratch.data(), 1};
+  }
+  bool augments() const override { return true; }
+  absl::StatusOr<ImageExample> GetAugmented(const AugmentKey& key,
+                                            absl::Span<uint8_t> scratch) const override {
+    const int64_t value = 100 + key.sample + 40 * key.epoch + static_cast<int64_t>(key.seed);
+    std::fill(scratch.begin(), scratch.end(), static_cast<uint8_t>(value));
+    return ImageExample{scratch.data(), 2};
+  }
+  Normalisation normalisation() const override { return {{0, 0.5, 1}, {1, 2, 4}}; }
+};
+
+TEST(DataLoaderTest, ADatasetThatAugmentsIsCroppedAndFlippedNoMore) {
+  const OwnSamples dataset;
+  DataLoaderOptions options;
+  options.batch_size = 40;
+  options.end_epoch = 2;
+  options.augment_seed = 3;
+  options.augmentation = AugmentationOf(dataset);
+  const std::vector<Batch> floats = ReadAll(dataset, Sampler(40), options);
+  options.as_bytes = true;
+  const std::vector<Batch> bytes = ReadAll(dataset, Sampler(40), options);
+  ASSERT_EQ(floats.size(), 2);
+  ASSERT_EQ(bytes.size(), 2);
+  for (int epoch : {0, 1}) {
+    const std::vector<int64_t> indices = Sampler(40).Indices(epoch);
+    for (int64_t i = 0; i < 40; ++i) {
+      const int64_t expected = 103 + indices[i] + 40 * epoch;
+      for (int64_t p = 0; p < 12; ++p) {
+        ASSERT_EQ(bytes[epoch].images.data_ptr<uint8_t>()[12 * i + p], expected);
+        const float mean[] = {0, 0.5, 1}, deviation[] = {1, 2, 4};
+        ASSERT_FLOAT_EQ(floats[epoch].images.data_ptr<float>()[12 * i + p],
+                        (expected / 255.0f - mean[p / 4]) / deviation[p / 4]);
+      }
+      EXPECT_EQ(floats[epoch].labels.data_ptr<int64_t>()[i], 2);
+    }
+  }
+  options.augment = false;
+  const std::vector<Batch> plain = ReadAll(dataset, Sampler(40), options);
+  EXPECT_EQ(plain[0].images.data_ptr<uint8_t>()[0], Sampler(40).Indices(0)[0]);
+}
+
+// A consumer that does nothing but ask always waits.
+TEST(DataLoaderTest, ThreadsAreAddedWhileTheCallerWaitsUpToTheMost) {
+  const auto dataset = Synthetic(2000);
+  DataLoaderOptions options;
+  options.batch_size = 100;
+  options.most_threads = 3;
+  auto loader = DataLoader::Create(dataset, Sampler(2000), options).value();
+  EXPECT_EQ(loader->threads(), 1);
+  while (loader->threads() < 3) ASSERT_TRUE(loader->Next().ok());
+  const MonotonicTime grown = MonotonicTime::Now();
+  while (MonotonicTime::Now() - grown < absl::Milliseconds(300)) ASSERT_TRUE(loader->Next().ok());
+  EXPECT_EQ(loader->threads(), 3);
+
+  // Bits are those of one thread, before and after.
+  options.end_epoch = 30;
+  const std::vector<Batch> found = ReadAll(*dataset, Sampler(2000), options);
+  options.most_threads = 0;
+  const std::vector<Batch> expected = ReadAll(*dataset, Sampler(2000), options);
+  ASSERT_EQ(found.size(), expected.size());
+  for (size_t b = 0; b < found.size(); ++b) {
+    ASSERT_TRUE(at::equal(found[b].images, expected[b].images)) << b;
   }
 }
 

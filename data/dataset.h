@@ -2,6 +2,7 @@
 #ifndef GRADSYNC_DATA_DATASET_H_
 #define GRADSYNC_DATA_DATASET_H_
 
+#include <array>
 #include <cstdint>
 
 #include "absl/status/statusor.h"
@@ -28,6 +29,20 @@ struct ImageExample {
   int label = 0;  // In [0, ImageDataset::classes()).
 };
 
+// What the random choices of one image depend on.
+struct AugmentKey {
+  uint64_t seed = 0;
+  int64_t epoch = 0;
+  int64_t sample = 0;  // Index in the dataset.
+};
+
+// Of a dataset's pixel values in [0, 1], per channel: a model's input is their distance to `mean`
+// in units of `deviation`. The defaults are CIFAR-10's.
+struct Normalisation {
+  std::array<float, 3> mean = {0.4914f, 0.4822f, 0.4465f};
+  std::array<float, 3> deviation = {0.2023f, 0.1994f, 0.2010f};
+};
+
 // A dataset is immutable once opened: all methods are thread-safe, need no lock, and give the same
 // bytes for the same index every time.
 class ImageDataset {
@@ -46,6 +61,19 @@ class ImageDataset {
   // Errors: DATA_LOSS if the example cannot be read or decoded. The datasets held in memory
   // (synthetic, CIFAR-10) never fail here.
   virtual absl::StatusOr<ImageExample> Get(int64_t index, absl::Span<uint8_t> scratch) const = 0;
+
+  // Whether the dataset has an augmentation of its own, which needs more of an image than Get()
+  // gives: training then sees GetAugmented(), and crops and flips no more.
+  virtual bool augments() const { return false; }
+
+  // With augments(): the example of `key` as training sees it in that epoch, before anything is
+  // normalised; otherwise as Get(). A pure function of the key.
+  virtual absl::StatusOr<ImageExample> GetAugmented(const AugmentKey& key,
+                                                    absl::Span<uint8_t> scratch) const {
+    return Get(key.sample, scratch);
+  }
+
+  virtual Normalisation normalisation() const { return {}; }
 };
 
 }  // namespace gradsync

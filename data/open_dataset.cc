@@ -8,12 +8,13 @@
 #include "absl/strings/strip.h"
 #include "base/status_macros.h"
 #include "data/cifar10.h"
+#include "data/image_folder.h"
 #include "data/synthetic_dataset.h"
 
 namespace gradsync {
 
 absl::StatusOr<std::shared_ptr<const ImageDataset>> OpenDataset(absl::string_view spec, Split split,
-                                                                uint64_t seed) {
+                                                                const DatasetOptions& more) {
   absl::string_view pixels = spec;
   const bool sized = absl::ConsumePrefix(&pixels, "synthetic:") && !pixels.empty();
   if (spec == "synthetic" || sized) {
@@ -23,7 +24,7 @@ absl::StatusOr<std::shared_ptr<const ImageDataset>> OpenDataset(absl::string_vie
       return absl::InvalidArgumentError(absl::StrCat(
           "data '", spec, "': expected synthetic:PIXELS with an even number from 8 to 1024"));
     }
-    options.seed = seed;
+    options.seed = more.seed;
     options.split = split;
     return std::make_shared<const SyntheticDataset>(options);
   }
@@ -32,8 +33,15 @@ absl::StatusOr<std::shared_ptr<const ImageDataset>> OpenDataset(absl::string_vie
     GS_ASSIGN_OR_RETURN(std::unique_ptr<Cifar10> dataset, Cifar10::Open(directory, split));
     return std::shared_ptr<const ImageDataset>(std::move(dataset));
   }
-  return absl::InvalidArgumentError(absl::StrCat(
-      "unknown data '", spec, "': expected synthetic, synthetic:PIXELS or cifar10:DIR"));
+  directory = spec;
+  if (absl::ConsumePrefix(&directory, "imagefolder:") && !directory.empty()) {
+    GS_ASSIGN_OR_RETURN(std::unique_ptr<ImageFolder> dataset,
+                        ImageFolder::Open(directory, split, more.images));
+    return std::shared_ptr<const ImageDataset>(std::move(dataset));
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("unknown data '", spec,
+                   "': expected synthetic, synthetic:PIXELS, cifar10:DIR or imagefolder:DIR"));
 }
 
 }  // namespace gradsync

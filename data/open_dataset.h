@@ -8,17 +8,24 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "data/dataset.h"
+#include "data/image_folder.h"
 
 namespace gradsync {
 
-// Opens the dataset that `spec` names: `synthetic` (data/synthetic_dataset.h, generated from
-// `seed`), `synthetic:PIXELS` (images so high and wide, an even number from 8 to 1024), or
-// `cifar10:DIR` (data/cifar10.h; `seed` is not used). Blocks while files are read. The caller owns
-// the result; it is immutable and may be shared by threads.
+struct DatasetOptions {
+  uint64_t seed = 0;          // of synthetic images
+  ImageFolderOptions images;  // of image folders
+};
+
+// Opens the dataset that `spec` names: `synthetic` (data/synthetic_dataset.h), `synthetic:PIXELS`
+// (images so high and wide, an even number from 8 to 1024), `cifar10:DIR` (data/cifar10.h), or
+// `imagefolder:DIR` (data/image_folder.h). Blocks while files are read. The caller owns the result;
+// it is immutable and may be shared by threads.
 //
-// Errors: INVALID_ARGUMENT for another spec, with the ones that exist; else those of Cifar10::Open.
+// Errors: INVALID_ARGUMENT for another spec, with the ones that exist; else those of Cifar10::Open
+// and ImageFolder::Open.
 absl::StatusOr<std::shared_ptr<const ImageDataset>> OpenDataset(absl::string_view spec, Split split,
-                                                                uint64_t seed = 0);
+                                                                const DatasetOptions& options = {});
 
 }  // namespace gradsync
 

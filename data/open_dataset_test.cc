@@ -13,15 +13,15 @@ namespace {
 using ::testing::HasSubstr;
 
 TEST(OpenDatasetTest, SyntheticNeedsNoFiles) {
-  const auto train = OpenDataset("synthetic", Split::kTrain, 1);
-  const auto test = OpenDataset("synthetic", Split::kTest, 1);
+  const auto train = OpenDataset("synthetic", Split::kTrain, {/*seed=*/1, {}});
+  const auto test = OpenDataset("synthetic", Split::kTest, {/*seed=*/1, {}});
   ASSERT_TRUE(train.ok() && test.ok());
   EXPECT_EQ((*train)->size(), 50000);
   EXPECT_EQ((*test)->size(), 10000);
 }
 
 TEST(OpenDatasetTest, SyntheticImagesHaveTheSizeThatIsAskedFor) {
-  const auto train = OpenDataset("synthetic:224", Split::kTrain, 1);
+  const auto train = OpenDataset("synthetic:224", Split::kTrain, {/*seed=*/1, {}});
   ASSERT_TRUE(train.ok()) << train.status();
   EXPECT_EQ((*train)->shape().height, 224);
   EXPECT_EQ((*train)->shape().width, 224);
@@ -43,10 +43,12 @@ TEST(OpenDatasetTest, Cifar10ErrorsNameTheDirectory) {
 }
 
 TEST(OpenDatasetTest, UnknownSpecListsWhatExists) {
-  for (const char* spec : {"", "mnist", "cifar10", "cifar10:", "synthetic:", "CIFAR10:/x"}) {
+  for (const char* spec :
+       {"", "mnist", "cifar10", "cifar10:", "synthetic:", "imagefolder:", "CIFAR10:/x"}) {
     const auto dataset = OpenDataset(spec, Split::kTrain);
     EXPECT_EQ(dataset.status().code(), absl::StatusCode::kInvalidArgument) << spec;
-    EXPECT_THAT(dataset.status().message(), HasSubstr("synthetic, synthetic:PIXELS or cifar10:DIR"))
+    EXPECT_THAT(dataset.status().message(),
+                HasSubstr("synthetic, synthetic:PIXELS, cifar10:DIR or imagefolder:DIR"))
         << spec;
   }
 }

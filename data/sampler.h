@@ -3,8 +3,8 @@
 // In each epoch all ranks shuffle the whole dataset alike (by seed and epoch), make its length a
 // multiple of the world size, and rank r takes positions r, r + n, r + 2n, ... of it. So every rank
 // has equally many samples, the shares are disjoint up to the padding, and global batch i is the
-// same set of examples whatever order the ranks are in. The permutation itself is our own (a
-// Fisher-Yates shuffle over base/random.h), hence not PyTorch's.
+// same set of examples whatever order the ranks are in. The permutation itself is our own unless
+// PyTorch's is asked for, with which a run sees what a run of PyTorch sees, sample by sample.
 #ifndef GRADSYNC_DATA_SAMPLER_H_
 #define GRADSYNC_DATA_SAMPLER_H_
 
@@ -12,8 +12,20 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 
 namespace gradsync {
+
+enum class SampleOrder {
+  kOwn,      // a Fisher-Yates shuffle over base/random.h
+  kPytorch,  // torch.randperm() with a CPU generator that is seeded with seed + epoch
+};
+
+// "gradsync" or "pytorch".
+absl::string_view SampleOrderName(SampleOrder order);
+
+// Errors: INVALID_ARGUMENT naming --sampler, both names and what came.
+absl::StatusOr<SampleOrder> ParseSampleOrder(absl::string_view name);
 
 struct SamplerOptions {
   int64_t dataset_size = 0;
@@ -24,14 +36,16 @@ struct SamplerOptions {
   // of the epoch's order until it does. True: leave the last ones of the epoch's order out.
   bool drop_last = false;
   uint64_t seed = 0;  // The same on every rank.
+  SampleOrder order = SampleOrder::kOwn;
 };
 
 // A value without state: any (epoch, position) can be asked for at any time, so a restarted job
 // continues exactly where it was. Thread-safe; nothing blocks.
 class DistributedSampler {
  public:
-  // Errors: INVALID_ARGUMENT if the dataset is empty, rank is outside [0, world_size), or drop_last
-  // leaves nothing for a rank.
+  // Errors: INVALID_ARGUMENT if the dataset is empty, rank is outside [0, world_size), drop_last
+  // leaves nothing for a rank, or PyTorch's order is asked for with 214 million samples or more,
+  // for which its releases differ.
   static absl::StatusOr<DistributedSampler> Create(const SamplerOptions& options);
 
   // The same for all ranks and epochs.

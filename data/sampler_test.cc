@@ -109,6 +109,34 @@ TEST(SamplerTest, OrderNeverChangesBetweenBuilds) {
   EXPECT_THAT(IndicesOf(Options(10, 0, 1), 0), ElementsAre(6, 9, 0, 1, 3, 7, 4, 8, 5, 2));
 }
 
+// torch.randperm(10) with seeds 0 and 7; sampler_python_test compares with PyTorch itself.
+TEST(SamplerTest, PytorchsOrderIsThatOfRandperm) {
+  SamplerOptions options = Options(10, 0, 1);
+  options.order = SampleOrder::kPytorch;
+  EXPECT_THAT(IndicesOf(options, 0), ElementsAre(4, 1, 7, 5, 3, 9, 0, 8, 6, 2));
+  options.seed = 3;
+  EXPECT_THAT(IndicesOf(options, 4), ElementsAre(5, 0, 3, 4, 1, 7, 9, 6, 8, 2));
+  options.shuffle = false;
+  EXPECT_THAT(IndicesOf(options, 4), ElementsAre(0, 1, 2, 3, 4, 5, 6, 7, 8, 9));
+}
+
+TEST(SamplerTest, PytorchsOrderIsRefusedWhereItsReleasesDiffer) {
+  SamplerOptions options = Options(214748364, 0, 1);
+  EXPECT_TRUE(DistributedSampler::Create(options).ok());
+  options.order = SampleOrder::kPytorch;
+  EXPECT_THAT(DistributedSampler::Create(options).status().message(), HasSubstr("214748364"));
+  --options.dataset_size;
+  EXPECT_TRUE(DistributedSampler::Create(options).ok());
+}
+
+TEST(SamplerTest, OrdersHaveNames) {
+  for (const SampleOrder order : {SampleOrder::kOwn, SampleOrder::kPytorch}) {
+    EXPECT_EQ(ParseSampleOrder(SampleOrderName(order)).value(), order);
+  }
+  EXPECT_THAT(ParseSampleOrder("torch").status().message(),
+              HasSubstr("--sampler: expected gradsync or pytorch, found \"torch\""));
+}
+
 TEST(SamplerTest, BadOptionsAreRejectedWithBothNumbers) {
   EXPECT_THAT(DistributedSampler::Create(Options(0, 0, 1)).status().message(),
               HasSubstr("found 0"));

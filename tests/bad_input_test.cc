@@ -130,6 +130,19 @@ TEST(WorkerBadInputTest, FlagsThatDoNotExistOrFit) {
   ExpectRefused(kWorker, {"mlp"}, {"mlp"});
 }
 
+TEST(WorkerBadInputTest, FlagsOfData) {
+  const std::string images = "--data=imagefolder:/no/such/folder";
+  ExpectRefused(kWorker, {"--model=mlp", images}, {"/no/such/folder/train", "does not exist"});
+  ExpectRefused(kWorker, {"--model=mlp", images, "--image_size=-1"},
+                {"--image_size", "1024", "-1"});
+  ExpectRefused(kWorker, {"--model=mlp", images, "--crop=oval"}, {"--crop", "padded", "oval"});
+  ExpectRefused(kWorker, {"--model=mlp", "--image_size=64"}, {"--image_size", "imagefolder:DIR"});
+  ExpectRefused(kWorker, {"--model=mlp", "--crop=padded"}, {"--crop", "imagefolder:DIR"});
+  ExpectRefused(kWorker, {"--model=mlp", "--scaled_decoding=false"},
+                {"--scaled_decoding", "imagefolder:DIR", "synthetic"});
+  ExpectRefused(kWorker, {"--model=mlp", "--sampler=torch"}, {"--sampler", "pytorch", "torch"});
+}
+
 TEST(WorkerBadInputTest, PrecisionsThatCannotBe) {
   ExpectRefused(kWorker, {"--model=mlp", "--precision=fp8"},
                 {"--precision", "fp32, bf16 or fp16", "fp8"});

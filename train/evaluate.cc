@@ -36,7 +36,7 @@ absl::StatusOr<Evaluation> EvaluateModel(const ComputeOptions& compute, Model& m
   const int rank = side_channel.rank();
   const int world_size = side_channel.world_size();
   const ImageShape shape = dataset.shape();
-  const Augmenter augmenter(shape, AugmentOptions());
+  const Augmenter augmenter(shape, AugmentationOf(dataset));
   const int64_t share = (dataset.size() - rank + world_size - 1) / world_size;
   std::vector<uint8_t> scratch(shape.bytes());
   double loss_sum = 0;

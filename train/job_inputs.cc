@@ -26,19 +26,20 @@ absl::StatusOr<JobInputs> OpenJobInputs(const TrainerOptions& options, int rank,
                      options.straggler.text()));
   }
   JobInputs inputs;
-  GS_ASSIGN_OR_RETURN(inputs.train, OpenDataset(options.data, Split::kTrain));
+  GS_ASSIGN_OR_RETURN(inputs.train, OpenDataset(options.data, Split::kTrain, options.dataset));
   if (options.evaluate_every < 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("--evaluate_every: expected at least 0, found ", options.evaluate_every));
   }
   if (options.evaluate || options.evaluate_every > 0) {
-    GS_ASSIGN_OR_RETURN(inputs.test, OpenDataset(options.data, Split::kTest));
+    GS_ASSIGN_OR_RETURN(inputs.test, OpenDataset(options.data, Split::kTest, options.dataset));
   }
   SamplerOptions sampler;
   sampler.dataset_size = inputs.train->size();
   sampler.rank = rank;
   sampler.world_size = world_size;
   sampler.seed = options.seed;
+  sampler.order = options.sampler;
   GS_ASSIGN_OR_RETURN(DistributedSampler created, DistributedSampler::Create(sampler));
   inputs.sampler = std::make_unique<DistributedSampler>(std::move(created));
   const int64_t share = inputs.sampler->samples_per_rank();

@@ -16,6 +16,7 @@
 #include "base/deadline.h"
 #include "base/monotonic_time.h"
 #include "base/status_macros.h"
+#include "data/augment.h"
 #include "data/data_loader.h"
 #include "data/loader_threads.h"
 #include "ddp/distributed_data_parallel.h"
@@ -80,10 +81,14 @@ class TrainerImpl : public Trainer {
     GS_RETURN_IF_ERROR(MoveModel());
     DataLoaderOptions loader;
     loader.batch_size = options_.batch_size;
-    loader.threads = loader_threads_;
+    loader.threads = loader_threads_.first;
+    loader.most_threads = loader_threads_.most;
     loader.augment_seed = options_.seed;
     loader.pin_for = options_.gpu;
     loader.as_bytes = options_.gpu != nullptr;
+    loader.augmentation = AugmentationOf(*inputs_.train);
+    loader.depth =
+        PrefetchDepth(BatchBytes(loader, inputs_.train->shape()), options_.prefetch_bytes);
     GS_ASSIGN_OR_RETURN(loader_, DataLoader::Create(inputs_.train, *inputs_.sampler, loader));
     BatchUploadOptions upload;
     upload.shape = inputs_.train->shape();
@@ -157,7 +162,7 @@ class TrainerImpl : public Trainer {
 
   const Plan& plan() const override { return ddp_->plan(); }
 
-  int loader_threads() const override { return loader_threads_; }
+  int loader_threads() const override { return loader_->threads(); }
 
  private:
   // Gradients are not seen in a replayed step.
@@ -405,7 +410,7 @@ class TrainerImpl : public Trainer {
 
   const TrainerOptions options_;
   const int rank_;
-  const int loader_threads_;
+  const LoaderThreads loader_threads_;
   const c10::Device device_;
   GradientSync* sync_ = nullptr;
   SideChannel* side_channel_ = nullptr;

@@ -109,7 +109,7 @@ class Trainer {
 
   virtual const Plan& plan() const = 0;  // after Bind()
 
-  virtual int loader_threads() const = 0;  // that prepare batches
+  virtual int loader_threads() const = 0;  // that prepare batches by now
 };
 
 }  // namespace gradsync

@@ -9,6 +9,8 @@
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
 #include "base/straggler.h"
+#include "data/open_dataset.h"
+#include "data/sampler.h"
 #include "gpu/gpu_api.h"
 #include "models/create_model.h"
 #include "plan/optimizer_spec.h"
@@ -23,21 +25,24 @@ namespace gradsync {
 // A training job, as each worker of it is told.
 struct TrainerOptions {
   ModelOptions model;              // with as many classes as the data has, or more if it says so
-  std::string data = "synthetic";  // as OpenDataset() has it
-  int64_t batch_size = 32;         // per worker
-  int64_t steps = 0;               // optimizer steps; 0 takes `epochs`
+  std::string data = "synthetic";  // as OpenDataset() has it, with `dataset`
+  DatasetOptions dataset;
+  SampleOrder sampler = SampleOrder::kOwn;
+  int64_t batch_size = 32;  // per worker
+  int64_t steps = 0;        // optimizer steps; 0 takes `epochs`
   int64_t epochs = 1;
   int64_t warmup_steps = 0;  // steps at the start that are trained but not measured
   RecipeOptions recipe;      // learning rate by step; FitRecipe() fits it to the job's steps
   OptimizerSpec optimizer;
-  double max_norm = 0;          // StepOptions::max_norm
-  uint64_t seed = 0;            // of initial weights, order of samples and augmentation
-  int threads = 1;              // compute threads of this worker
-  int loader_threads = 1;       // 0: as loader_threads.h chooses
-  int ranks_on_host = 0;        // for that; 0: all ranks
-  std::shared_ptr<GpuApi> gpu;  // holds model and batches, the sync's too; null: the CPU
-  ComputeOptions compute;       // in which types and memory format; the evaluation too
-  bool allow_tf32 = false;      // on a GPU (ApplyMathFlags())
+  double max_norm = 0;                // StepOptions::max_norm
+  uint64_t seed = 0;                  // of initial weights, order of samples and augmentation
+  int threads = 1;                    // compute threads of this worker
+  int loader_threads = 1;             // 0: as loader_threads.h chooses
+  int64_t prefetch_bytes = 64 << 20;  // of batches that are prepared ahead (PrefetchDepth())
+  int ranks_on_host = 0;              // for that; 0: all ranks
+  std::shared_ptr<GpuApi> gpu;        // holds model and batches, the sync's too; null: the CPU
+  ComputeOptions compute;             // in which types and memory format; the evaluation too
+  bool allow_tf32 = false;            // on a GPU (ApplyMathFlags())
   // On a GPU: forward and backward of a step are captured once and then replayed (step_graph.h),
   // unless gradients are recorded.
   bool cuda_graph = true;

@@ -11,6 +11,7 @@
 #include "join/open_device.h"
 #include "plan/codec.h"
 #include "plan/job_spec.h"
+#include "train/data_wait.h"
 #include "train/precision.h"
 #include "train/trainer.h"
 #include "worker/metrics.h"
@@ -52,10 +53,11 @@ void PrintStep(const StepReport& report, int64_t every) {
   if (every == 0 || (report.step % every != 0 && report.step != 1 && report.step != report.steps)) {
     return;
   }
-  std::printf("step %ld/%ld loss %.4f %.1f ms/step (exposed %.1f)\n",
+  std::printf("step %ld/%ld loss %.4f %.1f ms/step (exposed %.1f, data %.1f)\n",
               static_cast<long>(report.step), static_cast<long>(report.steps), report.loss,
               absl::ToDoubleMilliseconds(report.times.total),
-              absl::ToDoubleMilliseconds(report.times.exposed));
+              absl::ToDoubleMilliseconds(report.times.exposed),
+              absl::ToDoubleMilliseconds(report.times.data));
   std::fflush(stdout);
 }
 
@@ -63,6 +65,7 @@ void PrintResult(const TrainingResult& result) {
   if (result.test_samples > 0) {
     std::printf("test loss %.4f accuracy %.2f %%\n", result.test_loss, 100 * result.test_accuracy);
   }
+  std::printf("waited for data %.1f %% of the time\n", 100 * DataWaitShare(result.times));
   std::printf("final loss %.4f params_sha256 %s\n", result.final_loss,
               result.params_sha256.c_str());
   std::fflush(stdout);

@@ -18,6 +18,7 @@
 #include "join/meet.h"
 #include "join/sync_flags.h"
 #include "train/kineto_trace.h"
+#include "worker/data_flags.h"
 #include "worker/flag_topics.h"
 #include "worker/job.h"
 #include "worker/training_flags.h"
@@ -61,10 +62,10 @@ namespace {
 // ranks that differ in them do not meet.) All other flags must be the same on all ranks; a new one
 // is, unless it is named here.
 constexpr absl::string_view kOfEachRank[] = {
-    "rank",       "local_rank",  "world_size",      "run_id",  "master",
-    "port_file",  "interface",   "device",          "threads", "loader_threads",
-    "cuda_graph", "fused_norm",  "cudnn_benchmark", "timeout", "metrics_json",
-    "trace",      "trace_steps", "log_every",
+    "rank",       "local_rank",  "world_size",      "run_id",         "master",
+    "port_file",  "interface",   "device",          "threads",        "loader_threads",
+    "cuda_graph", "fused_norm",  "cudnn_benchmark", "timeout",        "metrics_json",
+    "trace",      "trace_steps", "log_every",       "prefetch_bytes",
 };
 
 FlagTexts FlagsOfAllRanks() {
@@ -94,6 +95,7 @@ absl::StatusOr<JobOptions> JobOptionsFromFlags() {
   job.metrics_json = UserPath(absl::GetFlag(FLAGS_metrics_json));
   job.log_every = absl::GetFlag(FLAGS_log_every);
   GS_ASSIGN_OR_RETURN(job.trainer, TrainerOptionsFromFlags());
+  GS_RETURN_IF_ERROR(DataOptionsFromFlags(&job.trainer));
   job.trainer.timeout = absl::GetFlag(FLAGS_timeout);
   job.trainer.plan.codec = job.join.sync.job.codec;
   job.trainer.ranks_on_host = job.join.ranks_on_host;

@@ -4,12 +4,14 @@
 
 #include "base/status_macros.h"
 #include "base/write_file.h"
+#include "data/sampler.h"
 #include "google/protobuf/util/json_util.h"
 #include "join/backend_record.h"
 #include "join/nccl_settings.h"
 #include "join/open_device.h"
 #include "plan/codec.h"
 #include "proto/run_record.pb.h"
+#include "train/data_wait.h"
 #include "train/precision.h"
 
 namespace gradsync {
@@ -70,6 +72,8 @@ absl::Status WriteWorkerMetrics(const JobOptions& options, const GradientSync& s
   FillJob(options, trainer.plan(), &metrics);
   FillTimes(result, &metrics);
   metrics.set_loader_threads(trainer.loader_threads());
+  metrics.set_data_wait_share(DataWaitShare(result.times));
+  metrics.set_sampler(std::string(SampleOrderName(options.trainer.sampler)));
   metrics.mutable_loss()->Assign(result.losses.begin(), result.losses.end());
   metrics.mutable_lr()->Assign(result.learning_rates.begin(), result.learning_rates.end());
   metrics.set_mean_first_loss(result.first_loss);

@@ -19,8 +19,9 @@ ABSL_FLAG(std::string, model, "resnet18", "model to train: resnet18, resnet50 or
 ABSL_FLAG(std::string, stem, "imagenet",
           "first convolution of a ResNet: imagenet (7x7) or cifar (3x3)");
 ABSL_FLAG(std::string, data, "synthetic",
-          "data to train on: synthetic, synthetic:PIXELS (images so high and wide; else 32), or "
-          "cifar10:DIR (folder of the binary version)");
+          "data to train on: synthetic, synthetic:PIXELS (images so high and wide; else 32), "
+          "cifar10:DIR (folder of the binary version) or imagefolder:DIR (JPEG and PNG files in "
+          "class folders)");
 ABSL_FLAG(int64_t, batch_size, 32, "samples per worker and step");
 ABSL_FLAG(int64_t, steps, 0, "optimizer steps; 0: as many as --epochs has");
 ABSL_FLAG(int64_t, epochs, 1, "passes over the data, when --steps is 0");
@@ -66,8 +67,8 @@ ABSL_FLAG(int, threads, 1, "compute threads of this worker");
 ABSL_FLAG(bool, cudnn_benchmark, gradsync::TrainerOptions().cudnn_benchmark,
           "on a GPU: let cuDNN time its algorithms at the first step and take the fastest");
 ABSL_FLAG(int, loader_threads, 0,
-          "threads that prepare batches; 0: one, or on a GPU the worker's share of the cores but "
-          "one, at most 8");
+          "threads that prepare batches; 0: one at first, or on a GPU the worker's share of the "
+          "cores but one, at most 8, and more, up to that share, while steps wait for data");
 ABSL_FLAG(gradsync::ByteSize, bucket_bytes, gradsync::ByteSize{25 << 20},
           "upper bound of a gradient bucket; a larger tensor has a bucket of its own");
 ABSL_FLAG(gradsync::ByteSize, first_bucket_bytes, gradsync::ByteSize{1 << 20},

@@ -1,0 +1,83 @@
+// Images of many sizes in class folders, as torchvision's ImageFolder reads them:
+//
+//   DIR/train/CLASS/....jpg    training (.jpg, .jpeg, .png, nested folders too)
+//   DIR/val/CLASS/....jpg      test; DIR/test if there is no DIR/val
+//
+// Files are listed once, and read and decoded whenever a sample is wanted.
+#ifndef GRADSYNC_DATA_IMAGE_FOLDER_H_
+#define GRADSYNC_DATA_IMAGE_FOLDER_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "data/dataset.h"
+#include "data/list_images.h"
+
+namespace gradsync {
+
+enum class ImageCrop {
+  // ImageNet's recipe. Training: RandomResizedCrop and a flip with probability 1/2. Evaluation: the
+  // shorter side resized to image_size * 256 / 224, rounded down, and the centre of that. ImageNet's
+  // mean and deviation.
+  kResized,
+  // CIFAR-10's, for images that are small already: the shorter side resized to image_size if it is
+  // another, and the centre of that; training crops and flips as Augmenter (data/augment.h) does.
+  // CIFAR-10's mean and deviation.
+  kPadded,
+};
+
+struct ImageFolderOptions {
+  int image_size = 224;  // the samples' height and width, at least 1
+  ImageCrop crop = ImageCrop::kResized;
+  // JPEGs are decoded no larger than a sample needs them, in eighths of their size. False: in full,
+  // which costs time and gives the very bytes of Pillow and torchvision.
+  bool scaled_decoding = true;
+};
+
+// One split. Immutable; thread-safe. Random draws are a pure function of (seed, epoch, index).
+class ImageFolder : public ImageDataset {
+ public:
+  // Lists the files of `split`. Labels are those of the training folder's classes in the order of
+  // their names, for the test split too. Blocks while it reads folders.
+  //
+  // Errors: those of ImageList::Read(); INVALID_ARGUMENT if the test split has a class that the
+  // training split does not have.
+  static absl::StatusOr<std::unique_ptr<ImageFolder>> Open(absl::string_view directory, Split split,
+                                                           const ImageFolderOptions& options);
+
+  int64_t size() const override { return list_.size(); }
+  int classes() const override { return classes_; }
+  ImageShape shape() const override { return {3, options_.image_size, options_.image_size}; }
+
+  // The sample for evaluation. Errors: DATA_LOSS naming the file, for one that is damaged, of
+  // another kind than its name says, or gone.
+  absl::StatusOr<ImageExample> Get(int64_t index, absl::Span<uint8_t> scratch) const override;
+
+  bool augments() const override { return options_.crop == ImageCrop::kResized; }
+  absl::StatusOr<ImageExample> GetAugmented(const AugmentKey& key,
+                                            absl::Span<uint8_t> scratch) const override;
+  Normalisation normalisation() const override;
+
+  std::string path(int64_t index) const { return list_.path(index); }
+
+ private:
+  ImageFolder(ImageList list, std::vector<int> labels, int classes,
+              const ImageFolderOptions& options)
+      : list_(std::move(list)), labels_(std::move(labels)), classes_(classes), options_(options) {}
+
+  int label(int64_t index) const { return labels_[list_.label(index)]; }
+
+  const ImageList list_;
+  const std::vector<int> labels_;  // by the list's: it may lack classes
+  const int classes_;
+  const ImageFolderOptions options_;
+};
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_DATA_IMAGE_FOLDER_H_

@@ -1,0 +1,74 @@
+#include "worker/data_flags.h"
+
+#include <string>
+#include <utility>
+
+#include "absl/flags/flag.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/byte_sizes.h"
+#include "base/flag_error.h"
+#include "base/status_macros.h"
+#include "data/image_folder.h"
+#include "data/sampler.h"
+
+ABSL_FLAG(int, image_size, 0,
+          "height and width of the samples of an image folder, at most 1024; 0: 224");
+ABSL_FLAG(std::string, crop, "",
+          "how samples are cut out of an image folder's images: resized (RandomResizedCrop, as for "
+          "ImageNet) or padded (as for CIFAR-10); empty: resized");
+ABSL_FLAG(bool, scaled_decoding, true,
+          "decode JPEGs no larger than a sample needs them; false: in full, for the very bytes of "
+          "Python's Pillow");
+ABSL_FLAG(std::string, sampler, "gradsync",
+          "in which order samples come: gradsync, or pytorch, the order of its DistributedSampler");
+ABSL_FLAG(gradsync::ByteSize, prefetch_bytes,
+          gradsync::ByteSize{gradsync::TrainerOptions().prefetch_bytes},
+          "memory for batches that are prepared ahead of the step, of 2 to 8 batches");
+
+namespace gradsync {
+namespace {
+
+constexpr int kLargestImage = 1024;
+
+absl::Status ImagesFromFlags(ImageFolderOptions* images) {
+  const int size = absl::GetFlag(FLAGS_image_size);
+  if (size < 0 || size > kLargestImage) {
+    return FlagError("image_size", absl::StrCat("0 to ", kLargestImage), absl::StrCat(size));
+  }
+  if (size != 0) images->image_size = size;
+  const std::string crop = absl::GetFlag(FLAGS_crop);
+  if (crop == "padded") {
+    images->crop = ImageCrop::kPadded;
+  } else if (!crop.empty() && crop != "resized") {
+    return FlagError("crop", "resized or padded", crop);
+  }
+  images->scaled_decoding = absl::GetFlag(FLAGS_scaled_decoding);
+  return absl::OkStatus();
+}
+
+// The flags of image folders change nothing else.
+absl::Status CheckNoImageFlags(const std::string& data) {
+  for (const auto& [flag, given] :
+       {std::make_pair("image_size", absl::GetFlag(FLAGS_image_size) != 0),
+        std::make_pair("crop", !absl::GetFlag(FLAGS_crop).empty()),
+        std::make_pair("scaled_decoding", !absl::GetFlag(FLAGS_scaled_decoding))}) {
+    if (given) return FlagError(flag, "to be left out unless --data=imagefolder:DIR", data);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status DataOptionsFromFlags(TrainerOptions* options) {
+  if (absl::StartsWith(options->data, "imagefolder:")) {
+    GS_RETURN_IF_ERROR(ImagesFromFlags(&options->dataset.images));
+  } else {
+    GS_RETURN_IF_ERROR(CheckNoImageFlags(options->data));
+  }
+  GS_ASSIGN_OR_RETURN(options->sampler, ParseSampleOrder(absl::GetFlag(FLAGS_sampler)));
+  options->prefetch_bytes = absl::GetFlag(FLAGS_prefetch_bytes).bytes;
+  return absl::OkStatus();
+}
+
+}  // namespace gradsync
