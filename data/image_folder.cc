@@ -47,11 +47,17 @@ absl::StatusOr<std::string> ReadFile(const std::string& path) {
   return text;
 }
 
-// The fewest eighths of an image of which `have` x `have_height` pixels are still as many as are
-// wanted; all where there are fewer to begin with.
-int Eighths(int have, int want) {
-  const int64_t least = (int64_t{8} * want + have - 1) / have;
-  return static_cast<int>(std::min<int64_t>(least, 8));
+// In how many eighths of its size a part of `have` x `have_height` pixels is decoded, so that it
+// still has as many as are wanted, if it has. Of the other eighths libjpeg-turbo decodes 3 no
+// faster than 4, and 5, 6 and 7 slower than all 8: only for these four it has vector instructions.
+int Eighths(int have, int want, int have_height, int want_height) {
+  for (const int eighths : {1, 2, 4}) {
+    if (int64_t{have} * eighths >= int64_t{8} * want &&
+        int64_t{have_height} * eighths >= int64_t{8} * want_height) {
+      return eighths;
+    }
+  }
+  return 8;
 }
 
 // The part [begin, begin + size) of a file's axis as `count` pixels, of an image of `pixels` pixels
@@ -140,7 +146,7 @@ absl::StatusOr<ImageExample> ImageFolder::Get(int64_t index, absl::Span<uint8_t>
   const int height = static_cast<int>(wide ? shorter : longer);
   DecodeOptions decode;
   if (options_.scaled_decoding) {
-    decode.eighths = std::max(Eighths(size->width, width), Eighths(size->height, height));
+    decode.eighths = Eighths(size->width, width, size->height, height);
   }
   const absl::StatusOr<DecodedImage> decoded = DecodeImage(file, decode);
   if (!decoded.ok()) return Unreadable(path, decoded.status().message());
@@ -166,7 +172,7 @@ absl::StatusOr<ImageExample> ImageFolder::GetAugmented(const AugmentKey& key,
   DecodeOptions decode;
   decode.rows = box.top + box.height;
   if (options_.scaled_decoding) {
-    decode.eighths = std::max(Eighths(box.width, wanted), Eighths(box.height, wanted));
+    decode.eighths = Eighths(box.width, wanted, box.height, wanted);
   }
   const absl::StatusOr<DecodedImage> decoded = DecodeImage(file, decode);
   if (!decoded.ok()) return Unreadable(path, decoded.status().message());

@@ -34,8 +34,9 @@ enum class ImageCrop {
 struct ImageFolderOptions {
   int image_size = 224;  // the samples' height and width, at least 1
   ImageCrop crop = ImageCrop::kResized;
-  // JPEGs are decoded no larger than a sample needs them, in eighths of their size. False: in full,
-  // which costs time and gives the very bytes of Pillow and torchvision.
+  // JPEGs of which a sample needs no more than an eighth, a quarter or half are decoded at that
+  // size. False: always in full, which costs time and gives the very bytes of Pillow and
+  // torchvision.
   bool scaled_decoding = true;
 };
 

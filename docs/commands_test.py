@@ -74,6 +74,7 @@ TRAIN_BENCH_ON_NETWORK = ("--bandwidth=4gbit", "--replay=benchmarks/profiles/res
 # Scripts of the repository, and why they do not run here. Flags must be in what --help prints.
 SCRIPTS = {
     "tools/get_cifar10": "downloads 170 MB; //tools:get_cifar10_test runs it",
+    "tools/cifar10_to_folder": "",  # runs
     "tools/check_layers": "needs bazel; .ci/run runs it",
     "tools/check_outside": "needs bazel; .ci/run runs it",
     "tools/check_docs": "reads the checkout; .ci/run runs it",
@@ -147,6 +148,11 @@ class Runner:
         self.no_network = self._why_no_network()
         shutil.copytree(ROOT / "benchmarks/profiles", self.folder / "benchmarks/profiles",
                         ignore=lambda folder, names: [name for name in names if not name.endswith(".json")])
+        # CIFAR-10 as it is after tools/get_cifar10, but of two images a file.
+        cifar = self.folder / "cifar10/cifar-10-batches-bin"
+        cifar.mkdir(parents=True)
+        for number, name in enumerate(["test_batch"] + [f"data_batch_{i}" for i in range(1, 6)]):
+            (cifar / f"{name}.bin").write_bytes(b"".join(bytes([2 * number % 10 + i]) + bytes(range(256)) * 12 for i in range(2)))
         for name, source in MEASURED.items():
             (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / source, self.folder / name)
@@ -237,7 +243,7 @@ class Runner:
         before, after = before_and_after(arguments)
         argv = [str(ROOT / program.path), *before, *self.small(target, program, arguments)]
         if after or program.small_after:
-            argv += ["--", *after, *program.small_after]
+            argv += ["--", *after, *self.small_after(program, after)]
         begin = time.monotonic()
         self.must_pass(argv)
         return f"ran, {time.monotonic() - begin:.1f} s"
@@ -257,8 +263,17 @@ class Runner:
         slow = ("--straggler=1:2",) if any(re.match(r"--straggler=\d", word) for word in arguments) else ()
         return [*program.small, *more, *slow]
 
+    def small_after(self, program, after):
+        # A folder of images is small already, and its flags are for no other data.
+        if any(word.startswith("--data=imagefolder:") for word in after):
+            return [word for word in program.small_after if not word.startswith("--data=")]
+        return program.small_after
+
     def script(self, words):
         path = words[0]
+        if path == "tools/cifar10_to_folder":
+            self.must_pass([str(ROOT / path), *words[1:]])
+            return "ran"
         if path in ("tools/setup", "tools/setup_peers"):
             if os.path.exists("/etc/debian_version"):
                 self.must_pass([str(ROOT / path), *words[1:], "--dry-run"])

@@ -12,6 +12,7 @@ import zlib
 
 TOOL = pathlib.Path(__file__).resolve().parent / "cifar10_to_folder"
 NAMES = [f"data_batch_{i}.bin" for i in range(1, 6)] + ["test_batch.bin"]
+CLASSES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
 
 
 def planes_of(png):
@@ -69,11 +70,9 @@ class Cifar10ToFolderTest(unittest.TestCase):
         self.assertIn(f"--data=imagefolder:{self.out}", result.stdout)
         self.assertEqual(sorted(p.name for p in self.out.iterdir()), ["test", "train"])
         self.assertEqual(len(list(self.out.glob("*/*/*.png"))), 12)
-        classes = sorted(p.name for p in (self.out / "train").iterdir())
-        self.assertEqual(len(classes), 10)
         for split, names in [("train", NAMES[:5]), ("test", NAMES[5:])]:
             for number, (label, planes) in enumerate(image for name in names for image in self.images[name]):
-                path = self.out / split / classes[label] / f"{number:05}.png"
+                path = self.out / split / CLASSES[label] / f"{number:05}.png"
                 self.assertEqual(planes_of(path.read_bytes()), planes, path)
 
     def test_what_is_damaged_or_missing_is_named_and_nothing_is_left(self):

@@ -17,9 +17,10 @@ ABSL_FLAG(int, image_size, 0,
 ABSL_FLAG(std::string, crop, "",
           "how samples are cut out of an image folder's images: resized (RandomResizedCrop, as for "
           "ImageNet) or padded (as for CIFAR-10); empty: resized");
-ABSL_FLAG(bool, scaled_decoding, true,
-          "decode JPEGs no larger than a sample needs them; false: in full, for the very bytes of "
-          "Python's Pillow");
+ABSL_FLAG(
+    bool, scaled_decoding, true,
+    "decode JPEGs at an eighth, a quarter or half of their size where a sample needs no more; "
+    "false: in full, for the very bytes of Python's Pillow");
 ABSL_FLAG(std::string, sampler, "gradsync",
           "in which order samples come: gradsync, or pytorch, the order of its DistributedSampler");
 ABSL_FLAG(gradsync::ByteSize, prefetch_bytes,

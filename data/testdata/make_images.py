@@ -106,18 +106,21 @@ def evaluation(image, size):
 
 
 def make_folder(folder):
-    for name, size in [("train/bee/2.jpg", (60, 40)), ("train/bee/10.JPEG", (41, 67)), ("train/ant/a-b/1.png", (32, 32)),
-                       ("train/ant/a/1.png", (32, 32)), ("train/ant/a/deep/er/1.jpg", (90, 90)), ("train/ant/Z.PNG", (33, 50)),
-                       ("train/Cat/x.jpg", (35, 29)), ("val/bee/wide.jpg", (131, 47)), ("val/bee/high.png", (40, 97)),
-                       ("val/bee/small.jpg", (20, 13)), ("val/bee/fits.png", (32, 32)), ("val/Cat/large.jpg", (300, 257))]:
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        image = picture(*size, seed=len(name))
-        image.save(path, **({} if path.suffix.lower() == ".png" else {"quality": 92}))
-        if name.startswith("val"):
-            path.with_suffix(path.suffix + ".eval").write_bytes(planes(evaluation(Image.open(path), 28)))
-    (folder / "train/bee/notes.txt").write_text("no image\n")
-    (folder / "train/readme.jpg").write_text("in no class\n")
+    splits = {
+        "train": [("bee/2.jpg", (60, 40)), ("bee/10.JPEG", (41, 67)), ("ant/a-b/1.png", (32, 32)), ("ant/a/1.png", (32, 32)),
+                  ("ant/a/deep/er/1.jpg", (90, 90)), ("ant/Z.PNG", (33, 50)), ("Cat/x.jpg", (35, 29))],
+        "val": [("bee/wide.jpg", (131, 47)), ("bee/high.png", (40, 97)), ("bee/small.jpg", (20, 13)), ("bee/fits.png", (32, 32)),
+                ("Cat/large.jpg", (300, 257))]}
+    for split, images in splits.items():
+        for name, size in images:
+            path = folder / split / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            image = picture(*size, seed=len(name))
+            image.save(path, **({} if path.suffix.lower() == ".png" else {"quality": 92}))
+            if split == "val":
+                path.with_suffix(path.suffix + ".eval").write_bytes(planes(evaluation(Image.open(path), 28)))
+    (folder / "train" / "bee" / "notes.txt").write_text("no image\n")
+    (folder / "train" / "readme.jpg").write_text("in no class\n")
 
     train = str(folder / "train")
     lines = []
