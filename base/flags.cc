@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <utility>
 
 #include "absl/flags/commandlineflag.h"
 #include "absl/flags/reflection.h"
@@ -15,6 +16,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/byte_sizes.h"
+#include "base/status_macros.h"
 
 namespace gradsync {
 namespace {
@@ -91,7 +93,26 @@ class Parser {
  public:
   explicit Parser(const FlagOptions& options) : options_(options), own_(OwnFlags()) {}
 
-  absl::StatusOr<std::vector<std::string>> Parse(int argc, const char* const* argv) {
+  absl::StatusOr<ParsedFlags> Parse(int argc, const char* const* argv) {
+    ParsedFlags parsed;
+    GS_ASSIGN_OR_RETURN(parsed.positional, ParseArguments(argc, argv));
+    Flag* const file = options_.file_flag.empty() ? nullptr : Find(options_.file_flag);
+    if (file != nullptr && !file->CurrentValue().empty()) {
+      GS_RETURN_IF_ERROR(ParseFile(file->CurrentValue()));
+      // Once more, so that what the command line says stands over what the file has.
+      GS_RETURN_IF_ERROR(ParseArguments(argc, argv).status());
+    }
+    for (const auto& [name, flag] : own_) {
+      const auto origin = origins_.find(flag);
+      parsed.flags.push_back({name, flag->CurrentValue(),
+                              origin == origins_.end() ? "default" : origin->second,
+                              flag->IsOfType<std::vector<std::string>>()});
+    }
+    return parsed;
+  }
+
+ private:
+  absl::StatusOr<std::vector<std::string>> ParseArguments(int argc, const char* const* argv) {
     std::vector<std::string> positional;
     for (int i = 1; i < argc; ++i) {
       const absl::string_view argument = argv[i];
@@ -109,28 +130,61 @@ class Parser {
     return positional;
   }
 
- private:
+  absl::Status ParseFile(const std::string& path) {
+    GS_ASSIGN_OR_RETURN(const std::vector<FlagSetting> settings, options_.read_file(path));
+    std::map<Flag*, int> lines;  // that set a flag
+    for (const FlagSetting& setting : settings) {
+      const std::string where = absl::StrCat(path, ":", setting.line, ": ", setting.name);
+      Flag* const flag = Find(setting.name);
+      if (setting.kind == FlagSetting::Kind::kSection) {
+        if (flag == nullptr) continue;
+        return absl::InvalidArgumentError(
+            absl::StrCat(where, ": expected ", Expected(*flag), ", found a section"));
+      }
+      if (flag == nullptr) return Unknown(where, setting.name, "");
+      if (flag->Name() == options_.file_flag) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            where, ": expected a flag for the job, found the one that names this file"));
+      }
+      const auto [first, is_first] = lines.emplace(flag, setting.line);
+      if (!is_first) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            where, ": expected once in the file, found again after line ", first->second));
+      }
+      const bool is_list = setting.kind == FlagSetting::Kind::kList;
+      if (is_list && !flag->IsOfType<std::vector<std::string>>()) {
+        return absl::InvalidArgumentError(
+            absl::StrCat(where, ": expected ", Expected(*flag), ", found a list"));
+      }
+      GS_RETURN_IF_ERROR(Set(flag, where, setting.value, path));
+    }
+    return absl::OkStatus();
+  }
+
   // `next` is the argument after the flag, or null; `i` advances if it was taken as the value.
   absl::Status ParseOne(const Token& token, const char* next, int* i) {
     Flag* flag = Find(token.name);
     if (flag == nullptr && (token.name == "help" || token.name == "h")) {
       return absl::CancelledError(FlagHelp(options_));
     }
+    if (flag == nullptr && token.name == "version" && !options_.version.empty()) {
+      return absl::CancelledError(options_.version);
+    }
     if (flag == nullptr) return ParseNegated(token);
-    if (token.has_value) return Set(flag, token.name, token.value);
-    if (flag->IsOfType<bool>()) return Set(flag, token.name, "true");
+    if (token.has_value) return SetByArgument(flag, token.name, token.value);
+    if (flag->IsOfType<bool>()) return SetByArgument(flag, token.name, "true");
     if (next == nullptr || absl::StartsWith(next, "--")) {
       return absl::InvalidArgumentError(
           absl::StrCat("flag --", token.name, ": expected ", Expected(*flag), ", found ",
                        next == nullptr ? "nothing after it" : absl::StrCat("the flag ", next)));
     }
     ++*i;
-    return Set(flag, token.name, next);
+    return SetByArgument(flag, token.name, next);
   }
 
   absl::Status ParseNegated(const Token& token) {
     Flag* flag = absl::StartsWith(token.name, "no") ? Find(token.name.substr(2)) : nullptr;
-    if (flag == nullptr) return Unknown(token.name);
+    if (flag == nullptr) return Unknown(absl::StrCat("flag --", token.name), token.name, "--");
     if (!flag->IsOfType<bool>()) {
       return absl::InvalidArgumentError(absl::StrCat("flag --", token.name, ": expected --",
                                                      token.name.substr(2), "=", "VALUE, as it is ",
@@ -140,7 +194,7 @@ class Parser {
       return absl::InvalidArgumentError(
           absl::StrCat("flag --", token.name, ": expected no value, found \"", token.value, "\""));
     }
-    return Set(flag, token.name, "false");
+    return SetByArgument(flag, token.name, "false");
   }
 
   Flag* Find(absl::string_view name) const {
@@ -157,9 +211,18 @@ class Parser {
     return type.empty() ? std::string("a value") : std::string(type);
   }
 
-  static absl::Status Set(Flag* flag, absl::string_view name, absl::string_view value) {
+  absl::Status SetByArgument(Flag* flag, absl::string_view name, absl::string_view value) {
+    return Set(flag, absl::StrCat("flag --", name), value, "command line");
+  }
+
+  // `where` begins the message, when the flag's type refuses the value.
+  absl::Status Set(Flag* flag, absl::string_view where, absl::string_view value,
+                   absl::string_view origin) {
     std::string error;
-    if (flag->ParseFrom(value, &error)) return absl::OkStatus();
+    if (flag->ParseFrom(value, &error)) {
+      origins_[flag] = std::string(origin);
+      return absl::OkStatus();
+    }
     // Abseil's message repeats flag and value; what the type has to say comes after a semicolon.
     const size_t own_words = error.find(absl::StrCat("'", flag->Name(), "'; "));
     std::string expected = Expected(*flag);
@@ -169,10 +232,12 @@ class Parser {
     }
     if (absl::StartsWith(expected, "expected ")) expected.erase(0, 9);
     return absl::InvalidArgumentError(
-        absl::StrCat("flag --", name, ": expected ", expected, ", found \"", value, "\""));
+        absl::StrCat(where, ": expected ", expected, ", found \"", value, "\""));
   }
 
-  absl::Status Unknown(absl::string_view name) const {
+  // `dashes` stand before a flag's name where the user wrote this one.
+  absl::Status Unknown(absl::string_view where, absl::string_view name,
+                       absl::string_view dashes) const {
     std::string best;
     size_t best_distance = std::max<size_t>(2, name.size() / 3) + 1;
     const auto consider = [&](absl::string_view candidate) {
@@ -190,13 +255,14 @@ class Parser {
       if (own_.count(target) > 0) consider(alias);
     }
     return absl::InvalidArgumentError(
-        absl::StrCat("flag --", name, ": expected a flag of this program, found an unknown name",
+        absl::StrCat(where, ": expected a flag of this program, found an unknown name",
                      best.empty() ? std::string("; --help lists them")
-                                  : absl::StrCat("; did you mean --", best, "?")));
+                                  : absl::StrCat("; did you mean ", dashes, best, "?")));
   }
 
   const FlagOptions& options_;
   const std::map<std::string, Flag*> own_;
+  std::map<const Flag*, std::string> origins_;
 };
 
 // The lines of --help about one flag.
@@ -219,22 +285,39 @@ std::string OneLine(absl::string_view text) {
 
 }  // namespace
 
-absl::StatusOr<std::vector<std::string>> ParseFlags(int argc, const char* const* argv,
-                                                    const FlagOptions& options) {
+bool ParsedFlags::Sets(absl::string_view flag) const {
+  return std::any_of(flags.begin(), flags.end(), [flag](const FlagRecord& record) {
+    return record.name == flag && record.origin != "default";
+  });
+}
+
+absl::StatusOr<ParsedFlags> ParseFlagsWithOrigins(int argc, const char* const* argv,
+                                                  const FlagOptions& options) {
   return Parser(options).Parse(argc, argv);
 }
 
-std::vector<std::string> ParseFlagsOrExit(int argc, const char* const* argv,
-                                          const FlagOptions& options) {
-  absl::StatusOr<std::vector<std::string>> positional = ParseFlags(argc, argv, options);
-  if (positional.ok()) return *std::move(positional);
-  const std::string message(positional.status().message());
-  if (absl::IsCancelled(positional.status())) {
+absl::StatusOr<std::vector<std::string>> ParseFlags(int argc, const char* const* argv,
+                                                    const FlagOptions& options) {
+  GS_ASSIGN_OR_RETURN(ParsedFlags parsed, ParseFlagsWithOrigins(argc, argv, options));
+  return std::move(parsed.positional);
+}
+
+ParsedFlags ParseFlagsWithOriginsOrExit(int argc, const char* const* argv,
+                                        const FlagOptions& options) {
+  absl::StatusOr<ParsedFlags> parsed = ParseFlagsWithOrigins(argc, argv, options);
+  if (parsed.ok()) return *std::move(parsed);
+  const std::string message(parsed.status().message());
+  if (absl::IsCancelled(parsed.status())) {
     std::fputs(message.c_str(), stdout);
     std::exit(0);
   }
   std::fprintf(stderr, "%s\n", OneLine(message).c_str());
   std::exit(2);
+}
+
+std::vector<std::string> ParseFlagsOrExit(int argc, const char* const* argv,
+                                          const FlagOptions& options) {
+  return ParseFlagsWithOriginsOrExit(argc, argv, options).positional;
 }
 
 std::map<std::string, std::string> FlagValues() {

@@ -14,11 +14,13 @@
 #ifndef GRADSYNC_BASE_FLAGS_H_
 #define GRADSYNC_BASE_FLAGS_H_
 
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 
 namespace gradsync {
 
@@ -26,6 +28,19 @@ namespace gradsync {
 struct FlagTopic {
   std::string title;               // without a colon
   std::vector<std::string> flags;  // names, no aliases, in the order in which --help shows them
+};
+
+// A flag as a file sets it.
+struct FlagSetting {
+  enum class Kind {
+    kText,     // `value` is what would follow "=" on a command line
+    kList,     // the same, elements parted by commas
+    kSection,  // a heading, which means nothing; `value` is empty
+  };
+  std::string name;
+  std::string value;
+  Kind kind = Kind::kText;
+  int line = 0;  // of the file, from 1
 };
 
 struct FlagOptions {
@@ -41,15 +56,49 @@ struct FlagOptions {
   // names it; flags that no topic names come last, under "Other". Programs may share a table: names
   // of flags that this binary lacks are passed over, and so are topics without any flag of it.
   std::vector<FlagTopic> topics = {};
+
+  // What --version prints; empty: there is no --version, unless a flag has that name.
+  std::string version = {};
+
+  // Which flag of this binary, of type text, names a file that sets others; empty: none. What the
+  // command line sets wins over the file.
+  std::string file_flag = {};
+
+  // Reads such a file; needed with file_flag.
+  std::function<absl::StatusOr<std::vector<FlagSetting>>(const std::string& path)> read_file = {};
+};
+
+// What a flag is set to, and by whom.
+struct FlagRecord {
+  std::string name;
+  std::string value;  // as FlagValues() has it
+  std::string
+      origin;  // "default", "command line", the file as it was named, or the program's words
+  bool is_list = false;
+};
+
+struct ParsedFlags {
+  std::vector<std::string> positional;
+  std::vector<FlagRecord> flags;  // all that the binary's own sources define, by name
+
+  // Whether anybody but the default has set this flag.
+  bool Sets(absl::string_view flag) const;
 };
 
 // Sets the flags that argv (argv[0] is skipped) names and returns the positional arguments in
 // order. Not thread-safe: flags are process-wide; call it once, from main, before threads start.
 // Flags before the first mistake stay set. Errors: INVALID_ARGUMENT for an unknown flag (with a
-// similar name, if there is one), a value that the flag's type refuses, or a missing value;
-// CANCELLED for --help or -h, with FlagHelp's text as message.
+// similar name, if there is one), a value that the flag's type refuses, or a missing value, with file
+// and line where a file has it; also a flag that the file sets twice; those of options.read_file;
+// CANCELLED for --help, -h or --version, with the text to be printed as message.
 absl::StatusOr<std::vector<std::string>> ParseFlags(int argc, const char* const* argv,
                                                     const FlagOptions& options = {});
+
+// The same, and says who has set what.
+absl::StatusOr<ParsedFlags> ParseFlagsWithOrigins(int argc, const char* const* argv,
+                                                  const FlagOptions& options = {});
+ParsedFlags ParseFlagsWithOriginsOrExit(int argc, const char* const* argv,
+                                        const FlagOptions& options = {});
 
 // As ParseFlags, but prints the error on stderr as one line and exits with 2, or prints the help on
 // stdout and exits with 0.

@@ -226,6 +226,30 @@ TEST_F(FlagsTest, HelpWithoutTopicsIsByName) {
   EXPECT_FALSE(absl::StrContains(help, "Other:"));
 }
 
+TEST_F(FlagsTest, VersionIsPrintedWhereThereIsOne) {
+  EXPECT_TRUE(absl::StrContains(Error({"--version"}), "unknown name"));
+  options_.version = "program 1\n";
+  for (const char* spelling : {"--version", "-version"}) {
+    const absl::Status status = Parse({"--lr=1", spelling, "--unknown"}).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kCancelled);
+    EXPECT_EQ(status.message(), "program 1\n");
+  }
+}
+
+TEST_F(FlagsTest, OriginsSayWhatTheCommandLineHasSet) {
+  const char* arguments[] = {"program", "--lr=3", "-b", "4", "--nonesterov", "file"};
+  const ParsedFlags parsed = ParseFlagsWithOrigins(6, arguments, options_).value();
+  EXPECT_EQ(parsed.positional, Strings{"file"});
+  EXPECT_EQ(parsed.flags.size(), FlagValues().size());
+  for (const FlagRecord& flag : parsed.flags) {
+    const bool set = flag.name == "lr" || flag.name == "batch_size" || flag.name == "nesterov";
+    EXPECT_EQ(flag.origin, set ? "command line" : "default") << flag.name;
+    EXPECT_EQ(parsed.Sets(flag.name), set);
+    EXPECT_EQ(flag.value, FlagValues()[flag.name]);
+    EXPECT_EQ(flag.is_list, flag.name == "workers");
+  }
+}
+
 TEST_F(FlagsTest, OrExitEndsWithTwoAndOneLineOrWithZeroForHelp) {
   const char* bad[] = {"program", "--model=x\ny", "--lr=a\nb"};
   EXPECT_EXIT(ParseFlagsOrExit(3, bad, options_), ::testing::ExitedWithCode(2),

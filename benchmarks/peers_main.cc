@@ -36,7 +36,6 @@
 #include "absl/strings/str_join.h"
 #include "base/byte_sizes.h"
 #include "base/flag_error.h"
-#include "base/flags.h"
 #include "base/program_main.h"
 #include "base/status_macros.h"
 #include "benchmarks/options/command_line.h"
@@ -294,11 +293,7 @@ absl::StatusOr<int> CompareExchanges(const std::string& argv0, proto::RunRecords
 }
 
 int Peers(int argc, char** argv) {
-  FlagOptions flag_options;
-  flag_options.usage = kUsage;
-  flag_options.aliases = SweepAliases();
-  flag_options.topics = BenchmarkTopics();
-  const std::vector<std::string> positional = ParseFlagsOrExit(argc, argv, flag_options);
+  const std::vector<std::string> positional = ParseBenchmarkFlags(argc, argv, kUsage);
   proto::RunRecords records;
   *records.mutable_machine() = DescribeMachine();
   records.set_command(CommandLine("peers", argc, argv));

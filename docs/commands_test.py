@@ -61,6 +61,7 @@ PROGRAMS = {
         ("--rounds=1", "--bytes=4KiB", "--iterations=1", "--warmup=0", "--ranks=2", "--contestants=ring/shm,memcpy")),
     "//examples:own_model": Program("examples/own_model", flags=False),
     "//ps_server": Program("ps_server/ps_server"),
+    "//tools:task": Program("tools/task", ("--timeout=90s",), ("--model=mlp", *JOB)),
     "//tools:launch": Program("tools/launch", ("--timeout=90s",), ("--model=mlp", *JOB)),
     "//tools:netlab": Program("tools/netlab", small_after=("true",), network=True, always_network=True),
     "//tools:report": Program("tools/report/report", python=True),
@@ -97,10 +98,17 @@ ELSEWHERE = {
     "tar": "carries programs to a machine with a GPU",
     "python3": "on a machine with a GPU",
     "site=$(python3": "on a machine with a GPU",
-    "torchrun": "needs Python PyTorch; //tests:launchers_test runs it where that is",
-    "mpirun": "needs MPI",
+    "kubectl": "needs a Kubernetes cluster; //tests:job_files_test runs what the manifest would",
     "./worker.stripped": "on a machine with a GPU",
     "benchmarks/profiles/make_shapes.py": "needs python3-torch, and writes into the checkout",
+}
+
+# Programs that start others, and why they do not run here.
+LAUNCHERS = {
+    "srun": "needs Slurm; //tests:slurm_test runs it where that is",
+    "sbatch": "needs Slurm; //tests:slurm_test runs it where that is",
+    "torchrun": "needs Python PyTorch; //tests:launchers_test runs it where that is",
+    "mpirun": "needs MPI",
 }
 
 # What a document names as the result of an earlier measurement: where such a file is.
@@ -156,6 +164,7 @@ class Runner:
         for name, source in MEASURED.items():
             (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / source, self.folder / name)
+        shutil.copytree(ROOT / "configs", self.folder / "configs")
 
     def environment(self, more=()):
         # As `bazel run` does, so that paths are relative to where the reader is.
@@ -197,7 +206,7 @@ class Runner:
             self.check_help(program.path, arguments)
         else:
             self.must_pass([str(ROOT / program.path), *before, "--help"])
-        if after and program.path in ("tools/launch", "benchmarks/compare"):
+        if after and program.path in ("tools/launch", "tools/task", "benchmarks/compare"):
             self.must_pass([str(ROOT / "worker/worker"), *after, "--help"])
 
     def check_help(self, path, arguments):
@@ -289,6 +298,34 @@ class Runner:
         self.must_pass([str(ROOT / "worker/worker"), *flags, "--help"])
         return "flags checked. SKIPPED: needs a GPU"
 
+    def by_launcher(self, words):
+        """`srun -n 2 bazel-bin/PROGRAM FLAGS : -n 1 bazel-bin/PROGRAM FLAGS`."""
+        if words[0] == "sbatch":
+            script = next(word for word in words if word.endswith(".sbatch"))
+            if not (ROOT / script).exists():
+                raise AssertionError(f"there is no {script}")
+            self.check_flags(PROGRAMS["//worker"], words[words.index(script) + 1:])
+            return f"flags checked. SKIPPED: {LAUNCHERS['sbatch']}"
+        argv, rest = ["mpirun.openmpi", "--allow-run-as-root", "--oversubscribe"], words[1:]
+        while rest:
+            part, rest = (rest[:rest.index(":")], rest[rest.index(":") + 1:]) if ":" in rest else (rest, [])
+            at = next((i for i, word in enumerate(part) if word.startswith("bazel-bin/")), None)
+            path = part[at].replace("bazel-bin/", "", 1) if at is not None else ""
+            program = next((each for each in PROGRAMS.values() if each.path == path), None)
+            if program is None:
+                raise Unknown(f"what does {words[0]} start in {' '.join(part)}?")
+            self.check_flags(program, part[at + 1:])
+            small = program.small_after if "--" in part else program.small
+            argv += [*part[:at], str(ROOT / path), *part[at + 1:], *small, *([":"] if rest else [])]
+        if words[0] != "mpirun" or shutil.which("mpirun.openmpi") is None:
+            return f"flags checked. SKIPPED: {LAUNCHERS[words[0]]}"
+        with socket.socket() as port:
+            port.bind(("127.0.0.1", 0))
+            store = {"MASTER_PORT": str(port.getsockname()[1])}
+        begin = time.monotonic()
+        self.must_pass(argv, store)
+        return f"ran, {time.monotonic() - begin:.1f} s"
+
     def together(self, lines):
         """A job by hand: its processes at the same time, every host this one."""
         with socket.socket() as port:
@@ -339,6 +376,8 @@ class Runner:
             return self.script(words)
         if first == "worker":
             return self.worker_elsewhere(words)
+        if first in LAUNCHERS:
+            return self.by_launcher(words)
         if first in ELSEWHERE:
             return f"SKIPPED: {ELSEWHERE[first]}"
         raise Unknown(f"what is {first}? Teach docs/commands_test.py")

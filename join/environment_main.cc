@@ -1,18 +1,28 @@
 #include "join/environment_main.h"
 
+#include <string>
+
 #include "base/program_main.h"
 #include "base/status_macros.h"
-#include "join/launch_environment.h"
+#include "group/launch_environment.h"
+#include "group/task_role.h"
 #include "join/nccl_settings.h"
 
 namespace gradsync {
 
-absl::StatusOr<JoinOptions> JoinOptionsFromEnvironment() {
+absl::StatusOr<JoinOptions> JoinOptionsFromEnvironment(int server_tasks) {
   GS_ASSIGN_OR_RETURN(const LaunchEnvironment environment,
                       DetectLaunchEnvironment(EnvironmentVariable));
   JoinOptions options;
+  options.launcher = std::string(LauncherName(environment.launcher));
   options.meet.rank = environment.rank.value_or(0);
   options.meet.world_size = environment.world_size.value_or(1);
+  if (server_tasks != 0) {
+    GS_ASSIGN_OR_RETURN(const TaskRole role, RoleOfTask(environment, server_tasks));
+    GS_RETURN_IF_ERROR(ExpectRole(role, server_tasks, /*is_server=*/false));
+    options.meet.world_size = role.workers;
+    options.num_servers = server_tasks;
+  }
   options.meet.master = environment.master.value_or("");
   options.meet.run_id = environment.run_id.value_or(options.meet.run_id);
   options.meet.attempt = environment.attempt;

@@ -10,10 +10,11 @@
 namespace gradsync {
 
 // Who this process is and where the others are, as torchrun, Slurm or MPI say
-// (join/launch_environment.h); without any of them one rank alone. The job itself is the default
-// one: set `sync.job`.
-// Errors: those of DetectLaunchEnvironment().
-absl::StatusOr<JoinOptions> JoinOptionsFromEnvironment();
+// (group/launch_environment.h); without any of them one rank alone. The job itself is the default
+// one: set `sync.job`. With `server_tasks`, that many of the launcher's tasks are parameter servers
+// (group/task_role.h), and the workers wait until these have registered.
+// Errors: those of DetectLaunchEnvironment(), RoleOfTask() and ExpectRole().
+absl::StatusOr<JoinOptions> JoinOptionsFromEnvironment(int server_tasks = 0);
 
 }  // namespace gradsync
 

@@ -27,9 +27,12 @@
 #include "base/local_address.h"
 #include "base/program_main.h"
 #include "base/status_macros.h"
+#include "base/version.h"
 #include "base/write_file.h"
 #include "group/grpc_store.h"
+#include "group/launch_environment.h"
 #include "group/store_run.h"
+#include "group/task_role.h"
 #include "grpc/grpc.h"
 #include "grpc/support/log.h"
 #include "links/grpc_stream.h"
@@ -37,12 +40,20 @@
 #include "ps_server/metrics.h"
 #include "ps_server/server.h"
 
-ABSL_FLAG(std::string, listen, "127.0.0.1:0", "host:port to listen at; port 0: any free one");
+ABSL_FLAG(
+    std::string, listen, "",
+    "host:port to listen at; port 0: any free one; empty: 127.0.0.1:0, or with --server_tasks "
+    "any port of the address from which this host reaches the master");
 ABSL_FLAG(std::string, port_file, "",
           "file to which the server writes its host:port once it listens");
 ABSL_FLAG(std::string, master, "",
           "host:port of rank 0's store, in which the server registers; empty: workers are told by "
           "--servers");
+ABSL_FLAG(
+    int, server_tasks, 0,
+    "how many tasks of one srun, mpirun or torchrun are parameter servers: the last ones, and "
+    "this is one of them; the master and the run are then the launcher's; 0: only servers "
+    "were started with this one, if any");
 ABSL_FLAG(std::string, run_id, "",
           "serve workers of this run only; empty: with --master the run that its store is of, "
           "whatever launched that, else the run of the first worker that comes");
@@ -107,12 +118,42 @@ struct Flags {
   std::string listen = absl::GetFlag(FLAGS_listen);
   std::string port_file = UserPath(absl::GetFlag(FLAGS_port_file));
   std::string master = absl::GetFlag(FLAGS_master);
+  int server_tasks = absl::GetFlag(FLAGS_server_tasks);
+  int number = -1;  // among the job's servers, where the launcher counts them
   std::string run_id = absl::GetFlag(FLAGS_run_id);
   int attempt = absl::GetFlag(FLAGS_attempt);
   std::string metrics_json = UserPath(absl::GetFlag(FLAGS_metrics_json));
   std::string event_log = UserPath(absl::GetFlag(FLAGS_event_log));
   absl::Duration timeout = absl::GetFlag(FLAGS_timeout);
 };
+
+// What is not given by flags, in a job whose launcher counts this server. Flags win.
+absl::Status AskLauncher(Flags* flags) {
+  if (flags->server_tasks == 0) return absl::OkStatus();
+  GS_ASSIGN_OR_RETURN(const LaunchEnvironment environment,
+                      DetectLaunchEnvironment(EnvironmentVariable));
+  GS_ASSIGN_OR_RETURN(const TaskRole role, RoleOfTask(environment, flags->server_tasks));
+  GS_RETURN_IF_ERROR(ExpectRole(role, flags->server_tasks, /*is_server=*/true));
+  flags->number = role.number;
+  if (flags->master.empty()) flags->master = environment.master.value_or("");
+  if (flags->master.empty()) {
+    return absl::InvalidArgumentError(
+        "--master: expected host:port of rank 0, as the launcher does not say it, found nothing");
+  }
+  if (flags->run_id.empty()) flags->run_id = environment.run_id.value_or("");
+  if (flags->attempt < 0) flags->attempt = environment.attempt;
+  return absl::OkStatus();
+}
+
+absl::Status ChooseListen(Flags* flags) {
+  if (!flags->listen.empty()) return absl::OkStatus();
+  std::string host = "127.0.0.1";
+  if (flags->server_tasks > 0) {
+    GS_ASSIGN_OR_RETURN(host, LocalAddress(flags->master, ""));
+  }
+  flags->listen = absl::StrCat(host, ":0");
+  return absl::OkStatus();
+}
 
 // As peers reach this server, which may listen at all addresses.
 absl::StatusOr<std::string> ReachableAddress(const Flags& flags, const std::string& bound) {
@@ -149,18 +190,23 @@ absl::StatusOr<Master> AskMaster(const Flags& flags) {
   return master;
 }
 
-// Takes the first free place under <run_id>/<attempt>/server/.
-absl::Status Register(const Master& master, const std::string& address, Deadline deadline) {
-  for (int i = 0;; ++i) {
+// Takes the place `number` under <run_id>/<attempt>/server/, or the first free one if that is -1.
+absl::Status Register(const Master& master, const std::string& address, int number,
+                      Deadline deadline) {
+  for (int i = std::max(number, 0);; ++i) {
     const std::string key = absl::StrCat(master.run.run_id, "/", master.run.attempt, "/server/", i);
     GS_ASSIGN_OR_RETURN(const std::string holder,
                         master.store->SetIfAbsent(key, address, deadline));
     if (holder == address) return absl::OkStatus();
+    if (number >= 0) {
+      return absl::AlreadyExistsError(
+          absl::StrCat("expected to be server ", number, " of the run, found ", holder, " there"));
+    }
   }
 }
 
 absl::Status CheckFlags(const Flags& flags) {
-  if (const auto listen = ParseHostPort(flags.listen); !listen.ok()) {
+  if (const auto listen = ParseHostPort(flags.listen); !flags.listen.empty() && !listen.ok()) {
     return absl::InvalidArgumentError(absl::StrCat("--listen: ", listen.status().message()));
   }
   if (!flags.master.empty()) {
@@ -199,19 +245,24 @@ absl::Status Announce(const Flags& flags, const Master& master, const std::strin
   std::printf("listening on %s\n", address.c_str());
   std::fflush(stdout);
   if (master.store == nullptr) return absl::OkStatus();
-  return AtMaster(flags, Register(master, address, Deadline::In(flags.timeout)));
+  return AtMaster(flags, Register(master, address, flags.number, Deadline::In(flags.timeout)));
 }
 
 int Main(int argc, char** argv) {
-  const auto positional = ParseFlagsOrExit(
-      argc, argv, {"ps_server [flags]: serves parameters to the workers of one training job."});
+  FlagOptions flag_options;
+  flag_options.usage = "ps_server [flags]: serves parameters to the workers of one training job.";
+  flag_options.version = VersionText("ps_server");
+  const auto positional = ParseFlagsOrExit(argc, argv, flag_options);
   if (!positional.empty()) {
     return Complain(2, "",
                     absl::InvalidArgumentError(
                         absl::StrCat("expected flags only, found \"", positional[0], "\"")));
   }
-  const Flags flags;
-  if (const absl::Status status = CheckFlags(flags); !status.ok()) return Complain(2, "", status);
+  Flags flags;
+  absl::Status status = AskLauncher(&flags);
+  if (status.ok()) status = CheckFlags(flags);
+  if (status.ok()) status = ChooseListen(&flags);
+  if (!status.ok()) return Complain(2, "", status);
 
   gpr_set_log_function([](gpr_log_func_args*) {});  // what fails comes back as a status
   const sigset_t signals = EndingSignals();

@@ -5,7 +5,11 @@ Servers took "job" for the run's id, and 0 for its attempt, where torchrun, Slur
 """
 import os
 import pathlib
+import pwd
+import re
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -15,8 +19,12 @@ import unittest
 WORKER = "worker/worker"  # from the root of the runfiles, where tests start
 SERVER = "ps_server/ps_server"
 OWN_MODEL = "examples/own_model"
+TASK = "tools/task"
+LAUNCH = "tools/launch"
 JOB = ["--topology=ps", "--num_servers=1", "--model=mlp", "--batch_size=4", "--timeout=100s", "--master=127.0.0.1:0"]
+TRAIN = ["--model=mlp", "--batch_size=4", "--steps=4", "--timeout=60s"]
 PATIENCE = 100
+MPIEXEC = pathlib.Path(pwd.getpwuid(os.getuid()).pw_dir) / ".cache/gradsync/peers/mpich/bin/mpiexec"
 
 
 def has_torchrun():
@@ -25,7 +33,19 @@ def has_torchrun():
     return found.returncode == 0
 
 
+def sha_of(output):
+    return re.findall(r"params_sha256 (\w{64})", output)
+
+
+def free_port():
+    with socket.socket() as port:
+        port.bind(("127.0.0.1", 0))
+        return str(port.getsockname()[1])
+
+
 class LaunchersTest(unittest.TestCase):
+    expected = {}  # topology -> bits of what tools/launch trains on two workers
+
     def setUp(self):
         temporary = tempfile.TemporaryDirectory()
         self.addCleanup(temporary.cleanup)
@@ -169,10 +189,99 @@ class LaunchersTest(unittest.TestCase):
         self.assertNotEqual(process.returncode, 0)
         self.assertIn("--topology: expected the same on all ranks; rank 0 has ring, rank 1 has ps", output)
 
+    def assert_trains(self, topology, *argv, environment=None):
+        """Two workers, as this command line starts them, end with the bits of tools/launch."""
+        if topology not in self.expected:
+            servers = ["--servers=1"] if topology == "ps" else []
+            output = self.finish(self.start(LAUNCH, "--workers=2", *servers, "--", f"--topology={topology}", *TRAIN))
+            self.expected[topology] = sha_of(output)
+            self.assertEqual(len(self.expected[topology]), 1, output)
+        process = self.start(*argv, environment=environment)
+        output = self.finish(process)
+        self.assertEqual(process.returncode, 0, output)
+        self.assertEqual(set(sha_of(output)), set(self.expected[topology]), output)
+
+    def script(self, *words):
+        """torchrun takes others' flags for abbreviations of its own."""
+        path = self.folder / "script"
+        path.write_text(f"#!/bin/sh\nexec {' '.join(words)}\n")
+        path.chmod(0o755)
+        return str(path)
+
+    @unittest.skipUnless(has_torchrun(), "there is no torchrun")
+    def test_torchrun_trains_a_ring_and_with_servers_among_its_tasks(self):
+        flags = ["-m", "torch.distributed.run", "--standalone", "--monitor_interval=0.1", "-r", "1", "-t", "1",
+                 f"--log_dir={self.folder}", "--no_python"]
+        self.assert_trains("ring", sys.executable, *flags, "--nproc_per_node=2",
+                           self.script(os.path.abspath(WORKER), "--topology=ring", *TRAIN))
+        self.assert_trains("ps", sys.executable, *flags, "--nproc_per_node=3",
+                           self.script(os.path.abspath(TASK), "--servers=1", "--", *TRAIN))
+
+    @unittest.skipUnless(has_torchrun(), "there is no torchrun")
+    def test_torchrun_trains_with_servers_that_are_started_apart(self):
+        port = int(free_port())
+        # torchrun's own store is at --master_port, and rank 0's next to it.
+        server = self.start(SERVER, f"--master=127.0.0.1:{port + 1}", "--timeout=60s")
+        self.assert_trains("ps", sys.executable, "-m", "torch.distributed.run", "--nnodes=1", "--node_rank=0",
+                           "--master_addr=127.0.0.1", f"--master_port={port}", "--monitor_interval=0.1", "-r", "1",
+                           "-t", "1", f"--log_dir={self.folder}", "--no_python", "--nproc_per_node=2",
+                           self.script(os.path.abspath(WORKER), "--topology=ps", "--num_servers=1", *TRAIN))
+        self.assert_ends_well(server)
+
+    def check_mpi(self, *mpirun):
+        store = {"MASTER_PORT": free_port()}
+        self.assert_trains("ring", *mpirun, "-n", "2", os.path.abspath(WORKER), "--topology=ring", *TRAIN,
+                           environment=store)
+        self.assert_trains("ps", *mpirun, "-n", "3", os.path.abspath(TASK), "--servers=1", "--", *TRAIN,
+                           environment=store)
+        self.assert_trains("ps", *mpirun, "-n", "2", os.path.abspath(WORKER), "--topology=ps", "--server_tasks=1", *TRAIN,
+                           ":", "-n", "1", os.path.abspath(SERVER), "--server_tasks=1", "--timeout=60s",
+                           environment=store)
+
+    @unittest.skipUnless(shutil.which("mpirun.openmpi"), "there is no Open MPI: tools/setup installs it")
+    def test_open_mpi_trains_a_ring_and_with_servers_among_its_tasks(self):
+        self.check_mpi("mpirun.openmpi", "--allow-run-as-root", "--oversubscribe")
+
+    @unittest.skipUnless(MPIEXEC.exists(), "there is no MPICH: tools/setup --peers fetches it")
+    def test_mpich_trains_a_ring_and_with_servers_among_its_tasks(self):
+        self.check_mpi(str(MPIEXEC))
+
+    def test_who_is_not_what_its_task_should_be_is_told_before_it_waits(self):
+        def slurm(task):
+            return {"SLURM_PROCID": str(task), "SLURM_NTASKS": "3", "SLURM_LOCALID": str(task), "MASTER_ADDR": "127.0.0.1"}
+        cases = (
+            ([SERVER, "--server_tasks=1"], slurm(0), "so task 0 of 3 as a worker, found a server"),
+            ([WORKER, "--topology=ps", "--server_tasks=1"], slurm(2), "so task 2 of 3 as a server, found a worker"),
+            ([SERVER, "--server_tasks=3"], slurm(0), "fewer than the launcher's 3 tasks"),
+            ([SERVER, "--server_tasks=1"], {}, "--server_tasks: expected srun, mpirun or torchrun"),
+            ([WORKER, "--topology=ps", "--server_tasks=1"], {}, "--server_tasks: expected srun, mpirun or torchrun"),
+            ([WORKER, "--topology=ps", "--server_tasks=1", "--num_servers=2"], slurm(0), "--num_servers: expected 1"),
+            ([TASK, "--servers=3"], slurm(0), "task: --servers: expected at least 1 and fewer"),
+            ([TASK], {}, "task: expected srun, mpirun or torchrun to have started this"),
+            ([TASK, "--", "two"], slurm(0), "task: expected worker flags after --, found \"two\""),
+        )
+        for argv, environment, expected in cases:
+            with self.subTest(argv):
+                process = self.start(*argv, environment=environment)
+                output = self.finish(process)
+                self.assertEqual(process.returncode, 2, output)
+                self.assertEqual(output.count("\n"), 1, output)
+                self.assertIn(expected, output)
+
     @staticmethod
     def workers_of(pid):
         children = pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
         return [int(child) for child in children if b"worker" in pathlib.Path(f"/proc/{child}/cmdline").read_bytes()]
+
+
+def load_tests(loader, suite, pattern):
+    """Those of this shard, when Bazel runs the test in several."""
+    del loader, pattern
+    index, shards = int(os.environ.get("TEST_SHARD_INDEX", 0)), int(os.environ.get("TEST_TOTAL_SHARDS", 1))
+    if "TEST_SHARD_STATUS_FILE" in os.environ:
+        pathlib.Path(os.environ["TEST_SHARD_STATUS_FILE"]).touch()
+    tests = [test for case in suite for test in case]
+    return unittest.TestSuite(tests[index::shards])
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ load(":libtorch.bzl", "libtorch_repository")
 load(":pkg_config.bzl", "pkg_config_repository")
 
 def gradsync_repositories():
-    """Declares the repositories @absl, @grpc, @protobuf, @gtest, @openssl, @jpeg, @png, @libtorch and @cuda."""
+    """Declares the repositories @absl, @grpc, @protobuf, @gtest, @openssl, @jpeg, @png, @yaml, @libtorch and @cuda."""
     bazel_builtin_repositories()
 
     pkg_config_repository(
@@ -45,6 +45,11 @@ def gradsync_repositories():
     pkg_config_repository(
         name = "png",
         modules = {"png": "libpng16"},
+    )
+
+    pkg_config_repository(
+        name = "yaml",
+        modules = {"yaml": "yaml-cpp"},
     )
 
     # @absl//:status is Abseil's absl_status, and so on.

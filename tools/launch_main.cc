@@ -13,19 +13,20 @@
 #include <vector>
 
 #include "absl/flags/flag.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
 #include "base/flags.h"
 #include "base/program_main.h"
 #include "base/status_macros.h"
+#include "base/version.h"
 #include "tools/local_job.h"
 #include "tools/runfiles.h"
+#include "tools/worker_flags.h"
 
 ABSL_FLAG(int, workers, 1, "number of worker processes");
 ABSL_FLAG(int, servers, 0, "number of parameter servers; with any, workers get --topology=ps");
-ABSL_FLAG(absl::Duration, timeout, absl::Seconds(60),
-          "time limit that all processes get as --timeout");
+ABSL_FLAG(
+    absl::Duration, timeout, absl::Seconds(60),
+    "time limit that all processes get as --timeout; a job file's counts if this is not given");
 ABSL_FLAG(std::string, worker_binary, "",
           "program that workers run; empty: the //worker of this build");
 ABSL_FLAG(std::string, server_binary, "",
@@ -37,29 +38,19 @@ namespace {
 constexpr char kUsage[] =
     "launch --workers=N [--servers=K] -- [worker flags]: runs one training job on this machine";
 
-bool HasFlag(const std::vector<std::string>& flags, absl::string_view name) {
-  return std::any_of(flags.begin(), flags.end(), [name](absl::string_view flag) {
-    flag = absl::StripPrefix(absl::StripPrefix(flag, "-"), "-");
-    return flag == name || absl::StartsWith(flag, absl::StrCat(name, "="));
-  });
-}
-
 absl::Status CheckCount(absl::string_view flag, int minimum, int found) {
   if (found >= minimum) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("--", flag, ": expected at least ", minimum, ", found ", found));
 }
 
-absl::StatusOr<LocalJobOptions> JobFromFlags(const char* argv0, std::vector<std::string> flags) {
+absl::StatusOr<LocalJobOptions> JobFromFlags(const char* argv0, const ParsedFlags& parsed) {
   LocalJobOptions job;
   job.workers = absl::GetFlag(FLAGS_workers);
   job.servers = absl::GetFlag(FLAGS_servers);
   GS_RETURN_IF_ERROR(CheckCount("workers", 1, job.workers));
   GS_RETURN_IF_ERROR(CheckCount("servers", 0, job.servers));
-  if (!flags.empty() && !absl::StartsWith(flags[0], "-")) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("expected worker flags after --, found \"", flags[0], "\""));
-  }
+  GS_ASSIGN_OR_RETURN(const WorkerFlags flags, ReadWorkerFlags(parsed.positional));
   job.worker_binary = absl::GetFlag(FLAGS_worker_binary);
   job.server_binary = absl::GetFlag(FLAGS_server_binary);
   if (job.worker_binary.empty()) {
@@ -69,15 +60,15 @@ absl::StatusOr<LocalJobOptions> JobFromFlags(const char* argv0, std::vector<std:
   if (job.server_binary.empty() && job.servers > 0) {
     GS_ASSIGN_OR_RETURN(job.server_binary, FindRunfile(argv0, "ps_server/ps_server"));
   }
-  const std::string timeout =
-      absl::StrCat("--timeout=", absl::FormatDuration(absl::GetFlag(FLAGS_timeout)));
-  job.server_flags = {timeout};
-  job.worker_flags = {timeout};
-  if (!HasFlag(flags, "threads")) {
+  const std::string timeout = absl::FormatDuration(absl::GetFlag(FLAGS_timeout));
+  const bool given = parsed.Sets("timeout");
+  job.server_flags = flags.TimeoutOfServers(timeout, given);
+  job.worker_flags = flags.TimeoutOfWorkers(timeout, given);
+  if (!flags.Has("threads")) {
     const int cores = static_cast<int>(std::thread::hardware_concurrency());
     job.worker_flags.push_back(absl::StrCat("--threads=", std::max(1, cores / job.workers)));
   }
-  job.worker_flags.insert(job.worker_flags.end(), flags.begin(), flags.end());
+  job.worker_flags.insert(job.worker_flags.end(), flags.words.begin(), flags.words.end());
   return job;
 }
 
@@ -107,8 +98,8 @@ void PrintLines(LocalJobOptions* job) {
   };
 }
 
-int Launch(const char* argv0, std::vector<std::string> flags) {
-  absl::StatusOr<LocalJobOptions> job = JobFromFlags(argv0, std::move(flags));
+int Launch(const char* argv0, const ParsedFlags& parsed) {
+  absl::StatusOr<LocalJobOptions> job = JobFromFlags(argv0, parsed);
   if (!job.ok()) {
     PrintError("launch", job.status().message());
     return 2;
@@ -131,5 +122,6 @@ int main(int argc, char** argv) {
   gradsync::FlagOptions options;
   options.usage = gradsync::kUsage;
   options.aliases = {{"worker", "workers"}, {"server", "servers"}};
-  return gradsync::Launch(argv[0], gradsync::ParseFlagsOrExit(argc, argv, options));
+  options.version = gradsync::VersionText("launch");
+  return gradsync::Launch(argv[0], gradsync::ParseFlagsWithOriginsOrExit(argc, argv, options));
 }

@@ -6,7 +6,7 @@ std::vector<FlagTopic> WorkerTopics() {
   return {
       {"Who this worker is and where the others are",
        {"rank", "world_size", "local_rank", "master", "port_file", "interface", "run_id", "servers",
-        "num_servers"}},
+        "num_servers", "server_tasks"}},
       {"How gradients are exchanged",
        {"topology", "link", "update", "consistency", "compression", "server_weights", "owners",
         "connections"}},
@@ -22,6 +22,7 @@ std::vector<FlagTopic> WorkerTopics() {
       {"Sizes of buckets and chunks", {"bucket_bytes", "first_bucket_bytes", "chunk_bytes"}},
       {"Evaluation and records",
        {"evaluate", "evaluate_every", "log_every", "metrics_json", "trace", "trace_steps"}},
+      {"Job files", {"config", "print_config", "write_config"}},
       {"Lost peers and slow workers", {"timeout", "straggler"}},
   };
 }

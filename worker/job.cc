@@ -14,6 +14,7 @@
 #include "train/data_wait.h"
 #include "train/precision.h"
 #include "train/trainer.h"
+#include "worker/effective_flags.h"
 #include "worker/metrics.h"
 
 namespace gradsync {
@@ -84,6 +85,7 @@ class Job {
     if (options_.trainer.gpu != nullptr || rank() == 0) {
       PrintDevice(options_.trainer.gpu.get(), options_.log_every);
     }
+    if (rank() == 0) GS_RETURN_IF_ERROR(ShowFlags(options_.flags, options_.log_every > 0));
     options_.trainer.synchronised = options_.join.sync.job.topology != Topology::kLocal;
     GS_ASSIGN_OR_RETURN(trainer_,
                         Trainer::Create(options_.trainer, rank(), options_.join.meet.world_size));

@@ -6,6 +6,7 @@
 
 #include "join/join.h"
 #include "train/trainer.h"
+#include "worker/effective_flags.h"
 
 namespace gradsync {
 
@@ -15,6 +16,7 @@ struct JobOptions {
   TrainerOptions trainer;
   std::string metrics_json;
   int64_t log_every = 10;  // rank 0 prints a line every so many steps; 0: none
+  EffectiveFlags flags;    // where all of this comes from, for records
 };
 
 }  // namespace gradsync

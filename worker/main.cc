@@ -8,7 +8,9 @@
 
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/time/time.h"
+#include "base/flag_error.h"
 #include "base/flags.h"
 #include "base/keep_memory.h"
 #include "base/program_main.h"
@@ -18,14 +20,19 @@
 #include "join/meet.h"
 #include "join/sync_flags.h"
 #include "train/kineto_trace.h"
+#include "worker/config_flags.h"
 #include "worker/data_flags.h"
-#include "worker/flag_topics.h"
 #include "worker/job.h"
 #include "worker/training_flags.h"
 
 ABSL_FLAG(
     int, num_servers, 0,
     "number of servers that register in the store (ps_server --master=), instead of --servers");
+ABSL_FLAG(
+    int, server_tasks, 0,
+    "how many tasks of one srun, mpirun or torchrun are parameter servers: the last ones; all "
+    "before them are workers, whose rank is their task's number; --num_servers need not be "
+    "given then; 0: the launcher starts workers only");
 ABSL_FLAG(int, rank, -1, "this worker's number, from 0; -1: from torchrun, Slurm or MPI, else 0");
 ABSL_FLAG(int, world_size, -1, "number of workers; -1: from torchrun, Slurm or MPI, else 1");
 ABSL_FLAG(
@@ -45,8 +52,10 @@ ABSL_FLAG(absl::Duration, timeout, absl::Seconds(60), "a peer that is silent for
 ABSL_FLAG(std::string, device, "cpu",
           "what to train on: cpu; cuda, the GPU of this worker's local rank; cuda:N; or auto, cuda "
           "where this build (--config=cuda) and the machine have it (docs/gpu.md)");
-ABSL_FLAG(std::string, metrics_json, "",
-          "file for what this worker measured, WorkerMetrics of proto/run_record.proto");
+ABSL_FLAG(
+    std::string, metrics_json, "",
+    "file for what this worker measured, WorkerMetrics of proto/run_record.proto; {rank} in it "
+    "stands for the rank");
 ABSL_FLAG(std::string, trace, "",
           "file for a trace of some steps of this worker, as Chrome's trace JSON, which "
           "tools/trace_check reads; {rank} in it stands for the rank; needs --config=cuda");
@@ -62,10 +71,30 @@ namespace {
 // ranks that differ in them do not meet.) All other flags must be the same on all ranks; a new one
 // is, unless it is named here.
 constexpr absl::string_view kOfEachRank[] = {
-    "rank",       "local_rank",  "world_size",      "run_id",         "master",
-    "port_file",  "interface",   "device",          "threads",        "loader_threads",
-    "cuda_graph", "fused_norm",  "cudnn_benchmark", "timeout",        "metrics_json",
-    "trace",      "trace_steps", "log_every",       "prefetch_bytes",
+    // clang-format off
+    "rank",
+    "local_rank",
+    "world_size",
+    "run_id",
+    "master",
+    "port_file",
+    "interface",
+    "device",
+    "threads",
+    "loader_threads",
+    "cuda_graph",
+    "fused_norm",
+    "cudnn_benchmark",
+    "timeout",
+    "metrics_json",
+    "trace",
+    "trace_steps",
+    "log_every",
+    "prefetch_bytes",
+    "config",
+    "print_config",
+    "write_config",
+    // clang-format on
 };
 
 FlagTexts FlagsOfAllRanks() {
@@ -75,9 +104,10 @@ FlagTexts FlagsOfAllRanks() {
 }
 
 // Flags win over the launcher's variables.
-absl::StatusOr<JobOptions> JobOptionsFromFlags() {
+absl::StatusOr<JobOptions> JobOptionsFromFlags(std::vector<FlagRecord> flags) {
   JobOptions job;
-  GS_ASSIGN_OR_RETURN(job.join, JoinOptionsFromEnvironment());
+  const int server_tasks = absl::GetFlag(FLAGS_server_tasks);
+  GS_ASSIGN_OR_RETURN(job.join, JoinOptionsFromEnvironment(server_tasks));
   MeetOptions& meet = job.join.meet;
   if (absl::GetFlag(FLAGS_rank) >= 0) meet.rank = absl::GetFlag(FLAGS_rank);
   if (absl::GetFlag(FLAGS_world_size) >= 0) meet.world_size = absl::GetFlag(FLAGS_world_size);
@@ -87,12 +117,18 @@ absl::StatusOr<JobOptions> JobOptionsFromFlags() {
   meet.timeout = absl::GetFlag(FLAGS_timeout);
   meet.on_store = WriteAddressTo(UserPath(absl::GetFlag(FLAGS_port_file)));
   job.join.same_on_all_ranks = FlagsOfAllRanks();
-  job.join.num_servers = absl::GetFlag(FLAGS_num_servers);
+  const int num_servers = absl::GetFlag(FLAGS_num_servers);
+  if (num_servers != 0 && server_tasks != 0 && num_servers != server_tasks) {
+    return FlagError("num_servers", absl::StrCat(server_tasks, ", as --server_tasks says, or none"),
+                     absl::StrCat(num_servers));
+  }
+  if (num_servers != 0) job.join.num_servers = num_servers;
   GS_ASSIGN_OR_RETURN(job.join.sync, SyncFromFlags());
   job.join.device.device = absl::GetFlag(FLAGS_device);
   const int local_rank = absl::GetFlag(FLAGS_local_rank);
   if (local_rank >= 0) job.join.device.local_rank = local_rank;
-  job.metrics_json = UserPath(absl::GetFlag(FLAGS_metrics_json));
+  job.metrics_json = UserPath(absl::StrReplaceAll(absl::GetFlag(FLAGS_metrics_json),
+                                                  {{"{rank}", absl::StrCat(meet.rank)}}));
   job.log_every = absl::GetFlag(FLAGS_log_every);
   GS_ASSIGN_OR_RETURN(job.trainer, TrainerOptionsFromFlags());
   GS_RETURN_IF_ERROR(DataOptionsFromFlags(&job.trainer));
@@ -101,6 +137,7 @@ absl::StatusOr<JobOptions> JobOptionsFromFlags() {
   job.trainer.ranks_on_host = job.join.ranks_on_host;
   GS_ASSIGN_OR_RETURN(job.trainer.trace, ParseTrace(UserPath(absl::GetFlag(FLAGS_trace)),
                                                     absl::GetFlag(FLAGS_trace_steps), meet.rank));
+  job.flags = EffectiveFlagsFrom(std::move(flags), job.join);
   return job;
 }
 
@@ -109,13 +146,11 @@ absl::StatusOr<JobOptions> JobOptionsFromFlags() {
 
 int main(int argc, char** argv) {
   gradsync::KeepFreedMemory();
-  gradsync::FlagOptions options;
-  options.usage =
-      "worker [flags]: one worker of a data-parallel training job. tools/launch starts whole jobs.";
-  options.topics = gradsync::WorkerTopics();
-  const std::vector<std::string> positional = gradsync::ParseFlagsOrExit(argc, argv, options);
+  gradsync::ParsedFlags parsed =
+      gradsync::ParseFlagsWithOriginsOrExit(argc, argv, gradsync::WorkerFlagOptions());
+  const std::vector<std::string>& positional = parsed.positional;
   gpr_set_log_function([](gpr_log_func_args*) {});  // what fails comes back as a status
-  absl::StatusOr<gradsync::JobOptions> job = gradsync::JobOptionsFromFlags();
+  absl::StatusOr<gradsync::JobOptions> job = gradsync::JobOptionsFromFlags(std::move(parsed.flags));
   if (!positional.empty()) {
     job = absl::InvalidArgumentError(
         absl::StrCat("expected flags only, found \"", positional[0], "\""));

@@ -2,7 +2,9 @@
 
 #include <sys/resource.h>
 
+#include "base/flags.h"
 #include "base/status_macros.h"
+#include "base/version.h"
 #include "base/write_file.h"
 #include "data/sampler.h"
 #include "google/protobuf/util/json_util.h"
@@ -62,6 +64,16 @@ void FillJob(const JobOptions& options, const Plan& plan, proto::WorkerMetrics* 
   metrics->set_buckets(static_cast<int32_t>(plan.buckets().size()));
 }
 
+void FillFlags(const std::vector<FlagRecord>& flags, proto::WorkerMetrics* metrics) {
+  metrics->set_gradsync_version(VersionName());
+  for (const FlagRecord& flag : flags) {
+    proto::FlagValue& value = *metrics->add_flags();
+    value.set_name(flag.name);
+    value.set_value(flag.value);
+    value.set_origin(flag.origin);
+  }
+}
+
 }  // namespace
 
 absl::Status WriteWorkerMetrics(const JobOptions& options, const GradientSync& sync,
@@ -70,6 +82,7 @@ absl::Status WriteWorkerMetrics(const JobOptions& options, const GradientSync& s
   proto::WorkerMetrics metrics;
   RecordBackend(sync, &metrics);
   FillJob(options, trainer.plan(), &metrics);
+  FillFlags(options.flags.flags, &metrics);
   FillTimes(result, &metrics);
   metrics.set_loader_threads(trainer.loader_threads());
   metrics.set_data_wait_share(DataWaitShare(result.times));

@@ -4,7 +4,9 @@
 #include <cstdlib>
 
 #include "absl/strings/str_cat.h"
+#include "base/version.h"
 #include "benchmarks/options/job_sweep.h"
+#include "torch/version.h"
 
 namespace gradsync {
 
@@ -50,7 +52,13 @@ std::vector<FlagTopic> BenchmarkTopics() {
 
 std::vector<std::string> ParseBenchmarkFlags(int argc, const char* const* argv,
                                              const std::string& usage) {
-  return ParseFlagsOrExit(argc, argv, {usage, SweepAliases(), BenchmarkTopics()});
+  FlagOptions options;
+  options.usage = usage;
+  options.aliases = SweepAliases();
+  options.topics = BenchmarkTopics();
+  const std::string program = argv[0];
+  options.version = VersionText(program.substr(program.rfind('/') + 1), TORCH_VERSION);
+  return ParseFlagsOrExit(argc, argv, options);
 }
 
 void ParseFlagsOnly(const char* program, int argc, const char* const* argv,

@@ -1,4 +1,4 @@
-#include "join/slurm_node_list.h"
+#include "group/slurm_node_list.h"
 
 #include <cstdint>
 

@@ -1,4 +1,4 @@
-#include "join/launch_environment.h"
+#include "group/launch_environment.h"
 
 #include <initializer_list>
 #include <limits>
@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/host_port.h"
 #include "base/status_macros.h"
-#include "join/slurm_node_list.h"
+#include "group/slurm_node_list.h"
 
 namespace gradsync {
 namespace {
@@ -175,6 +175,22 @@ absl::Status ReadSlurm(const Environment& env, LaunchEnvironment* result) {
 }
 
 }  // namespace
+
+absl::string_view LauncherName(Launcher launcher) {
+  switch (launcher) {
+    case Launcher::kNone:
+      return "";
+    case Launcher::kTorchrun:
+      return "torchrun";
+    case Launcher::kOpenMpi:
+      return "Open MPI";
+    case Launcher::kMpich:
+      return "MPICH";
+    case Launcher::kSlurm:
+      return "Slurm";
+  }
+  return "";
+}
 
 absl::StatusOr<LaunchEnvironment> DetectLaunchEnvironment(const Lookup& lookup) {
   struct Candidate {

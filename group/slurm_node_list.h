@@ -1,5 +1,5 @@
-#ifndef GRADSYNC_JOIN_SLURM_NODE_LIST_H_
-#define GRADSYNC_JOIN_SLURM_NODE_LIST_H_
+#ifndef GRADSYNC_GROUP_SLURM_NODE_LIST_H_
+#define GRADSYNC_GROUP_SLURM_NODE_LIST_H_
 
 #include <string>
 #include <vector>
@@ -17,4 +17,4 @@ absl::StatusOr<std::vector<std::string>> ExpandSlurmNodeList(absl::string_view l
 
 }  // namespace gradsync
 
-#endif  // GRADSYNC_JOIN_SLURM_NODE_LIST_H_
+#endif  // GRADSYNC_GROUP_SLURM_NODE_LIST_H_

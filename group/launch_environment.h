@@ -1,7 +1,8 @@
-// What the program that started this worker says about it, in environment variables.
+// What the program that started this process, a worker or a parameter server, says about it in
+// environment variables.
 
-#ifndef GRADSYNC_JOIN_LAUNCH_ENVIRONMENT_H_
-#define GRADSYNC_JOIN_LAUNCH_ENVIRONMENT_H_
+#ifndef GRADSYNC_GROUP_LAUNCH_ENVIRONMENT_H_
+#define GRADSYNC_GROUP_LAUNCH_ENVIRONMENT_H_
 
 #include <functional>
 #include <string>
@@ -13,6 +14,9 @@
 namespace gradsync {
 
 enum class Launcher { kNone, kTorchrun, kOpenMpi, kMpich, kSlurm };
+
+// "Slurm"; empty for kNone.
+absl::string_view LauncherName(Launcher launcher);
 
 // Unset fields are those that the launcher says nothing about.
 struct LaunchEnvironment {
@@ -54,4 +58,4 @@ absl::StatusOr<LaunchEnvironment> DetectLaunchEnvironment(
 
 }  // namespace gradsync
 
-#endif  // GRADSYNC_JOIN_LAUNCH_ENVIRONMENT_H_
+#endif  // GRADSYNC_GROUP_LAUNCH_ENVIRONMENT_H_

@@ -1,4 +1,4 @@
-#include "join/launch_environment.h"
+#include "group/launch_environment.h"
 
 #include <map>
 #include <string>

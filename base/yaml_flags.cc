@@ -1,0 +1,174 @@
+#include "base/yaml_flags.h"
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "base/status_macros.h"
+#include "yaml-cpp/yaml.h"
+
+namespace gradsync {
+namespace {
+
+// Aliases can make a short file say very much.
+constexpr size_t kMostSettings = 10000;
+
+absl::Status Unexpected(absl::string_view name, const YAML::Mark& mark, absl::string_view what,
+                        absl::string_view expected, absl::string_view found) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(name, ":", mark.line + 1, ": ", what, "expected ", expected, ", found ", found));
+}
+
+absl::string_view KindOf(const YAML::Node& node) {
+  switch (node.Type()) {
+    case YAML::NodeType::Null:
+      return "nothing";
+    case YAML::NodeType::Scalar:
+      return "a text";
+    case YAML::NodeType::Sequence:
+      return "a list";
+    case YAML::NodeType::Map:
+      return "a section";
+    default:
+      return "nothing that is known";
+  }
+}
+
+class Reader {
+ public:
+  explicit Reader(absl::string_view name) : name_(name) {}
+
+  absl::StatusOr<std::vector<FlagSetting>> Read(const std::string& text) {
+    const std::vector<YAML::Node> documents = YAML::LoadAll(text);
+    if (documents.size() > 1) {
+      return Unexpected(name_, documents[1].Mark(), "", "one document", "a second one");
+    }
+    if (documents.empty() || documents[0].IsNull()) return settings_;
+    if (!documents[0].IsMap()) {
+      return Unexpected(name_, documents[0].Mark(), "", "lines such as \"lr: 0.1\"",
+                        KindOf(documents[0]));
+    }
+    GS_RETURN_IF_ERROR(ReadSection(documents[0]));
+    return std::move(settings_);
+  }
+
+ private:
+  absl::Status ReadSection(const YAML::Node& section) {
+    for (const auto& entry : section) {
+      const YAML::Node& key = entry.first;
+      if (!key.IsScalar()) {
+        return Unexpected(name_, key.Mark(), "", "the name of a flag", KindOf(key));
+      }
+      if (settings_.size() == kMostSettings) {
+        return Unexpected(name_, key.Mark(), "", absl::StrCat("at most ", kMostSettings, " lines"),
+                          "more");
+      }
+      GS_RETURN_IF_ERROR(ReadEntry(key, entry.second));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status ReadEntry(const YAML::Node& key, const YAML::Node& value) {
+    FlagSetting setting;
+    setting.name = key.Scalar();
+    setting.line = key.Mark().line + 1;
+    if (value.IsScalar()) {
+      setting.value = value.Scalar();
+    } else if (value.IsSequence()) {
+      setting.kind = FlagSetting::Kind::kList;
+      GS_RETURN_IF_ERROR(ReadList(setting.name, value, &setting.value));
+    } else if (value.IsMap()) {
+      setting.kind = FlagSetting::Kind::kSection;
+    } else {
+      return Unexpected(name_, key.Mark(), setting.name + ": ", "a value (\"\" for an empty text)",
+                        KindOf(value));
+    }
+    settings_.push_back(setting);
+    return value.IsMap() ? ReadSection(value) : absl::OkStatus();
+  }
+
+  absl::Status ReadList(const std::string& key, const YAML::Node& list, std::string* joined) {
+    std::vector<std::string> elements;
+    for (const YAML::Node& element : list) {
+      if (!element.IsScalar()) {
+        return Unexpected(name_, element.Mark(), key + ": ", "texts in the list", KindOf(element));
+      }
+      // Flags have their lists as one text.
+      if (absl::StrContains(element.Scalar(), ',')) {
+        return Unexpected(name_, element.Mark(), key + ": ", "elements without a comma",
+                          absl::StrCat("\"", element.Scalar(), "\""));
+      }
+      elements.push_back(element.Scalar());
+    }
+    *joined = absl::StrJoin(elements, ",");
+    return absl::OkStatus();
+  }
+
+  const absl::string_view name_;
+  std::vector<FlagSetting> settings_;
+};
+
+std::string Quoted(const std::string& text) {
+  YAML::Emitter emitter;
+  emitter << YAML::DoubleQuoted << text;
+  return emitter.c_str();
+}
+
+// A number or a bool as it is, so that other readers see what it is.
+std::string Scalar(const std::string& text) {
+  double number = 0;
+  const bool plain =
+      text == "true" || text == "false" ||
+      (text.find_first_not_of("0123456789.e+-") == text.npos && absl::SimpleAtod(text, &number));
+  return plain ? text : Quoted(text);
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<FlagSetting>> ParseYamlFlags(const std::string& text,
+                                                        absl::string_view name) {
+  try {
+    return Reader(name).Read(text);
+  } catch (const YAML::Exception& error) {
+    return Unexpected(name, error.mark, "", "YAML", error.msg);
+  }
+}
+
+absl::StatusOr<std::vector<FlagSetting>> ReadYamlFlags(const std::string& path,
+                                                       absl::string_view name) {
+  std::FILE* const file = std::fopen(path.c_str(), "rb");
+  std::string text;
+  char block[4096];
+  size_t size = 0;
+  while (file != nullptr && (size = std::fread(block, 1, sizeof(block), file)) > 0) {
+    text.append(block, size);
+  }
+  const bool read = file != nullptr && std::ferror(file) == 0;
+  const int error = errno;
+  if (file != nullptr) std::fclose(file);
+  if (!read) {
+    return absl::NotFoundError(
+        absl::StrCat(name, ": expected a YAML file, found: ", std::strerror(error)));
+  }
+  return ParseYamlFlags(text, name);
+}
+
+std::string YamlLine(const FlagRecord& flag) {
+  if (!flag.is_list) return absl::StrCat(flag.name, ": ", Scalar(flag.value));
+  const std::vector<std::string> elements = absl::StrSplit(flag.value, ',', absl::SkipEmpty());
+  return absl::StrCat(flag.name, ": [",
+                      absl::StrJoin(elements, ", ",
+                                    [](std::string* out, const std::string& element) {
+                                      absl::StrAppend(out, Scalar(element));
+                                    }),
+                      "]");
+}
+
+}  // namespace gradsync

@@ -1,0 +1,171 @@
+#!/usr/bin/env python3
+"""Job files: those of configs/, what a run writes and takes back, and the processes of the Kubernetes manifest."""
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.join(os.getcwd(), "tests"))
+
+import slurm_cluster  # noqa: E402
+
+try:
+    import yaml
+except ImportError:
+    yaml = None
+
+ROOT = pathlib.Path.cwd()  # of the runfiles, where tests start
+WORKER = str(ROOT / "worker/worker")
+PROGRAMS = ("worker/worker", "ps_server/ps_server", "tools/launch", "tools/task")
+SMALL = ["--model=mlp", "--data=synthetic", "--batch_size=4", "--steps=2", "--warmup_steps=0", "--lr_warmup_steps=0"]
+PATIENCE = 100
+
+
+def sha_of(output):
+    return re.findall(r"params_sha256 (\w{64})", output)
+
+
+class Case(unittest.TestCase):
+    def setUp(self):
+        temporary = tempfile.TemporaryDirectory()
+        self.addCleanup(temporary.cleanup)
+        self.folder = pathlib.Path(temporary.name)
+
+    def run_here(self, *argv):
+        return subprocess.run([str(word) for word in argv], stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                              timeout=PATIENCE, cwd=self.folder)
+
+    def train(self, *argv):
+        result = self.run_here(*argv)
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+        return result.stdout
+
+
+class JobFilesTest(Case):
+    def test_the_files_of_the_published_experiments_are_taken(self):
+        files = sorted((ROOT / "configs").rglob("*.yaml"))
+        self.assertGreaterEqual(len(files), 6)
+        for file in files:
+            with self.subTest(file.name):
+                # With a model and data that take no time; the rest is the file's.
+                output = self.train(WORKER, f"--config={file}", "--topology=local", "--print_config", *SMALL)
+                self.assertRegex(output, rf"\nweight_decay: 0.0001  # {re.escape(str(file))}\n")
+                self.assertRegex(output, r"\nmodel: \"mlp\"  # command line\n")
+                self.assertRegex(output, r"\nseed: 0  # default\n")
+                self.assertEqual(len(sha_of(output)), 1)
+
+    def test_a_file_says_what_flags_would_and_a_written_one_gives_the_same_run(self):
+        flags = ["--model=mlp", "--batch_size=3", "--steps=3", "--lr=0.05", "--schedule=step", "--lr_milestones=1,2",
+                 "--nesterov", "--bucket_bytes=64KiB", "--chunk_bytes=4KiB", "--seed=7"]
+        self.folder.joinpath("job.yaml").write_text(
+            "what:\n  model: mlp\n  batch_size: 3\n  steps: 3\n"
+            "how: {lr: 0.5, schedule: step, lr_milestones: [1, 2], nesterov: true}\n"
+            "bucket_bytes: 64KiB\nchunk_bytes: 4KiB\nseed: 7\n")
+        by_flags = sha_of(self.train(WORKER, *flags))
+        output = self.train(WORKER, "--config=job.yaml", "--lr=0.05", "--write_config=written.yaml",
+                            "--metrics_json=metrics{rank}.json")
+        self.assertEqual(sha_of(output), by_flags)
+        self.assertNotEqual(sha_of(self.train(WORKER, "--config=job.yaml")), by_flags)  # --lr did count
+        self.assertRegex(output, r"flags .*lr=0.05 .*\(command line\)")
+        self.assertRegex(output, r"flags .*seed=7 .*\(job.yaml\)")
+        self.assertEqual(sha_of(self.train(WORKER, "--config=written.yaml")), by_flags)
+        written = (self.folder / "written.yaml").read_text()
+        self.assertIn("\nlr_milestones: [1, 2]\n", written)
+        for flag in ("rank", "master", "config", "write_config", "metrics_json"):
+            self.assertNotIn(f"\n{flag}:", written)
+        metrics = json.loads((self.folder / "metrics0.json").read_text())
+        recorded = {flag["name"]: (flag["value"], flag["origin"]) for flag in metrics["flags"]}
+        self.assertEqual(recorded["lr"], ("0.05", "command line"))
+        self.assertEqual(recorded["batch_size"], ("3", "job.yaml"))
+        self.assertEqual(recorded["momentum"], ("0.9", "default"))
+        self.assertRegex(metrics["gradsync_version"], r"^gradsync [\d.]+, commit [\w+]+$")
+
+    def test_launch_leaves_to_the_file_what_the_file_says(self):
+        (self.folder / "job.yaml").write_text("model: mlp\nbatch_size: 4\nsteps: 2\nthreads: 2\ntimeout: 50s\n")
+        output = self.train(ROOT / "tools/launch", "--workers=1", "--servers=1", "--", "--config", "job.yaml",
+                            "--print_config")
+        self.assertIn("threads: 2  # job.yaml\n", output)
+        self.assertIn("timeout: \"50s\"  # job.yaml\n", output)
+        output = self.train(ROOT / "tools/launch", "--workers=1", "--timeout=40s", "--", "--config=job.yaml",
+                            "--print_config")
+        self.assertIn("timeout: \"40s\"  # command line\n", output)
+
+    def test_mistakes_are_one_line_with_file_and_line(self):
+        cases = (("lr: 0.1\nmodle: mlp\n", "job.yaml:2: modle: expected a flag of this program, found an unknown name; "
+                                           "did you mean model?"),
+                 ("steps: many\n", "job.yaml:1: steps: expected an integer, found \"many\""),
+                 ("a: {lr: 1}\nb: {lr: 1}\n", "job.yaml:2: lr: expected once in the file, found again after line 1"))
+        for text, expected in cases:
+            with self.subTest(text):
+                (self.folder / "job.yaml").write_text(text)
+                result = self.run_here(WORKER, "--config=job.yaml")
+                self.assertEqual((result.returncode, result.stdout, result.stderr), (2, "", expected + "\n"))
+        result = self.run_here(WORKER, "--config=absent.yaml")
+        self.assertEqual(result.returncode, 2)
+        self.assertEqual(result.stderr, "absent.yaml: expected a YAML file, found: No such file or directory\n")
+
+    def test_every_program_says_its_version(self):
+        for program in PROGRAMS:
+            with self.subTest(program):
+                name = program.split("/")[-1]
+                libtorch = r"LibTorch \d+\.\d+\S*\n" if name == "worker" else ""
+                self.assertRegex(self.train(ROOT / program, "--version"),
+                                 rf"^{name} of gradsync \d\S*\ncommit [\w+]+\n{libtorch}gRPC 1\.\d+\S*\n"
+                                 r"Protocol Buffers \d+\.\d+\S*\ncompiler \w+ .*\n$")
+
+
+@unittest.skipIf(yaml is None, "there is no python3-yaml: tools/setup installs it")
+class KubernetesTest(Case):
+    """What the manifest starts, with what a cluster would fill in, as processes of this machine."""
+
+    FIELDS = {"metadata.labels['jobset.sigs.k8s.io/jobset-name']": "gradsync",
+              "metadata.labels['jobset.sigs.k8s.io/restart-attempt']": "1"}
+    INDEX = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
+
+    def pods(self, job, port):
+        template = job["template"]["spec"]
+        self.assertEqual(template["parallelism"], template["completions"])
+        container = template["template"]["spec"]["containers"][0]
+        for index in range(template["completions"]):
+            fields = {**self.FIELDS, self.INDEX: str(index)}
+            environment = {each["name"]: each["value"] if "value" in each else
+                           fields[each["valueFrom"]["fieldRef"]["fieldPath"]] for each in container["env"]}
+            words = [re.sub(r"\$\((\w+)\)", lambda match: environment[match.group(1)], word)
+                     for word in container["command"] + container["args"]]
+            # The only name of a host, as the JobSet forms it from its own, the job's and two indices.
+            rank_0 = "gradsync-worker-0-0.gradsync"
+            words = [word.replace(f"{rank_0}:29500", f"127.0.0.1:{port}").replace("0.0.0.0", "127.0.0.1") for word in words]
+            if "MASTER_ADDR" in environment:
+                self.assertEqual((environment["MASTER_ADDR"], environment["MASTER_PORT"]), (rank_0, "29500"))
+                environment.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
+                self.assertEqual(environment["WORLD_SIZE"], str(template["completions"]))
+            yield [str(ROOT / words[0].replace("/gradsync/", "")), *words[1:]], environment
+
+    def test_the_manifests_pods_are_one_job(self):
+        manifest = yaml.safe_load((ROOT / "examples/kubernetes/jobset.yaml").read_text())
+        self.assertEqual((manifest["kind"], manifest["metadata"]["name"], manifest["spec"]["network"]["subdomain"]),
+                         ("JobSet", "gradsync", "gradsync"))
+        port = str(slurm_cluster.free_ports(1)[0])
+        processes = []
+        for job in manifest["spec"]["replicatedJobs"]:
+            for words, environment in self.pods(job, port):
+                output = self.folder / f"output{len(processes)}"
+                with output.open("w") as file:
+                    processes.append((output, subprocess.Popen(
+                        words, env={**os.environ, **environment}, stdin=subprocess.DEVNULL, stdout=file,
+                        stderr=subprocess.STDOUT)))
+                self.addCleanup(processes[-1][1].kill)
+        self.assertEqual(len(processes), 3)
+        for output, process in processes:
+            self.assertEqual(process.wait(timeout=PATIENCE), 0, output.read_text())
+        self.assertIn("(torchrun)", processes[0][0].read_text())
+        self.assertEqual(len(sha_of(processes[0][0].read_text())), 1)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,111 @@
+#!/usr/bin/env python3
+"""Jobs that a real Slurm starts, on two nodes that are both this machine, train what tools/launch trains, to the bit.
+
+Skipped where Slurm is not installed (tools/setup --extras) or this is not root.
+"""
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.join(os.getcwd(), "tests"))
+
+import slurm_cluster  # noqa: E402
+
+ROOT = pathlib.Path.cwd()  # of the runfiles, where tests start
+WORKER = str(ROOT / "worker/worker")
+SERVER = str(ROOT / "ps_server/ps_server")
+TASK = str(ROOT / "tools/task")
+LAUNCH = str(ROOT / "tools/launch")
+SAMPLES = ROOT / "examples/slurm"
+JOB = ["--model=mlp", "--batch_size=4", "--steps=4", "--timeout=60s"]
+PATIENCE = 100
+
+
+def sha_of(output):
+    return re.findall(r"params_sha256 (\w{64})", output)
+
+
+@unittest.skipIf(slurm_cluster.why_not(), slurm_cluster.why_not())
+class SlurmTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        temporary = tempfile.TemporaryDirectory(dir="/tmp")  # a socket's path is at most 107 bytes long
+        cls.addClassCleanup(temporary.cleanup)
+        cls.folder = pathlib.Path(temporary.name)
+        cls.cluster = slurm_cluster.SlurmCluster(cls.folder)
+        cls.addClassCleanup(cls.cluster.stop)
+        cls.cluster.start()
+        cls.expected = {}
+
+    def run_here(self, *argv):
+        # The nodes' names are nobody's addresses. The store's port is a free one, and the launcher's rule for it stays.
+        environment = {**self.cluster.environment, "MASTER_ADDR": "127.0.0.1",
+                       "MASTER_PORT": str(slurm_cluster.free_ports(1)[0])}
+        return subprocess.run(argv, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, text=True, timeout=PATIENCE, cwd=self.folder)
+
+    def train(self, *argv):
+        result = self.run_here(*argv)
+        self.assertEqual(result.returncode, 0, result.stdout)
+        return result.stdout
+
+    def sha_by_launch(self, topology):
+        if topology not in self.expected:
+            servers = ["--servers=1"] if topology == "ps" else []
+            output = self.train(LAUNCH, "--workers=2", *servers, "--", f"--topology={topology}", *JOB)
+            self.expected[topology] = sha_of(output)
+        return self.expected[topology]
+
+    def assert_trains(self, topology, *argv):
+        output = self.train("srun", *argv)
+        shas = sha_of(output)
+        self.assertEqual(len(shas), 1, output)  # rank 0 alone prints it
+        self.assertEqual(shas, self.sha_by_launch(topology), output)
+        return output
+
+    def test_a_ring_of_two_nodes(self):
+        output = self.assert_trains("ring", "-N2", "-n2", WORKER, "--topology=ring", *JOB)
+        self.assertRegex(output, r"flags .*rank=0 .*world_size=2 .*\(Slurm\)")
+
+    def test_workers_and_a_server_in_one_line(self):
+        self.assert_trains("ps", "-N2", "-n3", TASK, "--servers=1", "--", *JOB)
+
+    def test_a_file_that_says_which_task_runs_what(self):
+        tasks = self.folder / "tasks"
+        tasks.write_text(f"0-1 {WORKER} --topology=ps --server_tasks=1 {' '.join(JOB)}\n"
+                         f"2 {SERVER} --server_tasks=1 --timeout=60s\n")
+        self.assert_trains("ps", "-N2", "-n3", "--multi-prog", str(tasks))
+
+    def test_a_heterogeneous_job(self):
+        self.assert_trains("ps", "-n2", WORKER, "--topology=ps", "--server_tasks=1", *JOB, ":", "-n1", SERVER,
+                           "--server_tasks=1", "--timeout=60s")
+
+    def test_servers_that_come_first_are_told_the_rule(self):
+        tasks = self.folder / "wrong_tasks"
+        tasks.write_text(f"0 {SERVER} --server_tasks=1\n1 {WORKER} --topology=ps --server_tasks=1 {' '.join(JOB)}\n")
+        result = self.run_here("srun", "-n2", "--multi-prog", str(tasks))
+        self.assertNotEqual(result.returncode, 0)
+        self.assertIn("expected workers first and then servers, so task 0 of 2 as a worker, found a server", result.stdout)
+        self.assertIn("so task 1 of 2 as a server, found a worker", result.stdout)
+
+    def sample(self, name, *flags):
+        log = self.folder / f"{name}.out"
+        result = self.run_here("sbatch", "--wait", f"--output={log}", f"--export=ALL,GRADSYNC={ROOT}",
+                               str(SAMPLES / f"{name}.sbatch"), *flags)
+        output = log.read_text() if log.exists() else ""
+        self.assertEqual(result.returncode, 0, result.stdout + output)
+        return sha_of(output)
+
+    def test_the_sample_scripts_run(self):
+        self.assertEqual({path.name for path in SAMPLES.iterdir()}, {"ring.sbatch", "ps.sbatch"})
+        self.assertEqual(self.sample("ring", *JOB), self.sha_by_launch("ring"))
+        self.assertEqual(self.sample("ps", *JOB), self.sha_by_launch("ps"))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,75 @@
+#include "tools/worker_flags.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "base/flags.h"
+#include "base/program_main.h"
+#include "base/status_macros.h"
+#include "base/yaml_flags.h"
+
+namespace gradsync {
+namespace {
+
+absl::string_view WithoutDashes(absl::string_view word) {
+  return absl::StripPrefix(absl::StripPrefix(word, "-"), "-");
+}
+
+// The last --config, as the workers will take it; empty: none.
+std::string ConfigPath(const std::vector<std::string>& words) {
+  std::string path;
+  for (size_t i = 0; i < words.size(); ++i) {
+    absl::string_view word = words[i];
+    if (!absl::StartsWith(word, "-")) continue;
+    word = WithoutDashes(word);
+    if (absl::ConsumePrefix(&word, "config=")) {
+      path = std::string(word);
+    } else if (word == "config" && i + 1 < words.size()) {
+      path = words[++i];
+    }
+  }
+  return path;
+}
+
+}  // namespace
+
+bool WorkerFlags::Has(absl::string_view flag) const {
+  if (file.count(std::string(flag)) > 0) return true;
+  return std::any_of(words.begin(), words.end(), [flag](absl::string_view word) {
+    word = WithoutDashes(word);
+    return word == flag || absl::StartsWith(word, absl::StrCat(flag, "="));
+  });
+}
+
+std::vector<std::string> WorkerFlags::TimeoutOfServers(const std::string& own, bool given) const {
+  const auto of_file = file.find("timeout");
+  const bool use_file = !given && of_file != file.end();
+  return {absl::StrCat("--timeout=", use_file ? of_file->second : own)};
+}
+
+std::vector<std::string> WorkerFlags::TimeoutOfWorkers(const std::string& own, bool given) const {
+  if (!given && file.count("timeout") > 0) return {};
+  return {absl::StrCat("--timeout=", own)};
+}
+
+absl::StatusOr<WorkerFlags> ReadWorkerFlags(std::vector<std::string> words) {
+  WorkerFlags flags;
+  flags.words = std::move(words);
+  if (!flags.words.empty() && !absl::StartsWith(flags.words[0], "-")) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("expected worker flags after --, found \"", flags.words[0], "\""));
+  }
+  const std::string path = ConfigPath(flags.words);
+  if (path.empty()) return flags;
+  GS_ASSIGN_OR_RETURN(const std::vector<FlagSetting> settings, ReadYamlFlags(UserPath(path), path));
+  for (const FlagSetting& setting : settings) {
+    if (setting.kind != FlagSetting::Kind::kSection) flags.file[setting.name] = setting.value;
+  }
+  return flags;
+}
+
+}  // namespace gradsync

@@ -1,0 +1,34 @@
+#ifndef GRADSYNC_TOOLS_WORKER_FLAGS_H_
+#define GRADSYNC_TOOLS_WORKER_FLAGS_H_
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace gradsync {
+
+// What a user gives to all workers of a job, after `--`, for programs that add flags of their own:
+// these must not stand over what the user's job file says.
+struct WorkerFlags {
+  std::vector<std::string> words;           // as they were given
+  std::map<std::string, std::string> file;  // what the file of --config sets, by flag
+
+  // Whether the words or the file set this flag.
+  bool Has(absl::string_view flag) const;
+
+  // --timeout=... for the servers, and for the workers unless their file has it. `own` is the
+  // program's, which counts where it was `given` or where the file says nothing.
+  std::vector<std::string> TimeoutOfServers(const std::string& own, bool given) const;
+  std::vector<std::string> TimeoutOfWorkers(const std::string& own, bool given) const;
+};
+
+// Reads the file that --config in `words` names, if it does. Errors: INVALID_ARGUMENT for a first
+// word that is no flag; those of ReadYamlFlags().
+absl::StatusOr<WorkerFlags> ReadWorkerFlags(std::vector<std::string> words);
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_TOOLS_WORKER_FLAGS_H_

@@ -1,0 +1,40 @@
+// All flags of a job with their values and who set them: what rank 0 prints, what a run's record
+// keeps, and what can be given back as a job file.
+
+#ifndef GRADSYNC_WORKER_EFFECTIVE_FLAGS_H_
+#define GRADSYNC_WORKER_EFFECTIVE_FLAGS_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "base/flags.h"
+
+namespace gradsync {
+
+struct EffectiveFlags {
+  std::vector<FlagRecord> flags;  // all of //worker, by name, the launcher's words put in
+  std::vector<FlagTopic> topics;  // the order in which files show them
+  bool print_all = false;
+  std::string write_to;  // path of a job file that gives the same run; empty: none
+};
+
+// "flags model=mlp steps=20 (command line); lr=0.02 (job.yaml)": those that are not at their
+// defaults, by who set them. One line, without its end. Pure.
+std::string NotableFlags(const std::vector<FlagRecord>& flags);
+
+// Each flag as a line of YAML with its origin as a comment, by topic. Pure.
+std::string AllFlags(const EffectiveFlags& flags);
+
+// A job file: the values of all flags that say what the job is. Those that say who a process is,
+// where the others are, and where this run's records go, are left to whoever starts it again.
+// Pure.
+std::string JobFile(const EffectiveFlags& flags);
+
+// Prints NotableFlags() if `brief`, or AllFlags() if that was asked for, and writes the job file.
+// Errors: those of WriteFileAtomically().
+absl::Status ShowFlags(const EffectiveFlags& flags, bool brief);
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_WORKER_EFFECTIVE_FLAGS_H_
