@@ -116,7 +116,7 @@ class DataLoader::Impl {
     const MonotonicTime asked = MonotonicTime::Now();
     absl::StatusOr<Batch> batch = Take();
     const MonotonicTime had = MonotonicTime::Now();
-    // Nothing could be prepared while nobody waited for the first.
+    // The first batch is always waited for: it says nothing.
     const bool grow =
         last_ != MonotonicTime::InfinitePast() && growth_.Grow(had - asked, had - last_);
     last_ = had;
