@@ -15,6 +15,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "absl/types/optional.h"
 #include "base/byte_sizes.h"
 #include "base/status_macros.h"
 
@@ -45,6 +46,7 @@ absl::string_view TypeName(const Flag& flag) {
   if (flag.IsOfType<int32_t>() || flag.IsOfType<int64_t>()) return "an integer";
   if (flag.IsOfType<uint32_t>() || flag.IsOfType<uint64_t>()) return "an integer of at least 0";
   if (flag.IsOfType<double>() || flag.IsOfType<float>()) return "a number";
+  if (flag.IsOfType<absl::optional<double>>()) return "a number, or empty";
   if (flag.IsOfType<absl::Duration>()) return "a duration such as 30s or 1.5m";
   if (flag.IsOfType<ByteSize>()) return "a size such as 4096, 64KiB or 25MiB";
   if (flag.IsOfType<std::string>()) return "a text";

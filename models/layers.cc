@@ -11,6 +11,7 @@
 #include "ATen/ops/ones.h"
 #include "ATen/ops/zeros.h"
 #include "c10/core/GradMode.h"
+#include "models/sync_norm.h"
 
 namespace gradsync {
 namespace {
@@ -61,6 +62,7 @@ BatchNorm2d::BatchNorm2d(int64_t channels) {
 }
 
 at::Tensor BatchNorm2d::Plain(const at::Tensor& x) {
+  if (is_training() && exchange_ != nullptr) return SyncNorm(x, tensors_, *exchange_);
   if (is_training()) {
     CheckValues(x);
     tensors_.num_batches_tracked.add_(1);
@@ -73,6 +75,17 @@ at::Tensor BatchNorm2d::Plain(const at::Tensor& x) {
 at::Tensor BatchNorm2d::Fused(const at::Tensor& x, const at::Tensor& residual, bool relu) {
   CheckValues(x);
   return fused_norm_.Forward(x, residual, relu, tensors_);
+}
+
+int SetMomentExchange(torch::nn::Module& model, MomentExchange* exchange) {
+  int norms = 0;
+  for (const auto& module : model.modules(/*include_self=*/false)) {
+    auto* norm = module->as<BatchNorm2d>();
+    if (norm == nullptr) continue;
+    norm->set_exchange(exchange);
+    ++norms;
+  }
+  return norms;
 }
 
 Linear::Linear(int64_t in, int64_t out, at::Generator& generator) {

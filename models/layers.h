@@ -14,6 +14,7 @@
 #include "ATen/core/Generator.h"
 #include "ATen/core/Tensor.h"
 #include "models/fused_norm.h"
+#include "models/moment_exchange.h"
 #include "torch/nn/module.h"
 
 namespace gradsync {
@@ -58,9 +59,13 @@ class BatchNorm2d : public torch::nn::Module {
   // Whether to use FusedNorm (models/fused_norm.h) where it takes the input. At first not.
   void set_fused(bool fused) { fused_ = fused; }
 
+  // Whose batches' moments to normalise by in training: those of all who meet in `exchange`
+  // (models/sync_norm.h), which must outlive the use of this layer; null, as at first: this one's.
+  void set_exchange(MomentExchange* exchange) { exchange_ = exchange; }
+
   // Whether Fused() may be called with `x`: in training, on a GPU, in channels-last format.
   bool Fuses(const at::Tensor& x) const {
-    return fused_ && is_training() && FusedNorm::Takes(x, tensors_);
+    return fused_ && exchange_ == nullptr && is_training() && FusedNorm::Takes(x, tensors_);
   }
 
   // forward(), plus `residual` if that is defined, and then ReLU if `relu`. Throws as forward().
@@ -70,9 +75,13 @@ class BatchNorm2d : public torch::nn::Module {
   at::Tensor Plain(const at::Tensor& x);
 
   bool fused_ = false;
+  MomentExchange* exchange_ = nullptr;
   NormTensors tensors_;
   FusedNorm fused_norm_;
 };
+
+// Sets the exchange of all BatchNorm2d in `model`; returns how many there are.
+int SetMomentExchange(torch::nn::Module& model, MomentExchange* exchange);
 
 // `weight` [out, in] and `bias` [out], uniform in +-1/sqrt(in).
 class Linear : public torch::nn::Module {

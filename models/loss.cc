@@ -1,5 +1,6 @@
 #include "models/loss.h"
 
+#include "ATen/core/Reduction.h"
 #include "ATen/ops/argmax.h"
 #include "ATen/ops/cross_entropy_loss.h"
 #include "ATen/ops/eq.h"
@@ -8,13 +9,19 @@
 
 namespace gradsync {
 
-at::Tensor CrossEntropy(const at::Tensor& logits, const at::Tensor& labels) {
-  return at::cross_entropy_loss(logits, labels);
+at::Tensor CrossEntropy(const at::Tensor& logits, const at::Tensor& labels,
+                        double label_smoothing) {
+  return at::cross_entropy_loss(logits, labels, /*weight=*/{}, at::Reduction::Mean,
+                                /*ignore_index=*/-100, label_smoothing);
+}
+
+at::Tensor CorrectPredictions(const at::Tensor& logits, const at::Tensor& labels) {
+  c10::NoGradGuard no_grad;
+  return at::sum(at::eq(at::argmax(logits, 1), labels));
 }
 
 int64_t CountCorrect(const at::Tensor& logits, const at::Tensor& labels) {
-  c10::NoGradGuard no_grad;
-  return at::sum(at::eq(at::argmax(logits, 1), labels)).item<int64_t>();
+  return CorrectPredictions(logits, labels).item<int64_t>();
 }
 
 }  // namespace gradsync

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/flag_error.h"
 #include "base/status_macros.h"
 #include "data/open_dataset.h"
 
@@ -12,6 +13,17 @@ absl::StatusOr<JobInputs> OpenJobInputs(const TrainerOptions& options, int rank,
   if (options.batch_size < 1) {
     return absl::InvalidArgumentError(
         absl::StrCat("--batch_size: expected at least 1, found ", options.batch_size));
+  }
+  if (options.accumulate < 1) {
+    return FlagError("accumulate", "at least 1", absl::StrCat(options.accumulate));
+  }
+  if (!(options.label_smoothing >= 0 && options.label_smoothing <= 1)) {
+    return FlagError("label_smoothing", "a number from 0 to 1",
+                     absl::StrCat(options.label_smoothing));
+  }
+  if (!(options.ema_decay >= 0 && options.ema_decay < 1)) {
+    return FlagError("ema_decay", "a number of at least 0 and less than 1",
+                     absl::StrCat(options.ema_decay));
   }
   if (options.steps < 0 || options.epochs < 0 || (options.steps == 0 && options.epochs == 0)) {
     return absl::InvalidArgumentError(
@@ -48,9 +60,13 @@ absl::StatusOr<JobInputs> OpenJobInputs(const TrainerOptions& options, int rank,
         absl::StrCat("--batch_size: expected at most a rank's share of ", options.data, ", ", share,
                      " of ", inputs.train->size(), " samples, found ", options.batch_size));
   }
-  const int64_t batches_per_epoch = (share + options.batch_size - 1) / options.batch_size;
-  inputs.steps = options.steps != 0 ? options.steps : options.epochs * batches_per_epoch;
-  GS_ASSIGN_OR_RETURN(inputs.recipe, FitRecipe(options.recipe, inputs.steps, batches_per_epoch));
+  inputs.accumulation = {share, options.batch_size, options.accumulate};
+  const int64_t steps_per_epoch = inputs.accumulation.StepsPerEpoch();
+  inputs.steps = options.steps != 0 ? options.steps : options.epochs * steps_per_epoch;
+  const int64_t workers = options.synchronised ? world_size : 1;
+  GS_ASSIGN_OR_RETURN(const RecipeOptions scaled,
+                      ScaleRate(options.recipe, options.batch_size * options.accumulate * workers));
+  GS_ASSIGN_OR_RETURN(inputs.recipe, FitRecipe(scaled, inputs.steps, steps_per_epoch));
   if (options.warmup_steps < 0 || options.warmup_steps >= inputs.steps) {
     return absl::InvalidArgumentError(
         absl::StrCat("--warmup_steps: expected at least 0 and less than the job's ", inputs.steps,

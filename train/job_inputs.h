@@ -7,6 +7,7 @@
 #include "absl/status/statusor.h"
 #include "data/dataset.h"
 #include "data/sampler.h"
+#include "train/accumulation.h"
 #include "train/recipe.h"
 #include "train/trainer_options.h"
 
@@ -17,6 +18,7 @@ struct JobInputs {
   std::shared_ptr<const ImageDataset> train;
   std::shared_ptr<const ImageDataset> test;  // only if evaluated
   std::unique_ptr<DistributedSampler> sampler;
+  Accumulation accumulation;
   int64_t steps = 0;
   RecipeOptions recipe;  // of a job of so many
 };

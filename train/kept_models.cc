@@ -9,9 +9,9 @@ std::vector<at::Tensor> TensorsOf(const Model& model) {
   return tensors;
 }
 
-std::vector<at::Tensor> CopyOf(const Model& model) {
+std::vector<at::Tensor> CopyOf(const std::vector<at::Tensor>& tensors) {
   std::vector<at::Tensor> copies;
-  for (const at::Tensor& tensor : TensorsOf(model)) copies.push_back(tensor.detach().clone());
+  for (const at::Tensor& tensor : tensors) copies.push_back(tensor.detach().clone());
   return copies;
 }
 
@@ -22,11 +22,15 @@ void Set(const std::vector<at::Tensor>& values, Model& model) {
 
 }  // namespace
 
-void KeptModels::Keep(const Model& model, int64_t step) { kept_.push_back({step, CopyOf(model)}); }
+void KeptModels::Keep(const Model& model, int64_t step) { Keep(TensorsOf(model), step); }
+
+void KeptModels::Keep(const std::vector<at::Tensor>& tensors, int64_t step) {
+  kept_.push_back({step, CopyOf(tensors)});
+}
 
 absl::Status KeptModels::ForEach(Model& model,
                                  const std::function<absl::Status(int64_t step)>& visit) const {
-  const std::vector<at::Tensor> last = CopyOf(model);
+  const std::vector<at::Tensor> last = CopyOf(TensorsOf(model));
   absl::Status status;
   for (const auto& [step, tensors] : kept_) {
     Set(tensors, model);

@@ -20,6 +20,9 @@ class KeptModels {
   // Copies the parameters and buffers of `model`.
   void Keep(const Model& model, int64_t step);
 
+  // Copies `tensors`: other values for its parameters and then its buffers, in their order.
+  void Keep(const std::vector<at::Tensor>& tensors, int64_t step);
+
   // Calls `visit` for each that was kept, in order, with `model` as it was after `step`, until an
   // error, which is returned. Then `model` is as it was before the call.
   absl::Status ForEach(Model& model, const std::function<absl::Status(int64_t step)>& visit) const;

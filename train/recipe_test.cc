@@ -141,11 +141,76 @@ TEST(RecipeTest, MilestonesAreAllStepsOrAllEpochs) {
   }
 }
 
+TEST(RecipeTest, WarmUpIsInStepsOrEpochsAndNotBoth) {
+  RecipeOptions steps;
+  EXPECT_TRUE(ParseWarmUp("", &steps).ok());
+  EXPECT_TRUE(ParseWarmUp("0", &steps).ok());
+  EXPECT_TRUE(ParseWarmUp("7", &steps).ok());
+  EXPECT_EQ(steps.warmup_steps, 7);
+  EXPECT_THAT(ParseWarmUp("5", &steps).message(), HasSubstr("--lr_warmup_steps"));
+  RecipeOptions epochs;
+  EXPECT_TRUE(ParseWarmUp("2e", &epochs).ok());
+  EXPECT_EQ(FitRecipe(epochs, /*steps=*/100, /*steps_per_epoch=*/30).value().warmup_steps, 60);
+  for (const char* bad : {"e", "-1", "1.5e", "5 ", "2ee", "99999999999"}) {
+    RecipeOptions fresh;
+    EXPECT_THAT(ParseWarmUp(bad, &fresh).message(), HasSubstr("--lr_warmup:")) << bad;
+  }
+}
+
+TEST(RecipeTest, AWarmUpMayBeginAnywhereUpToTheFullRate) {
+  RecipeOptions options;
+  options.base = 1;
+  options.warmup_steps = 4;
+  options.warmup_start = 0.2;
+  EXPECT_NEAR(LearningRate(options, 0), 0.2, 1e-12);
+  EXPECT_NEAR(LearningRate(options, 3), 0.8, 1e-12);
+  EXPECT_NEAR(LearningRate(options, 4), 1, 1e-12);
+  options.warmup_start = 1.5;
+  EXPECT_THAT(ValidateRecipe(options).message(), HasSubstr("--lr_warmup_start"));
+  options.warmup_start = 0.2;
+  options.warmup_steps = 0;
+  EXPECT_THAT(FitRecipe(options, 100, 30).status().message(), HasSubstr("--lr_warmup_start"));
+}
+
+TEST(RecipeTest, PolynomialsFallToZeroAtTheEndOfTheJob) {
+  RecipeOptions options;
+  options.schedule = Schedule::kPoly;
+  options.base = 1;
+  options.power = 2;
+  const RecipeOptions whole = FitRecipe(options, /*steps=*/100, /*steps_per_epoch=*/30).value();
+  EXPECT_NEAR(LearningRate(whole, 50), 0.25, 1e-12);
+  EXPECT_EQ(LearningRate(whole, 100), 0);
+  options.warmup_steps = 100;
+  EXPECT_THAT(FitRecipe(options, 100, 30).status().message(), HasSubstr("--schedule=poly"));
+  options.warmup_steps = 0;
+  options.schedule = Schedule::kCosine;
+  EXPECT_THAT(FitRecipe(options, 100, 30).status().message(), HasSubstr("--lr_power"));
+}
+
+TEST(RecipeTest, TheRateGrowsWithTheGlobalBatch) {
+  RecipeOptions options;
+  options.base = 0.1;
+  EXPECT_EQ(ScaleRate(options, 1024).value().base, 0.1);
+  options.scaling = RateScaling::kLinear;
+  EXPECT_DOUBLE_EQ(ScaleRate(options, 1024).value().base, 0.4);
+  EXPECT_DOUBLE_EQ(ScaleRate(options, 64).value().base, 0.025);
+  options.scaling = RateScaling::kSqrt;
+  options.reference_batch = 64;
+  EXPECT_DOUBLE_EQ(ScaleRate(options, 1024).value().base, 0.4);
+  options.scaling = RateScaling::kNone;
+  EXPECT_THAT(ScaleRate(options, 1024).status().message(), HasSubstr("--lr_reference_batch"));
+  options.reference_batch = 0;
+  EXPECT_THAT(ScaleRate(options, 1024).status().message(), HasSubstr("at least 1"));
+  EXPECT_THAT(ParseRateScaling("square").status().message(), HasSubstr("linear or sqrt"));
+}
+
 TEST(RecipeTest, ScheduleNamesAreParsed) {
   EXPECT_EQ(ParseSchedule("constant").value(), Schedule::kConstant);
   EXPECT_EQ(ParseSchedule("step").value(), Schedule::kStep);
   EXPECT_EQ(ParseSchedule("cosine").value(), Schedule::kCosine);
-  EXPECT_THAT(ParseSchedule("poly").status().message(), HasSubstr("constant, step or cosine"));
+  EXPECT_EQ(ParseSchedule("poly").value(), Schedule::kPoly);
+  EXPECT_THAT(ParseSchedule("steep").status().message(),
+              HasSubstr("constant, step, cosine or poly"));
 }
 
 }  // namespace

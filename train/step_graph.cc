@@ -19,7 +19,7 @@ absl::Status Thrown(const StepOptions& step, const std::exception& e) {
 
 }  // namespace
 
-absl::StatusOr<at::Tensor> StepGraph::Run(const StepOptions& step, const Batch& batch) {
+absl::StatusOr<BatchFigures> StepGraph::Run(const StepOptions& step, const Batch& batch) {
   if (!enabled_ || steps_ < kStepsBefore) return RunAsItIs(step, batch);
   try {
     if (!have_) GS_RETURN_IF_ERROR(CaptureFor(batch));
@@ -30,10 +30,10 @@ absl::StatusOr<at::Tensor> StepGraph::Run(const StepOptions& step, const Batch& 
     return Thrown(step, e);
   }
   GS_RETURN_IF_ERROR(ddp_->ReplayStep(step));
-  return loss_;
+  return figures_;
 }
 
-absl::StatusOr<at::Tensor> StepGraph::RunAsItIs(const StepOptions& step, const Batch& batch) {
+absl::StatusOr<BatchFigures> StepGraph::RunAsItIs(const StepOptions& step, const Batch& batch) {
   GS_RETURN_IF_ERROR(ddp_->BeginStep(step));
   ++steps_;
   try {
@@ -48,7 +48,7 @@ absl::Status StepGraph::CaptureFor(const Batch& batch) {
   inputs_.labels = at::empty_like(batch.labels);
   const absl::Status captured = ddp_->Capture([&]() -> absl::Status {
     try {
-      loss_ = forward_backward_(inputs_).detach();
+      figures_ = forward_backward_(inputs_);
     } catch (const std::exception& e) {
       return absl::InternalError(absl::StrCat("LibTorch: ", e.what()));
     }

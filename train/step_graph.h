@@ -5,12 +5,12 @@
 #include <functional>
 #include <utility>
 
-#include "ATen/core/Tensor.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "data/data_loader.h"
 #include "ddp/distributed_data_parallel.h"
 #include "plan/step_options.h"
+#include "train/batch_figures.h"
 
 namespace gradsync {
 
@@ -22,31 +22,31 @@ namespace gradsync {
 // Not thread-safe. Does not wait for the GPU.
 class StepGraph {
  public:
-  // Queues forward, loss and backward over a batch; returns the loss, detached or not.
-  using ForwardBackward = std::function<at::Tensor(const Batch&)>;
+  // Queues forward, loss and backward over a batch.
+  using ForwardBackward = std::function<BatchFigures(const Batch&)>;
 
   // Both must outlive this object. Without `enabled` every step runs as it is.
   StepGraph(DistributedDataParallel* ddp, bool enabled, ForwardBackward forward_backward)
       : ddp_(ddp), enabled_(enabled), forward_backward_(std::move(forward_backward)) {}
 
-  // A step up to its FinishStep(). Returns its loss, which a later step may overwrite. Errors:
+  // A step up to its FinishStep(). Returns its figures, which a later step may overwrite. Errors:
   // those of BeginStep() and Capture(); INTERNAL when LibTorch throws.
-  absl::StatusOr<at::Tensor> Run(const StepOptions& step, const Batch& batch);
+  absl::StatusOr<BatchFigures> Run(const StepOptions& step, const Batch& batch);
 
  private:
   static constexpr int kStepsBefore = 3;
 
-  absl::StatusOr<at::Tensor> RunAsItIs(const StepOptions& step, const Batch& batch);
+  absl::StatusOr<BatchFigures> RunAsItIs(const StepOptions& step, const Batch& batch);
   absl::Status CaptureFor(const Batch& batch);
   bool Fits(const Batch& batch) const;
 
   DistributedDataParallel* const ddp_;
   const bool enabled_;
   const ForwardBackward forward_backward_;
-  int steps_ = 0;      // that ran as they are
-  bool have_ = false;  // a graph
-  Batch inputs_;       // the graph's
-  at::Tensor loss_;    // the graph's
+  int steps_ = 0;         // that ran as they are
+  bool have_ = false;     // a graph
+  Batch inputs_;          // the graph's
+  BatchFigures figures_;  // the graph's
 };
 
 }  // namespace gradsync

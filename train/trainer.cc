@@ -3,6 +3,7 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <cmath>
 #include <deque>
 #include <exception>
 #include <limits>
@@ -14,17 +15,22 @@
 #include "ATen/ops/randn.h"
 #include "absl/strings/str_cat.h"
 #include "base/deadline.h"
+#include "base/flag_error.h"
 #include "base/monotonic_time.h"
 #include "base/status_macros.h"
 #include "data/augment.h"
 #include "data/data_loader.h"
 #include "data/loader_threads.h"
 #include "ddp/distributed_data_parallel.h"
+#include "models/layers.h"
 #include "models/loss.h"
 #include "sync/device_buckets.h"
+#include "train/batch_figures.h"
 #include "train/batch_upload.h"
+#include "train/channel_moments.h"
 #include "train/check_finite.h"
 #include "train/compute_threads.h"
+#include "train/decay_groups.h"
 #include "train/evaluate.h"
 #include "train/forward.h"
 #include "train/job_inputs.h"
@@ -35,6 +41,7 @@
 #include "train/slow_down.h"
 #include "train/step_graph.h"
 #include "train/training_clock.h"
+#include "train/weight_average.h"
 
 namespace gradsync {
 namespace {
@@ -56,12 +63,16 @@ class TrainerImpl : public Trainer {
                                 options.ranks_on_host > 0 ? options.ranks_on_host : world_size)),
         device_(TensorDevice(options.gpu.get())),
         inputs_(std::move(inputs)),
+        optimizer_(options.optimizer),
         clock_(options.gpu) {}
 
   absl::Status Prepare() {
     SetComputeThreads(options_.threads);
     GS_RETURN_IF_ERROR(CheckPrecision(options_.compute.precision, device_.type()));
-    if (UsesGraph()) GS_RETURN_IF_ERROR(options_.gpu->UseOwnComputeStream());
+    if (UsesGraph()) {
+      GS_RETURN_IF_ERROR(CheckGraph());
+      GS_RETURN_IF_ERROR(options_.gpu->UseOwnComputeStream());
+    }
     GS_RETURN_IF_ERROR(ApplyMathFlags(options_.allow_tf32, device_.type()));
     LetCudnnTryAlgorithms(options_.cudnn_benchmark, device_.type());
     if (options_.loss_scaler.has_value() || options_.compute.precision == Precision::kFp16) {
@@ -78,6 +89,11 @@ class TrainerImpl : public Trainer {
     model.seed = options_.seed;
     GS_ASSIGN_OR_RETURN(model_, CreateModel(model));
     model_->train();
+    GS_ASSIGN_OR_RETURN(group_of_,
+                        ExcludeFromDecay(options_.no_weight_decay, *model_, &optimizer_));
+    if (options_.sync_batchnorm && SetMomentExchange(*model_, nullptr) == 0) {
+      return FlagError("sync_batchnorm", "a model with BatchNorm", options_.model.name);
+    }
     GS_RETURN_IF_ERROR(MoveModel());
     DataLoaderOptions loader;
     loader.batch_size = options_.batch_size;
@@ -100,11 +116,12 @@ class TrainerImpl : public Trainer {
     return absl::OkStatus();
   }
 
-  absl::Status Bind(GradientSync* sync, SideChannel* side_channel) override {
+  absl::Status Bind(GradientSync* sync, SideChannel* side_channel, SideChannel* moments) override {
     sync_ = sync;
     side_channel_ = side_channel;
     DdpOptions ddp;
-    ddp.optimizer = options_.optimizer;
+    ddp.optimizer = optimizer_;
+    ddp.group_of = group_of_;
     ddp.plan = options_.plan;
     ddp.timeout = options_.timeout;
     ddp.skip_nonfinite_steps = scaler_.has_value();
@@ -117,6 +134,11 @@ class TrainerImpl : public Trainer {
         ddp_, DistributedDataParallel::Create(
                   model_, sync_, options_.synchronised ? side_channel_ : nullptr, std::move(ddp)));
     if (options_.record_gradients) gradient_done_.resize(plan().tensors().size());
+    GS_RETURN_IF_ERROR(SynchroniseNorms(moments));
+    if (options_.ema_decay > 0) {
+      average_.emplace(options_.ema_decay);
+      GS_RETURN_IF_ERROR(average_->Begin(*model_));
+    }
     step_graph_ = std::make_unique<StepGraph>(
         ddp_.get(), UsesGraph(), [this](const Batch& batch) { return ForwardBackward(batch); });
     return absl::OkStatus();
@@ -152,6 +174,10 @@ class TrainerImpl : public Trainer {
     result.wire = sync_->wire_stats() - wire_before;
     result.staleness = sync_->staleness();
     result.skipped_steps = skipped_steps_;
+    if (moments_ != nullptr) {
+      result.moment_exchanges = moments_->calls();
+      result.moment_wait = moments_->waited();
+    }
     if (scaler_.has_value()) result.loss_scale = scaler_->scale();
     // Under ssp and asp others may have many steps to go, but they live: a lost one ends the wait.
     GS_RETURN_IF_ERROR(ddp_->Settle(Deadline::In(kSettleTimeout)));
@@ -169,6 +195,29 @@ class TrainerImpl : public Trainer {
   bool UsesGraph() const {
     return options_.cuda_graph && options_.gpu != nullptr && options_.gpu->is_cuda() &&
            !options_.record_gradients;
+  }
+
+  // A graph has the work of one batch, and none that waits for peers.
+  absl::Status CheckGraph() const {
+    const std::string with = options_.accumulate > 1   ? "--accumulate"
+                             : options_.sync_batchnorm ? "--sync_batchnorm"
+                                                       : "";
+    if (with.empty()) return absl::OkStatus();
+    return FlagError("cuda_graph", absl::StrCat("false on a GPU with ", with), "true");
+  }
+
+  // After rank 0 has run a step alone, to see the order of gradients.
+  absl::Status SynchroniseNorms(SideChannel* channel) {
+    if (!options_.sync_batchnorm || !options_.synchronised || side_channel_->world_size() == 1) {
+      return absl::OkStatus();
+    }
+    if (channel == nullptr) {
+      return absl::InvalidArgumentError(
+          "synchronised BatchNorm: expected a side channel for moments, found null");
+    }
+    moments_ = std::make_unique<ChannelMoments>(channel, options_.timeout);
+    SetMomentExchange(*model_, moments_.get());
+    return absl::OkStatus();
   }
 
   absl::Status MoveModel() {
@@ -209,11 +258,6 @@ class TrainerImpl : public Trainer {
   absl::Status Step(StepReport* report) {
     StepTimes& times = report->times;
     GS_RETURN_IF_ERROR(clock_.BeginStep());
-    const MonotonicTime start = MonotonicTime::Now();
-    GS_ASSIGN_OR_RETURN(const Batch batch, upload_->Next());
-    const MonotonicTime have_data = MonotonicTime::Now();
-    times.data = have_data - start;
-
     StepOptions step;
     step.step = report->step;
     step.lr = report->lr = LearningRate(inputs_.recipe, report->step - 1);
@@ -224,20 +268,10 @@ class TrainerImpl : public Trainer {
       const bool finite = scaler_->scale() <= std::numeric_limits<float>::max();
       loss_scale_.fill_(finite ? scaler_->scale() : std::numeric_limits<double>::infinity());
     }
-    forward_done_ = MonotonicTime::InfinitePast();
-    slow_down_.Begin(options_.straggler.Factor(rank_, report->step));
-    GS_ASSIGN_OR_RETURN(const at::Tensor loss, step_graph_->Run(step, batch));
-    GS_RETURN_IF_ERROR(ReadLoss(loss));
-    slow_down_.End();
-    const MonotonicTime backward_done = MonotonicTime::Now();
-    // A graph has no forward of its own.
-    forward_done_ = std::max(forward_done_, have_data);
-    times.forward = forward_done_ - have_data;
-    times.backward = backward_done - forward_done_;
-    for (MonotonicTime done : gradient_done_) report->gradient_ready.push_back(done - have_data);
-
-    // Before the wait for buckets: the next batch crosses the bus meanwhile.
-    GS_RETURN_IF_ERROR(upload_->Prefetch());
+    const absl::Status computed = ComputeGradients(step, report);
+    // LibTorch's words about it have lost the code.
+    if (moments_ != nullptr) GS_RETURN_IF_ERROR(moments_->status());
+    GS_RETURN_IF_ERROR(computed);
     GS_RETURN_IF_ERROR(ddp_->FinishStep(NewDeadline()));
     if (scaler_.has_value()) {
       skipped_steps_ += ddp_->skipped();
@@ -246,25 +280,90 @@ class TrainerImpl : public Trainer {
     times.exposed = ddp_->timing().exposed;
     times.update = ddp_->timing().update;
     times.update += slow_down_.Stretch(times.update);
+    GS_RETURN_IF_ERROR(UpdateAverage(&times.update));
     return clock_.EndStep();
   }
 
-  // Throws what LibTorch throws.
-  at::Tensor ForwardBackward(const Batch& batch) {
-    const at::Tensor loss =
-        CrossEntropy(Forward(options_.compute, *model_, batch.images), batch.labels);
-    slow_down_.CatchUp();
-    forward_done_ = MonotonicTime::Now();
-    (scaler_.has_value() ? loss * loss_scale_ : loss).backward();
-    return loss.detach();
+  // Forward and backward of the step's batches. Those before the last only add up gradients.
+  absl::Status ComputeGradients(const StepOptions& step, StepReport* report) {
+    FigureSum figures;
+    batches_ = 1;
+    for (int64_t i = 0; i < batches_; ++i) {
+      const MonotonicTime start = MonotonicTime::Now();
+      GS_ASSIGN_OR_RETURN(const Batch batch, upload_->Next());
+      const MonotonicTime have_data = MonotonicTime::Now();
+      if (i == 0) batches_ = inputs_.accumulation.BatchesOfStepAt(batch.position);
+      const bool last = i + 1 == batches_;
+      report->times.data += have_data - start;
+      report->epoch = batch.epoch + 1;
+      report->samples += batch.labels.numel();
+      if (last && (batch.last_of_epoch || step.step == report->steps)) report->epoch_end.emplace();
+      const absl::Duration before = report->times.forward + report->times.backward;
+
+      forward_done_ = MonotonicTime::InfinitePast();
+      slow_down_.Begin(options_.straggler.Factor(rank_, report->step));
+      GS_ASSIGN_OR_RETURN(const BatchFigures own,
+                          last ? step_graph_->Run(step, batch) : AddGradients(step, batch));
+      GS_RETURN_IF_ERROR(Count(own, last, &figures));
+      slow_down_.End();
+      const MonotonicTime backward_done = MonotonicTime::Now();
+      // A graph has no forward of its own.
+      forward_done_ = std::max(forward_done_, have_data);
+      report->times.forward += forward_done_ - have_data;
+      report->times.backward += backward_done - forward_done_;
+      if (last) {
+        for (MonotonicTime done : gradient_done_) {
+          report->gradient_ready.push_back(before + (done - have_data));
+        }
+      }
+      // Before the wait for buckets: the next batch crosses the bus meanwhile.
+      GS_RETURN_IF_ERROR(upload_->Prefetch());
+    }
+    return absl::OkStatus();
   }
 
-  absl::Status ReadLoss(const at::Tensor& loss) {
+  absl::StatusOr<BatchFigures> AddGradients(const StepOptions& step, const Batch& batch) {
+    const auto no_sync = ddp_->NoSync();
     try {
-      losses_.Add(loss);
+      return ForwardBackward(batch);
+    } catch (const std::exception& e) {
+      return absl::InternalError(absl::StrCat("step ", step.step, ": LibTorch: ", e.what()));
+    }
+  }
+
+  // Throws what LibTorch throws.
+  BatchFigures ForwardBackward(const Batch& batch) {
+    const at::Tensor logits = Forward(options_.compute, *model_, batch.images);
+    const at::Tensor loss = CrossEntropy(logits, batch.labels, options_.label_smoothing);
+    const at::Tensor correct = CorrectPredictions(logits, batch.labels).to(at::kFloat);
+    slow_down_.CatchUp();
+    forward_done_ = MonotonicTime::Now();
+    at::Tensor objective = loss;
+    if (batches_ > 1) objective = objective / static_cast<double>(batches_);
+    if (scaler_.has_value()) objective = objective * loss_scale_;
+    objective.backward();
+    return {loss.detach(), correct};
+  }
+
+  // Adds a batch's figures to the step's, which are read when they are whole.
+  absl::Status Count(const BatchFigures& own, bool last, FigureSum* sum) {
+    try {
+      sum->Add(own);
+      if (!last) return absl::OkStatus();
+      const BatchFigures figures = sum->OfStep();
+      losses_.Add(figures.loss);
+      correct_.Add(figures.correct);
     } catch (const std::exception& e) {
       return absl::InternalError(absl::StrCat("the loss of a step: LibTorch: ", e.what()));
     }
+    return absl::OkStatus();
+  }
+
+  absl::Status UpdateAverage(absl::Duration* time) {
+    if (!average_.has_value() || ddp_->skipped()) return absl::OkStatus();
+    const MonotonicTime start = MonotonicTime::Now();
+    GS_RETURN_IF_ERROR(average_->Update(*model_));
+    *time += MonotonicTime::Now() - start;
     return absl::OkStatus();
   }
 
@@ -297,19 +396,23 @@ class TrainerImpl : public Trainer {
                            const std::function<void(const StepReport&)>& on_step,
                            TrainingResult* result) {
     GS_RETURN_IF_ERROR(losses_.Take(most_pending, &result->losses));
-    while (result->step_ends.size() < result->losses.size()) {
+    GS_RETURN_IF_ERROR(correct_.Take(most_pending, &correct_counts_));
+    while (result->step_ends.size() < std::min(result->losses.size(), correct_counts_.size())) {
       // A loss is there before its step is done.
       GS_ASSIGN_OR_RETURN(const bool known, clock_.Known());
       if (!known && unreported_.size() <= most_pending) break;
       GS_ASSIGN_OR_RETURN(const TrainingClock::StepTime time, clock_.Take());
       StepReport& report = unreported_.front();
       report.loss = result->losses[result->step_ends.size()];
+      report.correct = std::llround(correct_counts_[result->step_ends.size()]);
       // With a loss scale steps may be skipped for a while: LossScaler has the last word.
       if (!scaler_.has_value()) GS_RETURN_IF_ERROR(CheckFinite(Where(report.step), report.loss));
       result->learning_rates.push_back(report.lr);
       GS_RETURN_IF_ERROR(FillTimes(time, &report));
       result->step_ends.push_back(time.end);
       if (report.step > options_.warmup_steps) result->times.push_back(report.times);
+      tally_.Add(report.epoch, report.loss, static_cast<double>(report.correct), report.samples);
+      if (report.epoch_end.has_value()) report.epoch_end = tally_.Current();
       on_step(report);
       unreported_.pop_front();
     }
@@ -331,14 +434,19 @@ class TrainerImpl : public Trainer {
     result->first_loss = sums[0] / side_channel_->world_size();
     result->final_loss = sums[1] / side_channel_->world_size();
 
+    GS_ASSIGN_OR_RETURN(result->epochs, tally_.Share(*side_channel_, NewDeadline()));
+
     result->params_sha256 = ddp_->ParamsSha256();
     if (options_.synchronised) GS_RETURN_IF_ERROR(CompareParameters(result->params_sha256));
     if (options_.evaluate) {
-      GS_RETURN_IF_ERROR(ddp_->BroadcastBuffers(NewDeadline()));
-      GS_ASSIGN_OR_RETURN(
-          const Evaluation evaluation,
-          EvaluateModel(options_.compute, *model_, *inputs_.test, options_.batch_size,
-                        *side_channel_, Deadline::In(kEvaluationTimeout)));
+      GS_ASSIGN_OR_RETURN(Evaluation evaluation, EvaluateWithAll());
+      result->weights_test_loss = evaluation.loss;
+      result->weights_test_accuracy = evaluation.accuracy;
+      if (average_.has_value()) {
+        GS_RETURN_IF_ERROR(average_->Swap(*model_));
+        GS_ASSIGN_OR_RETURN(evaluation, EvaluateWithAll());
+        GS_RETURN_IF_ERROR(average_->Swap(*model_));
+      }
       result->test_samples = evaluation.samples;
       result->test_loss = evaluation.loss;
       result->test_accuracy = evaluation.accuracy;
@@ -346,12 +454,23 @@ class TrainerImpl : public Trainer {
     return sync_->Shutdown(NewDeadline());
   }
 
+  // Collective. What the model holds now, with rank 0's buffers.
+  absl::StatusOr<Evaluation> EvaluateWithAll() {
+    GS_RETURN_IF_ERROR(ddp_->BroadcastBuffers(NewDeadline()));
+    return EvaluateModel(options_.compute, *model_, *inputs_.test, options_.batch_size,
+                         *side_channel_, Deadline::In(kEvaluationTimeout));
+  }
+
   // Copies what a later evaluation needs, on rank 0 after every so many steps.
   void KeepModel(int64_t step) {
     const bool due = options_.evaluate_every > 0 && step % options_.evaluate_every == 0;
     if (!due || rank_ != 0) return;
     clock_.Pause();
-    kept_.Keep(*model_, step);
+    if (average_.has_value()) {
+      kept_.Keep(average_->tensors(), step);
+    } else {
+      kept_.Keep(*model_, step);
+    }
   }
 
   // Rank 0 evaluates what it kept, alone, while the others wait; the model is then as before.
@@ -415,7 +534,11 @@ class TrainerImpl : public Trainer {
   GradientSync* sync_ = nullptr;
   SideChannel* side_channel_ = nullptr;
   const JobInputs inputs_;
+  OptimizerSpec optimizer_;
+  std::function<int(const TensorSpec&)> group_of_;  // DdpOptions::group_of
+  std::unique_ptr<ChannelMoments> moments_;         // null unless BatchNorm is synchronised
   std::shared_ptr<Model> model_;
+  absl::optional<WeightAverage> average_;  // with ema_decay, after Bind()
   std::unique_ptr<DataLoader> loader_;
   std::unique_ptr<BatchUpload> upload_;
   TrainingClock clock_;
@@ -423,9 +546,13 @@ class TrainerImpl : public Trainer {
   SlowDown slow_down_;
   absl::optional<LossScaler> scaler_;
   at::Tensor loss_scale_;       // its scale on the device, where a captured step reads it
-  MonotonicTime forward_done_;  // of the step under way
+  MonotonicTime forward_done_;  // of the batch under way
+  int64_t batches_ = 1;         // of the step under way
   int64_t skipped_steps_ = 0;
   LossReader losses_;
+  LossReader correct_;                  // counts of right predictions
+  std::vector<double> correct_counts_;  // those that have come, all steps
+  EpochTally tally_;
   std::deque<StepReport> unreported_;         // whose losses or ends are on their way
   KeptModels kept_;                           // rank 0, with evaluate_every
   std::vector<MonotonicTime> gradient_done_;  // in this step, by parameter; empty unless recorded

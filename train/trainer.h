@@ -13,10 +13,12 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "absl/types/optional.h"
 #include "group/side_channel.h"
 #include "plan/plan.h"
 #include "sync/gradient_sync.h"
 #include "sync/staleness.h"
+#include "train/epoch_tally.h"
 #include "train/trainer_options.h"
 
 namespace gradsync {
@@ -40,12 +42,18 @@ struct StepTimes {
 struct StepReport {
   int64_t step = 0;  // 1 for the first
   int64_t steps = 0;
-  double loss = 0;  // mean over this worker's batch
-  double lr = 0;    // of its update
+  int64_t epoch = 0;    // that its samples are from; 1 for the first
+  double loss = 0;      // mean over this worker's batch
+  int64_t samples = 0;  // predictions in this worker's batch
+  int64_t correct = 0;  // of those
+  double lr = 0;        // of its update
   StepTimes times;
   // When backward completed each gradient, by index into Trainer::plan().tensors(), since forward
   // began. Empty unless TrainerOptions::record_gradients.
   std::vector<absl::Duration> gradient_ready;
+  // With the last step of an epoch and of the job: the epoch as this worker trained it, global
+  // figures left out.
+  absl::optional<EpochPoint> epoch_end;
 };
 
 // What rank 0's model could do after `step`.
@@ -62,15 +70,22 @@ struct TrainingResult {
   // When each step ended, on a GPU there, all steps, since the first began; what evaluate_every
   // costs is left out.
   std::vector<absl::Duration> step_ends;
-  // Rank 0, with evaluate_every. Models are kept as they were, and evaluated after the last step,
+  // Rank 0, with evaluate_every; of the weights' average, where there is one. Models are kept as they were, and evaluated after the last step,
   // so that nobody waits for an evaluation; which takes the memory of a model for each point.
   std::vector<AccuracyPoint> accuracies;
+  std::vector<EpochPoint> epochs;
   double first_loss = 0;     // first step, mean over the side channel's workers
   double final_loss = 0;     // last tenth of the steps (at least one), likewise
   int64_t test_samples = 0;  // 0 when not evaluated
-  double test_loss = 0;
+  double test_loss = 0;      // this and the next: of the weights' average, where there is one
   double test_accuracy = 0;
+  double weights_test_loss = 0;  // this and the next: of the weights themselves
+  double weights_test_accuracy = 0;
   WireStats wire;  // of the measured steps
+  // Of synchronised BatchNorm, all steps: how often this worker met the others in forward and
+  // backward, and for how long it waited for them.
+  int64_t moment_exchanges = 0;
+  absl::Duration moment_wait;
   // Of the measured steps. A GPU is waited for before the first and after the last of them, so that
   // both are of steps that were done, no more and no fewer.
   absl::Duration cpu;         // user and system time of this process
@@ -93,9 +108,11 @@ class Trainer {
   virtual ~Trainer() = default;
 
   // Collective, once. Binds the model to `sync` and makes all workers start from rank 0's
-  // parameters. Both arguments must outlive the trainer. Errors: those of GradientSync and of
-  // DistributedDataParallel::Create.
-  virtual absl::Status Bind(GradientSync* sync, SideChannel* side_channel) = 0;
+  // parameters. `moments` is another side channel of the same workers, for synchronised BatchNorm
+  // alone, which uses it in the midst of steps; null where there is none. All arguments must outlive
+  // the trainer. Errors: those of GradientSync and of DistributedDataParallel::Create.
+  virtual absl::Status Bind(GradientSync* sync, SideChannel* side_channel,
+                            SideChannel* moments = nullptr) = 0;
 
   // Collective, after Bind(). Trains all steps; `on_step` is called once for each, in order, when
   // its loss and its times are known: on the CPU right after the step, on a GPU, which is waited

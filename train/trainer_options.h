@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
@@ -34,7 +35,17 @@ struct TrainerOptions {
   int64_t warmup_steps = 0;  // steps at the start that are trained but not measured
   RecipeOptions recipe;      // learning rate by step; FitRecipe() fits it to the job's steps
   OptimizerSpec optimizer;
-  double max_norm = 0;                // StepOptions::max_norm
+  // What has no weight decay, as ExcludeFromDecay() has it; for an optimizer of one group.
+  std::vector<std::string> no_weight_decay;
+  double max_norm = 0;         // StepOptions::max_norm
+  double label_smoothing = 0;  // of the training loss, 0 to 1; an evaluation's has none
+  // Batches per step (accumulation.h). Each counts as its mean, whatever its size, over as many as
+  // the step has.
+  int64_t accumulate = 1;
+  // BatchNorm by the moments of all workers' batches (models/sync_norm.h). Not with `cuda_graph`.
+  bool sync_batchnorm = false;
+  // Evaluates an average of the weights (weight_average.h) with this decay; 0: the weights.
+  double ema_decay = 0;
   uint64_t seed = 0;                  // of initial weights, order of samples and augmentation
   int threads = 1;                    // compute threads of this worker
   int loader_threads = 1;             // 0: as loader_threads.h chooses
@@ -44,7 +55,7 @@ struct TrainerOptions {
   ComputeOptions compute;             // in which types and memory format; the evaluation too
   bool allow_tf32 = false;            // on a GPU (ApplyMathFlags())
   // On a GPU: forward and backward of a step are captured once and then replayed (step_graph.h),
-  // unless gradients are recorded.
+  // unless gradients are recorded. Not with `accumulate` and `sync_batchnorm`.
   bool cuda_graph = true;
   // On a GPU (LetCudnnTryAlgorithms()): faster, but two runs of a job may choose other algorithms
   // and end with other bits.

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/status_macros.h"
+#include "group/side_channel.h"
 #include "join/join.h"
 #include "join/open_device.h"
 #include "plan/codec.h"
@@ -16,6 +17,7 @@
 #include "train/trainer.h"
 #include "worker/effective_flags.h"
 #include "worker/metrics.h"
+#include "worker/recipe_flags.h"
 
 namespace gradsync {
 namespace {
@@ -41,6 +43,8 @@ absl::Status ValidateFp16(const JobOptions& options) {
 absl::Status Validate(const JobOptions& options) {
   GS_RETURN_IF_ERROR(CheckJoin(options.join));
   GS_RETURN_IF_ERROR(ValidateFp16(options));
+  GS_RETURN_IF_ERROR(
+      CheckRecipe(options.join.sync.job, options.join.meet.world_size, options.trainer));
   return CheckClipping(options.join.sync.job, options.trainer.max_norm);
 }
 
@@ -62,11 +66,30 @@ void PrintStep(const StepReport& report, int64_t every) {
   std::fflush(stdout);
 }
 
-void PrintResult(const TrainingResult& result) {
+void PrintEpoch(const StepReport& report, int64_t every) {
+  if (every == 0 || !report.epoch_end.has_value()) return;
+  const EpochPoint& epoch = *report.epoch_end;
+  std::printf("epoch %ld of rank 0: loss %.4f accuracy %.3f %% in %ld steps\n",
+              static_cast<long>(epoch.epoch), epoch.loss, 100 * epoch.accuracy,
+              static_cast<long>(epoch.steps));
+  std::fflush(stdout);
+}
+
+// `workers` that trained together; `average`: what was evaluated last is the weights' average.
+void PrintResult(const TrainingResult& result, int workers, bool average) {
+  if (result.test_samples > 0 && average) {
+    std::printf("test loss %.4f accuracy %.2f %% without averaging the weights\n",
+                result.weights_test_loss, 100 * result.weights_test_accuracy);
+  }
   if (result.test_samples > 0) {
     std::printf("test loss %.4f accuracy %.2f %%\n", result.test_loss, 100 * result.test_accuracy);
   }
   std::printf("waited for data %.1f %% of the time\n", 100 * DataWaitShare(result.times));
+  if (workers > 1) {
+    const EpochPoint& epoch = result.epochs.back();
+    std::printf("epoch %ld of all ranks: loss %.4f accuracy %.3f %%\n",
+                static_cast<long>(epoch.epoch), epoch.global_loss, 100 * epoch.global_accuracy);
+  }
   std::printf("final loss %.4f params_sha256 %s\n", result.final_loss,
               result.params_sha256.c_str());
   std::fflush(stdout);
@@ -90,18 +113,25 @@ class Job {
     GS_ASSIGN_OR_RETURN(trainer_,
                         Trainer::Create(options_.trainer, rank(), options_.join.meet.world_size));
     GS_ASSIGN_OR_RETURN(member_, Join(options_.join));
-    const absl::Status bound = trainer_->Bind(&member_->sync(), &member_->side_channel());
+    moments_ = std::make_unique<SideChannel>(member_->group(), "batchnorm");
+    const absl::Status bound =
+        trainer_->Bind(&member_->sync(), &member_->side_channel(), moments_.get());
     if (!bound.ok()) member_->Fail(bound).IgnoreError();
     return bound;
   }
 
   absl::Status Train() {
     const absl::StatusOr<TrainingResult> result = trainer_->Run([this](const StepReport& report) {
-      if (rank() == 0) PrintStep(report, options_.log_every);
+      if (rank() != 0) return;
+      PrintStep(report, options_.log_every);
+      PrintEpoch(report, options_.log_every);
     });
     // What the group agreed on names the first cause; ours may be a consequence of it.
     if (!result.ok()) return member_->Fail(result.status());
-    if (rank() == 0) PrintResult(*result);
+    if (rank() == 0) {
+      PrintResult(*result, options_.trainer.synchronised ? options_.join.meet.world_size : 1,
+                  options_.trainer.ema_decay > 0);
+    }
     if (!options_.metrics_json.empty()) {
       GS_RETURN_IF_ERROR(WriteWorkerMetrics(options_, member_->sync(), *trainer_, *result,
                                             member_->side_channel().bytes_sent(),
@@ -116,6 +146,7 @@ class Job {
 
   JobOptions options_;
   std::unique_ptr<Member> member_;
+  std::unique_ptr<SideChannel> moments_;  // of synchronised BatchNorm
   std::unique_ptr<Trainer> trainer_;
 };
 

@@ -74,6 +74,27 @@ void FillFlags(const std::vector<FlagRecord>& flags, proto::WorkerMetrics* metri
   }
 }
 
+void FillRecipe(const JobOptions& options, const TrainingResult& result,
+                proto::WorkerMetrics* metrics) {
+  metrics->set_accumulate(static_cast<int32_t>(options.trainer.accumulate));
+  metrics->set_label_smoothing(options.trainer.label_smoothing);
+  metrics->set_ema_decay(options.trainer.ema_decay);
+  metrics->set_weights_test_loss(result.weights_test_loss);
+  metrics->set_weights_test_accuracy(result.weights_test_accuracy);
+  metrics->set_moment_exchanges(static_cast<double>(result.moment_exchanges));
+  metrics->set_moment_wait_seconds(absl::ToDoubleSeconds(result.moment_wait));
+  for (const EpochPoint& epoch : result.epochs) {
+    proto::EpochPoint& point = *metrics->add_epochs();
+    point.set_epoch(static_cast<int32_t>(epoch.epoch));
+    point.set_steps(static_cast<int32_t>(epoch.steps));
+    point.set_samples(static_cast<double>(epoch.samples));
+    point.set_loss(epoch.loss);
+    point.set_accuracy(epoch.accuracy);
+    point.set_global_loss(epoch.global_loss);
+    point.set_global_accuracy(epoch.global_accuracy);
+  }
+}
+
 }  // namespace
 
 absl::Status WriteWorkerMetrics(const JobOptions& options, const GradientSync& sync,
@@ -106,6 +127,7 @@ absl::Status WriteWorkerMetrics(const JobOptions& options, const GradientSync& s
   for (absl::Duration end : result.step_ends) {
     metrics.add_step_end_seconds(absl::ToDoubleSeconds(end));
   }
+  FillRecipe(options, result, &metrics);
   for (const AccuracyPoint& accuracy : result.accuracies) {
     proto::CurvePoint& point = *metrics.add_accuracy_curve();
     point.set_seconds(absl::ToDoubleSeconds(accuracy.time));

@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <string>
-#include <vector>
 
 #include "absl/flags/flag.h"
 #include "absl/status/status.h"
@@ -11,9 +10,8 @@
 #include "base/program_main.h"
 #include "base/status_macros.h"
 #include "base/straggler.h"
-#include "plan/optimizer_spec.h"
 #include "train/precision.h"
-#include "train/recipe.h"
+#include "worker/recipe_flags.h"
 
 ABSL_FLAG(std::string, model, "resnet18", "model to train: resnet18, resnet50 or mlp");
 ABSL_FLAG(std::string, stem, "imagenet",
@@ -26,23 +24,6 @@ ABSL_FLAG(int64_t, batch_size, 32, "samples per worker and step");
 ABSL_FLAG(int64_t, steps, 0, "optimizer steps; 0: as many as --epochs has");
 ABSL_FLAG(int64_t, epochs, 1, "passes over the data, when --steps is 0");
 ABSL_FLAG(int64_t, warmup_steps, 0, "steps at the start that are trained but not measured");
-ABSL_FLAG(std::string, optimizer, "sgd", "optimizer: sgd, adam or adamw");
-ABSL_FLAG(double, lr, 0.01, "learning rate");
-ABSL_FLAG(std::string, schedule, "constant",
-          "how the learning rate changes: constant; step (--lr_milestones, --lr_gamma); or cosine, "
-          "from --lr at the end of the warm-up to --lr_final at the end of the job");
-ABSL_FLAG(std::vector<std::string>, lr_milestones, {},
-          "with --schedule=step: when the learning rate drops, after steps (100,200) or epochs "
-          "(30e,60e)");
-ABSL_FLAG(double, lr_gamma, gradsync::RecipeOptions().gamma,
-          "with --schedule=step: the factor by which each drop multiplies the learning rate");
-ABSL_FLAG(double, lr_final, gradsync::RecipeOptions().final,
-          "with --schedule=cosine: the learning rate at the end of the job");
-ABSL_FLAG(int64_t, lr_warmup_steps, 0, "steps over which the learning rate rises to --lr");
-ABSL_FLAG(double, momentum, 0.9, "momentum of sgd");
-ABSL_FLAG(bool, nesterov, false, "use Nesterov's momentum with sgd");
-ABSL_FLAG(double, weight_decay, 5e-4, "L2 penalty (sgd, adam) or decoupled decay (adamw)");
-ABSL_FLAG(double, max_norm, 0, "clip gradients to this global norm; 0: do not clip");
 ABSL_FLAG(bool, evaluate, false, "measure accuracy on the test split after the last step");
 ABSL_FLAG(int64_t, evaluate_every, 0,
           "rank 0 keeps a copy of the model every so many steps, and measures the accuracy of each "
@@ -77,31 +58,6 @@ ABSL_FLAG(gradsync::ByteSize, chunk_bytes, gradsync::ByteSize{},
           "upper bound of a chunk; 0: by bucket size and world size");
 
 namespace gradsync {
-namespace {
-
-absl::StatusOr<OptimizerSpec> OptimizerFromFlags() {
-  OptimizerSpec spec;
-  const std::string kind = absl::GetFlag(FLAGS_optimizer);
-  if (kind == "sgd") {
-    spec.kind = OptimizerKind::kSgd;
-  } else if (kind == "adam") {
-    spec.kind = OptimizerKind::kAdam;
-  } else if (kind == "adamw") {
-    spec.kind = OptimizerKind::kAdamW;
-  } else {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--optimizer: expected sgd, adam or adamw, found \"", kind, "\""));
-  }
-  OptimizerGroup group;
-  group.weight_decay = absl::GetFlag(FLAGS_weight_decay);
-  group.momentum = absl::GetFlag(FLAGS_momentum);
-  group.nesterov = absl::GetFlag(FLAGS_nesterov);
-  spec.groups.push_back(group);
-  return spec;
-}
-
-}  // namespace
-
 absl::StatusOr<TrainerOptions> TrainerOptionsFromFlags() {
   TrainerOptions options;
   options.model.name = absl::GetFlag(FLAGS_model);
@@ -111,14 +67,7 @@ absl::StatusOr<TrainerOptions> TrainerOptionsFromFlags() {
   options.steps = absl::GetFlag(FLAGS_steps);
   options.epochs = absl::GetFlag(FLAGS_epochs);
   options.warmup_steps = absl::GetFlag(FLAGS_warmup_steps);
-  GS_ASSIGN_OR_RETURN(options.optimizer, OptimizerFromFlags());
-  GS_ASSIGN_OR_RETURN(options.recipe.schedule, ParseSchedule(absl::GetFlag(FLAGS_schedule)));
-  options.recipe.base = absl::GetFlag(FLAGS_lr);
-  options.recipe.gamma = absl::GetFlag(FLAGS_lr_gamma);
-  options.recipe.final = absl::GetFlag(FLAGS_lr_final);
-  GS_RETURN_IF_ERROR(ParseMilestones(absl::GetFlag(FLAGS_lr_milestones), &options.recipe));
-  options.recipe.warmup_steps = absl::GetFlag(FLAGS_lr_warmup_steps);
-  options.max_norm = absl::GetFlag(FLAGS_max_norm);
+  GS_RETURN_IF_ERROR(RecipeFromFlags(&options));
   options.seed = absl::GetFlag(FLAGS_seed);
   GS_ASSIGN_OR_RETURN(options.compute.precision, ParsePrecision(absl::GetFlag(FLAGS_precision)));
   options.compute.channels_last = absl::GetFlag(FLAGS_channels_last);

@@ -42,6 +42,10 @@ absl::Status CheckRank(const proto::WorkerMetrics& first, const proto::WorkerMet
   return same("params_sha256", first.params_sha256(), metrics.params_sha256());
 }
 
+double SamplesPerStep(const proto::WorkerMetrics& worker) {
+  return worker.batch_size() * std::max(1, worker.accumulate());
+}
+
 void FillJob(const proto::WorkerMetrics& first, int workers, int servers, proto::Run* run) {
   run->set_library("gradsync");
   run->set_topology(first.topology());
@@ -110,7 +114,7 @@ void FillTimes(const Metrics& workers, proto::Run* run) {
   breakdown.set_update(Percentile(update, 0.5));
   run->set_exposed_ms_p50(breakdown.exposed());
   if (run->step_ms_p50() > 0) {
-    run->set_samples_per_s(run->workers() * run->batch_size() / run->step_ms_p50() * 1e3);
+    run->set_samples_per_s(run->workers() * SamplesPerStep(workers[0]) / run->step_ms_p50() * 1e3);
   }
 }
 
@@ -136,7 +140,7 @@ void FillStaleness(const Metrics& workers, proto::Run* run) {
   for (const proto::WorkerMetrics& worker : workers) {
     double seconds = 0;
     for (double ms : worker.step_ms()) seconds += ms * 1e-3;
-    if (seconds > 0) samples_per_s += worker.step_ms_size() * run->batch_size() / seconds;
+    if (seconds > 0) samples_per_s += worker.step_ms_size() * SamplesPerStep(worker) / seconds;
     run->set_max_staleness(std::max(run->max_staleness(), worker.max_staleness()));
     for (int s = 0; s < worker.staleness_histogram_size(); ++s) {
       if (s == run->staleness_histogram_size()) run->add_staleness_histogram(0);

@@ -1,0 +1,22 @@
+// The flags of the recipe: the optimizer, the learning rate, what is done to loss, gradients and
+// weights. What is trained, on what and where, are flags of training_flags.h.
+
+#ifndef GRADSYNC_WORKER_RECIPE_FLAGS_H_
+#define GRADSYNC_WORKER_RECIPE_FLAGS_H_
+
+#include "absl/status/status.h"
+#include "plan/job_spec.h"
+#include "train/trainer_options.h"
+
+namespace gradsync {
+
+// Fills in what these flags say; the rest of `options` stays. Errors: INVALID_ARGUMENT naming the
+// flag, what was expected and what came.
+absl::Status RecipeFromFlags(TrainerOptions* options);
+
+// Whether the recipe can be had under `job`. Errors: as RecipeFromFlags().
+absl::Status CheckRecipe(const JobSpec& job, int world_size, const TrainerOptions& options);
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_WORKER_RECIPE_FLAGS_H_
