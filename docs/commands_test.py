@@ -100,6 +100,7 @@ ELSEWHERE = {
     "torchrun": "needs Python PyTorch; //tests:launchers_test runs it where that is",
     "mpirun": "needs MPI",
     "./worker.stripped": "on a machine with a GPU",
+    "benchmarks/decode_bench": "measures; needs a build of //benchmarks:decode_rate beside it",
     "benchmarks/profiles/make_shapes.py": "needs python3-torch, and writes into the checkout",
 }
 
