@@ -375,7 +375,11 @@ TEST(DataLoaderTest, ThreadsAreAddedWhileTheCallerWaitsUpToTheMost) {
   options.most_threads = 3;
   auto loader = DataLoader::Create(dataset, Sampler(2000), options).value();
   EXPECT_EQ(loader->threads(), 1);
-  while (loader->threads() < 3) ASSERT_TRUE(loader->Next().ok());
+  const MonotonicTime start = MonotonicTime::Now();
+  while (loader->threads() < 3) {
+    ASSERT_TRUE(loader->Next().ok());
+    ASSERT_LT(MonotonicTime::Now() - start, absl::Seconds(30));
+  }
   const MonotonicTime grown = MonotonicTime::Now();
   while (MonotonicTime::Now() - grown < absl::Milliseconds(300)) ASSERT_TRUE(loader->Next().ok());
   EXPECT_EQ(loader->threads(), 3);

@@ -100,6 +100,7 @@ ELSEWHERE = {
     "site=$(python3": "on a machine with a GPU",
     "kubectl": "needs a Kubernetes cluster; //tests:job_files_test runs what the manifest would",
     "./worker.stripped": "on a machine with a GPU",
+    "benchmarks/decode_bench": "measures; needs a build of //benchmarks:decode_rate beside it",
     "benchmarks/profiles/make_shapes.py": "needs python3-torch, and writes into the checkout",
 }
 
