@@ -33,9 +33,8 @@ struct JoinOptions {
   SyncOptions sync;     // its gpu and nccl are opened by OpenDevices(), unless they are there
   int num_servers = 0;  // servers that register in the store, when sync.servers is empty
   DeviceOptions device;
-  int ranks_on_host =
-      0;                 // with this one, and with servers that the launcher counts; 0: nobody said
-  std::string launcher;  // that said who this process is, for records: "Slurm"
+  int ranks_on_host = 0;      // with this one, servers of its launcher too; 0: nobody said
+  std::string launcher;       // that said who this process is, for records: "Slurm"
   std::string nccl_settings;  // what NCCL was told by its environment, for records
 
   // What must be the same on all ranks besides `sync.job`, which is compared too.

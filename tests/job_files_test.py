@@ -71,8 +71,8 @@ class JobFilesTest(Case):
                             "--metrics_json=metrics{rank}.json")
         self.assertEqual(sha_of(output), by_flags)
         self.assertNotEqual(sha_of(self.train(WORKER, "--config=job.yaml")), by_flags)  # --lr did count
-        self.assertRegex(output, r"flags .*lr=0.05 .*\(command line\)")
-        self.assertRegex(output, r"flags .*seed=7 .*\(job.yaml\)")
+        self.assertRegex(output, r"flags .*by command line: [^;]*lr=0.05, ")
+        self.assertRegex(output, r"flags .*by job.yaml: [^;]*seed=7")
         self.assertEqual(sha_of(self.train(WORKER, "--config=written.yaml")), by_flags)
         written = (self.folder / "written.yaml").read_text()
         self.assertIn("\nlr_milestones: [1, 2]\n", written)
@@ -163,7 +163,7 @@ class KubernetesTest(Case):
         self.assertEqual(len(processes), 3)
         for output, process in processes:
             self.assertEqual(process.wait(timeout=PATIENCE), 0, output.read_text())
-        self.assertIn("(torchrun)", processes[0][0].read_text())
+        self.assertIn("by torchrun: ", processes[0][0].read_text())
         self.assertEqual(len(sha_of(processes[0][0].read_text())), 1)
 
 

@@ -3,6 +3,7 @@
 
 Servers took "job" for the run's id, and 0 for its attempt, where torchrun, Slurm and MPI have told the workers something else.
 """
+import functools
 import os
 import pathlib
 import pwd
@@ -27,6 +28,7 @@ PATIENCE = 100
 MPIEXEC = pathlib.Path(pwd.getpwuid(os.getuid()).pw_dir) / ".cache/gradsync/peers/mpich/bin/mpiexec"
 
 
+@functools.lru_cache(maxsize=None)
 def has_torchrun():
     found = subprocess.run([sys.executable, "-c", "import torch.distributed.run"], stdout=subprocess.DEVNULL,
                            stderr=subprocess.DEVNULL)

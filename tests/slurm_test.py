@@ -70,7 +70,7 @@ class SlurmTest(unittest.TestCase):
 
     def test_a_ring_of_two_nodes(self):
         output = self.assert_trains("ring", "-N2", "-n2", WORKER, "--topology=ring", *JOB)
-        self.assertRegex(output, r"flags .*rank=0 .*world_size=2 .*\(Slurm\)")
+        self.assertRegex(output, r"flags .*by Slurm: .*rank=0, .*world_size=2")
 
     def test_workers_and_a_server_in_one_line(self):
         self.assert_trains("ps", "-N2", "-n3", TASK, "--servers=1", "--", *JOB)

@@ -17,7 +17,7 @@ ABSL_FLAG(std::string, config, "",
           "win over it");
 ABSL_FLAG(bool, print_config, false,
           "rank 0 prints the value of every flag and who set it: default, command line, file or "
-          "launcher; otherwise one line has those that are not at their defaults");
+          "launcher; otherwise one line has those that somebody set");
 ABSL_FLAG(std::string, write_config, "",
           "file to which rank 0 writes the job's flags as YAML, which --config takes for the same "
           "job again");

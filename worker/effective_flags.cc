@@ -62,10 +62,10 @@ std::string NotableFlags(const std::vector<FlagRecord>& flags) {
     words.push_back(absl::StrCat(flag.name, "=", absl::StrReplaceAll(flag.value, {{"\n", "\\n"}})));
   }
   if (origins.empty()) return "flags at their defaults";
-  return absl::StrCat(
-      "flags ", absl::StrJoin(origins, "; ", [&](std::string* out, const std::string& origin) {
-        absl::StrAppend(out, absl::StrJoin(by_origin[origin], " "), " (", origin, ")");
-      }));
+  const auto group = [&](std::string* out, const std::string& origin) {
+    absl::StrAppend(out, "by ", origin, ": ", absl::StrJoin(by_origin[origin], ", "));
+  };
+  return absl::StrCat("flags ", absl::StrJoin(origins, "; ", group));
 }
 
 std::string AllFlags(const EffectiveFlags& flags) {

@@ -19,8 +19,8 @@ struct EffectiveFlags {
   std::string write_to;  // path of a job file that gives the same run; empty: none
 };
 
-// "flags model=mlp steps=20 (command line); lr=0.02 (job.yaml)": those that are not at their
-// defaults, by who set them. One line, without its end. Pure.
+// "flags by command line: model=mlp, steps=20; by job.yaml: lr=0.02": those that somebody set, by
+// who did. One line, without its end. Pure.
 std::string NotableFlags(const std::vector<FlagRecord>& flags);
 
 // Each flag as a line of YAML with its origin as a comment, by topic. Pure.

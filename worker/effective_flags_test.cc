@@ -27,8 +27,8 @@ EffectiveFlags Some() {
 
 TEST(EffectiveFlagsTest, OneLineHasWhatIsNotAtItsDefaultByWhoSaidIt) {
   EXPECT_EQ(NotableFlags(Some().flags),
-            "flags lr=0.02 lr_milestones=30e,60e (job.yaml); model=mlp steps=20 (command line); "
-            "rank=3 (Slurm)");
+            "flags by job.yaml: lr=0.02, lr_milestones=30e,60e; by command line: model=mlp, "
+            "steps=20; by Slurm: rank=3");
   EXPECT_EQ(NotableFlags({}), "flags at their defaults");
   EXPECT_THAT(NotableFlags({{"model", "a\nb", "command line", false}}), HasSubstr("a\\nb"));
 }
