@@ -4,7 +4,11 @@
 //   bazel run //tools:launch -- --workers=2 -- --topology=ring --model=mlp --steps=20
 //
 // Every line that a process prints comes with its name in front. When one fails, the rest is
-// stopped, and the exit code is that of the first failure.
+// stopped, and the exit code is that of the first failure; with --max_restarts=N all are started
+// again, up to N times, unless the flags were wrong (exit code 2). A worker then goes on from its
+// checkpoint if its flags say so:
+//
+//   bazel run //tools:launch -- --workers=2 --max_restarts=3 -- --topology=ring --model=mlp --steps=200 --checkpoint=/tmp/job --checkpoint_every=50 --resume=auto
 
 #include <algorithm>
 #include <cstdio>
@@ -24,6 +28,9 @@
 
 ABSL_FLAG(int, workers, 1, "number of worker processes");
 ABSL_FLAG(int, servers, 0, "number of parameter servers; with any, workers get --topology=ps");
+ABSL_FLAG(int, max_restarts, 0,
+          "how often all processes are started again after one has failed; see --resume=auto of "
+          "//worker");
 ABSL_FLAG(absl::Duration, timeout, absl::Seconds(60),
           "time limit that all processes get as --timeout");
 ABSL_FLAG(std::string, worker_binary, "",
@@ -36,6 +43,9 @@ namespace {
 
 constexpr char kUsage[] =
     "launch --workers=N [--servers=K] -- [worker flags]: runs one training job on this machine";
+
+// Exit code of a process whose flags or input are wrong: they would be so again.
+constexpr int kBadInput = 2;
 
 bool HasFlag(const std::vector<std::string>& flags, absl::string_view name) {
   return std::any_of(flags.begin(), flags.end(), [name](absl::string_view flag) {
@@ -56,6 +66,7 @@ absl::StatusOr<LocalJobOptions> JobFromFlags(const char* argv0, std::vector<std:
   job.servers = absl::GetFlag(FLAGS_servers);
   GS_RETURN_IF_ERROR(CheckCount("workers", 1, job.workers));
   GS_RETURN_IF_ERROR(CheckCount("servers", 0, job.servers));
+  GS_RETURN_IF_ERROR(CheckCount("max_restarts", 0, absl::GetFlag(FLAGS_max_restarts)));
   if (!flags.empty() && !absl::StartsWith(flags[0], "-")) {
     return absl::InvalidArgumentError(
         absl::StrCat("expected worker flags after --, found \"", flags[0], "\""));
@@ -116,12 +127,19 @@ int Launch(const char* argv0, std::vector<std::string> flags) {
   PrintLines(&*job);
   job->interrupt = &InterruptSignal();
   CatchInterrupts();
-  const absl::StatusOr<LocalJobResult> result = RunLocalJob(*job);
-  if (!result.ok()) {
-    PrintError("launch", result.status().message());
-    return 1;
+  const int max_restarts = absl::GetFlag(FLAGS_max_restarts);
+  while (true) {
+    const absl::StatusOr<LocalJobResult> result = RunLocalJob(*job);
+    if (!result.ok()) {
+      PrintError("launch", result.status().message());
+      return 1;
+    }
+    const bool again = result->exit_code != 0 && result->exit_code != kBadInput &&
+                       *job->interrupt == 0 && job->attempt < max_restarts;
+    if (!again) return result->exit_code;
+    ++job->attempt;
+    PrintError("launch", absl::StrCat("restart ", job->attempt, " of ", max_restarts));
   }
-  return result->exit_code;
 }
 
 }  // namespace

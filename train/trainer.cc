@@ -23,10 +23,12 @@
 #include "sync/device_buckets.h"
 #include "train/batch_upload.h"
 #include "train/check_finite.h"
+#include "train/checkpointer.h"
 #include "train/compute_threads.h"
 #include "train/evaluate.h"
 #include "train/forward.h"
 #include "train/job_inputs.h"
+#include "train/job_state.h"
 #include "train/kept_models.h"
 #include "train/loss_reader.h"
 #include "train/loss_scaler.h"
@@ -43,6 +45,13 @@ absl::Duration ProcessCpuTime() {
   getrusage(RUSAGE_SELF, &usage);
   return absl::DurationFromTimeval(usage.ru_utime) + absl::DurationFromTimeval(usage.ru_stime);
 }
+
+// What is spent between steps, on none of them.
+struct Unmeasured {
+  absl::Duration time;
+  absl::Duration cpu;
+  WireStats wire;
+};
 
 class TrainerImpl : public Trainer {
  public:
@@ -77,8 +86,20 @@ class TrainerImpl : public Trainer {
     model.seed = options_.seed;
     GS_ASSIGN_OR_RETURN(model_, CreateModel(model));
     model_->train();
+    GS_ASSIGN_OR_RETURN(checkpointer_,
+                        Checkpointer::Create(options_.checkpoint, rank_,
+                                             inputs_.sampler->options().world_size, inputs_.steps));
+    GS_RETURN_IF_ERROR(checkpointer_->LoadWeights(*model_));
     GS_RETURN_IF_ERROR(MoveModel());
+    return OpenLoader(/*epoch=*/0, /*position=*/0);
+  }
+
+  // Batches from there on.
+  absl::Status OpenLoader(int64_t epoch, int64_t position) {
+    upload_.reset();
     DataLoaderOptions loader;
+    loader.start_epoch = epoch;
+    loader.start_position = position;
     loader.batch_size = options_.batch_size;
     loader.threads = loader_threads_;
     loader.augment_seed = options_.seed;
@@ -114,18 +135,20 @@ class TrainerImpl : public Trainer {
     if (options_.record_gradients) gradient_done_.resize(plan().tensors().size());
     step_graph_ = std::make_unique<StepGraph>(
         ddp_.get(), UsesGraph(), [this](const Batch& batch) { return ForwardBackward(batch); });
-    return absl::OkStatus();
+    return Resume();
   }
 
   absl::StatusOr<TrainingResult> Run(
       const std::function<void(const StepReport&)>& on_step) override {
     TrainingResult result;
-    WireStats wire_before;
-    absl::Duration cpu_before;
-    MonotonicTime measured_from;
-    for (int64_t step = 1; step <= inputs_.steps; ++step) {
-      if (step == options_.warmup_steps + 1) {
+    WireStats wire_before = sync_->wire_stats();
+    absl::Duration cpu_before = ProcessCpuTime();
+    MonotonicTime measured_from = MonotonicTime::Now();
+    result.first_step = first_step_;
+    for (int64_t step = first_step_; step <= inputs_.steps; ++step) {
+      if (step == first_step_ + options_.warmup_steps) {
         GS_RETURN_IF_ERROR(clock_.Drain());
+        unmeasured_ = Unmeasured();
         wire_before = sync_->wire_stats();
         cpu_before = ProcessCpuTime();
         measured_from = MonotonicTime::Now();
@@ -139,12 +162,13 @@ class TrainerImpl : public Trainer {
       unreported_.push_back(std::move(report));
       GS_RETURN_IF_ERROR(ReportSteps(MostPending(step), on_step, &result));
       KeepModel(step);
+      GS_RETURN_IF_ERROR(SaveIfDue(&result));
     }
     GS_RETURN_IF_ERROR(clock_.Drain());
     GS_RETURN_IF_ERROR(ReportSteps(/*most_pending=*/0, on_step, &result));
-    result.measured = MonotonicTime::Now() - measured_from;
-    result.cpu = ProcessCpuTime() - cpu_before;
-    result.wire = sync_->wire_stats() - wire_before;
+    result.measured = MonotonicTime::Now() - measured_from - unmeasured_.time;
+    result.cpu = ProcessCpuTime() - cpu_before - unmeasured_.cpu;
+    result.wire = sync_->wire_stats() - wire_before - unmeasured_.wire;
     result.staleness = sync_->staleness();
     result.skipped_steps = skipped_steps_;
     if (scaler_.has_value()) result.loss_scale = scaler_->scale();
@@ -206,6 +230,7 @@ class TrainerImpl : public Trainer {
     GS_RETURN_IF_ERROR(clock_.BeginStep());
     const MonotonicTime start = MonotonicTime::Now();
     GS_ASSIGN_OR_RETURN(const Batch batch, upload_->Next());
+    position_ = {report->step, batch.epoch, batch.next_position, batch.last_of_epoch};
     const MonotonicTime have_data = MonotonicTime::Now();
     times.data = have_data - start;
 
@@ -304,17 +329,59 @@ class TrainerImpl : public Trainer {
       result->learning_rates.push_back(report.lr);
       GS_RETURN_IF_ERROR(FillTimes(time, &report));
       result->step_ends.push_back(time.end);
-      if (report.step > options_.warmup_steps) result->times.push_back(report.times);
+      if (report.step >= first_step_ + options_.warmup_steps) result->times.push_back(report.times);
       on_step(report);
       unreported_.pop_front();
     }
     return absl::OkStatus();
   }
 
-  // What follows the last step: mean losses, evaluation, the proof that all workers hold the same
-  // parameters.
-  absl::Status Conclude(TrainingResult* result) {
-    GS_RETURN_IF_ERROR(CheckFinite(Where(inputs_.steps), *model_));
+  // Goes on where a checkpoint left the job, if it is to.
+  absl::Status Resume() {
+    GS_ASSIGN_OR_RETURN(const JobState state,
+                        checkpointer_->Resume(*model_, device_, *ddp_, *side_channel_,
+                                              Deadline::In(kEvaluationTimeout)));
+    if (state.step == 0) return absl::OkStatus();
+    first_step_ = state.step + 1;
+    skipped_steps_ = state.skipped_steps;
+    if (scaler_.has_value() && state.loss_scaler.has_value()) scaler_->Restore(*state.loss_scaler);
+    return OpenLoader(state.epoch, state.position);
+  }
+
+  // A checkpoint is no part of any step, and its traffic and time are of none.
+  absl::Status SaveIfDue(TrainingResult* result) {
+    if (!checkpointer_->Due(position_)) return absl::OkStatus();
+    GS_RETURN_IF_ERROR(clock_.Drain());
+    clock_.Pause();
+    const MonotonicTime begin = MonotonicTime::Now();
+    const absl::Duration cpu_before = ProcessCpuTime();
+    const WireStats wire_before = sync_->wire_stats();
+    GS_RETURN_IF_ERROR(CheckFinite(Where(position_.step), *model_));
+    absl::optional<double> accuracy;
+    if (options_.checkpoint.best) {
+      GS_RETURN_IF_ERROR(ddp_->Settle(Deadline::In(kSettleTimeout)));
+      GS_RETURN_IF_ERROR(ddp_->BroadcastBuffers(NewDeadline()));
+      GS_ASSIGN_OR_RETURN(
+          const Evaluation evaluation,
+          EvaluateModel(options_.compute, *model_, *inputs_.test, options_.batch_size,
+                        *side_channel_, Deadline::In(kEvaluationTimeout)));
+      accuracy = evaluation.accuracy;
+    }
+    JobState state;
+    state.skipped_steps = skipped_steps_;
+    if (scaler_.has_value()) state.loss_scaler = scaler_->state();
+    GS_RETURN_IF_ERROR(checkpointer_->Save(position_, std::move(state), accuracy, *model_, device_,
+                                           *ddp_, *side_channel_));
+    ++result->checkpoints;
+    const absl::Duration time = MonotonicTime::Now() - begin;
+    result->checkpoint_time += time;
+    unmeasured_.time += time;
+    unmeasured_.cpu += ProcessCpuTime() - cpu_before;
+    unmeasured_.wire = unmeasured_.wire - (wire_before - sync_->wire_stats());
+    return absl::OkStatus();
+  }
+
+  absl::Status MeanLosses(TrainingResult* result) {
     const size_t tail = std::max<size_t>(1, result->losses.size() / 10);
     double tail_loss = 0;
     for (size_t i = result->losses.size() - tail; i < result->losses.size(); ++i) {
@@ -325,7 +392,15 @@ class TrainerImpl : public Trainer {
         side_channel_->SumDoubles({result->losses.front(), tail_loss}, NewDeadline()));
     result->first_loss = sums[0] / side_channel_->world_size();
     result->final_loss = sums[1] / side_channel_->world_size();
+    return absl::OkStatus();
+  }
 
+  // What follows the last step: mean losses, evaluation, the proof that all workers hold the same
+  // parameters.
+  absl::Status Conclude(TrainingResult* result) {
+    GS_RETURN_IF_ERROR(CheckFinite(Where(inputs_.steps), *model_));
+    // A job that is resumed after its last step has none.
+    if (!result->losses.empty()) GS_RETURN_IF_ERROR(MeanLosses(result));
     result->params_sha256 = ddp_->ParamsSha256();
     if (options_.synchronised) GS_RETURN_IF_ERROR(CompareParameters(result->params_sha256));
     if (options_.evaluate) {
@@ -361,7 +436,7 @@ class TrainerImpl : public Trainer {
             EvaluateModel(options_.compute, *model_, *inputs_.test, options_.batch_size, alone,
                           Deadline::Never());
         if (!evaluation.ok()) return evaluation.status();
-        points.push_back({step, step_ends[step - 1], evaluation->accuracy});
+        points.push_back({step, step_ends[step - first_step_], evaluation->accuracy});
         return absl::OkStatus();
       }));
     }
@@ -419,6 +494,10 @@ class TrainerImpl : public Trainer {
   absl::optional<LossScaler> scaler_;
   at::Tensor loss_scale_;       // its scale on the device, where a captured step reads it
   MonotonicTime forward_done_;  // of the step under way
+  std::unique_ptr<Checkpointer> checkpointer_;
+  int64_t first_step_ = 1;
+  JobPosition position_;   // after the step under way, or the last one
+  Unmeasured unmeasured_;  // among the measured steps
   int64_t skipped_steps_ = 0;
   LossReader losses_;
   std::deque<StepReport> unreported_;         // whose losses or ends are on their way

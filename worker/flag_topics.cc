@@ -5,8 +5,8 @@ namespace gradsync {
 std::vector<FlagTopic> WorkerTopics() {
   return {
       {"Who this worker is and where the others are",
-       {"rank", "world_size", "local_rank", "master", "port_file", "interface", "run_id", "servers",
-        "num_servers"}},
+       {"rank", "world_size", "local_rank", "master", "port_file", "interface", "run_id", "attempt",
+        "servers", "num_servers"}},
       {"How gradients are exchanged",
        {"topology", "link", "update", "consistency", "compression", "server_weights", "owners",
         "connections"}},
@@ -15,6 +15,9 @@ std::vector<FlagTopic> WorkerTopics() {
       {"Optimizer and learning rate",
        {"optimizer", "momentum", "nesterov", "weight_decay", "max_norm", "lr", "schedule",
         "lr_milestones", "lr_gamma", "lr_final", "lr_warmup_steps"}},
+      {"Checkpoints",
+       {"checkpoint", "checkpoint_every", "checkpoint_keep", "checkpoint_best", "resume",
+        "init_from"}},
       {"Device and precision",
        {"device", "precision", "tf32", "channels_last", "fused_norm", "cuda_graph",
         "cudnn_benchmark", "threads", "loader_threads"}},

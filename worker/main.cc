@@ -18,6 +18,7 @@
 #include "join/meet.h"
 #include "join/sync_flags.h"
 #include "train/kineto_trace.h"
+#include "worker/checkpoint_flags.h"
 #include "worker/flag_topics.h"
 #include "worker/job.h"
 #include "worker/training_flags.h"
@@ -37,6 +38,10 @@ ABSL_FLAG(std::string, master, "",
 ABSL_FLAG(std::string, port_file, "", "file to which rank 0 writes the store's host:port");
 ABSL_FLAG(std::string, run_id, "",
           "name of the run, the same for all processes of the job; empty: from the launcher");
+ABSL_FLAG(
+    int, attempt, -1,
+    "number of the run's attempt, counted by the launcher from 0; -1: from torchrun or Slurm, "
+    "else 0");
 ABSL_FLAG(std::string, interface, "",
           "network interface that this worker is reached at, such as eth0; empty: that of the "
           "route to --master");
@@ -61,10 +66,10 @@ namespace {
 // ranks that differ in them do not meet.) All other flags must be the same on all ranks; a new one
 // is, unless it is named here.
 constexpr absl::string_view kOfEachRank[] = {
-    "rank",       "local_rank",  "world_size",      "run_id",  "master",
-    "port_file",  "interface",   "device",          "threads", "loader_threads",
-    "cuda_graph", "fused_norm",  "cudnn_benchmark", "timeout", "metrics_json",
-    "trace",      "trace_steps", "log_every",
+    "rank",           "local_rank", "world_size",  "run_id",          "master",
+    "attempt",        "port_file",  "interface",   "device",          "threads",
+    "loader_threads", "cuda_graph", "fused_norm",  "cudnn_benchmark", "timeout",
+    "metrics_json",   "trace",      "trace_steps", "log_every",
 };
 
 FlagTexts FlagsOfAllRanks() {
@@ -82,6 +87,7 @@ absl::StatusOr<JobOptions> JobOptionsFromFlags() {
   if (absl::GetFlag(FLAGS_world_size) >= 0) meet.world_size = absl::GetFlag(FLAGS_world_size);
   if (!absl::GetFlag(FLAGS_master).empty()) meet.master = absl::GetFlag(FLAGS_master);
   if (!absl::GetFlag(FLAGS_run_id).empty()) meet.run_id = absl::GetFlag(FLAGS_run_id);
+  if (absl::GetFlag(FLAGS_attempt) >= 0) meet.attempt = absl::GetFlag(FLAGS_attempt);
   meet.interface = absl::GetFlag(FLAGS_interface);
   meet.timeout = absl::GetFlag(FLAGS_timeout);
   meet.on_store = WriteAddressTo(UserPath(absl::GetFlag(FLAGS_port_file)));
@@ -94,6 +100,8 @@ absl::StatusOr<JobOptions> JobOptionsFromFlags() {
   job.metrics_json = UserPath(absl::GetFlag(FLAGS_metrics_json));
   job.log_every = absl::GetFlag(FLAGS_log_every);
   GS_ASSIGN_OR_RETURN(job.trainer, TrainerOptionsFromFlags());
+  GS_ASSIGN_OR_RETURN(job.trainer.checkpoint,
+                      CheckpointOptionsFromFlags(job.join.same_on_all_ranks));
   job.trainer.timeout = absl::GetFlag(FLAGS_timeout);
   job.trainer.plan.codec = job.join.sync.job.codec;
   job.trainer.ranks_on_host = job.join.ranks_on_host;
