@@ -390,12 +390,13 @@ absl::StatusOr<OptimizerState> DistributedDataParallel::ExportState(Deadline dea
   return sync_->ExportOptimizerState(deadline);
 }
 
-absl::Status DistributedDataParallel::ImportState(const OptimizerState& state, Deadline deadline) {
+absl::Status DistributedDataParallel::ImportState(const OptimizerState& state, Deadline deadline,
+                                                  int64_t skipped_steps) {
   GS_RETURN_IF_ERROR(CheckBetweenSteps());
   GS_RETURN_IF_ERROR(optimizer_ != nullptr ? optimizer_->Import(state)
                                            : sync_->ImportOptimizerState(state, deadline));
-  step_.step = state.step;
-  skipped_steps_ = 0;
+  step_.step = state.step + skipped_steps;
+  skipped_steps_ = skipped_steps;
   return absl::OkStatus();
 }
 

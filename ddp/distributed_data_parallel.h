@@ -186,9 +186,12 @@ class DistributedDataParallel {
   // servers.
   absl::StatusOr<OptimizerState> ExportState(Deadline deadline);
 
-  // Collective, between steps; every rank passes the same. The next step must have a number above
-  // state.step. Errors: INVALID_ARGUMENT when a name, slot or size does not fit the plan.
-  absl::Status ImportState(const OptimizerState& state, Deadline deadline);
+  // Collective, between steps; every rank passes the same. `skipped_steps`: how many steps, besides
+  // the optimizer's state.step, were skipped() before it was exported; the next step must have a
+  // number above the sum of both. Errors: INVALID_ARGUMENT when a name, slot or size does not fit
+  // the plan.
+  absl::Status ImportState(const OptimizerState& state, Deadline deadline,
+                           int64_t skipped_steps = 0);
 
   // See FlatParameters::Sha256(). Equal on all ranks after every step.
   std::string ParamsSha256() const { return parameters_.Sha256(); }
@@ -242,7 +245,7 @@ class DistributedDataParallel {
   StepTiming timing_;
   std::unique_ptr<StreamTimer> stream_timer_;  // null without a GPU
   bool skipped_ = false;
-  int64_t skipped_steps_ = 0;  // since Create() or ImportState()
+  int64_t skipped_steps_ = 0;  // of step_.step
   absl::Status failed_;
   std::vector<GradBucket> buckets_;
   std::unique_ptr<BucketReducer> reducer_;  // last: its hooks use the above

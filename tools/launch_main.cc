@@ -4,7 +4,11 @@
 //   bazel run //tools:launch -- --workers=2 -- --topology=ring --model=mlp --steps=20
 //
 // Every line that a process prints comes with its name in front. When one fails, the rest is
-// stopped, and the exit code is that of the first failure.
+// stopped, and the exit code is that of the first failure; with --max_restarts=N all are started
+// again, up to N times, unless the flags were wrong (exit code 2). A worker then goes on from its
+// checkpoint if its flags say so:
+//
+//   bazel run //tools:launch -- --workers=2 --max_restarts=3 -- --topology=ring --model=mlp --steps=200 --checkpoint=/tmp/job --checkpoint_every=50 --resume=auto
 
 #include <algorithm>
 #include <cstdio>
@@ -27,6 +31,9 @@ ABSL_FLAG(int, servers, 0, "number of parameter servers; with any, workers get -
 ABSL_FLAG(
     absl::Duration, timeout, absl::Seconds(60),
     "time limit that all processes get as --timeout; a job file's counts if this is not given");
+ABSL_FLAG(int, max_restarts, 0,
+          "how often all processes are started again after one has failed; see --resume=auto of "
+          "//worker");
 ABSL_FLAG(std::string, worker_binary, "",
           "program that workers run; empty: the //worker of this build");
 ABSL_FLAG(std::string, server_binary, "",
@@ -37,6 +44,9 @@ namespace {
 
 constexpr char kUsage[] =
     "launch --workers=N [--servers=K] -- [worker flags]: runs one training job on this machine";
+
+// Exit code of a process whose flags or input are wrong: they would be so again.
+constexpr int kBadInput = 2;
 
 absl::Status CheckCount(absl::string_view flag, int minimum, int found) {
   if (found >= minimum) return absl::OkStatus();
@@ -51,6 +61,7 @@ absl::StatusOr<LocalJobOptions> JobFromFlags(const char* argv0, const ParsedFlag
   GS_RETURN_IF_ERROR(CheckCount("workers", 1, job.workers));
   GS_RETURN_IF_ERROR(CheckCount("servers", 0, job.servers));
   GS_ASSIGN_OR_RETURN(const WorkerFlags flags, ReadWorkerFlags(parsed.positional));
+  GS_RETURN_IF_ERROR(CheckCount("max_restarts", 0, absl::GetFlag(FLAGS_max_restarts)));
   job.worker_binary = absl::GetFlag(FLAGS_worker_binary);
   job.server_binary = absl::GetFlag(FLAGS_server_binary);
   if (job.worker_binary.empty()) {
@@ -107,12 +118,19 @@ int Launch(const char* argv0, const ParsedFlags& parsed) {
   PrintLines(&*job);
   job->interrupt = &InterruptSignal();
   CatchInterrupts();
-  const absl::StatusOr<LocalJobResult> result = RunLocalJob(*job);
-  if (!result.ok()) {
-    PrintError("launch", result.status().message());
-    return 1;
+  const int max_restarts = absl::GetFlag(FLAGS_max_restarts);
+  while (true) {
+    const absl::StatusOr<LocalJobResult> result = RunLocalJob(*job);
+    if (!result.ok()) {
+      PrintError("launch", result.status().message());
+      return 1;
+    }
+    const bool again = result->exit_code != 0 && result->exit_code != kBadInput &&
+                       *job->interrupt == 0 && job->attempt < max_restarts;
+    if (!again) return result->exit_code;
+    ++job->attempt;
+    PrintError("launch", absl::StrCat("restart ", job->attempt, " of ", max_restarts));
   }
-  return result->exit_code;
 }
 
 }  // namespace

@@ -26,6 +26,7 @@ using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::SizeIs;
 using ::testing::StartsWith;
 
@@ -74,6 +75,28 @@ TEST(LaunchTest, TheFirstFailureGivesTheExitCodeAndIsNamed) {
                              EndsWith("killed by signal 9 (SIGKILL); stopping the rest"))));
 }
 
+TEST(LaunchTest, AFailedJobIsStartedAgainAsOftenAsAsked) {
+  const auto launch = Start({"--workers=2", "--servers=1", "--max_restarts=2", "--",
+                             "--victim=worker1", "--victim_does=signal:9"});
+  EXPECT_EQ(launch->Finish().code, 137);
+  EXPECT_THAT(launch->err(),
+              AllOf(Contains("launch: restart 1 of 2"), Contains("launch: restart 2 of 2"),
+                    Contains(HasSubstr("stopping the rest")).Times(3)));
+  for (const char* process : {"[worker 0]", "[worker 1]", "[server 0]"}) {
+    EXPECT_THAT(launch->out(), Contains(absl::StrCat(process, " attempt 1")));
+    EXPECT_THAT(launch->out(), Contains(absl::StrCat(process, " attempt 2")));
+  }
+}
+
+TEST(LaunchTest, AJobThatSucceedsOrRefusesItsFlagsIsNotStartedAgain) {
+  for (const int code : {0, 2}) {
+    const auto launch =
+        Start({"--workers=2", "--max_restarts=2", "--", absl::StrCat("--others_do=exit:", code)});
+    EXPECT_EQ(launch->Finish().code, code);
+    EXPECT_THAT(launch->err(), Not(Contains(HasSubstr("restart"))));
+  }
+}
+
 TEST(LaunchTest, AnInterruptEndsAllProcesses) {
   const auto launch = Start({"--workers=2", "--", "--others_do=hang"});
   AwaitHang(launch.get());
@@ -104,6 +127,7 @@ TEST(LaunchTest, NoProcessSurvivesAKilledLaunch) {
 TEST(LaunchTest, BadFlagsAreOneLineAndExitCode2) {
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
       {{"--workers=0"}, "launch: --workers: expected at least 1, found 0"},
+      {{"--max_restarts=-1"}, "launch: --max_restarts: expected at least 0, found -1"},
       {{"--servers=-1"}, "launch: --servers: expected at least 0, found -1"},
       {{"--wrokers=2"}, "--wrokers"},
       {{"--workers=two"}, "--workers"},

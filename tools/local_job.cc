@@ -109,6 +109,7 @@ class LocalJob {
     std::vector<std::string> argv = {binary};
     argv.insert(argv.end(), own_flags.begin(), own_flags.end());
     argv.push_back(absl::StrCat("--port_file=", member.port_file));
+    if (options_.attempt > 0) argv.push_back(absl::StrCat("--attempt=", options_.attempt));
     if (options_.collect_metrics) {
       argv.push_back(absl::StrCat("--metrics_json=", member.metrics_file));
     }

@@ -21,6 +21,9 @@ struct LocalJobOptions {
   std::string server_binary;  // needed when servers > 0
   int workers = 1;
   int servers = 0;
+  // Which time the job is started, from 0; processes of a later one are told --attempt=, as //worker
+  // and //ps_server have it.
+  int attempt = 0;
   // Whether workers are told --local_rank=, as //worker has it: on this host a rank is that, or,
   // where several share a GPU, the number of their GPU.
   bool tell_local_rank = false;

@@ -33,6 +33,7 @@ ABSL_FLAG(std::string, port_file, "", "written by servers and rank 0");
 ABSL_FLAG(std::string, metrics_json, "", "gets the member's name");
 ABSL_FLAG(int, threads, 0, "printed");
 ABSL_FLAG(absl::Duration, timeout, absl::ZeroDuration(), "ignored");
+ABSL_FLAG(int, attempt, 0, "printed, if there is one");
 ABSL_FLAG(std::string, victim, "", "name of a member: worker0, ..., or server for all servers");
 ABSL_FLAG(std::string, victim_does, "exit:0", "behaviour");
 ABSL_FLAG(std::string, others_do, "exit:0", "behaviour");
@@ -90,6 +91,7 @@ int RunMember() {
               absl::GetFlag(FLAGS_master).c_str(),
               absl::StrJoin(absl::GetFlag(FLAGS_servers), "+").c_str(),
               absl::GetFlag(FLAGS_threads));
+  if (absl::GetFlag(FLAGS_attempt) > 0) std::printf("attempt %d\n", absl::GetFlag(FLAGS_attempt));
   std::fflush(stdout);
   return Behave(behaviour);
 }

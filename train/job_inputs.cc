@@ -43,7 +43,7 @@ absl::StatusOr<JobInputs> OpenJobInputs(const TrainerOptions& options, int rank,
     return absl::InvalidArgumentError(
         absl::StrCat("--evaluate_every: expected at least 0, found ", options.evaluate_every));
   }
-  if (options.evaluate || options.evaluate_every > 0) {
+  if (options.evaluate || options.evaluate_every > 0 || options.checkpoint.best) {
     GS_ASSIGN_OR_RETURN(inputs.test, OpenDataset(options.data, Split::kTest, options.dataset));
   }
   SamplerOptions sampler;

@@ -35,6 +35,19 @@ class LossScaler {
 
   double scale() const { return scale_; }
 
+  // What decides the scale of later steps.
+  struct State {
+    double scale = 0;
+    int64_t good_steps = 0;
+  };
+  State state() const { return {scale_, good_steps_}; }
+
+  // Goes on where another one was.
+  void Restore(const State& state) {
+    scale_ = state.scale;
+    good_steps_ = state.good_steps;
+  }
+
   // After each step. The scale does not grow beyond what a float holds.
   // Errors: INTERNAL when the scale falls below kSmallest: the gradients are infinite or not a
   // number by themselves.

@@ -29,11 +29,13 @@
 #include "train/batch_upload.h"
 #include "train/channel_moments.h"
 #include "train/check_finite.h"
+#include "train/checkpointer.h"
 #include "train/compute_threads.h"
 #include "train/decay_groups.h"
 #include "train/evaluate.h"
 #include "train/forward.h"
 #include "train/job_inputs.h"
+#include "train/job_state.h"
 #include "train/kept_models.h"
 #include "train/loss_reader.h"
 #include "train/loss_scaler.h"
@@ -51,6 +53,13 @@ absl::Duration ProcessCpuTime() {
   getrusage(RUSAGE_SELF, &usage);
   return absl::DurationFromTimeval(usage.ru_utime) + absl::DurationFromTimeval(usage.ru_stime);
 }
+
+// What is spent between steps, on none of them.
+struct Unmeasured {
+  absl::Duration time;
+  absl::Duration cpu;
+  WireStats wire;
+};
 
 class TrainerImpl : public Trainer {
  public:
@@ -94,8 +103,20 @@ class TrainerImpl : public Trainer {
     if (options_.sync_batchnorm && SetMomentExchange(*model_, nullptr) == 0) {
       return FlagError("sync_batchnorm", "a model with BatchNorm", options_.model.name);
     }
+    GS_ASSIGN_OR_RETURN(checkpointer_,
+                        Checkpointer::Create(options_.checkpoint, rank_,
+                                             inputs_.sampler->options().world_size, inputs_.steps));
+    GS_RETURN_IF_ERROR(checkpointer_->LoadWeights(*model_));
     GS_RETURN_IF_ERROR(MoveModel());
+    return OpenLoader(/*epoch=*/0, /*position=*/0);
+  }
+
+  // Batches from there on.
+  absl::Status OpenLoader(int64_t epoch, int64_t position) {
+    upload_.reset();
     DataLoaderOptions loader;
+    loader.start_epoch = epoch;
+    loader.start_position = position;
     loader.batch_size = options_.batch_size;
     loader.threads = loader_threads_.first;
     loader.most_threads = loader_threads_.most;
@@ -141,18 +162,20 @@ class TrainerImpl : public Trainer {
     }
     step_graph_ = std::make_unique<StepGraph>(
         ddp_.get(), UsesGraph(), [this](const Batch& batch) { return ForwardBackward(batch); });
-    return absl::OkStatus();
+    return Resume();
   }
 
   absl::StatusOr<TrainingResult> Run(
       const std::function<void(const StepReport&)>& on_step) override {
     TrainingResult result;
-    WireStats wire_before;
-    absl::Duration cpu_before;
-    MonotonicTime measured_from;
-    for (int64_t step = 1; step <= inputs_.steps; ++step) {
-      if (step == options_.warmup_steps + 1) {
+    WireStats wire_before = sync_->wire_stats();
+    absl::Duration cpu_before = ProcessCpuTime();
+    MonotonicTime measured_from = MonotonicTime::Now();
+    result.first_step = first_step_;
+    for (int64_t step = first_step_; step <= inputs_.steps; ++step) {
+      if (step == first_step_ + options_.warmup_steps) {
         GS_RETURN_IF_ERROR(clock_.Drain());
+        unmeasured_ = Unmeasured();
         wire_before = sync_->wire_stats();
         cpu_before = ProcessCpuTime();
         measured_from = MonotonicTime::Now();
@@ -166,12 +189,13 @@ class TrainerImpl : public Trainer {
       unreported_.push_back(std::move(report));
       GS_RETURN_IF_ERROR(ReportSteps(MostPending(step), on_step, &result));
       KeepModel(step);
+      GS_RETURN_IF_ERROR(SaveIfDue(&result));
     }
     GS_RETURN_IF_ERROR(clock_.Drain());
     GS_RETURN_IF_ERROR(ReportSteps(/*most_pending=*/0, on_step, &result));
-    result.measured = MonotonicTime::Now() - measured_from;
-    result.cpu = ProcessCpuTime() - cpu_before;
-    result.wire = sync_->wire_stats() - wire_before;
+    result.measured = MonotonicTime::Now() - measured_from - unmeasured_.time;
+    result.cpu = ProcessCpuTime() - cpu_before - unmeasured_.cpu;
+    result.wire = sync_->wire_stats() - wire_before - unmeasured_.wire;
     result.staleness = sync_->staleness();
     result.skipped_steps = skipped_steps_;
     if (moments_ != nullptr) {
@@ -292,6 +316,7 @@ class TrainerImpl : public Trainer {
       const MonotonicTime start = MonotonicTime::Now();
       GS_ASSIGN_OR_RETURN(const Batch batch, upload_->Next());
       const MonotonicTime have_data = MonotonicTime::Now();
+      position_ = {report->step, batch.epoch, batch.next_position, batch.last_of_epoch};
       if (i == 0) batches_ = inputs_.accumulation.BatchesOfStepAt(batch.position);
       const bool last = i + 1 == batches_;
       report->times.data += have_data - start;
@@ -410,7 +435,7 @@ class TrainerImpl : public Trainer {
       result->learning_rates.push_back(report.lr);
       GS_RETURN_IF_ERROR(FillTimes(time, &report));
       result->step_ends.push_back(time.end);
-      if (report.step > options_.warmup_steps) result->times.push_back(report.times);
+      if (report.step >= first_step_ + options_.warmup_steps) result->times.push_back(report.times);
       tally_.Add(report.epoch, report.loss, static_cast<double>(report.correct), report.samples);
       if (report.epoch_end.has_value()) report.epoch_end = tally_.Current();
       on_step(report);
@@ -419,10 +444,59 @@ class TrainerImpl : public Trainer {
     return absl::OkStatus();
   }
 
-  // What follows the last step: mean losses, evaluation, the proof that all workers hold the same
-  // parameters.
-  absl::Status Conclude(TrainingResult* result) {
-    GS_RETURN_IF_ERROR(CheckFinite(Where(inputs_.steps), *model_));
+  // Goes on where a checkpoint left the job, if it is to.
+  absl::Status Resume() {
+    GS_ASSIGN_OR_RETURN(const JobState state,
+                        checkpointer_->Resume(*model_, device_, *ddp_, *side_channel_,
+                                              Deadline::In(kEvaluationTimeout)));
+    if (state.step == 0) return absl::OkStatus();
+    first_step_ = state.step + 1;
+    skipped_steps_ = state.skipped_steps;
+    if (scaler_.has_value() && state.loss_scaler.has_value()) scaler_->Restore(*state.loss_scaler);
+    if (average_.has_value()) {
+      GS_RETURN_IF_ERROR(average_->Import(state.average, state.average_updates));
+    }
+    return OpenLoader(state.epoch, state.position);
+  }
+
+  // A checkpoint is no part of any step, and its traffic and time are of none.
+  absl::Status SaveIfDue(TrainingResult* result) {
+    if (!checkpointer_->Due(position_)) return absl::OkStatus();
+    GS_RETURN_IF_ERROR(clock_.Drain());
+    clock_.Pause();
+    const MonotonicTime begin = MonotonicTime::Now();
+    const absl::Duration cpu_before = ProcessCpuTime();
+    const WireStats wire_before = sync_->wire_stats();
+    GS_RETURN_IF_ERROR(CheckFinite(Where(position_.step), *model_));
+    absl::optional<double> accuracy;
+    if (options_.checkpoint.best) {
+      GS_RETURN_IF_ERROR(ddp_->Settle(Deadline::In(kSettleTimeout)));
+      GS_RETURN_IF_ERROR(ddp_->BroadcastBuffers(NewDeadline()));
+      GS_ASSIGN_OR_RETURN(
+          const Evaluation evaluation,
+          EvaluateModel(options_.compute, *model_, *inputs_.test, options_.batch_size,
+                        *side_channel_, Deadline::In(kEvaluationTimeout)));
+      accuracy = evaluation.accuracy;
+    }
+    JobState state;
+    state.skipped_steps = skipped_steps_;
+    if (scaler_.has_value()) state.loss_scaler = scaler_->state();
+    if (average_.has_value()) {
+      state.average = average_->Export();
+      state.average_updates = average_->updates();
+    }
+    GS_RETURN_IF_ERROR(checkpointer_->Save(position_, std::move(state), accuracy, *model_, device_,
+                                           *ddp_, *side_channel_));
+    ++result->checkpoints;
+    const absl::Duration time = MonotonicTime::Now() - begin;
+    result->checkpoint_time += time;
+    unmeasured_.time += time;
+    unmeasured_.cpu += ProcessCpuTime() - cpu_before;
+    unmeasured_.wire = unmeasured_.wire - (wire_before - sync_->wire_stats());
+    return absl::OkStatus();
+  }
+
+  absl::Status MeanLosses(TrainingResult* result) {
     const size_t tail = std::max<size_t>(1, result->losses.size() / 10);
     double tail_loss = 0;
     for (size_t i = result->losses.size() - tail; i < result->losses.size(); ++i) {
@@ -433,9 +507,16 @@ class TrainerImpl : public Trainer {
         side_channel_->SumDoubles({result->losses.front(), tail_loss}, NewDeadline()));
     result->first_loss = sums[0] / side_channel_->world_size();
     result->final_loss = sums[1] / side_channel_->world_size();
+    return absl::OkStatus();
+  }
 
+  // What follows the last step: mean losses, evaluation, the proof that all workers hold the same
+  // parameters.
+  absl::Status Conclude(TrainingResult* result) {
+    GS_RETURN_IF_ERROR(CheckFinite(Where(inputs_.steps), *model_));
+    // A job that is resumed after its last step has none.
+    if (!result->losses.empty()) GS_RETURN_IF_ERROR(MeanLosses(result));
     GS_ASSIGN_OR_RETURN(result->epochs, tally_.Share(*side_channel_, NewDeadline()));
-
     result->params_sha256 = ddp_->ParamsSha256();
     if (options_.synchronised) GS_RETURN_IF_ERROR(CompareParameters(result->params_sha256));
     if (options_.evaluate) {
@@ -485,7 +566,7 @@ class TrainerImpl : public Trainer {
             EvaluateModel(options_.compute, *model_, *inputs_.test, options_.batch_size, alone,
                           Deadline::Never());
         if (!evaluation.ok()) return evaluation.status();
-        points.push_back({step, step_ends[step - 1], evaluation->accuracy});
+        points.push_back({step, step_ends[step - first_step_], evaluation->accuracy});
         return absl::OkStatus();
       }));
     }
@@ -548,6 +629,10 @@ class TrainerImpl : public Trainer {
   at::Tensor loss_scale_;       // its scale on the device, where a captured step reads it
   MonotonicTime forward_done_;  // of the batch under way
   int64_t batches_ = 1;         // of the step under way
+  std::unique_ptr<Checkpointer> checkpointer_;
+  int64_t first_step_ = 1;
+  JobPosition position_;   // after the step under way, or the last one
+  Unmeasured unmeasured_;  // among the measured steps
   int64_t skipped_steps_ = 0;
   LossReader losses_;
   LossReader correct_;                  // counts of right predictions

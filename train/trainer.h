@@ -93,7 +93,10 @@ struct TrainingResult {
   Staleness staleness;        // of this worker's steps, all of them
   int64_t skipped_steps = 0;  // whose gradients were not finite, with a loss scale
   double loss_scale = 1;      // after the last step
-  std::string params_sha256;  // after the last step; equal on all workers, or Run() fails
+  int64_t first_step = 1;     // above 1 in a job that was resumed; then "all steps" are from here
+  int checkpoints = 0;        // written
+  absl::Duration checkpoint_time;  // spent on them, evaluations included; in no step's time
+  std::string params_sha256;       // after the last step; equal on all workers, or Run() fails
 };
 
 // One worker's part of the job. Not thread-safe. Bind() and Run() block while they wait for peers;

@@ -16,6 +16,7 @@
 #include "models/create_model.h"
 #include "plan/optimizer_spec.h"
 #include "plan/plan.h"
+#include "train/checkpoint_options.h"
 #include "train/forward.h"
 #include "train/kineto_trace.h"
 #include "train/loss_scaler.h"
@@ -63,6 +64,7 @@ struct TrainerOptions {
   // Scales the loss. Always with fp16, with the default options unless others are here; without it
   // nothing gains from it. Only where workers update.
   absl::optional<LossScalerOptions> loss_scaler;
+  CheckpointOptions checkpoint;
   bool evaluate = false;       // on the test split, after the last step
   int64_t evaluate_every = 0;  // also rank 0's parameters after every so many steps; 0: never
   // False: each worker trains by itself (topology local), with a side channel of its own alone.

@@ -5,8 +5,8 @@ namespace gradsync {
 std::vector<FlagTopic> WorkerTopics() {
   return {
       {"Who this worker is and where the others are",
-       {"rank", "world_size", "local_rank", "master", "port_file", "interface", "run_id", "servers",
-        "num_servers", "server_tasks"}},
+       {"rank", "world_size", "local_rank", "master", "port_file", "interface", "run_id", "attempt",
+        "servers", "num_servers", "server_tasks"}},
       {"How gradients are exchanged",
        {"topology", "link", "update", "consistency", "compression", "server_weights", "owners",
         "connections"}},
@@ -19,6 +19,9 @@ std::vector<FlagTopic> WorkerTopics() {
       {"Learning rate",
        {"lr", "lr_scaling", "lr_reference_batch", "schedule", "lr_milestones", "lr_gamma",
         "lr_final", "lr_power", "lr_warmup", "lr_warmup_steps", "lr_warmup_start"}},
+      {"Checkpoints",
+       {"checkpoint", "checkpoint_every", "checkpoint_keep", "checkpoint_best", "resume",
+        "init_from"}},
       {"Device and precision",
        {"device", "precision", "tf32", "channels_last", "fused_norm", "cuda_graph",
         "cudnn_benchmark", "threads", "loader_threads"}},

@@ -5,7 +5,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "base/flag_error.h"
 #include "base/status_macros.h"
 #include "group/side_channel.h"
 #include "join/join.h"
@@ -40,8 +42,19 @@ absl::Status ValidateFp16(const JobOptions& options) {
   return absl::OkStatus();
 }
 
+// Workers that train by themselves end with different models, of which a checkpoint has one.
+absl::Status ValidateCheckpoint(const JobOptions& options) {
+  if (!options.trainer.checkpoint.wanted() || options.join.meet.world_size == 1 ||
+      options.join.sync.job.topology != Topology::kLocal) {
+    return absl::OkStatus();
+  }
+  return FlagError("checkpoint", "none with --topology=local and more than one worker",
+                   options.trainer.checkpoint.folder);
+}
+
 absl::Status Validate(const JobOptions& options) {
   GS_RETURN_IF_ERROR(CheckJoin(options.join));
+  GS_RETURN_IF_ERROR(ValidateCheckpoint(options));
   GS_RETURN_IF_ERROR(ValidateFp16(options));
   GS_RETURN_IF_ERROR(
       CheckRecipe(options.join.sync.job, options.join.meet.world_size, options.trainer));
@@ -66,6 +79,11 @@ void PrintStep(const StepReport& report, int64_t every) {
   std::fflush(stdout);
 }
 
+void PrintLine(absl::string_view line) {
+  std::printf("%.*s\n", static_cast<int>(line.size()), line.data());
+  std::fflush(stdout);
+}
+
 void PrintEpoch(const StepReport& report, int64_t every) {
   if (every == 0 || !report.epoch_end.has_value()) return;
   const EpochPoint& epoch = *report.epoch_end;
@@ -85,13 +103,17 @@ void PrintResult(const TrainingResult& result, int workers, bool average) {
     std::printf("test loss %.4f accuracy %.2f %%\n", result.test_loss, 100 * result.test_accuracy);
   }
   std::printf("waited for data %.1f %% of the time\n", 100 * DataWaitShare(result.times));
-  if (workers > 1) {
+  if (workers > 1 && !result.epochs.empty()) {
     const EpochPoint& epoch = result.epochs.back();
     std::printf("epoch %ld of all ranks: loss %.4f accuracy %.3f %%\n",
                 static_cast<long>(epoch.epoch), epoch.global_loss, 100 * epoch.global_accuracy);
   }
-  std::printf("final loss %.4f params_sha256 %s\n", result.final_loss,
-              result.params_sha256.c_str());
+  if (result.losses.empty()) {
+    std::printf("no steps left, params_sha256 %s\n", result.params_sha256.c_str());
+  } else {
+    std::printf("final loss %.4f params_sha256 %s\n", result.final_loss,
+                result.params_sha256.c_str());
+  }
   std::fflush(stdout);
 }
 
@@ -109,6 +131,7 @@ class Job {
       PrintDevice(options_.trainer.gpu.get(), options_.log_every);
     }
     if (rank() == 0) GS_RETURN_IF_ERROR(ShowFlags(options_.flags, options_.log_every > 0));
+    options_.trainer.checkpoint.say = PrintLine;
     options_.trainer.synchronised = options_.join.sync.job.topology != Topology::kLocal;
     GS_ASSIGN_OR_RETURN(trainer_,
                         Trainer::Create(options_.trainer, rank(), options_.join.meet.world_size));

@@ -20,6 +20,7 @@
 #include "join/meet.h"
 #include "join/sync_flags.h"
 #include "train/kineto_trace.h"
+#include "worker/checkpoint_flags.h"
 #include "worker/config_flags.h"
 #include "worker/data_flags.h"
 #include "worker/job.h"
@@ -45,6 +46,10 @@ ABSL_FLAG(std::string, master, "",
 ABSL_FLAG(std::string, port_file, "", "file to which rank 0 writes the store's host:port");
 ABSL_FLAG(std::string, run_id, "",
           "name of the run, the same for all processes of the job; empty: from the launcher");
+ABSL_FLAG(
+    int, attempt, -1,
+    "number of the run's attempt, counted by the launcher from 0; -1: from torchrun or Slurm, "
+    "else 0");
 ABSL_FLAG(std::string, interface, "",
           "network interface that this worker is reached at, such as eth0; empty: that of the "
           "route to --master");
@@ -76,6 +81,7 @@ constexpr absl::string_view kOfEachRank[] = {
     "local_rank",
     "world_size",
     "run_id",
+    "attempt",
     "master",
     "port_file",
     "interface",
@@ -113,6 +119,7 @@ absl::StatusOr<JobOptions> JobOptionsFromFlags(std::vector<FlagRecord> flags) {
   if (absl::GetFlag(FLAGS_world_size) >= 0) meet.world_size = absl::GetFlag(FLAGS_world_size);
   if (!absl::GetFlag(FLAGS_master).empty()) meet.master = absl::GetFlag(FLAGS_master);
   if (!absl::GetFlag(FLAGS_run_id).empty()) meet.run_id = absl::GetFlag(FLAGS_run_id);
+  if (absl::GetFlag(FLAGS_attempt) >= 0) meet.attempt = absl::GetFlag(FLAGS_attempt);
   meet.interface = absl::GetFlag(FLAGS_interface);
   meet.timeout = absl::GetFlag(FLAGS_timeout);
   meet.on_store = WriteAddressTo(UserPath(absl::GetFlag(FLAGS_port_file)));
@@ -132,6 +139,8 @@ absl::StatusOr<JobOptions> JobOptionsFromFlags(std::vector<FlagRecord> flags) {
   job.log_every = absl::GetFlag(FLAGS_log_every);
   GS_ASSIGN_OR_RETURN(job.trainer, TrainerOptionsFromFlags());
   GS_RETURN_IF_ERROR(DataOptionsFromFlags(&job.trainer));
+  GS_ASSIGN_OR_RETURN(job.trainer.checkpoint,
+                      CheckpointOptionsFromFlags(job.join.same_on_all_ranks));
   job.trainer.timeout = absl::GetFlag(FLAGS_timeout);
   job.trainer.plan.codec = job.join.sync.job.codec;
   job.trainer.ranks_on_host = job.join.ranks_on_host;

@@ -2,6 +2,8 @@
 
 #include <sys/resource.h>
 
+#include <algorithm>
+
 #include "base/flags.h"
 #include "base/status_macros.h"
 #include "base/version.h"
@@ -114,9 +116,12 @@ absl::Status WriteWorkerMetrics(const JobOptions& options, const GradientSync& s
   metrics.set_mean_final_loss(result.final_loss);
   metrics.set_skipped_steps(static_cast<int32_t>(result.skipped_steps));
   metrics.set_loss_scale(result.loss_scale);
+  metrics.set_first_step(static_cast<int32_t>(result.first_step));
+  metrics.set_checkpoints(result.checkpoints);
+  metrics.set_checkpoint_seconds(absl::ToDoubleSeconds(result.checkpoint_time));
   metrics.set_test_loss(result.test_loss);
   metrics.set_test_accuracy(result.test_accuracy);
-  const double steps = static_cast<double>(result.times.size());
+  const double steps = std::max(1.0, static_cast<double>(result.times.size()));
   metrics.set_wire_tx_bytes_per_step(static_cast<double>(result.wire.tx_bytes) / steps);
   metrics.set_wire_rx_bytes_per_step(static_cast<double>(result.wire.rx_bytes) / steps);
   metrics.set_side_channel_bytes(static_cast<double>(side_channel_bytes));

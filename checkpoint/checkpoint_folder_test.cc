@@ -1,0 +1,158 @@
+// The order in which a checkpoint reaches the disk, what is left after every file operation that a
+// writer may have been killed at, and what a reader finds.
+
+#include "checkpoint/checkpoint_folder.h"
+
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "base/temporary_folder.h"
+#include "checkpoint/file_system.h"
+#include "checkpoint/watched_file_system.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace gradsync {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+class CheckpointFolderTest : public ::testing::Test {
+ protected:
+  CheckpointFolderTest()
+      : temporary_(TemporaryFolder::Create("checkpoints-").value()),
+        path_(temporary_.path() + "/c") {}
+
+  // Calls from the folder's view go to `calls`; the first `allowed` succeed.
+  WatchedFileSystem Watched(int allowed, std::vector<std::string>* calls) const {
+    return WatchedFileSystem([this, allowed, calls](const std::string& call) {
+      calls->push_back(absl::StrReplaceAll(call, {{path_ + "/", ""}, {path_, "."}}));
+      return static_cast<int>(calls->size()) > allowed ? absl::InternalError("killed here")
+                                                       : absl::OkStatus();
+    });
+  }
+
+  static std::string ContentOf(int64_t step) {
+    return std::string(1000, static_cast<char>('a' + step % 26));
+  }
+
+  absl::Status WriteOne(FileSystem* files, int64_t step, int keep = 2) {
+    CheckpointFolder folder(files, path_, keep);
+    absl::Status status = folder.Begin(step);
+    if (status.ok()) status = folder.Add("model.pt", ContentOf(step));
+    if (status.ok()) status = folder.Add("state", absl::StrCat(step));
+    return status.ok() ? folder.Commit() : status;
+  }
+
+  // The step of the newest whole checkpoint, whose files are looked at; -1: none.
+  int64_t Newest() {
+    std::vector<std::string> damaged;
+    const auto found = FindNewestWhole(*real_, path_, &damaged);
+    if (!found.ok()) return -1;
+    EXPECT_EQ(found->Read(*real_, "model.pt").value(), ContentOf(found->step()));
+    EXPECT_EQ(found->Read(*real_, "state").value(), absl::StrCat(found->step()));
+    return found->step();
+  }
+
+  const TemporaryFolder temporary_;
+  const std::string path_;
+  const std::unique_ptr<FileSystem> real_ = NewLocalFileSystem();
+};
+
+TEST_F(CheckpointFolderTest, EverythingIsOnTheDiskBeforeItHasItsName) {
+  std::vector<std::string> calls;
+  WatchedFileSystem files = Watched(100, &calls);
+  ASSERT_EQ(WriteOne(&files, 120), absl::OkStatus());
+  EXPECT_THAT(
+      calls,
+      ElementsAre("make .", "make .writing_00000120", "write .writing_00000120/model.pt",
+                  "sync .writing_00000120/model.pt", "write .writing_00000120/state",
+                  "sync .writing_00000120/state", "write .writing_00000120/MANIFEST",
+                  "sync .writing_00000120/MANIFEST", "sync .writing_00000120",
+                  "rename .writing_00000120 to step_00000120", "sync .", "remove .link_latest",
+                  "link .link_latest to step_00000120", "rename .link_latest to latest", "sync ."));
+  EXPECT_EQ(real_->Read(path_ + "/latest/state").value(), "120");
+}
+
+TEST_F(CheckpointFolderTest, WhereverAWriterStopsTheNewestWholeOneIsThere) {
+  ASSERT_EQ(WriteOne(real_.get(), 1), absl::OkStatus());
+  ASSERT_EQ(WriteOne(real_.get(), 2), absl::OkStatus());
+  int64_t newest = 2;
+  int stops = 0;
+  for (;; ++stops) {
+    std::vector<std::string> calls;
+    WatchedFileSystem files = Watched(stops, &calls);
+    const absl::Status written = WriteOne(&files, newest + 1);
+    const int64_t found = Newest();
+    ASSERT_TRUE(found == newest || found == newest + 1) << "stopped after " << stops;
+    newest = found;
+    if (written.ok()) break;
+    EXPECT_TRUE(std::filesystem::exists(path_ + "/latest/model.pt")) << stops;
+  }
+  EXPECT_GT(stops, 15);
+  // What was left on the way is gone.
+  ASSERT_EQ(WriteOne(real_.get(), newest + 1), absl::OkStatus());
+  EXPECT_EQ(real_->List(path_).value().size(), 3u);
+}
+
+TEST_F(CheckpointFolderTest, TheNewestStayAndTheBest) {
+  for (int64_t step : {1, 2, 3, 4, 5}) {
+    ASSERT_EQ(WriteOne(real_.get(), step), absl::OkStatus());
+    CheckpointFolder folder(real_.get(), path_, 2);
+    if (step != 2) continue;
+    ASSERT_EQ(folder.SetBest(2), absl::OkStatus());
+  }
+  EXPECT_THAT(real_->List(path_).value(),
+              ElementsAre("best", "latest", "step_00000002", "step_00000004", "step_00000005"));
+  EXPECT_EQ(real_->ReadLink(path_ + "/latest").value(), "step_00000005");
+  EXPECT_EQ(real_->ReadLink(path_ + "/best").value(), "step_00000002");
+}
+
+TEST_F(CheckpointFolderTest, ADamagedOneIsNamedAndTheOneBeforeIsTaken) {
+  for (const char* file : {"model.pt", "MANIFEST"}) {
+    for (const char* damage : {"cut", "change", "remove"}) {
+      const int64_t step = Newest() < 0 ? 1 : Newest() + 2;
+      ASSERT_EQ(WriteOne(real_.get(), step), absl::OkStatus());
+      ASSERT_EQ(WriteOne(real_.get(), step + 1), absl::OkStatus());
+      const std::string path = absl::StrCat(path_, "/latest/", file);
+      std::string bytes = real_->Read(path).value();
+      if (damage == std::string("cut")) bytes.pop_back();
+      if (damage == std::string("change")) bytes[bytes.size() / 2] ^= 1;
+      ASSERT_EQ(real_->Write(path, bytes), absl::OkStatus());
+      if (damage == std::string("remove")) {
+        ASSERT_EQ(real_->Remove(path), absl::OkStatus());
+      }
+      std::vector<std::string> damaged;
+      const auto found = FindNewestWhole(*real_, path_, &damaged);
+      ASSERT_TRUE(found.ok()) << file << " " << damage << ": " << found.status();
+      EXPECT_EQ(found->step(), step);
+      ASSERT_EQ(damaged.size(), 1u);
+      EXPECT_THAT(damaged[0], HasSubstr(file));
+      // It is written again in the place of the damaged one.
+      ASSERT_EQ(WriteOne(real_.get(), step + 1), absl::OkStatus());
+      EXPECT_EQ(Newest(), step + 1);
+    }
+  }
+}
+
+TEST_F(CheckpointFolderTest, NoFolderHasNoCheckpoints) {
+  EXPECT_EQ(Newest(), -1);
+  EXPECT_TRUE(CheckpointSteps(*real_, path_).value().empty());
+}
+
+TEST_F(CheckpointFolderTest, AManifestIsWhatSha256sumReads) {
+  ASSERT_EQ(WriteOne(real_.get(), 3), absl::OkStatus());
+  const std::string command =
+      absl::StrCat("cd ", path_, "/latest && sha256sum --check --strict --quiet MANIFEST");
+  EXPECT_EQ(std::system(command.c_str()), 0);
+}
+
+}  // namespace
+}  // namespace gradsync

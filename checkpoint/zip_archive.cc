@@ -1,0 +1,256 @@
+#include "checkpoint/zip_archive.h"
+
+#include <algorithm>
+#include <cstring>
+#include <set>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "checkpoint/crc32.h"
+
+namespace gradsync {
+namespace {
+
+constexpr uint32_t kLocalHeader = 0x04034b50;
+constexpr uint32_t kDirectoryEntry = 0x02014b50;
+constexpr uint32_t kDirectoryEnd = 0x06054b50;
+constexpr uint32_t kDirectoryEnd64 = 0x06064b50;
+constexpr uint32_t kDirectoryEnd64Locator = 0x07064b50;
+constexpr size_t kLocalHeaderBytes = 30;
+constexpr size_t kDirectoryEntryBytes = 46;
+constexpr size_t kDirectoryEndBytes = 22;
+constexpr size_t kDirectoryEnd64Bytes = 56;
+constexpr size_t kLocatorBytes = 20;
+constexpr uint16_t kZip64Field = 1;
+constexpr uint16_t kPaddingField = 0x4246;
+constexpr uint64_t kInZip64 = 0xFFFFFFFF;
+constexpr size_t kAlignment = 64;
+constexpr int64_t kMostEntries = 65535;
+constexpr uint16_t kFirstDay = 0x0021;  // 1980-01-01: two archives of the same content are alike
+
+template <typename T>
+void Put(T value, std::string* to) {
+  char bytes[sizeof(T)];
+  std::memcpy(bytes, &value, sizeof(T));
+  to->append(bytes, sizeof(T));
+}
+
+absl::Status TooLarge() {
+  return absl::OutOfRangeError(
+      "a zip archive of torch.save: expected at most 65535 tensors and 4 GiB");
+}
+
+absl::Status Damaged(absl::string_view what) {
+  return absl::DataLossError(absl::StrCat("zip archive: ", what));
+}
+
+// A part of the archive; reads beyond it are an error.
+class Fields {
+ public:
+  explicit Fields(absl::string_view bytes) : bytes_(bytes) {}
+
+  template <typename T>
+  T At(size_t offset) const {
+    T value;
+    std::memcpy(&value, bytes_.data() + offset, sizeof(T));
+    return value;
+  }
+
+ private:
+  absl::string_view bytes_;
+};
+
+// `size` bytes of `all` from `begin`. Errors: DATA_LOSS.
+absl::StatusOr<absl::string_view> Part(absl::string_view all, uint64_t begin, uint64_t size,
+                                       absl::string_view what) {
+  if (begin > all.size() || size > all.size() - begin) {
+    return Damaged(absl::StrCat(what, " ends beyond the file's ", all.size(), " bytes"));
+  }
+  return all.substr(begin, size);
+}
+
+struct Directory {
+  uint64_t begin = 0;
+  uint64_t size = 0;
+  uint64_t entries = 0;
+};
+
+absl::StatusOr<Directory> FindDirectory64(absl::string_view archive, size_t end) {
+  if (end < kLocatorBytes) return Damaged("its zip64 locator is missing");
+  const Fields locator(archive.substr(end - kLocatorBytes, kLocatorBytes));
+  if (locator.At<uint32_t>(0) != kDirectoryEnd64Locator) {
+    return Damaged("its zip64 locator is missing");
+  }
+  GS_ASSIGN_OR_RETURN(const absl::string_view bytes,
+                      Part(archive, locator.At<uint64_t>(8), kDirectoryEnd64Bytes,
+                           "the end of its zip64 directory"));
+  const Fields fields(bytes);
+  if (fields.At<uint32_t>(0) != kDirectoryEnd64) return Damaged("its zip64 directory is missing");
+  return Directory{fields.At<uint64_t>(48), fields.At<uint64_t>(40), fields.At<uint64_t>(32)};
+}
+
+absl::StatusOr<Directory> FindDirectory(absl::string_view archive) {
+  if (archive.size() < kDirectoryEndBytes) return Damaged("cut off, no directory");
+  // A comment of up to 65535 bytes may follow.
+  const size_t last = archive.size() - kDirectoryEndBytes;
+  const size_t first = last > 65535 ? last - 65535 : 0;
+  for (size_t end = last + 1; end-- > first;) {
+    const Fields fields(archive.substr(end, kDirectoryEndBytes));
+    if (fields.At<uint32_t>(0) != kDirectoryEnd) continue;
+    const Directory found{fields.At<uint32_t>(16), fields.At<uint32_t>(12),
+                          fields.At<uint16_t>(10)};
+    if (found.begin == kInZip64 || found.size == kInZip64 || found.entries == kMostEntries) {
+      return FindDirectory64(archive, end);
+    }
+    return found;
+  }
+  return Damaged("cut off, no directory");
+}
+
+struct Numbers {
+  uint64_t compressed = 0;
+  uint64_t size = 0;
+  uint64_t offset = 0;
+};
+
+// Takes from the zip64 field what did not fit into the entry, in its fixed order.
+absl::Status ReadZip64Field(absl::string_view extra, Numbers* numbers) {
+  const bool wanted =
+      numbers->size == kInZip64 || numbers->compressed == kInZip64 || numbers->offset == kInZip64;
+  while (wanted && extra.size() >= 4) {
+    const Fields fields(extra);
+    const size_t size = fields.At<uint16_t>(2);
+    if (size > extra.size() - 4) break;
+    absl::string_view field = extra.substr(4, size);
+    extra.remove_prefix(4 + size);
+    if (fields.At<uint16_t>(0) != kZip64Field) continue;
+    for (uint64_t* number : {&numbers->size, &numbers->compressed, &numbers->offset}) {
+      if (*number != kInZip64) continue;
+      if (field.size() < 8) return Damaged("a zip64 size is missing");
+      *number = Fields(field).At<uint64_t>(0);
+      field.remove_prefix(8);
+    }
+    return absl::OkStatus();
+  }
+  return wanted ? Damaged("a zip64 size is missing") : absl::OkStatus();
+}
+
+absl::StatusOr<absl::string_view> ContentAt(absl::string_view archive, const Numbers& numbers,
+                                            const std::string& name) {
+  GS_ASSIGN_OR_RETURN(const absl::string_view header,
+                      Part(archive, numbers.offset, kLocalHeaderBytes, name));
+  const Fields fields(header);
+  if (fields.At<uint32_t>(0) != kLocalHeader) {
+    return Damaged(absl::StrCat(name, " is not where the directory has it"));
+  }
+  const uint64_t begin =
+      numbers.offset + kLocalHeaderBytes + fields.At<uint16_t>(26) + fields.At<uint16_t>(28);
+  return Part(archive, begin, numbers.size, name);
+}
+
+}  // namespace
+
+absl::Status ZipWriter::Add(absl::string_view name, absl::string_view content) {
+  if (entries_ == kMostEntries || name.size() > 65535 ||
+      bytes_.size() + content.size() + directory_.size() > kInZip64 - 1024) {
+    return TooLarge();
+  }
+  const uint32_t crc = Crc32(content);
+  const uint32_t size = static_cast<uint32_t>(content.size());
+  const uint32_t offset = static_cast<uint32_t>(bytes_.size());
+  // The fields from "version needed" to the sizes are the same in header and directory.
+  std::string common;
+  Put<uint16_t>(20, &common);
+  Put<uint16_t>(0, &common);  // flags
+  Put<uint16_t>(0, &common);  // stored
+  Put<uint16_t>(0, &common);  // time
+  Put<uint16_t>(kFirstDay, &common);
+  Put<uint32_t>(crc, &common);
+  Put<uint32_t>(size, &common);
+  Put<uint32_t>(size, &common);
+  Put<uint16_t>(static_cast<uint16_t>(name.size()), &common);
+
+  const size_t begin = bytes_.size() + kLocalHeaderBytes + name.size();
+  // A field of padding has at least its own header.
+  const size_t padding = 4 + (2 * kAlignment - (begin + 4) % kAlignment) % kAlignment;
+  Put(kLocalHeader, &bytes_);
+  bytes_ += common;
+  Put(static_cast<uint16_t>(padding), &bytes_);
+  bytes_.append(name.data(), name.size());
+  Put(kPaddingField, &bytes_);
+  Put(static_cast<uint16_t>(padding - 4), &bytes_);
+  bytes_.append(padding - 4, '\0');
+  bytes_.append(content.data(), content.size());
+
+  Put(kDirectoryEntry, &directory_);
+  Put<uint16_t>(20, &directory_);  // version made by
+  directory_ += common;
+  Put<uint16_t>(0, &directory_);  // extra
+  Put<uint16_t>(0, &directory_);  // comment
+  Put<uint16_t>(0, &directory_);  // disk
+  Put<uint16_t>(0, &directory_);  // attributes, inner
+  Put<uint32_t>(0, &directory_);  // and outer
+  Put(offset, &directory_);
+  directory_.append(name.data(), name.size());
+  ++entries_;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> ZipWriter::Finish() {
+  if (bytes_.size() + directory_.size() >= kInZip64) return TooLarge();
+  const uint32_t begin = static_cast<uint32_t>(bytes_.size());
+  bytes_ += directory_;
+  Put(kDirectoryEnd, &bytes_);
+  Put<uint16_t>(0, &bytes_);  // this disk
+  Put<uint16_t>(0, &bytes_);  // the directory's
+  Put(static_cast<uint16_t>(entries_), &bytes_);
+  Put(static_cast<uint16_t>(entries_), &bytes_);
+  Put(static_cast<uint32_t>(directory_.size()), &bytes_);
+  Put(begin, &bytes_);
+  Put<uint16_t>(0, &bytes_);  // comment
+  return std::move(bytes_);
+}
+
+absl::StatusOr<std::vector<ZipEntry>> ReadZip(absl::string_view archive) {
+  GS_ASSIGN_OR_RETURN(const Directory directory, FindDirectory(archive));
+  GS_ASSIGN_OR_RETURN(absl::string_view left,
+                      Part(archive, directory.begin, directory.size, "its directory"));
+  std::vector<ZipEntry> entries;
+  std::set<std::string> names;
+  for (uint64_t i = 0; i < directory.entries; ++i) {
+    if (left.size() < kDirectoryEntryBytes) return Damaged("its directory is cut off");
+    const Fields fields(left);
+    if (fields.At<uint32_t>(0) != kDirectoryEntry) return Damaged("its directory is not one");
+    const size_t name_bytes = fields.At<uint16_t>(28);
+    const size_t extra_bytes = fields.At<uint16_t>(30);
+    const size_t comment_bytes = fields.At<uint16_t>(32);
+    if (left.size() - kDirectoryEntryBytes < name_bytes + extra_bytes + comment_bytes) {
+      return Damaged("its directory is cut off");
+    }
+    ZipEntry entry;
+    entry.name = std::string(left.substr(kDirectoryEntryBytes, name_bytes));
+    const std::string shown = absl::CHexEscape(entry.name);
+    Numbers numbers{fields.At<uint32_t>(20), fields.At<uint32_t>(24), fields.At<uint32_t>(42)};
+    GS_RETURN_IF_ERROR(
+        ReadZip64Field(left.substr(kDirectoryEntryBytes + name_bytes, extra_bytes), &numbers));
+    entry.stored = (fields.At<uint16_t>(8) & 1) == 0 && fields.At<uint16_t>(10) == 0;
+    if (!names.insert(entry.name).second) {
+      return absl::InvalidArgumentError(absl::StrCat("zip archive: ", shown, " is there twice"));
+    }
+    if (entry.stored) {
+      if (numbers.compressed != numbers.size) {
+        return Damaged(absl::StrCat(shown, " has two different sizes"));
+      }
+      GS_ASSIGN_OR_RETURN(entry.content, ContentAt(archive, numbers, shown));
+      if (Crc32(entry.content) != fields.At<uint32_t>(16)) {
+        return Damaged(absl::StrCat(shown, " has another checksum than it was written with"));
+      }
+    }
+    entries.push_back(std::move(entry));
+    left.remove_prefix(kDirectoryEntryBytes + name_bytes + extra_bytes + comment_bytes);
+  }
+  return entries;
+}
+
+}  // namespace gradsync

@@ -1,0 +1,288 @@
+#include "train/checkpointer.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/time.h"
+#include "base/flag_error.h"
+#include "base/monotonic_time.h"
+#include "base/status_macros.h"
+#include "checkpoint/host_tensor.h"
+#include "checkpoint/read_weights.h"
+#include "checkpoint/safetensors.h"
+#include "checkpoint/torch_file.h"
+#include "plan/codec.h"
+#include "plan/plan.h"
+#include "train/state_dict.h"
+
+namespace gradsync {
+namespace {
+
+constexpr char kWeights[] = "model.safetensors";
+constexpr char kTorchWeights[] = "model.pt";
+constexpr char kState[] = "state.safetensors";
+
+// Ranks wait while rank 0 writes, to a disk that may be slow or far away.
+constexpr absl::Duration kWriteTimeout = absl::Hours(1);
+
+// The store holds a message whole, for each rank.
+constexpr size_t kPieceBytes = size_t{16} << 20;
+
+// A path that means the same to a rank that was started elsewhere on the same file system.
+std::string Absolute(const std::string& path) {
+  std::error_code error;
+  const std::filesystem::path absolute = std::filesystem::absolute(path, error);
+  return error ? path : absolute.string();
+}
+
+// Rank 0's bytes, however many.
+absl::StatusOr<std::string> BroadcastLarge(SideChannel& side_channel, const std::string& bytes,
+                                           Deadline deadline) {
+  GS_ASSIGN_OR_RETURN(const std::string size_text,
+                      side_channel.Broadcast(absl::StrCat(bytes.size()), deadline));
+  size_t size = 0;
+  if (!absl::SimpleAtoi(size_text, &size)) {
+    return absl::DataLossError(absl::StrCat("rank 0: expected a size, found ", size_text));
+  }
+  if (side_channel.world_size() == 1) return bytes;
+  std::string all;
+  all.reserve(size);
+  while (all.size() < size) {
+    const absl::string_view rest = absl::string_view(bytes).substr(
+        side_channel.rank() == 0 ? all.size() : bytes.size(), kPieceBytes);
+    GS_ASSIGN_OR_RETURN(const std::string piece, side_channel.Broadcast(rest, deadline));
+    if (piece.empty()) return absl::DataLossError("rank 0: a broadcast that is cut off");
+    all += piece;
+  }
+  return all;
+}
+
+// Collective: OK on all ranks, or an error on all; each rank's own, or that of the first that has
+// one.
+absl::Status AllOrNone(const absl::Status& own, SideChannel& side_channel) {
+  GS_ASSIGN_OR_RETURN(
+      const std::vector<std::string> answers,
+      side_channel.AllGather(own.ok() ? "" : own.message(), Deadline::In(kWriteTimeout)));
+  GS_RETURN_IF_ERROR(own);
+  for (size_t rank = 0; rank < answers.size(); ++rank) {
+    if (answers[rank].empty()) continue;
+    return absl::AbortedError(absl::StrCat("rank ", rank, ": ", answers[rank]));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+Checkpointer::Checkpointer(const CheckpointOptions& options, int rank, int world_size,
+                           int64_t steps)
+    : options_(options),
+      rank_(rank),
+      world_size_(world_size),
+      steps_(steps),
+      files_(NewLocalFileSystem()),
+      folder_(files_.get(), Absolute(options.folder), options.keep) {}
+
+absl::StatusOr<std::unique_ptr<Checkpointer>> Checkpointer::Create(const CheckpointOptions& options,
+                                                                   int rank, int world_size,
+                                                                   int64_t steps) {
+  std::unique_ptr<Checkpointer> checkpointer(new Checkpointer(options, rank, world_size, steps));
+  if (rank == 0) GS_RETURN_IF_ERROR(checkpointer->FindStart());
+  return checkpointer;
+}
+
+void Checkpointer::Say(absl::string_view line) const {
+  if (options_.say != nullptr) options_.say(line);
+}
+
+absl::Status Checkpointer::FindNewest(const std::string& folder, absl::string_view flag) {
+  std::vector<std::string> damaged;
+  absl::StatusOr<Checkpoint> found = FindNewestWhole(*files_, folder, &damaged);
+  for (const std::string& why : damaged) {
+    Say(absl::StrCat("checkpoint is damaged and left out: ", why));
+  }
+  if (found.ok()) {
+    start_ = *std::move(found);
+    return absl::OkStatus();
+  }
+  if (!absl::IsNotFound(found.status())) return found.status();
+  // A job that was to go on must not begin anew only because nothing of it can be read.
+  if (options_.resume == CheckpointOptions::Resume::kAuto && damaged.empty()) {
+    Say(absl::StrCat("no checkpoint in ", folder, ": a new job"));
+    return absl::OkStatus();
+  }
+  return FlagError(flag, "a folder with a whole checkpoint", folder);
+}
+
+absl::Status Checkpointer::FindStart() {
+  if (options_.resume == CheckpointOptions::Resume::kAuto) {
+    return FindNewest(Absolute(options_.folder), "checkpoint");
+  }
+  if (options_.resume == CheckpointOptions::Resume::kPath) {
+    const std::string path = Absolute(options_.resume_path);
+    absl::StatusOr<Checkpoint> given = Checkpoint::Open(*files_, path);
+    if (given.ok()) {
+      GS_RETURN_IF_ERROR(given->Check(*files_));
+      start_ = *std::move(given);
+    } else if (absl::IsNotFound(given.status())) {
+      GS_RETURN_IF_ERROR(FindNewest(path, "resume"));
+    } else {
+      return given.status();
+    }
+  }
+  return CheckFolder();
+}
+
+// Checkpoints of another job, or of what this one did after the one that it resumes from, would be
+// taken for this job's.
+absl::Status Checkpointer::CheckFolder() const {
+  if (options_.folder.empty()) return absl::OkStatus();
+  GS_ASSIGN_OR_RETURN(const std::vector<int64_t> steps, CheckpointSteps(*files_, options_.folder));
+  if (steps.empty() || (start_.has_value() && steps.back() <= start_->step())) {
+    return absl::OkStatus();
+  }
+  return FlagError("checkpoint",
+                   start_.has_value()
+                       ? absl::StrCat("a folder without checkpoints after step ", start_->step())
+                       : "a folder without checkpoints, or --resume=auto to go on from its newest",
+                   absl::StrCat(options_.folder, ", whose newest is of step ", steps.back()));
+}
+
+absl::Status Checkpointer::CheckState(const JobState& state) const {
+  const auto as_in = [&](absl::string_view value) {
+    return absl::StrCat(value, " as in ", start_->path());
+  };
+  if (state.world_size != world_size_) {
+    return FlagError("world_size", as_in(absl::StrCat(state.world_size)),
+                     absl::StrCat(world_size_));
+  }
+  for (const auto& [flag, value] : options_.job) {
+    const auto before = state.flags.find(flag);
+    if (before == state.flags.end() || before->second == value) continue;
+    return FlagError(flag, as_in(absl::StrCat("\"", before->second, "\"")), value);
+  }
+  if (state.step > steps_) {
+    return FlagError("steps", as_in(absl::StrCat("at least ", state.step)), absl::StrCat(steps_));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Checkpointer::LoadWeights(torch::nn::Module& module) {
+  if (rank_ != 0) return absl::OkStatus();
+  if (!start_.has_value()) {
+    if (options_.init_from.empty()) return absl::OkStatus();
+    const auto named = [&](const absl::Status& status) {
+      return absl::Status(status.code(), absl::StrCat("--init_from: ", status.message()));
+    };
+    const absl::StatusOr<std::vector<HostTensor>> weights = ReadWeights(options_.init_from);
+    if (!weights.ok()) return named(weights.status());
+    const absl::Status loaded = LoadStateDict(*weights, module);
+    if (!loaded.ok()) {
+      return named(
+          absl::Status(loaded.code(), absl::StrCat(options_.init_from, ": ", loaded.message())));
+    }
+    Say(absl::StrCat("weights from ", options_.init_from));
+    return absl::OkStatus();
+  }
+  GS_ASSIGN_OR_RETURN(start_state_, start_->Read(*files_, kState));
+  GS_ASSIGN_OR_RETURN(const JobState state, DecodeJobState(start_state_, module));
+  GS_RETURN_IF_ERROR(CheckState(state));
+  GS_ASSIGN_OR_RETURN(const std::string file, start_->Read(*files_, kWeights));
+  GS_ASSIGN_OR_RETURN(const Safetensors weights, DecodeSafetensors(file));
+  return LoadStateDict(weights.tensors, module);
+}
+
+absl::StatusOr<JobState> Checkpointer::Resume(const torch::nn::Module& module, c10::Device device,
+                                              DistributedDataParallel& ddp,
+                                              SideChannel& side_channel, Deadline deadline) {
+  if (options_.resume == CheckpointOptions::Resume::kNone) return JobState();
+  GS_ASSIGN_OR_RETURN(const std::string file, BroadcastLarge(side_channel, start_state_, deadline));
+  start_state_.clear();
+  if (file.empty()) return JobState();
+  GS_ASSIGN_OR_RETURN(JobState state, DecodeJobState(file, module));
+  GS_RETURN_IF_ERROR(ddp.ImportState(state.optimizer, deadline, state.skipped_steps));
+  if (rank_ < static_cast<int>(state.random.size())) {
+    GS_RETURN_IF_ERROR(SetRandomState(state.random[rank_], device));
+  }
+  best_step_ = state.best_step;
+  best_accuracy_ = state.best_accuracy;
+  if (rank_ == 0) {
+    Say(absl::StrCat("resumed from ", start_->path(), ", after step ", state.step));
+    if (ddp.plan().codec().sparse()) {
+      Say("what compression kept of earlier gradients is in no checkpoint: the bits will differ");
+    }
+  }
+  state.optimizer = OptimizerState();  // it may be large
+  return state;
+}
+
+bool Checkpointer::Due(const JobPosition& at) const {
+  if (options_.folder.empty()) return false;
+  if (at.step == steps_) return true;
+  if (options_.every_steps > 0) return at.step % options_.every_steps == 0;
+  return options_.every_epochs > 0 && at.last_of_epoch &&
+         (at.epoch + 1) % options_.every_epochs == 0;
+}
+
+absl::Status Checkpointer::Save(const JobPosition& at, JobState state,
+                                absl::optional<double> accuracy, const torch::nn::Module& module,
+                                c10::Device device, DistributedDataParallel& ddp,
+                                SideChannel& side_channel) {
+  const MonotonicTime begin = MonotonicTime::Now();
+  const Deadline deadline = Deadline::In(kWriteTimeout);
+  GS_RETURN_IF_ERROR(ddp.Settle(deadline));
+  GS_ASSIGN_OR_RETURN(state.optimizer, ddp.ExportState(deadline));
+  GS_ASSIGN_OR_RETURN(const std::string random, RandomState(device));
+  GS_ASSIGN_OR_RETURN(state.random, side_channel.AllGather(random, deadline));
+  state.step = at.step;
+  state.epoch = at.epoch;
+  state.position = at.next_position;
+  state.world_size = world_size_;
+  state.flags = options_.job;
+  const bool is_best = accuracy.has_value() && (best_step_ == 0 || *accuracy > best_accuracy_);
+  if (is_best) {
+    best_step_ = at.step;
+    best_accuracy_ = *accuracy;
+  }
+  state.best_step = best_step_;
+  state.best_accuracy = best_accuracy_;
+
+  absl::Status written = rank_ == 0 ? folder_.Begin(at.step) : absl::OkStatus();
+  if (rank_ == 0) {
+    if (written.ok()) written = Write(state, module);
+    if (written.ok() && is_best) written = folder_.SetBest(at.step);
+  }
+  GS_RETURN_IF_ERROR(AllOrNone(written, side_channel));
+  if (rank_ != 0) return absl::OkStatus();
+  std::string line = absl::StrFormat("checkpoint of step %d in %.2f s", at.step,
+                                     absl::ToDoubleSeconds(MonotonicTime::Now() - begin));
+  if (accuracy.has_value()) {
+    absl::StrAppendFormat(&line, ", accuracy %.2f %%%s", 100 * *accuracy, is_best ? ", best" : "");
+  }
+  Say(line);
+  return absl::OkStatus();
+}
+
+absl::Status Checkpointer::Write(const JobState& state, const torch::nn::Module& module) {
+  Safetensors weights;
+  GS_ASSIGN_OR_RETURN(weights.tensors, StateDictOf(module));
+  {
+    GS_ASSIGN_OR_RETURN(const std::string file, EncodeTorchFile(weights.tensors));
+    GS_RETURN_IF_ERROR(folder_.Add(kTorchWeights, file));
+  }
+  {
+    weights.metadata["format"] = "pt";  // what readers for PyTorch look for
+    GS_ASSIGN_OR_RETURN(const std::string file, EncodeSafetensors(weights));
+    GS_RETURN_IF_ERROR(folder_.Add(kWeights, file));
+  }
+  GS_ASSIGN_OR_RETURN(const std::string file, EncodeJobState(state, module));
+  GS_RETURN_IF_ERROR(folder_.Add(kState, file));
+  return folder_.Commit();
+}
+
+}  // namespace gradsync

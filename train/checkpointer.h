@@ -1,0 +1,96 @@
+// Writes a job's checkpoints and starts it from them.
+
+#ifndef GRADSYNC_TRAIN_CHECKPOINTER_H_
+#define GRADSYNC_TRAIN_CHECKPOINTER_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/optional.h"
+#include "base/deadline.h"
+#include "c10/core/Device.h"
+#include "checkpoint/checkpoint_folder.h"
+#include "checkpoint/file_system.h"
+#include "ddp/distributed_data_parallel.h"
+#include "group/side_channel.h"
+#include "torch/nn/module.h"
+#include "train/checkpoint_options.h"
+#include "train/job_state.h"
+
+namespace gradsync {
+
+// Where a job is after a step.
+struct JobPosition {
+  int64_t step = 0;
+  // The end of the last batch that the step took, as the loader says it.
+  int64_t epoch = 0;
+  int64_t next_position = 0;
+  bool last_of_epoch = false;
+};
+
+// One rank's part. A checkpoint has these files:
+//
+//   model.pt, model.safetensors   weights and buffers, by PyTorch's names
+//   state.safetensors             all else that ranks share (train/job_state.h)
+//
+// Rank 0 reads and writes all of them, so only rank 0 needs to see the folder. What compression
+// keeps on each rank (topk) is in none. Not thread-safe. Save() and Resume() are collective and wait
+// for peers; the files are written while all wait.
+class Checkpointer {
+ public:
+  // Rank 0 finds what the job starts from, and checks that it fits. `steps`: of the whole job.
+  // Errors: INVALID_ARGUMENT naming the flag, what was expected and what came; NOT_FOUND and
+  // DATA_LOSS naming the file.
+  static absl::StatusOr<std::unique_ptr<Checkpointer>> Create(const CheckpointOptions& options,
+                                                              int rank, int world_size,
+                                                              int64_t steps);
+
+  // Rank 0: gives `module`, which DistributedDataParallel::Create() will broadcast, the weights
+  // that the job starts from, and checks the rest of the state by it. Errors: as Create().
+  absl::Status LoadWeights(torch::nn::Module& module);
+
+  // Collective, after DistributedDataParallel::Create(). The state that the job goes on from, which
+  // optimizer and generators have afterwards; a state of step 0 for a new job.
+  absl::StatusOr<JobState> Resume(const torch::nn::Module& module, c10::Device device,
+                                  DistributedDataParallel& ddp, SideChannel& side_channel,
+                                  Deadline deadline);
+
+  // Whether there is to be a checkpoint after this step.
+  bool Due(const JobPosition& at) const;
+
+  // Collective, between steps: writes one. `state` has what the trainer knows: skipped steps and
+  // loss scaler. `accuracy` is that of an evaluation, if there was one. Errors: those of the sync
+  // and of the file system; when rank 0 cannot write, all ranks fail.
+  absl::Status Save(const JobPosition& at, JobState state, absl::optional<double> accuracy,
+                    const torch::nn::Module& module, c10::Device device,
+                    DistributedDataParallel& ddp, SideChannel& side_channel);
+
+ private:
+  Checkpointer(const CheckpointOptions& options, int rank, int world_size, int64_t steps);
+
+  absl::Status FindStart();
+  absl::Status FindNewest(const std::string& folder, absl::string_view flag);
+  absl::Status CheckFolder() const;
+  absl::Status CheckState(const JobState& state) const;
+  absl::Status Write(const JobState& state, const torch::nn::Module& module);
+  void Say(absl::string_view line) const;
+
+  const CheckpointOptions options_;
+  const int rank_;
+  const int world_size_;
+  const int64_t steps_;
+  const std::unique_ptr<FileSystem> files_;
+  CheckpointFolder folder_;
+  absl::optional<Checkpoint> start_;  // rank 0: what the job resumes from
+  std::string start_state_;           // rank 0: its state.safetensors
+  int64_t best_step_ = 0;
+  double best_accuracy_ = 0;
+};
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_TRAIN_CHECKPOINTER_H_

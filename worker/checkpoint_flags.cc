@@ -1,0 +1,92 @@
+#include "worker/checkpoint_flags.h"
+
+#include <cstdint>
+
+#include "absl/flags/flag.h"
+#include "absl/status/status.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+#include "base/flag_error.h"
+#include "base/program_main.h"
+#include "base/status_macros.h"
+
+ABSL_FLAG(
+    std::string, checkpoint, "",
+    "folder for checkpoints, of which DIR/latest is the newest; one is written after the last "
+    "step in any case; empty: none");
+ABSL_FLAG(std::string, checkpoint_every, "",
+          "how often --checkpoint writes one: N, after every so many steps, or Ne, epochs; empty: "
+          "only after the last step");
+ABSL_FLAG(int, checkpoint_keep, gradsync::CheckpointOptions().keep,
+          "how many checkpoints stay, the newest; DIR/best stays besides");
+ABSL_FLAG(bool, checkpoint_best, false,
+          "measure accuracy on the test split at each checkpoint; DIR/best is the most accurate");
+ABSL_FLAG(std::string, resume, "none",
+          "what to go on from: none; auto, the newest whole checkpoint of --checkpoint, or nothing "
+          "if there is none; or a checkpoint's path");
+ABSL_FLAG(std::string, init_from, "",
+          "file with weights that a new job starts from: a state dict of torch.save (.pt, .pth) or "
+          "safetensors, with the model's names and sizes");
+
+namespace gradsync {
+namespace {
+
+// What a resumed job may have otherwise: how it is run, for how long, and what it shows. All other
+// flags decide what is trained, or its bits; a new one does, unless it is named here.
+constexpr absl::string_view kMayChange[] = {
+    "topology",        "link",
+    "update",          "servers",
+    "num_servers",     "server_weights",
+    "owners",          "connections",
+    "steps",           "epochs",
+    "warmup_steps",    "evaluate",
+    "evaluate_every",  "straggler",
+    "checkpoint",      "checkpoint_keep",
+    "checkpoint_best", "checkpoint_every",
+    "resume",          "init_from",
+};
+
+absl::Status ParseEvery(absl::string_view text, CheckpointOptions* options) {
+  if (text.empty()) return absl::OkStatus();
+  absl::string_view number = text;
+  int64_t* const every =
+      absl::ConsumeSuffix(&number, "e") ? &options->every_epochs : &options->every_steps;
+  if (absl::SimpleAtoi(number, every) && *every >= 1) return absl::OkStatus();
+  return FlagError("checkpoint_every", "a number of steps such as 100, or of epochs such as 2e",
+                   text);
+}
+
+}  // namespace
+
+absl::StatusOr<CheckpointOptions> CheckpointOptionsFromFlags(
+    const std::map<std::string, std::string>& flags) {
+  CheckpointOptions options;
+  options.folder = UserPath(absl::GetFlag(FLAGS_checkpoint));
+  GS_RETURN_IF_ERROR(ParseEvery(absl::GetFlag(FLAGS_checkpoint_every), &options));
+  options.keep = absl::GetFlag(FLAGS_checkpoint_keep);
+  options.best = absl::GetFlag(FLAGS_checkpoint_best);
+  options.init_from = UserPath(absl::GetFlag(FLAGS_init_from));
+  const std::string resume = absl::GetFlag(FLAGS_resume);
+  if (resume == "auto") {
+    options.resume = CheckpointOptions::Resume::kAuto;
+  } else if (resume != "none" && !resume.empty()) {
+    options.resume = CheckpointOptions::Resume::kPath;
+    options.resume_path = UserPath(resume);
+  }
+  if (options.keep < 1) {
+    return FlagError("checkpoint_keep", "at least 1", absl::StrCat(options.keep));
+  }
+  const bool needs_folder = options.every_steps > 0 || options.every_epochs > 0 || options.best ||
+                            options.resume == CheckpointOptions::Resume::kAuto;
+  if (needs_folder && options.folder.empty()) {
+    return FlagError("checkpoint",
+                     "a folder with --checkpoint_every, --checkpoint_best or --resume=auto", "");
+  }
+  options.job = flags;
+  for (absl::string_view name : kMayChange) options.job.erase(std::string(name));
+  return options;
+}
+
+}  // namespace gradsync
