@@ -1,4 +1,4 @@
-// The loss and the score of an image classifier.
+// The loss and the score of an image classifier, and of a language model at all its positions.
 #ifndef GRADSYNC_MODELS_LOSS_H_
 #define GRADSYNC_MODELS_LOSS_H_
 
@@ -9,10 +9,11 @@
 namespace gradsync {
 
 // Mean cross-entropy over the batch, as torch.nn.functional.cross_entropy: `logits` float [B, K],
-// `labels` int64 [B] in [0, K). A scalar with a gradient. LibTorch throws on other shapes.
+// `labels` int64 [B] in [0, K); or [B, T, K] and [B, T]. A scalar with a gradient. LibTorch throws on
+// other shapes.
 at::Tensor CrossEntropy(const at::Tensor& logits, const at::Tensor& labels);
 
-// How many of the batch have their largest logit at the label: top-1 accuracy is this over B.
+// How many of the labels have the largest logit: top-1 accuracy is this over labels.numel().
 // Waits for the device.
 int64_t CountCorrect(const at::Tensor& logits, const at::Tensor& labels);
 
