@@ -29,9 +29,11 @@ std::string UserPath(const std::string& path) {
 }
 
 std::string UserData(const std::string& data) {
-  absl::string_view folder = data;
-  if (!absl::ConsumePrefix(&folder, "cifar10:")) return data;
-  return absl::StrCat("cifar10:", UserPath(std::string(folder)));
+  for (const absl::string_view kind : {"cifar10:", "text:"}) {
+    absl::string_view path = data;
+    if (absl::ConsumePrefix(&path, kind)) return absl::StrCat(kind, UserPath(std::string(path)));
+  }
+  return data;
 }
 
 const std::atomic<int>& InterruptSignal() { return interrupt_signal; }
