@@ -12,6 +12,7 @@
 #include "ATen/ops/empty.h"
 #include "ATen/ops/randint.h"
 #include "ATen/ops/randn.h"
+#include "ATen/ops/zeros.h"
 #include "absl/strings/str_cat.h"
 #include "base/deadline.h"
 #include "base/monotonic_time.h"
@@ -26,6 +27,7 @@
 #include "train/compute_threads.h"
 #include "train/evaluate.h"
 #include "train/forward.h"
+#include "train/job_data.h"
 #include "train/job_inputs.h"
 #include "train/kept_models.h"
 #include "train/loss_reader.h"
@@ -72,8 +74,7 @@ class TrainerImpl : public Trainer {
       GS_ASSIGN_OR_RETURN(trace_,
                           KinetoTrace::Create(options_.trace, options_.gpu, options_.timeout));
     }
-    ModelOptions model = options_.model;
-    model.classes = std::max<int64_t>(model.classes, inputs_.train->classes());
+    ModelOptions model = FitModel(options_.model, {inputs_.train, inputs_.train_tokens});
     model.seed = options_.seed;
     GS_ASSIGN_OR_RETURN(model_, CreateModel(model));
     model_->train();
@@ -84,9 +85,15 @@ class TrainerImpl : public Trainer {
     loader.augment_seed = options_.seed;
     loader.pin_for = options_.gpu;
     loader.as_bytes = options_.gpu != nullptr;
-    GS_ASSIGN_OR_RETURN(loader_, DataLoader::Create(inputs_.train, *inputs_.sampler, loader));
     BatchUploadOptions upload;
-    upload.shape = inputs_.train->shape();
+    if (OfTokens()) {
+      GS_ASSIGN_OR_RETURN(loader_,
+                          DataLoader::Create(inputs_.train_tokens, *inputs_.sampler, loader));
+      upload.context = inputs_.train_tokens->context();
+    } else {
+      GS_ASSIGN_OR_RETURN(loader_, DataLoader::Create(inputs_.train, *inputs_.sampler, loader));
+      upload.shape = inputs_.train->shape();
+    }
     upload.batch_size = loader.batch_size;
     upload.type = ScalarTypeOf(options_.compute.precision);
     upload.channels_last = options_.compute.channels_last;
@@ -134,7 +141,11 @@ class TrainerImpl : public Trainer {
       report.step = step;
       report.steps = inputs_.steps;
       if (trace_ != nullptr) GS_RETURN_IF_ERROR(trace_->BeforeStep(step));
+      if (options_.memory != nullptr) options_.memory->StartPeak();
       GS_RETURN_IF_ERROR(Step(&report));
+      if (options_.memory != nullptr && step > options_.warmup_steps) {
+        result.peak_tensor_bytes = std::max(result.peak_tensor_bytes, options_.memory->PeakBytes());
+      }
       if (trace_ != nullptr) GS_RETURN_IF_ERROR(trace_->AfterStep(step));
       unreported_.push_back(std::move(report));
       GS_RETURN_IF_ERROR(ReportSteps(MostPending(step), on_step, &result));
@@ -187,8 +198,25 @@ class TrainerImpl : public Trainer {
 
   Deadline NewDeadline() const { return Deadline::In(options_.timeout); }
 
+  bool OfTokens() const { return inputs_.train_tokens != nullptr; }
+
+  absl::StatusOr<Evaluation> EvaluateOnTest(SideChannel& side_channel, Deadline deadline) {
+    if (OfTokens()) {
+      return EvaluateModel(options_.compute, *model_, *inputs_.test_tokens, options_.batch_size,
+                           side_channel, deadline);
+    }
+    return EvaluateModel(options_.compute, *model_, *inputs_.test, options_.batch_size,
+                         side_channel, deadline);
+  }
+
   // Two images are the fewest with which BatchNorm has a variance at a 1x1 feature map.
   void ThrowAwayStep() {
+    if (OfTokens()) {
+      const std::vector<int64_t> sizes = {2, inputs_.train_tokens->context()};
+      const at::Tensor tokens = at::zeros(sizes, at::kLong).to(device_);
+      CrossEntropy(Forward(options_.compute, *model_, tokens), tokens).backward();
+      return;
+    }
     const ImageShape shape = inputs_.train->shape();
     const at::Tensor images = at::randn({2, shape.channels, shape.height, shape.width}).to(device_);
     const at::Tensor labels = at::randint(inputs_.train->classes(), {2}, at::kLong).to(device_);
@@ -219,6 +247,7 @@ class TrainerImpl : public Trainer {
       const bool finite = scaler_->scale() <= std::numeric_limits<float>::max();
       loss_scale_.fill_(finite ? scaler_->scale() : std::numeric_limits<double>::infinity());
     }
+    GS_RETURN_IF_ERROR(SeedModel(report->step, /*micro_batch=*/0));
     forward_done_ = MonotonicTime::InfinitePast();
     slow_down_.Begin(options_.straggler.Factor(rank_, report->step));
     GS_ASSIGN_OR_RETURN(const at::Tensor loss, step_graph_->Run(step, batch));
@@ -242,6 +271,16 @@ class TrainerImpl : public Trainer {
     times.update = ddp_->timing().update;
     times.update += slow_down_.Stretch(times.update);
     return clock_.EndStep();
+  }
+
+  // Before each forward. Not part of what a graph replays: that reads the new seed.
+  absl::Status SeedModel(int64_t step, int64_t micro_batch) {
+    try {
+      model_->BeginStep(StepSeed(options_.seed, rank_, step, micro_batch));
+    } catch (const std::exception& e) {
+      return absl::InternalError(absl::StrCat("step ", step, ": LibTorch: ", e.what()));
+    }
+    return absl::OkStatus();
   }
 
   // Throws what LibTorch throws.
@@ -330,10 +369,8 @@ class TrainerImpl : public Trainer {
     if (options_.synchronised) GS_RETURN_IF_ERROR(CompareParameters(result->params_sha256));
     if (options_.evaluate) {
       GS_RETURN_IF_ERROR(ddp_->BroadcastBuffers(NewDeadline()));
-      GS_ASSIGN_OR_RETURN(
-          const Evaluation evaluation,
-          EvaluateModel(options_.compute, *model_, *inputs_.test, options_.batch_size,
-                        *side_channel_, Deadline::In(kEvaluationTimeout)));
+      GS_ASSIGN_OR_RETURN(const Evaluation evaluation,
+                          EvaluateOnTest(*side_channel_, Deadline::In(kEvaluationTimeout)));
       result->test_samples = evaluation.samples;
       result->test_loss = evaluation.loss;
       result->test_accuracy = evaluation.accuracy;
@@ -357,9 +394,7 @@ class TrainerImpl : public Trainer {
     if (rank_ == 0) {
       SideChannel alone(WorkerGroup(), "curve");
       GS_RETURN_IF_ERROR(kept_.ForEach(*model_, [&](int64_t step) {
-        const absl::StatusOr<Evaluation> evaluation =
-            EvaluateModel(options_.compute, *model_, *inputs_.test, options_.batch_size, alone,
-                          Deadline::Never());
+        const absl::StatusOr<Evaluation> evaluation = EvaluateOnTest(alone, Deadline::Never());
         if (!evaluation.ok()) return evaluation.status();
         points.push_back({step, step_ends[step - 1], evaluation->accuracy});
         return absl::OkStatus();

@@ -73,12 +73,13 @@ struct TrainingResult {
   WireStats wire;  // of the measured steps
   // Of the measured steps. A GPU is waited for before the first and after the last of them, so that
   // both are of steps that were done, no more and no fewer.
-  absl::Duration cpu;         // user and system time of this process
-  absl::Duration measured;    // wall-clock time
-  Staleness staleness;        // of this worker's steps, all of them
-  int64_t skipped_steps = 0;  // whose gradients were not finite, with a loss scale
-  double loss_scale = 1;      // after the last step
-  std::string params_sha256;  // after the last step; equal on all workers, or Run() fails
+  absl::Duration cpu;             // user and system time of this process
+  absl::Duration measured;        // wall-clock time
+  int64_t peak_tensor_bytes = 0;  // TrainerOptions::memory: the most in any measured step
+  Staleness staleness;            // of this worker's steps, all of them
+  int64_t skipped_steps = 0;      // whose gradients were not finite, with a loss scale
+  double loss_scale = 1;          // after the last step
+  std::string params_sha256;      // after the last step; equal on all workers, or Run() fails
 };
 
 // One worker's part of the job. Not thread-safe. Bind() and Run() block while they wait for peers;
