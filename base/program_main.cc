@@ -29,10 +29,9 @@ std::string UserPath(const std::string& path) {
 }
 
 std::string UserData(const std::string& data) {
-  for (absl::string_view kind : {"cifar10:", "imagefolder:"}) {
-    absl::string_view folder = data;
-    if (!absl::ConsumePrefix(&folder, kind)) continue;
-    return absl::StrCat(kind, UserPath(std::string(folder)));
+  for (const absl::string_view kind : {"cifar10:", "imagefolder:", "text:"}) {
+    absl::string_view path = data;
+    if (absl::ConsumePrefix(&path, kind)) return absl::StrCat(kind, UserPath(std::string(path)));
   }
   return data;
 }

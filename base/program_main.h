@@ -18,7 +18,8 @@ absl::optional<std::string> EnvironmentVariable(absl::string_view name);
 // relative path is relative to where the user was. An empty path stays empty. Thread-safe.
 std::string UserPath(const std::string& path);
 
-// The same of the path in "cifar10:PATH" and "imagefolder:PATH"; other values of --data are names and stay what they are.
+// The same of the path in "cifar10:PATH", "imagefolder:PATH" and "text:PATH"; other values of --data
+// are names and stay what they are.
 std::string UserData(const std::string& data);
 
 // The number of the last signal that CatchInterrupts() caught; 0 until then. Thread-safe.

@@ -49,6 +49,7 @@
 #include "benchmarks/records/proto_json.h"
 #include "benchmarks/records/run_records.h"
 #include "gpu/open_gpu.h"
+#include "models/model_table.h"
 #include "tools/runfiles.h"
 
 ABSL_FLAG(std::vector<std::string>, topology, gradsync::CompareOptions().topologies,
@@ -97,7 +98,7 @@ ABSL_FLAG(
     "number of rounds, in each of which every configuration is measured once, in another order "
     "each time; medians and intervals are over rounds");
 ABSL_FLAG(std::string, model, gradsync::CompareOptions().model,
-          "model to train: resnet18, resnet50 or mlp");
+          absl::StrCat("model to train: ", gradsync::ListOfModels()));
 ABSL_FLAG(std::string, stem, gradsync::CompareOptions().stem,
           "first convolution of a ResNet: imagenet (7x7) or cifar (3x3)");
 ABSL_FLAG(std::string, data, gradsync::CompareOptions().data,

@@ -38,6 +38,7 @@
 #include "benchmarks/replay/replay_job.h"
 #include "benchmarks/replay/replay_prediction.h"
 #include "benchmarks/replay/replay_report.h"
+#include "models/model_table.h"
 #include "simulator/calibration.h"
 #include "tools/runfiles.h"
 
@@ -45,7 +46,8 @@ ABSL_FLAG(std::string, record, "",
           "record a step of a real job (topology local): file for its profile");
 ABSL_FLAG(std::vector<std::string>, replay, {}, "replay recorded steps: files of profiles");
 
-ABSL_FLAG(std::string, model, "resnet18", "model to record: resnet18, resnet50 or mlp");
+ABSL_FLAG(std::string, model, "resnet18",
+          absl::StrCat("model to record: ", gradsync::ListOfModels()));
 ABSL_FLAG(std::string, stem, "imagenet",
           "first convolution of a ResNet to record: imagenet (7x7) or cifar (3x3)");
 ABSL_FLAG(int64_t, classes, 0, "classes of the model to record; 0: as many as the data has");

@@ -41,12 +41,12 @@ struct Buffer {
   }
 };
 
-absl::Status Check(const ImageDataset& dataset, const DistributedSampler& sampler,
+absl::Status Check(int64_t dataset_size, const DistributedSampler& sampler,
                    const DataLoaderOptions& o) {
   const int64_t share = sampler.samples_per_rank();
-  if (sampler.options().dataset_size != dataset.size()) {
+  if (sampler.options().dataset_size != dataset_size) {
     return absl::InvalidArgumentError(
-        absl::StrCat("data loader: expected a sampler for the dataset's ", dataset.size(),
+        absl::StrCat("data loader: expected a sampler for the dataset's ", dataset_size,
                      " samples, found one for ", sampler.options().dataset_size));
   }
   for (const auto& [name, value] :
@@ -60,7 +60,7 @@ absl::Status Check(const ImageDataset& dataset, const DistributedSampler& sample
   if (o.batch_size > share) {
     return absl::InvalidArgumentError(absl::StrCat(
         "data loader: batch_size ", o.batch_size, " is larger than this rank's share of ", share,
-        " samples (", dataset.size(), " samples over ", sampler.options().world_size,
+        " samples (", dataset_size, " samples over ", sampler.options().world_size,
         " ranks); use a batch_size of at most ", share));
   }
   if (o.start_epoch < 0 || o.start_epoch > o.end_epoch || o.start_position < 0 ||
@@ -87,6 +87,16 @@ class DataLoader::Impl {
         augmenter_(shape_, options.augmentation),
         samples_per_claim_(SamplesPerClaim(options)),
         crops_(options.augment && !dataset_->augments()),
+        slots_(options.depth),
+        epoch_(options.start_epoch),
+        position_(options.start_position) {}
+
+  Impl(std::shared_ptr<const TokenDataset> tokens, const DistributedSampler& sampler,
+       const DataLoaderOptions& options)
+      : tokens_(std::move(tokens)),
+        sampler_(sampler),
+        options_(options),
+        augmenter_(shape_, options.augmentation),
         slots_(options.depth),
         epoch_(options.start_epoch),
         position_(options.start_position) {}
@@ -199,6 +209,12 @@ class DataLoader::Impl {
   absl::StatusOr<Buffer> Allocate() {
     ++buffers_allocated_;
     Buffer buffer;
+    if (tokens_ != nullptr) {
+      const std::vector<int64_t> sizes = {options_.batch_size, tokens_->context()};
+      GS_ASSIGN_OR_RETURN(buffer.images, NewTensor(sizes, at::kLong));
+      GS_ASSIGN_OR_RETURN(buffer.labels, NewTensor(sizes, at::kLong));
+      return buffer;
+    }
     GS_ASSIGN_OR_RETURN(buffer.images, NewTensor({options_.batch_size, shape_.channels,
                                                   shape_.height, shape_.width},
                                                  options_.as_bytes ? at::kByte : at::kFloat));
@@ -219,9 +235,9 @@ class DataLoader::Impl {
     try {
       return at::empty(sizes, type);
     } catch (const std::exception& e) {
-      return absl::ResourceExhaustedError(absl::StrCat("data loader: no memory for a batch of ",
-                                                       options_.batch_size, " images of ",
-                                                       shape_.bytes(), " values"));
+      return absl::ResourceExhaustedError(absl::StrCat(
+          "data loader: no memory for a batch of ", options_.batch_size, " samples of ",
+          tokens_ != nullptr ? tokens_->context() : shape_.bytes(), " values"));
     }
   }
 
@@ -341,6 +357,13 @@ class DataLoader::Impl {
 
   absl::Status FillOne(const Slot& slot, int64_t i, absl::Span<uint8_t> scratch) const {
     const int64_t index = (*slot.share)[slot.batch.position + i];
+    if (tokens_ != nullptr) {
+      const int64_t length = tokens_->context();
+      tokens_->Get(index,
+                   {static_cast<int64_t*>(slot.images) + i * length, static_cast<size_t>(length)},
+                   {slot.labels + i * length, static_cast<size_t>(length)});
+      return absl::OkStatus();
+    }
     const AugmentKey key = {options_.augment_seed, slot.batch.epoch, index};
     const absl::StatusOr<ImageExample> example =
         options_.augment ? dataset_->GetAugmented(key, scratch) : dataset_->Get(index, scratch);
@@ -364,7 +387,8 @@ class DataLoader::Impl {
     augmenter_.Evaluate(pixels, out);
   }
 
-  const std::shared_ptr<const ImageDataset> dataset_;
+  const std::shared_ptr<const ImageDataset> dataset_;  // null for tokens
+  const std::shared_ptr<const TokenDataset> tokens_;   // null for images
   const DistributedSampler sampler_;
   const DataLoaderOptions options_;
   const ImageShape shape_;
@@ -397,7 +421,16 @@ class DataLoader::Impl {
 absl::StatusOr<std::unique_ptr<DataLoader>> DataLoader::Create(
     std::shared_ptr<const ImageDataset> dataset, const DistributedSampler& sampler,
     const DataLoaderOptions& options) {
-  GS_RETURN_IF_ERROR(Check(*dataset, sampler, options));
+  GS_RETURN_IF_ERROR(Check(dataset->size(), sampler, options));
+  auto impl = std::make_unique<Impl>(std::move(dataset), sampler, options);
+  GS_RETURN_IF_ERROR(impl->Start());
+  return std::unique_ptr<DataLoader>(new DataLoader(std::move(impl)));
+}
+
+absl::StatusOr<std::unique_ptr<DataLoader>> DataLoader::Create(
+    std::shared_ptr<const TokenDataset> dataset, const DistributedSampler& sampler,
+    const DataLoaderOptions& options) {
+  GS_RETURN_IF_ERROR(Check(dataset->size(), sampler, options));
   auto impl = std::make_unique<Impl>(std::move(dataset), sampler, options);
   GS_RETURN_IF_ERROR(impl->Start());
   return std::unique_ptr<DataLoader>(new DataLoader(std::move(impl)));

@@ -11,6 +11,7 @@
 #include "data/augment.h"
 #include "data/dataset.h"
 #include "data/sampler.h"
+#include "data/token_dataset.h"
 #include "gpu/gpu_api.h"
 
 namespace gradsync {
@@ -54,8 +55,9 @@ inline int64_t BatchBytes(const DataLoaderOptions& options, const ImageShape& sh
 // uses the memory again only after every tensor on it is gone, so a loop that drops a batch before
 // it asks for the next but one allocates nothing after the first steps.
 struct Batch {
-  at::Tensor images;           // float or uint8 [B, C, H, W], contiguous, on the CPU.
-  at::Tensor labels;           // int64 [B].
+  // float or uint8 [B, C, H, W], or tokens int64 [B, T]; contiguous, on the CPU.
+  at::Tensor images;
+  at::Tensor labels;           // int64 [B], or of tokens [B, T]: those that follow them.
   int64_t epoch = 0;           // The epoch that its samples are from.
   int64_t position = 0;        // Of its first sample in this rank's share of the epoch.
   int64_t next_position = 0;   // position + B.
@@ -75,6 +77,11 @@ class DataLoader {
   // outside the epochs or the share, or the sampler is for another dataset size.
   static absl::StatusOr<std::unique_ptr<DataLoader>> Create(
       std::shared_ptr<const ImageDataset> dataset, const DistributedSampler& sampler,
+      const DataLoaderOptions& options);
+
+  // The same for sequences of tokens; what options say of images has no meaning for them.
+  static absl::StatusOr<std::unique_ptr<DataLoader>> Create(
+      std::shared_ptr<const TokenDataset> dataset, const DistributedSampler& sampler,
       const DataLoaderOptions& options);
   ~DataLoader();
 

@@ -11,16 +11,21 @@
 #include "ATen/ops/ones.h"
 #include "ATen/ops/rand.h"
 #include "ATen/ops/zeros.h"
+#include "absl/strings/string_view.h"
 #include "c10/util/Exception.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "models/loss.h"
+#include "models/model.h"
+#include "models/model_table.h"
 
 namespace gradsync {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::UnorderedElementsAreArray;
 
 std::shared_ptr<Model> Create(const std::string& name, const std::string& stem = "imagenet",
                               uint64_t seed = 0) {
@@ -50,11 +55,66 @@ bool SameParameters(const Model& a, const Model& b) {
   return true;
 }
 
+// Of which building one takes seconds; resnet_python_test compares them with torchvision's.
+bool Large(const ModelEntry& entry) {
+  return entry.family == ModelFamily::kVgg ||
+         (entry.family == ModelFamily::kResNet && entry.name != absl::string_view("resnet18") &&
+          entry.name != absl::string_view("resnet50"));
+}
+
 TEST(CreateModelTest, ParameterCountsAreTorchvisions) {
   EXPECT_EQ(Parameters(*Create("resnet18")), 11181642);
   EXPECT_EQ(Parameters(*Create("resnet50")), 23528522);
   EXPECT_EQ(Parameters(*Create("resnet18", "cifar")), 11181642 - 64 * 3 * (49 - 9));
   EXPECT_EQ(Parameters(*Create("mlp")), 3072 * 32 + 32 + 32 * 10 + 10);
+}
+
+TEST(CreateModelTest, SizesOfTheGptAreTheOptions) {
+  ModelOptions options;
+  options.name = "gpt";
+  options.classes = 11;
+  options.gpt_width = 8;
+  options.gpt_layers = 2;
+  options.gpt_heads = 2;
+  options.gpt_context = 5;
+  const auto model = CreateModel(options).value();
+  const int64_t layer = 4 * 8 + (8 * 24 + 24) + (8 * 8 + 8) + (8 * 32 + 32) + (32 * 8 + 8);
+  EXPECT_EQ(Parameters(*model), 11 * 8 + 5 * 8 + 2 * layer + 2 * 8 + 11 * 8);
+  EXPECT_EQ(model->forward(at::zeros({3, 5}, at::kLong)).sizes(), (at::IntArrayRef{3, 5, 11}));
+  EXPECT_EQ(model->forward(at::zeros({1, 1}, at::kLong)).sizes(), (at::IntArrayRef{1, 1, 11}));
+  EXPECT_THROW(model->forward(at::zeros({1, 6}, at::kLong)), c10::Error);
+}
+
+// A position's logits depend on what came before it and on nothing behind it.
+TEST(CreateModelTest, TheGptSeesNoLaterToken) {
+  ModelOptions options;
+  options.name = "gpt";
+  options.classes = 7;
+  options.gpt_width = 8;
+  options.gpt_layers = 2;
+  options.gpt_heads = 2;
+  options.gpt_context = 6;
+  const auto model = CreateModel(options).value();
+  model->eval();
+  const at::Tensor tokens = at::zeros({1, 6}, at::kLong);
+  const at::Tensor before = model->forward(tokens);
+  tokens[0][3] = 5;
+  const at::Tensor after = model->forward(tokens);
+  EXPECT_TRUE(at::equal(before.narrow(1, 0, 3), after.narrow(1, 0, 3)));
+  for (int64_t t = 3; t < 6; ++t) EXPECT_FALSE(at::equal(before[0][t], after[0][t])) << t;
+}
+
+TEST(CreateModelTest, EveryParameterBelongsToOneBlock) {
+  for (const ModelEntry& entry : Models()) {
+    if (Large(entry)) continue;
+    const auto model = Create(entry.name);
+    std::vector<std::string> of_blocks;
+    for (const ModelBlock& block : model->blocks()) {
+      for (const std::string& name : model->ParametersOf(block)) of_blocks.push_back(name);
+    }
+    EXPECT_THAT(of_blocks, UnorderedElementsAreArray(Names(model->named_parameters())))
+        << entry.name;
+  }
 }
 
 TEST(CreateModelTest, NamesStartAndEndAsTorchvisions) {
@@ -170,8 +230,21 @@ TEST(CreateModelTest, BadOptionsAreNamedWithWhatExists) {
     return std::string(status.message());
   };
   ModelOptions options;
-  options.name = "resnet34";
-  EXPECT_THAT(error(options), HasSubstr("'resnet34': expected resnet18, resnet50 or mlp"));
+  options.name = "resnet19";
+  EXPECT_THAT(error(options), AllOf(HasSubstr("'resnet19': expected resnet18, resnet34, "),
+                                    HasSubstr("vgg16_bn, vit_s_16, gpt or mlp")));
+  options.name = "vit_s_16";
+  options.image_size = 40;
+  EXPECT_THAT(error(options), AllOf(HasSubstr("--model: expected one for --data with images of 40"),
+                                    HasSubstr("a multiple of 16")));
+  options.name = "gpt";
+  options.gpt_heads = 5;
+  EXPECT_THAT(error(options), HasSubstr("--gpt_width: expected a multiple of --gpt_heads=5"));
+  options.gpt_layers = 0;
+  EXPECT_THAT(error(options), HasSubstr("--gpt_layers: expected at least 1, found \"0\""));
+  options.dropout = 1;
+  EXPECT_THAT(error(options), HasSubstr("--dropout: expected at least 0 and less than 1"));
+  options.dropout.reset();
   options.name = "mlp";
   options.stem = "vgg";
   EXPECT_THAT(error(options), HasSubstr("'vgg': expected imagenet or cifar"));

@@ -52,10 +52,16 @@ at::Tensor FormulaImages(int64_t batch, int64_t size) {
   return images;
 }
 
-at::Tensor FormulaLabels(int64_t batch) {
-  at::Tensor labels = at::empty({batch}, at::kLong);
-  for (int64_t i = 0; i < batch; ++i) labels.data_ptr<int64_t>()[i] = (3 * i + 1) % 10;
+at::Tensor FormulaLabels(int64_t count) {
+  at::Tensor labels = at::empty({count}, at::kLong);
+  for (int64_t i = 0; i < count; ++i) labels.data_ptr<int64_t>()[i] = (3 * i + 1) % 10;
   return labels;
+}
+
+at::Tensor FormulaTokens(int64_t count) {
+  at::Tensor tokens = at::empty({count}, at::kLong);
+  for (int64_t i = 0; i < count; ++i) tokens.data_ptr<int64_t>()[i] = (7 * i + i / 5) % 10;
+  return tokens;
 }
 
 }  // namespace
@@ -70,8 +76,8 @@ uint64_t FormulaBits(uint64_t name_hash, int64_t index) {
   return MixBits(name_hash + static_cast<uint64_t>(index) * 0x9e3779b97f4a7c15u);
 }
 
-std::vector<NamedTensor> FormulaStep(Model& model, int64_t batch, int64_t size,
-                                     at::ScalarType type) {
+std::vector<NamedTensor> FormulaStep(Model& model, int64_t batch, int64_t size, at::ScalarType type,
+                                     bool tokens) {
   model.to(type);
   {
     c10::NoGradGuard no_grad;
@@ -79,8 +85,12 @@ std::vector<NamedTensor> FormulaStep(Model& model, int64_t batch, int64_t size,
       p.value().copy_(FormulaWeights(p.key(), p.value().sizes()));
     }
   }
-  const at::Tensor logits = model.forward(FormulaImages(batch, size).to(type));
-  const at::Tensor loss = CrossEntropy(logits, FormulaLabels(batch));
+  const at::Tensor input = tokens ? FormulaTokens(batch * size).view({batch, size})
+                                  : FormulaImages(batch, size).to(type);
+  const at::Tensor labels =
+      tokens ? FormulaLabels(batch * size).view({batch, size}) : FormulaLabels(batch);
+  const at::Tensor logits = model.forward(input);
+  const at::Tensor loss = CrossEntropy(logits, labels);
   loss.backward();
 
   c10::NoGradGuard no_grad;

@@ -29,10 +29,10 @@ struct NamedTensor {
 
 // Overwrites the model's parameters by the formula, then runs forward, cross-entropy, backward and
 // one step of SGD (learning rate 0.1, weight decay 1e-4) in `type` on `batch` images of
-// size x size. Returns everything that the step computed: outputs, gradients, updated parameters
+// size x size, or with `tokens` on as many sequences of `size` tokens below 10. Returns everything that the step computed: outputs, gradients, updated parameters
 // and buffers, in the model's order.
-std::vector<NamedTensor> FormulaStep(Model& model, int64_t batch, int64_t size,
-                                     at::ScalarType type);
+std::vector<NamedTensor> FormulaStep(Model& model, int64_t batch, int64_t size, at::ScalarType type,
+                                     bool tokens = false);
 
 }  // namespace gradsync
 

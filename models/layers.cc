@@ -6,7 +6,9 @@
 #include "ATen/Context.h"
 #include "ATen/ops/batch_norm.h"
 #include "ATen/ops/conv2d.h"
+#include "ATen/ops/embedding.h"
 #include "ATen/ops/empty.h"
+#include "ATen/ops/layer_norm.h"
 #include "ATen/ops/linear.h"
 #include "ATen/ops/ones.h"
 #include "ATen/ops/zeros.h"
@@ -25,6 +27,10 @@ void DrawDefaultWeight(at::Tensor& weight, int64_t fan_in, at::Generator& genera
   weight.uniform_(-bound, bound, generator);
 }
 
+int64_t FanIn(const ConvOptions& options) {
+  return options.in / options.groups * options.kernel * options.kernel;
+}
+
 void CheckValues(const at::Tensor& x) {
   TORCH_CHECK(x.numel() > x.size(1),
               "batch normalisation in training: expected more than 1 value per channel, found "
@@ -32,14 +38,27 @@ void CheckValues(const at::Tensor& x) {
               x.sizes(), "; use a larger batch or image");
 }
 
+// For a recomputation: what updates the running statistics updates copies.
+NormTensors WithOwnStatistics(NormTensors tensors) {
+  tensors.running_mean = tensors.running_mean.clone();
+  tensors.running_var = tensors.running_var.clone();
+  tensors.num_batches_tracked = tensors.num_batches_tracked.clone();
+  return tensors;
+}
+
 }  // namespace
 
 at::Generator MakeGenerator(uint64_t seed) { return at::detail::createCPUGenerator(seed); }
 
 Conv2d::Conv2d(const ConvOptions& options, at::Generator& generator) : options_(options) {
-  at::Tensor weight = at::empty({options.out, options.in, options.kernel, options.kernel});
-  DrawDefaultWeight(weight, options.in * options.kernel * options.kernel, generator);
+  const int64_t fan_in = FanIn(options);
+  at::Tensor weight =
+      at::empty({options.out, options.in / options.groups, options.kernel, options.kernel});
+  DrawDefaultWeight(weight, fan_in, generator);
   weight_ = register_parameter("weight", std::move(weight));
+  if (!options.bias) return;
+  const double bound = 1 / std::sqrt(static_cast<double>(fan_in));
+  bias_ = register_parameter("bias", at::empty({options.out}).uniform_(-bound, bound, generator));
 }
 
 void Conv2d::InitKaimingNormal(at::Generator& generator) {
@@ -47,10 +66,23 @@ void Conv2d::InitKaimingNormal(at::Generator& generator) {
   const int64_t fan_out = options_.out * options_.kernel * options_.kernel;
   const double gain = std::sqrt(2.0);
   weight_.normal_(0, gain / std::sqrt(static_cast<double>(fan_out)), generator);
+  if (bias_.defined()) bias_.zero_();
+}
+
+void Conv2d::InitTruncatedNormal(at::Generator& generator) {
+  c10::NoGradGuard no_grad;
+  const double deviation = std::sqrt(1.0 / static_cast<double>(FanIn(options_)));
+  constexpr double kEdge = 2;
+  const auto cumulative = [](double x) { return (1 + std::erf(x / std::sqrt(2.0))) / 2; };
+  const double low = cumulative(-kEdge / deviation), high = cumulative(kEdge / deviation);
+  weight_.uniform_(2 * low - 1, 2 * high - 1, generator);
+  weight_.erfinv_().mul_(deviation * std::sqrt(2.0)).clamp_(-kEdge, kEdge);
+  if (bias_.defined()) bias_.zero_();
 }
 
 at::Tensor Conv2d::forward(const at::Tensor& x) const {
-  return at::conv2d(x, weight_, /*bias=*/{}, options_.stride, options_.padding);
+  return at::conv2d(x, weight_, bias_, options_.stride, options_.padding, /*dilation=*/1,
+                    options_.groups);
 }
 
 BatchNorm2d::BatchNorm2d(int64_t channels) {
@@ -62,19 +94,24 @@ BatchNorm2d::BatchNorm2d(int64_t channels) {
 }
 
 at::Tensor BatchNorm2d::Plain(const at::Tensor& x) {
-  if (is_training() && exchange_ != nullptr) return SyncNorm(x, tensors_, *exchange_);
+  if (is_training() && exchange_ != nullptr) {
+    return SyncNorm(x, recomputing_ ? WithOwnStatistics(tensors_) : tensors_, *exchange_);
+  }
   if (is_training()) {
     CheckValues(x);
-    tensors_.num_batches_tracked.add_(1);
+    if (!recomputing_) tensors_.num_batches_tracked.add_(1);
   }
-  return at::batch_norm(x, tensors_.weight, tensors_.bias, tensors_.running_mean,
-                        tensors_.running_var, is_training(), /*momentum=*/0.1, /*eps=*/1e-5,
-                        at::globalContext().userEnabledCuDNN());
+  const at::Tensor none;  // Statistics that are not there are not updated.
+  const at::Tensor& mean = recomputing_ ? none : tensors_.running_mean;
+  const at::Tensor& variance = recomputing_ ? none : tensors_.running_var;
+  return at::batch_norm(x, tensors_.weight, tensors_.bias, mean, variance, is_training(),
+                        /*momentum=*/0.1, /*eps=*/1e-5, at::globalContext().userEnabledCuDNN());
 }
 
 at::Tensor BatchNorm2d::Fused(const at::Tensor& x, const at::Tensor& residual, bool relu) {
   CheckValues(x);
-  return fused_norm_.Forward(x, residual, relu, tensors_);
+  return fused_norm_.Forward(x, residual, relu,
+                             recomputing_ ? WithOwnStatistics(tensors_) : tensors_);
 }
 
 int SetMomentExchange(torch::nn::Module& model, MomentExchange* exchange) {
@@ -97,6 +134,54 @@ Linear::Linear(int64_t in, int64_t out, at::Generator& generator) {
   bias_ = register_parameter("bias", std::move(bias));
 }
 
+void Linear::InitNormal(double deviation, at::Generator& generator) {
+  c10::NoGradGuard no_grad;
+  weight_.normal_(0, deviation, generator);
+  bias_.zero_();
+}
+
+void Linear::InitXavier(double bias_deviation, at::Generator& generator) {
+  c10::NoGradGuard no_grad;
+  DrawXavier(weight_, generator);
+  bias_.normal_(0, bias_deviation, generator);
+}
+
+void Linear::InitBiasZero() {
+  c10::NoGradGuard no_grad;
+  bias_.zero_();
+}
+
+void Linear::InitZero() {
+  c10::NoGradGuard no_grad;
+  weight_.zero_();
+  bias_.zero_();
+}
+
 at::Tensor Linear::forward(const at::Tensor& x) const { return at::linear(x, weight_, bias_); }
+
+LayerNorm::LayerNorm(int64_t width, double eps) : eps_(eps) {
+  weight_ = register_parameter("weight", at::ones({width}));
+  bias_ = register_parameter("bias", at::zeros({width}));
+}
+
+at::Tensor LayerNorm::forward(const at::Tensor& x) const {
+  return at::layer_norm(x, weight_.sizes(), weight_, bias_, eps_);
+}
+
+Embedding::Embedding(int64_t count, int64_t width, double deviation, at::Generator& generator) {
+  weight_ =
+      register_parameter("weight", at::empty({count, width}).normal_(0, deviation, generator));
+}
+
+at::Tensor Embedding::forward(const at::Tensor& indices) const {
+  return at::embedding(weight_, indices);
+}
+
+void DrawXavier(at::Tensor& weight, at::Generator& generator) {
+  c10::NoGradGuard no_grad;
+  const double deviation = std::sqrt(2.0 / static_cast<double>(weight.size(0) + weight.size(1)));
+  const double bound = std::sqrt(3.0) * deviation;
+  weight.uniform_(-bound, bound, generator);
+}
 
 }  // namespace gradsync

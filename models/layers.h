@@ -1,5 +1,5 @@
-// The layers that our models are made of: torch.nn's Conv2d (without bias), BatchNorm2d and Linear,
-// with the same parameter names, the same arithmetic and the same initial values.
+// The layers that our models are made of: torch.nn's Conv2d, BatchNorm2d, Linear, LayerNorm and
+// Embedding, with the same parameter names, the same arithmetic and the same initial values.
 //
 // Why not torch::nn's own: those draw their initial values from the process-wide generator, so two
 // ranks built by threads of one process would disturb each other, and a seed would be a global.
@@ -28,22 +28,27 @@ struct ConvOptions {
   int64_t kernel = 1;
   int64_t stride = 1;
   int64_t padding = 0;
+  int64_t groups = 1;  // Divides `in` and `out`.
+  bool bias = false;
 };
 
-// `weight` [out, in, kernel, kernel].
+// `weight` [out, in / groups, kernel, kernel] and, if wanted, `bias` [out].
 class Conv2d : public torch::nn::Module {
  public:
   // torch.nn.Conv2d's default: uniform in +-1/sqrt(fan_in).
   Conv2d(const ConvOptions& options, at::Generator& generator);
 
-  // torch.nn.init.kaiming_normal_(weight, mode="fan_out", nonlinearity="relu").
+  // torch.nn.init.kaiming_normal_(weight, mode="fan_out", nonlinearity="relu"), and bias 0.
   void InitKaimingNormal(at::Generator& generator);
+
+  // torch.nn.init.trunc_normal_(weight, std=1/sqrt(fan_in)), and bias 0.
+  void InitTruncatedNormal(at::Generator& generator);
 
   at::Tensor forward(const at::Tensor& x) const;
 
  private:
   const ConvOptions options_;
-  at::Tensor weight_;
+  at::Tensor weight_, bias_;
 };
 
 // `weight` 1, `bias` 0, buffers `running_mean`, `running_var`, `num_batches_tracked`; momentum 0.1,
@@ -55,6 +60,11 @@ class BatchNorm2d : public torch::nn::Module {
   // Throws c10::Error in training if a channel has only one value (batch 1 of 1x1 images), whose
   // variance does not exist.
   at::Tensor forward(const at::Tensor& x) { return Fuses(x) ? Fused(x, {}, false) : Plain(x); }
+
+  // While set, forward() computes in training what it computed before for the same input, and leaves
+  // the running statistics and the count of batches alone: that batch is in them already
+  // (models/checkpoint.h).
+  void set_recomputing(bool recomputing) { recomputing_ = recomputing; }
 
   // Whether to use FusedNorm (models/fused_norm.h) where it takes the input. At first not.
   void set_fused(bool fused) { fused_ = fused; }
@@ -76,6 +86,7 @@ class BatchNorm2d : public torch::nn::Module {
 
   bool fused_ = false;
   MomentExchange* exchange_ = nullptr;
+  bool recomputing_ = false;
   NormTensors tensors_;
   FusedNorm fused_norm_;
 };
@@ -88,11 +99,47 @@ class Linear : public torch::nn::Module {
  public:
   Linear(int64_t in, int64_t out, at::Generator& generator);
 
+  // torch.nn.init.normal_(weight, 0, deviation), and bias 0.
+  void InitNormal(double deviation, at::Generator& generator);
+
+  // torch.nn.init.xavier_uniform_(weight), then torch.nn.init.normal_(bias, 0, bias_deviation).
+  void InitXavier(double bias_deviation, at::Generator& generator);
+
+  void InitBiasZero();
+  void InitZero();
+
   at::Tensor forward(const at::Tensor& x) const;
 
  private:
   at::Tensor weight_, bias_;
 };
+
+// `weight` [width] 1 and `bias` [width] 0; over the last dimension.
+class LayerNorm : public torch::nn::Module {
+ public:
+  LayerNorm(int64_t width, double eps);
+
+  at::Tensor forward(const at::Tensor& x) const;
+
+ private:
+  const double eps_;
+  at::Tensor weight_, bias_;
+};
+
+// `weight` [count, width], normal with the given deviation.
+class Embedding : public torch::nn::Module {
+ public:
+  Embedding(int64_t count, int64_t width, double deviation, at::Generator& generator);
+
+  // `indices` int64 of any shape, in [0, count); the result has one dimension more.
+  at::Tensor forward(const at::Tensor& indices) const;
+
+ private:
+  at::Tensor weight_;
+};
+
+// torch.nn.init.xavier_uniform_() of a weight [out, in], in place.
+void DrawXavier(at::Tensor& weight, at::Generator& generator);
 
 }  // namespace gradsync
 

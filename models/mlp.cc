@@ -15,21 +15,20 @@ class Mlp : public Model {
     std::vector<int64_t> widths = options.hidden;
     widths.push_back(options.classes);
     int64_t in = options.inputs;
-    for (int64_t out : widths) {
-      layers_.push_back(register_module("fc" + std::to_string(layers_.size() + 1),
-                                        std::make_shared<Linear>(in, out, generator)));
-      in = out;
+    for (size_t i = 0; i < widths.size(); ++i) {
+      const std::string name = "fc" + std::to_string(i + 1);
+      const auto layer = register_module(name, std::make_shared<Linear>(in, widths[i], generator));
+      const bool first = i == 0, last = i + 1 == widths.size();
+      AddBlock({name,
+                {name},
+                [layer, first, last](const at::Tensor& x) {
+                  at::Tensor y = layer->forward(first ? at::flatten(x, 1) : x);
+                  return last ? y : y.relu_();
+                },
+                /*recompute=*/!last});
+      in = widths[i];
     }
   }
-
-  at::Tensor forward(at::Tensor images) override {
-    at::Tensor x = layers_[0]->forward(at::flatten(images, 1));
-    for (size_t i = 1; i < layers_.size(); ++i) x = layers_[i]->forward(x.relu_());
-    return x;
-  }
-
- private:
-  std::vector<std::shared_ptr<Linear>> layers_;
 };
 
 }  // namespace

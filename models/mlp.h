@@ -18,8 +18,8 @@ struct MlpOptions {
 };
 
 // Linear layers named fc1, fc2, ... (`fc1.weight`, `fc1.bias`) with ReLU between them, initialised
-// as torch.nn.Linear. No buffers. No global state is read or changed. The default has 98,666
-// parameters.
+// as torch.nn.Linear; each with its ReLU is a block. No buffers. No global state is read or changed.
+// The default has 98,666 parameters.
 std::shared_ptr<Model> MakeMlp(const MlpOptions& options);
 
 }  // namespace gradsync

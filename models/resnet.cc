@@ -16,13 +16,14 @@ namespace {
 using Module = torch::nn::Module;
 
 std::shared_ptr<Conv2d> MakeConv(int64_t in, int64_t out, int64_t kernel, int64_t stride,
-                                 at::Generator& generator) {
+                                 at::Generator& generator, int64_t groups = 1) {
   ConvOptions options;
   options.in = in;
   options.out = out;
   options.kernel = kernel;
   options.stride = stride;
   options.padding = kernel / 2;
+  options.groups = groups;
   return std::make_shared<Conv2d>(options, generator);
 }
 
@@ -57,12 +58,14 @@ class Downsample : public Module {
 };
 
 struct BlockOptions {
-  bool bottleneck = false;
+  ResNetArchitecture architecture;
   int64_t in = 0;
-  int64_t width = 0;
+  int64_t planes = 0;
   int64_t stride = 1;
 
-  int64_t out() const { return bottleneck ? 4 * width : width; }
+  // Of a bottleneck's 3x3 convolution.
+  int64_t width() const { return planes * architecture.width_per_group / 64 * architecture.groups; }
+  int64_t out() const { return architecture.bottleneck ? 4 * planes : planes; }
 };
 
 // Both kinds of block: two 3x3 convolutions, or 1x1, 3x3 and 1x1.
@@ -75,13 +78,14 @@ class Block : public Module {
     if (o.stride != 1 || o.in != o.out()) {
       downsample = std::make_shared<Downsample>(o.in, o.out(), o.stride, generator);
     }
-    if (o.bottleneck) {
-      Add(MakeConv(o.in, o.width, 1, 1, generator), o.width);
-      Add(MakeConv(o.width, o.width, 3, o.stride, generator), o.width);
-      Add(MakeConv(o.width, o.out(), 1, 1, generator), o.out());
+    if (o.architecture.bottleneck) {
+      const int64_t width = o.width();
+      Add(MakeConv(o.in, width, 1, 1, generator), width);
+      Add(MakeConv(width, width, 3, o.stride, generator, o.architecture.groups), width);
+      Add(MakeConv(width, o.out(), 1, 1, generator), o.out());
     } else {
-      Add(MakeConv(o.in, o.width, 3, o.stride, generator), o.width);
-      Add(MakeConv(o.width, o.width, 3, 1, generator), o.width);
+      Add(MakeConv(o.in, o.planes, 3, o.stride, generator), o.planes);
+      Add(MakeConv(o.planes, o.planes, 3, 1, generator), o.planes);
     }
     if (downsample != nullptr) downsample_ = register_module("downsample", downsample);
   }
@@ -123,10 +127,7 @@ class Stage : public Module {
     }
   }
 
-  at::Tensor forward(at::Tensor x) const {
-    for (const auto& block : blocks_) x = block->forward(x);
-    return x;
-  }
+  const std::vector<std::shared_ptr<Block>>& blocks() const { return blocks_; }
 
  private:
   std::vector<std::shared_ptr<Block>> blocks_;
@@ -138,34 +139,45 @@ class ResNet : public Model {
       : pool_(options.stem == ResNetStem::kImageNet),
         stem_(*this, "conv1", "bn1",
               pool_ ? MakeConv(3, 64, 7, 2, generator) : MakeConv(3, 64, 3, 1, generator), 64) {
-    const bool bottleneck = options.depth == ResNetDepth::k50;
-    const std::vector<int> blocks =
-        bottleneck ? std::vector<int>{3, 4, 6, 3} : std::vector<int>{2, 2, 2, 2};
-    BlockOptions block{bottleneck, /*in=*/64, /*width=*/64, /*stride=*/1};
-    for (size_t i = 0; i < blocks.size(); ++i) {
-      stages_.push_back(register_module("layer" + std::to_string(i + 1),
-                                        std::make_shared<Stage>(blocks[i], block, generator)));
+    AddBlock({"stem", {"conv1", "bn1"}, [this](const at::Tensor& x) { return Stem(x); }});
+    BlockOptions block{options.architecture, /*in=*/64, /*planes=*/64, /*stride=*/1};
+    for (size_t i = 0; i < options.architecture.blocks.size(); ++i) {
+      AddStage("layer" + std::to_string(i + 1), options.architecture.blocks[i], block, generator);
       block.in = block.out();
-      block.width *= 2;
+      block.planes *= 2;
       block.stride = 2;
     }
     fc_ = register_module("fc", std::make_shared<Linear>(block.in, options.classes, generator));
+    AddBlock({"fc", {"fc"}, [this](const at::Tensor& x) { return Classify(x); }});
     for (const auto& module : modules(/*include_self=*/false)) {
       if (auto* conv = module->as<Conv2d>()) conv->InitKaimingNormal(generator);
     }
   }
 
-  at::Tensor forward(at::Tensor images) override {
-    at::Tensor x = stem_.Rectified(images);
-    if (pool_) x = at::max_pool2d(x, /*kernel_size=*/3, /*stride=*/2, /*padding=*/1);
-    for (const auto& stage : stages_) x = stage->forward(std::move(x));
+ private:
+  void AddStage(const std::string& name, int blocks, const BlockOptions& options,
+                at::Generator& generator) {
+    const auto stage = register_module(name, std::make_shared<Stage>(blocks, options, generator));
+    for (size_t i = 0; i < stage->blocks().size(); ++i) {
+      const std::string block_name = name + "." + std::to_string(i);
+      AddBlock({block_name,
+                {block_name},
+                [block = stage->blocks()[i]](const at::Tensor& x) { return block->forward(x); },
+                /*recompute=*/true});
+    }
+  }
+
+  at::Tensor Stem(const at::Tensor& images) const {
+    const at::Tensor x = stem_.Rectified(images);
+    return pool_ ? at::max_pool2d(x, /*kernel_size=*/3, /*stride=*/2, /*padding=*/1) : x;
+  }
+
+  at::Tensor Classify(const at::Tensor& x) const {
     return fc_->forward(at::flatten(at::adaptive_avg_pool2d(x, {1, 1}), 1));
   }
 
- private:
   const bool pool_;
   const ConvNorm stem_;
-  std::vector<std::shared_ptr<Stage>> stages_;
   std::shared_ptr<Linear> fc_;
 };
 

@@ -1,11 +1,13 @@
-// ResNet-18 and ResNet-50 as torchvision has them.
+// ResNets as torchvision has them: ResNet, ResNeXt and Wide ResNet.
 //
 // Parameters and buffers have torchvision's names, order, shapes and initial values, and the
 // arithmetic is its own, operation by operation: with equal weights, input, threads and LibTorch,
-// outputs and gradients are equal to the last bit (resnet_python_test). ResNet-50 is torchvision's
-// v1.5, with the stride in the 3x3 convolution.
+// outputs and gradients are equal to the last bit (resnet_python_test). Those with bottlenecks are
+// torchvision's v1.5, with the stride in the 3x3 convolution.
 //
-// Source: He, Zhang, Ren, Sun: "Deep Residual Learning for Image Recognition", 2015.
+// Sources: He, Zhang, Ren, Sun: "Deep Residual Learning for Image Recognition", 2015; Xie,
+// Girshick, Dollar, Tu, He: "Aggregated Residual Transformations for Deep Neural Networks", 2016;
+// Zagoruyko, Komodakis: "Wide Residual Networks", 2016.
 #ifndef GRADSYNC_MODELS_RESNET_H_
 #define GRADSYNC_MODELS_RESNET_H_
 
@@ -13,10 +15,9 @@
 #include <memory>
 
 #include "models/model.h"
+#include "models/model_table.h"
 
 namespace gradsync {
-
-enum class ResNetDepth { k18, k50 };
 
 enum class ResNetStem {
   kImageNet,  // 7x7 convolution of stride 2, then a 3x3 max-pool of stride 2: torchvision's.
@@ -24,7 +25,7 @@ enum class ResNetStem {
 };
 
 struct ResNetOptions {
-  ResNetDepth depth = ResNetDepth::k18;
+  ResNetArchitecture architecture;
   ResNetStem stem = ResNetStem::kImageNet;
   int64_t classes = 10;  // At least 1.
   // With stem kImageNet the initial weights are those of Python's
@@ -34,7 +35,7 @@ struct ResNetOptions {
 
 // Draws from a generator of its own; no global state is read or changed. With 10 classes and stem
 // kImageNet, 11,181,642 parameters (ResNet-18) or 23,528,522 (ResNet-50). Input float
-// [B, 3, H, W].
+// [B, 3, H, W]. Blocks: the stem, each residual block, and the classifier with its pooling.
 std::shared_ptr<Model> MakeResNet(const ResNetOptions& options);
 
 }  // namespace gradsync

@@ -2,7 +2,7 @@
 #define GRADSYNC_TRAIN_AUTOCAST_H_
 
 #include "c10/core/DeviceType.h"
-#include "c10/core/ScalarType.h"
+#include "models/autocast_state.h"
 #include "train/precision.h"
 
 namespace gradsync {
@@ -24,8 +24,7 @@ class Autocast {
  private:
   const bool active_;
   const c10::DeviceType device_;
-  bool enabled_before_ = false;
-  c10::ScalarType type_before_ = c10::ScalarType::Float;
+  AutocastState before_;
 };
 
 }  // namespace gradsync

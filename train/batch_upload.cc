@@ -19,7 +19,20 @@ size_t Bytes(const at::Tensor& tensor) {
   return static_cast<size_t>(tensor.numel()) * tensor.element_size();
 }
 
+absl::Status ExpectTokens(const Batch& batch, const BatchUploadOptions& options) {
+  const std::vector<int64_t> sizes = {batch.images.size(0), options.context};
+  if (batch.images.scalar_type() == at::kLong && batch.images.sizes() == at::IntArrayRef(sizes) &&
+      sizes[0] <= options.batch_size && batch.labels.sizes() == batch.images.sizes()) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "copying a batch to the GPU: expected at most ", options.batch_size, " sequences of ",
+      options.context, " tokens, found ", at::toString(batch.images.scalar_type()), " of ",
+      batch.images.numel(), " values"));
+}
+
 absl::Status Expect(const Batch& batch, const BatchUploadOptions& options) {
+  if (options.context > 0) return ExpectTokens(batch, options);
   const ImageShape& shape = options.shape;
   const std::vector<int64_t> sizes = {batch.images.size(0), shape.channels, shape.height,
                                       shape.width};
@@ -55,7 +68,7 @@ absl::Status BatchUpload::Await(GpuStream stream) {
   return gpu_->Synchronize(done.get());
 }
 
-absl::Status BatchUpload::Allocate() {
+absl::Status BatchUpload::AllocateImages() {
   const int64_t n = options_.batch_size, c = options_.shape.channels;
   const int64_t h = options_.shape.height, w = options_.shape.width;
   const std::vector<int64_t> strides = options_.channels_last
@@ -63,14 +76,26 @@ absl::Status BatchUpload::Allocate() {
                                            : std::vector<int64_t>{c * h * w, h * w, w, 1};
   GS_ASSIGN_OR_RETURN(images_, NewTensor({n, c, h, w}, strides, options_.type));
   GS_ASSIGN_OR_RETURN(labels_, NewTensor({n}, {1}, at::kLong));
+  return absl::OkStatus();
+}
+
+absl::Status BatchUpload::Allocate() {
+  if (of_tokens()) {
+    const std::vector<int64_t> sizes = {options_.batch_size, options_.context};
+    GS_ASSIGN_OR_RETURN(images_, NewTensor(sizes, {options_.context, 1}, at::kLong));
+    GS_ASSIGN_OR_RETURN(labels_, NewTensor(sizes, {options_.context, 1}, at::kLong));
+  } else {
+    GS_RETURN_IF_ERROR(AllocateImages());
+  }
+  // Of an image each value crosses as a byte.
+  const size_t bytes = of_tokens() ? Bytes(images_) : static_cast<size_t>(images_.numel());
   for (Buffer& buffer : buffers_) {
-    GS_ASSIGN_OR_RETURN(buffer.images,
-                        GpuMemory::OnDevice(gpu_, static_cast<size_t>(n * c * h * w)));
+    GS_ASSIGN_OR_RETURN(buffer.images, GpuMemory::OnDevice(gpu_, bytes));
     GS_ASSIGN_OR_RETURN(buffer.labels, GpuMemory::OnDevice(gpu_, Bytes(labels_)));
     GS_ASSIGN_OR_RETURN(buffer.read, ScopedEvent::Create(gpu_));
   }
   GS_ASSIGN_OR_RETURN(stream_, ScopedStream::Create(gpu_));
-  return StartTable();
+  return of_tokens() ? absl::OkStatus() : StartTable();
 }
 
 absl::StatusOr<at::Tensor> BatchUpload::NewTensor(const std::vector<int64_t>& sizes,
@@ -116,7 +141,7 @@ absl::StatusOr<Batch> BatchUpload::Next() {
   }
   GS_RETURN_IF_ERROR(QueueValues(copying_.back(), buffers_[taken_++ % buffers_.size()]));
   Batch batch = copying_.back().batch;
-  const int64_t size = batch.labels.numel();
+  const int64_t size = batch.labels.size(0);
   batch.images = images_.narrow(0, 0, size);
   batch.labels = labels_.narrow(0, 0, size);
   return batch;
@@ -155,17 +180,22 @@ absl::Status BatchUpload::QueueCopies(const Copying& copying, const Buffer& buff
 
 absl::Status BatchUpload::QueueValues(const Copying& copying, const Buffer& buffer) {
   const GpuStream compute = gpu_->ComputeStream();
-  ImageLayout layout;
-  layout.images = static_cast<size_t>(copying.batch.labels.numel());
-  layout.channels = static_cast<size_t>(options_.shape.channels);
-  layout.pixels = static_cast<size_t>(options_.shape.height) * options_.shape.width;
-  layout.element_bytes = c10::elementSize(options_.type);
-  layout.channels_last = options_.channels_last;
   GS_RETURN_IF_ERROR(gpu_->StreamWait(compute, copying.done.get()));
-  GS_RETURN_IF_ERROR(gpu_->LookUpBytes(layout, static_cast<const uint8_t*>(buffer.images->data()),
-                                       table_->data(), images_.data_ptr(), compute));
-  GS_RETURN_IF_ERROR(gpu_->Copy(labels_.data_ptr(), buffer.labels->data(),
-                                layout.images * sizeof(int64_t), compute));
+  if (of_tokens()) {
+    GS_RETURN_IF_ERROR(gpu_->Copy(images_.data_ptr(), buffer.images->data(),
+                                  Bytes(copying.batch.images), compute));
+  } else {
+    ImageLayout layout;
+    layout.images = static_cast<size_t>(copying.batch.labels.numel());
+    layout.channels = static_cast<size_t>(options_.shape.channels);
+    layout.pixels = static_cast<size_t>(options_.shape.height) * options_.shape.width;
+    layout.element_bytes = c10::elementSize(options_.type);
+    layout.channels_last = options_.channels_last;
+    GS_RETURN_IF_ERROR(gpu_->LookUpBytes(layout, static_cast<const uint8_t*>(buffer.images->data()),
+                                         table_->data(), images_.data_ptr(), compute));
+  }
+  GS_RETURN_IF_ERROR(
+      gpu_->Copy(labels_.data_ptr(), buffer.labels->data(), Bytes(copying.batch.labels), compute));
   return gpu_->Record(buffer.read.get(), compute);
 }
 

@@ -23,7 +23,8 @@ namespace gradsync {
 // What the model takes, and what the loader gives.
 struct BatchUploadOptions {
   ImageShape shape;
-  int64_t batch_size = 0;            // of the largest batch
+  int64_t context = 0;     // of tokens, which are no images and stay what they are; else 0
+  int64_t batch_size = 0;  // of the largest batch
   at::ScalarType type = at::kFloat;  // of the images: float, bfloat16 or half
   bool channels_last = false;        // their memory format
   AugmentOptions augmentation;       // the loader's: the images are normalised as it says
@@ -34,7 +35,7 @@ struct BatchUploadOptions {
 // There a batch crosses the bus as bytes, on a stream of its own, into one of two buffers, while
 // the compute stream is busy with the batch before; a kernel on the compute stream then makes
 // values of the bytes. They are those that the loader would have made on the host, rounded to the
-// nearest of `type`. All batches lie in the same two tensors (or begin there, if they are
+// nearest of `type`. (Tokens are copied there instead.) All batches lie in the same two tensors (or begin there, if they are
 // smaller), so what has been captured with one batch can be run with the next.
 //
 //   host            Next(1)   Prefetch(2)    Next(2)   Prefetch(3)
@@ -80,7 +81,9 @@ class BatchUpload {
   BatchUpload(std::shared_ptr<GpuApi> gpu, DataLoader* loader, const BatchUploadOptions& options)
       : gpu_(std::move(gpu)), loader_(loader), options_(options) {}
 
+  bool of_tokens() const { return options_.context > 0; }
   absl::Status Allocate();
+  absl::Status AllocateImages();
   absl::StatusOr<at::Tensor> NewTensor(const std::vector<int64_t>& sizes,
                                        const std::vector<int64_t>& strides, at::ScalarType type);
   absl::Status StartTable();

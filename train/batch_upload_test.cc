@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "base/notification.h"
 #include "data/open_dataset.h"
+#include "data/open_tokens.h"
 #include "gmock/gmock.h"
 #include "gpu/fake_gpu.h"
 #include "gpu/queued_gpu.h"
@@ -108,6 +109,45 @@ TEST(BatchUploadTest, APrefetchThatFindsNoBatchReadyLeavesItToNext) {
     ASSERT_EQ(feed.upload->Prefetch(), absl::OkStatus());  // one ahead is all
     EXPECT_TRUE(feed.upload->Next()->labels.equal(host.upload->Next()->labels));
   }
+}
+
+std::unique_ptr<DataLoader> NewTokenLoader(std::shared_ptr<GpuApi> gpu, int threads) {
+  const auto dataset = *OpenTokens("synthetic", Split::kTrain, /*context=*/5);
+  SamplerOptions sampler;
+  sampler.dataset_size = dataset->size();
+  sampler.world_size = 800;  // so that an epoch has 25 samples
+  DataLoaderOptions options;
+  options.batch_size = kBatch;
+  options.threads = threads;
+  options.pin_for = std::move(gpu);
+  return *DataLoader::Create(dataset, *DistributedSampler::Create(sampler), options);
+}
+
+TEST(BatchUploadTest, TokensArriveAsTheyAre) {
+  const auto gpu = std::make_shared<FakeGpu>();
+  {
+    BatchUploadOptions options = Options(at::kBFloat16);
+    options.context = 5;
+    const auto of_device = NewTokenLoader(gpu, /*threads=*/2);
+    const auto of_host = NewTokenLoader(nullptr, /*threads=*/1);
+    const auto device = *BatchUpload::Create(gpu, of_device.get(), options);
+    const auto host = *BatchUpload::Create(nullptr, of_host.get(), options);
+    for (int i = 0; i < 12; ++i) {
+      const Batch expected = *host->Next();
+      const absl::StatusOr<Batch> batch = device->Next();
+      ASSERT_TRUE(batch.ok()) << batch.status();
+      EXPECT_EQ(batch->images.sizes(), (at::IntArrayRef{i % 4 == 3 ? 1 : kBatch, 5}));
+      EXPECT_TRUE(batch->images.equal(expected.images));
+      EXPECT_TRUE(batch->labels.equal(expected.labels));
+      EXPECT_TRUE(batch->labels.narrow(1, 0, 4).equal(batch->images.narrow(1, 1, 4)));
+      ASSERT_EQ(device->Prefetch(), absl::OkStatus());
+    }
+    EXPECT_EQ(gpu->unpinned_copies(), 0);
+    options.context = 6;
+    EXPECT_TRUE(absl::IsInvalidArgument(
+        (*BatchUpload::Create(gpu, of_device.get(), options))->Next().status()));
+  }
+  EXPECT_EQ(gpu->live_objects(), 0);
 }
 
 // Counts the copies of images of whole batches that have been done.

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <exception>
+#include <functional>
+#include <memory>
 #include <vector>
 
 #include "ATen/ops/empty.h"
@@ -14,33 +16,59 @@
 namespace gradsync {
 namespace {
 
-// Fills `images` and `labels` with samples first, first + stride, ...
-absl::Status FillBatch(const ImageDataset& dataset, const Augmenter& augmenter, int64_t first,
-                       int64_t stride, std::vector<uint8_t>* scratch, const at::Tensor& images,
-                       const at::Tensor& labels) {
-  const int64_t count = labels.numel();
-  for (int64_t i = 0; i < count; ++i) {
-    GS_ASSIGN_OR_RETURN(const ImageExample example,
-                        dataset.Get(first + i * stride, absl::MakeSpan(*scratch)));
-    augmenter.Evaluate(example.pixels, images.data_ptr<float>() + i * dataset.shape().bytes());
-    labels.data_ptr<int64_t>()[i] = example.label;
-  }
-  return absl::OkStatus();
+struct Samples {
+  at::Tensor inputs;
+  at::Tensor labels;
+};
+
+// Samples first, first + stride, ..., `count` of them.
+using ReadSamples =
+    std::function<absl::StatusOr<Samples>(int64_t first, int64_t stride, int64_t count)>;
+
+ReadSamples ReaderOf(const ImageDataset& dataset) {
+  const auto augmenter = std::make_shared<Augmenter>(dataset.shape(), AugmentationOf(dataset));
+  const auto scratch = std::make_shared<std::vector<uint8_t>>(dataset.shape().bytes());
+  return [&dataset, augmenter, scratch](int64_t first, int64_t stride,
+                                        int64_t count) -> absl::StatusOr<Samples> {
+    const ImageShape shape = dataset.shape();
+    Samples samples;
+    samples.inputs = at::empty({count, shape.channels, shape.height, shape.width}, at::kFloat);
+    samples.labels = at::empty({count}, at::kLong);
+    for (int64_t i = 0; i < count; ++i) {
+      GS_ASSIGN_OR_RETURN(const ImageExample example,
+                          dataset.Get(first + i * stride, absl::MakeSpan(*scratch)));
+      augmenter->Evaluate(example.pixels, samples.inputs.data_ptr<float>() + i * shape.bytes());
+      samples.labels.data_ptr<int64_t>()[i] = example.label;
+    }
+    return samples;
+  };
 }
 
-}  // namespace
+ReadSamples ReaderOf(const TokenDataset& dataset) {
+  return [&dataset](int64_t first, int64_t stride, int64_t count) -> absl::StatusOr<Samples> {
+    const int64_t length = dataset.context();
+    Samples samples;
+    samples.inputs = at::empty({count, length}, at::kLong);
+    samples.labels = at::empty({count, length}, at::kLong);
+    for (int64_t i = 0; i < count; ++i) {
+      const auto row = [&](const at::Tensor& t) {
+        return absl::Span<int64_t>(t.data_ptr<int64_t>() + i * length, static_cast<size_t>(length));
+      };
+      dataset.Get(first + i * stride, row(samples.inputs), row(samples.labels));
+    }
+    return samples;
+  };
+}
 
-absl::StatusOr<Evaluation> EvaluateModel(const ComputeOptions& compute, Model& model,
-                                         const ImageDataset& dataset, int64_t batch_size,
-                                         SideChannel& side_channel, Deadline deadline) {
+absl::StatusOr<Evaluation> Evaluate(const ComputeOptions& compute, Model& model, int64_t size,
+                                    const ReadSamples& read, int64_t batch_size,
+                                    SideChannel& side_channel, Deadline deadline) {
   const int rank = side_channel.rank();
   const int world_size = side_channel.world_size();
-  const ImageShape shape = dataset.shape();
-  const Augmenter augmenter(shape, AugmentationOf(dataset));
-  const int64_t share = (dataset.size() - rank + world_size - 1) / world_size;
-  std::vector<uint8_t> scratch(shape.bytes());
+  const int64_t share = (size - rank + world_size - 1) / world_size;
   double loss_sum = 0;
   double correct = 0;
+  double labels = 0;
   const std::vector<at::Tensor> parameters = model.parameters();
   const c10::Device device =
       parameters.empty() ? c10::Device(c10::DeviceType::CPU) : parameters[0].device();
@@ -48,16 +76,13 @@ absl::StatusOr<Evaluation> EvaluateModel(const ComputeOptions& compute, Model& m
   model.eval();
   for (int64_t done = 0; done < share; done += batch_size) {
     const int64_t count = std::min(batch_size, share - done);
-    const at::Tensor images =
-        at::empty({count, shape.channels, shape.height, shape.width}, at::kFloat);
-    const at::Tensor labels = at::empty({count}, at::kLong);
-    GS_RETURN_IF_ERROR(FillBatch(dataset, augmenter, rank + done * world_size, world_size, &scratch,
-                                 images, labels));
+    GS_ASSIGN_OR_RETURN(const Samples samples, read(rank + done * world_size, world_size, count));
     try {
-      const at::Tensor targets = labels.to(device);
-      const at::Tensor logits = Forward(compute, model, images.to(device));
+      const at::Tensor targets = samples.labels.to(device);
+      const at::Tensor logits = Forward(compute, model, samples.inputs.to(device));
       loss_sum += CrossEntropy(logits, targets).item<float>() * static_cast<double>(count);
       correct += static_cast<double>(CountCorrect(logits, targets));
+      labels += static_cast<double>(targets.numel());
     } catch (const std::exception& e) {
       return absl::InternalError(absl::StrCat("evaluation: LibTorch: ", e.what()));
     }
@@ -65,12 +90,28 @@ absl::StatusOr<Evaluation> EvaluateModel(const ComputeOptions& compute, Model& m
   model.train();
   GS_ASSIGN_OR_RETURN(
       const std::vector<double> sums,
-      side_channel.SumDoubles({loss_sum, correct, static_cast<double>(share)}, deadline));
+      side_channel.SumDoubles({loss_sum, correct, static_cast<double>(share), labels}, deadline));
   Evaluation evaluation;
   evaluation.samples = static_cast<int64_t>(sums[2]);
   evaluation.loss = sums[0] / sums[2];
-  evaluation.accuracy = sums[1] / sums[2];
+  evaluation.accuracy = sums[1] / sums[3];
   return evaluation;
+}
+
+}  // namespace
+
+absl::StatusOr<Evaluation> EvaluateModel(const ComputeOptions& compute, Model& model,
+                                         const ImageDataset& dataset, int64_t batch_size,
+                                         SideChannel& side_channel, Deadline deadline) {
+  return Evaluate(compute, model, dataset.size(), ReaderOf(dataset), batch_size, side_channel,
+                  deadline);
+}
+
+absl::StatusOr<Evaluation> EvaluateModel(const ComputeOptions& compute, Model& model,
+                                         const TokenDataset& dataset, int64_t batch_size,
+                                         SideChannel& side_channel, Deadline deadline) {
+  return Evaluate(compute, model, dataset.size(), ReaderOf(dataset), batch_size, side_channel,
+                  deadline);
 }
 
 }  // namespace gradsync

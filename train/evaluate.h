@@ -6,6 +6,7 @@
 #include "absl/status/statusor.h"
 #include "base/deadline.h"
 #include "data/dataset.h"
+#include "data/token_dataset.h"
 #include "group/side_channel.h"
 #include "models/model.h"
 #include "train/forward.h"
@@ -24,6 +25,11 @@ struct Evaluation {
 // Errors: those of the dataset and of the side channel; INTERNAL when LibTorch throws.
 absl::StatusOr<Evaluation> EvaluateModel(const ComputeOptions& compute, Model& model,
                                          const ImageDataset& dataset, int64_t batch_size,
+                                         SideChannel& side_channel, Deadline deadline);
+
+// The same for sequences of tokens, where loss and accuracy are those of all positions.
+absl::StatusOr<Evaluation> EvaluateModel(const ComputeOptions& compute, Model& model,
+                                         const TokenDataset& dataset, int64_t batch_size,
                                          SideChannel& side_channel, Deadline deadline);
 
 }  // namespace gradsync

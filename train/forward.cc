@@ -20,6 +20,7 @@ void SetMemoryFormat(const ComputeOptions& options, Model& model) {
 
 at::Tensor Forward(const ComputeOptions& options, Model& model, const at::Tensor& images) {
   const Autocast autocast(options.precision, images.device().type());
+  if (images.dim() != 4) return model.forward(images).to(at::kFloat);  // tokens
   const auto format =
       options.channels_last ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::Contiguous;
   return model.forward(images.contiguous(format)).to(at::kFloat);

@@ -26,7 +26,8 @@ struct ComputeOptions {
 void SetMemoryFormat(const ComputeOptions& options, Model& model);
 
 // The logits of `images` [B, C, H, W], float or already of the precision's type, as fp32 [B,
-// classes], with a graph if autograd is on. Works on the images' device, where the model must be,
+// classes], or of tokens int64 [B, T] as fp32 [B, T, vocabulary], with a graph if autograd is on.
+// Works on the images' device, where the model must be,
 // and does not wait for it. Throws what the model throws. Nothing of autocast is left on when it
 // returns.
 at::Tensor Forward(const ComputeOptions& options, Model& model, const at::Tensor& images);

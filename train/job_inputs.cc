@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/flag_error.h"
 #include "base/status_macros.h"
-#include "data/open_dataset.h"
+#include "train/job_data.h"
 
 namespace gradsync {
 
@@ -38,16 +38,22 @@ absl::StatusOr<JobInputs> OpenJobInputs(const TrainerOptions& options, int rank,
                      options.straggler.text()));
   }
   JobInputs inputs;
-  GS_ASSIGN_OR_RETURN(inputs.train, OpenDataset(options.data, Split::kTrain, options.dataset));
+  GS_ASSIGN_OR_RETURN(JobData train,
+                      OpenJobData(options.model, options.data, Split::kTrain, options.dataset));
+  inputs.train = train.images;
+  inputs.train_tokens = train.tokens;
   if (options.evaluate_every < 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("--evaluate_every: expected at least 0, found ", options.evaluate_every));
   }
   if (options.evaluate || options.evaluate_every > 0 || options.checkpoint.best) {
-    GS_ASSIGN_OR_RETURN(inputs.test, OpenDataset(options.data, Split::kTest, options.dataset));
+    GS_ASSIGN_OR_RETURN(JobData test,
+                        OpenJobData(options.model, options.data, Split::kTest, options.dataset));
+    inputs.test = test.images;
+    inputs.test_tokens = test.tokens;
   }
   SamplerOptions sampler;
-  sampler.dataset_size = inputs.train->size();
+  sampler.dataset_size = train.size();
   sampler.rank = rank;
   sampler.world_size = world_size;
   sampler.seed = options.seed;
@@ -58,7 +64,7 @@ absl::StatusOr<JobInputs> OpenJobInputs(const TrainerOptions& options, int rank,
   if (options.batch_size > share) {
     return absl::InvalidArgumentError(
         absl::StrCat("--batch_size: expected at most a rank's share of ", options.data, ", ", share,
-                     " of ", inputs.train->size(), " samples, found ", options.batch_size));
+                     " of ", train.size(), " samples, found ", options.batch_size));
   }
   inputs.accumulation = {share, options.batch_size, options.accumulate};
   const int64_t steps_per_epoch = inputs.accumulation.StepsPerEpoch();

@@ -7,6 +7,7 @@
 #include "absl/status/statusor.h"
 #include "data/dataset.h"
 #include "data/sampler.h"
+#include "data/token_dataset.h"
 #include "train/accumulation.h"
 #include "train/recipe.h"
 #include "train/trainer_options.h"
@@ -15,8 +16,11 @@ namespace gradsync {
 
 // What a job reads, and how much of it: all of a trainer that needs no peer and no device.
 struct JobInputs {
+  // Images, or for a model of tokens these, and the others null; the test splits only if evaluated.
   std::shared_ptr<const ImageDataset> train;
-  std::shared_ptr<const ImageDataset> test;  // only if evaluated
+  std::shared_ptr<const ImageDataset> test;
+  std::shared_ptr<const TokenDataset> train_tokens;
+  std::shared_ptr<const TokenDataset> test_tokens;
   std::unique_ptr<DistributedSampler> sampler;
   Accumulation accumulation;
   int64_t steps = 0;

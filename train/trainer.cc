@@ -13,6 +13,7 @@
 #include "ATen/ops/empty.h"
 #include "ATen/ops/randint.h"
 #include "ATen/ops/randn.h"
+#include "ATen/ops/zeros.h"
 #include "absl/strings/str_cat.h"
 #include "base/deadline.h"
 #include "base/flag_error.h"
@@ -34,6 +35,7 @@
 #include "train/decay_groups.h"
 #include "train/evaluate.h"
 #include "train/forward.h"
+#include "train/job_data.h"
 #include "train/job_inputs.h"
 #include "train/job_state.h"
 #include "train/kept_models.h"
@@ -93,8 +95,7 @@ class TrainerImpl : public Trainer {
       GS_ASSIGN_OR_RETURN(trace_,
                           KinetoTrace::Create(options_.trace, options_.gpu, options_.timeout));
     }
-    ModelOptions model = options_.model;
-    model.classes = std::max<int64_t>(model.classes, inputs_.train->classes());
+    ModelOptions model = FitModel(options_.model, {inputs_.train, inputs_.train_tokens});
     model.seed = options_.seed;
     GS_ASSIGN_OR_RETURN(model_, CreateModel(model));
     model_->train();
@@ -123,12 +124,18 @@ class TrainerImpl : public Trainer {
     loader.augment_seed = options_.seed;
     loader.pin_for = options_.gpu;
     loader.as_bytes = options_.gpu != nullptr;
-    loader.augmentation = AugmentationOf(*inputs_.train);
-    loader.depth =
-        PrefetchDepth(BatchBytes(loader, inputs_.train->shape()), options_.prefetch_bytes);
-    GS_ASSIGN_OR_RETURN(loader_, DataLoader::Create(inputs_.train, *inputs_.sampler, loader));
     BatchUploadOptions upload;
-    upload.shape = inputs_.train->shape();
+    if (OfTokens()) {
+      GS_ASSIGN_OR_RETURN(loader_,
+                          DataLoader::Create(inputs_.train_tokens, *inputs_.sampler, loader));
+      upload.context = inputs_.train_tokens->context();
+    } else {
+      loader.augmentation = AugmentationOf(*inputs_.train);
+      loader.depth =
+          PrefetchDepth(BatchBytes(loader, inputs_.train->shape()), options_.prefetch_bytes);
+      GS_ASSIGN_OR_RETURN(loader_, DataLoader::Create(inputs_.train, *inputs_.sampler, loader));
+      upload.shape = inputs_.train->shape();
+    }
     upload.batch_size = loader.batch_size;
     upload.type = ScalarTypeOf(options_.compute.precision);
     upload.channels_last = options_.compute.channels_last;
@@ -184,7 +191,11 @@ class TrainerImpl : public Trainer {
       report.step = step;
       report.steps = inputs_.steps;
       if (trace_ != nullptr) GS_RETURN_IF_ERROR(trace_->BeforeStep(step));
+      if (options_.memory != nullptr) options_.memory->StartPeak();
       GS_RETURN_IF_ERROR(Step(&report));
+      if (options_.memory != nullptr && step > options_.warmup_steps) {
+        result.peak_tensor_bytes = std::max(result.peak_tensor_bytes, options_.memory->PeakBytes());
+      }
       if (trace_ != nullptr) GS_RETURN_IF_ERROR(trace_->AfterStep(step));
       unreported_.push_back(std::move(report));
       GS_RETURN_IF_ERROR(ReportSteps(MostPending(step), on_step, &result));
@@ -265,8 +276,25 @@ class TrainerImpl : public Trainer {
 
   Deadline NewDeadline() const { return Deadline::In(options_.timeout); }
 
+  bool OfTokens() const { return inputs_.train_tokens != nullptr; }
+
+  absl::StatusOr<Evaluation> EvaluateOnTest(SideChannel& side_channel, Deadline deadline) {
+    if (OfTokens()) {
+      return EvaluateModel(options_.compute, *model_, *inputs_.test_tokens, options_.batch_size,
+                           side_channel, deadline);
+    }
+    return EvaluateModel(options_.compute, *model_, *inputs_.test, options_.batch_size,
+                         side_channel, deadline);
+  }
+
   // Two images are the fewest with which BatchNorm has a variance at a 1x1 feature map.
   void ThrowAwayStep() {
+    if (OfTokens()) {
+      const std::vector<int64_t> sizes = {2, inputs_.train_tokens->context()};
+      const at::Tensor tokens = at::zeros(sizes, at::kLong).to(device_);
+      CrossEntropy(Forward(options_.compute, *model_, tokens), tokens).backward();
+      return;
+    }
     const ImageShape shape = inputs_.train->shape();
     const at::Tensor images = at::randn({2, shape.channels, shape.height, shape.width}).to(device_);
     const at::Tensor labels = at::randint(inputs_.train->classes(), {2}, at::kLong).to(device_);
@@ -308,6 +336,16 @@ class TrainerImpl : public Trainer {
     return clock_.EndStep();
   }
 
+  // Before each forward. Not part of what a graph replays: that reads the new seed.
+  absl::Status SeedModel(int64_t step, int64_t micro_batch) {
+    try {
+      model_->BeginStep(StepSeed(options_.seed, rank_, step, micro_batch));
+    } catch (const std::exception& e) {
+      return absl::InternalError(absl::StrCat("step ", step, ": LibTorch: ", e.what()));
+    }
+    return absl::OkStatus();
+  }
+
   // Forward and backward of the step's batches. Those before the last only add up gradients.
   absl::Status ComputeGradients(const StepOptions& step, StepReport* report) {
     FigureSum figures;
@@ -325,6 +363,7 @@ class TrainerImpl : public Trainer {
       if (last && (batch.last_of_epoch || step.step == report->steps)) report->epoch_end.emplace();
       const absl::Duration before = report->times.forward + report->times.backward;
 
+      GS_RETURN_IF_ERROR(SeedModel(step.step, /*micro_batch=*/i));
       forward_done_ = MonotonicTime::InfinitePast();
       slow_down_.Begin(options_.straggler.Factor(rank_, report->step));
       GS_ASSIGN_OR_RETURN(const BatchFigures own,
@@ -472,10 +511,8 @@ class TrainerImpl : public Trainer {
     if (options_.checkpoint.best) {
       GS_RETURN_IF_ERROR(ddp_->Settle(Deadline::In(kSettleTimeout)));
       GS_RETURN_IF_ERROR(ddp_->BroadcastBuffers(NewDeadline()));
-      GS_ASSIGN_OR_RETURN(
-          const Evaluation evaluation,
-          EvaluateModel(options_.compute, *model_, *inputs_.test, options_.batch_size,
-                        *side_channel_, Deadline::In(kEvaluationTimeout)));
+      GS_ASSIGN_OR_RETURN(const Evaluation evaluation,
+                          EvaluateOnTest(*side_channel_, Deadline::In(kEvaluationTimeout)));
       accuracy = evaluation.accuracy;
     }
     JobState state;
@@ -538,8 +575,7 @@ class TrainerImpl : public Trainer {
   // Collective. What the model holds now, with rank 0's buffers.
   absl::StatusOr<Evaluation> EvaluateWithAll() {
     GS_RETURN_IF_ERROR(ddp_->BroadcastBuffers(NewDeadline()));
-    return EvaluateModel(options_.compute, *model_, *inputs_.test, options_.batch_size,
-                         *side_channel_, Deadline::In(kEvaluationTimeout));
+    return EvaluateOnTest(*side_channel_, Deadline::In(kEvaluationTimeout));
   }
 
   // Copies what a later evaluation needs, on rank 0 after every so many steps.
@@ -562,9 +598,7 @@ class TrainerImpl : public Trainer {
     if (rank_ == 0) {
       SideChannel alone(WorkerGroup(), "curve");
       GS_RETURN_IF_ERROR(kept_.ForEach(*model_, [&](int64_t step) {
-        const absl::StatusOr<Evaluation> evaluation =
-            EvaluateModel(options_.compute, *model_, *inputs_.test, options_.batch_size, alone,
-                          Deadline::Never());
+        const absl::StatusOr<Evaluation> evaluation = EvaluateOnTest(alone, Deadline::Never());
         if (!evaluation.ok()) return evaluation.status();
         points.push_back({step, step_ends[step - first_step_], evaluation->accuracy});
         return absl::OkStatus();

@@ -88,13 +88,14 @@ struct TrainingResult {
   absl::Duration moment_wait;
   // Of the measured steps. A GPU is waited for before the first and after the last of them, so that
   // both are of steps that were done, no more and no fewer.
-  absl::Duration cpu;         // user and system time of this process
-  absl::Duration measured;    // wall-clock time
-  Staleness staleness;        // of this worker's steps, all of them
-  int64_t skipped_steps = 0;  // whose gradients were not finite, with a loss scale
-  double loss_scale = 1;      // after the last step
-  int64_t first_step = 1;     // above 1 in a job that was resumed; then "all steps" are from here
-  int checkpoints = 0;        // written
+  absl::Duration cpu;             // user and system time of this process
+  absl::Duration measured;        // wall-clock time
+  int64_t peak_tensor_bytes = 0;  // TrainerOptions::memory: the most in any measured step
+  Staleness staleness;            // of this worker's steps, all of them
+  int64_t skipped_steps = 0;      // whose gradients were not finite, with a loss scale
+  double loss_scale = 1;          // after the last step
+  int64_t first_step = 1;  // above 1 in a job that was resumed; then "all steps" are from here
+  int checkpoints = 0;     // written
   absl::Duration checkpoint_time;  // spent on them, evaluations included; in no step's time
   std::string params_sha256;       // after the last step; equal on all workers, or Run() fails
 };

@@ -21,6 +21,7 @@
 #include "train/kineto_trace.h"
 #include "train/loss_scaler.h"
 #include "train/recipe.h"
+#include "train/tensor_memory.h"
 
 namespace gradsync {
 
@@ -78,7 +79,8 @@ struct TrainerOptions {
   // Forward, backward and the update at a worker take as much longer as it says; forward and
   // backward so that buckets become late too (slow_down.h), the update in one piece after it.
   Straggler straggler;
-  TraceOptions trace;  // which steps of this worker are recorded; none by default
+  std::shared_ptr<TensorMemory> memory;  // what tensors take is read from it; null: nobody asks
+  TraceOptions trace;                    // which steps of this worker are recorded; none by default
   absl::Duration timeout = absl::Seconds(60);  // a bucket that is not there in time fails the job
 };
 

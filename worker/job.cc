@@ -1,8 +1,11 @@
 #include "worker/job.h"
 
+#include <algorithm>
+#include <cstdint>
 #include <cstdio>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
@@ -14,6 +17,7 @@
 #include "join/open_device.h"
 #include "plan/codec.h"
 #include "plan/job_spec.h"
+#include "train/count_tensor_memory.h"
 #include "train/data_wait.h"
 #include "train/precision.h"
 #include "train/trainer.h"
@@ -93,6 +97,21 @@ void PrintEpoch(const StepReport& report, int64_t every) {
   std::fflush(stdout);
 }
 
+absl::Duration MedianStep(const std::vector<StepTimes>& times) {
+  std::vector<absl::Duration> totals;
+  for (const StepTimes& step : times) totals.push_back(step.total);
+  const auto middle = totals.begin() + static_cast<int64_t>(totals.size() / 2);
+  std::nth_element(totals.begin(), middle, totals.end());
+  return totals.empty() ? absl::ZeroDuration() : *middle;
+}
+
+void PrintMemory(const TrainingResult& result, bool activation_checkpointing) {
+  std::printf("tensors beside the buckets at most %.1f MB in a step, median step %.1f ms%s\n",
+              1e-6 * static_cast<double>(result.peak_tensor_bytes),
+              absl::ToDoubleMilliseconds(MedianStep(result.times)),
+              activation_checkpointing ? ", with activation checkpointing" : "");
+}
+
 // `workers` that trained together; `average`: what was evaluated last is the weights' average.
 void PrintResult(const TrainingResult& result, int workers, bool average) {
   if (result.test_samples > 0 && average) {
@@ -127,6 +146,7 @@ class Job {
     GS_RETURN_IF_ERROR(Validate(options_));
     GS_RETURN_IF_ERROR(OpenDevices(&options_.join));
     options_.trainer.gpu = options_.join.sync.gpu;
+    options_.trainer.memory = CountTensorMemory(options_.trainer.gpu.get());
     if (options_.trainer.gpu != nullptr || rank() == 0) {
       PrintDevice(options_.trainer.gpu.get(), options_.log_every);
     }
@@ -152,6 +172,7 @@ class Job {
     // What the group agreed on names the first cause; ours may be a consequence of it.
     if (!result.ok()) return member_->Fail(result.status());
     if (rank() == 0) {
+      PrintMemory(*result, options_.trainer.model.activation_checkpointing);
       PrintResult(*result, options_.trainer.synchronised ? options_.join.meet.world_size : 1,
                   options_.trainer.ema_decay > 0);
     }

@@ -19,11 +19,14 @@
 #include "join/environment_main.h"
 #include "join/meet.h"
 #include "join/sync_flags.h"
+#include "train/describe_job.h"
 #include "train/kineto_trace.h"
+#include "train/trainer_options.h"
 #include "worker/checkpoint_flags.h"
 #include "worker/config_flags.h"
 #include "worker/data_flags.h"
 #include "worker/job.h"
+#include "worker/model_flags.h"
 #include "worker/training_flags.h"
 
 ABSL_FLAG(
@@ -150,6 +153,17 @@ absl::StatusOr<JobOptions> JobOptionsFromFlags(std::vector<FlagRecord> flags) {
   return job;
 }
 
+// Returns the exit code.
+int PrintModel(const TrainerOptions& options) {
+  const absl::StatusOr<std::string> table = DescribeJob(options);
+  if (table.ok()) {
+    std::fputs(table->c_str(), stdout);
+    return 0;
+  }
+  std::fprintf(stderr, "worker: %s\n", table.status().ToString().c_str());
+  return 2;
+}
+
 }  // namespace
 }  // namespace gradsync
 
@@ -164,6 +178,7 @@ int main(int argc, char** argv) {
     job = absl::InvalidArgumentError(
         absl::StrCat("expected flags only, found \"", positional[0], "\""));
   }
+  if (job.ok() && gradsync::WantsDescription()) return gradsync::PrintModel(job->trainer);
   gradsync::JobOutcome outcome;
   outcome.status = job.status();
   if (job.ok()) outcome = gradsync::RunJob(*std::move(job));

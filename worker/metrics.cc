@@ -48,6 +48,7 @@ void FillJob(const JobOptions& options, const Plan& plan, proto::WorkerMetrics* 
     metrics->set_nccl_asked(options.join.sync.nccl->algorithm());
   }
   metrics->set_model(options.trainer.model.name);
+  metrics->set_activation_checkpointing(options.trainer.model.activation_checkpointing);
   metrics->set_data(options.trainer.data);
   metrics->set_batch_size(static_cast<int32_t>(options.trainer.batch_size));
   metrics->set_threads(options.trainer.threads);
@@ -128,6 +129,7 @@ absl::Status WriteWorkerMetrics(const JobOptions& options, const GradientSync& s
   metrics.set_cpu_seconds(absl::ToDoubleSeconds(result.cpu));
   metrics.set_measured_seconds(absl::ToDoubleSeconds(result.measured));
   metrics.set_max_resident_bytes(PeakResidentBytes());
+  metrics.set_peak_tensor_bytes(static_cast<double>(result.peak_tensor_bytes));
   metrics.set_params_sha256(result.params_sha256);
   for (absl::Duration end : result.step_ends) {
     metrics.add_step_end_seconds(absl::ToDoubleSeconds(end));

@@ -10,16 +10,21 @@
 #include "base/program_main.h"
 #include "base/status_macros.h"
 #include "base/straggler.h"
+#include "models/model_table.h"
 #include "train/precision.h"
+#include "worker/model_flags.h"
 #include "worker/recipe_flags.h"
 
-ABSL_FLAG(std::string, model, "resnet18", "model to train: resnet18, resnet50 or mlp");
+ABSL_FLAG(std::string, model, "resnet18",
+          absl::StrCat("model to train: ", gradsync::ListOfModels()));
 ABSL_FLAG(std::string, stem, "imagenet",
           "first convolution of a ResNet: imagenet (7x7) or cifar (3x3)");
-ABSL_FLAG(std::string, data, "synthetic",
-          "data to train on: synthetic, synthetic:PIXELS (images so high and wide; else 32), "
-          "cifar10:DIR (folder of the binary version) or imagefolder:DIR (JPEG and PNG files in "
-          "class folders)");
+ABSL_FLAG(
+    std::string, data, "synthetic",
+    "data to train on: synthetic, synthetic:PIXELS (images so high and wide; else 32), "
+    "cifar10:DIR (folder of the binary version), imagefolder:DIR (JPEG and PNG files in class "
+    "folders), or for --model=gpt synthetic or text:FILE (its bytes are the tokens, its last "
+    "tenth is the test split)");
 ABSL_FLAG(int64_t, batch_size, 32, "samples per worker and step");
 ABSL_FLAG(int64_t, steps, 0, "optimizer steps; 0: as many as --epochs has");
 ABSL_FLAG(int64_t, epochs, 1, "passes over the data, when --steps is 0");
@@ -62,6 +67,7 @@ absl::StatusOr<TrainerOptions> TrainerOptionsFromFlags() {
   TrainerOptions options;
   options.model.name = absl::GetFlag(FLAGS_model);
   options.model.stem = absl::GetFlag(FLAGS_stem);
+  SetModelFlags(&options.model);
   options.data = UserData(absl::GetFlag(FLAGS_data));
   options.batch_size = absl::GetFlag(FLAGS_batch_size);
   options.steps = absl::GetFlag(FLAGS_steps);

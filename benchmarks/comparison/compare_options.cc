@@ -17,6 +17,8 @@
 #include "benchmarks/options/shared_gpu.h"
 #include "benchmarks/records/table.h"
 #include "data/open_dataset.h"
+#include "data/open_tokens.h"
+#include "models/model_table.h"
 
 namespace gradsync {
 namespace {
@@ -53,7 +55,7 @@ absl::Status CheckEachOnce(const std::vector<std::string>& bandwidths) {
 }
 
 absl::Status CheckTraining(const CompareOptions& options, const std::vector<UpdateSite>& updates) {
-  GS_RETURN_IF_ERROR(CheckNames("model", {options.model}, {"resnet18", "resnet50", "mlp"}));
+  GS_RETURN_IF_ERROR(CheckNames("model", {options.model}, ModelNames()));
   GS_RETURN_IF_ERROR(CheckNames("stem", {options.stem}, {"imagenet", "cifar"}));
   GS_RETURN_IF_ERROR(CheckAtLeast("rounds", 1, options.rounds));
   GS_RETURN_IF_ERROR(CheckAtLeast("warmup_steps", 0, options.warmup_steps));
@@ -85,8 +87,11 @@ absl::Status CheckTraining(const CompareOptions& options, const std::vector<Upda
 }
 
 absl::Status CheckData(const CompareOptions& options) {
+  // The length of a sample is a flag of the workers, who check it.
+  const bool tokens = FindModel(options.model)->input == InputKind::kTokens;
   for (Split split : {Split::kTrain, Split::kTest}) {
-    const absl::Status status = OpenDataset(options.data, split).status();
+    const absl::Status status = tokens ? OpenTokens(options.data, split, /*context=*/1).status()
+                                       : OpenDataset(options.data, split).status();
     if (!status.ok()) {
       return absl::Status(status.code(), absl::StrCat("--data: ", status.message()));
     }

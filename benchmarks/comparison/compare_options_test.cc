@@ -163,7 +163,9 @@ TEST(CompareOptionsTest, EveryMistakeNamesItsFlagWhatWasExpectedAndWhatCame) {
        "--update: expected worker with --link=gloo, which has no reduce-scatter, found \"owner\""},
       {[](Options& o) { o.updates = {"nobody"}; }, "--update: "},
       {[](Options& o) { o.model = "resnet19"; },
-       "--model: expected some of resnet18, resnet50, mlp, found \"resnet19\""},
+       "--model: expected some of resnet18, resnet34, resnet50, resnet101, resnet152, "
+       "resnext50_32x4d, resnext101_32x8d, resnext101_64x4d, wide_resnet50_2, wide_resnet101_2, "
+       "vgg16, vgg16_bn, vit_s_16, gpt, mlp, found \"resnet19\""},
       {[](Options& o) { o.stem = "root"; }, "--stem: "},
       {[](Options& o) { o.data = "mnist"; }, "--data: unknown data 'mnist'"},
       {[](Options& o) { o.data = "cifar10:/no/such/folder"; }, "--data: "},

@@ -1,0 +1,74 @@
+#include "models/model.h"
+
+#include <utility>
+
+#include "base/random.h"
+#include "c10/core/GradMode.h"
+#include "models/layers.h"
+
+namespace gradsync {
+namespace {
+
+constexpr uint64_t kStepPurpose = 0x73746570;
+
+bool IsMember(const ModelBlock& block, const std::string& name) {
+  for (const std::string& member : block.members) {
+    if (name == member || name.rfind(member + ".", 0) == 0) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+at::Tensor Model::forward(at::Tensor input) {
+  const bool recompute = checkpointing_ && is_training() && c10::GradMode::is_enabled();
+  at::Tensor x = std::move(input);
+  for (size_t i = 0; i < blocks_.size(); ++i) {
+    const bool this_one = recompute && blocks_[i].recompute;
+    x = this_one ? RunRecomputed(recomputed_[i], x) : blocks_[i].forward(x);
+  }
+  return x;
+}
+
+void Model::BeginStep(uint64_t seed) {
+  if (!random_->any_random()) return;
+  const std::vector<at::Tensor> tensors = parameters();
+  const c10::Device cpu(c10::DeviceType::CPU);
+  random_->Begin(seed, tensors.empty() ? cpu : tensors[0].device());
+}
+
+// Made when it is wanted: the modules are registered by then.
+void Model::set_activation_checkpointing(bool on) {
+  checkpointing_ = on;
+  if (!on || !recomputed_.empty()) return;
+  for (const ModelBlock& block : blocks_) {
+    auto recomputed = std::make_shared<Recomputed>();
+    recomputed->forward = block.forward;
+    for (const auto& module : named_modules(/*name_prefix=*/"", /*include_self=*/false)) {
+      auto norm = std::dynamic_pointer_cast<BatchNorm2d>(module.value());
+      if (norm != nullptr && IsMember(block, module.key())) {
+        recomputed->norms.push_back(std::move(norm));
+      }
+    }
+    recomputed_.push_back(std::move(recomputed));
+  }
+}
+
+std::vector<std::string> Model::ParametersOf(const ModelBlock& block) const {
+  std::vector<std::string> names;
+  for (const auto& parameter : named_parameters()) {
+    if (IsMember(block, parameter.key())) names.push_back(parameter.key());
+  }
+  return names;
+}
+
+void Model::AddBlock(ModelBlock block) { blocks_.push_back(std::move(block)); }
+
+uint64_t StepSeed(uint64_t seed, int rank, int64_t step, int64_t micro_batch) {
+  const uint64_t who = MixBits(static_cast<uint64_t>(rank) + 1);
+  return RandomStream(kStepPurpose, seed ^ who, static_cast<uint64_t>(step),
+                      static_cast<uint64_t>(micro_batch))
+      .Next();
+}
+
+}  // namespace gradsync

@@ -1,0 +1,69 @@
+// The layer that vision transformers and language models are made of.
+//
+// Sources: Vaswani et al.: "Attention Is All You Need", 2017; normalisation before attention and
+// MLP: Radford et al.: "Language Models are Unsupervised Multitask Learners", 2019.
+#ifndef GRADSYNC_MODELS_TRANSFORMER_H_
+#define GRADSYNC_MODELS_TRANSFORMER_H_
+
+#include <cstdint>
+#include <memory>
+
+#include "ATen/core/Generator.h"
+#include "ATen/core/Tensor.h"
+#include "models/dropout.h"
+#include "models/layers.h"
+#include "torch/nn/module.h"
+
+namespace gradsync {
+
+struct TransformerOptions {
+  int64_t width = 0;
+  int64_t heads = 1;  // Divides `width`.
+  int64_t mlp_width = 0;
+  double eps = 1e-5;         // of the normalisations
+  bool causal = false;       // A position sees itself and those before it.
+  bool tanh_gelu = false;    // GELU's approximation by tanh, as GPT-2, instead of erf.
+  double dropout = 0;        // of attention weights and of what is added to the residual
+  bool gpt_weights = false;  // Initial weights: GPT-2's, else torchvision's vision transformer's.
+  int64_t residual_layers = 1;  // How many such layers there are, for GPT-2's.
+};
+
+// torch.nn.MultiheadAttention of a sequence with itself: `in_proj_weight` [3 width, width],
+// `in_proj_bias`, `out_proj`.
+class SelfAttention : public torch::nn::Module {
+ public:
+  SelfAttention(const TransformerOptions& options, std::shared_ptr<StepRandom> random,
+                at::Generator& generator);
+
+  // [B, T, width] to the same.
+  at::Tensor forward(const at::Tensor& x) const;
+
+ private:
+  const int64_t heads_;
+  const bool causal_;
+  at::Tensor in_weight_, in_bias_;
+  std::shared_ptr<Linear> out_;
+  std::shared_ptr<Dropout> dropout_;
+};
+
+// x + attention(norm(x)), then x + mlp(norm(x)), with the names of torchvision's EncoderBlock:
+// `ln_1`, `self_attention`, `ln_2`, `mlp.0` and `mlp.3`.
+class TransformerLayer : public torch::nn::Module {
+ public:
+  TransformerLayer(const TransformerOptions& options, const std::shared_ptr<StepRandom>& random,
+                   at::Generator& generator);
+
+  // [B, T, width] to the same.
+  at::Tensor forward(const at::Tensor& x) const;
+
+ private:
+  const bool tanh_gelu_;
+  std::shared_ptr<LayerNorm> norm1_, norm2_;
+  std::shared_ptr<SelfAttention> attention_;
+  std::shared_ptr<Linear> wide_, narrow_;
+  std::shared_ptr<Dropout> dropout1_, dropout2_;
+};
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_MODELS_TRANSFORMER_H_

@@ -1,0 +1,36 @@
+#include "train/describe_job.h"
+
+#include <exception>
+#include <memory>
+
+#include "ATen/ops/zeros.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "models/create_model.h"
+#include "models/describe_model.h"
+#include "train/job_data.h"
+
+namespace gradsync {
+namespace {
+
+at::Tensor ExampleOf(const JobData& data) {
+  if (data.tokens != nullptr) return at::zeros({1, data.tokens->context()}, at::kLong);
+  const ImageShape shape = data.images->shape();
+  return at::zeros({1, shape.channels, shape.height, shape.width}, at::kFloat);
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> DescribeJob(const TrainerOptions& options) {
+  GS_ASSIGN_OR_RETURN(const JobData data, OpenJobData(options.model, options.data, Split::kTrain));
+  GS_ASSIGN_OR_RETURN(const std::shared_ptr<Model> model,
+                      CreateModel(FitModel(options.model, data)));
+  try {
+    return DescribeModel(options.model.name, *model, ExampleOf(data));
+  } catch (const std::exception& e) {
+    return absl::InternalError(absl::StrCat("describing the model: LibTorch: ", e.what()));
+  }
+}
+
+}  // namespace gradsync

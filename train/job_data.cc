@@ -1,0 +1,48 @@
+#include "train/job_data.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "base/flag_error.h"
+#include "base/status_macros.h"
+#include "data/open_dataset.h"
+#include "data/open_tokens.h"
+#include "models/model_table.h"
+
+namespace gradsync {
+
+absl::StatusOr<JobData> OpenJobData(const ModelOptions& model, const std::string& data, Split split,
+                                    const DatasetOptions& images) {
+  JobData opened;
+  const ModelEntry* const entry = FindModel(model.name);
+  // An unknown model is CreateModel()'s to name.
+  if (entry == nullptr) return CreateModel(model).status();
+  const bool tokens = entry->input == InputKind::kTokens;
+  if (!tokens && IsText(data)) {
+    return FlagError("data",
+                     absl::StrCat("images with --model=", model.name, " (text is for --model=gpt)"),
+                     data);
+  }
+  if (tokens && !IsText(data) && data != "synthetic") {
+    return FlagError("data", absl::StrCat("text:FILE or synthetic with --model=", model.name),
+                     data);
+  }
+  if (tokens) {
+    GS_ASSIGN_OR_RETURN(opened.tokens, OpenTokens(data, split, model.gpt_context));
+  } else {
+    GS_ASSIGN_OR_RETURN(opened.images, OpenDataset(data, split, images));
+  }
+  return opened;
+}
+
+ModelOptions FitModel(ModelOptions model, const JobData& data) {
+  if (data.tokens != nullptr) {
+    model.classes = std::max(model.classes, data.tokens->vocabulary());
+  } else {
+    model.classes = std::max<int64_t>(model.classes, data.images->classes());
+    model.image_size = data.images->shape().height;
+  }
+  return model;
+}
+
+}  // namespace gradsync

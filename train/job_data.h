@@ -1,0 +1,36 @@
+#ifndef GRADSYNC_TRAIN_JOB_DATA_H_
+#define GRADSYNC_TRAIN_JOB_DATA_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "data/dataset.h"
+#include "data/open_dataset.h"
+#include "data/token_dataset.h"
+#include "models/create_model.h"
+
+namespace gradsync {
+
+// One split of what a job trains on: images or tokens, the other null.
+struct JobData {
+  std::shared_ptr<const ImageDataset> images;
+  std::shared_ptr<const TokenDataset> tokens;
+
+  int64_t size() const { return images != nullptr ? images->size() : tokens->size(); }
+};
+
+// Opens what `data` names (OpenDataset(), with `images`, OpenTokens()) as the kind that the model named takes.
+// Blocks while it reads. Errors: INVALID_ARGUMENT, naming both flags, where the model does not take
+// such data; of an unknown model CreateModel()'s; else those of OpenDataset() and OpenTokens().
+absl::StatusOr<JobData> OpenJobData(const ModelOptions& model, const std::string& data, Split split,
+                                    const DatasetOptions& images = {});
+
+// `model` as it is made for `data`: with as many classes as that has, or more if it says so, and
+// for images of its size.
+ModelOptions FitModel(ModelOptions model, const JobData& data);
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_TRAIN_JOB_DATA_H_
