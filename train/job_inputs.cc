@@ -48,6 +48,7 @@ absl::StatusOr<JobInputs> OpenJobInputs(const TrainerOptions& options, int rank,
                      " of ", inputs.train->size(), " samples, found ", options.batch_size));
   }
   const int64_t batches_per_epoch = (share + options.batch_size - 1) / options.batch_size;
+  inputs.steps_per_epoch = batches_per_epoch;
   inputs.steps = options.steps != 0 ? options.steps : options.epochs * batches_per_epoch;
   GS_ASSIGN_OR_RETURN(inputs.recipe, FitRecipe(options.recipe, inputs.steps, batches_per_epoch));
   if (options.warmup_steps < 0 || options.warmup_steps >= inputs.steps) {

@@ -18,6 +18,7 @@ struct JobInputs {
   std::shared_ptr<const ImageDataset> test;  // only if evaluated
   std::unique_ptr<DistributedSampler> sampler;
   int64_t steps = 0;
+  int64_t steps_per_epoch = 0;
   RecipeOptions recipe;  // of a job of so many
 };
 

@@ -16,6 +16,7 @@
 #include "base/deadline.h"
 #include "base/monotonic_time.h"
 #include "base/status_macros.h"
+#include "base/trace_recorder.h"
 #include "data/data_loader.h"
 #include "data/loader_threads.h"
 #include "ddp/distributed_data_parallel.h"
@@ -31,6 +32,7 @@
 #include "train/loss_reader.h"
 #include "train/loss_scaler.h"
 #include "train/precision.h"
+#include "train/record_step.h"
 #include "train/slow_down.h"
 #include "train/step_graph.h"
 #include "train/training_clock.h"
@@ -67,8 +69,13 @@ class TrainerImpl : public Trainer {
       scaler_.emplace(options_.loss_scaler.value_or(LossScalerOptions()));
     }
     if (scaler_.has_value()) loss_scale_ = at::empty({}, device_);
+    if (options_.recorder != nullptr) {
+      GS_RETURN_IF_ERROR(
+          CheckTrace(options_.recorder->first_step(), options_.recorder->last_step()));
+    }
     if (options_.trace.wanted()) {
-      GS_RETURN_IF_ERROR(CheckTrace());
+      const TraceOptions& trace = options_.trace;
+      GS_RETURN_IF_ERROR(CheckTrace(trace.first_step, trace.first_step + trace.steps - 1));
       GS_ASSIGN_OR_RETURN(trace_,
                           KinetoTrace::Create(options_.trace, options_.gpu, options_.timeout));
     }
@@ -103,6 +110,7 @@ class TrainerImpl : public Trainer {
     ddp.plan = options_.plan;
     ddp.timeout = options_.timeout;
     ddp.skip_nonfinite_steps = scaler_.has_value();
+    ddp.recorder = options_.recorder;
     ddp.forward_backward = [this] { ThrowAwayStep(); };
     GS_RETURN_IF_ERROR(ComparePrecisions());
     if (options_.record_gradients || !options_.straggler.nobody()) {
@@ -159,6 +167,8 @@ class TrainerImpl : public Trainer {
 
   int loader_threads() const override { return loader_threads_; }
 
+  int64_t steps_per_epoch() const override { return inputs_.steps_per_epoch; }
+
  private:
   // Gradients are not seen in a replayed step.
   bool UsesGraph() const {
@@ -177,12 +187,10 @@ class TrainerImpl : public Trainer {
     return absl::OkStatus();
   }
 
-  absl::Status CheckTrace() const {
-    const int64_t last = options_.trace.first_step + options_.trace.steps - 1;
+  absl::Status CheckTrace(int64_t first, int64_t last) const {
     if (last <= inputs_.steps) return absl::OkStatus();
     return absl::InvalidArgumentError(absl::StrCat("--trace_steps: expected steps of the job's ",
-                                                   inputs_.steps, ", found ",
-                                                   options_.trace.first_step, " to ", last));
+                                                   inputs_.steps, ", found ", first, " to ", last));
   }
 
   Deadline NewDeadline() const { return Deadline::In(options_.timeout); }
@@ -240,8 +248,12 @@ class TrainerImpl : public Trainer {
     }
     times.exposed = ddp_->timing().exposed;
     times.update = ddp_->timing().update;
+    const MonotonicTime finished = MonotonicTime::Now();
     times.update += slow_down_.Stretch(times.update);
-    return clock_.EndStep();
+    GS_RETURN_IF_ERROR(clock_.EndStep());
+    RecordStep(options_.recorder.get(), report->step,
+               {start, have_data, forward_done_, backward_done, finished});
+    return absl::OkStatus();
   }
 
   // Throws what LibTorch throws.

@@ -9,6 +9,7 @@
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
 #include "base/straggler.h"
+#include "base/trace_recorder.h"
 #include "gpu/gpu_api.h"
 #include "models/create_model.h"
 #include "plan/optimizer_spec.h"
@@ -60,6 +61,7 @@ struct TrainerOptions {
   // Forward, backward and the update at a worker take as much longer as it says; forward and
   // backward so that buckets become late too (slow_down.h), the update in one piece after it.
   Straggler straggler;
+  std::shared_ptr<TraceRecorder> recorder;  // of some steps, for a trace of all ranks; may be null
   TraceOptions trace;  // which steps of this worker are recorded; none by default
   absl::Duration timeout = absl::Seconds(60);  // a bucket that is not there in time fails the job
 };

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/time.h"
 #include "base/status_macros.h"
 #include "join/join.h"
 #include "join/open_device.h"
@@ -14,6 +13,8 @@
 #include "train/precision.h"
 #include "train/trainer.h"
 #include "worker/metrics.h"
+#include "worker/progress.h"
+#include "worker/seeing.h"
 
 namespace gradsync {
 namespace {
@@ -48,17 +49,6 @@ void PrintDevice(const GpuApi* gpu, int64_t every) {
   std::fflush(stdout);
 }
 
-void PrintStep(const StepReport& report, int64_t every) {
-  if (every == 0 || (report.step % every != 0 && report.step != 1 && report.step != report.steps)) {
-    return;
-  }
-  std::printf("step %ld/%ld loss %.4f %.1f ms/step (exposed %.1f)\n",
-              static_cast<long>(report.step), static_cast<long>(report.steps), report.loss,
-              absl::ToDoubleMilliseconds(report.times.total),
-              absl::ToDoubleMilliseconds(report.times.exposed));
-  std::fflush(stdout);
-}
-
 void PrintResult(const TrainingResult& result) {
   if (result.test_samples > 0) {
     std::printf("test loss %.4f accuracy %.2f %%\n", result.test_loss, 100 * result.test_accuracy);
@@ -76,6 +66,9 @@ class Job {
   // store.
   absl::Status Prepare() {
     GS_RETURN_IF_ERROR(Validate(options_));
+    GS_ASSIGN_OR_RETURN(seeing_, Seeing::Create(options_.seeing, rank()));
+    options_.join.meet.recorder = options_.trainer.recorder = seeing_->recorder();
+    options_.trainer.trace = options_.seeing.kineto;
     GS_RETURN_IF_ERROR(OpenDevices(&options_.join));
     options_.trainer.gpu = options_.join.sync.gpu;
     if (options_.trainer.gpu != nullptr || rank() == 0) {
@@ -91,12 +84,17 @@ class Job {
   }
 
   absl::Status Train() {
-    const absl::StatusOr<TrainingResult> result = trainer_->Run([this](const StepReport& report) {
-      if (rank() == 0) PrintStep(report, options_.log_every);
-    });
+    ProgressOptions progress;
+    progress.every = rank() == 0 ? options_.log_every : 0;
+    progress.samples_per_step = options_.trainer.batch_size * options_.join.meet.world_size;
+    progress.steps_per_epoch = trainer_->steps_per_epoch();
+    seeing_->Begin(progress);
+    const absl::StatusOr<TrainingResult> result =
+        trainer_->Run([this](const StepReport& report) { seeing_->OnStep(report); });
     // What the group agreed on names the first cause; ours may be a consequence of it.
     if (!result.ok()) return member_->Fail(result.status());
     if (rank() == 0) PrintResult(*result);
+    GS_RETURN_IF_ERROR(seeing_->Finish(*member_, trainer_->plan(), *result));
     if (!options_.metrics_json.empty()) {
       GS_RETURN_IF_ERROR(WriteWorkerMetrics(options_, member_->sync(), *trainer_, *result,
                                             member_->side_channel().bytes_sent(),
@@ -112,6 +110,7 @@ class Job {
   JobOptions options_;
   std::unique_ptr<Member> member_;
   std::unique_ptr<Trainer> trainer_;
+  std::unique_ptr<Seeing> seeing_;
 };
 
 }  // namespace

@@ -17,9 +17,9 @@
 #include "join/environment_main.h"
 #include "join/meet.h"
 #include "join/sync_flags.h"
-#include "train/kineto_trace.h"
 #include "worker/flag_topics.h"
 #include "worker/job.h"
+#include "worker/seeing_flags.h"
 #include "worker/training_flags.h"
 
 ABSL_FLAG(
@@ -46,11 +46,6 @@ ABSL_FLAG(std::string, device, "cpu",
           "where this build (--config=cuda) and the machine have it (docs/gpu.md)");
 ABSL_FLAG(std::string, metrics_json, "",
           "file for what this worker measured, WorkerMetrics of proto/run_record.proto");
-ABSL_FLAG(std::string, trace, "",
-          "file for a trace of some steps of this worker, as Chrome's trace JSON, which "
-          "tools/trace_check reads; {rank} in it stands for the rank; needs --config=cuda");
-ABSL_FLAG(std::string, trace_steps, "11:3",
-          "steps that --trace records: FIRST:COUNT, the first step is 1");
 ABSL_FLAG(int64_t, log_every, 10, "rank 0 prints a line every so many steps; 0: none");
 
 namespace gradsync {
@@ -61,15 +56,16 @@ namespace {
 // ranks that differ in them do not meet.) All other flags must be the same on all ranks; a new one
 // is, unless it is named here.
 constexpr absl::string_view kOfEachRank[] = {
-    "rank",       "local_rank",  "world_size",      "run_id",  "master",
-    "port_file",  "interface",   "device",          "threads", "loader_threads",
-    "cuda_graph", "fused_norm",  "cudnn_benchmark", "timeout", "metrics_json",
-    "trace",      "trace_steps", "log_every",
+    "rank",       "local_rank",  "world_size",      "run_id",    "master",
+    "port_file",  "interface",   "device",          "threads",   "loader_threads",
+    "cuda_graph", "fused_norm",  "cudnn_benchmark", "timeout",   "metrics_json",
+    "trace",      "trace_steps", "tensorboard",     "log_every",
 };
 
 FlagTexts FlagsOfAllRanks() {
   FlagTexts flags = FlagValues();
   for (absl::string_view name : kOfEachRank) flags.erase(std::string(name));
+  if (!TracesEachRank()) AddTraceFlags(&flags);
   return flags;
 }
 
@@ -97,8 +93,7 @@ absl::StatusOr<JobOptions> JobOptionsFromFlags() {
   job.trainer.timeout = absl::GetFlag(FLAGS_timeout);
   job.trainer.plan.codec = job.join.sync.job.codec;
   job.trainer.ranks_on_host = job.join.ranks_on_host;
-  GS_ASSIGN_OR_RETURN(job.trainer.trace, ParseTrace(UserPath(absl::GetFlag(FLAGS_trace)),
-                                                    absl::GetFlag(FLAGS_trace_steps), meet.rank));
+  GS_ASSIGN_OR_RETURN(job.seeing, SeeingFromFlags(meet.rank));
   return job;
 }
 
