@@ -122,10 +122,12 @@ def draw(rows, origin, title, path):
         top += 1.0 if process == last else 1.35
         ticks.append((top, f"{process}  {row}" if process != last else row))
         last = process
+        bars = collections.defaultdict(list)  # by colour
         for one in slices:
-            begin, end = (1e-6 * (t - origin) for t in (one.begin, one.end))
-            axes.broken_barh([(begin, end - begin)], (top - 0.4, 0.8),
-                             facecolors=COLOURS.get(one.name.split()[0], "#bbbbbb"), edgecolors="white", linewidth=0.2)
+            bars[COLOURS.get(one.name.split()[0], "#bbbbbb")].append(
+                (round(1e-6 * (one.begin - origin), 2), round(1e-6 * (one.end - one.begin), 2)))
+        for colour, pieces in bars.items():
+            axes.broken_barh(pieces, (top - 0.4, 0.8), facecolors=colour, edgecolors="white", linewidth=0.2)
     axes.set_ylim(top + 0.7, 0.5)
     axes.set_yticks([y for y, _ in ticks], [name for _, name in ticks], fontsize=7)
     axes.tick_params(axis="y", length=0)
