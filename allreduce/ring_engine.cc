@@ -8,6 +8,7 @@
 #include "allreduce/payload_floats.h"
 #include "allreduce/ring_frames.h"
 #include "base/status_macros.h"
+#include "links/record_frames.h"
 #include "plan/ring_schedule.h"
 
 namespace gradsync {
@@ -17,7 +18,9 @@ using proto::FrameHeader;
 RingEngine::RingEngine(RingEngineOptions options)
     : options_(std::move(options)),
       memory_(MemoryOf(options_.buckets)),
-      wire_(std::make_shared<RingWire>(options_.plan, options_.connections, options_.send)),
+      wire_(std::make_shared<RingWire>(options_.plan, options_.connections, options_.send,
+                                       options_.recorder,
+                                       RingNext(options_.rank, options_.plan.world_size()))),
       broadcast_(
           std::make_shared<RingBroadcast>(options_.plan, options_.rank, options_.buckets, wire_)),
       owner_(options_.plan, options_.rank, options_.update_site, memory_),
@@ -179,19 +182,24 @@ void RingEngine::Fold(const StepOptions& step, ChunkId id, Payload payload) {
   // Counted here and not on arrival, so that what is held counts in the step that it belongs to.
   wire_->CountReceived(static_cast<int64_t>(payload.size()));
   const int n = options_.plan.world_size();
-  if (!SendsReduce(chunk(id), options_.rank)) {
-    owner_.CompleteMean(id, step, &payload);
-    payload = Payload();
-    return PassOnMean(step, id);
+  const bool sends = SendsReduce(chunk(id), options_.rank);
+  {
+    const RecordedSpan span(options_.recorder.get(), TraceSpan::kFold, step.step, id.bucket,
+                            id.slot);
+    if (sends) {
+      AddPayload(payload, GradientForm(options_.plan.codec(), range(id).size()), grad(id));
+    } else {
+      owner_.CompleteMean(id, step, &payload);
+    }
   }
-  AddPayload(payload, GradientForm(options_.plan.codec(), range(id).size()), grad(id));
   payload = Payload();
+  if (!sends) return PassOnMean(step, id);
   SendSum(step, id, ReduceHop(chunk(id), options_.rank, n) + 1);
 }
 
 void RingEngine::PassOnMean(const StepOptions& step, ChunkId id) {
   if (!clips(step)) {
-    if (options_.update_site == UpdateSite::kOwner) owner_.Update(id, step);
+    if (options_.update_site == UpdateSite::kOwner) Update(step, id);
     return PassOnFinal(step, id);
   }
   owner_.MeasureSquares(id);
@@ -204,12 +212,22 @@ void RingEngine::PassOnMean(const StepOptions& step, ChunkId id) {
   SendSquaresIfDue();
 }
 
+void RingEngine::Update(const StepOptions& step, ChunkId id) {
+  const RecordedSpan span(options_.recorder.get(), TraceSpan::kOptimize, step.step, id.bucket,
+                          id.slot);
+  owner_.Update(id, step);
+}
+
 void RingEngine::CopyFinal(const StepOptions& step, ChunkId id, Payload payload) {
   wire_->CountReceived(static_cast<int64_t>(payload.size()));
-  CopyPayload(
-      payload,
-      ReturnedForm(options_.plan.codec(), range(id).size(), options_.plan.world_size(), returned()),
-      result(id));
+  {
+    const RecordedSpan span(options_.recorder.get(), TraceSpan::kCopy, step.step, id.bucket,
+                            id.slot);
+    CopyPayload(payload,
+                ReturnedForm(options_.plan.codec(), range(id).size(), options_.plan.world_size(),
+                             returned()),
+                result(id));
+  }
   payload = Payload();
   PassOnFinal(step, id);
 }
@@ -251,6 +269,8 @@ void RingEngine::ResolveIfComplete(int bucket) {
 absl::Status RingEngine::OnFrame(const FrameHeader& header, Payload payload) {
   GS_RETURN_IF_ERROR(
       CheckRingFrame(options_.plan, options_.rank, header, payload.size(), returned()));
+  RecordReceive(options_.recorder.get(), RingPrevious(options_.rank, options_.plan.world_size()),
+                header, payload.size());
   switch (header.kind()) {
     case FrameHeader::REDUCE:
       return OnReduce(header, std::move(payload));
@@ -362,7 +382,7 @@ void RingEngine::ClipIfDue() {
 void RingEngine::UpdateClipped(const StepOptions& step, double scale) {
   for (ChunkId id : owner_.chunks()) {
     if (scale < 1) owner_.ScaleMean(id, static_cast<float>(scale));
-    owner_.Update(id, step);
+    Update(step, id);
     PassOnFinal(step, id);
   }
 }

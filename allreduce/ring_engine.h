@@ -14,6 +14,7 @@
 #include "allreduce/ring_wire.h"
 #include "allreduce/task_queue.h"
 #include "base/mutex.h"
+#include "base/trace_recorder.h"
 #include "group/sync_handle.h"
 #include "group/wire_stats.h"
 #include "links/frame_stream.h"
@@ -34,6 +35,7 @@ struct RingEngineOptions {
   int connections = 4;
   int lead = 8;
   std::vector<GradBucket> buckets;
+  std::shared_ptr<TraceRecorder> recorder;  // of some steps; may be null
 
   // Gives a frame to a connection to the next rank. Must not block.
   RingWire::Send send;
@@ -95,6 +97,7 @@ class RingEngine : public std::enable_shared_from_this<RingEngine> {
   static void LoanOver(void* loan);
   void InitiateOwn(int most);
   void Fold(const StepOptions& step, ChunkId id, Payload payload);
+  void Update(const StepOptions& step, ChunkId id);
   void CopyFinal(const StepOptions& step, ChunkId id, Payload payload);
   void CopyDelayedFinal(ChunkId id);
   void SendSum(const StepOptions& step, ChunkId id, int hop);

@@ -86,6 +86,7 @@ RingEngineOptions RingSync::EngineOptions(const Plan& plan,
   engine.connections = options_.connections;
   engine.lead = options_.lead;
   engine.buckets = buckets;
+  engine.recorder = host().worker().recorder;
   engine.defer = [this](TaskQueue::Task task) { tasks_.Add(std::move(task)); };
   engine.report = [this](absl::Status status) { host().Report(std::move(status)); };
   return engine;

@@ -2,10 +2,16 @@
 
 #include <utility>
 
+#include "links/record_frames.h"
+
 namespace gradsync {
 
-RingWire::RingWire(const Plan& plan, int connections, Send send)
-    : connections_(connections), send_(std::move(send)) {
+RingWire::RingWire(const Plan& plan, int connections, Send send,
+                   std::shared_ptr<TraceRecorder> recorder, int next)
+    : connections_(connections),
+      send_(std::move(send)),
+      recorder_(std::move(recorder)),
+      next_(next) {
   int tokens = 0;
   for (const BucketPlan& bucket : plan.buckets()) {
     first_token_.push_back(tokens);
@@ -26,6 +32,7 @@ void RingWire::SendChunk(proto::FrameHeader header, absl::Span<const char> paylo
   frame.released = std::move(released);
   frame.urgent = urgent;
   counter_.Sent(static_cast<int64_t>(frame.payload.size()));
+  RecordSend(recorder_, next_, &frame);
   send_(connection, std::move(frame));
 }
 

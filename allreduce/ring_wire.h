@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/functional/any_invocable.h"
+#include "base/trace_recorder.h"
 #include "group/wire_counter.h"
 #include "group/wire_stats.h"
 #include "links/frame_stream.h"
@@ -22,7 +23,9 @@ class RingWire {
   // `send` gives a frame to a connection to the next rank, 0..connections-1; it must be thread-safe
   // and must not block.
   using Send = std::function<void(int connection, OutgoingFrame frame)>;
-  RingWire(const Plan& plan, int connections, Send send);
+  // `recorder` of what is sent to `next`, that rank; may be null.
+  RingWire(const Plan& plan, int connections, Send send,
+           std::shared_ptr<TraceRecorder> recorder = nullptr, int next = 0);
 
   // All frames about one chunk take the same connection, so that they stay in order. Payload
   // counts.
@@ -44,6 +47,8 @@ class RingWire {
 
   const int connections_;
   const Send send_;
+  const std::shared_ptr<TraceRecorder> recorder_;
+  const int next_;
   std::vector<int> first_token_;  // by bucket
   WireCounter counter_;
 };

@@ -32,7 +32,8 @@ ShmEngine::ShmEngine(ShmEngineOptions options)
       owner_(windows_->plan(), options.rank, options.update_site, OwnMemory(*windows_)),
       engine_(WindowEngine::Start(
           {windows_,
-           std::make_shared<WindowOwner>(windows_.get(), UpdaterOf(&owner_, options.update_site)),
+           std::make_shared<WindowOwner>(windows_.get(), UpdaterOf(&owner_, options.update_site),
+                                         std::move(options.recorder)),
            std::move(options.report), options.shares_cores})) {}
 
 ShmEngine::~ShmEngine() { Stop(); }

@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/types/optional.h"
 #include "allreduce/ring_owner.h"
+#include "base/trace_recorder.h"
 #include "group/sync_handle.h"
 #include "group/wire_stats.h"
 #include "plan/plan.h"
@@ -26,7 +27,8 @@ struct ShmEngineOptions {
   std::vector<std::shared_ptr<Window>> windows;  // by rank
   // Something went wrong on this rank. Must not block; Halt() and Fail() follow.
   std::function<void(absl::Status)> report;
-  absl::optional<bool> shares_cores;  // WindowEngineOptions
+  absl::optional<bool> shares_cores;        // WindowEngineOptions
+  std::shared_ptr<TraceRecorder> recorder;  // of some steps; may be null
 };
 
 // One rank's part in an exchange over memory that all ranks map: both halves, the worker's

@@ -143,6 +143,7 @@ absl::Status ShmSync::MakeEngine() {
     options.windows.push_back(mesh_ != nullptr ? mesh_->window(rank) : window_);
   }
   options.report = [this](absl::Status status) { host().Report(std::move(status)); };
+  options.recorder = host().worker().recorder;
   MutexLock lock(&mutex_);
   if (!failure_.ok()) return failure_;
   engine_ = std::make_shared<ShmEngine>(std::move(options));

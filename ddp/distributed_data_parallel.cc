@@ -278,6 +278,7 @@ void DistributedDataParallel::LaunchBucket(int bucket) {
   if (capturing_) return captured_step_->Ready(bucket);
   // From here on the owner may write the parameters, while backward goes on.
   if (optimizer_ == nullptr) parameters_.BumpVersions(bucket);
+  { const RecordedSpan ready(options_.recorder.get(), TraceSpan::kReady, step_.step, bucket); }
   handles_.push_back(sync_->Launch(step_, bucket));
 }
 
@@ -332,7 +333,9 @@ absl::StatusOr<absl::optional<absl::Duration>> DistributedDataParallel::Exposed(
   return absl::make_optional(timing_.exposed);
 }
 
-absl::Status DistributedDataParallel::UpdateByNorm() {
+// Of all means: what a step that clips, or may be skipped, needs before its updates.
+absl::Status DistributedDataParallel::ApplyNorm() {
+  const RecordedSpan span(options_.recorder.get(), TraceSpan::kUpdate, step_.step);
   const MonotonicTime start = MonotonicTime::Now();
   if (options_.skip_nonfinite_steps) {
     GS_ASSIGN_OR_RETURN(const double norm, optimizer_->GradientNorm());
@@ -342,7 +345,12 @@ absl::Status DistributedDataParallel::UpdateByNorm() {
   if (skipped_) return absl::OkStatus();
   if (step_.max_norm > 0) GS_RETURN_IF_ERROR(optimizer_->ClipGradients(step_.max_norm));
   timing_.update += MonotonicTime::Now() - start;
-  for (size_t b = 0; b < handles_.size(); ++b) {
+  return absl::OkStatus();
+}
+
+absl::Status DistributedDataParallel::UpdateByNorm() {
+  GS_RETURN_IF_ERROR(ApplyNorm());
+  for (size_t b = 0; !skipped_ && b < handles_.size(); ++b) {
     GS_RETURN_IF_ERROR(UpdateBucket(static_cast<int>(b)));
   }
   return absl::OkStatus();
@@ -350,6 +358,7 @@ absl::Status DistributedDataParallel::UpdateByNorm() {
 
 absl::Status DistributedDataParallel::WaitForBucket(int bucket, Deadline deadline) {
   if (stream_timer_ != nullptr) GS_RETURN_IF_ERROR(stream_timer_->BeforeWait());
+  const RecordedSpan span(options_.recorder.get(), TraceSpan::kExposed, step_.step, bucket);
   const MonotonicTime start = MonotonicTime::Now();
   GS_RETURN_IF_ERROR(handles_[bucket].Wait(deadline));
   timing_.exposed += MonotonicTime::Now() - start;
@@ -357,6 +366,7 @@ absl::Status DistributedDataParallel::WaitForBucket(int bucket, Deadline deadlin
 }
 
 absl::Status DistributedDataParallel::UpdateBucket(int bucket) {
+  const RecordedSpan span(options_.recorder.get(), TraceSpan::kUpdate, step_.step, bucket);
   const MonotonicTime start = MonotonicTime::Now();
   StepOptions step = step_;
   step.step -= skipped_steps_;

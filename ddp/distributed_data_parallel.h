@@ -27,6 +27,7 @@
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
 #include "base/deadline.h"
+#include "base/trace_recorder.h"
 #include "ddp/bucket_reducer.h"
 #include "ddp/captured_step.h"
 #include "ddp/flat_parameters.h"
@@ -74,6 +75,9 @@ struct DdpOptions {
   // an owner updates a chunk before it could know of the others, so Create() refuses it with
   // INVALID_ARGUMENT.
   bool skip_nonfinite_steps = false;
+
+  // Of some steps' launches, waits and updates; may be null.
+  std::shared_ptr<TraceRecorder> recorder;
 
   // Longest wait for peers where no deadline is passed.
   absl::Duration timeout = absl::Seconds(60);
@@ -228,6 +232,7 @@ class DistributedDataParallel {
   absl::Status UpdateBucket(int bucket);
   absl::Status CompleteStep(Deadline deadline);
   absl::Status UpdateByNorm();
+  absl::Status ApplyNorm();
   absl::Status Fail(absl::Status status);
 
   const std::shared_ptr<torch::nn::Module> module_;

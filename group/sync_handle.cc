@@ -22,6 +22,7 @@ struct HandleState {
   int64_t step ABSL_GUARDED_BY(mutex) = -1;  // of a series; -1: in no series
   CondVar changed;
   std::atomic<bool> resolved{false};  // written under the mutex
+  MonotonicTime resolved_at ABSL_GUARDED_BY(mutex);
   absl::Status status ABSL_GUARDED_BY(mutex);
   std::function<absl::Status()> on_wait ABSL_GUARDED_BY(mutex);  // or null
 };
@@ -50,6 +51,11 @@ absl::Status SyncHandle::Wait(Deadline deadline) const {
 
 bool SyncHandle::done() const { return state_->resolved.load(std::memory_order_acquire); }
 
+MonotonicTime SyncHandle::resolved_at() const {
+  MutexLock lock(&state_->mutex);
+  return state_->resolved_at;
+}
+
 SyncPromise::SyncPromise(std::string what, std::weak_ptr<SyncDriver> driver)
     : state_(std::make_shared<internal::HandleState>(std::move(what), std::move(driver))) {}
 
@@ -58,6 +64,7 @@ void SyncPromise::Resolve(absl::Status status, std::function<absl::Status()> on_
   if (state_->resolved) return;
   state_->status = std::move(status);
   if (state_->status.ok()) state_->on_wait = std::move(on_wait);
+  state_->resolved_at = MonotonicTime::Now();
   state_->resolved.store(true, std::memory_order_release);
   state_->changed.SignalAll();
 }

@@ -11,6 +11,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "base/deadline.h"
+#include "base/monotonic_time.h"
 
 namespace gradsync {
 
@@ -39,6 +40,9 @@ class SyncHandle {
   absl::Status Wait(Deadline deadline) const;
 
   bool done() const;
+
+  // When the exchange was resolved; done() holds.
+  MonotonicTime resolved_at() const;
 
  private:
   friend class SyncPromise;

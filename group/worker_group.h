@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/credentials.h"
+#include "base/trace_recorder.h"
 #include "group/key_value_store.h"
 
 namespace gradsync {
@@ -24,6 +25,8 @@ struct WorkerGroup {
       address;  // of this host, as the other ranks reach it, without a port; e.g. "127.0.0.1"
   Credentials credentials;                     // for every connection
   absl::Duration timeout = absl::Seconds(60);  // a peer silent for longer counts as lost
+
+  std::shared_ptr<TraceRecorder> recorder;  // of some steps, for a trace; null: of none
 
   // Keys of different runs and attempts never meet.
   std::string Key(absl::string_view name) const {

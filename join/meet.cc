@@ -59,6 +59,7 @@ absl::StatusOr<Meeting> Meet(const MeetOptions& options) {
   group.attempt = options.attempt;
   group.timeout = options.timeout;
   group.credentials = options.credentials;
+  group.recorder = options.recorder;
   GS_ASSIGN_OR_RETURN(group.address, LocalAddress(options.master, options.interface));
   if (options.master.empty()) {
     group.store = NewInMemoryStore();

@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "base/credentials.h"
+#include "base/trace_recorder.h"
 #include "group/grpc_store.h"
 #include "group/worker_group.h"
 
@@ -26,6 +27,7 @@ struct MeetOptions {
   int attempt = 0;             // counts restarts of the job
   absl::Duration timeout = absl::Seconds(60);  // for each wait for another process
   Credentials credentials = InsecureCredentials();
+  std::shared_ptr<TraceRecorder> recorder;  // of some steps; may be null
 
   // Called on rank 0 when it holds the store, before it waits for anybody, with the store's
   // host:port: what other ranks take for master where the port was 0. May be empty.

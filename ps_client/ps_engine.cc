@@ -26,7 +26,8 @@ PsEngine::PsEngine(const Options& options, const Plan& plan, const ShardMap& sha
     const int index = static_cast<int>(i);
     auto server = std::make_unique<Server>();
     server->connection = std::make_unique<ServerConnection>(
-        index, options_.servers[i], options_.connections[i], options_.leads[i]);
+        index, options_.servers[i], options_.connections[i], options_.leads[i], options_.recorder,
+        plan.world_size() + index);
     server->order = PushOrder(plan_, shards_, index, options_.rank);
     for (size_t b = 0; b <= plan_.buckets().size(); ++b) {
       const auto first = std::find_if(server->order.begin(), server->order.end(),
@@ -205,6 +206,18 @@ SyncHandle PsEngine::Settle() {
     frame.header.set_kind(proto::FrameHeader::SETTLE);
     server->connection->Send(std::move(frame));
   }
+  return countdown->handle();
+}
+
+SyncHandle PsEngine::FetchTraces() {
+  std::shared_ptr<Countdown> countdown;
+  {
+    MutexLock lock(&mutex_);
+    countdown = Begin("what the servers recorded", static_cast<int64_t>(servers_.size()));
+    transfer_ = countdown;
+    if (!failure_.ok()) return countdown->handle();
+  }
+  for (const auto& server : servers_) server->connection->Send(server->clock.Ask());
   return countdown->handle();
 }
 

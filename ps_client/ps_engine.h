@@ -17,6 +17,7 @@
 #include "base/chunk_codec.h"
 #include "base/deadline.h"
 #include "base/mutex.h"
+#include "base/trace_recorder.h"
 #include "group/sync_handle.h"
 #include "group/wire_counter.h"
 #include "group/wire_stats.h"
@@ -31,6 +32,7 @@
 #include "proto/parameter_server.pb.h"
 #include "ps_client/countdown.h"
 #include "ps_client/norm_gather.h"
+#include "ps_client/server_clock.h"
 #include "ps_client/server_connection.h"
 #include "sync/chunk_encoder.h"
 #include "sync/staleness.h"
@@ -57,9 +59,10 @@ class PsEngine : public std::enable_shared_from_this<PsEngine> {
     int rank = 0;
     UpdateSite update_site = UpdateSite::kWorker;
     Consistency consistency;
-    std::vector<std::string> servers;  // addresses
-    std::vector<int> connections;      // streams to each
-    std::vector<int> leads;            // and chunks on their way (plan/push_lead.h)
+    std::vector<std::string> servers;         // addresses
+    std::vector<int> connections;             // streams to each
+    std::vector<int> leads;                   // and chunks on their way (plan/push_lead.h)
+    std::shared_ptr<TraceRecorder> recorder;  // of some steps; may be null
   };
 
   // `on_error` hears what servers and streams report, on any thread, until WaitClosed(); it must
@@ -97,6 +100,10 @@ class PsEngine : public std::enable_shared_from_this<PsEngine> {
 
   // Gives all servers their part of `state`, which is copied.
   SyncHandle ImportState(const OptimizerState& state);
+
+  // With a recorder: asks all servers what they recorded, and for their clocks, and gives it to
+  // the recorder. After the last step.
+  SyncHandle FetchTraces();
 
   // Forgets what compression kept of earlier gradients. Between steps.
   void ForgetResiduals() { encoder_->Reset(); }
@@ -151,6 +158,7 @@ class PsEngine : public std::enable_shared_from_this<PsEngine> {
     std::string window;        // address
     uint32_t pieces = 0;       // of exported state, received
     bool end_awaited = false;  // of exported or imported state
+    ServerClock clock;         // with a recorder
   };
 
   // Callbacks of the streams; what a server said wrongly is an error. In ps_engine_receive.cc.
@@ -160,6 +168,7 @@ class PsEngine : public std::enable_shared_from_this<PsEngine> {
   absl::Status OnSquares(Server& server, const proto::FrameHeader& header, const Payload& payload);
   absl::Status OnState(Server& server, const proto::FrameHeader& header, const Payload& payload);
   absl::Status OnStateEnd(Server& server, const proto::FrameHeader& header);
+  absl::Status OnTrace(Server& server, const Payload& payload);
   void OnClosed(Server& server, const absl::Status& status);
   absl::Status OpenStream(StreamLink& link, Server& server, Deadline deadline);
 

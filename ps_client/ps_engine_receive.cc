@@ -8,7 +8,9 @@
 #include "base/deadline.h"
 #include "base/float_stream.h"
 #include "base/status_macros.h"
+#include "base/trace_recorder.h"
 #include "links/frame_error.h"
+#include "links/record_frames.h"
 #include "optim/state_mapping.h"
 #include "plan/frame_fields.h"
 #include "ps_client/ps_engine.h"
@@ -123,6 +125,8 @@ absl::Status PsEngine::OnFrame(Server& server, const proto::FrameHeader& header,
       return OnState(server, header, payload);
     case proto::FrameHeader::STATE_END:
       return OnStateEnd(server, header);
+    case proto::FrameHeader::TRACE:
+      return OnTrace(server, payload);
     case proto::FrameHeader::GOODBYE:
       return absl::OkStatus();  // the close that follows counts
     case proto::FrameHeader::FAILED:
@@ -186,7 +190,11 @@ ChunkForm PsEngine::FormOf(const proto::FrameHeader& header) const {
 absl::Status PsEngine::OnChunk(Server& server, const proto::FrameHeader& header,
                                const Payload& payload) {
   GS_ASSIGN_OR_RETURN(const Arrival arrival, Expect(server, header));
+  TraceRecorder* const recorder = options_.recorder.get();
+  RecordReceive(recorder, plan_.world_size() + server.connection->index(), header, payload.size());
   if (arrival.to != nullptr) {
+    const ChunkId id = ChunkOf(header);
+    const RecordedSpan span(recorder, TraceSpan::kCopy, StepOf(header).step, id.bucket, id.slot);
     GS_RETURN_IF_ERROR(
         Consume(payload, ChunkDecoder(FormOf(header), ChunkDecoder::Mode::kCopy, arrival.to)));
     received_.Received(static_cast<int64_t>(payload.size()));
@@ -247,6 +255,23 @@ absl::Status PsEngine::OnState(Server& server, const proto::FrameHeader& header,
   if (exported_ == nullptr || !server.end_awaited) return Unexpected(header, "no state");
   ScatterSlot(plan_, id.bucket, range, header.name(), values.data(), exported_);
   ++server.pieces;
+  return absl::OkStatus();
+}
+
+absl::Status PsEngine::OnTrace(Server& server, const Payload& payload) {
+  if (options_.recorder == nullptr) return absl::InvalidArgumentError("expected no TRACE");
+  GS_ASSIGN_OR_RETURN(absl::optional<std::string> trace, server.clock.Answer(payload.Flat()));
+  if (!trace.has_value()) {
+    server.connection->Send(server.clock.Ask());
+    return absl::OkStatus();
+  }
+  options_.recorder->AddProcess(*std::move(trace));
+  std::shared_ptr<Countdown> transfer;
+  {
+    MutexLock lock(&mutex_);
+    transfer = transfer_;
+  }
+  transfer->Done();
   return absl::OkStatus();
 }
 

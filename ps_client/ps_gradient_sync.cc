@@ -64,6 +64,7 @@ class PsSync : public SyncEngine {
 
   void Halt(const absl::Status& why) override;
   void Fail(const absl::Status& status) override;
+  absl::Status Drain(Deadline deadline) override;
   absl::Status Leave(Deadline deadline) override;
   void Close() override;
 
@@ -161,6 +162,7 @@ absl::Status PsSync::MakeEngine(const Plan& plan, const ShardMap& shards) {
                             : StreamsByServer(options_.weights, options_.connections);
   options.leads = PushLeads(plan, shards, options.connections, options_.lead);
   options.servers = options_.servers;
+  options.recorder = host().worker().recorder;
   const auto report = [reports = reports_](absl::Status status) {
     MutexLock lock(&reports->mutex);
     if (reports->to != nullptr) {
@@ -272,6 +274,12 @@ absl::Status PsSync::Import(const OptimizerState& state, Deadline deadline) {
   GS_RETURN_IF_ERROR(Settle(deadline));
   if (rank() == 0) GS_RETURN_IF_ERROR(engine_->ImportState(state).Wait(deadline));
   return side_channel().Barrier(deadline);
+}
+
+// Servers are there until all workers say goodbye, which they do together.
+absl::Status PsSync::Drain(Deadline deadline) {
+  if (host().worker().recorder == nullptr || rank() != 0) return absl::OkStatus();
+  return engine_->FetchTraces().Wait(deadline);
 }
 
 absl::Status PsSync::Leave(Deadline deadline) {

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/host_identity.h"
 #include "base/status_macros.h"
+#include "base/trace_recorder.h"
 #include "plan/codec.h"
 #include "plan/consistency.h"
 #include "sync/agree_on_plan.h"
@@ -26,6 +27,10 @@ absl::StatusOr<proto::Hello> MakeHello(const PsOptions& options, const Plan& pla
   terms.set_update_site(at_owner ? proto::OWNER : proto::WORKER);
   terms.set_fingerprint(plan.fingerprint());
   if (!options.consistency.bulk()) terms.set_consistency(ConsistencyName(options.consistency));
+  if (options.group.recorder != nullptr) {
+    terms.set_trace_first_step(options.group.recorder->first_step());
+    terms.set_trace_last_step(options.group.recorder->last_step());
+  }
   if (options.windows) {
     GS_ASSIGN_OR_RETURN(const HostIdentity host, ReadHostIdentity());
     hello.mutable_host()->set_key(host.Key());

@@ -5,6 +5,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "links/frame_error.h"
+#include "links/record_frames.h"
 
 namespace gradsync {
 
@@ -81,6 +82,7 @@ void ServerConnection::Pump() {
     const std::shared_ptr<FrameStream> stream = streams_[next.connection];
     mutex_.Unlock();
     sent_.Sent(static_cast<int64_t>(next.frame.payload.size()));
+    RecordSend(recorder_, process_, &next.frame);
     stream->Send(std::move(next.frame));
     mutex_.Lock();
   }

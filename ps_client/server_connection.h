@@ -13,6 +13,7 @@
 #include "base/deadline.h"
 #include "base/fifo.h"
 #include "base/mutex.h"
+#include "base/trace_recorder.h"
 #include "group/wire_counter.h"
 #include "group/wire_stats.h"
 #include "links/frame_stream.h"
@@ -25,11 +26,15 @@ class ServerConnection {
  public:
   // No more than `lead` chunks, one of PushLeads(), are on their way without a result, but those of
   // steps whose results wait for the norm of all (StepOptions::max_norm).
-  ServerConnection(int index, std::string address, int connections, int lead)
+  // `recorder` of what is sent to the server, which is process number `process`; may be null.
+  ServerConnection(int index, std::string address, int connections, int lead,
+                   std::shared_ptr<TraceRecorder> recorder = nullptr, int process = 0)
       : index_(index),
         address_(std::move(address)),
         connections_(connections),
         limit_(CreditFor(lead)),
+        recorder_(std::move(recorder)),
+        process_(process),
         credit_(limit_),
         lead_(lead) {}
 
@@ -81,6 +86,8 @@ class ServerConnection {
   const std::string address_;
   const int connections_;
   const int64_t limit_;
+  const std::shared_ptr<TraceRecorder> recorder_;
+  const int process_;
   WireCounter sent_;
   Mutex mutex_;
   std::vector<std::shared_ptr<FrameStream>> streams_ ABSL_GUARDED_BY(mutex_);

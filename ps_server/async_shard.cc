@@ -10,6 +10,7 @@
 #include "base/float_stream.h"
 #include "base/kernels.h"
 #include "base/status_macros.h"
+#include "base/trace_recorder.h"
 #include "optim/partial_updates.h"
 #include "optim/range_optimizer.h"
 
@@ -155,6 +156,8 @@ absl::Status AsyncShard::Work(Chunk& chunk) {
 }
 
 absl::Status AsyncShard::Apply(Chunk& chunk, const ChunkClocks::Gradient& gradient) {
+  const RecordedSpan span(recorder().get(), TraceSpan::kOptimize, gradient.step.step,
+                          chunk.id.bucket, chunk.id.slot, gradient.rank);
   GS_RETURN_IF_ERROR(CopyTo(gradient.payload, *chunk.grad));
   ScaleTwice(chunk.grad->data(), static_cast<size_t>(chunk.range.size()),
              1.0f / static_cast<float>(world_size_),

@@ -9,6 +9,7 @@
 #include "base/float_stream.h"
 #include "base/kernels.h"
 #include "base/status_macros.h"
+#include "base/trace_recorder.h"
 #include "optim/range_optimizer.h"
 
 namespace gradsync {
@@ -218,9 +219,12 @@ absl::Status ParameterShard::Fold(Chunk& chunk) {
 // Adds a contribution, together with the one before it if that is held; the last one is scaled in
 // the same pass.
 absl::Status ParameterShard::Take(Chunk& chunk, const ChunkTurns::Turn& turn) {
+  const StepOptions step = progress_.step();
+  const RecordedSpan span(recorder().get(), TraceSpan::kFold, step.step, chunk.id.bucket,
+                          chunk.id.slot, turn.rank);
   const ChunkForm form = GradientForm(codec_, chunk.range.size());
   const float inverse_n = 1.0f / static_cast<float>(world_size_);
-  const float inverse_loss_scale = static_cast<float>(progress_.step().inverse_loss_scale);
+  const float inverse_loss_scale = static_cast<float>(step.inverse_loss_scale);
   if (turn.first) {
     GS_RETURN_IF_ERROR(
         Consume(turn.payload, ChunkDecoder(form, ChunkDecoder::Mode::kCopy, chunk.sum())));
@@ -265,6 +269,8 @@ absl::Status ParameterShard::Finish(Chunk& chunk, const StepOptions& step) {
   std::shared_ptr<LentBuffer> result = chunk.sums[chunk.current];
   if (at_owner()) {
     if (!MakeWritable(chunk.param, /*keep=*/true)) return NoMemory(4 * chunk.range.size());
+    const RecordedSpan span(recorder().get(), TraceSpan::kOptimize, step.step, chunk.id.bucket,
+                            chunk.id.slot);
     chunk.optimizer->Apply(chunk.param->data(), chunk.sum(), step.lr, step.step);
     result = chunk.param;
   } else if (codec_.compresses()) {

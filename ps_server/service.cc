@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/monotonic_time.h"
 #include "base/status_macros.h"
+#include "base/trace_recorder.h"
 #include "links/frame_error.h"
 #include "plan/consistency.h"
 #include "plan/flow_control.h"
@@ -216,6 +217,11 @@ absl::Status Service::StartGroup() {
   const ShardMap& shards = group->shards;
   const int server = group->terms.server_index();
   GS_ASSIGN_OR_RETURN(group->shard, MakeShard(shards));
+  if (group->terms.trace_last_step() > 0) {
+    group->recorder = std::make_shared<TraceRecorder>(group->terms.trace_first_step(),
+                                                      group->terms.trace_last_step());
+    group->shard->Record(group->recorder);
+  }
   if (!group->shard->window().empty()) {
     GS_ASSIGN_OR_RETURN(proto::Host own, OwnHost());
     own.set_window(group->shard->window());
@@ -278,6 +284,8 @@ absl::Status Service::Dispatch(Session& session, const proto::FrameHeader& heade
     case proto::FrameHeader::STATE:
     case proto::FrameHeader::STATE_END:
       return OnState(session, header, payload);
+    case proto::FrameHeader::TRACE:
+      return OnTrace(session, header);
     case proto::FrameHeader::GOODBYE:
       return OnGoodbye(session);
     default:

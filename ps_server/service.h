@@ -17,6 +17,8 @@
 //                                      ←  STATE, one per chunk and slot; STATE_END {step, count}
 //   STATE (rank 0) ... STATE_END       →
 //                                      ←  STATE_END
+//   TRACE {count}                      →  with terms.trace_last_step
+//                                      ←  TRACE (payload: ProcessTrace; with events if count is not 0)
 //   GOODBYE                            →
 //                                      ←  GOODBYE
 //
@@ -112,6 +114,7 @@ class Service : private ShardEvents, private AsyncShardEvents {
   absl::Status OnSettle(Session& session);
   absl::Status OnStateRequest(Session& session);
   absl::Status OnState(Session& session, const proto::FrameHeader& header, const Payload& payload);
+  absl::Status OnTrace(Session& session, const proto::FrameHeader& header);
   absl::Status OnGoodbye(Session& session);
   void SendAnswer(int rank, proto::FrameHeader header, const std::shared_ptr<LentBuffer>& values);
   absl::Status TakeCredit(int rank);
@@ -127,7 +130,7 @@ class Service : private ShardEvents, private AsyncShardEvents {
   void OnDeferred(ChunkId id, const ChunkClocks::Answer& answer) override;
   void OnFinal(ChunkId id, int rank, const std::shared_ptr<LentBuffer>& values) override;
 
-  void SendValues(FrameStream& stream, proto::FrameHeader header,
+  void SendValues(int rank, size_t connection, proto::FrameHeader header,
                   const std::shared_ptr<LentBuffer>& values);
 
   const absl::Duration timeout_;

@@ -4,7 +4,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "group/process_trace.h"
+#include "links/record_frames.h"
 #include "plan/frame_fields.h"
+#include "proto/step_trace.pb.h"
 #include "ps_server/frames.h"
 #include "ps_server/service.h"
 #include "ps_server/service_parts.h"
@@ -43,6 +46,7 @@ absl::Status Service::OnPush(Session& session, const proto::FrameHeader& header,
                              group.terms.connections());
   }
   const StepOptions step = StepOf(header);
+  RecordReceive(group.recorder.get(), session.rank, header, payload.size());
   GS_RETURN_IF_ERROR(TakeCredit(session.rank));
   GS_RETURN_IF_ERROR(session.sequence->Push(ChunkOf(header), step.step));
   rx_bytes_ += static_cast<int64_t>(payload.size());
@@ -71,7 +75,7 @@ absl::Status Service::OnParameters(Session& session, const proto::FrameHeader& h
   OutgoingFrame reply = FrameOf(proto::FrameHeader::PARAMETERS);
   SetChunk(id, &reply.header);
   for (int rank = 1; rank < group.terms.world_size(); ++rank) {
-    SendValues(*group.streams[rank][session.connection], reply.header, values);
+    SendValues(rank, session.connection, reply.header, values);
   }
   session.stream->Send(std::move(reply));
   return absl::OkStatus();
@@ -101,6 +105,25 @@ absl::Status Service::OnStateRequest(Session& session) {
   end.header.set_step(static_cast<uint64_t>(state->step));
   end.header.set_count(static_cast<uint32_t>(state->pieces.size()));
   session.stream->Send(std::move(end));
+  return absl::OkStatus();
+}
+
+absl::Status Service::OnTrace(Session& session, const proto::FrameHeader& header) {
+  Group& group = *group_.load(std::memory_order_acquire);
+  if (group.recorder == nullptr) {
+    return absl::InvalidArgumentError("TRACE: expected none, for the terms name no steps");
+  }
+  const int server = group.terms.server_index();
+  proto::ProcessTrace trace;
+  if (header.count() > 0) {
+    trace =
+        TakeTrace(group.recorder.get(), group.terms.world_size() + server, /*server=*/true, server);
+  }
+  trace.set_clock(ClockName());
+  trace.set_now_ns(ClockNow());
+  OutgoingFrame frame = FrameOf(proto::FrameHeader::TRACE);
+  SetPayload(trace.SerializeAsString(), &frame);
+  session.stream->Send(std::move(frame));
   return absl::OkStatus();
 }
 
@@ -137,8 +160,8 @@ void Service::OnResult(ChunkId id, int64_t step, std::shared_ptr<LentBuffer> val
   SetChunk(id, &header);
   header.set_step(static_cast<uint64_t>(step));
   const size_t connection = group.results++ % group.terms.connections();
-  for (const auto& streams : group.streams) {
-    SendValues(*streams[connection], header, values);
+  for (int rank = 0; rank < group.terms.world_size(); ++rank) {
+    SendValues(rank, connection, header, values);
     step_tx_bytes_ += static_cast<int64_t>(values->bytes().size());
   }
 }
@@ -147,7 +170,7 @@ void Service::SendAnswer(int rank, proto::FrameHeader header,
                          const std::shared_ptr<LentBuffer>& values) {
   Group& group = *group_.load(std::memory_order_acquire);
   const size_t connection = group.answers[rank]++ % group.terms.connections();
-  SendValues(*group.streams[rank][connection], std::move(header), values);
+  SendValues(rank, connection, std::move(header), values);
 }
 
 void Service::OnAnswer(ChunkId id, const ChunkClocks::Answer& answer,
@@ -189,15 +212,17 @@ void Service::OnSquares(int64_t step, std::vector<double> squares) {
   }
 }
 
-void Service::SendValues(FrameStream& stream, proto::FrameHeader header,
+void Service::SendValues(int rank, size_t connection, proto::FrameHeader header,
                          const std::shared_ptr<LentBuffer>& values) {
+  Group& group = *group_.load(std::memory_order_acquire);
   OutgoingFrame frame;
   frame.header = std::move(header);
   frame.payload = values->bytes();
   frame.released = values->Lend();
   tx_bytes_ += static_cast<int64_t>(frame.payload.size());
   ++tx_messages_;
-  stream.Send(std::move(frame));
+  RecordSend(group.recorder, rank, &frame);
+  group.streams[rank][connection]->Send(std::move(frame));
 }
 
 }  // namespace gradsync

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/types/optional.h"
+#include "base/trace_recorder.h"
 #include "plan/shard_map.h"
 #include "ps_server/push_sequence.h"
 #include "ps_server/service.h"
@@ -46,6 +47,7 @@ struct Service::Group {
   ShardMap shards;
   std::string welcome;  // the payload of the answer to HELLO on connection 0
   std::unique_ptr<Shard> shard;
+  std::shared_ptr<TraceRecorder> recorder;                         // null: nothing is recorded
   std::vector<std::vector<ChunkId>> orders;                        // by rank
   std::vector<std::vector<std::shared_ptr<FrameStream>>> streams;  // by rank and connection
   std::vector<std::atomic<int>> on_their_way;                      // by rank: pushed, not credited

@@ -8,12 +8,14 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "base/monotonic_time.h"
+#include "base/trace_recorder.h"
 #include "links/frame_stream.h"
 #include "plan/shard_map.h"
 #include "plan/step_options.h"
@@ -82,14 +84,23 @@ class Shard {
   virtual absl::Status ImportPiece(absl::string_view name, ChunkId id, const Payload& payload) = 0;
   virtual absl::Status FinishImport(int64_t step, size_t pieces) = 0;
 
+  // From here on, before the first frame: records what is done, here and in the shard's own way.
+  // May be null.
+  void Record(std::shared_ptr<TraceRecorder> recorder) { recorder_ = std::move(recorder); }
+
   // True between steps.
   virtual bool idle() const = 0;
 
   // Begun so far.
   virtual int64_t steps() const = 0;
 
+ protected:
+  const std::shared_ptr<TraceRecorder>& recorder() const { return recorder_; }
+
  private:
   absl::Status Refuse(proto::FrameHeader::Kind kind) const;
+
+  std::shared_ptr<TraceRecorder> recorder_;
 };
 
 // What a worker is told that sends WINDOWS where none are expected.

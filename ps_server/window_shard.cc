@@ -98,7 +98,7 @@ void WindowShard::Run(const std::vector<std::string>& addresses) {
     };
   }
   auto windows = std::make_unique<GroupWindows>(group_, self_, std::move(mapped));
-  auto owner = std::make_unique<WindowOwner>(windows.get(), std::move(update));
+  auto owner = std::make_unique<WindowOwner>(windows.get(), std::move(update), recorder());
   GroupWindows& windows_here = *windows;
   WindowOwner& owner_here = *owner;
   {

@@ -13,9 +13,11 @@
 
 namespace gradsync {
 
-WindowOwner::WindowOwner(GroupWindows* windows, ChunkUpdater update)
+WindowOwner::WindowOwner(GroupWindows* windows, ChunkUpdater update,
+                         std::shared_ptr<TraceRecorder> recorder)
     : windows_(*windows),
       update_(std::move(update)),
+      recorder_(std::move(recorder)),
       workers_(windows_.group().workers()),
       buckets_(static_cast<int>(windows_.plan().buckets().size())),
       others_(windows_.self() < workers_ ? workers_ - 1 : workers_),
@@ -171,9 +173,12 @@ void WindowOwner::ReduceChunk(ChunkId id, size_t chunk) {
     ins_[position] = outs_[position];
   }
   const bool to_all = update_ == nullptr;
-  FoldMean(to_all ? outs_.data() : &outs_[workers_ - 1], to_all ? workers_ : 1, ins_.data(),
-           workers_, range.size(), 1.0f / static_cast<float>(workers_),
-           static_cast<float>(step_.inverse_loss_scale));
+  {
+    const RecordedSpan span(recorder_.get(), TraceSpan::kFold, step_.step, id.bucket, id.slot);
+    FoldMean(to_all ? outs_.data() : &outs_[workers_ - 1], to_all ? workers_ : 1, ins_.data(),
+             workers_, range.size(), 1.0f / static_cast<float>(workers_),
+             static_cast<float>(step_.inverse_loss_scale));
+  }
   if (to_all) {
     CountStored(range.size() * 4);
   } else if (clips()) {
@@ -208,6 +213,7 @@ void WindowOwner::UpdateAndStore(size_t chunk) {
   const ChunkId id = own().chunks[chunk];
   const ElementRange range = Range(id);
   const int home = Home(id);
+  const RecordedSpan span(recorder_.get(), TraceSpan::kOptimize, step_.step, id.bucket, id.slot);
   float* const updated = windows_.param(home, id.bucket) + range.begin;
   update_(chunk, updated, windows_.grad(home, id.bucket) + range.begin, step_);
   for (int other = 1; other < workers_; ++other) {

@@ -6,10 +6,12 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/types/optional.h"
+#include "base/trace_recorder.h"
 #include "plan/shard_map.h"
 #include "plan/step_options.h"
 #include "shared_memory/window_group.h"
@@ -41,8 +43,10 @@ using ChunkUpdater =
 // the rest is thread-safe.
 class WindowOwner {
  public:
-  // `windows` must outlive this object.
-  WindowOwner(GroupWindows* windows, ChunkUpdater update);
+  // `windows` must outlive this object. `recorder` of chunks that are folded and updated; may be
+  // null.
+  WindowOwner(GroupWindows* windows, ChunkUpdater update,
+              std::shared_ptr<TraceRecorder> recorder = nullptr);
 
   // Whether there is something to do. Out of date at once while another thread is in Reduce().
   bool CanReduce() const;
@@ -95,6 +99,7 @@ class WindowOwner {
 
   GroupWindows& windows_;
   const ChunkUpdater update_;
+  const std::shared_ptr<TraceRecorder> recorder_;
   const int workers_;
   const int buckets_;
   const int others_;             // workers but for this member

@@ -48,6 +48,11 @@ class SimulatedExchange : protected MessageReceiver {
 
   const SimulatedNetwork& network() const { return network_; }
 
+  // Told of what happens, from before the first launch on; either may be null. Owners are ranks in
+  // a ring, else servers.
+  using UpdateObserver = std::function<void(int owner, ChunkId chunk, double begin, double end)>;
+  virtual void Observe(MessageObserver messages, UpdateObserver updates) = 0;
+
  protected:
   // `queue` must outlive this.
   SimulatedExchange(const Plan& plan, const Cluster& cluster, EventQueue* queue, Resolved resolved);

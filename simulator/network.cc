@@ -42,6 +42,10 @@ SimulatedNetwork::Connection& SimulatedNetwork::ConnectionOf(const SimulatedMess
 
 void SimulatedNetwork::Send(const SimulatedMessage& message) {
   const int number = Keep(message);
+  if (observer_ != nullptr) {
+    begins_.resize(messages_.size());
+    begins_[number] = queue_->now();
+  }
   const int from = hosts_[message.from];
   if (from == hosts_[message.to]) return queue_->At(queue_->now(), this, 2 * int64_t{number} + 1);
   Connection& connection = ConnectionOf(message);
@@ -65,6 +69,7 @@ void SimulatedNetwork::SendPiece(int host) {
     connection.current = next.front();
     next.pop_front();
     connection.left = messages_[connection.current].bytes;
+    if (observer_ != nullptr) begins_[connection.current] = queue_->now();
     if (connection.left > 0) seconds = options_.seconds_per_message;
   }
   const int64_t piece = std::min(connection.left, kPieceBytes);
@@ -107,6 +112,7 @@ void SimulatedNetwork::OnEvent(int64_t tag) {
   if (tag % 2 == 0) return PieceSent(static_cast<int>(tag / 2));
   const int number = static_cast<int>(tag / 2);
   const SimulatedMessage message = messages_[number];
+  if (observer_ != nullptr) observer_(message, begins_[number], queue_->now());
   free_.push_back(number);
   receiver_->OnMessage(message);
 }

@@ -5,6 +5,8 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -28,6 +30,10 @@ struct SimulatedMessage {
   int slot = 0;
   int count = 0;
 };
+
+// Told of each message that was delivered: when it began to leave, or was sent inside its host, and
+// when its receiver had it. Seconds.
+using MessageObserver = std::function<void(const SimulatedMessage&, double begin, double end)>;
 
 class MessageReceiver {
  public:
@@ -59,6 +65,9 @@ class SimulatedNetwork : private EventHandler {
                    MessageReceiver* receiver);
 
   void Send(const SimulatedMessage& message);
+
+  // Before the first message; may be null.
+  void Observe(MessageObserver observer) { observer_ = std::move(observer); }
 
   // What crossed each host's interface so far, and how long it was busy in its busier direction.
   const std::vector<NodeTraffic>& traffic() const { return traffic_; }
@@ -95,7 +104,9 @@ class SimulatedNetwork : private EventHandler {
   absl::flat_hash_map<int64_t, Connection*> connections_;
   std::deque<Connection> connection_storage_;
   std::vector<SimulatedMessage> messages_;  // by number
-  std::vector<int> free_;                   // numbers that are
+  std::vector<double> begins_;              // by number, where observed
+  MessageObserver observer_;
+  std::vector<int> free_;  // numbers that are
   std::vector<NodeTraffic> traffic_;
 };
 

@@ -16,11 +16,17 @@ class OwnerWork : private EventHandler {
   OwnerWork(int owners, double seconds, EventQueue* queue, std::function<void(int)> done)
       : seconds_(seconds), queue_(queue), done_(std::move(done)), idle_from_(owners, 0) {}
 
+  // Told of each update, when it is known; may be null. Seconds.
+  using Observer = std::function<void(int owner, int chunk, double begin, double end)>;
+  void Observe(Observer observer) { observer_ = std::move(observer); }
+
   // `share` is the chunk's part of all parameters. At once if there is nothing to do.
   void Update(int owner, int chunk, double share) {
     if (seconds_ == 0) return done_(chunk);
     double& idle_from = idle_from_[owner];
-    idle_from = (idle_from > queue_->now() ? idle_from : queue_->now()) + share * seconds_;
+    const double begin = idle_from > queue_->now() ? idle_from : queue_->now();
+    idle_from = begin + share * seconds_;
+    if (observer_ != nullptr) observer_(owner, chunk, begin, idle_from);
     queue_->At(idle_from, this, chunk);
   }
 
@@ -31,6 +37,7 @@ class OwnerWork : private EventHandler {
   EventQueue* const queue_;
   const std::function<void(int)> done_;
   std::vector<double> idle_from_;
+  Observer observer_;
 };
 
 }  // namespace gradsync

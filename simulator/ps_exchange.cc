@@ -61,6 +61,15 @@ void PsExchange::Launch(int rank, int step, int bucket) {
   }
 }
 
+void PsExchange::Observe(MessageObserver messages, UpdateObserver updates) {
+  network_.Observe(std::move(messages));
+  if (updates == nullptr) return;
+  owner_work_.Observe(
+      [this, updates = std::move(updates)](int owner, int work, double begin, double end) {
+        updates(owner, chunks_.id(consistency_.bulk() ? work : work / world_size_), begin, end);
+      });
+}
+
 void PsExchange::Pump(int rank, int server) {
   Pair& state = pair(rank, server);
   while (state.credit > 0 && state.lead > 0 && !state.queued.empty()) {

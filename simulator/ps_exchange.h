@@ -32,6 +32,7 @@ class PsExchange : public SimulatedExchange {
              EventQueue* queue, Resolved resolved);
 
   void Launch(int rank, int step, int bucket) override;
+  void Observe(MessageObserver messages, UpdateObserver updates) override;
 
   // The most by which an answered clock was ahead of the slowest; 0 under bsp.
   int64_t max_staleness() const { return max_staleness_; }

@@ -49,6 +49,15 @@ void RingExchange::Launch(int rank, int step, int bucket) {
   state.held = std::move(still_held);
 }
 
+void RingExchange::Observe(MessageObserver messages, UpdateObserver updates) {
+  network_.Observe(std::move(messages));
+  if (updates == nullptr) return;
+  owner_work_.Observe(
+      [this, updates = std::move(updates)](int owner, int chunk, double begin, double end) {
+        updates(owner, chunks_.id(chunk), begin, end);
+      });
+}
+
 void RingExchange::InitiateOwn(int rank) {
   Rank& state = ranks_[rank];
   while (state.under_way < lead_ && !state.own.empty()) {

@@ -22,6 +22,7 @@ class RingExchange : public SimulatedExchange {
                Resolved resolved);
 
   void Launch(int rank, int step, int bucket) override;
+  void Observe(MessageObserver messages, UpdateObserver updates) override;
 
  private:
   enum Kind { kReduce, kGather };

@@ -106,15 +106,36 @@ struct Simulated {
   int64_t max_staleness = 0;
 };
 
+// Credits and the like have no bytes, and are left out. `first_owner`: the process of the first.
+void Observe(int first_owner, SimulatedExchange* exchange, SimulatedStep* in_full) {
+  exchange->Observe(
+      [in_full](const SimulatedMessage& message, double begin, double end) {
+        if (message.bytes == 0) return;
+        // Both exchanges number contributions 0 and results 1.
+        in_full->transfers.push_back({message.from, message.to, message.kind == 1,
+                                      ChunkId{message.bucket, message.slot}, message.bytes, begin,
+                                      end});
+      },
+      [in_full, first_owner](int owner, ChunkId chunk, double begin, double end) {
+        in_full->updates.push_back({first_owner + owner, chunk, begin, end});
+      });
+}
+
+// `in_full`, unless null, gets transfers, updates, and when buckets were launched and resolved.
 absl::StatusOr<Simulated> RunChunks(const Plan& plan, const Cluster& cluster,
-                                    const StepClock::Options& options) {
+                                    const StepClock::Options& options,
+                                    SimulatedStep* in_full = nullptr) {
   EventQueue queue;
   std::unique_ptr<SimulatedExchange> exchange;
   const PsExchange* servers = nullptr;
-  StepClock clock(options, &queue, [&exchange](int rank, int step, int bucket) {
+  StepClock clock(options, &queue, [&](int rank, int step, int bucket) {
+    if (in_full != nullptr) in_full->ranks[rank].ready[bucket] = queue.now();
     exchange->Launch(rank, step, bucket);
   });
-  const auto resolved = [&clock](int rank, int bucket) { clock.Resolved(rank, bucket); };
+  const auto resolved = [&](int rank, int bucket) {
+    if (in_full != nullptr) in_full->ranks[rank].resolved[bucket] = queue.now();
+    clock.Resolved(rank, bucket);
+  };
   const double owner_update = OwnerUpdate(cluster, options.times);
   if (cluster.ring) {
     exchange = std::make_unique<RingExchange>(plan, cluster, owner_update, &queue, resolved);
@@ -126,6 +147,7 @@ absl::StatusOr<Simulated> RunChunks(const Plan& plan, const Cluster& cluster,
     servers = made.get();
     exchange = std::move(made);
   }
+  if (in_full != nullptr) Observe(cluster.ring ? 0 : plan.world_size(), exchange.get(), in_full);
   clock.Start();
   queue.Run();
 
@@ -176,6 +198,34 @@ absl::StatusOr<StepPrediction> SimulateStep(const Plan& plan, const Cluster& clu
     return absl::InvalidArgumentError("fluid: expected workers that are alike, found slower ones");
   }
   return Fluid(plan, cluster, times);
+}
+
+absl::StatusOr<SimulatedStep> SimulateStepInFull(const Plan& plan, const Cluster& cluster,
+                                                 const ComputeTimes& times) {
+  GS_RETURN_IF_ERROR(CheckCluster(cluster, plan.world_size()));
+  GS_RETURN_IF_ERROR(CheckTimes(plan, times));
+  if (!cluster.consistency.bulk()) {
+    return absl::InvalidArgumentError("a step in full: expected bsp, under which all take as long");
+  }
+  const StepClock::Options options = ClockOptions(plan, cluster, times);
+  SimulatedStep step;
+  step.ranks.resize(plan.world_size());
+  for (int rank = 0; rank < plan.world_size(); ++rank) {
+    SimulatedStep::Rank& state = step.ranks[rank];
+    const double slowness = options.slowness[rank];
+    state.forward = slowness * times.forward;
+    state.backward = slowness * (times.forward + times.backward);
+    state.ready.resize(plan.buckets().size());
+    state.resolved.resize(plan.buckets().size());
+    for (double share : options.update_shares) {
+      state.updates.push_back(options.workers_update ? slowness * times.update * share : 0);
+    }
+  }
+  GS_ASSIGN_OR_RETURN(const Simulated simulated, RunChunks(plan, cluster, options, &step));
+  for (int rank = 0; rank < plan.world_size(); ++rank) {
+    step.ranks[rank].end = simulated.ends.back()[rank].end;
+  }
+  return step;
 }
 
 absl::StatusOr<GroupRate> SimulateSteps(const Plan& plan, const Cluster& cluster,

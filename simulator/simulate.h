@@ -11,8 +11,12 @@
 #ifndef GRADSYNC_SIMULATOR_SIMULATE_H_
 #define GRADSYNC_SIMULATOR_SIMULATE_H_
 
+#include <cstdint>
+#include <vector>
+
 #include "absl/status/statusor.h"
 #include "plan/plan.h"
+#include "plan/shard_map.h"
 #include "simulator/cluster.h"
 #include "simulator/step_clock.h"
 
@@ -49,6 +53,42 @@ struct StepPrediction {
 absl::StatusOr<StepPrediction> SimulateStep(const Plan& plan, const Cluster& cluster,
                                             const ComputeTimes& times,
                                             SimulationMethod method = SimulationMethod::kAutomatic);
+
+// A step, piece by piece. Seconds since it began on all ranks; processes are numbered as in
+// plan/wire_traffic.h.
+struct SimulatedStep {
+  struct Transfer {
+    int from = 0;
+    int to = 0;
+    bool back = false;  // a result; else a contribution
+    ChunkId chunk;
+    int64_t bytes = 0;
+    double begin = 0;  // when it begins to leave
+    double end = 0;    // when its receiver has it
+  };
+  struct Update {
+    int owner = 0;  // process
+    ChunkId chunk;
+    double begin = 0;
+    double end = 0;
+  };
+  struct Rank {
+    double forward = 0;  // when it ends
+    double backward = 0;
+    std::vector<double> ready;     // by bucket
+    std::vector<double> resolved;  // by bucket
+    std::vector<double> updates;   // by bucket: how long, on the worker
+    double end = 0;
+  };
+  std::vector<Rank> ranks;
+  std::vector<Transfer> transfers;
+  std::vector<Update> updates;
+};
+
+// What SimulateStep() predicts by chunks, with all that happens in it. Errors: those of
+// SimulateStep().
+absl::StatusOr<SimulatedStep> SimulateStepInFull(const Plan& plan, const Cluster& cluster,
+                                                 const ComputeTimes& times);
 
 // How fast a group goes on over many steps, the first of which begins on all ranks at once.
 struct GroupRate {

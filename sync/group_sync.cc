@@ -10,10 +10,13 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "base/monotonic_time.h"
 #include "base/mutex.h"
 #include "base/status_macros.h"
+#include "base/trace_recorder.h"
 #include "group/group_error.h"
 #include "group/in_memory_store.h"
+#include "group/sync_handle.h"
 #include "group/sync_life.h"
 #include "optim/state_mapping.h"
 #include "sync/launch_order.h"
@@ -91,6 +94,7 @@ class GroupSync final : public GradientSync, private EngineHost {
   SyncHandle FailureHandle(const StepOptions& step, int bucket);
   void OnFailure(absl::Status status);
   void AwaitEnd();
+  void RecordBuckets();
 
   const WorkerGroup group_;
   const std::string name_;
@@ -99,6 +103,8 @@ class GroupSync final : public GradientSync, private EngineHost {
   Plan plan_;
   LaunchOrder order_{0};
   int64_t steps_done_ = 0;  // the number of the last step launched, or imported
+  // Of the step launched last, if it is recorded: launches, and what they wait for.
+  std::vector<std::pair<TraceEvent, SyncHandle>> recorded_;
 
   std::atomic<bool> halted_{false};   // nothing may seem to succeed; OnFailure() is to come
   std::atomic<bool> decided_{false};  // OnFailure() has begun
@@ -214,13 +220,32 @@ SyncHandle GroupSync::Launch(const StepOptions& step, int bucket) {
   refused = order_.Check(step, bucket);
   if (!refused.ok()) Report(refused);
   if (!refused.ok() || halted_) return FailureHandle(step, bucket);
+  if (bucket == 0) RecordBuckets();  // all of the step before are resolved
+  const bool records = Records(group_.recorder.get(), step.step);
+  TraceEvent event;
+  if (records) event.begin = MonotonicTime::Now();
   absl::StatusOr<SyncHandle> launched = engine_->Launch(step, bucket);
   if (!launched.ok()) {
     Report(launched.status());
     return FailureHandle(step, bucket);
   }
+  if (records) {
+    event.what = TraceSpan::kBucket;
+    event.step = step.step;
+    event.bucket = bucket;
+    event.bytes = plan_.buckets()[bucket].bytes();
+    recorded_.emplace_back(event, *launched);
+  }
   steps_done_ = step.step;
   return order_.Launched(*std::move(launched));
+}
+
+void GroupSync::RecordBuckets() {
+  for (auto& [event, handle] : recorded_) {
+    event.end = handle.resolved_at();
+    group_.recorder->Add(event);
+  }
+  recorded_.clear();
 }
 
 absl::Status GroupSync::BroadcastParameters(Deadline deadline) {
@@ -259,6 +284,7 @@ absl::Status GroupSync::Shutdown(Deadline deadline) {
   GS_RETURN_IF_ERROR(CheckUsable());
   absl::Status quiet =
       engine_->Settle(deadline);  // else others would wait for this rank's next step
+  if (quiet.ok()) RecordBuckets();
   if (quiet.ok()) quiet = side_channel_.Barrier(deadline);
   if (quiet.ok()) quiet = engine_->Drain(deadline);
   GS_RETURN_IF_ERROR(Collective(std::move(quiet)));

@@ -120,6 +120,17 @@ TEST(WorkerBadInputTest, FlagsThatDoNotExistOrFit) {
                 {"--trace_steps", "9", "8 to 10"});
   ExpectRefused(kWorker, {"--model=mlp", "--steps=9", "--trace=/no/t.json", "--trace_steps=2:3"},
                 {"--trace", "/no/t.json"});
+  const std::vector<std::string> job = {"--model=mlp", "--steps=9", "--trace=t.pftrace"};
+  ExpectRefused(kWorker, With(job, {"--trace_steps=5-3"}), {"--trace_steps", "FIRST-LAST", "5-3"});
+  ExpectRefused(kWorker, With(job, {"--trace_steps=8-10"}), {"--trace_steps", "9", "8 to 10"});
+  ExpectRefused(kWorker, With(job, {"--trace_steps=2-3", "--trace_bandwidth=fast"}),
+                {"--trace_bandwidth", "400mbit", "fast"});
+  ExpectRefused(kWorker, With(job, {"--trace_steps=2-3", "--trace_placement=here"}),
+                {"--trace_placement", "colocated", "here"});
+  ExpectRefused(kWorker, With(job, {"--trace_steps=2-3", "--trace=/no/t.pftrace"}),
+                {"--trace", "/no/t.pftrace"});
+  ExpectRefused(kWorker, {"--model=mlp", "--steps=9", "--tensorboard=/proc/no"},
+                {"--tensorboard", "/proc/no"});
 #ifndef GRADSYNC_CUDA
   const NewFolder folder;
   ExpectRefused(kWorker,

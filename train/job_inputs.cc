@@ -68,6 +68,7 @@ absl::StatusOr<JobInputs> OpenJobInputs(const TrainerOptions& options, int rank,
   }
   inputs.accumulation = {share, options.batch_size, options.accumulate};
   const int64_t steps_per_epoch = inputs.accumulation.StepsPerEpoch();
+  inputs.steps_per_epoch = steps_per_epoch;
   inputs.steps = options.steps != 0 ? options.steps : options.epochs * steps_per_epoch;
   const int64_t workers = options.synchronised ? world_size : 1;
   GS_ASSIGN_OR_RETURN(const RecipeOptions scaled,

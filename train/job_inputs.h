@@ -24,6 +24,7 @@ struct JobInputs {
   std::unique_ptr<DistributedSampler> sampler;
   Accumulation accumulation;
   int64_t steps = 0;
+  int64_t steps_per_epoch = 0;
   RecipeOptions recipe;  // of a job of so many
 };
 

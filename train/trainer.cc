@@ -19,6 +19,7 @@
 #include "base/flag_error.h"
 #include "base/monotonic_time.h"
 #include "base/status_macros.h"
+#include "base/trace_recorder.h"
 #include "data/augment.h"
 #include "data/data_loader.h"
 #include "data/loader_threads.h"
@@ -42,6 +43,7 @@
 #include "train/loss_reader.h"
 #include "train/loss_scaler.h"
 #include "train/precision.h"
+#include "train/record_step.h"
 #include "train/slow_down.h"
 #include "train/step_graph.h"
 #include "train/training_clock.h"
@@ -90,8 +92,13 @@ class TrainerImpl : public Trainer {
       scaler_.emplace(options_.loss_scaler.value_or(LossScalerOptions()));
     }
     if (scaler_.has_value()) loss_scale_ = at::empty({}, device_);
+    if (options_.recorder != nullptr) {
+      GS_RETURN_IF_ERROR(
+          CheckTrace(options_.recorder->first_step(), options_.recorder->last_step()));
+    }
     if (options_.trace.wanted()) {
-      GS_RETURN_IF_ERROR(CheckTrace());
+      const TraceOptions& trace = options_.trace;
+      GS_RETURN_IF_ERROR(CheckTrace(trace.first_step, trace.first_step + trace.steps - 1));
       GS_ASSIGN_OR_RETURN(trace_,
                           KinetoTrace::Create(options_.trace, options_.gpu, options_.timeout));
     }
@@ -153,6 +160,7 @@ class TrainerImpl : public Trainer {
     ddp.plan = options_.plan;
     ddp.timeout = options_.timeout;
     ddp.skip_nonfinite_steps = scaler_.has_value();
+    ddp.recorder = options_.recorder;
     ddp.forward_backward = [this] { ThrowAwayStep(); };
     GS_RETURN_IF_ERROR(ComparePrecisions());
     if (options_.record_gradients || !options_.straggler.nobody()) {
@@ -225,6 +233,8 @@ class TrainerImpl : public Trainer {
 
   int loader_threads() const override { return loader_->threads(); }
 
+  int64_t steps_per_epoch() const override { return inputs_.steps_per_epoch; }
+
  private:
   // Gradients are not seen in a replayed step.
   bool UsesGraph() const {
@@ -266,12 +276,10 @@ class TrainerImpl : public Trainer {
     return absl::OkStatus();
   }
 
-  absl::Status CheckTrace() const {
-    const int64_t last = options_.trace.first_step + options_.trace.steps - 1;
+  absl::Status CheckTrace(int64_t first, int64_t last) const {
     if (last <= inputs_.steps) return absl::OkStatus();
     return absl::InvalidArgumentError(absl::StrCat("--trace_steps: expected steps of the job's ",
-                                                   inputs_.steps, ", found ",
-                                                   options_.trace.first_step, " to ", last));
+                                                   inputs_.steps, ", found ", first, " to ", last));
   }
 
   Deadline NewDeadline() const { return Deadline::In(options_.timeout); }
@@ -310,6 +318,7 @@ class TrainerImpl : public Trainer {
   absl::Status Step(StepReport* report) {
     StepTimes& times = report->times;
     GS_RETURN_IF_ERROR(clock_.BeginStep());
+    const MonotonicTime begin = MonotonicTime::Now();
     StepOptions step;
     step.step = report->step;
     step.lr = report->lr = LearningRate(inputs_.recipe, report->step - 1);
@@ -331,9 +340,12 @@ class TrainerImpl : public Trainer {
     }
     times.exposed = ddp_->timing().exposed;
     times.update = ddp_->timing().update;
+    const MonotonicTime finished = MonotonicTime::Now();
     times.update += slow_down_.Stretch(times.update);
     GS_RETURN_IF_ERROR(UpdateAverage(&times.update));
-    return clock_.EndStep();
+    GS_RETURN_IF_ERROR(clock_.EndStep());
+    RecordStep(options_.recorder.get(), report->step, begin, finished);
+    return absl::OkStatus();
   }
 
   // Before each forward. Not part of what a graph replays: that reads the new seed.
@@ -373,6 +385,8 @@ class TrainerImpl : public Trainer {
       const MonotonicTime backward_done = MonotonicTime::Now();
       // A graph has no forward of its own.
       forward_done_ = std::max(forward_done_, have_data);
+      RecordBatch(options_.recorder.get(), step.step,
+                  {start, have_data, forward_done_, backward_done});
       report->times.forward += forward_done_ - have_data;
       report->times.backward += backward_done - forward_done_;
       if (last) {

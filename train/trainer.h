@@ -131,6 +131,8 @@ class Trainer {
   virtual const Plan& plan() const = 0;  // after Bind()
 
   virtual int loader_threads() const = 0;  // that prepare batches by now
+
+  virtual int64_t steps_per_epoch() const = 0;
 };
 
 }  // namespace gradsync

@@ -10,6 +10,7 @@
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
 #include "base/straggler.h"
+#include "base/trace_recorder.h"
 #include "data/open_dataset.h"
 #include "data/sampler.h"
 #include "gpu/gpu_api.h"
@@ -80,7 +81,8 @@ struct TrainerOptions {
   // backward so that buckets become late too (slow_down.h), the update in one piece after it.
   Straggler straggler;
   std::shared_ptr<TensorMemory> memory;  // what tensors take is read from it; null: nobody asks
-  TraceOptions trace;                    // which steps of this worker are recorded; none by default
+  std::shared_ptr<TraceRecorder> recorder;  // of some steps, for a trace of all ranks; may be null
+  TraceOptions trace;                       // which steps Kineto records; none by default
   absl::Duration timeout = absl::Seconds(60);  // a bucket that is not there in time fails the job
 };
 

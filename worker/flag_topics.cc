@@ -30,7 +30,8 @@ std::vector<FlagTopic> WorkerTopics() {
         "cudnn_benchmark", "threads", "loader_threads"}},
       {"Sizes of buckets and chunks", {"bucket_bytes", "first_bucket_bytes", "chunk_bytes"}},
       {"Evaluation and records",
-       {"evaluate", "evaluate_every", "log_every", "metrics_json", "trace", "trace_steps"}},
+       {"evaluate", "evaluate_every", "log_every", "metrics_json", "tensorboard", "trace",
+        "trace_steps", "trace_bandwidth", "trace_placement"}},
       {"Job files", {"config", "print_config", "write_config"}},
       {"Lost peers and slow workers", {"timeout", "straggler"}},
   };

@@ -23,7 +23,9 @@
 #include "train/trainer.h"
 #include "worker/effective_flags.h"
 #include "worker/metrics.h"
+#include "worker/progress.h"
 #include "worker/recipe_flags.h"
+#include "worker/seeing.h"
 
 namespace gradsync {
 namespace {
@@ -68,18 +70,6 @@ absl::Status Validate(const JobOptions& options) {
 void PrintDevice(const GpuApi* gpu, int64_t every) {
   if (every == 0) return;
   std::printf("device %s\n", DescribeDevice(gpu).c_str());
-  std::fflush(stdout);
-}
-
-void PrintStep(const StepReport& report, int64_t every) {
-  if (every == 0 || (report.step % every != 0 && report.step != 1 && report.step != report.steps)) {
-    return;
-  }
-  std::printf("step %ld/%ld loss %.4f %.1f ms/step (exposed %.1f, data %.1f)\n",
-              static_cast<long>(report.step), static_cast<long>(report.steps), report.loss,
-              absl::ToDoubleMilliseconds(report.times.total),
-              absl::ToDoubleMilliseconds(report.times.exposed),
-              absl::ToDoubleMilliseconds(report.times.data));
   std::fflush(stdout);
 }
 
@@ -144,6 +134,9 @@ class Job {
   // store.
   absl::Status Prepare() {
     GS_RETURN_IF_ERROR(Validate(options_));
+    GS_ASSIGN_OR_RETURN(seeing_, Seeing::Create(options_.seeing, rank()));
+    options_.join.meet.recorder = options_.trainer.recorder = seeing_->recorder();
+    options_.trainer.trace = options_.seeing.kineto;
     GS_RETURN_IF_ERROR(OpenDevices(&options_.join));
     options_.trainer.gpu = options_.join.sync.gpu;
     options_.trainer.memory = CountTensorMemory(options_.trainer.gpu.get());
@@ -164,10 +157,15 @@ class Job {
   }
 
   absl::Status Train() {
+    ProgressOptions progress;
+    progress.every = rank() == 0 ? options_.log_every : 0;
+    progress.samples_per_step =
+        options_.trainer.batch_size * options_.trainer.accumulate * options_.join.meet.world_size;
+    progress.steps_per_epoch = trainer_->steps_per_epoch();
+    seeing_->Begin(progress);
     const absl::StatusOr<TrainingResult> result = trainer_->Run([this](const StepReport& report) {
-      if (rank() != 0) return;
-      PrintStep(report, options_.log_every);
-      PrintEpoch(report, options_.log_every);
+      seeing_->OnStep(report);
+      if (rank() == 0) PrintEpoch(report, options_.log_every);
     });
     // What the group agreed on names the first cause; ours may be a consequence of it.
     if (!result.ok()) return member_->Fail(result.status());
@@ -176,6 +174,7 @@ class Job {
       PrintResult(*result, options_.trainer.synchronised ? options_.join.meet.world_size : 1,
                   options_.trainer.ema_decay > 0);
     }
+    GS_RETURN_IF_ERROR(seeing_->Finish(*member_, trainer_->plan(), *result));
     if (!options_.metrics_json.empty()) {
       GS_RETURN_IF_ERROR(WriteWorkerMetrics(options_, member_->sync(), *trainer_, *result,
                                             member_->side_channel().bytes_sent(),
@@ -192,6 +191,7 @@ class Job {
   std::unique_ptr<Member> member_;
   std::unique_ptr<SideChannel> moments_;  // of synchronised BatchNorm
   std::unique_ptr<Trainer> trainer_;
+  std::unique_ptr<Seeing> seeing_;
 };
 
 }  // namespace

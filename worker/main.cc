@@ -20,13 +20,13 @@
 #include "join/meet.h"
 #include "join/sync_flags.h"
 #include "train/describe_job.h"
-#include "train/kineto_trace.h"
 #include "train/trainer_options.h"
 #include "worker/checkpoint_flags.h"
 #include "worker/config_flags.h"
 #include "worker/data_flags.h"
 #include "worker/job.h"
 #include "worker/model_flags.h"
+#include "worker/seeing_flags.h"
 #include "worker/training_flags.h"
 
 ABSL_FLAG(
@@ -64,11 +64,6 @@ ABSL_FLAG(
     std::string, metrics_json, "",
     "file for what this worker measured, WorkerMetrics of proto/run_record.proto; {rank} in it "
     "stands for the rank");
-ABSL_FLAG(std::string, trace, "",
-          "file for a trace of some steps of this worker, as Chrome's trace JSON, which "
-          "tools/trace_check reads; {rank} in it stands for the rank; needs --config=cuda");
-ABSL_FLAG(std::string, trace_steps, "11:3",
-          "steps that --trace records: FIRST:COUNT, the first step is 1");
 ABSL_FLAG(int64_t, log_every, 10, "rank 0 prints a line every so many steps; 0: none");
 
 namespace gradsync {
@@ -98,6 +93,7 @@ constexpr absl::string_view kOfEachRank[] = {
     "metrics_json",
     "trace",
     "trace_steps",
+    "tensorboard",
     "log_every",
     "prefetch_bytes",
     "config",
@@ -109,6 +105,7 @@ constexpr absl::string_view kOfEachRank[] = {
 FlagTexts FlagsOfAllRanks() {
   FlagTexts flags = FlagValues();
   for (absl::string_view name : kOfEachRank) flags.erase(std::string(name));
+  if (!TracesEachRank()) AddTraceFlags(&flags);
   return flags;
 }
 
@@ -147,9 +144,8 @@ absl::StatusOr<JobOptions> JobOptionsFromFlags(std::vector<FlagRecord> flags) {
   job.trainer.timeout = absl::GetFlag(FLAGS_timeout);
   job.trainer.plan.codec = job.join.sync.job.codec;
   job.trainer.ranks_on_host = job.join.ranks_on_host;
-  GS_ASSIGN_OR_RETURN(job.trainer.trace, ParseTrace(UserPath(absl::GetFlag(FLAGS_trace)),
-                                                    absl::GetFlag(FLAGS_trace_steps), meet.rank));
   job.flags = EffectiveFlagsFrom(std::move(flags), job.join);
+  GS_ASSIGN_OR_RETURN(job.seeing, SeeingFromFlags(meet.rank));
   return job;
 }
 

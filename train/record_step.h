@@ -1,0 +1,29 @@
+#ifndef GRADSYNC_TRAIN_RECORD_STEP_H_
+#define GRADSYNC_TRAIN_RECORD_STEP_H_
+
+#include <cstdint>
+
+#include "base/monotonic_time.h"
+#include "base/trace_recorder.h"
+
+namespace gradsync {
+
+// The host's clock in one batch of a step.
+struct BatchPoints {
+  MonotonicTime begin;
+  MonotonicTime have_data;
+  MonotonicTime forward_done;
+  MonotonicTime backward_done;
+};
+
+// Records data, forward and backward. `recorder` may be null, here and below. Thread-safe.
+void RecordBatch(TraceRecorder* recorder, int64_t step, const BatchPoints& points);
+
+// Records a step that ends now: itself, and by how much a straggler stretches its update. At
+// `finished` all buckets were there and updated. Waits and updates are recorded where they happen
+// (ddp/distributed_data_parallel.h). Thread-safe.
+void RecordStep(TraceRecorder* recorder, int64_t step, MonotonicTime begin, MonotonicTime finished);
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_TRAIN_RECORD_STEP_H_

@@ -1,0 +1,151 @@
+#include "worker/seeing.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "absl/memory/memory.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "base/deadline.h"
+#include "base/monotonic_time.h"
+#include "base/status_macros.h"
+#include "base/write_file.h"
+#include "group/process_trace.h"
+#include "plan/codec.h"
+#include "plan/job_spec.h"
+#include "plan/update_site.h"
+#include "proto/step_trace.pb.h"
+#include "simulator/cluster.h"
+#include "trace/perfetto_file.h"
+#include "trace/predicted_step.h"
+#include "worker/gather_trace.h"
+
+namespace gradsync {
+namespace {
+
+// Before the job, and not after it.
+absl::Status CheckWritable(const std::string& path) {
+  std::FILE* const file = std::fopen(path.c_str(), "ab");
+  if (file == nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat("--trace: expected a file that can be written, ",
+                                                   "found ", path, ": ", std::strerror(errno)));
+  }
+  std::fclose(file);
+  return absl::OkStatus();
+}
+
+// What the simulator is told of the job; it knows networks only.
+absl::optional<Cluster> ClusterOf(const StepTraceOptions& trace, const SyncOptions& options) {
+  const JobSpec& job = options.job;
+  if (trace.bytes_per_second == 0 || job.link != Link::kGrpc || !job.consistency.bulk() ||
+      job.topology == Topology::kLocal) {
+    return absl::nullopt;
+  }
+  Cluster cluster;
+  cluster.ring = job.topology == Topology::kRing;
+  cluster.placement = trace.placement;
+  cluster.servers = static_cast<int>(options.servers.size());
+  cluster.returned = job.update == UpdateSite::kOwner ? Returned::kParameters : Returned::kMean;
+  cluster.bytes_per_second = trace.bytes_per_second;
+  (cluster.ring ? cluster.ring_connections : cluster.ps_connections) = ConnectionsOf(job);
+  return cluster;
+}
+
+void Append(std::vector<proto::ProcessTrace> from, std::vector<proto::ProcessTrace>* to) {
+  for (proto::ProcessTrace& trace : from) to->push_back(std::move(trace));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Seeing>> Seeing::Create(const SeeingOptions& options, int rank) {
+  std::unique_ptr<Seeing> seeing = absl::WrapUnique(new Seeing(options, rank));
+  const StepTraceOptions& trace = options.trace;
+  if (trace.wanted()) {
+    if (rank == 0) GS_RETURN_IF_ERROR(CheckWritable(trace.path));
+    seeing->recorder_ = std::make_shared<TraceRecorder>(trace.first_step, trace.last_step);
+  }
+  if (rank == 0 && !options.tensorboard.empty()) {
+    auto file = TensorboardFile::Create(options.tensorboard);
+    if (!file.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--tensorboard: expected a folder that can be written, found ",
+                       options.tensorboard, ": ", file.status().message()));
+    }
+    seeing->tensorboard_ = *std::move(file);
+  }
+  return seeing;
+}
+
+void Seeing::Begin(const ProgressOptions& progress) {
+  progress_options_ = progress;
+  progress_.emplace(progress, MonotonicTime::Now());
+}
+
+void Seeing::OnStep(const StepReport& report) {
+  const std::string line = progress_->Line(report, MonotonicTime::Now());
+  if (!line.empty()) {
+    std::printf("%s\n", line.c_str());
+    std::fflush(stdout);
+  }
+  if (tensorboard_ != nullptr) AddScalars(report);
+}
+
+void Seeing::AddScalars(const StepReport& report) {
+  const double seconds = absl::ToDoubleSeconds(report.times.total);
+  const double samples = static_cast<double>(progress_options_.samples_per_step);
+  failed_.Update(tensorboard_->Add(
+      report.step, {{"loss", report.loss},
+                    {"lr", report.lr},
+                    {"exposed_ms", absl::ToDoubleMilliseconds(report.times.exposed)},
+                    {"step_ms", absl::ToDoubleMilliseconds(report.times.total)},
+                    {"data_ms", absl::ToDoubleMilliseconds(report.times.data)},
+                    {"samples_per_second", seconds > 0 ? samples / seconds : 0}}));
+}
+
+absl::Status Seeing::Finish(const Member& member, const Plan& plan, const TrainingResult& result) {
+  for (const AccuracyPoint& point : result.accuracies) {
+    if (tensorboard_ == nullptr) break;
+    failed_.Update(tensorboard_->Add(point.step, {{"test_accuracy", point.accuracy}}));
+  }
+  if (tensorboard_ != nullptr && result.test_samples > 0) {
+    failed_.Update(tensorboard_->Add(
+        static_cast<int64_t>(result.losses.size()),
+        {{"test_accuracy", result.test_accuracy}, {"test_loss", result.test_loss}}));
+  }
+  if (recorder_ != nullptr) failed_.Update(WriteTrace(member, plan));
+  return failed_;
+}
+
+absl::Status Seeing::WriteTrace(const Member& member, const Plan& plan) {
+  WorkerGroup group = member.group();
+  if (member.options().job.topology == Topology::kLocal) group.world_size = 1;
+  std::vector<proto::ProcessTrace> traces;
+  if (group.rank < group.world_size) {
+    GS_ASSIGN_OR_RETURN(traces, GatherTraces(group, ClockName(), Deadline::In(group.timeout)));
+  }
+  if (rank_ != 0) return absl::OkStatus();
+  int64_t dropped = 0;
+  for (const proto::ProcessTrace& trace : traces) dropped += trace.dropped();
+  const absl::optional<Cluster> cluster = ClusterOf(options_.trace, member.options());
+  if (cluster.has_value()) {
+    GS_ASSIGN_OR_RETURN(std::vector<proto::ProcessTrace> predicted,
+                        PredictStep(plan, *cluster, traces, options_.trace.first_step));
+    Append(std::move(predicted), &traces);
+  } else if (options_.trace.bytes_per_second > 0) {
+    std::printf("no predicted step: the simulator knows steps under bsp over --link=grpc\n");
+  }
+  GS_RETURN_IF_ERROR(WriteFileAtomically(options_.trace.path, PerfettoFile(traces)));
+  std::printf("trace of steps %ld to %ld: %s\n", static_cast<long>(options_.trace.first_step),
+              static_cast<long>(options_.trace.last_step), options_.trace.path.c_str());
+  if (dropped > 0) {
+    std::printf("%ld events had no room in the trace\n", static_cast<long>(dropped));
+  }
+  std::fflush(stdout);
+  return absl::OkStatus();
+}
+
+}  // namespace gradsync
