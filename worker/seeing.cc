@@ -97,8 +97,10 @@ void Seeing::OnStep(const StepReport& report) {
 void Seeing::AddScalars(const StepReport& report) {
   const double seconds = absl::ToDoubleSeconds(report.times.total);
   const double samples = static_cast<double>(progress_options_.samples_per_step);
+  const double own = static_cast<double>(report.samples);
   failed_.Update(tensorboard_->Add(
       report.step, {{"loss", report.loss},
+                    {"accuracy", own > 0 ? static_cast<double>(report.correct) / own : 0},
                     {"lr", report.lr},
                     {"exposed_ms", absl::ToDoubleMilliseconds(report.times.exposed)},
                     {"step_ms", absl::ToDoubleMilliseconds(report.times.total)},
@@ -113,7 +115,7 @@ absl::Status Seeing::Finish(const Member& member, const Plan& plan, const Traini
   }
   if (tensorboard_ != nullptr && result.test_samples > 0) {
     failed_.Update(tensorboard_->Add(
-        static_cast<int64_t>(result.losses.size()),
+        result.first_step - 1 + static_cast<int64_t>(result.losses.size()),
         {{"test_accuracy", result.test_accuracy}, {"test_loss", result.test_loss}}));
   }
   if (recorder_ != nullptr) failed_.Update(WriteTrace(member, plan));
