@@ -68,6 +68,13 @@ PROGRAMS = {
     "//worker": Program("worker/worker", ("--model=mlp", *JOB)),
 }
 
+# What else makes a small job of one with these flags: they need steps, or a model, that JOB and PROGRAMS do not have.
+SMALL_WITH = {
+    "--lr_milestones": ("--lr_milestones=1,2",),
+    "--lr_warmup": ("--lr_warmup=1",),
+    "--sync_batchnorm": ("--model=resnet18",),
+}
+
 # compare with --bandwidth: one network, fast enough for a step to take no time.
 COMPARE_ON_NETWORK = ("--bandwidth=400mbit",)
 TRAIN_BENCH_ON_NETWORK = ("--bandwidth=4gbit", "--replay=benchmarks/profiles/resnet18.json")
@@ -253,7 +260,8 @@ class Runner:
         before, after = before_and_after(arguments)
         argv = [str(ROOT / program.path), *before, *self.small(target, program, arguments)]
         if after or program.small_after:
-            argv += ["--", *after, *self.small_after(program, after)]
+            more = [flag for name in flags_of(after) for flag in SMALL_WITH.get(name, ())]
+            argv += ["--", *after, *self.small_after(program, after), *more]
         begin = time.monotonic()
         self.must_pass(argv)
         return f"ran, {time.monotonic() - begin:.1f} s"

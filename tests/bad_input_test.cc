@@ -302,6 +302,35 @@ TEST(WorkerBadInputTest, SchedulesThatLackSomethingOrAreToldTooMuch) {
   expect_refused({"--lr=-1"}, {"--lr", "-1"});
 }
 
+TEST(WorkerBadInputTest, RecipesThatCannotBe) {
+  const auto expect_refused = [](std::vector<std::string> flags,
+                                 const std::vector<std::string>& words) {
+    flags.insert(flags.begin(), {"--model=mlp", "--steps=10"});
+    ExpectRefused(kWorker, flags, words);
+  };
+  expect_refused({"--accumulate=0"}, {"--accumulate", "at least 1", "0"});
+  expect_refused({"--label_smoothing=1.5"}, {"--label_smoothing", "0 to 1", "1.5"});
+  expect_refused({"--label_smoothing=nan"}, {"--label_smoothing", "nan"});
+  expect_refused({"--ema_decay=1"}, {"--ema_decay", "less than 1", "1"});
+  expect_refused({"--no_weight_decay=bias,fc9.weight"}, {"--no_weight_decay", "fc9.weight"});
+  expect_refused({"--sync_batchnorm"}, {"--sync_batchnorm", "BatchNorm", "mlp"});
+  expect_refused({"--lr_power=2"}, {"--lr_power", "--schedule=constant", "2"});
+  expect_refused({"--lr_warmup=5x"}, {"--lr_warmup", "5e", "5x"});
+  expect_refused({"--lr_warmup=5", "--lr_warmup_steps=5"}, {"--lr_warmup", "--lr_warmup_steps"});
+  expect_refused({"--lr_warmup_start=0.5"}, {"--lr_warmup_start", "--lr_warmup", "0.5"});
+  expect_refused({"--lr_warmup=5", "--lr_warmup_start=2"}, {"--lr_warmup_start", "0 to 1", "2"});
+  expect_refused({"--schedule=poly", "--lr_warmup=10"}, {"--lr_warmup", "10", "--schedule=poly"});
+  expect_refused({"--lr_scaling=cubic"}, {"--lr_scaling", "linear", "cubic"});
+  expect_refused({"--lr_reference_batch=128"}, {"--lr_reference_batch", "--lr_scaling=none"});
+  const std::vector<std::string> ssp = {"--topology=ps", "--servers=127.0.0.1:1",
+                                        "--master=127.0.0.1:0", "--update=owner",
+                                        "--consistency=ssp:2"};
+  expect_refused(With(ssp, {"--sync_batchnorm"}), {"--sync_batchnorm", "--consistency=ssp:2"});
+  expect_refused(With(ssp, {"--ema_decay=0.9"}), {"--ema_decay", "--consistency=ssp:2", "0.9"});
+  expect_refused({"--sync_batchnorm", "--world_size=2", "--rank=0", "--master=127.0.0.1:0"},
+                 {"--sync_batchnorm", "--topology=local"});
+}
+
 TEST(ServerBadInputTest, FlagsThatDoNotExistOrFit) {
   ExpectRefused(kServer, {"--lisen=127.0.0.1:0"}, {"--lisen", "--listen"});
   ExpectRefused(kServer, {"--listen=nowhere"}, {"--listen", "nowhere"});

@@ -16,9 +16,9 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
 #include "gmock/gmock.h"
-#include "google/protobuf/util/json_util.h"
 #include "gtest/gtest.h"
 #include "proto/run_record.pb.h"
+#include "tests/job_metrics.h"
 #include "tests/worker_processes.h"
 #include "tools/local_job.h"
 
@@ -33,33 +33,8 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Pointwise;
 
-LocalJobOptions Job(int workers, int servers, const std::vector<std::string>& flags) {
-  LocalJobOptions options;
-  options.worker_binary = "worker/worker";
-  options.server_binary = "ps_server/ps_server";
-  options.workers = workers;
-  options.servers = servers;
-  options.worker_flags = With({"--model=mlp", "--batch_size=4", "--timeout=60s"}, flags);
-  options.collect_metrics = true;
-  return options;
-}
-
-// Of each worker of a job that must succeed.
-std::vector<proto::WorkerMetrics> MetricsOf(const LocalJobOptions& options) {
-  std::vector<proto::WorkerMetrics> all;
-  const auto result = RunLocalJob(options);
-  EXPECT_TRUE(result.ok()) << result.status();
-  if (!result.ok()) return all;
-  EXPECT_EQ(result->exit_code, 0) << DescribeFailure(*result);
-  for (const std::string& text : result->worker_metrics) {
-    all.emplace_back();
-    EXPECT_TRUE(google::protobuf::util::JsonStringToMessage(text, &all.back()).ok()) << text;
-  }
-  return all;
-}
-
 std::vector<double> RatesOf(const std::vector<std::string>& flags) {
-  const auto metrics = MetricsOf(Job(1, 0, With({"--steps=8", "--lr=0.01"}, flags)));
+  const auto metrics = MetricsOf(SmallJob(1, 0, With({"--steps=8", "--lr=0.01"}, flags)));
   if (metrics.empty()) return {};
   return std::vector<double>(metrics[0].lr().begin(), metrics[0].lr().end());
 }
@@ -86,7 +61,7 @@ TEST(LearningRateTest, CosineFallsFromTheEndOfTheWarmUpToTheEndOfTheJob) {
 
 TEST(LearningRateTest, IsTheSameOnAllRanksAndMatters) {
   const auto train = [](const std::string& schedule) {
-    return MetricsOf(Job(2, 1, {"--topology=ps", "--update=owner", "--steps=6", schedule}));
+    return MetricsOf(SmallJob(2, 1, {"--topology=ps", "--update=owner", "--steps=6", schedule}));
   };
   const auto constant = train("--schedule=constant");
   const auto cosine = train("--schedule=cosine");
@@ -136,10 +111,10 @@ class DivergenceTest : public ::testing::TestWithParam<Divergence> {};
 TEST_P(DivergenceTest, EndsTheJobAndNamesStepAndRank) {
   const Divergence& d = GetParam();
   LocalJobOptions options =
-      Job(d.workers, d.servers,
-          With({"--topology=" + d.topology, "--model=" + d.model, "--stem=cifar", "--lr=1e30",
-                "--steps=12", "--momentum=0", "--weight_decay=0"},
-               d.flags));
+      SmallJob(d.workers, d.servers,
+               With({"--topology=" + d.topology, "--model=" + d.model, "--stem=cifar", "--lr=1e30",
+                     "--steps=12", "--momentum=0", "--weight_decay=0"},
+                    d.flags));
   std::map<std::string, std::vector<std::string>> errors;
   options.on_line = [&errors](absl::string_view process, absl::string_view line, bool is_stderr) {
     if (is_stderr) errors[std::string(process)].push_back(std::string(line));
@@ -196,7 +171,7 @@ std::vector<int64_t> ThreadTicks(int pid) {
 // OpenBLAS took all cores for each matrix product, whatever --threads was.
 TEST(ThreadsTest, OneThreadComputes) {
   // Batches are made by several threads, so that none of them has much to do.
-  LocalJobOptions options = Job(
+  LocalJobOptions options = SmallJob(
       1, 0,
       {"--threads=1", "--loader_threads=8", "--batch_size=256", "--steps=300", "--log_every=10"});
   int pid = 0;
@@ -216,7 +191,7 @@ TEST(ThreadsTest, OneThreadComputes) {
 
 TEST(SizesTest, AreBytesOrHaveUnits) {
   const auto largest = [](const std::vector<std::string>& flags) {
-    const auto metrics = MetricsOf(Job(1, 0, With({"--steps=2"}, flags)));
+    const auto metrics = MetricsOf(SmallJob(1, 0, With({"--steps=2"}, flags)));
     return metrics.empty() ? 0 : metrics[0].bucket_bytes();
   };
   const double small = largest({"--bucket_bytes=4KiB", "--first_bucket_bytes=4KiB"});
