@@ -35,6 +35,7 @@
 #include "ps_client/server_clock.h"
 #include "ps_client/server_connection.h"
 #include "sync/chunk_encoder.h"
+#include "sync/rank_state.h"
 #include "sync/staleness.h"
 
 namespace gradsync {
@@ -107,6 +108,10 @@ class PsEngine : public std::enable_shared_from_this<PsEngine> {
 
   // Forgets what compression kept of earlier gradients. Between steps.
   void ForgetResiduals() { encoder_->Reset(); }
+
+  // What it kept, and the same put back. Between steps.
+  RankState ExportResiduals() const { return encoder_->Residuals(); }
+  void ImportResiduals(const RankState& state) { encoder_->SetResiduals(state); }
 
   // Says goodbye to all servers. Resolves when all streams are closed.
   SyncHandle Leave();

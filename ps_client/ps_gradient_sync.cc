@@ -21,6 +21,7 @@
 #include "ps_client/ps_windows.h"
 #include "sync/flat_buckets.h"
 #include "sync/group_sync.h"
+#include "sync/rank_state.h"
 #include "sync/sync_engine.h"
 #include "sync/window_buckets.h"
 
@@ -57,6 +58,8 @@ class PsSync : public SyncEngine {
   absl::StatusOr<OptimizerState> Export(int64_t steps, Deadline deadline) override;
   absl::Status Import(const OptimizerState& state, Deadline deadline) override;
   void ForgetResiduals() override { engine_->ForgetResiduals(); }
+  RankState ExportResiduals() override { return engine_->ExportResiduals(); }
+  void ImportResiduals(const RankState& state) override { engine_->ImportResiduals(state); }
   WireStats wire_stats() const override {
     return windows_ != nullptr ? windows_->wire_stats() : engine_->wire_stats();
   }

@@ -1,6 +1,8 @@
 #include "sync/chunk_encoder.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <vector>
 
 #include "base/kernels.h"
 
@@ -63,6 +65,41 @@ absl::Span<const char> ChunkEncoder::EncodeReturned(ChunkId id, const float* val
   char* const to = PlaceOf(id);
   EncodeChunk(form, values, to);
   return {to, static_cast<size_t>(form.bytes())};
+}
+
+RankState ChunkEncoder::Residuals() const {
+  RankState state;
+  for (size_t b = 0; plan_.codec().sparse() && b < buckets_.size(); ++b) {
+    std::vector<float> values = buckets_[b].residual;
+    const StripeLayout& layout = plan_.buckets()[b].layout;
+    for (int slot = 0; slot < layout.slots(); ++slot) {
+      const ElementRange range = layout.range(slot);
+      const double scale = buckets_[b].residual_scale[slot];
+      if (scale != 1) {
+        Scale(values.data() + range.begin, range.size(), static_cast<float>(scale));
+      }
+    }
+    for (const PlacedTensor& placed : plan_.buckets()[b].tensors) {
+      const TensorSpec& tensor = plan_.tensors()[placed.tensor];
+      const auto begin = values.begin() + placed.offset;
+      state.residuals[tensor.name].assign(begin, begin + tensor.numel());
+    }
+  }
+  return state;
+}
+
+void ChunkEncoder::SetResiduals(const RankState& state) {
+  Reset();
+  for (size_t b = 0; b < buckets_.size(); ++b) {
+    std::vector<double>& scales = buckets_[b].residual_scale;
+    std::fill(scales.begin(), scales.end(), 1.0);
+    for (const PlacedTensor& placed : plan_.buckets()[b].tensors) {
+      const auto found = state.residuals.find(plan_.tensors()[placed.tensor].name);
+      if (found == state.residuals.end()) continue;
+      std::copy(found->second.begin(), found->second.end(),
+                buckets_[b].residual.begin() + placed.offset);
+    }
+  }
 }
 
 void ChunkEncoder::Reset() {

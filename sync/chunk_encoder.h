@@ -10,6 +10,7 @@
 #include "plan/codec.h"
 #include "plan/plan.h"
 #include "plan/shard_map.h"
+#include "sync/rank_state.h"
 
 namespace gradsync {
 
@@ -41,6 +42,13 @@ class ChunkEncoder {
 
   // Forgets what is kept, as a new object would.
   void Reset();
+
+  // What is kept, by parameter, in units of the gradient without a loss scale; empty but for topk.
+  // Both calls between steps.
+  RankState Residuals() const;
+
+  // Keeps that, and nothing else. `state` fits the plan, whose codec is topk.
+  void SetResiduals(const RankState& state);
 
   // What is kept of a bucket under topk; empty otherwise. For tests.
   const std::vector<float>& residual(int bucket) const { return buckets_[bucket].residual; }

@@ -47,6 +47,7 @@
 #include "plan/plan.h"
 #include "plan/step_options.h"
 #include "plan/update_site.h"
+#include "sync/rank_state.h"
 #include "sync/staleness.h"
 #include "sync/sync_identity.h"
 
@@ -113,8 +114,19 @@ class GradientSync {
   // Collective, after Bind() and between steps; every rank passes the same state. An empty state
   // resets to the beginning. Errors: INVALID_ARGUMENT when a name, slot or size does not fit the
   // plan, whatever has become of the group. What error feedback (plan/codec.h, topk) kept of
-  // earlier gradients is in no state: it is dropped, here as in a new process.
+  // earlier gradients is each rank's own: it is dropped, here as in a new process, for
+  // ImportRankState() to bring back.
   virtual absl::Status ImportOptimizerState(const OptimizerState& state, Deadline deadline) = 0;
+
+  // Between steps, of this rank alone: nobody is waited for. What it keeps for itself; with what
+  // ImportOptimizerState() takes and the parameters it is all that decides the steps that follow.
+  // Empty where nothing is kept.
+  virtual absl::StatusOr<RankState> ExportRankState() = 0;
+
+  // The same rank's, after ImportOptimizerState() or in its place; what is not in `state` is
+  // forgotten. Errors: INVALID_ARGUMENT when a name or size does not fit the plan, or the plan
+  // keeps nothing.
+  virtual absl::Status ImportRankState(const RankState& state) = 0;
 
   // The first asynchronous failure, or OK. Sticky. Thread-safe.
   virtual absl::Status status() const = 0;

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,6 +20,7 @@
 #include "group/sync_handle.h"
 #include "group/sync_life.h"
 #include "optim/state_mapping.h"
+#include "plan/codec.h"
 #include "sync/launch_order.h"
 
 namespace gradsync {
@@ -40,6 +42,28 @@ absl::StatusOr<WorkerGroup> CheckGroup(const WorkerGroup& group, absl::string_vi
   WorkerGroup complete = group;
   if (complete.store == nullptr) complete.store = NewInMemoryStore();
   return complete;
+}
+
+absl::Status CheckResiduals(const Plan& plan, const RankState& state) {
+  if (!plan.codec().sparse() && !state.residuals.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat("residuals of ", state.residuals.begin()->first,
+                                                   ": compression ", CodecName(plan.codec()),
+                                                   " keeps none"));
+  }
+  std::map<std::string, int64_t> sizes;
+  for (const TensorSpec& tensor : plan.tensors()) sizes[tensor.name] = tensor.numel();
+  for (const auto& [name, values] : state.residuals) {
+    const auto size = sizes.find(name);
+    if (size == sizes.end()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("residuals of ", name, ": the plan has no such parameter"));
+    }
+    if (static_cast<int64_t>(values.size()) != size->second) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "residuals of ", name, ": expected ", size->second, " elements, found ", values.size()));
+    }
+  }
+  return absl::OkStatus();
 }
 
 class GroupSync final : public GradientSync, private EngineHost {
@@ -70,6 +94,8 @@ class GroupSync final : public GradientSync, private EngineHost {
   absl::Status Settle(Deadline deadline) override;
   absl::StatusOr<OptimizerState> ExportOptimizerState(Deadline deadline) override;
   absl::Status ImportOptimizerState(const OptimizerState& state, Deadline deadline) override;
+  absl::StatusOr<RankState> ExportRankState() override;
+  absl::Status ImportRankState(const RankState& state) override;
   absl::Status status() const override;
   void Abort(absl::Status reason) override { Report(life_.ReasonOf(std::move(reason))); }
   absl::Status Shutdown(Deadline deadline) override;
@@ -276,6 +302,18 @@ absl::Status GroupSync::ImportOptimizerState(const OptimizerState& state, Deadli
   if (!at_owner()) return absl::OkStatus();
   GS_RETURN_IF_ERROR(Collective(engine_->Import(state, deadline)));
   steps_done_ = state.step;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<RankState> GroupSync::ExportRankState() {
+  GS_RETURN_IF_ERROR(CheckUsable());
+  return engine_->ExportResiduals();
+}
+
+absl::Status GroupSync::ImportRankState(const RankState& state) {
+  if (life_.bound()) GS_RETURN_IF_ERROR(CheckResiduals(plan_, state));
+  GS_RETURN_IF_ERROR(CheckUsable());
+  if (plan_.codec().sparse()) engine_->ImportResiduals(state);
   return absl::OkStatus();
 }
 

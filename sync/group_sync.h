@@ -8,6 +8,8 @@
 //   Settle                  usable                                       Settle
 //   ExportOptimizerState    usable; who has the state; steps done        Export
 //   ImportOptimizerState    the state fits the plan; usable; who has it  ForgetResiduals, Import
+//   ExportRankState         usable                                       ExportResiduals
+//   ImportRankState         the state fits the plan; usable              ImportResiduals
 //   Shutdown                once; all ranks have come                    Settle, Drain, Leave
 //   Abort, a failure here   the group's first failure, and its cause     Halt, Stop, Fail
 //   or of another rank      on every rank; sticky

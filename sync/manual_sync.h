@@ -108,6 +108,8 @@ class ManualSync : public GradientSync {
     return OptimizerState();
   }
   absl::Status ImportOptimizerState(const OptimizerState&, Deadline) override { return status(); }
+  absl::StatusOr<RankState> ExportRankState() override { return RankState(); }
+  absl::Status ImportRankState(const RankState&) override { return status(); }
   absl::Status Settle(Deadline) override { return status(); }
   absl::Status status() const override {
     MutexLock lock(&mutex_);

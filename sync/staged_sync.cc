@@ -102,6 +102,8 @@ class StagedSync : public GradientSync {
   absl::Status Settle(Deadline deadline) override;
   absl::StatusOr<OptimizerState> ExportOptimizerState(Deadline deadline) override;
   absl::Status ImportOptimizerState(const OptimizerState& state, Deadline deadline) override;
+  absl::StatusOr<RankState> ExportRankState() override;
+  absl::Status ImportRankState(const RankState& state) override;
   absl::Status status() const override { return host_->status(); }
   void Abort(absl::Status reason) override;
   absl::Status Shutdown(Deadline deadline) override;
@@ -451,6 +453,16 @@ absl::StatusOr<OptimizerState> StagedSync::ExportOptimizerState(Deadline deadlin
 absl::Status StagedSync::ImportOptimizerState(const OptimizerState& state, Deadline deadline) {
   MutexLock lock(&host_mutex_);
   return host_->ImportOptimizerState(state, deadline);
+}
+
+absl::StatusOr<RankState> StagedSync::ExportRankState() {
+  MutexLock lock(&host_mutex_);
+  return host_->ExportRankState();
+}
+
+absl::Status StagedSync::ImportRankState(const RankState& state) {
+  MutexLock lock(&host_mutex_);
+  return host_->ImportRankState(state);
 }
 
 absl::Status StagedSync::Shutdown(Deadline deadline) {

@@ -22,6 +22,7 @@
 #include "plan/step_options.h"
 #include "plan/update_site.h"
 #include "sync/gradient_sync.h"
+#include "sync/rank_state.h"
 #include "sync/staleness.h"
 #include "sync/sync_identity.h"
 
@@ -93,6 +94,11 @@ class SyncEngine {
   virtual absl::StatusOr<OptimizerState> Export(int64_t steps, Deadline deadline) = 0;
   virtual absl::Status Import(const OptimizerState& state, Deadline deadline) = 0;
   virtual void ForgetResiduals() {}
+
+  // As GradientSync has them. ImportResiduals() comes only where the plan's codec is sparse, with a
+  // state that fits, and replaces what was kept.
+  virtual RankState ExportResiduals() { return RankState(); }
+  virtual void ImportResiduals(const RankState&) {}
 
   // Only after Connect() succeeded.
   virtual WireStats wire_stats() const = 0;

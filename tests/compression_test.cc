@@ -392,6 +392,43 @@ TEST(CompressionLimitsTest, BackendsThatCannotDoItRefuseThePlan) {
   ExpectBindRefuses(*job.Create(0), "topk:0.1");
 }
 
+// Two steps, then two more by new backends with what the old ones kept.
+TEST(CompressionLimitsTest, WhatWasKeptGoesOnInNewProcesses) {
+  const Case c = {"topk:0.02", 2, 1, UpdateSite::kWorker, false};
+  const Plan plan = UnevenPlan(2, c.compression);
+  std::vector<RankState> kept(2);
+  const auto train = [&](int64_t begin, int64_t end, bool resumed, std::vector<FlatValues>* to) {
+    const Job job(c);
+    RunRanks(2, [&](int rank) {
+      const std::unique_ptr<GradientSync> sync = job.Create(rank);
+      absl::StatusOr<std::vector<GradBucket>> buckets = sync->Bind(plan, Soon());
+      ASSERT_TRUE(buckets.ok()) << buckets.status();
+      if (resumed) ASSERT_EQ(sync->ImportRankState(kept[rank]), absl::OkStatus());
+      for (int64_t s = begin; s <= end; ++s) {
+        Write(Gradients(plan, s)[rank], *buckets, &GradBucket::grad);
+        ASSERT_EQ(RunStep(*sync, plan, Step(c, s)), absl::OkStatus());
+        if (rank == 0) to->push_back(Read(*buckets, &GradBucket::grad));
+        if (s != 2) continue;
+        const auto state = sync->ExportRankState();
+        ASSERT_TRUE(state.ok()) << state.status();
+        EXPECT_EQ(state->residuals.size(), plan.tensors().size());
+        kept[rank] = *state;
+      }
+      RankState wrong = kept[rank];
+      wrong.residuals.begin()->second.pop_back();
+      EXPECT_EQ(sync->ImportRankState(wrong).code(), absl::StatusCode::kInvalidArgument);
+      EXPECT_EQ(sync->Shutdown(Soon()), absl::OkStatus());
+    });
+  };
+  std::vector<FlatValues> whole, rest;
+  train(1, 4, /*resumed=*/false, &whole);
+  train(3, 4, /*resumed=*/true, &rest);
+  ASSERT_EQ(whole.size(), 4u);
+  ASSERT_EQ(rest.size(), 2u);
+  EXPECT_TRUE(SameBits(rest[0], whole[2]));
+  EXPECT_TRUE(SameBits(rest[1], whole[3]));
+}
+
 // A new process has nothing kept either, so a job that is resumed in place must not.
 TEST(CompressionLimitsTest, ImportingStateDropsWhatWasKept) {
   const Case c = {"topk:0.02", 1, 1, UpdateSite::kWorker, false};

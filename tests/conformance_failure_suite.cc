@@ -38,7 +38,9 @@ std::vector<Answer> AnswersTo(GradientSync& sync) {
           {"BroadcastParameters", sync.BroadcastParameters(Soon())},
           {"Settle", sync.Settle(Soon())},
           {"ExportOptimizerState", sync.ExportOptimizerState(Soon()).status()},
-          {"ImportOptimizerState", sync.ImportOptimizerState(OptimizerState(), Soon())}};
+          {"ImportOptimizerState", sync.ImportOptimizerState(OptimizerState(), Soon())},
+          {"ExportRankState", sync.ExportRankState().status()},
+          {"ImportRankState", sync.ImportRankState(RankState())}};
 }
 
 void ExpectEach(const std::vector<Answer>& answers, absl::StatusCode code,
@@ -291,6 +293,24 @@ TEST_P(ConformanceTest, StateThatDoesNotFitThePlanIsRefused) {
              const absl::Status status = self.sync->ImportOptimizerState(state, Soon());
              EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
              EXPECT_TRUE(absl::StrContains(status.message(), "expected 3")) << status;
+           });
+}
+
+TEST_P(ConformanceTest, ARankKeepsNothingWithoutCompressionAndTakesNothing) {
+  const Plan plan = UnevenPlan(GetParam().world_size, Momentum());
+  Group(GetParam())
+      .Run([&](int) { return plan; },
+           [&](int, Rank& self) {
+             ASSERT_EQ(self.Exchange(Step(1)), absl::OkStatus());
+             const absl::StatusOr<RankState> kept = self.sync->ExportRankState();
+             ASSERT_TRUE(kept.ok()) << kept.status();
+             EXPECT_TRUE(kept->residuals.empty());
+             EXPECT_EQ(self.sync->ImportRankState(*kept), absl::OkStatus());
+             RankState other;
+             other.residuals["a"] = {1, 2, 3};
+             ExpectStatus(self.sync->ImportRankState(other), absl::StatusCode::kInvalidArgument,
+                          "keeps none");
+             EXPECT_EQ(self.sync->Shutdown(Soon()), absl::OkStatus());
            });
 }
 

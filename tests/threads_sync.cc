@@ -70,6 +70,8 @@ class ThreadsSync : public GradientSync {
     return OptimizerState();
   }
   absl::Status ImportOptimizerState(const OptimizerState&, Deadline) override { return status(); }
+  absl::StatusOr<RankState> ExportRankState() override { return RankState(); }
+  absl::Status ImportRankState(const RankState&) override { return status(); }
 
   absl::Status Settle(Deadline) override { return status(); }
   absl::Status status() const override {

@@ -9,6 +9,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
 #include "absl/time/time.h"
 #include "base/flag_error.h"
 #include "base/monotonic_time.h"
@@ -18,7 +19,7 @@
 #include "checkpoint/safetensors.h"
 #include "checkpoint/torch_file.h"
 #include "plan/codec.h"
-#include "plan/plan.h"
+#include "sync/rank_state.h"
 #include "train/state_dict.h"
 
 namespace gradsync {
@@ -33,6 +34,8 @@ constexpr absl::Duration kWriteTimeout = absl::Hours(1);
 
 // The store holds a message whole, for each rank.
 constexpr size_t kPieceBytes = size_t{16} << 20;
+
+std::string ResidualsOf(int rank) { return absl::StrFormat("residuals_%04d.safetensors", rank); }
 
 // A path that means the same to a rank that was started elsewhere on the same file system.
 std::string Absolute(const std::string& path) {
@@ -75,6 +78,31 @@ absl::Status AllOrNone(const absl::Status& own, SideChannel& side_channel) {
     return absl::AbortedError(absl::StrCat("rank ", rank, ": ", answers[rank]));
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> EncodeResiduals(const RankState& state) {
+  Safetensors content;
+  for (const auto& [name, values] : state.residuals) {
+    HostTensor tensor;
+    tensor.name = name;
+    tensor.sizes = {static_cast<int64_t>(values.size())};
+    tensor.data.assign(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float));
+    content.tensors.push_back(std::move(tensor));
+  }
+  return EncodeSafetensors(content);
+}
+
+absl::StatusOr<RankState> DecodeResiduals(absl::string_view file) {
+  GS_ASSIGN_OR_RETURN(const Safetensors content, DecodeSafetensors(file));
+  RankState state;
+  for (const HostTensor& tensor : content.tensors) {
+    if (tensor.type != ElementType::kFloat32) {
+      return absl::DataLossError(absl::StrCat("residuals: expected F32, found ", Describe(tensor)));
+    }
+    const float* const values = reinterpret_cast<const float*>(tensor.data.data());
+    state.residuals[tensor.name].assign(values, values + tensor.data.size() / sizeof(float));
+  }
+  return state;
 }
 
 }  // namespace
@@ -198,7 +226,7 @@ absl::Status Checkpointer::LoadWeights(torch::nn::Module& module) {
 }
 
 absl::StatusOr<JobState> Checkpointer::Resume(const torch::nn::Module& module, c10::Device device,
-                                              DistributedDataParallel& ddp,
+                                              DistributedDataParallel& ddp, GradientSync& sync,
                                               SideChannel& side_channel, Deadline deadline) {
   if (options_.resume == CheckpointOptions::Resume::kNone) return JobState();
   GS_ASSIGN_OR_RETURN(const std::string file, BroadcastLarge(side_channel, start_state_, deadline));
@@ -206,6 +234,11 @@ absl::StatusOr<JobState> Checkpointer::Resume(const torch::nn::Module& module, c
   if (file.empty()) return JobState();
   GS_ASSIGN_OR_RETURN(JobState state, DecodeJobState(file, module));
   GS_RETURN_IF_ERROR(ddp.ImportState(state.optimizer, deadline, state.skipped_steps));
+  if (state.residuals) {
+    GS_ASSIGN_OR_RETURN(const std::string path,
+                        side_channel.Broadcast(start_.has_value() ? start_->path() : "", deadline));
+    GS_RETURN_IF_ERROR(AllOrNone(ImportResiduals(path, sync), side_channel));
+  }
   if (rank_ < static_cast<int>(state.random.size())) {
     GS_RETURN_IF_ERROR(SetRandomState(state.random[rank_], device));
   }
@@ -213,12 +246,23 @@ absl::StatusOr<JobState> Checkpointer::Resume(const torch::nn::Module& module, c
   best_accuracy_ = state.best_accuracy;
   if (rank_ == 0) {
     Say(absl::StrCat("resumed from ", start_->path(), ", after step ", state.step));
-    if (ddp.plan().codec().sparse()) {
-      Say("what compression kept of earlier gradients is in no checkpoint: the bits will differ");
-    }
   }
   state.optimizer = OptimizerState();  // it may be large
   return state;
+}
+
+absl::Status Checkpointer::ImportResiduals(const std::string& path, GradientSync& sync) {
+  absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(*files_, path);
+  absl::StatusOr<std::string> file =
+      checkpoint.ok() ? checkpoint->Read(*files_, ResidualsOf(rank_)) : checkpoint.status();
+  if (!file.ok()) {
+    return absl::Status(file.status().code(),
+                        absl::StrCat("expected to read what compression kept on this rank (with"
+                                     " --compression=topk all ranks need to see the checkpoint): ",
+                                     file.status().message()));
+  }
+  GS_ASSIGN_OR_RETURN(const RankState state, DecodeResiduals(*file));
+  return sync.ImportRankState(state);
 }
 
 bool Checkpointer::Due(const JobPosition& at) const {
@@ -232,7 +276,7 @@ bool Checkpointer::Due(const JobPosition& at) const {
 absl::Status Checkpointer::Save(const JobPosition& at, JobState state,
                                 absl::optional<double> accuracy, const torch::nn::Module& module,
                                 c10::Device device, DistributedDataParallel& ddp,
-                                SideChannel& side_channel) {
+                                GradientSync& sync, SideChannel& side_channel) {
   const MonotonicTime begin = MonotonicTime::Now();
   const Deadline deadline = Deadline::In(kWriteTimeout);
   GS_RETURN_IF_ERROR(ddp.Settle(deadline));
@@ -244,6 +288,7 @@ absl::Status Checkpointer::Save(const JobPosition& at, JobState state,
   state.position = at.next_position;
   state.world_size = world_size_;
   state.flags = options_.job;
+  state.residuals = ddp.plan().codec().sparse();
   const bool is_best = accuracy.has_value() && (best_step_ == 0 || *accuracy > best_accuracy_);
   if (is_best) {
     best_step_ = at.step;
@@ -253,6 +298,10 @@ absl::Status Checkpointer::Save(const JobPosition& at, JobState state,
   state.best_accuracy = best_accuracy_;
 
   absl::Status written = rank_ == 0 ? folder_.Begin(at.step) : absl::OkStatus();
+  if (state.residuals) {
+    GS_RETURN_IF_ERROR(AllOrNone(written, side_channel));
+    GS_RETURN_IF_ERROR(SaveResiduals(sync, side_channel));
+  }
   if (rank_ == 0) {
     if (written.ok()) written = Write(state, module);
     if (written.ok() && is_best) written = folder_.SetBest(at.step);
@@ -283,6 +332,40 @@ absl::Status Checkpointer::Write(const JobState& state, const torch::nn::Module&
   GS_ASSIGN_OR_RETURN(const std::string file, EncodeJobState(state, module));
   GS_RETURN_IF_ERROR(folder_.Add(kState, file));
   return folder_.Commit();
+}
+
+// Each rank writes its own, then rank 0 hears of all.
+absl::Status Checkpointer::SaveResiduals(GradientSync& sync, SideChannel& side_channel) {
+  const Deadline deadline = Deadline::In(kWriteTimeout);
+  GS_ASSIGN_OR_RETURN(const std::string path,
+                      side_channel.Broadcast(folder_.PendingPath(), deadline));
+  const absl::StatusOr<CheckpointFile> own = WriteResiduals(path, sync);
+  GS_RETURN_IF_ERROR(AllOrNone(own.status(), side_channel));
+  GS_ASSIGN_OR_RETURN(const std::vector<std::string> all,
+                      side_channel.AllGather(absl::StrCat(own->bytes, " ", own->sha256), deadline));
+  for (int rank = 0; rank_ == 0 && rank < world_size_; ++rank) {
+    const std::vector<std::string> parts = absl::StrSplit(all[rank], ' ');
+    CheckpointFile file;
+    if (parts.size() != 2 || !absl::SimpleAtoi(parts[0], &file.bytes)) {
+      return absl::DataLossError(
+          absl::StrCat("rank ", rank, ": expected a file, found ", all[rank]));
+    }
+    file.sha256 = parts[1];
+    folder_.AddWritten(ResidualsOf(rank), file);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<CheckpointFile> Checkpointer::WriteResiduals(const std::string& folder,
+                                                            GradientSync& sync) {
+  GS_ASSIGN_OR_RETURN(const RankState state, sync.ExportRankState());
+  GS_ASSIGN_OR_RETURN(const std::string file, EncodeResiduals(state));
+  absl::StatusOr<CheckpointFile> written =
+      WriteCheckpointFile(*files_, absl::StrCat(folder, "/", ResidualsOf(rank_)), file);
+  if (written.ok()) return written;
+  return absl::Status(written.status().code(),
+                      absl::StrCat("with --compression=topk all ranks write to --checkpoint: ",
+                                   written.status().message()));
 }
 
 }  // namespace gradsync

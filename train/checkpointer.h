@@ -17,6 +17,7 @@
 #include "checkpoint/file_system.h"
 #include "ddp/distributed_data_parallel.h"
 #include "group/side_channel.h"
+#include "sync/gradient_sync.h"
 #include "torch/nn/module.h"
 #include "train/checkpoint_options.h"
 #include "train/job_state.h"
@@ -36,10 +37,11 @@ struct JobPosition {
 //
 //   model.pt, model.safetensors   weights and buffers, by PyTorch's names
 //   state.safetensors             all else that ranks share (train/job_state.h)
+//   residuals_0003.safetensors    what compression keeps on rank 3 alone, under topk
 //
-// Rank 0 reads and writes all of them, so only rank 0 needs to see the folder. What compression
-// keeps on each rank (topk) is in none. Not thread-safe. Save() and Resume() are collective and wait
-// for peers; the files are written while all wait.
+// Rank 0 reads and writes all of them but the last, so only rank 0 needs to see the folder, unless
+// ranks keep residuals. Not thread-safe. Save() and Resume() are collective and wait for peers;
+// the files are written while all wait.
 class Checkpointer {
  public:
   // Rank 0 finds what the job starts from, and checks that it fits. `steps`: of the whole job.
@@ -54,10 +56,10 @@ class Checkpointer {
   absl::Status LoadWeights(torch::nn::Module& module);
 
   // Collective, after DistributedDataParallel::Create(). The state that the job goes on from, which
-  // optimizer and generators have afterwards; a state of step 0 for a new job.
+  // optimizer, residuals and generators have afterwards; a state of step 0 for a new job.
   absl::StatusOr<JobState> Resume(const torch::nn::Module& module, c10::Device device,
-                                  DistributedDataParallel& ddp, SideChannel& side_channel,
-                                  Deadline deadline);
+                                  DistributedDataParallel& ddp, GradientSync& sync,
+                                  SideChannel& side_channel, Deadline deadline);
 
   // Whether there is to be a checkpoint after this step.
   bool Due(const JobPosition& at) const;
@@ -67,7 +69,7 @@ class Checkpointer {
   // and of the file system; when rank 0 cannot write, all ranks fail.
   absl::Status Save(const JobPosition& at, JobState state, absl::optional<double> accuracy,
                     const torch::nn::Module& module, c10::Device device,
-                    DistributedDataParallel& ddp, SideChannel& side_channel);
+                    DistributedDataParallel& ddp, GradientSync& sync, SideChannel& side_channel);
 
  private:
   Checkpointer(const CheckpointOptions& options, int rank, int world_size, int64_t steps);
@@ -77,6 +79,9 @@ class Checkpointer {
   absl::Status CheckFolder() const;
   absl::Status CheckState(const JobState& state) const;
   absl::Status Write(const JobState& state, const torch::nn::Module& module);
+  absl::Status ImportResiduals(const std::string& path, GradientSync& sync);
+  absl::Status SaveResiduals(GradientSync& sync, SideChannel& side_channel);
+  absl::StatusOr<CheckpointFile> WriteResiduals(const std::string& folder, GradientSync& sync);
   void Say(absl::string_view line) const;
 
   const CheckpointOptions options_;

@@ -113,6 +113,7 @@ std::map<std::string, std::string> EncodeNumbers(const JobState& state) {
       {"optimizer_step", absl::StrCat(state.optimizer.step)},
       {"average_updates", absl::StrCat(state.average_updates)},
       {"world_size", absl::StrCat(state.world_size)},
+      {"residuals", absl::StrCat(state.residuals ? 1 : 0)},
       {"best_step", absl::StrCat(state.best_step)},
       {"best_accuracy", Exact(state.best_accuracy)},
   };
@@ -130,7 +131,7 @@ absl::Status DecodeNumbers(const std::map<std::string, std::string>& metadata, J
     return Damaged(absl::StrCat("expected version ", kVersionNumber));
   }
   Reader reader(metadata);
-  int64_t world_size = 0;
+  int64_t world_size = 0, residuals = 0;
   reader.Read("step", &state->step);
   reader.Read("epoch", &state->epoch);
   reader.Read("position", &state->position);
@@ -138,6 +139,7 @@ absl::Status DecodeNumbers(const std::map<std::string, std::string>& metadata, J
   reader.Read("optimizer_step", &state->optimizer.step);
   reader.Read("average_updates", &state->average_updates);
   reader.Read("world_size", &world_size);
+  reader.Read("residuals", &residuals);
   reader.Read("best_step", &state->best_step);
   reader.Read("best_accuracy", &state->best_accuracy);
   if (reader.Has("loss_scale")) {
@@ -146,6 +148,7 @@ absl::Status DecodeNumbers(const std::map<std::string, std::string>& metadata, J
     reader.Read("loss_scale_good_steps", &state->loss_scaler->good_steps);
   }
   state->world_size = static_cast<int>(world_size);
+  state->residuals = residuals != 0;
   for (const auto& [key, value] : metadata) {
     absl::string_view flag = key;
     if (absl::ConsumePrefix(&flag, kFlag)) state->flags[std::string(flag)] = value;

@@ -31,6 +31,7 @@ struct JobState {
   int64_t average_updates = 0;
   int world_size = 1;
   std::vector<std::string> random;  // by rank, RandomState()
+  bool residuals = false;           // whether each rank has a file of its own, of residuals
 
   // Of the checkpoints that were evaluated, the most accurate; best_step 0: none was.
   int64_t best_step = 0;

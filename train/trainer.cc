@@ -500,7 +500,7 @@ class TrainerImpl : public Trainer {
   // Goes on where a checkpoint left the job, if it is to.
   absl::Status Resume() {
     GS_ASSIGN_OR_RETURN(const JobState state,
-                        checkpointer_->Resume(*model_, device_, *ddp_, *side_channel_,
+                        checkpointer_->Resume(*model_, device_, *ddp_, *sync_, *side_channel_,
                                               Deadline::In(kEvaluationTimeout)));
     if (state.step == 0) return absl::OkStatus();
     first_step_ = state.step + 1;
@@ -537,7 +537,7 @@ class TrainerImpl : public Trainer {
       state.average_updates = average_->updates();
     }
     GS_RETURN_IF_ERROR(checkpointer_->Save(position_, std::move(state), accuracy, *model_, device_,
-                                           *ddp_, *side_channel_));
+                                           *ddp_, *sync_, *side_channel_));
     ++result->checkpoints;
     const absl::Duration time = MonotonicTime::Now() - begin;
     result->checkpoint_time += time;

@@ -50,6 +50,10 @@ class Spoiled : public GradientSync {
   absl::Status ImportOptimizerState(const OptimizerState& state, Deadline deadline) override {
     return sync_->ImportOptimizerState(state, deadline);
   }
+  absl::StatusOr<RankState> ExportRankState() override { return sync_->ExportRankState(); }
+  absl::Status ImportRankState(const RankState& state) override {
+    return sync_->ImportRankState(state);
+  }
   absl::Status Settle(Deadline deadline) override { return sync_->Settle(deadline); }
   absl::Status status() const override { return sync_->status(); }
   void Abort(absl::Status reason) override { sync_->Abort(std::move(reason)); }

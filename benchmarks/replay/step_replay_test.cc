@@ -63,6 +63,8 @@ class SimulatedSync : public GradientSync, public SyncDriver {
   absl::Status ImportOptimizerState(const OptimizerState&, Deadline) override {
     return absl::OkStatus();
   }
+  absl::StatusOr<RankState> ExportRankState() override { return RankState(); }
+  absl::Status ImportRankState(const RankState&) override { return status(); }
   absl::Status Settle(Deadline) override { return status(); }
   absl::Status status() const override { return absl::OkStatus(); }
   void Abort(absl::Status) override {}
