@@ -97,6 +97,8 @@ class DataLoader::Impl {
         sampler_(sampler),
         options_(options),
         augmenter_(shape_, options.augmentation),
+        samples_per_claim_(SamplesPerClaim(options)),
+        crops_(false),
         slots_(options.depth),
         epoch_(options.start_epoch),
         position_(options.start_position) {}

@@ -100,7 +100,7 @@ TEST_F(ImageFolderJobTest, TheTimeWaitedForDataIsShownAndRecorded) {
   const auto metrics = Train(1, 0, {"--log_every=1"});
   EXPECT_GE(metrics.data_wait_share(), 0);
   EXPECT_LT(metrics.data_wait_share(), 1);
-  EXPECT_THAT(out_, Contains(HasSubstr(", data ")));
+  EXPECT_THAT(out_, Contains(HasSubstr(" data ")));
   EXPECT_THAT(out_, Contains(HasSubstr("waited for data ")));
 }
 
