@@ -14,7 +14,9 @@ void ExpectStepsCoverAnEpoch(const Accumulation& accumulation) {
     ASSERT_GE(batches, 1);
     ASSERT_LE(batches, accumulation.per_step);
     position = std::min(position + batches * accumulation.batch_size, accumulation.share);
-    if (position < accumulation.share) EXPECT_EQ(batches, accumulation.per_step);
+    if (position < accumulation.share) {
+      EXPECT_EQ(batches, accumulation.per_step);
+    }
   }
   EXPECT_EQ(steps, accumulation.StepsPerEpoch());
 }

@@ -2,6 +2,7 @@
 
 #include "absl/time/time.h"
 #include "base/monotonic_time.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "train/trainer.h"
 
@@ -42,8 +43,31 @@ TEST(ProgressTest, SaysWhereTheJobIsAndHowLongItWillTake) {
 TEST(ProgressTest, TheLastStepHasALineAndNothingIsLeft) {
   const MonotonicTime begin;
   Progress progress(Every(1000), begin);
+  progress.Line(Report(1, 390), begin + absl::Milliseconds(100));
   EXPECT_EQ(progress.Line(Report(390, 390), begin + absl::Seconds(39)),
             "step 390/390 epoch 1/1 loss 1.2346 320 samples/s data 0.1 exposed 3.2 step 81.0 ms");
+}
+
+TEST(ProgressTest, AJobThatWasResumedIsTimedFromThereOn) {
+  const MonotonicTime begin;
+  Progress progress(Every(1000), begin);
+  EXPECT_EQ(progress.Line(Report(101, 200), begin + absl::Milliseconds(100)),
+            "step 101/200 epoch 1/1 loss 1.2346 320 samples/s data 0.1 exposed 3.2 step 81.0 ms, "
+            "10 s left");
+}
+
+TEST(ProgressTest, TheAccuracyIsOfTheEpochSoFar) {
+  Progress progress(Every(1), MonotonicTime());
+  const auto line = [&progress](int64_t step, int64_t epoch, int64_t correct) {
+    StepReport report = Report(step, 3);
+    report.epoch = epoch;
+    report.samples = 32;
+    report.correct = correct;
+    return progress.Line(report, MonotonicTime() + absl::Seconds(step));
+  };
+  EXPECT_THAT(line(1, 1, 8), testing::HasSubstr(" accuracy 25.0 %"));
+  EXPECT_THAT(line(2, 1, 24), testing::HasSubstr(" accuracy 50.0 %"));
+  EXPECT_THAT(line(3, 2, 32), testing::HasSubstr(" accuracy 100.0 %"));
 }
 
 TEST(ProgressTest, NoLinesWhenNoneAreWanted) {
