@@ -155,14 +155,18 @@ class SmoothNet : public Model {
       options.in = 8;
     }
     fc_ = register_module("fc", std::make_shared<Linear>(8, 10, generator));
+    AddBlock({"all",
+              {"conv1", "norm1", "conv2", "norm2", "fc"},
+              [this](const at::Tensor& x) { return Compute(x); },
+              /*recompute=*/false});
   }
 
-  at::Tensor forward(at::Tensor x) override {
+ private:
+  at::Tensor Compute(at::Tensor x) {
     for (size_t i : {0, 1}) x = at::tanh(norms_[i]->forward(convs_[i]->forward(x)));
     return fc_->forward(x.mean({2, 3}));
   }
 
- private:
   std::vector<std::shared_ptr<Conv2d>> convs_;
   std::vector<std::shared_ptr<BatchNorm2d>> norms_;
   std::shared_ptr<Linear> fc_;
