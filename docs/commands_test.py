@@ -124,6 +124,7 @@ MEASURED = {
     "gradsync-report/compare.json": "benchmarks/results/compare_default_2core_epyc.json",
     "probe.json": "benchmarks/results/network_exchange_n4_400mbit_2core_epyc.json",
     "straggler/compare.json": "benchmarks/results/compare_staleness_mlp_2core_epyc.json",
+    "staleness/compare.json": "benchmarks/results/compare_staleness_mlp_2core_epyc.json",
 }
 
 BAZEL_OPTIONS = re.compile(r"--(config=\w+|compilation_mode=\w+|test_\w+(=\S+)?|nocache_test_results|runs_per_test=\d+|"
@@ -326,6 +327,8 @@ class Runner:
             self.check_flags(program, part[at + 1:])
             small = program.small_after if "--" in part else program.small
             argv += [*part[:at], str(ROOT / path), *part[at + 1:], *small, *([":"] if rest else [])]
+        if any(re.match(r"[\d.]+:\d+$", word) for word in words):
+            return "flags checked. SKIPPED: needs a server that runs"
         if words[0] != "mpirun" or shutil.which("mpirun.openmpi") is None:
             return f"flags checked. SKIPPED: {LAUNCHERS[words[0]]}"
         with socket.socket() as port:
