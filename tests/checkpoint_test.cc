@@ -166,6 +166,28 @@ TEST_F(CheckpointTest, TheSamplesThatAreLeftOfAnEpochComeNext) {
   }
 }
 
+// The average is no part of the hash: what is evaluated says whether it went on.
+TEST_F(CheckpointTest, TheAverageOfTheWeightsGoesOn) {
+  const Flags flags = {"--ema_decay=0.9", "--evaluate", "--batch_size=500"};
+  const auto whole = Run(Job(kRingShm, 2, With(flags, {"--steps=5"})));
+  Run(Job(kRingShm, 2, With(flags, Checkpoints({"--steps=3"}))));
+  const auto rest = Run(Job(kRingShm, 2, With(flags, Checkpoints({"--steps=5", "--resume=auto"}))));
+  EXPECT_NE(rest.test_loss(), rest.weights_test_loss());
+  EXPECT_EQ(rest.test_loss(), whole.test_loss());
+  EXPECT_EQ(rest.params_sha256(), whole.params_sha256());
+}
+
+// Which each rank keeps for itself.
+TEST_F(CheckpointTest, WhatTopkKeptOfEarlierGradientsGoesOn) {
+  const Flags flags = {"--compression=topk:0.1"};
+  const auto whole = Run(Job(kPsGrpc, 2, With(flags, {"--steps=7"})));
+  Run(Job(kPsGrpc, 2, With(flags, Checkpoints({"--steps=3"}))));
+  const auto rest = Run(Job(kPsGrpc, 2, With(flags, Checkpoints({"--steps=7", "--resume=auto"}))));
+  EXPECT_EQ(rest.first_step(), 4);
+  EXPECT_EQ(rest.params_sha256(), whole.params_sha256());
+  EXPECT_NE(rest.params_sha256(), "");
+}
+
 TEST_F(CheckpointTest, EpochsAreCountedAndTheBestIsKept) {
   const auto metrics =
       Run(Job(kRingShm, 4,
