@@ -58,12 +58,16 @@ absl::Duration ProcessCpuTime() {
   return absl::DurationFromTimeval(usage.ru_utime) + absl::DurationFromTimeval(usage.ru_stime);
 }
 
-// What is spent between steps, on none of them.
-struct Unmeasured {
+// What this process has spent, since some moment.
+struct Spent {
   absl::Duration time;
   absl::Duration cpu;
   WireStats wire;
 };
+
+Spent operator-(const Spent& a, const Spent& b) {
+  return {a.time - b.time, a.cpu - b.cpu, a.wire - b.wire};
+}
 
 class TrainerImpl : public Trainer {
  public:
@@ -183,17 +187,12 @@ class TrainerImpl : public Trainer {
   absl::StatusOr<TrainingResult> Run(
       const std::function<void(const StepReport&)>& on_step) override {
     TrainingResult result;
-    WireStats wire_before = sync_->wire_stats();
-    absl::Duration cpu_before = ProcessCpuTime();
-    MonotonicTime measured_from = MonotonicTime::Now();
+    measured_from_ = SpentSoFar();
     result.first_step = first_step_;
     for (int64_t step = first_step_; step <= inputs_.steps; ++step) {
-      if (step == first_step_ + options_.warmup_steps) {
+      if (step == FirstMeasured()) {
         GS_RETURN_IF_ERROR(clock_.Drain());
-        unmeasured_ = Unmeasured();
-        wire_before = sync_->wire_stats();
-        cpu_before = ProcessCpuTime();
-        measured_from = MonotonicTime::Now();
+        measured_from_ = SpentSoFar();
       }
       StepReport report;
       report.step = step;
@@ -201,7 +200,7 @@ class TrainerImpl : public Trainer {
       if (trace_ != nullptr) GS_RETURN_IF_ERROR(trace_->BeforeStep(step));
       if (options_.memory != nullptr) options_.memory->StartPeak();
       GS_RETURN_IF_ERROR(Step(&report));
-      if (options_.memory != nullptr && step > options_.warmup_steps) {
+      if (options_.memory != nullptr && step >= FirstMeasured()) {
         result.peak_tensor_bytes = std::max(result.peak_tensor_bytes, options_.memory->PeakBytes());
       }
       if (trace_ != nullptr) GS_RETURN_IF_ERROR(trace_->AfterStep(step));
@@ -212,9 +211,10 @@ class TrainerImpl : public Trainer {
     }
     GS_RETURN_IF_ERROR(clock_.Drain());
     GS_RETURN_IF_ERROR(ReportSteps(/*most_pending=*/0, on_step, &result));
-    result.measured = MonotonicTime::Now() - measured_from - unmeasured_.time;
-    result.cpu = ProcessCpuTime() - cpu_before - unmeasured_.cpu;
-    result.wire = sync_->wire_stats() - wire_before - unmeasured_.wire;
+    const Spent measured = SpentSoFar() - measured_from_;
+    result.measured = measured.time;
+    result.cpu = measured.cpu;
+    result.wire = measured.wire;
     result.staleness = sync_->staleness();
     result.skipped_steps = skipped_steps_;
     if (moments_ != nullptr) {
@@ -280,6 +280,12 @@ class TrainerImpl : public Trainer {
     if (last <= inputs_.steps) return absl::OkStatus();
     return absl::InvalidArgumentError(absl::StrCat("--trace_steps: expected steps of the job's ",
                                                    inputs_.steps, ", found ", first, " to ", last));
+  }
+
+  int64_t FirstMeasured() const { return first_step_ + options_.warmup_steps; }
+
+  Spent SpentSoFar() const {
+    return {MonotonicTime::Now().since_origin(), ProcessCpuTime(), sync_->wire_stats()};
   }
 
   Deadline NewDeadline() const { return Deadline::In(options_.timeout); }
@@ -488,7 +494,7 @@ class TrainerImpl : public Trainer {
       result->learning_rates.push_back(report.lr);
       GS_RETURN_IF_ERROR(FillTimes(time, &report));
       result->step_ends.push_back(time.end);
-      if (report.step >= first_step_ + options_.warmup_steps) result->times.push_back(report.times);
+      if (report.step >= FirstMeasured()) result->times.push_back(report.times);
       tally_.Add(report.epoch, report.loss, static_cast<double>(report.correct), report.samples);
       if (report.epoch_end.has_value()) report.epoch_end = tally_.Current();
       on_step(report);
@@ -517,16 +523,12 @@ class TrainerImpl : public Trainer {
     if (!checkpointer_->Due(position_)) return absl::OkStatus();
     GS_RETURN_IF_ERROR(clock_.Drain());
     clock_.Pause();
-    const MonotonicTime begin = MonotonicTime::Now();
-    const absl::Duration cpu_before = ProcessCpuTime();
-    const WireStats wire_before = sync_->wire_stats();
+    const Spent before = SpentSoFar();
     GS_RETURN_IF_ERROR(CheckFinite(Where(position_.step), *model_));
     absl::optional<double> accuracy;
     if (options_.checkpoint.best) {
       GS_RETURN_IF_ERROR(ddp_->Settle(Deadline::In(kSettleTimeout)));
-      GS_RETURN_IF_ERROR(ddp_->BroadcastBuffers(NewDeadline()));
-      GS_ASSIGN_OR_RETURN(const Evaluation evaluation,
-                          EvaluateOnTest(*side_channel_, Deadline::In(kEvaluationTimeout)));
+      GS_ASSIGN_OR_RETURN(const Evaluation evaluation, EvaluateWithAll());
       accuracy = evaluation.accuracy;
     }
     JobState state;
@@ -539,11 +541,10 @@ class TrainerImpl : public Trainer {
     GS_RETURN_IF_ERROR(checkpointer_->Save(position_, std::move(state), accuracy, *model_, device_,
                                            *ddp_, *sync_, *side_channel_));
     ++result->checkpoints;
-    const absl::Duration time = MonotonicTime::Now() - begin;
-    result->checkpoint_time += time;
-    unmeasured_.time += time;
-    unmeasured_.cpu += ProcessCpuTime() - cpu_before;
-    unmeasured_.wire = unmeasured_.wire - (wire_before - sync_->wire_stats());
+    const Spent after = SpentSoFar();
+    result->checkpoint_time += (after - before).time;
+    // As if it had taken nothing.
+    measured_from_ = after - (before - measured_from_);
     return absl::OkStatus();
   }
 
@@ -679,8 +680,9 @@ class TrainerImpl : public Trainer {
   int64_t batches_ = 1;         // of the step under way
   std::unique_ptr<Checkpointer> checkpointer_;
   int64_t first_step_ = 1;
-  JobPosition position_;   // after the step under way, or the last one
-  Unmeasured unmeasured_;  // among the measured steps
+  JobPosition position_;  // after the step under way, or the last one
+  // What was spent before the measured steps, and since then on none of them.
+  Spent measured_from_;
   int64_t skipped_steps_ = 0;
   LossReader losses_;
   LossReader correct_;                  // counts of right predictions
