@@ -2,9 +2,6 @@
 
 #include <sys/stat.h>
 
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
 #include <exception>
 #include <set>
 
@@ -13,6 +10,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
+#include "base/check_writable.h"
 #include "base/deadline.h"
 #include "base/status_macros.h"
 #include "torch/csrc/autograd/profiler_kineto.h"
@@ -35,17 +33,6 @@ std::set<ActivityType> Activities(const GpuApi* gpu) {
 std::string FirstLine(const std::exception& error) {
   const std::string text = error.what();
   return text.substr(0, text.find('\n'));
-}
-
-// Kineto would log why it cannot write, and go on.
-absl::Status CheckWritable(const std::string& path) {
-  std::FILE* const file = std::fopen(path.c_str(), "ab");
-  if (file == nullptr) {
-    return absl::InvalidArgumentError(absl::StrCat("--trace: expected a file that can be written, ",
-                                                   "found ", path, ": ", std::strerror(errno)));
-  }
-  std::fclose(file);
-  return absl::OkStatus();
 }
 
 bool IsWritten(const std::string& path) {
@@ -77,7 +64,8 @@ absl::StatusOr<std::unique_ptr<KinetoTrace>> KinetoTrace::Create(TraceOptions op
   if (trace->gpu_ != nullptr) {
     GS_ASSIGN_OR_RETURN(trace->idle_, ScopedEvent::Create(trace->gpu_));
   }
-  GS_RETURN_IF_ERROR(CheckWritable(trace->options_.path));
+  // Kineto would log why it cannot write, and go on.
+  GS_RETURN_IF_ERROR(CheckWritable("trace", trace->options_.path));
   // No function of LibTorch's says whether it has Kineto; one that has not finds out when it saves.
   absl::Status tried = trace->Start();
   if (tried.ok()) tried = trace->StopAndWrite();

@@ -1,15 +1,14 @@
 #include "worker/seeing.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <string>
 #include <vector>
 
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "base/check_writable.h"
 #include "base/deadline.h"
 #include "base/monotonic_time.h"
 #include "base/status_macros.h"
@@ -26,17 +25,6 @@
 
 namespace gradsync {
 namespace {
-
-// Before the job, and not after it.
-absl::Status CheckWritable(const std::string& path) {
-  std::FILE* const file = std::fopen(path.c_str(), "ab");
-  if (file == nullptr) {
-    return absl::InvalidArgumentError(absl::StrCat("--trace: expected a file that can be written, ",
-                                                   "found ", path, ": ", std::strerror(errno)));
-  }
-  std::fclose(file);
-  return absl::OkStatus();
-}
 
 // What the simulator is told of the job; it knows networks only.
 absl::optional<Cluster> ClusterOf(const StepTraceOptions& trace, const SyncOptions& options) {
@@ -65,7 +53,7 @@ absl::StatusOr<std::unique_ptr<Seeing>> Seeing::Create(const SeeingOptions& opti
   std::unique_ptr<Seeing> seeing = absl::WrapUnique(new Seeing(options, rank));
   const StepTraceOptions& trace = options.trace;
   if (trace.wanted()) {
-    if (rank == 0) GS_RETURN_IF_ERROR(CheckWritable(trace.path));
+    if (rank == 0) GS_RETURN_IF_ERROR(CheckWritable("trace", trace.path));
     seeing->recorder_ = std::make_shared<TraceRecorder>(trace.first_step, trace.last_step);
   }
   if (rank == 0 && !options.tensorboard.empty()) {
