@@ -1,6 +1,7 @@
 #include "base/version.h"
 
 #include "absl/strings/str_cat.h"
+#include "base/compiler_name.h"
 #include "google/protobuf/stubs/common.h"
 #include "grpcpp/version_info.h"
 
@@ -20,14 +21,6 @@ std::string Commit() {
   return known ? std::string(commit) : "unknown";
 }
 
-std::string Compiler() {
-#if defined(__clang__)
-  return absl::StrCat("clang ", __clang_version__);
-#else
-  return absl::StrCat("GCC ", __VERSION__);
-#endif
-}
-
 }  // namespace
 
 std::string VersionText(absl::string_view program, absl::string_view libtorch) {
@@ -35,7 +28,7 @@ std::string VersionText(absl::string_view program, absl::string_view libtorch) {
                       libtorch.empty() ? "" : absl::StrCat("\nLibTorch ", libtorch), "\ngRPC ",
                       GRPC_CPP_VERSION_STRING, "\nProtocol Buffers ",
                       GOOGLE_PROTOBUF_VERSION / 1000000, ".", GOOGLE_PROTOBUF_VERSION / 1000 % 1000,
-                      ".", GOOGLE_PROTOBUF_VERSION % 1000, "\ncompiler ", Compiler(), "\n");
+                      ".", GOOGLE_PROTOBUF_VERSION % 1000, "\ncompiler ", CompilerName(), "\n");
 }
 
 std::string VersionName() { return absl::StrCat("gradsync ", kVersion, ", commit ", Commit()); }

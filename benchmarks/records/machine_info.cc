@@ -14,6 +14,7 @@
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/compiler_name.h"
 #include "benchmarks/records/machine_load.h"
 #include "google/protobuf/stubs/common.h"
 #include "grpcpp/version_info.h"
@@ -42,14 +43,6 @@ std::string Lookup(const char* path, absl::string_view key, char separator) {
   return "";
 }
 
-std::string Compiler() {
-#if defined(__clang__)
-  return absl::StrCat("clang ", __clang_version__);
-#else
-  return absl::StrCat("GCC ", __VERSION__);
-#endif
-}
-
 }  // namespace
 
 proto::Machine DescribeMachine() {
@@ -61,7 +54,7 @@ proto::Machine DescribeMachine() {
   machine.set_os(Lookup("/etc/os-release", "PRETTY_NAME", '='));
   utsname kernel;
   if (uname(&kernel) == 0) machine.set_kernel(absl::StrCat(kernel.sysname, " ", kernel.release));
-  machine.set_compiler(Compiler());
+  machine.set_compiler(CompilerName());
   machine.set_build_mode(GRADSYNC_BUILD_MODE);
   auto& versions = *machine.mutable_versions();
   versions["abseil"] = absl::StrCat(ABSL_LTS_RELEASE_VERSION);
