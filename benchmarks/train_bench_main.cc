@@ -6,6 +6,7 @@
 //   bazel run //benchmarks:train_bench -- --replay=r18.json --workers=4,16 --straggler=3:2
 //   bazel run //benchmarks:train_bench -- --replay=r18.json --servers=2 --bandwidth=400mbit,1gbit
 //   bazel run //benchmarks:train_bench -- --replay=r18.json --update=owner --consistency=bsp,ssp:2
+//   bazel run //benchmarks:train_bench -- --replay=b64.json,b32.json --global_batch_size=64 --workers=1,2
 //
 // Exit codes: 0; 1 a result was wrong or a job failed; 2 bad flags or files, found before any job
 // started; 128 + signal when interrupted.
@@ -91,6 +92,9 @@ ABSL_FLAG(std::vector<std::string>, consistency, gradsync::ReplaySweepOptions().
           "slowest), asp (nobody waits); all but bsp for ps that update at the owner over grpc");
 ABSL_FLAG(std::vector<std::string>, compute_scale, gradsync::ReplaySweepOptions().compute_scales,
           "factors of all replayed times of computation, to stand for slower or faster workers");
+ABSL_FLAG(int64_t, global_batch_size, 0,
+          "with --replay: samples of all workers per step (strong scaling); n workers replay the "
+          "profile whose batch is the n-th part; 0: each profile, with any number of workers");
 ABSL_FLAG(std::string, straggler, "",
           "who computes slower: RANK:FACTOR, or random:SEED:PROBABILITY:FACTOR");
 ABSL_FLAG(int, connections, 0, "gRPC connections per pair of peers; 0: the topology's default");
@@ -189,6 +193,7 @@ ReplaySweepOptions SweepFromFlags() {
   options.consistencies = absl::GetFlag(FLAGS_consistency);
   options.compute_scales = absl::GetFlag(FLAGS_compute_scale);
   options.straggler = absl::GetFlag(FLAGS_straggler);
+  options.global_batch_size = absl::GetFlag(FLAGS_global_batch_size);
   options.steps = absl::GetFlag(FLAGS_steps);
   options.warmup_steps = absl::GetFlag(FLAGS_warmup_steps);
   options.connections = absl::GetFlag(FLAGS_connections);

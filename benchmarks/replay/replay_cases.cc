@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "base/byte_sizes.h"
@@ -79,6 +81,7 @@ absl::StatusOr<ReplayCase> CommonCase(const ReplaySweepOptions& options) {
   ReplayCase common;
   common.job.spec.connections = options.connections;
   common.timeout = options.timeout;
+  common.global_batch_size = options.global_batch_size;
   common.spec.set_straggler(options.straggler);
   common.spec.set_steps(options.steps - options.warmup_steps);
   common.spec.set_warmup_steps(options.warmup_steps);
@@ -118,6 +121,77 @@ absl::StatusOr<std::vector<proto::StepProfile>> ReadProfiles(
   }
   if (profiles.empty()) return FlagError("replay", "files of step profiles", "");
   return profiles;
+}
+
+double ComputeUs(const proto::StepProfile& profile) {
+  return profile.forward_us() + profile.backward_us() + profile.update_us();
+}
+
+// What each number of workers replays.
+struct ProfilesOfWorkers {
+  std::string name;
+  std::vector<const proto::StepProfile*> profiles;  // as many as there are numbers of workers
+  double one_worker_us = 0;                         // as ReplayCase has it
+};
+
+const proto::StepProfile* FindBatch(const std::vector<proto::StepProfile>& profiles,
+                                    int64_t batch_size) {
+  const auto found = std::find_if(
+      profiles.begin(), profiles.end(),
+      [batch_size](const proto::StepProfile& p) { return p.batch_size() == batch_size; });
+  return found == profiles.end() ? nullptr : &*found;
+}
+
+absl::StatusOr<const proto::StepProfile*> PartOf(const std::vector<proto::StepProfile>& profiles,
+                                                 int64_t global_batch_size, int workers) {
+  GS_ASSIGN_OR_RETURN(const int64_t batch,
+                      BatchPerWorker(/*batch_size=*/0, global_batch_size, workers));
+  if (const proto::StepProfile* part = FindBatch(profiles, batch)) return part;
+  std::vector<int> found;
+  for (const proto::StepProfile& profile : profiles) found.push_back(profile.batch_size());
+  return FlagError("replay",
+                   absl::StrCat("a profile with a batch of ", batch, ", for ", workers,
+                                " workers that have ", global_batch_size, " samples together"),
+                   absl::StrJoin(found, ", "));
+}
+
+absl::StatusOr<ProfilesOfWorkers> StrongScaling(const std::vector<proto::StepProfile>& profiles,
+                                                int64_t global_batch_size,
+                                                const std::vector<int>& workers) {
+  const std::string& model = profiles[0].model();
+  for (const proto::StepProfile& profile : profiles) {
+    if (profile.model() != model) {
+      return FlagError("replay", "profiles of one model with --global_batch_size",
+                       absl::StrCat(model, " and ", profile.model()));
+    }
+  }
+  ProfilesOfWorkers found;
+  found.name = absl::StrCat(model, ":", global_batch_size);
+  for (int n : workers) {
+    GS_ASSIGN_OR_RETURN(found.profiles.emplace_back(), PartOf(profiles, global_batch_size, n));
+  }
+  const proto::StepProfile* whole = FindBatch(profiles, global_batch_size);
+  if (whole != nullptr) found.one_worker_us = ComputeUs(*whole);
+  return found;
+}
+
+// What is replayed, in the order of measuring.
+absl::StatusOr<std::vector<ProfilesOfWorkers>> ByWorkers(
+    const ReplaySweepOptions& options, const std::vector<proto::StepProfile>& profiles,
+    const std::vector<int>& workers) {
+  GS_RETURN_IF_ERROR(CheckAtLeast("global_batch_size", 0, options.global_batch_size));
+  std::vector<ProfilesOfWorkers> all;
+  if (options.global_batch_size > 0) {
+    GS_ASSIGN_OR_RETURN(all.emplace_back(),
+                        StrongScaling(profiles, options.global_batch_size, workers));
+    return all;
+  }
+  for (size_t p = 0; p < profiles.size(); ++p) {
+    all.push_back({NameOf(options.profiles[p]),
+                   std::vector<const proto::StepProfile*>(workers.size(), &profiles[p]),
+                   ComputeUs(profiles[p])});
+  }
+  return all;
 }
 
 // Adds one measurement of each of `jobs`. Errors: those of ProfilePlan().
@@ -166,18 +240,21 @@ absl::StatusOr<std::vector<ReplayCase>> ListReplayCases(const ReplaySweepOptions
   GS_RETURN_IF_ERROR(CheckAllOccur(sweep, all));
   GS_ASSIGN_OR_RETURN(const std::vector<proto::StepProfile> profiles,
                       ReadProfiles(options.profiles));
+  GS_ASSIGN_OR_RETURN(const std::vector<ProfilesOfWorkers> by_workers,
+                      ByWorkers(options, profiles, sweep.workers));
 
   std::vector<ReplayCase> cases;
   const std::vector<std::string> here = {""};
   for (const std::string& bandwidth : options.bandwidths.empty() ? here : options.bandwidths) {
-    for (size_t p = 0; p < profiles.size(); ++p) {
-      next.profile_name = NameOf(options.profiles[p]);
-      *next.spec.mutable_profile() = profiles[p];
+    for (const ProfilesOfWorkers& replayed : by_workers) {
+      next.profile_name = replayed.name;
+      next.one_worker_us = replayed.one_worker_us;
       for (double scale : scales) {
         next.spec.set_compute_scale(scale);
-        for (int n : sweep.workers) {
+        for (size_t w = 0; w < sweep.workers.size(); ++w) {
+          *next.spec.mutable_profile() = *replayed.profiles[w];
           const std::vector<PlacedJob> jobs =
-              ListJobsByTopologyLast(sweep, n, BandwidthName(bandwidth));
+              ListJobsByTopologyLast(sweep, sweep.workers[w], BandwidthName(bandwidth));
           for (int64_t bytes : buckets) {
             GS_RETURN_IF_ERROR(AddCases(next, jobs, bytes, &cases));
           }

@@ -27,6 +27,9 @@ struct ReplaySweepOptions : SweepFlags {
   std::string chunk_bytes = "0";
   std::vector<std::string> compute_scales = {"1"};
   std::string straggler;
+  // Strong scaling: samples of all workers per step. n workers replay the one of `profiles` that has
+  // a batch of global_batch_size / n. 0: each number of workers replays each profile.
+  int64_t global_batch_size = 0;
   int64_t steps = 25;  // warm-up included
   int64_t warmup_steps = 3;
   int connections = 0;  // per pair of peers; 0: the topology's default
@@ -36,7 +39,13 @@ struct ReplaySweepOptions : SweepFlags {
 // One measurement: a job of its own.
 struct ReplayCase {
   PlacedJob job;
-  std::string profile_name;      // the file's, without folder and ".json"
+  // The file's, without folder and ".json"; under strong scaling, where profiles take turns, their
+  // model and the samples of all workers: "resnet18:256".
+  std::string profile_name;
+  int64_t global_batch_size = 0;  // of strong scaling, else 0
+  // Computation in which one worker has done a step's samples; under strong scaling those of all
+  // workers, and 0 where no profile has them. Without compute_scale.
+  double one_worker_us = 0;
   proto::RankSpec::Replay spec;  // what each rank replays
   absl::Duration timeout;
 };

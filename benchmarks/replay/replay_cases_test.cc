@@ -13,11 +13,13 @@ using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-std::string WriteProfile(const std::string& name) {
+std::string WriteProfile(const std::string& name, int batch_size = 32,
+                         const std::string& model = "toy") {
   const std::string path = absl::StrCat(testing::TempDir(), "/", name, ".json");
-  const absl::Status written =
-      WriteFileAtomically(path, R"({"model": "toy", "forward_us": 10, "backward_us": 20,
-                "tensors": [{"name": "weight", "numel": 1000, "ready_us": 25}]})");
+  const absl::Status written = WriteFileAtomically(
+      path, absl::StrCat(R"({"model": ")", model, R"(", "batch_size": )", batch_size,
+                         R"(, "forward_us": 10, "backward_us": )", batch_size,
+                         R"(, "tensors": [{"name": "weight", "numel": 1000, "ready_us": 10}]})"));
   EXPECT_TRUE(written.ok()) << written;
   return path;
 }
@@ -128,6 +130,24 @@ TEST(ReplayCasesTest, OnAnEmulatedNetworkServersHavePlacesThatFit) {
   EXPECT_EQ(described[6], "toy: ps, servers 1, workers 2, 1gbit, buckets of 1MiB");
 }
 
+TEST(ReplayCasesTest, UnderStrongScalingWorkersReplayTheProfileOfTheirPartOfTheBatch) {
+  ReplaySweepOptions options = Options();
+  options.profiles = {WriteProfile("b16", 16), WriteProfile("b64", 64), WriteProfile("b32", 32)};
+  options.topologies = {"ring"};
+  options.workers = {"1", "2", "4"};
+  options.global_batch_size = 64;
+  const auto cases = ListReplayCases(options);
+  ASSERT_TRUE(cases.ok()) << cases.status();
+  std::vector<int> batches;
+  for (const ReplayCase& replay : *cases) {
+    EXPECT_EQ(replay.profile_name, "toy:64");
+    EXPECT_EQ(replay.global_batch_size, 64);
+    EXPECT_EQ(replay.one_worker_us, 10 + 64);
+    batches.push_back(replay.spec.profile().batch_size());
+  }
+  EXPECT_THAT(batches, ElementsAre(64, 32, 16));
+}
+
 TEST(ReplayCasesTest, ACaseBecomesTheSpecOfItsRanks) {
   ReplaySweepOptions options = Options();
   options.topologies = {"ps"};
@@ -217,6 +237,15 @@ TEST(ReplayCasesTest, BadFlagsAreNamed) {
       {[](ReplaySweepOptions* o) { o->connections = -1; }, "--connections: "},
       {[](ReplaySweepOptions* o) { o->timeout = absl::ZeroDuration(); }, "--timeout: "},
       {[](ReplaySweepOptions* o) { o->profiles = {"/nowhere/x.json"}; }, "/nowhere/x.json"},
+      {[](ReplaySweepOptions* o) { o->global_batch_size = -1; }, "--global_batch_size: "},
+      {[](ReplaySweepOptions* o) { o->global_batch_size = 33; }, "--global_batch_size: expected a"},
+      {[](ReplaySweepOptions* o) { o->global_batch_size = 32; },
+       "--replay: expected a profile with a batch of 16, for 2 workers"},
+      {[](ReplaySweepOptions* o) {
+         o->profiles.push_back(WriteProfile("other", 16, "another"));
+         o->global_batch_size = 32;
+       },
+       "--replay: expected profiles of one model"},
   };
   for (const auto& c : cases) {
     ReplaySweepOptions options = Options();

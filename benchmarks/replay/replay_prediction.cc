@@ -30,6 +30,7 @@ absl::StatusOr<absl::optional<proto::Run>> PredictReplay(const ReplayCase& repla
   job.constants = constants;
   GS_ASSIGN_OR_RETURN(proto::Run run, PredictRun(spec.profile(), job));
   run.set_profile(replay.profile_name);
+  run.set_global_batch_size(static_cast<double>(replay.global_batch_size));
   run.set_compute_scale(spec.compute_scale());
   run.set_straggler(spec.straggler());
   return absl::optional<proto::Run>(run);

@@ -84,17 +84,18 @@ absl::StatusOr<proto::Run> SummarizeReplay(const ReplayCase& replay,
                                            const std::vector<proto::ServerMetrics>& servers) {
   GS_ASSIGN_OR_RETURN(proto::Run run, AggregateRun(workers, servers));
   run.set_profile(replay.profile_name);
+  run.set_global_batch_size(static_cast<double>(replay.global_batch_size));
   run.set_compute_scale(replay.spec.compute_scale());
   SetPlaced(replay.job, &run);
   GS_RETURN_IF_ERROR(SetHostWire(replay, workers, servers, &run));
   for (const proto::WorkerMetrics& worker : workers) run.set_wrong(run.wrong() + worker.wrong());
   run.set_cpu_share(workers[0].cpu_share());
   run.set_late_ms_p90(LateMs(workers));
-  const proto::StepProfile& profile = replay.spec.profile();
-  const double compute_us = profile.forward_us() + profile.backward_us() + profile.update_us();
   const double step_us =
       replay.job.spec.consistency.bulk() ? 1e3 * run.step_ms_p50() : 1e6 / run.steps_per_s();
-  run.set_scaling_efficiency(replay.spec.compute_scale() * compute_us / step_us);
+  const int parts = replay.global_batch_size > 0 ? replay.job.workers : 1;
+  run.set_scaling_efficiency(replay.spec.compute_scale() * replay.one_worker_us /
+                             (parts * step_us));
   run.set_invalid(WhyInvalid(run));
   return run;
 }

@@ -38,6 +38,7 @@ ReplayCase Case() {
   ReplayCase replay;
   replay.job.workers = 2;
   replay.profile_name = "toy";
+  replay.one_worker_us = 32000;
   replay.spec.mutable_profile()->set_forward_us(10000);
   replay.spec.mutable_profile()->set_backward_us(20000);
   replay.spec.mutable_profile()->set_update_us(2000);
