@@ -1,5 +1,6 @@
 """What each plot of a section shows: its numbers, its words and the table that says the same."""
 import dataclasses
+import math
 
 import names
 import plots
@@ -304,9 +305,19 @@ def _line_words(label, measured, predicted):
 MAX_PANELS = 4
 
 
-def _picture_panels(sections):
+def _rate(run):
+    return _scaled(run, run.samples_per_s)
+
+
+def _step_ms(run):
+    low, high = ((run.step_ms_low, run.step_ms_high) if len(run.round_step_ms_p50) > 1
+                 else (run.step_ms_p10 or run.step_ms_p50, run.step_ms_p90 or run.step_ms_p50))
+    return run.step_ms_p50, low, high
+
+
+def _picture_panels(sections, value_of):
     """(title, lines) of the job with most runs, a panel for each network and link; without codecs and owners' updates.
-    """
+    value_of(run) gives y, low and high."""
     def apart_from_network(section):
         return [value for name, value in sorted(vars(section.job).items()) if name != "bandwidth"]
 
@@ -320,11 +331,11 @@ def _picture_panels(sections):
         for panel in series.panels(section):
             lines = []
             for line in panel.lines:
-                measured = [(run.workers, *_scaled(run, run.samples_per_s)) for run in line.measured
+                measured = [(run.workers, *value_of(run)) for run in line.measured
                             if run.update != "owner" and not names.codec(run)]
                 if measured:
                     of_line = {run.workers for run in line.measured}
-                    lines.append((line.label, measured, [(p.workers, p.samples_per_s) for p in line.predicted
+                    lines.append((line.label, measured, [(p.workers, value_of(p)[0]) for p in line.predicted
                                                          if p.workers <= max(of_line)]))
             network = names.bandwidth(section.job.bandwidth)
             title = ", ".join(filter(None, [network, panel.title if len(series.panels(section)) > 1 or not network
@@ -350,20 +361,47 @@ def _drawn(kind, size, draw, title, words):
         return plots.text_of(canvas.svg(), title, words + ".", standalone=True).encode()
 
 
+def _strip(kind, sections, panels, y_label, title, order=None):
+    order = order or {}
+    order.update({line.label: line.order for section in sections for panel in series.panels(section)
+                  for line in panel.lines})
+    labels = sorted({line[0] for _, lines in panels for line in lines}, key=lambda label: (order[label], label))
+    words = ". ".join(f"{panel}: " + "; ".join(_line_words(*line) for line in lines) for panel, lines in panels)
+    return _drawn(kind, plots.strip_size(len(panels), len(labels)),
+                  lambda canvas: plots.draw_strip(canvas, panels, plots.styles(labels), labels, y_label), title, words)
+
+
 def picture(records, path):
     """One picture for a document, as the bytes of an SVG or PNG file, as `path` ends: samples/s against workers, ring
     and parameter servers, a panel for each network. Raises BadInput."""
     kind = _kind_of_picture(path)
     sections = [section for section in series.sections(records) if any(map(usable, section.runs))]
-    panels = _picture_panels(sections)
+    panels = _picture_panels(sections, _rate) if sections else []
     if not panels:
         raise BadInput("--figure: expected runs with the update at the workers and without a codec, found none")
-    order = {line.label: line.order for section in sections for panel in series.panels(section) for line in panel.lines}
-    labels = sorted({line[0] for _, lines in panels for line in lines}, key=lambda label: (order[label], label))
-    words = ". ".join(f"{title}: " + "; ".join(_line_words(*line) for line in lines) for title, lines in panels)
-    return _drawn(kind, plots.strip_size(len(panels), len(labels)),
-                  lambda canvas: plots.draw_strip(canvas, panels, plots.styles(labels), labels, "samples/s"),
-                  "Samples per second against workers", words)
+    return _strip(kind, sections, panels, "samples/s", "Samples per second against workers")
+
+
+IDEAL = "perfect scaling"
+
+
+def time_picture(records, path):
+    """Likewise: the time of a step that has as many samples whatever the number of workers, and what it were if n
+    workers took an n-th of one worker's."""
+    kind = _kind_of_picture(path)
+    sections = [section for section in series.sections(records)
+                if section.job.strong and any(map(usable, section.runs))]
+    panels = _picture_panels(sections, _step_ms) if sections else []
+    if not panels:
+        raise BadInput("--figure_of=time: expected runs with --global_batch_size, found none")
+    for _, lines in panels:
+        alone = [point[1] for _, measured, _ in lines for point in measured if point[0] == 1]
+        workers = sorted({point[0] for _, measured, _ in lines for point in measured})
+        if alone:
+            lines.append((IDEAL, [], [(n, min(alone) / n) for n in workers]))
+    samples = sections[0].job.batch
+    return _strip(kind, sections, panels, f"ms per step of {samples:,} samples", "Time of a step against workers",
+                  {IDEAL: (len(names.TOPOLOGY_ORDER),)})
 
 
 def bandwidth_picture(records, path):
@@ -400,3 +438,24 @@ def learning_picture(records, path):
     return _drawn(kind, plots.curve_strip_size(len(panels), labels),
                   lambda canvas: plots.draw_curve_strip(canvas, panels, plots.styles(labels), labels),
                   "Learning against time", words)
+
+
+def epochs_picture(workers, path):
+    """Likewise: training loss and accuracy of jobs over their epochs. `workers`: (label, records.load_worker()), rank 0
+    of each job. Losses are of its own batches, accuracies of all workers' samples, as they were trained on."""
+    kind = _kind_of_picture(path)
+    loss, accuracy = [], []
+    for label, worker in workers:
+        steps = max(epoch.steps for epoch in worker.epochs)
+        points = [((i + 1) / steps, value) for i, value in enumerate(worker.loss) if math.isfinite(value)]
+        if points:
+            loss.append((label, series.means_of_groups(points, MAX_CURVE_POINTS)))
+        accuracy.append((label, [(epoch.epoch, 100 * epoch.global_accuracy) for epoch in worker.epochs]))
+    labels = [label for label, _ in workers]
+    panels = [("Training loss", loss), ("Training accuracy, %", accuracy)]
+    words = ". ".join(f"{title}: " + "; ".join(
+        f"{label} from {names.number(points[0][1])} to {names.number(points[-1][1])}" for label, points in lines)
+        for title, lines in panels)
+    return _drawn(kind, plots.curve_strip_size(len(panels), labels),
+                  lambda canvas: plots.draw_curve_strip(canvas, panels, plots.styles(labels), labels, "epochs"),
+                  "Learning against epochs", words)

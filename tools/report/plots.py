@@ -259,6 +259,7 @@ def _plot_lines(canvas, axes, lines, style, ideal=None, x_axis=_worker_axis):
 def _value_axis(axes, values, logarithmic=True):
     if logarithmic and values and max(values) / min(values) > 40:
         axes.set_yscale("log")
+        axes.set_ylim(min(values) / 1.3, 1.3 * max(values))
         axes.yaxis.set_minor_locator(NullLocator())
     else:
         axes.set_ylim(0, 1.08 * max(values, default=1))
@@ -368,23 +369,26 @@ def draw_bytes(canvas, rows, title, longest):
     _below(canvas, axes, 2, list(handles.values()), list(handles))
 
 
-def _plot_curves(canvas, axes, lines, style):
+def _plot_curves(canvas, axes, lines, style, x_label):
     for label, points in lines:
         name, marker, dashes = style[label]
         axes.plot([p[0] for p in points], [p[1] for p in points], color=canvas.colours[name], label=label,
                   marker=marker, linestyle=dashes, markeredgecolor=canvas.colours["bg"], markeredgewidth=0.7,
                   markevery=max(1, len(points) // 8))
-    axes.set_xlabel("seconds since the first step")
+    axes.set_xlabel(x_label)
     axes.set_xlim(left=0)
     axes.xaxis.set_major_locator(MaxNLocator(6))
     axes.yaxis.set_major_locator(MaxNLocator(5))
     axes.grid(axis="x", visible=False)
 
 
+TIME = "seconds since the first step"
+
+
 def draw_curves(canvas, lines, style, title):
     """`lines`: (label, [(seconds, y)])."""
     axes, columns = _axes(canvas, [line[0] for line in lines], title)
-    _plot_curves(canvas, axes, lines, style)
+    _plot_curves(canvas, axes, lines, style, TIME)
     _below(canvas, axes, columns)
 
 
@@ -393,8 +397,8 @@ def curve_strip_size(panels, labels):
     return STRIP_WIDTH * max(panels, 2), 2.75 + _legend_height(len(labels), _columns(labels))
 
 
-def draw_curve_strip(canvas, panels, style, labels):
-    """`panels`: (title, lines as for draw_curves), side by side, each on a scale of its own."""
+def draw_curve_strip(canvas, panels, style, labels, x_label=TIME):
+    """`panels`: (title, lines of points as for draw_curves), side by side, each on a scale of its own."""
     width, height = curve_strip_size(len(panels), labels)
     bottom = height - 2.75 + 0.48
     handles = {}
@@ -403,7 +407,7 @@ def draw_curve_strip(canvas, panels, style, labels):
         axes = canvas.figure.add_axes([left, bottom / height, (width / len(panels) - 0.62) / width,
                                        1 - (bottom + 0.34) / height])
         axes.set_title(title, color=canvas.colours["ink"])
-        _plot_curves(canvas, axes, lines, style)
+        _plot_curves(canvas, axes, lines, style, x_label)
         for handle, label in zip(*axes.get_legend_handles_labels()):
             handles.setdefault(label, handle)
     _below(canvas, axes, _columns(labels), [handles[label] for label in labels], labels)

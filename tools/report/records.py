@@ -44,6 +44,11 @@ MACHINE = {
 RECORDS = {"machine": MACHINE, "command": TEXT, "runs": [RUN], "predictions": [RUN], "networks": [NETWORK],
            "no_network": TEXT}
 
+EPOCH = {"epoch": WHOLE, "steps": WHOLE,
+         **{name: NUMBER for name in ("samples", "loss", "accuracy", "global_loss", "global_accuracy")}}
+
+WORKER = {"world_size": WHOLE, "loss": NUMBERS, "epochs": [EPOCH]}
+
 EXPECTED = {dict: "an object", list: "a list"}
 ZERO = {TEXT: "", NUMBER: 0.0, WHOLE: 0, NUMBERS: [], TEXTS: {}, YES_OR_NO: False}
 
@@ -95,10 +100,7 @@ def _read(shape, value, where):
 
 def parse(text, name):
     """The records in `text`, which came from the file `name`. Raises BadInput."""
-    try:
-        value = json.loads(text)
-    except ValueError as error:
-        raise BadInput(f"{name}: expected JSON, found something else: {error}") from None
+    value = _json(text, name)
     if not isinstance(value, dict) or "runs" not in value:
         raise BadInput(f"{name}: expected an object with \"runs\", as //benchmarks:compare writes it")
     records = _read(RECORDS, value, name)
@@ -125,16 +127,42 @@ def parse(text, name):
     return records
 
 
-def load(path):
-    """The records in the file `path`. Raises BadInput."""
+def parse_worker(text, name):
+    """What a worker wrote to --metrics_json and `text` has, of a job whose epochs it knows. Raises BadInput."""
+    value = _json(text, name)
+    if not isinstance(value, dict) or "world_size" not in value:
+        raise BadInput(f"{name}: expected an object with \"world_size\", as --metrics_json of //worker writes it")
+    worker = _read(WORKER, value, name)
+    if not worker.epochs or not worker.loss or not all(epoch.steps > 0 for epoch in worker.epochs):
+        raise BadInput(f"{name}: expected losses and epochs of training, found none")
+    return worker
+
+
+def _json(text, name):
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise BadInput(f"{name}: expected JSON, found something else: {error}") from None
+
+
+def _text(path):
     try:
         with open(path, encoding="utf-8") as file:
-            text = file.read()
+            return file.read()
     except OSError as error:
         raise BadInput(f"{path}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise BadInput(f"{path}: expected JSON in UTF-8, found other bytes") from None
-    return parse(text, path)
+
+
+def load(path):
+    """The records in the file `path`. Raises BadInput."""
+    return parse(_text(path), path)
+
+
+def load_worker(path):
+    """As parse_worker() of the file's text. Raises BadInput."""
+    return parse_worker(_text(path), path)
 
 
 BANDWIDTH = re.compile(r"([0-9.]+)\s*(k|m|g|t)?bit", re.IGNORECASE)

@@ -2,10 +2,12 @@
 """Makes report.html from what //benchmarks:compare measured.
 
 Usage: report COMPARE.JSON [--out=REPORT.HTML] [--figure=PICTURE.SVG|PNG]
+       report RANK0.JSON... --figure=PICTURE.SVG|PNG --figure_of=epochs
 
 Reads compare.json and writes one page that needs no network: who won and by how much, plots of what was measured and
 predicted, all runs, and where they come from. Needs Debian's python3-matplotlib and python3-jinja2, which tools/setup
-installs.
+installs. The second form draws loss and accuracy over the epochs of any jobs, from what rank 0 of each has written to
+--metrics_json; the files' names are the lines'.
 
 Exit codes: 0 written; 1 the output cannot be written; 2 wrong command line or input, or a module is missing.
 """
@@ -57,25 +59,47 @@ def write(path, text):
         raise
 
 
+def name_of(path):
+    return os.path.splitext(os.path.basename(path))[0]
+
+
+def epochs_picture(args):
+    """Path and content of what is to be written."""
+    if not args.figure:
+        raise records.BadInput("--figure_of=epochs: expected --figure=FILE too, found none")
+    workers = [(name_of(path), records.load_worker(user_path(path))) for path in args.json]
+    check_modules()
+    import figures
+    return args.figure, figures.epochs_picture(workers, args.figure)
+
+
+def page_or_picture(args):
+    """Likewise."""
+    if len(args.json) > 1:
+        raise records.BadInput(f"expected one COMPARE.JSON without --figure_of=epochs, found {len(args.json)}")
+    path = args.json[0]
+    found = records.load(user_path(path))
+    check_modules()
+    if not args.figure:
+        import page
+        return args.out or os.path.join(os.path.dirname(path), "report.html"), page.render(found).encode()
+    import figures
+    draw = {"throughput": figures.picture, "bandwidth": figures.bandwidth_picture, "time": figures.time_picture,
+            "learning": figures.learning_picture}[args.figure_of]
+    return args.figure, draw(found, args.figure)
+
+
 def make(argv):
     parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
-    parser.add_argument("json", metavar="COMPARE.JSON")
+    parser.add_argument("json", metavar="COMPARE.JSON", nargs="+")
     parser.add_argument("--out", metavar="FILE", help="default: report.html beside COMPARE.JSON")
     parser.add_argument("--figure", metavar="FILE", help="instead, one picture for a document, as SVG or PNG")
-    parser.add_argument("--figure_of", choices=("throughput", "bandwidth", "learning"), default="throughput",
-                        help="samples/s against workers (default) or against bandwidth, or loss and accuracy against time")
+    parser.add_argument("--figure_of", choices=("throughput", "bandwidth", "time", "learning", "epochs"),
+                        default="throughput",
+                        help="samples/s against workers (default) or against bandwidth, the time of a step against workers "
+                        "(strong scaling), loss and accuracy against time, or over the epochs of jobs")
     args = parser.parse_args(argv)
-    found = records.load(user_path(args.json))
-    check_modules()
-    if args.figure:
-        import figures
-        draw = {"throughput": figures.picture, "bandwidth": figures.bandwidth_picture,
-                "learning": figures.learning_picture}[args.figure_of]
-        outputs = [(args.figure, draw(found, args.figure))]
-    else:
-        import page
-        out = args.out or os.path.join(os.path.dirname(args.json), "report.html")
-        outputs = [(out, page.render(found).encode())]
+    outputs = [epochs_picture(args) if args.figure_of == "epochs" else page_or_picture(args)]
     for path, data in outputs:
         try:
             write(user_path(path), data)

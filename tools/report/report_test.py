@@ -314,6 +314,50 @@ class ToolTest(unittest.TestCase):
         self.assert_refused(self.call(self.folder / "compare.json", "--figure=x.svg", "--figure_of=bandwidth"),
                             "expected runs or predictions at two bandwidths")
 
+    @unittest.skipIf(MISSING, MISSING)
+    def test_a_figure_of_time_is_of_steps_with_as_many_samples_on_any_number_of_workers(self):
+        (self.folder / "compare.json").write_text(json.dumps(sweep()))
+        picture = self.folder / "time.svg"
+        result = self.call(self.folder / "compare.json", f"--figure={picture}", "--figure_of=time")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        text = "".join(ElementTree.fromstring(picture.read_bytes()).itertext())
+        # 120 ms on one worker: perfect scaling takes 15 ms on eight.
+        for word in ("ms per step of 64 samples", "200 Mbit/s", "ps, n dedicated", "perfect scaling", "15.0 at 8"):
+            self.assertIn(word, text)
+        (self.folder / "compare.json").write_text(json.dumps({"runs": [run("ring", 2, 100)]}))
+        self.assert_refused(self.call(self.folder / "compare.json", "--figure=x.svg", "--figure_of=time"),
+                            "expected runs with --global_batch_size")
+
+    @unittest.skipIf(MISSING, MISSING)
+    def test_a_figure_of_epochs_has_a_line_for_each_job(self):
+        def metrics(first):
+            return {"rank": 0, "world_size": 2, "loss": [first - 0.01 * step for step in range(100)],
+                    "epochs": [{"epoch": e, "steps": 50, "samples": 1600, "loss": first - 0.5 * e, "accuracy": 0.1 * e,
+                                "global_loss": first - 0.5 * e, "global_accuracy": 0.2 * e} for e in (1, 2)]}
+        files = [self.folder / "warm.json", self.folder / "cold.json"]
+        for file, first in zip(files, (2.5, 3.5)):
+            file.write_text(json.dumps(metrics(first)))
+        picture = self.folder / "epochs.svg"
+        result = self.call(*files, f"--figure={picture}", "--figure_of=epochs")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        text = "".join(ElementTree.fromstring(picture.read_bytes()).itertext())
+        for word in ("Training loss", "Training accuracy, %", "epochs", "warm from 20.0 to 40.0", "cold from 3."):
+            self.assertIn(word, text)
+        self.assert_refused(self.call(*files, "--figure=x.svg"), "expected one COMPARE.JSON", "found 2")
+        self.assert_refused(self.call(*files, "--figure_of=epochs"), "expected --figure=FILE too")
+        files[0].write_text(json.dumps({"runs": []}))
+        self.assert_refused(self.call(*files, "--figure=x.svg", "--figure_of=epochs"), "world_size")
+
+    @unittest.skipIf(MISSING, MISSING)
+    def test_panels_of_a_figure_share_their_logarithmic_scale(self):
+        import plots
+        with plots.Canvas("x", 3, 7) as canvas:
+            panels = [("a", [("l", [(1, 1, 1, 1), (2, 500, 500, 500)], [])]),
+                      ("b", [("l", [(1, 20, 20, 20), (2, 30, 30, 30)], [])])]
+            plots.draw_strip(canvas, panels, plots.styles(["l"]), ["l"], "y")
+            limits = {axes.get_ylim() for axes in canvas.figure.axes[:2]}
+        self.assertEqual(len(limits), 1)
+
     def test_losses_are_means_over_neighbours_in_time(self):
         import series
         points = [(i, 2 * i) for i in range(1, 8)]
