@@ -1,9 +1,11 @@
 #include "models/sync_norm.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "ATen/TensorOperators.h"
@@ -12,6 +14,7 @@
 #include "ATen/ops/empty_like.h"
 #include "ATen/ops/native_batch_norm.h"
 #include "ATen/ops/native_batch_norm_backward.h"
+#include "ATen/ops/zeros.h"
 #include "ATen/ops/zeros_like.h"
 #include "c10/core/GradMode.h"
 #include "torch/csrc/autograd/custom_function.h"
@@ -26,55 +29,53 @@ constexpr double kMomentum = 0.1;
 constexpr double kEps = 1e-5;
 
 // What one rank has to say: of how many values per channel, and two numbers for each channel. On the
-// wire a double and then floats.
+// wire a double, and then numbers of the type in which the layer computes.
 struct ChannelFigures {
   double count = 0;
-  std::vector<float> first;
-  std::vector<float> second;
+  std::vector<double> first;
+  std::vector<double> second;
 };
 
-std::vector<float> OnHost(const at::Tensor& channels) {
-  const at::Tensor host = channels.to(at::kCPU, at::kFloat).contiguous();
-  const float* values = host.data_ptr<float>();
-  return std::vector<float>(values, values + host.numel());
+void AppendBytes(const at::Tensor& channels, std::string* bytes) {
+  const at::Tensor host = channels.to(at::kCPU).contiguous();
+  bytes->append(static_cast<const char*>(host.data_ptr()), host.nbytes());
 }
 
-std::string Pack(const ChannelFigures& figures) {
-  const size_t channel_bytes = figures.first.size() * sizeof(float);
-  std::string bytes(sizeof(double) + 2 * channel_bytes, '\0');
-  std::memcpy(bytes.data(), &figures.count, sizeof(double));
-  std::memcpy(bytes.data() + sizeof(double), figures.first.data(), channel_bytes);
-  std::memcpy(bytes.data() + sizeof(double) + channel_bytes, figures.second.data(), channel_bytes);
-  return bytes;
+std::vector<double> ReadChannels(const char* bytes, const at::Tensor& like) {
+  at::Tensor channels = at::empty({like.numel()}, like.scalar_type());
+  std::memcpy(channels.data_ptr(), bytes, channels.nbytes());
+  channels = channels.to(at::kDouble);
+  const double* values = channels.data_ptr<double>();
+  return std::vector<double>(values, values + channels.numel());
 }
 
-ChannelFigures Unpack(const std::string& bytes, size_t channels) {
-  const size_t channel_bytes = channels * sizeof(float);
-  TORCH_CHECK(bytes.size() == sizeof(double) + 2 * channel_bytes,
-              "synchronised normalisation: expected ", sizeof(double) + 2 * channel_bytes,
-              " bytes for ", channels, " channels from every rank, found ", bytes.size());
-  ChannelFigures figures;
-  figures.first.resize(channels);
-  figures.second.resize(channels);
-  std::memcpy(&figures.count, bytes.data(), sizeof(double));
-  std::memcpy(figures.first.data(), bytes.data() + sizeof(double), channel_bytes);
-  std::memcpy(figures.second.data(), bytes.data() + sizeof(double) + channel_bytes, channel_bytes);
-  return figures;
-}
-
-std::vector<ChannelFigures> Gather(const ChannelFigures& own, MomentExchange& exchange) {
-  const auto all = exchange.AllGather(Pack(own));
+// Everybody's figures, by rank. `first` and `second` are of one type and size, the same on all.
+std::vector<ChannelFigures> Gather(double count, const at::Tensor& first, const at::Tensor& second,
+                                   MomentExchange& exchange) {
+  std::string own(sizeof(double), '\0');
+  std::memcpy(own.data(), &count, sizeof(double));
+  AppendBytes(first, &own);
+  AppendBytes(second, &own);
+  const auto all = exchange.AllGather(own);
   TORCH_CHECK(all.ok(), "synchronised normalisation: ", std::string(all.status().message()));
   std::vector<ChannelFigures> figures;
-  for (const std::string& bytes : *all) figures.push_back(Unpack(bytes, own.first.size()));
+  for (const std::string& bytes : *all) {
+    TORCH_CHECK(bytes.size() == own.size(), "synchronised normalisation: expected ", own.size(),
+                " bytes for ", first.numel(), " channels from every rank, found ", bytes.size());
+    ChannelFigures rank;
+    std::memcpy(&rank.count, bytes.data(), sizeof(double));
+    rank.first = ReadChannels(bytes.data() + sizeof(double), first);
+    rank.second = ReadChannels(bytes.data() + sizeof(double) + first.nbytes(), second);
+    figures.push_back(std::move(rank));
+  }
   return figures;
 }
 
+// In the type and on the device of `x`.
 at::Tensor OnDevice(const std::vector<double>& values, const at::Tensor& x) {
-  const at::Tensor host = at::empty({static_cast<int64_t>(values.size())}, at::kFloat);
-  for (size_t i = 0; i < values.size(); ++i)
-    host.data_ptr<float>()[i] = static_cast<float>(values[i]);
-  return host.to(x.device());
+  const at::Tensor host = at::empty({static_cast<int64_t>(values.size())}, at::kDouble);
+  std::copy(values.begin(), values.end(), host.data_ptr<double>());
+  return host.to(x.device(), x.scalar_type());
 }
 
 // Of all ranks' values.
@@ -88,18 +89,14 @@ struct Moments {
 // "Updating Formulae and a Pairwise Algorithm for Computing Sample Variances", 1979.
 Moments MomentsOfAll(const at::Tensor& x, MomentExchange& exchange) {
   const size_t channels = static_cast<size_t>(x.size(1));
-  ChannelFigures own;
-  own.count = static_cast<double>(x.numel()) / static_cast<double>(channels);
-  if (own.count == 0) {
-    own.first.resize(channels);
-    own.second.resize(channels);
-  } else {
-    const auto [mean, variance] =
+  const double count = static_cast<double>(x.numel()) / static_cast<double>(channels);
+  at::Tensor mean = at::zeros({x.size(1)}, x.options());
+  at::Tensor variance = mean;
+  if (count > 0) {
+    std::tie(mean, variance) =
         at::batch_norm_update_stats(x, /*running_mean=*/{}, /*running_var=*/{}, kMomentum);
-    own.first = OnHost(mean);
-    own.second = OnHost(variance);
   }
-  const std::vector<ChannelFigures> all = Gather(own, exchange);
+  const std::vector<ChannelFigures> all = Gather(count, mean, variance, exchange);
   Moments moments;
   for (const ChannelFigures& rank : all) moments.count += rank.count;
   TORCH_CHECK(moments.count > 1,
@@ -162,12 +159,9 @@ struct SyncNormFunction : public torch::autograd::Function<SyncNormFunction> {
           gradients[0], x, weight, mean, variance, /*save_mean=*/{}, /*save_invstd=*/{},
           /*train=*/false, kEps, {true, true, true});
     }
-    ChannelFigures own;
-    own.count = count;
-    own.first = OnHost(d_bias);
-    own.second = OnHost(d_weight);
-    std::vector<double> sums(own.first.size()), products(own.first.size());
-    for (const ChannelFigures& rank : Gather(own, *exchange)) {
+    const size_t channels = static_cast<size_t>(weight.numel());
+    std::vector<double> sums(channels), products(channels);
+    for (const ChannelFigures& rank : Gather(count, d_bias, d_weight, *exchange)) {
       for (size_t c = 0; c < sums.size(); ++c) {
         sums[c] += rank.first[c] / count;
         products[c] += rank.second[c] / count;
@@ -188,7 +182,7 @@ struct SyncNormFunction : public torch::autograd::Function<SyncNormFunction> {
 }  // namespace
 
 at::Tensor SyncNorm(const at::Tensor& x, const NormTensors& tensors, MomentExchange& exchange) {
-  const at::Tensor values = x.to(at::kFloat);
+  const at::Tensor values = x.to(tensors.weight.scalar_type());
   Moments moments;
   {
     c10::NoGradGuard no_grad;

@@ -10,8 +10,8 @@
 
 namespace gradsync {
 
-// Normalises `x` [B, C, ...] in training and updates the buffers of `tensors`, with momentum 0.1
-// and eps 1e-5. Forward is one call of `exchange`: each rank's count, means and variances; all ranks
+// Normalises `x` [B, C, ...] in training, in the type of the weight, and updates the buffers of
+// `tensors`, with momentum 0.1 and eps 1e-5. Forward is one call of `exchange`: each rank's count, means and variances; all ranks
 // fold them in rank order, so all have the same moments, bit by bit. So is backward: sums of the
 // gradient and of its product with the normalised input. The gradients of weight and bias are those
 // of this rank's batch, which data-parallel training averages as all others.
