@@ -172,9 +172,10 @@ class SmoothNet : public Model {
   std::shared_ptr<Linear> fc_;
 };
 
-std::shared_ptr<Model> NewResNet() {
+std::shared_ptr<Model> NewResNet(bool activation_checkpointing = false) {
   ModelOptions options;
   options.seed = 3;
+  options.activation_checkpointing = activation_checkpointing;
   return CreateModel(options).value();
 }
 
@@ -247,7 +248,7 @@ TEST(SyncBatchNormTest, AResNetsGradientsAreThoseOfOneWorker) {
 // worker whose images are a little brighter, which BatchNorm undoes but for rounding.
 TEST(SyncBatchNormTest, AResNetsGradientsDifferNoMoreThanByRounding) {
   constexpr int64_t kPixels = 64;
-  const auto [four, one] = GradientsOfFourAndOfOne(NewResNet, kPixels);
+  const auto [four, one] = GradientsOfFourAndOfOne([] { return NewResNet(); }, kPixels);
   at::Generator generator = MakeGenerator(5);
   const at::Tensor images = at::randn({64, 3, kPixels, kPixels}, generator) * (1 + 1e-6);
   std::vector<at::Tensor> flat;
@@ -258,6 +259,32 @@ TEST(SyncBatchNormTest, AResNetsGradientsDifferNoMoreThanByRounding) {
   const double by_rounding = (at::cat(flat) - one).norm().item<float>();
   EXPECT_LE((four - one).norm().item<float>(), 4 * by_rounding);
   EXPECT_LE(by_rounding, 0.01 * one.norm().item<float>());
+}
+
+// The recomputation meets the other ranks again, on each in the same order.
+TEST(SyncBatchNormTest, ActivationCheckpointingChangesNoBits) {
+  at::set_num_threads(1);
+  constexpr int kRanks = 2;
+  at::Generator generator = MakeGenerator(5);
+  const at::Tensor images = at::randn({8, 3, 32, 32}, generator);
+  const at::Tensor labels = at::arange(8) % 10;
+  std::vector<Outcome> kept(kRanks), recomputed(kRanks);
+  for (const bool recompute : {false, true}) {
+    WithMoments(kRanks, [&](int rank, MomentExchange* exchange) {
+      (recompute ? recomputed : kept)[rank] =
+          RunModel(*NewResNet(recompute), images.narrow(0, 4 * rank, 4),
+                   labels.narrow(0, 4 * rank, 4), exchange);
+    });
+  }
+  for (int rank = 0; rank < kRanks; ++rank) {
+    EXPECT_TRUE(at::equal(recomputed[rank].y, kept[rank].y));
+    for (size_t g = 0; g < kept[rank].gradients.size(); ++g) {
+      EXPECT_TRUE(at::equal(recomputed[rank].gradients[g], kept[rank].gradients[g])) << g;
+    }
+    for (size_t b = 0; b < kept[rank].buffers.size(); ++b) {
+      EXPECT_TRUE(at::equal(recomputed[rank].buffers[b], kept[rank].buffers[b])) << b;
+    }
+  }
 }
 
 TEST(SyncBatchNormTest, NeedsTwoValuesPerChannelOfAllRanksTogether) {
