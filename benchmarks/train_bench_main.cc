@@ -6,6 +6,11 @@
 //   bazel run //benchmarks:train_bench -- --replay=r18.json --workers=4,16 --straggler=3:2
 //   bazel run //benchmarks:train_bench -- --replay=r18.json --servers=2 --bandwidth=400mbit,1gbit
 //   bazel run //benchmarks:train_bench -- --replay=r18.json --update=owner --consistency=bsp,ssp:2
+//
+// Strong scaling, 64 samples on one worker and on two:
+//
+//   bazel run //benchmarks:train_bench -- --record=b64.json --model=mlp --batch_size=64
+//   bazel run //benchmarks:train_bench -- --record=b32.json --model=mlp --batch_size=32
 //   bazel run //benchmarks:train_bench -- --replay=b64.json,b32.json --global_batch_size=64 --workers=1,2
 //
 // Exit codes: 0; 1 a result was wrong or a job failed; 2 bad flags or files, found before any job
