@@ -176,6 +176,8 @@ class Parser {
     if (token.has_value) return SetByArgument(flag, token.name, token.value);
     if (flag->IsOfType<bool>()) return SetByArgument(flag, token.name, "true");
     if (next == nullptr || absl::StartsWith(next, "--")) {
+      const auto alone = options_.alone.find(std::string(flag->Name()));
+      if (alone != options_.alone.end()) return SetByArgument(flag, token.name, alone->second);
       return absl::InvalidArgumentError(
           absl::StrCat("flag --", token.name, ": expected ", Expected(*flag), ", found ",
                        next == nullptr ? "nothing after it" : absl::StrCat("the flag ", next)));

@@ -10,7 +10,8 @@
 // Accepted: --x=v, --x v, and for a bool --x, --nox, --x=false. One dash does as well as two,
 // except before a digit (-5 is positional). The last of several settings wins. `--` ends the flags;
 // it and "-" alone aside, what is not a flag or its value is positional. `--x v` takes v as it is
-// unless v starts with two dashes, which must be written --x=v.
+// unless v starts with two dashes, which must be written --x=v; a flag of FlagOptions::alone may
+// stand there without a value.
 #ifndef GRADSYNC_BASE_FLAGS_H_
 #define GRADSYNC_BASE_FLAGS_H_
 
@@ -51,6 +52,10 @@ struct FlagOptions {
   // {"b", "min_bytes"}. A flag with the alias as its own name comes first. Programs may share a
   // table: an alias of a flag that this binary lacks is unknown here, as that flag is.
   std::map<std::string, std::string> aliases = {};
+
+  // Flags that may end the line, or stand before another flag, without a value: name -> the value
+  // that they then have, such as {"resume", "auto"}.
+  std::map<std::string, std::string> alone = {};
 
   // How --help groups the flags; empty: one list, by name. A flag stands under the first topic that
   // names it; flags that no topic names come last, under "Other". Programs may share a table: names

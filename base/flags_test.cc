@@ -150,6 +150,16 @@ TEST_F(FlagsTest, BadValuesNameFlagExpectedAndFound) {
   EXPECT_EQ(absl::GetFlag(FLAGS_batch_size), 32);
 }
 
+TEST_F(FlagsTest, AFlagMayStandAloneWhereTheProgramSaysWhatItMeansThen) {
+  options_.alone = {{"model", "auto"}};
+  EXPECT_TRUE(Parse({"--model", "--lr=0.5"}).ok());
+  EXPECT_EQ(absl::GetFlag(FLAGS_model), "auto");
+  EXPECT_TRUE(Parse({"--model", "vgg16"}).ok());
+  EXPECT_EQ(absl::GetFlag(FLAGS_model), "vgg16");
+  EXPECT_TRUE(Parse({"--model"}).ok());
+  EXPECT_EQ(absl::GetFlag(FLAGS_model), "auto");
+}
+
 TEST_F(FlagsTest, MissingValuesAreNamed) {
   EXPECT_EQ(Error({"--batch_size"}),
             "flag --batch_size: expected an integer, found nothing after it");

@@ -182,7 +182,7 @@ TEST_F(CheckpointTest, WhatTopkKeptOfEarlierGradientsGoesOn) {
   const Flags flags = {"--compression=topk:0.1"};
   const auto whole = Run(Job(kPsGrpc, 2, With(flags, {"--steps=7"})));
   Run(Job(kPsGrpc, 2, With(flags, Checkpoints({"--steps=3"}))));
-  const auto rest = Run(Job(kPsGrpc, 2, With(flags, Checkpoints({"--steps=7", "--resume=auto"}))));
+  const auto rest = Run(Job(kPsGrpc, 2, With(flags, Checkpoints({"--resume", "--steps=7"}))));
   EXPECT_EQ(rest.first_step(), 4);
   EXPECT_EQ(rest.params_sha256(), whole.params_sha256());
   EXPECT_NE(rest.params_sha256(), "");

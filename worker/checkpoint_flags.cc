@@ -24,8 +24,8 @@ ABSL_FLAG(int, checkpoint_keep, gradsync::CheckpointOptions().keep,
 ABSL_FLAG(bool, checkpoint_best, false,
           "measure accuracy on the test split at each checkpoint; DIR/best is the most accurate");
 ABSL_FLAG(std::string, resume, "none",
-          "what to go on from: none; auto, the newest whole checkpoint of --checkpoint, or nothing "
-          "if there is none; or a checkpoint's path");
+          "what to go on from: none; auto, as --resume alone, the newest whole checkpoint of "
+          "--checkpoint, or nothing if there is none; or a checkpoint's path");
 ABSL_FLAG(std::string, init_from, "",
           "file with weights that a new job starts from: a state dict of torch.save (.pt, .pth) or "
           "safetensors, with the model's names and sizes");

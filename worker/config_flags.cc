@@ -26,6 +26,7 @@ namespace gradsync {
 
 FlagOptions WorkerFlagOptions() {
   FlagOptions options;
+  options.alone = {{"resume", "auto"}};
   options.usage =
       "worker [flags]: one worker of a data-parallel training job. tools/launch starts whole jobs.";
   options.topics = WorkerTopics();
