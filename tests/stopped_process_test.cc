@@ -61,7 +61,8 @@ class StoppedProcessTest : public ::testing::TestWithParam<Case> {
                              "--steps=100000000",
                              "--threads=1",
                              "--log_every=100000000"};
-    options_.settle = kFailureTimeout + absl::Seconds(2);
+    options_.settle = absl::Seconds(3);
+    options_.grace = absl::Milliseconds(100);  // nobody who is stopped hears SIGTERM
     options_.on_start = [this](absl::string_view process, int pid) {
       pids_[std::string(process)] = pid;
     };
@@ -120,16 +121,12 @@ TEST_P(StoppedProcessTest, AllOthersEndSoonAndNameIt) {
 std::vector<Case> AllCases() {
   return {
       {"ps", "grpc", "worker", 3, 2, "worker 0"},
-      {"ps", "grpc", "owner", 3, 2, "worker 1"},
       {"ps", "grpc", "owner", 2, 2, "server 1"},
       {"ps", "grpc", "owner", 3, 1, "worker 2", "asp"},
       {"ps", "grpc", "owner", 1, 1, "worker 0"},
       {"ps", "shm", "owner", 2, 2, "worker 1"},
-      {"ps", "shm", "worker", 2, 2, "server 0"},
-      {"ring", "grpc", "owner", 3, 0, "worker 0"},
       {"ring", "grpc", "worker", 3, 0, "worker 1"},
       {"ring", "shm", "worker", 3, 0, "worker 0"},
-      {"ring", "shm", "owner", 3, 0, "worker 2"},
   };
 }
 
@@ -188,8 +185,6 @@ TEST_P(SuspendedJobTest, GoesOnWhenItIsResumed) {
 
 INSTANTIATE_TEST_SUITE_P(Processes, SuspendedJobTest,
                          ::testing::Values(Case{"ps", "grpc", "owner", 2, 1, "all"},
-                                           Case{"ps", "shm", "owner", 2, 1, "all"},
-                                           Case{"ring", "grpc", "worker", 3, 0, "all"},
                                            Case{"ring", "shm", "owner", 2, 0, "all"}),
                          CaseName);
 
