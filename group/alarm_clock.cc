@@ -1,6 +1,17 @@
 #include "group/alarm_clock.h"
 
+#include <algorithm>
+
+#include "base/monotonic_time.h"
+
 namespace gradsync {
+namespace {
+
+// Between two looks at the clock while there are alarms, and how late a busy machine may make one.
+constexpr absl::Duration kLook = absl::Seconds(1);
+constexpr absl::Duration kLate = absl::Milliseconds(500);
+
+}  // namespace
 
 AlarmClock::AlarmClock() : thread_([this] { Run(); }) {}
 
@@ -17,6 +28,7 @@ AlarmClock::Ticket AlarmClock::Set(Deadline deadline, std::function<void()> call
   MutexLock lock(&mutex_);
   const Ticket ticket = ++last_ticket_;
   if (deadline.never()) return ticket;
+  deadline = deadline + -stopped_;
   const auto alarm = alarms_.emplace(std::make_pair(deadline, ticket), std::move(callback)).first;
   deadlines_.emplace(ticket, deadline);
   if (alarm == alarms_.begin()) changed_.SignalAll();
@@ -45,9 +57,12 @@ void AlarmClock::Run() {
       continue;
     }
     const auto first = alarms_.begin();
-    const Deadline deadline = first->first.first;
+    const Deadline deadline = first->first.first + stopped_;
     if (!deadline.passed()) {
-      changed_.WaitWithDeadline(&mutex_, deadline);
+      const Deadline look = std::min(deadline, Deadline::In(kLook));
+      changed_.WaitWithDeadline(&mutex_, look);
+      const absl::Duration late = MonotonicTime::Now() - look.time();
+      if (late > kLate) stopped_ += late;
       continue;
     }
     running_ = first->first.second;

@@ -19,6 +19,9 @@ namespace gradsync {
 // is set back by an hour all of them are an hour late. So where it matters that a wait ends, this
 // ends it.
 //
+// A process that is stopped as a whole and goes on later finds its alarms later by as much: those
+// of its waits that would end meanwhile are given the time that they had left.
+//
 // Thread-safe. Callbacks run one after another and should be short. Those whose time has not come
 // when it is destroyed never run; it must not be destroyed by one.
 class AlarmClock {
@@ -46,6 +49,8 @@ class AlarmClock {
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;
   Ticket last_ticket_ ABSL_GUARDED_BY(mutex_) = 0;
   Ticket running_ ABSL_GUARDED_BY(mutex_) = 0;
+  // For how long the thread was stopped while it had alarms, ever. Deadlines below are less that.
+  absl::Duration stopped_ ABSL_GUARDED_BY(mutex_);
   std::map<std::pair<Deadline, Ticket>, std::function<void()>> alarms_ ABSL_GUARDED_BY(mutex_);
   std::map<Ticket, Deadline> deadlines_ ABSL_GUARDED_BY(mutex_);  // of alarms_
   std::thread thread_;                                            // last: uses all of the above

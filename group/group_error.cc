@@ -16,13 +16,27 @@ constexpr absl::Duration kPublishTimeout = absl::Seconds(2);
 // Messages are short, but may hold what a peer or a library said.
 constexpr size_t kMaxReason = 2000;
 
-std::string Beginning(int rank) { return absl::StrCat("rank ", rank, " failed first: "); }
+// Whoever gives the store up says that rank 0 is lost (LostStoreHolder()).
+bool GaveUpStore(const absl::Status& why) { return absl::StartsWith(why.message(), "rank 0 lost"); }
+
+absl::Status LostStore(const absl::Status& why) {
+  if (GaveUpStore(why)) return why;
+  return absl::UnavailableError(
+      absl::StrCat("rank 0, which holds the store, is lost: ", why.message()));
+}
+
+// What is published when a member reports `status`.
+std::string ReasonOf(int rank, const absl::Status& status) {
+  const std::string reason =
+      rank == kNoRank ? std::string(status.message())
+                      : absl::StrCat("rank ", rank, " failed first: ", status.ToString());
+  return reason.substr(0, kMaxReason);
+}
 
 }  // namespace
 
 absl::StatusOr<std::string> PublishFailure(const WorkerGroup& group, const absl::Status& status) {
-  const std::string reason = absl::StrCat(Beginning(group.rank), status.ToString());
-  return group.store->Fail(group.Key(""), reason.substr(0, kMaxReason),
+  return group.store->Fail(group.Key(""), ReasonOf(group.rank, status),
                            Deadline::In(kPublishTimeout));
 }
 
@@ -31,8 +45,7 @@ GroupError::GroupError(const WorkerGroup& group, std::function<void(absl::Status
   // Nobody sets this key: the group's failure ends the wait.
   watcher_ = group_.store->Watch(group_.Key("failure"), [this](absl::StatusOr<std::string> value) {
     if (absl::IsAborted(value.status())) return Fail(Verdict(value.status().message()));
-    Fail(absl::UnavailableError(
-        absl::StrCat("rank 0, which holds the store, is lost: ", value.status().message())));
+    Fail(LostStore(value.status()));
   });
   publisher_ = std::thread([this] { PublishLoop(); });
 }
@@ -67,7 +80,7 @@ absl::Status GroupError::status() const {
 // What this rank makes of a published failure: of its own, the status that it reported.
 absl::Status GroupError::Verdict(absl::string_view reason) const {
   MutexLock lock(&mutex_);
-  if (absl::StartsWith(reason, Beginning(group_.rank)) && !local_.ok()) return local_;
+  if (!local_.ok() && reason == ReasonOf(group_.rank, local_)) return local_;
   return absl::AbortedError(reason);
 }
 
@@ -89,7 +102,9 @@ void GroupError::PublishLoop() {
     local = local_;
   }
   const absl::StatusOr<std::string> first = PublishFailure(group_, local);
-  Fail(first.ok() ? Verdict(*first) : local);
+  if (first.ok()) return Fail(Verdict(*first));
+  // Where the store has been given up meanwhile, what was seen here follows from that.
+  Fail(GaveUpStore(first.status()) ? first.status() : local);
 }
 
 }  // namespace gradsync

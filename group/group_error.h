@@ -17,6 +17,10 @@
 
 namespace gradsync {
 
+// The rank of a member that is no worker: a server. What it publishes are its own words, which
+// begin with the culprit's name, and not that it failed itself.
+constexpr int kNoRank = -1;
+
 // Tells the group that this rank failed with `status`: every wait for one of the group's keys ends,
 // on all ranks, with ABORTED and what is returned. That names the rank and its status, or those of
 // the one that failed before. Waits for the store at most two seconds. Errors: those of

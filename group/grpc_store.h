@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/credentials.h"
 #include "base/deadline.h"
@@ -30,6 +31,21 @@ class GrpcStoreServer {
   virtual ~GrpcStoreServer() = default;
 
   virtual int port() const = 0;
+
+  // The same store, for this process alone: without the network. Outlives the server, closed.
+  virtual std::shared_ptr<KeyValueStore> local() const = 0;
+};
+
+// A store that another process serves, maybe.
+class ConnectedStore : public KeyValueStore {
+ public:
+  // Gives the store up: all calls and watches of this process, those to come too, end with
+  // `reason`, an error, at once. For when who serves it is known to be gone though its host still
+  // holds the connection. The first call counts. Thread-safe; does not wait.
+  virtual void Abandon(absl::Status reason) = 0;
+
+  // "host:port", as ConnectStore() was told.
+  virtual const std::string& address() const = 0;
 };
 
 // Waits until a store is served at `address`, "host:port", and returns it. Methods of the store
@@ -42,9 +58,9 @@ class GrpcStoreServer {
 // The store and its watchers may be destroyed in any order.
 // Errors: DEADLINE_EXCEEDED, naming the address and why the last attempt to connect failed;
 // INVALID_ARGUMENT when the address is no "host:port".
-absl::StatusOr<std::shared_ptr<KeyValueStore>> ConnectStore(const std::string& address,
-                                                            const Credentials& credentials,
-                                                            Deadline deadline);
+absl::StatusOr<std::shared_ptr<ConnectedStore>> ConnectStore(const std::string& address,
+                                                             const Credentials& credentials,
+                                                             Deadline deadline);
 
 }  // namespace gradsync
 

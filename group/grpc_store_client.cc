@@ -1,15 +1,18 @@
 #include <algorithm>
 #include <atomic>
 #include <iterator>
+#include <set>
 #include <thread>
 #include <utility>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/deadline.h"
 #include "base/grpc_status.h"
 #include "base/host_port.h"
+#include "base/mutex.h"
 #include "base/status_macros.h"
 #include "group/alarm_clock.h"
 #include "group/grpc_store.h"
@@ -69,7 +72,9 @@ struct Connection {
       late = true;
       context.TryCancel();
     });
-    grpc::Status status = (stub.get()->*method)(&context, request, reply);
+    grpc::Status status(grpc::StatusCode::CANCELLED, "");
+    if (Begin(&context)) status = (stub.get()->*method)(&context, request, reply);
+    End(&context);
     clock.Cancel(alarm);
     if (late && status.error_code() == grpc::StatusCode::CANCELLED) {
       status = grpc::Status(grpc::StatusCode::DEADLINE_EXCEEDED, kLate);
@@ -77,9 +82,32 @@ struct Connection {
     return status;
   }
 
+  // A call that Abandon() cancels, until End(). False when there is nothing left to ask.
+  bool Begin(grpc::ClientContext* context) {
+    MutexLock lock(&mutex);
+    calls.insert(context);
+    return abandoned.ok();
+  }
+
+  void End(grpc::ClientContext* context) {
+    MutexLock lock(&mutex);
+    calls.erase(context);
+  }
+
+  void Abandon(absl::Status reason) {
+    MutexLock lock(&mutex);
+    if (!abandoned.ok()) return;
+    abandoned = std::move(reason);
+    for (grpc::ClientContext* context : calls) context->TryCancel();
+  }
+
   // The caller's status, with what gRPC does not know: the address and the key.
-  absl::Status Explain(const grpc::Status& status, absl::string_view key) const {
+  absl::Status Explain(const grpc::Status& status, absl::string_view key) {
     if (status.ok()) return absl::OkStatus();
+    {
+      MutexLock lock(&mutex);
+      if (!abandoned.ok()) return abandoned;
+    }
     const absl::Status cause = ToAbslStatus(status);
     // Of a process of the job, not of the store.
     if (absl::IsAborted(cause)) return cause;
@@ -96,6 +124,9 @@ struct Connection {
   const std::shared_ptr<grpc::Channel> channel;
   const std::unique_ptr<Stub> stub;
   AlarmClock clock;
+  Mutex mutex;
+  std::set<grpc::ClientContext*> calls ABSL_GUARDED_BY(mutex);  // under way
+  absl::Status abandoned ABSL_GUARDED_BY(mutex);                // why, or OK
 };
 
 // When to give up a call whose deadline the server keeps.
@@ -124,7 +155,11 @@ class GrpcWatcher : public KeyValueStore::Watcher {
           proto::GetRequest request;
           request.set_key(key);
           proto::ValueReply reply;
-          const grpc::Status status = connection->stub->Get(&context_, request, &reply);
+          grpc::Status status(grpc::StatusCode::CANCELLED, "");
+          if (connection->Begin(&context_)) {
+            status = connection->stub->Get(&context_, request, &reply);
+          }
+          connection->End(&context_);
           if (status.ok()) return callback(std::move(*reply.mutable_value()));
           if (!cancelled_) callback(connection->Explain(status, key));
         }) {}
@@ -141,7 +176,7 @@ class GrpcWatcher : public KeyValueStore::Watcher {
   std::thread thread_;  // last: uses all of the above
 };
 
-class GrpcStore : public KeyValueStore {
+class GrpcStore : public ConnectedStore {
  public:
   explicit GrpcStore(std::shared_ptr<Connection> connection) : connection_(std::move(connection)) {}
 
@@ -208,6 +243,9 @@ class GrpcStore : public KeyValueStore {
     return std::make_unique<GrpcWatcher>(connection_, key, std::move(callback));
   }
 
+  void Abandon(absl::Status reason) override { connection_->Abandon(std::move(reason)); }
+  const std::string& address() const override { return connection_->address; }
+
  private:
   const std::shared_ptr<Connection> connection_;
 };
@@ -245,9 +283,9 @@ std::string LastFailure(Connection& connection) {
 
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<KeyValueStore>> ConnectStore(const std::string& address,
-                                                            const Credentials& credentials,
-                                                            Deadline deadline) {
+absl::StatusOr<std::shared_ptr<ConnectedStore>> ConnectStore(const std::string& address,
+                                                             const Credentials& credentials,
+                                                             Deadline deadline) {
   GS_RETURN_IF_ERROR(ParseHostPort(address).status());
   auto connection = std::make_shared<Connection>(address, credentials);
   if (!AwaitServer(*connection, deadline)) {

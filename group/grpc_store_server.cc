@@ -9,6 +9,7 @@
 #include "base/status_macros.h"
 #include "group/alarm_clock.h"
 #include "group/grpc_store.h"
+#include "group/in_memory_store.h"
 #include "group/store_map.h"
 #include "grpcpp/server.h"
 #include "grpcpp/server_builder.h"
@@ -18,7 +19,7 @@ namespace gradsync {
 namespace {
 
 constexpr int kKeepaliveMs = 20'000;
-constexpr absl::Duration kFarewell = absl::Seconds(2);
+constexpr absl::Duration kFarewell = absl::Seconds(1);
 
 void Answer(const std::string& value, proto::ValueReply* reply) { reply->set_value(value); }
 
@@ -155,6 +156,7 @@ class ServerImpl : public GrpcStoreServer {
   }
 
   int port() const override { return port_; }
+  std::shared_ptr<KeyValueStore> local() const override { return NewInMemoryStore(map_); }
 
  private:
   const std::shared_ptr<StoreMap> map_;

@@ -83,6 +83,8 @@ class InMemoryWatcher : public KeyValueStore::Watcher {
 
 class InMemoryStore : public KeyValueStore {
  public:
+  explicit InMemoryStore(std::shared_ptr<StoreMap> map) : map_(std::move(map)) {}
+
   absl::Status Set(absl::string_view key, absl::string_view value, Deadline) override {
     return map_->Set(key, std::string(value));
   }
@@ -124,11 +126,17 @@ class InMemoryStore : public KeyValueStore {
   }
 
  private:
-  const std::shared_ptr<StoreMap> map_ = std::make_shared<StoreMap>();
+  const std::shared_ptr<StoreMap> map_;
 };
 
 }  // namespace
 
-std::shared_ptr<KeyValueStore> NewInMemoryStore() { return std::make_shared<InMemoryStore>(); }
+std::shared_ptr<KeyValueStore> NewInMemoryStore() {
+  return NewInMemoryStore(std::make_shared<StoreMap>());
+}
+
+std::shared_ptr<KeyValueStore> NewInMemoryStore(std::shared_ptr<StoreMap> map) {
+  return std::make_shared<InMemoryStore>(std::move(map));
+}
 
 }  // namespace gradsync

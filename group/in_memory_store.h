@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "group/key_value_store.h"
+#include "group/store_map.h"
 
 namespace gradsync {
 
@@ -11,6 +12,9 @@ namespace gradsync {
 // thread, and for jobs of one worker. Never UNAVAILABLE. Its watchers may outlive it. Each watch
 // that pends holds a thread.
 std::shared_ptr<KeyValueStore> NewInMemoryStore();
+
+// Over a map that others use too, such as a store's that is served: without the network.
+std::shared_ptr<KeyValueStore> NewInMemoryStore(std::shared_ptr<StoreMap> map);
 
 }  // namespace gradsync
 

@@ -8,6 +8,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "base/mutex.h"
+#include "base/patient_deadline.h"
 
 namespace gradsync {
 namespace internal {
@@ -30,21 +31,27 @@ struct HandleState {
 }  // namespace internal
 
 absl::Status SyncHandle::Wait(Deadline deadline) const {
-  if (!done()) {
-    const std::shared_ptr<SyncDriver> driver = state_->driver.lock();
-    if (driver != nullptr) driver->Drive([this] { return done(); }, deadline);
-  }
+  PatientDeadline patience(deadline);
   std::function<absl::Status()> on_wait;
-  {
+  while (true) {
+    if (!done()) {
+      const std::shared_ptr<SyncDriver> driver = state_->driver.lock();
+      if (driver != nullptr) driver->Drive([this] { return done(); }, patience.next_look());
+    }
     MutexLock lock(&state_->mutex);
-    while (!state_->resolved) {
-      if (!state_->changed.WaitWithDeadline(&state_->mutex, deadline) || state_->resolved) continue;
+    // A driver that comes back early has left the work to another thread.
+    while (!state_->resolved &&
+           !state_->changed.WaitWithDeadline(&state_->mutex, patience.next_look())) {
+    }
+    if (!state_->resolved) {
+      if (!patience.Passed()) continue;
       return absl::DeadlineExceededError(absl::StrCat(
           state_->what, state_->step < 0 ? "" : absl::StrCat(" of step ", state_->step),
           " is not complete at its deadline"));
     }
     if (state_->on_wait == nullptr) return state_->status;
     on_wait = state_->on_wait;
+    break;
   }
   return on_wait();
 }

@@ -91,11 +91,13 @@ void Member::Leave() {
 absl::Status Member::Complete(const JoinOptions& options) {
   GS_RETURN_IF_ERROR(AgreeOnFlags(group(), SameOnAllRanks(options)));
   GS_RETURN_IF_ERROR(FindServers(group(), options.num_servers, &options_.servers));
+  meeting_.SetServers(options_.servers);
   GS_RETURN_IF_ERROR(ResolveByHosts(group(), &options_));
   GS_ASSIGN_OR_RETURN(sync_, CreateGradientSync(options_, group()));
   // Workers that train by themselves need not wait for the slowest, nor it for them.
   const bool alone = options_.job.topology == Topology::kLocal;
   side_channel_ = std::make_unique<SideChannel>(alone ? WorkerGroup() : group(), "job");
+  if (alone) meeting_.Unwatch();
   return absl::OkStatus();
 }
 

@@ -1,5 +1,7 @@
 #include "join/meet.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "base/deadline.h"
 #include "base/host_port.h"
@@ -7,11 +9,46 @@
 #include "base/status_macros.h"
 #include "base/write_file.h"
 #include "group/in_memory_store.h"
+#include "group/liveness.h"
 #include "group/store_run.h"
 
 namespace gradsync {
+// A rank begins to be watched before it waits for anybody, so that set-up is watched too.
+void Meeting::Watch(const MeetOptions& options, const std::shared_ptr<ConnectedStore>& connected) {
+  const absl::Duration timeout = FailureTimeout(options.failure_timeout, options.timeout);
+  if (timeout == absl::InfiniteDuration()) return;
+  HeartbeatOptions heartbeat;
+  heartbeat.key = RankBeatKey(group_.Key(""), group_.rank);
+  heartbeat.activity = options.activity;
+  heartbeat.failure_timeout = timeout;
+  heartbeat.store = connected;
+  if (server_ != nullptr) {
+    heartbeat.store = server_->local();
+    WatchdogOptions watchdog;
+    watchdog.store = server_->local();
+    watchdog.prefix = group_.Key("");
+    watchdog.world_size = group_.world_size;
+    watchdog.failure_timeout = timeout;
+    watchdog_ = std::make_unique<Watchdog>(std::move(watchdog));
+  }
+  heartbeat.on_silence = [connected, reason = LostStoreHolder(connected->address(), timeout)] {
+    connected->Abandon(reason);
+  };
+  heartbeat_ = std::make_unique<Heartbeat>(std::move(heartbeat));
+}
+
+void Meeting::SetServers(const std::vector<std::string>& addresses) {
+  if (watchdog_ != nullptr) watchdog_->SetServers(addresses);
+}
+
+void Meeting::Unwatch() {
+  watchdog_.reset();
+  if (heartbeat_ != nullptr) heartbeat_->Leave();
+  heartbeat_.reset();
+}
 
 void Meeting::Leave() {
+  Unwatch();
   const Deadline deadline = Deadline::In(absl::Seconds(5));
   // Farewells are not answered if rank 0 is gone already.
   if (group_.rank != 0) {
@@ -76,10 +113,13 @@ absl::StatusOr<Meeting> Meet(const MeetOptions& options) {
     if (options.on_store) GS_RETURN_IF_ERROR(options.on_store(address));
   }
   const Deadline deadline = Deadline::In(group.timeout);
-  GS_ASSIGN_OR_RETURN(group.store, ConnectStore(address, group.credentials, deadline));
+  GS_ASSIGN_OR_RETURN(const std::shared_ptr<ConnectedStore> connected,
+                      ConnectStore(address, group.credentials, deadline));
+  group.store = connected;
   if (options.rank == 0) {
     GS_RETURN_IF_ERROR(PublishRun(*group.store, {group.run_id, group.attempt}, deadline));
   }
+  meeting.Watch(options, connected);
   return meeting;
 }
 

@@ -7,13 +7,17 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "base/activity.h"
 #include "base/credentials.h"
 #include "base/trace_recorder.h"
 #include "group/grpc_store.h"
+#include "group/heartbeat.h"
+#include "group/watchdog.h"
 #include "group/worker_group.h"
 
 namespace gradsync {
@@ -26,6 +30,12 @@ struct MeetOptions {
   std::string run_id = "job";  // the same for all processes of the job
   int attempt = 0;             // counts restarts of the job
   absl::Duration timeout = absl::Seconds(60);  // for each wait for another process
+  // A process of the job that gives no sign of life for longer is lost, and one that is at work and
+  // does nothing for longer is stuck (group/liveness.h): the job ends and names it. No longer than
+  // FailureTimeout() allows with `timeout`; infinite: nobody is watched.
+  absl::Duration failure_timeout = absl::Seconds(10);
+  // What this process counts, if it does.
+  std::shared_ptr<Activity> activity = std::make_shared<Activity>();
   Credentials credentials = InsecureCredentials();
   std::shared_ptr<TraceRecorder> recorder;  // of some steps; may be null
 
@@ -39,6 +49,12 @@ class Meeting {
  public:
   const WorkerGroup& group() const { return group_; }
 
+  // Servers of the job, "host:port" by number, so that rank 0 can name one that is lost.
+  void SetServers(const std::vector<std::string>& addresses);
+
+  // Nobody is watched any more, nor is this rank: for ranks that go on by themselves.
+  void Unwatch();
+
   // In good order: the store is rank 0's, so this waits there until the others have left too, for
   // some seconds at most. A rank that has failed does not leave.
   void Leave();
@@ -46,8 +62,12 @@ class Meeting {
  private:
   friend absl::StatusOr<Meeting> Meet(const MeetOptions& options);
 
+  void Watch(const MeetOptions& options, const std::shared_ptr<ConnectedStore>& connected);
+
   std::unique_ptr<GrpcStoreServer> server_;  // of rank 0; outlives whoever uses the store
   WorkerGroup group_;
+  std::unique_ptr<Watchdog> watchdog_;    // of rank 0
+  std::unique_ptr<Heartbeat> heartbeat_;  // last: uses the store
 };
 
 // An on_store that writes the address and a newline to a file, whole or not at all; none for an

@@ -87,6 +87,7 @@ absl::Status PsEngine::Connect(StreamLink& link, const proto::Hello& hello, Dead
       if (connection == 0) *own.mutable_plan() = PlanToProto(plan_);
       if (connection != 0) {
         own.clear_host();
+        own.clear_store();
         own.clear_servers();
       }
       auto bytes = std::make_shared<const std::string>(own.SerializeAsString());

@@ -7,6 +7,7 @@
 #include "base/host_identity.h"
 #include "base/status_macros.h"
 #include "base/trace_recorder.h"
+#include "group/grpc_store.h"
 #include "plan/codec.h"
 #include "plan/consistency.h"
 #include "sync/agree_on_plan.h"
@@ -19,6 +20,9 @@ absl::StatusOr<proto::Hello> MakeHello(const PsOptions& options, const Plan& pla
   hello.set_attempt(options.group.attempt);
   hello.set_rank(options.group.rank);
   hello.set_address(options.group.address);
+  // A store that is not served cannot be reached by a server.
+  const auto* const store = dynamic_cast<const ConnectedStore*>(options.group.store.get());
+  if (store != nullptr) hello.set_store(store->address());
   proto::Terms& terms = *hello.mutable_terms();
   terms.set_world_size(options.group.world_size);
   terms.set_connections(options.connections);

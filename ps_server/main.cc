@@ -21,6 +21,7 @@
 #include "absl/time/time.h"
 #include "base/credentials.h"
 #include "base/deadline.h"
+#include "base/flag_error.h"
 #include "base/flags.h"
 #include "base/host_port.h"
 #include "base/keep_memory.h"
@@ -67,6 +68,9 @@ ABSL_FLAG(std::string, event_log, "",
           "file for what happens under ssp and asp, a line per event (docs/consistency.md)");
 ABSL_FLAG(absl::Duration, timeout, absl::Seconds(60),
           "how long the server waits until all workers have come");
+ABSL_FLAG(absl::Duration, failure_timeout, absl::Seconds(10),
+          "rank 0, of whose store workers tell the server, is lost when it gives no sign of life "
+          "for longer; at most half of --timeout counts; inf: the server takes no part in that");
 
 namespace gradsync {
 namespace {
@@ -125,6 +129,7 @@ struct Flags {
   std::string metrics_json = UserPath(absl::GetFlag(FLAGS_metrics_json));
   std::string event_log = UserPath(absl::GetFlag(FLAGS_event_log));
   absl::Duration timeout = absl::GetFlag(FLAGS_timeout);
+  absl::Duration failure_timeout = absl::GetFlag(FLAGS_failure_timeout);
 };
 
 // What is not given by flags, in a job whose launcher counts this server. Flags win.
@@ -222,6 +227,10 @@ absl::Status CheckFlags(const Flags& flags) {
     return absl::InvalidArgumentError(absl::StrCat("--timeout: expected a time above 0, found ",
                                                    absl::FormatDuration(flags.timeout)));
   }
+  if (flags.failure_timeout < absl::Milliseconds(100)) {
+    return FlagError("failure_timeout", "at least 100ms",
+                     absl::FormatDuration(flags.failure_timeout));
+  }
   return absl::OkStatus();
 }
 
@@ -287,6 +296,7 @@ int Main(int argc, char** argv) {
   options.run_id = master->run.run_id;
   options.attempt = master->run.attempt;
   options.timeout = flags.timeout;
+  options.failure_timeout = flags.failure_timeout;
   absl::StatusOr<std::unique_ptr<ParameterServer>> started = ParameterServer::Start(options);
   if (!started.ok()) return Complain(2, "--listen: ", started.status());
   server = *std::move(started);

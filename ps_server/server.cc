@@ -4,6 +4,7 @@
 
 #include "absl/memory/memory.h"
 #include "base/status_macros.h"
+#include "group/liveness.h"
 
 namespace gradsync {
 
@@ -11,6 +12,7 @@ absl::StatusOr<std::unique_ptr<ParameterServer>> ParameterServer::Start(
     const ServerOptions& options) {
   auto service =
       std::make_unique<Service>(options.run_id, options.attempt, options.timeout, options.on_event);
+  service->WatchRun(FailureTimeout(options.failure_timeout, options.timeout));
   Service* const acceptor = service.get();
   auto server =
       absl::WrapUnique(new ParameterServer(std::move(service), Deadline::In(options.timeout)));

@@ -24,6 +24,9 @@ struct ServerOptions {
   int attempt = 0;
   // Until all workers have come; and how long one that shares memory may be silent.
   absl::Duration timeout = absl::Seconds(60);
+  // What rank 0 may be silent for, and how often this server says that it lives
+  // (group/heartbeat.h); infinite: it takes no part in the run's failure.
+  absl::Duration failure_timeout = absl::Seconds(10);
   ServerEventSink on_event;  // what happens under ssp and asp; may be empty
 };
 

@@ -18,7 +18,7 @@ namespace gradsync {
 namespace {
 
 // How long the last words may take to be heard.
-constexpr absl::Duration kFarewell = absl::Seconds(3);
+constexpr absl::Duration kFarewell = absl::Milliseconds(1500);
 
 // How often to look whether workers live.
 constexpr absl::Duration kWatch = absl::Milliseconds(500);
@@ -58,6 +58,9 @@ absl::Status Service::Wait(Deadline deadline) {
     Fail(absl::DeadlineExceededError(absl::StrCat("the group is not complete in time: ", missing)));
     mutex_.Lock();
   }
+  mutex_.Unlock();
+  JoinRun();
+  mutex_.Lock();
   while (!ended_) {
     changed_.WaitWithDeadline(&mutex_, Deadline::In(kWatch));
     mutex_.Unlock();
@@ -69,7 +72,50 @@ absl::Status Service::Wait(Deadline deadline) {
   }
   absl::Status status = status_;
   mutex_.Unlock();
+  LeaveRun(status.ok());
   return status;
+}
+
+void Service::JoinRun() {
+  RunMemberOptions options;
+  {
+    MutexLock lock(&mutex_);
+    if (ended_ || store_address_.empty()) return;
+    options.store = store_address_;
+    options.run_id = roster_.run_id();
+    options.attempt = roster_.attempt();
+    options.server = roster_.terms().server_index();
+  }
+  if (failure_timeout_ == absl::InfiniteDuration()) return;
+  options.failure_timeout = failure_timeout_;
+  options.activity = activity_;
+  options.on_failure = [this](absl::Status status) { Fail(std::move(status)); };
+  absl::StatusOr<std::unique_ptr<RunMember>> run = RunMember::Create(options);
+  if (!run.ok()) return;  // a server that cannot reach the store is watched by its streams alone
+  // What follows the hellos is short work.
+  activity_->Prove();
+  MutexLock lock(&mutex_);
+  run_ = *std::move(run);
+}
+
+void Service::LeaveRun(bool in_good_order) {
+  std::shared_ptr<RunMember> run;
+  {
+    MutexLock lock(&mutex_);
+    run.swap(run_);
+  }
+  if (run != nullptr && in_good_order) run->Leave();
+}
+
+// The group may know better why a worker is gone.
+void Service::Lost(absl::Status status) {
+  std::shared_ptr<RunMember> run;
+  {
+    MutexLock lock(&mutex_);
+    run = run_;
+  }
+  if (run == nullptr) return Fail(std::move(status));
+  run->Report(std::move(status));
 }
 
 // Workers that have settled wait without a deadline of their own, because others may have many
@@ -136,6 +182,7 @@ std::string Service::Name(int rank) const {
 
 void Service::OnFrame(Session& session, const proto::FrameHeader& header, Payload payload) {
   if (session.left) return;
+  const Activity::Work work(activity_.get());
   if (session.rank >= 0) {
     const absl::Status status = Dispatch(session, header, std::move(payload));
     if (!status.ok()) Fail(Prefixed(Name(session.rank), status));
@@ -171,6 +218,7 @@ absl::Status Service::OnHello(Session& session, const Payload& payload) {
       return status_;
     }
     GS_RETURN_IF_ERROR(roster_.Check(hello));
+    if (!hello.store().empty()) store_address_ = hello.store();
     members_.push_back(session.self.lock());
     session.member = true;
     ++open_;
@@ -313,7 +361,7 @@ absl::Status Service::OnGoodbye(Session& session) {
 void Service::OnClosed(Session& session, const absl::Status& status) {
   if (!session.member) return;
   if (!session.left) {
-    Fail(absl::UnavailableError(absl::StrCat(
+    Lost(absl::UnavailableError(absl::StrCat(
         Name(session.rank),
         " lost: ", status.ok() ? "closed its stream without goodbye" : status.ToString())));
   }

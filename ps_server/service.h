@@ -52,6 +52,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "base/activity.h"
 #include "base/deadline.h"
 #include "base/mutex.h"
 #include "links/frame_stream.h"
@@ -59,6 +60,7 @@
 #include "ps_server/parameter_shard.h"
 #include "ps_server/push_sequence.h"
 #include "ps_server/roster.h"
+#include "ps_server/run_member.h"
 #include "ps_server/server_event.h"
 #include "ps_server/server_stats.h"
 #include "ps_server/shard.h"
@@ -73,6 +75,11 @@ class Service : private ShardEvents, private AsyncShardEvents {
   // what happens under ssp and asp; may be empty.
   Service(std::string run_id, int attempt, absl::Duration timeout, ServerEventSink sink = {});
   ~Service() override;
+
+  // Before the first stream: once the group is complete, Wait() makes this server a member of the
+  // run at the store of which workers say where it is (ps_server/run_member.h). By default, and for
+  // an infinite time, it is none.
+  void WatchRun(absl::Duration failure_timeout) { failure_timeout_ = failure_timeout; }
 
   // A StreamAcceptor.
   std::shared_ptr<FrameSink> Accept(std::shared_ptr<FrameStream> stream);
@@ -120,6 +127,9 @@ class Service : private ShardEvents, private AsyncShardEvents {
   absl::Status TakeCredit(int rank);
   std::string Name(int rank) const;
   void EndIfSilent();
+  void JoinRun();
+  void LeaveRun(bool in_good_order);
+  void Lost(absl::Status status);
 
   void OnFolded(int rank) override;
   void OnResult(ChunkId id, int64_t step, std::shared_ptr<LentBuffer> values) override;
@@ -134,15 +144,20 @@ class Service : private ShardEvents, private AsyncShardEvents {
                   const std::shared_ptr<LentBuffer>& values);
 
   const absl::Duration timeout_;
+  absl::Duration failure_timeout_ = absl::InfiniteDuration();
   const ServerEventSink sink_;
   mutable Mutex mutex_;
   CondVar changed_;
   Roster roster_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::shared_ptr<Session>> members_ ABSL_GUARDED_BY(mutex_);  // Session::member
+  std::string store_address_ ABSL_GUARDED_BY(mutex_);                      // as a hello says it
+  std::shared_ptr<RunMember> run_ ABSL_GUARDED_BY(mutex_);
   int goodbyes_ ABSL_GUARDED_BY(mutex_) = 0;
   int open_ ABSL_GUARDED_BY(mutex_) = 0;  // members whose stream is not closed
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
+
+  const std::shared_ptr<Activity> activity_ = std::make_shared<Activity>();
 
   // Set once, when all have come; then constant but for what is thread-safe itself.
   std::unique_ptr<Group> group_storage_;

@@ -112,6 +112,7 @@ TEST(WorkerBadInputTest, FlagsThatDoNotExistOrFit) {
   ExpectRefused(kWorker, {"--model=mlp", "--batch_size=0"}, {"batch", "0"});
   ExpectRefused(kWorker, {"--model=mlp", "--threads=0"}, {"--threads", "0"});
   ExpectRefused(kWorker, {"--model=mlp", "--steps=-1"}, {"steps", "-1"});
+  ExpectRefused(kWorker, {"--failure_timeout=0s"}, {"--failure_timeout", "100ms", "0"});
   ExpectRefused(kWorker, {"--straggler=1"}, {"--straggler", "RANK:FACTOR", "1"});
   ExpectRefused(kWorker, {"--model=mlp", "--straggler=0:0.5"}, {"--straggler", "0:0.5"});
   ExpectRefused(kWorker, {"--model=mlp", "--straggler=1:2"}, {"--straggler", "0 to 0", "1:2"});
@@ -336,6 +337,7 @@ TEST(ServerBadInputTest, FlagsThatDoNotExistOrFit) {
   ExpectRefused(kServer, {"--listen=nowhere"}, {"--listen", "nowhere"});
   ExpectRefused(kServer, {"--listen=127.0.0.1:99999"}, {"--listen", "99999"});
   ExpectRefused(kServer, {"--timeout=0s"}, {"--timeout", "0"});
+  ExpectRefused(kServer, {"--failure_timeout=50ms"}, {"--failure_timeout", "100ms", "50ms"});
   ExpectRefused(kServer, {"--timeout=soon"}, {"--timeout", "soon"});
   ExpectRefused(kServer, {"--master=nowhere"}, {"--master", "nowhere"});
   ExpectRefused(kServer, {"--attempt=-2"}, {"--attempt", "-2"});

@@ -74,6 +74,9 @@ absl::StatusOr<LocalJobOptions> JobFromFlags(const char* argv0, const ParsedFlag
   const std::string timeout = absl::FormatDuration(absl::GetFlag(FLAGS_timeout));
   const bool given = parsed.Sets("timeout");
   job.server_flags = flags.TimeoutOfServers(timeout, given);
+  for (const std::string& flag : flags.FailureTimeoutOfServers()) {
+    job.server_flags.push_back(flag);
+  }
   job.worker_flags = flags.TimeoutOfWorkers(timeout, given);
   if (!flags.Has("threads")) {
     const int cores = static_cast<int>(std::thread::hardware_concurrency());

@@ -75,6 +75,15 @@ TEST(LaunchTest, TheFirstFailureGivesTheExitCodeAndIsNamed) {
                              EndsWith("killed by signal 9 (SIGKILL); stopping the rest"))));
 }
 
+// Who ends first has only heard of the cause.
+TEST(LaunchTest, WhatAProcessSaysThatFailsComesBeforeItsName) {
+  const auto launch = Start(
+      {"--workers=3", "--", "--victim=worker2", "--victim_does=fail:1", "--others_do=exit:0"});
+  EXPECT_EQ(launch->Finish().code, 1);
+  EXPECT_THAT(launch->err(), Contains(AllOf(StartsWith("launch: rank 1 lost [worker 2 (pid "),
+                                            EndsWith("): exit code 1]; stopping the rest"))));
+}
+
 TEST(LaunchTest, AFailedJobIsStartedAgainAsOftenAsAsked) {
   const auto launch = Start({"--workers=2", "--servers=1", "--max_restarts=2", "--",
                              "--victim=worker1", "--victim_does=signal:9"});

@@ -25,6 +25,7 @@ namespace {
 
 constexpr absl::Duration kPollInterval = absl::Milliseconds(20);
 constexpr int kBadInput = 2;
+constexpr int kSignalled = 128;  // and the signal's number more
 
 std::string ReadFile(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
@@ -237,7 +238,10 @@ class LocalJob {
     result_.failure = std::move(message);
     result_.failure_detail = std::move(detail);
     result_.exit_code = exit_code;
-    if (options_.on_failure) options_.on_failure(result_.failure);
+    // What a process said that was killed is not why it ended.
+    const bool killed = exit_code > kSignalled;
+    if (options_.on_failure)
+      options_.on_failure(killed ? result_.failure : DescribeFailure(result_));
     terminate_at_ = Deadline::In(exit_code == kBadInput ? absl::ZeroDuration() : options_.settle);
   }
 

@@ -46,7 +46,8 @@ struct LocalJobOptions {
   // called "worker 0" (by rank), "server 1", ...
   std::function<void(absl::string_view process, absl::string_view line, bool is_stderr)> on_line;
   std::function<void(absl::string_view process, int pid)> on_start;
-  // Once, when the job fails: LocalJobResult::failure, before the rest is stopped.
+  // Once, when the job fails, before the rest is stopped: LocalJobResult::failure where a process
+  // was killed, else DescribeFailure(), since whoever ends first may only have heard of the cause.
   std::function<void(absl::string_view failure)> on_failure;
 
   // Whether each process writes --metrics_json; the result then has the files' contents.

@@ -88,6 +88,7 @@ absl::StatusOr<std::vector<std::string>> Command(const char* argv0, const Parsed
   if (servers > 0) command.push_back(absl::StrCat("--server_tasks=", servers));
   if (role.is_server) {
     add(flags.TimeoutOfServers(timeout, given));
+    add(flags.FailureTimeoutOfServers());
     return command;
   }
   if (servers > 0) command.push_back("--topology=ps");

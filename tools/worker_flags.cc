@@ -19,20 +19,20 @@ absl::string_view WithoutDashes(absl::string_view word) {
   return absl::StripPrefix(absl::StripPrefix(word, "-"), "-");
 }
 
-// The last --config, as the workers will take it; empty: none.
-std::string ConfigPath(const std::vector<std::string>& words) {
-  std::string path;
+// What the last --`flag` says, as the workers will take it; empty: there is none.
+std::string LastValue(const std::vector<std::string>& words, absl::string_view flag) {
+  std::string value;
   for (size_t i = 0; i < words.size(); ++i) {
     absl::string_view word = words[i];
     if (!absl::StartsWith(word, "-")) continue;
     word = WithoutDashes(word);
-    if (absl::ConsumePrefix(&word, "config=")) {
-      path = std::string(word);
-    } else if (word == "config" && i + 1 < words.size()) {
-      path = words[++i];
+    if (absl::ConsumePrefix(&word, absl::StrCat(flag, "="))) {
+      value = std::string(word);
+    } else if (word == flag && i + 1 < words.size()) {
+      value = words[++i];
     }
   }
-  return path;
+  return value;
 }
 
 }  // namespace
@@ -56,6 +56,14 @@ std::vector<std::string> WorkerFlags::TimeoutOfWorkers(const std::string& own, b
   return {absl::StrCat("--timeout=", own)};
 }
 
+std::vector<std::string> WorkerFlags::FailureTimeoutOfServers() const {
+  std::string value = LastValue(words, "failure_timeout");
+  const auto of_file = file.find("failure_timeout");
+  if (value.empty() && of_file != file.end()) value = of_file->second;
+  if (value.empty()) return {};
+  return {absl::StrCat("--failure_timeout=", value)};
+}
+
 absl::StatusOr<WorkerFlags> ReadWorkerFlags(std::vector<std::string> words) {
   WorkerFlags flags;
   flags.words = std::move(words);
@@ -63,7 +71,7 @@ absl::StatusOr<WorkerFlags> ReadWorkerFlags(std::vector<std::string> words) {
     return absl::InvalidArgumentError(
         absl::StrCat("expected worker flags after --, found \"", flags.words[0], "\""));
   }
-  const std::string path = ConfigPath(flags.words);
+  const std::string path = LastValue(flags.words, "config");
   if (path.empty()) return flags;
   GS_ASSIGN_OR_RETURN(const std::vector<FlagSetting> settings, ReadYamlFlags(UserPath(path), path));
   for (const FlagSetting& setting : settings) {

@@ -23,6 +23,9 @@ struct WorkerFlags {
   // program's, which counts where it was `given` or where the file says nothing.
   std::vector<std::string> TimeoutOfServers(const std::string& own, bool given) const;
   std::vector<std::string> TimeoutOfWorkers(const std::string& own, bool given) const;
+
+  // --failure_timeout=... for the servers, as the workers have it; none where they have none.
+  std::vector<std::string> FailureTimeoutOfServers() const;
 };
 
 // Reads the file that --config in `words` names, if it does. Errors: INVALID_ARGUMENT for a first

@@ -6,6 +6,7 @@
 namespace gradsync {
 
 absl::StatusOr<std::vector<std::string>> ChannelMoments::AllGather(absl::string_view bytes) {
+  const Activity::Wait wait(activity_);
   const MonotonicTime start = MonotonicTime::Now();
   absl::StatusOr<std::vector<std::string>> all = channel_->AllGather(bytes, Deadline::In(timeout_));
   waited_ += MonotonicTime::Now() - start;

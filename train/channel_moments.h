@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "base/activity.h"
 #include "group/side_channel.h"
 #include "models/moment_exchange.h"
 
@@ -20,9 +21,9 @@ namespace gradsync {
 class ChannelMoments : public MomentExchange {
  public:
   // Nobody else uses `channel`, which must outlive this object. Each call waits for at most
-  // `timeout`.
-  ChannelMoments(SideChannel* channel, absl::Duration timeout)
-      : channel_(channel), timeout_(timeout) {}
+  // `timeout`, and is a wait in `activity`, which may be null.
+  ChannelMoments(SideChannel* channel, absl::Duration timeout, Activity* activity = nullptr)
+      : channel_(channel), timeout_(timeout), activity_(activity) {}
 
   // Errors: those of SideChannel.
   absl::StatusOr<std::vector<std::string>> AllGather(absl::string_view bytes) override;
@@ -36,6 +37,7 @@ class ChannelMoments : public MomentExchange {
  private:
   SideChannel* const channel_;
   const absl::Duration timeout_;
+  Activity* const activity_;
   absl::Status status_;
   int64_t calls_ = 0;
   absl::Duration waited_;

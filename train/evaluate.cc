@@ -8,6 +8,7 @@
 
 #include "ATen/ops/empty.h"
 #include "absl/strings/str_cat.h"
+#include "absl/types/optional.h"
 #include "base/status_macros.h"
 #include "c10/core/InferenceMode.h"
 #include "data/augment.h"
@@ -62,7 +63,8 @@ ReadSamples ReaderOf(const TokenDataset& dataset) {
 
 absl::StatusOr<Evaluation> Evaluate(const ComputeOptions& compute, Model& model, int64_t size,
                                     const ReadSamples& read, int64_t batch_size,
-                                    SideChannel& side_channel, Deadline deadline) {
+                                    SideChannel& side_channel, Deadline deadline,
+                                    Activity* activity) {
   const int rank = side_channel.rank();
   const int world_size = side_channel.world_size();
   const int64_t share = (size - rank + world_size - 1) / world_size;
@@ -74,6 +76,7 @@ absl::StatusOr<Evaluation> Evaluate(const ComputeOptions& compute, Model& model,
       parameters.empty() ? c10::Device(c10::DeviceType::CPU) : parameters[0].device();
   c10::InferenceMode inference;
   model.eval();
+  absl::optional<Activity::Work> work(absl::in_place, activity);
   for (int64_t done = 0; done < share; done += batch_size) {
     const int64_t count = std::min(batch_size, share - done);
     GS_ASSIGN_OR_RETURN(const Samples samples, read(rank + done * world_size, world_size, count));
@@ -83,10 +86,12 @@ absl::StatusOr<Evaluation> Evaluate(const ComputeOptions& compute, Model& model,
       loss_sum += CrossEntropy(logits, targets).item<float>() * static_cast<double>(count);
       correct += static_cast<double>(CountCorrect(logits, targets));
       labels += static_cast<double>(targets.numel());
+      CountActivity(activity);
     } catch (const std::exception& e) {
       return absl::InternalError(absl::StrCat("evaluation: LibTorch: ", e.what()));
     }
   }
+  work.reset();
   model.train();
   GS_ASSIGN_OR_RETURN(
       const std::vector<double> sums,
@@ -102,16 +107,18 @@ absl::StatusOr<Evaluation> Evaluate(const ComputeOptions& compute, Model& model,
 
 absl::StatusOr<Evaluation> EvaluateModel(const ComputeOptions& compute, Model& model,
                                          const ImageDataset& dataset, int64_t batch_size,
-                                         SideChannel& side_channel, Deadline deadline) {
+                                         SideChannel& side_channel, Deadline deadline,
+                                         Activity* activity) {
   return Evaluate(compute, model, dataset.size(), ReaderOf(dataset), batch_size, side_channel,
-                  deadline);
+                  deadline, activity);
 }
 
 absl::StatusOr<Evaluation> EvaluateModel(const ComputeOptions& compute, Model& model,
                                          const TokenDataset& dataset, int64_t batch_size,
-                                         SideChannel& side_channel, Deadline deadline) {
+                                         SideChannel& side_channel, Deadline deadline,
+                                         Activity* activity) {
   return Evaluate(compute, model, dataset.size(), ReaderOf(dataset), batch_size, side_channel,
-                  deadline);
+                  deadline, activity);
 }
 
 }  // namespace gradsync

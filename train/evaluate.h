@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "absl/status/statusor.h"
+#include "base/activity.h"
 #include "base/deadline.h"
 #include "data/dataset.h"
 #include "data/token_dataset.h"
@@ -21,16 +22,19 @@ struct Evaluation {
 
 // Collective. Evaluates `model`, on its device and computing as `compute` says, on every sample of
 // `dataset` exactly once: rank r takes samples r, r+n, r+2n, ..., so that no sample is padded in
-// twice. Buffers should have been made equal before. Leaves the model in training mode.
+// twice. Buffers should have been made equal before. Leaves the model in training mode. Each batch
+// counts in `activity`, which may be null.
 // Errors: those of the dataset and of the side channel; INTERNAL when LibTorch throws.
 absl::StatusOr<Evaluation> EvaluateModel(const ComputeOptions& compute, Model& model,
                                          const ImageDataset& dataset, int64_t batch_size,
-                                         SideChannel& side_channel, Deadline deadline);
+                                         SideChannel& side_channel, Deadline deadline,
+                                         Activity* activity = nullptr);
 
 // The same for sequences of tokens, where loss and accuracy are those of all positions.
 absl::StatusOr<Evaluation> EvaluateModel(const ComputeOptions& compute, Model& model,
                                          const TokenDataset& dataset, int64_t batch_size,
-                                         SideChannel& side_channel, Deadline deadline);
+                                         SideChannel& side_channel, Deadline deadline,
+                                         Activity* activity = nullptr);
 
 }  // namespace gradsync
 

@@ -15,6 +15,8 @@
 #include "ATen/ops/randn.h"
 #include "ATen/ops/zeros.h"
 #include "absl/strings/str_cat.h"
+#include "absl/types/optional.h"
+#include "base/activity.h"
 #include "base/deadline.h"
 #include "base/flag_error.h"
 #include "base/monotonic_time.h"
@@ -167,7 +169,7 @@ class TrainerImpl : public Trainer {
     ddp.recorder = options_.recorder;
     ddp.forward_backward = [this] { ThrowAwayStep(); };
     GS_RETURN_IF_ERROR(ComparePrecisions());
-    if (options_.record_gradients || !options_.straggler.nobody()) {
+    if (options_.record_gradients || !options_.straggler.nobody() || activity() != nullptr) {
       ddp.on_gradient = [this](int parameter) { OnGradient(parameter); };
     }
     GS_ASSIGN_OR_RETURN(
@@ -189,6 +191,7 @@ class TrainerImpl : public Trainer {
     TrainingResult result;
     measured_from_ = SpentSoFar();
     result.first_step = first_step_;
+    absl::optional<Activity::Work> work(absl::in_place, activity());
     for (int64_t step = first_step_; step <= inputs_.steps; ++step) {
       if (step == FirstMeasured()) {
         GS_RETURN_IF_ERROR(clock_.Drain());
@@ -200,6 +203,7 @@ class TrainerImpl : public Trainer {
       if (trace_ != nullptr) GS_RETURN_IF_ERROR(trace_->BeforeStep(step));
       if (options_.memory != nullptr) options_.memory->StartPeak();
       GS_RETURN_IF_ERROR(Step(&report));
+      if (activity() != nullptr) activity()->Prove();
       if (options_.memory != nullptr && step >= FirstMeasured()) {
         result.peak_tensor_bytes = std::max(result.peak_tensor_bytes, options_.memory->PeakBytes());
       }
@@ -209,6 +213,7 @@ class TrainerImpl : public Trainer {
       KeepModel(step);
       GS_RETURN_IF_ERROR(SaveIfDue(&result));
     }
+    work.reset();
     GS_RETURN_IF_ERROR(clock_.Drain());
     GS_RETURN_IF_ERROR(ReportSteps(/*most_pending=*/0, on_step, &result));
     const Spent measured = SpentSoFar() - measured_from_;
@@ -260,7 +265,7 @@ class TrainerImpl : public Trainer {
       return absl::InvalidArgumentError(
           "synchronised BatchNorm: expected a side channel for moments, found null");
     }
-    moments_ = std::make_unique<ChannelMoments>(channel, options_.timeout);
+    moments_ = std::make_unique<ChannelMoments>(channel, options_.timeout, activity());
     SetMomentExchange(*model_, moments_.get());
     return absl::OkStatus();
   }
@@ -288,6 +293,8 @@ class TrainerImpl : public Trainer {
     return {MonotonicTime::Now().since_origin(), ProcessCpuTime(), sync_->wire_stats()};
   }
 
+  Activity* activity() const { return options_.activity.get(); }
+
   Deadline NewDeadline() const { return Deadline::In(options_.timeout); }
 
   bool OfTokens() const { return inputs_.train_tokens != nullptr; }
@@ -295,10 +302,10 @@ class TrainerImpl : public Trainer {
   absl::StatusOr<Evaluation> EvaluateOnTest(SideChannel& side_channel, Deadline deadline) {
     if (OfTokens()) {
       return EvaluateModel(options_.compute, *model_, *inputs_.test_tokens, options_.batch_size,
-                           side_channel, deadline);
+                           side_channel, deadline, activity());
     }
     return EvaluateModel(options_.compute, *model_, *inputs_.test, options_.batch_size,
-                         side_channel, deadline);
+                         side_channel, deadline, activity());
   }
 
   // Two images are the fewest with which BatchNorm has a variance at a 1x1 feature map.
@@ -317,6 +324,7 @@ class TrainerImpl : public Trainer {
 
   // In backward.
   void OnGradient(int parameter) {
+    CountActivity(activity());
     slow_down_.CatchUp();
     if (options_.record_gradients) gradient_done_[parameter] = MonotonicTime::Now();
   }
@@ -339,7 +347,10 @@ class TrainerImpl : public Trainer {
     // LibTorch's words about it have lost the code.
     if (moments_ != nullptr) GS_RETURN_IF_ERROR(moments_->status());
     GS_RETURN_IF_ERROR(computed);
-    GS_RETURN_IF_ERROR(ddp_->FinishStep(NewDeadline()));
+    {
+      const Activity::Wait wait(activity());
+      GS_RETURN_IF_ERROR(ddp_->FinishStep(NewDeadline()));
+    }
     if (scaler_.has_value()) {
       skipped_steps_ += ddp_->skipped();
       GS_RETURN_IF_ERROR(scaler_->Update(ddp_->skipped()));
@@ -371,6 +382,7 @@ class TrainerImpl : public Trainer {
     for (int64_t i = 0; i < batches_; ++i) {
       const MonotonicTime start = MonotonicTime::Now();
       GS_ASSIGN_OR_RETURN(const Batch batch, upload_->Next());
+      CountActivity(activity());
       const MonotonicTime have_data = MonotonicTime::Now();
       position_ = {report->step, batch.epoch, batch.next_position, batch.last_of_epoch};
       if (i == 0) batches_ = inputs_.accumulation.BatchesOfStepAt(batch.position);
@@ -521,6 +533,8 @@ class TrainerImpl : public Trainer {
   // A checkpoint is no part of any step, and its traffic and time are of none.
   absl::Status SaveIfDue(TrainingResult* result) {
     if (!checkpointer_->Due(position_)) return absl::OkStatus();
+    // A disk may take its time. Those who wait for this rank have a deadline of their own.
+    const Activity::Wait wait(activity());
     GS_RETURN_IF_ERROR(clock_.Drain());
     clock_.Pause();
     const Spent before = SpentSoFar();

@@ -9,6 +9,7 @@
 
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
+#include "base/activity.h"
 #include "base/straggler.h"
 #include "base/trace_recorder.h"
 #include "data/open_dataset.h"
@@ -80,7 +81,8 @@ struct TrainerOptions {
   // Forward, backward and the update at a worker take as much longer as it says; forward and
   // backward so that buckets become late too (slow_down.h), the update in one piece after it.
   Straggler straggler;
-  std::shared_ptr<TensorMemory> memory;  // what tensors take is read from it; null: nobody asks
+  std::shared_ptr<TensorMemory> memory;     // what tensors take is read from it; null: nobody asks
+  std::shared_ptr<Activity> activity;       // what this rank does, for others; null: nobody asks
   std::shared_ptr<TraceRecorder> recorder;  // of some steps, for a trace of all ranks; may be null
   TraceOptions trace;                       // which steps Kineto records; none by default
   absl::Duration timeout = absl::Seconds(60);  // a bucket that is not there in time fails the job

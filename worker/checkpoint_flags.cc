@@ -46,6 +46,7 @@ constexpr absl::string_view kMayChange[] = {
     "checkpoint",      "checkpoint_keep",
     "checkpoint_best", "checkpoint_every",
     "resume",          "init_from",
+    "failure_timeout",
 };
 
 absl::Status ParseEvery(absl::string_view text, CheckpointOptions* options) {

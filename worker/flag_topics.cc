@@ -33,7 +33,7 @@ std::vector<FlagTopic> WorkerTopics() {
        {"evaluate", "evaluate_every", "log_every", "metrics_json", "tensorboard", "trace",
         "trace_steps", "trace_bandwidth", "trace_placement"}},
       {"Job files", {"config", "print_config", "write_config"}},
-      {"Lost peers and slow workers", {"timeout", "straggler"}},
+      {"Lost peers and slow workers", {"timeout", "failure_timeout", "straggler"}},
   };
 }
 

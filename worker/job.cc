@@ -137,6 +137,7 @@ class Job {
     GS_ASSIGN_OR_RETURN(seeing_, Seeing::Create(options_.seeing, rank()));
     options_.join.meet.recorder = options_.trainer.recorder = seeing_->recorder();
     options_.trainer.trace = options_.seeing.kineto;
+    options_.trainer.activity = options_.join.meet.activity;
     GS_RETURN_IF_ERROR(OpenDevices(&options_.join));
     options_.trainer.gpu = options_.join.sync.gpu;
     options_.trainer.memory = CountTensorMemory(options_.trainer.gpu.get());

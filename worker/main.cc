@@ -24,6 +24,7 @@
 #include "worker/checkpoint_flags.h"
 #include "worker/config_flags.h"
 #include "worker/data_flags.h"
+#include "worker/failure_flags.h"
 #include "worker/job.h"
 #include "worker/model_flags.h"
 #include "worker/seeing_flags.h"
@@ -122,6 +123,7 @@ absl::StatusOr<JobOptions> JobOptionsFromFlags(std::vector<FlagRecord> flags) {
   if (absl::GetFlag(FLAGS_attempt) >= 0) meet.attempt = absl::GetFlag(FLAGS_attempt);
   meet.interface = absl::GetFlag(FLAGS_interface);
   meet.timeout = absl::GetFlag(FLAGS_timeout);
+  GS_ASSIGN_OR_RETURN(meet.failure_timeout, FailureTimeoutFromFlags());
   meet.on_store = WriteAddressTo(UserPath(absl::GetFlag(FLAGS_port_file)));
   job.join.same_on_all_ranks = FlagsOfAllRanks();
   const int num_servers = absl::GetFlag(FLAGS_num_servers);

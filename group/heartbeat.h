@@ -1,0 +1,73 @@
+#ifndef GRADSYNC_GROUP_HEARTBEAT_H_
+#define GRADSYNC_GROUP_HEARTBEAT_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "base/activity.h"
+#include "base/deadline.h"
+#include "base/mutex.h"
+#include "group/key_value_store.h"
+#include "group/liveness.h"
+
+namespace gradsync {
+
+// What a process says that has not heard of the store at `address` for `failure_timeout`:
+// UNAVAILABLE, with rank 0, whose process holds the store, as culprit.
+absl::Status LostStoreHolder(absl::string_view address, absl::Duration failure_timeout);
+
+// Where the beats of a member are, below a group's keys.
+std::string RankBeatKey(absl::string_view prefix, int rank);
+std::string ServerBeatKey(absl::string_view prefix, int server);
+
+struct HeartbeatOptions {
+  std::shared_ptr<KeyValueStore> store;
+  std::string key;                     // one of the above
+  std::shared_ptr<Activity> activity;  // never null
+  absl::Duration failure_timeout = absl::Seconds(10);
+  // Nothing was heard of the store for the failure timeout. Called once, on a thread of the
+  // heartbeat, which must not destroy the heartbeat. No time counts in which this process did not
+  // run.
+  std::function<void()> on_silence;
+};
+
+// Tells a job's store that this process lives, and how far it is, every BeatInterval(), from a
+// thread of its own; and notices when nobody answers. group/watchdog.h reads what it tells.
+//
+// Thread-safe. After on_silence nothing more is told.
+class Heartbeat {
+ public:
+  explicit Heartbeat(HeartbeatOptions options);
+
+  // Just stops, as a member that fails does. Waits for an answer that is under way, for half of the
+  // failure timeout at most.
+  ~Heartbeat();
+
+  Heartbeat(const Heartbeat&) = delete;
+  Heartbeat& operator=(const Heartbeat&) = delete;
+
+  // In good order: tells it, so that nobody misses this member. Waits as the destructor does.
+  void Leave();
+
+ private:
+  void Run();
+  bool Send(bool left, Deadline deadline);
+  void Stop();
+
+  const HeartbeatOptions options_;
+  int64_t number_ = 0;  // of the thread; then of Leave()
+  Mutex mutex_;
+  CondVar changed_;
+  bool closing_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;  // last: uses all of the above
+};
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_GROUP_HEARTBEAT_H_

@@ -1,0 +1,62 @@
+#include "group/watchdog.h"
+
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/types/optional.h"
+#include "base/deadline.h"
+#include "base/monotonic_time.h"
+#include "group/heartbeat.h"
+
+namespace gradsync {
+
+Watchdog::Watchdog(WatchdogOptions options)
+    : options_(std::move(options)), liveness_(options_.failure_timeout, MonotonicTime::Now()) {
+  for (int rank = 0; rank < options_.world_size; ++rank) {
+    watched_.push_back({RankBeatKey(options_.prefix, rank),
+                        liveness_.Add(absl::StrCat("rank ", rank), Liveness::Kind::kRank)});
+  }
+  thread_ = std::thread([this] { Run(); });
+}
+
+Watchdog::~Watchdog() {
+  {
+    MutexLock lock(&mutex_);
+    closing_ = true;
+    changed_.SignalAll();
+  }
+  thread_.join();
+}
+
+void Watchdog::SetServers(const std::vector<std::string>& addresses) {
+  MutexLock lock(&mutex_);
+  for (size_t server = 0; server < addresses.size(); ++server) {
+    watched_.push_back({ServerBeatKey(options_.prefix, static_cast<int>(server)),
+                        liveness_.Add(absl::StrCat("server ", server, " (", addresses[server], ")"),
+                                      Liveness::Kind::kServer)});
+  }
+}
+
+void Watchdog::Run() {
+  MutexLock lock(&mutex_);
+  while (!closing_) {
+    const MonotonicTime now = MonotonicTime::Now();
+    const absl::optional<std::string> verdict = liveness_.Judge(now);
+    if (verdict.has_value()) {
+      options_.store->Fail(options_.prefix, *verdict, Deadline::Now()).status().IgnoreError();
+      return;
+    }
+    for (const Watched& watched : watched_) {
+      const absl::StatusOr<std::string> text = options_.store->Get(watched.key, Deadline::Now());
+      if (!text.ok()) continue;  // it has not begun
+      const absl::optional<Beat> beat = Beat::Parse(*text);
+      if (beat.has_value()) liveness_.OnBeat(watched.member, *beat, now);
+    }
+    const Deadline next = Deadline::At(now + BeatInterval(options_.failure_timeout));
+    while (!closing_ && !changed_.WaitWithDeadline(&mutex_, next)) {
+    }
+  }
+}
+
+}  // namespace gradsync

@@ -1,0 +1,155 @@
+#include "group/watchdog.h"
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "base/activity.h"
+#include "base/deadline.h"
+#include "base/monotonic_time.h"
+#include "base/notification.h"
+#include "gmock/gmock.h"
+#include "group/heartbeat.h"
+#include "group/in_memory_store.h"
+#include "gtest/gtest.h"
+
+namespace gradsync {
+namespace {
+
+using ::testing::StartsWith;
+
+constexpr absl::Duration kTimeout = absl::Milliseconds(400);
+constexpr char kPrefix[] = "run/0/";
+
+Deadline Soon() { return Deadline::In(absl::Seconds(60)); }
+
+// A watchdog and the heartbeats of three ranks over one store.
+class WatchdogTest : public ::testing::Test {
+ protected:
+  WatchdogTest() {
+    WatchdogOptions options;
+    options.store = store_;
+    options.prefix = kPrefix;
+    options.world_size = 3;
+    options.failure_timeout = kTimeout;
+    watchdog_ = std::make_unique<Watchdog>(options);
+    for (int rank = 0; rank < 3; ++rank) {
+      activities_.push_back(std::make_shared<Activity>());
+      ranks_.push_back(Beat(RankBeatKey(kPrefix, rank), activities_.back()));
+    }
+  }
+
+  std::unique_ptr<Heartbeat> Beat(const std::string& key, std::shared_ptr<Activity> activity) {
+    HeartbeatOptions options;
+    options.store = store_;
+    options.key = key;
+    options.activity = std::move(activity);
+    options.failure_timeout = kTimeout;
+    options.on_silence = [] { ADD_FAILURE() << "the store is there"; };
+    auto heartbeat = std::make_unique<Heartbeat>(std::move(options));
+    EXPECT_TRUE(store_->Get(key, Soon()).ok());
+    return heartbeat;
+  }
+
+  // What the group failed with.
+  std::string Failure() {
+    const absl::Status status = store_->Get("run/0/failure", Soon()).status();
+    EXPECT_TRUE(absl::IsAborted(status)) << status;
+    return std::string(status.message());
+  }
+
+  const std::shared_ptr<KeyValueStore> store_ = NewInMemoryStore();
+  std::unique_ptr<Watchdog> watchdog_;
+  std::vector<std::shared_ptr<Activity>> activities_;
+  std::vector<std::unique_ptr<Heartbeat>> ranks_;
+};
+
+TEST_F(WatchdogTest, ARankWhoseBeatsEndIsTheGroupsFailure) {
+  ranks_[1].reset();
+  EXPECT_THAT(Failure(), StartsWith("rank 1 lost: no sign of life for 400ms"));
+}
+
+TEST_F(WatchdogTest, ARankThatHasLeftIsNotMissed) {
+  ranks_[1]->Leave();
+  ranks_[1].reset();
+  ranks_[2].reset();
+  EXPECT_THAT(Failure(), StartsWith("rank 2 lost"));
+}
+
+TEST_F(WatchdogTest, ARankThatWorksAndGetsNothingDoneIsStuck) {
+  activities_[2]->Prove();
+  const Activity::Work stuck(activities_[2].get());
+  EXPECT_THAT(Failure(), StartsWith("rank 2 stuck"));
+}
+
+TEST_F(WatchdogTest, AServerIsNamedWithItsAddress) {
+  watchdog_->SetServers({"h:1", "h:2"});
+  auto server = Beat(ServerBeatKey(kPrefix, 1), std::make_shared<Activity>());
+  server.reset();
+  EXPECT_THAT(Failure(), StartsWith("server 1 (h:2) lost"));
+}
+
+TEST_F(WatchdogTest, WhatFailedBeforeStaysTheFailure) {
+  ASSERT_TRUE(store_->Fail(kPrefix, "rank 0 failed first", Soon()).ok());
+  ranks_[1].reset();
+  const Deadline verdict = Deadline::In(2 * kTimeout);
+  EXPECT_TRUE(absl::IsDeadlineExceeded(store_->Get("other", verdict).status()));
+  EXPECT_EQ(Failure(), "rank 0 failed first");
+}
+
+// Answers nothing until the deadline.
+class MuteStore : public KeyValueStore {
+ public:
+  absl::Status Set(absl::string_view, absl::string_view, Deadline deadline) override {
+    return store_->Get("nothing", deadline).status();
+  }
+  absl::StatusOr<std::string> SetIfAbsent(absl::string_view, absl::string_view, Deadline) override {
+    return absl::UnavailableError("mute");
+  }
+  absl::StatusOr<std::string> Get(absl::string_view, Deadline) override {
+    return absl::UnavailableError("mute");
+  }
+  absl::StatusOr<std::vector<std::string>> AllGather(absl::string_view, int, int, absl::string_view,
+                                                     Deadline) override {
+    return absl::UnavailableError("mute");
+  }
+  absl::StatusOr<std::string> Fail(absl::string_view, absl::string_view, Deadline) override {
+    return absl::UnavailableError("mute");
+  }
+  std::unique_ptr<Watcher> Watch(absl::string_view,
+                                 std::function<void(absl::StatusOr<std::string>)>) override {
+    return nullptr;
+  }
+
+ private:
+  const std::shared_ptr<KeyValueStore> store_ = NewInMemoryStore();
+};
+
+TEST(HeartbeatTest, AStoreThatDoesNotAnswerForTheTimeoutIsNoticed) {
+  Notification silent;
+  HeartbeatOptions options;
+  options.store = std::make_shared<MuteStore>();
+  options.key = "key";
+  options.activity = std::make_shared<Activity>();
+  options.failure_timeout = kTimeout;
+  options.on_silence = [&] { silent.Notify(); };
+  const MonotonicTime start = MonotonicTime::Now();
+  Heartbeat heartbeat(std::move(options));
+  silent.WaitForNotification();
+  EXPECT_GE(MonotonicTime::Now() - start, kTimeout);
+}
+
+TEST(HeartbeatTest, TheHolderOfALostStoreIsNamed) {
+  EXPECT_EQ(LostStoreHolder("h:1", absl::Seconds(10)),
+            absl::UnavailableError("rank 0 lost: no sign of life for 10s of the store that it "
+                                   "holds at h:1"));
+}
+
+}  // namespace
+}  // namespace gradsync

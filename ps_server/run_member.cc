@@ -1,0 +1,43 @@
+#include "ps_server/run_member.h"
+
+#include <utility>
+
+#include "absl/memory/memory.h"
+#include "absl/strings/str_cat.h"
+#include "base/credentials.h"
+#include "base/deadline.h"
+#include "base/status_macros.h"
+#include "group/worker_group.h"
+
+namespace gradsync {
+
+absl::StatusOr<std::unique_ptr<RunMember>> RunMember::Create(const RunMemberOptions& options) {
+  const absl::Duration timeout = options.failure_timeout;
+  GS_ASSIGN_OR_RETURN(
+      const std::shared_ptr<ConnectedStore> store,
+      ConnectStore(options.store, InsecureCredentials(), Deadline::In(timeout / 2)));
+  WorkerGroup group;
+  group.rank = kNoRank;
+  group.run_id = options.run_id;
+  group.attempt = options.attempt;
+  group.store = store;
+  auto member = absl::WrapUnique(new RunMember());
+  member->group_error_ = std::make_unique<GroupError>(group, options.on_failure);
+  HeartbeatOptions heartbeat;
+  heartbeat.store = store;
+  heartbeat.key = ServerBeatKey(group.Key(""), options.server);
+  heartbeat.activity = options.activity;
+  heartbeat.failure_timeout = timeout;
+  heartbeat.on_silence = [store, reason = LostStoreHolder(options.store, timeout)] {
+    store->Abandon(reason);
+  };
+  member->heartbeat_ = std::make_unique<Heartbeat>(std::move(heartbeat));
+  return member;
+}
+
+void RunMember::Leave() {
+  group_error_->Leave();
+  heartbeat_->Leave();
+}
+
+}  // namespace gradsync

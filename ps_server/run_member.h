@@ -1,0 +1,55 @@
+#ifndef GRADSYNC_PS_SERVER_RUN_MEMBER_H_
+#define GRADSYNC_PS_SERVER_RUN_MEMBER_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "base/activity.h"
+#include "group/group_error.h"
+#include "group/grpc_store.h"
+#include "group/heartbeat.h"
+
+namespace gradsync {
+
+struct RunMemberOptions {
+  std::string store;  // host:port of the run's store, as a worker's hello says it
+  std::string run_id;
+  int attempt = 0;
+  int server = 0;  // its number
+  absl::Duration failure_timeout = absl::Seconds(10);
+  std::shared_ptr<Activity> activity;
+  // The run has failed: for what the store says, or because rank 0, which holds the store, is lost.
+  // Called once, on another thread, which must not destroy the member.
+  std::function<void(absl::Status)> on_failure;
+};
+
+// A server among the members of its run: it gives signs of life to the run's store, and takes part
+// in the group's failure (group/group_error.h), so that it says what all others say. Thread-safe.
+class RunMember {
+ public:
+  // Connects to the store, for at most half of the failure timeout. Errors: those of
+  // ConnectStore().
+  static absl::StatusOr<std::unique_ptr<RunMember>> Create(const RunMemberOptions& options);
+
+  // `status` names a process that this server has lost. Tells the group, unless it has failed
+  // already: a worker that has heard why hangs up. on_failure follows, with what failed first.
+  void Report(absl::Status status) { group_error_->Report(std::move(status)); }
+
+  // In good order: from here on nobody misses this server, and it misses nobody.
+  void Leave();
+
+ private:
+  RunMember() = default;
+
+  std::unique_ptr<GroupError> group_error_;
+  std::unique_ptr<Heartbeat> heartbeat_;
+};
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_PS_SERVER_RUN_MEMBER_H_

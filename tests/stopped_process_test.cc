@@ -1,0 +1,192 @@
+// Whichever process of a job is stopped, as by SIGSTOP or a host that freezes, all others end
+// within the failure timeout and a moment, and say who it was. A job that is stopped as a whole
+// goes on when it is resumed.
+
+#include <csignal>
+#include <map>
+#include <ostream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/strip.h"
+#include "absl/time/time.h"
+#include "base/deadline.h"
+#include "base/monotonic_time.h"
+#include "base/mutex.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tools/local_job.h"
+
+namespace gradsync {
+namespace {
+
+constexpr absl::Duration kFailureTimeout = absl::Seconds(3);
+
+struct Case {
+  std::string topology;
+  std::string link;
+  std::string update;
+  int workers;
+  int servers;
+  std::string victim;
+  std::string consistency = "bsp";
+};
+
+std::ostream& operator<<(std::ostream& out, const Case& c) {
+  return out << c.topology << " over " << c.link << " " << c.update << " " << c.victim;
+}
+
+class StoppedProcessTest : public ::testing::TestWithParam<Case> {
+ protected:
+  StoppedProcessTest() {
+    const Case& c = GetParam();
+    options_.worker_binary = "worker/worker";
+    options_.server_binary = "ps_server/ps_server";
+    options_.workers = c.workers;
+    options_.servers = c.servers;
+    const std::string timeout =
+        absl::StrCat("--failure_timeout=", absl::FormatDuration(kFailureTimeout));
+    options_.server_flags = {timeout};
+    options_.worker_flags = {timeout,
+                             "--topology=" + c.topology,
+                             "--link=" + c.link,
+                             "--update=" + c.update,
+                             "--consistency=" + c.consistency,
+                             "--model=mlp",
+                             "--batch_size=4",
+                             "--steps=100000000",
+                             "--threads=1",
+                             "--log_every=100000000"};
+    options_.settle = absl::Seconds(3);
+    options_.grace = absl::Milliseconds(100);  // nobody who is stopped hears SIGTERM
+    options_.on_start = [this](absl::string_view process, int pid) {
+      pids_[std::string(process)] = pid;
+    };
+    options_.on_line = [this](absl::string_view process, absl::string_view line, bool is_stderr) {
+      HandleLine(std::string(process), line, is_stderr);
+    };
+  }
+
+  void HandleLine(const std::string& process, absl::string_view line, bool is_stderr) {
+    if (is_stderr) {
+      errors_[process].push_back(std::string(line));
+      last_error_at_ = MonotonicTime::Now();
+    }
+    absl::string_view address = line;
+    if (absl::ConsumePrefix(&address, "listening on ")) addresses_[process] = std::string(address);
+    if (process == "worker 0" && absl::StartsWith(line, "step 1/") && !stopped_) {
+      stopped_ = true;
+      stopped_at_ = MonotonicTime::Now();
+      kill(pids_.at(GetParam().victim), SIGSTOP);
+    }
+  }
+
+  // "rank 1", "server 0 (127.0.0.1:4000)".
+  std::string NameOfVictim() {
+    absl::string_view rank = GetParam().victim;
+    if (absl::ConsumePrefix(&rank, "worker ")) return absl::StrCat("rank ", rank);
+    return absl::StrCat(GetParam().victim, " (", addresses_[GetParam().victim], ")");
+  }
+
+  LocalJobOptions options_;
+  std::map<std::string, int> pids_;
+  std::map<std::string, std::vector<std::string>> errors_;  // lines of stderr
+  std::map<std::string, std::string> addresses_;            // of servers
+  bool stopped_ = false;
+  MonotonicTime stopped_at_;
+  MonotonicTime last_error_at_;
+};
+
+TEST_P(StoppedProcessTest, AllOthersEndSoonAndNameIt) {
+  const auto result = RunLocalJob(options_);
+  ASSERT_TRUE(result.ok()) << result.status();
+  ASSERT_TRUE(stopped_) << result->failure << ": " << result->failure_detail;
+  for (const auto& [process, pid] : pids_) {
+    if (process == GetParam().victim) continue;
+    // After the code, the message begins with the culprit.
+    EXPECT_THAT(errors_[process],
+                ::testing::ElementsAre(::testing::ContainsRegex(
+                    absl::StrCat("^[a-z_]*: [A-Z_]*: ",
+                                 absl::StrReplaceAll(NameOfVictim(), {{"(", "\\("}, {")", "\\)"}}),
+                                 " lost: no sign of life for 3s"))))
+        << "on " << process;
+  }
+  EXPECT_LT(last_error_at_ - stopped_at_, kFailureTimeout + absl::Seconds(2));
+}
+
+std::vector<Case> AllCases() {
+  return {
+      {"ps", "grpc", "worker", 3, 2, "worker 0"},
+      {"ps", "grpc", "owner", 2, 2, "server 1"},
+      {"ps", "grpc", "owner", 3, 1, "worker 2", "asp"},
+      {"ps", "grpc", "owner", 1, 1, "worker 0"},
+      {"ps", "shm", "owner", 2, 2, "worker 1"},
+      {"ring", "grpc", "worker", 3, 0, "worker 1"},
+      {"ring", "shm", "worker", 3, 0, "worker 0"},
+  };
+}
+
+std::string CaseName(const ::testing::TestParamInfo<Case>& info) {
+  const Case& c = info.param;
+  return absl::StrReplaceAll(absl::StrCat(c.topology, "_", c.link, "_", c.update, "_",
+                                          c.consistency, "_", c.workers, "workers_", c.victim),
+                             {{" ", ""}});
+}
+
+INSTANTIATE_TEST_SUITE_P(Processes, StoppedProcessTest, ::testing::ValuesIn(AllCases()), CaseName);
+
+// Resumes processes, which a callback has stopped, after a time.
+class Resumer {
+ public:
+  ~Resumer() {
+    if (thread_.joinable()) thread_.join();
+  }
+
+  void ResumeAfter(absl::Duration time, const std::map<std::string, int>& pids) {
+    thread_ = std::thread([time, pids] {
+      Mutex mutex;
+      CondVar never;
+      const Deadline deadline = Deadline::In(time);
+      MutexLock lock(&mutex);
+      while (!never.WaitWithDeadline(&mutex, deadline)) {
+      }
+      for (const auto& [process, pid] : pids) kill(pid, SIGCONT);
+    });
+  }
+
+ private:
+  std::thread thread_;
+};
+
+class SuspendedJobTest : public StoppedProcessTest {};
+
+// For longer than any of its timeouts.
+TEST_P(SuspendedJobTest, GoesOnWhenItIsResumed) {
+  constexpr absl::Duration kPause = absl::Seconds(7);
+  Resumer resumer;
+  MonotonicTime stopped_at;
+  options_.worker_flags.insert(options_.worker_flags.end(), {"--steps=3000", "--timeout=5s"});
+  options_.on_line = [&](absl::string_view process, absl::string_view line, bool is_stderr) {
+    if (is_stderr) ADD_FAILURE() << process << ": " << line;
+    if (process != "worker 0" || !absl::StartsWith(line, "step 1/")) return;
+    for (const auto& [name, pid] : pids_) kill(pid, SIGSTOP);
+    stopped_at = MonotonicTime::Now();
+    resumer.ResumeAfter(kPause, pids_);
+  };
+  const auto result = RunLocalJob(options_);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->exit_code, 0) << DescribeFailure(*result);
+  EXPECT_GT(MonotonicTime::Now() - stopped_at, kPause);
+}
+
+INSTANTIATE_TEST_SUITE_P(Processes, SuspendedJobTest,
+                         ::testing::Values(Case{"ps", "grpc", "owner", 2, 1, "all"},
+                                           Case{"ring", "shm", "owner", 2, 0, "all"}),
+                         CaseName);
+
+}  // namespace
+}  // namespace gradsync
