@@ -21,19 +21,21 @@ std::string Beginning(int rank) { return absl::StrCat("rank ", rank, " failed fi
 }  // namespace
 
 absl::StatusOr<std::string> PublishFailure(const WorkerGroup& group, const absl::Status& status) {
-  const std::string reason = absl::StrCat(Beginning(group.rank), status.ToString());
-  return group.store->Fail(group.Key(""), reason.substr(0, kMaxReason),
+  const std::string reason =
+      absl::StrCat(Beginning(group.RankOfJob(group.rank)), status.ToString());
+  return group.store->Fail(group.JobKey(""), reason.substr(0, kMaxReason),
                            Deadline::In(kPublishTimeout));
 }
 
 GroupError::GroupError(const WorkerGroup& group, std::function<void(absl::Status)> on_failure)
     : group_(group), on_failure_(std::move(on_failure)) {
   // Nobody sets this key: the group's failure ends the wait.
-  watcher_ = group_.store->Watch(group_.Key("failure"), [this](absl::StatusOr<std::string> value) {
-    if (absl::IsAborted(value.status())) return Fail(Verdict(value.status().message()));
-    Fail(absl::UnavailableError(
-        absl::StrCat("rank 0, which holds the store, is lost: ", value.status().message())));
-  });
+  watcher_ =
+      group_.store->Watch(group_.JobKey("failure"), [this](absl::StatusOr<std::string> value) {
+        if (absl::IsAborted(value.status())) return Fail(Verdict(value.status().message()));
+        Fail(absl::UnavailableError(
+            absl::StrCat("rank 0, which holds the store, is lost: ", value.status().message())));
+      });
   publisher_ = std::thread([this] { PublishLoop(); });
 }
 
@@ -67,7 +69,8 @@ absl::Status GroupError::status() const {
 // What this rank makes of a published failure: of its own, the status that it reported.
 absl::Status GroupError::Verdict(absl::string_view reason) const {
   MutexLock lock(&mutex_);
-  if (absl::StartsWith(reason, Beginning(group_.rank)) && !local_.ok()) return local_;
+  if (absl::StartsWith(reason, Beginning(group_.RankOfJob(group_.rank))) && !local_.ok())
+    return local_;
   return absl::AbortedError(reason);
 }
 
