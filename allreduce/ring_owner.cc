@@ -29,7 +29,9 @@ RingOwner::RingOwner(const Plan& plan, int rank, UpdateSite update_site,
       chunks_(OwnedChunks(plan, rank)),
       first_(plan.buckets().size(), 0),
       squares_(chunks_.size(), 0.0) {
-  for (size_t i = chunks_.size(); i-- > 0;) first_[chunks_[i].bucket] = i;
+  for (size_t i = chunks_.size(); i-- > 0;) {
+    first_[chunks_[i].bucket] = static_cast<int64_t>(i) - chunks_[i].slot / plan.world_size();
+  }
   if (update_site == UpdateSite::kWorker) return;
   for (ChunkId id : chunks_) {
     optimizers_.emplace_back(plan.optimizer(), range(id), plan.GroupRanges(id.bucket, range(id)));

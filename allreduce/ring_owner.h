@@ -61,12 +61,16 @@ class RingOwner {
  private:
   ElementRange range(ChunkId id) const { return plan_.buckets()[id.bucket].layout.range(id.slot); }
   StateBytes ExportBucket(int bucket) const;
-  size_t IndexOf(ChunkId id) const { return first_[id.bucket] + id.slot / plan_.world_size(); }
+  size_t IndexOf(ChunkId id) const {
+    return static_cast<size_t>(first_[id.bucket] + id.slot / plan_.world_size());
+  }
 
   const Plan& plan_;
   const std::vector<BucketMemory> memory_;
   std::vector<ChunkId> chunks_;
-  std::vector<size_t> first_;               // index in chunks_ of each bucket's first chunk
+  // By bucket: the index in chunks_ of its chunk of stripe 0; one less than that of stripe 1's where
+  // the first stripe begins behind it (StripeLayout::lead()), so that there is none.
+  std::vector<int64_t> first_;
   std::vector<RangeOptimizer> optimizers_;  // by chunk; empty under kWorker
   std::vector<double> squares_;             // by chunk
 };

@@ -107,7 +107,7 @@ RingPeers::RingPeers(RingPeersOptions options)
       from_previous_(options_.connections) {}
 
 RingPeers::~RingPeers() {
-  Cancel(absl::CancelledError(absl::StrCat("rank ", options_.group.rank, " left")));
+  Cancel(absl::CancelledError(absl::StrCat("rank ", OfJob(options_.group.rank), " left")));
   listener_.reset();
   MutexLock lock(&mutex_);
   while (open_ > 0) changed_.Wait(&mutex_);
@@ -129,7 +129,8 @@ absl::Status RingPeers::Connect(Deadline deadline) {
 absl::Status RingPeers::ConnectToNext(Deadline deadline) {
   const WorkerGroup& group = options_.group;
   const absl::StatusOr<std::string> address = group.store->Get(AddressKey(group, next_), deadline);
-  if (!address.ok()) return Annotate(absl::StrCat("the address of rank ", next_), address.status());
+  if (!address.ok())
+    return Annotate(absl::StrCat("the address of rank ", OfJob(next_)), address.status());
   {
     MutexLock lock(&mutex_);
     next_address_ = *address;
@@ -157,7 +158,7 @@ absl::Status RingPeers::ConnectToNext(Deadline deadline) {
       failed = failed_;
     }
     if (!stream.ok()) {
-      return Annotate(absl::StrCat("no connection to rank ", next_, " at ", *address),
+      return Annotate(absl::StrCat("no connection to rank ", OfJob(next_), " at ", *address),
                       stream.status());
     }
     if (!failed.ok()) {
@@ -180,11 +181,11 @@ absl::Status RingPeers::WaitForNeighbours(Deadline deadline) {
     if (!changed_.WaitWithDeadline(&mutex_, deadline)) continue;
     if (heard < options_.connections) {
       return absl::DeadlineExceededError(
-          absl::StrCat("rank ", previous_, " at ", previous_address_, " has opened ", heard, " of ",
-                       options_.connections, " streams to ", listener_->address(), " (rank ",
-                       options_.group.rank, ")"));
+          absl::StrCat("rank ", OfJob(previous_), " at ", previous_address_, " has opened ", heard,
+                       " of ", options_.connections, " streams to ", listener_->address(),
+                       " (rank ", OfJob(options_.group.rank), ")"));
     }
-    return absl::DeadlineExceededError(absl::StrCat("rank ", next_, " at ", next_address_,
+    return absl::DeadlineExceededError(absl::StrCat("rank ", OfJob(next_), " at ", next_address_,
                                                     " has answered on ", greeted_, " of ",
                                                     options_.connections, " streams"));
   }
@@ -194,8 +195,8 @@ absl::Status RingPeers::CheckHello(const FrameHeader& header, const Payload& pay
                                    int* connection, std::string* address) {
   proto::RingHello hello;
   if (header.kind() != FrameHeader::HELLO || !hello.ParseFromString(payload.Flat())) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("expected HELLO of rank ", previous_, ", found ", DescribeFrame(header)));
+    return absl::InvalidArgumentError(absl::StrCat("expected HELLO of rank ", OfJob(previous_),
+                                                   ", found ", DescribeFrame(header)));
   }
   if (hello.rank() != previous_) {
     return absl::InvalidArgumentError(absl::StrCat("HELLO to rank ", options_.group.rank,
@@ -203,13 +204,13 @@ absl::Status RingPeers::CheckHello(const FrameHeader& header, const Payload& pay
                                                    hello.rank()));
   }
   if (hello.fingerprint() != options_.fingerprint) {
-    return absl::FailedPreconditionError(absl::StrCat("HELLO of rank ", previous_,
+    return absl::FailedPreconditionError(absl::StrCat("HELLO of rank ", OfJob(previous_),
                                                       ": expected plan ", options_.fingerprint,
                                                       ", found plan ", hello.fingerprint()));
   }
   if (hello.connection() < 0 || hello.connection() >= options_.connections) {
     return absl::InvalidArgumentError(
-        absl::StrCat("HELLO of rank ", previous_, ": expected a connection below ",
+        absl::StrCat("HELLO of rank ", OfJob(previous_), ": expected a connection below ",
                      options_.connections, ", found ", hello.connection()));
   }
   *connection = hello.connection();
@@ -225,10 +226,10 @@ absl::Status RingPeers::Greet(const FrameHeader& header, const Payload& payload,
   {
     MutexLock lock(&mutex_);
     if (closing_)
-      return absl::CancelledError(absl::StrCat("rank ", options_.group.rank, " is leaving"));
+      return absl::CancelledError(absl::StrCat("rank ", OfJob(options_.group.rank), " is leaving"));
     if (from_previous_[connection] != nullptr) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("HELLO of rank ", previous_, ": connection ", connection, " is taken"));
+      return absl::InvalidArgumentError(absl::StrCat("HELLO of rank ", OfJob(previous_),
+                                                     ": connection ", connection, " is taken"));
     }
     from_previous_[connection] = stream;
     previous_address_ = address;
@@ -275,9 +276,9 @@ absl::Status RingPeers::Finish(Deadline deadline) {
   MutexLock lock(&mutex_);
   while (open_ > 0) {
     if (!changed_.WaitWithDeadline(&mutex_, deadline) || open_ == 0) continue;
-    return absl::DeadlineExceededError(absl::StrCat(open_, " streams with rank ", previous_, " at ",
-                                                    previous_address_, " and rank ", next_, " at ",
-                                                    next_address_, " do not close"));
+    return absl::DeadlineExceededError(
+        absl::StrCat(open_, " streams with rank ", OfJob(previous_), " at ", previous_address_,
+                     " and rank ", OfJob(next_), " at ", next_address_, " do not close"));
   }
   return absl::OkStatus();
 }
@@ -312,7 +313,7 @@ void RingPeers::Lost(bool previous, const absl::Status& status) {
     const bool tells = !status.ok() && status.code() != absl::StatusCode::kCancelled;
     lost = absl::Status(tells ? status.code() : absl::StatusCode::kUnavailable,
                         absl::StrCat("the stream ", previous ? "from rank " : "to rank ",
-                                     previous ? previous_ : next_, " at ",
+                                     OfJob(previous ? previous_ : next_), " at ",
                                      previous ? previous_address_ : next_address_, " ended: ",
                                      status.ok() ? "closed by the peer" : status.message()));
     if (failed_.ok()) failed_ = lost;
@@ -323,12 +324,12 @@ void RingPeers::Lost(bool previous, const absl::Status& status) {
 
 std::string RingPeers::PreviousName() {
   MutexLock lock(&mutex_);
-  return absl::StrCat("rank ", previous_, " at ", previous_address_);
+  return absl::StrCat("rank ", OfJob(previous_), " at ", previous_address_);
 }
 
 std::string RingPeers::NextName() {
   MutexLock lock(&mutex_);
-  return absl::StrCat("rank ", next_, " at ", next_address_);
+  return absl::StrCat("rank ", OfJob(next_), " at ", next_address_);
 }
 
 }  // namespace gradsync

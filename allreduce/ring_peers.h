@@ -71,6 +71,7 @@ class RingPeers {
   void Greeted();
   void Closed(bool previous, absl::Status status);
   void Lost(bool previous, const absl::Status& status);
+  int OfJob(int member) const { return options_.group.RankOfJob(member); }
   std::string PreviousName();
   std::string NextName();
 

@@ -1,24 +1,37 @@
+// OpenSSL 3 would rather hide the state of a hash, which state() needs.
+#define OPENSSL_SUPPRESS_DEPRECATED
+
 #include "base/sha256.h"
 
-#include <openssl/evp.h>
+#include <openssl/sha.h>
+
+#include <cstring>
 
 #include "absl/strings/escaping.h"
 
 namespace gradsync {
 
-Sha256::Sha256() : context_(EVP_MD_CTX_new()) {
-  EVP_DigestInit_ex(context_, EVP_sha256(), nullptr);
+Sha256::Sha256() : context_(new SHA256_CTX) { SHA256_Init(context_.get()); }
+
+Sha256::~Sha256() = default;
+
+void Sha256::Update(const void* data, size_t bytes) { SHA256_Update(context_.get(), data, bytes); }
+
+std::string Sha256::state() const {
+  return std::string(reinterpret_cast<const char*>(context_.get()), sizeof(SHA256_CTX));
 }
 
-Sha256::~Sha256() { EVP_MD_CTX_free(context_); }
-
-void Sha256::Update(const void* data, size_t bytes) { EVP_DigestUpdate(context_, data, bytes); }
+bool Sha256::Restore(absl::string_view state) {
+  if (state.size() != sizeof(SHA256_CTX)) return false;
+  std::memcpy(context_.get(), state.data(), state.size());
+  return true;
+}
 
 std::string Sha256::HexDigest() {
-  unsigned char digest[EVP_MAX_MD_SIZE];
-  unsigned int length = 0;
-  EVP_DigestFinal_ex(context_, digest, &length);
-  return absl::BytesToHexString(absl::string_view(reinterpret_cast<const char*>(digest), length));
+  unsigned char digest[SHA256_DIGEST_LENGTH];
+  SHA256_Final(digest, context_.get());
+  return absl::BytesToHexString(
+      absl::string_view(reinterpret_cast<const char*>(digest), sizeof(digest)));
 }
 
 std::string Sha256Hex(absl::string_view data) {

@@ -4,11 +4,12 @@
 #define GRADSYNC_BASE_SHA256_H_
 
 #include <cstddef>
+#include <memory>
 #include <string>
 
 #include "absl/strings/string_view.h"
 
-struct evp_md_ctx_st;
+struct SHA256state_st;
 
 namespace gradsync {
 
@@ -22,11 +23,19 @@ class Sha256 {
 
   void Update(const void* data, size_t bytes);
 
+  // What was hashed so far, for another process of the same build to go on with: whoever has not
+  // got all bytes can hash what it has.
+  std::string state() const;
+
+  // Goes on from another's state(), forgetting what was hashed here. False, and nothing changed, for
+  // bytes of another length.
+  bool Restore(absl::string_view state);
+
   // 64 lower-case hexadecimal digits. Ends the computation: call it once.
   std::string HexDigest();
 
  private:
-  evp_md_ctx_st* context_;  // owned
+  const std::unique_ptr<SHA256state_st> context_;
 };
 
 std::string Sha256Hex(absl::string_view data);

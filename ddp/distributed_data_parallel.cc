@@ -4,6 +4,7 @@
 #include <numeric>
 #include <utility>
 
+#include "ATen/ops/empty.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -136,6 +137,33 @@ absl::StatusOr<std::vector<int>> AgreeOnOrder(const absl::StatusOr<std::vector<i
   return DecodeOrder(answers[0]);
 }
 
+// Makes `plan` that of the part, and lets go of what is not in it.
+absl::Status TakePart(const DdpPart& part, const torch::nn::Module& module, Plan* plan) {
+  std::vector<int> members;
+  std::vector<at::Tensor> others;
+  const std::vector<NamedParameter> parameters = TrainableParametersOf(module);
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const bool mine = members.size() < part.parameters.size() &&
+                      parameters[i].name == part.parameters[members.size()];
+    if (mine) {
+      members.push_back(static_cast<int>(i));
+    } else {
+      others.push_back(parameters[i].tensor);
+    }
+  }
+  if (members.size() < part.parameters.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("part: expected trainable parameters in the module's order, found ",
+                     part.parameters[members.size()]));
+  }
+  GS_ASSIGN_OR_RETURN(*plan, plan->Part(members));
+  for (const at::Tensor& other : others) {
+    other.requires_grad_(false);
+    other.set_data(at::empty({0}, other.options()));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<DistributedDataParallel>> DistributedDataParallel::Create(
@@ -146,12 +174,14 @@ absl::StatusOr<std::unique_ptr<DistributedDataParallel>> DistributedDataParallel
   if (module == nullptr) return absl::InvalidArgumentError("module: expected one, found null");
   // Only for waits on peers: observing the order is this rank's own work and may be slow.
   const c10::Device device = TensorDevice(sync->gpu().get());
+  SideChannel* const of_module = options.part.has_value() ? options.part->all_ranks : side_channel;
   const absl::StatusOr<std::vector<int>> own_order =
-      Inspect(*module, options, RankOf(side_channel), device);
+      Inspect(*module, options, RankOf(of_module), device);
   const Deadline deadline = Deadline::In(options.timeout);
   GS_ASSIGN_OR_RETURN(const std::vector<int> order,
-                      AgreeOnOrder(own_order, *module, side_channel, deadline));
+                      AgreeOnOrder(own_order, *module, of_module, deadline));
   GS_ASSIGN_OR_RETURN(Plan plan, MakePlan(*module, order, options, device));
+  if (options.part.has_value()) GS_RETURN_IF_ERROR(TakePart(*options.part, *module, &plan));
   std::unique_ptr<DistributedDataParallel> ddp(new DistributedDataParallel(
       std::move(module), sync, side_channel, std::move(options), std::move(plan)));
   GS_RETURN_IF_ERROR(ddp->Bind(deadline));

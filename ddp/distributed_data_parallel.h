@@ -42,6 +42,13 @@
 
 namespace gradsync {
 
+// What a rank has of a module that is cut into stages, each on ranks of its own.
+struct DdpPart {
+  // Names of the trainable parameters, in the module's order.
+  std::vector<std::string> parameters;
+  SideChannel* all_ranks = nullptr;  // of all stages and their replicas
+};
+
 struct DdpOptions {
   // The optimizer and its parameter groups, the same on all ranks.
   OptimizerSpec optimizer;
@@ -75,6 +82,12 @@ struct DdpOptions {
   // an owner updates a chunk before it could know of the others, so Create() refuses it with
   // INVALID_ARGUMENT.
   bool skip_nonfinite_steps = false;
+
+  // Of a stage: the module is whole, of which this rank trains these parameters with the ranks of
+  // the side channel, who have the same. The plan is then the whole module's, as if it were not
+  // cut, and this rank's is a part of it (Plan::Part()): so sums have the bits of the uncut module's
+  // under plain data parallelism. All other parameters lose their values, and their memory.
+  absl::optional<DdpPart> part;
 
   // Of some steps' launches, waits and updates; may be null.
   std::shared_ptr<TraceRecorder> recorder;

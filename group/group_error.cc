@@ -26,27 +26,29 @@ absl::Status LostStore(const absl::Status& why) {
 }
 
 // What is published when a member reports `status`.
-std::string ReasonOf(int rank, const absl::Status& status) {
-  const std::string reason =
-      rank == kNoRank ? std::string(status.message())
-                      : absl::StrCat("rank ", rank, " failed first: ", status.ToString());
+std::string ReasonOf(const WorkerGroup& group, const absl::Status& status) {
+  const std::string reason = group.rank == kNoRank
+                                 ? std::string(status.message())
+                                 : absl::StrCat("rank ", group.RankOfJob(group.rank),
+                                                " failed first: ", status.ToString());
   return reason.substr(0, kMaxReason);
 }
 
 }  // namespace
 
 absl::StatusOr<std::string> PublishFailure(const WorkerGroup& group, const absl::Status& status) {
-  return group.store->Fail(group.Key(""), ReasonOf(group.rank, status),
+  return group.store->Fail(group.JobKey(""), ReasonOf(group, status),
                            Deadline::In(kPublishTimeout));
 }
 
 GroupError::GroupError(const WorkerGroup& group, std::function<void(absl::Status)> on_failure)
     : group_(group), on_failure_(std::move(on_failure)) {
   // Nobody sets this key: the group's failure ends the wait.
-  watcher_ = group_.store->Watch(group_.Key("failure"), [this](absl::StatusOr<std::string> value) {
-    if (absl::IsAborted(value.status())) return Fail(Verdict(value.status().message()));
-    Fail(LostStore(value.status()));
-  });
+  watcher_ =
+      group_.store->Watch(group_.JobKey("failure"), [this](absl::StatusOr<std::string> value) {
+        if (absl::IsAborted(value.status())) return Fail(Verdict(value.status().message()));
+        Fail(LostStore(value.status()));
+      });
   publisher_ = std::thread([this] { PublishLoop(); });
 }
 
@@ -80,7 +82,7 @@ absl::Status GroupError::status() const {
 // What this rank makes of a published failure: of its own, the status that it reported.
 absl::Status GroupError::Verdict(absl::string_view reason) const {
   MutexLock lock(&mutex_);
-  if (!local_.ok() && reason == ReasonOf(group_.rank, local_)) return local_;
+  if (!local_.ok() && reason == ReasonOf(group_, local_)) return local_;
   return absl::AbortedError(reason);
 }
 

@@ -6,8 +6,10 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/credentials.h"
 #include "base/trace_recorder.h"
@@ -28,10 +30,23 @@ struct WorkerGroup {
 
   std::shared_ptr<TraceRecorder> recorder;  // of some steps, for a trace; null: of none
 
-  // Keys of different runs and attempts never meet.
+  // Of a group that is a part of a job (group/mesh.h): its name among the job's groups, and the
+  // ranks of the job that its members are. Empty: the group is the whole job.
+  std::string part;
+  std::vector<int> ranks_of_job;
+
+  // Keys of different runs, attempts and parts never meet.
   std::string Key(absl::string_view name) const {
+    return part.empty() ? JobKey(name) : JobKey(absl::StrCat(part, "/", name));
+  }
+
+  // The same for what all parts of the job share.
+  std::string JobKey(absl::string_view name) const {
     return absl::StrCat(run_id, "/", attempt, "/", name);
   }
+
+  // What a member of this group is called in messages.
+  int RankOfJob(int member) const { return ranks_of_job.empty() ? member : ranks_of_job[member]; }
 };
 
 }  // namespace gradsync

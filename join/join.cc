@@ -7,6 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "allreduce/open_nccl.h"
 #include "base/deadline.h"
+#include "base/flag_error.h"
 #include "base/host_port.h"
 #include "base/status_macros.h"
 #include "gpu/open_gpu.h"
@@ -41,6 +42,26 @@ absl::Status FindServers(const WorkerGroup& group, int count, std::vector<std::s
                                                               Deadline::In(group.timeout)));
     servers->push_back(std::move(address));
   }
+  return absl::OkStatus();
+}
+
+// Each stage has servers of its own, which know nothing of the others: server i is stage i's, modulo
+// the number of stages.
+absl::Status TakeServers(int stage, int stages, SyncOptions* options) {
+  if (options->servers.empty()) return absl::OkStatus();
+  const int count = static_cast<int>(options->servers.size());
+  if (count < stages) {
+    return FlagError("servers", absl::StrCat("at least ", stages, ", one for each stage of --mesh"),
+                     absl::StrJoin(options->servers, ","));
+  }
+  std::vector<std::string> servers;
+  std::vector<double> weights;
+  for (int i = stage; i < count; i += stages) {
+    servers.push_back(options->servers[i]);
+    if (!options->weights.empty()) weights.push_back(options->weights[i]);
+  }
+  options->servers = std::move(servers);
+  options->weights = std::move(weights);
   return absl::OkStatus();
 }
 
@@ -85,7 +106,7 @@ absl::Status Member::Fail(const absl::Status& reason) {
 }
 
 void Member::Leave() {
-  if (options_.job.topology != Topology::kLocal) meeting_.Leave();
+  if (!IsAlone()) meeting_.Leave();
 }
 
 absl::Status Member::Complete(const JoinOptions& options) {
@@ -93,12 +114,25 @@ absl::Status Member::Complete(const JoinOptions& options) {
   GS_RETURN_IF_ERROR(FindServers(group(), options.num_servers, &options_.servers));
   meeting_.SetServers(options_.servers);
   GS_RETURN_IF_ERROR(ResolveByHosts(group(), &options_));
-  GS_ASSIGN_OR_RETURN(sync_, CreateGradientSync(options_, group()));
+  if (options.mesh.has_pipeline()) {
+    TakePlace(options.mesh);
+    GS_RETURN_IF_ERROR(TakeServers(stage_link_->stage(), stage_link_->stages(), &options_));
+  }
+  const WorkerGroup replicas =
+      stage_link_ == nullptr ? group() : SubGroup(group(), options.mesh, MeshDimension::kData);
+  GS_ASSIGN_OR_RETURN(sync_, CreateGradientSync(options_, replicas));
   // Workers that train by themselves need not wait for the slowest, nor it for them.
-  const bool alone = options_.job.topology == Topology::kLocal;
-  side_channel_ = std::make_unique<SideChannel>(alone ? WorkerGroup() : group(), "job");
-  if (alone) meeting_.Unwatch();
+  side_channel_ = std::make_unique<SideChannel>(IsAlone() ? WorkerGroup() : group(), "job");
+  if (IsAlone()) meeting_.Unwatch();
   return absl::OkStatus();
+}
+
+void Member::TakePlace(const Mesh& mesh) {
+  const WorkerGroup stages = SubGroup(group(), mesh, MeshDimension::kPipeline);
+  stage_link_ = std::make_unique<StageLink>(stages, GrpcLinkOf(group()));
+  stages_ = std::make_unique<SideChannel>(stages, "stages");
+  replicas_ = std::make_unique<SideChannel>(SubGroup(group(), mesh, MeshDimension::kData), "job");
+  place_ = {stage_link_.get(), stages_.get(), replicas_.get()};
 }
 
 absl::StatusOr<std::unique_ptr<Member>> Join(JoinOptions options) {

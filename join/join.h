@@ -16,12 +16,15 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "group/mesh.h"
 #include "group/side_channel.h"
 #include "group/worker_group.h"
 #include "join/agree_on_flags.h"
 #include "join/meet.h"
 #include "join/open_device.h"
 #include "join/sync_factory.h"
+#include "pipeline/pipeline_place.h"
+#include "pipeline/stage_link.h"
 #include "sync/gradient_sync.h"
 
 namespace gradsync {
@@ -31,6 +34,7 @@ namespace gradsync {
 struct JoinOptions {
   MeetOptions meet;
   SyncOptions sync;     // its gpu and nccl are opened by OpenDevices(), unless they are there
+  Mesh mesh;            // of the ranks, where it has stages; else looked at by nobody
   int num_servers = 0;  // servers that register in the store, when sync.servers is empty
   DeviceOptions device;
   int ranks_on_host = 0;      // with this one, servers of its launcher too; 0: nobody said
@@ -53,11 +57,16 @@ class Member {
   // What runs, links and weights resolved.
   const SyncOptions& options() const { return options_; }
 
-  // Not bound yet (GradientSync::Bind()).
+  // Not bound yet (GradientSync::Bind()). In a mesh with stages it is of the ranks that have the same
+  // stage as this one.
   GradientSync& sync() const { return *sync_; }
 
-  // Of all ranks; with Topology::kLocal, where ranks do not wait for each other, of this one alone.
+  // Of all ranks; with Topology::kLocal, where ranks do not wait for each other, of this one alone,
+  // unless it is a stage.
   SideChannel& side_channel() const { return *side_channel_; }
+
+  // In a mesh with stages, else null.
+  const PipelinePlace* pipeline() const { return stage_link_ == nullptr ? nullptr : &place_; }
 
   // Ends the job for all ranks because of `reason`, at any time. Returns what the group agreed on,
   // which names the first cause; `reason` may be a consequence of it. Waits for the store for at
@@ -71,9 +80,17 @@ class Member {
   friend absl::StatusOr<std::unique_ptr<Member>> Join(JoinOptions options);
   explicit Member(Meeting meeting) : meeting_(std::move(meeting)) {}
   absl::Status Complete(const JoinOptions& options);
+  void TakePlace(const Mesh& mesh);
+  bool IsAlone() const {
+    return options_.job.topology == Topology::kLocal && stage_link_ == nullptr;
+  }
 
   Meeting meeting_;
   SyncOptions options_;
+  std::unique_ptr<StageLink> stage_link_;
+  std::unique_ptr<SideChannel> stages_;
+  std::unique_ptr<SideChannel> replicas_;
+  PipelinePlace place_;
   std::unique_ptr<GradientSync> sync_;
   std::unique_ptr<SideChannel> side_channel_;
 };

@@ -135,13 +135,13 @@ absl::Status ResolveByHosts(const WorkerGroup& group, SyncOptions* options) {
   return absl::OkStatus();
 }
 
-namespace {
-
 std::shared_ptr<StreamLink> GrpcLinkOf(const WorkerGroup& group) {
   GrpcLinkOptions options;
   options.credentials = group.credentials;
   return NewGrpcLink(options);
 }
+
+namespace {
 
 absl::StatusOr<std::unique_ptr<GradientSync>> CreateRing(const SyncOptions& options,
                                                          const WorkerGroup& group) {

@@ -13,6 +13,7 @@
 #include "gpu/gpu_api.h"
 #include "group/worker_group.h"
 #include "join/server_weights.h"
+#include "links/frame_stream.h"
 #include "plan/job_spec.h"
 #include "sync/gradient_sync.h"
 
@@ -49,6 +50,9 @@ absl::Status CheckLinkDevice(Link link, const GpuApi* gpu);
 // Errors: DEADLINE_EXCEEDED naming the ranks that did not come; UNAVAILABLE when the store is lost;
 // on rank 0 those of AskServerHosts(), while the others meet the same servers in Bind().
 absl::Status ResolveByHosts(const WorkerGroup& group, SyncOptions* options);
+
+// The link over gRPC with the credentials of `group`.
+std::shared_ptr<StreamLink> GrpcLinkOf(const WorkerGroup& group);
 
 // Creates the backend. `options` must have passed ValidateSyncOptions(). Opens no connection yet;
 // GradientSync::Bind() does. Errors: also INVALID_ARGUMENT for what depends on the number of ranks;

@@ -21,9 +21,13 @@ bool IsMember(const ModelBlock& block, const std::string& name) {
 }  // namespace
 
 at::Tensor Model::forward(at::Tensor input) {
+  return ForwardBlocks(0, static_cast<int>(blocks_.size()), std::move(input));
+}
+
+at::Tensor Model::ForwardBlocks(int first, int end, at::Tensor input) {
   const bool recompute = checkpointing_ && is_training() && c10::GradMode::is_enabled();
   at::Tensor x = std::move(input);
-  for (size_t i = 0; i < blocks_.size(); ++i) {
+  for (int i = first; i < end; ++i) {
     const bool this_one = recompute && blocks_[i].recompute;
     x = this_one ? RunRecomputed(recomputed_[i], x) : blocks_[i].forward(x);
   }

@@ -41,6 +41,10 @@ class Model : public torch::nn::Module {
   // that does not fit.
   at::Tensor forward(at::Tensor input);
 
+  // The output of blocks [first, end) for `input`, which is the output of block first-1, or of the
+  // model where that is 0. The first block may change it in place.
+  at::Tensor ForwardBlocks(int first, int end, at::Tensor input);
+
   // To be called before the forward of every step and micro-batch, on the device on which the model
   // stays: what is random in it is a pure function of `seed` (StepSeed()), of a layer's place in
   // the model and of an element's place in a tensor. So nothing random is carried from one step to

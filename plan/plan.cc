@@ -72,6 +72,25 @@ absl::Status CheckPermutation(std::vector<int> order, size_t count) {
                                                  " entries with repetitions or gaps"));
 }
 
+absl::Status CheckRuns(const std::vector<RunCut>& runs, size_t buckets, int world_size) {
+  if (runs.empty()) return absl::OkStatus();
+  if (runs.size() != buckets) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("runs: expected ", buckets, ", one for each bucket, found ", runs.size()));
+  }
+  for (const RunCut& run : runs) {
+    if (run.chunk_elements >= kAlignElements && run.chunk_elements % kAlignElements == 0 &&
+        run.lead >= 0 && run.lead % kAlignElements == 0 &&
+        run.lead / run.chunk_elements < world_size) {
+      continue;
+    }
+    return absl::InvalidArgumentError(
+        absl::StrCat("runs: expected chunks and a lead within a stripe in multiples of ",
+                     kAlignElements, " elements, found ", run.chunk_elements, " and ", run.lead));
+  }
+  return absl::OkStatus();
+}
+
 BucketPlan PlaceTensors(const std::vector<int>& members, const std::vector<TensorSpec>& tensors) {
   BucketPlan bucket;
   for (int tensor : members) {
@@ -111,7 +130,7 @@ absl::StatusOr<Plan> Plan::Create(std::vector<TensorSpec> tensors,
 absl::StatusOr<Plan> Plan::FromBuckets(std::vector<TensorSpec> tensors,
                                        const std::vector<std::vector<int>>& buckets,
                                        OptimizerSpec optimizer, int world_size, int64_t chunk_bytes,
-                                       Codec codec) {
+                                       Codec codec, const std::vector<RunCut>& runs) {
   if (world_size < 1) {
     return absl::InvalidArgumentError(
         absl::StrCat("world size: expected at least 1, found ", world_size));
@@ -131,21 +150,63 @@ absl::StatusOr<Plan> Plan::FromBuckets(std::vector<TensorSpec> tensors,
   for (const auto& bucket : buckets) members.insert(members.end(), bucket.begin(), bucket.end());
   GS_RETURN_IF_ERROR(CheckPermutation(members, tensors.size()));
 
+  GS_RETURN_IF_ERROR(CheckRuns(runs, buckets.size(), world_size));
   Plan plan;
   plan.tensors_ = std::move(tensors);
   plan.optimizer_ = std::move(optimizer);
   plan.world_size_ = world_size;
   plan.chunk_bytes_ = chunk_bytes;
   plan.codec_ = codec;
+  plan.is_part_ = !runs.empty();
   for (const auto& members_of_bucket : buckets) {
     BucketPlan bucket = PlaceTensors(members_of_bucket, plan.tensors_);
     const int64_t bytes =
         chunk_bytes != 0 ? chunk_bytes : DefaultChunkBytes(bucket.bytes(), world_size);
     bucket.layout = StripeLayout(bucket.numel, world_size, bytes / 4);
+    if (!runs.empty()) {
+      const RunCut& run = runs[plan.buckets_.size()];
+      bucket.layout = StripeLayout::OfRun(bucket.numel, world_size, run.chunk_elements, run.lead);
+    }
     plan.buckets_.push_back(std::move(bucket));
   }
   plan.fingerprint_ = Sha256Hex(plan.Describe()).substr(0, 16);
   return plan;
+}
+
+absl::StatusOr<Plan> Plan::Part(const std::vector<int>& members) const {
+  const auto refuse = [](absl::string_view why) {
+    return absl::InvalidArgumentError(absl::StrCat("part of a plan: expected ", why));
+  };
+  if (codec_.compresses()) return refuse("a plan without compression");
+  std::vector<int> number(tensors_.size(), -1);  // of a tensor in the part
+  std::vector<TensorSpec> tensors;
+  for (int member : members) {
+    if (member < 0 || member >= static_cast<int>(tensors_.size()) ||
+        (!tensors.empty() && number[member] >= 0)) {
+      return refuse(absl::StrCat("indices below ", tensors_.size(), ", each once"));
+    }
+    number[member] = static_cast<int>(tensors.size());
+    tensors.push_back(tensors_[member]);
+  }
+  std::vector<std::vector<int>> buckets;
+  std::vector<RunCut> runs;
+  for (const BucketPlan& bucket : buckets_) {
+    bool in_run = false;
+    for (size_t i = 0; i < bucket.tensors.size(); ++i) {
+      const PlacedTensor& placed = bucket.tensors[i];
+      const bool mine = number[placed.tensor] >= 0;
+      if (mine && !in_run) {
+        // Of the run only the beginning matters for the cut.
+        const StripeLayout layout = bucket.layout.Run({placed.offset, bucket.numel});
+        buckets.emplace_back();
+        runs.push_back({layout.chunk_elements(), layout.lead()});
+      }
+      if (mine) buckets.back().push_back(number[placed.tensor]);
+      in_run = mine;
+    }
+  }
+  return FromBuckets(std::move(tensors), buckets, optimizer_, world_size_, chunk_bytes_, codec_,
+                     runs);
 }
 
 int64_t Plan::total_bytes() const {
@@ -192,7 +253,9 @@ std::string Plan::Describe() const {
                       "] group ", t.group, "\n");
     }
     absl::StrAppend(&text, "bucket ", b, " stripes ", buckets_[b].layout.stripes(),
-                    " of chunks of ", buckets_[b].layout.chunk_elements(), "\n");
+                    " of chunks of ", buckets_[b].layout.chunk_elements());
+    const int64_t lead = buckets_[b].layout.lead();
+    absl::StrAppend(&text, lead > 0 ? absl::StrCat(" but the first ", lead) : "", "\n");
   }
   return text;
 }

@@ -55,6 +55,12 @@ struct GroupRange {
   int group = 0;
 };
 
+// Of a bucket that is a run of another one: see StripeLayout::OfRun().
+struct RunCut {
+  int64_t chunk_elements = 0;
+  int64_t lead = 0;
+};
+
 // Immutable after creation, hence thread-safe; copies are deep and cheap next to any exchange.
 class Plan {
  public:
@@ -69,11 +75,18 @@ class Plan {
                                      const PlanOptions& options);
 
   // As Create(), with the buckets given as lists of tensor indices; how a plan that came over the
-  // wire is rebuilt.
+  // wire is rebuilt. `runs`: how each bucket is cut, where the plan is a Part(); else empty.
   static absl::StatusOr<Plan> FromBuckets(std::vector<TensorSpec> tensors,
                                           const std::vector<std::vector<int>>& buckets,
                                           OptimizerSpec optimizer, int world_size,
-                                          int64_t chunk_bytes, Codec codec = Codec());
+                                          int64_t chunk_bytes, Codec codec = Codec(),
+                                          const std::vector<RunCut>& runs = {});
+
+  // The plan of `members`, indices of tensors, alone, whose every element is added up as this plan
+  // has it. Each run of members that follow one another in a bucket is a bucket, in this plan's
+  // order. Errors: INVALID_ARGUMENT for an index that is out of range or there twice, and for a
+  // codec, which looks at whole chunks.
+  absl::StatusOr<Plan> Part(const std::vector<int>& members) const;
 
   const std::vector<TensorSpec>& tensors() const { return tensors_; }
   const std::vector<BucketPlan>& buckets() const { return buckets_; }
@@ -81,7 +94,8 @@ class Plan {
   int world_size() const { return world_size_; }
   int64_t chunk_bytes() const { return chunk_bytes_; }  // as asked for: 0 for the default
   Codec codec() const { return codec_; }
-  int64_t total_bytes() const;  // gradient bytes of all buckets, padding included
+  bool is_part() const { return is_part_; }  // made by Part()
+  int64_t total_bytes() const;               // gradient bytes of all buckets, padding included
 
   // Runs of one group in `range` of bucket `bucket`, in order, neighbours of the same group apart
   // when padding parts them.
@@ -101,6 +115,7 @@ class Plan {
   int world_size_ = 1;
   int64_t chunk_bytes_ = 0;
   Codec codec_;
+  bool is_part_ = false;
   std::string fingerprint_;
 };
 

@@ -83,10 +83,19 @@ absl::Status CheckSlots(const proto::Plan& message, const std::vector<TensorSpec
       }
     }
     elements += bucket_elements;
-    const int64_t chunk_bytes = message.chunk_bytes() != 0
-                                    ? message.chunk_bytes()
-                                    : DefaultChunkBytes(4 * bucket_elements, message.world_size());
-    slots += 4 * bucket_elements / chunk_bytes + message.world_size();
+    int64_t chunk_bytes = message.chunk_bytes() != 0
+                              ? message.chunk_bytes()
+                              : DefaultChunkBytes(4 * bucket_elements, message.world_size());
+    if (bucket.chunk_elements() != 0) {
+      const int64_t most = kMaxChunkBytes / 4;
+      if (bucket.chunk_elements() < 1 || bucket.chunk_elements() > most) {
+        return Refuse("buckets.chunk_elements", absl::StrCat("1 to ", most),
+                      bucket.chunk_elements());
+      }
+      chunk_bytes = 4 * bucket.chunk_elements();
+    }
+    // A run may begin and end in the midst of a stripe.
+    slots += 4 * bucket_elements / chunk_bytes + 2 * message.world_size();
     if (slots > kMaxSlots) {
       return Refuse("buckets", absl::StrCat("a cut into at most ", kMaxSlots, " chunks"), slots);
     }
@@ -108,6 +117,9 @@ proto::Plan PlanToProto(const Plan& plan) {
   for (const BucketPlan& bucket : plan.buckets()) {
     proto::Bucket& to = *message.add_buckets();
     for (const PlacedTensor& placed : bucket.tensors) to.add_tensors(placed.tensor);
+    if (!plan.is_part()) continue;
+    to.set_chunk_elements(bucket.layout.chunk_elements());
+    to.set_lead(bucket.layout.lead());
   }
   message.mutable_optimizer()->set_kind(OptimizerKindName(plan.optimizer().kind));
   for (const OptimizerGroup& group : plan.optimizer().groups) {
@@ -141,8 +153,10 @@ absl::StatusOr<Plan> PlanFromProto(const proto::Plan& message) {
   }
   GS_RETURN_IF_ERROR(CheckSlots(message, tensors));
   std::vector<std::vector<int>> buckets;
+  std::vector<RunCut> runs;
   for (const proto::Bucket& bucket : message.buckets()) {
     buckets.emplace_back(bucket.tensors().begin(), bucket.tensors().end());
+    if (bucket.chunk_elements() != 0) runs.push_back({bucket.chunk_elements(), bucket.lead()});
   }
   GS_ASSIGN_OR_RETURN(OptimizerSpec optimizer, OptimizerFromProto(message.optimizer()));
   const absl::StatusOr<Codec> codec = ParseCodec(message.compression());
@@ -151,7 +165,7 @@ absl::StatusOr<Plan> PlanFromProto(const proto::Plan& message) {
         absl::StrCat("plan message: compression: ", codec.status().message()));
   }
   return Plan::FromBuckets(std::move(tensors), buckets, std::move(optimizer), message.world_size(),
-                           message.chunk_bytes(), *codec);
+                           message.chunk_bytes(), *codec, runs);
 }
 
 }  // namespace gradsync

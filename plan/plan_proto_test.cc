@@ -3,6 +3,7 @@
 #include <limits>
 #include <random>
 #include <string>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "gtest/gtest.h"
@@ -36,6 +37,40 @@ TEST(PlanProto, APlanComesBackWithTheSameDescription) {
     EXPECT_EQ(back->fingerprint(), plan.fingerprint());
     EXPECT_EQ(back->optimizer(), plan.optimizer());
   }
+}
+
+TEST(PlanProto, APartOfAPlanComesBackWithItsCut) {
+  for (const std::vector<int>& members : {std::vector<int>{2}, {0, 2}, {1}, {0, 1, 2}}) {
+    const Plan part = SamplePlan().Part(members).value();
+    const absl::StatusOr<Plan> back = PlanFromProto(PlanToProto(part));
+    ASSERT_TRUE(back.ok()) << back.status();
+    EXPECT_EQ(back->Describe(), part.Describe());
+    EXPECT_EQ(back->fingerprint(), part.fingerprint());
+    EXPECT_EQ(PlanToProto(*back).SerializeAsString(), PlanToProto(part).SerializeAsString());
+  }
+}
+
+TEST(PlanProto, CutsThatNoPartHasAreRefused) {
+  proto::Plan message = PlanToProto(SamplePlan().Part({0, 2}).value());
+  ASSERT_GT(message.buckets_size(), 1);
+  const proto::Plan good = message;
+  message.mutable_buckets(0)->set_chunk_elements(8);
+  EXPECT_TRUE(absl::StrContains(Refused(message), "multiples of 16"));
+  message = good;
+  message.mutable_buckets(0)->set_chunk_elements(-16);
+  EXPECT_TRUE(absl::StrContains(Refused(message), "buckets.chunk_elements"));
+  message = good;
+  message.mutable_buckets(0)->set_chunk_elements(int64_t{1} << 40);
+  EXPECT_TRUE(absl::StrContains(Refused(message), "buckets.chunk_elements"));
+  message = good;
+  message.mutable_buckets(0)->set_lead(int64_t{1} << 40);
+  EXPECT_TRUE(absl::StrContains(Refused(message), "lead within a stripe"));
+  message = good;
+  message.mutable_buckets(0)->set_lead(-16);
+  EXPECT_TRUE(absl::StrContains(Refused(message), "lead within a stripe"));
+  message = good;
+  message.mutable_buckets(0)->set_chunk_elements(0);
+  EXPECT_TRUE(absl::StrContains(Refused(message), "one for each bucket"));
 }
 
 TEST(PlanProto, EveryOptimizerComesBack) {

@@ -1,7 +1,12 @@
 #include "plan/plan.h"
 
+#include <map>
+#include <string>
+#include <vector>
+
 #include "absl/strings/match.h"
 #include "gtest/gtest.h"
+#include "plan/codec.h"
 
 namespace gradsync {
 namespace {
@@ -114,6 +119,89 @@ TEST(PlanTest, BadInputIsRefusedByName) {
   EXPECT_FALSE(Plan::Create(Three(), {0, 1, 2}, Sgd(), odd).ok());
   EXPECT_FALSE(Plan::FromBuckets(Three(), {{0, 1}, {2, 2}}, Sgd(), 2, 0).ok());
   EXPECT_FALSE(Plan::FromBuckets(Three(), {{0, 1, 2}}, Sgd(), 0, 0).ok());
+}
+
+// Which chunk, and so which order of addition, each element of each tensor has, by its name.
+std::map<std::string, std::vector<int>> ChunksOf(const Plan& plan) {
+  std::map<std::string, std::vector<int>> chunks;
+  for (const BucketPlan& bucket : plan.buckets()) {
+    std::vector<int> chunk_of;
+    for (int slot = 0; slot < bucket.layout.slots(); ++slot) {
+      EXPECT_EQ(bucket.layout.range(slot).begin, static_cast<int64_t>(chunk_of.size()));
+      chunk_of.resize(bucket.layout.range(slot).end, bucket.layout.chunk_of(slot));
+    }
+    EXPECT_EQ(static_cast<int64_t>(chunk_of.size()), bucket.numel);
+    for (const PlacedTensor& placed : bucket.tensors) {
+      const TensorSpec& tensor = plan.tensors()[placed.tensor];
+      const auto begin = chunk_of.begin() + placed.offset;
+      chunks[tensor.name].assign(begin, begin + tensor.numel());
+    }
+  }
+  return chunks;
+}
+
+// Tensors of uneven sizes, in buckets of some of them.
+Plan ManyTensors(int world_size, int64_t chunk_bytes) {
+  std::vector<TensorSpec> tensors;
+  std::vector<int> order;
+  for (int i = 0; i < 23; ++i) {
+    tensors.push_back({"t" + std::to_string(i), {1 + (i * 379) % 1000}, {1}, i % 2});
+    order.insert(order.begin(), i);
+  }
+  PlanOptions options;
+  options.world_size = world_size;
+  options.bucket_bytes = 12000;
+  options.first_bucket_bytes = 2000;
+  options.chunk_bytes = chunk_bytes;
+  return *Plan::Create(tensors, order, Sgd(), options);
+}
+
+TEST(PlanPartTest, StagesTogetherHaveEveryElementInTheWholePlansChunk) {
+  for (int n : {1, 2, 3, 5}) {
+    for (int64_t chunk_bytes : {0, 64, 192, 1024}) {
+      const Plan whole = ManyTensors(n, chunk_bytes);
+      const auto expected = ChunksOf(whole);
+      for (const std::vector<int>& starts :
+           {std::vector<int>{0, 23}, {0, 1, 23}, {0, 7, 12, 23}, {0, 11, 12, 13, 22, 23}}) {
+        std::map<std::string, std::vector<int>> found;
+        for (size_t s = 0; s + 1 < starts.size(); ++s) {
+          std::vector<int> members;
+          for (int i = starts[s]; i < starts[s + 1]; ++i) members.push_back(i);
+          const Plan part = whole.Part(members).value();
+          ASSERT_EQ(part.tensors().size(), members.size());
+          EXPECT_TRUE(part.is_part());
+          for (const BucketPlan& bucket : part.buckets()) {
+            EXPECT_LT(bucket.layout.lead(), n * bucket.layout.chunk_elements());
+            EXPECT_LE(bucket.layout.lead() + bucket.numel,
+                      bucket.layout.slots() * bucket.layout.chunk_elements());
+          }
+          found.merge(ChunksOf(part));
+        }
+        EXPECT_EQ(found, expected) << "n = " << n << ", chunks of " << chunk_bytes;
+      }
+    }
+  }
+}
+
+TEST(PlanPartTest, MembersThatDoNotFollowOneAnotherHaveBucketsOfTheirOwn) {
+  const Plan whole = *Plan::Create(Three(), {0, 1, 2}, Sgd(), TwoWorkers());
+  const Plan part = whole.Part({0, 2}).value();
+  ASSERT_EQ(part.buckets().size(), 2u);
+  EXPECT_EQ(part.buckets()[0].numel, 112);
+  EXPECT_EQ(part.buckets()[1].numel, 16);
+  EXPECT_NE(part.fingerprint(), whole.Part({0, 1}).value().fingerprint());
+  EXPECT_FALSE(whole.is_part());
+}
+
+TEST(PlanPartTest, RefusesMembersThatAreNoneAndCodecs) {
+  const Plan whole = *Plan::Create(Three(), {0, 1, 2}, Sgd(), TwoWorkers());
+  EXPECT_TRUE(absl::StrContains(whole.Part({3}).status().message(), "indices below 3"));
+  EXPECT_TRUE(absl::StrContains(whole.Part({-1}).status().message(), "indices below 3"));
+  EXPECT_TRUE(absl::StrContains(whole.Part({1, 1}).status().message(), "each once"));
+  PlanOptions compressed = TwoWorkers();
+  compressed.codec = *ParseCodec("fp16");
+  const Plan narrow = *Plan::Create(Three(), {0, 1, 2}, Sgd(), compressed);
+  EXPECT_TRUE(absl::StrContains(narrow.Part({0}).status().message(), "without compression"));
 }
 
 }  // namespace

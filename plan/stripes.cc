@@ -19,8 +19,29 @@ StripeLayout::StripeLayout(int64_t numel, int world_size, int64_t chunk_elements
   chunk_elements_ = DivideUp(even, kAlignElements) * kAlignElements;
 }
 
+StripeLayout StripeLayout::OfRun(int64_t numel, int world_size, int64_t chunk_elements,
+                                 int64_t lead) {
+  StripeLayout layout;
+  layout.numel_ = numel;
+  layout.world_size_ = world_size;
+  if (numel == 0) return layout;
+  layout.stripes_ = static_cast<int>(DivideUp(lead + numel, world_size * chunk_elements));
+  layout.chunk_elements_ = chunk_elements;
+  layout.lead_ = lead;
+  return layout;
+}
+
+StripeLayout StripeLayout::Run(ElementRange run) const {
+  if (run.empty()) return OfRun(0, world_size_, chunk_elements_, 0);
+  const int64_t begin = lead_ + run.begin;
+  return OfRun(run.size(), world_size_, chunk_elements_, begin % (world_size_ * chunk_elements_));
+}
+
 ElementRange StripeLayout::range(int slot) const {
-  return {std::min(numel_, slot * chunk_elements_), std::min(numel_, (slot + 1) * chunk_elements_)};
+  const auto clamped = [this](int64_t element) {
+    return std::clamp<int64_t>(element - lead_, 0, numel_);
+  };
+  return {clamped(slot * chunk_elements_), clamped((slot + 1) * chunk_elements_)};
 }
 
 int64_t DefaultChunkBytes(int64_t bucket_bytes, int world_size) {

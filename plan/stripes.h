@@ -16,6 +16,10 @@
 // from zero); then one multiplication by 1/n, then one by the inverse loss scale. This is the order
 // in which a ring adds when rank r first sends chunk r-1, so that the chunk ends on rank c;
 // parameter servers fold in the same order, which is why both topologies give the same bits.
+//
+// A run of a bucket's elements, which one stage of a model that is cut into stages exchanges by
+// itself, keeps the chunks of the whole bucket, and so its order of addition: its layout begins
+// `lead` elements into a stripe, and its first chunks may be cut short, or empty, as the last ones.
 
 #ifndef GRADSYNC_PLAN_STRIPES_H_
 #define GRADSYNC_PLAN_STRIPES_H_
@@ -64,7 +68,16 @@ class StripeLayout {
   // the upper bound of a chunk's size before rounding to 16.
   StripeLayout(int64_t numel, int world_size, int64_t chunk_elements);
 
+  // A run of `numel` elements that begins `lead` elements into a stripe of chunks of just
+  // `chunk_elements` (a multiple of 16).
+  static StripeLayout OfRun(int64_t numel, int world_size, int64_t chunk_elements, int64_t lead);
+
+  // The layout of the elements `run` of this bucket, 64 bytes aligned. The stripes before those that
+  // it has elements of are left out, so slots are numbered anew, but no element is in another chunk.
+  StripeLayout Run(ElementRange run) const;
+
   int64_t numel() const { return numel_; }
+  int64_t lead() const { return lead_; }
   int world_size() const { return world_size_; }
   int stripes() const { return stripes_; }
   int slots() const { return stripes_ * world_size_; }
@@ -76,7 +89,7 @@ class StripeLayout {
   int stripe_of(int slot) const { return slot / world_size_; }
   int chunk_of(int slot) const { return slot % world_size_; }
 
-  // Elements of `slot`, 0 <= slot < slots(). Empty past the end of the bucket.
+  // Elements of `slot`, 0 <= slot < slots(). Empty past the end of the bucket, and before its lead.
   ElementRange range(int slot) const;
 
  private:
@@ -84,6 +97,7 @@ class StripeLayout {
   int world_size_ = 1;
   int stripes_ = 0;
   int64_t chunk_elements_ = 0;
+  int64_t lead_ = 0;  // elements of the first stripe that are not the bucket's
 };
 
 // Default chunk size for a bucket, in bytes: bucket_bytes / (16 * world_size), rounded down to 4

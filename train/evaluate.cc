@@ -63,11 +63,10 @@ ReadSamples ReaderOf(const TokenDataset& dataset) {
 
 absl::StatusOr<Evaluation> Evaluate(const ComputeOptions& compute, Model& model, int64_t size,
                                     const ReadSamples& read, int64_t batch_size,
-                                    SideChannel& side_channel, Deadline deadline,
-                                    Activity* activity) {
-  const int rank = side_channel.rank();
-  const int world_size = side_channel.world_size();
-  const int64_t share = (size - rank + world_size - 1) / world_size;
+                                    const EvaluationShare& own, SideChannel& side_channel,
+                                    Deadline deadline, Activity* activity) {
+  const int64_t share = (size - own.rank + own.ranks - 1) / own.ranks;
+  int64_t counted = 0;
   double loss_sum = 0;
   double correct = 0;
   double labels = 0;
@@ -79,10 +78,17 @@ absl::StatusOr<Evaluation> Evaluate(const ComputeOptions& compute, Model& model,
   absl::optional<Activity::Work> work(absl::in_place, activity);
   for (int64_t done = 0; done < share; done += batch_size) {
     const int64_t count = std::min(batch_size, share - done);
-    GS_ASSIGN_OR_RETURN(const Samples samples, read(rank + done * world_size, world_size, count));
+    GS_ASSIGN_OR_RETURN(const Samples samples, read(own.rank + done * own.ranks, own.ranks, count));
     try {
       const at::Tensor targets = samples.labels.to(device);
-      const at::Tensor logits = Forward(compute, model, samples.inputs.to(device));
+      at::Tensor logits;
+      if (own.logits == nullptr) {
+        logits = Forward(compute, model, samples.inputs.to(device));
+      } else {
+        GS_ASSIGN_OR_RETURN(logits, own.logits(samples.inputs.to(device)));
+      }
+      if (!logits.defined()) continue;
+      counted += count;
       loss_sum += CrossEntropy(logits, targets).item<float>() * static_cast<double>(count);
       correct += static_cast<double>(CountCorrect(logits, targets));
       labels += static_cast<double>(targets.numel());
@@ -95,7 +101,7 @@ absl::StatusOr<Evaluation> Evaluate(const ComputeOptions& compute, Model& model,
   model.train();
   GS_ASSIGN_OR_RETURN(
       const std::vector<double> sums,
-      side_channel.SumDoubles({loss_sum, correct, static_cast<double>(share), labels}, deadline));
+      side_channel.SumDoubles({loss_sum, correct, static_cast<double>(counted), labels}, deadline));
   Evaluation evaluation;
   evaluation.samples = static_cast<int64_t>(sums[2]);
   evaluation.loss = sums[0] / sums[2];
@@ -107,17 +113,17 @@ absl::StatusOr<Evaluation> Evaluate(const ComputeOptions& compute, Model& model,
 
 absl::StatusOr<Evaluation> EvaluateModel(const ComputeOptions& compute, Model& model,
                                          const ImageDataset& dataset, int64_t batch_size,
-                                         SideChannel& side_channel, Deadline deadline,
-                                         Activity* activity) {
-  return Evaluate(compute, model, dataset.size(), ReaderOf(dataset), batch_size, side_channel,
+                                         const EvaluationShare& own, SideChannel& side_channel,
+                                         Deadline deadline, Activity* activity) {
+  return Evaluate(compute, model, dataset.size(), ReaderOf(dataset), batch_size, own, side_channel,
                   deadline, activity);
 }
 
 absl::StatusOr<Evaluation> EvaluateModel(const ComputeOptions& compute, Model& model,
                                          const TokenDataset& dataset, int64_t batch_size,
-                                         SideChannel& side_channel, Deadline deadline,
-                                         Activity* activity) {
-  return Evaluate(compute, model, dataset.size(), ReaderOf(dataset), batch_size, side_channel,
+                                         const EvaluationShare& own, SideChannel& side_channel,
+                                         Deadline deadline, Activity* activity) {
+  return Evaluate(compute, model, dataset.size(), ReaderOf(dataset), batch_size, own, side_channel,
                   deadline, activity);
 }
 

@@ -2,7 +2,9 @@
 #define GRADSYNC_TRAIN_EVALUATE_H_
 
 #include <cstdint>
+#include <functional>
 
+#include "ATen/core/Tensor.h"
 #include "absl/status/statusor.h"
 #include "base/activity.h"
 #include "base/deadline.h"
@@ -20,6 +22,15 @@ struct Evaluation {
   int64_t samples = 0;
 };
 
+// Who of those that evaluate together takes which samples.
+struct EvaluationShare {
+  int rank = 0;
+  int ranks = 1;
+  // The logits of a batch; undefined where another rank has them, which then alone counts it. Null:
+  // those of `model`.
+  std::function<absl::StatusOr<at::Tensor>(const at::Tensor& inputs)> logits;
+};
+
 // Collective. Evaluates `model`, on its device and computing as `compute` says, on every sample of
 // `dataset` exactly once: rank r takes samples r, r+n, r+2n, ..., so that no sample is padded in
 // twice. Buffers should have been made equal before. Leaves the model in training mode. Each batch
@@ -27,14 +38,14 @@ struct Evaluation {
 // Errors: those of the dataset and of the side channel; INTERNAL when LibTorch throws.
 absl::StatusOr<Evaluation> EvaluateModel(const ComputeOptions& compute, Model& model,
                                          const ImageDataset& dataset, int64_t batch_size,
-                                         SideChannel& side_channel, Deadline deadline,
-                                         Activity* activity = nullptr);
+                                         const EvaluationShare& own, SideChannel& side_channel,
+                                         Deadline deadline, Activity* activity = nullptr);
 
 // The same for sequences of tokens, where loss and accuracy are those of all positions.
 absl::StatusOr<Evaluation> EvaluateModel(const ComputeOptions& compute, Model& model,
                                          const TokenDataset& dataset, int64_t batch_size,
-                                         SideChannel& side_channel, Deadline deadline,
-                                         Activity* activity = nullptr);
+                                         const EvaluationShare& own, SideChannel& side_channel,
+                                         Deadline deadline, Activity* activity = nullptr);
 
 }  // namespace gradsync
 

@@ -1,5 +1,7 @@
 #include "train/forward.h"
 
+#include <utility>
+
 #include "c10/core/GradMode.h"
 #include "models/layers.h"
 #include "train/autocast.h"
@@ -19,11 +21,19 @@ void SetMemoryFormat(const ComputeOptions& options, Model& model) {
 }
 
 at::Tensor Forward(const ComputeOptions& options, Model& model, const at::Tensor& images) {
-  const Autocast autocast(options.precision, images.device().type());
-  if (images.dim() != 4) return model.forward(images).to(at::kFloat);  // tokens
-  const auto format =
-      options.channels_last ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::Contiguous;
-  return model.forward(images.contiguous(format)).to(at::kFloat);
+  return ForwardBlocks(options, model, 0, static_cast<int>(model.blocks().size()), images);
+}
+
+at::Tensor ForwardBlocks(const ComputeOptions& options, Model& model, int first, int end,
+                         const at::Tensor& input) {
+  const Autocast autocast(options.precision, input.device().type());
+  at::Tensor x = input;
+  if (first == 0 && x.dim() == 4) {  // images, no tokens
+    x = x.contiguous(options.channels_last ? at::MemoryFormat::ChannelsLast
+                                           : at::MemoryFormat::Contiguous);
+  }
+  x = model.ForwardBlocks(first, end, std::move(x));
+  return end == static_cast<int>(model.blocks().size()) ? x.to(at::kFloat) : x;
 }
 
 }  // namespace gradsync

@@ -32,6 +32,11 @@ void SetMemoryFormat(const ComputeOptions& options, Model& model);
 // returns.
 at::Tensor Forward(const ComputeOptions& options, Model& model, const at::Tensor& images);
 
+// The same of blocks [first, end) only (Model::ForwardBlocks()), in the type in which they leave it,
+// but fp32 for the last block's logits.
+at::Tensor ForwardBlocks(const ComputeOptions& options, Model& model, int first, int end,
+                         const at::Tensor& input);
+
 }  // namespace gradsync
 
 #endif  // GRADSYNC_TRAIN_FORWARD_H_

@@ -44,6 +44,7 @@
 #include "train/kept_models.h"
 #include "train/loss_reader.h"
 #include "train/loss_scaler.h"
+#include "train/pipeline_stage.h"
 #include "train/precision.h"
 #include "train/record_step.h"
 #include "train/slow_down.h"
@@ -73,9 +74,12 @@ Spent operator-(const Spent& a, const Spent& b) {
 
 class TrainerImpl : public Trainer {
  public:
-  TrainerImpl(const TrainerOptions& options, int rank, int world_size, JobInputs inputs)
+  // `replica`: which of those that train on other samples each this rank is.
+  TrainerImpl(const TrainerOptions& options, int rank, int replica, int world_size,
+              JobInputs inputs)
       : options_(options),
         rank_(rank),
+        replica_(replica),
         loader_threads_(
             ChooseLoaderThreads(options.loader_threads, options.gpu != nullptr,
                                 static_cast<int>(std::thread::hardware_concurrency()),
@@ -157,9 +161,11 @@ class TrainerImpl : public Trainer {
     return absl::OkStatus();
   }
 
-  absl::Status Bind(GradientSync* sync, SideChannel* side_channel, SideChannel* moments) override {
+  absl::Status Bind(GradientSync* sync, SideChannel* side_channel, SideChannel* moments,
+                    const PipelinePlace* place) override {
     sync_ = sync;
     side_channel_ = side_channel;
+    if (place != nullptr) GS_RETURN_IF_ERROR(MakeStage(*place));
     DdpOptions ddp;
     ddp.optimizer = optimizer_;
     ddp.group_of = group_of_;
@@ -172,9 +178,12 @@ class TrainerImpl : public Trainer {
     if (options_.record_gradients || !options_.straggler.nobody() || activity() != nullptr) {
       ddp.on_gradient = [this](int parameter) { OnGradient(parameter); };
     }
+    SideChannel* const replicas = place != nullptr ? place->replicas : side_channel_;
+    if (stage_ != nullptr) ddp.part = stage_->part();
     GS_ASSIGN_OR_RETURN(
         ddp_, DistributedDataParallel::Create(
-                  model_, sync_, options_.synchronised ? side_channel_ : nullptr, std::move(ddp)));
+                  model_, sync_, options_.synchronised ? replicas : nullptr, std::move(ddp)));
+    if (stage_ != nullptr) GS_RETURN_IF_ERROR(stage_->Connect());
     if (options_.record_gradients) gradient_done_.resize(plan().tensors().size());
     GS_RETURN_IF_ERROR(SynchroniseNorms(moments));
     if (options_.ema_decay > 0) {
@@ -222,6 +231,11 @@ class TrainerImpl : public Trainer {
     result.wire = measured.wire;
     result.staleness = sync_->staleness();
     result.skipped_steps = skipped_steps_;
+    result.stage_wait = stage_wait_;
+    if (stage_ != nullptr) {
+      result.stage_tx_bytes = stage_->link().bytes_sent();
+      result.stage_rx_bytes = stage_->link().bytes_received();
+    }
     if (moments_ != nullptr) {
       result.moment_exchanges = moments_->calls();
       result.moment_wait = moments_->waited();
@@ -240,7 +254,21 @@ class TrainerImpl : public Trainer {
 
   int64_t steps_per_epoch() const override { return inputs_.steps_per_epoch; }
 
+  std::string split() const override {
+    return stage_ == nullptr ? std::string() : SplitToString(stage_->split());
+  }
+
  private:
+  absl::Status MakeStage(const PipelinePlace& place) {
+    PipelineStageOptions stage;
+    stage.pipeline = options_.pipeline;
+    stage.compute = options_.compute;
+    stage.timeout = options_.timeout;
+    stage.example = [this] { return ExampleInputs(options_.batch_size); };
+    GS_ASSIGN_OR_RETURN(stage_, PipelineStage::Create(stage, place, model_, side_channel_));
+    return absl::OkStatus();
+  }
+
   // Gradients are not seen in a replayed step.
   bool UsesGraph() const {
     return options_.cuda_graph && options_.gpu != nullptr && options_.gpu->is_cuda() &&
@@ -300,26 +328,36 @@ class TrainerImpl : public Trainer {
   bool OfTokens() const { return inputs_.train_tokens != nullptr; }
 
   absl::StatusOr<Evaluation> EvaluateOnTest(SideChannel& side_channel, Deadline deadline) {
+    EvaluationShare share = {side_channel.rank(), side_channel.world_size(), nullptr};
+    if (stage_ != nullptr) {
+      share.rank = replica_;
+      share.ranks = options_.pipeline.mesh.size(MeshDimension::kData);
+      share.logits = [this](const at::Tensor& inputs) { return stage_->TestLogits(inputs); };
+    }
+    // Stages wait for one another, which only their links see.
+    Activity* const watched = stage_ != nullptr ? nullptr : activity();
     if (OfTokens()) {
       return EvaluateModel(options_.compute, *model_, *inputs_.test_tokens, options_.batch_size,
-                           side_channel, deadline, activity());
+                           share, side_channel, deadline, watched);
     }
-    return EvaluateModel(options_.compute, *model_, *inputs_.test, options_.batch_size,
-                         side_channel, deadline, activity());
+    return EvaluateModel(options_.compute, *model_, *inputs_.test, options_.batch_size, share,
+                         side_channel, deadline, watched);
+  }
+
+  at::Tensor ExampleInputs(int64_t samples) const {
+    if (OfTokens()) {
+      return at::zeros({samples, inputs_.train_tokens->context()}, at::kLong).to(device_);
+    }
+    const ImageShape shape = inputs_.train->shape();
+    return at::randn({samples, shape.channels, shape.height, shape.width}).to(device_);
   }
 
   // Two images are the fewest with which BatchNorm has a variance at a 1x1 feature map.
   void ThrowAwayStep() {
-    if (OfTokens()) {
-      const std::vector<int64_t> sizes = {2, inputs_.train_tokens->context()};
-      const at::Tensor tokens = at::zeros(sizes, at::kLong).to(device_);
-      CrossEntropy(Forward(options_.compute, *model_, tokens), tokens).backward();
-      return;
-    }
-    const ImageShape shape = inputs_.train->shape();
-    const at::Tensor images = at::randn({2, shape.channels, shape.height, shape.width}).to(device_);
-    const at::Tensor labels = at::randint(inputs_.train->classes(), {2}, at::kLong).to(device_);
-    CrossEntropy(Forward(options_.compute, *model_, images), labels).backward();
+    const at::Tensor inputs = ExampleInputs(2);
+    const at::Tensor labels =
+        OfTokens() ? inputs : at::randint(inputs_.train->classes(), {2}, at::kLong).to(device_);
+    CrossEntropy(Forward(options_.compute, *model_, inputs), labels).backward();
   }
 
   // In backward.
@@ -355,7 +393,7 @@ class TrainerImpl : public Trainer {
       skipped_steps_ += ddp_->skipped();
       GS_RETURN_IF_ERROR(scaler_->Update(ddp_->skipped()));
     }
-    times.exposed = ddp_->timing().exposed;
+    times.exposed += ddp_->timing().exposed;
     times.update = ddp_->timing().update;
     const MonotonicTime finished = MonotonicTime::Now();
     times.update += slow_down_.Stretch(times.update);
@@ -368,29 +406,65 @@ class TrainerImpl : public Trainer {
   // Before each forward. Not part of what a graph replays: that reads the new seed.
   absl::Status SeedModel(int64_t step, int64_t micro_batch) {
     try {
-      model_->BeginStep(StepSeed(options_.seed, rank_, step, micro_batch));
+      model_->BeginStep(StepSeed(options_.seed, replica_, step, micro_batch));
     } catch (const std::exception& e) {
       return absl::InternalError(absl::StrCat("step ", step, ": LibTorch: ", e.what()));
     }
     return absl::OkStatus();
   }
 
+  // The step's batch `i`, the next one, entered into the job's books. With the first it is known
+  // how many the step has.
+  absl::StatusOr<Batch> NextBatch(int64_t i, StepReport* report) {
+    const MonotonicTime start = MonotonicTime::Now();
+    GS_ASSIGN_OR_RETURN(Batch batch, upload_->Next());
+    CountActivity(activity());
+    position_ = {report->step, batch.epoch, batch.next_position, batch.last_of_epoch};
+    if (i == 0) batches_ = inputs_.accumulation.BatchesOfStepAt(batch.position);
+    report->times.data += MonotonicTime::Now() - start;
+    report->epoch = batch.epoch + 1;
+    report->samples += batch.labels.numel();
+    const bool last = i + 1 == batches_;
+    if (last && (batch.last_of_epoch || report->step == report->steps)) report->epoch_end.emplace();
+    return batch;
+  }
+
+  // This stage's part of the step, whose batches are the pipeline's micro-batches.
+  absl::Status ComputeStage(const StepOptions& options, StepReport* report) {
+    GS_ASSIGN_OR_RETURN(Batch first, NextBatch(0, report));
+    PipelineStage::Step step;
+    step.options = options;
+    step.micro_batches = batches_;
+    step.label_smoothing = options_.label_smoothing;
+    step.next = [&](int64_t i) -> absl::StatusOr<Batch> {
+      if (i > 0) return NextBatch(i, report);
+      return std::move(first);
+    };
+    step.seed = [&](int64_t i) {
+      model_->BeginStep(StepSeed(options_.seed, replica_, options.step, i));
+    };
+    // For neighbours, which only the link sees: a stage can be lost, and never counts as stuck.
+    const Activity::Wait wait(activity());
+    StageTimes times;
+    GS_ASSIGN_OR_RETURN(const BatchFigures figures, stage_->Run(*ddp_, step, &times));
+    report->times.forward = times.forward;
+    report->times.backward = times.backward;
+    report->times.exposed = times.waited;
+    if (options.step >= FirstMeasured()) stage_wait_ += times.waited;
+    FigureSum sum;
+    return Count(figures, /*last=*/true, &sum);
+  }
+
   // Forward and backward of the step's batches. Those before the last only add up gradients.
   absl::Status ComputeGradients(const StepOptions& step, StepReport* report) {
+    if (stage_ != nullptr) return ComputeStage(step, report);
     FigureSum figures;
     batches_ = 1;
     for (int64_t i = 0; i < batches_; ++i) {
       const MonotonicTime start = MonotonicTime::Now();
-      GS_ASSIGN_OR_RETURN(const Batch batch, upload_->Next());
-      CountActivity(activity());
+      GS_ASSIGN_OR_RETURN(const Batch batch, NextBatch(i, report));
       const MonotonicTime have_data = MonotonicTime::Now();
-      position_ = {report->step, batch.epoch, batch.next_position, batch.last_of_epoch};
-      if (i == 0) batches_ = inputs_.accumulation.BatchesOfStepAt(batch.position);
       const bool last = i + 1 == batches_;
-      report->times.data += have_data - start;
-      report->epoch = batch.epoch + 1;
-      report->samples += batch.labels.numel();
-      if (last && (batch.last_of_epoch || step.step == report->steps)) report->epoch_end.emplace();
       const absl::Duration before = report->times.forward + report->times.backward;
 
       GS_RETURN_IF_ERROR(SeedModel(step.step, /*micro_batch=*/i));
@@ -584,6 +658,9 @@ class TrainerImpl : public Trainer {
     if (!result->losses.empty()) GS_RETURN_IF_ERROR(MeanLosses(result));
     GS_ASSIGN_OR_RETURN(result->epochs, tally_.Share(*side_channel_, NewDeadline()));
     result->params_sha256 = ddp_->ParamsSha256();
+    if (stage_ != nullptr) {
+      GS_ASSIGN_OR_RETURN(result->params_sha256, stage_->ParamsSha256());
+    }
     if (options_.synchronised) GS_RETURN_IF_ERROR(CompareParameters(result->params_sha256));
     if (options_.evaluate) {
       GS_ASSIGN_OR_RETURN(Evaluation evaluation, EvaluateWithAll());
@@ -598,6 +675,8 @@ class TrainerImpl : public Trainer {
       result->test_loss = evaluation.loss;
       result->test_accuracy = evaluation.accuracy;
     }
+    // Before the backend's, after which nobody would be told of a failure.
+    if (stage_ != nullptr) GS_RETURN_IF_ERROR(stage_->Finish());
     return sync_->Shutdown(NewDeadline());
   }
 
@@ -673,6 +752,7 @@ class TrainerImpl : public Trainer {
 
   const TrainerOptions options_;
   const int rank_;
+  const int replica_;
   const LoaderThreads loader_threads_;
   const c10::Device device_;
   GradientSync* sync_ = nullptr;
@@ -707,14 +787,22 @@ class TrainerImpl : public Trainer {
   std::vector<MonotonicTime> gradient_done_;  // in this step, by parameter; empty unless recorded
   std::unique_ptr<DistributedDataParallel> ddp_;
   std::unique_ptr<StepGraph> step_graph_;  // after Bind()
+  std::unique_ptr<PipelineStage> stage_;   // null without stages
+  absl::Duration stage_wait_;              // of measured steps
 };
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const TrainerOptions& options, int rank,
                                                          int world_size) {
-  GS_ASSIGN_OR_RETURN(JobInputs inputs, OpenJobInputs(options, rank, world_size));
-  auto trainer = std::make_unique<TrainerImpl>(options, rank, world_size, std::move(inputs));
+  const Mesh& mesh = options.pipeline.mesh;
+  const bool staged = mesh.has_pipeline();
+  // All stages of a pipeline go through the same samples.
+  const int replica = staged ? mesh.Coordinate(rank, MeshDimension::kData) : rank;
+  const int replicas = staged ? mesh.size(MeshDimension::kData) : world_size;
+  GS_ASSIGN_OR_RETURN(JobInputs inputs, OpenJobInputs(options, replica, replicas));
+  auto trainer =
+      std::make_unique<TrainerImpl>(options, rank, replica, world_size, std::move(inputs));
   GS_RETURN_IF_ERROR(trainer->Prepare());
   return trainer;
 }

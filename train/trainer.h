@@ -15,6 +15,7 @@
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
 #include "group/side_channel.h"
+#include "pipeline/pipeline_place.h"
 #include "plan/plan.h"
 #include "sync/gradient_sync.h"
 #include "sync/staleness.h"
@@ -92,6 +93,10 @@ struct TrainingResult {
   absl::Duration measured;        // wall-clock time
   int64_t peak_tensor_bytes = 0;  // TrainerOptions::memory: the most in any measured step
   Staleness staleness;            // of this worker's steps, all of them
+  // Of a stage, in the measured steps: for how long it waited for tensors of its neighbours.
+  absl::Duration stage_wait;
+  int64_t stage_tx_bytes = 0;  // this and the next: of such tensors, all steps
+  int64_t stage_rx_bytes = 0;
   int64_t skipped_steps = 0;      // whose gradients were not finite, with a loss scale
   double loss_scale = 1;          // after the last step
   int64_t first_step = 1;  // above 1 in a job that was resumed; then "all steps" are from here
@@ -113,10 +118,14 @@ class Trainer {
 
   // Collective, once. Binds the model to `sync` and makes all workers start from rank 0's
   // parameters. `moments` is another side channel of the same workers, for synchronised BatchNorm
-  // alone, which uses it in the midst of steps; null where there is none. All arguments must outlive
-  // the trainer. Errors: those of GradientSync and of DistributedDataParallel::Create.
+  // alone, which uses it in the midst of steps; null where there is none. With
+  // TrainerOptions::pipeline `sync` is of the ranks that hold the same stage, `side_channel` of all
+  // ranks, and `place` says where this one is. All arguments must outlive the trainer, `place`
+  // itself need not. Errors: those of GradientSync, of DistributedDataParallel::Create and of
+  // PipelineStage.
   virtual absl::Status Bind(GradientSync* sync, SideChannel* side_channel,
-                            SideChannel* moments = nullptr) = 0;
+                            SideChannel* moments = nullptr,
+                            const PipelinePlace* place = nullptr) = 0;
 
   // Collective, after Bind(). Trains all steps; `on_step` is called once for each, in order, when
   // its loss and its times are known: on the CPU right after the step, on a GPU, which is waited
@@ -133,6 +142,9 @@ class Trainer {
   virtual int loader_threads() const = 0;  // that prepare batches by now
 
   virtual int64_t steps_per_epoch() const = 0;
+
+  // The blocks before which stages begin, as --split takes them; empty without stages.
+  virtual std::string split() const = 0;
 };
 
 }  // namespace gradsync

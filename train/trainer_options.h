@@ -16,6 +16,7 @@
 #include "data/sampler.h"
 #include "gpu/gpu_api.h"
 #include "models/create_model.h"
+#include "pipeline/pipeline_options.h"
 #include "plan/optimizer_spec.h"
 #include "plan/plan.h"
 #include "train/checkpoint_options.h"
@@ -46,6 +47,8 @@ struct TrainerOptions {
   // Batches per step (accumulation.h). Each counts as its mean, whatever its size, over as many as
   // the step has.
   int64_t accumulate = 1;
+  // How the model is cut into stages. `accumulate` are then the micro-batches of a step.
+  PipelineOptions pipeline;
   // BatchNorm by the moments of all workers' batches (models/sync_norm.h). Not with `cuda_graph`.
   bool sync_batchnorm = false;
   // Evaluates an average of the weights (weight_average.h) with this decay; 0: the weights.

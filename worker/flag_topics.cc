@@ -10,6 +10,8 @@ std::vector<FlagTopic> WorkerTopics() {
       {"How gradients are exchanged",
        {"topology", "link", "update", "consistency", "compression", "server_weights", "owners",
         "connections"}},
+      {"Stages of a model on several ranks",
+       {"mesh", "pipeline_schedule", "micro_batches", "split"}},
       {"Model and data",
        {"model",           "stem",        "gpt_width",      "gpt_layers",
         "gpt_heads",       "gpt_context", "dropout",        "activation_checkpointing",

@@ -12,6 +12,7 @@
 #include "absl/time/time.h"
 #include "base/flag_error.h"
 #include "base/status_macros.h"
+#include "group/mesh.h"
 #include "group/side_channel.h"
 #include "join/join.h"
 #include "join/open_device.h"
@@ -23,6 +24,7 @@
 #include "train/trainer.h"
 #include "worker/effective_flags.h"
 #include "worker/metrics.h"
+#include "worker/pipeline_flags.h"
 #include "worker/progress.h"
 #include "worker/recipe_flags.h"
 #include "worker/seeing.h"
@@ -60,6 +62,7 @@ absl::Status ValidateCheckpoint(const JobOptions& options) {
 
 absl::Status Validate(const JobOptions& options) {
   GS_RETURN_IF_ERROR(CheckJoin(options.join));
+  GS_RETURN_IF_ERROR(CheckPipeline(options));
   GS_RETURN_IF_ERROR(ValidateCheckpoint(options));
   GS_RETURN_IF_ERROR(ValidateFp16(options));
   GS_RETURN_IF_ERROR(
@@ -146,13 +149,14 @@ class Job {
     }
     if (rank() == 0) GS_RETURN_IF_ERROR(ShowFlags(options_.flags, options_.log_every > 0));
     options_.trainer.checkpoint.say = PrintLine;
-    options_.trainer.synchronised = options_.join.sync.job.topology != Topology::kLocal;
+    options_.trainer.synchronised =
+        options_.join.sync.job.topology != Topology::kLocal || options_.join.mesh.has_pipeline();
     GS_ASSIGN_OR_RETURN(trainer_,
                         Trainer::Create(options_.trainer, rank(), options_.join.meet.world_size));
     GS_ASSIGN_OR_RETURN(member_, Join(options_.join));
     moments_ = std::make_unique<SideChannel>(member_->group(), "batchnorm");
-    const absl::Status bound =
-        trainer_->Bind(&member_->sync(), &member_->side_channel(), moments_.get());
+    const absl::Status bound = trainer_->Bind(&member_->sync(), &member_->side_channel(),
+                                              moments_.get(), member_->pipeline());
     if (!bound.ok()) member_->Fail(bound).IgnoreError();
     return bound;
   }
@@ -161,7 +165,7 @@ class Job {
     ProgressOptions progress;
     progress.every = rank() == 0 ? options_.log_every : 0;
     progress.samples_per_step =
-        options_.trainer.batch_size * options_.trainer.accumulate * options_.join.meet.world_size;
+        options_.trainer.batch_size * options_.trainer.accumulate * Replicas();
     progress.steps_per_epoch = trainer_->steps_per_epoch();
     seeing_->Begin(progress);
     const absl::StatusOr<TrainingResult> result = trainer_->Run([this](const StepReport& report) {
@@ -170,16 +174,20 @@ class Job {
     });
     // What the group agreed on names the first cause; ours may be a consequence of it.
     if (!result.ok()) return member_->Fail(result.status());
+    if (rank() != 0 && options_.join.mesh.has_pipeline()) {
+      std::printf("params_sha256 %s\n", result->params_sha256.c_str());
+      std::fflush(stdout);
+    }
     if (rank() == 0) {
       PrintMemory(*result, options_.trainer.model.activation_checkpointing);
-      PrintResult(*result, options_.trainer.synchronised ? options_.join.meet.world_size : 1,
+      PrintResult(*result, options_.trainer.synchronised ? Replicas() : 1,
                   options_.trainer.ema_decay > 0);
     }
     GS_RETURN_IF_ERROR(seeing_->Finish(*member_, trainer_->plan(), *result));
     if (!options_.metrics_json.empty()) {
-      GS_RETURN_IF_ERROR(WriteWorkerMetrics(options_, member_->sync(), *trainer_, *result,
-                                            member_->side_channel().bytes_sent(),
-                                            options_.metrics_json));
+      GS_RETURN_IF_ERROR(
+          WriteWorkerMetrics(options_, member_->sync(), *trainer_, *result, member_->pipeline(),
+                             member_->side_channel().bytes_sent(), options_.metrics_json));
     }
     member_->Leave();
     return absl::OkStatus();
@@ -187,6 +195,12 @@ class Job {
 
  private:
   int rank() const { return options_.join.meet.rank; }
+
+  // Ranks that train on samples of their own.
+  int Replicas() const {
+    const Mesh& mesh = options_.join.mesh;
+    return mesh.has_pipeline() ? mesh.size(MeshDimension::kData) : options_.join.meet.world_size;
+  }
 
   JobOptions options_;
   std::unique_ptr<Member> member_;

@@ -27,6 +27,7 @@
 #include "worker/failure_flags.h"
 #include "worker/job.h"
 #include "worker/model_flags.h"
+#include "worker/pipeline_flags.h"
 #include "worker/seeing_flags.h"
 #include "worker/training_flags.h"
 
@@ -146,6 +147,7 @@ absl::StatusOr<JobOptions> JobOptionsFromFlags(std::vector<FlagRecord> flags) {
   job.trainer.timeout = absl::GetFlag(FLAGS_timeout);
   job.trainer.plan.codec = job.join.sync.job.codec;
   job.trainer.ranks_on_host = job.join.ranks_on_host;
+  GS_RETURN_IF_ERROR(PipelineFromFlags(&job));
   job.flags = EffectiveFlagsFrom(std::move(flags), job.join);
   GS_ASSIGN_OR_RETURN(job.seeing, SeeingFromFlags(meet.rank));
   return job;

@@ -13,6 +13,7 @@
 #include "join/backend_record.h"
 #include "join/nccl_settings.h"
 #include "join/open_device.h"
+#include "pipeline/schedule.h"
 #include "plan/codec.h"
 #include "proto/run_record.pb.h"
 #include "train/data_wait.h"
@@ -98,15 +99,33 @@ void FillRecipe(const JobOptions& options, const TrainingResult& result,
   }
 }
 
+// Of a stage.
+void FillPipeline(const JobOptions& options, const PipelinePlace* place, const Trainer& trainer,
+                  const TrainingResult& result, proto::WorkerMetrics* metrics) {
+  if (place == nullptr) return;
+  const double steps = std::max<double>(1, static_cast<double>(result.learning_rates.size()));
+  metrics->set_mesh(options.join.mesh.ToString());
+  metrics->set_pipeline_schedule(
+      std::string(PipelineScheduleName(options.trainer.pipeline.schedule)));
+  metrics->set_micro_batches(static_cast<int32_t>(options.trainer.accumulate));
+  metrics->set_split(trainer.split());
+  metrics->set_stage(place->link->stage());
+  metrics->set_stage_tx_bytes_per_step(static_cast<double>(result.stage_tx_bytes) / steps);
+  metrics->set_stage_rx_bytes_per_step(static_cast<double>(result.stage_rx_bytes) / steps);
+  metrics->set_stage_wait_seconds(absl::ToDoubleSeconds(result.stage_wait));
+}
+
 }  // namespace
 
 absl::Status WriteWorkerMetrics(const JobOptions& options, const GradientSync& sync,
                                 const Trainer& trainer, const TrainingResult& result,
-                                int64_t side_channel_bytes, const std::string& path) {
+                                const PipelinePlace* place, int64_t side_channel_bytes,
+                                const std::string& path) {
   proto::WorkerMetrics metrics;
   RecordBackend(sync, &metrics);
   FillJob(options, trainer.plan(), &metrics);
   FillFlags(options.flags.flags, &metrics);
+  FillPipeline(options, place, trainer, result, &metrics);
   FillTimes(result, &metrics);
   metrics.set_loader_threads(trainer.loader_threads());
   metrics.set_data_wait_share(DataWaitShare(result.times));

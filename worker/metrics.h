@@ -5,6 +5,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "pipeline/pipeline_place.h"
 #include "sync/gradient_sync.h"
 #include "train/trainer.h"
 #include "worker/job_options.h"
@@ -12,11 +13,12 @@
 namespace gradsync {
 
 // Writes what this worker measured, and over which backend, as `sync` says it, to `path`, as the
-// JSON form of proto::WorkerMetrics. The file is there whole or not at all. Errors: UNAVAILABLE or
+// JSON form of proto::WorkerMetrics. `place` is a stage's, else null. The file is there whole or not at all. Errors: UNAVAILABLE or
 // PERMISSION_DENIED naming the path.
 absl::Status WriteWorkerMetrics(const JobOptions& options, const GradientSync& sync,
                                 const Trainer& trainer, const TrainingResult& result,
-                                int64_t side_channel_bytes, const std::string& path);
+                                const PipelinePlace* place, int64_t side_channel_bytes,
+                                const std::string& path);
 
 }  // namespace gradsync
 

@@ -1,0 +1,73 @@
+// Who computes what when, in a pipeline: pure arithmetic, of which every stage knows all.
+//
+// A model is cut into `stages` that follow one another, and a mini-batch into micro-batches. A
+// stage computes forward of a micro-batch once the stage before has sent its input, and backward
+// once the stage behind has sent the gradient. Whatever the schedule, a stage takes micro-batches
+// 0, 1, ... in this order forward, and in this order backward: gradients are then added up as one
+// process adds them that takes the micro-batches one after the other, and have its bits.
+//
+//   naive   forward and backward of one micro-batch before the next: one stage computes at a time
+//   gpipe   all forwards, then all backwards (GPipe, arXiv 1811.06965): m micro-batches in flight
+//   1f1b    some forwards ahead, then one backward and one forward in turns (PipeDream-Flush, arXiv
+//           2006.09503): InFlight() micro-batches in flight
+//
+// Stages 0 to 2 and m = 4, F and B forward and backward, with transfers that take no time:
+//
+//   naive   F0       B0 F1       B1 ...
+//              F0 B0       F1 B1
+//   gpipe   F0 F1 F2 F3             B0 B1 B2 B3
+//              F0 F1 F2 F3       B0 B1 B2 B3
+//                 F0 F1 F2 F3 B0 B1 B2 B3
+//   1f1b    F0 F1 F2 F3    B0    B1    B2    B3
+//              F0 F1 F2 B0 F3 B1    B2    B3
+//                 F0 B0 F1 B1 F2 B2 F3 B3
+
+#ifndef GRADSYNC_PIPELINE_SCHEDULE_H_
+#define GRADSYNC_PIPELINE_SCHEDULE_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace gradsync {
+
+enum class PipelineSchedule { kNaive, kGpipe, kOneForwardOneBackward };
+
+// "naive", "gpipe", "1f1b".
+absl::string_view PipelineScheduleName(PipelineSchedule schedule);
+
+// Errors: INVALID_ARGUMENT naming --pipeline_schedule for another name.
+absl::StatusOr<PipelineSchedule> ParsePipelineSchedule(absl::string_view name);
+
+struct StageAction {
+  enum Kind { kForward, kBackward };
+  Kind kind = kForward;
+  int64_t micro_batch = 0;
+
+  friend bool operator==(StageAction a, StageAction b) {
+    return a.kind == b.kind && a.micro_batch == b.micro_batch;
+  }
+};
+
+// The most micro-batches of which a stage has computed forward and not yet backward: so many inputs
+// and graphs it holds. Under 1f1b stage s of p has up to 2(p-s)-1. With p-s, as the schedule is
+// often described, a stage waits for a message to go to the last stage and back before each
+// forward, and where messages take time every step is bound by that; with twice as many the next
+// micro-batches are on the links meanwhile.
+int64_t InFlight(PipelineSchedule schedule, int stages, int stage, int64_t micro_batches);
+
+// What `stage`, 0 to stages-1, does in a step of `micro_batches`, at least 1, in this order.
+std::vector<StageAction> ActionsOf(PipelineSchedule schedule, int stages, int stage,
+                                   int64_t micro_batches);
+
+// Whether a stage may do this: each of `micro_batches` once forward and once backward, forward
+// first, both in ascending order. Errors: INVALID_ARGUMENT naming the first action that may not be
+// where it is.
+absl::Status CheckActions(const std::vector<StageAction>& actions, int64_t micro_batches);
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_PIPELINE_SCHEDULE_H_

@@ -1,0 +1,371 @@
+#include "pipeline/stage_link.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "base/status_macros.h"
+#include "links/frame_error.h"
+#include "proto/pipeline.pb.h"
+
+namespace gradsync {
+namespace {
+
+using proto::FrameHeader;
+
+// How long a rank that failed waits to learn what the group makes of it: GroupError publishes in at
+// most two seconds.
+constexpr absl::Duration kVerdictTimeout = absl::Seconds(5);
+
+std::string AddressKey(const WorkerGroup& group, int stage) {
+  return group.Key(absl::StrCat("stage/", stage, "/address"));
+}
+
+absl::Status Annotate(absl::string_view who, const absl::Status& status) {
+  return absl::Status(status.code(), absl::StrCat(who, ": ", status.message()));
+}
+
+OutgoingFrame HelloFrame(const proto::StageHello& hello) {
+  auto bytes = std::make_shared<const std::string>(hello.SerializeAsString());
+  OutgoingFrame frame;
+  frame.header.set_kind(FrameHeader::HELLO);
+  frame.payload = *bytes;
+  frame.released = [bytes] {};
+  return frame;
+}
+
+}  // namespace
+
+// Hears one neighbour: the stage behind on the stream that this rank opened, the stage before on
+// one that it accepted, where the first frame says who it is.
+class StageLink::Sink : public FrameSink {
+ public:
+  // `stream`: the accepted one; null where this rank opens it.
+  Sink(StageLink* link, Neighbour from, std::shared_ptr<FrameStream> stream)
+      : link_(link), from_(from), stream_(std::move(stream)) {}
+
+  void OnFrame(const FrameHeader& header, Payload payload) override {
+    if (refused_) return;
+    if (!greeted_) {
+      const absl::Status status = link_->OnHello(from_, header, payload, stream_);
+      greeted_ = status.ok();
+      refused_ = !greeted_;
+      if (refused_ && stream_ != nullptr) stream_->Cancel(status);
+      if (refused_ && stream_ == nullptr) link_->Lost(from_, status);
+      return;
+    }
+    link_->OnTensor(from_, header, payload);
+  }
+
+  void OnClosed(absl::Status status) override {
+    const bool accepted = stream_ != nullptr;
+    stream_.reset();
+    if (greeted_ || !accepted) link_->OnClosed(from_, status);
+  }
+
+ private:
+  StageLink* const link_;
+  const Neighbour from_;
+  std::shared_ptr<FrameStream> stream_;
+  bool greeted_ = false;
+  bool refused_ = false;
+};
+
+StageLink::StageLink(WorkerGroup group, std::shared_ptr<StreamLink> link)
+    : group_(std::move(group)), link_(std::move(link)) {
+  for (Neighbour neighbour : {Neighbour::kBefore, Neighbour::kBehind}) {
+    const int stage = group_.rank + (neighbour == Neighbour::kBefore ? -1 : 1);
+    Peer& peer = peers_[Index(neighbour)];
+    peer.exists = stage >= 0 && stage < group_.world_size;
+    if (peer.exists) peer.rank = group_.RankOfJob(stage);
+  }
+  group_error_ =
+      std::make_unique<GroupError>(group_, [this](const absl::Status& status) { Fail(status); });
+}
+
+StageLink::~StageLink() {
+  Fail(absl::CancelledError(absl::StrCat("rank ", group_.RankOfJob(group_.rank), " left")));
+  listener_.reset();
+  {
+    MutexLock lock(&mutex_);
+    while (peers_[Index(Neighbour::kBehind)].open) changed_.Wait(&mutex_);
+  }
+  group_error_.reset();
+}
+
+std::string StageLink::NameOf(Neighbour neighbour) const {
+  MutexLock lock(&mutex_);
+  const Peer& peer = peers_[Index(neighbour)];
+  return absl::StrCat("rank ", peer.rank, " at ", peer.address);
+}
+
+absl::Status StageLink::Connect(const std::string& fingerprint, Deadline deadline) {
+  fingerprint_ = fingerprint;
+  absl::Status status = Listen(deadline);
+  if (status.ok()) status = ConnectBehind(deadline);
+  if (status.ok()) status = WaitForGreetings(deadline);
+  return Agreed(status);
+}
+
+// This rank's error, or the group's where there was one before.
+absl::Status StageLink::Agreed(const absl::Status& own) {
+  if (own.ok()) return own;
+  group_error_->Report(own);
+  const absl::Status verdict = inboxes_[0].WaitForFailure(Deadline::In(kVerdictTimeout));
+  return verdict.ok() ? own : verdict;
+}
+
+absl::Status StageLink::Listen(Deadline deadline) {
+  {
+    MutexLock lock(&mutex_);
+    if (!peers_[Index(Neighbour::kBefore)].exists) return absl::OkStatus();
+  }
+  GS_ASSIGN_OR_RETURN(listener_, link_->Listen(absl::StrCat(group_.address, ":0"),
+                                               [this](std::shared_ptr<FrameStream> stream) {
+                                                 return std::make_shared<Sink>(
+                                                     this, Neighbour::kBefore, std::move(stream));
+                                               }));
+  return group_.store->Set(AddressKey(group_, group_.rank), listener_->address(), deadline);
+}
+
+absl::Status StageLink::ConnectBehind(Deadline deadline) {
+  int rank = 0;
+  {
+    MutexLock lock(&mutex_);
+    Peer& peer = peers_[Index(Neighbour::kBehind)];
+    if (!peer.exists) return absl::OkStatus();
+    rank = peer.rank;
+  }
+  const absl::StatusOr<std::string> address =
+      group_.store->Get(AddressKey(group_, group_.rank + 1), deadline);
+  if (!address.ok()) return Annotate(absl::StrCat("the address of rank ", rank), address.status());
+  {
+    MutexLock lock(&mutex_);
+    if (!failed_.ok()) return failed_;
+    peers_[Index(Neighbour::kBehind)].address = *address;
+    peers_[Index(Neighbour::kBehind)].open = true;
+  }
+  auto stream = link_->Connect(*address, /*connection=*/0,
+                               std::make_shared<Sink>(this, Neighbour::kBehind, nullptr), deadline);
+  absl::Status failed;
+  {
+    MutexLock lock(&mutex_);
+    Peer& peer = peers_[Index(Neighbour::kBehind)];
+    if (stream.ok()) {
+      peer.stream = *stream;
+    } else {
+      peer.open = false;
+    }
+    failed = failed_;
+  }
+  if (!stream.ok()) {
+    return Annotate(absl::StrCat("no connection to rank ", rank, " at ", *address),
+                    stream.status());
+  }
+  if (!failed.ok()) {
+    (*stream)->Cancel(failed);
+    return failed;
+  }
+  proto::StageHello hello;
+  hello.set_rank(group_.RankOfJob(group_.rank));
+  hello.set_fingerprint(fingerprint_);
+  if (listener_ != nullptr) hello.set_address(listener_->address());
+  (*stream)->Send(HelloFrame(hello));
+  return absl::OkStatus();
+}
+
+absl::Status StageLink::WaitForGreetings(Deadline deadline) {
+  MutexLock lock(&mutex_);
+  for (bool late = false;;) {
+    if (!failed_.ok()) return failed_;
+    const Peer* missing = nullptr;
+    for (const Peer& peer : peers_) {
+      if (peer.exists && !peer.greeted) missing = &peer;
+    }
+    if (missing == nullptr) return absl::OkStatus();
+    if (late) {
+      return absl::DeadlineExceededError(absl::StrCat("rank ", missing->rank, " at ",
+                                                      missing->address, " has not greeted rank ",
+                                                      group_.RankOfJob(group_.rank)));
+    }
+    late = changed_.WaitWithDeadline(&mutex_, deadline);
+  }
+}
+
+absl::Status StageLink::CheckHello(const FrameHeader& header, const Payload& payload) {
+  proto::StageHello hello;
+  int rank = 0;
+  {
+    MutexLock lock(&mutex_);
+    rank = peers_[Index(Neighbour::kBefore)].rank;
+  }
+  if (header.kind() != FrameHeader::HELLO || !hello.ParseFromString(payload.Flat())) {
+    return absl::InvalidArgumentError(absl::StrCat("expected HELLO of rank ", rank, ", found ",
+                                                   FrameHeader::Kind_Name(header.kind())));
+  }
+  if (hello.rank() != rank) {
+    return absl::InvalidArgumentError(absl::StrCat("HELLO to rank ", group_.RankOfJob(group_.rank),
+                                                   ": expected rank ", rank, ", found rank ",
+                                                   hello.rank()));
+  }
+  if (hello.fingerprint() != fingerprint_) {
+    return absl::FailedPreconditionError(absl::StrCat("HELLO of rank ", rank, ": expected stages ",
+                                                      fingerprint_, ", found ",
+                                                      hello.fingerprint()));
+  }
+  MutexLock lock(&mutex_);
+  if (!hello.address().empty()) peers_[Index(Neighbour::kBefore)].address = hello.address();
+  return absl::OkStatus();
+}
+
+// The stage before says who it is and is answered; the stage behind answers.
+absl::Status StageLink::OnHello(Neighbour from, const FrameHeader& header, const Payload& payload,
+                                const std::shared_ptr<FrameStream>& stream) {
+  if (header.kind() == FrameHeader::FAILED) return FailureIn(header);
+  if (from == Neighbour::kBefore) {
+    GS_RETURN_IF_ERROR(CheckHello(header, payload));
+  } else if (header.kind() != FrameHeader::HELLO) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("expected HELLO, found ", FrameHeader::Kind_Name(header.kind())));
+  }
+  {
+    MutexLock lock(&mutex_);
+    Peer& peer = peers_[Index(from)];
+    if (closing_ || !failed_.ok()) {
+      return absl::CancelledError(
+          absl::StrCat("rank ", group_.RankOfJob(group_.rank), " is leaving"));
+    }
+    if (peer.greeted) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("HELLO of rank ", peer.rank, ": there is a stream already"));
+    }
+    peer.greeted = true;
+    peer.open = true;
+    if (stream != nullptr) peer.stream = stream;
+    changed_.SignalAll();
+  }
+  if (stream != nullptr) stream->Send(HelloFrame(proto::StageHello()));
+  return absl::OkStatus();
+}
+
+void StageLink::Send(Neighbour to, const TensorKey& key, const at::Tensor& tensor) {
+  std::shared_ptr<FrameStream> stream;
+  OutgoingFrame frame = TensorFrame(key, tensor);
+  {
+    MutexLock lock(&mutex_);
+    stream = peers_[Index(to)].stream;
+    bytes_sent_ += static_cast<int64_t>(frame.payload.size());
+  }
+  if (stream != nullptr) stream->Send(std::move(frame));
+}
+
+absl::StatusOr<at::Tensor> StageLink::Receive(Neighbour from, const TensorKey& key,
+                                              Deadline deadline) {
+  absl::StatusOr<at::Tensor> tensor = inboxes_[Index(from)].Take(key, deadline);
+  if (tensor.ok() || !absl::IsDeadlineExceeded(tensor.status())) return tensor;
+  return Agreed(Annotate(absl::StrCat("from ", NameOf(from)), tensor.status()));
+}
+
+void StageLink::OnTensor(Neighbour from, const FrameHeader& header, const Payload& payload) {
+  if (header.kind() == FrameHeader::FAILED) return Lost(from, FailureIn(header));
+  if (header.kind() == FrameHeader::GOODBYE) {
+    MutexLock lock(&mutex_);
+    peers_[Index(from)].left = true;
+    return;
+  }
+  const absl::Status status = Keep(from, header, payload);
+  if (status.ok()) return;
+  group_error_->Report(Annotate(absl::StrCat("from ", NameOf(from)), status));
+}
+
+absl::Status StageLink::Keep(Neighbour from, const FrameHeader& header, const Payload& payload) {
+  GS_ASSIGN_OR_RETURN(const TensorKey key, KeyIn(header));
+  GS_ASSIGN_OR_RETURN(at::Tensor tensor, TensorIn(header, payload));
+  {
+    MutexLock lock(&mutex_);
+    bytes_received_ += static_cast<int64_t>(payload.size());
+  }
+  return inboxes_[Index(from)].Put(key, std::move(tensor));
+}
+
+absl::Status StageLink::Finish(Deadline deadline) {
+  std::shared_ptr<FrameStream> streams[2];
+  {
+    MutexLock lock(&mutex_);
+    if (!failed_.ok()) return failed_;
+    closing_ = true;
+    for (int i : {0, 1}) streams[i] = peers_[i].stream;
+  }
+  group_error_->Leave();
+  for (const auto& stream : streams) {
+    if (stream == nullptr) continue;
+    OutgoingFrame goodbye;
+    goodbye.header.set_kind(FrameHeader::GOODBYE);
+    stream->Send(std::move(goodbye));
+    stream->Finish();
+  }
+  MutexLock lock(&mutex_);
+  for (bool late = false;;) {
+    const Peer* open = nullptr;
+    for (const Peer& peer : peers_) {
+      if (peer.open) open = &peer;
+    }
+    if (open == nullptr) return absl::OkStatus();
+    if (late) {
+      return absl::DeadlineExceededError(absl::StrCat("the stream with rank ", open->rank, " at ",
+                                                      open->address, " does not close"));
+    }
+    late = changed_.WaitWithDeadline(&mutex_, deadline);
+  }
+}
+
+void StageLink::OnClosed(Neighbour from, const absl::Status& status) {
+  Lost(from, status);
+  MutexLock lock(&mutex_);
+  peers_[Index(from)].open = false;
+  changed_.SignalAll();
+}
+
+void StageLink::Lost(Neighbour neighbour, const absl::Status& status) {
+  absl::Status lost;
+  {
+    MutexLock lock(&mutex_);
+    const Peer& peer = peers_[Index(neighbour)];
+    if (closing_ || !failed_.ok() || (status.ok() && peer.left)) return;
+    const bool tells = !status.ok() && status.code() != absl::StatusCode::kCancelled;
+    lost = absl::Status(
+        tells ? status.code() : absl::StatusCode::kUnavailable,
+        absl::StrCat("the stream with rank ", peer.rank, " at ", peer.address,
+                     " ended: ", status.ok() ? "closed by the peer" : status.message()));
+  }
+  group_error_->Report(std::move(lost));
+}
+
+// Of the whole job, or because this object goes away.
+void StageLink::Fail(const absl::Status& status) {
+  std::shared_ptr<FrameStream> streams[2];
+  {
+    MutexLock lock(&mutex_);
+    if (failed_.ok()) failed_ = status;
+    closing_ = true;
+    for (int i : {0, 1}) streams[i] = peers_[i].stream;
+    changed_.SignalAll();
+  }
+  for (TensorInbox& inbox : inboxes_) inbox.Fail(status);
+  for (const auto& stream : streams) {
+    if (stream != nullptr) stream->Cancel(status);
+  }
+}
+
+int64_t StageLink::bytes_sent() const {
+  MutexLock lock(&mutex_);
+  return bytes_sent_;
+}
+
+int64_t StageLink::bytes_received() const {
+  MutexLock lock(&mutex_);
+  return bytes_received_;
+}
+
+}  // namespace gradsync

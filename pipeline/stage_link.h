@@ -1,0 +1,129 @@
+// Tensors between a stage of a pipeline and its neighbours.
+
+#ifndef GRADSYNC_PIPELINE_STAGE_LINK_H_
+#define GRADSYNC_PIPELINE_STAGE_LINK_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "ATen/core/Tensor.h"
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/deadline.h"
+#include "base/mutex.h"
+#include "group/group_error.h"
+#include "group/worker_group.h"
+#include "links/frame_stream.h"
+#include "pipeline/tensor_frames.h"
+#include "pipeline/tensor_inbox.h"
+
+namespace gradsync {
+
+// This rank's place in one pipeline: messages to and from the stage before and the stage behind,
+// over a stream with each. A message is a tensor with its key (tensor_frames.h), and its sizes,
+// strides and type; nothing has to be known of it before it comes, so the last micro-batch may be
+// smaller and a receive is always posted.
+//
+// Send() never waits, so that computing is never held up by a link, and no order of sends and
+// receives can make two stages wait for each other; how many tensors are on their way is bounded by
+// the schedule (schedule.h).
+//
+// Thread-safe, but for Connect() and Finish(), which are called once each. A failure is one of the
+// whole job (group/group_error.h): whoever notices one first publishes it, and all ranks of all
+// groups of the job report that one. After it everything returns it.
+//
+// Destroying it without Finish() ends the streams at once, which the neighbours notice.
+class StageLink {
+ public:
+  enum class Neighbour { kBefore, kBehind };
+
+  // `group`: the stages of one pipeline, by stage (SubGroup() along MeshDimension::kPipeline).
+  // `timeout` of the group: how long a neighbour may be silent while it is waited for.
+  StageLink(WorkerGroup group, std::shared_ptr<StreamLink> link);
+  ~StageLink();
+
+  StageLink(const StageLink&) = delete;
+  StageLink& operator=(const StageLink&) = delete;
+
+  int stage() const { return group_.rank; }
+  int stages() const { return group_.world_size; }
+
+  // Collective: listens for the stage before and connects to the one behind. `fingerprint`, of what
+  // the stages must agree on, must be the same on both sides of each stream. Errors:
+  // DEADLINE_EXCEEDED or UNAVAILABLE naming the rank that is missing; FAILED_PRECONDITION for
+  // another fingerprint; those of other ranks, as ABORTED.
+  absl::Status Connect(const std::string& fingerprint, Deadline deadline);
+
+  // After Connect().
+  void Send(Neighbour to, const TensorKey& key, const at::Tensor& tensor);
+
+  // Waits for a tensor. Errors: DEADLINE_EXCEEDED naming the tensor and the rank that owes it;
+  // UNAVAILABLE naming a neighbour that is lost; INVALID_ARGUMENT for nonsense from it; of another
+  // rank, ABORTED naming it.
+  absl::StatusOr<at::Tensor> Receive(Neighbour from, const TensorKey& key, Deadline deadline);
+
+  // Ends in good order, when all messages of all stages have been received: waits until the
+  // neighbours do the same. Errors: DEADLINE_EXCEEDED naming those that do not.
+  absl::Status Finish(Deadline deadline);
+
+  // Ends everything for the whole job, because of `reason`. Never waits.
+  void Abort(const absl::Status& reason) { group_error_->Report(reason); }
+
+  // The failure that all report, or OK.
+  absl::Status status() const { return group_error_->status(); }
+
+  // Bytes of tensors.
+  int64_t bytes_sent() const;
+  int64_t bytes_received() const;
+
+ private:
+  class Sink;
+
+  // What is known of a neighbour.
+  struct Peer {
+    bool exists = false;
+    int rank = 0;  // of the job
+    std::string address = "an unknown address";
+    std::shared_ptr<FrameStream> stream;  // null until there is one
+    bool greeted = false;
+    bool left = false;  // said so, in good order
+    bool open = false;  // its sink may still be called
+  };
+
+  static int Index(Neighbour neighbour) { return neighbour == Neighbour::kBefore ? 0 : 1; }
+
+  std::string NameOf(Neighbour neighbour) const;
+  absl::Status Listen(Deadline deadline);
+  absl::Status ConnectBehind(Deadline deadline);
+  absl::Status WaitForGreetings(Deadline deadline);
+  absl::Status Agreed(const absl::Status& own);
+  absl::Status CheckHello(const proto::FrameHeader& header, const Payload& payload);
+  absl::Status OnHello(Neighbour from, const proto::FrameHeader& header, const Payload& payload,
+                       const std::shared_ptr<FrameStream>& stream);
+  void OnTensor(Neighbour from, const proto::FrameHeader& header, const Payload& payload);
+  absl::Status Keep(Neighbour from, const proto::FrameHeader& header, const Payload& payload);
+  void OnClosed(Neighbour from, const absl::Status& status);
+  void Lost(Neighbour neighbour, const absl::Status& status);
+  void Fail(const absl::Status& status);
+
+  const WorkerGroup group_;
+  const std::shared_ptr<StreamLink> link_;
+  std::string fingerprint_;
+  TensorInbox inboxes_[2];
+
+  mutable Mutex mutex_;
+  CondVar changed_;
+  Peer peers_[2] ABSL_GUARDED_BY(mutex_);
+  absl::Status failed_ ABSL_GUARDED_BY(mutex_);
+  bool closing_ ABSL_GUARDED_BY(mutex_) = false;  // ends are expected
+  int64_t bytes_sent_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t bytes_received_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::unique_ptr<StreamListener> listener_;
+  std::unique_ptr<GroupError> group_error_;  // last: it calls Fail()
+};
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_PIPELINE_STAGE_LINK_H_

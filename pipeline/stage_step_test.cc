@@ -1,0 +1,295 @@
+// Stages as threads of one process: bits against the uncut model, failures, receives in any order.
+
+#include "pipeline/stage_step.h"
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "ATen/Parallel.h"
+#include "ATen/TensorOperators.h"
+#include "ATen/ops/matmul.h"
+#include "ATen/ops/randn.h"
+#include "ATen/ops/tanh.h"
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "base/deadline.h"
+#include "gmock/gmock.h"
+#include "group/in_memory_store.h"
+#include "group/worker_group.h"
+#include "gtest/gtest.h"
+#include "links/in_process_stream.h"
+#include "pipeline/schedule.h"
+#include "pipeline/stage_link.h"
+#include "pipeline/tensor_frames.h"
+
+namespace gradsync {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using Neighbour = StageLink::Neighbour;
+
+constexpr int64_t kWidth = 6;
+
+Deadline Soon() { return Deadline::In(absl::Seconds(30)); }
+
+// The links of all stages, each connected by a thread.
+class Stages {
+ public:
+  explicit Stages(int count, absl::Duration timeout = absl::Seconds(30),
+                  std::vector<std::string> fingerprints = {}) {
+    const auto store = NewInMemoryStore();
+    InProcessLinkOptions unkind;
+    unkind.split_payloads = true;
+    const auto link = NewInProcessLink(unkind);
+    for (int stage = 0; stage < count; ++stage) {
+      WorkerGroup group;
+      group.rank = stage;
+      group.world_size = count;
+      group.run_id = "run";
+      group.store = store;
+      group.address = "127.0.0.1";
+      group.timeout = timeout;
+      group.part = "pipeline";
+      for (int s = 0; s < count; ++s) group.ranks_of_job.push_back(10 * s);
+      links_.push_back(std::make_unique<StageLink>(group, link));
+    }
+    statuses_.resize(count);
+    OnAll([&](int s) {
+      return links_[s]->Connect(fingerprints.empty() ? "same" : fingerprints[s], Soon());
+    });
+  }
+
+  StageLink& operator[](int stage) { return *links_[stage]; }
+  void Lose(int stage) { links_[stage].reset(); }
+
+  // By stage.
+  const std::vector<absl::Status>& OnAll(const std::function<absl::Status(int)>& run) {
+    std::vector<std::thread> threads;
+    for (size_t s = 0; s < links_.size(); ++s) {
+      threads.emplace_back([&, s] { statuses_[s] = run(static_cast<int>(s)); });
+    }
+    for (std::thread& thread : threads) thread.join();
+    return statuses_;
+  }
+
+  const std::vector<absl::Status>& statuses() const { return statuses_; }
+
+ private:
+  std::vector<std::unique_ptr<StageLink>> links_;
+  std::vector<absl::Status> statuses_;
+};
+
+// One layer per stage, each beginning with an operation in place, as the first of an uncut model
+// could not.
+class Layers {
+ public:
+  explicit Layers(int count) {
+    at::set_num_threads(1);
+    for (int i = 0; i < count; ++i) {
+      weights.push_back((at::randn({kWidth, kWidth}) * 0.5).requires_grad_(true));
+    }
+  }
+
+  at::Tensor Forward(int layer, const at::Tensor& x) const {
+    at::Tensor y = x;
+    if (layer > 0) y.relu_();
+    return at::tanh(at::matmul(y, weights[layer])) + 0.5 * at::matmul(y, weights[layer].t());
+  }
+
+  std::vector<at::Tensor> TakeGradients() {
+    std::vector<at::Tensor> gradients;
+    for (at::Tensor& weight : weights) {
+      gradients.push_back(weight.grad().clone());
+      weight.mutable_grad() = at::Tensor();
+    }
+    return gradients;
+  }
+
+  std::vector<at::Tensor> weights;
+};
+
+// Micro-batches of 4 rows, the last of 3.
+std::vector<at::Tensor> Batches(int64_t count) {
+  std::vector<at::Tensor> batches;
+  for (int64_t i = 0; i < count; ++i) batches.push_back(at::randn({i + 1 < count ? 4 : 3, kWidth}));
+  return batches;
+}
+
+class StageStepTest : public ::testing::TestWithParam<PipelineSchedule> {};
+
+TEST_P(StageStepTest, GradientsHaveTheBitsOfOneProcessThatAccumulates) {
+  for (int stages : {2, 3}) {
+    Stages links(stages);
+    Layers layers(stages);
+    for (int64_t m : {1, 2, 5}) {
+      const std::vector<at::Tensor> batches = Batches(m);
+      const double share = static_cast<double>(m);
+      at::Tensor loss_sum;
+      for (const at::Tensor& batch : batches) {
+        at::Tensor x = batch;
+        for (int s = 0; s < stages; ++s) x = layers.Forward(s, x);
+        (x.mean() / share).backward();
+        loss_sum = loss_sum.defined() ? loss_sum + x.mean().detach() : x.mean().detach();
+      }
+      const std::vector<at::Tensor> expected = layers.TakeGradients();
+
+      std::vector<at::Tensor> figures(stages);
+      const auto statuses = links.OnAll([&](int stage) {
+        at::Tensor sum;
+        std::vector<int64_t> begun;
+        StageWork work;
+        work.begin = [&](int64_t i) -> absl::StatusOr<at::Tensor> {
+          begun.push_back(i);
+          return batches[i];
+        };
+        work.seed = [](int64_t) {};
+        work.forward = [&, stage](const at::Tensor& x) { return layers.Forward(stage, x); };
+        work.objective = [&](const at::Tensor& y) {
+          const at::Tensor loss = y.mean();
+          sum = sum.defined() ? sum + loss.detach() : loss.detach();
+          return loss / share;
+        };
+        work.figures = [&] { return sum; };
+        int64_t backwards = 0;
+        work.backward = [&](bool last, const std::function<void()>& run) {
+          EXPECT_EQ(last, ++backwards == m);
+          run();
+          return absl::OkStatus();
+        };
+        StageTimes times;
+        const auto result =
+            RunStageStep(links[stage], GetParam(), /*step=*/m, m, work, absl::Seconds(30), &times);
+        if (!result.ok()) return result.status();
+        figures[stage] = *result;
+        EXPECT_EQ(static_cast<int64_t>(begun.size()), m);
+        return absl::OkStatus();
+      });
+      for (const absl::Status& status : statuses) ASSERT_TRUE(status.ok()) << status;
+      const std::vector<at::Tensor> found = layers.TakeGradients();
+      for (int s = 0; s < stages; ++s) {
+        EXPECT_TRUE(found[s].equal(expected[s]))
+            << "stage " << s << " of " << stages << ", m " << m;
+        EXPECT_TRUE(figures[s].equal(loss_sum)) << "stage " << s;
+      }
+    }
+    for (const absl::Status& status : links.OnAll([&](int s) { return links[s].Finish(Soon()); })) {
+      EXPECT_TRUE(status.ok()) << status;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Schedules, StageStepTest,
+                         ::testing::Values(PipelineSchedule::kNaive, PipelineSchedule::kGpipe,
+                                           PipelineSchedule::kOneForwardOneBackward));
+
+TEST(StageLinkTest, TensorsAreTakenInAnyOrderAndBothWays) {
+  Stages links(2);
+  const at::Tensor a = at::randn({3}), b = at::randn({2, 2});
+  links[0].Send(Neighbour::kBehind, {TensorKey::kActivation, 1, 0}, a);
+  links[0].Send(Neighbour::kBehind, {TensorKey::kActivation, 1, 1}, b);
+  links[1].Send(Neighbour::kBefore, {TensorKey::kGradient, 1, 0}, b);
+  const auto take = [&](int stage, Neighbour from, TensorKey key) {
+    return links[stage].Receive(from, key, Soon()).value();
+  };
+  EXPECT_TRUE(take(1, Neighbour::kBefore, {TensorKey::kActivation, 1, 1}).equal(b));
+  EXPECT_TRUE(take(1, Neighbour::kBefore, {TensorKey::kActivation, 1, 0}).equal(a));
+  EXPECT_TRUE(take(0, Neighbour::kBehind, {TensorKey::kGradient, 1, 0}).equal(b));
+  EXPECT_EQ(links[0].bytes_sent(), 4 * (3 + 4));
+  EXPECT_EQ(links[1].bytes_received(), 4 * (3 + 4));
+  EXPECT_EQ(links[0].bytes_received(), 4 * 4);
+}
+
+TEST(StageLinkTest, WhatDoesNotComeIsNamedWithWhoOwesIt) {
+  Stages links(2);
+  const auto missing = links[0].Receive(Neighbour::kBehind, {TensorKey::kGradient, 4, 2},
+                                        Deadline::In(absl::Milliseconds(20)));
+  EXPECT_EQ(missing.status().code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(std::string(missing.status().message()),
+              AllOf(HasSubstr("from rank 10 at "),
+                    HasSubstr("the gradient of micro-batch 2 of step 4 did not come")));
+  // The other stage hears of it at once, and by whom.
+  const auto told =
+      links[1].Receive(Neighbour::kBefore, {TensorKey::kActivation, 4, 2}, Soon()).status();
+  EXPECT_EQ(told.code(), absl::StatusCode::kAborted);
+  EXPECT_THAT(std::string(told.message()), HasSubstr("rank 0 failed first: DEADLINE_EXCEEDED"));
+}
+
+TEST(StageLinkTest, ALostStageIsNamedOnAllOthersNeighboursOrNot) {
+  Stages links(3);
+  links.Lose(2);
+  for (int stage : {0, 1}) {
+    const auto failed =
+        links[stage].Receive(Neighbour::kBehind, {TensorKey::kGradient, 1, 0}, Soon()).status();
+    EXPECT_THAT(std::string(failed.message()), HasSubstr("the stream with rank 20 at "));
+  }
+}
+
+TEST(StageLinkTest, StagesThatDifferDoNotConnect) {
+  Stages links(2, absl::Seconds(30), {"cut 3", "cut 4"});
+  for (const absl::Status& status : links.statuses()) {
+    EXPECT_THAT(std::string(status.message()), HasSubstr("expected stages cut 4, found cut 3"));
+  }
+}
+
+TEST(StageLinkTest, ATensorThatComesTwiceIsAnError) {
+  Stages links(2);
+  const TensorKey key = {TensorKey::kActivation, 1, 0};
+  links[0].Send(Neighbour::kBehind, key, at::randn({1}));
+  links[0].Send(Neighbour::kBehind, key, at::randn({1}));
+  const auto failed = links[0].Receive(Neighbour::kBehind, key, Soon()).status();
+  EXPECT_THAT(std::string(failed.message()), HasSubstr("has come twice"));
+}
+
+TEST(StageStepErrorTest, WhatAStageThrowsIsItsErrorAndTheOthersHearOfTheJobs) {
+  Stages links(2, absl::Seconds(30));
+  const auto statuses = links.OnAll([&](int stage) {
+    StageWork work;
+    work.begin = [](int64_t) -> absl::StatusOr<at::Tensor> { return at::randn({2, 3}); };
+    work.seed = [](int64_t) {};
+    work.forward = [stage](const at::Tensor& x) {
+      return stage == 0 ? x : at::matmul(x, at::randn({5, 5}));
+    };
+    work.objective = [](const at::Tensor& y) { return y.mean(); };
+    work.figures = [] { return at::randn({1}); };
+    work.backward = [](bool, const std::function<void()>& run) {
+      run();
+      return absl::OkStatus();
+    };
+    StageTimes times;
+    const absl::Status status =
+        RunStageStep(links[stage], PipelineSchedule::kGpipe, 1, 2, work, absl::Seconds(30), &times)
+            .status();
+    if (stage == 1) links[stage].Abort(status);
+    return status;
+  });
+  EXPECT_EQ(statuses[1].code(), absl::StatusCode::kInternal);
+  EXPECT_THAT(std::string(statuses[1].message()), HasSubstr("step 1, stage 1: LibTorch: "));
+  EXPECT_THAT(std::string(statuses[0].message()), HasSubstr("rank 10 failed first: INTERNAL"));
+}
+
+TEST(PassTestBatchTest, BatchesPassAllStages) {
+  Stages links(3);
+  std::vector<at::Tensor> seen;
+  const auto statuses = links.OnAll([&](int stage) {
+    for (int64_t number = 0; number < 7; ++number) {
+      const auto y = PassTestBatch(
+          links[stage], number, at::randn({2}).fill_(static_cast<double>(number)),
+          [](const at::Tensor& x) { return x + 1; }, absl::Seconds(30));
+      if (!y.ok()) return y.status();
+      if (stage == 2) seen.push_back(*y);
+    }
+    return absl::OkStatus();
+  });
+  for (const absl::Status& status : statuses) ASSERT_TRUE(status.ok()) << status;
+  for (int64_t number = 0; number < 7; ++number) {
+    EXPECT_EQ(seen[number][0].item<float>(), static_cast<float>(number + 3));
+  }
+}
+
+}  // namespace
+}  // namespace gradsync

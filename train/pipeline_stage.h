@@ -1,0 +1,115 @@
+#ifndef GRADSYNC_TRAIN_PIPELINE_STAGE_H_
+#define GRADSYNC_TRAIN_PIPELINE_STAGE_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ATen/core/Tensor.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "data/data_loader.h"
+#include "ddp/distributed_data_parallel.h"
+#include "group/side_channel.h"
+#include "models/model.h"
+#include "pipeline/pipeline_options.h"
+#include "pipeline/pipeline_place.h"
+#include "pipeline/split.h"
+#include "pipeline/stage_step.h"
+#include "plan/step_options.h"
+#include "train/batch_figures.h"
+#include "train/forward.h"
+
+namespace gradsync {
+
+struct PipelineStageOptions {
+  PipelineOptions pipeline;
+  ComputeOptions compute;
+  absl::Duration timeout = absl::Seconds(60);
+  // A batch of the job's size, by which `auto` measures; its values are of no matter.
+  std::function<at::Tensor()> example;
+};
+
+// This rank's stage of a model in training: which blocks it has, and the step that goes through
+// them. Every rank makes the whole model, so that its weights are drawn whole; of other stages'
+// blocks the parameters are let go when DistributedDataParallel takes `part()`.
+//
+// Not thread-safe. A failure is the job's (pipeline/stage_link.h).
+class PipelineStage {
+ public:
+  // Collective over all ranks of the job. Decides where the model is cut: as the options say, or by
+  // what rank 0 measures, and tells the others. `model` is whole. All pointers must outlive the
+  // result. Errors: INVALID_ARGUMENT naming --split or --mesh for stages that the model does not
+  // have; FAILED_PRECONDITION for a parameter that two stages would share.
+  static absl::StatusOr<std::unique_ptr<PipelineStage>> Create(const PipelineStageOptions& options,
+                                                               const PipelinePlace& place,
+                                                               std::shared_ptr<Model> model,
+                                                               SideChannel* all_ranks);
+
+  // What DistributedDataParallel is to take of the model.
+  DdpPart part() const { return {parameters_, all_ranks_}; }
+
+  // Collective over the pipeline, after DistributedDataParallel has taken its part: connects to the
+  // neighbours.
+  absl::Status Connect();
+
+  // What one step is made of, and what the trainer wants to be asked.
+  struct Step {
+    StepOptions options;
+    int64_t micro_batches = 1;
+    double label_smoothing = 0;
+    // The micro-batch whose forward is next, in order.
+    std::function<absl::StatusOr<Batch>(int64_t micro_batch)> next;
+    std::function<void(int64_t micro_batch)> seed;  // may throw what LibTorch throws
+  };
+
+  // Forward and backward of a step, up to its FinishStep(). The loss is the mean over micro-batches
+  // of their means, and the same bits as one process has that accumulates over the same batches
+  // (train/accumulation.h); every stage is told. Errors: those of RunStageStep() and of
+  // DistributedDataParallel.
+  absl::StatusOr<BatchFigures> Run(DistributedDataParallel& ddp, const Step& step,
+                                   StageTimes* times);
+
+  // A batch of an evaluation through all stages: the logits on the last, undefined on the others.
+  absl::StatusOr<at::Tensor> TestLogits(const at::Tensor& inputs);
+
+  // Collective over the pipeline, between steps: SHA-256 of the whole model's parameters, as
+  // FlatParameters::Sha256() of the uncut model has it, on every stage.
+  absl::StatusOr<std::string> ParamsSha256();
+
+  // Leaves in good order, after the last message.
+  absl::Status Finish();
+
+  bool is_first() const { return place_.link->stage() == 0; }
+  bool is_last() const { return place_.link->stage() + 1 == place_.link->stages(); }
+
+  const StageSplit& split() const { return split_; }
+  const StageLink& link() const { return *place_.link; }
+
+ private:
+  PipelineStage(const PipelineStageOptions& options, const PipelinePlace& place,
+                std::shared_ptr<Model> model, SideChannel* all_ranks);
+
+  absl::Status AgreeOnSplit();
+  absl::StatusOr<StageSplit> OwnSplit();
+  std::vector<double> MeasureBlocks();
+  absl::Status AssignParameters();
+  BlockRange own() const { return split_[place_.link->stage()]; }
+
+  const PipelineStageOptions options_;
+  const PipelinePlace place_;
+  const std::shared_ptr<Model> model_;
+  SideChannel* const all_ranks_;
+  StageSplit split_;
+  std::vector<std::string> parameters_;  // of this stage, trainable
+  std::vector<int> stage_of_;            // of each trainable parameter, in the model's order
+  std::vector<at::Tensor> tensors_;      // those parameters
+  int64_t test_batches_ = 0;
+};
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_TRAIN_PIPELINE_STAGE_H_

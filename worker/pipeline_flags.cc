@@ -1,0 +1,88 @@
+#include "worker/pipeline_flags.h"
+
+#include <cstdint>
+#include <string>
+
+#include "absl/flags/flag.h"
+#include "absl/strings/str_cat.h"
+#include "base/flag_error.h"
+#include "base/status_macros.h"
+#include "group/mesh.h"
+#include "pipeline/schedule.h"
+#include "plan/codec.h"
+#include "plan/consistency.h"
+#include "plan/job_spec.h"
+
+ABSL_FLAG(
+    std::string, mesh, "",
+    "how the ranks are arranged, as data=2,pipeline=3: ranks along data train on other "
+    "samples, those along pipeline hold other blocks of the model; the first named is the "
+    "slowest in the order of ranks, and the product is the world size; empty: all along data");
+ABSL_FLAG(std::string, pipeline_schedule, "1f1b",
+          "with stages, who computes what when: naive (one micro-batch after the other), gpipe "
+          "(all forwards, then all backwards) or 1f1b (in turns, which needs less memory)");
+ABSL_FLAG(int64_t, micro_batches, 1,
+          "with --mesh: batches of --batch_size that make a step, and of which several are under "
+          "way in a pipeline; the same bits as --accumulate of as many in one process");
+ABSL_FLAG(std::string, split, "auto",
+          "with stages: the blocks (--describe_model) before which stages begin, as 4,7; or auto, "
+          "by the time that each block takes on rank 0");
+
+namespace gradsync {
+namespace {
+
+absl::Status Refuse(absl::string_view flag, absl::string_view expected, absl::string_view found) {
+  return FlagError(flag, absl::StrCat(expected, " with stages (--mesh)"), found);
+}
+
+}  // namespace
+
+absl::Status PipelineFromFlags(JobOptions* job) {
+  const std::string mesh = absl::GetFlag(FLAGS_mesh);
+  const int64_t micro_batches = absl::GetFlag(FLAGS_micro_batches);
+  PipelineOptions& pipeline = job->trainer.pipeline;
+  GS_ASSIGN_OR_RETURN(pipeline.schedule,
+                      ParsePipelineSchedule(absl::GetFlag(FLAGS_pipeline_schedule)));
+  GS_ASSIGN_OR_RETURN(pipeline.mesh, Mesh::Parse(mesh, job->join.meet.world_size));
+  pipeline.split = absl::GetFlag(FLAGS_split);
+  job->join.mesh = pipeline.mesh;
+  if (micro_batches < 1 || (micro_batches > 1 && mesh.empty())) {
+    return FlagError("micro_batches", mesh.empty() ? "1 without --mesh" : "at least 1",
+                     absl::StrCat(micro_batches));
+  }
+  if (micro_batches > 1 && job->trainer.accumulate > 1) {
+    return FlagError("accumulate", "1 with --micro_batches", absl::StrCat(job->trainer.accumulate));
+  }
+  if (micro_batches > 1) job->trainer.accumulate = micro_batches;
+  return absl::OkStatus();
+}
+
+absl::Status CheckPipeline(const JobOptions& job) {
+  const TrainerOptions& trainer = job.trainer;
+  const JobSpec& spec = job.join.sync.job;
+  if (!trainer.pipeline.mesh.has_pipeline()) return absl::OkStatus();
+  if (spec.topology == Topology::kLocal && trainer.pipeline.mesh.size(MeshDimension::kData) > 1) {
+    return FlagError("topology", "ps or ring with several ranks along data (--mesh)", "local");
+  }
+  if (job.join.device.device != "cpu") {
+    return Refuse("device", "cpu", job.join.device.device);
+  }
+  if (!spec.consistency.bulk()) {
+    return Refuse("consistency", "bsp", ConsistencyName(spec.consistency));
+  }
+  if (spec.codec.compresses()) return Refuse("compression", "none", CodecName(spec.codec));
+  if (trainer.max_norm > 0) return Refuse("max_norm", "0", absl::StrCat(trainer.max_norm));
+  if (trainer.sync_batchnorm) return Refuse("sync_batchnorm", "false", "true");
+  if (trainer.ema_decay > 0) return Refuse("ema_decay", "0", absl::StrCat(trainer.ema_decay));
+  if (trainer.evaluate_every > 0) {
+    return Refuse("evaluate_every", "0", absl::StrCat(trainer.evaluate_every));
+  }
+  if (trainer.checkpoint.wanted()) {
+    return Refuse("checkpoint", "none, nor --resume", trainer.checkpoint.folder);
+  }
+  if (!trainer.straggler.nobody()) return Refuse("straggler", "none", trainer.straggler.text());
+  if (job.seeing.trace.wanted()) return Refuse("trace", "none", job.seeing.trace.path);
+  return absl::OkStatus();
+}
+
+}  // namespace gradsync
