@@ -19,6 +19,8 @@
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "base/available_memory.h"
+#include "base/byte_sizes.h"
 #include "base/credentials.h"
 #include "base/deadline.h"
 #include "base/flags.h"
@@ -65,6 +67,11 @@ ABSL_FLAG(std::string, metrics_json, "",
           "proto/run_record.proto");
 ABSL_FLAG(std::string, event_log, "",
           "file for what happens under ssp and asp, a line per event (docs/consistency.md)");
+ABSL_FLAG(
+    gradsync::ByteSize, max_memory, gradsync::ByteSize{},
+    "bytes that the workers' plan may make this server take (8GiB); a plan that takes more is "
+    "refused before anything is allocated; 0: three quarters of the memory that the machine "
+    "has to give when the server starts");
 ABSL_FLAG(absl::Duration, timeout, absl::Seconds(60),
           "how long the server waits until all workers have come");
 
@@ -124,6 +131,7 @@ struct Flags {
   int attempt = absl::GetFlag(FLAGS_attempt);
   std::string metrics_json = UserPath(absl::GetFlag(FLAGS_metrics_json));
   std::string event_log = UserPath(absl::GetFlag(FLAGS_event_log));
+  int64_t max_memory = absl::GetFlag(FLAGS_max_memory).bytes;
   absl::Duration timeout = absl::GetFlag(FLAGS_timeout);
 };
 
@@ -263,6 +271,7 @@ int Main(int argc, char** argv) {
   if (status.ok()) status = CheckFlags(flags);
   if (status.ok()) status = ChooseListen(&flags);
   if (!status.ok()) return Complain(2, "", status);
+  if (flags.max_memory == 0) flags.max_memory = static_cast<int64_t>(AvailableMemory() / 4 * 3);
 
   gpr_set_log_function([](gpr_log_func_args*) {});  // what fails comes back as a status
   const sigset_t signals = EndingSignals();
@@ -287,6 +296,7 @@ int Main(int argc, char** argv) {
   options.run_id = master->run.run_id;
   options.attempt = master->run.attempt;
   options.timeout = flags.timeout;
+  options.max_memory = flags.max_memory;
   absl::StatusOr<std::unique_ptr<ParameterServer>> started = ParameterServer::Start(options);
   if (!started.ok()) return Complain(2, "--listen: ", started.status());
   server = *std::move(started);

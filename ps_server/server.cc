@@ -9,8 +9,8 @@ namespace gradsync {
 
 absl::StatusOr<std::unique_ptr<ParameterServer>> ParameterServer::Start(
     const ServerOptions& options) {
-  auto service =
-      std::make_unique<Service>(options.run_id, options.attempt, options.timeout, options.on_event);
+  auto service = std::make_unique<Service>(options.run_id, options.attempt, options.timeout,
+                                           options.on_event, options.max_memory);
   Service* const acceptor = service.get();
   auto server =
       absl::WrapUnique(new ParameterServer(std::move(service), Deadline::In(options.timeout)));

@@ -11,6 +11,7 @@
 #include "plan/flow_control.h"
 #include "plan/frame_fields.h"
 #include "ps_server/frames.h"
+#include "ps_server/hello_limits.h"
 #include "ps_server/service_parts.h"
 #include "ps_server/window_host.h"
 
@@ -37,8 +38,9 @@ absl::Status Prefixed(absl::string_view prefix, const absl::Status& status) {
 
 }  // namespace
 
-Service::Service(std::string run_id, int attempt, absl::Duration timeout, ServerEventSink sink)
-    : timeout_(timeout), sink_(std::move(sink)), roster_(std::move(run_id), attempt) {}
+Service::Service(std::string run_id, int attempt, absl::Duration timeout, ServerEventSink sink,
+                 int64_t max_memory)
+    : timeout_(timeout), sink_(std::move(sink)), roster_(std::move(run_id), attempt, max_memory) {}
 
 Service::~Service() = default;
 
@@ -159,6 +161,10 @@ void Service::OnFrame(Session& session, const proto::FrameHeader& header, Payloa
 
 // An error turns this stream away; errors of the whole group end the run.
 absl::Status Service::OnHello(Session& session, const Payload& payload) {
+  if (payload.size() > kMaxHelloBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("hello: expected at most ", kMaxHelloBytes, " bytes, found ", payload.size()));
+  }
   proto::Hello hello;
   if (!hello.ParseFromString(payload.Flat())) {
     return absl::InvalidArgumentError("hello: not a Hello message");

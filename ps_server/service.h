@@ -44,6 +44,8 @@
 #define GRADSYNC_PS_SERVER_SERVICE_H_
 
 #include <atomic>
+#include <cstdint>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -71,7 +73,9 @@ class Service : private ShardEvents, private AsyncShardEvents {
   // See Roster for `run_id`. `timeout`: what windows take to connect, and how long a process that
   // shares memory, or whom others wait for after they have settled, may be silent. `sink` hears
   // what happens under ssp and asp; may be empty.
-  Service(std::string run_id, int attempt, absl::Duration timeout, ServerEventSink sink = {});
+  // `max_memory`: see Roster.
+  Service(std::string run_id, int attempt, absl::Duration timeout, ServerEventSink sink = {},
+          int64_t max_memory = std::numeric_limits<int64_t>::max());
   ~Service() override;
 
   // A StreamAcceptor.
