@@ -25,6 +25,8 @@ struct MeetOptions {
   std::string interface;       // of this host's network; empty: that of the route to master
   std::string run_id = "job";  // the same for all processes of the job
   int attempt = 0;             // counts restarts of the job
+  std::string key;             // of the job, which a launcher gave; empty: rank 0 makes one
+  int servers = -1;            // parameter servers that may come to the store; -1: any number
   absl::Duration timeout = absl::Seconds(60);  // for each wait for another process
   Credentials credentials = InsecureCredentials();
   std::shared_ptr<TraceRecorder> recorder;  // of some steps; may be null

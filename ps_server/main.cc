@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
+#include <limits>
 #include <memory>
 #include <string>
 #include <thread>
@@ -25,9 +26,11 @@
 #include "base/deadline.h"
 #include "base/flags.h"
 #include "base/host_port.h"
+#include "base/job_key.h"
 #include "base/keep_memory.h"
 #include "base/local_address.h"
 #include "base/program_main.h"
+#include "base/raise_file_limit.h"
 #include "base/status_macros.h"
 #include "base/version.h"
 #include "base/write_file.h"
@@ -72,6 +75,8 @@ ABSL_FLAG(
     "bytes that the workers' plan may make this server take (8GiB); a plan that takes more is "
     "refused before anything is allocated; 0: three quarters of the memory that the machine "
     "has to give when the server starts");
+ABSL_FLAG(gradsync::ByteSize, max_message, gradsync::ByteSize{64 << 20},
+          "bytes of a message that this server receives; a plan with larger chunks is refused");
 ABSL_FLAG(absl::Duration, timeout, absl::Seconds(60),
           "how long the server waits until all workers have come");
 
@@ -132,7 +137,9 @@ struct Flags {
   std::string metrics_json = UserPath(absl::GetFlag(FLAGS_metrics_json));
   std::string event_log = UserPath(absl::GetFlag(FLAGS_event_log));
   int64_t max_memory = absl::GetFlag(FLAGS_max_memory).bytes;
+  int64_t max_message = absl::GetFlag(FLAGS_max_message).bytes;
   absl::Duration timeout = absl::GetFlag(FLAGS_timeout);
+  std::string key = EnvironmentVariable(kJobKeyVariable).value_or("");
 };
 
 // What is not given by flags, in a job whose launcher counts this server. Flags win.
@@ -176,14 +183,23 @@ absl::StatusOr<std::string> ReachableAddress(const Flags& flags, const std::stri
 struct Master {
   std::shared_ptr<KeyValueStore> store;
   StoreRun run;
+  std::string key;  // of the job
 };
 
 absl::StatusOr<Master> AskMaster(const Flags& flags) {
   Master master;
   master.run = {flags.run_id, std::max(flags.attempt, 0)};
+  master.key = flags.key;
   if (flags.master.empty()) return master;
   const Deadline deadline = Deadline::In(flags.timeout);
-  GS_ASSIGN_OR_RETURN(master.store, ConnectStore(flags.master, InsecureCredentials(), deadline));
+  StorePass pass;
+  pass.key = flags.key;
+  pass.server = true;
+  pass.run_id = flags.run_id;
+  pass.attempt = flags.attempt;
+  GS_ASSIGN_OR_RETURN(master.store,
+                      EnterStore(flags.master, InsecureCredentials(), &pass, deadline));
+  master.key = pass.key;
   GS_ASSIGN_OR_RETURN(master.run, AskForRun(*master.store, deadline));
   if (!flags.run_id.empty() && flags.run_id != master.run.run_id) {
     return absl::InvalidArgumentError(absl::StrCat("--run_id: expected the store's, \"",
@@ -226,6 +242,11 @@ absl::Status CheckFlags(const Flags& flags) {
     return absl::InvalidArgumentError(
         absl::StrCat("--attempt: expected at least 0, found ", flags.attempt));
   }
+  if (flags.max_message < 4096 || flags.max_message > std::numeric_limits<int>::max()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--max_message: expected 4KiB to 2GiB less one byte, found ", flags.max_message));
+  }
+  if (absl::Status key = CheckJobKey(kJobKeyVariable, flags.key); !key.ok()) return key;
   if (flags.timeout <= absl::ZeroDuration()) {
     return absl::InvalidArgumentError(absl::StrCat("--timeout: expected a time above 0, found ",
                                                    absl::FormatDuration(flags.timeout)));
@@ -279,6 +300,7 @@ int Main(int argc, char** argv) {
   // Never given back, so that gRPC does not shut down with the link: it would wait for a thread of
   // its own, which after a write that the network held up sleeps for as much as ten seconds.
   grpc_init();
+  RaiseFileLimit();
   absl::StatusOr<std::unique_ptr<EventFile>> events = std::unique_ptr<EventFile>();
   if (!flags.event_log.empty()) events = EventFile::Create(flags.event_log);
   if (!events.ok()) return Complain(2, "--event_log: ", events.status());
@@ -291,12 +313,17 @@ int Main(int argc, char** argv) {
   if (*events != nullptr) {
     options.on_event = [&events](const ServerEvent& event) { (*events)->Add(event); };
   }
-  options.link = NewGrpcLink();
+  GrpcLinkOptions link;
+  link.max_message_bytes = static_cast<int>(flags.max_message);
+  options.link = NewGrpcLink(link);
   options.listen = flags.listen;
   options.run_id = master->run.run_id;
   options.attempt = master->run.attempt;
   options.timeout = flags.timeout;
-  options.max_memory = flags.max_memory;
+  options.limits.max_memory = flags.max_memory;
+  options.limits.max_message = flags.max_message;
+  options.limits.key = master->key;
+  options.limits.proof = true;
   absl::StatusOr<std::unique_ptr<ParameterServer>> started = ParameterServer::Start(options);
   if (!started.ok()) return Complain(2, "--listen: ", started.status());
   server = *std::move(started);
@@ -330,5 +357,5 @@ int Main(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   gradsync::KeepFreedMemory();
-  return gradsync::Main(argc, argv);
+  return gradsync::ExitCode("ps_server", gradsync::Main(argc, argv));
 }

@@ -93,6 +93,15 @@ absl::Status Roster::Check(const proto::Hello& hello) const {
 // Nothing has been allocated for the plan but the plan itself, which is as long as its message.
 absl::Status Roster::CheckMemory(const proto::Hello& hello) const {
   GS_ASSIGN_OR_RETURN(const Plan plan, PlanFromProto(hello.plan()));
+  // A frame's header takes some more.
+  constexpr int64_t kHeaderBytes = 4096;
+  for (const BucketPlan& bucket : plan.buckets()) {
+    const int64_t chunk = 4 * bucket.layout.chunk_elements();
+    if (hello.terms().windows() || chunk <= max_message_ - kHeaderBytes) continue;
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "hello of rank ", hello.rank(), ": the plan has chunks of ", chunk,
+        " bytes, and this server receives messages of at most ", max_message_, " (--max_message)"));
+  }
   const int64_t bytes = ServerMemory(plan, hello.terms());
   if (bytes <= max_memory_) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat(

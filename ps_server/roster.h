@@ -20,9 +20,14 @@ namespace gradsync {
 class Roster {
  public:
   // An empty `run_id` takes the run of the first worker that says hello.
-  // `max_memory`: bytes that a plan may make the server take (ServerMemory()).
-  Roster(std::string run_id, int attempt, int64_t max_memory = std::numeric_limits<int64_t>::max())
-      : run_id_(std::move(run_id)), attempt_(attempt), max_memory_(max_memory) {}
+  // `max_memory`: bytes that a plan may make the server take (ServerMemory()). `max_message`: bytes
+  // of a message that can be received, which a chunk must fit in.
+  Roster(std::string run_id, int attempt, int64_t max_memory = std::numeric_limits<int64_t>::max(),
+         int64_t max_message = std::numeric_limits<int64_t>::max())
+      : run_id_(std::move(run_id)),
+        attempt_(attempt),
+        max_memory_(max_memory),
+        max_message_(max_message) {}
 
   // Whether this stream may take part at all; if not, it alone is turned away.
   // Errors: INVALID_ARGUMENT for values out of range, texts that are too long and a plan that is
@@ -70,7 +75,7 @@ class Roster {
 
   std::string run_id_;
   int attempt_;
-  const int64_t max_memory_;
+  const int64_t max_memory_, max_message_;
   absl::optional<proto::Terms> terms_;
   int first_rank_ = 0;  // that set terms_
   absl::optional<Plan> plan_;

@@ -10,7 +10,7 @@ namespace gradsync {
 absl::StatusOr<std::unique_ptr<ParameterServer>> ParameterServer::Start(
     const ServerOptions& options) {
   auto service = std::make_unique<Service>(options.run_id, options.attempt, options.timeout,
-                                           options.on_event, options.max_memory);
+                                           options.on_event, options.limits);
   Service* const acceptor = service.get();
   auto server =
       absl::WrapUnique(new ParameterServer(std::move(service), Deadline::In(options.timeout)));

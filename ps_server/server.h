@@ -3,8 +3,6 @@
 #ifndef GRADSYNC_PS_SERVER_SERVER_H_
 #define GRADSYNC_PS_SERVER_SERVER_H_
 
-#include <cstdint>
-#include <limits>
 #include <memory>
 #include <string>
 
@@ -26,9 +24,7 @@ struct ServerOptions {
   int attempt = 0;
   // Until all workers have come; and how long one that shares memory may be silent.
   absl::Duration timeout = absl::Seconds(60);
-  // Bytes that a plan may make the server take; one that takes more is refused before anything is
-  // allocated (ps_server/hello_limits.h).
-  int64_t max_memory = std::numeric_limits<int64_t>::max();
+  ServiceLimits limits;      // what comes is refused by, before anything is allocated
   ServerEventSink on_event;  // what happens under ssp and asp; may be empty
 };
 

@@ -39,7 +39,7 @@ class ServerTest : public testing::Test {
     ServerOptions options;
     options.link = link_;
     options.timeout = timeout;
-    options.max_memory = 64 << 20;
+    options.limits.max_memory = 64 << 20;
     options.run_id = "test";
     server_ = *ParameterServer::Start(options);
   }
@@ -342,6 +342,44 @@ TEST_F(ServerTest, StopReachesWorkersAndWait) {
   Begin();
   server_->Stop(absl::CancelledError("enough"));
   ExpectRunFails(absl::StatusCode::kCancelled, {"enough"});
+}
+
+// Nobody noticed: a stream that is half closed is not lost.
+TEST_F(ServerTest, AWorkerThatFinishesWithoutGoodbyeIsNamedToTheOthers) {
+  Begin();
+  std::thread main(
+      [this] { server_->Wait().IgnoreError(); });  // as in main(): looks from time to time
+  workers_[1]->Finish();
+  ExpectStatus(workers_[0]->AwaitFailure(), absl::StatusCode::kUnavailable,
+               {"rank 1 (10.0.0.1) lost", "without goodbye"});
+  workers_.clear();
+  main.join();
+}
+
+class HastyServerTest : public ServerTest {
+ protected:
+  HastyServerTest() : ServerTest(absl::Milliseconds(600)) {}
+};
+
+TEST_F(HastyServerTest, StreamsThatSayNothingAreEndedAndTheRunGoesOn) {
+  Begin();
+  std::thread main([this] { EXPECT_EQ(server_->Wait(), absl::OkStatus()); });
+  RawStream mute(*link_, server_->address());
+  RawStream turned_away(*link_, server_->address());
+  turned_away.SayHello(RawStream::HelloFor(plan_, 5));
+  EXPECT_FALSE(turned_away.AwaitFailure().ok());
+  EXPECT_TRUE(mute.AwaitEnd());
+  EXPECT_TRUE(turned_away.AwaitEnd());
+  RawStream talkative(*link_, server_->address());
+  for (int i = 0; i < 100; ++i) talkative.Push({0, 0}, Step(1), 64);
+  EXPECT_TRUE(talkative.AwaitEnd());
+  RawStream half(*link_, server_->address());
+  half.Finish();
+  EXPECT_TRUE(absl::IsInvalidArgument(half.AwaitFailure()));
+  proto::FrameHeader header;
+  header.set_kind(Kind::GOODBYE);
+  for (int rank : {0, 1}) workers_[rank]->Send(header, "");
+  main.join();
 }
 
 class ImpatientServerTest : public ServerTest {

@@ -48,6 +48,7 @@
 #include <limits>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -55,9 +56,11 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "base/deadline.h"
+#include "base/monotonic_time.h"
 #include "base/mutex.h"
 #include "links/frame_stream.h"
 #include "ps_server/async_shard.h"
+#include "ps_server/guests.h"
 #include "ps_server/parameter_shard.h"
 #include "ps_server/push_sequence.h"
 #include "ps_server/roster.h"
@@ -67,15 +70,22 @@
 
 namespace gradsync {
 
+// What a service asks of those who come.
+struct ServiceLimits {
+  int64_t max_memory = std::numeric_limits<int64_t>::max();   // see Roster
+  int64_t max_message = std::numeric_limits<int64_t>::max();  // bytes; likewise
+  std::string key;  // of the job; empty: that of the first worker whose hello is admitted, if any
+  bool proof = false;  // a stream that does not say which run it is of is refused
+};
+
 // Serves one run and ends with it. Thread-safe. Must outlive the streams that it accepted.
 class Service : private ShardEvents, private AsyncShardEvents {
  public:
   // See Roster for `run_id`. `timeout`: what windows take to connect, and how long a process that
   // shares memory, or whom others wait for after they have settled, may be silent. `sink` hears
   // what happens under ssp and asp; may be empty.
-  // `max_memory`: see Roster.
   Service(std::string run_id, int attempt, absl::Duration timeout, ServerEventSink sink = {},
-          int64_t max_memory = std::numeric_limits<int64_t>::max());
+          ServiceLimits limits = {});
   ~Service() override;
 
   // A StreamAcceptor.
@@ -101,8 +111,16 @@ class Service : private ShardEvents, private AsyncShardEvents {
   // After End(): tells everybody who said hello.
   void TellMembers(const absl::Status& status);
 
+  // Whether the stream belongs to the run, as far as it says and this service knows.
+  absl::Status CheckProof(const StreamProof& proof) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  // Ends streams that have been guests for too long, and the run if a member has finished without
+  // goodbye.
+  void EndOverdue();
+
   // Called by sessions, for each in order.
   void OnFrame(Session& session, const proto::FrameHeader& header, Payload payload);
+  void OnPeerFinished(Session& session);
   void OnClosed(Session& session, const absl::Status& status);
 
   absl::Status OnHello(Session& session, const Payload& payload);
@@ -139,9 +157,14 @@ class Service : private ShardEvents, private AsyncShardEvents {
 
   const absl::Duration timeout_;
   const ServerEventSink sink_;
+  const bool proof_required_;
   mutable Mutex mutex_;
   CondVar changed_;
   Roster roster_ ABSL_GUARDED_BY(mutex_);
+  std::string key_ ABSL_GUARDED_BY(mutex_);
+  Guests guests_ ABSL_GUARDED_BY(mutex_);
+  // Members that have finished without goodbye, and when.
+  std::vector<std::pair<const Session*, MonotonicTime>> finished_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::shared_ptr<Session>> members_ ABSL_GUARDED_BY(mutex_);  // Session::member
   int goodbyes_ ABSL_GUARDED_BY(mutex_) = 0;
   int open_ ABSL_GUARDED_BY(mutex_) = 0;  // members whose stream is not closed
