@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "allreduce/ring_frames.h"
+#include "base/job_key.h"
 #include "base/status_macros.h"
 #include "links/frame_error.h"
 #include "plan/ring_schedule.h"
@@ -113,13 +114,23 @@ RingPeers::~RingPeers() {
   while (open_ > 0) changed_.Wait(&mutex_);
 }
 
+bool RingPeers::IsStranger(FrameStream& stream) const {
+  const std::string& key = options_.group.key;
+  if (key.empty() || SameSecret(stream.proof().key, key)) return false;
+  stream.Cancel(absl::PermissionDeniedError(
+      absl::StrCat("rank ", options_.group.rank, " takes part in a job with another key")));
+  return true;
+}
+
 absl::Status RingPeers::Connect(Deadline deadline) {
   const WorkerGroup& group = options_.group;
-  GS_ASSIGN_OR_RETURN(listener_, options_.link->Listen(absl::StrCat(group.address, ":0"),
-                                                       [this](std::shared_ptr<FrameStream> s) {
-                                                         return std::make_shared<PreviousSink>(
-                                                             this, std::move(s));
-                                                       }));
+  GS_ASSIGN_OR_RETURN(
+      listener_,
+      options_.link->Listen(absl::StrCat(group.address, ":0"),
+                            [this](std::shared_ptr<FrameStream> s) -> std::shared_ptr<FrameSink> {
+                              if (IsStranger(*s)) return nullptr;
+                              return std::make_shared<PreviousSink>(this, std::move(s));
+                            }));
   GS_RETURN_IF_ERROR(
       group.store->Set(AddressKey(group, group.rank), listener_->address(), deadline));
   GS_RETURN_IF_ERROR(ConnectToNext(deadline));

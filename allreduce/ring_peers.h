@@ -66,6 +66,8 @@ class RingPeers {
                           std::string* address);
   absl::Status Greet(const proto::FrameHeader& header, const Payload& payload,
                      const std::shared_ptr<FrameStream>& stream);
+  // Ends a stream that does not show the job's key, if the job has one.
+  bool IsStranger(FrameStream& stream) const;
   absl::Status ConnectToNext(Deadline deadline);
   absl::Status WaitForNeighbours(Deadline deadline);
   void Greeted();

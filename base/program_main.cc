@@ -42,6 +42,13 @@ void CatchInterrupts() {
   for (int signal : {SIGINT, SIGTERM, SIGHUP}) std::signal(signal, HandleSignal);
 }
 
+int ExitCode(absl::string_view program, int code) {
+  const bool written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
+  if (written || code != 0) return code;
+  PrintError(program, "stdout: expected a file that takes all output, found one that does not");
+  return 1;
+}
+
 void PrintError(absl::string_view program, absl::string_view message) {
   const std::string line = absl::StrCat(program, ": ", message, "\n");
   std::fwrite(line.data(), 1, line.size(), stderr);

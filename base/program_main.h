@@ -28,6 +28,10 @@ const std::atomic<int>& InterruptSignal();
 // From now on SIGINT, SIGTERM and SIGHUP only set InterruptSignal(). Call it once, from main.
 void CatchInterrupts();
 
+// The code for the process to end with: `code`, or 1 if that is 0 and stdout did not take all that was
+// written to it (a full disk, say), which a line on stderr tells then. To be called last.
+int ExitCode(absl::string_view program, int code);
+
 // "program: message" as a line on stderr. Thread-safe.
 void PrintError(absl::string_view program, absl::string_view message);
 

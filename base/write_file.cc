@@ -1,33 +1,70 @@
 #include "base/write_file.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
-#include <fstream>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
 namespace gradsync {
 
-absl::Status WriteFileAtomically(const std::string& path, absl::string_view content) {
-  const std::string temporary = absl::StrCat(path, ".", getpid(), ".tmp");
-  {
-    std::ofstream file(temporary, std::ios::binary);
-    file.write(content.data(), static_cast<std::streamsize>(content.size()));
-    file.close();
-    if (!file) {
-      const int error = errno;
-      std::remove(temporary.c_str());
-      return absl::ErrnoToStatus(error, absl::StrCat("cannot write ", path));
+namespace {
+
+absl::Status Failed(const std::string& path) {
+  return absl::ErrnoToStatus(errno, absl::StrCat("cannot write ", path));
+}
+
+// Opens, writes, and with `sync` waits for the disk. Leaves errno where it fails.
+bool WriteTo(const std::string& path, int flags, absl::string_view content, bool sync) {
+  const int file = open(path.c_str(), O_WRONLY | O_CLOEXEC | flags, 0666);
+  if (file < 0) return false;
+  bool good = true;
+  while (good && !content.empty()) {
+    const ssize_t written = write(file, content.data(), content.size());
+    if (written >= 0) {
+      content.remove_prefix(static_cast<size_t>(written));
+    } else if (errno != EINTR) {
+      good = false;
     }
   }
-  if (std::rename(temporary.c_str(), path.c_str()) != 0) {
-    const int error = errno;
-    std::remove(temporary.c_str());
-    return absl::ErrnoToStatus(error, absl::StrCat("cannot write ", path));
+  if (good && sync) good = fsync(file) == 0;
+  const int error = errno;
+  if (close(file) != 0 && good) return false;
+  errno = error;
+  return good;
+}
+
+// So that the new name is on the disk too. Not all folders can be opened, and not all file systems
+// sync them; the file is whole in any case.
+void SyncFolderOf(const std::string& path) {
+  const size_t slash = path.rfind('/');
+  const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
+  const int file = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (file < 0) return;
+  fsync(file);
+  close(file);
+}
+
+}  // namespace
+
+absl::Status WriteFileAtomically(const std::string& path, absl::string_view content) {
+  struct stat found;
+  const bool device = stat(path.c_str(), &found) == 0 && !S_ISREG(found.st_mode);
+  if (device) {
+    return WriteTo(path, 0, content, /*sync=*/false) ? absl::OkStatus() : Failed(path);
   }
+  const std::string temporary = absl::StrCat(path, ".", getpid(), ".tmp");
+  if (!WriteTo(temporary, O_CREAT | O_TRUNC, content, /*sync=*/true) ||
+      std::rename(temporary.c_str(), path.c_str()) != 0) {
+    const absl::Status failed = Failed(path);
+    std::remove(temporary.c_str());
+    return failed;
+  }
+  SyncFolderOf(path);
   return absl::OkStatus();
 }
 

@@ -12,6 +12,7 @@
 #include "base/credentials.h"
 #include "base/deadline.h"
 #include "group/key_value_store.h"
+#include "group/store_door.h"
 
 namespace gradsync {
 
@@ -23,8 +24,10 @@ class GrpcStoreServer {
   // Listens at `address`, "host:port", and nowhere else; port 0 takes any free one.
   // Errors: UNAVAILABLE, naming the address, when the port is taken or the address is not one of
   // this host's; INVALID_ARGUMENT when it is no "host:port".
+  // `door` says who may use the store; by default everybody.
   static absl::StatusOr<std::unique_ptr<GrpcStoreServer>> Start(const std::string& address,
-                                                                const Credentials& credentials);
+                                                                const Credentials& credentials,
+                                                                StoreDoorOptions door = {});
 
   // Fails the calls and watches of all clients with UNAVAILABLE. Blocks until they have been told,
   // at most some seconds.
@@ -58,9 +61,28 @@ class ConnectedStore : public KeyValueStore {
 // The store and its watchers may be destroyed in any order.
 // Errors: DEADLINE_EXCEEDED, naming the address and why the last attempt to connect failed;
 // INVALID_ARGUMENT when the address is no "host:port".
+// `key`: the job's, where the store asks for one; a store that is another job's answers each call
+// with PERMISSION_DENIED.
 absl::StatusOr<std::shared_ptr<ConnectedStore>> ConnectStore(const std::string& address,
                                                              const Credentials& credentials,
-                                                             Deadline deadline);
+                                                             Deadline deadline,
+                                                             const std::string& key = "");
+
+// As who a process comes to a store; see StoreDoor.
+struct StorePass {
+  std::string run_id;  // of a server: may be empty
+  int attempt = 0;     // of a server: may be -1
+  int rank = 0;
+  bool server = false;
+  std::string key;  // the launcher's; afterwards the job's
+};
+
+// ConnectStore() for a process that takes its place in the job there, and learns the job's key.
+// Errors: also those of StoreDoor::Join(); whoever gets one is no member of the job and should leave
+// it alone.
+absl::StatusOr<std::shared_ptr<ConnectedStore>> EnterStore(const std::string& address,
+                                                           const Credentials& credentials,
+                                                           StorePass* pass, Deadline deadline);
 
 }  // namespace gradsync
 

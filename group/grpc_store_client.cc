@@ -12,6 +12,7 @@
 #include "base/deadline.h"
 #include "base/grpc_status.h"
 #include "base/host_port.h"
+#include "base/job_key.h"
 #include "base/mutex.h"
 #include "base/status_macros.h"
 #include "group/alarm_clock.h"
@@ -54,8 +55,9 @@ grpc::ChannelArguments ChannelArguments() {
 
 // What all calls of a client share; watches keep it alive.
 struct Connection {
-  Connection(const std::string& address, const Credentials& credentials)
+  Connection(const std::string& address, const Credentials& credentials, std::string key)
       : address(address),
+        key(std::move(key)),
         channel(grpc::CreateCustomChannel(address, credentials.channel, ChannelArguments())),
         stub(proto::Rendezvous::NewStub(channel)) {}
 
@@ -64,9 +66,11 @@ struct Connection {
   template <typename Request, typename Reply>
   grpc::Status Call(grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Reply*),
                     const Request& request, Reply* reply, Deadline deadline,
-                    bool wait_for_connection = false) {
+                    bool wait_for_connection = false, const std::string& join = "") {
     grpc::ClientContext context;
+    if (!join.empty()) context.AddMetadata("gradsync-join-bin", join);
     context.set_wait_for_ready(wait_for_connection);
+    ShowKey(&context);
     std::atomic<bool> late{false};
     const AlarmClock::Ticket alarm = clock.Set(deadline, [&] {
       late = true;
@@ -80,6 +84,10 @@ struct Connection {
       status = grpc::Status(grpc::StatusCode::DEADLINE_EXCEEDED, kLate);
     }
     return status;
+  }
+
+  void ShowKey(grpc::ClientContext* context) const {
+    if (!key.empty()) context->AddMetadata("gradsync-key", key);
   }
 
   // A call that Abandon() cancels, until End(). False when there is nothing left to ask.
@@ -121,6 +129,7 @@ struct Connection {
   }
 
   const std::string address;
+  std::string key;  // constant once the connection is shared
   const std::shared_ptr<grpc::Channel> channel;
   const std::unique_ptr<Stub> stub;
   AlarmClock clock;
@@ -155,6 +164,7 @@ class GrpcWatcher : public KeyValueStore::Watcher {
           proto::GetRequest request;
           request.set_key(key);
           proto::ValueReply reply;
+          connection->ShowKey(&context_);
           grpc::Status status(grpc::StatusCode::CANCELLED, "");
           if (connection->Begin(&context_)) {
             status = connection->stub->Get(&context_, request, &reply);
@@ -281,18 +291,56 @@ std::string LastFailure(Connection& connection) {
                                                               : "no answer";
 }
 
-}  // namespace
-
-absl::StatusOr<std::shared_ptr<ConnectedStore>> ConnectStore(const std::string& address,
-                                                             const Credentials& credentials,
-                                                             Deadline deadline) {
+absl::StatusOr<std::shared_ptr<Connection>> Reach(const std::string& address,
+                                                  const Credentials& credentials,
+                                                  const std::string& key, Deadline deadline) {
   GS_RETURN_IF_ERROR(ParseHostPort(address).status());
-  auto connection = std::make_shared<Connection>(address, credentials);
+  auto connection = std::make_shared<Connection>(address, credentials, key);
   if (!AwaitServer(*connection, deadline)) {
     return absl::DeadlineExceededError(absl::StrCat(
         "store at ", address,
         ": expected a store there, found none by the deadline: ", LastFailure(*connection)));
   }
+  return connection;
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<ConnectedStore>> ConnectStore(const std::string& address,
+                                                             const Credentials& credentials,
+                                                             Deadline deadline,
+                                                             const std::string& key) {
+  GS_ASSIGN_OR_RETURN(std::shared_ptr<Connection> connection,
+                      Reach(address, credentials, key, deadline));
+  return std::make_shared<GrpcStore>(std::move(connection));
+}
+
+absl::StatusOr<std::shared_ptr<ConnectedStore>> EnterStore(const std::string& address,
+                                                           const Credentials& credentials,
+                                                           StorePass* pass, Deadline deadline) {
+  GS_ASSIGN_OR_RETURN(std::shared_ptr<Connection> connection,
+                      Reach(address, credentials, pass->key, deadline));
+  constexpr size_t kMaxRunIdBytes = 512;
+  if (pass->run_id.size() > kMaxRunIdBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("--run_id: expected at most ", kMaxRunIdBytes,
+                                                   " bytes, found ", pass->run_id.size()));
+  }
+  proto::JoinRequest request;
+  request.set_run_id(pass->run_id);
+  request.set_attempt(pass->attempt);
+  request.set_rank(pass->rank);
+  request.set_server(pass->server);
+  request.set_nonce(NewJobKey());
+  proto::JoinReply reply;
+  const grpc::Status status =
+      connection->Call(&Stub::Join, proto::Nothing(), &reply, WithGrace(deadline),
+                       /*wait_for_connection=*/false, request.SerializeAsString());
+  if (!status.ok()) {
+    const absl::Status refused = ToAbslStatus(status);
+    return absl::Status(refused.code(),
+                        absl::StrCat("store at ", address, ": ", refused.message()));
+  }
+  pass->key = connection->key = reply.key();
   return std::make_shared<GrpcStore>(std::move(connection));
 }
 

@@ -1,6 +1,11 @@
+#include <atomic>
+#include <memory>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "absl/time/time.h"
 #include "base/deadline.h"
 #include "base/grpc_deadline.h"
@@ -10,9 +15,12 @@
 #include "group/alarm_clock.h"
 #include "group/grpc_store.h"
 #include "group/in_memory_store.h"
+#include "group/store_door.h"
 #include "group/store_map.h"
+#include "grpcpp/generic/async_generic_service.h"
 #include "grpcpp/server.h"
 #include "grpcpp/server_builder.h"
+#include "grpcpp/support/proto_buffer_reader.h"
 #include "proto/rendezvous.grpc.pb.h"
 
 namespace gradsync {
@@ -21,113 +29,199 @@ namespace {
 constexpr int kKeepaliveMs = 20'000;
 constexpr absl::Duration kFarewell = absl::Seconds(1);
 
-void Answer(const std::string& value, proto::ValueReply* reply) { reply->set_value(value); }
-
-void Answer(const std::vector<std::string>& values, proto::AllGatherReply* reply) {
-  reply->mutable_values()->Reserve(static_cast<int>(values.size()));
-  for (const std::string& value : values) reply->add_values(value);
+proto::ValueReply Reply(const std::string& value) {
+  proto::ValueReply reply;
+  reply.set_value(value);
+  return reply;
 }
 
-// A call that may have to wait. gRPC keeps it until the answer is written; what ends the wait first
-// (a value, the alarm, the caller's leaving) is decided by the map.
-template <typename Reply>
-class Waiting : public grpc::ServerUnaryReactor {
+proto::AllGatherReply Reply(const std::vector<std::string>& values) {
+  proto::AllGatherReply reply;
+  reply.mutable_values()->Reserve(static_cast<int>(values.size()));
+  for (const std::string& value : values) reply.add_values(value);
+  return reply;
+}
+
+// What calls share.
+struct Store {
+  StoreMap map;
+  AlarmClock clock;
+  StoreDoor door;
+
+  explicit Store(StoreDoorOptions options) : door(std::move(options)) {}
+};
+
+// One call of Rendezvous. A stub reads a request before its handler runs, so that anybody could make
+// the store hold messages of any size; here a request is read when the call has shown the key. It is
+// kept by gRPC until the answer is written; what ends a wait first (a value, the alarm, the caller's
+// leaving) is decided by the map.
+class Call : public grpc::ServerGenericBidiReactor {
  public:
-  Waiting(std::shared_ptr<StoreMap> map, AlarmClock* clock, Reply* reply)
-      : map_(std::move(map)), clock_(clock), reply_(reply) {}
-
-  // The callback to leave in the map.
-  template <typename Result>
-  auto done() {
-    return [this](absl::StatusOr<std::shared_ptr<const Result>> result) {
-      if (result.ok()) Answer(**result, reply_);
-      Finish(ToGrpcStatus(result.status()));
-    };
+  Call(Store* store, grpc::GenericCallbackServerContext* context)
+      : store_(store), path_(context->method()), method_(path_) {
+    const std::string key = Metadata(*context, "gradsync-key");
+    absl::Status welcome = absl::OkStatus();
+    if (!absl::ConsumePrefix(&method_, kService)) {
+      welcome = absl::Status(absl::StatusCode::kUnimplemented,
+                             absl::StrCat("this server has only ", kService));
+    } else if (method_ == "Join") {
+      Join(key, Metadata(*context, "gradsync-join-bin"));
+      return;
+    } else {
+      welcome = store_->door.Check(key);
+    }
+    if (welcome.ok()) {
+      StartRead(&request_);
+    } else {
+      Finish(ToGrpcStatus(welcome));
+    }
   }
 
-  // Called before the handler returns, hence before OnCancel() and OnDone() can run.
-  template <typename Request>
-  void Start(StoreMap::Ticket ticket, const Request& request) {
-    ticket_ = ticket;
-    if (!request.has_timeout_us()) return;
-    alarm_ = clock_->Set(Deadline::In(absl::Microseconds(request.timeout_us())),
-                         [map = map_, ticket] { map->Expire(ticket); });
+  void OnReadDone(bool ok) override {
+    if (!ok) return Finish(ToGrpcStatus(absl::InvalidArgumentError("expected a request")));
+    if (method_ == "Set") return Handle(&Call::Set);
+    if (method_ == "SetIfAbsent") return Handle(&Call::SetIfAbsent);
+    if (method_ == "Fail") return Handle(&Call::Fail);
+    if (method_ == "Get") return Handle(&Call::Get);
+    if (method_ == "AllGather") return Handle(&Call::AllGather);
+    Finish(ToGrpcStatus(
+        absl::Status(absl::StatusCode::kUnimplemented, "this store has no such method")));
   }
 
-  void OnCancel() override { map_->Cancel(ticket_); }
+  // May run while a handler does.
+  void OnCancel() override {
+    cancelled_ = true;
+    store_->map.Cancel(ticket_);
+  }
+
   void OnDone() override {
-    clock_->Cancel(alarm_);
+    store_->clock.Cancel(alarm_);
     delete this;
   }
 
  private:
-  const std::shared_ptr<StoreMap> map_;
-  AlarmClock* const clock_;
-  Reply* const reply_;  // gRPC's, lives until OnDone()
-  StoreMap::Ticket ticket_ = 0;
+  static constexpr absl::string_view kService = "/gradsync.proto.Rendezvous/";
+
+  static std::string Metadata(const grpc::GenericCallbackServerContext& context, const char* name) {
+    const auto found = context.client_metadata().find(name);
+    if (found == context.client_metadata().end()) return "";
+    return std::string(found->second.data(), found->second.size());
+  }
+
+  template <typename Request>
+  void Handle(void (Call::*handler)(const Request&)) {
+    Request request;
+    const grpc::Status parsed =
+        grpc::SerializationTraits<Request>::Deserialize(&request_, &request);
+    if (!parsed.ok()) {
+      return Finish(ToGrpcStatus(absl::InvalidArgumentError(
+          absl::StrCat("expected a ", Request::descriptor()->name(), ", found other bytes"))));
+    }
+    request_.Clear();
+    (this->*handler)(request);
+  }
+
+  template <typename Message>
+  void Write(const Message& reply) {
+    bool own = false;
+    const grpc::Status written =
+        grpc::SerializationTraits<Message>::Serialize(reply, &reply_, &own);
+    if (!written.ok()) return Finish(written);
+    StartWriteAndFinish(&reply_, grpc::WriteOptions(), grpc::Status::OK);
+  }
+
+  template <typename Result>
+  void Answer(const absl::StatusOr<std::shared_ptr<const Result>>& result) {
+    if (!result.ok()) return Finish(ToGrpcStatus(result.status()));
+    Write(Reply(**result));
+  }
+
+  // Whoever joins has no key to show, so its request is in the metadata, whose size gRPC limits.
+  void Join(const std::string& key, const std::string& bytes) {
+    proto::JoinRequest request;
+    if (!request.ParseFromString(bytes)) {
+      return Finish(ToGrpcStatus(absl::InvalidArgumentError(
+          "gradsync-join-bin: expected a JoinRequest, found other bytes")));
+    }
+    const absl::StatusOr<std::string> told =
+        store_->door.Join({request.run_id(), request.attempt(), request.rank(), request.server(),
+                           request.nonce().substr(0, kMaxNonceBytes), key});
+    if (!told.ok()) return Finish(ToGrpcStatus(told.status()));
+    proto::JoinReply reply;
+    reply.set_key(*told);
+    Write(reply);
+  }
+
+  void Set(const proto::SetRequest& request) {
+    const absl::Status set = store_->map.Set(request.key(), request.value());
+    if (!set.ok()) return Finish(ToGrpcStatus(set));
+    Write(proto::SetReply());
+  }
+
+  void SetIfAbsent(const proto::SetRequest& request) {
+    Answer(store_->map.SetIfAbsent(request.key(), request.value()));
+  }
+
+  void Fail(const proto::FailRequest& request) {
+    const absl::Status allowed = store_->door.CheckPrefix(request.prefix());
+    if (!allowed.ok()) return Finish(ToGrpcStatus(allowed));
+    Answer(store_->map.Fail(request.prefix(), request.reason().substr(0, kMaxReasonBytes)));
+  }
+
+  void Get(const proto::GetRequest& request) {
+    Wait(request, store_->map.Get(request.key(), [this](absl::StatusOr<StoreMap::Value> value) {
+      Answer(value);
+    }));
+  }
+
+  void AllGather(const proto::AllGatherRequest& request) {
+    Wait(request, store_->map.AllGather(
+                      request.key(), request.rank(), request.world_size(), request.value(),
+                      [this](absl::StatusOr<StoreMap::Values> values) { Answer(values); }));
+  }
+
+  // OnDone() does not run before the reaction that called this has returned.
+  template <typename Request>
+  void Wait(const Request& request, StoreMap::Ticket ticket) {
+    ticket_ = ticket;
+    if (cancelled_) store_->map.Cancel(ticket);
+    if (!request.has_timeout_us()) return;
+    alarm_ = store_->clock.Set(Deadline::In(absl::Microseconds(request.timeout_us())),
+                               [store = store_, ticket] { store->map.Expire(ticket); });
+  }
+
+  static constexpr size_t kMaxNonceBytes = 64;
+  static constexpr size_t kMaxReasonBytes = 4096;
+
+  Store* const store_;  // outlives all calls
+  const std::string path_;
+  absl::string_view method_;  // in path_
+  grpc::ByteBuffer request_, reply_;
+  std::atomic<bool> cancelled_{false};
+  std::atomic<StoreMap::Ticket> ticket_{0};
   AlarmClock::Ticket alarm_ = 0;
 };
 
-class Service : public proto::Rendezvous::CallbackService {
+class Service : public grpc::CallbackGenericService {
  public:
-  Service(std::shared_ptr<StoreMap> map, AlarmClock* clock) : map_(std::move(map)), clock_(clock) {}
+  explicit Service(Store* store) : store_(store) {}
 
-  grpc::ServerUnaryReactor* Set(grpc::CallbackServerContext* context,
-                                const proto::SetRequest* request, proto::SetReply*) override {
-    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-    reactor->Finish(ToGrpcStatus(map_->Set(request->key(), request->value())));
-    return reactor;
-  }
-
-  grpc::ServerUnaryReactor* SetIfAbsent(grpc::CallbackServerContext* context,
-                                        const proto::SetRequest* request,
-                                        proto::ValueReply* reply) override {
-    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-    const absl::StatusOr<StoreMap::Value> value =
-        map_->SetIfAbsent(request->key(), request->value());
-    if (value.ok()) Answer(**value, reply);
-    reactor->Finish(ToGrpcStatus(value.status()));
-    return reactor;
-  }
-
-  grpc::ServerUnaryReactor* Fail(grpc::CallbackServerContext* context,
-                                 const proto::FailRequest* request,
-                                 proto::ValueReply* reply) override {
-    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-    const absl::StatusOr<StoreMap::Value> reason = map_->Fail(request->prefix(), request->reason());
-    if (reason.ok()) Answer(**reason, reply);
-    reactor->Finish(ToGrpcStatus(reason.status()));
-    return reactor;
-  }
-
-  grpc::ServerUnaryReactor* Get(grpc::CallbackServerContext*, const proto::GetRequest* request,
-                                proto::ValueReply* reply) override {
-    auto* waiting = new Waiting<proto::ValueReply>(map_, clock_, reply);
-    waiting->Start(map_->Get(request->key(), waiting->done<std::string>()), *request);
-    return waiting;
-  }
-
-  grpc::ServerUnaryReactor* AllGather(grpc::CallbackServerContext*,
-                                      const proto::AllGatherRequest* request,
-                                      proto::AllGatherReply* reply) override {
-    auto* waiting = new Waiting<proto::AllGatherReply>(map_, clock_, reply);
-    waiting->Start(map_->AllGather(request->key(), request->rank(), request->world_size(),
-                                   request->value(), waiting->done<std::vector<std::string>>()),
-                   *request);
-    return waiting;
+  grpc::ServerGenericBidiReactor* CreateReactor(
+      grpc::GenericCallbackServerContext* context) override {
+    return new Call(store_, context);
   }
 
  private:
-  const std::shared_ptr<StoreMap> map_;
-  AlarmClock* const clock_;
+  Store* const store_;
 };
 
 class ServerImpl : public GrpcStoreServer {
  public:
-  ServerImpl() : map_(std::make_shared<StoreMap>()), service_(map_, &clock_) {}
+  explicit ServerImpl(StoreDoorOptions door)
+      : store_(std::make_shared<Store>(std::move(door))), service_(store_.get()) {}
 
   ~ServerImpl() override {
-    map_->Close(absl::UnavailableError("the store has shut down"));
+    store_->map.Close(absl::UnavailableError("the store has shut down"));
     // Lets the answers out before it cancels what is left.
     if (server_ != nullptr) server_->Shutdown(GrpcDeadline(Deadline::In(kFarewell)));
   }
@@ -135,9 +229,10 @@ class ServerImpl : public GrpcStoreServer {
   absl::Status Listen(const std::string& address, const Credentials& credentials) {
     grpc::ServerBuilder builder;
     builder.AddListeningPort(address, credentials.server, &port_);
-    builder.RegisterService(&service_);
+    builder.RegisterCallbackGenericService(&service_);
     builder.SetMaxReceiveMessageSize(-1);
     builder.SetMaxSendMessageSize(-1);
+    builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 10'000);
     // Otherwise a second server would share a taken port, and each would get some of the clients.
     builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
@@ -156,11 +251,12 @@ class ServerImpl : public GrpcStoreServer {
   }
 
   int port() const override { return port_; }
-  std::shared_ptr<KeyValueStore> local() const override { return NewInMemoryStore(map_); }
+  std::shared_ptr<KeyValueStore> local() const override {
+    return NewInMemoryStore(std::shared_ptr<StoreMap>(store_, &store_->map));
+  }
 
  private:
-  const std::shared_ptr<StoreMap> map_;
-  AlarmClock clock_;
+  const std::shared_ptr<Store> store_;
   Service service_;
   int port_ = 0;
   std::unique_ptr<grpc::Server> server_;  // last: uses the service
@@ -169,9 +265,9 @@ class ServerImpl : public GrpcStoreServer {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<GrpcStoreServer>> GrpcStoreServer::Start(
-    const std::string& address, const Credentials& credentials) {
+    const std::string& address, const Credentials& credentials, StoreDoorOptions door) {
   GS_RETURN_IF_ERROR(ParseHostPort(address).status());
-  auto server = std::make_unique<ServerImpl>();
+  auto server = std::make_unique<ServerImpl>(std::move(door));
   GS_RETURN_IF_ERROR(server->Listen(address, credentials));
   return server;
 }

@@ -5,20 +5,38 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/status_macros.h"
 
 namespace gradsync {
 namespace {
+
+// Far above what a job of the largest world sets, which is some keys for each rank.
+constexpr size_t kMaxKeyBytes = 4096;
+constexpr size_t kMaxKeys = size_t{1} << 20;
+constexpr int kMaxWorldSize = 1 << 16;
+
+// Of ranks that are missing, in a message.
+constexpr size_t kMaxNamed = 16;
+
+absl::Status CheckKey(absl::string_view key) {
+  if (key.size() <= kMaxKeyBytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("store: expected a key of at most ", kMaxKeyBytes,
+                                                 " bytes, found one of ", key.size()));
+}
 
 // "ranks 2, 3 of 4 have not come to "key"".
 template <typename Parts>
 std::string DescribeMissing(absl::string_view key, int world_size, const Parts& parts) {
   std::vector<int> missing;
-  for (int rank = 0; rank < world_size; ++rank) {
+  for (int rank = 0; rank < world_size && missing.size() <= kMaxNamed; ++rank) {
     if (parts.count(rank) == 0) missing.push_back(rank);
   }
+  const bool more = missing.size() > kMaxNamed;
+  if (more) missing.pop_back();
   return absl::StrCat(missing.size() == 1 ? "rank " : "ranks ", absl::StrJoin(missing, ", "),
-                      " of ", world_size, missing.size() == 1 ? " has" : " have", " not come to \"",
-                      key, "\" by the deadline");
+                      more ? ", ..." : "", " of ", world_size,
+                      missing.size() == 1 ? " has" : " have", " not come to \"", key,
+                      "\" by the deadline");
 }
 
 }  // namespace
@@ -29,6 +47,7 @@ absl::Status StoreMap::Set(absl::string_view key, std::string value) {
   {
     MutexLock lock(&mutex_);
     if (!closed_.ok()) return closed_;
+    GS_RETURN_IF_ERROR(CheckRoom(key));
     Store(key, shared, &woken);
   }
   for (auto& [ticket, done] : woken) std::move(done)(shared);
@@ -43,10 +62,18 @@ absl::StatusOr<StoreMap::Value> StoreMap::SetIfAbsent(absl::string_view key, std
     if (!closed_.ok()) return closed_;
     const auto found = values_.find(key);
     if (found != values_.end()) return found->second;
+    GS_RETURN_IF_ERROR(CheckRoom(key));
     Store(key, shared, &woken);
   }
   for (auto& [ticket, done] : woken) std::move(done)(shared);
   return shared;
+}
+
+absl::Status StoreMap::CheckRoom(absl::string_view key) const {
+  GS_RETURN_IF_ERROR(CheckKey(key));
+  if (values_.size() < kMaxKeys || values_.contains(key)) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("store: expected at most ", kMaxKeys, " keys, found another: \"", key, "\""));
 }
 
 void StoreMap::Store(absl::string_view key, Value value, std::map<Ticket, OnValue>* woken) {
@@ -69,6 +96,8 @@ StoreMap::Ticket StoreMap::Get(absl::string_view key, OnValue done) {
       result = closed_;
     } else if (found != values_.end()) {
       result = found->second;
+    } else if (absl::Status bad = CheckKey(key); !bad.ok()) {
+      result = std::move(bad);
     } else if (absl::Status failure = FailureOf(key); !failure.ok()) {
       result = std::move(failure);
     } else {
@@ -103,6 +132,12 @@ StoreMap::Ticket StoreMap::AllGather(absl::string_view key, int rank, int world_
 
 absl::Status StoreMap::Join(absl::string_view key, int rank, int world_size, Part* part,
                             std::vector<OnValues>* complete, Values* values) {
+  GS_RETURN_IF_ERROR(CheckKey(key));
+  if (world_size > kMaxWorldSize) {
+    return absl::InvalidArgumentError(absl::StrCat("exchange \"", key,
+                                                   "\": expected a world of at most ",
+                                                   kMaxWorldSize, ", found ", world_size));
+  }
   if (world_size < 1 || rank < 0 || rank >= world_size) {
     return absl::InvalidArgumentError(absl::StrCat("exchange \"", key, "\": expected a rank in 0..",
                                                    world_size - 1, ", found ", rank));

@@ -40,7 +40,8 @@ class StoreMap {
   StoreMap(const StoreMap&) = delete;
   StoreMap& operator=(const StoreMap&) = delete;
 
-  // As in KeyValueStore. Errors: that of Close().
+  // As in KeyValueStore. Errors: that of Close(); INVALID_ARGUMENT for a key of more than 4 KiB;
+  // RESOURCE_EXHAUSTED for more than 2^20 keys.
   absl::Status Set(absl::string_view key, std::string value);
   absl::StatusOr<Value> SetIfAbsent(absl::string_view key, std::string value);
 
@@ -92,6 +93,8 @@ class StoreMap {
     void End(const absl::Status& status);
   };
 
+  // Whether a value may be set. Errors: INVALID_ARGUMENT, RESOURCE_EXHAUSTED.
+  absl::Status CheckRoom(absl::string_view key) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // What Fail() said of the key, or OK.
   absl::Status FailureOf(absl::string_view key) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Waits TakeWaits(absl::string_view prefix) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

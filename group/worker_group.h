@@ -22,6 +22,7 @@ struct WorkerGroup {
   int world_size = 1;  // workers only
   std::string run_id;  // the same for all processes of a job, and no other job's
   int attempt = 0;     // counts restarts of the job
+  std::string key;     // base/job_key.h; opened streams show it, accepted ones are asked for it
   std::shared_ptr<KeyValueStore> store;
   std::string
       address;  // of this host, as the other ranks reach it, without a port; e.g. "127.0.0.1"

@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "base/job_key.h"
 #include "base/program_main.h"
 #include "base/status_macros.h"
 #include "group/launch_environment.h"
@@ -26,6 +27,7 @@ absl::StatusOr<JoinOptions> JoinOptionsFromEnvironment(int server_tasks) {
   options.meet.master = environment.master.value_or("");
   options.meet.run_id = environment.run_id.value_or(options.meet.run_id);
   options.meet.attempt = environment.attempt;
+  options.meet.key = EnvironmentVariable(kJobKeyVariable).value_or("");
   options.device.local_rank = environment.local_rank;
   options.ranks_on_host = environment.local_size.value_or(0);
   options.nccl_settings = NcclSettings(EnvironmentVariable);

@@ -1,5 +1,6 @@
 #include "join/join.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -138,6 +139,8 @@ void Member::TakePlace(const Mesh& mesh) {
 absl::StatusOr<std::unique_ptr<Member>> Join(JoinOptions options) {
   GS_RETURN_IF_ERROR(CheckJoin(options));
   GS_RETURN_IF_ERROR(OpenDevices(&options));
+  options.meet.servers =
+      std::max(options.num_servers, static_cast<int>(options.sync.servers.size()));
   GS_ASSIGN_OR_RETURN(Meeting meeting, Meet(options.meet));
   std::unique_ptr<Member> member(new Member(std::move(meeting)));
   member->options_ = options.sync;

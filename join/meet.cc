@@ -5,11 +5,13 @@
 #include "absl/strings/str_cat.h"
 #include "base/deadline.h"
 #include "base/host_port.h"
+#include "base/job_key.h"
 #include "base/local_address.h"
 #include "base/status_macros.h"
 #include "base/write_file.h"
 #include "group/in_memory_store.h"
 #include "group/liveness.h"
+#include "group/store_door.h"
 #include "group/store_run.h"
 
 namespace gradsync {
@@ -65,6 +67,21 @@ std::function<absl::Status(const std::string& address)> WriteAddressTo(const std
   return [path](const std::string& address) { return WriteFileAtomically(path, address + "\n"); };
 }
 
+namespace {
+
+StoreDoorOptions DoorOf(const MeetOptions& options, const std::string& key) {
+  StoreDoorOptions door;
+  door.key = key;
+  door.key_was_given = !options.key.empty();
+  door.run_id = options.run_id;
+  door.attempt = options.attempt;
+  door.workers = options.world_size;
+  door.servers = options.servers;
+  return door;
+}
+
+}  // namespace
+
 absl::Status CheckMeeting(const MeetOptions& options) {
   if (options.world_size < 1) {
     return absl::InvalidArgumentError(
@@ -83,7 +100,7 @@ absl::Status CheckMeeting(const MeetOptions& options) {
     return absl::InvalidArgumentError(
         absl::StrCat("--master: expected host:port, found \"", options.master, "\""));
   }
-  return absl::OkStatus();
+  return CheckJobKey(kJobKeyVariable, options.key);
 }
 
 absl::StatusOr<Meeting> Meet(const MeetOptions& options) {
@@ -106,19 +123,28 @@ absl::StatusOr<Meeting> Meet(const MeetOptions& options) {
   if (options.rank == 0) {
     // Not at the name itself, which this host may have as a name for its loopback address.
     GS_ASSIGN_OR_RETURN(const HostPort master, ParseHostPort(options.master));
-    GS_ASSIGN_OR_RETURN(
-        meeting.server_,
-        GrpcStoreServer::Start(absl::StrCat(group.address, ":", master.port), group.credentials));
+    group.key = options.key.empty() ? NewJobKey() : options.key;
+    GS_ASSIGN_OR_RETURN(meeting.server_,
+                        GrpcStoreServer::Start(absl::StrCat(group.address, ":", master.port),
+                                               group.credentials, DoorOf(options, group.key)));
     address = absl::StrCat(group.address, ":", meeting.server_->port());
     if (options.on_store) GS_RETURN_IF_ERROR(options.on_store(address));
   }
   const Deadline deadline = Deadline::In(group.timeout);
-  GS_ASSIGN_OR_RETURN(const std::shared_ptr<ConnectedStore> connected,
-                      ConnectStore(address, group.credentials, deadline));
-  group.store = connected;
+  std::shared_ptr<ConnectedStore> connected;
   if (options.rank == 0) {
-    GS_RETURN_IF_ERROR(PublishRun(*group.store, {group.run_id, group.attempt}, deadline));
+    GS_ASSIGN_OR_RETURN(connected, ConnectStore(address, group.credentials, deadline, group.key));
+    GS_RETURN_IF_ERROR(PublishRun(*connected, {group.run_id, group.attempt}, deadline));
+  } else {
+    StorePass pass;
+    pass.run_id = options.run_id;
+    pass.attempt = options.attempt;
+    pass.rank = options.rank;
+    pass.key = options.key;
+    GS_ASSIGN_OR_RETURN(connected, EnterStore(address, group.credentials, &pass, deadline));
+    group.key = pass.key;
   }
+  group.store = connected;
   meeting.Watch(options, connected);
   return meeting;
 }

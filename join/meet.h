@@ -29,6 +29,8 @@ struct MeetOptions {
   std::string interface;       // of this host's network; empty: that of the route to master
   std::string run_id = "job";  // the same for all processes of the job
   int attempt = 0;             // counts restarts of the job
+  std::string key;             // of the job, which a launcher gave; empty: rank 0 makes one
+  int servers = -1;            // parameter servers that may come to the store; -1: any number
   absl::Duration timeout = absl::Seconds(60);  // for each wait for another process
   // A process of the job that gives no sign of life for longer is lost, and one that is at work and
   // does nothing for longer is stuck (group/liveness.h): the job ends and names it. No longer than

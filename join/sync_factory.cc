@@ -58,15 +58,21 @@ Whereabouts Parse(const std::string& text) {
   return where;
 }
 
+GrpcLinkOptions LinkOptionsOf(const WorkerGroup& group) {
+  GrpcLinkOptions options;
+  options.credentials = group.credentials;
+  options.proof = {group.run_id, group.key};
+  return options;
+}
+
 // This rank's; on rank 0 it shares its memory only if all servers are on its host.
 absl::Status FindOut(const SyncOptions& options, const WorkerGroup& group, Whereabouts* where) {
   const absl::StatusOr<HostIdentity> own = ReadHostIdentity();
   if (own.ok()) where->host = own->Key();
   if (options.job.topology == Topology::kPs && group.rank == 0) {
-    GrpcLinkOptions link_options;
-    link_options.credentials = group.credentials;
-    GS_ASSIGN_OR_RETURN(where->servers, AskServerHosts(*NewGrpcLink(link_options), options.servers,
-                                                       Deadline::In(group.timeout)));
+    GS_ASSIGN_OR_RETURN(where->servers,
+                        AskServerHosts(*NewGrpcLink(LinkOptionsOf(group)), options.servers,
+                                       Deadline::In(group.timeout)));
   }
   if (!own.ok() || options.job.codec.compresses() || !options.job.consistency.bulk()) {
     return absl::OkStatus();
@@ -136,9 +142,7 @@ absl::Status ResolveByHosts(const WorkerGroup& group, SyncOptions* options) {
 }
 
 std::shared_ptr<StreamLink> GrpcLinkOf(const WorkerGroup& group) {
-  GrpcLinkOptions options;
-  options.credentials = group.credentials;
-  return NewGrpcLink(options);
+  return NewGrpcLink(LinkOptionsOf(group));
 }
 
 namespace {

@@ -3,24 +3,36 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 
 namespace gradsync {
+namespace {
+
+// A message is for people, and may quote what a peer said.
+constexpr size_t kMaxMessageBytes = 4096;
+
+std::string Clipped(absl::string_view message) {
+  if (message.size() <= kMaxMessageBytes) return std::string(message);
+  return absl::StrCat(message.substr(0, kMaxMessageBytes - 3), "...");
+}
+
+}  // namespace
 
 proto::FrameHeader FailedHeader(const absl::Status& error) {
   proto::FrameHeader header;
   header.set_kind(proto::FrameHeader::FAILED);
   header.mutable_error()->set_code(static_cast<int>(error.code()));
-  header.mutable_error()->set_message(std::string(error.message()));
+  header.mutable_error()->set_message(Clipped(error.message()));
   return header;
 }
 
 absl::Status FailureIn(const proto::FrameHeader& header) {
   const int code = header.error().code();
   if (code > 0 && code <= static_cast<int>(absl::StatusCode::kUnauthenticated)) {
-    return absl::Status(static_cast<absl::StatusCode>(code), header.error().message());
+    return absl::Status(static_cast<absl::StatusCode>(code), Clipped(header.error().message()));
   }
   return absl::UnknownError(absl::StrCat("FAILED: expected the code of an error, found ", code,
-                                         " with \"", header.error().message(), "\""));
+                                         " with \"", Clipped(header.error().message()), "\""));
 }
 
 }  // namespace gradsync

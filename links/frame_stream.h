@@ -74,10 +74,22 @@ class FrameSink {
 
   virtual void OnFrame(const proto::FrameHeader& header, Payload payload) = 0;
 
+  // At the accepting end: the peer has finished, and its last frame was heard. A stream that is
+  // lost may begin its end like this too, so whoever expected more waits a moment for OnClosed().
+  virtual void OnPeerFinished() {}
+
   // The last call. OK after the peer finished in good order; otherwise UNAVAILABLE (lost; says what
   // is known), CANCELLED (cancelled here), DATA_LOSS (not a frame), or what the peer ended the
   // stream with.
   virtual void OnClosed(absl::Status status) = 0;
+};
+
+// What the end that opened a stream said about itself before the first frame.
+struct StreamProof {
+  std::string run;  // the id of its run
+  std::string key;  // of its job; only whoever met the job's store has it
+
+  bool empty() const { return run.empty() && key.empty(); }
 };
 
 // One end. Thread-safe; no method blocks. Kept alive by the link until OnClosed() returned.
@@ -94,10 +106,15 @@ class FrameStream {
 
   // Ends the stream at once; the peer sees `reason`, or UNAVAILABLE. Queued frames are dropped.
   virtual void Cancel(absl::Status reason) = 0;
+
+  // At the accepting end: what the peer said of itself; known before a frame is read. Empty where
+  // the link carries nothing of the kind.
+  virtual StreamProof proof() const { return {}; }
 };
 
 // Called for each stream that a peer opens, on a thread of the link; returns the sink that hears
-// it.
+// it, or null to refuse it: then nothing is read from it. Whoever has cancelled the stream before
+// said why.
 using StreamAcceptor =
     std::function<std::shared_ptr<FrameSink>(std::shared_ptr<FrameStream> stream)>;
 

@@ -58,6 +58,9 @@ void AddGrpcServerArguments(const GrpcKeepalive& keepalive, grpc::ServerBuilder*
     builder->AddChannelArgument(name, value);
   }
   builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  // Of strangers: connections that never become gRPC's, and calls beyond what any peer makes.
+  builder->AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 10'000);
+  builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, 1024);
 }
 
 }  // namespace gradsync

@@ -31,8 +31,12 @@ class ClientStream : public GrpcFrameStream,
                      public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
                      public std::enable_shared_from_this<ClientStream> {
  public:
-  ClientStream(const std::string& address, std::shared_ptr<grpc::Channel> channel)
-      : GrpcFrameStream(address), call_(NewCall(std::move(channel))) {}
+  ClientStream(const std::string& address, std::shared_ptr<grpc::Channel> channel,
+               const StreamProof& proof)
+      : GrpcFrameStream(address), call_(NewCall(std::move(channel))) {
+    if (!proof.run.empty()) call_->context.AddMetadata(kRunMetadata, proof.run);
+    if (!proof.key.empty()) call_->context.AddMetadata(kKeyMetadata, proof.key);
+  }
 
   // Returns when the peer has accepted.
   absl::Status Open(std::shared_ptr<FrameSink> sink, Deadline deadline) {
@@ -160,9 +164,9 @@ class ClientStream : public GrpcFrameStream,
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<FrameStream>> OpenClientStream(
-    const std::string& address, std::shared_ptr<grpc::Channel> channel,
+    const std::string& address, std::shared_ptr<grpc::Channel> channel, const StreamProof& proof,
     std::shared_ptr<FrameSink> sink, Deadline deadline) {
-  auto stream = std::make_shared<ClientStream>(address, std::move(channel));
+  auto stream = std::make_shared<ClientStream>(address, std::move(channel), proof);
   const absl::Status opened = stream->Open(std::move(sink), deadline);
   if (!opened.ok()) return opened;
   return stream;

@@ -12,10 +12,10 @@
 
 namespace gradsync {
 
-// Opens a stream on `channel`, which leads to `address`. Blocks until the peer has accepted, at
+// Opens a stream on `channel`, which leads to `address`, as one that has `proof`. Blocks until the peer has accepted, at
 // most until the deadline. Errors: as StreamLink::Connect(); the sink is not called then.
 absl::StatusOr<std::shared_ptr<FrameStream>> OpenClientStream(
-    const std::string& address, std::shared_ptr<grpc::Channel> channel,
+    const std::string& address, std::shared_ptr<grpc::Channel> channel, const StreamProof& proof,
     std::shared_ptr<FrameSink> sink, Deadline deadline);
 
 }  // namespace gradsync

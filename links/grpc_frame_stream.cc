@@ -62,6 +62,16 @@ bool GrpcFrameStream::Deliver() {
   return !to_peer_;
 }
 
+void GrpcFrameStream::DeliverEnd() {
+  std::shared_ptr<FrameSink> sink;
+  {
+    MutexLock lock(&mutex_);
+    if (to_peer_) return;
+    sink = sink_;
+  }
+  if (sink != nullptr) sink->OnPeerFinished();
+}
+
 void GrpcFrameStream::WriteDone() {
   {
     MutexLock lock(&mutex_);

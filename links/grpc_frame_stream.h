@@ -25,6 +25,11 @@ namespace gradsync {
 // The path of the one method that carries streams.
 constexpr char kExchangeMethod[] = "/gradsync.proto.FrameLink/Exchange";
 
+// Metadata of a call, with which it proves where it belongs (StreamProof). A run's id may be any
+// bytes, which gRPC allows under names with this ending.
+constexpr char kRunMetadata[] = "gradsync-run-bin";
+constexpr char kKeyMetadata[] = "gradsync-key";
+
 // Thread-safe. Derived classes hold a reference to themselves from the start of the call until
 // Close() has run.
 class GrpcFrameStream : public FrameStream {
@@ -43,6 +48,8 @@ class GrpcFrameStream : public FrameStream {
 
   // Hands the message in `read_buffer_` to the sink. False when no further message is wanted.
   bool Deliver();
+  // Tells the sink that no message will come any more.
+  void DeliverEnd();
   void WriteDone();
   // No frame is sent from now on; queued ones are released. For streams that are lost or complete.
   void End();

@@ -26,7 +26,12 @@ class ServerStream : public GrpcFrameStream,
  public:
   ServerStream(grpc::GenericCallbackServerContext* context,
                std::shared_ptr<StreamRegistry> registry)
-      : GrpcFrameStream(context->peer()), context_(context), registry_(std::move(registry)) {}
+      : GrpcFrameStream(context->peer()),
+        context_(context),
+        registry_(std::move(registry)),
+        proof_{Metadata(*context, kRunMetadata), Metadata(*context, kKeyMetadata)} {}
+
+  StreamProof proof() const override { return proof_; }
 
   // gRPC has not bound the call yet; it keeps what is started here until it has.
   void Accept(const StreamAcceptor& acceptor) {
@@ -52,8 +57,11 @@ class ServerStream : public GrpcFrameStream,
         return;
       }
     } else {
-      MutexLock lock(&mutex_);
-      peer_finished_ = true;
+      {
+        MutexLock lock(&mutex_);
+        peer_finished_ = true;
+      }
+      DeliverEnd();
     }
     Pump();
   }
@@ -88,6 +96,12 @@ class ServerStream : public GrpcFrameStream,
   }
 
  private:
+  static std::string Metadata(const grpc::GenericCallbackServerContext& context, const char* name) {
+    const auto found = context.client_metadata().find(name);
+    if (found == context.client_metadata().end()) return "";
+    return std::string(found->second.data(), found->second.size());
+  }
+
   absl::Status Lost() const {
     return absl::UnavailableError(absl::StrCat(peer_, ": lost, or cancelled there"));
   }
@@ -146,6 +160,7 @@ class ServerStream : public GrpcFrameStream,
   grpc::GenericCallbackServerContext* context_
       ABSL_GUARDED_BY(mutex_);  // null when the call is over
   const std::shared_ptr<StreamRegistry> registry_;
+  const StreamProof proof_;
   std::shared_ptr<ServerStream> self_ ABSL_GUARDED_BY(mutex_);
   grpc::Alarm alarm_;
   bool peer_finished_ ABSL_GUARDED_BY(mutex_) = false;

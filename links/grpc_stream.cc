@@ -38,6 +38,7 @@ class GrpcListener : public StreamListener {
                      const GrpcLinkOptions& options) {
     grpc::ServerBuilder builder;
     AddGrpcServerArguments(KeepaliveOf(options), &builder);
+    builder.SetMaxReceiveMessageSize(options.max_message_bytes);
     int port = 0;
     builder.AddListeningPort(address, options.credentials.server, &port);
     builder.RegisterCallbackGenericService(&service_);
@@ -84,7 +85,7 @@ class GrpcLink : public StreamLink {
         address,
         grpc::CreateCustomChannel(address, options_.credentials.channel,
                                   GrpcChannelArguments(KeepaliveOf(options_), connection)),
-        std::move(sink), deadline);
+        options_.proof, std::move(sink), deadline);
   }
 
  private:

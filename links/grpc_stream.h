@@ -23,6 +23,13 @@ struct GrpcLinkOptions {
   // killed process is noticed at once without it.
   absl::Duration keepalive_time = absl::Seconds(20);
   absl::Duration keepalive_timeout = absl::Seconds(20);
+
+  // What streams that this link opens say of themselves. What those that it accepts say is for
+  // their acceptor to judge.
+  StreamProof proof;
+
+  // A message that a listener of this link is sent may have so many bytes; -1: any number.
+  int max_message_bytes = -1;
 };
 
 // Thread-safe. Sinks run on gRPC's few threads: one that waits for a peer may stop all streams of

@@ -130,7 +130,12 @@ class InProcessStream : public FrameStream {
     std::mt19937_64 random(seed);
     for (;;) {
       Pause(options.max_delay, random);
-      std::shared_ptr<const Loan> loan = Next();
+      bool peer_finished = false;
+      std::shared_ptr<const Loan> loan = Next(&peer_finished);
+      if (peer_finished) {
+        sink.OnPeerFinished();
+        continue;
+      }
       if (loan == nullptr) break;
       Payload payload =
           MakePayload(Parts(loan->frame().payload, options.split_payloads, random), loan);
@@ -149,8 +154,9 @@ class InProcessStream : public FrameStream {
  private:
   Side Peer() const { return side_ == kOpened ? kAccepted : kOpened; }
 
-  // The next frame; null when the stream has ended.
-  std::shared_ptr<const Loan> Next() {
+  // The next frame; null when the stream has ended, and when the peer has finished, which is said
+  // once, at the accepting end.
+  std::shared_ptr<const Loan> Next(bool* peer_finished) {
     MutexLock lock(&connection_->mutex);
     Connection::End& end = connection_->ends[side_];
     for (;;) {
@@ -165,6 +171,10 @@ class InProcessStream : public FrameStream {
       if (end.finished && connection_->ends[Peer()].finished && connection_->Idle()) {
         for (Connection::End& each : connection_->ends) each.closed = absl::OkStatus();
         connection_->changed.SignalAll();
+        return nullptr;
+      }
+      if (side_ == kAccepted && connection_->ends[Peer()].finished && !told_peer_finished_) {
+        told_peer_finished_ = *peer_finished = true;
         return nullptr;
       }
       connection_->changed.Wait(&connection_->mutex);
@@ -196,6 +206,7 @@ class InProcessStream : public FrameStream {
 
   const std::shared_ptr<Connection> connection_;
   const Side side_;
+  bool told_peer_finished_ = false;  // of the thread that delivers
 };
 
 class InProcessListener : public StreamListener {

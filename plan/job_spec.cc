@@ -1,5 +1,6 @@
 #include "plan/job_spec.h"
 
+#include <cmath>
 #include <cstddef>
 #include <utility>
 
@@ -253,6 +254,10 @@ absl::Status CheckJobSpec(const JobSpec& spec) {
 }
 
 absl::Status CheckClipping(const JobSpec& spec, double max_norm) {
+  if (!(max_norm >= 0) || !std::isfinite(max_norm)) {
+    return FlagError("max_norm", "a finite number of at least 0, which does not clip",
+                     absl::StrCat(max_norm));
+  }
   if (spec.consistency.bulk() || max_norm == 0) return absl::OkStatus();
   return FlagError("max_norm",
                    absl::StrCat("0 with --consistency=", ConsistencyName(spec.consistency),

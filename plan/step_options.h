@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <string>
 
+#include "absl/status/status.h"
+
 namespace gradsync {
 
 struct StepOptions {
@@ -29,6 +31,12 @@ struct StepOptions {
 
 // "step 3 (lr 0.1, max_norm 0, inverse_loss_scale 1)", for errors.
 std::string DescribeStep(const StepOptions& step);
+
+// Whether a step can be trained with, as owners ask of what peers sent: a step of at least 1, a
+// learning rate and a max_norm of at least 0, an inverse_loss_scale above 0 (with 0, which a message
+// has by default, every mean would be 0), all finite.
+// Errors: INVALID_ARGUMENT naming the field, what was expected and what came.
+absl::Status CheckStep(const StepOptions& step);
 
 }  // namespace gradsync
 

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
+#include <limits>
 #include <memory>
 #include <string>
 #include <thread>
@@ -19,14 +20,18 @@
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "base/available_memory.h"
+#include "base/byte_sizes.h"
 #include "base/credentials.h"
 #include "base/deadline.h"
 #include "base/flag_error.h"
 #include "base/flags.h"
 #include "base/host_port.h"
+#include "base/job_key.h"
 #include "base/keep_memory.h"
 #include "base/local_address.h"
 #include "base/program_main.h"
+#include "base/raise_file_limit.h"
 #include "base/status_macros.h"
 #include "base/version.h"
 #include "base/write_file.h"
@@ -66,6 +71,13 @@ ABSL_FLAG(std::string, metrics_json, "",
           "proto/run_record.proto");
 ABSL_FLAG(std::string, event_log, "",
           "file for what happens under ssp and asp, a line per event (docs/consistency.md)");
+ABSL_FLAG(
+    gradsync::ByteSize, max_memory, gradsync::ByteSize{},
+    "bytes that the workers' plan may make this server take (8GiB); a plan that takes more is "
+    "refused before anything is allocated; 0: three quarters of the memory that the machine "
+    "has to give when the server starts");
+ABSL_FLAG(gradsync::ByteSize, max_message, gradsync::ByteSize{64 << 20},
+          "bytes of a message that this server receives; a plan with larger chunks is refused");
 ABSL_FLAG(absl::Duration, timeout, absl::Seconds(60),
           "how long the server waits until all workers have come");
 ABSL_FLAG(absl::Duration, failure_timeout, absl::Seconds(10),
@@ -128,8 +140,11 @@ struct Flags {
   int attempt = absl::GetFlag(FLAGS_attempt);
   std::string metrics_json = UserPath(absl::GetFlag(FLAGS_metrics_json));
   std::string event_log = UserPath(absl::GetFlag(FLAGS_event_log));
+  int64_t max_memory = absl::GetFlag(FLAGS_max_memory).bytes;
+  int64_t max_message = absl::GetFlag(FLAGS_max_message).bytes;
   absl::Duration timeout = absl::GetFlag(FLAGS_timeout);
   absl::Duration failure_timeout = absl::GetFlag(FLAGS_failure_timeout);
+  std::string key = EnvironmentVariable(kJobKeyVariable).value_or("");
 };
 
 // What is not given by flags, in a job whose launcher counts this server. Flags win.
@@ -173,14 +188,23 @@ absl::StatusOr<std::string> ReachableAddress(const Flags& flags, const std::stri
 struct Master {
   std::shared_ptr<KeyValueStore> store;
   StoreRun run;
+  std::string key;  // of the job
 };
 
 absl::StatusOr<Master> AskMaster(const Flags& flags) {
   Master master;
   master.run = {flags.run_id, std::max(flags.attempt, 0)};
+  master.key = flags.key;
   if (flags.master.empty()) return master;
   const Deadline deadline = Deadline::In(flags.timeout);
-  GS_ASSIGN_OR_RETURN(master.store, ConnectStore(flags.master, InsecureCredentials(), deadline));
+  StorePass pass;
+  pass.key = flags.key;
+  pass.server = true;
+  pass.run_id = flags.run_id;
+  pass.attempt = flags.attempt;
+  GS_ASSIGN_OR_RETURN(master.store,
+                      EnterStore(flags.master, InsecureCredentials(), &pass, deadline));
+  master.key = pass.key;
   GS_ASSIGN_OR_RETURN(master.run, AskForRun(*master.store, deadline));
   if (!flags.run_id.empty() && flags.run_id != master.run.run_id) {
     return absl::InvalidArgumentError(absl::StrCat("--run_id: expected the store's, \"",
@@ -223,6 +247,11 @@ absl::Status CheckFlags(const Flags& flags) {
     return absl::InvalidArgumentError(
         absl::StrCat("--attempt: expected at least 0, found ", flags.attempt));
   }
+  if (flags.max_message < 4096 || flags.max_message > std::numeric_limits<int>::max()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--max_message: expected 4KiB to 2GiB less one byte, found ", flags.max_message));
+  }
+  if (absl::Status key = CheckJobKey(kJobKeyVariable, flags.key); !key.ok()) return key;
   if (flags.timeout <= absl::ZeroDuration()) {
     return absl::InvalidArgumentError(absl::StrCat("--timeout: expected a time above 0, found ",
                                                    absl::FormatDuration(flags.timeout)));
@@ -272,6 +301,7 @@ int Main(int argc, char** argv) {
   if (status.ok()) status = CheckFlags(flags);
   if (status.ok()) status = ChooseListen(&flags);
   if (!status.ok()) return Complain(2, "", status);
+  if (flags.max_memory == 0) flags.max_memory = static_cast<int64_t>(AvailableMemory() / 4 * 3);
 
   gpr_set_log_function([](gpr_log_func_args*) {});  // what fails comes back as a status
   const sigset_t signals = EndingSignals();
@@ -279,6 +309,7 @@ int Main(int argc, char** argv) {
   // Never given back, so that gRPC does not shut down with the link: it would wait for a thread of
   // its own, which after a write that the network held up sleeps for as much as ten seconds.
   grpc_init();
+  RaiseFileLimit();
   absl::StatusOr<std::unique_ptr<EventFile>> events = std::unique_ptr<EventFile>();
   if (!flags.event_log.empty()) events = EventFile::Create(flags.event_log);
   if (!events.ok()) return Complain(2, "--event_log: ", events.status());
@@ -291,12 +322,18 @@ int Main(int argc, char** argv) {
   if (*events != nullptr) {
     options.on_event = [&events](const ServerEvent& event) { (*events)->Add(event); };
   }
-  options.link = NewGrpcLink();
+  GrpcLinkOptions link;
+  link.max_message_bytes = static_cast<int>(flags.max_message);
+  options.link = NewGrpcLink(link);
   options.listen = flags.listen;
   options.run_id = master->run.run_id;
   options.attempt = master->run.attempt;
   options.timeout = flags.timeout;
   options.failure_timeout = flags.failure_timeout;
+  options.limits.max_memory = flags.max_memory;
+  options.limits.max_message = flags.max_message;
+  options.limits.key = master->key;
+  options.limits.proof = true;
   absl::StatusOr<std::unique_ptr<ParameterServer>> started = ParameterServer::Start(options);
   if (!started.ok()) return Complain(2, "--listen: ", started.status());
   server = *std::move(started);
@@ -330,5 +367,5 @@ int Main(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   gradsync::KeepFreedMemory();
-  return gradsync::Main(argc, argv);
+  return gradsync::ExitCode("ps_server", gradsync::Main(argc, argv));
 }

@@ -58,6 +58,16 @@ RawStream::RawStream(StreamLink& link, const std::string& address)
 
 RawStream::~RawStream() { Cancel(); }
 
+void RawStream::Finish() { stream_->Finish(); }
+
+bool RawStream::AwaitEnd() {
+  const Deadline deadline = Soon();
+  MutexLock lock(&sink_->mutex);
+  while (!sink_->closed && !sink_->changed.WaitWithDeadline(&sink_->mutex, deadline)) {
+  }
+  return sink_->closed;
+}
+
 void RawStream::Cancel() {
   if (stream_ != nullptr) stream_->Cancel(absl::CancelledError("the test says so"));
   stream_ = nullptr;

@@ -31,6 +31,8 @@ class RawStream {
   void SayHello(const proto::Hello& hello);
   void Send(proto::FrameHeader header, std::string payload);
   void Push(ChunkId id, const StepOptions& step, size_t bytes);
+  // Nothing more will be sent.
+  void Finish();
   void Cancel();
 
   // The next frame of this kind; others are dropped.
@@ -41,6 +43,9 @@ class RawStream {
 
   // The status of the next FAILED frame; OK if none came.
   absl::Status AwaitFailure();
+
+  // Whether the stream has ended, at once or in time.
+  bool AwaitEnd();
 
  private:
   struct Heard {

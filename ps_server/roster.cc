@@ -11,6 +11,7 @@
 #include "plan/codec.h"
 #include "plan/consistency.h"
 #include "plan/plan_proto.h"
+#include "ps_server/hello_limits.h"
 
 namespace gradsync {
 namespace {
@@ -51,12 +52,14 @@ absl::Status CheckTerms(const proto::Terms& terms) {
     return absl::InvalidArgumentError(
         absl::StrCat("hello: update_site: expected WORKER or OWNER, found ", terms.update_site()));
   }
+  GS_RETURN_IF_ERROR(CheckWeights(terms));
   return CheckConsistency(terms);
 }
 
 }  // namespace
 
 absl::Status Roster::Check(const proto::Hello& hello) const {
+  GS_RETURN_IF_ERROR(CheckHelloTexts(hello));
   if (!run_id_.empty() && (hello.run_id() != run_id_ || hello.attempt() != attempt_)) {
     return absl::FailedPreconditionError(
         absl::StrCat("this server serves run \"", run_id_, "\" attempt ", attempt_,
@@ -84,7 +87,27 @@ absl::Status Roster::Check(const proto::Hello& hello) const {
                      " workers already, found another: rank ", hello.rank(), " of ",
                      hello.terms().world_size(), ", connection ", hello.connection()));
   }
-  return absl::OkStatus();
+  return hello.connection() == 0 ? CheckMemory(hello) : absl::OkStatus();
+}
+
+// Nothing has been allocated for the plan but the plan itself, which is as long as its message.
+absl::Status Roster::CheckMemory(const proto::Hello& hello) const {
+  GS_ASSIGN_OR_RETURN(const Plan plan, PlanFromProto(hello.plan()));
+  // A frame's header takes some more.
+  constexpr int64_t kHeaderBytes = 4096;
+  for (const BucketPlan& bucket : plan.buckets()) {
+    const int64_t chunk = 4 * bucket.layout.chunk_elements();
+    if (hello.terms().windows() || chunk <= max_message_ - kHeaderBytes) continue;
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "hello of rank ", hello.rank(), ": the plan has chunks of ", chunk,
+        " bytes, and this server receives messages of at most ", max_message_, " (--max_message)"));
+  }
+  const int64_t bytes = ServerMemory(plan, hello.terms());
+  if (bytes <= max_memory_) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "hello of rank ", hello.rank(), ": the plan, of ", plan.total_bytes(),
+      " bytes of gradient, would take ", bytes, " bytes of this server's memory; expected at most ",
+      max_memory_, " (--max_memory)"));
 }
 
 absl::Status Roster::Admit(const proto::Hello& hello) {

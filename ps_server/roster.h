@@ -3,7 +3,10 @@
 #ifndef GRADSYNC_PS_SERVER_ROSTER_H_
 #define GRADSYNC_PS_SERVER_ROSTER_H_
 
+#include <cstdint>
+#include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -17,12 +20,20 @@ namespace gradsync {
 class Roster {
  public:
   // An empty `run_id` takes the run of the first worker that says hello.
-  Roster(std::string run_id, int attempt) : run_id_(std::move(run_id)), attempt_(attempt) {}
+  // `max_memory`: bytes that a plan may make the server take (ServerMemory()). `max_message`: bytes
+  // of a message that can be received, which a chunk must fit in.
+  Roster(std::string run_id, int attempt, int64_t max_memory = std::numeric_limits<int64_t>::max(),
+         int64_t max_message = std::numeric_limits<int64_t>::max())
+      : run_id_(std::move(run_id)),
+        attempt_(attempt),
+        max_memory_(max_memory),
+        max_message_(max_message) {}
 
   // Whether this stream may take part at all; if not, it alone is turned away.
-  // Errors: INVALID_ARGUMENT for values out of range; FAILED_PRECONDITION for another run, for a
-  // second stream in one place, and for any hello once complete(): what a stranger says then is no
-  // business of those who train.
+  // Errors: INVALID_ARGUMENT for values out of range, texts that are too long and a plan that is
+  // none; RESOURCE_EXHAUSTED for a plan that takes more than `max_memory`; FAILED_PRECONDITION for
+  // another run, for a second stream in one place, and for any hello once complete(): what a
+  // stranger says then is no business of those who train.
   absl::Status Check(const proto::Hello& hello) const;
 
   // Takes in a hello that passed Check(). An error ends the run.
@@ -59,10 +70,12 @@ class Roster {
     std::vector<bool> connections;  // that said hello
   };
 
+  absl::Status CheckMemory(const proto::Hello& hello) const;
   absl::Status AdmitPlan(const proto::Hello& hello);
 
   std::string run_id_;
   int attempt_;
+  const int64_t max_memory_, max_message_;
   absl::optional<proto::Terms> terms_;
   int first_rank_ = 0;  // that set terms_
   absl::optional<Plan> plan_;

@@ -15,7 +15,7 @@ absl::StatusOr<std::unique_ptr<RunMember>> RunMember::Create(const RunMemberOpti
   const absl::Duration timeout = options.failure_timeout;
   GS_ASSIGN_OR_RETURN(
       const std::shared_ptr<ConnectedStore> store,
-      ConnectStore(options.store, InsecureCredentials(), Deadline::In(timeout / 2)));
+      ConnectStore(options.store, InsecureCredentials(), Deadline::In(timeout / 2), options.key));
   WorkerGroup group;
   group.rank = kNoRank;
   group.run_id = options.run_id;

@@ -20,7 +20,8 @@ struct RunMemberOptions {
   std::string store;  // host:port of the run's store, as a worker's hello says it
   std::string run_id;
   int attempt = 0;
-  int server = 0;  // its number
+  int server = 0;   // its number
+  std::string key;  // the job's, where it has one
   absl::Duration failure_timeout = absl::Seconds(10);
   std::shared_ptr<Activity> activity;
   // The run has failed: for what the store says, or because rank 0, which holds the store, is lost.

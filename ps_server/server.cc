@@ -10,8 +10,8 @@ namespace gradsync {
 
 absl::StatusOr<std::unique_ptr<ParameterServer>> ParameterServer::Start(
     const ServerOptions& options) {
-  auto service =
-      std::make_unique<Service>(options.run_id, options.attempt, options.timeout, options.on_event);
+  auto service = std::make_unique<Service>(options.run_id, options.attempt, options.timeout,
+                                           options.on_event, options.limits);
   service->WatchRun(FailureTimeout(options.failure_timeout, options.timeout));
   Service* const acceptor = service.get();
   auto server =

@@ -27,6 +27,7 @@ struct ServerOptions {
   // What rank 0 may be silent for, and how often this server says that it lives
   // (group/heartbeat.h); infinite: it takes no part in the run's failure.
   absl::Duration failure_timeout = absl::Seconds(10);
+  ServiceLimits limits;      // what comes is refused by, before anything is allocated
   ServerEventSink on_event;  // what happens under ssp and asp; may be empty
 };
 

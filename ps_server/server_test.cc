@@ -1,7 +1,9 @@
 #include "ps_server/server.h"
 
+#include <limits>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -9,6 +11,7 @@
 #include "gtest/gtest.h"
 #include "links/in_process_stream.h"
 #include "plan/shard_map.h"
+#include "plan/step_options.h"
 #include "ps_server/raw_worker.h"
 
 namespace gradsync {
@@ -36,6 +39,7 @@ class ServerTest : public testing::Test {
     ServerOptions options;
     options.link = link_;
     options.timeout = timeout;
+    options.limits.max_memory = 64 << 20;
     options.run_id = "test";
     server_ = *ParameterServer::Start(options);
   }
@@ -256,10 +260,126 @@ TEST_F(ServerTest, AHelloAfterTheBeginIsRefusedAloneWhateverItSays) {
   EXPECT_EQ(server_->Wait(), absl::OkStatus());
 }
 
+// A hello of 124 bytes made the server allocate 7.6 GB, one of 2^36 elements all that there was.
+TEST_F(ServerTest, APlanBeyondTheMemoryIsRefusedAloneBeforeItsGroupBegins) {
+  OptimizerSpec optimizer;
+  optimizer.kind = OptimizerKind::kAdam;
+  optimizer.groups.resize(1);
+  for (const int64_t elements : {int64_t{1} << 24, int64_t{1} << 35}) {
+    const absl::StatusOr<Plan> plan =
+        Plan::FromBuckets({{"a", {elements}, {1}, 0}}, {{0}}, optimizer, 1, 1 << 20);
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    RawStream stranger(*link_, server_->address());
+    stranger.SayHello(RawStream::HelloFor(*plan, 0));
+    ExpectStatus(stranger.AwaitFailure(), absl::StatusCode::kResourceExhausted,
+                 {"rank 0", "--max_memory", "67108864"});
+  }
+  // Few elements in many chunks for many workers.
+  const absl::StatusOr<Plan> cut =
+      Plan::FromBuckets({{"a", {1600}, {1}, 0}}, {{0}}, optimizer, 20000, /*chunk_bytes=*/64);
+  ASSERT_TRUE(cut.ok()) << cut.status();
+  RawStream stranger(*link_, server_->address());
+  stranger.SayHello(RawStream::HelloFor(*cut, 3));
+  ExpectStatus(stranger.AwaitFailure(), absl::StatusCode::kResourceExhausted, {"rank 3"});
+  Begin();
+  workers_.clear();
+}
+
+TEST_F(ServerTest, LongTextsAreRefusedAloneInAShortMessage) {
+  const std::string text(10 << 20, 'x');
+  std::vector<proto::Hello> hellos(5, RawStream::HelloFor(plan_, 0));
+  hellos[0].set_address(text);
+  hellos[1].set_run_id(text);
+  hellos[2].mutable_terms()->set_fingerprint(text);
+  hellos[3].mutable_plan()->mutable_tensors(0)->set_name(text);
+  hellos[4].mutable_plan()->mutable_optimizer()->set_kind(text);
+  for (const proto::Hello& hello : hellos) {
+    RawStream stranger(*link_, server_->address());
+    stranger.SayHello(hello);
+    const absl::Status refused = stranger.AwaitFailure();
+    ExpectStatus(refused, absl::StatusCode::kInvalidArgument, {"hello", "10485760"});
+    EXPECT_LT(refused.message().size(), 200u);
+  }
+  Begin();
+  proto::FrameHeader failed;
+  failed.set_kind(Kind::FAILED);
+  failed.mutable_error()->set_code(13);
+  failed.mutable_error()->set_message(text);
+  workers_[1]->Send(failed, "");
+  const absl::Status told = workers_[0]->AwaitFailure();
+  ExpectStatus(told, absl::StatusCode::kAborted, {"rank 1 (10.0.0.1)", "xxx..."});
+  EXPECT_LT(told.message().size(), 5000u);
+  workers_.clear();
+}
+
+TEST_F(ServerTest, StepsThatNobodyCanTrainWithFailTheRun) {
+  const double infinite = std::numeric_limits<double>::infinity();
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const std::pair<const char*, StepOptions> steps[] = {
+      {"lr", {1, infinite, 0, 1}},
+      {"lr", {1, nan, 0, 1}},
+      {"lr", {1, -0.1, 0, 1}},
+      {"max_norm", {1, 0.1, -1, 1}},
+      {"max_norm", {1, 0.1, nan, 1}},
+      {"inverse_loss_scale", {1, 0.1, 0, 0}},  // as in a message that does not set it
+      {"inverse_loss_scale", {1, 0.1, 0, infinite}},
+      {"step", {0, 0.1, 0, 1}},
+      {"step", {-3, 0.1, 0, 1}},
+  };
+  for (const auto& [field, step] : steps) {
+    SCOPED_TRACE(DescribeStep(step));
+    ServerOptions options;
+    options.link = link_;
+    server_ = *ParameterServer::Start(options);
+    orders_.clear();
+    Begin();
+    workers_[0]->Push(orders_[0][0], step, Bytes(orders_[0][0]));
+    ExpectRunFails(absl::StatusCode::kInvalidArgument, {"rank 0", field, "expected", "found"});
+  }
+}
+
 TEST_F(ServerTest, StopReachesWorkersAndWait) {
   Begin();
   server_->Stop(absl::CancelledError("enough"));
   ExpectRunFails(absl::StatusCode::kCancelled, {"enough"});
+}
+
+// Nobody noticed: a stream that is half closed is not lost.
+TEST_F(ServerTest, AWorkerThatFinishesWithoutGoodbyeIsNamedToTheOthers) {
+  Begin();
+  std::thread main(
+      [this] { server_->Wait().IgnoreError(); });  // as in main(): looks from time to time
+  workers_[1]->Finish();
+  ExpectStatus(workers_[0]->AwaitFailure(), absl::StatusCode::kUnavailable,
+               {"rank 1 (10.0.0.1) lost", "without goodbye"});
+  workers_.clear();
+  main.join();
+}
+
+class HastyServerTest : public ServerTest {
+ protected:
+  HastyServerTest() : ServerTest(absl::Milliseconds(600)) {}
+};
+
+TEST_F(HastyServerTest, StreamsThatSayNothingAreEndedAndTheRunGoesOn) {
+  Begin();
+  std::thread main([this] { EXPECT_EQ(server_->Wait(), absl::OkStatus()); });
+  RawStream mute(*link_, server_->address());
+  RawStream turned_away(*link_, server_->address());
+  turned_away.SayHello(RawStream::HelloFor(plan_, 5));
+  EXPECT_FALSE(turned_away.AwaitFailure().ok());
+  EXPECT_TRUE(mute.AwaitEnd());
+  EXPECT_TRUE(turned_away.AwaitEnd());
+  RawStream talkative(*link_, server_->address());
+  for (int i = 0; i < 100; ++i) talkative.Push({0, 0}, Step(1), 64);
+  EXPECT_TRUE(talkative.AwaitEnd());
+  RawStream half(*link_, server_->address());
+  half.Finish();
+  EXPECT_TRUE(absl::IsInvalidArgument(half.AwaitFailure()));
+  proto::FrameHeader header;
+  header.set_kind(Kind::GOODBYE);
+  for (int rank : {0, 1}) workers_[rank]->Send(header, "");
+  main.join();
 }
 
 class ImpatientServerTest : public ServerTest {

@@ -1,8 +1,10 @@
 #include "ps_server/service.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/job_key.h"
 #include "base/monotonic_time.h"
 #include "base/status_macros.h"
 #include "base/trace_recorder.h"
@@ -11,6 +13,7 @@
 #include "plan/flow_control.h"
 #include "plan/frame_fields.h"
 #include "ps_server/frames.h"
+#include "ps_server/hello_limits.h"
 #include "ps_server/service_parts.h"
 #include "ps_server/window_host.h"
 
@@ -22,6 +25,15 @@ constexpr absl::Duration kFarewell = absl::Milliseconds(1500);
 
 // How often to look whether workers live.
 constexpr absl::Duration kWatch = absl::Milliseconds(500);
+
+// How long a stream may take to say hello once the group is complete: whoever comes then is a
+// stranger. Before, a worker may have to wait for the others' streams.
+constexpr absl::Duration kPatience = absl::Seconds(5);
+
+// How long after a worker's last frame its stream may close by itself: one that is lost says why.
+constexpr absl::Duration kLastSign = absl::Milliseconds(200);
+
+constexpr int kMostIgnored = 16;
 
 void SendFailure(FrameStream& stream, const absl::Status& status) {
   OutgoingFrame frame;
@@ -37,12 +49,27 @@ absl::Status Prefixed(absl::string_view prefix, const absl::Status& status) {
 
 }  // namespace
 
-Service::Service(std::string run_id, int attempt, absl::Duration timeout, ServerEventSink sink)
-    : timeout_(timeout), sink_(std::move(sink)), roster_(std::move(run_id), attempt) {}
+Service::Service(std::string run_id, int attempt, absl::Duration timeout, ServerEventSink sink,
+                 ServiceLimits limits)
+    : timeout_(timeout),
+      sink_(std::move(sink)),
+      proof_required_(limits.proof),
+      roster_(std::move(run_id), attempt, limits.max_memory, limits.max_message),
+      key_(std::move(limits.key)) {}
 
 Service::~Service() = default;
 
 std::shared_ptr<FrameSink> Service::Accept(std::shared_ptr<FrameStream> stream) {
+  absl::Status welcome;
+  {
+    MutexLock lock(&mutex_);
+    welcome = CheckProof(stream->proof());
+    if (welcome.ok()) welcome = guests_.Enter(stream);
+  }
+  if (!welcome.ok()) {
+    stream->Cancel(std::move(welcome));
+    return nullptr;
+  }
   auto session = std::make_shared<Session>(this, std::move(stream));
   session->self = session;
   return session;
@@ -50,7 +77,11 @@ std::shared_ptr<FrameSink> Service::Accept(std::shared_ptr<FrameStream> stream) 
 
 absl::Status Service::Wait(Deadline deadline) {
   mutex_.Lock();
-  while (!ended_ && !roster_.complete() && !changed_.WaitWithDeadline(&mutex_, deadline)) {
+  while (!ended_ && !roster_.complete() && !deadline.passed()) {
+    changed_.WaitWithDeadline(&mutex_, std::min(deadline, Deadline::In(kWatch)));
+    mutex_.Unlock();
+    EndOverdue();
+    mutex_.Lock();
   }
   if (!ended_ && !roster_.complete()) {
     const std::string missing = roster_.Missing();
@@ -65,6 +96,7 @@ absl::Status Service::Wait(Deadline deadline) {
     changed_.WaitWithDeadline(&mutex_, Deadline::In(kWatch));
     mutex_.Unlock();
     EndIfSilent();
+    EndOverdue();
     mutex_.Lock();
   }
   const Deadline farewell = Deadline::In(kFarewell);
@@ -85,6 +117,7 @@ void Service::JoinRun() {
     options.run_id = roster_.run_id();
     options.attempt = roster_.attempt();
     options.server = roster_.terms().server_index();
+    options.key = key_;
   }
   if (failure_timeout_ == absl::InfiniteDuration()) return;
   options.failure_timeout = failure_timeout_;
@@ -128,6 +161,43 @@ void Service::EndIfSilent() {
   Fail(absl::DeadlineExceededError(
       absl::StrCat(Name(silent[0]), " pushed nothing for ", absl::FormatDuration(timeout_),
                    ", while others have done all of their steps and wait for it")));
+}
+
+absl::Status Service::CheckProof(const StreamProof& proof) const {
+  if (proof.run.empty() && proof_required_) {
+    return absl::PermissionDeniedError(
+        "expected the id of the stream's run in its metadata, found none");
+  }
+  // Not said which: who knows no run's id is not told one.
+  if (!proof.run.empty() && !roster_.run_id().empty() && proof.run != roster_.run_id()) {
+    return absl::PermissionDeniedError("this server serves another run than the stream's");
+  }
+  if (!key_.empty() && !SameSecret(proof.key, key_)) {
+    return absl::PermissionDeniedError(
+        proof.key.empty() ? "this server serves a job with a key, and the stream brought none"
+                          : "this server serves a job with another key than the stream's");
+  }
+  return absl::OkStatus();
+}
+
+void Service::EndOverdue() {
+  std::vector<std::shared_ptr<FrameStream>> late;
+  int rank = -1;
+  {
+    MutexLock lock(&mutex_);
+    late = guests_.TakeLate(roster_.complete() ? std::min(timeout_, kPatience) : timeout_);
+    const MonotonicTime before = MonotonicTime::Now() - kLastSign;
+    for (const auto& [session, since] : finished_) {
+      if (since < before) rank = session->rank;
+    }
+  }
+  for (const auto& stream : late) {
+    stream->Cancel(absl::DeadlineExceededError("the server heard no hello that it could admit"));
+  }
+  if (rank >= 0) {
+    Fail(absl::UnavailableError(
+        absl::StrCat(Name(rank), " lost: finished its stream without goodbye")));
+  }
 }
 
 void Service::Fail(absl::Status status) {
@@ -181,7 +251,13 @@ std::string Service::Name(int rank) const {
 }
 
 void Service::OnFrame(Session& session, const proto::FrameHeader& header, Payload payload) {
-  if (session.left) return;
+  if (session.left) {
+    // One that was turned away may have had some under way.
+    if (!session.member && ++session.ignored > kMostIgnored) {
+      session.stream->Cancel(absl::InvalidArgumentError("the stream was turned away"));
+    }
+    return;
+  }
   const Activity::Work work(activity_.get());
   if (session.rank >= 0) {
     const absl::Status status = Dispatch(session, header, std::move(payload));
@@ -206,6 +282,10 @@ void Service::OnFrame(Session& session, const proto::FrameHeader& header, Payloa
 
 // An error turns this stream away; errors of the whole group end the run.
 absl::Status Service::OnHello(Session& session, const Payload& payload) {
+  if (payload.size() > kMaxHelloBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("hello: expected at most ", kMaxHelloBytes, " bytes, found ", payload.size()));
+  }
   proto::Hello hello;
   if (!hello.ParseFromString(payload.Flat())) {
     return absl::InvalidArgumentError("hello: not a Hello message");
@@ -217,13 +297,16 @@ absl::Status Service::OnHello(Session& session, const Payload& payload) {
       if (status_.ok()) return absl::FailedPreconditionError("the run is over");
       return status_;
     }
+    GS_RETURN_IF_ERROR(CheckProof(session.stream->proof()));  // the run may be known by now
     GS_RETURN_IF_ERROR(roster_.Check(hello));
     if (!hello.store().empty()) store_address_ = hello.store();
+    guests_.Leave(session.stream.get());
     members_.push_back(session.self.lock());
     session.member = true;
     ++open_;
     group_status = roster_.Admit(hello);
     if (group_status.ok()) {
+      if (key_.empty()) key_ = session.stream->proof().key;
       session.rank = hello.rank();
       session.connection = hello.connection();
       if (roster_.complete()) group_status = StartGroup();
@@ -358,7 +441,27 @@ absl::Status Service::OnGoodbye(Session& session) {
   return absl::OkStatus();
 }
 
+// No frame of the session comes after this.
+void Service::OnPeerFinished(Session& session) {
+  if (session.left) return;
+  if (!session.member) {
+    session.left = true;
+    SendFailure(*session.stream, absl::InvalidArgumentError("expected HELLO, found the end"));
+    return;
+  }
+  MutexLock lock(&mutex_);
+  finished_.emplace_back(&session, MonotonicTime::Now());
+}
+
 void Service::OnClosed(Session& session, const absl::Status& status) {
+  {
+    MutexLock lock(&mutex_);
+    guests_.Leave(session.stream.get());
+    finished_.erase(
+        std::remove_if(finished_.begin(), finished_.end(),
+                       [&](const auto& finished) { return finished.first == &session; }),
+        finished_.end());
+  }
   if (!session.member) return;
   if (!session.left) {
     Lost(absl::UnavailableError(absl::StrCat(

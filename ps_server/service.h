@@ -44,8 +44,11 @@
 #define GRADSYNC_PS_SERVER_SERVICE_H_
 
 #include <atomic>
+#include <cstdint>
+#include <limits>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -54,9 +57,11 @@
 #include "absl/time/time.h"
 #include "base/activity.h"
 #include "base/deadline.h"
+#include "base/monotonic_time.h"
 #include "base/mutex.h"
 #include "links/frame_stream.h"
 #include "ps_server/async_shard.h"
+#include "ps_server/guests.h"
 #include "ps_server/parameter_shard.h"
 #include "ps_server/push_sequence.h"
 #include "ps_server/roster.h"
@@ -67,13 +72,22 @@
 
 namespace gradsync {
 
+// What a service asks of those who come.
+struct ServiceLimits {
+  int64_t max_memory = std::numeric_limits<int64_t>::max();   // see Roster
+  int64_t max_message = std::numeric_limits<int64_t>::max();  // bytes; likewise
+  std::string key;  // of the job; empty: that of the first worker whose hello is admitted, if any
+  bool proof = false;  // a stream that does not say which run it is of is refused
+};
+
 // Serves one run and ends with it. Thread-safe. Must outlive the streams that it accepted.
 class Service : private ShardEvents, private AsyncShardEvents {
  public:
   // See Roster for `run_id`. `timeout`: what windows take to connect, and how long a process that
   // shares memory, or whom others wait for after they have settled, may be silent. `sink` hears
   // what happens under ssp and asp; may be empty.
-  Service(std::string run_id, int attempt, absl::Duration timeout, ServerEventSink sink = {});
+  Service(std::string run_id, int attempt, absl::Duration timeout, ServerEventSink sink = {},
+          ServiceLimits limits = {});
   ~Service() override;
 
   // Before the first stream: once the group is complete, Wait() makes this server a member of the
@@ -104,8 +118,16 @@ class Service : private ShardEvents, private AsyncShardEvents {
   // After End(): tells everybody who said hello.
   void TellMembers(const absl::Status& status);
 
+  // Whether the stream belongs to the run, as far as it says and this service knows.
+  absl::Status CheckProof(const StreamProof& proof) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  // Ends streams that have been guests for too long, and the run if a member has finished without
+  // goodbye.
+  void EndOverdue();
+
   // Called by sessions, for each in order.
   void OnFrame(Session& session, const proto::FrameHeader& header, Payload payload);
+  void OnPeerFinished(Session& session);
   void OnClosed(Session& session, const absl::Status& status);
 
   absl::Status OnHello(Session& session, const Payload& payload);
@@ -146,9 +168,14 @@ class Service : private ShardEvents, private AsyncShardEvents {
   const absl::Duration timeout_;
   absl::Duration failure_timeout_ = absl::InfiniteDuration();
   const ServerEventSink sink_;
+  const bool proof_required_;
   mutable Mutex mutex_;
   CondVar changed_;
   Roster roster_ ABSL_GUARDED_BY(mutex_);
+  std::string key_ ABSL_GUARDED_BY(mutex_);
+  Guests guests_ ABSL_GUARDED_BY(mutex_);
+  // Members that have finished without goodbye, and when.
+  std::vector<std::pair<const Session*, MonotonicTime>> finished_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::shared_ptr<Session>> members_ ABSL_GUARDED_BY(mutex_);  // Session::member
   std::string store_address_ ABSL_GUARDED_BY(mutex_);                      // as a hello says it
   std::shared_ptr<RunMember> run_ ABSL_GUARDED_BY(mutex_);

@@ -7,6 +7,7 @@
 #include "group/process_trace.h"
 #include "links/record_frames.h"
 #include "plan/frame_fields.h"
+#include "plan/step_options.h"
 #include "proto/step_trace.pb.h"
 #include "ps_server/frames.h"
 #include "ps_server/service.h"
@@ -46,6 +47,7 @@ absl::Status Service::OnPush(Session& session, const proto::FrameHeader& header,
                              group.terms.connections());
   }
   const StepOptions step = StepOf(header);
+  GS_RETURN_IF_ERROR(CheckStep(step));
   RecordReceive(group.recorder.get(), session.rank, header, payload.size());
   GS_RETURN_IF_ERROR(TakeCredit(session.rank));
   GS_RETURN_IF_ERROR(session.sequence->Push(ChunkOf(header), step.step));

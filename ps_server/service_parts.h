@@ -28,6 +28,7 @@ class Service::Session : public FrameSink {
   void OnFrame(const proto::FrameHeader& header, Payload payload) override {
     service_->OnFrame(*this, header, std::move(payload));
   }
+  void OnPeerFinished() override { service_->OnPeerFinished(*this); }
   void OnClosed(absl::Status status) override { service_->OnClosed(*this, status); }
 
   const std::shared_ptr<FrameStream> stream;
@@ -35,6 +36,7 @@ class Service::Session : public FrameSink {
   int rank = -1;        // until the run has admitted it
   int connection = 0;
   bool left = false;  // goodbye said, or turned away
+  int ignored = 0;    // frames after that
   absl::optional<PushSequence> sequence;
   std::weak_ptr<Session> self;
 

@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/deadline.h"
+#include "base/job_key.h"
 #include "base/status_macros.h"
 #include "base/temporary_folder.h"
 #include "plan/job_spec.h"
@@ -120,6 +121,7 @@ class LocalJob {
     if (!member.is_server && options_.worker_environment) {
       where.environment = options_.worker_environment(process);
     }
+    where.environment.push_back(absl::StrCat(kJobKeyVariable, "=", key_));
     if (process == 0) {
       where.environment.insert(where.environment.end(), options_.rank_0_environment.begin(),
                                options_.rank_0_environment.end());
@@ -269,6 +271,7 @@ class LocalJob {
 
   const LocalJobOptions& options_;
   const std::string folder_;
+  const std::string key_ = NewJobKey();           // of the job; in no command line
   std::vector<std::unique_ptr<Member>> members_;  // servers, then workers
   LocalJobResult result_;
   bool interrupted_ = false;

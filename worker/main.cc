@@ -14,6 +14,7 @@
 #include "base/flags.h"
 #include "base/keep_memory.h"
 #include "base/program_main.h"
+#include "base/raise_file_limit.h"
 #include "base/status_macros.h"
 #include "grpc/support/log.h"
 #include "join/environment_main.h"
@@ -169,6 +170,7 @@ int PrintModel(const TrainerOptions& options) {
 
 int main(int argc, char** argv) {
   gradsync::KeepFreedMemory();
+  gradsync::RaiseFileLimit();
   gradsync::ParsedFlags parsed =
       gradsync::ParseFlagsWithOriginsOrExit(argc, argv, gradsync::WorkerFlagOptions());
   const std::vector<std::string>& positional = parsed.positional;
@@ -185,5 +187,5 @@ int main(int argc, char** argv) {
   if (!outcome.status.ok()) {
     std::fprintf(stderr, "worker: %s\n", outcome.status.ToString().c_str());
   }
-  return outcome.exit_code();
+  return gradsync::ExitCode("worker", outcome.exit_code());
 }

@@ -1,0 +1,143 @@
+// Who gets into the store of a job, by the calls that come over the network.
+
+#include "group/store_door.h"
+
+#include <limits>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/credentials.h"
+#include "base/deadline.h"
+#include "group/grpc_store.h"
+#include "gtest/gtest.h"
+
+namespace gradsync {
+namespace {
+
+Deadline Soon() { return Deadline::In(absl::Seconds(30)); }
+
+class StoreDoorTest : public testing::Test {
+ protected:
+  void Open(bool key_was_given = false) {
+    StoreDoorOptions door;
+    door.key = "secret";
+    door.key_was_given = key_was_given;
+    door.run_id = "job";
+    door.workers = 3;
+    door.servers = 1;
+    server_ = *GrpcStoreServer::Start("127.0.0.1:0", InsecureCredentials(), door);
+  }
+
+  std::string address() const { return absl::StrCat("127.0.0.1:", server_->port()); }
+
+  absl::StatusOr<std::shared_ptr<KeyValueStore>> Enter(StorePass pass) {
+    return EnterStore(address(), InsecureCredentials(), &pass, Soon());
+  }
+
+  absl::StatusOr<std::shared_ptr<KeyValueStore>> EnterAs(int rank, std::string run_id = "job") {
+    StorePass pass;
+    pass.run_id = std::move(run_id);
+    pass.rank = rank;
+    return Enter(pass);
+  }
+
+  std::shared_ptr<KeyValueStore> With(const std::string& key) {
+    return *ConnectStore(address(), InsecureCredentials(), Soon(), key);
+  }
+
+  std::unique_ptr<GrpcStoreServer> server_;
+};
+
+// The same command started twice: the second rank 1 published its failure for the whole job.
+TEST_F(StoreDoorTest, APlaceIsGivenOnceAndWhoeverComesLaterIsRefusedAlone) {
+  Open();
+  const auto first = EnterAs(1);
+  ASSERT_TRUE(first.ok()) << first.status();
+  const absl::Status second = EnterAs(1).status();
+  EXPECT_TRUE(absl::IsAlreadyExists(second)) << second;
+  EXPECT_TRUE(absl::StrContains(second.message(), "rank 1 of run \"job\"")) << second;
+  EXPECT_TRUE(EnterAs(2).ok());
+  EXPECT_EQ((*first)->Set("job/0/x", "1", Soon()), absl::OkStatus());
+  EXPECT_EQ((*first)->Get("job/0/x", Soon()).value(), "1");
+}
+
+TEST_F(StoreDoorTest, OtherRunsAttemptsRanksAndServersTooManyAreRefused) {
+  Open();
+  EXPECT_TRUE(absl::IsFailedPrecondition(EnterAs(1, "other").status()));
+  EXPECT_LT(EnterAs(1, std::string(1 << 20, 'x')).status().message().size(), 400u);
+  for (const int rank : {-1, 0, 3, std::numeric_limits<int>::max()}) {
+    EXPECT_TRUE(absl::IsInvalidArgument(EnterAs(rank).status())) << rank;
+  }
+  StorePass pass;
+  pass.run_id = "job";
+  pass.rank = 1;
+  pass.attempt = 1;
+  EXPECT_TRUE(absl::IsFailedPrecondition(Enter(pass).status()));
+  StorePass server;
+  server.server = true;
+  server.attempt = -1;
+  EXPECT_TRUE(Enter(server).ok());
+  const absl::Status many = Enter(server).status();
+  EXPECT_TRUE(absl::IsResourceExhausted(many)) << many;
+  EXPECT_TRUE(EnterAs(1).ok());
+}
+
+TEST_F(StoreDoorTest, NoCallIsAnsweredWithoutTheKey) {
+  Open();
+  for (const std::string key : {"", "another"}) {
+    const auto stranger = With(key);
+    EXPECT_TRUE(absl::IsPermissionDenied(stranger->Set("job/0/failure", "x", Soon())));
+    EXPECT_TRUE(absl::IsPermissionDenied(stranger->SetIfAbsent("x", "x", Soon()).status()));
+    EXPECT_TRUE(absl::IsPermissionDenied(stranger->Get("run", Soon()).status()));
+    EXPECT_TRUE(absl::IsPermissionDenied(stranger->Fail("", "x", Soon()).status()));
+    EXPECT_TRUE(absl::IsPermissionDenied(stranger->Fail("job/0/", "x", Soon()).status()));
+    EXPECT_TRUE(
+        absl::IsPermissionDenied(stranger->AllGather("job/0/a", 0, 1, "x", Soon()).status()));
+  }
+  EXPECT_TRUE(
+      absl::IsDeadlineExceeded(With("secret")->Get("job/0/failure", Deadline::Now()).status()));
+}
+
+TEST_F(StoreDoorTest, AKeyThatTheLauncherGaveIsToldToNobody) {
+  Open(/*key_was_given=*/true);
+  EXPECT_TRUE(absl::IsPermissionDenied(EnterAs(1).status()));
+  StorePass pass;
+  pass.run_id = "job";
+  pass.rank = 1;
+  pass.key = "secret";
+  EXPECT_TRUE(Enter(pass).ok());
+}
+
+TEST_F(StoreDoorTest, AFailureIsPublishedForTheRunOnly) {
+  Open();
+  const auto member = With("secret");
+  for (const char* prefix : {"", "j", "job", "job/0", "run", "job/1/"}) {
+    EXPECT_TRUE(absl::IsPermissionDenied(member->Fail(prefix, "x", Soon()).status())) << prefix;
+  }
+  EXPECT_TRUE(member->Fail("job/0/", "x", Soon()).ok());
+  server_ = *GrpcStoreServer::Start("127.0.0.1:0", InsecureCredentials());
+  EXPECT_TRUE(absl::IsPermissionDenied(With("")->Fail("", "x", Soon()).status()));
+}
+
+// 17 seconds under the store's mutex, and then no memory.
+TEST_F(StoreDoorTest, AWorldThatNoJobHasIsRefusedAtOnce) {
+  Open();
+  const auto member = With("secret");
+  const int most = std::numeric_limits<int>::max();
+  const absl::Time begin = absl::Now();
+  const absl::Status refused = member->AllGather("job/0/a", 0, most, "x", Deadline::Now()).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
+  const absl::Status late = member->AllGather("job/0/a", 0, 65536, "x", Deadline::Now()).status();
+  EXPECT_TRUE(absl::IsDeadlineExceeded(late)) << late;
+  EXPECT_LT(late.message().size(), 300u);
+  EXPECT_LT(absl::Now() - begin, absl::Seconds(5));
+  EXPECT_TRUE(absl::IsInvalidArgument(member->Set(std::string(4097, 'k'), "x", Soon())));
+}
+
+}  // namespace
+}  // namespace gradsync

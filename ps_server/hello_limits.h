@@ -1,0 +1,35 @@
+// What a hello may hold, whoever says it: checked field by field before anything is made of it.
+
+#ifndef GRADSYNC_PS_SERVER_HELLO_LIMITS_H_
+#define GRADSYNC_PS_SERVER_HELLO_LIMITS_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "plan/plan.h"
+#include "proto/parameter_server.pb.h"
+
+namespace gradsync {
+
+// Far above what the hello of a model of a million tensors takes.
+constexpr size_t kMaxHelloBytes = 64 << 20;
+
+// Whether each text of the hello is short enough to be kept, and to be quoted in a message.
+// Errors: INVALID_ARGUMENT naming the field, its limit and its length, without the text.
+absl::Status CheckHelloTexts(const proto::Hello& hello);
+
+// Whether the server's shares are positive, finite numbers whose sum is finite.
+// Errors: INVALID_ARGUMENT naming the weight.
+absl::Status CheckWeights(const proto::Terms& terms);
+
+// Bytes that a server with these terms keeps for its share of the plan from the begin of the group
+// on: accumulators, parameters and optimizer state of the elements, and the lists of chunks, of
+// which there is one for each worker. An upper bound but for one chunk, computed without allocating
+// anything; chunks that are on their way are not in it. The terms are those of a hello that was
+// checked otherwise.
+int64_t ServerMemory(const Plan& plan, const proto::Terms& terms);
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_PS_SERVER_HELLO_LIMITS_H_
