@@ -61,7 +61,8 @@ class Call : public grpc::ServerGenericBidiReactor {
     const std::string key = Metadata(*context, "gradsync-key");
     absl::Status welcome = absl::OkStatus();
     if (!absl::ConsumePrefix(&method_, kService)) {
-      welcome = absl::UnimplementedError(absl::StrCat("this server has only ", kService));
+      welcome = absl::Status(absl::StatusCode::kUnimplemented,
+                             absl::StrCat("this server has only ", kService));
     } else if (method_ == "Join") {
       Join(key, Metadata(*context, "gradsync-join-bin"));
       return;
@@ -82,7 +83,8 @@ class Call : public grpc::ServerGenericBidiReactor {
     if (method_ == "Fail") return Handle(&Call::Fail);
     if (method_ == "Get") return Handle(&Call::Get);
     if (method_ == "AllGather") return Handle(&Call::AllGather);
-    Finish(ToGrpcStatus(absl::UnimplementedError("this store has no such method")));
+    Finish(ToGrpcStatus(
+        absl::Status(absl::StatusCode::kUnimplemented, "this store has no such method")));
   }
 
   // May run while a handler does.
