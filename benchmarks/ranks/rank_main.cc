@@ -9,6 +9,8 @@
 #include "absl/time/time.h"
 #include "base/deadline.h"
 #include "base/flag_error.h"
+#include "base/job_key.h"
+#include "base/program_main.h"
 #include "base/status_macros.h"
 #include "benchmarks/ranks/start_line.h"
 #include "benchmarks/records/proto_json.h"
@@ -39,6 +41,7 @@ MeetOptions MeetFromFlags(absl::string_view run_id, const proto::RankSpec& spec)
   options.world_size = absl::GetFlag(FLAGS_world_size);
   options.master = absl::GetFlag(FLAGS_master);
   options.run_id = std::string(run_id);
+  options.key = EnvironmentVariable(kJobKeyVariable).value_or("");
   options.timeout = absl::Seconds(spec.timeout_seconds());
   options.on_store = WriteAddressTo(absl::GetFlag(FLAGS_port_file));
   return options;
