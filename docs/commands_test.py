@@ -124,8 +124,6 @@ MEASURED = {
     "gradsync-report/compare.json": "benchmarks/results/compare_default_2core_epyc.json",
     "probe.json": "benchmarks/results/network_exchange_n4_400mbit_2core_epyc.json",
     "straggler/compare.json": "benchmarks/results/compare_staleness_mlp_2core_epyc.json",
-    "benchmarks/results/strong_scaling_resnet18_2core_epyc.json":
-        "benchmarks/results/strong_scaling_resnet18_2core_epyc.json",
     "staleness/compare.json": "benchmarks/results/compare_staleness_mlp_2core_epyc.json",
 }
 

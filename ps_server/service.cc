@@ -328,7 +328,7 @@ absl::StatusOr<std::unique_ptr<Shard>> Service::MakeShard(const ShardMap& shards
     WindowHostOptions options;
     options.shards = shards;
     options.timeout = timeout_;
-    options.on_failure = [this](absl::Status status) { Fail(std::move(status)); };
+    options.on_failure = [this](absl::Status status) { Lost(std::move(status)); };
     return MakeWindowShard(roster_, std::move(options));
   }
   if (!consistency.bulk()) {
