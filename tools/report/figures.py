@@ -389,6 +389,12 @@ def time_picture(records, path):
     """Likewise: the time of a step that has as many samples whatever the number of workers, and what it were if n
     workers took an n-th of one worker's."""
     kind = _kind_of_picture(path)
+    # A ring of one exchanges nothing, over whatever link it says.
+    rings = [run for run in records.runs if run.topology == "ring"]
+    links = {run.link for run in rings if run.workers > 1}
+    for run in rings:
+        if run.workers == 1 and len(links) == 1:
+            run.link = next(iter(links))
     sections = [section for section in series.sections(records)
                 if section.job.strong and any(map(usable, section.runs))]
     panels = _picture_panels(sections, _step_ms) if sections else []
