@@ -114,7 +114,7 @@ void SimulatedNetwork::OnEvent(int64_t tag) {
   const SimulatedMessage message = messages_[number];
   if (observer_ != nullptr) observer_(message, begins_[number], queue_->now());
   free_.push_back(number);
-  receiver_->OnMessage(message);
+  (message.receiver != nullptr ? message.receiver : receiver_)->OnMessage(message);
 }
 
 double SimulatedNetwork::BusySeconds(int host) const {
