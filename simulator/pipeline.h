@@ -1,5 +1,5 @@
 // Steps of a job whose model is cut into stages: each stage's forwards and backwards as
-// pipeline/schedule.h orders them, what passes between stages, and the exchange of each stage's
+// plan/pipeline_schedule.h orders them, what passes between stages, and the exchange of each stage's
 // gradients among its replicas, all on one network.
 //
 // A rank computes while its links send and receive, and sends never wait, as in
@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "pipeline/schedule.h"
+#include "plan/pipeline_schedule.h"
 #include "plan/plan.h"
 #include "simulator/cluster.h"
 

@@ -6,7 +6,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "pipeline/schedule.h"
+#include "plan/pipeline_schedule.h"
 #include "plan/wire_traffic.h"
 #include "simulator/simulate.h"
 

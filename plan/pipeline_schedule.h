@@ -22,8 +22,8 @@
 //              F0 F1 F2 F3 B0 B1    B2    B3
 //                 F0 B0 F1 B1 F2 B2 F3 B3
 
-#ifndef GRADSYNC_PIPELINE_SCHEDULE_H_
-#define GRADSYNC_PIPELINE_SCHEDULE_H_
+#ifndef GRADSYNC_PLAN_PIPELINE_SCHEDULE_H_
+#define GRADSYNC_PLAN_PIPELINE_SCHEDULE_H_
 
 #include <cstdint>
 #include <vector>
@@ -71,4 +71,4 @@ absl::Status CheckActions(const std::vector<StageAction>& actions, int64_t micro
 
 }  // namespace gradsync
 
-#endif  // GRADSYNC_PIPELINE_SCHEDULE_H_
+#endif  // GRADSYNC_PLAN_PIPELINE_SCHEDULE_H_

@@ -1,4 +1,4 @@
-#include "pipeline/schedule.h"
+#include "plan/pipeline_schedule.h"
 
 #include <algorithm>
 
