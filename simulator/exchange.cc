@@ -28,7 +28,8 @@ ChunkId ChunkTable::id(int number) const {
 }
 
 SimulatedNetwork::Options NetworkOptions(const Cluster& cluster) {
-  return {cluster.rate(), cluster.constants.latency, cluster.constants.seconds_per_message};
+  return {cluster.rate(), cluster.constants.latency, cluster.constants.seconds_per_message,
+          cluster.constants.burst_bytes};
 }
 
 ExchangePlace WholeNetwork(SimulatedNetwork* network) {

@@ -61,6 +61,9 @@ class SimulatedNetwork : private EventHandler {
     double bytes_per_second = 0;     // of payload, each way
     double latency = 0;              // seconds
     double seconds_per_message = 0;  // occupies both interfaces, on top of the bytes
+    // What passes an idle interface at once, each way, and counts against the rate afterwards: the
+    // depth of its token bucket.
+    double burst_bytes = 0;
   };
 
   // `hosts[p]` is the host of process p. `receiver` may be null where each message names its own.
@@ -91,7 +94,8 @@ class SimulatedNetwork : private EventHandler {
   struct Interface {
     std::deque<Connection*> turns;  // connections with something to send
     Connection* sending = nullptr;
-    double arrived = 0;  // when all that was sent to it has passed
+    double arrived = 0;  // when all that was sent to it has passed, but for the burst
+    double left = 0;     // the same of what it sent, where there are bursts
     double sent_seconds = 0;
     double received_seconds = 0;
   };
@@ -103,6 +107,7 @@ class SimulatedNetwork : private EventHandler {
   int Keep(const SimulatedMessage& message);
 
   const Options options_;
+  const double burst_seconds_;
   const std::vector<int> hosts_;
   EventQueue* const queue_;
   MessageReceiver* const receiver_;
