@@ -12,7 +12,7 @@ Into the folder OUT it writes, each unless it is there already, so that an inter
   replayed.json   the recorded stages replayed on emulated hosts, with the simulator's prediction beside each
   computed.svg, replayed.svg   time of a step against split size; bars from the 10th to the 90th percentile
 
-All of it takes an hour on two cores, on which nothing else should run. Needs what `train_bench --bandwidth` needs
+All of it takes two hours on two cores, on which nothing else should run. Needs what `train_bench --bandwidth` needs
 (docs/netlab.md). Exit codes: 0; 1 when a program failed; 2 for bad flags.
 """
 import argparse
@@ -138,10 +138,13 @@ def sweep(args):
         compute_all(args, computed)
     replayed = os.path.join(args.out, "replayed.json")
     if not os.path.exists(replayed):
+        # Written after each measurement, and whole only at the end.
+        partial = os.path.join(args.out, "replayed.partial.json")
         run("benchmarks/train_bench", f"--replay={','.join(profiles)}", "--topology=ring", "--mesh=pipeline=2",
             f"--pipeline_schedule={','.join(SCHEDULES)}", f"--split={args.split}", f"--global_batch_size={args.images}",
             "--micro_batches=" + ",".join(str(args.images // size) for size in args.sizes),
-            f"--bandwidth={args.bandwidths}", f"--steps={args.steps}", "--warmup_steps=1", f"--json={replayed}")
+            f"--bandwidth={args.bandwidths}", f"--steps={args.steps}", "--warmup_steps=1", f"--json={partial}")
+        os.replace(partial, replayed)
     for name in ("computed", "replayed"):
         run("tools/report/report", os.path.join(args.out, f"{name}.json"), "--figure_of=split",
             "--figure=" + os.path.join(args.out, f"{name}.svg"))

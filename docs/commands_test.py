@@ -59,6 +59,7 @@ PROGRAMS = {
     "//benchmarks:peers": Program(
         "benchmarks/peers",
         ("--rounds=1", "--bytes=4KiB", "--iterations=1", "--warmup=0", "--ranks=2", "--contestants=ring/shm,memcpy")),
+    "//benchmarks:split_sweep": Program("benchmarks/split_sweep", python=True),
     "//examples:own_model": Program("examples/own_model", flags=False),
     "//ps_server": Program("ps_server/ps_server"),
     "//tools:task": Program("tools/task", ("--timeout=90s",), ("--model=mlp", *JOB)),
@@ -251,6 +252,8 @@ class Runner:
         self.check_flags(program, arguments)
         if target == "//benchmarks:compare" and not arguments:  # with other flags it would not be the default comparison
             return "flags checked. SKIPPED: //benchmarks:compare_default_test runs it"
+        if target == "//benchmarks:split_sweep":
+            return "flags checked. SKIPPED: measures for two hours"
         if gpu or any(word.startswith("--device=cuda") for word in arguments):
             return "flags checked. SKIPPED: needs a GPU"
         if "--train" in arguments:

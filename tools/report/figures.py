@@ -414,6 +414,8 @@ def _split_label(run):
     """None for an arrangement without a place in a sweep over split sizes."""
     if not run.mesh or run.micro_batches < 1 or run.batch_size < 1 or run.update == "owner":
         return None
+    if run.workers == 1:
+        return "one process"
     return f"{run.mesh}, {run.pipeline_schedule}" if run.split else f"{run.mesh}, not cut"
 
 
@@ -424,8 +426,8 @@ def _split_lines(records, bandwidth):
             label = _split_label(run)
             if label is None or run.bandwidth != bandwidth or run.step_ms_p50 <= 0 or (kind == 0 and not usable(run)):
                 continue
-            point = (run.batch_size, *_step_ms(run)) if kind == 0 else (run.batch_size, run.step_ms_p50)
-            lines.setdefault(label, ([], []))[kind].append(point)
+            values = _step_ms(run) if kind == 0 else [run.step_ms_p50]
+            lines.setdefault(label, ([], []))[kind].append((run.batch_size, *(value / 1e3 for value in values)))
     return [(label, sorted(measured), sorted(predicted)) for label, (measured, predicted) in sorted(lines.items())]
 
 
@@ -444,7 +446,7 @@ def split_picture(records, path):
     words = ". ".join(f"{panel}: " + "; ".join(_line_words(*line) for line in lines) for panel, lines in panels)
     return _drawn(kind, plots.strip_size(len(panels), len(labels)),
                   lambda canvas: plots.draw_strip(canvas, panels, plots.styles(labels), labels,
-                                                  f"ms per step of {max(batches):,.0f} samples", plots.split_axis),
+                                                  f"s per step of {max(batches):,.0f} samples", plots.split_axis),
                   "Time of a step against the samples of a micro-batch", words)
 
 

@@ -316,8 +316,8 @@ class ToolTest(unittest.TestCase):
         result = self.call(self.folder / "compare.json", f"--figure={picture}", "--figure_of=split")
         self.assertEqual(result.returncode, 0, result.stderr)
         text = "".join(ElementTree.fromstring(picture.read_bytes()).itertext())
-        for word in ("samples per micro-batch", "ms per step of 120 samples", "100 Mbit/s", "1,000 Mbit/s",
-                     "pipeline=2, 1f1b", "gpipe 1,001 at 1, 1,020 at 20, 1,060 at 60"):
+        for word in ("samples per micro-batch", "s per step of 120 samples", "100 Mbit/s", "1,000 Mbit/s",
+                     "pipeline=2, 1f1b", "gpipe 1.00 at 1, 1.02 at 20, 1.06 at 60"):
             self.assertIn(word, text)
         (self.folder / "compare.json").write_text(json.dumps({"runs": [run("ps", 2, 100)]}))
         self.assert_refused(self.call(self.folder / "compare.json", "--figure=x.svg", "--figure_of=split"),
