@@ -4,6 +4,8 @@
 //   bazel run //benchmarks:predict
 //   bazel run //benchmarks:predict -- --workers=2..4096 --model=vgg16 --bandwidth=25gbit
 //   bazel run //benchmarks:predict -- --workers=8 --bandwidth=1gbit --advise
+//   bazel run //benchmarks:predict -- --model=resnet18 --mesh=data=2,pipeline=2 --pipeline_schedule=gpipe,1f1b
+//   bazel run //benchmarks:predict -- --model=resnet18 --mesh=auto --workers=8 --micro_batches=1,4,8 --advise
 //   bazel run //benchmarks:predict -- --probe=sync.json --bandwidth=400mbit --workers=4 --servers=1,2,n
 //
 // Exit codes: 0; 2 bad flags or files.
@@ -18,6 +20,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "absl/time/time.h"
 #include "base/flag_error.h"
 #include "base/program_main.h"
@@ -25,12 +28,16 @@
 #include "benchmarks/options/command_line.h"
 #include "benchmarks/options/flag_checks.h"
 #include "benchmarks/prediction/fit_probe.h"
+#include "benchmarks/prediction/mesh_options.h"
+#include "benchmarks/prediction/mesh_prediction.h"
+#include "benchmarks/prediction/mesh_report.h"
 #include "benchmarks/prediction/predict_options.h"
 #include "benchmarks/prediction/predict_report.h"
 #include "benchmarks/prediction/prediction.h"
 #include "benchmarks/profiles/step_profile.h"
 #include "benchmarks/records/machine_info.h"
 #include "benchmarks/records/run_records.h"
+#include "benchmarks/records/table.h"
 #include "simulator/calibration.h"
 #include "tools/runfiles.h"
 
@@ -55,7 +62,9 @@ ABSL_FLAG(std::vector<std::string>, bandwidth, gradsync::PredictOptions().bandwi
           "what each host's interface carries, each way, such as 400mbit or 10gbit");
 ABSL_FLAG(std::string, model, "resnet50",
           "model whose profile is taken: resnet18, resnet50, vgg16 or bert_large");
-ABSL_FLAG(std::string, profile, "", "file of a profile (train_bench --record), instead of --model");
+ABSL_FLAG(std::string, profile, "",
+          "file of a profile (train_bench --record), instead of --model; with --mesh files of one "
+          "model recorded with other batches, with commas: each micro-batch takes the nearest");
 ABSL_FLAG(int64_t, batch_size, 0, "samples per worker and step; 0: the profile's");
 ABSL_FLAG(int64_t, global_batch_size, 0,
           "samples of all workers per step, instead of --batch_size; 0: by --batch_size");
@@ -81,6 +90,19 @@ ABSL_FLAG(std::string, probe, "",
 ABSL_FLAG(bool, advise, false,
           "print one sentence instead of predictions: which topology and how many servers, for the "
           "last of --workers");
+ABSL_FLAG(
+    std::string, mesh, gradsync::MeshFlags().meshes,
+    "the model in stages: meshes such as data=2,pipeline=4, several with semicolons, each with "
+    "as many workers as it has places; or auto: all meshes of --workers");
+ABSL_FLAG(std::vector<std::string>, pipeline_schedule, gradsync::MeshFlags().schedules,
+          "with --mesh: some of naive, gpipe, 1f1b");
+ABSL_FLAG(std::vector<std::string>, micro_batches, gradsync::MeshFlags().micro_batches,
+          "with --mesh: numbers of micro-batches that make a step, each of --batch_size or, with "
+          "--global_batch_size or --mesh=auto, parts of one batch");
+ABSL_FLAG(
+    std::string, split, gradsync::MeshFlags().splits,
+    "with --mesh: the blocks before which stages begin, as 4,7, several with semicolons; auto: "
+    "the slowest stage takes the least");
 ABSL_FLAG(std::string, json, "", "file for the predictions (proto/run_record.proto)");
 
 namespace gradsync {
@@ -114,12 +136,14 @@ PredictOptions OptionsFromFlags() {
   return options;
 }
 
+absl::StatusOr<proto::StepProfile> ReadNamedProfile(const std::string& file) {
+  absl::StatusOr<proto::StepProfile> profile = ReadStepProfile(UserPath(file));
+  return profile.ok() ? profile : Named("profile", profile.status());
+}
+
 absl::StatusOr<proto::StepProfile> FindProfile(const char* argv0) {
   const std::string file = absl::GetFlag(FLAGS_profile);
-  if (!file.empty()) {
-    absl::StatusOr<proto::StepProfile> profile = ReadStepProfile(UserPath(file));
-    return profile.ok() ? profile : Named("profile", profile.status());
-  }
+  if (!file.empty()) return ReadNamedProfile(file);
   const std::vector<std::string> known = {"resnet18", "resnet50", "vgg16", "bert_large"};
   const std::string model = absl::GetFlag(FLAGS_model);
   if (!Contains(known, model)) {
@@ -151,15 +175,73 @@ absl::Status PrintAdvice(const PredictOptions& options, const proto::StepProfile
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::vector<proto::StepProfile>> FindProfiles(const char* argv0) {
+  std::vector<proto::StepProfile> profiles;
+  const std::string files = absl::GetFlag(FLAGS_profile);
+  if (files.empty()) {
+    GS_ASSIGN_OR_RETURN(profiles.emplace_back(), FindProfile(argv0));
+    return profiles;
+  }
+  const std::vector<std::string> paths = absl::StrSplit(files, ',');
+  for (const std::string& file : paths) {
+    GS_ASSIGN_OR_RETURN(profiles.emplace_back(), ReadNamedProfile(file));
+  }
+  return profiles;
+}
+
+MeshFlags MeshesFromFlags() {
+  MeshFlags flags;
+  flags.meshes = absl::GetFlag(FLAGS_mesh);
+  flags.schedules = absl::GetFlag(FLAGS_pipeline_schedule);
+  flags.micro_batches = absl::GetFlag(FLAGS_micro_batches);
+  flags.splits = absl::GetFlag(FLAGS_split);
+  return flags;
+}
+
+// The constants of --probe, if there is one.
+absl::Status TakeProbe(LinkConstants* constants) {
+  const std::string probe = absl::GetFlag(FLAGS_probe);
+  if (probe.empty()) return absl::OkStatus();
+  GS_ASSIGN_OR_RETURN(const Calibration fit, FitProbe(UserPath(probe), *constants));
+  std::printf("%s\n", FormatCalibration(fit).c_str());
+  *constants = fit.constants;
+  return absl::OkStatus();
+}
+
+absl::Status PredictMeshes(int argc, char** argv) {
+  const PredictOptions options = OptionsFromFlags();
+  GS_ASSIGN_OR_RETURN(const std::vector<proto::StepProfile> profiles, FindProfiles(argv[0]));
+  GS_ASSIGN_OR_RETURN(std::vector<PredictedMesh> meshes,
+                      ListMeshPredictions(options, MeshesFromFlags(), profiles[0]));
+  LinkConstants constants = meshes[0].job.constants;
+  GS_RETURN_IF_ERROR(TakeProbe(&constants));
+  proto::RunRecords records;
+  *records.mutable_machine() = DescribeMachine();
+  records.set_command(CommandLine(kName, argc, argv));
+  for (PredictedMesh& mesh : meshes) {
+    mesh.job.constants = constants;
+    GS_ASSIGN_OR_RETURN(*records.add_predictions(), PredictMesh(profiles, mesh));
+  }
+  if (absl::GetFlag(FLAGS_advise)) {
+    GS_ASSIGN_OR_RETURN(const std::string sentence, AdviseMesh(records.predictions()));
+    std::printf("%s\n", sentence.c_str());
+  } else {
+    std::printf("%s, %.1f MB of gradients, %s\n%s", profiles[0].model().c_str(),
+                1e-6 * records.predictions(0).bytes(),
+                Count(profiles[0].blocks_size(), "block").c_str(),
+                MeshTable(records.predictions()).c_str());
+  }
+  return WriteRecords(UserPath(absl::GetFlag(FLAGS_json)), records);
+}
+
 absl::Status Predict(int argc, char** argv) {
+  if (!absl::GetFlag(FLAGS_mesh).empty()) return PredictMeshes(argc, argv);
   const PredictOptions options = OptionsFromFlags();
   GS_ASSIGN_OR_RETURN(std::vector<PredictedJob> jobs, ListPredictions(options));
   GS_ASSIGN_OR_RETURN(const proto::StepProfile profile, FindProfile(argv[0]));
-  if (const std::string probe = absl::GetFlag(FLAGS_probe); !probe.empty()) {
-    GS_ASSIGN_OR_RETURN(const Calibration fit, FitProbe(UserPath(probe), jobs[0].constants));
-    std::printf("%s\n", FormatCalibration(fit).c_str());
-    for (PredictedJob& job : jobs) job.constants = fit.constants;
-  }
+  LinkConstants constants = jobs[0].constants;
+  GS_RETURN_IF_ERROR(TakeProbe(&constants));
+  for (PredictedJob& job : jobs) job.constants = constants;
   proto::RunRecords records;
   *records.mutable_machine() = DescribeMachine();
   records.set_command(CommandLine(kName, argc, argv));

@@ -58,6 +58,30 @@ TEST(PredictTest, AdviceIsOneSentenceOnOneLine) {
   }
 }
 
+TEST(PredictTest, MeshesArePredictedAndAdvisedOn) {
+  const std::string path = testing::TempDir() + "/meshes.json";
+  const Outcome table =
+      Predict({"--model=resnet18", "--mesh=data=2,pipeline=2;pipeline=4", "--servers=2",
+               "--pipeline_schedule=gpipe,1f1b", "--micro_batches=1,2,4,8", "--json=" + path});
+  EXPECT_EQ(table.exit_code, 0) << absl::StrJoin(table.errors, "\n");
+  EXPECT_THAT(table.out, HasSubstr("resnet18, 44.7 MB of gradients, 10 blocks"));
+  proto::RunRecords records;
+  ASSERT_EQ(ReadJson(path, &records), absl::OkStatus());
+  ASSERT_EQ(records.predictions_size(), 8 * (3 + 1));  // ring, dedicated, colocated; ring
+  for (const proto::Run& run : records.predictions()) {
+    EXPECT_EQ(run.workers(), 4);
+    EXPECT_GT(run.samples_per_s(), 0);
+    EXPECT_GT(run.activation_bytes(), 0);
+  }
+  const Outcome advice = Predict({"--model=resnet18", "--mesh=auto", "--workers=8", "--advise",
+                                  "--micro_batches=1,4", "--bandwidth=400mbit"});
+  EXPECT_EQ(advice.exit_code, 0) << absl::StrJoin(advice.errors, "\n");
+  EXPECT_THAT(advice.out, HasSubstr("For resnet18 on 8 workers at 400mbit use data="));
+  EXPECT_EQ(advice.out.find('\n'), std::string::npos);
+  EXPECT_THAT(Predict({"--model=vgg16", "--mesh=pipeline=2"}).errors,
+              ElementsAre(HasSubstr("vgg16: expected blocks")));
+}
+
 // Flags are read in order, so that all before the first mistake were understood.
 TEST(PredictTest, OtherSpellingsOfFlagsAreUnderstood) {
   const Outcome all = Predict({"--topologies=ring", "--updates=worker", "--ranks=2", "--worker=2",

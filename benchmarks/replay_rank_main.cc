@@ -2,24 +2,76 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/flags/flag.h"
+#include "absl/strings/str_join.h"
+#include "base/deadline.h"
 #include "base/flags.h"
 #include "base/keep_memory.h"
+#include "base/sha256.h"
 #include "base/status_macros.h"
+#include "benchmarks/profiles/mesh_stages.h"
 #include "benchmarks/ranks/join_main.h"
 #include "benchmarks/ranks/rank_main.h"
 #include "benchmarks/records/proto_json.h"
+#include "benchmarks/replay/mesh_spec.h"
 #include "benchmarks/replay/replay_cases.h"
 #include "benchmarks/replay/replay_clock.h"
+#include "benchmarks/replay/stage_replay.h"
 #include "benchmarks/replay/step_replay.h"
+#include "group/mesh.h"
 #include "join/backend_record.h"
 #include "join/join.h"
+#include "pipeline/pipeline_place.h"
 #include "plan/codec.h"
+#include "plan/pipeline_schedule.h"
+#include "plan/plan.h"
 
 namespace gradsync {
 namespace {
+
+// Where in a mesh this rank is.
+struct Place {
+  Mesh mesh;
+  PipelineSchedule schedule = PipelineSchedule::kNaive;
+  MicroBatches batches;
+  int stage = 0;
+  int stages = 1;
+  RecordedStage recorded;
+};
+
+absl::StatusOr<Place> PlaceOf(const proto::RankSpec::Replay& spec, int rank, int ranks) {
+  Place place;
+  GS_ASSIGN_OR_RETURN(place.mesh, Mesh::Parse(spec.mesh(), ranks));
+  GS_ASSIGN_OR_RETURN(place.schedule, ParsePipelineSchedule(spec.pipeline_schedule()));
+  GS_ASSIGN_OR_RETURN(place.batches, BatchesOfSpec(spec));
+  GS_ASSIGN_OR_RETURN(const std::vector<RecordedStage> stages, StagesOfSpec(spec, place.mesh));
+  place.stage = place.mesh.Coordinate(rank, MeshDimension::kPipeline);
+  place.stages = static_cast<int>(stages.size());
+  place.recorded = stages[place.stage];
+  return place;
+}
+
+// The hash is that of all stages' results, the same on all ranks.
+absl::Status RecordPlace(const Place& place, const ReplayOptions& options, const Member& member,
+                         proto::WorkerMetrics* metrics) {
+  metrics->set_mesh(place.mesh.ToString());
+  metrics->set_pipeline_schedule(options.spec.pipeline_schedule());
+  metrics->set_micro_batches(static_cast<int32_t>(place.batches.count));
+  metrics->set_split(options.spec.split());
+  metrics->set_stage(place.stage);
+  metrics->set_batch_size(static_cast<int32_t>(place.batches.each));
+  metrics->set_accumulate(static_cast<int32_t>(place.batches.count));
+  if (member.pipeline() == nullptr) return absl::OkStatus();
+  GS_ASSIGN_OR_RETURN(const std::vector<std::string> hashes,
+                      member.pipeline()->stages->AllGather(metrics->params_sha256(),
+                                                           Deadline::In(options.timeout)));
+  metrics->set_params_sha256(Sha256Hex(absl::StrJoin(hashes, "")));
+  return absl::OkStatus();
+}
 
 absl::Status RunRank() {
   GS_ASSIGN_OR_RETURN(const proto::RankSpec spec, SpecFromFlags(proto::RankSpec::kReplay));
@@ -30,10 +82,28 @@ absl::Status RunRank() {
   options.consistency = join.sync.job.consistency;
   options.timeout = join.meet.timeout;
   const int ranks = join.meet.world_size;
-  GS_ASSIGN_OR_RETURN(const Plan plan, ReplayPlan(options.spec, join.sync.job, ranks));
+  Plan plan;
+  Place place;
+  const bool staged = !options.spec.mesh().empty();
+  if (staged) {
+    GS_ASSIGN_OR_RETURN(place, PlaceOf(options.spec, options.rank, ranks));
+    plan = place.recorded.plan;
+    join.mesh = place.mesh;
+    options.replica = place.mesh.Coordinate(options.rank, MeshDimension::kData);
+  } else {
+    GS_ASSIGN_OR_RETURN(plan, ReplayPlan(options.spec, join.sync.job, ranks));
+  }
   GS_ASSIGN_OR_RETURN(const std::function<absl::Status()> start, OpenStartLine(spec));
   GS_ASSIGN_OR_RETURN(const std::unique_ptr<Member> member, Join(std::move(join)));
   MonotonicReplayClock clock;
+  std::unique_ptr<StageReplay> stage;
+  if (staged) {
+    const PipelinePlace* const pipeline = member->pipeline();
+    stage = std::make_unique<StageReplay>(
+        place.recorded, place.schedule, place.batches.count, place.stage, place.stages,
+        pipeline == nullptr ? nullptr : pipeline->link, &clock, options.timeout);
+    options.stage = stage.get();
+  }
   absl::StatusOr<proto::WorkerMetrics> metrics =
       ReplaySteps(options, plan, start, &clock, &member->sync());
   if (!metrics.ok()) return member->Fail(metrics.status());
@@ -41,6 +111,7 @@ absl::Status RunRank() {
   metrics->set_world_size(ranks);
   metrics->set_compression(CodecName(plan.codec()));
   metrics->set_bucket_bytes(static_cast<double>(options.spec.bucket_bytes()));
+  if (staged) GS_RETURN_IF_ERROR(RecordPlace(place, options, *member, &*metrics));
   GS_RETURN_IF_ERROR(WriteJson(absl::GetFlag(FLAGS_metrics_json), *metrics));
   member->Leave();
   return absl::OkStatus();

@@ -6,6 +6,7 @@
 //   bazel run //benchmarks:train_bench -- --replay=r18.json --workers=4,16 --straggler=3:2
 //   bazel run //benchmarks:train_bench -- --replay=r18.json --servers=2 --bandwidth=400mbit,1gbit
 //   bazel run //benchmarks:train_bench -- --replay=r18.json --update=owner --consistency=bsp,ssp:2
+//   bazel run //benchmarks:train_bench -- --replay=r18.json --mesh=data=2,pipeline=2 --bandwidth=1gbit
 //
 // Strong scaling, 64 samples on one worker and on two:
 //
@@ -37,9 +38,12 @@
 #include "benchmarks/network/measured_sweep_main.h"
 #include "benchmarks/options/command_line.h"
 #include "benchmarks/prediction/fit_probe.h"
+#include "benchmarks/prediction/mesh_options.h"
+#include "benchmarks/profiles/block_recorder.h"
 #include "benchmarks/profiles/step_recorder.h"
 #include "benchmarks/records/machine_info.h"
 #include "benchmarks/records/proto_json.h"
+#include "benchmarks/replay/mesh_cases.h"
 #include "benchmarks/replay/replay_cases.h"
 #include "benchmarks/replay/replay_job.h"
 #include "benchmarks/replay/replay_prediction.h"
@@ -100,6 +104,19 @@ ABSL_FLAG(std::vector<std::string>, compute_scale, gradsync::ReplaySweepOptions(
 ABSL_FLAG(int64_t, global_batch_size, 0,
           "with --replay: samples of all workers per step (strong scaling); n workers replay the "
           "profile whose batch is the n-th part; 0: each profile, with any number of workers");
+ABSL_FLAG(
+    std::string, mesh, gradsync::MeshFlags().meshes,
+    "replay the model in stages: meshes such as data=2,pipeline=2, several with semicolons, or "
+    "auto, all of --workers; each micro-batch takes the profile whose batch is nearest");
+ABSL_FLAG(std::vector<std::string>, pipeline_schedule, gradsync::MeshFlags().schedules,
+          "with --mesh: some of naive, gpipe, 1f1b");
+ABSL_FLAG(std::vector<std::string>, micro_batches, gradsync::MeshFlags().micro_batches,
+          "with --mesh: numbers of micro-batches that make a step, each of the profile's batch or, "
+          "with --global_batch_size, parts of that");
+ABSL_FLAG(
+    std::string, split, gradsync::MeshFlags().splits,
+    "with --mesh: the blocks before which stages begin, as 4,7, several with semicolons; auto: "
+    "the slowest stage takes the least");
 ABSL_FLAG(std::string, straggler, "",
           "who computes slower: RANK:FACTOR, or random:SEED:PROBABILITY:FACTOR");
 ABSL_FLAG(int, connections, 0, "gRPC connections per pair of peers; 0: the topology's default");
@@ -163,17 +180,19 @@ absl::Status Record(const std::string& path, const std::string& command) {
     std::fflush(stdout);
   };
   GS_ASSIGN_OR_RETURN(proto::StepProfile profile, RecordStep(options, on_step));
+  GS_RETURN_IF_ERROR(RecordBlocks(options, &profile));
   if (!busy.empty()) profile.set_note(absl::StrCat(profile.note(), "; ", busy));
   profile.set_command(command);
   GS_RETURN_IF_ERROR(WriteJson(path, profile));
-  std::printf("%s: forward %.1f ms, backward %.1f ms, update %.1f ms, %d tensors\n", path.c_str(),
-              1e-3 * profile.forward_us(), 1e-3 * profile.backward_us(), 1e-3 * profile.update_us(),
-              profile.tensors_size());
+  std::printf("%s: forward %.1f ms, backward %.1f ms, update %.1f ms, %d tensors, %d blocks\n",
+              path.c_str(), 1e-3 * profile.forward_us(), 1e-3 * profile.backward_us(),
+              1e-3 * profile.update_us(), profile.tensors_size(), profile.blocks_size());
   return absl::OkStatus();
 }
 
 struct Sweep {
   std::vector<ReplayCase> cases;
+  std::vector<MeshCase> meshes;  // with --mesh: as many as cases
   JobPrograms programs;
   std::string tcp_rank_binary;
   LinkConstants constants;  // of the simulator: those of --probe, or its own
@@ -206,9 +225,23 @@ ReplaySweepOptions SweepFromFlags() {
   return options;
 }
 
+MeshFlags MeshesFromFlags() {
+  MeshFlags flags;
+  flags.meshes = absl::GetFlag(FLAGS_mesh);
+  flags.schedules = absl::GetFlag(FLAGS_pipeline_schedule);
+  flags.micro_batches = absl::GetFlag(FLAGS_micro_batches);
+  flags.splits = absl::GetFlag(FLAGS_split);
+  return flags;
+}
+
 absl::StatusOr<Sweep> PrepareSweep(const char* argv0) {
   Sweep sweep;
-  GS_ASSIGN_OR_RETURN(sweep.cases, ListReplayCases(SweepFromFlags()));
+  if (absl::GetFlag(FLAGS_mesh).empty()) {
+    GS_ASSIGN_OR_RETURN(sweep.cases, ListReplayCases(SweepFromFlags()));
+  } else {
+    GS_ASSIGN_OR_RETURN(sweep.meshes, ListMeshCases(SweepFromFlags(), MeshesFromFlags()));
+    for (const MeshCase& mesh : sweep.meshes) sweep.cases.push_back(mesh.replay);
+  }
   GS_ASSIGN_OR_RETURN(sweep.programs.rank_binary, FindRunfile(argv0, "benchmarks/replay_rank"));
   sweep.programs.server_binary = UserPath(absl::GetFlag(FLAGS_server_binary));
   if (sweep.programs.server_binary.empty()) {
@@ -225,14 +258,19 @@ absl::StatusOr<Sweep> PrepareSweep(const char* argv0) {
 }
 
 // The measurement, and on a network the prediction beside it, unless it is not asked for.
-absl::Status RunOne(const Sweep& sweep, const ReplayCase& replay, const EmulatedNetwork* network,
+absl::Status RunOne(const Sweep& sweep, size_t number, const EmulatedNetwork* network,
                     proto::RunRecords* records) {
+  const ReplayCase& replay = sweep.cases[number];
   absl::optional<proto::Run> predicted;
   if (network != nullptr && absl::GetFlag(FLAGS_predict)) {
     LinkConstants constants = sweep.constants;
     const double measured = network->record().tcp_factor();
     if (measured > 0) constants.rate_factor = measured;
-    GS_ASSIGN_OR_RETURN(predicted, PredictReplay(replay, constants));
+    // What passes between stages may be no more than a burst.
+    if (!sweep.meshes.empty()) constants.burst_bytes = network->record().burst_bytes();
+    GS_ASSIGN_OR_RETURN(predicted, sweep.meshes.empty()
+                                       ? PredictReplay(replay, constants)
+                                       : PredictMeshCase(sweep.meshes[number], constants));
   }
   JobPrograms programs = sweep.programs;
   programs.network = network;
@@ -255,7 +293,7 @@ int Replay(const Sweep& sweep, const std::string& command) {
   measured.timeout = absl::GetFlag(FLAGS_timeout);
   measured.describe = [&](size_t i) { return Describe(sweep.cases[i]); };
   measured.measure = [&](size_t i, const EmulatedNetwork* network, proto::RunRecords* records) {
-    return RunOne(sweep, sweep.cases[i], network, records);
+    return RunOne(sweep, i, network, records);
   };
   return RunMeasuredSweep(measured);
 }

@@ -139,6 +139,55 @@ TEST(TrainBenchTest, OnAnEmulatedNetworkThePredictionStandsBesideTheMeasurement)
   }
 }
 
+// mlp has three blocks; a micro-batch of 4 is a part of the recorded 8.
+TEST(TrainBenchTest, StagesAreReplayedWithRealTensorsAndExchanges) {
+  const std::string json = testing::TempDir() + "/stages.json";
+  const Outcome outcome = RunBench({"--replay=" + Recorded(), "--mesh=pipeline=2;data=2,pipeline=2",
+                                    "--topology=ring,ps", "--servers=3", "--pipeline_schedule=1f1b",
+                                    "--micro_batches=3", "--global_batch_size=20", "--split=1",
+                                    "--steps=6", "--json=" + json});
+  EXPECT_EQ(outcome.exit_code, 0) << absl::StrJoin(outcome.errors, "\n");
+  EXPECT_THAT(outcome.out, HasSubstr("data=2,pipeline=2, 1f1b, 3 x 4 samples, cut before 1"));
+  const auto profile = ReadStepProfile(Recorded());
+  ASSERT_TRUE(profile.ok()) << profile.status();
+  // What passes the cut: the first block's output of all samples.
+  const double passed = 4 * 20 * profile->blocks(0).output_bytes() / 4;
+  proto::RunRecords records;
+  ASSERT_EQ(ReadJson(json, &records), absl::OkStatus());
+  ASSERT_EQ(records.runs_size(), 1 + 2);
+  for (const proto::Run& run : records.runs()) {
+    SCOPED_TRACE(run.DebugString());
+    EXPECT_EQ(run.wrong(), 0);
+    EXPECT_EQ(run.steps(), 3);
+    EXPECT_GT(run.step_ms_p50(), 0);
+    EXPECT_EQ(run.micro_batches(), 3);
+    if (run.workers() == 4) continue;
+    EXPECT_EQ(run.wire_tx_bytes_max_node(), passed);
+    EXPECT_EQ(run.wire_rx_bytes_max_node(), passed);
+  }
+}
+
+TEST(TrainBenchTest, StagesOnAnEmulatedNetworkArePredictedToTheByte) {
+  const absl::Status possible = NetworkLab::Create(NetworkLabOptions()).status();
+  if (absl::IsPermissionDenied(possible) || absl::IsNotFound(possible)) GTEST_SKIP() << possible;
+  const std::string json = testing::TempDir() + "/stages_on_hosts.json";
+  const Outcome outcome = RunBench({"--replay=" + Recorded(), "--mesh=data=2,pipeline=2",
+                                    "--topology=ring,ps", "--servers=2", "--placement=colocated",
+                                    "--bandwidth=200mbit", "--steps=5", "--json=" + json});
+  EXPECT_EQ(outcome.exit_code, 0) << absl::StrJoin(outcome.errors, "\n");
+  proto::RunRecords records;
+  ASSERT_EQ(ReadJson(json, &records), absl::OkStatus());
+  ASSERT_EQ(records.runs_size(), 2);
+  ASSERT_EQ(records.predictions_size(), 2);
+  for (int i = 0; i < 2; ++i) {
+    const proto::Run& predicted = records.predictions(i);
+    EXPECT_EQ(records.runs(i).wrong(), 0);
+    EXPECT_EQ(predicted.wire_tx_bytes_max_node(), records.runs(i).wire_tx_bytes_max_node());
+    EXPECT_EQ(predicted.wire_rx_bytes_max_node(), records.runs(i).wire_rx_bytes_max_node());
+    EXPECT_GT(predicted.step_ms_p50(), 0);
+  }
+}
+
 TEST(TrainBenchTest, BadFlagsAndFilesAreOneLineAndExitCodeTwo) {
   const std::string broken = testing::TempDir() + "/broken.json";
   std::ofstream(broken) << "{\"model\": \"x\", \"tensors\": []}";
@@ -154,6 +203,8 @@ TEST(TrainBenchTest, BadFlagsAndFilesAreOneLineAndExitCodeTwo) {
       {"--replay=" + good, "stray"},
       {"--replay=" + good, "--topology=ring", "--update=owner", "--consistency=ssp:2"},
       {"--replay=" + good, "--update=owner", "--consistency=ssp:2"},
+      {"--replay=" + good, "--mesh=pipeline=9"},
+      {"--replay=" + good, "--mesh=pipeline=2", "--pipeline_schedule=x"},
       {"--record=/tmp/x", "--threads=0"},
       {"--record=/tmp/x", "--straggler=0:2"}};
   for (const std::vector<std::string>& flags : lines) {

@@ -59,6 +59,7 @@ PROGRAMS = {
     "//benchmarks:peers": Program(
         "benchmarks/peers",
         ("--rounds=1", "--bytes=4KiB", "--iterations=1", "--warmup=0", "--ranks=2", "--contestants=ring/shm,memcpy")),
+    "//benchmarks:split_sweep": Program("benchmarks/split_sweep", python=True),
     "//examples:own_model": Program("examples/own_model", flags=False),
     "//ps_server": Program("ps_server/ps_server"),
     "//tools:task": Program("tools/task", ("--timeout=90s",), ("--model=mlp", *JOB)),
@@ -265,6 +266,8 @@ class Runner:
         """Why a program cannot run in this test, or nothing. One that runs checks its flags by that."""
         if target == "//benchmarks:compare" and not arguments:  # with other flags it would not be the default comparison
             return "//benchmarks:compare_default_test runs it"
+        if target == "//benchmarks:split_sweep":
+            return "measures for two hours"
         if gpu or any(word.startswith("--device=cuda") for word in arguments):
             return "needs a GPU"
         if "--train" in arguments:

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "group/mesh.h"
-#include "pipeline/schedule.h"
+#include "plan/pipeline_schedule.h"
 
 namespace gradsync {
 

@@ -28,7 +28,7 @@ namespace gradsync {
 //
 // Send() never waits, so that computing is never held up by a link, and no order of sends and
 // receives can make two stages wait for each other; how many tensors are on their way is bounded by
-// the schedule (schedule.h).
+// the schedule (plan/pipeline_schedule.h).
 //
 // Thread-safe, but for Connect() and Finish(), which are called once each. A failure is one of the
 // whole job (group/group_error.h): whoever notices one first publishes it, and all ranks of all

@@ -10,8 +10,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "pipeline/schedule.h"
 #include "pipeline/stage_link.h"
+#include "plan/pipeline_schedule.h"
 
 namespace gradsync {
 

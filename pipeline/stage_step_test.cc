@@ -22,9 +22,9 @@
 #include "group/worker_group.h"
 #include "gtest/gtest.h"
 #include "links/in_process_stream.h"
-#include "pipeline/schedule.h"
 #include "pipeline/stage_link.h"
 #include "pipeline/tensor_frames.h"
+#include "plan/pipeline_schedule.h"
 
 namespace gradsync {
 namespace {

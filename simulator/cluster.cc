@@ -23,7 +23,8 @@ absl::Status CheckConstants(const LinkConstants& constants) {
   const std::pair<const char*, double> times[] = {
       {"latency", constants.latency},
       {"seconds_per_message", constants.seconds_per_message},
-      {"seconds_per_step", constants.seconds_per_step}};
+      {"seconds_per_step", constants.seconds_per_step},
+      {"burst_bytes", constants.burst_bytes}};
   for (const auto& time : times) {
     GS_RETURN_IF_ERROR(Expect(time.second >= 0 && std::isfinite(time.second), time.first,
                               "at least 0", time.second));

@@ -33,6 +33,9 @@ struct LinkConstants {
   double seconds_per_message = 10e-6;
   // What each step costs beyond what is modelled; counts as exposed communication.
   double seconds_per_step = 0;
+  // What an interface that was idle lets pass at once, each way: the depth of an emulated link's
+  // token bucket.
+  double burst_bytes = 0;
 };
 
 // A job's processes and the network between them. Every host has one full-duplex interface; hosts

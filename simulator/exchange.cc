@@ -1,6 +1,7 @@
 #include "simulator/exchange.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 namespace gradsync {
@@ -26,13 +27,44 @@ ChunkId ChunkTable::id(int number) const {
   return {bucket, number - first_[bucket]};
 }
 
-SimulatedExchange::SimulatedExchange(const Plan& plan, const Cluster& cluster, EventQueue* queue,
+SimulatedNetwork::Options NetworkOptions(const Cluster& cluster) {
+  return {cluster.rate(), cluster.constants.latency, cluster.constants.seconds_per_message,
+          cluster.constants.burst_bytes};
+}
+
+ExchangePlace WholeNetwork(SimulatedNetwork* network) {
+  ExchangePlace place;
+  place.network = network;
+  place.processes.resize(network->processes());
+  std::iota(place.processes.begin(), place.processes.end(), 0);
+  return place;
+}
+
+SimulatedExchange::SimulatedExchange(const Plan& plan, const Cluster& cluster, ExchangePlace place,
                                      Resolved resolved)
     : plan_(plan),
       world_size_(plan.world_size()),
       chunks_(plan, cluster.returned),
       resolved_(std::move(resolved)),
-      network_({cluster.rate(), cluster.constants.latency, cluster.constants.seconds_per_message},
-               ProcessHosts(cluster, plan.world_size()), queue, this) {}
+      place_(std::move(place)),
+      numbers_(place_.network->processes(), -1) {
+  for (size_t p = 0; p < place_.processes.size(); ++p) {
+    numbers_[place_.processes[p]] = static_cast<int>(p);
+  }
+}
+
+void SimulatedExchange::SendMessage(SimulatedMessage message) {
+  message.from = place_.processes[message.from];
+  message.to = place_.processes[message.to];
+  message.receiver = this;
+  place_.network->Send(message);
+}
+
+void SimulatedExchange::OnMessage(const SimulatedMessage& message) {
+  SimulatedMessage own = message;
+  own.from = numbers_[message.from];
+  own.to = numbers_[message.to];
+  OnExchanged(own);
+}
 
 }  // namespace gradsync

@@ -10,7 +10,6 @@
 #include "plan/plan.h"
 #include "plan/shard_map.h"
 #include "simulator/cluster.h"
-#include "simulator/event_queue.h"
 #include "simulator/network.h"
 
 namespace gradsync {
@@ -37,8 +36,24 @@ class ChunkTable {
   std::vector<double> shares_;
 };
 
-// All ranks' exchanges of a job, chunk by chunk. Not thread-safe; nothing blocks.
-class SimulatedExchange : protected MessageReceiver {
+// What the network of a cluster costs.
+SimulatedNetwork::Options NetworkOptions(const Cluster& cluster);
+
+// Where an exchange takes place: a network that may carry other messages too.
+struct ExchangePlace {
+  SimulatedNetwork* network = nullptr;  // must outlive the exchange
+  // The network's number of each process of the exchange: ranks first, then servers, as
+  // plan/wire_traffic.h numbers them.
+  std::vector<int> processes;
+};
+
+// The only exchange of a network whose processes are its own.
+ExchangePlace WholeNetwork(SimulatedNetwork* network);
+
+// All ranks' exchanges of a plan, chunk by chunk. Not thread-safe; nothing blocks. Messages are
+// those of the network, so the observer of a shared one sees others' too, and its numbers of
+// processes.
+class SimulatedExchange : private MessageReceiver {
  public:
   using Resolved = std::function<void(int rank, int bucket)>;
 
@@ -46,22 +61,32 @@ class SimulatedExchange : protected MessageReceiver {
   // once a step. `resolved` is told when the result is there, possibly before this returns.
   virtual void Launch(int rank, int step, int bucket) = 0;
 
-  const SimulatedNetwork& network() const { return network_; }
-
-  // Told of what happens, from before the first launch on; either may be null. Owners are ranks in
-  // a ring, else servers.
+  // Told of updates, from before the first launch on; may be null. Owners are ranks in a ring, else
+  // servers.
   using UpdateObserver = std::function<void(int owner, ChunkId chunk, double begin, double end)>;
-  virtual void Observe(MessageObserver messages, UpdateObserver updates) = 0;
+  virtual void ObserveUpdates(UpdateObserver updates) = 0;
+
+  // The most by which an answered clock was ahead of the slowest; 0 under bsp.
+  virtual int64_t max_staleness() const { return 0; }
 
  protected:
-  // `queue` must outlive this.
-  SimulatedExchange(const Plan& plan, const Cluster& cluster, EventQueue* queue, Resolved resolved);
+  SimulatedExchange(const Plan& plan, const Cluster& cluster, ExchangePlace place,
+                    Resolved resolved);
+
+  // Processes are numbered as in the exchange.
+  void SendMessage(SimulatedMessage message);
+  virtual void OnExchanged(const SimulatedMessage& message) = 0;
 
   const Plan plan_;
   const int world_size_;
   const ChunkTable chunks_;
   const Resolved resolved_;
-  SimulatedNetwork network_;
+
+ private:
+  void OnMessage(const SimulatedMessage& message) override;
+
+  const ExchangePlace place_;
+  std::vector<int> numbers_;  // by process of the network: the exchange's
 };
 
 }  // namespace gradsync

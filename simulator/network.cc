@@ -13,7 +13,11 @@ constexpr int64_t kPieceBytes = 16 << 10;
 // Tags of events: 2 * host for a piece that was sent, 2 * message + 1 for a delivery.
 SimulatedNetwork::SimulatedNetwork(const Options& options, std::vector<int> hosts,
                                    EventQueue* queue, MessageReceiver* receiver)
-    : options_(options), hosts_(std::move(hosts)), queue_(queue), receiver_(receiver) {
+    : options_(options),
+      burst_seconds_(options.burst_bytes > 0 ? options.burst_bytes / options.bytes_per_second : 0),
+      hosts_(std::move(hosts)),
+      queue_(queue),
+      receiver_(receiver) {
   const int count = hosts_.empty() ? 0 : *std::max_element(hosts_.begin(), hosts_.end()) + 1;
   interfaces_.resize(count);
   traffic_.resize(count);
@@ -79,10 +83,15 @@ void SimulatedNetwork::SendPiece(int host) {
   // leave.
   Interface& in = interfaces_[hosts_[messages_[connection.current].to]];
   if (seconds > 0) in.arrived = std::max(in.arrived, queue_->now()) + seconds;
-  connection.passes = seconds > 0 ? in.arrived : queue_->now();
+  connection.passes = seconds > 0 ? in.arrived - burst_seconds_ : queue_->now();
   in.received_seconds += seconds;
   out.sent_seconds += seconds;
-  queue_->At(queue_->now() + seconds, this, 2 * int64_t{host});
+  double sent = queue_->now() + seconds;
+  if (burst_seconds_ > 0) {
+    out.left = std::max(out.left, queue_->now()) + seconds;
+    sent = std::max(queue_->now(), out.left - burst_seconds_);
+  }
+  queue_->At(sent, this, 2 * int64_t{host});
 }
 
 void SimulatedNetwork::PieceSent(int host) {
@@ -114,7 +123,7 @@ void SimulatedNetwork::OnEvent(int64_t tag) {
   const SimulatedMessage message = messages_[number];
   if (observer_ != nullptr) observer_(message, begins_[number], queue_->now());
   free_.push_back(number);
-  receiver_->OnMessage(message);
+  (message.receiver != nullptr ? message.receiver : receiver_)->OnMessage(message);
 }
 
 double SimulatedNetwork::BusySeconds(int host) const {

@@ -15,14 +15,23 @@
 
 namespace gradsync {
 
+struct SimulatedMessage;
+
+class MessageReceiver {
+ public:
+  virtual ~MessageReceiver() = default;
+  virtual void OnMessage(const SimulatedMessage& message) = 0;
+};
+
 // A message on its way. `step`, `bucket`, `slot`, `kind` and `count` are for those who send and
 // receive.
 struct SimulatedMessage {
   int from = 0;  // processes
   int to = 0;
   int connection = 0;
-  bool urgent = false;  // overtakes what waits on its connection and is not urgent
-  int64_t bytes = 0;    // 0: costs nothing but its latency
+  bool urgent = false;                  // overtakes what waits on its connection and is not urgent
+  int64_t bytes = 0;                    // 0: costs nothing but its latency
+  MessageReceiver* receiver = nullptr;  // is told when it arrives; null: the network's
 
   int kind = 0;
   int step = 0;
@@ -34,12 +43,6 @@ struct SimulatedMessage {
 // Told of each message that was delivered: when it began to leave, or was sent inside its host, and
 // when its receiver had it. Seconds.
 using MessageObserver = std::function<void(const SimulatedMessage&, double begin, double end)>;
-
-class MessageReceiver {
- public:
-  virtual ~MessageReceiver() = default;
-  virtual void OnMessage(const SimulatedMessage& message) = 0;
-};
 
 // Full-duplex interfaces, one per host. An interface sends at a fixed rate and shares it evenly
 // between its connections, in pieces of 16 KiB; on a
@@ -58,9 +61,13 @@ class SimulatedNetwork : private EventHandler {
     double bytes_per_second = 0;     // of payload, each way
     double latency = 0;              // seconds
     double seconds_per_message = 0;  // occupies both interfaces, on top of the bytes
+    // What passes an idle interface at once, each way, and counts against the rate afterwards: the
+    // depth of its token bucket.
+    double burst_bytes = 0;
   };
 
-  // `hosts[p]` is the host of process p. `queue` and `receiver` must outlive the network.
+  // `hosts[p]` is the host of process p. `receiver` may be null where each message names its own.
+  // `queue` and receivers must outlive the network.
   SimulatedNetwork(const Options& options, std::vector<int> hosts, EventQueue* queue,
                    MessageReceiver* receiver);
 
@@ -68,6 +75,8 @@ class SimulatedNetwork : private EventHandler {
 
   // Before the first message; may be null.
   void Observe(MessageObserver observer) { observer_ = std::move(observer); }
+
+  int processes() const { return static_cast<int>(hosts_.size()); }
 
   // What crossed each host's interface so far, and how long it was busy in its busier direction.
   const std::vector<NodeTraffic>& traffic() const { return traffic_; }
@@ -85,7 +94,8 @@ class SimulatedNetwork : private EventHandler {
   struct Interface {
     std::deque<Connection*> turns;  // connections with something to send
     Connection* sending = nullptr;
-    double arrived = 0;  // when all that was sent to it has passed
+    double arrived = 0;  // when all that was sent to it has passed, but for the burst
+    double left = 0;     // the same of what it sent, where there are bursts
     double sent_seconds = 0;
     double received_seconds = 0;
   };
@@ -97,6 +107,7 @@ class SimulatedNetwork : private EventHandler {
   int Keep(const SimulatedMessage& message);
 
   const Options options_;
+  const double burst_seconds_;
   const std::vector<int> hosts_;
   EventQueue* const queue_;
   MessageReceiver* const receiver_;

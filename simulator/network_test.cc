@@ -52,6 +52,18 @@ TEST_F(NetworkTest, AMessageTakesItsBytesTheLatencyAndTheCostOfAMessage) {
   EXPECT_NEAR(network_[0].BusySeconds(1), 3.25, 1e-9);
 }
 
+TEST_F(NetworkTest, AnIdleInterfaceLetsABurstPassWhichCountsAgainstTheRateAfterwards) {
+  network_.emplace_back(SimulatedNetwork::Options{static_cast<double>(kPiece), 0, 0, 2.0 * kPiece},
+                        std::vector<int>{0, 1}, &queue_, this);
+  Send(0, 1, 2 * kPiece, 1);
+  Send(0, 1, 3 * kPiece, 2);
+  queue_.Run();
+  Send(0, 1, 1 * kPiece, 3);  // the bucket is empty
+  queue_.Run();
+  EXPECT_THAT(arrived_, ElementsAre(Pair(1, DoubleNear(0, 1e-9)), Pair(2, DoubleNear(3, 1e-9)),
+                                    Pair(3, DoubleNear(4, 1e-9))));
+}
+
 TEST_F(NetworkTest, InsideAHostMessagesAreFree) {
   Start({3, 3}, 0.5, 0.25);
   Send(0, 1, kPiece, 1);

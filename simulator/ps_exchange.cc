@@ -11,8 +11,9 @@
 namespace gradsync {
 
 PsExchange::PsExchange(const Plan& plan, ShardMap shards, const Cluster& cluster,
-                       double owner_update, EventQueue* queue, Resolved resolved)
-    : SimulatedExchange(plan, cluster, queue, std::move(resolved)),
+                       double owner_update, EventQueue* queue, ExchangePlace place,
+                       Resolved resolved)
+    : SimulatedExchange(plan, cluster, std::move(place), std::move(resolved)),
       shards_(std::move(shards)),
       consistency_(cluster.consistency),
       connections_(
@@ -61,8 +62,7 @@ void PsExchange::Launch(int rank, int step, int bucket) {
   }
 }
 
-void PsExchange::Observe(MessageObserver messages, UpdateObserver updates) {
-  network_.Observe(std::move(messages));
+void PsExchange::ObserveUpdates(UpdateObserver updates) {
   if (updates == nullptr) return;
   owner_work_.Observe(
       [this, updates = std::move(updates)](int owner, int work, double begin, double end) {
@@ -86,11 +86,11 @@ void PsExchange::Pump(int rank, int server) {
     message.kind = kPush;
     message.bucket = id.bucket;
     message.slot = id.slot;
-    network_.Send(message);
+    SendMessage(message);
   }
 }
 
-void PsExchange::OnMessage(const SimulatedMessage& message) {
+void PsExchange::OnExchanged(const SimulatedMessage& message) {
   if (message.kind == kPush) {
     return OnPush(message.from, message.to - world_size_,
                   chunks_.number(message.bucket, message.slot));
@@ -141,7 +141,7 @@ void PsExchange::OnFolded(int rank, int server) {
   message.urgent = true;
   message.kind = kCredit;
   message.count = batch;
-  network_.Send(message);
+  SendMessage(message);
 }
 
 SimulatedMessage PsExchange::PullOf(int chunk, int* sent) {
@@ -161,7 +161,7 @@ void PsExchange::SendResult(int chunk) {
   SimulatedMessage message = PullOf(chunk, &results_[shards_.server(chunks_.id(chunk))]);
   for (int rank = 0; rank < world_size_; ++rank) {
     message.to = rank;
-    network_.Send(message);
+    SendMessage(message);
   }
 }
 
@@ -171,7 +171,7 @@ void PsExchange::SendDeferred(int rank, int server) {
   message.to = rank;
   message.urgent = true;
   message.kind = kDeferred;
-  network_.Send(message);
+  SendMessage(message);
 }
 
 void PsExchange::Applied(int rank, int chunk) {
@@ -192,7 +192,7 @@ void PsExchange::Applied(int rank, int chunk) {
     SimulatedMessage message = PullOf(chunk, &pair(other, server).answers);
     message.to = other;
     message.count = state.deferred[other];
-    network_.Send(message);
+    SendMessage(message);
     max_staleness_ = std::max(max_staleness_, ahead);
     state.waiting[other] = state.deferred[other] = false;
   }

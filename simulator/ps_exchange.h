@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "plan/shard_map.h"
+#include "simulator/event_queue.h"
 #include "simulator/exchange.h"
 #include "simulator/owner_work.h"
 
@@ -27,15 +28,14 @@ namespace gradsync {
 class PsExchange : public SimulatedExchange {
  public:
   // `shards` is made from `plan` and the cluster's weights. `owner_update`: seconds of updating all
-  // parameters, under update at the owner.
+  // parameters, under update at the owner. `queue` must outlive this.
   PsExchange(const Plan& plan, ShardMap shards, const Cluster& cluster, double owner_update,
-             EventQueue* queue, Resolved resolved);
+             EventQueue* queue, ExchangePlace place, Resolved resolved);
 
   void Launch(int rank, int step, int bucket) override;
-  void Observe(MessageObserver messages, UpdateObserver updates) override;
+  void ObserveUpdates(UpdateObserver updates) override;
 
-  // The most by which an answered clock was ahead of the slowest; 0 under bsp.
-  int64_t max_staleness() const { return max_staleness_; }
+  int64_t max_staleness() const override { return max_staleness_; }
 
  private:
   enum Kind { kPush, kPull, kCredit, kDeferred };
@@ -56,7 +56,7 @@ class PsExchange : public SimulatedExchange {
     std::vector<bool> deferred;  // and were told so
   };
 
-  void OnMessage(const SimulatedMessage& message) override;
+  void OnExchanged(const SimulatedMessage& message) override;
   void Pump(int rank, int server);
   void OnPush(int rank, int server, int chunk);
   void OnFolded(int rank, int server);

@@ -8,8 +8,8 @@
 namespace gradsync {
 
 RingExchange::RingExchange(const Plan& plan, const Cluster& cluster, double owner_update,
-                           EventQueue* queue, Resolved resolved)
-    : SimulatedExchange(plan, cluster, queue, std::move(resolved)),
+                           EventQueue* queue, ExchangePlace place, Resolved resolved)
+    : SimulatedExchange(plan, cluster, std::move(place), std::move(resolved)),
       lead_(cluster.ring_lead),
       connections_(cluster.ring_connections),
       owner_work_(plan.world_size(), owner_update, queue,
@@ -49,8 +49,7 @@ void RingExchange::Launch(int rank, int step, int bucket) {
   state.held = std::move(still_held);
 }
 
-void RingExchange::Observe(MessageObserver messages, UpdateObserver updates) {
-  network_.Observe(std::move(messages));
+void RingExchange::ObserveUpdates(UpdateObserver updates) {
   if (updates == nullptr) return;
   owner_work_.Observe(
       [this, updates = std::move(updates)](int owner, int chunk, double begin, double end) {
@@ -84,10 +83,10 @@ void RingExchange::Send(Kind kind, int rank, int chunk, bool urgent) {
   message.step = ranks_[rank].step[id.bucket];
   message.bucket = id.bucket;
   message.slot = id.slot;
-  network_.Send(message);
+  SendMessage(message);
 }
 
-void RingExchange::OnMessage(const SimulatedMessage& message) {
+void RingExchange::OnExchanged(const SimulatedMessage& message) {
   const int rank = message.to;
   const int chunk = chunks_.number(message.bucket, message.slot);
   if (message.kind == kReduce) {

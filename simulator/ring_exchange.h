@@ -6,6 +6,7 @@
 #include <deque>
 #include <vector>
 
+#include "simulator/event_queue.h"
 #include "simulator/exchange.h"
 #include "simulator/owner_work.h"
 
@@ -18,11 +19,12 @@ namespace gradsync {
 class RingExchange : public SimulatedExchange {
  public:
   // `owner_update`: seconds of updating all parameters, under update at the owner.
+  // `queue` must outlive this.
   RingExchange(const Plan& plan, const Cluster& cluster, double owner_update, EventQueue* queue,
-               Resolved resolved);
+               ExchangePlace place, Resolved resolved);
 
   void Launch(int rank, int step, int bucket) override;
-  void Observe(MessageObserver messages, UpdateObserver updates) override;
+  void ObserveUpdates(UpdateObserver updates) override;
 
  private:
   enum Kind { kReduce, kGather };
@@ -34,7 +36,7 @@ class RingExchange : public SimulatedExchange {
     std::vector<SimulatedMessage> held;
   };
 
-  void OnMessage(const SimulatedMessage& message) override;
+  void OnExchanged(const SimulatedMessage& message) override;
   void InitiateOwn(int rank);
   void Send(Kind kind, int rank, int chunk, bool urgent);
   void Fold(int rank, int chunk);

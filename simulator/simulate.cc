@@ -7,9 +7,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "simulator/event_queue.h"
+#include "simulator/exchange.h"
 #include "simulator/fluid.h"
-#include "simulator/ps_exchange.h"
-#include "simulator/ring_exchange.h"
+#include "simulator/make_exchange.h"
+#include "simulator/network.h"
 
 namespace gradsync {
 namespace {
@@ -107,15 +109,16 @@ struct Simulated {
 };
 
 // Credits and the like have no bytes, and are left out. `first_owner`: the process of the first.
-void Observe(int first_owner, SimulatedExchange* exchange, SimulatedStep* in_full) {
-  exchange->Observe(
-      [in_full](const SimulatedMessage& message, double begin, double end) {
-        if (message.bytes == 0) return;
-        // Both exchanges number contributions 0 and results 1.
-        in_full->transfers.push_back({message.from, message.to, message.kind == 1,
-                                      ChunkId{message.bucket, message.slot}, message.bytes, begin,
-                                      end});
-      },
+void Observe(int first_owner, SimulatedNetwork* network, SimulatedExchange* exchange,
+             SimulatedStep* in_full) {
+  network->Observe([in_full](const SimulatedMessage& message, double begin, double end) {
+    if (message.bytes == 0) return;
+    // Both exchanges number contributions 0 and results 1.
+    in_full->transfers.push_back({message.from, message.to, message.kind == 1,
+                                  ChunkId{message.bucket, message.slot}, message.bytes, begin,
+                                  end});
+  });
+  exchange->ObserveUpdates(
       [in_full, first_owner](int owner, ChunkId chunk, double begin, double end) {
         in_full->updates.push_back({first_owner + owner, chunk, begin, end});
       });
@@ -126,8 +129,9 @@ absl::StatusOr<Simulated> RunChunks(const Plan& plan, const Cluster& cluster,
                                     const StepClock::Options& options,
                                     SimulatedStep* in_full = nullptr) {
   EventQueue queue;
+  SimulatedNetwork network(NetworkOptions(cluster), ProcessHosts(cluster, plan.world_size()),
+                           &queue, /*receiver=*/nullptr);
   std::unique_ptr<SimulatedExchange> exchange;
-  const PsExchange* servers = nullptr;
   StepClock clock(options, &queue, [&](int rank, int step, int bucket) {
     if (in_full != nullptr) in_full->ranks[rank].ready[bucket] = queue.now();
     exchange->Launch(rank, step, bucket);
@@ -136,29 +140,21 @@ absl::StatusOr<Simulated> RunChunks(const Plan& plan, const Cluster& cluster,
     if (in_full != nullptr) in_full->ranks[rank].resolved[bucket] = queue.now();
     clock.Resolved(rank, bucket);
   };
-  const double owner_update = OwnerUpdate(cluster, options.times);
-  if (cluster.ring) {
-    exchange = std::make_unique<RingExchange>(plan, cluster, owner_update, &queue, resolved);
-  } else {
-    GS_ASSIGN_OR_RETURN(ShardMap shards,
-                        ShardMap::Create(plan, ServerWeights(cluster, plan.world_size())));
-    auto made = std::make_unique<PsExchange>(plan, std::move(shards), cluster, owner_update, &queue,
-                                             resolved);
-    servers = made.get();
-    exchange = std::move(made);
+  GS_ASSIGN_OR_RETURN(exchange, MakeExchange(plan, cluster, OwnerUpdate(cluster, options.times),
+                                             &queue, WholeNetwork(&network), resolved));
+  if (in_full != nullptr) {
+    Observe(cluster.ring ? 0 : plan.world_size(), &network, exchange.get(), in_full);
   }
-  if (in_full != nullptr) Observe(cluster.ring ? 0 : plan.world_size(), exchange.get(), in_full);
   clock.Start();
   queue.Run();
 
   Simulated simulated;
   simulated.ends = clock.ends();
-  simulated.traffic = exchange->network().traffic();
+  simulated.traffic = network.traffic();
   for (int host = 0; host < static_cast<int>(simulated.traffic.size()); ++host) {
-    simulated.busy_seconds =
-        std::max(simulated.busy_seconds, exchange->network().BusySeconds(host));
+    simulated.busy_seconds = std::max(simulated.busy_seconds, network.BusySeconds(host));
   }
-  if (servers != nullptr) simulated.max_staleness = servers->max_staleness();
+  simulated.max_staleness = exchange->max_staleness();
   return simulated;
 }
 

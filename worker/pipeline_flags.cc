@@ -8,10 +8,10 @@
 #include "base/flag_error.h"
 #include "base/status_macros.h"
 #include "group/mesh.h"
-#include "pipeline/schedule.h"
 #include "plan/codec.h"
 #include "plan/consistency.h"
 #include "plan/job_spec.h"
+#include "plan/pipeline_schedule.h"
 
 ABSL_FLAG(
     std::string, mesh, "",

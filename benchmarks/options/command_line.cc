@@ -27,6 +27,8 @@ std::vector<FlagTopic> BenchmarkTopics() {
       {"Jobs",
        {"topology", "link", "workers", "servers", "placement", "server_weights", "update",
         "consistency", "compression", "connections"}},
+      {"Stages of a model on several ranks",
+       {"mesh", "pipeline_schedule", "micro_batches", "split"}},
       {"Network", {"bandwidth", "emulate", "tcp"}},
       {"Model and data",
        {"model", "stem", "classes", "profile", "data", "pixels", "batch_size", "global_batch_size",

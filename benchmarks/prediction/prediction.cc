@@ -21,19 +21,6 @@ absl::Status Refuse(absl::string_view what, absl::string_view expected, absl::st
       absl::StrCat(what, ": expected ", expected, ", found \"", found, "\""));
 }
 
-absl::StatusOr<Cluster> ClusterOf(const PlacedJob& job, const LinkConstants& constants) {
-  Cluster cluster;
-  cluster.ring = job.spec.topology == Topology::kRing;
-  cluster.servers = cluster.ring ? 0 : job.servers;
-  if (!cluster.ring) cluster.placement = job.placement;
-  cluster.returned =
-      job.spec.update == UpdateSite::kOwner ? Returned::kParameters : Returned::kMean;
-  GS_ASSIGN_OR_RETURN(cluster.bytes_per_second, ParseBandwidth(job.bandwidth));
-  cluster.constants = constants;
-  cluster.consistency = job.spec.consistency;
-  return cluster;
-}
-
 absl::StatusOr<Plan> PlanOf(const proto::StepProfile& profile, const PredictedJob& job) {
   PlanOptions options;
   options.world_size = job.placed.workers;
@@ -96,6 +83,19 @@ void SetTimes(const StepPrediction& step, proto::Run* run) {
 
 }  // namespace
 
+absl::StatusOr<Cluster> ClusterOfJob(const PlacedJob& job, const LinkConstants& constants) {
+  Cluster cluster;
+  cluster.ring = job.spec.topology == Topology::kRing;
+  cluster.servers = cluster.ring ? 0 : job.servers;
+  if (!cluster.ring) cluster.placement = job.placement;
+  cluster.returned =
+      job.spec.update == UpdateSite::kOwner ? Returned::kParameters : Returned::kMean;
+  GS_ASSIGN_OR_RETURN(cluster.bytes_per_second, ParseBandwidth(job.bandwidth));
+  cluster.constants = constants;
+  cluster.consistency = job.spec.consistency;
+  return cluster;
+}
+
 absl::StatusOr<proto::Run> PredictRun(const proto::StepProfile& profile, const PredictedJob& job) {
   GS_RETURN_IF_ERROR(ValidateStepProfile(profile));
   PlacedJob placed = job.placed;
@@ -134,7 +134,7 @@ absl::StatusOr<proto::Run> PredictRun(const proto::StepProfile& profile, const P
     run.clear_consistency();
     run.clear_bandwidth();
   } else {
-    GS_ASSIGN_OR_RETURN(Cluster cluster, ClusterOf(placed, job.constants));
+    GS_ASSIGN_OR_RETURN(Cluster cluster, ClusterOfJob(placed, job.constants));
     cluster.slowness = job.slowness;
     if (cluster.consistency.bulk() && job.slowness_of_step == nullptr) {
       GS_ASSIGN_OR_RETURN(step, SimulateStep(plan, cluster, times, job.method));
@@ -170,7 +170,7 @@ absl::StatusOr<std::vector<Probe>> ProbesOf(const proto::RunRecords& records) {
     job.spec.link = Link::kGrpc;  // Gloo's rings send as much
     GS_RETURN_IF_ERROR(CheckJob(&job));
     Probe probe;
-    GS_ASSIGN_OR_RETURN(probe.cluster, ClusterOf(job, LinkConstants()));
+    GS_ASSIGN_OR_RETURN(probe.cluster, ClusterOfJob(job, LinkConstants()));
     ExchangeOptions exchange_options;
     exchange_options.world_size = run.workers();
     exchange_options.bytes = static_cast<int64_t>(run.bytes());

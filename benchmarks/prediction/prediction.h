@@ -36,6 +36,9 @@ struct PredictedJob {
   SimulationMethod method = SimulationMethod::kAutomatic;
 };
 
+// The cluster that a placed job runs on. Errors: those of ParseBandwidth().
+absl::StatusOr<Cluster> ClusterOfJob(const PlacedJob& job, const LinkConstants& constants);
+
 // The predicted run: what defines it, step_ms_p50, exposed_ms_p50, breakdown_ms, samples_per_s,
 // scaling_efficiency (of workers that need not communicate), wire_tx_bytes_max_node and
 // wire_rx_bytes_max_node (of a host), and model_us, the closed form of one exchange of everything

@@ -5,6 +5,7 @@
 #include <numeric>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "benchmarks/records/proto_json.h"
@@ -22,6 +23,43 @@ absl::StatusOr<proto::StepProfile> Checked(proto::StepProfile profile, absl::str
   const absl::Status valid = ValidateStepProfile(profile);
   if (valid.ok()) return profile;
   return absl::InvalidArgumentError(absl::StrCat(what, ": ", valid.message()));
+}
+
+absl::Status CheckBlock(const proto::ProfiledBlock& block) {
+  const std::pair<const char*, double> numbers[] = {{"forward_us", block.forward_us()},
+                                                    {"backward_us", block.backward_us()},
+                                                    {"output_bytes", block.output_bytes()},
+                                                    {"kept_bytes", block.kept_bytes()}};
+  for (const auto& number : numbers) {
+    if (!std::isfinite(number.second) || number.second < 0) {
+      return Refuse(absl::StrCat("block ", block.name(), ": ", number.first), "at least 0",
+                    number.second);
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Either there are none, or each tensor belongs to one.
+absl::Status CheckBlocks(const proto::StepProfile& profile) {
+  if (profile.blocks().empty()) return absl::OkStatus();
+  absl::flat_hash_map<std::string, int> times;
+  for (const proto::ProfiledTensor& tensor : profile.tensors()) times[tensor.name()] = 0;
+  for (const proto::ProfiledBlock& block : profile.blocks()) {
+    GS_RETURN_IF_ERROR(CheckBlock(block));
+    for (const std::string& name : block.tensors()) {
+      const auto found = times.find(name);
+      if (found != times.end() && ++found->second == 1) continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat("block ", block.name(), ": expected the profile's tensors, each in one ",
+                       "block, found ", name));
+    }
+  }
+  for (const proto::ProfiledTensor& tensor : profile.tensors()) {
+    if (times[tensor.name()] == 1) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("blocks: expected each tensor in one, found ", tensor.name(), " in none"));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -68,7 +106,51 @@ absl::Status ValidateStepProfile(const proto::StepProfile& profile) {
     }
     before = tensor.ready_us();
   }
-  return absl::OkStatus();
+  return CheckBlocks(profile);
+}
+
+absl::Status CheckHasBlocks(const proto::StepProfile& profile) {
+  if (!profile.blocks().empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "profile of ", profile.model(), ": expected blocks, which stages are made of, found none; ",
+      "record it again: bazel run -c opt //benchmarks:train_bench -- --record=FILE --model=",
+      profile.model()));
+}
+
+std::vector<int> BlocksOfTensors(const proto::StepProfile& profile) {
+  absl::flat_hash_map<std::string, int> block_of;
+  for (int b = 0; b < profile.blocks_size(); ++b) {
+    for (const std::string& name : profile.blocks(b).tensors()) block_of[name] = b;
+  }
+  std::vector<int> blocks;
+  for (const proto::ProfiledTensor& tensor : profile.tensors()) {
+    blocks.push_back(block_of[tensor.name()]);
+  }
+  return blocks;
+}
+
+std::vector<double> ReadyInBlockUs(const proto::StepProfile& profile) {
+  const std::vector<int> blocks = BlocksOfTensors(profile);
+  // In the whole backward a block's gradients end with its last one, where the next block's begin.
+  std::vector<double> end(profile.blocks_size(), 0);
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    end[blocks[i]] = std::max(end[blocks[i]], profile.tensors(static_cast<int>(i)).ready_us());
+  }
+  std::vector<double> begin(end.size());
+  double before = profile.forward_us();
+  for (size_t b = end.size(); b-- > 0;) {
+    begin[b] = before;
+    before = std::max(before, end[b]);
+  }
+  std::vector<double> ready;
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    const int b = blocks[i];
+    const double length = end[b] - begin[b];
+    const double passed = profile.tensors(static_cast<int>(i)).ready_us() - begin[b];
+    const double share = length > 0 ? std::min(1.0, std::max(0.0, passed / length)) : 1;
+    ready.push_back(share * profile.blocks(b).backward_us());
+  }
+  return ready;
 }
 
 absl::StatusOr<Plan> ProfilePlan(const proto::StepProfile& profile, const PlanOptions& options) {

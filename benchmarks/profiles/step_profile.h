@@ -36,6 +36,18 @@ absl::StatusOr<Plan> ProfilePlan(const proto::StepProfile& profile, const PlanOp
 // the same profile, is complete; never falling.
 std::vector<double> BucketReadyUs(const proto::StepProfile& profile, const Plan& plan);
 
+// Whether the profile has blocks, which a mesh with stages is predicted and replayed from. Errors:
+// INVALID_ARGUMENT, one line that says how to record them.
+absl::Status CheckHasBlocks(const proto::StepProfile& profile);
+
+// By tensor of the profile: its block.
+std::vector<int> BlocksOfTensors(const proto::StepProfile& profile);
+
+// By tensor of the profile: when its gradient is complete, since its own block's backward began,
+// out of the block's backward_us. Inside a block gradients follow each other as in the whole
+// backward.
+std::vector<double> ReadyInBlockUs(const proto::StepProfile& profile);
+
 }  // namespace gradsync
 
 #endif  // GRADSYNC_BENCHMARKS_PROFILES_STEP_PROFILE_H_

@@ -52,6 +52,51 @@ TEST(StepProfileTest, TimesMustNotFallNorPassTheEndOfBackward) {
   EXPECT_FALSE(ValidateStepProfile(no_number).ok());
 }
 
+// Two blocks: the first has d, which backward completes last, the second b and c.
+proto::StepProfile TwoBlocks() {
+  proto::StepProfile profile = ThreeTensors();
+  for (const char* name : {"first", "second"}) {
+    proto::ProfiledBlock& block = *profile.add_blocks();
+    block.set_name(name);
+    block.set_backward_us(20);
+  }
+  profile.mutable_blocks(0)->add_tensors("d");
+  profile.mutable_blocks(1)->add_tensors("c");
+  profile.mutable_blocks(1)->add_tensors("b");
+  return profile;
+}
+
+TEST(StepProfileTest, InABlockGradientsFollowEachOtherAsInTheWholeBackward) {
+  const proto::StepProfile profile = TwoBlocks();
+  ASSERT_TRUE(ValidateStepProfile(profile).ok()) << ValidateStepProfile(profile);
+  EXPECT_THAT(BlocksOfTensors(profile), ElementsAre(1, 1, 0));
+  // b after 10 of the 40 that the whole backward takes for the second block, c at the end.
+  EXPECT_THAT(ReadyInBlockUs(profile), ElementsAre(5, 20, 20));
+}
+
+TEST(StepProfileTest, EachTensorBelongsToOneBlockOrThereAreNone) {
+  proto::StepProfile twice = TwoBlocks();
+  twice.mutable_blocks(0)->add_tensors("b");
+  EXPECT_THAT(std::string(ValidateStepProfile(twice).message()), HasSubstr("each in one block"));
+  proto::StepProfile never = TwoBlocks();
+  never.mutable_blocks(0)->clear_tensors();
+  EXPECT_THAT(std::string(ValidateStepProfile(never).message()), HasSubstr("found d in none"));
+  proto::StepProfile stranger = TwoBlocks();
+  stranger.mutable_blocks(0)->add_tensors("z");
+  EXPECT_THAT(std::string(ValidateStepProfile(stranger).message()), HasSubstr("found z"));
+  proto::StepProfile negative = TwoBlocks();
+  negative.mutable_blocks(1)->set_forward_us(-1);
+  EXPECT_THAT(std::string(ValidateStepProfile(negative).message()),
+              HasSubstr("block second: forward_us"));
+}
+
+TEST(StepProfileTest, AProfileWithoutBlocksSaysHowToRecordThem) {
+  EXPECT_TRUE(CheckHasBlocks(TwoBlocks()).ok());
+  const std::string message(CheckHasBlocks(ThreeTensors()).message());
+  EXPECT_THAT(message, HasSubstr("train_bench -- --record=FILE --model=three"));
+  EXPECT_EQ(message.find('\n'), std::string::npos);
+}
+
 TEST(StepProfileTest, ErrorsBeginWithTheFile) {
   EXPECT_THAT(std::string(ParseStepProfile("{", "p.json").status().message()), HasSubstr("p.json"));
   EXPECT_THAT(std::string(ParseStepProfile("{}", "p.json").status().message()),

@@ -34,17 +34,14 @@ absl::StatusOr<std::vector<int64_t>> ParseSizes(absl::string_view flag,
   return sizes;
 }
 
+constexpr char kExpectedScales[] = "numbers from 0 to 1000, such as 0.5,1";
+
 absl::StatusOr<std::vector<double>> ParseScales(const std::vector<std::string>& texts) {
-  constexpr char kExpected[] = "numbers from 0 to 1000, such as 0.5,1";
   std::vector<double> scales;
   for (const std::string& text : texts) {
-    double scale = 0;
-    if (!absl::SimpleAtod(text, &scale) || !(scale >= 0 && scale <= 1000)) {
-      return FlagError("compute_scale", kExpected, text);
-    }
-    scales.push_back(scale);
+    GS_ASSIGN_OR_RETURN(scales.emplace_back(), ParseComputeScale(text));
   }
-  if (scales.empty()) return FlagError("compute_scale", kExpected, "");
+  if (scales.empty()) return FlagError("compute_scale", kExpectedScales, "");
   return scales;
 }
 
@@ -212,9 +209,16 @@ absl::Status AddCases(const ReplayCase& common, const std::vector<PlacedJob>& jo
 
 }  // namespace
 
+std::string DescribeMesh(const proto::RankSpec::Replay& spec) {
+  return absl::StrCat(spec.mesh(), ", ", spec.pipeline_schedule(), ", ", spec.micro_batches(),
+                      " micro-batches of ", spec.step_samples(), " samples, ",
+                      spec.split().empty() ? "not cut" : absl::StrCat("cut before ", spec.split()));
+}
+
 std::string Describe(const ReplayCase& replay) {
   std::string text = absl::StrCat(replay.profile_name, ": ", DescribeKind(replay.job.spec),
                                   DescribeServers(replay.job), ", workers ", replay.job.workers);
+  if (!replay.spec.mesh().empty()) absl::StrAppend(&text, ", ", DescribeMesh(replay.spec));
   if (!replay.job.bandwidth.empty()) absl::StrAppend(&text, ", ", replay.job.bandwidth);
   const proto::RankSpec::Replay& spec = replay.spec;
   absl::StrAppend(&text, ", buckets of ", FormatBytes(spec.bucket_bytes()));
@@ -263,6 +267,21 @@ absl::StatusOr<std::vector<ReplayCase>> ListReplayCases(const ReplaySweepOptions
     }
   }
   return cases;
+}
+
+absl::StatusOr<ReplayCase> CommonReplayCase(const ReplaySweepOptions& options) {
+  GS_RETURN_IF_ERROR(ParseSizes("bucket_bytes", options.bucket_bytes).status());
+  GS_RETURN_IF_ERROR(ParseScales(options.compute_scales).status());
+  GS_RETURN_IF_ERROR(CheckNumbers(options));
+  GS_RETURN_IF_ERROR(Straggler::Parse(options.straggler).status());
+  GS_RETURN_IF_ERROR(CheckAtLeast("global_batch_size", 0, options.global_batch_size));
+  return CommonCase(options);
+}
+
+absl::StatusOr<double> ParseComputeScale(const std::string& text) {
+  double scale = 0;
+  if (absl::SimpleAtod(text, &scale) && scale >= 0 && scale <= 1000) return scale;
+  return FlagError("compute_scale", kExpectedScales, text);
 }
 
 proto::RankSpec RankSpecOf(const ReplayCase& replay) {

@@ -53,12 +53,22 @@ struct ReplayCase {
 // "resnet50: ring over grpc, 4 workers".
 std::string Describe(const ReplayCase& replay);
 
+// Of a model in stages: "data=2,pipeline=2, 1f1b, 4 micro-batches of 32 samples, cut before 4".
+std::string DescribeMesh(const proto::RankSpec::Replay& spec);
+
 // Reads the profiles, checks everything, and lists the measurements in the order in which they run:
 // bandwidths outermost, since each has a network of its own, and topologies innermost, so that what
 // is compared is measured close in time. Combinations that cannot be are left out, but each value
 // that was asked for occurs (job_sweep.h). Errors: INVALID_ARGUMENT naming the flag or the file,
 // what was expected and what came; for files also NOT_FOUND and DATA_LOSS.
 absl::StatusOr<std::vector<ReplayCase>> ListReplayCases(const ReplaySweepOptions& options);
+
+// A measurement with what is the same in all of `options`, checked, and no profile or job yet.
+// Errors: INVALID_ARGUMENT naming the flag.
+absl::StatusOr<ReplayCase> CommonReplayCase(const ReplaySweepOptions& options);
+
+// One of `compute_scales`. Errors: INVALID_ARGUMENT naming --compute_scale.
+absl::StatusOr<double> ParseComputeScale(const std::string& text);
 
 // What its ranks are told.
 proto::RankSpec RankSpecOf(const ReplayCase& replay);

@@ -13,6 +13,9 @@
 #include "benchmarks/records/payload.h"
 #include "benchmarks/records/run_job.h"
 #include "benchmarks/records/table.h"
+#include "benchmarks/replay/mesh_spec.h"
+#include "group/mesh.h"
+#include "plan/wire_traffic.h"
 
 namespace gradsync {
 namespace {
@@ -38,6 +41,73 @@ std::string WhyInvalid(const proto::Run& run) {
         run.late_ms_p90());
   }
   return run.bandwidth().empty() ? "" : InvalidByCpu(run.cpu_share());
+}
+
+// What a stage's ranks and servers exchange, by their numbers in the job.
+absl::Status AddStageFlows(const Plan& plan, const ReplayCase& replay, const Mesh& mesh, int stage,
+                           std::vector<Flow>* flows) {
+  const int stages = mesh.size(MeshDimension::kPipeline);
+  std::vector<int> processes;
+  for (int rank = 0; rank < mesh.world_size(); ++rank) {
+    if (mesh.Coordinate(rank, MeshDimension::kPipeline) == stage) processes.push_back(rank);
+  }
+  PlacedJob own = replay.job;
+  own.workers = static_cast<int>(processes.size());
+  own.servers = 0;
+  for (int server = stage; server < replay.job.servers; server += stages) {
+    processes.push_back(mesh.world_size() + server);
+    ++own.servers;
+  }
+  if (own.servers > 0) own.placement = Placement::kDedicated;
+  GS_ASSIGN_OR_RETURN(std::vector<Flow> some, JobFlows(plan, own));
+  for (Flow& flow : some) {
+    flow.from = processes[flow.from];
+    flow.to = processes[flow.to];
+    flows->push_back(flow);
+  }
+  return absl::OkStatus();
+}
+
+// Of a mesh: what is exchanged, and what passes between stages, each of which is a host.
+absl::Status SetMeshWire(const ReplayCase& replay, const Mesh& mesh,
+                         const std::vector<RecordedStage>& stages,
+                         const std::vector<proto::WorkerMetrics>& workers,
+                         const std::vector<proto::ServerMetrics>& servers, proto::Run* run) {
+  std::vector<Flow> flows;
+  for (size_t s = 0; s < stages.size(); ++s) {
+    GS_RETURN_IF_ERROR(AddStageFlows(stages[s].plan, replay, mesh, static_cast<int>(s), &flows));
+  }
+  std::vector<Payload> hosts =
+      PayloadByHost(CountedPayload(workers, servers), flows, HostsOf(replay.job));
+  for (size_t rank = 0; rank < workers.size(); ++rank) {
+    hosts[rank].tx_bytes += workers[rank].stage_tx_bytes_per_step();
+    hosts[rank].rx_bytes += workers[rank].stage_rx_bytes_per_step();
+  }
+  SetWire(hosts, run);
+  return absl::OkStatus();
+}
+
+// What AggregateRun() does not know of a mesh.
+absl::Status SummarizeMesh(const ReplayCase& replay,
+                           const std::vector<proto::WorkerMetrics>& workers,
+                           const std::vector<proto::ServerMetrics>& servers, proto::Run* run) {
+  const proto::RankSpec::Replay& spec = replay.spec;
+  GS_ASSIGN_OR_RETURN(const Mesh mesh, Mesh::Parse(spec.mesh(), replay.job.workers));
+  GS_ASSIGN_OR_RETURN(const std::vector<RecordedStage> stages, StagesOfSpec(spec, mesh));
+  run->set_mesh(spec.mesh());
+  run->set_pipeline_schedule(spec.pipeline_schedule());
+  run->set_micro_batches(static_cast<int>(spec.micro_batches()));
+  run->set_split(spec.split());
+  run->set_bytes(0);
+  for (const RecordedStage& stage : stages) {
+    run->set_bytes(run->bytes() + static_cast<double>(stage.plan.total_bytes()));
+  }
+  const double step_us = 1e3 * run->step_ms_p50();
+  const auto samples = static_cast<double>(spec.step_samples());
+  run->set_samples_per_s(mesh.size(MeshDimension::kData) * samples / step_us * 1e6);
+  run->set_scaling_efficiency(spec.compute_scale() * replay.one_worker_us /
+                              (static_cast<double>(stages.size()) * step_us));
+  return SetMeshWire(replay, mesh, stages, workers, servers, run);
 }
 
 absl::Status SetHostWire(const ReplayCase& replay, const std::vector<proto::WorkerMetrics>& workers,
@@ -73,6 +143,13 @@ std::string GroupLine(const proto::Run& run, const proto::Run* predicted) {
   return absl::StrCat(line, "\n");
 }
 
+std::string MeshLine(const proto::Run& run) {
+  return absl::StrCat("  ", run.mesh(), ", ", run.pipeline_schedule(), ", ", run.micro_batches(),
+                      " x ", Count(run.batch_size(), "sample"),
+                      run.split().empty() ? "" : absl::StrCat(", cut before ", run.split()),
+                      absl::StrFormat(", %.1f samples per s\n", run.samples_per_s()));
+}
+
 constexpr char kLine[] =
     "%-12s  %-8s %-5s %-6s %-9s %7s %7s %9s %9s %7s  %8s %8s %8s  %8s %8s  %11s  %5s %6s  %9s %7s  "
     "%6s\n";
@@ -87,7 +164,8 @@ absl::StatusOr<proto::Run> SummarizeReplay(const ReplayCase& replay,
   run.set_global_batch_size(static_cast<double>(replay.global_batch_size));
   run.set_compute_scale(replay.spec.compute_scale());
   SetPlaced(replay.job, &run);
-  GS_RETURN_IF_ERROR(SetHostWire(replay, workers, servers, &run));
+  const bool mesh = !replay.spec.mesh().empty();
+  if (!mesh) GS_RETURN_IF_ERROR(SetHostWire(replay, workers, servers, &run));
   for (const proto::WorkerMetrics& worker : workers) run.set_wrong(run.wrong() + worker.wrong());
   run.set_cpu_share(workers[0].cpu_share());
   run.set_late_ms_p90(LateMs(workers));
@@ -96,6 +174,7 @@ absl::StatusOr<proto::Run> SummarizeReplay(const ReplayCase& replay,
   const int parts = replay.global_batch_size > 0 ? replay.job.workers : 1;
   run.set_scaling_efficiency(replay.spec.compute_scale() * replay.one_worker_us /
                              (parts * step_us));
+  if (mesh) GS_RETURN_IF_ERROR(SummarizeMesh(replay, workers, servers, &run));
   run.set_invalid(WhyInvalid(run));
   return run;
 }
@@ -126,6 +205,7 @@ std::string ReplayLine(const proto::Run& run, const proto::Run* predicted) {
       Percent(run.cpu_share()), Ms(run.late_ms_p90()), typical ? Ms(predicted->step_ms_p50()) : "-",
       typical ? Error(predicted->step_ms_p50(), run.step_ms_p50()) : "-",
       compressed ? "-" : absl::StrFormat("%.0f", run.wrong()));
+  if (!run.mesh().empty()) absl::StrAppend(&line, MeshLine(run));
   if (compressed) {
     absl::StrAppend(&line, "  compression: ", run.compression(), "\n");
   }

@@ -16,6 +16,7 @@
 #include "benchmarks/profiles/step_profile.h"
 #include "benchmarks/ranks/clocks.h"
 #include "benchmarks/records/machine_load.h"
+#include "benchmarks/replay/replay_cases.h"
 
 namespace gradsync {
 namespace {
@@ -48,13 +49,17 @@ class Replay {
         profile_(spec_.profile()),
         straggler_(straggler),
         plan_(plan),
-        ready_us_(BucketReadyUs(profile_, plan)),
+        stage_(options.stage),
+        ready_us_(stage_ != nullptr ? std::vector<double>() : BucketReadyUs(profile_, plan)),
+        update_us_(stage_ != nullptr ? stage_->update_us() : profile_.update_us()),
         clock_(*clock),
         sync_(*sync) {}
 
   absl::StatusOr<proto::WorkerMetrics> Run(const std::function<absl::Status()>& start) {
     GS_ASSIGN_OR_RETURN(memory_, sync_.Bind(plan_, NewDeadline()));
     GS_RETURN_IF_ERROR(sync_.BroadcastParameters(NewDeadline()));
+    if (stage_ != nullptr)
+      GS_RETURN_IF_ERROR(stage_->Connect(absl::StrCat("replay of ", DescribeMesh(spec_))));
     GS_RETURN_IF_ERROR(start());
     GS_RETURN_IF_ERROR(VerifiedStep(1));
     for (int64_t step = 2; step <= spec_.warmup_steps(); ++step) {
@@ -62,6 +67,7 @@ class Replay {
     }
     GS_RETURN_IF_ERROR(start());
     const WireStats wire_before = sync_.wire_stats();
+    const Passed passed_before = PassedSoFar();
     const double cpu_before = CpuSeconds();
     const MachineLoad load;
     const double begin = clock_.Now();
@@ -78,15 +84,30 @@ class Replay {
     const double steps = static_cast<double>(spec_.steps());
     metrics_.set_wire_tx_bytes_per_step(static_cast<double>(wire.tx_bytes) / steps);
     metrics_.set_wire_rx_bytes_per_step(static_cast<double>(wire.rx_bytes) / steps);
+    const Passed passed = PassedSoFar();
+    metrics_.set_stage_tx_bytes_per_step((passed.sent - passed_before.sent) / steps);
+    metrics_.set_stage_rx_bytes_per_step((passed.received - passed_before.received) / steps);
     DescribeStaleness();
     GS_RETURN_IF_ERROR(sync_.Settle(Deadline::In(kSettleTimeout)));
     Describe();
+    if (stage_ != nullptr) GS_RETURN_IF_ERROR(stage_->Finish());
     GS_RETURN_IF_ERROR(sync_.Shutdown(NewDeadline()));
     return std::move(metrics_);
   }
 
  private:
   Deadline NewDeadline() const { return Deadline::In(options_.timeout); }
+
+  // Between stages, bytes.
+  struct Passed {
+    double sent = 0;
+    double received = 0;
+  };
+  Passed PassedSoFar() const {
+    if (stage_ == nullptr) return {};
+    return {static_cast<double>(stage_->bytes_sent()),
+            static_cast<double>(stage_->bytes_received())};
+  }
 
   bool updates_here() const { return sync_.update_site() == UpdateSite::kWorker; }
 
@@ -100,16 +121,16 @@ class Replay {
   absl::Status Step(int64_t number, proto::WorkerMetrics* metrics) {
     const double factor = spec_.compute_scale() * straggler_.Factor(options_.rank, number);
     const double begin = clock_.Now();
-    double late = 0;
     handles_.clear();
-    for (size_t b = 0; b < memory_.size(); ++b) {
-      // What the launch before took, an exchange may well take; only waking up late is the clock's.
-      const double due = std::max(begin + factor * ready_us_[b], clock_.Now());
-      clock_.SleepUntil(due);
-      late = std::max(late, clock_.Now() - due);
-      handles_.push_back(sync_.Launch(OptionsOf(number), static_cast<int>(b)));
+    ReplayedParts parts;
+    const auto launch = [&](int bucket) {
+      handles_.push_back(sync_.Launch(OptionsOf(number), bucket));
+    };
+    if (stage_ != nullptr) {
+      GS_RETURN_IF_ERROR(stage_->Run(number, factor, launch, &parts));
+    } else {
+      Compute(begin, factor, launch, &parts);
     }
-    clock_.SleepUntil(begin + factor * (profile_.forward_us() + profile_.backward_us()));
     const double backward_end = clock_.Now();
     double update = 0;
     for (size_t b = 0; b < handles_.size(); ++b) {
@@ -118,15 +139,28 @@ class Replay {
     }
     if (metrics == nullptr) return absl::OkStatus();
     const double end = clock_.Now();
-    const double forward = factor * profile_.forward_us();
     metrics->add_step_ms(1e-3 * (end - begin));
-    metrics->add_data_ms(0);
-    metrics->add_forward_ms(1e-3 * forward);
-    metrics->add_backward_ms(1e-3 * (backward_end - begin - forward));
+    metrics->add_data_ms(1e-3 * parts.waited);
+    metrics->add_forward_ms(1e-3 * parts.forward);
+    metrics->add_backward_ms(1e-3 * (backward_end - begin - parts.forward - parts.waited));
     metrics->add_exposed_ms(1e-3 * (end - backward_end - update));
     metrics->add_update_ms(1e-3 * update);
-    metrics->add_late_ms(1e-3 * late);
+    metrics->add_late_ms(1e-3 * parts.late);
     return absl::OkStatus();
+  }
+
+  // The whole model's forward and backward, which began at `begin`.
+  void Compute(double begin, double factor, const std::function<void(int)>& launch,
+               ReplayedParts* parts) {
+    for (size_t b = 0; b < memory_.size(); ++b) {
+      // What the launch before took, an exchange may well take; only waking up late is the clock's.
+      const double due = std::max(begin + factor * ready_us_[b], clock_.Now());
+      clock_.SleepUntil(due);
+      parts->late = std::max(parts->late, clock_.Now() - due);
+      launch(static_cast<int>(b));
+    }
+    clock_.SleepUntil(begin + factor * (profile_.forward_us() + profile_.backward_us()));
+    parts->forward = factor * profile_.forward_us();
   }
 
   // The time that it took.
@@ -134,13 +168,14 @@ class Replay {
     const double share = static_cast<double>(plan_.buckets()[bucket].bytes()) /
                          static_cast<double>(plan_.total_bytes());
     const double begin = clock_.Now();
-    clock_.SleepUntil(begin + factor * profile_.update_us() * share);
+    clock_.SleepUntil(begin + factor * update_us_ * share);
     return clock_.Now() - begin;
   }
 
   absl::Status VerifiedStep(int64_t number) {
     // A worker alone (topology local) gets its own gradients back.
-    const int contributor = plan_.world_size() == 1 ? 0 : options_.rank;
+    const int own = options_.replica >= 0 ? options_.replica : options_.rank;
+    const int contributor = plan_.world_size() == 1 ? 0 : own;
     ForEachTensor([&](int64_t first, absl::Span<float> grad, absl::Span<float>) {
       FillContribution(contributor, number, first, grad);
     });
@@ -225,7 +260,9 @@ class Replay {
   const proto::StepProfile& profile_;
   const Straggler& straggler_;
   const Plan& plan_;
-  const std::vector<double> ready_us_;  // by bucket
+  StageReplay* const stage_;            // null: the whole step
+  const std::vector<double> ready_us_;  // by bucket; of the whole step
+  const double update_us_;
   ReplayClock& clock_;
   GradientSync& sync_;
   std::vector<GradBucket> memory_;

@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "benchmarks/replay/replay_clock.h"
+#include "benchmarks/replay/stage_replay.h"
 #include "plan/consistency.h"
 #include "plan/plan.h"
 #include "proto/rank_spec.pb.h"
@@ -17,9 +18,12 @@
 
 namespace gradsync {
 
-// All ranks agree on all but `rank`.
+// All ranks agree on all but `rank`, `replica` and `stage`.
 struct ReplayOptions {
   int rank = 0;
+  int replica = -1;  // this rank's number among those that it exchanges with; -1: its rank
+  // What is computed instead of the profile's whole step, of a model in stages; may be null.
+  StageReplay* stage = nullptr;
   proto::RankSpec::Replay spec;
   Consistency consistency;  // of the backend
   absl::Duration timeout = absl::Seconds(60);
@@ -41,6 +45,10 @@ struct ReplayOptions {
 // where all ranks settle after it and owners add contributions one by one as they come, within
 // rounding. Later steps exchange what the one before
 // left in the buckets, which stays of that size.
+//
+// A stage (stage_replay.h) computes its micro-batches instead, exchanges what the last of them
+// completes, and has `plan`, its part of the model's; time that it waits for neighbours counts as
+// waiting for data.
 //
 // `start` must return on all ranks at about the same time; it is called before the warm-up and
 // before the measured steps, which end with Settle(): every rank does as many, also where some are

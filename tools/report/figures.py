@@ -410,6 +410,46 @@ def time_picture(records, path):
                   {IDEAL: (len(names.TOPOLOGY_ORDER),)})
 
 
+def _split_label(run):
+    """None for an arrangement without a place in a sweep over split sizes."""
+    if not run.mesh or run.micro_batches < 1 or run.batch_size < 1 or run.update == "owner":
+        return None
+    if run.workers == 1:
+        return "one process"
+    return f"{run.mesh}, {run.pipeline_schedule}" if run.split else f"{run.mesh}, not cut"
+
+
+def _split_lines(records, bandwidth):
+    lines = {}
+    for kind, runs in enumerate((records.runs, records.predictions)):
+        for run in runs:
+            label = _split_label(run)
+            if label is None or run.bandwidth != bandwidth or run.step_ms_p50 <= 0 or (kind == 0 and not usable(run)):
+                continue
+            values = _step_ms(run) if kind == 0 else [run.step_ms_p50]
+            lines.setdefault(label, ([], []))[kind].append((run.batch_size, *(value / 1e3 for value in values)))
+    return [(label, sorted(measured), sorted(predicted)) for label, (measured, predicted) in sorted(lines.items())]
+
+
+def split_picture(records, path):
+    """Likewise: the time of a step against the samples of a micro-batch, of as many samples in all, a panel for each
+    network."""
+    kind = _kind_of_picture(path)
+    batches = {run.global_batch_size for run in records.runs if _split_label(run)}
+    bandwidths = list(dict.fromkeys(run.bandwidth for run in records.runs if _split_label(run)))
+    panels = [(names.bandwidth(bandwidth) or "this host", _split_lines(records, bandwidth))
+              for bandwidth in bandwidths[:MAX_PANELS]]
+    panels = [(title, lines) for title, lines in panels if lines]
+    if not panels or len(batches) != 1 or 0 in batches:
+        raise BadInput("--figure_of=split: expected runs of --mesh with one --global_batch_size, found none or others")
+    labels = sorted({line[0] for _, lines in panels for line in lines})
+    words = ". ".join(f"{panel}: " + "; ".join(_line_words(*line) for line in lines) for panel, lines in panels)
+    return _drawn(kind, plots.strip_size(len(panels), len(labels)),
+                  lambda canvas: plots.draw_strip(canvas, panels, plots.styles(labels), labels,
+                                                  f"s per step of {max(batches):,.0f} samples", plots.split_axis),
+                  "Time of a step against the samples of a micro-batch", words)
+
+
 def bandwidth_picture(records, path):
     """Likewise: samples/s against the bandwidth of each host's link."""
     kind = _kind_of_picture(path)

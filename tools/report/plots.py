@@ -213,6 +213,12 @@ def _worker_axis(axes, workers):
     axes.set_xlabel("workers (n)")
 
 
+def split_axis(axes, sizes):
+    """Of samples per micro-batch."""
+    _worker_axis(axes, sizes)
+    axes.set_xlabel("samples per micro-batch")
+
+
 def bandwidth_axis(axes, bandwidths):
     """Of Mbit/s: the measured and predicted ones, those between them left out where there is no room."""
     axes.set_xscale("log")
@@ -283,7 +289,7 @@ def strip_size(panels, labels):
     return STRIP_WIDTH * max(panels, 2), 2.75 + _legend_height(labels, 2 * max(panels, 2))
 
 
-def draw_strip(canvas, panels, style, labels, y_label):
+def draw_strip(canvas, panels, style, labels, y_label, x_axis=_worker_axis):
     """`panels`: (title, lines), side by side on one scale; each label is in some panel."""
     width, height = strip_size(len(panels), len(labels))
     bottom = height - 2.75 + 0.48
@@ -294,7 +300,7 @@ def draw_strip(canvas, panels, style, labels, y_label):
         axes = canvas.figure.add_axes([left / width, bottom / height, (right - left) / width,
                                        1 - (bottom + 0.34) / height])
         axes.set_title(title, color=canvas.colours["ink"])
-        values.extend(_plot_lines(canvas, axes, lines, style))
+        values.extend(_plot_lines(canvas, axes, lines, style, x_axis=x_axis))
         for handle, label in zip(*axes.get_legend_handles_labels()):
             handles.setdefault(label, handle)
         all_axes.append(axes)

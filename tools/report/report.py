@@ -85,7 +85,7 @@ def page_or_picture(args):
         return args.out or os.path.join(os.path.dirname(path), "report.html"), page.render(found).encode()
     import figures
     draw = {"throughput": figures.picture, "bandwidth": figures.bandwidth_picture, "time": figures.time_picture,
-            "learning": figures.learning_picture}[args.figure_of]
+            "learning": figures.learning_picture, "split": figures.split_picture}[args.figure_of]
     return args.figure, draw(found, args.figure)
 
 
@@ -94,10 +94,10 @@ def make(argv):
     parser.add_argument("json", metavar="COMPARE.JSON", nargs="+")
     parser.add_argument("--out", metavar="FILE", help="default: report.html beside COMPARE.JSON")
     parser.add_argument("--figure", metavar="FILE", help="instead, one picture for a document, as SVG or PNG")
-    parser.add_argument("--figure_of", choices=("throughput", "bandwidth", "time", "learning", "epochs"),
+    parser.add_argument("--figure_of", choices=("throughput", "bandwidth", "time", "learning", "split", "epochs"),
                         default="throughput",
                         help="samples/s against workers (default) or against bandwidth, the time of a step against workers "
-                        "(strong scaling), loss and accuracy against time, or over the epochs of jobs")
+                        "(strong scaling) or against the samples of a micro-batch (stages), loss and accuracy against time, or over the epochs of jobs")
     args = parser.parse_args(argv)
     outputs = [epochs_picture(args) if args.figure_of == "epochs" else page_or_picture(args)]
     for path, data in outputs:

@@ -302,6 +302,28 @@ class ToolTest(unittest.TestCase):
                             "expected runs with a curve")
 
     @unittest.skipIf(MISSING, MISSING)
+    def test_a_figure_of_split_has_a_panel_for_each_network_and_a_line_for_each_schedule(self):
+        def stages(size, step_ms, **changes):
+            made = run("ring", 2, 100, mesh="pipeline=2", pipeline_schedule="gpipe", split="8", batch_size=size,
+                       micro_batches=120 // size, global_batch_size=120, bandwidth="100mbit")
+            made.update({"step_ms_p50": step_ms, "step_ms_p10": step_ms - 1, "step_ms_p90": step_ms + 1}, **changes)
+            return made
+        measured = [stages(size, 1000 + size, bandwidth=bandwidth, pipeline_schedule=schedule)
+                    for size in (1, 20, 60) for bandwidth in ("100mbit", "1gbit") for schedule in ("gpipe", "1f1b")]
+        value = {"runs": measured, "predictions": [stages(size, 990 + size) for size in (1, 20, 60)]}
+        (self.folder / "compare.json").write_text(json.dumps(value))
+        picture = self.folder / "split.svg"
+        result = self.call(self.folder / "compare.json", f"--figure={picture}", "--figure_of=split")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        text = "".join(ElementTree.fromstring(picture.read_bytes()).itertext())
+        for word in ("samples per micro-batch", "s per step of 120 samples", "100 Mbit/s", "1,000 Mbit/s",
+                     "pipeline=2, 1f1b", "gpipe 1.00 at 1, 1.02 at 20, 1.06 at 60"):
+            self.assertIn(word, text)
+        (self.folder / "compare.json").write_text(json.dumps({"runs": [run("ps", 2, 100)]}))
+        self.assert_refused(self.call(self.folder / "compare.json", "--figure=x.svg", "--figure_of=split"),
+                            "expected runs of --mesh")
+
+    @unittest.skipIf(MISSING, MISSING)
     def test_a_figure_of_bandwidth_has_a_line_for_each_topology(self):
         (self.folder / "compare.json").write_text(json.dumps(sweep()))
         picture = self.folder / "bandwidth.svg"

@@ -18,12 +18,12 @@
 //   gpipe   F0 F1 F2 F3             B0 B1 B2 B3
 //              F0 F1 F2 F3       B0 B1 B2 B3
 //                 F0 F1 F2 F3 B0 B1 B2 B3
-//   1f1b    F0 F1 F2 F3    B0    B1    B2    B3
-//              F0 F1 F2 B0 F3 B1    B2    B3
+//   1f1b    F0 F1 F2 F3       B0 B1    B2    B3
+//              F0 F1 F2 F3 B0 B1    B2    B3
 //                 F0 B0 F1 B1 F2 B2 F3 B3
 
-#ifndef GRADSYNC_PIPELINE_SCHEDULE_H_
-#define GRADSYNC_PIPELINE_SCHEDULE_H_
+#ifndef GRADSYNC_PLAN_PIPELINE_SCHEDULE_H_
+#define GRADSYNC_PLAN_PIPELINE_SCHEDULE_H_
 
 #include <cstdint>
 #include <vector>
@@ -53,10 +53,11 @@ struct StageAction {
 };
 
 // The most micro-batches of which a stage has computed forward and not yet backward: so many inputs
-// and graphs it holds. Under 1f1b stage s of p has up to 2(p-s)-1. With p-s, as the schedule is
-// often described, a stage waits for a message to go to the last stage and back before each
-// forward, and where messages take time every step is bound by that; with twice as many the next
-// micro-batches are on the links meanwhile.
+// and graphs it holds. Under 1f1b stage s of p has up to 3(p-s)-2: with T the time that the slowest
+// stage, or the busiest link, takes for a micro-batch in both directions, a micro-batch comes back
+// after at most (p-s)T in stages and 2(p-s-1)T on links. With p-s, as the schedule is often
+// described, a stage waits for that before each forward, and where messages take time every step is
+// bound by it; with so many the next micro-batches are on the links meanwhile.
 int64_t InFlight(PipelineSchedule schedule, int stages, int stage, int64_t micro_batches);
 
 // What `stage`, 0 to stages-1, does in a step of `micro_batches`, at least 1, in this order.
@@ -70,4 +71,4 @@ absl::Status CheckActions(const std::vector<StageAction>& actions, int64_t micro
 
 }  // namespace gradsync
 
-#endif  // GRADSYNC_PIPELINE_SCHEDULE_H_
+#endif  // GRADSYNC_PLAN_PIPELINE_SCHEDULE_H_

@@ -1,4 +1,4 @@
-#include "pipeline/schedule.h"
+#include "plan/pipeline_schedule.h"
 
 #include <algorithm>
 
@@ -39,7 +39,7 @@ int64_t InFlight(PipelineSchedule schedule, int stages, int stage, int64_t micro
     case PipelineSchedule::kGpipe:
       return micro_batches;
     case PipelineSchedule::kOneForwardOneBackward:
-      return std::min<int64_t>(micro_batches, 2 * (stages - stage) - 1);
+      return std::min<int64_t>(micro_batches, 3 * (stages - stage) - 2);
   }
   return 1;
 }

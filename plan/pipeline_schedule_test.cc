@@ -1,4 +1,4 @@
-#include "pipeline/schedule.h"
+#include "plan/pipeline_schedule.h"
 
 #include <algorithm>
 #include <string>
@@ -36,8 +36,8 @@ TEST(ScheduleTest, GpipeFillsAndDrains) {
 }
 
 TEST(ScheduleTest, OneForwardOneBackwardHasFewerInFlightTheLaterTheStage) {
-  EXPECT_EQ(Table(k1f1b, 3, 0, 7), "F0 F1 F2 F3 F4 B0 F5 B1 F6 B2 B3 B4 B5 B6");
-  EXPECT_EQ(Table(k1f1b, 3, 1, 7), "F0 F1 F2 B0 F3 B1 F4 B2 F5 B3 F6 B4 B5 B6");
+  EXPECT_EQ(Table(k1f1b, 3, 0, 9), "F0 F1 F2 F3 F4 F5 F6 B0 F7 B1 F8 B2 B3 B4 B5 B6 B7 B8");
+  EXPECT_EQ(Table(k1f1b, 3, 1, 7), "F0 F1 F2 F3 B0 F4 B1 F5 B2 F6 B3 B4 B5 B6");
   EXPECT_EQ(Table(k1f1b, 3, 2, 7), "F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 F5 B5 F6 B6");
 }
 

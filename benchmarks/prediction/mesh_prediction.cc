@@ -1,0 +1,159 @@
+#include "benchmarks/prediction/mesh_prediction.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "benchmarks/profiles/step_profile.h"
+#include "benchmarks/records/run_job.h"
+#include "simulator/pipeline.h"
+
+namespace gradsync {
+namespace {
+
+// The steps that are simulated: after the first they repeat.
+constexpr int kSteps = 3;
+
+// What a step is made of.
+absl::StatusOr<MicroBatches> BatchesOf(const proto::StepProfile& profile,
+                                       const PredictedMesh& mesh) {
+  const int replicas = mesh.mesh.size(MeshDimension::kData);
+  if (mesh.global_batch_size > 0) {
+    if (mesh.global_batch_size % replicas != 0) {
+      return absl::InvalidArgumentError(absl::StrCat("global batch: expected a multiple of ",
+                                                     replicas, " replicas, found ",
+                                                     mesh.global_batch_size));
+    }
+    return CutBatch(mesh.global_batch_size / replicas, mesh.micro_batches);
+  }
+  const int64_t each =
+      mesh.job.batch_size > 0 ? mesh.job.batch_size : std::max(1, profile.batch_size());
+  return CutBatch(each * mesh.micro_batches, mesh.micro_batches);
+}
+
+StagePass Seconds(const RecordedPass& pass) {
+  return {1e-6 * pass.forward_us, 1e-6 * pass.backward_us, pass.output_bytes};
+}
+
+SimulatedPipeline PipelineOf(const std::vector<RecordedStage>& stages, const PredictedMesh& mesh) {
+  SimulatedPipeline pipeline;
+  pipeline.micro_batches = mesh.micro_batches;
+  pipeline.steps = kSteps;
+  const int count = static_cast<int>(stages.size());
+  pipeline.ranks.resize(count);
+  for (int rank = 0; rank < mesh.mesh.world_size(); ++rank) {
+    pipeline.ranks[mesh.mesh.Coordinate(rank, MeshDimension::kPipeline)].push_back(rank);
+  }
+  for (int s = 0; s < count; ++s) {
+    SimulatedStage stage;
+    stage.each = Seconds(stages[s].each);
+    stage.last = Seconds(stages[s].last);
+    stage.actions = ActionsOf(mesh.schedule, count, s, mesh.micro_batches);
+    stage.plan = stages[s].plan;
+    for (double us : stages[s].bucket_ready_us) {
+      stage.bucket_ready.push_back(std::min(1e-6 * us, stage.last.backward));
+    }
+    stage.update = 1e-6 * stages[s].update_us;
+    pipeline.stages.push_back(std::move(stage));
+  }
+  return pipeline;
+}
+
+// What a rank keeps between forward and backward, of the stage that keeps most.
+double ActivationBytes(const std::vector<RecordedStage>& stages, const PredictedMesh& mesh) {
+  const int count = static_cast<int>(stages.size());
+  int64_t most = 0;
+  for (int s = 0; s < count; ++s) {
+    most = std::max(most,
+                    stages[s].kept_bytes * InFlight(mesh.schedule, count, s, mesh.micro_batches));
+  }
+  return static_cast<double>(most);
+}
+
+// Of all stages, on one rank that has them all.
+double ComputeSeconds(const SimulatedPipeline& pipeline) {
+  double seconds = 0;
+  for (const SimulatedStage& stage : pipeline.stages) {
+    seconds += static_cast<double>(pipeline.micro_batches - 1) *
+                   (stage.each.forward + stage.each.backward) +
+               stage.last.forward + stage.last.backward + stage.update;
+  }
+  return seconds;
+}
+
+void SetTimes(const PipelinePrediction& step, proto::Run* run) {
+  run->set_step_ms_p50(1e3 * step.step);
+  if (step.step > 0) run->set_steps_per_s(1 / step.step);
+  // Of the first stage, which begins each step and ends it.
+  const PipelinePrediction::Stage& first = step.stages[0];
+  run->set_exposed_ms_p50(1e3 * first.exposed);
+  run->mutable_breakdown_ms()->set_exposed(1e3 * first.exposed);
+  run->mutable_breakdown_ms()->set_update(1e3 * first.update);
+  run->set_bubble_share(step.bubble_share);
+  run->set_wire_tx_bytes_max_node(step.tx_bytes_max_host);
+  run->set_wire_rx_bytes_max_node(step.rx_bytes_max_host);
+}
+
+}  // namespace
+
+absl::StatusOr<proto::Run> PredictMesh(const std::vector<proto::StepProfile>& profiles,
+                                       const PredictedMesh& mesh) {
+  if (profiles.empty()) return absl::InvalidArgumentError("profiles: expected some, found none");
+  for (const proto::StepProfile& profile : profiles) {
+    GS_RETURN_IF_ERROR(ValidateStepProfile(profile));
+    GS_RETURN_IF_ERROR(CheckHasBlocks(profile));
+  }
+  PlacedJob placed = mesh.job.placed;
+  placed.workers = mesh.mesh.world_size();
+  placed.spec.link = Link::kGrpc;
+  GS_RETURN_IF_ERROR(CheckJob(&placed));
+  if (!(mesh.job.compute_scale >= 0) || !std::isfinite(mesh.job.compute_scale)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("compute_scale: expected at least 0, found ", mesh.job.compute_scale));
+  }
+  GS_ASSIGN_OR_RETURN(const MicroBatches batches, BatchesOf(profiles[0], mesh));
+  const int stage_count = mesh.mesh.size(MeshDimension::kPipeline);
+  const proto::StepProfile& near = ProfileNear(profiles, batches.each);
+  GS_ASSIGN_OR_RETURN(const StageSplit split, SplitOf(near, mesh.split, stage_count));
+  PlanOptions options;
+  options.world_size = mesh.mesh.size(MeshDimension::kData);
+  options.bucket_bytes = mesh.job.bucket_bytes;
+  options.first_bucket_bytes = mesh.job.first_bucket_bytes;
+  options.chunk_bytes = mesh.job.chunk_bytes;
+  options.codec = placed.spec.codec;
+  GS_ASSIGN_OR_RETURN(const std::vector<RecordedStage> stages,
+                      StagesOf(profiles, split, batches, mesh.job.compute_scale, options));
+  const SimulatedPipeline pipeline = PipelineOf(stages, mesh);
+  GS_ASSIGN_OR_RETURN(Cluster cluster, ClusterOfJob(placed, mesh.job.constants));
+  cluster.slowness = mesh.job.slowness;
+  GS_ASSIGN_OR_RETURN(const PipelinePrediction step, SimulatePipeline(pipeline, cluster));
+
+  proto::Run run;
+  run.set_library("gradsync");
+  SetKind(placed.spec, &run);
+  SetPlaced(placed, &run);
+  run.set_model(profiles[0].model());
+  run.set_batch_size(static_cast<int>(batches.each));
+  run.set_global_batch_size(static_cast<double>(mesh.global_batch_size));
+  run.set_threads(profiles[0].threads());
+  run.set_mesh(mesh.mesh.ToString());
+  run.set_pipeline_schedule(std::string(PipelineScheduleName(mesh.schedule)));
+  run.set_micro_batches(static_cast<int>(mesh.micro_batches));
+  run.set_split(SplitToString(split));
+  run.set_activation_bytes(ActivationBytes(stages, mesh));
+  for (const RecordedStage& stage : stages) {
+    run.set_bytes(run.bytes() + static_cast<double>(stage.plan.total_bytes()));
+  }
+  SetTimes(step, &run);
+  if (step.step > 0) {
+    const auto replicas = static_cast<double>(options.world_size);
+    run.set_samples_per_s(replicas * static_cast<double>(batches.samples()) / step.step);
+    run.set_scaling_efficiency(ComputeSeconds(pipeline) / (stage_count * step.step));
+  }
+  return run;
+}
+
+}  // namespace gradsync

@@ -1,0 +1,45 @@
+// What the simulator says about a job whose model is cut into stages.
+
+#ifndef GRADSYNC_BENCHMARKS_PREDICTION_MESH_PREDICTION_H_
+#define GRADSYNC_BENCHMARKS_PREDICTION_MESH_PREDICTION_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "benchmarks/prediction/prediction.h"
+#include "benchmarks/profiles/mesh_stages.h"
+#include "group/mesh.h"
+#include "plan/pipeline_schedule.h"
+#include "proto/run_record.pb.h"
+#include "proto/step_profile.pb.h"
+
+namespace gradsync {
+
+// A job as //worker is told by the flags of these names.
+struct PredictedMesh {
+  // Its workers are those of the mesh, its batch that of a micro-batch; with a global batch the
+  // micro-batches are parts of that, the last one the smallest. Straggler by rank of the job.
+  PredictedJob job;
+  Mesh mesh;
+  PipelineSchedule schedule = PipelineSchedule::kOneForwardOneBackward;
+  int64_t micro_batches = 1;
+  int64_t global_batch_size = 0;  // 0: none
+  std::string split = "auto";     // or as ParseSplit() takes it; auto balances the profile's blocks
+};
+
+// The predicted run: what PredictRun() has, and of the pipeline the mesh, schedule, micro-batches,
+// split, bubble_share and activation_bytes. `scaling_efficiency` is that of workers which lose
+// neither to the bubble nor to communication. Of several profiles, all of one model, each pass
+// takes its times from the one whose batch is nearest to the micro-batch's; forward and backward
+// are taken to grow with the samples from there. Pure; thread-safe; blocks to compute.
+//
+// Errors: INVALID_ARGUMENT for a profile without blocks (CheckHasBlocks()), a number or combination
+// that cannot be, a split that leaves a stage without parameters; those of SimulatePipeline().
+absl::StatusOr<proto::Run> PredictMesh(const std::vector<proto::StepProfile>& profiles,
+                                       const PredictedMesh& mesh);
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_BENCHMARKS_PREDICTION_MESH_PREDICTION_H_

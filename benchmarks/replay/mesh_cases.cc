@@ -1,0 +1,135 @@
+#include "benchmarks/replay/mesh_cases.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "base/rate.h"
+#include "base/status_macros.h"
+#include "benchmarks/prediction/predict_options.h"
+#include "benchmarks/profiles/mesh_stages.h"
+#include "benchmarks/profiles/step_profile.h"
+#include "benchmarks/replay/mesh_spec.h"
+#include "group/mesh.h"
+#include "pipeline/split.h"
+#include "plan/pipeline_schedule.h"
+
+namespace gradsync {
+namespace {
+
+// Where there is no network the list is made as if there were this one.
+constexpr char kAnyBandwidth[] = "1gbit";
+
+PredictOptions PredictOptionsOf(const ReplaySweepOptions& options) {
+  PredictOptions predict;
+  static_cast<SweepFlags&>(predict) = options;
+  predict.bandwidths = options.bandwidths;
+  if (predict.bandwidths.empty()) predict.bandwidths = {kAnyBandwidth};
+  predict.global_batch_size = options.global_batch_size;
+  predict.bucket_bytes = options.bucket_bytes.empty() ? "" : options.bucket_bytes[0];
+  predict.first_bucket_bytes = options.first_bucket_bytes;
+  predict.chunk_bytes = options.chunk_bytes;
+  predict.straggler = options.straggler;
+  return predict;
+}
+
+int64_t StepSamples(const PredictedMesh& mesh, const proto::StepProfile& profile) {
+  if (mesh.global_batch_size > 0) {
+    return mesh.global_batch_size / mesh.mesh.size(MeshDimension::kData);
+  }
+  return mesh.micro_batches * std::max(1, profile.batch_size());
+}
+
+// The measurement that `mesh` predicts, with what `common` and its spec say.
+absl::StatusOr<MeshCase> CaseOf(const ReplayCase& common, const PredictedMesh& mesh,
+                                bool on_network) {
+  MeshCase made;
+  made.predicted = mesh;
+  made.replay = common;
+  ReplayCase& replay = made.replay;
+  const int connections = common.job.spec.connections;
+  replay.job = mesh.job.placed;
+  replay.job.workers = mesh.mesh.world_size();
+  replay.job.spec.link = Link::kGrpc;
+  replay.job.spec.connections = connections;
+  if (!on_network) replay.job.bandwidth.clear();
+  replay.global_batch_size = mesh.global_batch_size;
+  proto::RankSpec::Replay& spec = replay.spec;
+  spec.set_mesh(mesh.mesh.ToString());
+  spec.set_pipeline_schedule(std::string(PipelineScheduleName(mesh.schedule)));
+  spec.set_micro_batches(mesh.micro_batches);
+  spec.set_step_samples(StepSamples(mesh, spec.profile()));
+  GS_ASSIGN_OR_RETURN(const MicroBatches batches, BatchesOfSpec(spec));
+  const std::vector<proto::StepProfile> profiles = ProfilesOfSpec(spec);
+  GS_ASSIGN_OR_RETURN(const StageSplit split,
+                      SplitOf(ProfileNear(profiles, batches.each), mesh.split,
+                              mesh.mesh.size(MeshDimension::kPipeline)));
+  spec.set_split(SplitToString(split));
+  made.predicted.split = spec.split();
+  GS_ASSIGN_OR_RETURN(const std::vector<RecordedStage> stages, StagesOfSpec(spec, mesh.mesh));
+  replay.one_worker_us = 0;
+  for (const RecordedStage& stage : stages) {
+    const auto whole = static_cast<double>(batches.count - 1);
+    replay.one_worker_us += whole * (stage.each.forward_us + stage.each.backward_us) +
+                            stage.last.forward_us + stage.last.backward_us + stage.update_us;
+  }
+  return made;
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<MeshCase>> ListMeshCases(const ReplaySweepOptions& options,
+                                                    const MeshFlags& flags) {
+  GS_ASSIGN_OR_RETURN(ReplayCase common, CommonReplayCase(options));
+  std::vector<proto::StepProfile> profiles;
+  for (const std::string& path : options.profiles) {
+    GS_ASSIGN_OR_RETURN(profiles.emplace_back(), ReadStepProfile(path));
+    GS_RETURN_IF_ERROR(CheckHasBlocks(profiles.back()));
+  }
+  common.profile_name = profiles[0].model();
+  *common.spec.mutable_profile() = profiles[0];
+  for (size_t i = 1; i < profiles.size(); ++i) *common.spec.add_other_profiles() = profiles[i];
+  PredictOptions predict = PredictOptionsOf(options);
+  std::vector<MeshCase> cases;
+  for (const std::string& scale : options.compute_scales) {
+    GS_ASSIGN_OR_RETURN(const double compute_scale, ParseComputeScale(scale));
+    for (const std::string& bucket_bytes : options.bucket_bytes) {
+      predict.bucket_bytes = bucket_bytes;
+      GS_ASSIGN_OR_RETURN(std::vector<PredictedMesh> meshes,
+                          ListMeshPredictions(predict, flags, profiles[0]));
+      for (PredictedMesh& mesh : meshes) {
+        mesh.job.compute_scale = compute_scale;
+        common.spec.set_compute_scale(compute_scale);
+        common.spec.set_bucket_bytes(mesh.job.bucket_bytes);
+        common.spec.set_first_bucket_bytes(
+            std::min(mesh.job.first_bucket_bytes, mesh.job.bucket_bytes));
+        GS_ASSIGN_OR_RETURN(cases.emplace_back(),
+                            CaseOf(common, mesh, !options.bandwidths.empty()));
+      }
+    }
+  }
+  std::stable_sort(cases.begin(), cases.end(), [&options](const auto& a, const auto& b) {
+    const auto& all = options.bandwidths;
+    const auto place = [&all](const MeshCase& mesh) {
+      return std::find_if(all.begin(), all.end(), [&mesh](const std::string& bandwidth) {
+        return BandwidthName(bandwidth) == mesh.replay.job.bandwidth;
+      });
+    };
+    return place(a) < place(b);
+  });
+  return cases;
+}
+
+absl::StatusOr<absl::optional<proto::Run>> PredictMeshCase(const MeshCase& mesh,
+                                                           const LinkConstants& constants) {
+  if (mesh.replay.job.bandwidth.empty()) return absl::optional<proto::Run>();
+  PredictedMesh predicted = mesh.predicted;
+  predicted.job.constants = constants;
+  GS_ASSIGN_OR_RETURN(proto::Run run, PredictMesh(ProfilesOfSpec(mesh.replay.spec), predicted));
+  run.set_profile(mesh.replay.profile_name);
+  run.set_compute_scale(mesh.replay.spec.compute_scale());
+  run.set_straggler(mesh.replay.spec.straggler());
+  return absl::optional<proto::Run>(run);
+}
+
+}  // namespace gradsync

@@ -1,0 +1,102 @@
+#include "benchmarks/replay/mesh_cases.h"
+
+#include <string>
+
+#include "base/write_file.h"
+#include "benchmarks/replay/mesh_spec.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace gradsync {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Two blocks, each 1 ms forward and 2 ms backward.
+constexpr char kBlocks[] = R"(, "blocks": [
+  {"name": "x", "forward_us": 1000, "backward_us": 2000, "output_bytes": 64, "tensors": ["a"]},
+  {"name": "y", "forward_us": 1000, "backward_us": 2000, "output_bytes": 4, "tensors": ["b"]}])";
+
+std::string Write(const std::string& name, int batch_size, const std::string& blocks = kBlocks) {
+  const std::string path = testing::TempDir() + "/" + name;
+  const std::string json = R"({"model": "two", "forward_us": 2000, "backward_us": 4000,
+    "tensors": [{"name": "b", "numel": 16, "ready_us": 4000},
+                {"name": "a", "numel": 16, "ready_us": 6000}], "batch_size": )" +
+                           std::to_string(batch_size) + blocks + "}";
+  EXPECT_TRUE(WriteFileAtomically(path, json).ok());
+  return path;
+}
+
+ReplaySweepOptions Ring(const std::vector<std::string>& profiles) {
+  ReplaySweepOptions options;
+  options.profiles = profiles;
+  options.topologies = {"ring"};
+  return options;
+}
+
+MeshFlags Flags(const std::string& meshes) {
+  MeshFlags flags;
+  flags.meshes = meshes;
+  return flags;
+}
+
+TEST(MeshCasesTest, BandwidthsAreOutermostAndEachCaseSaysWhatItsRanksDo) {
+  ReplaySweepOptions options = Ring({Write("two.json", 8)});
+  options.bandwidths = {"400mbit", "1gbit"};
+  options.compute_scales = {"1", "2"};
+  const auto cases = ListMeshCases(options, Flags("pipeline=2;data=2,pipeline=2"));
+  ASSERT_TRUE(cases.ok()) << cases.status();
+  ASSERT_EQ(cases->size(), 8);
+  for (int i = 0; i < 8; ++i) {
+    EXPECT_EQ((*cases)[i].replay.job.bandwidth, i < 4 ? "400mbit" : "1gbit");
+  }
+  const MeshCase& last = cases->back();
+  EXPECT_EQ(last.replay.job.workers, 4);
+  EXPECT_EQ(last.replay.spec.mesh(), "data=2,pipeline=2");
+  EXPECT_EQ(last.replay.spec.split(), "1");
+  EXPECT_EQ(last.replay.spec.step_samples(), 4 * 8);
+  EXPECT_EQ(last.replay.one_worker_us, 4 * 6000);
+  EXPECT_THAT(Describe(last.replay), HasSubstr("4 micro-batches of 32 samples, cut before 1"));
+  const auto predicted = PredictMeshCase(last, LinkConstants());
+  ASSERT_TRUE(predicted.ok()) << predicted.status();
+  EXPECT_NEAR((*predicted)->step_ms_p50(), 2 * 5 * 3, 1);
+}
+
+TEST(MeshCasesTest, AGlobalBatchTakesTheProfileNearestToEachMicroBatch) {
+  ReplaySweepOptions options = Ring({Write("eight.json", 8), Write("one.json", 1)});
+  options.global_batch_size = 8;
+  MeshFlags flags = Flags("pipeline=2");
+  flags.micro_batches = {"1", "8"};
+  const auto cases = ListMeshCases(options, flags);
+  ASSERT_TRUE(cases.ok()) << cases.status();
+  ASSERT_EQ(cases->size(), 2);
+  EXPECT_EQ((*cases)[0].replay.one_worker_us, 6000);
+  EXPECT_EQ((*cases)[1].replay.one_worker_us, 8 * 6000);
+  // Without a network nothing is predicted.
+  EXPECT_FALSE(PredictMeshCase((*cases)[0], LinkConstants())->has_value());
+  const auto stages = StagesOfSpec((*cases)[1].replay.spec, (*cases)[1].predicted.mesh);
+  ASSERT_TRUE(stages.ok()) << stages.status();
+  EXPECT_EQ((*stages)[1].each.input_bytes, 64);
+  EXPECT_EQ((*stages)[0].each.forward_us, 1000);
+}
+
+TEST(MeshCasesTest, MistakesAreNamed) {
+  const std::string old = Write("old.json", 8, "");
+  EXPECT_THAT(std::string(ListMeshCases(Ring({old}), Flags("pipeline=2")).status().message()),
+              HasSubstr("record it again"));
+  const std::string good = Write("good.json", 8);
+  EXPECT_THAT(std::string(ListMeshCases(Ring({good}), Flags("pipeline=3")).status().message()),
+              HasSubstr("--mesh"));
+  ReplaySweepOptions steps = Ring({good});
+  steps.steps = 1;
+  EXPECT_THAT(std::string(ListMeshCases(steps, Flags("pipeline=2")).status().message()),
+              HasSubstr("--steps"));
+  ReplaySweepOptions scale = Ring({good});
+  scale.compute_scales = {"x"};
+  EXPECT_THAT(std::string(ListMeshCases(scale, Flags("pipeline=2")).status().message()),
+              HasSubstr("--compute_scale"));
+  EXPECT_FALSE(ListMeshCases(Ring({"/nowhere.json"}), Flags("pipeline=2")).ok());
+}
+
+}  // namespace
+}  // namespace gradsync

@@ -1,0 +1,166 @@
+#!/usr/bin/python3
+"""The published sweep over split sizes: ResNet-50 in two stages, cut after layer2, 120 images of 3x128x128 per step in
+micro-batches of 1 to 60. Paste:
+
+  bazel run -c opt //benchmarks:split_sweep -- --out=split_sweep
+  bazel run -c opt //benchmarks:split_sweep -- --out=quick --sizes=20,60 --bandwidths=1gbit --steps=3
+
+Into the folder OUT it writes, each unless it is there already, so that an interrupted sweep goes on:
+
+  profile_S.json  the step of a batch of S, recorded block by block
+  computed.json   steps computed on this machine: in one process, and in two, one for each stage
+  replayed.json   the recorded stages replayed on emulated hosts, with the simulator's prediction beside each
+  computed.svg, replayed.svg   time of a step against split size; bars from the 10th to the 90th percentile
+
+All of it takes two hours on two cores, on which nothing else should run. Needs what `train_bench --bandwidth` needs
+(docs/netlab.md). Exit codes: 0; 1 when a program failed; 2 for bad flags.
+"""
+import argparse
+import json
+import os
+import subprocess
+import sys
+
+SCHEDULES = ("gpipe", "1f1b")
+
+
+class Failed(Exception):
+    """In one line."""
+
+
+def numbers(text):
+    try:
+        found = [int(part) for part in text.split(",")]
+    except ValueError:
+        found = []
+    if not found or min(found) < 1:
+        raise argparse.ArgumentTypeError(f"expected numbers from 1 on, with commas, found {text!r}")
+    return found
+
+
+def parse(argv):
+    parser = argparse.ArgumentParser(prog="split_sweep", description=__doc__, allow_abbrev=False,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", required=True, help="folder for all files")
+    parser.add_argument("--model", default="resnet50")
+    parser.add_argument("--pixels", type=int, default=128, help="images are so high and wide")
+    parser.add_argument("--images", type=int, default=120, help="of a step")
+    parser.add_argument("--split", type=int, default=8, help="the block before which the second stage begins")
+    parser.add_argument("--sizes", type=numbers, default=[1, 3, 5, 8, 10, 12, 20, 40, 60],
+                        help="samples per micro-batch; numbers that divide the images of a step")
+    parser.add_argument("--bandwidths", default="100mbit,400mbit,1gbit", help="of the emulated links")
+    parser.add_argument("--steps", type=int, default=6, help="of each measurement, the first of which does not count")
+    args = parser.parse_args(argv)
+    if any(args.images % size for size in args.sizes):
+        parser.error(f"argument --sizes: expected numbers that divide {args.images}, found {args.sizes}")
+    if args.steps < 2:
+        parser.error(f"argument --steps: expected at least 2, found {args.steps}")
+    return args
+
+
+def run(*command):
+    print("+", *command, flush=True)
+    # One compute thread per process, whatever LibTorch's BLAS thinks.
+    code = subprocess.run(command, env={**os.environ, "OPENBLAS_NUM_THREADS": "1"}).returncode
+    if code != 0:
+        raise Failed(f"{command[0]} ended with exit code {code}")
+
+
+def of_model(args):
+    return [f"--model={args.model}", f"--data=synthetic:{args.pixels}", "--threads=1"]
+
+
+def record(args, size):
+    path = os.path.join(args.out, f"profile_{size}.json")
+    if not os.path.exists(path):
+        run("benchmarks/train_bench", f"--record={path}", *of_model(args), f"--batch_size={size}",
+            f"--steps={args.steps}", "--warmup_steps=1")
+    return path
+
+
+def percentile(values, share):
+    values = sorted(values)
+    place = share * (len(values) - 1)
+    low = int(place)
+    high = min(low + 1, len(values) - 1)
+    return values[low] + (place - low) * (values[high] - values[low])
+
+
+def as_run(args, size, workers, schedule, metrics):
+    """What the processes of a job measured, as compare.json has runs. A step is as long as on the slowest rank."""
+    steps = [max(of_step) for of_step in zip(*(rank["step_ms"] for rank in metrics))]
+    median = percentile(steps, 0.5)
+    return {"library": "gradsync", "topology": "ring", "update": "worker", "workers": workers, "model": args.model,
+            "batch_size": size, "global_batch_size": args.images, "micro_batches": args.images // size,
+            "mesh": f"pipeline={workers}", "pipeline_schedule": schedule, "split": str(args.split) if workers > 1 else "",
+            "threads": 1, "steps": len(steps), "step_ms_p50": median, "step_ms_p10": percentile(steps, 0.1),
+            "step_ms_p90": percentile(steps, 0.9), "samples_per_s": 1e3 * args.images / median,
+            "params_sha256": metrics[0]["params_sha256"]}
+
+
+def compute(args, size, schedule):
+    """One job on this machine; without a schedule in one process."""
+    folder = os.path.join(args.out, "metrics")
+    os.makedirs(folder, exist_ok=True)
+    count = args.images // size
+    workers = 2 if schedule else 1
+    name = os.path.join(folder, f"{schedule or 'alone'}_{size}_")
+    files = [f"{name}{rank}.json" for rank in range(workers)]
+    common = [*of_model(args), f"--batch_size={size}", f"--steps={args.steps}", "--warmup_steps=1",
+              f"--metrics_json={name}{{rank}}.json"]
+    if schedule:
+        run("tools/launch", f"--workers={workers}", "--", "--mesh=pipeline=2", f"--split={args.split}",
+            f"--pipeline_schedule={schedule}", f"--micro_batches={count}", *common)
+    else:
+        run("worker/worker", f"--accumulate={count}", *common)
+    metrics = []
+    for path in files:
+        with open(path, encoding="utf-8") as file:
+            metrics.append(json.load(file))
+    return as_run(args, size, workers, schedule, metrics)
+
+
+def compute_all(args, path):
+    runs = [compute(args, size, schedule) for size in args.sizes for schedule in ("", *SCHEDULES)]
+    for size in args.sizes:
+        hashes = {made["params_sha256"] for made in runs if made["batch_size"] == size}
+        if len(hashes) > 1:
+            raise Failed(f"batches of {size}: expected equal parameters in one process and two, found {hashes}")
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump({"command": " ".join(["split_sweep", *sys.argv[1:]]), "runs": runs}, file, indent=1)
+
+
+def sweep(args):
+    os.makedirs(args.out, exist_ok=True)
+    profiles = [record(args, size) for size in args.sizes]
+    computed = os.path.join(args.out, "computed.json")
+    if not os.path.exists(computed):
+        compute_all(args, computed)
+    replayed = os.path.join(args.out, "replayed.json")
+    if not os.path.exists(replayed):
+        # Written after each measurement, and whole only at the end.
+        partial = os.path.join(args.out, "replayed.partial.json")
+        run("benchmarks/train_bench", f"--replay={','.join(profiles)}", "--topology=ring", "--mesh=pipeline=2",
+            f"--pipeline_schedule={','.join(SCHEDULES)}", f"--split={args.split}", f"--global_batch_size={args.images}",
+            "--micro_batches=" + ",".join(str(args.images // size) for size in args.sizes),
+            f"--bandwidth={args.bandwidths}", f"--steps={args.steps}", "--warmup_steps=1", f"--json={partial}")
+        os.replace(partial, replayed)
+    for name in ("computed", "replayed"):
+        run("tools/report/report", os.path.join(args.out, f"{name}.json"), "--figure_of=split",
+            "--figure=" + os.path.join(args.out, f"{name}.svg"))
+
+
+def main(argv):
+    args = parse(argv)
+    # `bazel run` starts programs elsewhere, but paths are relative to where the user was.
+    args.out = os.path.join(os.environ.get("BUILD_WORKING_DIRECTORY", os.getcwd()), args.out)
+    try:
+        sweep(args)
+    except (Failed, OSError) as error:
+        print(f"split_sweep: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

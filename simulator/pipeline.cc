@@ -1,0 +1,324 @@
+#include "simulator/pipeline.h"
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "plan/placement.h"
+#include "plan/wire_traffic.h"
+#include "simulator/event_queue.h"
+#include "simulator/exchange.h"
+#include "simulator/make_exchange.h"
+#include "simulator/network.h"
+
+namespace gradsync {
+namespace {
+
+absl::Status Refuse(absl::string_view what, absl::string_view expected, absl::string_view found) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("pipeline: ", what, ": expected ", expected, ", found ", found));
+}
+
+absl::Status CheckTime(absl::string_view what, double time) {
+  if (time >= 0 && std::isfinite(time)) return absl::OkStatus();
+  return Refuse(what, "at least 0", absl::StrCat(time));
+}
+
+absl::Status CheckPass(const StagePass& pass) {
+  GS_RETURN_IF_ERROR(CheckTime("forward", pass.forward));
+  GS_RETURN_IF_ERROR(CheckTime("backward", pass.backward));
+  return CheckTime("bytes of output", static_cast<double>(pass.output_bytes));
+}
+
+absl::Status CheckStage(const SimulatedStage& stage, int replicas, int64_t micro_batches) {
+  GS_RETURN_IF_ERROR(CheckPass(stage.each));
+  GS_RETURN_IF_ERROR(CheckPass(stage.last));
+  GS_RETURN_IF_ERROR(CheckTime("update", stage.update));
+  GS_RETURN_IF_ERROR(CheckActions(stage.actions, micro_batches));
+  if (stage.plan.world_size() != replicas) {
+    return Refuse("a stage's plan", absl::StrCat("one for ", replicas, " workers"),
+                  absl::StrCat(stage.plan.world_size()));
+  }
+  if (stage.bucket_ready.size() != stage.plan.buckets().size()) {
+    return Refuse("ready times", absl::StrCat(stage.plan.buckets().size(), ", one per bucket"),
+                  absl::StrCat(stage.bucket_ready.size()));
+  }
+  double before = 0;
+  for (double time : stage.bucket_ready) {
+    if (!(time >= before && time <= stage.last.backward * (1 + 1e-9))) {  // sums are rounded
+      return Refuse("ready times", absl::StrCat("between ", before, " and ", stage.last.backward),
+                    absl::StrCat(time));
+    }
+    before = time;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckRanks(const SimulatedPipeline& pipeline) {
+  const size_t replicas = pipeline.ranks.empty() ? 0 : pipeline.ranks[0].size();
+  std::vector<int> all;
+  for (const std::vector<int>& ranks : pipeline.ranks) {
+    if (ranks.size() != replicas) {
+      return Refuse("replicas", absl::StrCat(replicas, " of each stage"),
+                    absl::StrCat(ranks.size()));
+    }
+    all.insert(all.end(), ranks.begin(), ranks.end());
+  }
+  std::sort(all.begin(), all.end());
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (all[i] != static_cast<int>(i)) return Refuse("ranks", "each once", absl::StrCat(all[i]));
+  }
+  if (!all.empty() && pipeline.ranks.size() == pipeline.stages.size()) return absl::OkStatus();
+  return Refuse("ranks", absl::StrCat("some of each of ", pipeline.stages.size(), " stages"),
+                absl::StrCat("those of ", pipeline.ranks.size()));
+}
+
+absl::Status Check(const SimulatedPipeline& pipeline, const Cluster& cluster) {
+  GS_RETURN_IF_ERROR(CheckRanks(pipeline));
+  const int stages = static_cast<int>(pipeline.stages.size());
+  const int replicas = static_cast<int>(pipeline.ranks[0].size());
+  GS_RETURN_IF_ERROR(CheckCluster(cluster, stages * replicas));
+  if (!cluster.consistency.bulk()) return Refuse("consistency", "bsp", "another");
+  if (!cluster.ring && cluster.placement == Placement::kMixed) {
+    return Refuse("placement", "dedicated or colocated servers", "mixed");
+  }
+  if (!cluster.ring && cluster.servers < stages) {
+    return Refuse("servers", absl::StrCat("at least ", stages, ", one per stage"),
+                  absl::StrCat(cluster.servers));
+  }
+  if (pipeline.steps < 1) return Refuse("steps", "at least 1", absl::StrCat(pipeline.steps));
+  for (const SimulatedStage& stage : pipeline.stages) {
+    GS_RETURN_IF_ERROR(CheckStage(stage, replicas, pipeline.micro_batches));
+  }
+  return absl::OkStatus();
+}
+
+enum MessageKind { kActivation, kGradient };
+
+class PipelineRun : private MessageReceiver, private EventHandler {
+ public:
+  PipelineRun(const SimulatedPipeline& pipeline, const Cluster& cluster)
+      : pipeline_(pipeline),
+        cluster_(cluster),
+        stages_(static_cast<int>(pipeline.stages.size())),
+        replicas_(static_cast<int>(pipeline.ranks[0].size())),
+        network_(NetworkOptions(cluster), ProcessHosts(cluster, stages_ * replicas_), &queue_,
+                 this),
+        ranks_(static_cast<size_t>(stages_) * replicas_),
+        ends_(pipeline.steps, 0) {
+    for (int s = 0; s < stages_; ++s) {
+      for (int r = 0; r < replicas_; ++r) {
+        Rank& rank = ranks_[pipeline.ranks[s][r]];
+        rank.stage = s;
+        rank.replica = r;
+      }
+    }
+  }
+
+  absl::StatusOr<PipelinePrediction> Run() {
+    const int world_size = stages_ * replicas_;
+    for (int s = 0; s < stages_; ++s) {
+      Cluster own = cluster_;
+      own.slowness.clear();
+      own.servers = 0;
+      ExchangePlace place;
+      place.network = &network_;
+      place.processes = pipeline_.ranks[s];
+      for (int i = s; !own.ring && i < cluster_.servers; i += stages_) {
+        place.processes.push_back(world_size + i);
+        ++own.servers;
+      }
+      const SimulatedStage& stage = pipeline_.stages[s];
+      const double owner_update = cluster_.returned == Returned::kParameters ? stage.update : 0;
+      GS_ASSIGN_OR_RETURN(
+          exchanges_.emplace_back(),
+          MakeExchange(stage.plan, own, owner_update, &queue_, std::move(place),
+                       [this, s](int replica, int bucket) { Resolved(s, replica, bucket); }));
+    }
+    for (int rank = 0; rank < world_size; ++rank) Begin(rank);
+    queue_.Run();
+    return Describe();
+  }
+
+ private:
+  struct Rank {
+    int stage = 0;
+    int replica = 0;
+    int step = 0;
+    size_t action = 0;  // the next, or the one under way
+    bool computing = false;
+    int64_t inputs = 0;  // received so far, in all steps
+    int64_t gradients = 0;
+    int next_bucket = 0;  // to launch
+    int open = 0;         // not resolved
+    std::vector<double> resolved;
+    double idle_from = 0;
+    PipelinePrediction::Stage times;  // of the step
+    double busy = 0;                  // in the first step
+  };
+
+  // Tags of events: 4 * rank + one of these.
+  enum { kComputed, kBucketReady, kStepEnded };
+
+  const SimulatedStage& StageOf(const Rank& rank) const { return pipeline_.stages[rank.stage]; }
+  double Slowness(int rank) const {
+    return cluster_.slowness.empty() ? 1 : cluster_.slowness[rank];
+  }
+
+  void Begin(int number) {
+    Rank& rank = ranks_[number];
+    if (rank.step == pipeline_.steps) return;
+    const size_t buckets = StageOf(rank).plan.buckets().size();
+    rank.action = 0;
+    rank.next_bucket = 0;
+    rank.open = static_cast<int>(buckets);
+    rank.resolved.assign(buckets, 0);
+    rank.idle_from = queue_.now();
+    rank.times = PipelinePrediction::Stage();
+    Advance(number);
+  }
+
+  // Begins the rank's next forward or backward, if it can.
+  void Advance(int number) {
+    Rank& rank = ranks_[number];
+    const SimulatedStage& stage = StageOf(rank);
+    if (rank.computing || rank.step == pipeline_.steps || rank.action == stage.actions.size()) {
+      return;
+    }
+    const StageAction action = stage.actions[rank.action];
+    const bool forward = action.kind == StageAction::kForward;
+    const int64_t needed = rank.step * pipeline_.micro_batches + action.micro_batch;
+    if (forward && rank.stage > 0 && rank.inputs <= needed) return;
+    if (!forward && rank.stage + 1 < stages_ && rank.gradients <= needed) return;
+    const bool last = action.micro_batch + 1 == pipeline_.micro_batches;
+    const StagePass& pass = last ? stage.last : stage.each;
+    const double time = Slowness(number) * (forward ? pass.forward : pass.backward);
+    rank.times.waited += queue_.now() - rank.idle_from;
+    rank.times.computed += time;
+    rank.computing = true;
+    if (last && !forward) {
+      for (double ready : stage.bucket_ready) {
+        queue_.At(queue_.now() + Slowness(number) * ready, this,
+                  4 * int64_t{number} + kBucketReady);
+      }
+    }
+    queue_.At(queue_.now() + time, this, 4 * int64_t{number} + kComputed);
+  }
+
+  void Computed(int number) {
+    Rank& rank = ranks_[number];
+    const SimulatedStage& stage = StageOf(rank);
+    const StageAction action = stage.actions[rank.action++];
+    const bool forward = action.kind == StageAction::kForward;
+    const int to = rank.stage + (forward ? 1 : -1);
+    rank.computing = false;
+    rank.idle_from = queue_.now();
+    if (to >= 0 && to < stages_) {
+      const SimulatedStage& sender = pipeline_.stages[std::min(rank.stage, to)];
+      const bool last = action.micro_batch + 1 == pipeline_.micro_batches;
+      SimulatedMessage message;
+      message.from = number;
+      message.to = pipeline_.ranks[to][rank.replica];
+      message.bytes = (last ? sender.last : sender.each).output_bytes;
+      message.kind = forward ? kActivation : kGradient;
+      network_.Send(message);
+    }
+    if (rank.action == stage.actions.size() && rank.open == 0) EndStep(number);
+    Advance(number);
+  }
+
+  void OnMessage(const SimulatedMessage& message) override {
+    Rank& rank = ranks_[message.to];
+    ++(message.kind == kActivation ? rank.inputs : rank.gradients);
+    Advance(message.to);
+  }
+
+  void LaunchNext(int number) {
+    Rank& rank = ranks_[number];
+    const int bucket = rank.next_bucket++;
+    exchanges_[rank.stage]->Launch(rank.replica, rank.step, bucket);
+  }
+
+  void Resolved(int stage, int replica, int bucket) {
+    const int number = pipeline_.ranks[stage][replica];
+    Rank& rank = ranks_[number];
+    rank.resolved[bucket] = queue_.now();
+    if (--rank.open == 0 && rank.action == StageOf(rank).actions.size()) EndStep(number);
+  }
+
+  // After the last backward and the last result: the worker waits for each bucket and updates it.
+  void EndStep(int number) {
+    Rank& rank = ranks_[number];
+    const SimulatedStage& stage = StageOf(rank);
+    const bool updates = cluster_.returned == Returned::kMean;
+    const double all = static_cast<double>(stage.plan.total_bytes());
+    double time = rank.idle_from;
+    for (size_t b = 0; b < rank.resolved.size(); ++b) {
+      rank.times.exposed += std::max(0.0, rank.resolved[b] - time);
+      time = std::max(time, rank.resolved[b]);
+      if (!updates) continue;
+      const double update = Slowness(number) * stage.update *
+                            static_cast<double>(stage.plan.buckets()[b].bytes()) / all;
+      rank.times.update += update;
+      time += update;
+    }
+    rank.times.exposed += cluster_.constants.seconds_per_step;
+    time += cluster_.constants.seconds_per_step;
+    if (rank.step == 0) rank.busy = rank.times.computed + rank.times.update;
+    ends_[rank.step] = std::max(ends_[rank.step], time);
+    ++rank.step;
+    queue_.At(time, this, 4 * int64_t{number} + kStepEnded);
+  }
+
+  void OnEvent(int64_t tag) override {
+    const int number = static_cast<int>(tag / 4);
+    if (tag % 4 == kComputed) return Computed(number);
+    if (tag % 4 == kBucketReady) return LaunchNext(number);
+    Begin(number);
+  }
+
+  PipelinePrediction Describe() const {
+    PipelinePrediction prediction;
+    prediction.first_step = ends_[0];
+    const auto later = static_cast<double>(pipeline_.steps - 1);
+    prediction.step = later > 0 ? (ends_.back() - ends_[0]) / later : ends_[0];
+    double busy = 0;
+    for (const Rank& rank : ranks_) busy += rank.busy;
+    for (const std::vector<int>& ranks : pipeline_.ranks) {
+      prediction.stages.push_back(ranks_[ranks[0]].times);
+    }
+    const double all = static_cast<double>(ranks_.size()) * prediction.first_step;
+    if (all > 0) prediction.bubble_share = 1 - busy / all;
+    for (const NodeTraffic& host : network_.traffic()) {
+      prediction.tx_bytes_max_host = std::max(prediction.tx_bytes_max_host,
+                                              static_cast<double>(host.tx_bytes) / pipeline_.steps);
+      prediction.rx_bytes_max_host = std::max(prediction.rx_bytes_max_host,
+                                              static_cast<double>(host.rx_bytes) / pipeline_.steps);
+    }
+    return prediction;
+  }
+
+  const SimulatedPipeline& pipeline_;
+  const Cluster& cluster_;
+  const int stages_;
+  const int replicas_;
+  EventQueue queue_;
+  SimulatedNetwork network_;
+  std::vector<std::unique_ptr<SimulatedExchange>> exchanges_;  // by stage
+  std::vector<Rank> ranks_;
+  std::vector<double> ends_;  // by step: of the last rank
+};
+
+}  // namespace
+
+absl::StatusOr<PipelinePrediction> SimulatePipeline(const SimulatedPipeline& pipeline,
+                                                    const Cluster& cluster) {
+  GS_RETURN_IF_ERROR(Check(pipeline, cluster));
+  return PipelineRun(pipeline, cluster).Run();
+}
+
+}  // namespace gradsync
