@@ -56,8 +56,9 @@ class GrpcHealth::Watch : public grpc::ServerGenericBidiReactor {
     Tell();
   }
 
-  // Says what holds, unless that is what was said last, or is being said.
-  void Tell() ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mutex) {
+  // Says what holds, unless that is what was said last, or is being said. Needs the mutex, of which
+  // clang does not know that all watchers have the same.
+  void Tell() ABSL_NO_THREAD_SAFETY_ANALYSIS {
     if (writing_ || finished_ || (said_ && last_ == state_->serving)) return;
     writing_ = said_ = true;
     last_ = state_->serving;

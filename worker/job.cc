@@ -176,10 +176,10 @@ class Job {
   // Of the trainer, before each step.
   absl::StatusOr<bool> StopBefore(int64_t step) {
     if (drain_ == nullptr) {
+      WorkerGroup group = member_->group();
       // Ranks that train by themselves end by themselves.
-      const bool together = options_.trainer.synchronised;
-      drain_ = std::make_unique<Drain>(together ? member_->group() : WorkerGroup(), step,
-                                       options_.join.meet.activity);
+      if (!options_.trainer.synchronised) group.store = nullptr;
+      drain_ = std::make_unique<Drain>(std::move(group), step, options_.join.meet.activity);
     }
     const int signal = options_.interrupt == nullptr ? 0 : options_.interrupt->load();
     if (signal != 0 && !asked_) {

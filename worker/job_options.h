@@ -23,7 +23,8 @@ struct JobOptions {
   int64_t log_every = 10;  // rank 0 prints a line every so many steps; 0: none
   EffectiveFlags flags;    // where all of this comes from, for records
   // The number of the signal that asks this worker to end, or 0; it may be set at any time. Null:
-  // nobody asks. `catch_interrupt` is called before the first step: from then on the job drains.
+  // nobody asks. `catch_interrupt` is called before the first step: from then on the job drains
+  // (group/drain.h).
   const std::atomic<int>* interrupt = nullptr;
   std::function<void()> catch_interrupt;
   LiveMetricsOptions live_metrics;

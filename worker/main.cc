@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/time/time.h"
+#include "base/first_process.h"
 #include "base/flag_error.h"
 #include "base/flags.h"
 #include "base/grpc_health.h"
@@ -199,6 +200,7 @@ int PrintModel(const TrainerOptions& options) {
 }  // namespace gradsync
 
 int main(int argc, char** argv) {
+  gradsync::EndBySignalsAsFirstProcess();
   gradsync::KeepFreedMemory();
   gradsync::RaiseFileLimit();
   gradsync::ParsedFlags parsed =
