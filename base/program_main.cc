@@ -1,11 +1,15 @@
 #include "base/program_main.h"
 
+#include <unistd.h>
+
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "absl/time/clock.h"
+#include "base/flag_error.h"
 #include "base/write_file.h"
 
 namespace gradsync {
@@ -13,8 +17,30 @@ namespace {
 
 // A signal handler has nowhere else to write to.
 std::atomic<int> interrupt_signal{0};
+std::atomic<int> interrupt_count{0};
 
-void HandleSignal(int signal) { interrupt_signal = signal; }
+// Of the process, as its stderr is.
+LogOptions log_options;
+
+void Print(Severity severity, absl::string_view program, absl::string_view message) {
+  LogSource source;
+  source.program = std::string(program);
+  source.rank = log_options.rank;
+  source.server = log_options.server;
+  if (log_options.step != nullptr) source.step = *log_options.step;
+  source.time = absl::Now();
+  const std::string line = LogLine(log_options.format, source, severity, message) + "\n";
+  std::fwrite(line.data(), 1, line.size(), stderr);
+}
+
+void HandleSignal(int signal) {
+  interrupt_signal = signal;
+  ++interrupt_count;
+}
+
+void HandleFirstSignal(int signal) {
+  if (interrupt_signal.exchange(signal) != 0) _exit(128 + signal);
+}
 
 }  // namespace
 
@@ -38,8 +64,23 @@ std::string UserData(const std::string& data) {
 
 const std::atomic<int>& InterruptSignal() { return interrupt_signal; }
 
+const std::atomic<int>& InterruptCount() { return interrupt_count; }
+
 void CatchInterrupts() {
   for (int signal : {SIGINT, SIGTERM, SIGHUP}) std::signal(signal, HandleSignal);
+}
+
+void CatchFirstInterrupt() {
+  for (int signal : {SIGINT, SIGTERM}) {
+    struct sigaction action = {};
+    sigaction(signal, nullptr, &action);
+    // As nohup and shells have it for what runs in the background.
+    if (action.sa_handler == SIG_IGN) continue;
+    action = {};
+    action.sa_handler = HandleFirstSignal;
+    action.sa_flags = SA_RESTART;
+    sigaction(signal, &action, nullptr);
+  }
 }
 
 int ExitCode(absl::string_view program, int code) {
@@ -49,9 +90,20 @@ int ExitCode(absl::string_view program, int code) {
   return 1;
 }
 
+void SetLog(const LogOptions& options) { log_options = options; }
+
+absl::StatusOr<LogFormat> ParseLogFormat(absl::string_view text) {
+  if (text == "text") return LogFormat::kText;
+  if (text == "json") return LogFormat::kJson;
+  return FlagError("log_format", "text or json", text);
+}
+
 void PrintError(absl::string_view program, absl::string_view message) {
-  const std::string line = absl::StrCat(program, ": ", message, "\n");
-  std::fwrite(line.data(), 1, line.size(), stderr);
+  Print(Severity::kError, program, message);
+}
+
+void PrintNotice(absl::string_view program, absl::string_view message) {
+  Print(Severity::kInfo, program, message);
 }
 
 }  // namespace gradsync

@@ -5,14 +5,18 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <climits>
 #include <cstdio>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/types/optional.h"
 
 namespace gradsync {
 
 namespace {
+
+constexpr int kMostLinks = 40;  // as the kernel has it
 
 absl::Status Failed(const std::string& path) {
   return absl::ErrnoToStatus(errno, absl::StrCat("cannot write ", path));
@@ -49,14 +53,36 @@ void SyncFolderOf(const std::string& path) {
   close(file);
 }
 
+// The file that is to be replaced where `path` is a link; nothing where the link is one to what a
+// process has open, such as /dev/stdout: a new file of that name would be another one.
+absl::optional<std::string> FollowLinks(std::string path) {
+  struct stat processes;
+  struct stat link;
+  const bool known = stat("/proc", &processes) == 0;
+  char target[PATH_MAX];
+  for (int links = 0; links < kMostLinks; ++links) {
+    if (lstat(path.c_str(), &link) != 0 || !S_ISLNK(link.st_mode)) return path;
+    if (known && link.st_dev == processes.st_dev) return absl::nullopt;
+    const ssize_t bytes = readlink(path.c_str(), target, sizeof(target));
+    if (bytes < 0) return path;
+    const size_t slash = path.rfind('/');
+    const std::string folder = slash == std::string::npos ? "" : path.substr(0, slash + 1);
+    path = ResolvePath(std::string(target, static_cast<size_t>(bytes)), folder);
+  }
+  return path;
+}
+
 }  // namespace
 
-absl::Status WriteFileAtomically(const std::string& path, absl::string_view content) {
+absl::Status WriteFileAtomically(const std::string& wanted, absl::string_view content) {
   struct stat found;
-  const bool device = stat(path.c_str(), &found) == 0 && !S_ISREG(found.st_mode);
+  const absl::optional<std::string> target = FollowLinks(wanted);
+  const bool device =
+      !target.has_value() || (stat(wanted.c_str(), &found) == 0 && !S_ISREG(found.st_mode));
   if (device) {
-    return WriteTo(path, 0, content, /*sync=*/false) ? absl::OkStatus() : Failed(path);
+    return WriteTo(wanted, O_APPEND, content, /*sync=*/false) ? absl::OkStatus() : Failed(wanted);
   }
+  const std::string& path = *target;
   const std::string temporary = absl::StrCat(path, ".", getpid(), ".tmp");
   if (!WriteTo(temporary, O_CREAT | O_TRUNC, content, /*sync=*/true) ||
       std::rename(temporary.c_str(), path.c_str()) != 0) {

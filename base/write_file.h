@@ -9,8 +9,9 @@
 namespace gradsync {
 
 // Writes `content` to `path` by way of a temporary file beside it and a rename, so that readers see the old file or the new
-// one, whole; also after the machine has lost its power, as far as the file system allows. A device, a pipe or what else is
-// no ordinary file at `path` is written to, not replaced. Errors: the errno's code, naming the path.
+// one, whole; also after the machine has lost its power, as far as the file system allows. A link stays, and what it names is
+// replaced. A device, a pipe, what a process has open (/dev/stdout) or what else is no ordinary file at `path` is written to,
+// not replaced. Errors: the errno's code, naming the path.
 absl::Status WriteFileAtomically(const std::string& path, absl::string_view content);
 
 // `path` itself when it is absolute or `directory` is empty, otherwise `path` seen from `directory`.

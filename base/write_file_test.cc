@@ -2,16 +2,32 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <fstream>
 #include <iterator>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "base/temporary_folder.h"
 #include "gtest/gtest.h"
+
+// The order in which these are called, in place of the C library's own.
+std::vector<std::string> calls;
+
+extern "C" int fsync(int file) {
+  struct stat what;
+  calls.push_back(fstat(file, &what) == 0 && S_ISDIR(what.st_mode) ? "fsync folder" : "fsync file");
+  return static_cast<int>(syscall(SYS_fsync, file));
+}
+
+extern "C" int rename(const char* from, const char* to) noexcept {
+  calls.push_back("rename");
+  return renameat(AT_FDCWD, from, AT_FDCWD, to);
+}
 
 namespace gradsync {
 namespace {
@@ -36,6 +52,15 @@ TEST_F(WriteFileTest, ReplacesAFileByAnyContent) {
   }
 }
 
+// Otherwise a machine that loses its power may come back with the new name and an empty file, or
+// with the old one.
+TEST_F(WriteFileTest, TheContentIsOnTheDiskBeforeTheNameAndTheNameBeforeTheReturn) {
+  calls.clear();
+  ASSERT_EQ(WriteFileAtomically(Path("file"), "new"), absl::OkStatus());
+  EXPECT_EQ(calls, (std::vector<std::string>{"fsync file", "rename", "fsync folder"}));
+  EXPECT_EQ(Read(Path("file")), "new");
+}
+
 // --metrics_json=/dev/null, as root, replaced the device of the whole system by a file.
 TEST_F(WriteFileTest, WritesToWhatIsNoOrdinaryFileAndLeavesItInPlace) {
   const std::string pipe = Path("pipe");
@@ -53,6 +78,34 @@ TEST_F(WriteFileTest, WritesToWhatIsNoOrdinaryFileAndLeavesItInPlace) {
   EXPECT_EQ(WriteFileAtomically("/dev/null", "x"), absl::OkStatus());
   ASSERT_EQ(stat("/dev/null", &found), 0);
   EXPECT_TRUE(S_ISCHR(found.st_mode));
+}
+
+// --metrics_json=/dev/stdout, as root, with stdout going to a file, made a file of the link.
+TEST_F(WriteFileTest, ALinkStaysAndWhatAProcessHasOpenIsAddedTo) {
+  ASSERT_EQ(WriteFileAtomically(Path("target"), "old"), absl::OkStatus());
+  ASSERT_EQ(symlink("target", Path("one").c_str()), 0);
+  ASSERT_EQ(symlink(Path("one").c_str(), Path("two").c_str()), 0);
+  ASSERT_EQ(WriteFileAtomically(Path("two"), "new"), absl::OkStatus());
+  EXPECT_EQ(Read(Path("target")), "new");
+
+  const int file = open(Path("open").c_str(), O_WRONLY | O_CREAT, 0600);
+  ASSERT_EQ(write(file, "before ", 7), 7);
+  const std::string name = "/proc/self/fd/" + std::to_string(file);
+  ASSERT_EQ(symlink(name.c_str(), Path("stdout").c_str()), 0);
+  ASSERT_EQ(WriteFileAtomically(Path("stdout"), "result"), absl::OkStatus());
+  EXPECT_EQ(Read(Path("open")), "before result");
+  close(file);
+
+  struct stat found;
+  for (const char* link : {"one", "two", "stdout"}) {
+    EXPECT_TRUE(lstat(Path(link).c_str(), &found) == 0 && S_ISLNK(found.st_mode)) << link;
+  }
+  // Round in a circle, and to nowhere.
+  ASSERT_EQ(symlink("circle", Path("circle").c_str()), 0);
+  EXPECT_FALSE(WriteFileAtomically(Path("circle/file"), "x").ok());
+  ASSERT_EQ(symlink("later", Path("early").c_str()), 0);
+  ASSERT_EQ(WriteFileAtomically(Path("early"), "x"), absl::OkStatus());
+  EXPECT_EQ(Read(Path("later")), "x");
 }
 
 TEST_F(WriteFileTest, AFullDiskAndAFolderThatIsNotThereAreNamed) {

@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "base/credentials.h"
 #include "base/deadline.h"
+#include "base/grpc_health.h"
 #include "group/key_value_store.h"
 #include "group/store_door.h"
 
@@ -24,10 +25,11 @@ class GrpcStoreServer {
   // Listens at `address`, "host:port", and nowhere else; port 0 takes any free one.
   // Errors: UNAVAILABLE, naming the address, when the port is taken or the address is not one of
   // this host's; INVALID_ARGUMENT when it is no "host:port".
-  // `door` says who may use the store; by default everybody.
-  static absl::StatusOr<std::unique_ptr<GrpcStoreServer>> Start(const std::string& address,
-                                                                const Credentials& credentials,
-                                                                StoreDoorOptions door = {});
+  // `door` says who may use the store; by default everybody. `health`, if there is one, answers who
+  // asks whether it serves.
+  static absl::StatusOr<std::unique_ptr<GrpcStoreServer>> Start(
+      const std::string& address, const Credentials& credentials, StoreDoorOptions door = {},
+      std::shared_ptr<GrpcHealth> health = nullptr);
 
   // Fails the calls and watches of all clients with UNAVAILABLE. Blocks until they have been told,
   // at most some seconds.

@@ -9,6 +9,7 @@
 #include "absl/time/time.h"
 #include "base/deadline.h"
 #include "base/grpc_deadline.h"
+#include "base/grpc_health.h"
 #include "base/grpc_status.h"
 #include "base/host_port.h"
 #include "base/status_macros.h"
@@ -204,21 +205,26 @@ class Call : public grpc::ServerGenericBidiReactor {
 
 class Service : public grpc::CallbackGenericService {
  public:
-  explicit Service(Store* store) : store_(store) {}
+  Service(Store* store, std::shared_ptr<GrpcHealth> health)
+      : store_(store), health_(std::move(health)) {}
 
   grpc::ServerGenericBidiReactor* CreateReactor(
       grpc::GenericCallbackServerContext* context) override {
-    return new Call(store_, context);
+    grpc::ServerGenericBidiReactor* const health =
+        health_ == nullptr ? nullptr : health_->Answer(context->method());
+    return health != nullptr ? health : new Call(store_, context);
   }
 
  private:
   Store* const store_;
+  const std::shared_ptr<GrpcHealth> health_;
 };
 
 class ServerImpl : public GrpcStoreServer {
  public:
-  explicit ServerImpl(StoreDoorOptions door)
-      : store_(std::make_shared<Store>(std::move(door))), service_(store_.get()) {}
+  ServerImpl(StoreDoorOptions door, std::shared_ptr<GrpcHealth> health)
+      : store_(std::make_shared<Store>(std::move(door))),
+        service_(store_.get(), std::move(health)) {}
 
   ~ServerImpl() override {
     store_->map.Close(absl::UnavailableError("the store has shut down"));
@@ -265,9 +271,10 @@ class ServerImpl : public GrpcStoreServer {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<GrpcStoreServer>> GrpcStoreServer::Start(
-    const std::string& address, const Credentials& credentials, StoreDoorOptions door) {
+    const std::string& address, const Credentials& credentials, StoreDoorOptions door,
+    std::shared_ptr<GrpcHealth> health) {
   GS_RETURN_IF_ERROR(ParseHostPort(address).status());
-  auto server = std::make_unique<ServerImpl>(std::move(door));
+  auto server = std::make_unique<ServerImpl>(std::move(door), std::move(health));
   GS_RETURN_IF_ERROR(server->Listen(address, credentials));
   return server;
 }

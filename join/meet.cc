@@ -124,9 +124,11 @@ absl::StatusOr<Meeting> Meet(const MeetOptions& options) {
     // Not at the name itself, which this host may have as a name for its loopback address.
     GS_ASSIGN_OR_RETURN(const HostPort master, ParseHostPort(options.master));
     group.key = options.key.empty() ? NewJobKey() : options.key;
-    GS_ASSIGN_OR_RETURN(meeting.server_,
-                        GrpcStoreServer::Start(absl::StrCat(group.address, ":", master.port),
-                                               group.credentials, DoorOf(options, group.key)));
+    GS_ASSIGN_OR_RETURN(
+        meeting.server_,
+        GrpcStoreServer::Start(absl::StrCat(group.address, ":", master.port), group.credentials,
+                               DoorOf(options, group.key), options.health));
+    if (options.health != nullptr) options.health->SetServing(true);
     address = absl::StrCat(group.address, ":", meeting.server_->port());
     if (options.on_store) GS_RETURN_IF_ERROR(options.on_store(address));
   }

@@ -14,6 +14,7 @@
 #include "absl/time/time.h"
 #include "base/activity.h"
 #include "base/credentials.h"
+#include "base/grpc_health.h"
 #include "base/trace_recorder.h"
 #include "group/grpc_store.h"
 #include "group/heartbeat.h"
@@ -40,6 +41,7 @@ struct MeetOptions {
   std::shared_ptr<Activity> activity = std::make_shared<Activity>();
   Credentials credentials = InsecureCredentials();
   std::shared_ptr<TraceRecorder> recorder;  // of some steps; may be null
+  std::shared_ptr<GrpcHealth> health;       // of the store that rank 0 holds; may be null
 
   // Called on rank 0 when it holds the store, before it waits for anybody, with the store's
   // host:port: what other ranks take for master where the port was 0. May be empty.

@@ -182,6 +182,9 @@ class RefusedCall : public grpc::ServerGenericBidiReactor {
 grpc::ServerGenericBidiReactor* FrameService::CreateReactor(
     grpc::GenericCallbackServerContext* context) {
   if (context->method() != kExchangeMethod) {
+    if (health_ != nullptr) {
+      if (auto* const answer = health_->Answer(context->method())) return answer;
+    }
     return new RefusedCall(grpc::Status(grpc::StatusCode::UNIMPLEMENTED,
                                         "this server has only " + std::string(kExchangeMethod)));
   }

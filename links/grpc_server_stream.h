@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "base/grpc_health.h"
 #include "base/mutex.h"
 #include "grpcpp/generic/async_generic_service.h"
 #include "links/frame_stream.h"
@@ -58,11 +59,13 @@ class StreamRegistry {
   std::vector<std::weak_ptr<FrameStream>> streams_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Makes a stream of each call of gradsync.proto.FrameLink.Exchange; other calls are UNIMPLEMENTED.
+// Makes a stream of each call of gradsync.proto.FrameLink.Exchange; other calls are UNIMPLEMENTED,
+// but for those that `health`, if there is one, answers.
 // Thread-safe. Must outlive the server that it is registered with.
 class FrameService : public grpc::CallbackGenericService {
  public:
-  explicit FrameService(StreamAcceptor acceptor) : acceptor_(std::move(acceptor)) {}
+  FrameService(StreamAcceptor acceptor, std::shared_ptr<GrpcHealth> health)
+      : acceptor_(std::move(acceptor)), health_(std::move(health)) {}
 
   grpc::ServerGenericBidiReactor* CreateReactor(
       grpc::GenericCallbackServerContext* context) override;
@@ -71,6 +74,7 @@ class FrameService : public grpc::CallbackGenericService {
 
  private:
   const StreamAcceptor acceptor_;
+  const std::shared_ptr<GrpcHealth> health_;
   const std::shared_ptr<StreamRegistry> registry_ = std::make_shared<StreamRegistry>();
 };
 

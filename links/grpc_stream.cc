@@ -25,7 +25,8 @@ GrpcKeepalive KeepaliveOf(const GrpcLinkOptions& options) {
 
 class GrpcListener : public StreamListener {
  public:
-  explicit GrpcListener(StreamAcceptor acceptor) : service_(std::move(acceptor)) {}
+  GrpcListener(StreamAcceptor acceptor, std::shared_ptr<GrpcHealth> health)
+      : service_(std::move(acceptor), std::move(health)) {}
 
   ~GrpcListener() override {
     if (server_ == nullptr) return;
@@ -72,7 +73,7 @@ class GrpcLink : public StreamLink {
       return absl::InvalidArgumentError(
           absl::StrCat("cannot listen at \"", address, "\": expected host:port"));
     }
-    auto listener = std::make_unique<GrpcListener>(std::move(acceptor));
+    auto listener = std::make_unique<GrpcListener>(std::move(acceptor), options_.health);
     const absl::Status started = listener->Start(address.substr(0, colon), address, options_);
     if (!started.ok()) return started;
     return listener;

@@ -11,6 +11,7 @@
 
 #include "absl/time/time.h"
 #include "base/credentials.h"
+#include "base/grpc_health.h"
 #include "links/frame_stream.h"
 
 namespace gradsync {
@@ -27,6 +28,9 @@ struct GrpcLinkOptions {
   // What streams that this link opens say of themselves. What those that it accepts say is for
   // their acceptor to judge.
   StreamProof proof;
+
+  // What listeners of this link answer to who asks whether they serve; null: they know no such call.
+  std::shared_ptr<GrpcHealth> health;
 
   // A message that a listener of this link is sent may have so many bytes; -1: any number.
   int max_message_bytes = -1;

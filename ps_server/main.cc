@@ -2,7 +2,8 @@
 // docs/running.md shows jobs.
 //
 // Exit codes: 0 when all workers said goodbye, 1 when the run failed, 2 when it could not begin
-// (flags, port, master).
+// (flags, port, master), 128 + the signal when this server was told to end by SIGTERM or SIGINT
+// (docs/operations.md).
 
 #include <pthread.h>
 #include <signal.h>
@@ -11,6 +12,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
+#include <cstring>
 #include <limits>
 #include <memory>
 #include <string>
@@ -18,6 +20,7 @@
 #include <utility>
 
 #include "absl/flags/flag.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/available_memory.h"
@@ -26,10 +29,14 @@
 #include "base/deadline.h"
 #include "base/flag_error.h"
 #include "base/flags.h"
+#include "base/grpc_health.h"
+#include "base/grpc_reflection.h"
 #include "base/host_port.h"
 #include "base/job_key.h"
 #include "base/keep_memory.h"
 #include "base/local_address.h"
+#include "base/log_line.h"
+#include "base/metrics_server.h"
 #include "base/program_main.h"
 #include "base/raise_file_limit.h"
 #include "base/status_macros.h"
@@ -43,6 +50,7 @@
 #include "grpc/support/log.h"
 #include "links/grpc_stream.h"
 #include "ps_server/event_file.h"
+#include "ps_server/live_metrics.h"
 #include "ps_server/metrics.h"
 #include "ps_server/server.h"
 
@@ -78,6 +86,18 @@ ABSL_FLAG(
     "has to give when the server starts");
 ABSL_FLAG(gradsync::ByteSize, max_message, gradsync::ByteSize{64 << 20},
           "bytes of a message that this server receives; a plan with larger chunks is refused");
+ABSL_FLAG(int, metrics_port, -1,
+          "port of a page for Prometheus, http://127.0.0.1:PORT/metrics; 0: any free one, see "
+          "--metrics_port_file; -1: there is none");
+ABSL_FLAG(std::string, metrics_host, "127.0.0.1",
+          "address at which --metrics_port listens, such as 0.0.0.0 for all of this host; anybody "
+          "who reaches it can read the page");
+ABSL_FLAG(std::string, metrics_port_file, "", "file to which the page's host:port is written");
+ABSL_FLAG(std::string, log_format, "text",
+          "how errors and notices are written to stderr: text, or json, an object per line");
+ABSL_FLAG(bool, reflection, false,
+          "the server describes itself to whoever asks (gRPC reflection), and reads what strangers "
+          "send for it; for finding errors");
 ABSL_FLAG(absl::Duration, timeout, absl::Seconds(60),
           "how long the server waits until all workers have come");
 ABSL_FLAG(absl::Duration, failure_timeout, absl::Seconds(10),
@@ -87,6 +107,10 @@ ABSL_FLAG(absl::Duration, failure_timeout, absl::Seconds(10),
 namespace gradsync {
 namespace {
 
+constexpr int kSignalled = 128;  // and the signal's number more: exit codes
+
+std::string SignalName(int signal) { return absl::StrCat("SIG", sigabbrev_np(signal)); }
+
 sigset_t EndingSignals() {
   sigset_t signals;
   sigemptyset(&signals);
@@ -95,10 +119,12 @@ sigset_t EndingSignals() {
   return signals;
 }
 
-// Ends the server when the process is told to end. The signals must be blocked in all threads.
+// Ends the server when the process is told to end: in good order if it can, and at once when it is
+// told twice. The signals must be blocked in all threads.
 class SignalWatch {
  public:
-  SignalWatch() : thread_([this] { Watch(); }) {}
+  explicit SignalWatch(std::shared_ptr<GrpcHealth> health)
+      : health_(std::move(health)), thread_([this] { Watch(); }) {}
 
   ~SignalWatch() {
     done_ = true;
@@ -110,22 +136,34 @@ class SignalWatch {
   // nobody to tell.
   void Serving(ParameterServer* server) { server_ = server; }
 
+  // The first signal that came, or 0.
+  int signal() const { return signal_; }
+
  private:
   void Watch() {
     const sigset_t signals = EndingSignals();
     int signal = 0;
     sigwait(&signals, &signal);
     if (done_) return;
-    const char* const name = signal == SIGINT ? "SIGINT" : "SIGTERM";
+    signal_ = signal;
+    health_->SetServing(false);
     ParameterServer* const server = server_;
     if (server == nullptr) {
-      std::fprintf(stderr, "ps_server: told to end by %s\n", name);
-      _exit(1);
+      PrintError("ps_server", absl::StrCat("told to end by ", SignalName(signal)));
+      _exit(kSignalled + signal);
     }
-    server->Stop(absl::CancelledError(absl::StrCat("the server was told to end by ", name)));
+    const absl::Status asked = server->Drain(signal);
+    if (!asked.ok()) {
+      server->Stop(
+          absl::CancelledError(absl::StrCat("the server was told to end by ", SignalName(signal))));
+    }
+    sigwait(&signals, &signal);
+    if (!done_) _exit(kSignalled + signal);
   }
 
+  const std::shared_ptr<GrpcHealth> health_;
   std::atomic<bool> done_{false};
+  std::atomic<int> signal_{0};
   std::atomic<ParameterServer*> server_{nullptr};
   std::thread thread_;  // last: uses all of the above
 };
@@ -145,6 +183,8 @@ struct Flags {
   absl::Duration timeout = absl::GetFlag(FLAGS_timeout);
   absl::Duration failure_timeout = absl::GetFlag(FLAGS_failure_timeout);
   std::string key = EnvironmentVariable(kJobKeyVariable).value_or("");
+  int metrics_port = absl::GetFlag(FLAGS_metrics_port);
+  std::string metrics_port_file = UserPath(absl::GetFlag(FLAGS_metrics_port_file));
 };
 
 // What is not given by flags, in a job whose launcher counts this server. Flags win.
@@ -251,6 +291,13 @@ absl::Status CheckFlags(const Flags& flags) {
     return absl::InvalidArgumentError(absl::StrCat(
         "--max_message: expected 4KiB to 2GiB less one byte, found ", flags.max_message));
   }
+  if (flags.metrics_port < -1 || flags.metrics_port > 65535) {
+    return FlagError("metrics_port", "a port up to 65535, 0 or -1",
+                     absl::StrCat(flags.metrics_port));
+  }
+  if (!flags.metrics_port_file.empty() && flags.metrics_port < 0) {
+    return FlagError("metrics_port_file", "none without --metrics_port", flags.metrics_port_file);
+  }
   if (absl::Status key = CheckJobKey(kJobKeyVariable, flags.key); !key.ok()) return key;
   if (flags.timeout <= absl::ZeroDuration()) {
     return absl::InvalidArgumentError(absl::StrCat("--timeout: expected a time above 0, found ",
@@ -264,8 +311,8 @@ absl::Status CheckFlags(const Flags& flags) {
 }
 
 int Complain(int code, absl::string_view what, const absl::Status& status) {
-  std::fprintf(stderr, "ps_server: %s%s\n", std::string(what).c_str(),
-               code == 2 ? std::string(status.message()).c_str() : status.ToString().c_str());
+  PrintError("ps_server",
+             absl::StrCat(what, code == 2 ? std::string(status.message()) : status.ToString()));
   return code;
 }
 
@@ -286,6 +333,24 @@ absl::Status Announce(const Flags& flags, const Master& master, const std::strin
   return AtMaster(flags, Register(master, address, flags.number, Deadline::In(flags.timeout)));
 }
 
+// The page of `server`, which must outlive it; null unless it is wanted.
+absl::StatusOr<std::unique_ptr<MetricsServer>> ShowMetrics(const Flags& flags,
+                                                           const std::string& run_id,
+                                                           const ParameterServer& server) {
+  if (flags.metrics_port < 0) return std::unique_ptr<MetricsServer>();
+  MetricsServerOptions options;
+  options.host = absl::GetFlag(FLAGS_metrics_host);
+  options.port = flags.metrics_port;
+  options.collect = [&server, run_id] { return MetricsOf(server.stats(), run_id); };
+  GS_ASSIGN_OR_RETURN(std::unique_ptr<MetricsServer> page, MetricsServer::Start(options));
+  if (!flags.metrics_port_file.empty()) {
+    GS_RETURN_IF_ERROR(WriteFileAtomically(flags.metrics_port_file, page->address() + "\n"));
+  }
+  std::printf("metrics at http://%s/metrics\n", page->address().c_str());
+  std::fflush(stdout);
+  return page;
+}
+
 int Main(int argc, char** argv) {
   FlagOptions flag_options;
   flag_options.usage = "ps_server [flags]: serves parameters to the workers of one training job.";
@@ -297,7 +362,11 @@ int Main(int argc, char** argv) {
                         absl::StrCat("expected flags only, found \"", positional[0], "\"")));
   }
   Flags flags;
+  const absl::StatusOr<LogFormat> log_format = ParseLogFormat(absl::GetFlag(FLAGS_log_format));
+  if (!log_format.ok()) return Complain(2, "", log_format.status());
+  SetLog({*log_format, /*rank=*/-1, /*server=*/-1, /*step=*/nullptr});
   absl::Status status = AskLauncher(&flags);
+  if (status.ok() && absl::GetFlag(FLAGS_reflection)) status = LoadGrpcReflection();
   if (status.ok()) status = CheckFlags(flags);
   if (status.ok()) status = ChooseListen(&flags);
   if (!status.ok()) return Complain(2, "", status);
@@ -314,8 +383,9 @@ int Main(int argc, char** argv) {
   if (!flags.event_log.empty()) events = EventFile::Create(flags.event_log);
   if (!events.ok()) return Complain(2, "--event_log: ", events.status());
 
+  const auto health = std::make_shared<GrpcHealth>();
   std::unique_ptr<ParameterServer> server;
-  SignalWatch watch;
+  SignalWatch watch(health);
   const absl::StatusOr<Master> master = AskMaster(flags);
   if (!master.ok()) return Complain(2, "", AtMaster(flags, master.status()));
   ServerOptions options;
@@ -324,6 +394,7 @@ int Main(int argc, char** argv) {
   }
   GrpcLinkOptions link;
   link.max_message_bytes = static_cast<int>(flags.max_message);
+  link.health = health;
   options.link = NewGrpcLink(link);
   options.listen = flags.listen;
   options.run_id = master->run.run_id;
@@ -337,15 +408,20 @@ int Main(int argc, char** argv) {
   absl::StatusOr<std::unique_ptr<ParameterServer>> started = ParameterServer::Start(options);
   if (!started.ok()) return Complain(2, "--listen: ", started.status());
   server = *std::move(started);
+  const auto page = ShowMetrics(flags, master->run.run_id, *server);
+  if (!page.ok()) return Complain(2, "--metrics_port: ", page.status());
   const absl::StatusOr<std::string> address = ReachableAddress(flags, server->address());
   if (!address.ok()) return Complain(2, "--listen: ", address.status());
   if (const absl::Status status = Announce(flags, *master, *address); !status.ok()) {
     return Complain(2, "", status);
   }
 
+  health->SetServing(true);
   watch.Serving(server.get());
   const absl::Status ended = server->Wait();
+  health->SetServing(false);
   const ServerStats stats = server->stats();
+  if (stats.workers > 0) SetLog({*log_format, /*rank=*/-1, stats.server, /*step=*/nullptr});
   if (*events != nullptr) {
     const absl::Status written = (*events)->Close();
     if (!written.ok()) return Complain(1, "--event_log: ", written);
@@ -354,12 +430,16 @@ int Main(int argc, char** argv) {
     const absl::Status written = WriteServerMetrics(stats, *address, flags.metrics_json);
     if (!written.ok()) return Complain(1, "--metrics_json: ", written);
   }
-  if (!ended.ok()) return Complain(1, "", ended);
+  const int signal = watch.signal();
+  if (!ended.ok()) return Complain(signal == 0 ? 1 : kSignalled + signal, "", ended);
   std::printf("served %ld steps to %d workers: %.1f MB received, %.1f MB sent\n",
               static_cast<long>(stats.steps), stats.workers,
               static_cast<double>(stats.rx_bytes) * 1e-6,
               static_cast<double>(stats.tx_bytes) * 1e-6);
-  return 0;
+  if (signal == 0) return 0;
+  PrintNotice("ps_server",
+              absl::StrCat("ended by ", SignalName(signal), " after all workers said goodbye"));
+  return kSignalled + signal;
 }
 
 }  // namespace

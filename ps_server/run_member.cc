@@ -7,20 +7,40 @@
 #include "base/credentials.h"
 #include "base/deadline.h"
 #include "base/status_macros.h"
+#include "group/key_value_store.h"
 #include "group/worker_group.h"
 
 namespace gradsync {
 
-absl::StatusOr<std::unique_ptr<RunMember>> RunMember::Create(const RunMemberOptions& options) {
-  const absl::Duration timeout = options.failure_timeout;
-  GS_ASSIGN_OR_RETURN(
-      const std::shared_ptr<ConnectedStore> store,
-      ConnectStore(options.store, InsecureCredentials(), Deadline::In(timeout / 2), options.key));
+namespace {
+
+absl::StatusOr<std::shared_ptr<ConnectedStore>> Connect(const RunMemberOptions& options,
+                                                        Deadline deadline) {
+  return ConnectStore(options.store, InsecureCredentials(), deadline, options.key);
+}
+
+WorkerGroup GroupOf(const RunMemberOptions& options, std::shared_ptr<KeyValueStore> store) {
   WorkerGroup group;
   group.rank = kNoRank;
   group.run_id = options.run_id;
   group.attempt = options.attempt;
-  group.store = store;
+  group.store = std::move(store);
+  return group;
+}
+
+}  // namespace
+
+absl::Status RunMember::AskToDrain(const RunMemberOptions& options, const DrainRequest& request) {
+  const Deadline deadline = Deadline::In(absl::Seconds(5));
+  GS_ASSIGN_OR_RETURN(const std::shared_ptr<ConnectedStore> store, Connect(options, deadline));
+  return gradsync::AskToDrain(GroupOf(options, store), request, deadline).status();
+}
+
+absl::StatusOr<std::unique_ptr<RunMember>> RunMember::Create(const RunMemberOptions& options) {
+  const absl::Duration timeout = options.failure_timeout;
+  GS_ASSIGN_OR_RETURN(const std::shared_ptr<ConnectedStore> store,
+                      Connect(options, Deadline::In(timeout / 2)));
+  const WorkerGroup group = GroupOf(options, store);
   auto member = absl::WrapUnique(new RunMember());
   member->group_error_ = std::make_unique<GroupError>(group, options.on_failure);
   HeartbeatOptions heartbeat;

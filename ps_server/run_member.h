@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "base/activity.h"
+#include "group/drain.h"
 #include "group/group_error.h"
 #include "group/grpc_store.h"
 #include "group/heartbeat.h"
@@ -36,6 +37,11 @@ class RunMember {
   // Connects to the store, for at most half of the failure timeout. Errors: those of
   // ConnectStore().
   static absl::StatusOr<std::unique_ptr<RunMember>> Create(const RunMemberOptions& options);
+
+  // Asks the workers of the run to stop after a step that they agree on (group/drain.h), which need
+  // not have a member of this server. Waits for the store, for five seconds at most. Errors: those
+  // of ConnectStore() and AskToDrain().
+  static absl::Status AskToDrain(const RunMemberOptions& options, const DrainRequest& request);
 
   // `status` names a process that this server has lost. Tells the group, unless it has failed
   // already: a worker that has heard why hangs up. on_failure follows, with what failed first.

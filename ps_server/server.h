@@ -50,6 +50,10 @@ class ParameterServer {
   // Ends the run for all workers with `reason`; does not wait.
   void Stop(absl::Status reason) { service_->Fail(std::move(reason)); }
 
+  // The process was told to end by `signal`: asks the workers to stop after a step that they agree
+  // on, so that Wait() returns when they have. Errors: those of Service::Drain().
+  absl::Status Drain(int signal) { return service_->Drain(signal, address()); }
+
   ServerStats stats() const { return service_->stats(); }
 
  private:

@@ -108,18 +108,30 @@ absl::Status Service::Wait(Deadline deadline) {
   return status;
 }
 
-void Service::JoinRun() {
-  RunMemberOptions options;
-  {
-    MutexLock lock(&mutex_);
-    if (ended_ || store_address_.empty()) return;
-    options.store = store_address_;
-    options.run_id = roster_.run_id();
-    options.attempt = roster_.attempt();
-    options.server = roster_.terms().server_index();
-    options.key = key_;
+absl::StatusOr<RunMemberOptions> Service::RunOptions() const {
+  MutexLock lock(&mutex_);
+  if (ended_ || !roster_.complete() || store_address_.empty()) {
+    return absl::FailedPreconditionError("expected a run under way whose store is known");
   }
-  if (failure_timeout_ == absl::InfiniteDuration()) return;
+  RunMemberOptions options;
+  options.store = store_address_;
+  options.run_id = roster_.run_id();
+  options.attempt = roster_.attempt();
+  options.server = roster_.terms().server_index();
+  options.key = key_;
+  return options;
+}
+
+absl::Status Service::Drain(int signal, absl::string_view address) {
+  GS_ASSIGN_OR_RETURN(const RunMemberOptions options, RunOptions());
+  return RunMember::AskToDrain(
+      options, {signal, absl::StrCat("server ", options.server, " (", address, ")")});
+}
+
+void Service::JoinRun() {
+  absl::StatusOr<RunMemberOptions> found = RunOptions();
+  if (!found.ok() || failure_timeout_ == absl::InfiniteDuration()) return;
+  RunMemberOptions& options = *found;
   options.failure_timeout = failure_timeout_;
   options.activity = activity_;
   options.on_failure = [this](absl::Status status) { Fail(std::move(status)); };

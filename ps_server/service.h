@@ -54,6 +54,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/activity.h"
 #include "base/deadline.h"
@@ -106,6 +107,12 @@ class Service : private ShardEvents, private AsyncShardEvents {
   // Ends the run for all workers. The first call counts.
   void Fail(absl::Status status);
 
+  // Asks the workers to stop after a step that they agree on, because the server at `address` was
+  // told to end by `signal`. Waits for the run's store, for some seconds at most. Errors:
+  // FAILED_PRECONDITION when not all workers have come, or none has said where the store is; those
+  // of RunMember::AskToDrain().
+  absl::Status Drain(int signal, absl::string_view address);
+
   ServerStats stats() const;
 
  private:
@@ -149,6 +156,7 @@ class Service : private ShardEvents, private AsyncShardEvents {
   absl::Status TakeCredit(int rank);
   std::string Name(int rank) const;
   void EndIfSilent();
+  absl::StatusOr<RunMemberOptions> RunOptions() const;
   void JoinRun();
   void LeaveRun(bool in_good_order);
   void Lost(absl::Status status);

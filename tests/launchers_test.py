@@ -140,7 +140,7 @@ class LaunchersTest(unittest.TestCase):
         server.send_signal(signal.SIGTERM)
         output = self.finish(server)
         self.assertEqual(output, "ps_server: told to end by SIGTERM\n")
-        self.assertEqual(server.returncode, 1)
+        self.assertEqual(server.returncode, 128 + signal.SIGTERM)
 
     @unittest.skipUnless(has_torchrun(), "there is no torchrun")
     def test_torchrun_itself_and_its_restart(self):

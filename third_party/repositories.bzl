@@ -9,7 +9,8 @@ load(":libtorch.bzl", "libtorch_repository")
 load(":pkg_config.bzl", "pkg_config_repository")
 
 def gradsync_repositories():
-    """Declares the repositories @absl, @grpc, @protobuf, @gtest, @openssl, @jpeg, @png, @yaml, @libtorch and @cuda."""
+    """Declares the repositories @absl, @grpc, @protobuf, @gtest, @openssl, @jpeg, @png, @yaml, @prometheus, @libtorch and
+    @cuda."""
     bazel_builtin_repositories()
 
     pkg_config_repository(
@@ -50,6 +51,11 @@ def gradsync_repositories():
     pkg_config_repository(
         name = "yaml",
         modules = {"yaml": "yaml-cpp"},
+    )
+
+    pkg_config_repository(
+        name = "prometheus",
+        modules = {"core": "prometheus-cpp-core"},
     )
 
     # @absl//:status is Abseil's absl_status, and so on.

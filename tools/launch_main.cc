@@ -18,6 +18,7 @@
 
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
+#include "base/flag_error.h"
 #include "base/flags.h"
 #include "base/program_main.h"
 #include "base/status_macros.h"
@@ -34,6 +35,10 @@ ABSL_FLAG(
 ABSL_FLAG(int, max_restarts, 0,
           "how often all processes are started again after one has failed; see --resume=auto of "
           "//worker");
+ABSL_FLAG(
+    absl::Duration, grace, absl::Seconds(30),
+    "how long processes have after SIGTERM or SIGINT, which they are passed, to finish their step, "
+    "write their checkpoint and end; a second signal kills them at once");
 ABSL_FLAG(std::string, worker_binary, "",
           "program that workers run; empty: the //worker of this build");
 ABSL_FLAG(std::string, server_binary, "",
@@ -62,6 +67,10 @@ absl::StatusOr<LocalJobOptions> JobFromFlags(const char* argv0, const ParsedFlag
   GS_RETURN_IF_ERROR(CheckCount("servers", 0, job.servers));
   GS_ASSIGN_OR_RETURN(const WorkerFlags flags, ReadWorkerFlags(parsed.positional));
   GS_RETURN_IF_ERROR(CheckCount("max_restarts", 0, absl::GetFlag(FLAGS_max_restarts)));
+  job.drain = absl::GetFlag(FLAGS_grace);
+  if (job.drain < absl::ZeroDuration()) {
+    return FlagError("grace", "a time of at least 0", absl::FormatDuration(job.drain));
+  }
   job.worker_binary = absl::GetFlag(FLAGS_worker_binary);
   job.server_binary = absl::GetFlag(FLAGS_server_binary);
   if (job.worker_binary.empty()) {
@@ -120,6 +129,7 @@ int Launch(const char* argv0, const ParsedFlags& parsed) {
   }
   PrintLines(&*job);
   job->interrupt = &InterruptSignal();
+  job->interrupts = &InterruptCount();
   CatchInterrupts();
   const int max_restarts = absl::GetFlag(FLAGS_max_restarts);
   while (true) {

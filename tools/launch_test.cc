@@ -138,6 +138,7 @@ TEST(LaunchTest, BadFlagsAreOneLineAndExitCode2) {
       {{"--workers=0"}, "launch: --workers: expected at least 1, found 0"},
       {{"--max_restarts=-1"}, "launch: --max_restarts: expected at least 0, found -1"},
       {{"--servers=-1"}, "launch: --servers: expected at least 0, found -1"},
+      {{"--grace=-1s"}, "launch: --grace: expected a time of at least 0, found \"-1s\""},
       {{"--wrokers=2"}, "--wrokers"},
       {{"--workers=two"}, "--workers"},
       {{"--", "two"}, "launch: expected worker flags after --, found \"two\""},

@@ -190,6 +190,9 @@ class LocalJob {
 
   void LookForInterrupt() {
     const int signal = options_.interrupt == nullptr ? 0 : options_.interrupt->load();
+    if (interrupted_ && options_.interrupts != nullptr && *options_.interrupts > 1) {
+      kill_at_ = Deadline::Now();
+    }
     if (signal == 0 || interrupted_) return;
     interrupted_ = true;
     if (!failed()) {
@@ -197,7 +200,7 @@ class LocalJob {
            128 + signal);
     }
     terminate_at_ = Deadline::Never();
-    kill_at_ = std::min(kill_at_, Deadline::In(options_.grace));
+    kill_at_ = std::min(kill_at_, Deadline::In(options_.drain));
     SignalAll(signal);
   }
 

@@ -64,8 +64,12 @@ struct LocalJobOptions {
   absl::Duration linger = absl::Seconds(10);
 
   // Holds the number of the signal that should end the job, or 0; a signal handler may set it. The
-  // signal goes to all processes. Null when nobody interrupts.
+  // signal goes to all processes, which then have as long as `drain` says to end in good order
+  // before SIGKILL. Null when nobody interrupts.
   const std::atomic<int>* interrupt = nullptr;
+  absl::Duration drain = absl::Seconds(3);
+  // How many such signals came: after the second, SIGKILL is sent at once. May be null.
+  const std::atomic<int>* interrupts = nullptr;
 };
 
 struct LocalJobResult {

@@ -212,6 +212,22 @@ TEST_F(LocalJobTest, AnInterruptReachesAllProcesses) {
   EXPECT_EQ(result.failure, "interrupted by signal 2 (SIGINT)");
 }
 
+TEST_F(LocalJobTest, ASecondInterruptKillsWhoDoesNotEnd) {
+  const std::atomic<int> interrupt{SIGTERM};
+  std::atomic<int> interrupts{1};
+  options_.workers = 2;
+  options_.interrupt = &interrupt;
+  options_.interrupts = &interrupts;
+  options_.drain = absl::Hours(1);
+  Behave("", "", "stubborn");
+  auto record = options_.on_line;
+  options_.on_line = [&](absl::string_view process, absl::string_view line, bool is_stderr) {
+    record(process, line, is_stderr);
+    if (line == "up") interrupts = 2;
+  };
+  EXPECT_EQ(Run().exit_code, 143);
+}
+
 TEST_F(LocalJobTest, AMissingBinaryIsAnErrorThatNamesIt) {
   options_.servers = 1;
   options_.worker_binary = "tools/no_such_worker";

@@ -200,8 +200,14 @@ class TrainerImpl : public Trainer {
     TrainingResult result;
     measured_from_ = SpentSoFar();
     result.first_step = first_step_;
+    result.last_step = first_step_ - 1;
+    result.saved = first_step_ > 1;
     absl::optional<Activity::Work> work(absl::in_place, activity());
     for (int64_t step = first_step_; step <= inputs_.steps; ++step) {
+      if (options_.stop_before) {
+        GS_ASSIGN_OR_RETURN(result.stopped, options_.stop_before(step));
+        if (result.stopped) break;
+      }
       if (step == FirstMeasured()) {
         GS_RETURN_IF_ERROR(clock_.Drain());
         measured_from_ = SpentSoFar();
@@ -220,7 +226,14 @@ class TrainerImpl : public Trainer {
       unreported_.push_back(std::move(report));
       GS_RETURN_IF_ERROR(ReportSteps(MostPending(step), on_step, &result));
       KeepModel(step);
-      GS_RETURN_IF_ERROR(SaveIfDue(&result));
+      result.last_step = step;
+      result.saved = checkpointer_->Due(position_);
+      if (result.saved) GS_RETURN_IF_ERROR(Save(options_.checkpoint.best, &result));
+    }
+    if (result.stopped && !result.saved && result.last_step > 0 &&
+        !options_.checkpoint.folder.empty()) {
+      GS_RETURN_IF_ERROR(Save(/*evaluate=*/false, &result));
+      result.saved = true;
     }
     work.reset();
     GS_RETURN_IF_ERROR(clock_.Drain());
@@ -243,7 +256,9 @@ class TrainerImpl : public Trainer {
     if (scaler_.has_value()) result.loss_scale = scaler_->scale();
     // Under ssp and asp others may have many steps to go, but they live: a lost one ends the wait.
     GS_RETURN_IF_ERROR(ddp_->Settle(Deadline::In(kSettleTimeout)));
-    GS_ASSIGN_OR_RETURN(result.accuracies, EvaluateKept(result.step_ends));
+    if (!result.stopped) {
+      GS_ASSIGN_OR_RETURN(result.accuracies, EvaluateKept(result.step_ends));
+    }
     GS_RETURN_IF_ERROR(Conclude(&result));
     return result;
   }
@@ -605,8 +620,7 @@ class TrainerImpl : public Trainer {
   }
 
   // A checkpoint is no part of any step, and its traffic and time are of none.
-  absl::Status SaveIfDue(TrainingResult* result) {
-    if (!checkpointer_->Due(position_)) return absl::OkStatus();
+  absl::Status Save(bool evaluate, TrainingResult* result) {
     // A disk may take its time. Those who wait for this rank have a deadline of their own.
     const Activity::Wait wait(activity());
     GS_RETURN_IF_ERROR(clock_.Drain());
@@ -614,7 +628,7 @@ class TrainerImpl : public Trainer {
     const Spent before = SpentSoFar();
     GS_RETURN_IF_ERROR(CheckFinite(Where(position_.step), *model_));
     absl::optional<double> accuracy;
-    if (options_.checkpoint.best) {
+    if (evaluate) {
       GS_RETURN_IF_ERROR(ddp_->Settle(Deadline::In(kSettleTimeout)));
       GS_ASSIGN_OR_RETURN(const Evaluation evaluation, EvaluateWithAll());
       accuracy = evaluation.accuracy;
@@ -653,7 +667,7 @@ class TrainerImpl : public Trainer {
   // What follows the last step: mean losses, evaluation, the proof that all workers hold the same
   // parameters.
   absl::Status Conclude(TrainingResult* result) {
-    GS_RETURN_IF_ERROR(CheckFinite(Where(inputs_.steps), *model_));
+    GS_RETURN_IF_ERROR(CheckFinite(Where(result->last_step), *model_));
     // A job that is resumed after its last step has none.
     if (!result->losses.empty()) GS_RETURN_IF_ERROR(MeanLosses(result));
     GS_ASSIGN_OR_RETURN(result->epochs, tally_.Share(*side_channel_, NewDeadline()));
@@ -662,7 +676,7 @@ class TrainerImpl : public Trainer {
       GS_ASSIGN_OR_RETURN(result->params_sha256, stage_->ParamsSha256());
     }
     if (options_.synchronised) GS_RETURN_IF_ERROR(CompareParameters(result->params_sha256));
-    if (options_.evaluate) {
+    if (options_.evaluate && !result->stopped) {
       GS_ASSIGN_OR_RETURN(Evaluation evaluation, EvaluateWithAll());
       result->weights_test_loss = evaluation.loss;
       result->weights_test_accuracy = evaluation.accuracy;

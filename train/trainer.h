@@ -97,10 +97,14 @@ struct TrainingResult {
   absl::Duration stage_wait;
   int64_t stage_tx_bytes = 0;  // this and the next: of such tensors, all steps
   int64_t stage_rx_bytes = 0;
-  int64_t skipped_steps = 0;      // whose gradients were not finite, with a loss scale
-  double loss_scale = 1;          // after the last step
-  int64_t first_step = 1;  // above 1 in a job that was resumed; then "all steps" are from here
-  int checkpoints = 0;     // written
+  int64_t skipped_steps = 0;  // whose gradients were not finite, with a loss scale
+  double loss_scale = 1;      // after the last step
+  int64_t first_step = 1;     // above 1 in a job that was resumed; then "all steps" are from here
+  bool stopped = false;       // before its last step, as TrainerOptions::stop_before has it
+  int64_t last_step = 0;      // that was trained; that before first_step if there was none
+  // A checkpoint holds what was trained: of last_step, or of the steps before where none was.
+  bool saved = false;
+  int checkpoints = 0;             // written
   absl::Duration checkpoint_time;  // spent on them, evaluations included; in no step's time
   std::string params_sha256;       // after the last step; equal on all workers, or Run() fails
 };

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
 #include "base/activity.h"
@@ -71,6 +72,10 @@ struct TrainerOptions {
   // nothing gains from it. Only where workers update.
   absl::optional<LossScalerOptions> loss_scaler;
   CheckpointOptions checkpoint;
+  // Asked before each step: whether the job ends here instead, which all ranks must be told before
+  // the same step. A checkpoint is written then, if there is a folder for it, and nothing is
+  // evaluated. May wait for others, and fail. Null: the job goes on to its last step.
+  std::function<absl::StatusOr<bool>(int64_t step)> stop_before;
   bool evaluate = false;       // on the test split, after the last step
   int64_t evaluate_every = 0;  // also rank 0's parameters after every so many steps; 0: never
   // False: each worker trains by itself (topology local), with a side channel of its own alone.

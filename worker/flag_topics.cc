@@ -34,6 +34,8 @@ std::vector<FlagTopic> WorkerTopics() {
       {"Evaluation and records",
        {"evaluate", "evaluate_every", "log_every", "metrics_json", "tensorboard", "trace",
         "trace_steps", "trace_bandwidth", "trace_placement"}},
+      {"Watching a job from outside",
+       {"metrics_port", "metrics_host", "metrics_port_file", "log_format", "reflection"}},
       {"Job files", {"config", "print_config", "write_config"}},
       {"Lost peers and slow workers", {"timeout", "failure_timeout", "straggler"}},
   };

@@ -4,16 +4,21 @@
 #include <cstdint>
 #include <cstdio>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/flag_error.h"
+#include "base/grpc_health.h"
 #include "base/status_macros.h"
+#include "group/drain.h"
 #include "group/mesh.h"
 #include "group/side_channel.h"
+#include "group/worker_group.h"
 #include "join/join.h"
 #include "join/open_device.h"
 #include "plan/codec.h"
@@ -23,6 +28,7 @@
 #include "train/precision.h"
 #include "train/trainer.h"
 #include "worker/effective_flags.h"
+#include "worker/live_metrics.h"
 #include "worker/metrics.h"
 #include "worker/pipeline_flags.h"
 #include "worker/progress.h"
@@ -141,6 +147,11 @@ class Job {
     options_.join.meet.recorder = options_.trainer.recorder = seeing_->recorder();
     options_.trainer.trace = options_.seeing.kineto;
     options_.trainer.activity = options_.join.meet.activity;
+    if (options_.live_metrics.wanted()) {
+      GS_ASSIGN_OR_RETURN(live_metrics_, LiveMetrics::Start(options_.live_metrics, rank(),
+                                                            options_.join.meet.run_id));
+      PrintLine(absl::StrCat("metrics at http://", live_metrics_->address(), "/metrics"));
+    }
     GS_RETURN_IF_ERROR(OpenDevices(&options_.join));
     options_.trainer.gpu = options_.join.sync.gpu;
     options_.trainer.memory = CountTensorMemory(options_.trainer.gpu.get());
@@ -151,6 +162,7 @@ class Job {
     options_.trainer.checkpoint.say = PrintLine;
     options_.trainer.synchronised =
         options_.join.sync.job.topology != Topology::kLocal || options_.join.mesh.has_pipeline();
+    options_.trainer.stop_before = [this](int64_t step) { return StopBefore(step); };
     GS_ASSIGN_OR_RETURN(trainer_,
                         Trainer::Create(options_.trainer, rank(), options_.join.meet.world_size));
     GS_ASSIGN_OR_RETURN(member_, Join(options_.join));
@@ -161,14 +173,46 @@ class Job {
     return bound;
   }
 
-  absl::Status Train() {
+  // Of the trainer, before each step.
+  absl::StatusOr<bool> StopBefore(int64_t step) {
+    if (drain_ == nullptr) {
+      WorkerGroup group = member_->group();
+      // Ranks that train by themselves end by themselves.
+      if (!options_.trainer.synchronised) group.store = nullptr;
+      drain_ = std::make_unique<Drain>(std::move(group), step, options_.join.meet.activity);
+    }
+    const int signal = options_.interrupt == nullptr ? 0 : options_.interrupt->load();
+    if (signal != 0 && !asked_) {
+      asked_ = true;
+      GS_RETURN_IF_ERROR(drain_->Ask(signal));
+    }
+    GS_ASSIGN_OR_RETURN(const bool stop, drain_->StopBefore(step));
+    if (stop && options_.join.meet.health != nullptr) options_.join.meet.health->SetServing(false);
+    return stop;
+  }
+
+  void DescribeStop(const TrainingResult& result, JobOutcome* outcome) const {
+    const DrainRequest request = drain_->request();
+    outcome->signal = request.signal;
+    outcome->ended_by =
+        absl::StrCat("ended by ", request.ToString(), " after step ", result.last_step, "; ",
+                     !result.saved ? "without --checkpoint nothing is kept of it"
+                                   : absl::StrCat("the checkpoint of step ", result.last_step,
+                                                  " has it, from which --resume=auto goes on"));
+  }
+
+  absl::Status Train(JobOutcome* outcome) {
     ProgressOptions progress;
     progress.every = rank() == 0 ? options_.log_every : 0;
     progress.samples_per_step =
         options_.trainer.batch_size * options_.trainer.accumulate * Replicas();
     progress.steps_per_epoch = trainer_->steps_per_epoch();
     seeing_->Begin(progress);
+    if (options_.catch_interrupt) options_.catch_interrupt();
+    if (live_metrics_ != nullptr) live_metrics_->Begin(member_->sync());
     const absl::StatusOr<TrainingResult> result = trainer_->Run([this](const StepReport& report) {
+      if (options_.newest_step != nullptr) *options_.newest_step = report.step;
+      if (live_metrics_ != nullptr) live_metrics_->OnStep(report, member_->sync());
       seeing_->OnStep(report);
       if (rank() == 0) PrintEpoch(report, options_.log_every);
     });
@@ -189,6 +233,7 @@ class Job {
           WriteWorkerMetrics(options_, member_->sync(), *trainer_, *result, member_->pipeline(),
                              member_->side_channel().bytes_sent(), options_.metrics_json));
     }
+    if (result->stopped) DescribeStop(*result, outcome);
     member_->Leave();
     return absl::OkStatus();
   }
@@ -207,6 +252,9 @@ class Job {
   std::unique_ptr<SideChannel> moments_;  // of synchronised BatchNorm
   std::unique_ptr<Trainer> trainer_;
   std::unique_ptr<Seeing> seeing_;
+  std::unique_ptr<LiveMetrics> live_metrics_;  // null unless wanted
+  std::unique_ptr<Drain> drain_;               // from the first step on
+  bool asked_ = false;                         // by this rank's signal
 };
 
 }  // namespace
@@ -217,7 +265,7 @@ JobOutcome RunJob(JobOptions options) {
   outcome.status = job.Prepare();
   if (!outcome.status.ok()) return outcome;
   outcome.started = true;
-  outcome.status = job.Train();
+  outcome.status = job.Train(&outcome);
   return outcome;
 }
 

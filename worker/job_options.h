@@ -1,12 +1,15 @@
 #ifndef GRADSYNC_WORKER_JOB_OPTIONS_H_
 #define GRADSYNC_WORKER_JOB_OPTIONS_H_
 
+#include <atomic>
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "join/join.h"
 #include "train/trainer.h"
 #include "worker/effective_flags.h"
+#include "worker/live_metrics.h"
 #include "worker/seeing_options.h"
 
 namespace gradsync {
@@ -19,6 +22,13 @@ struct JobOptions {
   SeeingOptions seeing;
   int64_t log_every = 10;  // rank 0 prints a line every so many steps; 0: none
   EffectiveFlags flags;    // where all of this comes from, for records
+  // The number of the signal that asks this worker to end, or 0; it may be set at any time. Null:
+  // nobody asks. `catch_interrupt` is called before the first step: from then on the job drains
+  // (group/drain.h).
+  const std::atomic<int>* interrupt = nullptr;
+  std::function<void()> catch_interrupt;
+  LiveMetricsOptions live_metrics;
+  std::atomic<int64_t>* newest_step = nullptr;  // gets the number of the newest step; may be null
 };
 
 }  // namespace gradsync

@@ -1,7 +1,10 @@
 // One worker of a training job. `bazel run //worker -- --help` lists the flags; docs/running.md shows
 // jobs.
 
+#include <atomic>
+#include <cstdint>
 #include <cstdio>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10,8 +13,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/time/time.h"
+#include "base/first_process.h"
 #include "base/flag_error.h"
 #include "base/flags.h"
+#include "base/grpc_health.h"
+#include "base/grpc_reflection.h"
 #include "base/keep_memory.h"
 #include "base/program_main.h"
 #include "base/raise_file_limit.h"
@@ -28,6 +34,7 @@
 #include "worker/failure_flags.h"
 #include "worker/job.h"
 #include "worker/model_flags.h"
+#include "worker/operation_flags.h"
 #include "worker/pipeline_flags.h"
 #include "worker/seeing_flags.h"
 #include "worker/training_flags.h"
@@ -98,6 +105,11 @@ constexpr absl::string_view kOfEachRank[] = {
     "trace_steps",
     "tensorboard",
     "log_every",
+    "metrics_port",
+    "metrics_host",
+    "metrics_port_file",
+    "log_format",
+    "reflection",
     "prefetch_bytes",
     "config",
     "print_config",
@@ -110,6 +122,24 @@ FlagTexts FlagsOfAllRanks() {
   for (absl::string_view name : kOfEachRank) flags.erase(std::string(name));
   if (!TracesEachRank()) AddTraceFlags(&flags);
   return flags;
+}
+
+// The number of the newest step, for lines of the log.
+std::atomic<int64_t> newest_step{-1};
+
+// From here on lines of the log are as the flags say.
+absl::Status WatchFromOutside(JobOptions* job) {
+  const int rank = job->join.meet.rank;
+  GS_ASSIGN_OR_RETURN(const OperationOptions operations,
+                      OperationsFromFlags(rank, job->join.device.local_rank.value_or(-1)));
+  SetLog({operations.log_format, rank, /*server=*/-1, &newest_step});
+  job->newest_step = &newest_step;
+  job->live_metrics = operations.metrics;
+  job->join.meet.health = std::make_shared<GrpcHealth>();
+  if (operations.reflection) GS_RETURN_IF_ERROR(LoadGrpcReflection());
+  job->interrupt = &InterruptSignal();
+  job->catch_interrupt = CatchFirstInterrupt;
+  return absl::OkStatus();
 }
 
 // Flags win over the launcher's variables.
@@ -151,6 +181,7 @@ absl::StatusOr<JobOptions> JobOptionsFromFlags(std::vector<FlagRecord> flags) {
   GS_RETURN_IF_ERROR(PipelineFromFlags(&job));
   job.flags = EffectiveFlagsFrom(std::move(flags), job.join);
   GS_ASSIGN_OR_RETURN(job.seeing, SeeingFromFlags(meet.rank));
+  GS_RETURN_IF_ERROR(WatchFromOutside(&job));
   return job;
 }
 
@@ -169,6 +200,7 @@ int PrintModel(const TrainerOptions& options) {
 }  // namespace gradsync
 
 int main(int argc, char** argv) {
+  gradsync::EndBySignalsAsFirstProcess();
   gradsync::KeepFreedMemory();
   gradsync::RaiseFileLimit();
   gradsync::ParsedFlags parsed =
@@ -185,7 +217,9 @@ int main(int argc, char** argv) {
   outcome.status = job.status();
   if (job.ok()) outcome = gradsync::RunJob(*std::move(job));
   if (!outcome.status.ok()) {
-    std::fprintf(stderr, "worker: %s\n", outcome.status.ToString().c_str());
+    gradsync::PrintError("worker", outcome.status.ToString());
+  } else if (!outcome.ended_by.empty()) {
+    gradsync::PrintNotice("worker", outcome.ended_by);
   }
   return gradsync::ExitCode("worker", outcome.exit_code());
 }

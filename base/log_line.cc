@@ -1,0 +1,80 @@
+#include "base/log_line.h"
+
+#include <algorithm>
+#include <cstddef>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace gradsync {
+namespace {
+
+const char* NameOf(Severity severity) {
+  switch (severity) {
+    case Severity::kInfo:
+      return "INFO";
+    case Severity::kWarning:
+      return "WARNING";
+    case Severity::kError:
+      break;
+  }
+  return "ERROR";
+}
+
+bool Continues(char byte) { return (static_cast<unsigned char>(byte) & 0xc0) == 0x80; }
+
+// How many bytes the character has with which `text` begins; 0 if they are not UTF-8.
+size_t CharacterBytes(absl::string_view text) {
+  const auto first = static_cast<unsigned char>(text[0]);
+  const size_t bytes = first < 0x80                    ? 1
+                       : first >= 0xc2 && first < 0xe0 ? 2
+                       : first >= 0xe0 && first < 0xf0 ? 3
+                       : first >= 0xf0 && first < 0xf5 ? 4
+                                                       : 0;
+  if (bytes == 0 || bytes > text.size()) return 0;
+  if (!std::all_of(text.begin() + 1, text.begin() + bytes, Continues)) return 0;
+  if (bytes < 3) return bytes;
+  const auto second = static_cast<unsigned char>(text[1]);
+  // Too long for what they say, surrogates, or beyond the last character.
+  if ((first == 0xe0 && second < 0xa0) || (first == 0xed && second >= 0xa0) ||
+      (first == 0xf0 && second < 0x90) || (first == 0xf4 && second >= 0x90)) {
+    return 0;
+  }
+  return bytes;
+}
+
+std::string Quoted(absl::string_view text) {
+  std::string quoted = "\"";
+  while (!text.empty()) {
+    const size_t bytes = CharacterBytes(text);
+    const auto first = static_cast<unsigned char>(text[0]);
+    if (bytes == 0) {
+      quoted += "\\ufffd";
+    } else if (first == '"' || first == '\\') {
+      quoted += {'\\', text[0]};
+    } else if (first < 0x20) {
+      absl::StrAppendFormat(&quoted, "\\u%04x", first);
+    } else {
+      absl::StrAppend(&quoted, text.substr(0, bytes));
+    }
+    text.remove_prefix(std::max<size_t>(bytes, 1));
+  }
+  return quoted + "\"";
+}
+
+}  // namespace
+
+std::string LogLine(LogFormat format, const LogSource& source, Severity severity,
+                    absl::string_view message) {
+  if (format == LogFormat::kText) return absl::StrCat(source.program, ": ", message);
+  std::string line = absl::StrCat(
+      "{\"time\":\"", absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", source.time, absl::UTCTimeZone()),
+      "\",\"severity\":\"", NameOf(severity), "\",\"program\":", Quoted(source.program));
+  if (source.rank >= 0) absl::StrAppend(&line, ",\"rank\":", source.rank);
+  if (source.server >= 0) absl::StrAppend(&line, ",\"server\":", source.server);
+  if (source.step >= 0) absl::StrAppend(&line, ",\"step\":", source.step);
+  absl::StrAppend(&line, ",\"message\":", Quoted(message), "}");
+  return line;
+}
+
+}  // namespace gradsync

@@ -1,0 +1,36 @@
+// What a program says on stderr, as a line for people or for machines.
+
+#ifndef GRADSYNC_BASE_LOG_LINE_H_
+#define GRADSYNC_BASE_LOG_LINE_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+
+namespace gradsync {
+
+enum class LogFormat { kText, kJson };
+
+// Who says it, and when.
+struct LogSource {
+  std::string program;
+  int rank = -1;      // of a worker; -1: not known
+  int server = -1;    // of a server, its number; -1: not known
+  int64_t step = -1;  // the newest that was finished; -1: not known
+  absl::Time time;
+};
+
+enum class Severity { kInfo, kWarning, kError };
+
+// Without an end of line. As text "worker: MESSAGE", whatever the severity; as JSON an object with
+// "time" (RFC 3339, UTC), "severity" (INFO, WARNING, ERROR), "program", "message", and "rank",
+// "server" and "step" where they are known. Bytes of the message that are not UTF-8 become U+FFFD
+// in JSON.
+std::string LogLine(LogFormat format, const LogSource& source, Severity severity,
+                    absl::string_view message);
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_BASE_LOG_LINE_H_

@@ -1,0 +1,58 @@
+#include "base/log_line.h"
+
+#include <string>
+
+#include "absl/time/time.h"
+#include "gtest/gtest.h"
+
+namespace gradsync {
+namespace {
+
+LogSource Worker() {
+  LogSource source;
+  source.program = "worker";
+  source.rank = 3;
+  source.step = 0;
+  source.time = absl::FromUnixMillis(1700000000042);
+  return source;
+}
+
+TEST(LogLineTest, TextIsProgramAndMessage) {
+  EXPECT_EQ(LogLine(LogFormat::kText, Worker(), Severity::kError, "it \"broke\"\n"),
+            "worker: it \"broke\"\n");
+}
+
+TEST(LogLineTest, JsonHasWhoWhenAndWhereAsFarAsTheyAreKnown) {
+  EXPECT_EQ(LogLine(LogFormat::kJson, Worker(), Severity::kError, "it broke"),
+            R"({"time":"2023-11-14T22:13:20.042Z","severity":"ERROR","program":"worker",)"
+            R"("rank":3,"step":0,"message":"it broke"})");
+  LogSource server;
+  server.program = "ps_server";
+  server.server = 0;
+  server.time = absl::UnixEpoch();
+  EXPECT_EQ(LogLine(LogFormat::kJson, server, Severity::kInfo, ""),
+            R"({"time":"1970-01-01T00:00:00.000Z","severity":"INFO","program":"ps_server",)"
+            R"("server":0,"message":""})");
+}
+
+TEST(LogLineTest, JsonStaysJsonWhateverAPeerSaid) {
+  const auto message = [](const std::string& bytes) {
+    LogSource source;
+    const std::string line = LogLine(LogFormat::kJson, source, Severity::kWarning, bytes);
+    const size_t begin = line.find("\"message\":") + 10;
+    return line.substr(begin, line.size() - begin - 1);
+  };
+  EXPECT_EQ(message("a\"\\\n\x01"), R"("a\"\\\u000a\u0001")");
+  EXPECT_EQ(message(std::string(1, '\0')), R"("\u0000")");
+  EXPECT_EQ(message("gr\xc3\xbc\xc3\x9f \xe2\x82\xac \xf0\x9f\x98\x80"),
+            "\"gr\xc3\xbc\xc3\x9f \xe2\x82\xac \xf0\x9f\x98\x80\"");
+  // Cut off, a lone continuation, too long a form, a surrogate, beyond the last character.
+  for (const char* bytes : {"\xc3", "\x80", "\xff"}) EXPECT_EQ(message(bytes), R"("\ufffd")");
+  EXPECT_EQ(message("\xc0\xaf"), R"("\ufffd\ufffd")");
+  EXPECT_EQ(message("\xed\xa0\x80"), R"("\ufffd\ufffd\ufffd")");
+  EXPECT_EQ(message("\xf4\x90\x80\x80"), R"("\ufffd\ufffd\ufffd\ufffd")");
+  EXPECT_EQ(message("\xe2\x82x"), R"("\ufffd\ufffdx")");
+}
+
+}  // namespace
+}  // namespace gradsync

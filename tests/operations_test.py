@@ -1,0 +1,298 @@
+#!/usr/bin/python3
+"""What those see who run jobs and watch them: signals, exit codes, metrics, health, logs (docs/operations.md)."""
+import glob
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+import urllib.request
+
+try:
+    import grpc
+except ImportError:
+    grpc = None
+
+WORKER = "worker/worker"  # from the root of the runfiles, where tests start
+SERVER = "ps_server/ps_server"
+LAUNCH = "tools/launch"
+JOB = ["--model=mlp", "--batch_size=4", "--threads=1", "--timeout=60s"]
+FOR_EVER = ["--steps=1000000", "--log_every=1"]
+PATIENCE = 100
+SERVING, NOT_SERVING = b"\x08\x01", b"\x08\x02"  # HealthCheckResponse
+
+
+def scrape(address):
+    """The page's samples, by name with labels, once it is sure that it is one that Prometheus can read."""
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=PATIENCE) as page:
+        text = page.read().decode()
+    samples, types = {}, {}
+    for line in text.splitlines():
+        if line.startswith("# TYPE "):
+            name, kind = line.split()[2:]
+            types[name] = kind
+        elif not line.startswith("#"):
+            name, value = re.fullmatch(r"([a-z_]+(?:\{[^}]*\})?) (\S+)", line).groups()
+            base = re.sub(r"_(bucket|sum|count)$", "", name.split("{")[0])
+            assert types.get(name.split("{")[0]) or types[base] in ("histogram", "summary"), line
+            samples[name] = float(value)
+    for name, kind in types.items():
+        assert (kind == "counter") == name.endswith("_total"), name
+    return samples
+
+
+def labelled(samples, name, **labels):
+    found = [value for key, value in samples.items()
+             if key.split("{")[0] == name and all(f'{label}="{text}"' in key for label, text in labels.items())]
+    assert len(found) == 1, f"{name} {labels}: {len(found)} samples"
+    return found[0]
+
+
+class OperationsTest(unittest.TestCase):
+    def setUp(self):
+        temporary = tempfile.TemporaryDirectory()
+        self.addCleanup(temporary.cleanup)
+        self.folder = pathlib.Path(temporary.name)
+        self.processes = []
+        self.addCleanup(self.end)
+
+    def end(self):
+        for process in self.processes:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+    def start(self, *argv, stdout=None):
+        stem = self.folder / str(len(self.processes))
+        with open(f"{stem}.err", "w") as err, open(stdout or f"{stem}.out", "w") as out:
+            process = subprocess.Popen([str(word) for word in argv], stdin=subprocess.DEVNULL, stdout=out, stderr=err,
+                                       start_new_session=True)
+        process.out = pathlib.Path(stdout or f"{stem}.out")
+        process.err = pathlib.Path(f"{stem}.err")
+        self.processes.append(process)
+        return process
+
+    def wait_for(self, what, condition):
+        deadline = time.monotonic() + PATIENCE
+        while not condition():
+            said = [process.err.read_text() for process in self.processes]
+            self.assertLess(time.monotonic(), deadline, f"{what}; processes said {said}")
+            time.sleep(0.01)
+
+    def address(self, name):
+        path = self.folder / name
+        self.wait_for(f"nobody wrote {name}", path.exists)
+        return path.read_text().strip()
+
+    def workers(self, count, *flags):
+        """The processes of a ring, one after the other, as the first says where the store is."""
+        port_file = f"master{len(self.processes)}"
+        common = [WORKER, *JOB, "--topology=ring", "--link=grpc", f"--world_size={count}", *flags]
+        ranks = [self.start(*common, "--rank=0", "--master=127.0.0.1:0", f"--port_file={self.folder / port_file}")]
+        master = self.address(port_file)
+        return ranks + [self.start(*common, f"--rank={rank}", f"--master={master}") for rank in range(1, count)]
+
+    def wait_for_step(self, process, step):
+        self.wait_for(f"no step {step}", lambda: re.search(rf"^(\[.*\] *)?step {step}/", process.out.read_text(), re.M))
+
+    def assert_ended(self, process, code, pattern):
+        """Returns what the one group of `pattern` found in all that the process said on stderr, one line."""
+        process.wait(PATIENCE)
+        text = process.err.read_text()
+        self.assertEqual(process.returncode, code, text)
+        found = re.fullmatch(pattern + r"\n", text)
+        self.assertIsNotNone(found, text)
+        return found.groups()
+
+    def sha(self, process):
+        process.wait(PATIENCE)
+        self.assertEqual(process.returncode, 0, process.err.read_text())
+        return re.search(r"params_sha256 (\w{64})", process.out.read_text()).group(1)
+
+    def test_a_job_whose_one_worker_is_told_to_end_drains_and_goes_on_later_with_the_bits_of_one_that_never_stopped(self):
+        checkpoint = f"--checkpoint={self.folder / 'c'}"
+        ranks = self.workers(2, *FOR_EVER, checkpoint, "--log_format=json", "--metrics_port=0",
+                             f"--metrics_port_file={self.folder}/page{{rank}}", f"--metrics_json={self.folder}/m{{rank}}")
+        self.wait_for_step(ranks[0], 20)
+        pages = [scrape(self.address(f"page{rank}")) for rank in range(2)]
+        ranks[1].send_signal(signal.SIGTERM)
+        steps = set()
+        for rank, process in enumerate(ranks):
+            process.wait(PATIENCE)
+            line = json.loads(process.err.read_text())
+            self.assertEqual(process.returncode, 128 + signal.SIGTERM, line)
+            steps.add(line["step"])
+            step = line["step"]
+            self.assertEqual(line["message"], f"ended by SIGTERM to rank 1 after step {step}; the checkpoint of step {step} "
+                             "has it, from which --resume=auto goes on")
+            self.assertEqual((line["severity"], line["program"], line["rank"]), ("INFO", "worker", rank))
+            self.assertRegex(line["time"], r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$")
+        self.assertEqual(len(steps), 1)
+        self.check_pages(pages)
+        more = f"--steps={steps.pop() + 10}"
+        broken = self.workers(2, more, checkpoint, "--resume")
+        unbroken = self.workers(2, more)
+        self.assertEqual(self.sha(broken[0]), self.sha(unbroken[0]))
+
+    def check_pages(self, pages):
+        """What was shown while the job ran is what its records say at the end."""
+        for rank, page in enumerate(pages):
+            record = json.loads((self.folder / f"m{rank}").read_text())
+            step = int(labelled(page, "gradsync_current_step"))
+            self.assertGreaterEqual(step, 18)
+            self.assertEqual(labelled(page, "gradsync_step_total", rank=rank), step)
+            self.assertEqual(labelled(page, "gradsync_samples_total"), 4 * step)
+            self.assertEqual(labelled(page, "gradsync_job_steps"), 1000000)
+            self.assertAlmostEqual(labelled(page, "gradsync_loss"), record["loss"][step - 1], places=5)
+            self.assertAlmostEqual(labelled(page, "gradsync_learning_rate"), record["lr"][step - 1], places=8)
+            for part in "data", "forward", "backward", "exposed", "update":
+                expected = sum(record[f"{part}_ms"][:step]) / 1000
+                self.assertAlmostEqual(labelled(page, "gradsync_step_seconds_total", part=part), expected, delta=1e-4 + expected / 1e4)
+            for direction, field in ("sent", "tx"), ("received", "rx"):
+                shown = labelled(page, "gradsync_wire_bytes_total", direction=direction, link="grpc")
+                one_step = record[f"wire_{field}_bytes_per_step"]
+                # A chunk of the next step may have moved already.
+                self.assertGreaterEqual(shown, 0.99 * step * one_step)
+                self.assertLess(shown, 1.01 * (step + 1) * one_step)
+            self.assertEqual(labelled(page, "gradsync_job_info", topology="ring", link="grpc", consistency="bsp"), 1)
+            self.assertEqual(labelled(page, "gradsync_build_info", program="worker"), 1)
+            self.assertEqual(labelled(page, "gradsync_staleness_steps_count"), 0)
+            self.assertGreater(labelled(page, "process_resident_memory_bytes"), 1 << 20)
+            self.assertLess(abs(labelled(page, "gradsync_last_step_timestamp_seconds") - time.time()), 3600)
+
+    def test_launch_passes_a_signal_on_and_waits_until_workers_and_servers_have_ended_in_good_order(self):
+        launch = self.start(LAUNCH, "--workers=2", "--servers=1", "--", *JOB, *FOR_EVER, "--consistency=asp", "--update=owner",
+                            f"--checkpoint={self.folder / 'c'}")
+        self.wait_for_step(launch, 5)
+        launch.send_signal(signal.SIGINT)
+        launch.wait(PATIENCE)
+        text = launch.err.read_text()
+        self.assertEqual(launch.returncode, 128 + signal.SIGINT, text)
+        ended = re.findall(r"^\[worker \d\] worker: ended by SIGINT to .* after step (\d+); the checkpoint of step (\d+) has it",
+                           text, re.M)
+        self.assertEqual(len(ended), 2, text)
+        self.assertEqual(len({step for pair in ended for step in pair}), 1, text)
+        self.assertIn("[server 0] ps_server: ended by SIGINT after all workers said goodbye\n", text)
+        self.assertEqual(len(glob.glob(str(self.folder / "c/latest/state.safetensors"))), 1)
+
+    def test_a_second_signal_ends_a_worker_that_waits_for_another_at_once(self):
+        ranks = self.workers(2, *FOR_EVER, "--failure_timeout=100s")
+        self.wait_for_step(ranks[0], 2)
+        ranks[1].send_signal(signal.SIGSTOP)
+        ranks[0].send_signal(signal.SIGTERM)
+        # The first one is caught when it is no longer pending; only then there is a second.
+        status = pathlib.Path(f"/proc/{ranks[0].pid}/status")
+        self.wait_for("the signal stays pending", lambda: "ShdPnd:\t0000000000000000" in status.read_text())
+        self.assertIsNone(ranks[0].poll())
+        ranks[0].send_signal(signal.SIGTERM)
+        self.assertEqual(ranks[0].wait(PATIENCE), 128 + signal.SIGTERM)
+
+    def test_a_worker_alone_ends_after_its_step_and_says_that_nothing_is_kept(self):
+        worker = self.start(WORKER, *JOB, *FOR_EVER)
+        self.wait_for_step(worker, 3)
+        worker.send_signal(signal.SIGINT)
+        self.assert_ended(worker, 128 + signal.SIGINT,
+                          r"worker: ended by SIGINT to rank 0 after step (\d+); without --checkpoint nothing is kept of it")
+        self.assertRegex(worker.out.read_text(), r"final loss \S+ params_sha256 \w{64}\n$")
+
+    def health(self, address, request=b"", method="Check"):
+        with grpc.insecure_channel(address) as channel:
+            return channel.unary_unary(f"/grpc.health.v1.Health/{method}")(request, timeout=PATIENCE)
+
+    @unittest.skipIf(grpc is None, "needs python3-grpcio, which tools/setup installs")
+    def test_a_server_that_is_told_to_end_has_its_workers_stop_and_its_health_says_so(self):
+        worker = self.start(WORKER, *JOB, *FOR_EVER, "--topology=ps", "--link=grpc", "--num_servers=1", "--master=127.0.0.1:0",
+                            f"--port_file={self.folder}/master", "--failure_timeout=100s")
+        master = self.address("master")
+        server = self.start(SERVER, f"--master={master}", f"--port_file={self.folder}/server", "--metrics_port=0",
+                            f"--metrics_port_file={self.folder}/page", f"--metrics_json={self.folder}/record",
+                            "--failure_timeout=100s")
+        address = self.address("server")
+        self.wait_for_step(worker, 5)
+        self.assertEqual(self.health(master), SERVING)
+        self.assertEqual(self.health(address, b"\x0a\x04some"), SERVING)  # whatever service is named
+        # Nobody has to read what is sent with the question.
+        before = self.resident(server)
+        for _ in range(5):
+            try:
+                self.health(address, bytes(60 << 20))
+            except grpc.RpcError:
+                pass
+        self.assertLess(self.resident(server), before + (32 << 20))
+        page = scrape(self.address("page"))
+        with grpc.insecure_channel(address) as channel:
+            watch = channel.unary_stream("/grpc.health.v1.Health/Watch")(b"", timeout=PATIENCE)
+            self.assertEqual(next(watch), SERVING)
+            worker.send_signal(signal.SIGSTOP)  # so that the job cannot end yet
+            server.send_signal(signal.SIGTERM)
+            self.assertEqual(next(watch), NOT_SERVING)
+            self.assertEqual(self.health(address), NOT_SERVING)
+            worker.send_signal(signal.SIGCONT)
+        self.assert_ended(worker, 128 + signal.SIGTERM,
+                          r"worker: ended by SIGTERM to server 0 \(" + re.escape(address) + r"\) after step (\d+); .*")
+        self.assert_ended(server, 128 + signal.SIGTERM, "ps_server: ended by SIGTERM after all workers said goodbye")
+        record = json.loads((self.folder / "record").read_text())
+        steps = labelled(page, "gradsync_step_total", server=0)
+        self.assertGreaterEqual(steps, 5)
+        self.assertLess(steps, record["steps"])
+        self.assertEqual(labelled(page, "gradsync_shard_bytes"), record["shard_bytes"])
+        self.assertEqual(labelled(page, "gradsync_job_workers"), 1)
+        for direction, field in ("sent", "tx"), ("received", "rx"):
+            shown = labelled(page, "gradsync_wire_bytes_total", direction=direction)
+            self.assertGreaterEqual(shown, (steps - 1) * record[f"wire_{field}_bytes_per_step"])
+            self.assertLess(shown, record[f"wire_{field}_bytes"])
+
+    def resident(self, process):
+        status = pathlib.Path(f"/proc/{process.pid}/status").read_text()
+        return int(re.search(r"VmRSS:\s+(\d+) kB", status).group(1)) * 1024
+
+    @unittest.skipIf(grpc is None, "needs python3-grpcio, which tools/setup installs")
+    def test_a_server_describes_itself_only_when_it_is_told_to(self):
+        symbol = b"gradsync.proto.FrameLink"
+        question = b"\x22" + bytes([len(symbol)]) + symbol  # ServerReflectionRequest.file_containing_symbol
+        for flags, name in ([], "plain"), (["--reflection"], "reflecting"):
+            server = self.start(SERVER, *flags, f"--port_file={self.folder / name}")
+            with grpc.insecure_channel(self.address(name)) as channel:
+                method = channel.stream_stream("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo")
+                answers = method(iter([question]), timeout=PATIENCE)
+                if flags:
+                    self.assertIn(b"FrameLink", next(answers))
+                else:
+                    with self.assertRaises(grpc.RpcError) as refused:
+                        next(answers)
+                    self.assertEqual(refused.exception.code(), grpc.StatusCode.UNIMPLEMENTED)
+            server.send_signal(signal.SIGTERM)  # there is nobody to wait for
+            self.assert_ended(server, 128 + signal.SIGTERM, "ps_server: CANCELLED: the server was told to end by SIGTERM")
+
+    def test_a_result_that_stdout_does_not_take_is_a_failure_and_a_device_takes_a_record(self):
+        worker = self.start(WORKER, *JOB, "--steps=1", stdout="/dev/full")
+        self.assert_ended(worker, 1, "worker: stdout: expected a file that takes all output, found one that does not")
+        worker = self.start(WORKER, *JOB, "--steps=1", "--log_every=0", "--metrics_json=/dev/stdout")
+        self.assertEqual(worker.wait(PATIENCE), 0, worker.err.read_text())
+        text = worker.out.read_text()
+        self.assertEqual(json.loads(text[text.index("{"):])["batch_size"], 4)
+
+    def test_flags_that_cannot_be_are_refused_in_one_line(self):
+        server = self.start(SERVER, "--metrics_port=0", f"--metrics_port_file={self.folder}/page")
+        port = self.address("page").split(":")[1]
+        for program, flags, line in (
+                (SERVER, ["--metrics_port=65536"], r'ps_server: --metrics_port: expected .*, found "65536"'),
+                (SERVER, ["--metrics_port_file=x"], r'ps_server: --metrics_port_file: expected none without .*, found "x"'),
+                (SERVER, ["--log_format=xml"], r'ps_server: --log_format: expected text or json, found "xml"'),
+                (SERVER, [f"--metrics_port={port}"], rf"ps_server: --metrics_port: .*127\.0\.0\.1:{port}.*taken.*"),
+                (WORKER, [f"--metrics_port={port}"], rf"worker: .*--metrics_port: .*127\.0\.0\.1:{port}.*taken.*"),
+                (WORKER, ["--log_format=xml"], r'worker: .*--log_format: expected text or json, found "xml"'),
+        ):
+            self.assert_ended(self.start(program, *flags), 2, line)
+        server.send_signal(signal.SIGTERM)
+        server.wait(PATIENCE)
+
+
+if __name__ == "__main__":
+    sys.dont_write_bytecode = True
+    unittest.main(verbosity=2)
