@@ -49,7 +49,7 @@ GroupError::GroupError(const WorkerGroup& group, std::function<void(absl::Status
         if (absl::IsAborted(value.status())) return Fail(Verdict(value.status().message()));
         Fail(LostStore(value.status()));
       });
-  publisher_ = std::thread([this] { PublishLoop(); });
+  publisher_ = Thread([this] { PublishLoop(); });
 }
 
 GroupError::~GroupError() {

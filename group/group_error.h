@@ -6,13 +6,13 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <thread>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "base/mutex.h"
+#include "base/thread.h"
 #include "group/worker_group.h"
 
 namespace gradsync {
@@ -67,7 +67,7 @@ class GroupError {
   bool leaving_ ABSL_GUARDED_BY(mutex_) = false;
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;
   std::unique_ptr<KeyValueStore::Watcher> watcher_;
-  std::thread publisher_;  // last: uses all of the above
+  Thread publisher_;  // last: uses all of the above
 };
 
 }  // namespace gradsync

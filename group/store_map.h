@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -77,6 +78,7 @@ class StoreMap {
   struct Gathering {
     int world_size = 0;
     std::map<int, Part> parts;  // by rank
+    std::set<int> expired;      // ranks that have come, and waited in vain
   };
   // Where a ticket's callback is.
   struct Place {
@@ -85,10 +87,10 @@ class StoreMap {
     int rank = 0;
   };
 
-  // Waits that the map knows no more.
+  // Waits that the map knows no more; they end in the order in which they came.
   struct Waits {
-    std::vector<OnValue> getters;
-    std::vector<OnValues> parts;
+    std::map<Ticket, OnValue> getters;
+    std::map<Ticket, OnValues> parts;
 
     void End(const absl::Status& status);
   };

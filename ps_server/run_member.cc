@@ -5,7 +5,6 @@
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "base/credentials.h"
-#include "base/deadline.h"
 #include "base/status_macros.h"
 #include "group/worker_group.h"
 
@@ -13,9 +12,12 @@ namespace gradsync {
 
 absl::StatusOr<std::unique_ptr<RunMember>> RunMember::Create(const RunMemberOptions& options) {
   const absl::Duration timeout = options.failure_timeout;
+  const Deadline deadline = Deadline::In(timeout / 2);
   GS_ASSIGN_OR_RETURN(
       const std::shared_ptr<ConnectedStore> store,
-      ConnectStore(options.store, InsecureCredentials(), Deadline::In(timeout / 2), options.key));
+      options.connect != nullptr
+          ? options.connect(options.store, deadline, options.key)
+          : ConnectStore(options.store, InsecureCredentials(), deadline, options.key));
   WorkerGroup group;
   group.rank = kNoRank;
   group.run_id = options.run_id;

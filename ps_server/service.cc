@@ -122,6 +122,7 @@ void Service::JoinRun() {
   if (failure_timeout_ == absl::InfiniteDuration()) return;
   options.failure_timeout = failure_timeout_;
   options.activity = activity_;
+  options.connect = connect_store_;
   options.on_failure = [this](absl::Status status) { Fail(std::move(status)); };
   absl::StatusOr<std::unique_ptr<RunMember>> run = RunMember::Create(options);
   if (!run.ok()) return;  // a server that cannot reach the store is watched by its streams alone
