@@ -38,7 +38,7 @@ class GroupError {
   // from then on.
   GroupError(const WorkerGroup& group, std::function<void(absl::Status)> on_failure);
 
-  // Ends watching. Waits for the store while it publishes, so two seconds at most.
+  // Ends watching. Waits for the store while it publishes, so three seconds at most.
   ~GroupError();
 
   GroupError(const GroupError&) = delete;

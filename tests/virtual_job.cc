@@ -95,7 +95,7 @@ Expected Expect(const VirtualJobOptions& options, const Plan& plan) {
 // "rank 3" or "server 0" where `text` has one; what follows is skipped.
 absl::optional<std::string> FirstName(absl::string_view* text) {
   size_t best = absl::string_view::npos;
-  for (const absl::string_view kind : {"rank ", "server "}) {
+  for (const absl::string_view kind : {"rank ", "ranks ", "server "}) {
     for (size_t at = text->find(kind); at != absl::string_view::npos;
          at = text->find(kind, at + 1)) {
       const size_t digits = at + kind.size();
@@ -108,22 +108,26 @@ absl::optional<std::string> FirstName(absl::string_view* text) {
   if (best == absl::string_view::npos) return absl::nullopt;
   size_t end = text->find(' ', best) + 1;
   while (end < text->size() && absl::ascii_isdigit((*text)[end])) ++end;
-  const std::string name(text->substr(best, end - best));
+  std::string name(text->substr(best, end - best));
+  if (absl::StartsWith(name, "ranks ")) name.erase(4, 1);
   text->remove_prefix(end);
   return name;
 }
 
-// Whom an error blames: the first process that it names, but for whoever merely noticed first.
-absl::optional<std::string> Blamed(absl::string_view text) {
-  absl::optional<std::string> reporter;
+// Whom an error blames: the first process that it names, but for whoever merely noticed first. Of
+// one from the set-up, in which processes pass on what they heard in more words, the last.
+absl::optional<std::string> Blamed(absl::string_view text, bool last) {
   absl::string_view rest = text;
-  const absl::optional<std::string> first = FirstName(&rest);
-  if (first.has_value() && absl::StartsWith(rest, " failed first: ")) {
-    reporter = first;
-    const absl::optional<std::string> cause = FirstName(&rest);
-    return cause.has_value() ? cause : reporter;
+  absl::optional<std::string> blamed = FirstName(&rest);
+  if (!blamed.has_value()) return blamed;
+  const bool reported = absl::StartsWith(rest, " failed first: ");
+  while (last || reported) {
+    absl::optional<std::string> next = FirstName(&rest);
+    if (!next.has_value()) break;
+    blamed = std::move(next);
+    if (!last) break;
   }
-  return first;
+  return blamed;
 }
 
 class VirtualJob {
@@ -320,6 +324,11 @@ absl::Status VirtualJob::CheckBits(int rank, int step, const std::vector<BucketM
 // In its first step nobody counts as stuck (group/liveness.h).
 void VirtualJob::Compute(int rank, int step) {
   world_.Sleep(world_.DrawDuration(absl::ZeroDuration(), absl::Milliseconds(4)));
+  if (step > 1 && stuck_.count(rank) > 0 && !culprits_.count(rank)) {
+    culprits_ = {rank};
+    struck_at_ = world_.elapsed();
+    world_.Log("stuck");
+  }
   while (step > 1 && stuck_.count(rank) > 0) world_.Wait(&stuck_, absl::InfiniteDuration());
 }
 
@@ -378,7 +387,7 @@ void VirtualJob::Strike() {
       network_.NoteStopped(victim);
       return;
     case VirtualFault::kStuck:
-      victims_ = culprits_ = {victim};
+      victims_ = {victim};
       stuck_.insert(victim);
       return;
     case VirtualFault::kCut:
@@ -452,7 +461,8 @@ void VirtualJob::Judge() {
       }
       continue;
     }
-    const absl::optional<std::string> blamed = Blamed(member.status.message());
+    const absl::optional<std::string> blamed =
+        Blamed(member.status.message(), /*last=*/!result_.in_training);
     ++(blamed.has_value() ? result_.named : result_.unnamed);
     if (culprits_.empty()) {
       Complain(absl::StrCat(world_.name(process),

@@ -1,7 +1,5 @@
 #include "tests/virtual_network.h"
 
-#include <deque>
-
 #include "absl/strings/str_cat.h"
 #include "absl/types/optional.h"
 #include "base/deadline.h"
@@ -387,6 +385,33 @@ void VirtualNetwork::Send(int from, int to, std::function<void()> arrive) {
     }
     world_->After(absl::ZeroDuration(), to, std::move(arrive));
   });
+}
+
+void VirtualNetwork::Send(const std::shared_ptr<Lane>& lane, int from, int to,
+                          std::function<void()> arrive) {
+  if (lane->sending) return lane->sent.push_back(std::move(arrive));
+  lane->sending = true;
+  Send(from, to, [this, lane, from, to, arrive = std::move(arrive)] {
+    lane->arrived.push_back(arrive);
+    lane->sending = false;
+    if (!lane->sent.empty()) {
+      std::function<void()> next = std::move(lane->sent.front());
+      lane->sent.pop_front();
+      Send(lane, from, to, std::move(next));
+    }
+    Hear(lane);
+  });
+}
+
+void VirtualNetwork::Hear(const std::shared_ptr<Lane>& lane) {
+  if (lane->hearing) return;
+  lane->hearing = true;
+  while (!lane->arrived.empty()) {
+    const std::function<void()> arrive = std::move(lane->arrived.front());
+    lane->arrived.pop_front();
+    arrive();
+  }
+  lane->hearing = false;
 }
 
 VirtualNetwork::SessionId VirtualNetwork::Begin(int a, int b, std::function<void(int)> lost) {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -51,6 +52,15 @@ class VirtualNetwork {
   // A message: `arrive` runs in a thread of `to`, some time later, or never.
   void Send(int from, int to, std::function<void()> arrive);
 
+  // Messages that do not overtake each other, and arrive one at a time.
+  struct Lane {
+    std::deque<std::function<void()>> sent;     // and not on their way yet
+    std::deque<std::function<void()>> arrived;  // and not heard yet
+    bool sending = false;
+    bool hearing = false;
+  };
+  void Send(const std::shared_ptr<Lane>& lane, int from, int to, std::function<void()> arrive);
+
   // A connection of two processes, from now until End(). `lost` is called, on no thread, with each
   // of the two when it is to learn that the other one is gone.
   using SessionId = int64_t;
@@ -75,6 +85,7 @@ class VirtualNetwork {
 
   static std::pair<int, int> Pair(int a, int b) { return {std::min(a, b), std::max(a, b)}; }
   absl::Duration Latency();
+  void Hear(const std::shared_ptr<Lane>& lane);
   void Pump(const ConnectionPtr& connection, int from);
   void Deliver(const ConnectionPtr& connection, int to);
   void Close(const ConnectionPtr& connection, int side, absl::Status status);

@@ -174,6 +174,10 @@ class VirtualStoreClient : public ConnectedStore {
     const int process;
     VirtualNetwork::SessionId session = 0;
     std::set<CallPtr> calls;
+    // One connection, on which calls do not overtake each other, nor answers.
+    const std::shared_ptr<VirtualNetwork::Lane> calls_lane =
+        std::make_shared<VirtualNetwork::Lane>();
+    const std::shared_ptr<VirtualNetwork::Lane> answers = std::make_shared<VirtualNetwork::Lane>();
     absl::Status abandoned;
   };
 
@@ -192,7 +196,7 @@ class VirtualStoreClient : public ConnectedStore {
     void Answer(absl::StatusOr<Values> found) {
       answered = true;
       state->stores->network_->Send(
-          state->service->process, state->process,
+          state->answers, state->service->process, state->process,
           [call = shared_from_this(), found = std::move(found)] { call->Resolve(found); });
     }
     void Answer(const absl::Status& status) {
@@ -235,7 +239,7 @@ class VirtualStoreClient : public ConnectedStore {
       call->Resolve(absl::UnavailableError("failed to connect to all addresses"));
     } else {
       state->calls.insert(call);
-      network->Send(state->process, state->service->process,
+      network->Send(state->calls_lane, state->process, state->service->process,
                     [call, handler = std::move(handler), service = state->service] {
                       if (service->open) return handler(*service, call);
                       call->Answer(absl::UnavailableError("Socket closed"));
@@ -283,7 +287,7 @@ class VirtualStoreClient : public ConnectedStore {
   // The server gives the wait up.
   static void Cancel(const CallPtr& call) {
     State& state = *call->state;
-    state.stores->network_->Send(state.process, state.service->process,
+    state.stores->network_->Send(state.calls_lane, state.process, state.service->process,
                                  [call, service = state.service] { call->CancelAt(*service); });
   }
 
