@@ -97,14 +97,14 @@ StoreMap::Ticket StoreMap::Get(absl::string_view key, OnValue done) {
     MutexLock lock(&mutex_);
     ticket = ++last_ticket_;
     const auto found = values_.find(key);
-    if (!closed_.ok()) {
-      result = closed_;
-    } else if (found != values_.end()) {
+    if (closed_.ok() && found != values_.end()) {
       result = found->second;
     } else if (absl::Status bad = CheckKey(key); !bad.ok()) {
       result = std::move(bad);
     } else if (absl::Status failure = FailureOf(key); !failure.ok()) {
-      result = std::move(failure);
+      result = std::move(failure);  // also of a store that closed because of it
+    } else if (!closed_.ok()) {
+      result = closed_;
     } else {
       getters_[key].emplace(ticket, std::move(done));
       places_[ticket] = Place{std::string(key), /*gathering=*/false, /*rank=*/0};
@@ -127,7 +127,8 @@ StoreMap::Ticket StoreMap::AllGather(absl::string_view key, int rank, int world_
   {
     MutexLock lock(&mutex_);
     ticket = part.ticket = ++last_ticket_;
-    status = closed_.ok() ? FailureOf(key) : closed_;
+    status = FailureOf(key);
+    if (status.ok()) status = closed_;
     if (status.ok()) status = Join(key, rank, world_size, &part, &complete, &values);
   }
   if (!status.ok()) std::move(part.done)(std::move(status));
@@ -216,6 +217,8 @@ absl::StatusOr<StoreMap::Value> StoreMap::Fail(absl::string_view prefix, std::st
   Waits ended;
   {
     MutexLock lock(&mutex_);
+    const auto earlier = failures_.find(std::string(prefix));
+    if (earlier != failures_.end()) return earlier->second;
     if (!closed_.ok()) return closed_;
     const auto [entry, first] = failures_.try_emplace(std::string(prefix), shared);
     if (!first) return entry->second;

@@ -66,7 +66,8 @@ class StoreMap {
   void Expire(Ticket ticket) { Drop(ticket, /*expired=*/true); }
   void Cancel(Ticket ticket) { Drop(ticket, /*expired=*/false); }
 
-  // Ends all waits, and fails all later calls, with `reason`, an error. The first call counts.
+  // Ends all waits, and fails all later calls, with `reason`, an error; but waits for keys that
+  // have failed, and Fail() for them, say why still. The first call counts.
   void Close(absl::Status reason);
 
  private:

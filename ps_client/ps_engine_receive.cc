@@ -100,9 +100,12 @@ void PsEngine::OnClosed(Server& server, const absl::Status& status) {
   if (status.ok() && farewell != nullptr) {
     farewell->Done();
   } else {
-    on_error_(absl::UnavailableError(absl::StrCat(
+    const absl::Status lost = absl::UnavailableError(absl::StrCat(
         server.connection->Name(),
-        " lost: ", status.ok() ? "it closed its stream without goodbye" : status.ToString())));
+        " lost: ", status.ok() ? "it closed its stream without goodbye" : status.ToString()));
+    // Whoever leaves hears of no errors any more, and would wait for this goodbye in vain.
+    if (farewell != nullptr) farewell->Fail(lost);
+    on_error_(lost);
   }
   MutexLock lock(&mutex_);
   --open_;

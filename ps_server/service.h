@@ -153,7 +153,7 @@ class Service : private ShardEvents, private AsyncShardEvents {
   std::string Name(int rank) const;
   void EndIfSilent();
   void JoinRun();
-  void LeaveRun(bool in_good_order);
+  void LeaveRun(const absl::Status& status);
   void Lost(absl::Status status);
 
   void OnFolded(int rank) override;

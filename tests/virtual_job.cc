@@ -155,7 +155,8 @@ class VirtualJob {
   enum class Phase { kSetUp, kTraining, kLeaving, kEnded };
   struct Member {
     Phase phase = Phase::kSetUp;
-    bool met = false;  // it has been heard of
+    bool met = false;      // it has been heard of
+    bool trained = false;  // it has done all its steps
     absl::Status status;
     absl::Duration ended;
   };
@@ -179,6 +180,7 @@ class VirtualJob {
   }
   void Judge();
   absl::Duration NoticeLimit() const;
+  bool Trained() const;
   void CleanUp();
 
   const VirtualJobOptions options_;
@@ -275,6 +277,7 @@ absl::Status VirtualJob::Train(int rank, const WorkerGroup& group, Activity* act
   absl::Status status = Steps(rank, *sync, activity);
   if (!status.ok()) return status;
   members_[rank].phase = Phase::kLeaving;
+  members_[rank].trained = true;
   return sync->Shutdown(Patience());
 }
 
@@ -427,6 +430,11 @@ bool VirtualJob::SurvivorsEnded() const {
   return true;
 }
 
+// Whether a rank has done all its steps, and so may be leaving.
+bool VirtualJob::Trained() const {
+  return std::any_of(members_.begin(), members_.end(), [](const Member& m) { return m.trained; });
+}
+
 // From the fault until all survivors have ended.
 absl::Duration VirtualJob::NoticeLimit() const {
   const absl::Duration lost = options_.failure_timeout + kPrompt;
@@ -439,6 +447,8 @@ absl::Duration VirtualJob::NoticeLimit() const {
       return kPrompt + absl::Seconds(2);
     case VirtualFault::kStop:
     case VirtualFault::kStuck:
+      // Nobody is watched any more while goodbyes are said.
+      if (Trained()) return kKeepalive + lost;
       return lost + absl::Seconds(2);
     case VirtualFault::kCut:
       return kKeepalive + lost;
@@ -465,6 +475,7 @@ void VirtualJob::Judge() {
         Blamed(member.status.message(), /*last=*/!result_.in_training);
     ++(blamed.has_value() ? result_.named : result_.unnamed);
     if (culprits_.empty()) {
+      if (is_server(process) && members_[0].status.ok()) continue;  // see below
       Complain(absl::StrCat(world_.name(process),
                             " failed, and nothing was wrong: ", member.status.ToString()));
       continue;
@@ -472,6 +483,8 @@ void VirtualJob::Judge() {
     // A server is a member of the run from the moment at which its group is complete. Before, it
     // knows of nothing but its streams.
     if (is_server(process) && !result_.in_training) continue;
+    // Rank 0 leaves, and the store with it, whether servers have heard all goodbyes or not.
+    if (is_server(process) && members_[0].status.ok()) continue;
     if (!blamed.has_value()) {
       if (met_ && result_.in_training) {
         Complain(absl::StrCat(world_.name(process), " blames nobody: ", member.status.ToString()));

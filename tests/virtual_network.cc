@@ -49,6 +49,7 @@ struct VirtualNetwork::Connection {
     bool finished = false;
     bool finish_sent = false;
     std::deque<Arrived> arrived;
+    bool end_received = false;  // by the peer's host
     bool heard_end = false;
     bool delivering = false;
     absl::optional<absl::Status> closed;
@@ -163,9 +164,12 @@ class VirtualNetwork::Link : public StreamLink {
     const absl::Status late = absl::DeadlineExceededError(
         absl::StrCat("no stream to ", address, ": nobody accepted it before the deadline"));
     VirtualWorld* const world = network_->world_;
-    while (network_->listening_.count(address) == 0) {
+    // Whoever asks for the time may have to let others run, so time first.
+    for (;;) {
+      const bool passed = deadline.passed();
+      if (network_->listening_.count(address) > 0) break;
       if (network_->dead(process_)) return absl::UnavailableError(address + ": no network");
-      if (deadline.passed()) return late;
+      if (passed) return late;
       world->Wait(&network_->listening_, deadline.time().since_origin());
     }
     const std::shared_ptr<Accepting> accepting = network_->listening_[address];
@@ -192,8 +196,9 @@ class VirtualNetwork::Link : public StreamLink {
       network->Accept(connection, accepting);
     });
     Connection::End& end = connection->ends[kOpened];
-    while (!connection->up && !end.closed) {
-      if (deadline.passed()) break;
+    for (;;) {
+      const bool passed = deadline.passed();
+      if (connection->up || end.closed || passed) break;
       world->Wait(connection.get(), deadline.time().since_origin());
     }
     if (!connection->up) {
@@ -225,6 +230,7 @@ void VirtualNetwork::Accept(const ConnectionPtr& connection,
   const auto refuse = [&](absl::Status why) {
     Send(end.process, opener, [this, connection, why] { Close(connection, kOpened, why); });
   };
+  if (world_->verbose()) world_->Note(absl::StrCat("a stream comes from ", world_->name(opener)));
   if (end.closed) return;
   if (accepting->closing) return refuse(absl::UnavailableError("the listener closed"));
   ++accepting->open;
@@ -304,12 +310,18 @@ void VirtualNetwork::Pump(const ConnectionPtr& connection, int from) {
   }
   end.sending = true;
   const int to = 1 - from;
-  Send(end.process, connection->ends[to].process, [this, connection, from, to, frame] {
-    connection->ends[from].sending = false;
-    connection->ends[to].arrived.push_back(frame);
-    Pump(connection, from);
-    Deliver(connection, to);
-  });
+  Send(
+      end.process, connection->ends[to].process,
+      [this, connection, to] { Deliver(connection, to); },
+      [this, connection, from, to, frame] {
+        Connection::End& sender = connection->ends[from];
+        sender.sending = false;
+        if (!connection->ends[to].closed) connection->ends[to].arrived.push_back(frame);
+        if (!frame.end) return Pump(connection, from);
+        // The accepting end is through once its own end has reached the host of its peer.
+        sender.end_received = true;
+        MaybeEnd(connection, from);
+      });
 }
 
 // On a thread of the process that hears. A sink may wait for a mutex meanwhile.
@@ -327,11 +339,7 @@ void VirtualNetwork::Deliver(const ConnectionPtr& connection, int to) {
     }
     end.heard_end = true;
     if (to == kAccepted) end.sink->OnPeerFinished();
-    if (connection->ends[1 - to].heard_end) {
-      Close(connection, to, absl::OkStatus());
-      Send(end.process, connection->ends[1 - to].process,
-           [this, connection, to] { Close(connection, 1 - to, absl::OkStatus()); });
-    }
+    MaybeEnd(connection, to);
   }
   end.delivering = false;
   if (!end.closed || end.told) return;
@@ -343,10 +351,20 @@ void VirtualNetwork::Deliver(const ConnectionPtr& connection, int to) {
   world_->WakeQuietly(connection->accepting.get());
 }
 
+void VirtualNetwork::MaybeEnd(const ConnectionPtr& connection, int side) {
+  const Connection::End& end = connection->ends[side];
+  if (end.heard_end && end.end_received) Close(connection, side, absl::OkStatus());
+}
+
 void VirtualNetwork::Close(const ConnectionPtr& connection, int side, absl::Status status) {
   Connection::End& end = connection->ends[side];
   if (end.closed) return;
   end.closed = std::move(status);
+  if (world_->verbose()) {
+    world_->Note(absl::StrCat(world_->name(end.process), " - ",
+                              world_->name(connection->ends[1 - side].process),
+                              " closes: ", end.closed->ToString()));
+  }
   for (auto* queue : {&end.urgent, &end.normal}) {
     for (auto& loan : *queue) GiveBack(end.process, std::move(loan));
     queue->clear();
@@ -374,15 +392,21 @@ void VirtualNetwork::Slow(absl::Duration most, absl::Duration time) {
   slow_until_ = world_->elapsed() + time;
 }
 
-void VirtualNetwork::Send(int from, int to, std::function<void()> arrive) {
+void VirtualNetwork::Send(int from, int to, std::function<void()> arrive,
+                          std::function<void()> receive) {
   if (from != to && dead(from)) return;
-  world_->Outside(Latency(), [this, from, to, arrive = std::move(arrive)]() mutable {
+  world_->Outside(Latency(), [this, from, to, arrive = std::move(arrive),
+                              receive = std::move(receive)]() mutable {
     if (from != to && dead(to)) return;
     if (cut(from, to)) {
       held_up_[Pair(from, to)].push_back(
-          [this, to, arrive = std::move(arrive)] { world_->After(Latency(), to, arrive); });
+          [this, to, arrive = std::move(arrive), receive = std::move(receive)] {
+            if (receive) receive();
+            world_->After(Latency(), to, arrive);
+          });
       return;
     }
+    if (receive) receive();
     world_->After(absl::ZeroDuration(), to, std::move(arrive));
   });
 }

@@ -49,8 +49,10 @@ class VirtualNetwork {
   // For a while messages take up to this much longer.
   void Slow(absl::Duration most, absl::Duration time);
 
-  // A message: `arrive` runs in a thread of `to`, some time later, or never.
-  void Send(int from, int to, std::function<void()> arrive);
+  // A message: `arrive` runs in a thread of `to`, some time later, or never. With `receive`, that
+  // runs on no thread when the message has reached the host, whether the process runs or not.
+  void Send(int from, int to, std::function<void()> arrive,
+            std::function<void()> receive = nullptr);
 
   // Messages that do not overtake each other, and arrive one at a time.
   struct Lane {
@@ -88,6 +90,7 @@ class VirtualNetwork {
   void Hear(const std::shared_ptr<Lane>& lane);
   void Pump(const ConnectionPtr& connection, int from);
   void Deliver(const ConnectionPtr& connection, int to);
+  void MaybeEnd(const ConnectionPtr& connection, int side);
   void Close(const ConnectionPtr& connection, int side, absl::Status status);
   void Accept(const ConnectionPtr& connection, const std::shared_ptr<Accepting>& accepting);
   void GiveBack(int process, std::shared_ptr<Loan> loan);

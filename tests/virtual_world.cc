@@ -375,6 +375,10 @@ absl::Duration VirtualWorld::DrawDuration(absl::Duration least, absl::Duration m
 void VirtualWorld::Log(absl::string_view what) {
   for (const char c : what) digest_ = (digest_ ^ static_cast<unsigned char>(c)) * 1099511628211u;
   digest_ = (digest_ ^ static_cast<uint64_t>(now_)) * 1099511628211u;
+  Note(what);
+}
+
+void VirtualWorld::Note(absl::string_view what) const {
   if (!verbose_) return;
   const std::string who = current_ != nullptr ? processes_[current_->process].name : "world";
   std::printf("%14.9f  %-8s  %.*s\n", absl::ToDoubleSeconds(elapsed()), who.c_str(),

@@ -73,6 +73,8 @@ class VirtualWorld final : public Scheduler {
 
   bool verbose() const { return verbose_; }
   void Log(absl::string_view what);
+  // Prints it, and does no more; for what happens often.
+  void Note(absl::string_view what) const;
   // Of all that was logged, printed or not: runs with equal digests were the same run.
   uint64_t digest() const { return digest_; }
 
