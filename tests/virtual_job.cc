@@ -43,6 +43,8 @@ constexpr char kStore[] = "rank0:1000";
 
 // What a killed process's connections need to be seen by all, and a verdict to come round.
 constexpr absl::Duration kPrompt = absl::Seconds(2);
+// A first sign of life has come by then.
+constexpr absl::Duration kFirstBeat = absl::Milliseconds(50);
 // As links/grpc_stream.h notices silence.
 constexpr absl::Duration kKeepalive = absl::Seconds(40);
 
@@ -155,8 +157,8 @@ class VirtualJob {
   enum class Phase { kSetUp, kTraining, kLeaving, kEnded };
   struct Member {
     Phase phase = Phase::kSetUp;
-    bool met = false;      // it has been heard of
-    bool trained = false;  // it has done all its steps
+    absl::optional<absl::Duration> met;  // when it began to give signs of life
+    bool trained = false;                // it has done all its steps
     absl::Status status;
     absl::Duration ended;
   };
@@ -238,7 +240,7 @@ absl::Status VirtualJob::Rank(int rank) {
   };
   Heartbeat heartbeat(std::move(beats));
 
-  members_[rank].met = true;
+  members_[rank].met = world_.elapsed();
   GS_RETURN_IF_ERROR(Train(rank, group, activity.get()));
   watchdog.reset();
   heartbeat.Leave();
@@ -347,7 +349,7 @@ absl::Status VirtualJob::Server(int server) {
                                  const std::string&) { return stores_.Connect(address, deadline); };
   GS_ASSIGN_OR_RETURN(const std::unique_ptr<ParameterServer> started,
                       ParameterServer::Start(options));
-  members_[options_.ranks + server].met = true;
+  members_[options_.ranks + server].met = world_.elapsed();
   return started->Wait();
 }
 
@@ -366,7 +368,9 @@ void VirtualJob::Strike() {
   const int victim = options_.victim;
   // A process that has ended cannot fail any more.
   if (options_.fault != VirtualFault::kNone && members_[victim].phase == Phase::kEnded) return;
-  met_ = std::all_of(members_.begin(), members_.end(), [](const Member& m) { return m.met; });
+  met_ = std::all_of(members_.begin(), members_.end(), [this](const Member& m) {
+    return m.met.has_value() && *m.met + kFirstBeat < world_.elapsed();
+  });
   result_.in_training = true;
   for (int rank = 0; rank < options_.ranks; ++rank) {
     if (members_[rank].phase != Phase::kTraining) result_.in_training = false;
@@ -374,8 +378,9 @@ void VirtualJob::Strike() {
   result_.fault_happened = options_.fault != VirtualFault::kNone;
   world_.Log(
       absl::StrCat("fault: ", VirtualFaultName(options_.fault), " of ", world_.name(victim)));
-  const absl::Duration pause =
-      world_.DrawDuration(absl::Seconds(1), options_.failure_timeout * 0.7);
+  // Goodbyes take five seconds at most (join/meet.h).
+  const absl::Duration pause = world_.DrawDuration(
+      absl::Milliseconds(500), std::min(0.7 * options_.failure_timeout, absl::Seconds(4)));
   switch (options_.fault) {
     case VirtualFault::kNone:
       return;
@@ -485,6 +490,9 @@ void VirtualJob::Judge() {
     if (is_server(process) && !result_.in_training) continue;
     // Rank 0 leaves, and the store with it, whether servers have heard all goodbyes or not.
     if (is_server(process) && members_[0].status.ok()) continue;
+    // A process of which nothing was heard cannot be missed; who waited for it gives up, and is
+    // missed by others.
+    if (!met_) continue;
     if (!blamed.has_value()) {
       if (met_ && result_.in_training) {
         Complain(absl::StrCat(world_.name(process), " blames nobody: ", member.status.ToString()));

@@ -1,7 +1,8 @@
 #include "tests/virtual_store.h"
 
+#include <cstdint>
 #include <functional>
-#include <set>
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -75,9 +76,10 @@ class VirtualStoreClient : public ConnectedStore {
           if (state == nullptr) return;
           // At the server's end the caller's waits are given up.
           if (process != state->process) {
-            for (const auto& call : state->calls) {
-              state->world()->After(absl::ZeroDuration(), process,
-                                    [call, service = state->service] { call->CancelAt(*service); });
+            for (const auto& [number, call] : state->calls) {
+              state->world()->After(
+                  absl::ZeroDuration(), process,
+                  [call = call, service = state->service] { call->CancelAt(*service); });
             }
             return;
           }
@@ -164,8 +166,8 @@ class VirtualStoreClient : public ConnectedStore {
 
     // Ends what is under way here.
     void End(const absl::Status& why) {
-      const std::set<CallPtr> ended = calls;
-      for (const CallPtr& call : ended) call->Resolve(why);
+      const std::map<int64_t, CallPtr> ended = calls;
+      for (const auto& [number, call] : ended) call->Resolve(why);
     }
 
     VirtualStores* const stores;
@@ -173,7 +175,8 @@ class VirtualStoreClient : public ConnectedStore {
     const std::shared_ptr<Service> service;
     const int process;
     VirtualNetwork::SessionId session = 0;
-    std::set<CallPtr> calls;
+    int64_t numbers = 0;
+    std::map<int64_t, CallPtr> calls;  // by number, so that their order is the same in each run
     // One connection, on which calls do not overtake each other, nor answers.
     const std::shared_ptr<VirtualNetwork::Lane> calls_lane =
         std::make_shared<VirtualNetwork::Lane>();
@@ -215,6 +218,7 @@ class VirtualStoreClient : public ConnectedStore {
 
     const std::shared_ptr<State> state;
     absl::optional<absl::StatusOr<Values>> result;
+    int64_t number = 0;
     bool answered = false;
     StoreMap::Ticket ticket = 0;
   };
@@ -238,7 +242,8 @@ class VirtualStoreClient : public ConnectedStore {
     } else if (network->dead(state->process) || !state->service->open) {
       call->Resolve(absl::UnavailableError("failed to connect to all addresses"));
     } else {
-      state->calls.insert(call);
+      call->number = ++state->numbers;
+      state->calls.emplace(call->number, call);
       network->Send(state->calls_lane, state->process, state->service->process,
                     [call, handler = std::move(handler), service = state->service] {
                       if (service->open) return handler(*service, call);
@@ -260,7 +265,7 @@ class VirtualStoreClient : public ConnectedStore {
     while (!call->result.has_value()) {
       state.world()->Wait(call.get(), absl::InfiniteDuration());
     }
-    state.calls.erase(call);
+    state.calls.erase(call->number);
     if (call->result->ok()) return **call->result;
     if (!state.abandoned.ok()) return state.abandoned;
     const absl::Status& status = call->result->status();
