@@ -471,7 +471,7 @@ void VirtualJob::Judge() {
     if (member.status.ok()) {
       // A fault in the middle of training ends it for all, but for one that harms nobody.
       if (result_.in_training && !culprits_.empty() && options_.fault != VirtualFault::kCut &&
-          !is_server(process)) {
+          !(options_.fault == VirtualFault::kBreak && Trained()) && !is_server(process)) {
         Complain(absl::StrCat(world_.name(process), " ended well"));
       }
       continue;
