@@ -64,7 +64,7 @@ TEST(ReplayTest, NoInputHarmsAnyTarget) {
     Feed(target, "");
     for (const std::string& input : InputsOf(target)) {
       Feed(target, input);
-      for (int i = 0; i < 200; ++i) Feed(target, Damage(input, random));
+      for (int i = 0; i < 1000; ++i) Feed(target, Damage(input, random));
     }
   }
 }

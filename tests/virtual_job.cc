@@ -25,6 +25,7 @@
 #include "group/sync_handle.h"
 #include "group/watchdog.h"
 #include "group/worker_group.h"
+#include "plan/consistency.h"
 #include "plan/plan.h"
 #include "plan/step_options.h"
 #include "ps_client/ps_gradient_sync.h"
@@ -159,6 +160,7 @@ class VirtualJob {
     Phase phase = Phase::kSetUp;
     absl::optional<absl::Duration> met;  // when it began to give signs of life
     bool trained = false;                // it has done all its steps
+    std::string settled;                 // under ssp and asp: the parameters when all have settled
     absl::Status status;
     absl::Duration ended;
   };
@@ -171,7 +173,7 @@ class VirtualJob {
   absl::Status Train(int rank, const WorkerGroup& group, Activity* activity);
   absl::StatusOr<std::unique_ptr<GradientSync>> MakeSync(const WorkerGroup& group);
   absl::Status Steps(int rank, GradientSync& sync, Activity* activity);
-  absl::Status CheckBits(int rank, int step, const std::vector<BucketMemory>& buckets);
+  void CheckBits(int rank, int step, const std::vector<BucketMemory>& buckets);
   absl::Status Server(int server);
   void Compute(int rank, int step);
   void Strike();
@@ -269,6 +271,7 @@ absl::StatusOr<std::unique_ptr<GradientSync>> VirtualJob::MakeSync(const WorkerG
   ps.link = network_.LinkOf(group.rank);
   ps.servers = servers_;
   ps.update_site = options_.site;
+  ps.consistency = options_.consistency;
   ps.connections = options_.connections;
   ps.lead = options_.lead;
   return CreatePsGradientSync(ps);
@@ -308,13 +311,19 @@ absl::Status VirtualJob::Steps(int rank, GradientSync& sync, Activity* activity)
       for (const SyncHandle& handle : handles) GS_RETURN_IF_ERROR(handle.Wait(deadline));
     }
     world_.Log(absl::StrCat("step ", number, " done"));
-    GS_RETURN_IF_ERROR(CheckBits(rank, number, buckets));
+    if (options_.consistency.bulk()) CheckBits(rank, number, buckets);
     activity->Prove();
+  }
+  work.reset();
+  if (options_.consistency.bulk()) return absl::OkStatus();
+  GS_RETURN_IF_ERROR(sync.Settle(Patience()));
+  for (const BucketMemory& bucket : buckets) {
+    members_[rank].settled.append(reinterpret_cast<const char*>(bucket.param), 4 * bucket.numel);
   }
   return absl::OkStatus();
 }
 
-absl::Status VirtualJob::CheckBits(int rank, int step, const std::vector<BucketMemory>& buckets) {
+void VirtualJob::CheckBits(int rank, int step, const std::vector<BucketMemory>& buckets) {
   const FlatValues& expected = expected_.results[step - 1];
   for (size_t b = 0; b < buckets.size(); ++b) {
     const float* const found =
@@ -323,7 +332,6 @@ absl::Status VirtualJob::CheckBits(int rank, int step, const std::vector<BucketM
     if (std::memcmp(found, expected[b].data(), bytes) == 0) continue;
     Complain(absl::StrCat("wrong bits: rank ", rank, ", step ", step, ", bucket ", b));
   }
-  return absl::OkStatus();
 }
 
 // In its first step nobody counts as stuck (group/liveness.h).
@@ -506,6 +514,13 @@ void VirtualJob::Judge() {
           absl::StrCat(world_.name(process), " blames an innocent: ", member.status.ToString()));
     }
   }
+  for (const Member& member : members_) {
+    for (const Member& other : members_) {
+      if (!member.settled.empty() && !other.settled.empty() && member.settled != other.settled) {
+        Complain("workers have settled with different parameters");
+      }
+    }
+  }
   if (!culprits_.empty() && last > struck_at_) {
     result_.noticed = last - struck_at_;
     if (result_.noticed > NoticeLimit()) {
@@ -595,7 +610,13 @@ VirtualJobOptions DrawVirtualJob(uint64_t seed) {
   options.ranks = 2 + draw(3);
   options.servers = draw(2) == 0 ? 0 : 1 + draw(2);
   options.site = draw(2) == 0 ? UpdateSite::kWorker : UpdateSite::kOwner;
-  options.max_norm = options.site == UpdateSite::kOwner && draw(2) == 0 ? 0.5 : 0;
+  if (options.servers > 0 && draw(4) == 0) {
+    options.site = UpdateSite::kOwner;
+    options.consistency.kind = draw(2) == 0 ? Consistency::Kind::kAsp : Consistency::Kind::kSsp;
+    if (options.consistency.kind == Consistency::Kind::kSsp) options.consistency.bound = draw(3);
+  }
+  const bool clips = draw(2) == 0 && options.consistency.bulk();
+  options.max_norm = options.site == UpdateSite::kOwner && clips ? 0.5 : 0;
   options.connections = 1 + draw(3);
   options.lead = 1 + draw(3);
   options.steps = 2 + draw(3);
@@ -609,13 +630,14 @@ VirtualJobOptions DrawVirtualJob(uint64_t seed) {
 }
 
 std::string DescribeVirtualJob(const VirtualJobOptions& options) {
-  std::string text = absl::StrCat(
-      options.ranks, " ranks, ",
-      options.servers == 0 ? "ring" : absl::StrCat(options.servers, " servers"), ", update at ",
-      options.site == UpdateSite::kOwner ? "owners" : "workers", ", max_norm ", options.max_norm,
-      ", ", options.connections, " connections, lead ", options.lead, ", ", options.steps,
-      " steps, failure timeout ", absl::FormatDuration(options.failure_timeout), "; ",
-      VirtualFaultName(options.fault));
+  std::string text =
+      absl::StrCat(options.ranks, " ranks, ",
+                   options.servers == 0 ? "ring" : absl::StrCat(options.servers, " servers"),
+                   ", update at ", options.site == UpdateSite::kOwner ? "owners" : "workers", ", ",
+                   ConsistencyName(options.consistency), ", max_norm ", options.max_norm, ", ",
+                   options.connections, " connections, lead ", options.lead, ", ", options.steps,
+                   " steps, failure timeout ", absl::FormatDuration(options.failure_timeout), "; ",
+                   VirtualFaultName(options.fault));
   if (options.fault != VirtualFault::kNone) {
     absl::StrAppend(&text, " of process ", options.victim, " at ", options.fault_at);
   }

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "absl/time/time.h"
+#include "plan/consistency.h"
 #include "plan/update_site.h"
 
 namespace gradsync {
@@ -32,6 +33,7 @@ struct VirtualJobOptions {
   int ranks = 2;
   int servers = 0;  // 0: a ring
   UpdateSite site = UpdateSite::kWorker;
+  Consistency consistency;
   double max_norm = 0;
   int connections = 1;
   int lead = 2;
