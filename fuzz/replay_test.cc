@@ -1,5 +1,5 @@
 // Every target with what it begins with, with what was once found, and with some damage done to
-// both. What fuzzers find goes to fuzz/corpus/TARGET.
+// both. What fuzzers find goes to the target's folder of fuzz/corpus.
 
 #include <algorithm>
 #include <filesystem>

@@ -85,11 +85,12 @@ int Main(int argc, char** argv) {
                             : absl::ConsumePrefix(&flag, "--most_complaints=") ? &most_complaints
                                                                                : nullptr;
     if (value == nullptr || !absl::SimpleAtoi(flag, value)) {
-      std::fprintf(stderr,
-                   "%s: expected --seed=N, or --seeds=N, --first_seed=N and --most_complaints=N, "
-                   "found %s\n",
+      const bool help = flag == "--help";
+      std::fprintf(help ? stdout : stderr,
+                   "%s: expected --seed=N, for one job and all that happens in it, or --seeds=N, "
+                   "--first_seed=N and --most_complaints=N; found %s\n",
                    argv[0], argv[i]);
-      return 2;
+      return help ? 0 : 2;
     }
     if (one) return RunOne(seed);
   }
