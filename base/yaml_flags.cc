@@ -21,6 +21,8 @@ namespace {
 
 // Aliases can make a short file say very much.
 constexpr size_t kMostSettings = 10000;
+// And a section can be in itself.
+constexpr int kDeepest = 50;
 
 absl::Status Unexpected(absl::string_view name, const YAML::Mark& mark, absl::string_view what,
                         absl::string_view expected, absl::string_view found) {
@@ -138,7 +140,15 @@ class Reader {
                         KindOf(value));
     }
     settings_.push_back(setting);
-    return value.IsMap() ? ReadSection(value) : absl::OkStatus();
+    if (!value.IsMap()) return absl::OkStatus();
+    if (depth_ == kDeepest) {
+      return Unexpected(name_, key.Mark(), setting.name + ": ",
+                        absl::StrCat("at most ", kDeepest, " sections within each other"), "more");
+    }
+    ++depth_;
+    GS_RETURN_IF_ERROR(ReadSection(value));
+    --depth_;
+    return absl::OkStatus();
   }
 
   absl::Status ReadList(const std::string& key, const YAML::Node& list, std::string* joined) {
@@ -160,6 +170,7 @@ class Reader {
 
   const absl::string_view name_;
   std::vector<FlagSetting> settings_;
+  int depth_ = 0;
 };
 
 std::string Quoted(const std::string& text) {
