@@ -492,7 +492,7 @@ TEST(SmallStatesTest, TheTokensOfARingAlwaysComeRound) {
                                          {2, 64, 1, 1, true},
                                          {2, 64, 2, 1, false},
                                          {3, 33, 1, 1, true},
-                                         {3, 20, 1, 2, false},
+                                         {3, 20, 1, 1, false},
                                          {4, 17, 1, 1, true}}) {
     const Exploration found = Explore([&] {
       return std::make_unique<Tokens>(c.ranks, c.elements, c.lead, c.steps, c.at_worker);
