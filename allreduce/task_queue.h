@@ -1,12 +1,12 @@
 #ifndef GRADSYNC_ALLREDUCE_TASK_QUEUE_H_
 #define GRADSYNC_ALLREDUCE_TASK_QUEUE_H_
 
-#include <thread>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/any_invocable.h"
 #include "base/fifo.h"
 #include "base/mutex.h"
+#include "base/thread.h"
 
 namespace gradsync {
 
@@ -40,7 +40,7 @@ class TaskQueue {
   CondVar changed_;
   Fifo<Task> tasks_ ABSL_GUARDED_BY(mutex_);
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
-  std::thread thread_;  // last: uses all of the above
+  Thread thread_;  // last: uses all of the above
 };
 
 }  // namespace gradsync

@@ -4,13 +4,14 @@
 #include <chrono>
 
 #include "absl/time/time.h"
+#include "base/scheduler.h"
 
 namespace gradsync {
 
 // A point in time for measuring how long something takes: what two of them differ by. Unlike
 // absl::Now(), which is for dates, it goes by a clock that nobody sets, forwards or back, and that
 // stands still while the machine is suspended: CLOCK_MONOTONIC, which std::chrono::steady_clock is
-// here. Processes of one host share that clock; those of different hosts do not, so no point may
+// here, or by that of a simulation (base/scheduler.h). Processes of one host share that clock; those of different hosts do not, so no point may
 // cross a network.
 class MonotonicTime {
  public:
@@ -18,6 +19,7 @@ class MonotonicTime {
   constexpr MonotonicTime() = default;
 
   static MonotonicTime Now() {
+    if (Scheduler* const scheduler = Scheduler::current()) return MonotonicTime(scheduler->Now());
     return MonotonicTime(absl::FromChrono(std::chrono::steady_clock::now().time_since_epoch()));
   }
   // Before and after all others.

@@ -12,6 +12,8 @@
 
 #include "absl/base/thread_annotations.h"
 #include "base/deadline.h"
+#include "base/monotonic_time.h"
+#include "base/scheduler.h"
 
 namespace gradsync {
 
@@ -22,7 +24,13 @@ class ABSL_LOCKABLE Mutex {
   Mutex(const Mutex&) = delete;
   Mutex& operator=(const Mutex&) = delete;
 
-  void Lock() ABSL_EXCLUSIVE_LOCK_FUNCTION() { mutex_.lock(); }
+  void Lock() ABSL_EXCLUSIVE_LOCK_FUNCTION() {
+    if (mutex_.try_lock()) return;
+    Scheduler* const scheduler = Scheduler::current();
+    if (scheduler == nullptr) return mutex_.lock();
+    do scheduler->Yield();
+    while (!mutex_.try_lock());
+  }
   void Unlock() ABSL_UNLOCK_FUNCTION() { mutex_.unlock(); }
 
  private:
@@ -44,10 +52,12 @@ class ABSL_SCOPED_LOCKABLE MutexLock {
   Mutex* const mutex_;
 };
 
-// Waits may end early: call them in a loop that checks what is waited for.
+// Waits may end early: call them in a loop that checks what is waited for. In a simulation
+// (base/scheduler.h), the simulation's scheduler keeps who waits.
 class CondVar {
  public:
   void Wait(Mutex* mutex) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    if (Scheduler::current() != nullptr) return WaitSimulated(mutex, Deadline::Never());
     std::unique_lock<std::mutex> lock(mutex->mutex_, std::adopt_lock);
     condition_.wait(lock);
     lock.release();
@@ -59,16 +69,33 @@ class CondVar {
       Wait(mutex);
       return false;
     }
+    if (Scheduler::current() != nullptr) {
+      WaitSimulated(mutex, deadline);
+      return deadline.passed();
+    }
     std::unique_lock<std::mutex> lock(mutex->mutex_, std::adopt_lock);
     condition_.wait_until(lock, deadline.ToSteady());
     lock.release();
     return deadline.passed();
   }
 
-  void Signal() { condition_.notify_one(); }
-  void SignalAll() { condition_.notify_all(); }
+  void Signal() {
+    if (Scheduler* const scheduler = Scheduler::current()) scheduler->Wake(this, /*all=*/false);
+    condition_.notify_one();
+  }
+  void SignalAll() {
+    if (Scheduler* const scheduler = Scheduler::current()) scheduler->Wake(this, /*all=*/true);
+    condition_.notify_all();
+  }
 
  private:
+  // Nobody runs between the release of the mutex and the wait.
+  void WaitSimulated(Mutex* mutex, Deadline deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    mutex->Unlock();
+    Scheduler::current()->Wait(this, deadline.time().since_origin());
+    mutex->Lock();
+  }
+
   std::condition_variable condition_;
 };
 

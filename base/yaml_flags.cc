@@ -3,6 +3,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <sstream>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -12,6 +13,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "base/status_macros.h"
+#include "yaml-cpp/eventhandler.h"
 #include "yaml-cpp/yaml.h"
 
 namespace gradsync {
@@ -19,6 +21,8 @@ namespace {
 
 // Aliases can make a short file say very much.
 constexpr size_t kMostSettings = 10000;
+// And a section can be in itself.
+constexpr int kDeepest = 50;
 
 absl::Status Unexpected(absl::string_view name, const YAML::Mark& mark, absl::string_view what,
                         absl::string_view expected, absl::string_view found) {
@@ -41,21 +45,66 @@ absl::string_view KindOf(const YAML::Node& node) {
   }
 }
 
+// Counts documents, and knows where the last one begins. YAML::LoadAll() would do, but reads empty
+// documents for ever where a comma follows one.
+class Documents : public YAML::EventHandler {
+ public:
+  int count() const { return count_; }
+  const YAML::Mark& begin() const { return begin_; }
+
+  void OnDocumentStart(const YAML::Mark& mark) override {
+    ++count_;
+    begin_ = mark;
+    in_root_ = false;
+  }
+  void OnDocumentEnd() override {}
+  void OnNull(const YAML::Mark& mark, YAML::anchor_t) override { Node(mark); }
+  void OnAlias(const YAML::Mark& mark, YAML::anchor_t) override { Node(mark); }
+  void OnScalar(const YAML::Mark& mark, const std::string&, YAML::anchor_t,
+                const std::string&) override {
+    Node(mark);
+  }
+  void OnSequenceStart(const YAML::Mark& mark, const std::string&, YAML::anchor_t,
+                       YAML::EmitterStyle::value) override {
+    Node(mark);
+  }
+  void OnSequenceEnd() override {}
+  void OnMapStart(const YAML::Mark& mark, const std::string&, YAML::anchor_t,
+                  YAML::EmitterStyle::value) override {
+    Node(mark);
+  }
+  void OnMapEnd() override {}
+
+ private:
+  void Node(const YAML::Mark& mark) {
+    if (!in_root_) begin_ = mark;
+    in_root_ = true;
+  }
+
+  int count_ = 0;
+  bool in_root_ = false;
+  YAML::Mark begin_;
+};
+
 class Reader {
  public:
   explicit Reader(absl::string_view name) : name_(name) {}
 
   absl::StatusOr<std::vector<FlagSetting>> Read(const std::string& text) {
-    const std::vector<YAML::Node> documents = YAML::LoadAll(text);
-    if (documents.size() > 1) {
-      return Unexpected(name_, documents[1].Mark(), "", "one document", "a second one");
+    Documents documents;
+    std::istringstream stream(text);
+    YAML::Parser parser(stream);
+    while (documents.count() < 2 && parser.HandleNextDocument(documents)) {
     }
-    if (documents.empty() || documents[0].IsNull()) return settings_;
-    if (!documents[0].IsMap()) {
-      return Unexpected(name_, documents[0].Mark(), "", "lines such as \"lr: 0.1\"",
-                        KindOf(documents[0]));
+    if (documents.count() > 1) {
+      return Unexpected(name_, documents.begin(), "", "one document", "a second one");
     }
-    GS_RETURN_IF_ERROR(ReadSection(documents[0]));
+    const YAML::Node document = YAML::Load(text);
+    if (document.IsNull()) return settings_;
+    if (!document.IsMap()) {
+      return Unexpected(name_, document.Mark(), "", "lines such as \"lr: 0.1\"", KindOf(document));
+    }
+    GS_RETURN_IF_ERROR(ReadSection(document));
     return std::move(settings_);
   }
 
@@ -91,7 +140,15 @@ class Reader {
                         KindOf(value));
     }
     settings_.push_back(setting);
-    return value.IsMap() ? ReadSection(value) : absl::OkStatus();
+    if (!value.IsMap()) return absl::OkStatus();
+    if (depth_ == kDeepest) {
+      return Unexpected(name_, key.Mark(), setting.name + ": ",
+                        absl::StrCat("at most ", kDeepest, " sections within each other"), "more");
+    }
+    ++depth_;
+    GS_RETURN_IF_ERROR(ReadSection(value));
+    --depth_;
+    return absl::OkStatus();
   }
 
   absl::Status ReadList(const std::string& key, const YAML::Node& list, std::string* joined) {
@@ -113,6 +170,7 @@ class Reader {
 
   const absl::string_view name_;
   std::vector<FlagSetting> settings_;
+  int depth_ = 0;
 };
 
 std::string Quoted(const std::string& text) {

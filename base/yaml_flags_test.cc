@@ -111,6 +111,9 @@ TEST_F(YamlFlagsTest, WhatIsWrongIsOneLineWithFileAndLine) {
       {"config: other.yaml", "job.yaml:1: config: expected a flag for the job, found the one that"},
       {"- lr", "job.yaml:1: expected lines such as \"lr: 0.1\", found a list"},
       {"lr: 1\n---\nlr: 2", "job.yaml:3: expected one document, found a second one"},
+      {"a: &x\n  b: *x", "job.yaml:2: b: expected at most 50 sections within each other"},
+      // Was read for ever.
+      {"{lr: 1},", "job.yaml:1: expected one document, found a second one"},
       {"lr: 1\nmodel: \"mlp", "job.yaml:"},
       {"[a, b]: 1", "job.yaml:1: expected the name of a flag, found a list"},
   };

@@ -45,7 +45,7 @@ void AlarmClock::Cancel(Ticket ticket) {
     alarms_.erase(alarm);
     deadlines_.erase(deadline);
   }
-  if (std::this_thread::get_id() == thread_.get_id()) return;
+  if (thread_.IsCurrent()) return;
   while (ticket != 0 && running_ == ticket) changed_.Wait(&mutex_);
 }
 

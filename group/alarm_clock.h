@@ -4,12 +4,12 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <thread>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "base/deadline.h"
 #include "base/mutex.h"
+#include "base/thread.h"
 
 namespace gradsync {
 
@@ -53,7 +53,7 @@ class AlarmClock {
   absl::Duration stopped_ ABSL_GUARDED_BY(mutex_);
   std::map<std::pair<Deadline, Ticket>, std::function<void()>> alarms_ ABSL_GUARDED_BY(mutex_);
   std::map<Ticket, Deadline> deadlines_ ABSL_GUARDED_BY(mutex_);  // of alarms_
-  std::thread thread_;                                            // last: uses all of the above
+  Thread thread_;                                                 // last: uses all of the above
 };
 
 }  // namespace gradsync

@@ -13,6 +13,9 @@ namespace {
 
 constexpr absl::Duration kPublishTimeout = absl::Seconds(2);
 
+// Where the store does not answer: until the watch has said so too.
+constexpr absl::Duration kWatchPatience = absl::Milliseconds(500);
+
 // Messages are short, but may hold what a peer or a library said.
 constexpr size_t kMaxReason = 2000;
 
@@ -49,7 +52,7 @@ GroupError::GroupError(const WorkerGroup& group, std::function<void(absl::Status
         if (absl::IsAborted(value.status())) return Fail(Verdict(value.status().message()));
         Fail(LostStore(value.status()));
       });
-  publisher_ = std::thread([this] { PublishLoop(); });
+  publisher_ = Thread([this] { PublishLoop(); });
 }
 
 GroupError::~GroupError() {
@@ -91,6 +94,7 @@ void GroupError::Fail(absl::Status status) {
     MutexLock lock(&mutex_);
     if (leaving_ || !status_.ok()) return;
     status_ = status;
+    changed_.SignalAll();
   }
   on_failure_(std::move(status));
 }
@@ -105,6 +109,16 @@ void GroupError::PublishLoop() {
   }
   const absl::StatusOr<std::string> first = PublishFailure(group_, local);
   if (first.ok()) return Fail(Verdict(*first));
+  // Whoever holds the store has failed, or has ended for a failure that was published before this
+  // one, and that is what ended the others' streams here. The watch knows which; it may be a moment
+  // later than this answer.
+  {
+    const Deadline patience = Deadline::In(kWatchPatience);
+    MutexLock lock(&mutex_);
+    while (!closing_ && status_.ok() && !changed_.WaitWithDeadline(&mutex_, patience)) {
+    }
+    if (!status_.ok()) return;
+  }
   // Where the store has been given up meanwhile, what was seen here follows from that.
   Fail(GaveUpStore(first.status()) ? first.status() : local);
 }

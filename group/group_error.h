@@ -6,13 +6,13 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <thread>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "base/mutex.h"
+#include "base/thread.h"
 #include "group/worker_group.h"
 
 namespace gradsync {
@@ -38,7 +38,7 @@ class GroupError {
   // from then on.
   GroupError(const WorkerGroup& group, std::function<void(absl::Status)> on_failure);
 
-  // Ends watching. Waits for the store while it publishes, so two seconds at most.
+  // Ends watching. Waits for the store while it publishes, so three seconds at most.
   ~GroupError();
 
   GroupError(const GroupError&) = delete;
@@ -67,7 +67,7 @@ class GroupError {
   bool leaving_ ABSL_GUARDED_BY(mutex_) = false;
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;
   std::unique_ptr<KeyValueStore::Watcher> watcher_;
-  std::thread publisher_;  // last: uses all of the above
+  Thread publisher_;  // last: uses all of the above
 };
 
 }  // namespace gradsync

@@ -4,7 +4,6 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <thread>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -13,6 +12,7 @@
 #include "base/activity.h"
 #include "base/deadline.h"
 #include "base/mutex.h"
+#include "base/thread.h"
 #include "group/key_value_store.h"
 #include "group/liveness.h"
 
@@ -65,7 +65,7 @@ class Heartbeat {
   Mutex mutex_;
   CondVar changed_;
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;
-  std::thread thread_;  // last: uses all of the above
+  Thread thread_;  // last: uses all of the above
 };
 
 }  // namespace gradsync

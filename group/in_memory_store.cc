@@ -1,12 +1,12 @@
 #include "group/in_memory_store.h"
 
-#include <thread>
 #include <utility>
 
 #include "absl/types/optional.h"
 #include "base/deadline.h"
 #include "base/mutex.h"
 #include "base/status_macros.h"
+#include "base/thread.h"
 #include "group/store_map.h"
 
 namespace gradsync {
@@ -61,7 +61,7 @@ class InMemoryWatcher : public KeyValueStore::Watcher {
     ticket_ = map_->Get(key, [slot = slot_](absl::StatusOr<StoreMap::Value> value) {
       slot->Fill(std::move(value));
     });
-    thread_ = std::thread([slot = slot_, callback = std::move(callback)] {
+    thread_ = Thread([slot = slot_, callback = std::move(callback)] {
       slot->Await(Deadline::Never());
       const absl::StatusOr<StoreMap::Value> value = slot->Take();
       if (value.ok()) return callback(**value);
@@ -78,7 +78,7 @@ class InMemoryWatcher : public KeyValueStore::Watcher {
   const std::shared_ptr<StoreMap> map_;
   const std::shared_ptr<Slot<StoreMap::Value>> slot_ = std::make_shared<Slot<StoreMap::Value>>();
   StoreMap::Ticket ticket_;
-  std::thread thread_;
+  Thread thread_;
 };
 
 class InMemoryStore : public KeyValueStore {

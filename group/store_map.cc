@@ -24,18 +24,23 @@ absl::Status CheckKey(absl::string_view key) {
                                                  " bytes, found one of ", key.size()));
 }
 
-// "ranks 2, 3 of 4 have not come to "key"".
+// "ranks 2, 3 of 4 have not come to "key"": those who have `expired` had come. Where all had, they
+// are whom the last ones wait for.
 template <typename Parts>
-std::string DescribeMissing(absl::string_view key, int world_size, const Parts& parts) {
+std::string DescribeMissing(absl::string_view key, int world_size, const Parts& parts,
+                            const std::set<int>& expired) {
   std::vector<int> missing;
   for (int rank = 0; rank < world_size && missing.size() <= kMaxNamed; ++rank) {
-    if (parts.count(rank) == 0) missing.push_back(rank);
+    if (parts.count(rank) == 0 && expired.count(rank) == 0) missing.push_back(rank);
   }
+  const bool all_came = missing.empty();
+  if (all_came) missing.assign(expired.begin(), expired.end());
   const bool more = missing.size() > kMaxNamed;
-  if (more) missing.pop_back();
-  return absl::StrCat(missing.size() == 1 ? "rank " : "ranks ", absl::StrJoin(missing, ", "),
-                      more ? ", ..." : "", " of ", world_size,
-                      missing.size() == 1 ? " has" : " have", " not come to \"", key,
+  if (more) missing.resize(kMaxNamed);
+  const bool one = missing.size() == 1 && !more;
+  return absl::StrCat(one ? "rank " : "ranks ", absl::StrJoin(missing, ", "), more ? ", ..." : "",
+                      " of ", world_size, one ? " has " : " have ",
+                      all_came ? "come, and left, before all came" : "not come", " to \"", key,
                       "\" by the deadline");
 }
 
@@ -92,14 +97,14 @@ StoreMap::Ticket StoreMap::Get(absl::string_view key, OnValue done) {
     MutexLock lock(&mutex_);
     ticket = ++last_ticket_;
     const auto found = values_.find(key);
-    if (!closed_.ok()) {
-      result = closed_;
-    } else if (found != values_.end()) {
+    if (closed_.ok() && found != values_.end()) {
       result = found->second;
     } else if (absl::Status bad = CheckKey(key); !bad.ok()) {
       result = std::move(bad);
     } else if (absl::Status failure = FailureOf(key); !failure.ok()) {
-      result = std::move(failure);
+      result = std::move(failure);  // also of a store that closed because of it
+    } else if (!closed_.ok()) {
+      result = closed_;
     } else {
       getters_[key].emplace(ticket, std::move(done));
       places_[ticket] = Place{std::string(key), /*gathering=*/false, /*rank=*/0};
@@ -122,7 +127,8 @@ StoreMap::Ticket StoreMap::AllGather(absl::string_view key, int rank, int world_
   {
     MutexLock lock(&mutex_);
     ticket = part.ticket = ++last_ticket_;
-    status = closed_.ok() ? FailureOf(key) : closed_;
+    status = FailureOf(key);
+    if (status.ok()) status = closed_;
     if (status.ok()) status = Join(key, rank, world_size, &part, &complete, &values);
   }
   if (!status.ok()) std::move(part.done)(std::move(status));
@@ -155,6 +161,7 @@ absl::Status StoreMap::Join(absl::string_view key, int rank, int world_size, Par
   }
   places_[part->ticket] = Place{std::string(key), /*gathering=*/true, rank};
   gathering.parts.emplace(rank, std::move(*part));
+  gathering.expired.erase(rank);
   if (static_cast<int>(gathering.parts.size()) < world_size) return absl::OkStatus();
 
   std::vector<std::string> gathered;
@@ -182,8 +189,10 @@ void StoreMap::Drop(Ticket ticket, bool expired) {
       const auto gathering = gatherings_.find(place.key);
       std::map<int, Part>& parts = gathering->second.parts;
       if (expired) {
-        status = absl::DeadlineExceededError(
-            DescribeMissing(place.key, gathering->second.world_size, parts));
+        status = absl::DeadlineExceededError(DescribeMissing(
+            place.key, gathering->second.world_size, parts, gathering->second.expired));
+        // Whoever came first gives up first, and is not what the others wait for.
+        gathering->second.expired.insert(place.rank);
       }
       on_values = std::move(parts.at(place.rank).done);
       parts.erase(place.rank);
@@ -208,6 +217,8 @@ absl::StatusOr<StoreMap::Value> StoreMap::Fail(absl::string_view prefix, std::st
   Waits ended;
   {
     MutexLock lock(&mutex_);
+    const auto earlier = failures_.find(std::string(prefix));
+    if (earlier != failures_.end()) return earlier->second;
     if (!closed_.ok()) return closed_;
     const auto [entry, first] = failures_.try_emplace(std::string(prefix), shared);
     if (!first) return entry->second;
@@ -230,7 +241,7 @@ StoreMap::Waits StoreMap::TakeWaits(absl::string_view prefix) {
     if (!absl::StartsWith(entry.first, prefix)) return false;
     for (auto& [ticket, done] : entry.second) {
       places_.erase(ticket);
-      taken.getters.push_back(std::move(done));
+      taken.getters.emplace(ticket, std::move(done));
     }
     return true;
   });
@@ -238,7 +249,7 @@ StoreMap::Waits StoreMap::TakeWaits(absl::string_view prefix) {
     if (!absl::StartsWith(entry.first, prefix)) return false;
     for (auto& [rank, part] : entry.second.parts) {
       places_.erase(part.ticket);
-      taken.parts.push_back(std::move(part.done));
+      taken.parts.emplace(part.ticket, std::move(part.done));
     }
     return true;
   });
@@ -246,8 +257,8 @@ StoreMap::Waits StoreMap::TakeWaits(absl::string_view prefix) {
 }
 
 void StoreMap::Waits::End(const absl::Status& status) {
-  for (OnValue& done : getters) std::move(done)(status);
-  for (OnValues& done : parts) std::move(done)(status);
+  for (auto& [ticket, done] : getters) std::move(done)(status);
+  for (auto& [ticket, done] : parts) std::move(done)(status);
 }
 
 void StoreMap::Close(absl::Status reason) {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -65,7 +66,8 @@ class StoreMap {
   void Expire(Ticket ticket) { Drop(ticket, /*expired=*/true); }
   void Cancel(Ticket ticket) { Drop(ticket, /*expired=*/false); }
 
-  // Ends all waits, and fails all later calls, with `reason`, an error. The first call counts.
+  // Ends all waits, and fails all later calls, with `reason`, an error; but waits for keys that
+  // have failed, and Fail() for them, say why still. The first call counts.
   void Close(absl::Status reason);
 
  private:
@@ -77,6 +79,7 @@ class StoreMap {
   struct Gathering {
     int world_size = 0;
     std::map<int, Part> parts;  // by rank
+    std::set<int> expired;      // ranks that have come, and waited in vain
   };
   // Where a ticket's callback is.
   struct Place {
@@ -85,10 +88,10 @@ class StoreMap {
     int rank = 0;
   };
 
-  // Waits that the map knows no more.
+  // Waits that the map knows no more; they end in the order in which they came.
   struct Waits {
-    std::vector<OnValue> getters;
-    std::vector<OnValues> parts;
+    std::map<Ticket, OnValue> getters;
+    std::map<Ticket, OnValues> parts;
 
     void End(const absl::Status& status);
   };

@@ -17,7 +17,7 @@ Watchdog::Watchdog(WatchdogOptions options)
     watched_.push_back({RankBeatKey(options_.prefix, rank),
                         liveness_.Add(absl::StrCat("rank ", rank), Liveness::Kind::kRank)});
   }
-  thread_ = std::thread([this] { Run(); });
+  thread_ = Thread([this] { Run(); });
 }
 
 Watchdog::~Watchdog() {

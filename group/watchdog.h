@@ -3,12 +3,12 @@
 
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/time/time.h"
 #include "base/mutex.h"
+#include "base/thread.h"
 #include "group/key_value_store.h"
 #include "group/liveness.h"
 
@@ -52,7 +52,7 @@ class Watchdog {
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;
   Liveness liveness_ ABSL_GUARDED_BY(mutex_);
   std::vector<Watched> watched_ ABSL_GUARDED_BY(mutex_);
-  std::thread thread_;  // last: uses all of the above
+  Thread thread_;  // last: uses all of the above
 };
 
 }  // namespace gradsync

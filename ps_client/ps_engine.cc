@@ -259,6 +259,7 @@ SyncHandle PsEngine::Leave() {
         "the servers' goodbye",
         std::accumulate(options_.connections.begin(), options_.connections.end(), int64_t{0}));
     farewell_ = countdown;
+    if (!lost_.ok()) countdown->Fail(lost_);
     if (!failure_.ok()) return countdown->handle();
   }
   for (const auto& server : servers_) server->connection->Leave();

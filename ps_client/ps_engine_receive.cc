@@ -93,16 +93,23 @@ absl::Status PsEngine::OpenStream(StreamLink& link, Server& server, Deadline dea
 
 void PsEngine::OnClosed(Server& server, const absl::Status& status) {
   std::shared_ptr<Countdown> farewell;
+  absl::Status lost;
   {
     MutexLock lock(&mutex_);
     farewell = farewell_;
+    if (!status.ok() || farewell == nullptr) {
+      lost = absl::UnavailableError(absl::StrCat(
+          server.connection->Name(),
+          " lost: ", status.ok() ? "it closed its stream without goodbye" : status.ToString()));
+      lost_.Update(lost);
+    }
   }
-  if (status.ok() && farewell != nullptr) {
+  if (lost.ok()) {
     farewell->Done();
   } else {
-    on_error_(absl::UnavailableError(absl::StrCat(
-        server.connection->Name(),
-        " lost: ", status.ok() ? "it closed its stream without goodbye" : status.ToString())));
+    // Whoever leaves hears of no errors any more, and would wait for this goodbye in vain.
+    if (farewell != nullptr) farewell->Fail(lost);
+    on_error_(std::move(lost));
   }
   MutexLock lock(&mutex_);
   --open_;

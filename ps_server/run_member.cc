@@ -16,7 +16,9 @@ namespace {
 
 absl::StatusOr<std::shared_ptr<ConnectedStore>> Connect(const RunMemberOptions& options,
                                                         Deadline deadline) {
-  return ConnectStore(options.store, InsecureCredentials(), deadline, options.key);
+  return options.connect != nullptr
+             ? options.connect(options.store, deadline, options.key)
+             : ConnectStore(options.store, InsecureCredentials(), deadline, options.key);
 }
 
 WorkerGroup GroupOf(const RunMemberOptions& options, std::shared_ptr<KeyValueStore> store) {

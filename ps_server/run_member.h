@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "base/activity.h"
+#include "base/deadline.h"
 #include "group/drain.h"
 #include "group/group_error.h"
 #include "group/grpc_store.h"
@@ -17,12 +18,17 @@
 
 namespace gradsync {
 
+// Reaches the store of a run, as ConnectStore() does by default.
+using StoreConnector = std::function<absl::StatusOr<std::shared_ptr<ConnectedStore>>(
+    const std::string& address, Deadline deadline, const std::string& key)>;
+
 struct RunMemberOptions {
   std::string store;  // host:port of the run's store, as a worker's hello says it
   std::string run_id;
   int attempt = 0;
-  int server = 0;   // its number
-  std::string key;  // the job's, where it has one
+  int server = 0;          // its number
+  std::string key;         // the job's, where it has one
+  StoreConnector connect;  // null: over gRPC
   absl::Duration failure_timeout = absl::Seconds(10);
   std::shared_ptr<Activity> activity;
   // The run has failed: for what the store says, or because rank 0, which holds the store, is lost.

@@ -12,7 +12,8 @@ absl::StatusOr<std::unique_ptr<ParameterServer>> ParameterServer::Start(
     const ServerOptions& options) {
   auto service = std::make_unique<Service>(options.run_id, options.attempt, options.timeout,
                                            options.on_event, options.limits);
-  service->WatchRun(FailureTimeout(options.failure_timeout, options.timeout));
+  service->WatchRun(FailureTimeout(options.failure_timeout, options.timeout),
+                    options.connect_store);
   Service* const acceptor = service.get();
   auto server =
       absl::WrapUnique(new ParameterServer(std::move(service), Deadline::In(options.timeout)));

@@ -11,6 +11,7 @@
 #include "absl/time/time.h"
 #include "base/deadline.h"
 #include "links/frame_stream.h"
+#include "ps_server/run_member.h"
 #include "ps_server/server_event.h"
 #include "ps_server/server_stats.h"
 #include "ps_server/service.h"
@@ -27,8 +28,9 @@ struct ServerOptions {
   // What rank 0 may be silent for, and how often this server says that it lives
   // (group/heartbeat.h); infinite: it takes no part in the run's failure.
   absl::Duration failure_timeout = absl::Seconds(10);
-  ServiceLimits limits;      // what comes is refused by, before anything is allocated
-  ServerEventSink on_event;  // what happens under ssp and asp; may be empty
+  StoreConnector connect_store;  // how the run's store is reached; null: over gRPC
+  ServiceLimits limits;          // what comes is refused by, before anything is allocated
+  ServerEventSink on_event;      // what happens under ssp and asp; may be empty
 };
 
 // Serves one run, on threads of the link. Thread-safe. Destroying it ends the run, for workers with

@@ -104,7 +104,7 @@ absl::Status Service::Wait(Deadline deadline) {
   }
   absl::Status status = status_;
   mutex_.Unlock();
-  LeaveRun(status.ok());
+  LeaveRun(status);
   return status;
 }
 
@@ -134,6 +134,7 @@ void Service::JoinRun() {
   RunMemberOptions& options = *found;
   options.failure_timeout = failure_timeout_;
   options.activity = activity_;
+  options.connect = connect_store_;
   options.on_failure = [this](absl::Status status) { Fail(std::move(status)); };
   absl::StatusOr<std::unique_ptr<RunMember>> run = RunMember::Create(options);
   if (!run.ok()) return;  // a server that cannot reach the store is watched by its streams alone
@@ -143,13 +144,16 @@ void Service::JoinRun() {
   run_ = *std::move(run);
 }
 
-void Service::LeaveRun(bool in_good_order) {
+void Service::LeaveRun(const absl::Status& status) {
   std::shared_ptr<RunMember> run;
   {
     MutexLock lock(&mutex_);
     run.swap(run_);
   }
-  if (run != nullptr && in_good_order) run->Leave();
+  if (run == nullptr) return;
+  if (status.ok()) return run->Leave();
+  // Else this server, which ends, would be what is missed. The group may know better already.
+  if (absl::IsUnavailable(status)) run->Report(status);
 }
 
 // The group may know better why a worker is gone.

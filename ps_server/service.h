@@ -94,7 +94,10 @@ class Service : private ShardEvents, private AsyncShardEvents {
   // Before the first stream: once the group is complete, Wait() makes this server a member of the
   // run at the store of which workers say where it is (ps_server/run_member.h). By default, and for
   // an infinite time, it is none.
-  void WatchRun(absl::Duration failure_timeout) { failure_timeout_ = failure_timeout; }
+  void WatchRun(absl::Duration failure_timeout, StoreConnector connect = nullptr) {
+    failure_timeout_ = failure_timeout;
+    connect_store_ = std::move(connect);
+  }
 
   // A StreamAcceptor.
   std::shared_ptr<FrameSink> Accept(std::shared_ptr<FrameStream> stream);
@@ -158,7 +161,7 @@ class Service : private ShardEvents, private AsyncShardEvents {
   void EndIfSilent();
   absl::StatusOr<RunMemberOptions> RunOptions() const;
   void JoinRun();
-  void LeaveRun(bool in_good_order);
+  void LeaveRun(const absl::Status& status);
   void Lost(absl::Status status);
 
   void OnFolded(int rank) override;
@@ -175,6 +178,7 @@ class Service : private ShardEvents, private AsyncShardEvents {
 
   const absl::Duration timeout_;
   absl::Duration failure_timeout_ = absl::InfiniteDuration();
+  StoreConnector connect_store_;
   const ServerEventSink sink_;
   const bool proof_required_;
   mutable Mutex mutex_;

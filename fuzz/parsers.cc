@@ -1,0 +1,269 @@
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/optional.h"
+#include "base/byte_sizes.h"
+#include "base/chunk_codec.h"
+#include "base/host_port.h"
+#include "base/rate.h"
+#include "base/straggler.h"
+#include "base/yaml_flags.h"
+#include "checkpoint/host_tensor.h"
+#include "checkpoint/safetensors.h"
+#include "checkpoint/torch_file.h"
+#include "data/decode_image.h"
+#include "fuzz/input.h"
+#include "fuzz/targets.h"
+#include "google/protobuf/stubs/logging.h"
+#include "group/liveness.h"
+#include "group/mesh.h"
+#include "group/slurm_node_list.h"
+#include "links/frame_codec.h"
+#include "links/frame_error.h"
+#include "plan/codec.h"
+#include "plan/consistency.h"
+#include "plan/job_spec.h"
+#include "plan/placement.h"
+#include "plan/plan.h"
+#include "plan/plan_proto.h"
+#include "plan/precision.h"
+#include "trace/trace_reader.h"
+
+namespace gradsync {
+namespace {
+
+// For what a parser promises, whatever it is given.
+void Promise(bool kept) {
+  if (!kept) std::abort();
+}
+
+absl::string_view View(const uint8_t* bytes, size_t size) {
+  return {reinterpret_cast<const char*>(bytes), size};
+}
+
+Plan SmallPlan() {
+  OptimizerSpec optimizer;
+  optimizer.groups.resize(1);
+  return *Plan::FromBuckets({{"a", {40}, {1}, 0}, {"b", {3, 7}, {7, 1}, 0}}, {{0}, {1}}, optimizer,
+                            2, /*chunk_bytes=*/64);
+}
+
+// A plan that is taken must be the one that its own message describes.
+void RunPlan(const uint8_t* bytes, size_t size) {
+  proto::Plan message;
+  if (!message.ParseFromArray(bytes, static_cast<int>(size))) return;
+  const absl::StatusOr<Plan> plan = PlanFromProto(message);
+  if (!plan.ok()) return;
+  const absl::StatusOr<Plan> again = PlanFromProto(PlanToProto(*plan));
+  Promise(again.ok() && again->fingerprint() == plan->fingerprint());
+}
+
+std::vector<std::string> PlanSeeds() { return {PlanToProto(SmallPlan()).SerializeAsString()}; }
+
+std::vector<HostTensor> Tensors() {
+  HostTensor tensor;
+  tensor.name = "layer.weight";
+  tensor.sizes = {2, 3};
+  tensor.data.assign(24, '\1');
+  return {tensor};
+}
+
+void RunTorchFile(const uint8_t* bytes, size_t size) {
+  DecodeTorchFile(View(bytes, size)).status().IgnoreError();
+}
+
+std::vector<std::string> TorchFileSeeds() { return {EncodeTorchFile(Tensors()).value_or("")}; }
+
+void RunSafetensors(const uint8_t* bytes, size_t size) {
+  DecodeSafetensors(View(bytes, size)).status().IgnoreError();
+}
+
+std::vector<std::string> SafetensorsSeeds() {
+  Safetensors content;
+  content.tensors = Tensors();
+  return {EncodeSafetensors(content).value_or("")};
+}
+
+void RunImageHeader(const uint8_t* bytes, size_t size) {
+  const absl::StatusOr<ImageSize> image = ReadImageSize(View(bytes, size));
+  Promise(!image.ok() || (image->width > 0 && image->height > 0));
+}
+
+std::vector<std::string> ImageSeeds() {
+  return {std::string("\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\2\0\0\0\2\x08\2\0\0\0\xfd\xd4\x9as", 33),
+          std::string("\xff\xd8\xff\xc0\0\x0b\x08\0\2\0\2\1\1\x11\0\xff\xd9", 17)};
+}
+
+void RunYaml(const uint8_t* bytes, size_t size) {
+  ParseYamlFlags(std::string(View(bytes, size)), "fuzz.yaml").status().IgnoreError();
+}
+
+std::vector<std::string> YamlSeeds() {
+  return {"steps: 10\nworker:\n  lr: 0.1\nservers: [a:1, b:2]\n", "a: &x [1]\nb: *x\n",
+          "--- {a: b}\n...\n"};
+}
+
+// Everything on a command line that is no plain number. The first byte says what it is.
+void RunTexts(const uint8_t* bytes, size_t size) {
+  FuzzInput input(bytes, size);
+  const int what = input.Below(12);
+  const std::string text = input.Rest();
+  switch (what) {
+    case 0: {
+      const absl::StatusOr<int64_t> parsed = ParseBytes(text);
+      return Promise(!parsed.ok() || *parsed >= 0);
+    }
+    case 1: {
+      const absl::StatusOr<double> rate = ParseBandwidth(text);
+      return Promise(!rate.ok() || *rate > 0);
+    }
+    case 2:
+      return Straggler::Parse(text).status().IgnoreError();
+    case 3: {
+      const absl::StatusOr<HostPort> parsed = ParseHostPort(text);
+      return Promise(!parsed.ok() || (parsed->port >= 0 && parsed->port <= 65535));
+    }
+    case 4: {
+      const absl::StatusOr<std::vector<std::string>> hosts = ExpandSlurmNodeList(text);
+      return Promise(!hosts.ok() || hosts->size() <= 1000000);
+    }
+    case 5: {
+      const absl::StatusOr<Codec> codec = ParseCodec(text);
+      if (!codec.ok()) return;
+      return Promise(ParseCodec(CodecName(*codec)).ok());
+    }
+    case 6: {
+      const absl::StatusOr<Consistency> parsed = ParseConsistency(text);
+      if (!parsed.ok()) return;
+      const absl::StatusOr<Consistency> again = ParseConsistency(ConsistencyName(*parsed));
+      return Promise(again.ok() && *again == *parsed);
+    }
+    case 7:
+      return ParsePlacement(text).status().IgnoreError();
+    case 8:
+      return ParsePrecision(text).status().IgnoreError();
+    case 9: {
+      JobSpecText spec;
+      FuzzInput words(reinterpret_cast<const uint8_t*>(text.data()), text.size());
+      spec.topology = words.Text();
+      spec.link = words.Text();
+      spec.update = words.Text();
+      spec.consistency = words.Text();
+      spec.compression = words.Text();
+      const absl::StatusOr<JobSpec> parsed = ParseJobSpec(spec);
+      if (parsed.ok()) CheckJobSpec(*parsed).IgnoreError();
+      return;
+    }
+    case 10: {
+      const absl::optional<Beat> beat = Beat::Parse(text);
+      if (!beat.has_value()) return;
+      return Promise(Beat::Parse(beat->ToText()).has_value());
+    }
+    default:
+      return Mesh::Parse(text, 8).status().IgnoreError();
+  }
+}
+
+std::vector<std::string> TextSeeds() {
+  const std::vector<std::string> texts = {"64MiB",
+                                          "10Gbit",
+                                          "1:50ms",
+                                          "10.0.0.7:4000",
+                                          "gpu[003-005,012],x[1-2]y[07]",
+                                          "topk:0.01",
+                                          "ssp:2",
+                                          "spread",
+                                          "bf16",
+                                          std::string("\4ring\4grpc\6worker\3bsp\4none"),
+                                          "7 3 1 1 0",
+                                          "dp=4,pp=2"};
+  std::vector<std::string> seeds;
+  for (size_t what = 0; what < texts.size(); ++what) {
+    seeds.push_back(std::string(1, static_cast<char>(what)) + texts[what]);
+  }
+  return seeds;
+}
+
+// A chunk that arrives in parts: form and cuts are drawn, the payload is the rest.
+void RunChunkCodec(const uint8_t* bytes, size_t size) {
+  FuzzInput input(bytes, size);
+  ChunkForm form;
+  form.kind = static_cast<ChunkForm::Kind>(input.Below(4));
+  form.elements = input.Below(64);
+  form.entries = form.elements == 0 ? 0 : 1 + input.Below(static_cast<int>(form.elements));
+  const auto mode = static_cast<ChunkDecoder::Mode>(input.Below(3));
+  const std::unique_ptr<float[]> out(new float[form.elements]());
+  ChunkDecoder decoder(form, mode, out.get(), 0.5f, 2.0f);
+  absl::Status status;
+  while (status.ok() && !input.empty()) status = decoder.Consume(input.Text());
+  if (status.ok()) decoder.Finish().IgnoreError();
+  if (form.elements == 0) return;
+  // What is encoded here is decoded.
+  const std::unique_ptr<char[]> encoded(new char[form.bytes()]);
+  EncodeChunk(form, out.get(), encoded.get());
+  ChunkDecoder again(form, ChunkDecoder::Mode::kCopy, out.get());
+  Promise(again.Consume({encoded.get(), static_cast<size_t>(form.bytes())}).ok());
+  Promise(again.Finish().ok());
+}
+
+std::vector<std::string> ChunkCodecSeeds() {
+  return {std::string("\0\3\0\1\5abcde\7fghijkl", 17),
+          std::string("\3\10\2\1\20\0\0\0\0\0\0\0\0", 13), std::string("\1\4\0\0\10abcdefgh", 13)};
+}
+
+// A message as gRPC brings it, in slices.
+void RunFrame(const uint8_t* bytes, size_t size) {
+  FuzzInput input(bytes, size);
+  std::vector<grpc::Slice> slices;
+  const int cuts = input.Below(4);
+  for (int cut = 0; cut < cuts; ++cut) slices.emplace_back(input.Text());
+  slices.emplace_back(input.Rest());
+  grpc::ByteBuffer message(slices.data(), slices.size());
+  static const auto* const decoder = new FrameDecoder;
+  proto::FrameHeader header;
+  Payload payload;
+  if (!decoder->Decode(&message, &header, &payload).ok()) return;
+  Promise(payload.Flat().size() == payload.size());
+  Promise(!FailureIn(header).ok());
+}
+
+std::vector<std::string> FrameSeeds() {
+  proto::Frame frame;
+  frame.mutable_header()->set_kind(proto::FrameHeader::PUSH);
+  frame.mutable_header()->set_step(3);
+  frame.set_payload("0123456789abcdef");
+  return {std::string(1, '\0') + frame.SerializeAsString(),
+          std::string("\1\4", 2) + frame.SerializeAsString()};
+}
+
+void RunTrace(const uint8_t* bytes, size_t size) {
+  ReadTrace(View(bytes, size)).status().IgnoreError();
+}
+
+std::vector<std::string> TraceSeeds() {
+  return {std::string("\n\4\x08\1\x50\1", 6), std::string("\n\0", 2)};
+}
+
+}  // namespace
+
+std::vector<FuzzTarget> ParserTargets() {
+  google::protobuf::SetLogHandler(nullptr);  // what is no message is no news here
+  return {
+      {"plan", RunPlan, PlanSeeds},
+      {"torch_file", RunTorchFile, TorchFileSeeds},
+      {"safetensors", RunSafetensors, SafetensorsSeeds},
+      {"image_header", RunImageHeader, ImageSeeds},
+      {"yaml", RunYaml, YamlSeeds},
+      {"texts", RunTexts, TextSeeds},
+      {"chunk_codec", RunChunkCodec, ChunkCodecSeeds},
+      {"frame", RunFrame, FrameSeeds},
+      {"trace", RunTrace, TraceSeeds},
+  };
+}
+
+}  // namespace gradsync

@@ -1,0 +1,119 @@
+// Streams and messages between the processes of a VirtualWorld, with all that happens to them.
+
+#ifndef GRADSYNC_TESTS_VIRTUAL_NETWORK_H_
+#define GRADSYNC_TESTS_VIRTUAL_NETWORK_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "links/frame_stream.h"
+#include "tests/virtual_world.h"
+
+namespace gradsync {
+
+// As kind as TCP and no kinder. A stream keeps its order, streams overtake each other; a frame's
+// bytes are read when it leaves, and given back then or later; payloads come in odd parts. A
+// process that dies resets its streams. One that is stopped, or cut off, is silent, which is noticed
+// after 40 seconds, as gRPC's keepalive notices it.
+//
+// Belongs to one world, which it must outlive. Not thread-safe, as everything there.
+class VirtualNetwork {
+ public:
+  explicit VirtualNetwork(VirtualWorld* world) : world_(world) {}
+
+  // How the process opens and accepts streams.
+  std::shared_ptr<StreamLink> LinkOf(int process);
+
+  // Faults. A cut holds up what is sent between the two processes; healing lets it through.
+  void Cut(int a, int b);
+  void Heal(int a, int b);
+  bool cut(int a, int b) const { return cuts_.count(Pair(a, b)) > 0; }
+  // To be called after the world has stopped the process: others find it silent.
+  void NoteStopped(int process);
+  // The process is dead, and has lost all that connected it. It may run on, alone.
+  void Kill(int process);
+  bool dead(int process) const { return dead_.count(process) > 0; }
+  // Breaks a stream, drawn of those that are open. Returns its two processes, or {-1, -1} when
+  // there is none.
+  std::pair<int, int> BreakStream();
+  // For a while messages take up to this much longer.
+  void Slow(absl::Duration most, absl::Duration time);
+
+  // A message: `arrive` runs in a thread of `to`, some time later, or never. With `receive`, that
+  // runs on no thread when the message has reached the host, whether the process runs or not.
+  void Send(int from, int to, std::function<void()> arrive,
+            std::function<void()> receive = nullptr);
+
+  // Messages that do not overtake each other, and arrive one at a time.
+  struct Lane {
+    std::deque<std::function<void()>> sent;     // and not on their way yet
+    std::deque<std::function<void()>> arrived;  // and not heard yet
+    bool sending = false;
+    bool hearing = false;
+  };
+  void Send(const std::shared_ptr<Lane>& lane, int from, int to, std::function<void()> arrive);
+
+  // A connection of two processes, from now until End(). `lost` is called, on no thread, with each
+  // of the two when it is to learn that the other one is gone.
+  using SessionId = int64_t;
+  SessionId Begin(int a, int b, std::function<void(int process)> lost);
+  void End(SessionId session) { sessions_.erase(session); }
+
+  // What was done against the contract of links/frame_stream.h: memory changed while it was lent.
+  const absl::Status& wrong() const { return wrong_; }
+
+ private:
+  class Link;
+  class Listener;
+  class Stream;
+  struct Loan;
+  struct Connection;
+  struct Accepting;
+  struct Session {
+    int a, b;
+    std::function<void(int)> lost;
+  };
+  using ConnectionPtr = std::shared_ptr<Connection>;
+
+  static std::pair<int, int> Pair(int a, int b) { return {std::min(a, b), std::max(a, b)}; }
+  absl::Duration Latency();
+  void Hear(const std::shared_ptr<Lane>& lane);
+  void Pump(const ConnectionPtr& connection, int from);
+  void Deliver(const ConnectionPtr& connection, int to);
+  void MaybeEnd(const ConnectionPtr& connection, int side);
+  void Close(const ConnectionPtr& connection, int side, absl::Status status);
+  void Accept(const ConnectionPtr& connection, const std::shared_ptr<Accepting>& accepting);
+  void GiveBack(int process, std::shared_ptr<Loan> loan);
+  Payload CutUp(std::string bytes);
+  void LoseSessions(int a, int b, bool tell_a, bool tell_b, absl::Duration delay);
+
+  VirtualWorld* const world_;
+  std::map<std::string, std::shared_ptr<Accepting>> listening_;
+  std::map<int64_t, std::weak_ptr<Connection>> connections_;
+  std::map<SessionId, Session> sessions_;
+  std::set<std::pair<int, int>> cuts_;
+  std::map<std::pair<int, int>, std::vector<std::function<void()>>> held_up_;
+  std::map<int, int64_t> stops_;  // by process: how often
+  int64_t cut_count_ = 0;
+  std::map<std::pair<int, int>, int64_t> cut_number_;
+  std::set<int> dead_;
+  absl::Duration slow_;
+  absl::Duration slow_until_;
+  int64_t numbers_ = 0;
+  int next_port_ = 1024;
+  absl::Status wrong_;
+};
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_TESTS_VIRTUAL_NETWORK_H_
