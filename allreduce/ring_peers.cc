@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "allreduce/ring_frames.h"
+#include "base/culprit.h"
 #include "base/job_key.h"
 #include "base/status_macros.h"
 #include "links/frame_error.h"
@@ -323,10 +324,12 @@ void RingPeers::Lost(bool previous, const absl::Status& status) {
     if (closing_) return;
     const bool tells = !status.ok() && status.code() != absl::StatusCode::kCancelled;
     lost = absl::Status(tells ? status.code() : absl::StatusCode::kUnavailable,
-                        absl::StrCat("the stream ", previous ? "from rank " : "to rank ",
-                                     OfJob(previous ? previous_ : next_), " at ",
-                                     previous ? previous_address_ : next_address_, " ended: ",
+                        absl::StrCat("rank ", OfJob(previous ? previous_ : next_), " at ",
+                                     previous ? previous_address_ : next_address_,
+                                     " lost: the stream ", previous ? "from" : "to", " it ended: ",
                                      status.ok() ? "closed by the peer" : status.message()));
+    // A peer that knows better than that it is gone itself says so.
+    if (tells && BeginsWithCulprit(status.message())) lost = status;
     if (failed_.ok()) failed_ = lost;
     changed_.SignalAll();
   }

@@ -6,6 +6,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "base/culprit.h"
 #include "base/deadline.h"
 
 namespace gradsync {
@@ -25,9 +26,10 @@ absl::Status LostStore(const absl::Status& why) {
       absl::StrCat("rank 0, which holds the store, is lost: ", why.message()));
 }
 
-// What is published when a member reports `status`.
+// What is published when a member reports `status`: who is to blame comes first. That is the member
+// itself, unless the status begins with somebody else, whom the member has merely seen fail.
 std::string ReasonOf(const WorkerGroup& group, const absl::Status& status) {
-  const std::string reason = group.rank == kNoRank
+  const std::string reason = group.rank == kNoRank || BeginsWithCulprit(status.message())
                                  ? std::string(status.message())
                                  : absl::StrCat("rank ", group.RankOfJob(group.rank),
                                                 " failed first: ", status.ToString());

@@ -22,6 +22,8 @@ std::string ServerBeatKey(absl::string_view prefix, int server) {
   return absl::StrCat(prefix, "beat/server/", server);
 }
 
+std::string GoneKey(absl::string_view beat_key) { return absl::StrCat(beat_key, "/gone"); }
+
 Heartbeat::Heartbeat(HeartbeatOptions options)
     : options_(std::move(options)), thread_([this] { Run(); }) {}
 

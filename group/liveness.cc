@@ -63,6 +63,8 @@ void Liveness::OnBeat(int number, const Beat& beat, MonotonicTime now) {
   member.heard = now;
 }
 
+void Liveness::OnGone(int number) { members_[static_cast<size_t>(number)].gone = true; }
+
 void Liveness::Shift(MonotonicTime now) {
   const absl::Duration late = now - asked_ - interval_;
   asked_ = now;
@@ -83,6 +85,9 @@ absl::optional<std::string> Liveness::Judge(MonotonicTime now) {
 absl::optional<std::string> Liveness::Lost(MonotonicTime now) const {
   const Member* lost = nullptr;
   for (const Member& member : members_) {
+    if (member.gone && !member.beat.left) {
+      return absl::StrCat(member.name, " lost: its connection to the store of rank 0 has ended");
+    }
     if (!member.known || member.beat.left || now - member.heard < timeout_) continue;
     if (lost == nullptr || member.heard < lost->heard) lost = &member;
   }

@@ -5,7 +5,8 @@
 // whether it is at work or waits for others. The judge takes beats and the time, and says who
 // failed:
 //
-//   lost    nothing was heard of it for the failure timeout
+//   lost    nothing was heard of it for the failure timeout, or its connection has ended without a
+//           last word
 //   stuck   it is heard of and at work, but has done nothing for the failure timeout, or for ten
 //           times the longest such gap that it has shown before, whichever is longer
 //
@@ -78,6 +79,9 @@ class Liveness {
   // A beat came, or is there again, which is none. Times never run backwards.
   void OnBeat(int member, const Beat& beat, MonotonicTime now);
 
+  // The member's connection has ended. To be told after the beats that have come until then.
+  void OnGone(int member);
+
   // What is wrong, if anything is: it begins with the culprit's name. To be asked once every
   // BeatInterval(), before the beats of that moment are told.
   absl::optional<std::string> Judge(MonotonicTime now);
@@ -87,6 +91,7 @@ class Liveness {
     std::string name;
     Kind kind = Kind::kRank;
     bool known = false;   // its first beat has come
+    bool gone = false;    // its connection has ended
     Beat beat;            // the last one
     MonotonicTime heard;  // when that came
     MonotonicTime moved;  // since when it has been at work without doing anything

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/culprit.h"
 #include "base/job_key.h"
 #include "base/monotonic_time.h"
 #include "base/status_macros.h"
@@ -81,6 +82,8 @@ absl::Status Service::Wait(Deadline deadline) {
     changed_.WaitWithDeadline(&mutex_, std::min(deadline, Deadline::In(kWatch)));
     mutex_.Unlock();
     EndOverdue();
+    // From the first hello on, so that set-up is watched too.
+    JoinRun();
     mutex_.Lock();
   }
   if (!ended_ && !roster_.complete()) {
@@ -91,6 +94,8 @@ absl::Status Service::Wait(Deadline deadline) {
   }
   mutex_.Unlock();
   JoinRun();
+  // What follows the hellos is short work.
+  activity_->Prove();
   mutex_.Lock();
   while (!ended_) {
     changed_.WaitWithDeadline(&mutex_, Deadline::In(kWatch));
@@ -112,7 +117,8 @@ void Service::JoinRun() {
   RunMemberOptions options;
   {
     MutexLock lock(&mutex_);
-    if (ended_ || store_address_.empty()) return;
+    if (ended_ || joined_ || store_address_.empty()) return;
+    joined_ = true;
     options.store = store_address_;
     options.run_id = roster_.run_id();
     options.attempt = roster_.attempt();
@@ -125,8 +131,6 @@ void Service::JoinRun() {
   options.on_failure = [this](absl::Status status) { Fail(std::move(status)); };
   absl::StatusOr<std::unique_ptr<RunMember>> run = RunMember::Create(options);
   if (!run.ok()) return;  // a server that cannot reach the store is watched by its streams alone
-  // What follows the hellos is short work.
-  activity_->Prove();
   MutexLock lock(&mutex_);
   run_ = *std::move(run);
 }
@@ -259,6 +263,15 @@ void Service::OnFrame(Session& session, const proto::FrameHeader& header, Payloa
     return;
   }
   const Activity::Work work(activity_.get());
+  if (session.rank >= 0 && header.kind() == proto::FrameHeader::FAILED &&
+      group_.load(std::memory_order_acquire) != nullptr) {
+    // The group may know better why.
+    const absl::Status told = FailureIn(header);
+    return Lost(
+        BeginsWithCulprit(told.message())
+            ? told
+            : absl::AbortedError(absl::StrCat(Name(session.rank), ": failed: ", told.message())));
+  }
   if (session.rank >= 0) {
     const absl::Status status = Dispatch(session, header, std::move(payload));
     if (!status.ok()) Fail(Prefixed(Name(session.rank), status));
@@ -386,12 +399,9 @@ absl::Status Service::StartGroup() {
 absl::Status Service::Dispatch(Session& session, const proto::FrameHeader& header,
                                Payload payload) {
   Group* group = group_.load(std::memory_order_acquire);
-  if (header.kind() == proto::FrameHeader::FAILED) {
-    // Before the run has begun workers only compare what they were given, and one that finds a
-    // difference is the first to know of it.
-    if (group == nullptr) return FailureIn(header);
-    return absl::AbortedError(absl::StrCat("failed: ", FailureIn(header).message()));
-  }
+  // Before the run has begun workers only compare what they were given, and one that finds a
+  // difference is the first to know of it.
+  if (header.kind() == proto::FrameHeader::FAILED) return FailureIn(header);
   if (group == nullptr) {
     return absl::InvalidArgumentError(
         absl::StrCat("expected nothing before the answer to HELLO, "

@@ -14,6 +14,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/culprit.h"
 #include "base/deadline.h"
 #include "base/job_key.h"
 #include "base/status_macros.h"
@@ -301,7 +302,7 @@ absl::Status CheckHosts(const LocalJobOptions& options) {
 
 std::string DescribeFailure(const LocalJobResult& result) {
   if (result.failure_detail.empty()) return result.failure;
-  return absl::StrCat(result.failure_detail, " [", result.failure, "]");
+  return absl::StrCat(FromCulprit(result.failure_detail), " [", result.failure, "]");
 }
 
 absl::StatusOr<LocalJobResult> RunLocalJob(const LocalJobOptions& options) {

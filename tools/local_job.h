@@ -82,7 +82,8 @@ struct LocalJobResult {
   std::vector<std::string> server_metrics;
 };
 
-// A failed job's own words, then who failed: "no such model [worker 1 (pid 123): exit code 2]".
+// A failed job's own words, from the culprit on if they name one (base/culprit.h), then who failed:
+// "rank 0 lost: ... [worker 1 (pid 123): exit code 1]".
 std::string DescribeFailure(const LocalJobResult& result);
 
 // Runs the job and blocks until all of its processes are gone. Servers listen on free ports, and
