@@ -21,7 +21,7 @@ constexpr size_t kMaxReason = 2000;
 bool GaveUpStore(const absl::Status& why) { return absl::StartsWith(why.message(), "rank 0 lost"); }
 
 absl::Status LostStore(const absl::Status& why) {
-  if (GaveUpStore(why)) return why;
+  if (BeginsWithCulprit(why.message())) return why;
   return absl::UnavailableError(
       absl::StrCat("rank 0, which holds the store, is lost: ", why.message()));
 }
@@ -48,7 +48,7 @@ GroupError::GroupError(const WorkerGroup& group, std::function<void(absl::Status
   // Nobody sets this key: the group's failure ends the wait.
   watcher_ =
       group_.store->Watch(group_.JobKey("failure"), [this](absl::StatusOr<std::string> value) {
-        if (absl::IsAborted(value.status())) return Fail(Verdict(value.status().message()));
+        if (absl::IsAborted(value.status())) return FailWith(Verdict(value.status().message()));
         Fail(LostStore(value.status()));
       });
   publisher_ = std::thread([this] { PublishLoop(); });
@@ -91,7 +91,15 @@ absl::Status GroupError::Verdict(absl::string_view reason) const {
 void GroupError::Fail(absl::Status status) {
   {
     MutexLock lock(&mutex_);
-    if (leaving_ || !status_.ok()) return;
+    if (leaving_) return;
+  }
+  FailWith(std::move(status));
+}
+
+void GroupError::FailWith(absl::Status status) {
+  {
+    MutexLock lock(&mutex_);
+    if (!status_.ok()) return;
     status_ = status;
   }
   on_failure_(std::move(status));

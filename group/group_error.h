@@ -47,7 +47,8 @@ class GroupError {
   // This rank failed. Publishes it; the first call counts.
   void Report(absl::Status status);
 
-  // From here on errors are expected (the group is leaving in good order) and are not reported.
+  // From here on errors are expected (the group is leaving in good order) and are not reported; nor
+  // is it missed that the store has gone. What others publish still counts.
   void Leave();
 
   // What this rank reports: OK until on_failure is about to be called.
@@ -55,7 +56,8 @@ class GroupError {
 
  private:
   absl::Status Verdict(absl::string_view reason) const;
-  void Fail(absl::Status status);
+  void Fail(absl::Status status);  // unless the group is leaving
+  void FailWith(absl::Status status);
   void PublishLoop();
 
   const WorkerGroup group_;

@@ -125,7 +125,11 @@ struct Connection {
     // What the server says names the key; what gRPC itself says does not.
     const std::string what =
         absl::StrContains(cause.message(), key) ? "" : absl::StrCat("\"", key, "\": no answer: ");
-    return absl::Status(code, absl::StrCat("store at ", address, ": ", what, cause.message()));
+    // The store's process is gone, or about to go.
+    const char* const whose =
+        code == absl::StatusCode::kUnavailable ? "rank 0, which holds the store, is lost: " : "";
+    return absl::Status(code,
+                        absl::StrCat(whose, "store at ", address, ": ", what, cause.message()));
   }
 
   const std::string address;

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/monotonic_time.h"
+#include "base/stopped_thread.h"
 
 namespace gradsync {
 
@@ -50,6 +51,7 @@ bool Heartbeat::Send(bool left, Deadline deadline) {
   beat.done = options_.activity->done();
   beat.proven = options_.activity->proven();
   beat.left = left;
+  beat.stopped_thread = StoppedThread();
   return options_.store->Set(options_.key, beat.ToText(), deadline).ok();
 }
 

@@ -186,6 +186,7 @@ class LocalJob {
     LookForInterrupt();
     LookForFailure();
     LookForIdleServers();
+    LookForStoppedWorkers();
     EndTheRest();
   }
 
@@ -237,6 +238,38 @@ class LocalJob {
          server->last_error, 1);
   }
 
+  // Workers that somebody holds end never; where others have ended in good order nobody fails for it.
+  void LookForStoppedWorkers() {
+    const Member* stopped = nullptr;
+    bool ended = false;
+    for (const auto& member : members_) {
+      if (member->is_server || member->process == nullptr) continue;
+      if (!member->running()) {
+        ended = true;
+      } else if (IsStopped(member->process->pid())) {
+        stopped = member.get();
+      } else {
+        stopped_until_ = Deadline::Never();
+        return;
+      }
+    }
+    if (failed() || !ended || stopped == nullptr) return;
+    if (stopped_until_.never()) stopped_until_ = Deadline::In(options_.linger);
+    if (!stopped_until_.passed()) return;
+    Fail(absl::StrCat(Describe(*stopped), ": stopped for ", absl::FormatDuration(options_.linger),
+                      " while others have ended"),
+         stopped->last_error, 1);
+  }
+
+  // By a signal, or its first thread by a debugger.
+  static bool IsStopped(int pid) {
+    const std::string stat = ReadFile(absl::StrCat("/proc/", pid, "/stat"));
+    const size_t name_end = stat.rfind(") ");
+    if (name_end == stat.npos || name_end + 2 >= stat.size()) return false;
+    const char state = stat[name_end + 2];
+    return state == 'T' || state == 't';
+  }
+
   void Fail(std::string message, std::string detail, int exit_code) {
     result_.failure = std::move(message);
     result_.failure_detail = std::move(detail);
@@ -277,6 +310,7 @@ class LocalJob {
   LocalJobResult result_;
   bool interrupted_ = false;
   Deadline linger_until_ = Deadline::Never();
+  Deadline stopped_until_ = Deadline::Never();
   Deadline terminate_at_ = Deadline::Never();
   Deadline kill_at_ = Deadline::Never();
 };

@@ -60,7 +60,8 @@ struct LocalJobOptions {
   absl::Duration settle = absl::Seconds(3);
   // Between SIGTERM and SIGKILL.
   absl::Duration grace = absl::Seconds(3);
-  // How long servers may take to end once all workers have succeeded.
+  // How long servers may take to end once all workers have succeeded; and how long workers may be
+  // stopped, all that are left, once another has succeeded.
   absl::Duration linger = absl::Seconds(10);
 
   // Holds the number of the signal that should end the job, or 0; a signal handler may set it. The

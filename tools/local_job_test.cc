@@ -181,6 +181,16 @@ TEST_F(LocalJobTest, ServersThatOutliveTheWorkersAreAFailure) {
   EXPECT_THAT(result.failure, HasSubstr("still runs 200ms after all workers have ended"));
 }
 
+TEST_F(LocalJobTest, AStoppedWorkerThatOutlivesTheOthersIsAFailure) {
+  options_.workers = 2;
+  options_.linger = absl::Milliseconds(200);
+  Behave("worker1", absl::StrCat("signal:", SIGSTOP), "exit:0");
+  const LocalJobResult result = Run();
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.failure, AllOf(StartsWith("worker 1 (pid "),
+                                    EndsWith("): stopped for 200ms while others have ended")));
+}
+
 TEST_F(LocalJobTest, AFailureIsAnErrorToThoseWhoAskForOne) {
   EXPECT_TRUE(RunLocalJobOrFail(options_).ok());
   Behave("worker0", "exit:2", "exit:0");
