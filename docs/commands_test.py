@@ -62,6 +62,7 @@ PROGRAMS = {
     "//examples:own_model": Program("examples/own_model", flags=False),
     "//ps_server": Program("ps_server/ps_server"),
     "//tools:task": Program("tools/task", ("--timeout=90s",), ("--model=mlp", *JOB)),
+    "//tests:chaos": Program("tests/chaos.py", ("--rounds=1", "--faults=kill", "--moments=step", "--slack=20"), python=True),
     "//tools:launch": Program("tools/launch", ("--timeout=90s",), ("--model=mlp", *JOB)),
     "//tools:netlab": Program("tools/netlab", small_after=("true",), network=True, always_network=True),
     "//tools:report": Program("tools/report/report", python=True),

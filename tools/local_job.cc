@@ -54,6 +54,7 @@ class LocalJob {
     std::string metrics_file;
     std::string last_error;
     std::unique_ptr<Subprocess> process;
+    Deadline stopped_until = Deadline::Never();  // while it is stopped
 
     bool running() const { return process != nullptr && !process->exit_status().has_value(); }
   };
@@ -186,7 +187,7 @@ class LocalJob {
     LookForInterrupt();
     LookForFailure();
     LookForIdleServers();
-    LookForStoppedWorkers();
+    LookForStopped();
     EndTheRest();
   }
 
@@ -238,27 +239,27 @@ class LocalJob {
          server->last_error, 1);
   }
 
-  // Workers that somebody holds end never; where others have ended in good order nobody fails for it.
-  void LookForStoppedWorkers() {
-    const Member* stopped = nullptr;
-    bool ended = false;
+  // A process that somebody holds never ends, and where it has not met the others yet, or they have
+  // left, nobody fails for it. A job that is stopped as a whole is to go on later.
+  void LookForStopped() {
+    if (failed() || options_.stopped == absl::InfiniteDuration()) return;
+    bool whole = static_cast<int>(members_.size()) == options_.workers + options_.servers;
     for (const auto& member : members_) {
-      if (member->is_server || member->process == nullptr) continue;
-      if (!member->running()) {
-        ended = true;
-      } else if (IsStopped(member->process->pid())) {
-        stopped = member.get();
-      } else {
-        stopped_until_ = Deadline::Never();
-        return;
+      const bool stopped = member->running() && IsStopped(member->process->pid());
+      if (!stopped) {
+        whole = false;
+        member->stopped_until = Deadline::Never();
+      } else if (member->stopped_until.never()) {
+        member->stopped_until = Deadline::In(options_.stopped);
       }
     }
-    if (failed() || !ended || stopped == nullptr) return;
-    if (stopped_until_.never()) stopped_until_ = Deadline::In(options_.linger);
-    if (!stopped_until_.passed()) return;
-    Fail(absl::StrCat(Describe(*stopped), ": stopped for ", absl::FormatDuration(options_.linger),
-                      " while others have ended"),
-         stopped->last_error, 1);
+    for (const auto& member : members_) {
+      if (whole) member->stopped_until = Deadline::Never();
+      if (failed() || !member->stopped_until.passed()) continue;
+      Fail(
+          absl::StrCat(Describe(*member), ": stopped for ", absl::FormatDuration(options_.stopped)),
+          "", 1);
+    }
   }
 
   // By a signal, or its first thread by a debugger.
@@ -310,7 +311,6 @@ class LocalJob {
   LocalJobResult result_;
   bool interrupted_ = false;
   Deadline linger_until_ = Deadline::Never();
-  Deadline stopped_until_ = Deadline::Never();
   Deadline terminate_at_ = Deadline::Never();
   Deadline kill_at_ = Deadline::Never();
 };

@@ -60,9 +60,11 @@ struct LocalJobOptions {
   absl::Duration settle = absl::Seconds(3);
   // Between SIGTERM and SIGKILL.
   absl::Duration grace = absl::Seconds(3);
-  // How long servers may take to end once all workers have succeeded; and how long workers may be
-  // stopped, all that are left, once another has succeeded.
+  // How long servers may take to end once all workers have succeeded.
   absl::Duration linger = absl::Seconds(10);
+  // A process that is stopped for longer, by a signal or, its first thread, by a debugger, has
+  // failed, unless all are.
+  absl::Duration stopped = absl::InfiniteDuration();
 
   // Holds the number of the signal that should end the job, or 0; a signal handler may set it. The
   // signal goes to all processes. Null when nobody interrupts.
