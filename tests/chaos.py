@@ -459,6 +459,8 @@ class Round:
         return sum(line.startswith("step ") for line in self.processes["worker 0"].out)
 
     def limit(self):
+        if self.draw.fault == "descriptors":
+            return PATIENCE
         return NOTICED_AT_ONCE if self.draw.fault in ENDED else self.options.failure_timeout + GRACE
 
     def survivors(self):
@@ -467,6 +469,8 @@ class Round:
 
     def await_end(self):
         end = self.injected_at + self.options.failure_timeout + GRACE + self.options.extra
+        if self.draw.fault == "descriptors":
+            end = self.injected_at + PATIENCE  # nobody misses any before it opens something, and most jobs just end
         harmless = draw_is_harmless(self.draw)
         looked, steps = self.injected_at, self.steps_of_rank_0() if "worker 0" in self.processes else 0
         while time.monotonic() < end:
