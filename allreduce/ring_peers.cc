@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "allreduce/ring_frames.h"
 #include "base/culprit.h"
 #include "base/job_key.h"
@@ -329,7 +330,8 @@ void RingPeers::Lost(bool previous, const absl::Status& status) {
                                      " lost: the stream ", previous ? "from" : "to", " it ended: ",
                                      status.ok() ? "closed by the peer" : status.message()));
     // A peer that knows better than that it is gone itself says so.
-    if (tells && BeginsWithCulprit(status.message())) lost = status;
+    const absl::string_view told = FromCulprit(status.message());
+    if (tells && BeginsWithCulprit(told)) lost = absl::Status(status.code(), told);
     if (failed_.ok()) failed_ = lost;
     changed_.SignalAll();
   }

@@ -18,9 +18,7 @@ bool ConsumeNumber(absl::string_view* text) {
 }
 
 bool IsWord(absl::string_view text) {
-  return !text.empty() && std::all_of(text.begin(), text.end(), [](unsigned char c) {
-    return absl::ascii_isalnum(c) || c == '_';
-  });
+  return !text.empty() && std::none_of(text.begin(), text.end(), absl::ascii_isspace);
 }
 
 }  // namespace

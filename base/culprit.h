@@ -10,8 +10,9 @@ namespace gradsync {
 // Whether `message` begins with a culprit: "rank 3", "server 0 (10.0.0.7:4000)", "link rank 1 - ".
 bool BeginsWithCulprit(absl::string_view message);
 
-// `line` from its culprit on, where that comes behind no more than a program's name and a status
-// code, as in "worker: UNAVAILABLE: rank 1 lost"; otherwise the whole line.
+// `line` from its culprit on, where that comes behind no more than two words and their colons, a
+// program's name, a status code or an address, as in "worker: UNAVAILABLE: rank 1 lost"; otherwise
+// the whole line.
 absl::string_view FromCulprit(absl::string_view line);
 
 }  // namespace gradsync

@@ -24,6 +24,7 @@ TEST(CulpritTest, OtherMessagesNameNobody) {
 }
 
 TEST(CulpritTest, ALineIsCutBeforeItsCulpritBehindAProgramAndACode) {
+  EXPECT_EQ(FromCulprit("127.0.0.1:4000: rank 0 failed first: x"), "rank 0 failed first: x");
   EXPECT_EQ(FromCulprit("worker: UNAVAILABLE: rank 1 lost: gone"), "rank 1 lost: gone");
   EXPECT_EQ(FromCulprit("ps_server: ABORTED: link rank 0 - rank 1"), "link rank 0 - rank 1");
   EXPECT_EQ(FromCulprit("rank 1 lost"), "rank 1 lost");

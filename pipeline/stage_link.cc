@@ -339,7 +339,8 @@ void StageLink::Lost(Neighbour neighbour, const absl::Status& status) {
         tells ? status.code() : absl::StatusCode::kUnavailable,
         absl::StrCat("rank ", peer.rank, " at ", peer.address, " lost: the stream with it ended: ",
                      status.ok() ? "closed by the peer" : status.message()));
-    if (tells && BeginsWithCulprit(status.message())) lost = status;
+    const absl::string_view told = FromCulprit(status.message());
+    if (tells && BeginsWithCulprit(told)) lost = absl::Status(status.code(), told);
   }
   group_error_->Report(std::move(lost));
 }

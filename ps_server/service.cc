@@ -89,7 +89,7 @@ absl::Status Service::Wait(Deadline deadline) {
   if (!ended_ && !roster_.complete()) {
     const std::string missing = roster_.Missing();
     mutex_.Unlock();
-    Fail(absl::DeadlineExceededError(absl::StrCat("the group is not complete in time: ", missing)));
+    Lost(absl::DeadlineExceededError(absl::StrCat(missing, ": the group is not complete in time")));
     mutex_.Lock();
   }
   mutex_.Unlock();
