@@ -3,7 +3,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "allreduce/ring_frames.h"
+#include "base/culprit.h"
 #include "base/job_key.h"
 #include "base/status_macros.h"
 #include "links/frame_error.h"
@@ -323,10 +325,13 @@ void RingPeers::Lost(bool previous, const absl::Status& status) {
     if (closing_) return;
     const bool tells = !status.ok() && status.code() != absl::StatusCode::kCancelled;
     lost = absl::Status(tells ? status.code() : absl::StatusCode::kUnavailable,
-                        absl::StrCat("the stream ", previous ? "from rank " : "to rank ",
-                                     OfJob(previous ? previous_ : next_), " at ",
-                                     previous ? previous_address_ : next_address_, " ended: ",
+                        absl::StrCat("rank ", OfJob(previous ? previous_ : next_), " at ",
+                                     previous ? previous_address_ : next_address_,
+                                     " lost: the stream ", previous ? "from" : "to", " it ended: ",
                                      status.ok() ? "closed by the peer" : status.message()));
+    // A peer that knows better than that it is gone itself says so.
+    const absl::string_view told = FromCulprit(status.message());
+    if (tells && BeginsWithCulprit(told)) lost = absl::Status(status.code(), told);
     if (failed_.ok()) failed_ = lost;
     changed_.SignalAll();
   }

@@ -6,6 +6,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "base/culprit.h"
 #include "base/deadline.h"
 
 namespace gradsync {
@@ -23,14 +24,15 @@ constexpr size_t kMaxReason = 2000;
 bool GaveUpStore(const absl::Status& why) { return absl::StartsWith(why.message(), "rank 0 lost"); }
 
 absl::Status LostStore(const absl::Status& why) {
-  if (GaveUpStore(why)) return why;
+  if (BeginsWithCulprit(why.message())) return why;
   return absl::UnavailableError(
       absl::StrCat("rank 0, which holds the store, is lost: ", why.message()));
 }
 
-// What is published when a member reports `status`.
+// What is published when a member reports `status`: who is to blame comes first. That is the member
+// itself, unless the status begins with somebody else, whom the member has merely seen fail.
 std::string ReasonOf(const WorkerGroup& group, const absl::Status& status) {
-  const std::string reason = group.rank == kNoRank
+  const std::string reason = group.rank == kNoRank || BeginsWithCulprit(status.message())
                                  ? std::string(status.message())
                                  : absl::StrCat("rank ", group.RankOfJob(group.rank),
                                                 " failed first: ", status.ToString());
@@ -49,7 +51,7 @@ GroupError::GroupError(const WorkerGroup& group, std::function<void(absl::Status
   // Nobody sets this key: the group's failure ends the wait.
   watcher_ =
       group_.store->Watch(group_.JobKey("failure"), [this](absl::StatusOr<std::string> value) {
-        if (absl::IsAborted(value.status())) return Fail(Verdict(value.status().message()));
+        if (absl::IsAborted(value.status())) return FailWith(Verdict(value.status().message()));
         Fail(LostStore(value.status()));
       });
   publisher_ = Thread([this] { PublishLoop(); });
@@ -92,7 +94,15 @@ absl::Status GroupError::Verdict(absl::string_view reason) const {
 void GroupError::Fail(absl::Status status) {
   {
     MutexLock lock(&mutex_);
-    if (leaving_ || !status_.ok()) return;
+    if (leaving_) return;
+  }
+  FailWith(std::move(status));
+}
+
+void GroupError::FailWith(absl::Status status) {
+  {
+    MutexLock lock(&mutex_);
+    if (!status_.ok()) return;
     status_ = status;
     changed_.SignalAll();
   }

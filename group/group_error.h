@@ -22,14 +22,14 @@ namespace gradsync {
 constexpr int kNoRank = -1;
 
 // Tells the group that this rank failed with `status`: every wait for one of the group's keys ends,
-// on all ranks, with ABORTED and what is returned. That names the rank and its status, or those of
-// the one that failed before. Waits for the store at most two seconds. Errors: those of
-// KeyValueStore.
+// on all ranks, with ABORTED and what is returned. That begins with the culprit (base/culprit.h): the
+// one that `status` begins with, else this rank; or it is what was published before. Waits for the
+// store at most two seconds. Errors: those of KeyValueStore.
 absl::StatusOr<std::string> PublishFailure(const WorkerGroup& group, const absl::Status& status);
 
 // Each rank has one. When a rank fails, it publishes that, and the first one to do so wins; all
-// ranks wait for it. So every rank reports the same cause: the failing rank its own status, the
-// others ABORTED with the failing rank and its status.
+// ranks wait for it. So every rank reports the same cause: the rank that published it its own status,
+// the others ABORTED with the culprit and that status.
 //
 // Thread-safe. Reporting never waits: publishing runs on a thread of its own.
 class GroupError {
@@ -47,7 +47,8 @@ class GroupError {
   // This rank failed. Publishes it; the first call counts.
   void Report(absl::Status status);
 
-  // From here on errors are expected (the group is leaving in good order) and are not reported.
+  // From here on errors are expected (the group is leaving in good order) and are not reported; nor
+  // is it missed that the store has gone. What others publish still counts.
   void Leave();
 
   // What this rank reports: OK until on_failure is about to be called.
@@ -55,7 +56,8 @@ class GroupError {
 
  private:
   absl::Status Verdict(absl::string_view reason) const;
-  void Fail(absl::Status status);
+  void Fail(absl::Status status);  // unless the group is leaving
+  void FailWith(absl::Status status);
   void PublishLoop();
 
   const WorkerGroup group_;

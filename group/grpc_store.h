@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "base/credentials.h"
 #include "base/deadline.h"
 #include "base/grpc_health.h"
@@ -48,6 +49,11 @@ class ConnectedStore : public KeyValueStore {
   // `reason`, an error, at once. For when who serves it is known to be gone though its host still
   // holds the connection. The first call counts. Thread-safe; does not wait.
   virtual void Abandon(absl::Status reason) = 0;
+
+  // Shows the store, for as long as the watcher lives, that this process does: when the process is
+  // gone, whatever ended it, or the watcher is, the store sets `key`, to "", at once. Does not wait;
+  // nobody hears when the store is gone.
+  virtual std::unique_ptr<Watcher> Attend(absl::string_view key) = 0;
 
   // "host:port", as ConnectStore() was told.
   virtual const std::string& address() const = 0;

@@ -125,7 +125,11 @@ struct Connection {
     // What the server says names the key; what gRPC itself says does not.
     const std::string what =
         absl::StrContains(cause.message(), key) ? "" : absl::StrCat("\"", key, "\": no answer: ");
-    return absl::Status(code, absl::StrCat("store at ", address, ": ", what, cause.message()));
+    // The store's process is gone, or about to go.
+    const char* const whose =
+        code == absl::StatusCode::kUnavailable ? "rank 0, which holds the store, is lost: " : "";
+    return absl::Status(code,
+                        absl::StrCat(whose, "store at ", address, ": ", what, cause.message()));
   }
 
   const std::string address;
@@ -154,12 +158,15 @@ proto::SetRequest MakeSetRequest(absl::string_view key, absl::string_view value)
   return request;
 }
 
-// A thread that waits in a Get without deadline, which the destructor cancels.
+// A thread that waits in a call without deadline, Get or Attend, which the destructor cancels.
 class GrpcWatcher : public KeyValueStore::Watcher {
  public:
-  GrpcWatcher(std::shared_ptr<Connection> connection, absl::string_view key,
+  using Method = grpc::Status (Stub::*)(grpc::ClientContext*, const proto::GetRequest&,
+                                        proto::ValueReply*);
+
+  GrpcWatcher(std::shared_ptr<Connection> connection, Method method, absl::string_view key,
               std::function<void(absl::StatusOr<std::string>)> callback)
-      : thread_([this, connection = std::move(connection), key = std::string(key),
+      : thread_([this, connection = std::move(connection), method, key = std::string(key),
                  callback = std::move(callback)] {
           proto::GetRequest request;
           request.set_key(key);
@@ -167,7 +174,7 @@ class GrpcWatcher : public KeyValueStore::Watcher {
           connection->ShowKey(&context_);
           grpc::Status status(grpc::StatusCode::CANCELLED, "");
           if (connection->Begin(&context_)) {
-            status = connection->stub->Get(&context_, request, &reply);
+            status = (connection->stub.get()->*method)(&context_, request, &reply);
           }
           connection->End(&context_);
           if (status.ok()) return callback(std::move(*reply.mutable_value()));
@@ -250,7 +257,12 @@ class GrpcStore : public ConnectedStore {
 
   std::unique_ptr<Watcher> Watch(
       absl::string_view key, std::function<void(absl::StatusOr<std::string>)> callback) override {
-    return std::make_unique<GrpcWatcher>(connection_, key, std::move(callback));
+    return std::make_unique<GrpcWatcher>(connection_, &Stub::Get, key, std::move(callback));
+  }
+
+  std::unique_ptr<Watcher> Attend(absl::string_view key) override {
+    return std::make_unique<GrpcWatcher>(connection_, &Stub::Attend, key,
+                                         [](const absl::StatusOr<std::string>&) {});
   }
 
   void Abandon(absl::Status reason) override { connection_->Abandon(std::move(reason)); }

@@ -77,6 +77,7 @@ TEST(GrpcStoreKillTest, AKilledRankLeavesItsExchangeAndAKilledServerFailsAllThat
     if (read(ports[0], &port, sizeof(port)) != sizeof(port)) _exit(1);
     const auto store =
         ConnectStore(absl::StrCat("127.0.0.1:", port), InsecureCredentials(), Soon()).value();
+    const auto presence = store->Attend("client is gone");
     std::thread exchange([&] { store->AllGather("key", 1, 3, "", Soon()).status().IgnoreError(); });
     WriteInt(fd, 1);
     exchange.join();
@@ -98,12 +99,14 @@ TEST(GrpcStoreKillTest, AKilledRankLeavesItsExchangeAndAKilledServerFailsAllThat
   do {
     message = missing();
   } while (message.find("rank 2 of 3") == message.npos);
+  EXPECT_TRUE(absl::IsDeadlineExceeded(store->Get("client is gone", Deadline::Now()).status()));
   client.Signal(SIGKILL);
   const MonotonicTime killed = MonotonicTime::Now();
   do {
     message = missing();
   } while (message.find("ranks 1, 2 of 3") == message.npos &&
            MonotonicTime::Now() < killed + absl::Seconds(10));
+  EXPECT_TRUE(store->Get("client is gone", Soon()).ok());
   EXPECT_LT(MonotonicTime::Now() - killed, absl::Seconds(5));
 
   Mutex mutex;

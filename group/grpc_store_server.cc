@@ -85,6 +85,7 @@ class Call : public grpc::ServerGenericBidiReactor {
     if (method_ == "Fail") return Handle(&Call::Fail);
     if (method_ == "Get") return Handle(&Call::Get);
     if (method_ == "AllGather") return Handle(&Call::AllGather);
+    if (method_ == "Attend") return Handle(&Call::Attend);
     Finish(ToGrpcStatus(
         absl::Status(absl::StatusCode::kUnimplemented, "this store has no such method")));
   }
@@ -93,6 +94,7 @@ class Call : public grpc::ServerGenericBidiReactor {
   void OnCancel() override {
     cancelled_ = true;
     store_->map.Cancel(ticket_);
+    if (attends_) Miss();
   }
 
   void OnDone() override {
@@ -181,6 +183,18 @@ class Call : public grpc::ServerGenericBidiReactor {
                       [this](absl::StatusOr<StoreMap::Values> values) { Answer(values); }));
   }
 
+  void Attend(const proto::GetRequest& request) {
+    attended_ = request.key();
+    attends_ = true;
+    if (cancelled_) Miss();
+    // Nobody sets a key without a name: only the caller's end, or the store's, ends the wait.
+    Wait(proto::GetRequest(),
+         store_->map.Get("", [this](absl::StatusOr<StoreMap::Value> value) { Answer(value); }));
+  }
+
+  // Whoever attended is gone. May run twice.
+  void Miss() { store_->map.Set(attended_, "").IgnoreError(); }
+
   // OnDone() does not run before the reaction that called this has returned.
   template <typename Request>
   void Wait(const Request& request, StoreMap::Ticket ticket) {
@@ -198,6 +212,8 @@ class Call : public grpc::ServerGenericBidiReactor {
   const std::string path_;
   absl::string_view method_;  // in path_
   grpc::ByteBuffer request_, reply_;
+  std::string attended_;  // constant once attends_
+  std::atomic<bool> attends_{false};
   std::atomic<bool> cancelled_{false};
   std::atomic<StoreMap::Ticket> ticket_{0};
   AlarmClock::Ticket alarm_ = 0;

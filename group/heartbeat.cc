@@ -5,6 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/monotonic_time.h"
+#include "base/scheduler.h"
+#include "base/stopped_thread.h"
 
 namespace gradsync {
 
@@ -21,6 +23,8 @@ std::string RankBeatKey(absl::string_view prefix, int rank) {
 std::string ServerBeatKey(absl::string_view prefix, int server) {
   return absl::StrCat(prefix, "beat/server/", server);
 }
+
+std::string GoneKey(absl::string_view beat_key) { return absl::StrCat(beat_key, "/gone"); }
 
 Heartbeat::Heartbeat(HeartbeatOptions options)
     : options_(std::move(options)), thread_([this] { Run(); }) {}
@@ -48,6 +52,8 @@ bool Heartbeat::Send(bool left, Deadline deadline) {
   beat.done = options_.activity->done();
   beat.proven = options_.activity->proven();
   beat.left = left;
+  // A simulated member has no threads that the kernel knows of.
+  beat.stopped_thread = Scheduler::current() == nullptr ? StoppedThread() : 0;
   return options_.store->Set(options_.key, beat.ToText(), deadline).ok();
 }
 

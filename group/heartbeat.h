@@ -26,6 +26,9 @@ absl::Status LostStoreHolder(absl::string_view address, absl::Duration failure_t
 std::string RankBeatKey(absl::string_view prefix, int rank);
 std::string ServerBeatKey(absl::string_view prefix, int server);
 
+// What the member of a beat attends to (ConnectedStore::Attend()): set when it is gone.
+std::string GoneKey(absl::string_view beat_key);
+
 struct HeartbeatOptions {
   std::shared_ptr<KeyValueStore> store;
   std::string key;                     // one of the above

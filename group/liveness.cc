@@ -20,14 +20,15 @@ constexpr int kBeatsOfDoubt = 3;
 
 std::string Beat::ToText() const {
   return absl::StrCat(number, " ", done, " ", working ? 1 : 0, " ", proven ? 1 : 0, " ",
-                      left ? 1 : 0);
+                      left ? 1 : 0, " ", stopped_thread);
 }
 
 absl::optional<Beat> Beat::Parse(absl::string_view text) {
   const std::vector<absl::string_view> parts = absl::StrSplit(text, ' ');
   Beat beat;
-  if (parts.size() != 5 || !absl::SimpleAtoi(parts[0], &beat.number) ||
-      !absl::SimpleAtoi(parts[1], &beat.done)) {
+  if (parts.size() != 6 || !absl::SimpleAtoi(parts[0], &beat.number) ||
+      !absl::SimpleAtoi(parts[1], &beat.done) ||
+      !absl::SimpleAtoi(parts[5], &beat.stopped_thread)) {
     return absl::nullopt;
   }
   beat.working = parts[2] == "1";
@@ -58,10 +59,13 @@ void Liveness::OnBeat(int number, const Beat& beat, MonotonicTime now) {
     }
     member.moved = now;
   }
+  if (!member.known || member.beat.stopped_thread == 0) member.held = now;
   member.known = true;
   member.beat = beat;
   member.heard = now;
 }
+
+void Liveness::OnGone(int number) { members_[static_cast<size_t>(number)].gone = true; }
 
 void Liveness::Shift(MonotonicTime now) {
   const absl::Duration late = now - asked_ - interval_;
@@ -71,18 +75,35 @@ void Liveness::Shift(MonotonicTime now) {
   for (Member& member : members_) {
     member.heard = std::min(now, member.heard + late);
     member.moved = std::min(now, member.moved + late);
+    member.held = std::min(now, member.held + late);
   }
 }
 
 absl::optional<std::string> Liveness::Judge(MonotonicTime now) {
   Shift(now);
   absl::optional<std::string> verdict = Lost(now);
+  if (!verdict.has_value()) verdict = Held(now);
   return verdict.has_value() ? verdict : Stuck(now);
+}
+
+absl::optional<std::string> Liveness::Held(MonotonicTime now) const {
+  for (const Member& member : members_) {
+    if (member.beat.left || member.beat.stopped_thread == 0 || now - member.held < timeout_) {
+      continue;
+    }
+    return absl::StrCat(member.name, " stuck: it is alive, but its thread ",
+                        member.beat.stopped_thread, " has been stopped for ",
+                        absl::FormatDuration(timeout_));
+  }
+  return absl::nullopt;
 }
 
 absl::optional<std::string> Liveness::Lost(MonotonicTime now) const {
   const Member* lost = nullptr;
   for (const Member& member : members_) {
+    if (member.gone && !member.beat.left) {
+      return absl::StrCat(member.name, " lost: its connection to the store of rank 0 has ended");
+    }
     if (!member.known || member.beat.left || now - member.heard < timeout_) continue;
     if (lost == nullptr || member.heard < lost->heard) lost = &member;
   }
@@ -98,7 +119,7 @@ absl::optional<std::string> Liveness::Stuck(MonotonicTime now) const {
   const Member* stuck = nullptr;
   for (const Member& member : members_) {
     if (!member.known || member.beat.left) continue;
-    if (now - member.heard > timeout_ / 2) return absl::nullopt;
+    if (now - member.heard > timeout_ / 2 || member.beat.stopped_thread != 0) return absl::nullopt;
     if (!member.beat.working) continue;
     if (stuck == nullptr || member.moved < stuck->moved) stuck = &member;
   }

@@ -5,16 +5,18 @@
 // whether it is at work or waits for others. The judge takes beats and the time, and says who
 // failed:
 //
-//   lost    nothing was heard of it for the failure timeout
+//   lost    nothing was heard of it for the failure timeout, or its connection has ended without a
+//           last word
 //   stuck   it is heard of and at work, but has done nothing for the failure timeout, or for ten
-//           times the longest such gap that it has shown before, whichever is longer
+//           times the longest such gap that it has shown before, whichever is longer; or one of its
+//           threads has been held for the failure timeout
 //
 // Nobody is stuck in its first step, which may take as long as it takes. Whoever waits is never to
 // blame, however long: it waits for somebody else. And where several do
 // nothing, all but one may be waiting without saying so. So only the member that has done nothing
 // for the longest can be stuck; among those that stopped at about the same time, the rank that has
-// done least. While somebody has not been heard of for half of the failure timeout nobody is stuck:
-// that one may be about to be lost, and be the cause.
+// done least. While somebody has not been heard of for half of the failure timeout, or has a stopped
+// thread, nobody else is stuck: that one may be the cause.
 //
 // A judge that comes back late was not running: the whole job, or its host, was suspended. All its
 // deadlines move by as much as it is late, so a job that is resumed goes on.
@@ -41,6 +43,9 @@ struct Beat {
   bool working = false;  // Activity::working()
   bool proven = false;   // Activity::proven()
   bool left = false;     // in good order: the last beat
+  // Of the process, held as by a debugger (base/stopped_thread.h), or 0. Whatever it did, others may
+  // wait for it, and its process may not know.
+  int stopped_thread = 0;
 
   // As text, for a store; what Parse() reads back.
   std::string ToText() const;
@@ -78,6 +83,9 @@ class Liveness {
   // A beat came, or is there again, which is none. Times never run backwards.
   void OnBeat(int member, const Beat& beat, MonotonicTime now);
 
+  // The member's connection has ended. To be told after the beats that have come until then.
+  void OnGone(int member);
+
   // What is wrong, if anything is: it begins with the culprit's name. To be asked once every
   // BeatInterval(), before the beats of that moment are told.
   absl::optional<std::string> Judge(MonotonicTime now);
@@ -87,14 +95,17 @@ class Liveness {
     std::string name;
     Kind kind = Kind::kRank;
     bool known = false;   // its first beat has come
+    bool gone = false;    // its connection has ended
     Beat beat;            // the last one
     MonotonicTime heard;  // when that came
     MonotonicTime moved;  // since when it has been at work without doing anything
+    MonotonicTime held;   // since when it has had a stopped thread
     absl::Duration longest_gap;
   };
 
   void Shift(MonotonicTime now);
   absl::optional<std::string> Lost(MonotonicTime now) const;
+  absl::optional<std::string> Held(MonotonicTime now) const;
   absl::optional<std::string> Stuck(MonotonicTime now) const;
   absl::Duration Limit(const Member& member) const;
 

@@ -26,6 +26,7 @@ TEST(BeatTest, IsReadBackAsItWasWritten) {
   beat.done = 123456789012;
   beat.working = true;
   beat.proven = true;
+  beat.stopped_thread = 4711;
   const absl::optional<Beat> read = Beat::Parse(beat.ToText());
   ASSERT_TRUE(read.has_value());
   EXPECT_EQ(read->number, 7);
@@ -33,10 +34,12 @@ TEST(BeatTest, IsReadBackAsItWasWritten) {
   EXPECT_TRUE(read->working);
   EXPECT_TRUE(read->proven);
   EXPECT_FALSE(read->left);
+  EXPECT_EQ(read->stopped_thread, 4711);
 }
 
 TEST(BeatTest, WhatIsNoBeatIsNone) {
-  for (const char* text : {"", "1", "1 2 1 1", "1 2 1 1 0 4", "a 2 1 1 0", "1 b 1 1 0", " "}) {
+  for (const char* text : {"", "1", "1 2 1 1", "1 2 1 1 0", "1 2 1 1 0 4 5", "a 2 1 1 0 0",
+                           "1 b 1 1 0 0", "1 2 1 1 0 c", " "}) {
     EXPECT_FALSE(Beat::Parse(text).has_value()) << "\"" << text << "\"";
   }
 }
@@ -93,6 +96,37 @@ TEST_F(LivenessTest, AMemberThatWorksAndDoesNothingIsStuck) {
   EXPECT_EQ(Pass(absl::Seconds(9), {0, 1}), absl::nullopt);
   EXPECT_EQ(Pass(absl::Seconds(2), {0, 1}).value_or("nobody"),
             "rank 1 stuck: it is alive and at work, but has done nothing for 10s");
+}
+
+// Which may be the one that waits, in the first step too, while others are at work for it.
+TEST_F(LivenessTest, AMemberWithAStoppedThreadIsStuckWhateverItSays) {
+  beats_[0].working = true;
+  beats_[1].proven = false;
+  Tick({0, 1});
+  beats_[1].stopped_thread = 99;
+  EXPECT_EQ(Pass(absl::Seconds(9), {0, 1}), absl::nullopt);
+  EXPECT_EQ(Pass(absl::Seconds(2), {0, 1}).value_or("nobody"),
+            "rank 1 stuck: it is alive, but its thread 99 has been stopped for 10s");
+}
+
+TEST_F(LivenessTest, AThreadThatIsStoppedNowAndThenIsNoFailure) {
+  for (int i = 0; i < 10; ++i) {
+    beats_[1].stopped_thread = 99;
+    EXPECT_EQ(Pass(absl::Seconds(6), {0, 1}), absl::nullopt);
+    beats_[1].stopped_thread = 0;
+    Tick({0, 1});
+  }
+}
+
+TEST_F(LivenessTest, AMemberWhoseConnectionEndsIsLostUnlessItHasLeft) {
+  Tick({0, 1});
+  beats_[0].left = true;
+  Tick({0, 1});
+  liveness_.OnGone(0);
+  EXPECT_EQ(Pass(absl::Seconds(9), {1}), absl::nullopt);
+  liveness_.OnGone(1);
+  EXPECT_EQ(Tick({}).value_or("nobody"),
+            "rank 1 lost: its connection to the store of rank 0 has ended");
 }
 
 TEST_F(LivenessTest, AMemberThatWaitsIsNeverToBlame) {

@@ -42,17 +42,23 @@ void Watchdog::Run() {
   MutexLock lock(&mutex_);
   while (!closing_) {
     const MonotonicTime now = MonotonicTime::Now();
+    std::vector<int> gone;
     const absl::optional<std::string> verdict = liveness_.Judge(now);
     if (verdict.has_value()) {
       options_.store->Fail(options_.prefix, *verdict, Deadline::Now()).status().IgnoreError();
       return;
     }
     for (const Watched& watched : watched_) {
+      // Before its beat is read, which may be its last.
+      if (options_.store->Get(GoneKey(watched.key), Deadline::Now()).ok()) {
+        gone.push_back(watched.member);
+      }
       const absl::StatusOr<std::string> text = options_.store->Get(watched.key, Deadline::Now());
       if (!text.ok()) continue;  // it has not begun
       const absl::optional<Beat> beat = Beat::Parse(*text);
       if (beat.has_value()) liveness_.OnBeat(watched.member, *beat, now);
     }
+    for (const int member : gone) liveness_.OnGone(member);
     const Deadline next = Deadline::At(now + BeatInterval(options_.failure_timeout));
     while (!closing_ && !changed_.WaitWithDeadline(&mutex_, next)) {
     }

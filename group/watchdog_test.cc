@@ -75,6 +75,27 @@ TEST_F(WatchdogTest, ARankWhoseBeatsEndIsTheGroupsFailure) {
   EXPECT_THAT(Failure(), StartsWith("rank 1 lost: no sign of life for 400ms"));
 }
 
+// Long before it has been silent for the failure timeout, which this test makes an hour.
+TEST(GoneTest, ARankWhoseConnectionEndsIsLostAtOnceUnlessItHasLeft) {
+  const std::shared_ptr<KeyValueStore> store = NewInMemoryStore();
+  WatchdogOptions options;
+  options.store = store;
+  options.prefix = kPrefix;
+  options.world_size = 3;
+  options.failure_timeout = absl::Hours(1);
+  Beat last;
+  last.number = 1;
+  last.left = true;
+  ASSERT_TRUE(store->Set(RankBeatKey(kPrefix, 1), last.ToText(), Soon()).ok());
+  for (int rank : {1, 2}) {
+    ASSERT_TRUE(store->Set(GoneKey(RankBeatKey(kPrefix, rank)), "", Soon()).ok());
+  }
+  const Watchdog watchdog(options);
+  const absl::Status failure = store->Get("run/0/failure", Soon()).status();
+  EXPECT_EQ(failure,
+            absl::AbortedError("rank 2 lost: its connection to the store of rank 0 has ended"));
+}
+
 TEST_F(WatchdogTest, ARankThatHasLeftIsNotMissed) {
   ranks_[1]->Leave();
   ranks_[1].reset();

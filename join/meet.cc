@@ -32,6 +32,8 @@ void Meeting::Watch(const MeetOptions& options, const std::shared_ptr<ConnectedS
     watchdog.world_size = group_.world_size;
     watchdog.failure_timeout = timeout;
     watchdog_ = std::make_unique<Watchdog>(std::move(watchdog));
+  } else {
+    presence_ = connected->Attend(GoneKey(heartbeat.key));
   }
   heartbeat.on_silence = [connected, reason = LostStoreHolder(connected->address(), timeout)] {
     connected->Abandon(reason);
@@ -47,6 +49,7 @@ void Meeting::Unwatch() {
   watchdog_.reset();
   if (heartbeat_ != nullptr) heartbeat_->Leave();
   heartbeat_.reset();
+  presence_.reset();  // after the last beat, which says that this rank has left
 }
 
 void Meeting::Leave() {

@@ -70,8 +70,9 @@ class Meeting {
 
   std::unique_ptr<GrpcStoreServer> server_;  // of rank 0; outlives whoever uses the store
   WorkerGroup group_;
-  std::unique_ptr<Watchdog> watchdog_;    // of rank 0
-  std::unique_ptr<Heartbeat> heartbeat_;  // last: uses the store
+  std::unique_ptr<Watchdog> watchdog_;                // of rank 0
+  std::unique_ptr<KeyValueStore::Watcher> presence_;  // of all others
+  std::unique_ptr<Heartbeat> heartbeat_;              // last: uses the store
 };
 
 // An on_store that writes the address and a newline to a file, whole or not at all; none for an

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "base/culprit.h"
 #include "base/status_macros.h"
 #include "links/frame_error.h"
 #include "proto/pipeline.pb.h"
@@ -336,8 +337,10 @@ void StageLink::Lost(Neighbour neighbour, const absl::Status& status) {
     const bool tells = !status.ok() && status.code() != absl::StatusCode::kCancelled;
     lost = absl::Status(
         tells ? status.code() : absl::StatusCode::kUnavailable,
-        absl::StrCat("the stream with rank ", peer.rank, " at ", peer.address,
-                     " ended: ", status.ok() ? "closed by the peer" : status.message()));
+        absl::StrCat("rank ", peer.rank, " at ", peer.address, " lost: the stream with it ended: ",
+                     status.ok() ? "closed by the peer" : status.message()));
+    const absl::string_view told = FromCulprit(status.message());
+    if (tells && BeginsWithCulprit(told)) lost = absl::Status(status.code(), told);
   }
   group_error_->Report(std::move(lost));
 }

@@ -31,6 +31,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 using Neighbour = StageLink::Neighbour;
 
 constexpr int64_t kWidth = 6;
@@ -225,7 +226,7 @@ TEST(StageLinkTest, ALostStageIsNamedOnAllOthersNeighboursOrNot) {
   for (int stage : {0, 1}) {
     const auto failed =
         links[stage].Receive(Neighbour::kBehind, {TensorKey::kGradient, 1, 0}, Soon()).status();
-    EXPECT_THAT(std::string(failed.message()), HasSubstr("the stream with rank 20 at "));
+    EXPECT_THAT(std::string(failed.message()), StartsWith("rank 20 at "));
   }
 }
 

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/chunk_codec.h"
+#include "base/culprit.h"
 #include "base/deadline.h"
 #include "base/float_stream.h"
 #include "base/status_macros.h"
@@ -48,6 +49,10 @@ class PsEngine::Sink : public FrameSink {
       status = engine_->OnFrame(server_, header, payload);
     }
     if (status.ok()) return;
+    // A server that has failed because of another process says whose fault it is.
+    if (header.kind() == proto::FrameHeader::FAILED && BeginsWithCulprit(status.message())) {
+      return engine_->on_error_(std::move(status));
+    }
     engine_->on_error_(absl::Status(
         status.code(), absl::StrCat(server_.connection->Name(), ": ", status.message())));
   }

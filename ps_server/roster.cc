@@ -193,8 +193,11 @@ std::string Roster::Missing() const {
       missing.push_back(static_cast<int>(rank));
     }
   }
-  return absl::StrCat("ranks ", absl::StrJoin(missing, ", "), " did not say hello on all of their ",
-                      terms_->connections(), " connections");
+  return absl::StrCat(missing.size() == 1 ? "rank " : "ranks ", absl::StrJoin(missing, ", "),
+                      " did not say hello",
+                      terms_->connections() == 1
+                          ? ""
+                          : absl::StrCat(" on each of ", terms_->connections(), " connections"));
 }
 
 }  // namespace gradsync

@@ -53,6 +53,7 @@ absl::StatusOr<std::unique_ptr<RunMember>> RunMember::Create(const RunMemberOpti
   heartbeat.on_silence = [store, reason = LostStoreHolder(options.store, timeout)] {
     store->Abandon(reason);
   };
+  member->presence_ = store->Attend(GoneKey(heartbeat.key));
   member->heartbeat_ = std::make_unique<Heartbeat>(std::move(heartbeat));
   return member;
 }

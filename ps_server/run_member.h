@@ -15,6 +15,7 @@
 #include "group/group_error.h"
 #include "group/grpc_store.h"
 #include "group/heartbeat.h"
+#include "group/key_value_store.h"
 
 namespace gradsync {
 
@@ -60,6 +61,7 @@ class RunMember {
   RunMember() = default;
 
   std::unique_ptr<GroupError> group_error_;
+  std::unique_ptr<KeyValueStore::Watcher> presence_;
   std::unique_ptr<Heartbeat> heartbeat_;
 };
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/culprit.h"
 #include "base/job_key.h"
 #include "base/monotonic_time.h"
 #include "base/status_macros.h"
@@ -81,16 +82,20 @@ absl::Status Service::Wait(Deadline deadline) {
     changed_.WaitWithDeadline(&mutex_, std::min(deadline, Deadline::In(kWatch)));
     mutex_.Unlock();
     EndOverdue();
+    // From the first hello on, so that set-up is watched too.
+    JoinRun();
     mutex_.Lock();
   }
   if (!ended_ && !roster_.complete()) {
     const std::string missing = roster_.Missing();
     mutex_.Unlock();
-    Fail(absl::DeadlineExceededError(absl::StrCat("the group is not complete in time: ", missing)));
+    Lost(absl::DeadlineExceededError(absl::StrCat(missing, ": the group is not complete in time")));
     mutex_.Lock();
   }
   mutex_.Unlock();
   JoinRun();
+  // What follows the hellos is short work.
+  activity_->Prove();
   mutex_.Lock();
   while (!ended_) {
     changed_.WaitWithDeadline(&mutex_, Deadline::In(kWatch));
@@ -109,8 +114,7 @@ absl::Status Service::Wait(Deadline deadline) {
 }
 
 absl::StatusOr<RunMemberOptions> Service::RunOptions() const {
-  MutexLock lock(&mutex_);
-  if (ended_ || !roster_.complete() || store_address_.empty()) {
+  if (ended_ || store_address_.empty()) {
     return absl::FailedPreconditionError("expected a run under way whose store is known");
   }
   RunMemberOptions options;
@@ -123,13 +127,24 @@ absl::StatusOr<RunMemberOptions> Service::RunOptions() const {
 }
 
 absl::Status Service::Drain(int signal, absl::string_view address) {
-  GS_ASSIGN_OR_RETURN(const RunMemberOptions options, RunOptions());
+  absl::StatusOr<RunMemberOptions> options;
+  {
+    MutexLock lock(&mutex_);
+    options = RunOptions();
+  }
+  GS_RETURN_IF_ERROR(options.status());
   return RunMember::AskToDrain(
-      options, {signal, absl::StrCat("server ", options.server, " (", address, ")")});
+      *options, {signal, absl::StrCat("server ", options->server, " (", address, ")")});
 }
 
 void Service::JoinRun() {
-  absl::StatusOr<RunMemberOptions> found = RunOptions();
+  absl::StatusOr<RunMemberOptions> found;
+  {
+    MutexLock lock(&mutex_);
+    if (joined_) return;
+    found = RunOptions();
+    joined_ = found.ok();
+  }
   if (!found.ok() || failure_timeout_ == absl::InfiniteDuration()) return;
   RunMemberOptions& options = *found;
   options.failure_timeout = failure_timeout_;
@@ -138,8 +153,6 @@ void Service::JoinRun() {
   options.on_failure = [this](absl::Status status) { Fail(std::move(status)); };
   absl::StatusOr<std::unique_ptr<RunMember>> run = RunMember::Create(options);
   if (!run.ok()) return;  // a server that cannot reach the store is watched by its streams alone
-  // What follows the hellos is short work.
-  activity_->Prove();
   MutexLock lock(&mutex_);
   run_ = *std::move(run);
 }
@@ -275,6 +288,15 @@ void Service::OnFrame(Session& session, const proto::FrameHeader& header, Payloa
     return;
   }
   const Activity::Work work(activity_.get());
+  if (session.rank >= 0 && header.kind() == proto::FrameHeader::FAILED &&
+      group_.load(std::memory_order_acquire) != nullptr) {
+    // The group may know better why.
+    const absl::Status told = FailureIn(header);
+    return Lost(
+        BeginsWithCulprit(told.message())
+            ? told
+            : absl::AbortedError(absl::StrCat(Name(session.rank), ": failed: ", told.message())));
+  }
   if (session.rank >= 0) {
     const absl::Status status = Dispatch(session, header, std::move(payload));
     if (!status.ok()) Fail(Prefixed(Name(session.rank), status));
@@ -402,12 +424,9 @@ absl::Status Service::StartGroup() {
 absl::Status Service::Dispatch(Session& session, const proto::FrameHeader& header,
                                Payload payload) {
   Group* group = group_.load(std::memory_order_acquire);
-  if (header.kind() == proto::FrameHeader::FAILED) {
-    // Before the run has begun workers only compare what they were given, and one that finds a
-    // difference is the first to know of it.
-    if (group == nullptr) return FailureIn(header);
-    return absl::AbortedError(absl::StrCat("failed: ", FailureIn(header).message()));
-  }
+  // Before the run has begun workers only compare what they were given, and one that finds a
+  // difference is the first to know of it.
+  if (header.kind() == proto::FrameHeader::FAILED) return FailureIn(header);
   if (group == nullptr) {
     return absl::InvalidArgumentError(
         absl::StrCat("expected nothing before the answer to HELLO, "

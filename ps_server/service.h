@@ -91,8 +91,8 @@ class Service : private ShardEvents, private AsyncShardEvents {
           ServiceLimits limits = {});
   ~Service() override;
 
-  // Before the first stream: once the group is complete, Wait() makes this server a member of the
-  // run at the store of which workers say where it is (ps_server/run_member.h). By default, and for
+  // Before the first stream: once a worker has said where the run's store is, Wait() makes this server
+  // a member of the run (ps_server/run_member.h). By default, and for
   // an infinite time, it is none.
   void WatchRun(absl::Duration failure_timeout, StoreConnector connect = nullptr) {
     failure_timeout_ = failure_timeout;
@@ -159,7 +159,7 @@ class Service : private ShardEvents, private AsyncShardEvents {
   absl::Status TakeCredit(int rank);
   std::string Name(int rank) const;
   void EndIfSilent();
-  absl::StatusOr<RunMemberOptions> RunOptions() const;
+  absl::StatusOr<RunMemberOptions> RunOptions() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void JoinRun();
   void LeaveRun(const absl::Status& status);
   void Lost(absl::Status status);
@@ -190,6 +190,7 @@ class Service : private ShardEvents, private AsyncShardEvents {
   std::vector<std::pair<const Session*, MonotonicTime>> finished_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::shared_ptr<Session>> members_ ABSL_GUARDED_BY(mutex_);  // Session::member
   std::string store_address_ ABSL_GUARDED_BY(mutex_);                      // as a hello says it
+  bool joined_ ABSL_GUARDED_BY(mutex_) = false;  // JoinRun() has been tried
   std::shared_ptr<RunMember> run_ ABSL_GUARDED_BY(mutex_);
   int goodbyes_ ABSL_GUARDED_BY(mutex_) = 0;
   int open_ ABSL_GUARDED_BY(mutex_) = 0;  // members whose stream is not closed

@@ -135,6 +135,7 @@ class GroupSync final : public GradientSync, private EngineHost {
   std::atomic<bool> halted_{false};   // nothing may seem to succeed; OnFailure() is to come
   std::atomic<bool> decided_{false};  // OnFailure() has begun
   std::atomic<bool> left_{false};     // as life_ says, for any thread
+  std::atomic<bool> parted_{false};   // Shutdown() is over: nobody's failure is ours any more
   mutable Mutex mutex_;
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
   std::vector<SyncPromise> refused_ ABSL_GUARDED_BY(mutex_);  // for a failure to resolve
@@ -179,6 +180,7 @@ void GroupSync::Publish(absl::Status status) {
 
 // What was published first ends everything here.
 void GroupSync::OnFailure(absl::Status status) {
+  if (parted_) return;
   halted_ = true;
   if (decided_.exchange(true)) return;
   engine_->Halt(status);
@@ -330,7 +332,11 @@ absl::Status GroupSync::Shutdown(Deadline deadline) {
   if (group_error_ != nullptr) group_error_->Leave();
   life_.SetLeft();
   left_ = true;
-  return engine_->Leave(deadline);
+  // Whoever does not say goodbye is still watched, and named to those who wait for it.
+  const absl::Status goodbye = engine_->Leave(deadline);
+  parted_ = true;
+  const absl::Status failure = status();
+  return failure.ok() ? goodbye : failure;
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/culprit.h"
 #include "base/deadline.h"
 #include "base/job_key.h"
 #include "base/status_macros.h"
@@ -53,6 +54,7 @@ class LocalJob {
     std::string metrics_file;
     std::string last_error;
     std::unique_ptr<Subprocess> process;
+    Deadline stopped_until = Deadline::Never();  // while it is stopped
 
     bool running() const { return process != nullptr && !process->exit_status().has_value(); }
   };
@@ -185,6 +187,7 @@ class LocalJob {
     LookForInterrupt();
     LookForFailure();
     LookForIdleServers();
+    LookForStopped();
     EndTheRest();
   }
 
@@ -237,6 +240,38 @@ class LocalJob {
     Fail(absl::StrCat(Describe(*server), ": still runs ", absl::FormatDuration(options_.linger),
                       " after all workers have ended"),
          server->last_error, 1);
+  }
+
+  // A process that somebody holds never ends, and where it has not met the others yet, or they have
+  // left, nobody fails for it. A job that is stopped as a whole is to go on later.
+  void LookForStopped() {
+    if (failed() || options_.stopped == absl::InfiniteDuration()) return;
+    bool whole = static_cast<int>(members_.size()) == options_.workers + options_.servers;
+    for (const auto& member : members_) {
+      const bool stopped = member->running() && IsStopped(member->process->pid());
+      if (!stopped) {
+        whole = false;
+        member->stopped_until = Deadline::Never();
+      } else if (member->stopped_until.never()) {
+        member->stopped_until = Deadline::In(options_.stopped);
+      }
+    }
+    for (const auto& member : members_) {
+      if (whole) member->stopped_until = Deadline::Never();
+      if (failed() || !member->stopped_until.passed()) continue;
+      Fail(
+          absl::StrCat(Describe(*member), ": stopped for ", absl::FormatDuration(options_.stopped)),
+          "", 1);
+    }
+  }
+
+  // By a signal, or its first thread by a debugger.
+  static bool IsStopped(int pid) {
+    const std::string stat = ReadFile(absl::StrCat("/proc/", pid, "/stat"));
+    const size_t name_end = stat.rfind(") ");
+    if (name_end == stat.npos || name_end + 2 >= stat.size()) return false;
+    const char state = stat[name_end + 2];
+    return state == 'T' || state == 't';
   }
 
   void Fail(std::string message, std::string detail, int exit_code) {
@@ -304,7 +339,7 @@ absl::Status CheckHosts(const LocalJobOptions& options) {
 
 std::string DescribeFailure(const LocalJobResult& result) {
   if (result.failure_detail.empty()) return result.failure;
-  return absl::StrCat(result.failure_detail, " [", result.failure, "]");
+  return absl::StrCat(FromCulprit(result.failure_detail), " [", result.failure, "]");
 }
 
 absl::StatusOr<LocalJobResult> RunLocalJob(const LocalJobOptions& options) {

@@ -62,6 +62,9 @@ struct LocalJobOptions {
   absl::Duration grace = absl::Seconds(3);
   // How long servers may take to end once all workers have succeeded.
   absl::Duration linger = absl::Seconds(10);
+  // A process that is stopped for longer, by a signal or, its first thread, by a debugger, has
+  // failed, unless all are.
+  absl::Duration stopped = absl::InfiniteDuration();
 
   // Holds the number of the signal that should end the job, or 0; a signal handler may set it. The
   // signal goes to all processes, which then have as long as `drain` says to end in good order
@@ -86,7 +89,8 @@ struct LocalJobResult {
   std::vector<std::string> server_metrics;
 };
 
-// A failed job's own words, then who failed: "no such model [worker 1 (pid 123): exit code 2]".
+// A failed job's own words, from the culprit on if they name one (base/culprit.h), then who failed:
+// "rank 0 lost: ... [worker 1 (pid 123): exit code 1]".
 std::string DescribeFailure(const LocalJobResult& result);
 
 // Runs the job and blocks until all of its processes are gone. Servers listen on free ports, and

@@ -8,12 +8,15 @@
 #include <cerrno>
 #include <cstdlib>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "base/deadline.h"
 #include "base/monotonic_time.h"
+#include "base/mutex.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -179,6 +182,45 @@ TEST_F(LocalJobTest, ServersThatOutliveTheWorkersAreAFailure) {
   const LocalJobResult result = Run();
   EXPECT_EQ(result.exit_code, 1);
   EXPECT_THAT(result.failure, HasSubstr("still runs 200ms after all workers have ended"));
+}
+
+TEST_F(LocalJobTest, AWorkerThatIsStoppedForTooLongIsAFailure) {
+  for (const char* others : {"exit:0", "hang"}) {
+    options_.workers = 2;
+    options_.stopped = absl::Milliseconds(200);
+    options_.settle = absl::ZeroDuration();
+    Behave("worker1", absl::StrCat("signal:", SIGSTOP), others);
+    const LocalJobResult result = Run();
+    EXPECT_EQ(result.exit_code, 1);
+    EXPECT_THAT(result.failure,
+                AllOf(StartsWith("worker 1 (pid "), EndsWith("): stopped for 200ms")));
+  }
+}
+
+TEST_F(LocalJobTest, AJobThatIsStoppedAsAWholeIsNoFailure) {
+  std::atomic<int> interrupt{0};
+  options_.workers = 2;
+  options_.stopped = absl::Milliseconds(50);
+  options_.interrupt = &interrupt;
+  Behave("", "", absl::StrCat("signal:", SIGSTOP));
+  int stopped = 0;
+  const auto record = options_.on_line;
+  std::thread patience;
+  options_.on_line = [&](absl::string_view process, absl::string_view line, bool is_stderr) {
+    record(process, line, is_stderr);
+    if (line != "about to die" || ++stopped < 2) return;
+    patience = std::thread([&] {
+      Mutex mutex;
+      CondVar never;
+      MutexLock lock(&mutex);
+      const Deadline end = Deadline::In(absl::Milliseconds(300));
+      while (!never.WaitWithDeadline(&mutex, end)) {
+      }
+      interrupt = SIGINT;
+    });
+  };
+  EXPECT_EQ(Run().failure, "interrupted by signal 2 (SIGINT)");
+  patience.join();
 }
 
 TEST_F(LocalJobTest, AFailureIsAnErrorToThoseWhoAskForOne) {

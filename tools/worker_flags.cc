@@ -56,10 +56,19 @@ std::vector<std::string> WorkerFlags::TimeoutOfWorkers(const std::string& own, b
   return {absl::StrCat("--timeout=", own)};
 }
 
-std::vector<std::string> WorkerFlags::FailureTimeoutOfServers() const {
-  std::string value = LastValue(words, "failure_timeout");
+std::string WorkerFlags::FailureTimeoutText() const {
+  const std::string value = LastValue(words, "failure_timeout");
   const auto of_file = file.find("failure_timeout");
-  if (value.empty() && of_file != file.end()) value = of_file->second;
+  return value.empty() && of_file != file.end() ? of_file->second : value;
+}
+
+absl::Duration WorkerFlags::FailureTimeout() const {
+  absl::Duration timeout;
+  return absl::ParseDuration(FailureTimeoutText(), &timeout) ? timeout : absl::Seconds(10);
+}
+
+std::vector<std::string> WorkerFlags::FailureTimeoutOfServers() const {
+  const std::string value = FailureTimeoutText();
   if (value.empty()) return {};
   return {absl::StrCat("--failure_timeout=", value)};
 }

@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 
 namespace gradsync {
 
@@ -26,6 +27,12 @@ struct WorkerFlags {
 
   // --failure_timeout=... for the servers, as the workers have it; none where they have none.
   std::vector<std::string> FailureTimeoutOfServers() const;
+
+  // The same time; the workers' default where it is not given or is none.
+  absl::Duration FailureTimeout() const;
+
+ private:
+  std::string FailureTimeoutText() const;
 };
 
 // Reads the file that --config in `words` names, if it does. Errors: INVALID_ARGUMENT for a first

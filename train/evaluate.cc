@@ -77,6 +77,7 @@ absl::StatusOr<Evaluation> Evaluate(const ComputeOptions& compute, Model& model,
   model.eval();
   absl::optional<Activity::Work> work(absl::in_place, activity);
   for (int64_t done = 0; done < share; done += batch_size) {
+    if (own.check) GS_RETURN_IF_ERROR(own.check());
     const int64_t count = std::min(batch_size, share - done);
     GS_ASSIGN_OR_RETURN(const Samples samples, read(own.rank + done * own.ranks, own.ranks, count));
     try {

@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "ATen/core/Tensor.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/activity.h"
 #include "base/deadline.h"
@@ -29,13 +30,15 @@ struct EvaluationShare {
   // The logits of a batch; undefined where another rank has them, which then alone counts it. Null:
   // those of `model`.
   std::function<absl::StatusOr<at::Tensor>(const at::Tensor& inputs)> logits;
+  // Asked before each batch; an error, as of a group that has failed meanwhile, ends the evaluation.
+  std::function<absl::Status()> check = nullptr;
 };
 
 // Collective. Evaluates `model`, on its device and computing as `compute` says, on every sample of
 // `dataset` exactly once: rank r takes samples r, r+n, r+2n, ..., so that no sample is padded in
 // twice. Buffers should have been made equal before. Leaves the model in training mode. Each batch
 // counts in `activity`, which may be null.
-// Errors: those of the dataset and of the side channel; INTERNAL when LibTorch throws.
+// Errors: those of the dataset, of the side channel and of own.check; INTERNAL when LibTorch throws.
 absl::StatusOr<Evaluation> EvaluateModel(const ComputeOptions& compute, Model& model,
                                          const ImageDataset& dataset, int64_t batch_size,
                                          const EvaluationShare& own, SideChannel& side_channel,

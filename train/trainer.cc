@@ -343,7 +343,8 @@ class TrainerImpl : public Trainer {
   bool OfTokens() const { return inputs_.train_tokens != nullptr; }
 
   absl::StatusOr<Evaluation> EvaluateOnTest(SideChannel& side_channel, Deadline deadline) {
-    EvaluationShare share = {side_channel.rank(), side_channel.world_size(), nullptr};
+    EvaluationShare share = {side_channel.rank(), side_channel.world_size(), nullptr,
+                             [this] { return sync_->status(); }};
     if (stage_ != nullptr) {
       share.rank = replica_;
       share.ranks = options_.pipeline.mesh.size(MeshDimension::kData);
