@@ -3,11 +3,13 @@
 #define GRADSYNC_LINKS_GRPC_SERVER_STREAM_H_
 
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "base/mutex.h"
+#include "base/secret_proof.h"
 #include "grpcpp/generic/async_generic_service.h"
 #include "links/frame_stream.h"
 
@@ -58,11 +60,13 @@ class StreamRegistry {
   std::vector<std::weak_ptr<FrameStream>> streams_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Makes a stream of each call of gradsync.proto.FrameLink.Exchange; other calls are UNIMPLEMENTED.
+// Makes a stream of each call of gradsync.proto.FrameLink.Exchange, and gives challenges; other calls
+// are UNIMPLEMENTED. With a secret, streams without a proof of it are refused.
 // Thread-safe. Must outlive the server that it is registered with.
 class FrameService : public grpc::CallbackGenericService {
  public:
-  explicit FrameService(StreamAcceptor acceptor) : acceptor_(std::move(acceptor)) {}
+  FrameService(StreamAcceptor acceptor, std::string secret)
+      : acceptor_(std::move(acceptor)), checker_(std::move(secret)) {}
 
   grpc::ServerGenericBidiReactor* CreateReactor(
       grpc::GenericCallbackServerContext* context) override;
@@ -71,6 +75,7 @@ class FrameService : public grpc::CallbackGenericService {
 
  private:
   const StreamAcceptor acceptor_;
+  ProofChecker checker_;
   const std::shared_ptr<StreamRegistry> registry_ = std::make_shared<StreamRegistry>();
 };
 

@@ -4,7 +4,6 @@
 
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
-#include "base/credentials.h"
 #include "base/deadline.h"
 #include "base/status_macros.h"
 #include "group/worker_group.h"
@@ -15,7 +14,7 @@ absl::StatusOr<std::unique_ptr<RunMember>> RunMember::Create(const RunMemberOpti
   const absl::Duration timeout = options.failure_timeout;
   GS_ASSIGN_OR_RETURN(
       const std::shared_ptr<ConnectedStore> store,
-      ConnectStore(options.store, InsecureCredentials(), Deadline::In(timeout / 2), options.key));
+      ConnectStore(options.store, options.credentials, Deadline::In(timeout / 2), options.key));
   WorkerGroup group;
   group.rank = kNoRank;
   group.run_id = options.run_id;

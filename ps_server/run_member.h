@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "base/activity.h"
+#include "base/credentials.h"
 #include "group/group_error.h"
 #include "group/grpc_store.h"
 #include "group/heartbeat.h"
@@ -22,6 +23,7 @@ struct RunMemberOptions {
   int attempt = 0;
   int server = 0;   // its number
   std::string key;  // the job's, where it has one
+  Credentials credentials = InsecureCredentials();
   absl::Duration failure_timeout = absl::Seconds(10);
   std::shared_ptr<Activity> activity;
   // The run has failed: for what the store says, or because rank 0, which holds the store, is lost.

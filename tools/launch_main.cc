@@ -77,6 +77,7 @@ absl::StatusOr<LocalJobOptions> JobFromFlags(const char* argv0, const ParsedFlag
   for (const std::string& flag : flags.FailureTimeoutOfServers()) {
     job.server_flags.push_back(flag);
   }
+  for (const std::string& flag : flags.SecurityOfServers()) job.server_flags.push_back(flag);
   job.worker_flags = flags.TimeoutOfWorkers(timeout, given);
   if (!flags.Has("threads")) {
     const int cores = static_cast<int>(std::thread::hardware_concurrency());

@@ -26,6 +26,9 @@ struct WorkerFlags {
 
   // --failure_timeout=... for the servers, as the workers have it; none where they have none.
   std::vector<std::string> FailureTimeoutOfServers() const;
+
+  // --tls_cert=... and the like, likewise.
+  std::vector<std::string> SecurityOfServers() const;
 };
 
 // Reads the file that --config in `words` names, if it does. Errors: INVALID_ARGUMENT for a first

@@ -35,6 +35,7 @@ std::vector<FlagTopic> WorkerTopics() {
        {"evaluate", "evaluate_every", "log_every", "metrics_json", "tensorboard", "trace",
         "trace_steps", "trace_bandwidth", "trace_placement"}},
       {"Job files", {"config", "print_config", "write_config"}},
+      {"Who may connect", {"tls_cert", "tls_key", "tls_ca", "secret_file", "insecure"}},
       {"Lost peers and slow workers", {"timeout", "failure_timeout", "straggler"}},
   };
 }
