@@ -28,7 +28,7 @@ sys.path.insert(0, os.path.join(os.getcwd(), "docs"))
 import commands  # noqa: E402
 
 ROOT = pathlib.Path.cwd()  # of the runfiles, where tests start
-PATIENCE = 100
+PATIENCE = 300
 
 
 @dataclasses.dataclass(frozen=True)
@@ -252,16 +252,10 @@ class Runner:
             arguments = arguments[1:]
         elif arguments:
             raise Unknown(f"{target}: expected -- before {arguments[0]}")
-        self.check_flags(program, arguments)
-        if target == "//benchmarks:compare" and not arguments:  # with other flags it would not be the default comparison
-            return "flags checked. SKIPPED: //benchmarks:compare_default_test runs it"
-        if gpu or any(word.startswith("--device=cuda") for word in arguments):
-            return "flags checked. SKIPPED: needs a GPU"
-        if "--train" in arguments:
-            return "flags checked. SKIPPED: needs Python PyTorch; //benchmarks:peers_train_test runs it"
-        on_network = program.always_network or any(word.startswith("--bandwidth") for word in arguments)
-        if on_network and self.no_network and (program.network or "compare" in program.path):
-            return f"flags checked. SKIPPED: {self.no_network}"
+        reason = self.why_not_here(target, program, arguments, gpu)
+        if reason:
+            self.check_flags(program, arguments)
+            return f"flags checked. SKIPPED: {reason}"
         before, after = before_and_after(arguments)
         argv = [str(ROOT / program.path), *before, *self.small(target, program, arguments)]
         if after or program.small_after:
@@ -270,6 +264,19 @@ class Runner:
         begin = time.monotonic()
         self.must_pass(argv)
         return f"ran, {time.monotonic() - begin:.1f} s"
+
+    def why_not_here(self, target, program, arguments, gpu):
+        """Why a program cannot run in this test, or nothing. One that runs checks its flags by that."""
+        if target == "//benchmarks:compare" and not arguments:  # with other flags it would not be the default comparison
+            return "//benchmarks:compare_default_test runs it"
+        if gpu or any(word.startswith("--device=cuda") for word in arguments):
+            return "needs a GPU"
+        if "--train" in arguments:
+            return "needs Python PyTorch; //benchmarks:peers_train_test runs it"
+        on_network = program.always_network or any(word.startswith("--bandwidth") for word in arguments)
+        if on_network and (program.network or "compare" in program.path):
+            return self.no_network
+        return ""
 
     def small(self, target, program, arguments):
         on_network = any(word.startswith("--bandwidth") for word in arguments)
@@ -429,6 +436,13 @@ class CommandsTest(unittest.TestCase):
             verdict = "FAILED"
         print(f"{line.file}:{line.number}: {text}\n    {verdict}", flush=True)
 
+    def own(self, files):
+        """This shard's part of them. A page is whole: its commands build on each other."""
+        if "TEST_SHARD_STATUS_FILE" in os.environ:
+            pathlib.Path(os.environ["TEST_SHARD_STATUS_FILE"]).touch()
+        shards, own = int(os.environ.get("TEST_TOTAL_SHARDS", 1)), int(os.environ.get("TEST_SHARD_INDEX", 0))
+        return files[own::shards]
+
     def lines(self, file):
         if self.wanted and file not in self.wanted:
             return []
@@ -464,12 +478,12 @@ class CommandsTest(unittest.TestCase):
         self.assertFalse(self.failures, "\n" + "\n".join(self.failures))
 
     def test_commands_of_the_pages_work(self):
-        lines = [line for page in documents()[0] for line in self.lines(page)]
+        lines = [line for page in self.own(documents()[0]) for line in self.lines(page)]
         self.run_lines(lines, self.runner.run)
         self.finish(lines)
 
     def test_commands_of_head_comments_can_be_pasted(self):
-        lines = [line for source in documents()[1] for line in self.lines(source)]
+        lines = [line for source in self.own(documents()[1]) for line in self.lines(source)]
         self.run_lines(lines, self.runner.check_only)
         self.finish(lines)
 
