@@ -7,6 +7,11 @@
 //   bazel run //benchmarks:sync_bench -- --bandwidth=400mbit --workers=4 --json=sync.json
 //   bazel run //benchmarks:sync_bench -- --bandwidth=1gbit --placement=dedicated,colocated -n 10
 //
+// Each exchange over gRPC is measured under TLS too, right after, with --tls_cert and --tls_key
+// (docs/security.md says how to make them); the ratio is then the plain one's time over that of TLS:
+//
+//   bazel run //benchmarks:sync_bench -- --link=grpc --tls_cert=one.pem --tls_key=one.key --tls_ca=ca.pem
+//
 // On GPUs, after tools/setup --cuda; NCCL_ALGO=Ring in front makes NCCL's a ring:
 //
 //   bazel run --config=cuda //benchmarks:sync_bench -- --link=nccl,shm -b 4K -e 128M
@@ -23,6 +28,7 @@
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
 #include "base/program_main.h"
+#include "base/security_flags.h"
 #include "base/status_macros.h"
 #include "benchmarks/exchange/exchange_job.h"
 #include "benchmarks/exchange/nccl_tests.h"
@@ -152,6 +158,8 @@ absl::StatusOr<Sweep> PrepareSweep(const char* argv0) {
                    "/programs/all_reduce_perf");
   GS_ASSIGN_OR_RETURN(sweep.job.rank_binary, FindRunfile(argv0, "benchmarks/sync_bench_rank"));
   GS_ASSIGN_OR_RETURN(sweep.job.tcp_rank_binary, FindRunfile(argv0, "benchmarks/tcp_flows_rank"));
+  GS_RETURN_IF_ERROR(CredentialsFromFlags("").status());
+  sweep.job.tls_flags = TlsFlagsGiven();
   sweep.job.interrupt = &InterruptSignal();
   sweep.job.server_binary = UserPath(absl::GetFlag(FLAGS_server_binary));
   if (sweep.job.server_binary.empty() && needs_server) {
@@ -185,7 +193,13 @@ absl::Status RunOne(const Sweep& sweep, const SyncBenchCase& bench_case, BareTcp
       PrintError(kName, *said);
     }
   }
+  absl::StatusOr<proto::Run> tls = absl::CancelledError();
+  if (!sweep.job.tls_flags.empty() && run.link() == LinkName(Link::kGrpc)) {
+    tls = RunTlsBeside(sweep.job, bench_case, run);
+    GS_RETURN_IF_ERROR(tls.status());
+  }
   PrintAndKeep(std::move(run), records);
+  if (tls.ok()) PrintAndKeep(*std::move(tls), records);
   if (nccl_tests.ok()) PrintAndKeep(*std::move(nccl_tests), records);
   if (bare.ok()) PrintAndKeep(*std::move(bare), records);
   if (InterruptSignal() != 0) return absl::CancelledError("interrupted");

@@ -95,6 +95,22 @@ TEST(ZipArchiveTest, ContentsBeginAtMultiplesOf64) {
   }
 }
 
+TEST(ZipArchiveTest, DamageIsNamedWithItsByte) {
+  ZipWriter zip;
+  ASSERT_TRUE(zip.Add("x", "content").ok());
+  const std::string archive = zip.Finish().value();
+  std::string flipped = archive;
+  flipped[64] = 'C';
+  EXPECT_THAT(std::string(ReadZip(flipped).status().message()),
+              HasSubstr("x at byte 64 has another checksum"));
+  EXPECT_THAT(std::string(ReadZip(archive.substr(0, 50)).status().message()),
+              HasSubstr("cut off at byte 50"));
+  std::string moved = archive;
+  moved[0] = 'Q';
+  EXPECT_THAT(std::string(ReadZip(moved).status().message()),
+              HasSubstr("not where the directory has it, at byte 0"));
+}
+
 // Python's writer leaves sizes to the zip64 directory when they are large; here they only look so.
 TEST(ZipArchiveTest, Zip64IsRead) {
   ZipWriter zip;

@@ -152,7 +152,9 @@ absl::StatusOr<std::string> EncodeSafetensors(const Safetensors& content) {
 
 absl::StatusOr<Safetensors> DecodeSafetensors(absl::string_view file) {
   uint64_t length = 0;
-  if (file.size() < sizeof(length)) return Damaged("cut off");
+  if (file.size() < sizeof(length)) {
+    return Damaged(absl::StrCat("cut off at byte ", file.size()));
+  }
   std::memcpy(&length, file.data(), sizeof(length));
   file.remove_prefix(sizeof(length));
   if (length > kMostHeaderBytes || length > file.size()) {
@@ -162,7 +164,10 @@ absl::StatusOr<Safetensors> DecodeSafetensors(absl::string_view file) {
   Struct header;
   const auto parsed =
       google::protobuf::util::JsonStringToMessage(std::string(file.substr(0, length)), &header);
-  if (!parsed.ok()) return Damaged("its header is not JSON");
+  if (!parsed.ok()) {
+    return Damaged(absl::StrCat("its header, bytes ", sizeof(length), " to ",
+                                sizeof(length) + length, ", is not JSON"));
+  }
   const absl::string_view data = file.substr(length);
 
   Safetensors content;
@@ -191,7 +196,8 @@ absl::StatusOr<Safetensors> DecodeSafetensors(absl::string_view file) {
     content.tensors.push_back(std::move(place.tensor));
   }
   if (end != data.size()) {
-    return Damaged(absl::StrCat("expected ", end, " bytes of tensors, found ", data.size()));
+    return Damaged(absl::StrCat("expected ", end, " bytes of tensors from byte ",
+                                sizeof(length) + length, " on, found ", data.size()));
   }
   return content;
 }

@@ -36,7 +36,11 @@ class Unpickler {
   absl::StatusOr<Pickle> Run() {
     while (!done_) {
       GS_ASSIGN_OR_RETURN(const uint8_t operation, Number<uint8_t>());
-      GS_RETURN_IF_ERROR(Step(operation));
+      const size_t at = all_.size() - left_.size() - 1;
+      const absl::Status step = Step(operation);
+      if (!step.ok()) {
+        return absl::Status(step.code(), absl::StrCat(step.message(), ", at byte ", at));
+      }
     }
     return std::move(pickle_);
   }
@@ -79,9 +83,9 @@ class Unpickler {
     if (!done.has_value()) done = Collect(operation);
     if (!done.has_value()) done = Object(operation);
     if (done.has_value()) return *done;
-    return absl::InvalidArgumentError(absl::StrCat(
-        "pickle: expected the operations of a state dict, found operation 0x",
-        absl::Hex(operation, absl::kZeroPad2), " at byte ", all_.size() - left_.size() - 1));
+    return absl::InvalidArgumentError(
+        absl::StrCat("pickle: expected the operations of a state dict, found operation 0x",
+                     absl::Hex(operation, absl::kZeroPad2)));
   }
 
   absl::optional<absl::Status> Scalar(uint8_t operation) {
@@ -169,7 +173,8 @@ class Unpickler {
   }
 
   absl::StatusOr<absl::string_view> Take(uint64_t bytes) {
-    if (bytes > left_.size()) return NoPickle("cut off");
+    if (bytes > left_.size())
+      return NoPickle(absl::StrCat("cut off behind its ", all_.size(), " bytes"));
     const absl::string_view taken = left_.substr(0, bytes);
     left_.remove_prefix(bytes);
     return taken;
@@ -187,7 +192,8 @@ class Unpickler {
 
   absl::StatusOr<absl::string_view> Line() {
     const size_t end = left_.find('\n');
-    if (end == absl::string_view::npos) return NoPickle("cut off");
+    if (end == absl::string_view::npos)
+      return NoPickle(absl::StrCat("cut off behind its ", all_.size(), " bytes"));
     GS_ASSIGN_OR_RETURN(const absl::string_view line, Take(end + 1));
     return line.substr(0, end);
   }

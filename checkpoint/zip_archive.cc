@@ -65,7 +65,8 @@ class Fields {
 absl::StatusOr<absl::string_view> Part(absl::string_view all, uint64_t begin, uint64_t size,
                                        absl::string_view what) {
   if (begin > all.size() || size > all.size() - begin) {
-    return Damaged(absl::StrCat(what, " ends beyond the file's ", all.size(), " bytes"));
+    return Damaged(
+        absl::StrCat(what, " at byte ", begin, " ends beyond the file's ", all.size(), " bytes"));
   }
   return all.substr(begin, size);
 }
@@ -77,21 +78,26 @@ struct Directory {
 };
 
 absl::StatusOr<Directory> FindDirectory64(absl::string_view archive, size_t end) {
-  if (end < kLocatorBytes) return Damaged("its zip64 locator is missing");
+  const absl::Status missing =
+      Damaged(absl::StrCat("its zip64 locator is missing before byte ", end));
+  if (end < kLocatorBytes) return missing;
   const Fields locator(archive.substr(end - kLocatorBytes, kLocatorBytes));
-  if (locator.At<uint32_t>(0) != kDirectoryEnd64Locator) {
-    return Damaged("its zip64 locator is missing");
-  }
+  if (locator.At<uint32_t>(0) != kDirectoryEnd64Locator) return missing;
   GS_ASSIGN_OR_RETURN(const absl::string_view bytes,
                       Part(archive, locator.At<uint64_t>(8), kDirectoryEnd64Bytes,
                            "the end of its zip64 directory"));
   const Fields fields(bytes);
-  if (fields.At<uint32_t>(0) != kDirectoryEnd64) return Damaged("its zip64 directory is missing");
+  if (fields.At<uint32_t>(0) != kDirectoryEnd64) {
+    return Damaged(
+        absl::StrCat("its zip64 directory is missing at byte ", locator.At<uint64_t>(8)));
+  }
   return Directory{fields.At<uint64_t>(48), fields.At<uint64_t>(40), fields.At<uint64_t>(32)};
 }
 
 absl::StatusOr<Directory> FindDirectory(absl::string_view archive) {
-  if (archive.size() < kDirectoryEndBytes) return Damaged("cut off, no directory");
+  const absl::Status cut_off =
+      Damaged(absl::StrCat("cut off at byte ", archive.size(), ", no directory"));
+  if (archive.size() < kDirectoryEndBytes) return cut_off;
   // A comment of up to 65535 bytes may follow.
   const size_t last = archive.size() - kDirectoryEndBytes;
   const size_t first = last > 65535 ? last - 65535 : 0;
@@ -105,7 +111,7 @@ absl::StatusOr<Directory> FindDirectory(absl::string_view archive) {
     }
     return found;
   }
-  return Damaged("cut off, no directory");
+  return cut_off;
 }
 
 struct Numbers {
@@ -142,7 +148,8 @@ absl::StatusOr<absl::string_view> ContentAt(absl::string_view archive, const Num
                       Part(archive, numbers.offset, kLocalHeaderBytes, name));
   const Fields fields(header);
   if (fields.At<uint32_t>(0) != kLocalHeader) {
-    return Damaged(absl::StrCat(name, " is not where the directory has it"));
+    return Damaged(
+        absl::StrCat(name, " is not where the directory has it, at byte ", numbers.offset));
   }
   const uint64_t begin =
       numbers.offset + kLocalHeaderBytes + fields.At<uint16_t>(26) + fields.At<uint16_t>(28);
@@ -219,14 +226,19 @@ absl::StatusOr<std::vector<ZipEntry>> ReadZip(absl::string_view archive) {
   std::vector<ZipEntry> entries;
   std::set<std::string> names;
   for (uint64_t i = 0; i < directory.entries; ++i) {
-    if (left.size() < kDirectoryEntryBytes) return Damaged("its directory is cut off");
+    const std::string at = absl::StrCat(" at byte ", left.data() - archive.data());
+    if (left.size() < kDirectoryEntryBytes) {
+      return Damaged(absl::StrCat("its directory is cut off", at));
+    }
     const Fields fields(left);
-    if (fields.At<uint32_t>(0) != kDirectoryEntry) return Damaged("its directory is not one");
+    if (fields.At<uint32_t>(0) != kDirectoryEntry) {
+      return Damaged(absl::StrCat("its directory is not one", at));
+    }
     const size_t name_bytes = fields.At<uint16_t>(28);
     const size_t extra_bytes = fields.At<uint16_t>(30);
     const size_t comment_bytes = fields.At<uint16_t>(32);
     if (left.size() - kDirectoryEntryBytes < name_bytes + extra_bytes + comment_bytes) {
-      return Damaged("its directory is cut off");
+      return Damaged(absl::StrCat("its directory is cut off", at));
     }
     ZipEntry entry;
     entry.name = std::string(left.substr(kDirectoryEntryBytes, name_bytes));
@@ -240,11 +252,12 @@ absl::StatusOr<std::vector<ZipEntry>> ReadZip(absl::string_view archive) {
     }
     if (entry.stored) {
       if (numbers.compressed != numbers.size) {
-        return Damaged(absl::StrCat(shown, " has two different sizes"));
+        return Damaged(absl::StrCat(shown, " has two different sizes in the directory", at));
       }
       GS_ASSIGN_OR_RETURN(entry.content, ContentAt(archive, numbers, shown));
       if (Crc32(entry.content) != fields.At<uint32_t>(16)) {
-        return Damaged(absl::StrCat(shown, " has another checksum than it was written with"));
+        return Damaged(absl::StrCat(shown, " at byte ", entry.content.data() - archive.data(),
+                                    " has another checksum than it was written with"));
       }
     }
     entries.push_back(std::move(entry));

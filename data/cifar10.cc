@@ -74,7 +74,8 @@ absl::Status CheckLabels(const std::string& path, const uint8_t* records) {
     const int label = records[i * kRecordBytes];
     if (label > 9) {
       return absl::DataLossError(absl::StrCat("CIFAR-10 file ", path, " is damaged: record ", i,
-                                              " has label ", label, ", expected 0 to 9"));
+                                              " has label ", label, " at byte ", i * kRecordBytes,
+                                              ", expected 0 to 9"));
     }
   }
   return absl::OkStatus();

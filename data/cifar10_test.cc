@@ -108,7 +108,7 @@ TEST(Cifar10Test, LabelAboveNineIsDataLossWithItsRecord) {
   Write(directory + "/test_batch.bin", bytes);
   const auto dataset = Cifar10::Open(directory, Split::kTest);
   EXPECT_EQ(dataset.status().code(), absl::StatusCode::kDataLoss);
-  EXPECT_THAT(dataset.status().message(), HasSubstr("record 1234 has label 10"));
+  EXPECT_THAT(dataset.status().message(), HasSubstr("record 1234 has label 10 at byte 3792082"));
 }
 
 TEST(Cifar10Test, DirectoryInPlaceOfAFileIsDataLoss) {

@@ -62,7 +62,7 @@ void FromInvertedCmyk(const uint8_t* cmyk, int pixels, uint8_t* rgb) {
 // allocated meanwhile belongs to this class. Each method that calls libjpeg is false after one.
 class Decoder {
  public:
-  explicit Decoder(absl::string_view file) {
+  explicit Decoder(absl::string_view file) : bytes_(file.size()) {
     info_.err = jpeg_std_error(&errors_.base);
     errors_.base.error_exit = OnError;
     errors_.base.emit_message = OnMessage;
@@ -110,10 +110,14 @@ class Decoder {
   const jpeg_decompress_struct& info() const { return info_; }
 
   absl::Status error() const {
-    return absl::DataLossError(absl::StrCat("is a damaged JPEG: ", errors_.message));
+    // At the end libjpeg reads two bytes of its own.
+    const size_t left = info_.src == nullptr ? bytes_ : info_.src->bytes_in_buffer;
+    return absl::DataLossError(absl::StrCat("is a damaged JPEG: ", errors_.message,
+                                            ", before byte ", bytes_ - std::min(left, bytes_)));
   }
 
  private:
+  const size_t bytes_;
   ErrorHandler errors_;
   jpeg_decompress_struct info_ = {};
   std::vector<uint8_t> inks_;

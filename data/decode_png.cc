@@ -22,7 +22,7 @@ constexpr char kSixteenBitGrey[] = "16-bit grey, of which Pillow makes white, is
 // then is false, and what is allocated belongs to this class.
 class Decoder {
  public:
-  explicit Decoder(absl::string_view file) : rest_(file) {
+  explicit Decoder(absl::string_view file) : bytes_(file.size()), rest_(file) {
     png_ = png_create_read_struct(PNG_LIBPNG_VER_STRING, this, OnError, OnWarning);
     if (png_ != nullptr) info_ = png_create_info_struct(png_);
   }
@@ -76,7 +76,8 @@ class Decoder {
   }
 
   absl::Status error() const {
-    return absl::DataLossError(absl::StrCat("is a PNG that cannot be read: ", message_));
+    return absl::DataLossError(absl::StrCat("is a PNG that cannot be read: ", message_,
+                                            ", before byte ", bytes_ - rest_.size()));
   }
 
  private:
@@ -94,6 +95,7 @@ class Decoder {
     decoder->rest_.remove_prefix(bytes);
   }
 
+  const size_t bytes_;
   absl::string_view rest_;
   png_structp png_ = nullptr;
   png_infop info_ = nullptr;

@@ -25,7 +25,7 @@ class GrpcStoreServer {
  public:
   // Listens at `address`, "host:port", and nowhere else; port 0 takes any free one.
   // Errors: UNAVAILABLE, naming the address, when the port is taken or the address is not one of
-  // this host's; INVALID_ARGUMENT when it is no "host:port".
+  // this host's; INVALID_ARGUMENT when it is no "host:port", and those of CheckListener().
   // `door` says who may use the store; by default everybody. `health`, if there is one, answers who
   // asks whether it serves.
   static absl::StatusOr<std::unique_ptr<GrpcStoreServer>> Start(
@@ -82,10 +82,11 @@ struct StorePass {
   int attempt = 0;     // of a server: may be -1
   int rank = 0;
   bool server = false;
-  std::string key;  // the launcher's; afterwards the job's
+  std::string key;  // of the job, once the process has come
 };
 
-// ConnectStore() for a process that takes its place in the job there, and learns the job's key.
+// ConnectStore() for a process that takes its place in the job there, and learns the job's key. Where
+// the job has a secret, `credentials` must have it.
 // Errors: also those of StoreDoor::Join(); whoever gets one is no member of the job and should leave
 // it alone.
 absl::StatusOr<std::shared_ptr<ConnectedStore>> EnterStore(const std::string& address,

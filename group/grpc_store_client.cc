@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <atomic>
+#include <functional>
 #include <iterator>
 #include <set>
 #include <thread>
@@ -13,12 +14,15 @@
 #include "base/grpc_status.h"
 #include "base/host_port.h"
 #include "base/job_key.h"
+#include "base/monotonic_time.h"
 #include "base/mutex.h"
+#include "base/secret_proof.h"
 #include "base/status_macros.h"
 #include "group/alarm_clock.h"
 #include "group/grpc_store.h"
 #include "grpcpp/channel.h"
 #include "grpcpp/create_channel.h"
+#include "proto/challenge.grpc.pb.h"
 #include "proto/rendezvous.grpc.pb.h"
 
 namespace gradsync {
@@ -28,6 +32,8 @@ constexpr int kKeepaliveMs = 20'000;
 // The server keeps the deadline; this is how much longer the client waits for what it says then.
 constexpr absl::Duration kGrace = absl::Seconds(2);
 constexpr absl::Duration kReconnectInterval = absl::Seconds(1);
+// How long a watch waits for its challenge.
+constexpr absl::Duration kProofPatience = absl::Seconds(5);
 constexpr char kLate[] = "none in time";
 
 using Stub = proto::Rendezvous::Stub;
@@ -58,32 +64,86 @@ struct Connection {
   Connection(const std::string& address, const Credentials& credentials, std::string key)
       : address(address),
         key(std::move(key)),
+        secret(credentials.secret),
         channel(grpc::CreateCustomChannel(address, credentials.channel, ChannelArguments())),
-        stub(proto::Rendezvous::NewStub(channel)) {}
+        stub(proto::Rendezvous::NewStub(channel)),
+        door(proto::Door::NewStub(channel)) {}
 
   // Makes a call that is cancelled at the deadline; then it ends with DEADLINE_EXCEEDED and kLate.
   // By our clock, since gRPC's timers are not to be relied on (alarm_clock.h).
   template <typename Request, typename Reply>
   grpc::Status Call(grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Reply*),
                     const Request& request, Reply* reply, Deadline deadline,
-                    bool wait_for_connection = false, const std::string& join = "") {
+                    const std::string& join = "") {
+    for (int attempt = 0;; ++attempt) {
+      grpc::ClientContext context;
+      if (!join.empty()) context.AddMetadata("gradsync-join-bin", join);
+      ShowKey(&context);
+      grpc::Status status = ShowProof(&context, deadline);
+      if (!status.ok()) return status;
+      status =
+          Run(&context, deadline, [&] { return (stub.get()->*method)(&context, request, reply); });
+      // A proof may have come too late; nothing was done then.
+      if (status.error_code() != grpc::StatusCode::UNAUTHENTICATED || secret.empty() ||
+          attempt > 0) {
+        return status;
+      }
+      MutexLock lock(&mutex);
+      proofs.reset();
+    }
+  }
+
+  // Asks for nothing, and so at once, as nobody.
+  grpc::Status Probe(Deadline deadline, bool wait_for_connection) {
     grpc::ClientContext context;
-    if (!join.empty()) context.AddMetadata("gradsync-join-bin", join);
     context.set_wait_for_ready(wait_for_connection);
-    ShowKey(&context);
+    proto::GetRequest request;
+    request.set_timeout_us(0);
+    proto::ValueReply reply;
+    return Run(&context, deadline, [&] { return stub->Get(&context, request, &reply); });
+  }
+
+  grpc::Status Run(grpc::ClientContext* context, Deadline deadline,
+                   const std::function<grpc::Status()>& call) {
     std::atomic<bool> late{false};
     const AlarmClock::Ticket alarm = clock.Set(deadline, [&] {
       late = true;
-      context.TryCancel();
+      context->TryCancel();
     });
     grpc::Status status(grpc::StatusCode::CANCELLED, "");
-    if (Begin(&context)) status = (stub.get()->*method)(&context, request, reply);
-    End(&context);
+    if (Begin(context)) status = call();
+    End(context);
     clock.Cancel(alarm);
     if (late && status.error_code() == grpc::StatusCode::CANCELLED) {
       status = grpc::Status(grpc::StatusCode::DEADLINE_EXCEEDED, kLate);
     }
     return status;
+  }
+
+  // Where the job has a secret, a proof of it; of a challenge that is not about to be too old.
+  grpc::Status ShowProof(grpc::ClientContext* context, Deadline deadline) {
+    if (secret.empty()) return grpc::Status::OK;
+    const MonotonicTime now = MonotonicTime::Now();
+    bool fresh = false;
+    {
+      MutexLock lock(&mutex);
+      fresh = proofs != nullptr && now - challenged < ProofChecker::kLifetime / 2;
+    }
+    if (!fresh) {
+      grpc::ClientContext asking;
+      proto::ChallengeReply reply;
+      const grpc::Status status = Run(&asking, deadline, [&] {
+        return door->Challenge(&asking, proto::ChallengeRequest(), &reply);
+      });
+      if (!status.ok()) return status;
+      MutexLock lock(&mutex);
+      proofs = std::make_unique<ProofMaker>(secret, reply.challenge());
+      challenged = now;
+    }
+    MutexLock lock(&mutex);
+    if (proofs == nullptr) return {grpc::StatusCode::UNAUTHENTICATED, "refused just before"};
+    context->AddMetadata("gradsync-proof", proofs->Next());
+    return grpc::Status::OK;
   }
 
   void ShowKey(grpc::ClientContext* context) const {
@@ -134,12 +194,16 @@ struct Connection {
 
   const std::string address;
   std::string key;  // constant once the connection is shared
+  const std::string secret;
   const std::shared_ptr<grpc::Channel> channel;
   const std::unique_ptr<Stub> stub;
+  const std::unique_ptr<proto::Door::Stub> door;
   AlarmClock clock;
   Mutex mutex;
   std::set<grpc::ClientContext*> calls ABSL_GUARDED_BY(mutex);  // under way
   absl::Status abandoned ABSL_GUARDED_BY(mutex);                // why, or OK
+  std::unique_ptr<ProofMaker> proofs ABSL_GUARDED_BY(mutex);    // null: ask for a challenge
+  MonotonicTime challenged ABSL_GUARDED_BY(mutex);
 };
 
 // When to give up a call whose deadline the server keeps.
@@ -172,11 +236,14 @@ class GrpcWatcher : public KeyValueStore::Watcher {
           request.set_key(key);
           proto::ValueReply reply;
           connection->ShowKey(&context_);
-          grpc::Status status(grpc::StatusCode::CANCELLED, "");
-          if (connection->Begin(&context_)) {
-            status = (connection->stub.get()->*method)(&context_, request, &reply);
+          grpc::Status status = connection->ShowProof(&context_, Deadline::In(kProofPatience));
+          if (status.ok()) {
+            status = grpc::Status(grpc::StatusCode::CANCELLED, "");
+            if (connection->Begin(&context_)) {
+              status = (connection->stub.get()->*method)(&context_, request, &reply);
+            }
+            connection->End(&context_);
           }
-          connection->End(&context_);
           if (status.ok()) return callback(std::move(*reply.mutable_value()));
           if (!cancelled_) callback(connection->Explain(status, key));
         }) {}
@@ -272,19 +339,11 @@ class GrpcStore : public ConnectedStore {
   const std::shared_ptr<Connection> connection_;
 };
 
-// Asks for nothing, and so at once.
-grpc::Status Probe(Connection& connection, Deadline deadline, bool wait_for_connection) {
-  proto::GetRequest request;
-  request.set_timeout_us(0);
-  proto::ValueReply reply;
-  return connection.Call(&Stub::Get, request, &reply, deadline, wait_for_connection);
-}
-
 // Waits until somebody answers. False at the deadline.
 bool AwaitServer(Connection& connection, Deadline deadline) {
   while (true) {
     const Deadline look = std::min(deadline, Deadline::In(kReconnectInterval));
-    const grpc::Status status = Probe(connection, look, /*wait_for_connection=*/true);
+    const grpc::Status status = connection.Probe(look, /*wait_for_connection=*/true);
     const bool late = status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED &&
                       status.error_message() == kLate;
     if (!late && status.error_code() != grpc::StatusCode::UNAVAILABLE) return true;
@@ -297,8 +356,8 @@ bool AwaitServer(Connection& connection, Deadline deadline) {
 // Why the channel is not connected, in gRPC's words: a call that does not wait for the connection
 // fails with them.
 std::string LastFailure(Connection& connection) {
-  const grpc::Status status = Probe(connection, Deadline::In(absl::Milliseconds(100)),
-                                    /*wait_for_connection=*/false);
+  const grpc::Status status = connection.Probe(Deadline::In(absl::Milliseconds(100)),
+                                               /*wait_for_connection=*/false);
   return status.error_code() == grpc::StatusCode::UNAVAILABLE ? status.error_message()
                                                               : "no answer";
 }
@@ -331,7 +390,7 @@ absl::StatusOr<std::shared_ptr<ConnectedStore>> EnterStore(const std::string& ad
                                                            const Credentials& credentials,
                                                            StorePass* pass, Deadline deadline) {
   GS_ASSIGN_OR_RETURN(std::shared_ptr<Connection> connection,
-                      Reach(address, credentials, pass->key, deadline));
+                      Reach(address, credentials, /*key=*/"", deadline));
   constexpr size_t kMaxRunIdBytes = 512;
   if (pass->run_id.size() > kMaxRunIdBytes) {
     return absl::InvalidArgumentError(absl::StrCat("--run_id: expected at most ", kMaxRunIdBytes,
@@ -344,9 +403,8 @@ absl::StatusOr<std::shared_ptr<ConnectedStore>> EnterStore(const std::string& ad
   request.set_server(pass->server);
   request.set_nonce(NewJobKey());
   proto::JoinReply reply;
-  const grpc::Status status =
-      connection->Call(&Stub::Join, proto::Nothing(), &reply, WithGrace(deadline),
-                       /*wait_for_connection=*/false, request.SerializeAsString());
+  const grpc::Status status = connection->Call(&Stub::Join, proto::Nothing(), &reply,
+                                               WithGrace(deadline), request.SerializeAsString());
   if (!status.ok()) {
     const absl::Status refused = ToAbslStatus(status);
     return absl::Status(refused.code(),

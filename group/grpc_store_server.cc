@@ -12,6 +12,7 @@
 #include "base/grpc_health.h"
 #include "base/grpc_status.h"
 #include "base/host_port.h"
+#include "base/secret_proof.h"
 #include "base/status_macros.h"
 #include "group/alarm_clock.h"
 #include "group/grpc_store.h"
@@ -22,12 +23,15 @@
 #include "grpcpp/server.h"
 #include "grpcpp/server_builder.h"
 #include "grpcpp/support/proto_buffer_reader.h"
+#include "proto/challenge.pb.h"
 #include "proto/rendezvous.grpc.pb.h"
 
 namespace gradsync {
 namespace {
 
 constexpr int kKeepaliveMs = 20'000;
+// Of a request, whatever it holds besides a value.
+constexpr int kMaxRequestBytes = static_cast<int>(StoreMap::kMaxValueBytes) + (64 << 10);
 constexpr absl::Duration kFarewell = absl::Seconds(1);
 
 proto::ValueReply Reply(const std::string& value) {
@@ -48,8 +52,10 @@ struct Store {
   StoreMap map;
   AlarmClock clock;
   StoreDoor door;
+  ProofChecker checker;
 
-  explicit Store(StoreDoorOptions options) : door(std::move(options)) {}
+  Store(StoreDoorOptions options, const std::string& secret)
+      : door(std::move(options)), checker(secret) {}
 };
 
 // One call of Rendezvous. A stub reads a request before its handler runs, so that anybody could make
@@ -60,16 +66,23 @@ class Call : public grpc::ServerGenericBidiReactor {
  public:
   Call(Store* store, grpc::GenericCallbackServerContext* context)
       : store_(store), path_(context->method()), method_(path_) {
-    const std::string key = Metadata(*context, "gradsync-key");
-    absl::Status welcome = absl::OkStatus();
+    if (path_ == kChallenge) {
+      Challenge();
+      return;
+    }
+    absl::Status welcome = store_->checker.Check(Metadata(*context, "gradsync-proof"));
+    if (!welcome.ok()) {
+      Finish(ToGrpcStatus(welcome));
+      return;
+    }
     if (!absl::ConsumePrefix(&method_, kService)) {
       welcome = absl::Status(absl::StatusCode::kUnimplemented,
                              absl::StrCat("this server has only ", kService));
     } else if (method_ == "Join") {
-      Join(key, Metadata(*context, "gradsync-join-bin"));
+      Join(Metadata(*context, "gradsync-join-bin"));
       return;
     } else {
-      welcome = store_->door.Check(key);
+      welcome = store_->door.Check(Metadata(*context, "gradsync-key"));
     }
     if (welcome.ok()) {
       StartRead(&request_);
@@ -104,6 +117,7 @@ class Call : public grpc::ServerGenericBidiReactor {
 
  private:
   static constexpr absl::string_view kService = "/gradsync.proto.Rendezvous/";
+  static constexpr absl::string_view kChallenge = "/gradsync.proto.Door/Challenge";
 
   static std::string Metadata(const grpc::GenericCallbackServerContext& context, const char* name) {
     const auto found = context.client_metadata().find(name);
@@ -139,8 +153,18 @@ class Call : public grpc::ServerGenericBidiReactor {
     Write(Reply(**result));
   }
 
+  void Challenge() {
+    if (!store_->checker.asks()) {
+      return Finish(ToGrpcStatus(absl::FailedPreconditionError(
+          "this process has no secret (--secret_file), the caller has one")));
+    }
+    proto::ChallengeReply reply;
+    reply.set_challenge(store_->checker.NewChallenge());
+    Write(reply);
+  }
+
   // Whoever joins has no key to show, so its request is in the metadata, whose size gRPC limits.
-  void Join(const std::string& key, const std::string& bytes) {
+  void Join(const std::string& bytes) {
     proto::JoinRequest request;
     if (!request.ParseFromString(bytes)) {
       return Finish(ToGrpcStatus(absl::InvalidArgumentError(
@@ -148,7 +172,7 @@ class Call : public grpc::ServerGenericBidiReactor {
     }
     const absl::StatusOr<std::string> told =
         store_->door.Join({request.run_id(), request.attempt(), request.rank(), request.server(),
-                           request.nonce().substr(0, kMaxNonceBytes), key});
+                           request.nonce().substr(0, kMaxNonceBytes)});
     if (!told.ok()) return Finish(ToGrpcStatus(told.status()));
     proto::JoinReply reply;
     reply.set_key(*told);
@@ -238,8 +262,8 @@ class Service : public grpc::CallbackGenericService {
 
 class ServerImpl : public GrpcStoreServer {
  public:
-  ServerImpl(StoreDoorOptions door, std::shared_ptr<GrpcHealth> health)
-      : store_(std::make_shared<Store>(std::move(door))),
+  ServerImpl(StoreDoorOptions door, const std::string& secret, std::shared_ptr<GrpcHealth> health)
+      : store_(std::make_shared<Store>(std::move(door), secret)),
         service_(store_.get(), std::move(health)) {}
 
   ~ServerImpl() override {
@@ -252,7 +276,7 @@ class ServerImpl : public GrpcStoreServer {
     grpc::ServerBuilder builder;
     builder.AddListeningPort(address, credentials.server, &port_);
     builder.RegisterCallbackGenericService(&service_);
-    builder.SetMaxReceiveMessageSize(-1);
+    builder.SetMaxReceiveMessageSize(kMaxRequestBytes);
     builder.SetMaxSendMessageSize(-1);
     builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 10'000);
     // Otherwise a second server would share a taken port, and each would get some of the clients.
@@ -290,7 +314,9 @@ absl::StatusOr<std::unique_ptr<GrpcStoreServer>> GrpcStoreServer::Start(
     const std::string& address, const Credentials& credentials, StoreDoorOptions door,
     std::shared_ptr<GrpcHealth> health) {
   GS_RETURN_IF_ERROR(ParseHostPort(address).status());
-  auto server = std::make_unique<ServerImpl>(std::move(door), std::move(health));
+  GS_RETURN_IF_ERROR(CheckListener(credentials, address));
+  auto server =
+      std::make_unique<ServerImpl>(std::move(door), credentials.secret, std::move(health));
   GS_RETURN_IF_ERROR(server->Listen(address, credentials));
   return server;
 }

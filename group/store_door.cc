@@ -38,7 +38,6 @@ absl::Status StoreDoor::CheckRun(const Comer& comer) const {
 
 absl::StatusOr<std::string> StoreDoor::Join(const Comer& comer) {
   if (options_.key.empty()) return std::string();
-  if (options_.key_was_given) GS_RETURN_IF_ERROR(Check(comer.key));
   GS_RETURN_IF_ERROR(CheckRun(comer));
   MutexLock lock(&mutex_);
   if (!comer.server) {

@@ -18,8 +18,6 @@ namespace gradsync {
 
 struct StoreDoorOptions {
   std::string key;  // empty: anybody may come, and nothing below matters
-  // The launcher gave the key to all processes: who does not have it is not even told it.
-  bool key_was_given = false;
   std::string run_id;
   int attempt = 0;
   int workers = 1;   // rank 0, which holds the store, among them
@@ -35,16 +33,14 @@ class StoreDoor {
     int rank = 0;
     bool server = false;
     std::string nonce;
-    std::string key;  // as the call showed it
   };
 
   explicit StoreDoor(StoreDoorOptions options) : options_(std::move(options)) {}
 
   // Gives the comer its place, and returns the key. A place is given once: whoever comes to it later
   // is a stranger, however alike (the same command started twice), and the job goes on without it.
-  // Errors: PERMISSION_DENIED without the key that the launcher gave; FAILED_PRECONDITION for a
-  // process of another run; INVALID_ARGUMENT for a rank that the run does not have;
-  // ALREADY_EXISTS when the place is taken; RESOURCE_EXHAUSTED for a server too many.
+  // Errors: FAILED_PRECONDITION for a process of another run; INVALID_ARGUMENT for a rank that the
+  // run does not have; ALREADY_EXISTS when the place is taken; RESOURCE_EXHAUSTED for a server too many.
   absl::StatusOr<std::string> Join(const Comer& comer);
 
   // Whether a call that shows `key` may be answered. Errors: PERMISSION_DENIED.

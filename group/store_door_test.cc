@@ -23,14 +23,15 @@ Deadline Soon() { return Deadline::In(absl::Seconds(30)); }
 
 class StoreDoorTest : public testing::Test {
  protected:
-  void Open(bool key_was_given = false) {
+  void Open(const std::string& secret = "") {
     StoreDoorOptions door;
     door.key = "secret";
-    door.key_was_given = key_was_given;
     door.run_id = "job";
     door.workers = 3;
     door.servers = 1;
-    server_ = *GrpcStoreServer::Start("127.0.0.1:0", InsecureCredentials(), door);
+    Credentials credentials = InsecureCredentials();
+    credentials.secret = secret;
+    server_ = *GrpcStoreServer::Start("127.0.0.1:0", credentials, door);
   }
 
   std::string address() const { return absl::StrCat("127.0.0.1:", server_->port()); }
@@ -103,14 +104,36 @@ TEST_F(StoreDoorTest, NoCallIsAnsweredWithoutTheKey) {
       absl::IsDeadlineExceeded(With("secret")->Get("job/0/failure", Deadline::Now()).status()));
 }
 
-TEST_F(StoreDoorTest, AKeyThatTheLauncherGaveIsToldToNobody) {
-  Open(/*key_was_given=*/true);
-  EXPECT_TRUE(absl::IsPermissionDenied(EnterAs(1).status()));
+TEST_F(StoreDoorTest, WhoDoesNotHaveTheSecretIsToldNothing) {
+  Open("the launcher's");
   StorePass pass;
   pass.run_id = "job";
   pass.rank = 1;
-  pass.key = "secret";
-  EXPECT_TRUE(Enter(pass).ok());
+  EXPECT_TRUE(absl::IsUnauthenticated(Enter(pass).status()));
+  EXPECT_TRUE(absl::IsUnauthenticated(With("secret")->Get("run", Soon()).status()));
+  Credentials credentials = InsecureCredentials();
+  credentials.secret = "another";
+  const absl::Status refused = EnterStore(address(), credentials, &pass, Soon()).status();
+  EXPECT_TRUE(absl::IsUnauthenticated(refused)) << refused;
+  EXPECT_FALSE(absl::StrContains(refused.message(), "launcher's")) << refused;
+  credentials.secret = "the launcher's";
+  const auto member = EnterStore(address(), credentials, &pass, Soon());
+  ASSERT_TRUE(member.ok()) << member.status();
+  EXPECT_EQ(pass.key, "secret");
+  const auto heard = (*member)->Watch("job/0/x", [](absl::StatusOr<std::string>) {});
+  for (int i = 0; i < 100; ++i) EXPECT_EQ((*member)->Set("job/0/y", "1", Soon()), absl::OkStatus());
+  EXPECT_EQ((*member)->Get("job/0/y", Soon()).value(), "1");
+}
+
+TEST_F(StoreDoorTest, WhoHasASecretLeavesAStoreAloneThatAsksForNone) {
+  Open();
+  Credentials credentials = InsecureCredentials();
+  credentials.secret = "the launcher's";
+  StorePass pass;
+  pass.run_id = "job";
+  pass.rank = 1;
+  const absl::Status refused = EnterStore(address(), credentials, &pass, Soon()).status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
 }
 
 TEST_F(StoreDoorTest, AFailureIsPublishedForTheRunOnly) {

@@ -10,19 +10,20 @@
 namespace gradsync {
 namespace {
 
-// Far above what a job of the largest world sets, which is some keys for each rank.
-constexpr size_t kMaxKeyBytes = 4096;
-constexpr size_t kMaxKeys = size_t{1} << 20;
 constexpr int kMaxWorldSize = 1 << 16;
 
 // Of ranks that are missing, in a message.
 constexpr size_t kMaxNamed = 16;
 
 absl::Status CheckKey(absl::string_view key) {
-  if (key.size() <= kMaxKeyBytes) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("store: expected a key of at most ", kMaxKeyBytes,
-                                                 " bytes, found one of ", key.size()));
+  if (key.size() <= StoreMap::kMaxKeyBytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("store: expected a key of at most ",
+                                                 StoreMap::kMaxKeyBytes, " bytes, found one of ",
+                                                 key.size()));
 }
+
+// A key in a message.
+absl::string_view Short(absl::string_view key) { return key.substr(0, 200); }
 
 // "ranks 2, 3 of 4 have not come to "key"": those who have `expired` had come. Where all had, they
 // are whom the last ones wait for.
@@ -52,7 +53,7 @@ absl::Status StoreMap::Set(absl::string_view key, std::string value) {
   {
     MutexLock lock(&mutex_);
     if (!closed_.ok()) return closed_;
-    GS_RETURN_IF_ERROR(CheckRoom(key));
+    GS_RETURN_IF_ERROR(CheckRoom(key, shared->size()));
     Store(key, shared, &woken);
   }
   for (auto& [ticket, done] : woken) std::move(done)(shared);
@@ -67,22 +68,46 @@ absl::StatusOr<StoreMap::Value> StoreMap::SetIfAbsent(absl::string_view key, std
     if (!closed_.ok()) return closed_;
     const auto found = values_.find(key);
     if (found != values_.end()) return found->second;
-    GS_RETURN_IF_ERROR(CheckRoom(key));
+    GS_RETURN_IF_ERROR(CheckRoom(key, shared->size()));
     Store(key, shared, &woken);
   }
   for (auto& [ticket, done] : woken) std::move(done)(shared);
   return shared;
 }
 
-absl::Status StoreMap::CheckRoom(absl::string_view key) const {
+absl::Status StoreMap::CheckRoom(absl::string_view key, size_t value_bytes) const {
   GS_RETURN_IF_ERROR(CheckKey(key));
-  if (values_.size() < kMaxKeys || values_.contains(key)) return absl::OkStatus();
+  const auto found = values_.find(key);
+  if (found == values_.end() && values_.size() >= kMaxKeys) {
+    return absl::ResourceExhaustedError(absl::StrCat("store: expected at most ", kMaxKeys,
+                                                     " keys, found another: \"", Short(key), "\""));
+  }
+  return CheckBytes(key, found == values_.end() ? 0 : found->second->size(), value_bytes);
+}
+
+absl::Status StoreMap::CheckBytes(absl::string_view key, size_t before, size_t bytes) const {
+  if (bytes > kMaxValueBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("store: \"", Short(key),
+                                                   "\": expected a value of at most ",
+                                                   kMaxValueBytes, " bytes, found ", bytes));
+  }
+  if (bytes_ - before + bytes <= max_bytes_) return absl::OkStatus();
   return absl::ResourceExhaustedError(
-      absl::StrCat("store: expected at most ", kMaxKeys, " keys, found another: \"", key, "\""));
+      absl::StrCat("store: \"", Short(key), "\": expected values of at most ", max_bytes_,
+                   " bytes in all, found ", bytes_ - before, " and another of ", bytes));
+}
+
+absl::Status StoreMap::CheckWaits() const {
+  if (places_.size() < kMaxWaits) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("store: expected at most ", kMaxWaits, " calls that wait, found another"));
 }
 
 void StoreMap::Store(absl::string_view key, Value value, std::map<Ticket, OnValue>* woken) {
-  values_[key] = std::move(value);
+  Value& place = values_[key];
+  if (place != nullptr) bytes_ -= place->size();
+  bytes_ += value->size();
+  place = std::move(value);
   const auto waiting = getters_.find(key);
   if (waiting == getters_.end()) return;
   *woken = std::move(waiting->second);
@@ -105,6 +130,8 @@ StoreMap::Ticket StoreMap::Get(absl::string_view key, OnValue done) {
       result = std::move(failure);  // also of a store that closed because of it
     } else if (!closed_.ok()) {
       result = closed_;
+    } else if (absl::Status full = CheckWaits(); !full.ok()) {
+      result = std::move(full);
     } else {
       getters_[key].emplace(ticket, std::move(done));
       places_[ticket] = Place{std::string(key), /*gathering=*/false, /*rank=*/0};
@@ -139,6 +166,8 @@ StoreMap::Ticket StoreMap::AllGather(absl::string_view key, int rank, int world_
 absl::Status StoreMap::Join(absl::string_view key, int rank, int world_size, Part* part,
                             std::vector<OnValues>* complete, Values* values) {
   GS_RETURN_IF_ERROR(CheckKey(key));
+  GS_RETURN_IF_ERROR(CheckBytes(key, 0, part->value.size()));
+  GS_RETURN_IF_ERROR(CheckWaits());
   if (world_size > kMaxWorldSize) {
     return absl::InvalidArgumentError(absl::StrCat("exchange \"", key,
                                                    "\": expected a world of at most ",
@@ -160,6 +189,7 @@ absl::Status StoreMap::Join(absl::string_view key, int rank, int world_size, Par
         absl::StrCat("exchange \"", key, "\": rank ", rank, " of ", world_size, " came twice"));
   }
   places_[part->ticket] = Place{std::string(key), /*gathering=*/true, rank};
+  bytes_ += part->value.size();
   gathering.parts.emplace(rank, std::move(*part));
   gathering.expired.erase(rank);
   if (static_cast<int>(gathering.parts.size()) < world_size) return absl::OkStatus();
@@ -167,6 +197,7 @@ absl::Status StoreMap::Join(absl::string_view key, int rank, int world_size, Par
   std::vector<std::string> gathered;
   for (auto& [each, finished] : gathering.parts) {
     places_.erase(finished.ticket);
+    bytes_ -= finished.value.size();
     gathered.push_back(std::move(finished.value));
     complete->push_back(std::move(finished.done));
   }
@@ -195,6 +226,7 @@ void StoreMap::Drop(Ticket ticket, bool expired) {
         gathering->second.expired.insert(place.rank);
       }
       on_values = std::move(parts.at(place.rank).done);
+      bytes_ -= parts.at(place.rank).value.size();
       parts.erase(place.rank);
       if (parts.empty()) gatherings_.erase(gathering);
     } else {
@@ -220,6 +252,12 @@ absl::StatusOr<StoreMap::Value> StoreMap::Fail(absl::string_view prefix, std::st
     const auto earlier = failures_.find(std::string(prefix));
     if (earlier != failures_.end()) return earlier->second;
     if (!closed_.ok()) return closed_;
+    GS_RETURN_IF_ERROR(CheckKey(prefix));
+    if (failures_.size() >= kMaxFailures && failures_.count(std::string(prefix)) == 0) {
+      return absl::ResourceExhaustedError(absl::StrCat("store: expected at most ", kMaxFailures,
+                                                       " failures, found another: \"",
+                                                       Short(prefix), "\""));
+    }
     const auto [entry, first] = failures_.try_emplace(std::string(prefix), shared);
     if (!first) return entry->second;
     ended = TakeWaits(prefix);
@@ -249,6 +287,7 @@ StoreMap::Waits StoreMap::TakeWaits(absl::string_view prefix) {
     if (!absl::StartsWith(entry.first, prefix)) return false;
     for (auto& [rank, part] : entry.second.parts) {
       places_.erase(part.ticket);
+      bytes_ -= part.value.size();
       taken.parts.emplace(part.ticket, std::move(part.done));
     }
     return true;
@@ -269,6 +308,7 @@ void StoreMap::Close(absl::Status reason) {
     closed_ = reason;
     ended = TakeWaits("");
     values_.clear();
+    bytes_ = 0;
   }
   ended.End(reason);
 }

@@ -37,17 +37,26 @@ class StoreMap {
   using OnValue = absl::AnyInvocable<void(absl::StatusOr<Value>) &&>;
   using OnValues = absl::AnyInvocable<void(absl::StatusOr<Values>) &&>;
 
-  StoreMap() = default;
+  // `max_bytes`: of all values and parts.
+  explicit StoreMap(size_t max_bytes = kMaxBytes) : max_bytes_(max_bytes) {}
   StoreMap(const StoreMap&) = delete;
   StoreMap& operator=(const StoreMap&) = delete;
 
-  // As in KeyValueStore. Errors: that of Close(); INVALID_ARGUMENT for a key of more than 4 KiB;
-  // RESOURCE_EXHAUSTED for more than 2^20 keys.
+  // Far above what a job of the largest world keeps in its store.
+  static constexpr size_t kMaxKeyBytes = 4096;
+  static constexpr size_t kMaxKeys = size_t{1} << 20;
+  static constexpr size_t kMaxValueBytes = size_t{64} << 20;
+  static constexpr size_t kMaxBytes = size_t{1} << 30;
+  static constexpr size_t kMaxWaits = size_t{1} << 20;
+  static constexpr size_t kMaxFailures = 1024;
+
+  // As in KeyValueStore. Errors: that of Close(); INVALID_ARGUMENT for a key or a value that is too
+  // long; RESOURCE_EXHAUSTED for too many, or too many bytes in all.
   absl::Status Set(absl::string_view key, std::string value);
   absl::StatusOr<Value> SetIfAbsent(absl::string_view key, std::string value);
 
   // Ends all waits for keys with the prefix, and those to come, as in KeyValueStore. Errors: that
-  // of Close().
+  // of Close(); INVALID_ARGUMENT and RESOURCE_EXHAUSTED as Set().
   absl::StatusOr<Value> Fail(absl::string_view prefix, std::string reason);
 
   // `done` gets the value when the key is set. Errors: DEADLINE_EXCEEDED after Expire(), naming the
@@ -97,7 +106,12 @@ class StoreMap {
   };
 
   // Whether a value may be set. Errors: INVALID_ARGUMENT, RESOURCE_EXHAUSTED.
-  absl::Status CheckRoom(absl::string_view key) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status CheckRoom(absl::string_view key, size_t value_bytes) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The same of what a key's value or part takes, and of one more wait.
+  absl::Status CheckBytes(absl::string_view key, size_t before, size_t bytes) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status CheckWaits() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // What Fail() said of the key, or OK.
   absl::Status FailureOf(absl::string_view key) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Waits TakeWaits(absl::string_view prefix) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -108,10 +122,12 @@ class StoreMap {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Drop(Ticket ticket, bool expired);
 
+  const size_t max_bytes_;
   Mutex mutex_;
   absl::Status closed_ ABSL_GUARDED_BY(mutex_);
   Ticket last_ticket_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::flat_hash_map<std::string, Value> values_ ABSL_GUARDED_BY(mutex_);
+  size_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // of values and parts
   absl::flat_hash_map<std::string, std::map<Ticket, OnValue>> getters_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<std::string, Gathering> gatherings_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<Ticket, Place> places_ ABSL_GUARDED_BY(mutex_);

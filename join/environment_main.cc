@@ -27,7 +27,9 @@ absl::StatusOr<JoinOptions> JoinOptionsFromEnvironment(int server_tasks) {
   options.meet.master = environment.master.value_or("");
   options.meet.run_id = environment.run_id.value_or(options.meet.run_id);
   options.meet.attempt = environment.attempt;
-  options.meet.key = EnvironmentVariable(kJobKeyVariable).value_or("");
+  options.meet.credentials.secret = EnvironmentVariable(kJobKeyVariable).value_or("");
+  GS_RETURN_IF_ERROR(CheckJobKey(kJobKeyVariable, options.meet.credentials.secret));
+  options.meet.credentials.insecure = false;
   options.device.local_rank = environment.local_rank;
   options.ranks_on_host = environment.local_size.value_or(0);
   options.nccl_settings = NcclSettings(EnvironmentVariable);

@@ -11,7 +11,8 @@ namespace gradsync {
 
 // Who this process is and where the others are, as torchrun, Slurm or MPI say
 // (group/launch_environment.h); without any of them one rank alone. The job itself is the default
-// one: set `sync.job`. With `server_tasks`, that many of the launcher's tasks are parameter servers
+// one: set `sync.job`. The launcher's key (base/job_key.h) is the job's secret; without one, ranks that
+// other hosts could reach refuse to listen, unless meet.credentials say otherwise. With `server_tasks`, that many of the launcher's tasks are parameter servers
 // (group/task_role.h), and the workers wait until these have registered.
 // Errors: those of DetectLaunchEnvironment(), RoleOfTask() and ExpectRole().
 absl::StatusOr<JoinOptions> JoinOptionsFromEnvironment(int server_tasks = 0);

@@ -66,6 +66,16 @@ absl::Status TakeServers(int stage, int stages, SyncOptions* options) {
   return absl::OkStatus();
 }
 
+// Not left to those who do not know: their gradients would travel in the clear.
+absl::Status CheckEncryption(const JoinOptions& options) {
+  const Link link = options.sync.job.link;
+  if (!options.meet.credentials.encrypted || (link != Link::kGloo && link != Link::kNccl)) {
+    return absl::OkStatus();
+  }
+  return FlagError("link", "one that can encrypt, as --tls_cert asks (grpc; shm within a host)",
+                   LinkName(link));
+}
+
 }  // namespace
 
 absl::Status CheckJoin(const JoinOptions& options) {
@@ -80,6 +90,7 @@ absl::Status CheckJoin(const JoinOptions& options) {
           absl::StrCat("--servers: expected host:port,..., found \"", server, "\""));
     }
   }
+  GS_RETURN_IF_ERROR(CheckEncryption(options));
   GS_RETURN_IF_ERROR(ValidateDevice(options.device));
   SyncOptions sync = options.sync;
   sync.job.servers = options.num_servers;

@@ -75,7 +75,6 @@ namespace {
 StoreDoorOptions DoorOf(const MeetOptions& options, const std::string& key) {
   StoreDoorOptions door;
   door.key = key;
-  door.key_was_given = !options.key.empty();
   door.run_id = options.run_id;
   door.attempt = options.attempt;
   door.workers = options.world_size;
@@ -103,7 +102,7 @@ absl::Status CheckMeeting(const MeetOptions& options) {
     return absl::InvalidArgumentError(
         absl::StrCat("--master: expected host:port, found \"", options.master, "\""));
   }
-  return CheckJobKey(kJobKeyVariable, options.key);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<Meeting> Meet(const MeetOptions& options) {
@@ -123,10 +122,14 @@ absl::StatusOr<Meeting> Meet(const MeetOptions& options) {
     return meeting;
   }
   std::string address = options.master;
+  // On all ranks, though some may not listen: the job would be open to strangers.
+  if (options.rank == 0 || options.credentials.server != nullptr) {
+    GS_RETURN_IF_ERROR(CheckListener(options.credentials, absl::StrCat(group.address, ":0")));
+  }
   if (options.rank == 0) {
     // Not at the name itself, which this host may have as a name for its loopback address.
     GS_ASSIGN_OR_RETURN(const HostPort master, ParseHostPort(options.master));
-    group.key = options.key.empty() ? NewJobKey() : options.key;
+    group.key = NewJobKey();
     GS_ASSIGN_OR_RETURN(
         meeting.server_,
         GrpcStoreServer::Start(absl::StrCat(group.address, ":", master.port), group.credentials,
@@ -145,7 +148,6 @@ absl::StatusOr<Meeting> Meet(const MeetOptions& options) {
     pass.run_id = options.run_id;
     pass.attempt = options.attempt;
     pass.rank = options.rank;
-    pass.key = options.key;
     GS_ASSIGN_OR_RETURN(connected, EnterStore(address, group.credentials, &pass, deadline));
     group.key = pass.key;
   }

@@ -30,7 +30,6 @@ struct MeetOptions {
   std::string interface;       // of this host's network; empty: that of the route to master
   std::string run_id = "job";  // the same for all processes of the job
   int attempt = 0;             // counts restarts of the job
-  std::string key;             // of the job, which a launcher gave; empty: rank 0 makes one
   int servers = -1;            // parameter servers that may come to the store; -1: any number
   absl::Duration timeout = absl::Seconds(60);  // for each wait for another process
   // A process of the job that gives no sign of life for longer is lost, and one that is at work and
@@ -39,6 +38,8 @@ struct MeetOptions {
   absl::Duration failure_timeout = absl::Seconds(10);
   // What this process counts, if it does.
   std::shared_ptr<Activity> activity = std::make_shared<Activity>();
+  // Of all connections, with the job's secret if it has one. By default for a network that is
+  // trusted.
   Credentials credentials = InsecureCredentials();
   std::shared_ptr<TraceRecorder> recorder;  // of some steps; may be null
   std::shared_ptr<GrpcHealth> health;       // of the store that rank 0 holds; may be null
@@ -86,8 +87,8 @@ absl::Status CheckMeeting(const MeetOptions& options);
 // Starts the store on rank 0, connects to it, and says there which run it is of
 // (group/store_run.h). A rank without a master has a store of its own, in memory. Does not wait for
 // the other ranks. Blocks for at most options.timeout.
-// Errors: those of CheckMeeting(), LocalAddress(), GrpcStoreServer::Start(), ConnectStore() and
-// on_store.
+// Errors: those of CheckMeeting(), LocalAddress(), CheckListener(), GrpcStoreServer::Start(),
+// ConnectStore() and on_store.
 absl::StatusOr<Meeting> Meet(const MeetOptions& options);
 
 }  // namespace gradsync

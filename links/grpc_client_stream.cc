@@ -5,7 +5,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/grpc_status.h"
+#include "base/status_macros.h"
 #include "grpcpp/generic/generic_stub.h"
+#include "links/grpc_challenge.h"
 #include "links/grpc_frame_stream.h"
 
 namespace gradsync {
@@ -32,8 +34,9 @@ class ClientStream : public GrpcFrameStream,
                      public std::enable_shared_from_this<ClientStream> {
  public:
   ClientStream(const std::string& address, std::shared_ptr<grpc::Channel> channel,
-               const StreamProof& proof)
+               const StreamProof& proof, const std::string& answer)
       : GrpcFrameStream(address), call_(NewCall(std::move(channel))) {
+    if (!answer.empty()) call_->context.AddMetadata(kProofMetadata, answer);
     if (!proof.run.empty()) call_->context.AddMetadata(kRunMetadata, proof.run);
     if (!proof.key.empty()) call_->context.AddMetadata(kKeyMetadata, proof.key);
   }
@@ -165,11 +168,18 @@ class ClientStream : public GrpcFrameStream,
 
 absl::StatusOr<std::shared_ptr<FrameStream>> OpenClientStream(
     const std::string& address, std::shared_ptr<grpc::Channel> channel, const StreamProof& proof,
-    std::shared_ptr<FrameSink> sink, Deadline deadline) {
-  auto stream = std::make_shared<ClientStream>(address, std::move(channel), proof);
+    const std::string& secret, std::shared_ptr<FrameSink> sink, Deadline deadline) {
+  std::string answer;
+  if (!secret.empty()) {
+    GS_ASSIGN_OR_RETURN(answer, MakeProof(address, channel, secret, deadline));
+  }
+  auto stream = std::make_shared<ClientStream>(address, channel, proof, answer);
   const absl::Status opened = stream->Open(std::move(sink), deadline);
-  if (!opened.ok()) return opened;
-  return stream;
+  if (opened.ok()) return stream;
+  if (!absl::IsDeadlineExceeded(opened)) return opened;
+  const std::string why = WhyNotConnected(channel);
+  return why.empty() ? opened
+                     : absl::DeadlineExceededError(absl::StrCat(opened.message(), ": ", why));
 }
 
 }  // namespace gradsync

@@ -12,11 +12,12 @@
 
 namespace gradsync {
 
-// Opens a stream on `channel`, which leads to `address`, as one that has `proof`. Blocks until the peer has accepted, at
-// most until the deadline. Errors: as StreamLink::Connect(); the sink is not called then.
+// Opens a stream on `channel`, which leads to `address`, as one that has `proof` and `secret`, which
+// may be empty. Blocks until the peer has accepted, at most until the deadline. Errors: as
+// StreamLink::Connect(); the sink is not called then.
 absl::StatusOr<std::shared_ptr<FrameStream>> OpenClientStream(
     const std::string& address, std::shared_ptr<grpc::Channel> channel, const StreamProof& proof,
-    std::shared_ptr<FrameSink> sink, Deadline deadline);
+    const std::string& secret, std::shared_ptr<FrameSink> sink, Deadline deadline);
 
 }  // namespace gradsync
 

@@ -9,6 +9,7 @@
 #include "base/grpc_status.h"
 #include "grpc/grpc.h"
 #include "grpcpp/alarm.h"
+#include "links/grpc_challenge.h"
 #include "links/grpc_frame_stream.h"
 
 namespace gradsync {
@@ -19,6 +20,12 @@ constexpr absl::Duration kLinger = absl::Seconds(1);
 
 // Trailers are limited to 8 KiB, and percent-encoding triples a byte.
 constexpr size_t kMaxReasonBytes = 2048;
+
+std::string Metadata(const grpc::GenericCallbackServerContext& context, const char* name) {
+  const auto found = context.client_metadata().find(name);
+  if (found == context.client_metadata().end()) return "";
+  return std::string(found->second.data(), found->second.size());
+}
 
 class ServerStream : public GrpcFrameStream,
                      public grpc::ServerGenericBidiReactor,
@@ -96,12 +103,6 @@ class ServerStream : public GrpcFrameStream,
   }
 
  private:
-  static std::string Metadata(const grpc::GenericCallbackServerContext& context, const char* name) {
-    const auto found = context.client_metadata().find(name);
-    if (found == context.client_metadata().end()) return "";
-    return std::string(found->second.data(), found->second.size());
-  }
-
   absl::Status Lost() const {
     return absl::UnavailableError(absl::StrCat(peer_, ": lost, or cancelled there"));
   }
@@ -181,6 +182,7 @@ class RefusedCall : public grpc::ServerGenericBidiReactor {
 
 grpc::ServerGenericBidiReactor* FrameService::CreateReactor(
     grpc::GenericCallbackServerContext* context) {
+  if (context->method() == kChallengeMethod) return NewChallengeCall(&checker_);
   if (context->method() != kExchangeMethod) {
     if (health_ != nullptr) {
       if (auto* const answer = health_->Answer(context->method())) return answer;
@@ -188,6 +190,8 @@ grpc::ServerGenericBidiReactor* FrameService::CreateReactor(
     return new RefusedCall(grpc::Status(grpc::StatusCode::UNIMPLEMENTED,
                                         "this server has only " + std::string(kExchangeMethod)));
   }
+  const absl::Status proof = checker_.Check(Metadata(*context, kProofMetadata));
+  if (!proof.ok()) return new RefusedCall(ToGrpcStatus(proof));
   auto stream = std::make_shared<ServerStream>(context, registry_);
   if (!registry_->Add(stream)) {
     return new RefusedCall(grpc::Status(grpc::StatusCode::UNAVAILABLE, "the listener is closing"));

@@ -3,12 +3,14 @@
 #define GRADSYNC_LINKS_GRPC_SERVER_STREAM_H_
 
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "base/grpc_health.h"
 #include "base/mutex.h"
+#include "base/secret_proof.h"
 #include "grpcpp/generic/async_generic_service.h"
 #include "links/frame_stream.h"
 
@@ -59,13 +61,14 @@ class StreamRegistry {
   std::vector<std::weak_ptr<FrameStream>> streams_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Makes a stream of each call of gradsync.proto.FrameLink.Exchange; other calls are UNIMPLEMENTED,
-// but for those that `health`, if there is one, answers.
+// Makes a stream of each call of gradsync.proto.FrameLink.Exchange, and gives challenges; other calls
+// are UNIMPLEMENTED, but for those that `health`, if there is one, answers. With a secret, streams
+// without a proof of it are refused.
 // Thread-safe. Must outlive the server that it is registered with.
 class FrameService : public grpc::CallbackGenericService {
  public:
-  FrameService(StreamAcceptor acceptor, std::shared_ptr<GrpcHealth> health)
-      : acceptor_(std::move(acceptor)), health_(std::move(health)) {}
+  FrameService(StreamAcceptor acceptor, std::string secret, std::shared_ptr<GrpcHealth> health)
+      : acceptor_(std::move(acceptor)), checker_(std::move(secret)), health_(std::move(health)) {}
 
   grpc::ServerGenericBidiReactor* CreateReactor(
       grpc::GenericCallbackServerContext* context) override;
@@ -74,6 +77,7 @@ class FrameService : public grpc::CallbackGenericService {
 
  private:
   const StreamAcceptor acceptor_;
+  ProofChecker checker_;
   const std::shared_ptr<GrpcHealth> health_;
   const std::shared_ptr<StreamRegistry> registry_ = std::make_shared<StreamRegistry>();
 };

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/deadline.h"
 #include "base/grpc_deadline.h"
+#include "base/status_macros.h"
 #include "grpcpp/create_channel.h"
 #include "grpcpp/server.h"
 #include "grpcpp/server_builder.h"
@@ -25,8 +26,8 @@ GrpcKeepalive KeepaliveOf(const GrpcLinkOptions& options) {
 
 class GrpcListener : public StreamListener {
  public:
-  GrpcListener(StreamAcceptor acceptor, std::shared_ptr<GrpcHealth> health)
-      : service_(std::move(acceptor), std::move(health)) {}
+  GrpcListener(StreamAcceptor acceptor, const GrpcLinkOptions& options)
+      : service_(std::move(acceptor), options.credentials.secret, options.health) {}
 
   ~GrpcListener() override {
     if (server_ == nullptr) return;
@@ -73,7 +74,8 @@ class GrpcLink : public StreamLink {
       return absl::InvalidArgumentError(
           absl::StrCat("cannot listen at \"", address, "\": expected host:port"));
     }
-    auto listener = std::make_unique<GrpcListener>(std::move(acceptor), options_.health);
+    GS_RETURN_IF_ERROR(CheckListener(options_.credentials, address));
+    auto listener = std::make_unique<GrpcListener>(std::move(acceptor), options_);
     const absl::Status started = listener->Start(address.substr(0, colon), address, options_);
     if (!started.ok()) return started;
     return listener;
@@ -86,7 +88,7 @@ class GrpcLink : public StreamLink {
         address,
         grpc::CreateCustomChannel(address, options_.credentials.channel,
                                   GrpcChannelArguments(KeepaliveOf(options_), connection)),
-        options_.proof, std::move(sink), deadline);
+        options_.proof, options_.credentials.secret, std::move(sink), deadline);
   }
 
  private:

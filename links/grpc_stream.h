@@ -49,8 +49,8 @@ struct GrpcLinkOptions {
 // carries code and message (of at most 2 KiB). When the peer does not take that in within a second,
 // the connection is reset.
 //
-// Errors of Listen(): INVALID_ARGUMENT when the address is not "host:port"; UNAVAILABLE when the
-// port is taken or the address is not ours. Errors of Connect(): DEADLINE_EXCEEDED when nobody
+// Errors of Listen(): INVALID_ARGUMENT when the address is not "host:port", and those of
+// CheckListener(); UNAVAILABLE when the port is taken or the address is not ours. Errors of Connect(): DEADLINE_EXCEEDED when nobody
 // accepted in time; UNAVAILABLE when the stream was refused; UNIMPLEMENTED, UNAUTHENTICATED or what
 // else the peer ended the call with. All name the address.
 std::shared_ptr<StreamLink> NewGrpcLink(GrpcLinkOptions options = {});

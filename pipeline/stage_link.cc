@@ -6,6 +6,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/culprit.h"
+#include "base/job_key.h"
 #include "base/status_macros.h"
 #include "links/frame_error.h"
 #include "proto/pipeline.pb.h"
@@ -124,10 +125,18 @@ absl::Status StageLink::Listen(Deadline deadline) {
   }
   GS_ASSIGN_OR_RETURN(listener_, link_->Listen(absl::StrCat(group_.address, ":0"),
                                                [this](std::shared_ptr<FrameStream> stream) {
-                                                 return std::make_shared<Sink>(
-                                                     this, Neighbour::kBefore, std::move(stream));
+                                                 return Welcome(std::move(stream));
                                                }));
   return group_.store->Set(AddressKey(group_, group_.rank), listener_->address(), deadline);
+}
+
+std::shared_ptr<FrameSink> StageLink::Welcome(std::shared_ptr<FrameStream> stream) {
+  if (!group_.key.empty() && !SameSecret(stream->proof().key, group_.key)) {
+    stream->Cancel(absl::PermissionDeniedError(
+        absl::StrCat("rank ", group_.rank, " takes part in a job with another key")));
+    return nullptr;
+  }
+  return std::make_shared<Sink>(this, Neighbour::kBefore, std::move(stream));
 }
 
 absl::Status StageLink::ConnectBehind(Deadline deadline) {

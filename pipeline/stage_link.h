@@ -96,6 +96,7 @@ class StageLink {
 
   std::string NameOf(Neighbour neighbour) const;
   absl::Status Listen(Deadline deadline);
+  std::shared_ptr<FrameSink> Welcome(std::shared_ptr<FrameStream> stream);
   absl::Status ConnectBehind(Deadline deadline);
   absl::Status WaitForGreetings(Deadline deadline);
   absl::Status Agreed(const absl::Status& own);

@@ -39,6 +39,7 @@
 #include "base/metrics_server.h"
 #include "base/program_main.h"
 #include "base/raise_file_limit.h"
+#include "base/security_flags.h"
 #include "base/status_macros.h"
 #include "base/version.h"
 #include "base/write_file.h"
@@ -182,9 +183,9 @@ struct Flags {
   int64_t max_message = absl::GetFlag(FLAGS_max_message).bytes;
   absl::Duration timeout = absl::GetFlag(FLAGS_timeout);
   absl::Duration failure_timeout = absl::GetFlag(FLAGS_failure_timeout);
-  std::string key = EnvironmentVariable(kJobKeyVariable).value_or("");
   int metrics_port = absl::GetFlag(FLAGS_metrics_port);
   std::string metrics_port_file = UserPath(absl::GetFlag(FLAGS_metrics_port_file));
+  Credentials credentials;
 };
 
 // What is not given by flags, in a job whose launcher counts this server. Flags win.
@@ -234,16 +235,13 @@ struct Master {
 absl::StatusOr<Master> AskMaster(const Flags& flags) {
   Master master;
   master.run = {flags.run_id, std::max(flags.attempt, 0)};
-  master.key = flags.key;
   if (flags.master.empty()) return master;
   const Deadline deadline = Deadline::In(flags.timeout);
   StorePass pass;
-  pass.key = flags.key;
   pass.server = true;
   pass.run_id = flags.run_id;
   pass.attempt = flags.attempt;
-  GS_ASSIGN_OR_RETURN(master.store,
-                      EnterStore(flags.master, InsecureCredentials(), &pass, deadline));
+  GS_ASSIGN_OR_RETURN(master.store, EnterStore(flags.master, flags.credentials, &pass, deadline));
   master.key = pass.key;
   GS_ASSIGN_OR_RETURN(master.run, AskForRun(*master.store, deadline));
   if (!flags.run_id.empty() && flags.run_id != master.run.run_id) {
@@ -298,7 +296,6 @@ absl::Status CheckFlags(const Flags& flags) {
   if (!flags.metrics_port_file.empty() && flags.metrics_port < 0) {
     return FlagError("metrics_port_file", "none without --metrics_port", flags.metrics_port_file);
   }
-  if (absl::Status key = CheckJobKey(kJobKeyVariable, flags.key); !key.ok()) return key;
   if (flags.timeout <= absl::ZeroDuration()) {
     return absl::InvalidArgumentError(absl::StrCat("--timeout: expected a time above 0, found ",
                                                    absl::FormatDuration(flags.timeout)));
@@ -308,6 +305,13 @@ absl::Status CheckFlags(const Flags& flags) {
                      absl::FormatDuration(flags.failure_timeout));
   }
   return absl::OkStatus();
+}
+
+// Before anybody is asked for anything.
+absl::Status ReadCredentials(Flags* flags) {
+  const std::string key = EnvironmentVariable(kJobKeyVariable).value_or("");
+  GS_ASSIGN_OR_RETURN(flags->credentials, CredentialsFromFlags(key));
+  return CheckListener(flags->credentials, flags->listen);
 }
 
 int Complain(int code, absl::string_view what, const absl::Status& status) {
@@ -379,6 +383,8 @@ int Main(int argc, char** argv) {
   // its own, which after a write that the network held up sleeps for as much as ten seconds.
   grpc_init();
   RaiseFileLimit();
+  // Credentials are gRPC's, so they start threads.
+  if (const absl::Status read = ReadCredentials(&flags); !read.ok()) return Complain(2, "", read);
   absl::StatusOr<std::unique_ptr<EventFile>> events = std::unique_ptr<EventFile>();
   if (!flags.event_log.empty()) events = EventFile::Create(flags.event_log);
   if (!events.ok()) return Complain(2, "--event_log: ", events.status());
@@ -393,6 +399,7 @@ int Main(int argc, char** argv) {
     options.on_event = [&events](const ServerEvent& event) { (*events)->Add(event); };
   }
   GrpcLinkOptions link;
+  link.credentials = flags.credentials;
   link.max_message_bytes = static_cast<int>(flags.max_message);
   link.health = health;
   options.link = NewGrpcLink(link);
@@ -405,6 +412,7 @@ int Main(int argc, char** argv) {
   options.limits.max_message = flags.max_message;
   options.limits.key = master->key;
   options.limits.proof = true;
+  options.limits.credentials = flags.credentials;
   absl::StatusOr<std::unique_ptr<ParameterServer>> started = ParameterServer::Start(options);
   if (!started.ok()) return Complain(2, "--listen: ", started.status());
   server = *std::move(started);

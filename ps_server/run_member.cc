@@ -4,7 +4,6 @@
 
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
-#include "base/credentials.h"
 #include "base/deadline.h"
 #include "base/status_macros.h"
 #include "group/key_value_store.h"
@@ -18,7 +17,7 @@ absl::StatusOr<std::shared_ptr<ConnectedStore>> Connect(const RunMemberOptions& 
                                                         Deadline deadline) {
   return options.connect != nullptr
              ? options.connect(options.store, deadline, options.key)
-             : ConnectStore(options.store, InsecureCredentials(), deadline, options.key);
+             : ConnectStore(options.store, options.credentials, deadline, options.key);
 }
 
 WorkerGroup GroupOf(const RunMemberOptions& options, std::shared_ptr<KeyValueStore> store) {

@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "base/activity.h"
+#include "base/credentials.h"
 #include "base/deadline.h"
 #include "group/drain.h"
 #include "group/group_error.h"
@@ -27,8 +28,9 @@ struct RunMemberOptions {
   std::string store;  // host:port of the run's store, as a worker's hello says it
   std::string run_id;
   int attempt = 0;
-  int server = 0;          // its number
-  std::string key;         // the job's, where it has one
+  int server = 0;   // its number
+  std::string key;  // the job's, where it has one
+  Credentials credentials = InsecureCredentials();
   StoreConnector connect;  // null: over gRPC
   absl::Duration failure_timeout = absl::Seconds(10);
   std::shared_ptr<Activity> activity;

@@ -55,6 +55,7 @@ Service::Service(std::string run_id, int attempt, absl::Duration timeout, Server
     : timeout_(timeout),
       sink_(std::move(sink)),
       proof_required_(limits.proof),
+      credentials_(limits.credentials),
       roster_(std::move(run_id), attempt, limits.max_memory, limits.max_message),
       key_(std::move(limits.key)) {}
 
@@ -123,6 +124,7 @@ absl::StatusOr<RunMemberOptions> Service::RunOptions() const {
   options.attempt = roster_.attempt();
   options.server = roster_.terms().server_index();
   options.key = key_;
+  options.credentials = credentials_;
   return options;
 }
 

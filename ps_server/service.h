@@ -57,6 +57,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/activity.h"
+#include "base/credentials.h"
 #include "base/deadline.h"
 #include "base/monotonic_time.h"
 #include "base/mutex.h"
@@ -79,6 +80,7 @@ struct ServiceLimits {
   int64_t max_message = std::numeric_limits<int64_t>::max();  // bytes; likewise
   std::string key;  // of the job; empty: that of the first worker whose hello is admitted, if any
   bool proof = false;  // a stream that does not say which run it is of is refused
+  Credentials credentials = InsecureCredentials();  // for the run's store
 };
 
 // Serves one run and ends with it. Thread-safe. Must outlive the streams that it accepted.
@@ -181,6 +183,7 @@ class Service : private ShardEvents, private AsyncShardEvents {
   StoreConnector connect_store_;
   const ServerEventSink sink_;
   const bool proof_required_;
+  const Credentials credentials_;
   mutable Mutex mutex_;
   CondVar changed_;
   Roster roster_ ABSL_GUARDED_BY(mutex_);

@@ -125,7 +125,16 @@ class KubernetesTest(Case):
 
     FIELDS = {"metadata.labels['jobset.sigs.k8s.io/jobset-name']": "gradsync",
               "metadata.labels['jobset.sigs.k8s.io/restart-attempt']": "1"}
+    SECRETS = {("gradsync", "secret"): "0123456789abcdef0123456789abcdef"}
     INDEX = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
+
+    def value_of(self, variable, fields):
+        if "value" in variable:
+            return variable["value"]
+        source = variable["valueFrom"]
+        if "secretKeyRef" in source:
+            return self.SECRETS[source["secretKeyRef"]["name"], source["secretKeyRef"]["key"]]
+        return fields[source["fieldRef"]["fieldPath"]]
 
     def pods(self, job, port):
         template = job["template"]["spec"]
@@ -133,8 +142,7 @@ class KubernetesTest(Case):
         container = template["template"]["spec"]["containers"][0]
         for index in range(template["completions"]):
             fields = {**self.FIELDS, self.INDEX: str(index)}
-            environment = {each["name"]: each["value"] if "value" in each else
-                           fields[each["valueFrom"]["fieldRef"]["fieldPath"]] for each in container["env"]}
+            environment = {each["name"]: self.value_of(each, fields) for each in container["env"]}
             words = [re.sub(r"\$\((\w+)\)", lambda match: environment[match.group(1)], word)
                      for word in container["command"] + container["args"]]
             # The only name of a host, as the JobSet forms it from its own, the job's and two indices.

@@ -1,12 +1,17 @@
 #!/usr/bin/python3
-"""A client written from proto/ and docs/protocol.md alone: it trains.
+"""A client written from proto/ and docs/protocol.md alone: it trains, and it attacks a job that trains.
+
+    bazel test //tests:protocol_test --test_output=all --test_arg=--mute_streams=2000
 
 Skipped where Debian's python3-grpcio or protoc is missing (tools/setup installs them)."""
 import hashlib
-import os
+import importlib
 import pathlib
 import queue
 import random
+import re
+import resource
+import socket
 import struct
 import subprocess
 import sys
@@ -23,20 +28,24 @@ except ImportError:
     grpc = None
 
 ROOT = pathlib.Path.cwd()
+WORKER = str(ROOT / "worker/worker")
 SERVER = str(ROOT / "ps_server/ps_server")
 EXCHANGE = "/gradsync.proto.FrameLink/Exchange"
+STORE = "/gradsync.proto.Rendezvous/"
 PATIENCE = 60
+# Half of them connections on which nothing is said, half of them calls.
+MUTE_STREAMS = 200
+MIB = 1 << 20
 
 
 def compile_protos():
     """Python's modules of proto/, made by protoc."""
     folder = tempfile.mkdtemp()
-    names = ["frame", "frame_link", "parameter_server", "plan"]
+    names = ["challenge", "frame", "frame_link", "parameter_server", "plan", "rendezvous"]
     subprocess.run(["protoc", "-I.", f"--python_out={folder}"] + [f"proto/{name}.proto" for name in names], cwd=ROOT,
                    check=True)
     sys.path.insert(0, folder)
-    from proto import frame_pb2, parameter_server_pb2, plan_pb2
-    return frame_pb2, parameter_server_pb2, plan_pb2
+    return {name: importlib.import_module(f"proto.{name}_pb2") for name in names}
 
 
 def number(value):
@@ -253,9 +262,176 @@ class TrainTest(Case):
             worker.close()
 
 
+def resident(pid, field="VmRSS"):
+    return int(re.search(field + r":\s+(\d+) kB", pathlib.Path(f"/proc/{pid}/status").read_text()).group(1)) * 1024
+
+
+def hash_of(case, processes):
+    """What a job that ends well says of its parameters."""
+    for process in processes:
+        text, _ = process.communicate(timeout=10 * PATIENCE)
+        case.assertEqual(process.returncode, 0, text)
+        found = re.findall(r"params_sha256 (\w{64})", text)
+        if found:
+            sha = found[0]
+    return sha
+
+
+class AttackTest(Case):
+    FLAGS = ["--model=mlp", "--data=synthetic", "--batch_size=4", "--topology=ps", "--link=grpc", "--num_servers=1",
+             "--world_size=2", "--seed=19"]
+
+    def job(self, name, steps):
+        """Two workers and a server; returns the processes and the addresses of store and server."""
+        flags = [WORKER] + self.FLAGS + [f"--steps={steps}"]
+        first, store = self.start(*flags, "--rank=0", "--master=127.0.0.1:0", port=f"{name}_store")
+        server, address = self.start(SERVER, f"--master={store}", port=f"{name}_server")
+        second, _ = self.start(*flags, "--rank=1", f"--master={store}")
+        return (first, server, second), store, address
+
+    def streams(self):
+        """(metadata, messages) that a stranger may open a stream with."""
+        hello = parameter_server_pb2.Hello(run_id="job", rank=0)
+        hello.terms.world_size, hello.terms.connections, hello.terms.credit = 1, 1, 2
+        hello.terms.weights.append(1)
+        hello.terms.update_site = parameter_server_pb2.OWNER
+        hellos = [b"", b"\xff\xff\xff", hello.SerializeToString()]
+        for field, values in (("rank", (-1, 1, 2**31 - 1)), ("run_id", ("other", "x" * (10 << 20)))):
+            for value in values:
+                changed = parameter_server_pb2.Hello()
+                changed.CopyFrom(hello)
+                setattr(changed, field, value)
+                hellos.append(changed.SerializeToString())
+        for field, value in (("world_size", 2**31 - 1), ("world_size", 65536), ("connections", -5), ("credit", 2**30),
+                             ("consistency", "ssp:" + "9" * 1000)):
+            changed = parameter_server_pb2.Hello()
+            changed.CopyFrom(hello)
+            setattr(changed.terms, field, value)
+            hellos.append(changed.SerializeToString())
+        messages = []
+        for payload in hellos:
+            frame = frame_pb2.Frame(payload=payload)
+            frame.header.kind = frame_pb2.FrameHeader.HELLO
+            messages.append([frame.SerializeToString()])
+        messages += [[b"\xff" * 100], [b""], [bytes(32 << 20)]]
+        for kind in ("PUSH", "FAILED", "GOODBYE", "PARAMETERS", "STATE_REQUEST", "HOST"):
+            frame = frame_pb2.Frame()
+            frame.header.kind = frame_pb2.FrameHeader.Kind.Value(kind)
+            messages.append([frame.SerializeToString()] * 3)
+        proofs = [[], [("gradsync-run-bin", b"other")], [("gradsync-run-bin", b"job")],
+                  [("gradsync-run-bin", b"job"), ("gradsync-key", "0" * 32)]]
+        return [(proof, sent) for proof in proofs for sent in messages]
+
+    def calls(self):
+        """(method, metadata, request) of a store that must not answer."""
+        rpc = rendezvous_pb2
+        requests = [
+            ("Set", rpc.SetRequest(key=b"job/0/failure", value=b"x")), ("Fail", rpc.FailRequest(reason=b"x")),
+            ("Fail", rpc.FailRequest(prefix=b"job/0/", reason=b"x")), ("Get", rpc.GetRequest(key=b"run", timeout_us=0)),
+            ("AllGather", rpc.AllGatherRequest(key=b"k", world_size=2**31 - 1, timeout_us=0)),
+            ("SetIfAbsent", rpc.SetRequest(key=b"job/0/server/0", value=b"x" * (32 << 20))),
+            ("Join", rpc.JoinRequest(run_id=b"job", rank=1)), ("Nothing", rpc.GetRequest()),
+        ]
+        messages = [(method, request.SerializeToString()) for method, request in requests]
+        messages += [(method, b"\xff" * 50) for method in ("Set", "Get", "Join", "AllGather", "Fail")]
+        calls = [(method, proof, request) for proof in ([], [("gradsync-key", "0" * 32)])
+                 for method, request in messages]
+        joins = [
+            rpc.JoinRequest(run_id=b"job", rank=1, nonce=b"n"), rpc.JoinRequest(run_id=b"job", rank=-1),
+            rpc.JoinRequest(run_id=b"job", rank=0), rpc.JoinRequest(run_id=b"job", rank=2**31 - 1),
+            rpc.JoinRequest(run_id=b"x" * 4000, rank=1), rpc.JoinRequest(run_id=b"job", rank=1, attempt=1),
+            rpc.JoinRequest(server=True, attempt=-1, nonce=b"n"),
+        ]
+        return calls + [("Join", [("gradsync-join-bin", join)], bytes(8 << 20)) for join in
+                        [join.SerializeToString() for join in joins] + [b"\xff" * 50]]
+
+    def test_malformed_calls_and_mute_streams_leave_a_job_alone(self):
+        steps = 400 + MUTE_STREAMS
+        undisturbed, _, _ = self.job("before", steps)
+        expected = hash_of(self, undisturbed)
+        processes, store, address = self.job("job", steps)
+        first, server, second = processes
+        # The group is complete when rank 0 has told of a step.
+        told = first.stdout.readline()
+        while told and "step " not in told:
+            told = first.stdout.readline()
+        before = {process.pid: resident(process.pid) for process in (first, server)}
+
+        streams, calls = self.streams(), self.calls()
+        random.Random(19).shuffle(streams)
+        self.assertGreaterEqual(len(streams) + len(calls), 100)
+        for proof, messages in streams:
+            stream = Stream(address, proof)
+            for message in messages:
+                stream.frames.put(message)
+            outcome = stream.outcome()
+            self.assertRegex(outcome, r"^(PERMISSION_DENIED|INVALID_ARGUMENT|FAILED|DATA_LOSS|RESOURCE_EXHAUSTED) ",
+                             (proof, messages[0][:50]))
+            self.assertLess(len(outcome), 5000)
+            stream.close()
+        channel = grpc.insecure_channel(store, options=[("grpc.max_send_message_length", -1)])
+        for method, proof, request in calls:
+            call = channel.unary_unary(STORE + method, request_serializer=None, response_deserializer=None)
+            with self.assertRaises(grpc.RpcError, msg=(method, request[:50])) as refused:
+                call(request, metadata=proof, timeout=PATIENCE)
+            self.assertNotIn(refused.exception.code(), (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED),
+                             (method, refused.exception.details()))
+        channel.close()
+
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        ends = [(host, int(port)) for host, port in (each.rsplit(":", 1) for each in (address, store))]
+        mute = [socket.create_connection(ends[i % 2], PATIENCE) for i in range(MUTE_STREAMS // 2)]
+        channels = [grpc.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)]) for _ in range(4)]
+        quiet = threading.Event()
+        open_calls = []
+        for i in range(MUTE_STREAMS // 2):
+            method = channels[i % 4].stream_stream(EXCHANGE)
+            open_calls.append(method(iter(lambda: quiet.wait(PATIENCE) and None, None),
+                                     metadata=[("gradsync-run-bin", b"job")], timeout=PATIENCE))
+        for call in open_calls:
+            with self.assertRaises(grpc.RpcError) as refused:
+                next(call)
+            self.assertEqual(refused.exception.code(), grpc.StatusCode.PERMISSION_DENIED)
+        self.assertIsNone(first.poll(), "the job was over before the attack was: give it more steps")
+        for process in (first, server):
+            grown = max(resident(process.pid), resident(process.pid, "VmHWM")) - before[process.pid]
+            print(f"process {process.pid}: {grown / MIB:.1f} MiB more resident memory")
+            self.assertLess(grown, 64 * MIB)
+        quiet.set()
+        self.assertEqual(hash_of(self, processes), expected)
+        for each in mute:
+            each.close()
+
+    def test_the_same_command_started_twice_is_refused_alone(self):
+        # The job waits for rank 2 until the strays have ended.
+        flags = [WORKER] + self.FLAGS + ["--steps=20", "--world_size=3"]
+        first, store = self.start(*flags, "--rank=0", "--master=127.0.0.1:0", port="store")
+        server, _ = self.start(SERVER, f"--master={store}", port="server")
+        twins = [self.start(*flags, "--rank=1", f"--master={store}")[0] for _ in range(2)]
+        stray, _ = self.start(SERVER, f"--master={store}")
+        text, _ = stray.communicate(timeout=PATIENCE)
+        self.assertEqual(stray.returncode, 2, text)
+        self.assertIn("expects 1 servers, which have come already", text)
+        end = time.monotonic() + PATIENCE
+        while all(twin.poll() is None for twin in twins) and time.monotonic() < end:
+            threading.Event().wait(0.01)
+        refused, taken = sorted(twins, key=lambda twin: twin.poll() is None)
+        text, _ = refused.communicate(timeout=PATIENCE)
+        self.assertNotEqual(refused.returncode, 0)
+        self.assertIn("rank 1 of run \"job\" has come already", text)
+        last, _ = self.start(*flags, "--rank=2", f"--master={store}")
+        hash_of(self, [first, server, taken, last])
+
+
 if __name__ == "__main__":
     if grpc is None:
         print("skipped: python3-grpcio is not installed (tools/setup)")
         sys.exit(0)
-    frame_pb2, parameter_server_pb2, plan_pb2 = compile_protos()
+    for argument in [each for each in sys.argv if each.startswith("--mute_streams=")]:
+        MUTE_STREAMS = int(argument.split("=")[1])
+        sys.argv.remove(argument)
+    modules = compile_protos()
+    frame_pb2, parameter_server_pb2 = modules["frame"], modules["parameter_server"]
+    plan_pb2, rendezvous_pb2 = modules["plan"], modules["rendezvous"]
     unittest.main(verbosity=2)

@@ -86,6 +86,7 @@ absl::StatusOr<LocalJobOptions> JobFromFlags(const char* argv0, const ParsedFlag
   for (const std::string& flag : flags.FailureTimeoutOfServers()) {
     job.server_flags.push_back(flag);
   }
+  for (const std::string& flag : flags.SecurityOfServers()) job.server_flags.push_back(flag);
   // The others notice before, where there are any, and say more.
   job.stopped = flags.FailureTimeout() + absl::Seconds(1);
   job.worker_flags = flags.TimeoutOfWorkers(timeout, given);

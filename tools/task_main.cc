@@ -89,6 +89,7 @@ absl::StatusOr<std::vector<std::string>> Command(const char* argv0, const Parsed
   if (role.is_server) {
     add(flags.TimeoutOfServers(timeout, given));
     add(flags.FailureTimeoutOfServers());
+    add(flags.SecurityOfServers());
     return command;
   }
   if (servers > 0) command.push_back("--topology=ps");

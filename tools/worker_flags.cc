@@ -73,6 +73,26 @@ std::vector<std::string> WorkerFlags::FailureTimeoutOfServers() const {
   return {absl::StrCat("--failure_timeout=", value)};
 }
 
+std::vector<std::string> WorkerFlags::SecurityOfServers() const {
+  std::vector<std::string> flags;
+  for (const std::string& flag : {"tls_cert", "tls_key", "tls_ca", "secret_file"}) {
+    std::string value = LastValue(words, flag);
+    const auto of_file = file.find(flag);
+    if (value.empty() && of_file != file.end()) value = of_file->second;
+    if (!value.empty()) flags.push_back(absl::StrCat("--", flag, "=", value));
+  }
+  // A flag without a value, which LastValue() does not know; a wrong one is refused by the workers.
+  const auto insecure = file.find("insecure");
+  bool given = insecure != file.end() && insecure->second == "true";
+  for (const std::string& word : words) {
+    const absl::string_view name = WithoutDashes(word);
+    if (name == "insecure" || name == "insecure=true") given = true;
+    if (name == "noinsecure" || name == "insecure=false") given = false;
+  }
+  if (given) flags.push_back("--insecure");
+  return flags;
+}
+
 absl::StatusOr<WorkerFlags> ReadWorkerFlags(std::vector<std::string> words) {
   WorkerFlags flags;
   flags.words = std::move(words);

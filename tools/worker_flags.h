@@ -28,7 +28,10 @@ struct WorkerFlags {
   // --failure_timeout=... for the servers, as the workers have it; none where they have none.
   std::vector<std::string> FailureTimeoutOfServers() const;
 
-  // The same time; the workers' default where it is not given or is none.
+  // --tls_cert=... and the like, likewise.
+  std::vector<std::string> SecurityOfServers() const;
+
+  // The failure timeout; the workers' default where it is not given or is none.
   absl::Duration FailureTimeout() const;
 
  private:

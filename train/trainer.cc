@@ -592,7 +592,9 @@ class TrainerImpl : public Trainer {
       report.loss = result->losses[result->step_ends.size()];
       report.correct = std::llround(correct_counts_[result->step_ends.size()]);
       // With a loss scale steps may be skipped for a while: LossScaler has the last word.
-      if (!scaler_.has_value()) GS_RETURN_IF_ERROR(CheckFinite(Where(report.step), report.loss));
+      if (!scaler_.has_value() && !options_.allow_nonfinite) {
+        GS_RETURN_IF_ERROR(CheckFinite(Where(report.step), report.loss));
+      }
       result->learning_rates.push_back(report.lr);
       GS_RETURN_IF_ERROR(FillTimes(time, &report));
       result->step_ends.push_back(time.end);
@@ -627,7 +629,9 @@ class TrainerImpl : public Trainer {
     GS_RETURN_IF_ERROR(clock_.Drain());
     clock_.Pause();
     const Spent before = SpentSoFar();
-    GS_RETURN_IF_ERROR(CheckFinite(Where(position_.step), *model_));
+    if (!options_.allow_nonfinite) {
+      GS_RETURN_IF_ERROR(CheckFinite(Where(position_.step), *model_));
+    }
     absl::optional<double> accuracy;
     if (evaluate) {
       GS_RETURN_IF_ERROR(ddp_->Settle(Deadline::In(kSettleTimeout)));
@@ -668,7 +672,9 @@ class TrainerImpl : public Trainer {
   // What follows the last step: mean losses, evaluation, the proof that all workers hold the same
   // parameters.
   absl::Status Conclude(TrainingResult* result) {
-    GS_RETURN_IF_ERROR(CheckFinite(Where(result->last_step), *model_));
+    if (!options_.allow_nonfinite) {
+      GS_RETURN_IF_ERROR(CheckFinite(Where(result->last_step), *model_));
+    }
     // A job that is resumed after its last step has none.
     if (!result->losses.empty()) GS_RETURN_IF_ERROR(MeanLosses(result));
     GS_ASSIGN_OR_RETURN(result->epochs, tally_.Share(*side_channel_, NewDeadline()));

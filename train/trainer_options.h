@@ -76,8 +76,9 @@ struct TrainerOptions {
   // the same step. A checkpoint is written then, if there is a folder for it, and nothing is
   // evaluated. May wait for others, and fail. Null: the job goes on to its last step.
   std::function<absl::StatusOr<bool>(int64_t step)> stop_before;
-  bool evaluate = false;       // on the test split, after the last step
-  int64_t evaluate_every = 0;  // also rank 0's parameters after every so many steps; 0: never
+  bool allow_nonfinite = false;  // go on with a loss or parameters that are infinite or NaN
+  bool evaluate = false;         // on the test split, after the last step
+  int64_t evaluate_every = 0;    // also rank 0's parameters after every so many steps; 0: never
   // False: each worker trains by itself (topology local), with a side channel of its own alone.
   bool synchronised = true;
   PlanOptions plan;               // bucket and chunk sizes; the world size is filled in

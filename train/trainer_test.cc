@@ -1,6 +1,7 @@
 #include "train/trainer.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <memory>
 #include <string>
@@ -153,6 +154,11 @@ TEST(TrainerTest, ALossThatIsNotFiniteEndsTrainingAlsoOnADevice) {
     EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
     EXPECT_THAT(std::string(status.message()),
                 testing::ContainsRegex("step [2-9] of 20, rank 0: expected a finite loss, found"));
+    options.allow_nonfinite = true;
+    const auto result = ResultOf(options);
+    ASSERT_TRUE(result.ok()) << result.status();
+    EXPECT_EQ(result->losses.size(), 20u);
+    EXPECT_FALSE(std::isfinite(result->losses.back()));
   }
 }
 

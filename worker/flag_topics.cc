@@ -20,7 +20,7 @@ std::vector<FlagTopic> WorkerTopics() {
         "steps",           "epochs",      "warmup_steps",   "seed"}},
       {"Optimizer, loss and weights",
        {"optimizer", "momentum", "nesterov", "weight_decay", "no_weight_decay", "max_norm",
-        "accumulate", "label_smoothing", "sync_batchnorm", "ema_decay"}},
+        "accumulate", "label_smoothing", "sync_batchnorm", "ema_decay", "allow_nonfinite"}},
       {"Learning rate",
        {"lr", "lr_scaling", "lr_reference_batch", "schedule", "lr_milestones", "lr_gamma",
         "lr_final", "lr_power", "lr_warmup", "lr_warmup_steps", "lr_warmup_start"}},
@@ -37,6 +37,7 @@ std::vector<FlagTopic> WorkerTopics() {
       {"Watching a job from outside",
        {"metrics_port", "metrics_host", "metrics_port_file", "log_format", "reflection"}},
       {"Job files", {"config", "print_config", "write_config"}},
+      {"Who may connect", {"tls_cert", "tls_key", "tls_ca", "secret_file", "insecure"}},
       {"Lost peers and slow workers", {"timeout", "failure_timeout", "straggler"}},
   };
 }

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "base/credentials.h"
 #include "base/flag_error.h"
 #include "base/grpc_health.h"
 #include "base/status_macros.h"
@@ -80,6 +81,18 @@ void PrintDevice(const GpuApi* gpu, int64_t every) {
   if (every == 0) return;
   std::printf("device %s\n", DescribeDevice(gpu).c_str());
   std::fflush(stdout);
+}
+
+// Gloo and NCCL listen by themselves, for whoever comes.
+void PrintUnguarded(Link link, const WorkerGroup& group) {
+  if (group.rank != 0 || (link != Link::kGloo && link != Link::kNccl)) return;
+  Credentials none = InsecureCredentials();
+  none.insecure = group.credentials.insecure;
+  if (CheckListener(none, absl::StrCat(group.address, ":0")).ok()) return;
+  std::fprintf(stderr,
+               "worker: --link=%s neither encrypts nor asks for the secret, and other hosts reach "
+               "%s; --insecure says that the network is trusted\n",
+               std::string(LinkName(link)).c_str(), group.address.c_str());
 }
 
 void PrintLine(absl::string_view line) {
@@ -166,6 +179,7 @@ class Job {
     GS_ASSIGN_OR_RETURN(trainer_,
                         Trainer::Create(options_.trainer, rank(), options_.join.meet.world_size));
     GS_ASSIGN_OR_RETURN(member_, Join(options_.join));
+    PrintUnguarded(options_.join.sync.job.link, member_->group());
     moments_ = std::make_unique<SideChannel>(member_->group(), "batchnorm");
     const absl::Status bound = trainer_->Bind(&member_->sync(), &member_->side_channel(),
                                               moments_.get(), member_->pipeline());

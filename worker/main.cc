@@ -21,6 +21,7 @@
 #include "base/keep_memory.h"
 #include "base/program_main.h"
 #include "base/raise_file_limit.h"
+#include "base/security_flags.h"
 #include "base/status_macros.h"
 #include "grpc/support/log.h"
 #include "join/environment_main.h"
@@ -114,6 +115,11 @@ constexpr absl::string_view kOfEachRank[] = {
     "config",
     "print_config",
     "write_config",
+    "tls_cert",
+    "tls_key",
+    "tls_ca",
+    "secret_file",
+    "insecure",
     // clang-format on
 };
 
@@ -153,6 +159,7 @@ absl::StatusOr<JobOptions> JobOptionsFromFlags(std::vector<FlagRecord> flags) {
   if (!absl::GetFlag(FLAGS_master).empty()) meet.master = absl::GetFlag(FLAGS_master);
   if (!absl::GetFlag(FLAGS_run_id).empty()) meet.run_id = absl::GetFlag(FLAGS_run_id);
   if (absl::GetFlag(FLAGS_attempt) >= 0) meet.attempt = absl::GetFlag(FLAGS_attempt);
+  GS_ASSIGN_OR_RETURN(meet.credentials, CredentialsFromFlags(meet.credentials.secret));
   meet.interface = absl::GetFlag(FLAGS_interface);
   meet.timeout = absl::GetFlag(FLAGS_timeout);
   GS_ASSIGN_OR_RETURN(meet.failure_timeout, FailureTimeoutFromFlags());

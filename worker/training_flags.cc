@@ -49,6 +49,8 @@ ABSL_FLAG(bool, fused_norm, true,
           "on a GPU with --channels_last: compute batch normalisation, addition and ReLU as one "
           "operation");
 ABSL_FLAG(bool, tf32, false, "let a GPU compute fp32 convolutions and matrix products in TF32");
+ABSL_FLAG(bool, allow_nonfinite, false,
+          "go on when the loss or the parameters are infinite or NaN, instead of failing");
 ABSL_FLAG(int, threads, 1, "compute threads of this worker");
 ABSL_FLAG(bool, cudnn_benchmark, gradsync::TrainerOptions().cudnn_benchmark,
           "on a GPU: let cuDNN time its algorithms at the first step and take the fastest");
@@ -83,6 +85,7 @@ absl::StatusOr<TrainerOptions> TrainerOptionsFromFlags() {
   options.threads = absl::GetFlag(FLAGS_threads);
   options.cudnn_benchmark = absl::GetFlag(FLAGS_cudnn_benchmark);
   options.loader_threads = absl::GetFlag(FLAGS_loader_threads);
+  options.allow_nonfinite = absl::GetFlag(FLAGS_allow_nonfinite);
   options.evaluate = absl::GetFlag(FLAGS_evaluate);
   options.evaluate_every = absl::GetFlag(FLAGS_evaluate_every);
   options.plan.bucket_bytes = absl::GetFlag(FLAGS_bucket_bytes).bytes;

@@ -27,8 +27,11 @@ TcpFlowBytes FlowsBetweenHosts(const std::vector<Flow>& flows, const std::vector
 
 }  // namespace
 
-absl::StatusOr<proto::Run> RunExchangeJob(const ExchangeJobOptions& options,
-                                          const SyncBenchCase& asked_for) {
+namespace {
+
+absl::StatusOr<proto::Run> RunWithFlags(const ExchangeJobOptions& options,
+                                        const std::vector<std::string>& flags,
+                                        const SyncBenchCase& asked_for) {
   SyncBenchCase bench_case = asked_for;
   if (options.network != nullptr) {
     bench_case.bytes_per_second = options.network->payload_bytes_per_second();
@@ -37,6 +40,8 @@ absl::StatusOr<proto::Run> RunExchangeJob(const ExchangeJobOptions& options,
                       RankFiles::Create(RankSpecOf(bench_case), bench_case.exchange.timeout));
   LocalJobOptions processes = ProcessesOf(bench_case.job, options, bench_case.exchange.timeout);
   processes.worker_flags = {files->flag()};
+  processes.worker_flags.insert(processes.worker_flags.end(), flags.begin(), flags.end());
+  processes.server_flags.insert(processes.server_flags.end(), flags.begin(), flags.end());
   processes.tell_local_rank = bench_case.device != "cpu";
   GS_ASSIGN_OR_RETURN(
       const MeasuredJob<proto::ExchangeMetrics> measured,
@@ -44,6 +49,22 @@ absl::StatusOr<proto::Run> RunExchangeJob(const ExchangeJobOptions& options,
   GS_ASSIGN_OR_RETURN(proto::Run run,
                       SummarizeExchanges(bench_case, measured.ranks, measured.servers));
   run.set_nccl_chosen(measured.nccl_chosen);
+  return run;
+}
+
+}  // namespace
+
+absl::StatusOr<proto::Run> RunExchangeJob(const ExchangeJobOptions& options,
+                                          const SyncBenchCase& bench_case) {
+  return RunWithFlags(options, {}, bench_case);
+}
+
+absl::StatusOr<proto::Run> RunTlsBeside(const ExchangeJobOptions& options,
+                                        const SyncBenchCase& bench_case,
+                                        const proto::Run& measured) {
+  GS_ASSIGN_OR_RETURN(proto::Run run, RunWithFlags(options, options.tls_flags, bench_case));
+  run.set_link("tls");
+  AddPeerRatio(measured, &run);
   return run;
 }
 

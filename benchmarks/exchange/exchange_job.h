@@ -19,12 +19,19 @@ namespace gradsync {
 
 struct ExchangeJobOptions : JobPrograms {  // ranks are //benchmarks:sync_bench_rank
   std::string tcp_rank_binary;             // path of //benchmarks:tcp_flows_rank, for BareTcp
+  std::vector<std::string> tls_flags;      // of all processes, for RunTlsBeside()
 };
 
 // Blocks until the job has ended; cases with a bandwidth need the network.
 // Errors: those of RunMeasuredJob().
 absl::StatusOr<proto::Run> RunExchangeJob(const ExchangeJobOptions& options,
                                           const SyncBenchCase& bench_case);
+
+// The same under TLS. The record's link is "tls"; its peer_ratio is the time of `measured` over its
+// own. Blocks. Errors: those of RunExchangeJob().
+absl::StatusOr<proto::Run> RunTlsBeside(const ExchangeJobOptions& options,
+                                        const SyncBenchCase& bench_case,
+                                        const proto::Run& measured);
 
 // What bare TCP takes for the bytes of measurements, with the same flows between the same hosts at
 // the same time. Not thread-safe.

@@ -2,6 +2,7 @@
 
 #include "absl/flags/flag.h"
 #include "base/program_main.h"
+#include "base/security_flags.h"
 #include "base/status_macros.h"
 #include "benchmarks/ranks/rank_main.h"
 #include "benchmarks/ranks/rank_spec.h"
@@ -15,6 +16,9 @@ absl::StatusOr<JoinOptions> JoinFromFlags(absl::string_view run_id, const proto:
   const proto::RankSpec::Job& job = spec.job();
   JoinOptions options;
   options.meet = MeetFromFlags(run_id, spec);
+  GS_ASSIGN_OR_RETURN(options.meet.credentials,
+                      CredentialsFromFlags(options.meet.credentials.secret));
+  options.meet.credentials.insecure = true;  // the network is the benchmark's
   GS_ASSIGN_OR_RETURN(options.sync.job, JobOfSpec(spec));
   options.sync.servers = absl::GetFlag(FLAGS_servers);
   options.sync.server_weights.by_host = job.weights_by_host();

@@ -41,7 +41,7 @@ MeetOptions MeetFromFlags(absl::string_view run_id, const proto::RankSpec& spec)
   options.world_size = absl::GetFlag(FLAGS_world_size);
   options.master = absl::GetFlag(FLAGS_master);
   options.run_id = std::string(run_id);
-  options.key = EnvironmentVariable(kJobKeyVariable).value_or("");
+  options.credentials.secret = EnvironmentVariable(kJobKeyVariable).value_or("");
   options.timeout = absl::Seconds(spec.timeout_seconds());
   options.on_store = WriteAddressTo(absl::GetFlag(FLAGS_port_file));
   return options;
