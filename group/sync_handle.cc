@@ -17,6 +17,8 @@ struct HandleState {
   HandleState(std::string what, std::weak_ptr<SyncDriver> driver)
       : what(std::move(what)), driver(std::move(driver)) {}
 
+  bool is_resolved() const { return resolved.load(std::memory_order_acquire); }
+
   const std::string what;
   const std::weak_ptr<SyncDriver> driver;
   Mutex mutex;
@@ -34,9 +36,11 @@ absl::Status SyncHandle::Wait(Deadline deadline) const {
   PatientDeadline patience(deadline);
   std::function<absl::Status()> on_wait;
   while (true) {
-    if (!done()) {
+    if (!state_->is_resolved()) {
       const std::shared_ptr<SyncDriver> driver = state_->driver.lock();
-      if (driver != nullptr) driver->Drive([this] { return done(); }, patience.next_look());
+      if (driver != nullptr) {
+        driver->Drive([this] { return state_->is_resolved(); }, patience.next_look());
+      }
     }
     MutexLock lock(&state_->mutex);
     // A driver that comes back early has left the work to another thread.
@@ -56,7 +60,12 @@ absl::Status SyncHandle::Wait(Deadline deadline) const {
   return on_wait();
 }
 
-bool SyncHandle::done() const { return state_->resolved.load(std::memory_order_acquire); }
+bool SyncHandle::done() const {
+  if (state_->is_resolved()) return true;
+  const std::shared_ptr<SyncDriver> driver = state_->driver.lock();
+  if (driver != nullptr) driver->Look();
+  return state_->is_resolved();
+}
 
 MonotonicTime SyncHandle::resolved_at() const {
   MutexLock lock(&state_->mutex);

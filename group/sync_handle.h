@@ -27,6 +27,9 @@ class SyncDriver {
 
   // Works until `done` or the deadline, or returns early when another thread does. Thread-safe.
   virtual void Drive(absl::FunctionRef<bool()> done, Deadline deadline) = 0;
+
+  // Resolves what is complete, where nobody has been woken for that. Never waits; thread-safe.
+  virtual void Look() {}
 };
 
 // Cheap to copy; thread-safe. Resolved exactly once. A resolved handle means that nobody reads or
@@ -39,6 +42,7 @@ class SyncHandle {
   // those of the exchange; DEADLINE_EXCEEDED, saying what is waited for.
   absl::Status Wait(Deadline deadline) const;
 
+  // Whether it is resolved. Looks, where the exchange may be complete without anybody having said so.
   bool done() const;
 
   // When the exchange was resolved; done() holds.

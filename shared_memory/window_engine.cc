@@ -8,9 +8,6 @@ namespace {
 // Where each rank has a core of its own, one that waits has nothing better to do than to look.
 constexpr absl::Duration kGuestSpin = absl::Microseconds(50);
 
-// Folding this much takes less time than waking a thread.
-constexpr int64_t kSmallBytes = 64 << 10;
-
 bool SharesCores(const WindowGroup& group) {
   return group.workers() > static_cast<int>(std::thread::hardware_concurrency());
 }
@@ -60,16 +57,27 @@ SyncHandle WindowEngine::Launch(const StepOptions& step, int bucket) {
 }
 
 bool WindowEngine::DoSmall(int bucket) {
-  if (owner_ == nullptr || !owner_->can_help() ||
-      windows_->plan().buckets()[bucket].bytes() > kSmallBytes || !TryTakeTurn()) {
+  if (owner_ == nullptr || !owner_->can_help() || !owner_->IsSmall(bucket) || !TryTakeTurn()) {
     return false;
   }
+  CatchUp();
   const int64_t next = owner_->reduced() + 1;
-  const bool is_next =
-      (next - 1) % static_cast<int64_t>(windows_->plan().buckets().size()) == bucket;
+  const bool is_next = BucketOf(next) == bucket;
+  if (is_next) signals().RingOtherGuests();  // who waits does its own part meanwhile
   while (is_next && owner_->reduced() < next && owner_->CanReduce() && !halted()) Work(true);
   EndTurn();
   return is_next;
+}
+
+// Leaves behind what others have done for this rank, which nobody has told it of.
+void WindowEngine::CatchUp() {
+  while (!halted() && windows_->Done(BucketOf(owner_->reduced() + 1), owner_->reduced() + 1)) {
+    Work(false);
+  }
+}
+
+int WindowEngine::BucketOf(int64_t launch) const {
+  return static_cast<int>((launch - 1) % static_cast<int64_t>(windows_->plan().buckets().size()));
 }
 
 bool WindowEngine::HasWork() const {
@@ -119,6 +127,12 @@ void WindowEngine::Drive(absl::FunctionRef<bool()> done, Deadline deadline) {
   signals().GuestLeaves();
   guest_ = false;
   if (!halted() && HasWork()) signals().RingSelf();
+}
+
+void WindowEngine::Look() {
+  if (!worker_.CanResolve() || !TryTakeTurn()) return;
+  worker_.Resolve();
+  EndTurn();
 }
 
 bool WindowEngine::TakeTurn(absl::FunctionRef<bool()> done, Deadline deadline) {

@@ -71,6 +71,7 @@ class WindowEngine : public SyncDriver {
   void Stop();
 
   void Drive(absl::FunctionRef<bool()> done, Deadline deadline) override;
+  void Look() override;
 
  private:
   explicit WindowEngine(WindowEngineOptions options);
@@ -79,6 +80,8 @@ class WindowEngine : public SyncDriver {
   bool HasWork() const;
   void Work(bool help);
   bool DoSmall(int bucket);
+  void CatchUp();
+  int BucketOf(int64_t launch) const;
   bool TakeTurn(absl::FunctionRef<bool()> done, Deadline deadline);
   bool TryTakeTurn();
   void EndTurn();

@@ -12,6 +12,11 @@
 #include "shared_memory/step_note.h"
 
 namespace gradsync {
+namespace {
+
+constexpr int64_t kSmallBytes = 1 << 20;
+
+}  // namespace
 
 WindowOwner::WindowOwner(GroupWindows* windows, ChunkUpdater update,
                          std::shared_ptr<TraceRecorder> recorder)
@@ -132,7 +137,15 @@ void WindowOwner::Finish(int64_t launch, uint32_t parts) {
   if (finished != parts_[bucket]) return;
   progress.finished.store(0, std::memory_order_relaxed);
   progress.done.store(static_cast<uint32_t>(launch), std::memory_order_seq_cst);
-  windows_.signals().RingOtherWorkers();
+  if (IsSmall(bucket)) {
+    windows_.signals().RingOtherGuests();
+  } else {
+    windows_.signals().RingOtherWorkers();
+  }
+}
+
+bool WindowOwner::IsSmall(int bucket) const {
+  return windows_.plan().buckets()[bucket].bytes() <= kSmallBytes;
 }
 
 // No chunk of the launch is left to be taken. Left behind before others may see it as done: with an

@@ -56,6 +56,10 @@ class WindowOwner {
   // Errors: FAILED_PRECONDITION naming two ranks that disagree about the step's options.
   absl::Status Reduce(bool help);
 
+  // Whether a bucket is so small that its exchange is over before a thread could be woken for it.
+  // Whoever finishes one wakes only those that wait for it.
+  bool IsSmall(int bucket) const;
+
   // Whether `help` can be had.
   bool can_help() const { return lists_.size() > 1; }
 

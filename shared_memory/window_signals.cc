@@ -82,6 +82,12 @@ void WindowSignals::RingOtherWorkers() {
   }
 }
 
+void WindowSignals::RingOtherGuests() {
+  for (int member = workers_.first; member < workers_.last; ++member) {
+    if (member != self_) RingGuest(member);
+  }
+}
+
 void WindowSignals::RingSelf() {
   WindowControl& own = *controls_[self_];
   own.bell.fetch_add(1, std::memory_order_seq_cst);
@@ -128,6 +134,14 @@ void WindowSignals::Ring(int member) {
   const uint32_t whom = (here & WindowControl::kGuestHere) != 0 ? WindowControl::kGuestAsleep
                                                                 : WindowControl::kThreadAsleep;
   if ((here & whom) != 0) FutexWake(&control.bell, whom);
+}
+
+void WindowSignals::RingGuest(int member) {
+  WindowControl& control = *controls_[member];
+  control.bell.fetch_add(1, std::memory_order_seq_cst);
+  if ((control.here.load(std::memory_order_seq_cst) & WindowControl::kGuestAsleep) != 0) {
+    FutexWake(&control.bell, WindowControl::kGuestAsleep);
+  }
 }
 
 }  // namespace gradsync

@@ -85,6 +85,9 @@ class WindowSignals {
   void RingOwners();
   void RingOtherWorkers();
 
+  // The same for the guests of other workers, if they have any. Their threads sleep on.
+  void RingOtherGuests();
+
   // The same for this member's thread and guest.
   void RingSelf();
 
@@ -104,6 +107,7 @@ class WindowSignals {
 
  private:
   void Ring(int member);
+  void RingGuest(int member);
   Holders HoldersOf(WindowControl::Counter counter) const {
     return counter == WindowControl::kReady ? workers_ : owners_;
   }
