@@ -8,6 +8,8 @@
 #include "base/culprit.h"
 #include "base/job_key.h"
 #include "base/status_macros.h"
+#include "base/suspicion.h"
+#include "links/connect_to_member.h"
 #include "links/frame_error.h"
 #include "plan/ring_schedule.h"
 #include "proto/ring.pb.h"
@@ -159,7 +161,8 @@ absl::Status RingPeers::ConnectToNext(Deadline deadline) {
       ++open_;
     }
     auto stream =
-        options_.link->Connect(*address, connection, std::make_shared<NextSink>(this), deadline);
+        ConnectToMember(*options_.link, *address, connection, std::make_shared<NextSink>(this),
+                        deadline, group.failure_timeout);
     absl::Status failed;
     {
       MutexLock lock(&mutex_);
@@ -171,6 +174,9 @@ absl::Status RingPeers::ConnectToNext(Deadline deadline) {
       failed = failed_;
     }
     if (!stream.ok()) {
+      if (PatienceWith(stream.status()) > absl::ZeroDuration()) {
+        return CutLink(Rank(group.rank), Rank(next_), stream.status());
+      }
       return Annotate(absl::StrCat("no connection to rank ", OfJob(next_), " at ", *address),
                       stream.status());
     }
@@ -332,11 +338,16 @@ void RingPeers::Lost(bool previous, const absl::Status& status) {
     // A peer that knows better than that it is gone itself says so.
     const absl::string_view told = FromCulprit(status.message());
     if (tells && BeginsWithCulprit(told)) lost = absl::Status(status.code(), told);
+    if (PatienceWith(status) > absl::ZeroDuration()) {
+      lost = CutLink(Rank(options_.group.rank), Rank(previous ? previous_ : next_), status);
+    }
     if (failed_.ok()) failed_ = lost;
     changed_.SignalAll();
   }
   options_.on_error(std::move(lost));
 }
+
+std::string RingPeers::Rank(int member) const { return absl::StrCat("rank ", OfJob(member)); }
 
 std::string RingPeers::PreviousName() {
   MutexLock lock(&mutex_);

@@ -74,6 +74,7 @@ class RingPeers {
   void Closed(bool previous, absl::Status status);
   void Lost(bool previous, const absl::Status& status);
   int OfJob(int member) const { return options_.group.RankOfJob(member); }
+  std::string Rank(int member) const;  // its name in messages
   std::string PreviousName();
   std::string NextName();
 

@@ -8,6 +8,7 @@
 #include "absl/time/time.h"
 #include "base/culprit.h"
 #include "base/deadline.h"
+#include "base/suspicion.h"
 
 namespace gradsync {
 namespace {
@@ -16,6 +17,9 @@ constexpr absl::Duration kPublishTimeout = absl::Seconds(2);
 
 // Where the store does not answer: until the watch has said so too.
 constexpr absl::Duration kWatchPatience = absl::Milliseconds(500);
+
+// Nobody sets it: whoever waits for it waits for the group's failure.
+constexpr char kFailureKey[] = "failure";
 
 // Messages are short, but may hold what a peer or a library said.
 constexpr size_t kMaxReason = 2000;
@@ -39,18 +43,27 @@ std::string ReasonOf(const WorkerGroup& group, const absl::Status& status) {
   return reason.substr(0, kMaxReason);
 }
 
-}  // namespace
-
-absl::StatusOr<std::string> PublishFailure(const WorkerGroup& group, const absl::Status& status) {
+absl::StatusOr<std::string> Publish(const WorkerGroup& group, const absl::Status& status) {
   return group.store->Fail(group.JobKey(""), ReasonOf(group, status),
                            Deadline::In(kPublishTimeout));
 }
 
+}  // namespace
+
+absl::StatusOr<std::string> PublishFailure(const WorkerGroup& group, const absl::Status& status) {
+  const absl::Duration patience = PatienceWith(status);
+  if (patience > absl::ZeroDuration()) {
+    const absl::Status known =
+        group.store->Get(group.JobKey(kFailureKey), Deadline::In(patience)).status();
+    if (absl::IsAborted(known)) return std::string(known.message());
+  }
+  return Publish(group, Certain(status));
+}
+
 GroupError::GroupError(const WorkerGroup& group, std::function<void(absl::Status)> on_failure)
     : group_(group), on_failure_(std::move(on_failure)) {
-  // Nobody sets this key: the group's failure ends the wait.
   watcher_ =
-      group_.store->Watch(group_.JobKey("failure"), [this](absl::StatusOr<std::string> value) {
+      group_.store->Watch(group_.JobKey(kFailureKey), [this](absl::StatusOr<std::string> value) {
         if (absl::IsAborted(value.status())) return FailWith(Verdict(value.status().message()));
         Fail(LostStore(value.status()));
       });
@@ -70,7 +83,8 @@ GroupError::~GroupError() {
 void GroupError::Report(absl::Status status) {
   MutexLock lock(&mutex_);
   if (leaving_ || !local_.ok()) return;
-  local_ = std::move(status);
+  patience_ = PatienceWith(status);
+  local_ = Certain(std::move(status));
   changed_.SignalAll();
 }
 
@@ -116,8 +130,12 @@ void GroupError::PublishLoop() {
     while (!closing_ && local_.ok()) changed_.Wait(&mutex_);
     if (local_.ok() || !status_.ok()) return;
     local = local_;
+    const Deadline patience = Deadline::In(patience_);
+    while (!closing_ && status_.ok() && !changed_.WaitWithDeadline(&mutex_, patience)) {
+    }
+    if (!status_.ok()) return;
   }
-  const absl::StatusOr<std::string> first = PublishFailure(group_, local);
+  const absl::StatusOr<std::string> first = Publish(group_, local);
   if (first.ok()) return Fail(Verdict(*first));
   // Whoever holds the store has failed, or has ended for a failure that was published before this
   // one, and that is what ended the others' streams here. The watch knows which; it may be a moment

@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "base/mutex.h"
 #include "base/thread.h"
 #include "group/worker_group.h"
@@ -23,8 +24,9 @@ constexpr int kNoRank = -1;
 
 // Tells the group that this rank failed with `status`: every wait for one of the group's keys ends,
 // on all ranks, with ABORTED and what is returned. That begins with the culprit (base/culprit.h): the
-// one that `status` begins with, else this rank; or it is what was published before. Waits for the
-// store at most two seconds. Errors: those of KeyValueStore.
+// one that `status` begins with, else this rank; or it is what was published before. A suspicion
+// (base/suspicion.h) is published only if nobody else has failed within its patience. Waits for the
+// store at most two seconds besides. Errors: those of KeyValueStore.
 absl::StatusOr<std::string> PublishFailure(const WorkerGroup& group, const absl::Status& status);
 
 // Each rank has one. When a rank fails, it publishes that, and the first one to do so wins; all
@@ -44,7 +46,7 @@ class GroupError {
   GroupError(const GroupError&) = delete;
   GroupError& operator=(const GroupError&) = delete;
 
-  // This rank failed. Publishes it; the first call counts.
+  // This rank failed. Publishes it, a suspicion when its patience is over; the first call counts.
   void Report(absl::Status status);
 
   // From here on errors are expected (the group is leaving in good order) and are not reported; nor
@@ -64,8 +66,9 @@ class GroupError {
   const std::function<void(absl::Status)> on_failure_;
   mutable Mutex mutex_;
   CondVar changed_;
-  absl::Status local_ ABSL_GUARDED_BY(mutex_);   // reported here, to be published
-  absl::Status status_ ABSL_GUARDED_BY(mutex_);  // final
+  absl::Status local_ ABSL_GUARDED_BY(mutex_);       // reported here, to be published
+  absl::Duration patience_ ABSL_GUARDED_BY(mutex_);  // with that
+  absl::Status status_ ABSL_GUARDED_BY(mutex_);      // final
   bool leaving_ ABSL_GUARDED_BY(mutex_) = false;
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;
   std::unique_ptr<KeyValueStore::Watcher> watcher_;

@@ -28,6 +28,8 @@ struct WorkerGroup {
       address;  // of this host, as the other ranks reach it, without a port; e.g. "127.0.0.1"
   Credentials credentials;                     // for every connection
   absl::Duration timeout = absl::Seconds(60);  // a peer silent for longer counts as lost
+  // After which a member that gives no sign of life is lost (group/liveness.h); infinite: nobody is.
+  absl::Duration failure_timeout = absl::InfiniteDuration();
 
   std::shared_ptr<TraceRecorder> recorder;  // of some steps, for a trace; null: of none
 

@@ -11,6 +11,7 @@
 #include "base/flag_error.h"
 #include "base/host_port.h"
 #include "base/status_macros.h"
+#include "base/suspicion.h"
 #include "gpu/open_gpu.h"
 #include "group/group_error.h"
 #include "plan/codec.h"
@@ -113,8 +114,8 @@ absl::Status Member::Fail(const absl::Status& reason) {
   const absl::Status agreed = sync_->status();
   const absl::Status cause = agreed.ok() ? reason : agreed;
   // For ranks that wait in the store and not in the backend, which may not be bound yet.
-  PublishFailure(group(), cause).status().IgnoreError();
-  return cause;
+  PublishFailure(group(), Certain(cause)).status().IgnoreError();
+  return Certain(cause);
 }
 
 void Member::Leave() {
@@ -157,8 +158,11 @@ absl::StatusOr<std::unique_ptr<Member>> Join(JoinOptions options) {
   member->options_ = options.sync;
   const absl::Status complete = member->Complete(options);
   if (complete.ok()) return member;
-  PublishFailure(member->group(), complete).status().IgnoreError();
-  return complete;
+  // Of a suspicion somebody may have known better.
+  const absl::StatusOr<std::string> first = PublishFailure(member->group(), complete);
+  const bool suspected = PatienceWith(complete) > absl::ZeroDuration();
+  if (suspected && first.ok() && *first != complete.message()) return absl::AbortedError(*first);
+  return Certain(complete);
 }
 
 }  // namespace gradsync

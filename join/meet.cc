@@ -114,6 +114,7 @@ absl::StatusOr<Meeting> Meet(const MeetOptions& options) {
   group.run_id = options.run_id;
   group.attempt = options.attempt;
   group.timeout = options.timeout;
+  group.failure_timeout = FailureTimeout(options.failure_timeout, options.timeout);
   group.credentials = options.credentials;
   group.recorder = options.recorder;
   GS_ASSIGN_OR_RETURN(group.address, LocalAddress(options.master, options.interface));

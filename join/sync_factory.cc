@@ -62,6 +62,7 @@ GrpcLinkOptions LinkOptionsOf(const WorkerGroup& group) {
   GrpcLinkOptions options;
   options.credentials = group.credentials;
   options.proof = {group.run_id, group.key};
+  options.failure_timeout = group.failure_timeout;
   return options;
 }
 

@@ -56,11 +56,18 @@ class ClientStream : public GrpcFrameStream,
     return AwaitAcceptance(deadline);
   }
 
+  // Once opened.
+  std::string ConnectedTo() const {
+    MutexLock lock(&mutex_);
+    return connected_to_;
+  }
+
   void OnReadInitialMetadataDone(bool ok) override {
     {
       MutexLock lock(&mutex_);
       if (ok && !opening_result_) opening_result_ = absl::OkStatus();
       ok = ok && opening_result_->ok();
+      if (ok && call_ != nullptr) connected_to_ = call_->context.peer();
       changed_.SignalAll();
     }
     if (ok) {
@@ -155,6 +162,7 @@ class ClientStream : public GrpcFrameStream,
 
   std::shared_ptr<Call> call_ ABSL_GUARDED_BY(mutex_);  // null when the call is over
   std::shared_ptr<ClientStream> self_ ABSL_GUARDED_BY(mutex_);
+  std::string connected_to_ ABSL_GUARDED_BY(mutex_);  // as gRPC names it
   absl::optional<absl::Status> opening_result_ ABSL_GUARDED_BY(mutex_);
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
   bool half_closed_ ABSL_GUARDED_BY(mutex_) = false;
@@ -168,14 +176,18 @@ class ClientStream : public GrpcFrameStream,
 
 absl::StatusOr<std::shared_ptr<FrameStream>> OpenClientStream(
     const std::string& address, std::shared_ptr<grpc::Channel> channel, const StreamProof& proof,
-    const std::string& secret, std::shared_ptr<FrameSink> sink, Deadline deadline) {
+    const std::string& secret, SilenceWatch* watch, std::shared_ptr<FrameSink> sink,
+    Deadline deadline) {
   std::string answer;
   if (!secret.empty()) {
     GS_ASSIGN_OR_RETURN(answer, MakeProof(address, channel, secret, deadline));
   }
   auto stream = std::make_shared<ClientStream>(address, channel, proof, answer);
   const absl::Status opened = stream->Open(std::move(sink), deadline);
-  if (opened.ok()) return stream;
+  if (opened.ok()) {
+    if (watch != nullptr) watch->Add(stream->ConnectedTo(), stream);
+    return stream;
+  }
   if (!absl::IsDeadlineExceeded(opened)) return opened;
   const std::string why = WhyNotConnected(channel);
   return why.empty() ? opened

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/suspicion.h"
 #include "links/frame_codec.h"
 
 namespace gradsync {
@@ -35,6 +36,13 @@ void GrpcFrameStream::Cancel(absl::Status reason) {
   if (reason.ok()) reason = absl::CancelledError("no reason given");
   EndWith(reason,
           absl::CancelledError(absl::StrCat(peer_, ": cancelled here: ", reason.message())));
+  Pump();
+}
+
+void GrpcFrameStream::OnSilence(absl::Status why) {
+  const absl::Status named = Suspicion(
+      absl::Status(why.code(), absl::StrCat(peer_, ": ", why.message())), PatienceWith(why));
+  EndWith(named, named);
   Pump();
 }
 

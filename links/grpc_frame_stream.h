@@ -19,6 +19,7 @@
 #include "grpcpp/support/byte_buffer.h"
 #include "links/frame_codec.h"
 #include "links/frame_stream.h"
+#include "links/silence_watch.h"
 
 namespace gradsync {
 
@@ -32,11 +33,12 @@ constexpr char kKeyMetadata[] = "gradsync-key";
 
 // Thread-safe. Derived classes hold a reference to themselves from the start of the call until
 // Close() has run.
-class GrpcFrameStream : public FrameStream {
+class GrpcFrameStream : public FrameStream, public SilenceWatch::Watched {
  public:
   void Send(OutgoingFrame frame) final;
   void Finish() final;
   void Cancel(absl::Status reason) final;
+  void OnSilence(absl::Status why) final;
 
  protected:
   using Action = std::function<void()>;
@@ -71,7 +73,7 @@ class GrpcFrameStream : public FrameStream {
   const std::string peer_;
   grpc::ByteBuffer read_buffer_;  // of the one read under way
 
-  Mutex mutex_;
+  mutable Mutex mutex_;
   CondVar changed_;
   bool finish_requested_ ABSL_GUARDED_BY(mutex_) = false;
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;

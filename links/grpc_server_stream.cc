@@ -196,6 +196,7 @@ grpc::ServerGenericBidiReactor* FrameService::CreateReactor(
   if (!registry_->Add(stream)) {
     return new RefusedCall(grpc::Status(grpc::StatusCode::UNAVAILABLE, "the listener is closing"));
   }
+  if (watch_ != nullptr) watch_->Add(context->peer(), stream);
   stream->Accept(acceptor_);
   return stream.get();
 }

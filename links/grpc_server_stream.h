@@ -13,6 +13,7 @@
 #include "base/secret_proof.h"
 #include "grpcpp/generic/async_generic_service.h"
 #include "links/frame_stream.h"
+#include "links/silence_watch.h"
 
 namespace gradsync {
 
@@ -67,8 +68,12 @@ class StreamRegistry {
 // Thread-safe. Must outlive the server that it is registered with.
 class FrameService : public grpc::CallbackGenericService {
  public:
-  FrameService(StreamAcceptor acceptor, std::string secret, std::shared_ptr<GrpcHealth> health)
-      : acceptor_(std::move(acceptor)), checker_(std::move(secret)), health_(std::move(health)) {}
+  FrameService(StreamAcceptor acceptor, std::string secret, std::shared_ptr<GrpcHealth> health,
+               std::shared_ptr<SilenceWatch> watch)
+      : acceptor_(std::move(acceptor)),
+        checker_(std::move(secret)),
+        health_(std::move(health)),
+        watch_(std::move(watch)) {}
 
   grpc::ServerGenericBidiReactor* CreateReactor(
       grpc::GenericCallbackServerContext* context) override;
@@ -79,6 +84,7 @@ class FrameService : public grpc::CallbackGenericService {
   const StreamAcceptor acceptor_;
   ProofChecker checker_;
   const std::shared_ptr<GrpcHealth> health_;
+  const std::shared_ptr<SilenceWatch> watch_;
   const std::shared_ptr<StreamRegistry> registry_ = std::make_shared<StreamRegistry>();
 };
 

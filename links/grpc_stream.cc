@@ -1,5 +1,6 @@
 #include "links/grpc_stream.h"
 
+#include <algorithm>
 #include <chrono>
 #include <memory>
 #include <string>
@@ -16,18 +17,27 @@
 #include "links/grpc_channel_arguments.h"
 #include "links/grpc_client_stream.h"
 #include "links/grpc_server_stream.h"
+#include "links/silence.h"
+#include "links/silence_watch.h"
 
 namespace gradsync {
 namespace {
 
+// Idle connections are asked for signs of life so often that silence is noticed in time. How long a
+// peer's process may take to answer is another matter, since one that is stopped may go on.
 GrpcKeepalive KeepaliveOf(const GrpcLinkOptions& options) {
-  return {options.keepalive_time, options.keepalive_timeout};
+  const absl::Duration stopped = options.stopped_timeout;
+  if (options.failure_timeout == absl::InfiniteDuration()) return {stopped / 2, stopped / 2};
+  return {2 * SilenceFor(options.failure_timeout).interval,
+          std::max(stopped, 4 * options.failure_timeout)};
 }
 
 class GrpcListener : public StreamListener {
  public:
-  GrpcListener(StreamAcceptor acceptor, const GrpcLinkOptions& options)
-      : service_(std::move(acceptor), options.credentials.secret, options.health) {}
+  GrpcListener(StreamAcceptor acceptor, const GrpcLinkOptions& options,
+               std::shared_ptr<SilenceWatch> watch)
+      : service_(std::move(acceptor), options.credentials.secret, options.health,
+                 std::move(watch)) {}
 
   ~GrpcListener() override {
     if (server_ == nullptr) return;
@@ -63,7 +73,10 @@ class GrpcListener : public StreamListener {
 
 class GrpcLink : public StreamLink {
  public:
-  explicit GrpcLink(GrpcLinkOptions options) : options_(std::move(options)) {}
+  explicit GrpcLink(GrpcLinkOptions options) : options_(std::move(options)) {
+    if (options_.failure_timeout == absl::InfiniteDuration()) return;
+    watch_ = std::make_shared<SilenceWatch>(options_.failure_timeout);
+  }
 
   absl::StatusOr<std::unique_ptr<StreamListener>> Listen(const std::string& address,
                                                          StreamAcceptor acceptor) override {
@@ -75,7 +88,7 @@ class GrpcLink : public StreamLink {
           absl::StrCat("cannot listen at \"", address, "\": expected host:port"));
     }
     GS_RETURN_IF_ERROR(CheckListener(options_.credentials, address));
-    auto listener = std::make_unique<GrpcListener>(std::move(acceptor), options_);
+    auto listener = std::make_unique<GrpcListener>(std::move(acceptor), options_, watch_);
     const absl::Status started = listener->Start(address.substr(0, colon), address, options_);
     if (!started.ok()) return started;
     return listener;
@@ -88,11 +101,12 @@ class GrpcLink : public StreamLink {
         address,
         grpc::CreateCustomChannel(address, options_.credentials.channel,
                                   GrpcChannelArguments(KeepaliveOf(options_), connection)),
-        options_.proof, options_.credentials.secret, std::move(sink), deadline);
+        options_.proof, options_.credentials.secret, watch_.get(), std::move(sink), deadline);
   }
 
  private:
   const GrpcLinkOptions options_;
+  std::shared_ptr<SilenceWatch> watch_;  // null: of nobody
 };
 
 }  // namespace

@@ -19,11 +19,16 @@ namespace gradsync {
 struct GrpcLinkOptions {
   Credentials credentials = InsecureCredentials();
 
-  // A connection on which nothing came for `keepalive_time` is asked for a sign of life, and is
-  // lost when none came within `keepalive_timeout`: a stopped process, a machine that went dark. A
-  // killed process is noticed at once without it.
-  absl::Duration keepalive_time = absl::Seconds(20);
-  absl::Duration keepalive_timeout = absl::Seconds(20);
+  // A connection on which the peer's host acknowledges nothing for this long is lost: the network is
+  // cut, or the machine went dark. Which of the two it is only others can tell, so its streams end
+  // with a suspicion (base/suspicion.h) then. A killed process is noticed at once without it.
+  // Infinite: no connection is lost for this.
+  absl::Duration failure_timeout = absl::InfiniteDuration();
+
+  // One whose peer's process does not answer for this long is lost too, but not before four times
+  // the failure timeout: whoever watches processes notices that one is stopped, and what others made
+  // of it, earlier.
+  absl::Duration stopped_timeout = absl::Seconds(40);
 
   // What streams that this link opens say of themselves. What those that it accepts say is for
   // their acceptor to judge.

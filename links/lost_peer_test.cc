@@ -115,8 +115,7 @@ TEST(LostPeerTest, AStoppedPeerIsNoticedByKeepalive) {
   const std::string address = peer.first_line();
   ASSERT_NE(address, "");
   GrpcLinkOptions options;
-  options.keepalive_time = absl::Milliseconds(200);
-  options.keepalive_timeout = absl::Milliseconds(300);
+  options.stopped_timeout = absl::Milliseconds(500);
   auto link = NewGrpcLink(options);
   LoanBook book;
   const std::string payload = Pattern(1 << 20, 3);

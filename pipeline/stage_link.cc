@@ -8,6 +8,8 @@
 #include "base/culprit.h"
 #include "base/job_key.h"
 #include "base/status_macros.h"
+#include "base/suspicion.h"
+#include "links/connect_to_member.h"
 #include "links/frame_error.h"
 #include "proto/pipeline.pb.h"
 
@@ -156,8 +158,9 @@ absl::Status StageLink::ConnectBehind(Deadline deadline) {
     peers_[Index(Neighbour::kBehind)].address = *address;
     peers_[Index(Neighbour::kBehind)].open = true;
   }
-  auto stream = link_->Connect(*address, /*connection=*/0,
-                               std::make_shared<Sink>(this, Neighbour::kBehind, nullptr), deadline);
+  auto stream = ConnectToMember(*link_, *address, /*connection=*/0,
+                                std::make_shared<Sink>(this, Neighbour::kBehind, nullptr), deadline,
+                                group_.failure_timeout);
   absl::Status failed;
   {
     MutexLock lock(&mutex_);
@@ -170,6 +173,9 @@ absl::Status StageLink::ConnectBehind(Deadline deadline) {
     failed = failed_;
   }
   if (!stream.ok()) {
+    if (PatienceWith(stream.status()) > absl::ZeroDuration()) {
+      return CutLink(OwnName(), absl::StrCat("rank ", rank), stream.status());
+    }
     return Annotate(absl::StrCat("no connection to rank ", rank, " at ", *address),
                     stream.status());
   }
@@ -330,6 +336,10 @@ absl::Status StageLink::Finish(Deadline deadline) {
   }
 }
 
+std::string StageLink::OwnName() const {
+  return absl::StrCat("rank ", group_.RankOfJob(group_.rank));
+}
+
 void StageLink::OnClosed(Neighbour from, const absl::Status& status) {
   Lost(from, status);
   MutexLock lock(&mutex_);
@@ -350,6 +360,9 @@ void StageLink::Lost(Neighbour neighbour, const absl::Status& status) {
                      status.ok() ? "closed by the peer" : status.message()));
     const absl::string_view told = FromCulprit(status.message());
     if (tells && BeginsWithCulprit(told)) lost = absl::Status(status.code(), told);
+    if (PatienceWith(status) > absl::ZeroDuration()) {
+      lost = CutLink(OwnName(), absl::StrCat("rank ", peer.rank), status);
+    }
   }
   group_error_->Report(std::move(lost));
 }

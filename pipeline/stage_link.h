@@ -95,6 +95,7 @@ class StageLink {
   static int Index(Neighbour neighbour) { return neighbour == Neighbour::kBefore ? 0 : 1; }
 
   std::string NameOf(Neighbour neighbour) const;
+  std::string OwnName() const;
   absl::Status Listen(Deadline deadline);
   std::shared_ptr<FrameSink> Welcome(std::shared_ptr<FrameStream> stream);
   absl::Status ConnectBehind(Deadline deadline);

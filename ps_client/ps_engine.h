@@ -13,6 +13,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "base/chunk_codec.h"
 #include "base/deadline.h"
@@ -58,12 +59,17 @@ class PsEngine : public std::enable_shared_from_this<PsEngine> {
  public:
   struct Options {
     int rank = 0;
+    std::string name;  // of this worker in messages, "rank 3" of the job
     UpdateSite update_site = UpdateSite::kWorker;
     Consistency consistency;
     std::vector<std::string> servers;         // addresses
     std::vector<int> connections;             // streams to each
     std::vector<int> leads;                   // and chunks on their way (plan/push_lead.h)
     std::shared_ptr<TraceRecorder> recorder;  // of some steps; may be null
+    // A server that the group has heard of, and that a connection does not reach for
+    // `failure_timeout`, is cut off from here; others may yet have to be started.
+    std::function<bool(int server)> is_member;
+    absl::Duration failure_timeout = absl::InfiniteDuration();
   };
 
   // `on_error` hears what servers and streams report, on any thread, until WaitClosed(); it must

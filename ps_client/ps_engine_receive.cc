@@ -9,6 +9,7 @@
 #include "base/deadline.h"
 #include "base/float_stream.h"
 #include "base/status_macros.h"
+#include "base/suspicion.h"
 #include "base/trace_recorder.h"
 #include "links/frame_error.h"
 #include "links/record_frames.h"
@@ -88,7 +89,12 @@ absl::Status PsEngine::OpenStream(StreamLink& link, Server& server, Deadline dea
     MutexLock lock(&mutex_);
     ++open_;
   }
-  const absl::Status status = server.connection->Connect(link, std::move(sink), deadline);
+  absl::Status status =
+      server.connection->Connect(link, std::move(sink), deadline, options_.failure_timeout,
+                                 [&] { return options_.is_member(server.connection->index()); });
+  if (PatienceWith(status) > absl::ZeroDuration()) {
+    status = CutLink(options_.name, server.connection->Name(), status);
+  }
   if (!status.ok()) {
     MutexLock lock(&mutex_);
     --open_;  // nobody else will
@@ -106,6 +112,9 @@ void PsEngine::OnClosed(Server& server, const absl::Status& status) {
       lost = absl::UnavailableError(absl::StrCat(
           server.connection->Name(),
           " lost: ", status.ok() ? "it closed its stream without goodbye" : status.ToString()));
+      if (PatienceWith(status) > absl::ZeroDuration()) {
+        lost = CutLink(options_.name, server.connection->Name(), status);
+      }
       lost_.Update(lost);
     }
   }

@@ -12,6 +12,7 @@
 #include "base/deadline.h"
 #include "base/mutex.h"
 #include "base/status_macros.h"
+#include "group/heartbeat.h"
 #include "plan/consistency.h"
 #include "plan/push_lead.h"
 #include "plan/server_streams.h"
@@ -158,6 +159,12 @@ absl::Status PsSync::MakeEngine(const Plan& plan, const ShardMap& shards) {
   }
   PsEngine::Options options;
   options.rank = rank();
+  options.name = absl::StrCat("rank ", host().worker().RankOfJob(rank()));
+  options.is_member = [group = host().worker()](int server) {
+    const std::string key = ServerBeatKey(group.JobKey(""), server);
+    return group.store->Get(key, Deadline::In(absl::Milliseconds(100))).ok();
+  };
+  options.failure_timeout = host().worker().failure_timeout;
   options.update_site = options_.update_site;
   options.consistency = options_.consistency;
   options.connections = options_.windows

@@ -4,23 +4,27 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "base/suspicion.h"
+#include "links/connect_to_member.h"
 #include "links/frame_error.h"
 #include "links/record_frames.h"
 
 namespace gradsync {
 
 absl::Status ServerConnection::Connect(StreamLink& link, std::shared_ptr<FrameSink> sink,
-                                       Deadline deadline) {
+                                       Deadline deadline, absl::Duration failure_timeout,
+                                       const std::function<bool()>& is_member) {
   int connection;
   {
     MutexLock lock(&mutex_);
     connection = static_cast<int>(streams_.size());
   }
-  absl::StatusOr<std::shared_ptr<FrameStream>> stream =
-      link.Connect(address_, connection, std::move(sink), deadline);
+  absl::StatusOr<std::shared_ptr<FrameStream>> stream = ConnectToMember(
+      link, address_, connection, std::move(sink), deadline, failure_timeout, is_member);
   if (!stream.ok()) {
-    return absl::Status(stream.status().code(),
-                        absl::StrCat(Name(), ": ", stream.status().message()));
+    const absl::Status named(stream.status().code(),
+                             absl::StrCat(Name(), ": ", stream.status().message()));
+    return Suspicion(named, PatienceWith(stream.status()));
   }
   MutexLock lock(&mutex_);
   streams_.push_back(*std::move(stream));

@@ -4,12 +4,14 @@
 #define GRADSYNC_PS_CLIENT_SERVER_CONNECTION_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "base/deadline.h"
 #include "base/fifo.h"
 #include "base/mutex.h"
@@ -39,8 +41,10 @@ class ServerConnection {
         lead_(lead) {}
 
   // Opens the next stream; call `connections` times, before all else.
-  // Errors: those of StreamLink::Connect(), naming the server.
-  absl::Status Connect(StreamLink& link, std::shared_ptr<FrameSink> sink, Deadline deadline);
+  // Errors: those of ConnectToMember(), naming the server.
+  absl::Status Connect(StreamLink& link, std::shared_ptr<FrameSink> sink, Deadline deadline,
+                       absl::Duration failure_timeout = absl::InfiniteDuration(),
+                       const std::function<bool()>& is_member = nullptr);
 
   // Queues a chunk, number `number` of the step's or broadcast's order, to be sent after those
   // queued before and as soon as it may be.

@@ -400,6 +400,7 @@ int Main(int argc, char** argv) {
   }
   GrpcLinkOptions link;
   link.credentials = flags.credentials;
+  link.failure_timeout = flags.failure_timeout;
   link.max_message_bytes = static_cast<int>(flags.max_message);
   link.health = health;
   options.link = NewGrpcLink(link);

@@ -8,6 +8,7 @@
 #include "base/job_key.h"
 #include "base/monotonic_time.h"
 #include "base/status_macros.h"
+#include "base/suspicion.h"
 #include "base/trace_recorder.h"
 #include "links/frame_error.h"
 #include "plan/consistency.h"
@@ -490,6 +491,19 @@ void Service::OnPeerFinished(Session& session) {
   finished_.emplace_back(&session, MonotonicTime::Now());
 }
 
+// What the end of a stream of `rank` without a goodbye means.
+absl::Status Service::LostStream(int rank, const absl::Status& status) const {
+  MutexLock lock(&mutex_);
+  // Where nobody else watches the rank, nobody will know better.
+  if (run_ != nullptr && PatienceWith(status) > absl::ZeroDuration()) {
+    return CutLink(absl::StrCat("rank ", rank),
+                   absl::StrCat("server ", roster_.terms().server_index()), status);
+  }
+  return absl::UnavailableError(absl::StrCat(
+      roster_.Name(rank),
+      " lost: ", status.ok() ? "closed its stream without goodbye" : status.ToString()));
+}
+
 void Service::OnClosed(Session& session, const absl::Status& status) {
   {
     MutexLock lock(&mutex_);
@@ -501,9 +515,7 @@ void Service::OnClosed(Session& session, const absl::Status& status) {
   }
   if (!session.member) return;
   if (!session.left) {
-    Lost(absl::UnavailableError(absl::StrCat(
-        Name(session.rank),
-        " lost: ", status.ok() ? "closed its stream without goodbye" : status.ToString())));
+    Lost(LostStream(session.rank, status));
   }
   MutexLock lock(&mutex_);
   --open_;

@@ -160,6 +160,7 @@ class Service : private ShardEvents, private AsyncShardEvents {
   void SendAnswer(int rank, proto::FrameHeader header, const std::shared_ptr<LentBuffer>& values);
   absl::Status TakeCredit(int rank);
   std::string Name(int rank) const;
+  absl::Status LostStream(int rank, const absl::Status& status) const;
   void EndIfSilent();
   absl::StatusOr<RunMemberOptions> RunOptions() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void JoinRun();

@@ -14,6 +14,7 @@
 #include "base/monotonic_time.h"
 #include "base/mutex.h"
 #include "base/status_macros.h"
+#include "base/suspicion.h"
 #include "base/trace_recorder.h"
 #include "group/group_error.h"
 #include "group/in_memory_store.h"
@@ -119,7 +120,7 @@ class GroupSync final : public GradientSync, private EngineHost {
   absl::Status Collective(absl::Status status);
   SyncHandle FailureHandle(const StepOptions& step, int bucket);
   void OnFailure(absl::Status status);
-  void AwaitEnd();
+  void AwaitEnd(absl::Duration patience = absl::ZeroDuration());
   void RecordBuckets();
 
   const WorkerGroup group_;
@@ -196,16 +197,16 @@ void GroupSync::OnFailure(absl::Status status) {
   ended_.Resolve(std::move(status));
 }
 
-void GroupSync::AwaitEnd() {
-  ended_.handle().Wait(Deadline::In(engine_->StopBound() + kFarewell)).IgnoreError();
+void GroupSync::AwaitEnd(absl::Duration patience) {
+  ended_.handle().Wait(Deadline::In(patience + engine_->StopBound() + kFarewell)).IgnoreError();
 }
 
 // A collective call failed here, maybe because the group has; returns what the group failed with.
 absl::Status GroupSync::Failed(absl::Status status) {
   Report(status);
-  AwaitEnd();
+  AwaitEnd(PatienceWith(status));
   const absl::Status group = this->status();
-  return group.ok() ? status : group;
+  return group.ok() ? Certain(std::move(status)) : group;
 }
 
 absl::Status GroupSync::Collective(absl::Status status) {

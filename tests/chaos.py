@@ -93,8 +93,20 @@ def draw_round(seed, number, faults, moments):
         moment = "step"
     if fault == "halfclose" and moment in ("setup", "shutdown"):
         moment = "step"
-    return Draw(topology, link, consistency, update, workers, servers, launched, fault, moment, victim,
-                rng.choice([name for name in everybody if name != victim]), delay)
+    other = rng.choice([name for name in everybody if name != victim])
+    if fault == "partition":
+        victim, other = rng.choice(links(topology, workers, servers))
+    return Draw(topology, link, consistency, update, workers, servers, launched, fault, moment, victim, other, delay)
+
+
+def links(topology, workers, servers):
+    """The pairs of processes that talk to each other: over the topology's streams, and with rank 0's store."""
+    names = [f"worker {rank}" for rank in range(workers)]
+    if topology == "ring":
+        pairs = [(name, names[(rank + 1) % workers]) for rank, name in enumerate(names)]
+    else:
+        pairs = [(name, f"server {index}") for name in names for index in range(servers)]
+    return pairs + [(name, names[0]) for name in names[1:]]
 
 
 def draw_is_harmless(draw):
@@ -259,10 +271,12 @@ class Round:
         return [] if self.options.failure_timeout == 10 else [f"--failure_timeout={self.options.failure_timeout:g}s"]
 
     def start(self, name, argv, host=None):
+        environment = dict(os.environ)
         if self.lab is not None:
             argv = [*self.lab.inside(host), *argv]
+            environment["GRADSYNC_JOB_KEY"] = "chaos"  # who listens beyond its host wants one
         child = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                                 errors="replace", cwd=self.folder)
+                                 errors="replace", cwd=self.folder, env=environment)
         self.children[name] = child
         if name != "launch":
             self.processes[name] = Process(name, child.pid)
@@ -536,8 +550,14 @@ class Round:
                 self.by_hand()
             self.await_moment()
             self.inject()
-            if draw_is_harmless(self.draw) and not self.draw.launched and self.late is not None:
+            # Nobody uses a way between others than rank 0 before all have come.
+            unused = self.draw.fault == "partition" and "worker 0" not in (self.draw.victim, self.draw.other)
+            if (draw_is_harmless(self.draw) or unused) and not self.draw.launched and self.late is not None:
                 self.start_worker(self.late)
+            if unused and self.late is not None:
+                late = self.processes[f"worker {self.late}"]
+                await_until(lambda: late.out or self.some_child_ended(), what="the late worker")
+                self.injected_at = time.monotonic()
             self.await_end()
             if self.draw.launched and self.children["launch"].poll() is not None:
                 left = [name for name, process in self.processes.items() if self.runs(process.pid)]
@@ -557,8 +577,10 @@ class Round:
         victim, other = name(self.draw.victim), name(self.draw.other)
         names = [victim]
         if self.draw.fault == "partition":
-            names.append(rf"link (?:{victim} - {other}|{other} - {victim})")
-            names.append(other)
+            ends = [re.sub(r" \\\(.*", "", end) for end in (victim, other)]  # a server does not know its address as others do
+            link = rf"link (?:{ends[0]}.* - {ends[1]}|{ends[1]}.* - {ends[0]})"
+            # Who is cut off from the store cannot be told from one that is lost, by the others or by itself.
+            names = [link, victim, other] if "worker 0" in (self.draw.victim, self.draw.other) else [link]
         if self.draw.fault == "halfclose":
             # Whoever is at the other end of the connection sees the same as the victim.
             names += [rf"link {victim} - .*", rf"link .* - {victim}", "rank ", "server "]

@@ -46,9 +46,6 @@ constexpr char kStore[] = "rank0:1000";
 constexpr absl::Duration kPrompt = absl::Seconds(2);
 // A first sign of life has come by then.
 constexpr absl::Duration kFirstBeat = absl::Milliseconds(50);
-// As links/grpc_stream.h notices silence.
-constexpr absl::Duration kKeepalive = absl::Seconds(40);
-
 // A tensor below n elements, one of many stripes with a cut tail, one with an odd rest.
 Plan PlanFor(int ranks) {
   OptimizerSpec optimizer;
@@ -140,7 +137,7 @@ class VirtualJob {
         plan_(PlanFor(options.ranks)),
         expected_(Expect(options, plan_)),
         world_(options.seed, options.verbose),
-        network_(&world_),
+        network_(&world_, FailureTimeout(options.failure_timeout, options.timeout)),
         stores_(&world_, &network_) {
     for (int rank = 0; rank < options.ranks; ++rank) {
       world_.AddProcess(absl::StrCat("rank ", rank));
@@ -212,6 +209,7 @@ absl::Status VirtualJob::Rank(int rank) {
   group.world_size = options_.ranks;
   group.run_id = "virtual";
   group.timeout = options_.timeout;
+  group.failure_timeout = FailureTimeout(options_.failure_timeout, options_.timeout);
   group.address = absl::StrCat("rank", rank);
   std::unique_ptr<VirtualStoreServer> served;
   if (rank == 0) served = stores_.Serve(kStore);
@@ -219,7 +217,7 @@ absl::Status VirtualJob::Rank(int rank) {
                       stores_.Connect(kStore, Patience()));
   group.store = connected;
 
-  const absl::Duration timeout = FailureTimeout(options_.failure_timeout, options_.timeout);
+  const absl::Duration timeout = group.failure_timeout;
   const auto activity = std::make_shared<Activity>();
   HeartbeatOptions beats;
   beats.key = RankBeatKey(group.Key(""), rank);
@@ -464,11 +462,9 @@ absl::Duration VirtualJob::NoticeLimit() const {
       return kPrompt + absl::Seconds(2);
     case VirtualFault::kStop:
     case VirtualFault::kStuck:
-      // Nobody is watched any more while goodbyes are said.
-      if (Trained()) return kKeepalive + lost;
-      return lost + absl::Seconds(2);
     case VirtualFault::kCut:
-      return kKeepalive + lost;
+      // Nobody is watched any more while goodbyes are said.
+      return (Trained() ? 2 * lost : lost) + absl::Seconds(2);
     default:
       return 2 * options_.timeout;
   }
@@ -511,8 +507,12 @@ void VirtualJob::Judge() {
       }
       continue;
     }
-    const bool guilty = std::any_of(culprits_.begin(), culprits_.end(),
-                                    [&](int culprit) { return world_.name(culprit) == *blamed; });
+    bool guilty = std::any_of(culprits_.begin(), culprits_.end(),
+                              [&](int culprit) { return world_.name(culprit) == *blamed; });
+    // Between two that reach the store neither is to blame.
+    if (options_.fault == VirtualFault::kCut && culprits_.count(0) == 0) {
+      guilty = guilty && absl::StartsWith(member.status.message(), "link ");
+    }
     if (!guilty) {
       Complain(
           absl::StrCat(world_.name(process), " blames an innocent: ", member.status.ToString()));

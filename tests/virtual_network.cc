@@ -3,11 +3,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/optional.h"
 #include "base/deadline.h"
+#include "base/suspicion.h"
 
 namespace gradsync {
 namespace {
 
-// As links/grpc_stream.h has it: a ping after so long, and an answer within as much.
+// As gRPC's keepalive notices that a process does not answer.
 constexpr absl::Duration kKeepalive = absl::Seconds(40);
 
 uint64_t HashOf(absl::Span<const char> bytes) {
@@ -180,17 +181,18 @@ class VirtualNetwork::Link : public StreamLink {
     connection->ends[kOpened].sink = std::move(sink);
     connection->ends[kAccepted].process = accepting->process;
     connection->ends[kAccepted].peer_name = absl::StrCat("a peer of ", address);
-    connection->session =
-        network_->Begin(process_, accepting->process,
-                        [network = network_, weak = std::weak_ptr<Connection>(connection),
-                         process = process_](int who) {
-                          const ConnectionPtr lost = weak.lock();
-                          if (lost == nullptr) return;
-                          const int side = who == process ? kOpened : kAccepted;
-                          network->Close(lost, side,
-                                         absl::UnavailableError(absl::StrCat(
-                                             lost->ends[side].peer_name, ": connection lost")));
-                        });
+    connection->session = network_->Begin(
+        SessionKind::kStream, process_, accepting->process,
+        [network = network_, weak = std::weak_ptr<Connection>(connection), process = process_](
+            int who, bool silent) {
+          const ConnectionPtr lost = weak.lock();
+          if (lost == nullptr) return;
+          const int side = who == process ? kOpened : kAccepted;
+          absl::Status status =
+              absl::UnavailableError(absl::StrCat(lost->ends[side].peer_name, ": connection lost"));
+          if (silent) status = Suspicion(status, network->silence_.patience);
+          network->Close(lost, side, std::move(status));
+        });
     network_->connections_.emplace(connection->session, connection);
     network_->Send(process_, accepting->process, [network = network_, connection, accepting] {
       network->Accept(connection, accepting);
@@ -438,38 +440,41 @@ void VirtualNetwork::Hear(const std::shared_ptr<Lane>& lane) {
   lane->hearing = false;
 }
 
-VirtualNetwork::SessionId VirtualNetwork::Begin(int a, int b, std::function<void(int)> lost) {
+VirtualNetwork::SessionId VirtualNetwork::Begin(SessionKind kind, int a, int b,
+                                                std::function<void(int, bool)> lost) {
   const SessionId id = ++numbers_;
-  sessions_.emplace(id, Session{a, b, std::move(lost)});
+  sessions_.emplace(id, Session{kind, a, b, std::move(lost)});
   // Whoever connects to the dead, or is dead, hears so.
   if (a != b && (dead(a) || dead(b))) {
     world_->Outside(Latency(), [this, id, a] {
       const auto found = sessions_.find(id);
       if (found == sessions_.end()) return;
       const auto tell = found->second.lost;
-      tell(a);
+      tell(a, /*silent=*/false);
     });
   }
   return id;
 }
 
-void VirtualNetwork::LoseSessions(int a, int b, bool tell_a, bool tell_b, absl::Duration delay) {
+// Those of `a` with `b`, or with all others if `b` is negative; those of one kind that have been
+// silent, or all.
+void VirtualNetwork::LoseSessions(int a, int b, bool tell_b, absl::optional<SessionKind> silent) {
   std::vector<std::pair<SessionId, int>> told;
   for (const auto& [id, session] : sessions_) {
     const bool forward = session.a == a && (b < 0 || session.b == b);
     const bool backward = session.b == a && (b < 0 || session.a == b);
     if ((!forward && !backward) || session.a == session.b) continue;
-    const int first = a;
+    if (silent && session.kind != *silent) continue;
     const int other = forward ? session.b : session.a;
-    if (tell_a) told.emplace_back(id, first);
+    told.emplace_back(id, a);
     if (tell_b && !cut(a, other)) told.emplace_back(id, other);
   }
   for (const auto& [id, process] : told) {
-    world_->Outside(delay + Latency(), [this, id = id, process = process] {
+    world_->Outside(Latency(), [this, id = id, process = process, silent = silent.has_value()] {
       const auto found = sessions_.find(id);
       if (found == sessions_.end()) return;
       const auto tell = found->second.lost;  // which may end the session
-      tell(process);
+      tell(process, silent);
     });
   }
 }
@@ -479,27 +484,28 @@ void VirtualNetwork::Kill(int process) {
   for (auto each = listening_.begin(); each != listening_.end();) {
     each = each->second->process == process ? listening_.erase(each) : std::next(each);
   }
-  LoseSessions(process, -1, /*tell_a=*/true, /*tell_b=*/true, absl::ZeroDuration());
+  LoseSessions(process, -1, /*tell_b=*/true, absl::nullopt);
 }
 
+// Its host goes on to acknowledge what is sent to it.
 void VirtualNetwork::NoteStopped(int process) {
   const int64_t number = ++stops_[process];
   world_->Outside(kKeepalive, [this, process, number] {
     if (!world_->stopped(process) || stops_[process] != number) return;
-    LoseSessions(process, -1, /*tell_a=*/true, /*tell_b=*/true, absl::ZeroDuration());
+    LoseSessions(process, -1, /*tell_b=*/true, absl::nullopt);
   });
 }
 
 void VirtualNetwork::Cut(int a, int b) {
   cuts_.insert(Pair(a, b));
   const int64_t number = cut_number_[Pair(a, b)] = ++cut_count_;
-  world_->Outside(kKeepalive, [this, a, b, number] {
+  const auto lose = [this, a, b, number](SessionKind kind) {
     if (!cut(a, b) || cut_number_[Pair(a, b)] != number) return;
-    for (const int each : {a, b}) {
-      LoseSessions(each, each == a ? b : a, /*tell_a=*/true, /*tell_b=*/false,
-                   absl::ZeroDuration());
-    }
-  });
+    LoseSessions(a, b, /*tell_b=*/false, kind);
+    LoseSessions(b, a, /*tell_b=*/false, kind);
+  };
+  world_->Outside(silence_.limit + 2 * silence_.interval, [lose] { lose(SessionKind::kStream); });
+  world_->Outside(kKeepalive, [lose] { lose(SessionKind::kCalls); });
 }
 
 void VirtualNetwork::Heal(int a, int b) {

@@ -16,20 +16,24 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "absl/types/optional.h"
 #include "links/frame_stream.h"
+#include "links/silence.h"
 #include "tests/virtual_world.h"
 
 namespace gradsync {
 
 // As kind as TCP and no kinder. A stream keeps its order, streams overtake each other; a frame's
 // bytes are read when it leaves, and given back then or later; payloads come in odd parts. A
-// process that dies resets its streams. One that is stopped, or cut off, is silent, which is noticed
-// after 40 seconds, as gRPC's keepalive notices it.
+// process that dies resets its streams. A cut is noticed as streams over gRPC notice it
+// (links/silence.h), and that a process is stopped after 40 seconds.
 //
 // Belongs to one world, which it must outlive. Not thread-safe, as everything there.
 class VirtualNetwork {
  public:
-  explicit VirtualNetwork(VirtualWorld* world) : world_(world) {}
+  // `failure_timeout`: finite, that of the links.
+  VirtualNetwork(VirtualWorld* world, absl::Duration failure_timeout)
+      : world_(world), silence_(SilenceFor(failure_timeout)) {}
 
   // How the process opens and accepts streams.
   std::shared_ptr<StreamLink> LinkOf(int process);
@@ -64,9 +68,11 @@ class VirtualNetwork {
   void Send(const std::shared_ptr<Lane>& lane, int from, int to, std::function<void()> arrive);
 
   // A connection of two processes, from now until End(). `lost` is called, on no thread, with each
-  // of the two when it is to learn that the other one is gone.
+  // of the two when it is to learn that the other one is gone, or that nothing reaches it: `silent`.
+  enum class SessionKind { kStream, kCalls };
   using SessionId = int64_t;
-  SessionId Begin(int a, int b, std::function<void(int process)> lost);
+  SessionId Begin(SessionKind kind, int a, int b,
+                  std::function<void(int process, bool silent)> lost);
   void End(SessionId session) { sessions_.erase(session); }
 
   // What was done against the contract of links/frame_stream.h: memory changed while it was lent.
@@ -80,8 +86,9 @@ class VirtualNetwork {
   struct Connection;
   struct Accepting;
   struct Session {
+    SessionKind kind;
     int a, b;
-    std::function<void(int)> lost;
+    std::function<void(int, bool)> lost;
   };
   using ConnectionPtr = std::shared_ptr<Connection>;
 
@@ -95,9 +102,10 @@ class VirtualNetwork {
   void Accept(const ConnectionPtr& connection, const std::shared_ptr<Accepting>& accepting);
   void GiveBack(int process, std::shared_ptr<Loan> loan);
   Payload CutUp(std::string bytes);
-  void LoseSessions(int a, int b, bool tell_a, bool tell_b, absl::Duration delay);
+  void LoseSessions(int a, int b, bool tell_b, absl::optional<SessionKind> silent);
 
   VirtualWorld* const world_;
+  const gradsync::Silence silence_;
   std::map<std::string, std::shared_ptr<Accepting>> listening_;
   std::map<int64_t, std::weak_ptr<Connection>> connections_;
   std::map<SessionId, Session> sessions_;

@@ -70,8 +70,8 @@ class VirtualStoreClient : public ConnectedStore {
   VirtualStoreClient(VirtualStores* stores, std::string address, std::shared_ptr<Service> service)
       : state_(std::make_shared<State>(stores, std::move(address), std::move(service))) {
     state_->session = stores->network_->Begin(
-        state_->process, state_->service->process,
-        [weak = std::weak_ptr<State>(state_)](int process) {
+        VirtualNetwork::SessionKind::kCalls, state_->process, state_->service->process,
+        [weak = std::weak_ptr<State>(state_)](int process, bool /*silent*/) {
           const std::shared_ptr<State> state = weak.lock();
           if (state == nullptr) return;
           // At the server's end the caller's waits are given up.

@@ -71,6 +71,7 @@ def gradsync_repositories():
                 "bind_front",
                 "cleanup",
                 "core_headers",
+                "cord",
                 "fixed_array",
                 "flags",
                 "flags_commandlineflag",

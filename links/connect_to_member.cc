@@ -1,0 +1,33 @@
+#include "links/connect_to_member.h"
+
+#include <algorithm>
+
+#include "absl/status/status.h"
+#include "base/monotonic_time.h"
+#include "base/patient_deadline.h"
+#include "base/suspicion.h"
+
+namespace gradsync {
+namespace {
+
+// Until the group knows, whose last sign of life from the peer may have come later than our attempt.
+constexpr absl::Duration kPatience = absl::Milliseconds(1250);
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<FrameStream>> ConnectToMember(
+    StreamLink& link, const std::string& address, int connection, std::shared_ptr<FrameSink> sink,
+    Deadline deadline, absl::Duration failure_timeout, const std::function<bool()>& is_member) {
+  for (;;) {
+    const Deadline limit = std::min(deadline, Deadline::In(failure_timeout));
+    auto stream = link.Connect(address, connection, sink, limit);
+    if (stream.ok() || !absl::IsDeadlineExceeded(stream.status()) || deadline.passed()) {
+      return stream;
+    }
+    // Who comes back late was not running, nor, perhaps, was the peer.
+    const bool late = MonotonicTime::Now() - limit.time() > PatientDeadline::kLate;
+    if (!late && is_member()) return Suspicion(stream.status(), kPatience);
+  }
+}
+
+}  // namespace gradsync

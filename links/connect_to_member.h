@@ -1,0 +1,27 @@
+#ifndef GRADSYNC_LINKS_CONNECT_TO_MEMBER_H_
+#define GRADSYNC_LINKS_CONNECT_TO_MEMBER_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "base/deadline.h"
+#include "links/frame_stream.h"
+
+namespace gradsync {
+
+// Connects as `link` does, to a peer that is a member of the group: it has said that it listens, so
+// nothing but a failure keeps it from answering, and it has `failure_timeout` for that. Where the peer
+// may yet have to be started, `is_member` is asked after that time, and again, for as long as it is
+// not one. Errors: those of StreamLink::Connect(); that of a member which does not answer is a
+// suspicion (base/suspicion.h), since it may be lost, and the group know that soon.
+absl::StatusOr<std::shared_ptr<FrameStream>> ConnectToMember(
+    StreamLink& link, const std::string& address, int connection, std::shared_ptr<FrameSink> sink,
+    Deadline deadline, absl::Duration failure_timeout,
+    const std::function<bool()>& is_member = [] { return true; });
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_LINKS_CONNECT_TO_MEMBER_H_
