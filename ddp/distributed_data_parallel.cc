@@ -390,7 +390,14 @@ absl::Status DistributedDataParallel::WaitForBucket(int bucket, Deadline deadlin
   if (stream_timer_ != nullptr) GS_RETURN_IF_ERROR(stream_timer_->BeforeWait());
   const RecordedSpan span(options_.recorder.get(), TraceSpan::kExposed, step_.step, bucket);
   const MonotonicTime start = MonotonicTime::Now();
-  GS_RETURN_IF_ERROR(handles_[bucket].Wait(deadline));
+  StallNotice stall;
+  if (options_.on_stall != nullptr) {
+    stall.after = options_.stall_after;
+    stall.say = [this, bucket](absl::Duration waited) {
+      options_.on_stall(step_.step, bucket, waited);
+    };
+  }
+  GS_RETURN_IF_ERROR(handles_[bucket].Wait(deadline, stall));
   timing_.exposed += MonotonicTime::Now() - start;
   return stream_timer_ != nullptr ? stream_timer_->AfterWait() : absl::OkStatus();
 }

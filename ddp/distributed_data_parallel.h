@@ -92,6 +92,11 @@ struct DdpOptions {
   // Of some steps' launches, waits and updates; may be null.
   std::shared_ptr<TraceRecorder> recorder;
 
+  // Called when FinishStep() has waited long for a bucket, and again each time that this has doubled;
+  // on its thread. Null: nobody is told.
+  std::function<void(int64_t step, int bucket, absl::Duration waited)> on_stall;
+  absl::Duration stall_after = absl::Seconds(5);
+
   // Longest wait for peers where no deadline is passed.
   absl::Duration timeout = absl::Seconds(60);
 };

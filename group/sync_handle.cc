@@ -32,11 +32,18 @@ struct HandleState {
 
 }  // namespace internal
 
-absl::Status SyncHandle::Wait(Deadline deadline) const {
+absl::Status SyncHandle::Wait(Deadline deadline, const StallNotice& stall) const {
   PatientDeadline patience(deadline);
+  absl::Duration said_after = stall.after;
+  const MonotonicTime begin = MonotonicTime::Now();
   std::function<absl::Status()> on_wait;
   while (true) {
     if (!state_->is_resolved()) {
+      const absl::Duration waited = MonotonicTime::Now() - begin;
+      if (waited >= said_after) {
+        stall.say(waited);
+        while (said_after <= waited) said_after *= 2;
+      }
       const std::shared_ptr<SyncDriver> driver = state_->driver.lock();
       if (driver != nullptr) {
         driver->Drive([this] { return state_->is_resolved(); }, patience.next_look());

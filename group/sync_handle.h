@@ -10,6 +10,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "base/deadline.h"
 #include "base/monotonic_time.h"
 
@@ -32,6 +33,13 @@ class SyncDriver {
   virtual void Look() {}
 };
 
+// For a wait that lasts: `say` is called after so long, and again whenever that time has doubled, with
+// how long the wait has taken by then. It is called on the waiting thread, without locks.
+struct StallNotice {
+  absl::Duration after = absl::InfiniteDuration();
+  std::function<void(absl::Duration waited)> say;
+};
+
 // Cheap to copy; thread-safe. Resolved exactly once. A resolved handle means that nobody reads or
 // writes the bucket's memory any more and that its result is there (see gradient_sync.h), or that
 // the exchange failed.
@@ -40,7 +48,7 @@ class SyncHandle {
   // Waits until the exchange is resolved, helping where it can, and returns its status. A missed
   // deadline cancels nothing: the exchange goes on and the handle can be waited for again. Errors:
   // those of the exchange; DEADLINE_EXCEEDED, saying what is waited for.
-  absl::Status Wait(Deadline deadline) const;
+  absl::Status Wait(Deadline deadline, const StallNotice& stall = {}) const;
 
   // Whether it is resolved. Looks, where the exchange may be complete without anybody having said so.
   bool done() const;

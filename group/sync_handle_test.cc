@@ -51,5 +51,22 @@ TEST(SyncHandleTest, ASeriesForgetsWhatRemainedOfAnOlderStep) {
   EXPECT_EQ(series.current().handle().Wait(Soon()), absl::OkStatus());
 }
 
+TEST(SyncHandleTest, AWaitThatLastsIsNoticedWhileItLasts) {
+  const SyncPromise promise("it");
+  int notices = 0;
+  StallNotice stall;
+  stall.after = absl::Milliseconds(1);
+  stall.say = [&](absl::Duration waited) {
+    EXPECT_GE(waited, stall.after);
+    EXPECT_FALSE(promise.handle().done());
+    ++notices;
+    promise.Resolve(absl::OkStatus());
+  };
+  EXPECT_EQ(promise.handle().Wait(Soon(), stall), absl::OkStatus());
+  EXPECT_EQ(notices, 1);
+  EXPECT_EQ(promise.handle().Wait(Soon(), stall), absl::OkStatus());
+  EXPECT_EQ(notices, 1);
+}
+
 }  // namespace
 }  // namespace gradsync

@@ -171,6 +171,8 @@ class TrainerImpl : public Trainer {
     ddp.group_of = group_of_;
     ddp.plan = options_.plan;
     ddp.timeout = options_.timeout;
+    ddp.on_stall = options_.on_stall;
+    ddp.stall_after = options_.stall_after;
     ddp.skip_nonfinite_steps = scaler_.has_value();
     ddp.recorder = options_.recorder;
     ddp.forward_backward = [this] { ThrowAwayStep(); };

@@ -1,6 +1,7 @@
 // One worker of a training job. `bazel run //worker -- --help` lists the flags; docs/running.md shows
 // jobs.
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <cstdio>
@@ -183,6 +184,12 @@ absl::StatusOr<JobOptions> JobOptionsFromFlags(std::vector<FlagRecord> flags) {
   GS_ASSIGN_OR_RETURN(job.trainer.checkpoint,
                       CheckpointOptionsFromFlags(job.join.same_on_all_ranks));
   job.trainer.timeout = absl::GetFlag(FLAGS_timeout);
+  job.trainer.on_stall = [](int64_t step, int bucket, absl::Duration waited) {
+    PrintNotice("worker", absl::StrCat("waiting for bucket ", bucket, " of step ", step, " for ",
+                                       absl::FormatDuration(absl::Trunc(waited, absl::Seconds(1))),
+                                       " so far"));
+  };
+  job.trainer.stall_after = std::min(job.trainer.stall_after, meet.failure_timeout / 2);
   job.trainer.plan.codec = job.join.sync.job.codec;
   job.trainer.ranks_on_host = job.join.ranks_on_host;
   GS_RETURN_IF_ERROR(PipelineFromFlags(&job));
