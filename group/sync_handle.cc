@@ -34,15 +34,18 @@ struct HandleState {
 
 absl::Status SyncHandle::Wait(Deadline deadline, const StallNotice& stall) const {
   PatientDeadline patience(deadline);
-  absl::Duration said_after = stall.after;
-  const MonotonicTime begin = MonotonicTime::Now();
+  absl::Duration waited, say_after = stall.after;
+  MonotonicTime looked = MonotonicTime::Now();
   std::function<absl::Status()> on_wait;
   while (true) {
     if (!state_->is_resolved()) {
-      const absl::Duration waited = MonotonicTime::Now() - begin;
-      if (waited >= said_after) {
+      // Time in which this process was stopped is no time of waiting.
+      const MonotonicTime now = MonotonicTime::Now();
+      if (now - looked <= PatientDeadline::kLook + PatientDeadline::kLate) waited += now - looked;
+      looked = now;
+      if (waited >= say_after) {
         stall.say(waited);
-        while (said_after <= waited) said_after *= 2;
+        while (say_after <= waited) say_after *= 2;
       }
       const std::shared_ptr<SyncDriver> driver = state_->driver.lock();
       if (driver != nullptr) {
