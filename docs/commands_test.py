@@ -250,6 +250,8 @@ class Runner:
     def program(self, target, arguments, gpu=False):
         if target == "//tests:chaos":
             return "SKIPPED: //tests:chaos_test runs it"
+        if target == "//tests:soak":
+            return "SKIPPED: takes minutes"
         program = PROGRAMS.get(target)
         if program is None:
             raise Unknown(f"no row of PROGRAMS says how to run {target}")

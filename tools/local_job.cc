@@ -27,7 +27,6 @@ namespace {
 
 constexpr absl::Duration kPollInterval = absl::Milliseconds(20);
 constexpr int kBadInput = 2;
-constexpr int kSignalled = 128;  // and the signal's number more
 
 std::string ReadFile(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
@@ -221,7 +220,7 @@ class LocalJob {
     if (first == nullptr) return;
     const ExitStatus& status = *first->process->exit_status();
     Fail(absl::StrCat(Describe(*first), ": ", status.ToString()), first->last_error,
-         status.shell_code());
+         status.shell_code(), /*killed=*/status.signal != 0);
   }
 
   // Servers end by themselves when the last worker leaves.
@@ -274,12 +273,11 @@ class LocalJob {
     return state == 'T' || state == 't';
   }
 
-  void Fail(std::string message, std::string detail, int exit_code) {
+  void Fail(std::string message, std::string detail, int exit_code, bool killed = false) {
     result_.failure = std::move(message);
     result_.failure_detail = std::move(detail);
     result_.exit_code = exit_code;
-    // What a process said that was killed is not why it ended.
-    const bool killed = exit_code > kSignalled;
+    // What a process said that was killed is not why it ended; of one that was told to end it is.
     if (options_.on_failure)
       options_.on_failure(killed ? result_.failure : DescribeFailure(result_));
     terminate_at_ = Deadline::In(exit_code == kBadInput ? absl::ZeroDuration() : options_.settle);
