@@ -9,6 +9,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/monotonic_time.h"
@@ -337,7 +338,13 @@ absl::Status GroupSync::Shutdown(Deadline deadline) {
   const absl::Status goodbye = engine_->Leave(deadline);
   parted_ = true;
   const absl::Status failure = status();
-  return failure.ok() ? goodbye : failure;
+  if (goodbye.ok() || !failure.ok() || group_error_ == nullptr) {
+    return failure.ok() ? goodbye : failure;
+  }
+  // Others would take the end of this rank's streams for the failure.
+  const absl::StatusOr<std::string> first = PublishFailure(group_, goodbye);
+  const bool known = first.ok() && !absl::StrContains(*first, goodbye.message());
+  return known ? absl::AbortedError(*first) : Certain(goodbye);
 }
 
 }  // namespace
