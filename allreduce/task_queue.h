@@ -1,7 +1,6 @@
 #ifndef GRADSYNC_ALLREDUCE_TASK_QUEUE_H_
 #define GRADSYNC_ALLREDUCE_TASK_QUEUE_H_
 
-
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/any_invocable.h"
 #include "base/fifo.h"

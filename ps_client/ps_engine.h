@@ -221,7 +221,7 @@ class PsEngine : public std::enable_shared_from_this<PsEngine> {
   OptimizerState* exported_ ABSL_GUARDED_BY(mutex_) = nullptr;
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
   absl::Status lost_ ABSL_GUARDED_BY(mutex_);  // the first server whose stream ended too early
-  int open_ ABSL_GUARDED_BY(mutex_) = 0;  // streams
+  int open_ ABSL_GUARDED_BY(mutex_) = 0;       // streams
 };
 
 }  // namespace gradsync

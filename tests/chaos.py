@@ -603,6 +603,9 @@ class Round:
         text = re.sub(r"^(?:worker|ps_server|launch): (?:[A-Z_]+: )?", "", words)
         if self.culprits().match(text):
             return "right"
+        # A worker or a server that is told to end drains the job, and all say who was told.
+        if self.draw.fault == "term" and re.search(rf"ended by SIGTERM to {self.draw.victim.replace('worker', 'rank')}\b", text):
+            return "right"
         # Of a process that was killed a launcher says the number, not the rank.
         if re.match(rf"{self.draw.victim} \(pid", text):
             return "right"

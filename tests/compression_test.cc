@@ -403,7 +403,9 @@ TEST(CompressionLimitsTest, WhatWasKeptGoesOnInNewProcesses) {
       const std::unique_ptr<GradientSync> sync = job.Create(rank);
       absl::StatusOr<std::vector<GradBucket>> buckets = sync->Bind(plan, Soon());
       ASSERT_TRUE(buckets.ok()) << buckets.status();
-      if (resumed) ASSERT_EQ(sync->ImportRankState(kept[rank]), absl::OkStatus());
+      if (resumed) {
+        ASSERT_EQ(sync->ImportRankState(kept[rank]), absl::OkStatus());
+      }
       for (int64_t s = begin; s <= end; ++s) {
         Write(Gradients(plan, s)[rank], *buckets, &GradBucket::grad);
         ASSERT_EQ(RunStep(*sync, plan, Step(c, s)), absl::OkStatus());

@@ -75,7 +75,7 @@ std::vector<std::string> WorkerFlags::FailureTimeoutOfServers() const {
 
 std::vector<std::string> WorkerFlags::SecurityOfServers() const {
   std::vector<std::string> flags;
-  for (const std::string& flag : {"tls_cert", "tls_key", "tls_ca", "secret_file"}) {
+  for (const char* const flag : {"tls_cert", "tls_key", "tls_ca", "secret_file"}) {
     std::string value = LastValue(words, flag);
     const auto of_file = file.find(flag);
     if (value.empty() && of_file != file.end()) value = of_file->second;

@@ -30,6 +30,7 @@ std::vector<FlagTopic> BenchmarkTopics() {
       {"Stages of a model on several ranks",
        {"mesh", "pipeline_schedule", "micro_batches", "split"}},
       {"Network", {"bandwidth", "emulate", "tcp"}},
+      {"Who may connect", {"tls_cert", "tls_key", "tls_ca", "secret_file", "insecure"}},
       {"Model and data",
        {"model", "stem", "classes", "profile", "data", "pixels", "batch_size", "global_batch_size",
         "lr", "seed"}},
