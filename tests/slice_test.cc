@@ -29,12 +29,22 @@ using Metrics = std::vector<proto::WorkerMetrics>;
 
 constexpr double kRounding = 1e-5;
 
-Flags SmallGpt() {
-  return {"--model=gpt",    "--gpt_width=16", "--gpt_layers=3", "--gpt_heads=4", "--gpt_context=8",
-          "--batch_size=2", "--steps=50",     "--dropout=0",    "--lr=0.2",      "--momentum=0.9"};
+// A text of some letters that a small model learns in some steps.
+std::string Text() {
+  const std::string path = testing::TempDir() + "/text";
+  std::string text;
+  for (int i = 0; i < 6000; ++i) text.push_back(static_cast<char>('a' + (i * i + 3 * i) % 23));
+  EXPECT_TRUE(WriteFileAtomically(path, text).ok());
+  return path;
 }
 
-Metrics Run(int workers, int servers, const Flags& flags) {
+Flags SmallGpt() {
+  return {"--model=gpt",     "--gpt_width=16", "--gpt_layers=3",       "--gpt_heads=4",
+          "--gpt_context=8", "--batch_size=2", "--steps=50",           "--dropout=0",
+          "--lr=0.2",        "--momentum=0.9", "--data=text:" + Text()};
+}
+
+Metrics Train(int workers, int servers, const Flags& flags) {
   const Metrics metrics = MetricsOf(SmallJob(workers, servers, flags));
   EXPECT_THAT(metrics, SizeIs(workers));
   return metrics;
@@ -69,43 +79,43 @@ void ExpectClose(const std::vector<double>& found, const std::vector<double>& ex
 
 TEST(SliceTest, TwoSlicesTrainAsOneProcessDoesAndEvaluateTheWholeModel) {
   const Flags flags = With(SmallGpt(), {"--dropout=0.1", "--evaluate"});
-  const Metrics one = Run(1, 0, flags);
-  const Metrics two = Run(2, 0, With(flags, {"--mesh=tensor=2"}));
+  const Metrics one = Train(1, 0, flags);
+  const Metrics two = Train(2, 0, With(flags, {"--mesh=tensor=2"}));
   ExpectClose(Losses(two, {0}), Losses(one, {0}));
   EXPECT_LT(one[0].loss(49), 0.5 * one[0].loss(0));  // It learns, so a wrong gradient would show.
   EXPECT_NEAR(two[0].test_loss(), one[0].test_loss(), kRounding * one[0].test_loss());
   EXPECT_NEAR(two[0].test_accuracy(), one[0].test_accuracy(), 1e-3);
-  const Metrics again = Run(
+  const Metrics again = Train(
       2, 0, With(flags, {"--mesh=tensor=2", "--tensor_link=grpc", "--activation_checkpointing"}));
   EXPECT_EQ(HashOf(again), HashOf(two));
-  const Metrics sequences = Run(2, 0, With(flags, {"--mesh=tensor=2", "--sequence_parallel"}));
+  const Metrics sequences = Train(2, 0, With(flags, {"--mesh=tensor=2", "--sequence_parallel"}));
   ExpectClose(Losses(sequences, {0}), Losses(one, {0}));
   HashOf(sequences);
 }
 
 TEST(SliceTest, SlicesWithReplicasTrainAsOneProcessDoesUnderEveryTopology) {
-  const Metrics one = Run(1, 0, With(SmallGpt(), {"--batch_size=4"}));
+  const Metrics one = Train(1, 0, With(SmallGpt(), {"--batch_size=4"}));
   const Flags flags = With(SmallGpt(), {"--mesh=data=2,tensor=2"});
   const Metrics ring =
-      Run(4, 0, With(flags, {"--topology=ring", "--link=grpc", "--tensor_link=grpc"}));
+      Train(4, 0, With(flags, {"--topology=ring", "--link=grpc", "--tensor_link=grpc"}));
   ExpectClose(Losses(ring, {0, 2}), Losses(one, {0}));
   EXPECT_EQ(Losses(ring, {1}), Losses(ring, {0}));
-  const Metrics servers = Run(4, 2, With(flags, {"--topology=ps", "--update=owner"}));
+  const Metrics servers = Train(4, 2, With(flags, {"--topology=ps", "--update=owner"}));
   EXPECT_EQ(HashOf(servers), HashOf(ring));
 }
 
 // Nothing is trained, so the parts of all slices are those of the model that one process draws.
 TEST(SliceTest, WeightsAreDrawnWholeAndThenCut) {
   const Flags flags = With(SmallGpt(), {"--steps=1", "--lr=0"});
-  const std::string whole = HashOf(Run(1, 0, flags));
-  EXPECT_EQ(HashOf(Run(2, 0, With(flags, {"--mesh=tensor=2"}))), whole);
-  EXPECT_EQ(HashOf(Run(4, 0, With(flags, {"--mesh=tensor=4"}))), whole);
+  const std::string whole = HashOf(Train(1, 0, flags));
+  EXPECT_EQ(HashOf(Train(2, 0, With(flags, {"--mesh=tensor=2"}))), whole);
+  EXPECT_EQ(HashOf(Train(4, 0, With(flags, {"--mesh=tensor=4"}))), whole);
 }
 
 TEST(SliceTest, MicroBatchesAreAccumulatedAndBytesAreThoseOfTheFormula) {
   const Flags flags = With(SmallGpt(), {"--steps=10"});
-  const Metrics one = Run(1, 0, With(flags, {"--accumulate=2"}));
-  const Metrics two = Run(2, 0, With(flags, {"--mesh=tensor=2", "--micro_batches=2"}));
+  const Metrics one = Train(1, 0, With(flags, {"--accumulate=2"}));
+  const Metrics two = Train(2, 0, With(flags, {"--mesh=tensor=2", "--micro_batches=2"}));
   ExpectClose(Losses(two, {0}), Losses(one, {0}));
   // 2 micro-batches of 2 x 8 positions of width 16: four sums in each of 3 layers, the embedding's
   // and the head's; for each position two numbers that are gathered and two that are added up.
@@ -142,7 +152,7 @@ TEST(SliceTest, WhatSlicesCannotDoIsRefused) {
   for (const Case& c : std::vector<Case>{
            {{"--model=mlp", "--mesh=tensor=2"}, "--model: expected gpt with tensor=2 (--mesh)"},
            {With(sliced, {"--gpt_heads=3"}),
-            "--gpt_heads: expected a multiple of tensor=2 (--mesh), found 3"},
+            "--gpt_heads: expected a multiple of tensor=2 (--mesh), found \"3\""},
            {With(sliced, {"--mesh=tensor=3,data=1"}),
             "--data: expected a vocabulary of a multiple"},
            {With(sliced, {"--mesh=pipeline=2,tensor=2"}),
@@ -154,7 +164,7 @@ TEST(SliceTest, WhatSlicesCannotDoIsRefused) {
            {With(sliced, {"--tensor_link=gloo"}), "--tensor_link: expected auto, grpc or shm"},
            {With(sliced, {"--max_norm=1"}), "--max_norm: expected 0 with slices"},
            {With(sliced, {"--checkpoint=/tmp/x"}), "--checkpoint: expected none"},
-           {With(sliced, {"--consistency=asp"}), "--consistency: expected bsp with slices"}}) {
+           {With(sliced, {"--ema_decay=0.9"}), "--ema_decay: expected 0 with slices"}}) {
     int world_size = 2;
     if (c.message.find("vocabulary") != std::string::npos) world_size = 3;
     if (c.message.find("no other") != std::string::npos) world_size = 4;
