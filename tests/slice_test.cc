@@ -39,7 +39,7 @@ std::string Text() {
 }
 
 Flags SmallGpt() {
-  return {"--model=gpt",     "--gpt_width=16", "--gpt_layers=3",       "--gpt_heads=4",
+  return {"--model=gpt",     "--gpt_width=16", "--gpt_layers=2",       "--gpt_heads=4",
           "--gpt_context=8", "--batch_size=2", "--steps=50",           "--dropout=0",
           "--lr=0.2",        "--momentum=0.9", "--data=text:" + Text()};
 }
@@ -78,11 +78,11 @@ void ExpectClose(const std::vector<double>& found, const std::vector<double>& ex
 }
 
 TEST(SliceTest, TwoSlicesTrainAsOneProcessDoesAndEvaluateTheWholeModel) {
-  const Flags flags = With(SmallGpt(), {"--dropout=0.1", "--evaluate"});
+  const Flags flags = With(SmallGpt(), {"--dropout=0.1", "--evaluate", "--steps=20"});
   const Metrics one = Train(1, 0, flags);
   const Metrics two = Train(2, 0, With(flags, {"--mesh=tensor=2"}));
   ExpectClose(Losses(two, {0}), Losses(one, {0}));
-  EXPECT_LT(one[0].loss(49), 0.5 * one[0].loss(0));  // It learns, so a wrong gradient would show.
+  EXPECT_LT(one[0].loss(19), 0.7 * one[0].loss(0));  // It learns, so a wrong gradient would show.
   EXPECT_NEAR(two[0].test_loss(), one[0].test_loss(), kRounding * one[0].test_loss());
   EXPECT_NEAR(two[0].test_accuracy(), one[0].test_accuracy(), 1e-3);
   const Metrics again = Train(
@@ -117,10 +117,10 @@ TEST(SliceTest, MicroBatchesAreAccumulatedAndBytesAreThoseOfTheFormula) {
   const Metrics one = Train(1, 0, With(flags, {"--accumulate=2"}));
   const Metrics two = Train(2, 0, With(flags, {"--mesh=tensor=2", "--micro_batches=2"}));
   ExpectClose(Losses(two, {0}), Losses(one, {0}));
-  // 2 micro-batches of 2 x 8 positions of width 16: four sums in each of 3 layers, the embedding's
+  // 2 micro-batches of 2 x 8 positions of width 16: four sums in each of 2 layers, the embedding's
   // and the head's; for each position two numbers that are gathered and two that are added up.
   const double positions = 2 * 8;
-  const double floats = positions * 16 * (4 * 3 + 2) + positions * (2 + 2);
+  const double floats = positions * 16 * (4 * 2 + 2) + positions * (2 + 2);
   EXPECT_EQ(two[0].slice_tx_bytes_per_step(), 2 * 4 * floats);
   EXPECT_EQ(two[1].slice_rx_bytes_per_step(), 2 * 4 * floats);
 }
