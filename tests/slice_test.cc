@@ -2,11 +2,14 @@
 // in every run, bytes to the byte, and a lost slice named on all others.
 
 #include <csignal>
-#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "base/monotonic_time.h"
 #include "base/write_file.h"
@@ -125,20 +128,44 @@ TEST(SliceTest, MicroBatchesAreAccumulatedAndBytesAreThoseOfTheFormula) {
   EXPECT_EQ(two[1].slice_rx_bytes_per_step(), 2 * 4 * floats);
 }
 
-TEST(SliceTest, ALostSliceIsNamedOnAllOthers) {
+// Kills rank 3 of four in the midst of training; all others must name it soon.
+void ExpectLossIsNamed(const Flags& flags) {
+  const Flags endless =
+      With(SmallGpt(), {"--steps=100000000", "--mesh=data=2,tensor=2", "--timeout=60s"});
+  WorkerProcesses job(std::vector<Flags>(4, With(endless, flags)));
+  EXPECT_NE(job[0].AwaitLine("step 10/"), "");
+  job[3].Kill(SIGKILL);
+  const MonotonicTime killed = MonotonicTime::Now();
+  for (int rank : {0, 1, 2}) {
+    EXPECT_EQ(job[rank].Finish(absl::Seconds(30)).code, 1);
+    EXPECT_THAT(job[rank].err(), ElementsAre(HasSubstr("rank 3"))) << "rank " << rank;
+  }
+  EXPECT_LT(MonotonicTime::Now() - killed, absl::Seconds(15));
+}
+
+TEST(SliceTest, ALostSliceIsNamedOnAllOthersOfRings) {
+  ExpectLossIsNamed({"--topology=ring", "--link=grpc", "--tensor_link=grpc"});
+  ExpectLossIsNamed({"--topology=ring", "--link=shm", "--tensor_link=shm"});
+}
+
+// Each server has two of the workers, which are its ranks 0 and 1.
+TEST(SliceTest, ALostSliceIsNamedByItsRankOfTheJobWithServers) {
   for (const std::string link : {"grpc", "shm"}) {
-    const Flags flags =
-        With(SmallGpt(), {"--steps=100000000", "--mesh=data=2,tensor=2", "--topology=ring",
-                          "--link=" + link, "--tensor_link=" + link, "--timeout=60s"});
-    WorkerProcesses job({flags, flags, flags, flags});
-    EXPECT_NE(job[0].AwaitLine("step 10/"), "");
-    job[3].Kill(SIGKILL);
-    const MonotonicTime killed = MonotonicTime::Now();
-    for (int rank : {0, 1, 2}) {
-      EXPECT_EQ(job[rank].Finish(absl::Seconds(30)).code, 1);
-      EXPECT_THAT(job[rank].err(), ElementsAre(HasSubstr("rank 3"))) << link << " rank " << rank;
+    std::vector<std::unique_ptr<TestProgram>> servers;
+    std::vector<std::string> addresses;
+    for (int i : {0, 1}) {
+      const std::string port_file = absl::StrCat(testing::TempDir(), "/port", i, link);
+      servers.push_back(
+          std::make_unique<TestProgram>(Flags{"ps_server/ps_server", "--port_file=" + port_file}));
+      servers.back()->Await([&] { return std::filesystem::exists(port_file); });
+      std::getline(std::ifstream(port_file), addresses.emplace_back());
     }
-    EXPECT_LT(MonotonicTime::Now() - killed, absl::Seconds(15));
+    ExpectLossIsNamed({"--topology=ps", "--link=" + link, "--tensor_link=grpc",
+                       "--servers=" + absl::StrJoin(addresses, ",")});
+    for (const auto& server : servers) {
+      EXPECT_EQ(server->Finish().code, 1);
+      EXPECT_THAT(server->err(), ElementsAre(HasSubstr("rank 3"))) << link;
+    }
   }
 }
 
@@ -163,8 +190,7 @@ TEST(SliceTest, WhatSlicesCannotDoIsRefused) {
             "--sequence_parallel: expected false without"},
            {With(sliced, {"--tensor_link=gloo"}), "--tensor_link: expected auto, grpc or shm"},
            {With(sliced, {"--max_norm=1"}), "--max_norm: expected 0 with slices"},
-           {With(sliced, {"--checkpoint=/tmp/x"}), "--checkpoint: expected none"},
-           {With(sliced, {"--ema_decay=0.9"}), "--ema_decay: expected 0 with slices"}}) {
+           {With(sliced, {"--checkpoint=/tmp/x"}), "--checkpoint: expected none"}}) {
     int world_size = 2;
     if (c.message.find("vocabulary") != std::string::npos) world_size = 3;
     if (c.message.find("no other") != std::string::npos) world_size = 4;
