@@ -81,11 +81,11 @@ void ExpectClose(const std::vector<double>& found, const std::vector<double>& ex
 }
 
 TEST(SliceTest, TwoSlicesTrainAsOneProcessDoesAndEvaluateTheWholeModel) {
-  const Flags flags = With(SmallGpt(), {"--dropout=0.1", "--evaluate", "--steps=20"});
+  const Flags flags = With(SmallGpt(), {"--dropout=0.1", "--evaluate"});
   const Metrics one = Train(1, 0, flags);
   const Metrics two = Train(2, 0, With(flags, {"--mesh=tensor=2"}));
   ExpectClose(Losses(two, {0}), Losses(one, {0}));
-  EXPECT_LT(one[0].loss(19), 0.7 * one[0].loss(0));  // It learns, so a wrong gradient would show.
+  EXPECT_LT(one[0].loss(49), 0.5 * one[0].loss(0));  // It learns, so a wrong gradient would show.
   EXPECT_NEAR(two[0].test_loss(), one[0].test_loss(), kRounding * one[0].test_loss());
   EXPECT_NEAR(two[0].test_accuracy(), one[0].test_accuracy(), 1e-3);
   const Metrics again = Train(
