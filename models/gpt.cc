@@ -12,6 +12,7 @@
 #include "c10/util/Exception.h"
 #include "models/dropout.h"
 #include "models/layers.h"
+#include "models/slice_exchange.h"
 #include "models/slice_functions.h"
 #include "models/sliceable_model.h"
 #include "models/transformer.h"

@@ -13,7 +13,9 @@
 #include "ATen/ops/logical_or.h"
 #include "ATen/ops/masked_fill.h"
 #include "ATen/ops/stack.h"
+#include "absl/status/statusor.h"
 #include "c10/util/Exception.h"
+#include "models/slice_exchange.h"
 #include "torch/csrc/autograd/custom_function.h"
 
 namespace gradsync {

@@ -1,7 +1,6 @@
 #include "models/sliceable_model.h"
 
 #include <utility>
-#include <vector>
 
 #include "ATen/ops/cat.h"
 #include "absl/strings/str_cat.h"

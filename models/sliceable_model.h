@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "ATen/core/Tensor.h"
 #include "absl/status/status.h"

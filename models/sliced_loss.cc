@@ -14,6 +14,7 @@
 #include "ATen/ops/stack.h"
 #include "ATen/ops/sum.h"
 #include "ATen/ops/where.h"
+#include "absl/status/statusor.h"
 #include "c10/core/GradMode.h"
 #include "c10/util/Exception.h"
 #include "torch/csrc/autograd/custom_function.h"

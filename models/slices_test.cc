@@ -1,9 +1,6 @@
 // Slices of a small GPT as threads of one process, against the model in one piece: the loss, the
 // score, all gradients, and how often slices meet.
 
-#include <atomic>
-#include <cstring>
-#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -17,7 +14,6 @@
 #include "ATen/ops/randint.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/str_cat.h"
 #include "base/mutex.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

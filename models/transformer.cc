@@ -15,6 +15,7 @@
 #include "ATen/ops/triu.h"
 #include "ATen/ops/zeros.h"
 #include "c10/core/GradMode.h"
+#include "models/slice_exchange.h"
 #include "models/slice_functions.h"
 
 namespace gradsync {

@@ -8,8 +8,11 @@
 
 #include "ATen/ops/add.h"
 #include "ATen/ops/cat.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/deadline.h"
 #include "base/status_macros.h"
 #include "pipeline/stage_link.h"
 #include "pipeline/tensor_frames.h"

@@ -12,6 +12,7 @@
 #include "base/activity.h"
 #include "models/model.h"
 #include "models/sliced_loss.h"
+#include "pipeline/slice_link.h"
 #include "pipeline/slice_place.h"
 #include "train/slice_channel.h"
 

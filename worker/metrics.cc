@@ -10,6 +10,7 @@
 #include "base/write_file.h"
 #include "data/sampler.h"
 #include "google/protobuf/util/json_util.h"
+#include "group/mesh.h"
 #include "join/backend_record.h"
 #include "join/nccl_settings.h"
 #include "join/open_device.h"
