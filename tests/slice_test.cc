@@ -155,6 +155,7 @@ TEST(SliceTest, ALostSliceIsNamedByItsRankOfTheJobWithServers) {
     std::vector<std::string> addresses;
     for (int i : {0, 1}) {
       const std::string port_file = absl::StrCat(testing::TempDir(), "/port", i, link);
+      std::filesystem::remove(port_file);  // of an earlier run
       servers.push_back(
           std::make_unique<TestProgram>(Flags{"ps_server/ps_server", "--port_file=" + port_file}));
       servers.back()->Await([&] { return std::filesystem::exists(port_file); });
