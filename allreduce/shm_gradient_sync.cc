@@ -90,6 +90,9 @@ absl::Status ShmSync::MakeWindow(const Plan& plan) {
   if (world_size() == 1) return absl::OkStatus();
   WindowMeshOptions options;
   options.members = window_group_->MeshMembers();
+  for (int rank = 0; rank < world_size(); ++rank) {
+    options.members[rank].name = absl::StrCat("rank ", host().worker().RankOfJob(rank));
+  }
   options.self = rank();
   options.greeting = absl::StrCat(host().worker().Key("shm"), " plan ", plan.fingerprint());
   options.window = window_;

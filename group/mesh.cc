@@ -16,7 +16,8 @@ namespace {
 constexpr MeshDimension kDimensions[] = {MeshDimension::kData, MeshDimension::kPipeline,
                                          MeshDimension::kTensor, MeshDimension::kShard};
 
-constexpr char kForm[] = "dimensions such as data=2,pipeline=2 (data, pipeline, each at most once)";
+constexpr char kForm[] =
+    "dimensions such as data=2,pipeline=2 (data, pipeline, tensor, each at most once)";
 
 bool FindDimension(absl::string_view name, MeshDimension* found) {
   for (MeshDimension dimension : kDimensions) {
@@ -62,9 +63,7 @@ absl::StatusOr<Mesh> Mesh::Parse(absl::string_view text, int world_size) {
         axis.size < 1) {
       return FlagError("mesh", kForm, text);
     }
-    const bool known =
-        axis.dimension == MeshDimension::kData || axis.dimension == MeshDimension::kPipeline;
-    if (!known && axis.size > 1) {
+    if (axis.dimension == MeshDimension::kShard && axis.size > 1) {
       return FlagError("mesh", absl::StrCat(words[0], "=1 (jobs are not cut that way yet)"), text);
     }
     mesh.axes_.push_back(axis);

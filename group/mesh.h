@@ -38,7 +38,7 @@ class Mesh {
 
   // "data=2,pipeline=2", names in any order, each at most once; empty: OfData(). Errors:
   // INVALID_ARGUMENT naming --mesh for another text, for sizes whose product is not `world_size`,
-  // and for dimensions that no job has yet: tensor and shard with more than one rank.
+  // and for a dimension that no job has yet: shard with more than one rank.
   static absl::StatusOr<Mesh> Parse(absl::string_view text, int world_size);
 
   int world_size() const { return world_size_; }
@@ -46,6 +46,12 @@ class Mesh {
 
   // Whether the model is cut into stages.
   bool has_pipeline() const { return size(MeshDimension::kPipeline) > 1; }
+
+  // Whether the model's layers are cut into slices.
+  bool has_slices() const { return size(MeshDimension::kTensor) > 1; }
+
+  // Whether ranks have parts of a model.
+  bool cuts_model() const { return has_pipeline() || has_slices(); }
 
   // Of `rank` along `dimension`, from 0.
   int Coordinate(int rank, MeshDimension dimension) const;

@@ -87,8 +87,6 @@ TEST(MeshTest, RefusesWhatIsNoMeshOfTheWorldInOneLine) {
               HasSubstr("--mesh: expected sizes whose product is the world size, 3"));
   EXPECT_THAT(std::string(Mesh::Parse("data=65536,pipeline=65536", 3).status().message()),
               HasSubstr("product is the world size, 3"));
-  EXPECT_THAT(std::string(Mesh::Parse("tensor=2", 2).status().message()),
-              HasSubstr("--mesh: expected tensor=1"));
   EXPECT_THAT(std::string(Mesh::Parse("data=1,shard=2", 2).status().message()),
               HasSubstr("--mesh: expected shard=1"));
 }

@@ -14,6 +14,7 @@
 #include "base/suspicion.h"
 #include "gpu/open_gpu.h"
 #include "group/group_error.h"
+#include "join/create_slice_link.h"
 #include "plan/codec.h"
 #include "plan/consistency.h"
 #include "plan/job_spec.h"
@@ -47,13 +48,14 @@ absl::Status FindServers(const WorkerGroup& group, int count, std::vector<std::s
   return absl::OkStatus();
 }
 
-// Each stage has servers of its own, which know nothing of the others: server i is stage i's, modulo
-// the number of stages.
-absl::Status TakeServers(int stage, int stages, SyncOptions* options) {
+// Each stage, or slice, has servers of its own, which know nothing of the others: server i is stage
+// i's, modulo the number of stages. `what`: "stage".
+absl::Status TakeServers(absl::string_view what, int stage, int stages, SyncOptions* options) {
   if (options->servers.empty()) return absl::OkStatus();
   const int count = static_cast<int>(options->servers.size());
   if (count < stages) {
-    return FlagError("servers", absl::StrCat("at least ", stages, ", one for each stage of --mesh"),
+    return FlagError("servers",
+                     absl::StrCat("at least ", stages, ", one for each ", what, " of --mesh"),
                      absl::StrJoin(options->servers, ","));
   }
   std::vector<std::string> servers;
@@ -129,10 +131,16 @@ absl::Status Member::Complete(const JoinOptions& options) {
   GS_RETURN_IF_ERROR(ResolveByHosts(group(), &options_));
   if (options.mesh.has_pipeline()) {
     TakePlace(options.mesh);
-    GS_RETURN_IF_ERROR(TakeServers(stage_link_->stage(), stage_link_->stages(), &options_));
+    GS_RETURN_IF_ERROR(
+        TakeServers("stage", stage_link_->stage(), stage_link_->stages(), &options_));
+  }
+  if (options.mesh.has_slices()) {
+    GS_RETURN_IF_ERROR(TakeSlice(options));
+    GS_RETURN_IF_ERROR(
+        TakeServers("slice", slice_link_->slice(), slice_link_->slices(), &options_));
   }
   const WorkerGroup replicas =
-      stage_link_ == nullptr ? group() : SubGroup(group(), options.mesh, MeshDimension::kData);
+      options.mesh.cuts_model() ? SubGroup(group(), options.mesh, MeshDimension::kData) : group();
   GS_ASSIGN_OR_RETURN(sync_, CreateGradientSync(options_, replicas));
   // Workers that train by themselves need not wait for the slowest, nor it for them.
   side_channel_ = std::make_unique<SideChannel>(IsAlone() ? WorkerGroup() : group(), "job");
@@ -146,6 +154,16 @@ void Member::TakePlace(const Mesh& mesh) {
   stages_ = std::make_unique<SideChannel>(stages, "stages");
   replicas_ = std::make_unique<SideChannel>(SubGroup(group(), mesh, MeshDimension::kData), "job");
   place_ = {stage_link_.get(), stages_.get(), replicas_.get()};
+}
+
+absl::Status Member::TakeSlice(const JoinOptions& options) {
+  GS_ASSIGN_OR_RETURN(
+      slice_link_,
+      CreateSliceLink(options.slice_link, SubGroup(group(), options.mesh, MeshDimension::kTensor)));
+  replicas_ =
+      std::make_unique<SideChannel>(SubGroup(group(), options.mesh, MeshDimension::kData), "job");
+  slice_place_ = {slice_link_.get(), replicas_.get()};
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::unique_ptr<Member>> Join(JoinOptions options) {

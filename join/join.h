@@ -24,7 +24,10 @@
 #include "join/open_device.h"
 #include "join/sync_factory.h"
 #include "pipeline/pipeline_place.h"
+#include "pipeline/slice_link.h"
+#include "pipeline/slice_place.h"
 #include "pipeline/stage_link.h"
+#include "plan/job_spec.h"
 #include "sync/gradient_sync.h"
 
 namespace gradsync {
@@ -33,9 +36,10 @@ namespace gradsync {
 // (join/environment_main.h), or by the program itself.
 struct JoinOptions {
   MeetOptions meet;
-  SyncOptions sync;     // its gpu and nccl are opened by OpenDevices(), unless they are there
-  Mesh mesh;            // of the ranks, where it has stages; else looked at by nobody
-  int num_servers = 0;  // servers that register in the store, when sync.servers is empty
+  SyncOptions sync;  // its gpu and nccl are opened by OpenDevices(), unless they are there
+  Mesh mesh;         // of the ranks, where it cuts the model; else looked at by nobody
+  Link slice_link = Link::kAuto;  // between slices: kGrpc, kShm or kAuto (create_slice_link.h)
+  int num_servers = 0;            // servers that register in the store, when sync.servers is empty
   DeviceOptions device;
   int ranks_on_host = 0;      // with this one, servers of its launcher too; 0: nobody said
   std::string launcher;       // that said who this process is, for records: "Slurm"
@@ -57,16 +61,19 @@ class Member {
   // What runs, links and weights resolved.
   const SyncOptions& options() const { return options_; }
 
-  // Not bound yet (GradientSync::Bind()). In a mesh with stages it is of the ranks that have the same
-  // stage as this one.
+  // Not bound yet (GradientSync::Bind()). In a mesh with stages or slices it is of the ranks that
+  // have the same one as this rank.
   GradientSync& sync() const { return *sync_; }
 
   // Of all ranks; with Topology::kLocal, where ranks do not wait for each other, of this one alone,
-  // unless it is a stage.
+  // unless it is a stage or a slice.
   SideChannel& side_channel() const { return *side_channel_; }
 
   // In a mesh with stages, else null.
   const PipelinePlace* pipeline() const { return stage_link_ == nullptr ? nullptr : &place_; }
+
+  // In a mesh with slices, else null.
+  const SlicePlace* slice() const { return slice_link_ == nullptr ? nullptr : &slice_place_; }
 
   // Ends the job for all ranks because of `reason`, at any time. Returns what the group agreed on,
   // which names the first cause; `reason` may be a consequence of it. Waits for the store for at
@@ -81,8 +88,10 @@ class Member {
   explicit Member(Meeting meeting) : meeting_(std::move(meeting)) {}
   absl::Status Complete(const JoinOptions& options);
   void TakePlace(const Mesh& mesh);
+  absl::Status TakeSlice(const JoinOptions& options);
   bool IsAlone() const {
-    return options_.job.topology == Topology::kLocal && stage_link_ == nullptr;
+    return options_.job.topology == Topology::kLocal && stage_link_ == nullptr &&
+           slice_link_ == nullptr;
   }
 
   Meeting meeting_;
@@ -91,6 +100,8 @@ class Member {
   std::unique_ptr<SideChannel> stages_;
   std::unique_ptr<SideChannel> replicas_;
   PipelinePlace place_;
+  std::unique_ptr<SliceLink> slice_link_;
+  SlicePlace slice_place_;
   std::unique_ptr<GradientSync> sync_;
   std::unique_ptr<SideChannel> side_channel_;
 };

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <utility>
+#include <vector>
 
 #include "ATen/ops/add.h"
 #include "ATen/ops/arange.h"
@@ -29,10 +30,20 @@ void FoldBits(at::Tensor& x, int64_t shift) {
   x.bitwise_xor_(at::bitwise_right_shift(x, at::Scalar(shift)).bitwise_and_(without_sign));
 }
 
-// True with `probability`, for each element of `x`.
-at::Tensor Chosen(const at::Tensor& x, const at::Tensor& seed, int64_t layer, double probability) {
-  c10::NoGradGuard no_grad;
-  at::Tensor bits = at::arange(x.numel(), x.options().dtype(at::kLong)).mul_(kStep);
+// The index of each element of `x` in the whole of which it is a part; flat, and the caller's.
+at::Tensor Indices(const at::Tensor& x, int64_t dimension, int64_t part, int64_t parts) {
+  at::Tensor whole = at::arange(x.numel() * parts, x.options().dtype(at::kLong));
+  if (parts == 1) return whole;
+  std::vector<int64_t> sizes = x.sizes().vec();
+  const int64_t size = sizes[dimension];
+  sizes[dimension] *= parts;
+  return whole.view(sizes).narrow(dimension, part * size, size).flatten().clone();
+}
+
+// True with `probability`, for each element of `x`, whose Indices() are given.
+at::Tensor Chosen(const at::Tensor& x, at::Tensor bits, const at::Tensor& seed, int64_t layer,
+                  double probability) {
+  bits.mul_(kStep);
   bits.add_(seed).add_(static_cast<int64_t>(MixBits(static_cast<uint64_t>(layer) + 1)));
   FoldBits(bits, 30);
   bits.mul_(kFirst);
@@ -59,9 +70,14 @@ Dropout::Dropout(double probability, std::shared_ptr<StepRandom> random)
       random_(std::move(random)),
       layer_(random_->AddLayer(probability > 0)) {}
 
-at::Tensor Dropout::forward(const at::Tensor& x) const {
+at::Tensor Dropout::ForwardPart(const at::Tensor& x, int64_t dimension, int64_t part,
+                                int64_t parts) const {
   if (!is_training() || probability_ == 0) return x;
-  const at::Tensor dropped = Chosen(x, random_->seed(), layer_, probability_);
+  at::Tensor dropped;
+  {
+    const c10::NoGradGuard no_grad;
+    dropped = Chosen(x, Indices(x, dimension, part, parts), random_->seed(), layer_, probability_);
+  }
   return at::masked_fill(x, dropped, 0).mul(1 / (1 - probability_));
 }
 

@@ -49,7 +49,11 @@ class Dropout : public torch::nn::Module {
   // `probability` in [0, 1).
   Dropout(double probability, std::shared_ptr<StepRandom> random);
 
-  at::Tensor forward(const at::Tensor& x) const;
+  at::Tensor forward(const at::Tensor& x) const { return ForwardPart(x, 0, 0, 1); }
+
+  // forward() of part number `part` of `parts` equal ones along `dimension`: drops there what
+  // forward() would drop of the whole.
+  at::Tensor ForwardPart(const at::Tensor& x, int64_t dimension, int64_t part, int64_t parts) const;
 
  private:
   const double probability_;

@@ -1,15 +1,20 @@
 #include "models/gpt.h"
 
+#include <map>
 #include <string>
 #include <vector>
 
 #include "ATen/ops/add.h"
 #include "ATen/ops/arange.h"
+#include "ATen/ops/embedding.h"
 #include "ATen/ops/empty.h"
 #include "ATen/ops/linear.h"
 #include "c10/util/Exception.h"
 #include "models/dropout.h"
 #include "models/layers.h"
+#include "models/slice_exchange.h"
+#include "models/slice_functions.h"
+#include "models/sliceable_model.h"
 #include "models/transformer.h"
 
 namespace gradsync {
@@ -19,7 +24,7 @@ using Module = torch::nn::Module;
 
 constexpr double kDeviation = 0.02;
 
-class Gpt : public Model {
+class Gpt : public Model, public SliceableModel {
  public:
   Gpt(const GptOptions& options, at::Generator generator) : context_(options.context) {
     tokens_ = register_module(
@@ -37,13 +42,28 @@ class Gpt : public Model {
     head_ = head->register_parameter(
         "weight", at::empty({options.vocabulary, options.width}).normal_(0, kDeviation, generator));
     AddBlock({"head", {"ln", "head"}, [this](const at::Tensor& x) {
-                return at::linear(norm_->forward(x), head_);
+                return at::linear(EnterSlices(NormaliseSlice(*norm_, x, slice_), slice_), head_);
               }});
+  }
+
+  std::map<std::string, int64_t> SlicedParameters() const override {
+    std::map<std::string, int64_t> sliced = {{"tokens.weight", 1}, {"head.weight", 1}};
+    for (size_t i = 0; i < layers_.size(); ++i) {
+      for (const auto& [name, groups] : TransformerLayer::SlicedParameters(layer_)) {
+        sliced["layers." + std::to_string(i) + "." + name] = groups;
+      }
+    }
+    return sliced;
+  }
+
+  void BecomeSlice(const SliceOf& of) override {
+    slice_ = of;
+    for (const auto& layer : layers_) layer->BecomeSlice(of);
   }
 
  private:
   void AddLayers(const GptOptions& options, at::Generator& generator) {
-    TransformerOptions layer;
+    TransformerOptions& layer = layer_;
     layer.width = options.width;
     layer.heads = options.heads;
     layer.mlp_width = 4 * options.width;
@@ -57,6 +77,7 @@ class Gpt : public Model {
       const std::string name = std::to_string(i);
       const auto module = layers->register_module(
           name, std::make_shared<TransformerLayer>(layer, random(), generator));
+      layers_.push_back(module);
       AddBlock({"layers." + name,
                 {"layers." + name},
                 [module](const at::Tensor& x) { return module->forward(x); },
@@ -68,8 +89,18 @@ class Gpt : public Model {
     TORCH_CHECK(tokens.dim() == 2 && tokens.size(1) <= context_,
                 "expected tokens [batch, at most the context of ", context_, "], found shape ",
                 tokens.sizes());
-    const at::Tensor places = at::arange(tokens.size(1), tokens.options());
-    return dropout_->forward(at::add(tokens_->forward(tokens), positions_->forward(places)));
+    const at::Tensor of_places =
+        at::embedding(SharedBySlices(positions_->weight(), slice_), Places(tokens));
+    const at::Tensor of_tokens = EmbeddingOfSlices(tokens_->weight(), tokens, slice_);
+    return DropSlice(*dropout_, at::add(of_tokens, of_places), slice_);
+  }
+
+  // Of the tokens of this slice's part of the sequence.
+  at::Tensor Places(const at::Tensor& tokens) const {
+    const at::Tensor all = at::arange(tokens.size(1), tokens.options());
+    if (!slice_.has_part_of_sequence()) return all;
+    const int64_t length = tokens.size(1) / slice_.exchange->slices();
+    return all.narrow(0, length * slice_.exchange->slice(), length);
   }
 
   const int64_t context_;
@@ -77,6 +108,9 @@ class Gpt : public Model {
   std::shared_ptr<Dropout> dropout_;
   std::shared_ptr<LayerNorm> norm_;
   at::Tensor head_;
+  TransformerOptions layer_;
+  std::vector<std::shared_ptr<TransformerLayer>> layers_;
+  SliceOf slice_;
 };
 
 }  // namespace

@@ -164,8 +164,9 @@ LayerNorm::LayerNorm(int64_t width, double eps) : eps_(eps) {
   bias_ = register_parameter("bias", at::zeros({width}));
 }
 
-at::Tensor LayerNorm::forward(const at::Tensor& x) const {
-  return at::layer_norm(x, weight_.sizes(), weight_, bias_, eps_);
+at::Tensor LayerNorm::Normalise(const at::Tensor& x, const at::Tensor& weight,
+                                const at::Tensor& bias) const {
+  return at::layer_norm(x, weight.sizes(), weight, bias, eps_);
 }
 
 Embedding::Embedding(int64_t count, int64_t width, double deviation, at::Generator& generator) {

@@ -110,6 +110,9 @@ class Linear : public torch::nn::Module {
 
   at::Tensor forward(const at::Tensor& x) const;
 
+  const at::Tensor& weight() const { return weight_; }
+  const at::Tensor& bias() const { return bias_; }
+
  private:
   at::Tensor weight_, bias_;
 };
@@ -119,7 +122,13 @@ class LayerNorm : public torch::nn::Module {
  public:
   LayerNorm(int64_t width, double eps);
 
-  at::Tensor forward(const at::Tensor& x) const;
+  at::Tensor forward(const at::Tensor& x) const { return Normalise(x, weight_, bias_); }
+
+  // forward() with these in the place of the weight and the bias.
+  at::Tensor Normalise(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) const;
+
+  const at::Tensor& weight() const { return weight_; }
+  const at::Tensor& bias() const { return bias_; }
 
  private:
   const double eps_;
@@ -133,6 +142,8 @@ class Embedding : public torch::nn::Module {
 
   // `indices` int64 of any shape, in [0, count); the result has one dimension more.
   at::Tensor forward(const at::Tensor& indices) const;
+
+  const at::Tensor& weight() const { return weight_; }
 
  private:
   at::Tensor weight_;

@@ -15,6 +15,8 @@
 #include "ATen/ops/triu.h"
 #include "ATen/ops/zeros.h"
 #include "c10/core/GradMode.h"
+#include "models/slice_exchange.h"
+#include "models/slice_functions.h"
 
 namespace gradsync {
 namespace {
@@ -31,7 +33,7 @@ double ResidualDeviation(const TransformerOptions& options) {
 
 SelfAttention::SelfAttention(const TransformerOptions& options, std::shared_ptr<StepRandom> random,
                              at::Generator& generator)
-    : heads_(options.heads), causal_(options.causal) {
+    : head_width_(options.width / options.heads), causal_(options.causal), heads_(options.heads) {
   in_weight_ = register_parameter("in_proj_weight", at::empty({3 * options.width, options.width}));
   in_bias_ = register_parameter("in_proj_bias", at::zeros({3 * options.width}));
   out_ = register_module("out_proj",
@@ -49,21 +51,31 @@ SelfAttention::SelfAttention(const TransformerOptions& options, std::shared_ptr<
 }
 
 at::Tensor SelfAttention::forward(const at::Tensor& x) const {
-  const int64_t batch = x.size(0), length = x.size(1), width = x.size(2);
-  const int64_t head_width = width / heads_;
-  const at::Tensor all = at::linear(x, in_weight_, in_bias_)
-                             .view({batch, length, 3, heads_, head_width})
+  const at::Tensor input = EnterSlices(x, slice_);
+  const int64_t batch = input.size(0), length = input.size(1);
+  const at::Tensor all = at::linear(input, in_weight_, in_bias_)
+                             .view({batch, length, 3, heads_, head_width_})
                              .permute({2, 0, 3, 1, 4});
-  const at::Tensor query = all.select(0, 0).div(std::sqrt(static_cast<double>(head_width)));
+  const at::Tensor query = all.select(0, 0).div(std::sqrt(static_cast<double>(head_width_)));
   const at::Tensor key = all.select(0, 1), value = all.select(0, 2);
   at::Tensor scores = at::matmul(query, key.transpose(-2, -1));  // [B, heads, T, T]
   if (causal_) {
     const at::Tensor later = at::ones({length, length}, x.options().dtype(at::kBool)).triu(1);
     scores = at::masked_fill(scores, later, -std::numeric_limits<double>::infinity());
   }
-  const at::Tensor weights = dropout_->forward(at::softmax(scores, -1));
+  const at::Tensor shares = at::softmax(scores, -1);
+  const at::Tensor weights =
+      slice_.whole()
+          ? dropout_->forward(shares)
+          : dropout_->ForwardPart(shares, 1, slice_.exchange->slice(), slice_.exchange->slices());
   const at::Tensor mixed = at::matmul(weights, value).transpose(1, 2);
-  return out_->forward(mixed.reshape({batch, length, width}));
+  return LinearOfSlices(mixed.reshape({batch, length, heads_ * head_width_}), out_->weight(),
+                        out_->bias(), slice_);
+}
+
+void SelfAttention::BecomeSlice(const SliceOf& of) {
+  slice_ = of;
+  heads_ /= of.exchange->slices();
 }
 
 TransformerLayer::TransformerLayer(const TransformerOptions& options,
@@ -91,10 +103,27 @@ TransformerLayer::TransformerLayer(const TransformerOptions& options,
 }
 
 at::Tensor TransformerLayer::forward(const at::Tensor& x) const {
-  const at::Tensor y = at::add(dropout1_->forward(attention_->forward(norm1_->forward(x))), x);
-  const at::Tensor wide =
-      at::gelu(wide_->forward(norm2_->forward(y)), tanh_gelu_ ? "tanh" : "none");
-  return at::add(y, dropout2_->forward(narrow_->forward(wide)));
+  const at::Tensor mixed = attention_->forward(NormaliseSlice(*norm1_, x, slice_));
+  const at::Tensor y = at::add(DropSlice(*dropout1_, mixed, slice_), x);
+  const at::Tensor input = EnterSlices(NormaliseSlice(*norm2_, y, slice_), slice_);
+  const at::Tensor wide = at::gelu(wide_->forward(input), tanh_gelu_ ? "tanh" : "none");
+  const at::Tensor narrow = LinearOfSlices(wide, narrow_->weight(), narrow_->bias(), slice_);
+  return at::add(y, DropSlice(*dropout2_, narrow, slice_));
+}
+
+std::map<std::string, int64_t> TransformerLayer::SlicedParameters(
+    const TransformerOptions& options) {
+  return {{"self_attention.in_proj_weight", 3},
+          {"self_attention.in_proj_bias", 3},
+          {"self_attention.out_proj.weight", options.width},
+          {"mlp.0.weight", 1},
+          {"mlp.0.bias", 1},
+          {"mlp.3.weight", options.width}};
+}
+
+void TransformerLayer::BecomeSlice(const SliceOf& of) {
+  slice_ = of;
+  attention_->BecomeSlice(of);
 }
 
 }  // namespace gradsync

@@ -6,12 +6,15 @@
 #define GRADSYNC_MODELS_TRANSFORMER_H_
 
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <string>
 
 #include "ATen/core/Generator.h"
 #include "ATen/core/Tensor.h"
 #include "models/dropout.h"
 #include "models/layers.h"
+#include "models/sliceable_model.h"
 #include "torch/nn/module.h"
 
 namespace gradsync {
@@ -38,9 +41,14 @@ class SelfAttention : public torch::nn::Module {
   // [B, T, width] to the same.
   at::Tensor forward(const at::Tensor& x) const;
 
+  // From here on it has a slice's part of the heads.
+  void BecomeSlice(const SliceOf& of);
+
  private:
-  const int64_t heads_;
+  const int64_t head_width_;
   const bool causal_;
+  int64_t heads_;  // of this slice
+  SliceOf slice_;
   at::Tensor in_weight_, in_bias_;
   std::shared_ptr<Linear> out_;
   std::shared_ptr<Dropout> dropout_;
@@ -53,11 +61,17 @@ class TransformerLayer : public torch::nn::Module {
   TransformerLayer(const TransformerOptions& options, const std::shared_ptr<StepRandom>& random,
                    at::Generator& generator);
 
-  // [B, T, width] to the same.
+  // [B, T, width] to the same; [B, T/n, width] of a slice that has a part of the sequence.
   at::Tensor forward(const at::Tensor& x) const;
+
+  // As SliceableModel has them: attention is cut by heads, the MLP by what is between its two linear
+  // layers.
+  static std::map<std::string, int64_t> SlicedParameters(const TransformerOptions& options);
+  void BecomeSlice(const SliceOf& of);
 
  private:
   const bool tanh_gelu_;
+  SliceOf slice_;
   std::shared_ptr<LayerNorm> norm1_, norm2_;
   std::shared_ptr<SelfAttention> attention_;
   std::shared_ptr<Linear> wide_, narrow_;

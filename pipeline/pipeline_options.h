@@ -10,9 +10,11 @@ namespace gradsync {
 
 // How a job is cut.
 struct PipelineOptions {
-  Mesh mesh;  // looked at only where it has stages
+  Mesh mesh;  // looked at only where it cuts the model
   PipelineSchedule schedule = PipelineSchedule::kOneForwardOneBackward;
   std::string split = "auto";  // or as ParseSplit() takes it
+  // With slices (MeshDimension::kTensor): what passes between layers is cut along the sequence.
+  bool split_sequence = false;
 };
 
 }  // namespace gradsync

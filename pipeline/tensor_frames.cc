@@ -85,6 +85,8 @@ std::string DescribeKey(const TensorKey& key) {
       return absl::StrCat("the input of test batch ", key.micro_batch);
     case TensorKey::kTestCredit:
       return absl::StrCat("the receipt of test batch ", key.micro_batch);
+    case TensorKey::kOfSlice:
+      return absl::StrCat("its part of exchange ", key.step, " between slices");
   }
   return "a tensor";
 }
@@ -109,8 +111,8 @@ OutgoingFrame TensorFrame(const TensorKey& key, const at::Tensor& tensor) {
 absl::StatusOr<TensorKey> KeyIn(const FrameHeader& header) {
   const TensorMessage& message = header.tensor();
   if (header.kind() != FrameHeader::TENSOR || message.what() < TensorKey::kActivation ||
-      message.what() > TensorKey::kTestCredit) {
-    return absl::InvalidArgumentError(absl::StrCat("expected TENSOR of a kind from 1 to 5, found ",
+      message.what() > TensorKey::kOfSlice) {
+    return absl::InvalidArgumentError(absl::StrCat("expected TENSOR of a kind from 1 to 6, found ",
                                                    FrameHeader::Kind_Name(header.kind()),
                                                    " of kind ", message.what()));
   }

@@ -23,6 +23,7 @@ struct TensorKey {
     kFigures = 3,     // backward: what the last stage knows of the whole step
     kTestInput = 4,   // forward, in an evaluation
     kTestCredit = 5,  // backward: one more may be sent
+    kOfSlice = 6,     // both ways between two slices; `step` counts their exchanges
   };
   What what = kActivation;
   int64_t step = 0;

@@ -19,6 +19,7 @@ absl::StatusOr<proto::Hello> MakeHello(const PsOptions& options, const Plan& pla
   hello.set_run_id(options.group.run_id);
   hello.set_attempt(options.group.attempt);
   hello.set_rank(options.group.rank);
+  hello.set_number(options.group.RankOfJob(options.group.rank) + 1);
   hello.set_address(options.group.address);
   // A store that is not served cannot be reached by a server.
   const auto* const store = dynamic_cast<const ConnectedStore*>(options.group.store.get());

@@ -18,6 +18,9 @@ absl::StatusOr<std::unique_ptr<PsWindows>> PsWindows::Create(const Plan& plan,
   GS_ASSIGN_OR_RETURN(windows->window_, Window::Create(bytes));
   WindowMeshOptions mesh;
   mesh.members = group.MeshMembers();
+  for (int rank = 0; rank < group.workers(); ++rank) {
+    mesh.members[rank].name = absl::StrCat("rank ", job.RankOfJob(rank));
+  }
   for (size_t server = 0; server < windows->options_.servers.size(); ++server) {
     std::string& name = mesh.members[group.workers() + server].name;
     absl::StrAppend(&name, " (", windows->options_.servers[server], ")");

@@ -133,6 +133,7 @@ absl::Status Roster::Admit(const proto::Hello& hello) {
                      "}, rank ", hello.rank(), " has {", hello.terms().ShortDebugString(), "}"));
   }
   Worker& worker = workers_[hello.rank()];
+  worker.number = hello.number() > 0 ? hello.number() - 1 : hello.rank();
   worker.address = hello.address();
   if (hello.connection() == 0) {
     worker.host = hello.host();
@@ -181,7 +182,7 @@ std::string Roster::Name(int rank) const {
   const bool came = rank >= 0 && rank < static_cast<int>(workers_.size()) &&
                     !workers_[static_cast<size_t>(rank)].address.empty();
   if (!came) return absl::StrCat("rank ", rank);
-  return absl::StrCat("rank ", rank, " (", workers_[rank].address, ")");
+  return absl::StrCat("rank ", workers_[rank].number, " (", workers_[rank].address, ")");
 }
 
 std::string Roster::Missing() const {

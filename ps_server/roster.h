@@ -57,7 +57,8 @@ class Roster {
   const std::string& run_id() const { return run_id_; }
   int attempt() const { return attempt_; }
 
-  // "rank 1 (10.0.0.7)"; without an address if the rank has not come, or is none of the run's.
+  // "rank 1 (10.0.0.7)", by what the worker is called; without an address, and by its rank, if it has
+  // not come, or is none of the run's.
   std::string Name(int rank) const;
 
   // "nobody said hello", or "ranks 1, 3 did not say hello"; for messages.
@@ -65,6 +66,7 @@ class Roster {
 
  private:
   struct Worker {
+    int number = 0;  // what it is called
     std::string address;
     proto::Host host;
     std::vector<bool> connections;  // that said hello

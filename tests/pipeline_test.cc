@@ -181,7 +181,6 @@ TEST(PipelineTest, WhatStagesCannotDoIsRefused) {
   const Flags staged = {"--model=mlp", "--mesh=pipeline=2"};
   for (const Case& c : std::vector<Case>{
            {{"--mesh=pipeline=3"}, "--mesh: expected sizes whose product is the world size, 2"},
-           {{"--mesh=tensor=2"}, "--mesh: expected tensor=1"},
            {{"--micro_batches=2"}, "--micro_batches: expected 1 without --mesh"},
            {With(staged, {"--micro_batches=0"}), "--micro_batches: expected at least 1"},
            {With(staged, {"--micro_batches=2", "--accumulate=2"}), "--accumulate: expected 1 with"},

@@ -26,8 +26,10 @@
 #include "data/data_loader.h"
 #include "data/loader_threads.h"
 #include "ddp/distributed_data_parallel.h"
+#include "models/check_slices.h"
 #include "models/layers.h"
 #include "models/loss.h"
+#include "models/sliced_loss.h"
 #include "sync/device_buckets.h"
 #include "train/batch_figures.h"
 #include "train/batch_upload.h"
@@ -49,6 +51,7 @@
 #include "train/record_step.h"
 #include "train/slow_down.h"
 #include "train/step_graph.h"
+#include "train/tensor_slice.h"
 #include "train/training_clock.h"
 #include "train/weight_average.h"
 
@@ -114,6 +117,11 @@ class TrainerImpl : public Trainer {
     }
     ModelOptions model = FitModel(options_.model, {inputs_.train, inputs_.train_tokens});
     model.seed = options_.seed;
+    const Mesh& mesh = options_.pipeline.mesh;
+    if (mesh.has_slices()) {
+      GS_RETURN_IF_ERROR(
+          CheckSlices(model, mesh.size(MeshDimension::kTensor), options_.pipeline.split_sequence));
+    }
     GS_ASSIGN_OR_RETURN(model_, CreateModel(model));
     model_->train();
     GS_ASSIGN_OR_RETURN(group_of_,
@@ -162,10 +170,11 @@ class TrainerImpl : public Trainer {
   }
 
   absl::Status Bind(GradientSync* sync, SideChannel* side_channel, SideChannel* moments,
-                    const PipelinePlace* place) override {
+                    const PipelinePlace* place, const SlicePlace* slice) override {
     sync_ = sync;
     side_channel_ = side_channel;
     if (place != nullptr) GS_RETURN_IF_ERROR(MakeStage(*place));
+    if (slice != nullptr) GS_RETURN_IF_ERROR(MakeSlice(*slice));
     DdpOptions ddp;
     ddp.optimizer = optimizer_;
     ddp.group_of = group_of_;
@@ -180,7 +189,9 @@ class TrainerImpl : public Trainer {
     if (options_.record_gradients || !options_.straggler.nobody() || activity() != nullptr) {
       ddp.on_gradient = [this](int parameter) { OnGradient(parameter); };
     }
-    SideChannel* const replicas = place != nullptr ? place->replicas : side_channel_;
+    SideChannel* const replicas = place != nullptr   ? place->replicas
+                                  : slice != nullptr ? slice->replicas
+                                                     : side_channel_;
     if (stage_ != nullptr) ddp.part = stage_->part();
     GS_ASSIGN_OR_RETURN(
         ddp_, DistributedDataParallel::Create(
@@ -213,6 +224,7 @@ class TrainerImpl : public Trainer {
       if (step == FirstMeasured()) {
         GS_RETURN_IF_ERROR(clock_.Drain());
         measured_from_ = SpentSoFar();
+        NoteSliceTraffic();
       }
       StepReport report;
       report.step = step;
@@ -251,6 +263,11 @@ class TrainerImpl : public Trainer {
       result.stage_tx_bytes = stage_->link().bytes_sent();
       result.stage_rx_bytes = stage_->link().bytes_received();
     }
+    if (slice_ != nullptr) {
+      result.slice_wait = slice_->waited() - slice_wait_before_;
+      result.slice_tx_bytes = slice_->link().bytes_sent() - slice_tx_before_;
+      result.slice_rx_bytes = slice_->link().bytes_received() - slice_rx_before_;
+    }
     if (moments_ != nullptr) {
       result.moment_exchanges = moments_->calls();
       result.moment_wait = moments_->waited();
@@ -283,6 +300,15 @@ class TrainerImpl : public Trainer {
     stage.timeout = options_.timeout;
     stage.example = [this] { return ExampleInputs(options_.batch_size); };
     GS_ASSIGN_OR_RETURN(stage_, PipelineStage::Create(stage, place, model_, side_channel_));
+    return absl::OkStatus();
+  }
+
+  absl::Status MakeSlice(const SlicePlace& place) {
+    TensorSliceOptions slice;
+    slice.split_sequence = options_.pipeline.split_sequence;
+    slice.timeout = options_.timeout;
+    slice.activity = activity();
+    GS_ASSIGN_OR_RETURN(slice_, TensorSlice::Create(slice, place, model_));
     return absl::OkStatus();
   }
 
@@ -338,6 +364,13 @@ class TrainerImpl : public Trainer {
     return {MonotonicTime::Now().since_origin(), ProcessCpuTime(), sync_->wire_stats()};
   }
 
+  void NoteSliceTraffic() {
+    if (slice_ == nullptr) return;
+    slice_wait_before_ = slice_->waited();
+    slice_tx_before_ = slice_->link().bytes_sent();
+    slice_rx_before_ = slice_->link().bytes_received();
+  }
+
   Activity* activity() const { return options_.activity.get(); }
 
   Deadline NewDeadline() const { return Deadline::In(options_.timeout); }
@@ -352,14 +385,32 @@ class TrainerImpl : public Trainer {
       share.ranks = options_.pipeline.mesh.size(MeshDimension::kData);
       share.logits = [this](const at::Tensor& inputs) { return stage_->TestLogits(inputs); };
     }
-    // Stages wait for one another, which only their links see.
-    Activity* const watched = stage_ != nullptr ? nullptr : activity();
+    if (slice_ != nullptr) {
+      share.rank = replica_;
+      share.ranks = options_.pipeline.mesh.size(MeshDimension::kData);
+      share.logits = [this](const at::Tensor& inputs) { return LogitsOfSlices(inputs); };
+    }
+    // Stages wait for one another, which only their links see, and so do slices.
+    Activity* const watched = stage_ != nullptr || slice_ != nullptr ? nullptr : activity();
     if (OfTokens()) {
       return EvaluateModel(options_.compute, *model_, *inputs_.test_tokens, options_.batch_size,
                            share, side_channel, deadline, watched);
     }
     return EvaluateModel(options_.compute, *model_, *inputs_.test, options_.batch_size, share,
                          side_channel, deadline, watched);
+  }
+
+  // Of a test batch, on the slice that counts it.
+  absl::StatusOr<at::Tensor> LogitsOfSlices(const at::Tensor& inputs) {
+    at::Tensor part;
+    try {
+      part = Forward(options_.compute, *model_, inputs);
+    } catch (const std::exception& e) {
+      GS_RETURN_IF_ERROR(slice_->status());
+      return absl::InternalError(absl::StrCat("evaluation: LibTorch: ", e.what()));
+    }
+    GS_ASSIGN_OR_RETURN(at::Tensor whole, slice_->WholeLogits(part));
+    return slice_->is_first() ? whole : at::Tensor();
   }
 
   at::Tensor ExampleInputs(int64_t samples) const {
@@ -375,7 +426,8 @@ class TrainerImpl : public Trainer {
     const at::Tensor inputs = ExampleInputs(2);
     const at::Tensor labels =
         OfTokens() ? inputs : at::randint(inputs_.train->classes(), {2}, at::kLong).to(device_);
-    CrossEntropy(Forward(options_.compute, *model_, inputs), labels).backward();
+    LossOf(Forward(options_.compute, *model_, inputs), labels, /*label_smoothing=*/0)
+        .loss.backward();
   }
 
   // In backward.
@@ -402,6 +454,7 @@ class TrainerImpl : public Trainer {
     const absl::Status computed = ComputeGradients(step, report);
     // LibTorch's words about it have lost the code.
     if (moments_ != nullptr) GS_RETURN_IF_ERROR(moments_->status());
+    if (slice_ != nullptr) GS_RETURN_IF_ERROR(slice_->status());
     GS_RETURN_IF_ERROR(computed);
     {
       const Activity::Wait wait(activity());
@@ -519,11 +572,17 @@ class TrainerImpl : public Trainer {
     }
   }
 
-  // Throws what LibTorch throws.
+  // This and the next throw what LibTorch throws.
+  SlicedLoss LossOf(const at::Tensor& logits, const at::Tensor& labels, double label_smoothing) {
+    if (slice_ != nullptr) return slice_->Loss(logits, labels, label_smoothing);
+    const at::Tensor loss = CrossEntropy(logits, labels, label_smoothing);
+    return {loss, CorrectPredictions(logits, labels)};
+  }
+
   BatchFigures ForwardBackward(const Batch& batch) {
     const at::Tensor logits = Forward(options_.compute, *model_, batch.images);
-    const at::Tensor loss = CrossEntropy(logits, batch.labels, options_.label_smoothing);
-    const at::Tensor correct = CorrectPredictions(logits, batch.labels).to(at::kFloat);
+    const auto [loss, hits] = LossOf(logits, batch.labels, options_.label_smoothing);
+    const at::Tensor correct = hits.to(at::kFloat);
     slow_down_.CatchUp();
     forward_done_ = MonotonicTime::Now();
     at::Tensor objective = loss;
@@ -684,6 +743,9 @@ class TrainerImpl : public Trainer {
     if (stage_ != nullptr) {
       GS_ASSIGN_OR_RETURN(result->params_sha256, stage_->ParamsSha256());
     }
+    if (slice_ != nullptr) {
+      GS_ASSIGN_OR_RETURN(result->params_sha256, slice_->ParamsSha256());
+    }
     if (options_.synchronised) GS_RETURN_IF_ERROR(CompareParameters(result->params_sha256));
     if (options_.evaluate && !result->stopped) {
       GS_ASSIGN_OR_RETURN(Evaluation evaluation, EvaluateWithAll());
@@ -700,6 +762,7 @@ class TrainerImpl : public Trainer {
     }
     // Before the backend's, after which nobody would be told of a failure.
     if (stage_ != nullptr) GS_RETURN_IF_ERROR(stage_->Finish());
+    if (slice_ != nullptr) GS_RETURN_IF_ERROR(slice_->Finish());
     return sync_->Shutdown(NewDeadline());
   }
 
@@ -812,6 +875,11 @@ class TrainerImpl : public Trainer {
   std::unique_ptr<StepGraph> step_graph_;  // after Bind()
   std::unique_ptr<PipelineStage> stage_;   // null without stages
   absl::Duration stage_wait_;              // of measured steps
+  std::unique_ptr<TensorSlice> slice_;     // null without slices
+  // Of the link between slices, before the first measured step.
+  absl::Duration slice_wait_before_;
+  int64_t slice_tx_before_ = 0;
+  int64_t slice_rx_before_ = 0;
 };
 
 }  // namespace
@@ -819,10 +887,10 @@ class TrainerImpl : public Trainer {
 absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const TrainerOptions& options, int rank,
                                                          int world_size) {
   const Mesh& mesh = options.pipeline.mesh;
-  const bool staged = mesh.has_pipeline();
-  // All stages of a pipeline go through the same samples.
-  const int replica = staged ? mesh.Coordinate(rank, MeshDimension::kData) : rank;
-  const int replicas = staged ? mesh.size(MeshDimension::kData) : world_size;
+  const bool cut = mesh.cuts_model();
+  // All stages of a pipeline go through the same samples, and all slices of a model.
+  const int replica = cut ? mesh.Coordinate(rank, MeshDimension::kData) : rank;
+  const int replicas = cut ? mesh.size(MeshDimension::kData) : world_size;
   GS_ASSIGN_OR_RETURN(JobInputs inputs, OpenJobInputs(options, replica, replicas));
   auto trainer =
       std::make_unique<TrainerImpl>(options, rank, replica, world_size, std::move(inputs));

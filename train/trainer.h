@@ -16,6 +16,7 @@
 #include "absl/types/optional.h"
 #include "group/side_channel.h"
 #include "pipeline/pipeline_place.h"
+#include "pipeline/slice_place.h"
 #include "plan/plan.h"
 #include "sync/gradient_sync.h"
 #include "sync/staleness.h"
@@ -97,6 +98,10 @@ struct TrainingResult {
   absl::Duration stage_wait;
   int64_t stage_tx_bytes = 0;  // this and the next: of such tensors, all steps
   int64_t stage_rx_bytes = 0;
+  // The same of a slice, for tensors of other slices.
+  absl::Duration slice_wait;
+  int64_t slice_tx_bytes = 0;
+  int64_t slice_rx_bytes = 0;
   int64_t skipped_steps = 0;  // whose gradients were not finite, with a loss scale
   double loss_scale = 1;      // after the last step
   int64_t first_step = 1;     // above 1 in a job that was resumed; then "all steps" are from here
@@ -124,12 +129,12 @@ class Trainer {
   // parameters. `moments` is another side channel of the same workers, for synchronised BatchNorm
   // alone, which uses it in the midst of steps; null where there is none. With
   // TrainerOptions::pipeline `sync` is of the ranks that hold the same stage, `side_channel` of all
-  // ranks, and `place` says where this one is. All arguments must outlive the trainer, `place`
-  // itself need not. Errors: those of GradientSync, of DistributedDataParallel::Create and of
-  // PipelineStage.
+  // ranks, and `place` says where this one is, or `slice` where the mesh has slices. All arguments
+  // must outlive the trainer, `place` and `slice` themselves need not. Errors: those of
+  // GradientSync, of DistributedDataParallel::Create, of PipelineStage and of TensorSlice.
   virtual absl::Status Bind(GradientSync* sync, SideChannel* side_channel,
-                            SideChannel* moments = nullptr,
-                            const PipelinePlace* place = nullptr) = 0;
+                            SideChannel* moments = nullptr, const PipelinePlace* place = nullptr,
+                            const SlicePlace* slice = nullptr) = 0;
 
   // Collective, after Bind(). Trains all steps; `on_step` is called once for each, in order, when
   // its loss and its times are known: on the CPU right after the step, on a GPU, which is waited

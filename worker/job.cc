@@ -174,15 +174,16 @@ class Job {
     if (rank() == 0) GS_RETURN_IF_ERROR(ShowFlags(options_.flags, options_.log_every > 0));
     options_.trainer.checkpoint.say = PrintLine;
     options_.trainer.synchronised =
-        options_.join.sync.job.topology != Topology::kLocal || options_.join.mesh.has_pipeline();
+        options_.join.sync.job.topology != Topology::kLocal || options_.join.mesh.cuts_model();
     options_.trainer.stop_before = [this](int64_t step) { return StopBefore(step); };
     GS_ASSIGN_OR_RETURN(trainer_,
                         Trainer::Create(options_.trainer, rank(), options_.join.meet.world_size));
     GS_ASSIGN_OR_RETURN(member_, Join(options_.join));
     PrintUnguarded(options_.join.sync.job.link, member_->group());
     moments_ = std::make_unique<SideChannel>(member_->group(), "batchnorm");
-    const absl::Status bound = trainer_->Bind(&member_->sync(), &member_->side_channel(),
-                                              moments_.get(), member_->pipeline());
+    const absl::Status bound =
+        trainer_->Bind(&member_->sync(), &member_->side_channel(), moments_.get(),
+                       member_->pipeline(), member_->slice());
     if (!bound.ok()) member_->Fail(bound).IgnoreError();
     return bound;
   }
@@ -232,7 +233,7 @@ class Job {
     });
     // What the group agreed on names the first cause; ours may be a consequence of it.
     if (!result.ok()) return member_->Fail(result.status());
-    if (rank() != 0 && options_.join.mesh.has_pipeline()) {
+    if (rank() != 0 && options_.join.mesh.cuts_model()) {
       std::printf("params_sha256 %s\n", result->params_sha256.c_str());
       std::fflush(stdout);
     }
@@ -258,7 +259,7 @@ class Job {
   // Ranks that train on samples of their own.
   int Replicas() const {
     const Mesh& mesh = options_.join.mesh;
-    return mesh.has_pipeline() ? mesh.size(MeshDimension::kData) : options_.join.meet.world_size;
+    return mesh.cuts_model() ? mesh.size(MeshDimension::kData) : options_.join.meet.world_size;
   }
 
   JobOptions options_;

@@ -10,6 +10,7 @@
 #include "base/write_file.h"
 #include "data/sampler.h"
 #include "google/protobuf/util/json_util.h"
+#include "group/mesh.h"
 #include "join/backend_record.h"
 #include "join/nccl_settings.h"
 #include "join/open_device.h"
@@ -115,6 +116,19 @@ void FillPipeline(const JobOptions& options, const PipelinePlace* place, const T
   metrics->set_stage_wait_seconds(absl::ToDoubleSeconds(result.stage_wait));
 }
 
+// Of a slice.
+void FillSlice(const JobOptions& options, const TrainingResult& result,
+               proto::WorkerMetrics* metrics) {
+  if (!options.join.mesh.has_slices()) return;
+  const double steps = std::max<double>(1, static_cast<double>(result.times.size()));
+  metrics->set_mesh(options.join.mesh.ToString());
+  metrics->set_micro_batches(static_cast<int32_t>(options.trainer.accumulate));
+  metrics->set_slice(options.join.mesh.Coordinate(options.join.meet.rank, MeshDimension::kTensor));
+  metrics->set_slice_tx_bytes_per_step(static_cast<double>(result.slice_tx_bytes) / steps);
+  metrics->set_slice_rx_bytes_per_step(static_cast<double>(result.slice_rx_bytes) / steps);
+  metrics->set_slice_wait_seconds(absl::ToDoubleSeconds(result.slice_wait));
+}
+
 }  // namespace
 
 absl::Status WriteWorkerMetrics(const JobOptions& options, const GradientSync& sync,
@@ -126,6 +140,7 @@ absl::Status WriteWorkerMetrics(const JobOptions& options, const GradientSync& s
   FillJob(options, trainer.plan(), &metrics);
   FillFlags(options.flags.flags, &metrics);
   FillPipeline(options, place, trainer, result, &metrics);
+  FillSlice(options, result, &metrics);
   FillTimes(result, &metrics);
   metrics.set_loader_threads(trainer.loader_threads());
   metrics.set_data_wait_share(DataWaitShare(result.times));

@@ -16,8 +16,9 @@
 ABSL_FLAG(
     std::string, mesh, "",
     "how the ranks are arranged, as data=2,pipeline=3: ranks along data train on other "
-    "samples, those along pipeline hold other blocks of the model; the first named is the "
-    "slowest in the order of ranks, and the product is the world size; empty: all along data");
+    "samples, those along pipeline hold other blocks of the model, those along tensor parts of its "
+    "layers; the first named is the slowest in the order of ranks, and the product is the world "
+    "size; empty: all along data");
 ABSL_FLAG(std::string, pipeline_schedule, "1f1b",
           "with stages, who computes what when: naive (one micro-batch after the other), gpipe "
           "(all forwards, then all backwards) or 1f1b (in turns, which needs less memory)");
@@ -29,13 +30,7 @@ ABSL_FLAG(std::string, split, "auto",
           "by the time that each block takes on rank 0");
 
 namespace gradsync {
-namespace {
-
-absl::Status Refuse(absl::string_view flag, absl::string_view expected, absl::string_view found) {
-  return FlagError(flag, absl::StrCat(expected, " with stages (--mesh)"), found);
-}
-
-}  // namespace
+namespace {}  // namespace
 
 absl::Status PipelineFromFlags(JobOptions* job) {
   const std::string mesh = absl::GetFlag(FLAGS_mesh);
@@ -60,28 +55,34 @@ absl::Status PipelineFromFlags(JobOptions* job) {
 absl::Status CheckPipeline(const JobOptions& job) {
   const TrainerOptions& trainer = job.trainer;
   const JobSpec& spec = job.join.sync.job;
-  if (!trainer.pipeline.mesh.has_pipeline()) return absl::OkStatus();
-  if (spec.topology == Topology::kLocal && trainer.pipeline.mesh.size(MeshDimension::kData) > 1) {
+  const Mesh& mesh = trainer.pipeline.mesh;
+  if (!mesh.cuts_model()) return absl::OkStatus();
+  const auto refuse = [&](absl::string_view flag, absl::string_view expected,
+                          absl::string_view found) {
+    const absl::string_view parts = mesh.has_pipeline() ? "stages" : "slices";
+    return FlagError(flag, absl::StrCat(expected, " with ", parts, " (--mesh)"), found);
+  };
+  if (spec.topology == Topology::kLocal && mesh.size(MeshDimension::kData) > 1) {
     return FlagError("topology", "ps or ring with several ranks along data (--mesh)", "local");
   }
   if (job.join.device.device != "cpu") {
-    return Refuse("device", "cpu", job.join.device.device);
+    return refuse("device", "cpu", job.join.device.device);
   }
   if (!spec.consistency.bulk()) {
-    return Refuse("consistency", "bsp", ConsistencyName(spec.consistency));
+    return refuse("consistency", "bsp", ConsistencyName(spec.consistency));
   }
-  if (spec.codec.compresses()) return Refuse("compression", "none", CodecName(spec.codec));
-  if (trainer.max_norm > 0) return Refuse("max_norm", "0", absl::StrCat(trainer.max_norm));
-  if (trainer.sync_batchnorm) return Refuse("sync_batchnorm", "false", "true");
-  if (trainer.ema_decay > 0) return Refuse("ema_decay", "0", absl::StrCat(trainer.ema_decay));
+  if (spec.codec.compresses()) return refuse("compression", "none", CodecName(spec.codec));
+  if (trainer.max_norm > 0) return refuse("max_norm", "0", absl::StrCat(trainer.max_norm));
+  if (trainer.sync_batchnorm) return refuse("sync_batchnorm", "false", "true");
+  if (trainer.ema_decay > 0) return refuse("ema_decay", "0", absl::StrCat(trainer.ema_decay));
   if (trainer.evaluate_every > 0) {
-    return Refuse("evaluate_every", "0", absl::StrCat(trainer.evaluate_every));
+    return refuse("evaluate_every", "0", absl::StrCat(trainer.evaluate_every));
   }
   if (trainer.checkpoint.wanted()) {
-    return Refuse("checkpoint", "none, nor --resume", trainer.checkpoint.folder);
+    return refuse("checkpoint", "none, nor --resume", trainer.checkpoint.folder);
   }
-  if (!trainer.straggler.nobody()) return Refuse("straggler", "none", trainer.straggler.text());
-  if (job.seeing.trace.wanted()) return Refuse("trace", "none", job.seeing.trace.path);
+  if (!trainer.straggler.nobody()) return refuse("straggler", "none", trainer.straggler.text());
+  if (job.seeing.trace.wanted()) return refuse("trace", "none", job.seeing.trace.path);
   return absl::OkStatus();
 }
 

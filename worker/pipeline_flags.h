@@ -13,7 +13,7 @@ namespace gradsync {
 // flag, what was expected and what came.
 absl::Status PipelineFromFlags(JobOptions* job);
 
-// Whether a job with stages can do what else it is asked for. Errors: INVALID_ARGUMENT naming the
+// Whether a job with stages or slices can do what else it is asked for. Errors: INVALID_ARGUMENT naming the
 // flag that has to go.
 absl::Status CheckPipeline(const JobOptions& job);
 

@@ -177,6 +177,9 @@ absl::StatusOr<std::vector<PredictedMesh>> ListMeshPredictions(const PredictOpti
     at_bandwidth.bandwidths = {bandwidth};
     for (const std::string& text : meshes) {
       GS_ASSIGN_OR_RETURN(next.mesh, Mesh::Parse(text, WorldSizeOf(text)));
+      if (next.mesh.has_slices()) {
+        return FlagError("mesh", "tensor=1 (slices are not predicted)", text);
+      }
       GS_RETURN_IF_ERROR(AddMesh(at_bandwidth, asked, profile, next, &list));
     }
   }

@@ -1,0 +1,43 @@
+#include "join/create_slice_link.h"
+
+#include <string>
+#include <vector>
+
+#include "base/deadline.h"
+#include "base/flag_error.h"
+#include "base/host_identity.h"
+#include "base/status_macros.h"
+#include "join/sync_factory.h"
+#include "pipeline/stream_slice_link.h"
+#include "pipeline/window_slice_link.h"
+
+namespace gradsync {
+namespace {
+
+// What a rank that shares memory with nobody has for a host.
+constexpr char kApart[] = "apart";
+
+absl::StatusOr<Link> Resolve(const WorkerGroup& group) {
+  const absl::StatusOr<HostIdentity> own = ReadHostIdentity();
+  GS_ASSIGN_OR_RETURN(
+      const std::vector<std::string> hosts,
+      group.store->AllGather(group.Key("slice_hosts"), group.rank, group.world_size,
+                             own.ok() ? own->Key() : kApart, Deadline::In(group.timeout)));
+  for (const std::string& host : hosts) {
+    if (host == kApart || host != hosts[0]) return Link::kGrpc;
+  }
+  return Link::kShm;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<SliceLink>> CreateSliceLink(Link link, const WorkerGroup& group) {
+  if (link == Link::kAuto) {
+    GS_ASSIGN_OR_RETURN(link, Resolve(group));
+  }
+  if (link == Link::kGrpc) return NewStreamSliceLink(group, GrpcLinkOf(group));
+  if (link == Link::kShm) return NewWindowSliceLink(group);
+  return FlagError("tensor_link", "auto, grpc or shm", std::string(LinkName(link)));
+}
+
+}  // namespace gradsync

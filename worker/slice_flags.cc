@@ -1,0 +1,51 @@
+#include "worker/slice_flags.h"
+
+#include <string>
+
+#include "absl/flags/flag.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "base/flag_error.h"
+#include "base/status_macros.h"
+#include "group/mesh.h"
+#include "plan/job_spec.h"
+
+ABSL_FLAG(
+    bool, sequence_parallel, false,
+    "with slices (--mesh=tensor=N): what passes between layers is cut along the sequence, and "
+    "normalised and dropped in parts: less memory, as many bytes, more messages");
+
+ABSL_FLAG(std::string, tensor_link, "auto",
+          "by what slices (--mesh=tensor=N) exchange tensors: grpc, shm (slices of one host), or "
+          "auto, shm where all slices of a model share a host");
+
+namespace gradsync {
+namespace {
+
+absl::StatusOr<Link> ParseTensorLink(const std::string& text) {
+  for (Link link : {Link::kAuto, Link::kGrpc, Link::kShm}) {
+    if (LinkName(link) == text) return link;
+  }
+  return FlagError("tensor_link", "auto, grpc or shm", text);
+}
+
+}  // namespace
+
+absl::Status SlicesFromFlags(JobOptions* job) {
+  const Mesh& mesh = job->trainer.pipeline.mesh;
+  job->trainer.pipeline.split_sequence = absl::GetFlag(FLAGS_sequence_parallel);
+  GS_ASSIGN_OR_RETURN(job->join.slice_link, ParseTensorLink(absl::GetFlag(FLAGS_tensor_link)));
+  if (!mesh.has_slices()) {
+    if (!job->trainer.pipeline.split_sequence) return absl::OkStatus();
+    return FlagError("sequence_parallel", "false without slices (--mesh=tensor=N)", "true");
+  }
+  if (mesh.has_pipeline() || mesh.size(MeshDimension::kShard) > 1) {
+    return FlagError("mesh",
+                     absl::StrCat("tensor=", mesh.size(MeshDimension::kTensor),
+                                  " with no other dimension than data"),
+                     mesh.ToString());
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace gradsync
