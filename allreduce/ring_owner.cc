@@ -65,7 +65,11 @@ void RingOwner::ScaleMean(ChunkId id, float scale) {
 void RingOwner::Update(ChunkId id, const StepOptions& step) {
   const BucketMemory& bucket = memory_[id.bucket];
   const int64_t begin = range(id).begin;
-  optimizers_[IndexOf(id)].Apply(bucket.param + begin, bucket.grad + begin, step.lr, step.step);
+  UpdateAt(IndexOf(id), bucket.param + begin, bucket.grad + begin, step);
+}
+
+void RingOwner::UpdateAt(size_t index, float* param, const float* mean, const StepOptions& step) {
+  optimizers_[index].Apply(param, mean, step.lr, step.step);
 }
 
 StateBytes RingOwner::ExportBucket(int bucket) const {

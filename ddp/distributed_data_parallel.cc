@@ -42,6 +42,12 @@ absl::Status CheckOptions(const DdpOptions& options, const GradientSync* sync) {
         "skip_nonfinite_steps: expected update at the workers, found update at the owners, who "
         "cannot skip a step");
   }
+  const BucketSlots& slots = options.plan.slots;
+  if (slots.gradients > 0 && sync->update_site() != UpdateSite::kOwner) {
+    return absl::InvalidArgumentError(
+        "plan.slots: expected update at the owners where buckets share memory, found update at the "
+        "workers, who need all gradients");
+  }
   return absl::OkStatus();
 }
 
@@ -211,7 +217,8 @@ absl::Status DistributedDataParallel::Bind(Deadline deadline) {
   GS_RETURN_IF_ERROR(BroadcastFromRank0(UnplannedTensorsOf(*module_), deadline));
   reducer_ = std::make_unique<BucketReducer>(
       plan_, parameters_, [this](int bucket) { LaunchBucket(bucket); }, options_.on_gradient,
-      TensorDevice(sync_->gpu().get()).is_cuda() ? BucketCopies::kTogether : BucketCopies::kEach);
+      TensorDevice(sync_->gpu().get()).is_cuda() ? BucketCopies::kTogether : BucketCopies::kEach,
+      [this](int bucket) { return MakeRoom(bucket); });
   return absl::OkStatus();
 }
 
@@ -254,9 +261,17 @@ absl::Status DistributedDataParallel::CheckStepOptions(const StepOptions& step) 
   return absl::OkStatus();
 }
 
+absl::Status DistributedDataParallel::CheckClipping(const StepOptions& step) const {
+  if (plan_.slots().gradients == 0 || step.max_norm == 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "step ", step.step, ": max_norm: expected 0 where buckets share their gradients' memory, ",
+      "because a norm needs all gradients at once, found ", step.max_norm));
+}
+
 absl::Status DistributedDataParallel::BeginStep(const StepOptions& step) {
   GS_RETURN_IF_ERROR(CheckBetweenSteps());
   GS_RETURN_IF_ERROR(CheckStepOptions(step));
+  GS_RETURN_IF_ERROR(CheckClipping(step));
   absl::Status status = sync_->status();
   if (status.ok()) status = parameters_.CheckViews();
   if (status.ok() && options_.broadcast_buffers_each_step) {
@@ -266,6 +281,7 @@ absl::Status DistributedDataParallel::BeginStep(const StepOptions& step) {
   if (!status.ok()) return Fail(std::move(status));
   step_ = step;
   in_step_ = true;
+  room_wait_ = absl::ZeroDuration();
   handles_.clear();
   return absl::OkStatus();
 }
@@ -304,6 +320,17 @@ absl::Status DistributedDataParallel::ReplayStep(const StepOptions& step) {
   return Fail(std::move(replayed));
 }
 
+// In backward. Of the bucket that had the memory before nothing is needed once it has resolved.
+absl::Status DistributedDataParallel::MakeRoom(int bucket) {
+  const Activity::Wait wait(options_.activity);
+  const int before = bucket - plan_.slots().gradients;
+  const RecordedSpan span(options_.recorder.get(), TraceSpan::kExposed, step_.step, before);
+  const MonotonicTime start = MonotonicTime::Now();
+  GS_RETURN_IF_ERROR(handles_[before].Wait(Deadline::In(options_.timeout)));
+  room_wait_ += MonotonicTime::Now() - start;
+  return absl::OkStatus();
+}
+
 void DistributedDataParallel::LaunchBucket(int bucket) {
   if (capturing_) return captured_step_->Ready(bucket);
   // From here on the owner may write the parameters, while backward goes on.
@@ -320,6 +347,7 @@ absl::Status DistributedDataParallel::FinishStep(Deadline deadline) {
   }
   in_step_ = false;
   timing_ = StepTiming();
+  timing_.exposed = timing_.in_backward = room_wait_;
   absl::Status status = reducer_->FinishBackward();
   if (status.ok()) status = CompleteStep(deadline);
   return status.ok() ? status : Fail(std::move(status));

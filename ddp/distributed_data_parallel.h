@@ -26,6 +26,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
+#include "base/activity.h"
 #include "base/deadline.h"
 #include "base/trace_recorder.h"
 #include "ddp/bucket_reducer.h"
@@ -57,7 +58,9 @@ struct DdpOptions {
   // no weight decay for vectors: [](const TensorSpec& t) { return t.sizes.size() < 2 ? 1 : 0; }.
   std::function<int(const TensorSpec&)> group_of;
 
-  // Buckets and chunks. The number of workers is the side channel's.
+  // Buckets and chunks. The number of workers is the side channel's. With slots of gradients
+  // (BucketSlots) the owners must update; a step then may wait in backward for the bucket that had
+  // the memory before, and neither clips nor adds up micro-batches.
   PlanOptions plan;
 
   // Runs one forward and backward of the module on any batch, e.g. of zeros; called once, on rank
@@ -89,6 +92,9 @@ struct DdpOptions {
   // under plain data parallelism. All other parameters lose their values, and their memory.
   absl::optional<DdpPart> part;
 
+  // Told of waits for others in backward; may be null.
+  Activity* activity = nullptr;
+
   // Of some steps' launches, waits and updates; may be null.
   std::shared_ptr<TraceRecorder> recorder;
 
@@ -104,6 +110,8 @@ struct StepTiming {
   // one. See DistributedDataParallel::Exposed().
   absl::Duration exposed;
   int64_t exposed_step = 0;  // of which step that is; 0: of none
+  // The part of it that was spent in backward, waiting for memory that buckets share.
+  absl::Duration in_backward;
   // The optimizer and clipping; zero when owners update. On a GPU: queueing them.
   absl::Duration update;
 };
@@ -240,6 +248,8 @@ class DistributedDataParallel {
   absl::Status BroadcastFromRank0(const std::vector<NamedParameter>& tensors, Deadline deadline);
   absl::Status CheckBetweenSteps() const;
   absl::Status CheckStepOptions(const StepOptions& step) const;
+  absl::Status CheckClipping(const StepOptions& step) const;
+  absl::Status MakeRoom(int bucket);
   void LaunchBucket(int bucket);
   absl::Status WaitForBucket(int bucket, Deadline deadline);
   absl::Status UpdateBucket(int bucket);
@@ -261,6 +271,7 @@ class DistributedDataParallel {
   std::unique_ptr<CapturedStep> captured_step_;  // null without a GPU
   std::vector<SyncHandle> handles_;              // of this step, by bucket
   StepTiming timing_;
+  absl::Duration room_wait_;  // in backward of this step, for buckets whose memory others need
   std::unique_ptr<StreamTimer> stream_timer_;  // null without a GPU
   bool skipped_ = false;
   int64_t skipped_steps_ = 0;  // of step_.step

@@ -173,6 +173,7 @@ class TrainerImpl : public Trainer {
     ddp.timeout = options_.timeout;
     ddp.skip_nonfinite_steps = scaler_.has_value();
     ddp.recorder = options_.recorder;
+    ddp.activity = activity();
     ddp.forward_backward = [this] { ThrowAwayStep(); };
     GS_RETURN_IF_ERROR(ComparePrecisions());
     if (options_.record_gradients || !options_.straggler.nobody() || activity() != nullptr) {
@@ -410,6 +411,7 @@ class TrainerImpl : public Trainer {
       GS_RETURN_IF_ERROR(scaler_->Update(ddp_->skipped()));
     }
     times.exposed += ddp_->timing().exposed;
+    times.backward -= ddp_->timing().in_backward;
     times.update = ddp_->timing().update;
     const MonotonicTime finished = MonotonicTime::Now();
     times.update += slow_down_.Stretch(times.update);

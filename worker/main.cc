@@ -38,6 +38,7 @@
 #include "worker/operation_flags.h"
 #include "worker/pipeline_flags.h"
 #include "worker/seeing_flags.h"
+#include "worker/sharding_flags.h"
 #include "worker/training_flags.h"
 
 ABSL_FLAG(
@@ -186,6 +187,7 @@ absl::StatusOr<JobOptions> JobOptionsFromFlags(std::vector<FlagRecord> flags) {
   job.trainer.plan.codec = job.join.sync.job.codec;
   job.trainer.ranks_on_host = job.join.ranks_on_host;
   GS_RETURN_IF_ERROR(PipelineFromFlags(&job));
+  GS_RETURN_IF_ERROR(ShardingFromFlags(&job));
   job.flags = EffectiveFlagsFrom(std::move(flags), job.join);
   GS_ASSIGN_OR_RETURN(job.seeing, SeeingFromFlags(meet.rank));
   GS_RETURN_IF_ERROR(WatchFromOutside(&job));

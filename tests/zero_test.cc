@@ -1,0 +1,80 @@
+// What owners keep for all (--zero), by real processes: the bits of plain data parallelism, and of
+// --update=owner every byte on the wire.
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "proto/run_record.pb.h"
+#include "tests/job_metrics.h"
+#include "tests/worker_processes.h"
+
+namespace gradsync {
+namespace {
+
+using ::testing::SizeIs;
+
+using Flags = std::vector<std::string>;
+
+// Buckets of some tensors, several of which share each slot, with padding and cut tails.
+Flags SmallGpt() {
+  return {"--model=gpt",       "--gpt_width=12",         "--gpt_layers=3",
+          "--gpt_heads=2",     "--gpt_context=8",        "--batch_size=2",
+          "--steps=3",         "--optimizer=adam",       "--bucket_bytes=9K",
+          "--chunk_bytes=448", "--first_bucket_bytes=1K"};
+}
+
+struct Ended {
+  std::string hash;
+  double tx_bytes = 0;  // of all workers in a step
+  double rx_bytes = 0;
+};
+
+Ended RunJob(int workers, int servers, const Flags& flags) {
+  const std::vector<proto::WorkerMetrics> metrics = MetricsOf(SmallJob(workers, servers, flags));
+  Ended ended;
+  EXPECT_THAT(metrics, SizeIs(workers)) << absl::StrCat(flags.back());
+  for (const proto::WorkerMetrics& worker : metrics) {
+    EXPECT_EQ(worker.params_sha256(), metrics[0].params_sha256());
+    ended.hash = worker.params_sha256();
+    ended.tx_bytes += worker.wire_tx_bytes_per_step();
+    ended.rx_bytes += worker.wire_rx_bytes_per_step();
+  }
+  return ended;
+}
+
+struct Case {
+  int workers;
+  int servers;  // 0: a ring
+  std::string link;
+};
+
+class ZeroTest : public ::testing::TestWithParam<Case> {};
+
+TEST_P(ZeroTest, EndsWithTheBitsOfPlainDataParallelismAndSendsNoByteMore) {
+  const int workers = GetParam().workers;
+  const int servers = GetParam().servers;
+  const Ended plain = RunJob(workers, 0, With(SmallGpt(), {"--topology=ring", "--link=grpc"}));
+  EXPECT_THAT(plain.hash, SizeIs(64));
+  const Flags flags = With(SmallGpt(), {servers == 0 ? "--topology=ring" : "--topology=ps",
+                                        "--link=" + GetParam().link});
+  const Ended one = RunJob(workers, servers, With(flags, {"--zero=1"}));
+  const Ended two = RunJob(workers, servers, With(flags, {"--zero=2"}));
+  EXPECT_EQ(one.hash, plain.hash);
+  EXPECT_EQ(two.hash, plain.hash);
+  EXPECT_GT(two.rx_bytes, 0);
+  EXPECT_EQ(two.tx_bytes, one.tx_bytes);
+  EXPECT_EQ(two.rx_bytes, one.rx_bytes);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Jobs, ZeroTest, ::testing::Values(Case{2, 0, "grpc"}, Case{3, 2, "grpc"}, Case{3, 2, "shm"}),
+    [](const auto& info) {
+      return absl::StrCat(info.param.workers, info.param.servers == 0 ? "Ring" : "Servers",
+                          info.param.link);
+    });
+
+}  // namespace
+}  // namespace gradsync
