@@ -227,7 +227,10 @@ absl::Status VirtualJob::Rank(int rank) {
   beats.failure_timeout = timeout;
   beats.store = connected;
   std::unique_ptr<Watchdog> watchdog;
-  if (served != nullptr) {
+  std::unique_ptr<KeyValueStore::Watcher> presence;
+  if (served == nullptr) {
+    presence = connected->Attend(GoneKey(beats.key));
+  } else {
     beats.store = served->local();
     WatchdogOptions watch;
     watch.store = served->local();
@@ -246,6 +249,7 @@ absl::Status VirtualJob::Rank(int rank) {
   GS_RETURN_IF_ERROR(Train(rank, group, activity.get()));
   watchdog.reset();
   heartbeat.Leave();
+  presence.reset();  // after the last beat, which says that this rank has left
   const Deadline farewell = Deadline::In(absl::Seconds(5));
   if (rank != 0) {
     group.store->Set(group.Key(absl::StrCat("left/", rank)), "", farewell).IgnoreError();

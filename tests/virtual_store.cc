@@ -138,7 +138,18 @@ class VirtualStoreClient : public ConnectedStore {
 
   std::unique_ptr<Watcher> Watch(
       absl::string_view key, std::function<void(absl::StatusOr<std::string>)> callback) override {
-    return std::make_unique<WatcherImpl>(state_, std::string(key), std::move(callback));
+    return std::make_unique<WatcherImpl>(
+        state_, std::string(key), Getting(key, absl::InfiniteDuration()), std::move(callback));
+  }
+
+  std::unique_ptr<Watcher> Attend(absl::string_view key) override {
+    // Nobody sets a key without a name: only the caller's end, or the store's, ends the wait.
+    const Handler attending = [key = std::string(key)](Service& service, const CallPtr& call) {
+      call->attended = key;
+      Getting("", absl::InfiniteDuration())(service, call);
+    };
+    return std::make_unique<WatcherImpl>(state_, std::string(key), attending,
+                                         [](const absl::StatusOr<std::string>&) {});
   }
 
   void Abandon(absl::Status reason) override {
@@ -214,13 +225,17 @@ class VirtualStoreClient : public ConnectedStore {
       service.clock->Set(Deadline::In(patience),
                          [map = service.map, number] { map->Expire(number); });
     }
-    void CancelAt(Service& service) { service.map->Cancel(ticket); }
+    void CancelAt(Service& service) {
+      service.map->Cancel(ticket);
+      if (attended.has_value()) service.map->Set(*attended, "").IgnoreError();
+    }
 
     const std::shared_ptr<State> state;
     absl::optional<absl::StatusOr<Values>> result;
     int64_t number = 0;
     bool answered = false;
     StoreMap::Ticket ticket = 0;
+    absl::optional<std::string> attended;  // the key that is set when the caller is gone
   };
 
   using Handler = std::function<void(Service&, const CallPtr&)>;
@@ -303,9 +318,9 @@ class VirtualStoreClient : public ConnectedStore {
 
   class WatcherImpl : public Watcher {
    public:
-    WatcherImpl(const std::shared_ptr<State>& state, std::string key,
+    WatcherImpl(const std::shared_ptr<State>& state, std::string key, Handler handler,
                 std::function<void(absl::StatusOr<std::string>)> callback)
-        : call_(Start(state, Getting(key, absl::InfiniteDuration()))),
+        : call_(Start(state, std::move(handler))),
           thread_([this, key = std::move(key), callback = std::move(callback)] {
             absl::StatusOr<Values> values = Await(call_, key);
             if (values.ok() || !cancelled_) callback(First(std::move(values)));
