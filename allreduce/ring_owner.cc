@@ -63,9 +63,11 @@ void RingOwner::ScaleMean(ChunkId id, float scale) {
 }
 
 void RingOwner::Update(ChunkId id, const StepOptions& step) {
-  const BucketMemory& bucket = memory_[id.bucket];
-  const int64_t begin = range(id).begin;
-  UpdateAt(IndexOf(id), bucket.param + begin, bucket.grad + begin, step);
+  Update(id, step, memory_[id.bucket].param + range(id).begin);
+}
+
+void RingOwner::Update(ChunkId id, const StepOptions& step, float* param) {
+  UpdateAt(IndexOf(id), param, memory_[id.bucket].grad + range(id).begin, step);
 }
 
 void RingOwner::UpdateAt(size_t index, float* param, const float* mean, const StepOptions& step) {

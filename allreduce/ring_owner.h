@@ -50,6 +50,9 @@ class RingOwner {
   // Updates the chunk's parameters from its mean. Only under kOwner.
   void Update(ChunkId id, const StepOptions& step);
 
+  // The same with the chunk's parameters somewhere else.
+  void Update(ChunkId id, const StepOptions& step, float* param);
+
   // The same of chunks()[index], with its parameters and mean where the caller has them.
   void UpdateAt(size_t index, float* param, const float* mean, const StepOptions& step);
 

@@ -12,6 +12,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "base/monotonic_time.h"
+#include "base/sha256.h"
 #include "base/status_macros.h"
 #include "ddp/device_worker_optimizer.h"
 #include "ddp/module_state.h"
@@ -43,7 +44,8 @@ absl::Status CheckOptions(const DdpOptions& options, const GradientSync* sync) {
         "cannot skip a step");
   }
   const BucketSlots& slots = options.plan.slots;
-  if (slots.gradients > 0 && sync->update_site() != UpdateSite::kOwner) {
+  if ((slots.gradients > 0 || !options.units.empty()) &&
+      sync->update_site() != UpdateSite::kOwner) {
     return absl::InvalidArgumentError(
         "plan.slots: expected update at the owners where buckets share memory, found update at the "
         "workers, who need all gradients");
@@ -143,6 +145,15 @@ absl::StatusOr<std::vector<int>> AgreeOnOrder(const absl::StatusOr<std::vector<i
   return DecodeOrder(answers[0]);
 }
 
+// As few as the units need.
+absl::Status MakeParameterSlots(const std::vector<std::vector<std::string>>& units, Plan* plan) {
+  GS_ASSIGN_OR_RETURN(const std::vector<std::vector<int>> buckets, UnitBuckets(*plan, units));
+  BucketSlots slots = plan->slots();
+  slots.parameters = ParameterSlotsFor(buckets);
+  GS_ASSIGN_OR_RETURN(*plan, plan->WithSlots(slots));
+  return absl::OkStatus();
+}
+
 // Makes `plan` that of the part, and lets go of what is not in it.
 absl::Status TakePart(const DdpPart& part, const torch::nn::Module& module, Plan* plan) {
   std::vector<int> members;
@@ -188,6 +199,7 @@ absl::StatusOr<std::unique_ptr<DistributedDataParallel>> DistributedDataParallel
                       AgreeOnOrder(own_order, *module, of_module, deadline));
   GS_ASSIGN_OR_RETURN(Plan plan, MakePlan(*module, order, options, device));
   if (options.part.has_value()) GS_RETURN_IF_ERROR(TakePart(*options.part, *module, &plan));
+  if (!options.units.empty()) GS_RETURN_IF_ERROR(MakeParameterSlots(options.units, &plan));
   std::unique_ptr<DistributedDataParallel> ddp(new DistributedDataParallel(
       std::move(module), sync, side_channel, std::move(options), std::move(plan)));
   GS_RETURN_IF_ERROR(ddp->Bind(deadline));
@@ -210,9 +222,8 @@ DistributedDataParallel::~DistributedDataParallel() {
 
 absl::Status DistributedDataParallel::Bind(Deadline deadline) {
   GS_ASSIGN_OR_RETURN(buckets_, sync_->Bind(plan_, deadline));
-  GS_ASSIGN_OR_RETURN(parameters_, FlatParameters::Bind(*module_, plan_, buckets_));
+  GS_RETURN_IF_ERROR(BindParameters(deadline));
   GS_RETURN_IF_ERROR(MakeOptimizer());
-  GS_RETURN_IF_ERROR(sync_->BroadcastParameters(deadline));
   for (size_t b = 0; b < buckets_.size(); ++b) parameters_.BumpVersions(static_cast<int>(b));
   GS_RETURN_IF_ERROR(BroadcastFromRank0(UnplannedTensorsOf(*module_), deadline));
   reducer_ = std::make_unique<BucketReducer>(
@@ -220,6 +231,65 @@ absl::Status DistributedDataParallel::Bind(Deadline deadline) {
       TensorDevice(sync_->gpu().get()).is_cuda() ? BucketCopies::kTogether : BucketCopies::kEach,
       [this](int bucket) { return MakeRoom(bucket); });
   return absl::OkStatus();
+}
+
+absl::Status DistributedDataParallel::BindParameters(Deadline deadline) {
+  if (options_.units.empty()) {
+    GS_ASSIGN_OR_RETURN(parameters_, FlatParameters::Bind(*module_, plan_, buckets_));
+    return sync_->BroadcastParameters(deadline);
+  }
+  GS_RETURN_IF_ERROR(AgreeOnUnits(deadline));
+  const auto store = [&](int bucket) { return sync_->StoreParameters(bucket, deadline); };
+  GS_ASSIGN_OR_RETURN(parameters_, FlatParameters::Bind(*module_, plan_, buckets_, store));
+  GS_ASSIGN_OR_RETURN(std::vector<std::vector<int>> units, UnitBuckets(plan_, options_.units));
+  gathers_ = std::make_unique<ParameterGathers>(sync_, static_cast<int>(buckets_.size()),
+                                                plan_.slots().parameters, std::move(units));
+  return absl::OkStatus();
+}
+
+// Ranks that gather in other orders would wait for each other.
+absl::Status DistributedDataParallel::AgreeOnUnits(Deadline deadline) {
+  if (side_channel_ == nullptr) return absl::OkStatus();
+  std::string mine;
+  for (const std::vector<std::string>& unit : options_.units) {
+    absl::StrAppend(&mine, absl::StrJoin(unit, " "), "\n");
+  }
+  GS_ASSIGN_OR_RETURN(const std::vector<std::string> all, side_channel_->AllGather(mine, deadline));
+  for (size_t rank = 1; rank < all.size(); ++rank) {
+    if (all[rank] == all[0]) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat("the order of gathers differs between rank 0 and rank ", rank, ": ",
+                     FirstDifference(all[0], all[rank])));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status DistributedDataParallel::GatherUnit(int unit, int next, Deadline deadline) {
+  GS_RETURN_IF_ERROR(failed_);
+  const Activity::Wait wait(options_.activity);
+  return gathers_->Need(unit, next, deadline);
+}
+
+absl::Status DistributedDataParallel::VisitParameters(
+    const std::function<absl::Status(const std::string& name, const at::Tensor& parameter)>& visit,
+    Deadline deadline) {
+  GS_RETURN_IF_ERROR(CheckBetweenSteps());
+  for (const FlatParameter& p : parameters_.parameters()) {
+    GS_RETURN_IF_ERROR(gathers_->NeedBucket(p.bucket, deadline));
+    GS_RETURN_IF_ERROR(visit(p.name, p.parameter));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> DistributedDataParallel::GatheredSha256(Deadline deadline) {
+  Sha256 hash;
+  const auto add = [&hash](const std::string&, const at::Tensor& parameter) {
+    const at::Tensor row_major = parameter.detach().contiguous();
+    hash.Update(row_major.data_ptr(), row_major.nbytes());
+    return absl::OkStatus();
+  };
+  GS_RETURN_IF_ERROR(VisitParameters(add, deadline));
+  return hash.HexDigest();
 }
 
 absl::Status DistributedDataParallel::MakeOptimizer() {
@@ -335,6 +405,7 @@ void DistributedDataParallel::LaunchBucket(int bucket) {
   if (capturing_) return captured_step_->Ready(bucket);
   // From here on the owner may write the parameters, while backward goes on.
   if (optimizer_ == nullptr) parameters_.BumpVersions(bucket);
+  if (gathers_ != nullptr) gathers_->Forget(bucket);
   { const RecordedSpan ready(options_.recorder.get(), TraceSpan::kReady, step_.step, bucket); }
   handles_.push_back(sync_->Launch(step_, bucket));
 }

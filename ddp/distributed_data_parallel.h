@@ -32,6 +32,7 @@
 #include "ddp/bucket_reducer.h"
 #include "ddp/captured_step.h"
 #include "ddp/flat_parameters.h"
+#include "ddp/parameter_gathers.h"
 #include "ddp/stream_timer.h"
 #include "ddp/worker_optimizer.h"
 #include "group/side_channel.h"
@@ -62,6 +63,13 @@ struct DdpOptions {
   // (BucketSlots) the owners must update; a step then may wait in backward for the bucket that had
   // the memory before, and neither clips nor adds up micro-batches.
   PlanOptions plan;
+
+  // Not empty: owners alone keep parameters, and the plan gets slots for them (BucketSlots). Each
+  // unit is the names of trainable parameters that are computed with in one go, a block, in the
+  // order of forward; every parameter is in one. They hold values when GatherUnit() got them, and
+  // must not be used otherwise: in backward the units come once more, in reverse, so the graph is
+  // to be cut between them. All ranks need the same units.
+  std::vector<std::vector<std::string>> units;
 
   // Runs one forward and backward of the module on any batch, e.g. of zeros; called once, on rank
   // 0, to see the order in which gradients become ready (see ready_order.h). Null assumes the
@@ -182,6 +190,22 @@ class DistributedDataParallel {
   // naming the bucket.
   absl::Status FinishStep(Deadline deadline);
 
+  // With units: waits until the parameters of one are here, for its forward or its backward; those
+  // of unit `next`, which will be needed after it (-1: none), are on their way then. Of the unit
+  // that was needed before nothing is used any more, unless it is one of these two. All ranks call
+  // it alike. Errors: those of GradientSync::Gather().
+  absl::Status GatherUnit(int unit, int next, Deadline deadline);
+
+  // Collective, between steps, with units: calls `visit` for each trainable parameter in the
+  // module's order, which has its values then.
+  absl::Status VisitParameters(
+      const std::function<absl::Status(const std::string& name, const at::Tensor& parameter)>&
+          visit,
+      Deadline deadline);
+
+  // The same as ParamsSha256(), with units.
+  absl::StatusOr<std::string> GatheredSha256(Deadline deadline);
+
   // Collective, after the last step, and before evaluating or saving: blocks until all ranks have
   // come, even after different numbers of steps, and leaves the same parameters on all. Only under
   // ssp and asp (docs/consistency.md) is there something to wait for.
@@ -245,6 +269,8 @@ class DistributedDataParallel {
 
   absl::Status Bind(Deadline deadline);
   absl::Status MakeOptimizer();
+  absl::Status BindParameters(Deadline deadline);
+  absl::Status AgreeOnUnits(Deadline deadline);
   absl::Status BroadcastFromRank0(const std::vector<NamedParameter>& tensors, Deadline deadline);
   absl::Status CheckBetweenSteps() const;
   absl::Status CheckStepOptions(const StepOptions& step) const;
@@ -264,6 +290,7 @@ class DistributedDataParallel {
   const DdpOptions options_;
   const Plan plan_;
   FlatParameters parameters_;
+  std::unique_ptr<ParameterGathers> gathers_;   // null without units
   std::unique_ptr<WorkerOptimizer> optimizer_;  // null when owners update
   StepOptions step_;                            // under way or done
   bool in_step_ = false;

@@ -47,6 +47,7 @@
 #include "train/pipeline_stage.h"
 #include "train/precision.h"
 #include "train/record_step.h"
+#include "train/sharded_step.h"
 #include "train/slow_down.h"
 #include "train/step_graph.h"
 #include "train/training_clock.h"
@@ -181,10 +182,15 @@ class TrainerImpl : public Trainer {
     }
     SideChannel* const replicas = place != nullptr ? place->replicas : side_channel_;
     if (stage_ != nullptr) ddp.part = stage_->part();
+    if (options_.shard_parameters) ddp.units = UnitsOf(*model_);
     GS_ASSIGN_OR_RETURN(
         ddp_, DistributedDataParallel::Create(
                   model_, sync_, options_.synchronised ? replicas : nullptr, std::move(ddp)));
     if (stage_ != nullptr) GS_RETURN_IF_ERROR(stage_->Connect());
+    if (options_.shard_parameters) {
+      sharded_ = std::make_unique<ShardedStep>(options_.compute, model_.get(), ddp_.get(),
+                                               options_.timeout);
+    }
     if (options_.record_gradients) gradient_done_.resize(plan().tensors().size());
     GS_RETURN_IF_ERROR(SynchroniseNorms(moments));
     if (options_.ema_decay > 0) {
@@ -401,6 +407,7 @@ class TrainerImpl : public Trainer {
     const absl::Status computed = ComputeGradients(step, report);
     // LibTorch's words about it have lost the code.
     if (moments_ != nullptr) GS_RETURN_IF_ERROR(moments_->status());
+    if (sharded_ != nullptr) GS_RETURN_IF_ERROR(sharded_->status());
     GS_RETURN_IF_ERROR(computed);
     {
       const Activity::Wait wait(activity());
@@ -521,7 +528,9 @@ class TrainerImpl : public Trainer {
 
   // Throws what LibTorch throws.
   BatchFigures ForwardBackward(const Batch& batch) {
-    const at::Tensor logits = Forward(options_.compute, *model_, batch.images);
+    const at::Tensor logits = sharded_ != nullptr
+                                  ? sharded_->Forward(batch.images)
+                                  : Forward(options_.compute, *model_, batch.images);
     const at::Tensor loss = CrossEntropy(logits, batch.labels, options_.label_smoothing);
     const at::Tensor correct = CorrectPredictions(logits, batch.labels).to(at::kFloat);
     slow_down_.CatchUp();
@@ -529,7 +538,11 @@ class TrainerImpl : public Trainer {
     at::Tensor objective = loss;
     if (batches_ > 1) objective = objective / static_cast<double>(batches_);
     if (scaler_.has_value()) objective = objective * loss_scale_;
-    objective.backward();
+    if (sharded_ != nullptr) {
+      sharded_->Backward(objective);
+    } else {
+      objective.backward();
+    }
     return {loss.detach(), correct};
   }
 
@@ -671,16 +684,29 @@ class TrainerImpl : public Trainer {
     return absl::OkStatus();
   }
 
+  absl::Status CheckFiniteParameters(int64_t step) {
+    if (sharded_ == nullptr) return CheckFinite(Where(step), *model_);
+    const auto check = [&](const std::string& name, const at::Tensor& parameter) {
+      return CheckFinite(Where(step), name, parameter);
+    };
+    GS_RETURN_IF_ERROR(ddp_->VisitParameters(check, NewDeadline()));
+    return CheckFinite(Where(step), *model_);  // for the buffers
+  }
+
   // What follows the last step: mean losses, evaluation, the proof that all workers hold the same
   // parameters.
   absl::Status Conclude(TrainingResult* result) {
     if (!options_.allow_nonfinite) {
-      GS_RETURN_IF_ERROR(CheckFinite(Where(result->last_step), *model_));
+      GS_RETURN_IF_ERROR(CheckFiniteParameters(result->last_step));
     }
     // A job that is resumed after its last step has none.
     if (!result->losses.empty()) GS_RETURN_IF_ERROR(MeanLosses(result));
     GS_ASSIGN_OR_RETURN(result->epochs, tally_.Share(*side_channel_, NewDeadline()));
-    result->params_sha256 = ddp_->ParamsSha256();
+    if (sharded_ != nullptr) {
+      GS_ASSIGN_OR_RETURN(result->params_sha256, ddp_->GatheredSha256(NewDeadline()));
+    } else {
+      result->params_sha256 = ddp_->ParamsSha256();
+    }
     if (stage_ != nullptr) {
       GS_ASSIGN_OR_RETURN(result->params_sha256, stage_->ParamsSha256());
     }
@@ -811,6 +837,7 @@ class TrainerImpl : public Trainer {
   std::unique_ptr<DistributedDataParallel> ddp_;
   std::unique_ptr<StepGraph> step_graph_;  // after Bind()
   std::unique_ptr<PipelineStage> stage_;   // null without stages
+  std::unique_ptr<ShardedStep> sharded_;   // null unless owners alone keep parameters
   absl::Duration stage_wait_;              // of measured steps
 };
 

@@ -14,15 +14,34 @@
 ABSL_FLAG(int, zero, 0,
           "what owners (ranks of a ring, or servers) keep for all: 1: the optimizer's state, as "
           "--update=owner; 2: gradients too, of which a worker has only those of a few buckets at "
-          "a time; 0: nothing, or what --update says");
+          "a time; 3: parameters too, which a worker gathers block by block, in forward and again "
+          "in backward; 0: nothing, or what --update says");
 
 namespace gradsync {
 namespace {
 
-constexpr int kMost = 2;
+constexpr int kMost = 3;
 
 // One fills while the one before is exchanged.
 constexpr int kGradientSlots = 2;
+
+absl::Status CheckShardedParameters(const JobOptions& job) {
+  const auto refuse = [](absl::string_view expected) {
+    return FlagError("zero", absl::StrCat("0 to 2 with ", expected), "3");
+  };
+  const JobSpec& spec = job.join.sync.job;
+  const TrainerOptions& trainer = job.trainer;
+  if (spec.topology == Topology::kLocal) return refuse("--topology=local, where nobody else is");
+  if (spec.topology == Topology::kPs && spec.link != Link::kShm) {
+    return refuse("--topology=ps but with --link=shm");
+  }
+  if (trainer.pipeline.mesh.has_pipeline()) return refuse("stages (--mesh)");
+  if (spec.codec.compresses()) return refuse("--compression");
+  if (trainer.evaluate || trainer.evaluate_every > 0) return refuse("an evaluation");
+  if (trainer.checkpoint.wanted()) return refuse("checkpoints");
+  if (trainer.ema_decay > 0) return refuse("--ema_decay");
+  return absl::OkStatus();
+}
 
 absl::Status CheckSharding(const JobOptions& job, int zero) {
   const std::string found = absl::StrCat(zero);
@@ -46,7 +65,7 @@ absl::Status CheckSharding(const JobOptions& job, int zero) {
   if (!spec.consistency.bulk()) {
     return refuse(absl::StrCat("0 or 1 with --consistency=", ConsistencyName(spec.consistency)));
   }
-  return absl::OkStatus();
+  return zero < 3 ? absl::OkStatus() : CheckShardedParameters(job);
 }
 
 }  // namespace
@@ -60,6 +79,7 @@ absl::Status ShardingFromFlags(JobOptions* job) {
   GS_RETURN_IF_ERROR(CheckSharding(*job, zero));
   job->join.sync.job.update = UpdateSite::kOwner;
   if (zero >= 2) job->trainer.plan.slots.gradients = kGradientSlots;
+  job->trainer.shard_parameters = zero == 3;
   return absl::OkStatus();
 }
 
