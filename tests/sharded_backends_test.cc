@@ -282,15 +282,15 @@ int64_t AllocatedBytes() {
   return static_cast<int64_t>(info.uordblks + info.hblkhd);
 }
 
-// 8 MiB of parameters in 16 buckets.
+// 16 MiB of parameters in 16 buckets.
 Plan LargePlan(int n) {
   std::vector<TensorSpec> tensors;
   std::vector<std::vector<int>> buckets;
   for (int b = 0; b < 16; ++b) {
-    tensors.push_back(Tensor(absl::StrCat("t", b), 128 << 10));
+    tensors.push_back(Tensor(absl::StrCat("t", b), 256 << 10));
     buckets.push_back({b});
   }
-  return *Plan::FromBuckets(std::move(tensors), buckets, Momentum(), n, /*chunk_bytes=*/64 << 10);
+  return *Plan::FromBuckets(std::move(tensors), buckets, Momentum(), n, /*chunk_bytes=*/256 << 10);
 }
 
 int64_t ExpectedMemory(const Case& config, const Plan& plan) {

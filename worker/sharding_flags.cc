@@ -32,9 +32,6 @@ absl::Status CheckShardedParameters(const JobOptions& job) {
   const JobSpec& spec = job.join.sync.job;
   const TrainerOptions& trainer = job.trainer;
   if (spec.topology == Topology::kLocal) return refuse("--topology=local, where nobody else is");
-  if (spec.topology == Topology::kPs && spec.link != Link::kShm) {
-    return refuse("--topology=ps but with --link=shm");
-  }
   if (trainer.pipeline.mesh.has_pipeline()) return refuse("stages (--mesh)");
   if (spec.codec.compresses()) return refuse("--compression");
   if (trainer.evaluate || trainer.evaluate_every > 0) return refuse("an evaluation");
