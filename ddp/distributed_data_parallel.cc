@@ -267,7 +267,8 @@ absl::Status DistributedDataParallel::AgreeOnUnits(Deadline deadline) {
 absl::Status DistributedDataParallel::GatherUnit(int unit, int next, Deadline deadline) {
   GS_RETURN_IF_ERROR(failed_);
   const Activity::Wait wait(options_.activity);
-  return gathers_->Need(unit, next, deadline);
+  absl::Status gathered = gathers_->Need(unit, next, deadline);
+  return gathered.ok() ? gathered : Fail(std::move(gathered));
 }
 
 absl::Status DistributedDataParallel::VisitParameters(

@@ -18,7 +18,7 @@ absl::Status SyncEngine::Agree(const Plan& plan, Deadline deadline) {
 namespace {
 
 absl::Status NoShards() {
-  return absl::UnimplementedError("expected owners that keep parameters, found none");
+  return absl::FailedPreconditionError("expected owners that keep parameters, found none");
 }
 
 }  // namespace

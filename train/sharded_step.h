@@ -22,8 +22,8 @@ std::vector<std::vector<std::string>> UnitsOf(const Model& model);
 // between blocks, so that before each block's backward its parameters can be gathered again; cut or
 // not, gradients have the same bits (pipeline/stage_inlet.h).
 //
-// Not thread-safe. Throws what LibTorch throws; after an exception status() has the reason where it
-// was a gather that failed.
+// Not thread-safe. Throws what LibTorch throws. When a gather fails the group is aborted, and
+// status() says why; what is computed after that is worth nothing.
 class ShardedStep {
  public:
   // `ddp` has units, UnitsOf(*model). Both must outlive this object.
