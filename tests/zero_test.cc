@@ -2,18 +2,23 @@
 // bytes on the wire. More rows, also of 4 workers, on backends alone: sharded_backends_test.cc.
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proto/run_record.pb.h"
 #include "tests/job_metrics.h"
 #include "tests/worker_processes.h"
+#include "tools/test_program.h"
 
 namespace gradsync {
 namespace {
 
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
 using Flags = std::vector<std::string>;
@@ -74,12 +79,23 @@ TEST_P(ZeroTest, EndsWithTheBitsOfPlainDataParallelism) {
   EXPECT_LT(three.rx_bytes, 2 * one.rx_bytes);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Jobs, ZeroTest, ::testing::Values(Case{2, 0, "grpc"}, Case{3, 2, "grpc"}, Case{3, 2, "shm"}),
-    [](const auto& info) {
-      return absl::StrCat(info.param.workers, info.param.servers == 0 ? "Ring" : "Servers",
-                          info.param.link);
-    });
+TEST(ZeroFlagTest, WhatDoesNotGoTogetherIsRefusedInOneLine) {
+  for (const auto& [flags, words] : std::vector<std::pair<Flags, std::string>>{
+           {{"--zero=2", "--accumulate=2"}, "--zero: expected 0 or 1 with --accumulate"},
+           {{"--zero=3", "--topology=local"}, "--zero: expected 0 to 2 with --topology=local"},
+           {{"--zero=4"}, "--zero: expected 0 to 3, found \"4\""}}) {
+    TestProgram worker(With({"worker/worker"}, flags));
+    EXPECT_EQ(worker.Finish(absl::Seconds(30)).code, 2);
+    EXPECT_THAT(worker.err(), ElementsAre(HasSubstr(words)));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Jobs, ZeroTest, ::testing::Values(Case{2, 0, "grpc"}, Case{3, 2, "grpc"}),
+                         [](const auto& info) {
+                           return absl::StrCat(info.param.workers,
+                                               info.param.servers == 0 ? "Ring" : "Servers",
+                                               info.param.link);
+                         });
 
 }  // namespace
 }  // namespace gradsync
