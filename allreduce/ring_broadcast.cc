@@ -17,7 +17,9 @@ RingBroadcast::RingBroadcast(const Plan& plan, int rank, std::vector<GradBucket>
       memory_(MemoryOf(buckets_)),
       wire_(std::move(wire)) {}
 
-SyncHandle RingBroadcast::Begin() {
+SyncHandle RingBroadcast::Begin(int first, int end) {
+  first_ = first;
+  end_ = end;
   SyncPromise promise("the broadcast of parameters");
   {
     MutexLock lock(&mutex_);
@@ -26,10 +28,13 @@ SyncHandle RingBroadcast::Begin() {
     present_.clear();
     // Rank 0 has everything, but is complete only after SendAll().
     missing_ = rank_ == 0 ? 1 : 0;
-    for (const BucketPlan& bucket : plan_.buckets()) {
-      present_.emplace_back(bucket.layout.slots(), false);
-      for (int slot = 0; rank_ != 0 && slot < bucket.layout.slots(); ++slot) {
-        if (!bucket.layout.range(slot).empty()) ++missing_;
+    for (int bucket = 0; bucket < static_cast<int>(plan_.buckets().size()); ++bucket) {
+      const StripeLayout& layout = plan_.buckets()[bucket].layout;
+      const bool comes = bucket >= first && bucket < end;
+      // What is not expected counts as having come.
+      present_.emplace_back(layout.slots(), !comes);
+      for (int slot = 0; rank_ != 0 && comes && slot < layout.slots(); ++slot) {
+        if (!layout.range(slot).empty()) ++missing_;
       }
     }
   }
@@ -38,10 +43,10 @@ SyncHandle RingBroadcast::Begin() {
 }
 
 void RingBroadcast::SendAll() {
-  for (size_t bucket = 0; bucket < plan_.buckets().size(); ++bucket) {
+  for (int bucket = first_; bucket < end_; ++bucket) {
     const StripeLayout& layout = plan_.buckets()[bucket].layout;
     for (int slot = 0; slot < layout.slots(); ++slot) {
-      if (!layout.range(slot).empty()) Forward({static_cast<int>(bucket), slot});
+      if (!layout.range(slot).empty()) Forward({bucket, slot});
     }
   }
   {

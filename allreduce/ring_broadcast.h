@@ -26,10 +26,11 @@ class RingBroadcast : public std::enable_shared_from_this<RingBroadcast> {
   RingBroadcast(const Plan& plan, int rank, std::vector<GradBucket> buckets,
                 std::shared_ptr<RingWire> wire);
 
-  // From now on PARAMETERS frames are expected (rank 0: none). The handle resolves when all
-  // parameters are in place here and no frame refers to them. All ranks begin before rank 0 calls
-  // SendAll().
-  SyncHandle Begin();
+  // From now on PARAMETERS frames are expected (rank 0: none), of all buckets or of one. The handle
+  // resolves when all these are in place here and no frame refers to them. All ranks begin before
+  // rank 0 calls SendAll().
+  SyncHandle Begin() { return Begin(0, static_cast<int>(plan_.buckets().size())); }
+  SyncHandle BeginBucket(int bucket) { return Begin(bucket, bucket + 1); }
 
   // Rank 0 only: queues everything.
   void SendAll();
@@ -42,6 +43,7 @@ class RingBroadcast : public std::enable_shared_from_this<RingBroadcast> {
   void Fail(absl::Status status);
 
  private:
+  SyncHandle Begin(int first, int end);
   void Forward(ChunkId id);
   void Returned();
   void ResolveIfComplete();
@@ -51,6 +53,8 @@ class RingBroadcast : public std::enable_shared_from_this<RingBroadcast> {
   const std::vector<GradBucket> buckets_;  // keeps the memory
   const std::vector<BucketMemory> memory_;
   const std::shared_ptr<RingWire> wire_;
+  int first_ = 0;  // of the buckets that are broadcast; for SendAll()
+  int end_ = 0;
   Mutex mutex_;
   absl::Status failed_ ABSL_GUARDED_BY(mutex_);
   absl::optional<SyncPromise> promise_

@@ -23,6 +23,10 @@ RingEngine::RingEngine(RingEngineOptions options)
                                        RingNext(options_.rank, options_.plan.world_size()))),
       broadcast_(
           std::make_shared<RingBroadcast>(options_.plan, options_.rank, options_.buckets, wire_)),
+      gather_(options_.plan.slots().parameters == 0
+                  ? nullptr
+                  : std::make_shared<RingGather>(options_.plan, options_.rank, options_.buckets,
+                                                 wire_)),
       owner_(options_.plan, options_.rank, options_.update_site, memory_),
       encoder_(options_.plan),
       tokens_(options_.plan, options_.rank, options_.lead,
@@ -195,6 +199,16 @@ void RingEngine::Fold(const StepOptions& step, ChunkId id, Payload payload) {
   payload = Payload();
   if (!sends) return PassOnMean(step, id);
   SendSum(step, id, ReduceHop(chunk(id), options_.rank, n) + 1);
+  if (gather_ != nullptr) EndToken(id);
+}
+
+// Nothing of it comes to this rank any more.
+void RingEngine::EndToken(ChunkId id) {
+  {
+    MutexLock lock(&mutex_);
+    tokens_.MarkFinal(id);
+  }
+  ResolveIfComplete(id.bucket);
 }
 
 void RingEngine::PassOnMean(const StepOptions& step, ChunkId id) {
@@ -215,6 +229,7 @@ void RingEngine::PassOnMean(const StepOptions& step, ChunkId id) {
 void RingEngine::Update(const StepOptions& step, ChunkId id) {
   const RecordedSpan span(options_.recorder.get(), TraceSpan::kOptimize, step.step, id.bucket,
                           id.slot);
+  if (gather_ != nullptr) return owner_.Update(id, step, gather_->shard(id));
   owner_.Update(id, step);
 }
 
@@ -234,6 +249,10 @@ void RingEngine::CopyFinal(const StepOptions& step, ChunkId id, Payload payload)
 
 void RingEngine::PassOnFinal(const StepOptions& step, ChunkId id) {
   const int n = options_.plan.world_size();
+  if (gather_ != nullptr) {
+    if (n > 1) wire_->SendNotice(RingHeader(FrameHeader::CREDIT, step, id, 1));
+    return EndToken(id);
+  }
   const bool sends = SendsGather(chunk(id), options_.rank, n);
   {
     MutexLock lock(&mutex_);
@@ -280,6 +299,12 @@ absl::Status RingEngine::OnFrame(const FrameHeader& header, Payload payload) {
       return OnCredit(header);
     case FrameHeader::SQUARES:
       return OnSquares(header, payload);
+    case FrameHeader::SHARD:
+      if (gather_ == nullptr) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            DescribeFrame(header), ": expected none, for every rank keeps all parameters"));
+      }
+      return gather_->OnShard(header, std::move(payload));
     default:
       return broadcast_->OnParameters(header, std::move(payload));
   }
@@ -315,7 +340,8 @@ absl::Status RingEngine::OnGather(const FrameHeader& header, Payload payload) {
 }
 
 absl::Status RingEngine::OnCredit(const FrameHeader& header) {
-  if (options_.update_site == UpdateSite::kWorker || header.max_norm() <= 0) {
+  if (gather_ == nullptr &&
+      (options_.update_site == UpdateSite::kWorker || header.max_norm() <= 0)) {
     return absl::InvalidArgumentError(
         absl::StrCat(DescribeFrame(header), ": expected none, for owners do not clip"));
   }
@@ -323,6 +349,9 @@ absl::Status RingEngine::OnCredit(const FrameHeader& header) {
     MutexLock lock(&mutex_);
     if (halted_) return absl::OkStatus();
     GS_RETURN_IF_ERROR(tokens_.OnCredit(header));
+  }
+  if (gather_ != nullptr) {
+    EndToken({static_cast<int>(header.bucket()), static_cast<int>(header.slot())});
   }
   InitiateOwn(options_.lead);
   return absl::OkStatus();
@@ -388,6 +417,7 @@ void RingEngine::UpdateClipped(const StepOptions& step, double scale) {
 }
 
 void RingEngine::Halt() {
+  if (gather_ != nullptr) gather_->Halt();
   MutexLock lock(&mutex_);
   halted_ = true;
 }
@@ -405,6 +435,7 @@ void RingEngine::Fail(absl::Status status) {
   }
   for (const SyncPromise& promise : remains.promises) promise.Resolve(status);
   for (const SyncPromise& promise : refused) promise.Resolve(status);
+  if (gather_ != nullptr) gather_->Fail(status);
   broadcast_->Fail(std::move(status));
 }
 

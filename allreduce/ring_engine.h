@@ -8,6 +8,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "allreduce/ring_broadcast.h"
+#include "allreduce/ring_gather.h"
 #include "allreduce/ring_norm.h"
 #include "allreduce/ring_owner.h"
 #include "allreduce/ring_tokens.h"
@@ -56,6 +57,10 @@ struct RingEngineOptions {
 // When a step clips (max_norm > 0, kOwner), owners keep their finished means, tell the initiator of
 // each with a CREDIT frame, so that others may begin more, and send their sums of squares round the ring
 // in a SQUARES frame. Every owner computes the same norm, then updates and starts GATHER.
+//
+// Where owners alone keep the parameters (BucketSlots::parameters), a finished chunk stays with its
+// owner, who tells the initiator by a CREDIT frame; for all others a token is over when they have
+// passed the sum on. Parameters come by gather().
 class RingEngine : public std::enable_shared_from_this<RingEngine> {
  public:
   explicit RingEngine(RingEngineOptions options);
@@ -77,7 +82,8 @@ class RingEngine : public std::enable_shared_from_this<RingEngine> {
   void Fail(absl::Status status);
 
   RingBroadcast& broadcast() { return *broadcast_; }
-  RingOwner& owner() { return owner_; }  // only while nothing is launched
+  RingGather* gather() { return gather_.get(); }  // null unless owners alone keep parameters
+  RingOwner& owner() { return owner_; }           // only while nothing is launched
   WireStats wire_stats() const { return wire_->stats(); }
 
  private:
@@ -104,6 +110,7 @@ class RingEngine : public std::enable_shared_from_this<RingEngine> {
   void SumReturned(ChunkId id);
   void PassOnMean(const StepOptions& step, ChunkId id);
   void PassOnFinal(const StepOptions& step, ChunkId id);
+  void EndToken(ChunkId id);
   void FinalReturned(ChunkId id);
   void ResolveIfComplete(int bucket);
 
@@ -134,6 +141,7 @@ class RingEngine : public std::enable_shared_from_this<RingEngine> {
   const std::vector<BucketMemory> memory_;
   const std::shared_ptr<RingWire> wire_;
   const std::shared_ptr<RingBroadcast> broadcast_;
+  const std::shared_ptr<RingGather> gather_;  // or null
   RingOwner owner_;
   ChunkEncoder encoder_;  // its memory is lent and returned with the chunk's
 

@@ -106,6 +106,9 @@ absl::Status CheckRingFrame(const Plan& plan, int rank, const proto::FrameHeader
         GS_RETURN_IF_ERROR(CheckStepAndHop(header, GatherHop(chunk, rank, n)));
         expected_bytes = ReturnedForm(plan.codec(), elements, n, returned).bytes();
         break;
+      case proto::FrameHeader::SHARD:
+        GS_RETURN_IF_ERROR(CheckStepAndHop(header, GatherHop(chunk, rank, n)));
+        break;
       case proto::FrameHeader::CREDIT:
         if (Initiator(chunk, n) != rank)
           return Unexpected(header, "initiator", Initiator(chunk, n), rank);

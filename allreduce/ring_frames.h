@@ -33,6 +33,7 @@ std::vector<ChunkId> OwnedChunks(const Plan& plan, int rank);
 // plan's codec; `returned` is what GATHER frames bring. What came before is not looked at.
 //   SQUARES  `slot` is the rank that it comes from, and the payload one double per chunk that this
 //            rank owns
+//   SHARD    a chunk's parameters, where owners alone keep them; the step is the gather's number
 //   CREDIT   an own token that is reduced but whose result has to wait for the norm
 // Errors: INVALID_ARGUMENT, saying what was expected and what came.
 absl::Status CheckRingFrame(const Plan& plan, int rank, const proto::FrameHeader& header,

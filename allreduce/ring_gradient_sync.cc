@@ -38,6 +38,11 @@ class RingSync : public SyncEngine {
     return engine_->Launch(step, bucket);
   }
   absl::Status Broadcast(int64_t steps, Deadline deadline) override;
+  bool keeps_parameters() const override { return true; }
+  absl::StatusOr<SyncHandle> Gather(int bucket) override {
+    return engine_->gather()->Gather(bucket);
+  }
+  absl::Status StoreParameters(int bucket, Deadline deadline) override;
   absl::StatusOr<OptimizerState> Export(int64_t steps, Deadline deadline) override {
     return engine_->owner().Export(steps, side_channel(), deadline);
   }
@@ -134,6 +139,18 @@ absl::Status RingSync::Broadcast(int64_t, Deadline deadline) {
   if (rank() == 0) broadcast.SendAll();
   GS_RETURN_IF_ERROR(handle.Wait(deadline));
   return side_channel().Barrier(deadline);
+}
+
+absl::Status RingSync::StoreParameters(int bucket, Deadline deadline) {
+  if (world_size() > 1) {
+    RingBroadcast& broadcast = engine_->broadcast();
+    const SyncHandle handle = broadcast.BeginBucket(bucket);
+    GS_RETURN_IF_ERROR(side_channel().Barrier(deadline));
+    if (rank() == 0) broadcast.SendAll();
+    GS_RETURN_IF_ERROR(handle.Wait(deadline));
+  }
+  engine_->gather()->Store(bucket);
+  return world_size() > 1 ? side_channel().Barrier(deadline) : absl::OkStatus();
 }
 
 std::shared_ptr<RingEngine> RingSync::EngineToEnd() {

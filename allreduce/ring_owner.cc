@@ -63,9 +63,15 @@ void RingOwner::ScaleMean(ChunkId id, float scale) {
 }
 
 void RingOwner::Update(ChunkId id, const StepOptions& step) {
-  const BucketMemory& bucket = memory_[id.bucket];
-  const int64_t begin = range(id).begin;
-  optimizers_[IndexOf(id)].Apply(bucket.param + begin, bucket.grad + begin, step.lr, step.step);
+  Update(id, step, memory_[id.bucket].param + range(id).begin);
+}
+
+void RingOwner::Update(ChunkId id, const StepOptions& step, float* param) {
+  UpdateAt(IndexOf(id), param, memory_[id.bucket].grad + range(id).begin, step);
+}
+
+void RingOwner::UpdateAt(size_t index, float* param, const float* mean, const StepOptions& step) {
+  optimizers_[index].Apply(param, mean, step.lr, step.step);
 }
 
 StateBytes RingOwner::ExportBucket(int bucket) const {

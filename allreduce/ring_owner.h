@@ -50,6 +50,12 @@ class RingOwner {
   // Updates the chunk's parameters from its mean. Only under kOwner.
   void Update(ChunkId id, const StepOptions& step);
 
+  // The same with the chunk's parameters somewhere else.
+  void Update(ChunkId id, const StepOptions& step, float* param);
+
+  // The same of chunks()[index], with its parameters and mean where the caller has them.
+  void UpdateAt(size_t index, float* param, const float* mean, const StepOptions& step);
+
   // Collective: the state after `steps` steps, whole on every rank. Errors: those of
   // CollectState().
   absl::StatusOr<OptimizerState> Export(int64_t steps, SideChannel& side_channel,

@@ -16,11 +16,12 @@ std::vector<BucketMemory> OwnMemory(const GroupWindows& windows) {
   return memory;
 }
 
-// A rank is last in the fold of its own chunks, so what is to be updated lies in its own window.
+// A rank is last in the fold of its own chunks, so what is to be updated lies in its own window,
+// in its buckets or its shard.
 ChunkUpdater UpdaterOf(RingOwner* owner, UpdateSite site) {
   if (site == UpdateSite::kWorker) return nullptr;
-  return [owner](size_t chunk, float*, const float*, const StepOptions& step) {
-    owner->Update(owner->chunks()[chunk], step);
+  return [owner](size_t chunk, float* param, const float* mean, const StepOptions& step) {
+    owner->UpdateAt(chunk, param, mean, step);
   };
 }
 

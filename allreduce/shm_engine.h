@@ -47,6 +47,8 @@ class ShmEngine {
   // As those of WindowEngine.
   SyncHandle Launch(const StepOptions& step, int bucket) { return engine_->Launch(step, bucket); }
   void PullParameters() { engine_->PullParameters(); }
+  void Gather(int bucket) { engine_->Gather(bucket); }
+  void StoreParameters(int bucket) { engine_->StoreParameters(bucket); }
   void Halt() { engine_->Halt(); }
   void Fail(const absl::Status& status) { engine_->Fail(status); }
   void Stop() { engine_->Stop(); }

@@ -39,6 +39,12 @@ class ShmSync : public SyncEngine {
     return engine_->Launch(step, bucket);
   }
   absl::Status Broadcast(int64_t steps, Deadline deadline) override;
+  bool keeps_parameters() const override { return true; }
+  absl::StatusOr<SyncHandle> Gather(int bucket) override {
+    engine_->Gather(bucket);
+    return ResolvedHandle(absl::OkStatus());
+  }
+  absl::Status StoreParameters(int bucket, Deadline deadline) override;
   absl::StatusOr<OptimizerState> Export(int64_t steps, Deadline deadline) override {
     return engine_->owner().Export(steps, side_channel(), deadline);
   }
@@ -159,6 +165,13 @@ absl::Status ShmSync::Broadcast(int64_t, Deadline deadline) {
   // read.
   GS_RETURN_IF_ERROR(side_channel().Barrier(deadline));
   engine_->PullParameters();
+  return side_channel().Barrier(deadline);
+}
+
+// Nobody writes rank 0's bucket, nor reads what came of it, before all shards have it.
+absl::Status ShmSync::StoreParameters(int bucket, Deadline deadline) {
+  GS_RETURN_IF_ERROR(side_channel().Barrier(deadline));
+  engine_->StoreParameters(bucket);
   return side_channel().Barrier(deadline);
 }
 

@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "ATen/core/Tensor.h"
+#include "ATen/ops/empty_like.h"
+#include "ATen/ops/zeros_like.h"
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "base/mutex.h"
@@ -58,19 +60,23 @@ void CopyAll(const std::vector<at::Tensor>& to, const std::vector<at::Tensor>& f
 class BucketReducer::Core {
  public:
   Core(const Plan& plan, const FlatParameters& parameters, std::function<void(int)> launch,
-       std::function<void(int)> on_gradient, BucketCopies copies)
+       std::function<void(int)> on_gradient, BucketCopies copies,
+       std::function<absl::Status(int)> make_room)
       : launch_(std::move(launch)),
         on_gradient_(std::move(on_gradient)),
+        make_room_(std::move(make_room)),
+        slots_(plan.slots().gradients),
         together_(copies == BucketCopies::kTogether) {
+    for (const FlatParameter& p : parameters.parameters()) {
+      awaited_.push_back({p, InMemoryOrder(p.grad), at::Tensor(), false, false});
+    }
     for (const BucketPlan& bucket : plan.buckets()) {
       bucket_sizes_.push_back(static_cast<int>(bucket.tensors.size()));
       bucket_tensors_.emplace_back();
       for (const PlacedTensor& placed : bucket.tensors) {
         bucket_tensors_.back().push_back(placed.tensor);
       }
-    }
-    for (const FlatParameter& p : parameters.parameters()) {
-      awaited_.push_back({p, InMemoryOrder(p.grad), at::Tensor(), false, false});
+      paddings_.push_back(slots_ > 0 ? PaddingOf(bucket) : std::vector<at::Tensor>());
     }
     Reset();
   }
@@ -111,6 +117,9 @@ class BucketReducer::Core {
     MutexLock lock(&mutex_);
     Awaited& awaited = awaited_[index];
     if (!MayTake(awaited) || grads.size() != 1) return variable_list(grads.size());
+    if (CanMakeRoom(awaited.parameter.bucket) && !MakeRoom(awaited.parameter.bucket)) {
+      return variable_list(1);
+    }
     try {
       return Fill(&awaited, grads[0]);
     } catch (const std::exception& error) {
@@ -129,9 +138,16 @@ class BucketReducer::Core {
     if (!error_.ok()) return;
     awaited.ready = true;
     if (on_gradient_ != nullptr) on_gradient_(index);
-    if (--pending_[awaited.parameter.bucket] == 0 && !CopyTogether(awaited.parameter.bucket))
+    if (--pending_[awaited.parameter.bucket] == 0 && has_room_[awaited.parameter.bucket] &&
+        !CopyTogether(awaited.parameter.bucket)) {
       return;
-    while (next_ < pending_.size() && pending_[next_] == 0) launch_(static_cast<int>(next_++));
+    }
+    while (next_ < pending_.size() && pending_[next_] == 0) {
+      const int bucket = static_cast<int>(next_);
+      if (!has_room_[bucket] && !(MakeRoom(bucket) && CopyTogether(bucket))) return;
+      ++next_;
+      launch_(bucket);
+    }
   }
 
  private:
@@ -142,6 +158,36 @@ class BucketReducer::Core {
     bool filled;         // the bucket holds a gradient of this step, or one waits
     bool ready;          // and it is complete
   };
+
+  // What lies between and behind the tensors of a bucket, which must be zero, and where another
+  // bucket's gradients were.
+  std::vector<at::Tensor> PaddingOf(const BucketPlan& bucket) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    std::vector<at::Tensor> paddings;
+    for (size_t i = 0; i < bucket.tensors.size(); ++i) {
+      const at::Tensor& flat = awaited_[bucket.tensors[i].tensor].flat;
+      const int64_t end = bucket.tensors[i].offset + flat.numel();
+      const int64_t next =
+          i + 1 < bucket.tensors.size() ? bucket.tensors[i + 1].offset : bucket.numel;
+      if (end == next) continue;
+      paddings.push_back(flat.as_strided({next - end}, {1}, flat.storage_offset() + flat.numel()));
+    }
+    return paddings;
+  }
+
+  // Whether a bucket may have its memory now, and has it not yet.
+  bool CanMakeRoom(int bucket) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return !has_room_[bucket] && bucket - slots_ < static_cast<int>(next_);
+  }
+
+  // False: error_ says why there is none.
+  bool MakeRoom(int bucket) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (bucket >= slots_ && make_room_ != nullptr) Record(make_room_(bucket));
+    if (!error_.ok()) return false;
+    c10::NoGradGuard no_grad;
+    for (const at::Tensor& padding : paddings_[bucket]) padding.zero_();
+    has_room_[bucket] = true;
+    return true;
+  }
 
   void Record(absl::Status status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (error_.ok()) error_ = std::move(status);
@@ -155,6 +201,10 @@ class BucketReducer::Core {
           "parameter ", awaited.parameter.name,
           " got its gradient twice in one step: expected one backward per step without reentrant "
           "ones; run earlier micro-batches under NoSync()")));
+    } else if (slots_ > 0 && no_sync_ > 0) {
+      Record(absl::FailedPreconditionError(
+          "NoSync(): expected one backward per step where buckets share their gradients' memory, "
+          "found one of several"));
     } else if (!in_step_ && no_sync_ == 0) {
       Record(absl::FailedPreconditionError(
           absl::StrCat("backward reached parameter ", awaited.parameter.name,
@@ -169,8 +219,10 @@ class BucketReducer::Core {
     c10::NoGradGuard no_grad;
     const at::Tensor& place = awaited->parameter.grad;
     const bool first = !std::exchange(awaited->filled, true);
+    const bool has_room = has_room_[awaited->parameter.bucket];
     if (!gradient.defined()) {
-      if (first) place.zero_();
+      if (first && has_room) place.zero_();
+      if (!has_room) awaited->waiting = at::zeros_like(awaited->flat);
       return variable_list(1);
     }
     if (gradient.layout() != at::kStrided || gradient.scalar_type() != at::kFloat) {
@@ -181,10 +233,21 @@ class BucketReducer::Core {
       return variable_list(1);
     }
     if (!torch::autograd::impl::hooks(awaited->parameter.parameter).empty()) {
+      if (!has_room) {
+        Record(absl::FailedPreconditionError(absl::StrCat(
+            "gradient of ", awaited->parameter.name,
+            ": expected no hooks where buckets share memory, and a gradient that comes in order")));
+        return variable_list(1);
+      }
       if (first) place.zero_();
       return {gradient};
     }
-    if (first && together_ && in_step_ && no_sync_ == 0 && SameLayout(gradient, place)) {
+    if (!has_room) {
+      const bool as_it_lies = SameLayout(gradient, place);
+      at::Tensor kept = as_it_lies ? gradient : at::empty_like(place);
+      if (!as_it_lies) kept.copy_(gradient);
+      awaited->waiting = InMemoryOrder(kept);
+    } else if (first && together_ && in_step_ && no_sync_ == 0 && SameLayout(gradient, place)) {
       awaited->waiting = InMemoryOrder(gradient);
     } else if (first) {
       place.copy_(gradient);
@@ -244,18 +307,23 @@ class BucketReducer::Core {
       awaited.waiting = at::Tensor();
     }
     pending_ = bucket_sizes_;
+    has_room_.assign(bucket_sizes_.size(), slots_ == 0);
     next_ = 0;
   }
 
   const std::function<void(int)> launch_;
-  const std::function<void(int)> on_gradient_;  // or null
+  const std::function<void(int)> on_gradient_;        // or null
+  const std::function<absl::Status(int)> make_room_;  // or null
+  const int slots_;                                   // of gradients; 0: each bucket has its own
   const bool together_;
-  std::vector<int> bucket_sizes_;                 // parameters per bucket
-  std::vector<std::vector<int>> bucket_tensors_;  // which
+  std::vector<int> bucket_sizes_;                  // parameters per bucket
+  std::vector<std::vector<int>> bucket_tensors_;   // which
+  std::vector<std::vector<at::Tensor>> paddings_;  // by bucket; none without slots
   Mutex mutex_;
   std::vector<Awaited> awaited_ ABSL_GUARDED_BY(mutex_);
-  std::vector<int> pending_ ABSL_GUARDED_BY(mutex_);  // parameters per bucket still to come
-  size_t next_ ABSL_GUARDED_BY(mutex_) = 0;           // bucket to launch next
+  std::vector<int> pending_ ABSL_GUARDED_BY(mutex_);    // parameters per bucket still to come
+  std::vector<bool> has_room_ ABSL_GUARDED_BY(mutex_);  // bucket's memory is its own now
+  size_t next_ ABSL_GUARDED_BY(mutex_) = 0;             // bucket to launch next
   bool in_step_ ABSL_GUARDED_BY(mutex_) = false;
   int no_sync_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Status error_ ABSL_GUARDED_BY(mutex_);
@@ -283,9 +351,10 @@ std::unique_ptr<torch::autograd::FunctionPreHook> MakePreHook(Function function)
 
 BucketReducer::BucketReducer(const Plan& plan, const FlatParameters& parameters,
                              std::function<void(int bucket)> launch,
-                             std::function<void(int parameter)> on_gradient, BucketCopies copies)
+                             std::function<void(int parameter)> on_gradient, BucketCopies copies,
+                             std::function<absl::Status(int bucket)> make_room)
     : core_(std::make_shared<Core>(plan, parameters, std::move(launch), std::move(on_gradient),
-                                   copies)) {
+                                   copies, std::move(make_room))) {
   for (size_t i = 0; i < parameters.parameters().size(); ++i) {
     const int index = static_cast<int>(i);
     auto accumulator =

@@ -55,10 +55,16 @@ class BucketReducer {
   // `launch` is, on the thread that runs backward, for each parameter (index into Plan::tensors())
   // whose gradient of the step is complete, before the launch of the bucket that it completes. What
   // it takes is backward's time.
+  //
+  // Where the plan has slots of gradients, `make_room` is called before the first write of a step
+  // to a bucket whose memory another one had in the same step, and which was launched: it waits
+  // until that one's handle has resolved. Gradients that come before it was launched keep their
+  // own memory until then. Micro-batches cannot be added up there.
   BucketReducer(const Plan& plan, const FlatParameters& parameters,
                 std::function<void(int bucket)> launch,
                 std::function<void(int parameter)> on_gradient = nullptr,
-                BucketCopies copies = BucketCopies::kEach);
+                BucketCopies copies = BucketCopies::kEach,
+                std::function<absl::Status(int bucket)> make_room = nullptr);
   ~BucketReducer();
 
   BucketReducer(const BucketReducer&) = delete;

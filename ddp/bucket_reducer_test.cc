@@ -104,6 +104,76 @@ TEST_P(BucketReducerTest, AnObserverHearsOfEachGradientOnceAndBeforeItsBucketLea
   }
 }
 
+// Buckets that take turns with one piece of memory. What was there is what was launched.
+struct SharedMemoryFixture {
+  explicit SharedMemoryFixture(std::vector<std::vector<int>> buckets, BucketCopies copies)
+      : plan(WithOneSlot(PlanFor(module, buckets).value())),
+        memory(*AllocateBuckets(plan)),
+        parameters(FlatParameters::Bind(module, plan, memory).value()),
+        reducer(std::make_unique<BucketReducer>(
+            plan, parameters,
+            [this](int b) {
+              events.push_back(absl::StrCat("launch ", b));
+              launched.push_back(memory[b].grad.clone());
+            },
+            nullptr, copies,
+            [this](int b) {
+              events.push_back(absl::StrCat("room for ", b));
+              // The owner is done with it, and leaves it as it is.
+              return absl::OkStatus();
+            })) {}
+
+  static Plan WithOneSlot(const Plan& plan) {
+    BucketSlots slots;
+    slots.gradients = 1;
+    return *plan.WithSlots(slots);
+  }
+
+  TinyModule module;
+  Plan plan;
+  std::vector<GradBucket> memory;
+  FlatParameters parameters;
+  std::vector<std::string> events;
+  std::vector<at::Tensor> launched;
+  std::unique_ptr<BucketReducer> reducer;
+};
+
+TEST_P(BucketReducerTest, BucketsTakeTurnsWithMemoryAndPaddingStaysZero) {
+  // In the order of backward; and against it, so that all gradients wait for the first bucket.
+  for (const std::vector<std::vector<int>>& buckets :
+       std::vector<std::vector<std::vector<int>>>{{{3}, {2}, {1, 0}}, {{0, 1}, {2}, {3}}}) {
+    SharedMemoryFixture f(buckets, GetParam());
+    EXPECT_EQ(f.memory[0].grad.data_ptr(), f.memory[2].grad.data_ptr());
+    const at::Tensor x = at::randn({5, 4});
+    const at::Tensor expected = Expected(f.module, x);
+    for (int step = 0; step < 2; ++step) {
+      f.events.clear();
+      f.launched.clear();
+      ASSERT_TRUE(f.reducer->BeginStep().ok());
+      f.module.Loss(x).backward();
+      ASSERT_EQ(f.reducer->FinishBackward(), absl::OkStatus());
+      EXPECT_THAT(f.events,
+                  ElementsAre("launch 0", "room for 1", "launch 1", "room for 2", "launch 2"));
+      const size_t last_weight = buckets[0][0] == 3 ? 0 : 2;
+      EXPECT_TRUE(f.launched[last_weight].slice(0, 0, 24).equal(expected.flatten()));
+      // Behind 24 elements of last_weight, and 8 of scale, to the end of a cache line.
+      EXPECT_EQ(f.launched[last_weight].slice(0, 24).abs().sum().item<float>(), 0);
+      EXPECT_GT(f.launched[1].slice(0, 0, 8).abs().sum().item<float>(), 0);
+      EXPECT_EQ(f.launched[1].slice(0, 8).abs().sum().item<float>(), 0);
+    }
+  }
+}
+
+TEST_P(BucketReducerTest, MicroBatchesAreRefusedWhereBucketsShareMemory) {
+  SharedMemoryFixture f({{3}, {2}, {1, 0}}, GetParam());
+  ASSERT_TRUE(f.reducer->BeginStep().ok());
+  f.reducer->EnterNoSync();
+  f.module.Loss(at::ones({2, 4})).backward();
+  f.reducer->LeaveNoSync();
+  f.module.Loss(at::ones({2, 4})).backward();
+  EXPECT_THAT(f.reducer->FinishBackward().message(), HasSubstr("share"));
+}
+
 TEST_P(BucketReducerTest, EachStepOverwritesWithoutZeroing) {
   Fixture f(GetParam());
   const at::Tensor x = at::randn({5, 4});

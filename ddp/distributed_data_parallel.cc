@@ -12,6 +12,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "base/monotonic_time.h"
+#include "base/sha256.h"
 #include "base/status_macros.h"
 #include "ddp/device_worker_optimizer.h"
 #include "ddp/module_state.h"
@@ -41,6 +42,13 @@ absl::Status CheckOptions(const DdpOptions& options, const GradientSync* sync) {
     return absl::InvalidArgumentError(
         "skip_nonfinite_steps: expected update at the workers, found update at the owners, who "
         "cannot skip a step");
+  }
+  const BucketSlots& slots = options.plan.slots;
+  if ((slots.gradients > 0 || !options.units.empty()) &&
+      sync->update_site() != UpdateSite::kOwner) {
+    return absl::InvalidArgumentError(
+        "plan.slots: expected update at the owners where buckets share memory, found update at the "
+        "workers, who need all gradients");
   }
   return absl::OkStatus();
 }
@@ -137,6 +145,15 @@ absl::StatusOr<std::vector<int>> AgreeOnOrder(const absl::StatusOr<std::vector<i
   return DecodeOrder(answers[0]);
 }
 
+// As few as the units need.
+absl::Status MakeParameterSlots(const std::vector<std::vector<std::string>>& units, Plan* plan) {
+  GS_ASSIGN_OR_RETURN(const std::vector<std::vector<int>> buckets, UnitBuckets(*plan, units));
+  BucketSlots slots = plan->slots();
+  slots.parameters = ParameterSlotsFor(buckets);
+  GS_ASSIGN_OR_RETURN(*plan, plan->WithSlots(slots));
+  return absl::OkStatus();
+}
+
 // Makes `plan` that of the part, and lets go of what is not in it.
 absl::Status TakePart(const DdpPart& part, const torch::nn::Module& module, Plan* plan) {
   std::vector<int> members;
@@ -182,6 +199,7 @@ absl::StatusOr<std::unique_ptr<DistributedDataParallel>> DistributedDataParallel
                       AgreeOnOrder(own_order, *module, of_module, deadline));
   GS_ASSIGN_OR_RETURN(Plan plan, MakePlan(*module, order, options, device));
   if (options.part.has_value()) GS_RETURN_IF_ERROR(TakePart(*options.part, *module, &plan));
+  if (!options.units.empty()) GS_RETURN_IF_ERROR(MakeParameterSlots(options.units, &plan));
   std::unique_ptr<DistributedDataParallel> ddp(new DistributedDataParallel(
       std::move(module), sync, side_channel, std::move(options), std::move(plan)));
   GS_RETURN_IF_ERROR(ddp->Bind(deadline));
@@ -204,15 +222,75 @@ DistributedDataParallel::~DistributedDataParallel() {
 
 absl::Status DistributedDataParallel::Bind(Deadline deadline) {
   GS_ASSIGN_OR_RETURN(buckets_, sync_->Bind(plan_, deadline));
-  GS_ASSIGN_OR_RETURN(parameters_, FlatParameters::Bind(*module_, plan_, buckets_));
+  GS_RETURN_IF_ERROR(BindParameters(deadline));
   GS_RETURN_IF_ERROR(MakeOptimizer());
-  GS_RETURN_IF_ERROR(sync_->BroadcastParameters(deadline));
   for (size_t b = 0; b < buckets_.size(); ++b) parameters_.BumpVersions(static_cast<int>(b));
   GS_RETURN_IF_ERROR(BroadcastFromRank0(UnplannedTensorsOf(*module_), deadline));
   reducer_ = std::make_unique<BucketReducer>(
       plan_, parameters_, [this](int bucket) { LaunchBucket(bucket); }, options_.on_gradient,
-      TensorDevice(sync_->gpu().get()).is_cuda() ? BucketCopies::kTogether : BucketCopies::kEach);
+      TensorDevice(sync_->gpu().get()).is_cuda() ? BucketCopies::kTogether : BucketCopies::kEach,
+      [this](int bucket) { return MakeRoom(bucket); });
   return absl::OkStatus();
+}
+
+absl::Status DistributedDataParallel::BindParameters(Deadline deadline) {
+  if (options_.units.empty()) {
+    GS_ASSIGN_OR_RETURN(parameters_, FlatParameters::Bind(*module_, plan_, buckets_));
+    return sync_->BroadcastParameters(deadline);
+  }
+  GS_RETURN_IF_ERROR(AgreeOnUnits(deadline));
+  const auto store = [&](int bucket) { return sync_->StoreParameters(bucket, deadline); };
+  GS_ASSIGN_OR_RETURN(parameters_, FlatParameters::Bind(*module_, plan_, buckets_, store));
+  GS_ASSIGN_OR_RETURN(std::vector<std::vector<int>> units, UnitBuckets(plan_, options_.units));
+  gathers_ = std::make_unique<ParameterGathers>(sync_, static_cast<int>(buckets_.size()),
+                                                plan_.slots().parameters, std::move(units));
+  return absl::OkStatus();
+}
+
+// Ranks that gather in other orders would wait for each other.
+absl::Status DistributedDataParallel::AgreeOnUnits(Deadline deadline) {
+  if (side_channel_ == nullptr) return absl::OkStatus();
+  std::string mine;
+  for (const std::vector<std::string>& unit : options_.units) {
+    absl::StrAppend(&mine, absl::StrJoin(unit, " "), "\n");
+  }
+  GS_ASSIGN_OR_RETURN(const std::vector<std::string> all, side_channel_->AllGather(mine, deadline));
+  for (size_t rank = 1; rank < all.size(); ++rank) {
+    if (all[rank] == all[0]) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat("the order of gathers differs between rank 0 and rank ", rank, ": ",
+                     FirstDifference(all[0], all[rank])));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status DistributedDataParallel::GatherUnit(int unit, int next, Deadline deadline) {
+  GS_RETURN_IF_ERROR(failed_);
+  const Activity::Wait wait(options_.activity);
+  absl::Status gathered = gathers_->Need(unit, next, deadline);
+  return gathered.ok() ? gathered : Fail(std::move(gathered));
+}
+
+absl::Status DistributedDataParallel::VisitParameters(
+    const std::function<absl::Status(const std::string& name, const at::Tensor& parameter)>& visit,
+    Deadline deadline) {
+  GS_RETURN_IF_ERROR(CheckBetweenSteps());
+  for (const FlatParameter& p : parameters_.parameters()) {
+    GS_RETURN_IF_ERROR(gathers_->NeedBucket(p.bucket, deadline));
+    GS_RETURN_IF_ERROR(visit(p.name, p.parameter));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> DistributedDataParallel::GatheredSha256(Deadline deadline) {
+  Sha256 hash;
+  const auto add = [&hash](const std::string&, const at::Tensor& parameter) {
+    const at::Tensor row_major = parameter.detach().contiguous();
+    hash.Update(row_major.data_ptr(), row_major.nbytes());
+    return absl::OkStatus();
+  };
+  GS_RETURN_IF_ERROR(VisitParameters(add, deadline));
+  return hash.HexDigest();
 }
 
 absl::Status DistributedDataParallel::MakeOptimizer() {
@@ -254,9 +332,17 @@ absl::Status DistributedDataParallel::CheckStepOptions(const StepOptions& step) 
   return absl::OkStatus();
 }
 
+absl::Status DistributedDataParallel::CheckClipping(const StepOptions& step) const {
+  if (plan_.slots().gradients == 0 || step.max_norm == 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "step ", step.step, ": max_norm: expected 0 where buckets share their gradients' memory, ",
+      "because a norm needs all gradients at once, found ", step.max_norm));
+}
+
 absl::Status DistributedDataParallel::BeginStep(const StepOptions& step) {
   GS_RETURN_IF_ERROR(CheckBetweenSteps());
   GS_RETURN_IF_ERROR(CheckStepOptions(step));
+  GS_RETURN_IF_ERROR(CheckClipping(step));
   absl::Status status = sync_->status();
   if (status.ok()) status = parameters_.CheckViews();
   if (status.ok() && options_.broadcast_buffers_each_step) {
@@ -266,6 +352,7 @@ absl::Status DistributedDataParallel::BeginStep(const StepOptions& step) {
   if (!status.ok()) return Fail(std::move(status));
   step_ = step;
   in_step_ = true;
+  room_wait_ = absl::ZeroDuration();
   handles_.clear();
   return absl::OkStatus();
 }
@@ -304,10 +391,22 @@ absl::Status DistributedDataParallel::ReplayStep(const StepOptions& step) {
   return Fail(std::move(replayed));
 }
 
+// In backward. Of the bucket that had the memory before nothing is needed once it has resolved.
+absl::Status DistributedDataParallel::MakeRoom(int bucket) {
+  const Activity::Wait wait(options_.activity);
+  const int before = bucket - plan_.slots().gradients;
+  const RecordedSpan span(options_.recorder.get(), TraceSpan::kExposed, step_.step, before);
+  const MonotonicTime start = MonotonicTime::Now();
+  GS_RETURN_IF_ERROR(handles_[before].Wait(Deadline::In(options_.timeout)));
+  room_wait_ += MonotonicTime::Now() - start;
+  return absl::OkStatus();
+}
+
 void DistributedDataParallel::LaunchBucket(int bucket) {
   if (capturing_) return captured_step_->Ready(bucket);
   // From here on the owner may write the parameters, while backward goes on.
   if (optimizer_ == nullptr) parameters_.BumpVersions(bucket);
+  if (gathers_ != nullptr) gathers_->Forget(bucket);
   { const RecordedSpan ready(options_.recorder.get(), TraceSpan::kReady, step_.step, bucket); }
   handles_.push_back(sync_->Launch(step_, bucket));
 }
@@ -320,6 +419,7 @@ absl::Status DistributedDataParallel::FinishStep(Deadline deadline) {
   }
   in_step_ = false;
   timing_ = StepTiming();
+  timing_.exposed = timing_.in_backward = room_wait_;
   absl::Status status = reducer_->FinishBackward();
   if (status.ok()) status = CompleteStep(deadline);
   return status.ok() ? status : Fail(std::move(status));

@@ -26,11 +26,13 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
+#include "base/activity.h"
 #include "base/deadline.h"
 #include "base/trace_recorder.h"
 #include "ddp/bucket_reducer.h"
 #include "ddp/captured_step.h"
 #include "ddp/flat_parameters.h"
+#include "ddp/parameter_gathers.h"
 #include "ddp/stream_timer.h"
 #include "ddp/worker_optimizer.h"
 #include "group/side_channel.h"
@@ -57,8 +59,17 @@ struct DdpOptions {
   // no weight decay for vectors: [](const TensorSpec& t) { return t.sizes.size() < 2 ? 1 : 0; }.
   std::function<int(const TensorSpec&)> group_of;
 
-  // Buckets and chunks. The number of workers is the side channel's.
+  // Buckets and chunks. The number of workers is the side channel's. With slots of gradients
+  // (BucketSlots) the owners must update; a step then may wait in backward for the bucket that had
+  // the memory before, and neither clips nor adds up micro-batches.
   PlanOptions plan;
+
+  // Not empty: owners alone keep parameters, and the plan gets slots for them (BucketSlots). Each
+  // unit is the names of trainable parameters that are computed with in one go, a block, in the
+  // order of forward; every parameter is in one. They hold values when GatherUnit() got them, and
+  // must not be used otherwise: in backward the units come once more, in reverse, so the graph is
+  // to be cut between them. All ranks need the same units.
+  std::vector<std::vector<std::string>> units;
 
   // Runs one forward and backward of the module on any batch, e.g. of zeros; called once, on rank
   // 0, to see the order in which gradients become ready (see ready_order.h). Null assumes the
@@ -89,6 +100,9 @@ struct DdpOptions {
   // under plain data parallelism. All other parameters lose their values, and their memory.
   absl::optional<DdpPart> part;
 
+  // Told of waits for others in backward; may be null.
+  Activity* activity = nullptr;
+
   // Of some steps' launches, waits and updates; may be null.
   std::shared_ptr<TraceRecorder> recorder;
 
@@ -109,6 +123,8 @@ struct StepTiming {
   // one. See DistributedDataParallel::Exposed().
   absl::Duration exposed;
   int64_t exposed_step = 0;  // of which step that is; 0: of none
+  // The part of it that was spent in backward, waiting for memory that buckets share.
+  absl::Duration in_backward;
   // The optimizer and clipping; zero when owners update. On a GPU: queueing them.
   absl::Duration update;
 };
@@ -179,6 +195,22 @@ class DistributedDataParallel {
   // naming the bucket.
   absl::Status FinishStep(Deadline deadline);
 
+  // With units: waits until the parameters of one are here, for its forward or its backward; those
+  // of unit `next`, which will be needed after it (-1: none), are on their way then. Of the unit
+  // that was needed before nothing is used any more, unless it is one of these two. All ranks call
+  // it alike. Errors: those of GradientSync::Gather().
+  absl::Status GatherUnit(int unit, int next, Deadline deadline);
+
+  // Collective, between steps, with units: calls `visit` for each trainable parameter in the
+  // module's order, which has its values then.
+  absl::Status VisitParameters(
+      const std::function<absl::Status(const std::string& name, const at::Tensor& parameter)>&
+          visit,
+      Deadline deadline);
+
+  // The same as ParamsSha256(), with units.
+  absl::StatusOr<std::string> GatheredSha256(Deadline deadline);
+
   // Collective, after the last step, and before evaluating or saving: blocks until all ranks have
   // come, even after different numbers of steps, and leaves the same parameters on all. Only under
   // ssp and asp (docs/consistency.md) is there something to wait for.
@@ -242,9 +274,13 @@ class DistributedDataParallel {
 
   absl::Status Bind(Deadline deadline);
   absl::Status MakeOptimizer();
+  absl::Status BindParameters(Deadline deadline);
+  absl::Status AgreeOnUnits(Deadline deadline);
   absl::Status BroadcastFromRank0(const std::vector<NamedParameter>& tensors, Deadline deadline);
   absl::Status CheckBetweenSteps() const;
   absl::Status CheckStepOptions(const StepOptions& step) const;
+  absl::Status CheckClipping(const StepOptions& step) const;
+  absl::Status MakeRoom(int bucket);
   void LaunchBucket(int bucket);
   absl::Status WaitForBucket(int bucket, Deadline deadline);
   absl::Status UpdateBucket(int bucket);
@@ -259,6 +295,7 @@ class DistributedDataParallel {
   const DdpOptions options_;
   const Plan plan_;
   FlatParameters parameters_;
+  std::unique_ptr<ParameterGathers> gathers_;   // null without units
   std::unique_ptr<WorkerOptimizer> optimizer_;  // null when owners update
   StepOptions step_;                            // under way or done
   bool in_step_ = false;
@@ -266,6 +303,7 @@ class DistributedDataParallel {
   std::unique_ptr<CapturedStep> captured_step_;  // null without a GPU
   std::vector<SyncHandle> handles_;              // of this step, by bucket
   StepTiming timing_;
+  absl::Duration room_wait_;  // in backward of this step, for buckets whose memory others need
   std::unique_ptr<StreamTimer> stream_timer_;  // null without a GPU
   bool skipped_ = false;
   int64_t skipped_steps_ = 0;  // of step_.step

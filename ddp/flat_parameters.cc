@@ -142,6 +142,12 @@ absl::StatusOr<std::vector<TensorSpec>> TensorSpecsOf(const torch::nn::Module& m
 absl::StatusOr<FlatParameters> FlatParameters::Bind(const torch::nn::Module& module,
                                                     const Plan& plan,
                                                     const std::vector<GradBucket>& buckets) {
+  return Bind(module, plan, buckets, nullptr);
+}
+
+absl::StatusOr<FlatParameters> FlatParameters::Bind(
+    const torch::nn::Module& module, const Plan& plan, const std::vector<GradBucket>& buckets,
+    const std::function<absl::Status(int bucket)>& stored) {
   GS_ASSIGN_OR_RETURN(const std::vector<TensorSpec> specs,
                       TensorSpecsOf(module, DeviceOf(buckets)));
   GS_RETURN_IF_ERROR(CheckAgainstPlan(specs, plan));
@@ -151,12 +157,20 @@ absl::StatusOr<FlatParameters> FlatParameters::Bind(const torch::nn::Module& mod
   const std::vector<Place> places = PlacesOf(plan);
   c10::NoGradGuard no_grad;
   FlatParameters flat;
+  for (size_t b = 0; stored != nullptr && b < plan.buckets().size(); ++b) {
+    const GradBucket& bucket = buckets[b];
+    bucket.param.zero_();
+    for (const PlacedTensor& placed : plan.buckets()[b].tensors) {
+      ViewOf(bucket.param, specs[placed.tensor], placed.offset).copy_(named[placed.tensor].tensor);
+    }
+    GS_RETURN_IF_ERROR(stored(static_cast<int>(b)));
+  }
   for (size_t i = 0; i < named.size(); ++i) {
     const GradBucket& bucket = buckets[places[i].bucket];
     const at::Tensor param_view = ViewOf(bucket.param, specs[i], places[i].offset);
     const at::Tensor grad_view = ViewOf(bucket.grad, specs[i], places[i].offset);
     const at::Tensor& parameter = named[i].tensor;
-    param_view.copy_(parameter);
+    if (stored == nullptr) param_view.copy_(parameter);
     parameter.set_data(param_view);
     parameter.mutable_grad() = grad_view;
     flat.parameters_.push_back({named[i].name, places[i].bucket, parameter, grad_view,

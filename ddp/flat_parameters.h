@@ -3,6 +3,7 @@
 #ifndef GRADSYNC_DDP_FLAT_PARAMETERS_H_
 #define GRADSYNC_DDP_FLAT_PARAMETERS_H_
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -63,6 +64,13 @@ class FlatParameters {
   // that differs, or a bucket is not a contiguous fp32 tensor of the plan's size on that device.
   static absl::StatusOr<FlatParameters> Bind(const torch::nn::Module& module, const Plan& plan,
                                              const std::vector<GradBucket>& buckets);
+
+  // The same where buckets share the memory of their parameters: as soon as a bucket has its values,
+  // in order of buckets, `stored` takes them. What the parameters are afterwards is whatever lies in
+  // that memory.
+  static absl::StatusOr<FlatParameters> Bind(const torch::nn::Module& module, const Plan& plan,
+                                             const std::vector<GradBucket>& buckets,
+                                             const std::function<absl::Status(int bucket)>& stored);
 
   // In the order of Plan::tensors().
   const std::vector<FlatParameter>& parameters() const { return parameters_; }

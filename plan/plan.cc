@@ -123,8 +123,10 @@ absl::StatusOr<Plan> Plan::Create(std::vector<TensorSpec> tensors,
     buckets.back().push_back(tensor);
     filled += bytes;
   }
-  return FromBuckets(std::move(tensors), buckets, std::move(optimizer), options.world_size,
-                     options.chunk_bytes, options.codec);
+  GS_ASSIGN_OR_RETURN(const Plan plan,
+                      FromBuckets(std::move(tensors), buckets, std::move(optimizer),
+                                  options.world_size, options.chunk_bytes, options.codec));
+  return plan.WithSlots(options.slots);
 }
 
 absl::StatusOr<Plan> Plan::FromBuckets(std::vector<TensorSpec> tensors,
@@ -173,6 +175,18 @@ absl::StatusOr<Plan> Plan::FromBuckets(std::vector<TensorSpec> tensors,
   return plan;
 }
 
+absl::StatusOr<Plan> Plan::WithSlots(const BucketSlots& slots) const {
+  if (slots.gradients < 0 || slots.parameters < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("slots: expected 0 or more of gradients and of parameters, found ",
+                     slots.gradients, " and ", slots.parameters));
+  }
+  Plan plan = *this;
+  plan.slots_ = slots;
+  plan.fingerprint_ = Sha256Hex(plan.Describe()).substr(0, 16);
+  return plan;
+}
+
 absl::StatusOr<Plan> Plan::Part(const std::vector<int>& members) const {
   const auto refuse = [](absl::string_view why) {
     return absl::InvalidArgumentError(absl::StrCat("part of a plan: expected ", why));
@@ -205,8 +219,9 @@ absl::StatusOr<Plan> Plan::Part(const std::vector<int>& members) const {
       in_run = mine;
     }
   }
-  return FromBuckets(std::move(tensors), buckets, optimizer_, world_size_, chunk_bytes_, codec_,
-                     runs);
+  GS_ASSIGN_OR_RETURN(const Plan part, FromBuckets(std::move(tensors), buckets, optimizer_,
+                                                   world_size_, chunk_bytes_, codec_, runs));
+  return part.WithSlots(slots_);
 }
 
 int64_t Plan::total_bytes() const {
@@ -236,6 +251,8 @@ std::string Plan::Describe() const {
   std::string text =
       absl::StrCat("world_size ", world_size_, "\nchunk_bytes ", chunk_bytes_, "\ncompression ",
                    CodecName(codec_), "\noptimizer ", OptimizerKindName(optimizer_.kind), "\n");
+  if (slots_.gradients > 0) absl::StrAppend(&text, "gradient slots ", slots_.gradients, "\n");
+  if (slots_.parameters > 0) absl::StrAppend(&text, "parameter slots ", slots_.parameters, "\n");
   for (size_t i = 0; i < optimizer_.groups.size(); ++i) {
     const OptimizerGroup& g = optimizer_.groups[i];
     absl::StrAppendFormat(

@@ -20,6 +20,21 @@
 
 namespace gradsync {
 
+// How many buckets have memory of their own at a time; all others take turns with them: bucket b has
+// the memory of bucket b - slots when that one is done with it. 0: each has its own, always.
+struct BucketSlots {
+  // Of gradients. Bucket b's may be written when that of bucket b - gradients, if there is one, was
+  // launched in the same step and its handle has resolved.
+  int gradients = 0;
+  // Of parameters. With any, owners alone keep them, and a bucket has them when it was gathered
+  // (GradientSync::Gather()).
+  int parameters = 0;
+
+  friend bool operator==(const BucketSlots& a, const BucketSlots& b) {
+    return a.gradients == b.gradients && a.parameters == b.parameters;
+  }
+};
+
 struct PlanOptions {
   int world_size = 1;
   // A bucket is closed before a tensor that would make it larger than this; a tensor larger than it
@@ -31,6 +46,7 @@ struct PlanOptions {
   int64_t chunk_bytes = 0;
   // What gradients are compressed with on the wire.
   Codec codec;
+  BucketSlots slots;
 };
 
 // A tensor's place in its bucket. `offset` is in elements and a multiple of 16 (64 bytes).
@@ -82,6 +98,9 @@ class Plan {
                                           int64_t chunk_bytes, Codec codec = Codec(),
                                           const std::vector<RunCut>& runs = {});
 
+  // This plan, whose buckets share memory so. Errors: INVALID_ARGUMENT for a negative number.
+  absl::StatusOr<Plan> WithSlots(const BucketSlots& slots) const;
+
   // The plan of `members`, indices of tensors, alone, whose every element is added up as this plan
   // has it. Each run of members that follow one another in a bucket is a bucket, in this plan's
   // order. Errors: INVALID_ARGUMENT for an index that is out of range or there twice, and for a
@@ -95,7 +114,8 @@ class Plan {
   int64_t chunk_bytes() const { return chunk_bytes_; }  // as asked for: 0 for the default
   Codec codec() const { return codec_; }
   bool is_part() const { return is_part_; }  // made by Part()
-  int64_t total_bytes() const;               // gradient bytes of all buckets, padding included
+  const BucketSlots& slots() const { return slots_; }
+  int64_t total_bytes() const;  // gradient bytes of all buckets, padding included
 
   // Runs of one group in `range` of bucket `bucket`, in order, neighbours of the same group apart
   // when padding parts them.
@@ -116,6 +136,7 @@ class Plan {
   int64_t chunk_bytes_ = 0;
   Codec codec_;
   bool is_part_ = false;
+  BucketSlots slots_;
   std::string fingerprint_;
 };
 

@@ -136,6 +136,8 @@ proto::Plan PlanToProto(const Plan& plan) {
   message.set_world_size(plan.world_size());
   message.set_chunk_bytes(plan.chunk_bytes());
   if (plan.codec().compresses()) message.set_compression(CodecName(plan.codec()));
+  message.set_gradient_slots(plan.slots().gradients);
+  message.set_parameter_slots(plan.slots().parameters);
   return message;
 }
 
@@ -164,8 +166,13 @@ absl::StatusOr<Plan> PlanFromProto(const proto::Plan& message) {
     return absl::InvalidArgumentError(
         absl::StrCat("plan message: compression: ", codec.status().message()));
   }
-  return Plan::FromBuckets(std::move(tensors), buckets, std::move(optimizer), message.world_size(),
-                           message.chunk_bytes(), *codec, runs);
+  GS_ASSIGN_OR_RETURN(const Plan plan,
+                      Plan::FromBuckets(std::move(tensors), buckets, std::move(optimizer),
+                                        message.world_size(), message.chunk_bytes(), *codec, runs));
+  BucketSlots slots;
+  slots.gradients = message.gradient_slots();
+  slots.parameters = message.parameter_slots();
+  return plan.WithSlots(slots);
 }
 
 }  // namespace gradsync

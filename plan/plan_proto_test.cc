@@ -39,6 +39,21 @@ TEST(PlanProto, APlanComesBackWithTheSameDescription) {
   }
 }
 
+TEST(PlanProto, SlotsTravelAndAreOfTheFingerprint) {
+  BucketSlots slots;
+  slots.gradients = 2;
+  slots.parameters = 3;
+  const Plan plan = SamplePlan().WithSlots(slots).value();
+  EXPECT_NE(plan.fingerprint(), SamplePlan().fingerprint());
+  const absl::StatusOr<Plan> back = PlanFromProto(PlanToProto(plan));
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_TRUE(back->slots() == slots);
+  EXPECT_EQ(back->fingerprint(), plan.fingerprint());
+  proto::Plan message = PlanToProto(plan);
+  message.set_gradient_slots(-1);
+  EXPECT_TRUE(absl::StrContains(Refused(message), "found -1 and 3"));
+}
+
 TEST(PlanProto, APartOfAPlanComesBackWithItsCut) {
   for (const std::vector<int>& members : {std::vector<int>{2}, {0, 2}, {1}, {0, 1, 2}}) {
     const Plan part = SamplePlan().Part(members).value();

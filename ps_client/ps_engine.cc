@@ -44,6 +44,7 @@ PsEngine::PsEngine(const Options& options, const Plan& plan, const ShardMap& sha
     bucket.awaited.resize(plan_.buckets()[b].layout.slots());
     bucket.parameters_awaited = bucket.awaited;
     bucket.deferred = bucket.awaited;
+    bucket.shards_awaited = bucket.awaited;
     bucket.countdown = std::make_shared<Countdown>(absl::StrCat("bucket ", b));
     bucket.lending = std::make_shared<Lending>();
     bucket.lending->memory = bucket.memory.owner;
@@ -184,20 +185,48 @@ SyncHandle PsEngine::Launch(const StepOptions& step, int bucket) {
   return *std::move(handle);
 }
 
-int64_t PsEngine::AwaitParameters() {
+int64_t PsEngine::AwaitParameters(int first, int end) {
   int64_t chunks = 0;
   for (const auto& server : servers_) {
-    chunks += static_cast<int64_t>(server->order.size());
-    for (ChunkId s : server->order) buckets_[s.bucket].parameters_awaited[s.slot] = true;
+    for (size_t q = server->begin[first]; q < server->begin[end]; ++q) {
+      const ChunkId id = server->order[q];
+      buckets_[id.bucket].parameters_awaited[id.slot] = true;
+      ++chunks;
+    }
   }
   return chunks;
+}
+
+SyncHandle PsEngine::Gather(int bucket) {
+  std::shared_ptr<Countdown> countdown;
+  {
+    MutexLock lock(&mutex_);
+    int64_t chunks = 0;
+    Bucket& state = buckets_[bucket];
+    for (size_t slot = 0; slot < state.shards_awaited.size(); ++slot) {
+      state.shards_awaited[slot] = !Range({bucket, static_cast<int>(slot)}).empty();
+      chunks += state.shards_awaited[slot];
+    }
+    countdown = Begin(absl::StrCat("a gather of bucket ", bucket), chunks);
+    state.gather = countdown;
+    if (!failure_.ok()) return countdown->handle();
+  }
+  for (const auto& server : servers_) {
+    if (server->begin[bucket] == server->begin[bucket + 1]) continue;
+    OutgoingFrame frame;
+    frame.header.set_kind(proto::FrameHeader::SHARD);
+    frame.header.set_bucket(bucket);
+    server->connection->Send(std::move(frame));
+  }
+  return countdown->handle();
 }
 
 SyncHandle PsEngine::Settle() {
   std::shared_ptr<Countdown> countdown;
   {
     MutexLock lock(&mutex_);
-    countdown = Begin("the parameters after all workers have settled", AwaitParameters());
+    countdown = Begin("the parameters after all workers have settled",
+                      AwaitParameters(0, static_cast<int>(buckets_.size())));
     settling_ = true;
     transfer_ = countdown;
     if (!failure_.ok()) return countdown->handle();
@@ -222,12 +251,12 @@ SyncHandle PsEngine::FetchTraces() {
   return countdown->handle();
 }
 
-SyncHandle PsEngine::TransferParameters() {
+SyncHandle PsEngine::TransferParameters(int first, int end) {
   std::shared_ptr<Countdown> countdown;
   std::vector<const float*> params;
   {
     MutexLock lock(&mutex_);
-    const int64_t chunks = AwaitParameters();
+    const int64_t chunks = AwaitParameters(first, end);
     settling_ = false;
     // Rank 0 waits for each chunk's acknowledgement and release, the others for the chunk.
     countdown = Begin("the broadcast of parameters", options_.rank == 0 ? 2 * chunks : chunks);
@@ -239,7 +268,7 @@ SyncHandle PsEngine::TransferParameters() {
   proto::FrameHeader header;
   header.set_kind(proto::FrameHeader::PARAMETERS);
   for (const auto& server : servers_) {
-    for (size_t q = 0; q < server->order.size(); ++q) {
+    for (size_t q = server->begin[first]; q < server->begin[end]; ++q) {
       const ChunkId id = server->order[q];
       const float* const from = params[id.bucket] + Range(id).begin;
       QueueChunk(*server, q, header,

@@ -93,8 +93,16 @@ class PsEngine : public std::enable_shared_from_this<PsEngine> {
   SyncHandle Launch(const StepOptions& step, int bucket);
 
   // Rank 0: sends `param` of all buckets to their owners, and resolves when they have it. Other
-  // ranks: receives it.
-  SyncHandle TransferParameters();
+  // ranks: receives it. Of one bucket alone: all ranks transfer them in order, before the first
+  // step.
+  SyncHandle TransferParameters() {
+    return TransferParameters(0, static_cast<int>(plan_.buckets().size()));
+  }
+  SyncHandle TransferBucket(int bucket) { return TransferParameters(bucket, bucket + 1); }
+
+  // Where servers alone keep parameters: asks for those of a bucket, which are in its `param` when
+  // the handle has resolved.
+  SyncHandle Gather(int bucket);
 
   // Under ssp and asp, when the last step's handles have resolved: tells the servers that no step
   // comes, and receives the final parameters, which come when all workers have said so.
@@ -158,6 +166,8 @@ class PsEngine : public std::enable_shared_from_this<PsEngine> {
     std::vector<bool> awaited;             // by slot: a pull of the launched step
     std::vector<bool> deferred;            // by slot: the pull comes later (proto: DEFERRED)
     std::vector<bool> parameters_awaited;  // by slot: of the running transfer
+    std::vector<bool> shards_awaited;      // by slot: of the running gather
+    std::shared_ptr<Countdown> gather;     // that one
     int64_t step = 0;
     std::shared_ptr<Countdown> countdown;  // of the launched step
   };
@@ -175,6 +185,7 @@ class PsEngine : public std::enable_shared_from_this<PsEngine> {
   // Callbacks of the streams; what a server said wrongly is an error. In ps_engine_receive.cc.
   absl::Status OnFrame(Server& server, const proto::FrameHeader& header, const Payload& payload);
   absl::Status OnChunk(Server& server, const proto::FrameHeader& header, const Payload& payload);
+  absl::Status OnShard(Server& server, const proto::FrameHeader& header, const Payload& payload);
   absl::Status OnDeferred(Server& server, const proto::FrameHeader& header);
   absl::Status OnSquares(Server& server, const proto::FrameHeader& header, const Payload& payload);
   absl::Status OnState(Server& server, const proto::FrameHeader& header, const Payload& payload);
@@ -194,7 +205,8 @@ class PsEngine : public std::enable_shared_from_this<PsEngine> {
   absl::StatusOr<Arrival> Expect(const Server& server, const proto::FrameHeader& header);
   absl::Status NoteStaleness(const proto::FrameHeader& header)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  int64_t AwaitParameters() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  SyncHandle TransferParameters(int first, int end);
+  int64_t AwaitParameters(int first, int end) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::shared_ptr<Countdown> Begin(std::string what, int64_t count)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void QueueChunk(Server& server, size_t number, proto::FrameHeader header,

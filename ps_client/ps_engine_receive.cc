@@ -136,6 +136,8 @@ absl::Status PsEngine::OnFrame(Server& server, const proto::FrameHeader& header,
     case proto::FrameHeader::PULL:
     case proto::FrameHeader::PARAMETERS:
       return OnChunk(server, header, payload);
+    case proto::FrameHeader::SHARD:
+      return OnShard(server, header, payload);
     case proto::FrameHeader::DEFERRED:
       return OnDeferred(server, header);
     case proto::FrameHeader::CREDIT:
@@ -195,6 +197,9 @@ absl::StatusOr<PsEngine::Arrival> PsEngine::Expect(const Server& server,
   arrival.is_result = is_pull ? !bucket.deferred[id.slot] : options_.rank == 0 && !settling_;
   arrival.countdown = is_pull ? bucket.countdown : transfer_;
   const bool to_grad = is_pull && options_.update_site == UpdateSite::kWorker;
+  // Servers that keep the parameters alone only say that they have used the gradient.
+  const bool notice = is_pull && plan_.slots().parameters > 0;
+  if (notice) return arrival;
   if (is_pull || options_.rank != 0 || settling_) {
     arrival.to = (to_grad ? bucket.memory.grad : bucket.memory.param) + Range(id).begin;
   }
@@ -222,6 +227,28 @@ absl::Status PsEngine::OnChunk(Server& server, const proto::FrameHeader& header,
   }
   if (arrival.is_result) server.connection->AddResult();
   arrival.countdown->Done();
+  return absl::OkStatus();
+}
+
+absl::Status PsEngine::OnShard(Server& server, const proto::FrameHeader& header,
+                               const Payload& payload) {
+  const ChunkId id = ChunkOf(header);
+  GS_RETURN_IF_ERROR(CheckOwned(server, id));
+  std::shared_ptr<Countdown> countdown;
+  float* to;
+  {
+    MutexLock lock(&mutex_);
+    Bucket& bucket = buckets_[id.bucket];
+    if (!bucket.shards_awaited[id.slot]) {
+      return Unexpected(header, "chunks of a gather, each once");
+    }
+    bucket.shards_awaited[id.slot] = false;
+    countdown = bucket.gather;
+    to = bucket.memory.param + Range(id).begin;
+  }
+  GS_RETURN_IF_ERROR(Consume(payload, FloatCopier(to, Range(id).size())));
+  received_.Received(static_cast<int64_t>(payload.size()));
+  countdown->Done();
   return absl::OkStatus();
 }
 

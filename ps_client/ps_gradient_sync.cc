@@ -55,6 +55,13 @@ class PsSync : public SyncEngine {
   absl::StatusOr<std::vector<GradBucket>> Connect(const Plan& plan, Deadline deadline) override;
   absl::StatusOr<SyncHandle> Launch(const StepOptions& step, int bucket) override;
   absl::Status Broadcast(int64_t steps, Deadline deadline) override;
+  bool keeps_parameters() const override { return bulk(); }
+  absl::StatusOr<SyncHandle> Gather(int bucket) override {
+    if (windows_ == nullptr) return engine_->Gather(bucket);
+    windows_->Gather(bucket);
+    return ResolvedHandle(absl::OkStatus());
+  }
+  absl::Status StoreParameters(int bucket, Deadline deadline) override;
   absl::Status Settle(Deadline deadline) override;
   absl::StatusOr<OptimizerState> Export(int64_t steps, Deadline deadline) override;
   absl::Status Import(const OptimizerState& state, Deadline deadline) override;
@@ -263,6 +270,22 @@ absl::Status PsSync::Broadcast(int64_t, Deadline deadline) {
     GS_RETURN_IF_ERROR(engine_->TransferParameters().Wait(deadline));
   } else {
     const SyncHandle received = engine_->TransferParameters();
+    GS_RETURN_IF_ERROR(side_channel().Barrier(deadline));
+    GS_RETURN_IF_ERROR(received.Wait(deadline));
+  }
+  return side_channel().Barrier(deadline);
+}
+
+// Nobody writes rank 0's bucket, nor reads what came of it, before all shards have it.
+absl::Status PsSync::StoreParameters(int bucket, Deadline deadline) {
+  if (windows_ != nullptr) {
+    GS_RETURN_IF_ERROR(side_channel().Barrier(deadline));
+    windows_->StoreParameters(bucket);
+  } else if (rank() == 0) {
+    GS_RETURN_IF_ERROR(side_channel().Barrier(deadline));
+    GS_RETURN_IF_ERROR(engine_->TransferBucket(bucket).Wait(deadline));
+  } else {
+    const SyncHandle received = engine_->TransferBucket(bucket);
     GS_RETURN_IF_ERROR(side_channel().Barrier(deadline));
     GS_RETURN_IF_ERROR(received.Wait(deadline));
   }

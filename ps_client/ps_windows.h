@@ -54,6 +54,8 @@ class PsWindows {
 
   SyncHandle Launch(const StepOptions& step, int bucket) { return engine_->Launch(step, bucket); }
   void PullParameters() { engine_->PullParameters(); }
+  void Gather(int bucket) { engine_->Gather(bucket); }
+  void StoreParameters(int bucket) { engine_->StoreParameters(bucket); }
 
   // Nothing completes from here on: handles, those of later launches too, wait for Fail(), which
   // must follow. Does not block.

@@ -86,7 +86,8 @@ struct ParameterShard::Chunk {
   int current = 0;                         // of sums
   absl::optional<ChunkTurns::Turn> first;  // held until the second can be added
   std::shared_ptr<LentBuffer> param;
-  std::shared_ptr<LentBuffer> encoded;  // the mean, under update at the worker with compression
+  std::shared_ptr<LentBuffer> published;  // the same as others may ask for it, by published_mutex_
+  std::shared_ptr<LentBuffer> encoded;    // the mean, under update at the worker with compression
   absl::optional<RangeOptimizer> optimizer;  // under update at the owner
   double squares = 0;
 
@@ -99,6 +100,7 @@ ParameterShard::ParameterShard(const Plan& plan, proto::UpdateSite site, bool ho
       codec_(plan.codec()),
       site_(site),
       holds_first_(holds_first),
+      keeps_parameters_(plan.slots().parameters > 0),
       events_(events),
       progress_(chunks, plan.world_size()) {}
 
@@ -128,6 +130,7 @@ absl::StatusOr<std::unique_ptr<ParameterShard>> ParameterShard::Create(
     chunk->sums[0] = LentBuffer::Create(range.size());
     if (site == proto::OWNER) {
       chunk->param = LentBuffer::Create(range.size());
+      chunk->published = chunk->param;
       chunk->optimizer.emplace(plan.optimizer(), range, plan.GroupRanges(id.bucket, range));
     } else if (plan.codec().compresses()) {
       chunk->encoded = LentBuffer::CreateBytes(
@@ -273,6 +276,7 @@ absl::Status ParameterShard::Finish(Chunk& chunk, const StepOptions& step) {
                             chunk.id.slot);
     chunk.optimizer->Apply(chunk.param->data(), chunk.sum(), step.lr, step.step);
     result = chunk.param;
+    Publish(chunk);
   } else if (codec_.compresses()) {
     if (!MakeWritable(chunk.encoded, /*keep=*/false)) return NoMemory(4 * chunk.range.size());
     EncodeChunk(ReturnedForm(codec_, chunk.range.size(), world_size_, Returned::kMean), chunk.sum(),
@@ -293,7 +297,28 @@ absl::StatusOr<std::shared_ptr<LentBuffer>> ParameterShard::SetParameters(ChunkI
   if (!MakeWritable(to, /*keep=*/false)) return NoMemory(4 * chunk->range.size());
   GS_RETURN_IF_ERROR(Consume(payload, FloatCopier(to->data(), chunk->range.size())));
   std::shared_ptr<LentBuffer> kept = to;
+  if (at_owner()) Publish(*chunk);
   chunk->turns.Restart();
+  return kept;
+}
+
+void ParameterShard::Publish(Chunk& chunk) {
+  if (!keeps_parameters_) return;
+  MutexLock lock(&published_mutex_);
+  chunk.published = chunk.param;
+}
+
+absl::StatusOr<std::vector<Shard::KeptChunk>> ParameterShard::Parameters(int bucket) {
+  if (!keeps_parameters_ || bucket < 0 || bucket >= static_cast<int>(by_id_.size())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("SHARD: expected it where servers alone keep parameters, of a bucket below ",
+                     by_id_.size(), ", found bucket ", bucket));
+  }
+  std::vector<KeptChunk> kept;
+  MutexLock lock(&published_mutex_);
+  for (const Chunk* chunk : by_id_[bucket]) {
+    if (chunk != nullptr) kept.push_back({chunk->id, chunk->published});
+  }
   return kept;
 }
 

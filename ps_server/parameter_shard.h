@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/mutex.h"
 #include "links/frame_stream.h"
 #include "plan/codec.h"
 #include "plan/plan.h"
@@ -85,6 +86,9 @@ class ParameterShard : public Shard {
   absl::StatusOr<std::shared_ptr<LentBuffer>> SetParameters(ChunkId id,
                                                             const Payload& payload) override;
 
+  // Errors: INVALID_ARGUMENT for a bucket that is none, or unless servers alone keep parameters.
+  absl::StatusOr<std::vector<KeptChunk>> Parameters(int bucket) override;
+
   absl::Status Expects(proto::FrameHeader::Kind kind) const override;
   absl::StatusOr<std::shared_ptr<const ShardState>> ExportState() override;
   absl::Status ImportPiece(absl::string_view name, ChunkId id, const Payload& payload) override;
@@ -107,6 +111,7 @@ class ParameterShard : public Shard {
   absl::Status Take(Chunk& chunk, const ChunkTurns::Turn& turn);
   absl::Status FinishFold(Chunk& chunk);
   absl::Status Finish(Chunk& chunk, const StepOptions& step);
+  void Publish(Chunk& chunk);
   absl::Status CheckStateAccess() const;
   std::unique_ptr<StateKeeper> MakeStateKeeper(std::vector<std::string> slot_names);
 
@@ -114,11 +119,13 @@ class ParameterShard : public Shard {
   const Codec codec_;
   const proto::UpdateSite site_;
   const bool holds_first_;
+  const bool keeps_parameters_;
   ShardEvents* const events_;
   std::vector<ChunkId> chunk_ids_;
   std::vector<std::unique_ptr<Chunk>> chunks_;  // as chunk_ids_
   std::vector<std::vector<Chunk*>> by_id_;      // by bucket and slot; null where not ours
   StepProgress progress_;
+  Mutex published_mutex_;
   std::unique_ptr<StateKeeper> state_;  // update at the owner
 };
 

@@ -406,6 +406,7 @@ absl::Status Service::StartGroup() {
   // A message for each chunk costs as much CPU time as 64 KiB of payload. What is owed is less than
   // a batch, so a worker always has at least half of its credit, and one chunk would do.
   group->credit_batch = CreditBatch(group->terms.credit());
+  group->keeps_parameters = plan.slots().parameters > 0;
   group->streams.resize(plan.world_size());
   for (int rank = 0; rank < plan.world_size(); ++rank) {
     group->orders.push_back(PushOrder(plan, shards, server, rank));
@@ -444,6 +445,8 @@ absl::Status Service::Dispatch(Session& session, const proto::FrameHeader& heade
       return OnPush(session, header, std::move(payload));
     case proto::FrameHeader::PARAMETERS:
       return OnParameters(session, header, payload);
+    case proto::FrameHeader::SHARD:
+      return OnShard(session, header);
     case proto::FrameHeader::SETTLE:
       return OnSettle(session);
     case proto::FrameHeader::NORM:

@@ -13,6 +13,8 @@
 //                                      ←  CREDIT {count}, as soon as half of the credit is folded
 //                                      ←  PULL, when all workers' contributions are in it
 //   [clipping at the owner: ← SQUARES after the last fold, NORM →, then all PULLs]
+//   [servers alone keep parameters (BucketSlots): PULL has no payload; SHARD {bucket} →, and
+//    ← SHARD, one per chunk of the bucket]
 //   STATE_REQUEST                      →
 //                                      ←  STATE, one per chunk and slot; STATE_END {step, count}
 //   STATE (rank 0) ... STATE_END       →
@@ -152,6 +154,7 @@ class Service : private ShardEvents, private AsyncShardEvents {
                             const Payload& payload);
   absl::Status OnHost(Session& session);
   absl::Status OnWindows(Session& session, const Payload& payload);
+  absl::Status OnShard(Session& session, const proto::FrameHeader& header);
   absl::Status OnSettle(Session& session);
   absl::Status OnStateRequest(Session& session);
   absl::Status OnState(Session& session, const proto::FrameHeader& header, const Payload& payload);

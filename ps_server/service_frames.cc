@@ -83,6 +83,20 @@ absl::Status Service::OnParameters(Session& session, const proto::FrameHeader& h
   return absl::OkStatus();
 }
 
+absl::Status Service::OnShard(Session& session, const proto::FrameHeader& header) {
+  Group& group = *group_.load(std::memory_order_acquire);
+  GS_ASSIGN_OR_RETURN(const std::vector<Shard::KeptChunk> kept,
+                      group.shard->Parameters(static_cast<int>(header.bucket())));
+  for (const Shard::KeptChunk& chunk : kept) {
+    proto::FrameHeader answer;
+    answer.set_kind(proto::FrameHeader::SHARD);
+    SetChunk(chunk.id, &answer);
+    SendAnswer(session.rank, std::move(answer), chunk.values);
+    step_tx_bytes_ += static_cast<int64_t>(chunk.values->bytes().size());
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Service::OnSettle(Session& session) {
   Group& group = *group_.load(std::memory_order_acquire);
   if (session.connection != 0) {
@@ -163,6 +177,12 @@ void Service::OnResult(ChunkId id, int64_t step, std::shared_ptr<LentBuffer> val
   header.set_step(static_cast<uint64_t>(step));
   const size_t connection = group.results++ % group.terms.connections();
   for (int rank = 0; rank < group.terms.world_size(); ++rank) {
+    if (group.keeps_parameters) {
+      OutgoingFrame notice;
+      notice.header = header;
+      group.streams[rank][connection]->Send(std::move(notice));
+      continue;
+    }
     SendValues(rank, connection, header, values);
     step_tx_bytes_ += static_cast<int64_t>(values->bytes().size());
   }

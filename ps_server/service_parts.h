@@ -55,6 +55,7 @@ struct Service::Group {
   std::vector<std::atomic<int>> on_their_way;                      // by rank: pushed, not credited
   std::vector<std::atomic<uint32_t>> folded;                       // by rank: chunks, ever
   uint32_t credit_batch = 1;
+  bool keeps_parameters = false;  // alone: results are notices without payload
   int64_t shard_bytes = 0;
   std::atomic<size_t> results{0};              // sent to all; spreads them over connections
   std::vector<std::atomic<uint32_t>> answers;  // by rank, under ssp and asp: sent; likewise

@@ -28,6 +28,10 @@ absl::StatusOr<std::shared_ptr<LentBuffer>> Shard::SetParameters(ChunkId, const 
   return Refuse(FrameHeader::PARAMETERS);
 }
 
+absl::StatusOr<std::vector<Shard::KeptChunk>> Shard::Parameters(int) {
+  return Refuse(FrameHeader::SHARD);
+}
+
 absl::Status Shard::Settle(int) { return Refuse(FrameHeader::SETTLE); }
 
 absl::Status Shard::Begin(std::vector<std::string>) { return Refuse(FrameHeader::WINDOWS); }

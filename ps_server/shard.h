@@ -47,6 +47,14 @@ class Shard {
   virtual absl::StatusOr<std::shared_ptr<LentBuffer>> SetParameters(ChunkId id,
                                                                     const Payload& payload);
 
+  // SHARD: the parameters of this server's chunks of a bucket, to be sent. Whoever asks has had the
+  // results of all steps that it pushed the bucket in, and pushes its next one later.
+  struct KeptChunk {
+    ChunkId id;
+    std::shared_ptr<LentBuffer> values;
+  };
+  virtual absl::StatusOr<std::vector<KeptChunk>> Parameters(int bucket);
+
   // SETTLE: `rank` pushes nothing more until it has the final parameters.
   virtual absl::Status Settle(int rank);
 

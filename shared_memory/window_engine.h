@@ -57,6 +57,8 @@ class WindowEngine : public SyncDriver {
 
   // As those of WindowWorker.
   void PullParameters() { worker_.PullParameters(); }
+  void Gather(int bucket) { worker_.Gather(bucket); }
+  void StoreParameters(int bucket) { worker_.StoreParameters(bucket); }
   WireStats wire_stats() const { return worker_.wire_stats(); }
 
   // Nothing completes from here on: handles, those of later launches too, wait for Fail(), which

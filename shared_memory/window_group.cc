@@ -41,9 +41,13 @@ std::vector<ChunkId> WindowGroup::OwnedChunks(int member) const {
 }
 
 WindowLayout WindowGroup::Layout(int member) const {
-  if (member < workers()) return WindowLayout(plan_, sizeof(WindowControl));
-  return WindowLayout::OfServer(plan_, static_cast<int64_t>(OwnedChunks(member).size()),
-                                sizeof(WindowControl));
+  const std::vector<ChunkId> owned = OwnedChunks(member);
+  int64_t shard = 0;
+  for (ChunkId id : owned) shard += plan_.buckets()[id.bucket].layout.range(id.slot).size();
+  if (plan_.slots().parameters == 0) shard = 0;
+  if (member < workers()) return WindowLayout(plan_, sizeof(WindowControl), shard);
+  return WindowLayout::OfServer(plan_, static_cast<int64_t>(owned.size()), sizeof(WindowControl),
+                                shard);
 }
 
 std::string WindowGroup::Name(int member) const {
@@ -83,6 +87,21 @@ GroupWindows::GroupWindows(std::shared_ptr<const WindowGroup> group, int self,
     for (int bucket = 0; bucket < static_cast<int>(plan().buckets().size()); ++bucket) {
       buckets.push_back({reinterpret_cast<float*>(data + layout.grad_offset(bucket)),
                          reinterpret_cast<float*>(data + layout.param_offset(bucket))});
+    }
+  }
+  if (sharded()) PlaceShards();
+}
+
+void GroupWindows::PlaceShards() {
+  for (const BucketPlan& bucket : plan().buckets()) {
+    shards_.emplace_back(bucket.layout.slots(), nullptr);
+  }
+  for (int member = group_->owners().first; member < group_->owners().last; ++member) {
+    float* shard =
+        reinterpret_cast<float*>(windows_[member]->data() + group_->Layout(member).shard_offset());
+    for (ChunkId id : group_->OwnedChunks(member)) {
+      shards_[id.bucket][id.slot] = shard;
+      shard += plan().buckets()[id.bucket].layout.range(id.slot).size();
     }
   }
 }

@@ -91,6 +91,11 @@ class GroupWindows {
   float* grad(int rank, int bucket) const { return buckets_[rank][bucket].grad; }
   float* param(int rank, int bucket) const { return buckets_[rank][bucket].param; }
 
+  // The parameters of a chunk that is not empty, in its owner's window; only where the plan has
+  // slots of parameters.
+  bool sharded() const { return plan().slots().parameters > 0; }
+  float* shard(ChunkId id) const { return shards_[id.bucket][id.slot]; }
+
   // One for each of the member's chunks.
   absl::Span<double> squares(int member) const { return squares_[member]; }
 
@@ -100,12 +105,15 @@ class GroupWindows {
     float* param;
   };
 
+  void PlaceShards();
+
   const std::shared_ptr<const WindowGroup> group_;
   const int self_;
   const std::vector<std::shared_ptr<Window>> windows_;
   std::vector<std::vector<BucketProgress*>> progress_;  // by member, by bucket
   std::vector<std::vector<Bucket>> buckets_;            // by rank, by bucket
   std::vector<absl::Span<double>> squares_;             // by member
+  std::vector<std::vector<float*>> shards_;             // by bucket, by slot
   WindowSignals signals_;
 };
 

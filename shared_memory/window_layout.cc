@@ -1,5 +1,7 @@
 #include "shared_memory/window_layout.h"
 
+#include "plan/bucket_slots.h"
+
 namespace gradsync {
 namespace {
 
@@ -16,20 +18,34 @@ WindowLayout::WindowLayout(int64_t buckets, int64_t chunks, int64_t control_byte
       squares_offset_(progress_offset_ + buckets * kLine),
       bytes_(RoundUp(squares_offset_ + chunks * static_cast<int64_t>(sizeof(double)), kPage)) {}
 
-WindowLayout WindowLayout::OfServer(const Plan& plan, int64_t chunks, int64_t control_bytes) {
-  return WindowLayout(static_cast<int64_t>(plan.buckets().size()), chunks, control_bytes);
+WindowLayout WindowLayout::OfServer(const Plan& plan, int64_t chunks, int64_t control_bytes,
+                                    int64_t shard_elements) {
+  WindowLayout layout(static_cast<int64_t>(plan.buckets().size()), chunks, control_bytes);
+  layout.PlaceShard(shard_elements);
+  return layout;
 }
 
-WindowLayout::WindowLayout(const Plan& plan, int64_t control_bytes) {
+void WindowLayout::PlaceShard(int64_t elements) {
+  shard_offset_ = bytes_;
+  bytes_ += RoundUp(elements * static_cast<int64_t>(sizeof(float)), kPage);
+}
+
+WindowLayout::WindowLayout(const Plan& plan, int64_t control_bytes, int64_t shard_elements) {
   int64_t chunks = 0;
   for (const BucketPlan& bucket : plan.buckets()) chunks += bucket.layout.stripes();
   *this = WindowLayout(static_cast<int64_t>(plan.buckets().size()), chunks, control_bytes);
-  for (const BucketPlan& bucket : plan.buckets()) {
-    grads_.push_back(bytes_);
-    bytes_ += RoundUp(bucket.bytes(), kPage);
-    params_.push_back(bytes_);
-    bytes_ += RoundUp(bucket.bytes(), kPage);
+  const std::vector<int64_t> grad_slots = SlotElements(plan, plan.slots().gradients);
+  const std::vector<int64_t> param_slots = SlotElements(plan, plan.slots().parameters);
+  const auto place = [this](const std::vector<int64_t>& slots, int slot, std::vector<int64_t>* to) {
+    if (slot < static_cast<int>(to->size())) return to->push_back((*to)[slot]);
+    to->push_back(bytes_);
+    bytes_ += RoundUp(slots[slot] * static_cast<int64_t>(sizeof(float)), kPage);
+  };
+  for (int bucket = 0; bucket < static_cast<int>(plan.buckets().size()); ++bucket) {
+    place(grad_slots, SlotOf(bucket, plan.slots().gradients), &grads_);
+    place(param_slots, SlotOf(bucket, plan.slots().parameters), &params_);
   }
+  PlaceShard(shard_elements);
 }
 
 int64_t WindowLayout::progress_offset(int bucket) const {

@@ -2,6 +2,10 @@
 //
 //   control words | progress | sums of squares | bucket 0: grad, param | bucket 1: grad, param ...
 //
+// Where the plan has slots (BucketSlots), only the first so many buckets have memory of their own,
+// large enough for all who use it. Where these are of parameters, there is a shard at the end: the
+// parameters of the chunks that the window's member owns.
+//
 // Every rank's gradient stays where it is. The owner of a chunk reads it from all windows, folds,
 // and stores the result into all: one pass, and every chunk has one writer. (A ring moves the same
 // chunk 2(n-1) times.)
@@ -23,10 +27,11 @@ class WindowLayout {
   WindowLayout() = default;
 
   // For a window whose control words take `control_bytes`.
-  WindowLayout(const Plan& plan, int64_t control_bytes);
+  WindowLayout(const Plan& plan, int64_t control_bytes, int64_t shard_elements = 0);
 
   // The window of a parameter server that owns `chunks`: it has no flat buffers.
-  static WindowLayout OfServer(const Plan& plan, int64_t chunks, int64_t control_bytes);
+  static WindowLayout OfServer(const Plan& plan, int64_t chunks, int64_t control_bytes,
+                               int64_t shard_elements = 0);
 
   // A cache line per bucket: how far it is.
   int64_t progress_offset(int bucket) const;
@@ -38,17 +43,21 @@ class WindowLayout {
   int64_t grad_offset(int bucket) const { return grads_[bucket]; }
   int64_t param_offset(int bucket) const { return params_[bucket]; }
 
+  int64_t shard_offset() const { return shard_offset_; }
+
   // Of the whole window.
   int64_t bytes() const { return bytes_; }
 
  private:
   WindowLayout(int64_t buckets, int64_t chunks, int64_t control_bytes);
+  void PlaceShard(int64_t elements);
 
   int64_t progress_offset_ = 0;
   int64_t squares_ = 0;
   int64_t squares_offset_ = 0;
   std::vector<int64_t> grads_;   // by bucket
   std::vector<int64_t> params_;  // by bucket
+  int64_t shard_offset_ = 0;
   int64_t bytes_ = 0;
 };
 

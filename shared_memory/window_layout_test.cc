@@ -35,6 +35,23 @@ TEST(WindowLayoutTest, PartsLieOneAfterAnotherAlignedAndApart) {
   EXPECT_GE(layout.bytes(), end);
 }
 
+TEST(WindowLayoutTest, BucketsTakeTurnsWhereThePlanHasSlots) {
+  BucketSlots slots;
+  slots.gradients = 1;
+  slots.parameters = 2;
+  const Plan plan = *MakePlan(3).WithSlots(slots);
+  const WindowLayout layout(plan, 100, /*shard_elements=*/500);
+  const int64_t grad = layout.grad_offset(0);
+  EXPECT_EQ(layout.grad_offset(1), grad);
+  EXPECT_EQ(layout.grad_offset(2), grad);
+  EXPECT_EQ(layout.param_offset(2), layout.param_offset(0));
+  // Each is as large as the largest that uses it.
+  EXPECT_GE(layout.param_offset(0), grad + plan.buckets()[1].bytes());
+  EXPECT_GE(layout.param_offset(1), layout.param_offset(0) + plan.buckets()[2].bytes());
+  EXPECT_GE(layout.shard_offset(), layout.param_offset(1) + plan.buckets()[1].bytes());
+  EXPECT_EQ(layout.bytes(), layout.shard_offset() + 4096);
+}
+
 TEST(WindowLayoutTest, EveryRankHasRoomForTheSquaresOfItsChunks) {
   for (int n : {1, 2, 5}) {
     const Plan plan = MakePlan(n);

@@ -227,8 +227,10 @@ void WindowOwner::UpdateAndStore(size_t chunk) {
   const ElementRange range = Range(id);
   const int home = Home(id);
   const RecordedSpan span(recorder_.get(), TraceSpan::kOptimize, step_.step, id.bucket, id.slot);
+  const float* const mean = windows_.grad(home, id.bucket) + range.begin;
+  if (windows_.sharded()) return update_(chunk, windows_.shard(id), mean, step_);
   float* const updated = windows_.param(home, id.bucket) + range.begin;
-  update_(chunk, updated, windows_.grad(home, id.bucket) + range.begin, step_);
+  update_(chunk, updated, mean, step_);
   for (int other = 1; other < workers_; ++other) {
     const int rank = (home + other) % workers_;
     Copy(windows_.param(rank, id.bucket) + range.begin, updated, range.size());

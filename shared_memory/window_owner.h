@@ -29,7 +29,8 @@ using ChunkUpdater =
 //
 //   without an updater   the mean, into all gradients;
 //   with one             the mean into one gradient, that of the rank which is last in the fold;
-//                        then the updated parameters into all parameters, from the same rank's.
+//                        then the updated parameters into all parameters, from the same rank's;
+//                        or, where owners keep parameters alone, into the owner's shard.
 //
 // So an owner needs no buffers of its own, and a rank of a ring works in its own window. When a
 // step clips (max_norm > 0, with an updater), owners leave their means there until the step's end,

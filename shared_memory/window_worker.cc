@@ -16,7 +16,7 @@ WindowWorker::WindowWorker(GroupWindows* windows) : windows_(*windows) {
     Exchanged& exchanged = exchanged_.emplace_back();
     for (int slot = 0; slot < layout.slots(); ++slot) {
       const int64_t bytes = layout.range(slot).size() * 4;
-      if (bytes == 0) continue;
+      if (bytes == 0 || windows_.sharded()) continue;
       if (group.owner({bucket, slot}) == windows_.self()) {
         exchanged.tx_bytes += bytes * (workers() - 1);
         exchanged.tx_messages += workers() - 1;
@@ -68,6 +68,37 @@ void WindowWorker::PullParameters() {
   }
   // The rest of the job reads only a part of it.
   if (self != 0) windows_.window(0).Forget();
+}
+
+void WindowWorker::Gather(int bucket) {
+  const StripeLayout& layout = windows_.plan().buckets()[bucket].layout;
+  float* const param = windows_.param(windows_.self(), bucket);
+  for (int slot = 0; slot < layout.slots(); ++slot) {
+    const ElementRange range = layout.range(slot);
+    if (range.empty()) continue;
+    Copy(param + range.begin, windows_.shard({bucket, slot}), range.size());
+    if (windows_.group().owner({bucket, slot}) == windows_.self()) {
+      counter_.Sent((workers() - 1) * range.size() * 4, workers() - 1);
+    } else {
+      counter_.Received(range.size() * 4);
+    }
+  }
+}
+
+void WindowWorker::StoreParameters(int bucket) {
+  const StripeLayout& layout = windows_.plan().buckets()[bucket].layout;
+  const float* const param = windows_.param(0, bucket);
+  for (int slot = 0; slot < layout.slots(); ++slot) {
+    const ElementRange range = layout.range(slot);
+    if (range.empty()) continue;
+    const bool own = windows_.group().owner({bucket, slot}) == windows_.self();
+    if (windows_.self() != 0) {
+      if (own) counter_.Received(range.size() * 4);
+      continue;
+    }
+    Copy(windows_.shard({bucket, slot}), param + range.begin, range.size());
+    if (!own) counter_.Sent(range.size() * 4, 1);
+  }
 }
 
 bool WindowWorker::CanResolve() const {

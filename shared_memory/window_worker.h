@@ -23,8 +23,8 @@ namespace gradsync {
 // Tells the owners which gradients are complete, and resolves the handle of a bucket when all
 // owners are done with it: only then is the own gradient no longer read and the result whole.
 //
-// Only one thread at a time may call Resolve(); PullParameters() needs that nothing is launched
-// meanwhile; the rest is thread-safe. Nothing blocks. A step allocates nothing.
+// Only one thread at a time may call Resolve(); PullParameters() and StoreParameters() need that
+// nothing is launched meanwhile; the rest is thread-safe. Nothing blocks. A step allocates nothing.
 class WindowWorker {
  public:
   // `windows` must outlive this object.
@@ -43,6 +43,13 @@ class WindowWorker {
 
   // Copies rank 0's parameters here.
   void PullParameters();
+
+  // Where owners keep parameters alone: copies a bucket's from their shards here. The bucket's last
+  // launch, if there was one, has resolved here, and whoever gathers launches later.
+  void Gather(int bucket);
+
+  // The same the other way, which is rank 0's work; between barriers.
+  void StoreParameters(int bucket);
 
   // Whether the next handle is to be resolved.
   bool CanResolve() const;

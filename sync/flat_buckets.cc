@@ -4,13 +4,14 @@
 #include <cstring>
 #include <exception>
 #include <memory>
-#include <utility>
+#include <vector>
 
 #include "ATen/ops/from_blob.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/available_memory.h"
+#include "plan/bucket_slots.h"
 
 namespace gradsync {
 namespace {
@@ -21,8 +22,31 @@ constexpr size_t kPage = 4096;
 
 size_t RoundUp(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
-size_t BytesOf(const BucketPlan& bucket) {
-  return RoundUp(static_cast<size_t>(bucket.numel) * sizeof(float), kAlignment);
+size_t BytesOf(int64_t elements) {
+  return RoundUp(static_cast<size_t>(elements) * sizeof(float), kAlignment);
+}
+
+// Where flat buffers begin, and how many bytes they are together.
+struct Places {
+  std::vector<size_t> grads;   // by slot
+  std::vector<size_t> params;  // by slot
+  size_t bytes = 0;
+};
+
+Places PlacesOf(const Plan& plan) {
+  Places places;
+  const auto place = [&places](int64_t elements) {
+    const size_t offset = places.bytes;
+    places.bytes += BytesOf(elements);
+    return offset;
+  };
+  for (int64_t elements : SlotElements(plan, plan.slots().gradients)) {
+    places.grads.push_back(place(elements));
+  }
+  for (int64_t elements : SlotElements(plan, plan.slots().parameters)) {
+    places.params.push_back(place(elements));
+  }
+  return places;
 }
 
 absl::Status NoMemory(size_t bytes, absl::string_view found) {
@@ -30,18 +54,19 @@ absl::Status NoMemory(size_t bytes, absl::string_view found) {
       absl::StrCat("buckets: expected ", bytes, " bytes of memory, found ", found));
 }
 
-std::vector<GradBucket> BucketsIn(const std::shared_ptr<char>& memory, const Plan& plan) {
-  size_t offset = 0;
-  const auto flat = [&](const BucketPlan& bucket) {
-    char* const data = memory.get() + offset;
-    offset += BytesOf(bucket);
+std::vector<GradBucket> BucketsIn(const std::shared_ptr<char>& memory, const Plan& plan,
+                                  const Places& places) {
+  const auto flat = [&](size_t offset, int64_t numel) {
     return at::from_blob(
-        data, {bucket.numel}, [memory](void*) {}, at::kFloat);
+        memory.get() + offset, {numel}, [memory](void*) {}, at::kFloat);
   };
   std::vector<GradBucket> buckets;
-  for (const BucketPlan& bucket : plan.buckets()) {
-    at::Tensor grad = flat(bucket);
-    buckets.push_back({std::move(grad), flat(bucket)});
+  for (size_t b = 0; b < plan.buckets().size(); ++b) {
+    const int bucket = static_cast<int>(b);
+    const size_t grad = places.grads[SlotOf(bucket, plan.slots().gradients)];
+    const size_t param = places.params[SlotOf(bucket, plan.slots().parameters)];
+    const int64_t numel = plan.buckets()[b].numel;
+    buckets.push_back({flat(grad, numel), flat(param, numel)});
   }
   return buckets;
 }
@@ -49,9 +74,8 @@ std::vector<GradBucket> BucketsIn(const std::shared_ptr<char>& memory, const Pla
 }  // namespace
 
 absl::StatusOr<std::vector<GradBucket>> AllocateBuckets(const Plan& plan) {
-  size_t bytes = kAlignment;
-  for (const BucketPlan& bucket : plan.buckets()) bytes += 2 * BytesOf(bucket);
-  bytes = RoundUp(bytes, kPage);
+  const Places places = PlacesOf(plan);
+  const size_t bytes = RoundUp(places.bytes + kAlignment, kPage);
   const uint64_t available = AvailableMemory();
   if (bytes > available) return NoMemory(bytes, absl::StrCat(available));
   try {
@@ -59,7 +83,7 @@ absl::StatusOr<std::vector<GradBucket>> AllocateBuckets(const Plan& plan) {
                                        [](char* m) { std::free(m); });
     if (memory == nullptr) return NoMemory(bytes, "less, or a limit of this process");
     std::memset(memory.get(), 0, bytes);
-    return BucketsIn(memory, plan);
+    return BucketsIn(memory, plan, places);
   } catch (const std::exception& error) {
     return NoMemory(bytes, error.what());
   }

@@ -31,6 +31,27 @@ TEST(FlatBucketsTest, BucketsAreZeroAndAligned) {
   }
 }
 
+TEST(FlatBucketsTest, BucketsOfOneSlotHaveItsMemoryAndOthersNoneOfIt) {
+  OptimizerSpec optimizer;
+  optimizer.groups.resize(1);
+  BucketSlots slots;
+  slots.gradients = 2;
+  slots.parameters = 1;
+  const Plan plan =
+      *Plan::FromBuckets({{"a", {5}, {1}, 0}, {"b", {40}, {1}, 0}, {"c", {90}, {1}, 0}},
+                         {{0}, {1}, {2}}, optimizer, 1, 0)
+           ->WithSlots(slots);
+  const auto buckets = AllocateBuckets(plan);
+  ASSERT_TRUE(buckets.ok()) << buckets.status();
+  const std::vector<BucketMemory> memory = MemoryOf(*buckets);
+  EXPECT_EQ(memory[2].grad, memory[0].grad);
+  EXPECT_GE(memory[1].grad, memory[0].grad + 96);  // the larger of both
+  EXPECT_EQ(memory[0].param, memory[1].param);
+  EXPECT_EQ(memory[0].param, memory[2].param);
+  EXPECT_GE(memory[0].param, memory[1].grad + 48);
+  EXPECT_EQ(memory[2].numel, 96);
+}
+
 // The result of an allocation that failed was written to.
 TEST(FlatBucketsTest, MoreThanTheHostHasIsRefusedWithTheNumberOfBytes) {
   const int64_t numel = int64_t{1} << 45;  // more than a process can address

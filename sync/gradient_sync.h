@@ -19,6 +19,17 @@
 //                         state, all-gather of parameters, which is ZeRO-1 for the bytes of an
 //                         allreduce).
 //
+// With kOwner buckets may share memory, as the plan says (BucketSlots of plan/plan.h). Slots of
+// gradients: a bucket's gradient exists from its first write to the resolution of its handle, and
+// then another bucket's lies there; nothing of it is kept but what the owners made of it (ZeRO-2).
+// Slots of parameters: owners alone keep parameters, Launch() returns none, and whoever computes
+// asks for them, bucket by bucket (ZeRO-3):
+//
+//   sync->Bind(plan)
+//   for each b: sync->StoreParameters(b)       instead of BroadcastParameters()
+//   each step: sync->Gather(b).Wait()          before each use of the bucket's parameters
+//              handle[b] = sync->Launch(step, b)
+//
 // The mean is the same, to the bit, for every backend that folds in the plan's order (stripes.h).
 //
 // Errors, everywhere: INVALID_ARGUMENT options; FAILED_PRECONDITION plans differ, launch out of
@@ -54,7 +65,8 @@
 namespace gradsync {
 
 // The two flat buffers of a bucket: contiguous fp32 of shape [BucketPlan::numel], 64-byte aligned,
-// zero at first. The backend allocated them (plain, shared, pinned or registered memory, or that of
+// zero at first, and where buckets share memory the same as others'. The padding between tensors
+// must be zero in every gradient that is launched. The backend allocated them (plain, shared, pinned or registered memory, or that of
 // gpu()); the tensors keep the memory alive, also after the backend is gone.
 struct GradBucket {
   at::Tensor grad;
@@ -78,7 +90,8 @@ class GradientSync {
   // naming the peer.
   virtual absl::StatusOr<std::vector<GradBucket>> Bind(const Plan& plan, Deadline deadline) = 0;
 
-  // Collective. Copies rank 0's `param` buffers to all ranks, and to the owners. Called after
+  // Collective. Copies rank 0's `param` buffers to all ranks, and to the owners; not where the plan
+  // has slots of parameters, which have no room for them (FAILED_PRECONDITION). Called after
   // Bind() and before the first Launch(), or between steps when nothing is in flight.
   virtual absl::Status BroadcastParameters(Deadline deadline) = 0;
 
@@ -88,6 +101,17 @@ class GradientSync {
   // all handles of the one before were resolved; anything else is FAILED_PRECONDITION in the handle
   // and fails the group. Every backend checks all of this (sync/launch_order.h).
   virtual SyncHandle Launch(const StepOptions& step, int bucket) = 0;
+
+  // Only where the plan has slots of parameters: fills the bucket's `param` with what its owners
+  // hold. Until the handle resolves the slot's memory belongs to the backend; then its values are
+  // the bucket's until another is gathered into the slot, or this one is launched. All ranks gather
+  // the same buckets in the same order, and none whose launch has not resolved. Never waits for a
+  // peer.
+  virtual SyncHandle Gather(int bucket);
+
+  // Collective, where the plan has slots of parameters, between steps: owners take rank 0's values
+  // of the bucket from its `param`.
+  virtual absl::Status StoreParameters(int bucket, Deadline deadline);
 
   virtual UpdateSite update_site() const = 0;
 

@@ -90,6 +90,8 @@ class GroupSync final : public GradientSync, private EngineHost {
   absl::StatusOr<std::vector<GradBucket>> Bind(const Plan& plan, Deadline deadline) override;
   absl::Status BroadcastParameters(Deadline deadline) override;
   SyncHandle Launch(const StepOptions& step, int bucket) override;
+  SyncHandle Gather(int bucket) override;
+  absl::Status StoreParameters(int bucket, Deadline deadline) override;
   UpdateSite update_site() const override { return engine_->update_site(); }
   SyncIdentity identity() const override { return engine_->identity(); }
   std::shared_ptr<GpuApi> gpu() const override { return engine_->gpu(); }
@@ -117,9 +119,11 @@ class GroupSync final : public GradientSync, private EngineHost {
 
   bool at_owner() const { return update_site() == UpdateSite::kOwner; }
   absl::Status CheckUsable() const;
+  absl::Status CheckSlots(const Plan& plan) const;
+  absl::Status CheckSharded(int bucket) const;
   absl::Status Failed(absl::Status status);
   absl::Status Collective(absl::Status status);
-  SyncHandle FailureHandle(const StepOptions& step, int bucket);
+  SyncHandle FailureHandle(std::string what);
   void OnFailure(absl::Status status);
   void AwaitEnd(absl::Duration patience = absl::ZeroDuration());
   void RecordBuckets();
@@ -225,6 +229,7 @@ absl::StatusOr<std::vector<GradBucket>> GroupSync::Bind(const Plan& plan, Deadli
   if (absl::IsFailedPrecondition(agreed)) return agreed;
   GS_RETURN_IF_ERROR(Collective(agreed));
   GS_RETURN_IF_ERROR(engine_->CheckPlan(plan));
+  GS_RETURN_IF_ERROR(CheckSlots(plan));
   plan_ = plan;
   order_ = LaunchOrder(static_cast<int>(plan.buckets().size()));
   absl::StatusOr<std::vector<GradBucket>> buckets = engine_->Connect(plan, deadline);
@@ -235,9 +240,23 @@ absl::StatusOr<std::vector<GradBucket>> GroupSync::Bind(const Plan& plan, Deadli
   return buckets;
 }
 
+absl::Status GroupSync::CheckSlots(const Plan& plan) const {
+  const auto refuse = [this](absl::string_view expected) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("buckets that share memory: expected ", expected, ", found ", name_));
+  };
+  if (plan.slots() == BucketSlots()) return absl::OkStatus();
+  if (!at_owner()) return refuse("update at the owners");
+  if (gpu() != nullptr) return refuse("buckets in the host's memory");
+  if (plan.slots().parameters > 0 && !engine_->keeps_parameters()) {
+    return refuse("a backend whose owners can keep the parameters");
+  }
+  return absl::OkStatus();
+}
+
 // A handle of the failure that is to come.
-SyncHandle GroupSync::FailureHandle(const StepOptions& step, int bucket) {
-  SyncPromise promise(absl::StrCat("bucket ", bucket, " of step ", step.step));
+SyncHandle GroupSync::FailureHandle(std::string what) {
+  SyncPromise promise(std::move(what));
   MutexLock lock(&mutex_);
   if (!failure_.ok()) return ResolvedHandle(failure_);
   refused_.push_back(promise);
@@ -249,7 +268,10 @@ SyncHandle GroupSync::Launch(const StepOptions& step, int bucket) {
   if (!refused.ok()) return ResolvedHandle(std::move(refused));
   refused = order_.Check(step, bucket);
   if (!refused.ok()) Report(refused);
-  if (!refused.ok() || halted_) return FailureHandle(step, bucket);
+  const auto failure = [&] {
+    return FailureHandle(absl::StrCat("bucket ", bucket, " of step ", step.step));
+  };
+  if (!refused.ok() || halted_) return failure();
   if (bucket == 0) RecordBuckets();  // all of the step before are resolved
   const bool records = Records(group_.recorder.get(), step.step);
   TraceEvent event;
@@ -257,7 +279,7 @@ SyncHandle GroupSync::Launch(const StepOptions& step, int bucket) {
   absl::StatusOr<SyncHandle> launched = engine_->Launch(step, bucket);
   if (!launched.ok()) {
     Report(launched.status());
-    return FailureHandle(step, bucket);
+    return failure();
   }
   if (records) {
     event.what = TraceSpan::kBucket;
@@ -278,8 +300,41 @@ void GroupSync::RecordBuckets() {
   recorded_.clear();
 }
 
+absl::Status GroupSync::CheckSharded(int bucket) const {
+  GS_RETURN_IF_ERROR(CheckUsable());
+  if (plan_.slots().parameters == 0) {
+    return absl::FailedPreconditionError(
+        "parameters that owners keep: expected a plan with slots of parameters, found none");
+  }
+  const int buckets = static_cast<int>(plan_.buckets().size());
+  if (bucket >= 0 && bucket < buckets) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("gather: expected a bucket below ", buckets, ", found ", bucket));
+}
+
+SyncHandle GroupSync::Gather(int bucket) {
+  absl::Status refused = CheckSharded(bucket);
+  if (!refused.ok()) return ResolvedHandle(std::move(refused));
+  const auto failure = [&] { return FailureHandle(absl::StrCat("gather of bucket ", bucket)); };
+  if (halted_) return failure();
+  absl::StatusOr<SyncHandle> gathered = engine_->Gather(bucket);
+  if (gathered.ok()) return *std::move(gathered);
+  Report(gathered.status());
+  return failure();
+}
+
+absl::Status GroupSync::StoreParameters(int bucket, Deadline deadline) {
+  GS_RETURN_IF_ERROR(CheckSharded(bucket));
+  return Collective(engine_->StoreParameters(bucket, deadline));
+}
+
 absl::Status GroupSync::BroadcastParameters(Deadline deadline) {
   GS_RETURN_IF_ERROR(CheckUsable());
+  if (plan_.slots().parameters > 0) {
+    return absl::FailedPreconditionError(
+        "broadcast: expected parameters in all buckets, found a plan with slots of parameters "
+        "(StoreParameters())");
+  }
   return Collective(engine_->Broadcast(steps_done_, deadline));
 }
 

@@ -224,6 +224,10 @@ absl::StatusOr<std::vector<GradBucket>> StagedSync::Bind(const Plan& plan, Deadl
 absl::Status StagedSync::Allocate(const Plan& plan, const std::vector<GradBucket>& host_buckets) {
   host_buckets_ = host_buckets;
   order_ = LaunchOrder(static_cast<int>(plan.buckets().size()));
+  if (!(plan.slots() == BucketSlots())) {
+    return absl::InvalidArgumentError(
+        "buckets that share memory: expected buckets in the host's memory, found a GPU's");
+  }
   GS_ASSIGN_OR_RETURN(device_buckets_, AllocateDeviceBuckets(plan, gpu_));
   const std::vector<BucketMemory> host = MemoryOf(host_buckets_);
   const std::vector<BucketMemory> device = MemoryOf(device_buckets_);

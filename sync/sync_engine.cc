@@ -15,4 +15,16 @@ absl::Status SyncEngine::Agree(const Plan& plan, Deadline deadline) {
                         deadline);
 }
 
+namespace {
+
+absl::Status NoShards() {
+  return absl::FailedPreconditionError("expected owners that keep parameters, found none");
+}
+
+}  // namespace
+
+absl::StatusOr<SyncHandle> SyncEngine::Gather(int) { return NoShards(); }
+
+absl::Status SyncEngine::StoreParameters(int, Deadline) { return NoShards(); }
+
 }  // namespace gradsync

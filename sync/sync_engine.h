@@ -87,6 +87,12 @@ class SyncEngine {
   // for Fail().
   virtual absl::StatusOr<SyncHandle> Launch(const StepOptions& step, int bucket) = 0;
 
+  // Whether owners can keep parameters alone (BucketSlots::parameters); then the next two are as
+  // GradientSync has them, and come for such plans only, in place of Broadcast().
+  virtual bool keeps_parameters() const { return false; }
+  virtual absl::StatusOr<SyncHandle> Gather(int bucket);
+  virtual absl::Status StoreParameters(int bucket, Deadline deadline);
+
   // As GradientSync has them. `steps`: the number of the last step launched or imported. Export()
   // and Import() come only under kOwner, and ForgetResiduals() before every import.
   virtual absl::Status Broadcast(int64_t steps, Deadline deadline) = 0;

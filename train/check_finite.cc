@@ -2,7 +2,6 @@
 
 #include <cmath>
 #include <exception>
-#include <string>
 
 #include "ATen/ops/isfinite.h"
 #include "absl/strings/str_cat.h"
@@ -30,6 +29,15 @@ absl::Status CheckFinite(absl::string_view where, double loss) {
   if (std::isfinite(loss)) return absl::OkStatus();
   return absl::InternalError(
       absl::StrCat(where, ": expected a finite loss, found ", loss, kDiverged));
+}
+
+absl::Status CheckFinite(absl::string_view where, const std::string& name,
+                         const at::Tensor& parameter) {
+  try {
+    return CheckTensor(where, name, parameter);
+  } catch (const std::exception& e) {
+    return absl::InternalError(absl::StrCat("the model after the last step: LibTorch: ", e.what()));
+  }
 }
 
 absl::Status CheckFinite(absl::string_view where, const Model& model) {

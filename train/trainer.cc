@@ -49,6 +49,7 @@
 #include "train/pipeline_stage.h"
 #include "train/precision.h"
 #include "train/record_step.h"
+#include "train/sharded_step.h"
 #include "train/slow_down.h"
 #include "train/step_graph.h"
 #include "train/tensor_slice.h"
@@ -184,6 +185,7 @@ class TrainerImpl : public Trainer {
     ddp.stall_after = options_.stall_after;
     ddp.skip_nonfinite_steps = scaler_.has_value();
     ddp.recorder = options_.recorder;
+    ddp.activity = activity();
     ddp.forward_backward = [this] { ThrowAwayStep(); };
     GS_RETURN_IF_ERROR(ComparePrecisions());
     if (options_.record_gradients || !options_.straggler.nobody() || activity() != nullptr) {
@@ -193,10 +195,15 @@ class TrainerImpl : public Trainer {
                                   : slice != nullptr ? slice->replicas
                                                      : side_channel_;
     if (stage_ != nullptr) ddp.part = stage_->part();
+    if (options_.shard_parameters) ddp.units = UnitsOf(*model_);
     GS_ASSIGN_OR_RETURN(
         ddp_, DistributedDataParallel::Create(
                   model_, sync_, options_.synchronised ? replicas : nullptr, std::move(ddp)));
     if (stage_ != nullptr) GS_RETURN_IF_ERROR(stage_->Connect());
+    if (options_.shard_parameters) {
+      sharded_ = std::make_unique<ShardedStep>(options_.compute, model_.get(), ddp_.get(),
+                                               options_.timeout);
+    }
     if (options_.record_gradients) gradient_done_.resize(plan().tensors().size());
     GS_RETURN_IF_ERROR(SynchroniseNorms(moments));
     if (options_.ema_decay > 0) {
@@ -455,6 +462,7 @@ class TrainerImpl : public Trainer {
     // LibTorch's words about it have lost the code.
     if (moments_ != nullptr) GS_RETURN_IF_ERROR(moments_->status());
     if (slice_ != nullptr) GS_RETURN_IF_ERROR(slice_->status());
+    if (sharded_ != nullptr) GS_RETURN_IF_ERROR(sharded_->status());
     GS_RETURN_IF_ERROR(computed);
     {
       const Activity::Wait wait(activity());
@@ -465,6 +473,7 @@ class TrainerImpl : public Trainer {
       GS_RETURN_IF_ERROR(scaler_->Update(ddp_->skipped()));
     }
     times.exposed += ddp_->timing().exposed;
+    times.backward -= ddp_->timing().in_backward;
     times.update = ddp_->timing().update;
     const MonotonicTime finished = MonotonicTime::Now();
     times.update += slow_down_.Stretch(times.update);
@@ -580,7 +589,9 @@ class TrainerImpl : public Trainer {
   }
 
   BatchFigures ForwardBackward(const Batch& batch) {
-    const at::Tensor logits = Forward(options_.compute, *model_, batch.images);
+    const at::Tensor logits = sharded_ != nullptr
+                                  ? sharded_->Forward(batch.images)
+                                  : Forward(options_.compute, *model_, batch.images);
     const auto [loss, hits] = LossOf(logits, batch.labels, options_.label_smoothing);
     const at::Tensor correct = hits.to(at::kFloat);
     slow_down_.CatchUp();
@@ -588,7 +599,11 @@ class TrainerImpl : public Trainer {
     at::Tensor objective = loss;
     if (batches_ > 1) objective = objective / static_cast<double>(batches_);
     if (scaler_.has_value()) objective = objective * loss_scale_;
-    objective.backward();
+    if (sharded_ != nullptr) {
+      sharded_->Backward(objective);
+    } else {
+      objective.backward();
+    }
     return {loss.detach(), correct};
   }
 
@@ -730,16 +745,29 @@ class TrainerImpl : public Trainer {
     return absl::OkStatus();
   }
 
+  absl::Status CheckFiniteParameters(int64_t step) {
+    if (sharded_ == nullptr) return CheckFinite(Where(step), *model_);
+    const auto check = [&](const std::string& name, const at::Tensor& parameter) {
+      return CheckFinite(Where(step), name, parameter);
+    };
+    GS_RETURN_IF_ERROR(ddp_->VisitParameters(check, NewDeadline()));
+    return CheckFinite(Where(step), *model_);  // for the buffers
+  }
+
   // What follows the last step: mean losses, evaluation, the proof that all workers hold the same
   // parameters.
   absl::Status Conclude(TrainingResult* result) {
     if (!options_.allow_nonfinite) {
-      GS_RETURN_IF_ERROR(CheckFinite(Where(result->last_step), *model_));
+      GS_RETURN_IF_ERROR(CheckFiniteParameters(result->last_step));
     }
     // A job that is resumed after its last step has none.
     if (!result->losses.empty()) GS_RETURN_IF_ERROR(MeanLosses(result));
     GS_ASSIGN_OR_RETURN(result->epochs, tally_.Share(*side_channel_, NewDeadline()));
-    result->params_sha256 = ddp_->ParamsSha256();
+    if (sharded_ != nullptr) {
+      GS_ASSIGN_OR_RETURN(result->params_sha256, ddp_->GatheredSha256(NewDeadline()));
+    } else {
+      result->params_sha256 = ddp_->ParamsSha256();
+    }
     if (stage_ != nullptr) {
       GS_ASSIGN_OR_RETURN(result->params_sha256, stage_->ParamsSha256());
     }
@@ -874,6 +902,7 @@ class TrainerImpl : public Trainer {
   std::unique_ptr<DistributedDataParallel> ddp_;
   std::unique_ptr<StepGraph> step_graph_;  // after Bind()
   std::unique_ptr<PipelineStage> stage_;   // null without stages
+  std::unique_ptr<ShardedStep> sharded_;   // null unless owners alone keep parameters
   absl::Duration stage_wait_;              // of measured steps
   std::unique_ptr<TensorSlice> slice_;     // null without slices
   // Of the link between slices, before the first measured step.

@@ -81,6 +81,8 @@ struct TrainerOptions {
   int64_t evaluate_every = 0;    // also rank 0's parameters after every so many steps; 0: never
   // False: each worker trains by itself (topology local), with a side channel of its own alone.
   bool synchronised = true;
+  // Owners alone keep parameters; the model's blocks are gathered one by one (sharded_step.h).
+  bool shard_parameters = false;
   PlanOptions plan;               // bucket and chunk sizes; the world size is filled in
   bool record_gradients = false;  // fill StepReport::gradient_ready
   // Steps after which no other begins before `on_step` has been told of all, and before which none

@@ -9,7 +9,7 @@ std::vector<FlagTopic> WorkerTopics() {
         "servers", "num_servers", "server_tasks"}},
       {"How gradients are exchanged",
        {"topology", "link", "update", "consistency", "compression", "server_weights", "owners",
-        "connections"}},
+        "connections", "zero"}},
       {"Parts of a model on several ranks",
        {"mesh", "pipeline_schedule", "micro_batches", "split", "sequence_parallel", "tensor_link"}},
       {"Model and data",

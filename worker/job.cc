@@ -30,6 +30,7 @@
 #include "train/trainer.h"
 #include "worker/effective_flags.h"
 #include "worker/live_metrics.h"
+#include "worker/memory_line.h"
 #include "worker/metrics.h"
 #include "worker/pipeline_flags.h"
 #include "worker/progress.h"
@@ -239,6 +240,8 @@ class Job {
     }
     if (rank() == 0) {
       PrintMemory(*result, options_.trainer.model.activation_checkpointing);
+      const std::string memory = MemoryLine(trainer_->plan(), options_.join.sync.job);
+      if (!memory.empty()) PrintLine(memory);
       PrintResult(*result, options_.trainer.synchronised ? Replicas() : 1,
                   options_.trainer.ema_decay > 0);
     }

@@ -39,6 +39,7 @@
 #include "worker/operation_flags.h"
 #include "worker/pipeline_flags.h"
 #include "worker/seeing_flags.h"
+#include "worker/sharding_flags.h"
 #include "worker/slice_flags.h"
 #include "worker/training_flags.h"
 
@@ -195,6 +196,7 @@ absl::StatusOr<JobOptions> JobOptionsFromFlags(std::vector<FlagRecord> flags) {
   job.trainer.ranks_on_host = job.join.ranks_on_host;
   GS_RETURN_IF_ERROR(PipelineFromFlags(&job));
   GS_RETURN_IF_ERROR(SlicesFromFlags(&job));
+  GS_RETURN_IF_ERROR(ShardingFromFlags(&job));
   job.flags = EffectiveFlagsFrom(std::move(flags), job.join);
   GS_ASSIGN_OR_RETURN(job.seeing, SeeingFromFlags(meet.rank));
   GS_RETURN_IF_ERROR(WatchFromOutside(&job));

@@ -1,0 +1,45 @@
+// What a job costs whose owners keep things for all (BucketSlots): bytes on the wire and in memory,
+// to the byte.
+
+#ifndef GRADSYNC_PLAN_SHARDED_JOB_H_
+#define GRADSYNC_PLAN_SHARDED_JOB_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "plan/plan.h"
+#include "plan/shard_map.h"
+#include "plan/update_site.h"
+#include "plan/wire_traffic.h"
+
+namespace gradsync {
+
+// Where owners alone keep parameters, in the numbers of plan/wire_traffic.h: the launches of one
+// step, which bring gradients to their owners and nothing back, and one gather of one bucket.
+std::vector<Flow> RingLaunchFlows(const Plan& plan);
+std::vector<Flow> RingGatherFlows(const Plan& plan, int bucket);
+std::vector<Flow> PsLaunchFlows(const Plan& plan, const ShardMap& shards);
+std::vector<Flow> PsGatherFlows(const Plan& plan, const ShardMap& shards, int bucket);
+
+// What stays allocated between steps, but for what is of a few chunks' size. The arithmetic of the
+// ZeRO paper, with two differences: gradients are not kept as shards, because an owner updates a
+// chunk as soon as its mean is complete; and slots have the size of the largest bucket in each.
+struct MemoryUse {
+  int64_t parameters = 0;  // flat buffers of buckets
+  int64_t gradients = 0;   // likewise; of a server: sums
+  int64_t shard = 0;       // parameters that nobody else keeps, or a server's
+  int64_t state = 0;       // of the optimizer
+
+  int64_t total() const { return parameters + gradients + shard + state; }
+};
+
+// Of a rank of a ring.
+MemoryUse RingMemory(const Plan& plan, UpdateSite site, int rank);
+
+// Of a worker and of a server that updates, whose memory is their own (not --link=shm).
+MemoryUse PsWorkerMemory(const Plan& plan, UpdateSite site);
+MemoryUse PsServerMemory(const Plan& plan, const ShardMap& shards, int server);
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_PLAN_SHARDED_JOB_H_

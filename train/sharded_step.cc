@@ -1,0 +1,60 @@
+#include "train/sharded_step.h"
+
+#include <utility>
+
+#include "absl/container/flat_hash_set.h"
+#include "base/deadline.h"
+#include "ddp/flat_parameters.h"
+#include "torch/csrc/autograd/autograd.h"
+
+namespace gradsync {
+
+std::vector<std::vector<std::string>> UnitsOf(const Model& model) {
+  absl::flat_hash_set<std::string> trainable;
+  for (const NamedParameter& parameter : TrainableParametersOf(model)) {
+    trainable.insert(parameter.name);
+  }
+  std::vector<std::vector<std::string>> units;
+  for (const ModelBlock& block : model.blocks()) {
+    std::vector<std::string>& unit = units.emplace_back();
+    for (std::string& name : model.ParametersOf(block)) {
+      if (trainable.contains(name)) unit.push_back(std::move(name));
+    }
+  }
+  return units;
+}
+
+// After a failure the rest of the step computes with whatever lies in memory, and fails.
+void ShardedStep::Need(int block, int next) {
+  if (status_.ok()) status_ = ddp_.GatherUnit(block, next, Deadline::In(timeout_));
+}
+
+at::Tensor ShardedStep::Forward(const at::Tensor& images) {
+  const int blocks = static_cast<int>(model_.blocks().size());
+  cuts_.clear();
+  at::Tensor x = images;
+  for (int block = 0; block < blocks; ++block) {
+    // The last block's parameters are still there when backward begins with it.
+    const int next = block + 1 < blocks ? block + 1 : -1;
+    Need(block, next);
+    x = ForwardBlocks(options_, model_, block, block + 1, x);
+    if (next < 0 || !x.requires_grad()) continue;
+    cuts_.push_back({block, x, std::make_unique<StageInlet>(x.detach())});
+    x = cuts_.back().inlet->input();
+  }
+  return x;
+}
+
+void ShardedStep::Backward(const at::Tensor& objective) {
+  const int last = static_cast<int>(model_.blocks().size()) - 1;
+  Need(last, last - 1);
+  objective.backward();
+  while (!cuts_.empty()) {
+    const Cut cut = std::move(cuts_.back());
+    cuts_.pop_back();
+    Need(cut.block, cut.block - 1);
+    torch::autograd::backward({cut.output}, {cut.inlet->gradient()});
+  }
+}
+
+}  // namespace gradsync

@@ -1,0 +1,17 @@
+#ifndef GRADSYNC_WORKER_MEMORY_LINE_H_
+#define GRADSYNC_WORKER_MEMORY_LINE_H_
+
+#include <string>
+
+#include "plan/job_spec.h"
+#include "plan/plan.h"
+
+namespace gradsync {
+
+// What rank 0 keeps between steps where buckets share memory, beside what it would keep if they did
+// not and it updated itself; by the arithmetic of plan/sharded_job.h. Empty where they do not.
+std::string MemoryLine(const Plan& plan, const JobSpec& spec);
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_WORKER_MEMORY_LINE_H_

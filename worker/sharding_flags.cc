@@ -1,0 +1,84 @@
+#include "worker/sharding_flags.h"
+
+#include <string>
+
+#include "absl/flags/flag.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "base/flag_error.h"
+#include "base/status_macros.h"
+#include "plan/consistency.h"
+#include "plan/job_spec.h"
+#include "plan/update_site.h"
+
+ABSL_FLAG(int, zero, 0,
+          "what owners (ranks of a ring, or servers) keep for all: 1: the optimizer's state, as "
+          "--update=owner; 2: gradients too, of which a worker has only those of a few buckets at "
+          "a time; 3: parameters too, which a worker gathers block by block, in forward and again "
+          "in backward; 0: nothing, or what --update says");
+
+namespace gradsync {
+namespace {
+
+constexpr int kMost = 3;
+
+// One fills while the one before is exchanged.
+constexpr int kGradientSlots = 2;
+
+absl::Status CheckShardedParameters(const JobOptions& job) {
+  const auto refuse = [](absl::string_view expected) {
+    return FlagError("zero", absl::StrCat("0 to 2 with ", expected), "3");
+  };
+  const JobSpec& spec = job.join.sync.job;
+  const TrainerOptions& trainer = job.trainer;
+  if (spec.topology == Topology::kLocal) return refuse("--topology=local, where nobody else is");
+  if (trainer.pipeline.mesh.has_pipeline()) return refuse("stages (--mesh)");
+  if (spec.codec.compresses()) return refuse("--compression");
+  if (trainer.evaluate || trainer.evaluate_every > 0) return refuse("an evaluation");
+  if (trainer.checkpoint.wanted()) return refuse("checkpoints");
+  if (trainer.ema_decay > 0) return refuse("--ema_decay");
+  return absl::OkStatus();
+}
+
+absl::Status CheckSharding(const JobOptions& job, int zero) {
+  const std::string found = absl::StrCat(zero);
+  const auto refuse = [&found](absl::string_view expected) {
+    return FlagError("zero", expected, found);
+  };
+  const JobSpec& spec = job.join.sync.job;
+  if (spec.link == Link::kGloo) return refuse("0 with --link=gloo, which has no reduce-scatter");
+  if (zero < 2) return absl::OkStatus();
+  if (job.join.device.device != "cpu") {
+    return refuse(absl::StrCat("0 or 1 with --device=", job.join.device.device));
+  }
+  if (job.trainer.pipeline.mesh.has_slices()) return refuse("0 or 1 with slices (--mesh)");
+  if (job.trainer.accumulate > 1) {
+    return refuse(
+        "0 or 1 with --accumulate or --micro_batches, whose sums are whole gradients on each "
+        "worker");
+  }
+  if (job.trainer.max_norm > 0) {
+    return refuse("0 or 1 with --max_norm, which needs all gradients at once");
+  }
+  if (!spec.consistency.bulk()) {
+    return refuse(absl::StrCat("0 or 1 with --consistency=", ConsistencyName(spec.consistency)));
+  }
+  return zero < 3 ? absl::OkStatus() : CheckShardedParameters(job);
+}
+
+}  // namespace
+
+absl::Status ShardingFromFlags(JobOptions* job) {
+  const int zero = absl::GetFlag(FLAGS_zero);
+  if (zero < 0 || zero > kMost) {
+    return FlagError("zero", absl::StrCat("0 to ", kMost), absl::StrCat(zero));
+  }
+  if (zero == 0) return absl::OkStatus();
+  GS_RETURN_IF_ERROR(CheckSharding(*job, zero));
+  job->join.sync.job.update = UpdateSite::kOwner;
+  if (zero >= 2) job->trainer.plan.slots.gradients = kGradientSlots;
+  job->trainer.shard_parameters = zero == 3;
+  return absl::OkStatus();
+}
+
+}  // namespace gradsync
