@@ -306,6 +306,9 @@ class Runner:
         # A folder of images is small already, and its flags are for no other data.
         if any(word.startswith("--data=imagefolder:") for word in after):
             return [word for word in program.small_after if not word.startswith("--data=")]
+        # Only some models can be cut into slices.
+        if any(word.startswith("--mesh=") and "tensor=" in word for word in after):
+            return [word for word in program.small_after if not word.startswith(("--model=", "--data="))]
         return program.small_after
 
     def script(self, words):
