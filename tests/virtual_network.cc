@@ -415,16 +415,8 @@ void VirtualNetwork::Send(int from, int to, std::function<void()> arrive,
 
 void VirtualNetwork::Send(const std::shared_ptr<Lane>& lane, int from, int to,
                           std::function<void()> arrive) {
-  if (lane->sending) return lane->sent.push_back(std::move(arrive));
-  lane->sending = true;
-  Send(from, to, [this, lane, from, to, arrive = std::move(arrive)] {
-    lane->arrived.push_back(arrive);
-    lane->sending = false;
-    if (!lane->sent.empty()) {
-      std::function<void()> next = std::move(lane->sent.front());
-      lane->sent.pop_front();
-      Send(lane, from, to, std::move(next));
-    }
+  Send(from, to, [this, lane, number = lane->sent++, arrive = std::move(arrive)] {
+    lane->arrived.emplace(number, arrive);
     Hear(lane);
   });
 }
@@ -432,9 +424,10 @@ void VirtualNetwork::Send(const std::shared_ptr<Lane>& lane, int from, int to,
 void VirtualNetwork::Hear(const std::shared_ptr<Lane>& lane) {
   if (lane->hearing) return;
   lane->hearing = true;
-  while (!lane->arrived.empty()) {
-    const std::function<void()> arrive = std::move(lane->arrived.front());
-    lane->arrived.pop_front();
+  while (!lane->arrived.empty() && lane->arrived.begin()->first == lane->heard) {
+    const std::function<void()> arrive = std::move(lane->arrived.begin()->second);
+    lane->arrived.erase(lane->arrived.begin());
+    ++lane->heard;
     arrive();
   }
   lane->hearing = false;

@@ -58,11 +58,11 @@ class VirtualNetwork {
   void Send(int from, int to, std::function<void()> arrive,
             std::function<void()> receive = nullptr);
 
-  // Messages that do not overtake each other, and arrive one at a time.
+  // Messages of one connection, which are heard in the order in which they were sent, one at a time.
   struct Lane {
-    std::deque<std::function<void()>> sent;     // and not on their way yet
-    std::deque<std::function<void()>> arrived;  // and not heard yet
-    bool sending = false;
+    int64_t sent = 0;                                  // numbers given
+    int64_t heard = 0;                                 // below this
+    std::map<int64_t, std::function<void()>> arrived;  // and not heard yet
     bool hearing = false;
   };
   void Send(const std::shared_ptr<Lane>& lane, int from, int to, std::function<void()> arrive);
