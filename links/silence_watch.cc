@@ -50,10 +50,9 @@ void SilenceWatch::Add(const std::string& peer, std::weak_ptr<Watched> watched) 
   changed_.SignalAll();
 }
 
-std::vector<TcpConnection> SilenceWatch::Silent(MonotonicTime now,
-                                                const std::set<std::string>& remotes,
-                                                const std::vector<TcpConnection>& connections) {
-  std::vector<TcpConnection> silent;
+std::set<std::string> SilenceWatch::Silent(MonotonicTime now, const std::set<std::string>& remotes,
+                                           const std::vector<TcpConnection>& connections) {
+  std::set<std::string> silent;
   std::map<uint64_t, MonotonicTime> unacked_since;
   for (const TcpConnection& connection : connections) {
     if (connection.unacked == 0 || remotes.count(connection.remote) == 0) continue;
@@ -63,7 +62,7 @@ std::vector<TcpConnection> SilenceWatch::Silent(MonotonicTime now,
       since = std::max(before->second, now - connection.since_ack);
     }
     unacked_since[connection.id] = since;
-    if (now - since >= silence_.limit) silent.push_back(connection);
+    if (now - since >= silence_.limit) silent.insert(connection.remote);
   }
   unacked_since_.swap(unacked_since);
   return silent;
@@ -92,11 +91,11 @@ void SilenceWatch::Run() {
     const MonotonicTime now = MonotonicTime::Now();
     if (now - looked > silence_.interval + kLate) unacked_since_.clear();
     looked = now;
-    const std::vector<TcpConnection> silent = Silent(now, remotes, connections);
+    const std::set<std::string> silent = Silent(now, remotes, connections);
     mutex_.Lock();
     std::vector<std::shared_ptr<Watched>> ended;
-    for (const TcpConnection& connection : silent) {
-      const auto [begin, end] = watched_.equal_range(connection.remote);
+    for (const std::string& remote : silent) {
+      const auto [begin, end] = watched_.equal_range(remote);
       for (auto each = begin; each != end; ++each) ended.push_back(each->second.lock());
       watched_.erase(begin, end);
     }
@@ -108,7 +107,9 @@ void SilenceWatch::Run() {
     for (const std::shared_ptr<Watched>& each : ended) {
       if (each != nullptr) each->OnSilence(why);
     }
-    for (const TcpConnection& connection : silent) shut_(connection.id);
+    for (const TcpConnection& connection : connections) {
+      if (silent.count(connection.remote) > 0) shut_(connection.id);
+    }
     ended.clear();
     mutex_.Lock();
   }

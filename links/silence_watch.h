@@ -21,8 +21,8 @@
 
 namespace gradsync {
 
-// Looks at the TCP connections below streams, and ends those on which the peer's host has
-// acknowledged nothing for too long, first the streams and then the connection itself: what waits
+// Looks at the TCP connections below streams. Where the peer's host has acknowledged nothing on one
+// for too long, it ends all that lead to that peer, first the streams and then the connections: what waits
 // to be sent on it would keep a stream that has been cancelled from closing. It looks at what the kernel says, and not at whether a peer
 // answers: one that is stopped, or has much to do, is not silent, and a job that is suspended as a
 // whole and resumed goes on.
@@ -51,9 +51,9 @@ class SilenceWatch {
 
  private:
   void Run();
-  // Those to `remotes` that are silent.
-  std::vector<TcpConnection> Silent(MonotonicTime now, const std::set<std::string>& remotes,
-                                    const std::vector<TcpConnection>& connections);
+  // Those of `remotes` to which a connection is silent.
+  std::set<std::string> Silent(MonotonicTime now, const std::set<std::string>& remotes,
+                               const std::vector<TcpConnection>& connections);
 
   const absl::Duration failure_timeout_;
   const Silence silence_;
