@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "train/trainer.h"
+#include "train/step_times.h"
 
 namespace gradsync {
 

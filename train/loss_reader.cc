@@ -57,7 +57,7 @@ std::unique_ptr<PendingScalar> ReadScalar(const at::Tensor& scalar) {
   return std::make_unique<DeviceScalar>(scalar);
 }
 
-absl::Status LossReader::Take(size_t most_pending, std::vector<double>* losses) {
+absl::Status LossReader::Take(size_t most_pending, std::deque<double>* losses) {
   try {
     while (!pending_.empty() && (pending_.size() > most_pending || pending_.front()->ready())) {
       losses->push_back(pending_.front()->Wait());

@@ -8,7 +8,6 @@
 #include <functional>
 #include <memory>
 #include <utility>
-#include <vector>
 
 #include "ATen/core/Tensor.h"
 #include "absl/status/status.h"
@@ -42,7 +41,7 @@ class LossReader {
   // Appends to `losses` those that are there, the oldest first and none left out. Waits only while
   // more than `most_pending` are on their way: 0 takes all.
   // Errors: INTERNAL when LibTorch throws; what it had appended stays.
-  absl::Status Take(size_t most_pending, std::vector<double>* losses);
+  absl::Status Take(size_t most_pending, std::deque<double>* losses);
 
  private:
   const Reader reader_;

@@ -1,7 +1,7 @@
 #include "train/loss_reader.h"
 
+#include <deque>
 #include <memory>
-#include <vector>
 
 #include "ATen/ops/tensor.h"
 #include "c10/util/Exception.h"
@@ -52,14 +52,14 @@ LossReader ReaderOn(Device* device) {
 TEST(LossReaderTest, OnTheCpuALossIsThereAtOnce) {
   LossReader reader;
   reader.Add(at::tensor({2.5f}).sum().set_requires_grad(true));
-  std::vector<double> losses;
+  std::deque<double> losses;
   EXPECT_TRUE(reader.Take(100, &losses).ok());
   EXPECT_THAT(losses, ElementsAre(2.5));
 }
 
 TEST(LossReaderTest, WithoutLossesThereIsNothingToTake) {
   LossReader reader;
-  std::vector<double> losses;
+  std::deque<double> losses;
   EXPECT_TRUE(reader.Take(0, &losses).ok());
   EXPECT_THAT(losses, IsEmpty());
 }
@@ -67,7 +67,7 @@ TEST(LossReaderTest, WithoutLossesThereIsNothingToTake) {
 TEST(LossReaderTest, LossesFollowInOrderAndNobodyWaitsForThem) {
   Device device;
   LossReader reader = ReaderOn(&device);
-  std::vector<double> losses;
+  std::deque<double> losses;
   for (float loss : {3.f, 2.f, 1.f}) {
     reader.Add(at::tensor({loss}));
     EXPECT_TRUE(reader.Take(3, &losses).ok());
@@ -82,7 +82,7 @@ TEST(LossReaderTest, LossesFollowInOrderAndNobodyWaitsForThem) {
 TEST(LossReaderTest, TooManyOnTheirWayAreWaitedForAndInTheEndAll) {
   Device device;
   LossReader reader = ReaderOn(&device);
-  std::vector<double> losses;
+  std::deque<double> losses;
   for (float loss : {4.f, 3.f, 2.f, 1.f}) reader.Add(at::tensor({loss}));
   EXPECT_TRUE(reader.Take(3, &losses).ok());
   EXPECT_THAT(losses, ElementsAre(4));
@@ -97,7 +97,7 @@ TEST(LossReaderTest, AFailedDeviceIsAnErrorAndNoException) {
   LossReader reader = ReaderOn(&device);
   reader.Add(at::tensor({1.f}));
   device.failed = true;
-  std::vector<double> losses;
+  std::deque<double> losses;
   const absl::Status status = reader.Take(3, &losses);
   EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
   EXPECT_THAT(status.message(), HasSubstr("device lost"));

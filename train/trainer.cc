@@ -7,6 +7,7 @@
 #include <deque>
 #include <exception>
 #include <limits>
+#include <map>
 #include <thread>
 #include <utility>
 
@@ -52,6 +53,7 @@
 #include "train/sharded_step.h"
 #include "train/slow_down.h"
 #include "train/step_graph.h"
+#include "train/step_log.h"
 #include "train/tensor_slice.h"
 #include "train/training_clock.h"
 #include "train/weight_average.h"
@@ -245,7 +247,7 @@ class TrainerImpl : public Trainer {
       }
       if (trace_ != nullptr) GS_RETURN_IF_ERROR(trace_->AfterStep(step));
       unreported_.push_back(std::move(report));
-      GS_RETURN_IF_ERROR(ReportSteps(MostPending(step), on_step, &result));
+      GS_RETURN_IF_ERROR(ReportSteps(MostPending(step), on_step));
       KeepModel(step);
       result.last_step = step;
       result.saved = checkpointer_->Due(position_);
@@ -258,7 +260,8 @@ class TrainerImpl : public Trainer {
     }
     work.reset();
     GS_RETURN_IF_ERROR(clock_.Drain());
-    GS_RETURN_IF_ERROR(ReportSteps(/*most_pending=*/0, on_step, &result));
+    GS_RETURN_IF_ERROR(ReportSteps(/*most_pending=*/0, on_step));
+    FillSteps(&result);
     const Spent measured = SpentSoFar() - measured_from_;
     result.measured = measured.time;
     result.cpu = measured.cpu;
@@ -283,7 +286,7 @@ class TrainerImpl : public Trainer {
     // Under ssp and asp others may have many steps to go, but they live: a lost one ends the wait.
     GS_RETURN_IF_ERROR(ddp_->Settle(Deadline::In(kSettleTimeout)));
     if (!result.stopped) {
-      GS_ASSIGN_OR_RETURN(result.accuracies, EvaluateKept(result.step_ends));
+      GS_ASSIGN_OR_RETURN(result.accuracies, EvaluateKept());
     }
     GS_RETURN_IF_ERROR(Conclude(&result));
     return result;
@@ -655,32 +658,46 @@ class TrainerImpl : public Trainer {
   // Reports the steps whose losses have come and that are done; all but `most_pending` are waited
   // for.
   absl::Status ReportSteps(size_t most_pending,
-                           const std::function<void(const StepReport&)>& on_step,
-                           TrainingResult* result) {
-    GS_RETURN_IF_ERROR(losses_.Take(most_pending, &result->losses));
+                           const std::function<void(const StepReport&)>& on_step) {
+    GS_RETURN_IF_ERROR(losses_.Take(most_pending, &read_losses_));
     GS_RETURN_IF_ERROR(correct_.Take(most_pending, &correct_counts_));
-    while (result->step_ends.size() < std::min(result->losses.size(), correct_counts_.size())) {
+    while (!read_losses_.empty() && !correct_counts_.empty()) {
       // A loss is there before its step is done.
       GS_ASSIGN_OR_RETURN(const bool known, clock_.Known());
       if (!known && unreported_.size() <= most_pending) break;
       GS_ASSIGN_OR_RETURN(const TrainingClock::StepTime time, clock_.Take());
       StepReport& report = unreported_.front();
-      report.loss = result->losses[result->step_ends.size()];
-      report.correct = std::llround(correct_counts_[result->step_ends.size()]);
+      report.loss = read_losses_.front();
+      report.correct = std::llround(correct_counts_.front());
+      read_losses_.pop_front();
+      correct_counts_.pop_front();
       // With a loss scale steps may be skipped for a while: LossScaler has the last word.
       if (!scaler_.has_value() && !options_.allow_nonfinite) {
         GS_RETURN_IF_ERROR(CheckFinite(Where(report.step), report.loss));
       }
-      result->learning_rates.push_back(report.lr);
       GS_RETURN_IF_ERROR(FillTimes(time, &report));
-      result->step_ends.push_back(time.end);
-      if (report.step >= FirstMeasured()) result->times.push_back(report.times);
+      if (log_.added() == 0) first_loss_ = report.loss;
+      log_.Add({report.step, report.loss, report.lr, time.end, report.times});
+      if (DueToKeep(report.step)) kept_ends_[report.step] = time.end;
       tally_.Add(report.epoch, report.loss, static_cast<double>(report.correct), report.samples);
       if (report.epoch_end.has_value()) report.epoch_end = tally_.Current();
       on_step(report);
       unreported_.pop_front();
     }
     return absl::OkStatus();
+  }
+
+  void FillSteps(TrainingResult* result) const {
+    result->step_stride = log_.stride();
+    result->steps = log_.added();
+    result->measured_steps =
+        std::min(log_.added(), std::max<int64_t>(0, result->last_step - FirstMeasured() + 1));
+    for (const LoggedStep& step : log_.kept()) {
+      result->losses.push_back(step.loss);
+      result->learning_rates.push_back(step.lr);
+      result->step_ends.push_back(step.end);
+      if (step.step >= FirstMeasured()) result->times.push_back(step.times);
+    }
   }
 
   // Goes on where a checkpoint left the job, if it is to.
@@ -732,14 +749,14 @@ class TrainerImpl : public Trainer {
   }
 
   absl::Status MeanLosses(TrainingResult* result) {
-    const size_t tail = std::max<size_t>(1, result->losses.size() / 10);
+    const std::vector<double>& losses = result->losses;
+    const size_t tail = std::max<size_t>(1, losses.size() / 10);
     double tail_loss = 0;
-    for (size_t i = result->losses.size() - tail; i < result->losses.size(); ++i) {
-      tail_loss += result->losses[i] / static_cast<double>(tail);
+    for (size_t i = losses.size() - tail; i < losses.size(); ++i) {
+      tail_loss += losses[i] / static_cast<double>(tail);
     }
-    GS_ASSIGN_OR_RETURN(
-        const std::vector<double> sums,
-        side_channel_->SumDoubles({result->losses.front(), tail_loss}, NewDeadline()));
+    GS_ASSIGN_OR_RETURN(const std::vector<double> sums,
+                        side_channel_->SumDoubles({first_loss_, tail_loss}, NewDeadline()));
     result->first_loss = sums[0] / side_channel_->world_size();
     result->final_loss = sums[1] / side_channel_->world_size();
     return absl::OkStatus();
@@ -761,7 +778,7 @@ class TrainerImpl : public Trainer {
       GS_RETURN_IF_ERROR(CheckFiniteParameters(result->last_step));
     }
     // A job that is resumed after its last step has none.
-    if (!result->losses.empty()) GS_RETURN_IF_ERROR(MeanLosses(result));
+    if (result->steps > 0) GS_RETURN_IF_ERROR(MeanLosses(result));
     GS_ASSIGN_OR_RETURN(result->epochs, tally_.Share(*side_channel_, NewDeadline()));
     if (sharded_ != nullptr) {
       GS_ASSIGN_OR_RETURN(result->params_sha256, ddp_->GatheredSha256(NewDeadline()));
@@ -800,10 +817,13 @@ class TrainerImpl : public Trainer {
     return EvaluateOnTest(*side_channel_, Deadline::In(kEvaluationTimeout));
   }
 
+  bool DueToKeep(int64_t step) const {
+    return rank_ == 0 && options_.evaluate_every > 0 && step % options_.evaluate_every == 0;
+  }
+
   // Copies what a later evaluation needs, on rank 0 after every so many steps.
   void KeepModel(int64_t step) {
-    const bool due = options_.evaluate_every > 0 && step % options_.evaluate_every == 0;
-    if (!due || rank_ != 0) return;
+    if (!DueToKeep(step)) return;
     clock_.Pause();
     if (average_.has_value()) {
       kept_.Keep(average_->tensors(), step);
@@ -813,8 +833,7 @@ class TrainerImpl : public Trainer {
   }
 
   // Rank 0 evaluates what it kept, alone, while the others wait; the model is then as before.
-  absl::StatusOr<std::vector<AccuracyPoint>> EvaluateKept(
-      const std::vector<absl::Duration>& step_ends) {
+  absl::StatusOr<std::vector<AccuracyPoint>> EvaluateKept() {
     std::vector<AccuracyPoint> points;
     if (options_.evaluate_every == 0) return points;
     if (rank_ == 0) {
@@ -822,7 +841,7 @@ class TrainerImpl : public Trainer {
       GS_RETURN_IF_ERROR(kept_.ForEach(*model_, [&](int64_t step) {
         const absl::StatusOr<Evaluation> evaluation = EvaluateOnTest(alone, Deadline::Never());
         if (!evaluation.ok()) return evaluation.status();
-        points.push_back({step, step_ends[step - first_step_], evaluation->accuracy});
+        points.push_back({step, kept_ends_.at(step), evaluation->accuracy});
         return absl::OkStatus();
       }));
     }
@@ -893,11 +912,15 @@ class TrainerImpl : public Trainer {
   Spent measured_from_;
   int64_t skipped_steps_ = 0;
   LossReader losses_;
-  LossReader correct_;                  // counts of right predictions
-  std::vector<double> correct_counts_;  // those that have come, all steps
+  LossReader correct_;                 // counts of right predictions
+  std::deque<double> read_losses_;     // that have come, of steps that are not reported
+  std::deque<double> correct_counts_;  // likewise
+  double first_loss_ = 0;
+  StepLog log_;
   EpochTally tally_;
-  std::deque<StepReport> unreported_;         // whose losses or ends are on their way
-  KeptModels kept_;                           // rank 0, with evaluate_every
+  std::deque<StepReport> unreported_;            // whose losses or ends are on their way
+  KeptModels kept_;                              // rank 0, with evaluate_every
+  std::map<int64_t, absl::Duration> kept_ends_;  // when their steps ended
   std::vector<MonotonicTime> gradient_done_;  // in this step, by parameter; empty unless recorded
   std::unique_ptr<DistributedDataParallel> ddp_;
   std::unique_ptr<StepGraph> step_graph_;  // after Bind()

@@ -21,25 +21,10 @@
 #include "sync/gradient_sync.h"
 #include "sync/staleness.h"
 #include "train/epoch_tally.h"
+#include "train/step_times.h"
 #include "train/trainer_options.h"
 
 namespace gradsync {
-
-// Where one step's time went, in order; the parts add up to `total`.
-//
-// On a GPU `total` is the device's: from the end of the step before to the end of this one, by
-// events on the compute stream (training_clock.h). `exposed` is the device's too: how long its
-// compute stream stood still for this step's buckets. Data, forward and update are what the host
-// took to queue them, while the device was some steps behind, and `backward` is the rest of
-// `total`, zero where the host took longer than that.
-struct StepTimes {
-  absl::Duration total;
-  absl::Duration data;      // waiting for the batch
-  absl::Duration forward;   // model and loss
-  absl::Duration backward;  // with the launches of buckets that become ready in it
-  absl::Duration exposed;   // waiting for buckets after backward: communication that nothing hid
-  absl::Duration update;    // the optimizer, when the worker runs it
-};
 
 struct StepReport {
   int64_t step = 0;  // 1 for the first
@@ -66,18 +51,25 @@ struct AccuracyPoint {
 };
 
 struct TrainingResult {
-  std::vector<StepTimes> times;        // of the measured steps
-  std::vector<double> losses;          // of this worker's batches, all steps
-  std::vector<double> learning_rates;  // all steps
-  // When each step ended, on a GPU there, all steps, since the first began; what evaluate_every
-  // costs is left out.
+  // Of steps that are the `step_stride`th, the 2 step_stride-th and so on since first_step. It is 1
+  // unless there are many (StepLog).
+  int64_t step_stride = 1;
+  std::vector<StepTimes> times;  // of measured steps alone
+  std::vector<double> losses;    // of this worker's batches
+  std::vector<double> learning_rates;
+  // When a step ended, on a GPU there, since the first began; what evaluate_every costs is left
+  // out.
   std::vector<absl::Duration> step_ends;
+
+  int64_t steps = 0;           // that were trained, all of them
+  int64_t measured_steps = 0;  // of those
   // Rank 0, with evaluate_every; of the weights' average, where there is one. Models are kept as they were, and evaluated after the last step,
   // so that nobody waits for an evaluation; which takes the memory of a model for each point.
   std::vector<AccuracyPoint> accuracies;
   std::vector<EpochPoint> epochs;
-  double first_loss = 0;     // first step, mean over the side channel's workers
-  double final_loss = 0;     // last tenth of the steps (at least one), likewise
+  double first_loss = 0;  // first step, mean over the side channel's workers
+  // Last tenth of the steps in `losses` (at least one), likewise.
+  double final_loss = 0;
   int64_t test_samples = 0;  // 0 when not evaluated
   double test_loss = 0;      // this and the next: of the weights' average, where there is one
   double test_accuracy = 0;

@@ -140,7 +140,7 @@ void PrintResult(const TrainingResult& result, int workers, bool average) {
     std::printf("epoch %ld of all ranks: loss %.4f accuracy %.3f %%\n",
                 static_cast<long>(epoch.epoch), epoch.global_loss, 100 * epoch.global_accuracy);
   }
-  if (result.losses.empty()) {
+  if (result.steps == 0) {
     std::printf("no steps left, params_sha256 %s\n", result.params_sha256.c_str());
   } else {
     std::printf("final loss %.4f params_sha256 %s\n", result.final_loss,

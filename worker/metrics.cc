@@ -29,7 +29,14 @@ double PeakResidentBytes() {
   return static_cast<double>(usage.ru_maxrss) * 1024;  // Linux counts in KiB
 }
 
-void FillTimes(const TrainingResult& result, proto::WorkerMetrics* metrics) {
+void FillSteps(const TrainingResult& result, proto::WorkerMetrics* metrics) {
+  metrics->set_step_stride(static_cast<int32_t>(result.step_stride));
+  metrics->set_measured_steps(static_cast<int32_t>(result.measured_steps));
+  metrics->mutable_loss()->Assign(result.losses.begin(), result.losses.end());
+  metrics->mutable_lr()->Assign(result.learning_rates.begin(), result.learning_rates.end());
+  for (absl::Duration end : result.step_ends) {
+    metrics->add_step_end_seconds(absl::ToDoubleSeconds(end));
+  }
   for (const StepTimes& times : result.times) {
     metrics->add_step_ms(absl::ToDoubleMilliseconds(times.total));
     metrics->add_data_ms(absl::ToDoubleMilliseconds(times.data));
@@ -104,7 +111,7 @@ void FillRecipe(const JobOptions& options, const TrainingResult& result,
 void FillPipeline(const JobOptions& options, const PipelinePlace* place, const Trainer& trainer,
                   const TrainingResult& result, proto::WorkerMetrics* metrics) {
   if (place == nullptr) return;
-  const double steps = std::max<double>(1, static_cast<double>(result.learning_rates.size()));
+  const double steps = std::max<double>(1, static_cast<double>(result.steps));
   metrics->set_mesh(options.join.mesh.ToString());
   metrics->set_pipeline_schedule(
       std::string(PipelineScheduleName(options.trainer.pipeline.schedule)));
@@ -120,7 +127,7 @@ void FillPipeline(const JobOptions& options, const PipelinePlace* place, const T
 void FillSlice(const JobOptions& options, const TrainingResult& result,
                proto::WorkerMetrics* metrics) {
   if (!options.join.mesh.has_slices()) return;
-  const double steps = std::max<double>(1, static_cast<double>(result.times.size()));
+  const double steps = std::max<double>(1, static_cast<double>(result.measured_steps));
   metrics->set_mesh(options.join.mesh.ToString());
   metrics->set_micro_batches(static_cast<int32_t>(options.trainer.accumulate));
   metrics->set_slice(options.join.mesh.Coordinate(options.join.meet.rank, MeshDimension::kTensor));
@@ -141,12 +148,10 @@ absl::Status WriteWorkerMetrics(const JobOptions& options, const GradientSync& s
   FillFlags(options.flags.flags, &metrics);
   FillPipeline(options, place, trainer, result, &metrics);
   FillSlice(options, result, &metrics);
-  FillTimes(result, &metrics);
+  FillSteps(result, &metrics);
   metrics.set_loader_threads(trainer.loader_threads());
   metrics.set_data_wait_share(DataWaitShare(result.times));
   metrics.set_sampler(std::string(SampleOrderName(options.trainer.sampler)));
-  metrics.mutable_loss()->Assign(result.losses.begin(), result.losses.end());
-  metrics.mutable_lr()->Assign(result.learning_rates.begin(), result.learning_rates.end());
   metrics.set_mean_first_loss(result.first_loss);
   metrics.set_mean_final_loss(result.final_loss);
   metrics.set_skipped_steps(static_cast<int32_t>(result.skipped_steps));
@@ -156,7 +161,7 @@ absl::Status WriteWorkerMetrics(const JobOptions& options, const GradientSync& s
   metrics.set_checkpoint_seconds(absl::ToDoubleSeconds(result.checkpoint_time));
   metrics.set_test_loss(result.test_loss);
   metrics.set_test_accuracy(result.test_accuracy);
-  const double steps = std::max(1.0, static_cast<double>(result.times.size()));
+  const double steps = std::max(1.0, static_cast<double>(result.measured_steps));
   metrics.set_wire_tx_bytes_per_step(static_cast<double>(result.wire.tx_bytes) / steps);
   metrics.set_wire_rx_bytes_per_step(static_cast<double>(result.wire.rx_bytes) / steps);
   metrics.set_side_channel_bytes(static_cast<double>(side_channel_bytes));
@@ -165,9 +170,6 @@ absl::Status WriteWorkerMetrics(const JobOptions& options, const GradientSync& s
   metrics.set_max_resident_bytes(PeakResidentBytes());
   metrics.set_peak_tensor_bytes(static_cast<double>(result.peak_tensor_bytes));
   metrics.set_params_sha256(result.params_sha256);
-  for (absl::Duration end : result.step_ends) {
-    metrics.add_step_end_seconds(absl::ToDoubleSeconds(end));
-  }
   FillRecipe(options, result, &metrics);
   for (const AccuracyPoint& accuracy : result.accuracies) {
     proto::CurvePoint& point = *metrics.add_accuracy_curve();

@@ -103,7 +103,7 @@ absl::Status Seeing::Finish(const Member& member, const Plan& plan, const Traini
   }
   if (tensorboard_ != nullptr && result.test_samples > 0) {
     failed_.Update(tensorboard_->Add(
-        result.first_step - 1 + static_cast<int64_t>(result.losses.size()),
+        result.first_step - 1 + result.steps,
         {{"test_accuracy", result.test_accuracy}, {"test_loss", result.test_loss}}));
   }
   if (recorder_ != nullptr) failed_.Update(WriteTrace(member, plan));

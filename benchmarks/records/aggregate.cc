@@ -46,6 +46,10 @@ double SamplesPerStep(const proto::WorkerMetrics& worker) {
   return worker.batch_size() * std::max(1, worker.accumulate());
 }
 
+int MeasuredSteps(const proto::WorkerMetrics& worker) {
+  return worker.measured_steps() > 0 ? worker.measured_steps() : worker.step_ms_size();
+}
+
 void FillJob(const proto::WorkerMetrics& first, int workers, int servers, proto::Run* run) {
   run->set_library("gradsync");
   run->set_topology(first.topology());
@@ -75,7 +79,7 @@ void FillJob(const proto::WorkerMetrics& first, int workers, int servers, proto:
   run->set_nccl_version(first.nccl_version());
   run->set_nccl_asked(first.nccl_asked());
   run->set_straggler(first.straggler());
-  run->set_steps(first.step_ms_size());
+  run->set_steps(MeasuredSteps(first));
   run->set_accuracy(first.test_accuracy());
   run->set_params_sha256(first.params_sha256());
   run->set_consistency(ConsistencyName(SpecOf(first).consistency));
@@ -125,7 +129,7 @@ void FillCpu(const Metrics& workers, const std::vector<proto::ServerMetrics>& se
     if (steps > 0) cpu_ms += cpu_seconds * 1e3 / steps;
   };
   for (const proto::WorkerMetrics& worker : workers) {
-    add(worker.cpu_seconds(), worker.step_ms_size());
+    add(worker.cpu_seconds(), MeasuredSteps(worker));
   }
   for (const proto::ServerMetrics& server : servers) add(server.cpu_seconds(), server.steps());
   run->set_cpu_ms_per_step(cpu_ms);

@@ -17,6 +17,9 @@ std::vector<std::pair<double, double>> Ends(const std::vector<proto::WorkerMetri
   return ends;
 }
 
+// That each entry stands for.
+double StepsOf(const proto::WorkerMetrics& worker) { return std::max(1, worker.step_stride()); }
+
 }  // namespace
 
 void SetCurve(const std::vector<proto::WorkerMetrics>& workers, proto::Run* run) {
@@ -25,7 +28,7 @@ void SetCurve(const std::vector<proto::WorkerMetrics>& workers, proto::Run* run)
   for (size_t end = n; end <= ends.size(); end += n) {
     proto::CurvePoint& point = *run->add_curve();
     point.set_seconds(ends[end - 1].first);
-    point.set_step(static_cast<double>(end / n));
+    point.set_step(static_cast<double>(end / n) * StepsOf(workers[0]));
     double loss = 0;
     for (size_t i = end - n; i < end; ++i) loss += ends[i].second / static_cast<double>(n);
     point.set_loss(loss);
@@ -50,7 +53,10 @@ double StepsPerSecond(const std::vector<proto::WorkerMetrics>& workers) {
   for (const proto::WorkerMetrics& worker : workers) {
     double begin = 0;
     for (double end : worker.step_end_seconds()) {
-      if (end > begin) steps += std::max(0.0, (std::min(end, first_end) - begin) / (end - begin));
+      if (end > begin) {
+        const double part = std::max(0.0, (std::min(end, first_end) - begin) / (end - begin));
+        steps += part * StepsOf(worker);
+      }
       begin = end;
     }
   }

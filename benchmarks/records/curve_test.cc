@@ -68,6 +68,16 @@ TEST(CurveTest, TheRateCountsTheTimeInWhichAllTrain) {
   EXPECT_DOUBLE_EQ(StepsPerSecond({Worker({1, 2}, {}), Worker({1, 2}, {})}), 1);  // no losses
 }
 
+TEST(CurveTest, AnEntryMayStandForManySteps) {
+  std::vector<proto::WorkerMetrics> workers = {Worker({4, 8}, {3, 1})};
+  workers[0].set_step_stride(16);
+  proto::Run run;
+  SetCurve(workers, &run);
+  EXPECT_DOUBLE_EQ(run.curve(0).step(), 16);
+  EXPECT_DOUBLE_EQ(run.curve(1).step(), 32);
+  EXPECT_DOUBLE_EQ(StepsPerSecond(workers), 4);
+}
+
 // A worker that is late by little has not done a whole step less.
 TEST(CurveTest, TheRateCountsPartsOfSteps) {
   EXPECT_DOUBLE_EQ(StepsPerSecond({Worker({1, 2}, {1, 1}), Worker({1, 2.25}, {1, 1})}),

@@ -493,7 +493,7 @@ def epochs_picture(workers, path):
     loss, accuracy = [], []
     for label, worker in workers:
         steps = max(epoch.steps for epoch in worker.epochs)
-        points = [((i + 1) / steps, value) for i, value in enumerate(worker.loss) if math.isfinite(value)]
+        points = [((i + 1) * worker.step_stride / steps, value) for i, value in enumerate(worker.loss) if math.isfinite(value)]
         if points:
             loss.append((label, series.means_of_groups(points, MAX_CURVE_POINTS)))
         accuracy.append((label, [(epoch.epoch, 100 * epoch.global_accuracy) for epoch in worker.epochs]))

@@ -48,7 +48,7 @@ RECORDS = {"machine": MACHINE, "command": TEXT, "runs": [RUN], "predictions": [R
 EPOCH = {"epoch": WHOLE, "steps": WHOLE,
          **{name: NUMBER for name in ("samples", "loss", "accuracy", "global_loss", "global_accuracy")}}
 
-WORKER = {"world_size": WHOLE, "loss": NUMBERS, "epochs": [EPOCH]}
+WORKER = {"world_size": WHOLE, "step_stride": WHOLE, "loss": NUMBERS, "epochs": [EPOCH]}
 
 EXPECTED = {dict: "an object", list: "a list"}
 ZERO = {TEXT: "", NUMBER: 0.0, WHOLE: 0, NUMBERS: [], TEXTS: {}, YES_OR_NO: False}
@@ -134,6 +134,7 @@ def parse_worker(text, name):
     if not isinstance(value, dict) or "world_size" not in value:
         raise BadInput(f"{name}: expected an object with \"world_size\", as --metrics_json of //worker writes it")
     worker = _read(WORKER, value, name)
+    worker.step_stride = max(1, worker.step_stride)
     if not worker.epochs or not worker.loss or not all(epoch.steps > 0 for epoch in worker.epochs):
         raise BadInput(f"{name}: expected losses and epochs of training, found none")
     return worker
