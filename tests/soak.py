@@ -4,11 +4,13 @@
     bazel run //tests:soak -- --steps=20000
     bazel run //tests:soak -- --steps=1000000 --seconds=3600 --configurations=ps/shm
 
+That many steps follow --warmup_steps, which do not count: LibTorch, gRPC and the allocator's arenas take memory for some
+20,000 small steps before they have all that they will ever need.
+
 Trains a small model for many steps in each configuration, with checkpoints, an evaluation now and then, health checks
-and a page for Prometheus that is read all the time. Looks at /proc for every process meanwhile, prints a row for each, and ends with
-1 if, after the warm-up, the resident memory of one has grown by more than --growth, its open files at all, or its threads by more
-than two.
-Memory is compared between the medians of the first and the last fifth of what follows the warm-up.
+and a page for Prometheus that is read all the time. Looks at /proc for every process meanwhile, prints a row for each,
+and ends with 1 if, after the warm-up, the resident memory of one has grown by more than --growth, its open files at all,
+or its threads by more than two. Compares the medians of the first and the last fifth of what follows the warm-up.
 """
 import argparse
 import os
@@ -72,25 +74,40 @@ def read_pages(folder, done):
                 pass  # not there yet, or not any more
 
 
+def listen(lines, warmup_steps, said, warm):
+    for line in lines:
+        said.append(line)
+        del said[:-20]
+        step = re.search(r"\bstep (\d+)", line)
+        if step and int(step.group(1)) >= warmup_steps:
+            warm.set()
+
+
 def soak(name, options):
-    """Rows (process, samples), and why the job failed, if it did."""
+    """Samples after the warm-up by process, the seconds that they took, and why the job failed, if it did."""
     samples = {}
+    steps = options.warmup_steps + options.steps
     with tempfile.TemporaryDirectory(prefix="soak-") as folder:
         servers = 0 if name.startswith("ring") else options.servers
         argv = [options.launch, f"--workers={options.workers}", f"--servers={servers}", f"--worker_binary={options.worker}",
                 f"--server_binary={options.server}", "--", *CONFIGURATIONS[name], "--model=mlp", "--batch_size=4", "--threads=1",
-                f"--steps={options.steps}", f"--log_every={max(options.steps // 20, 1)}", f"--checkpoint={folder}/checkpoint",
-                f"--checkpoint_every={max(options.steps // 20, 1)}", "--metrics_port=0", f"--metrics_port_file={folder}/page{{rank}}"]
+                f"--steps={steps}", f"--log_every={max(steps // 50, 1)}", f"--checkpoint={folder}/checkpoint",
+                f"--checkpoint_every={max(steps // 20, 1)}", "--metrics_port=0", f"--metrics_port_file={folder}/page{{rank}}"]
         job = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         said = []
-        reader = threading.Thread(target=lambda: said.extend(job.stdout), daemon=True)
+        warm = threading.Event()
+        reader = threading.Thread(target=listen, args=(job.stdout, options.warmup_steps, said, warm), daemon=True)
         reader.start()
         done = threading.Event()
         pages = threading.Thread(target=read_pages, args=(folder, done), daemon=True)
         pages.start()
         begin = time.monotonic()
+        warm_after = None
         told = False
         while job.poll() is None:
+            if warm_after is None and warm.is_set():
+                warm_after = time.monotonic() - begin
+                samples.clear()
             for pid, program in children_of(job.pid):
                 try:
                     samples.setdefault((pid, program), []).append(look_at(pid))
@@ -106,7 +123,9 @@ def soak(name, options):
         took = time.monotonic() - begin
         expected = (0, 128 + signal.SIGTERM) if told else (0,)
         failure = None if job.returncode in expected else f"exit code {job.returncode}: {''.join(said[-3:])}"
-    return samples, took, failure
+    if failure is None and warm_after is None:
+        failure = f"it did not come to the end of its {options.warmup_steps} steps of warm-up"
+    return samples, took - (warm_after or 0), failure
 
 
 def judge(name, samples, took, failure, options):
@@ -114,7 +133,7 @@ def judge(name, samples, took, failure, options):
     if failure:
         print(f"{name}: FAILED: {failure}")
     for (_, program), all_samples in sorted(samples.items(), key=lambda row: row[0][0]):
-        later = all_samples[int(len(all_samples) * options.warmup):-2]  # while it ends it closes things
+        later = all_samples[:-2]  # while it ends it closes things
         fifth = len(later) // 5
         if fifth < 3:
             print(f"{name:10} {program:10} seen too rarely: {len(all_samples)} samples in {took:.0f} s; give more --steps")
@@ -136,13 +155,13 @@ def judge(name, samples, took, failure, options):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=20000)
+    parser.add_argument("--steps", type=int, default=20000, help="after the warm-up")
+    parser.add_argument("--warmup_steps", type=int, default=30000)
     parser.add_argument("--seconds", type=float, default=0, help="after which a job is told to end; 0: after its steps")
     parser.add_argument("--configurations", default=",".join(CONFIGURATIONS))
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--servers", type=int, default=2)
-    parser.add_argument("--interval", type=float, default=0.5, help="s between two looks")
-    parser.add_argument("--warmup", type=float, default=0.25, help="part of the looks that does not count")
+    parser.add_argument("--interval", type=float, default=0.2, help="s between two looks")
     parser.add_argument("--growth", type=float, default=1.0, help="MiB by which a process may grow")
     parser.add_argument("--worker", default=runfile("worker/worker"))
     parser.add_argument("--server", default=runfile("ps_server/ps_server"))
