@@ -201,6 +201,9 @@ class DistributedDataParallel {
   // it alike. Errors: those of GradientSync::Gather().
   absl::Status GatherUnit(int unit, int next, Deadline deadline);
 
+  // Whether owners alone keep parameters (DdpOptions::units).
+  bool sharded() const { return gathers_ != nullptr; }
+
   // Collective, between steps, with units: calls `visit` for each trainable parameter in the
   // module's order, which has its values then.
   absl::Status VisitParameters(

@@ -5,8 +5,11 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/time/time.h"
+#include "base/temporary_folder.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proto/run_record.pb.h"
@@ -79,10 +82,59 @@ TEST_P(ZeroTest, EndsWithTheBitsOfPlainDataParallelism) {
   EXPECT_LT(three.rx_bytes, 2 * one.rx_bytes);
 }
 
+// A share of 3334 test images is two batches, one of 3333 is one.
+Flags LargeBatches() { return {"--batch_size=3333", "--bucket_bytes=256K", "--steps=4"}; }
+
+TEST(ZeroThreeTest, EvaluatesEveryTestSampleOnceWhateverTheShares) {
+  const Flags flags = With(LargeBatches(), {"--evaluate"});
+  const auto plain = MetricsOf(SmallJob(3, 0, With(flags, {"--topology=ring"})));
+  const auto ring = MetricsOf(SmallJob(3, 0, With(flags, {"--topology=ring", "--zero=3"})));
+  const auto servers = MetricsOf(SmallJob(3, 2, With(flags, {"--topology=ps", "--zero=3"})));
+  ASSERT_THAT(plain, SizeIs(3));
+  EXPECT_GT(plain[0].test_accuracy(), 0);
+  for (const auto& metrics : {ring, servers}) {
+    ASSERT_THAT(metrics, SizeIs(3));
+    for (const proto::WorkerMetrics& worker : metrics) {
+      EXPECT_EQ(worker.params_sha256(), plain[0].params_sha256());
+      EXPECT_EQ(worker.test_accuracy(), plain[0].test_accuracy());
+      EXPECT_EQ(worker.test_loss(), plain[0].test_loss());
+    }
+  }
+}
+
+TEST(ZeroThreeTest, GoesOnFromACheckpointOfPlainDataParallelismAndTheOtherWayRound) {
+  const absl::StatusOr<TemporaryFolder> temporary = TemporaryFolder::Create("zero-test-");
+  ASSERT_TRUE(temporary.ok()) << temporary.status();
+  const auto job = [](const Flags& flags) {
+    const auto metrics = MetricsOf(SmallJob(2, flags[0] == "--topology=ps" ? 2 : 0,
+                                            With(LargeBatches(), With({"--evaluate"}, flags))));
+    return metrics.empty() ? proto::WorkerMetrics() : metrics[0];
+  };
+  const proto::WorkerMetrics whole = job({"--topology=ring"});
+  const Flags ways = {"--topology=ring --zero=0", "--topology=ring --zero=3",
+                      "--topology=ps --zero=3"};
+  for (size_t i = 0; i < ways.size(); ++i) {
+    const std::string folder = absl::StrCat(temporary->path(), "/", i);
+    const Flags way = absl::StrSplit(ways[i], ' ');
+    const proto::WorkerMetrics half =
+        job(With(way, {"--steps=2", "--checkpoint_every=2", "--checkpoint=" + folder}));
+    EXPECT_EQ(half.checkpoints(), 1) << ways[i];
+    for (const std::string& then : ways) {
+      const proto::WorkerMetrics rest =
+          job(With(absl::StrSplit(then, ' '), {"--resume=" + folder}));
+      EXPECT_EQ(rest.first_step(), 3) << ways[i] << ", then " << then;
+      EXPECT_EQ(rest.params_sha256(), whole.params_sha256()) << ways[i] << ", then " << then;
+      EXPECT_EQ(rest.test_loss(), whole.test_loss()) << ways[i] << ", then " << then;
+    }
+  }
+}
+
 TEST(ZeroFlagTest, WhatDoesNotGoTogetherIsRefusedInOneLine) {
   for (const auto& [flags, words] : std::vector<std::pair<Flags, std::string>>{
            {{"--zero=2", "--accumulate=2"}, "--zero: expected 0 or 1 with --accumulate"},
            {{"--zero=3", "--topology=local"}, "--zero: expected 0 to 2 with --topology=local"},
+           {{"--zero=3", "--topology=ring", "--world_size=2", "--evaluate_every=2"},
+            "--zero: expected 0 to 2 with --evaluate_every"},
            {{"--zero=4"}, "--zero: expected 0 to 3, found \"4\""}}) {
     TestProgram worker(With({"worker/worker"}, flags));
     EXPECT_EQ(worker.Finish(absl::Seconds(30)).code, 2);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -302,8 +303,9 @@ absl::Status Checkpointer::Save(const JobPosition& at, JobState state,
     GS_RETURN_IF_ERROR(AllOrNone(written, side_channel));
     GS_RETURN_IF_ERROR(SaveResiduals(sync, side_channel));
   }
+  GS_ASSIGN_OR_RETURN(std::vector<HostTensor> weights, GatherWeights(module, ddp, deadline));
   if (rank_ == 0) {
-    if (written.ok()) written = Write(state, module);
+    if (written.ok()) written = Write(state, std::move(weights), module);
     if (written.ok() && is_best) written = folder_.SetBest(at.step);
   }
   GS_RETURN_IF_ERROR(AllOrNone(written, side_channel));
@@ -317,9 +319,31 @@ absl::Status Checkpointer::Save(const JobPosition& at, JobState state,
   return absl::OkStatus();
 }
 
-absl::Status Checkpointer::Write(const JobState& state, const torch::nn::Module& module) {
+// The module's on rank 0, and nothing on the others; collective where owners alone keep them.
+absl::StatusOr<std::vector<HostTensor>> Checkpointer::GatherWeights(const torch::nn::Module& module,
+                                                                    DistributedDataParallel& ddp,
+                                                                    Deadline deadline) const {
+  std::vector<HostTensor> tensors;
+  if (rank_ == 0) {
+    GS_ASSIGN_OR_RETURN(tensors, StateDictOf(module));
+  }
+  if (!ddp.sharded()) return tensors;
+  std::map<std::string, HostTensor*> places;
+  for (HostTensor& tensor : tensors) places[tensor.name] = &tensor;
+  const auto fill = [&](const std::string& name, const at::Tensor& parameter) -> absl::Status {
+    const auto place = places.find(name);
+    if (place == places.end()) return absl::OkStatus();
+    GS_ASSIGN_OR_RETURN(*place->second, ToHost(name, parameter));
+    return absl::OkStatus();
+  };
+  GS_RETURN_IF_ERROR(ddp.VisitParameters(fill, deadline));
+  return tensors;
+}
+
+absl::Status Checkpointer::Write(const JobState& state, std::vector<HostTensor> tensors,
+                                 const torch::nn::Module& module) {
   Safetensors weights;
-  GS_ASSIGN_OR_RETURN(weights.tensors, StateDictOf(module));
+  weights.tensors = std::move(tensors);
   {
     GS_ASSIGN_OR_RETURN(const std::string file, EncodeTorchFile(weights.tensors));
     GS_RETURN_IF_ERROR(folder_.Add(kTorchWeights, file));

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -15,6 +16,7 @@
 #include "c10/core/Device.h"
 #include "checkpoint/checkpoint_folder.h"
 #include "checkpoint/file_system.h"
+#include "checkpoint/host_tensor.h"
 #include "ddp/distributed_data_parallel.h"
 #include "group/side_channel.h"
 #include "sync/gradient_sync.h"
@@ -78,7 +80,11 @@ class Checkpointer {
   absl::Status FindNewest(const std::string& folder, absl::string_view flag);
   absl::Status CheckFolder() const;
   absl::Status CheckState(const JobState& state) const;
-  absl::Status Write(const JobState& state, const torch::nn::Module& module);
+  absl::StatusOr<std::vector<HostTensor>> GatherWeights(const torch::nn::Module& module,
+                                                        DistributedDataParallel& ddp,
+                                                        Deadline deadline) const;
+  absl::Status Write(const JobState& state, std::vector<HostTensor> tensors,
+                     const torch::nn::Module& module);
   absl::Status ImportResiduals(const std::string& path, GradientSync& sync);
   absl::Status SaveResiduals(GradientSync& sync, SideChannel& side_channel);
   absl::StatusOr<CheckpointFile> WriteResiduals(const std::string& folder, GradientSync& sync);

@@ -66,6 +66,7 @@ absl::StatusOr<Evaluation> Evaluate(const ComputeOptions& compute, Model& model,
                                     const EvaluationShare& own, SideChannel& side_channel,
                                     Deadline deadline, Activity* activity) {
   const int64_t share = (size - own.rank + own.ranks - 1) / own.ranks;
+  const int64_t largest_share = (size + own.ranks - 1) / own.ranks;
   int64_t counted = 0;
   double loss_sum = 0;
   double correct = 0;
@@ -76,9 +77,13 @@ absl::StatusOr<Evaluation> Evaluate(const ComputeOptions& compute, Model& model,
   c10::InferenceMode inference;
   model.eval();
   absl::optional<Activity::Work> work(absl::in_place, activity);
-  for (int64_t done = 0; done < share; done += batch_size) {
+  for (int64_t done = 0; done < (own.in_step ? largest_share : share); done += batch_size) {
     if (own.check) GS_RETURN_IF_ERROR(own.check());
     const int64_t count = std::min(batch_size, share - done);
+    if (count <= 0) {
+      GS_RETURN_IF_ERROR(own.logits(at::Tensor()).status());
+      continue;
+    }
     GS_ASSIGN_OR_RETURN(const Samples samples, read(own.rank + done * own.ranks, own.ranks, count));
     try {
       const at::Tensor targets = samples.labels.to(device);

@@ -32,6 +32,9 @@ struct EvaluationShare {
   std::function<absl::StatusOr<at::Tensor>(const at::Tensor& inputs)> logits;
   // Asked before each batch; an error, as of a group that has failed meanwhile, ends the evaluation.
   std::function<absl::Status()> check = nullptr;
+  // All ranks call `logits` equally often, whatever their shares: one that has no samples left with
+  // an undefined tensor, and makes nothing of what it returns.
+  bool in_step = false;
 };
 
 // Collective. Evaluates `model`, on its device and computing as `compute` says, on every sample of

@@ -57,4 +57,15 @@ void ShardedStep::Backward(const at::Tensor& objective) {
   }
 }
 
+absl::StatusOr<at::Tensor> ShardedStep::TestLogits(const at::Tensor& inputs) {
+  const int blocks = static_cast<int>(model_.blocks().size());
+  at::Tensor x = inputs;
+  for (int block = 0; block < blocks; ++block) {
+    Need(block, block + 1 < blocks ? block + 1 : -1);
+    if (!status_.ok()) return status_;
+    if (x.defined()) x = ForwardBlocks(options_, model_, block, block + 1, x);
+  }
+  return x;
+}
+
 }  // namespace gradsync

@@ -7,6 +7,7 @@
 
 #include "ATen/core/Tensor.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "ddp/distributed_data_parallel.h"
 #include "models/model.h"
@@ -36,6 +37,9 @@ class ShardedStep {
 
   // Backward from `objective`, a function of what Forward() returned last, through all blocks.
   void Backward(const at::Tensor& objective);
+
+  // Collective: the logits of test inputs. Undefined inputs only help the others to their parameters.
+  absl::StatusOr<at::Tensor> TestLogits(const at::Tensor& inputs);
 
   // OK, or what a gather failed with.
   const absl::Status& status() const { return status_; }

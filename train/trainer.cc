@@ -400,6 +400,10 @@ class TrainerImpl : public Trainer {
       share.ranks = options_.pipeline.mesh.size(MeshDimension::kData);
       share.logits = [this](const at::Tensor& inputs) { return LogitsOfSlices(inputs); };
     }
+    if (sharded_ != nullptr) {
+      share.in_step = true;
+      share.logits = [this](const at::Tensor& inputs) { return sharded_->TestLogits(inputs); };
+    }
     // Stages wait for one another, which only their links see, and so do slices.
     Activity* const watched = stage_ != nullptr || slice_ != nullptr ? nullptr : activity();
     if (OfTokens()) {
@@ -723,7 +727,7 @@ class TrainerImpl : public Trainer {
     clock_.Pause();
     const Spent before = SpentSoFar();
     if (!options_.allow_nonfinite) {
-      GS_RETURN_IF_ERROR(CheckFinite(Where(position_.step), *model_));
+      GS_RETURN_IF_ERROR(CheckFiniteParameters(position_.step));
     }
     absl::optional<double> accuracy;
     if (evaluate) {

@@ -46,7 +46,7 @@ constexpr absl::string_view kMayChange[] = {
     "checkpoint",      "checkpoint_keep",
     "checkpoint_best", "checkpoint_every",
     "resume",          "init_from",
-    "failure_timeout",
+    "failure_timeout", "zero",
 };
 
 absl::Status ParseEvery(absl::string_view text, CheckpointOptions* options) {

@@ -34,8 +34,9 @@ absl::Status CheckShardedParameters(const JobOptions& job) {
   if (spec.topology == Topology::kLocal) return refuse("--topology=local, where nobody else is");
   if (trainer.pipeline.mesh.has_pipeline()) return refuse("stages (--mesh)");
   if (spec.codec.compresses()) return refuse("--compression");
-  if (trainer.evaluate || trainer.evaluate_every > 0) return refuse("an evaluation");
-  if (trainer.checkpoint.wanted()) return refuse("checkpoints");
+  if (trainer.evaluate_every > 0) {
+    return refuse("--evaluate_every, for which rank 0 keeps whole models");
+  }
   if (trainer.ema_decay > 0) return refuse("--ema_decay");
   return absl::OkStatus();
 }
