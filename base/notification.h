@@ -6,7 +6,7 @@
 
 namespace gradsync {
 
-// As absl::Notification, for tests: ThreadSanitizer sees that what came before Notify() came before
+// As absl::Notification, but ThreadSanitizer sees that what came before Notify() came before
 // what is done after waiting. Thread-safe. Whoever destroys it waits for those who wait here, so
 // that a test may notify and end; one that has yet to come must not find it gone.
 class Notification {
