@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/cord.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/optional.h"
@@ -35,9 +36,12 @@ absl::Duration PatienceWith(const absl::Status& status) {
 }
 
 absl::Status CutLink(absl::string_view from, absl::string_view to, const absl::Status& why) {
-  return Suspicion(
-      absl::UnavailableError(absl::StrCat("link ", from, " - ", to, ": ", why.message())),
-      PatienceWith(why));
+  std::string message = absl::StrCat("link ", from, " - ", to, ": ", why.message());
+  if (absl::IsResourceExhausted(why)) {
+    message = absl::StartsWith(why.message(), to) ? std::string(why.message())
+                                                  : absl::StrCat(to, ": ", why.message());
+  }
+  return Suspicion(absl::UnavailableError(message), PatienceWith(why));
 }
 
 }  // namespace gradsync

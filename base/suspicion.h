@@ -22,6 +22,7 @@ absl::Status Certain(absl::Status status);
 absl::Duration PatienceWith(const absl::Status& status);
 
 // The suspicion `why`, of the link between two processes: "link rank 0 - server 1 (host:port): ...".
+// Of the far one alone where its host answers (RESOURCE_EXHAUSTED, links/connect_to_member.h).
 absl::Status CutLink(absl::string_view from, absl::string_view to, const absl::Status& why);
 
 }  // namespace gradsync

@@ -21,6 +21,11 @@ TEST(SuspicionTest, AStatusIsCertainUnlessItIsSuspected) {
 }
 
 TEST(SuspicionTest, ACutLinkIsNamedFirstAndSuspectedAsLong) {
+  const absl::Status deaf =
+      CutLink("rank 3", "rank 4",
+              Suspicion(absl::ResourceExhaustedError("its host answers"), absl::Seconds(1)));
+  EXPECT_EQ(deaf.message(), "rank 4: its host answers");
+  EXPECT_EQ(PatienceWith(deaf), absl::Seconds(1));
   const absl::Status cut = CutLink("rank 3", "server 0 (10.0.0.7:4000)",
                                    Suspicion(absl::UnavailableError("silent"), absl::Seconds(2)));
   EXPECT_EQ(cut.message(), "link rank 3 - server 0 (10.0.0.7:4000): silent");

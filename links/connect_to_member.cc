@@ -3,15 +3,34 @@
 #include <algorithm>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "base/monotonic_time.h"
 #include "base/patient_deadline.h"
 #include "base/suspicion.h"
+#include "links/probe_host.h"
 
 namespace gradsync {
 namespace {
 
 // Until the group knows, whose last sign of life from the peer may have come later than our attempt.
 constexpr absl::Duration kPatience = absl::Milliseconds(1250);
+
+// As part of that, for what the host says itself.
+constexpr absl::Duration kProbe = absl::Milliseconds(500);
+
+absl::Status WhyNot(const absl::Status& late, const std::string& address) {
+  const MonotonicTime begin = MonotonicTime::Now();
+  const HostAnswer answer = ProbeHost(address, kProbe);
+  if (answer == HostAnswer::kNoDescriptors) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("no file descriptors left in this process: ", late.message()));
+  }
+  const absl::Duration patience = kPatience - (MonotonicTime::Now() - begin);
+  if (answer == HostAnswer::kNothing) return Suspicion(late, patience);
+  return Suspicion(
+      absl::ResourceExhaustedError(absl::StrCat("its host answers, it does not: ", late.message())),
+      patience);
+}
 
 }  // namespace
 
@@ -26,7 +45,7 @@ absl::StatusOr<std::shared_ptr<FrameStream>> ConnectToMember(
     }
     // Who comes back late was not running, nor, perhaps, was the peer.
     const bool late = MonotonicTime::Now() - limit.time() > PatientDeadline::kLate;
-    if (!late && is_member()) return Suspicion(stream.status(), kPatience);
+    if (!late && is_member()) return WhyNot(stream.status(), address);
   }
 }
 

@@ -22,9 +22,12 @@ absl::Status ServerConnection::Connect(StreamLink& link, std::shared_ptr<FrameSi
   absl::StatusOr<std::shared_ptr<FrameStream>> stream = ConnectToMember(
       link, address_, connection, std::move(sink), deadline, failure_timeout, is_member);
   if (!stream.ok()) {
-    const absl::Status named(stream.status().code(),
-                             absl::StrCat(Name(), ": ", stream.status().message()));
-    return Suspicion(named, PatienceWith(stream.status()));
+    const absl::Duration patience = PatienceWith(stream.status());
+    const bool own = absl::IsResourceExhausted(stream.status()) && patience <= absl::ZeroDuration();
+    const absl::Status named(
+        stream.status().code(),
+        absl::StrCat(own ? "no connection to " : "", Name(), ": ", stream.status().message()));
+    return Suspicion(named, patience);
   }
   MutexLock lock(&mutex_);
   streams_.push_back(*std::move(stream));

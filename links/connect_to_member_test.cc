@@ -1,0 +1,107 @@
+#include "links/connect_to_member.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/host_port.h"
+#include "base/suspicion.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace gradsync {
+namespace {
+
+using ::testing::StartsWith;
+
+// Whose peers never answer.
+class MuteLink : public StreamLink {
+ public:
+  absl::StatusOr<std::unique_ptr<StreamListener>> Listen(const std::string&,
+                                                         StreamAcceptor) override {
+    return absl::UnimplementedError("nobody listens");
+  }
+  absl::StatusOr<std::shared_ptr<FrameStream>> Connect(const std::string&, int,
+                                                       std::shared_ptr<FrameSink>,
+                                                       Deadline) override {
+    return absl::DeadlineExceededError("no stream");
+  }
+};
+
+// A process that listens, and accepts nothing.
+class DeafProcess {
+ public:
+  DeafProcess() : descriptor_(socket(AF_INET, SOCK_STREAM, 0)) {
+    sockaddr_in place = {};
+    place.sin_family = AF_INET;
+    place.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof(place);
+    EXPECT_EQ(bind(descriptor_, reinterpret_cast<sockaddr*>(&place), size), 0);
+    EXPECT_EQ(getsockname(descriptor_, reinterpret_cast<sockaddr*>(&place), &size), 0);
+    address_ = FormatHostPort("127.0.0.1", ntohs(place.sin_port));
+  }
+  ~DeafProcess() { close(descriptor_); }
+
+  void Listen() { EXPECT_EQ(listen(descriptor_, 4), 0); }
+  const std::string& address() const { return address_; }
+
+ private:
+  const int descriptor_;
+  std::string address_;
+};
+
+absl::Status WhyNoConnection(const std::string& address) {
+  MuteLink link;
+  return ConnectToMember(link, address, 0, nullptr, Deadline::In(absl::Minutes(1)),
+                         absl::Milliseconds(1))
+      .status();
+}
+
+TEST(ConnectToMemberTest, AMemberWhoseHostAnswersIsSuspectedItself) {
+  DeafProcess member;
+  member.Listen();
+  const absl::Status status = WhyNoConnection(member.address());
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_GT(PatienceWith(status), absl::ZeroDuration());
+  EXPECT_THAT(std::string(CutLink("rank 0", "rank 1", status).message()),
+              StartsWith("rank 1: its host answers"));
+}
+
+TEST(ConnectToMemberTest, WhereNothingAnswersTheLinkIsSuspected) {
+  DeafProcess refuses;
+  for (const std::string& address : {refuses.address(), std::string("nowhere.invalid:1")}) {
+    const absl::Status status = WhyNoConnection(address);
+    EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+    EXPECT_GT(PatienceWith(status), absl::ZeroDuration());
+    EXPECT_THAT(std::string(CutLink("rank 0", "rank 1", status).message()),
+                StartsWith("link rank 0 - rank 1: "));
+  }
+}
+
+TEST(ConnectToMemberTest, AProcessWithoutDescriptorsBlamesNobodyElse) {
+  DeafProcess member;
+  member.Listen();
+  rlimit before;
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const int next = dup(0);  // the smallest descriptor that is free
+  close(next);
+  rlimit none = before;
+  none.rlim_cur = static_cast<rlim_t>(next);
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  const absl::Status status = WhyNoConnection(member.address());
+  EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(PatienceWith(status), absl::ZeroDuration());
+  EXPECT_THAT(std::string(status.message()),
+              StartsWith("no file descriptors left in this process"));
+}
+
+}  // namespace
+}  // namespace gradsync

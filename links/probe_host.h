@@ -1,0 +1,23 @@
+#ifndef GRADSYNC_LINKS_PROBE_HOST_H_
+#define GRADSYNC_LINKS_PROBE_HOST_H_
+
+#include <string>
+
+#include "absl/time/time.h"
+
+namespace gradsync {
+
+enum class HostAnswer {
+  kAccepts,        // the kernel there has taken a connection for whoever listens
+  kNothing,        // no answer within the patience, a refusal, or an address that is no number
+  kNoDescriptors,  // this process cannot open a socket
+};
+
+// What becomes of a TCP connection to `address`, "10.0.0.7:4000" or "[fe80::1]:4000", which is closed
+// at once. Listening processes that do not run, or have no descriptors left, do not keep their
+// kernel from taking it. Waits for `patience` at most. Thread-safe.
+HostAnswer ProbeHost(const std::string& address, absl::Duration patience);
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_LINKS_PROBE_HOST_H_
