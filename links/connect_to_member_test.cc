@@ -26,7 +26,7 @@ class MuteLink : public StreamLink {
  public:
   absl::StatusOr<std::unique_ptr<StreamListener>> Listen(const std::string&,
                                                          StreamAcceptor) override {
-    return absl::UnimplementedError("nobody listens");
+    return absl::UnavailableError("nobody listens");
   }
   absl::StatusOr<std::shared_ptr<FrameStream>> Connect(const std::string&, int,
                                                        std::shared_ptr<FrameSink>,
