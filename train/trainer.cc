@@ -694,8 +694,7 @@ class TrainerImpl : public Trainer {
   void FillSteps(TrainingResult* result) const {
     result->step_stride = log_.stride();
     result->steps = log_.added();
-    result->measured_steps =
-        std::min(log_.added(), std::max<int64_t>(0, result->last_step - FirstMeasured() + 1));
+    result->measured_steps = std::max<int64_t>(0, result->last_step - FirstMeasured() + 1);
     for (const LoggedStep& step : log_.kept()) {
       result->losses.push_back(step.loss);
       result->learning_rates.push_back(step.lr);
