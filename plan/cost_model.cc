@@ -59,8 +59,8 @@ double ShardedMixedPsLoad(int workers, int dedicated_servers) {
   const ServerShares shares = MixedShares(workers, dedicated_servers);
   const double n = workers;
   const double own = shares.colocated;
-  return std::max(
-      {2 * n * shares.dedicated, 2 * (n - 1) * own + 1 - own, (n - 1) * own + 2 * (1 - own)});
+  const double beside = std::max(2 * (n - 1) * own + 1 - own, (n - 1) * own + 2 * (1 - own));
+  return dedicated_servers == 0 ? beside : std::max(beside, 2 * n * shares.dedicated);
 }
 
 bool DedicatedPsBeatsShardedRing(int workers, int servers) {

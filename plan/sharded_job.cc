@@ -134,16 +134,16 @@ MemoryUse PsWorkerMemory(const Plan& plan, UpdateSite site) {
   return use;
 }
 
-MemoryUse PsServerMemory(const Plan& plan, const ShardMap& shards, UpdateSite site, int server) {
+MemoryUse PsServerMemory(const Plan& plan, UpdateSite site, int64_t owned_bytes) {
   MemoryUse use;
-  use.gradients = shards.bytes(server);
+  use.gradients = owned_bytes;
   if (site == UpdateSite::kWorker) {
     // Means are still sent while the next step's are added up.
     use.gradients *= 2;
     return use;
   }
-  use.shard = shards.bytes(server);
-  use.state = StateBytes(plan, shards.bytes(server) / 4);
+  use.shard = owned_bytes;
+  use.state = StateBytes(plan, owned_bytes / 4);
   return use;
 }
 

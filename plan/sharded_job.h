@@ -42,9 +42,10 @@ struct MemoryUse {
 // Of a rank of a ring. None has more than rank 0.
 MemoryUse RingMemory(const Plan& plan, UpdateSite site, int rank);
 
-// Of a worker and of a server, whose memory is their own (not --link=shm).
+// Of a worker, and of a server that owns so many bytes of gradients (ShardMap::bytes()), whose memory
+// is their own (not --link=shm).
 MemoryUse PsWorkerMemory(const Plan& plan, UpdateSite site);
-MemoryUse PsServerMemory(const Plan& plan, const ShardMap& shards, UpdateSite site, int server);
+MemoryUse PsServerMemory(const Plan& plan, UpdateSite site, int64_t owned_bytes);
 
 }  // namespace gradsync
 
