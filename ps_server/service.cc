@@ -84,8 +84,9 @@ absl::Status Service::Wait(Deadline deadline) {
     changed_.WaitWithDeadline(&mutex_, std::min(deadline, Deadline::In(kWatch)));
     mutex_.Unlock();
     EndOverdue();
-    // From the first hello on, so that set-up is watched too.
-    JoinRun();
+    // From the first hello on, so that set-up is watched too. A server that cannot reach the store is
+    // watched by its streams alone.
+    BecomeMember().IgnoreError();
     mutex_.Lock();
   }
   if (!ended_ && !roster_.complete()) {
@@ -95,7 +96,7 @@ absl::Status Service::Wait(Deadline deadline) {
     mutex_.Lock();
   }
   mutex_.Unlock();
-  JoinRun();
+  BecomeMember().IgnoreError();
   // What follows the hellos is short work.
   activity_->Prove();
   mutex_.Lock();
@@ -123,7 +124,7 @@ absl::StatusOr<RunMemberOptions> Service::RunOptions() const {
   options.store = store_address_;
   options.run_id = roster_.run_id();
   options.attempt = roster_.attempt();
-  options.server = roster_.terms().server_index();
+  options.server = number_.has_value() ? *number_ : roster_.terms().server_index();
   options.key = key_;
   options.credentials = credentials_;
   return options;
@@ -133,6 +134,9 @@ absl::Status Service::Drain(int signal, absl::string_view address) {
   absl::StatusOr<RunMemberOptions> options;
   {
     MutexLock lock(&mutex_);
+    if (!roster_.complete()) {
+      return absl::FailedPreconditionError("expected all workers of the run, some have not come");
+    }
     options = RunOptions();
   }
   GS_RETURN_IF_ERROR(options.status());
@@ -140,24 +144,33 @@ absl::Status Service::Drain(int signal, absl::string_view address) {
       *options, {signal, absl::StrCat("server ", options->server, " (", address, ")")});
 }
 
-void Service::JoinRun() {
+absl::Status Service::JoinRun(const std::string& store, int server) {
+  {
+    MutexLock lock(&mutex_);
+    store_address_ = store;
+    number_ = server;
+  }
+  return BecomeMember();
+}
+
+absl::Status Service::BecomeMember() {
   absl::StatusOr<RunMemberOptions> found;
   {
     MutexLock lock(&mutex_);
-    if (joined_) return;
+    if (joined_) return absl::OkStatus();
     found = RunOptions();
     joined_ = found.ok();
   }
-  if (!found.ok() || failure_timeout_ == absl::InfiniteDuration()) return;
+  if (!found.ok() || failure_timeout_ == absl::InfiniteDuration()) return absl::OkStatus();
   RunMemberOptions& options = *found;
   options.failure_timeout = failure_timeout_;
   options.activity = activity_;
   options.connect = connect_store_;
   options.on_failure = [this](absl::Status status) { Fail(std::move(status)); };
-  absl::StatusOr<std::unique_ptr<RunMember>> run = RunMember::Create(options);
-  if (!run.ok()) return;  // a server that cannot reach the store is watched by its streams alone
+  GS_ASSIGN_OR_RETURN(std::unique_ptr<RunMember> run, RunMember::Create(options));
   MutexLock lock(&mutex_);
-  run_ = *std::move(run);
+  run_ = std::move(run);
+  return absl::OkStatus();
 }
 
 void Service::LeaveRun(const absl::Status& status) {
@@ -340,7 +353,7 @@ absl::Status Service::OnHello(Session& session, const Payload& payload) {
     }
     GS_RETURN_IF_ERROR(CheckProof(session.stream->proof()));  // the run may be known by now
     GS_RETURN_IF_ERROR(roster_.Check(hello));
-    if (!hello.store().empty()) store_address_ = hello.store();
+    if (!hello.store().empty() && !number_.has_value()) store_address_ = hello.store();
     guests_.Leave(session.stream.get());
     members_.push_back(session.self.lock());
     session.member = true;
