@@ -52,6 +52,7 @@ absl::Status TakeServers(absl::string_view what, int stage, int stages, SyncOpti
   std::vector<double> weights;
   for (int i = stage; i < count; i += stages) {
     servers.push_back(options->servers[i]);
+    options->server_numbers.push_back(i);
     if (!options->weights.empty()) weights.push_back(options->weights[i]);
   }
   options->servers = std::move(servers);

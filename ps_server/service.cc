@@ -45,6 +45,11 @@ void SendFailure(FrameStream& stream, const absl::Status& status) {
   stream.Finish();
 }
 
+// What this server is called, as a worker says it.
+int NumberOf(const proto::Hello& hello) {
+  return hello.server_number() > 0 ? hello.server_number() - 1 : hello.terms().server_index();
+}
+
 absl::Status Prefixed(absl::string_view prefix, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat(prefix, ": ", status.message()));
 }
@@ -117,14 +122,14 @@ absl::Status Service::Wait(Deadline deadline) {
 }
 
 absl::StatusOr<RunMemberOptions> Service::RunOptions() const {
-  if (ended_ || store_address_.empty()) {
+  if (ended_ || store_address_.empty() || !number_.has_value()) {
     return absl::FailedPreconditionError("expected a run under way whose store is known");
   }
   RunMemberOptions options;
   options.store = store_address_;
   options.run_id = roster_.run_id();
   options.attempt = roster_.attempt();
-  options.server = number_.has_value() ? *number_ : roster_.terms().server_index();
+  options.server = *number_;
   options.key = key_;
   options.credentials = credentials_;
   return options;
@@ -281,10 +286,13 @@ ServerStats Service::stats() const {
   stats.step_tx_bytes = step_tx_bytes_;
   stats.step_rx_bytes = step_rx_bytes_;
   if (const Group* group = group_.load(std::memory_order_acquire); group != nullptr) {
+    {
+      MutexLock lock(&mutex_);
+      stats.server = *number_;
+    }
     stats.steps = group->shard->steps();
     group->shard->CountTraffic(&stats);
     stats.shard_bytes = group->shard_bytes;
-    stats.server = group->terms.server_index();
     stats.workers = group->terms.world_size();
   }
   return stats;
@@ -353,7 +361,8 @@ absl::Status Service::OnHello(Session& session, const Payload& payload) {
     }
     GS_RETURN_IF_ERROR(CheckProof(session.stream->proof()));  // the run may be known by now
     GS_RETURN_IF_ERROR(roster_.Check(hello));
-    if (!hello.store().empty() && !number_.has_value()) store_address_ = hello.store();
+    if (store_address_.empty()) store_address_ = hello.store();
+    if (!number_.has_value()) number_ = NumberOf(hello);
     guests_.Leave(session.stream.get());
     members_.push_back(session.self.lock());
     session.member = true;
@@ -512,8 +521,7 @@ absl::Status Service::LostStream(int rank, const absl::Status& status) const {
   MutexLock lock(&mutex_);
   // Where nobody else watches the rank, nobody will know better.
   if (run_ != nullptr && PatienceWith(status) > absl::ZeroDuration()) {
-    return CutLink(absl::StrCat("rank ", rank),
-                   absl::StrCat("server ", roster_.terms().server_index()), status);
+    return CutLink(absl::StrCat("rank ", rank), absl::StrCat("server ", *number_), status);
   }
   return absl::UnavailableError(absl::StrCat(
       roster_.Name(rank),

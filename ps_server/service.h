@@ -202,8 +202,9 @@ class Service : private ShardEvents, private AsyncShardEvents {
   // Members that have finished without goodbye, and when.
   std::vector<std::pair<const Session*, MonotonicTime>> finished_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::shared_ptr<Session>> members_ ABSL_GUARDED_BY(mutex_);  // Session::member
-  std::string store_address_ ABSL_GUARDED_BY(mutex_);   // as JoinRun() or a hello says it
-  absl::optional<int> number_ ABSL_GUARDED_BY(mutex_);  // among the run's servers, if it was told
+  // As JoinRun() says it, or else the first hello.
+  std::string store_address_ ABSL_GUARDED_BY(mutex_);
+  absl::optional<int> number_ ABSL_GUARDED_BY(mutex_);  // among all servers of the job
   bool joined_ ABSL_GUARDED_BY(mutex_) = false;         // BecomeMember() has been tried
   std::shared_ptr<RunMember> run_ ABSL_GUARDED_BY(mutex_);
   int goodbyes_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -291,6 +291,19 @@ class OperationsTest(unittest.TestCase):
                     self.assert_ended(process, 2 if process is rank_0 else 1, rf"\w+: (?:\w+: )?{culprit}.* lost: .*")
             self.assertLess(time.monotonic() - begin, 20)
 
+    def test_of_two_servers_that_serve_a_stage_each_the_one_that_dies_is_named(self):
+        """Each thought that it was number 0, and gave its signs of life as that."""
+        servers = [self.start(SERVER, f"--port_file={self.folder}/stage{i}") for i in range(2)]
+        addresses = [self.address(f"stage{i}") for i in range(2)]
+        common = [WORKER, *JOB, *FOR_EVER, "--topology=ps", "--link=grpc", "--mesh=pipeline=2", "--micro_batches=2",
+                  f"--servers={','.join(addresses)}", "--world_size=2"]
+        ranks = [self.start(*common, "--rank=0", "--master=127.0.0.1:0", f"--port_file={self.folder}/master")]
+        ranks.append(self.start(*common, "--rank=1", f"--master={self.address('master')}"))
+        self.wait_for_step(ranks[0], 3)
+        servers[1].kill()
+        for process in [*ranks, servers[0]]:
+            self.assert_ended(process, 1, rf"\w+: \w+: server 1 \({re.escape(addresses[1])}\) lost: .*")
+
     def test_a_rank_that_never_comes_is_what_the_message_begins_with(self):
         rank_0 = self.start(WORKER, *JOB, "--topology=ring", "--rank=0", "--world_size=3", "--master=127.0.0.1:0",
                             "--timeout=2s")
