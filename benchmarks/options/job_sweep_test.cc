@@ -85,6 +85,7 @@ TEST(JobSweepTest, OwnersThatKeepThingsForAllUpdateWhateverWasAskedFor) {
                         "local, 0", "local, update at owner, 0", "local, update at owner, 2"));
   EXPECT_EQ(ErrorOf(flags, OnHosts()), "");
   flags.topologies = {"local"};
+  flags.links = {"auto"};
   EXPECT_THAT(ErrorOf(flags, OnHosts()),
               HasSubstr("--zero: expected 0 to 2 with --topology=local"));
   flags.zeros = {"x"};
