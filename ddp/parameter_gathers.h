@@ -14,8 +14,8 @@
 
 namespace gradsync {
 
-// Gathers what a unit needs before it computes, and what the next one needs meanwhile, in the order of
-// plan/gather_order.h, and so the same on all ranks that make the same calls.
+// Gathers what a unit needs before it computes, and what the next one needs meanwhile, in the order
+// of plan/gather_order.h, and so the same on all ranks that make the same calls.
 //
 // Not thread-safe. Errors: those of GradientSync::Gather().
 class ParameterGathers {
@@ -23,8 +23,8 @@ class ParameterGathers {
   // `units` are buckets, as UnitBuckets() has them. `sync` must outlive this object.
   ParameterGathers(GradientSync* sync, int buckets, int slots, std::vector<std::vector<int>> units);
 
-  // Waits until the buckets of the turn's unit are here; then those of its next one are on their way.
-  // Of the unit that was needed before nothing is used any more, unless it is one of these.
+  // Waits until the buckets of the turn's unit are here; then those of its next one are on their
+  // way. Of the unit that was needed before nothing is used any more, unless it is one of these.
   absl::Status Need(UnitTurn turn, Deadline deadline);
 
   // The same of one bucket.

@@ -144,7 +144,7 @@ TEST(CostModelTest, WhereOwnersAloneKeepParametersServersWinExactlyWhereTheirLoa
   EXPECT_TRUE(DedicatedPsBeatsShardedRing(4, 4));
 }
 
-// Beside all workers it is the ring's, and with as many hosts more as workers that of dedicated ones.
+// Beside all workers it is the ring's; with as many hosts more as workers that of dedicated ones.
 TEST(CostModelTest, ServersThatKeepParametersBesideWorkersLoadThemAsARing) {
   for (int n = 2; n <= 64; ++n) {
     EXPECT_NEAR(ShardedColocatedPsLoad(n, n), ShardedRingLoad(n), kRounding);

@@ -1,11 +1,11 @@
 // Which buckets are gathered when, where owners alone keep parameters (BucketSlots::parameters).
 //
-// A model is a list of *units*, blocks that are computed with in one go. Before a unit computes, the
-// buckets that have its parameters are gathered, and with them those of the unit after it, which
-// come meanwhile; in forward first unit to last, in backward back again. A bucket is there until
-// another one needs its memory, or its own parameters change. What is gathered when follows from the
-// plan and the units alone, so all ranks gather alike; the ranks of a job, replays and the simulator
-// ask here.
+// A model is a list of *units*, blocks that are computed with in one go. Before a unit computes,
+// the buckets that have its parameters are gathered, and with them those of the unit after it,
+// which come meanwhile; in forward first unit to last, in backward back again. A bucket is there
+// until another one needs its memory, or its own parameters change. What is gathered when follows
+// from the plan and the units alone, so all ranks gather alike; the ranks of a job, replays and the
+// simulator ask here.
 
 #ifndef GRADSYNC_PLAN_GATHER_ORDER_H_
 #define GRADSYNC_PLAN_GATHER_ORDER_H_

@@ -21,8 +21,8 @@ std::vector<Flow> RingGatherFlows(const Plan& plan, int bucket);
 std::vector<Flow> PsLaunchFlows(const Plan& plan, const ShardMap& shards);
 std::vector<Flow> PsGatherFlows(const Plan& plan, const ShardMap& shards, int bucket);
 
-// A whole step: its launches, and the gathers of these buckets (GathersOfStep(), plan/gather_order.h).
-// A pair of processes may occur several times.
+// A whole step: its launches, and the gathers of these buckets (GathersOfStep() of
+// plan/gather_order.h). A pair of processes may occur several times.
 std::vector<Flow> RingShardedStepFlows(const Plan& plan, const std::vector<int>& gathers);
 std::vector<Flow> PsShardedStepFlows(const Plan& plan, const ShardMap& shards,
                                      const std::vector<int>& gathers);
@@ -42,8 +42,8 @@ struct MemoryUse {
 // Of a rank of a ring. None has more than rank 0.
 MemoryUse RingMemory(const Plan& plan, UpdateSite site, int rank);
 
-// Of a worker, and of a server that owns so many bytes of gradients (ShardMap::bytes()), whose memory
-// is their own (not --link=shm).
+// Of a worker, and of a server that owns so many bytes of gradients (ShardMap::bytes()), whose
+// memory is their own (not --link=shm).
 MemoryUse PsWorkerMemory(const Plan& plan, UpdateSite site);
 MemoryUse PsServerMemory(const Plan& plan, UpdateSite site, int64_t owned_bytes);
 

@@ -34,9 +34,9 @@ struct StepMark {
   double at = 0;   // never falling; what was waited for before it comes on top
 };
 
-// The marks of a step, in order. A bucket gets gradients after the turns of its units have begun and
-// is launched before the next turn, also where times are equal. The last mark is a launch: turns
-// after it are of units without parameters. Pure; `step` fits the plan.
+// The marks of a step, in order. A bucket gets gradients after the turns of its units have begun
+// and is launched before the next turn, also where times are equal. The last mark is a launch:
+// turns after it are of units without parameters. Pure; `step` fits the plan.
 std::vector<StepMark> MarksOfStep(const Plan& plan, const ComputedStep& step);
 
 }  // namespace gradsync

@@ -15,8 +15,8 @@
 
 namespace gradsync {
 
-// Sizes of a plan's chunks, by their number in the plan: all slots of all buckets, in order. Nothing
-// is returned where owners alone keep parameters.
+// Sizes of a plan's chunks, by their number in the plan: all slots of all buckets, in order.
+// Nothing is returned where owners alone keep parameters.
 class ChunkTable {
  public:
   ChunkTable(const Plan& plan, Returned returned);

@@ -17,9 +17,9 @@ namespace gradsync {
 // chunk comes by; others' tokens overtake those that begin here; a sum for a bucket that is not
 // launched here yet is held. Adding and copying take no time.
 //
-// Where owners alone keep parameters (allreduce/ring_gather.h) a token is over for its owner with the
-// update, for its initiator with a notice of that, and for all others when the next rank has it.
-// Chunks of a gather overtake sums, and those of one that is not begun here yet are held.
+// Where owners alone keep parameters (allreduce/ring_gather.h) a token is over for its owner with
+// the update, for its initiator with a notice of that, and for all others when the next rank has
+// it. Chunks of a gather overtake sums, and those of one that is not begun here yet are held.
 class RingExchange : public SimulatedExchange {
  public:
   // `owner_update`: seconds of updating all parameters, under update at the owner.

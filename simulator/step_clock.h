@@ -15,8 +15,8 @@
 
 namespace gradsync {
 
-// One step of one worker without communication; seconds. The times of what happens in it are at most
-// forward + backward.
+// One step of one worker without communication; seconds. The times of what happens in it are at
+// most forward + backward.
 struct ComputeTimes : ComputedStep {
   double forward = 0;
   double backward = 0;
@@ -50,8 +50,8 @@ class StepClock : private EventHandler {
   };
 
   // `launch(rank, step, bucket)` begins an exchange, which ends with Resolved(), and
-  // `gather(rank, bucket)` what ends with Gathered(); both may end before they return. `gather` may be
-  // null where the plan has no slots of parameters.
+  // `gather(rank, bucket)` what ends with Gathered(); both may end before they return. `gather` may
+  // be null where the plan has no slots of parameters.
   StepClock(Options options, EventQueue* queue, std::function<void(int, int, int)> launch,
             std::function<void(int, int)> gather);
 

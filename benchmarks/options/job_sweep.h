@@ -76,9 +76,9 @@ absl::StatusOr<JobSweep> ParseJobSweep(const SweepFlags& flags, const SweepRules
 // Who updates where owners keep so much for all: they, from --zero=1 on, whatever was asked for.
 std::vector<UpdateSite> UpdatesWith(const JobSweep& sweep, int zero);
 
-// The jobs with so many workers: by topology, link, what owners keep, update site, placement, number
-// of servers, codec and consistency. Topology local has no link, and only ps has servers; those that are ranks
-// are colocated whatever the placements are.
+// The jobs with so many workers: by topology, link, what owners keep, update site, placement,
+// number of servers, codec and consistency. Topology local has no link, and only ps has servers;
+// those that are ranks are colocated whatever the placements are.
 std::vector<PlacedJob> ListJobs(const JobSweep& sweep, int workers, const std::string& bandwidth);
 
 // Whether each value that was asked for is one of `jobs`', which are all jobs of the sweep. The

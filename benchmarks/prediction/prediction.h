@@ -41,9 +41,9 @@ absl::StatusOr<Cluster> ClusterOfJob(const PlacedJob& job, const LinkConstants& 
 
 // The predicted run: what defines it, step_ms_p50, exposed_ms_p50, breakdown_ms, samples_per_s,
 // scaling_efficiency (of workers that need not communicate), wire_tx_bytes_max_node and
-// wire_rx_bytes_max_node (of a host), worker_memory_bytes and server_memory_bytes, and model_us, the
-// closed form of one exchange of everything at once, all gathers of a step included; steps_per_s of
-// the group. Where steps differ, a step is what that rate makes of it
+// wire_rx_bytes_max_node (of a host), worker_memory_bytes and server_memory_bytes, and model_us,
+// the closed form of one exchange of everything at once, all gathers of a step included;
+// steps_per_s of the group. Where steps differ, a step is what that rate makes of it
 // (SimulateSteps()). Percentiles other than the median are not
 // predicted. Pure; thread-safe; blocks to compute.
 //

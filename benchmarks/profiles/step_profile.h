@@ -43,8 +43,8 @@ std::vector<double> BucketReadyUs(const proto::StepProfile& profile, const Plan&
 absl::StatusOr<Plan> WithZero(const Plan& plan, const proto::StepProfile& profile, int zero);
 
 // When in the recorded step happens what `plan`, of WithZero(), has to stop for; microseconds. The
-// blocks' forwards share the step's by their own times; their backwards are where their gradients are
-// in the recorded one. Errors: those of CheckHasBlocks(), where owners alone keep parameters.
+// blocks' forwards share the step's by their own times; their backwards are where their gradients
+// are in the recorded one. Errors: those of CheckHasBlocks(), where owners alone keep parameters.
 absl::StatusOr<ComputedStep> ComputedStepUs(const proto::StepProfile& profile, const Plan& plan);
 
 // Whether the profile has blocks, which a mesh with stages and --zero=3 are predicted and replayed

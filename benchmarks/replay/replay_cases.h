@@ -50,8 +50,8 @@ struct ReplayCase {
   absl::Duration timeout;
 };
 
-// Of each bucket, outside of a replay's steps, where owners alone keep parameters: once to verify, and
-// once for the hash.
+// Of each bucket, outside of a replay's steps, where owners alone keep parameters: once to verify,
+// and once for the hash.
 constexpr int kExtraGathers = 2;
 
 // "resnet50: ring over grpc, 4 workers".

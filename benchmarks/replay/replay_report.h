@@ -17,8 +17,8 @@ namespace gradsync {
 //     (under ssp and asp the group's, 1 over steps_per_s): what one worker that computes so, and
 //     exchanges nothing, would get per worker.
 //   - wire_*, of hosts: without what processes of one host send each other. Without a network each
-//     process counts as a host. Gathers outside of steps (step_replay.h) are taken out of what servers
-//     counted.
+//     process counts as a host. Gathers outside of steps (step_replay.h) are taken out of what
+//     servers counted.
 //     Of a mesh, wire_* have what passes between stages too, and the rest of Run that is about meshes
 //     is set; scaling_efficiency is that of stages which lose neither to the bubble nor to links.
 //   - invalid, when the machine could not replay: launches were later than 2 % of the step in more
