@@ -105,6 +105,9 @@ class JobFilesTest(Case):
                 (self.folder / "job.yaml").write_text(text)
                 result = self.run_here(WORKER, "--config=job.yaml")
                 self.assertEqual((result.returncode, result.stdout, result.stderr), (2, "", expected + "\n"))
+        result = self.run_here(WORKER, "--model=a\nworker: b\x1b[2J")
+        self.assertEqual((result.returncode, result.stderr.count("\n"), "\x1b" in result.stderr), (2, 1, False))
+        self.assertIn(r"a\nworker: b\x1b[2J", result.stderr)
         pipe = self.folder / "pipe"
         os.mkfifo(pipe)
         for flag in ("--config", "--data=text:", "--init_from", "--secret_file", "--tls_cert"):

@@ -119,8 +119,7 @@ void PrintLines(LocalJobOptions* job) {
     std::fflush(stdout);
   };
   job->on_failure = [](absl::string_view failure) {
-    std::fprintf(stderr, "launch: %.*s; stopping the rest\n", static_cast<int>(failure.size()),
-                 failure.data());
+    PrintError("launch", absl::StrCat(failure, "; stopping the rest"));
   };
 }
 

@@ -186,6 +186,8 @@ TEST(LaunchTest, BadFlagsAreOneLineAndExitCode2) {
       {{"--wrokers=2"}, "--wrokers"},
       {{"--workers=two"}, "--workers"},
       {{"--", "two"}, "launch: expected worker flags after --, found \"two\""},
+      {{"--", "two\n\x1b[2J"}, R"(launch: expected worker flags after --, found "two\n\x1b[2J")"},
+      {{"--two\n\x1b[2J"}, R"(--two\n\x1b[2J)"},
   };
   for (const auto& [flags, expected] : cases) {
     const auto launch = Start(flags);
