@@ -25,7 +25,7 @@ bool IsWord(absl::string_view text) {
 
 bool BeginsWithCulprit(absl::string_view message) {
   absl::ConsumePrefix(&message, "link ");
-  if (absl::ConsumePrefix(&message, "rank ")) {
+  if (absl::ConsumePrefix(&message, "rank ") || absl::ConsumePrefix(&message, "ranks ")) {
     return ConsumeNumber(&message) && (message.empty() || !absl::ascii_isalnum(message[0]));
   }
   return absl::ConsumePrefix(&message, "server ") && ConsumeNumber(&message) &&

@@ -7,7 +7,8 @@
 
 namespace gradsync {
 
-// Whether `message` begins with a culprit: "rank 3", "server 0 (10.0.0.7:4000)", "link rank 1 - ".
+// Whether `message` begins with a culprit: "rank 3", "ranks 2, 3", "server 0 (10.0.0.7:4000)",
+// "link rank 1 - ".
 bool BeginsWithCulprit(absl::string_view message);
 
 // `line` from its culprit on, where that comes behind no more than two words and their colons, a

@@ -113,8 +113,7 @@ absl::Status RunRank() {
   metrics->set_bucket_bytes(static_cast<double>(options.spec.bucket_bytes()));
   if (staged) GS_RETURN_IF_ERROR(RecordPlace(place, options, *member, &*metrics));
   GS_RETURN_IF_ERROR(WriteJson(absl::GetFlag(FLAGS_metrics_json), *metrics));
-  member->Leave();
-  return absl::OkStatus();
+  return member->Leave();
 }
 
 }  // namespace

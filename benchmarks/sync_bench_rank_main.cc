@@ -48,8 +48,7 @@ absl::Status RunRank() {
     metrics->set_nccl_asked(ran.nccl->algorithm());
   }
   GS_RETURN_IF_ERROR(WriteJson(absl::GetFlag(FLAGS_metrics_json), *metrics));
-  member->Leave();
-  return absl::OkStatus();
+  return member->Leave();
 }
 
 }  // namespace

@@ -49,8 +49,7 @@ absl::Status Train(const gradsync::JoinOptions& options) {
     if (step.step % 20 == 0) Print(options.meet, step.step, loss);
   }
   const absl::Status left = (*member)->sync().Shutdown(gradsync::Deadline::In(absl::Seconds(60)));
-  (*member)->Leave();
-  return left;
+  return left.ok() ? (*member)->Leave() : left;
 }
 
 }  // namespace

@@ -59,6 +59,10 @@ class ConnectedStore : public KeyValueStore {
   virtual const std::string& address() const = 0;
 };
 
+// What a process says that has not heard of the store at `address` for `failure_timeout`:
+// UNAVAILABLE, with rank 0, whose process holds the store, as culprit.
+absl::Status LostStoreHolder(absl::string_view address, absl::Duration failure_timeout);
+
 // Waits until a store is served at `address`, "host:port", and returns it. Methods of the store
 // block the calling thread only. It has one thread, which ends calls at their deadlines; a watch
 // that pends holds another. Where a deadline has passed already the store is still asked, without
@@ -87,11 +91,12 @@ struct StorePass {
 
 // ConnectStore() for a process that takes its place in the job there, and learns the job's key. Where
 // the job has a secret, `credentials` must have it.
-// Errors: also those of StoreDoor::Join(); whoever gets one is no member of the job and should leave
-// it alone.
-absl::StatusOr<std::shared_ptr<ConnectedStore>> EnterStore(const std::string& address,
-                                                           const Credentials& credentials,
-                                                           StorePass* pass, Deadline deadline);
+// Errors: also those of StoreDoor::Join(), and FAILED_PRECONDITION where something else is served
+// there; whoever gets one is no member of the job and should leave it alone. LostStoreHolder() when
+// its host takes connections and nobody has answered for `failure_timeout`.
+absl::StatusOr<std::shared_ptr<ConnectedStore>> EnterStore(
+    const std::string& address, const Credentials& credentials, StorePass* pass, Deadline deadline,
+    absl::Duration failure_timeout = absl::InfiniteDuration());
 
 }  // namespace gradsync
 

@@ -10,6 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "base/culprit.h"
 #include "base/deadline.h"
 #include "base/grpc_status.h"
 #include "base/host_port.h"
@@ -17,6 +18,7 @@
 #include "base/monotonic_time.h"
 #include "base/mutex.h"
 #include "base/notification.h"
+#include "base/probe_host.h"
 #include "base/secret_proof.h"
 #include "base/status_macros.h"
 #include "group/alarm_clock.h"
@@ -33,6 +35,8 @@ constexpr int kKeepaliveMs = 20'000;
 // The server keeps the deadline; this is how much longer the client waits for what it says then.
 constexpr absl::Duration kGrace = absl::Seconds(2);
 constexpr absl::Duration kReconnectInterval = absl::Seconds(1);
+// How long the host may take to say whether anybody listens.
+constexpr absl::Duration kHostPatience = absl::Milliseconds(500);
 // How long a watch waits for its challenge.
 constexpr absl::Duration kProofPatience = absl::Seconds(5);
 constexpr char kLate[] = "none in time";
@@ -179,7 +183,7 @@ struct Connection {
     }
     const absl::Status cause = ToAbslStatus(status);
     // Of a process of the job, not of the store.
-    if (absl::IsAborted(cause)) return cause;
+    if (absl::IsAborted(cause) || BeginsWithCulprit(cause.message())) return cause;
     // We cancel nothing but watches, so this is the server's end.
     const absl::StatusCode code =
         absl::IsCancelled(cause) ? absl::StatusCode::kUnavailable : cause.code();
@@ -355,17 +359,25 @@ class GrpcStore : public ConnectedStore {
   const std::shared_ptr<Connection> connection_;
 };
 
-// Waits until somebody answers. False at the deadline.
-bool AwaitServer(Connection& connection, Deadline deadline) {
+// Waits until somebody answers. Errors: DEADLINE_EXCEEDED; LostStoreHolder() when the host takes
+// connections and nobody answers for `failure_timeout`. Looks are counted, not time, which passes
+// also while this process does not run.
+absl::Status AwaitServer(Connection& connection, Deadline deadline,
+                         absl::Duration failure_timeout) {
+  absl::Duration deaf;
   while (true) {
     const Deadline look = std::min(deadline, Deadline::In(kReconnectInterval));
     const grpc::Status status = connection.Probe(look, /*wait_for_connection=*/true);
     const bool late = status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED &&
                       status.error_message() == kLate;
-    if (!late && status.error_code() != grpc::StatusCode::UNAVAILABLE) return true;
-    if (deadline.passed()) return false;
+    if (!late && status.error_code() != grpc::StatusCode::UNAVAILABLE) return absl::OkStatus();
+    if (deadline.passed()) return absl::DeadlineExceededError("no answer");
+    if (!late) continue;
+    const bool listens = ProbeHost(connection.address, kHostPatience) == HostAnswer::kAccepts;
+    deaf = listens ? deaf + kReconnectInterval : absl::ZeroDuration();
+    if (deaf >= failure_timeout) return LostStoreHolder(connection.address, failure_timeout);
     // The pause between two attempts is one of gRPC's timers, too.
-    if (late) grpc::experimental::ChannelResetConnectionBackoff(connection.channel.get());
+    grpc::experimental::ChannelResetConnectionBackoff(connection.channel.get());
   }
 }
 
@@ -380,33 +392,43 @@ std::string LastFailure(Connection& connection) {
 
 absl::StatusOr<std::shared_ptr<Connection>> Reach(const std::string& address,
                                                   const Credentials& credentials,
-                                                  const std::string& key, Deadline deadline) {
+                                                  const std::string& key, Deadline deadline,
+                                                  absl::Duration failure_timeout) {
   GS_RETURN_IF_ERROR(ParseHostPort(address).status());
   auto connection = std::make_shared<Connection>(address, credentials, key);
-  if (!AwaitServer(*connection, deadline)) {
+  const absl::Status answered = AwaitServer(*connection, deadline, failure_timeout);
+  if (absl::IsDeadlineExceeded(answered)) {
     return absl::DeadlineExceededError(absl::StrCat(
         "store at ", address,
         ": expected a store there, found none by the deadline: ", LastFailure(*connection)));
   }
+  GS_RETURN_IF_ERROR(answered);
   return connection;
 }
 
 }  // namespace
+
+absl::Status LostStoreHolder(absl::string_view address, absl::Duration failure_timeout) {
+  return absl::UnavailableError(absl::StrCat("rank 0 lost: no sign of life for ",
+                                             absl::FormatDuration(failure_timeout),
+                                             " of the store that it holds at ", address));
+}
 
 absl::StatusOr<std::shared_ptr<ConnectedStore>> ConnectStore(const std::string& address,
                                                              const Credentials& credentials,
                                                              Deadline deadline,
                                                              const std::string& key) {
   GS_ASSIGN_OR_RETURN(std::shared_ptr<Connection> connection,
-                      Reach(address, credentials, key, deadline));
+                      Reach(address, credentials, key, deadline, absl::InfiniteDuration()));
   return std::make_shared<GrpcStore>(std::move(connection));
 }
 
 absl::StatusOr<std::shared_ptr<ConnectedStore>> EnterStore(const std::string& address,
                                                            const Credentials& credentials,
-                                                           StorePass* pass, Deadline deadline) {
+                                                           StorePass* pass, Deadline deadline,
+                                                           absl::Duration failure_timeout) {
   GS_ASSIGN_OR_RETURN(std::shared_ptr<Connection> connection,
-                      Reach(address, credentials, /*key=*/"", deadline));
+                      Reach(address, credentials, /*key=*/"", deadline, failure_timeout));
   constexpr size_t kMaxRunIdBytes = 512;
   if (pass->run_id.size() > kMaxRunIdBytes) {
     return absl::InvalidArgumentError(absl::StrCat("--run_id: expected at most ", kMaxRunIdBytes,
@@ -419,10 +441,20 @@ absl::StatusOr<std::shared_ptr<ConnectedStore>> EnterStore(const std::string& ad
   request.set_server(pass->server);
   request.set_nonce(NewJobKey());
   proto::JoinReply reply;
-  const grpc::Status status = connection->Call(&Stub::Join, proto::Nothing(), &reply,
-                                               WithGrace(deadline), request.SerializeAsString());
+  const Deadline patience =
+      Deadline::In(failure_timeout);  // whoever serves the store does not wait
+  const grpc::Status status =
+      connection->Call(&Stub::Join, proto::Nothing(), &reply,
+                       std::min(WithGrace(deadline), patience), request.SerializeAsString());
+  if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("store at ", address, ": expected a store there, found another service"));
+  }
   if (!status.ok()) {
     const absl::Status refused = ToAbslStatus(status);
+    if (absl::IsDeadlineExceeded(refused) && patience.passed()) {
+      return LostStoreHolder(address, failure_timeout);
+    }
     return absl::Status(refused.code(),
                         absl::StrCat("store at ", address, ": ", refused.message()));
   }

@@ -10,12 +10,6 @@
 
 namespace gradsync {
 
-absl::Status LostStoreHolder(absl::string_view address, absl::Duration failure_timeout) {
-  return absl::UnavailableError(absl::StrCat("rank 0 lost: no sign of life for ",
-                                             absl::FormatDuration(failure_timeout),
-                                             " of the store that it holds at ", address));
-}
-
 std::string RankBeatKey(absl::string_view prefix, int rank) {
   return absl::StrCat(prefix, "beat/rank/", rank);
 }

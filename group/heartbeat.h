@@ -18,10 +18,6 @@
 
 namespace gradsync {
 
-// What a process says that has not heard of the store at `address` for `failure_timeout`:
-// UNAVAILABLE, with rank 0, whose process holds the store, as culprit.
-absl::Status LostStoreHolder(absl::string_view address, absl::Duration failure_timeout);
-
 // Where the beats of a member are, below a group's keys.
 std::string RankBeatKey(absl::string_view prefix, int rank);
 std::string ServerBeatKey(absl::string_view prefix, int server);

@@ -13,8 +13,12 @@
 #include "absl/time/time.h"
 #include "base/credentials.h"
 #include "base/deadline.h"
+#include "base/deaf_process.h"
 #include "group/grpc_store.h"
+#include "grpcpp/server.h"
+#include "grpcpp/server_builder.h"
 #include "gtest/gtest.h"
+#include "proto/challenge.grpc.pb.h"
 
 namespace gradsync {
 namespace {
@@ -160,6 +164,51 @@ TEST_F(StoreDoorTest, AWorldThatNoJobHasIsRefusedAtOnce) {
   EXPECT_LT(late.message().size(), 300u);
   EXPECT_LT(absl::Now() - begin, absl::Seconds(5));
   EXPECT_TRUE(absl::IsInvalidArgument(member->Set(std::string(4097, 'k'), "x", Soon())));
+}
+
+// It waited for as long as --timeout said, and named nobody.
+TEST(DeafStoreTest, ARankZeroThatListensAndAnswersNothingIsLost) {
+  DeafProcess rank_0;
+  rank_0.Listen();
+  StorePass pass;
+  pass.run_id = "job";
+  pass.rank = 1;
+  const absl::Status lost = EnterStore(rank_0.address(), InsecureCredentials(), &pass,
+                                       Deadline::In(absl::Minutes(1)), absl::Seconds(1))
+                                .status();
+  EXPECT_EQ(lost, LostStoreHolder(rank_0.address(), absl::Seconds(1)));
+}
+
+TEST(DeafStoreTest, ARankZeroThatDoesNotListenYetIsWaitedFor) {
+  DeafProcess rank_0;
+  StorePass pass;
+  pass.run_id = "job";
+  pass.rank = 1;
+  const absl::Status missing = EnterStore(rank_0.address(), InsecureCredentials(), &pass,
+                                          Deadline::In(absl::Seconds(3)), absl::Seconds(1))
+                                   .status();
+  EXPECT_TRUE(absl::IsDeadlineExceeded(missing)) << missing;
+}
+
+TEST(DeafStoreTest, AnotherServiceAtTheAddressIsNoStore) {
+  grpc::ServerBuilder builder;
+  int port = 0;
+  builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+  proto::Door::Service other;  // which has no method of a store
+  builder.RegisterService(&other);
+  const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  StorePass pass;
+  const std::string address = absl::StrCat("127.0.0.1:", port);
+  const absl::Status refused =
+      EnterStore(address, InsecureCredentials(), &pass, Soon(), absl::Seconds(10)).status();
+  EXPECT_EQ(refused, absl::FailedPreconditionError(absl::StrCat(
+                         "store at ", address, ": expected a store there, found another service")));
+}
+
+TEST(LostStoreHolderTest, TheHolderOfALostStoreIsNamed) {
+  EXPECT_EQ(LostStoreHolder("h:1", absl::Seconds(10)),
+            absl::UnavailableError("rank 0 lost: no sign of life for 10s of the store that it "
+                                   "holds at h:1"));
 }
 
 }  // namespace

@@ -29,13 +29,12 @@ Watchdog::~Watchdog() {
   thread_.join();
 }
 
-void Watchdog::SetServers(const std::vector<std::string>& addresses) {
+void Watchdog::AddServer(absl::string_view address) {
   MutexLock lock(&mutex_);
-  for (size_t server = 0; server < addresses.size(); ++server) {
-    watched_.push_back({ServerBeatKey(options_.prefix, static_cast<int>(server)),
-                        liveness_.Add(absl::StrCat("server ", server, " (", addresses[server], ")"),
-                                      Liveness::Kind::kServer)});
-  }
+  const int server = servers_++;
+  watched_.push_back({ServerBeatKey(options_.prefix, server),
+                      liveness_.Add(absl::StrCat("server ", server, " (", address, ")"),
+                                    Liveness::Kind::kServer)});
 }
 
 void Watchdog::Run() {

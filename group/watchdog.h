@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/mutex.h"
 #include "base/thread.h"
@@ -36,8 +37,8 @@ class Watchdog {
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
 
-  // Servers of the job, "host:port" by number, as verdicts call them. Once.
-  void SetServers(const std::vector<std::string>& addresses);
+  // The next server of the job, from number 0 on, at `address`, "host:port", as verdicts call it.
+  void AddServer(absl::string_view address);
 
  private:
   struct Watched {
@@ -53,6 +54,7 @@ class Watchdog {
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;
   Liveness liveness_ ABSL_GUARDED_BY(mutex_);
   std::vector<Watched> watched_ ABSL_GUARDED_BY(mutex_);
+  int servers_ ABSL_GUARDED_BY(mutex_) = 0;
   Thread thread_;  // last: uses all of the above
 };
 

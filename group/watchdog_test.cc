@@ -110,7 +110,7 @@ TEST_F(WatchdogTest, ARankThatWorksAndGetsNothingDoneIsStuck) {
 }
 
 TEST_F(WatchdogTest, AServerIsNamedWithItsAddress) {
-  watchdog_->SetServers({"h:1", "h:2"});
+  for (const char* address : {"h:1", "h:2"}) watchdog_->AddServer(address);
   auto server = Beat(ServerBeatKey(kPrefix, 1), std::make_shared<Activity>());
   server.reset();
   EXPECT_THAT(Failure(), StartsWith("server 1 (h:2) lost"));
@@ -164,12 +164,6 @@ TEST(HeartbeatTest, AStoreThatDoesNotAnswerForTheTimeoutIsNoticed) {
   Heartbeat heartbeat(std::move(options));
   silent.WaitForNotification();
   EXPECT_GE(MonotonicTime::Now() - start, kTimeout);
-}
-
-TEST(HeartbeatTest, TheHolderOfALostStoreIsNamed) {
-  EXPECT_EQ(LostStoreHolder("h:1", absl::Seconds(10)),
-            absl::UnavailableError("rank 0 lost: no sign of life for 10s of the store that it "
-                                   "holds at h:1"));
 }
 
 }  // namespace

@@ -38,16 +38,6 @@ FlagTexts SameOnAllRanks(const JoinOptions& options) {
   return texts;
 }
 
-// Servers that registered themselves, in the order of their numbers.
-absl::Status FindServers(const WorkerGroup& group, int count, std::vector<std::string>* servers) {
-  for (int i = 0; i < count; ++i) {
-    GS_ASSIGN_OR_RETURN(std::string address, group.store->Get(group.Key(absl::StrCat("server/", i)),
-                                                              Deadline::In(group.timeout)));
-    servers->push_back(std::move(address));
-  }
-  return absl::OkStatus();
-}
-
 // Each stage, or slice, has servers of its own, which know nothing of the others: server i is stage
 // i's, modulo the number of stages. `what`: "stage".
 absl::Status TakeServers(absl::string_view what, int stage, int stages, SyncOptions* options) {
@@ -62,6 +52,7 @@ absl::Status TakeServers(absl::string_view what, int stage, int stages, SyncOpti
   std::vector<double> weights;
   for (int i = stage; i < count; i += stages) {
     servers.push_back(options->servers[i]);
+    options->server_numbers.push_back(i);
     if (!options->weights.empty()) weights.push_back(options->weights[i]);
   }
   options->servers = std::move(servers);
@@ -120,14 +111,12 @@ absl::Status Member::Fail(const absl::Status& reason) {
   return Certain(cause);
 }
 
-void Member::Leave() {
-  if (!IsAlone()) meeting_.Leave();
-}
+absl::Status Member::Leave() { return IsAlone() ? absl::OkStatus() : meeting_.Leave(); }
 
 absl::Status Member::Complete(const JoinOptions& options) {
   GS_RETURN_IF_ERROR(AgreeOnFlags(group(), SameOnAllRanks(options)));
-  GS_RETURN_IF_ERROR(FindServers(group(), options.num_servers, &options_.servers));
-  meeting_.SetServers(options_.servers);
+  for (const std::string& server : options_.servers) meeting_.AddServer(server);
+  GS_RETURN_IF_ERROR(FindServers(options.num_servers));
   GS_RETURN_IF_ERROR(ResolveByHosts(group(), &options_));
   if (options.mesh.has_pipeline()) {
     TakePlace(options.mesh);
@@ -145,6 +134,19 @@ absl::Status Member::Complete(const JoinOptions& options) {
   // Workers that train by themselves need not wait for the slowest, nor it for them.
   side_channel_ = std::make_unique<SideChannel>(IsAlone() ? WorkerGroup() : group(), "job");
   if (IsAlone()) meeting_.Unwatch();
+  return absl::OkStatus();
+}
+
+// Those that registered themselves, in the order of their numbers. One that is lost before the last has
+// come ends the wait for that.
+absl::Status Member::FindServers(int count) {
+  for (int i = 0; i < count; ++i) {
+    GS_ASSIGN_OR_RETURN(
+        std::string address,
+        group().store->Get(group().Key(absl::StrCat("server/", i)), Deadline::In(group().timeout)));
+    meeting_.AddServer(address);
+    options_.servers.push_back(std::move(address));
+  }
   return absl::OkStatus();
 }
 

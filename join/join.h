@@ -80,13 +80,15 @@ class Member {
   // most two seconds.
   absl::Status Fail(const absl::Status& reason);
 
-  // After sync().Shutdown(), in good order (Meeting::Leave()). Ranks of Topology::kLocal just go.
-  void Leave();
+  // After sync().Shutdown(), in good order. Ranks of Topology::kLocal just go. Errors: those of
+  // Meeting::Leave().
+  absl::Status Leave();
 
  private:
   friend absl::StatusOr<std::unique_ptr<Member>> Join(JoinOptions options);
   explicit Member(Meeting meeting) : meeting_(std::move(meeting)) {}
   absl::Status Complete(const JoinOptions& options);
+  absl::Status FindServers(int count);
   void TakePlace(const Mesh& mesh);
   absl::Status TakeSlice(const JoinOptions& options);
   bool IsAlone() const {

@@ -17,6 +17,7 @@ namespace gradsync {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 constexpr absl::Duration kPatience = absl::Seconds(60);
 
@@ -65,7 +66,7 @@ TEST(JoinTest, RanksGetTheBackendThatWasAskedForAndTalk) {
           member.side_channel().SumDoubles({static_cast<double>(rank)}, Deadline::In(kPatience));
       ASSERT_TRUE(sum.ok()) << sum.status();
       EXPECT_EQ(sum->at(0), 3);
-      member.Leave();
+      EXPECT_EQ(member.Leave(), absl::OkStatus());
     });
   }
   for (std::thread& thread : threads) thread.join();
@@ -97,7 +98,18 @@ TEST(JoinTest, ARankThatFailsBeforeItsBackendIsBoundEndsTheWaitOfOthers) {
             absl::StatusCode::kDataLoss);
   const absl::Status told = (*members[0])->side_channel().Barrier(Deadline::In(kPatience));
   EXPECT_EQ(told.code(), absl::StatusCode::kAborted);
-  EXPECT_THAT(std::string(told.message()), HasSubstr("rank 1 failed first: DATA_LOSS: no data here"));
+  EXPECT_THAT(std::string(told.message()),
+              HasSubstr("rank 1 failed first: DATA_LOSS: no data here"));
+}
+
+// Rank 0 waited five seconds for it, and ended as if all were well.
+TEST(JoinTest, ARankThatEndsBeforeItHasLeftIsNamed) {
+  std::vector<Joined> members = JoinAll({Ring(), Ring()});
+  ASSERT_TRUE(members[0].ok() && members[1].ok());
+  members[1]->reset();
+  const absl::Status left = (*members[0])->Leave();
+  EXPECT_EQ(left.code(), absl::StatusCode::kAborted) << left;
+  EXPECT_THAT(std::string(left.message()), StartsWith("rank 1 lost: "));
 }
 
 TEST(JoinTest, ARankAloneNeedsNobody) {
@@ -105,7 +117,7 @@ TEST(JoinTest, ARankAloneNeedsNobody) {
   ASSERT_TRUE(member.ok()) << member.status();
   EXPECT_EQ((*member)->sync().identity().backend, Backend::kLocal);
   EXPECT_TRUE((*member)->side_channel().Barrier(Deadline::In(kPatience)).ok());
-  (*member)->Leave();
+  EXPECT_EQ((*member)->Leave(), absl::OkStatus());
 }
 
 TEST(JoinTest, WhatCannotBeIsRefusedBeforeAnybodyIsMet) {

@@ -1,5 +1,6 @@
 #include "join/meet.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -41,28 +42,49 @@ void Meeting::Watch(const MeetOptions& options, const std::shared_ptr<ConnectedS
   heartbeat_ = std::make_unique<Heartbeat>(std::move(heartbeat));
 }
 
-void Meeting::SetServers(const std::vector<std::string>& addresses) {
-  if (watchdog_ != nullptr) watchdog_->SetServers(addresses);
+void Meeting::AddServer(absl::string_view address) {
+  if (watchdog_ != nullptr) watchdog_->AddServer(address);
 }
 
-void Meeting::Unwatch() {
-  watchdog_.reset();
+void Meeting::StopBeating() {
   if (heartbeat_ != nullptr) heartbeat_->Leave();
   heartbeat_.reset();
   presence_.reset();  // after the last beat, which says that this rank has left
 }
 
-void Meeting::Leave() {
-  Unwatch();
-  const Deadline deadline = Deadline::In(absl::Seconds(5));
+void Meeting::Unwatch() {
+  watchdog_.reset();
+  StopBeating();
+}
+
+absl::Status Meeting::Leave() {
+  StopBeating();
+  if (group_.rank == 0) {
+    const absl::Status left = AwaitOthers();
+    watchdog_.reset();
+    return left;
+  }
   // Farewells are not answered if rank 0 is gone already.
-  if (group_.rank != 0) {
-    group_.store->Set(group_.Key(absl::StrCat("left/", group_.rank)), "", deadline).IgnoreError();
-    return;
+  group_.store
+      ->Set(group_.Key(absl::StrCat("left/", group_.rank)), "", Deadline::In(absl::Seconds(5)))
+      .IgnoreError();
+  return absl::OkStatus();
+}
+
+// One that is lost meanwhile fails the group, and with it these waits. One that is alive and does
+// not leave is none of the others' business.
+absl::Status Meeting::AwaitOthers() {
+  absl::Duration patience = absl::Seconds(5);
+  if (watchdog_ != nullptr) {
+    patience = std::max(patience, group_.failure_timeout + absl::Seconds(2));
   }
+  const Deadline deadline = Deadline::In(patience);
   for (int rank = 1; rank < group_.world_size; ++rank) {
-    group_.store->Get(group_.Key(absl::StrCat("left/", rank)), deadline).status().IgnoreError();
+    const absl::Status left =
+        group_.store->Get(group_.Key(absl::StrCat("left/", rank)), deadline).status();
+    if (absl::IsAborted(left)) return left;
   }
+  return absl::OkStatus();
 }
 
 std::function<absl::Status(const std::string& address)> WriteAddressTo(const std::string& path) {
@@ -149,7 +171,8 @@ absl::StatusOr<Meeting> Meet(const MeetOptions& options) {
     pass.run_id = options.run_id;
     pass.attempt = options.attempt;
     pass.rank = options.rank;
-    GS_ASSIGN_OR_RETURN(connected, EnterStore(address, group.credentials, &pass, deadline));
+    GS_ASSIGN_OR_RETURN(
+        connected, EnterStore(address, group.credentials, &pass, deadline, group.failure_timeout));
     group.key = pass.key;
   }
   group.store = connected;

@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/activity.h"
 #include "base/credentials.h"
@@ -54,20 +55,24 @@ class Meeting {
  public:
   const WorkerGroup& group() const { return group_; }
 
-  // Servers of the job, "host:port" by number, so that rank 0 can name one that is lost.
-  void SetServers(const std::vector<std::string>& addresses);
+  // The next server of the job, from number 0 on, at `address`, "host:port": rank 0 names it when it
+  // is lost.
+  void AddServer(absl::string_view address);
 
   // Nobody is watched any more, nor is this rank: for ranks that go on by themselves.
   void Unwatch();
 
   // In good order: the store is rank 0's, so this waits there until the others have left too, for
-  // some seconds at most. A rank that has failed does not leave.
-  void Leave();
+  // as long as it may take to notice that one never will. A rank that has failed does not leave.
+  // Errors: ABORTED with the culprit, on rank 0: a process of the job was lost before it had left.
+  absl::Status Leave();
 
  private:
   friend absl::StatusOr<Meeting> Meet(const MeetOptions& options);
 
   void Watch(const MeetOptions& options, const std::shared_ptr<ConnectedStore>& connected);
+  void StopBeating();
+  absl::Status AwaitOthers();
 
   std::unique_ptr<GrpcStoreServer> server_;  // of rank 0; outlives whoever uses the store
   WorkerGroup group_;

@@ -181,6 +181,7 @@ absl::StatusOr<std::unique_ptr<GradientSync>> CreateServers(const SyncOptions& o
   ps.group = group;
   ps.link = GrpcLinkOf(group);
   ps.servers = options.servers;
+  ps.numbers = options.server_numbers;
   ps.weights = options.weights;
   ps.update_site = options.job.update;
   ps.consistency = options.job.consistency;

@@ -24,6 +24,7 @@ struct SyncOptions {
   JobSpec job;
   std::vector<std::string> servers;  // host:port each; for ps
   ServerWeights server_weights;      // as asked for
+  std::vector<int> server_numbers;   // of each among all of the job's; empty: 0, 1, ...
   std::vector<double> weights;       // of the servers: set by ResolveByHosts(); empty: equal
   // Has the buckets: by staging (sync/staged_sync.h), or NCCL's. Null: the host has them.
   std::shared_ptr<GpuApi> gpu;

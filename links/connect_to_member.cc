@@ -6,8 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/monotonic_time.h"
 #include "base/patient_deadline.h"
+#include "base/probe_host.h"
 #include "base/suspicion.h"
-#include "links/probe_host.h"
 
 namespace gradsync {
 namespace {

@@ -1,9 +1,6 @@
 #include "links/connect_to_member.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <memory>
@@ -13,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "base/deadline.h"
-#include "base/host_port.h"
+#include "base/deaf_process.h"
 #include "base/suspicion.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -35,28 +32,6 @@ class MuteLink : public StreamLink {
                                                        Deadline) override {
     return absl::DeadlineExceededError("no stream");
   }
-};
-
-// A process that listens, and accepts nothing.
-class DeafProcess {
- public:
-  DeafProcess() : descriptor_(socket(AF_INET, SOCK_STREAM, 0)) {
-    sockaddr_in place = {};
-    place.sin_family = AF_INET;
-    place.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t size = sizeof(place);
-    EXPECT_EQ(bind(descriptor_, reinterpret_cast<sockaddr*>(&place), size), 0);
-    EXPECT_EQ(getsockname(descriptor_, reinterpret_cast<sockaddr*>(&place), &size), 0);
-    address_ = FormatHostPort("127.0.0.1", ntohs(place.sin_port));
-  }
-  ~DeafProcess() { close(descriptor_); }
-
-  void Listen() { EXPECT_EQ(listen(descriptor_, 4), 0); }
-  const std::string& address() const { return address_; }
-
- private:
-  const int descriptor_;
-  std::string address_;
 };
 
 absl::Status WhyNoConnection(const std::string& address) {

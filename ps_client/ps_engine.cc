@@ -26,8 +26,8 @@ PsEngine::PsEngine(const Options& options, const Plan& plan, const ShardMap& sha
     const int index = static_cast<int>(i);
     auto server = std::make_unique<Server>();
     server->connection = std::make_unique<ServerConnection>(
-        index, options_.servers[i], options_.connections[i], options_.leads[i], options_.recorder,
-        plan.world_size() + index);
+        index, options_.numbers[i], options_.servers[i], options_.connections[i], options_.leads[i],
+        options_.recorder, plan.world_size() + index);
     server->order = PushOrder(plan_, shards_, index, options_.rank);
     for (size_t b = 0; b <= plan_.buckets().size(); ++b) {
       const auto first = std::find_if(server->order.begin(), server->order.end(),
@@ -83,6 +83,7 @@ absl::Status PsEngine::Connect(StreamLink& link, const proto::Hello& hello, Dead
       proto::Hello own = hello;
       own.set_connection(connection);
       own.mutable_terms()->set_server_index(server->connection->index());
+      own.set_server_number(server->connection->number() + 1);
       own.mutable_terms()->set_connections(connections);
       own.mutable_terms()->set_credit(CreditFor(options_.leads[server->connection->index()]));
       if (connection == 0) *own.mutable_plan() = PlanToProto(plan_);

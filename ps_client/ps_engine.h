@@ -63,12 +63,13 @@ class PsEngine : public std::enable_shared_from_this<PsEngine> {
     UpdateSite update_site = UpdateSite::kWorker;
     Consistency consistency;
     std::vector<std::string> servers;         // addresses
+    std::vector<int> numbers;                 // and what each is called
     std::vector<int> connections;             // streams to each
     std::vector<int> leads;                   // and chunks on their way (plan/push_lead.h)
     std::shared_ptr<TraceRecorder> recorder;  // of some steps; may be null
-    // A server that the group has heard of, and that a connection does not reach for
+    // A server, by its number, that the group has heard of, and that a connection does not reach for
     // `failure_timeout`, is cut off from here; others may yet have to be started.
-    std::function<bool(int server)> is_member;
+    std::function<bool(int number)> is_member;
     absl::Duration failure_timeout = absl::InfiniteDuration();
   };
 

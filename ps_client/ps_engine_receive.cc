@@ -91,7 +91,7 @@ absl::Status PsEngine::OpenStream(StreamLink& link, Server& server, Deadline dea
   }
   absl::Status status =
       server.connection->Connect(link, std::move(sink), deadline, options_.failure_timeout,
-                                 [&] { return options_.is_member(server.connection->index()); });
+                                 [&] { return options_.is_member(server.connection->number()); });
   if (PatienceWith(status) > absl::ZeroDuration()) {
     status = CutLink(options_.name, server.connection->Name(), status);
   }

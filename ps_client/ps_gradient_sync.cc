@@ -148,6 +148,7 @@ absl::Status PsSync::MakeBuckets(const Plan& plan, const ShardMap& shards) {
   PsWindowsOptions options;
   options.group = host().worker();
   options.servers = options_.servers;
+  options.numbers = options_.numbers;
   options.report = [this](absl::Status status) { host().Report(std::move(status)); };
   GS_ASSIGN_OR_RETURN(std::shared_ptr<PsWindows> windows,
                       PsWindows::Create(plan, shards, std::move(options)));
@@ -167,8 +168,8 @@ absl::Status PsSync::MakeEngine(const Plan& plan, const ShardMap& shards) {
   PsEngine::Options options;
   options.rank = rank();
   options.name = absl::StrCat("rank ", host().worker().RankOfJob(rank()));
-  options.is_member = [group = host().worker()](int server) {
-    const std::string key = ServerBeatKey(group.JobKey(""), server);
+  options.is_member = [group = host().worker()](int number) {
+    const std::string key = ServerBeatKey(group.JobKey(""), number);
     return group.store->Get(key, Deadline::In(absl::Milliseconds(100))).ok();
   };
   options.failure_timeout = host().worker().failure_timeout;
@@ -179,6 +180,7 @@ absl::Status PsSync::MakeEngine(const Plan& plan, const ShardMap& shards) {
                             : StreamsByServer(options_.weights, options_.connections);
   options.leads = PushLeads(plan, shards, options.connections, options_.lead);
   options.servers = options_.servers;
+  options.numbers = options_.numbers;
   options.recorder = host().worker().recorder;
   const auto report = [reports = reports_](absl::Status status) {
     MutexLock lock(&reports->mutex);

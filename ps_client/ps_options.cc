@@ -1,6 +1,7 @@
 #include "ps_client/ps_options.h"
 
 #include <cmath>
+#include <numeric>
 #include <set>
 
 #include "absl/strings/str_cat.h"
@@ -34,6 +35,15 @@ absl::StatusOr<PsOptions> CheckPsOptions(const PsOptions& options) {
                      options.windows ? "windows" : "update at the worker"));
   }
   PsOptions complete = options;
+  if (complete.numbers.empty()) {
+    complete.numbers.resize(options.servers.size());
+    std::iota(complete.numbers.begin(), complete.numbers.end(), 0);
+  }
+  if (complete.numbers.size() != options.servers.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("numbers: expected one for each of ",
+                                                   options.servers.size(), " servers, found ",
+                                                   complete.numbers.size()));
+  }
   if (complete.weights.empty()) complete.weights.assign(options.servers.size(), 1.0);
   if (complete.weights.size() != options.servers.size()) {
     return absl::InvalidArgumentError(absl::StrCat("weights: expected one for each of ",

@@ -18,6 +18,7 @@ struct PsOptions {
   WorkerGroup group;
   std::shared_ptr<StreamLink> link;
   std::vector<std::string> servers;  // "host:port"; the same list, in the same order, on every rank
+  std::vector<int> numbers;          // each server's among all of the job's; empty: 0, 1, ...
   std::vector<double> weights;       // each server's share of the bytes, in any unit; empty: equal
   UpdateSite update_site = UpdateSite::kWorker;
   // Others than bsp: with UpdateSite::kOwner, without windows, clipping or compression. Then ranks

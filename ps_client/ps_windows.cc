@@ -22,8 +22,8 @@ absl::StatusOr<std::unique_ptr<PsWindows>> PsWindows::Create(const Plan& plan,
     mesh.members[rank].name = absl::StrCat("rank ", job.RankOfJob(rank));
   }
   for (size_t server = 0; server < windows->options_.servers.size(); ++server) {
-    std::string& name = mesh.members[group.workers() + server].name;
-    absl::StrAppend(&name, " (", windows->options_.servers[server], ")");
+    mesh.members[group.workers() + server].name = absl::StrCat(
+        "server ", windows->options_.numbers[server], " (", windows->options_.servers[server], ")");
   }
   mesh.self = job.rank;
   mesh.greeting = WindowGroup::PsGreeting(job.run_id, job.attempt, plan);

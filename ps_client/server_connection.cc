@@ -138,7 +138,7 @@ void ServerConnection::Cancel(const absl::Status& reason) {
 }
 
 std::string ServerConnection::Name() const {
-  return absl::StrCat("server ", index_, " (", address_, ")");
+  return absl::StrCat("server ", number_, " (", address_, ")");
 }
 
 }  // namespace gradsync

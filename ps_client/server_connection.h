@@ -28,10 +28,11 @@ class ServerConnection {
  public:
   // No more than `lead` chunks, one of PushLeads(), are on their way without a result, but those of
   // steps whose results wait for the norm of all (StepOptions::max_norm).
-  // `recorder` of what is sent to the server, which is process number `process`; may be null.
-  ServerConnection(int index, std::string address, int connections, int lead,
+  // The server is `index` of this worker's, and called `number`. `recorder` of what is sent to the server, which is process number `process`; may be null.
+  ServerConnection(int index, int number, std::string address, int connections, int lead,
                    std::shared_ptr<TraceRecorder> recorder = nullptr, int process = 0)
       : index_(index),
+        number_(number),
         address_(std::move(address)),
         connections_(connections),
         limit_(CreditFor(lead)),
@@ -72,6 +73,7 @@ class ServerConnection {
   std::string Name() const;
 
   int index() const { return index_; }
+  int number() const { return number_; }
   int connections() const { return connections_; }
 
   // Payload of chunks sent so far.
@@ -87,6 +89,7 @@ class ServerConnection {
   void Pump();
 
   const int index_;
+  const int number_;
   const std::string address_;
   const int connections_;
   const int64_t limit_;

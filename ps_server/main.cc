@@ -45,6 +45,7 @@
 #include "base/write_file.h"
 #include "group/grpc_store.h"
 #include "group/launch_environment.h"
+#include "group/liveness.h"
 #include "group/store_run.h"
 #include "group/task_role.h"
 #include "grpc/grpc.h"
@@ -227,7 +228,7 @@ absl::StatusOr<std::string> ReachableAddress(const Flags& flags, const std::stri
 
 // Rank 0's store, null without --master, and which run to serve.
 struct Master {
-  std::shared_ptr<KeyValueStore> store;
+  std::shared_ptr<ConnectedStore> store;
   StoreRun run;
   std::string key;  // of the job
 };
@@ -241,7 +242,9 @@ absl::StatusOr<Master> AskMaster(const Flags& flags) {
   pass.server = true;
   pass.run_id = flags.run_id;
   pass.attempt = flags.attempt;
-  GS_ASSIGN_OR_RETURN(master.store, EnterStore(flags.master, flags.credentials, &pass, deadline));
+  GS_ASSIGN_OR_RETURN(master.store,
+                      EnterStore(flags.master, flags.credentials, &pass, deadline,
+                                 FailureTimeout(flags.failure_timeout, flags.timeout)));
   master.key = pass.key;
   GS_ASSIGN_OR_RETURN(master.run, AskForRun(*master.store, deadline));
   if (!flags.run_id.empty() && flags.run_id != master.run.run_id) {
@@ -258,13 +261,14 @@ absl::StatusOr<Master> AskMaster(const Flags& flags) {
 }
 
 // Takes the place `number` under <run_id>/<attempt>/server/, or the first free one if that is -1.
-absl::Status Register(const Master& master, const std::string& address, int number,
-                      Deadline deadline) {
+// Returns its number.
+absl::StatusOr<int> Register(const Master& master, const std::string& address, int number,
+                             Deadline deadline) {
   for (int i = std::max(number, 0);; ++i) {
     const std::string key = absl::StrCat(master.run.run_id, "/", master.run.attempt, "/server/", i);
     GS_ASSIGN_OR_RETURN(const std::string holder,
                         master.store->SetIfAbsent(key, address, deadline));
-    if (holder == address) return absl::OkStatus();
+    if (holder == address) return i;
     if (number >= 0) {
       return absl::AlreadyExistsError(
           absl::StrCat("expected to be server ", number, " of the run, found ", holder, " there"));
@@ -327,14 +331,18 @@ absl::Status AtMaster(const Flags& flags, const absl::Status& status) {
 }
 
 // Says where the server is, to whoever should know.
-absl::Status Announce(const Flags& flags, const Master& master, const std::string& address) {
+absl::Status Announce(const Flags& flags, const Master& master, const std::string& address,
+                      ParameterServer* server) {
   if (!flags.port_file.empty()) {
     GS_RETURN_IF_ERROR(WriteFileAtomically(flags.port_file, address + "\n"));
   }
   std::printf("listening on %s\n", address.c_str());
   std::fflush(stdout);
   if (master.store == nullptr) return absl::OkStatus();
-  return AtMaster(flags, Register(master, address, flags.number, Deadline::In(flags.timeout)));
+  const absl::StatusOr<int> number =
+      Register(master, address, flags.number, Deadline::In(flags.timeout));
+  return AtMaster(
+      flags, number.ok() ? server->JoinRun(master.store->address(), *number) : number.status());
 }
 
 // The page of `server`, which must outlive it; null unless it is wanted.
@@ -421,7 +429,7 @@ int Main(int argc, char** argv) {
   if (!page.ok()) return Complain(2, "--metrics_port: ", page.status());
   const absl::StatusOr<std::string> address = ReachableAddress(flags, server->address());
   if (!address.ok()) return Complain(2, "--listen: ", address.status());
-  if (const absl::Status status = Announce(flags, *master, *address); !status.ok()) {
+  if (const absl::Status status = Announce(flags, *master, *address, server.get()); !status.ok()) {
     return Complain(2, "", status);
   }
 

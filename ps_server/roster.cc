@@ -95,6 +95,7 @@ absl::Status Roster::Check(const proto::Hello& hello) const {
                      ", found a worker of run \"", hello.run_id(), "\" attempt ", hello.attempt()));
   }
   GS_RETURN_IF_ERROR(CheckTerms(hello.terms()));
+  GS_RETURN_IF_ERROR(CheckRange("server_number", 0, kMaxWorldSize, hello.server_number()));
   GS_RETURN_IF_ERROR(CheckRange("rank", 0, hello.terms().world_size() - 1, hello.rank()));
   GS_RETURN_IF_ERROR(
       CheckRange("connection", 0, hello.terms().connections() - 1, hello.connection()));

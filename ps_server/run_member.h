@@ -43,8 +43,8 @@ struct RunMemberOptions {
 // in the group's failure (group/group_error.h), so that it says what all others say. Thread-safe.
 class RunMember {
  public:
-  // Connects to the store, for at most half of the failure timeout. Errors: those of
-  // ConnectStore().
+  // Connects to the store and gives the first sign of life, for at most half of the failure timeout
+  // each. Errors: those of ConnectStore() and KeyValueStore.
   static absl::StatusOr<std::unique_ptr<RunMember>> Create(const RunMemberOptions& options);
 
   // Asks the workers of the run to stop after a step that they agree on (group/drain.h), which need

@@ -41,6 +41,14 @@ class ParameterServer {
   static absl::StatusOr<std::unique_ptr<ParameterServer>> Start(const ServerOptions& options);
   ~ParameterServer();
 
+  // Once: this server is number `server` of the run, which ServerOptions name, and whose store is at
+  // `store`, "host:port". From here on it is missed when it is gone, and ends when the run fails;
+  // otherwise from the first worker on, if that says where the store is. Waits for the store, for
+  // ServerOptions::failure_timeout at most. Errors: those of RunMember::Create().
+  absl::Status JoinRun(const std::string& store, int server) {
+    return service_->JoinRun(store, server);
+  }
+
   // As workers reach it, "host:port".
   std::string address() const { return listener_->address(); }
 

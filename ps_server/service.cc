@@ -45,6 +45,11 @@ void SendFailure(FrameStream& stream, const absl::Status& status) {
   stream.Finish();
 }
 
+// What this server is called, as a worker says it.
+int NumberOf(const proto::Hello& hello) {
+  return hello.server_number() > 0 ? hello.server_number() - 1 : hello.terms().server_index();
+}
+
 absl::Status Prefixed(absl::string_view prefix, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat(prefix, ": ", status.message()));
 }
@@ -84,8 +89,9 @@ absl::Status Service::Wait(Deadline deadline) {
     changed_.WaitWithDeadline(&mutex_, std::min(deadline, Deadline::In(kWatch)));
     mutex_.Unlock();
     EndOverdue();
-    // From the first hello on, so that set-up is watched too.
-    JoinRun();
+    // From the first hello on, so that set-up is watched too. A server that cannot reach the store is
+    // watched by its streams alone.
+    BecomeMember().IgnoreError();
     mutex_.Lock();
   }
   if (!ended_ && !roster_.complete()) {
@@ -95,7 +101,7 @@ absl::Status Service::Wait(Deadline deadline) {
     mutex_.Lock();
   }
   mutex_.Unlock();
-  JoinRun();
+  BecomeMember().IgnoreError();
   // What follows the hellos is short work.
   activity_->Prove();
   mutex_.Lock();
@@ -116,14 +122,14 @@ absl::Status Service::Wait(Deadline deadline) {
 }
 
 absl::StatusOr<RunMemberOptions> Service::RunOptions() const {
-  if (ended_ || store_address_.empty()) {
+  if (ended_ || store_address_.empty() || !number_.has_value()) {
     return absl::FailedPreconditionError("expected a run under way whose store is known");
   }
   RunMemberOptions options;
   options.store = store_address_;
   options.run_id = roster_.run_id();
   options.attempt = roster_.attempt();
-  options.server = roster_.terms().server_index();
+  options.server = *number_;
   options.key = key_;
   options.credentials = credentials_;
   return options;
@@ -133,6 +139,9 @@ absl::Status Service::Drain(int signal, absl::string_view address) {
   absl::StatusOr<RunMemberOptions> options;
   {
     MutexLock lock(&mutex_);
+    if (!roster_.complete()) {
+      return absl::FailedPreconditionError("expected all workers of the run, some have not come");
+    }
     options = RunOptions();
   }
   GS_RETURN_IF_ERROR(options.status());
@@ -140,24 +149,33 @@ absl::Status Service::Drain(int signal, absl::string_view address) {
       *options, {signal, absl::StrCat("server ", options->server, " (", address, ")")});
 }
 
-void Service::JoinRun() {
+absl::Status Service::JoinRun(const std::string& store, int server) {
+  {
+    MutexLock lock(&mutex_);
+    store_address_ = store;
+    number_ = server;
+  }
+  return BecomeMember();
+}
+
+absl::Status Service::BecomeMember() {
   absl::StatusOr<RunMemberOptions> found;
   {
     MutexLock lock(&mutex_);
-    if (joined_) return;
+    if (joined_) return absl::OkStatus();
     found = RunOptions();
     joined_ = found.ok();
   }
-  if (!found.ok() || failure_timeout_ == absl::InfiniteDuration()) return;
+  if (!found.ok() || failure_timeout_ == absl::InfiniteDuration()) return absl::OkStatus();
   RunMemberOptions& options = *found;
   options.failure_timeout = failure_timeout_;
   options.activity = activity_;
   options.connect = connect_store_;
   options.on_failure = [this](absl::Status status) { Fail(std::move(status)); };
-  absl::StatusOr<std::unique_ptr<RunMember>> run = RunMember::Create(options);
-  if (!run.ok()) return;  // a server that cannot reach the store is watched by its streams alone
+  GS_ASSIGN_OR_RETURN(std::unique_ptr<RunMember> run, RunMember::Create(options));
   MutexLock lock(&mutex_);
-  run_ = *std::move(run);
+  run_ = std::move(run);
+  return absl::OkStatus();
 }
 
 void Service::LeaveRun(const absl::Status& status) {
@@ -268,10 +286,13 @@ ServerStats Service::stats() const {
   stats.step_tx_bytes = step_tx_bytes_;
   stats.step_rx_bytes = step_rx_bytes_;
   if (const Group* group = group_.load(std::memory_order_acquire); group != nullptr) {
+    {
+      MutexLock lock(&mutex_);
+      stats.server = *number_;
+    }
     stats.steps = group->shard->steps();
     group->shard->CountTraffic(&stats);
     stats.shard_bytes = group->shard_bytes;
-    stats.server = group->terms.server_index();
     stats.workers = group->terms.world_size();
   }
   return stats;
@@ -345,7 +366,8 @@ absl::Status Service::OnHello(Session& session, const Payload& payload) {
     }
     GS_RETURN_IF_ERROR(CheckProof(proof));  // the run may be known by now
     GS_RETURN_IF_ERROR(roster_.Check(hello));
-    if (!hello.store().empty()) store_address_ = hello.store();
+    if (store_address_.empty()) store_address_ = hello.store();
+    if (!number_.has_value()) number_ = NumberOf(hello);
     guests_.Leave(session.stream.get());
     members_.push_back(session.self.lock());
     session.member = true;
@@ -504,8 +526,7 @@ absl::Status Service::LostStream(int rank, const absl::Status& status) const {
   MutexLock lock(&mutex_);
   // Where nobody else watches the rank, nobody will know better.
   if (run_ != nullptr && PatienceWith(status) > absl::ZeroDuration()) {
-    return CutLink(absl::StrCat("rank ", rank),
-                   absl::StrCat("server ", roster_.terms().server_index()), status);
+    return CutLink(absl::StrCat("rank ", rank), absl::StrCat("server ", *number_), status);
   }
   return absl::UnavailableError(absl::StrCat(
       roster_.Name(rank),

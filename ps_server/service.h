@@ -58,6 +58,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "absl/types/optional.h"
 #include "base/activity.h"
 #include "base/credentials.h"
 #include "base/deadline.h"
@@ -96,12 +97,17 @@ class Service : private ShardEvents, private AsyncShardEvents {
   ~Service() override;
 
   // Before the first stream: once a worker has said where the run's store is, Wait() makes this server
-  // a member of the run (ps_server/run_member.h). By default, and for
-  // an infinite time, it is none.
+  // a member of the run (ps_server/run_member.h), unless JoinRun() has. By default, and for an
+  // infinite time, it is none.
   void WatchRun(absl::Duration failure_timeout, StoreConnector connect = nullptr) {
     failure_timeout_ = failure_timeout;
     connect_store_ = std::move(connect);
   }
+
+  // This server is number `server` of the run, whose id was given and whose store is at `store`,
+  // "host:port": a member of it from here on. Waits for the store, for the failure timeout at most.
+  // Errors: those of RunMember::Create().
+  absl::Status JoinRun(const std::string& store, int server);
 
   // A StreamAcceptor.
   std::shared_ptr<FrameSink> Accept(std::shared_ptr<FrameStream> stream);
@@ -166,7 +172,7 @@ class Service : private ShardEvents, private AsyncShardEvents {
   absl::Status LostStream(int rank, const absl::Status& status) const;
   void EndIfSilent();
   absl::StatusOr<RunMemberOptions> RunOptions() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void JoinRun();
+  absl::Status BecomeMember();
   void LeaveRun(const absl::Status& status);
   void Lost(absl::Status status);
 
@@ -196,8 +202,10 @@ class Service : private ShardEvents, private AsyncShardEvents {
   // Members that have finished without goodbye, and when.
   std::vector<std::pair<const Session*, MonotonicTime>> finished_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::shared_ptr<Session>> members_ ABSL_GUARDED_BY(mutex_);  // Session::member
-  std::string store_address_ ABSL_GUARDED_BY(mutex_);                      // as a hello says it
-  bool joined_ ABSL_GUARDED_BY(mutex_) = false;  // JoinRun() has been tried
+  // As JoinRun() says it, or else the first hello.
+  std::string store_address_ ABSL_GUARDED_BY(mutex_);
+  absl::optional<int> number_ ABSL_GUARDED_BY(mutex_);  // among all servers of the job
+  bool joined_ ABSL_GUARDED_BY(mutex_) = false;         // BecomeMember() has been tried
   std::shared_ptr<RunMember> run_ ABSL_GUARDED_BY(mutex_);
   int goodbyes_ ABSL_GUARDED_BY(mutex_) = 0;
   int open_ ABSL_GUARDED_BY(mutex_) = 0;  // members whose stream is not closed

@@ -269,6 +269,46 @@ class OperationsTest(unittest.TestCase):
             server.send_signal(signal.SIGTERM)  # there is nobody to wait for
             self.assert_ended(server, 128 + signal.SIGTERM, "ps_server: CANCELLED: the server was told to end by SIGTERM")
 
+    @unittest.skipIf(grpc is None, "needs python3-grpcio, which tools/setup installs")
+    def test_a_server_that_dies_before_anybody_has_greeted_it_is_named_and_one_ends_with_the_rank_0_of_its_store(self):
+        """Only a hello made a server a member: both were waited for as long as --timeout says, and nobody was named."""
+        worker = [WORKER, *JOB, "--topology=ps", "--link=grpc", "--num_servers=3", "--rank=0", "--master=127.0.0.1:0"]
+        for kill_server in True, False:
+            jobs = self.folder / str(kill_server)
+            jobs.mkdir()
+            rank_0 = self.start(*worker, f"--port_file={jobs}/master")
+            master = self.address(jobs / "master")
+            servers = [self.start(SERVER, f"--master={master}", "--timeout=60s", f"--port_file={jobs}/{i}") for i in range(2)]
+            addresses = [self.address(jobs / str(i)) for i in range(2)]
+            for address in addresses:  # which serves once it is a member
+                self.wait_for(f"{address} does not serve", lambda at=address: self.health(at) == SERVING)
+            killed = servers[0] if kill_server else rank_0
+            killed.kill()
+            begin = time.monotonic()
+            culprit = rf"server [01] \({re.escape(addresses[0])}\)" if kill_server else "rank 0"
+            for process in [rank_0, *servers]:
+                if process is not killed:
+                    self.assert_ended(process, 2 if process is rank_0 else 1, rf"\w+: (?:\w+: )?{culprit}.* lost: .*")
+            self.assertLess(time.monotonic() - begin, 20)
+
+    def test_of_two_servers_that_serve_a_stage_each_the_one_that_dies_is_named(self):
+        """Each thought that it was number 0, and gave its signs of life as that."""
+        servers = [self.start(SERVER, f"--port_file={self.folder}/stage{i}") for i in range(2)]
+        addresses = [self.address(f"stage{i}") for i in range(2)]
+        common = [WORKER, *JOB, *FOR_EVER, "--topology=ps", "--link=grpc", "--mesh=pipeline=2", "--micro_batches=2",
+                  f"--servers={','.join(addresses)}", "--world_size=2"]
+        ranks = [self.start(*common, "--rank=0", "--master=127.0.0.1:0", f"--port_file={self.folder}/master")]
+        ranks.append(self.start(*common, "--rank=1", f"--master={self.address('master')}"))
+        self.wait_for_step(ranks[0], 3)
+        servers[1].kill()
+        for process in [*ranks, servers[0]]:
+            self.assert_ended(process, 1, rf"\w+: \w+: server 1 \({re.escape(addresses[1])}\) lost: .*")
+
+    def test_a_rank_that_never_comes_is_what_the_message_begins_with(self):
+        rank_0 = self.start(WORKER, *JOB, "--topology=ring", "--rank=0", "--world_size=3", "--master=127.0.0.1:0",
+                            "--timeout=2s")
+        self.assert_ended(rank_0, 2, r"worker: ranks 1, 2 of 3 have not come to .*")
+
     def test_a_result_that_stdout_does_not_take_is_a_failure_and_a_device_takes_a_record(self):
         worker = self.start(WORKER, *JOB, "--steps=1", stdout="/dev/full")
         self.assert_ended(worker, 1, "worker: stdout: expected a file that takes all output, found one that does not")

@@ -236,7 +236,7 @@ absl::Status VirtualJob::Rank(int rank) {
     watch.world_size = options_.ranks;
     watch.failure_timeout = timeout;
     watchdog = std::make_unique<Watchdog>(std::move(watch));
-    watchdog->SetServers(servers_);
+    for (const std::string& address : servers_) watchdog->AddServer(address);
   }
   beats.on_silence = [connected, reason = LostStoreHolder(kStore, timeout)] {
     connected->Abandon(reason);

@@ -252,8 +252,7 @@ class Job {
                              member_->side_channel().bytes_sent(), options_.metrics_json));
     }
     if (result->stopped) DescribeStop(*result, outcome);
-    member_->Leave();
-    return absl::OkStatus();
+    return member_->Leave();
   }
 
  private:

@@ -1,4 +1,4 @@
-#include "links/probe_host.h"
+#include "base/probe_host.h"
 
 #include <netdb.h>
 #include <poll.h>
@@ -40,7 +40,7 @@ HostAnswer ProbeHost(const std::string& address, absl::Duration patience) {
   if (!parsed.ok()) return HostAnswer::kNothing;
   addrinfo hints = {};
   hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV;
+  hints.ai_flags = AI_NUMERICSERV;
   addrinfo* found = nullptr;
   const std::string port = std::to_string(parsed->port);
   if (getaddrinfo(parsed->host.c_str(), port.c_str(), &hints, &found) != 0) {
