@@ -310,7 +310,7 @@ int64_t ExpectedMemory(const Case& config, const Plan& plan) {
   const ShardMap shards =
       *ShardMap::Create(plan, std::vector<double>(std::max(config.servers, 1), 1));
   for (int server = 0; server < config.servers; ++server) {
-    bytes += PsServerMemory(plan, shards, server).total();
+    bytes += PsServerMemory(plan, UpdateSite::kOwner, shards.bytes(server)).total();
   }
   return bytes;
 }
