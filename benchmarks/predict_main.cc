@@ -4,6 +4,7 @@
 //   bazel run //benchmarks:predict
 //   bazel run //benchmarks:predict -- --workers=2..4096 --model=vgg16 --bandwidth=25gbit
 //   bazel run //benchmarks:predict -- --workers=8 --bandwidth=1gbit --advise
+//   bazel run //benchmarks:predict -- --workers=4,8 --zero=0,2,3 --bucket_bytes=4MiB
 //   bazel run //benchmarks:predict -- --model=resnet18 --mesh=data=2,pipeline=2 --pipeline_schedule=gpipe,1f1b
 //   bazel run //benchmarks:predict -- --model=resnet18 --mesh=auto --workers=8 --micro_batches=1,4,8 --advise
 //   bazel run //benchmarks:predict -- --probe=sync.json --bandwidth=400mbit --workers=4 --servers=1,2,n
@@ -57,6 +58,9 @@ ABSL_FLAG(std::vector<std::string>, compression, gradsync::PredictOptions().comp
 ABSL_FLAG(std::vector<std::string>, consistency, gradsync::PredictOptions().consistencies,
           "for whom a step waits: some of bsp, ssp:S, asp; all but bsp for parameter servers that "
           "update");
+ABSL_FLAG(std::vector<std::string>, zero, gradsync::PredictOptions().zeros,
+          "what owners keep for all, as //worker has it: some of 0 to 3; from 1 on they update; 2 "
+          "and 3 up to 64 workers, 3 from a profile with blocks");
 ABSL_FLAG(std::string, straggler, "", "who computes slower: RANK:FACTOR; up to 64 workers");
 ABSL_FLAG(std::vector<std::string>, bandwidth, gradsync::PredictOptions().bandwidths,
           "what each host's interface carries, each way, such as 400mbit or 10gbit");
@@ -121,6 +125,7 @@ PredictOptions OptionsFromFlags() {
   options.updates = absl::GetFlag(FLAGS_update);
   options.compressions = absl::GetFlag(FLAGS_compression);
   options.consistencies = absl::GetFlag(FLAGS_consistency);
+  options.zeros = absl::GetFlag(FLAGS_zero);
   options.straggler = absl::GetFlag(FLAGS_straggler);
   options.bandwidths = absl::GetFlag(FLAGS_bandwidth);
   options.batch_size = absl::GetFlag(FLAGS_batch_size);

@@ -82,6 +82,37 @@ TEST(PredictTest, MeshesArePredictedAndAdvisedOn) {
               ElementsAre(HasSubstr("vgg16: expected blocks")));
 }
 
+TEST(PredictTest, WhatOwnersKeepIsPredictedForAnyModelThatHasBlocks) {
+  const std::string path = testing::TempDir() + "/zero.json";
+  const Outcome outcome =
+      Predict({"--model=resnet18", "--workers=4", "--servers=4", "--placement=dedicated",
+               "--zero=0,2,3", "--bucket_bytes=2MiB", "--json=" + path});
+  EXPECT_EQ(outcome.exit_code, 0) << absl::StrJoin(outcome.errors, "\n");
+  EXPECT_THAT(outcome.out, HasSubstr("worker keeps"));
+  proto::RunRecords records;
+  ASSERT_EQ(ReadJson(path, &records), absl::OkStatus());
+  ASSERT_EQ(records.predictions_size(), 2 * 3);
+  for (int i = 0; i < 6; ++i) {
+    const proto::Run& run = records.predictions(i);
+    EXPECT_EQ(run.zero(), i % 3 == 0 ? 0 : i % 3 + 1);
+    EXPECT_EQ(run.update(), run.zero() == 0 ? "worker" : "owner");
+    EXPECT_GT(run.step_ms_p50(), 0);
+    // More for each gives up, and gradients of two buckets at a time are less than all.
+    if (run.zero() == 2) {
+      EXPECT_LT(run.worker_memory_bytes(), records.predictions(i - 1).worker_memory_bytes());
+      EXPECT_EQ(run.wire_tx_bytes_max_node(), records.predictions(i - 1).wire_tx_bytes_max_node());
+    }
+  }
+  EXPECT_THAT(Predict({"--model=vgg16", "--zero=3", "--workers=2"}).errors,
+              ElementsAre(HasSubstr("vgg16: expected blocks")));
+  EXPECT_THAT(Predict({"--zero=2", "--workers=128"}).errors,
+              ElementsAre(HasSubstr("--zero: expected 0 or 1 with more than 64 workers")));
+  EXPECT_THAT(Predict({"--zero=3", "--compression=bf16"}).errors,
+              ElementsAre(HasSubstr("--zero: expected 0 to 2 with --compression")));
+  EXPECT_THAT(Predict({"--model=resnet18", "--zero=2", "--mesh=pipeline=2"}).errors,
+              ElementsAre(HasSubstr("--zero: expected 0 or 1 with --mesh")));
+}
+
 // Flags are read in order, so that all before the first mistake were understood.
 TEST(PredictTest, OtherSpellingsOfFlagsAreUnderstood) {
   const Outcome all = Predict({"--topologies=ring", "--updates=worker", "--ranks=2", "--worker=2",

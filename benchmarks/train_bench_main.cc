@@ -6,6 +6,7 @@
 //   bazel run //benchmarks:train_bench -- --replay=r18.json --workers=4,16 --straggler=3:2
 //   bazel run //benchmarks:train_bench -- --replay=r18.json --servers=2 --bandwidth=400mbit,1gbit
 //   bazel run //benchmarks:train_bench -- --replay=r18.json --update=owner --consistency=bsp,ssp:2
+//   bazel run //benchmarks:train_bench -- --replay=r18.json --zero=0,2,3 --bucket_bytes=4MiB --bandwidth=1gbit
 //   bazel run //benchmarks:train_bench -- --replay=r18.json --mesh=data=2,pipeline=2 --bandwidth=1gbit
 //
 // Strong scaling, 64 samples on one worker and on two:
@@ -72,6 +73,9 @@ ABSL_FLAG(std::vector<std::string>, link, gradsync::ReplaySweepOptions().links,
           "links: some of auto, grpc, shm, gloo (the last: ring only)");
 ABSL_FLAG(std::vector<std::string>, update, gradsync::ReplaySweepOptions().updates,
           "who runs the optimizer: worker (whose recorded time is replayed), owner, or both");
+ABSL_FLAG(std::vector<std::string>, zero, gradsync::ReplaySweepOptions().zeros,
+          "with --replay: what owners keep for all, as //worker has it: some of 0 to 3; from 1 on "
+          "they update; 3 from a profile with blocks");
 ABSL_FLAG(std::vector<std::string>, workers, gradsync::ReplaySweepOptions().workers,
           "numbers of workers");
 ABSL_FLAG(std::vector<std::string>, servers, gradsync::ReplaySweepOptions().servers,
@@ -215,6 +219,7 @@ ReplaySweepOptions SweepFromFlags() {
   options.chunk_bytes = absl::GetFlag(FLAGS_chunk_bytes);
   options.compressions = absl::GetFlag(FLAGS_compression);
   options.consistencies = absl::GetFlag(FLAGS_consistency);
+  options.zeros = absl::GetFlag(FLAGS_zero);
   options.compute_scales = absl::GetFlag(FLAGS_compute_scale);
   options.straggler = absl::GetFlag(FLAGS_straggler);
   options.global_batch_size = absl::GetFlag(FLAGS_global_batch_size);

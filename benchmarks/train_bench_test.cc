@@ -26,8 +26,8 @@ struct Outcome {
   std::vector<std::string> errors;
 };
 
-Outcome RunBench(const std::vector<std::string>& flags) {
-  std::vector<std::string> argv = {"benchmarks/train_bench"};
+Outcome RunProgram(const std::string& program_path, const std::vector<std::string>& flags) {
+  std::vector<std::string> argv = {program_path};
   argv.insert(argv.end(), flags.begin(), flags.end());
   TestProgram program(argv);
   Outcome outcome;
@@ -35,6 +35,10 @@ Outcome RunBench(const std::vector<std::string>& flags) {
   outcome.out = absl::StrJoin(program.out(), "\n");
   outcome.errors = program.err();
   return outcome;
+}
+
+Outcome RunBench(const std::vector<std::string>& flags) {
+  return RunProgram("benchmarks/train_bench", flags);
 }
 
 std::string Record() {
@@ -188,6 +192,73 @@ TEST(TrainBenchTest, StagesOnAnEmulatedNetworkArePredictedToTheByte) {
   }
 }
 
+// Six blocks of a bucket each, computed in next to no time.
+std::string SixBlocks() {
+  std::string tensors, blocks;
+  for (int i = 0; i < 6; ++i) {
+    absl::StrAppend(&tensors, i == 0 ? "" : ", ", R"({"name": "t)", i, R"(", "numel": )",
+                    3000 + 500 * i, R"(, "ready_us": )", 500 + 100 * i, "}");
+    absl::StrAppend(&blocks, i == 0 ? "" : ", ", R"({"name": "b)", i,
+                    R"(", "forward_us": 60, "backward_us": 100, "tensors": ["t)", 5 - i, "\"]}");
+  }
+  const std::string path = testing::TempDir() + "/six.json";
+  std::ofstream(path) << R"({"model": "six", "batch_size": 4, "threads": 1, "forward_us": 400, )"
+                      << R"("backward_us": 600, "update_us": 10, "tensors": [)" << tensors
+                      << R"(], "blocks": [)" << blocks << "]}";
+  return path;
+}
+
+// Every process counts as a host, as where servers are dedicated.
+TEST(TrainBenchTest, WhatOwnersKeepIsPredictedToTheByte) {
+  const std::string profile = SixBlocks();
+  const std::vector<std::string> job = {"--topology=ring,ps",
+                                        "--workers=2",
+                                        "--servers=2",
+                                        "--zero=2,3",
+                                        "--bucket_bytes=8KiB",
+                                        "--chunk_bytes=1KiB",
+                                        "--first_bucket_bytes=8KiB"};
+  const auto with = [&job](std::vector<std::string> flags) {
+    flags.insert(flags.end(), job.begin(), job.end());
+    return flags;
+  };
+  const std::string measured = testing::TempDir() + "/zero.json";
+  const Outcome outcome = RunBench(with({"--replay=" + profile, "--link=grpc", "--steps=5",
+                                         "--warmup_steps=2", "--json=" + measured}));
+  EXPECT_EQ(outcome.exit_code, 0) << absl::StrJoin(outcome.errors, "\n");
+  EXPECT_THAT(outcome.out, HasSubstr("zero: 3"));
+  const std::string predicted = testing::TempDir() + "/zero_predicted.json";
+  const Outcome prediction =
+      RunProgram("benchmarks/predict", with({"--profile=" + profile, "--placement=dedicated",
+                                             "--bandwidth=1gbit", "--json=" + predicted}));
+  EXPECT_EQ(prediction.exit_code, 0) << absl::StrJoin(prediction.errors, "\n");
+  proto::RunRecords runs, predictions;
+  ASSERT_EQ(ReadJson(measured, &runs), absl::OkStatus());
+  ASSERT_EQ(ReadJson(predicted, &predictions), absl::OkStatus());
+  ASSERT_EQ(runs.runs_size(), 2 * 2);
+  ASSERT_EQ(predictions.predictions_size(), 2 * 2);
+  for (const proto::Run& run : runs.runs()) {
+    SCOPED_TRACE(absl::StrCat(run.topology(), ", zero ", run.zero()));
+    EXPECT_EQ(run.wrong(), 0);
+    EXPECT_EQ(run.update(), "owner");
+    const auto found =
+        std::find_if(predictions.predictions().begin(), predictions.predictions().end(),
+                     [&run](const auto& other) {
+                       return other.topology() == run.topology() && other.zero() == run.zero();
+                     });
+    ASSERT_NE(found, predictions.predictions().end());
+    EXPECT_DOUBLE_EQ(run.wire_tx_bytes_max_node(), found->wire_tx_bytes_max_node());
+    EXPECT_DOUBLE_EQ(run.wire_rx_bytes_max_node(), found->wire_rx_bytes_max_node());
+    // Of six blocks four come twice.
+    if (run.zero() == 3) {
+      const double most = std::max(run.wire_tx_bytes_max_node(), run.wire_rx_bytes_max_node());
+      EXPECT_GT(most, (run.servers() > 0 ? 1.5 : 1.2) * run.bytes());
+    }
+    EXPECT_EQ(found->server_memory_bytes() > 0, run.servers() > 0);
+    EXPECT_GT(found->worker_memory_bytes(), 0);
+  }
+}
+
 TEST(TrainBenchTest, BadFlagsAndFilesAreOneLineAndExitCodeTwo) {
   const std::string broken = testing::TempDir() + "/broken.json";
   std::ofstream(broken) << "{\"model\": \"x\", \"tensors\": []}";
@@ -204,6 +275,9 @@ TEST(TrainBenchTest, BadFlagsAndFilesAreOneLineAndExitCodeTwo) {
       {"--replay=" + good, "--topology=ring", "--update=owner", "--consistency=ssp:2"},
       {"--replay=" + good, "--update=owner", "--consistency=ssp:2"},
       {"--replay=" + good, "--mesh=pipeline=9"},
+      {"--replay=" + good, "--zero=4"},
+      {"--replay=" + good, "--zero=3", "--topology=local"},
+      {"--replay=" + good, "--zero=2", "--mesh=pipeline=2"},
       {"--replay=" + good, "--mesh=pipeline=2", "--pipeline_schedule=x"},
       {"--record=/tmp/x", "--threads=0"},
       {"--record=/tmp/x", "--straggler=0:2"}};
@@ -214,6 +288,8 @@ TEST(TrainBenchTest, BadFlagsAndFilesAreOneLineAndExitCodeTwo) {
   }
   EXPECT_THAT(RunBench({"--replay=" + broken}).errors[0], HasSubstr(broken + ": tensors: "));
   EXPECT_THAT(RunBench({"--replay=/nowhere/x.json"}).errors[0], HasSubstr("/nowhere/x.json"));
+  EXPECT_THAT(RunBench({"--replay=" + good, "--zero=3", "--compression=fp16"}).errors[0],
+              HasSubstr("--zero: expected 0 to 2 with --compression, found"));
 }
 
 // Flags are read in order, so that all before the first mistake were understood.

@@ -264,10 +264,10 @@ absl::Status DistributedDataParallel::AgreeOnUnits(Deadline deadline) {
   return absl::OkStatus();
 }
 
-absl::Status DistributedDataParallel::GatherUnit(int unit, int next, Deadline deadline) {
+absl::Status DistributedDataParallel::GatherUnit(UnitTurn turn, Deadline deadline) {
   GS_RETURN_IF_ERROR(failed_);
   const Activity::Wait wait(options_.activity);
-  absl::Status gathered = gathers_->Need(unit, next, deadline);
+  absl::Status gathered = gathers_->Need(turn, deadline);
   return gathered.ok() ? gathered : Fail(std::move(gathered));
 }
 

@@ -38,6 +38,7 @@
 #include "group/side_channel.h"
 #include "optim/optimizer_state.h"
 #include "plan/optimizer_spec.h"
+#include "plan/gather_order.h"
 #include "plan/plan.h"
 #include "plan/step_options.h"
 #include "sync/gradient_sync.h"
@@ -195,11 +196,11 @@ class DistributedDataParallel {
   // naming the bucket.
   absl::Status FinishStep(Deadline deadline);
 
-  // With units: waits until the parameters of one are here, for its forward or its backward; those
-  // of unit `next`, which will be needed after it (-1: none), are on their way then. Of the unit
+  // With units: waits until the parameters of the turn's unit are here, for its forward or its
+  // backward; those of the unit after it are on their way then (plan/gather_order.h). Of the unit
   // that was needed before nothing is used any more, unless it is one of these two. All ranks call
   // it alike. Errors: those of GradientSync::Gather().
-  absl::Status GatherUnit(int unit, int next, Deadline deadline);
+  absl::Status GatherUnit(UnitTurn turn, Deadline deadline);
 
   // Whether owners alone keep parameters (DdpOptions::units).
   bool sharded() const { return gathers_ != nullptr; }

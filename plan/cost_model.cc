@@ -44,6 +44,30 @@ bool DedicatedPsBeatsRing(int workers, int servers) {
   return workers >= 3 && servers > n * n / (2 * (n - 1));
 }
 
+double ShardedRingLoad(int workers) { return 1.5 * RingLoad(workers); }
+
+double ShardedDedicatedPsLoad(int workers, int servers) {
+  return 2 * DedicatedPsLoad(workers, servers);
+}
+
+double ShardedColocatedPsLoad(int workers, int servers) {
+  const double k = servers;
+  return std::max(2 * workers + k - 3, workers + 2 * k - 3) / k;
+}
+
+double ShardedMixedPsLoad(int workers, int dedicated_servers) {
+  const ServerShares shares = MixedShares(workers, dedicated_servers);
+  const double n = workers;
+  const double own = shares.colocated;
+  const double beside = std::max(2 * (n - 1) * own + 1 - own, (n - 1) * own + 2 * (1 - own));
+  return dedicated_servers == 0 ? beside : std::max(beside, 2 * n * shares.dedicated);
+}
+
+bool DedicatedPsBeatsShardedRing(int workers, int servers) {
+  const double n = workers;
+  return workers >= 4 && 3 * (n - 1) * servers > 2 * n * n;
+}
+
 double ExchangeSeconds(double load, const ExchangeCost& cost) {
   const double messages = cost.chunk_bytes > 0 ? cost.bytes / cost.chunk_bytes : 0;
   return load * ((cost.bytes + cost.stripe_bytes) / cost.bytes_per_second +

@@ -56,6 +56,19 @@ std::vector<double> MixedWeights(int workers, int dedicated_servers);
 // Whether dedicated servers have a smaller load than the ring: n >= 3 and k > n^2/(2(n-1)).
 bool DedicatedPsBeatsRing(int workers, int servers);
 
+// The same where owners alone keep parameters, which come twice in a step and are not returned
+// (docs/sharding.md); without what is still there when backward begins. In a ring each link carries
+// n-1 of n chunks three times; servers receive everything once and send it twice, in the directions
+// of workers that do the opposite. Source: Rajbhandari et al., "ZeRO: Memory Optimizations Toward
+// Training Trillion Parameter Models", SC 2020, section 7.
+double ShardedRingLoad(int workers);                      // 3(n-1)/n
+double ShardedDedicatedPsLoad(int workers, int servers);  // 2 max(1, n/k)
+double ShardedColocatedPsLoad(int workers, int servers);  // max(2n+k-3, n+2k-3)/k, 1 <= k <= n
+double ShardedMixedPsLoad(int workers, int dedicated_servers);  // under MixedShares()
+
+// n >= 4 and k > 2n^2/(3(n-1)).
+bool DedicatedPsBeatsShardedRing(int workers, int servers);
+
 // What of the exchange besides the topology decides its time.
 struct ExchangeCost {
   double bytes = 0;                // M, gradient bytes of a step

@@ -131,6 +131,31 @@ TEST(CostModelTest, DedicatedServersWinExactlyWhereTheirLoadIsSmaller) {
   EXPECT_TRUE(DedicatedPsBeatsRing(4, 3));
 }
 
+TEST(CostModelTest, WhereOwnersAloneKeepParametersServersWinExactlyWhereTheirLoadIsSmaller) {
+  for (int n = 1; n <= 64; ++n) {
+    for (int k = 1; k <= 64; ++k) {
+      EXPECT_EQ(DedicatedPsBeatsShardedRing(n, k),
+                ShardedDedicatedPsLoad(n, k) < ShardedRingLoad(n) - kRounding)
+          << "n " << n << " k " << k;
+    }
+  }
+  EXPECT_FALSE(DedicatedPsBeatsShardedRing(3, 100));
+  EXPECT_FALSE(DedicatedPsBeatsShardedRing(4, 3));
+  EXPECT_TRUE(DedicatedPsBeatsShardedRing(4, 4));
+}
+
+// Beside all workers it is the ring's, and with as many hosts more as workers that of dedicated ones.
+TEST(CostModelTest, ServersThatKeepParametersBesideWorkersLoadThemAsARing) {
+  for (int n = 2; n <= 64; ++n) {
+    EXPECT_NEAR(ShardedColocatedPsLoad(n, n), ShardedRingLoad(n), kRounding);
+    EXPECT_NEAR(ShardedMixedPsLoad(n, 0), ShardedRingLoad(n), kRounding);
+    EXPECT_NEAR(ShardedMixedPsLoad(n, n), ShardedDedicatedPsLoad(n, n), kRounding);
+    for (int k = 1; k < n; ++k) {
+      EXPECT_GE(ShardedColocatedPsLoad(n, k), ShardedColocatedPsLoad(n, k + 1)) << n << " " << k;
+    }
+  }
+}
+
 TEST(CostModelTest, OneWorkerWithItsServerExchangesNothing) {
   EXPECT_EQ(RingLoad(1), 0);
   EXPECT_EQ(ColocatedPsLoad(1, 1), 0);

@@ -30,6 +30,10 @@ void AddToNext(const Plan& plan, int bucket, const std::function<bool(int, int)>
   }
 }
 
+void Append(const std::vector<Flow>& some, std::vector<Flow>* flows) {
+  flows->insert(flows->end(), some.begin(), some.end());
+}
+
 int64_t Elements(const std::vector<int64_t>& slots) {
   return std::accumulate(slots.begin(), slots.end(), int64_t{0});
 }
@@ -97,6 +101,19 @@ std::vector<Flow> PsGatherFlows(const Plan& plan, const ShardMap& shards, int bu
   return flows;
 }
 
+std::vector<Flow> RingShardedStepFlows(const Plan& plan, const std::vector<int>& gathers) {
+  std::vector<Flow> flows = RingLaunchFlows(plan);
+  for (int bucket : gathers) Append(RingGatherFlows(plan, bucket), &flows);
+  return flows;
+}
+
+std::vector<Flow> PsShardedStepFlows(const Plan& plan, const ShardMap& shards,
+                                     const std::vector<int>& gathers) {
+  std::vector<Flow> flows = PsLaunchFlows(plan, shards);
+  for (int bucket : gathers) Append(PsGatherFlows(plan, shards, bucket), &flows);
+  return flows;
+}
+
 MemoryUse RingMemory(const Plan& plan, UpdateSite site, int rank) {
   MemoryUse use = BucketMemory(plan);
   int64_t owned = 0;
@@ -117,17 +134,16 @@ MemoryUse PsWorkerMemory(const Plan& plan, UpdateSite site) {
   return use;
 }
 
-MemoryUse PsServerMemory(const Plan& plan, const ShardMap& shards, int server) {
-  int64_t owned = 0;
-  for (int bucket = 0; bucket < static_cast<int>(plan.buckets().size()); ++bucket) {
-    const StripeLayout& layout = plan.buckets()[bucket].layout;
-    for (int slot = 0; slot < layout.slots(); ++slot) {
-      owned += shards.server({bucket, slot}) == server ? layout.range(slot).size() : 0;
-    }
-  }
+MemoryUse PsServerMemory(const Plan& plan, UpdateSite site, int64_t owned_bytes) {
   MemoryUse use;
-  use.gradients = use.shard = 4 * owned;
-  use.state = StateBytes(plan, owned);
+  use.gradients = owned_bytes;
+  if (site == UpdateSite::kWorker) {
+    // Means are still sent while the next step's are added up.
+    use.gradients *= 2;
+    return use;
+  }
+  use.shard = owned_bytes;
+  use.state = StateBytes(plan, owned_bytes / 4);
   return use;
 }
 

@@ -21,6 +21,12 @@ std::vector<Flow> RingGatherFlows(const Plan& plan, int bucket);
 std::vector<Flow> PsLaunchFlows(const Plan& plan, const ShardMap& shards);
 std::vector<Flow> PsGatherFlows(const Plan& plan, const ShardMap& shards, int bucket);
 
+// A whole step: its launches, and the gathers of these buckets (GathersOfStep(), plan/gather_order.h).
+// A pair of processes may occur several times.
+std::vector<Flow> RingShardedStepFlows(const Plan& plan, const std::vector<int>& gathers);
+std::vector<Flow> PsShardedStepFlows(const Plan& plan, const ShardMap& shards,
+                                     const std::vector<int>& gathers);
+
 // What stays allocated between steps, but for what is of a few chunks' size. The arithmetic of the
 // ZeRO paper, with two differences: gradients are not kept as shards, because an owner updates a
 // chunk as soon as its mean is complete; and slots have the size of the largest bucket in each.
@@ -33,12 +39,13 @@ struct MemoryUse {
   int64_t total() const { return parameters + gradients + shard + state; }
 };
 
-// Of a rank of a ring.
+// Of a rank of a ring. None has more than rank 0.
 MemoryUse RingMemory(const Plan& plan, UpdateSite site, int rank);
 
-// Of a worker and of a server that updates, whose memory is their own (not --link=shm).
+// Of a worker, and of a server that owns so many bytes of gradients (ShardMap::bytes()), whose memory
+// is their own (not --link=shm).
 MemoryUse PsWorkerMemory(const Plan& plan, UpdateSite site);
-MemoryUse PsServerMemory(const Plan& plan, const ShardMap& shards, int server);
+MemoryUse PsServerMemory(const Plan& plan, UpdateSite site, int64_t owned_bytes);
 
 }  // namespace gradsync
 

@@ -217,6 +217,8 @@ SyncHandle PsEngine::Gather(int bucket) {
     OutgoingFrame frame;
     frame.header.set_kind(proto::FrameHeader::SHARD);
     frame.header.set_bucket(bucket);
+    // The gradients before it are of buckets that this step does not gather any more.
+    frame.urgent = true;
     server->connection->Send(std::move(frame));
   }
   return countdown->handle();

@@ -178,8 +178,11 @@ void Service::OnResult(ChunkId id, int64_t step, std::shared_ptr<LentBuffer> val
   const size_t connection = group.results++ % group.terms.connections();
   for (int rank = 0; rank < group.terms.world_size(); ++rank) {
     if (group.keeps_parameters) {
+      // Behind parameters that the worker has asked for meanwhile it would hold up the worker's next
+      // gradients, whose memory waits for it.
       OutgoingFrame notice;
       notice.header = header;
+      notice.urgent = true;
       group.streams[rank][connection]->Send(std::move(notice));
       continue;
     }

@@ -61,6 +61,9 @@ struct Cluster {
   int lead = kPsLead;
   int ring_connections = 4;
   int ps_connections = 2;
+  // Where servers alone keep parameters: whether word that they have used a gradient overtakes
+  // parameters on its stream, and requests for parameters overtake gradients.
+  bool urgent_notices = true;
 
   // By rank, how many times as long as the profile says its forward, backward and update take;
   // empty: 1 for all.

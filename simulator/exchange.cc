@@ -13,9 +13,11 @@ ChunkTable::ChunkTable(const Plan& plan, Returned returned) {
     for (int slot = 0; slot < bucket.layout.slots(); ++slot) {
       const int64_t elements = bucket.layout.range(slot).size();
       const bool empty = elements == 0;
+      const bool returns = !empty && plan.slots().parameters == 0;
       gradient_bytes_.push_back(empty ? 0 : GradientForm(plan.codec(), elements).bytes());
       returned_bytes_.push_back(
-          empty ? 0 : ReturnedForm(plan.codec(), elements, plan.world_size(), returned).bytes());
+          returns ? ReturnedForm(plan.codec(), elements, plan.world_size(), returned).bytes() : 0);
+      parameter_bytes_.push_back(4 * elements);
       shares_.push_back(4 * elements / all);
     }
   }
@@ -44,6 +46,7 @@ SimulatedExchange::SimulatedExchange(const Plan& plan, const Cluster& cluster, E
                                      Resolved resolved)
     : plan_(plan),
       world_size_(plan.world_size()),
+      keeps_parameters_(plan.slots().parameters > 0),
       chunks_(plan, cluster.returned),
       resolved_(std::move(resolved)),
       place_(std::move(place)),

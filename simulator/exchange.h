@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <utility>
 #include <vector>
 
 #include "plan/plan.h"
@@ -14,7 +15,8 @@
 
 namespace gradsync {
 
-// Sizes of a plan's chunks, by their number in the plan: all slots of all buckets, in order.
+// Sizes of a plan's chunks, by their number in the plan: all slots of all buckets, in order. Nothing
+// is returned where owners alone keep parameters.
 class ChunkTable {
  public:
   ChunkTable(const Plan& plan, Returned returned);
@@ -26,6 +28,7 @@ class ChunkTable {
   // Payloads there and back; 0 for an empty chunk.
   int64_t gradient_bytes(int number) const { return gradient_bytes_[number]; }
   int64_t returned_bytes(int number) const { return returned_bytes_[number]; }
+  int64_t parameter_bytes(int number) const { return parameter_bytes_[number]; }
   // What part of the plan's elements it has.
   double share(int number) const { return shares_[number]; }
 
@@ -33,6 +36,7 @@ class ChunkTable {
   std::vector<int> first_;  // by bucket
   std::vector<int64_t> gradient_bytes_;
   std::vector<int64_t> returned_bytes_;
+  std::vector<int64_t> parameter_bytes_;
   std::vector<double> shares_;
 };
 
@@ -61,6 +65,11 @@ class SimulatedExchange : private MessageReceiver {
   // once a step. `resolved` is told when the result is there, possibly before this returns.
   virtual void Launch(int rank, int step, int bucket) = 0;
 
+  // Where owners alone keep parameters (BucketSlots): `rank` gathers the bucket, as
+  // GradientSync::Gather() has it. `gathered`, which is set before, is told when they are there.
+  virtual void Gather(int rank, int bucket) = 0;
+  void WhenGathered(Resolved gathered) { gathered_ = std::move(gathered); }
+
   // Told of updates, from before the first launch on; may be null. Owners are ranks in a ring, else
   // servers.
   using UpdateObserver = std::function<void(int owner, ChunkId chunk, double begin, double end)>;
@@ -79,8 +88,10 @@ class SimulatedExchange : private MessageReceiver {
 
   const Plan plan_;
   const int world_size_;
+  const bool keeps_parameters_;  // owners alone: nothing is returned
   const ChunkTable chunks_;
   const Resolved resolved_;
+  Resolved gathered_;
 
  private:
   void OnMessage(const SimulatedMessage& message) override;

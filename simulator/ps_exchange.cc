@@ -16,6 +16,7 @@ PsExchange::PsExchange(const Plan& plan, ShardMap shards, const Cluster& cluster
     : SimulatedExchange(plan, cluster, std::move(place), std::move(resolved)),
       shards_(std::move(shards)),
       consistency_(cluster.consistency),
+      urgent_notices_(cluster.urgent_notices),
       connections_(
           StreamsByServer(ServerWeights(cluster, plan.world_size()), cluster.ps_connections)),
       leads_(PushLeads(plan, shards_, connections_, cluster.lead)),
@@ -27,7 +28,8 @@ PsExchange::PsExchange(const Plan& plan, ShardMap shards, const Cluster& cluster
       pairs_(static_cast<size_t>(world_size_) * shards_.servers()),
       folds_(chunks_.count()),
       results_(shards_.servers(), 0),
-      open_(world_size_, std::vector<int>(plan.buckets().size(), 0)) {
+      open_(world_size_, std::vector<int>(plan.buckets().size(), 0)),
+      gathering_(open_) {
   for (int rank = 0; rank < world_size_; ++rank) {
     for (int server = 0; server < shards_.servers(); ++server) {
       pair(rank, server).credit = CreditFor(leads_[server]);
@@ -59,6 +61,41 @@ void PsExchange::Launch(int rank, int step, int bucket) {
   for (int server = 0; server < shards_.servers(); ++server) {
     if (bucket == 0) pair(rank, server).number = 0;
     Pump(rank, server);
+  }
+}
+
+void PsExchange::Gather(int rank, int bucket) {
+  const StripeLayout& layout = plan_.buckets()[bucket].layout;
+  std::vector<bool> asked(shards_.servers(), false);
+  int& open = gathering_[rank][bucket];
+  for (int slot = 0; slot < layout.slots(); ++slot) {
+    if (layout.range(slot).empty()) continue;
+    ++open;
+    asked[shards_.server({bucket, slot})] = true;
+  }
+  if (open == 0) return gathered_(rank, bucket);
+  for (int server = 0; server < shards_.servers(); ++server) {
+    if (!asked[server]) continue;
+    SimulatedMessage message;
+    message.from = rank;
+    message.to = world_size_ + server;
+    message.urgent = urgent_notices_;
+    message.kind = kAsk;
+    message.bucket = bucket;
+    SendMessage(message);
+  }
+}
+
+void PsExchange::OnAsk(int rank, int server, int bucket) {
+  const StripeLayout& layout = plan_.buckets()[bucket].layout;
+  for (int slot = 0; slot < layout.slots(); ++slot) {
+    if (layout.range(slot).empty() || shards_.server({bucket, slot}) != server) continue;
+    const int chunk = chunks_.number(bucket, slot);
+    SimulatedMessage message = PullOf(chunk, &pair(rank, server).answers);
+    message.to = rank;
+    message.bytes = chunks_.parameter_bytes(chunk);
+    message.kind = kShard;
+    SendMessage(message);
   }
 }
 
@@ -95,8 +132,15 @@ void PsExchange::OnExchanged(const SimulatedMessage& message) {
     return OnPush(message.from, message.to - world_size_,
                   chunks_.number(message.bucket, message.slot));
   }
+  if (message.kind == kAsk) {
+    return OnAsk(message.from, message.to - world_size_, message.bucket);
+  }
   const int rank = message.to;
   const int server = message.from - world_size_;
+  if (message.kind == kShard) {
+    if (--gathering_[rank][message.bucket] == 0) gathered_(rank, message.bucket);
+    return;
+  }
   if (message.kind == kCredit) {
     pair(rank, server).credit += message.count;
     return Pump(rank, server);
@@ -159,6 +203,7 @@ SimulatedMessage PsExchange::PullOf(int chunk, int* sent) {
 
 void PsExchange::SendResult(int chunk) {
   SimulatedMessage message = PullOf(chunk, &results_[shards_.server(chunks_.id(chunk))]);
+  message.urgent = keeps_parameters_ && urgent_notices_;
   for (int rank = 0; rank < world_size_; ++rank) {
     message.to = rank;
     SendMessage(message);

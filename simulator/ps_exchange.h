@@ -25,6 +25,10 @@ namespace gradsync {
 // the server an update of the chunk, and credited then. It is answered when the worker's clock in
 // the chunk is no further ahead of the slowest than the bound allows; until then a message tells it
 // to push on.
+//
+// Where servers alone keep parameters, a complete chunk is followed by a notice without payload to
+// all workers. A worker that gathers asks each server that has chunks of the bucket for them, and
+// they come one after another over the worker's connections in turn.
 class PsExchange : public SimulatedExchange {
  public:
   // `shards` is made from `plan` and the cluster's weights. `owner_update`: seconds of updating all
@@ -33,17 +37,18 @@ class PsExchange : public SimulatedExchange {
              EventQueue* queue, ExchangePlace place, Resolved resolved);
 
   void Launch(int rank, int step, int bucket) override;
+  void Gather(int rank, int bucket) override;
   void ObserveUpdates(UpdateObserver updates) override;
 
   int64_t max_staleness() const override { return max_staleness_; }
 
  private:
-  enum Kind { kPush, kPull, kCredit, kDeferred };
+  enum Kind { kPush, kPull, kCredit, kDeferred, kAsk, kShard };
   struct Pair {              // a worker and a server
     std::deque<int> queued;  // chunks
     int credit = 0;
     int lead = 0;     // chunks that may be sent before the next result
-    int answers = 0;  // under ssp and asp: sent to the worker
+    int answers = 0;  // sent to the worker alone
     int number = 0;   // of the next chunk within the step
     int folded = 0;
   };
@@ -58,6 +63,7 @@ class PsExchange : public SimulatedExchange {
 
   void OnExchanged(const SimulatedMessage& message) override;
   void Pump(int rank, int server);
+  void OnAsk(int rank, int server, int bucket);
   void OnPush(int rank, int server, int chunk);
   void OnFolded(int rank, int server);
   void SendResult(int chunk);
@@ -69,14 +75,16 @@ class PsExchange : public SimulatedExchange {
 
   const ShardMap shards_;
   const Consistency consistency_;
+  const bool urgent_notices_;
   const std::vector<int> connections_;  // of a worker, by server
   const std::vector<int> leads_;        // of a worker, by server
   OwnerWork owner_work_;
   std::vector<Pair> pairs_;
   std::vector<Chunk> folds_;  // by chunk
   int64_t max_staleness_ = 0;
-  std::vector<int> results_;            // by server: sent so far
-  std::vector<std::vector<int>> open_;  // by rank, by bucket: chunks without a result
+  std::vector<int> results_;                 // by server: sent so far
+  std::vector<std::vector<int>> open_;       // by rank, by bucket: chunks without a result
+  std::vector<std::vector<int>> gathering_;  // by rank, by bucket: chunks to come
 };
 
 }  // namespace gradsync

@@ -20,6 +20,42 @@ constexpr int kMostRanksByChunks = 64;
 // Pieces of 64 KiB that all hosts send: a second or so.
 constexpr double kMostPieces = 3e6;
 
+bool SharesMemory(const Plan& plan) { return !(plan.slots() == BucketSlots()); }
+
+// `count` times, never falling, and none after `end`.
+absl::Status CheckRise(absl::string_view what, absl::string_view each, size_t count, double end,
+                       const std::vector<double>& times) {
+  if (times.size() != count) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(what, ": expected ", count, ", ", each, ", found ", times.size()));
+  }
+  double before = 0;
+  for (double time : times) {
+    if (!(time >= before && time <= end)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(what, ": expected between ", before, " and ", end, ", found ", time));
+    }
+    before = time;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckUnits(const Plan& plan, const ComputeTimes& times, double end) {
+  const int buckets = static_cast<int>(plan.buckets().size());
+  std::vector<bool> found(buckets, false);
+  for (const std::vector<int>& unit : times.units) {
+    for (int bucket : unit) {
+      if (bucket >= 0 && bucket < buckets) found[bucket] = true;
+    }
+  }
+  const auto missing = std::find(found.begin(), found.end(), false);
+  if (missing != found.end()) {
+    return absl::InvalidArgumentError(absl::StrCat("units: expected each bucket in one, found ",
+                                                   missing - found.begin(), " in none"));
+  }
+  return CheckRise("turns", "two for each unit", 2 * times.units.size(), end, times.turn_begin);
+}
+
 absl::Status CheckTimes(const Plan& plan, const ComputeTimes& times) {
   for (double time : {times.forward, times.backward, times.update}) {
     if (!(time >= 0) || !std::isfinite(time)) {
@@ -27,21 +63,23 @@ absl::Status CheckTimes(const Plan& plan, const ComputeTimes& times) {
           absl::StrCat("compute times: expected at least 0, found ", time));
     }
   }
-  if (times.bucket_ready.size() != plan.buckets().size()) {
-    return absl::InvalidArgumentError(absl::StrCat("ready times: expected ", plan.buckets().size(),
-                                                   ", one per bucket, found ",
-                                                   times.bucket_ready.size()));
-  }
   const double end = (times.forward + times.backward) * (1 + 1e-9);  // sums are rounded
-  double before = 0;
-  for (double time : times.bucket_ready) {
-    if (!(time >= before && time <= end)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("ready times: expected between ", before, " and ", end, ", found ", time));
-    }
-    before = time;
+  const size_t buckets = plan.buckets().size();
+  GS_RETURN_IF_ERROR(CheckRise("ready times", "one per bucket", buckets, end, times.bucket_ready));
+  if (!times.bucket_begin.empty()) {
+    GS_RETURN_IF_ERROR(
+        CheckRise("first gradients", "one per bucket", buckets, end, times.bucket_begin));
   }
-  return absl::OkStatus();
+  return plan.slots().parameters > 0 ? CheckUnits(plan, times, end) : absl::OkStatus();
+}
+
+absl::Status Check(const Plan& plan, const Cluster& cluster, const ComputeTimes& times) {
+  GS_RETURN_IF_ERROR(CheckCluster(cluster, plan.world_size()));
+  if (plan.slots().parameters > 0 && cluster.returned != Returned::kParameters) {
+    return absl::InvalidArgumentError(
+        "cluster: expected owners to update, who alone keep the parameters");
+  }
+  return CheckTimes(plan, times);
 }
 
 bool AllAlike(const Cluster& cluster) {
@@ -50,7 +88,7 @@ bool AllAlike(const Cluster& cluster) {
 }
 
 SimulationMethod Choose(const Plan& plan, const Cluster& cluster) {
-  if (!AllAlike(cluster)) return SimulationMethod::kChunks;
+  if (!AllAlike(cluster) || SharesMemory(plan)) return SimulationMethod::kChunks;
   if (plan.world_size() > kMostRanksByChunks) return SimulationMethod::kFluid;
   const double pieces = 2.0 * plan.world_size() * static_cast<double>(plan.total_bytes()) / 65536;
   return pieces > kMostPieces ? SimulationMethod::kFluid : SimulationMethod::kChunks;
@@ -59,6 +97,7 @@ SimulationMethod Choose(const Plan& plan, const Cluster& cluster) {
 StepClock::Options ClockOptions(const Plan& plan, const Cluster& cluster,
                                 const ComputeTimes& times) {
   StepClock::Options options;
+  options.plan = plan;
   options.times = times;
   for (const BucketPlan& bucket : plan.buckets()) {
     options.update_shares.push_back(static_cast<double>(bucket.bytes()) /
@@ -92,8 +131,8 @@ StepPrediction Fluid(const Plan& plan, const Cluster& cluster, const ComputeTime
   std::vector<double> ready = times.bucket_ready;
   for (double& time : ready) time *= slowness;
   const FluidExchange exchange = SimulateFluid(plan, cluster, ready, OwnerUpdate(cluster, times));
-  StepPrediction prediction =
-      Describe(cluster, times, slowness, EndOfStep(options, 0, slowness, exchange.resolved));
+  StepPrediction prediction = Describe(
+      cluster, times, slowness, EndOfStep(options, 0, slowness, /*stalled=*/0, exchange.resolved));
   prediction.tx_bytes_max_host = exchange.tx_bytes_max_host;
   prediction.rx_bytes_max_host = exchange.rx_bytes_max_host;
   if (prediction.step > 0) prediction.busy_share = exchange.busy_seconds / prediction.step;
@@ -132,16 +171,20 @@ absl::StatusOr<Simulated> RunChunks(const Plan& plan, const Cluster& cluster,
   SimulatedNetwork network(NetworkOptions(cluster), ProcessHosts(cluster, plan.world_size()),
                            &queue, /*receiver=*/nullptr);
   std::unique_ptr<SimulatedExchange> exchange;
-  StepClock clock(options, &queue, [&](int rank, int step, int bucket) {
-    if (in_full != nullptr) in_full->ranks[rank].ready[bucket] = queue.now();
-    exchange->Launch(rank, step, bucket);
-  });
+  StepClock clock(
+      options, &queue,
+      [&](int rank, int step, int bucket) {
+        if (in_full != nullptr) in_full->ranks[rank].ready[bucket] = queue.now();
+        exchange->Launch(rank, step, bucket);
+      },
+      [&](int rank, int bucket) { exchange->Gather(rank, bucket); });
   const auto resolved = [&](int rank, int bucket) {
     if (in_full != nullptr) in_full->ranks[rank].resolved[bucket] = queue.now();
     clock.Resolved(rank, bucket);
   };
   GS_ASSIGN_OR_RETURN(exchange, MakeExchange(plan, cluster, OwnerUpdate(cluster, options.times),
                                              &queue, WholeNetwork(&network), resolved));
+  exchange->WhenGathered([&clock](int rank, int bucket) { clock.Gathered(rank, bucket); });
   if (in_full != nullptr) {
     Observe(cluster.ring ? 0 : plan.world_size(), &network, exchange.get(), in_full);
   }
@@ -182,24 +225,26 @@ absl::StatusOr<StepPrediction> Chunks(const Plan& plan, const Cluster& cluster,
 
 absl::StatusOr<StepPrediction> SimulateStep(const Plan& plan, const Cluster& cluster,
                                             const ComputeTimes& times, SimulationMethod method) {
-  GS_RETURN_IF_ERROR(CheckCluster(cluster, plan.world_size()));
-  GS_RETURN_IF_ERROR(CheckTimes(plan, times));
+  GS_RETURN_IF_ERROR(Check(plan, cluster, times));
   if (!cluster.consistency.bulk()) {
     return absl::InvalidArgumentError(
         "a step: expected bsp, under which all take as long; SimulateSteps() does the others");
   }
   if (method == SimulationMethod::kAutomatic) method = Choose(plan, cluster);
   if (method == SimulationMethod::kChunks) return Chunks(plan, cluster, times);
+  if (SharesMemory(plan)) {
+    return absl::InvalidArgumentError("fluid: expected buckets with memory of their own");
+  }
   if (!AllAlike(cluster)) {
     return absl::InvalidArgumentError("fluid: expected workers that are alike, found slower ones");
   }
   return Fluid(plan, cluster, times);
 }
 
-absl::StatusOr<SimulatedStep> SimulateStepInFull(const Plan& plan, const Cluster& cluster,
+absl::StatusOr<SimulatedStep> SimulateStepInFull(const Plan& with_slots, const Cluster& cluster,
                                                  const ComputeTimes& times) {
-  GS_RETURN_IF_ERROR(CheckCluster(cluster, plan.world_size()));
-  GS_RETURN_IF_ERROR(CheckTimes(plan, times));
+  GS_ASSIGN_OR_RETURN(const Plan plan, with_slots.WithSlots(BucketSlots()));
+  GS_RETURN_IF_ERROR(Check(plan, cluster, times));
   if (!cluster.consistency.bulk()) {
     return absl::InvalidArgumentError("a step in full: expected bsp, under which all take as long");
   }
@@ -227,8 +272,7 @@ absl::StatusOr<SimulatedStep> SimulateStepInFull(const Plan& plan, const Cluster
 absl::StatusOr<GroupRate> SimulateSteps(const Plan& plan, const Cluster& cluster,
                                         const ComputeTimes& times, int steps,
                                         const SlownessOfStep& slowness) {
-  GS_RETURN_IF_ERROR(CheckCluster(cluster, plan.world_size()));
-  GS_RETURN_IF_ERROR(CheckTimes(plan, times));
+  GS_RETURN_IF_ERROR(Check(plan, cluster, times));
   if (steps < 1) {
     return absl::InvalidArgumentError(absl::StrCat("steps: expected at least 1, found ", steps));
   }

@@ -5,6 +5,9 @@
 // cost grows with the bytes that all hosts send. *Fluid* (fluid.h) exploits that equal hosts do the
 // same things at the same times; its cost hardly grows with the number of workers.
 //
+// Where buckets share memory (BucketSlots) every step is simulated by chunks, since computation
+// stops now and then.
+//
 // What is modelled, what is left out, and how well it predicts is in docs/cost_model.md. Pure and
 // deterministic; thread-safe; blocks only to compute.
 
@@ -48,8 +51,10 @@ struct StepPrediction {
 // With one worker and a ring nothing is sent.
 //
 // Errors: INVALID_ARGUMENT for a cluster that does not check (cluster.h), times that are negative
-// or not finite, ready times that are not one per bucket, fall, or lie after backward, and kFluid
-// with workers that are not alike.
+// or not finite, ready times that are not one per bucket, fall, or lie after backward, kFluid
+// with workers that are not alike or buckets that share memory, and, where owners alone keep
+// parameters, updates that are not theirs, units that leave out a bucket, and turns that are not
+// those of TurnsOfStep() (plan/gather_order.h).
 absl::StatusOr<StepPrediction> SimulateStep(const Plan& plan, const Cluster& cluster,
                                             const ComputeTimes& times,
                                             SimulationMethod method = SimulationMethod::kAutomatic);
@@ -85,9 +90,10 @@ struct SimulatedStep {
   std::vector<Update> updates;
 };
 
-// What SimulateStep() predicts by chunks, with all that happens in it. Errors: those of
-// SimulateStep().
-absl::StatusOr<SimulatedStep> SimulateStepInFull(const Plan& plan, const Cluster& cluster,
+// What SimulateStep() predicts by chunks, with all that happens in it. Slots of the plan are left
+// out, and what `times` say of them: they are for steps that were measured, waiting included.
+// Errors: those of SimulateStep().
+absl::StatusOr<SimulatedStep> SimulateStepInFull(const Plan& with_slots, const Cluster& cluster,
                                                  const ComputeTimes& times);
 
 // How fast a group goes on over many steps, the first of which begins on all ranks at once.

@@ -25,8 +25,8 @@ std::vector<std::vector<std::string>> UnitsOf(const Model& model) {
 }
 
 // After a failure the rest of the step computes with whatever lies in memory, and fails.
-void ShardedStep::Need(int block, int next) {
-  if (status_.ok()) status_ = ddp_.GatherUnit(block, next, Deadline::In(timeout_));
+void ShardedStep::Need(UnitTurn turn) {
+  if (status_.ok()) status_ = ddp_.GatherUnit(turn, Deadline::In(timeout_));
 }
 
 at::Tensor ShardedStep::Forward(const at::Tensor& images) {
@@ -34,11 +34,9 @@ at::Tensor ShardedStep::Forward(const at::Tensor& images) {
   cuts_.clear();
   at::Tensor x = images;
   for (int block = 0; block < blocks; ++block) {
-    // The last block's parameters are still there when backward begins with it.
-    const int next = block + 1 < blocks ? block + 1 : -1;
-    Need(block, next);
+    Need(ForwardTurn(block, blocks));
     x = ForwardBlocks(options_, model_, block, block + 1, x);
-    if (next < 0 || !x.requires_grad()) continue;
+    if (block + 1 == blocks || !x.requires_grad()) continue;
     cuts_.push_back({block, x, std::make_unique<StageInlet>(x.detach())});
     x = cuts_.back().inlet->input();
   }
@@ -47,12 +45,12 @@ at::Tensor ShardedStep::Forward(const at::Tensor& images) {
 
 void ShardedStep::Backward(const at::Tensor& objective) {
   const int last = static_cast<int>(model_.blocks().size()) - 1;
-  Need(last, last - 1);
+  Need(BackwardTurn(last));
   objective.backward();
   while (!cuts_.empty()) {
     const Cut cut = std::move(cuts_.back());
     cuts_.pop_back();
-    Need(cut.block, cut.block - 1);
+    Need(BackwardTurn(cut.block));
     torch::autograd::backward({cut.output}, {cut.inlet->gradient()});
   }
 }
@@ -61,7 +59,7 @@ absl::StatusOr<at::Tensor> ShardedStep::TestLogits(const at::Tensor& inputs) {
   const int blocks = static_cast<int>(model_.blocks().size());
   at::Tensor x = inputs;
   for (int block = 0; block < blocks; ++block) {
-    Need(block, block + 1 < blocks ? block + 1 : -1);
+    Need(ForwardTurn(block, blocks));
     if (!status_.ok()) return status_;
     if (x.defined()) x = ForwardBlocks(options_, model_, block, block + 1, x);
   }

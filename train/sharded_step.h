@@ -12,6 +12,7 @@
 #include "ddp/distributed_data_parallel.h"
 #include "models/model.h"
 #include "pipeline/stage_inlet.h"
+#include "plan/gather_order.h"
 #include "train/forward.h"
 
 namespace gradsync {
@@ -52,7 +53,7 @@ class ShardedStep {
     std::unique_ptr<StageInlet> inlet;
   };
 
-  void Need(int block, int next);
+  void Need(UnitTurn turn);
 
   const ComputeOptions options_;
   Model& model_;

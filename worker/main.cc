@@ -212,7 +212,7 @@ int PrintModel(const TrainerOptions& options) {
     std::fputs(table->c_str(), stdout);
     return 0;
   }
-  std::fprintf(stderr, "worker: %s\n", table.status().ToString().c_str());
+  PrintError("worker", table.status().ToString());
   return 2;
 }
 

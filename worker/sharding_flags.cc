@@ -7,9 +7,8 @@
 #include "absl/strings/string_view.h"
 #include "base/flag_error.h"
 #include "base/status_macros.h"
-#include "plan/consistency.h"
-#include "plan/job_spec.h"
 #include "plan/update_site.h"
+#include "plan/zero.h"
 
 ABSL_FLAG(int, zero, 0,
           "what owners (ranks of a ring, or servers) keep for all: 1: the optimizer's state, as "
@@ -20,20 +19,12 @@ ABSL_FLAG(int, zero, 0,
 namespace gradsync {
 namespace {
 
-constexpr int kMost = 3;
-
-// One fills while the one before is exchanged.
-constexpr int kGradientSlots = 2;
-
 absl::Status CheckShardedParameters(const JobOptions& job) {
   const auto refuse = [](absl::string_view expected) {
     return FlagError("zero", absl::StrCat("0 to 2 with ", expected), "3");
   };
-  const JobSpec& spec = job.join.sync.job;
   const TrainerOptions& trainer = job.trainer;
-  if (spec.topology == Topology::kLocal) return refuse("--topology=local, where nobody else is");
   if (trainer.pipeline.mesh.has_pipeline()) return refuse("stages (--mesh)");
-  if (spec.codec.compresses()) return refuse("--compression");
   if (trainer.evaluate_every > 0) {
     return refuse("--evaluate_every, for which rank 0 keeps whole models");
   }
@@ -46,8 +37,7 @@ absl::Status CheckSharding(const JobOptions& job, int zero) {
   const auto refuse = [&found](absl::string_view expected) {
     return FlagError("zero", expected, found);
   };
-  const JobSpec& spec = job.join.sync.job;
-  if (spec.link == Link::kGloo) return refuse("0 with --link=gloo, which has no reduce-scatter");
+  GS_RETURN_IF_ERROR(CheckZero(zero, job.join.sync.job));
   if (zero < 2) return absl::OkStatus();
   if (job.join.device.device != "cpu") {
     return refuse(absl::StrCat("0 or 1 with --device=", job.join.device.device));
@@ -61,9 +51,6 @@ absl::Status CheckSharding(const JobOptions& job, int zero) {
   if (job.trainer.max_norm > 0) {
     return refuse("0 or 1 with --max_norm, which needs all gradients at once");
   }
-  if (!spec.consistency.bulk()) {
-    return refuse(absl::StrCat("0 or 1 with --consistency=", ConsistencyName(spec.consistency)));
-  }
   return zero < 3 ? absl::OkStatus() : CheckShardedParameters(job);
 }
 
@@ -71,13 +58,10 @@ absl::Status CheckSharding(const JobOptions& job, int zero) {
 
 absl::Status ShardingFromFlags(JobOptions* job) {
   const int zero = absl::GetFlag(FLAGS_zero);
-  if (zero < 0 || zero > kMost) {
-    return FlagError("zero", absl::StrCat("0 to ", kMost), absl::StrCat(zero));
-  }
-  if (zero == 0) return absl::OkStatus();
   GS_RETURN_IF_ERROR(CheckSharding(*job, zero));
+  if (zero == 0) return absl::OkStatus();
   job->join.sync.job.update = UpdateSite::kOwner;
-  if (zero >= 2) job->trainer.plan.slots.gradients = kGradientSlots;
+  if (zero >= 2) job->trainer.plan.slots.gradients = kZeroGradientSlots;
   job->trainer.shard_parameters = zero == 3;
   return absl::OkStatus();
 }

@@ -2,11 +2,13 @@
 
 #include <algorithm>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/types/optional.h"
 #include "base/flag_error.h"
 #include "base/status_macros.h"
+#include "plan/zero.h"
 
 namespace gradsync {
 namespace {
@@ -88,6 +90,17 @@ absl::StatusOr<std::vector<Consistency>> ParseConsistencies(const std::vector<st
     consistencies.push_back(*consistency);
   }
   return consistencies;
+}
+
+absl::StatusOr<std::vector<int>> ParseZeros(const std::vector<std::string>& texts) {
+  std::vector<int> zeros;
+  for (const std::string& text : texts) {
+    int& zero = zeros.emplace_back(-1);
+    if (absl::SimpleAtoi(text, &zero) && zero >= 0 && zero <= kMostZero) continue;
+    return FlagError("zero", absl::StrCat("some of 0 to ", kMostZero), text);
+  }
+  if (zeros.empty()) return FlagError("zero", absl::StrCat("some of 0 to ", kMostZero), "");
+  return zeros;
 }
 
 bool CanBe(const SweepRules& rules, PlacedJob* job) {
@@ -177,7 +190,8 @@ absl::Status Refusal(const JobSweep& sweep) {
   PlacedJob job;
   job.spec.topology = sweep.topologies.front();
   job.spec.link = sweep.links.front();
-  job.spec.update = sweep.updates.front();
+  job.zero = sweep.zeros.front();
+  job.spec.update = UpdatesWith(sweep, job.zero).front();
   job.spec.codec = sweep.codecs.front();
   job.spec.consistency = sweep.consistencies.front();
   if (job.spec.topology == Topology::kPs) {
@@ -277,7 +291,12 @@ absl::StatusOr<JobSweep> ParseJobSweep(const SweepFlags& flags, const SweepRules
   GS_ASSIGN_OR_RETURN(sweep.placements, ParsePlacements(flags, rules.on_hosts));
   GS_ASSIGN_OR_RETURN(sweep.codecs, ParseCodecs(flags.compressions, rules.sparse));
   GS_ASSIGN_OR_RETURN(sweep.consistencies, ParseConsistencies(flags.consistencies));
+  GS_ASSIGN_OR_RETURN(sweep.zeros, ParseZeros(flags.zeros));
   return sweep;
+}
+
+std::vector<UpdateSite> UpdatesWith(const JobSweep& sweep, int zero) {
+  return zero == 0 ? sweep.updates : std::vector<UpdateSite>{UpdateSite::kOwner};
 }
 
 std::vector<PlacedJob> ListJobs(const JobSweep& sweep, int workers, const std::string& bandwidth) {
@@ -290,9 +309,12 @@ std::vector<PlacedJob> ListJobs(const JobSweep& sweep, int workers, const std::s
     const bool alone = topology == Topology::kLocal;
     for (Link link : alone ? std::vector<Link>{Link::kAuto} : sweep.links) {
       job.spec.link = link;
-      for (UpdateSite update : sweep.updates) {
-        job.spec.update = update;
-        AddPlaced(sweep, job, &jobs);
+      for (int zero : sweep.zeros) {
+        job.zero = zero;
+        for (UpdateSite update : UpdatesWith(sweep, zero)) {
+          job.spec.update = update;
+          AddPlaced(sweep, job, &jobs);
+        }
       }
     }
   }
@@ -322,6 +344,11 @@ absl::Status CheckAllOccur(const JobSweep& sweep, const std::vector<PlacedJob>& 
           if (lack.flag != "topology") return absl::OkStatus();
           return FlagError("link", absl::StrCat("grpc, or ", Among(lack)), LinkName(value));
         }));
+  }
+  for (int zero : sweep.zeros) {
+    JobSweep only = sweep;
+    only.zeros = {zero};
+    if (AllJobs(only).empty()) GS_RETURN_IF_ERROR(Refusal(only));
   }
   // Of an update site the refusal says it better.
   GS_RETURN_IF_ERROR(CheckEach<UpdateSite>(

@@ -34,6 +34,7 @@ struct SweepFlags {
   std::vector<std::string> placements = {"dedicated"};
   std::vector<std::string> compressions = {"none"};
   std::vector<std::string> consistencies = {"bsp"};
+  std::vector<std::string> zeros = {"0"};
 };
 
 // Other spellings that all programs here understand, those of flags that they have.
@@ -65,14 +66,18 @@ struct JobSweep {
   std::vector<Placement> placements;
   std::vector<Codec> codecs;
   std::vector<Consistency> consistencies;
+  std::vector<int> zeros;
   SweepRules rules;
 };
 
 // Each value by itself.
 absl::StatusOr<JobSweep> ParseJobSweep(const SweepFlags& flags, const SweepRules& rules);
 
-// The jobs with so many workers: by topology, link, update site, placement, number of servers,
-// codec and consistency. Topology local has no link, and only ps has servers; those that are ranks
+// Who updates where owners keep so much for all: they, from --zero=1 on, whatever was asked for.
+std::vector<UpdateSite> UpdatesWith(const JobSweep& sweep, int zero);
+
+// The jobs with so many workers: by topology, link, what owners keep, update site, placement, number
+// of servers, codec and consistency. Topology local has no link, and only ps has servers; those that are ranks
 // are colocated whatever the placements are.
 std::vector<PlacedJob> ListJobs(const JobSweep& sweep, int workers, const std::string& bandwidth);
 

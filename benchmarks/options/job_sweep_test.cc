@@ -67,6 +67,36 @@ TEST(JobSweepTest, JobsAreAllThatCanBeByTopologyLinkUpdateServersCodecAndConsist
                           "local, update at owner"));
 }
 
+TEST(JobSweepTest, OwnersThatKeepThingsForAllUpdateWhateverWasAskedFor) {
+  SweepFlags flags;
+  flags.topologies = {"ring", "local"};
+  flags.links = {"grpc"};
+  flags.updates = {"worker", "owner"};
+  flags.zeros = {"0", "2", "3"};
+  const absl::StatusOr<JobSweep> sweep = ParseJobSweep(flags, OnHosts());
+  ASSERT_TRUE(sweep.ok()) << sweep.status();
+  std::vector<std::string> jobs;
+  for (const PlacedJob& job : JobsOf(*sweep)) {
+    jobs.push_back(DescribeKind(job.spec) + ", " + std::to_string(job.zero));
+  }
+  EXPECT_THAT(
+      jobs, ElementsAre("ring over grpc, 0", "ring over grpc, update at owner, 0",
+                        "ring over grpc, update at owner, 2", "ring over grpc, update at owner, 3",
+                        "local, 0", "local, update at owner, 0", "local, update at owner, 2"));
+  EXPECT_EQ(ErrorOf(flags, OnHosts()), "");
+  flags.topologies = {"local"};
+  flags.links = {"auto"};
+  EXPECT_THAT(ErrorOf(flags, OnHosts()),
+              HasSubstr("--zero: expected 0 to 2 with --topology=local"));
+  flags.zeros = {"x"};
+  EXPECT_THAT(ErrorOf(flags, OnHosts()), HasSubstr("--zero: expected some of 0 to 3, found \"x\""));
+  flags.topologies = {"ps"};
+  flags.updates = {"worker"};
+  flags.zeros = {"2"};
+  flags.consistencies = {"asp"};
+  EXPECT_THAT(ErrorOf(flags, OnHosts()), HasSubstr("--zero: expected 0 or 1 with --consistency"));
+}
+
 TEST(JobSweepTest, OnlyParameterServersArePlacedEachPlacementWithEachCountThatFits) {
   SweepFlags flags;
   flags.servers = {"1", "3"};

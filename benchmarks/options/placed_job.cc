@@ -7,6 +7,7 @@
 #include "base/flag_error.h"
 #include "plan/cost_model.h"
 #include "plan/wire_traffic.h"
+#include "plan/zero.h"
 
 namespace gradsync {
 namespace {
@@ -34,7 +35,7 @@ int Servers(const PlacedJob& job) {
 bool SameJob(const PlacedJob& a, const PlacedJob& b) {
   const auto key = [](const PlacedJob& job) {
     return std::make_tuple(job.spec.topology, job.spec.link, job.spec.update, job.workers,
-                           job.servers, job.placement, job.bandwidth);
+                           job.servers, job.placement, job.bandwidth, job.zero);
   };
   return key(a) == key(b) && a.spec.codec == b.spec.codec &&
          a.spec.consistency == b.spec.consistency;
@@ -69,7 +70,8 @@ absl::Status CheckJob(PlacedJob* job) {
                      "at most as many --servers as --workers for colocated, fewer for mixed",
                      PlacementName(job->placement));
   }
-  return CheckJobSpec(job->spec);
+  const absl::Status kind = CheckJobSpec(job->spec);
+  return kind.ok() ? CheckZero(job->zero, job->spec) : kind;
 }
 
 int ServerProcesses(const PlacedJob& job) { return OwnersAreRanks(job.spec) ? 0 : Servers(job); }

@@ -24,6 +24,7 @@ struct PlacedJob {
   int servers = 0;
   Placement placement = Placement::kNone;  // of servers
   std::string bandwidth;                   // of emulated links (BandwidthName()); empty: none
+  int zero = 0;  // what owners keep for all, as --zero has it (plan/zero.h)
 };
 
 // Whether both are one configuration. Connections do not matter.
@@ -38,7 +39,7 @@ std::string DescribeServers(const PlacedJob& job);
 // Sets how many servers and owners `job->spec` has by its placement. Errors: INVALID_ARGUMENT
 // naming --placement where it does not fit: colocated servers are at most as many as workers; mixed
 // ones have dedicated machines, fewer than workers (with as many, the servers beside workers would
-// own nothing, and it would be dedicated placement); those of CheckJobSpec().
+// own nothing, and it would be dedicated placement); those of CheckJobSpec() and CheckZero().
 absl::Status CheckJob(PlacedJob* job);
 
 // The following expect that it fits.

@@ -159,6 +159,9 @@ absl::StatusOr<std::vector<PredictedMesh>> ListMeshPredictions(const PredictOpti
                                                                const MeshFlags& flags,
                                                                const proto::StepProfile& profile) {
   GS_RETURN_IF_ERROR(CheckHasBlocks(profile));
+  for (const std::string& zero : options.zeros) {
+    if (zero == "2" || zero == "3") return FlagError("zero", "0 or 1 with --mesh", zero);
+  }
   GS_ASSIGN_OR_RETURN(const Arrangements asked, ArrangementsOf(flags));
   std::vector<std::string> meshes = absl::StrSplit(flags.meshes, ';');
   PredictedMesh next;

@@ -18,6 +18,9 @@ namespace {
 
 constexpr int kMostWorkers = 4096;
 
+// Beyond, workers are taken together, which those that stop now and then cannot be.
+constexpr int kMostSharded = 64;
+
 bool ParseCount(absl::string_view text, int* count) {
   return absl::SimpleAtoi(text, count) && *count >= 1 && *count <= kMostWorkers;
 }
@@ -113,7 +116,14 @@ absl::StatusOr<std::vector<PlacedJob>> JobsWith(JobSweep sweep, const PredictOpt
   }
   std::vector<PlacedJob> jobs;
   for (PlacedJob job : ListJobs(sweep, workers, BandwidthName(bandwidth))) {
-    if (job.spec.topology == Topology::kLocal) job.spec.update = UpdateSite::kWorker;
+    if (job.spec.topology == Topology::kLocal) {
+      job.spec.update = UpdateSite::kWorker;
+      job.zero = 0;
+    }
+    if (job.zero >= 2 && workers > kMostSharded) {
+      return FlagError("zero", absl::StrCat("0 or 1 with more than ", kMostSharded, " workers"),
+                       absl::StrCat(job.zero));
+    }
     const bool repeated = std::any_of(
         jobs.begin(), jobs.end(), [&job](const PlacedJob& other) { return SameJob(other, job); });
     if (!repeated) jobs.push_back(job);

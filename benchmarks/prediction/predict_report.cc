@@ -30,6 +30,7 @@ std::vector<std::string> Row(const proto::Run& run, const std::string& mark) {
           ps ? run.placement() : "-",
           ps ? absl::StrCat(run.servers()) : "-",
           run.update(),
+          absl::StrCat(run.zero()),
           run.compression(),
           run.consistency().empty() ? "-" : run.consistency(),
           run.bandwidth().empty() ? "-" : run.bandwidth(),
@@ -38,6 +39,7 @@ std::vector<std::string> Row(const proto::Run& run, const std::string& mark) {
           Percent(run.scaling_efficiency()),
           absl::StrFormat("%.1f", run.samples_per_s()),
           absl::StrFormat("%.1f", 1e-6 * bytes),
+          absl::StrFormat("%.1f", 1e-6 * run.worker_memory_bytes()),
           mark};
 }
 
@@ -55,7 +57,7 @@ absl::StatusOr<double> StepMs(const proto::StepProfile& profile, const Predicted
 absl::StatusOr<Ways> TryAll(const proto::StepProfile& profile, PredictedJob job, int most_servers,
                             bool colocated) {
   Ways ways;
-  job.method = SimulationMethod::kFluid;
+  if (job.placed.zero < 2) job.method = SimulationMethod::kFluid;
   PlacedJob& placed = job.placed;
   placed.spec.topology = Topology::kRing;
   placed.placement = Placement::kNone;
@@ -97,6 +99,7 @@ std::string PredictTable(const google::protobuf::RepeatedPtrField<proto::Run>& r
                       {"placement", Align::kLeft},
                       {"servers"},
                       {"update", Align::kLeft},
+                      {"zero"},
                       {"compression", Align::kLeft},
                       {"consistency", Align::kLeft},
                       {"bandwidth", Align::kRight},
@@ -105,6 +108,7 @@ std::string PredictTable(const google::protobuf::RepeatedPtrField<proto::Run>& r
                       {"effi-\nciency"},
                       {"samples/s"},
                       {"busiest host\nMB per step"},
+                      {"worker keeps\nMB"},
                       {"", Align::kLeft}},
                      rows);
 }

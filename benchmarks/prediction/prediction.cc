@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -12,9 +13,14 @@
 #include "benchmarks/profiles/step_profile.h"
 #include "benchmarks/records/run_job.h"
 #include "plan/cost_model.h"
+#include "plan/shard_map.h"
+#include "plan/sharded_job.h"
 
 namespace gradsync {
 namespace {
+
+// As //worker has it, unless it is told otherwise; of the optimizer only its state's size matters.
+constexpr double kMomentum = 0.9;
 
 absl::Status Refuse(absl::string_view what, absl::string_view expected, absl::string_view found) {
   return absl::InvalidArgumentError(
@@ -28,32 +34,37 @@ absl::StatusOr<Plan> PlanOf(const proto::StepProfile& profile, const PredictedJo
   options.first_bucket_bytes = job.first_bucket_bytes;
   options.chunk_bytes = job.chunk_bytes;
   options.codec = job.placed.spec.codec;
-  return ProfilePlan(profile, options);
+  GS_ASSIGN_OR_RETURN(const Plan plan, ProfilePlan(profile, options, kMomentum));
+  return WithZero(plan, profile, job.placed.zero);
 }
 
 // Seconds. `batch` is how many times the profile's a worker computes.
-ComputeTimes TimesOf(const proto::StepProfile& profile, const Plan& plan, double batch,
-                     double scale) {
+absl::StatusOr<ComputeTimes> TimesOf(const proto::StepProfile& profile, const Plan& plan,
+                                     double batch, double scale) {
   ComputeTimes times;
   times.forward = 1e-6 * scale * batch * profile.forward_us();
   times.backward = 1e-6 * scale * batch * profile.backward_us();
   times.update = 1e-6 * scale * profile.update_us();
-  for (double ready : BucketReadyUs(profile, plan)) {
-    times.bucket_ready.push_back(1e-6 * scale * batch * ready);
+  ComputedStep& step = times;
+  GS_ASSIGN_OR_RETURN(step, ComputedStepUs(profile, plan));
+  for (std::vector<double>* each : {&step.bucket_ready, &step.bucket_begin, &step.turn_begin}) {
+    for (double& time : *each) time *= 1e-6 * scale * batch;
   }
   return times;
 }
 
-double LoadOf(const Cluster& cluster, int workers) {
-  if (cluster.ring) return RingLoad(workers);
+// `sharded`: owners alone keep parameters.
+double LoadOf(const Cluster& cluster, int workers, bool sharded) {
+  if (cluster.ring) return sharded ? ShardedRingLoad(workers) : RingLoad(workers);
+  const int servers = cluster.servers;
   switch (cluster.placement) {
     case Placement::kNone:
     case Placement::kDedicated:
-      return DedicatedPsLoad(workers, cluster.servers);
+      return sharded ? ShardedDedicatedPsLoad(workers, servers) : DedicatedPsLoad(workers, servers);
     case Placement::kColocated:
-      return ColocatedPsLoad(workers, cluster.servers);
+      return sharded ? ShardedColocatedPsLoad(workers, servers) : ColocatedPsLoad(workers, servers);
     case Placement::kMixed:
-      return MixedPsLoad(workers, cluster.servers);
+      return sharded ? ShardedMixedPsLoad(workers, servers) : MixedPsLoad(workers, servers);
   }
   return 0;
 }
@@ -66,7 +77,35 @@ double ModelMicroseconds(const proto::Run& run, const Cluster& cluster) {
   cost.chunk_bytes = run.chunk_bytes();
   cost.stripe_bytes = std::min(cost.bytes, run.workers() * run.chunk_bytes());
   cost.seconds_per_message = cluster.constants.seconds_per_message;
-  return 1e6 * ExchangeSeconds(LoadOf(cluster, run.workers()), cost);
+  return 1e6 * ExchangeSeconds(LoadOf(cluster, run.workers(), run.zero() == 3), cost);
+}
+
+// Bytes of gradients of the server that owns most. `exact`: by chunks; else by its share, for more
+// servers than a ShardMap is for.
+absl::StatusOr<int64_t> MostOwned(const Plan& plan, const PlacedJob& job, bool exact) {
+  const std::vector<double> weights = PlacedWeights(job);
+  int64_t most = 0;
+  if (!exact) {
+    const double all = std::accumulate(weights.begin(), weights.end(), 0.0);
+    const double largest = *std::max_element(weights.begin(), weights.end());
+    return static_cast<int64_t>(static_cast<double>(plan.total_bytes()) * largest / all);
+  }
+  GS_ASSIGN_OR_RETURN(const ShardMap shards, ShardMap::Create(plan, weights));
+  for (int s = 0; s < shards.servers(); ++s) most = std::max(most, shards.bytes(s));
+  return most;
+}
+
+absl::Status SetMemory(const Plan& plan, const PlacedJob& job, bool exact, proto::Run* run) {
+  const UpdateSite site = job.spec.update;
+  if (job.spec.topology != Topology::kPs) {
+    const UpdateSite own = job.spec.topology == Topology::kLocal ? UpdateSite::kWorker : site;
+    run->set_worker_memory_bytes(static_cast<double>(RingMemory(plan, own, /*rank=*/0).total()));
+    return absl::OkStatus();
+  }
+  GS_ASSIGN_OR_RETURN(const int64_t owned, MostOwned(plan, job, exact));
+  run->set_worker_memory_bytes(static_cast<double>(PsWorkerMemory(plan, site).total()));
+  run->set_server_memory_bytes(static_cast<double>(PsServerMemory(plan, site, owned).total()));
+  return absl::OkStatus();
 }
 
 void SetTimes(const StepPrediction& step, proto::Run* run) {
@@ -110,7 +149,8 @@ absl::StatusOr<proto::Run> PredictRun(const proto::StepProfile& profile, const P
   const double batch_size =
       job.batch_size > 0 ? static_cast<double>(job.batch_size) : profile_batch;
   GS_ASSIGN_OR_RETURN(const Plan plan, PlanOf(profile, job));
-  const ComputeTimes times = TimesOf(profile, plan, batch_size / profile_batch, job.compute_scale);
+  GS_ASSIGN_OR_RETURN(const ComputeTimes times,
+                      TimesOf(profile, plan, batch_size / profile_batch, job.compute_scale));
 
   proto::Run run;
   run.set_library("gradsync");
@@ -150,6 +190,8 @@ absl::StatusOr<proto::Run> PredictRun(const proto::StepProfile& profile, const P
     run.set_model_us(ModelMicroseconds(run, cluster));
   }
   SetTimes(step, &run);
+  GS_RETURN_IF_ERROR(
+      SetMemory(plan, placed, /*exact=*/step.method == SimulationMethod::kChunks, &run));
   if (step.step > 0) {
     run.set_steps_per_s(1 / step.step);
     run.set_samples_per_s(placed.workers * batch_size / step.step);

@@ -41,13 +41,14 @@ absl::StatusOr<Cluster> ClusterOfJob(const PlacedJob& job, const LinkConstants& 
 
 // The predicted run: what defines it, step_ms_p50, exposed_ms_p50, breakdown_ms, samples_per_s,
 // scaling_efficiency (of workers that need not communicate), wire_tx_bytes_max_node and
-// wire_rx_bytes_max_node (of a host), and model_us, the closed form of one exchange of everything
-// at once; steps_per_s of the group. Where steps differ, a step is what that rate makes of it
+// wire_rx_bytes_max_node (of a host), worker_memory_bytes and server_memory_bytes, and model_us, the
+// closed form of one exchange of everything at once, all gathers of a step included; steps_per_s of
+// the group. Where steps differ, a step is what that rate makes of it
 // (SimulateSteps()). Percentiles other than the median are not
 // predicted. Pure; thread-safe; blocks to compute.
 //
 // Errors: INVALID_ARGUMENT for a number or combination that cannot be (CheckJob()), or a profile
-// that does not validate.
+// that does not validate, or lacks blocks where owners alone keep parameters (CheckHasBlocks()).
 absl::StatusOr<proto::Run> PredictRun(const proto::StepProfile& profile, const PredictedJob& job);
 
 // The measured exchanges among `runs` (sync_bench --json) that a calibration can use: by gradsync,

@@ -61,6 +61,58 @@ TEST(PredictionTest, APredictedRunSaysWhatAMeasuredOneSays) {
   EXPECT_NEAR(run->model_us(), 80e6 / (5e7 * 0.94) * 1e6, 0.1 * run->model_us());
 }
 
+// A block for each tensor, the last one's gradient first.
+proto::StepProfile TenBlocks() {
+  proto::StepProfile profile = TenTensors();
+  for (int i = 10; i >= 1; --i) {
+    proto::ProfiledBlock* const block = profile.add_blocks();
+    block->set_name("b" + std::to_string(i));
+    block->set_forward_us(10e3);
+    block->set_backward_us(20e3);
+    block->add_tensors("t" + std::to_string(i));
+  }
+  return profile;
+}
+
+TEST(PredictionTest, WhatOwnersKeepChangesBytesMemoryAndTime) {
+  std::vector<proto::Run> runs;
+  for (int zero : {0, 1, 2, 3}) {
+    PredictedJob job = Job(Topology::kRing);
+    job.bucket_bytes = job.first_bucket_bytes = 4000000;
+    job.placed.zero = zero;
+    if (zero > 0) job.placed.spec.update = UpdateSite::kOwner;
+    const auto run = PredictRun(TenBlocks(), job);
+    ASSERT_TRUE(run.ok()) << run.status();
+    EXPECT_EQ(run->zero(), zero);
+    EXPECT_EQ(run->server_memory_bytes(), 0);
+    runs.push_back(*run);
+  }
+  // In 40 MB: everything, state of the own quarter, two buckets of ten of gradients, of parameters.
+  EXPECT_NEAR(runs[0].worker_memory_bytes(), 3 * 40e6, 1e5);
+  EXPECT_NEAR(runs[1].worker_memory_bytes(), 2.25 * 40e6, 1e5);
+  EXPECT_NEAR(runs[2].worker_memory_bytes(), 1.45 * 40e6, 1e5);
+  EXPECT_NEAR(runs[3].worker_memory_bytes(), 0.9 * 40e6, 1e5);
+  EXPECT_EQ(runs[2].wire_tx_bytes_max_node(), runs[1].wire_tx_bytes_max_node());
+  EXPECT_NEAR(runs[3].wire_tx_bytes_max_node(), 0.75 * 2.8 * 40e6, 1e5);
+  EXPECT_EQ(runs[2].model_us(), runs[1].model_us());
+  EXPECT_NEAR(runs[3].model_us(), 1.5 * runs[2].model_us(), 1e-6 * runs[3].model_us());
+  EXPECT_GT(runs[3].step_ms_p50(), runs[2].step_ms_p50());
+  for (const proto::Run& run : runs) {
+    EXPECT_NEAR(run.step_ms_p50(), (run.zero() == 0 ? 320 : 300) + run.exposed_ms_p50(), 1e-9);
+  }
+  PredictedJob job = Job(Topology::kPs, 4);
+  job.placed.zero = 3;
+  job.placed.spec.update = UpdateSite::kOwner;
+  EXPECT_THAT(std::string(PredictRun(TenTensors(), job).status().message()),
+              HasSubstr("ten: expected blocks"));
+  job.bucket_bytes = job.first_bucket_bytes = 4000000;
+  const auto run = PredictRun(TenBlocks(), job);
+  ASSERT_TRUE(run.ok()) << run.status();
+  EXPECT_NEAR(run->worker_memory_bytes(), 0.4 * 40e6, 1e5);
+  EXPECT_NEAR(run->server_memory_bytes(), 0.75 * 40e6, 1e6);
+  EXPECT_NEAR(run->wire_rx_bytes_max_node(), 1.8 * 40e6, 1e5);
+}
+
 TEST(PredictionTest, OneWorkerAloneOnlyComputes) {
   PredictedJob job = Job(Topology::kLocal);
   job.placed.workers = 1;

@@ -9,6 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "benchmarks/records/proto_json.h"
+#include "plan/gather_order.h"
+#include "plan/zero.h"
 
 namespace gradsync {
 namespace {
@@ -62,6 +64,39 @@ absl::Status CheckBlocks(const proto::StepProfile& profile) {
   return absl::OkStatus();
 }
 
+// By block.
+struct BackwardsOfBlocks {
+  std::vector<double> begin;
+  std::vector<double> end;
+};
+
+// In the whole backward a block's gradients end with its last one, where the next block's begin.
+// `blocks` is by tensor.
+BackwardsOfBlocks BackwardsOf(const proto::StepProfile& profile, const std::vector<int>& blocks) {
+  BackwardsOfBlocks times;
+  times.end.assign(profile.blocks_size(), 0);
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    double& end = times.end[blocks[i]];
+    end = std::max(end, profile.tensors(static_cast<int>(i)).ready_us());
+  }
+  times.begin.resize(times.end.size());
+  double before = profile.forward_us();
+  for (size_t b = times.end.size(); b-- > 0;) {
+    times.begin[b] = before;
+    before = std::max(before, times.end[b]);
+  }
+  return times;
+}
+
+absl::StatusOr<std::vector<std::vector<int>>> UnitsOf(const proto::StepProfile& profile,
+                                                      const Plan& plan) {
+  std::vector<std::vector<std::string>> units;
+  for (const proto::ProfiledBlock& block : profile.blocks()) {
+    units.emplace_back(block.tensors().begin(), block.tensors().end());
+  }
+  return UnitBuckets(plan, units);
+}
+
 }  // namespace
 
 absl::StatusOr<proto::StepProfile> ParseStepProfile(absl::string_view json,
@@ -112,7 +147,8 @@ absl::Status ValidateStepProfile(const proto::StepProfile& profile) {
 absl::Status CheckHasBlocks(const proto::StepProfile& profile) {
   if (!profile.blocks().empty()) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
-      "profile of ", profile.model(), ": expected blocks, which stages are made of, found none; ",
+      "profile of ", profile.model(),
+      ": expected blocks, which stages and --zero=3 go by, found none; ",
       "record it again: bazel run -c opt //benchmarks:train_bench -- --record=FILE --model=",
       profile.model()));
 }
@@ -131,29 +167,53 @@ std::vector<int> BlocksOfTensors(const proto::StepProfile& profile) {
 
 std::vector<double> ReadyInBlockUs(const proto::StepProfile& profile) {
   const std::vector<int> blocks = BlocksOfTensors(profile);
-  // In the whole backward a block's gradients end with its last one, where the next block's begin.
-  std::vector<double> end(profile.blocks_size(), 0);
-  for (size_t i = 0; i < blocks.size(); ++i) {
-    end[blocks[i]] = std::max(end[blocks[i]], profile.tensors(static_cast<int>(i)).ready_us());
-  }
-  std::vector<double> begin(end.size());
-  double before = profile.forward_us();
-  for (size_t b = end.size(); b-- > 0;) {
-    begin[b] = before;
-    before = std::max(before, end[b]);
-  }
+  const BackwardsOfBlocks times = BackwardsOf(profile, blocks);
   std::vector<double> ready;
   for (size_t i = 0; i < blocks.size(); ++i) {
     const int b = blocks[i];
-    const double length = end[b] - begin[b];
-    const double passed = profile.tensors(static_cast<int>(i)).ready_us() - begin[b];
+    const double length = times.end[b] - times.begin[b];
+    const double passed = profile.tensors(static_cast<int>(i)).ready_us() - times.begin[b];
     const double share = length > 0 ? std::min(1.0, std::max(0.0, passed / length)) : 1;
     ready.push_back(share * profile.blocks(b).backward_us());
   }
   return ready;
 }
 
-absl::StatusOr<Plan> ProfilePlan(const proto::StepProfile& profile, const PlanOptions& options) {
+absl::StatusOr<Plan> WithZero(const Plan& plan, const proto::StepProfile& profile, int zero) {
+  BucketSlots slots;
+  if (zero >= 2) slots.gradients = kZeroGradientSlots;
+  if (zero >= 3) {
+    GS_RETURN_IF_ERROR(CheckHasBlocks(profile));
+    GS_ASSIGN_OR_RETURN(const std::vector<std::vector<int>> units, UnitsOf(profile, plan));
+    slots.parameters = ParameterSlotsFor(units);
+  }
+  return plan.WithSlots(slots);
+}
+
+absl::StatusOr<ComputedStep> ComputedStepUs(const proto::StepProfile& profile, const Plan& plan) {
+  ComputedStep step;
+  step.bucket_ready = BucketReadyUs(profile, plan);
+  for (const BucketPlan& bucket : plan.buckets()) {
+    step.bucket_begin.push_back(profile.tensors(bucket.tensors.front().tensor).ready_us());
+  }
+  if (plan.slots().parameters == 0) return step;
+  GS_RETURN_IF_ERROR(CheckHasBlocks(profile));
+  GS_ASSIGN_OR_RETURN(step.units, UnitsOf(profile, plan));
+  double blocks_us = 0;
+  for (const proto::ProfiledBlock& block : profile.blocks()) blocks_us += block.forward_us();
+  const double factor = blocks_us > 0 ? profile.forward_us() / blocks_us : 0;
+  double before = 0;
+  for (const proto::ProfiledBlock& block : profile.blocks()) {
+    step.turn_begin.push_back(std::min(factor * before, profile.forward_us()));
+    before += block.forward_us();
+  }
+  const BackwardsOfBlocks backwards = BackwardsOf(profile, BlocksOfTensors(profile));
+  step.turn_begin.insert(step.turn_begin.end(), backwards.begin.rbegin(), backwards.begin.rend());
+  return step;
+}
+
+absl::StatusOr<Plan> ProfilePlan(const proto::StepProfile& profile, const PlanOptions& options,
+                                 double momentum) {
   std::vector<TensorSpec> tensors;
   for (const proto::ProfiledTensor& tensor : profile.tensors()) {
     TensorSpec spec;
@@ -166,7 +226,7 @@ absl::StatusOr<Plan> ProfilePlan(const proto::StepProfile& profile, const PlanOp
   std::iota(order.begin(), order.end(), 0);
   OptimizerSpec optimizer;
   optimizer.kind = OptimizerKind::kSgd;
-  optimizer.groups.emplace_back();
+  optimizer.groups.emplace_back().momentum = momentum;
   return Plan::Create(std::move(tensors), order, std::move(optimizer), options);
 }
 

@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "plan/plan.h"
+#include "plan/step_marks.h"
 #include "proto/step_profile.pb.h"
 
 namespace gradsync {
@@ -28,16 +29,26 @@ absl::StatusOr<proto::StepProfile> ReadStepProfile(const std::string& path);
 // `ready_us` that never falls and lies within forward and backward.
 absl::Status ValidateStepProfile(const proto::StepProfile& profile);
 
-// The plan of the profile's tensors, packed in the order in which they become ready, with plain
-// SGD. Errors: those of Plan::Create().
-absl::StatusOr<Plan> ProfilePlan(const proto::StepProfile& profile, const PlanOptions& options);
+// The plan of the profile's tensors, packed in the order in which they become ready, with SGD.
+// Errors: those of Plan::Create().
+absl::StatusOr<Plan> ProfilePlan(const proto::StepProfile& profile, const PlanOptions& options,
+                                 double momentum = 0);
 
 // Microseconds after the step's begin at which each bucket of `plan`, made by ProfilePlan() from
 // the same profile, is complete; never falling.
 std::vector<double> BucketReadyUs(const proto::StepProfile& profile, const Plan& plan);
 
-// Whether the profile has blocks, which a mesh with stages is predicted and replayed from. Errors:
-// INVALID_ARGUMENT, one line that says how to record them.
+// `plan`, made by ProfilePlan() from the same profile, with the slots that --zero gives it
+// (docs/sharding.md); units are blocks. Errors: those of CheckHasBlocks(), for 3.
+absl::StatusOr<Plan> WithZero(const Plan& plan, const proto::StepProfile& profile, int zero);
+
+// When in the recorded step happens what `plan`, of WithZero(), has to stop for; microseconds. The
+// blocks' forwards share the step's by their own times; their backwards are where their gradients are
+// in the recorded one. Errors: those of CheckHasBlocks(), where owners alone keep parameters.
+absl::StatusOr<ComputedStep> ComputedStepUs(const proto::StepProfile& profile, const Plan& plan);
+
+// Whether the profile has blocks, which a mesh with stages and --zero=3 are predicted and replayed
+// from. Errors: INVALID_ARGUMENT, one line that says how to record them.
 absl::Status CheckHasBlocks(const proto::StepProfile& profile);
 
 // By tensor of the profile: its block.

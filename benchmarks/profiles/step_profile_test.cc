@@ -74,6 +74,36 @@ TEST(StepProfileTest, InABlockGradientsFollowEachOtherAsInTheWholeBackward) {
   EXPECT_THAT(ReadyInBlockUs(profile), ElementsAre(5, 20, 20));
 }
 
+TEST(StepProfileTest, WhatOwnersKeepGivesThePlanSlotsAndTheStepItsTurns) {
+  proto::StepProfile profile = TwoBlocks();
+  profile.mutable_blocks(0)->set_forward_us(30);
+  profile.mutable_blocks(1)->set_forward_us(10);
+  PlanOptions options;
+  options.bucket_bytes = options.first_bucket_bytes = 64;
+  const absl::StatusOr<Plan> plan = ProfilePlan(profile, options);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  for (int zero = 0; zero <= 3; ++zero) {
+    const absl::StatusOr<Plan> shared = WithZero(*plan, profile, zero);
+    ASSERT_TRUE(shared.ok()) << shared.status();
+    EXPECT_EQ(shared->slots().gradients, zero >= 2 ? 2 : 0);
+    EXPECT_EQ(shared->slots().parameters > 0, zero == 3);
+    const absl::StatusOr<ComputedStep> step = ComputedStepUs(profile, *shared);
+    ASSERT_TRUE(step.ok()) << step.status();
+    EXPECT_EQ(step->bucket_ready, BucketReadyUs(profile, *shared));
+    EXPECT_THAT(step->bucket_begin, testing::SizeIs(plan->buckets().size()));
+    EXPECT_EQ(step->units.size(), zero == 3 ? 2u : 0u);
+    if (zero < 3) continue;
+    // Three quarters of forward are the first block's; backward begins with the second one.
+    const double forward = profile.forward_us();
+    ASSERT_THAT(step->turn_begin, testing::SizeIs(4));
+    EXPECT_DOUBLE_EQ(step->turn_begin[1], 0.75 * forward);
+    EXPECT_EQ(step->turn_begin[2], forward);
+    EXPECT_EQ(step->turn_begin[3], profile.tensors(1).ready_us());
+  }
+  EXPECT_THAT(std::string(WithZero(*plan, ThreeTensors(), 3).status().message()),
+              HasSubstr("expected blocks"));
+}
+
 TEST(StepProfileTest, EachTensorBelongsToOneBlockOrThereAreNone) {
   proto::StepProfile twice = TwoBlocks();
   twice.mutable_blocks(0)->add_tensors("b");

@@ -4,24 +4,27 @@
 
 #include "base/status_macros.h"
 #include "plan/shard_map.h"
+#include "plan/sharded_job.h"
 
 namespace gradsync {
 
 absl::StatusOr<std::vector<Flow>> JobFlows(const Plan& plan, const PlacedJob& job,
-                                           const std::vector<double>& weights) {
+                                           const std::vector<double>& weights,
+                                           const std::vector<int>& gathers) {
+  const bool sharded = plan.slots().parameters > 0;
   const Returned returned =
       job.spec.update == UpdateSite::kOwner ? Returned::kParameters : Returned::kMean;
   switch (job.spec.topology) {
     case Topology::kLocal:
       return std::vector<Flow>();
     case Topology::kRing:
-      return RingStepFlows(plan, returned);
+      return sharded ? RingShardedStepFlows(plan, gathers) : RingStepFlows(plan, returned);
     case Topology::kPs:
       break;
   }
   GS_ASSIGN_OR_RETURN(const ShardMap shards,
                       ShardMap::Create(plan, weights.empty() ? PlacedWeights(job) : weights));
-  return PsStepFlows(plan, shards, returned);
+  return sharded ? PsShardedStepFlows(plan, shards, gathers) : PsStepFlows(plan, shards, returned);
 }
 
 std::vector<Payload> PayloadByHost(const std::vector<Payload>& processes,

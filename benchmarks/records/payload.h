@@ -35,10 +35,11 @@ std::vector<Payload> CountedPayload(const std::vector<Metrics>& ranks,
 }
 
 // What a step of such a job sends, by plan/wire_traffic.h; nothing where workers do not meet.
-// Servers have `weights`, or if there are none those of their placement. Errors: those of
-// ShardMap::Create().
+// Servers have `weights`, or if there are none those of their placement. Where owners alone keep
+// parameters, a step has these `gathers` (GathersOfStep()). Errors: those of ShardMap::Create().
 absl::StatusOr<std::vector<Flow>> JobFlows(const Plan& plan, const PlacedJob& job,
-                                           const std::vector<double>& weights = {});
+                                           const std::vector<double>& weights = {},
+                                           const std::vector<int>& gathers = {});
 
 // By host, of which `hosts[p]` is that of process p. Processes count what they send to others on
 // their host too; the flows say how much of it that is.

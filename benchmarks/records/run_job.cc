@@ -22,6 +22,7 @@ PlacedJob JobOf(const proto::Run& run) {
     job.placement = ParsePlacement(run.placement()).value_or(Placement::kDedicated);
   }
   job.bandwidth = run.bandwidth();
+  job.zero = run.zero();
   return job;
 }
 
@@ -34,6 +35,7 @@ void SetPlaced(const PlacedJob& job, proto::Run* run) {
   run->set_servers(job.servers);
   run->set_placement(PlacementName(job.placement));
   run->set_bandwidth(job.bandwidth);
+  run->set_zero(job.zero);
 }
 
 }  // namespace gradsync

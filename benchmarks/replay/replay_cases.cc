@@ -97,12 +97,15 @@ std::vector<PlacedJob> ListJobsByTopologyLast(const JobSweep& sweep, int workers
   JobSweep part = sweep;
   for (Codec codec : sweep.codecs) {
     part.codecs = {codec};
-    for (UpdateSite update : sweep.updates) {
-      part.updates = {update};
-      for (Consistency consistency : sweep.consistencies) {
-        part.consistencies = {consistency};
-        const std::vector<PlacedJob> some = ListJobs(part, workers, bandwidth);
-        jobs.insert(jobs.end(), some.begin(), some.end());
+    for (int zero : sweep.zeros) {
+      part.zeros = {zero};
+      for (UpdateSite update : UpdatesWith(sweep, zero)) {
+        part.updates = {update};
+        for (Consistency consistency : sweep.consistencies) {
+          part.consistencies = {consistency};
+          const std::vector<PlacedJob> some = ListJobs(part, workers, bandwidth);
+          jobs.insert(jobs.end(), some.begin(), some.end());
+        }
       }
     }
   }
@@ -198,6 +201,7 @@ absl::Status AddCases(const ReplayCase& common, const std::vector<PlacedJob>& jo
     ReplayCase next = common;
     next.job = job;
     next.job.spec.connections = common.job.spec.connections;
+    next.spec.set_zero(job.zero);
     next.spec.set_bucket_bytes(bucket_bytes);
     next.spec.set_first_bucket_bytes(std::min(common.spec.first_bucket_bytes(), bucket_bytes));
     // Options that the plan refuses are found here rather than on every rank.
@@ -218,6 +222,7 @@ std::string DescribeMesh(const proto::RankSpec::Replay& spec) {
 std::string Describe(const ReplayCase& replay) {
   std::string text = absl::StrCat(replay.profile_name, ": ", DescribeKind(replay.job.spec),
                                   DescribeServers(replay.job), ", workers ", replay.job.workers);
+  if (replay.job.zero > 0) absl::StrAppend(&text, ", zero ", replay.job.zero);
   if (!replay.spec.mesh().empty()) absl::StrAppend(&text, ", ", DescribeMesh(replay.spec));
   if (!replay.job.bandwidth.empty()) absl::StrAppend(&text, ", ", replay.job.bandwidth);
   const proto::RankSpec::Replay& spec = replay.spec;
@@ -299,7 +304,8 @@ absl::StatusOr<Plan> ReplayPlan(const proto::RankSpec::Replay& spec, const JobSp
   options.first_bucket_bytes = spec.first_bucket_bytes();
   options.chunk_bytes = spec.chunk_bytes();
   options.codec = job.codec;
-  return ProfilePlan(spec.profile(), options);
+  GS_ASSIGN_OR_RETURN(const Plan plan, ProfilePlan(spec.profile(), options));
+  return WithZero(plan, spec.profile(), spec.zero());
 }
 
 }  // namespace gradsync

@@ -50,6 +50,10 @@ struct ReplayCase {
   absl::Duration timeout;
 };
 
+// Of each bucket, outside of a replay's steps, where owners alone keep parameters: once to verify, and
+// once for the hash.
+constexpr int kExtraGathers = 2;
+
 // "resnet50: ring over grpc, 4 workers".
 std::string Describe(const ReplayCase& replay);
 
@@ -74,7 +78,7 @@ absl::StatusOr<double> ParseComputeScale(const std::string& text);
 proto::RankSpec RankSpecOf(const ReplayCase& replay);
 
 // The plan of a job's workers, which under topology local have one each. Errors: those of
-// ProfilePlan().
+// ProfilePlan() and WithZero().
 absl::StatusOr<Plan> ReplayPlan(const proto::RankSpec::Replay& spec, const JobSpec& job,
                                 int workers);
 

@@ -8,6 +8,8 @@
 #include "base/byte_sizes.h"
 #include "base/status_macros.h"
 #include "benchmarks/network/emulated_network.h"
+#include "benchmarks/options/placed_job.h"
+#include "benchmarks/profiles/step_profile.h"
 #include "benchmarks/records/aggregate.h"
 #include "benchmarks/records/curve_report.h"
 #include "benchmarks/records/payload.h"
@@ -15,6 +17,9 @@
 #include "benchmarks/records/table.h"
 #include "benchmarks/replay/mesh_spec.h"
 #include "group/mesh.h"
+#include "plan/gather_order.h"
+#include "plan/shard_map.h"
+#include "plan/step_marks.h"
 #include "plan/wire_traffic.h"
 
 namespace gradsync {
@@ -117,8 +122,30 @@ absl::Status SetHostWire(const ReplayCase& replay, const std::vector<proto::Work
   }
   GS_ASSIGN_OR_RETURN(const Plan plan,
                       ReplayPlan(replay.spec, replay.job.spec, replay.job.workers));
-  GS_ASSIGN_OR_RETURN(const std::vector<Flow> flows, JobFlows(plan, replay.job));
+  std::vector<int> gathers;
+  if (plan.slots().parameters > 0) {
+    GS_ASSIGN_OR_RETURN(const ComputedStep step, ComputedStepUs(replay.spec.profile(), plan));
+    gathers = GathersOfStep(plan, step.units);
+  }
+  GS_ASSIGN_OR_RETURN(const std::vector<Flow> flows, JobFlows(plan, replay.job, {}, gathers));
   SetWire(PayloadByHost(CountedPayload(workers, servers), flows, HostsOf(replay.job)), run);
+  return absl::OkStatus();
+}
+
+// What servers sent for gathers outside of steps, which they cannot tell from others.
+absl::Status TakeOutExtraGathers(const ReplayCase& replay,
+                                 std::vector<proto::ServerMetrics>* servers) {
+  if (replay.spec.zero() < 3 || servers->empty()) return absl::OkStatus();
+  GS_ASSIGN_OR_RETURN(const Plan plan,
+                      ReplayPlan(replay.spec, replay.job.spec, replay.job.workers));
+  GS_ASSIGN_OR_RETURN(const ShardMap shards, ShardMap::Create(plan, PlacedWeights(replay.job)));
+  for (size_t s = 0; s < servers->size(); ++s) {
+    proto::ServerMetrics& server = (*servers)[s];
+    const double steps = std::max(1.0, server.steps());
+    const double extra =
+        static_cast<double>(kExtraGathers * replay.job.workers * shards.bytes(static_cast<int>(s)));
+    server.set_wire_tx_bytes_per_step((server.wire_tx_bytes_per_step() * steps - extra) / steps);
+  }
   return absl::OkStatus();
 }
 
@@ -158,7 +185,8 @@ constexpr char kLine[] =
 
 absl::StatusOr<proto::Run> SummarizeReplay(const ReplayCase& replay,
                                            const std::vector<proto::WorkerMetrics>& workers,
-                                           const std::vector<proto::ServerMetrics>& servers) {
+                                           std::vector<proto::ServerMetrics> servers) {
+  GS_RETURN_IF_ERROR(TakeOutExtraGathers(replay, &servers));
   GS_ASSIGN_OR_RETURN(proto::Run run, AggregateRun(workers, servers));
   run.set_profile(replay.profile_name);
   run.set_global_batch_size(static_cast<double>(replay.global_batch_size));
@@ -209,6 +237,7 @@ std::string ReplayLine(const proto::Run& run, const proto::Run* predicted) {
   if (compressed) {
     absl::StrAppend(&line, "  compression: ", run.compression(), "\n");
   }
+  if (run.zero() > 0) absl::StrAppend(&line, "  zero: ", run.zero(), "\n");
   if (!run.straggler().empty()) absl::StrAppend(&line, "  straggler: ", run.straggler(), "\n");
   if (!Bulk(run) || !run.straggler().empty()) absl::StrAppend(&line, GroupLine(run, predicted));
   if (!run.invalid().empty()) absl::StrAppend(&line, "  INVALID: ", run.invalid(), "\n");

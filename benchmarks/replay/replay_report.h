@@ -17,7 +17,8 @@ namespace gradsync {
 //     (under ssp and asp the group's, 1 over steps_per_s): what one worker that computes so, and
 //     exchanges nothing, would get per worker.
 //   - wire_*, of hosts: without what processes of one host send each other. Without a network each
-//     process counts as a host.
+//     process counts as a host. Gathers outside of steps (step_replay.h) are taken out of what servers
+//     counted.
 //     Of a mesh, wire_* have what passes between stages too, and the rest of Run that is about meshes
 //     is set; scaling_efficiency is that of stages which lose neither to the bubble nor to links.
 //   - invalid, when the machine could not replay: launches were later than 2 % of the step in more
@@ -26,7 +27,7 @@ namespace gradsync {
 // Errors: those of AggregateRun(), ReplayPlan() and ShardMap::Create().
 absl::StatusOr<proto::Run> SummarizeReplay(const ReplayCase& replay,
                                            const std::vector<proto::WorkerMetrics>& workers,
-                                           const std::vector<proto::ServerMetrics>& servers);
+                                           std::vector<proto::ServerMetrics> servers);
 
 // The head of the table, two lines, and the line of one run; all end in a newline. `predicted` is
 // the simulator's, or null; its error is (predicted - measured) / measured. #wrong is "-" where

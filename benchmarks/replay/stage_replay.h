@@ -21,7 +21,8 @@ namespace gradsync {
 
 // Where the time of a replayed computation went, microseconds.
 struct ReplayedParts {
-  double waited = 0;  // for neighbours
+  double waited = 0;   // for neighbours
+  double stalled = 0;  // for the memory of buckets, and for parameters
   double forward = 0;
   double backward = 0;
   double late = 0;  // the most by which a launch was woken up late

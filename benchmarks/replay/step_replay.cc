@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/types/optional.h"
 #include "absl/types/span.h"
 #include "base/deadline.h"
 #include "base/sha256.h"
@@ -17,6 +18,9 @@
 #include "benchmarks/ranks/clocks.h"
 #include "benchmarks/records/machine_load.h"
 #include "benchmarks/replay/replay_cases.h"
+#include "ddp/parameter_gathers.h"
+#include "plan/gather_order.h"
+#include "plan/step_marks.h"
 
 namespace gradsync {
 namespace {
@@ -42,22 +46,35 @@ absl::Status Check(const proto::RankSpec::Replay& spec) {
 
 class Replay {
  public:
+  // `computed`: of the whole step, unless a stage computes.
   Replay(const ReplayOptions& options, const Straggler& straggler, const Plan& plan,
-         ReplayClock* clock, GradientSync* sync)
+         const ComputedStep& computed, ReplayClock* clock, GradientSync* sync)
       : options_(options),
         spec_(options.spec),
         profile_(spec_.profile()),
         straggler_(straggler),
         plan_(plan),
         stage_(options.stage),
-        ready_us_(stage_ != nullptr ? std::vector<double>() : BucketReadyUs(profile_, plan)),
+        marks_(stage_ != nullptr ? std::vector<StepMark>() : MarksOfStep(plan, computed)),
+        turns_(TurnsOfStep(static_cast<int>(computed.units.size()))),
         update_us_(stage_ != nullptr ? stage_->update_us() : profile_.update_us()),
         clock_(*clock),
-        sync_(*sync) {}
+        sync_(*sync) {
+    int64_t elements = 0;
+    for (const BucketPlan& bucket : plan_.buckets()) {
+      first_elements_.push_back(elements);
+      for (const PlacedTensor& placed : bucket.tensors) {
+        elements += plan_.tensors()[placed.tensor].numel();
+      }
+    }
+    if (plan_.slots().parameters == 0) return;
+    gathers_.emplace(&sync_, static_cast<int>(plan_.buckets().size()), plan_.slots().parameters,
+                     computed.units);
+  }
 
   absl::StatusOr<proto::WorkerMetrics> Run(const std::function<absl::Status()>& start) {
     GS_ASSIGN_OR_RETURN(memory_, sync_.Bind(plan_, NewDeadline()));
-    GS_RETURN_IF_ERROR(sync_.BroadcastParameters(NewDeadline()));
+    GS_RETURN_IF_ERROR(SetParameters());
     if (stage_ != nullptr)
       GS_RETURN_IF_ERROR(stage_->Connect(absl::StrCat("replay of ", DescribeMesh(spec_))));
     GS_RETURN_IF_ERROR(start());
@@ -89,7 +106,7 @@ class Replay {
     metrics_.set_stage_rx_bytes_per_step((passed.received - passed_before.received) / steps);
     DescribeStaleness();
     GS_RETURN_IF_ERROR(sync_.Settle(Deadline::In(kSettleTimeout)));
-    Describe();
+    GS_RETURN_IF_ERROR(Describe());
     if (stage_ != nullptr) GS_RETURN_IF_ERROR(stage_->Finish());
     GS_RETURN_IF_ERROR(sync_.Shutdown(NewDeadline()));
     return std::move(metrics_);
@@ -109,6 +126,17 @@ class Replay {
             static_cast<double>(stage_->bytes_received())};
   }
 
+  // All zero, as buckets are at first.
+  absl::Status SetParameters() {
+    if (!gathers_.has_value()) return sync_.BroadcastParameters(NewDeadline());
+    for (int b = 0; b < buckets(); ++b) {
+      GS_RETURN_IF_ERROR(sync_.StoreParameters(b, NewDeadline()));
+    }
+    return absl::OkStatus();
+  }
+
+  int buckets() const { return static_cast<int>(memory_.size()); }
+
   bool updates_here() const { return sync_.update_site() == UpdateSite::kWorker; }
 
   StepOptions OptionsOf(int64_t number) const {
@@ -118,18 +146,34 @@ class Replay {
     return step;
   }
 
+  void Launch(int64_t number, int bucket) {
+    if (gathers_.has_value()) gathers_->Forget(bucket);
+    if (plan_.slots().gradients > 0) ClearPadding(bucket);
+    handles_.push_back(sync_.Launch(OptionsOf(number), bucket));
+  }
+
+  // Another bucket's gradients may lie there.
+  void ClearPadding(int bucket) {
+    float* const grad = memory_[bucket].grad.data_ptr<float>();
+    const BucketPlan& placed = plan_.buckets()[bucket];
+    int64_t end = 0;
+    for (const PlacedTensor& tensor : placed.tensors) {
+      std::fill(grad + end, grad + tensor.offset, 0.0f);
+      end = tensor.offset + plan_.tensors()[tensor.tensor].numel();
+    }
+    std::fill(grad + end, grad + placed.numel, 0.0f);
+  }
+
   absl::Status Step(int64_t number, proto::WorkerMetrics* metrics) {
     const double factor = spec_.compute_scale() * straggler_.Factor(options_.rank, number);
     const double begin = clock_.Now();
     handles_.clear();
     ReplayedParts parts;
-    const auto launch = [&](int bucket) {
-      handles_.push_back(sync_.Launch(OptionsOf(number), bucket));
-    };
+    const auto launch = [&](int bucket) { Launch(number, bucket); };
     if (stage_ != nullptr) {
       GS_RETURN_IF_ERROR(stage_->Run(number, factor, launch, &parts));
     } else {
-      Compute(begin, factor, launch, &parts);
+      GS_RETURN_IF_ERROR(Compute(begin, factor, launch, &parts));
     }
     const double backward_end = clock_.Now();
     double update = 0;
@@ -142,25 +186,40 @@ class Replay {
     metrics->add_step_ms(1e-3 * (end - begin));
     metrics->add_data_ms(1e-3 * parts.waited);
     metrics->add_forward_ms(1e-3 * parts.forward);
-    metrics->add_backward_ms(1e-3 * (backward_end - begin - parts.forward - parts.waited));
-    metrics->add_exposed_ms(1e-3 * (end - backward_end - update));
+    metrics->add_backward_ms(1e-3 *
+                             (backward_end - begin - parts.forward - parts.waited - parts.stalled));
+    metrics->add_exposed_ms(1e-3 * (end - backward_end - update + parts.stalled));
     metrics->add_update_ms(1e-3 * update);
     metrics->add_late_ms(1e-3 * parts.late);
     return absl::OkStatus();
   }
 
   // The whole model's forward and backward, which began at `begin`.
-  void Compute(double begin, double factor, const std::function<void(int)>& launch,
-               ReplayedParts* parts) {
-    for (size_t b = 0; b < memory_.size(); ++b) {
+  absl::Status Compute(double begin, double factor, const std::function<void(int)>& launch,
+                       ReplayedParts* parts) {
+    for (const StepMark& mark : marks_) {
       // What the launch before took, an exchange may well take; only waking up late is the clock's.
-      const double due = std::max(begin + factor * ready_us_[b], clock_.Now());
+      const double due = std::max(begin + factor * mark.at + parts->stalled, clock_.Now());
       clock_.SleepUntil(due);
-      parts->late = std::max(parts->late, clock_.Now() - due);
-      launch(static_cast<int>(b));
+      const double now = clock_.Now();
+      if (mark.kind == StepMark::Kind::kLaunch) {
+        parts->late = std::max(parts->late, now - due);
+        launch(mark.number);
+        continue;
+      }
+      GS_RETURN_IF_ERROR(mark.kind == StepMark::Kind::kTurn
+                             ? gathers_->Need(turns_[mark.number], NewDeadline())
+                             : RoomFor(mark.number));
+      parts->stalled += clock_.Now() - now;
     }
-    clock_.SleepUntil(begin + factor * (profile_.forward_us() + profile_.backward_us()));
+    const double computed = factor * (profile_.forward_us() + profile_.backward_us());
+    clock_.SleepUntil(begin + computed + parts->stalled);
     parts->forward = factor * profile_.forward_us();
+    return absl::OkStatus();
+  }
+
+  absl::Status RoomFor(int bucket) {
+    return handles_[bucket - plan_.slots().gradients].Wait(NewDeadline());
   }
 
   // The time that it took.
@@ -176,19 +235,25 @@ class Replay {
     // A worker alone (topology local) gets its own gradients back.
     const int own = options_.replica >= 0 ? options_.replica : options_.rank;
     const int contributor = plan_.world_size() == 1 ? 0 : own;
-    ForEachTensor([&](int64_t first, absl::Span<float> grad, absl::Span<float>) {
-      FillContribution(contributor, number, first, grad);
-    });
     handles_.clear();
-    for (size_t b = 0; b < memory_.size(); ++b) {
-      handles_.push_back(sync_.Launch(OptionsOf(number), static_cast<int>(b)));
+    const auto launch = [&](int bucket) {
+      ForEachTensor(bucket, [&](int64_t first, absl::Span<float> grad, absl::Span<float>) {
+        FillContribution(contributor, number, first, grad);
+      });
+      Launch(number, bucket);
+    };
+    ReplayedParts parts;
+    if (stage_ == nullptr) {
+      GS_RETURN_IF_ERROR(Compute(clock_.Now(), /*factor=*/0, launch, &parts));
+    } else {
+      for (int b = 0; b < buckets(); ++b) launch(b);
     }
     for (const SyncHandle& handle : handles_) GS_RETURN_IF_ERROR(handle.Wait(NewDeadline()));
     GS_RETURN_IF_ERROR(sync_.Settle(NewDeadline()));
     if (plan_.codec().compresses()) return absl::OkStatus();
     int64_t wrong = 0;
     std::vector<float> expected;
-    ForEachTensor([&](int64_t first, absl::Span<float> grad, absl::Span<float> param) {
+    const auto verify = [&](int64_t first, absl::Span<float> grad, absl::Span<float> param) {
       expected.resize(grad.size());
       FillMean(plan_.world_size(), number, first, absl::MakeSpan(expected));
       if (updates_here()) {
@@ -197,7 +262,8 @@ class Replay {
       }
       for (float& value : expected) value = 0 - static_cast<float>(kLearningRate) * value;
       wrong += CountWrong(param, expected, Tolerance());
-    });
+    };
+    GS_RETURN_IF_ERROR(ForEachResult(verify));
     metrics_.set_wrong(static_cast<double>(wrong));
     return absl::OkStatus();
   }
@@ -211,18 +277,29 @@ class Replay {
   }
 
   // `first` counts elements of the plan's tensors, in the order of their places.
-  void ForEachTensor(
-      const std::function<void(int64_t first, absl::Span<float>, absl::Span<float>)>& visit) {
-    int64_t first = 0;
-    for (size_t b = 0; b < memory_.size(); ++b) {
-      for (const PlacedTensor& placed : plan_.buckets()[b].tensors) {
-        const int64_t numel = plan_.tensors()[placed.tensor].numel();
-        const size_t size = static_cast<size_t>(numel);
-        visit(first, {memory_[b].grad.data_ptr<float>() + placed.offset, size},
-              {memory_[b].param.data_ptr<float>() + placed.offset, size});
-        first += numel;
-      }
+  using Visit = std::function<void(int64_t first, absl::Span<float> grad, absl::Span<float> param)>;
+
+  void ForEachTensor(int bucket, const Visit& visit) {
+    int64_t first = first_elements_[bucket];
+    for (const PlacedTensor& placed : plan_.buckets()[bucket].tensors) {
+      const int64_t numel = plan_.tensors()[placed.tensor].numel();
+      const size_t size = static_cast<size_t>(numel);
+      visit(first, {memory_[bucket].grad.data_ptr<float>() + placed.offset, size},
+            {memory_[bucket].param.data_ptr<float>() + placed.offset, size});
+      first += numel;
     }
+  }
+
+  // Between steps; gathers what is not here.
+  absl::Status ForEachResult(const Visit& visit) {
+    for (int b = 0; b < buckets(); ++b) {
+      if (gathers_.has_value()) {
+        GS_RETURN_IF_ERROR(gathers_->NeedBucket(b, NewDeadline()));
+        gathers_->Forget(b);  // a step begins with nothing there
+      }
+      ForEachTensor(b, visit);
+    }
+    return absl::OkStatus();
   }
 
   void DescribeStaleness() {
@@ -233,14 +310,15 @@ class Replay {
     }
   }
 
-  void Describe() {
+  absl::Status Describe() {
     Sha256 hash;
     int64_t parameters = 0;
-    ForEachTensor([&](int64_t, absl::Span<float> grad, absl::Span<float> param) {
+    const auto add = [&](int64_t, absl::Span<float> grad, absl::Span<float> param) {
       const absl::Span<float> result = updates_here() ? grad : param;
       hash.Update(result.data(), result.size() * sizeof(float));
       parameters += static_cast<int64_t>(result.size());
-    });
+    };
+    GS_RETURN_IF_ERROR(ForEachResult(add));
     metrics_.set_params_sha256(hash.HexDigest());
     metrics_.set_parameters(static_cast<double>(parameters));
     metrics_.set_rank(options_.rank);
@@ -253,6 +331,7 @@ class Replay {
     metrics_.set_gradient_bytes(static_cast<double>(plan_.total_bytes()));
     metrics_.set_chunk_bytes(static_cast<double>(plan_.chunk_bytes()));
     metrics_.set_buckets(static_cast<int32_t>(plan_.buckets().size()));
+    return absl::OkStatus();
   }
 
   const ReplayOptions& options_;
@@ -260,11 +339,14 @@ class Replay {
   const proto::StepProfile& profile_;
   const Straggler& straggler_;
   const Plan& plan_;
-  StageReplay* const stage_;            // null: the whole step
-  const std::vector<double> ready_us_;  // by bucket; of the whole step
+  StageReplay* const stage_;           // null: the whole step
+  const std::vector<StepMark> marks_;  // of the whole step, microseconds
+  const std::vector<UnitTurn> turns_;
   const double update_us_;
   ReplayClock& clock_;
   GradientSync& sync_;
+  std::vector<int64_t> first_elements_;       // by bucket
+  absl::optional<ParameterGathers> gathers_;  // where owners alone keep parameters
   std::vector<GradBucket> memory_;
   std::vector<SyncHandle> handles_;  // of this step, by bucket
   proto::WorkerMetrics metrics_;
@@ -277,7 +359,11 @@ absl::StatusOr<proto::WorkerMetrics> ReplaySteps(const ReplayOptions& options, c
                                                  ReplayClock* clock, GradientSync* sync) {
   GS_RETURN_IF_ERROR(Check(options.spec));
   GS_ASSIGN_OR_RETURN(const Straggler straggler, Straggler::Parse(options.spec.straggler()));
-  return Replay(options, straggler, plan, clock, sync).Run(start);
+  ComputedStep computed;
+  if (options.stage == nullptr) {
+    GS_ASSIGN_OR_RETURN(computed, ComputedStepUs(options.spec.profile(), plan));
+  }
+  return Replay(options, straggler, plan, computed, clock, sync).Run(start);
 }
 
 }  // namespace gradsync

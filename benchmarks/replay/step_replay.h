@@ -46,6 +46,11 @@ struct ReplayOptions {
 // rounding. Later steps exchange what the one before
 // left in the buckets, which stays of that size.
 //
+// Where buckets share memory (BucketSlots) the step stops as a real one does, for memory and, block by
+// block, for gathered parameters (plan/step_marks.h), and what follows is later by as much; that
+// counts as exposed. Gathers beside those of steps, for what is verified and for the hash, come
+// before and after the measured steps; there are kExtraGathers of each bucket.
+//
 // A stage (stage_replay.h) computes its micro-batches instead, exchanges what the last of them
 // completes, and has `plan`, its part of the model's; time that it waits for neighbours counts as
 // waiting for data.

@@ -115,8 +115,8 @@ struct Outcome {
   int starts = 0;
 };
 
-Outcome Replay(const ReplayOptions& options, double exchange_us) {
-  const Plan plan = PlanOf(options.spec.profile());
+Outcome Replay(const ReplayOptions& options, double exchange_us, BucketSlots slots = {}) {
+  const Plan plan = PlanOf(options.spec.profile()).WithSlots(slots).value();
   SimulatedClock clock;
   const auto sync = SimulatedSync::Create(&clock, exchange_us);
   Outcome outcome;
@@ -180,6 +180,19 @@ TEST(StepReplayTest, WhatBackwardDoesNotHideIsExposedAndUpdatesRunMeanwhile) {
   EXPECT_NEAR(outcome.metrics->step_ms(0), 0.66, 1e-6);
   EXPECT_NEAR(outcome.metrics->update_ms(0), 0.03, 1e-6);
   EXPECT_NEAR(outcome.metrics->exposed_ms(0), 0.18, 1e-6);
+}
+
+// The third bucket has the first one's memory, which is free at 450 us instead of 400.
+TEST(StepReplayTest, ABucketWithoutMemoryStopsTheStepUntilThereIsSome) {
+  BucketSlots slots;
+  slots.gradients = 2;
+  const Outcome outcome = Replay(Options(1, 2), 250, slots);
+  ASSERT_TRUE(outcome.metrics.ok()) << outcome.metrics.status();
+  EXPECT_THAT(Gaps(outcome, 2), ElementsAre(0, 100, 250));
+  EXPECT_NEAR(outcome.metrics->step_ms(0), 0.96, 1e-6);
+  EXPECT_NEAR(outcome.metrics->backward_ms(0), 0.35, 1e-6);
+  EXPECT_NEAR(outcome.metrics->exposed_ms(0), 0.48, 1e-6);
+  EXPECT_THAT(Gaps(Replay(Options(1, 2), 250), 2), ElementsAre(0, 100, 200));
 }
 
 TEST(StepReplayTest, ScaleAndStragglerStretchAllComputation) {

@@ -1,0 +1,23 @@
+// --zero: how much owners keep for all (docs/sharding.md).
+
+#ifndef GRADSYNC_PLAN_ZERO_H_
+#define GRADSYNC_PLAN_ZERO_H_
+
+#include "absl/status/status.h"
+#include "plan/job_spec.h"
+
+namespace gradsync {
+
+// 1: the optimizer's state; 2: gradients too; 3: parameters too.
+constexpr int kMostZero = 3;
+
+// Slots of gradients from --zero=2 on: one bucket fills while the one before is exchanged.
+constexpr int kZeroGradientSlots = 2;
+
+// Whether such a job can have it, whoever trains. Errors: INVALID_ARGUMENT naming --zero, what was
+// expected and what came.
+absl::Status CheckZero(int zero, const JobSpec& spec);
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_PLAN_ZERO_H_
