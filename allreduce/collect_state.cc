@@ -31,7 +31,7 @@ absl::Status Scatter(const Plan& plan, int bucket, int rank,
     const size_t bytes = values.size() * sizeof(float);
     for (const std::string& slot : slots) {
       if (exported.size() < bytes) return lost("ends early");
-      std::memcpy(values.data(), exported.data(), bytes);
+      if (bytes > 0) std::memcpy(values.data(), exported.data(), bytes);
       exported.remove_prefix(bytes);
       ScatterSlot(plan, bucket, range, slot, values.data(), state);
     }

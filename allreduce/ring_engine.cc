@@ -364,7 +364,9 @@ absl::Status RingEngine::OnSquares(const FrameHeader& header, const Payload& pay
   }
   const std::string bytes = payload.Flat();
   auto squares = std::make_shared<std::vector<double>>(bytes.size() / sizeof(double));
-  std::memcpy(squares->data(), bytes.data(), bytes.size());
+  if (!squares->empty()) {
+    std::memcpy(squares->data(), bytes.data(), squares->size() * sizeof(double));
+  }
   {
     MutexLock lock(&mutex_);
     if (halted_) return absl::OkStatus();

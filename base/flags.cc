@@ -17,6 +17,7 @@
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
 #include "base/byte_sizes.h"
+#include "base/log_line.h"
 #include "base/status_macros.h"
 
 namespace gradsync {
@@ -283,10 +284,6 @@ std::string Describe(const Flag& flag, const FlagOptions& options) {
                       "\n      default: ", value.empty() ? "empty" : value, "\n");
 }
 
-std::string OneLine(absl::string_view text) {
-  return absl::StrReplaceAll(text, {{"\n", "\\n"}, {"\r", "\\r"}});
-}
-
 }  // namespace
 
 bool ParsedFlags::Sets(absl::string_view flag) const {
@@ -315,7 +312,7 @@ ParsedFlags ParseFlagsWithOriginsOrExit(int argc, const char* const* argv,
     std::fputs(message.c_str(), stdout);
     std::exit(0);
   }
-  std::fprintf(stderr, "%s\n", OneLine(message).c_str());
+  std::fprintf(stderr, "%s\n", PrintableLine(message).c_str());
   std::exit(2);
 }
 

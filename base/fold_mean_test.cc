@@ -79,7 +79,8 @@ TEST_P(FoldMeanTest, FoldsFromTheFirstInputAndScalesTwice) {
         Rows outs(num_outs, std::vector<float>(n, -1.0f));
         Run(&outs, ins, a, b);
         for (const std::vector<float>& out : outs) {
-          EXPECT_EQ(std::memcmp(out.data(), expected.data(), n * sizeof(float)), 0)
+          // An empty vector may have no memory to compare.
+          EXPECT_TRUE(n == 0 || std::memcmp(out.data(), expected.data(), n * sizeof(float)) == 0)
               << ranks << " inputs, " << num_outs << " outputs of " << n;
         }
       }

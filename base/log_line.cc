@@ -43,6 +43,13 @@ size_t CharacterBytes(absl::string_view text) {
   return bytes;
 }
 
+// Of a character's bytes. Those from U+0080 to U+009F are controls too: U+009B begins what ESC [ does.
+bool IsControl(absl::string_view bytes) {
+  const auto first = static_cast<unsigned char>(bytes[0]);
+  if (bytes.size() == 1) return first < 0x20 || first == 0x7f;
+  return first == 0xc2 && static_cast<unsigned char>(bytes[1]) < 0xa0;
+}
+
 std::string Quoted(absl::string_view text) {
   std::string quoted = "\"";
   while (!text.empty()) {
@@ -52,8 +59,10 @@ std::string Quoted(absl::string_view text) {
       quoted += "\\ufffd";
     } else if (first == '"' || first == '\\') {
       quoted += {'\\', text[0]};
-    } else if (first < 0x20) {
-      absl::StrAppendFormat(&quoted, "\\u%04x", first);
+    } else if (IsControl(text.substr(0, bytes))) {
+      // The second byte of U+0080 to U+009F is the character's number.
+      const auto last = static_cast<unsigned char>(text[bytes - 1]);
+      absl::StrAppendFormat(&quoted, "\\u%04x", last);
     } else {
       absl::StrAppend(&quoted, text.substr(0, bytes));
     }
@@ -64,9 +73,32 @@ std::string Quoted(absl::string_view text) {
 
 }  // namespace
 
+std::string PrintableLine(absl::string_view text) {
+  std::string line;
+  while (!text.empty()) {
+    const size_t bytes = CharacterBytes(text);
+    const absl::string_view character = text.substr(0, std::max<size_t>(bytes, 1));
+    text.remove_prefix(character.size());
+    if (bytes > 0 && !IsControl(character)) {
+      absl::StrAppend(&line, character);
+    } else if (character == "\n") {
+      line += "\\n";
+    } else if (character == "\r") {
+      line += "\\r";
+    } else if (character == "\t") {
+      line += "\\t";
+    } else {
+      for (const char byte : character) {
+        absl::StrAppendFormat(&line, "\\x%02x", static_cast<unsigned char>(byte));
+      }
+    }
+  }
+  return line;
+}
+
 std::string LogLine(LogFormat format, const LogSource& source, Severity severity,
                     absl::string_view message) {
-  if (format == LogFormat::kText) return absl::StrCat(source.program, ": ", message);
+  if (format == LogFormat::kText) return absl::StrCat(source.program, ": ", PrintableLine(message));
   std::string line = absl::StrCat(
       "{\"time\":\"", absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", source.time, absl::UTCTimeZone()),
       "\",\"severity\":\"", NameOf(severity), "\",\"program\":", Quoted(source.program));

@@ -24,10 +24,15 @@ struct LogSource {
 
 enum class Severity { kInfo, kWarning, kError };
 
-// Without an end of line. As text "worker: MESSAGE", whatever the severity; as JSON an object with
-// "time" (RFC 3339, UTC), "severity" (INFO, WARNING, ERROR), "program", "message", and "rank",
-// "server" and "step" where they are known. Bytes of the message that are not UTF-8 become U+FFFD
-// in JSON.
+// `text`, which a peer, a file or a user may have had a part in, as it can be shown on one line of a
+// terminal or a log: control characters, also those beyond ASCII, and bytes that are not UTF-8 become
+// \n, \r, \t or \x1b and the like. Backslashes stay what they are. Thread-safe.
+std::string PrintableLine(absl::string_view text);
+
+// Without an end of line. As text "worker: MESSAGE", whatever the severity, by PrintableLine(); as
+// JSON an object with "time" (RFC 3339, UTC), "severity" (INFO, WARNING, ERROR), "program",
+// "message", and "rank", "server" and "step" where they are known. In JSON control characters are
+// escaped too, and bytes of the message that are not UTF-8 become U+FFFD.
 std::string LogLine(LogFormat format, const LogSource& source, Severity severity,
                     absl::string_view message);
 

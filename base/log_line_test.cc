@@ -19,7 +19,23 @@ LogSource Worker() {
 
 TEST(LogLineTest, TextIsProgramAndMessage) {
   EXPECT_EQ(LogLine(LogFormat::kText, Worker(), Severity::kError, "it \"broke\"\n"),
-            "worker: it \"broke\"\n");
+            "worker: it \"broke\"\\n");
+}
+
+// A peer could write lines of its own into another's log, and colours and titles into its terminal.
+TEST(LogLineTest, WhatAPeerSaidStaysOnItsLineAndMovesNoCursor) {
+  const auto text = [](const std::string& bytes) {
+    return LogLine(LogFormat::kText, Worker(), Severity::kError, bytes);
+  };
+  EXPECT_EQ(text("lost\nworker: all is well\r\t"), "worker: lost\\nworker: all is well\\r\\t");
+  EXPECT_EQ(text("\x1b[2Jgone\x07\x7f"), "worker: \\x1b[2Jgone\\x07\\x7f");
+  EXPECT_EQ(text(std::string("a\0b", 3)), "worker: a\\x00b");
+  EXPECT_EQ(text("\xc2\x9b"
+                 "2J"),
+            "worker: \\xc2\\x9b2J");
+  EXPECT_EQ(text("gr\xc3\xbc\xc3\x9f \xe2\x82\xac \\ \xc2\xa0."),
+            "worker: gr\xc3\xbc\xc3\x9f \xe2\x82\xac \\ \xc2\xa0.");
+  EXPECT_EQ(text("\xff\xe2\x82"), "worker: \\xff\\xe2\\x82");
 }
 
 TEST(LogLineTest, JsonHasWhoWhenAndWhereAsFarAsTheyAreKnown) {
@@ -44,6 +60,7 @@ TEST(LogLineTest, JsonStaysJsonWhateverAPeerSaid) {
   };
   EXPECT_EQ(message("a\"\\\n\x01"), R"("a\"\\\u000a\u0001")");
   EXPECT_EQ(message(std::string(1, '\0')), R"("\u0000")");
+  EXPECT_EQ(message("\x7f\xc2\x9b\xc2\xa0"), "\"\\u007f\\u009b\xc2\xa0\"");
   EXPECT_EQ(message("gr\xc3\xbc\xc3\x9f \xe2\x82\xac \xf0\x9f\x98\x80"),
             "\"gr\xc3\xbc\xc3\x9f \xe2\x82\xac \xf0\x9f\x98\x80\"");
   // Cut off, a lone continuation, too long a form, a surrogate, beyond the last character.

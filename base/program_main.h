@@ -40,7 +40,7 @@ void CatchInterrupts();
 void CatchFirstInterrupt();
 
 // The code for the process to end with: `code`, or 1 if that is 0 and stdout did not take all that was
-// written to it (a full disk, say), which a line on stderr tells then. To be called last.
+// written to it (a full disk, say), which a line on stderr tells, whatever the code. To be called last.
 int ExitCode(absl::string_view program, int code);
 
 // How the next two write (base/log_line.h), and who it is that writes. Text at first. To be called

@@ -1,9 +1,6 @@
 #include "base/security_flags.h"
 
-#include <cerrno>
-#include <cstring>
-#include <fstream>
-#include <iterator>
+#include <cstddef>
 #include <utility>
 
 #include "absl/flags/flag.h"
@@ -11,6 +8,7 @@
 #include "base/flag_error.h"
 #include "base/job_key.h"
 #include "base/program_main.h"
+#include "base/regular_file.h"
 #include "base/status_macros.h"
 
 ABSL_FLAG(std::string, tls_cert, "",
@@ -36,15 +34,12 @@ constexpr size_t kMaxSecretBytes = 4096;
 // Nothing for an empty path.
 absl::StatusOr<std::string> ReadSmallFile(absl::string_view flag, const std::string& given) {
   if (given.empty()) return std::string();
-  std::ifstream file(UserPath(given), std::ios::binary);
-  if (!file.is_open()) {
-    return FlagError(flag, absl::StrCat("a file that can be read (", std::strerror(errno), ")"),
+  absl::StatusOr<std::string> text = ReadRegularFile(UserPath(given), kMaxFileBytes + 1);
+  if (!text.ok()) {
+    return FlagError(flag, absl::StrCat("a file that can be read (", text.status().message(), ")"),
                      given);
   }
-  std::string text(kMaxFileBytes + 1, '\0');
-  file.read(&text[0], static_cast<std::streamsize>(text.size()));
-  text.resize(static_cast<size_t>(file.gcount()));
-  if (file.bad() || text.empty() || text.size() > kMaxFileBytes) {
+  if (text->empty() || text->size() > kMaxFileBytes) {
     return FlagError(flag, absl::StrCat("a file of 1 to ", kMaxFileBytes, " bytes"), given);
   }
   return text;

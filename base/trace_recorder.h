@@ -34,6 +34,13 @@ enum class TraceSpan {
   kFold = 11,      // a contribution is added; over shared memory all of them
   kOptimize = 12,  // its owner's optimizer
   kCopy = 13,      // a result is copied to its place
+
+  // The training thread's where the process has replicas of the model; forward and backward are
+  // then replica 0's and all replicas'.
+  kReplicate = 14,  // parameters are copied to replicas
+  kScatter = 15,    // a batch is cut into parts
+  kGather = 16,     // losses are brought together
+  kReduce = 17,     // gradients are added up, and launched
 };
 
 // Which way a chunk goes: contributions to its owner, or the result from there.

@@ -1,8 +1,5 @@
 #include "base/yaml_flags.h"
 
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
 #include <sstream>
 #include <utility>
 
@@ -12,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "base/regular_file.h"
 #include "base/status_macros.h"
 #include "yaml-cpp/eventhandler.h"
 #include "yaml-cpp/yaml.h"
@@ -201,21 +199,12 @@ absl::StatusOr<std::vector<FlagSetting>> ParseYamlFlags(const std::string& text,
 
 absl::StatusOr<std::vector<FlagSetting>> ReadYamlFlags(const std::string& path,
                                                        absl::string_view name) {
-  std::FILE* const file = std::fopen(path.c_str(), "rb");
-  std::string text;
-  char block[4096];
-  size_t size = 0;
-  while (file != nullptr && (size = std::fread(block, 1, sizeof(block), file)) > 0) {
-    text.append(block, size);
-  }
-  const bool read = file != nullptr && std::ferror(file) == 0;
-  const int error = errno;
-  if (file != nullptr) std::fclose(file);
-  if (!read) {
+  const absl::StatusOr<std::string> text = ReadRegularFile(path);
+  if (!text.ok()) {
     return absl::NotFoundError(
-        absl::StrCat(name, ": expected a YAML file, found: ", std::strerror(error)));
+        absl::StrCat(name, ": expected a YAML file, found: ", text.status().message()));
   }
-  return ParseYamlFlags(text, name);
+  return ParseYamlFlags(*text, name);
 }
 
 std::string YamlLine(const FlagRecord& flag) {

@@ -16,11 +16,8 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdio>
-#include <filesystem>
 #include <string>
-#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -45,6 +42,7 @@
 #include "benchmarks/records/curve_report.h"
 #include "benchmarks/records/html_report.h"
 #include "benchmarks/records/machine_info.h"
+#include "benchmarks/records/out_folder.h"
 #include "benchmarks/records/progress.h"
 #include "benchmarks/records/proto_json.h"
 #include "benchmarks/records/run_records.h"
@@ -184,20 +182,6 @@ absl::StatusOr<CompareOptions> OptionsFromFlags(std::vector<std::string> worker_
   return options;
 }
 
-// The folder, existing and writable. Errors: INVALID_ARGUMENT naming --out.
-absl::StatusOr<std::string> OpenOutFolder() {
-  const std::string folder = UserPath(absl::GetFlag(FLAGS_out));
-  std::error_code error;
-  std::filesystem::create_directories(folder, error);
-  if (!error && access(folder.c_str(), W_OK) != 0) {
-    error = std::error_code(errno, std::generic_category());
-  }
-  if (!error) return folder;
-  return absl::InvalidArgumentError(
-      absl::StrCat("--out: expected a folder that can be written, found \"",
-                   absl::GetFlag(FLAGS_out), "\": ", error.message()));
-}
-
 struct Sweep {
   bool default_comparison = false;
   CompareOptions options;  // of both parts, but for what MakeDefaultComparison() sets
@@ -248,7 +232,8 @@ absl::StatusOr<Sweep> PrepareSweep(const char* argv0, bool default_comparison,
   GS_ASSIGN_OR_RETURN(sweep.train_bench, FindRunfile(argv0, "benchmarks/train_bench"));
   sweep.job.interrupt = &InterruptSignal();
   sweep.job.environment = EnvironmentVariable;
-  GS_ASSIGN_OR_RETURN(sweep.out, OpenOutFolder());
+  const std::string out = absl::GetFlag(FLAGS_out);
+  GS_ASSIGN_OR_RETURN(sweep.out, OpenOutFolder(out, UserPath(out)));
   return sweep;
 }
 

@@ -76,8 +76,8 @@ void ExpectHelpByTopic(const std::vector<std::string>& programs,
 }
 
 TEST(HelpTest, EveryFlagOfABenchmarkHasItsTopic) {
-  ExpectHelpByTopic({"benchmarks/compare", "benchmarks/peers", "benchmarks/predict",
-                     "benchmarks/sync_bench", "benchmarks/train_bench"},
+  ExpectHelpByTopic({"benchmarks/compare", "benchmarks/data_parallel", "benchmarks/peers",
+                     "benchmarks/predict", "benchmarks/sync_bench", "benchmarks/train_bench"},
                     BenchmarkTopics());
 }
 

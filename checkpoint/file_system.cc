@@ -1,7 +1,6 @@
 #include "checkpoint/file_system.h"
 
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,6 +10,7 @@
 #include <system_error>
 
 #include "absl/strings/str_cat.h"
+#include "base/regular_file.h"
 #include "base/status_macros.h"
 
 namespace gradsync {
@@ -51,20 +51,11 @@ class File {
 class LocalFileSystem : public FileSystem {
  public:
   absl::StatusOr<std::string> Read(const std::string& path) override {
-    const File file(path, O_RDONLY);
-    struct stat about;
-    if (!file.is_open() || fstat(file.fd(), &about) != 0) return Failed(errno, "read", path);
-    if (S_ISDIR(about.st_mode)) return Failed(EISDIR, "read", path);
-    std::string bytes(static_cast<size_t>(about.st_size), '\0');
-    size_t done = 0;
-    while (done < bytes.size()) {
-      const ssize_t now = read(file.fd(), &bytes[done], bytes.size() - done);
-      if (now < 0 && errno == EINTR) continue;
-      if (now < 0) return Failed(errno, "read", path);
-      if (now == 0) break;
-      done += static_cast<size_t>(now);
+    absl::StatusOr<std::string> bytes = ReadRegularFile(path);
+    if (!bytes.ok()) {
+      return absl::Status(bytes.status().code(),
+                          absl::StrCat("cannot read ", path, ": ", bytes.status().message()));
     }
-    bytes.resize(done);
     return bytes;
   }
 

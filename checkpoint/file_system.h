@@ -20,7 +20,7 @@ class FileSystem {
  public:
   virtual ~FileSystem() = default;
 
-  // A whole file. Write() makes it, or replaces what is in it.
+  // A whole file, which must be a regular one. Write() makes it, or replaces what is in it.
   virtual absl::StatusOr<std::string> Read(const std::string& path) = 0;
   virtual absl::Status Write(const std::string& path, absl::string_view bytes) = 0;
 

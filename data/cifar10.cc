@@ -1,16 +1,13 @@
 #include "data/cifar10.h"
 
-#include <fcntl.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
-#include <cerrno>
 #include <string>
 #include <utility>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/regular_file.h"
 #include "base/status_macros.h"
 
 namespace gradsync {
@@ -37,36 +34,25 @@ absl::Status WrongSize(const std::string& path, int64_t found) {
                                           "; fetch it again with tools/get_cifar10"));
 }
 
+absl::Status CannotRead(const std::string& path, const absl::Status& why) {
+  const bool irregular = absl::IsInvalidArgument(why) || absl::IsFailedPrecondition(why);
+  return absl::Status(irregular ? absl::StatusCode::kDataLoss : why.code(),
+                      absl::StrCat("CIFAR-10 file ", path, " cannot be read: ", why.message()));
+}
+
 // Reads exactly kFileBytes into `out`.
 absl::Status ReadRecords(const std::string& path, uint8_t* out) {
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) {
-    if (errno == ENOENT) {
-      return absl::NotFoundError(absl::StrCat("CIFAR-10 file ", path, " does not exist: expected ",
-                                              kFileBytes,
-                                              " bytes; tools/get_cifar10 DIR fetches the dataset"));
-    }
-    return absl::ErrnoToStatus(errno, absl::StrCat("CIFAR-10 file ", path, " cannot be opened"));
+  absl::StatusOr<RegularFile> file = RegularFile::Open(path);
+  if (absl::IsNotFound(file.status())) {
+    return absl::NotFoundError(absl::StrCat("CIFAR-10 file ", path, " does not exist: expected ",
+                                            kFileBytes,
+                                            " bytes; tools/get_cifar10 DIR fetches the dataset"));
   }
-  auto closer = absl::MakeCleanup([fd] { close(fd); });
-  struct stat info;
-  if (fstat(fd, &info) != 0) {
-    return absl::ErrnoToStatus(errno, absl::StrCat("CIFAR-10 file ", path, " cannot be examined"));
-  }
-  if (!S_ISREG(info.st_mode)) {
-    return absl::DataLossError(absl::StrCat("CIFAR-10 file ", path, " is not a regular file"));
-  }
-  if (info.st_size != kFileBytes) return WrongSize(path, info.st_size);
-  for (int64_t done = 0; done < kFileBytes;) {
-    const ssize_t n = read(fd, out + done, kFileBytes - done);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) {
-      return absl::ErrnoToStatus(errno, absl::StrCat("CIFAR-10 file ", path, " cannot be read"));
-    }
-    if (n == 0) return WrongSize(path, done);
-    done += n;
-  }
-  return absl::OkStatus();
+  if (!file.ok()) return CannotRead(path, file.status());
+  if (file->size() != kFileBytes) return WrongSize(path, file->size());
+  const absl::StatusOr<int64_t> read = file->Read(reinterpret_cast<char*>(out), kFileBytes);
+  if (!read.ok()) return CannotRead(path, read.status());
+  return *read == kFileBytes ? absl::OkStatus() : WrongSize(path, *read);
 }
 
 absl::Status CheckLabels(const std::string& path, const uint8_t* records) {

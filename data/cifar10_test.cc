@@ -118,5 +118,13 @@ TEST(Cifar10Test, DirectoryInPlaceOfAFileIsDataLoss) {
   EXPECT_EQ(dataset.status().code(), absl::StatusCode::kDataLoss);
 }
 
+TEST(Cifar10Test, APipeInPlaceOfAFileIsDataLossAndWaitsForNobody) {
+  const std::string directory = NewDirectory();
+  ASSERT_EQ(mkfifo((directory + "/test_batch.bin").c_str(), 0600), 0);
+  const auto dataset = Cifar10::Open(directory, Split::kTest);
+  EXPECT_EQ(dataset.status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(dataset.status().message(), HasSubstr("a pipe, expected a regular file"));
+}
+
 }  // namespace
 }  // namespace gradsync

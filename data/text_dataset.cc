@@ -1,16 +1,11 @@
 #include "data/text_dataset.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <cerrno>
 #include <utility>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/flag_error.h"
+#include "base/regular_file.h"
 #include "base/status_macros.h"
 
 namespace gradsync {
@@ -19,33 +14,14 @@ namespace {
 constexpr int64_t kTestShare = 10;  // The test split is one part in so many.
 
 absl::StatusOr<std::string> ReadAll(const std::string& path) {
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0 && errno == ENOENT) {
+  absl::StatusOr<std::string> bytes = ReadRegularFile(path);
+  if (absl::IsNotFound(bytes.status())) {
     return absl::NotFoundError(absl::StrCat("text file ", path, " does not exist"));
   }
-  if (fd < 0) {
-    return absl::ErrnoToStatus(errno, absl::StrCat("text file ", path, " cannot be opened"));
-  }
-  auto closer = absl::MakeCleanup([fd] { close(fd); });
-  struct stat info;
-  if (fstat(fd, &info) != 0) {
-    return absl::ErrnoToStatus(errno, absl::StrCat("text file ", path, " cannot be examined"));
-  }
-  if (!S_ISREG(info.st_mode)) {
-    return absl::InvalidArgumentError(absl::StrCat("text file ", path, " is not a regular file"));
-  }
-  std::string bytes(static_cast<size_t>(info.st_size), '\0');
-  for (size_t done = 0; done < bytes.size();) {
-    const ssize_t n = read(fd, &bytes[done], bytes.size() - done);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) {
-      return absl::ErrnoToStatus(errno, absl::StrCat("text file ", path, " cannot be read"));
-    }
-    if (n == 0) {
-      return absl::UnknownError(absl::StrCat("text file ", path, " became shorter: expected ",
-                                             bytes.size(), " bytes, found ", done));
-    }
-    done += static_cast<size_t>(n);
+  if (!bytes.ok()) {
+    return absl::Status(
+        bytes.status().code(),
+        absl::StrCat("text file ", path, " cannot be read: ", bytes.status().message()));
   }
   return bytes;
 }

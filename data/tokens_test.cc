@@ -87,7 +87,7 @@ TEST(TextTest, AnEmptyFileAMissingOneAndAFolderAreNamed) {
   EXPECT_THAT(std::string(missing.message()), HasSubstr("/no/such/file does not exist"));
   EXPECT_THAT(
       std::string(OpenTokens("text:" + testing::TempDir(), Split::kTrain, 1).status().message()),
-      HasSubstr("is not a regular file"));
+      HasSubstr("a folder, expected a regular file"));
 }
 
 TEST(SyntheticTokensTest, AreAFunctionOfSeedSplitAndIndex) {

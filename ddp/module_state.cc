@@ -74,7 +74,7 @@ absl::Status UnpackTensors(absl::string_view packed, const std::vector<NamedPara
   c10::NoGradGuard no_grad;
   for (const NamedParameter& t : tensors) {
     const at::Tensor values = at::empty(t.tensor.sizes(), t.tensor.scalar_type());
-    std::memcpy(values.data_ptr(), packed.data(), values.nbytes());
+    if (values.nbytes() > 0) std::memcpy(values.data_ptr(), packed.data(), values.nbytes());
     packed.remove_prefix(values.nbytes());
     t.tensor.copy_(values);
   }

@@ -59,6 +59,9 @@ PROGRAMS = {
     "//benchmarks:peers": Program(
         "benchmarks/peers",
         ("--rounds=1", "--bytes=4KiB", "--iterations=1", "--warmup=0", "--ranks=2", "--contestants=ring/shm,memcpy")),
+    "//benchmarks:data_parallel": Program(
+        "benchmarks/data_parallel",
+        ("--rounds=1", "--warmup_steps=1", "--replicas=2", "--model=mlp", "--out=out", *JOB)),
     "//benchmarks:split_sweep": Program("benchmarks/split_sweep", python=True),
     "//examples:own_model": Program("examples/own_model", flags=False),
     "//ps_server": Program("ps_server/ps_server"),

@@ -109,7 +109,7 @@ TEST(JoinTest, ARankThatEndsBeforeItHasLeftIsNamed) {
   members[1]->reset();
   const absl::Status left = (*members[0])->Leave();
   EXPECT_EQ(left.code(), absl::StatusCode::kAborted) << left;
-  EXPECT_THAT(std::string(left.message()), StartsWith("rank 1 lost: "));
+  EXPECT_THAT(std::string(left.message()), StartsWith("rank 1 left without"));
 }
 
 TEST(JoinTest, ARankAloneNeedsNobody) {

@@ -97,10 +97,16 @@ at::Tensor BatchNorm2d::Plain(const at::Tensor& x) {
   if (is_training() && exchange_ != nullptr) {
     return SyncNorm(x, recomputing_ ? WithOwnStatistics(tensors_) : tensors_, *exchange_);
   }
-  if (is_training()) {
-    CheckValues(x);
-    if (!recomputing_) tensors_.num_batches_tracked.add_(1);
-  }
+  if (is_training()) CheckValues(x);
+  if (!is_training() || recomputing_ || turn_.turns == nullptr) return Normalise(x);
+  turn_.turns->Await(turn_.layer, turn_.replica);
+  at::Tensor y = Normalise(x);
+  turn_.turns->Pass(turn_.layer);
+  return y;
+}
+
+at::Tensor BatchNorm2d::Normalise(const at::Tensor& x) {
+  if (is_training() && !recomputing_) tensors_.num_batches_tracked.add_(1);
   const at::Tensor none;  // Statistics that are not there are not updated.
   const at::Tensor& mean = recomputing_ ? none : tensors_.running_mean;
   const at::Tensor& variance = recomputing_ ? none : tensors_.running_var;
@@ -112,6 +118,29 @@ at::Tensor BatchNorm2d::Fused(const at::Tensor& x, const at::Tensor& residual, b
   CheckValues(x);
   return fused_norm_.Forward(x, residual, relu,
                              recomputing_ ? WithOwnStatistics(tensors_) : tensors_);
+}
+
+// Modules name their buffers in a table of their own, which keeps the tensors that it has.
+void BatchNorm2d::ShareStatistics(const BatchNorm2d& first, const StatisticsTurn& turn) {
+  turn_ = turn;
+  if (&first == this) return;
+  tensors_.running_mean = first.tensors_.running_mean;
+  tensors_.running_var = first.tensors_.running_var;
+  tensors_.num_batches_tracked = first.tensors_.num_batches_tracked;
+}
+
+void ShareStatistics(const std::vector<torch::nn::Module*>& replicas, StatisticsTurns* turns) {
+  std::vector<BatchNorm2d*> first;
+  for (size_t r = 0; r < replicas.size(); ++r) {
+    int layer = 0;
+    for (const auto& module : replicas[r]->modules(/*include_self=*/false)) {
+      auto* norm = module->as<BatchNorm2d>();
+      if (norm == nullptr) continue;
+      if (r == 0) first.push_back(norm);
+      norm->ShareStatistics(*first[layer], {turns, layer, static_cast<int>(r)});
+      ++layer;
+    }
+  }
 }
 
 int SetMomentExchange(torch::nn::Module& model, MomentExchange* exchange) {

@@ -10,11 +10,13 @@
 #define GRADSYNC_MODELS_LAYERS_H_
 
 #include <cstdint>
+#include <vector>
 
 #include "ATen/core/Generator.h"
 #include "ATen/core/Tensor.h"
 #include "models/fused_norm.h"
 #include "models/moment_exchange.h"
+#include "models/statistics_turns.h"
 #include "torch/nn/module.h"
 
 namespace gradsync {
@@ -73,9 +75,14 @@ class BatchNorm2d : public torch::nn::Module {
   // (models/sync_norm.h), which must outlive the use of this layer; null, as at first: this one's.
   void set_exchange(MomentExchange* exchange) { exchange_ = exchange; }
 
+  // From here on the buffers are those of `first`, the same layer of another replica of the model,
+  // or of itself; and in training, without an exchange, they are updated when `turn` says so.
+  void ShareStatistics(const BatchNorm2d& first, const StatisticsTurn& turn);
+
   // Whether Fused() may be called with `x`: in training, on a GPU, in channels-last format.
   bool Fuses(const at::Tensor& x) const {
-    return fused_ && exchange_ == nullptr && is_training() && FusedNorm::Takes(x, tensors_);
+    return fused_ && exchange_ == nullptr && turn_.turns == nullptr && is_training() &&
+           FusedNorm::Takes(x, tensors_);
   }
 
   // forward(), plus `residual` if that is defined, and then ReLU if `relu`. Throws as forward().
@@ -83,9 +90,11 @@ class BatchNorm2d : public torch::nn::Module {
 
  private:
   at::Tensor Plain(const at::Tensor& x);
+  at::Tensor Normalise(const at::Tensor& x);
 
   bool fused_ = false;
   MomentExchange* exchange_ = nullptr;
+  StatisticsTurn turn_;
   bool recomputing_ = false;
   NormTensors tensors_;
   FusedNorm fused_norm_;
@@ -93,6 +102,11 @@ class BatchNorm2d : public torch::nn::Module {
 
 // Sets the exchange of all BatchNorm2d in `model`; returns how many there are.
 int SetMomentExchange(torch::nn::Module& model, MomentExchange* exchange);
+
+// Lets `replicas` of one model, of which all but the first may have lost their running statistics
+// afterwards, share those of the first, in turns. They must be alike. `turns` must outlive their
+// use.
+void ShareStatistics(const std::vector<torch::nn::Module*>& replicas, StatisticsTurns* turns);
 
 // `weight` [out, in] and `bias` [out], uniform in +-1/sqrt(in).
 class Linear : public torch::nn::Module {

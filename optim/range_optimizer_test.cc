@@ -27,6 +27,7 @@ std::vector<float> Values(uint32_t seed) {
 }
 
 bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
+  if (a.empty()) return b.empty();
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 

@@ -139,6 +139,7 @@ absl::StatusOr<at::Tensor> TensorIn(const FrameHeader& header, const Payload& pa
   }
   char* to = static_cast<char*>(tensor.data_ptr());
   for (absl::Span<const char> part : payload.parts) {
+    if (part.empty()) continue;
     std::memcpy(to, part.data(), part.size());
     to += part.size();
   }

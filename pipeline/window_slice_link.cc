@@ -225,8 +225,10 @@ class WindowSliceLink : public SliceLink {
       ++round_;
       Place& own = PlaceOf(slice());
       own.header = {flat.numel(), static_cast<int64_t>(flat.scalar_type())};
-      std::memcpy(own.bytes, static_cast<const char*>(flat.data_ptr()) + first * element,
-                  static_cast<size_t>(count * element));
+      if (count > 0) {
+        std::memcpy(own.bytes, static_cast<const char*>(flat.data_ptr()) + first * element,
+                    static_cast<size_t>(count * element));
+      }
       GS_RETURN_IF_ERROR(Await(deadline));
       Tensors pieces;
       for (int s = 0; s < slices(); ++s) {

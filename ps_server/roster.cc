@@ -56,6 +56,35 @@ absl::Status CheckTerms(const proto::Terms& terms) {
   return CheckConsistency(terms);
 }
 
+// What only a hello that contradicts itself breaks, whatever the others say.
+absl::Status CheckPlanFitsTerms(const proto::Hello& hello, const Plan& plan) {
+  const proto::Terms& terms = hello.terms();
+  if (plan.fingerprint() != terms.fingerprint() || plan.world_size() != terms.world_size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("hello of rank ", hello.rank(), ": expected a plan for ", terms.world_size(),
+                     " workers with fingerprint ", terms.fingerprint(), ", found one for ",
+                     plan.world_size(), " with ", plan.fingerprint()));
+  }
+  GS_ASSIGN_OR_RETURN(const Consistency consistency, ParseConsistency(terms.consistency()));
+  if (!consistency.bulk()) {
+    GS_RETURN_IF_ERROR(CheckUncompressed(
+        plan.codec(), absl::StrCat("under ", terms.consistency(),
+                                   " there is no mean that could be rounded once")));
+  }
+  if (terms.windows()) {
+    GS_RETURN_IF_ERROR(
+        CheckUncompressed(plan.codec(), "servers read their workers' memory, which is no wire"));
+  }
+  if (plan.slots().parameters > 0 && (terms.update_site() != proto::OWNER || !consistency.bulk())) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "hello of rank ", hello.rank(),
+        ": expected update at the owner under bsp where servers alone keep parameters, found ",
+        "update at the ", terms.update_site() == proto::OWNER ? "owner" : "worker", " under ",
+        ConsistencyName(consistency)));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status Roster::Check(const proto::Hello& hello) const {
@@ -88,12 +117,14 @@ absl::Status Roster::Check(const proto::Hello& hello) const {
                      " workers already, found another: rank ", hello.rank(), " of ",
                      hello.terms().world_size(), ", connection ", hello.connection()));
   }
-  return hello.connection() == 0 ? CheckMemory(hello) : absl::OkStatus();
+  if (hello.connection() != 0) return absl::OkStatus();
+  GS_ASSIGN_OR_RETURN(const Plan plan, PlanFromProto(hello.plan()));
+  GS_RETURN_IF_ERROR(CheckPlanFitsTerms(hello, plan));
+  return CheckMemory(hello, plan);
 }
 
 // Nothing has been allocated for the plan but the plan itself, which is as long as its message.
-absl::Status Roster::CheckMemory(const proto::Hello& hello) const {
-  GS_ASSIGN_OR_RETURN(const Plan plan, PlanFromProto(hello.plan()));
+absl::Status Roster::CheckMemory(const proto::Hello& hello, const Plan& plan) const {
   // A frame's header takes some more.
   constexpr int64_t kHeaderBytes = 4096;
   for (const BucketPlan& bucket : plan.buckets()) {
@@ -149,18 +180,6 @@ absl::Status Roster::AdmitPlan(const proto::Hello& hello) {
   std::string difference;
   if (hello.connection() == 0) {
     GS_ASSIGN_OR_RETURN(Plan plan, PlanFromProto(hello.plan()));
-    if (plan.fingerprint() != hello.terms().fingerprint() ||
-        plan.world_size() != hello.terms().world_size()) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "hello of rank ", hello.rank(), ": expected a plan for ", hello.terms().world_size(),
-          " workers with fingerprint ", hello.terms().fingerprint(), ", found one for ",
-          plan.world_size(), " with ", plan.fingerprint()));
-    }
-    if (!terms_->consistency().empty()) {
-      GS_RETURN_IF_ERROR(CheckUncompressed(
-          plan.codec(), absl::StrCat("under ", terms_->consistency(),
-                                     " there is no mean that could be rounded once")));
-    }
     if (plan_.has_value()) {
       difference = absl::StrCat(": ", FirstDifference(plan_->Describe(), plan.Describe()));
     } else if (terms_->fingerprint() == plan.fingerprint()) {

@@ -30,15 +30,16 @@ class Roster {
         max_message_(max_message) {}
 
   // Whether this stream may take part at all; if not, it alone is turned away.
-  // Errors: INVALID_ARGUMENT for values out of range, texts that are too long and a plan that is
-  // none; RESOURCE_EXHAUSTED for a plan that takes more than `max_memory`; FAILED_PRECONDITION for
-  // another run, for a second stream in one place, and for any hello once complete(): what a
-  // stranger says then is no business of those who train.
+  // Errors: INVALID_ARGUMENT for values out of range, texts that are too long, a plan that is none,
+  // and fields that contradict each other, such as a plan of another fingerprint or for another
+  // number of workers than the terms say; RESOURCE_EXHAUSTED for a plan that takes more than
+  // `max_memory`; FAILED_PRECONDITION for another run, for a second stream in one place, and for
+  // any hello once complete(): what a stranger says then is no business of those who train.
   absl::Status Check(const proto::Hello& hello) const;
 
   // Takes in a hello that passed Check(). An error ends the run.
   // Errors: FAILED_PRECONDITION when plans differ (both fingerprints and the first difference);
-  // INVALID_ARGUMENT when other terms do, or a plan is not one.
+  // INVALID_ARGUMENT when other terms do.
   absl::Status Admit(const proto::Hello& hello);
 
   // All streams of all workers are there.
@@ -72,7 +73,7 @@ class Roster {
     std::vector<bool> connections;  // that said hello
   };
 
-  absl::Status CheckMemory(const proto::Hello& hello) const;
+  absl::Status CheckMemory(const proto::Hello& hello, const Plan& plan) const;
   absl::Status AdmitPlan(const proto::Hello& hello);
 
   std::string run_id_;

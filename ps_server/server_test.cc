@@ -1,6 +1,8 @@
 #include "ps_server/server.h"
 
+#include <functional>
 #include <limits>
+#include <memory>
 #include <string>
 #include <thread>
 #include <utility>
@@ -10,6 +12,7 @@
 #include "absl/time/clock.h"
 #include "gtest/gtest.h"
 #include "links/in_process_stream.h"
+#include "plan/codec.h"
 #include "plan/shard_map.h"
 #include "plan/step_options.h"
 #include "ps_server/raw_worker.h"
@@ -230,12 +233,98 @@ TEST_F(ServerTest, ARankOutsideTheRunEndsItBeforeItsBeginAndIsInNoPlaceOfIt) {
   RawStream stranger(*link_, server_->address());
   proto::Hello hello = RawStream::HelloFor(plan_, 65535);
   hello.mutable_terms()->set_world_size(65536);
-  // If hello 0 comes first, the numbers of workers differ; if not, this hello contradicts itself.
+  hello.mutable_terms()->set_connections(2);
+  hello.set_connection(1);  // on which no plan is expected that the terms could contradict
+  // Whichever comes first, the numbers of workers differ.
   stranger.SayHello(hello);
   stranger.Push({0, 0}, Step(1), 64);
   ExpectStatus(stranger.AwaitFailure(), absl::StatusCode::kInvalidArgument, {"65535"});
   stranger.Cancel();
   ExpectRunFails(absl::StatusCode::kInvalidArgument, {"65535"});
+}
+
+// The first hello is what a server that was told nothing goes by: one whose plan was not that of its
+// own terms ended the run before a worker had come, and servers that were to keep the parameters
+// alone, with an update at the workers, crashed when they were asked for them.
+TEST(UntoldServerTest, AHelloThatContradictsItselfIsRefusedAloneAndTheJobGoesOn) {
+  const std::shared_ptr<StreamLink> link = NewInProcessLink();
+  const Plan plan = TwoWorkers();
+  const auto compressing = [](const Codec& codec) {
+    OptimizerSpec optimizer;
+    optimizer.groups.resize(1);
+    return *Plan::FromBuckets({{"a", {200}, {1}, 0}}, {{0}}, optimizer, 2, 64, codec);
+  };
+  BucketSlots alone;
+  alone.parameters = 1;
+  const Plan kept = *plan.WithSlots(alone);
+  const Plan rounded = compressing(*ParseCodec("fp16"));
+  const auto changed = [](const Plan& base, const std::function<void(proto::Hello&)>& change) {
+    proto::Hello hello = RawStream::HelloFor(base, 1);
+    hello.set_run_id("of a stranger");
+    change(hello);
+    return hello;
+  };
+  const std::pair<proto::Hello, std::string> strangers[] = {
+      {changed(plan, [](auto& h) { h.mutable_terms()->set_fingerprint("0123456789abcdef"); }),
+       "with fingerprint 0123456789abcdef"},
+      {changed(plan, [](auto& h) { h.mutable_terms()->set_world_size(3); }),
+       "expected a plan for 3 workers"},
+      {changed(plan, [](auto& h) { h.mutable_plan()->set_chunk_bytes(128); }), "fingerprint"},
+      {changed(plan, [](auto& h) { h.clear_plan(); }), "plan message"},
+      {changed(plan, [](auto& h) { h.set_rank(2); }), "rank: expected 0 to 1, found 2"},
+      {changed(plan, [](auto& h) { h.set_connection(1); }), "connection: expected 0 to 0"},
+      {changed(plan, [](auto& h) { h.mutable_terms()->set_server_index(1); }), "server_index"},
+      {changed(plan, [](auto& h) { h.mutable_terms()->clear_weights(); }), "number of weights"},
+      {changed(plan,
+               [](auto& h) {
+                 h.mutable_terms()->set_windows(true);
+                 for (const char* address : {"a:1", "b:1"}) h.add_servers(address);
+               }),
+       "number of servers: expected 1 to 1, found 2"},
+      {changed(rounded,
+               [](auto& h) {
+                 h.mutable_terms()->set_consistency("asp");
+                 h.mutable_terms()->set_update_site(proto::OWNER);
+               }),
+       "under asp"},
+      {changed(rounded,
+               [](auto& h) {
+                 h.mutable_terms()->set_windows(true);
+                 h.add_servers("a:1");
+               }),
+       "no wire"},
+      {changed(kept, [](auto&) {}), "update at the worker under bsp"},
+      {changed(kept,
+               [](auto& h) {
+                 h.mutable_terms()->set_consistency("ssp:1");
+                 h.mutable_terms()->set_update_site(proto::OWNER);
+               }),
+       "update at the owner under ssp:1"},
+  };
+  ServerOptions options;
+  options.link = link;
+  const std::unique_ptr<ParameterServer> server = *ParameterServer::Start(options);
+  for (const auto& [hello, text] : strangers) {
+    RawStream stranger(*link, server->address());
+    stranger.SayHello(hello);
+    const absl::Status refused = stranger.AwaitFailure();
+    EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
+    EXPECT_TRUE(absl::StrContains(refused.message(), text)) << refused << "\nlacks " << text;
+  }
+  std::vector<std::unique_ptr<RawStream>> workers;
+  for (int rank : {0, 1}) {
+    workers.push_back(std::make_unique<RawStream>(*link, server->address()));
+    workers[rank]->SayHello(RawStream::HelloFor(plan, rank));
+  }
+  proto::FrameHeader header;
+  header.set_kind(Kind::GOODBYE);
+  for (const auto& worker : workers) {
+    ASSERT_TRUE(worker->Await(Kind::HELLO).has_value());
+    worker->Send(header, "");
+    EXPECT_TRUE(worker->Await(Kind::GOODBYE).has_value());
+  }
+  workers.clear();
+  EXPECT_EQ(server->Wait(), absl::OkStatus());
 }
 
 // Any hello of a stranger with other terms ended the job of those who were training.

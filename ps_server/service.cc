@@ -352,6 +352,11 @@ absl::Status Service::OnHello(Session& session, const Payload& payload) {
   if (!hello.ParseFromString(payload.Flat())) {
     return absl::InvalidArgumentError("hello: not a Hello message");
   }
+  const StreamProof proof = session.stream->proof();
+  if (!proof.run.empty() && proof.run != hello.run_id()) {
+    return absl::InvalidArgumentError(
+        "hello: expected the run that the stream's metadata name, found another");
+  }
   absl::Status group_status;
   {
     MutexLock lock(&mutex_);
@@ -359,7 +364,7 @@ absl::Status Service::OnHello(Session& session, const Payload& payload) {
       if (status_.ok()) return absl::FailedPreconditionError("the run is over");
       return status_;
     }
-    GS_RETURN_IF_ERROR(CheckProof(session.stream->proof()));  // the run may be known by now
+    GS_RETURN_IF_ERROR(CheckProof(proof));  // the run may be known by now
     GS_RETURN_IF_ERROR(roster_.Check(hello));
     if (store_address_.empty()) store_address_ = hello.store();
     if (!number_.has_value()) number_ = NumberOf(hello);
@@ -369,7 +374,7 @@ absl::Status Service::OnHello(Session& session, const Payload& payload) {
     ++open_;
     group_status = roster_.Admit(hello);
     if (group_status.ok()) {
-      if (key_.empty()) key_ = session.stream->proof().key;
+      if (key_.empty()) key_ = proof.key;
       session.rank = hello.rank();
       session.connection = hello.connection();
       if (roster_.complete()) group_status = StartGroup();

@@ -99,6 +99,11 @@ void* operator new(size_t bytes) { return Allocate(bytes, alignof(std::max_align
 void* operator new(size_t bytes, std::align_val_t alignment) {
   return Allocate(bytes, static_cast<size_t>(alignment));
 }
+// By itself the library's would come here too, but not a sanitizer's.
+void* operator new(size_t bytes, const std::nothrow_t&) noexcept { return operator new(bytes); }
+void* operator new(size_t bytes, std::align_val_t alignment, const std::nothrow_t&) noexcept {
+  return operator new(bytes, alignment);
+}
 void operator delete(void* memory) noexcept { std::free(memory); }
 void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }

@@ -105,6 +105,18 @@ class JobFilesTest(Case):
                 (self.folder / "job.yaml").write_text(text)
                 result = self.run_here(WORKER, "--config=job.yaml")
                 self.assertEqual((result.returncode, result.stdout, result.stderr), (2, "", expected + "\n"))
+        result = self.run_here(WORKER, "--model=a\nworker: b\x1b[2J")
+        self.assertEqual((result.returncode, result.stderr.count("\n"), "\x1b" in result.stderr), (2, 1, False))
+        self.assertIn(r"a\nworker: b\x1b[2J", result.stderr)
+        pipe = self.folder / "pipe"
+        os.mkfifo(pipe)
+        for flag in ("--config", "--data=text:", "--init_from", "--secret_file", "--tls_cert"):
+            with self.subTest(flag):
+                kind, _, prefix = flag.partition("=")
+                job = ["--model=gpt"] if prefix else ["--model=mlp"]
+                result = self.run_here(WORKER, *job, "--steps=1", f"{kind}={prefix}{pipe}")
+                self.assertEqual((result.returncode, result.stderr.count("\n")), (2, 1), result.stderr)
+                self.assertIn("a pipe, expected a regular file", result.stderr)
         result = self.run_here(WORKER, "--config=absent.yaml")
         self.assertEqual(result.returncode, 2)
         self.assertEqual(result.stderr, "absent.yaml: expected a YAML file, found: No such file or directory\n")

@@ -307,7 +307,7 @@ class OperationsTest(unittest.TestCase):
     def test_a_rank_that_never_comes_is_what_the_message_begins_with(self):
         rank_0 = self.start(WORKER, *JOB, "--topology=ring", "--rank=0", "--world_size=3", "--master=127.0.0.1:0",
                             "--timeout=2s")
-        self.assert_ended(rank_0, 2, r"worker: ranks 1, 2 of 3 have not come to .*")
+        self.assert_ended(rank_0, 2, r"worker: DEADLINE_EXCEEDED: ranks 1, 2 of 3 have not come to .*")
 
     def test_a_result_that_stdout_does_not_take_is_a_failure_and_a_device_takes_a_record(self):
         worker = self.start(WORKER, *JOB, "--steps=1", stdout="/dev/full")

@@ -199,9 +199,22 @@ class TrainTest(Case):
         self.assertEqual(results[0], results[1])
         return results[0]
 
+    def contradict(self, address, update):
+        """The server goes by the first hello; none of these may be it."""
+        for run, field, value in ((b"from python", "fingerprint", "0" * 16), (b"from python", "world_size", 3),
+                                  (b"other", None, None)):
+            hello = self.hello(update, 0)
+            if field:
+                setattr(hello.terms, field, value)
+            stranger = Stream(address, [("gradsync-run-bin", run)])
+            stranger.send("HELLO", hello.SerializeToString())
+            outcome = stranger.outcome()
+            self.assertTrue(outcome.startswith("FAILED 3 hello"), outcome)
+
     def train(self, update):
         server, address = self.start(SERVER, "--listen=127.0.0.1:0", port=f"port_{update}")
         metadata = [("gradsync-run-bin", b"from python")]
+        self.contradict(address, update)
         workers = [Stream(address, metadata) for _ in range(2)]
         for rank, worker in enumerate(workers):
             worker.send("HELLO", self.hello(update, rank).SerializeToString())

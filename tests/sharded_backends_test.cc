@@ -15,6 +15,7 @@
 #include "absl/types/optional.h"
 #include "allreduce/ring_gradient_sync.h"
 #include "allreduce/shm_gradient_sync.h"
+#include "base/sanitizers.h"
 #include "group/in_memory_store.h"
 #include "gtest/gtest.h"
 #include "links/grpc_stream.h"
@@ -27,6 +28,9 @@
 #include "tests/ps_group.h"
 #include "tests/rank_threads.h"
 #include "tests/run_step.h"
+#if defined(GRADSYNC_ADDRESS_SANITIZER) || defined(GRADSYNC_THREAD_SANITIZER)
+#include <sanitizer/allocator_interface.h>
+#endif
 
 namespace gradsync {
 namespace {
@@ -276,10 +280,14 @@ TEST_P(ShardedBackendsTest, SendExactlyWhatTheModelSays) {
   }
 }
 
-// What the C library's allocator has given out, in all arenas.
+// What the C library's allocator has given out, in all arenas; or a sanitizer's, in its place.
 int64_t AllocatedBytes() {
+#if defined(GRADSYNC_ADDRESS_SANITIZER) || defined(GRADSYNC_THREAD_SANITIZER)
+  return static_cast<int64_t>(__sanitizer_get_current_allocated_bytes());
+#else
   const struct mallinfo2 info = mallinfo2();
   return static_cast<int64_t>(info.uordblks + info.hblkhd);
+#endif
 }
 
 // 16 MiB of parameters in 16 buckets.

@@ -14,6 +14,7 @@
 #include "links/grpc_stream.h"
 #include "links/in_process_stream.h"
 #include "ps_server/raw_worker.h"
+#include "ps_server/server.h"
 #include "tests/bucket_values.h"
 #include "tests/ps_group.h"
 #include "tests/rank_threads.h"
@@ -91,6 +92,29 @@ TEST(StrayHelloTest, AnotherWorldSizeIsRefusedAloneAndTheJobEndsWithItsHash) {
       for (int server : {0, 1}) EXPECT_EQ(group.server(server).Wait(), absl::OkStatus());
     }
   }
+}
+
+// A server that was told of no job took the run from the hello, and let in who had named another one
+// where it is looked at first: then all workers of the job were strangers to it.
+TEST(StrayHelloTest, AHelloOfAnotherRunThanItsStreamIsRefusedAloneByAServerThatWasToldNothing) {
+  GrpcLinkOptions as_worker;
+  as_worker.proof.run = "test";
+  const std::shared_ptr<StreamLink> link = NewGrpcLink(as_worker);
+  ServerOptions options;
+  options.link = link;
+  options.limits.proof = true;
+  const std::unique_ptr<ParameterServer> server = *ParameterServer::Start(options);
+  const Plan plan = UnevenPlan(1);
+  proto::Hello other = RawStream::HelloFor(plan, 0);
+  other.set_run_id("another");
+  RawStream stranger(*link, server->address());
+  stranger.SayHello(other);
+  EXPECT_EQ(stranger.AwaitFailure(),
+            absl::InvalidArgumentError(
+                "hello: expected the run that the stream's metadata name, found another"));
+  RawStream worker(*link, server->address());
+  worker.SayHello(RawStream::HelloFor(plan, 0));
+  EXPECT_TRUE(worker.Await(proto::FrameHeader::HELLO).has_value());
 }
 
 }  // namespace

@@ -190,6 +190,28 @@ TEST(TraceTest, ServersInSharedMemory) {
   EXPECT_EQ(Count(traced, "worker", "folds"), 0);
 }
 
+TEST(TraceTest, ReplicasInOneProcessShowWhatTheyCost) {
+  const Traced traced =
+      Trace(0, {"--topology=ring", "--link=grpc", "--data_parallel=2", "--trace_bandwidth=1gbit"});
+  ExpectStepsOfTheWindow(traced);
+  ExpectTheSumsOfMetrics(traced);
+  ASSERT_EQ(traced.workers.size(), 2);
+  for (int rank = 0; rank < 2; ++rank) {
+    const std::string worker = absl::StrCat("worker ", rank);
+    const proto::WorkerMetrics& metrics = traced.workers[rank];
+    const auto expect = [&](const std::string& name, const auto& ms) {
+      double sum = 0;
+      for (int step = kFirst; step <= kLast; ++step) sum += ms.Get(step - 1);
+      EXPECT_GT(sum, 0) << name;
+      EXPECT_NEAR(Sum(traced, worker, "compute", name), sum, 1e-3) << name;
+    };
+    expect("replicate", metrics.replicate_ms());
+    expect("scatter", metrics.scatter_ms());
+    expect("gather", metrics.gather_ms());
+    expect("reduce", metrics.reduce_ms());
+  }
+}
+
 TEST(TraceTest, GlooHasBuckets) {
   const Traced traced = Trace(0, {"--topology=ring", "--link=gloo"});
   ExpectStepsOfTheWindow(traced);

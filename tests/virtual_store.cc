@@ -170,7 +170,9 @@ class VirtualStoreClient : public ConnectedStore {
         : stores(stores),
           address(std::move(address)),
           service(std::move(service)),
-          process(stores->world_->this_process()) {}
+          process(stores->world_->this_process()) {
+      stores->lanes_.insert(stores->lanes_.end(), {calls_lane, answers});
+    }
     ~State() { stores->network_->End(session); }
 
     VirtualWorld* world() const { return stores->world_; }
@@ -342,6 +344,13 @@ class VirtualStoreClient : public ConnectedStore {
   const std::shared_ptr<State> state_;
   AlarmClock clock_;
 };
+
+VirtualStores::~VirtualStores() {
+  for (const auto& weak : lanes_) {
+    const std::shared_ptr<VirtualNetwork::Lane> lane = weak.lock();
+    if (lane != nullptr) lane->arrived.clear();
+  }
+}
 
 std::unique_ptr<VirtualStoreServer> VirtualStores::Serve(const std::string& address) {
   return std::make_unique<VirtualStoreServerImpl>(this, address);

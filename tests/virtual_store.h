@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "base/deadline.h"
@@ -30,6 +31,8 @@ class VirtualStoreServer {
 class VirtualStores {
  public:
   VirtualStores(VirtualWorld* world, VirtualNetwork* network) : world_(world), network_(network) {}
+  // Forgets what was to be heard after a message that never came.
+  ~VirtualStores();
 
   // On a thread of the process that serves.
   std::unique_ptr<VirtualStoreServer> Serve(const std::string& address);
@@ -47,6 +50,8 @@ class VirtualStores {
   VirtualWorld* const world_;
   VirtualNetwork* const network_;
   std::map<std::string, std::shared_ptr<Service>> services_;
+  // Of all clients. What has arrived in one keeps its client, and so the lane itself.
+  std::vector<std::weak_ptr<VirtualNetwork::Lane>> lanes_;
 };
 
 }  // namespace gradsync

@@ -22,6 +22,7 @@
 #include "base/deadline.h"
 #include "base/monotonic_time.h"
 #include "base/mutex.h"
+#include "base/sanitizers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tools/local_job.h"
@@ -85,6 +86,10 @@ std::ostream& operator<<(std::ostream& out, const Case& c) {
 
 class WallClockTest : public ::testing::TestWithParam<Case> {
  protected:
+  void SetUp() override {
+    if (kSanitized) GTEST_SKIP() << "a sanitizer's library wants to be loaded before any clock";
+  }
+
   WallClockTest() {
     const Case& c = GetParam();
     options_.worker_binary = "worker/worker";

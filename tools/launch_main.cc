@@ -119,8 +119,7 @@ void PrintLines(LocalJobOptions* job) {
     std::fflush(stdout);
   };
   job->on_failure = [](absl::string_view failure) {
-    std::fprintf(stderr, "launch: %.*s; stopping the rest\n", static_cast<int>(failure.size()),
-                 failure.data());
+    PrintError("launch", absl::StrCat(failure, "; stopping the rest"));
   };
 }
 
@@ -141,6 +140,10 @@ int Launch(const char* argv0, const ParsedFlags& parsed) {
       PrintError("launch", result.status().message());
       return 1;
     }
+    if (!result->drain_failure.empty()) {
+      PrintError("launch",
+                 absl::StrCat("the job did not end in good order: ", result->drain_failure));
+    }
     const bool again = result->exit_code != 0 && result->exit_code != kBadInput &&
                        *job->interrupt == 0 && job->attempt < max_restarts;
     if (!again) return result->exit_code;
@@ -157,5 +160,6 @@ int main(int argc, char** argv) {
   options.usage = gradsync::kUsage;
   options.aliases = {{"worker", "workers"}, {"server", "servers"}};
   options.version = gradsync::VersionText("launch");
-  return gradsync::Launch(argv[0], gradsync::ParseFlagsWithOriginsOrExit(argc, argv, options));
+  const gradsync::ParsedFlags flags = gradsync::ParseFlagsWithOriginsOrExit(argc, argv, options);
+  return gradsync::ExitCode("launch", gradsync::Launch(argv[0], flags));
 }

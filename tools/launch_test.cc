@@ -29,6 +29,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::SizeIs;
 using ::testing::StartsWith;
+using ::testing::UnorderedElementsAre;
 
 std::unique_ptr<TestProgram> Start(const std::vector<std::string>& flags) {
   std::vector<std::string> argv = {"tools/launch", "--worker_binary=tools/test_member",
@@ -115,6 +116,49 @@ TEST(LaunchTest, AnInterruptEndsAllProcesses) {
               ElementsAre("launch: interrupted by signal 2 (SIGINT); stopping the rest"));
 }
 
+// The signal was all that was said, and the code was that of a job with a checkpoint.
+TEST(LaunchTest, AJobThatCannotDrainIsExplainedByTheLastLineAndTheCode) {
+  const auto drained = Start({"--workers=2", "--", "--others_do=drain:143"});
+  AwaitHang(drained.get());
+  drained->Kill(SIGTERM);
+  EXPECT_EQ(drained->Finish().code, 143);
+  EXPECT_THAT(drained->err(), SizeIs(1));
+  const auto launch = Start(
+      {"--workers=2", "--", "--victim=worker1", "--victim_does=drain:1", "--others_do=drain:143"});
+  AwaitHang(launch.get());
+  launch->Kill(SIGTERM);
+  EXPECT_EQ(launch->Finish().code, 1);
+  ASSERT_FALSE(launch->err().empty());
+  EXPECT_THAT(launch->err().back(),
+              AllOf(StartsWith("launch: the job did not end in good order: worker: "
+                               "PERMISSION_DENIED: no checkpoint in / [worker 1 (pid "),
+                    EndsWith("): exit code 1]")));
+}
+
+TEST(LaunchTest, AWorkerThatIsKilledWhileItDrainsIsNamed) {
+  const auto launch = Start({"--workers=2", "--grace=200ms", "--", "--victim=worker1",
+                             "--victim_does=stubborn", "--others_do=drain:143"});
+  AwaitHang(launch.get());
+  launch->Kill(SIGTERM);
+  EXPECT_EQ(launch->Finish().code, 137);
+  ASSERT_FALSE(launch->err().empty());
+  EXPECT_THAT(launch->err().back(),
+              AllOf(StartsWith("launch: the job did not end in good order: worker 1 (pid "),
+                    EndsWith("killed by signal 9 (SIGKILL), for it had not ended within 200ms")));
+}
+
+// It said nothing, and ended with 0.
+TEST(LaunchTest, AFullStdoutIsALineAndExitCode1) {
+  TestProgram launch({"/bin/sh", "-c",
+                      "exec tools/launch --worker_binary=tools/test_member --workers=2 -- "
+                      "--others_do=lines:2 > /dev/full"});
+  EXPECT_EQ(launch.Finish().code, 1);
+  EXPECT_THAT(launch.err(),
+              UnorderedElementsAre("[worker 0] line 1", "[worker 1] line 1",
+                                   "launch: stdout: expected a file that takes all output, found "
+                                   "one that does not"));
+}
+
 TEST(LaunchTest, NoProcessSurvivesAKilledLaunch) {
   // Orphans come to this process, so that it can see them end.
   ASSERT_EQ(prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
@@ -142,6 +186,8 @@ TEST(LaunchTest, BadFlagsAreOneLineAndExitCode2) {
       {{"--wrokers=2"}, "--wrokers"},
       {{"--workers=two"}, "--workers"},
       {{"--", "two"}, "launch: expected worker flags after --, found \"two\""},
+      {{"--", "two\n\x1b[2J"}, R"(launch: expected worker flags after --, found "two\n\x1b[2J")"},
+      {{"--two\n\x1b[2J"}, R"(--two\n\x1b[2J)"},
   };
   for (const auto& [flags, expected] : cases) {
     const auto launch = Start(flags);

@@ -42,6 +42,7 @@ class LocalJob {
     GS_RETURN_IF_ERROR(StartAll());
     while (!Finished()) Turn();
     if (options_.collect_metrics && result_.exit_code == 0) CollectMetrics();
+    ExplainDrain();
     return std::move(result_);
   }
 
@@ -185,6 +186,7 @@ class LocalJob {
     }
     LookForInterrupt();
     LookForFailure();
+    LookForDrainFailure();
     LookForIdleServers();
     LookForStopped();
     EndTheRest();
@@ -198,6 +200,7 @@ class LocalJob {
     if (signal == 0 || interrupted_) return;
     interrupted_ = true;
     if (!failed()) {
+      draining_ = signal;
       Fail(absl::StrCat("interrupted by signal ", signal, " (SIG", sigabbrev_np(signal), ")"), "",
            128 + signal);
     }
@@ -221,6 +224,40 @@ class LocalJob {
     const ExitStatus& status = *first->process->exit_status();
     Fail(absl::StrCat(Describe(*first), ": ", status.ToString()), first->last_error,
          status.shell_code(), /*killed=*/status.signal != 0);
+  }
+
+  // Who ends first with another code than that of a job that drained knows why it did not.
+  void LookForDrainFailure() {
+    if (draining_ == 0 || undrained_ != nullptr) return;
+    for (const auto& member : members_) {
+      if (member->process == nullptr || !member->process->exit_status().has_value()) continue;
+      const ExitStatus& status = *member->process->exit_status();
+      if (status.ok() || status.shell_code() == 128 + draining_) continue;
+      undrained_ = member.get();
+      return;
+    }
+  }
+
+  void ExplainDrain() {
+    if (undrained_ == nullptr) return;
+    const bool hurried = options_.interrupts != nullptr && *options_.interrupts > 1;
+    // Whom the signal killed had not begun to train, and then nobody could finish a step.
+    const bool early = std::any_of(members_.begin(), members_.end(), [this](const auto& member) {
+      return member->process != nullptr && member->process->exit_status().has_value() &&
+             member->process->exit_status()->signal == draining_;
+    });
+    if (hurried || early) return;
+    LocalJobResult drain;
+    const ExitStatus& status = *undrained_->process->exit_status();
+    drain.failure = absl::StrCat(Describe(*undrained_), ": ", status.ToString());
+    if (drain_overdue_ && status.signal == SIGKILL) {
+      absl::StrAppend(&drain.failure, ", for it had not ended within ",
+                      absl::FormatDuration(options_.drain));
+    } else if (status.signal == 0) {
+      drain.failure_detail = undrained_->last_error;
+    }
+    result_.drain_failure = DescribeFailure(drain);
+    result_.exit_code = status.shell_code();
   }
 
   // Servers end by themselves when the last worker leaves.
@@ -289,7 +326,9 @@ class LocalJob {
       kill_at_ = Deadline::In(options_.grace);
       SignalAll(SIGTERM);
     }
-    if (kill_at_.passed()) SignalAll(SIGKILL);
+    if (!kill_at_.passed()) return;
+    drain_overdue_ = draining_ != 0;
+    SignalAll(SIGKILL);
   }
 
   void SignalAll(int signal) {
@@ -311,6 +350,9 @@ class LocalJob {
   std::vector<std::unique_ptr<Member>> members_;  // servers, then workers
   LocalJobResult result_;
   bool interrupted_ = false;
+  int draining_ = 0;                   // the signal that interrupted a job which had not failed
+  const Member* undrained_ = nullptr;  // who first ended otherwise then
+  bool drain_overdue_ = false;
   Deadline linger_until_ = Deadline::Never();
   Deadline terminate_at_ = Deadline::Never();
   Deadline kill_at_ = Deadline::Never();

@@ -77,13 +77,18 @@ struct LocalJobOptions {
 
 struct LocalJobResult {
   // 0 if all processes succeeded; otherwise that of the first failure as a shell reports it: the
-  // exit code, or 128 + signal.
+  // exit code, or 128 + signal. Of an interrupted job 128 + signal, unless it did not end in good
+  // order: then that of `drain_failure`.
   int exit_code = 0;
   // "worker 1 (pid 123): killed by signal 9 (SIGKILL)": the process that failed first. Empty on
   // success.
   std::string failure;
   // What that process printed last on stderr.
   std::string failure_detail;
+  // Of a job that was interrupted and did not end in good order: who was the first that did not, and
+  // why, as DescribeFailure() has it. Empty where each process ended with 0 or with 128 + signal,
+  // where one that did not catch the signal yet was killed by it, and after a second interrupt.
+  std::string drain_failure;
   // Contents of the metrics files, by rank and by server, when collected and all succeeded.
   std::vector<std::string> worker_metrics;
   std::vector<std::string> server_metrics;

@@ -267,7 +267,25 @@ TEST_F(LocalJobTest, ASecondInterruptKillsWhoDoesNotEnd) {
     record(process, line, is_stderr);
     if (line == "up") interrupts = 2;
   };
-  EXPECT_EQ(Run().exit_code, 143);
+  const LocalJobResult result = Run();
+  EXPECT_EQ(result.exit_code, 143);
+  EXPECT_EQ(result.drain_failure, "");
+}
+
+TEST_F(LocalJobTest, AWorkerThatTheSignalKillsBeforeItTrainsIsWhyOthersCannotDrain) {
+  std::atomic<int> interrupt{0};
+  options_.workers = 2;
+  options_.interrupt = &interrupt;
+  Behave("worker0", "hang", "drain:1");
+  int up = 0;
+  const auto record = options_.on_line;
+  options_.on_line = [&](absl::string_view process, absl::string_view line, bool is_stderr) {
+    record(process, line, is_stderr);
+    if (line == "up" && ++up == 2) interrupt = SIGTERM;
+  };
+  const LocalJobResult result = Run();
+  EXPECT_EQ(result.exit_code, 143);
+  EXPECT_EQ(result.drain_failure, "");
 }
 
 TEST_F(LocalJobTest, AMissingBinaryIsAnErrorThatNamesIt) {

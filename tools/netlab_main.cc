@@ -28,6 +28,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/byte_sizes.h"
 #include "base/flags.h"
+#include "base/program_main.h"
 #include "base/rate.h"
 #include "base/status_macros.h"
 #include "tools/network_lab.h"
@@ -75,7 +76,7 @@ constexpr int kFirstHost = 100;
 std::string HostPath(int host) { return absl::StrCat("/proc/1/fd/", kFirstHost + host); }
 
 int Complain(int exit_code, absl::string_view message) {
-  std::fprintf(stderr, "netlab: %s\n", std::string(message).c_str());
+  PrintError("netlab", message);
   return exit_code;
 }
 

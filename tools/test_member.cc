@@ -2,7 +2,8 @@
 // victim, behaves as --victim_does says once the others are up; the others as --others_do says.
 //
 // Behaviours: exit:N, fail:N (says on stderr that it lost somebody, then exits), signal:N (raises
-// it), hang, stubborn (hangs and ignores SIGTERM), lines:N (prints N lines, the odd ones on stderr,
+// it), drain:N (hangs; on SIGTERM says that it has no checkpoint, unless N is 143, and exits), hang,
+// stubborn (hangs and ignores SIGTERM), lines:N (prints N lines, the odd ones on stderr,
 // then exits), silent (never writes --port_file), tell:NAME (prints that variable of its
 // environment, then exits).
 
@@ -42,6 +43,20 @@ ABSL_FLAG(std::string, others_do, "exit:0", "behaviour");
 namespace gradsync {
 namespace {
 
+// Ends the process as a worker does that was told to end.
+[[noreturn]] void Drain(int code) {
+  sigset_t told;
+  sigemptyset(&told);
+  sigaddset(&told, SIGTERM);
+  sigprocmask(SIG_BLOCK, &told, nullptr);
+  std::printf("up\n");
+  std::fflush(stdout);
+  int signal = 0;
+  sigwait(&told, &signal);
+  if (code != 143) std::fprintf(stderr, "worker: PERMISSION_DENIED: no checkpoint in /\n");
+  std::exit(code);
+}
+
 [[noreturn]] void Hang() {
   while (true) pause();
 }
@@ -63,6 +78,7 @@ int Behave(const std::string& behaviour) {
     std::fprintf(stderr, "about to die\n");
     raise(number);
   }
+  if (parts.first == "drain") Drain(number);
   if (parts.first == "lines") {
     for (int i = 0; i < number; ++i) std::fprintf(i % 2 == 0 ? stdout : stderr, "line %d\n", i);
     return 0;

@@ -100,6 +100,10 @@ class File {
       case TraceSpan::kForward:
       case TraceSpan::kBackward:
       case TraceSpan::kUpdate:
+      case TraceSpan::kReplicate:
+      case TraceSpan::kScatter:
+      case TraceSpan::kGather:
+      case TraceSpan::kReduce:
         return {kCompute};
       case TraceSpan::kExposed:
         return {kExposed};
@@ -163,6 +167,14 @@ class File {
         return absl::StrCat("update", chunk);
       case TraceSpan::kCopy:
         return absl::StrCat("copy", chunk);
+      case TraceSpan::kReplicate:
+        return "replicate";
+      case TraceSpan::kScatter:
+        return "scatter";
+      case TraceSpan::kGather:
+        return "gather";
+      case TraceSpan::kReduce:
+        return "reduce";
     }
     return "";
   }

@@ -37,6 +37,10 @@ Measured MeasuredOf(const proto::ProcessTrace& trace, int64_t step, size_t bucke
       case TraceSpan::kBackward:
         measured.backward = seconds;
         break;
+      case TraceSpan::kGather:
+      case TraceSpan::kReduce:  // after backward, and buckets leave in it
+        measured.backward += seconds;
+        break;
       case TraceSpan::kUpdate:
       case TraceSpan::kOptimize:
         measured.update += seconds;

@@ -111,6 +111,27 @@ TEST(PredictedStepTest, ARingsIsTheSimulatorsStepPieceByPiece) {
   ExpectTheSimulatorsStep(cluster, 3);
 }
 
+// Their buckets leave after backward, while gradients are added up.
+TEST(PredictedStepTest, WhatReplicasDoAfterBackwardIsAPartOfIt) {
+  std::vector<proto::ProcessTrace> traces = Measured(2);
+  for (proto::ProcessTrace& trace : traces) {
+    const auto backward =
+        std::find(trace.what().begin(), trace.what().end(), static_cast<int>(TraceSpan::kBackward));
+    trace.set_length_ns(static_cast<int>(backward - trace.what().begin()), 5 * kMillisecond);
+    Add(TraceSpan::kGather, 115, 116, &trace);
+    Add(TraceSpan::kReduce, 116, 130, &trace);
+    Add(TraceSpan::kReplicate, 90, 100, &trace);
+  }
+  Cluster cluster;
+  cluster.bytes_per_second = 1e8;
+  const auto replicas = PredictStep(PlanOf(2), cluster, traces, 3);
+  const auto plain = PredictStep(PlanOf(2), cluster, Measured(2), 3);
+  ASSERT_TRUE(replicas.ok()) << replicas.status();
+  ASSERT_TRUE(plain.ok()) << plain.status();
+  EXPECT_EQ(MillisecondsOf((*replicas)[0], TraceSpan::kStep),
+            MillisecondsOf((*plain)[0], TraceSpan::kStep));
+}
+
 TEST(PredictedStepTest, SoIsTheServers) {
   Cluster cluster;
   cluster.ring = false;

@@ -17,6 +17,14 @@ absl::StatusOr<JobInputs> OpenJobInputs(const TrainerOptions& options, int rank,
   if (options.accumulate < 1) {
     return FlagError("accumulate", "at least 1", absl::StrCat(options.accumulate));
   }
+  if (options.data_parallel < 1) {
+    return FlagError("data_parallel", "at least 1", absl::StrCat(options.data_parallel));
+  }
+  if (options.batch_size % options.data_parallel != 0) {
+    return FlagError("batch_size",
+                     absl::StrCat("a multiple of --data_parallel=", options.data_parallel),
+                     absl::StrCat(options.batch_size));
+  }
   if (!(options.label_smoothing >= 0 && options.label_smoothing <= 1)) {
     return FlagError("label_smoothing", "a number from 0 to 1",
                      absl::StrCat(options.label_smoothing));
@@ -66,7 +74,8 @@ absl::StatusOr<JobInputs> OpenJobInputs(const TrainerOptions& options, int rank,
         absl::StrCat("--batch_size: expected at most a rank's share of ", options.data, ", ", share,
                      " of ", train.size(), " samples, found ", options.batch_size));
   }
-  inputs.accumulation = {share, options.batch_size, options.accumulate};
+  inputs.accumulation = {share, options.batch_size / options.data_parallel,
+                         options.accumulate * options.data_parallel};
   const int64_t steps_per_epoch = inputs.accumulation.StepsPerEpoch();
   inputs.steps_per_epoch = steps_per_epoch;
   inputs.steps = options.steps != 0 ? options.steps : options.epochs * steps_per_epoch;

@@ -249,7 +249,7 @@ absl::Status SetRandomState(absl::string_view state, c10::Device device) {
       state.remove_prefix(sizeof(size));
       if (state.size() < size) return Damaged("its random state is cut off");
       const at::Tensor bytes = at::empty({static_cast<int64_t>(size)}, at::kByte);
-      std::memcpy(bytes.data_ptr(), state.data(), size);
+      if (size > 0) std::memcpy(bytes.data_ptr(), state.data(), size);
       state.remove_prefix(size);
       at::Generator generator = at::globalContext().defaultGenerator(each);
       const std::lock_guard<std::mutex> lock(generator.mutex());

@@ -27,6 +27,17 @@ void RecordBatch(TraceRecorder* recorder, int64_t step, const BatchPoints& point
   AddSpan(recorder, TraceSpan::kBackward, step, points.forward_done, points.backward_done);
 }
 
+void RecordReplicas(TraceRecorder* recorder, int64_t step, const ReplicaPoints& points) {
+  if (!Records(recorder, step)) return;
+  AddSpan(recorder, TraceSpan::kData, step, points.begin, points.have_data);
+  AddSpan(recorder, TraceSpan::kReplicate, step, points.have_data, points.replicated);
+  AddSpan(recorder, TraceSpan::kScatter, step, points.replicated, points.scattered);
+  AddSpan(recorder, TraceSpan::kForward, step, points.scattered, points.forward_done);
+  AddSpan(recorder, TraceSpan::kBackward, step, points.forward_done, points.applied);
+  AddSpan(recorder, TraceSpan::kGather, step, points.applied, points.gathered);
+  AddSpan(recorder, TraceSpan::kReduce, step, points.gathered, points.reduced);
+}
+
 void RecordStep(TraceRecorder* recorder, int64_t step, MonotonicTime begin,
                 MonotonicTime finished) {
   if (!Records(recorder, step)) return;

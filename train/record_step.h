@@ -19,6 +19,20 @@ struct BatchPoints {
 // Records data, forward and backward. `recorder` may be null, here and below. Thread-safe.
 void RecordBatch(TraceRecorder* recorder, int64_t step, const BatchPoints& points);
 
+// The same in a batch of a step with replicas in one process (data_parallel_step.h).
+struct ReplicaPoints {
+  MonotonicTime begin;
+  MonotonicTime have_data;
+  MonotonicTime replicated;
+  MonotonicTime scattered;
+  MonotonicTime forward_done;  // of replica 0
+  MonotonicTime applied;       // backward of all replicas
+  MonotonicTime gathered;
+  MonotonicTime reduced;
+};
+
+void RecordReplicas(TraceRecorder* recorder, int64_t step, const ReplicaPoints& points);
+
 // Records a step that ends now: itself, and by how much a straggler stretches its update. At
 // `finished` all buckets were there and updated. Waits and updates are recorded where they happen
 // (ddp/distributed_data_parallel.h). Thread-safe.

@@ -115,7 +115,9 @@ absl::StatusOr<HostTensor> ToHost(const std::string& name, const at::Tensor& ten
   host.sizes = tensor.sizes().vec();
   try {
     const at::Tensor there = tensor.detach().to(at::kCPU).contiguous();
-    host.data.assign(static_cast<const char*>(there.data_ptr()), there.nbytes());
+    if (there.nbytes() > 0) {
+      host.data.assign(static_cast<const char*>(there.data_ptr()), there.nbytes());
+    }
   } catch (const std::exception& e) {
     return absl::InternalError(absl::StrCat("copying ", name, ": LibTorch: ", e.what()));
   }
@@ -124,7 +126,7 @@ absl::StatusOr<HostTensor> ToHost(const std::string& name, const at::Tensor& ten
 
 at::Tensor FromHost(const HostTensor& host) {
   const at::Tensor tensor = at::empty(host.sizes, ScalarTypeOf(host.type));
-  std::memcpy(tensor.data_ptr(), host.data.data(), host.data.size());
+  if (!host.data.empty()) std::memcpy(tensor.data_ptr(), host.data.data(), host.data.size());
   return tensor;
 }
 

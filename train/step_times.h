@@ -1,9 +1,45 @@
 #ifndef GRADSYNC_TRAIN_STEP_TIMES_H_
 #define GRADSYNC_TRAIN_STEP_TIMES_H_
 
+#include <cstdint>
+
 #include "absl/time/time.h"
 
 namespace gradsync {
+
+// What a step with replicas in one process took beside what it computes (data_parallel_step.h):
+// parts of `forward` and `backward` below. All zero without replicas.
+struct ReplicaTimes {
+  absl::Duration replicate;
+  absl::Duration scatter;
+  absl::Duration apply;  // forward and backward, until the last replica is done
+  absl::Duration gather;
+  absl::Duration reduce;
+  absl::Duration busy_first;   // in apply, replica 0 alone
+  absl::Duration busy_others;  // likewise, the sum of all others
+  int64_t tx_bytes = 0;        // from device 0 to others, and back
+  int64_t rx_bytes = 0;
+
+  // Device 0's share of what all devices were busy for; a fair one is 1 / replicas. 0 without.
+  double FirstShare() const {
+    const absl::Duration first = replicate + scatter + gather + reduce + busy_first;
+    const absl::Duration all = first + busy_others;
+    return all > absl::ZeroDuration() ? absl::FDivDuration(first, all) : 0;
+  }
+
+  ReplicaTimes& operator+=(const ReplicaTimes& more) {
+    replicate += more.replicate;
+    scatter += more.scatter;
+    apply += more.apply;
+    gather += more.gather;
+    reduce += more.reduce;
+    busy_first += more.busy_first;
+    busy_others += more.busy_others;
+    tx_bytes += more.tx_bytes;
+    rx_bytes += more.rx_bytes;
+    return *this;
+  }
+};
 
 // Where one step's time went, in order; the parts add up to `total`.
 //
@@ -19,6 +55,7 @@ struct StepTimes {
   absl::Duration backward;  // with the launches of buckets that become ready in it
   absl::Duration exposed;   // waiting for buckets after backward: communication that nothing hid
   absl::Duration update;    // the optimizer, when the worker runs it
+  ReplicaTimes replicas;
 };
 
 }  // namespace gradsync

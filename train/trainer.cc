@@ -38,6 +38,7 @@
 #include "train/check_finite.h"
 #include "train/checkpointer.h"
 #include "train/compute_threads.h"
+#include "train/data_parallel_step.h"
 #include "train/decay_groups.h"
 #include "train/evaluate.h"
 #include "train/forward.h"
@@ -137,6 +138,7 @@ class TrainerImpl : public Trainer {
                                              inputs_.sampler->options().world_size, inputs_.steps));
     GS_RETURN_IF_ERROR(checkpointer_->LoadWeights(*model_));
     GS_RETURN_IF_ERROR(MoveModel());
+    GS_RETURN_IF_ERROR(MakeReplicas(model));
     return OpenLoader(/*epoch=*/0, /*position=*/0);
   }
 
@@ -310,6 +312,19 @@ class TrainerImpl : public Trainer {
     stage.timeout = options_.timeout;
     stage.example = [this] { return ExampleInputs(options_.batch_size); };
     GS_ASSIGN_OR_RETURN(stage_, PipelineStage::Create(stage, place, model_, side_channel_));
+    return absl::OkStatus();
+  }
+
+  absl::Status MakeReplicas(const ModelOptions& model) {
+    if (options_.data_parallel == 1) return absl::OkStatus();
+    DataParallelOptions replicas;
+    replicas.replicas = options_.data_parallel;
+    replicas.threads = options_.threads;
+    replicas.part = inputs_.accumulation.batch_size;
+    replicas.model = model;
+    replicas.compute = options_.compute;
+    replicas.activity = activity();
+    GS_ASSIGN_OR_RETURN(replicas_, DataParallelStep::Create(replicas, model_));
     return absl::OkStatus();
   }
 
@@ -501,7 +516,7 @@ class TrainerImpl : public Trainer {
   }
 
   // The step's batch `i`, the next one, entered into the job's books. With the first it is known
-  // how many the step has.
+  // how many the step has. With replicas each part of a batch counts as one.
   absl::StatusOr<Batch> NextBatch(int64_t i, StepReport* report) {
     const MonotonicTime start = MonotonicTime::Now();
     GS_ASSIGN_OR_RETURN(Batch batch, upload_->Next());
@@ -511,7 +526,8 @@ class TrainerImpl : public Trainer {
     report->times.data += MonotonicTime::Now() - start;
     report->epoch = batch.epoch + 1;
     report->samples += batch.labels.numel();
-    const bool last = i + 1 == batches_;
+    const int64_t parts = replicas_ != nullptr ? replicas_->PartsOf(batch) : 1;
+    const bool last = i + parts == batches_;
     if (last && (batch.last_of_epoch || report->step == report->steps)) report->epoch_end.emplace();
     return batch;
   }
@@ -542,9 +558,41 @@ class TrainerImpl : public Trainer {
     return Count(figures, /*last=*/true, &sum);
   }
 
+  // The step by replicas, each of which has a part of each batch.
+  absl::Status ComputeReplicas(const StepOptions& step, StepReport* report) {
+    StepTimes& times = report->times;
+    FigureSum figures;
+    batches_ = 1;
+    for (int64_t i = 0; i < batches_;) {
+      ReplicaPoints points;
+      points.begin = MonotonicTime::Now();
+      DataParallelStep::Work work;
+      work.step = step;
+      GS_ASSIGN_OR_RETURN(work.batch, NextBatch(i, report));
+      points.have_data = MonotonicTime::Now();
+      work.first_part = i;
+      work.parts = batches_;
+      work.label_smoothing = options_.label_smoothing;
+      work.seed = [&](int64_t part) {
+        return StepSeed(options_.seed, replica_, step.step, /*micro_batch=*/part);
+      };
+      slow_down_.Begin(options_.straggler.Factor(rank_, report->step));
+      GS_RETURN_IF_ERROR(replicas_->Run(*ddp_, work, &figures, &times.replicas, &points));
+      slow_down_.End();
+      const MonotonicTime done = MonotonicTime::Now();
+      RecordReplicas(options_.recorder.get(), step.step, points);
+      times.forward += points.forward_done - points.have_data;
+      times.backward += done - points.forward_done;
+      i += replicas_->PartsOf(work.batch);
+    }
+    FigureSum step_figures;
+    return Count(figures.OfStep(), /*last=*/true, &step_figures);
+  }
+
   // Forward and backward of the step's batches. Those before the last only add up gradients.
   absl::Status ComputeGradients(const StepOptions& step, StepReport* report) {
     if (stage_ != nullptr) return ComputeStage(step, report);
+    if (replicas_ != nullptr) return ComputeReplicas(step, report);
     FigureSum figures;
     batches_ = 1;
     for (int64_t i = 0; i < batches_; ++i) {
@@ -926,11 +974,12 @@ class TrainerImpl : public Trainer {
   std::map<int64_t, absl::Duration> kept_ends_;  // when their steps ended
   std::vector<MonotonicTime> gradient_done_;  // in this step, by parameter; empty unless recorded
   std::unique_ptr<DistributedDataParallel> ddp_;
-  std::unique_ptr<StepGraph> step_graph_;  // after Bind()
-  std::unique_ptr<PipelineStage> stage_;   // null without stages
-  std::unique_ptr<ShardedStep> sharded_;   // null unless owners alone keep parameters
-  absl::Duration stage_wait_;              // of measured steps
-  std::unique_ptr<TensorSlice> slice_;     // null without slices
+  std::unique_ptr<StepGraph> step_graph_;       // after Bind()
+  std::unique_ptr<PipelineStage> stage_;        // null without stages
+  std::unique_ptr<DataParallelStep> replicas_;  // null with one replica
+  std::unique_ptr<ShardedStep> sharded_;        // null unless owners alone keep parameters
+  absl::Duration stage_wait_;                   // of measured steps
+  std::unique_ptr<TensorSlice> slice_;          // null without slices
   // Of the link between slices, before the first measured step.
   absl::Duration slice_wait_before_;
   int64_t slice_tx_before_ = 0;

@@ -48,6 +48,9 @@ struct TrainerOptions {
   // Batches per step (accumulation.h). Each counts as its mean, whatever its size, over as many as
   // the step has.
   int64_t accumulate = 1;
+  // Replicas of the model in this process (data_parallel_step.h), among which each batch is cut into
+  // equal parts; each part then counts as a batch does with `accumulate`. On the CPU, in fp32.
+  int data_parallel = 1;
   // How the model is cut into stages. `accumulate` are then the micro-batches of a step.
   PipelineOptions pipeline;
   // BatchNorm by the moments of all workers' batches (models/sync_norm.h). Not with `cuda_graph`.

@@ -35,6 +35,7 @@
 #include "worker/pipeline_flags.h"
 #include "worker/progress.h"
 #include "worker/recipe_flags.h"
+#include "worker/replica_line.h"
 #include "worker/seeing.h"
 
 namespace gradsync {
@@ -242,6 +243,8 @@ class Job {
       PrintMemory(*result, options_.trainer.model.activation_checkpointing);
       const std::string memory = MemoryLine(trainer_->plan(), options_.join.sync.job);
       if (!memory.empty()) PrintLine(memory);
+      const std::string replicas = ReplicaLine(result->times, options_.trainer.data_parallel);
+      if (!replicas.empty()) PrintLine(replicas);
       PrintResult(*result, options_.trainer.synchronised ? Replicas() : 1,
                   options_.trainer.ema_decay > 0);
     }

@@ -33,6 +33,7 @@
 #include "worker/checkpoint_flags.h"
 #include "worker/config_flags.h"
 #include "worker/data_flags.h"
+#include "worker/data_parallel_flags.h"
 #include "worker/failure_flags.h"
 #include "worker/job.h"
 #include "worker/model_flags.h"
@@ -197,6 +198,7 @@ absl::StatusOr<JobOptions> JobOptionsFromFlags(std::vector<FlagRecord> flags) {
   GS_RETURN_IF_ERROR(PipelineFromFlags(&job));
   GS_RETURN_IF_ERROR(SlicesFromFlags(&job));
   GS_RETURN_IF_ERROR(ShardingFromFlags(&job));
+  GS_RETURN_IF_ERROR(DataParallelFromFlags(&job));
   job.flags = EffectiveFlagsFrom(std::move(flags), job.join);
   GS_ASSIGN_OR_RETURN(job.seeing, SeeingFromFlags(meet.rank));
   GS_RETURN_IF_ERROR(WatchFromOutside(&job));
@@ -210,7 +212,7 @@ int PrintModel(const TrainerOptions& options) {
     std::fputs(table->c_str(), stdout);
     return 0;
   }
-  std::fprintf(stderr, "worker: %s\n", table.status().ToString().c_str());
+  PrintError("worker", table.status().ToString());
   return 2;
 }
 

@@ -136,6 +136,27 @@ void FillSlice(const JobOptions& options, const TrainingResult& result,
   metrics->set_slice_wait_seconds(absl::ToDoubleSeconds(result.slice_wait));
 }
 
+// Of a process with several replicas.
+void FillReplicas(const JobOptions& options, const TrainingResult& result,
+                  proto::WorkerMetrics* metrics) {
+  metrics->set_data_parallel(options.trainer.data_parallel);
+  if (options.trainer.data_parallel == 1) return;
+  ReplicaTimes sum;
+  for (const StepTimes& times : result.times) {
+    const ReplicaTimes& own = times.replicas;
+    metrics->add_replicate_ms(absl::ToDoubleMilliseconds(own.replicate));
+    metrics->add_scatter_ms(absl::ToDoubleMilliseconds(own.scatter));
+    metrics->add_apply_ms(absl::ToDoubleMilliseconds(own.apply));
+    metrics->add_gather_ms(absl::ToDoubleMilliseconds(own.gather));
+    metrics->add_reduce_ms(absl::ToDoubleMilliseconds(own.reduce));
+    sum += own;
+  }
+  const double steps = std::max<double>(1, static_cast<double>(result.times.size()));
+  metrics->set_device0_share(sum.FirstShare());
+  metrics->set_device0_tx_bytes_per_step(static_cast<double>(sum.tx_bytes) / steps);
+  metrics->set_device0_rx_bytes_per_step(static_cast<double>(sum.rx_bytes) / steps);
+}
+
 }  // namespace
 
 absl::Status WriteWorkerMetrics(const JobOptions& options, const GradientSync& sync,
@@ -148,6 +169,7 @@ absl::Status WriteWorkerMetrics(const JobOptions& options, const GradientSync& s
   FillFlags(options.flags.flags, &metrics);
   FillPipeline(options, place, trainer, result, &metrics);
   FillSlice(options, result, &metrics);
+  FillReplicas(options, result, &metrics);
   FillSteps(result, &metrics);
   metrics.set_loader_threads(trainer.loader_threads());
   metrics.set_data_wait_share(DataWaitShare(result.times));

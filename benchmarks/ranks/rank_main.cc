@@ -1,6 +1,5 @@
 #include "benchmarks/ranks/rank_main.h"
 
-#include <cstdio>
 #include <memory>
 #include <utility>
 
@@ -57,8 +56,7 @@ absl::StatusOr<std::function<absl::Status()>> OpenStartLine(const proto::RankSpe
 
 int RankExitCode(absl::string_view benchmark, const absl::Status& status) {
   if (status.ok()) return 0;
-  std::fprintf(stderr, "%s: rank %d: %s\n", std::string(benchmark).c_str(),
-               absl::GetFlag(FLAGS_rank), status.ToString().c_str());
+  PrintError(benchmark, absl::StrCat("rank ", absl::GetFlag(FLAGS_rank), ": ", status.ToString()));
   return absl::IsInvalidArgument(status) ? 2 : 1;
 }
 

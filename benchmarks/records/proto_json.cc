@@ -1,11 +1,9 @@
 #include "benchmarks/records/proto_json.h"
 
-#include <cerrno>
-#include <fstream>
-#include <iterator>
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "base/regular_file.h"
 #include "base/status_macros.h"
 #include "base/write_file.h"
 #include "google/protobuf/util/json_util.h"
@@ -41,14 +39,12 @@ absl::Status ParseJson(absl::string_view json, absl::string_view what,
 }
 
 absl::Status ReadJson(const std::string& path, google::protobuf::Message* message) {
-  errno = 0;
-  std::ifstream file(path, std::ios::binary);
-  std::string text;
-  if (file) text.assign(std::istreambuf_iterator<char>(file), {});
-  if (!file || file.bad()) {
-    return absl::ErrnoToStatus(errno != 0 ? errno : EIO, absl::StrCat("cannot read ", path));
+  const absl::StatusOr<std::string> text = ReadRegularFile(path);
+  if (!text.ok()) {
+    return absl::Status(text.status().code(),
+                        absl::StrCat("cannot read ", path, ": ", text.status().message()));
   }
-  return ParseJson(text, path, message);
+  return ParseJson(*text, path, message);
 }
 
 }  // namespace gradsync

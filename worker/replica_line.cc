@@ -1,0 +1,34 @@
+#include "worker/replica_line.h"
+
+#include "absl/strings/str_format.h"
+#include "absl/time/time.h"
+
+namespace gradsync {
+
+std::string ReplicaLine(const std::vector<StepTimes>& times, int replicas) {
+  if (replicas < 2 || times.empty()) return "";
+  ReplicaTimes sum;
+  absl::Duration total;
+  for (const StepTimes& step : times) {
+    sum += step.replicas;
+    total += step.total;
+  }
+  if (total <= absl::ZeroDuration()) return "";
+  const auto percent = [total](absl::Duration part) {
+    return 100 * absl::FDivDuration(part, total);
+  };
+  const auto mega = [&times](int64_t bytes) {
+    return 1e-6 * static_cast<double>(bytes) / static_cast<double>(times.size());
+  };
+  return absl::StrFormat(
+      "of a step %.1f %% replicate, %.1f %% scatter, %.1f %% apply, %.1f %% gather, %.1f %% "
+      "reduce; "
+      "device 0 does %.1f %% of the work of %d replicas, sends them %.1f MB a step and receives "
+      "%.1f "
+      "MB",
+      percent(sum.replicate), percent(sum.scatter), percent(sum.apply), percent(sum.gather),
+      percent(sum.reduce), 100 * sum.FirstShare(), replicas, mega(sum.tx_bytes),
+      mega(sum.rx_bytes));
+}
+
+}  // namespace gradsync

@@ -1,0 +1,17 @@
+#ifndef GRADSYNC_WORKER_REPLICA_LINE_H_
+#define GRADSYNC_WORKER_REPLICA_LINE_H_
+
+#include <string>
+#include <vector>
+
+#include "train/step_times.h"
+
+namespace gradsync {
+
+// Where the steps of a process with several replicas spent their time, and what of that is the load
+// of device 0. Empty where it had one, or no step.
+std::string ReplicaLine(const std::vector<StepTimes>& times, int replicas);
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_WORKER_REPLICA_LINE_H_
