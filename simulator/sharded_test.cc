@@ -11,14 +11,13 @@
 #include "plan/placement.h"
 #include "plan/sharded_job.h"
 #include "plan/wire_traffic.h"
+#include "simulator/clusters_of_test.h"
 #include "simulator/simulate.h"
 
 namespace gradsync {
 namespace {
 
 using ::testing::HasSubstr;
-
-constexpr double kRate = 1e8;  // bytes per second
 
 struct Job {
   Plan plan;
@@ -61,37 +60,13 @@ BucketSlots Slots(int zero) {
 }
 
 Cluster Ring() {
-  Cluster cluster;
+  Cluster cluster = FreeMessages();
   cluster.returned = Returned::kParameters;
-  cluster.bytes_per_second = kRate;
-  cluster.constants = {1, 0, 0, 0};
   return cluster;
 }
 
 Cluster Servers(Placement placement, int servers) {
-  Cluster cluster = Ring();
-  cluster.ring = false;
-  cluster.placement = placement;
-  cluster.servers = servers;
-  return cluster;
-}
-
-std::vector<Cluster> AllClusters(int n) {
-  std::vector<Cluster> clusters = {Ring()};
-  for (int k : {1, 2, 3, 4}) clusters.push_back(Servers(Placement::kDedicated, k));
-  for (int k : {1, 2, n}) {
-    if (k <= n) clusters.push_back(Servers(Placement::kColocated, k));
-  }
-  for (int k : {1, 2}) {
-    if (k < n) clusters.push_back(Servers(Placement::kMixed, k));
-  }
-  return clusters;
-}
-
-std::string Name(const Cluster& cluster, int n) {
-  return cluster.ring ? "ring n=" + std::to_string(n)
-                      : std::string(PlacementName(cluster.placement)) + " n=" + std::to_string(n) +
-                            " k=" + std::to_string(cluster.servers);
+  return WithServers(Ring(), placement, servers);
 }
 
 double StepOf(const Job& job, const Cluster& cluster) {
@@ -104,10 +79,10 @@ TEST(ShardedTest, BytesAreExactlyThoseOfThePlan) {
   for (int n : {1, 2, 3, 4, 7}) {
     const Job job = JobOf(n, 5, 1.000003, Slots(3), /*seconds=*/0.01, /*chunk_bytes=*/4096);
     const std::vector<int> gathers = GathersOfStep(job.plan, job.times.units);
-    for (Cluster cluster : AllClusters(n)) {
+    for (Cluster cluster : AllClusters(Ring(), n)) {
       cluster.constants = LinkConstants();
       const auto step = SimulateStep(job.plan, cluster, job.times);
-      ASSERT_TRUE(step.ok()) << Name(cluster, n) << ": " << step.status();
+      ASSERT_TRUE(step.ok()) << NameOf(cluster, n) << ": " << step.status();
       EXPECT_EQ(step->method, SimulationMethod::kChunks);
       const std::vector<Flow> flows =
           cluster.ring
@@ -116,7 +91,7 @@ TEST(ShardedTest, BytesAreExactlyThoseOfThePlan) {
                                    gathers);
       EXPECT_EQ(std::max(step->tx_bytes_max_host, step->rx_bytes_max_host),
                 BusiestBytes(HostTraffic(flows, ProcessHosts(cluster, n))))
-          << Name(cluster, n);
+          << NameOf(cluster, n);
     }
   }
 }
@@ -141,7 +116,7 @@ TEST(ShardedTest, StepsOfCommunicationAloneTakeWhatTheClosedFormsSay) {
   const double kept = 2.0 / units;  // of everything, which is not gathered again
   for (int n : {2, 4, 8}) {
     const Job job = JobOf(n, units, megabytes, Slots(3));
-    const double all = static_cast<double>(job.plan.total_bytes()) / kRate;
+    const double all = static_cast<double>(job.plan.total_bytes()) / kTestRate;
     const double ring = (3 - kept) * (n - 1) / n * all;
     EXPECT_GE(StepOf(job, Ring()), 0.999 * ring) << n;
     EXPECT_LE(StepOf(job, Ring()), 1.02 * ring) << n;
@@ -197,10 +172,10 @@ TEST(ShardedTest, TwoBucketsOfGradientsAreAsGoodAsAllUntilBackwardHasToWait) {
       job.times.bucket_ready = {0.51, 0.52, 0.53, 0.54, 1, 1.5};
       return StepOf(job, cluster);
     };
-    EXPECT_NEAR(step(2, false), step(0, false), 1e-9) << Name(cluster, 4);
+    EXPECT_NEAR(step(2, false), step(0, false), 1e-9) << NameOf(cluster, 4);
     // Three buckets that wait for those before stop what would have hidden them.
-    const double exchange = (cluster.ring ? 1.5 : 2) * 10e6 / kRate;
-    EXPECT_NEAR(step(2, true) - step(0, true), 3 * exchange, 0.3 * exchange) << Name(cluster, 4);
+    const double exchange = (cluster.ring ? 1.5 : 2) * 10e6 / kTestRate;
+    EXPECT_NEAR(step(2, true) - step(0, true), 3 * exchange, 0.3 * exchange) << NameOf(cluster, 4);
   }
 }
 

@@ -8,13 +8,12 @@
 #include "gtest/gtest.h"
 #include "plan/cost_model.h"
 #include "plan/wire_traffic.h"
+#include "simulator/clusters_of_test.h"
 
 namespace gradsync {
 namespace {
 
 using ::testing::HasSubstr;
-
-constexpr double kRate = 1e8;  // bytes per second
 
 // 100 MB in equal buckets of about 25 MiB, with the default chunks unless they are given.
 Plan PlanOf(int n, double megabytes = 100, int64_t chunk_bytes = 0, Codec codec = Codec()) {
@@ -30,20 +29,8 @@ Plan PlanOf(int n, double megabytes = 100, int64_t chunk_bytes = 0, Codec codec 
   return *Plan::FromBuckets(tensors, buckets, optimizer, n, chunk_bytes, codec);
 }
 
-// Messages that cost nothing but their bytes.
-Cluster FreeMessages(bool ring) {
-  Cluster cluster;
-  cluster.ring = ring;
-  cluster.bytes_per_second = kRate;
-  cluster.constants = {1, 0, 0, 0};
-  return cluster;
-}
-
 Cluster Servers(Placement placement, int servers) {
-  Cluster cluster = FreeMessages(false);
-  cluster.placement = placement;
-  cluster.servers = servers;
-  return cluster;
+  return WithServers(FreeMessages(), placement, servers);
 }
 
 double Load(const Cluster& cluster, int n) {
@@ -58,25 +45,6 @@ double Load(const Cluster& cluster, int n) {
       return MixedPsLoad(n, cluster.servers);
   }
   return 0;
-}
-
-std::vector<Cluster> AllClusters(int n) {
-  std::vector<Cluster> clusters = {FreeMessages(true)};
-  for (int k : {1, 2, 3, 4}) clusters.push_back(Servers(Placement::kDedicated, k));
-  for (int k : {1, 2, n}) {
-    if (k <= n) clusters.push_back(Servers(Placement::kColocated, k));
-  }
-  for (int k : {1, 2}) {
-    if (k < n) clusters.push_back(Servers(Placement::kMixed, k));
-  }
-  return clusters;
-}
-
-std::string Name(const Cluster& cluster, int n) {
-  static const char* const kPlacements[] = {"dedicated", "colocated", "mixed"};
-  return cluster.ring ? "ring n=" + std::to_string(n)
-                      : std::string(kPlacements[static_cast<int>(cluster.placement)]) +
-                            " n=" + std::to_string(n) + " k=" + std::to_string(cluster.servers);
 }
 
 // A step of which backward takes two thirds.
@@ -104,8 +72,8 @@ TEST(SimulateTest, LargeExchangesTakeWhatTheClosedFormsSayWithinTheFill) {
   for (int n : {2, 4, 8, 16}) {
     const Plan plan = PlanOf(n);
     const double stripe = StripeBytes(plan) / static_cast<double>(plan.total_bytes());
-    for (const Cluster& cluster : AllClusters(n)) {
-      const double best = Load(cluster, n) * static_cast<double>(plan.total_bytes()) / kRate;
+    for (const Cluster& cluster : AllClusters(FreeMessages(), n)) {
+      const double best = Load(cluster, n) * static_cast<double>(plan.total_bytes()) / kTestRate;
       const double time = *SimulateExchange(plan, cluster, SimulationMethod::kChunks);
       double most = 1 + 1.3 * stripe;
       if (!cluster.ring && cluster.placement == Placement::kDedicated) {
@@ -118,8 +86,8 @@ TEST(SimulateTest, LargeExchangesTakeWhatTheClosedFormsSayWithinTheFill) {
         most += 0.01;
       }
       if (!cluster.ring && cluster.placement == Placement::kMixed) most = 1.15;
-      EXPECT_GE(time, best * 0.9999) << Name(cluster, n);
-      EXPECT_LE(time, best * most) << Name(cluster, n);
+      EXPECT_GE(time, best * 0.9999) << NameOf(cluster, n);
+      EXPECT_LE(time, best * most) << NameOf(cluster, n);
     }
   }
 }
@@ -133,8 +101,8 @@ TEST(SimulateTest, AShorterLeadCostsTimeAndALongerOneGainsNothing) {
       cluster.lead = lead;
       return *SimulateExchange(plan, cluster, SimulationMethod::kChunks);
     };
-    EXPECT_GT(time(1), 1.01 * time(2)) << Name(cluster, 16);
-    EXPECT_GT(time(8), 0.99 * time(2)) << Name(cluster, 16);
+    EXPECT_GT(time(1), 1.01 * time(2)) << NameOf(cluster, 16);
+    EXPECT_GT(time(8), 0.99 * time(2)) << NameOf(cluster, 16);
   }
 }
 
@@ -154,7 +122,7 @@ TEST(SimulateTest, BytesAreExactlyThoseOfThePlan) {
     for (Returned returned : {Returned::kMean, Returned::kParameters}) {
       for (int n : {1, 2, 3, 4, 7}) {
         const Plan plan = PlanOf(n, 1.000003, 4096, codec);
-        for (Cluster cluster : AllClusters(n)) {
+        for (Cluster cluster : AllClusters(FreeMessages(), n)) {
           if (cluster.ring && codec.sparse()) continue;
           cluster.returned = returned;
           ComputeTimes times;
@@ -170,8 +138,8 @@ TEST(SimulateTest, BytesAreExactlyThoseOfThePlan) {
             tx = std::max(tx, static_cast<double>(host.tx_bytes));
             rx = std::max(rx, static_cast<double>(host.rx_bytes));
           }
-          EXPECT_EQ(step->tx_bytes_max_host, tx) << Name(cluster, n);
-          EXPECT_EQ(step->rx_bytes_max_host, rx) << Name(cluster, n);
+          EXPECT_EQ(step->tx_bytes_max_host, tx) << NameOf(cluster, n);
+          EXPECT_EQ(step->rx_bytes_max_host, rx) << NameOf(cluster, n);
         }
       }
     }
@@ -180,7 +148,7 @@ TEST(SimulateTest, BytesAreExactlyThoseOfThePlan) {
 
 TEST(SimulateTest, AtFourWorkersDedicatedServersBeatTheRingFromThreeOn) {
   const Plan plan = PlanOf(4);
-  const double ring = *SimulateExchange(plan, FreeMessages(true));
+  const double ring = *SimulateExchange(plan, FreeMessages());
   for (int k : {1, 2, 3, 4}) {
     const double ps = *SimulateExchange(plan, Servers(Placement::kDedicated, k));
     EXPECT_EQ(ps < ring, k >= 3) << k;
@@ -192,7 +160,7 @@ TEST(SimulateTest, AtFourWorkersDedicatedServersBeatTheRingFromThreeOn) {
 TEST(SimulateTest, FluidAgreesWithChunksWithinOnePercentAndSixWhenMixed) {
   for (int n : {16, 64}) {
     const Plan plan = PlanOf(n);
-    std::vector<Cluster> clusters = {FreeMessages(true)};
+    std::vector<Cluster> clusters = {FreeMessages()};
     for (int k : {2, n / 2, n}) clusters.push_back(Servers(Placement::kDedicated, k));
     for (int k : {n / 4, n / 2, n}) clusters.push_back(Servers(Placement::kColocated, k));
     for (int k : {1, n / 2}) clusters.push_back(Servers(Placement::kMixed, k));
@@ -207,9 +175,10 @@ TEST(SimulateTest, FluidAgreesWithChunksWithinOnePercentAndSixWhenMixed) {
         ASSERT_TRUE(chunks.ok() && fluid.ok());
         const bool mixed = !cluster.ring && cluster.placement == Placement::kMixed;
         EXPECT_NEAR(fluid->step / chunks->step, 1, mixed ? 0.06 : 0.01)
-            << Name(cluster, n) << owner_updates;
+            << NameOf(cluster, n) << owner_updates;
         EXPECT_NEAR(fluid->tx_bytes_max_host / chunks->tx_bytes_max_host, 1, 0.02);
-        EXPECT_NEAR(fluid->busy_share, chunks->busy_share, mixed ? 0.05 : 0.03) << Name(cluster, n);
+        EXPECT_NEAR(fluid->busy_share, chunks->busy_share, mixed ? 0.05 : 0.03)
+            << NameOf(cluster, n);
       }
     }
   }
@@ -217,31 +186,31 @@ TEST(SimulateTest, FluidAgreesWithChunksWithinOnePercentAndSixWhenMixed) {
 
 TEST(SimulateTest, FourThousandWorkersTakeLessThanTwoSeconds) {
   const Plan plan = PlanOf(4096);
-  for (Cluster cluster : {FreeMessages(true), Servers(Placement::kDedicated, 512),
+  for (Cluster cluster : {FreeMessages(), Servers(Placement::kDedicated, 512),
                           Servers(Placement::kColocated, 4096), Servers(Placement::kMixed, 1024)}) {
     cluster.constants = LinkConstants();
     const MonotonicTime start = MonotonicTime::Now();
     const auto step = SimulateStep(plan, cluster, HalfASecond());
-    EXPECT_LT(MonotonicTime::Now() - start, absl::Seconds(2)) << Name(cluster, 4096);
+    EXPECT_LT(MonotonicTime::Now() - start, absl::Seconds(2)) << NameOf(cluster, 4096);
     ASSERT_TRUE(step.ok()) << step.status();
     EXPECT_EQ(step->method, SimulationMethod::kFluid);
-    EXPECT_GT(step->step, 0.6 + 0.5 * Load(cluster, 4096)) << Name(cluster, 4096);
+    EXPECT_GT(step->step, 0.6 + 0.5 * Load(cluster, 4096)) << NameOf(cluster, 4096);
   }
 }
 
 TEST(SimulateTest, RepeatedSimulationsAreEqualToTheLastBit) {
   const Plan plan = PlanOf(5, 3.3);
-  for (Cluster cluster : AllClusters(5)) {
+  for (Cluster cluster : AllClusters(FreeMessages(), 5)) {
     cluster.constants = LinkConstants();
     const auto first = SimulateStep(plan, cluster, HalfASecond());
     const auto second = SimulateStep(plan, cluster, HalfASecond());
-    EXPECT_EQ(first->step, second->step) << Name(cluster, 5);
+    EXPECT_EQ(first->step, second->step) << NameOf(cluster, 5);
   }
 }
 
 TEST(SimulateTest, CommunicationThatFitsBehindBackwardIsHidden) {
   const Plan plan = PlanOf(4, 4);
-  Cluster cluster = FreeMessages(true);
+  Cluster cluster = FreeMessages();
   cluster.bytes_per_second = 1e9;
   ComputeTimes times = HalfASecond();
   times.bucket_ready = {0.3, 0.35, 0.4, 0.45};
@@ -255,7 +224,7 @@ TEST(SimulateTest, CommunicationThatFitsBehindBackwardIsHidden) {
 
 TEST(SimulateTest, ASlowWorkerDelaysAllOfThem) {
   const Plan plan = PlanOf(4, 4);
-  Cluster cluster = FreeMessages(true);
+  Cluster cluster = FreeMessages();
   cluster.slowness = {1, 1, 3, 1};
   const auto step = SimulateStep(plan, cluster, HalfASecond());
   EXPECT_GT(step->step, 3 * 0.65);
@@ -341,7 +310,7 @@ TEST(SimulateTest, CompressionHalvesTheBytesThere) {
 
 TEST(SimulateTest, LatencyIsPaidAtEachHopAndMessagesAtEachChunk) {
   const Plan plan = PlanOf(4, 0.001);  // a stripe per bucket, nearly no bytes
-  Cluster ring = FreeMessages(true);
+  Cluster ring = FreeMessages();
   ring.constants.latency = 1;
   EXPECT_NEAR(*SimulateExchange(plan, ring), 2 * (4 - 1), 0.01);
   Cluster ps = Servers(Placement::kDedicated, 1);
@@ -360,19 +329,19 @@ TEST(SimulateTest, WhatMakesNoSenseIsRefusedByName) {
   const auto message = [&](const Cluster& cluster) {
     return std::string(SimulateStep(plan, cluster, times).status().message());
   };
-  Cluster cluster = FreeMessages(true);
+  Cluster cluster = FreeMessages();
   cluster.bytes_per_second = 0;
   EXPECT_THAT(message(cluster), HasSubstr("bytes_per_second: expected more than 0, found 0"));
   EXPECT_THAT(message(Servers(Placement::kColocated, 5)),
               HasSubstr("servers: expected at most 4 beside workers, found 5"));
   EXPECT_THAT(message(Servers(Placement::kDedicated, 0)),
               HasSubstr("servers: expected at least 1, found 0"));
-  cluster = FreeMessages(true);
+  cluster = FreeMessages();
   cluster.slowness = {1, 1};
   EXPECT_THAT(message(cluster), HasSubstr("slowness: expected none or 4 numbers, found 2"));
   ComputeTimes late = times;
   late.bucket_ready.back() = 0.7;
-  EXPECT_THAT(std::string(SimulateStep(plan, FreeMessages(true), late).status().message()),
+  EXPECT_THAT(std::string(SimulateStep(plan, FreeMessages(), late).status().message()),
               HasSubstr("ready times: expected between 0.5 and 0.6"));
 }
 

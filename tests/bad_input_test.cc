@@ -1,11 +1,6 @@
 // Bad input to the processes themselves: one line on stderr that names the flag or file, what was
 // expected and what came, and exit code 2, before any training.
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -13,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/deaf_process.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/worker_processes.h"
@@ -33,32 +29,6 @@ constexpr char kHowToNccl[] = "--device=cuda";
 #else
 constexpr char kHowToNccl[] = "--config=cuda";
 #endif
-
-// A port of 127.0.0.1 that stays ours: taken for others when it listens, refused when not.
-class HeldPort {
- public:
-  explicit HeldPort(bool listens) : socket_(socket(AF_INET, SOCK_STREAM, 0)) {
-    sockaddr_in address = {};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t size = sizeof(address);
-    EXPECT_EQ(bind(socket_, reinterpret_cast<sockaddr*>(&address), size), 0);
-    EXPECT_EQ(getsockname(socket_, reinterpret_cast<sockaddr*>(&address), &size), 0);
-    if (listens) {
-      EXPECT_EQ(listen(socket_, 1), 0);
-    }
-    address_ = absl::StrCat("127.0.0.1:", ntohs(address.sin_port));
-  }
-  ~HeldPort() { close(socket_); }
-  HeldPort(const HeldPort&) = delete;
-  HeldPort& operator=(const HeldPort&) = delete;
-
-  const std::string& address() const { return address_; }
-
- private:
-  const int socket_;
-  std::string address_;
-};
 
 void ExpectRefused(TestProgram* program, const std::vector<std::string>& words) {
   EXPECT_EQ(program->Finish().code, 2);
@@ -253,7 +223,7 @@ TEST(WorkerBadInputTest, DataThatIsMissingTruncatedOrTooLittle) {
 }
 
 TEST(WorkerBadInputTest, PeersThatCannotBeReachedAreNamed) {
-  const HeldPort closed(/*listens=*/false);
+  const DeafProcess closed;
   ExpectRefused(kWorker,
                 {"--model=mlp", "--topology=ring", "--rank=1", "--world_size=2", "--timeout=2s",
                  "--master=" + closed.address()},
@@ -265,7 +235,8 @@ TEST(WorkerBadInputTest, PeersThatCannotBeReachedAreNamed) {
 }
 
 TEST(WorkerBadInputTest, APortThatIsTakenIsNamed) {
-  const HeldPort taken(/*listens=*/true);
+  DeafProcess taken;
+  taken.Listen();
   ExpectRefused(kWorker,
                 {"--model=mlp", "--topology=ring", "--rank=0", "--world_size=2", "--timeout=2s",
                  "--master=" + taken.address()},
@@ -349,9 +320,10 @@ TEST(ServerBadInputTest, FlagsThatDoNotExistOrFit) {
 }
 
 TEST(ServerBadInputTest, APortThatIsTakenOrAMasterThatIsNotThereIsNamed) {
-  const HeldPort taken(/*listens=*/true);
+  DeafProcess taken;
+  taken.Listen();
   ExpectRefused(kServer, {"--listen=" + taken.address()}, {"--listen", taken.address()});
-  const HeldPort closed(/*listens=*/false);
+  const DeafProcess closed;
   ExpectRefused(kServer, {"--master=" + closed.address(), "--timeout=2s"}, {closed.address()});
 }
 

@@ -1,0 +1,55 @@
+#ifndef GRADSYNC_SIMULATOR_CLUSTERS_OF_TEST_H_
+#define GRADSYNC_SIMULATOR_CLUSTERS_OF_TEST_H_
+
+#include <string>
+#include <vector>
+
+#include "plan/placement.h"
+#include "simulator/cluster.h"
+
+namespace gradsync {
+
+// For tests: bytes per second of every interface.
+constexpr double kTestRate = 1e8;
+
+// A ring whose messages cost nothing but their bytes.
+inline Cluster FreeMessages() {
+  Cluster cluster;
+  cluster.bytes_per_second = kTestRate;
+  cluster.constants = {1, 0, 0, 0};
+  return cluster;
+}
+
+// `ring` with servers instead.
+inline Cluster WithServers(const Cluster& ring, Placement placement, int servers) {
+  Cluster cluster = ring;
+  cluster.ring = false;
+  cluster.placement = placement;
+  cluster.servers = servers;
+  return cluster;
+}
+
+// `ring` and servers in every place, for `n` workers.
+inline std::vector<Cluster> AllClusters(const Cluster& ring, int n) {
+  std::vector<Cluster> clusters = {ring};
+  for (int k : {1, 2, 3, 4}) clusters.push_back(WithServers(ring, Placement::kDedicated, k));
+  for (int k : {1, 2, n}) {
+    if (k <= n) clusters.push_back(WithServers(ring, Placement::kColocated, k));
+  }
+  for (int k : {1, 2}) {
+    if (k < n) clusters.push_back(WithServers(ring, Placement::kMixed, k));
+  }
+  return clusters;
+}
+
+// "ring n=4", "mixed n=4 k=2".
+inline std::string NameOf(const Cluster& cluster, int n) {
+  const std::string workers = "n=" + std::to_string(n);
+  if (cluster.ring) return "ring " + workers;
+  return std::string(PlacementName(cluster.placement)) + " " + workers +
+         " k=" + std::to_string(cluster.servers);
+}
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_SIMULATOR_CLUSTERS_OF_TEST_H_
