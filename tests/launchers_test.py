@@ -164,9 +164,13 @@ class LaunchersTest(unittest.TestCase):
         self.assertEqual(server.returncode, 1)
         self.assertIsNone(again.poll())
 
+    def torchrun_command(self, *flags):
+        # Not --standalone, for which torchrun 1.13 has one port: two tests at once would be one job's.
+        return [sys.executable, "-u", "-m", "torch.distributed.run", "--rdzv_backend=c10d", "--rdzv_id=alone",
+                f"--rdzv_endpoint=localhost:{free_port()}", "--monitor_interval=0.1", *flags]
+
     def torchrun(self, *flags):
-        return self.start(sys.executable, "-u", "-m", "torch.distributed.run", "--standalone", "--monitor_interval=0.1",
-                          *flags)
+        return self.start(*self.torchrun_command(*flags))
 
     def own_model(self, commands):
         """Runs a program of a user's on two ranks, by a line of shell."""
@@ -212,11 +216,10 @@ class LaunchersTest(unittest.TestCase):
 
     @unittest.skipUnless(has_torchrun(), "there is no torchrun")
     def test_torchrun_trains_a_ring_and_with_servers_among_its_tasks(self):
-        flags = ["-m", "torch.distributed.run", "--standalone", "--monitor_interval=0.1", "-r", "1", "-t", "1",
-                 f"--log_dir={self.folder}", "--no_python"]
-        self.assert_trains("ring", sys.executable, *flags, "--nproc_per_node=2",
+        flags = ["-r", "1", "-t", "1", f"--log_dir={self.folder}", "--no_python"]
+        self.assert_trains("ring", *self.torchrun_command(*flags, "--nproc_per_node=2"),
                            self.script(os.path.abspath(WORKER), "--topology=ring", *TRAIN))
-        self.assert_trains("ps", sys.executable, *flags, "--nproc_per_node=3",
+        self.assert_trains("ps", *self.torchrun_command(*flags, "--nproc_per_node=3"),
                            self.script(os.path.abspath(TASK), "--servers=1", "--", *TRAIN))
 
     @unittest.skipUnless(has_torchrun(), "there is no torchrun")
