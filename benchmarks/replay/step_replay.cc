@@ -242,8 +242,8 @@ class Replay {
       });
       Launch(number, bucket);
     };
-    ReplayedParts parts;
-    if (stage_ == nullptr) {
+    if (plan_.slots().gradients > 0 || plan_.slots().parameters > 0) {
+      ReplayedParts parts;
       GS_RETURN_IF_ERROR(Compute(clock_.Now(), /*factor=*/0, launch, &parts));
     } else {
       for (int b = 0; b < buckets(); ++b) launch(b);
