@@ -41,10 +41,12 @@ std::string Text() {
   return path;
 }
 
+// The rate is one at which a difference of rounding hardly grows in 50 steps: with 0.2, another
+// matrix kernel in one process alone is 8e-6 away at the end.
 Flags SmallGpt() {
   return {"--model=gpt",     "--gpt_width=16", "--gpt_layers=2",       "--gpt_heads=4",
           "--gpt_context=8", "--batch_size=2", "--steps=50",           "--dropout=0",
-          "--lr=0.2",        "--momentum=0.9", "--data=text:" + Text()};
+          "--lr=0.1",        "--momentum=0.9", "--data=text:" + Text()};
 }
 
 Metrics Train(int workers, int servers, const Flags& flags) {

@@ -1,12 +1,15 @@
 // The trace of a job, by real processes under every backend that a host without GPUs has: it can be
 // read, every chunk that was sent was received, and its sums are those that the job printed.
 
+#include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <map>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -26,7 +29,7 @@ namespace {
 using ::testing::IsEmpty;
 using ::testing::Not;
 
-constexpr int kFirst = 3, kLast = 6, kSteps = 7;
+constexpr int kFirst = 3, kLast = 9, kSteps = 10;
 
 struct Traced {
   std::vector<ReadSlice> slices;
@@ -72,12 +75,14 @@ std::set<std::string> ProcessesOf(const Traced& traced) {
   return processes;
 }
 
-// How long the slices of a process are whose lane and name begin so, milliseconds.
+// How long the slices of a process are whose lane and name begin so, milliseconds; of one step, or of
+// all with 0.
 double Sum(const Traced& traced, const std::string& process, const std::string& lane,
-           const std::string& name = "") {
+           const std::string& name = "", int step = 0) {
   double sum = 0;
   for (const ReadSlice& slice : traced.slices) {
     if (slice.process != process || !absl::StartsWith(slice.lane, lane)) continue;
+    if (step != 0 && slice.step != step) continue;
     if (absl::StartsWith(slice.name, name))
       sum += 1e-6 * static_cast<double>(slice.end - slice.begin);
   }
@@ -92,24 +97,37 @@ int Count(const Traced& traced, const std::string& process, const std::string& l
   return count;
 }
 
+// How far sums of single steps are from what was expected, as a part of that, in the middle one: a
+// thread that the machine takes off its core between two slices makes any one step an outlier.
+double MedianError(const std::vector<std::pair<double, double>>& found_and_expected) {
+  std::vector<double> errors;
+  for (const auto& [found, expected] : found_and_expected) {
+    errors.push_back(std::abs(found - expected) / expected);
+  }
+  std::sort(errors.begin(), errors.end());
+  return errors[errors.size() / 2];
+}
+
 // The gaps between what is computed in a step add up to the exposed time that was measured and
 // printed; so do the slices that fill them.
 void ExpectTheSumsOfMetrics(const Traced& traced) {
   ASSERT_EQ(traced.workers.size(), 2);
   for (int rank = 0; rank < 2; ++rank) {
     const std::string worker = absl::StrCat("worker ", rank);
-    double exposed = 0, steps = 0;
     ASSERT_EQ(traced.workers[rank].exposed_ms_size(), kSteps);
+    std::vector<std::pair<double, double>> steps, waits, gaps;
     for (int step = kFirst; step <= kLast; ++step) {
-      exposed += traced.workers[rank].exposed_ms(step - 1);
-      steps += traced.workers[rank].step_ms(step - 1);
+      const double traced_step = Sum(traced, worker, "steps", "", step);
+      const double exposed = traced.workers[rank].exposed_ms(step - 1);
+      steps.emplace_back(traced_step, traced.workers[rank].step_ms(step - 1));
+      waits.emplace_back(Sum(traced, worker, "exposed", "", step), exposed);
+      gaps.emplace_back(traced_step - Sum(traced, worker, "compute", "", step), exposed);
+      if (rank == 0) EXPECT_GT(exposed, 0.25);
     }
-    EXPECT_NEAR(Sum(traced, worker, "steps"), steps, 0.02 * steps) << worker;
+    EXPECT_LT(MedianError(steps), 0.02) << worker;
     if (rank == 1) continue;  // nobody keeps it waiting
-    EXPECT_GT(exposed, 1);
-    EXPECT_NEAR(Sum(traced, worker, "exposed"), exposed, 0.02 * exposed);
-    EXPECT_NEAR(Sum(traced, worker, "steps") - Sum(traced, worker, "compute"), exposed,
-                0.02 * exposed);
+    EXPECT_LT(MedianError(waits), 0.02);
+    EXPECT_LT(MedianError(gaps), 0.02);
   }
 }
 
