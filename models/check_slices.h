@@ -2,7 +2,7 @@
 #define GRADSYNC_MODELS_CHECK_SLICES_H_
 
 #include "absl/status/status.h"
-#include "models/create_model.h"
+#include "models/model_options.h"
 
 namespace gradsync {
 

@@ -5,20 +5,9 @@
 
 #include "ATen/core/Tensor.h"
 #include "models/model.h"
-#include "train/precision.h"
+#include "train/compute_options.h"
 
 namespace gradsync {
-
-struct ComputeOptions {
-  Precision precision = Precision::kFp32;
-  // Images, and with them what passes between layers, and the weights of convolutions lie in memory
-  // channel by channel for each pixel (NHWC): what a GPU's tensor cores want, and oneDNN takes.
-  // Sizes, indices and parameter names are as ever.
-  bool channels_last = false;
-  // Batch normalisation and what follows it in one operation, where FusedNorm takes it: in
-  // training, on a GPU, with channels_last. Elsewhere nothing changes, not a bit.
-  bool fused_norm = true;
-};
 
 // Gives `model` the memory format and the way of normalising that Forward() expects, in place and
 // values unchanged. To be called before a DistributedDataParallel wraps the model, on whose plan

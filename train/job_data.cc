@@ -7,6 +7,7 @@
 #include "base/status_macros.h"
 #include "data/open_dataset.h"
 #include "data/open_tokens.h"
+#include "models/create_model.h"
 #include "models/model_table.h"
 
 namespace gradsync {

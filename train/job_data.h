@@ -9,7 +9,7 @@
 #include "data/dataset.h"
 #include "data/open_dataset.h"
 #include "data/token_dataset.h"
-#include "models/create_model.h"
+#include "models/model_options.h"
 
 namespace gradsync {
 

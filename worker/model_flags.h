@@ -3,7 +3,7 @@
 #ifndef GRADSYNC_WORKER_MODEL_FLAGS_H_
 #define GRADSYNC_WORKER_MODEL_FLAGS_H_
 
-#include "models/create_model.h"
+#include "models/model_options.h"
 
 namespace gradsync {
 
