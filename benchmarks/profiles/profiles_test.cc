@@ -4,6 +4,7 @@
 #include <iterator>
 #include <string>
 
+#include "absl/status/status.h"
 #include "benchmarks/profiles/step_profile.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -45,6 +46,8 @@ TEST(ProfilesTest, EachSaysWhereItCameFrom) {
     EXPECT_GT(profile.machine().cores(), 0);
     EXPECT_NE(profile.machine().cpu(), "");
     EXPECT_THAT(profile.command(), testing::HasSubstr("train_bench -- --record="));
+    EXPECT_THAT(profile.note(), testing::Not(testing::HasSubstr("WARNING")));
+    EXPECT_EQ(CheckHasBlocks(profile), absl::OkStatus());
   }
   for (const char* name : {"vgg16", "bert_large"}) {
     EXPECT_EQ(Profile(name).origin(), "shapes");
