@@ -29,7 +29,8 @@
 #include "tests/rank_threads.h"
 #include "tests/run_step.h"
 #if defined(GRADSYNC_ADDRESS_SANITIZER) || defined(GRADSYNC_THREAD_SANITIZER)
-#include <sanitizer/allocator_interface.h>
+// Of the sanitizers' run-time library; g++ 12 has no header that declares it.
+extern "C" size_t __sanitizer_get_current_allocated_bytes();
 #endif
 
 namespace gradsync {
