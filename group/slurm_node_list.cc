@@ -11,7 +11,7 @@
 namespace gradsync {
 namespace {
 
-constexpr size_t kMaxHosts = 1'000'000;
+constexpr size_t kMaxHosts = 65536;  // as many as a job has workers
 
 absl::Status Error(absl::string_view found) {
   return absl::InvalidArgumentError(

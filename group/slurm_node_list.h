@@ -12,7 +12,7 @@ namespace gradsync {
 // Host names of a Slurm node list, in order: "gpu[003-005,012],x1" gives gpu003, gpu004, gpu005,
 // gpu012, x1. Numbers keep the width of a range's lower end; a name may have several brackets, of
 // which the last counts fastest. Errors: INVALID_ARGUMENT, with what was expected and found; lists
-// of more than a million hosts are refused.
+// of more than 65536 hosts, as many as a job has workers, are refused.
 absl::StatusOr<std::vector<std::string>> ExpandSlurmNodeList(absl::string_view list);
 
 }  // namespace gradsync

@@ -28,6 +28,10 @@ TEST(SlurmNodeListTest, SeveralBracketsCountTheLastFastest) {
               ElementsAre("r1n01x", "r1n02x", "r2n01x", "r2n02x"));
 }
 
+TEST(SlurmNodeListTest, AsManyHostsAsAJobHasWorkersAreExpanded) {
+  EXPECT_EQ(ExpandSlurmNodeList("a[0-65535]").value().size(), 65536u);
+}
+
 TEST(SlurmNodeListTest, AnythingElseIsAnErrorThatQuotesIt) {
   for (const char* list : {"",
                            ",",
@@ -48,6 +52,7 @@ TEST(SlurmNodeListTest, AnythingElseIsAnErrorThatQuotesIt) {
                            "a[+1]",
                            "a[1-99999999999]",
                            "a[0-999]b[0-9999]",
+                           "a[0-65536]",
                            "a[99999999999999999999]"}) {
     const absl::StatusOr<std::vector<std::string>> hosts = ExpandSlurmNodeList(list);
     EXPECT_TRUE(absl::IsInvalidArgument(hosts.status())) << list;
