@@ -173,7 +173,7 @@ TEST(ThreadsTest, OneThreadComputes) {
   // Batches are made by several threads, so that none of them has much to do.
   LocalJobOptions options = SmallJob(
       1, 0,
-      {"--threads=1", "--loader_threads=8", "--batch_size=256", "--steps=300", "--log_every=10"});
+      {"--threads=1", "--loader_threads=8", "--batch_size=256", "--steps=1000", "--log_every=10"});
   int pid = 0;
   std::vector<int64_t> ticks;
   options.on_start = [&pid](absl::string_view, int started) { pid = started; };
