@@ -13,7 +13,7 @@
 #include "ATen/core/Tensor.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
+#include "absl/types/optional.h"
 #include "base/deadline.h"
 #include "ddp/distributed_data_parallel.h"
 #include "group/side_channel.h"
@@ -36,7 +36,7 @@ class ModelShare {
   // For DistributedDataParallel::Create(). The workers that train the same share on other samples,
   // null where those are all of the job; and the options of these names.
   virtual SideChannel* replicas() const { return nullptr; }
-  virtual DdpPart part() const { return {}; }
+  virtual absl::optional<DdpPart> part() const { return absl::nullopt; }
   virtual std::vector<std::vector<std::string>> units() const { return {}; }
 
   // Collective, once, when `ddp` has the share; it must outlive this object.

@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "absl/types/optional.h"
 #include "base/deadline.h"
 #include "data/data_loader.h"
 #include "ddp/distributed_data_parallel.h"
@@ -52,7 +53,7 @@ class PipelineStage : public ModelShare {
                                                                SideChannel* all_ranks);
 
   SideChannel* replicas() const override { return place_.replicas; }
-  DdpPart part() const override { return {parameters_, all_ranks_}; }
+  absl::optional<DdpPart> part() const override { return DdpPart{parameters_, all_ranks_}; }
 
   // Collective over the pipeline: connects to the neighbours.
   absl::Status Begin(DistributedDataParallel* ddp) override;

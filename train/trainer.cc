@@ -6,7 +6,6 @@
 #include <exception>
 #include <limits>
 #include <map>
-#include <thread>
 #include <utility>
 
 #include "ATen/ops/empty.h"
@@ -21,15 +20,13 @@
 #include "base/monotonic_time.h"
 #include "base/status_macros.h"
 #include "base/trace_recorder.h"
-#include "data/augment.h"
 #include "data/data_loader.h"
-#include "data/loader_threads.h"
 #include "ddp/distributed_data_parallel.h"
 #include "models/check_slices.h"
 #include "models/layers.h"
 #include "sync/device_buckets.h"
 #include "train/batch_figures.h"
-#include "train/batch_upload.h"
+#include "train/batch_source.h"
 #include "train/channel_moments.h"
 #include "train/checkpointer.h"
 #include "train/compute_threads.h"
@@ -83,13 +80,10 @@ class TrainerImpl : public Trainer {
       : options_(options),
         rank_(rank),
         replica_(replica),
-        loader_threads_(
-            ChooseLoaderThreads(options.loader_threads, options.gpu != nullptr,
-                                static_cast<int>(std::thread::hardware_concurrency()),
-                                options.ranks_on_host > 0 ? options.ranks_on_host : world_size)),
         device_(TensorDevice(options.gpu.get())),
         inputs_(std::move(inputs)),
         optimizer_(options.optimizer),
+        source_(options_, world_size, inputs_),
         clock_(options.gpu),
         reports_(ReportsOptions(), &clock_) {}
 
@@ -136,39 +130,7 @@ class TrainerImpl : public Trainer {
     GS_RETURN_IF_ERROR(checkpointer_->LoadWeights(*model_));
     GS_RETURN_IF_ERROR(MoveModel());
     GS_RETURN_IF_ERROR(MakeReplicas(model));
-    return OpenLoader(/*epoch=*/0, /*position=*/0);
-  }
-
-  // Batches from there on.
-  absl::Status OpenLoader(int64_t epoch, int64_t position) {
-    upload_.reset();
-    DataLoaderOptions loader;
-    loader.start_epoch = epoch;
-    loader.start_position = position;
-    loader.batch_size = options_.batch_size;
-    loader.threads = loader_threads_.first;
-    loader.most_threads = loader_threads_.most;
-    loader.augment_seed = options_.seed;
-    loader.pin_for = options_.gpu;
-    loader.as_bytes = options_.gpu != nullptr;
-    BatchUploadOptions upload;
-    if (OfTokens()) {
-      GS_ASSIGN_OR_RETURN(loader_,
-                          DataLoader::Create(inputs_.train_tokens, *inputs_.sampler, loader));
-      upload.context = inputs_.train_tokens->context();
-    } else {
-      loader.augmentation = AugmentationOf(*inputs_.train);
-      loader.depth =
-          PrefetchDepth(BatchBytes(loader, inputs_.train->shape()), options_.prefetch_bytes);
-      GS_ASSIGN_OR_RETURN(loader_, DataLoader::Create(inputs_.train, *inputs_.sampler, loader));
-      upload.shape = inputs_.train->shape();
-    }
-    upload.batch_size = loader.batch_size;
-    upload.type = ScalarTypeOf(options_.compute.precision);
-    upload.channels_last = options_.compute.channels_last;
-    upload.augmentation = loader.augmentation;
-    GS_ASSIGN_OR_RETURN(upload_, BatchUpload::Create(options_.gpu, loader_.get(), upload));
-    return absl::OkStatus();
+    return source_.Open(/*epoch=*/0, /*position=*/0);
   }
 
   absl::Status Bind(GradientSync* sync, SideChannel* side_channel, SideChannel* moments,
@@ -278,7 +240,7 @@ class TrainerImpl : public Trainer {
 
   const Plan& plan() const override { return ddp_->plan(); }
 
-  int loader_threads() const override { return loader_->threads(); }
+  int loader_threads() const override { return source_.loader_threads(); }
 
   int64_t steps_per_epoch() const override { return inputs_.steps_per_epoch; }
 
@@ -483,7 +445,7 @@ class TrainerImpl : public Trainer {
   // how many the step has. With replicas each part of a batch counts as one.
   absl::StatusOr<Batch> NextBatch(int64_t i, StepReport* report) {
     const MonotonicTime start = MonotonicTime::Now();
-    GS_ASSIGN_OR_RETURN(Batch batch, upload_->Next());
+    GS_ASSIGN_OR_RETURN(Batch batch, source_.Next());
     CountActivity(activity());
     position_ = {report->step, batch.epoch, batch.next_position, batch.last_of_epoch};
     if (i == 0) batches_ = inputs_.accumulation.BatchesOfStepAt(batch.position);
@@ -585,7 +547,7 @@ class TrainerImpl : public Trainer {
         }
       }
       // Before the wait for buckets: the next batch crosses the bus meanwhile.
-      GS_RETURN_IF_ERROR(upload_->Prefetch());
+      GS_RETURN_IF_ERROR(source_.Prefetch());
     }
     return absl::OkStatus();
   }
@@ -691,7 +653,7 @@ class TrainerImpl : public Trainer {
     if (average_.has_value()) {
       GS_RETURN_IF_ERROR(average_->Import(state.average, state.average_updates));
     }
-    return OpenLoader(state.epoch, state.position);
+    return source_.Open(state.epoch, state.position);
   }
 
   // A checkpoint is no part of any step, and its traffic and time are of none.
@@ -844,7 +806,6 @@ class TrainerImpl : public Trainer {
   const TrainerOptions options_;
   const int rank_;
   const int replica_;
-  const LoaderThreads loader_threads_;
   const c10::Device device_;
   GradientSync* sync_ = nullptr;
   SideChannel* side_channel_ = nullptr;
@@ -854,8 +815,7 @@ class TrainerImpl : public Trainer {
   std::unique_ptr<ChannelMoments> moments_;         // null unless BatchNorm is synchronised
   std::shared_ptr<Model> model_;
   absl::optional<WeightAverage> average_;  // with ema_decay, after Bind()
-  std::unique_ptr<DataLoader> loader_;
-  std::unique_ptr<BatchUpload> upload_;
+  BatchSource source_;
   TrainingClock clock_;
   StepReports reports_;
   std::unique_ptr<KinetoTrace> trace_;  // null unless wanted
