@@ -61,10 +61,9 @@ ReadSamples ReaderOf(const TokenDataset& dataset) {
   };
 }
 
-absl::StatusOr<Evaluation> Evaluate(const ComputeOptions& compute, Model& model, int64_t size,
-                                    const ReadSamples& read, int64_t batch_size,
-                                    const EvaluationShare& own, SideChannel& side_channel,
-                                    Deadline deadline, Activity* activity) {
+absl::StatusOr<Evaluation> Evaluate(Model& model, int64_t size, const ReadSamples& read,
+                                    int64_t batch_size, const EvaluationShare& own,
+                                    SideChannel& side_channel, Deadline deadline) {
   const int64_t share = (size - own.rank + own.ranks - 1) / own.ranks;
   const int64_t largest_share = (size + own.ranks - 1) / own.ranks;
   int64_t counted = 0;
@@ -76,7 +75,7 @@ absl::StatusOr<Evaluation> Evaluate(const ComputeOptions& compute, Model& model,
       parameters.empty() ? c10::Device(c10::DeviceType::CPU) : parameters[0].device();
   c10::InferenceMode inference;
   model.eval();
-  absl::optional<Activity::Work> work(absl::in_place, activity);
+  absl::optional<Activity::Work> work(absl::in_place, own.activity);
   for (int64_t done = 0; done < (own.in_step ? largest_share : share); done += batch_size) {
     if (own.check) GS_RETURN_IF_ERROR(own.check());
     const int64_t count = std::min(batch_size, share - done);
@@ -87,18 +86,13 @@ absl::StatusOr<Evaluation> Evaluate(const ComputeOptions& compute, Model& model,
     GS_ASSIGN_OR_RETURN(const Samples samples, read(own.rank + done * own.ranks, own.ranks, count));
     try {
       const at::Tensor targets = samples.labels.to(device);
-      at::Tensor logits;
-      if (own.logits == nullptr) {
-        logits = Forward(compute, model, samples.inputs.to(device));
-      } else {
-        GS_ASSIGN_OR_RETURN(logits, own.logits(samples.inputs.to(device)));
-      }
+      GS_ASSIGN_OR_RETURN(const at::Tensor logits, own.logits(samples.inputs.to(device)));
       if (!logits.defined()) continue;
       counted += count;
       loss_sum += CrossEntropy(logits, targets).item<float>() * static_cast<double>(count);
       correct += static_cast<double>(CountCorrect(logits, targets));
       labels += static_cast<double>(targets.numel());
-      CountActivity(activity);
+      CountActivity(own.activity);
     } catch (const std::exception& e) {
       return absl::InternalError(absl::StrCat("evaluation: LibTorch: ", e.what()));
     }
@@ -117,20 +111,18 @@ absl::StatusOr<Evaluation> Evaluate(const ComputeOptions& compute, Model& model,
 
 }  // namespace
 
-absl::StatusOr<Evaluation> EvaluateModel(const ComputeOptions& compute, Model& model,
-                                         const ImageDataset& dataset, int64_t batch_size,
-                                         const EvaluationShare& own, SideChannel& side_channel,
-                                         Deadline deadline, Activity* activity) {
-  return Evaluate(compute, model, dataset.size(), ReaderOf(dataset), batch_size, own, side_channel,
-                  deadline, activity);
+absl::StatusOr<Evaluation> EvaluateModel(Model& model, const ImageDataset& dataset,
+                                         int64_t batch_size, const EvaluationShare& own,
+                                         SideChannel& side_channel, Deadline deadline) {
+  return Evaluate(model, dataset.size(), ReaderOf(dataset), batch_size, own, side_channel,
+                  deadline);
 }
 
-absl::StatusOr<Evaluation> EvaluateModel(const ComputeOptions& compute, Model& model,
-                                         const TokenDataset& dataset, int64_t batch_size,
-                                         const EvaluationShare& own, SideChannel& side_channel,
-                                         Deadline deadline, Activity* activity) {
-  return Evaluate(compute, model, dataset.size(), ReaderOf(dataset), batch_size, own, side_channel,
-                  deadline, activity);
+absl::StatusOr<Evaluation> EvaluateModel(Model& model, const TokenDataset& dataset,
+                                         int64_t batch_size, const EvaluationShare& own,
+                                         SideChannel& side_channel, Deadline deadline) {
+  return Evaluate(model, dataset.size(), ReaderOf(dataset), batch_size, own, side_channel,
+                  deadline);
 }
 
 }  // namespace gradsync

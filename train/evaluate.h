@@ -13,7 +13,6 @@
 #include "data/token_dataset.h"
 #include "group/side_channel.h"
 #include "models/model.h"
-#include "train/forward.h"
 
 namespace gradsync {
 
@@ -27,31 +26,29 @@ struct Evaluation {
 struct EvaluationShare {
   int rank = 0;
   int ranks = 1;
-  // The logits of a batch; undefined where another rank has them, which then alone counts it. Null:
-  // those of `model`.
+  // The logits of a batch; undefined where another rank has them, which then alone counts it.
   std::function<absl::StatusOr<at::Tensor>(const at::Tensor& inputs)> logits;
   // Asked before each batch; an error, as of a group that has failed meanwhile, ends the evaluation.
   std::function<absl::Status()> check = nullptr;
   // All ranks call `logits` equally often, whatever their shares: one that has no samples left with
   // an undefined tensor, and makes nothing of what it returns.
   bool in_step = false;
+  // Each batch counts in it; may be null.
+  Activity* activity = nullptr;
 };
 
-// Collective. Evaluates `model`, on its device and computing as `compute` says, on every sample of
-// `dataset` exactly once: rank r takes samples r, r+n, r+2n, ..., so that no sample is padded in
-// twice. Buffers should have been made equal before. Leaves the model in training mode. Each batch
-// counts in `activity`, which may be null.
+// Collective. Evaluates `model`, on its device, on every sample of `dataset` exactly once: rank r
+// takes samples r, r+n, r+2n, ..., so that no sample is padded in twice. Buffers should have been
+// made equal before. Leaves the model in training mode.
 // Errors: those of the dataset, of the side channel and of own.check; INTERNAL when LibTorch throws.
-absl::StatusOr<Evaluation> EvaluateModel(const ComputeOptions& compute, Model& model,
-                                         const ImageDataset& dataset, int64_t batch_size,
-                                         const EvaluationShare& own, SideChannel& side_channel,
-                                         Deadline deadline, Activity* activity = nullptr);
+absl::StatusOr<Evaluation> EvaluateModel(Model& model, const ImageDataset& dataset,
+                                         int64_t batch_size, const EvaluationShare& own,
+                                         SideChannel& side_channel, Deadline deadline);
 
 // The same for sequences of tokens, where loss and accuracy are those of all positions.
-absl::StatusOr<Evaluation> EvaluateModel(const ComputeOptions& compute, Model& model,
-                                         const TokenDataset& dataset, int64_t batch_size,
-                                         const EvaluationShare& own, SideChannel& side_channel,
-                                         Deadline deadline, Activity* activity = nullptr);
+absl::StatusOr<Evaluation> EvaluateModel(Model& model, const TokenDataset& dataset,
+                                         int64_t batch_size, const EvaluationShare& own,
+                                         SideChannel& side_channel, Deadline deadline);
 
 }  // namespace gradsync
 

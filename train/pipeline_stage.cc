@@ -37,7 +37,10 @@ std::string Answer(const absl::StatusOr<StageSplit>& split) {
 
 PipelineStage::PipelineStage(const PipelineStageOptions& options, const PipelinePlace& place,
                              std::shared_ptr<Model> model, SideChannel* all_ranks)
-    : options_(options), place_(place), model_(std::move(model)), all_ranks_(all_ranks) {}
+    : ModelShare(options.compute, std::move(model)),
+      options_(options),
+      place_(place),
+      all_ranks_(all_ranks) {}
 
 absl::StatusOr<std::unique_ptr<PipelineStage>> PipelineStage::Create(
     const PipelineStageOptions& options, const PipelinePlace& place, std::shared_ptr<Model> model,
@@ -50,7 +53,7 @@ absl::StatusOr<std::unique_ptr<PipelineStage>> PipelineStage::Create(
 
 // What rank 0 measures is no other rank's, so its cut is everybody's.
 absl::Status PipelineStage::AgreeOnSplit() {
-  const int blocks = static_cast<int>(model_->blocks().size());
+  const int blocks = static_cast<int>(model().blocks().size());
   absl::StatusOr<StageSplit> own = StageSplit();
   if (all_ranks_->rank() == 0) own = OwnSplit();
   GS_ASSIGN_OR_RETURN(const std::string told,
@@ -67,7 +70,7 @@ absl::Status PipelineStage::AgreeOnSplit() {
 absl::StatusOr<StageSplit> PipelineStage::OwnSplit() {
   const int stages = place_.link->stages();
   const std::string& text = options_.pipeline.split;
-  if (text != "auto") return ParseSplit(text, static_cast<int>(model_->blocks().size()), stages);
+  if (text != "auto") return ParseSplit(text, static_cast<int>(model().blocks().size()), stages);
   try {
     return BalanceBlocks(MeasureBlocks(), stages);
   } catch (const std::exception& e) {
@@ -78,9 +81,9 @@ absl::StatusOr<StageSplit> PipelineStage::OwnSplit() {
 // Seconds of forward and backward of each block, in evaluation mode, which leaves running
 // statistics alone.
 std::vector<double> PipelineStage::MeasureBlocks() {
-  const int blocks = static_cast<int>(model_->blocks().size());
+  const int blocks = static_cast<int>(model().blocks().size());
   std::vector<double> times(blocks);
-  model_->eval();
+  model().eval();
   for (int run = 0; run < kMeasuredRuns; ++run) {
     at::Tensor x = options_.example();
     for (int b = 0; b < blocks; ++b) {
@@ -89,14 +92,14 @@ std::vector<double> PipelineStage::MeasureBlocks() {
       std::unique_ptr<StageInlet> inlet;
       if (differentiable) inlet = std::make_unique<StageInlet>(x);
       const at::Tensor y =
-          ForwardBlocks(options_.compute, *model_, b, b + 1, differentiable ? inlet->input() : x);
+          ForwardBlocks(compute(), model(), b, b + 1, differentiable ? inlet->input() : x);
       if (y.requires_grad()) torch::autograd::backward({y}, {at::ones_like(y)});
       times[b] = absl::ToDoubleSeconds(MonotonicTime::Now() - start);
       x = y.detach();
     }
   }
-  for (const at::Tensor& parameter : model_->parameters()) parameter.mutable_grad() = at::Tensor();
-  model_->train();
+  for (const at::Tensor& parameter : model().parameters()) parameter.mutable_grad() = at::Tensor();
+  model().train();
   return times;
 }
 
@@ -104,7 +107,7 @@ absl::Status PipelineStage::AssignParameters() {
   std::map<std::string, int> stage_of;
   for (size_t s = 0; s < split_.size(); ++s) {
     for (int b = split_[s].first; b < split_[s].end; ++b) {
-      for (const std::string& name : model_->ParametersOf(model_->blocks()[b])) {
+      for (const std::string& name : model().ParametersOf(model().blocks()[b])) {
         const auto [entry, is_new] = stage_of.emplace(name, static_cast<int>(s));
         if (is_new || entry->second == static_cast<int>(s)) continue;
         return absl::FailedPreconditionError(
@@ -113,7 +116,7 @@ absl::Status PipelineStage::AssignParameters() {
       }
     }
   }
-  for (const NamedParameter& parameter : TrainableParametersOf(*model_)) {
+  for (const NamedParameter& parameter : TrainableParametersOf(model())) {
     const auto found = stage_of.find(parameter.name);
     if (found == stage_of.end()) {
       return absl::FailedPreconditionError(
@@ -132,15 +135,15 @@ absl::Status PipelineStage::AssignParameters() {
   return absl::OkStatus();
 }
 
-absl::Status PipelineStage::Connect() {
+absl::Status PipelineStage::Begin(DistributedDataParallel* ddp) {
+  GS_RETURN_IF_ERROR(ModelShare::Begin(ddp));
   return place_.link->Connect(
-      absl::StrCat("of ", model_->blocks().size(), " blocks, cut before ", SplitToString(split_),
+      absl::StrCat("of ", model().blocks().size(), " blocks, cut before ", SplitToString(split_),
                    ", ", PipelineScheduleName(options_.pipeline.schedule)),
       Deadline::In(options_.timeout));
 }
 
-absl::StatusOr<BatchFigures> PipelineStage::Run(DistributedDataParallel& ddp, const Step& step,
-                                                StageTimes* times) {
+absl::StatusOr<BatchFigures> PipelineStage::Run(const Step& step, StageTimes* times) {
   const BlockRange blocks = own();
   Batch batch;
   FigureSum sum;
@@ -151,7 +154,7 @@ absl::StatusOr<BatchFigures> PipelineStage::Run(DistributedDataParallel& ddp, co
   };
   work.seed = step.seed;
   work.forward = [&](const at::Tensor& x) {
-    return ForwardBlocks(options_.compute, *model_, blocks.first, blocks.end, x);
+    return ForwardBlocks(compute(), model(), blocks.first, blocks.end, x);
   };
   work.objective = [&](const at::Tensor& logits) {
     const at::Tensor loss = CrossEntropy(logits, batch.labels, step.label_smoothing);
@@ -164,17 +167,18 @@ absl::StatusOr<BatchFigures> PipelineStage::Run(DistributedDataParallel& ddp, co
   };
   work.backward = [&](bool last, const std::function<void()>& run) {
     if (last) {
-      GS_RETURN_IF_ERROR(ddp.BeginStep(step.options));
+      GS_RETURN_IF_ERROR(ddp().BeginStep(step.options));
       run();
       return absl::OkStatus();
     }
-    const auto no_sync = ddp.NoSync();
+    const auto no_sync = ddp().NoSync();
     run();
     return absl::OkStatus();
   };
   GS_ASSIGN_OR_RETURN(const at::Tensor figures,
                       RunStageStep(*place_.link, options_.pipeline.schedule, step.options.step,
                                    step.micro_batches, work, options_.timeout, times));
+  waited_ += times->waited;
   if (figures.numel() != 2) {
     return absl::InvalidArgumentError(
         absl::StrCat("the figures of a step: expected 2, found ", figures.numel()));
@@ -184,19 +188,18 @@ absl::StatusOr<BatchFigures> PipelineStage::Run(DistributedDataParallel& ddp, co
 
 absl::StatusOr<at::Tensor> PipelineStage::TestLogits(const at::Tensor& inputs) {
   const BlockRange blocks = own();
-  GS_ASSIGN_OR_RETURN(const at::Tensor output, PassTestBatch(
-                                                   *place_.link, test_batches_++, inputs,
-                                                   [&](const at::Tensor& x) {
-                                                     return ForwardBlocks(options_.compute, *model_,
-                                                                          blocks.first, blocks.end,
-                                                                          x);
-                                                   },
-                                                   options_.timeout));
+  GS_ASSIGN_OR_RETURN(const at::Tensor output,
+                      PassTestBatch(
+                          *place_.link, test_batches_++, inputs,
+                          [&](const at::Tensor& x) {
+                            return ForwardBlocks(compute(), model(), blocks.first, blocks.end, x);
+                          },
+                          options_.timeout));
   return is_last() ? output : at::Tensor();
 }
 
 // Each stage goes on with the hash where the one before left it.
-absl::StatusOr<std::string> PipelineStage::ParamsSha256() {
+absl::StatusOr<std::string> PipelineStage::ParamsSha256(Deadline deadline) {
   Sha256 hash;
   for (size_t i = 0; i < tensors_.size();) {
     const int stage = stage_of_[i];
@@ -206,9 +209,8 @@ absl::StatusOr<std::string> PipelineStage::ParamsSha256() {
       const at::Tensor row_major = tensors_[i].detach().contiguous();
       hash.Update(row_major.data_ptr(), row_major.nbytes());
     }
-    GS_ASSIGN_OR_RETURN(
-        const std::vector<std::string> states,
-        place_.stages->AllGather(mine ? hash.state() : "", Deadline::In(options_.timeout)));
+    GS_ASSIGN_OR_RETURN(const std::vector<std::string> states,
+                        place_.stages->AllGather(mine ? hash.state() : "", deadline));
     if (!hash.Restore(states[stage])) {
       return absl::DataLossError(
           absl::StrCat("the hash of stage ", stage, ": found ", states[stage].size(), " bytes"));
@@ -218,5 +220,9 @@ absl::StatusOr<std::string> PipelineStage::ParamsSha256() {
 }
 
 absl::Status PipelineStage::Finish() { return place_.link->Finish(Deadline::In(options_.timeout)); }
+
+ShareTraffic PipelineStage::traffic() const {
+  return {waited_, place_.link->bytes_sent(), place_.link->bytes_received()};
+}
 
 }  // namespace gradsync

@@ -11,6 +11,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "absl/types/optional.h"
+#include "base/deadline.h"
 #include "data/data_loader.h"
 #include "ddp/distributed_data_parallel.h"
 #include "group/side_channel.h"
@@ -22,6 +24,7 @@
 #include "plan/step_options.h"
 #include "train/batch_figures.h"
 #include "train/forward.h"
+#include "train/model_share.h"
 
 namespace gradsync {
 
@@ -38,7 +41,7 @@ struct PipelineStageOptions {
 // blocks the parameters are let go when DistributedDataParallel takes `part()`.
 //
 // Not thread-safe. A failure is the job's (pipeline/stage_link.h).
-class PipelineStage {
+class PipelineStage : public ModelShare {
  public:
   // Collective over all ranks of the job. Decides where the model is cut: as the options say, or by
   // what rank 0 measures, and tells the others. `model` is whole. All pointers must outlive the
@@ -49,12 +52,11 @@ class PipelineStage {
                                                                std::shared_ptr<Model> model,
                                                                SideChannel* all_ranks);
 
-  // What DistributedDataParallel is to take of the model.
-  DdpPart part() const { return {parameters_, all_ranks_}; }
+  SideChannel* replicas() const override { return place_.replicas; }
+  absl::optional<DdpPart> part() const override { return DdpPart{parameters_, all_ranks_}; }
 
-  // Collective over the pipeline, after DistributedDataParallel has taken its part: connects to the
-  // neighbours.
-  absl::Status Connect();
+  // Collective over the pipeline: connects to the neighbours.
+  absl::Status Begin(DistributedDataParallel* ddp) override;
 
   // What one step is made of, and what the trainer wants to be asked.
   struct Step {
@@ -66,28 +68,25 @@ class PipelineStage {
     std::function<void(int64_t micro_batch)> seed;  // may throw what LibTorch throws
   };
 
-  // Forward and backward of a step, up to its FinishStep(). The loss is the mean over micro-batches
+  // Forward and backward of a step, up to its FinishStep(), in place of the batches of other shares.
+  // The loss is the mean over micro-batches
   // of their means, and the same bits as one process has that accumulates over the same batches
   // (train/accumulation.h); every stage is told. Errors: those of RunStageStep() and of
   // DistributedDataParallel.
-  absl::StatusOr<BatchFigures> Run(DistributedDataParallel& ddp, const Step& step,
-                                   StageTimes* times);
+  absl::StatusOr<BatchFigures> Run(const Step& step, StageTimes* times);
 
-  // A batch of an evaluation through all stages: the logits on the last, undefined on the others.
-  absl::StatusOr<at::Tensor> TestLogits(const at::Tensor& inputs);
+  // Through all stages: the last one has the logits.
+  absl::StatusOr<at::Tensor> TestLogits(const at::Tensor& inputs) override;
+  bool tests_wait_unseen() const override { return true; }
 
-  // Collective over the pipeline, between steps: SHA-256 of the whole model's parameters, as
-  // FlatParameters::Sha256() of the uncut model has it, on every stage.
-  absl::StatusOr<std::string> ParamsSha256();
-
-  // Leaves in good order, after the last message.
-  absl::Status Finish();
+  absl::StatusOr<std::string> ParamsSha256(Deadline deadline) override;
+  absl::Status Finish() override;
+  ShareTraffic traffic() const override;
 
   bool is_first() const { return place_.link->stage() == 0; }
   bool is_last() const { return place_.link->stage() + 1 == place_.link->stages(); }
 
   const StageSplit& split() const { return split_; }
-  const StageLink& link() const { return *place_.link; }
 
  private:
   PipelineStage(const PipelineStageOptions& options, const PipelinePlace& place,
@@ -101,13 +100,13 @@ class PipelineStage {
 
   const PipelineStageOptions options_;
   const PipelinePlace place_;
-  const std::shared_ptr<Model> model_;
   SideChannel* const all_ranks_;
   StageSplit split_;
   std::vector<std::string> parameters_;  // of this stage, trainable
   std::vector<int> stage_of_;            // of each trainable parameter, in the model's order
   std::vector<at::Tensor> tensors_;      // those parameters
   int64_t test_batches_ = 0;
+  absl::Duration waited_;  // for neighbours, in steps
 };
 
 }  // namespace gradsync

@@ -3,47 +3,49 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ATen/core/Tensor.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "base/deadline.h"
 #include "ddp/distributed_data_parallel.h"
 #include "models/model.h"
 #include "pipeline/stage_inlet.h"
 #include "plan/gather_order.h"
 #include "train/forward.h"
+#include "train/model_share.h"
 
 namespace gradsync {
 
-// Trainable parameters of the model's blocks, as DdpOptions::units.
-std::vector<std::vector<std::string>> UnitsOf(const Model& model);
-
-// Forward and backward of a model whose parameters are gathered block by block. The graph is cut
-// between blocks, so that before each block's backward its parameters can be gathered again; cut or
+// A model of which owners alone keep the parameters: forward and backward gather them block by
+// block. The graph is cut between blocks, so that before each block's backward its parameters can be gathered again; cut or
 // not, gradients have the same bits (pipeline/stage_inlet.h).
 //
 // Not thread-safe. Throws what LibTorch throws. When a gather fails the group is aborted, and
 // status() says why; what is computed after that is worth nothing.
-class ShardedStep {
+class ShardedStep : public ModelShare {
  public:
-  // `ddp` has units, UnitsOf(*model). Both must outlive this object.
-  ShardedStep(const ComputeOptions& options, Model* model, DistributedDataParallel* ddp,
-              absl::Duration timeout)
-      : options_(options), model_(*model), ddp_(*ddp), timeout_(timeout) {}
+  // A gather takes at most `timeout`.
+  ShardedStep(const ComputeOptions& compute, std::shared_ptr<Model> model, absl::Duration timeout)
+      : ModelShare(compute, std::move(model)), timeout_(timeout) {}
+
+  // Trainable parameters of the model's blocks.
+  std::vector<std::vector<std::string>> units() const override;
 
   // The logits of the last block, with the graph of that block alone.
-  at::Tensor Forward(const at::Tensor& images);
+  at::Tensor Forward(const at::Tensor& images) override;
+  void Backward(const at::Tensor& objective) override;  // through all blocks
+  absl::Status status() const override { return status_; }
 
-  // Backward from `objective`, a function of what Forward() returned last, through all blocks.
-  void Backward(const at::Tensor& objective);
+  // Undefined inputs only help the others to their parameters.
+  absl::StatusOr<at::Tensor> TestLogits(const at::Tensor& inputs) override;
+  bool tests_in_step() const override { return true; }
 
-  // Collective: the logits of test inputs. Undefined inputs only help the others to their parameters.
-  absl::StatusOr<at::Tensor> TestLogits(const at::Tensor& inputs);
-
-  // OK, or what a gather failed with.
-  const absl::Status& status() const { return status_; }
+  absl::Status CheckFiniteParameters(const std::string& where, Deadline deadline) override;
+  absl::StatusOr<std::string> ParamsSha256(Deadline deadline) override;
 
  private:
   // Behind a block.
@@ -55,9 +57,6 @@ class ShardedStep {
 
   void Need(UnitTurn turn);
 
-  const ComputeOptions options_;
-  Model& model_;
-  DistributedDataParallel& ddp_;
   const absl::Duration timeout_;
   std::vector<Cut> cuts_;  // of the forward whose backward is to come
   absl::Status status_;

@@ -25,23 +25,26 @@ absl::StatusOr<std::unique_ptr<TensorSlice>> TensorSlice::Create(const TensorSli
                                        options.split_sequence ? " with parts of sequences" : ""),
                           Deadline::In(options.timeout)));
   try {
-    GS_RETURN_IF_ERROR(SliceModel(*slice->model_, {&slice->channel_, options.split_sequence}));
+    GS_RETURN_IF_ERROR(SliceModel(slice->model(), {&slice->channel_, options.split_sequence}));
   } catch (const std::exception& e) {
     return absl::InternalError(absl::StrCat("slicing the model: LibTorch: ", e.what()));
   }
   return slice;
 }
 
-absl::StatusOr<at::Tensor> TensorSlice::WholeLogits(const at::Tensor& logits) {
-  GS_ASSIGN_OR_RETURN(const std::vector<at::Tensor> all, channel_.Gather(logits));
-  return at::cat(all, -1);
+absl::StatusOr<at::Tensor> TensorSlice::TestLogits(const at::Tensor& inputs) {
+  const absl::StatusOr<at::Tensor> part = ModelShare::TestLogits(inputs);
+  GS_RETURN_IF_ERROR(status());
+  GS_RETURN_IF_ERROR(part.status());
+  GS_ASSIGN_OR_RETURN(const std::vector<at::Tensor> all, channel_.Gather(*part));
+  return link_->slice() == 0 ? at::cat(all, -1) : at::Tensor();
 }
 
-absl::StatusOr<std::string> TensorSlice::ParamsSha256() {
+absl::StatusOr<std::string> TensorSlice::ParamsSha256(Deadline) {
   const std::map<std::string, int64_t> sliced =
-      dynamic_cast<SliceableModel&>(*model_).SlicedParameters();
+      dynamic_cast<SliceableModel&>(model()).SlicedParameters();
   Sha256 hash;
-  for (const NamedParameter& parameter : TrainableParametersOf(*model_)) {
+  for (const NamedParameter& parameter : TrainableParametersOf(model())) {
     // A copy: the link may still read it when the next step writes to the parameter.
     GS_ASSIGN_OR_RETURN(const std::vector<at::Tensor> parts,
                         channel_.Gather(parameter.tensor.detach().clone().contiguous()));

@@ -10,15 +10,20 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "base/activity.h"
+#include "base/deadline.h"
+#include "group/side_channel.h"
 #include "models/model.h"
 #include "models/sliced_loss.h"
 #include "pipeline/slice_link.h"
 #include "pipeline/slice_place.h"
+#include "train/compute_options.h"
+#include "train/model_share.h"
 #include "train/slice_channel.h"
 
 namespace gradsync {
 
 struct TensorSliceOptions {
+  ComputeOptions compute;
   bool split_sequence = false;  // SliceOf::splits_sequence
   absl::Duration timeout = absl::Seconds(60);
   Activity* activity = nullptr;  // waits for other slices are told; null: nobody asks
@@ -28,7 +33,7 @@ struct TensorSliceOptions {
 // are drawn whole, and keeps its part of each.
 //
 // Not thread-safe. A failure is the job's (pipeline/slice_link.h).
-class TensorSlice {
+class TensorSlice : public ModelShare {
  public:
   // Collective over the slices: connects to them, and makes `model`, which is whole and not bound
   // to buckets yet, this rank's slice. All pointers must outlive the result. Errors:
@@ -37,41 +42,40 @@ class TensorSlice {
                                                              const SlicePlace& place,
                                                              std::shared_ptr<Model> model);
 
+  SideChannel* replicas() const override { return replicas_; }
+
   // Of the model's output, which is this slice's part of the logits. Throws what LibTorch throws,
   // and c10::Error when status() is not OK.
-  SlicedLoss Loss(const at::Tensor& logits, const at::Tensor& labels, double label_smoothing) {
+  SlicedLoss Loss(const at::Tensor& logits, const at::Tensor& labels,
+                  double label_smoothing) override {
     return SlicedCrossEntropy(logits, labels, label_smoothing, channel_);
   }
+  absl::Status status() const override { return channel_.status(); }
 
-  // Collective over the slices, in an evaluation: the whole logits.
-  absl::StatusOr<at::Tensor> WholeLogits(const at::Tensor& logits);
+  // The first slice has the whole logits.
+  absl::StatusOr<at::Tensor> TestLogits(const at::Tensor& inputs) override;
+  bool tests_wait_unseen() const override { return true; }
 
-  // Collective over the slices, between steps: SHA-256 of the whole model's parameters, as
-  // FlatParameters::Sha256() of the model in one piece has it, on every slice. Errors: INTERNAL
-  // naming a parameter that slices have whole and that is not the same on all of them.
-  absl::StatusOr<std::string> ParamsSha256();
-
-  // The first error of an exchange in forward or backward.
-  const absl::Status& status() const { return channel_.status(); }
-
-  // Leaves in good order, after the last exchange.
-  absl::Status Finish();
-
-  bool is_first() const { return link_->slice() == 0; }
-  const SliceLink& link() const { return *link_; }
-  absl::Duration waited() const { return channel_.waited(); }
+  // Errors: also INTERNAL naming a parameter that slices have whole and that is not the same on all
+  // of them.
+  absl::StatusOr<std::string> ParamsSha256(Deadline deadline) override;
+  absl::Status Finish() override;
+  ShareTraffic traffic() const override {
+    return {channel_.waited(), link_->bytes_sent(), link_->bytes_received()};
+  }
 
  private:
   TensorSlice(const TensorSliceOptions& options, const SlicePlace& place,
               std::shared_ptr<Model> model)
-      : options_(options),
+      : ModelShare(options.compute, std::move(model)),
+        options_(options),
         link_(place.link),
-        model_(std::move(model)),
+        replicas_(place.replicas),
         channel_(place.link, options.timeout, options.activity) {}
 
   const TensorSliceOptions options_;
   SliceLink* const link_;
-  const std::shared_ptr<Model> model_;
+  SideChannel* const replicas_;
   SliceChannel channel_;
 };
 

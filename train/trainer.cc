@@ -3,12 +3,9 @@
 #include <sys/resource.h>
 
 #include <algorithm>
-#include <cmath>
-#include <deque>
 #include <exception>
 #include <limits>
 #include <map>
-#include <thread>
 #include <utility>
 
 #include "ATen/ops/empty.h"
@@ -23,19 +20,14 @@
 #include "base/monotonic_time.h"
 #include "base/status_macros.h"
 #include "base/trace_recorder.h"
-#include "data/augment.h"
 #include "data/data_loader.h"
-#include "data/loader_threads.h"
 #include "ddp/distributed_data_parallel.h"
 #include "models/check_slices.h"
 #include "models/layers.h"
-#include "models/loss.h"
-#include "models/sliced_loss.h"
 #include "sync/device_buckets.h"
 #include "train/batch_figures.h"
-#include "train/batch_upload.h"
+#include "train/batch_source.h"
 #include "train/channel_moments.h"
-#include "train/check_finite.h"
 #include "train/checkpointer.h"
 #include "train/compute_threads.h"
 #include "train/data_parallel_step.h"
@@ -46,8 +38,8 @@
 #include "train/job_inputs.h"
 #include "train/job_state.h"
 #include "train/kept_models.h"
-#include "train/loss_reader.h"
 #include "train/loss_scaler.h"
+#include "train/model_share.h"
 #include "train/pipeline_stage.h"
 #include "train/precision.h"
 #include "train/record_step.h"
@@ -55,6 +47,7 @@
 #include "train/slow_down.h"
 #include "train/step_graph.h"
 #include "train/step_log.h"
+#include "train/step_reports.h"
 #include "train/tensor_slice.h"
 #include "train/training_clock.h"
 #include "train/weight_average.h"
@@ -87,14 +80,12 @@ class TrainerImpl : public Trainer {
       : options_(options),
         rank_(rank),
         replica_(replica),
-        loader_threads_(
-            ChooseLoaderThreads(options.loader_threads, options.gpu != nullptr,
-                                static_cast<int>(std::thread::hardware_concurrency()),
-                                options.ranks_on_host > 0 ? options.ranks_on_host : world_size)),
         device_(TensorDevice(options.gpu.get())),
         inputs_(std::move(inputs)),
         optimizer_(options.optimizer),
-        clock_(options.gpu) {}
+        source_(options_, world_size, inputs_),
+        clock_(options.gpu),
+        reports_(ReportsOptions(), &clock_) {}
 
   absl::Status Prepare() {
     SetComputeThreads(options_.threads);
@@ -105,7 +96,7 @@ class TrainerImpl : public Trainer {
     }
     GS_RETURN_IF_ERROR(ApplyMathFlags(options_.allow_tf32, device_.type()));
     LetCudnnTryAlgorithms(options_.cudnn_benchmark, device_.type());
-    if (options_.loss_scaler.has_value() || options_.compute.precision == Precision::kFp16) {
+    if (ScalesLoss()) {
       scaler_.emplace(options_.loss_scaler.value_or(LossScalerOptions()));
     }
     if (scaler_.has_value()) loss_scale_ = at::empty({}, device_);
@@ -139,47 +130,14 @@ class TrainerImpl : public Trainer {
     GS_RETURN_IF_ERROR(checkpointer_->LoadWeights(*model_));
     GS_RETURN_IF_ERROR(MoveModel());
     GS_RETURN_IF_ERROR(MakeReplicas(model));
-    return OpenLoader(/*epoch=*/0, /*position=*/0);
-  }
-
-  // Batches from there on.
-  absl::Status OpenLoader(int64_t epoch, int64_t position) {
-    upload_.reset();
-    DataLoaderOptions loader;
-    loader.start_epoch = epoch;
-    loader.start_position = position;
-    loader.batch_size = options_.batch_size;
-    loader.threads = loader_threads_.first;
-    loader.most_threads = loader_threads_.most;
-    loader.augment_seed = options_.seed;
-    loader.pin_for = options_.gpu;
-    loader.as_bytes = options_.gpu != nullptr;
-    BatchUploadOptions upload;
-    if (OfTokens()) {
-      GS_ASSIGN_OR_RETURN(loader_,
-                          DataLoader::Create(inputs_.train_tokens, *inputs_.sampler, loader));
-      upload.context = inputs_.train_tokens->context();
-    } else {
-      loader.augmentation = AugmentationOf(*inputs_.train);
-      loader.depth =
-          PrefetchDepth(BatchBytes(loader, inputs_.train->shape()), options_.prefetch_bytes);
-      GS_ASSIGN_OR_RETURN(loader_, DataLoader::Create(inputs_.train, *inputs_.sampler, loader));
-      upload.shape = inputs_.train->shape();
-    }
-    upload.batch_size = loader.batch_size;
-    upload.type = ScalarTypeOf(options_.compute.precision);
-    upload.channels_last = options_.compute.channels_last;
-    upload.augmentation = loader.augmentation;
-    GS_ASSIGN_OR_RETURN(upload_, BatchUpload::Create(options_.gpu, loader_.get(), upload));
-    return absl::OkStatus();
+    return source_.Open(/*epoch=*/0, /*position=*/0);
   }
 
   absl::Status Bind(GradientSync* sync, SideChannel* side_channel, SideChannel* moments,
                     const PipelinePlace* place, const SlicePlace* slice) override {
     sync_ = sync;
     side_channel_ = side_channel;
-    if (place != nullptr) GS_RETURN_IF_ERROR(MakeStage(*place));
-    if (slice != nullptr) GS_RETURN_IF_ERROR(MakeSlice(*slice));
+    GS_RETURN_IF_ERROR(MakeShare(place, slice));
     DdpOptions ddp;
     ddp.optimizer = optimizer_;
     ddp.group_of = group_of_;
@@ -195,19 +153,14 @@ class TrainerImpl : public Trainer {
     if (options_.record_gradients || !options_.straggler.nobody() || activity() != nullptr) {
       ddp.on_gradient = [this](int parameter) { OnGradient(parameter); };
     }
-    SideChannel* const replicas = place != nullptr   ? place->replicas
-                                  : slice != nullptr ? slice->replicas
-                                                     : side_channel_;
-    if (stage_ != nullptr) ddp.part = stage_->part();
-    if (options_.shard_parameters) ddp.units = UnitsOf(*model_);
+    SideChannel* const replicas =
+        share_->replicas() != nullptr ? share_->replicas() : side_channel_;
+    ddp.part = share_->part();
+    ddp.units = share_->units();
     GS_ASSIGN_OR_RETURN(
         ddp_, DistributedDataParallel::Create(
                   model_, sync_, options_.synchronised ? replicas : nullptr, std::move(ddp)));
-    if (stage_ != nullptr) GS_RETURN_IF_ERROR(stage_->Connect());
-    if (options_.shard_parameters) {
-      sharded_ = std::make_unique<ShardedStep>(options_.compute, model_.get(), ddp_.get(),
-                                               options_.timeout);
-    }
+    GS_RETURN_IF_ERROR(share_->Begin(ddp_.get()));
     if (options_.record_gradients) gradient_done_.resize(plan().tensors().size());
     GS_RETURN_IF_ERROR(SynchroniseNorms(moments));
     if (options_.ema_decay > 0) {
@@ -235,7 +188,7 @@ class TrainerImpl : public Trainer {
       if (step == FirstMeasured()) {
         GS_RETURN_IF_ERROR(clock_.Drain());
         measured_from_ = SpentSoFar();
-        NoteSliceTraffic();
+        traffic_before_ = share_->traffic();
       }
       StepReport report;
       report.step = step;
@@ -248,7 +201,7 @@ class TrainerImpl : public Trainer {
         result.peak_tensor_bytes = std::max(result.peak_tensor_bytes, options_.memory->PeakBytes());
       }
       if (trace_ != nullptr) GS_RETURN_IF_ERROR(trace_->AfterStep(step));
-      unreported_.push_back(std::move(report));
+      reports_.Add(std::move(report));
       GS_RETURN_IF_ERROR(ReportSteps(MostPending(step), on_step));
       KeepModel(step);
       result.last_step = step;
@@ -270,16 +223,7 @@ class TrainerImpl : public Trainer {
     result.wire = measured.wire;
     result.staleness = sync_->staleness();
     result.skipped_steps = skipped_steps_;
-    result.stage_wait = stage_wait_;
-    if (stage_ != nullptr) {
-      result.stage_tx_bytes = stage_->link().bytes_sent();
-      result.stage_rx_bytes = stage_->link().bytes_received();
-    }
-    if (slice_ != nullptr) {
-      result.slice_wait = slice_->waited() - slice_wait_before_;
-      result.slice_tx_bytes = slice_->link().bytes_sent() - slice_tx_before_;
-      result.slice_rx_bytes = slice_->link().bytes_received() - slice_rx_before_;
-    }
+    result.share_traffic = share_->traffic() - traffic_before_;
     if (moments_ != nullptr) {
       result.moment_exchanges = moments_->calls();
       result.moment_wait = moments_->waited();
@@ -296,7 +240,7 @@ class TrainerImpl : public Trainer {
 
   const Plan& plan() const override { return ddp_->plan(); }
 
-  int loader_threads() const override { return loader_->threads(); }
+  int loader_threads() const override { return source_.loader_threads(); }
 
   int64_t steps_per_epoch() const override { return inputs_.steps_per_epoch; }
 
@@ -305,13 +249,26 @@ class TrainerImpl : public Trainer {
   }
 
  private:
+  absl::Status MakeShare(const PipelinePlace* place, const SlicePlace* slice) {
+    if (place != nullptr) return MakeStage(*place);
+    if (slice != nullptr) return MakeSlice(*slice);
+    if (options_.shard_parameters) {
+      share_ = std::make_unique<ShardedStep>(options_.compute, model_, options_.timeout);
+    } else {
+      share_ = std::make_unique<ModelShare>(options_.compute, model_);
+    }
+    return absl::OkStatus();
+  }
+
   absl::Status MakeStage(const PipelinePlace& place) {
-    PipelineStageOptions stage;
-    stage.pipeline = options_.pipeline;
-    stage.compute = options_.compute;
-    stage.timeout = options_.timeout;
-    stage.example = [this] { return ExampleInputs(options_.batch_size); };
-    GS_ASSIGN_OR_RETURN(stage_, PipelineStage::Create(stage, place, model_, side_channel_));
+    PipelineStageOptions options;
+    options.pipeline = options_.pipeline;
+    options.compute = options_.compute;
+    options.timeout = options_.timeout;
+    options.example = [this] { return ExampleInputs(options_.batch_size); };
+    GS_ASSIGN_OR_RETURN(auto stage, PipelineStage::Create(options, place, model_, side_channel_));
+    stage_ = stage.get();
+    share_ = std::move(stage);
     return absl::OkStatus();
   }
 
@@ -330,10 +287,11 @@ class TrainerImpl : public Trainer {
 
   absl::Status MakeSlice(const SlicePlace& place) {
     TensorSliceOptions slice;
+    slice.compute = options_.compute;
     slice.split_sequence = options_.pipeline.split_sequence;
     slice.timeout = options_.timeout;
     slice.activity = activity();
-    GS_ASSIGN_OR_RETURN(slice_, TensorSlice::Create(slice, place, model_));
+    GS_ASSIGN_OR_RETURN(share_, TensorSlice::Create(slice, place, model_));
     return absl::OkStatus();
   }
 
@@ -389,13 +347,6 @@ class TrainerImpl : public Trainer {
     return {MonotonicTime::Now().since_origin(), ProcessCpuTime(), sync_->wire_stats()};
   }
 
-  void NoteSliceTraffic() {
-    if (slice_ == nullptr) return;
-    slice_wait_before_ = slice_->waited();
-    slice_tx_before_ = slice_->link().bytes_sent();
-    slice_rx_before_ = slice_->link().bytes_received();
-  }
-
   Activity* activity() const { return options_.activity.get(); }
 
   Deadline NewDeadline() const { return Deadline::In(options_.timeout); }
@@ -403,43 +354,19 @@ class TrainerImpl : public Trainer {
   bool OfTokens() const { return inputs_.train_tokens != nullptr; }
 
   absl::StatusOr<Evaluation> EvaluateOnTest(SideChannel& side_channel, Deadline deadline) {
-    EvaluationShare share = {side_channel.rank(), side_channel.world_size(), nullptr,
-                             [this] { return sync_->status(); }};
-    if (stage_ != nullptr) {
-      share.rank = replica_;
-      share.ranks = options_.pipeline.mesh.size(MeshDimension::kData);
-      share.logits = [this](const at::Tensor& inputs) { return stage_->TestLogits(inputs); };
-    }
-    if (slice_ != nullptr) {
-      share.rank = replica_;
-      share.ranks = options_.pipeline.mesh.size(MeshDimension::kData);
-      share.logits = [this](const at::Tensor& inputs) { return LogitsOfSlices(inputs); };
-    }
-    if (sharded_ != nullptr) {
-      share.in_step = true;
-      share.logits = [this](const at::Tensor& inputs) { return sharded_->TestLogits(inputs); };
-    }
-    // Stages wait for one another, which only their links see, and so do slices.
-    Activity* const watched = stage_ != nullptr || slice_ != nullptr ? nullptr : activity();
+    const Mesh& mesh = options_.pipeline.mesh;
+    EvaluationShare own;
+    own.rank = mesh.cuts_model() ? replica_ : side_channel.rank();
+    own.ranks = mesh.cuts_model() ? mesh.size(MeshDimension::kData) : side_channel.world_size();
+    own.logits = [this](const at::Tensor& inputs) { return share_->TestLogits(inputs); };
+    own.check = [this] { return sync_->status(); };
+    own.in_step = share_->tests_in_step();
+    own.activity = share_->tests_wait_unseen() ? nullptr : activity();
     if (OfTokens()) {
-      return EvaluateModel(options_.compute, *model_, *inputs_.test_tokens, options_.batch_size,
-                           share, side_channel, deadline, watched);
+      return EvaluateModel(*model_, *inputs_.test_tokens, options_.batch_size, own, side_channel,
+                           deadline);
     }
-    return EvaluateModel(options_.compute, *model_, *inputs_.test, options_.batch_size, share,
-                         side_channel, deadline, watched);
-  }
-
-  // Of a test batch, on the slice that counts it.
-  absl::StatusOr<at::Tensor> LogitsOfSlices(const at::Tensor& inputs) {
-    at::Tensor part;
-    try {
-      part = Forward(options_.compute, *model_, inputs);
-    } catch (const std::exception& e) {
-      GS_RETURN_IF_ERROR(slice_->status());
-      return absl::InternalError(absl::StrCat("evaluation: LibTorch: ", e.what()));
-    }
-    GS_ASSIGN_OR_RETURN(at::Tensor whole, slice_->WholeLogits(part));
-    return slice_->is_first() ? whole : at::Tensor();
+    return EvaluateModel(*model_, *inputs_.test, options_.batch_size, own, side_channel, deadline);
   }
 
   at::Tensor ExampleInputs(int64_t samples) const {
@@ -455,7 +382,7 @@ class TrainerImpl : public Trainer {
     const at::Tensor inputs = ExampleInputs(2);
     const at::Tensor labels =
         OfTokens() ? inputs : at::randint(inputs_.train->classes(), {2}, at::kLong).to(device_);
-    LossOf(Forward(options_.compute, *model_, inputs), labels, /*label_smoothing=*/0)
+    share_->Loss(Forward(options_.compute, *model_, inputs), labels, /*label_smoothing=*/0)
         .loss.backward();
   }
 
@@ -483,8 +410,7 @@ class TrainerImpl : public Trainer {
     const absl::Status computed = ComputeGradients(step, report);
     // LibTorch's words about it have lost the code.
     if (moments_ != nullptr) GS_RETURN_IF_ERROR(moments_->status());
-    if (slice_ != nullptr) GS_RETURN_IF_ERROR(slice_->status());
-    if (sharded_ != nullptr) GS_RETURN_IF_ERROR(sharded_->status());
+    GS_RETURN_IF_ERROR(share_->status());
     GS_RETURN_IF_ERROR(computed);
     {
       const Activity::Wait wait(activity());
@@ -519,7 +445,7 @@ class TrainerImpl : public Trainer {
   // how many the step has. With replicas each part of a batch counts as one.
   absl::StatusOr<Batch> NextBatch(int64_t i, StepReport* report) {
     const MonotonicTime start = MonotonicTime::Now();
-    GS_ASSIGN_OR_RETURN(Batch batch, upload_->Next());
+    GS_ASSIGN_OR_RETURN(Batch batch, source_.Next());
     CountActivity(activity());
     position_ = {report->step, batch.epoch, batch.next_position, batch.last_of_epoch};
     if (i == 0) batches_ = inputs_.accumulation.BatchesOfStepAt(batch.position);
@@ -549,11 +475,10 @@ class TrainerImpl : public Trainer {
     // For neighbours, which only the link sees: a stage can be lost, and never counts as stuck.
     const Activity::Wait wait(activity());
     StageTimes times;
-    GS_ASSIGN_OR_RETURN(const BatchFigures figures, stage_->Run(*ddp_, step, &times));
+    GS_ASSIGN_OR_RETURN(const BatchFigures figures, stage_->Run(step, &times));
     report->times.forward = times.forward;
     report->times.backward = times.backward;
     report->times.exposed = times.waited;
-    if (options.step >= FirstMeasured()) stage_wait_ += times.waited;
     FigureSum sum;
     return Count(figures, /*last=*/true, &sum);
   }
@@ -622,7 +547,7 @@ class TrainerImpl : public Trainer {
         }
       }
       // Before the wait for buckets: the next batch crosses the bus meanwhile.
-      GS_RETURN_IF_ERROR(upload_->Prefetch());
+      GS_RETURN_IF_ERROR(source_.Prefetch());
     }
     return absl::OkStatus();
   }
@@ -636,44 +561,31 @@ class TrainerImpl : public Trainer {
     }
   }
 
-  // This and the next throw what LibTorch throws.
-  SlicedLoss LossOf(const at::Tensor& logits, const at::Tensor& labels, double label_smoothing) {
-    if (slice_ != nullptr) return slice_->Loss(logits, labels, label_smoothing);
-    const at::Tensor loss = CrossEntropy(logits, labels, label_smoothing);
-    return {loss, CorrectPredictions(logits, labels)};
-  }
-
+  // Throws what LibTorch throws.
   BatchFigures ForwardBackward(const Batch& batch) {
-    const at::Tensor logits = sharded_ != nullptr
-                                  ? sharded_->Forward(batch.images)
-                                  : Forward(options_.compute, *model_, batch.images);
-    const auto [loss, hits] = LossOf(logits, batch.labels, options_.label_smoothing);
+    const at::Tensor logits = share_->Forward(batch.images);
+    const auto [loss, hits] = share_->Loss(logits, batch.labels, options_.label_smoothing);
     const at::Tensor correct = hits.to(at::kFloat);
     slow_down_.CatchUp();
     forward_done_ = MonotonicTime::Now();
     at::Tensor objective = loss;
     if (batches_ > 1) objective = objective / static_cast<double>(batches_);
     if (scaler_.has_value()) objective = objective * loss_scale_;
-    if (sharded_ != nullptr) {
-      sharded_->Backward(objective);
-    } else {
-      objective.backward();
-    }
+    share_->Backward(objective);
     return {loss.detach(), correct};
   }
 
   // Adds a batch's figures to the step's, which are read when they are whole.
   absl::Status Count(const BatchFigures& own, bool last, FigureSum* sum) {
+    BatchFigures figures;
     try {
       sum->Add(own);
       if (!last) return absl::OkStatus();
-      const BatchFigures figures = sum->OfStep();
-      losses_.Add(figures.loss);
-      correct_.Add(figures.correct);
+      figures = sum->OfStep();
     } catch (const std::exception& e) {
-      return absl::InternalError(absl::StrCat("the loss of a step: LibTorch: ", e.what()));
+      return absl::InternalError(absl::StrCat("the figures of a step: LibTorch: ", e.what()));
     }
-    return absl::OkStatus();
+    return reports_.AddFigures(figures);
   }
 
   absl::Status UpdateAverage(absl::Duration* time) {
@@ -684,22 +596,9 @@ class TrainerImpl : public Trainer {
     return absl::OkStatus();
   }
 
-  // Completes the times of a step that is done.
-  absl::Status FillTimes(const TrainingClock::StepTime& time, StepReport* report) {
-    StepTimes& times = report->times;
-    times.total = time.total;
-    if (options_.gpu == nullptr) return absl::OkStatus();
-    // The clock of the host says nothing of when a GPU did what.
-    GS_ASSIGN_OR_RETURN(const absl::optional<absl::Duration> exposed, ddp_->Exposed(report->step));
-    times.exposed = exposed.value_or(times.exposed);
-    times.backward = std::max(absl::ZeroDuration(), times.total - times.data - times.forward -
-                                                        times.exposed - times.update);
-    return absl::OkStatus();
-  }
-
   // Losses that may be on their way after a step.
   size_t MostPending(int64_t step) const {
-    if (!options_.report_all_after) return kMostPendingLosses;
+    if (!options_.report_all_after) return StepReports::kMostPending;
     return options_.report_all_after(step) ? 0 : std::numeric_limits<size_t>::max();
   }
 
@@ -707,43 +606,34 @@ class TrainerImpl : public Trainer {
     return absl::StrCat("step ", step, " of ", inputs_.steps, ", rank ", rank_);
   }
 
-  // Reports the steps whose losses have come and that are done; all but `most_pending` are waited
-  // for.
-  absl::Status ReportSteps(size_t most_pending,
-                           const std::function<void(const StepReport&)>& on_step) {
-    GS_RETURN_IF_ERROR(losses_.Take(most_pending, &read_losses_));
-    GS_RETURN_IF_ERROR(correct_.Take(most_pending, &correct_counts_));
-    while (!read_losses_.empty() && !correct_counts_.empty()) {
-      // A loss is there before its step is done.
-      GS_ASSIGN_OR_RETURN(const bool known, clock_.Known());
-      if (!known && unreported_.size() <= most_pending) break;
-      GS_ASSIGN_OR_RETURN(const TrainingClock::StepTime time, clock_.Take());
-      StepReport& report = unreported_.front();
-      report.loss = read_losses_.front();
-      report.correct = std::llround(correct_counts_.front());
-      read_losses_.pop_front();
-      correct_counts_.pop_front();
-      // With a loss scale steps may be skipped for a while: LossScaler has the last word.
-      if (!scaler_.has_value() && !options_.allow_nonfinite) {
-        GS_RETURN_IF_ERROR(CheckFinite(Where(report.step), report.loss));
-      }
-      GS_RETURN_IF_ERROR(FillTimes(time, &report));
-      if (log_.added() == 0) first_loss_ = report.loss;
-      log_.Add({report.step, report.loss, report.lr, time.end, report.times});
-      if (DueToKeep(report.step)) kept_ends_[report.step] = time.end;
-      tally_.Add(report.epoch, report.loss, static_cast<double>(report.correct), report.samples);
-      if (report.epoch_end.has_value()) report.epoch_end = tally_.Current();
+  absl::Status ReportSteps(size_t most_pending, const StepReports::OnStep& on_step) {
+    return reports_.Take(most_pending, [&](const StepReport& report) {
+      if (DueToKeep(report.step)) kept_ends_[report.step] = report.end;
       on_step(report);
-      unreported_.pop_front();
+    });
+  }
+
+  StepReportsOptions ReportsOptions() {
+    StepReportsOptions reports;
+    // With a loss scale steps may be skipped for a while: LossScaler has the last word.
+    reports.check_finite = !ScalesLoss() && !options_.allow_nonfinite;
+    reports.where = [this](int64_t step) { return Where(step); };
+    if (options_.gpu != nullptr) {
+      reports.exposed = [this](int64_t step) { return ddp_->Exposed(step); };
     }
-    return absl::OkStatus();
+    return reports;
+  }
+
+  bool ScalesLoss() const {
+    return options_.loss_scaler.has_value() || options_.compute.precision == Precision::kFp16;
   }
 
   void FillSteps(TrainingResult* result) const {
-    result->step_stride = log_.stride();
-    result->steps = log_.added();
+    const StepLog& log = reports_.log();
+    result->step_stride = log.stride();
+    result->steps = log.added();
     result->measured_steps = std::max<int64_t>(0, result->last_step - FirstMeasured() + 1);
-    for (const LoggedStep& step : log_.kept()) {
+    for (const LoggedStep& step : log.kept()) {
       result->losses.push_back(step.loss);
       result->learning_rates.push_back(step.lr);
       result->step_ends.push_back(step.end);
@@ -763,7 +653,7 @@ class TrainerImpl : public Trainer {
     if (average_.has_value()) {
       GS_RETURN_IF_ERROR(average_->Import(state.average, state.average_updates));
     }
-    return OpenLoader(state.epoch, state.position);
+    return source_.Open(state.epoch, state.position);
   }
 
   // A checkpoint is no part of any step, and its traffic and time are of none.
@@ -774,7 +664,7 @@ class TrainerImpl : public Trainer {
     clock_.Pause();
     const Spent before = SpentSoFar();
     if (!options_.allow_nonfinite) {
-      GS_RETURN_IF_ERROR(CheckFiniteParameters(position_.step));
+      GS_RETURN_IF_ERROR(share_->CheckFiniteParameters(Where(position_.step), NewDeadline()));
     }
     absl::optional<double> accuracy;
     if (evaluate) {
@@ -806,42 +696,24 @@ class TrainerImpl : public Trainer {
     for (size_t i = losses.size() - tail; i < losses.size(); ++i) {
       tail_loss += losses[i] / static_cast<double>(tail);
     }
-    GS_ASSIGN_OR_RETURN(const std::vector<double> sums,
-                        side_channel_->SumDoubles({first_loss_, tail_loss}, NewDeadline()));
+    GS_ASSIGN_OR_RETURN(
+        const std::vector<double> sums,
+        side_channel_->SumDoubles({reports_.first_loss(), tail_loss}, NewDeadline()));
     result->first_loss = sums[0] / side_channel_->world_size();
     result->final_loss = sums[1] / side_channel_->world_size();
     return absl::OkStatus();
-  }
-
-  absl::Status CheckFiniteParameters(int64_t step) {
-    if (sharded_ == nullptr) return CheckFinite(Where(step), *model_);
-    const auto check = [&](const std::string& name, const at::Tensor& parameter) {
-      return CheckFinite(Where(step), name, parameter);
-    };
-    GS_RETURN_IF_ERROR(ddp_->VisitParameters(check, NewDeadline()));
-    return CheckFinite(Where(step), *model_);  // for the buffers
   }
 
   // What follows the last step: mean losses, evaluation, the proof that all workers hold the same
   // parameters.
   absl::Status Conclude(TrainingResult* result) {
     if (!options_.allow_nonfinite) {
-      GS_RETURN_IF_ERROR(CheckFiniteParameters(result->last_step));
+      GS_RETURN_IF_ERROR(share_->CheckFiniteParameters(Where(result->last_step), NewDeadline()));
     }
     // A job that is resumed after its last step has none.
     if (result->steps > 0) GS_RETURN_IF_ERROR(MeanLosses(result));
-    GS_ASSIGN_OR_RETURN(result->epochs, tally_.Share(*side_channel_, NewDeadline()));
-    if (sharded_ != nullptr) {
-      GS_ASSIGN_OR_RETURN(result->params_sha256, ddp_->GatheredSha256(NewDeadline()));
-    } else {
-      result->params_sha256 = ddp_->ParamsSha256();
-    }
-    if (stage_ != nullptr) {
-      GS_ASSIGN_OR_RETURN(result->params_sha256, stage_->ParamsSha256());
-    }
-    if (slice_ != nullptr) {
-      GS_ASSIGN_OR_RETURN(result->params_sha256, slice_->ParamsSha256());
-    }
+    GS_ASSIGN_OR_RETURN(result->epochs, reports_.tally().Share(*side_channel_, NewDeadline()));
+    GS_ASSIGN_OR_RETURN(result->params_sha256, share_->ParamsSha256(NewDeadline()));
     if (options_.synchronised) GS_RETURN_IF_ERROR(CompareParameters(result->params_sha256));
     if (options_.evaluate && !result->stopped) {
       GS_ASSIGN_OR_RETURN(Evaluation evaluation, EvaluateWithAll());
@@ -857,8 +729,7 @@ class TrainerImpl : public Trainer {
       result->test_accuracy = evaluation.accuracy;
     }
     // Before the backend's, after which nobody would be told of a failure.
-    if (stage_ != nullptr) GS_RETURN_IF_ERROR(stage_->Finish());
-    if (slice_ != nullptr) GS_RETURN_IF_ERROR(slice_->Finish());
+    GS_RETURN_IF_ERROR(share_->Finish());
     return sync_->Shutdown(NewDeadline());
   }
 
@@ -929,15 +800,12 @@ class TrainerImpl : public Trainer {
     return std::string();
   }
 
-  // Few, so that reports are not late; enough that a GPU always has the next step queued.
-  static constexpr size_t kMostPendingLosses = 4;
   static constexpr absl::Duration kEvaluationTimeout = absl::Hours(1);
   static constexpr absl::Duration kSettleTimeout = absl::Hours(24);
 
   const TrainerOptions options_;
   const int rank_;
   const int replica_;
-  const LoaderThreads loader_threads_;
   const c10::Device device_;
   GradientSync* sync_ = nullptr;
   SideChannel* side_channel_ = nullptr;
@@ -947,9 +815,9 @@ class TrainerImpl : public Trainer {
   std::unique_ptr<ChannelMoments> moments_;         // null unless BatchNorm is synchronised
   std::shared_ptr<Model> model_;
   absl::optional<WeightAverage> average_;  // with ema_decay, after Bind()
-  std::unique_ptr<DataLoader> loader_;
-  std::unique_ptr<BatchUpload> upload_;
+  BatchSource source_;
   TrainingClock clock_;
+  StepReports reports_;
   std::unique_ptr<KinetoTrace> trace_;  // null unless wanted
   SlowDown slow_down_;
   absl::optional<LossScaler> scaler_;
@@ -962,28 +830,15 @@ class TrainerImpl : public Trainer {
   // What was spent before the measured steps, and since then on none of them.
   Spent measured_from_;
   int64_t skipped_steps_ = 0;
-  LossReader losses_;
-  LossReader correct_;                 // counts of right predictions
-  std::deque<double> read_losses_;     // that have come, of steps that are not reported
-  std::deque<double> correct_counts_;  // likewise
-  double first_loss_ = 0;
-  StepLog log_;
-  EpochTally tally_;
-  std::deque<StepReport> unreported_;            // whose losses or ends are on their way
   KeptModels kept_;                              // rank 0, with evaluate_every
   std::map<int64_t, absl::Duration> kept_ends_;  // when their steps ended
   std::vector<MonotonicTime> gradient_done_;  // in this step, by parameter; empty unless recorded
   std::unique_ptr<DistributedDataParallel> ddp_;
   std::unique_ptr<StepGraph> step_graph_;       // after Bind()
-  std::unique_ptr<PipelineStage> stage_;        // null without stages
+  std::unique_ptr<ModelShare> share_;           // after Bind()
+  PipelineStage* stage_ = nullptr;              // the share, where that is a stage
   std::unique_ptr<DataParallelStep> replicas_;  // null with one replica
-  std::unique_ptr<ShardedStep> sharded_;        // null unless owners alone keep parameters
-  absl::Duration stage_wait_;                   // of measured steps
-  std::unique_ptr<TensorSlice> slice_;          // null without slices
-  // Of the link between slices, before the first measured step.
-  absl::Duration slice_wait_before_;
-  int64_t slice_tx_before_ = 0;
-  int64_t slice_rx_before_ = 0;
+  ShareTraffic traffic_before_;                 // the first measured step
 };
 
 }  // namespace

@@ -21,27 +21,12 @@
 #include "sync/gradient_sync.h"
 #include "sync/staleness.h"
 #include "train/epoch_tally.h"
+#include "train/share_traffic.h"
+#include "train/step_report.h"
 #include "train/step_times.h"
 #include "train/trainer_options.h"
 
 namespace gradsync {
-
-struct StepReport {
-  int64_t step = 0;  // 1 for the first
-  int64_t steps = 0;
-  int64_t epoch = 0;    // that its samples are from; 1 for the first
-  double loss = 0;      // mean over this worker's batch
-  int64_t samples = 0;  // predictions in this worker's batch
-  int64_t correct = 0;  // of those
-  double lr = 0;        // of its update
-  StepTimes times;
-  // When backward completed each gradient, by index into Trainer::plan().tensors(), since forward
-  // began. Empty unless TrainerOptions::record_gradients.
-  std::vector<absl::Duration> gradient_ready;
-  // With the last step of an epoch and of the job: the epoch as this worker trained it, global
-  // figures left out.
-  absl::optional<EpochPoint> epoch_end;
-};
 
 // What rank 0's model could do after `step`.
 struct AccuracyPoint {
@@ -86,14 +71,8 @@ struct TrainingResult {
   absl::Duration measured;        // wall-clock time
   int64_t peak_tensor_bytes = 0;  // TrainerOptions::memory: the most in any measured step
   Staleness staleness;            // of this worker's steps, all of them
-  // Of a stage, in the measured steps: for how long it waited for tensors of its neighbours.
-  absl::Duration stage_wait;
-  int64_t stage_tx_bytes = 0;  // this and the next: of such tensors, all steps
-  int64_t stage_rx_bytes = 0;
-  // The same of a slice, for tensors of other slices.
-  absl::Duration slice_wait;
-  int64_t slice_tx_bytes = 0;
-  int64_t slice_rx_bytes = 0;
+  // Of the measured steps, with the neighbours of a stage or the other slices of a model.
+  ShareTraffic share_traffic;
   int64_t skipped_steps = 0;  // whose gradients were not finite, with a loss scale
   double loss_scale = 1;      // after the last step
   int64_t first_step = 1;     // above 1 in a job that was resumed; then "all steps" are from here

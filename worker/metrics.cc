@@ -111,16 +111,16 @@ void FillRecipe(const JobOptions& options, const TrainingResult& result,
 void FillPipeline(const JobOptions& options, const PipelinePlace* place, const Trainer& trainer,
                   const TrainingResult& result, proto::WorkerMetrics* metrics) {
   if (place == nullptr) return;
-  const double steps = std::max<double>(1, static_cast<double>(result.steps));
+  const double steps = std::max<double>(1, static_cast<double>(result.measured_steps));
   metrics->set_mesh(options.join.mesh.ToString());
   metrics->set_pipeline_schedule(
       std::string(PipelineScheduleName(options.trainer.pipeline.schedule)));
   metrics->set_micro_batches(static_cast<int32_t>(options.trainer.accumulate));
   metrics->set_split(trainer.split());
   metrics->set_stage(place->link->stage());
-  metrics->set_stage_tx_bytes_per_step(static_cast<double>(result.stage_tx_bytes) / steps);
-  metrics->set_stage_rx_bytes_per_step(static_cast<double>(result.stage_rx_bytes) / steps);
-  metrics->set_stage_wait_seconds(absl::ToDoubleSeconds(result.stage_wait));
+  metrics->set_stage_tx_bytes_per_step(static_cast<double>(result.share_traffic.tx_bytes) / steps);
+  metrics->set_stage_rx_bytes_per_step(static_cast<double>(result.share_traffic.rx_bytes) / steps);
+  metrics->set_stage_wait_seconds(absl::ToDoubleSeconds(result.share_traffic.waited));
 }
 
 // Of a slice.
@@ -131,9 +131,9 @@ void FillSlice(const JobOptions& options, const TrainingResult& result,
   metrics->set_mesh(options.join.mesh.ToString());
   metrics->set_micro_batches(static_cast<int32_t>(options.trainer.accumulate));
   metrics->set_slice(options.join.mesh.Coordinate(options.join.meet.rank, MeshDimension::kTensor));
-  metrics->set_slice_tx_bytes_per_step(static_cast<double>(result.slice_tx_bytes) / steps);
-  metrics->set_slice_rx_bytes_per_step(static_cast<double>(result.slice_rx_bytes) / steps);
-  metrics->set_slice_wait_seconds(absl::ToDoubleSeconds(result.slice_wait));
+  metrics->set_slice_tx_bytes_per_step(static_cast<double>(result.share_traffic.tx_bytes) / steps);
+  metrics->set_slice_rx_bytes_per_step(static_cast<double>(result.share_traffic.rx_bytes) / steps);
+  metrics->set_slice_wait_seconds(absl::ToDoubleSeconds(result.share_traffic.waited));
 }
 
 // Of a process with several replicas.

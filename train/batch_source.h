@@ -1,0 +1,44 @@
+// The batches of a job where its model is: what reads and prepares them, and what takes them there.
+
+#ifndef GRADSYNC_TRAIN_BATCH_SOURCE_H_
+#define GRADSYNC_TRAIN_BATCH_SOURCE_H_
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "data/data_loader.h"
+#include "data/loader_threads.h"
+#include "train/batch_upload.h"
+#include "train/job_inputs.h"
+#include "train/trainer_options.h"
+
+namespace gradsync {
+
+// Not thread-safe. Errors are those of DataLoader and of BatchUpload.
+class BatchSource {
+ public:
+  // One of `world_size` ranks. Both references must outlive this object.
+  BatchSource(const TrainerOptions& options, int world_size, const JobInputs& inputs);
+
+  // Goes on with the batches from that position of that epoch on. Before all else.
+  absl::Status Open(int64_t epoch, int64_t position);
+
+  // As BatchUpload.
+  absl::StatusOr<Batch> Next() { return upload_->Next(); }
+  absl::Status Prefetch() { return upload_->Prefetch(); }
+
+  int loader_threads() const { return loader_->threads(); }  // that prepare batches by now
+
+ private:
+  const TrainerOptions& options_;
+  const JobInputs& inputs_;
+  const LoaderThreads threads_;
+  std::unique_ptr<DataLoader> loader_;
+  std::unique_ptr<BatchUpload> upload_;  // reads the loader's memory
+};
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_TRAIN_BATCH_SOURCE_H_
