@@ -407,12 +407,12 @@ class TrainerImpl : public Trainer {
                              [this] { return sync_->status(); }};
     if (stage_ != nullptr) {
       share.rank = replica_;
-      share.ranks = options_.pipeline.mesh.size(MeshDimension::kData);
+      share.ranks = options_.pipeline.mesh.replicas();
       share.logits = [this](const at::Tensor& inputs) { return stage_->TestLogits(inputs); };
     }
     if (slice_ != nullptr) {
       share.rank = replica_;
-      share.ranks = options_.pipeline.mesh.size(MeshDimension::kData);
+      share.ranks = options_.pipeline.mesh.replicas();
       share.logits = [this](const at::Tensor& inputs) { return LogitsOfSlices(inputs); };
     }
     if (sharded_ != nullptr) {
@@ -993,8 +993,8 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const TrainerOptions& o
   const Mesh& mesh = options.pipeline.mesh;
   const bool cut = mesh.cuts_model();
   // All stages of a pipeline go through the same samples, and all slices of a model.
-  const int replica = cut ? mesh.Coordinate(rank, MeshDimension::kData) : rank;
-  const int replicas = cut ? mesh.size(MeshDimension::kData) : world_size;
+  const int replica = cut ? mesh.Coordinate(rank, mesh.samples()) : rank;
+  const int replicas = cut ? mesh.replicas() : world_size;
   GS_ASSIGN_OR_RETURN(JobInputs inputs, OpenJobInputs(options, replica, replicas));
   auto trainer =
       std::make_unique<TrainerImpl>(options, rank, replica, world_size, std::move(inputs));

@@ -266,7 +266,7 @@ class Job {
   // Ranks that train on samples of their own.
   int Replicas() const {
     const Mesh& mesh = options_.join.mesh;
-    return mesh.cuts_model() ? mesh.size(MeshDimension::kData) : options_.join.meet.world_size;
+    return mesh.cuts_model() ? mesh.replicas() : options_.join.meet.world_size;
   }
 
   JobOptions options_;
