@@ -7,7 +7,8 @@ namespace {
 
 constexpr int64_t kBytes = 4;  // of a number
 
-// Of the loss: the largest logit and its class, then the sum of exponentials and the target's logit.
+// Of the loss: the largest logit and its class, then the sum of exponentials and the target's
+// logit.
 constexpr int64_t kLossNumbers = 2;
 
 // The exchanges where the computation of all slices becomes that of each ("enter"), and back

@@ -21,8 +21,8 @@ struct SliceMeeting {
   double at = 1;
 };
 
-// A GPT in slices. Its blocks are the embedding, the layers, and the head with the loss, which has no
-// label smoothing here.
+// A GPT in slices. Its blocks are the embedding, the layers, and the head with the loss, which has
+// no label smoothing here.
 struct SlicedGpt {
   int slices = 1;
   bool split_sequence = false;  // --sequence_parallel
@@ -33,8 +33,8 @@ struct SlicedGpt {
   int64_t blocks() const { return layers + 2; }
 };
 
-// The meetings of a micro-batch of `samples` in block number `block`, in their order. Where a layer is
-// recomputed, its backward begins with those of its forward.
+// The meetings of a micro-batch of `samples` in block number `block`, in their order. Where a layer
+// is recomputed, its backward begins with those of its forward.
 std::vector<SliceMeeting> ForwardMeetings(const SlicedGpt& gpt, int64_t block, int64_t samples);
 std::vector<SliceMeeting> BackwardMeetings(const SlicedGpt& gpt, int64_t block, int64_t samples);
 

@@ -37,8 +37,7 @@ absl::Status CheckMeetings(const std::vector<PassMeeting>& meetings, size_t expe
   }
   double before = 0;
   for (const PassMeeting& meeting : meetings) {
-    if (!(meeting.after >= before * (1 - kRounding) &&
-          meeting.after <= pass * (1 + kRounding))) {
+    if (!(meeting.after >= before * (1 - kRounding) && meeting.after <= pass * (1 + kRounding))) {
       return Refuse("a meeting of slices", absl::StrCat("between ", before, " and ", pass),
                     absl::StrCat(meeting.after));
     }

@@ -1,5 +1,5 @@
-// Models cut into slices, by real processes: the losses of one process within rounding, the same bits
-// in every run, bytes to the byte, and a lost slice named on all others.
+// Models cut into slices, by real processes: the losses of one process within rounding, the same
+// bits in every run, bytes to the byte, and a lost slice named on all others.
 
 #include <csignal>
 #include <filesystem>
@@ -59,8 +59,8 @@ SlicedGpt SlicesOfSmallGpt(int slices) {
   return gpt;
 }
 
-// That all slices sent so much in each step, and in shared memory read as much. Over streams what comes
-// is counted when it comes, which may be before the first measured step.
+// That all slices sent so much in each step, and in shared memory read as much. Over streams what
+// comes is counted when it comes, which may be before the first measured step.
 void ExpectBytes(const Metrics& slices, int64_t bytes, bool streams = false) {
   for (const proto::WorkerMetrics& slice : slices) {
     EXPECT_EQ(slice.slice_tx_bytes_per_step(), static_cast<double>(bytes));

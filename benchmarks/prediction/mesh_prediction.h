@@ -35,10 +35,10 @@ struct PredictedMesh {
 // neither to the bubble nor to communication. Profiles are all of one model. With slices they were
 // recorded of one of so many, which has its times, its part of each tensor and what it keeps; other
 // meshes take those of the whole model. Of several, each pass takes its times from the one whose
-// batch is nearest to the micro-batch's; forward and backward are taken to grow with the samples from
-// there. A job whose owners keep gradients for all (--zero=2 and 3) is what PredictRun() says of it,
-// on a mesh that does not cut the model and with one micro-batch. Pure; thread-safe; blocks to
-// compute.
+// batch is nearest to the micro-batch's; forward and backward are taken to grow with the samples
+// from there. A job whose owners keep gradients for all (--zero=2 and 3) is what PredictRun() says
+// of it, on a mesh that does not cut the model and with one micro-batch. Pure; thread-safe; blocks
+// to compute.
 //
 // Errors: INVALID_ARGUMENT for a profile without blocks (CheckHasBlocks()), none for the mesh's
 // slices (ProfilesOfSlices()), a number or combination that cannot be, a split that leaves a stage

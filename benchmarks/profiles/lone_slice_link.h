@@ -8,9 +8,9 @@
 namespace gradsync {
 
 // A SliceLink of slice 0 of `slices`, of which the others are not there: for who measures what a
-// slice computes. An exchange returns at once. Others are taken to bring zeros to sums, and what this
-// slice brings to gathers, so a model trains, to no purpose, with numbers of the usual size. Never
-// fails.
+// slice computes. An exchange returns at once. Others are taken to bring zeros to sums, and what
+// this slice brings to gathers, so a model trains, to no purpose, with numbers of the usual size.
+// Never fails.
 std::unique_ptr<SliceLink> NewLoneSliceLink(int slices);
 
 }  // namespace gradsync

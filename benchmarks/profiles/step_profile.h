@@ -51,8 +51,8 @@ absl::StatusOr<ComputedStep> ComputedStepUs(const proto::StepProfile& profile, c
 // from. Errors: INVALID_ARGUMENT, one line that says how to record them.
 absl::Status CheckHasBlocks(const proto::StepProfile& profile);
 
-// Whether the profile is of a whole model; one of a slice has a part of each tensor, and meetings that
-// only meshes with slices are predicted with. Errors: INVALID_ARGUMENT saying how many slices.
+// Whether the profile is of a whole model; one of a slice has a part of each tensor, and meetings
+// that only meshes with slices are predicted with. Errors: INVALID_ARGUMENT saying how many slices.
 absl::Status CheckWhole(const proto::StepProfile& profile);
 
 // The same step with --activation_checkpointing: blocks that can be are computed again before their
