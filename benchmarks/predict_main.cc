@@ -7,6 +7,7 @@
 //   bazel run //benchmarks:predict -- --workers=4,8 --zero=0,2,3 --bucket_bytes=4MiB
 //   bazel run //benchmarks:predict -- --model=resnet18 --mesh=data=2,pipeline=2 --pipeline_schedule=gpipe,1f1b
 //   bazel run //benchmarks:predict -- --model=resnet18 --mesh=auto --workers=8 --micro_batches=1,4,8 --advise
+//   bazel run //benchmarks:predict -- --model=gpt --mesh="data=4;data=2,tensor=2" --servers=2 --bandwidth=10gbit
 //   bazel run //benchmarks:predict -- --probe=sync.json --bandwidth=400mbit --workers=4 --servers=1,2,n
 //
 // Exit codes: 0; 2 bad flags or files.
@@ -60,15 +61,17 @@ ABSL_FLAG(std::vector<std::string>, consistency, gradsync::PredictOptions().cons
           "update");
 ABSL_FLAG(std::vector<std::string>, zero, gradsync::PredictOptions().zeros,
           "what owners keep for all, as //worker has it: some of 0 to 3; from 1 on they update; 2 "
-          "and 3 up to 64 workers, 3 from a profile with blocks");
+          "and 3 up to 64 workers, and with no mesh that cuts the model; 3 from a profile with "
+          "blocks");
 ABSL_FLAG(std::string, straggler, "", "who computes slower: RANK:FACTOR; up to 64 workers");
 ABSL_FLAG(std::vector<std::string>, bandwidth, gradsync::PredictOptions().bandwidths,
           "what each host's interface carries, each way, such as 400mbit or 10gbit");
 ABSL_FLAG(std::string, model, "resnet50",
-          "model whose profile is taken: resnet18, resnet50, vgg16 or bert_large");
+          "model whose profile is taken: resnet18, resnet50, vgg16, bert_large or gpt");
 ABSL_FLAG(std::string, profile, "",
           "file of a profile (train_bench --record), instead of --model; with --mesh files of one "
-          "model recorded with other batches, with commas: each micro-batch takes the nearest");
+          "model recorded with other batches, with commas: each micro-batch takes the nearest; for "
+          "slices those recorded of one of as many");
 ABSL_FLAG(int64_t, batch_size, 0, "samples per worker and step; 0: the profile's");
 ABSL_FLAG(int64_t, global_batch_size, 0,
           "samples of all workers per step, instead of --batch_size; 0: by --batch_size");
@@ -96,8 +99,9 @@ ABSL_FLAG(bool, advise, false,
           "last of --workers");
 ABSL_FLAG(
     std::string, mesh, gradsync::MeshFlags().meshes,
-    "the model in stages: meshes such as data=2,pipeline=4, several with semicolons, each with "
-    "as many workers as it has places; or auto: all meshes of --workers");
+    "the model in stages or slices: meshes such as data=2,pipeline=4 or data=2,tensor=2, several "
+    "with semicolons, each with as many workers as it has places; or auto: all meshes of "
+    "--workers");
 ABSL_FLAG(std::vector<std::string>, pipeline_schedule, gradsync::MeshFlags().schedules,
           "with --mesh: some of naive, gpipe, 1f1b");
 ABSL_FLAG(std::vector<std::string>, micro_batches, gradsync::MeshFlags().micro_batches,
@@ -107,6 +111,11 @@ ABSL_FLAG(
     std::string, split, gradsync::MeshFlags().splits,
     "with --mesh: the blocks before which stages begin, as 4,7, several with semicolons; auto: "
     "the slowest stage takes the least");
+ABSL_FLAG(bool, sequence_parallel, false,
+          "with slices (--mesh=tensor=N): what passes between layers is cut along the sequence");
+ABSL_FLAG(bool, activation_checkpointing, false,
+          "blocks keep their input alone and are computed again in backward; from a profile that "
+          "says which");
 ABSL_FLAG(std::string, json, "", "file for the predictions (proto/run_record.proto)");
 
 namespace gradsync {
@@ -141,24 +150,36 @@ PredictOptions OptionsFromFlags() {
   return options;
 }
 
+// Of which there are profiles of slices too.
+constexpr char kGpt[] = "gpt";
+
+absl::StatusOr<proto::StepProfile> ReadProfile(const std::string& path) {
+  GS_ASSIGN_OR_RETURN(proto::StepProfile profile, ReadStepProfile(path));
+  return absl::GetFlag(FLAGS_activation_checkpointing) ? WithCheckpointing(profile) : profile;
+}
+
 absl::StatusOr<proto::StepProfile> ReadNamedProfile(const std::string& file) {
-  absl::StatusOr<proto::StepProfile> profile = ReadStepProfile(UserPath(file));
+  absl::StatusOr<proto::StepProfile> profile = ReadProfile(UserPath(file));
   return profile.ok() ? profile : Named("profile", profile.status());
+}
+
+absl::StatusOr<proto::StepProfile> ReadBuiltIn(const char* argv0, absl::string_view name) {
+  GS_ASSIGN_OR_RETURN(const std::string path,
+                      FindRunfile(argv0, absl::StrCat("benchmarks/profiles/", name, ".json")));
+  return ReadProfile(path);
 }
 
 absl::StatusOr<proto::StepProfile> FindProfile(const char* argv0) {
   const std::string file = absl::GetFlag(FLAGS_profile);
   if (!file.empty()) return ReadNamedProfile(file);
-  const std::vector<std::string> known = {"resnet18", "resnet50", "vgg16", "bert_large"};
+  const std::vector<std::string> known = {"resnet18", "resnet50", "vgg16", "bert_large", kGpt};
   const std::string model = absl::GetFlag(FLAGS_model);
   if (!Contains(known, model)) {
     return FlagError("model",
                      absl::StrCat("one of ", absl::StrJoin(known, ", "), " (others: --profile)"),
                      model);
   }
-  GS_ASSIGN_OR_RETURN(const std::string path,
-                      FindRunfile(argv0, absl::StrCat("benchmarks/profiles/", model, ".json")));
-  return ReadStepProfile(path);
+  return ReadBuiltIn(argv0, model);
 }
 
 absl::Status PrintAdvice(const PredictOptions& options, const proto::StepProfile& profile,
@@ -185,6 +206,11 @@ absl::StatusOr<std::vector<proto::StepProfile>> FindProfiles(const char* argv0) 
   const std::string files = absl::GetFlag(FLAGS_profile);
   if (files.empty()) {
     GS_ASSIGN_OR_RETURN(profiles.emplace_back(), FindProfile(argv0));
+    if (absl::GetFlag(FLAGS_model) != kGpt) return profiles;
+    for (const char* slices : {"tensor2", "tensor4", "tensor2_sequence", "tensor4_sequence"}) {
+      GS_ASSIGN_OR_RETURN(profiles.emplace_back(),
+                          ReadBuiltIn(argv0, absl::StrCat(kGpt, "_", slices)));
+    }
     return profiles;
   }
   const std::vector<std::string> paths = absl::StrSplit(files, ',');
@@ -200,6 +226,7 @@ MeshFlags MeshesFromFlags() {
   flags.schedules = absl::GetFlag(FLAGS_pipeline_schedule);
   flags.micro_batches = absl::GetFlag(FLAGS_micro_batches);
   flags.splits = absl::GetFlag(FLAGS_split);
+  flags.split_sequence = absl::GetFlag(FLAGS_sequence_parallel);
   return flags;
 }
 
@@ -217,7 +244,7 @@ absl::Status PredictMeshes(int argc, char** argv) {
   const PredictOptions options = OptionsFromFlags();
   GS_ASSIGN_OR_RETURN(const std::vector<proto::StepProfile> profiles, FindProfiles(argv[0]));
   GS_ASSIGN_OR_RETURN(std::vector<PredictedMesh> meshes,
-                      ListMeshPredictions(options, MeshesFromFlags(), profiles[0]));
+                      ListMeshPredictions(options, MeshesFromFlags(), profiles));
   LinkConstants constants = meshes[0].job.constants;
   GS_RETURN_IF_ERROR(TakeProbe(&constants));
   proto::RunRecords records;
@@ -241,6 +268,9 @@ absl::Status PredictMeshes(int argc, char** argv) {
 
 absl::Status Predict(int argc, char** argv) {
   if (!absl::GetFlag(FLAGS_mesh).empty()) return PredictMeshes(argc, argv);
+  if (absl::GetFlag(FLAGS_sequence_parallel)) {
+    return FlagError("sequence_parallel", "false without slices (--mesh=tensor=N)", "true");
+  }
   const PredictOptions options = OptionsFromFlags();
   GS_ASSIGN_OR_RETURN(std::vector<PredictedJob> jobs, ListPredictions(options));
   GS_ASSIGN_OR_RETURN(const proto::StepProfile profile, FindProfile(argv[0]));

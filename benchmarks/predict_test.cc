@@ -113,6 +113,57 @@ TEST(PredictTest, WhatOwnersKeepIsPredictedForAnyModelThatHasBlocks) {
               ElementsAre(HasSubstr("--zero: expected 0 or 1 with --mesh")));
 }
 
+TEST(PredictTest, SlicesArePredictedFromProfilesOfSlices) {
+  const std::string path = testing::TempDir() + "/slices.json";
+  const std::vector<std::string> meshes = {"--model=gpt", "--mesh=data=4;data=2,tensor=2;tensor=4",
+                                           "--topology=ring", "--micro_batches=2",
+                                           "--json=" + path};
+  const Outcome table = Predict(meshes);
+  EXPECT_EQ(table.exit_code, 0) << absl::StrJoin(table.errors, "\n");
+  EXPECT_THAT(table.out, HasSubstr("gpt, 43.8 MB of gradients, 8 blocks"));
+  proto::RunRecords records;
+  ASSERT_EQ(ReadJson(path, &records), absl::OkStatus());
+  ASSERT_EQ(records.predictions_size(), 3);
+  for (int i : {1, 2}) {
+    EXPECT_LT(records.predictions(i).worker_memory_bytes(),
+              records.predictions(i - 1).worker_memory_bytes());
+    EXPECT_LT(records.predictions(i).activation_bytes(),
+              records.predictions(i - 1).activation_bytes());
+  }
+  std::vector<std::string> less = meshes;
+  less.insert(less.end(), {"--sequence_parallel", "--activation_checkpointing"});
+  EXPECT_EQ(Predict(less).exit_code, 0);
+  proto::RunRecords smaller;
+  ASSERT_EQ(ReadJson(path, &smaller), absl::OkStatus());
+  ASSERT_EQ(smaller.predictions_size(), 3);
+  for (int i : {0, 1, 2}) {
+    EXPECT_LT(smaller.predictions(i).activation_bytes(), records.predictions(i).activation_bytes());
+  }
+  const Outcome advice = Predict({"--model=gpt", "--mesh=auto", "--workers=4", "--advise",
+                                  "--micro_batches=1,2", "--bandwidth=10gbit"});
+  EXPECT_EQ(advice.exit_code, 0) << absl::StrJoin(advice.errors, "\n");
+  EXPECT_THAT(advice.out, HasSubstr("For gpt on 4 workers at 10gbit use data="));
+  EXPECT_THAT(Predict({"--model=resnet18", "--mesh=tensor=2"}).errors,
+              ElementsAre(HasSubstr("--profile: expected one recorded with --mesh=tensor=2")));
+  EXPECT_THAT(Predict({"--model=gpt", "--mesh=pipeline=2,tensor=2"}).errors,
+              ElementsAre(HasSubstr("--mesh: expected stages or slices")));
+  EXPECT_THAT(Predict({"--model=resnet18", "--sequence_parallel"}).errors,
+              ElementsAre(HasSubstr("--sequence_parallel: expected false without slices")));
+  EXPECT_THAT(Predict({"--model=vgg16", "--activation_checkpointing"}).errors,
+              ElementsAre(HasSubstr("vgg16: expected blocks")));
+}
+
+TEST(PredictTest, AlongShardOwnersKeepForAll) {
+  const Outcome table = Predict({"--model=resnet18", "--mesh=shard=4", "--zero=1,2,3",
+                                 "--micro_batches=1", "--topology=ring"});
+  EXPECT_EQ(table.exit_code, 0) << absl::StrJoin(table.errors, "\n");
+  EXPECT_THAT(table.out, HasSubstr("shard=4"));
+  EXPECT_THAT(Predict({"--model=resnet18", "--mesh=shard=4"}).errors,
+              ElementsAre(HasSubstr("--zero: expected 1 to 3 with shard=4 (--mesh)")));
+  EXPECT_THAT(Predict({"--model=resnet18", "--mesh=data=2,shard=2", "--zero=1"}).errors,
+              ElementsAre(HasSubstr("--mesh: expected data=1 with shard")));
+}
+
 // Flags are read in order, so that all before the first mistake were understood.
 TEST(PredictTest, OtherSpellingsOfFlagsAreUnderstood) {
   const Outcome all = Predict({"--topologies=ring", "--updates=worker", "--ranks=2", "--worker=2",

@@ -89,7 +89,7 @@ absl::Status RunRank() {
     GS_ASSIGN_OR_RETURN(place, PlaceOf(options.spec, options.rank, ranks));
     plan = place.recorded.plan;
     join.mesh = place.mesh;
-    options.replica = place.mesh.Coordinate(options.rank, MeshDimension::kData);
+    options.replica = place.mesh.Coordinate(options.rank, place.mesh.samples());
   } else {
     GS_ASSIGN_OR_RETURN(plan, ReplayPlan(options.spec, join.sync.job, ranks));
   }

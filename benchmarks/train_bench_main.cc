@@ -2,6 +2,7 @@
 // no computation, so that few cores can stand for many workers. Copy and try:
 //
 //   bazel run //benchmarks:train_bench -- --record=r18.json --model=resnet18
+//   bazel run //benchmarks:train_bench -- --record=gpt_tensor2.json --model=gpt --mesh=tensor=2 --batch_size=4
 //   bazel run //benchmarks:train_bench -- --replay=r18.json --topology=ring,ps --json=replay.json
 //   bazel run //benchmarks:train_bench -- --replay=r18.json --workers=4,16 --straggler=3:2
 //   bazel run //benchmarks:train_bench -- --replay=r18.json --servers=2 --bandwidth=400mbit,1gbit
@@ -29,7 +30,10 @@
 #include <vector>
 
 #include "absl/flags/flag.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
 #include "base/flag_error.h"
@@ -49,7 +53,10 @@
 #include "benchmarks/replay/replay_job.h"
 #include "benchmarks/replay/replay_prediction.h"
 #include "benchmarks/replay/replay_report.h"
+#include "group/mesh.h"
+#include "models/model_options.h"
 #include "models/model_table.h"
+#include "pipeline/pipeline_options.h"
 #include "simulator/calibration.h"
 #include "tools/runfiles.h"
 
@@ -63,7 +70,15 @@ ABSL_FLAG(std::string, stem, "imagenet",
           "first convolution of a ResNet to record: imagenet (7x7) or cifar (3x3)");
 ABSL_FLAG(int64_t, classes, 0, "classes of the model to record; 0: as many as the data has");
 ABSL_FLAG(std::string, data, "synthetic",
-          "data to record with: synthetic, synthetic:PIXELS or cifar10:DIR");
+          "data to record with: synthetic, synthetic:PIXELS or cifar10:DIR; text:FILE for gpt");
+ABSL_FLAG(int64_t, gpt_width, gradsync::ModelOptions().gpt_width,
+          "with --model=gpt: width of what passes between layers, a multiple of --gpt_heads");
+ABSL_FLAG(int64_t, gpt_layers, gradsync::ModelOptions().gpt_layers,
+          "with --model=gpt: number of layers");
+ABSL_FLAG(int64_t, gpt_heads, gradsync::ModelOptions().gpt_heads,
+          "with --model=gpt: attention heads of a layer");
+ABSL_FLAG(int64_t, gpt_context, gradsync::ModelOptions().gpt_context,
+          "with --model=gpt: tokens of a sample");
 ABSL_FLAG(int64_t, batch_size, 32, "samples per step to record");
 ABSL_FLAG(int, threads, 1, "compute threads of the job to record");
 
@@ -111,7 +126,10 @@ ABSL_FLAG(int64_t, global_batch_size, 0,
 ABSL_FLAG(
     std::string, mesh, gradsync::MeshFlags().meshes,
     "replay the model in stages: meshes such as data=2,pipeline=2, several with semicolons, or "
-    "auto, all of --workers; each micro-batch takes the profile whose batch is nearest");
+    "auto, all of --workers; each micro-batch takes the profile whose batch is nearest; with "
+    "--record tensor=N, to record one of N slices");
+ABSL_FLAG(bool, sequence_parallel, false,
+          "with --record of a slice: what passes between layers is cut along the sequence");
 ABSL_FLAG(std::vector<std::string>, pipeline_schedule, gradsync::MeshFlags().schedules,
           "with --mesh: some of naive, gpipe, 1f1b");
 ABSL_FLAG(std::vector<std::string>, micro_batches, gradsync::MeshFlags().micro_batches,
@@ -142,12 +160,17 @@ constexpr char kUsage[] =
     "replays them with real bytes";
 constexpr char kName[] = "train_bench";
 constexpr int kBadInput = 2;
+constexpr int kMostSlices = 4096;
 
 TrainerOptions TrainerFromFlags() {
   TrainerOptions options;
   options.model.name = absl::GetFlag(FLAGS_model);
   options.model.stem = absl::GetFlag(FLAGS_stem);
   if (absl::GetFlag(FLAGS_classes) != 0) options.model.classes = absl::GetFlag(FLAGS_classes);
+  options.model.gpt_width = absl::GetFlag(FLAGS_gpt_width);
+  options.model.gpt_layers = absl::GetFlag(FLAGS_gpt_layers);
+  options.model.gpt_heads = absl::GetFlag(FLAGS_gpt_heads);
+  options.model.gpt_context = absl::GetFlag(FLAGS_gpt_context);
   options.data = absl::GetFlag(FLAGS_data);
   options.batch_size = absl::GetFlag(FLAGS_batch_size);
   options.threads = absl::GetFlag(FLAGS_threads);
@@ -161,8 +184,26 @@ TrainerOptions TrainerFromFlags() {
   return options;
 }
 
+// Of --record: which of how many slices.
+absl::Status SlicesFromFlags(PipelineOptions* pipeline) {
+  const std::string mesh = absl::GetFlag(FLAGS_mesh);
+  pipeline->split_sequence = absl::GetFlag(FLAGS_sequence_parallel);
+  int slices = 1;
+  absl::string_view size = mesh;
+  if (!mesh.empty() && (!absl::ConsumePrefix(&size, "tensor=") ||
+                        !absl::SimpleAtoi(size, &slices) || slices < 1 || slices > kMostSlices)) {
+    return FlagError("mesh", absl::StrCat("tensor=N with --record, N at most ", kMostSlices), mesh);
+  }
+  if (pipeline->split_sequence && slices == 1) {
+    return FlagError("sequence_parallel", "false without slices (--mesh=tensor=N)", "true");
+  }
+  GS_ASSIGN_OR_RETURN(pipeline->mesh, Mesh::Parse(mesh, slices));
+  return absl::OkStatus();
+}
+
 absl::Status Record(const std::string& path, const std::string& command) {
-  const TrainerOptions options = TrainerFromFlags();
+  TrainerOptions options = TrainerFromFlags();
+  GS_RETURN_IF_ERROR(SlicesFromFlags(&options.pipeline));
   if (options.threads < 1) {
     return FlagError("threads", "at least 1", absl::StrCat(options.threads));
   }
@@ -246,6 +287,9 @@ absl::StatusOr<Sweep> PrepareSweep(const char* argv0) {
   } else {
     GS_ASSIGN_OR_RETURN(sweep.meshes, ListMeshCases(SweepFromFlags(), MeshesFromFlags()));
     for (const MeshCase& mesh : sweep.meshes) sweep.cases.push_back(mesh.replay);
+  }
+  if (absl::GetFlag(FLAGS_sequence_parallel)) {
+    return FlagError("sequence_parallel", "false with --replay, which has no slices", "true");
   }
   GS_ASSIGN_OR_RETURN(sweep.programs.rank_binary, FindRunfile(argv0, "benchmarks/replay_rank"));
   sweep.programs.server_binary = UserPath(absl::GetFlag(FLAGS_server_binary));

@@ -280,7 +280,13 @@ TEST(TrainBenchTest, BadFlagsAndFilesAreOneLineAndExitCodeTwo) {
       {"--replay=" + good, "--zero=2", "--mesh=pipeline=2"},
       {"--replay=" + good, "--mesh=pipeline=2", "--pipeline_schedule=x"},
       {"--record=/tmp/x", "--threads=0"},
-      {"--record=/tmp/x", "--straggler=0:2"}};
+      {"--record=/tmp/x", "--straggler=0:2"},
+      {"--record=/tmp/x", "--mesh=data=2"},
+      {"--record=/tmp/x", "--model=mlp", "--mesh=tensor=2"},
+      {"--record=/tmp/x", "--sequence_parallel"},
+      {"--replay=" + good, "--sequence_parallel"},
+      {"--replay=" + good, "--mesh=tensor=2"},
+      {"--replay=" + good, "--mesh=shard=2", "--zero=2", "--micro_batches=1"}};
   for (const std::vector<std::string>& flags : lines) {
     const Outcome outcome = RunBench(flags);
     EXPECT_EQ(outcome.exit_code, 2) << absl::StrJoin(flags, " ");

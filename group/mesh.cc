@@ -17,7 +17,7 @@ constexpr MeshDimension kDimensions[] = {MeshDimension::kData, MeshDimension::kP
                                          MeshDimension::kTensor, MeshDimension::kShard};
 
 constexpr char kForm[] =
-    "dimensions such as data=2,pipeline=2 (data, pipeline, tensor, each at most once)";
+    "dimensions such as data=2,pipeline=2 (data, pipeline, tensor, shard, each at most once)";
 
 bool FindDimension(absl::string_view name, MeshDimension* found) {
   for (MeshDimension dimension : kDimensions) {
@@ -63,15 +63,18 @@ absl::StatusOr<Mesh> Mesh::Parse(absl::string_view text, int world_size) {
         axis.size < 1) {
       return FlagError("mesh", kForm, text);
     }
-    if (axis.dimension == MeshDimension::kShard && axis.size > 1) {
-      return FlagError("mesh", absl::StrCat(words[0], "=1 (jobs are not cut that way yet)"), text);
-    }
     mesh.axes_.push_back(axis);
     product *= axis.size;
     if (product > world_size) break;
   }
   if (product != world_size) {
     return FlagError("mesh", absl::StrCat("sizes whose product is the world size, ", world_size),
+                     text);
+  }
+  if (mesh.size(MeshDimension::kShard) > 1 && mesh.size(MeshDimension::kData) > 1) {
+    return FlagError("mesh",
+                     "data=1 with shard, along which ranks have samples of their own too (what "
+                     "owners keep has no copies along data)",
                      text);
   }
   mesh.world_size_ = world_size;
@@ -97,6 +100,10 @@ const Mesh::Axis* Mesh::Find(MeshDimension dimension) const {
 int Mesh::size(MeshDimension dimension) const {
   const Axis* axis = Find(dimension);
   return axis == nullptr ? 1 : axis->size;
+}
+
+MeshDimension Mesh::samples() const {
+  return size(MeshDimension::kShard) > 1 ? MeshDimension::kShard : MeshDimension::kData;
 }
 
 int Mesh::Coordinate(int rank, MeshDimension dimension) const {

@@ -15,10 +15,10 @@ namespace gradsync {
 
 // What ranks along a dimension share out among themselves.
 enum class MeshDimension {
-  kData,      // batches: each has other samples, and all hold the same parameters
+  kData,      // batches: each has other samples
   kPipeline,  // layers: each has some of the model's blocks, one after the other
   kTensor,    // the insides of layers
-  kShard,     // parameters, gradients and the optimizer's state
+  kShard,     // batches, and what owners keep for all (--zero)
 };
 
 // "data", "pipeline", "tensor", "shard".
@@ -38,11 +38,17 @@ class Mesh {
 
   // "data=2,pipeline=2", names in any order, each at most once; empty: OfData(). Errors:
   // INVALID_ARGUMENT naming --mesh for another text, for sizes whose product is not `world_size`,
-  // and for a dimension that no job has yet: shard with more than one rank.
+  // and for more than one rank along data and along shard, which no job has yet.
   static absl::StatusOr<Mesh> Parse(absl::string_view text, int world_size);
 
   int world_size() const { return world_size_; }
   int size(MeshDimension dimension) const;
+
+  // Along which ranks train on other samples: shard where the mesh has that, else data.
+  MeshDimension samples() const;
+
+  // How many ranks train on other samples each, with the same part of the model.
+  int replicas() const { return size(samples()); }
 
   // Whether the model is cut into stages.
   bool has_pipeline() const { return size(MeshDimension::kPipeline) > 1; }

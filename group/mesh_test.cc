@@ -75,6 +75,16 @@ TEST(MeshTest, WithoutATextAllRanksAreAlongData) {
   EXPECT_EQ(Mesh().Coordinate(0, kPipeline), 0);
 }
 
+TEST(MeshTest, RanksHaveSamplesOfTheirOwnAlongShardWhereThereIsOne) {
+  EXPECT_EQ(Parsed("data=3,pipeline=2", 6).samples(), kData);
+  EXPECT_EQ(Parsed("data=3,pipeline=2", 6).replicas(), 3);
+  EXPECT_EQ(Parsed("data=1,shard=1", 1).samples(), kData);
+  const Mesh mesh = Parsed("data=1,tensor=2,shard=3", 6);
+  EXPECT_EQ(mesh.samples(), MeshDimension::kShard);
+  EXPECT_EQ(mesh.replicas(), 3);
+  EXPECT_FALSE(Parsed("shard=3", 3).cuts_model());
+}
+
 TEST(MeshTest, RefusesWhatIsNoMeshOfTheWorldInOneLine) {
   for (const char* text : {"data", "data=", "data=0", "data=-2,pipeline=-1", "data=1,data=2", "x=2",
                            "data=2,", ",data=2", "data=2=1", "data=two", "data=99999999999"}) {
@@ -87,8 +97,8 @@ TEST(MeshTest, RefusesWhatIsNoMeshOfTheWorldInOneLine) {
               HasSubstr("--mesh: expected sizes whose product is the world size, 3"));
   EXPECT_THAT(std::string(Mesh::Parse("data=65536,pipeline=65536", 3).status().message()),
               HasSubstr("product is the world size, 3"));
-  EXPECT_THAT(std::string(Mesh::Parse("data=1,shard=2", 2).status().message()),
-              HasSubstr("--mesh: expected shard=1"));
+  EXPECT_THAT(std::string(Mesh::Parse("data=2,shard=2", 4).status().message()),
+              HasSubstr("--mesh: expected data=1 with shard"));
 }
 
 TEST(MeshTest, ASubGroupHasItsOwnKeysAndRanksOfTheJob) {

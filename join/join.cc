@@ -129,7 +129,7 @@ absl::Status Member::Complete(const JoinOptions& options) {
         TakeServers("slice", slice_link_->slice(), slice_link_->slices(), &options_));
   }
   const WorkerGroup replicas =
-      options.mesh.cuts_model() ? SubGroup(group(), options.mesh, MeshDimension::kData) : group();
+      options.mesh.cuts_model() ? SubGroup(group(), options.mesh, options.mesh.samples()) : group();
   GS_ASSIGN_OR_RETURN(sync_, CreateGradientSync(options_, replicas));
   // Workers that train by themselves need not wait for the slowest, nor it for them.
   side_channel_ = std::make_unique<SideChannel>(IsAlone() ? WorkerGroup() : group(), "job");
@@ -154,7 +154,7 @@ void Member::TakePlace(const Mesh& mesh) {
   const WorkerGroup stages = SubGroup(group(), mesh, MeshDimension::kPipeline);
   stage_link_ = std::make_unique<StageLink>(stages, GrpcLinkOf(group()));
   stages_ = std::make_unique<SideChannel>(stages, "stages");
-  replicas_ = std::make_unique<SideChannel>(SubGroup(group(), mesh, MeshDimension::kData), "job");
+  replicas_ = std::make_unique<SideChannel>(SubGroup(group(), mesh, mesh.samples()), "job");
   place_ = {stage_link_.get(), stages_.get(), replicas_.get()};
 }
 
@@ -163,7 +163,7 @@ absl::Status Member::TakeSlice(const JoinOptions& options) {
       slice_link_,
       CreateSliceLink(options.slice_link, SubGroup(group(), options.mesh, MeshDimension::kTensor)));
   replicas_ =
-      std::make_unique<SideChannel>(SubGroup(group(), options.mesh, MeshDimension::kData), "job");
+      std::make_unique<SideChannel>(SubGroup(group(), options.mesh, options.mesh.samples()), "job");
   slice_place_ = {slice_link_.get(), replicas_.get()};
   return absl::OkStatus();
 }

@@ -18,6 +18,9 @@
 namespace gradsync {
 namespace {
 
+// By how much sums of times may be off.
+constexpr double kRounding = 1e-9;
+
 absl::Status Refuse(absl::string_view what, absl::string_view expected, absl::string_view found) {
   return absl::InvalidArgumentError(
       absl::StrCat("pipeline: ", what, ": expected ", expected, ", found ", found));
@@ -28,17 +31,39 @@ absl::Status CheckTime(absl::string_view what, double time) {
   return Refuse(what, "at least 0", absl::StrCat(time));
 }
 
-absl::Status CheckPass(const StagePass& pass) {
+absl::Status CheckMeetings(const std::vector<PassMeeting>& meetings, size_t expected, double pass) {
+  if (meetings.size() != expected) {
+    return Refuse("meetings of slices", absl::StrCat(expected), absl::StrCat(meetings.size()));
+  }
+  double before = 0;
+  for (const PassMeeting& meeting : meetings) {
+    if (!(meeting.after >= before * (1 - kRounding) && meeting.after <= pass * (1 + kRounding))) {
+      return Refuse("a meeting of slices", absl::StrCat("between ", before, " and ", pass),
+                    absl::StrCat(meeting.after));
+    }
+    before = meeting.after;
+  }
+  return absl::OkStatus();
+}
+
+// `like`: of the first slice.
+absl::Status CheckPass(const StagePass& pass, const StagePass& like, bool slices) {
   GS_RETURN_IF_ERROR(CheckTime("forward", pass.forward));
   GS_RETURN_IF_ERROR(CheckTime("backward", pass.backward));
+  GS_RETURN_IF_ERROR(CheckMeetings(pass.forward_meetings, slices ? like.forward_meetings.size() : 0,
+                                   pass.forward));
+  GS_RETURN_IF_ERROR(CheckMeetings(pass.backward_meetings,
+                                   slices ? like.backward_meetings.size() : 0, pass.backward));
   return CheckTime("bytes of output", static_cast<double>(pass.output_bytes));
 }
 
-absl::Status CheckStage(const SimulatedStage& stage, int replicas, int64_t micro_batches) {
-  GS_RETURN_IF_ERROR(CheckPass(stage.each));
-  GS_RETURN_IF_ERROR(CheckPass(stage.last));
+absl::Status CheckStage(const SimulatedStage& stage, int replicas,
+                        const SimulatedPipeline& pipeline) {
+  const SimulatedStage& first = pipeline.stages[0];
+  GS_RETURN_IF_ERROR(CheckPass(stage.each, first.each, pipeline.slices));
+  GS_RETURN_IF_ERROR(CheckPass(stage.last, first.last, pipeline.slices));
   GS_RETURN_IF_ERROR(CheckTime("update", stage.update));
-  GS_RETURN_IF_ERROR(CheckActions(stage.actions, micro_batches));
+  GS_RETURN_IF_ERROR(CheckActions(stage.actions, pipeline.micro_batches));
   if (stage.plan.world_size() != replicas) {
     return Refuse("a stage's plan", absl::StrCat("one for ", replicas, " workers"),
                   absl::StrCat(stage.plan.world_size()));
@@ -49,7 +74,7 @@ absl::Status CheckStage(const SimulatedStage& stage, int replicas, int64_t micro
   }
   double before = 0;
   for (double time : stage.bucket_ready) {
-    if (!(time >= before && time <= stage.last.backward * (1 + 1e-9))) {  // sums are rounded
+    if (!(time >= before && time <= stage.last.backward * (1 + kRounding))) {
       return Refuse("ready times", absl::StrCat("between ", before, " and ", stage.last.backward),
                     absl::StrCat(time));
     }
@@ -92,12 +117,12 @@ absl::Status Check(const SimulatedPipeline& pipeline, const Cluster& cluster) {
   }
   if (pipeline.steps < 1) return Refuse("steps", "at least 1", absl::StrCat(pipeline.steps));
   for (const SimulatedStage& stage : pipeline.stages) {
-    GS_RETURN_IF_ERROR(CheckStage(stage, replicas, pipeline.micro_batches));
+    GS_RETURN_IF_ERROR(CheckStage(stage, replicas, pipeline));
   }
   return absl::OkStatus();
 }
 
-enum MessageKind { kActivation, kGradient };
+enum MessageKind { kActivation, kGradient, kOfSlice };
 
 class PipelineRun : private MessageReceiver, private EventHandler {
  public:
@@ -115,6 +140,7 @@ class PipelineRun : private MessageReceiver, private EventHandler {
         Rank& rank = ranks_[pipeline.ranks[s][r]];
         rank.stage = s;
         rank.replica = r;
+        rank.heard.assign(stages_, 0);
       }
     }
   }
@@ -151,10 +177,17 @@ class PipelineRun : private MessageReceiver, private EventHandler {
     int step = 0;
     size_t action = 0;  // the next, or the one under way
     bool computing = false;
-    int64_t inputs = 0;  // received so far, in all steps
+    double passed = 0;           // of that action's time
+    size_t meeting = 0;          // its next, or the one in which the rank is
+    int round = 0;               // of that meeting
+    bool waits = false;          // for messages of that round
+    int64_t rounds = 0;          // of all meetings, begun so far
+    std::vector<int64_t> heard;  // by slice: in how many of these a message came
+    int64_t inputs = 0;          // received so far, in all steps
     int64_t gradients = 0;
-    int next_bucket = 0;  // to launch
-    int open = 0;         // not resolved
+    size_t scheduled = 0;  // buckets whose launch is
+    int next_bucket = 0;   // to launch
+    int open = 0;          // not resolved
     std::vector<double> resolved;
     double idle_from = 0;
     PipelinePrediction::Stage times;  // of the step
@@ -163,6 +196,25 @@ class PipelineRun : private MessageReceiver, private EventHandler {
 
   // Tags of events: 4 * rank + one of these.
   enum { kComputed, kBucketReady, kStepEnded };
+
+  // What the rank does next, or does.
+  struct Pass {
+    double time = 0;
+    bool forward = false;
+    bool last = false;  // of the step's micro-batches
+    const std::vector<PassMeeting>* meetings = nullptr;
+  };
+
+  Pass PassOf(const Rank& rank) const {
+    const StageAction action = StageOf(rank).actions[rank.action];
+    Pass pass;
+    pass.forward = action.kind == StageAction::kForward;
+    pass.last = action.micro_batch + 1 == pipeline_.micro_batches;
+    const StagePass& times = pass.last ? StageOf(rank).last : StageOf(rank).each;
+    pass.time = pass.forward ? times.forward : times.backward;
+    pass.meetings = pass.forward ? &times.forward_meetings : &times.backward_meetings;
+    return pass;
+  }
 
   const SimulatedStage& StageOf(const Rank& rank) const { return pipeline_.stages[rank.stage]; }
   double Slowness(int rank) const {
@@ -174,6 +226,7 @@ class PipelineRun : private MessageReceiver, private EventHandler {
     if (rank.step == pipeline_.steps) return;
     const size_t buckets = StageOf(rank).plan.buckets().size();
     rank.action = 0;
+    rank.scheduled = 0;
     rank.next_bucket = 0;
     rank.open = static_cast<int>(buckets);
     rank.resolved.assign(buckets, 0);
@@ -189,42 +242,96 @@ class PipelineRun : private MessageReceiver, private EventHandler {
     if (rank.computing || rank.step == pipeline_.steps || rank.action == stage.actions.size()) {
       return;
     }
-    const StageAction action = stage.actions[rank.action];
-    const bool forward = action.kind == StageAction::kForward;
-    const int64_t needed = rank.step * pipeline_.micro_batches + action.micro_batch;
-    if (forward && rank.stage > 0 && rank.inputs <= needed) return;
-    if (!forward && rank.stage + 1 < stages_ && rank.gradients <= needed) return;
-    const bool last = action.micro_batch + 1 == pipeline_.micro_batches;
-    const StagePass& pass = last ? stage.last : stage.each;
-    const double time = Slowness(number) * (forward ? pass.forward : pass.backward);
-    rank.times.waited += queue_.now() - rank.idle_from;
-    rank.times.computed += time;
-    rank.computing = true;
-    if (last && !forward) {
-      for (double ready : stage.bucket_ready) {
-        queue_.At(queue_.now() + Slowness(number) * ready, this,
-                  4 * int64_t{number} + kBucketReady);
-      }
+    const Pass pass = PassOf(rank);
+    const int64_t needed =
+        rank.step * pipeline_.micro_batches + stage.actions[rank.action].micro_batch;
+    if (!pipeline_.slices) {
+      if (pass.forward && rank.stage > 0 && rank.inputs <= needed) return;
+      if (!pass.forward && rank.stage + 1 < stages_ && rank.gradients <= needed) return;
     }
-    queue_.At(queue_.now() + time, this, 4 * int64_t{number} + kComputed);
+    rank.computing = true;
+    rank.passed = 0;
+    rank.meeting = 0;
+    Compute(number);
   }
 
+  // Goes on with the pass, to its next meeting or its end.
+  void Compute(int number) {
+    Rank& rank = ranks_[number];
+    const Pass pass = PassOf(rank);
+    const bool to_end = rank.meeting == pass.meetings->size();
+    const double from = rank.passed;
+    const double until = to_end ? pass.time : (*pass.meetings)[rank.meeting].after;
+    rank.passed = std::max(from, std::min(until, pass.time));
+    rank.times.waited += queue_.now() - rank.idle_from;
+    rank.times.computed += Slowness(number) * (rank.passed - from);
+    if (pass.last && !pass.forward) {
+      const std::vector<double>& ready = StageOf(rank).bucket_ready;
+      while (rank.scheduled < ready.size() && (to_end || ready[rank.scheduled] <= rank.passed)) {
+        const double in = std::max(0.0, ready[rank.scheduled++] - from);
+        queue_.At(queue_.now() + Slowness(number) * in, this, 4 * int64_t{number} + kBucketReady);
+      }
+    }
+    queue_.At(queue_.now() + Slowness(number) * (rank.passed - from), this,
+              4 * int64_t{number} + kComputed);
+  }
+
+  // The pass is at its next meeting, or at its end.
   void Computed(int number) {
     Rank& rank = ranks_[number];
-    const SimulatedStage& stage = StageOf(rank);
-    const StageAction action = stage.actions[rank.action++];
-    const bool forward = action.kind == StageAction::kForward;
-    const int to = rank.stage + (forward ? 1 : -1);
-    rank.computing = false;
     rank.idle_from = queue_.now();
-    if (to >= 0 && to < stages_) {
+    if (rank.meeting == PassOf(rank).meetings->size()) return EndPass(number);
+    rank.round = 0;
+    BeginRound(number);
+  }
+
+  void BeginRound(int number) {
+    Rank& rank = ranks_[number];
+    const SliceMeeting& meeting = (*PassOf(rank).meetings)[rank.meeting].meeting;
+    if (rank.round == SliceRounds(meeting.call, stages_)) {
+      ++rank.meeting;
+      return Compute(number);
+    }
+    ++rank.rounds;
+    rank.heard[rank.stage] = rank.rounds;
+    rank.waits = true;
+    for (int other = 0; other < stages_; ++other) {
+      if (other == rank.stage) continue;
+      SimulatedMessage message;
+      message.from = number;
+      message.to = pipeline_.ranks[other][rank.replica];
+      message.bytes = SliceMessageBytes(meeting, stages_, rank.round, rank.stage, other);
+      message.kind = kOfSlice;
+      network_.Send(message);
+    }
+    EndRound(number);
+  }
+
+  // Once all slices' messages are there. Some may be in the next round already.
+  void EndRound(int number) {
+    Rank& rank = ranks_[number];
+    if (!rank.waits || *std::min_element(rank.heard.begin(), rank.heard.end()) < rank.rounds) {
+      return;
+    }
+    rank.waits = false;
+    ++rank.round;
+    BeginRound(number);
+  }
+
+  void EndPass(int number) {
+    Rank& rank = ranks_[number];
+    const SimulatedStage& stage = StageOf(rank);
+    const Pass pass = PassOf(rank);
+    const int to = rank.stage + (pass.forward ? 1 : -1);
+    ++rank.action;
+    rank.computing = false;
+    if (!pipeline_.slices && to >= 0 && to < stages_) {
       const SimulatedStage& sender = pipeline_.stages[std::min(rank.stage, to)];
-      const bool last = action.micro_batch + 1 == pipeline_.micro_batches;
       SimulatedMessage message;
       message.from = number;
       message.to = pipeline_.ranks[to][rank.replica];
-      message.bytes = (last ? sender.last : sender.each).output_bytes;
-      message.kind = forward ? kActivation : kGradient;
+      message.bytes = (pass.last ? sender.last : sender.each).output_bytes;
+      message.kind = pass.forward ? kActivation : kGradient;
       network_.Send(message);
     }
     if (rank.action == stage.actions.size() && rank.open == 0) EndStep(number);
@@ -233,6 +340,10 @@ class PipelineRun : private MessageReceiver, private EventHandler {
 
   void OnMessage(const SimulatedMessage& message) override {
     Rank& rank = ranks_[message.to];
+    if (message.kind == kOfSlice) {
+      ++rank.heard[ranks_[message.from].stage];
+      return EndRound(message.to);
+    }
     ++(message.kind == kActivation ? rank.inputs : rank.gradients);
     Advance(message.to);
   }

@@ -1,11 +1,13 @@
 // Steps of a job whose model is cut into stages: each stage's forwards and backwards as
-// plan/pipeline_schedule.h orders them, what passes between stages, and the exchange of each stage's
-// gradients among its replicas, all on one network.
+// plan/pipeline_schedule.h orders them, what passes between stages, and the exchange of each
+// stage's gradients among its replicas, all on one network. Or into slices, each of which computes
+// a part of all layers and meets the others in the midst of forward and backward.
 //
 // A rank computes while its links send and receive, and sends never wait, as in
-// pipeline/stage_link.h; a host's interface is shared evenly between what passes the cuts and what
-// is exchanged. When the backward of its last micro-batch completes a bucket, a stage launches it;
-// then it waits for the results, updates, and begins its next step, whatever other stages do.
+// pipeline/stage_link.h; slices compute nothing until a meeting is over. A host's interface is
+// shared evenly between what passes the cuts and what is exchanged. When the backward of its last
+// micro-batch completes a bucket, a stage launches it; then it waits for the results, updates, and
+// begins its next step, whatever other stages do.
 //
 // What is left out: figures and credits, which are small; copies; cores that are shared.
 
@@ -18,9 +20,16 @@
 #include "absl/status/statusor.h"
 #include "plan/pipeline_schedule.h"
 #include "plan/plan.h"
+#include "plan/slice_traffic.h"
 #include "simulator/cluster.h"
 
 namespace gradsync {
+
+// Where a pass of a slice waits for the others.
+struct PassMeeting {
+  double after = 0;  // seconds of the pass
+  SliceMeeting meeting;
+};
 
 // A micro-batch on a stage; seconds.
 struct StagePass {
@@ -28,6 +37,9 @@ struct StagePass {
   double backward = 0;
   // What is sent to the stage behind, which sends back as much; of the last stage nothing.
   int64_t output_bytes = 0;
+  // Of slices, in their order; the same number on all of them.
+  std::vector<PassMeeting> forward_meetings;
+  std::vector<PassMeeting> backward_meetings;
 };
 
 struct SimulatedStage {
@@ -46,6 +58,7 @@ struct SimulatedStage {
 struct SimulatedPipeline {
   std::vector<SimulatedStage> stages;
   std::vector<std::vector<int>> ranks;  // by stage, by replica
+  bool slices = false;  // the stages are slices instead: nothing passes between them
   int64_t micro_batches = 1;
   int steps = 4;  // that are simulated
 };
@@ -78,7 +91,8 @@ struct PipelinePrediction {
 //
 // Errors: INVALID_ARGUMENT for a cluster that does not check (cluster.h) for all ranks, fewer
 // servers than stages, mixed placement or another consistency than bsp, which jobs with stages do
-// not have; ranks that are not those of stages times replicas, each once; actions that may not be
+// not have; meetings of stages, or of slices that are not in their pass, in order, and as many on
+// all; ranks that are not those of stages times replicas, each once; actions that may not be
 // (CheckActions()); times that are negative or not finite; a plan for another number of replicas;
 // ready times that are not one per bucket, fall, or lie after backward; less than one step.
 absl::StatusOr<PipelinePrediction> SimulatePipeline(const SimulatedPipeline& pipeline,

@@ -7,6 +7,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "plan/pipeline_schedule.h"
+#include "plan/slice_traffic.h"
 #include "plan/wire_traffic.h"
 #include "simulator/simulate.h"
 
@@ -306,6 +307,90 @@ TEST(PipelineTest, ASlowRankSlowsItsStage) {
   EXPECT_NEAR(SimulatePipeline(pipeline, cluster)->first_step, 3 + 6 * 8, 1e-9);
 }
 
+// So many numbers take a transfer of a second between two hosts.
+constexpr int64_t kSecond = (1 << 18) / 4;
+
+// n slices whose passes of a second and two have a meeting each, in their midst.
+SimulatedPipeline SlicesOf(int n, SliceMeeting meeting, int64_t m, int replicas = 1) {
+  SimulatedPipeline pipeline =
+      PipelineOf(std::vector<Times>(n, Times{1, 2}), 0, kInTurns, m, replicas);
+  pipeline.slices = true;
+  for (SimulatedStage& slice : pipeline.stages) {
+    slice.each.forward_meetings = {{0.5, meeting}};
+    slice.each.backward_meetings = {{1, meeting}};
+    slice.last = slice.each;
+    slice.actions = ActionsOf(kInTurns, 1, 0, m);
+  }
+  return pipeline;
+}
+
+// But for what messages of several slices wait for each other at a receiver.
+TEST(PipelineTest, SlicesComputeOrMeet) {
+  for (int n : {2, 3, 4, 8}) {
+    for (int64_t m : {1, 5}) {
+      const double share = (n - 1.0) / n;
+      const auto m_seconds = static_cast<double>(m);
+      const SliceMeeting sum = {SliceCall::kSum, n * kSecond};
+      const SliceMeeting part = {SliceCall::kSumPart, n * kSecond};
+      const SliceMeeting gather = {SliceCall::kGather, kSecond};
+      const double of_sum = m_seconds * (3 + 2 * 2 * n * share);
+      const double of_half = m_seconds * (3 + 2 * n * share);
+      const double waits = n == 2 ? 1e-9 : 0.03;
+      EXPECT_NEAR(FirstStep(SlicesOf(n, sum, m)) / of_sum, 1, waits) << n;
+      EXPECT_NEAR(FirstStep(SlicesOf(n, part, m)) / of_half, 1, waits) << n;
+      EXPECT_NEAR(FirstStep(SlicesOf(n, gather, m)) / of_half, 1, waits) << n;
+    }
+  }
+}
+
+TEST(PipelineTest, SlicesSendTheBytesOfTheirMeetingsInEveryStep) {
+  const SliceMeeting sum = {SliceCall::kSum, 1001};
+  for (int n : {2, 4}) {
+    const PipelinePrediction step = *SimulatePipeline(SlicesOf(n, sum, 3), FreeMessages());
+    int64_t most = 0;
+    for (int slice = 0; slice < n; ++slice) {
+      int64_t bytes = 0;
+      for (int round = 0; round < SliceRounds(sum.call, n); ++round) {
+        for (int to = 0; to < n; ++to) {
+          if (to != slice) bytes += 3 * 2 * SliceMessageBytes(sum, n, round, slice, to);
+        }
+      }
+      most = std::max(most, bytes);
+    }
+    EXPECT_EQ(step.tx_bytes_max_host, most);
+    EXPECT_NEAR(step.step / step.first_step, 1, 1e-3);
+  }
+}
+
+TEST(PipelineTest, ASlowSliceIsWaitedForInEachMeeting) {
+  Cluster cluster = FreeMessages();
+  cluster.slowness = {1, 2, 1};
+  SimulatedPipeline pipeline = SlicesOf(3, {SliceCall::kGather, 0}, 4);
+  pipeline.steps = 1;
+  const PipelinePrediction step = *SimulatePipeline(pipeline, cluster);
+  // The others are done sooner after the last meeting.
+  EXPECT_NEAR(step.first_step, 4 * 2 * 3, 1e-9);
+  EXPECT_NEAR(step.stages[0].computed, 4 * 3, 1e-9);
+  EXPECT_NEAR(step.stages[0].waited, 4 * 3 - 1, 1e-9);
+}
+
+// The bucket that is complete before the meeting is exchanged meanwhile.
+TEST(PipelineTest, GradientsOfASliceAreExchangedWhileItMeetsOthers) {
+  SimulatedPipeline pipeline = SlicesOf(2, {SliceCall::kSum, kSecond}, 1, /*replicas=*/2);
+  for (SimulatedStage& slice : pipeline.stages) {
+    slice.plan = PlanOf(2, {kSecond, kSecond});
+    slice.bucket_ready = {0.5, 2};
+  }
+  pipeline.steps = 1;
+  const PipelinePrediction step = *SimulatePipeline(pipeline, FreeMessages());
+  EXPECT_EQ(step.tx_bytes_max_host, 4.0 * kSecond * 4);
+  // Forward and its meeting, backward, whose meeting shares the link with the first bucket, and the
+  // second bucket alone.
+  EXPECT_NEAR(step.stages[0].exposed, 1, 0.1);
+  EXPECT_GT(step.first_step, 2 + 2 + 1 + 1);
+  EXPECT_LT(step.first_step, 2 + 2 + 1 + 1 + 1);
+}
+
 TEST(PipelineTest, MistakesAreNamed) {
   const auto error = [](const SimulatedPipeline& pipeline, const Cluster& cluster) {
     return std::string(SimulatePipeline(pipeline, cluster).status().message());
@@ -326,6 +411,16 @@ TEST(PipelineTest, MistakesAreNamed) {
   bad = good;
   bad.stages[0].plan = PlanOf(2);
   EXPECT_THAT(error(bad, FreeMessages()), HasSubstr("one for 1 workers"));
+  bad = good;
+  bad.stages[0].each.forward_meetings = {{0.5, {}}};
+  EXPECT_THAT(error(bad, FreeMessages()), HasSubstr("meetings of slices: expected 0, found 1"));
+  bad = SlicesOf(2, {SliceCall::kSum, 1}, 3);
+  bad.stages[1].each.backward_meetings.clear();
+  EXPECT_THAT(error(bad, FreeMessages()), HasSubstr("meetings of slices: expected 1, found 0"));
+  bad = SlicesOf(2, {SliceCall::kSum, 1}, 3);
+  bad.stages[0].last.forward_meetings[0].after = 1.5;
+  EXPECT_THAT(error(bad, FreeMessages()),
+              HasSubstr("a meeting of slices: expected between 0 and 1"));
   bad = good;
   bad.steps = 0;
   EXPECT_THAT(error(bad, FreeMessages()), HasSubstr("steps"));

@@ -112,6 +112,17 @@ TEST(WorkerBadInputTest, FlagsThatDoNotExistOrFit) {
   ExpectRefused(kWorker, {"mlp"}, {"mlp"});
 }
 
+TEST(WorkerBadInputTest, WhatCannotBeOffloaded) {
+  ExpectRefused(kWorker, {"--offload=all"}, {"--offload", "none, optimizer or parameters", "all"});
+  ExpectRefused(kWorker, {"--offload=optimizer"}, {"--offload", "--device=cpu", "optimizer"});
+  const std::vector<std::string> gpu = {"--device=cuda", "--local_rank=0"};
+  ExpectRefused(kWorker, With(gpu, {"--offload=parameters"}), {"--offload", "--zero=3"});
+  for (const std::string link : {"nccl", "cuda_ipc", "gloo"}) {
+    ExpectRefused(kWorker, With(gpu, {"--offload=optimizer", "--topology=ring", "--link=" + link}),
+                  {"--offload", "none with --link=" + link});
+  }
+}
+
 TEST(WorkerBadInputTest, FlagsOfData) {
   const std::string images = "--data=imagefolder:/no/such/folder";
   ExpectRefused(kWorker, {"--model=mlp", images}, {"/no/such/folder/train", "does not exist"});

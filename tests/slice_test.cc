@@ -1,5 +1,5 @@
-// Models cut into slices, by real processes: the losses of one process within rounding, the same bits
-// in every run, bytes to the byte, and a lost slice named on all others.
+// Models cut into slices, by real processes: the losses of one process within rounding, the same
+// bits in every run, bytes to the byte, and a lost slice named on all others.
 
 #include <csignal>
 #include <filesystem>
@@ -15,6 +15,7 @@
 #include "base/write_file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "plan/slice_traffic.h"
 #include "proto/run_record.pb.h"
 #include "tests/job_metrics.h"
 #include "tests/worker_processes.h"
@@ -47,6 +48,24 @@ Flags SmallGpt() {
   return {"--model=gpt",     "--gpt_width=16", "--gpt_layers=2",       "--gpt_heads=4",
           "--gpt_context=8", "--batch_size=2", "--steps=50",           "--dropout=0",
           "--lr=0.1",        "--momentum=0.9", "--data=text:" + Text()};
+}
+
+SlicedGpt SlicesOfSmallGpt(int slices) {
+  SlicedGpt gpt;
+  gpt.slices = slices;
+  gpt.layers = 2;
+  gpt.width = 16;
+  gpt.context = 8;
+  return gpt;
+}
+
+// That all slices sent so much in each step, and in shared memory read as much. Over streams what
+// comes is counted when it comes, which may be before the first measured step.
+void ExpectBytes(const Metrics& slices, int64_t bytes, bool streams = false) {
+  for (const proto::WorkerMetrics& slice : slices) {
+    EXPECT_EQ(slice.slice_tx_bytes_per_step(), static_cast<double>(bytes));
+    if (!streams) EXPECT_EQ(slice.slice_rx_bytes_per_step(), static_cast<double>(bytes));
+  }
 }
 
 Metrics Train(int workers, int servers, const Flags& flags) {
@@ -122,12 +141,16 @@ TEST(SliceTest, MicroBatchesAreAccumulatedAndBytesAreThoseOfTheFormula) {
   const Metrics one = Train(1, 0, With(flags, {"--accumulate=2"}));
   const Metrics two = Train(2, 0, With(flags, {"--mesh=tensor=2", "--micro_batches=2"}));
   ExpectClose(Losses(two, {0}), Losses(one, {0}));
-  // 2 micro-batches of 2 x 8 positions of width 16: four sums in each of 2 layers, the embedding's
-  // and the head's; for each position two numbers that are gathered and two that are added up.
-  const double positions = 2 * 8;
-  const double floats = positions * 16 * (4 * 2 + 2) + positions * (2 + 2);
-  EXPECT_EQ(two[0].slice_tx_bytes_per_step(), 2 * 4 * floats);
-  EXPECT_EQ(two[1].slice_rx_bytes_per_step(), 2 * 4 * floats);
+  ExpectBytes(two, 2 * SliceTxBytes(SlicesOfSmallGpt(2), 2, /*recomputes=*/false, 0));
+  SlicedGpt sequences = SlicesOfSmallGpt(2);
+  sequences.split_sequence = true;
+  const Flags parts = With(flags, {"--mesh=tensor=2", "--sequence_parallel"});
+  ExpectBytes(Train(2, 0, parts), SliceTxBytes(sequences, 2, /*recomputes=*/false, 0));
+  ExpectBytes(Train(2, 0, With(parts, {"--activation_checkpointing"})),
+              SliceTxBytes(sequences, 2, /*recomputes=*/true, 0));
+  const Metrics four = Train(4, 0, With(flags, {"--mesh=tensor=4", "--tensor_link=grpc"}));
+  ExpectBytes(four, SliceTxBytes(SlicesOfSmallGpt(4), 2, /*recomputes=*/false, 0),
+              /*streams=*/true);
 }
 
 // Kills rank 3 of four in the midst of training; all others must name it soon.

@@ -129,12 +129,35 @@ TEST(ZeroThreeTest, GoesOnFromACheckpointOfPlainDataParallelismAndTheOtherWayRou
   }
 }
 
+TEST(ShardTest, AlongShardItIsTheJobThatItIsAlongData) {
+  const Flags ring = With(SmallGpt(), {"--topology=ring"});
+  const Ended data = RunJob(4, 0, With(ring, {"--mesh=data=4", "--zero=3"}));
+  const Ended shard = RunJob(4, 0, With(ring, {"--mesh=shard=4", "--zero=3"}));
+  EXPECT_THAT(data.hash, SizeIs(64));
+  EXPECT_EQ(shard.hash, data.hash);
+  EXPECT_EQ(shard.tx_bytes, data.tx_bytes);
+  const Flags servers = With(SmallGpt(), {"--topology=ps", "--zero=2"});
+  EXPECT_EQ(RunJob(2, 2, With(servers, {"--mesh=shard=2"})).hash,
+            RunJob(2, 2, With(servers, {"--mesh=data=2"})).hash);
+  const Flags stages = With(ring, {"--zero=1", "--micro_batches=2"});
+  EXPECT_EQ(RunJob(4, 0, With(stages, {"--mesh=pipeline=2,shard=2"})).hash,
+            RunJob(4, 0, With(stages, {"--mesh=data=2,pipeline=2"})).hash);
+  EXPECT_EQ(RunJob(4, 0, With(stages, {"--mesh=shard=2,tensor=2"})).hash,
+            RunJob(4, 0, With(stages, {"--mesh=data=2,tensor=2"})).hash);
+}
+
 TEST(ZeroFlagTest, WhatDoesNotGoTogetherIsRefusedInOneLine) {
   for (const auto& [flags, words] : std::vector<std::pair<Flags, std::string>>{
            {{"--zero=2", "--accumulate=2"}, "--zero: expected 0 or 1 with --accumulate"},
            {{"--zero=3", "--topology=local"}, "--zero: expected 0 to 2 with --topology=local"},
            {{"--zero=3", "--topology=ring", "--world_size=2", "--evaluate_every=2"},
             "--zero: expected 0 to 2 with --evaluate_every"},
+           {{"--mesh=shard=2", "--world_size=2", "--topology=ring"},
+            "--zero: expected 1 to 3 with shard=2 (--mesh), found \"0\""},
+           {{"--mesh=shard=2", "--world_size=2", "--master=127.0.0.1:0", "--zero=1"},
+            "--topology: expected ps or ring with several ranks along shard"},
+           {{"--mesh=data=2,shard=2", "--world_size=4", "--topology=ring", "--zero=3"},
+            "--mesh: expected data=1 with shard"},
            {{"--zero=4"}, "--zero: expected 0 to 3, found \"4\""}}) {
     TestProgram worker(With({"worker/worker"}, flags));
     EXPECT_EQ(worker.Finish(absl::Seconds(30)).code, 2);

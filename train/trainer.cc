@@ -357,7 +357,7 @@ class TrainerImpl : public Trainer {
     const Mesh& mesh = options_.pipeline.mesh;
     EvaluationShare own;
     own.rank = mesh.cuts_model() ? replica_ : side_channel.rank();
-    own.ranks = mesh.cuts_model() ? mesh.size(MeshDimension::kData) : side_channel.world_size();
+    own.ranks = mesh.cuts_model() ? mesh.replicas() : side_channel.world_size();
     own.logits = [this](const at::Tensor& inputs) { return share_->TestLogits(inputs); };
     own.check = [this] { return sync_->status(); };
     own.in_step = share_->tests_in_step();
@@ -848,8 +848,8 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(const TrainerOptions& o
   const Mesh& mesh = options.pipeline.mesh;
   const bool cut = mesh.cuts_model();
   // All stages of a pipeline go through the same samples, and all slices of a model.
-  const int replica = cut ? mesh.Coordinate(rank, MeshDimension::kData) : rank;
-  const int replicas = cut ? mesh.size(MeshDimension::kData) : world_size;
+  const int replica = cut ? mesh.Coordinate(rank, mesh.samples()) : rank;
+  const int replicas = cut ? mesh.replicas() : world_size;
   GS_ASSIGN_OR_RETURN(JobInputs inputs, OpenJobInputs(options, replica, replicas));
   auto trainer =
       std::make_unique<TrainerImpl>(options, rank, replica, world_size, std::move(inputs));

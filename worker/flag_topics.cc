@@ -29,7 +29,7 @@ std::vector<FlagTopic> WorkerTopics() {
        {"checkpoint", "checkpoint_every", "checkpoint_keep", "checkpoint_best", "resume",
         "init_from"}},
       {"Device and precision",
-       {"device", "precision", "tf32", "channels_last", "fused_norm", "cuda_graph",
+       {"device", "offload", "precision", "tf32", "channels_last", "fused_norm", "cuda_graph",
         "cudnn_benchmark", "threads", "loader_threads"}},
       {"Sizes of buckets and chunks", {"bucket_bytes", "first_bucket_bytes", "chunk_bytes"}},
       {"Evaluation and records",

@@ -32,6 +32,7 @@
 #include "worker/live_metrics.h"
 #include "worker/memory_line.h"
 #include "worker/metrics.h"
+#include "worker/offload_flags.h"
 #include "worker/pipeline_flags.h"
 #include "worker/progress.h"
 #include "worker/recipe_flags.h"
@@ -168,6 +169,7 @@ class Job {
       PrintLine(absl::StrCat("metrics at http://", live_metrics_->address(), "/metrics"));
     }
     GS_RETURN_IF_ERROR(OpenDevices(&options_.join));
+    GS_RETURN_IF_ERROR(CheckOffload(options_));
     options_.trainer.gpu = options_.join.sync.gpu;
     options_.trainer.memory = CountTensorMemory(options_.trainer.gpu.get());
     if (options_.trainer.gpu != nullptr || rank() == 0) {
@@ -264,7 +266,7 @@ class Job {
   // Ranks that train on samples of their own.
   int Replicas() const {
     const Mesh& mesh = options_.join.mesh;
-    return mesh.cuts_model() ? mesh.size(MeshDimension::kData) : options_.join.meet.world_size;
+    return mesh.cuts_model() ? mesh.replicas() : options_.join.meet.world_size;
   }
 
   JobOptions options_;

@@ -37,6 +37,7 @@
 #include "worker/failure_flags.h"
 #include "worker/job.h"
 #include "worker/model_flags.h"
+#include "worker/offload_flags.h"
 #include "worker/operation_flags.h"
 #include "worker/pipeline_flags.h"
 #include "worker/seeing_flags.h"
@@ -198,6 +199,7 @@ absl::StatusOr<JobOptions> JobOptionsFromFlags(std::vector<FlagRecord> flags) {
   GS_RETURN_IF_ERROR(PipelineFromFlags(&job));
   GS_RETURN_IF_ERROR(SlicesFromFlags(&job));
   GS_RETURN_IF_ERROR(ShardingFromFlags(&job));
+  GS_RETURN_IF_ERROR(OffloadFromFlags(&job));
   GS_RETURN_IF_ERROR(DataParallelFromFlags(&job));
   job.flags = EffectiveFlagsFrom(std::move(flags), job.join);
   GS_ASSIGN_OR_RETURN(job.seeing, SeeingFromFlags(meet.rank));

@@ -15,10 +15,10 @@
 
 ABSL_FLAG(
     std::string, mesh, "",
-    "how the ranks are arranged, as data=2,pipeline=3: ranks along data train on other "
-    "samples, those along pipeline hold other blocks of the model, those along tensor parts of its "
-    "layers; the first named is the slowest in the order of ranks, and the product is the world "
-    "size; empty: all along data");
+    "how the ranks are arranged, as data=2,pipeline=3: ranks along data, or shard, train on other "
+    "samples (those along shard with --zero), those along pipeline hold other blocks of the model, "
+    "those along tensor parts of its layers; the first named is the slowest in the order of ranks, "
+    "and the product is the world size; empty: all along data");
 ABSL_FLAG(std::string, pipeline_schedule, "1f1b",
           "with stages, who computes what when: naive (one micro-batch after the other), gpipe "
           "(all forwards, then all backwards) or 1f1b (in turns, which needs less memory)");
@@ -30,7 +30,6 @@ ABSL_FLAG(std::string, split, "auto",
           "by the time that each block takes on rank 0");
 
 namespace gradsync {
-namespace {}  // namespace
 
 absl::Status PipelineFromFlags(JobOptions* job) {
   const std::string mesh = absl::GetFlag(FLAGS_mesh);
@@ -56,13 +55,16 @@ absl::Status CheckPipeline(const JobOptions& job) {
   const TrainerOptions& trainer = job.trainer;
   const JobSpec& spec = job.join.sync.job;
   const Mesh& mesh = trainer.pipeline.mesh;
+  if (spec.topology == Topology::kLocal && mesh.size(MeshDimension::kShard) > 1) {
+    return FlagError("topology", "ps or ring with several ranks along shard (--mesh)", "local");
+  }
   if (!mesh.cuts_model()) return absl::OkStatus();
   const auto refuse = [&](absl::string_view flag, absl::string_view expected,
                           absl::string_view found) {
     const absl::string_view parts = mesh.has_pipeline() ? "stages" : "slices";
     return FlagError(flag, absl::StrCat(expected, " with ", parts, " (--mesh)"), found);
   };
-  if (spec.topology == Topology::kLocal && mesh.size(MeshDimension::kData) > 1) {
+  if (spec.topology == Topology::kLocal && mesh.replicas() > 1) {
     return FlagError("topology", "ps or ring with several ranks along data (--mesh)", "local");
   }
   if (job.join.device.device != "cpu") {

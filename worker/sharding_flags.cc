@@ -14,7 +14,8 @@ ABSL_FLAG(int, zero, 0,
           "what owners (ranks of a ring, or servers) keep for all: 1: the optimizer's state, as "
           "--update=owner; 2: gradients too, of which a worker has only those of a few buckets at "
           "a time; 3: parameters too, which a worker gathers block by block, in forward and again "
-          "in backward; 0: nothing, or what --update says");
+          "in backward; 0: nothing, or what --update says; among the ranks along data, or along "
+          "shard where --mesh has that");
 
 namespace gradsync {
 namespace {
@@ -38,6 +39,10 @@ absl::Status CheckSharding(const JobOptions& job, int zero) {
     return FlagError("zero", expected, found);
   };
   GS_RETURN_IF_ERROR(CheckZero(zero, job.join.sync.job));
+  const int shards = job.join.mesh.size(MeshDimension::kShard);
+  if (zero == 0 && shards > 1) {
+    return refuse(absl::StrCat("1 to 3 with shard=", shards, " (--mesh)"));
+  }
   if (zero < 2) return absl::OkStatus();
   if (job.join.device.device != "cpu") {
     return refuse(absl::StrCat("0 or 1 with --device=", job.join.device.device));

@@ -39,10 +39,10 @@ absl::Status SlicesFromFlags(JobOptions* job) {
     if (!job->trainer.pipeline.split_sequence) return absl::OkStatus();
     return FlagError("sequence_parallel", "false without slices (--mesh=tensor=N)", "true");
   }
-  if (mesh.has_pipeline() || mesh.size(MeshDimension::kShard) > 1) {
+  if (mesh.has_pipeline()) {
     return FlagError("mesh",
                      absl::StrCat("tensor=", mesh.size(MeshDimension::kTensor),
-                                  " with no other dimension than data"),
+                                  " with no other dimension than data or shard"),
                      mesh.ToString());
   }
   return absl::OkStatus();

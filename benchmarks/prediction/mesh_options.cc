@@ -30,12 +30,19 @@ int WorldSizeOf(absl::string_view mesh) {
   return static_cast<int>(product);
 }
 
-// All of data and pipeline, data parallelism alone first.
-std::vector<std::string> Factorisations(int workers, int blocks) {
+// All of data and pipeline, data parallelism alone first, then of data and tensor.
+std::vector<std::string> Factorisations(int workers,
+                                        const std::vector<proto::StepProfile>& profiles,
+                                        bool split_sequence) {
   std::vector<std::string> meshes;
+  const int blocks = profiles[0].blocks_size();
   for (int stages = 1; stages <= std::min(workers, blocks); ++stages) {
     if (workers % stages != 0) continue;
     meshes.push_back(absl::StrCat("data=", workers / stages, ",pipeline=", stages));
+  }
+  for (int slices = 2; slices <= workers; ++slices) {
+    if (workers % slices != 0 || !ProfilesOfSlices(profiles, slices, split_sequence).ok()) continue;
+    meshes.push_back(absl::StrCat("data=", workers / slices, ",tensor=", slices));
   }
   return meshes;
 }
@@ -62,9 +69,9 @@ absl::StatusOr<std::vector<PipelineSchedule>> Schedules(const std::vector<std::s
   return schedules;
 }
 
-// Whether a job with stages is like that (docs/parallelism.md).
-bool CanHaveStages(const PlacedJob& job, const Mesh& mesh) {
-  const int stages = mesh.size(MeshDimension::kPipeline);
+// Whether a job with stages or slices is like that (docs/parallelism.md).
+bool CanBeCut(const PlacedJob& job, const Mesh& mesh) {
+  const int stages = mesh.size(MeshDimension::kPipeline) * mesh.size(MeshDimension::kTensor);
   const JobSpec& spec = job.spec;
   if (spec.topology == Topology::kLocal || !spec.consistency.bulk()) return false;
   if (stages > 1 && spec.codec.compresses()) return false;
@@ -81,15 +88,37 @@ absl::StatusOr<std::vector<PredictedJob>> JobsOf(PredictOptions options, const M
   const auto is_ring = [](const PredictedJob& job) {
     return job.placed.spec.topology == Topology::kRing;
   };
-  const bool alone = mesh.size(MeshDimension::kData) == 1;
+  const bool alone = mesh.replicas() == 1;
   const bool rings_alone = alone && std::any_of(jobs.begin(), jobs.end(), is_ring);
   std::vector<PredictedJob> kept;
   for (const PredictedJob& job : jobs) {
-    if (!CanHaveStages(job.placed, mesh)) continue;
+    if (!CanBeCut(job.placed, mesh)) continue;
     if (rings_alone && (!is_ring(job) || job.placed.spec.update == UpdateSite::kOwner)) continue;
     kept.push_back(job);
   }
   return kept;
+}
+
+// Whether a job on this mesh keeps things at owners alone as asked (docs/sharding.md).
+absl::Status CheckZeros(const std::vector<std::string>& zeros, const Mesh& mesh,
+                        const std::vector<int64_t>& micro_batches) {
+  const int shards = mesh.size(MeshDimension::kShard);
+  for (const std::string& zero : zeros) {
+    if (zero == "0" && shards > 1) {
+      return FlagError("zero", absl::StrCat("1 to 3 with shard=", shards, " (--mesh)"), zero);
+    }
+    if (zero != "2" && zero != "3") continue;
+    if (mesh.cuts_model()) {
+      return FlagError("zero", absl::StrCat("0 or 1 with --mesh=", mesh.ToString()), zero);
+    }
+    for (int64_t count : micro_batches) {
+      if (count > 1) {
+        return FlagError("micro_batches", absl::StrCat("1 with --zero=", zero),
+                         absl::StrCat(count));
+      }
+    }
+  }
+  return absl::OkStatus();
 }
 
 // What is asked of each mesh.
@@ -114,9 +143,9 @@ absl::Status AddEach(const Arrangements& asked, const proto::StepProfile& profil
                      PredictedMesh next, std::vector<PredictedMesh>* list) {
   const bool cut = next.mesh.has_pipeline();
   const int stages = next.mesh.size(MeshDimension::kPipeline);
-  const int64_t samples = next.global_batch_size / next.mesh.size(MeshDimension::kData);
+  const int64_t samples = next.global_batch_size / next.mesh.replicas();
   for (PipelineSchedule schedule : asked.schedules) {
-    next.schedule = schedule;
+    if (cut) next.schedule = schedule;
     for (int64_t count : asked.micro_batches) {
       next.micro_batches = count;
       const absl::Status fits = samples == 0 ? absl::OkStatus() : CutBatch(samples, count).status();
@@ -138,7 +167,7 @@ absl::Status AddEach(const Arrangements& asked, const proto::StepProfile& profil
 absl::Status AddMesh(const PredictOptions& options, const Arrangements& asked,
                      const proto::StepProfile& profile, PredictedMesh next,
                      std::vector<PredictedMesh>* list) {
-  const int replicas = next.mesh.size(MeshDimension::kData);
+  const int replicas = next.mesh.replicas();
   if (next.global_batch_size % replicas != 0) {
     if (asked.search) return absl::OkStatus();
     return FlagError("global_batch_size",
@@ -155,21 +184,20 @@ absl::Status AddMesh(const PredictOptions& options, const Arrangements& asked,
 
 }  // namespace
 
-absl::StatusOr<std::vector<PredictedMesh>> ListMeshPredictions(const PredictOptions& options,
-                                                               const MeshFlags& flags,
-                                                               const proto::StepProfile& profile) {
+absl::StatusOr<std::vector<PredictedMesh>> ListMeshPredictions(
+    const PredictOptions& options, const MeshFlags& flags,
+    const std::vector<proto::StepProfile>& profiles) {
+  const proto::StepProfile& profile = profiles[0];
   GS_RETURN_IF_ERROR(CheckHasBlocks(profile));
-  for (const std::string& zero : options.zeros) {
-    if (zero == "2" || zero == "3") return FlagError("zero", "0 or 1 with --mesh", zero);
-  }
   GS_ASSIGN_OR_RETURN(const Arrangements asked, ArrangementsOf(flags));
   std::vector<std::string> meshes = absl::StrSplit(flags.meshes, ';');
   PredictedMesh next;
   next.global_batch_size = options.global_batch_size;
+  next.split_sequence = flags.split_sequence;
   if (asked.search) {
     GS_ASSIGN_OR_RETURN(const std::vector<PredictedJob> jobs, ListPredictions(options));
     const int workers = jobs.back().placed.workers;
-    meshes = Factorisations(workers, profile.blocks_size());
+    meshes = Factorisations(workers, profiles, flags.split_sequence);
     const int64_t batch =
         options.batch_size > 0 ? options.batch_size : std::max(1, profile.batch_size());
     if (next.global_batch_size == 0) next.global_batch_size = workers * batch;
@@ -180,14 +208,16 @@ absl::StatusOr<std::vector<PredictedMesh>> ListMeshPredictions(const PredictOpti
     at_bandwidth.bandwidths = {bandwidth};
     for (const std::string& text : meshes) {
       GS_ASSIGN_OR_RETURN(next.mesh, Mesh::Parse(text, WorldSizeOf(text)));
-      if (next.mesh.has_slices()) {
-        return FlagError("mesh", "tensor=1 (slices are not predicted)", text);
-      }
+      GS_RETURN_IF_ERROR(CheckZeros(options.zeros, next.mesh, asked.micro_batches));
+      GS_RETURN_IF_ERROR(
+          ProfilesOfSlices(profiles, next.mesh.size(MeshDimension::kTensor), flags.split_sequence)
+              .status());
       GS_RETURN_IF_ERROR(AddMesh(at_bandwidth, asked, profile, next, &list));
     }
   }
   if (!list.empty()) return list;
-  return FlagError("mesh", "a job that can have stages: ring, or ps with a server per stage, bsp",
+  return FlagError("mesh",
+                   "a job that can have stages or slices: ring, or ps with a server for each, bsp",
                    flags.meshes);
 }
 

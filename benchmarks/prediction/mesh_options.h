@@ -16,23 +16,27 @@ namespace gradsync {
 // As the flags of the same names, in the singular, have them. Meshes and splits have commas in
 // them, so their lists are parted by semicolons: "data=4;data=2,pipeline=2".
 struct MeshFlags {
-  std::string meshes;  // "auto": all of data and pipeline with so many workers; empty: none
+  // "auto": all of data and pipeline with so many workers, and of data and tensor with as many
+  // slices as there are profiles of; empty: none
+  std::string meshes;
   std::vector<std::string> schedules = {"1f1b"};
   std::vector<std::string> micro_batches = {"4"};
   std::string splits = "auto";
+  bool split_sequence = false;  // --sequence_parallel
 };
 
 // The jobs by bandwidth, mesh, topology, schedule, micro-batches and split; `options` says
 // everything else, --workers only with "auto". Left out are servers fewer than stages, mixed
-// placement, codecs and consistencies that jobs with stages do not have, servers where a stage has
-// one replica and rings were asked for too, all schedules but one without stages, and with "auto"
-// more stages than blocks. Under "auto" a step has the global batch, or as many samples as all
-// workers have with the profile's batch each, and arrangements that cannot cut it evenly among
-// replicas, or into so many micro-batches, are left out. Pure. Errors: INVALID_ARGUMENT naming the
-// flag; those of CheckHasBlocks().
-absl::StatusOr<std::vector<PredictedMesh>> ListMeshPredictions(const PredictOptions& options,
-                                                               const MeshFlags& flags,
-                                                               const proto::StepProfile& profile);
+// placement, codecs and consistencies that jobs with stages or slices do not have, servers where a
+// stage has one replica and rings were asked for too, all schedules but one without stages, and
+// with "auto" more stages than blocks. Under "auto" a step has the global batch, or as many samples
+// as all workers have with the profile's batch each, and arrangements that cannot cut it evenly
+// among replicas, or into so many micro-batches, are left out. `profiles` are all that there are of
+// the model, at least one. Pure. Errors: INVALID_ARGUMENT naming the flag; those of
+// CheckHasBlocks().
+absl::StatusOr<std::vector<PredictedMesh>> ListMeshPredictions(
+    const PredictOptions& options, const MeshFlags& flags,
+    const std::vector<proto::StepProfile>& profiles);
 
 }  // namespace gradsync
 

@@ -46,7 +46,7 @@ TEST(MeshOptionsTest, EachMeshHasEachScheduleNumberAndSplit) {
   MeshFlags flags = Flags("pipeline=2;data=2,pipeline=3");
   flags.schedules = {"gpipe", "1f1b"};
   flags.micro_batches = {"1", "4", "8"};
-  const auto list = ListMeshPredictions(Ring(), flags, ThreeBlocks());
+  const auto list = ListMeshPredictions(Ring(), flags, {ThreeBlocks()});
   ASSERT_TRUE(list.ok()) << list.status();
   EXPECT_EQ(list->size(), 2 * 2 * 3);
   EXPECT_EQ((*list)[0].mesh.ToString(), "pipeline=2");
@@ -54,7 +54,7 @@ TEST(MeshOptionsTest, EachMeshHasEachScheduleNumberAndSplit) {
   EXPECT_EQ(list->back().job.placed.workers, 6);
   flags = Flags("pipeline=2");
   flags.splits = "1;2";
-  EXPECT_EQ(ListMeshPredictions(Ring(), flags, ThreeBlocks())->size(), 2);
+  EXPECT_EQ(ListMeshPredictions(Ring(), flags, {ThreeBlocks()})->size(), 2);
 }
 
 TEST(MeshOptionsTest, AutoIsAllMeshesThatTheModelCanHaveWithOneGlobalBatch) {
@@ -62,7 +62,7 @@ TEST(MeshOptionsTest, AutoIsAllMeshesThatTheModelCanHaveWithOneGlobalBatch) {
   options.workers = {"12"};
   options.servers = {"1", "3"};
   options.placements = {"dedicated"};
-  const auto list = ListMeshPredictions(options, Flags("auto"), ThreeBlocks());
+  const auto list = ListMeshPredictions(options, Flags("auto"), {ThreeBlocks()});
   ASSERT_TRUE(list.ok()) << list.status();
   std::multiset<std::string> found;
   for (const PredictedMesh& mesh : *list) {
@@ -76,20 +76,46 @@ TEST(MeshOptionsTest, AutoIsAllMeshesThatTheModelCanHaveWithOneGlobalBatch) {
                                           "data=4,pipeline=3 3"));
 }
 
+TEST(MeshOptionsTest, AutoHasTheSlicesThatThereAreProfilesOf) {
+  proto::StepProfile slice = ThreeBlocks();
+  slice.set_slices(4);
+  PredictOptions options = Ring();
+  options.workers = {"8"};
+  const auto meshes = [&](bool split_sequence) {
+    MeshFlags flags = Flags("auto");
+    flags.split_sequence = split_sequence;
+    std::multiset<std::string> found;
+    const auto list = ListMeshPredictions(options, flags, {ThreeBlocks(), slice});
+    for (const PredictedMesh& mesh : list.value()) {
+      EXPECT_EQ(mesh.split_sequence, split_sequence);
+      found.insert(mesh.mesh.ToString());
+    }
+    return found;
+  };
+  EXPECT_THAT(meshes(false),
+              UnorderedElementsAre("data=8,pipeline=1", "data=4,pipeline=2", "data=2,tensor=4"));
+  EXPECT_THAT(meshes(true), UnorderedElementsAre("data=8,pipeline=1", "data=4,pipeline=2"));
+}
+
 TEST(MeshOptionsTest, AReplicaAloneHasNoServersWhereRingsWereAskedFor) {
   PredictOptions options;
   options.servers = {"2"};
-  EXPECT_EQ(ListMeshPredictions(options, Flags("pipeline=2"), ThreeBlocks())->size(), 1);
+  EXPECT_EQ(ListMeshPredictions(options, Flags("pipeline=2"), {ThreeBlocks()})->size(), 1);
   options.topologies = {"ps"};
-  EXPECT_EQ(ListMeshPredictions(options, Flags("pipeline=2"), ThreeBlocks())->size(), 2);
+  EXPECT_EQ(ListMeshPredictions(options, Flags("pipeline=2"), {ThreeBlocks()})->size(), 2);
 }
 
 TEST(MeshOptionsTest, MistakesAreNamed) {
   const auto error = [](const PredictOptions& options, const MeshFlags& flags) {
-    return std::string(ListMeshPredictions(options, flags, ThreeBlocks()).status().message());
+    return std::string(ListMeshPredictions(options, flags, {ThreeBlocks()}).status().message());
   };
   EXPECT_THAT(error(Ring(), Flags("pipeline=x")), HasSubstr("--mesh"));
-  EXPECT_THAT(error(Ring(), Flags("tensor=2")), HasSubstr("--mesh"));
+  EXPECT_THAT(error(Ring(), Flags("tensor=2")), HasSubstr("--profile: expected one recorded with"));
+  EXPECT_THAT(error(Ring(), Flags("shard=2")), HasSubstr("--zero: expected 1 to 3 with shard=2"));
+  PredictOptions sharded = Ring();
+  sharded.zeros = {"2"};
+  EXPECT_THAT(error(sharded, Flags("data=2,pipeline=2")), HasSubstr("--zero: expected 0 or 1"));
+  EXPECT_THAT(error(sharded, Flags("shard=2")), HasSubstr("--micro_batches: expected 1 with"));
   EXPECT_THAT(error(Ring(), Flags("pipeline=4")), HasSubstr("--mesh"));
   MeshFlags schedule = Flags("pipeline=2");
   schedule.schedules = {"pipedream"};

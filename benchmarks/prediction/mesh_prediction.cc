@@ -6,9 +6,11 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/flag_error.h"
 #include "base/status_macros.h"
 #include "benchmarks/profiles/step_profile.h"
 #include "benchmarks/records/run_job.h"
+#include "plan/sharded_job.h"
 #include "simulator/pipeline.h"
 
 namespace gradsync {
@@ -17,10 +19,13 @@ namespace {
 // The steps that are simulated: after the first they repeat.
 constexpr int kSteps = 3;
 
+// As //worker has it, unless it is told otherwise; of the optimizer only its state's size matters.
+constexpr double kMomentum = 0.9;
+
 // What a step is made of.
 absl::StatusOr<MicroBatches> BatchesOf(const proto::StepProfile& profile,
                                        const PredictedMesh& mesh) {
-  const int replicas = mesh.mesh.size(MeshDimension::kData);
+  const int replicas = mesh.mesh.replicas();
   if (mesh.global_batch_size > 0) {
     if (mesh.global_batch_size % replicas != 0) {
       return absl::InvalidArgumentError(absl::StrCat("global batch: expected a multiple of ",
@@ -34,20 +39,33 @@ absl::StatusOr<MicroBatches> BatchesOf(const proto::StepProfile& profile,
   return CutBatch(each * mesh.micro_batches, mesh.micro_batches);
 }
 
-StagePass Seconds(const RecordedPass& pass) {
-  return {1e-6 * pass.forward_us, 1e-6 * pass.backward_us, pass.output_bytes};
+std::vector<PassMeeting> Seconds(const std::vector<RecordedMeeting>& meetings) {
+  std::vector<PassMeeting> seconds;
+  for (const RecordedMeeting& meeting : meetings) {
+    seconds.push_back({1e-6 * meeting.after_us, meeting.meeting});
+  }
+  return seconds;
 }
 
+StagePass Seconds(const RecordedPass& pass) {
+  return {1e-6 * pass.forward_us, 1e-6 * pass.backward_us, pass.output_bytes,
+          Seconds(pass.forward_meetings), Seconds(pass.backward_meetings)};
+}
+
+// Of `stages`, or of slices, which are all as the only one.
 SimulatedPipeline PipelineOf(const std::vector<RecordedStage>& stages, const PredictedMesh& mesh) {
   SimulatedPipeline pipeline;
   pipeline.micro_batches = mesh.micro_batches;
   pipeline.steps = kSteps;
-  const int count = static_cast<int>(stages.size());
-  pipeline.ranks.resize(count);
+  pipeline.slices = mesh.mesh.has_slices();
+  const MeshDimension parts = pipeline.slices ? MeshDimension::kTensor : MeshDimension::kPipeline;
+  pipeline.ranks.resize(mesh.mesh.size(parts));
   for (int rank = 0; rank < mesh.mesh.world_size(); ++rank) {
-    pipeline.ranks[mesh.mesh.Coordinate(rank, MeshDimension::kPipeline)].push_back(rank);
+    pipeline.ranks[mesh.mesh.Coordinate(rank, parts)].push_back(rank);
   }
-  for (int s = 0; s < count; ++s) {
+  const int count = static_cast<int>(stages.size());
+  for (int part = 0; part < mesh.mesh.size(parts); ++part) {
+    const int s = pipeline.slices ? 0 : part;
     SimulatedStage stage;
     stage.each = Seconds(stages[s].each);
     stage.last = Seconds(stages[s].last);
@@ -68,7 +86,20 @@ double ActivationBytes(const std::vector<RecordedStage>& stages, const Predicted
   int64_t most = 0;
   for (int s = 0; s < count; ++s) {
     most = std::max(most,
-                    stages[s].kept_bytes * InFlight(mesh.schedule, count, s, mesh.micro_batches));
+                    stages[s].kept_bytes * InFlight(mesh.schedule, count, s, mesh.micro_batches) +
+                        stages[s].recomputed_bytes);
+  }
+  return static_cast<double>(most);
+}
+
+// Of the rank that keeps most; of servers nothing is said.
+double MemoryBytes(const std::vector<RecordedStage>& stages, const JobSpec& spec) {
+  int64_t most = 0;
+  for (const RecordedStage& stage : stages) {
+    const MemoryUse use = spec.topology == Topology::kPs
+                              ? PsWorkerMemory(stage.plan, spec.update)
+                              : RingMemory(stage.plan, spec.update, /*rank=*/0);
+    most = std::max(most, use.total());
   }
   return static_cast<double>(most);
 }
@@ -82,6 +113,34 @@ double ComputeSeconds(const SimulatedPipeline& pipeline) {
                stage.last.forward + stage.last.backward + stage.update;
   }
   return seconds;
+}
+
+void SetMesh(const PredictedMesh& mesh, proto::Run* run) {
+  run->set_global_batch_size(static_cast<double>(mesh.global_batch_size));
+  run->set_mesh(mesh.mesh.ToString());
+  run->set_micro_batches(static_cast<int>(mesh.micro_batches));
+}
+
+// With buckets that share memory a step stops now and then.
+absl::StatusOr<proto::Run> PredictSharded(const proto::StepProfile& profile,
+                                          const PredictedMesh& mesh, const MicroBatches& batches) {
+  if (mesh.mesh.cuts_model() || mesh.micro_batches > 1) {
+    return FlagError("zero", "0 or 1 with a mesh that cuts the model, or several micro-batches",
+                     absl::StrCat(mesh.job.placed.zero));
+  }
+  PredictedJob job = mesh.job;
+  job.placed.workers = mesh.mesh.world_size();
+  job.batch_size = batches.each;
+  GS_ASSIGN_OR_RETURN(proto::Run run, PredictRun(profile, job));
+  SetMesh(mesh, &run);
+  run.set_bubble_share(1 - run.scaling_efficiency());
+  double kept = 0, recomputed = 0;
+  for (const proto::ProfiledBlock& block : profile.blocks()) {
+    kept += block.kept_bytes();
+    recomputed = std::max(recomputed, block.recomputed_bytes());
+  }
+  run.set_activation_bytes((kept + recomputed) * static_cast<double>(batches.each));
+  return run;
 }
 
 void SetTimes(const PipelinePrediction& step, proto::Run* run) {
@@ -99,12 +158,17 @@ void SetTimes(const PipelinePrediction& step, proto::Run* run) {
 
 }  // namespace
 
-absl::StatusOr<proto::Run> PredictMesh(const std::vector<proto::StepProfile>& profiles,
+absl::StatusOr<proto::Run> PredictMesh(const std::vector<proto::StepProfile>& recorded,
                                        const PredictedMesh& mesh) {
-  if (profiles.empty()) return absl::InvalidArgumentError("profiles: expected some, found none");
+  GS_ASSIGN_OR_RETURN(
+      const std::vector<proto::StepProfile> profiles,
+      ProfilesOfSlices(recorded, mesh.mesh.size(MeshDimension::kTensor), mesh.split_sequence));
   for (const proto::StepProfile& profile : profiles) {
     GS_RETURN_IF_ERROR(ValidateStepProfile(profile));
     GS_RETURN_IF_ERROR(CheckHasBlocks(profile));
+  }
+  if (mesh.mesh.has_pipeline() && mesh.mesh.has_slices()) {
+    return FlagError("mesh", "stages or slices, which no job has both of", mesh.mesh.ToString());
   }
   PlacedJob placed = mesh.job.placed;
   placed.workers = mesh.mesh.world_size();
@@ -115,17 +179,19 @@ absl::StatusOr<proto::Run> PredictMesh(const std::vector<proto::StepProfile>& pr
         absl::StrCat("compute_scale: expected at least 0, found ", mesh.job.compute_scale));
   }
   GS_ASSIGN_OR_RETURN(const MicroBatches batches, BatchesOf(profiles[0], mesh));
+  if (placed.zero >= 2) return PredictSharded(ProfileNear(profiles, batches.each), mesh, batches);
   const int stage_count = mesh.mesh.size(MeshDimension::kPipeline);
   const proto::StepProfile& near = ProfileNear(profiles, batches.each);
   GS_ASSIGN_OR_RETURN(const StageSplit split, SplitOf(near, mesh.split, stage_count));
   PlanOptions options;
-  options.world_size = mesh.mesh.size(MeshDimension::kData);
+  options.world_size = mesh.mesh.replicas();
   options.bucket_bytes = mesh.job.bucket_bytes;
   options.first_bucket_bytes = mesh.job.first_bucket_bytes;
   options.chunk_bytes = mesh.job.chunk_bytes;
   options.codec = placed.spec.codec;
-  GS_ASSIGN_OR_RETURN(const std::vector<RecordedStage> stages,
-                      StagesOf(profiles, split, batches, mesh.job.compute_scale, options));
+  GS_ASSIGN_OR_RETURN(
+      const std::vector<RecordedStage> stages,
+      StagesOf(profiles, split, batches, mesh.job.compute_scale, options, kMomentum));
   const SimulatedPipeline pipeline = PipelineOf(stages, mesh);
   GS_ASSIGN_OR_RETURN(Cluster cluster, ClusterOfJob(placed, mesh.job.constants));
   cluster.slowness = mesh.job.slowness;
@@ -137,21 +203,21 @@ absl::StatusOr<proto::Run> PredictMesh(const std::vector<proto::StepProfile>& pr
   SetPlaced(placed, &run);
   run.set_model(profiles[0].model());
   run.set_batch_size(static_cast<int>(batches.each));
-  run.set_global_batch_size(static_cast<double>(mesh.global_batch_size));
   run.set_threads(profiles[0].threads());
-  run.set_mesh(mesh.mesh.ToString());
+  SetMesh(mesh, &run);
   run.set_pipeline_schedule(std::string(PipelineScheduleName(mesh.schedule)));
-  run.set_micro_batches(static_cast<int>(mesh.micro_batches));
   run.set_split(SplitToString(split));
   run.set_activation_bytes(ActivationBytes(stages, mesh));
-  for (const RecordedStage& stage : stages) {
+  run.set_worker_memory_bytes(MemoryBytes(stages, placed.spec));
+  for (const SimulatedStage& stage : pipeline.stages) {
     run.set_bytes(run.bytes() + static_cast<double>(stage.plan.total_bytes()));
   }
   SetTimes(step, &run);
   if (step.step > 0) {
     const auto replicas = static_cast<double>(options.world_size);
     run.set_samples_per_s(replicas * static_cast<double>(batches.samples()) / step.step);
-    run.set_scaling_efficiency(ComputeSeconds(pipeline) / (stage_count * step.step));
+    run.set_scaling_efficiency(ComputeSeconds(pipeline) /
+                               (static_cast<double>(pipeline.stages.size()) * step.step));
   }
   return run;
 }

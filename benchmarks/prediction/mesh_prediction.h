@@ -1,4 +1,4 @@
-// What the simulator says about a job whose model is cut into stages.
+// What the simulator says about a job whose model is cut into stages or slices.
 
 #ifndef GRADSYNC_BENCHMARKS_PREDICTION_MESH_PREDICTION_H_
 #define GRADSYNC_BENCHMARKS_PREDICTION_MESH_PREDICTION_H_
@@ -27,16 +27,22 @@ struct PredictedMesh {
   int64_t micro_batches = 1;
   int64_t global_batch_size = 0;  // 0: none
   std::string split = "auto";     // or as ParseSplit() takes it; auto balances the profile's blocks
+  bool split_sequence = false;    // of slices (--sequence_parallel)
 };
 
 // The predicted run: what PredictRun() has, and of the pipeline the mesh, schedule, micro-batches,
 // split, bubble_share and activation_bytes. `scaling_efficiency` is that of workers which lose
-// neither to the bubble nor to communication. Of several profiles, all of one model, each pass
-// takes its times from the one whose batch is nearest to the micro-batch's; forward and backward
-// are taken to grow with the samples from there. Pure; thread-safe; blocks to compute.
+// neither to the bubble nor to communication. Profiles are all of one model. With slices they were
+// recorded of one of so many, which has its times, its part of each tensor and what it keeps; other
+// meshes take those of the whole model. Of several, each pass takes its times from the one whose
+// batch is nearest to the micro-batch's; forward and backward are taken to grow with the samples
+// from there. A job whose owners keep gradients for all (--zero=2 and 3) is what PredictRun() says
+// of it, on a mesh that does not cut the model and with one micro-batch. Pure; thread-safe; blocks
+// to compute.
 //
-// Errors: INVALID_ARGUMENT for a profile without blocks (CheckHasBlocks()), a number or combination
-// that cannot be, a split that leaves a stage without parameters; those of SimulatePipeline().
+// Errors: INVALID_ARGUMENT for a profile without blocks (CheckHasBlocks()), none for the mesh's
+// slices (ProfilesOfSlices()), a number or combination that cannot be, a split that leaves a stage
+// without parameters; those of SimulatePipeline().
 absl::StatusOr<proto::Run> PredictMesh(const std::vector<proto::StepProfile>& profiles,
                                        const PredictedMesh& mesh);
 

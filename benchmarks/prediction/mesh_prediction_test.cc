@@ -1,9 +1,11 @@
 #include "benchmarks/prediction/mesh_prediction.h"
 
 #include <string>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "plan/slice_traffic.h"
 
 namespace gradsync {
 namespace {
@@ -97,6 +99,75 @@ TEST(MeshPredictionTest, AGlobalBatchIsCutAmongReplicasAndMicroBatches) {
   EXPECT_FALSE(PredictMesh({FourBlocks()}, mesh).ok());
 }
 
+// One of two slices of FourBlocks(), a GPT of two layers, which takes half as long.
+proto::StepProfile HalfOfFourBlocks() {
+  proto::StepProfile profile = FourBlocks();
+  profile.set_slices(2);
+  profile.mutable_gpt()->set_layers(2);
+  profile.mutable_gpt()->set_width(100);
+  profile.mutable_gpt()->set_context(50);
+  profile.set_forward_us(20e3);
+  profile.set_backward_us(40e3);
+  for (proto::ProfiledTensor& tensor : *profile.mutable_tensors()) {
+    tensor.set_numel(128000);
+    tensor.set_ready_us(tensor.ready_us() / 2);
+  }
+  for (proto::ProfiledBlock& block : *profile.mutable_blocks()) {
+    block.set_forward_us(5e3);
+    block.set_backward_us(10e3);
+    block.set_kept_bytes(3000);
+  }
+  return profile;
+}
+
+TEST(MeshPredictionTest, SlicesTakeTheTimesOfOneAndSendTheBytesOfTheFormula) {
+  const std::vector<proto::StepProfile> profiles = {FourBlocks(), HalfOfFourBlocks()};
+  const auto fast = PredictMesh(profiles, MeshOf("tensor=2", 2, 3));
+  ASSERT_TRUE(fast.ok()) << fast.status();
+  EXPECT_NEAR(fast->step_ms_p50(), 3 * 60, 1);
+  EXPECT_GT(fast->scaling_efficiency(), 0.99);
+  EXPECT_NEAR(fast->samples_per_s(), 3 * 8 / 0.18, 1);
+  EXPECT_EQ(fast->activation_bytes(), 8 * 4 * 3000);
+  EXPECT_EQ(fast->worker_memory_bytes(), 3 * 4 * 4 * 128000);  // parameters, gradients, momentum
+  SlicedGpt gpt;
+  gpt.slices = 2;
+  gpt.layers = 2;
+  gpt.width = 100;
+  gpt.context = 50;
+  EXPECT_EQ(fast->wire_tx_bytes_max_node(), 3 * SliceTxBytes(gpt, 8, /*recomputes=*/false, 0));
+
+  // Replicas besides: each exchanges a slice's gradients.
+  PredictedMesh mesh = MeshOf("data=2,tensor=2", 4, 3);
+  mesh.job.placed.bandwidth = "100mbit";
+  const auto slow = PredictMesh(profiles, mesh);
+  ASSERT_TRUE(slow.ok()) << slow.status();
+  EXPECT_EQ(slow->wire_tx_bytes_max_node(), fast->wire_tx_bytes_max_node() + 4 * 4 * 128000);
+  const double meetings = fast->wire_tx_bytes_max_node() * 8 / (0.94 * 100e6);
+  EXPECT_GT(1e-3 * slow->step_ms_p50(), 0.18 + meetings);
+  EXPECT_LT(1e-3 * slow->step_ms_p50(), 0.18 + meetings + 4 * 4 * 128000 * 8 / (0.94 * 100e6));
+}
+
+TEST(MeshPredictionTest, AlongShardOwnersKeepAsAlongData) {
+  for (int zero : {1, 2, 3}) {
+    PredictedMesh mesh = MeshOf("shard=4", 4, 1);
+    mesh.job.placed.spec.update = UpdateSite::kOwner;
+    mesh.job.placed.zero = zero;
+    PredictedMesh data = mesh;
+    data.mesh = *Mesh::Parse("data=4", 4);
+    const auto run = PredictMesh({FourBlocks()}, mesh);
+    ASSERT_TRUE(run.ok()) << run.status();
+    EXPECT_EQ(run->mesh(), "shard=4");
+    EXPECT_EQ(run->zero(), zero);
+    EXPECT_EQ(run->step_ms_p50(), PredictMesh({FourBlocks()}, data)->step_ms_p50());
+    EXPECT_DOUBLE_EQ(run->samples_per_s(), 4 * 8 / (1e-3 * run->step_ms_p50()));
+  }
+  PredictedMesh stages = MeshOf("pipeline=2,shard=2", 4, 1);
+  stages.job.placed.spec.update = UpdateSite::kOwner;
+  stages.job.placed.zero = 2;
+  EXPECT_THAT(std::string(PredictMesh({FourBlocks()}, stages).status().message()),
+              HasSubstr("--zero: expected 0 or 1"));
+}
+
 TEST(MeshPredictionTest, MistakesAreNamed) {
   proto::StepProfile old = FourBlocks();
   old.clear_blocks();
@@ -109,6 +180,13 @@ TEST(MeshPredictionTest, MistakesAreNamed) {
   EXPECT_THAT(
       std::string(PredictMesh({FourBlocks()}, MeshOf("pipeline=5", 5, 1)).status().message()),
       HasSubstr("--mesh"));
+  EXPECT_THAT(std::string(PredictMesh({FourBlocks()}, MeshOf("tensor=2", 2, 1)).status().message()),
+              HasSubstr("--profile: expected one recorded with --mesh=tensor=2"));
+  EXPECT_THAT(std::string(PredictMesh({FourBlocks(), HalfOfFourBlocks()},
+                                      MeshOf("pipeline=2,tensor=2", 4, 1))
+                              .status()
+                              .message()),
+              HasSubstr("--mesh: expected stages or slices"));
   PredictedMesh servers = MeshOf("data=2,pipeline=2", 4, 1);
   servers.job.placed.spec.topology = Topology::kPs;
   servers.job.placed.placement = Placement::kDedicated;

@@ -7,8 +7,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_split.h"
 #include "benchmarks/records/table.h"
+#include "group/mesh.h"
 
 namespace gradsync {
 namespace {
@@ -20,10 +20,15 @@ bool Together(const proto::Run& a, const proto::Run& b) {
   return a.workers() == b.workers() && a.bandwidth() == b.bandwidth();
 }
 
-int Stages(const proto::Run& run) {
-  if (run.split().empty()) return 1;
-  return 2 + static_cast<int>(std::count(run.split().begin(), run.split().end(), ','));
+int Size(const proto::Run& run, MeshDimension dimension) {
+  const absl::StatusOr<Mesh> mesh = Mesh::Parse(run.mesh(), run.workers());
+  return mesh.ok() ? mesh->size(dimension) : 1;
 }
+
+int Stages(const proto::Run& run) { return Size(run, MeshDimension::kPipeline); }
+
+// Ranks that have parts of one model.
+int Parts(const proto::Run& run) { return Stages(run) * Size(run, MeshDimension::kTensor); }
 
 // Beside those of the workers.
 int ServerHosts(const proto::Run& run) {
@@ -40,6 +45,7 @@ std::vector<std::string> Row(const proto::Run& run, const std::string& mark) {
           run.topology(),
           Servers(run),
           run.update(),
+          absl::StrCat(run.zero()),
           Stages(run) > 1 ? run.pipeline_schedule() : "-",
           absl::StrCat(run.micro_batches(), " x ", run.batch_size()),
           run.split().empty() ? "-" : run.split(),
@@ -50,6 +56,7 @@ std::vector<std::string> Row(const proto::Run& run, const std::string& mark) {
           absl::StrFormat("%.1f", run.samples_per_s()),
           absl::StrFormat("%.1f", 1e-6 * bytes),
           absl::StrFormat("%.1f", 1e-6 * run.activation_bytes()),
+          absl::StrFormat("%.1f", 1e-6 * run.worker_memory_bytes()),
           mark};
 }
 
@@ -95,6 +102,7 @@ std::string MeshTable(const google::protobuf::RepeatedPtrField<proto::Run>& runs
                       {"topology", Align::kLeft},
                       {"servers", Align::kLeft},
                       {"update", Align::kLeft},
+                      {"zero"},
                       {"schedule", Align::kLeft},
                       {"micro-\nbatches"},
                       {"split", Align::kLeft},
@@ -105,6 +113,7 @@ std::string MeshTable(const google::protobuf::RepeatedPtrField<proto::Run>& runs
                       {"samples/s"},
                       {"busiest host\nMB per step"},
                       {"activations\nMB"},
+                      {"worker keeps\nMB"},
                       {"", Align::kLeft}},
                      rows);
 }
@@ -113,15 +122,15 @@ absl::StatusOr<std::string> AdviseMesh(const google::protobuf::RepeatedPtrField<
   if (runs.empty()) return absl::InvalidArgumentError("advice: expected runs, found none");
   const proto::Run& asked = runs[runs.size() - 1];
   double most = 0;
-  const proto::Run* alone = nullptr;  // the best without stages
+  const proto::Run* alone = nullptr;  // the best of those that do not cut the model
   for (const proto::Run& run : runs) {
     if (!Together(run, asked)) continue;
     most = std::max(most, run.samples_per_s());
-    if (Stages(run) > 1) continue;
+    if (Parts(run) > 1) continue;
     if (alone == nullptr || run.samples_per_s() > alone->samples_per_s()) alone = &run;
   }
   const auto price = [](const proto::Run& run) {
-    return std::make_tuple(Stages(run), ServerHosts(run), run.activation_bytes());
+    return std::make_tuple(Parts(run), ServerHosts(run), run.activation_bytes());
   };
   const proto::Run* best = nullptr;
   for (const proto::Run& run : runs) {
@@ -134,7 +143,7 @@ absl::StatusOr<std::string> AdviseMesh(const google::protobuf::RepeatedPtrField<
                    absl::StrFormat("%.1f samples per s, %s ms per step", best->samples_per_s(),
                                    Ms(best->step_ms_p50())));
   if (alone == nullptr) return absl::StrCat(use, ".");
-  if (Stages(*best) == 1) return absl::StrCat(use, "; no arrangement with stages gains more.");
+  if (Parts(*best) == 1) return absl::StrCat(use, "; no mesh that cuts the model gains more.");
   return absl::StrFormat("%s, %.0f%% more than data parallelism alone, %s (%.1f samples per s).",
                          use, 100 * (best->samples_per_s() / alone->samples_per_s() - 1),
                          Arrangement(*alone), alone->samples_per_s());

@@ -137,6 +137,7 @@ absl::StatusOr<Cluster> ClusterOfJob(const PlacedJob& job, const LinkConstants& 
 
 absl::StatusOr<proto::Run> PredictRun(const proto::StepProfile& profile, const PredictedJob& job) {
   GS_RETURN_IF_ERROR(ValidateStepProfile(profile));
+  GS_RETURN_IF_ERROR(CheckWhole(profile));
   PlacedJob placed = job.placed;
   const bool local = placed.spec.topology == Topology::kLocal;
   placed.spec.link = local ? Link::kNone : Link::kGrpc;

@@ -13,16 +13,20 @@
 #include "absl/time/time.h"
 #include "base/monotonic_time.h"
 #include "base/status_macros.h"
+#include "benchmarks/profiles/lone_slice_link.h"
 #include "benchmarks/records/aggregate.h"
 #include "data/dataset.h"
 #include "data/token_dataset.h"
+#include "group/mesh.h"
 #include "models/create_model.h"
 #include "models/model.h"
+#include "models/sliceable_model.h"
 #include "pipeline/stage_inlet.h"
 #include "torch/csrc/autograd/autograd.h"
 #include "train/count_tensor_memory.h"
 #include "train/forward.h"
 #include "train/job_data.h"
+#include "train/slice_channel.h"
 #include "train/tensor_memory.h"
 
 namespace gradsync {
@@ -90,6 +94,12 @@ absl::Status RecordBlocks(const TrainerOptions& options, proto::StepProfile* pro
   GS_ASSIGN_OR_RETURN(const std::shared_ptr<Model> model,
                       CreateModel(FitModel(options.model, data)));
   SetMemoryFormat(options.compute, *model);
+  const int slices = options.pipeline.mesh.size(MeshDimension::kTensor);
+  const std::unique_ptr<SliceLink> lone = NewLoneSliceLink(slices);
+  SliceChannel channel(lone.get(), options.timeout, /*activity=*/nullptr);
+  if (slices > 1) {
+    GS_RETURN_IF_ERROR(SliceModel(*model, {&channel, options.pipeline.split_sequence}));
+  }
   std::vector<BlockRuns> blocks(model->blocks().size());
   const std::unique_ptr<TensorMemory> memory = CountTensorMemory(/*gpu=*/nullptr);
   try {
@@ -111,6 +121,7 @@ absl::Status RecordBlocks(const TrainerOptions& options, proto::StepProfile* pro
     const ModelBlock& block = model->blocks()[b];
     proto::ProfiledBlock& added = *profile->add_blocks();
     added.set_name(block.name);
+    added.set_recomputes(block.recompute);
     added.set_forward_us(Rounded(Percentile(blocks[b].forward_us, 0.5)));
     added.set_backward_us(Rounded(Percentile(blocks[b].backward_us, 0.5)));
     added.set_output_bytes(Rounded(static_cast<double>(blocks[b].output_bytes) / samples));

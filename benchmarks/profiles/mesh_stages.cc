@@ -13,21 +13,69 @@
 namespace gradsync {
 namespace {
 
+SlicedGpt SlicedGptOf(const proto::StepProfile& profile) {
+  SlicedGpt gpt;
+  gpt.slices = profile.slices();
+  gpt.split_sequence = profile.split_sequence();
+  gpt.layers = profile.gpt().layers();
+  gpt.width = profile.gpt().width();
+  gpt.context = profile.gpt().context();
+  return gpt;
+}
+
 double Parts(const proto::StepProfile& profile, int64_t samples) {
   return static_cast<double>(samples) / std::max(1, profile.batch_size());
+}
+
+int64_t TimesSamples(double bytes, int64_t samples) {
+  return static_cast<int64_t>(std::llround(bytes * static_cast<double>(samples)));
+}
+
+// `meetings` of a block that takes [begin, begin + length) of its pass.
+void Place(const std::vector<SliceMeeting>& meetings, double begin, double length,
+           std::vector<RecordedMeeting>* placed) {
+  for (const SliceMeeting& meeting : meetings) {
+    placed->push_back({begin + length * meeting.at, meeting});
+  }
+}
+
+// Adds the times of the block, and of a slice its meetings.
+void AddForward(const proto::StepProfile& profile, int b, int64_t samples, double factor,
+                RecordedPass* pass) {
+  const double length = factor * profile.blocks(b).forward_us();
+  if (profile.slices() > 1) {
+    Place(ForwardMeetings(SlicedGptOf(profile), b, samples), pass->forward_us, length,
+          &pass->forward_meetings);
+  }
+  pass->forward_us += length;
+}
+
+void AddBackward(const proto::StepProfile& profile, int b, int64_t samples, double factor,
+                 RecordedPass* pass) {
+  const proto::ProfiledBlock& block = profile.blocks(b);
+  const double length = factor * block.backward_us();
+  if (profile.slices() > 1) {
+    const SlicedGpt gpt = SlicedGptOf(profile);
+    const bool again = profile.activation_checkpointing() && block.recomputes();
+    const double recomputed = again ? factor * block.forward_us() : 0;
+    if (again) {
+      Place(ForwardMeetings(gpt, b, samples), pass->backward_us, recomputed,
+            &pass->backward_meetings);
+    }
+    Place(BackwardMeetings(gpt, b, samples), pass->backward_us + recomputed, length - recomputed,
+          &pass->backward_meetings);
+  }
+  pass->backward_us += length;
 }
 
 RecordedPass PassOf(const proto::StepProfile& profile, BlockRange blocks, int64_t samples,
                     double scale) {
   RecordedPass pass;
   const double factor = scale * Parts(profile, samples);
-  for (int b = blocks.first; b < blocks.end; ++b) {
-    pass.forward_us += factor * profile.blocks(b).forward_us();
-    pass.backward_us += factor * profile.blocks(b).backward_us();
-  }
+  for (int b = blocks.first; b < blocks.end; ++b) AddForward(profile, b, samples, factor, &pass);
+  for (int b = blocks.end; b-- > blocks.first;) AddBackward(profile, b, samples, factor, &pass);
   const auto bytes_behind = [&](int block) {
-    const double bytes = profile.blocks(block).output_bytes() * static_cast<double>(samples);
-    return static_cast<int64_t>(std::llround(bytes));
+    return TimesSamples(profile.blocks(block).output_bytes(), samples);
   };
   if (blocks.first > 0) pass.input_bytes = bytes_behind(blocks.first - 1);
   if (blocks.end < profile.blocks_size()) pass.output_bytes = bytes_behind(blocks.end - 1);
@@ -38,7 +86,16 @@ int64_t KeptBytes(const proto::StepProfile& profile, BlockRange blocks, int64_t 
   // The input that was received is kept too.
   double bytes = blocks.first > 0 ? profile.blocks(blocks.first - 1).output_bytes() : 0;
   for (int b = blocks.first; b < blocks.end; ++b) bytes += profile.blocks(b).kept_bytes();
-  return static_cast<int64_t>(std::llround(bytes * static_cast<double>(samples)));
+  return TimesSamples(bytes, samples);
+}
+
+// One block at a time.
+int64_t RecomputedBytes(const proto::StepProfile& profile, BlockRange blocks, int64_t samples) {
+  double most = 0;
+  for (int b = blocks.first; b < blocks.end; ++b) {
+    most = std::max(most, profile.blocks(b).recomputed_bytes());
+  }
+  return TimesSamples(most, samples);
 }
 
 // By bucket of `part`, whose tensors are `members` of the profile.
@@ -67,7 +124,7 @@ std::vector<double> BucketReady(const proto::StepProfile& profile, const Plan& p
 // In another order two profiles of one model have other plans.
 absl::Status CheckOneModel(const std::vector<proto::StepProfile>& profiles) {
   for (const proto::StepProfile& profile : profiles) {
-    if (profile.model() == profiles[0].model() &&
+    if (profile.model() == profiles[0].model() && profile.slices() == profiles[0].slices() &&
         profile.blocks_size() == profiles[0].blocks_size()) {
       continue;
     }
@@ -90,6 +147,21 @@ absl::StatusOr<MicroBatches> CutBatch(int64_t samples, int64_t count) {
   return FlagError("micro_batches",
                    absl::StrCat("a number that leaves each some of ", samples, " samples"),
                    absl::StrCat(count));
+}
+
+absl::StatusOr<std::vector<proto::StepProfile>> ProfilesOfSlices(
+    const std::vector<proto::StepProfile>& profiles, int slices, bool split_sequence) {
+  std::vector<proto::StepProfile> found;
+  for (const proto::StepProfile& profile : profiles) {
+    if (std::max(1, profile.slices()) != slices) continue;
+    if (slices == 1 || profile.split_sequence() == split_sequence) found.push_back(profile);
+  }
+  if (!found.empty()) return found;
+  return FlagError("profile",
+                   slices == 1 ? std::string("one of a whole model")
+                               : absl::StrCat("one recorded with --mesh=tensor=", slices,
+                                              split_sequence ? " --sequence_parallel" : ""),
+                   absl::StrCat("none of ", profiles.empty() ? "any" : profiles[0].model()));
 }
 
 const proto::StepProfile& ProfileNear(const std::vector<proto::StepProfile>& profiles,
@@ -115,12 +187,12 @@ absl::StatusOr<StageSplit> SplitOf(const proto::StepProfile& profile, const std:
 absl::StatusOr<std::vector<RecordedStage>> StagesOf(const std::vector<proto::StepProfile>& profiles,
                                                     const StageSplit& split,
                                                     const MicroBatches& batches, double scale,
-                                                    const PlanOptions& options) {
+                                                    const PlanOptions& options, double momentum) {
   GS_RETURN_IF_ERROR(CheckOneModel(profiles));
   const proto::StepProfile& each = ProfileNear(profiles, batches.each);
   const proto::StepProfile& last = ProfileNear(profiles, batches.last);
   // One plan whatever the micro-batches are.
-  GS_ASSIGN_OR_RETURN(const Plan whole, ProfilePlan(profiles[0], options));
+  GS_ASSIGN_OR_RETURN(const Plan whole, ProfilePlan(profiles[0], options, momentum));
   const std::vector<int> block_of = BlocksOfTensors(profiles[0]);
   const auto all = static_cast<double>(whole.total_bytes());
   std::vector<RecordedStage> stages;
@@ -148,6 +220,7 @@ absl::StatusOr<std::vector<RecordedStage>> StagesOf(const std::vector<proto::Ste
     stage.update_us =
         scale * profiles[0].update_us() * static_cast<double>(stage.plan.total_bytes()) / all;
     stage.kept_bytes = KeptBytes(each, blocks, batches.each);
+    stage.recomputed_bytes = RecomputedBytes(each, blocks, batches.each);
   }
   return stages;
 }

@@ -1,7 +1,10 @@
 #include "benchmarks/profiles/mesh_stages.h"
 
+#include <algorithm>
 #include <string>
+#include <vector>
 
+#include "benchmarks/profiles/step_profile.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -87,6 +90,69 @@ TEST(MeshStagesTest, EachMicroBatchTakesTheProfileWhoseBatchIsNearest) {
   small.set_model("another");
   EXPECT_FALSE(
       StagesOf({FourBlocks(), small}, *SplitOf(both[0], "1", 2), {3, 8, 1}, 1, PlanOptions()).ok());
+}
+
+// One of two slices of a GPT of two layers.
+proto::StepProfile Slice() {
+  proto::StepProfile profile = FourBlocks();
+  profile.set_slices(2);
+  profile.mutable_gpt()->set_layers(2);
+  profile.mutable_gpt()->set_width(16);
+  profile.mutable_gpt()->set_context(4);
+  for (int b : {1, 2}) profile.mutable_blocks(b)->set_recomputes(true);
+  return profile;
+}
+
+int64_t Sums(const std::vector<RecordedMeeting>& meetings, int64_t numbers) {
+  return std::count_if(meetings.begin(), meetings.end(), [numbers](const RecordedMeeting& at) {
+    return at.meeting.call == SliceCall::kSum && at.meeting.numbers == numbers;
+  });
+}
+
+TEST(MeshStagesTest, ASliceMeetsTheOthersWhereItsBlocksSay) {
+  const auto slices =
+      StagesOf({Slice()}, *SplitOf(Slice(), "auto", 1), {1, 8, 8}, 2, PlanOptions());
+  ASSERT_TRUE(slices.ok()) << slices.status();
+  const RecordedPass& pass = (*slices)[0].each;
+  // The embedding's, two in each layer, and two of the loss.
+  ASSERT_EQ(pass.forward_meetings.size(), 1 + 2 * 2 + 2);
+  EXPECT_EQ(Sums(pass.forward_meetings, 8 * 4 * 16), 5);
+  EXPECT_DOUBLE_EQ(pass.forward_meetings[0].after_us, 2 * 10);
+  EXPECT_DOUBLE_EQ(pass.forward_meetings[1].after_us, 2 * (10 + 20 / 2));
+  EXPECT_DOUBLE_EQ(pass.forward_meetings.back().after_us, pass.forward_us);
+  // The head's, and two in each layer.
+  ASSERT_EQ(pass.backward_meetings.size(), 1 + 2 * 2);
+  EXPECT_DOUBLE_EQ(pass.backward_meetings[0].after_us, 2 * 80);
+  EXPECT_DOUBLE_EQ(pass.backward_meetings[1].after_us, 2 * (80 + 60 / 2));
+  EXPECT_DOUBLE_EQ(pass.backward_meetings.back().after_us, 2 * (80 + 60 + 40));
+  const auto stages =
+      StagesOf({FourBlocks()}, *SplitOf(FourBlocks(), "auto", 1), {1, 8, 8}, 2, PlanOptions());
+  EXPECT_TRUE((*stages)[0].each.forward_meetings.empty());
+}
+
+TEST(MeshStagesTest, ARecomputedLayerMeetsAgainInBackward) {
+  const proto::StepProfile again = *WithCheckpointing(Slice());
+  const auto slices = StagesOf({again}, *SplitOf(again, "auto", 1), {1, 8, 8}, 1, PlanOptions());
+  ASSERT_TRUE(slices.ok()) << slices.status();
+  const RecordedStage& slice = (*slices)[0];
+  EXPECT_DOUBLE_EQ(slice.each.backward_us, 200 + 20 + 30);
+  ASSERT_EQ(slice.each.backward_meetings.size(), 1 + 2 * 4);
+  // The last layer's forward, then its backward.
+  EXPECT_DOUBLE_EQ(slice.each.backward_meetings[1].after_us, 80 + 15);
+  EXPECT_DOUBLE_EQ(slice.each.backward_meetings[3].after_us, 80 + 30 + 30);
+  EXPECT_EQ(slice.kept_bytes, 8 * (1000 + 100 + 100 + 1000));
+  EXPECT_EQ(slice.recomputed_bytes, 8 * 900);
+}
+
+TEST(MeshStagesTest, AMeshTakesTheProfilesOfAsManySlices) {
+  const std::vector<proto::StepProfile> all = {FourBlocks(), Slice()};
+  EXPECT_EQ(ProfilesOfSlices(all, 1, false)->at(0).slices(), 0);
+  EXPECT_EQ(ProfilesOfSlices(all, 2, false)->at(0).slices(), 2);
+  EXPECT_EQ(ProfilesOfSlices(all, 1, true)->size(), 1);  // where nothing is cut
+  EXPECT_THAT(std::string(ProfilesOfSlices(all, 4, false).status().message()),
+              HasSubstr("--profile: expected one recorded with --mesh=tensor=4"));
+  EXPECT_THAT(std::string(ProfilesOfSlices(all, 2, true).status().message()),
+              HasSubstr("--mesh=tensor=2 --sequence_parallel"));
 }
 
 TEST(MeshStagesTest, AStageWithoutParametersIsRefused) {

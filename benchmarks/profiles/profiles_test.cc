@@ -5,6 +5,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "benchmarks/profiles/step_profile.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -37,10 +38,18 @@ TEST(ProfilesTest, EachHasTheParametersOfItsArchitecture) {
   EXPECT_EQ(Parameters(Profile("resnet50_10_classes")), 23528522);
   EXPECT_EQ(Parameters(Profile("vgg16")), 138357544);
   EXPECT_EQ(Parameters(Profile("bert_large")), 335141888);
+  constexpr int64_t kWidth = 384, kCut = 12 * kWidth * kWidth + 7 * kWidth, kShared = 6 * kWidth;
+  for (int n : {1, 2, 4}) {
+    const int64_t parameters = 6 * (kCut / n + kShared) + 2 * 256 * kWidth / n + 258 * kWidth;
+    const std::string slices = n == 1 ? "" : absl::StrCat("_tensor", n);
+    EXPECT_EQ(Parameters(Profile("gpt" + slices)), parameters);
+    if (n > 1) EXPECT_EQ(Parameters(Profile("gpt" + slices + "_sequence")), parameters);
+  }
 }
 
 TEST(ProfilesTest, EachSaysWhereItCameFrom) {
-  for (const char* name : {"resnet18", "resnet50", "resnet50_10_classes"}) {
+  for (const char* name : {"resnet18", "resnet50", "resnet50_10_classes", "gpt", "gpt_tensor2",
+                           "gpt_tensor4", "gpt_tensor2_sequence", "gpt_tensor4_sequence"}) {
     const proto::StepProfile profile = Profile(name);
     EXPECT_EQ(profile.origin(), "measured");
     EXPECT_GT(profile.machine().cores(), 0);

@@ -7,6 +7,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
+#include "base/flag_error.h"
 #include "base/status_macros.h"
 #include "benchmarks/records/proto_json.h"
 #include "plan/gather_order.h"
@@ -60,6 +61,21 @@ absl::Status CheckBlocks(const proto::StepProfile& profile) {
     if (times[tensor.name()] == 1) continue;
     return absl::InvalidArgumentError(
         absl::StrCat("blocks: expected each tensor in one, found ", tensor.name(), " in none"));
+  }
+  return absl::OkStatus();
+}
+
+// A slice's meetings follow from the GPT's shape.
+absl::Status CheckSlicedGpt(const proto::StepProfile& profile) {
+  if (profile.slices() <= 1) return absl::OkStatus();
+  const proto::GptShape& gpt = profile.gpt();
+  if (profile.blocks_size() != gpt.layers() + 2) {
+    return Refuse("gpt.layers", absl::StrCat(profile.blocks_size() - 2, " with so many blocks"),
+                  static_cast<double>(gpt.layers()));
+  }
+  if (gpt.width() < 1) return Refuse("gpt.width", "at least 1", static_cast<double>(gpt.width()));
+  if (gpt.context() < 1) {
+    return Refuse("gpt.context", "at least 1", static_cast<double>(gpt.context()));
   }
   return absl::OkStatus();
 }
@@ -141,6 +157,7 @@ absl::Status ValidateStepProfile(const proto::StepProfile& profile) {
     }
     before = tensor.ready_us();
   }
+  GS_RETURN_IF_ERROR(CheckSlicedGpt(profile));
   return CheckBlocks(profile);
 }
 
@@ -151,6 +168,46 @@ absl::Status CheckHasBlocks(const proto::StepProfile& profile) {
       ": expected blocks, which stages and --zero=3 go by, found none; ",
       "record it again: bazel run -c opt //benchmarks:train_bench -- --record=FILE --model=",
       profile.model()));
+}
+
+absl::Status CheckWhole(const proto::StepProfile& profile) {
+  if (profile.slices() <= 1) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "profile of ", profile.model(), ": expected one of the whole model, found one of ",
+      profile.slices(), " slices, which is for --mesh=tensor=", profile.slices(), " of predict"));
+}
+
+absl::StatusOr<proto::StepProfile> WithCheckpointing(const proto::StepProfile& profile) {
+  GS_RETURN_IF_ERROR(CheckHasBlocks(profile));
+  proto::StepProfile checkpointed = profile;
+  checkpointed.set_activation_checkpointing(true);
+  std::vector<double> later(profile.blocks_size(), 0);  // by block: what its backward ends later
+  double sum = 0;
+  for (int b = profile.blocks_size() - 1; b >= 0; --b) {
+    proto::ProfiledBlock& block = *checkpointed.mutable_blocks(b);
+    if (block.recomputes()) {
+      sum += block.forward_us();
+      block.set_backward_us(block.backward_us() + block.forward_us());
+      block.set_recomputed_bytes(std::max(0.0, block.kept_bytes() - block.output_bytes()));
+      block.set_kept_bytes(block.output_bytes());
+    }
+    later[b] = sum;
+  }
+  if (sum == 0) {
+    return FlagError("activation_checkpointing",
+                     absl::StrCat("false with a profile of ", profile.model(),
+                                  " that does not say which blocks are recomputed"),
+                     "true");
+  }
+  const std::vector<int> blocks = BlocksOfTensors(profile);
+  double latest = 0;
+  for (int i = 0; i < profile.tensors_size(); ++i) {
+    proto::ProfiledTensor& tensor = *checkpointed.mutable_tensors(i);
+    latest = std::max(latest, tensor.ready_us() + later[blocks[i]]);
+    tensor.set_ready_us(latest);
+  }
+  checkpointed.set_backward_us(profile.backward_us() + sum);
+  return checkpointed;
 }
 
 std::vector<int> BlocksOfTensors(const proto::StepProfile& profile) {

@@ -51,6 +51,15 @@ absl::StatusOr<ComputedStep> ComputedStepUs(const proto::StepProfile& profile, c
 // from. Errors: INVALID_ARGUMENT, one line that says how to record them.
 absl::Status CheckHasBlocks(const proto::StepProfile& profile);
 
+// Whether the profile is of a whole model; one of a slice has a part of each tensor, and meetings
+// that only meshes with slices are predicted with. Errors: INVALID_ARGUMENT saying how many slices.
+absl::Status CheckWhole(const proto::StepProfile& profile);
+
+// The same step with --activation_checkpointing: blocks that can be are computed again before their
+// backward, in the time of their forward. Errors: those of CheckHasBlocks(); INVALID_ARGUMENT
+// naming --activation_checkpointing where no block is known to be recomputed.
+absl::StatusOr<proto::StepProfile> WithCheckpointing(const proto::StepProfile& profile);
+
 // By tensor of the profile: its block.
 std::vector<int> BlocksOfTensors(const proto::StepProfile& profile);
 

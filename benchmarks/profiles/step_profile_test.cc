@@ -127,6 +127,44 @@ TEST(StepProfileTest, AProfileWithoutBlocksSaysHowToRecordThem) {
   EXPECT_EQ(message.find('\n'), std::string::npos);
 }
 
+TEST(StepProfileTest, ACheckpointedBlockIsComputedAgainBeforeItsGradients) {
+  proto::StepProfile profile = TwoBlocks();
+  EXPECT_THAT(std::string(WithCheckpointing(profile).status().message()),
+              HasSubstr("--activation_checkpointing: expected false"));
+  proto::ProfiledBlock& second = *profile.mutable_blocks(1);
+  second.set_recomputes(true);
+  second.set_forward_us(7);
+  second.set_backward_us(50);
+  second.set_output_bytes(100);
+  second.set_kept_bytes(900);
+  const auto checkpointed = WithCheckpointing(profile);
+  ASSERT_TRUE(checkpointed.ok()) << checkpointed.status();
+  EXPECT_TRUE(ValidateStepProfile(*checkpointed).ok()) << ValidateStepProfile(*checkpointed);
+  EXPECT_EQ(checkpointed->backward_us(), 87);
+  EXPECT_EQ(checkpointed->blocks(1).backward_us(), 57);
+  EXPECT_EQ(checkpointed->blocks(1).kept_bytes(), 100);
+  EXPECT_EQ(checkpointed->blocks(1).recomputed_bytes(), 800);
+  EXPECT_EQ(checkpointed->blocks(0).backward_us(), profile.blocks(0).backward_us());
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(checkpointed->tensors(i).ready_us(), profile.tensors(i).ready_us() + 7);
+  }
+}
+
+TEST(StepProfileTest, ASliceHasTheShapeThatItsMeetingsFollowFrom) {
+  proto::StepProfile slice = TwoBlocks();
+  EXPECT_TRUE(CheckWhole(slice).ok());
+  slice.set_slices(2);
+  slice.mutable_gpt()->set_width(8);
+  slice.mutable_gpt()->set_context(4);
+  EXPECT_TRUE(ValidateStepProfile(slice).ok()) << ValidateStepProfile(slice);
+  EXPECT_THAT(std::string(CheckWhole(slice).message()), HasSubstr("found one of 2 slices"));
+  slice.mutable_gpt()->set_layers(1);
+  EXPECT_THAT(std::string(ValidateStepProfile(slice).message()), HasSubstr("gpt.layers"));
+  slice.mutable_gpt()->set_layers(0);
+  slice.mutable_gpt()->set_context(0);
+  EXPECT_THAT(std::string(ValidateStepProfile(slice).message()), HasSubstr("gpt.context"));
+}
+
 TEST(StepProfileTest, ErrorsBeginWithTheFile) {
   EXPECT_THAT(std::string(ParseStepProfile("{", "p.json").status().message()), HasSubstr("p.json"));
   EXPECT_THAT(std::string(ParseStepProfile("{}", "p.json").status().message()),

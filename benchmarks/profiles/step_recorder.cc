@@ -7,9 +7,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "benchmarks/profiles/lone_slice_link.h"
 #include "benchmarks/records/aggregate.h"
 #include "benchmarks/records/machine_info.h"
+#include "group/mesh.h"
 #include "group/side_channel.h"
+#include "models/model_table.h"
+#include "pipeline/slice_place.h"
 #include "sync/local_sync.h"
 
 namespace gradsync {
@@ -31,7 +35,8 @@ std::string Note(const TrainerOptions& options, const Plan& plan, size_t steps) 
   for (const TensorSpec& tensor : plan.tensors()) parameters += tensor.numel();
   return absl::StrCat(parameters, " parameters, data ", options.data, ", stem ", options.model.stem,
                       "; medians of ", steps, " steps after ", options.warmup_steps,
-                      " others, one worker alone on the machine");
+                      " others, one worker alone on the machine",
+                      options.pipeline.mesh.has_slices() ? ", which computes one slice" : "");
 }
 
 }  // namespace
@@ -78,10 +83,14 @@ absl::StatusOr<proto::StepProfile> RecordStep(
     TrainerOptions options, const std::function<void(const StepReport&)>& on_step) {
   options.synchronised = false;
   options.record_gradients = true;
-  GS_ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer, Trainer::Create(options, 0, 1));
+  const int slices = options.pipeline.mesh.size(MeshDimension::kTensor);
+  const std::unique_ptr<SliceLink> lone = NewLoneSliceLink(slices);
+  GS_ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer, Trainer::Create(options, 0, slices));
   const std::unique_ptr<GradientSync> sync = CreateLocalSync(UpdateSite::kWorker);
   SideChannel side_channel(WorkerGroup(), "recorder");
-  GS_RETURN_IF_ERROR(trainer->Bind(sync.get(), &side_channel));
+  const SlicePlace place = {lone.get(), &side_channel};
+  GS_RETURN_IF_ERROR(trainer->Bind(sync.get(), &side_channel, /*moments=*/nullptr,
+                                   /*place=*/nullptr, slices > 1 ? &place : nullptr));
   std::vector<StepReport> steps;
   GS_RETURN_IF_ERROR(trainer
                          ->Run([&](const StepReport& report) {
@@ -96,6 +105,13 @@ absl::StatusOr<proto::StepProfile> RecordStep(
   *profile.mutable_machine() = DescribeMachine();
   profile.set_batch_size(static_cast<int32_t>(options.batch_size));
   profile.set_threads(options.threads);
+  if (slices > 1) profile.set_slices(slices);
+  profile.set_split_sequence(slices > 1 && options.pipeline.split_sequence);
+  if (FindModel(options.model.name)->family == ModelFamily::kGpt) {
+    profile.mutable_gpt()->set_layers(options.model.gpt_layers);
+    profile.mutable_gpt()->set_width(options.model.gpt_width);
+    profile.mutable_gpt()->set_context(options.model.gpt_context);
+  }
   return profile;
 }
 

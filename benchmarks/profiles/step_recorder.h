@@ -25,6 +25,9 @@ absl::StatusOr<proto::StepProfile> MedianStep(const Plan& plan,
 // and returns the median of all steps but the first `warmup_steps`. What options says of recording
 // and synchronising is set here. `on_step` is called after each step. Blocks until all are done.
 //
+// Where `options.pipeline` has slices, one of them trains as it would among the others, whose part
+// of each exchange is there at once (lone_slice_link.h).
+//
 // Gradients are timed where the job has them: copied into their bucket, which is what the launch
 // of an exchange waits for. Everything that describes the measurement is set but the command.
 // Errors: those of Trainer.

@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "base/flag_error.h"
 #include "base/rate.h"
 #include "base/status_macros.h"
 #include "benchmarks/prediction/predict_options.h"
@@ -35,7 +36,7 @@ PredictOptions PredictOptionsOf(const ReplaySweepOptions& options) {
 
 int64_t StepSamples(const PredictedMesh& mesh, const proto::StepProfile& profile) {
   if (mesh.global_batch_size > 0) {
-    return mesh.global_batch_size / mesh.mesh.size(MeshDimension::kData);
+    return mesh.global_batch_size / mesh.mesh.replicas();
   }
   return mesh.micro_batches * std::max(1, profile.batch_size());
 }
@@ -80,11 +81,16 @@ absl::StatusOr<MeshCase> CaseOf(const ReplayCase& common, const PredictedMesh& m
 
 absl::StatusOr<std::vector<MeshCase>> ListMeshCases(const ReplaySweepOptions& options,
                                                     const MeshFlags& flags) {
+  for (const std::string& zero : options.zeros) {
+    if (zero == "2" || zero == "3")
+      return FlagError("zero", "0 or 1 with --replay of a mesh", zero);
+  }
   GS_ASSIGN_OR_RETURN(ReplayCase common, CommonReplayCase(options));
   std::vector<proto::StepProfile> profiles;
   for (const std::string& path : options.profiles) {
     GS_ASSIGN_OR_RETURN(profiles.emplace_back(), ReadStepProfile(path));
     GS_RETURN_IF_ERROR(CheckHasBlocks(profiles.back()));
+    GS_RETURN_IF_ERROR(CheckWhole(profiles.back()));
   }
   common.profile_name = profiles[0].model();
   *common.spec.mutable_profile() = profiles[0];
@@ -96,7 +102,7 @@ absl::StatusOr<std::vector<MeshCase>> ListMeshCases(const ReplaySweepOptions& op
     for (const std::string& bucket_bytes : options.bucket_bytes) {
       predict.bucket_bytes = bucket_bytes;
       GS_ASSIGN_OR_RETURN(std::vector<PredictedMesh> meshes,
-                          ListMeshPredictions(predict, flags, profiles[0]));
+                          ListMeshPredictions(predict, flags, profiles));
       for (PredictedMesh& mesh : meshes) {
         mesh.job.compute_scale = compute_scale;
         common.spec.set_compute_scale(compute_scale);

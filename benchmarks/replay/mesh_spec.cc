@@ -22,7 +22,7 @@ absl::StatusOr<std::vector<RecordedStage>> StagesOfSpec(const proto::RankSpec::R
   GS_ASSIGN_OR_RETURN(const StageSplit split,
                       SplitOf(profiles[0], spec.split(), mesh.size(MeshDimension::kPipeline)));
   PlanOptions options;
-  options.world_size = mesh.size(MeshDimension::kData);
+  options.world_size = mesh.replicas();
   options.bucket_bytes = spec.bucket_bytes();
   options.first_bucket_bytes = spec.first_bucket_bytes();
   options.chunk_bytes = spec.chunk_bytes();

@@ -118,6 +118,7 @@ absl::StatusOr<std::vector<proto::StepProfile>> ReadProfiles(
   std::vector<proto::StepProfile> profiles;
   for (const std::string& path : paths) {
     GS_ASSIGN_OR_RETURN(profiles.emplace_back(), ReadStepProfile(path));
+    GS_RETURN_IF_ERROR(CheckWhole(profiles.back()));
   }
   if (profiles.empty()) return FlagError("replay", "files of step profiles", "");
   return profiles;
