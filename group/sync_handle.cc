@@ -25,7 +25,8 @@ struct HandleState {
   int64_t step ABSL_GUARDED_BY(mutex) = -1;  // of a series; -1: in no series
   CondVar changed;
   std::atomic<bool> resolved{false};  // written under the mutex
-  MonotonicTime resolved_at ABSL_GUARDED_BY(mutex);
+  bool timed ABSL_GUARDED_BY(mutex) = false;
+  MonotonicTime resolved_at ABSL_GUARDED_BY(mutex);  // where timed
   absl::Status status ABSL_GUARDED_BY(mutex);
   std::function<absl::Status()> on_wait ABSL_GUARDED_BY(mutex);  // or null
 };
@@ -33,10 +34,27 @@ struct HandleState {
 }  // namespace internal
 
 absl::Status SyncHandle::Wait(Deadline deadline, const StallNotice& stall) const {
+  if (!state_->is_resolved()) {
+    const std::shared_ptr<SyncDriver> driver = state_->driver.lock();
+    if (driver != nullptr) driver->LookClosely([this] { return state_->is_resolved(); });
+  }
+  return state_->is_resolved() ? Result() : WaitLonger(deadline, stall);
+}
+
+absl::Status SyncHandle::Result() const {
+  std::function<absl::Status()> on_wait;
+  {
+    MutexLock lock(&state_->mutex);
+    if (state_->on_wait == nullptr) return state_->status;
+    on_wait = state_->on_wait;
+  }
+  return on_wait();
+}
+
+absl::Status SyncHandle::WaitLonger(Deadline deadline, const StallNotice& stall) const {
   PatientDeadline patience(deadline);
   absl::Duration waited, say_after = stall.after;
   MonotonicTime looked = MonotonicTime::Now();
-  std::function<absl::Status()> on_wait;
   while (true) {
     if (!state_->is_resolved()) {
       // Time in which this process was stopped is no time of waiting.
@@ -52,22 +70,20 @@ absl::Status SyncHandle::Wait(Deadline deadline, const StallNotice& stall) const
         driver->Drive([this] { return state_->is_resolved(); }, patience.next_look());
       }
     }
+    {
+      MutexLock lock(&state_->mutex);
+      // A driver that comes back early has left the work to another thread.
+      while (!state_->resolved &&
+             !state_->changed.WaitWithDeadline(&state_->mutex, patience.next_look())) {
+      }
+    }
+    if (state_->is_resolved()) return Result();
+    if (!patience.Passed()) continue;
     MutexLock lock(&state_->mutex);
-    // A driver that comes back early has left the work to another thread.
-    while (!state_->resolved &&
-           !state_->changed.WaitWithDeadline(&state_->mutex, patience.next_look())) {
-    }
-    if (!state_->resolved) {
-      if (!patience.Passed()) continue;
-      return absl::DeadlineExceededError(absl::StrCat(
-          state_->what, state_->step < 0 ? "" : absl::StrCat(" of step ", state_->step),
-          " is not complete at its deadline"));
-    }
-    if (state_->on_wait == nullptr) return state_->status;
-    on_wait = state_->on_wait;
-    break;
+    return absl::DeadlineExceededError(
+        absl::StrCat(state_->what, state_->step < 0 ? "" : absl::StrCat(" of step ", state_->step),
+                     " is not complete at its deadline"));
   }
-  return on_wait();
 }
 
 bool SyncHandle::done() const {
@@ -75,6 +91,12 @@ bool SyncHandle::done() const {
   const std::shared_ptr<SyncDriver> driver = state_->driver.lock();
   if (driver != nullptr) driver->Look();
   return state_->is_resolved();
+}
+
+void SyncHandle::KeepTime() const {
+  MutexLock lock(&state_->mutex);
+  state_->timed = true;
+  if (state_->resolved) state_->resolved_at = MonotonicTime::Now();
 }
 
 MonotonicTime SyncHandle::resolved_at() const {
@@ -90,7 +112,7 @@ void SyncPromise::Resolve(absl::Status status, std::function<absl::Status()> on_
   if (state_->resolved) return;
   state_->status = std::move(status);
   if (state_->status.ok()) state_->on_wait = std::move(on_wait);
-  state_->resolved_at = MonotonicTime::Now();
+  if (state_->timed) state_->resolved_at = MonotonicTime::Now();
   state_->resolved.store(true, std::memory_order_release);
   state_->changed.SignalAll();
 }
@@ -111,6 +133,7 @@ const SyncPromise& SyncPromiseSeries::Begin(int64_t step) {
   MutexLock lock(&promise.state_->mutex);
   promise.state_->step = step;
   promise.state_->resolved = false;
+  promise.state_->timed = false;
   promise.state_->status = absl::OkStatus();
   promise.state_->on_wait = nullptr;
   return promise;

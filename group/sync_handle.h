@@ -31,6 +31,10 @@ class SyncDriver {
 
   // Resolves what is complete, where nobody has been woken for that. Never waits; thread-safe.
   virtual void Look() {}
+
+  // Works for some microseconds, or until `done`, where it may be as close as that: before a wait
+  // that sleeps. Thread-safe.
+  virtual void LookClosely(absl::FunctionRef<bool()> /*done*/) {}
 };
 
 // For a wait that lasts: `say` is called after so long, and again whenever that time has doubled, with
@@ -53,12 +57,18 @@ class SyncHandle {
   // Whether it is resolved. Looks, where the exchange may be complete without anybody having said so.
   bool done() const;
 
-  // When the exchange was resolved; done() holds.
+  // Says that resolved_at() will be asked, which else costs no look at the clock.
+  void KeepTime() const;
+
+  // When the exchange was resolved, or when its time began to be kept, if that was later. KeepTime()
+  // was called, and done() holds.
   MonotonicTime resolved_at() const;
 
  private:
   friend class SyncPromise;
   explicit SyncHandle(std::shared_ptr<internal::HandleState> state) : state_(std::move(state)) {}
+  absl::Status Result() const;  // of what is resolved
+  absl::Status WaitLonger(Deadline deadline, const StallNotice& stall) const;
 
   std::shared_ptr<internal::HandleState> state_;
 };

@@ -51,6 +51,19 @@ TEST(SyncHandleTest, ASeriesForgetsWhatRemainedOfAnOlderStep) {
   EXPECT_EQ(series.current().handle().Wait(Soon()), absl::OkStatus());
 }
 
+TEST(SyncHandleTest, TheTimeOfWhatIsResolvedIsKeptWhereAsked) {
+  const MonotonicTime before = MonotonicTime::Now();
+  SyncPromiseSeries series("it");
+  for (const bool resolved_first : {false, true}) {
+    const SyncPromise& promise = series.Begin(1);
+    if (resolved_first) promise.Resolve(absl::OkStatus());
+    promise.handle().KeepTime();
+    promise.Resolve(absl::OkStatus());
+    EXPECT_GE(promise.handle().resolved_at(), before);
+    EXPECT_LE(promise.handle().resolved_at(), MonotonicTime::Now());
+  }
+}
+
 TEST(SyncHandleTest, AWaitThatLastsIsNoticedWhileItLasts) {
   const SyncPromise promise("it");
   int notices = 0;

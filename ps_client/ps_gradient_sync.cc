@@ -149,6 +149,7 @@ absl::Status PsSync::MakeBuckets(const Plan& plan, const ShardMap& shards) {
   options.group = host().worker();
   options.servers = options_.servers;
   options.numbers = options_.numbers;
+  options.update_site = options_.update_site;
   options.report = [this](absl::Status status) { host().Report(std::move(status)); };
   GS_ASSIGN_OR_RETURN(std::shared_ptr<PsWindows> windows,
                       PsWindows::Create(plan, shards, std::move(options)));

@@ -5,6 +5,7 @@
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "shared_memory/window_owner.h"
 
 namespace gradsync {
 
@@ -52,6 +53,10 @@ absl::Status PsWindows::Connect(const std::vector<std::string>& addresses, Deadl
   GS_RETURN_IF_ERROR(connected);
   WindowEngineOptions engine;
   engine.windows = std::make_shared<GroupWindows>(group_, options_.group.rank, std::move(windows));
+  if (options_.update_site == UpdateSite::kWorker) {
+    engine.owner = std::make_shared<WindowOwner>(engine.windows.get(), /*update=*/nullptr,
+                                                 options_.group.recorder);
+  }
   engine.report = options_.report;
   engine_ = WindowEngine::Start(std::move(engine));
   return absl::OkStatus();

@@ -19,6 +19,7 @@
 #include "plan/plan.h"
 #include "plan/shard_map.h"
 #include "plan/step_options.h"
+#include "plan/update_site.h"
 #include "shared_memory/window.h"
 #include "shared_memory/window_engine.h"
 #include "shared_memory/window_group.h"
@@ -30,6 +31,7 @@ struct PsWindowsOptions {
   WorkerGroup group;
   std::vector<std::string> servers;  // addresses, for errors
   std::vector<int> numbers;          // what each is called
+  UpdateSite update_site = UpdateSite::kWorker;
   // What went wrong here, or who was lost. Must not block; Fail() follows.
   std::function<void(absl::Status)> report;
 };

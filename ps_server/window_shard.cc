@@ -133,22 +133,29 @@ WindowOwner* WindowShard::owner() const {
   return owner_.get();
 }
 
-bool WindowShard::idle() const {
+// Under update at the worker, workers may have done this server's part without ringing it.
+int64_t WindowShard::launches() const {
   const WindowOwner* const here = owner();
-  return here == nullptr ||
-         here->reduced() % static_cast<int64_t>(options_.plan.buckets().size()) == 0;
+  if (here == nullptr) return 0;
+  return options_.site == proto::OWNER ? here->reduced() : here->launched();
 }
 
-int64_t WindowShard::steps() const {
-  const WindowOwner* const here = owner();
-  const int64_t buckets = static_cast<int64_t>(options_.plan.buckets().size());
-  return here == nullptr ? 0 : (here->reduced() + buckets - 1) / buckets;
+bool WindowShard::idle() const {
+  return launches() % static_cast<int64_t>(options_.plan.buckets().size()) == 0;
 }
+
+int64_t WindowShard::steps() const { return group_->LaunchesOf(0, launches()); }
 
 void WindowShard::CountTraffic(ServerStats* stats) const {
-  const WindowOwner* const here = owner();
-  stats->tx_bytes = stats->step_tx_bytes = here == nullptr ? 0 : here->stored_bytes();
-  stats->tx_messages = here == nullptr ? 0 : here->stored_messages();
+  stats->tx_bytes = stats->tx_messages = 0;
+  const int64_t launches = this->launches();
+  for (int bucket = 0; bucket < static_cast<int>(options_.plan.buckets().size()); ++bucket) {
+    const WindowGroup::Stored stored = group_->StoredBy(self_, bucket);
+    const int64_t times = group_->LaunchesOf(bucket, launches);
+    stats->tx_bytes += times * stored.bytes;
+    stats->tx_messages += times * stored.messages;
+  }
+  stats->step_tx_bytes = stats->tx_bytes;
 }
 
 absl::Status WindowShard::CheckStateAccess() const {

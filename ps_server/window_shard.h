@@ -40,8 +40,9 @@ struct WindowShardOptions {
   std::function<void(absl::Status)> on_failure;  // must not block; not after the destructor
 };
 
-// The owner's half of exchanges (shared_memory/window_owner.h) on a thread of its own, with the optimizers
-// of the shard's chunks. Keeps no gradients or parameters: it works in the workers' windows.
+// The owner's half of exchanges (shared_memory/window_owner.h) on a thread of its own, with the
+// optimizers of the shard's chunks. Keeps no gradients or parameters: it works in the workers'
+// windows. Without optimizers it sleeps through small buckets, whose chunks the workers do.
 // Thread-safe.
 class WindowShard : public Shard {
  public:
@@ -79,6 +80,7 @@ class WindowShard : public Shard {
   void Update(size_t chunk, float* param, const float* mean, const StepOptions& step);
   absl::Status CheckStateAccess() const;
   WindowOwner* owner() const;
+  int64_t launches() const;
 
   const WindowShardOptions options_;
   const std::shared_ptr<const WindowGroup> group_;

@@ -1,5 +1,7 @@
 #include "shared_memory/window_engine.h"
 
+#include <sched.h>
+
 #include <utility>
 
 namespace gradsync {
@@ -7,6 +9,11 @@ namespace {
 
 // Where each rank has a core of its own, one that waits has nothing better to do than to look.
 constexpr absl::Duration kGuestSpin = absl::Microseconds(50);
+
+// A small bucket is first awaited by looks alone, 50 us of them, between which others may have this
+// core: often where ranks share cores, else in case that one that is waited for has none.
+constexpr int kYields = 32;
+constexpr int kLooksPerYield = 64;
 
 bool SharesCores(const WindowGroup& group) {
   return group.workers() > static_cast<int>(std::thread::hardware_concurrency());
@@ -20,6 +27,7 @@ WindowEngine::WindowEngine(WindowEngineOptions options)
       report_(std::move(options.report)),
       shares_cores_(options.shares_cores.has_value() ? *options.shares_cores
                                                      : SharesCores(windows_->group())),
+      has_servers_(windows_->group().owners().first > 0),
       worker_(windows_.get()) {}
 
 std::shared_ptr<WindowEngine> WindowEngine::Start(WindowEngineOptions options) {
@@ -47,26 +55,36 @@ void WindowEngine::Stop() {
   if (thread_.joinable()) thread_.join();
   // A guest, too, leaves soon.
   MutexLock lock(&mutex_);
+  ++turn_awaited_;
   while (turn_taken_) turn_ends_.Wait(&mutex_);
+  --turn_awaited_;
 }
 
 SyncHandle WindowEngine::Launch(const StepOptions& step, int bucket) {
   WindowWorker::Launched launched = worker_.Launch(step, bucket);
-  if (launched.last && !DoSmall(bucket)) signals().RingOwners();
+  if (launched.last && !DoAtOnce(launched.number)) signals().RingOwners();
   return std::move(launched.handle);
 }
 
-bool WindowEngine::DoSmall(int bucket) {
-  if (owner_ == nullptr || !owner_->can_help() || !owner_->IsSmall(bucket) || !TryTakeTurn()) {
+// The first step is its servers' in any case: after it they are known to be there, and to count.
+bool WindowEngine::DoesAtOnce(int64_t launch) const {
+  if (owner_ == nullptr || !owner_->can_help()) return false;
+  if (has_servers_ && launch <= static_cast<int64_t>(windows_->plan().buckets().size())) {
     return false;
   }
+  return windows_->group().IsSmall(BucketOf(launch));
+}
+
+bool WindowEngine::DoAtOnce(int64_t launch) {
+  if (!DoesAtOnce(launch) || !TryTakeTurn()) return false;
   CatchUp();
-  const int64_t next = owner_->reduced() + 1;
-  const bool is_next = BucketOf(next) == bucket;
-  if (is_next) signals().RingOtherGuests();  // who waits does its own part meanwhile
-  while (is_next && owner_->reduced() < next && owner_->CanReduce() && !halted()) Work(true);
+  const bool none_before = owner_->reduced() + 1 >= launch;
+  if (none_before) signals().RingOtherGuests();  // who waits does its own part meanwhile
+  while (none_before && owner_->reduced() < launch && owner_->CanReduce() && !halted()) {
+    Work(/*help=*/!windows_->Done(BucketOf(launch), launch));
+  }
   EndTurn();
-  return is_next;
+  return none_before;
 }
 
 // Leaves behind what others have done for this rank, which nobody has told it of.
@@ -82,6 +100,12 @@ int WindowEngine::BucketOf(int64_t launch) const {
 
 bool WindowEngine::HasWork() const {
   return (owner_ != nullptr && owner_->CanReduce()) || worker_.CanResolve();
+}
+
+// As the owner of nothing, a worker that has servers would only pass by.
+bool WindowEngine::HelpsWithNext() const {
+  if (!has_servers_) return shares_cores_;
+  return owner_ != nullptr && DoesAtOnce(owner_->reduced() + 1);
 }
 
 void WindowEngine::Work(bool help) {
@@ -101,8 +125,8 @@ void WindowEngine::Loop() {
         [this] { return halted() || (!signals().guest_here() && HasWork()); },
         worker_.waiting() ? kWindowSpin : absl::ZeroDuration());
     if (halted()) return;
-    if (!TryTakeTurn()) continue;
-    if (HasWork()) Work(shares_cores_);
+    if (!TakeTurn([this] { return halted(); }, Deadline::Never())) continue;
+    if (HasWork()) Work(HelpsWithNext());
     EndTurn();
   }
 }
@@ -117,7 +141,7 @@ void WindowEngine::Drive(absl::FunctionRef<bool()> done, Deadline deadline) {
           shares_cores_ ? absl::ZeroDuration() : kGuestSpin, deadline);
       if (halted() || done()) break;
       if (HasWork()) {
-        Work(shares_cores_);
+        Work(HelpsWithNext());
       } else if (deadline.passed()) {
         break;
       }
@@ -129,6 +153,28 @@ void WindowEngine::Drive(absl::FunctionRef<bool()> done, Deadline deadline) {
   if (!halted() && HasWork()) signals().RingSelf();
 }
 
+// Others are not told that this thread is here: it sleeps nowhere, and they ring no thread for a
+// small bucket. Their counters are looked at only for what is launched here, so that those who are
+// ahead need not fetch them back to count on.
+void WindowEngine::LookClosely(absl::FunctionRef<bool()> done) {
+  if (!DoesAtOnce(worker_.next()) || !TryTakeTurn()) return;
+  const int looks_per_yield = shares_cores_ ? 1 : kLooksPerYield;
+  for (int look = 1; look <= kYields * looks_per_yield && !halted(); ++look) {
+    if (worker_.CanResolve()) {
+      worker_.Resolve();
+    } else if (owner_->reduced() < worker_.launched() && owner_->CanReduce()) {
+      Work(HelpsWithNext());
+    }
+    if (done()) break;
+    if (look % looks_per_yield == 0) {
+      sched_yield();
+    } else {
+      __builtin_ia32_pause();
+    }
+  }
+  EndTurn();
+}
+
 void WindowEngine::Look() {
   if (!worker_.CanResolve() || !TryTakeTurn()) return;
   worker_.Resolve();
@@ -136,24 +182,25 @@ void WindowEngine::Look() {
 }
 
 bool WindowEngine::TakeTurn(absl::FunctionRef<bool()> done, Deadline deadline) {
+  if (TryTakeTurn()) return true;
   MutexLock lock(&mutex_);
-  while (turn_taken_) {
-    if (turn_ends_.WaitWithDeadline(&mutex_, deadline) || done() || halted()) return false;
+  ++turn_awaited_;
+  bool taken = TryTakeTurn();
+  while (!taken) {
+    if (turn_ends_.WaitWithDeadline(&mutex_, deadline) || done() || halted()) break;
+    taken = TryTakeTurn();
   }
-  turn_taken_ = true;
-  return true;
+  --turn_awaited_;
+  return taken;
 }
 
-bool WindowEngine::TryTakeTurn() {
-  MutexLock lock(&mutex_);
-  if (turn_taken_) return false;
-  turn_taken_ = true;
-  return true;
-}
+bool WindowEngine::TryTakeTurn() { return !turn_taken_.exchange(true); }
 
+// Who comes to wait after the turn has ended takes it: it counts itself before it tries.
 void WindowEngine::EndTurn() {
-  MutexLock lock(&mutex_);
   turn_taken_ = false;
+  if (turn_awaited_ == 0) return;
+  MutexLock lock(&mutex_);
   turn_ends_.SignalAll();
 }
 

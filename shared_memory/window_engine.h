@@ -23,7 +23,8 @@ namespace gradsync {
 
 struct WindowEngineOptions {
   std::shared_ptr<GroupWindows> windows;
-  std::shared_ptr<WindowOwner> owner;  // of a ring's rank; null where servers are the owners
+  // Of a ring's rank; of a worker that does servers' chunks; null where servers do all of them.
+  std::shared_ptr<WindowOwner> owner;
   // Something went wrong on this rank. Must not block; Halt() and Fail() follow.
   std::function<void(absl::Status)> report;
   // Whether this process has fewer cores than the group has ranks; found out when not given.
@@ -34,9 +35,12 @@ struct WindowEngineOptions {
 // the owner's (shared_memory/window_owner.h).
 //
 // Both are done by a thread of this object while the rank computes, and by the thread that waits
-// for a handle while one does: that saves two changes of thread per exchange. A small bucket is
-// done at once, by the rank that launches it last. The engine's thread sleeps while there is
-// nothing to do.
+// for a handle while one does: that saves two changes of thread per exchange. The engine's thread
+// sleeps while there is nothing to do.
+//
+// A small bucket is done at once, by the rank that launches it last, helped by those that wait for
+// it; servers that do not update are not asked. Between ranks that have cores nothing of it calls
+// the kernel, and nobody touches memory that another one reads but to tell it something.
 //
 // When the host has fewer cores than ranks, whoever has a core also does the chunks of those who
 // have none.
@@ -74,6 +78,7 @@ class WindowEngine : public SyncDriver {
 
   void Drive(absl::FunctionRef<bool()> done, Deadline deadline) override;
   void Look() override;
+  void LookClosely(absl::FunctionRef<bool()> done) override;
 
  private:
   explicit WindowEngine(WindowEngineOptions options);
@@ -81,7 +86,9 @@ class WindowEngine : public SyncDriver {
   void Loop();
   bool HasWork() const;
   void Work(bool help);
-  bool DoSmall(int bucket);
+  bool DoesAtOnce(int64_t launch) const;
+  bool DoAtOnce(int64_t launch);
+  bool HelpsWithNext() const;
   void CatchUp();
   int BucketOf(int64_t launch) const;
   bool TakeTurn(absl::FunctionRef<bool()> done, Deadline deadline);
@@ -94,13 +101,15 @@ class WindowEngine : public SyncDriver {
   const std::shared_ptr<WindowOwner> owner_;
   const std::function<void(absl::Status)> report_;
   const bool shares_cores_;
+  const bool has_servers_;
   WindowWorker worker_;
   std::atomic<bool> halted_{false};
   std::atomic<bool> guest_{false};
 
+  std::atomic<bool> turn_taken_{false};  // whoever took it may work
+  std::atomic<int> turn_awaited_{0};     // by so many threads, which turn_ends_ is for
   Mutex mutex_;
   CondVar turn_ends_;
-  bool turn_taken_ ABSL_GUARDED_BY(mutex_) = false;  // whoever took it may work
 
   std::thread thread_;  // last: uses all of the above
 };

@@ -7,6 +7,8 @@
 namespace gradsync {
 namespace {
 
+constexpr int64_t kSmallBytes = 1 << 20;
+
 std::vector<WindowControl*> ControlsOf(const std::vector<std::shared_ptr<Window>>& windows) {
   std::vector<WindowControl*> controls;
   for (const auto& window : windows) {
@@ -38,6 +40,30 @@ std::vector<ChunkId> WindowGroup::OwnedChunks(int member) const {
     }
   }
   return owned;
+}
+
+bool WindowGroup::IsSmall(int bucket) const {
+  const int64_t bytes = plan_.buckets()[bucket].bytes();
+  return bytes > 0 && bytes <= kSmallBytes;
+}
+
+int64_t WindowGroup::LaunchesOf(int bucket, int64_t launches) const {
+  const int64_t buckets = static_cast<int64_t>(plan_.buckets().size());
+  return (launches + buckets - 1 - bucket) / buckets;
+}
+
+WindowGroup::Stored WindowGroup::StoredBy(int member, int bucket) const {
+  const StripeLayout& layout = plan_.buckets()[bucket].layout;
+  const int others = workers() - (member < workers() ? 1 : 0);
+  Stored stored;
+  if (plan_.slots().parameters > 0) return stored;  // parameters stay their owners'
+  for (int slot = 0; slot < layout.slots(); ++slot) {
+    const int64_t bytes = layout.range(slot).size() * 4;
+    if (bytes == 0 || owner({bucket, slot}) != member) continue;
+    stored.bytes += others * bytes;
+    stored.messages += others;
+  }
+  return stored;
 }
 
 WindowLayout WindowGroup::Layout(int member) const {

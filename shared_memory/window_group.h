@@ -41,6 +41,21 @@ class WindowGroup {
   // Chunks that `member` owns and that are not empty, in order of bucket and slot.
   std::vector<ChunkId> OwnedChunks(int member) const;
 
+  // Whether a bucket is so small that its exchange is over before a thread could be woken for it.
+  // One without elements is nobody's who waits.
+  bool IsSmall(int bucket) const;
+
+  // How many of the first `launches` are this bucket's.
+  int64_t LaunchesOf(int bucket, int64_t launches) const;
+
+  // What `member`, as the owner of its chunks, stores into others' windows in one exchange of the
+  // bucket; messages are chunks.
+  struct Stored {
+    int64_t bytes = 0;
+    int64_t messages = 0;
+  };
+  Stored StoredBy(int member, int bucket) const;
+
   WindowLayout Layout(int member) const;
 
   // What the members of parameter servers' groups greet each other with.
@@ -59,13 +74,16 @@ class WindowGroup {
 };
 
 // How far a member, and the group, are with the current launch of a bucket. In every window.
-struct alignas(64) BucketProgress {
-  // Of the member's chunks: launch number and how many somebody has taken (shared_memory/window_owner.h).
-  std::atomic<uint64_t> taken;
+struct BucketProgress {
+  // Of the member's chunks: launch number and how many somebody has taken (window_owner.h).
+  alignas(64) std::atomic<uint64_t> taken;
   // Of the group; in rank 0's window.
   std::atomic<uint32_t> finished;  // parts of the launch
-  std::atomic<uint32_t> done;      // number of the last launch that is complete
+  // Number of the last launch that is complete; on a line of its own, since who waits looks at it
+  // all the time.
+  alignas(64) std::atomic<uint32_t> done;
 };
+static_assert(sizeof(BucketProgress) == WindowLayout::kProgressBytes);
 
 // The windows of all members, mapped here, as member `self` uses them. Constant and thread-safe;
 // the memory itself is the users' to synchronise, by signals().

@@ -15,7 +15,7 @@ int64_t RoundUp(int64_t bytes, int64_t unit) { return (bytes + unit - 1) / unit 
 WindowLayout::WindowLayout(int64_t buckets, int64_t chunks, int64_t control_bytes)
     : progress_offset_(RoundUp(control_bytes, kLine)),
       squares_(chunks),
-      squares_offset_(progress_offset_ + buckets * kLine),
+      squares_offset_(progress_offset_ + buckets * kProgressBytes),
       bytes_(RoundUp(squares_offset_ + chunks * static_cast<int64_t>(sizeof(double)), kPage)) {}
 
 WindowLayout WindowLayout::OfServer(const Plan& plan, int64_t chunks, int64_t control_bytes,
@@ -49,7 +49,7 @@ WindowLayout::WindowLayout(const Plan& plan, int64_t control_bytes, int64_t shar
 }
 
 int64_t WindowLayout::progress_offset(int bucket) const {
-  return progress_offset_ + bucket * kLine;
+  return progress_offset_ + bucket * kProgressBytes;
 }
 
 }  // namespace gradsync

@@ -24,6 +24,8 @@ namespace gradsync {
 // thread-compatible.
 class WindowLayout {
  public:
+  static constexpr int64_t kProgressBytes = 128;
+
   WindowLayout() = default;
 
   // For a window whose control words take `control_bytes`.
@@ -33,7 +35,7 @@ class WindowLayout {
   static WindowLayout OfServer(const Plan& plan, int64_t chunks, int64_t control_bytes,
                                int64_t shard_elements = 0);
 
-  // A cache line per bucket: how far it is.
+  // kProgressBytes per bucket: how far it is.
   int64_t progress_offset(int bucket) const;
 
   // One double per chunk that the window's member owns: at most this many.

@@ -21,9 +21,9 @@ TEST(WindowLayoutTest, PartsLieOneAfterAnotherAlignedAndApart) {
   const Plan plan = MakePlan(3);
   const WindowLayout layout(plan, 100);
   for (int bucket = 0; bucket < 3; ++bucket) {
-    EXPECT_EQ(layout.progress_offset(bucket), 128 + bucket * 64);
+    EXPECT_EQ(layout.progress_offset(bucket), 128 + bucket * WindowLayout::kProgressBytes);
   }
-  EXPECT_EQ(layout.squares_offset(), 128 + 3 * 64);
+  EXPECT_EQ(layout.squares_offset(), 128 + 3 * WindowLayout::kProgressBytes);
   int64_t end = layout.squares_offset() + layout.squares() * 8;
   for (int bucket = 0; bucket < 3; ++bucket) {
     for (int64_t begin : {layout.grad_offset(bucket), layout.param_offset(bucket)}) {

@@ -12,11 +12,6 @@
 #include "shared_memory/step_note.h"
 
 namespace gradsync {
-namespace {
-
-constexpr int64_t kSmallBytes = 1 << 20;
-
-}  // namespace
 
 WindowOwner::WindowOwner(GroupWindows* windows, ChunkUpdater update,
                          std::shared_ptr<TraceRecorder> recorder)
@@ -25,15 +20,17 @@ WindowOwner::WindowOwner(GroupWindows* windows, ChunkUpdater update,
       recorder_(std::move(recorder)),
       workers_(windows_.group().workers()),
       buckets_(static_cast<int>(windows_.plan().buckets().size())),
-      others_(windows_.self() < workers_ ? workers_ - 1 : workers_),
       next_(windows_.group().members()),
       ins_(workers_),
       outs_(workers_) {
   const int self = windows_.self();
   lists_.push_back(ListOf(self));
-  const bool ring = self < workers_;
-  for (int other = 1; ring && update_ == nullptr && other < workers_; ++other) {
-    lists_.push_back(ListOf((self + other) % workers_));
+  const WindowSignals::Holders owners = windows_.group().owners();
+  const int count = owners.last - owners.first;
+  // Each worker begins with another's.
+  for (int other = 1; self < workers_ && update_ == nullptr && other <= count; ++other) {
+    const int member = owners.first + (self + other) % count;
+    if (member != self) lists_.push_back(ListOf(member));
   }
   for (int bucket = 0; bucket < buckets_; ++bucket) parts_.push_back(Parts(bucket));
 }
@@ -66,6 +63,11 @@ bool WindowOwner::CanReduce() const {
     return windows_.signals().AllReached(WindowControl::kMeasured, measured_.load());
   }
   return windows_.signals().AllReached(WindowControl::kReady, static_cast<uint32_t>(reduced() + 1));
+}
+
+int64_t WindowOwner::launched() const {
+  const int64_t reduced = this->reduced();
+  return reduced + windows_.signals().Beyond(WindowControl::kReady, static_cast<uint32_t>(reduced));
 }
 
 void WindowOwner::Halt() {
@@ -133,19 +135,17 @@ void WindowOwner::Finish(int64_t launch, uint32_t parts) {
   if (halted()) return;
   const int bucket = BucketOf(launch);
   BucketProgress& progress = windows_.progress(0, bucket);
-  const uint32_t finished = progress.finished.fetch_add(parts, std::memory_order_acq_rel) + parts;
-  if (finished != parts_[bucket]) return;
-  progress.finished.store(0, std::memory_order_relaxed);
+  if (parts != parts_[bucket]) {
+    const uint32_t finished = progress.finished.fetch_add(parts, std::memory_order_acq_rel) + parts;
+    if (finished != parts_[bucket]) return;
+    progress.finished.store(0, std::memory_order_relaxed);
+  }
   progress.done.store(static_cast<uint32_t>(launch), std::memory_order_seq_cst);
-  if (IsSmall(bucket)) {
+  if (windows_.group().IsSmall(bucket)) {
     windows_.signals().RingOtherGuests();
   } else {
     windows_.signals().RingOtherWorkers();
   }
-}
-
-bool WindowOwner::IsSmall(int bucket) const {
-  return windows_.plan().buckets()[bucket].bytes() <= kSmallBytes;
 }
 
 // No chunk of the launch is left to be taken. Left behind before others may see it as done: with an
@@ -192,9 +192,8 @@ void WindowOwner::ReduceChunk(ChunkId id, size_t chunk) {
              workers_, range.size(), 1.0f / static_cast<float>(workers_),
              static_cast<float>(step_.inverse_loss_scale));
   }
-  if (to_all) {
-    CountStored(range.size() * 4);
-  } else if (clips()) {
+  if (to_all) return;
+  if (clips()) {
     windows_.squares(windows_.self())[chunk] = SumOfSquares(outs_[workers_ - 1], range.size());
   } else {
     UpdateAndStore(chunk);
@@ -235,12 +234,6 @@ void WindowOwner::UpdateAndStore(size_t chunk) {
     const int rank = (home + other) % workers_;
     Copy(windows_.param(rank, id.bucket) + range.begin, updated, range.size());
   }
-  CountStored(range.size() * 4);
-}
-
-void WindowOwner::CountStored(int64_t bytes) {
-  stored_bytes_.fetch_add(others_ * bytes, std::memory_order_relaxed);
-  stored_messages_.fetch_add(others_, std::memory_order_relaxed);
 }
 
 }  // namespace gradsync

@@ -37,8 +37,9 @@ using ChunkUpdater =
 // read each other's sums of squares, then update.
 //
 // Chunks are taken one by one, the last first: the end of a bucket was written last, and may still
-// be in a cache. Without an updater any rank of a ring can do any chunk, since all windows are
-// mapped everywhere; ranks that share a core do those of others that have none at the moment.
+// be in a cache. Without an updater any worker can do any chunk, since all windows are mapped
+// everywhere: ranks of a ring that share a core do those of others that have none at the moment,
+// and workers with servers those of small buckets.
 //
 // Allocates nothing after construction, never blocks. Only one thread at a time may call Reduce();
 // the rest is thread-safe.
@@ -57,10 +58,6 @@ class WindowOwner {
   // Errors: FAILED_PRECONDITION naming two ranks that disagree about the step's options.
   absl::Status Reduce(bool help);
 
-  // Whether a bucket is so small that its exchange is over before a thread could be woken for it.
-  // Whoever finishes one wakes only those that wait for it.
-  bool IsSmall(int bucket) const;
-
   // Whether `help` can be had.
   bool can_help() const { return lists_.size() > 1; }
 
@@ -68,15 +65,15 @@ class WindowOwner {
   void Halt();
   bool halted() const { return halted_.load(std::memory_order_acquire); }
 
-  // Launches that were left behind: nothing is to be done for them here.
+  // Launches that were left behind: nothing is to be done for them here. Behind launched() also
+  // where others did this member's chunks and did not ring it.
   int64_t reduced() const { return reduced_.load(std::memory_order_acquire); }
+
+  // Launches of all workers.
+  int64_t launched() const;
 
   // Number of the last step begun; 0 before the first.
   int64_t last_step() const { return last_step_.load(std::memory_order_relaxed); }
-
-  // What this object stored into others' windows so far; messages are chunks.
-  int64_t stored_bytes() const { return stored_bytes_.load(std::memory_order_relaxed); }
-  int64_t stored_messages() const { return stored_messages_.load(std::memory_order_relaxed); }
 
  private:
   // What one member owns.
@@ -98,7 +95,6 @@ class WindowOwner {
   absl::Status Pass(int64_t launch);
   void Clip(int64_t launch);
   void UpdateAndStore(size_t chunk);
-  void CountStored(int64_t bytes);
   int BucketOf(int64_t launch) const { return static_cast<int>((launch - 1) % buckets_); }
   const List& own() const { return lists_[0]; }
 
@@ -107,7 +103,6 @@ class WindowOwner {
   const std::shared_ptr<TraceRecorder> recorder_;
   const int workers_;
   const int buckets_;
-  const int others_;             // workers but for this member
   std::vector<List> lists_;      // of this member, then of those that it can help
   std::vector<uint32_t> parts_;  // by bucket: chunks of all owners, and what they finish besides
   std::atomic<bool> halted_{false};
@@ -115,8 +110,6 @@ class WindowOwner {
   std::atomic<int64_t> last_step_{0};
   std::atomic<uint32_t> measured_{0};  // steps whose sums of squares were published
   std::atomic<bool> clipping_{false};  // the last of them is not updated yet
-  std::atomic<int64_t> stored_bytes_{0};
-  std::atomic<int64_t> stored_messages_{0};
 
   // Of the thread that reduces.
   StepOptions step_;

@@ -6,6 +6,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <limits>
 #include <utility>
 
@@ -38,14 +39,16 @@ WindowSignals::WindowSignals(std::vector<WindowControl*> controls, int self, Hol
 
 void WindowSignals::SetNote(const std::array<uint64_t, 4>& note) {
   for (size_t i = 0; i < note.size(); ++i) {
-    controls_[self_]->note[i].store(note[i], std::memory_order_relaxed);
+    controls_[self_]->counters[WindowControl::kReady].note[i].store(note[i],
+                                                                    std::memory_order_relaxed);
   }
 }
 
 std::array<uint64_t, 4> WindowSignals::note(int member) const {
   std::array<uint64_t, 4> note;
   for (size_t i = 0; i < note.size(); ++i) {
-    note[i] = controls_[member]->note[i].load(std::memory_order_relaxed);
+    note[i] =
+        controls_[member]->counters[WindowControl::kReady].note[i].load(std::memory_order_relaxed);
   }
   return note;
 }
@@ -66,6 +69,15 @@ bool WindowSignals::AllReached(WindowControl::Counter counter, uint32_t value) c
     }
   }
   return true;
+}
+
+uint32_t WindowSignals::Beyond(WindowControl::Counter counter, uint32_t value) const {
+  const Holders holders = HoldersOf(counter);
+  uint32_t least = std::numeric_limits<uint32_t>::max();
+  for (int member = holders.first; member < holders.last; ++member) {
+    least = std::min(least, controls_[member]->counters[counter].value.load() - value);
+  }
+  return least;
 }
 
 // Others first: this member may lose its core to its own thread.
@@ -127,21 +139,27 @@ void WindowSignals::GuestLeaves() {
   controls_[self_]->here.fetch_and(~uint32_t{WindowControl::kGuestHere}, std::memory_order_seq_cst);
 }
 
+// Whoever is not known to sleep here looks at what made this member ring before it does: that was
+// stored before, and all of these are sequentially consistent.
 void WindowSignals::Ring(int member) {
   WindowControl& control = *controls_[member];
-  control.bell.fetch_add(1, std::memory_order_seq_cst);
   const uint32_t here = control.here.load(std::memory_order_seq_cst);
   const uint32_t whom = (here & WindowControl::kGuestHere) != 0 ? WindowControl::kGuestAsleep
                                                                 : WindowControl::kThreadAsleep;
-  if ((here & whom) != 0) FutexWake(&control.bell, whom);
+  if ((here & whom) != 0) Wake(control, whom);
 }
 
 void WindowSignals::RingGuest(int member) {
   WindowControl& control = *controls_[member];
-  control.bell.fetch_add(1, std::memory_order_seq_cst);
   if ((control.here.load(std::memory_order_seq_cst) & WindowControl::kGuestAsleep) != 0) {
-    FutexWake(&control.bell, WindowControl::kGuestAsleep);
+    Wake(control, WindowControl::kGuestAsleep);
   }
+}
+
+// The bell is for one that has told that it sleeps and does not yet.
+void WindowSignals::Wake(WindowControl& control, uint32_t who) {
+  control.bell.fetch_add(1, std::memory_order_seq_cst);
+  FutexWake(&control.bell, who);
 }
 
 }  // namespace gradsync

@@ -30,15 +30,15 @@ struct WindowControl {
   };
   struct alignas(64) Line {
     std::atomic<uint32_t> value;
+    // Of kReady's: what the launches of one step have in common (step number and options), as bits;
+    // written before the counter grows, read after, which fetches both.
+    std::array<std::atomic<uint64_t>, 4> note;
   };
 
   Line counters[kCounters];
   Line heartbeat;                          // grows while the process runs
   alignas(64) std::atomic<uint32_t> bell;  // rung by everybody: the member's futex
   std::atomic<uint32_t> here;              // Presence
-  // What the launches of one step have in common (step number and options), as bits; written before
-  // kReady grows, read after.
-  alignas(64) std::array<std::atomic<uint64_t>, 4> note;
 };
 static_assert(std::atomic<uint32_t>::is_always_lock_free &&
               std::atomic<uint64_t>::is_always_lock_free);
@@ -80,8 +80,11 @@ class WindowSignals {
   // Whether all holders' counters have reached `value`.
   bool AllReached(WindowControl::Counter counter, uint32_t value) const;
 
-  // Makes the threads in Await() of these members look again; that of this member, too, for owners,
-  // and not for workers.
+  // How far beyond `value`, which they have reached, all holders' counters are.
+  uint32_t Beyond(WindowControl::Counter counter, uint32_t value) const;
+
+  // Makes the threads that sleep in Await() of these members look again; that of this member, too,
+  // for owners, and not for workers. Touches the memory of none that is awake.
   void RingOwners();
   void RingOtherWorkers();
 
@@ -108,6 +111,7 @@ class WindowSignals {
  private:
   void Ring(int member);
   void RingGuest(int member);
+  void Wake(WindowControl& control, uint32_t who);
   Holders HoldersOf(WindowControl::Counter counter) const {
     return counter == WindowControl::kReady ? workers_ : owners_;
   }

@@ -29,6 +29,10 @@ class Controls {
     return WindowSignals(controls, self, workers, owners);
   }
 
+  uint32_t bell(int member) const {
+    return reinterpret_cast<const WindowControl*>(windows_[member]->data())->bell;
+  }
+
  private:
   std::vector<std::shared_ptr<Window>> windows_;
   std::vector<std::shared_ptr<Window>> maps_;
@@ -133,6 +137,17 @@ TEST(WindowSignalsTest, AGuestIsRungInsteadOfTheThread) {
   thread.join();
 }
 
+TEST(WindowSignalsTest, NobodysBellIsTouchedWhoIsAwake) {
+  Controls controls(2);
+  WindowSignals one = controls.Member(0, {0, 2}, {0, 2});
+  WindowSignals other = controls.Member(1, {0, 2}, {0, 2});
+  one.RingOwners();
+  one.RingOtherWorkers();
+  other.GuestComes();
+  one.RingOtherGuests();
+  EXPECT_EQ(controls.bell(1), 0u);
+}
+
 TEST(WindowSignalsTest, CountersMayWrapAround) {
   Controls controls(1);
   WindowSignals signals = controls.Member(0, {0, 1}, {0, 1});
@@ -142,6 +157,17 @@ TEST(WindowSignalsTest, CountersMayWrapAround) {
   signals.Publish(WindowControl::kReady, 7);
   EXPECT_TRUE(signals.AllReached(WindowControl::kReady, 0xfffffff0));
   EXPECT_TRUE(signals.AllReached(WindowControl::kReady, 5));
+}
+
+TEST(WindowSignalsTest, WhatAllHoldersAreBeyondIsTheLeastOfThem) {
+  Controls controls(2);
+  WindowSignals one = controls.Member(0, {0, 2}, {0, 2});
+  WindowSignals other = controls.Member(1, {0, 2}, {0, 2});
+  one.Publish(WindowControl::kReady, 5);
+  other.Publish(WindowControl::kReady, 3);
+  EXPECT_EQ(one.Beyond(WindowControl::kReady, 1), 2u);
+  EXPECT_EQ(one.Beyond(WindowControl::kReady, 3), 0u);
+  EXPECT_EQ(other.Beyond(WindowControl::kReady, 0xfffffffe), 5u);
 }
 
 TEST(WindowSignalsTest, RingSelfMakesTheWaitingThreadLookAgain) {

@@ -14,13 +14,13 @@ WindowWorker::WindowWorker(GroupWindows* windows) : windows_(*windows) {
   for (int bucket = 0; bucket < static_cast<int>(group.plan().buckets().size()); ++bucket) {
     const StripeLayout& layout = group.plan().buckets()[bucket].layout;
     Exchanged& exchanged = exchanged_.emplace_back();
+    const WindowGroup::Stored stored = group.StoredBy(windows_.self(), bucket);
+    exchanged.tx_bytes = stored.bytes;
+    exchanged.tx_messages = stored.messages;
     for (int slot = 0; slot < layout.slots(); ++slot) {
       const int64_t bytes = layout.range(slot).size() * 4;
       if (bytes == 0 || windows_.sharded()) continue;
-      if (group.owner({bucket, slot}) == windows_.self()) {
-        exchanged.tx_bytes += bytes * (workers() - 1);
-        exchanged.tx_messages += workers() - 1;
-      } else {
+      if (group.owner({bucket, slot}) != windows_.self()) {
         exchanged.rx_bytes += bytes;
         exchanged.rx_messages += 1;
       }
@@ -42,17 +42,17 @@ WindowWorker::Launched WindowWorker::Launch(const StepOptions& step, int bucket)
   int64_t launch;
   {
     MutexLock lock(&mutex_);
-    if (!failed_.ok()) return {ResolvedHandle(failed_), false};
+    if (!failed_.ok()) return {ResolvedHandle(failed_)};
     handle = promises_[bucket].Begin(step.step).handle();
     launch = launched_.load(std::memory_order_relaxed) + 1;
     launched_.store(launch, std::memory_order_release);
   }
   // With its gradient the others could complete the exchange without this rank.
-  if (halted()) return {*std::move(handle), false};
+  if (halted()) return {*std::move(handle)};
   if (bucket == 0) windows_.signals().SetNote(NoteOf(step));
   const bool last =
       windows_.signals().Publish(WindowControl::kReady, static_cast<uint32_t>(launch));
-  return {*std::move(handle), last};
+  return {*std::move(handle), launch, last};
 }
 
 void WindowWorker::PullParameters() {
@@ -111,11 +111,24 @@ void WindowWorker::Resolve() {
   while (CanResolve()) {
     const size_t bucket = resolved_.load(std::memory_order_relaxed) % exchanged_.size();
     resolved_.fetch_add(1, std::memory_order_acq_rel);
-    counter_.Add(exchanged_[bucket]);
     MutexLock lock(&mutex_);
     if (halted()) return;
     promises_[bucket].current().Resolve(absl::OkStatus());
   }
+}
+
+WireStats WindowWorker::wire_stats() const {
+  WireStats stats = counter_.stats();
+  const int64_t resolved = resolved_.load(std::memory_order_acquire);
+  for (int bucket = 0; bucket < static_cast<int>(exchanged_.size()); ++bucket) {
+    const int64_t times = windows_.group().LaunchesOf(bucket, resolved);
+    const Exchanged& exchanged = exchanged_[bucket];
+    stats.tx_bytes += times * exchanged.tx_bytes;
+    stats.rx_bytes += times * exchanged.rx_bytes;
+    stats.tx_messages += times * exchanged.tx_messages;
+    stats.rx_messages += times * exchanged.rx_messages;
+  }
+  return stats;
 }
 
 void WindowWorker::Halt() {

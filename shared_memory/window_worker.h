@@ -37,6 +37,7 @@ class WindowWorker {
   // launched the bucket now, and the caller must see to it that owners learn of it.
   struct Launched {
     SyncHandle handle;
+    int64_t number = 0;
     bool last = false;
   };
   Launched Launch(const StepOptions& step, int bucket);
@@ -57,6 +58,11 @@ class WindowWorker {
   // Resolves all that are.
   void Resolve();
 
+  int64_t launched() const { return launched_.load(std::memory_order_acquire); }
+
+  // The launch whose handle is to be resolved next.
+  int64_t next() const { return resolved_.load(std::memory_order_acquire) + 1; }
+
   // Whether anything is launched and not resolved.
   bool waiting() const {
     return launched_.load(std::memory_order_acquire) > resolved_.load(std::memory_order_acquire);
@@ -72,7 +78,7 @@ class WindowWorker {
 
   // Of parameters pulled, by or from this rank, of what owners stored into its window, and of what
   // this rank owes others as an owner, whoever did it.
-  WireStats wire_stats() const { return counter_.stats(); }
+  WireStats wire_stats() const;
 
  private:
   // What the other owners store into this rank's memory in one exchange, and this rank as an owner
@@ -87,7 +93,7 @@ class WindowWorker {
   std::atomic<bool> halted_{false};
   std::atomic<int64_t> launched_{0};
   std::atomic<int64_t> resolved_{0};
-  WireCounter counter_;
+  WireCounter counter_;  // of parameters
 
   Mutex mutex_;
   absl::Status failed_ ABSL_GUARDED_BY(mutex_);

@@ -166,7 +166,7 @@ absl::Status GroupSync::status() const {
 }
 
 absl::Status GroupSync::CheckUsable() const {
-  GS_RETURN_IF_ERROR(status());
+  if (halted_) GS_RETURN_IF_ERROR(status());  // no failure comes before it
   return life_.CheckUsable();
 }
 
@@ -286,6 +286,7 @@ SyncHandle GroupSync::Launch(const StepOptions& step, int bucket) {
     event.step = step.step;
     event.bucket = bucket;
     event.bytes = plan_.buckets()[bucket].bytes();
+    launched->KeepTime();
     recorded_.emplace_back(event, *launched);
   }
   steps_done_ = step.step;

@@ -1,0 +1,161 @@
+// A worker's engine where servers share memory too. The other worker and the server are played by
+// hand; what an engine does in a ring is in allreduce/shm_engine_test.cc.
+#include "shared_memory/window_engine.h"
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/types/optional.h"
+#include "base/deadline.h"
+#include "gtest/gtest.h"
+#include "plan/shard_map.h"
+#include "shared_memory/step_note.h"
+#include "shared_memory/window_group.h"
+#include "shared_memory/window_owner.h"
+
+namespace gradsync {
+namespace {
+
+constexpr int kServer = 2;  // as a member
+constexpr int64_t kSmall = 100;
+constexpr int64_t kLarge = (2 << 20) / 4;
+
+Deadline Soon() { return Deadline::In(absl::Seconds(60)); }
+
+StepOptions Step(int64_t number) {
+  StepOptions step;
+  step.step = number;
+  step.lr = 0.1;
+  return step;
+}
+
+class WindowEngineTest : public ::testing::Test {
+ protected:
+  // Buckets of so many elements.
+  void Start(const std::vector<int64_t>& sizes) {
+    OptimizerSpec optimizer;
+    optimizer.groups.resize(1);
+    std::vector<TensorSpec> tensors;
+    std::vector<std::vector<int>> buckets;
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      tensors.push_back({std::string(1, static_cast<char>('a' + i)), {sizes[i]}, {1}, 0});
+      buckets.push_back({static_cast<int>(i)});
+    }
+    const Plan plan = *Plan::FromBuckets(tensors, buckets, optimizer, /*world_size=*/2,
+                                         /*chunk_bytes=*/1 << 16);
+    group_ = std::make_shared<const WindowGroup>(plan, *ShardMap::Create(plan, {1}));
+    std::vector<std::shared_ptr<Window>> windows;
+    for (int member = 0; member < group_->members(); ++member) {
+      windows.push_back(*Window::Create(static_cast<size_t>(group_->Layout(member).bytes())));
+    }
+    const auto view = [&](int member) {
+      return std::make_shared<GroupWindows>(group_, member, windows);
+    };
+    own_ = view(0);
+    other_ = view(1);
+    server_windows_ = view(kServer);
+    server_.emplace(server_windows_.get(), nullptr);
+    WindowEngineOptions options;
+    options.windows = own_;
+    options.owner = std::make_shared<WindowOwner>(own_.get(), nullptr);
+    options.report = [](const absl::Status& status) { ADD_FAILURE() << status; };
+    options.shares_cores = false;
+    engine_ = WindowEngine::Start(std::move(options));
+  }
+
+  void Fill() {
+    for (int bucket = 0; bucket < static_cast<int>(own_->plan().buckets().size()); ++bucket) {
+      for (int64_t i = 0; i < own_->plan().buckets()[bucket].numel; ++i) {
+        own_->grad(0, bucket)[i] = 1;
+        own_->grad(1, bucket)[i] = 2;
+      }
+    }
+  }
+
+  void OtherLaunches(int64_t step, uint32_t launches) {
+    other_->signals().SetNote(NoteOf(Step(step)));
+    other_->signals().Publish(WindowControl::kReady, launches);
+  }
+
+  // The server does its part of so many launches in all.
+  void ServerReduces(int64_t launches) {
+    while (server_->reduced() < launches) ASSERT_EQ(server_->Reduce(false), absl::OkStatus());
+  }
+
+  void ExpectMeans(int bucket) {
+    for (int rank : {0, 1}) {
+      for (int64_t i = 0; i < own_->plan().buckets()[bucket].numel; ++i) {
+        ASSERT_EQ(own_->grad(rank, bucket)[i], 1.5f) << rank << " " << i;
+      }
+    }
+  }
+
+  std::shared_ptr<const WindowGroup> group_;
+  std::shared_ptr<GroupWindows> own_, other_, server_windows_;
+  absl::optional<WindowOwner> server_;
+  std::shared_ptr<WindowEngine> engine_;
+};
+
+TEST_F(WindowEngineTest, TheFirstStepIsTheServers) {
+  Start({kSmall});
+  Fill();
+  OtherLaunches(1, 1);
+  const SyncHandle handle = engine_->Launch(Step(1), 0);
+  EXPECT_FALSE(handle.done());
+  EXPECT_EQ(own_->grad(0, 0)[0], 1.0f);
+  ServerReduces(1);
+  EXPECT_EQ(handle.Wait(Soon()), absl::OkStatus());
+  ExpectMeans(0);
+}
+
+TEST_F(WindowEngineTest, LaterTheLastToLaunchASmallBucketDoesItAndTheServerCountsIt) {
+  Start({kSmall, kSmall});
+  Fill();
+  OtherLaunches(1, 2);
+  const std::vector<SyncHandle> first = {engine_->Launch(Step(1), 0), engine_->Launch(Step(1), 1)};
+  ServerReduces(2);
+  for (const SyncHandle& handle : first) EXPECT_EQ(handle.Wait(Soon()), absl::OkStatus());
+  Fill();
+  OtherLaunches(2, 3);
+  EXPECT_TRUE(engine_->Launch(Step(2), 0).done());
+  ExpectMeans(0);
+  // It was not asked, and knows all the same; what is left of it is nothing to do.
+  EXPECT_EQ(server_->reduced(), 2);
+  EXPECT_EQ(server_->launched(), 3);
+  own_->grad(0, 0)[0] = 7;
+  ServerReduces(3);
+  EXPECT_EQ(own_->grad(0, 0)[0], 7.0f);
+}
+
+TEST_F(WindowEngineTest, WhoWaitsForASmallBucketDoesItWhenTheLastHasLaunchedIt) {
+  Start({kSmall});
+  Fill();
+  OtherLaunches(1, 1);
+  const SyncHandle first = engine_->Launch(Step(1), 0);
+  ServerReduces(1);
+  EXPECT_EQ(first.Wait(Soon()), absl::OkStatus());
+  Fill();
+  const SyncHandle handle = engine_->Launch(Step(2), 0);
+  EXPECT_FALSE(handle.done());
+  OtherLaunches(2, 2);
+  EXPECT_EQ(handle.Wait(Soon()), absl::OkStatus());
+  ExpectMeans(0);
+}
+
+TEST_F(WindowEngineTest, LargeBucketsAreTheServersInEveryStep) {
+  Start({kLarge});
+  for (int64_t step : {1, 2}) {
+    Fill();
+    OtherLaunches(step, static_cast<uint32_t>(step));
+    const SyncHandle handle = engine_->Launch(Step(step), 0);
+    EXPECT_FALSE(handle.done());
+    EXPECT_EQ(own_->grad(0, 0)[0], 1.0f);
+    ServerReduces(step);
+    EXPECT_EQ(handle.Wait(Soon()), absl::OkStatus());
+    ExpectMeans(0);
+  }
+}
+
+}  // namespace
+}  // namespace gradsync
