@@ -201,11 +201,17 @@ TEST(TraceTest, ARingInSharedMemoryFoldsAndUpdates) {
 }
 
 TEST(TraceTest, ServersInSharedMemory) {
-  const Traced traced = Trace(1, {"--topology=ps", "--link=shm"});
+  const Traced traced = Trace(1, {"--topology=ps", "--link=shm", "--update=owner"});
   ExpectStepsOfTheWindow(traced);
   ExpectTheSumsOfMetrics(traced);
   EXPECT_GT(Count(traced, "server 0", "folds"), 0);
   EXPECT_EQ(Count(traced, "worker", "folds"), 0);
+}
+
+TEST(TraceTest, WorkersFoldSmallBucketsOfServersInSharedMemory) {
+  const Traced traced = Trace(1, {"--topology=ps", "--link=shm", "--update=worker"});
+  ExpectStepsOfTheWindow(traced);
+  EXPECT_GT(Count(traced, "worker", "folds"), 0);
 }
 
 TEST(TraceTest, ReplicasInOneProcessShowWhatTheyCost) {
