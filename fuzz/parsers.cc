@@ -222,14 +222,17 @@ void RunFrame(const uint8_t* bytes, size_t size) {
   std::vector<grpc::Slice> slices;
   const int cuts = input.Below(4);
   for (int cut = 0; cut < cuts; ++cut) slices.emplace_back(input.Text());
+  size_t wanted = 1 + input.Below(3);
   slices.emplace_back(input.Rest());
   grpc::ByteBuffer message(slices.data(), slices.size());
   static const auto* const decoder = new FrameDecoder;
-  proto::FrameHeader header;
-  Payload payload;
-  if (!decoder->Decode(&message, &header, &payload).ok()) return;
-  Promise(payload.Flat().size() == payload.size());
-  Promise(!FailureIn(header).ok());
+  const auto deliver = [&wanted](const proto::FrameHeader& header, const Payload& payload) {
+    Promise(wanted > 0);
+    Promise(payload.Flat().size() == payload.size());
+    Promise(!FailureIn(header).ok());
+    return --wanted > 0;
+  };
+  decoder->Decode(&message, deliver).IgnoreError();
 }
 
 std::vector<std::string> FrameSeeds() {
@@ -237,8 +240,11 @@ std::vector<std::string> FrameSeeds() {
   frame.mutable_header()->set_kind(proto::FrameHeader::PUSH);
   frame.mutable_header()->set_step(3);
   frame.set_payload("0123456789abcdef");
-  return {std::string(1, '\0') + frame.SerializeAsString(),
-          std::string("\1\4", 2) + frame.SerializeAsString()};
+  proto::Frame several = frame;
+  *several.add_next() = frame;
+  several.add_next()->mutable_header()->set_kind(proto::FrameHeader::GOODBYE);
+  return {std::string(2, '\0') + frame.SerializeAsString(),
+          std::string("\0\2", 2) + several.SerializeAsString()};
 }
 
 void RunTrace(const uint8_t* bytes, size_t size) {

@@ -1,6 +1,7 @@
 #include "links/frame_codec.h"
 
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <memory>
 #include <string>
@@ -22,6 +23,21 @@ using ::google::protobuf::io::CodedOutputStream;
 
 constexpr uint8_t kHeaderTag = proto::Frame::kHeaderFieldNumber << 3 | 2;
 constexpr uint8_t kPayloadTag = proto::Frame::kPayloadFieldNumber << 3 | 2;
+constexpr uint8_t kNextTag = proto::Frame::kNextFieldNumber << 3 | 2;
+
+// `bytes` of a field and what is in front of them.
+size_t FieldBytes(size_t bytes) { return 1 + CodedOutputStream::VarintSize64(bytes) + bytes; }
+
+// Computes the header's size too, which writing it needs.
+size_t FrameBytes(const OutgoingFrame& frame) {
+  const size_t header = FieldBytes(frame.header.ByteSizeLong());
+  return header + (frame.payload.empty() ? 0 : FieldBytes(frame.payload.size()));
+}
+
+uint8_t* WriteTag(uint8_t tag, size_t bytes, uint8_t* out) {
+  *out++ = tag;
+  return CodedOutputStream::WriteVarint64ToArray(bytes, out);
+}
 
 grpc::Slice Lend(absl::Span<const char> payload, Release released) {
   // gRPC never writes to a slice that it sends.
@@ -33,11 +49,30 @@ grpc::Slice Lend(absl::Span<const char> payload, Release released) {
 
 using Parts = std::vector<absl::Span<const char>>;
 
+struct ReceivedFrame {
+  proto::FrameHeader header;
+  size_t parts_end = 0;  // of its payload, in Received::payloads
+};
+
 // A received message and what was found in it.
 struct Received {
+  // For any message of ours, so that none of those that are kept grows when it meets a larger one.
+  Received() {
+    bytes.reserve(2 * kMostFramesTogether);
+    payloads.reserve(2 * kMostFramesTogether);
+    frames.reserve(kMostFramesTogether);
+  }
+
+  ReceivedFrame& AddFrame() {
+    if (++count > frames.size()) frames.emplace_back();
+    return frames[count - 1];
+  }
+
   grpc::ByteBuffer message;
-  Parts bytes;    // all of it, in order
-  Parts payload;  // the end of that
+  Parts bytes;                        // all of it, in order
+  Parts payloads;                     // of all frames, in order
+  std::vector<ReceivedFrame> frames;  // the first `count`; others keep their memory
+  size_t count = 0;
 };
 
 // Short slices hold their bytes themselves, so the message must have found its last place.
@@ -61,19 +96,25 @@ class PartsReader {
 
   size_t remaining() const { return remaining_; }
 
-  bool ReadByte(uint8_t* byte) {
+  // Whether the next byte is `tag`; if so it is read.
+  bool ReadTag(uint8_t tag) {
     if (remaining_ == 0) return false;
-    *byte = static_cast<uint8_t>(Take(1)[0]);
+    SkipEmptyParts();
+    if (static_cast<uint8_t>(parts_[index_][offset_]) != tag) return false;
+    Take(1);
     return true;
   }
 
-  bool ReadVarint(uint64_t* value) {
-    *value = 0;
+  // A length that `after` bytes must follow besides.
+  bool ReadLength(size_t after, size_t* length) {
+    uint64_t value = 0;
     for (int shift = 0; shift < 64; shift += 7) {
       uint8_t byte;
       if (!ReadByte(&byte)) return false;
-      *value |= static_cast<uint64_t>(byte & 0x7f) << shift;
-      if (byte < 0x80) return true;
+      value |= static_cast<uint64_t>(byte & 0x7f) << shift;
+      if (byte >= 0x80) continue;
+      *length = value;
+      return remaining_ >= after && value <= remaining_ - after && value <= kMaxPayloadBytes;
     }
     return false;
   }
@@ -81,10 +122,7 @@ class PartsReader {
   // At least one byte, at most `most`, that lie together; `most` must be positive and not above
   // remaining().
   absl::Span<const char> Take(size_t most) {
-    while (offset_ == parts_[index_].size()) {
-      ++index_;
-      offset_ = 0;
-    }
+    SkipEmptyParts();
     const absl::Span<const char> taken = parts_[index_].subspan(offset_, most);
     offset_ += taken.size();
     remaining_ -= taken.size();
@@ -92,6 +130,19 @@ class PartsReader {
   }
 
  private:
+  bool ReadByte(uint8_t* byte) {
+    if (remaining_ == 0) return false;
+    *byte = static_cast<uint8_t>(Take(1)[0]);
+    return true;
+  }
+
+  void SkipEmptyParts() {
+    while (offset_ == parts_[index_].size()) {
+      ++index_;
+      offset_ = 0;
+    }
+  }
+
   const Parts& parts_;
   size_t index_ = 0;
   size_t offset_ = 0;
@@ -108,48 +159,91 @@ bool ReadHeader(PartsReader& reader, size_t bytes, proto::FrameHeader* header) {
   if (bytes == 0) return true;
   absl::Span<const char> part = reader.Take(bytes);
   if (part.size() == bytes) return header->ParseFromArray(part.data(), static_cast<int>(bytes));
-  std::string whole(part.data(), part.size());
-  while (whole.size() < bytes) {
-    part = reader.Take(bytes - whole.size());
-    whole.append(part.data(), part.size());
+  // Most headers are short, and those inside a message are often cut.
+  char few[256];
+  std::string many(bytes > sizeof(few) ? bytes : 0, '\0');
+  char* const whole = many.empty() ? few : &many[0];
+  for (size_t taken = 0;; part = reader.Take(bytes - taken)) {
+    std::memcpy(whole + taken, part.data(), part.size());
+    taken += part.size();
+    if (taken == bytes) return header->ParseFromArray(whole, static_cast<int>(bytes));
   }
-  return header->ParseFromString(whole);
 }
 
-absl::Status DecodeByCopy(const Parts& parts, proto::FrameHeader* header, Payload* payload) {
+// A frame, as far as its own `next`, that `after` bytes follow. False: not as EncodeFrames() writes.
+bool ReadFrame(PartsReader& reader, size_t after, Received* received) {
+  size_t bytes;
+  if (!reader.ReadTag(kHeaderTag) || !reader.ReadLength(after, &bytes)) return false;
+  ReceivedFrame& frame = received->AddFrame();
+  if (!ReadHeader(reader, bytes, &frame.header)) return false;
+  if (reader.remaining() > after && reader.ReadTag(kPayloadTag)) {
+    if (!reader.ReadLength(after, &bytes)) return false;
+    for (const size_t end = reader.remaining() - bytes; reader.remaining() > end;) {
+      received->payloads.push_back(reader.Take(reader.remaining() - end));
+    }
+  }
+  frame.parts_end = received->payloads.size();
+  return true;
+}
+
+bool ReadFrames(Received* received) {
+  PartsReader reader(received->bytes);
+  if (!ReadFrame(reader, 0, received)) return false;
+  while (reader.remaining() > 0) {
+    size_t bytes;
+    if (!reader.ReadTag(kNextTag) || !reader.ReadLength(0, &bytes)) return false;
+    const size_t after = reader.remaining() - bytes;
+    if (!ReadFrame(reader, after, received) || reader.remaining() != after) return false;
+  }
+  return true;
+}
+
+absl::Status DecodeByCopy(const Parts& parts, FrameDecoder::Deliver deliver) {
   std::string whole;
   for (absl::Span<const char> part : parts) whole.append(part.data(), part.size());
-  auto frame = std::make_shared<proto::Frame>();
+  auto first = std::make_shared<proto::Frame>();
   if (whole.size() > static_cast<size_t>(std::numeric_limits<int>::max()) ||
-      !frame->ParseFromString(whole)) {
+      !first->ParseFromString(whole)) {
     return NotAFrame(whole.size());
   }
-  *header = frame->header();
-  if (!frame->payload().empty()) *payload = MakePayload({frame->payload()}, frame);
+  std::vector<const proto::Frame*> frames = {first.get()};
+  for (const proto::Frame& next : first->next()) {
+    if (next.next_size() > 0) return NotAFrame(whole.size());
+    frames.push_back(&next);
+  }
+  for (const proto::Frame* frame : frames) {
+    Payload payload;
+    if (!frame->payload().empty()) payload = MakePayload({frame->payload()}, first);
+    if (!deliver(frame->header(), std::move(payload))) break;
+  }
   return absl::OkStatus();
 }
 
 }  // namespace
 
-grpc::ByteBuffer EncodeFrame(OutgoingFrame frame) {
-  const size_t header_bytes = frame.header.ByteSizeLong();
-  const size_t payload_bytes = frame.payload.size();
-  size_t bytes = 1 + CodedOutputStream::VarintSize64(header_bytes) + header_bytes;
-  if (payload_bytes > 0) bytes += 1 + CodedOutputStream::VarintSize64(payload_bytes);
+size_t EncodedBytes(const OutgoingFrame& frame) { return FieldBytes(FrameBytes(frame)); }
 
-  grpc::Slice slices[2] = {grpc::Slice(bytes), grpc::Slice()};
-  uint8_t* out = const_cast<uint8_t*>(slices[0].begin());
-  *out++ = kHeaderTag;
-  out = CodedOutputStream::WriteVarint64ToArray(header_bytes, out);
-  out = frame.header.SerializeWithCachedSizesToArray(out);
-  if (payload_bytes == 0) {
-    frame.released.Run();
-    return grpc::ByteBuffer(slices, 1);
+grpc::ByteBuffer EncodeFrames(absl::Span<OutgoingFrame> frames) {
+  grpc::Slice slices[2 * kMostFramesTogether];
+  size_t count = 0;
+  for (OutgoingFrame& frame : frames) {
+    const bool is_next = count > 0;
+    const size_t frame_bytes = FrameBytes(frame);
+    const size_t payload_bytes = frame.payload.size();
+    grpc::Slice& head = slices[count++] =
+        grpc::Slice((is_next ? FieldBytes(frame_bytes) : frame_bytes) - payload_bytes);
+    uint8_t* out = const_cast<uint8_t*>(head.begin());
+    if (is_next) out = WriteTag(kNextTag, frame_bytes, out);
+    out = WriteTag(kHeaderTag, frame.header.GetCachedSize(), out);
+    out = frame.header.SerializeWithCachedSizesToArray(out);
+    if (payload_bytes == 0) {
+      frame.released.Run();
+      continue;
+    }
+    WriteTag(kPayloadTag, payload_bytes, out);
+    slices[count++] = Lend(frame.payload, std::move(frame.released));
   }
-  *out++ = kPayloadTag;
-  CodedOutputStream::WriteVarint64ToArray(payload_bytes, out);
-  slices[1] = Lend(frame.payload, std::move(frame.released));
-  return grpc::ByteBuffer(slices, 2);
+  return grpc::ByteBuffer(slices, count);
 }
 
 // Messages that were let go, without their bytes.
@@ -166,7 +260,8 @@ class FrameDecoder::Pool {
   void Put(std::unique_ptr<Received> received) {
     received->message.Clear();
     received->bytes.clear();
-    received->payload.clear();
+    received->payloads.clear();
+    received->count = 0;
     MutexLock lock(&mutex_);
     free_.push_back(std::move(received));
   }
@@ -195,32 +290,20 @@ class FrameDecoder::Keeper {
 
 FrameDecoder::FrameDecoder() : pool_(std::make_shared<Pool>()) {}
 
-absl::Status FrameDecoder::Decode(grpc::ByteBuffer* message, proto::FrameHeader* header,
-                                  Payload* payload) const {
-  *payload = Payload();
+absl::Status FrameDecoder::Decode(grpc::ByteBuffer* message, Deliver deliver) const {
   auto keeper = MakePooled<Keeper>(pool_->blocks, pool_);
   Received& received = keeper->received();
   received.message.Swap(message);
   if (!FindBytes(&received)) return NotAFrame(received.message.Length());
-
-  PartsReader reader(received.bytes);
-  const size_t message_bytes = reader.remaining();
-  uint8_t tag;
-  uint64_t bytes;
-  if (!reader.ReadByte(&tag) || tag != kHeaderTag || !reader.ReadVarint(&bytes)) {
-    return DecodeByCopy(received.bytes, header, payload);
+  if (!ReadFrames(&received)) return DecodeByCopy(received.bytes, deliver);
+  const absl::Span<const absl::Span<const char>> parts = received.payloads;
+  size_t begin = 0;
+  for (size_t i = 0; i < received.count; ++i) {
+    const ReceivedFrame& frame = received.frames[i];
+    Payload payload = {parts.subspan(begin, frame.parts_end - begin), keeper};
+    begin = frame.parts_end;
+    if (!deliver(frame.header, std::move(payload))) break;
   }
-  if (bytes > reader.remaining() || bytes > kMaxPayloadBytes) return NotAFrame(message_bytes);
-  if (!ReadHeader(reader, bytes, header)) return NotAFrame(message_bytes);
-  if (reader.remaining() > 0) {
-    if (!reader.ReadByte(&tag) || tag != kPayloadTag || !reader.ReadVarint(&bytes) ||
-        bytes != reader.remaining()) {
-      return DecodeByCopy(received.bytes, header, payload);
-    }
-    while (reader.remaining() > 0) received.payload.push_back(reader.Take(reader.remaining()));
-  }
-  payload->parts = received.payload;
-  payload->owner = std::move(keeper);
   return absl::OkStatus();
 }
 

@@ -3,9 +3,12 @@
 #include <algorithm>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/slice.h"
 #include "gtest/gtest.h"
@@ -37,8 +40,37 @@ grpc::ByteBuffer Cut(const std::string& bytes, std::vector<size_t> cuts) {
   return grpc::ByteBuffer(slices.data(), slices.size());
 }
 
+struct Decoded {
+  proto::FrameHeader header;
+  Payload payload;
+};
+
+absl::StatusOr<std::vector<Decoded>> DecodeAll(grpc::ByteBuffer message) {
+  std::vector<Decoded> frames;
+  const absl::Status decoded =
+      FrameDecoder().Decode(&message, [&frames](const proto::FrameHeader& header, Payload payload) {
+        frames.push_back({header, std::move(payload)});
+        return true;
+      });
+  if (!decoded.ok()) {
+    EXPECT_TRUE(frames.empty()) << "delivered, and then found to be no frame";
+    return decoded;
+  }
+  return frames;
+}
+
+// A message of one frame.
 absl::Status Decode(grpc::ByteBuffer message, proto::FrameHeader* header, Payload* payload) {
-  return FrameDecoder().Decode(&message, header, payload);
+  absl::StatusOr<std::vector<Decoded>> frames = DecodeAll(std::move(message));
+  if (!frames.ok()) return frames.status();
+  EXPECT_EQ(frames->size(), 1u);
+  *header = frames->front().header;
+  *payload = std::move(frames->front().payload);
+  return absl::OkStatus();
+}
+
+grpc::ByteBuffer EncodeFrame(OutgoingFrame frame) {
+  return EncodeFrames(absl::MakeSpan(&frame, 1));
 }
 
 OutgoingFrame SomeFrame(absl::Span<const char> payload) {
@@ -59,6 +91,96 @@ TEST(FrameCodecTest, WhatIsWrittenIsAnOrdinaryProtobuf) {
     EXPECT_EQ(frame.header().SerializeAsString(), SomeFrame("").header.SerializeAsString());
     EXPECT_EQ(frame.payload(), payload);
   }
+}
+
+// Payloads of several frames, empty ones among them.
+std::vector<std::string> SomePayloads() {
+  return {Pattern(90, 7), "", Pattern(1, 8), "", Pattern(300, 9)};
+}
+
+std::vector<OutgoingFrame> FramesOf(const std::vector<std::string>& payloads) {
+  std::vector<OutgoingFrame> frames;
+  for (const std::string& payload : payloads) {
+    frames.push_back(SomeFrame(payload));
+    frames.back().header.set_slot(frames.size());
+  }
+  frames[2].header.Clear();
+  return frames;
+}
+
+void ExpectSomeFrames(const std::vector<Decoded>& decoded) {
+  const std::vector<std::string> payloads = SomePayloads();
+  const std::vector<OutgoingFrame> frames = FramesOf(payloads);
+  ASSERT_EQ(decoded.size(), frames.size());
+  for (size_t i = 0; i < frames.size(); ++i) {
+    EXPECT_EQ(decoded[i].header.SerializeAsString(), frames[i].header.SerializeAsString()) << i;
+    EXPECT_EQ(Flatten(decoded[i].payload), payloads[i]) << i;
+  }
+}
+
+TEST(FrameCodecTest, SeveralFramesAreOneOrdinaryProtobufOfTheBytesForetold) {
+  const std::vector<std::string> payloads = SomePayloads();
+  std::vector<OutgoingFrame> frames = FramesOf(payloads);
+  size_t most = 0;
+  for (const OutgoingFrame& frame : frames) most += EncodedBytes(frame);
+  const std::string bytes = Bytes(EncodeFrames(absl::MakeSpan(frames)));
+  EXPECT_LE(bytes.size(), most);
+  proto::Frame first;
+  ASSERT_TRUE(first.ParseFromString(bytes));
+  std::vector<Decoded> found = {{first.header(), MakePayload({first.payload()}, nullptr)}};
+  for (const proto::Frame& next : first.next()) {
+    EXPECT_EQ(next.next_size(), 0);
+    found.push_back({next.header(), MakePayload({next.payload()}, nullptr)});
+  }
+  ExpectSomeFrames(found);
+}
+
+TEST(FrameCodecTest, SeveralFramesMayBeCutAnywhere) {
+  const std::vector<std::string> payloads = SomePayloads();
+  std::vector<OutgoingFrame> frames = FramesOf(payloads);
+  const std::string bytes = Bytes(EncodeFrames(absl::MakeSpan(frames)));
+  for (size_t first = 0; first <= bytes.size(); ++first) {
+    for (size_t second = first; second <= bytes.size(); second += 1 + second % 97) {
+      const absl::StatusOr<std::vector<Decoded>> decoded = DecodeAll(Cut(bytes, {first, second}));
+      ASSERT_EQ(decoded.status(), absl::OkStatus());
+      ExpectSomeFrames(*decoded);
+      if (HasFailure()) return;
+    }
+  }
+}
+
+TEST(FrameCodecTest, EachPayloadOfAMessageKeepsIt) {
+  const std::vector<std::string> payloads = SomePayloads();
+  std::vector<OutgoingFrame> frames = FramesOf(payloads);
+  absl::StatusOr<std::vector<Decoded>> decoded =
+      DecodeAll(Cut(Bytes(EncodeFrames(absl::MakeSpan(frames))), {3, 230, 500}));
+  ASSERT_EQ(decoded.status(), absl::OkStatus());
+  const Payload last = decoded->back().payload;
+  decoded->clear();
+  EXPECT_EQ(Flatten(last), payloads.back());
+}
+
+TEST(FrameCodecTest, NothingIsDeliveredAfterTheFrameThatWasTheLastWanted) {
+  const std::vector<std::string> payloads = SomePayloads();
+  std::vector<OutgoingFrame> frames = FramesOf(payloads);
+  const std::string bytes = Bytes(EncodeFrames(absl::MakeSpan(frames)));
+  // The second time as another encoding.
+  for (const std::string& each : {bytes, bytes + "\x22\x01x"}) {
+    int delivered = 0;
+    grpc::ByteBuffer message = Cut(each, {});
+    EXPECT_TRUE(
+        FrameDecoder()
+            .Decode(&message, [&](const proto::FrameHeader&, Payload) { return ++delivered < 2; })
+            .ok());
+    EXPECT_EQ(delivered, 2);
+  }
+}
+
+TEST(FrameCodecTest, FramesBehindOneThatIsItselfBehindAnotherAreDataLoss) {
+  proto::Frame frame;
+  frame.add_next()->add_next();
+  EXPECT_EQ(DecodeAll(Cut(frame.SerializeAsString(), {})).status().code(),
+            absl::StatusCode::kDataLoss);
 }
 
 TEST(FrameCodecTest, ThePayloadIsNotCopiedAndIsReleasedWithTheLastReference) {
@@ -117,7 +239,7 @@ TEST(FrameCodecTest, OtherValidEncodingsAreRead) {
   proto::Frame only_header = frame, only_payload = frame;
   only_header.clear_payload();
   only_payload.clear_header();
-  const std::string unknown_field = std::string("\x1a\x03", 2) + "abc";
+  const std::string unknown_field = std::string("\x22\x03", 2) + "abc";
   for (const std::string& bytes : {
            only_payload.SerializeAsString() + only_header.SerializeAsString(),
            unknown_field + frame.SerializeAsString(),
@@ -145,23 +267,33 @@ TEST(FrameCodecTest, AnEmptyMessageIsAFrameOfDefaults) {
   EXPECT_EQ(payload.size(), 0u);
 }
 
-// The decoder must say of every message what protobuf's own parser says.
+// The decoder must say of every message what protobuf's own parser says, but that frames do not
+// nest.
 void ExpectAgreementWithProtobuf(const std::string& bytes, std::vector<size_t> cuts) {
-  proto::FrameHeader header;
-  Payload payload;
-  const absl::Status decoded = Decode(Cut(bytes, std::move(cuts)), &header, &payload);
-  proto::Frame frame;
-  if (frame.ParseFromString(bytes)) {
-    ASSERT_EQ(decoded, absl::OkStatus());
-    EXPECT_EQ(header.SerializeAsString(), frame.header().SerializeAsString());
-    EXPECT_EQ(Flatten(payload), frame.payload());
-  } else {
-    EXPECT_EQ(decoded.code(), absl::StatusCode::kDataLoss);
+  const absl::StatusOr<std::vector<Decoded>> decoded = DecodeAll(Cut(bytes, std::move(cuts)));
+  proto::Frame first;
+  std::vector<const proto::Frame*> frames = {&first};
+  bool valid = first.ParseFromString(bytes);
+  for (const proto::Frame& next : first.next()) {
+    frames.push_back(&next);
+    valid = valid && next.next_size() == 0;
+  }
+  if (!valid) {
+    EXPECT_EQ(decoded.status().code(), absl::StatusCode::kDataLoss);
+    return;
+  }
+  ASSERT_EQ(decoded.status(), absl::OkStatus());
+  ASSERT_EQ(decoded->size(), frames.size());
+  for (size_t i = 0; i < frames.size(); ++i) {
+    EXPECT_EQ((*decoded)[i].header.SerializeAsString(), frames[i]->header().SerializeAsString());
+    EXPECT_EQ(Flatten((*decoded)[i].payload), frames[i]->payload());
   }
 }
 
 TEST(FrameCodecTest, TruncatedMessagesAreDataLossAsProtobufHasIt) {
-  const std::string bytes = Bytes(EncodeFrame(SomeFrame(Pattern(90, 5))));
+  const std::vector<std::string> payloads = SomePayloads();
+  std::vector<OutgoingFrame> frames = FramesOf(payloads);
+  const std::string bytes = Bytes(EncodeFrames(absl::MakeSpan(frames)));
   for (size_t length = 0; length <= bytes.size(); ++length) {
     ExpectAgreementWithProtobuf(bytes.substr(0, length), {length / 3, length / 2});
   }
@@ -169,9 +301,17 @@ TEST(FrameCodecTest, TruncatedMessagesAreDataLossAsProtobufHasIt) {
 
 TEST(FrameCodecTest, RandomAndDamagedMessagesAreReadAsProtobufReadsThem) {
   std::mt19937 random(11);
-  const std::string whole = Bytes(EncodeFrame(SomeFrame(Pattern(60, 6))));
-  for (int round = 0; round < 30000; ++round) {
+  std::vector<OutgoingFrame> frames(4);
+  const std::string payload = Pattern(60, 6);
+  for (OutgoingFrame& frame : frames) {
+    frame = SomeFrame(payload);
+    frame.header.clear_name();
+  }
+  const std::string one = Bytes(EncodeFrame(SomeFrame(payload)));
+  const std::string several = Bytes(EncodeFrames(absl::MakeSpan(frames)));
+  for (int round = 0; round < 60000; ++round) {
     std::string bytes;
+    const std::string& whole = round % 4 == 0 ? one : several;
     if (round % 2 == 0) {
       bytes = whole.substr(0, 1 + random() % whole.size());
       for (int i = random() % 4; i >= 0; --i) bytes[random() % bytes.size()] = random();

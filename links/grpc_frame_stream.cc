@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "base/suspicion.h"
 #include "links/frame_codec.h"
 
@@ -58,16 +59,17 @@ bool GrpcFrameStream::Deliver() {
     if (to_peer_) return false;
     sink = sink_;
   }
-  proto::FrameHeader header;
-  Payload payload;
-  const absl::Status decoded = decoder_.Decode(&read_buffer_, &header, &payload);
+  bool wanted = true;
+  const absl::Status decoded =
+      decoder_.Decode(&read_buffer_, [&](const proto::FrameHeader& header, Payload payload) {
+        sink->OnFrame(header, std::move(payload));
+        MutexLock lock(&mutex_);
+        return wanted = !to_peer_;
+      });
   if (!decoded.ok()) {
     EndWith(decoded, absl::DataLossError(absl::StrCat(peer_, ": ", decoded.message())));
-    return false;
   }
-  sink->OnFrame(header, std::move(payload));
-  MutexLock lock(&mutex_);
-  return !to_peer_;
+  return wanted && decoded.ok();
 }
 
 void GrpcFrameStream::DeliverEnd() {
@@ -140,6 +142,7 @@ GrpcFrameStream::Action GrpcFrameStream::NextAction() {
   if (write_done_) {
     write_done_ = false;
     return [this] {
+      budget_.Written(write_buffer_.Length(), MonotonicTime::Now() - write_begin_);
       write_buffer_.Clear();
       MutexLock lock(&mutex_);
       writing_ = false;
@@ -147,14 +150,26 @@ GrpcFrameStream::Action GrpcFrameStream::NextAction() {
   }
   if (Action action = NextEndAction()) return action;
   if (ended_ || writing_) return nullptr;
-  Fifo<OutgoingFrame>& queue = urgent_.empty() ? normal_ : urgent_;
-  if (queue.empty()) return finish_requested_ ? NextFinishAction() : nullptr;
-  outgoing_ = queue.pop_front();
+  TakeFrames();
+  if (outgoing_.empty()) return finish_requested_ ? NextFinishAction() : nullptr;
   writing_ = true;
   return [this] {
-    write_buffer_ = EncodeFrame(std::move(outgoing_));
+    write_buffer_ = EncodeFrames(absl::MakeSpan(outgoing_));
+    outgoing_.clear();
+    write_begin_ = MonotonicTime::Now();
     StartWriting(&write_buffer_);
   };
+}
+
+void GrpcFrameStream::TakeFrames() {
+  size_t bytes = 0;
+  while (outgoing_.size() < kMostFramesTogether) {
+    Fifo<OutgoingFrame>& queue = urgent_.empty() ? normal_ : urgent_;
+    if (queue.empty()) return;
+    bytes += EncodedBytes(queue.front());
+    if (!outgoing_.empty() && bytes > budget_.bytes()) return;
+    outgoing_.push_back(queue.pop_front());
+  }
 }
 
 }  // namespace gradsync

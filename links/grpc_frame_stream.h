@@ -1,5 +1,6 @@
-// What the two ends of a gRPC stream have in common: the queue of frames, reading, and the order in
-// which a call ends. Private to links/grpc_stream.
+// What the two ends of a gRPC stream have in common: the queue of frames, which go several in one
+// message where that is quick (message_budget.h), reading, and the order in which a call ends.
+// Private to links/grpc_stream.
 //
 // gRPC asks much of those who use its callback API: one write at a time, no operation after
 // Finish() or after the last hold is gone, one Finish() exactly. All operations but reads go
@@ -11,14 +12,17 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/types/optional.h"
 #include "base/fifo.h"
+#include "base/monotonic_time.h"
 #include "base/mutex.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "links/frame_codec.h"
 #include "links/frame_stream.h"
+#include "links/message_budget.h"
 #include "links/silence_watch.h"
 
 namespace gradsync {
@@ -48,7 +52,7 @@ class GrpcFrameStream : public FrameStream, public SilenceWatch::Watched {
 
   void SetSink(std::shared_ptr<FrameSink> sink);
 
-  // Hands the message in `read_buffer_` to the sink. False when no further message is wanted.
+  // Hands the frames in `read_buffer_` to the sink. False when no further message is wanted.
   bool Deliver();
   // Tells the sink that no message will come any more.
   void DeliverEnd();
@@ -83,6 +87,8 @@ class GrpcFrameStream : public FrameStream, public SilenceWatch::Watched {
 
  private:
   Action NextAction() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Those that wait and go in the next message.
+  void TakeFrames() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const FrameDecoder decoder_;
   std::shared_ptr<FrameSink> sink_ ABSL_GUARDED_BY(mutex_);
@@ -92,8 +98,10 @@ class GrpcFrameStream : public FrameStream, public SilenceWatch::Watched {
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool write_done_ ABSL_GUARDED_BY(mutex_) = false;
   // Of the write under way; only the pumping thread touches them.
-  OutgoingFrame outgoing_;
+  std::vector<OutgoingFrame> outgoing_;
   grpc::ByteBuffer write_buffer_;
+  MonotonicTime write_begin_;
+  MessageBudget budget_;
 };
 
 }  // namespace gradsync

@@ -2,8 +2,8 @@
 //
 // Each FrameStream is one bidirectional call of gradsync.proto.FrameLink on a TCP connection of its
 // own. Payloads are handed to gRPC as slices that point at the sender's memory, and to the sink as
-// the slices that gRPC received; neither side copies them. Frames are ordinary protobuf, so a peer
-// in any language can take part.
+// the slices that gRPC received; neither side copies them. Frames that wait go several in a message
+// where the stream is fast. Messages are ordinary protobuf, so a peer in any language can take part.
 #ifndef GRADSYNC_LINKS_GRPC_STREAM_H_
 #define GRADSYNC_LINKS_GRPC_STREAM_H_
 
@@ -37,7 +37,8 @@ struct GrpcLinkOptions {
   // What listeners of this link answer to who asks whether they serve; null: they know no such call.
   std::shared_ptr<GrpcHealth> health;
 
-  // A message that a listener of this link is sent may have so many bytes; -1: any number.
+  // A message that a listener of this link is sent may have so many bytes, at least
+  // kMostBytesTogether (frame_codec.h); -1: any number.
   int max_message_bytes = -1;
 };
 

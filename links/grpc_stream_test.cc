@@ -171,6 +171,41 @@ TEST_F(GrpcStreamTest, AClientWithGeneratedCodeCanTakePart) {
   EXPECT_EQ(accepted[0].second->AwaitClosed(), absl::OkStatus());
 }
 
+TEST_F(GrpcStreamTest, FramesThatWaitGoTogetherAndAClientWithGeneratedCodeReadsThem) {
+  auto channel = grpc::CreateChannel(listener_->address(), grpc::InsecureChannelCredentials());
+  auto stub = proto::FrameLink::NewStub(channel);
+  grpc::ClientContext context;
+  context.set_deadline(GrpcDeadline(Soon()));
+  auto call = stub->Exchange(&context);
+  const auto accepted = host_.Await(1);
+  ASSERT_EQ(accepted.size(), 1u);
+  // The first is more than the client's window, so the others wait until it is read.
+  LoanBook book;
+  const std::string large = Pattern(1 << 20, 1), small = Pattern(1000, 2);
+  constexpr uint32_t kFrames = 300;
+  for (uint32_t i = 0; i < kFrames; ++i) {
+    accepted[0].first->Send(book.Lend(i == 0 ? large : small, i));
+  }
+  accepted[0].first->Finish();
+  call->WritesDone();
+  uint32_t messages = 0, frames = 0;
+  for (proto::Frame frame; call->Read(&frame); ++messages) {
+    ASSERT_EQ(frame.header().slot(), frames);
+    ASSERT_EQ(frame.payload(), frames == 0 ? large : small);
+    ++frames;
+    for (const proto::Frame& next : frame.next()) {
+      ASSERT_EQ(next.header().slot(), frames);
+      ASSERT_EQ(next.payload(), small);
+      ++frames;
+    }
+    EXPECT_LE(frame.next_size(), 31);
+  }
+  EXPECT_TRUE(call->Finish().ok());
+  EXPECT_EQ(frames, kFrames);
+  EXPECT_LT(messages, kFrames / 2);
+  EXPECT_TRUE(book.AwaitAllBack());
+}
+
 TEST_F(GrpcStreamTest, StreamsWithDifferentNumbersHaveTheirOwnTcpConnections) {
   constexpr int kConnections = 4;
   std::vector<std::shared_ptr<FrameStream>> streams;

@@ -50,6 +50,7 @@
 #include "group/task_role.h"
 #include "grpc/grpc.h"
 #include "grpc/support/log.h"
+#include "links/frame_codec.h"
 #include "links/grpc_stream.h"
 #include "ps_server/event_file.h"
 #include "ps_server/live_metrics.h"
@@ -289,9 +290,11 @@ absl::Status CheckFlags(const Flags& flags) {
     return absl::InvalidArgumentError(
         absl::StrCat("--attempt: expected at least 0, found ", flags.attempt));
   }
-  if (flags.max_message < 4096 || flags.max_message > std::numeric_limits<int>::max()) {
+  // Chunks, however small, may come as many as that together.
+  if (flags.max_message < static_cast<int64_t>(kMostBytesTogether) ||
+      flags.max_message > std::numeric_limits<int>::max()) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "--max_message: expected 4KiB to 2GiB less one byte, found ", flags.max_message));
+        "--max_message: expected 1MiB to 2GiB less one byte, found ", flags.max_message));
   }
   if (flags.metrics_port < -1 || flags.metrics_port > 65535) {
     return FlagError("metrics_port", "a port up to 65535, 0 or -1",

@@ -106,17 +106,33 @@ class Stream:
         method = self.channel.stream_stream(EXCHANGE, request_serializer=lambda frame: frame,
                                             response_deserializer=frame_pb2.Frame.FromString)
         self.call = method(iter(self.frames.get, None), metadata=list(metadata), timeout=PATIENCE)
+        self.coming = self.heard()
 
-    def send(self, kind, payload=b"", **fields):
+    @staticmethod
+    def frame(kind, payload=b"", **fields):
         frame = frame_pb2.Frame(payload=payload)
         frame.header.kind = frame_pb2.FrameHeader.Kind.Value(kind)
         for name, value in fields.items():
             setattr(frame.header, name, value)
-        self.frames.put(frame.SerializeToString())
+        return frame
+
+    def send(self, kind, payload=b"", **fields):
+        self.send_together([self.frame(kind, payload, **fields)])
+
+    def send_together(self, frames):
+        """In one message."""
+        frames[0].next.extend(frames[1:])
+        self.frames.put(frames[0].SerializeToString())
+
+    def heard(self):
+        """Frames as they come, one in a message or several."""
+        for frame in self.call:
+            yield frame
+            yield from frame.next
 
     def hear(self, *kinds):
         """The next frame, of which CREDIT is none; of one of these kinds."""
-        for frame in self.call:
+        for frame in self.coming:
             name = frame_pb2.FrameHeader.Kind.Name(frame.header.kind)
             if name == "CREDIT":
                 continue
@@ -127,7 +143,7 @@ class Stream:
     def outcome(self):
         """How a call that should be refused ends: a status, or FAILED."""
         try:
-            for frame in self.call:
+            for frame in self.coming:
                 if frame.header.kind == frame_pb2.FrameHeader.FAILED:
                     return f"FAILED {frame.header.error.code} {frame.header.error.message}"
                 return f"ANSWER {frame.header}"
@@ -186,10 +202,14 @@ class TrainTest(Case):
 
     def exchange(self, workers, step, gradients):
         for rank, worker in enumerate(workers):
+            pushes = []
             for slot in self.cut.push_order(rank):
                 begin, end = self.cut.range(slot)
-                worker.send("PUSH", struct.pack(f"<{end - begin}f", *gradients[rank][begin:end]), slot=slot, step=step,
-                            lr=0.5, inverse_loss_scale=1)
+                values = struct.pack(f"<{end - begin}f", *gradients[rank][begin:end])
+                pushes.append(worker.frame("PUSH", values, slot=slot, step=step, lr=0.5, inverse_loss_scale=1))
+            # One rank's in one message, the other's one by one.
+            for together in [pushes] if rank == 0 else [[push] for push in pushes]:
+                worker.send_together(together)
         results = []
         for worker in workers:
             result = [None] * self.cut.elements
