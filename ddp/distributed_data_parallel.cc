@@ -14,6 +14,7 @@
 #include "base/monotonic_time.h"
 #include "base/sha256.h"
 #include "base/status_macros.h"
+#include "ddp/chunk_bytes_by_hosts.h"
 #include "ddp/device_worker_optimizer.h"
 #include "ddp/module_state.h"
 #include "ddp/ready_order.h"
@@ -195,6 +196,9 @@ absl::StatusOr<std::unique_ptr<DistributedDataParallel>> DistributedDataParallel
   const absl::StatusOr<std::vector<int>> own_order =
       Inspect(*module, options, RankOf(of_module), device);
   const Deadline deadline = Deadline::In(options.timeout);
+  if (options.plan.chunk_bytes == 0 && of_module != nullptr) {
+    GS_ASSIGN_OR_RETURN(options.plan.chunk_bytes, ChunkBytesByHosts(*of_module, deadline));
+  }
   GS_ASSIGN_OR_RETURN(const std::vector<int> order,
                       AgreeOnOrder(own_order, *module, of_module, deadline));
   GS_ASSIGN_OR_RETURN(Plan plan, MakePlan(*module, order, options, device));

@@ -106,6 +106,11 @@ class StripeLayout {
 // time until the first result; benchmarks/results/grpc_ceiling_2core_epyc.txt has the sweep.
 int64_t DefaultChunkBytes(int64_t bucket_bytes, int world_size);
 
+// The same where workers are on several hosts, for buckets of any size. A network passes a chunk on
+// only when all of it has come, at each hop, so there small chunks cost nothing and large ones time
+// (docs/grpc_link.md). A function of where the workers are, and so of no topology either.
+constexpr int64_t kNetworkChunkBytes = 96 << 10;
+
 }  // namespace gradsync
 
 #endif  // GRADSYNC_PLAN_STRIPES_H_

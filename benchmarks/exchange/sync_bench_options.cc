@@ -80,6 +80,7 @@ absl::Status AddCases(const SyncBenchCase& common, const std::vector<PlacedJob>&
     }
     GS_RETURN_IF_ERROR(CheckJobSpec(next.job.spec));
     next.exchange.codec = job.spec.codec;
+    next.exchange.chunk_bytes = ChunkBytesOf(job, common.exchange.chunk_bytes);
     cases->push_back(std::move(next));
   }
   return absl::OkStatus();

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/flag_error.h"
 #include "plan/cost_model.h"
+#include "plan/stripes.h"
 #include "plan/wire_traffic.h"
 #include "plan/zero.h"
 
@@ -92,6 +93,10 @@ std::vector<int> HostsOf(const PlacedJob& job) {
 int HostCount(const PlacedJob& job) {
   const std::vector<int> hosts = HostsOf(job);
   return *std::max_element(hosts.begin(), hosts.end()) + 1;
+}
+
+int64_t ChunkBytesOf(const PlacedJob& job, int64_t asked) {
+  return asked == 0 && !job.bandwidth.empty() ? kNetworkChunkBytes : asked;
 }
 
 std::vector<double> PlacedWeights(const PlacedJob& job) {

@@ -5,6 +5,7 @@
 #ifndef GRADSYNC_BENCHMARKS_OPTIONS_PLACED_JOB_H_
 #define GRADSYNC_BENCHMARKS_OPTIONS_PLACED_JOB_H_
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -53,6 +54,11 @@ std::vector<int> HostsOf(const PlacedJob& job);
 
 // How many hosts that takes.
 int HostCount(const PlacedJob& job);
+
+// PlanOptions::chunk_bytes of a job of which so many were asked for, 0 for the default: emulated
+// hosts have that of hosts (kNetworkChunkBytes of plan/stripes.h), as a training job finds out by
+// itself.
+int64_t ChunkBytesOf(const PlacedJob& job, int64_t asked);
 
 // The weights that a job chooses by itself (join/server_weights.h); empty without servers.
 std::vector<double> PlacedWeights(const PlacedJob& job);

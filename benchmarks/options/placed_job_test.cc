@@ -50,6 +50,14 @@ TEST(PlacedJobTest, OwnersThatAreRanksAreNoProcessesButHaveShares) {
   EXPECT_THAT(PlacedWeights(job), ElementsAre(1, 1));
 }
 
+TEST(PlacedJobTest, EmulatedHostsHaveTheChunksOfHostsUnlessOthersAreAskedFor) {
+  PlacedJob job = Job(Placement::kNone, 3, 0);
+  EXPECT_EQ(ChunkBytesOf(job, 0), 0);
+  job.bandwidth = "400mbit";
+  EXPECT_EQ(ChunkBytesOf(job, 0), 96 << 10);
+  EXPECT_EQ(ChunkBytesOf(job, 4096), 4096);
+}
+
 TEST(PlacedJobTest, WhatCannotBeDoesNotFit) {
   const auto message = [](PlacedJob job) { return std::string(CheckJob(&job).message()); };
   EXPECT_EQ(message(Job(Placement::kDedicated, 2, 5)), "");

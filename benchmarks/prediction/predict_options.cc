@@ -12,6 +12,7 @@
 #include "base/status_macros.h"
 #include "base/straggler.h"
 #include "benchmarks/options/flag_checks.h"
+#include "plan/stripes.h"
 
 namespace gradsync {
 namespace {
@@ -74,6 +75,7 @@ absl::StatusOr<PredictedJob> CommonJob(const PredictOptions& options) {
   GS_ASSIGN_OR_RETURN(job.first_bucket_bytes,
                       ParseSize("first_bucket_bytes", options.first_bucket_bytes));
   GS_ASSIGN_OR_RETURN(job.chunk_bytes, ParseChunkBytes(options.chunk_bytes));
+  if (job.chunk_bytes == 0) job.chunk_bytes = kNetworkChunkBytes;
   job.compute_scale = options.compute_scale;
   job.constants.rate_factor = options.rate_factor;
   job.constants.latency = absl::ToDoubleSeconds(options.latency);

@@ -107,6 +107,7 @@ absl::StatusOr<std::vector<MeshCase>> ListMeshCases(const ReplaySweepOptions& op
         mesh.job.compute_scale = compute_scale;
         common.spec.set_compute_scale(compute_scale);
         common.spec.set_bucket_bytes(mesh.job.bucket_bytes);
+        common.spec.set_chunk_bytes(mesh.job.chunk_bytes);
         common.spec.set_first_bucket_bytes(
             std::min(mesh.job.first_bucket_bytes, mesh.job.bucket_bytes));
         GS_ASSIGN_OR_RETURN(cases.emplace_back(),

@@ -203,6 +203,7 @@ absl::Status AddCases(const ReplayCase& common, const std::vector<PlacedJob>& jo
     next.job = job;
     next.job.spec.connections = common.job.spec.connections;
     next.spec.set_zero(job.zero);
+    next.spec.set_chunk_bytes(ChunkBytesOf(job, common.spec.chunk_bytes()));
     next.spec.set_bucket_bytes(bucket_bytes);
     next.spec.set_first_bucket_bytes(std::min(common.spec.first_bucket_bytes(), bucket_bytes));
     // Options that the plan refuses are found here rather than on every rank.

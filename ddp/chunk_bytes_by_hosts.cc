@@ -1,0 +1,22 @@
+#include "ddp/chunk_bytes_by_hosts.h"
+
+#include <string>
+#include <vector>
+
+#include "base/host_identity.h"
+#include "base/status_macros.h"
+#include "plan/stripes.h"
+
+namespace gradsync {
+
+absl::StatusOr<int64_t> ChunkBytesByHosts(SideChannel& ranks, Deadline deadline) {
+  const absl::StatusOr<HostIdentity> own = ReadHostIdentity();
+  GS_ASSIGN_OR_RETURN(const std::vector<std::string> hosts,
+                      ranks.AllGather(own.ok() ? own->Key() : std::string(), deadline));
+  for (const std::string& host : hosts) {
+    if (host.empty() || host != hosts[0]) return kNetworkChunkBytes;
+  }
+  return 0;
+}
+
+}  // namespace gradsync
