@@ -22,8 +22,10 @@
 namespace gradsync {
 namespace {
 
-// How long the last words may take to be heard.
-constexpr absl::Duration kFarewell = absl::Milliseconds(1500);
+// How long the last words may take to be heard. A peer that is stopped hears none of them, and its
+// streams take another second to close (links/grpc_server_stream.cc): together less than the two
+// seconds within which whoever is left of a job ends.
+constexpr absl::Duration kFarewell = absl::Milliseconds(700);
 
 // How often to look whether workers live.
 constexpr absl::Duration kWatch = absl::Milliseconds(500);
