@@ -32,7 +32,8 @@ namespace {
 constexpr int kKeepaliveMs = 20'000;
 // Of a request, whatever it holds besides a value.
 constexpr int kMaxRequestBytes = static_cast<int>(StoreMap::kMaxValueBytes) + (64 << 10);
-constexpr absl::Duration kFarewell = absl::Seconds(1);
+// Answers are out long before; a graceful end waits for a ping that a stopped member does not answer.
+constexpr absl::Duration kFarewell = absl::Milliseconds(500);
 
 proto::ValueReply Reply(const std::string& value) {
   proto::ValueReply reply;

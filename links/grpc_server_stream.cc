@@ -15,8 +15,10 @@
 namespace gradsync {
 namespace {
 
-// How long a peer has to take in why we cancel.
-constexpr absl::Duration kLinger = absl::Seconds(1);
+// How long a peer has to take in why we cancel. A stopped one takes all of it, and the farewell of
+// rank 0's store or of a server comes on top: both must fit into the two seconds between the
+// failure timeout and the promised end, with room for a busy machine.
+constexpr absl::Duration kLinger = absl::Milliseconds(500);
 
 // Trailers are limited to 8 KiB, and percent-encoding triples a byte.
 constexpr size_t kMaxReasonBytes = 2048;
