@@ -20,9 +20,8 @@
 namespace gradsync {
 namespace {
 
-// As group/grpc_store_client.cc has them.
+// As group/grpc_store_client.cc has it.
 constexpr absl::Duration kGrace = absl::Seconds(2);
-constexpr absl::Duration kFarewell = absl::Seconds(1);
 
 Deadline WithGrace(Deadline deadline) { return Deadline::In(deadline.remaining() + kGrace); }
 
