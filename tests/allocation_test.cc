@@ -70,12 +70,15 @@ bool IsOurs(void* const* frames, int count) {
   return false;
 }
 
-void NoteCaller() {
+// `caller`: where the allocation returns to. What is before it on the stack is this file's, and a
+// sanitizer's.
+void NoteCaller(const void* caller) {
   if (looking) return;
   looking = true;
   void* frames[kFrames];
   const int count = backtrace(frames, kFrames);
-  if (IsOurs(frames + 1, count - 1)) {
+  void** const first = std::find(frames, frames + count, caller);
+  if (IsOurs(first, static_cast<int>(frames + count - first))) {
     const int64_t number = own_allocations.fetch_add(1);
     callers[number % kCallers].count = count;
     std::copy(frames, frames + count, callers[number % kCallers].frames);
@@ -83,9 +86,9 @@ void NoteCaller() {
   looking = false;
 }
 
-void* Allocate(size_t bytes, size_t alignment) {
+void* Allocate(size_t bytes, size_t alignment, const void* caller) {
   allocations.fetch_add(1);
-  if (attributing) NoteCaller();
+  if (attributing) NoteCaller(caller);
   const size_t rounded = (bytes + alignment - 1) / alignment * alignment;
   void* const memory = std::aligned_alloc(alignment, rounded == 0 ? alignment : rounded);
   if (memory == nullptr) std::abort();
@@ -95,9 +98,11 @@ void* Allocate(size_t bytes, size_t alignment) {
 }  // namespace
 
 // All others of the library come here.
-void* operator new(size_t bytes) { return Allocate(bytes, alignof(std::max_align_t)); }
+void* operator new(size_t bytes) {
+  return Allocate(bytes, alignof(std::max_align_t), __builtin_return_address(0));
+}
 void* operator new(size_t bytes, std::align_val_t alignment) {
-  return Allocate(bytes, static_cast<size_t>(alignment));
+  return Allocate(bytes, static_cast<size_t>(alignment), __builtin_return_address(0));
 }
 // By itself the library's would come here too, but not a sanitizer's.
 void* operator new(size_t bytes, const std::nothrow_t&) noexcept { return operator new(bytes); }
