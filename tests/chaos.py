@@ -356,6 +356,8 @@ class Round:
         self.master = self.address_file("worker 0")
         # In set-up somebody does not come, so that there is time for a fault.
         late = [rank for rank in range(1, draw.workers) if f"worker {rank}" not in (draw.victim, draw.other)]
+        if draw.victim == "worker 0":
+            late = late[1:]  # by one that does come it is seen that the store is there
         # Workers go to a server once all of them have met.
         late = late[-1] if draw.moment == "setup" and late and not draw.victim.startswith("server") else None
         for rank in range(1, draw.workers):
