@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
+#include "base/sanitizers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proto/run_record.pb.h"
@@ -170,6 +171,7 @@ std::vector<int64_t> ThreadTicks(int pid) {
 
 // OpenBLAS took all cores for each matrix product, whatever --threads was.
 TEST(ThreadsTest, OneThreadComputes) {
+  if (kSanitized) GTEST_SKIP() << "a sanitizer slows down our loader, but not LibTorch's products";
   // Batches are made by several threads, so that none of them has much to do.
   LocalJobOptions options = SmallJob(
       1, 0,
