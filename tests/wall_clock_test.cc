@@ -84,12 +84,15 @@ std::ostream& operator<<(std::ostream& out, const Case& c) {
   return out << c.topology << " over " << c.link << " " << c.update << " " << c.consistency;
 }
 
-class WallClockTest : public ::testing::TestWithParam<Case> {
+class SteppingClockTest : public ::testing::Test {
  protected:
   void SetUp() override {
     if (kSanitized) GTEST_SKIP() << "a sanitizer's library wants to be loaded before any clock";
   }
+};
 
+class WallClockTest : public SteppingClockTest, public ::testing::WithParamInterface<Case> {
+ protected:
   WallClockTest() {
     const Case& c = GetParam();
     options_.worker_binary = "worker/worker";
@@ -179,7 +182,9 @@ INSTANTIATE_TEST_SUITE_P(Processes, LostRankTest,
                          CaseName);
 
 // One that never comes is waited for in the store.
-TEST(MissingRankTest, AMissingRankIsNoticedInTimeByClocksThatAreSet) {
+class MissingRankTest : public SteppingClockTest {};
+
+TEST_F(MissingRankTest, AMissingRankIsNoticedInTimeByClocksThatAreSet) {
   for (const char* clock : {kForward, kBack}) {
     const LiveBy live_by(clock);
     TestProgram worker({"worker/worker", "--topology=ring", "--link=grpc", "--model=mlp",
@@ -191,7 +196,7 @@ TEST(MissingRankTest, AMissingRankIsNoticedInTimeByClocksThatAreSet) {
 }
 
 // What the tests above rest on.
-TEST(SteppingClockTest, ProgramsSeeTheClockBeSet) {
+TEST_F(SteppingClockTest, ProgramsSeeTheClockBeSet) {
   for (const char* clock : {kForward, kBack}) {
     const LiveBy live_by(clock);
     TestProgram shell(
