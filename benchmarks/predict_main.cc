@@ -94,6 +94,9 @@ ABSL_FLAG(absl::Duration, step_overhead, gradsync::PredictOptions().step_overhea
 ABSL_FLAG(std::string, probe, "",
           "file of measured exchanges (sync_bench --bandwidth --json), to which --latency, "
           "--message_cost and --step_overhead are fitted");
+ABSL_FLAG(int, cores, 0,
+          "with --probe: hosts are emulated on one machine, as the probe's are, and share so many "
+          "cores; 0: each has as many as it needs");
 ABSL_FLAG(bool, advise, false,
           "print one sentence instead of predictions: which topology and how many servers, for the "
           "last of --workers");
@@ -233,7 +236,15 @@ MeshFlags MeshesFromFlags() {
 // The constants of --probe, if there is one.
 absl::Status TakeProbe(LinkConstants* constants) {
   const std::string probe = absl::GetFlag(FLAGS_probe);
-  if (probe.empty()) return absl::OkStatus();
+  constants->cores.count = absl::GetFlag(FLAGS_cores);
+  if (constants->cores.count < 0) {
+    return FlagError("cores", "at least 0", absl::StrCat(constants->cores.count));
+  }
+  if (probe.empty()) {
+    if (constants->cores.count == 0) return absl::OkStatus();
+    return FlagError("cores", "0 without --probe, which says what an exchange costs them",
+                     absl::StrCat(constants->cores.count));
+  }
   GS_ASSIGN_OR_RETURN(const Calibration fit, FitProbe(UserPath(probe), *constants));
   std::printf("%s\n", FormatCalibration(fit).c_str());
   *constants = fit.constants;

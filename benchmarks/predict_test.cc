@@ -1,6 +1,7 @@
 // Runs the program itself.
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_join.h"
@@ -56,6 +57,43 @@ TEST(PredictTest, AdviceIsOneSentenceOnOneLine) {
     EXPECT_THAT(outcome.out, HasSubstr("on 8 workers at 1gbit use"));
     EXPECT_EQ(outcome.out.find('\n'), std::string::npos);
   }
+}
+
+// Exchanges as a link of 1 Gbit/s has them, of which two of a machine's cores spent half their time.
+TEST(PredictTest, CoresThatEmulatedHostsShareCostWhatTheProbeSays) {
+  proto::RunRecords probe;
+  probe.mutable_machine()->set_cores(2);
+  for (const double bytes : {1 << 20, 4 << 20, 16 << 20}) {
+    proto::Run& run = *probe.add_runs();
+    run.set_library("gradsync");
+    run.set_topology("ring");
+    run.set_update("worker");
+    run.set_workers(2);
+    run.set_bandwidth("1gbit");
+    run.set_bytes(bytes);
+    run.set_bucket_bytes(25 << 20);
+    run.set_chunk_bytes(96 << 10);
+    run.set_time_us_p50(300 + bytes / 118);
+    run.set_cpu_share(0.5);
+  }
+  const std::string file = testing::TempDir() + "/probe.json";
+  const std::string path = testing::TempDir() + "/with_cores.json";
+  ASSERT_EQ(WriteJson(file, probe), absl::OkStatus());
+  const auto steps = [&](const std::string& cores) {
+    const Outcome outcome = Predict({"--probe=" + file, "--cores=" + cores, "--model=vgg16",
+                                     "--workers=2,8", "--topology=ring", "--json=" + path});
+    EXPECT_EQ(outcome.exit_code, 0) << absl::StrJoin(outcome.errors, "\n");
+    EXPECT_EQ(outcome.out.find("an end of a message takes one of") != std::string::npos,
+              cores != "0");
+    proto::RunRecords records;
+    EXPECT_EQ(ReadJson(path, &records), absl::OkStatus());
+    return std::make_pair(records.predictions(0).exposed_ms_p50(),
+                          records.predictions(1).exposed_ms_p50());
+  };
+  const auto own = steps("0");
+  const auto shared = steps("2");
+  EXPECT_NEAR(shared.first / own.first, 1, 0.1);  // as the probe: cores are no limit
+  EXPECT_GT(shared.second, 1.8 * own.second);     // seven times its bytes
 }
 
 TEST(PredictTest, MeshesArePredictedAndAdvisedOn) {
@@ -181,6 +219,7 @@ TEST(PredictTest, MistakesAreOneLineAndExitWithTwo) {
       {"--profile=/nowhere.json"},
       {"--workers=0"},
       {"--probe=/nowhere"},
+      {"--cores=2"},
       {"--colour=red"},
       {"--servers=5000"},
       {"--bandwidth=10"},

@@ -300,7 +300,9 @@ absl::StatusOr<Sweep> PrepareSweep(const char* argv0) {
   GS_ASSIGN_OR_RETURN(sweep.tcp_rank_binary, FindRunfile(argv0, "benchmarks/tcp_flows_rank"));
   sweep.programs.interrupt = &InterruptSignal();
   if (const std::string probe = absl::GetFlag(FLAGS_probe); !probe.empty()) {
-    GS_ASSIGN_OR_RETURN(const Calibration fit, FitProbe(UserPath(probe), LinkConstants()));
+    LinkConstants start;
+    start.cores.count = DescribeMachine().cores();  // which all emulated hosts share
+    GS_ASSIGN_OR_RETURN(const Calibration fit, FitProbe(UserPath(probe), start));
     std::printf("%s\n", FormatCalibration(fit).c_str());
     sweep.constants = fit.constants;
   }

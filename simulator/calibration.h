@@ -24,6 +24,8 @@ struct Probe {
   Plan plan;
   Cluster cluster;
   double seconds = 0;
+  // That all cores of the machine were busy for it, where one machine has all hosts; 0: not known.
+  double core_seconds = 0;
 };
 
 enum class LinkConstant { kRateFactor, kLatency, kSecondsPerMessage, kSecondsPerStep };

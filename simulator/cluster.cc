@@ -24,7 +24,10 @@ absl::Status CheckConstants(const LinkConstants& constants) {
       {"latency", constants.latency},
       {"seconds_per_message", constants.seconds_per_message},
       {"seconds_per_step", constants.seconds_per_step},
-      {"burst_bytes", constants.burst_bytes}};
+      {"burst_bytes", constants.burst_bytes},
+      {"cores", constants.cores.count},
+      {"cores' seconds_per_message", constants.cores.seconds_per_message},
+      {"cores' seconds_per_byte", constants.cores.seconds_per_byte}};
   for (const auto& time : times) {
     GS_RETURN_IF_ERROR(Expect(time.second >= 0 && std::isfinite(time.second), time.first,
                               "at least 0", time.second));

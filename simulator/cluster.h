@@ -15,6 +15,7 @@
 #include "plan/consistency.h"
 #include "plan/flow_control.h"
 #include "plan/placement.h"
+#include "simulator/shared_cores.h"
 
 namespace gradsync {
 
@@ -36,6 +37,7 @@ struct LinkConstants {
   // What an interface that was idle lets pass at once, each way: the depth of an emulated link's
   // token bucket.
   double burst_bytes = 0;
+  CoreCosts cores = {};
 };
 
 // A job's processes and the network between them. Every host has one full-duplex interface; hosts
@@ -74,7 +76,7 @@ struct Cluster {
 };
 
 // Errors: INVALID_ARGUMENT naming what was expected and found: a rate and slowness above 0,
-// constants that are not negative, lead and connections of at least 1, at least one server
+// constants and costs that are not negative, lead and connections of at least 1, at least one server
 // unless it is a ring or mixed, at most `workers` colocated ones, slowness for each worker or none,
 // bsp unless servers update.
 absl::Status CheckCluster(const Cluster& cluster, int workers);

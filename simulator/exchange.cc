@@ -31,7 +31,7 @@ ChunkId ChunkTable::id(int number) const {
 
 SimulatedNetwork::Options NetworkOptions(const Cluster& cluster) {
   return {cluster.rate(), cluster.constants.latency, cluster.constants.seconds_per_message,
-          cluster.constants.burst_bytes};
+          cluster.constants.burst_bytes, cluster.constants.cores};
 }
 
 ExchangePlace WholeNetwork(SimulatedNetwork* network) {

@@ -8,16 +8,21 @@ namespace {
 
 constexpr int64_t kPieceBytes = 16 << 10;
 
+// Events of a host or of a message, whose number their tag has too.
+enum Event { kPieceSent, kEntered, kArrived, kReceived, kEvents };
+
+int64_t Tag(Event event, int number) { return kEvents * int64_t{number} + event; }
+
 }  // namespace
 
-// Tags of events: 2 * host for a piece that was sent, 2 * message + 1 for a delivery.
 SimulatedNetwork::SimulatedNetwork(const Options& options, std::vector<int> hosts,
                                    EventQueue* queue, MessageReceiver* receiver)
     : options_(options),
       burst_seconds_(options.burst_bytes > 0 ? options.burst_bytes / options.bytes_per_second : 0),
       hosts_(std::move(hosts)),
       queue_(queue),
-      receiver_(receiver) {
+      receiver_(receiver),
+      cores_(options.cores) {
   const int count = hosts_.empty() ? 0 : *std::max_element(hosts_.begin(), hosts_.end()) + 1;
   interfaces_.resize(count);
   traffic_.resize(count);
@@ -50,8 +55,15 @@ void SimulatedNetwork::Send(const SimulatedMessage& message) {
     begins_.resize(messages_.size());
     begins_[number] = queue_->now();
   }
+  const double entered = cores_.Done(queue_->now(), message.bytes);
+  if (entered > queue_->now()) return queue_->At(entered, this, Tag(kEntered, number));
+  Enter(number);
+}
+
+void SimulatedNetwork::Enter(int number) {
+  const SimulatedMessage& message = messages_[number];
   const int from = hosts_[message.from];
-  if (from == hosts_[message.to]) return queue_->At(queue_->now(), this, 2 * int64_t{number} + 1);
+  if (from == hosts_[message.to]) return queue_->At(queue_->now(), this, Tag(kArrived, number));
   Connection& connection = ConnectionOf(message);
   (message.urgent ? connection.urgent : connection.normal).push_back(number);
   if (connection.waiting || interfaces_[from].sending == &connection) return;
@@ -91,7 +103,7 @@ void SimulatedNetwork::SendPiece(int host) {
     out.left = std::max(out.left, queue_->now()) + seconds;
     sent = std::max(queue_->now(), out.left - burst_seconds_);
   }
-  queue_->At(sent, this, 2 * int64_t{host});
+  queue_->At(sent, this, Tag(kPieceSent, host));
 }
 
 void SimulatedNetwork::PieceSent(int host) {
@@ -108,7 +120,7 @@ void SimulatedNetwork::PieceSent(int host) {
       ++traffic_[to].rx_messages;
     }
     queue_->At(std::max(queue_->now(), connection.passes) + options_.latency, this,
-               2 * int64_t{number} + 1);
+               Tag(kArrived, number));
   }
   if (connection.current >= 0 || !connection.urgent.empty() || !connection.normal.empty()) {
     connection.waiting = true;
@@ -118,8 +130,23 @@ void SimulatedNetwork::PieceSent(int host) {
 }
 
 void SimulatedNetwork::OnEvent(int64_t tag) {
-  if (tag % 2 == 0) return PieceSent(static_cast<int>(tag / 2));
-  const int number = static_cast<int>(tag / 2);
+  const int number = static_cast<int>(tag / kEvents);
+  switch (static_cast<Event>(tag % kEvents)) {
+    case kPieceSent:
+      return PieceSent(number);
+    case kEntered:
+      return Enter(number);
+    case kArrived: {
+      const double received = cores_.Done(queue_->now(), messages_[number].bytes);
+      if (received > queue_->now()) return queue_->At(received, this, Tag(kReceived, number));
+      return Deliver(number);
+    }
+    default:
+      return Deliver(number);
+  }
+}
+
+void SimulatedNetwork::Deliver(int number) {
   const SimulatedMessage message = messages_[number];
   if (observer_ != nullptr) observer_(message, begins_[number], queue_->now());
   free_.push_back(number);

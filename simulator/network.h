@@ -12,6 +12,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "plan/wire_traffic.h"
 #include "simulator/event_queue.h"
+#include "simulator/shared_cores.h"
 
 namespace gradsync {
 
@@ -51,6 +52,10 @@ using MessageObserver = std::function<void(const SimulatedMessage&, double begin
 // `tc tbf` at a host's egress and ingress. A message is delivered `latency` after its last byte has
 // passed both interfaces. Inside a host it is delivered at once.
 //
+// Where hosts share the cores of one machine (CoreCosts), a message needs one before it gets to its
+// connection, and one again when it has arrived, inside a host too. Messages of one connection may
+// then overtake each other.
+//
 // Not modelled: loss, congestion control, full buffers. What a receiver cannot take yet waits in
 // the switch, so a sender's other connections are not held up by it.
 //
@@ -64,6 +69,7 @@ class SimulatedNetwork : private EventHandler {
     // What passes an idle interface at once, each way, and counts against the rate afterwards: the
     // depth of its token bucket.
     double burst_bytes = 0;
+    CoreCosts cores = {};
   };
 
   // `hosts[p]` is the host of process p. `receiver` may be null where each message names its own.
@@ -101,6 +107,8 @@ class SimulatedNetwork : private EventHandler {
   };
 
   void OnEvent(int64_t tag) override;
+  void Enter(int number);  // has left its program
+  void Deliver(int number);
   void SendPiece(int host);
   void PieceSent(int host);
   Connection& ConnectionOf(const SimulatedMessage& message);
@@ -119,6 +127,7 @@ class SimulatedNetwork : private EventHandler {
   MessageObserver observer_;
   std::vector<int> free_;  // numbers that are
   std::vector<NodeTraffic> traffic_;
+  SharedCores cores_;
 };
 
 }  // namespace gradsync

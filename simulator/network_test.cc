@@ -52,6 +52,20 @@ TEST_F(NetworkTest, AMessageTakesItsBytesTheLatencyAndTheCostOfAMessage) {
   EXPECT_NEAR(network_[0].BusySeconds(1), 3.25, 1e-9);
 }
 
+TEST_F(NetworkTest, EachEndOfAMessageWaitsForACoreThatIsFree) {
+  SimulatedNetwork::Options options = {static_cast<double>(kPiece)};
+  options.cores = {1, 0.5, 0.25 / kPiece};  // the one core takes 0.75 s for an end of a piece
+  network_.emplace_back(options, std::vector<int>{0, 1, 2, 3, 3}, &queue_, this);
+  Send(0, 1, kPiece, 1);  // leaves at 0.75, has arrived at 1.75
+  Send(1, 2, kPiece, 2);  // leaves at 1.5, has arrived at 2.5
+  Send(3, 4, kPiece, 3);  // within a host: leaves at 2.25, and is there
+  Send(3, 4, 0, 4);       // costs nothing
+  queue_.Run();
+  EXPECT_THAT(arrived_,
+              ElementsAre(Pair(4, DoubleNear(0, 1e-9)), Pair(1, DoubleNear(3, 1e-9)),
+                          Pair(3, DoubleNear(3.75, 1e-9)), Pair(2, DoubleNear(4.5, 1e-9))));
+}
+
 TEST_F(NetworkTest, AnIdleInterfaceLetsABurstPassWhichCountsAgainstTheRateAfterwards) {
   network_.emplace_back(SimulatedNetwork::Options{static_cast<double>(kPiece), 0, 0, 2.0 * kPiece},
                         std::vector<int>{0, 1}, &queue_, this);

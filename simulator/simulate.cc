@@ -88,7 +88,8 @@ bool AllAlike(const Cluster& cluster) {
 }
 
 SimulationMethod Choose(const Plan& plan, const Cluster& cluster) {
-  if (!AllAlike(cluster) || SharesMemory(plan)) return SimulationMethod::kChunks;
+  const bool shared_cores = cluster.constants.cores.count > 0;
+  if (!AllAlike(cluster) || SharesMemory(plan) || shared_cores) return SimulationMethod::kChunks;
   if (plan.world_size() > kMostRanksByChunks) return SimulationMethod::kFluid;
   const double pieces = 2.0 * plan.world_size() * static_cast<double>(plan.total_bytes()) / 65536;
   return pieces > kMostPieces ? SimulationMethod::kFluid : SimulationMethod::kChunks;
@@ -237,6 +238,11 @@ absl::StatusOr<StepPrediction> SimulateStep(const Plan& plan, const Cluster& clu
   }
   if (!AllAlike(cluster)) {
     return absl::InvalidArgumentError("fluid: expected workers that are alike, found slower ones");
+  }
+  if (cluster.constants.cores.count > 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("fluid: expected hosts with cores of their own, found ",
+                     cluster.constants.cores.count, " for all"));
   }
   return Fluid(plan, cluster, times);
 }

@@ -26,7 +26,9 @@
 namespace gradsync {
 
 enum class SimulationMethod {
-  kAutomatic,  // chunks up to 64 workers, if they are not all alike or the messages not too many
+  // Chunks where hosts share cores, or workers are not all alike; else up to 64 workers, if the
+  // messages are not too many.
+  kAutomatic,
   kChunks,
   kFluid,  // all workers alike
 };
@@ -52,7 +54,7 @@ struct StepPrediction {
 //
 // Errors: INVALID_ARGUMENT for a cluster that does not check (cluster.h), times that are negative
 // or not finite, ready times that are not one per bucket, fall, or lie after backward, kFluid
-// with workers that are not alike or buckets that share memory, and, where owners alone keep
+// with workers that are not alike, hosts that share cores or buckets that share memory, and, where owners alone keep
 // parameters, updates that are not theirs, units that leave out a bucket, and turns that are not
 // those of TurnsOfStep() (plan/gather_order.h).
 absl::StatusOr<StepPrediction> SimulateStep(const Plan& plan, const Cluster& cluster,

@@ -323,6 +323,26 @@ TEST(SimulateTest, LatencyIsPaidAtEachHopAndMessagesAtEachChunk) {
   EXPECT_NEAR(*SimulateExchange(plan, ps), 4 * 4 * 4 + 4 * 4, 8);
 }
 
+TEST(SimulateTest, CoresThatHostsShareSetTheTimeOnceTheyAreSlowerThanTheLinks) {
+  const Plan plan = PlanOf(4);
+  const double bytes = static_cast<double>(plan.total_bytes());
+  for (Cluster cluster : {FreeMessages(), Servers(Placement::kDedicated, 4)}) {
+    SCOPED_TRACE(NameOf(cluster, 4));
+    const double links = *SimulateExchange(plan, cluster);
+    // All bytes that are sent, at both ends: the ring's 2 (n - 1) M, servers' 2 n M.
+    const double ends = 2 * bytes * (cluster.ring ? 2 * (4 - 1) : 2 * 4);
+    cluster.constants.cores = {2, 0, 0.25 * links * 2 / ends};  // busy for a quarter of the time
+    EXPECT_NEAR(*SimulateExchange(plan, cluster) / links, 1, 0.06);
+    cluster.constants.cores.seconds_per_byte *= 12;
+    EXPECT_NEAR(*SimulateExchange(plan, cluster) / links, 3, 0.15);
+    cluster.constants.cores.count = 20;
+    EXPECT_NEAR(*SimulateExchange(plan, cluster) / links, 1, 0.2);
+    EXPECT_THAT(
+        std::string(SimulateExchange(plan, cluster, SimulationMethod::kFluid).status().message()),
+        HasSubstr("expected hosts with cores of their own, found 20 for all"));
+  }
+}
+
 TEST(SimulateTest, WhatMakesNoSenseIsRefusedByName) {
   const Plan plan = PlanOf(4, 1);
   const ComputeTimes times = HalfASecond();

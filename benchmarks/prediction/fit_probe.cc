@@ -8,6 +8,7 @@
 #include "benchmarks/prediction/prediction.h"
 #include "benchmarks/records/proto_json.h"
 #include "proto/run_record.pb.h"
+#include "simulator/core_cost_fit.h"
 
 namespace gradsync {
 
@@ -20,6 +21,11 @@ absl::StatusOr<Calibration> FitProbe(const std::string& path, LinkConstants star
   for (const proto::Network& network : records.networks()) {
     if (network.tcp_factor() > 0) start.rate_factor = network.tcp_factor();
   }
+  if (start.cores.count > 0) {
+    const absl::StatusOr<CoreCosts> costs = FitCoreCosts(*probes, start.cores.count);
+    if (!costs.ok()) return Named("probe", costs.status());
+    start.cores = *costs;
+  }
   absl::StatusOr<Calibration> fit = Calibrate(
       *probes,
       {LinkConstant::kLatency, LinkConstant::kSecondsPerMessage, LinkConstant::kSecondsPerStep},
@@ -29,11 +35,18 @@ absl::StatusOr<Calibration> FitProbe(const std::string& path, LinkConstants star
 
 std::string FormatCalibration(const Calibration& calibration) {
   const LinkConstants& constants = calibration.constants;
+  std::string cores;
+  if (constants.cores.count > 0) {
+    cores = absl::StrFormat(
+        "; an end of a message takes one of %d cores for %.1f us and %.2f ns per byte",
+        constants.cores.count, 1e6 * constants.cores.seconds_per_message,
+        1e9 * constants.cores.seconds_per_byte);
+  }
   return absl::StrFormat(
       "probe: rate_factor %.3f, latency %.0f us, message_cost %.1f us, step_overhead %.0f us; "
-      "simulated times of the probe itself within %.1f %%",
+      "simulated times of the probe itself within %.1f %%%s",
       constants.rate_factor, 1e6 * constants.latency, 1e6 * constants.seconds_per_message,
-      1e6 * constants.seconds_per_step, 100 * calibration.worst_error);
+      1e6 * constants.seconds_per_step, 100 * calibration.worst_error, cores);
 }
 
 }  // namespace gradsync

@@ -10,7 +10,8 @@ namespace gradsync {
 
 // Constants fitted to the exchanges that a file has, written by `sync_bench --bandwidth --json`:
 // latency and what messages and steps cost, the others as in `start`, the rate factor that of bare
-// TCP where the file has one. Thread-safe; blocks to read and to compute.
+// TCP where the file has one; and where `start` has cores that hosts share, what they spend, from
+// how busy those of the probed machine were. Thread-safe; blocks to read and to compute.
 // Errors: INVALID_ARGUMENT naming --probe when the file cannot be read, has no usable exchanges or
 // not enough of them.
 absl::StatusOr<Calibration> FitProbe(const std::string& path, LinkConstants start);

@@ -225,6 +225,7 @@ absl::StatusOr<std::vector<Probe>> ProbesOf(const proto::RunRecords& records) {
       probe.cluster.ring_connections = probe.cluster.ps_connections = run.connections();
     }
     probe.seconds = 1e-6 * run.time_us_p50();
+    probe.core_seconds = run.cpu_share() * records.machine().cores() * probe.seconds;
     probes.push_back(std::move(probe));
   }
   return probes;

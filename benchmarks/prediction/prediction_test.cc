@@ -183,6 +183,8 @@ TEST(PredictionTest, ExchangesThatWereMeasuredOnANetworkBecomeProbes) {
   run->set_bucket_bytes(2 << 20);
   run->set_chunk_bytes(64 << 10);
   run->set_time_us_p50(90e3);
+  run->set_cpu_share(0.25);
+  records.mutable_machine()->set_cores(2);
   *records.add_runs() = *run;
   records.mutable_runs(1)->set_library("tcp_stream");
   *records.add_runs() = *run;
@@ -197,6 +199,7 @@ TEST(PredictionTest, ExchangesThatWereMeasuredOnANetworkBecomeProbes) {
   EXPECT_FALSE((*probes)[0].cluster.ring);
   EXPECT_DOUBLE_EQ((*probes)[0].cluster.bytes_per_second, 5e7);
   EXPECT_DOUBLE_EQ((*probes)[0].seconds, 0.09);
+  EXPECT_DOUBLE_EQ((*probes)[0].core_seconds, 0.045);
 }
 
 }  // namespace
