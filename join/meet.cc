@@ -17,9 +17,10 @@
 
 namespace gradsync {
 // A rank begins to be watched before it waits for anybody, so that set-up is watched too.
-void Meeting::Watch(const MeetOptions& options, const std::shared_ptr<ConnectedStore>& connected) {
+absl::Status Meeting::Watch(const MeetOptions& options,
+                            const std::shared_ptr<ConnectedStore>& connected, Deadline deadline) {
   const absl::Duration timeout = FailureTimeout(options.failure_timeout, options.timeout);
-  if (timeout == absl::InfiniteDuration()) return;
+  if (timeout == absl::InfiniteDuration()) return absl::OkStatus();
   HeartbeatOptions heartbeat;
   heartbeat.key = RankBeatKey(group_.Key(""), group_.rank);
   heartbeat.activity = options.activity;
@@ -33,13 +34,17 @@ void Meeting::Watch(const MeetOptions& options, const std::shared_ptr<ConnectedS
     watchdog.world_size = group_.world_size;
     watchdog.failure_timeout = timeout;
     watchdog_ = std::make_unique<Watchdog>(std::move(watchdog));
-  } else {
-    presence_ = connected->Attend(GoneKey(heartbeat.key));
   }
+  // Only who has given a sign of life is missed. The heartbeat's own first one may come late on a
+  // busy machine, and a rank that was stopped before it did held up the others until their
+  // connections to it broke.
+  GS_RETURN_IF_ERROR(heartbeat.store->Set(heartbeat.key, Beat().ToText(), deadline));
+  if (server_ == nullptr) presence_ = connected->Attend(GoneKey(heartbeat.key));
   heartbeat.on_silence = [connected, reason = LostStoreHolder(connected->address(), timeout)] {
     connected->Abandon(reason);
   };
   heartbeat_ = std::make_unique<Heartbeat>(std::move(heartbeat));
+  return absl::OkStatus();
 }
 
 void Meeting::AddServer(absl::string_view address) {
@@ -176,7 +181,7 @@ absl::StatusOr<Meeting> Meet(const MeetOptions& options) {
     group.key = pass.key;
   }
   group.store = connected;
-  meeting.Watch(options, connected);
+  GS_RETURN_IF_ERROR(meeting.Watch(options, connected, deadline));
   return meeting;
 }
 

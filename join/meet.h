@@ -70,7 +70,8 @@ class Meeting {
  private:
   friend absl::StatusOr<Meeting> Meet(const MeetOptions& options);
 
-  void Watch(const MeetOptions& options, const std::shared_ptr<ConnectedStore>& connected);
+  absl::Status Watch(const MeetOptions& options, const std::shared_ptr<ConnectedStore>& connected,
+                     Deadline deadline);
   void StopBeating();
   absl::Status AwaitOthers();
 
@@ -93,7 +94,7 @@ absl::Status CheckMeeting(const MeetOptions& options);
 // (group/store_run.h). A rank without a master has a store of its own, in memory. Does not wait for
 // the other ranks. Blocks for at most options.timeout.
 // Errors: those of CheckMeeting(), LocalAddress(), CheckListener(), GrpcStoreServer::Start(),
-// ConnectStore() and on_store.
+// ConnectStore(), on_store and, for the first sign of life, KeyValueStore::Set().
 absl::StatusOr<Meeting> Meet(const MeetOptions& options);
 
 }  // namespace gradsync

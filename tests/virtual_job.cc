@@ -226,9 +226,7 @@ absl::Status VirtualJob::Rank(int rank) {
   beats.store = connected;
   std::unique_ptr<Watchdog> watchdog;
   std::unique_ptr<KeyValueStore::Watcher> presence;
-  if (served == nullptr) {
-    presence = connected->Attend(GoneKey(beats.key));
-  } else {
+  if (served != nullptr) {
     beats.store = served->local();
     WatchdogOptions watch;
     watch.store = served->local();
@@ -238,6 +236,8 @@ absl::Status VirtualJob::Rank(int rank) {
     watchdog = std::make_unique<Watchdog>(std::move(watch));
     for (const std::string& address : servers_) watchdog->AddServer(address);
   }
+  GS_RETURN_IF_ERROR(beats.store->Set(beats.key, Beat().ToText(), Patience()));
+  if (served == nullptr) presence = connected->Attend(GoneKey(beats.key));
   beats.on_silence = [connected, reason = LostStoreHolder(kStore, timeout)] {
     connected->Abandon(reason);
   };
