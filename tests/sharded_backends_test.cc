@@ -1,5 +1,6 @@
-// Buckets that share memory, on every backend of the host: the bits of those that do not, every
-// byte on the wire as plan/sharded_job.h says, and memory as it says within 2 %.
+// Buckets that share memory, on every backend of the host, and staged for a GPU: the bits of those
+// that do not, every byte on the wire as plan/sharded_job.h says, and memory as it says within 2 %,
+// on a GPU to the byte.
 
 #include <malloc.h>
 
@@ -16,15 +17,18 @@
 #include "allreduce/ring_gradient_sync.h"
 #include "allreduce/shm_gradient_sync.h"
 #include "base/sanitizers.h"
+#include "gpu/fake_gpu.h"
 #include "group/in_memory_store.h"
 #include "gtest/gtest.h"
 #include "links/grpc_stream.h"
 #include "links/in_process_stream.h"
+#include "plan/bucket_slots.h"
 #include "plan/plan.h"
 #include "plan/sharded_job.h"
 #include "plan/update_site.h"
 #include "plan/wire_traffic.h"
 #include "ps_client/ps_gradient_sync.h"
+#include "sync/staged_sync.h"
 #include "tests/ps_group.h"
 #include "tests/rank_threads.h"
 #include "tests/run_step.h"
@@ -40,8 +44,9 @@ constexpr int64_t kSteps = 3;
 
 struct Case {
   int workers = 1;
-  int servers = 0;   // 0: a ring
-  std::string link;  // "in process", "grpc", "shm"
+  int servers = 0;      // 0: a ring
+  std::string link;     // "in process", "grpc", "shm"
+  bool on_gpu = false;  // buckets in the memory of a fake one, staged
 };
 
 OptimizerSpec Momentum() {
@@ -78,6 +83,7 @@ class Job {
         site_(site),
         link_(config.link == "grpc" ? NewGrpcLink() : NewInProcessLink()),
         store_(NewInMemoryStore()),
+        gpus_(config.workers),
         syncs_(config.workers),
         buckets_(config.workers) {
     if (config_.servers > 0) {
@@ -89,6 +95,10 @@ class Job {
     }
     Collective([this](int rank) {
       syncs_[rank] = Create(rank);
+      if (config_.on_gpu) {
+        gpus_[rank] = std::make_shared<FakeGpu>();
+        syncs_[rank] = CreateStagedSync(std::move(syncs_[rank]), gpus_[rank]);
+      }
       auto buckets = syncs_[rank]->Bind(plan_, Soon());
       if (buckets.ok()) buckets_[rank] = *std::move(buckets);
       return buckets.status();
@@ -159,6 +169,9 @@ class Job {
     return of[0];
   }
 
+  // The most that the GPU of a rank has had.
+  size_t device_bytes(int rank) const { return gpus_[rank]->most_device_bytes(); }
+
   // Of workers, since the start.
   std::vector<NodeTraffic> counted() const {
     std::vector<NodeTraffic> nodes;
@@ -219,8 +232,9 @@ class Job {
   const std::shared_ptr<StreamLink> link_;
   const std::shared_ptr<KeyValueStore> store_;
   absl::optional<PsGroup> servers_;
+  std::vector<std::shared_ptr<FakeGpu>> gpus_;  // by rank, as all below; null: the host
   std::vector<std::unique_ptr<GradientSync>> syncs_;
-  std::vector<std::vector<GradBucket>> buckets_;  // by rank
+  std::vector<std::vector<GradBucket>> buckets_;
 };
 
 std::vector<float> Train(const Case& config, const Plan& plan) {
@@ -230,11 +244,19 @@ std::vector<float> Train(const Case& config, const Plan& plan) {
   return job.Parameters();
 }
 
+std::string CaseName(const testing::TestParamInfo<Case>& info) {
+  const Case& c = info.param;
+  return absl::StrCat(c.link == "in process" ? "InProcess" : c.link, "Workers", c.workers,
+                      "Servers", c.servers);
+}
+
 class ShardedBackendsTest : public testing::TestWithParam<Case> {};
 
 TEST_P(ShardedBackendsTest, EndWithTheBitsOfBucketsWithMemoryOfTheirOwn) {
   const Plan plan = UnevenBuckets(GetParam().workers);
-  const std::vector<float> expected = Train(GetParam(), plan);
+  Case on_host = GetParam();
+  on_host.on_gpu = false;
+  const std::vector<float> expected = Train(on_host, plan);
   EXPECT_NE(expected[0], 0.5f);
   EXPECT_EQ(Train(GetParam(), WithSlots(plan, 2, 0)), expected);
   EXPECT_EQ(Train(GetParam(), WithSlots(plan, 2, 2)), expected);
@@ -335,6 +357,31 @@ TEST(ShardedMemoryTest, IsWhatTheModelSays) {
   }
 }
 
+// Of floats, in slots that fill whole 256 bytes.
+size_t SlotBytes(const Plan& plan, int slots) {
+  size_t bytes = 0;
+  for (int64_t elements : SlotElements(plan, slots)) {
+    bytes += (static_cast<size_t>(elements) * sizeof(float) + 255) / 256 * 256;
+  }
+  return bytes;
+}
+
+TEST(ShardedMemoryTest, OfAGpuIsThatOfTheSlots) {
+  for (const Case& config : {Case{2, 0, "in process", true}, Case{2, 1, "shm", true}}) {
+    const Plan plan = LargePlan(config.workers);
+    for (const auto& [gradients, parameters] :
+         {std::pair(0, 0), std::pair(2, 0), std::pair(2, 3)}) {
+      const Plan each = WithSlots(plan, gradients, parameters);
+      Job job(config, each, UpdateSite::kOwner);
+      job.Begin();
+      job.Step(1);
+      job.Step(2);
+      const size_t expected = SlotBytes(each, gradients) + SlotBytes(each, parameters);
+      EXPECT_EQ(job.device_bytes(0), expected) << gradients << " and " << parameters;
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Jobs, ShardedBackendsTest,
                          testing::Values(Case{1, 0, "in process"}, Case{2, 0, "in process"},
                                          Case{3, 0, "grpc"}, Case{4, 0, "in process"},
@@ -342,11 +389,14 @@ INSTANTIATE_TEST_SUITE_P(Jobs, ShardedBackendsTest,
                                          Case{1, 1, "in process"}, Case{2, 1, "in process"},
                                          Case{3, 2, "grpc"}, Case{4, 3, "in process"},
                                          Case{3, 2, "shm"}, Case{4, 1, "shm"}),
-                         [](const testing::TestParamInfo<Case>& info) {
-                           const Case& c = info.param;
-                           return absl::StrCat(c.link == "in process" ? "InProcess" : c.link,
-                                               "Workers", c.workers, "Servers", c.servers);
-                         });
+                         CaseName);
+
+// Owners on the host, who keep for GPUs.
+INSTANTIATE_TEST_SUITE_P(Staged, ShardedBackendsTest,
+                         testing::Values(Case{1, 0, "in process", true}, Case{2, 0, "grpc", true},
+                                         Case{3, 0, "shm", true}, Case{2, 1, "in process", true},
+                                         Case{3, 2, "grpc", true}, Case{2, 2, "shm", true}),
+                         CaseName);
 
 }  // namespace
 }  // namespace gradsync
