@@ -289,7 +289,7 @@ absl::Status DistributedDataParallel::VisitParameters(
 absl::StatusOr<std::string> DistributedDataParallel::GatheredSha256(Deadline deadline) {
   Sha256 hash;
   const auto add = [&hash](const std::string&, const at::Tensor& parameter) {
-    const at::Tensor row_major = parameter.detach().contiguous();
+    const at::Tensor row_major = parameter.detach().contiguous().cpu();
     hash.Update(row_major.data_ptr(), row_major.nbytes());
     return absl::OkStatus();
   };

@@ -295,10 +295,10 @@ class TrainerImpl : public Trainer {
     return absl::OkStatus();
   }
 
-  // Gradients are not seen in a replayed step.
+  // Gradients are not seen in a replayed step, nor can it wait for others where buckets take turns.
   bool UsesGraph() const {
     return options_.cuda_graph && options_.gpu != nullptr && options_.gpu->is_cuda() &&
-           !options_.record_gradients;
+           !options_.record_gradients && options_.plan.slots.gradients == 0;
   }
 
   // A graph has the work of one batch, and none that waits for peers.
