@@ -72,8 +72,8 @@ struct DdpOptions {
   // to be cut between them. All ranks need the same units.
   //
   // Where buckets are on a GPU the module may be on the host, and so need not fit on the GPU:
-  // Create() brings its parameters to the owners by way of the buckets, and leaves the rest of it to
-  // be moved by the caller.
+  // Create() brings its parameters to the owners by way of the buckets, and the caller moves the
+  // rest of it afterwards.
   std::vector<std::vector<std::string>> units;
 
   // Runs one forward and backward of the module on any batch, e.g. of zeros; called once, on rank

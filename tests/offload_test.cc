@@ -1,5 +1,6 @@
-// Jobs on GPUs, the fake ones, whose parameters owners on the host keep: with the flags and the job as
-// //worker has them, in ranks that are threads. The bits are those of plain data parallelism on CPUs.
+// Jobs on GPUs, the fake ones, whose parameters owners on the host keep: with the flags and the job
+// as //worker has them, in ranks that are threads. The bits are those of plain data parallelism on
+// CPUs.
 
 #include <fstream>
 #include <future>

@@ -43,8 +43,8 @@ namespace {
 
 constexpr int64_t kSteps = 3;
 
-// Where workers have their buckets: on the host, or staged, in the memory of a fake GPU; whose compute
-// stream may be behind the caller.
+// Where workers have their buckets: on the host, or staged, in the memory of a fake GPU, whose
+// compute stream may be behind the caller.
 enum class Memory { kHost, kGpu, kLateGpu };
 
 struct Case {
