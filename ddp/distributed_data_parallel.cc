@@ -73,6 +73,14 @@ absl::StatusOr<Plan> MakePlan(const torch::nn::Module& module, const std::vector
   return Plan::Create(std::move(specs), order, options.optimizer, options.plan);
 }
 
+// Where the module's tensors are to be.
+c10::Device DeviceFor(const torch::nn::Module& module, const DdpOptions& options,
+                      const GradientSync& sync) {
+  const std::vector<NamedParameter> parameters = TrainableParametersOf(module);
+  if (!options.units.empty() && !parameters.empty()) return parameters[0].tensor.device();
+  return TensorDevice(sync.gpu().get());
+}
+
 // Buffers and frozen parameters: what rank 0 broadcasts besides the plan's parameters.
 std::vector<NamedParameter> UnplannedTensorsOf(const torch::nn::Module& module) {
   std::vector<NamedParameter> tensors = BuffersOf(module);
@@ -191,7 +199,7 @@ absl::StatusOr<std::unique_ptr<DistributedDataParallel>> DistributedDataParallel
   GS_RETURN_IF_ERROR(CheckOptions(options, sync));
   if (module == nullptr) return absl::InvalidArgumentError("module: expected one, found null");
   // Only for waits on peers: observing the order is this rank's own work and may be slow.
-  const c10::Device device = TensorDevice(sync->gpu().get());
+  const c10::Device device = DeviceFor(*module, options, *sync);
   SideChannel* const of_module = options.part.has_value() ? options.part->all_ranks : side_channel;
   const absl::StatusOr<std::vector<int>> own_order =
       Inspect(*module, options, RankOf(of_module), device);
@@ -289,7 +297,7 @@ absl::Status DistributedDataParallel::VisitParameters(
 absl::StatusOr<std::string> DistributedDataParallel::GatheredSha256(Deadline deadline) {
   Sha256 hash;
   const auto add = [&hash](const std::string&, const at::Tensor& parameter) {
-    const at::Tensor row_major = parameter.detach().contiguous();
+    const at::Tensor row_major = parameter.detach().contiguous().cpu();
     hash.Update(row_major.data_ptr(), row_major.nbytes());
     return absl::OkStatus();
   };

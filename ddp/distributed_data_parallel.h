@@ -70,6 +70,10 @@ struct DdpOptions {
   // order of forward; every parameter is in one. They hold values when GatherUnit() got them, and
   // must not be used otherwise: in backward the units come once more, in reverse, so the graph is
   // to be cut between them. All ranks need the same units.
+  //
+  // Where buckets are on a GPU the module may be on the host, and so need not fit on the GPU:
+  // Create() brings its parameters to the owners by way of the buckets, and the caller moves the
+  // rest of it afterwards.
   std::vector<std::vector<std::string>> units;
 
   // Runs one forward and backward of the module on any batch, e.g. of zeros; called once, on rank

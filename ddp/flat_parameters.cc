@@ -148,12 +148,14 @@ absl::StatusOr<FlatParameters> FlatParameters::Bind(const torch::nn::Module& mod
 absl::StatusOr<FlatParameters> FlatParameters::Bind(
     const torch::nn::Module& module, const Plan& plan, const std::vector<GradBucket>& buckets,
     const std::function<absl::Status(int bucket)>& stored) {
-  GS_ASSIGN_OR_RETURN(const std::vector<TensorSpec> specs,
-                      TensorSpecsOf(module, DeviceOf(buckets)));
+  const std::vector<NamedParameter> named = TrainableParametersOf(module);
+  const bool anywhere = stored != nullptr && !named.empty();
+  GS_ASSIGN_OR_RETURN(
+      const std::vector<TensorSpec> specs,
+      TensorSpecsOf(module, anywhere ? named[0].tensor.device() : DeviceOf(buckets)));
   GS_RETURN_IF_ERROR(CheckAgainstPlan(specs, plan));
   GS_RETURN_IF_ERROR(CheckBuckets(buckets, plan));
 
-  const std::vector<NamedParameter> named = TrainableParametersOf(module);
   const std::vector<Place> places = PlacesOf(plan);
   c10::NoGradGuard no_grad;
   FlatParameters flat;

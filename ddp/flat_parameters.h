@@ -67,7 +67,8 @@ class FlatParameters {
 
   // The same where buckets share the memory of their parameters: as soon as a bucket has its values,
   // in order of buckets, `stored` takes them. What the parameters are afterwards is whatever lies in
-  // that memory.
+  // that memory. The module may be on another device than the buckets: it comes to theirs a bucket
+  // at a time, and never whole.
   static absl::StatusOr<FlatParameters> Bind(const torch::nn::Module& module, const Plan& plan,
                                              const std::vector<GradBucket>& buckets,
                                              const std::function<absl::Status(int bucket)>& stored);

@@ -267,6 +267,11 @@ int FakeGpu::live_objects() const {
   return static_cast<int>(live_.size() + memory_.size() + registered_.size() + imported_.size());
 }
 
+size_t FakeGpu::most_device_bytes() const {
+  MutexLock lock(&mutex_);
+  return most_device_bytes_;
+}
+
 std::vector<GpuStream> FakeGpu::streams() const {
   MutexLock lock(&mutex_);
   return streams_;
@@ -454,7 +459,12 @@ bool FakeGpu::Known(const void* memory, size_t bytes) const {
 }
 
 absl::StatusOr<void*> FakeGpu::AllocateDevice(size_t bytes) {
-  return Allocate("AllocateDevice", bytes);
+  GS_ASSIGN_OR_RETURN(void* const memory, Allocate("AllocateDevice", bytes));
+  MutexLock lock(&mutex_);
+  size_t all = 0;
+  for (const auto& [begin, size] : memory_) all += pinned_.count(begin) > 0 ? 0 : size;
+  most_device_bytes_ = std::max(most_device_bytes_, all);
+  return memory;
 }
 
 void FakeGpu::ReleaseDevice(void* memory) {
@@ -467,10 +477,19 @@ void FakeGpu::ReleaseDevice(void* memory) {
 }
 
 absl::StatusOr<void*> FakeGpu::AllocatePinned(size_t bytes) {
-  return Allocate("AllocatePinned", bytes);
+  GS_ASSIGN_OR_RETURN(void* const memory, Allocate("AllocatePinned", bytes));
+  MutexLock lock(&mutex_);
+  pinned_.insert(reinterpret_cast<uintptr_t>(memory));
+  return memory;
 }
 
-void FakeGpu::ReleasePinned(void* memory) { ReleaseAtOnce(memory); }
+void FakeGpu::ReleasePinned(void* memory) {
+  {
+    MutexLock lock(&mutex_);
+    pinned_.erase(reinterpret_cast<uintptr_t>(memory));
+  }
+  ReleaseAtOnce(memory);
+}
 
 absl::Status FakeGpu::Copy(void* to, const void* from, size_t bytes, GpuStream stream) {
   GS_RETURN_IF_ERROR(Call("Copy"));

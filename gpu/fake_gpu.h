@@ -77,6 +77,9 @@ class FakeGpu : public GpuApi {
   // Not given back yet: streams, events, memory, registrations, imports.
   int live_objects() const;
 
+  // The most that AllocateDevice() had given out at a time; each allocation fills whole 256 bytes.
+  size_t most_device_bytes() const;
+
   // The streams among them, in the order of their creation.
   std::vector<GpuStream> streams() const;
 
@@ -168,6 +171,8 @@ class FakeGpu : public GpuApi {
   std::vector<std::string> misuses_ ABSL_GUARDED_BY(mutex_);
   std::vector<void*> freed_in_use_ ABSL_GUARDED_BY(mutex_);
   std::map<uintptr_t, size_t> memory_ ABSL_GUARDED_BY(mutex_);      // device and pinned: bytes
+  std::set<uintptr_t> pinned_ ABSL_GUARDED_BY(mutex_);              // of these
+  size_t most_device_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<uintptr_t, size_t> registered_ ABSL_GUARDED_BY(mutex_);  // bytes
   std::map<uintptr_t, size_t> imported_ ABSL_GUARDED_BY(mutex_);    // bytes
 };

@@ -158,6 +158,16 @@ TEST(FakeGpuTest, DestroyingAStreamWaitsForNothing) {
   EXPECT_EQ(*memory->floats(), 6);
 }
 
+TEST(FakeGpuTest, CountsMemoryOfTheDeviceAndNotPinnedMemory) {
+  const auto gpu = std::make_shared<FakeGpu>();
+  EXPECT_EQ(gpu->most_device_bytes(), 0u);
+  const auto kept = *GpuMemory::OnDevice(gpu, 257);
+  GpuMemory::OnDevice(gpu, 1).value().reset();
+  GpuMemory::OnDevice(gpu, 256).value().reset();
+  const auto pinned = *GpuMemory::Pinned(gpu, 4096);
+  EXPECT_EQ(gpu->most_device_bytes(), 512u + 256u);
+}
+
 TEST(FakeGpuTest, MemoryThatGoesWhileWorkUsesItIsAMisuse) {
   const auto gpu = std::make_shared<FakeGpu>();
   const ScopedStream stream = *ScopedStream::Create(gpu);

@@ -18,6 +18,11 @@ absl::Status CheckZero(int zero, const JobSpec& spec) {
   if (zero >= 2 && !spec.consistency.bulk()) {
     return refuse(absl::StrCat("0 or 1 with --consistency=", ConsistencyName(spec.consistency)));
   }
+  if (zero >= 2 && BetweenGpus(spec.link)) {
+    return refuse(absl::StrCat("0 or 1 with --link=", LinkName(spec.link),
+                               ", whose owners keep on GPUs what is theirs (or --link=grpc or "
+                               "shm)"));
+  }
   if (zero < 3) return absl::OkStatus();
   if (spec.topology == Topology::kLocal) {
     return refuse("0 to 2 with --topology=local, where nobody else is");

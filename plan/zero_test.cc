@@ -28,6 +28,10 @@ TEST(ZeroTest, RingsAndServersMayHaveAnyAndOthersAreRefused) {
   spec.codec = Codec();
   spec.link = Link::kGloo;
   refused(1, "--zero: expected 0 with --link=gloo");
+  for (const Link link : {Link::kNccl, Link::kCudaIpc}) {
+    spec.link = link;
+    refused(2, "--zero: expected 0 or 1 with --link=" + LinkName(link));
+  }
   spec.link = Link::kAuto;
   spec.consistency = *ParseConsistency("ssp:2");
   refused(2, "--zero: expected 0 or 1 with --consistency=ssp:2");

@@ -6,14 +6,21 @@
 #include "ATen/ops/from_blob.h"
 #include "base/status_macros.h"
 #include "c10/core/TensorOptions.h"
+#include "plan/bucket_slots.h"
 
 namespace gradsync {
 namespace {
 
-absl::StatusOr<at::Tensor> AllocateFlat(const std::shared_ptr<GpuApi>& gpu, int64_t numel) {
-  GS_ASSIGN_OR_RETURN(std::shared_ptr<GpuMemory> memory,
-                      GpuMemory::OnDevice(gpu, static_cast<size_t>(numel) * sizeof(float)));
-  return TensorOver(*gpu, std::move(memory), 0, numel);
+using Slots = std::vector<std::shared_ptr<GpuMemory>>;
+
+absl::StatusOr<Slots> AllocateSlots(const Plan& plan, int slots,
+                                    const std::shared_ptr<GpuApi>& gpu) {
+  Slots memory;
+  for (int64_t elements : SlotElements(plan, slots)) {
+    GS_ASSIGN_OR_RETURN(memory.emplace_back(),
+                        GpuMemory::OnDevice(gpu, static_cast<size_t>(elements) * sizeof(float)));
+  }
+  return memory;
 }
 
 }  // namespace
@@ -33,11 +40,15 @@ at::Tensor TensorOver(const GpuApi& gpu, std::shared_ptr<GpuMemory> memory, size
 
 absl::StatusOr<std::vector<GradBucket>> AllocateDeviceBuckets(const Plan& plan,
                                                               const std::shared_ptr<GpuApi>& gpu) {
+  const BucketSlots& slots = plan.slots();
+  GS_ASSIGN_OR_RETURN(const Slots grads, AllocateSlots(plan, slots.gradients, gpu));
+  GS_ASSIGN_OR_RETURN(const Slots params, AllocateSlots(plan, slots.parameters, gpu));
   std::vector<GradBucket> buckets;
-  for (const BucketPlan& bucket : plan.buckets()) {
-    GradBucket& flat = buckets.emplace_back();
-    GS_ASSIGN_OR_RETURN(flat.grad, AllocateFlat(gpu, bucket.numel));
-    GS_ASSIGN_OR_RETURN(flat.param, AllocateFlat(gpu, bucket.numel));
+  for (size_t b = 0; b < plan.buckets().size(); ++b) {
+    const int bucket = static_cast<int>(b);
+    const int64_t numel = plan.buckets()[b].numel;
+    buckets.push_back({TensorOver(*gpu, grads[SlotOf(bucket, slots.gradients)], 0, numel),
+                       TensorOver(*gpu, params[SlotOf(bucket, slots.parameters)], 0, numel)});
   }
   return buckets;
 }

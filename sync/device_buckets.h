@@ -21,7 +21,8 @@ c10::Device TensorDevice(const GpuApi* gpu);
 at::Tensor TensorOver(const GpuApi& gpu, std::shared_ptr<GpuMemory> memory, size_t offset,
                       int64_t numel);
 
-// Buckets in memory of the GPU: 256-byte aligned, zeroed, kept alive by the tensors.
+// Buckets in memory of the GPU, in as many slots as the plan has (plan/bucket_slots.h): 256-byte
+// aligned, zeroed, each slot kept alive by the tensors that lie in it.
 // Errors: RESOURCE_EXHAUSTED, and those of GpuApi.
 absl::StatusOr<std::vector<GradBucket>> AllocateDeviceBuckets(const Plan& plan,
                                                               const std::shared_ptr<GpuApi>& gpu);

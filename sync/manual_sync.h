@@ -32,6 +32,13 @@ inline Plan ThreeBuckets() {
       optimizer, /*world_size=*/1, /*chunk_bytes=*/512);
 }
 
+// The same, of which the first and the last share their memory.
+inline Plan ThreeBucketsInTwoSlots() {
+  BucketSlots slots;
+  slots.gradients = slots.parameters = 2;
+  return *ThreeBuckets().WithSlots(slots);
+}
+
 inline StepOptions Step(int64_t number) {
   StepOptions step;
   step.step = number;
@@ -39,7 +46,7 @@ inline StepOptions Step(int64_t number) {
 }
 
 // A backend on the host whose exchanges end when the test says so. An exchange turns `grad` g into
-// 10 g.
+// 10 g. Where the plan has slots of parameters the test says what a gather brings.
 class ManualSync : public GradientSync {
  public:
   // What was launched so far.
@@ -68,6 +75,30 @@ class ManualSync : public GradientSync {
     promises_[bucket].Resolve(absl::OkStatus());
   }
 
+  // The buckets that were gathered so far.
+  std::vector<int> gathered() const {
+    MutexLock lock(&mutex_);
+    return gathered_;
+  }
+
+  // Until there have been so many gathers.
+  void AwaitGathers(size_t count) const {
+    MutexLock lock(&mutex_);
+    while (gathered_.size() < count) changed_.Wait(&mutex_);
+  }
+
+  void ResolveGather(int bucket, float value) {
+    MutexLock lock(&mutex_);
+    std::fill_n(memory_[bucket].param, kNumel, value);
+    gathers_[bucket].Resolve(absl::OkStatus());
+  }
+
+  // The first element of each bucket that was stored.
+  std::vector<float> stored() const {
+    MutexLock lock(&mutex_);
+    return stored_;
+  }
+
   // The update is at the owner, which is the host.
   void OwnParameters() { owner_ = true; }
   void SetParameters(float value) {
@@ -80,6 +111,7 @@ class ManualSync : public GradientSync {
     std::vector<GradBucket> buckets = *AllocateBuckets(plan);
     memory_ = MemoryOf(buckets);
     promises_.assign(memory_.size(), SyncPromise("nothing"));
+    gathers_.assign(memory_.size(), SyncPromise("nothing"));
     return buckets;
   }
   // Every parameter p becomes 10 p.
@@ -100,6 +132,19 @@ class ManualSync : public GradientSync {
     changed_.SignalAll();
     return promises_[bucket].handle();
   }
+  SyncHandle Gather(int bucket) override {
+    MutexLock lock(&mutex_);
+    if (!status_.ok()) return ResolvedHandle(status_);
+    gathered_.push_back(bucket);
+    gathers_[bucket] = SyncPromise("a gather");
+    changed_.SignalAll();
+    return gathers_[bucket].handle();
+  }
+  absl::Status StoreParameters(int bucket, Deadline) override {
+    MutexLock lock(&mutex_);
+    stored_.push_back(memory_[bucket].param[0]);
+    return status_;
+  }
   SyncIdentity identity() const override { return {Backend::kLocal}; }
   UpdateSite update_site() const override {
     return owner_ ? UpdateSite::kOwner : UpdateSite::kWorker;
@@ -119,6 +164,7 @@ class ManualSync : public GradientSync {
     MutexLock lock(&mutex_);
     if (status_.ok()) status_ = std::move(reason);
     for (const SyncPromise& promise : promises_) promise.Resolve(status_);
+    for (const SyncPromise& promise : gathers_) promise.Resolve(status_);
   }
   absl::Status Shutdown(Deadline) override { return status(); }
   WireStats wire_stats() const override { return {}; }
@@ -130,8 +176,11 @@ class ManualSync : public GradientSync {
   mutable CondVar changed_;
   std::vector<BucketMemory> memory_ ABSL_GUARDED_BY(mutex_);
   std::vector<SyncPromise> promises_ ABSL_GUARDED_BY(mutex_);
+  std::vector<SyncPromise> gathers_ ABSL_GUARDED_BY(mutex_);  // by bucket: the last
   std::vector<int> launched_ ABSL_GUARDED_BY(mutex_);
   std::vector<float> seen_ ABSL_GUARDED_BY(mutex_);
+  std::vector<int> gathered_ ABSL_GUARDED_BY(mutex_);
+  std::vector<float> stored_ ABSL_GUARDED_BY(mutex_);
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
 };
 

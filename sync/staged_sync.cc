@@ -18,6 +18,7 @@
 #include "base/mutex.h"
 #include "base/status_macros.h"
 #include "gpu/gpu_resources.h"
+#include "plan/bucket_slots.h"
 #include "sync/device_buckets.h"
 #include "sync/flat_buckets.h"
 #include "sync/launch_order.h"
@@ -89,13 +90,16 @@ class StagedSync : public GradientSync {
       alarm_->ring = [this](absl::Status status) { Abort(std::move(status)); };
     }
     launcher_ = std::thread([this] { LaunchLoop(); });
-    finisher_ = std::thread([this] { FinishLoop(); });
+    finishers_[kLaunch] = std::thread([this] { FinishLoop(kLaunch); });
+    finishers_[kGather] = std::thread([this] { FinishLoop(kGather); });
   }
   ~StagedSync() override;
 
   absl::StatusOr<std::vector<GradBucket>> Bind(const Plan& plan, Deadline deadline) override;
   absl::Status BroadcastParameters(Deadline deadline) override;
   SyncHandle Launch(const StepOptions& step, int bucket) override;
+  SyncHandle Gather(int bucket) override;
+  absl::Status StoreParameters(int bucket, Deadline deadline) override;
   UpdateSite update_site() const override { return host_->update_site(); }
   SyncIdentity identity() const override { return host_->identity(); }
   std::shared_ptr<GpuApi> gpu() const override { return gpu_; }
@@ -116,37 +120,55 @@ class StagedSync : public GradientSync {
 
     BucketMemory device;
     BucketMemory host;
-    ScopedEvent ready;              // on the compute stream: the gradient is complete
+    ScopedEvent ready;              // on the compute stream: the gradient is complete, or what lies
+                                    // where parameters are gathered is no longer used
     ScopedEvent down;               // the gradient is on the host
-    std::shared_ptr<CopyEvent> up;  // the result is on the device
+    std::shared_ptr<CopyEvent> up;  // the result, or what was gathered, is on the device
     SyncPromiseSeries promises;
   };
 
-  // A launch on its way through the threads.
-  struct Launched {
-    StepOptions step;
+  // What the host is asked for. Both have a copy that the host waits for: a launch that of its
+  // gradient to the host, a gather that of what was gathered to the same memory before, to the GPU.
+  enum Kind { kLaunch, kGather, kKinds };
+
+  // On its way through the threads.
+  struct Request {
+    Kind kind;
+    StepOptions step;  // of a launch
     int bucket;
     SyncPromise promise;
   };
-  struct Exchanged {
-    Launched launch;
+  struct Asked {
+    Request request;
     SyncHandle handle;
   };
 
+  // The number of a gather, from 1 on.
+  struct Gathered {
+    int64_t number = 0;
+    int bucket = 0;
+  };
+
   absl::Status Allocate(const Plan& plan, const std::vector<GradBucket>& host_buckets);
-  SyncHandle Queue(Launched launch);
+  bool sharded() const { return slots_.parameters > 0; }
+  SyncHandle Queue(Request request);
   absl::Status QueueCopyDown(Bucket& bucket);
   absl::Status QueueCopyUp(Bucket& bucket);
+  absl::Status QueueGathered(Bucket& bucket);
+  absl::Status QueueParametersDown(Bucket& bucket);
+  absl::Status CountCopy(Kind kind, const ScopedStream& stream);
   absl::Status CopyParametersUp();
   absl::Status CopyParametersDown();
   absl::Status FailGroup(const absl::Status& status);
   void Drain(const ScopedStream& stream);
 
   void LaunchLoop();
-  bool AwaitCopy(const Launched& launch);
+  bool AwaitTurn(const Request& request);
+  bool AwaitCopies(Kind kind, int64_t count, const ScopedEvent& last);
   SyncHandle LaunchOnHost(const StepOptions& step, int bucket);
-  void FinishLoop();
-  void Finish(const Exchanged& exchanged);
+  SyncHandle GatherOnHost(int bucket);
+  void FinishLoop(Kind kind);
+  void Finish(const Asked& asked);
 
   const std::shared_ptr<GpuApi> gpu_;
 
@@ -163,15 +185,21 @@ class StagedSync : public GradientSync {
 
   Mutex mutex_;
   CondVar changed_;
-  std::deque<Launched> launched_ ABSL_GUARDED_BY(mutex_);
-  std::deque<Exchanged> exchanged_ ABSL_GUARDED_BY(mutex_);
-  int64_t launches_ ABSL_GUARDED_BY(mutex_) = 0;     // taken by the launcher, with the current one
-  int64_t copies_down_ ABSL_GUARDED_BY(mutex_) = 0;  // ended, in the order of launches
-  bool failed_ ABSL_GUARDED_BY(mutex_) = false;      // copies need not be waited for any more
+  std::deque<Request> requests_ ABSL_GUARDED_BY(mutex_);
+  std::deque<Asked> asked_[kKinds] ABSL_GUARDED_BY(mutex_);
+  bool used_ ABSL_GUARDED_BY(mutex_) = false;                // there was a request
+  int64_t copies_[kKinds] ABSL_GUARDED_BY(mutex_) = {0, 0};  // ended, in the order of requests
+  bool failed_ ABSL_GUARDED_BY(mutex_) = false;  // copies need not be waited for any more
   bool launcher_done_ ABSL_GUARDED_BY(mutex_) = false;
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;
 
+  // The launcher's.
+  int64_t launches_ = 0;
+  int64_t gathers_ = 0;
+  std::vector<Gathered> newest_;  // by slot of parameters
+
   // Made by Bind(). Streams and events go first, then pins, then memory.
+  BucketSlots slots_;
   std::vector<GradBucket> host_buckets_;
   std::vector<GradBucket> device_buckets_;
   std::vector<RegisteredMemory> pinned_;
@@ -181,7 +209,7 @@ class StagedSync : public GradientSync {
   std::vector<std::unique_ptr<Bucket>> buckets_;
 
   std::thread launcher_;  // last: use all of the above
-  std::thread finisher_;
+  std::thread finishers_[kKinds];
 };
 
 StagedSync::~StagedSync() {
@@ -189,12 +217,12 @@ StagedSync::~StagedSync() {
   {
     MutexLock lock(&mutex_);
     closing_ = true;
-    busy = launches_ > 0 || !launched_.empty();
+    busy = used_;
     changed_.SignalAll();
   }
   if (busy && !left_) Abort(absl::CancelledError("this rank left without Shutdown"));
   launcher_.join();
-  finisher_.join();
+  for (std::thread& finisher : finishers_) finisher.join();
   {
     MutexLock lock(&alarm_->mutex);
     alarm_->ring = nullptr;
@@ -224,10 +252,8 @@ absl::StatusOr<std::vector<GradBucket>> StagedSync::Bind(const Plan& plan, Deadl
 absl::Status StagedSync::Allocate(const Plan& plan, const std::vector<GradBucket>& host_buckets) {
   host_buckets_ = host_buckets;
   order_ = LaunchOrder(static_cast<int>(plan.buckets().size()));
-  if (!(plan.slots() == BucketSlots())) {
-    return absl::InvalidArgumentError(
-        "buckets that share memory: expected buckets in the host's memory, found a GPU's");
-  }
+  slots_ = plan.slots();
+  newest_.resize(SlotElements(plan, slots_.parameters).size());
   GS_ASSIGN_OR_RETURN(device_buckets_, AllocateDeviceBuckets(plan, gpu_));
   const std::vector<BucketMemory> host = MemoryOf(host_buckets_);
   const std::vector<BucketMemory> device = MemoryOf(device_buckets_);
@@ -275,19 +301,30 @@ SyncHandle StagedSync::Launch(const StepOptions& step, int bucket) {
   absl::Status in_order = order_.Check(step, bucket);
   if (!in_order.ok()) {
     Abort(std::move(in_order));
-    return Queue({step, kNoBucket, SyncPromise("a launch out of order")});
+    return Queue({kLaunch, step, kNoBucket, SyncPromise("a launch out of order")});
   }
   const SyncPromise& promise = buckets_[bucket]->promises.Begin(step.step);
-  if (!host_->status().ok()) return order_.Launched(Queue({step, kNoBucket, promise}));
+  if (!host_->status().ok()) return order_.Launched(Queue({kLaunch, step, kNoBucket, promise}));
   absl::Status queued = QueueCopyDown(*buckets_[bucket]);
   if (!queued.ok()) Abort(std::move(queued));
-  return order_.Launched(Queue({step, bucket, promise}));
+  return order_.Launched(Queue({kLaunch, step, bucket, promise}));
 }
 
-SyncHandle StagedSync::Queue(Launched launch) {
-  const SyncHandle handle = launch.promise.handle();
+SyncHandle StagedSync::Gather(int bucket) {
+  const bool known = bucket >= 0 && bucket < static_cast<int>(buckets_.size());
+  if (!bound_ || left_ || !sharded() || !known) return GatherOnHost(bucket);  // says why not
+  const SyncPromise promise(absl::StrCat("gather of bucket ", bucket));
+  if (!host_->status().ok()) return Queue({kGather, StepOptions(), kNoBucket, promise});
+  absl::Status recorded = gpu_->Record(buckets_[bucket]->ready.get(), gpu_->ComputeStream());
+  if (!recorded.ok()) Abort(std::move(recorded));
+  return Queue({kGather, StepOptions(), bucket, promise});
+}
+
+SyncHandle StagedSync::Queue(Request request) {
+  const SyncHandle handle = request.promise.handle();
   MutexLock lock(&mutex_);
-  launched_.push_back(std::move(launch));
+  used_ = true;
+  requests_.push_back(std::move(request));
   changed_.SignalAll();
   return handle;
 }
@@ -301,52 +338,69 @@ absl::Status StagedSync::QueueCopyDown(Bucket& bucket) {
                                 static_cast<size_t>(bucket.host.numel) * sizeof(float),
                                 down_stream_.get()));
   GS_RETURN_IF_ERROR(gpu_->Record(bucket.down.get(), down_stream_.get()));
+  return CountCopy(kLaunch, down_stream_);
+}
+
+absl::Status StagedSync::CountCopy(Kind kind, const ScopedStream& stream) {
   return gpu_->RunOnHost(
-      [this] {
+      [this, kind] {
         MutexLock lock(&mutex_);
-        ++copies_down_;
+        ++copies_[kind];
         changed_.SignalAll();
       },
-      down_stream_.get());
+      stream.get());
 }
 
 void StagedSync::LaunchLoop() {
   while (true) {
-    absl::optional<Launched> launch;
+    absl::optional<Request> request;
     {
       MutexLock lock(&mutex_);
-      while (launched_.empty() && !closing_) changed_.Wait(&mutex_);
-      if (launched_.empty()) {
+      while (requests_.empty() && !closing_) changed_.Wait(&mutex_);
+      if (requests_.empty()) {
         launcher_done_ = true;
         changed_.SignalAll();
         return;
       }
-      launch = std::move(launched_.front());
-      launched_.pop_front();
-      ++launches_;
+      request = std::move(requests_.front());
+      requests_.pop_front();
     }
-    const bool copied = launch->bucket != kNoBucket && AwaitCopy(*launch);
-    SyncHandle handle = LaunchOnHost(launch->step, copied ? launch->bucket : kNoBucket);
+    const Kind kind = request->kind;
+    const int bucket = AwaitTurn(*request) ? request->bucket : kNoBucket;
+    SyncHandle handle = kind == kGather && bucket != kNoBucket
+                            ? GatherOnHost(bucket)
+                            : LaunchOnHost(request->step, bucket);
     MutexLock lock(&mutex_);
-    exchanged_.push_back({*std::move(launch), std::move(handle)});
+    asked_[kind].push_back({*std::move(request), std::move(handle)});
     changed_.SignalAll();
   }
 }
 
-// Whether the gradient is on the host. If not, the group has failed.
-bool StagedSync::AwaitCopy(const Launched& launch) {
+// Whether the host can be asked. If not, the group has failed.
+bool StagedSync::AwaitTurn(const Request& request) {
+  if (request.bucket == kNoBucket) return false;
+  if (request.kind == kLaunch) {
+    return AwaitCopies(kLaunch, ++launches_, buckets_[request.bucket]->down);
+  }
+  Gathered& newest = newest_[SlotOf(request.bucket, slots_.parameters)];
+  const Gathered before = std::exchange(newest, {++gathers_, request.bucket});
+  return AwaitCopies(kGather, before.number, buckets_[before.bucket]->up->event);
+}
+
+// Whether so many have ended, of which `last` says that the last one has.
+bool StagedSync::AwaitCopies(Kind kind, int64_t count, const ScopedEvent& last) {
   while (true) {
     {
       MutexLock lock(&mutex_);
       const Deadline look = Deadline::In(kLook);
-      while (copies_down_ < launches_ && !failed_) {
+      while (copies_[kind] < count && !failed_) {
         if (changed_.WaitWithDeadline(&mutex_, look)) break;
       }
       if (failed_) return false;
-      if (copies_down_ >= launches_) return true;
+      if (copies_[kind] >= count) return true;
     }
     // A driver that met an error of the GPU calls nobody back.
-    const absl::Status alive = gpu_->Done(buckets_[launch.bucket]->down.get()).status();
+    const absl::Status alive = gpu_->Done(last.get()).status();
     if (!alive.ok()) Abort(alive);
     if (!host_->status().ok()) return false;
   }
@@ -357,28 +411,43 @@ SyncHandle StagedSync::LaunchOnHost(const StepOptions& step, int bucket) {
   return host_->Launch(step, bucket);
 }
 
-void StagedSync::FinishLoop() {
+SyncHandle StagedSync::GatherOnHost(int bucket) {
+  MutexLock lock(&host_mutex_);
+  return host_->Gather(bucket);
+}
+
+// Gathers have a thread of their own: what computes next must not wait for the gradients before it.
+void StagedSync::FinishLoop(Kind kind) {
   while (true) {
-    absl::optional<Exchanged> exchanged;
+    absl::optional<Asked> asked;
     {
       MutexLock lock(&mutex_);
-      while (exchanged_.empty() && !launcher_done_) changed_.Wait(&mutex_);
-      if (exchanged_.empty()) return;
-      exchanged = std::move(exchanged_.front());
-      exchanged_.pop_front();
+      while (asked_[kind].empty() && !launcher_done_) changed_.Wait(&mutex_);
+      if (asked_[kind].empty()) return;
+      asked = std::move(asked_[kind].front());
+      asked_[kind].pop_front();
     }
-    Finish(*exchanged);
+    Finish(*asked);
   }
 }
 
-void StagedSync::Finish(const Exchanged& exchanged) {
-  absl::Status status = exchanged.handle.Wait(Deadline::Never());
-  const int bucket = exchanged.launch.bucket;
-  if (!status.ok() || bucket == kNoBucket) return exchanged.launch.promise.Resolve(status);
-  status = QueueCopyUp(*buckets_[bucket]);
-  if (!status.ok()) return exchanged.launch.promise.Resolve(FailGroup(status));
-  exchanged.launch.promise.Resolve(absl::OkStatus(),
-                                   [up = buckets_[bucket]->up] { return up->Join(); });
+void StagedSync::Finish(const Asked& asked) {
+  const Request& request = asked.request;
+  absl::Status status = asked.handle.Wait(Deadline::Never());
+  // Owners that keep the parameters return nothing.
+  const bool kept = request.kind == kLaunch && sharded();
+  if (!status.ok() || request.bucket == kNoBucket || kept) return request.promise.Resolve(status);
+  Bucket& bucket = *buckets_[request.bucket];
+  status = request.kind == kLaunch ? QueueCopyUp(bucket) : QueueGathered(bucket);
+  if (!status.ok()) return request.promise.Resolve(FailGroup(status));
+  request.promise.Resolve(absl::OkStatus(), [up = bucket.up] { return up->Join(); });
+}
+
+absl::Status StagedSync::QueueGathered(Bucket& bucket) {
+  // What lies there may be computed with until then.
+  GS_RETURN_IF_ERROR(gpu_->StreamWait(up_stream_.get(), bucket.ready.get()));
+  GS_RETURN_IF_ERROR(QueueCopyUp(bucket));
+  return CountCopy(kGather, up_stream_);
 }
 
 absl::Status StagedSync::QueueCopyUp(Bucket& bucket) {
@@ -390,14 +459,18 @@ absl::Status StagedSync::QueueCopyUp(Bucket& bucket) {
   return gpu_->Record(bucket.up->event.get(), up_stream_.get());
 }
 
+absl::Status StagedSync::QueueParametersDown(Bucket& bucket) {
+  GS_RETURN_IF_ERROR(gpu_->Record(bucket.ready.get(), gpu_->ComputeStream()));
+  GS_RETURN_IF_ERROR(gpu_->StreamWait(down_stream_.get(), bucket.ready.get()));
+  GS_RETURN_IF_ERROR(gpu_->Copy(bucket.host.param, bucket.device.param,
+                                static_cast<size_t>(bucket.host.numel) * sizeof(float),
+                                down_stream_.get()));
+  return gpu_->Record(bucket.down.get(), down_stream_.get());
+}
+
 absl::Status StagedSync::CopyParametersDown() {
   for (const std::unique_ptr<Bucket>& bucket : buckets_) {
-    GS_RETURN_IF_ERROR(gpu_->Record(bucket->ready.get(), gpu_->ComputeStream()));
-    GS_RETURN_IF_ERROR(gpu_->StreamWait(down_stream_.get(), bucket->ready.get()));
-    GS_RETURN_IF_ERROR(gpu_->Copy(bucket->host.param, bucket->device.param,
-                                  static_cast<size_t>(bucket->host.numel) * sizeof(float),
-                                  down_stream_.get()));
-    GS_RETURN_IF_ERROR(gpu_->Record(bucket->down.get(), down_stream_.get()));
+    GS_RETURN_IF_ERROR(QueueParametersDown(*bucket));
   }
   for (const std::unique_ptr<Bucket>& bucket : buckets_) {
     GS_RETURN_IF_ERROR(gpu_->Synchronize(bucket->down.get()));
@@ -424,7 +497,7 @@ absl::Status StagedSync::CopyParametersUp() {
 }
 
 absl::Status StagedSync::BroadcastParameters(Deadline deadline) {
-  if (!bound_ || left_) {
+  if (!bound_ || left_ || sharded()) {
     MutexLock lock(&host_mutex_);
     return host_->BroadcastParameters(deadline);  // which says why not
   }
@@ -439,12 +512,24 @@ absl::Status StagedSync::BroadcastParameters(Deadline deadline) {
   return copied.ok() ? copied : FailGroup(copied);
 }
 
+absl::Status StagedSync::StoreParameters(int bucket, Deadline deadline) {
+  const bool known = bucket >= 0 && bucket < static_cast<int>(buckets_.size());
+  if (bound_ && !left_ && sharded() && known) {
+    GS_RETURN_IF_ERROR(host_->status());
+    absl::Status copied = QueueParametersDown(*buckets_[bucket]);
+    if (copied.ok()) copied = gpu_->Synchronize(buckets_[bucket]->down.get());
+    if (!copied.ok()) return FailGroup(copied);
+  }
+  MutexLock lock(&host_mutex_);
+  return host_->StoreParameters(bucket, deadline);
+}
+
 absl::Status StagedSync::Settle(Deadline deadline) {
   {
     MutexLock lock(&host_mutex_);
     GS_RETURN_IF_ERROR(host_->Settle(deadline));
   }
-  if (!bound_ || update_site() != UpdateSite::kOwner) return absl::OkStatus();
+  if (!bound_ || sharded() || update_site() != UpdateSite::kOwner) return absl::OkStatus();
   absl::Status copied = CopyParametersUp();
   return copied.ok() ? copied : FailGroup(copied);
 }

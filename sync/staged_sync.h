@@ -19,6 +19,12 @@ namespace gradsync {
 //            exchanges go on while later gradients are computed. When that is resolved, another
 //            thread queues the copy of the result (`grad` under kWorker, `param` under kOwner) back
 //            to the GPU, on a third stream.
+//   Gather   asks `host`, in the order of all calls of Launch() and Gather(), as soon as what was
+//            gathered to the same memory before has left it for the GPU; so exchanges go on while
+//            earlier buckets are computed with. When that is resolved, a thread queues the copy to
+//            the GPU, after what was queued on the calling thread's compute stream by the time of
+//            the call, which may use what lies there. Launches then return nothing, and what is
+//            said of their copies back holds for those of gathers.
 //   handle   resolved when the copy back is queued. Wait() then makes the compute stream of its
 //            caller wait for the copy; the caller itself waits for the exchange, not for the GPU.
 //   host     The buckets of `host` are pinned where they are (GpuApi::RegisterHost()), so the GPU
@@ -26,12 +32,14 @@ namespace gradsync {
 //            the host copies nothing. Buffers of our own beside them would cost two more copies of
 //            every bucket in the host's memory, whose bandwidth is what limits exchanges on one
 //            host (docs/shared_memory.md).
+//   slots    Buckets that share memory share it in both places, so the GPU has no more of gradients
+//            and parameters than their slots.
 //   kOwner   Owners hold the parameters that were broadcast last: values that the caller writes into
 //            `param` reach them by BroadcastParameters() alone.
 //
-// No call in a step waits for the GPU. Bind() and BroadcastParameters() do, and the destructor,
-// until the copies that were queued are done. With more than one compute stream per bucket the
-// caller must join them before Launch().
+// No call in a step waits for the GPU. Bind(), BroadcastParameters() and StoreParameters() do, and
+// the destructor, until the copies that were queued are done. With more than one compute stream per
+// bucket the caller must join them before Launch(), and before Gather().
 //
 // A call of the GPU that fails ends the group like any failure: `host` is aborted with its status.
 // An error of work on the GPU itself, after which copies never end, is noticed within seconds.

@@ -30,8 +30,8 @@ class StagedSyncTest : public testing::Test {
     EXPECT_EQ(gpu_->unpinned_copies(), 0);
   }
 
-  void Bind() {
-    auto buckets = sync_->Bind(ThreeBuckets(), Soon());
+  void Bind(const Plan& plan = ThreeBuckets()) {
+    auto buckets = sync_->Bind(plan, Soon());
     ASSERT_TRUE(buckets.ok()) << buckets.status();
     buckets_ = *std::move(buckets);
     for (int b = 0; b < kBuckets; ++b) buckets_[b].grad.fill_(b + 1);
@@ -238,6 +238,106 @@ TEST_F(StagedSyncTest, HandlesOutliveASyncThatIsDestroyedInAStep) {
   EXPECT_TRUE(absl::IsCancelled(open.Wait(Soon()))) << open.Wait(Soon());
   EXPECT_TRUE(resolved.Wait(Soon()).ok());
   EXPECT_EQ(grad(0), 10);
+}
+
+TEST_F(StagedSyncTest, TheGpuHasTheSlotsAndNoMore) {
+  host_->OwnParameters();
+  Bind(ThreeBucketsInTwoSlots());
+  constexpr size_t kSlot = 512;  // 100 floats, in whole 256 bytes
+  EXPECT_EQ(gpu_->most_device_bytes(), 4 * kSlot);
+  EXPECT_EQ(buckets_[2].grad.data_ptr(), buckets_[0].grad.data_ptr());
+  EXPECT_EQ(buckets_[2].param.data_ptr(), buckets_[0].param.data_ptr());
+  EXPECT_NE(buckets_[1].param.data_ptr(), buckets_[0].param.data_ptr());
+}
+
+TEST_F(StagedSyncTest, AShardedStepWaitsForTheGpuNowhere) {
+  host_->OwnParameters();
+  Bind(ThreeBucketsInTwoSlots());
+  const int before = gpu_->synchronizations();
+  for (int64_t step = 1; step <= 3; ++step) {
+    for (int b = 0; b < kBuckets; ++b) {
+      const size_t gathers = host_->gathered().size();
+      const SyncHandle gathered = sync_->Gather(b);
+      host_->AwaitGathers(gathers + 1);
+      host_->ResolveGather(b, static_cast<float>(10 * step + b));
+      ASSERT_TRUE(gathered.Wait(Soon()).ok());
+      EXPECT_EQ(buckets_[b].param.data_ptr<float>()[0], 10 * step + b);
+    }
+    for (int b = 0; b < kBuckets; ++b) {
+      buckets_[b].grad.fill_(b);
+      const SyncHandle launched = sync_->Launch(Step(step), b);
+      while (host_->launched().size() < static_cast<size_t>((step - 1) * kBuckets + b + 1)) {
+        std::this_thread::yield();
+      }
+      host_->Resolve(b);
+      ASSERT_TRUE(launched.Wait(Soon()).ok());
+      EXPECT_EQ(grad(b), b);  // nothing came back
+    }
+  }
+  EXPECT_EQ(gpu_->synchronizations(), before);
+  EXPECT_EQ(host_->seen(), (std::vector<float>{0, 1, 2, 0, 1, 2, 0, 1, 2}));
+}
+
+TEST_F(StagedSyncTest, AnyCallThatFailsWhenParametersComeFailsTheGroupWithItsStatus) {
+  for (const std::string method : {"StreamWait", "Copy", "Record", "RunOnHost"}) {
+    const auto gpu = std::make_shared<FakeGpu>();
+    auto manual = std::make_unique<ManualSync>();
+    ManualSync* const host = manual.get();
+    host->OwnParameters();
+    auto sync = CreateStagedSync(std::move(manual), gpu);
+    ASSERT_TRUE(sync->Bind(ThreeBucketsInTwoSlots(), Soon()).ok());
+    const SyncHandle handle = sync->Gather(0);
+    const SyncHandle next = sync->Gather(2);  // to the same memory
+    host->AwaitGathers(1);
+    const absl::Status failure = absl::InternalError(absl::StrCat("no ", method));
+    gpu->FailNext(method, failure);
+    host->ResolveGather(0, 1);
+    EXPECT_EQ(handle.Wait(Soon()), failure);
+    EXPECT_EQ(next.Wait(Soon()), failure);
+    EXPECT_EQ(sync->Gather(1).Wait(Soon()), failure);
+    EXPECT_EQ(sync->Launch(Step(1), 0).Wait(Soon()), failure);
+    EXPECT_EQ(sync->StoreParameters(0, Soon()), failure);
+    EXPECT_EQ(sync->status(), failure);
+    sync.reset();
+    EXPECT_EQ(gpu->live_objects(), 0) << method;
+  }
+}
+
+TEST_F(StagedSyncTest, AGatherThatCannotBeAskedForFailsTheGroup) {
+  host_->OwnParameters();
+  Bind(ThreeBucketsInTwoSlots());
+  const absl::Status failure = absl::InternalError("no Record");
+  gpu_->FailNext("Record", failure);
+  EXPECT_EQ(sync_->Gather(0).Wait(Soon()), failure);
+  EXPECT_EQ(sync_->status(), failure);
+  EXPECT_EQ(host_->gathered(), std::vector<int>());
+}
+
+TEST_F(StagedSyncTest, AnErrorOfTheGpuIsNoticedThoughWhatWasGatheredNeverLeaves) {
+  host_->OwnParameters();
+  Bind(ThreeBucketsInTwoSlots());
+  Notification go;
+  gpu_->Enqueue(up(), [&] { go.WaitForNotification(); });
+  const SyncHandle first = sync_->Gather(0);
+  host_->AwaitGathers(1);
+  host_->ResolveGather(0, 1);
+  AwaitDone(first);
+  const absl::Status failure = absl::InternalError("an illegal memory access");
+  gpu_->FailNext("Done", failure);
+  EXPECT_EQ(sync_->Gather(2).Wait(Soon()), failure);
+  EXPECT_EQ(host_->gathered(), std::vector<int>{0});
+  go.Notify();
+  sync_.reset();
+}
+
+TEST_F(StagedSyncTest, ASyncThatIsDestroyedWhileItGathersCancelsThat) {
+  host_->OwnParameters();
+  Bind(ThreeBucketsInTwoSlots());
+  const SyncHandle open = sync_->Gather(0);
+  const SyncHandle next = sync_->Gather(2);
+  sync_.reset();
+  EXPECT_TRUE(absl::IsCancelled(open.Wait(Soon()))) << open.Wait(Soon());
+  EXPECT_TRUE(absl::IsCancelled(next.Wait(Soon()))) << next.Wait(Soon());
 }
 
 }  // namespace

@@ -115,11 +115,22 @@ TEST(WorkerBadInputTest, FlagsThatDoNotExistOrFit) {
 TEST(WorkerBadInputTest, WhatCannotBeOffloaded) {
   ExpectRefused(kWorker, {"--offload=all"}, {"--offload", "none, optimizer or parameters", "all"});
   ExpectRefused(kWorker, {"--offload=optimizer"}, {"--offload", "--device=cpu", "optimizer"});
+  ExpectRefused(kWorker, {"--offload=parameters"}, {"--offload", "--device=cpu", "parameters"});
   const std::vector<std::string> gpu = {"--device=cuda", "--local_rank=0"};
-  ExpectRefused(kWorker, With(gpu, {"--offload=parameters"}), {"--offload", "--zero=3"});
+  ExpectRefused(kWorker, With(gpu, {"--offload=parameters"}),
+                {"--offload", "none or optimizer", "--zero=3", "--topology=local", "parameters"});
+  const std::vector<std::string> ring = With(gpu, {"--topology=ring", "--master=127.0.0.1:0"});
+  ExpectRefused(kWorker, With(ring, {"--offload=parameters", "--max_norm=1"}),
+                {"--offload", "none or optimizer", "--max_norm", "parameters"});
   for (const std::string link : {"nccl", "cuda_ipc", "gloo"}) {
-    ExpectRefused(kWorker, With(gpu, {"--offload=optimizer", "--topology=ring", "--link=" + link}),
-                  {"--offload", "none with --link=" + link});
+    for (const std::string what : {"optimizer", "parameters"}) {
+      ExpectRefused(kWorker, With(ring, {"--offload=" + what, "--link=" + link}),
+                    {"--offload", "none with --link=" + link, what});
+    }
+  }
+  for (const std::string zero : {"2", "3"}) {
+    ExpectRefused(kWorker, With(ring, {"--zero=" + zero, "--link=nccl"}),
+                  {"--zero", "0 or 1 with --link=nccl", zero});
   }
 }
 

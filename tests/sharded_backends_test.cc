@@ -1,5 +1,6 @@
-// Buckets that share memory, on every backend of the host: the bits of those that do not, every
-// byte on the wire as plan/sharded_job.h says, and memory as it says within 2 %.
+// Buckets that share memory, on every backend of the host, and staged for a GPU: the bits of those
+// that do not, every byte on the wire as plan/sharded_job.h says, and memory as it says within 2 %,
+// on a GPU to the byte.
 
 #include <malloc.h>
 
@@ -16,15 +17,19 @@
 #include "allreduce/ring_gradient_sync.h"
 #include "allreduce/shm_gradient_sync.h"
 #include "base/sanitizers.h"
+#include "gpu/fake_gpu.h"
+#include "gpu/queued_gpu.h"
 #include "group/in_memory_store.h"
 #include "gtest/gtest.h"
 #include "links/grpc_stream.h"
 #include "links/in_process_stream.h"
+#include "plan/bucket_slots.h"
 #include "plan/plan.h"
 #include "plan/sharded_job.h"
 #include "plan/update_site.h"
 #include "plan/wire_traffic.h"
 #include "ps_client/ps_gradient_sync.h"
+#include "sync/staged_sync.h"
 #include "tests/ps_group.h"
 #include "tests/rank_threads.h"
 #include "tests/run_step.h"
@@ -38,10 +43,15 @@ namespace {
 
 constexpr int64_t kSteps = 3;
 
+// Where workers have their buckets: on the host, or staged, in the memory of a fake GPU, whose
+// compute stream may be behind the caller.
+enum class Memory { kHost, kGpu, kLateGpu };
+
 struct Case {
   int workers = 1;
   int servers = 0;   // 0: a ring
   std::string link;  // "in process", "grpc", "shm"
+  Memory memory = Memory::kHost;
 };
 
 OptimizerSpec Momentum() {
@@ -78,8 +88,10 @@ class Job {
         site_(site),
         link_(config.link == "grpc" ? NewGrpcLink() : NewInProcessLink()),
         store_(NewInMemoryStore()),
+        gpus_(config.workers),
         syncs_(config.workers),
-        buckets_(config.workers) {
+        buckets_(config.workers),
+        used_(config.workers) {
     if (config_.servers > 0) {
       PsOptions base;
       base.update_site = site;
@@ -89,6 +101,11 @@ class Job {
     }
     Collective([this](int rank) {
       syncs_[rank] = Create(rank);
+      if (config_.memory != Memory::kHost) {
+        gpus_[rank] = config_.memory == Memory::kGpu ? std::make_shared<FakeGpu>()
+                                                     : std::make_shared<QueuedGpu>();
+        syncs_[rank] = CreateStagedSync(std::move(syncs_[rank]), gpus_[rank]);
+      }
       auto buckets = syncs_[rank]->Bind(plan_, Soon());
       if (buckets.ok()) buckets_[rank] = *std::move(buckets);
       return buckets.status();
@@ -103,7 +120,7 @@ class Job {
   void Begin() {
     Collective([this](int rank) -> absl::Status {
       for (int b = 0; b < buckets(); ++b) {
-        Fill(b, 0.5 + b, rank == 0, &buckets_[rank][b].param);
+        Compute(rank, [=] { Fill(b, 0.5 + b, rank == 0, &buckets_[rank][b].param); });
         if (!sharded()) continue;
         const absl::Status stored = syncs_[rank]->StoreParameters(b, Soon());
         if (!stored.ok()) return stored;
@@ -124,6 +141,7 @@ class Job {
         for (int b = 0; b < buckets(); ++b) {
           const absl::Status gathered = sync.Gather(b).Wait(Soon());
           if (!gathered.ok()) return gathered;
+          Use(rank, b);
         }
       }
       std::vector<SyncHandle> handles;
@@ -133,7 +151,8 @@ class Job {
           const absl::Status free = handles[before].Wait(Soon());
           if (!free.ok()) return free;
         }
-        Fill(b, static_cast<double>(number) / (rank + 3), true, &buckets_[rank][b].grad);
+        const double scale = static_cast<double>(number) / (rank + 3);
+        Compute(rank, [=] { Fill(b, scale, true, &buckets_[rank][b].grad); });
         handles.push_back(sync.Launch(step, b));
       }
       return WaitForAll(handles);
@@ -149,15 +168,23 @@ class Job {
           const absl::Status gathered = syncs_[rank]->Gather(b).Wait(Soon());
           if (!gathered.ok()) return gathered;
         }
-        const at::Tensor& param = buckets_[rank][b].param;
-        const float* values = param.data_ptr<float>();
-        of[rank].insert(of[rank].end(), values, values + param.numel());
+        Compute(rank, [this, rank, b, &of] {
+          const at::Tensor& param = buckets_[rank][b].param;
+          const float* const values = param.data_ptr<float>();
+          of[rank].insert(of[rank].end(), values, values + param.numel());
+        });
       }
-      return absl::OkStatus();
+      return gpus_[rank] == nullptr ? absl::OkStatus() : gpus_[rank]->SynchronizeDevice();
     });
     for (int rank = 1; rank < config_.workers; ++rank) EXPECT_EQ(of[rank], of[0]);
     return of[0];
   }
+
+  // What rank 0 has computed with, up to Parameters(): two elements for each gather.
+  const std::vector<float>& used() const { return used_[0]; }
+
+  // The most that the GPU of a rank has had.
+  size_t device_bytes(int rank) const { return gpus_[rank]->most_device_bytes(); }
 
   // Of workers, since the start.
   std::vector<NodeTraffic> counted() const {
@@ -172,6 +199,22 @@ class Job {
  private:
   bool sharded() const { return plan_.slots().parameters > 0; }
   int buckets() const { return static_cast<int>(plan_.buckets().size()); }
+
+  // In the order of the rank's compute stream.
+  void Compute(int rank, std::function<void()> work) {
+    if (config_.memory == Memory::kHost) return work();
+    FakeGpu& gpu = *gpus_[rank];
+    if (config_.memory == Memory::kLateGpu) gpu.Enqueue(gpu.ComputeStream(), GiveOthersTime);
+    gpu.Enqueue(gpu.ComputeStream(), std::move(work));
+  }
+
+  void Use(int rank, int bucket) {
+    Compute(rank, [this, rank, bucket] {
+      const at::Tensor& param = buckets_[rank][bucket].param;
+      used_[rank].push_back(param.data_ptr<float>()[0]);
+      used_[rank].push_back(param.data_ptr<float>()[param.numel() / 2]);
+    });
+  }
 
   // Padding is zero.
   void Fill(int bucket, double scale, bool with_values, at::Tensor* to) const {
@@ -219,26 +262,54 @@ class Job {
   const std::shared_ptr<StreamLink> link_;
   const std::shared_ptr<KeyValueStore> store_;
   absl::optional<PsGroup> servers_;
+  std::vector<std::shared_ptr<FakeGpu>> gpus_;  // by rank, as all below; null: the host
   std::vector<std::unique_ptr<GradientSync>> syncs_;
-  std::vector<std::vector<GradBucket>> buckets_;  // by rank
+  std::vector<std::vector<GradBucket>> buckets_;
+  std::vector<std::vector<float>> used_;
 };
 
-std::vector<float> Train(const Case& config, const Plan& plan) {
+// `used` gets what was computed with.
+std::vector<float> Train(const Case& config, const Plan& plan, std::vector<float>* used = nullptr) {
   Job job(config, plan, UpdateSite::kOwner);
   job.Begin();
   for (int64_t step = 1; step <= kSteps; ++step) job.Step(step);
-  return job.Parameters();
+  std::vector<float> parameters = job.Parameters();
+  if (used != nullptr) *used = job.used();
+  return parameters;
+}
+
+std::string CaseName(const testing::TestParamInfo<Case>& info) {
+  const Case& c = info.param;
+  return absl::StrCat(c.link == "in process" ? "InProcess" : c.link, "Workers", c.workers,
+                      "Servers", c.servers);
 }
 
 class ShardedBackendsTest : public testing::TestWithParam<Case> {};
 
 TEST_P(ShardedBackendsTest, EndWithTheBitsOfBucketsWithMemoryOfTheirOwn) {
   const Plan plan = UnevenBuckets(GetParam().workers);
-  const std::vector<float> expected = Train(GetParam(), plan);
+  Case on_host = GetParam();
+  on_host.memory = Memory::kHost;
+  const std::vector<float> expected = Train(on_host, plan);
   EXPECT_NE(expected[0], 0.5f);
   EXPECT_EQ(Train(GetParam(), WithSlots(plan, 2, 0)), expected);
   EXPECT_EQ(Train(GetParam(), WithSlots(plan, 2, 2)), expected);
   EXPECT_EQ(Train(GetParam(), WithSlots(plan, 1, 1)), expected);
+}
+
+TEST(LateGpuTest, ComputesWithWhatWasGatheredHoweverFarBehind) {
+  for (const Case& config :
+       {Case{2, 0, "in process"}, Case{2, 1, "in process"}, Case{2, 0, "shm"}}) {
+    for (int slots : {1, 2}) {
+      SCOPED_TRACE(absl::StrCat(config.servers, " servers, ", config.link, ", slots ", slots));
+      const Plan plan = WithSlots(UnevenBuckets(config.workers), slots, slots);
+      Case late = config;
+      late.memory = Memory::kLateGpu;
+      std::vector<float> used, expected;
+      EXPECT_EQ(Train(late, plan, &used), Train(config, plan, &expected));
+      EXPECT_EQ(used, expected);
+    }
+  }
 }
 
 // Workers only: what servers send is what these receive.
@@ -335,6 +406,32 @@ TEST(ShardedMemoryTest, IsWhatTheModelSays) {
   }
 }
 
+// Of floats, in slots that fill whole 256 bytes.
+size_t SlotBytes(const Plan& plan, int slots) {
+  size_t bytes = 0;
+  for (int64_t elements : SlotElements(plan, slots)) {
+    bytes += (static_cast<size_t>(elements) * sizeof(float) + 255) / 256 * 256;
+  }
+  return bytes;
+}
+
+TEST(ShardedMemoryTest, OfAGpuIsThatOfTheSlots) {
+  for (const Case& config :
+       {Case{2, 0, "in process", Memory::kGpu}, Case{2, 1, "shm", Memory::kGpu}}) {
+    const Plan plan = LargePlan(config.workers);
+    for (const auto& [gradients, parameters] :
+         {std::pair(0, 0), std::pair(2, 0), std::pair(2, 3)}) {
+      const Plan each = WithSlots(plan, gradients, parameters);
+      Job job(config, each, UpdateSite::kOwner);
+      job.Begin();
+      job.Step(1);
+      job.Step(2);
+      const size_t expected = SlotBytes(each, gradients) + SlotBytes(each, parameters);
+      EXPECT_EQ(job.device_bytes(0), expected) << gradients << " and " << parameters;
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Jobs, ShardedBackendsTest,
                          testing::Values(Case{1, 0, "in process"}, Case{2, 0, "in process"},
                                          Case{3, 0, "grpc"}, Case{4, 0, "in process"},
@@ -342,11 +439,15 @@ INSTANTIATE_TEST_SUITE_P(Jobs, ShardedBackendsTest,
                                          Case{1, 1, "in process"}, Case{2, 1, "in process"},
                                          Case{3, 2, "grpc"}, Case{4, 3, "in process"},
                                          Case{3, 2, "shm"}, Case{4, 1, "shm"}),
-                         [](const testing::TestParamInfo<Case>& info) {
-                           const Case& c = info.param;
-                           return absl::StrCat(c.link == "in process" ? "InProcess" : c.link,
-                                               "Workers", c.workers, "Servers", c.servers);
-                         });
+                         CaseName);
+
+// Owners on the host, who keep for GPUs.
+INSTANTIATE_TEST_SUITE_P(
+    Staged, ShardedBackendsTest,
+    testing::Values(Case{1, 0, "in process", Memory::kGpu}, Case{2, 0, "grpc", Memory::kGpu},
+                    Case{3, 0, "shm", Memory::kGpu}, Case{2, 1, "in process", Memory::kGpu},
+                    Case{3, 2, "grpc", Memory::kGpu}, Case{2, 2, "shm", Memory::kGpu}),
+    CaseName);
 
 }  // namespace
 }  // namespace gradsync

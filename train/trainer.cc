@@ -128,7 +128,9 @@ class TrainerImpl : public Trainer {
                         Checkpointer::Create(options_.checkpoint, rank_,
                                              inputs_.sampler->options().world_size, inputs_.steps));
     GS_RETURN_IF_ERROR(checkpointer_->LoadWeights(*model_));
-    GS_RETURN_IF_ERROR(MoveModel());
+    SetMemoryFormat(options_.compute, *model_);
+    // One whose parameters owners keep need not fit on the device.
+    if (!options_.shard_parameters) GS_RETURN_IF_ERROR(MoveModel());
     GS_RETURN_IF_ERROR(MakeReplicas(model));
     return source_.Open(/*epoch=*/0, /*position=*/0);
   }
@@ -160,6 +162,7 @@ class TrainerImpl : public Trainer {
     GS_ASSIGN_OR_RETURN(
         ddp_, DistributedDataParallel::Create(
                   model_, sync_, options_.synchronised ? replicas : nullptr, std::move(ddp)));
+    if (options_.shard_parameters) GS_RETURN_IF_ERROR(MoveModel());  // what is in no bucket
     GS_RETURN_IF_ERROR(share_->Begin(ddp_.get()));
     if (options_.record_gradients) gradient_done_.resize(plan().tensors().size());
     GS_RETURN_IF_ERROR(SynchroniseNorms(moments));
@@ -295,10 +298,10 @@ class TrainerImpl : public Trainer {
     return absl::OkStatus();
   }
 
-  // Gradients are not seen in a replayed step.
+  // Gradients are not seen in a replayed step, nor can it wait for others where buckets take turns.
   bool UsesGraph() const {
     return options_.cuda_graph && options_.gpu != nullptr && options_.gpu->is_cuda() &&
-           !options_.record_gradients;
+           !options_.record_gradients && options_.plan.slots.gradients == 0;
   }
 
   // A graph has the work of one batch, and none that waits for peers.
@@ -326,7 +329,6 @@ class TrainerImpl : public Trainer {
 
   absl::Status MoveModel() {
     try {
-      SetMemoryFormat(options_.compute, *model_);
       model_->to(device_);
     } catch (const std::exception& e) {
       return absl::InternalError(
@@ -369,19 +371,22 @@ class TrainerImpl : public Trainer {
     return EvaluateModel(*model_, *inputs_.test, options_.batch_size, own, side_channel, deadline);
   }
 
+  // Where the model is.
   at::Tensor ExampleInputs(int64_t samples) const {
+    const c10::Device device = model_->parameters()[0].device();
     if (OfTokens()) {
-      return at::zeros({samples, inputs_.train_tokens->context()}, at::kLong).to(device_);
+      return at::zeros({samples, inputs_.train_tokens->context()}, at::kLong).to(device);
     }
     const ImageShape shape = inputs_.train->shape();
-    return at::randn({samples, shape.channels, shape.height, shape.width}).to(device_);
+    return at::randn({samples, shape.channels, shape.height, shape.width}).to(device);
   }
 
   // Two images are the fewest with which BatchNorm has a variance at a 1x1 feature map.
   void ThrowAwayStep() {
     const at::Tensor inputs = ExampleInputs(2);
     const at::Tensor labels =
-        OfTokens() ? inputs : at::randint(inputs_.train->classes(), {2}, at::kLong).to(device_);
+        OfTokens() ? inputs
+                   : at::randint(inputs_.train->classes(), {2}, at::kLong).to(inputs.device());
     share_->Loss(Forward(options_.compute, *model_, inputs), labels, /*label_smoothing=*/0)
         .loss.backward();
   }

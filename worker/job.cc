@@ -243,7 +243,8 @@ class Job {
     }
     if (rank() == 0) {
       PrintMemory(*result, options_.trainer.model.activation_checkpointing);
-      const std::string memory = MemoryLine(trainer_->plan(), options_.join.sync.job);
+      const std::string memory = MemoryLine(trainer_->plan(), options_.join.sync.job,
+                                            /*staged=*/options_.join.sync.gpu != nullptr);
       if (!memory.empty()) PrintLine(memory);
       const std::string replicas = ReplicaLine(result->times, options_.trainer.data_parallel);
       if (!replicas.empty()) PrintLine(replicas);

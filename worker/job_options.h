@@ -18,7 +18,7 @@ namespace gradsync {
 struct JobOptions {
   JoinOptions join;
   TrainerOptions trainer;
-  bool offload_optimizer = false;  // by owners on the host, where there is a GPU (--offload)
+  std::string offload;  // what owners on the host keep and do for a GPU (--offload); empty: nothing
   std::string metrics_json;
   SeeingOptions seeing;
   int64_t log_every = 10;  // rank 0 prints a line every so many steps; 0: none

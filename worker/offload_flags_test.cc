@@ -1,4 +1,5 @@
-// --offload=optimizer, with the flag and the job as //worker has them, on the fake GPU.
+// --offload, with the flag and the job as //worker has them, on the fake GPU; for what is sharded
+// //tests:offload_test has jobs of several ranks.
 
 #include "worker/offload_flags.h"
 
@@ -15,7 +16,9 @@
 #include "google/protobuf/util/json_util.h"
 #include "gpu/fake_gpu.h"
 #include "gtest/gtest.h"
+#include "plan/job_spec.h"
 #include "plan/update_site.h"
+#include "plan/zero.h"
 #include "proto/run_record.pb.h"
 #include "worker/job.h"
 
@@ -83,13 +86,33 @@ TEST(OffloadTest, TheOptimizerRunsOnTheHostWithTheBitsOfTheCpu) {
 }
 
 TEST(OffloadTest, WhereNoGpuIsFoundItIsRefused) {
-  JobOptions job = SmallJob("auto");
-  job.join.device.device = "auto";
-  ASSERT_TRUE(Offload("optimizer", &job).ok());
-  EXPECT_THAT(std::string(CheckOffload(job).message()),
-              HasSubstr("--offload: expected none where --device=auto finds no GPU"));
-  job.join.sync.gpu = std::make_shared<FakeGpu>();
-  EXPECT_TRUE(CheckOffload(job).ok());
+  for (const std::string what : {"optimizer", "parameters"}) {
+    JobOptions job = SmallJob("auto");
+    job.join.device.device = "auto";
+    job.join.sync.job.topology = Topology::kRing;
+    ASSERT_TRUE(Offload(what, &job).ok());
+    EXPECT_EQ(CheckOffload(job).message(),
+              absl::StrCat("--offload: expected none where --device=auto finds no GPU, found \"",
+                           what, "\""));
+    job.join.sync.gpu = std::make_shared<FakeGpu>();
+    EXPECT_TRUE(CheckOffload(job).ok());
+  }
+}
+
+TEST(OffloadTest, ParametersOnTheHostAreShardedAndWhatCannotBeIsLeftAsItWas) {
+  JobOptions job = SmallJob("parameters");
+  job.join.sync.job.topology = Topology::kRing;
+  JobOptions clipped = job;
+  clipped.trainer.max_norm = 1;
+  const absl::Status refused = Offload("parameters", &clipped);
+  EXPECT_TRUE(absl::IsInvalidArgument(refused));
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("--offload: expected none or optimizer"));
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("--max_norm"));
+  EXPECT_FALSE(clipped.trainer.shard_parameters);
+  ASSERT_TRUE(Offload("parameters", &job).ok());
+  EXPECT_TRUE(job.trainer.shard_parameters);
+  EXPECT_EQ(job.trainer.plan.slots.gradients, kZeroGradientSlots);
+  EXPECT_EQ(job.join.sync.job.update, UpdateSite::kOwner);
 }
 
 }  // namespace

@@ -44,9 +44,6 @@ absl::Status CheckSharding(const JobOptions& job, int zero) {
     return refuse(absl::StrCat("1 to 3 with shard=", shards, " (--mesh)"));
   }
   if (zero < 2) return absl::OkStatus();
-  if (job.join.device.device != "cpu") {
-    return refuse(absl::StrCat("0 or 1 with --device=", job.join.device.device));
-  }
   if (job.trainer.pipeline.mesh.has_slices()) return refuse("0 or 1 with slices (--mesh)");
   if (job.trainer.accumulate > 1) {
     return refuse(
@@ -61,8 +58,9 @@ absl::Status CheckSharding(const JobOptions& job, int zero) {
 
 }  // namespace
 
-absl::Status ShardingFromFlags(JobOptions* job) {
-  const int zero = absl::GetFlag(FLAGS_zero);
+absl::Status ShardingFromFlags(JobOptions* job) { return ShardJob(absl::GetFlag(FLAGS_zero), job); }
+
+absl::Status ShardJob(int zero, JobOptions* job) {
   GS_RETURN_IF_ERROR(CheckSharding(*job, zero));
   if (zero == 0) return absl::OkStatus();
   job->join.sync.job.update = UpdateSite::kOwner;

@@ -13,6 +13,9 @@ namespace gradsync {
 // also where it does not go together with what else the job is asked for.
 absl::Status ShardingFromFlags(JobOptions* job);
 
+// The same for a job that has `zero` for another reason, with the same errors.
+absl::Status ShardJob(int zero, JobOptions* job);
+
 }  // namespace gradsync
 
 #endif  // GRADSYNC_WORKER_SHARDING_FLAGS_H_
