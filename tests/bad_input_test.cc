@@ -128,6 +128,10 @@ TEST(WorkerBadInputTest, WhatCannotBeOffloaded) {
                     {"--offload", "none with --link=" + link, what});
     }
   }
+  for (const std::string zero : {"1", "2"}) {
+    ExpectRefused(kWorker, With(ring, {"--offload=parameters", "--zero=" + zero}),
+                  {"--zero", "3 or nothing with --offload=parameters", zero});
+  }
   for (const std::string zero : {"2", "3"}) {
     ExpectRefused(kWorker, With(ring, {"--zero=" + zero, "--link=nccl"}),
                   {"--zero", "0 or 1 with --link=nccl", zero});

@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "absl/flags/declare.h"
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
@@ -10,6 +11,8 @@
 #include "plan/job_spec.h"
 #include "plan/update_site.h"
 #include "worker/sharding_flags.h"
+
+ABSL_DECLARE_FLAG(int, zero);
 
 ABSL_FLAG(
     std::string, offload, "none",
@@ -46,6 +49,10 @@ absl::Status CheckOwners(const std::string& offload, const JobOptions& job) {
 }
 
 absl::Status OffloadParameters(JobOptions* job) {
+  const int zero = absl::GetFlag(FLAGS_zero);
+  if (zero == 1 || zero == 2) {
+    return FlagError("zero", "3 or nothing with --offload=parameters", absl::StrCat(zero));
+  }
   const absl::Status sharded = ShardJob(3, job);
   if (sharded.ok()) return sharded;
   return Refuse(absl::StrCat("none or optimizer where --zero=3, which parameters on the host are, "
