@@ -5,7 +5,9 @@
 #define GRADSYNC_BASE_SANITIZERS_H_
 
 // For what only a sanitizer's own headers declare. g++ and clang say it in different words.
-#if defined(__SANITIZE_ADDRESS__)
+// --config=tsan gives the name itself.
+#if defined(GRADSYNC_THREAD_SANITIZER)
+#elif defined(__SANITIZE_ADDRESS__)
 #define GRADSYNC_ADDRESS_SANITIZER 1
 #elif defined(__SANITIZE_THREAD__)
 #define GRADSYNC_THREAD_SANITIZER 1

@@ -10,12 +10,13 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/sanitizers.h"
 
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(GRADSYNC_ADDRESS_SANITIZER)
 #define GRADSYNC_ASAN_FIBERS 1
 #include <sanitizer/common_interface_defs.h>
 #endif
-#if defined(__SANITIZE_THREAD__)
+#if defined(GRADSYNC_THREAD_SANITIZER)
 #define GRADSYNC_TSAN_FIBERS 1
 #include <sanitizer/tsan_interface.h>
 #endif

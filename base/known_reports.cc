@@ -1,0 +1,35 @@
+// What sanitizers are not to report, in programs that use gRPC. The system's libraries are not ours
+// to mend.
+//
+// The leak sanitizer: memory that c-ares keeps of a name that was being looked up when the process
+// ended, and 576 bytes that gRPC 1.51 keeps of each TLS connection whose reads are larger than its
+// default: the list of slices that it reads into, once it has grown. A program of 60 lines with gRPC
+// alone shows it. Both are known by where they were allocated, so that a leak of ours is reported on
+// their threads too.
+//
+// The thread sanitizer: the system's gRPC is compiled without it, which therefore does not see how
+// gRPC hands objects from thread to thread, and reports each one that code in gRPC's headers, or
+// code that gRPC calls, touches on both sides. What threads of ours share is tested without gRPC as
+// well, where nothing is hidden.
+
+#include "base/sanitizers.h"
+
+#if defined(GRADSYNC_ADDRESS_SANITIZER)
+
+extern "C" const char* __lsan_default_suppressions();
+
+extern "C" const char* __lsan_default_suppressions() {
+  return "leak:libcares.so\nleak:gpr_realloc\n";
+}
+
+#elif defined(GRADSYNC_THREAD_SANITIZER)
+
+extern "C" const char* __tsan_default_suppressions();
+
+extern "C" const char* __tsan_default_suppressions() {
+  return "race:grpc::\n"
+         "race:grpc_core::\n"
+         "race:grpc_event_engine::\n";
+}
+
+#endif
