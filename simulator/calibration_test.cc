@@ -4,24 +4,13 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "simulator/probe_of_test.h"
 #include "simulator/simulate.h"
 
 namespace gradsync {
 namespace {
 
 using ::testing::HasSubstr;
-
-Probe ProbeOf(int n, int servers, int64_t numel, int64_t chunk_bytes) {
-  OptimizerSpec optimizer;
-  optimizer.groups.resize(1);
-  Probe probe;
-  probe.plan =
-      *Plan::FromBuckets({{"a", {numel}, {1}, 0}}, {{0}}, optimizer, n, chunk_bytes, Codec());
-  probe.cluster.ring = servers == 0;
-  probe.cluster.servers = servers;
-  probe.cluster.bytes_per_second = 5e7;
-  return probe;
-}
 
 // Few bytes and many, few messages and many, a short ring and a longer one.
 std::vector<Probe> Probes(const LinkConstants& truth) {

@@ -4,22 +4,12 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "simulator/probe_of_test.h"
 
 namespace gradsync {
 namespace {
 
 using ::testing::HasSubstr;
-
-Probe ProbeOf(int workers, int servers, int64_t numel, int64_t chunk_bytes) {
-  OptimizerSpec optimizer;
-  optimizer.groups.resize(1);
-  Probe probe;
-  probe.plan =
-      *Plan::FromBuckets({{"a", {numel}, {1}, 0}}, {{0}}, optimizer, workers, chunk_bytes, Codec());
-  probe.cluster.ring = servers == 0;
-  probe.cluster.servers = servers;
-  return probe;
-}
 
 // Costs of 10 us and 2 ns. Of M bytes a ring sends 2(n-1) M in all, servers and their workers
 // 2 n M, chunk by chunk, and each has two ends.
