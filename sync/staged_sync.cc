@@ -152,10 +152,10 @@ class StagedSync : public GradientSync {
   absl::Status Allocate(const Plan& plan, const std::vector<GradBucket>& host_buckets);
   bool sharded() const { return slots_.parameters > 0; }
   SyncHandle Queue(Request request);
-  absl::Status QueueCopyDown(Bucket& bucket);
+  absl::Status QueueGradientDown(Bucket& bucket);
+  absl::Status QueueCopyDown(Bucket& bucket, float* BucketMemory::*what);
   absl::Status QueueCopyUp(Bucket& bucket);
   absl::Status QueueGathered(Bucket& bucket);
-  absl::Status QueueParametersDown(Bucket& bucket);
   absl::Status CountCopy(Kind kind, const ScopedStream& stream);
   absl::Status CopyParametersUp();
   absl::Status CopyParametersDown();
@@ -305,7 +305,7 @@ SyncHandle StagedSync::Launch(const StepOptions& step, int bucket) {
   }
   const SyncPromise& promise = buckets_[bucket]->promises.Begin(step.step);
   if (!host_->status().ok()) return order_.Launched(Queue({kLaunch, step, kNoBucket, promise}));
-  absl::Status queued = QueueCopyDown(*buckets_[bucket]);
+  absl::Status queued = QueueGradientDown(*buckets_[bucket]);
   if (!queued.ok()) Abort(std::move(queued));
   return order_.Launched(Queue({kLaunch, step, bucket, promise}));
 }
@@ -329,16 +329,21 @@ SyncHandle StagedSync::Queue(Request request) {
   return handle;
 }
 
-absl::Status StagedSync::QueueCopyDown(Bucket& bucket) {
-  GS_RETURN_IF_ERROR(gpu_->Record(bucket.ready.get(), gpu_->ComputeStream()));
-  GS_RETURN_IF_ERROR(gpu_->StreamWait(down_stream_.get(), bucket.ready.get()));
+absl::Status StagedSync::QueueGradientDown(Bucket& bucket) {
   // The result of the step before leaves the memory that is written now.
   GS_RETURN_IF_ERROR(gpu_->StreamWait(down_stream_.get(), bucket.up->event.get()));
-  GS_RETURN_IF_ERROR(gpu_->Copy(bucket.host.grad, bucket.device.grad,
+  GS_RETURN_IF_ERROR(QueueCopyDown(bucket, &BucketMemory::grad));
+  return CountCopy(kLaunch, down_stream_);
+}
+
+// When the compute stream has done what it has been given until now.
+absl::Status StagedSync::QueueCopyDown(Bucket& bucket, float* BucketMemory::*what) {
+  GS_RETURN_IF_ERROR(gpu_->Record(bucket.ready.get(), gpu_->ComputeStream()));
+  GS_RETURN_IF_ERROR(gpu_->StreamWait(down_stream_.get(), bucket.ready.get()));
+  GS_RETURN_IF_ERROR(gpu_->Copy(bucket.host.*what, bucket.device.*what,
                                 static_cast<size_t>(bucket.host.numel) * sizeof(float),
                                 down_stream_.get()));
-  GS_RETURN_IF_ERROR(gpu_->Record(bucket.down.get(), down_stream_.get()));
-  return CountCopy(kLaunch, down_stream_);
+  return gpu_->Record(bucket.down.get(), down_stream_.get());
 }
 
 absl::Status StagedSync::CountCopy(Kind kind, const ScopedStream& stream) {
@@ -459,18 +464,9 @@ absl::Status StagedSync::QueueCopyUp(Bucket& bucket) {
   return gpu_->Record(bucket.up->event.get(), up_stream_.get());
 }
 
-absl::Status StagedSync::QueueParametersDown(Bucket& bucket) {
-  GS_RETURN_IF_ERROR(gpu_->Record(bucket.ready.get(), gpu_->ComputeStream()));
-  GS_RETURN_IF_ERROR(gpu_->StreamWait(down_stream_.get(), bucket.ready.get()));
-  GS_RETURN_IF_ERROR(gpu_->Copy(bucket.host.param, bucket.device.param,
-                                static_cast<size_t>(bucket.host.numel) * sizeof(float),
-                                down_stream_.get()));
-  return gpu_->Record(bucket.down.get(), down_stream_.get());
-}
-
 absl::Status StagedSync::CopyParametersDown() {
   for (const std::unique_ptr<Bucket>& bucket : buckets_) {
-    GS_RETURN_IF_ERROR(QueueParametersDown(*bucket));
+    GS_RETURN_IF_ERROR(QueueCopyDown(*bucket, &BucketMemory::param));
   }
   for (const std::unique_ptr<Bucket>& bucket : buckets_) {
     GS_RETURN_IF_ERROR(gpu_->Synchronize(bucket->down.get()));
@@ -516,7 +512,7 @@ absl::Status StagedSync::StoreParameters(int bucket, Deadline deadline) {
   const bool known = bucket >= 0 && bucket < static_cast<int>(buckets_.size());
   if (bound_ && !left_ && sharded() && known) {
     GS_RETURN_IF_ERROR(host_->status());
-    absl::Status copied = QueueParametersDown(*buckets_[bucket]);
+    absl::Status copied = QueueCopyDown(*buckets_[bucket], &BucketMemory::param);
     if (copied.ok()) copied = gpu_->Synchronize(buckets_[bucket]->down.get());
     if (!copied.ok()) return FailGroup(copied);
   }
