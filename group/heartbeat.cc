@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "base/monotonic_time.h"
 #include "base/scheduler.h"
+#include "base/status_macros.h"
 #include "base/stopped_thread.h"
 
 namespace gradsync {
@@ -19,6 +21,12 @@ std::string ServerBeatKey(absl::string_view prefix, int server) {
 }
 
 std::string GoneKey(absl::string_view beat_key) { return absl::StrCat(beat_key, "/gone"); }
+
+absl::StatusOr<std::unique_ptr<Heartbeat>> Heartbeat::Start(HeartbeatOptions options,
+                                                            Deadline deadline) {
+  GS_RETURN_IF_ERROR(options.store->Set(options.key, Beat().ToText(), deadline));
+  return absl::WrapUnique(new Heartbeat(std::move(options)));
+}
 
 Heartbeat::Heartbeat(HeartbeatOptions options)
     : options_(std::move(options)), thread_([this] { Run(); }) {}

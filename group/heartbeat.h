@@ -6,7 +6,7 @@
 #include <string>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/activity.h"
@@ -42,7 +42,10 @@ struct HeartbeatOptions {
 // Thread-safe. After on_silence nothing more is told.
 class Heartbeat {
  public:
-  explicit Heartbeat(HeartbeatOptions options);
+  // Gives the first sign of life itself, by `deadline`: only who has given one is missed, and a
+  // thread's may come late on a busy machine. Errors: those of KeyValueStore::Set().
+  static absl::StatusOr<std::unique_ptr<Heartbeat>> Start(HeartbeatOptions options,
+                                                          Deadline deadline);
 
   // Just stops, as a member that fails does. Waits for an answer that is under way, for half of the
   // failure timeout at most.
@@ -55,6 +58,8 @@ class Heartbeat {
   void Leave();
 
  private:
+  explicit Heartbeat(HeartbeatOptions options);
+
   void Run();
   bool Send(bool left, Deadline deadline);
   void Stop();

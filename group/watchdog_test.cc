@@ -1,5 +1,6 @@
 #include "group/watchdog.h"
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
@@ -52,9 +53,10 @@ class WatchdogTest : public ::testing::Test {
     options.activity = std::move(activity);
     options.failure_timeout = kTimeout;
     options.on_silence = [] { ADD_FAILURE() << "the store is there"; };
-    auto heartbeat = std::make_unique<Heartbeat>(std::move(options));
-    EXPECT_TRUE(store_->Get(key, Soon()).ok());
-    return heartbeat;
+    absl::StatusOr<std::unique_ptr<Heartbeat>> heartbeat =
+        Heartbeat::Start(std::move(options), Soon());
+    EXPECT_TRUE(heartbeat.ok()) << heartbeat.status();
+    return *std::move(heartbeat);
   }
 
   // What the group failed with.
@@ -124,10 +126,13 @@ TEST_F(WatchdogTest, WhatFailedBeforeStaysTheFailure) {
   EXPECT_EQ(Failure(), "rank 0 failed first");
 }
 
-// Answers nothing until the deadline.
+// Takes what is told until Mute(); from then on answers nothing until the deadline.
 class MuteStore : public KeyValueStore {
  public:
-  absl::Status Set(absl::string_view, absl::string_view, Deadline deadline) override {
+  void Mute() { mute_ = true; }
+
+  absl::Status Set(absl::string_view key, absl::string_view value, Deadline deadline) override {
+    if (!mute_) return store_->Set(key, value, deadline);
     return store_->Get("nothing", deadline).status();
   }
   absl::StatusOr<std::string> SetIfAbsent(absl::string_view, absl::string_view, Deadline) override {
@@ -150,18 +155,23 @@ class MuteStore : public KeyValueStore {
 
  private:
   const std::shared_ptr<KeyValueStore> store_ = NewInMemoryStore();
+  std::atomic<bool> mute_{false};
 };
 
 TEST(HeartbeatTest, AStoreThatDoesNotAnswerForTheTimeoutIsNoticed) {
   Notification silent;
   HeartbeatOptions options;
-  options.store = std::make_shared<MuteStore>();
+  const auto store = std::make_shared<MuteStore>();
+  options.store = store;
   options.key = "key";
   options.activity = std::make_shared<Activity>();
   options.failure_timeout = kTimeout;
   options.on_silence = [&] { silent.Notify(); };
   const MonotonicTime start = MonotonicTime::Now();
-  Heartbeat heartbeat(std::move(options));
+  absl::StatusOr<std::unique_ptr<Heartbeat>> heartbeat =
+      Heartbeat::Start(std::move(options), Soon());
+  ASSERT_TRUE(heartbeat.ok()) << heartbeat.status();
+  store->Mute();
   silent.WaitForNotification();
   EXPECT_GE(MonotonicTime::Now() - start, kTimeout);
 }

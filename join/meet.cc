@@ -35,15 +35,11 @@ absl::Status Meeting::Watch(const MeetOptions& options,
     watchdog.failure_timeout = timeout;
     watchdog_ = std::make_unique<Watchdog>(std::move(watchdog));
   }
-  // Only who has given a sign of life is missed. The heartbeat's own first one may come late on a
-  // busy machine, and a rank that was stopped before it did held up the others until their
-  // connections to it broke.
-  GS_RETURN_IF_ERROR(heartbeat.store->Set(heartbeat.key, Beat().ToText(), deadline));
-  if (server_ == nullptr) presence_ = connected->Attend(GoneKey(heartbeat.key));
   heartbeat.on_silence = [connected, reason = LostStoreHolder(connected->address(), timeout)] {
     connected->Abandon(reason);
   };
-  heartbeat_ = std::make_unique<Heartbeat>(std::move(heartbeat));
+  GS_ASSIGN_OR_RETURN(heartbeat_, Heartbeat::Start(heartbeat, deadline));
+  if (server_ == nullptr) presence_ = connected->Attend(GoneKey(heartbeat.key));
   return absl::OkStatus();
 }
 

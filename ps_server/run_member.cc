@@ -7,7 +7,6 @@
 #include "base/deadline.h"
 #include "base/status_macros.h"
 #include "group/key_value_store.h"
-#include "group/liveness.h"
 #include "group/worker_group.h"
 
 namespace gradsync {
@@ -53,10 +52,8 @@ absl::StatusOr<std::unique_ptr<RunMember>> RunMember::Create(const RunMemberOpti
   heartbeat.on_silence = [store, reason = LostStoreHolder(options.store, timeout)] {
     store->Abandon(reason);
   };
-  // Whoever is gone is missed if it has ever given a sign of life: before it can be known to be gone.
-  GS_RETURN_IF_ERROR(store->Set(heartbeat.key, Beat().ToText(), Deadline::In(timeout / 2)));
+  GS_ASSIGN_OR_RETURN(member->heartbeat_, Heartbeat::Start(heartbeat, Deadline::In(timeout / 2)));
   member->presence_ = store->Attend(GoneKey(heartbeat.key));
-  member->heartbeat_ = std::make_unique<Heartbeat>(std::move(heartbeat));
   return member;
 }
 

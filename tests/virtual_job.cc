@@ -236,17 +236,17 @@ absl::Status VirtualJob::Rank(int rank) {
     watchdog = std::make_unique<Watchdog>(std::move(watch));
     for (const std::string& address : servers_) watchdog->AddServer(address);
   }
-  GS_RETURN_IF_ERROR(beats.store->Set(beats.key, Beat().ToText(), Patience()));
-  if (served == nullptr) presence = connected->Attend(GoneKey(beats.key));
   beats.on_silence = [connected, reason = LostStoreHolder(kStore, timeout)] {
     connected->Abandon(reason);
   };
-  Heartbeat heartbeat(std::move(beats));
+  GS_ASSIGN_OR_RETURN(const std::unique_ptr<Heartbeat> heartbeat,
+                      Heartbeat::Start(beats, Patience()));
+  if (served == nullptr) presence = connected->Attend(GoneKey(beats.key));
 
   members_[rank].met = world_.elapsed();
   GS_RETURN_IF_ERROR(Train(rank, group, activity.get()));
   watchdog.reset();
-  heartbeat.Leave();
+  heartbeat->Leave();
   presence.reset();  // after the last beat, which says that this rank has left
   const Deadline farewell = Deadline::In(absl::Seconds(5));
   if (rank != 0) {
