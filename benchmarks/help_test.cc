@@ -76,9 +76,10 @@ void ExpectHelpByTopic(const std::vector<std::string>& programs,
 }
 
 TEST(HelpTest, EveryFlagOfABenchmarkHasItsTopic) {
-  ExpectHelpByTopic({"benchmarks/compare", "benchmarks/data_parallel", "benchmarks/peers",
-                     "benchmarks/predict", "benchmarks/sync_bench", "benchmarks/train_bench"},
-                    BenchmarkTopics());
+  ExpectHelpByTopic(
+      {"benchmarks/compare", "benchmarks/data_parallel", "benchmarks/many_workers",
+       "benchmarks/peers", "benchmarks/predict", "benchmarks/sync_bench", "benchmarks/train_bench"},
+      BenchmarkTopics());
 }
 
 TEST(HelpTest, EveryFlagOfAWorkerHasItsTopic) {

@@ -59,6 +59,7 @@ PROGRAMS = {
     "//benchmarks:peers": Program(
         "benchmarks/peers",
         ("--rounds=1", "--bytes=4KiB", "--iterations=1", "--warmup=0", "--ranks=2", "--contestants=ring/shm,memcpy")),
+    "//benchmarks:many_workers": Program("benchmarks/many_workers", ("--workers=2,4", "--topologies=ring,ps:1", "--steps=1")),
     "//benchmarks:data_parallel": Program(
         "benchmarks/data_parallel",
         ("--rounds=1", "--warmup_steps=1", "--replicas=2", "--model=mlp", "--out=out", *JOB)),
