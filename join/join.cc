@@ -1,6 +1,5 @@
 #include "join/join.h"
 
-#include <algorithm>
 #include <utility>
 #include <vector>
 
