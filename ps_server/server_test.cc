@@ -10,6 +10,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/time/clock.h"
+#include "google/protobuf/io/coded_stream.h"
+#include "google/protobuf/io/zero_copy_stream_impl_lite.h"
 #include "gtest/gtest.h"
 #include "links/in_process_stream.h"
 #include "plan/codec.h"
@@ -370,6 +372,48 @@ TEST_F(ServerTest, APlanBeyondTheMemoryIsRefusedAloneBeforeItsGroupBegins) {
   RawStream stranger(*link_, server_->address());
   stranger.SayHello(RawStream::HelloFor(*cut, 3));
   ExpectStatus(stranger.AwaitFailure(), absl::StatusCode::kResourceExhausted, {"rank 3"});
+  Begin();
+  workers_.clear();
+}
+
+// Two bytes of a hello made a tensor of a hundred, before anything was checked.
+TEST_F(ServerTest, AHelloWhoseEntriesTakeMoreThanTheMemoryIsRefusedAlone) {
+  const std::string good = RawStream::HelloFor(plan_, 0).SerializeAsString();
+  const auto entries = [](const std::string& entry, size_t bytes) {
+    std::string all;
+    while (all.size() < bytes) all += entry;
+    return all;
+  };
+  // A field of a number below 16 that has `bytes`.
+  const auto field = [](int number, const std::string& bytes) {
+    std::string whole(1, static_cast<char>(number << 3 | 2));
+    google::protobuf::io::StringOutputStream stream(&whole);
+    google::protobuf::io::CodedOutputStream out(&stream);
+    out.WriteVarint32(bytes.size());
+    out.WriteString(bytes);
+    out.Trim();
+    return whole;
+  };
+  const int plan = proto::Hello::kPlanFieldNumber;
+  const std::string tensor = field(proto::Plan::kTensorsFieldNumber, "");
+  proto::FrameHeader header;
+  header.set_kind(Kind::HELLO);
+  for (const std::string& many : {
+           field(plan, entries(tensor, 1 << 20)), entries(field(plan, tensor), 2 << 20),
+           field(plan, entries(field(proto::Plan::kBucketsFieldNumber, ""), 1 << 20)),
+           field(plan,
+                 field(proto::Plan::kTensorsFieldNumber,
+                       field(proto::TensorSpec::kSizesFieldNumber, std::string(5 << 20, '\1')))),
+           entries(field(proto::Hello::kServersFieldNumber, ""), 4 << 20),
+           entries(field(15, ""), 4 << 20),  // unknown
+           entries("\x7b\x7c", 2 << 20),     // groups
+       }) {
+    SCOPED_TRACE(many.size());
+    RawStream stranger(*link_, server_->address());
+    stranger.Send(header, good + many);
+    ExpectStatus(stranger.AwaitFailure(), absl::StatusCode::kResourceExhausted,
+                 {"hello", "expected at most 67108864 bytes of memory"});
+  }
   Begin();
   workers_.clear();
 }

@@ -64,6 +64,7 @@ Service::Service(std::string run_id, int attempt, absl::Duration timeout, Server
       sink_(std::move(sink)),
       proof_required_(limits.proof),
       credentials_(limits.credentials),
+      max_memory_(limits.max_memory),
       roster_(std::move(run_id), attempt, limits.max_memory, limits.max_message),
       key_(std::move(limits.key)) {}
 
@@ -350,8 +351,10 @@ absl::Status Service::OnHello(Session& session, const Payload& payload) {
     return absl::InvalidArgumentError(
         absl::StrCat("hello: expected at most ", kMaxHelloBytes, " bytes, found ", payload.size()));
   }
+  const std::string bytes = payload.Flat();
+  GS_RETURN_IF_ERROR(CheckReadHello(bytes, std::min(kMaxReadHelloBytes, max_memory_)));
   proto::Hello hello;
-  if (!hello.ParseFromString(payload.Flat())) {
+  if (!hello.ParseFromString(bytes)) {
     return absl::InvalidArgumentError("hello: not a Hello message");
   }
   const StreamProof proof = session.stream->proof();

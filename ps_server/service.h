@@ -194,6 +194,7 @@ class Service : private ShardEvents, private AsyncShardEvents {
   const ServerEventSink sink_;
   const bool proof_required_;
   const Credentials credentials_;
+  const int64_t max_memory_;
   mutable Mutex mutex_;
   CondVar changed_;
   Roster roster_ ABSL_GUARDED_BY(mutex_);
