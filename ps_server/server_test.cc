@@ -189,7 +189,25 @@ TEST_F(ServerTest, TermsThatDifferFailTheRun) {
     if (rank == 1) hello.mutable_terms()->set_credit(3);
     workers_[rank]->SayHello(hello);
   }
-  ExpectRunFails(absl::StatusCode::kInvalidArgument, {"workers differ", "credit: 2", "credit: 3"});
+  ExpectRunFails(absl::StatusCode::kInvalidArgument,
+                 {"workers differ: credit: rank ", "rank 0 has 2", "rank 1 has 3"});
+}
+
+// Two lists of as many weights as there may be were the message.
+TEST_F(ServerTest, OfLongTermsThatDifferOneValueIsSaid) {
+  for (int rank : {0, 1}) {
+    workers_.push_back(std::make_unique<RawStream>(*link_, server_->address()));
+    proto::Hello hello = RawStream::HelloFor(plan_, rank);
+    hello.set_number(3 + rank);
+    hello.mutable_terms()->mutable_weights()->Resize(1 << 16, 1);
+    hello.mutable_terms()->set_weights(65535, 1 + rank);
+    workers_[rank]->SayHello(hello);
+  }
+  const absl::Status told = workers_[0]->AwaitFailure();
+  ExpectStatus(told, absl::StatusCode::kInvalidArgument,
+               {"workers differ: weights[65535]: rank ", "rank 2 has 1", "rank 3 has 2"});
+  EXPECT_LT(told.message().size(), 100u);
+  workers_.clear();
 }
 
 TEST_F(ServerTest, StrangersAreTurnedAwayAlone) {
@@ -273,6 +291,7 @@ TEST(UntoldServerTest, AHelloThatContradictsItselfIsRefusedAloneAndTheJobGoesOn)
        "expected a plan for 3 workers"},
       {changed(plan, [](auto& h) { h.mutable_plan()->set_chunk_bytes(128); }), "fingerprint"},
       {changed(plan, [](auto& h) { h.clear_plan(); }), "plan message"},
+      {changed(plan, [](auto& h) { h.add_numbers(1); }), "numbers: expected 2 or none, found 1"},
       {changed(plan, [](auto& h) { h.set_rank(2); }), "rank: expected 0 to 1, found 2"},
       {changed(plan, [](auto& h) { h.set_connection(1); }), "connection: expected 0 to 0"},
       {changed(plan, [](auto& h) { h.mutable_terms()->set_server_index(1); }), "server_index"},
@@ -529,6 +548,33 @@ TEST_F(ImpatientServerTest, AnIncompleteGroupEndsNamingTheMissingRank) {
   workers_[0]->SayHello(RawStream::HelloFor(plan_, 0));
   std::thread main([this] { server_->Wait().IgnoreError(); });  // as in main(): keeps the time
   ExpectRunFails(absl::StatusCode::kDeadlineExceeded, {"rank 1 did not say hello"});
+  main.join();
+}
+
+// All of a large job's were listed.
+TEST_F(ImpatientServerTest, OfManyMissingRanksSomeAreNamed) {
+  OptimizerSpec optimizer;
+  optimizer.groups.resize(1);
+  const Plan plan = *Plan::FromBuckets({{"a", {200}, {1}, 0}}, {{0}}, optimizer, 40, 64);
+  workers_.push_back(std::make_unique<RawStream>(*link_, server_->address()));
+  workers_[0]->SayHello(RawStream::HelloFor(plan, 3));
+  std::thread main([this] { server_->Wait().IgnoreError(); });
+  ExpectRunFails(absl::StatusCode::kDeadlineExceeded,
+                 {"ranks 0, 1, 2, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16 and 23 more did not "
+                  "say hello"});
+  main.join();
+}
+
+// It was called by its place among those of the server, which is another rank's number in the job.
+TEST_F(ImpatientServerTest, AMissingRankIsCalledAsInTheJobOfWhichTheServersWorkersAreAPart) {
+  proto::Hello hello = RawStream::HelloFor(plan_, 0);
+  hello.set_number(4 + 1);
+  hello.add_numbers(4);
+  hello.add_numbers(6);
+  workers_.push_back(std::make_unique<RawStream>(*link_, server_->address()));
+  workers_[0]->SayHello(hello);
+  std::thread main([this] { server_->Wait().IgnoreError(); });
+  ExpectRunFails(absl::StatusCode::kDeadlineExceeded, {"rank 6 did not say hello"});
   main.join();
 }
 
