@@ -1,15 +1,19 @@
 // A server among the members of its run, whose store is another's.
 
+#include <atomic>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "base/deadline.h"
 #include "base/suspicion.h"
 #include "group/grpc_store.h"
+#include "group/heartbeat.h"
 #include "gtest/gtest.h"
 #include "links/in_process_stream.h"
 #include "ps_server/raw_worker.h"
@@ -74,6 +78,7 @@ class MembershipTest : public testing::Test {
     options.connect_store =
         [this](const std::string& address, Deadline deadline,
                const std::string& key) -> absl::StatusOr<std::shared_ptr<ConnectedStore>> {
+      if (++attempts_ <= unreachable_) return absl::DeadlineExceededError("not yet");
       return ConnectStore(address, InsecureCredentials(), deadline, key);
     };
     server_ = *ParameterServer::Start(options);
@@ -96,6 +101,8 @@ class MembershipTest : public testing::Test {
   const std::shared_ptr<StreamLink> link_ = std::make_shared<CutLinks>();
   const std::unique_ptr<GrpcStoreServer> store_;
   const std::string address_;
+  std::atomic<int> attempts_{0};
+  std::atomic<int> unreachable_{0};  // attempts that fail
   std::unique_ptr<ParameterServer> server_;
   std::vector<std::unique_ptr<RawStream>> workers_;
 };
@@ -109,6 +116,24 @@ TEST_F(MembershipTest, ACutLinkIsNamedAsTheJobCallsItsEnds) {
   EXPECT_TRUE(absl::StrContains(told.message(), "link rank 5 - server 7: nothing comes through"))
       << told;
   EXPECT_TRUE(absl::IsUnavailable(server_->Wait()));
+}
+
+// The first attempt was the only one, and nobody heard that it had failed.
+TEST_F(MembershipTest, AServerThatDoesNotReachTheStoreTriesAgain) {
+  unreachable_ = 2;
+  Begin();
+  std::thread main([this] { EXPECT_EQ(server_->Wait(), absl::OkStatus()); });
+  const std::string beat = ServerBeatKey("test/0/", 7);
+  EXPECT_EQ(store_->local()->Get(beat, Deadline::In(absl::Seconds(30))).status(), absl::OkStatus());
+  EXPECT_EQ(attempts_, 3);
+  proto::FrameHeader header;
+  header.set_kind(Kind::GOODBYE);
+  for (const auto& worker : workers_) {
+    worker->Send(header, "");
+    EXPECT_TRUE(worker->Await(Kind::GOODBYE).has_value());
+  }
+  workers_.clear();
+  main.join();
 }
 
 }  // namespace

@@ -93,7 +93,7 @@ absl::Status Service::Wait(Deadline deadline) {
     mutex_.Unlock();
     EndOverdue();
     // From the first hello on, so that set-up is watched too. A server that cannot reach the store is
-    // watched by its streams alone.
+    // watched by its streams alone, until it can.
     BecomeMember().IgnoreError();
     mutex_.Lock();
   }
@@ -113,6 +113,7 @@ absl::Status Service::Wait(Deadline deadline) {
     mutex_.Unlock();
     EndIfSilent();
     EndOverdue();
+    BecomeMember().IgnoreError();
     mutex_.Lock();
   }
   const Deadline farewell = Deadline::In(kFarewell);
@@ -163,21 +164,31 @@ absl::Status Service::JoinRun(const std::string& store, int server) {
 
 absl::Status Service::BecomeMember() {
   absl::StatusOr<RunMemberOptions> found;
+  bool again = false;
   {
     MutexLock lock(&mutex_);
-    if (joined_) return absl::OkStatus();
+    if (joined_ || failure_timeout_ == absl::InfiniteDuration() || !next_attempt_.passed()) {
+      return absl::OkStatus();
+    }
     found = RunOptions();
     joined_ = found.ok();
+    again = next_attempt_ != Deadline::At(MonotonicTime::InfinitePast());
   }
-  if (!found.ok() || failure_timeout_ == absl::InfiniteDuration()) return absl::OkStatus();
+  if (!found.ok()) return absl::OkStatus();
   RunMemberOptions& options = *found;
   options.failure_timeout = failure_timeout_;
+  if (again) options.patience = std::min(options.patience, kWatch);
   options.activity = activity_;
   options.connect = connect_store_;
   options.on_failure = [this](absl::Status status) { Fail(std::move(status)); };
-  GS_ASSIGN_OR_RETURN(std::unique_ptr<RunMember> run, RunMember::Create(options));
+  absl::StatusOr<std::unique_ptr<RunMember>> run = RunMember::Create(options);
   MutexLock lock(&mutex_);
-  run_ = std::move(run);
+  joined_ = run.ok();
+  if (!run.ok()) {
+    next_attempt_ = Deadline::In(failure_timeout_ / 2);
+    return run.status();
+  }
+  run_ = *std::move(run);
   return absl::OkStatus();
 }
 

@@ -97,8 +97,8 @@ class Service : private ShardEvents, private AsyncShardEvents {
   ~Service() override;
 
   // Before the first stream: once a worker has said where the run's store is, Wait() makes this server
-  // a member of the run (ps_server/run_member.h), unless JoinRun() has. By default, and for an
-  // infinite time, it is none.
+  // a member of the run (ps_server/run_member.h), unless JoinRun() has, and tries again until it
+  // reaches the store. By default, and for an infinite time, it is none.
   void WatchRun(absl::Duration failure_timeout, StoreConnector connect = nullptr) {
     failure_timeout_ = failure_timeout;
     connect_store_ = std::move(connect);
@@ -206,7 +206,8 @@ class Service : private ShardEvents, private AsyncShardEvents {
   // As JoinRun() says it, or else the first hello.
   std::string store_address_ ABSL_GUARDED_BY(mutex_);
   absl::optional<int> number_ ABSL_GUARDED_BY(mutex_);  // among all servers of the job
-  bool joined_ ABSL_GUARDED_BY(mutex_) = false;         // BecomeMember() has been tried
+  bool joined_ ABSL_GUARDED_BY(mutex_) = false;         // BecomeMember() is at it, or has done it
+  Deadline next_attempt_ ABSL_GUARDED_BY(mutex_) = Deadline::At(MonotonicTime::InfinitePast());
   std::shared_ptr<RunMember> run_ ABSL_GUARDED_BY(mutex_);
   int goodbyes_ ABSL_GUARDED_BY(mutex_) = 0;
   int open_ ABSL_GUARDED_BY(mutex_) = 0;  // members whose stream is not closed
