@@ -10,6 +10,9 @@
 
 #include "absl/strings/match.h"
 #include "absl/time/clock.h"
+#include "base/deadline.h"
+#include "base/monotonic_time.h"
+#include "base/notification.h"
 #include "google/protobuf/io/coded_stream.h"
 #include "google/protobuf/io/zero_copy_stream_impl_lite.h"
 #include "gtest/gtest.h"
@@ -18,6 +21,7 @@
 #include "plan/shard_map.h"
 #include "plan/step_options.h"
 #include "ps_server/raw_worker.h"
+#include "ps_server/suspend_process.h"
 
 namespace gradsync {
 namespace {
@@ -548,6 +552,35 @@ TEST_F(ImpatientServerTest, AnIncompleteGroupEndsNamingTheMissingRank) {
   workers_[0]->SayHello(RawStream::HelloFor(plan_, 0));
   std::thread main([this] { server_->Wait().IgnoreError(); });  // as in main(): keeps the time
   ExpectRunFails(absl::StatusCode::kDeadlineExceeded, {"rank 1 did not say hello"});
+  main.join();
+}
+
+// A job that was suspended while it was set up ended when it was resumed.
+TEST_F(ServerTest, WhileTheJobIsSuspendedNobodyIsLate) {
+  Notification waits;  // for workers: it is then that it looks for the store
+  ServerOptions options;
+  options.link = link_;
+  options.timeout = absl::Seconds(3);
+  options.connect_store =
+      [&waits](const std::string&, Deadline,
+               const std::string&) -> absl::StatusOr<std::shared_ptr<ConnectedStore>> {
+    waits.Notify();
+    return absl::UnavailableError("nobody is there");
+  };
+  server_ = *ParameterServer::Start(options);
+  workers_.push_back(std::make_unique<RawStream>(*link_, server_->address()));
+  proto::Hello hello = RawStream::HelloFor(plan_, 0);
+  hello.set_store("127.0.0.1:1");
+  workers_[0]->SayHello(hello);
+  std::thread main([this] { server_->Wait().IgnoreError(); });
+  waits.WaitForNotification();
+  SuspendProcess(absl::Seconds(4));
+  const MonotonicTime resumed = MonotonicTime::Now();
+  ExpectStatus(workers_[0]->AwaitFailure(), absl::StatusCode::kDeadlineExceeded,
+               {"rank 1 did not say hello"});
+  // A pause is measured up to a second too short.
+  EXPECT_GT(MonotonicTime::Now() - resumed, absl::Seconds(1));
+  workers_.clear();
   main.join();
 }
 

@@ -87,9 +87,10 @@ std::shared_ptr<FrameSink> Service::Accept(std::shared_ptr<FrameStream> stream) 
 }
 
 absl::Status Service::Wait(Deadline deadline) {
+  PatientDeadline patience(deadline);
   mutex_.Lock();
-  while (!ended_ && !roster_.complete() && !deadline.passed()) {
-    changed_.WaitWithDeadline(&mutex_, std::min(deadline, Deadline::In(kWatch)));
+  while (!ended_ && !roster_.complete() && !patience.Passed()) {
+    changed_.WaitWithDeadline(&mutex_, std::min(patience.next_look(), Deadline::In(kWatch)));
     mutex_.Unlock();
     EndOverdue();
     // From the first hello on, so that set-up is watched too. A server that cannot reach the store is
@@ -220,8 +221,15 @@ void Service::Lost(absl::Status status) {
 void Service::EndIfSilent() {
   const Group* const group = group_.load(std::memory_order_acquire);
   if (group == nullptr) return;
-  const std::vector<int> silent = group->shard->AwaitedSince(MonotonicTime::Now() - timeout_);
-  if (silent.empty()) return;
+  const MonotonicTime now = MonotonicTime::Now();
+  const std::vector<int> silent = group->shard->AwaitedSince(looked_);
+  looked_ = now;
+  if (silent.empty()) {
+    silence_.reset();
+    return;
+  }
+  if (!silence_.has_value()) silence_.emplace(Deadline::In(timeout_));
+  if (!silence_->PassedAt(now)) return;
   Fail(absl::DeadlineExceededError(
       absl::StrCat(Name(silent[0]), " pushed nothing for ", absl::FormatDuration(timeout_),
                    ", while others have done all of their steps and wait for it")));

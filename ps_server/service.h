@@ -64,6 +64,7 @@
 #include "base/deadline.h"
 #include "base/monotonic_time.h"
 #include "base/mutex.h"
+#include "base/patient_deadline.h"
 #include "links/frame_stream.h"
 #include "ps_server/async_shard.h"
 #include "ps_server/guests.h"
@@ -213,6 +214,11 @@ class Service : private ShardEvents, private AsyncShardEvents {
   int open_ ABSL_GUARDED_BY(mutex_) = 0;  // members whose stream is not closed
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
+
+  // Of Wait() alone.
+  MonotonicTime looked_;  // EndIfSilent(), the last time
+  absl::optional<PatientDeadline>
+      silence_;  // of all who are waited for, at each look since it began
 
   const std::shared_ptr<Activity> activity_ = std::make_shared<Activity>();
 
