@@ -186,6 +186,7 @@ class LocalJob {
     }
     LookForInterrupt();
     LookForFailure();
+    LookForRefusal();
     LookForDrainFailure();
     LookForIdleServers();
     LookForStopped();
@@ -224,6 +225,16 @@ class LocalJob {
     const ExitStatus& status = *first->process->exit_status();
     Fail(absl::StrCat(Describe(*first), ": ", status.ToString()), first->last_error,
          status.shell_code(), /*killed=*/status.signal != 0);
+  }
+
+  // Whoever only hears that another refuses its input ends with 1, and may do so first.
+  void LookForRefusal() {
+    if (result_.exit_code != 1) return;
+    for (const auto& member : members_) {
+      if (member->process == nullptr || !member->process->exit_status().has_value()) continue;
+      if (member->process->exit_status()->shell_code() != kBadInput) continue;
+      result_.exit_code = kBadInput;
+    }
   }
 
   // Who ends first with another code than that of a job that drained knows why it did not.

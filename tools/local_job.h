@@ -77,7 +77,8 @@ struct LocalJobOptions {
 
 struct LocalJobResult {
   // 0 if all processes succeeded; otherwise that of the first failure as a shell reports it: the
-  // exit code, or 128 + signal. Of an interrupted job 128 + signal, unless it did not end in good
+  // exit code, or 128 + signal. It is 2 also where others ended with 1 before the process did that
+  // has refused its input. Of an interrupted job 128 + signal, unless it did not end in good
   // order: then that of `drain_failure`.
   int exit_code = 0;
   // "worker 1 (pid 123): killed by signal 9 (SIGKILL)": the process that failed first. Empty on

@@ -1,11 +1,11 @@
 // Stands in for //worker and //ps_server in tests of what starts and stops them. One member, the
 // victim, behaves as --victim_does says once the others are up; the others as --others_do says.
 //
-// Behaviours: exit:N, fail:N (says on stderr that it lost somebody, then exits), signal:N (raises
-// it), drain:N (hangs; on SIGTERM says that it has no checkpoint, unless N is 143, and exits), hang,
-// stubborn (hangs and ignores SIGTERM), lines:N (prints N lines, the odd ones on stderr,
-// then exits), silent (never writes --port_file), tell:NAME (prints that variable of its
-// environment, then exits).
+// Behaviours: exit:N, late:N (exits half a second later), fail:N (says on stderr that it lost
+// somebody, then exits), signal:N (raises it), drain:N (hangs; on SIGTERM says that it has no
+// checkpoint, unless N is 143, and exits), hang, stubborn (hangs and ignores SIGTERM), lines:N
+// (prints N lines, the odd ones on stderr, then exits), silent (never writes --port_file), tell:NAME
+// (prints that variable of its environment, then exits).
 
 #include <unistd.h>
 
@@ -70,6 +70,10 @@ int Behave(const std::string& behaviour) {
   int number = 0;
   if (!parts.second.empty() && !absl::SimpleAtoi(parts.second, &number)) return 99;
   if (parts.first == "exit") return number;
+  if (parts.first == "late") {
+    usleep(500000);
+    return number;
+  }
   if (parts.first == "fail") {
     std::fprintf(stderr, "rank 1 lost\n");
     return number;
