@@ -85,6 +85,15 @@ TEST(LaunchTest, WhatAProcessSaysThatFailsComesBeforeItsName) {
                                             EndsWith("): exit code 1]; stopping the rest"))));
 }
 
+TEST(LaunchTest, AWorkerThatHangsWhenRank0HasEndedIsNamed) {
+  const auto launch = Start({"--workers=2", "--", "--topology=ring", "--failure_timeout=100ms",
+                             "--victim=worker1", "--victim_does=hang"});
+  EXPECT_EQ(launch->Finish().code, 1);
+  EXPECT_THAT(launch->err(),
+              ElementsAre(AllOf(StartsWith("launch: worker 1 (pid "),
+                                HasSubstr("): still runs 5.1s after rank 0 has ended"))));
+}
+
 TEST(LaunchTest, AFailedJobIsStartedAgainAsOftenAsAsked) {
   const auto launch = Start({"--workers=2", "--servers=1", "--max_restarts=2", "--",
                              "--victim=worker1", "--victim_does=signal:9"});

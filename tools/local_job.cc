@@ -27,6 +27,7 @@ namespace {
 
 constexpr absl::Duration kPollInterval = absl::Milliseconds(20);
 constexpr int kBadInput = 2;
+constexpr char kRank0[] = "worker 0";
 
 std::string ReadFile(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
@@ -189,6 +190,7 @@ class LocalJob {
     LookForRefusal();
     LookForDrainFailure();
     LookForIdleServers();
+    LookForLateWorkers();
     LookForStopped();
     EndTheRest();
   }
@@ -289,6 +291,23 @@ class LocalJob {
          server->last_error, 1);
   }
 
+  // Rank 0 waits for the others before it leaves; whoever is left long after that hangs.
+  void LookForLateWorkers() {
+    if (failed() || options_.outlive == absl::InfiniteDuration()) return;
+    const Member* late = nullptr;
+    for (const auto& member : members_) {
+      if (member->is_server || !member->running()) continue;
+      if (member->name == kRank0) return;
+      if (late == nullptr) late = member.get();
+    }
+    if (late == nullptr) return;
+    if (outlive_until_.never()) outlive_until_ = Deadline::In(options_.outlive);
+    if (!outlive_until_.passed()) return;
+    Fail(absl::StrCat(Describe(*late), ": still runs ", absl::FormatDuration(options_.outlive),
+                      " after rank 0 has ended"),
+         "", 1);
+  }
+
   // A process that somebody holds never ends, and where it has not met the others yet, or they have
   // left, nobody fails for it. A job that is stopped as a whole is to go on later.
   void LookForStopped() {
@@ -365,6 +384,7 @@ class LocalJob {
   const Member* undrained_ = nullptr;  // who first ended otherwise then
   bool drain_overdue_ = false;
   Deadline linger_until_ = Deadline::Never();
+  Deadline outlive_until_ = Deadline::Never();
   Deadline terminate_at_ = Deadline::Never();
   Deadline kill_at_ = Deadline::Never();
 };

@@ -62,6 +62,9 @@ struct LocalJobOptions {
   absl::Duration grace = absl::Seconds(3);
   // How long servers may take to end once all workers have succeeded.
   absl::Duration linger = absl::Seconds(10);
+  // How long other workers may take to end once that of rank 0 has succeeded. Infinite where it does
+  // not wait for them.
+  absl::Duration outlive = absl::InfiniteDuration();
   // A process that is stopped for longer, by a signal or, its first thread, by a debugger, has
   // failed, unless all are.
   absl::Duration stopped = absl::InfiniteDuration();

@@ -35,6 +35,7 @@ ABSL_FLAG(std::string, port_file, "", "written by servers and rank 0");
 ABSL_FLAG(std::string, metrics_json, "", "gets the member's name");
 ABSL_FLAG(int, threads, 0, "printed");
 ABSL_FLAG(absl::Duration, timeout, absl::ZeroDuration(), "ignored");
+ABSL_FLAG(absl::Duration, failure_timeout, absl::ZeroDuration(), "ignored");
 ABSL_FLAG(int, attempt, 0, "printed, if there is one");
 ABSL_FLAG(std::string, victim, "", "name of a member: worker0, ..., or server for all servers");
 ABSL_FLAG(std::string, victim_does, "exit:0", "behaviour");
