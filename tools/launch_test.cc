@@ -118,10 +118,10 @@ TEST(LaunchTest, AJobThatSucceedsOrRefusesItsFlagsIsNotStartedAgain) {
 
 // Others who hear of it may end before the rank that has refused its input.
 TEST(LaunchTest, AJobOfWhichOneRankRefusesItsInputIsNotStartedAgain) {
-  const auto launch = Start({"--workers=2", "--max_restarts=2", "--", "--victim=worker1",
+  const auto launch = Start({"--workers=2", "--max_restarts=2", "--", "--victim=worker0",
                              "--victim_does=late:2", "--others_do=fail:1"});
   EXPECT_EQ(launch->Finish().code, 2);
-  EXPECT_THAT(launch->err(), AllOf(Contains(StartsWith("launch: rank 1 lost [worker 0 (pid ")),
+  EXPECT_THAT(launch->err(), AllOf(Contains(StartsWith("launch: rank 1 lost [worker 1 (pid ")),
                                    Not(Contains(HasSubstr("restart")))));
 }
 
