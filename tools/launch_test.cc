@@ -165,6 +165,14 @@ TEST(LaunchTest, AWorkerThatIsKilledWhileItDrainsIsNamed) {
                     EndsWith("killed by signal 9 (SIGKILL), for it had not ended within 200ms")));
 }
 
+// The culprit was looked for where a line begins, which is the time.
+TEST(LaunchTest, WhatAProcessSaysAsJsonBeginsWithTheCulpritToo) {
+  const auto launch = Start(
+      {"--workers=2", "--", "--victim=worker0", "--victim_does=report:1", "--others_do=exit:0"});
+  EXPECT_EQ(launch->Finish().code, 1);
+  EXPECT_THAT(launch->err(), Contains(StartsWith("launch: rank 1 lost: \"gone\" [worker 0 (pid ")));
+}
+
 // It said nothing, and ended with 0.
 TEST(LaunchTest, AFullStdoutIsALineAndExitCode1) {
   TestProgram launch({"/bin/sh", "-c",

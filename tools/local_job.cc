@@ -17,6 +17,7 @@
 #include "base/culprit.h"
 #include "base/deadline.h"
 #include "base/job_key.h"
+#include "base/log_line.h"
 #include "base/status_macros.h"
 #include "base/temporary_folder.h"
 #include "plan/job_spec.h"
@@ -130,7 +131,7 @@ class LocalJob {
                                options_.rank_0_environment.end());
     }
     const auto on_line = [this, &member](absl::string_view line, bool is_stderr) {
-      if (is_stderr) member.last_error = std::string(line);
+      if (is_stderr) member.last_error = AsTextLine(line);
       if (options_.on_line) options_.on_line(member.name, line, is_stderr);
     };
     GS_ASSIGN_OR_RETURN(member.process, Subprocess::Start(argv, on_line, where));

@@ -87,7 +87,7 @@ struct LocalJobResult {
   // "worker 1 (pid 123): killed by signal 9 (SIGKILL)": the process that failed first. Empty on
   // success.
   std::string failure;
-  // What that process printed last on stderr.
+  // What that process printed last on stderr; of --log_format=json as the text that it would be.
   std::string failure_detail;
   // Of a job that was interrupted and did not end in good order: who was the first that did not, and
   // why, as DescribeFailure() has it. Empty where each process ended with 0 or with 128 + signal,

@@ -2,10 +2,10 @@
 // victim, behaves as --victim_does says once the others are up; the others as --others_do says.
 //
 // Behaviours: exit:N, late:N (exits half a second later), fail:N (says on stderr that it lost
-// somebody, then exits), signal:N (raises it), drain:N (hangs; on SIGTERM says that it has no
-// checkpoint, unless N is 143, and exits), hang, stubborn (hangs and ignores SIGTERM), lines:N
-// (prints N lines, the odd ones on stderr, then exits), silent (never writes --port_file), tell:NAME
-// (prints that variable of its environment, then exits).
+// somebody, then exits), report:N (the same as JSON), signal:N (raises it), drain:N (hangs; on
+// SIGTERM says that it has no checkpoint, unless N is 143, and exits), hang, stubborn (hangs and
+// ignores SIGTERM), lines:N (prints N lines, the odd ones on stderr, then exits), silent (never writes
+// --port_file), tell:NAME (prints that variable of its environment, then exits).
 
 #include <unistd.h>
 
@@ -23,6 +23,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
 #include "base/flags.h"
+#include "base/program_main.h"
 #include "base/write_file.h"
 
 ABSL_FLAG(std::string, listen, "", "makes this a server");
@@ -77,6 +78,11 @@ int Behave(const std::string& behaviour) {
   }
   if (parts.first == "fail") {
     std::fprintf(stderr, "rank 1 lost\n");
+    return number;
+  }
+  if (parts.first == "report") {
+    SetLog({LogFormat::kJson, /*rank=*/0, /*server=*/-1, /*step=*/nullptr});
+    PrintError("worker", "ABORTED: rank 1 lost: \"gone\"");
     return number;
   }
   if (parts.first == "signal") {
