@@ -95,6 +95,12 @@ absl::Status PublishFailure(const WorkerGroup& group, const absl::Status& status
   return first.ok() ? VerdictOf(own, *first) : own;
 }
 
+bool FailedByOthers(const absl::Status& status) {
+  if (absl::IsAborted(status) || absl::IsDeadlineExceeded(status)) return true;
+  // An address that is taken is unavailable too.
+  return absl::IsUnavailable(status) && BeginsWithCulprit(status.message());
+}
+
 GroupError::GroupError(const WorkerGroup& group, std::function<void(absl::Status)> on_failure)
     : group_(group), on_failure_(std::move(on_failure)) {
   watcher_ =

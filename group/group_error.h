@@ -35,6 +35,11 @@ absl::Status PublishFailure(const WorkerGroup& group, const absl::Status& status
 // How long that waits for a better reason than `status`, and GroupError too.
 absl::Duration PatienceFor(const WorkerGroup& group, const absl::Status& status);
 
+// Whether others are to blame for `status`, with which a process could not begin: they failed first,
+// were lost or did not come in time. The next time they may come; what a process finds wrong itself,
+// as flags, files and addresses, would be so again.
+bool FailedByOthers(const absl::Status& status);
+
 // Each rank has one. When a rank fails, it publishes that, and the first one to do so wins; all
 // ranks wait for it. So every rank reports the same cause: the rank that published it its own status,
 // the others ABORTED with the culprit and that status.
