@@ -2,12 +2,19 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
+#include "absl/types/optional.h"
 
 namespace gradsync {
 namespace {
+
+// U+FFFD, the one character beyond U+009F that is escaped.
+constexpr char kReplacement[] = "\xef\xbf\xbd";
 
 const char* NameOf(Severity severity) {
   switch (severity) {
@@ -71,6 +78,40 @@ std::string Quoted(absl::string_view text) {
   return quoted + "\"";
 }
 
+// Takes what Quoted() wrote off the front. Nothing where there is none.
+absl::optional<std::string> ConsumeQuoted(absl::string_view* text) {
+  std::string found;
+  if (!absl::ConsumePrefix(text, "\"")) return absl::nullopt;
+  while (!text->empty() && (*text)[0] != '"') {
+    uint32_t number = 0;
+    if (!absl::ConsumePrefix(text, "\\")) {
+      found += (*text)[0];
+    } else if (absl::ConsumePrefix(text, "u")) {
+      if (text->size() < 4 || !absl::SimpleHexAtoi(text->substr(0, 4), &number)) {
+        return absl::nullopt;
+      }
+      text->remove_prefix(3);
+      found += number < 0x80   ? std::string(1, static_cast<char>(number))
+               : number < 0xa0 ? std::string({'\xc2', static_cast<char>(number)})
+                               : kReplacement;
+    } else if (!text->empty()) {
+      found += (*text)[0];
+    }
+    if (!text->empty()) text->remove_prefix(1);
+  }
+  if (!absl::ConsumePrefix(text, "\"")) return absl::nullopt;
+  return found;
+}
+
+// Takes all up to `name` and its string, which it returns.
+absl::optional<std::string> ConsumeField(absl::string_view name, absl::string_view* text) {
+  const std::string head = absl::StrCat("\"", name, "\":");
+  const size_t begin = text->find(head);
+  if (begin == text->npos) return absl::nullopt;
+  text->remove_prefix(begin + head.size());
+  return ConsumeQuoted(text);
+}
+
 }  // namespace
 
 std::string PrintableLine(absl::string_view text) {
@@ -107,6 +148,17 @@ std::string LogLine(LogFormat format, const LogSource& source, Severity severity
   if (source.step >= 0) absl::StrAppend(&line, ",\"step\":", source.step);
   absl::StrAppend(&line, ",\"message\":", Quoted(message), "}");
   return line;
+}
+
+std::string AsTextLine(absl::string_view line) {
+  absl::string_view rest = line;
+  if (!absl::ConsumePrefix(&rest, "{\"time\":")) return std::string(line);
+  const absl::optional<std::string> program = ConsumeField("program", &rest);
+  const absl::optional<std::string> message = ConsumeField("message", &rest);
+  if (!program.has_value() || !message.has_value() || rest != "}") return std::string(line);
+  LogSource source;
+  source.program = *program;
+  return LogLine(LogFormat::kText, source, Severity::kError, *message);
 }
 
 }  // namespace gradsync

@@ -36,6 +36,10 @@ std::string PrintableLine(absl::string_view text);
 std::string LogLine(LogFormat format, const LogSource& source, Severity severity,
                     absl::string_view message);
 
+// A line that LogLine() wrote, in either format, as the text that it would be: "worker: MESSAGE". What
+// is no such object stays what it is.
+std::string AsTextLine(absl::string_view line);
+
 }  // namespace gradsync
 
 #endif  // GRADSYNC_BASE_LOG_LINE_H_

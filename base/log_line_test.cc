@@ -71,5 +71,31 @@ TEST(LogLineTest, JsonStaysJsonWhateverAPeerSaid) {
   EXPECT_EQ(message("\xe2\x82x"), R"("\ufffd\ufffdx")");
 }
 
+// A message of a few kinds of bytes, as text and as it comes back from JSON.
+TEST(LogLineTest, AJsonLineIsReadAsTheTextThatItWouldBe) {
+  for (const char* message : {"", "ABORTED: rank 1 lost: it \"broke\"", "a\\b\n\t\x01 \x7f\xc2\x9b",
+                              "gr\xc3\xbc\xc3\x9f \xef\xbf\xbd", "{\"message\":\"no\"}"}) {
+    const auto in = [message](LogFormat format) {
+      return LogLine(format, Worker(), Severity::kInfo, message);
+    };
+    EXPECT_EQ(AsTextLine(in(LogFormat::kJson)), in(LogFormat::kText));
+    EXPECT_EQ(AsTextLine(in(LogFormat::kText)), in(LogFormat::kText));
+  }
+  const std::string bytes = LogLine(LogFormat::kJson, Worker(), Severity::kError, "\xff");
+  EXPECT_EQ(AsTextLine(bytes), "worker: \xef\xbf\xbd");
+}
+
+TEST(LogLineTest, WhatIsNoLineOfALogStaysWhatItIs) {
+  const std::string line = LogLine(LogFormat::kJson, Worker(), Severity::kError, "a \\ \x01");
+  for (size_t size = 0; size < line.size(); ++size) {
+    EXPECT_EQ(AsTextLine(line.substr(0, size)), line.substr(0, size));
+  }
+  for (const char* other : {R"({"time":1,"message":"hello"})", R"({"message":"hello"})", "{}",
+                            R"({"time":"","program":"a","message":"\uzzzz"})",
+                            R"({"time":"","program":"a","message":"b"} )"}) {
+    EXPECT_EQ(AsTextLine(other), other);
+  }
+}
+
 }  // namespace
 }  // namespace gradsync

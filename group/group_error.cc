@@ -1,5 +1,6 @@
 #include "group/group_error.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -9,6 +10,7 @@
 #include "base/culprit.h"
 #include "base/deadline.h"
 #include "base/suspicion.h"
+#include "group/heartbeat.h"
 
 namespace gradsync {
 namespace {
@@ -33,14 +35,36 @@ absl::Status LostStore(const absl::Status& why) {
       absl::StrCat("rank 0, which holds the store, is lost: ", why.message()));
 }
 
+// A rank gave up waiting. It has not failed, and does not know who has.
+bool WaitedInVain(const WorkerGroup& group, const absl::Status& status) {
+  return absl::IsDeadlineExceeded(status) && group.rank != kNoRank &&
+         !BeginsWithCulprit(status.message());
+}
+
 // What is published when a member reports `status`: who is to blame comes first. That is the member
-// itself, unless the status begins with somebody else, whom the member has merely seen fail.
+// itself, unless it waited in vain, or the status begins with somebody else, whom it has merely seen
+// fail.
 std::string ReasonOf(const WorkerGroup& group, const absl::Status& status) {
-  const std::string reason = group.rank == kNoRank || BeginsWithCulprit(status.message())
-                                 ? std::string(status.message())
-                                 : absl::StrCat("rank ", group.RankOfJob(group.rank),
-                                                " failed first: ", status.ToString());
+  std::string reason(status.message());
+  if (WaitedInVain(group, status)) {
+    reason = absl::StrCat("nobody is known to have failed, but rank ", group.RankOfJob(group.rank),
+                          " waited in vain: ", status.message());
+  } else if (group.rank != kNoRank && !BeginsWithCulprit(status.message())) {
+    reason =
+        absl::StrCat("rank ", group.RankOfJob(group.rank), " failed first: ", status.ToString());
+  }
   return reason.substr(0, kMaxReason);
+}
+
+// Sets what makes the watchdog look.
+void AskWhoFailed(const WorkerGroup& group, const absl::Status& status) {
+  if (!WaitedInVain(group, Certain(status))) return;
+  group.store->Set(InVainKey(group.JobKey("")), "", Deadline::In(kPublishTimeout)).IgnoreError();
+}
+
+// `own` may have been published before, by another part of this rank.
+absl::Status VerdictOf(const absl::Status& own, absl::string_view published) {
+  return absl::StrContains(published, own.message()) ? own : absl::AbortedError(published);
 }
 
 absl::StatusOr<std::string> Publish(const WorkerGroup& group, const absl::Status& status) {
@@ -50,14 +74,31 @@ absl::StatusOr<std::string> Publish(const WorkerGroup& group, const absl::Status
 
 }  // namespace
 
-absl::StatusOr<std::string> PublishFailure(const WorkerGroup& group, const absl::Status& status) {
+absl::Duration PatienceFor(const WorkerGroup& group, const absl::Status& status) {
   const absl::Duration patience = PatienceWith(status);
+  if (!WaitedInVain(group, Certain(status)) || group.failure_timeout == absl::InfiniteDuration()) {
+    return patience;
+  }
+  return std::max(patience, JudgePatience(group.failure_timeout));
+}
+
+absl::Status PublishFailure(const WorkerGroup& group, const absl::Status& status) {
+  AskWhoFailed(group, status);
+  const absl::Duration patience = PatienceFor(group, status);
+  const absl::Status own = Certain(status);
   if (patience > absl::ZeroDuration()) {
     const absl::Status known =
         group.store->Get(group.JobKey(kFailureKey), Deadline::In(patience)).status();
-    if (absl::IsAborted(known)) return std::string(known.message());
+    if (absl::IsAborted(known)) return VerdictOf(own, known.message());
   }
-  return Publish(group, Certain(status));
+  const absl::StatusOr<std::string> first = Publish(group, own);
+  return first.ok() ? VerdictOf(own, *first) : own;
+}
+
+bool FailedByOthers(const absl::Status& status) {
+  if (absl::IsAborted(status) || absl::IsDeadlineExceeded(status)) return true;
+  // An address that is taken is unavailable too.
+  return absl::IsUnavailable(status) && BeginsWithCulprit(status.message());
 }
 
 GroupError::GroupError(const WorkerGroup& group, std::function<void(absl::Status)> on_failure)
@@ -83,7 +124,7 @@ GroupError::~GroupError() {
 void GroupError::Report(absl::Status status) {
   MutexLock lock(&mutex_);
   if (leaving_ || !local_.ok()) return;
-  patience_ = PatienceWith(status);
+  reported_ = status;
   local_ = Certain(std::move(status));
   changed_.SignalAll();
 }
@@ -124,13 +165,18 @@ void GroupError::FailWith(absl::Status status) {
 }
 
 void GroupError::PublishLoop() {
-  absl::Status local;
+  absl::Status local, reported;
   {
     MutexLock lock(&mutex_);
     while (!closing_ && local_.ok()) changed_.Wait(&mutex_);
     if (local_.ok() || !status_.ok()) return;
     local = local_;
-    const Deadline patience = Deadline::In(patience_);
+    reported = reported_;
+  }
+  AskWhoFailed(group_, reported);
+  const Deadline patience = Deadline::In(PatienceFor(group_, reported));
+  {
+    MutexLock lock(&mutex_);
     while (!closing_ && status_.ok() && !changed_.WaitWithDeadline(&mutex_, patience)) {
     }
     if (!status_.ok()) return;

@@ -23,11 +23,22 @@ namespace gradsync {
 constexpr int kNoRank = -1;
 
 // Tells the group that this rank failed with `status`: every wait for one of the group's keys ends,
-// on all ranks, with ABORTED and what is returned. That begins with the culprit (base/culprit.h): the
+// on all ranks, with ABORTED and what was published. That begins with the culprit (base/culprit.h): the
 // one that `status` begins with, else this rank; or it is what was published before. A suspicion
-// (base/suspicion.h) is published only if nobody else has failed within its patience. Waits for the
-// store at most two seconds besides. Errors: those of KeyValueStore.
-absl::StatusOr<std::string> PublishFailure(const WorkerGroup& group, const absl::Status& status);
+// (base/suspicion.h) is published only if nobody else has failed within its patience. Who waited in
+// vain, DEADLINE_EXCEEDED without a culprit, first asks the watchdog who is to blame. Waits for the
+// store at most two seconds besides. Returns what this rank says of it from then on: `status`, as if
+// it were certain, where the group says so or cannot be told; otherwise ABORTED and what was
+// published.
+absl::Status PublishFailure(const WorkerGroup& group, const absl::Status& status);
+
+// How long that waits for a better reason than `status`, and GroupError too.
+absl::Duration PatienceFor(const WorkerGroup& group, const absl::Status& status);
+
+// Whether others are to blame for `status`, with which a process could not begin: they failed first,
+// were lost or did not come in time. The next time they may come; what a process finds wrong itself,
+// as flags, files and addresses, would be so again.
+bool FailedByOthers(const absl::Status& status);
 
 // Each rank has one. When a rank fails, it publishes that, and the first one to do so wins; all
 // ranks wait for it. So every rank reports the same cause: the rank that published it its own status,
@@ -66,9 +77,9 @@ class GroupError {
   const std::function<void(absl::Status)> on_failure_;
   mutable Mutex mutex_;
   CondVar changed_;
-  absl::Status local_ ABSL_GUARDED_BY(mutex_);       // reported here, to be published
-  absl::Duration patience_ ABSL_GUARDED_BY(mutex_);  // with that
-  absl::Status status_ ABSL_GUARDED_BY(mutex_);      // final
+  absl::Status reported_ ABSL_GUARDED_BY(mutex_);  // here, to be published; may be a suspicion
+  absl::Status local_ ABSL_GUARDED_BY(mutex_);     // the same, as if it were certain
+  absl::Status status_ ABSL_GUARDED_BY(mutex_);    // final
   bool leaving_ ABSL_GUARDED_BY(mutex_) = false;
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;
   std::unique_ptr<KeyValueStore::Watcher> watcher_;

@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "base/credentials.h"
 #include "base/deadline.h"
 #include "base/grpc_health.h"
@@ -27,10 +28,12 @@ class GrpcStoreServer {
   // Errors: UNAVAILABLE, naming the address, when the port is taken or the address is not one of
   // this host's; INVALID_ARGUMENT when it is no "host:port", and those of CheckListener().
   // `door` says who may use the store; by default everybody. `health`, if there is one, answers who
-  // asks whether it serves.
+  // asks whether it serves. A connection on which there has been no call for about `idle_timeout`, or
+  // up to twice as long, is closed: members attend to the store, and a client connects again for its
+  // next call.
   static absl::StatusOr<std::unique_ptr<GrpcStoreServer>> Start(
       const std::string& address, const Credentials& credentials, StoreDoorOptions door = {},
-      std::shared_ptr<GrpcHealth> health = nullptr);
+      std::shared_ptr<GrpcHealth> health = nullptr, absl::Duration idle_timeout = absl::Minutes(2));
 
   // Fails the calls and watches of all clients with UNAVAILABLE. Blocks until they have been told,
   // at most some seconds.

@@ -273,13 +273,17 @@ class ServerImpl : public GrpcStoreServer {
     if (server_ != nullptr) server_->Shutdown(GrpcDeadline(Deadline::In(kFarewell)));
   }
 
-  absl::Status Listen(const std::string& address, const Credentials& credentials) {
+  absl::Status Listen(const std::string& address, const Credentials& credentials,
+                      absl::Duration idle_timeout) {
     grpc::ServerBuilder builder;
     builder.AddListeningPort(address, credentials.server, &port_);
     builder.RegisterCallbackGenericService(&service_);
     builder.SetMaxReceiveMessageSize(kMaxRequestBytes);
     builder.SetMaxSendMessageSize(-1);
+    // Of strangers: connections that never become gRPC's, and those on which nothing is asked.
     builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 10'000);
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS,
+                               static_cast<int>(absl::ToInt64Milliseconds(idle_timeout)));
     // Otherwise a second server would share a taken port, and each would get some of the clients.
     builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
@@ -313,12 +317,12 @@ class ServerImpl : public GrpcStoreServer {
 
 absl::StatusOr<std::unique_ptr<GrpcStoreServer>> GrpcStoreServer::Start(
     const std::string& address, const Credentials& credentials, StoreDoorOptions door,
-    std::shared_ptr<GrpcHealth> health) {
+    std::shared_ptr<GrpcHealth> health, absl::Duration idle_timeout) {
   GS_RETURN_IF_ERROR(ParseHostPort(address).status());
   GS_RETURN_IF_ERROR(CheckListener(credentials, address));
   auto server =
       std::make_unique<ServerImpl>(std::move(door), credentials.secret, std::move(health));
-  GS_RETURN_IF_ERROR(server->Listen(address, credentials));
+  GS_RETURN_IF_ERROR(server->Listen(address, credentials, idle_timeout));
   return server;
 }
 

@@ -9,6 +9,7 @@
 #include "absl/time/time.h"
 #include "base/deadline.h"
 #include "base/monotonic_time.h"
+#include "base/mute_connection.h"
 #include "base/mutex.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -55,6 +56,24 @@ TEST(GrpcStoreTest, AnAddressThatIsNoneIsInvalid) {
       absl::IsInvalidArgument(GrpcStoreServer::Start("nonsense", InsecureCredentials()).status()));
   EXPECT_TRUE(
       absl::IsInvalidArgument(ConnectStore("127.0.0.1", InsecureCredentials(), Soon()).status()));
+}
+
+// Such connections held descriptors for as long as their peer liked.
+TEST(GrpcStoreTest, AConnectionWithoutACallIsClosedAndItsClientMayCallAgain) {
+  const auto server = GrpcStoreServer::Start("127.0.0.1:0", InsecureCredentials(), {}, nullptr,
+                                             absl::Milliseconds(200))
+                          .value();
+  const auto waits = ConnectStore(AddressOf(*server), InsecureCredentials(), Soon()).value();
+  const auto presence = waits->Attend("gone");
+  const auto calls = Connect(AddressOf(*server));
+  for (int i = 0; i < 3; ++i) {
+    MuteConnection mute(server->port());
+    EXPECT_TRUE(mute.AwaitEnd(Soon()));
+  }
+  // The store would have been told by the end of the connection.
+  EXPECT_FALSE(calls->Get("gone", Deadline::Now()).ok());
+  EXPECT_EQ(calls->Set("key", "value", Soon()), absl::OkStatus());
+  EXPECT_EQ(calls->Get("key", Soon()).value(), "value");
 }
 
 TEST(GrpcStoreTest, APortIsFreeAgainAfterTheServer) {

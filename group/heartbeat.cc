@@ -22,6 +22,8 @@ std::string ServerBeatKey(absl::string_view prefix, int server) {
 
 std::string GoneKey(absl::string_view beat_key) { return absl::StrCat(beat_key, "/gone"); }
 
+std::string InVainKey(absl::string_view prefix) { return absl::StrCat(prefix, "in_vain"); }
+
 absl::StatusOr<std::unique_ptr<Heartbeat>> Heartbeat::Start(HeartbeatOptions options,
                                                             Deadline deadline) {
   GS_RETURN_IF_ERROR(options.store->Set(options.key, Beat().ToText(), deadline));

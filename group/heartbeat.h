@@ -25,6 +25,13 @@ std::string ServerBeatKey(absl::string_view prefix, int server);
 // What the member of a beat attends to (ConnectedStore::Attend()): set when it is gone.
 std::string GoneKey(absl::string_view beat_key);
 
+// Set by a rank that waited until its deadline and does not know for whom, below a group's keys: asks
+// the watchdog to blame somebody, which it does within JudgePatience() if it can.
+std::string InVainKey(absl::string_view prefix);
+inline absl::Duration JudgePatience(absl::Duration failure_timeout) {
+  return 3 * BeatInterval(failure_timeout);
+}
+
 struct HeartbeatOptions {
   std::shared_ptr<KeyValueStore> store;
   std::string key;                     // one of the above

@@ -115,15 +115,16 @@ absl::Duration Liveness::Limit(const Member& member) const {
   return std::max(timeout_, kSurprise * member.longest_gap);
 }
 
-absl::optional<std::string> Liveness::Stuck(MonotonicTime now) const {
+// Of those at work, who held up the others if anybody did.
+const Liveness::Member* Liveness::Idlest(MonotonicTime now) const {
   const Member* stuck = nullptr;
   for (const Member& member : members_) {
     if (!member.known || member.beat.left) continue;
-    if (now - member.heard > timeout_ / 2 || member.beat.stopped_thread != 0) return absl::nullopt;
+    if (now - member.heard > timeout_ / 2 || member.beat.stopped_thread != 0) return nullptr;
     if (!member.beat.working) continue;
     if (stuck == nullptr || member.moved < stuck->moved) stuck = &member;
   }
-  if (stuck == nullptr) return absl::nullopt;
+  if (stuck == nullptr) return nullptr;
   // Whoever of those that stopped then has done least held up the others.
   const MonotonicTime stopped = stuck->moved;
   for (const Member& member : members_) {
@@ -134,11 +135,24 @@ absl::optional<std::string> Liveness::Stuck(MonotonicTime now) const {
       stuck = &member;
     }
   }
-  if (!stuck->beat.proven) return absl::nullopt;
+  return stuck;
+}
+
+absl::optional<std::string> Liveness::Stuck(MonotonicTime now) const {
+  const Member* const stuck = Idlest(now);
+  if (stuck == nullptr || !stuck->beat.proven) return absl::nullopt;
   const absl::Duration limit = Limit(*stuck);
   if (now - stuck->moved < limit) return absl::nullopt;
   return absl::StrCat(stuck->name, " stuck: it is alive and at work, but has done nothing for ",
                       absl::FormatDuration(limit));
+}
+
+absl::optional<std::string> Liveness::Blame(MonotonicTime now) const {
+  const Member* const stuck = Idlest(now);
+  if (stuck == nullptr || now - stuck->moved < timeout_) return absl::nullopt;
+  return absl::StrCat(stuck->name, " stuck: it is alive and at work, but has done nothing for ",
+                      absl::FormatDuration(absl::Trunc(now - stuck->moved, absl::Seconds(1))),
+                      ", and another one waited for it in vain");
 }
 
 }  // namespace gradsync

@@ -11,8 +11,8 @@
 //           times the longest such gap that it has shown before, whichever is longer; or one of its
 //           threads has been held for the failure timeout
 //
-// Nobody is stuck in its first step, which may take as long as it takes. Whoever waits is never to
-// blame, however long: it waits for somebody else. And where several do
+// Nobody is stuck in its first step, which may take as long as it takes, until somebody has waited
+// for it in vain. Whoever waits is never to blame, however long: it waits for somebody else. And where several do
 // nothing, all but one may be waiting without saying so. So only the member that has done nothing
 // for the longest can be stuck; among those that stopped at about the same time, the rank that has
 // done least. While somebody has not been heard of for half of the failure timeout, or has a stopped
@@ -90,6 +90,11 @@ class Liveness {
   // BeatInterval(), before the beats of that moment are told.
   absl::optional<std::string> Judge(MonotonicTime now);
 
+  // Somebody has waited until its deadline, in vain: who looks as if it held that up, if anybody
+  // does. Who is at work and has done nothing for the failure timeout, in its first step too, and
+  // however long its gaps were.
+  absl::optional<std::string> Blame(MonotonicTime now) const;
+
  private:
   struct Member {
     std::string name;
@@ -107,6 +112,7 @@ class Liveness {
   absl::optional<std::string> Lost(MonotonicTime now) const;
   absl::optional<std::string> Held(MonotonicTime now) const;
   absl::optional<std::string> Stuck(MonotonicTime now) const;
+  const Member* Idlest(MonotonicTime now) const;
   absl::Duration Limit(const Member& member) const;
 
   const absl::Duration timeout_;

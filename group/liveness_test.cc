@@ -145,6 +145,18 @@ TEST_F(LivenessTest, AFirstStepMayTakeAsLongAsItTakesAndOthersAreNotBlamedForIt)
   EXPECT_EQ(Pass(absl::Hours(9), {0, 1}), absl::nullopt);  // it has shown how long it may take
 }
 
+TEST_F(LivenessTest, WhoeverWasWaitedForInVainIsBlamedWhateverItsLimit) {
+  for (int rank : {0, 1}) beats_[rank].proven = false;
+  beats_[1].working = true;
+  EXPECT_EQ(Pass(kTimeout / 2, {0, 1}), absl::nullopt);
+  EXPECT_EQ(liveness_.Blame(now_), absl::nullopt);
+  EXPECT_EQ(Pass(3 * kTimeout, {0, 1}), absl::nullopt);
+  EXPECT_THAT(liveness_.Blame(now_).value_or(""), StartsWith("rank 1 stuck: "));
+  beats_[1].working = false;
+  Tick({0, 1});
+  EXPECT_EQ(liveness_.Blame(now_), absl::nullopt);
+}
+
 TEST_F(LivenessTest, OneThatHasTakenLongBeforeMayTakeTenTimesAsLong) {
   beats_[1].working = true;
   EXPECT_EQ(Pass(absl::Seconds(8), {0, 1}), absl::nullopt);

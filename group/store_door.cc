@@ -51,8 +51,11 @@ absl::StatusOr<std::string> StoreDoor::Join(const Comer& comer) {
   if (servers_.count(comer.nonce) == 0) {
     if (options_.servers >= 0 && static_cast<int>(servers_.size()) >= options_.servers) {
       return absl::ResourceExhaustedError(
-          absl::StrCat("run ", Quoted(options_.run_id), " expects ", options_.servers,
-                       " servers, which have come already, found another"));
+          absl::StrCat("run ", Quoted(options_.run_id), " expects ",
+                       options_.servers == 0
+                           ? "no servers that come by themselves, found one"
+                           : absl::StrCat(options_.servers,
+                                          " servers, which have come already, found another")));
     }
     servers_.insert(comer.nonce);
   }

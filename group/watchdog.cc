@@ -42,7 +42,11 @@ void Watchdog::Run() {
   while (!closing_) {
     const MonotonicTime now = MonotonicTime::Now();
     std::vector<int> gone;
-    const absl::optional<std::string> verdict = liveness_.Judge(now);
+    absl::optional<std::string> verdict = liveness_.Judge(now);
+    if (!verdict.has_value() &&
+        options_.store->Get(InVainKey(options_.prefix), Deadline::Now()).ok()) {
+      verdict = liveness_.Blame(now);
+    }
     if (verdict.has_value()) {
       options_.store->Fail(options_.prefix, *verdict, Deadline::Now()).status().IgnoreError();
       return;

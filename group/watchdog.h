@@ -26,7 +26,7 @@ struct WatchdogOptions {
 // Reads the beats of all members of a job (group/heartbeat.h) where its store is, has them judged
 // (group/liveness.h), and makes the first verdict the failure of the group, which ends every wait
 // for its keys (KeyValueStore::Fail()). Whoever attends to the store (GoneKey()) and is gone without
-// having left is lost at once. One for a group, in rank 0's process; that this one stops
+// having left is lost at once. Where a rank has waited in vain (InVainKey()), somebody is blamed sooner. One for a group, in rank 0's process; that this one stops
 // is noticed by the heartbeats of all others.
 //
 // Thread-safe. Has a thread of its own, which wakes every BeatInterval().

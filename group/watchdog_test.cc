@@ -16,8 +16,10 @@
 #include "base/monotonic_time.h"
 #include "base/notification.h"
 #include "gmock/gmock.h"
+#include "group/group_error.h"
 #include "group/heartbeat.h"
 #include "group/in_memory_store.h"
+#include "group/worker_group.h"
 #include "gtest/gtest.h"
 
 namespace gradsync {
@@ -109,6 +111,36 @@ TEST_F(WatchdogTest, ARankThatWorksAndGetsNothingDoneIsStuck) {
   activities_[2]->Prove();
   const Activity::Work stuck(activities_[2].get());
   EXPECT_THAT(Failure(), StartsWith("rank 2 stuck"));
+}
+
+// Rank 0, which came to the end of its patience first, was called the one that had failed.
+TEST_F(WatchdogTest, WhoIsWaitedForInVainIsStuckInItsFirstStepToo) {
+  const Activity::Work first_step(activities_[2].get());
+  EXPECT_TRUE(
+      absl::IsDeadlineExceeded(store_->Get("run/0/failure", Deadline::In(2 * kTimeout)).status()));
+  WorkerGroup group;
+  group.store = store_;
+  group.run_id = "run";
+  group.world_size = 3;
+  group.failure_timeout = kTimeout;
+  const absl::Status said =
+      PublishFailure(group, absl::DeadlineExceededError("bucket 3 is not complete"));
+  EXPECT_TRUE(absl::IsAborted(said)) << said;
+  EXPECT_THAT(std::string(said.message()),
+              StartsWith("rank 2 stuck: it is alive and at work, but has done"));
+  EXPECT_EQ(Failure(), said.message());
+}
+
+TEST_F(WatchdogTest, WhereNobodyIsAtWorkNobodyIsBlamedForAWaitInVain) {
+  WorkerGroup group;
+  group.store = store_;
+  group.run_id = "run";
+  group.world_size = 3;
+  group.failure_timeout = kTimeout;
+  const absl::Status own = absl::DeadlineExceededError("bucket 3 is not complete");
+  EXPECT_EQ(PublishFailure(group, own), own);
+  EXPECT_EQ(Failure(),
+            "nobody is known to have failed, but rank 0 waited in vain: bucket 3 is not complete");
 }
 
 TEST_F(WatchdogTest, AServerIsNamedWithItsAddress) {

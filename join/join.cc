@@ -1,6 +1,5 @@
 #include "join/join.h"
 
-#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -107,8 +106,8 @@ absl::Status Member::Fail(const absl::Status& reason) {
   const absl::Status agreed = sync_->status();
   const absl::Status cause = agreed.ok() ? reason : agreed;
   // For ranks that wait in the store and not in the backend, which may not be bound yet.
-  PublishFailure(group(), Certain(cause)).status().IgnoreError();
-  return Certain(cause);
+  const absl::Status published = PublishFailure(group(), Certain(cause));
+  return agreed.ok() ? published : Certain(cause);
 }
 
 absl::Status Member::Leave() { return IsAlone() ? absl::OkStatus() : meeting_.Leave(); }
@@ -119,7 +118,7 @@ absl::Status Member::Complete(const JoinOptions& options) {
   GS_RETURN_IF_ERROR(FindServers(options.num_servers));
   GS_RETURN_IF_ERROR(ResolveByHosts(group(), &options_));
   if (options.mesh.has_pipeline()) {
-    TakePlace(options.mesh);
+    TakePlace(options);
     GS_RETURN_IF_ERROR(
         TakeServers("stage", stage_link_->stage(), stage_link_->stages(), &options_));
   }
@@ -141,18 +140,24 @@ absl::Status Member::Complete(const JoinOptions& options) {
 // come ends the wait for that.
 absl::Status Member::FindServers(int count) {
   for (int i = 0; i < count; ++i) {
-    GS_ASSIGN_OR_RETURN(
-        std::string address,
-        group().store->Get(group().Key(absl::StrCat("server/", i)), Deadline::In(group().timeout)));
-    meeting_.AddServer(address);
-    options_.servers.push_back(std::move(address));
+    absl::StatusOr<std::string> address =
+        group().store->Get(group().Key(absl::StrCat("server/", i)), Deadline::In(group().timeout));
+    if (absl::IsDeadlineExceeded(address.status())) {
+      return absl::DeadlineExceededError(absl::StrCat("server ", i, " (of ", count,
+                                                      ") has not come within ",
+                                                      absl::FormatDuration(group().timeout)));
+    }
+    GS_RETURN_IF_ERROR(address.status());
+    meeting_.AddServer(*address);
+    options_.servers.push_back(*std::move(address));
   }
   return absl::OkStatus();
 }
 
-void Member::TakePlace(const Mesh& mesh) {
+void Member::TakePlace(const JoinOptions& options) {
+  const Mesh& mesh = options.mesh;
   const WorkerGroup stages = SubGroup(group(), mesh, MeshDimension::kPipeline);
-  stage_link_ = std::make_unique<StageLink>(stages, GrpcLinkOf(group()));
+  stage_link_ = std::make_unique<StageLink>(stages, GrpcLinkOf(group()), options.meet.activity);
   stages_ = std::make_unique<SideChannel>(stages, "stages");
   replicas_ = std::make_unique<SideChannel>(SubGroup(group(), mesh, mesh.samples()), "job");
   place_ = {stage_link_.get(), stages_.get(), replicas_.get()};
@@ -171,18 +176,14 @@ absl::Status Member::TakeSlice(const JoinOptions& options) {
 absl::StatusOr<std::unique_ptr<Member>> Join(JoinOptions options) {
   GS_RETURN_IF_ERROR(CheckJoin(options));
   GS_RETURN_IF_ERROR(OpenDevices(&options));
-  options.meet.servers =
-      std::max(options.num_servers, static_cast<int>(options.sync.servers.size()));
+  // Those that are given by address do not come by themselves.
+  options.meet.servers = options.num_servers;
   GS_ASSIGN_OR_RETURN(Meeting meeting, Meet(options.meet));
   std::unique_ptr<Member> member(new Member(std::move(meeting)));
   member->options_ = options.sync;
   const absl::Status complete = member->Complete(options);
   if (complete.ok()) return member;
-  // Of a suspicion somebody may have known better.
-  const absl::StatusOr<std::string> first = PublishFailure(member->group(), complete);
-  const bool suspected = PatienceWith(complete) > absl::ZeroDuration();
-  if (suspected && first.ok() && *first != complete.message()) return absl::AbortedError(*first);
-  return Certain(complete);
+  return PublishFailure(member->group(), complete);
 }
 
 }  // namespace gradsync

@@ -89,7 +89,7 @@ class Member {
   explicit Member(Meeting meeting) : meeting_(std::move(meeting)) {}
   absl::Status Complete(const JoinOptions& options);
   absl::Status FindServers(int count);
-  void TakePlace(const Mesh& mesh);
+  void TakePlace(const JoinOptions& options);
   absl::Status TakeSlice(const JoinOptions& options);
   bool IsAlone() const {
     return options_.job.topology == Topology::kLocal && stage_link_ == nullptr &&

@@ -8,8 +8,10 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "base/credentials.h"
 #include "base/deadline.h"
 #include "gmock/gmock.h"
+#include "group/grpc_store.h"
 #include "gtest/gtest.h"
 #include "plan/job_spec.h"
 
@@ -110,6 +112,31 @@ TEST(JoinTest, ARankThatEndsBeforeItHasLeftIsNamed) {
   const absl::Status left = (*members[0])->Leave();
   EXPECT_EQ(left.code(), absl::StatusCode::kAborted) << left;
   EXPECT_THAT(std::string(left.message()), StartsWith("rank 1 left without"));
+}
+
+// One from another job took the place of server 0 in the judge's eyes, and ended this one when it left.
+TEST(JoinTest, WhereServersAreGivenByAddressNoneComesByItself) {
+  JoinOptions options;
+  options.sync.job.topology = Topology::kPs;
+  options.sync.job.link = Link::kGrpc;
+  options.sync.servers = {"127.0.0.1:1"};
+  options.sync.server_weights.by_host = false;
+  options.meet.world_size = 1;
+  options.meet.master = "127.0.0.1:0";
+  std::string address;
+  options.meet.on_store = [&address](const std::string& at) {
+    address = at;
+    return absl::OkStatus();
+  };
+  const Joined member = Join(options);
+  ASSERT_TRUE(member.ok()) << member.status();
+  StorePass pass;
+  pass.server = true;
+  pass.run_id = options.meet.run_id;
+  const absl::Status stray =
+      EnterStore(address, InsecureCredentials(), &pass, Deadline::In(kPatience), absl::Seconds(10))
+          .status();
+  EXPECT_EQ(stray.code(), absl::StatusCode::kResourceExhausted) << stray;
 }
 
 TEST(JoinTest, ARankAloneNeedsNobody) {

@@ -13,12 +13,15 @@
 #include "base/block_pool.h"
 #include "base/mutex.h"
 #include "google/protobuf/io/coded_stream.h"
+#include "google/protobuf/wire_format_lite.h"
 #include "grpcpp/support/proto_buffer_reader.h"
 #include "grpcpp/support/slice.h"
 
 namespace gradsync {
 namespace {
 
+using ::google::protobuf::internal::WireFormatLite;
+using ::google::protobuf::io::CodedInputStream;
 using ::google::protobuf::io::CodedOutputStream;
 
 constexpr uint8_t kHeaderTag = proto::Frame::kHeaderFieldNumber << 3 | 2;
@@ -73,6 +76,7 @@ struct Received {
   Parts payloads;                     // of all frames, in order
   std::vector<ReceivedFrame> frames;  // the first `count`; others keep their memory
   size_t count = 0;
+  size_t header_bytes = 0;  // of all frames
 };
 
 // Short slices hold their bytes themselves, so the message must have found its last place.
@@ -174,6 +178,10 @@ bool ReadHeader(PartsReader& reader, size_t bytes, proto::FrameHeader* header) {
 bool ReadFrame(PartsReader& reader, size_t after, Received* received) {
   size_t bytes;
   if (!reader.ReadTag(kHeaderTag) || !reader.ReadLength(after, &bytes)) return false;
+  received->header_bytes += bytes;
+  if (received->count == kMostFramesTogether || received->header_bytes > kMostBytesBesidePayloads) {
+    return false;
+  }
   ReceivedFrame& frame = received->AddFrame();
   if (!ReadHeader(reader, bytes, &frame.header)) return false;
   if (reader.remaining() > after && reader.ReadTag(kPayloadTag)) {
@@ -198,13 +206,60 @@ bool ReadFrames(Received* received) {
   return true;
 }
 
+absl::Status TooMuchBesidePayloads(size_t bytes) {
+  return absl::DataLossError(absl::StrCat("a message of ", bytes, " bytes: expected at most ",
+                                          kMostFramesTogether, " frames and ",
+                                          kMostBytesBesidePayloads, " bytes besides payloads"));
+}
+
+// Bytes that protobuf would make more of than they are: of a frame all but its payload, or, where
+// the frame is damaged, all that follows the damage.
+size_t BytesBesidePayloads(CodedInputStream& input, bool is_next) {
+  size_t bytes = input.BytesUntilLimit();
+  while (const uint32_t tag = input.ReadTag()) {
+    if (tag == kPayloadTag || (tag == kNextTag && !is_next)) {
+      uint32_t length;
+      if (!input.ReadVarint32(&length) || length > static_cast<uint32_t>(input.BytesUntilLimit())) {
+        return bytes;
+      }
+      bytes -= length;
+      if (tag == kPayloadTag) {
+        input.Skip(static_cast<int>(length));
+        continue;
+      }
+      const auto limit = input.PushLimit(static_cast<int>(length));
+      bytes += BytesBesidePayloads(input, /*is_next=*/true);
+      input.Skip(input.BytesUntilLimit());
+      input.PopLimit(limit);
+    } else if (!WireFormatLite::SkipField(&input, tag)) {
+      return bytes;
+    }
+  }
+  return bytes;
+}
+
+size_t BytesBesidePayloads(const std::string& message) {
+  const int size = static_cast<int>(message.size());
+  CodedInputStream input(reinterpret_cast<const uint8_t*>(message.data()), size);
+  const auto limit = input.PushLimit(size);
+  const size_t bytes = BytesBesidePayloads(input, /*is_next=*/false);
+  input.PopLimit(limit);
+  return bytes;
+}
+
 absl::Status DecodeByCopy(const Parts& parts, FrameDecoder::Deliver deliver) {
   std::string whole;
   for (absl::Span<const char> part : parts) whole.append(part.data(), part.size());
-  auto first = std::make_shared<proto::Frame>();
-  if (whole.size() > static_cast<size_t>(std::numeric_limits<int>::max()) ||
-      !first->ParseFromString(whole)) {
+  if (whole.size() > static_cast<size_t>(std::numeric_limits<int>::max())) {
     return NotAFrame(whole.size());
+  }
+  if (BytesBesidePayloads(whole) > kMostBytesBesidePayloads) {
+    return TooMuchBesidePayloads(whole.size());
+  }
+  auto first = std::make_shared<proto::Frame>();
+  if (!first->ParseFromString(whole)) return NotAFrame(whole.size());
+  if (first->next_size() >= static_cast<int>(kMostFramesTogether)) {
+    return TooMuchBesidePayloads(whole.size());
   }
   std::vector<const proto::Frame*> frames = {first.get()};
   for (const proto::Frame& next : first->next()) {
@@ -262,6 +317,7 @@ class FrameDecoder::Pool {
     received->bytes.clear();
     received->payloads.clear();
     received->count = 0;
+    received->header_bytes = 0;
     MutexLock lock(&mutex_);
     free_.push_back(std::move(received));
   }

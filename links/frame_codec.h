@@ -19,9 +19,13 @@ namespace gradsync {
 constexpr size_t kMaxPayloadBytes = (size_t{1} << 31) - (size_t{1} << 20);
 
 // Frames that go in one message, and the bytes of a message that has more than one: all listeners
-// take so many.
+// take so many, and no more frames.
 constexpr size_t kMostFramesTogether = 32;
 constexpr size_t kMostBytesTogether = size_t{1} << 20;
+
+// Bytes of a message besides its payloads. An empty field of two bytes may take a hundred once it is
+// read.
+constexpr size_t kMostBytesBesidePayloads = size_t{1} << 20;
 
 // At most how many bytes of a message `frame` takes.
 size_t EncodedBytes(const OutgoingFrame& frame);
@@ -44,8 +48,8 @@ class FrameDecoder {
   // EncodeFrames() writes, cut anywhere, is not copied: the payloads' parts point into the message,
   // which each payload's owner keeps. What keeps them is used again, so that in the long run
   // decoding allocates nothing. Any other valid encoding (fields in another order, unknown fields)
-  // is read through a copy. Errors: DATA_LOSS when the message is not a Frame; then nothing is
-  // delivered.
+  // is read through a copy. Errors: DATA_LOSS when the message is not a Frame, has more than
+  // kMostFramesTogether frames, or more than kMostBytesBesidePayloads; then nothing is delivered.
   absl::Status Decode(grpc::ByteBuffer* message, Deliver deliver) const;
 
  private:

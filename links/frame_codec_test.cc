@@ -183,6 +183,62 @@ TEST(FrameCodecTest, FramesBehindOneThatIsItselfBehindAnotherAreDataLoss) {
             absl::StatusCode::kDataLoss);
 }
 
+// Every empty frame behind the first, of two or four bytes, took more than a hundred: a message of 64
+// MiB, 2 GiB.
+TEST(FrameCodecTest, MoreFramesThanGoTogetherAreRefusedHoweverTheyAreWritten) {
+  for (const std::string& empty :
+       {std::string("\x1a\x02\x0a\x00", 4), std::string("\x1a\x00", 2)}) {
+    std::string bytes("\x0a\x00", 2);
+    for (size_t i = 1; i < kMostFramesTogether; ++i) bytes += empty;
+    const absl::StatusOr<std::vector<Decoded>> most = DecodeAll(Cut(bytes, {5}));
+    ASSERT_EQ(most.status(), absl::OkStatus());
+    EXPECT_EQ(most->size(), kMostFramesTogether);
+    const absl::Status refused = DecodeAll(Cut(bytes + empty, {5})).status();
+    EXPECT_EQ(refused.code(), absl::StatusCode::kDataLoss);
+    EXPECT_NE(refused.message().find("at most 32 frames"), std::string::npos) << refused;
+  }
+}
+
+TEST(FrameCodecTest, WhatIsNoPayloadIsBoundedWhereverItStands) {
+  const auto field = [](char tag, const std::string& bytes) {
+    std::string whole(1, tag);
+    for (size_t rest = bytes.size();; rest >>= 7) {
+      whole.push_back(static_cast<char>(rest < 128 ? rest : 128 | (rest & 127)));
+      if (rest < 128) return whole + bytes;
+    }
+  };
+  const auto repeated = [](const std::string& bytes, size_t total) {
+    std::string all;
+    while (all.size() < total) all += bytes;
+    return all;
+  };
+  const std::string unknown("\x72\x00", 2);  // of a header, and of a frame
+  const size_t most = kMostBytesBesidePayloads;
+  const std::string header = field('\x0a', repeated(unknown, most / 8));
+  const std::string next = field('\x1a', header);
+  const std::string payload = field('\x12', std::string(4 * most, 'p'));
+  for (const std::string& bytes : {
+           field('\x0a', repeated(unknown, most + 2)),
+           header + repeated(next, most),          // each of them is short
+           repeated(unknown, most + 2) + payload,  // before the payload
+           std::string("\x0a\x00", 2) + payload + repeated(unknown, most + 2),
+           repeated(std::string("\x1a\x00", 2), most + 2),
+           field('\x1a', repeated(unknown, most + 2)),
+           std::string("\x73\x74", 2) + repeated(std::string("\x73\x74", 2), most),  // groups
+           std::string("\x07", 1) + std::string(most, '\0'),                         // damaged
+       }) {
+    const absl::Status refused = DecodeAll(Cut(bytes, {3})).status();
+    EXPECT_EQ(refused.code(), absl::StatusCode::kDataLoss);
+    EXPECT_NE(refused.message().find("besides payloads"), std::string::npos) << refused;
+  }
+  // Payloads are not counted, in whatever order and frame they come.
+  for (const std::string& bytes :
+       {payload + header, unknown + header + payload, header + payload + unknown,
+        std::string("\x0a\x00", 2) + field('\x1a', payload + header) + unknown}) {
+    EXPECT_EQ(DecodeAll(Cut(bytes, {3})).status(), absl::OkStatus());
+  }
+}
+
 TEST(FrameCodecTest, ThePayloadIsNotCopiedAndIsReleasedWithTheLastReference) {
   const std::string payload = Pattern(5000, 2);
   LoanBook book;

@@ -51,6 +51,8 @@ class GrpcListener : public StreamListener {
     grpc::ServerBuilder builder;
     AddGrpcServerArguments(KeepaliveOf(options), &builder);
     builder.SetMaxReceiveMessageSize(options.max_message_bytes);
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS,
+                               static_cast<int>(absl::ToInt64Milliseconds(options.idle_timeout)));
     int port = 0;
     builder.AddListeningPort(address, options.credentials.server, &port);
     builder.RegisterCallbackGenericService(&service_);

@@ -30,6 +30,10 @@ struct GrpcLinkOptions {
   // of it, earlier.
   absl::Duration stopped_timeout = absl::Seconds(40);
 
+  // A connection to a listener on which there has been no call for about this long, or up to twice as
+  // long, is closed. Members have a stream on each of theirs, and who asks for health connects again.
+  absl::Duration idle_timeout = absl::Minutes(2);
+
   // What streams that this link opens say of themselves. What those that it accepts say is for
   // their acceptor to judge.
   StreamProof proof;

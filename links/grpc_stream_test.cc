@@ -18,6 +18,7 @@
 #include "base/deadline.h"
 #include "base/grpc_deadline.h"
 #include "base/monotonic_time.h"
+#include "base/mute_connection.h"
 #include "gmock/gmock.h"
 #include "grpcpp/create_channel.h"
 #include "grpcpp/generic/async_generic_service.h"
@@ -275,6 +276,30 @@ TEST_F(GrpcStreamTest, BytesThatAreNotHttpDoNotHarmTheServer) {
   }
   close(fd);
   ExpectHealthy();
+}
+
+// Such connections held descriptors for as long as their peer liked.
+TEST_F(GrpcStreamTest, AConnectionWithoutACallIsClosedAndOneWithAStreamIsNot) {
+  GrpcLinkOptions options;
+  options.idle_timeout = absl::Milliseconds(200);
+  Host host;
+  const auto listener = NewGrpcLink(options)->Listen("127.0.0.1:0", host.acceptor());
+  ASSERT_TRUE(listener.ok()) << listener.status();
+  auto sink = std::make_shared<RecordingSink>();
+  const auto stream = link_->Connect((*listener)->address(), 0, sink, Soon());
+  ASSERT_TRUE(stream.ok()) << stream.status();
+  // The stream says nothing for longer than any of them lasts.
+  for (int i = 0; i < 3; ++i) {
+    MuteConnection mute(PortOf((*listener)->address()));
+    EXPECT_TRUE(mute.AwaitEnd(Soon()));
+  }
+  const auto accepted = host.Await(1);
+  LoanBook book;
+  (*stream)->Send(book.Lend("still there", 5));
+  EXPECT_TRUE(accepted.at(0).second->AwaitFrames(1));
+  accepted[0].first->Finish();
+  (*stream)->Finish();
+  EXPECT_EQ(sink->AwaitClosed(), absl::OkStatus());
 }
 
 TEST_F(GrpcStreamTest, AnotherMethodIsUnimplemented) {

@@ -76,8 +76,9 @@ class StageLink::Sink : public FrameSink {
   bool refused_ = false;
 };
 
-StageLink::StageLink(WorkerGroup group, std::shared_ptr<StreamLink> link)
-    : group_(std::move(group)), link_(std::move(link)) {
+StageLink::StageLink(WorkerGroup group, std::shared_ptr<StreamLink> link,
+                     std::shared_ptr<Activity> activity)
+    : group_(std::move(group)), link_(std::move(link)), activity_(std::move(activity)) {
   for (Neighbour neighbour : {Neighbour::kBefore, Neighbour::kBehind}) {
     const int stage = group_.rank + (neighbour == Neighbour::kBefore ? -1 : 1);
     Peer& peer = peers_[Index(neighbour)];
@@ -278,6 +279,7 @@ void StageLink::Send(Neighbour to, const TensorKey& key, const at::Tensor& tenso
 
 absl::StatusOr<at::Tensor> StageLink::Receive(Neighbour from, const TensorKey& key,
                                               Deadline deadline) {
+  const Activity::Wait wait(activity_.get());
   absl::StatusOr<at::Tensor> tensor = inboxes_[Index(from)].Take(key, deadline);
   if (tensor.ok() || !absl::IsDeadlineExceeded(tensor.status())) return tensor;
   return Agreed(Annotate(absl::StrCat("from ", NameOf(from)), tensor.status()));

@@ -11,6 +11,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/activity.h"
 #include "base/deadline.h"
 #include "base/mutex.h"
 #include "group/group_error.h"
@@ -40,8 +41,10 @@ class StageLink {
   enum class Neighbour { kBefore, kBehind };
 
   // `group`: the stages of one pipeline, by stage (SubGroup() along MeshDimension::kPipeline).
-  // `timeout` of the group: how long a neighbour may be silent while it is waited for.
-  StageLink(WorkerGroup group, std::shared_ptr<StreamLink> link);
+  // `timeout` of the group: how long a neighbour may be silent while it is waited for. A Receive() is
+  // a wait in `activity`, which may be null.
+  StageLink(WorkerGroup group, std::shared_ptr<StreamLink> link,
+            std::shared_ptr<Activity> activity = nullptr);
   ~StageLink();
 
   StageLink(const StageLink&) = delete;
@@ -112,6 +115,7 @@ class StageLink {
 
   const WorkerGroup group_;
   const std::shared_ptr<StreamLink> link_;
+  const std::shared_ptr<Activity> activity_;  // may be null
   std::string fingerprint_;
   TensorInbox inboxes_[2];
 

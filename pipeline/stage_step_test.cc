@@ -16,6 +16,7 @@
 #include "ATen/ops/tanh.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "base/activity.h"
 #include "base/deadline.h"
 #include "gmock/gmock.h"
 #include "group/in_memory_store.h"
@@ -57,7 +58,8 @@ class Stages {
       group.timeout = timeout;
       group.part = "pipeline";
       for (int s = 0; s < count; ++s) group.ranks_of_job.push_back(10 * s);
-      links_.push_back(std::make_unique<StageLink>(group, link));
+      activities_.push_back(std::make_shared<Activity>());
+      links_.push_back(std::make_unique<StageLink>(group, link, activities_.back()));
     }
     statuses_.resize(count);
     OnAll([&](int s) {
@@ -67,6 +69,7 @@ class Stages {
 
   StageLink& operator[](int stage) { return *links_[stage]; }
   void Lose(int stage) { links_[stage].reset(); }
+  Activity& activity(int stage) { return *activities_[stage]; }
 
   // By stage.
   const std::vector<absl::Status>& OnAll(const std::function<absl::Status(int)>& run) {
@@ -81,6 +84,7 @@ class Stages {
   const std::vector<absl::Status>& statuses() const { return statuses_; }
 
  private:
+  std::vector<std::shared_ptr<Activity>> activities_;
   std::vector<std::unique_ptr<StageLink>> links_;
   std::vector<absl::Status> statuses_;
 };
@@ -217,7 +221,21 @@ TEST(StageLinkTest, WhatDoesNotComeIsNamedWithWhoOwesIt) {
   const auto told =
       links[1].Receive(Neighbour::kBefore, {TensorKey::kActivation, 4, 2}, Soon()).status();
   EXPECT_EQ(told.code(), absl::StatusCode::kAborted);
-  EXPECT_THAT(std::string(told.message()), HasSubstr("rank 0 failed first: DEADLINE_EXCEEDED"));
+  EXPECT_THAT(std::string(told.message()), HasSubstr("rank 0 waited in vain: from rank 10 at "));
+}
+
+// So a stage counts as stuck where it computes, and not where it waits for another.
+TEST(StageLinkTest, WhoReceivesWaits) {
+  Stages links(2);
+  const Activity::Work step(&links.activity(0));
+  EXPECT_TRUE(links.activity(0).working());
+  std::thread receiver([&] {
+    EXPECT_TRUE(links[0].Receive(Neighbour::kBehind, {TensorKey::kGradient, 1, 0}, Soon()).ok());
+  });
+  while (links.activity(0).working()) std::this_thread::yield();
+  links[1].Send(Neighbour::kBefore, {TensorKey::kGradient, 1, 0}, at::ones({3}));
+  receiver.join();
+  EXPECT_TRUE(links.activity(0).working());
 }
 
 TEST(StageLinkTest, ALostStageIsNamedOnAllOthersNeighboursOrNot) {

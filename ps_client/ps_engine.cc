@@ -91,6 +91,8 @@ absl::Status PsEngine::Connect(StreamLink& link, const proto::Hello& hello, Dead
         own.clear_host();
         own.clear_store();
         own.clear_servers();
+        own.clear_numbers();
+        own.clear_server_numbers();
       }
       auto bytes = std::make_shared<const std::string>(own.SerializeAsString());
       OutgoingFrame frame;

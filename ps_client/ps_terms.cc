@@ -20,6 +20,7 @@ absl::StatusOr<proto::Hello> MakeHello(const PsOptions& options, const Plan& pla
   hello.set_attempt(options.group.attempt);
   hello.set_rank(options.group.rank);
   hello.set_number(options.group.RankOfJob(options.group.rank) + 1);
+  for (const int number : options.group.ranks_of_job) hello.add_numbers(number);
   hello.set_address(options.group.address);
   // A store that is not served cannot be reached by a server.
   const auto* const store = dynamic_cast<const ConnectedStore*>(options.group.store.get());
@@ -41,6 +42,7 @@ absl::StatusOr<proto::Hello> MakeHello(const PsOptions& options, const Plan& pla
     hello.mutable_host()->set_key(host.Key());
     hello.mutable_host()->set_name(host.hostname);
     for (const std::string& server : options.servers) hello.add_servers(server);
+    for (const int number : options.numbers) hello.add_server_numbers(number);
     terms.set_windows(true);
   }
   return hello;

@@ -8,12 +8,14 @@
 
 #include "absl/strings/match.h"
 #include "absl/time/time.h"
+#include "base/monotonic_time.h"
 #include "gtest/gtest.h"
 #include "links/in_process_stream.h"
 #include "plan/frame_fields.h"
 #include "plan/shard_map.h"
 #include "ps_server/raw_worker.h"
 #include "ps_server/server.h"
+#include "ps_server/suspend_process.h"
 
 namespace gradsync {
 namespace {
@@ -227,6 +229,28 @@ TEST_F(ImpatientAsyncServerTest, AWorkerThatIsStoppedWhileOthersHaveSettledIsNam
     EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
     EXPECT_TRUE(absl::StrContains(status.message(), "rank 1 (10.0.0.1) pushed nothing")) << status;
   }
+  workers_.clear();
+  main.join();
+}
+
+class SuspendedAsyncServerTest : public AsyncServerTest {
+ protected:
+  SuspendedAsyncServerTest() : AsyncServerTest(absl::Seconds(3)) {}
+};
+
+// A job that was suspended for longer than the timeout ended when it was resumed, and a worker was
+// blamed that had not been running either.
+TEST_F(SuspendedAsyncServerTest, WhileTheJobIsSuspendedNobodyIsSilent) {
+  Begin("asp");
+  std::thread main([this] { server_->Wait().IgnoreError(); });
+  PushStep(1, 1);
+  Say(0, Kind::SETTLE);
+  SuspendProcess(absl::Seconds(4));
+  const MonotonicTime resumed = MonotonicTime::Now();
+  const absl::Status status = workers_[0]->AwaitFailure();
+  EXPECT_TRUE(absl::StrContains(status.message(), "rank 1 (10.0.0.1) pushed nothing")) << status;
+  // A pause is measured up to a second too short, and looks are half of one apart.
+  EXPECT_GT(MonotonicTime::Now() - resumed, absl::Seconds(1));
   workers_.clear();
   main.join();
 }

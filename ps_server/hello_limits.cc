@@ -6,10 +6,18 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/status_macros.h"
+#include "google/protobuf/descriptor.h"
+#include "google/protobuf/io/coded_stream.h"
+#include "google/protobuf/wire_format_lite.h"
 #include "plan/optimizer_spec.h"
 
 namespace gradsync {
 namespace {
+
+using ::google::protobuf::Descriptor;
+using ::google::protobuf::FieldDescriptor;
+using ::google::protobuf::internal::WireFormatLite;
+using ::google::protobuf::io::CodedInputStream;
 
 // Names of runs and hosts, addresses, words.
 constexpr size_t kMaxNameBytes = 512;
@@ -20,6 +28,43 @@ constexpr int kMaxDimensions = 64;
 // What a chunk costs besides its elements, and besides its places in the workers' lists.
 constexpr int64_t kChunkBytes = 512;
 
+// What entries of a message take besides their bytes, rounded up: a message in it; a text, or a field
+// that nobody knows, with what the allocator adds; a number in a list that grows.
+constexpr int64_t kMessageBytes = 160;
+constexpr int64_t kTextBytes = 64;
+constexpr int64_t kNumberBytes = 16;
+
+// At most what the rest of `input`, up to its limit, takes as a message of `type`.
+int64_t ReadBytes(CodedInputStream& input, const Descriptor& type) {
+  int64_t taken = kMessageBytes;
+  while (const uint32_t tag = input.ReadTag()) {
+    const FieldDescriptor* const field =
+        type.FindFieldByNumber(WireFormatLite::GetTagFieldNumber(tag));
+    if (WireFormatLite::GetTagWireType(tag) != WireFormatLite::WIRETYPE_LENGTH_DELIMITED) {
+      const int begin = input.CurrentPosition();
+      if (!WireFormatLite::SkipField(&input, tag)) return taken;
+      // A group may have a field for each of its bytes.
+      taken += field != nullptr ? kNumberBytes : kTextBytes * (1 + input.CurrentPosition() - begin);
+      continue;
+    }
+    uint32_t length;
+    if (!input.ReadVarint32(&length) || length > static_cast<uint32_t>(input.BytesUntilLimit())) {
+      return taken;
+    }
+    const auto limit = input.PushLimit(static_cast<int>(length));
+    if (field != nullptr && field->message_type() != nullptr) {
+      taken += ReadBytes(input, *field->message_type());
+    } else if (field != nullptr && field->is_packable()) {
+      taken += kNumberBytes * (field->type() == FieldDescriptor::TYPE_DOUBLE ? length / 8 : length);
+    } else {
+      taken += kTextBytes + length;
+    }
+    input.Skip(input.BytesUntilLimit());
+    input.PopLimit(limit);
+  }
+  return taken;
+}
+
 absl::Status CheckText(absl::string_view field, size_t limit, absl::string_view text) {
   if (text.size() <= limit) return absl::OkStatus();
   return absl::InvalidArgumentError(
@@ -27,6 +72,18 @@ absl::Status CheckText(absl::string_view field, size_t limit, absl::string_view 
 }
 
 }  // namespace
+
+absl::Status CheckReadHello(absl::string_view bytes, int64_t most) {
+  const int size = static_cast<int>(bytes.size());
+  CodedInputStream input(reinterpret_cast<const uint8_t*>(bytes.data()), size);
+  const auto limit = input.PushLimit(size);
+  const int64_t taken = ReadBytes(input, *proto::Hello::descriptor());
+  input.PopLimit(limit);
+  if (taken <= most) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat("hello: expected at most ", most,
+                                                   " bytes of memory for its entries, found ",
+                                                   bytes.size(), " bytes that may take ", taken));
+}
 
 absl::Status CheckHelloTexts(const proto::Hello& hello) {
   GS_RETURN_IF_ERROR(CheckText("run_id", kMaxNameBytes, hello.run_id()));

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "plan/plan.h"
 #include "proto/parameter_server.pb.h"
 
@@ -14,6 +15,14 @@ namespace gradsync {
 
 // Far above what the hello of a model of a million tensors takes.
 constexpr size_t kMaxHelloBytes = 64 << 20;
+
+// Of memory, once it is read; likewise.
+constexpr int64_t kMaxReadHelloBytes = int64_t{512} << 20;
+
+// Whether a Hello, as it came, would take at most `most` bytes once it is read: an empty entry of a
+// list is two bytes of the message, and a hundred of memory. Allocates nothing. What is not a Hello
+// may pass. Errors: RESOURCE_EXHAUSTED naming both.
+absl::Status CheckReadHello(absl::string_view bytes, int64_t most);
 
 // Whether each text of the hello is short enough to be kept, and to be quoted in a message.
 // Errors: INVALID_ARGUMENT naming the field, its limit and its length, without the text.

@@ -1,8 +1,9 @@
 // One parameter server, for one run of a job. `bazel run //ps_server -- --help` lists the flags;
 // docs/running.md shows jobs.
 //
-// Exit codes: 0 when all workers said goodbye, 1 when the run failed, 2 when it could not begin
-// (flags, port, master), 128 + the signal when this server was told to end by SIGTERM or SIGINT
+// Exit codes: 0 when all workers said goodbye, 1 when the run failed or did not come about, as when
+// rank 0 cannot be reached, 2 when this server could not begin
+// (flags, port), 128 + the signal when this server was told to end by SIGTERM or SIGINT
 // (docs/operations.md).
 
 #include <pthread.h>
@@ -26,6 +27,7 @@
 #include "base/available_memory.h"
 #include "base/byte_sizes.h"
 #include "base/credentials.h"
+#include "base/culprit.h"
 #include "base/deadline.h"
 #include "base/flag_error.h"
 #include "base/flags.h"
@@ -43,6 +45,7 @@
 #include "base/status_macros.h"
 #include "base/version.h"
 #include "base/write_file.h"
+#include "group/group_error.h"
 #include "group/grpc_store.h"
 #include "group/launch_environment.h"
 #include "group/liveness.h"
@@ -327,8 +330,13 @@ int Complain(int code, absl::string_view what, const absl::Status& status) {
   return code;
 }
 
+// For why the server cannot begin: 2 unless others are to blame.
+int Complain(absl::string_view what, const absl::Status& status) {
+  return Complain(FailedByOthers(status) ? 1 : 2, what, status);
+}
+
 absl::Status AtMaster(const Flags& flags, const absl::Status& status) {
-  if (status.ok()) return status;
+  if (status.ok() || BeginsWithCulprit(status.message())) return status;
   return absl::Status(status.code(),
                       absl::StrCat("--master=", flags.master, ": ", status.message()));
 }
@@ -404,7 +412,7 @@ int Main(int argc, char** argv) {
   std::unique_ptr<ParameterServer> server;
   SignalWatch watch(health);
   const absl::StatusOr<Master> master = AskMaster(flags);
-  if (!master.ok()) return Complain(2, "", AtMaster(flags, master.status()));
+  if (!master.ok()) return Complain("", AtMaster(flags, master.status()));
   ServerOptions options;
   if (*events != nullptr) {
     options.on_event = [&events](const ServerEvent& event) { (*events)->Add(event); };
@@ -433,7 +441,7 @@ int Main(int argc, char** argv) {
   const absl::StatusOr<std::string> address = ReachableAddress(flags, server->address());
   if (!address.ok()) return Complain(2, "--listen: ", address.status());
   if (const absl::Status status = Announce(flags, *master, *address, server.get()); !status.ok()) {
-    return Complain(2, "", status);
+    return Complain("", status);
   }
 
   health->SetServing(true);

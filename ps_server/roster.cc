@@ -8,6 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
+#include "google/protobuf/descriptor.h"
+#include "google/protobuf/text_format.h"
 #include "plan/codec.h"
 #include "plan/consistency.h"
 #include "plan/plan_proto.h"
@@ -16,9 +18,57 @@
 namespace gradsync {
 namespace {
 
+using ::google::protobuf::FieldDescriptor;
+using ::google::protobuf::TextFormat;
+
 constexpr int kMaxWorldSize = 1 << 16;
 constexpr int kMaxConnections = 256;
 constexpr int kMaxCredit = 1 << 12;
+
+// Of those who did not come, so that a message stays one line.
+constexpr size_t kMostNamed = 16;
+
+// What the worker is called.
+int NumberOf(const proto::Hello& hello) {
+  return hello.number() > 0 ? hello.number() - 1 : hello.rank();
+}
+
+// A number of each of `expected`, or none.
+absl::Status CheckNumbers(absl::string_view field, int64_t expected, int64_t found) {
+  if (found == 0 || found == expected) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("hello: ", field, ": expected ", expected, " or none, found ", found));
+}
+
+std::string ValueText(const proto::Terms& terms, const FieldDescriptor& field, int index) {
+  if (field.is_repeated() && index >= terms.GetReflection()->FieldSize(terms, &field))
+    return "none";
+  std::string text;
+  TextFormat::PrintFieldValueToString(terms, &field, index, &text);
+  return text;
+}
+
+// "credit: rank 0 has 2, rank 1 has 3": the first field, or element of one, that differs.
+std::string FirstDifferentTerm(const proto::Terms& a, int number_a, const proto::Terms& b,
+                               int number_b) {
+  const auto* const descriptor = proto::Terms::descriptor();
+  for (int i = 0; i < descriptor->field_count(); ++i) {
+    const FieldDescriptor& field = *descriptor->field(i);
+    const bool repeated = field.is_repeated();
+    const int values = repeated ? std::max(a.GetReflection()->FieldSize(a, &field),
+                                           b.GetReflection()->FieldSize(b, &field))
+                                : 1;
+    for (int value = 0; value < values; ++value) {
+      const int index = repeated ? value : -1;
+      const std::string text_a = ValueText(a, field, index);
+      const std::string text_b = ValueText(b, field, index);
+      if (text_a == text_b) continue;
+      return absl::StrCat(field.name(), repeated ? absl::StrCat("[", index, "]") : "", ": rank ",
+                          number_a, " has ", text_a, ", rank ", number_b, " has ", text_b);
+    }
+  }
+  return absl::StrCat("rank ", number_b, " has fields that are unknown here");
+}
 
 absl::Status CheckRange(absl::string_view field, int64_t low, int64_t high, int64_t found) {
   if (found >= low && found <= high) return absl::OkStatus();
@@ -61,9 +111,9 @@ absl::Status CheckPlanFitsTerms(const proto::Hello& hello, const Plan& plan) {
   const proto::Terms& terms = hello.terms();
   if (plan.fingerprint() != terms.fingerprint() || plan.world_size() != terms.world_size()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("hello of rank ", hello.rank(), ": expected a plan for ", terms.world_size(),
-                     " workers with fingerprint ", terms.fingerprint(), ", found one for ",
-                     plan.world_size(), " with ", plan.fingerprint()));
+        absl::StrCat("hello of rank ", NumberOf(hello), ": expected a plan for ",
+                     terms.world_size(), " workers with fingerprint ", terms.fingerprint(),
+                     ", found one for ", plan.world_size(), " with ", plan.fingerprint()));
   }
   GS_ASSIGN_OR_RETURN(const Consistency consistency, ParseConsistency(terms.consistency()));
   if (!consistency.bulk()) {
@@ -77,7 +127,7 @@ absl::Status CheckPlanFitsTerms(const proto::Hello& hello, const Plan& plan) {
   }
   if (plan.slots().parameters > 0 && (terms.update_site() != proto::OWNER || !consistency.bulk())) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "hello of rank ", hello.rank(),
+        "hello of rank ", NumberOf(hello),
         ": expected update at the owner under bsp where servers alone keep parameters, found ",
         "update at the ", terms.update_site() == proto::OWNER ? "owner" : "worker", " under ",
         ConsistencyName(consistency)));
@@ -103,6 +153,9 @@ absl::Status Roster::Check(const proto::Hello& hello) const {
     const int servers = hello.terms().weights_size();
     GS_RETURN_IF_ERROR(CheckRange("number of servers", servers, servers, hello.servers_size()));
   }
+  GS_RETURN_IF_ERROR(CheckNumbers("numbers", hello.terms().world_size(), hello.numbers_size()));
+  GS_RETURN_IF_ERROR(
+      CheckNumbers("server_numbers", hello.servers_size(), hello.server_numbers_size()));
   if (hello.rank() < static_cast<int>(workers_.size())) {
     const std::vector<bool>& connections = workers_[hello.rank()].connections;
     if (hello.connection() < static_cast<int>(connections.size()) &&
@@ -131,13 +184,13 @@ absl::Status Roster::CheckMemory(const proto::Hello& hello, const Plan& plan) co
     const int64_t chunk = 4 * bucket.layout.chunk_elements();
     if (hello.terms().windows() || chunk <= max_message_ - kHeaderBytes) continue;
     return absl::ResourceExhaustedError(absl::StrCat(
-        "hello of rank ", hello.rank(), ": the plan has chunks of ", chunk,
+        "hello of rank ", NumberOf(hello), ": the plan has chunks of ", chunk,
         " bytes, and this server receives messages of at most ", max_message_, " (--max_message)"));
   }
   const int64_t bytes = ServerMemory(plan, hello.terms());
   if (bytes <= max_memory_) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat(
-      "hello of rank ", hello.rank(), ": the plan, of ", plan.total_bytes(),
+      "hello of rank ", NumberOf(hello), ": the plan, of ", plan.total_bytes(),
       " bytes of gradient, would take ", bytes, " bytes of this server's memory; expected at most ",
       max_memory_, " (--max_memory)"));
 }
@@ -146,7 +199,7 @@ absl::Status Roster::Admit(const proto::Hello& hello) {
   if (!terms_.has_value()) {
     run_id_ = hello.run_id();
     attempt_ = hello.attempt();
-    first_rank_ = hello.rank();
+    first_number_ = NumberOf(hello);
     terms_ = hello.terms();
     workers_.resize(terms_->world_size());
     for (Worker& worker : workers_) worker.connections.resize(terms_->connections());
@@ -154,26 +207,34 @@ absl::Status Roster::Admit(const proto::Hello& hello) {
   if (hello.terms().consistency() != terms_->consistency()) {
     const auto name = [](const std::string& text) { return text.empty() ? "bsp" : text; };
     return absl::FailedPreconditionError(absl::StrCat(
-        "consistency differs: rank ", first_rank_, " has ", name(terms_->consistency()), ", rank ",
-        hello.rank(), " has ", name(hello.terms().consistency())));
+        "consistency differs: rank ", first_number_, " has ", name(terms_->consistency()),
+        ", rank ", NumberOf(hello), " has ", name(hello.terms().consistency())));
   }
   proto::Terms found = hello.terms();
   found.set_fingerprint(terms_->fingerprint());
   if (found.SerializeAsString() != terms_->SerializeAsString()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("workers differ: rank ", first_rank_, " has {", terms_->ShortDebugString(),
-                     "}, rank ", hello.rank(), " has {", hello.terms().ShortDebugString(), "}"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "workers differ: ", FirstDifferentTerm(*terms_, first_number_, found, NumberOf(hello))));
   }
   Worker& worker = workers_[hello.rank()];
-  worker.number = hello.number() > 0 ? hello.number() - 1 : hello.rank();
+  worker.number = NumberOf(hello);
   worker.address = hello.address();
   if (hello.connection() == 0) {
     worker.host = hello.host();
-    if (hello.rank() == 0) servers_ = {hello.servers().begin(), hello.servers().end()};
+    TakeNames(hello);
   }
   GS_RETURN_IF_ERROR(AdmitPlan(hello));
   worker.connections[hello.connection()] = true;
   return absl::OkStatus();
+}
+
+void Roster::TakeNames(const proto::Hello& hello) {
+  for (int rank = 0; rank < hello.numbers_size(); ++rank) {
+    if (!workers_[rank].number.has_value()) workers_[rank].number = hello.numbers(rank);
+  }
+  if (hello.rank() != 0) return;
+  servers_ = {hello.servers().begin(), hello.servers().end()};
+  server_numbers_ = {hello.server_numbers().begin(), hello.server_numbers().end()};
 }
 
 absl::Status Roster::AdmitPlan(const proto::Hello& hello) {
@@ -188,8 +249,8 @@ absl::Status Roster::AdmitPlan(const proto::Hello& hello) {
   }
   if (hello.terms().fingerprint() == terms_->fingerprint()) return absl::OkStatus();
   return absl::FailedPreconditionError(
-      absl::StrCat("plans differ: rank ", first_rank_, " has ", terms_->fingerprint(), ", rank ",
-                   hello.rank(), " has ", hello.terms().fingerprint(), difference));
+      absl::StrCat("plans differ: rank ", first_number_, " has ", terms_->fingerprint(), ", rank ",
+                   NumberOf(hello), " has ", hello.terms().fingerprint(), difference));
 }
 
 bool Roster::complete() const {
@@ -198,27 +259,39 @@ bool Roster::complete() const {
          });
 }
 
+int Roster::Number(int rank) const {
+  if (rank < 0 || rank >= static_cast<int>(workers_.size())) return rank;
+  return workers_[rank].number.value_or(rank);
+}
+
 std::string Roster::Name(int rank) const {
   const bool came = rank >= 0 && rank < static_cast<int>(workers_.size()) &&
                     !workers_[static_cast<size_t>(rank)].address.empty();
-  if (!came) return absl::StrCat("rank ", rank);
-  return absl::StrCat("rank ", workers_[rank].number, " (", workers_[rank].address, ")");
+  return absl::StrCat("rank ", Number(rank),
+                      came ? absl::StrCat(" (", workers_[rank].address, ")") : "");
+}
+
+std::string Roster::ServerName(int index) const {
+  return absl::StrCat("server ", server_numbers_.empty() ? index : server_numbers_[index], " (",
+                      servers_[index], ")");
 }
 
 std::string Roster::Missing() const {
   if (workers_.empty()) return "nobody said hello";
-  std::vector<int> missing;
+  std::vector<int> named;
+  size_t missing = 0;
   for (size_t rank = 0; rank < workers_.size(); ++rank) {
     const std::vector<bool>& connections = workers_[rank].connections;
-    if (std::count(connections.begin(), connections.end(), false) > 0) {
-      missing.push_back(static_cast<int>(rank));
-    }
+    if (std::count(connections.begin(), connections.end(), false) == 0) continue;
+    if (++missing <= kMostNamed) named.push_back(Number(static_cast<int>(rank)));
   }
-  return absl::StrCat(missing.size() == 1 ? "rank " : "ranks ", absl::StrJoin(missing, ", "),
-                      " did not say hello",
-                      terms_->connections() == 1
-                          ? ""
-                          : absl::StrCat(" on each of ", terms_->connections(), " connections"));
+  return absl::StrCat(
+      missing == 1 ? "rank " : "ranks ", absl::StrJoin(named, ", "),
+      missing > named.size() ? absl::StrCat(" and ", missing - named.size(), " more") : "",
+      " did not say hello",
+      terms_->connections() == 1
+          ? ""
+          : absl::StrCat(" on each of ", terms_->connections(), " connections"));
 }
 
 }  // namespace gradsync

@@ -39,7 +39,7 @@ class Roster {
 
   // Takes in a hello that passed Check(). An error ends the run.
   // Errors: FAILED_PRECONDITION when plans differ (both fingerprints and the first difference);
-  // INVALID_ARGUMENT when other terms do.
+  // INVALID_ARGUMENT when other terms do, naming the first that does.
   absl::Status Admit(const proto::Hello& hello);
 
   // All streams of all workers are there.
@@ -58,32 +58,40 @@ class Roster {
   const std::string& run_id() const { return run_id_; }
   int attempt() const { return attempt_; }
 
-  // "rank 1 (10.0.0.7)", by what the worker is called; without an address, and by its rank, if it has
-  // not come, or is none of the run's.
+  // What the worker is called, as it said itself, or else another on its first connection; else, and if
+  // it is none of the run's, its rank.
+  int Number(int rank) const;
+
+  // "rank 1 (10.0.0.7)", by its number; without an address if it has not come.
   std::string Name(int rank) const;
 
-  // "nobody said hello", or "ranks 1, 3 did not say hello"; for messages.
+  // "server 1 (10.0.0.7:4000)", by what the server is called; valid as servers() is.
+  std::string ServerName(int index) const;
+
+  // "nobody said hello", or "ranks 1, 3 did not say hello", by their numbers; names 16 at most.
   std::string Missing() const;
 
  private:
   struct Worker {
-    int number = 0;  // what it is called
+    absl::optional<int> number;  // what it is called
     std::string address;
     proto::Host host;
     std::vector<bool> connections;  // that said hello
   };
 
   absl::Status CheckMemory(const proto::Hello& hello, const Plan& plan) const;
+  void TakeNames(const proto::Hello& hello);
   absl::Status AdmitPlan(const proto::Hello& hello);
 
   std::string run_id_;
   int attempt_;
   const int64_t max_memory_, max_message_;
   absl::optional<proto::Terms> terms_;
-  int first_rank_ = 0;  // that set terms_
+  int first_number_ = 0;  // of the worker that set terms_
   absl::optional<Plan> plan_;
   std::vector<Worker> workers_;
   std::vector<std::string> servers_;
+  std::vector<int> server_numbers_;  // empty: as their indices
 };
 
 }  // namespace gradsync

@@ -1,5 +1,6 @@
 #include "ps_server/run_member.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/memory/memory.h"
@@ -39,8 +40,9 @@ absl::Status RunMember::AskToDrain(const RunMemberOptions& options, const DrainR
 
 absl::StatusOr<std::unique_ptr<RunMember>> RunMember::Create(const RunMemberOptions& options) {
   const absl::Duration timeout = options.failure_timeout;
+  const absl::Duration patience = std::min(timeout / 2, options.patience);
   GS_ASSIGN_OR_RETURN(const std::shared_ptr<ConnectedStore> store,
-                      Connect(options, Deadline::In(timeout / 2)));
+                      Connect(options, Deadline::In(patience)));
   const WorkerGroup group = GroupOf(options, store);
   auto member = absl::WrapUnique(new RunMember());
   member->group_error_ = std::make_unique<GroupError>(group, options.on_failure);
@@ -52,7 +54,7 @@ absl::StatusOr<std::unique_ptr<RunMember>> RunMember::Create(const RunMemberOpti
   heartbeat.on_silence = [store, reason = LostStoreHolder(options.store, timeout)] {
     store->Abandon(reason);
   };
-  GS_ASSIGN_OR_RETURN(member->heartbeat_, Heartbeat::Start(heartbeat, Deadline::In(timeout / 2)));
+  GS_ASSIGN_OR_RETURN(member->heartbeat_, Heartbeat::Start(heartbeat, Deadline::In(patience)));
   member->presence_ = store->Attend(GoneKey(heartbeat.key));
   return member;
 }

@@ -33,6 +33,7 @@ struct RunMemberOptions {
   Credentials credentials = InsecureCredentials();
   StoreConnector connect;  // null: over gRPC
   absl::Duration failure_timeout = absl::Seconds(10);
+  absl::Duration patience = absl::InfiniteDuration();  // see Create()
   std::shared_ptr<Activity> activity;
   // The run has failed: for what the store says, or because rank 0, which holds the store, is lost.
   // Called once, on another thread, which must not destroy the member.
@@ -44,7 +45,7 @@ struct RunMemberOptions {
 class RunMember {
  public:
   // Connects to the store and gives the first sign of life, for at most half of the failure timeout
-  // each. Errors: those of ConnectStore() and KeyValueStore.
+  // each, and no longer than `patience`. Errors: those of ConnectStore() and KeyValueStore.
   static absl::StatusOr<std::unique_ptr<RunMember>> Create(const RunMemberOptions& options);
 
   // Asks the workers of the run to stop after a step that they agree on (group/drain.h), which need

@@ -10,12 +10,18 @@
 
 #include "absl/strings/match.h"
 #include "absl/time/clock.h"
+#include "base/deadline.h"
+#include "base/monotonic_time.h"
+#include "base/notification.h"
+#include "google/protobuf/io/coded_stream.h"
+#include "google/protobuf/io/zero_copy_stream_impl_lite.h"
 #include "gtest/gtest.h"
 #include "links/in_process_stream.h"
 #include "plan/codec.h"
 #include "plan/shard_map.h"
 #include "plan/step_options.h"
 #include "ps_server/raw_worker.h"
+#include "ps_server/suspend_process.h"
 
 namespace gradsync {
 namespace {
@@ -187,7 +193,25 @@ TEST_F(ServerTest, TermsThatDifferFailTheRun) {
     if (rank == 1) hello.mutable_terms()->set_credit(3);
     workers_[rank]->SayHello(hello);
   }
-  ExpectRunFails(absl::StatusCode::kInvalidArgument, {"workers differ", "credit: 2", "credit: 3"});
+  ExpectRunFails(absl::StatusCode::kInvalidArgument,
+                 {"workers differ: credit: rank ", "rank 0 has 2", "rank 1 has 3"});
+}
+
+// Two lists of as many weights as there may be were the message.
+TEST_F(ServerTest, OfLongTermsThatDifferOneValueIsSaid) {
+  for (int rank : {0, 1}) {
+    workers_.push_back(std::make_unique<RawStream>(*link_, server_->address()));
+    proto::Hello hello = RawStream::HelloFor(plan_, rank);
+    hello.set_number(3 + rank);
+    hello.mutable_terms()->mutable_weights()->Resize(1 << 16, 1);
+    hello.mutable_terms()->set_weights(65535, 1 + rank);
+    workers_[rank]->SayHello(hello);
+  }
+  const absl::Status told = workers_[0]->AwaitFailure();
+  ExpectStatus(told, absl::StatusCode::kInvalidArgument,
+               {"workers differ: weights[65535]: rank ", "rank 2 has 1", "rank 3 has 2"});
+  EXPECT_LT(told.message().size(), 100u);
+  workers_.clear();
 }
 
 TEST_F(ServerTest, StrangersAreTurnedAwayAlone) {
@@ -271,6 +295,7 @@ TEST(UntoldServerTest, AHelloThatContradictsItselfIsRefusedAloneAndTheJobGoesOn)
        "expected a plan for 3 workers"},
       {changed(plan, [](auto& h) { h.mutable_plan()->set_chunk_bytes(128); }), "fingerprint"},
       {changed(plan, [](auto& h) { h.clear_plan(); }), "plan message"},
+      {changed(plan, [](auto& h) { h.add_numbers(1); }), "numbers: expected 2 or none, found 1"},
       {changed(plan, [](auto& h) { h.set_rank(2); }), "rank: expected 0 to 1, found 2"},
       {changed(plan, [](auto& h) { h.set_connection(1); }), "connection: expected 0 to 0"},
       {changed(plan, [](auto& h) { h.mutable_terms()->set_server_index(1); }), "server_index"},
@@ -370,6 +395,48 @@ TEST_F(ServerTest, APlanBeyondTheMemoryIsRefusedAloneBeforeItsGroupBegins) {
   RawStream stranger(*link_, server_->address());
   stranger.SayHello(RawStream::HelloFor(*cut, 3));
   ExpectStatus(stranger.AwaitFailure(), absl::StatusCode::kResourceExhausted, {"rank 3"});
+  Begin();
+  workers_.clear();
+}
+
+// Two bytes of a hello made a tensor of a hundred, before anything was checked.
+TEST_F(ServerTest, AHelloWhoseEntriesTakeMoreThanTheMemoryIsRefusedAlone) {
+  const std::string good = RawStream::HelloFor(plan_, 0).SerializeAsString();
+  const auto entries = [](const std::string& entry, size_t bytes) {
+    std::string all;
+    while (all.size() < bytes) all += entry;
+    return all;
+  };
+  // A field of a number below 16 that has `bytes`.
+  const auto field = [](int number, const std::string& bytes) {
+    std::string whole(1, static_cast<char>(number << 3 | 2));
+    google::protobuf::io::StringOutputStream stream(&whole);
+    google::protobuf::io::CodedOutputStream out(&stream);
+    out.WriteVarint32(bytes.size());
+    out.WriteString(bytes);
+    out.Trim();
+    return whole;
+  };
+  const int plan = proto::Hello::kPlanFieldNumber;
+  const std::string tensor = field(proto::Plan::kTensorsFieldNumber, "");
+  proto::FrameHeader header;
+  header.set_kind(Kind::HELLO);
+  for (const std::string& many : {
+           field(plan, entries(tensor, 1 << 20)), entries(field(plan, tensor), 2 << 20),
+           field(plan, entries(field(proto::Plan::kBucketsFieldNumber, ""), 1 << 20)),
+           field(plan,
+                 field(proto::Plan::kTensorsFieldNumber,
+                       field(proto::TensorSpec::kSizesFieldNumber, std::string(5 << 20, '\1')))),
+           entries(field(proto::Hello::kServersFieldNumber, ""), 4 << 20),
+           entries(field(15, ""), 4 << 20),  // unknown
+           entries("\x7b\x7c", 2 << 20),     // groups
+       }) {
+    SCOPED_TRACE(many.size());
+    RawStream stranger(*link_, server_->address());
+    stranger.Send(header, good + many);
+    ExpectStatus(stranger.AwaitFailure(), absl::StatusCode::kResourceExhausted,
+                 {"hello", "expected at most 67108864 bytes of memory"});
+  }
   Begin();
   workers_.clear();
 }
@@ -485,6 +552,62 @@ TEST_F(ImpatientServerTest, AnIncompleteGroupEndsNamingTheMissingRank) {
   workers_[0]->SayHello(RawStream::HelloFor(plan_, 0));
   std::thread main([this] { server_->Wait().IgnoreError(); });  // as in main(): keeps the time
   ExpectRunFails(absl::StatusCode::kDeadlineExceeded, {"rank 1 did not say hello"});
+  main.join();
+}
+
+// A job that was suspended while it was set up ended when it was resumed.
+TEST_F(ServerTest, WhileTheJobIsSuspendedNobodyIsLate) {
+  Notification waits;  // for workers: it is then that it looks for the store
+  ServerOptions options;
+  options.link = link_;
+  options.timeout = absl::Seconds(3);
+  options.connect_store =
+      [&waits](const std::string&, Deadline,
+               const std::string&) -> absl::StatusOr<std::shared_ptr<ConnectedStore>> {
+    waits.Notify();
+    return absl::UnavailableError("nobody is there");
+  };
+  server_ = *ParameterServer::Start(options);
+  workers_.push_back(std::make_unique<RawStream>(*link_, server_->address()));
+  proto::Hello hello = RawStream::HelloFor(plan_, 0);
+  hello.set_store("127.0.0.1:1");
+  workers_[0]->SayHello(hello);
+  std::thread main([this] { server_->Wait().IgnoreError(); });
+  waits.WaitForNotification();
+  SuspendProcess(absl::Seconds(4));
+  const MonotonicTime resumed = MonotonicTime::Now();
+  ExpectStatus(workers_[0]->AwaitFailure(), absl::StatusCode::kDeadlineExceeded,
+               {"rank 1 did not say hello"});
+  // A pause is measured up to a second too short.
+  EXPECT_GT(MonotonicTime::Now() - resumed, absl::Seconds(1));
+  workers_.clear();
+  main.join();
+}
+
+// All of a large job's were listed.
+TEST_F(ImpatientServerTest, OfManyMissingRanksSomeAreNamed) {
+  OptimizerSpec optimizer;
+  optimizer.groups.resize(1);
+  const Plan plan = *Plan::FromBuckets({{"a", {200}, {1}, 0}}, {{0}}, optimizer, 40, 64);
+  workers_.push_back(std::make_unique<RawStream>(*link_, server_->address()));
+  workers_[0]->SayHello(RawStream::HelloFor(plan, 3));
+  std::thread main([this] { server_->Wait().IgnoreError(); });
+  ExpectRunFails(absl::StatusCode::kDeadlineExceeded,
+                 {"ranks 0, 1, 2, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16 and 23 more did not "
+                  "say hello"});
+  main.join();
+}
+
+// It was called by its place among those of the server, which is another rank's number in the job.
+TEST_F(ImpatientServerTest, AMissingRankIsCalledAsInTheJobOfWhichTheServersWorkersAreAPart) {
+  proto::Hello hello = RawStream::HelloFor(plan_, 0);
+  hello.set_number(4 + 1);
+  hello.add_numbers(4);
+  hello.add_numbers(6);
+  workers_.push_back(std::make_unique<RawStream>(*link_, server_->address()));
+  workers_[0]->SayHello(hello);
+  std::thread main([this] { server_->Wait().IgnoreError(); });
+  ExpectRunFails(absl::StatusCode::kDeadlineExceeded, {"rank 6 did not say hello"});
   main.join();
 }
 

@@ -64,6 +64,7 @@ Service::Service(std::string run_id, int attempt, absl::Duration timeout, Server
       sink_(std::move(sink)),
       proof_required_(limits.proof),
       credentials_(limits.credentials),
+      max_memory_(limits.max_memory),
       roster_(std::move(run_id), attempt, limits.max_memory, limits.max_message),
       key_(std::move(limits.key)) {}
 
@@ -86,13 +87,14 @@ std::shared_ptr<FrameSink> Service::Accept(std::shared_ptr<FrameStream> stream) 
 }
 
 absl::Status Service::Wait(Deadline deadline) {
+  PatientDeadline patience(deadline);
   mutex_.Lock();
-  while (!ended_ && !roster_.complete() && !deadline.passed()) {
-    changed_.WaitWithDeadline(&mutex_, std::min(deadline, Deadline::In(kWatch)));
+  while (!ended_ && !roster_.complete() && !patience.Passed()) {
+    changed_.WaitWithDeadline(&mutex_, std::min(patience.next_look(), Deadline::In(kWatch)));
     mutex_.Unlock();
     EndOverdue();
     // From the first hello on, so that set-up is watched too. A server that cannot reach the store is
-    // watched by its streams alone.
+    // watched by its streams alone, until it can.
     BecomeMember().IgnoreError();
     mutex_.Lock();
   }
@@ -112,6 +114,7 @@ absl::Status Service::Wait(Deadline deadline) {
     mutex_.Unlock();
     EndIfSilent();
     EndOverdue();
+    BecomeMember().IgnoreError();
     mutex_.Lock();
   }
   const Deadline farewell = Deadline::In(kFarewell);
@@ -162,21 +165,31 @@ absl::Status Service::JoinRun(const std::string& store, int server) {
 
 absl::Status Service::BecomeMember() {
   absl::StatusOr<RunMemberOptions> found;
+  bool again = false;
   {
     MutexLock lock(&mutex_);
-    if (joined_) return absl::OkStatus();
+    if (joined_ || failure_timeout_ == absl::InfiniteDuration() || !next_attempt_.passed()) {
+      return absl::OkStatus();
+    }
     found = RunOptions();
     joined_ = found.ok();
+    again = next_attempt_ != Deadline::At(MonotonicTime::InfinitePast());
   }
-  if (!found.ok() || failure_timeout_ == absl::InfiniteDuration()) return absl::OkStatus();
+  if (!found.ok()) return absl::OkStatus();
   RunMemberOptions& options = *found;
   options.failure_timeout = failure_timeout_;
+  if (again) options.patience = std::min(options.patience, kWatch);
   options.activity = activity_;
   options.connect = connect_store_;
   options.on_failure = [this](absl::Status status) { Fail(std::move(status)); };
-  GS_ASSIGN_OR_RETURN(std::unique_ptr<RunMember> run, RunMember::Create(options));
+  absl::StatusOr<std::unique_ptr<RunMember>> run = RunMember::Create(options);
   MutexLock lock(&mutex_);
-  run_ = std::move(run);
+  joined_ = run.ok();
+  if (!run.ok()) {
+    next_attempt_ = Deadline::In(failure_timeout_ / 2);
+    return run.status();
+  }
+  run_ = *std::move(run);
   return absl::OkStatus();
 }
 
@@ -208,8 +221,15 @@ void Service::Lost(absl::Status status) {
 void Service::EndIfSilent() {
   const Group* const group = group_.load(std::memory_order_acquire);
   if (group == nullptr) return;
-  const std::vector<int> silent = group->shard->AwaitedSince(MonotonicTime::Now() - timeout_);
-  if (silent.empty()) return;
+  const MonotonicTime now = MonotonicTime::Now();
+  const std::vector<int> silent = group->shard->AwaitedSince(looked_);
+  looked_ = now;
+  if (silent.empty()) {
+    silence_.reset();
+    return;
+  }
+  if (!silence_.has_value()) silence_.emplace(Deadline::In(timeout_));
+  if (!silence_->PassedAt(now)) return;
   Fail(absl::DeadlineExceededError(
       absl::StrCat(Name(silent[0]), " pushed nothing for ", absl::FormatDuration(timeout_),
                    ", while others have done all of their steps and wait for it")));
@@ -350,8 +370,10 @@ absl::Status Service::OnHello(Session& session, const Payload& payload) {
     return absl::InvalidArgumentError(
         absl::StrCat("hello: expected at most ", kMaxHelloBytes, " bytes, found ", payload.size()));
   }
+  const std::string bytes = payload.Flat();
+  GS_RETURN_IF_ERROR(CheckReadHello(bytes, std::min(kMaxReadHelloBytes, max_memory_)));
   proto::Hello hello;
-  if (!hello.ParseFromString(payload.Flat())) {
+  if (!hello.ParseFromString(bytes)) {
     return absl::InvalidArgumentError("hello: not a Hello message");
   }
   const StreamProof proof = session.stream->proof();
@@ -528,7 +550,8 @@ absl::Status Service::LostStream(int rank, const absl::Status& status) const {
   MutexLock lock(&mutex_);
   // Where nobody else watches the rank, nobody will know better.
   if (run_ != nullptr && PatienceWith(status) > absl::ZeroDuration()) {
-    return CutLink(absl::StrCat("rank ", rank), absl::StrCat("server ", *number_), status);
+    return CutLink(absl::StrCat("rank ", roster_.Number(rank)), absl::StrCat("server ", *number_),
+                   status);
   }
   return absl::UnavailableError(absl::StrCat(
       roster_.Name(rank),

@@ -64,6 +64,7 @@
 #include "base/deadline.h"
 #include "base/monotonic_time.h"
 #include "base/mutex.h"
+#include "base/patient_deadline.h"
 #include "links/frame_stream.h"
 #include "ps_server/async_shard.h"
 #include "ps_server/guests.h"
@@ -97,8 +98,8 @@ class Service : private ShardEvents, private AsyncShardEvents {
   ~Service() override;
 
   // Before the first stream: once a worker has said where the run's store is, Wait() makes this server
-  // a member of the run (ps_server/run_member.h), unless JoinRun() has. By default, and for an
-  // infinite time, it is none.
+  // a member of the run (ps_server/run_member.h), unless JoinRun() has, and tries again until it
+  // reaches the store. By default, and for an infinite time, it is none.
   void WatchRun(absl::Duration failure_timeout, StoreConnector connect = nullptr) {
     failure_timeout_ = failure_timeout;
     connect_store_ = std::move(connect);
@@ -194,6 +195,7 @@ class Service : private ShardEvents, private AsyncShardEvents {
   const ServerEventSink sink_;
   const bool proof_required_;
   const Credentials credentials_;
+  const int64_t max_memory_;
   mutable Mutex mutex_;
   CondVar changed_;
   Roster roster_ ABSL_GUARDED_BY(mutex_);
@@ -205,12 +207,18 @@ class Service : private ShardEvents, private AsyncShardEvents {
   // As JoinRun() says it, or else the first hello.
   std::string store_address_ ABSL_GUARDED_BY(mutex_);
   absl::optional<int> number_ ABSL_GUARDED_BY(mutex_);  // among all servers of the job
-  bool joined_ ABSL_GUARDED_BY(mutex_) = false;         // BecomeMember() has been tried
+  bool joined_ ABSL_GUARDED_BY(mutex_) = false;         // BecomeMember() is at it, or has done it
+  Deadline next_attempt_ ABSL_GUARDED_BY(mutex_) = Deadline::At(MonotonicTime::InfinitePast());
   std::shared_ptr<RunMember> run_ ABSL_GUARDED_BY(mutex_);
   int goodbyes_ ABSL_GUARDED_BY(mutex_) = 0;
   int open_ ABSL_GUARDED_BY(mutex_) = 0;  // members whose stream is not closed
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
+
+  // Of Wait() alone.
+  MonotonicTime looked_;  // EndIfSilent(), the last time
+  absl::optional<PatientDeadline>
+      silence_;  // of all who are waited for, at each look since it began
 
   const std::shared_ptr<Activity> activity_ = std::make_shared<Activity>();
 

@@ -17,9 +17,9 @@ absl::Status CheckHosts(const Roster& roster) {
     const proto::Host& host = roster.host(rank);
     if (host.key() == own.key()) continue;
     return absl::FailedPreconditionError(absl::StrCat(
-        "shm: expected workers and servers on one host; server ", roster.terms().server_index(),
-        " is on ", own.name(), " (", own.key(), "), rank ", rank, " on ", host.name(), " (",
-        host.key(), "); use --link=grpc"));
+        "shm: expected workers and servers on one host; ",
+        roster.ServerName(roster.terms().server_index()), " is on ", own.name(), " (", own.key(),
+        "), ", roster.Name(rank), " on ", host.name(), " (", host.key(), "); use --link=grpc"));
   }
   return absl::OkStatus();
 }
@@ -41,7 +41,7 @@ absl::StatusOr<std::unique_ptr<WindowShard>> MakeWindowShard(const Roster& roste
   WindowShardOptions shard;
   for (int rank = 0; rank < terms.world_size(); ++rank) shard.names.push_back(roster.Name(rank));
   for (size_t i = 0; i < roster.servers().size(); ++i) {
-    shard.names.push_back(absl::StrCat("server ", i, " (", roster.servers()[i], ")"));
+    shard.names.push_back(roster.ServerName(static_cast<int>(i)));
   }
   shard.plan = roster.plan();
   shard.shards = std::move(options.shards);

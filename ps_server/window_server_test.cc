@@ -48,13 +48,20 @@ class WindowServerTest : public testing::Test {
     return optimizer;
   }
 
+  // Among the servers of a job of three stages, of which these are the second's.
+  static int Number(int server) { return 3 * server + 1; }
+
   proto::Hello HelloTo(int server) const {
     proto::Hello hello = RawStream::HelloFor(plan_, 0);
     hello.mutable_terms()->set_windows(true);
     hello.mutable_terms()->set_server_index(server);
     hello.mutable_terms()->add_weights(1);
     hello.mutable_host()->set_key(ReadHostIdentity()->Key());
-    for (const std::string& address : addresses_) hello.add_servers(address);
+    for (int i = 0; i < kServers; ++i) {
+      hello.add_servers(addresses_[i]);
+      hello.add_server_numbers(Number(i));
+    }
+    hello.set_server_number(Number(server) + 1);
     return hello;
   }
 
@@ -95,12 +102,14 @@ class WindowServerTest : public testing::Test {
   std::vector<std::unique_ptr<RawStream>> streams_;
 };
 
-TEST_F(WindowServerTest, AServerThatIsGoneIsNamedByItsAddressByTheOthers) {
+// It was called by its place among the servers of its stage.
+TEST_F(WindowServerTest, AServerThatIsGoneIsNamedByItsNumberAndAddressByTheOthers) {
   Join();
   servers_[1].reset();
   const absl::Status failed = streams_[0]->AwaitFailure();
   EXPECT_TRUE(absl::IsUnavailable(failed)) << failed;
-  EXPECT_TRUE(absl::StrContains(failed.message(), absl::StrCat("server 1 (", addresses_[1], ")")))
+  EXPECT_TRUE(absl::StrContains(failed.message(),
+                                absl::StrCat("server ", Number(1), " (", addresses_[1], ")")))
       << failed;
 }
 
@@ -112,6 +121,8 @@ TEST_F(WindowServerTest, AWorkerOnAnotherHostIsToldToUseAnotherLink) {
   const absl::Status failed = streams_[0]->AwaitFailure();
   EXPECT_TRUE(absl::IsFailedPrecondition(failed)) << failed;
   EXPECT_TRUE(absl::StrContains(failed.message(), "use --link=grpc")) << failed;
+  EXPECT_TRUE(absl::StrContains(failed.message(), absl::StrCat("server 1 (", addresses_[0], ")")))
+      << failed;
 }
 
 }  // namespace

@@ -9,7 +9,6 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/monotonic_time.h"
@@ -209,7 +208,7 @@ void GroupSync::AwaitEnd(absl::Duration patience) {
 // A collective call failed here, maybe because the group has; returns what the group failed with.
 absl::Status GroupSync::Failed(absl::Status status) {
   Report(status);
-  AwaitEnd(PatienceWith(status));
+  AwaitEnd(PatienceFor(group_, status));
   const absl::Status group = this->status();
   return group.ok() ? Certain(std::move(status)) : group;
 }
@@ -398,9 +397,7 @@ absl::Status GroupSync::Shutdown(Deadline deadline) {
     return failure.ok() ? goodbye : failure;
   }
   // Others would take the end of this rank's streams for the failure.
-  const absl::StatusOr<std::string> first = PublishFailure(group_, goodbye);
-  const bool known = first.ok() && !absl::StrContains(*first, goodbye.message());
-  return known ? absl::AbortedError(*first) : Certain(goodbye);
+  return PublishFailure(group_, goodbye);
 }
 
 }  // namespace

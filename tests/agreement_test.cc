@@ -26,11 +26,13 @@ std::vector<std::string> Small() {
   return {"--model=mlp", "--batch_size=4", "--steps=20", kPatience};
 }
 
-void ExpectRefused(TestProgram& rank, const std::string& message) {
-  EXPECT_EQ(rank.Finish().code, 2);
+void ExpectEnd(TestProgram& rank, int code, const std::string& message) {
+  EXPECT_EQ(rank.Finish().code, code);
   EXPECT_THAT(rank.err(), ElementsAre(HasSubstr(message)));
   for (const std::string& line : rank.out()) EXPECT_THAT(line, Not(HasSubstr("step ")));
 }
+
+void ExpectRefused(TestProgram& rank, const std::string& message) { ExpectEnd(rank, 2, message); }
 
 // A flag, and what rank 0 and rank 1 have for it.
 struct Setting {
@@ -167,7 +169,7 @@ TEST(AgreementTest, WhatEachRankHasForItselfMayDiffer) {
 TEST(AgreementTest, ARankThatDoesNotComeIsNamed) {
   const std::vector<std::string> flags = With(Small(), {"--topology=local", "--timeout=3s"});
   WorkerProcesses workers({flags}, /*world_size=*/2);
-  ExpectRefused(workers[0], "rank 1 of 2 has not come");
+  ExpectEnd(workers[0], 1, "rank 1 of 2 has not come");
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // Bad input to the processes themselves: one line on stderr that names the flag or file, what was
-// expected and what came, and exit code 2, before any training.
+// expected and what came, and exit code 2, or 1 where others do not come, before any training.
 
 #include <cstdlib>
 #include <filesystem>
@@ -30,20 +30,29 @@ constexpr char kHowToNccl[] = "--device=cuda";
 constexpr char kHowToNccl[] = "--config=cuda";
 #endif
 
-void ExpectRefused(TestProgram* program, const std::vector<std::string>& words) {
-  EXPECT_EQ(program->Finish().code, 2);
+// What is wrong with a process's own input, and that it cannot begin without others.
+constexpr int kRefused = 2;
+constexpr int kAlone = 1;
+
+void ExpectEnd(TestProgram* program, int code, const std::vector<std::string>& words) {
+  EXPECT_EQ(program->Finish().code, code);
   ASSERT_THAT(program->err(), ElementsAre(HasSubstr(":")));
   for (const std::string& word : words) EXPECT_THAT(program->err()[0], HasSubstr(word));
 }
 
 // Runs `binary flags...` and expects one line with all `words`.
-void ExpectRefused(const std::string& binary, const std::vector<std::string>& flags,
-                   const std::vector<std::string>& words) {
+void ExpectEnd(const std::string& binary, const std::vector<std::string>& flags, int code,
+               const std::vector<std::string>& words) {
   std::vector<std::string> argv = {binary};
   argv.insert(argv.end(), flags.begin(), flags.end());
   SCOPED_TRACE(::testing::PrintToString(argv));
   TestProgram program(argv);
-  ExpectRefused(&program, words);
+  ExpectEnd(&program, code, words);
+}
+
+void ExpectRefused(const std::string& binary, const std::vector<std::string>& flags,
+                   const std::vector<std::string>& words) {
+  ExpectEnd(binary, flags, kRefused, words);
 }
 
 // A new folder for files of one test, removed at the end.
@@ -250,14 +259,14 @@ TEST(WorkerBadInputTest, DataThatIsMissingTruncatedOrTooLittle) {
 
 TEST(WorkerBadInputTest, PeersThatCannotBeReachedAreNamed) {
   const DeafProcess closed;
-  ExpectRefused(kWorker,
-                {"--model=mlp", "--topology=ring", "--rank=1", "--world_size=2", "--timeout=2s",
-                 "--master=" + closed.address()},
-                {closed.address()});
-  ExpectRefused(kWorker,
-                {"--model=mlp", "--topology=ps", "--rank=0", "--world_size=1", "--timeout=2s",
-                 "--master=127.0.0.1:0", "--servers=" + closed.address()},
-                {closed.address()});
+  ExpectEnd(kWorker,
+            {"--model=mlp", "--topology=ring", "--rank=1", "--world_size=2", "--timeout=2s",
+             "--master=" + closed.address()},
+            kAlone, {closed.address()});
+  ExpectEnd(kWorker,
+            {"--model=mlp", "--topology=ps", "--rank=0", "--world_size=1", "--timeout=2s",
+             "--master=127.0.0.1:0", "--servers=" + closed.address()},
+            kAlone, {closed.address()});
 }
 
 TEST(WorkerBadInputTest, APortThatIsTakenIsNamed) {
@@ -273,8 +282,8 @@ TEST(WorkerBadInputTest, ARankThatGivesUpEndsTheOthersWait) {
   const std::vector<std::string> patient = {"--model=mlp", "--topology=ring", "--timeout=300s"};
   // Both wait for a third.
   WorkerProcesses workers({patient, With(patient, {"--timeout=2s"})}, /*world_size=*/3);
-  ExpectRefused(&workers[1], {"rank 2 of 3 has not come"});
-  ExpectRefused(&workers[0], {"rank 2 of 3 has not come"});
+  ExpectEnd(&workers[1], kAlone, {"rank 2 of 3 has not come"});
+  ExpectEnd(&workers[0], kAlone, {"rank 2 of 3 has not come"});
 }
 
 TEST(WorkerBadInputTest, SchedulesThatLackSomethingOrAreToldTooMuch) {
@@ -350,7 +359,7 @@ TEST(ServerBadInputTest, APortThatIsTakenOrAMasterThatIsNotThereIsNamed) {
   taken.Listen();
   ExpectRefused(kServer, {"--listen=" + taken.address()}, {"--listen", taken.address()});
   const DeafProcess closed;
-  ExpectRefused(kServer, {"--master=" + closed.address(), "--timeout=2s"}, {closed.address()});
+  ExpectEnd(kServer, {"--master=" + closed.address(), "--timeout=2s"}, kAlone, {closed.address()});
 }
 
 }  // namespace

@@ -6,9 +6,9 @@
 
 A round draws a job (topology, link, consistency, sizes, started by hand or by //tools:launch), a fault, a moment and a victim. Then
 it looks at all others: whether they end within the failure timeout and two seconds (within two seconds where the victim was killed),
-whether their message begins with the culprit, and whether they blame an innocent. It prints a table, a row for each kind of
-fault, and ends with 1 unless nobody was late, nobody blamed an innocent, all processes were gone, and 99 % of all survivors named
-the culprit.
+whether their message begins with the culprit, whether they blame an innocent, and whether their exit codes tell of the failure. It
+prints a table, a row for each kind of fault, and ends with 1 unless nobody was late, nobody blamed an innocent, none that failed
+ended with 0, all processes were gone, and 99 % of all survivors named the culprit or had done their work before.
 """
 import argparse
 import concurrent.futures
@@ -35,7 +35,10 @@ ENDED = ("kill", "term", "disk")  # faults after which the victim's process ends
 NOTICED_AT_ONCE = 2.0  # s, in which survivors of a killed process end
 GRACE = 2.0  # s beyond the failure timeout
 PATIENCE = 60.0  # s for a job to come as far as the moment of its fault
+SETTLE = 3.0  # s after a failure, after which //tools:launch ends those that are left
 BAR = 0.99
+
+BLAME = re.compile(r"(?:(?:link )?(?:ranks?|server)|worker) \d")  # how a message begins that blames somebody
 
 libc = ctypes.CDLL(None, use_errno=True)
 PTRACE_SEIZE, PTRACE_INTERRUPT, WALL = 0x4206, 0x4207, 0x40000000
@@ -110,8 +113,8 @@ def links(topology, workers, servers):
 
 
 def draw_is_harmless(draw):
-    """Whether the job may well go on."""
-    return draw.fault in ("descriptors", "halfclose", "thread", "disk") and draw.moment in ("setup", "step")
+    """Whether the job may well go on. It may not with a held thread: whichever that is, the process tells of it."""
+    return draw.fault in ("descriptors", "halfclose") and draw.moment in ("setup", "step")
 
 
 class Process:
@@ -122,8 +125,12 @@ class Process:
         self.pid = pid
         self.out = []
         self.err = []
-        self.code = None
+        self.code = None  # not known of those that are launch's children
         self.ended_at = None
+        self.has_result = False  # of a worker: of its training
+
+    def has_served(self):
+        return any(line.startswith("served ") for line in self.out)
 
 
 def await_until(condition, patience=PATIENCE, what="a condition"):
@@ -249,6 +256,9 @@ class Round:
         self.addresses = {}  # of servers
         self.problems = []
         self.strangers = set()
+        self.peer = None  # of a half-closed connection: who is at its other end
+        self.launch_err = []
+        self.launch_failed_at = None
         self.unharmed = False
 
     # ---- the job -----------------------------------------------------------------------------------------------------------
@@ -256,7 +266,7 @@ class Round:
     def flags(self):
         draw = self.draw
         flags = [f"--topology={draw.topology}", f"--link={draw.link}", f"--consistency={draw.consistency}", f"--update={draw.update}",
-                 "--model=mlp", "--batch_size=4", "--threads=1", *self.timeout_flags()]
+                 "--model=mlp", "--batch_size=4", "--threads=1", f"--metrics_json={self.folder}/result{{rank}}", *self.timeout_flags()]
         if draw.moment == "evaluation":
             flags += ["--data=synthetic:96", "--steps=2", "--log_every=1", "--evaluate"]
         elif draw.moment == "shutdown":
@@ -299,6 +309,7 @@ class Round:
             prefixed = re.match(r"\[((?:worker|server) \d+)\] +(.*)", line)
             if prefixed is None:
                 self.launch_err.append(line)
+                self.launch_failed_at = self.launch_failed_at or time.monotonic()
                 return
             name, line = prefixed.groups()
             started = re.match(r"started, pid (\d+)", line)
@@ -314,7 +325,6 @@ class Round:
 
     def launch(self):
         draw = self.draw
-        self.launch_err = []
         self.start("launch", [self.options.launch, f"--workers={draw.workers}", f"--servers={draw.servers}",
                               f"--worker_binary={self.options.worker}", f"--server_binary={self.options.server}", "--", *self.flags()])
         await_until(lambda: draw.victim in self.processes or self.children["launch"].poll() is not None, what=draw.victim)
@@ -439,7 +449,11 @@ class Round:
         connections = sockets_of(pid)
         if not connections:
             raise NotPossible("the victim has no connection")
-        descriptor = random.Random(self.draw.delay).choice(sorted(connections))[0]
+        descriptor, local, remote = random.Random(self.draw.delay).choice(sorted(connections))
+        self.peer = next((name for name, process in self.processes.items()
+                          if any(ends == [remote, local] for _, *ends in sockets_of(process.pid))), None)
+        if self.peer is None:
+            raise NotPossible("nobody is at the other end of the connection")
         pidfd = libc.syscall(PIDFD_OPEN, pid, 0)
         taken = libc.syscall(PIDFD_GETFD, pidfd, descriptor, 0)
         os.close(pidfd)
@@ -501,7 +515,7 @@ class Round:
             # Nothing came of it: the job goes on.
             if harmless and time.monotonic() - looked > self.options.failure_timeout + GRACE and "worker 0" in self.processes:
                 now = self.steps_of_rank_0()
-                if now > steps + 2 and self.processes["worker 0"].ended_at is None:
+                if now > steps + 2 and all(process.ended_at is None for process in self.processes.values()):
                     self.unharmed = True
                     return
                 looked, steps = time.monotonic(), now
@@ -510,6 +524,8 @@ class Round:
 
     def clean_up(self):
         for process in list(self.processes.values()):
+            kind, index = process.name.split()
+            process.has_result = kind == "worker" and (self.folder / f"result{index}").exists()
             if process.ended_at is None or process.name in self.children:
                 child = self.children.get(process.name)
                 if child is None or child.returncode is None:
@@ -577,52 +593,65 @@ class Round:
         def name(process):
             kind, index = process.split()
             return rf"rank {index}\b" if kind == "worker" else rf"server {index} \([^)]*\)"
-        victim, other = name(self.draw.victim), name(self.draw.other)
-        names = [victim]
+
+        def link(a, b):
+            ends = [re.sub(r" \\\(.*", "", name(end)) for end in (a, b)]  # a server does not know its address as others do
+            return rf"link (?:{ends[0]}.* - {ends[1]}|{ends[1]}.* - {ends[0]})"
+
+        victim, other = self.draw.victim, self.draw.other
+        names = [name(victim)]
         if self.draw.fault == "partition":
-            ends = [re.sub(r" \\\(.*", "", end) for end in (victim, other)]  # a server does not know its address as others do
-            link = rf"link (?:{ends[0]}.* - {ends[1]}|{ends[1]}.* - {ends[0]})"
+            names = [link(victim, other)]
             # Who is cut off from the store cannot be told from one that is lost, by the others or by itself.
-            names = [link, victim, other] if "worker 0" in (self.draw.victim, self.draw.other) else [link]
+            if "worker 0" in (victim, other):
+                names += [name(victim), name(other)]
         if self.draw.fault == "halfclose":
             # Whoever is at the other end of the connection sees the same as the victim.
-            names += [rf"link {victim} - .*", rf"link .* - {victim}", "rank ", "server "]
+            names += [name(self.peer), link(victim, self.peer)]
         return re.compile("(?:" + "|".join(names) + ")")
 
     def judge(self):
-        """Rows (process, verdict, seconds, words); verdicts: right, nobody, wrong, done, late."""
-        rows = []
+        """Rows (process, verdict, seconds, words); verdicts: right, nobody, wrong, done, zero, late, hang."""
         if self.unharmed:
             return [(process.name, "done", 0.0, "") for process in self.survivors()]
-        for process in self.survivors():
-            took = (process.ended_at or time.monotonic()) - self.injected_at
-            said = [line for line in process.err if line.startswith(("worker: ", "ps_server: "))]
-            words = said[-1] if said else (process.err[-1] if process.err else "")
-            finished = any("params_sha256" in line or line.startswith("served ") for line in process.out)
-            if process.ended_at is None:
-                rows.append((process.name, "hang", took, words))
-                continue
-            if not said and (process.code == 0 or (self.draw.launched and not process.err)):
-                done = finished or self.draw.moment == "shutdown" or self.children.get("launch", process) and process.code in (0, None)
-                rows.append((process.name, "done" if done else "nobody", 0.0, words))
-                continue
-            verdict = self.verdict(words)
-            # In set-up a server that nobody has said hello to hears of no failure: its launcher ends it, and says why.
-            if verdict == "nobody" and self.draw.launched and "told to end by SIGTERM" in words:
-                verdict = "done"
-            rows.append((process.name, verdict, took, words))
+        rows = [(process.name, *self.judge_survivor(process)) for process in self.survivors()]
         if self.draw.launched:
-            lines = [line for line in self.launch_err if line.startswith("launch: ")]
-            words = lines[0] if lines else ""
-            code = self.children["launch"].returncode
-            if code is None:
-                rows.append(("launch", "hang", time.monotonic() - self.injected_at, words))
-            elif code == 0:
-                rows.append(("launch", "done", 0.0, ""))
-            else:
-                rows.append(("launch", self.verdict(words), 0.0, words))
+            rows.append(("launch", *self.judge_launch()))
         return [(name, "late" if verdict == "right" and took > self.limit() + self.options.slack else verdict, took, words)
                 for name, verdict, took, words in rows]
+
+    def is_done(self, process):
+        """Whether it has done its work to the end. Jobs in which a step is disturbed have none; they have results if they drain."""
+        return self.draw.moment in ("evaluation", "shutdown") and (process.has_result or process.has_served())
+
+    def judge_survivor(self, process):
+        took = (process.ended_at or time.monotonic()) - self.injected_at
+        said = [line for line in process.err if line.startswith(("worker: ", "ps_server: ")) and not line.startswith("worker: waiting for ")]
+        words = said[-1] if said else (process.err[-1] if process.err else "")
+        if process.ended_at is None:
+            return "hang", took, words
+        if self.is_done(process) and (process.code == 0 or process.code is None and not said):
+            return "done", 0.0, words
+        # It failed, or had not come to its end.
+        if process.code == 0:
+            return "zero", took, words
+        if self.was_ended_in_setup(process, said):
+            return "done", took, words
+        return self.verdict(words), took, words
+
+    def was_ended_in_setup(self, process, said):
+        """Whether its launcher ended it, which says why, while it had met nobody and could not hear of a failure."""
+        ended = self.launch_failed_at is not None and process.ended_at > self.launch_failed_at + SETTLE - 0.5
+        return self.draw.moment == "setup" and ended and (not said or "told to end by SIGTERM" in said[-1])
+
+    def judge_launch(self):
+        words = next((line for line in self.launch_err if line.startswith("launch: ")), "")
+        code = self.children["launch"].returncode
+        if code is None:
+            return "hang", time.monotonic() - self.injected_at, words
+        if code != 0:
+            return self.verdict(words), 0.0, words
+        return "done" if all(self.is_done(process) for process in self.processes.values()) else "zero", 0.0, words
 
     def verdict(self, words):
         text = re.sub(r"^(?:worker|ps_server|launch): (?:[A-Z_]+: )?", "", words)
@@ -635,9 +664,9 @@ class Round:
         if re.match(rf"{self.draw.victim} \(pid", text):
             return "right"
         # Of one that failed with words that blame nobody a launcher says those, and then who it was.
-        if words.startswith("launch: ") and f"[{self.draw.victim} (pid" in words and not re.match(r"(?:rank|server|link) \d", text):
+        if words.startswith("launch: ") and f"[{self.draw.victim} (pid" in words and not BLAME.match(text):
             return "right"
-        return "wrong" if re.match(r"(?:rank|server|link|worker) \d", text) else "nobody"
+        return "wrong" if BLAME.match(text) else "nobody"
 
 
 def run_round(number, draw, options):
@@ -685,7 +714,8 @@ def main():
         for future in concurrent.futures.as_completed(futures):
             number = futures[future]
             draw, done = draws[number], future.result()
-            row = table.setdefault(draw.fault, dict(rounds=0, survivors=0, right=0, nobody=0, wrong=0, late=0, hang=0, done=0, longest=0.0))
+            row = table.setdefault(draw.fault, dict(rounds=0, survivors=0, right=0, nobody=0, wrong=0, zero=0, late=0, hang=0, done=0,
+                                                   longest=0.0))
             if isinstance(done, str):
                 print(f"round {number}: {done} ({draw})", flush=True)
                 skipped += done.startswith("skipped")
@@ -704,14 +734,14 @@ def main():
                     row["longest"] = max(row["longest"], took)
                 if verdict not in ("right", "done") or options.verbose:
                     print(f"round {number}: {name} {verdict} {took:.1f} s: {words[:300]}   ({draw})", flush=True)
-    columns = ("rounds", "survivors", "right", "done", "nobody", "wrong", "late", "hang", "longest")
+    columns = ("rounds", "survivors", "right", "done", "nobody", "wrong", "zero", "late", "hang", "longest")
     print(f"{'':12}" + "".join(f"{column:>10}" for column in columns))
     total = {column: (max if column == "longest" else sum)([row[column] for row in table.values()] or [0]) for column in columns}
     for fault, row in sorted(table.items()) + [("all", total)]:
         print(f"{fault:12}" + "".join(f"{row[column]:>10.1f}" if column == "longest" else f"{row[column]:>10}" for column in columns))
     named = total["right"] + total["done"]
-    good = (named >= BAR * total["survivors"] and total["wrong"] == 0 and total["hang"] == 0 and total["late"] == 0 and bad_rounds == 0
-            and total["rounds"] > 0)
+    good = (named >= BAR * total["survivors"] and not any(total[verdict] for verdict in ("wrong", "zero", "hang", "late"))
+            and bad_rounds == 0 and total["rounds"] > 0)
     print(f"seed {options.seed}, {skipped} rounds skipped, {named} of {total['survivors']} survivors named the culprit or had "
           f"finished: {'passed' if good else 'FAILED'}")
     return 0 if good else 1

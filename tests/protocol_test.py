@@ -282,6 +282,52 @@ class TrainTest(Case):
     def test_parameters_are_updated_with_momentum(self):
         self.train("OWNER")
 
+    def test_a_message_does_not_become_many_times_its_size(self):
+        server, address = self.start(SERVER, "--listen=127.0.0.1:0", port="port")
+        metadata = [("gradsync-run-bin", b"from python")]
+
+        def message(frame, entry):
+            """A message of 24 MiB whose frame goes on with so many entries."""
+            return frame.SerializeToString() + entry * (24 * MIB // len(entry))
+
+        def hello(entry):
+            plan = message(plan_pb2.Plan(), entry)
+            # A second plan is merged with the first.
+            length = bytearray()
+            rest = len(plan)
+            while rest >= 128:
+                length.append(rest % 128 | 128)
+                rest //= 128
+            length.append(rest)
+            return Stream.frame("HELLO", self.hello("OWNER", 0).SerializeToString() + b"\x3a" + bytes(length) +
+                                plan).SerializeToString()
+
+        mute = Stream.frame("PUSH")
+        before = resident(server.pid)
+        # Frames behind the first, fields that nobody knows, tensors and buckets.
+        attacks = [(message(mute, entry), "DATA_LOSS")
+                   for entry in (b"\x1a\x02\x0a\x00", b"\x1a\x00", b"\x0a\x02\x7a\x00", b"\x72\x00")]
+        attacks += [(hello(entry), "FAILED 8 hello") for entry in (b"\x0a\x00", b"\x12\x00")]
+        for sent, expected in attacks:
+            stranger = Stream(address, metadata)
+            stranger.frames.put(sent)
+            outcome = stranger.outcome()
+            self.assertTrue(outcome.startswith(expected), outcome)
+            stranger.close()
+        self.assertLess(resident(server.pid, "VmHWM") - before, 256 * MIB)
+        workers = [Stream(address, metadata) for _ in range(2)]
+        for rank, worker in enumerate(workers):
+            worker.send("HELLO", self.hello("OWNER", rank).SerializeToString())
+        for worker in workers:
+            worker.hear("HELLO")
+            worker.send("GOODBYE")
+            worker.frames.put(None)
+        for worker in workers:
+            worker.hear("GOODBYE")
+        self.assertEqual(server.wait(PATIENCE), 0)
+        for worker in workers:
+            worker.close()
+
     def test_a_loss_scale_that_is_not_set_is_refused_instead_of_a_mean_of_zero(self):
         server, address = self.start(SERVER, "--listen=127.0.0.1:0", port="port")
         workers = [Stream(address, [("gradsync-run-bin", b"from python")]) for _ in range(2)]

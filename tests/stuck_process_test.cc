@@ -99,6 +99,19 @@ TEST_F(StuckProcessTest, AWorkerThatStandsStillInAStepUnderServersIsNamed) {
       Job(2, {"--topology=ps", "--steps=1000000", "--log_every=1", "--straggler=" + StandStill()}));
 }
 
+// Nobody is judged in a first step, until the others have waited for it in vain.
+TEST_F(StuckProcessTest, AWorkerThatStandsStillInItsFirstStepIsNamedAtTheEndOfPatience) {
+  LocalJobOptions options = Job(0, {"--topology=ring", "--link=shm", "--steps=4", "--timeout=8s",
+                                    "--log_every=1", "--straggler=1:1e9"});
+  const auto result = RunLocalJob(options);
+  ASSERT_TRUE(result.ok()) << result.status();
+  for (const char* worker : {"worker 0", "worker 2"}) {
+    EXPECT_THAT(errors_[worker],
+                ElementsAre(ContainsRegex("^worker: ABORTED: rank 1 stuck: .* in vain$")))
+        << "on " << worker;
+  }
+}
+
 TEST_F(StuckProcessTest, AWorkerThatStandsStillInAStepOfARingIsNamed) {
   ExpectThatAllNameRank1(Job(0, {"--topology=ring", "--link=shm", "--steps=1000000",
                                  "--log_every=1", "--straggler=" + StandStill()}));

@@ -89,6 +89,8 @@ absl::StatusOr<LocalJobOptions> JobFromFlags(const char* argv0, const ParsedFlag
   for (const std::string& flag : flags.SecurityOfServers()) job.server_flags.push_back(flag);
   // The others notice before, where there are any, and say more.
   job.stopped = flags.FailureTimeout() + absl::Seconds(1);
+  // Rank 0 ends when the others have left, or after it has waited for them (join/meet.h).
+  if (flags.Synchronised(job.servers)) job.outlive = flags.FailureTimeout() + absl::Seconds(5);
   job.worker_flags = flags.TimeoutOfWorkers(timeout, given);
   if (!flags.Has("threads")) {
     const int cores = static_cast<int>(std::thread::hardware_concurrency());

@@ -85,6 +85,15 @@ TEST(LaunchTest, WhatAProcessSaysThatFailsComesBeforeItsName) {
                                             EndsWith("): exit code 1]; stopping the rest"))));
 }
 
+TEST(LaunchTest, AWorkerThatHangsWhenRank0HasEndedIsNamed) {
+  const auto launch = Start({"--workers=2", "--", "--topology=ring", "--failure_timeout=100ms",
+                             "--victim=worker1", "--victim_does=hang"});
+  EXPECT_EQ(launch->Finish().code, 1);
+  EXPECT_THAT(launch->err(),
+              ElementsAre(AllOf(StartsWith("launch: worker 1 (pid "),
+                                HasSubstr("): still runs 5.1s after rank 0 has ended"))));
+}
+
 TEST(LaunchTest, AFailedJobIsStartedAgainAsOftenAsAsked) {
   const auto launch = Start({"--workers=2", "--servers=1", "--max_restarts=2", "--",
                              "--victim=worker1", "--victim_does=signal:9"});
@@ -105,6 +114,15 @@ TEST(LaunchTest, AJobThatSucceedsOrRefusesItsFlagsIsNotStartedAgain) {
     EXPECT_EQ(launch->Finish().code, code);
     EXPECT_THAT(launch->err(), Not(Contains(HasSubstr("restart"))));
   }
+}
+
+// Others who hear of it may end before the rank that has refused its input.
+TEST(LaunchTest, AJobOfWhichOneRankRefusesItsInputIsNotStartedAgain) {
+  const auto launch = Start({"--workers=2", "--max_restarts=2", "--", "--victim=worker0",
+                             "--victim_does=late:2", "--others_do=fail:1"});
+  EXPECT_EQ(launch->Finish().code, 2);
+  EXPECT_THAT(launch->err(), AllOf(Contains(StartsWith("launch: rank 1 lost [worker 1 (pid ")),
+                                   Not(Contains(HasSubstr("restart")))));
 }
 
 TEST(LaunchTest, AnInterruptEndsAllProcesses) {
@@ -145,6 +163,14 @@ TEST(LaunchTest, AWorkerThatIsKilledWhileItDrainsIsNamed) {
   EXPECT_THAT(launch->err().back(),
               AllOf(StartsWith("launch: the job did not end in good order: worker 1 (pid "),
                     EndsWith("killed by signal 9 (SIGKILL), for it had not ended within 200ms")));
+}
+
+// The culprit was looked for where a line begins, which is the time.
+TEST(LaunchTest, WhatAProcessSaysAsJsonBeginsWithTheCulpritToo) {
+  const auto launch = Start(
+      {"--workers=2", "--", "--victim=worker0", "--victim_does=report:1", "--others_do=exit:0"});
+  EXPECT_EQ(launch->Finish().code, 1);
+  EXPECT_THAT(launch->err(), Contains(StartsWith("launch: rank 1 lost: \"gone\" [worker 0 (pid ")));
 }
 
 // It said nothing, and ended with 0.

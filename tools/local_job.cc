@@ -17,6 +17,7 @@
 #include "base/culprit.h"
 #include "base/deadline.h"
 #include "base/job_key.h"
+#include "base/log_line.h"
 #include "base/status_macros.h"
 #include "base/temporary_folder.h"
 #include "plan/job_spec.h"
@@ -27,6 +28,7 @@ namespace {
 
 constexpr absl::Duration kPollInterval = absl::Milliseconds(20);
 constexpr int kBadInput = 2;
+constexpr char kRank0[] = "worker 0";
 
 std::string ReadFile(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
@@ -129,7 +131,7 @@ class LocalJob {
                                options_.rank_0_environment.end());
     }
     const auto on_line = [this, &member](absl::string_view line, bool is_stderr) {
-      if (is_stderr) member.last_error = std::string(line);
+      if (is_stderr) member.last_error = AsTextLine(line);
       if (options_.on_line) options_.on_line(member.name, line, is_stderr);
     };
     GS_ASSIGN_OR_RETURN(member.process, Subprocess::Start(argv, on_line, where));
@@ -186,8 +188,10 @@ class LocalJob {
     }
     LookForInterrupt();
     LookForFailure();
+    LookForRefusal();
     LookForDrainFailure();
     LookForIdleServers();
+    LookForLateWorkers();
     LookForStopped();
     EndTheRest();
   }
@@ -224,6 +228,16 @@ class LocalJob {
     const ExitStatus& status = *first->process->exit_status();
     Fail(absl::StrCat(Describe(*first), ": ", status.ToString()), first->last_error,
          status.shell_code(), /*killed=*/status.signal != 0);
+  }
+
+  // Whoever only hears that another refuses its input ends with 1, and may do so first.
+  void LookForRefusal() {
+    if (result_.exit_code != 1) return;
+    for (const auto& member : members_) {
+      if (member->process == nullptr || !member->process->exit_status().has_value()) continue;
+      if (member->process->exit_status()->shell_code() != kBadInput) continue;
+      result_.exit_code = kBadInput;
+    }
   }
 
   // Who ends first with another code than that of a job that drained knows why it did not.
@@ -276,6 +290,23 @@ class LocalJob {
     Fail(absl::StrCat(Describe(*server), ": still runs ", absl::FormatDuration(options_.linger),
                       " after all workers have ended"),
          server->last_error, 1);
+  }
+
+  // Rank 0 waits for the others before it leaves; whoever is left long after that hangs.
+  void LookForLateWorkers() {
+    if (failed() || options_.outlive == absl::InfiniteDuration()) return;
+    const Member* late = nullptr;
+    for (const auto& member : members_) {
+      if (member->is_server || !member->running()) continue;
+      if (member->name == kRank0) return;
+      if (late == nullptr) late = member.get();
+    }
+    if (late == nullptr) return;
+    if (outlive_until_.never()) outlive_until_ = Deadline::In(options_.outlive);
+    if (!outlive_until_.passed()) return;
+    Fail(absl::StrCat(Describe(*late), ": still runs ", absl::FormatDuration(options_.outlive),
+                      " after rank 0 has ended"),
+         "", 1);
   }
 
   // A process that somebody holds never ends, and where it has not met the others yet, or they have
@@ -354,6 +385,7 @@ class LocalJob {
   const Member* undrained_ = nullptr;  // who first ended otherwise then
   bool drain_overdue_ = false;
   Deadline linger_until_ = Deadline::Never();
+  Deadline outlive_until_ = Deadline::Never();
   Deadline terminate_at_ = Deadline::Never();
   Deadline kill_at_ = Deadline::Never();
 };

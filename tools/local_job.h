@@ -62,6 +62,9 @@ struct LocalJobOptions {
   absl::Duration grace = absl::Seconds(3);
   // How long servers may take to end once all workers have succeeded.
   absl::Duration linger = absl::Seconds(10);
+  // How long other workers may take to end once that of rank 0 has succeeded. Infinite where it does
+  // not wait for them.
+  absl::Duration outlive = absl::InfiniteDuration();
   // A process that is stopped for longer, by a signal or, its first thread, by a debugger, has
   // failed, unless all are.
   absl::Duration stopped = absl::InfiniteDuration();
@@ -77,13 +80,14 @@ struct LocalJobOptions {
 
 struct LocalJobResult {
   // 0 if all processes succeeded; otherwise that of the first failure as a shell reports it: the
-  // exit code, or 128 + signal. Of an interrupted job 128 + signal, unless it did not end in good
+  // exit code, or 128 + signal. It is 2 also where others ended with 1 before the process did that
+  // has refused its input. Of an interrupted job 128 + signal, unless it did not end in good
   // order: then that of `drain_failure`.
   int exit_code = 0;
   // "worker 1 (pid 123): killed by signal 9 (SIGKILL)": the process that failed first. Empty on
   // success.
   std::string failure;
-  // What that process printed last on stderr.
+  // What that process printed last on stderr; of --log_format=json as the text that it would be.
   std::string failure_detail;
   // Of a job that was interrupted and did not end in good order: who was the first that did not, and
   // why, as DescribeFailure() has it. Empty where each process ended with 0 or with 128 + signal,

@@ -184,6 +184,29 @@ TEST_F(LocalJobTest, ServersThatOutliveTheWorkersAreAFailure) {
   EXPECT_THAT(result.failure, HasSubstr("still runs 200ms after all workers have ended"));
 }
 
+// The job was waited for for ever.
+TEST_F(LocalJobTest, AWorkerThatOutlivesRank0IsAFailureWhereItIsNotToDoSo) {
+  options_.workers = 3;
+  options_.outlive = absl::Milliseconds(200);
+  Behave("worker1", "hang", "exit:0");
+  const LocalJobResult result = Run();
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.failure, AllOf(StartsWith("worker 1 (pid "),
+                                    EndsWith("): still runs 200ms after rank 0 has ended")));
+  Behave("worker1", "late:0", "exit:0");
+  options_.outlive = absl::Seconds(100);
+  EXPECT_EQ(Run().exit_code, 0);
+  options_.outlive = absl::InfiniteDuration();
+  EXPECT_EQ(Run().exit_code, 0);
+}
+
+TEST_F(LocalJobTest, Rank0MayEndAfterTheOthers) {
+  options_.workers = 2;
+  options_.outlive = absl::Milliseconds(1);
+  Behave("worker0", "late:0", "exit:0");
+  EXPECT_EQ(Run().exit_code, 0);
+}
+
 TEST_F(LocalJobTest, AWorkerThatIsStoppedForTooLongIsAFailure) {
   for (const char* others : {"exit:0", "hang"}) {
     options_.workers = 2;

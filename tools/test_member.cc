@@ -1,11 +1,11 @@
 // Stands in for //worker and //ps_server in tests of what starts and stops them. One member, the
 // victim, behaves as --victim_does says once the others are up; the others as --others_do says.
 //
-// Behaviours: exit:N, fail:N (says on stderr that it lost somebody, then exits), signal:N (raises
-// it), drain:N (hangs; on SIGTERM says that it has no checkpoint, unless N is 143, and exits), hang,
-// stubborn (hangs and ignores SIGTERM), lines:N (prints N lines, the odd ones on stderr,
-// then exits), silent (never writes --port_file), tell:NAME (prints that variable of its
-// environment, then exits).
+// Behaviours: exit:N, late:N (exits half a second later), fail:N (says on stderr that it lost
+// somebody, then exits), report:N (the same as JSON), signal:N (raises it), drain:N (hangs; on
+// SIGTERM says that it has no checkpoint, unless N is 143, and exits), hang, stubborn (hangs and
+// ignores SIGTERM), lines:N (prints N lines, the odd ones on stderr, then exits), silent (never writes
+// --port_file), tell:NAME (prints that variable of its environment, then exits).
 
 #include <unistd.h>
 
@@ -23,6 +23,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
 #include "base/flags.h"
+#include "base/program_main.h"
 #include "base/write_file.h"
 
 ABSL_FLAG(std::string, listen, "", "makes this a server");
@@ -35,6 +36,7 @@ ABSL_FLAG(std::string, port_file, "", "written by servers and rank 0");
 ABSL_FLAG(std::string, metrics_json, "", "gets the member's name");
 ABSL_FLAG(int, threads, 0, "printed");
 ABSL_FLAG(absl::Duration, timeout, absl::ZeroDuration(), "ignored");
+ABSL_FLAG(absl::Duration, failure_timeout, absl::ZeroDuration(), "ignored");
 ABSL_FLAG(int, attempt, 0, "printed, if there is one");
 ABSL_FLAG(std::string, victim, "", "name of a member: worker0, ..., or server for all servers");
 ABSL_FLAG(std::string, victim_does, "exit:0", "behaviour");
@@ -70,8 +72,17 @@ int Behave(const std::string& behaviour) {
   int number = 0;
   if (!parts.second.empty() && !absl::SimpleAtoi(parts.second, &number)) return 99;
   if (parts.first == "exit") return number;
+  if (parts.first == "late") {
+    usleep(500000);
+    return number;
+  }
   if (parts.first == "fail") {
     std::fprintf(stderr, "rank 1 lost\n");
+    return number;
+  }
+  if (parts.first == "report") {
+    SetLog({LogFormat::kJson, /*rank=*/0, /*server=*/-1, /*step=*/nullptr});
+    PrintError("worker", "ABORTED: rank 1 lost: \"gone\"");
     return number;
   }
   if (parts.first == "signal") {

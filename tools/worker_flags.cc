@@ -11,6 +11,7 @@
 #include "base/program_main.h"
 #include "base/status_macros.h"
 #include "base/yaml_flags.h"
+#include "plan/job_spec.h"
 
 namespace gradsync {
 namespace {
@@ -56,19 +57,25 @@ std::vector<std::string> WorkerFlags::TimeoutOfWorkers(const std::string& own, b
   return {absl::StrCat("--timeout=", own)};
 }
 
-std::string WorkerFlags::FailureTimeoutText() const {
-  const std::string value = LastValue(words, "failure_timeout");
-  const auto of_file = file.find("failure_timeout");
+std::string WorkerFlags::TextOf(const std::string& flag) const {
+  const std::string value = LastValue(words, flag);
+  const auto of_file = file.find(flag);
   return value.empty() && of_file != file.end() ? of_file->second : value;
+}
+
+bool WorkerFlags::Synchronised(int servers) const {
+  std::string topology = TextOf("topology");
+  if (topology.empty() && servers > 0) topology = TopologyName(Topology::kPs);
+  return !topology.empty() && topology != TopologyName(Topology::kLocal);
 }
 
 absl::Duration WorkerFlags::FailureTimeout() const {
   absl::Duration timeout;
-  return absl::ParseDuration(FailureTimeoutText(), &timeout) ? timeout : absl::Seconds(10);
+  return absl::ParseDuration(TextOf("failure_timeout"), &timeout) ? timeout : absl::Seconds(10);
 }
 
 std::vector<std::string> WorkerFlags::FailureTimeoutOfServers() const {
-  const std::string value = FailureTimeoutText();
+  const std::string value = TextOf("failure_timeout");
   if (value.empty()) return {};
   return {absl::StrCat("--failure_timeout=", value)};
 }
@@ -76,9 +83,7 @@ std::vector<std::string> WorkerFlags::FailureTimeoutOfServers() const {
 std::vector<std::string> WorkerFlags::SecurityOfServers() const {
   std::vector<std::string> flags;
   for (const char* const flag : {"tls_cert", "tls_key", "tls_ca", "secret_file"}) {
-    std::string value = LastValue(words, flag);
-    const auto of_file = file.find(flag);
-    if (value.empty() && of_file != file.end()) value = of_file->second;
+    const std::string value = TextOf(flag);
     if (!value.empty()) flags.push_back(absl::StrCat("--", flag, "=", value));
   }
   // A flag without a value, which LastValue() does not know; a wrong one is refused by the workers.

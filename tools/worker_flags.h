@@ -31,11 +31,16 @@ struct WorkerFlags {
   // --tls_cert=... and the like, likewise.
   std::vector<std::string> SecurityOfServers() const;
 
+  // Whether ranks end together, the first one last: all but those of --topology=local, which end by
+  // themselves.
+  bool Synchronised(int servers) const;
+
   // The failure timeout; the workers' default where it is not given or is none.
   absl::Duration FailureTimeout() const;
 
  private:
-  std::string FailureTimeoutText() const;
+  // What the words say of this flag, else the file; empty: neither does.
+  std::string TextOf(const std::string& flag) const;
 };
 
 // Reads the file that --config in `words` names, if it does. Errors: INVALID_ARGUMENT for a first

@@ -62,9 +62,6 @@ class ModelShare {
   // have no samples left.
   virtual bool tests_in_step() const { return false; }
 
-  // Whether TestLogits() waits for other ranks where no Activity::Wait sees it.
-  virtual bool tests_wait_unseen() const { return false; }
-
   // Collective, between steps. Errors: INTERNAL, beginning with `where`, for a parameter or a
   // buffer that is not finite.
   virtual absl::Status CheckFiniteParameters(const std::string& where, Deadline deadline);

@@ -77,7 +77,6 @@ class PipelineStage : public ModelShare {
 
   // Through all stages: the last one has the logits.
   absl::StatusOr<at::Tensor> TestLogits(const at::Tensor& inputs) override;
-  bool tests_wait_unseen() const override { return true; }
 
   absl::StatusOr<std::string> ParamsSha256(Deadline deadline) override;
   absl::Status Finish() override;

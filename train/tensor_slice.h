@@ -54,7 +54,6 @@ class TensorSlice : public ModelShare {
 
   // The first slice has the whole logits.
   absl::StatusOr<at::Tensor> TestLogits(const at::Tensor& inputs) override;
-  bool tests_wait_unseen() const override { return true; }
 
   // Errors: also INTERNAL naming a parameter that slices have whole and that is not the same on all
   // of them.

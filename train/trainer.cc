@@ -363,7 +363,7 @@ class TrainerImpl : public Trainer {
     own.logits = [this](const at::Tensor& inputs) { return share_->TestLogits(inputs); };
     own.check = [this] { return sync_->status(); };
     own.in_step = share_->tests_in_step();
-    own.activity = share_->tests_wait_unseen() ? nullptr : activity();
+    own.activity = activity();
     if (OfTokens()) {
       return EvaluateModel(*model_, *inputs_.test_tokens, options_.batch_size, own, side_channel,
                            deadline);
@@ -477,8 +477,6 @@ class TrainerImpl : public Trainer {
     step.seed = [&](int64_t i) {
       model_->BeginStep(StepSeed(options_.seed, replica_, options.step, i));
     };
-    // For neighbours, which only the link sees: a stage can be lost, and never counts as stuck.
-    const Activity::Wait wait(activity());
     StageTimes times;
     GS_ASSIGN_OR_RETURN(const BatchFigures figures, stage_->Run(step, &times));
     report->times.forward = times.forward;

@@ -17,6 +17,7 @@
 #include "base/grpc_health.h"
 #include "base/status_macros.h"
 #include "group/drain.h"
+#include "group/group_error.h"
 #include "group/mesh.h"
 #include "group/side_channel.h"
 #include "group/worker_group.h"
@@ -286,6 +287,7 @@ JobOutcome RunJob(JobOptions options) {
   Job job(std::move(options));
   JobOutcome outcome;
   outcome.status = job.Prepare();
+  outcome.failed_by_others = FailedByOthers(outcome.status);
   if (!outcome.status.ok()) return outcome;
   outcome.started = true;
   outcome.status = job.Train(&outcome);
