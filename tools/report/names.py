@@ -53,6 +53,18 @@ def consistency(run):
     return run.consistency if run.consistency not in ("", "bsp") else ""
 
 
+def arrangement(run):
+    """"pipeline=2, gpipe, 4 micro-batches, cut before 8, zero=1"; "" where each rank has the whole model."""
+    parts = [run.mesh, run.pipeline_schedule]
+    if run.micro_batches:
+        parts.append(f"{run.micro_batches:,} micro-batch{'' if run.micro_batches == 1 else 'es'}")
+    if run.split:
+        parts.append(f"cut before {run.split}")
+    if run.zero:
+        parts.append(f"zero={run.zero}")
+    return ", ".join(part for part in parts if part)
+
+
 def computation(run):
     """"bf16, channels-last"; "" for what is usual."""
     parts = [run.precision] if run.precision not in ("", "fp32") else []

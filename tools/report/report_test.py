@@ -155,7 +155,9 @@ class PageTest(unittest.TestCase):
                  "bucket_bytes": 2e7}
         for field, value in (("workers", 4), ("bandwidth", "200mbit"), ("topology", "ps"), ("link", "shm"),
                              ("compression", "fp16"), ("update", "owner"), ("batch_size", 16), ("straggler", "0:2"),
-                             ("global_batch_size", 64), ("bucket_bytes", 1e9), ("compute_scale", 2), ("profile", "x")):
+                             ("global_batch_size", 64), ("bucket_bytes", 1e9), ("compute_scale", 2), ("profile", "x"),
+                             ("mesh", "pipeline=2"), ("pipeline_schedule", "gpipe"), ("micro_batches", 4), ("split", "8"),
+                             ("zero", 1)):
             found = parse(run("ring", 2, 100, bandwidth="400mbit", bucket_bytes=26214400),
                           predictions=[dict(right, **{field: value}), right])
             pairs = series.pairs(found)

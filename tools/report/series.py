@@ -16,7 +16,7 @@ def _library(run):
 def _family(run):
     """Runs that may be points of one line, but for their servers."""
     return (_library(run), run.topology, run.placement, run.link, run.update == "owner", names.codec(run),
-            names.consistency(run))
+            names.consistency(run), names.arrangement(run))
 
 
 def _line_label(run, servers):
@@ -26,8 +26,7 @@ def _line_label(run, servers):
         text = {"local": "no exchange"}.get(run.topology, run.topology)
     else:
         text = f"ps, {names.servers_and_placement(servers, run.placement)}"
-    extra = [names.consistency(run)] if names.consistency(run) else []
-    return ", ".join([text] + extra)
+    return ", ".join([text] + [extra for extra in (names.consistency(run), names.arrangement(run)) if extra])
 
 
 @dataclasses.dataclass
@@ -63,6 +62,7 @@ def matches(prediction, run):
             and bytes_per_s(prediction.bandwidth) == bytes_per_s(run.bandwidth)
             and (prediction.update == "owner") == (run.update == "owner")
             and names.codec(prediction) == names.codec(run) and names.consistency(prediction) == names.consistency(run)
+            and names.arrangement(prediction) == names.arrangement(run)
             and fits("link") and fits("model")
             and fits("straggler") and fits("profile")
             and prediction.compute_scale == run.compute_scale
