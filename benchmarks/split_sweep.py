@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 """The published sweep over split sizes: ResNet-50 in two stages, cut after layer2, 120 images of 3x128x128 per step in
-micro-batches of 1 to 60. Paste:
+micro-batches of 1 to 60, and in one of all 120, which walks through one stage after the other. Paste:
 
   bazel run -c opt //benchmarks:split_sweep -- --out=split_sweep
   bazel run -c opt //benchmarks:split_sweep -- --out=quick --sizes=20,60 --bandwidths=1gbit --steps=3
@@ -11,6 +11,7 @@ Into the folder OUT it writes, each unless it is there already, so that an inter
   computed.json   steps computed on this machine: in one process, and in two, one for each stage
   replayed.json   the recorded stages replayed on emulated hosts, with the simulator's prediction beside each
   computed.svg, replayed.svg   time of a step against split size; bars from the 10th to the 90th percentile
+  summary.txt     what it prints at the end: times beside that of all images at once, and the predictions' errors
 
 All of it takes two hours on two cores, on which nothing else should run. Needs what `train_bench --bandwidth` needs
 (docs/netlab.md). Exit codes: 0; 1 when a program failed; 2 for bad flags.
@@ -46,7 +47,7 @@ def parse(argv):
     parser.add_argument("--pixels", type=int, default=128, help="images are so high and wide")
     parser.add_argument("--images", type=int, default=120, help="of a step")
     parser.add_argument("--split", type=int, default=8, help="the block before which the second stage begins")
-    parser.add_argument("--sizes", type=numbers, default=[1, 3, 5, 8, 10, 12, 20, 40, 60],
+    parser.add_argument("--sizes", type=numbers, default=[1, 3, 5, 8, 10, 12, 20, 40, 60, 120],
                         help="samples per micro-batch; numbers that divide the images of a step")
     parser.add_argument("--bandwidths", default="100mbit,400mbit,1gbit", help="of the emulated links")
     parser.add_argument("--steps", type=int, default=6, help="of each measurement, the first of which does not count")
@@ -130,6 +131,48 @@ def compute_all(args, path):
         json.dump({"command": " ".join(["split_sweep", *sys.argv[1:]]), "runs": runs}, file, indent=1)
 
 
+def seconds(made):
+    return f"{made['step_ms_p50'] / 1e3:6.2f}"
+
+
+def computed_table(args, runs):
+    """Times by size, and how much faster than the same images at once in two stages, as the tutorial has it."""
+    found = {(made["batch_size"], made["pipeline_schedule"]): made for made in runs}
+    lines = ["computed, s per step", "size  one process  " + "  ".join(f"{name:>15}" for name in SCHEDULES)]
+    for size in args.sizes:
+        cells = []
+        for schedule in SCHEDULES:
+            whole = found.get((args.images, schedule))
+            gain = f" ({whole['step_ms_p50'] / found[size, schedule]['step_ms_p50'] - 1:+5.0%})" if whole else ""
+            cells.append(f"{seconds(found[size, schedule]) + gain:>15}")
+        lines.append(f"{size:4}  {seconds(found[size, '']):>11}  " + "  ".join(cells))
+    return lines
+
+
+def replayed_table(records):
+    """How far predictions are from what they stand beside."""
+    lines = ["replayed: prediction over measurement"]
+    errors = []
+    for made, predicted in zip(records["runs"], records["predictions"]):
+        error = predicted["step_ms_p50"] / made["step_ms_p50"] - 1
+        errors.append(abs(error))
+        lines.append(f"{made['bandwidth']:>8}  {made['pipeline_schedule']:5}  size {made['batch_size']:3}"
+                     f"  {seconds(made)} s  {error:+6.1%}")
+    lines.append(f"median {percentile(errors, 0.5):.1%}, worst {max(errors):.1%}")
+    return lines
+
+
+def summarise(args, computed, replayed):
+    tables = []
+    for path, table in ((computed, lambda found: computed_table(args, found["runs"])), (replayed, replayed_table)):
+        with open(path, encoding="utf-8") as file:
+            tables += table(json.load(file))
+    text = "\n".join(tables) + "\n"
+    print(text, end="", flush=True)
+    with open(os.path.join(args.out, "summary.txt"), "w", encoding="utf-8") as file:
+        file.write(text)
+
+
 def sweep(args):
     os.makedirs(args.out, exist_ok=True)
     profiles = [record(args, size) for size in args.sizes]
@@ -145,6 +188,7 @@ def sweep(args):
             "--micro_batches=" + ",".join(str(args.images // size) for size in args.sizes),
             f"--bandwidth={args.bandwidths}", f"--steps={args.steps}", "--warmup_steps=1", f"--json={partial}")
         os.replace(partial, replayed)
+    summarise(args, computed, replayed)
     for name in ("computed", "replayed"):
         run("tools/report/report", os.path.join(args.out, f"{name}.json"), "--figure_of=split",
             "--figure=" + os.path.join(args.out, f"{name}.svg"))
