@@ -81,6 +81,8 @@ ABSL_FLAG(
     "over NCCL mean nothing");
 ABSL_FLAG(std::vector<std::string>, update, gradsync::CompareOptions().updates,
           "who runs the optimizer: worker, owner, or both");
+ABSL_FLAG(std::vector<std::string>, zero, gradsync::CompareOptions().zeros,
+          "what owners keep for all, as //worker has it: some of 0 to 3; from 1 on they update");
 ABSL_FLAG(
     std::vector<std::string>, compression, gradsync::CompareOptions().compressions,
     "how gradients are compressed on the wire (grpc): some of none, fp16, bf16, topk:R (ps only)");
@@ -163,6 +165,7 @@ absl::StatusOr<CompareOptions> OptionsFromFlags(std::vector<std::string> worker_
   options.compute.cudnn_benchmark = absl::GetFlag(FLAGS_cudnn_benchmark);
   options.ranks_per_gpu = absl::GetFlag(FLAGS_ranks_per_gpu);
   options.updates = absl::GetFlag(FLAGS_update);
+  options.zeros = absl::GetFlag(FLAGS_zero);
   options.compressions = absl::GetFlag(FLAGS_compression);
   options.consistencies = absl::GetFlag(FLAGS_consistency);
   options.rounds = absl::GetFlag(FLAGS_rounds);

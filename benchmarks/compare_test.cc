@@ -299,6 +299,21 @@ TEST_F(CompareTest, WithoutABuildOrAMachineForGpusItSaysSo) {
   }
 }
 
+// What the records say, workers have said (RunTrainingJob()).
+TEST_F(CompareTest, OwnersThatKeepMoreEndWithTheSameBits) {
+  TestProgram compare(Command(
+      {"--topology=ring,ps", "--link=grpc", "--zero=0,1,2,3", "--workers=2", "--servers=1"}));
+  EXPECT_TRUE(compare.Finish(absl::Seconds(240)).ok()) << absl::StrJoin(compare.err(), "\n");
+  EXPECT_THAT(compare.out(),
+              AllOf(Contains("  bits: identical in all 8 runs with 2 workers"),
+                    Contains(HasSubstr("ring over grpc, update at owner, zero=3, 2 workers"))));
+  proto::RunRecords records;
+  ASSERT_TRUE(ParseJson(ReadJson(), "compare.json", &records).ok());
+  std::map<int, int> runs;
+  for (const proto::Run& run : records.runs()) ++runs[run.zero()];
+  EXPECT_THAT(runs, ElementsAre(Pair(0, 2), Pair(1, 2), Pair(2, 2), Pair(3, 2)));
+}
+
 TEST_F(CompareTest, PrecisionAndMemoryFormatReachTheWorkersAndTheRecords) {
   TestProgram compare(Command({"--workers=2", "--servers=1", "--links=shm", "--device=auto",
                                "--precision=bf16", "--channels_last"}));

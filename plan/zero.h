@@ -5,6 +5,8 @@
 
 #include "absl/status/status.h"
 #include "plan/job_spec.h"
+#include "plan/plan.h"
+#include "plan/update_site.h"
 
 namespace gradsync {
 
@@ -13,6 +15,13 @@ constexpr int kMostZero = 3;
 
 // Slots of gradients from --zero=2 on: one bucket fills while the one before is exchanged.
 constexpr int kZeroGradientSlots = 2;
+
+// What a job has that runs by such slots, and updates there: 1 where owners merely update.
+inline int ZeroOf(const BucketSlots& slots, UpdateSite update) {
+  if (slots.parameters > 0) return 3;
+  if (slots.gradients > 0) return 2;
+  return update == UpdateSite::kOwner ? 1 : 0;
+}
 
 // Whether such a job can have it, whoever trains. Errors: INVALID_ARGUMENT naming --zero, what was
 // expected and what came.

@@ -16,6 +16,7 @@
 #include "join/open_device.h"
 #include "plan/codec.h"
 #include "plan/pipeline_schedule.h"
+#include "plan/zero.h"
 #include "proto/run_record.pb.h"
 #include "train/data_wait.h"
 #include "train/precision.h"
@@ -165,6 +166,7 @@ absl::Status WriteWorkerMetrics(const JobOptions& options, const GradientSync& s
                                 const std::string& path) {
   proto::WorkerMetrics metrics;
   RecordBackend(sync, &metrics);
+  metrics.set_zero(ZeroOf(trainer.plan().slots(), sync.update_site()));
   FillJob(options, trainer.plan(), &metrics);
   FillFlags(options.flags.flags, &metrics);
   FillPipeline(options, place, trainer, result, &metrics);

@@ -27,10 +27,13 @@ constexpr int64_t kDefaultBatchSize = 32;
 
 // Flags that `compare` gives to the workers itself.
 constexpr char kOwnFlags[] =
-    "topology link update consistency compression servers num_servers rank world_size master "
+    "topology link update zero consistency compression servers num_servers rank world_size master "
     "local_rank port_file metrics_json log_every model stem data batch_size steps epochs "
     "warmup_steps threads lr seed straggler timeout device precision tf32 channels_last "
     "cudnn_benchmark nocudnn_benchmark";
+
+// Flags whose jobs have other samples per step than workers times batch.
+constexpr char kMeshFlags[] = "mesh pipeline_schedule micro_batches split";
 
 absl::StatusOr<JobSweep> SweepOf(const CompareOptions& options) {
   SweepRules rules;
@@ -82,6 +85,10 @@ absl::Status CheckTraining(const CompareOptions& options, const std::vector<Upda
     if (Contains(own, parts.first)) {
       return FlagError(parts.first, "it before the --, or not at all", flag);
     }
+    const std::vector<std::string> of_mesh = absl::StrSplit(kMeshFlags, ' ');
+    if (Contains(of_mesh, parts.first)) {
+      return FlagError(parts.first, "none, as stages and slices are compared by train_bench", flag);
+    }
   }
   return absl::OkStatus();
 }
@@ -104,6 +111,7 @@ absl::Status CheckData(const CompareOptions& options) {
 std::string Describe(const Configuration& configuration) {
   const PlacedJob& job = configuration.job;
   std::string text = DescribeKind(job.spec);
+  if (job.zero > 0) absl::StrAppend(&text, ", zero=", job.zero);
   if (job.servers > 0) {
     const bool dedicated = job.placement == Placement::kDedicated;
     absl::StrAppend(&text, ", ", dedicated ? "" : PlacementName(job.placement) + " ",
@@ -175,6 +183,9 @@ std::vector<std::string> WorkerFlags(const CompareOptions& options,
       absl::StrCat("--timeout=", absl::FormatDuration(options.timeout)),
       "--log_every=1",
   };
+  if (configuration.job.zero > 0) {
+    flags.push_back(absl::StrCat("--zero=", configuration.job.zero));
+  }
   if (!options.straggler.empty()) {
     flags.push_back(absl::StrCat("--straggler=", options.straggler));
   }

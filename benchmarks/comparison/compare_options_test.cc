@@ -184,6 +184,9 @@ TEST(CompareOptionsTest, EveryMistakeNamesItsFlagWhatWasExpectedAndWhatCame) {
       {[](Options& o) { o.worker_flags = {"--straggler=0:2"}; }, "--straggler: "},
       {[](Options& o) { o.timeout = absl::ZeroDuration(); }, "--timeout: "},
       {[](Options& o) { o.worker_flags = {"--rank=1"}; }, "--rank: "},
+      {[](Options& o) { o.worker_flags = {"--zero=2"}; }, "--zero: expected it before"},
+      {[](Options& o) { o.worker_flags = {"--mesh=pipeline=2"}; }, "--mesh: expected none, as"},
+      {[](Options& o) { o.zeros = {"4"}; }, "--zero: expected some of 0 to 3"},
       {[](Options& o) { o.worker_flags = {"ring"}; },
        "expected worker flags, --name=value, after --, found \"ring\""},
   };

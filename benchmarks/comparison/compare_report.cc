@@ -41,7 +41,11 @@ std::string Name(const proto::Run& run) {
   if (job.spec.link != Link::kNone && job.spec.link != Link::kGrpc) {
     details.push_back(LinkName(job.spec.link));
   }
-  if (job.spec.update == UpdateSite::kOwner) details.push_back("update at owner");
+  if (job.zero > 0) {
+    details.push_back(absl::StrCat("zero=", job.zero));
+  } else if (job.spec.update == UpdateSite::kOwner) {
+    details.push_back("update at owner");
+  }
   if (Compresses(run)) details.push_back(run.compression());
   if (Asynchronous(run)) details.push_back(run.consistency());
   if (details.empty()) return name;
@@ -308,6 +312,9 @@ std::string FormatRuns(const proto::RunRecords& records) {
   add({"update\nat", Align::kLeft}, [](const Run& run) {
     return Asynchronous(run) ? absl::StrCat(run.update(), " ", run.consistency()) : run.update();
   });
+  if (any([](const Run& run) { return run.zero() > 0; })) {
+    add({"zero"}, [](const Run& run) { return absl::StrCat(run.zero()); });
+  }
   if (any(Compresses)) {
     add({"codec", Align::kLeft}, [](const Run& run) { return CodecName(SpecOf(run).codec); });
   }

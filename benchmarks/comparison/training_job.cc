@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "absl/types/optional.h"
 #include "base/status_macros.h"
 #include "benchmarks/options/shared_gpu.h"
@@ -43,6 +44,15 @@ class MeasuredLoad {
   absl::optional<MachineLoad> load_;
   double share_ = 0;
 };
+
+// What a record says comes from what ran.
+absl::Status CheckOwnersKeep(const PlacedJob& job, const proto::WorkerMetrics& ran) {
+  const int asked = std::max(job.zero, job.spec.update == UpdateSite::kOwner ? 1 : 0);
+  if (ran.zero() == asked) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat("expected rank ", ran.rank(), " to run --zero=", asked,
+                                          ", found ", ran.zero(),
+                                          "; the measurement is not what it says"));
+}
 
 }  // namespace
 
@@ -84,6 +94,9 @@ absl::StatusOr<proto::Run> RunTrainingJob(
   GS_ASSIGN_OR_RETURN(const MeasuredJob<proto::WorkerMetrics> measured,
                       RunMeasuredJob<proto::WorkerMetrics>(job, programs, std::move(processes)));
   GS_ASSIGN_OR_RETURN(proto::Run run, AggregateRun(measured.ranks, measured.servers));
+  for (const proto::WorkerMetrics& rank : measured.ranks) {
+    GS_RETURN_IF_ERROR(CheckOwnersKeep(job, rank));
+  }
   SetPlaced(job, &run);
   run.set_nccl_chosen(measured.nccl_chosen);
   if (!job.bandwidth.empty()) {
