@@ -621,8 +621,10 @@ class Round:
                 for name, verdict, took, words in rows]
 
     def is_done(self, process):
-        """Whether it has done its work to the end. Jobs in which a step is disturbed have none; they have results if they drain."""
-        return self.draw.moment in ("evaluation", "shutdown") and (process.has_result or process.has_served())
+        """Whether it has done its work to the end. Jobs in which a step is disturbed have none, but a server has served those that drain."""
+        if self.draw.moment in ("evaluation", "shutdown"):
+            return process.has_result or process.has_served()
+        return self.draw.fault == "term" and process.has_served()
 
     def judge_survivor(self, process):
         took = (process.ended_at or time.monotonic()) - self.injected_at

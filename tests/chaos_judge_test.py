@@ -70,11 +70,14 @@ class ChaosJudgeTest(unittest.TestCase):
                 job.processes["worker 0"].code = None if launched else 1
                 self.assertEqual(self.verdict(job), "wrong", (moment, launched))
 
-    def test_who_drained_a_job_without_an_end_has_not_done_it(self):
+    def test_a_server_ends_with_0_when_its_workers_have_drained_and_they_do_not(self):
         job = self.job(fault="term")
-        job.processes["server 0"].code, job.processes["server 0"].err = 0, []
-        job.processes["server 0"].out = ["served 40 steps to 2 workers: 1.0 MB received, 1.0 MB sent"]
+        for process in (job.processes["server 0"], job.processes["worker 0"]):
+            process.code, process.err, process.has_result = 0, [], True
         self.assertEqual(self.verdict(job, "server 0"), "zero")
+        job.processes["server 0"].out = ["served 40 steps to 2 workers: 1.0 MB received, 1.0 MB sent"]
+        self.assertEqual(self.verdict(job, "server 0"), "done")
+        self.assertEqual(self.verdict(job, "worker 0"), "zero")
 
     def test_launch_ends_with_0_only_if_all_are_done(self):
         job = self.job(moment="shutdown", launched=True)
