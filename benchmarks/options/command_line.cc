@@ -44,7 +44,7 @@ std::vector<FlagTopic> BenchmarkTopics() {
       {"Slower and faster workers", {"straggler", "compute_scale"}},
       {"Rounds, steps and time limits",
        {"rounds", "iterations", "warmup", "steps", "warmup_steps", "steps_per_round", "timeout",
-        "failure_timeout", "peer_timeout"}},
+        "peer_timeout"}},
       {"Predictions",
        {"predict", "probe", "cores", "rate_factor", "latency", "message_cost", "step_overhead",
         "advise"}},
