@@ -123,9 +123,8 @@ GroupError::~GroupError() {
 
 void GroupError::Report(absl::Status status) {
   MutexLock lock(&mutex_);
-  if (leaving_ || !local_.ok()) return;
-  reported_ = status;
-  local_ = Certain(std::move(status));
+  if (leaving_ || !reported_.ok()) return;
+  reported_ = std::move(status);
   changed_.SignalAll();
 }
 
@@ -142,7 +141,8 @@ absl::Status GroupError::status() const {
 // What this rank makes of a published failure: of its own, the status that it reported.
 absl::Status GroupError::Verdict(absl::string_view reason) const {
   MutexLock lock(&mutex_);
-  if (!local_.ok() && reason == ReasonOf(group_, local_)) return local_;
+  const absl::Status own = Certain(reported_);
+  if (!own.ok() && reason == ReasonOf(group_, own)) return own;
   return absl::AbortedError(reason);
 }
 
@@ -165,12 +165,11 @@ void GroupError::FailWith(absl::Status status) {
 }
 
 void GroupError::PublishLoop() {
-  absl::Status local, reported;
+  absl::Status reported;
   {
     MutexLock lock(&mutex_);
-    while (!closing_ && local_.ok()) changed_.Wait(&mutex_);
-    if (local_.ok() || !status_.ok()) return;
-    local = local_;
+    while (!closing_ && reported_.ok()) changed_.Wait(&mutex_);
+    if (reported_.ok() || !status_.ok()) return;
     reported = reported_;
   }
   AskWhoFailed(group_, reported);
@@ -181,6 +180,7 @@ void GroupError::PublishLoop() {
     }
     if (!status_.ok()) return;
   }
+  const absl::Status local = Certain(reported);
   const absl::StatusOr<std::string> first = Publish(group_, local);
   if (first.ok()) return Fail(Verdict(*first));
   // Whoever holds the store has failed, or has ended for a failure that was published before this

@@ -78,7 +78,6 @@ class GroupError {
   mutable Mutex mutex_;
   CondVar changed_;
   absl::Status reported_ ABSL_GUARDED_BY(mutex_);  // here, to be published; may be a suspicion
-  absl::Status local_ ABSL_GUARDED_BY(mutex_);     // the same, as if it were certain
   absl::Status status_ ABSL_GUARDED_BY(mutex_);    // final
   bool leaving_ ABSL_GUARDED_BY(mutex_) = false;
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;

@@ -267,6 +267,10 @@ class TrainTest(Case):
             momentum = [g if m is None else 0.5 * m + g for m, g in zip(momentum, mean)]
             parameters = [p - 0.5 * m for p, m in zip(parameters, momentum)]
             self.assertEqual(found, parameters)
+        self.part(server, workers)
+
+    def part(self, server, workers):
+        """All workers leave in good order, and the server with them."""
         for worker in workers:
             worker.send("GOODBYE")
             worker.frames.put(None)
@@ -320,13 +324,7 @@ class TrainTest(Case):
             worker.send("HELLO", self.hello("OWNER", rank).SerializeToString())
         for worker in workers:
             worker.hear("HELLO")
-            worker.send("GOODBYE")
-            worker.frames.put(None)
-        for worker in workers:
-            worker.hear("GOODBYE")
-        self.assertEqual(server.wait(PATIENCE), 0)
-        for worker in workers:
-            worker.close()
+        self.part(server, workers)
 
     def test_a_loss_scale_that_is_not_set_is_refused_instead_of_a_mean_of_zero(self):
         server, address = self.start(SERVER, "--listen=127.0.0.1:0", port="port")
