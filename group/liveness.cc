@@ -105,6 +105,7 @@ absl::optional<std::string> Liveness::Lost(MonotonicTime now) const {
       return absl::StrCat(member.name, " lost: its connection to the store of rank 0 has ended");
     }
     if (!member.known || member.beat.left || now - member.heard < timeout_) continue;
+    if (members_[0].beat.stopped_thread != 0 && &member != &members_[0]) continue;
     if (lost == nullptr || member.heard < lost->heard) lost = &member;
   }
   if (lost == nullptr) return absl::nullopt;

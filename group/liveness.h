@@ -16,7 +16,8 @@
 // nothing, all but one may be waiting without saying so. So only the member that has done nothing
 // for the longest can be stuck; among those that stopped at about the same time, the rank that has
 // done least. While somebody has not been heard of for half of the failure timeout, or has a stopped
-// thread, nobody else is stuck: that one may be the cause.
+// thread, nobody else is stuck: that one may be the cause. And while the first member, in whose process the
+// judge is, has a stopped thread, nobody else is silent: signs of life may have come to that thread.
 //
 // A judge that comes back late was not running: the whole job, or its host, was suspended. All its
 // deadlines move by as much as it is late, so a job that is resumed goes on.
@@ -77,7 +78,7 @@ class Liveness {
   Liveness(absl::Duration failure_timeout, MonotonicTime now);
 
   // A member that is called `name` in verdicts: "rank 3", "server 0 (10.0.0.7:4000)". Nothing is
-  // said of it before its first beat. Returns its number, from 0.
+  // said of it before its first beat. Returns its number, from 0, which is the judge's own.
   int Add(std::string name, Kind kind);
 
   // A beat came, or is there again, which is none. Times never run backwards.

@@ -109,6 +109,14 @@ TEST_F(LivenessTest, AMemberWithAStoppedThreadIsStuckWhateverItSays) {
             "rank 1 stuck: it is alive, but its thread 99 has been stopped for 10s");
 }
 
+// The beats of others may have come to that thread.
+TEST_F(LivenessTest, AJudgeWithAStoppedThreadMissesNobodyElse) {
+  Tick({0, 1});
+  beats_[0].stopped_thread = 99;
+  EXPECT_EQ(Pass(absl::Seconds(20), {0}).value_or("nobody"),
+            "rank 0 stuck: it is alive, but its thread 99 has been stopped for 10s");
+}
+
 TEST_F(LivenessTest, AThreadThatIsStoppedNowAndThenIsNoFailure) {
   for (int i = 0; i < 10; ++i) {
     beats_[1].stopped_thread = 99;

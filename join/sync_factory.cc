@@ -136,7 +136,8 @@ absl::Status ResolveByHosts(const WorkerGroup& group, SyncOptions* options) {
     hosts.push_back(ranks.back().host);
   }
   if (find_link) job.link = LinkAmong(ranks);
-  if (find_weights && ranks[0].servers.size() == options->servers.size()) {
+  options->servers_run = ranks[0].servers.size() == options->servers.size();
+  if (find_weights && options->servers_run) {
     options->weights = WeightsByHost(hosts, ranks[0].servers);
   }
   return absl::OkStatus();
@@ -183,6 +184,7 @@ absl::StatusOr<std::unique_ptr<GradientSync>> CreateServers(const SyncOptions& o
   ps.servers = options.servers;
   ps.numbers = options.server_numbers;
   ps.weights = options.weights;
+  ps.servers_run = options.servers_run;
   ps.update_site = options.job.update;
   ps.consistency = options.job.consistency;
   ps.windows = windows;

@@ -26,6 +26,7 @@ struct SyncOptions {
   ServerWeights server_weights;      // as asked for
   std::vector<int> server_numbers;   // of each among all of the job's; empty: 0, 1, ...
   std::vector<double> weights;       // of the servers: set by ResolveByHosts(); empty: equal
+  bool servers_run = false;          // all of them have answered: set by ResolveByHosts()
   // Has the buckets: by staging (sync/staged_sync.h), or NCCL's. Null: the host has them.
   std::shared_ptr<GpuApi> gpu;
   std::shared_ptr<NcclApi> nccl;  // of that GPU, with nccl
@@ -46,6 +47,7 @@ absl::Status CheckLinkDevice(Link link, const GpuApi* gpu);
 //   link     kAuto becomes shm when all of them share a host, nothing is to be compressed and the
 //            consistency is bsp, grpc otherwise
 //   weights  with server_weights `auto`, those of WeightsByHost(); servers check that ranks agree
+//   servers_run  once rank 0 has had an answer of each
 // Rank 0 asks the servers. Blocks until they have answered and all ranks have come, each for at
 // most group.timeout; returns at once where nothing is to be found out.
 // Errors: DEADLINE_EXCEEDED naming the ranks that did not come; UNAVAILABLE when the store is lost;

@@ -169,7 +169,8 @@ absl::Status PsSync::MakeEngine(const Plan& plan, const ShardMap& shards) {
   PsEngine::Options options;
   options.rank = rank();
   options.name = absl::StrCat("rank ", host().worker().RankOfJob(rank()));
-  options.is_member = [group = host().worker()](int number) {
+  options.is_member = [group = host().worker(), run = options_.servers_run](int number) {
+    if (run) return true;
     const std::string key = ServerBeatKey(group.JobKey(""), number);
     return group.store->Get(key, Deadline::In(absl::Milliseconds(100))).ok();
   };

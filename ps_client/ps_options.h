@@ -20,6 +20,9 @@ struct PsOptions {
   std::vector<std::string> servers;  // "host:port"; the same list, in the same order, on every rank
   std::vector<int> numbers;          // each server's among all of the job's; empty: 0, 1, ...
   std::vector<double> weights;       // each server's share of the bytes, in any unit; empty: equal
+  // All servers are known to run, so one that cannot be reached for group.failure_timeout is cut off;
+  // otherwise it may yet have to be started, unless it gives signs of life in the store.
+  bool servers_run = false;
   UpdateSite update_site = UpdateSite::kWorker;
   // Others than bsp: with UpdateSite::kOwner, without windows, clipping or compression. Then ranks
   // may do different numbers of steps between two collective calls, all of which settle first.

@@ -369,7 +369,7 @@ class Round:
         if draw.victim == "worker 0":
             late = late[1:]  # by one that does come it is seen that the store is there
         # Workers go to a server once all of them have met.
-        late = late[-1] if draw.moment == "setup" and late and not draw.victim.startswith("server") else None
+        late = late[-1] if draw.moment == "setup" and late and self.server_to_meet() is None else None
         for rank in range(1, draw.workers):
             if rank != late:
                 self.start_worker(rank)
@@ -380,6 +380,13 @@ class Round:
     def victim(self):
         return self.processes[self.draw.victim]
 
+    def server_to_meet(self):
+        """The server that rank 0 must have met before it misses it: the victim, or what it is cut off from."""
+        draw = self.draw
+        ends = (draw.victim, draw.other) if draw.fault == "partition" else (draw.victim,)
+        server = next((name for name in ends if name.startswith("server")), None)
+        return None if draw.fault == "partition" and "worker 0" not in ends else server
+
     def some_child_ended(self):
         return any(child.poll() is not None for child in self.children.values())
 
@@ -387,8 +394,9 @@ class Round:
         draw = self.draw
         rank_0 = lambda: self.processes.get("worker 0", Process("", 0)).out
         if draw.moment == "setup" and not draw.launched:
-            if draw.victim.startswith("server"):
-                port = int(self.addresses[draw.victim].rsplit(":", 1)[1])
+            server = self.server_to_meet()
+            if server is not None:
+                port = int(self.addresses[server].rsplit(":", 1)[1])
                 others = ["worker 0"]
             else:
                 port = int(self.master.rsplit(":", 1)[1])
