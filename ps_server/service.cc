@@ -27,6 +27,9 @@ namespace {
 // seconds within which whoever is left of a job ends.
 constexpr absl::Duration kFarewell = absl::Milliseconds(700);
 
+// And how long streams may take to close after all workers have said goodbye, on a slow network.
+constexpr absl::Duration kClosing = absl::Milliseconds(2500);
+
 // How often to look whether workers live.
 constexpr absl::Duration kWatch = absl::Milliseconds(500);
 
@@ -117,7 +120,7 @@ absl::Status Service::Wait(Deadline deadline) {
     BecomeMember().IgnoreError();
     mutex_.Lock();
   }
-  const Deadline farewell = Deadline::In(kFarewell);
+  const Deadline farewell = Deadline::In(status_.ok() ? kClosing : kFarewell);
   while (open_ > 0 && !changed_.WaitWithDeadline(&mutex_, farewell)) {
   }
   absl::Status status = status_;

@@ -40,7 +40,9 @@ int RunMany(uint64_t first, uint64_t seeds, uint64_t most_complaints) {
   const MonotonicTime start = MonotonicTime::Now();
   std::map<std::string, Row> rows;
   uint64_t complaints = 0;
-  for (uint64_t seed = first; seed < first + seeds; ++seed) {
+  uint64_t jobs = 0;
+  for (; jobs < seeds && complaints < most_complaints; ++jobs) {
+    const uint64_t seed = first + jobs;
     const VirtualJobOptions options = DrawVirtualJob(seed);
     const VirtualJobResult result = RunVirtualJob(options);
     Row& row = rows[absl::StrCat(options.servers == 0 ? "ring " : "ps   ",
@@ -54,7 +56,7 @@ int RunMany(uint64_t first, uint64_t seeds, uint64_t most_complaints) {
     std::printf("seed %llu (%s): %s\n", static_cast<unsigned long long>(seed),
                 DescribeVirtualJob(options).c_str(), result.complaint.c_str());
     std::fflush(stdout);
-    if (++complaints == most_complaints) break;
+    ++complaints;
   }
   const absl::Duration time = MonotonicTime::Now() - start;
   std::printf("%-14s %9s %9s %9s %9s  %s\n", "fault", "jobs", "struck", "named", "unnamed",
@@ -66,7 +68,7 @@ int RunMany(uint64_t first, uint64_t seeds, uint64_t most_complaints) {
                 absl::ToDoubleSeconds(row.longest));
   }
   std::printf("%llu seeds from %llu, %llu complaints, %.1f s\n",
-              static_cast<unsigned long long>(seeds), static_cast<unsigned long long>(first),
+              static_cast<unsigned long long>(jobs), static_cast<unsigned long long>(first),
               static_cast<unsigned long long>(complaints), absl::ToDoubleSeconds(time));
   return complaints == 0 ? 0 : 1;
 }

@@ -23,6 +23,14 @@ TEST(VirtualJobTest, NobodyHangsNoBitIsWrongAndNoInnocentIsBlamed) {
   EXPECT_GT(named, 300);
 }
 
+// Where a message may take a second, a server that ended 0.7 s after the last goodbye cut streams off.
+TEST(VirtualJobTest, AServerLetsStreamsOfASlowNetworkClose) {
+  for (const uint64_t seed : {4721, 6354, 12155, 17693, 19383}) {
+    const VirtualJobOptions options = DrawVirtualJob(seed);
+    EXPECT_EQ(RunVirtualJob(options).complaint, "") << seed << ": " << DescribeVirtualJob(options);
+  }
+}
+
 TEST(VirtualJobTest, TheSameSeedIsTheSameRun) {
   for (uint64_t seed = 1; seed <= 50; ++seed) {
     const VirtualJobResult first = RunVirtualJob(DrawVirtualJob(seed));
