@@ -19,24 +19,11 @@ All of it takes two hours on two cores, on which nothing else should run. Needs 
 import argparse
 import json
 import os
-import subprocess
 import sys
 
+from study import Failed, numbers, out_folder, percentile, read_json, run
+
 SCHEDULES = ("gpipe", "1f1b")
-
-
-class Failed(Exception):
-    """In one line."""
-
-
-def numbers(text):
-    try:
-        found = [int(part) for part in text.split(",")]
-    except ValueError:
-        found = []
-    if not found or min(found) < 1:
-        raise argparse.ArgumentTypeError(f"expected numbers from 1 on, with commas, found {text!r}")
-    return found
 
 
 def parse(argv):
@@ -59,14 +46,6 @@ def parse(argv):
     return args
 
 
-def run(*command):
-    print("+", *command, flush=True)
-    # One compute thread per process, whatever LibTorch's BLAS thinks.
-    code = subprocess.run(command, env={**os.environ, "OPENBLAS_NUM_THREADS": "1"}).returncode
-    if code != 0:
-        raise Failed(f"{command[0]} ended with exit code {code}")
-
-
 def of_model(args):
     return [f"--model={args.model}", f"--data=synthetic:{args.pixels}", "--threads=1"]
 
@@ -77,14 +56,6 @@ def record(args, size):
         run("benchmarks/train_bench", f"--record={path}", *of_model(args), f"--batch_size={size}",
             f"--steps={args.steps}", "--warmup_steps=1")
     return path
-
-
-def percentile(values, share):
-    values = sorted(values)
-    place = share * (len(values) - 1)
-    low = int(place)
-    high = min(low + 1, len(values) - 1)
-    return values[low] + (place - low) * (values[high] - values[low])
 
 
 def as_run(args, size, workers, schedule, metrics):
@@ -114,11 +85,7 @@ def compute(args, size, schedule):
             f"--pipeline_schedule={schedule}", f"--micro_batches={count}", *common)
     else:
         run("worker/worker", f"--accumulate={count}", *common)
-    metrics = []
-    for path in files:
-        with open(path, encoding="utf-8") as file:
-            metrics.append(json.load(file))
-    return as_run(args, size, workers, schedule, metrics)
+    return as_run(args, size, workers, schedule, [read_json(path) for path in files])
 
 
 def compute_all(args, path):
@@ -165,8 +132,7 @@ def replayed_table(records):
 def summarise(args, computed, replayed):
     tables = []
     for path, table in ((computed, lambda found: computed_table(args, found["runs"])), (replayed, replayed_table)):
-        with open(path, encoding="utf-8") as file:
-            tables += table(json.load(file))
+        tables += table(read_json(path))
     text = "\n".join(tables) + "\n"
     print(text, end="", flush=True)
     with open(os.path.join(args.out, "summary.txt"), "w", encoding="utf-8") as file:
@@ -174,7 +140,6 @@ def summarise(args, computed, replayed):
 
 
 def sweep(args):
-    os.makedirs(args.out, exist_ok=True)
     profiles = [record(args, size) for size in args.sizes]
     computed = os.path.join(args.out, "computed.json")
     if not os.path.exists(computed):
@@ -196,8 +161,7 @@ def sweep(args):
 
 def main(argv):
     args = parse(argv)
-    # `bazel run` starts programs elsewhere, but paths are relative to where the user was.
-    args.out = os.path.join(os.environ.get("BUILD_WORKING_DIRECTORY", os.getcwd()), args.out)
+    args.out = out_folder(args.out)
     try:
         sweep(args)
     except (Failed, OSError) as error:
