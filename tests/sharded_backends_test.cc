@@ -363,6 +363,13 @@ int64_t AllocatedBytes() {
 #endif
 }
 
+// How far from the model that may be. The thread sanitizer's gives 320 KiB for what is little more than 256.
+#if defined(GRADSYNC_THREAD_SANITIZER)
+constexpr double kMemoryError = 0.05;
+#else
+constexpr double kMemoryError = 0.02;
+#endif
+
 // 16 MiB of parameters in 16 buckets.
 Plan LargePlan(int n) {
   std::vector<TensorSpec> tensors;
@@ -406,8 +413,8 @@ TEST(ShardedMemoryTest, IsWhatTheModelSays) {
       const Deadline patience = Deadline::In(absl::Seconds(10));
       do {
         found = static_cast<double>(AllocatedBytes() - before);
-      } while (found > 1.02 * expected && !patience.passed());
-      EXPECT_NEAR(found / expected, 1, 0.02) << found << " bytes, expected " << expected;
+      } while (found > (1 + kMemoryError) * expected && !patience.passed());
+      EXPECT_NEAR(found / expected, 1, kMemoryError) << found << " bytes, expected " << expected;
     }
   }
 }
