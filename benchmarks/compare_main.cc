@@ -84,6 +84,21 @@ ABSL_FLAG(std::vector<std::string>, update, gradsync::CompareOptions().updates,
 ABSL_FLAG(std::vector<std::string>, zero, gradsync::CompareOptions().zeros,
           "what owners keep for all, as //worker has it: some of 0 to 3; from 1 on they update");
 ABSL_FLAG(
+    std::string, mesh, gradsync::MeshFlags().meshes,
+    "how ranks are arranged, as data=2,pipeline=2, several with semicolons, each with as many "
+    "workers as it has places; batches are then micro-batches");
+ABSL_FLAG(std::vector<std::string>, pipeline_schedule, gradsync::MeshFlags().schedules,
+          "with --mesh: some of naive, gpipe, 1f1b");
+ABSL_FLAG(std::vector<std::string>, micro_batches, gradsync::MeshFlags().micro_batches,
+          "with --mesh: numbers of micro-batches that make a step, each of --batch_size or, with "
+          "--global_batch_size, parts of that");
+ABSL_FLAG(
+    std::string, split, gradsync::MeshFlags().splits,
+    "with --mesh: the blocks before which stages begin, as 4,7, several with semicolons; auto: by "
+    "the time that each block takes");
+ABSL_FLAG(std::vector<std::string>, data_parallel, gradsync::CompareOptions().replicas,
+          "numbers of replicas of the model in each worker's process, which share its batch out");
+ABSL_FLAG(
     std::vector<std::string>, compression, gradsync::CompareOptions().compressions,
     "how gradients are compressed on the wire (grpc): some of none, fp16, bf16, topk:R (ps only)");
 ABSL_FLAG(std::vector<std::string>, consistency, gradsync::CompareOptions().consistencies,
@@ -166,6 +181,11 @@ absl::StatusOr<CompareOptions> OptionsFromFlags(std::vector<std::string> worker_
   options.ranks_per_gpu = absl::GetFlag(FLAGS_ranks_per_gpu);
   options.updates = absl::GetFlag(FLAGS_update);
   options.zeros = absl::GetFlag(FLAGS_zero);
+  options.mesh.meshes = absl::GetFlag(FLAGS_mesh);
+  options.mesh.schedules = absl::GetFlag(FLAGS_pipeline_schedule);
+  options.mesh.micro_batches = absl::GetFlag(FLAGS_micro_batches);
+  options.mesh.splits = absl::GetFlag(FLAGS_split);
+  options.replicas = absl::GetFlag(FLAGS_data_parallel);
   options.compressions = absl::GetFlag(FLAGS_compression);
   options.consistencies = absl::GetFlag(FLAGS_consistency);
   options.rounds = absl::GetFlag(FLAGS_rounds);

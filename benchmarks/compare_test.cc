@@ -64,6 +64,31 @@ class CompareTest : public ::testing::Test {
   std::string out_;
 };
 
+// Stages, under either topology and schedule, beside whole models: one hash.
+TEST_F(CompareTest, MeshesAreComparedAndEndWithTheBitsOfDataParallelism) {
+  TestProgram compare(Command({"--mesh=data=2;data=2,pipeline=2", "--pipeline_schedule=gpipe,1f1b",
+                               "--micro_batches=2", "--servers=2", "--link=grpc"}));
+  EXPECT_TRUE(compare.Finish(absl::Seconds(240)).ok()) << absl::StrJoin(compare.err(), "\n");
+  EXPECT_THAT(
+      compare.out(),
+      AllOf(Contains("  bits: identical in all 6 runs with 2 replicas of 2 micro-batches"),
+            Contains(StartsWith("[6/6] ring over grpc, data=2,pipeline=2, 1f1b, 2 micro-batches, "
+                                "4 workers"))));
+  proto::RunRecords records;
+  ASSERT_TRUE(ParseJson(ReadJson(), "compare.json", &records).ok());
+  for (const proto::Run& run : records.runs()) {
+    EXPECT_EQ(run.micro_batches(), 2);
+    EXPECT_EQ(run.mesh(), run.workers() == 4 ? "data=2,pipeline=2" : "data=2");
+    EXPECT_EQ(run.split().empty(), run.workers() == 2);
+  }
+}
+
+TEST_F(CompareTest, ReplicasInAProcessAreComparedWithWholeBatches) {
+  TestProgram compare(Command({"--topology=ring", "--workers=1", "--link=grpc", "--data_parallel=1,2"}));
+  EXPECT_TRUE(compare.Finish(absl::Seconds(240)).ok()) << absl::StrJoin(compare.err(), "\n");
+  EXPECT_THAT(compare.out(), Contains("  bits: only one run of 2 replicas in each with 1 worker, nothing to compare"));
+}
+
 TEST_F(CompareTest, EveryConfigurationIsMeasuredAndAllEndWithTheSameBits) {
   TestProgram compare(Command({"--workers=1,2", "--servers=2", "--topologies=ps,ring",
                                "--update=worker,owner", "--", "--momentum=0.5"}));

@@ -63,6 +63,7 @@ PROGRAMS = {
     "//benchmarks:data_parallel": Program(
         "benchmarks/data_parallel",
         ("--rounds=1", "--warmup_steps=1", "--replicas=2", "--model=mlp", "--out=out", *JOB)),
+    "//benchmarks:mesh_study": Program("benchmarks/mesh_study", python=True),
     "//benchmarks:split_sweep": Program("benchmarks/split_sweep", python=True),
     "//examples:own_model": Program("examples/own_model", flags=False),
     "//ps_server": Program("ps_server/ps_server"),
@@ -280,8 +281,8 @@ class Runner:
         """Why a program cannot run in this test, or nothing. One that runs checks its flags by that."""
         if target == "//benchmarks:compare" and not arguments:  # with other flags it would not be the default comparison
             return "//benchmarks:compare_default_test runs it"
-        if target == "//benchmarks:split_sweep":
-            return "measures for two hours"
+        if target in ("//benchmarks:mesh_study", "//benchmarks:split_sweep"):
+            return "measures for an hour or more"
         if gpu or any(word.startswith("--device=cuda") for word in arguments):
             return "needs a GPU"
         if "--train" in arguments:

@@ -182,6 +182,12 @@ TEST(PipelineTest, WhatStagesCannotDoIsRefused) {
   for (const Case& c : std::vector<Case>{
            {{"--mesh=pipeline=3"}, "--mesh: expected sizes whose product is the world size, 2"},
            {{"--micro_batches=2"}, "--micro_batches: expected 1 without --mesh"},
+           {{"--mesh=data=2"}, "--topology: expected ps or ring with several ranks along data"},
+           {{"--topology=ring", "--mesh=data=2", "--split=4"},
+            "--split: expected auto without stages (--mesh=pipeline=N), found \"4\""},
+           {{"--pipeline_schedule=gpipe"},
+            "--pipeline_schedule: expected 1f1b without stages (--mesh=pipeline=N), found"},
+           {{"--tensor_link=shm"}, "--tensor_link: expected auto without slices"},
            {With(staged, {"--micro_batches=0"}), "--micro_batches: expected at least 1"},
            {With(staged, {"--micro_batches=2", "--accumulate=2"}), "--accumulate: expected 1 with"},
            {With(staged, {"--pipeline_schedule=x"}), "--pipeline_schedule: expected naive, gpipe"},

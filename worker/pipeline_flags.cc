@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <tuple>
 
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
@@ -13,19 +14,26 @@
 #include "plan/job_spec.h"
 #include "plan/pipeline_schedule.h"
 
+namespace {
+
+constexpr char kSchedule[] = "1f1b";
+constexpr char kSplit[] = "auto";
+
+}  // namespace
+
 ABSL_FLAG(
     std::string, mesh, "",
     "how the ranks are arranged, as data=2,pipeline=3: ranks along data, or shard, train on other "
     "samples (those along shard with --zero), those along pipeline hold other blocks of the model, "
     "those along tensor parts of its layers; the first named is the slowest in the order of ranks, "
     "and the product is the world size; empty: all along data");
-ABSL_FLAG(std::string, pipeline_schedule, "1f1b",
+ABSL_FLAG(std::string, pipeline_schedule, kSchedule,
           "with stages, who computes what when: naive (one micro-batch after the other), gpipe "
           "(all forwards, then all backwards) or 1f1b (in turns, which needs less memory)");
 ABSL_FLAG(int64_t, micro_batches, 1,
           "with --mesh: batches of --batch_size that make a step, and of which several are under "
           "way in a pipeline; the same bits as --accumulate of as many in one process");
-ABSL_FLAG(std::string, split, "auto",
+ABSL_FLAG(std::string, split, kSplit,
           "with stages: the blocks (--describe_model) before which stages begin, as 4,7; or auto, "
           "by the time that each block takes on rank 0");
 
@@ -48,6 +56,13 @@ absl::Status PipelineFromFlags(JobOptions* job) {
     return FlagError("accumulate", "1 with --micro_batches", absl::StrCat(job->trainer.accumulate));
   }
   if (micro_batches > 1) job->trainer.accumulate = micro_batches;
+  if (pipeline.mesh.has_pipeline()) return absl::OkStatus();
+  for (const auto& [flag, plain, found] :
+       {std::make_tuple("pipeline_schedule", kSchedule, absl::GetFlag(FLAGS_pipeline_schedule)),
+        std::make_tuple("split", kSplit, pipeline.split)}) {
+    if (found == plain) continue;
+    return FlagError(flag, absl::StrCat(plain, " without stages (--mesh=pipeline=N)"), found);
+  }
   return absl::OkStatus();
 }
 
@@ -55,8 +70,12 @@ absl::Status CheckPipeline(const JobOptions& job) {
   const TrainerOptions& trainer = job.trainer;
   const JobSpec& spec = job.join.sync.job;
   const Mesh& mesh = trainer.pipeline.mesh;
-  if (spec.topology == Topology::kLocal && mesh.size(MeshDimension::kShard) > 1) {
-    return FlagError("topology", "ps or ring with several ranks along shard (--mesh)", "local");
+  const bool alone = spec.topology == Topology::kLocal;
+  if (alone && mesh.replicas() > 1 && !absl::GetFlag(FLAGS_mesh).empty()) {
+    return FlagError("topology",
+                     absl::StrCat("ps or ring with several ranks along ",
+                                  MeshDimensionName(mesh.samples()), " (--mesh)"),
+                     "local");
   }
   if (!mesh.cuts_model()) return absl::OkStatus();
   const auto refuse = [&](absl::string_view flag, absl::string_view expected,
@@ -64,9 +83,6 @@ absl::Status CheckPipeline(const JobOptions& job) {
     const absl::string_view parts = mesh.has_pipeline() ? "stages" : "slices";
     return FlagError(flag, absl::StrCat(expected, " with ", parts, " (--mesh)"), found);
   };
-  if (spec.topology == Topology::kLocal && mesh.replicas() > 1) {
-    return FlagError("topology", "ps or ring with several ranks along data (--mesh)", "local");
-  }
   if (job.join.device.device != "cpu") {
     return refuse("device", "cpu", job.join.device.device);
   }

@@ -36,6 +36,10 @@ absl::Status SlicesFromFlags(JobOptions* job) {
   job->trainer.pipeline.split_sequence = absl::GetFlag(FLAGS_sequence_parallel);
   GS_ASSIGN_OR_RETURN(job->join.slice_link, ParseTensorLink(absl::GetFlag(FLAGS_tensor_link)));
   if (!mesh.has_slices()) {
+    if (job->join.slice_link != Link::kAuto) {
+      return FlagError("tensor_link", "auto without slices (--mesh=tensor=N)",
+                       LinkName(job->join.slice_link));
+    }
     if (!job->trainer.pipeline.split_sequence) return absl::OkStatus();
     return FlagError("sequence_parallel", "false without slices (--mesh=tensor=N)", "true");
   }

@@ -47,7 +47,8 @@ bool Plain(const proto::Run& run) {
   const JobSpec spec = SpecOf(run);
   return !run.bandwidth().empty() && spec.topology != Topology::kLocal &&
          (spec.link == Link::kNone || spec.link == Link::kGrpc) &&
-         spec.update == UpdateSite::kWorker && !spec.codec.compresses() && spec.consistency.bulk();
+         spec.update == UpdateSite::kWorker && !spec.codec.compresses() &&
+         spec.consistency.bulk() && JobOf(run).arrangement == Arrangement();
 }
 
 // The number of workers for which most bandwidths are known, the most of them; 0 for none.

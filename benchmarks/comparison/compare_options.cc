@@ -6,6 +6,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "allreduce/open_nccl.h"
@@ -24,16 +25,14 @@ namespace gradsync {
 namespace {
 
 constexpr int64_t kDefaultBatchSize = 32;
+constexpr char kAutoSplit[] = "auto";
 
 // Flags that `compare` gives to the workers itself.
 constexpr char kOwnFlags[] =
     "topology link update zero consistency compression servers num_servers rank world_size master "
     "local_rank port_file metrics_json log_every model stem data batch_size steps epochs "
     "warmup_steps threads lr seed straggler timeout device precision tf32 channels_last "
-    "cudnn_benchmark nocudnn_benchmark";
-
-// Flags whose jobs have other samples per step than workers times batch.
-constexpr char kMeshFlags[] = "mesh pipeline_schedule micro_batches split";
+    "cudnn_benchmark nocudnn_benchmark mesh pipeline_schedule micro_batches split data_parallel";
 
 absl::StatusOr<JobSweep> SweepOf(const CompareOptions& options) {
   SweepRules rules;
@@ -85,10 +84,6 @@ absl::Status CheckTraining(const CompareOptions& options, const std::vector<Upda
     if (Contains(own, parts.first)) {
       return FlagError(parts.first, "it before the --, or not at all", flag);
     }
-    const std::vector<std::string> of_mesh = absl::StrSplit(kMeshFlags, ' ');
-    if (Contains(of_mesh, parts.first)) {
-      return FlagError(parts.first, "none, as stages and slices are compared by train_bench", flag);
-    }
   }
   return absl::OkStatus();
 }
@@ -106,12 +101,143 @@ absl::Status CheckData(const CompareOptions& options) {
   return absl::OkStatus();
 }
 
+// What jobs on meshes are made of, each value by itself.
+struct MeshSweep {
+  std::vector<Mesh> meshes;
+  std::vector<PipelineSchedule> schedules;
+  std::vector<int64_t> micro_batches;
+  std::vector<std::string> splits;
+};
+
+absl::StatusOr<MeshSweep> ParseMeshSweep(const MeshFlags& flags) {
+  MeshSweep sweep;
+  for (absl::string_view text : absl::StrSplit(flags.meshes, ';')) {
+    GS_ASSIGN_OR_RETURN(sweep.meshes.emplace_back(), ParseMesh(text));
+  }
+  GS_ASSIGN_OR_RETURN(sweep.schedules, ParseSchedules(flags.schedules));
+  GS_ASSIGN_OR_RETURN(sweep.micro_batches, ParseMicroBatches(flags.micro_batches));
+  sweep.splits = absl::StrSplit(flags.splits, ';');
+  return sweep;
+}
+
+// Of a micro-batch.
+absl::StatusOr<int64_t> MicroBatchSize(const CompareOptions& options, const Mesh& mesh,
+                                       int64_t count) {
+  const int64_t parts = mesh.replicas() * count;
+  if (options.global_batch_size == 0) {
+    return options.batch_size == 0 ? kDefaultBatchSize : options.batch_size;
+  }
+  if (options.batch_size > 0 || options.global_batch_size % parts != 0) {
+    return FlagError("global_batch_size",
+                     absl::StrCat("no --batch_size, and a multiple of ", parts, ", for ", count,
+                                  " micro-batches of ", mesh.ToString()),
+                     absl::StrCat(options.global_batch_size));
+  }
+  return options.global_batch_size / parts;
+}
+
+// Adds `job` on this mesh with each schedule, number of micro-batches and split.
+absl::Status AddArrangements(const CompareOptions& options, const MeshSweep& sweep,
+                             const Mesh& mesh, const PlacedJob& job,
+                             std::vector<Configuration>* all) {
+  const std::vector<PipelineSchedule> one = {PipelineSchedule::kOneForwardOneBackward};
+  const std::vector<std::string> uncut = {""};
+  Configuration next;
+  next.job = job;
+  Arrangement& how = next.job.arrangement;
+  how.mesh = mesh.ToString();
+  for (PipelineSchedule schedule : mesh.has_pipeline() ? sweep.schedules : one) {
+    if (mesh.has_pipeline()) how.schedule = std::string(PipelineScheduleName(schedule));
+    for (int64_t count : sweep.micro_batches) {
+      GS_RETURN_IF_ERROR(CheckZeroOfMesh(job.zero, mesh, count));
+      how.micro_batches = static_cast<int>(count);
+      GS_ASSIGN_OR_RETURN(next.batch_size, MicroBatchSize(options, mesh, count));
+      for (const std::string& split : mesh.has_pipeline() ? sweep.splits : uncut) {
+        next.split = split;
+        all->push_back(next);
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<Configuration>> ListMeshes(const CompareOptions& options,
+                                                      JobSweep sweep) {
+  GS_ASSIGN_OR_RETURN(const MeshSweep meshes, ParseMeshSweep(options.mesh));
+  if (options.replicas != std::vector<std::string>{"1"}) {
+    return FlagError("data_parallel", "1 with --mesh", absl::StrJoin(options.replicas, ","));
+  }
+  if (!options.straggler.empty()) {
+    return FlagError("straggler", "none with --mesh", options.straggler);
+  }
+  if (options.workers != CompareOptions().workers) {
+    return FlagError("workers", "none with --mesh, which says how many",
+                     absl::StrJoin(options.workers, ","));
+  }
+  sweep.workers.clear();
+  for (const Mesh& mesh : meshes.meshes) sweep.workers.push_back(mesh.world_size());
+  std::vector<Configuration> all;
+  std::vector<PlacedJob> jobs;
+  const std::vector<std::string> here = {""};
+  for (const std::string& bandwidth : options.bandwidths.empty() ? here : options.bandwidths) {
+    for (const Mesh& mesh : meshes.meshes) {
+      const size_t before = all.size();
+      for (const PlacedJob& job : ListJobs(sweep, mesh.world_size(), bandwidth)) {
+        if (!CanBeCut(job, mesh)) continue;
+        GS_RETURN_IF_ERROR(AddArrangements(options, meshes, mesh, job, &all));
+        jobs.push_back(job);
+      }
+      if (all.size() > before) continue;
+      return FlagError("mesh",
+                       "a job that can have stages or slices: ring, or ps with a server for each, "
+                       "bsp, no compression",
+                       mesh.ToString());
+    }
+  }
+  GS_RETURN_IF_ERROR(CheckAllOccur(sweep, jobs));
+  return all;
+}
+
+// Without a mesh.
+absl::StatusOr<std::vector<Configuration>> ListWhole(const CompareOptions& options,
+                                                     const JobSweep& sweep) {
+  GS_ASSIGN_OR_RETURN(const Straggler straggler, Straggler::Parse(options.straggler));
+  for (int n : sweep.workers) GS_RETURN_IF_ERROR(straggler.CheckWorkers(n));
+  GS_ASSIGN_OR_RETURN(const std::vector<int> replicas,
+                      ParseCounts("data_parallel", options.replicas, kNoMost));
+  std::vector<Configuration> all;
+  std::vector<PlacedJob> jobs;
+  const std::vector<std::string> here = {""};
+  for (const std::string& bandwidth : options.bandwidths.empty() ? here : options.bandwidths) {
+    for (int n : sweep.workers) {
+      GS_ASSIGN_OR_RETURN(int64_t batch_size,
+                          BatchPerWorker(options.batch_size, options.global_batch_size, n));
+      if (batch_size == 0) batch_size = kDefaultBatchSize;
+      for (PlacedJob job : ListJobs(sweep, n, bandwidth)) {
+        jobs.push_back(job);
+        for (int count : replicas) {
+          job.arrangement.data_parallel = count;
+          all.push_back({job, batch_size, ""});
+        }
+      }
+    }
+  }
+  GS_RETURN_IF_ERROR(CheckAllOccur(sweep, jobs));
+  return all;
+}
+
 }  // namespace
 
 std::string Describe(const Configuration& configuration) {
   const PlacedJob& job = configuration.job;
   std::string text = DescribeKind(job.spec);
   if (job.zero > 0) absl::StrAppend(&text, ", zero=", job.zero);
+  if (const std::string how = Describe(job.arrangement); !how.empty()) {
+    absl::StrAppend(&text, ", ", how);
+  }
+  if (!configuration.split.empty() && configuration.split != kAutoSplit) {
+    absl::StrAppend(&text, ", cut before ", configuration.split);
+  }
   if (job.servers > 0) {
     const bool dedicated = job.placement == Placement::kDedicated;
     absl::StrAppend(&text, ", ", dedicated ? "" : PlacementName(job.placement) + " ",
@@ -143,23 +269,9 @@ absl::StatusOr<std::vector<Configuration>> ListConfigurations(const CompareOptio
   GS_ASSIGN_OR_RETURN(const JobSweep sweep, SweepOf(options));
   GS_RETURN_IF_ERROR(CheckEachOnce(options.bandwidths));
   GS_RETURN_IF_ERROR(CheckTraining(options, sweep.updates));
-  GS_ASSIGN_OR_RETURN(const Straggler straggler, Straggler::Parse(options.straggler));
-  for (int n : sweep.workers) GS_RETURN_IF_ERROR(straggler.CheckWorkers(n));
-  std::vector<Configuration> all;
-  std::vector<PlacedJob> jobs;
-  const std::vector<std::string> here = {""};
-  for (const std::string& bandwidth : options.bandwidths.empty() ? here : options.bandwidths) {
-    for (int n : sweep.workers) {
-      GS_ASSIGN_OR_RETURN(int64_t batch_size,
-                          BatchPerWorker(options.batch_size, options.global_batch_size, n));
-      if (batch_size == 0) batch_size = kDefaultBatchSize;
-      for (const PlacedJob& job : ListJobs(sweep, n, bandwidth)) {
-        all.push_back({job, batch_size});
-        jobs.push_back(job);
-      }
-    }
-  }
-  GS_RETURN_IF_ERROR(CheckAllOccur(sweep, jobs));
+  GS_ASSIGN_OR_RETURN(std::vector<Configuration> all, options.mesh.meshes.empty()
+                                                          ? ListWhole(options, sweep)
+                                                          : ListMeshes(options, sweep));
   GS_RETURN_IF_ERROR(CheckData(options));
   return all;
 }
@@ -185,6 +297,18 @@ std::vector<std::string> WorkerFlags(const CompareOptions& options,
   };
   if (configuration.job.zero > 0) {
     flags.push_back(absl::StrCat("--zero=", configuration.job.zero));
+  }
+  const Arrangement& how = configuration.job.arrangement;
+  if (!how.mesh.empty()) {
+    flags.push_back(absl::StrCat("--mesh=", how.mesh));
+    flags.push_back(absl::StrCat("--micro_batches=", how.micro_batches));
+  }
+  if (!how.schedule.empty()) {
+    flags.push_back(absl::StrCat("--pipeline_schedule=", how.schedule));
+    flags.push_back(absl::StrCat("--split=", configuration.split));
+  }
+  if (how.data_parallel > 1) {
+    flags.push_back(absl::StrCat("--data_parallel=", how.data_parallel));
   }
   if (!options.straggler.empty()) {
     flags.push_back(absl::StrCat("--straggler=", options.straggler));

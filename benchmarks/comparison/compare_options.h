@@ -12,6 +12,7 @@
 #include "absl/time/time.h"
 #include "benchmarks/options/compute_flags.h"
 #include "benchmarks/options/job_sweep.h"
+#include "benchmarks/options/mesh_flags.h"
 #include "benchmarks/options/placed_job.h"
 
 namespace gradsync {
@@ -24,6 +25,8 @@ struct CompareOptions : SweepFlags {
     workers = servers = {"1", "2"};
   }
 
+  MeshFlags mesh;                             // with its meshes, and no numbers of workers
+  std::vector<std::string> replicas = {"1"};  // --data_parallel: in each process
   ComputeFlags compute;                 // the device resolved (ResolveDevice())
   int ranks_per_gpu = 1;                // more: a test mode (shared_gpu.h)
   std::vector<std::string> bandwidths;  // of emulated networks; none: this host alone
@@ -34,7 +37,7 @@ struct CompareOptions : SweepFlags {
   int64_t steps = 40;              // of each job, warm-up included
   int64_t warmup_steps = 3;
   int64_t batch_size = 0;         // per worker; 0: 32, unless global_batch_size is given
-  int64_t global_batch_size = 0;  // 0: not given
+  int64_t global_batch_size = 0;  // 0: not given. With meshes batches are micro-batches
   int threads = 1;                // per worker
   double lr = 0.01;
   uint64_t seed = 0;
@@ -46,7 +49,8 @@ struct CompareOptions : SweepFlags {
 // One job; its link kAuto is gRPC.
 struct Configuration {
   PlacedJob job;
-  int64_t batch_size = 0;  // per worker
+  int64_t batch_size = 0;  // per worker, or of a micro-batch
+  std::string split;       // as asked for; empty without stages
 };
 
 // "ps, 2 servers, 1 worker", with the link and the update site unless they are auto and worker.
@@ -61,7 +65,8 @@ absl::Status ResolveLinksAndDevice(const GpuChecker& check, CompareOptions* opti
 // order of the first round: by bandwidth and number of workers, so that what is compared is
 // measured close in time. Combinations that cannot be are left out, but each value that was asked
 // for occurs in some job (job_sweep.h); where no consistency that was asked for can be, as in
-// rings, it is bsp. Errors: INVALID_ARGUMENT naming the flag, what was expected and what came; for
+// rings, it is bsp. With meshes by bandwidth and mesh; a mesh without stages has no schedule and no
+// split. Errors: INVALID_ARGUMENT naming the flag, what was expected and what came; for
 // data files those of OpenDataset(), after "--data: ".
 absl::StatusOr<std::vector<Configuration>> ListConfigurations(const CompareOptions& options);
 

@@ -10,9 +10,11 @@
 namespace gradsync {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 std::vector<std::string> Names(const CompareOptions& options) {
@@ -71,6 +73,88 @@ TEST(CompareOptionsTest, EachBandwidthHasAllJobs) {
   EXPECT_THAT(Names(options),
               ElementsAre("ring over grpc, 1 worker, 400mbit", "ring over grpc, 2 workers, 400mbit",
                           "ring over grpc, 1 worker, 1gbit", "ring over grpc, 2 workers, 1gbit"));
+}
+
+CompareOptions OnMeshes(const std::string& meshes) {
+  CompareOptions options;
+  options.mesh.meshes = meshes;
+  options.links = {"grpc"};
+  options.servers = {"2"};
+  options.mesh.micro_batches = {"4"};
+  return options;
+}
+
+TEST(CompareOptionsTest, MeshesHaveTheirWorkersAndStagesTheirSchedules) {
+  CompareOptions options = OnMeshes("data=2;data=2,pipeline=2;pipeline=3");
+  options.mesh.schedules = {"gpipe", "1f1b"};
+  // Two servers are too few for three stages.
+  EXPECT_THAT(
+      Names(options),
+      ElementsAre("ps over grpc, data=2, 4 micro-batches, 2 servers, 2 workers",
+                  "ring over grpc, data=2, 4 micro-batches, 2 workers",
+                  "ps over grpc, data=2,pipeline=2, gpipe, 4 micro-batches, 2 servers, 4 workers",
+                  "ps over grpc, data=2,pipeline=2, 1f1b, 4 micro-batches, 2 servers, 4 workers",
+                  "ring over grpc, data=2,pipeline=2, gpipe, 4 micro-batches, 4 workers",
+                  "ring over grpc, data=2,pipeline=2, 1f1b, 4 micro-batches, 4 workers",
+                  "ring over grpc, pipeline=3, gpipe, 4 micro-batches, 3 workers",
+                  "ring over grpc, pipeline=3, 1f1b, 4 micro-batches, 3 workers"));
+}
+
+TEST(CompareOptionsTest, MicroBatchesAreCutFromTheGlobalBatchAndSplitsAreTold) {
+  CompareOptions options = OnMeshes("data=2;pipeline=2");
+  options.topologies = {"ring"};
+  options.mesh.micro_batches = {"1", "4"};
+  options.mesh.splits = "1;auto";
+  options.global_batch_size = 64;
+  const auto all = ListConfigurations(options);
+  ASSERT_TRUE(all.ok()) << all.status();
+  std::vector<int64_t> sizes;
+  for (const Configuration& c : *all) sizes.push_back(c.batch_size);
+  EXPECT_THAT(sizes, ElementsAre(32, 8, 64, 64, 16, 16));
+  EXPECT_EQ(Describe((*all)[2]), "ring over grpc, pipeline=2, 1f1b, 1 micro-batch, cut before 1, 2 workers");
+  EXPECT_THAT(WorkerFlags(options, (*all)[4]),
+              AllOf(Contains("--mesh=pipeline=2"), Contains("--micro_batches=4"),
+                    Contains("--pipeline_schedule=1f1b"), Contains("--split=1"),
+                    Contains("--batch_size=16")));
+  EXPECT_THAT(WorkerFlags(options, (*all)[1]),
+              AllOf(Contains("--mesh=data=2"), Contains("--micro_batches=4"),
+                    Not(Contains(StartsWith("--split")))));
+}
+
+TEST(CompareOptionsTest, ReplicasInAProcessAreJobsOfTheirOwn) {
+  CompareOptions options;
+  options.topologies = {"ring"};
+  options.links = {"grpc"};
+  options.workers = {"2"};
+  options.replicas = {"1", "2"};
+  const auto all = ListConfigurations(options);
+  ASSERT_TRUE(all.ok()) << all.status();
+  ASSERT_EQ(all->size(), 2);
+  EXPECT_EQ(Describe((*all)[1]), "ring over grpc, 2 replicas in each, 2 workers");
+  EXPECT_THAT(WorkerFlags(options, (*all)[1]), Contains("--data_parallel=2"));
+}
+
+TEST(CompareOptionsTest, WhatAMeshCannotBeIsRefused) {
+  const auto refused = [](const std::string& meshes, const std::function<void(CompareOptions&)>& set,
+                          const std::string& why) {
+    CompareOptions options = OnMeshes(meshes);
+    set(options);
+    const absl::Status status = ListConfigurations(options).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    EXPECT_THAT(std::string(status.message()), StartsWith(why));
+  };
+  using Options = CompareOptions;
+  refused("pipeline=2", [](Options& o) { o.workers = {"4"}; }, "--workers: expected none with --mesh");
+  refused("pipeline=2", [](Options& o) { o.zeros = {"2"}; }, "--zero: expected 0 or 1 with --mesh=");
+  refused("data=2", [](Options& o) { o.zeros = {"2"}; }, "--micro_batches: expected 1 with --zero=2");
+  refused("shard=2", [](Options&) {}, "--zero: expected 1 to 3 with shard=2");
+  refused("data=2", [](Options& o) { o.replicas = {"2"}; }, "--data_parallel: expected 1 with");
+  refused("data=2", [](Options& o) { o.straggler = "0:2"; }, "--straggler: expected none with");
+  refused("data=3", [](Options& o) { o.global_batch_size = 64; },
+          "--global_batch_size: expected no --batch_size, and a multiple of 12, for 4 ");
+  refused("pipeline=2", [](Options& o) { o.compressions = {"bf16"}; }, "--mesh: expected a job that");
+  refused("pipeline=2", [](Options& o) { o.mesh.schedules = {"x"}; }, "--pipeline_schedule: ");
+  refused("pipelines=2", [](Options&) {}, "--mesh: ");
 }
 
 TEST(CompareOptionsTest, AGlobalBatchIsSharedByTheWorkers) {
@@ -185,7 +269,7 @@ TEST(CompareOptionsTest, EveryMistakeNamesItsFlagWhatWasExpectedAndWhatCame) {
       {[](Options& o) { o.timeout = absl::ZeroDuration(); }, "--timeout: "},
       {[](Options& o) { o.worker_flags = {"--rank=1"}; }, "--rank: "},
       {[](Options& o) { o.worker_flags = {"--zero=2"}; }, "--zero: expected it before"},
-      {[](Options& o) { o.worker_flags = {"--mesh=pipeline=2"}; }, "--mesh: expected none, as"},
+      {[](Options& o) { o.worker_flags = {"--mesh=pipeline=2"}; }, "--mesh: expected it before the"},
       {[](Options& o) { o.zeros = {"4"}; }, "--zero: expected some of 0 to 3"},
       {[](Options& o) { o.worker_flags = {"ring"}; },
        "expected worker flags, --name=value, after --, found \"ring\""},

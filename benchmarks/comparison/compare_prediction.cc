@@ -7,11 +7,16 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "absl/types/optional.h"
 #include "base/status_macros.h"
 #include "base/straggler.h"
+#include "benchmarks/options/mesh_flags.h"
+#include "benchmarks/prediction/mesh_prediction.h"
 #include "benchmarks/prediction/prediction.h"
 #include "benchmarks/profiles/step_profile.h"
 #include "benchmarks/ranks/run_program.h"
+#include "benchmarks/records/run_job.h"
+#include "plan/pipeline_schedule.h"
 
 namespace gradsync {
 namespace {
@@ -38,6 +43,9 @@ bool CanBe(Configuration c, const Straggler& straggler) {
 // Gloo's rings and NCCL's are not what is predicted.
 bool IsPredicted(const JobSpec& spec) { return TraitOf(BackendOf(spec)).plan_order; }
 
+// Whether every rank has the whole model, once.
+bool IsPlain(const PlacedJob& job) { return job.arrangement == Arrangement(); }
+
 // What is predicted, each once: first with numbers of workers beside the measured one, then at
 // bandwidths beside the measured ones. `measured` has the numbers of workers that are measured.
 std::vector<Configuration> ListPredicted(const CompareOptions& options,
@@ -54,7 +62,7 @@ std::vector<Configuration> ListPredicted(const CompareOptions& options,
   std::set<std::string> bandwidths(std::begin(kBandwidths), std::end(kBandwidths));
   for (const Configuration& c : configurations) {
     bandwidths.insert(c.job.bandwidth);
-    if (!IsPredicted(c.job.spec)) continue;
+    if (!IsPredicted(c.job.spec) || !IsPlain(c.job)) continue;
     std::set<int> counts = {c.job.workers};
     for (int workers = 1; workers <= kMostWorkers; workers *= 2) counts.insert(workers);
     for (int workers : counts) add(WithWorkers(c, workers, options));
@@ -63,7 +71,8 @@ std::vector<Configuration> ListPredicted(const CompareOptions& options,
     for (Configuration c : configurations) {
       const Topology topology = c.job.spec.topology;
       const bool most = c.job.workers == *measured.rbegin();
-      if (!most || !IsPredicted(c.job.spec) || topology == Topology::kLocal) continue;
+      if (!most || !IsPredicted(c.job.spec) || !IsPlain(c.job)) continue;
+      if (topology == Topology::kLocal) continue;
       c.job.bandwidth = bandwidth;
       add(c);
       if (topology != Topology::kPs) continue;
@@ -82,6 +91,29 @@ double RateFactor(const EmulatedHosts& hosts, const std::string& bandwidth) {
   double sum = 0;
   for (const auto& [measured, factor] : hosts.rate_factors) sum += factor;
   return sum / static_cast<double>(hosts.rate_factors.size());
+}
+
+// A measured job on a mesh; nothing for slices, of which there is no profile.
+absl::StatusOr<absl::optional<proto::Run>> PredictOnMesh(const proto::StepProfile& profile,
+                                                         const Configuration& c,
+                                                         const EmulatedHosts& hosts, int threads) {
+  const Arrangement& how = c.job.arrangement;
+  PredictedMesh predicted;
+  GS_ASSIGN_OR_RETURN(predicted.mesh, ParseMesh(how.mesh));
+  if (predicted.mesh.has_slices()) return absl::optional<proto::Run>();
+  if (!how.schedule.empty()) {
+    GS_ASSIGN_OR_RETURN(predicted.schedule, ParsePipelineSchedule(how.schedule));
+    predicted.split = c.split;
+  }
+  predicted.micro_batches = how.micro_batches;
+  predicted.job.placed = c.job;
+  predicted.job.placed.spec.link = Link::kGrpc;
+  predicted.job.batch_size = c.batch_size;
+  predicted.job.constants.rate_factor = RateFactor(hosts, c.job.bandwidth);
+  predicted.job.compute_scale = TurnsOnCores(c.job.workers, threads, hosts.cores);
+  GS_ASSIGN_OR_RETURN(proto::Run run, PredictMesh({profile}, predicted));
+  SetArrangement(how, &run);
+  return absl::optional<proto::Run>(std::move(run));
 }
 
 }  // namespace
@@ -120,6 +152,14 @@ absl::StatusOr<std::vector<proto::Run>> PredictCompared(
     run.set_global_batch_size(static_cast<double>(options.global_batch_size));
     run.set_straggler(options.straggler);
     predictions.push_back(std::move(run));
+  }
+  for (const Configuration& c : configurations) {
+    if (c.job.arrangement.mesh.empty() || !IsPredicted(c.job.spec)) continue;
+    GS_ASSIGN_OR_RETURN(absl::optional<proto::Run> run,
+                        PredictOnMesh(profile, c, hosts, options.threads));
+    if (!run.has_value()) continue;
+    run->set_global_batch_size(static_cast<double>(options.global_batch_size));
+    predictions.push_back(*std::move(run));
   }
   return predictions;
 }

@@ -15,6 +15,7 @@
 #include "benchmarks/comparison/compare_rounds.h"
 #include "benchmarks/records/run_job.h"
 #include "benchmarks/records/table.h"
+#include "group/mesh.h"
 
 namespace gradsync {
 namespace {
@@ -46,17 +47,33 @@ std::string Name(const proto::Run& run) {
   } else if (job.spec.update == UpdateSite::kOwner) {
     details.push_back("update at owner");
   }
+  if (const std::string how = Describe(job.arrangement); !how.empty()) details.push_back(how);
   if (Compresses(run)) details.push_back(run.compression());
   if (Asynchronous(run)) details.push_back(run.consistency());
   if (details.empty()) return name;
   return absl::StrCat(name, " (", absl::StrJoin(details, ", "), ")");
 }
 
+Mesh MeshOf(const proto::Run& run) {
+  return Mesh::Parse(run.mesh(), run.workers()).value_or(Mesh::OfData(run.workers()));
+}
+
+// "2 workers"; on meshes those that train on other samples, with how many micro-batches they do so.
+std::string Trainers(const proto::Run& run) {
+  if (run.mesh().empty()) return Count(run.workers(), "worker");
+  return absl::StrCat(Count(MeshOf(run).replicas(), "replica"), " of ", run.micro_batches(),
+                      run.micro_batches() == 1 ? " micro-batch" : " micro-batches");
+}
+
 // Runs that have to end with the same bits: all topologies without compression, but one topology
 // under each codec, because a ring rounds at every hop and a server once.
+//
+// Slices add up parts of what whole layers add up at once, and replicas of a process parts of a batch.
 std::string BitsGroup(const proto::Run& run) {
-  if (!Compresses(run)) return "";
-  return absl::StrCat(run.topology(), " under ", run.compression());
+  if (Compresses(run)) return absl::StrCat(run.topology(), " under ", run.compression());
+  if (run.data_parallel() > 1) return absl::StrCat(run.data_parallel(), " replicas in each");
+  const int slices = MeshOf(run).size(MeshDimension::kTensor);
+  return slices > 1 ? absl::StrCat("tensor=", slices) : "";
 }
 
 bool HasBitsToCompare(const proto::Run& run) {
@@ -81,37 +98,58 @@ std::vector<std::string> Hashes(const proto::Run& run) {
   return {run.round_params_sha256().begin(), run.round_params_sha256().end()};
 }
 
+// Of all ranks.
+double SamplesOfStep(const proto::Run& run) {
+  return static_cast<double>(MeshOf(run).replicas()) * run.batch_size() *
+         std::max(1, run.micro_batches());
+}
+
 int Rounds(const proto::Run& run) { return std::max(1, run.round_samples_per_s_size()); }
 
 // Runs that are compared in speed: by bandwidth, the slowest first and none last, by number of
-// workers, of which one has nobody to exchange with, and by codec: compression is not what tells
-// topologies apart.
-std::map<std::tuple<double, int, std::string>, Runs> GroupForSpeed(
+// workers, of which one has nobody to exchange with, and by codec and arrangement, which are not
+// what tells topologies apart.
+std::map<std::tuple<double, int, std::string, std::string>, Runs> GroupForSpeed(
     const proto::RunRecords& records) {
   constexpr double kNone = std::numeric_limits<double>::infinity();
-  std::map<std::tuple<double, int, std::string>, Runs> groups;
+  std::map<std::tuple<double, int, std::string, std::string>, Runs> groups;
   for (const proto::Run& run : records.runs()) {
     if (Asynchronous(run) || run.workers() < 2) continue;
     groups[{ParseBandwidth(run.bandwidth()).value_or(kNone), run.workers(),
-            Compresses(run) ? run.compression() : ""}]
+            Compresses(run) ? run.compression() : "", Describe(JobOf(run).arrangement)}]
         .push_back(&run);
   }
   return groups;
 }
 
-// Runs that train equally: whose bits may be compared. The network does not matter.
-std::map<std::tuple<int, int, int, std::string>, Runs> GroupForBits(
+// Runs whose arrangements are compared: as above, of all arrangements with as many samples per step.
+std::map<std::tuple<double, int, std::string, double>, Runs> GroupForArrangements(
     const proto::RunRecords& records) {
-  std::map<std::tuple<int, int, int, std::string>, Runs> groups;
+  std::map<std::tuple<double, int, std::string, double>, Runs> groups;
+  for (const auto& [key, runs] : GroupForSpeed(records)) {
+    for (const proto::Run* run : runs) {
+      const double samples = SamplesOfStep(*run);
+      groups[{std::get<0>(key), std::get<1>(key), std::get<2>(key), samples}].push_back(run);
+    }
+  }
+  return groups;
+}
+
+// Runs that train equally: whose bits may be compared. The network does not matter.
+std::map<std::tuple<int, int, int, int, std::string>, Runs> GroupForBits(
+    const proto::RunRecords& records) {
+  std::map<std::tuple<int, int, int, int, std::string>, Runs> groups;
   for (const proto::Run& run : records.runs()) {
-    groups[{run.workers(), run.steps(), run.batch_size(), BitsGroup(run)}].push_back(&run);
+    groups[{MeshOf(run).replicas(), run.steps(), run.batch_size(), run.micro_batches(),
+            BitsGroup(run)}]
+        .push_back(&run);
   }
   return groups;
 }
 
 void JudgeBits(const Runs& runs, Verdict* verdict) {
   const std::string group = BitsGroup(*runs[0]);
-  const std::string workers = Count(runs[0]->workers(), "worker");
+  const std::string workers = Trainers(*runs[0]);
   std::map<std::string, std::vector<std::string>> names_by_hash;
   int compared = 0;
   int rounds = 1;
@@ -230,6 +268,21 @@ std::string Predicted(const proto::RunRecords& records, const proto::Run* run,
   return absl::StrFormat("; predicted %.3f times", one->samples_per_s() / two->samples_per_s());
 }
 
+// The fastest of each arrangement beside the fastest of all.
+void JudgeArrangements(const Runs& runs, const std::string& where, Verdict* verdict) {
+  std::map<std::string, const proto::Run*> fastest;
+  const proto::Run* best = nullptr;
+  for (const proto::Run* run : runs) {
+    if (!run->invalid().empty()) continue;
+    const proto::Run*& of_kind = fastest[Describe(JobOf(*run).arrangement)];
+    if (of_kind == nullptr || run->samples_per_s() > of_kind->samples_per_s()) of_kind = run;
+    if (best == nullptr || run->samples_per_s() > best->samples_per_s()) best = run;
+  }
+  for (const auto& [kind, run] : fastest) {
+    if (run != best) JudgeSpeed(where, best, run, "", verdict);
+  }
+}
+
 // On a network servers may have hosts, and so interfaces, that the ring has not: that is another
 // comparison than one on the same hosts.
 void JudgeNetwork(const proto::RunRecords& records, const Runs& runs, const std::string& where,
@@ -315,6 +368,20 @@ std::string FormatRuns(const proto::RunRecords& records) {
   if (any([](const Run& run) { return run.zero() > 0; })) {
     add({"zero"}, [](const Run& run) { return absl::StrCat(run.zero()); });
   }
+  if (any([](const Run& run) { return !run.mesh().empty(); })) {
+    add({"mesh", Align::kLeft}, [](const Run& run) { return run.mesh(); });
+    add({"schedule", Align::kLeft},
+        [](const Run& run) { return run.split().empty() ? "-" : run.pipeline_schedule(); });
+    add({"micro-\nbatches"}, [](const Run& run) {
+      return absl::StrCat(run.micro_batches(), " x ", run.batch_size());
+    });
+    add({"cut\nbefore", Align::kLeft},
+        [](const Run& run) { return run.split().empty() ? "-" : run.split(); });
+  }
+  if (any([](const Run& run) { return run.data_parallel() > 1; })) {
+    add({"replicas\nin each"},
+        [](const Run& run) { return absl::StrCat(std::max(1, run.data_parallel())); });
+  }
   if (any(Compresses)) {
     add({"codec", Align::kLeft}, [](const Run& run) { return CodecName(SpecOf(run).codec); });
   }
@@ -369,6 +436,11 @@ Verdict JudgeRuns(const proto::RunRecords& records) {
     } else {
       JudgeNetwork(records, runs, absl::StrCat("at ", first.bandwidth(), " ", with), &verdict);
     }
+  }
+  for (const auto& [group, runs] : GroupForArrangements(records)) {
+    const proto::Run& first = *runs[0];
+    const std::string at = first.bandwidth().empty() ? "" : absl::StrCat("at ", first.bandwidth(), " ");
+    JudgeArrangements(runs, absl::StrCat(at, "with ", Count(first.workers(), "worker")), &verdict);
   }
   for (const auto& [group, runs] : GroupForBits(records)) JudgeBits(runs, &verdict);
   if (const int rounds = MostRounds(records); rounds > 1) {

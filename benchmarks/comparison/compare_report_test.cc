@@ -58,6 +58,36 @@ class CompareReportTest : public ::testing::Test {
   proto::RunRecords records_;
 };
 
+// Four ranks that are two replicas of two stages train on what two whole ones do, and end with their bits.
+TEST_F(CompareReportTest, MeshesAreComparedByTheSamplesOfAStep) {
+  const auto add = [this](int workers, const std::string& mesh, const std::string& schedule,
+                          int batch, const std::string& hash, double rate) {
+    proto::Run* run = Add("ring", workers, 0, hash, rate);
+    run->set_mesh(mesh);
+    run->set_pipeline_schedule(schedule);
+    if (!schedule.empty()) run->set_split("3");
+    run->set_micro_batches(4);
+    run->set_batch_size(batch);
+  };
+  add(2, "data=2", "", 8, "aa", 100);
+  add(4, "data=2,pipeline=2", "gpipe", 8, "aa", 150);
+  add(4, "data=2,pipeline=2", "1f1b", 8, "aa", 160);
+  add(4, "pipeline=4", "1f1b", 16, "bb", 120);
+  Verdict verdict = JudgeRuns(records_);
+  EXPECT_TRUE(verdict.bits_agree);
+  EXPECT_THAT(
+      verdict.text,
+      AllOf(HasSubstr("bits: identical in all 3 runs with 2 replicas of 4 micro-batches\n"),
+            HasSubstr("bits: only one run with 1 replica of 4 micro-batches, nothing to compare\n"),
+            HasSubstr("with 4 workers no difference shown by one round between ring "
+                      "(data=2,pipeline=2, 1f1b, 4 micro-batches) and ring (pipeline=4, 1f1b, 4 "
+                      "micro-batches): 160.0 against 120.0 samples/s"),
+            HasSubstr("and ring (data=2,pipeline=2, gpipe, 4 micro-batches): 160.0 against 150.0")));
+  EXPECT_THAT(FormatRuns(records_), AllOf(HasSubstr("pipeline=4"), HasSubstr("4 x 16")));
+  records_.mutable_runs(1)->set_params_sha256("cc");
+  EXPECT_FALSE(JudgeRuns(records_).bits_agree);
+}
+
 TEST_F(CompareReportTest, EqualBitsAreSaidPerNumberOfWorkers) {
   Add("ps", 1, 1, "aa");
   Add("ring", 1, 0, "aa");

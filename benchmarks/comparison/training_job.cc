@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/optional.h"
 #include "base/status_macros.h"
+#include "benchmarks/options/mesh_flags.h"
 #include "benchmarks/options/shared_gpu.h"
 #include "benchmarks/records/aggregate.h"
 #include "benchmarks/records/machine_load.h"
@@ -54,17 +55,41 @@ absl::Status CheckOwnersKeep(const PlacedJob& job, const proto::WorkerMetrics& r
                                           "; the measurement is not what it says"));
 }
 
+// So does how the model was spread. To workers a mesh that leaves it whole is only --accumulate.
+absl::Status CheckArrangement(const Arrangement& asked, const proto::WorkerMetrics& ran) {
+  Arrangement expected = asked;
+  GS_ASSIGN_OR_RETURN(const Mesh mesh, ParseMesh(asked.mesh));
+  const bool whole = !mesh.cuts_model();
+  if (whole) expected.mesh.clear();
+  Arrangement found;
+  found.mesh = ran.mesh();
+  found.schedule = ran.pipeline_schedule();
+  found.micro_batches = whole ? ran.accumulate() : ran.micro_batches();
+  found.data_parallel = std::max(1, ran.data_parallel());
+  if (asked.mesh.empty()) found.micro_batches = 0;  // --accumulate is any flag of the workers
+  if (found == expected) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat("expected rank ", ran.rank(), " to run ",
+                                          Describe(expected), ", found ", Describe(found),
+                                          "; the measurement is not what it says"));
+}
+
 }  // namespace
 
 std::vector<Flow> FlowsByShards(const std::vector<proto::WorkerMetrics>& workers,
-                                const std::vector<proto::ServerMetrics>& servers) {
-  double parameters = 0;
-  for (const proto::ServerMetrics& server : servers) parameters += server.shard_bytes();
+                                const std::vector<proto::ServerMetrics>& servers,
+                                const Mesh& mesh) {
+  const int parts = mesh.size(MeshDimension::kPipeline) * mesh.size(MeshDimension::kTensor);
+  std::vector<double> parameters(static_cast<size_t>(parts));
+  for (size_t s = 0; s < servers.size(); ++s) parameters[s % parts] += servers[s].shard_bytes();
   std::vector<Flow> flows;
-  for (size_t w = 0; w < workers.size() && parameters > 0; ++w) {
-    for (size_t s = 0; s < servers.size(); ++s) {
-      const double share = servers[s].shard_bytes() / parameters;
-      const int worker = static_cast<int>(w);
+  for (size_t w = 0; w < workers.size(); ++w) {
+    const int worker = static_cast<int>(w);
+    // Of the two dimensions one is 1.
+    const int part = mesh.Coordinate(worker, MeshDimension::kPipeline) +
+                     mesh.Coordinate(worker, MeshDimension::kTensor);
+    if (parameters[part] <= 0) continue;
+    for (size_t s = part; s < servers.size(); s += parts) {
+      const double share = servers[s].shard_bytes() / parameters[part];
       const int server = static_cast<int>(workers.size() + s);
       flows.push_back({worker, server, std::llround(share * workers[w].wire_tx_bytes_per_step())});
       flows.push_back({server, worker, std::llround(share * workers[w].wire_rx_bytes_per_step())});
@@ -96,12 +121,15 @@ absl::StatusOr<proto::Run> RunTrainingJob(
   GS_ASSIGN_OR_RETURN(proto::Run run, AggregateRun(measured.ranks, measured.servers));
   for (const proto::WorkerMetrics& rank : measured.ranks) {
     GS_RETURN_IF_ERROR(CheckOwnersKeep(job, rank));
+    GS_RETURN_IF_ERROR(CheckArrangement(job.arrangement, rank));
   }
   SetPlaced(job, &run);
+  SetArrangement(job.arrangement, &run);
   run.set_nccl_chosen(measured.nccl_chosen);
   if (!job.bandwidth.empty()) {
+    GS_ASSIGN_OR_RETURN(const Mesh mesh, Mesh::Parse(job.arrangement.mesh, job.workers));
     SetWire(PayloadByHost(CountedPayload(measured.ranks, measured.servers),
-                          FlowsByShards(measured.ranks, measured.servers), HostsOf(job)),
+                          FlowsByShards(measured.ranks, measured.servers, mesh), HostsOf(job)),
             &run);
   }
   run.set_global_batch_size(static_cast<double>(compare.global_batch_size));

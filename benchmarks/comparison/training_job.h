@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "benchmarks/comparison/compare_options.h"
 #include "benchmarks/network/measured_job.h"
+#include "group/mesh.h"
 #include "plan/wire_traffic.h"
 #include "proto/run_record.pb.h"
 
@@ -26,9 +27,11 @@ absl::StatusOr<proto::Run> RunTrainingJob(
     const std::function<void(int64_t step, int64_t steps)>& on_step);
 
 // What workers and servers, which are processes in this order, tell each other per step: a worker
-// exchanges as much of its traffic with each server as the server has of the parameters.
+// exchanges as much of its traffic with each server as the server has of the parameters. On a mesh
+// with parts of the model, server i is one of part i modulo their number.
 std::vector<Flow> FlowsByShards(const std::vector<proto::WorkerMetrics>& workers,
-                                const std::vector<proto::ServerMetrics>& servers);
+                                const std::vector<proto::ServerMetrics>& servers,
+                                const Mesh& mesh = Mesh());
 
 }  // namespace gradsync
 

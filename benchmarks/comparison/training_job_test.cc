@@ -1,5 +1,7 @@
 #include "benchmarks/comparison/training_job.h"
 
+#include <algorithm>
+
 #include "benchmarks/records/payload.h"
 #include "gtest/gtest.h"
 #include "plan/cost_model.h"
@@ -46,6 +48,27 @@ TEST(FlowsByShardsTest, HostsOfAMixedPlacementAreEquallyBusy) {
   const std::vector<Payload> hosts = ByHost(job, {0, 1, 2, 0, 1, 2, 3});
   ASSERT_EQ(hosts.size(), 4u);
   for (const Payload& host : hosts) EXPECT_NEAR(host.tx_bytes, 900 * MixedPsLoad(3, 1), 1e-9);
+}
+
+// Each stage has a server, and each rank talks to that of its own.
+TEST(FlowsByShardsTest, AStageTalksToItsServersAndTensorsCountAsSent) {
+  Job job = MakeJob({900, 300});
+  job.workers.push_back(job.workers[0]);
+  for (proto::WorkerMetrics& worker : job.workers) {
+    worker.set_stage_tx_bytes_per_step(7);
+    worker.set_slice_rx_bytes_per_step(5);
+  }
+  const Mesh mesh = *Mesh::Parse("data=2,pipeline=2", 4);
+  const std::vector<Flow> flows = FlowsByShards(job.workers, job.servers, mesh);
+  ASSERT_EQ(flows.size(), 8u);
+  for (const Flow& flow : flows) {
+    const int worker = std::min(flow.from, flow.to);
+    EXPECT_EQ(std::max(flow.from, flow.to), 4 + worker % 2);
+    EXPECT_EQ(flow.bytes, 900);
+  }
+  const std::vector<Payload> counted = CountedPayload(job.workers, job.servers);
+  EXPECT_EQ(counted[3].tx_bytes, 907);
+  EXPECT_EQ(counted[3].rx_bytes, 905);
 }
 
 TEST(FlowsByShardsTest, WithoutServersItIsTheWorkers) {

@@ -4,6 +4,7 @@
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/flag_error.h"
 #include "plan/cost_model.h"
 #include "plan/stripes.h"
@@ -33,13 +34,31 @@ int Servers(const PlacedJob& job) {
 
 }  // namespace
 
+bool Arrangement::operator==(const Arrangement& other) const {
+  return std::tie(mesh, schedule, micro_batches, data_parallel) ==
+         std::tie(other.mesh, other.schedule, other.micro_batches, other.data_parallel);
+}
+
+std::string Describe(const Arrangement& arrangement) {
+  std::vector<std::string> parts;
+  if (!arrangement.mesh.empty()) parts.push_back(arrangement.mesh);
+  if (!arrangement.schedule.empty()) parts.push_back(arrangement.schedule);
+  if (const int count = arrangement.micro_batches; count > 0) {
+    parts.push_back(absl::StrCat(count, count == 1 ? " micro-batch" : " micro-batches"));
+  }
+  if (arrangement.data_parallel > 1) {
+    parts.push_back(absl::StrCat(arrangement.data_parallel, " replicas in each"));
+  }
+  return absl::StrJoin(parts, ", ");
+}
+
 bool SameJob(const PlacedJob& a, const PlacedJob& b) {
   const auto key = [](const PlacedJob& job) {
     return std::make_tuple(job.spec.topology, job.spec.link, job.spec.update, job.workers,
                            job.servers, job.placement, job.bandwidth, job.zero);
   };
   return key(a) == key(b) && a.spec.codec == b.spec.codec &&
-         a.spec.consistency == b.spec.consistency;
+         a.spec.consistency == b.spec.consistency && a.arrangement == b.arrangement;
 }
 
 std::string DescribeKind(const JobSpec& spec) {

@@ -15,6 +15,19 @@
 
 namespace gradsync {
 
+// How a model is spread over ranks, and replicas over threads, as records have it.
+struct Arrangement {
+  std::string mesh;       // "data=2,pipeline=2"; empty: all ranks along data
+  std::string schedule;   // "gpipe"; empty without stages
+  int micro_batches = 0;  // of a step; 0 without a mesh
+  int data_parallel = 1;  // replicas in each process
+
+  bool operator==(const Arrangement& other) const;
+};
+
+// "data=2,pipeline=2, gpipe, 4 micro-batches", "2 replicas in each"; empty for what most jobs have.
+std::string Describe(const Arrangement& arrangement);
+
 struct PlacedJob {
   JobSpec spec;
   int workers = 1;
@@ -26,6 +39,7 @@ struct PlacedJob {
   Placement placement = Placement::kNone;  // of servers
   std::string bandwidth;                   // of emulated links (BandwidthName()); empty: none
   int zero = 0;  // what owners keep for all, as --zero has it (plan/zero.h)
+  Arrangement arrangement;
 };
 
 // Whether both are one configuration. Connections do not matter.

@@ -15,20 +15,6 @@ namespace gradsync {
 namespace {
 
 constexpr char kAuto[] = "auto";
-constexpr int64_t kMostRanks = 4096;
-constexpr int kMostMicroBatches = 100000;
-
-// The product of the sizes, for Mesh::Parse() to check; 1 where it makes no sense.
-int WorldSizeOf(absl::string_view mesh) {
-  int64_t product = 1;
-  for (absl::string_view part : absl::StrSplit(mesh, ',')) {
-    const std::pair<absl::string_view, absl::string_view> sides = absl::StrSplit(part, '=');
-    int64_t size = 0;
-    if (!absl::SimpleAtoi(sides.second, &size) || size < 1 || size > kMostRanks) return 1;
-    product = std::min(kMostRanks + 1, product * size);
-  }
-  return static_cast<int>(product);
-}
 
 // All of data and pipeline, data parallelism alone first, then of data and tensor.
 std::vector<std::string> Factorisations(int workers,
@@ -45,38 +31,6 @@ std::vector<std::string> Factorisations(int workers,
     meshes.push_back(absl::StrCat("data=", workers / slices, ",tensor=", slices));
   }
   return meshes;
-}
-
-absl::StatusOr<std::vector<int64_t>> Counts(const std::vector<std::string>& texts) {
-  const std::string expected = absl::StrCat("numbers from 1 to ", kMostMicroBatches);
-  std::vector<int64_t> counts;
-  for (const std::string& text : texts) {
-    int64_t& count = counts.emplace_back();
-    if (!absl::SimpleAtoi(text, &count) || count < 1 || count > kMostMicroBatches) {
-      return FlagError("micro_batches", expected, text);
-    }
-  }
-  if (counts.empty()) return FlagError("micro_batches", expected, "");
-  return counts;
-}
-
-absl::StatusOr<std::vector<PipelineSchedule>> Schedules(const std::vector<std::string>& texts) {
-  std::vector<PipelineSchedule> schedules;
-  for (const std::string& text : texts) {
-    GS_ASSIGN_OR_RETURN(schedules.emplace_back(), ParsePipelineSchedule(text));
-  }
-  if (schedules.empty()) return FlagError("pipeline_schedule", "naive, gpipe or 1f1b", "");
-  return schedules;
-}
-
-// Whether a job with stages or slices is like that (docs/parallelism.md).
-bool CanBeCut(const PlacedJob& job, const Mesh& mesh) {
-  const int stages = mesh.size(MeshDimension::kPipeline) * mesh.size(MeshDimension::kTensor);
-  const JobSpec& spec = job.spec;
-  if (spec.topology == Topology::kLocal || !spec.consistency.bulk()) return false;
-  if (stages > 1 && spec.codec.compresses()) return false;
-  if (spec.topology == Topology::kRing) return true;
-  return job.placement != Placement::kMixed && job.servers >= stages;
 }
 
 // The jobs of a mesh's ranks, at all bandwidths.
@@ -99,24 +53,12 @@ absl::StatusOr<std::vector<PredictedJob>> JobsOf(PredictOptions options, const M
   return kept;
 }
 
-// Whether a job on this mesh keeps things at owners alone as asked (docs/sharding.md).
 absl::Status CheckZeros(const std::vector<std::string>& zeros, const Mesh& mesh,
                         const std::vector<int64_t>& micro_batches) {
-  const int shards = mesh.size(MeshDimension::kShard);
-  for (const std::string& zero : zeros) {
-    if (zero == "0" && shards > 1) {
-      return FlagError("zero", absl::StrCat("1 to 3 with shard=", shards, " (--mesh)"), zero);
-    }
-    if (zero != "2" && zero != "3") continue;
-    if (mesh.cuts_model()) {
-      return FlagError("zero", absl::StrCat("0 or 1 with --mesh=", mesh.ToString()), zero);
-    }
-    for (int64_t count : micro_batches) {
-      if (count > 1) {
-        return FlagError("micro_batches", absl::StrCat("1 with --zero=", zero),
-                         absl::StrCat(count));
-      }
-    }
+  for (const std::string& text : zeros) {
+    int zero = 0;
+    if (!absl::SimpleAtoi(text, &zero)) continue;  // refused elsewhere
+    for (int64_t count : micro_batches) GS_RETURN_IF_ERROR(CheckZeroOfMesh(zero, mesh, count));
   }
   return absl::OkStatus();
 }
@@ -131,8 +73,8 @@ struct Arrangements {
 
 absl::StatusOr<Arrangements> ArrangementsOf(const MeshFlags& flags) {
   Arrangements arrangements;
-  GS_ASSIGN_OR_RETURN(arrangements.schedules, Schedules(flags.schedules));
-  GS_ASSIGN_OR_RETURN(arrangements.micro_batches, Counts(flags.micro_batches));
+  GS_ASSIGN_OR_RETURN(arrangements.schedules, ParseSchedules(flags.schedules));
+  GS_ASSIGN_OR_RETURN(arrangements.micro_batches, ParseMicroBatches(flags.micro_batches));
   arrangements.splits = absl::StrSplit(flags.splits, ';');
   arrangements.search = flags.meshes == kAuto;
   return arrangements;
@@ -207,7 +149,7 @@ absl::StatusOr<std::vector<PredictedMesh>> ListMeshPredictions(
     PredictOptions at_bandwidth = options;
     at_bandwidth.bandwidths = {bandwidth};
     for (const std::string& text : meshes) {
-      GS_ASSIGN_OR_RETURN(next.mesh, Mesh::Parse(text, WorldSizeOf(text)));
+      GS_ASSIGN_OR_RETURN(next.mesh, ParseMesh(text));
       GS_RETURN_IF_ERROR(CheckZeros(options.zeros, next.mesh, asked.micro_batches));
       GS_RETURN_IF_ERROR(
           ProfilesOfSlices(profiles, next.mesh.size(MeshDimension::kTensor), flags.split_sequence)

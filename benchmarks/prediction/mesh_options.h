@@ -3,27 +3,15 @@
 #ifndef GRADSYNC_BENCHMARKS_PREDICTION_MESH_OPTIONS_H_
 #define GRADSYNC_BENCHMARKS_PREDICTION_MESH_OPTIONS_H_
 
-#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "benchmarks/options/mesh_flags.h"
 #include "benchmarks/prediction/mesh_prediction.h"
 #include "benchmarks/prediction/predict_options.h"
 #include "proto/step_profile.pb.h"
 
 namespace gradsync {
-
-// As the flags of the same names, in the singular, have them. Meshes and splits have commas in
-// them, so their lists are parted by semicolons: "data=4;data=2,pipeline=2".
-struct MeshFlags {
-  // "auto": all of data and pipeline with so many workers, and of data and tensor with as many
-  // slices as there are profiles of; empty: none
-  std::string meshes;
-  std::vector<std::string> schedules = {"1f1b"};
-  std::vector<std::string> micro_batches = {"4"};
-  std::string splits = "auto";
-  bool split_sequence = false;  // --sequence_parallel
-};
 
 // The jobs by bandwidth, mesh, topology, schedule, micro-batches and split; `options` says
 // everything else, --workers only with "auto". Left out are servers fewer than stages, mixed

@@ -13,6 +13,7 @@
 #include "benchmarks/records/curve.h"
 #include "benchmarks/records/payload.h"
 #include "benchmarks/records/run_job.h"
+#include "group/mesh.h"
 
 namespace gradsync {
 namespace {
@@ -38,12 +39,20 @@ absl::Status CheckRank(const proto::WorkerMetrics& first, const proto::WorkerMet
   GS_RETURN_IF_ERROR(same("update", first.update(), metrics.update()));
   GS_RETURN_IF_ERROR(same("batch size", first.batch_size(), metrics.batch_size()));
   GS_RETURN_IF_ERROR(same("consistency", first.consistency(), metrics.consistency()));
+  GS_RETURN_IF_ERROR(same("mesh", first.mesh(), metrics.mesh()));
+  GS_RETURN_IF_ERROR(same("split", first.split(), metrics.split()));
   if (SpecOf(first).topology == Topology::kLocal) return absl::OkStatus();
   return same("params_sha256", first.params_sha256(), metrics.params_sha256());
 }
 
 double SamplesPerStep(const proto::WorkerMetrics& worker) {
   return worker.batch_size() * std::max(1, worker.accumulate());
+}
+
+// How many of them have other samples than the rest.
+absl::StatusOr<int> Replicas(const proto::WorkerMetrics& first, int workers) {
+  GS_ASSIGN_OR_RETURN(const Mesh mesh, Mesh::Parse(first.mesh(), workers));
+  return mesh.replicas();
 }
 
 int MeasuredSteps(const proto::WorkerMetrics& worker) {
@@ -83,6 +92,13 @@ void FillJob(const proto::WorkerMetrics& first, int workers, int servers, proto:
   run->set_accuracy(first.test_accuracy());
   run->set_params_sha256(first.params_sha256());
   run->set_consistency(ConsistencyName(SpecOf(first).consistency));
+  Arrangement arrangement;
+  arrangement.mesh = first.mesh();
+  arrangement.schedule = first.pipeline_schedule();
+  arrangement.micro_batches = first.micro_batches();
+  arrangement.data_parallel = std::max(1, first.data_parallel());
+  SetArrangement(arrangement, run);
+  run->set_split(first.split());
 }
 
 // Workers that train by themselves say what each has for itself; the others have said it already.
@@ -94,7 +110,7 @@ void FillLosses(const Metrics& workers, proto::Run* run) {
   }
 }
 
-void FillTimes(const Metrics& workers, proto::Run* run) {
+void FillTimes(const Metrics& workers, int replicas, proto::Run* run) {
   std::vector<double> step_ms, data, forward, backward, exposed, update;
   for (int step = 0; step < workers[0].step_ms_size(); ++step) {
     const proto::WorkerMetrics& slowest = *std::max_element(
@@ -118,7 +134,7 @@ void FillTimes(const Metrics& workers, proto::Run* run) {
   breakdown.set_update(Percentile(update, 0.5));
   run->set_exposed_ms_p50(breakdown.exposed());
   if (run->step_ms_p50() > 0) {
-    run->set_samples_per_s(run->workers() * SamplesPerStep(workers[0]) / run->step_ms_p50() * 1e3);
+    run->set_samples_per_s(replicas * SamplesPerStep(workers[0]) / run->step_ms_p50() * 1e3);
   }
 }
 
@@ -157,6 +173,9 @@ void FillStaleness(const Metrics& workers, proto::Run* run) {
 bool SameButForWorkers(const proto::Run& a, const proto::Run& b) {
   PlacedJob job = JobOf(a);
   job.workers = b.workers();
+  // One worker has the whole model, and as many samples as a replica of several ranks.
+  job.arrangement.mesh = b.mesh();
+  job.arrangement.schedule = b.pipeline_schedule();
   return SameJob(job, JobOf(b)) && a.library() == b.library() && a.model() == b.model() &&
          a.data() == b.data() && a.threads() == b.threads() && a.device() == b.device() &&
          PrecisionOf(a) == PrecisionOf(b);
@@ -191,13 +210,14 @@ absl::StatusOr<proto::Run> AggregateRun(const Metrics& workers,
   for (size_t rank = 0; rank < workers.size(); ++rank) {
     GS_RETURN_IF_ERROR(CheckRank(workers[0], workers[rank], static_cast<int>(rank)));
   }
+  GS_ASSIGN_OR_RETURN(const int replicas, Replicas(workers[0], static_cast<int>(workers.size())));
   proto::Run run;
   FillJob(workers[0], static_cast<int>(workers.size()), static_cast<int>(servers.size()), &run);
   std::vector<std::string> devices;
   for (const proto::WorkerMetrics& worker : workers) devices.push_back(worker.device());
   run.set_device(NameDevices(devices));
   FillLosses(workers, &run);
-  FillTimes(workers, &run);
+  FillTimes(workers, replicas, &run);
   SetWire(CountedPayload(workers, servers), &run);
   FillCpu(workers, servers, &run);
   FillStaleness(workers, &run);

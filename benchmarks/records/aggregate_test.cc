@@ -77,6 +77,30 @@ TEST(AggregateTest, AStepIsThatOfItsSlowestRank) {
   EXPECT_DOUBLE_EQ(run->samples_per_s(), 2 * 32 / 0.040);
 }
 
+// Stages have the same samples.
+TEST(AggregateTest, RanksOfAMeshHaveTheSamplesOfItsReplicas) {
+  std::vector<proto::WorkerMetrics> workers;
+  for (int rank = 0; rank < 4; ++rank) {
+    workers.push_back(Worker(rank, {100}));
+    workers.back().set_mesh("data=2,pipeline=2");
+    workers.back().set_pipeline_schedule("gpipe");
+    workers.back().set_micro_batches(3);
+    workers.back().set_accumulate(3);
+    workers.back().set_split("5");
+  }
+  const auto run = AggregateRun(workers, {});
+  ASSERT_TRUE(run.ok()) << run.status();
+  EXPECT_DOUBLE_EQ(run->samples_per_s(), 2 * 3 * 32 * 10);
+  EXPECT_EQ(run->workers(), 4);
+  EXPECT_EQ(run->mesh(), "data=2,pipeline=2");
+  EXPECT_EQ(run->pipeline_schedule(), "gpipe");
+  EXPECT_EQ(run->micro_batches(), 3);
+  EXPECT_EQ(run->split(), "5");
+  workers[2].set_split("6");
+  EXPECT_THAT(std::string(AggregateRun(workers, {}).status().message()),
+              HasSubstr("rank 2: expected split 5 as on rank 0, found 6"));
+}
+
 TEST(AggregateTest, TheBusiestNodeMayBeAServer) {
   const auto run = AggregateRun({Worker(0, {1, 1}), Worker(1, {1, 1})}, {Server(300, 150)});
   ASSERT_TRUE(run.ok()) << run.status();

@@ -20,6 +20,13 @@ struct Payload {
   double rx_bytes = 0;
 };
 
+// Tensors that passed between a rank and other stages or slices.
+inline Payload PassedTensors(const proto::WorkerMetrics& rank) {
+  return {rank.stage_tx_bytes_per_step() + rank.slice_tx_bytes_per_step(),
+          rank.stage_rx_bytes_per_step() + rank.slice_rx_bytes_per_step()};
+}
+inline Payload PassedTensors(const proto::ExchangeMetrics&) { return {}; }
+
 // What each process counted, ranks and then servers. `Metrics` is proto::WorkerMetrics or
 // proto::ExchangeMetrics.
 template <typename Metrics>
@@ -29,7 +36,12 @@ std::vector<Payload> CountedPayload(const std::vector<Metrics>& ranks,
   const auto add = [&counted](const auto& process) {
     counted.push_back({process.wire_tx_bytes_per_step(), process.wire_rx_bytes_per_step()});
   };
-  for (const Metrics& rank : ranks) add(rank);
+  for (const Metrics& rank : ranks) {
+    add(rank);
+    const Payload passed = PassedTensors(rank);
+    counted.back().tx_bytes += passed.tx_bytes;
+    counted.back().rx_bytes += passed.rx_bytes;
+  }
   for (const proto::ServerMetrics& server : servers) add(server);
   return counted;
 }

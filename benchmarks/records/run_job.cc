@@ -1,5 +1,7 @@
 #include "benchmarks/records/run_job.h"
 
+#include <algorithm>
+
 namespace gradsync {
 
 JobSpec SpecOfWords(absl::string_view topology, absl::string_view link, absl::string_view update,
@@ -23,11 +25,22 @@ PlacedJob JobOf(const proto::Run& run) {
   }
   job.bandwidth = run.bandwidth();
   job.zero = run.zero();
+  job.arrangement.mesh = run.mesh();
+  job.arrangement.schedule = run.pipeline_schedule();
+  job.arrangement.micro_batches = run.micro_batches();
+  job.arrangement.data_parallel = std::max(1, run.data_parallel());
   return job;
 }
 
 Precision PrecisionOf(const proto::Run& run) {
   return ParsePrecision(run.precision()).value_or(Precision::kFp32);
+}
+
+void SetArrangement(const Arrangement& arrangement, proto::Run* run) {
+  run->set_mesh(arrangement.mesh);
+  run->set_pipeline_schedule(arrangement.schedule);
+  run->set_micro_batches(arrangement.micro_batches);
+  run->set_data_parallel(arrangement.data_parallel > 1 ? arrangement.data_parallel : 0);
 }
 
 void SetPlaced(const PlacedJob& job, proto::Run* run) {

@@ -38,6 +38,9 @@ void SetKind(const JobSpec& spec, Record* record) {
   record->set_compression(CodecName(spec.codec));
 }
 
+// Writes what JobOf() reads of it.
+void SetArrangement(const Arrangement& arrangement, proto::Run* run);
+
 // Writes what else JobOf() reads: how many processes are where.
 void SetPlaced(const PlacedJob& job, proto::Run* run);
 

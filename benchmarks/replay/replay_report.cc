@@ -82,13 +82,7 @@ absl::Status SetMeshWire(const ReplayCase& replay, const Mesh& mesh,
   for (size_t s = 0; s < stages.size(); ++s) {
     GS_RETURN_IF_ERROR(AddStageFlows(stages[s].plan, replay, mesh, static_cast<int>(s), &flows));
   }
-  std::vector<Payload> hosts =
-      PayloadByHost(CountedPayload(workers, servers), flows, HostsOf(replay.job));
-  for (size_t rank = 0; rank < workers.size(); ++rank) {
-    hosts[rank].tx_bytes += workers[rank].stage_tx_bytes_per_step();
-    hosts[rank].rx_bytes += workers[rank].stage_rx_bytes_per_step();
-  }
-  SetWire(hosts, run);
+  SetWire(PayloadByHost(CountedPayload(workers, servers), flows, HostsOf(replay.job)), run);
   return absl::OkStatus();
 }
 

@@ -1,0 +1,83 @@
+#include "benchmarks/options/mesh_flags.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "base/flag_error.h"
+#include "base/status_macros.h"
+
+namespace gradsync {
+namespace {
+
+constexpr int64_t kMostRanks = 4096;
+constexpr int kMostMicroBatches = 100000;
+
+// The product of the sizes, for Mesh::Parse() to check; 1 where it makes no sense.
+int WorldSizeOf(absl::string_view mesh) {
+  int64_t product = 1;
+  for (absl::string_view part : absl::StrSplit(mesh, ',')) {
+    const std::pair<absl::string_view, absl::string_view> sides = absl::StrSplit(part, '=');
+    int64_t size = 0;
+    if (!absl::SimpleAtoi(sides.second, &size) || size < 1 || size > kMostRanks) return 1;
+    product = std::min(kMostRanks + 1, product * size);
+  }
+  return static_cast<int>(product);
+}
+
+}  // namespace
+
+absl::StatusOr<Mesh> ParseMesh(absl::string_view text) {
+  return Mesh::Parse(text, WorldSizeOf(text));
+}
+
+absl::StatusOr<std::vector<int64_t>> ParseMicroBatches(const std::vector<std::string>& texts) {
+  const std::string expected = absl::StrCat("numbers from 1 to ", kMostMicroBatches);
+  std::vector<int64_t> counts;
+  for (const std::string& text : texts) {
+    int64_t& count = counts.emplace_back();
+    if (!absl::SimpleAtoi(text, &count) || count < 1 || count > kMostMicroBatches) {
+      return FlagError("micro_batches", expected, text);
+    }
+  }
+  if (counts.empty()) return FlagError("micro_batches", expected, "");
+  return counts;
+}
+
+absl::StatusOr<std::vector<PipelineSchedule>> ParseSchedules(
+    const std::vector<std::string>& texts) {
+  std::vector<PipelineSchedule> schedules;
+  for (const std::string& text : texts) {
+    GS_ASSIGN_OR_RETURN(schedules.emplace_back(), ParsePipelineSchedule(text));
+  }
+  if (schedules.empty()) return FlagError("pipeline_schedule", "naive, gpipe or 1f1b", "");
+  return schedules;
+}
+
+bool CanBeCut(const PlacedJob& job, const Mesh& mesh) {
+  const int parts = mesh.size(MeshDimension::kPipeline) * mesh.size(MeshDimension::kTensor);
+  const JobSpec& spec = job.spec;
+  if (spec.topology == Topology::kLocal || !spec.consistency.bulk()) return false;
+  if (parts > 1 && spec.codec.compresses()) return false;
+  if (spec.topology == Topology::kRing) return true;
+  return job.placement != Placement::kMixed && job.servers >= parts;
+}
+
+absl::Status CheckZeroOfMesh(int zero, const Mesh& mesh, int64_t micro_batches) {
+  const int shards = mesh.size(MeshDimension::kShard);
+  if (zero == 0 && shards > 1) {
+    return FlagError("zero", absl::StrCat("1 to 3 with shard=", shards, " (--mesh)"), "0");
+  }
+  if (zero < 2) return absl::OkStatus();
+  if (mesh.cuts_model()) {
+    return FlagError("zero", absl::StrCat("0 or 1 with --mesh=", mesh.ToString()),
+                     absl::StrCat(zero));
+  }
+  if (micro_batches == 1) return absl::OkStatus();
+  return FlagError("micro_batches", absl::StrCat("1 with --zero=", zero),
+                   absl::StrCat(micro_batches));
+}
+
+}  // namespace gradsync
