@@ -1,9 +1,9 @@
 #include "benchmarks/prediction/mesh_options.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/flag_error.h"
@@ -53,16 +53,6 @@ absl::StatusOr<std::vector<PredictedJob>> JobsOf(PredictOptions options, const M
   return kept;
 }
 
-absl::Status CheckZeros(const std::vector<std::string>& zeros, const Mesh& mesh,
-                        const std::vector<int64_t>& micro_batches) {
-  for (const std::string& text : zeros) {
-    int zero = 0;
-    if (!absl::SimpleAtoi(text, &zero)) continue;  // refused elsewhere
-    for (int64_t count : micro_batches) GS_RETURN_IF_ERROR(CheckZeroOfMesh(zero, mesh, count));
-  }
-  return absl::OkStatus();
-}
-
 // What is asked of each mesh.
 struct Arrangements {
   std::vector<PipelineSchedule> schedules;
@@ -80,9 +70,15 @@ absl::StatusOr<Arrangements> ArrangementsOf(const MeshFlags& flags) {
   return arrangements;
 }
 
+// What a search has found, and why it left out what it did, the first reason for each --zero.
+struct Found {
+  std::vector<PredictedMesh> list;
+  std::map<int, absl::Status> left_out;
+};
+
 // Adds `next`, whose mesh and job are set, with each schedule, number of micro-batches and split.
 absl::Status AddEach(const Arrangements& asked, const proto::StepProfile& profile,
-                     PredictedMesh next, std::vector<PredictedMesh>* list) {
+                     PredictedMesh next, Found* found) {
   const bool cut = next.mesh.has_pipeline();
   const int stages = next.mesh.size(MeshDimension::kPipeline);
   const int64_t samples = next.global_batch_size / next.mesh.replicas();
@@ -90,13 +86,17 @@ absl::Status AddEach(const Arrangements& asked, const proto::StepProfile& profil
     if (cut) next.schedule = schedule;
     for (int64_t count : asked.micro_batches) {
       next.micro_batches = count;
-      const absl::Status fits = samples == 0 ? absl::OkStatus() : CutBatch(samples, count).status();
-      if (!fits.ok() && asked.search) continue;
-      GS_RETURN_IF_ERROR(fits);
+      absl::Status fits = CheckZeroOfMesh(next.job.placed.zero, next.mesh, count);
+      if (fits.ok() && samples > 0) fits = CutBatch(samples, count).status();
+      if (!fits.ok()) {
+        if (!asked.search) return fits;
+        found->left_out.emplace(next.job.placed.zero, fits);
+        continue;
+      }
       for (const std::string& split : asked.splits) {
         next.split = cut ? split : kAuto;
         GS_RETURN_IF_ERROR(SplitOf(profile, next.split, stages).status());
-        list->push_back(next);
+        found->list.push_back(next);
         if (!cut) break;
       }
     }
@@ -107,8 +107,7 @@ absl::Status AddEach(const Arrangements& asked, const proto::StepProfile& profil
 
 // Adds the jobs of a mesh.
 absl::Status AddMesh(const PredictOptions& options, const Arrangements& asked,
-                     const proto::StepProfile& profile, PredictedMesh next,
-                     std::vector<PredictedMesh>* list) {
+                     const proto::StepProfile& profile, PredictedMesh next, Found* found) {
   const int replicas = next.mesh.replicas();
   if (next.global_batch_size % replicas != 0) {
     if (asked.search) return absl::OkStatus();
@@ -119,7 +118,7 @@ absl::Status AddMesh(const PredictOptions& options, const Arrangements& asked,
   GS_ASSIGN_OR_RETURN(const std::vector<PredictedJob> jobs, JobsOf(options, next.mesh));
   for (const PredictedJob& job : jobs) {
     next.job = job;
-    GS_RETURN_IF_ERROR(AddEach(asked, profile, next, list));
+    GS_RETURN_IF_ERROR(AddEach(asked, profile, next, found));
   }
   return absl::OkStatus();
 }
@@ -144,20 +143,23 @@ absl::StatusOr<std::vector<PredictedMesh>> ListMeshPredictions(
         options.batch_size > 0 ? options.batch_size : std::max(1, profile.batch_size());
     if (next.global_batch_size == 0) next.global_batch_size = workers * batch;
   }
-  std::vector<PredictedMesh> list;
+  Found found;
   for (const std::string& bandwidth : options.bandwidths) {
     PredictOptions at_bandwidth = options;
     at_bandwidth.bandwidths = {bandwidth};
     for (const std::string& text : meshes) {
       GS_ASSIGN_OR_RETURN(next.mesh, ParseMesh(text));
-      GS_RETURN_IF_ERROR(CheckZeros(options.zeros, next.mesh, asked.micro_batches));
       GS_RETURN_IF_ERROR(
           ProfilesOfSlices(profiles, next.mesh.size(MeshDimension::kTensor), flags.split_sequence)
               .status());
-      GS_RETURN_IF_ERROR(AddMesh(at_bandwidth, asked, profile, next, &list));
+      GS_RETURN_IF_ERROR(AddMesh(at_bandwidth, asked, profile, next, &found));
     }
   }
-  if (!list.empty()) return list;
+  for (const auto& [zero, why] : found.left_out) {
+    const auto has = [zero = zero](const PredictedMesh& m) { return m.job.placed.zero == zero; };
+    if (std::none_of(found.list.begin(), found.list.end(), has)) return why;
+  }
+  if (!found.list.empty()) return found.list;
   return FlagError("mesh",
                    "a job that can have stages or slices: ring, or ps with a server for each, bsp",
                    flags.meshes);

@@ -19,7 +19,8 @@ namespace gradsync {
 // stage has one replica and rings were asked for too, all schedules but one without stages, and
 // with "auto" more stages than blocks. Under "auto" a step has the global batch, or as many samples
 // as all workers have with the profile's batch each, and arrangements that cannot cut it evenly
-// among replicas, or into so many micro-batches, are left out. `profiles` are all that there are of
+// among replicas, or into so many micro-batches, or whose owners cannot keep so much for all
+// (--zero), are left out. `profiles` are all that there are of
 // the model, at least one. Pure. Errors: INVALID_ARGUMENT naming the flag; those of
 // CheckHasBlocks().
 absl::StatusOr<std::vector<PredictedMesh>> ListMeshPredictions(

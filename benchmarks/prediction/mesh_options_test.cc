@@ -97,6 +97,28 @@ TEST(MeshOptionsTest, AutoHasTheSlicesThatThereAreProfilesOf) {
   EXPECT_THAT(meshes(true), UnorderedElementsAre("data=8,pipeline=1", "data=4,pipeline=2"));
 }
 
+TEST(MeshOptionsTest, ASearchKeepsTheMeshesOnWhichOwnersCanKeepSoMuch) {
+  PredictOptions options = Ring();
+  options.workers = {"2"};
+  options.zeros = {"0", "2"};
+  MeshFlags flags = Flags("auto");
+  flags.micro_batches = {"1", "4"};
+  const auto list = ListMeshPredictions(options, flags, {ThreeBlocks()});
+  ASSERT_TRUE(list.ok()) << list.status();
+  int sharded = 0;
+  for (const PredictedMesh& each : *list) {
+    if (each.job.placed.zero == 0) continue;
+    ++sharded;
+    EXPECT_EQ(each.mesh.ToString(), "data=2,pipeline=1");
+    EXPECT_EQ(each.micro_batches, 1);
+  }
+  EXPECT_EQ(sharded, 1);
+  EXPECT_EQ(list->size(), 5);
+  flags.micro_batches = {"4"};
+  EXPECT_THAT(std::string(ListMeshPredictions(options, flags, {ThreeBlocks()}).status().message()),
+              HasSubstr("--micro_batches: expected 1 with --zero=2"));
+}
+
 TEST(MeshOptionsTest, AReplicaAloneHasNoServersWhereRingsWereAskedFor) {
   PredictOptions options;
   options.servers = {"2"};
