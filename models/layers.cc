@@ -12,6 +12,7 @@
 #include "ATen/ops/linear.h"
 #include "ATen/ops/ones.h"
 #include "ATen/ops/zeros.h"
+#include "ATen/ops/zeros_like.h"
 #include "c10/core/GradMode.h"
 #include "models/sync_norm.h"
 
@@ -36,6 +37,19 @@ void CheckValues(const at::Tensor& x) {
               "batch normalisation in training: expected more than 1 value per channel, found "
               "input of shape ",
               x.sizes(), "; use a larger batch or image");
+}
+
+// Per channel.
+double ValuesOf(const at::Tensor& x) {
+  return static_cast<double>(x.numel()) / static_cast<double>(x.size(1));
+}
+
+// For one batch alone, whose moments are what is in them afterwards, times momentum.
+NormTensors WithZeroStatistics(NormTensors tensors) {
+  tensors.running_mean = at::zeros_like(tensors.running_mean);
+  tensors.running_var = at::zeros_like(tensors.running_var);
+  tensors.num_batches_tracked = at::zeros_like(tensors.num_batches_tracked);
+  return tensors;
 }
 
 // For a recomputation: what updates the running statistics updates copies.
@@ -98,6 +112,9 @@ at::Tensor BatchNorm2d::Plain(const at::Tensor& x) {
     return SyncNorm(x, recomputing_ ? WithOwnStatistics(tensors_) : tensors_, *exchange_);
   }
   if (is_training()) CheckValues(x);
+  if (is_training() && !recomputing_ && pooling_ && turn_.turns == nullptr) {
+    return NormalisePooled(x);
+  }
   if (!is_training() || recomputing_ || turn_.turns == nullptr) return Normalise(x);
   turn_.turns->Await(turn_.layer, turn_.replica);
   at::Tensor y = Normalise(x);
@@ -114,8 +131,29 @@ at::Tensor BatchNorm2d::Normalise(const at::Tensor& x) {
                         /*momentum=*/0.1, /*eps=*/1e-5, at::globalContext().userEnabledCuDNN());
 }
 
+at::Tensor BatchNorm2d::NormalisePooled(const at::Tensor& x) {
+  const NormTensors own = WithZeroStatistics(tensors_);
+  at::Tensor y = at::batch_norm(x, own.weight, own.bias, own.running_mean, own.running_var,
+                                /*training=*/true, /*momentum=*/1, /*eps=*/1e-5,
+                                at::globalContext().userEnabledCuDNN());
+  pooled_.Add(own.running_mean, own.running_var, ValuesOf(x));
+  return y;
+}
+
+void BatchNorm2d::set_pooling(bool pooling) {
+  if (pooling_ && !pooling) pooled_.Update(tensors_);
+  pooling_ = pooling;
+}
+
 at::Tensor BatchNorm2d::Fused(const at::Tensor& x, const at::Tensor& residual, bool relu) {
   CheckValues(x);
+  if (pooling_ && !recomputing_) {
+    const NormTensors own = WithZeroStatistics(tensors_);
+    at::Tensor y = fused_norm_.Forward(x, residual, relu, own);
+    constexpr double kMomentum = 0.1;
+    pooled_.Add(own.running_mean / kMomentum, own.running_var / kMomentum, ValuesOf(x));
+    return y;
+  }
   return fused_norm_.Forward(x, residual, relu,
                              recomputing_ ? WithOwnStatistics(tensors_) : tensors_);
 }
@@ -141,6 +179,13 @@ void ShareStatistics(const std::vector<torch::nn::Module*>& replicas, Statistics
       ++layer;
     }
   }
+}
+
+void PoolStatistics(torch::nn::Module& model, bool pooling) {
+  for (const auto& module : model.modules(/*include_self=*/false)) {
+    if (auto* norm = module->as<BatchNorm2d>()) norm->set_pooling(pooling);
+  }
+  if (auto* norm = model.as<BatchNorm2d>()) norm->set_pooling(pooling);
 }
 
 int SetMomentExchange(torch::nn::Module& model, MomentExchange* exchange) {

@@ -16,6 +16,7 @@
 #include "ATen/core/Tensor.h"
 #include "models/fused_norm.h"
 #include "models/moment_exchange.h"
+#include "models/pooled_moments.h"
 #include "models/statistics_turns.h"
 #include "torch/nn/module.h"
 
@@ -79,6 +80,11 @@ class BatchNorm2d : public torch::nn::Module {
   // or of itself; and in training, without an exchange, they are updated when `turn` says so.
   void ShareStatistics(const BatchNorm2d& first, const StatisticsTurn& turn);
 
+  // While set, forward() in training notes the moments of its batches and leaves the buffers alone;
+  // when it is no longer, they are updated once, as by one batch of all (models/pooled_moments.h).
+  // Not with an exchange or turns, which update them with each batch all the same.
+  void set_pooling(bool pooling);
+
   // Whether Fused() may be called with `x`: in training, on a GPU, in channels-last format.
   bool Fuses(const at::Tensor& x) const {
     return fused_ && exchange_ == nullptr && turn_.turns == nullptr && is_training() &&
@@ -91,8 +97,11 @@ class BatchNorm2d : public torch::nn::Module {
  private:
   at::Tensor Plain(const at::Tensor& x);
   at::Tensor Normalise(const at::Tensor& x);
+  at::Tensor NormalisePooled(const at::Tensor& x);
 
   bool fused_ = false;
+  bool pooling_ = false;
+  PooledMoments pooled_;
   MomentExchange* exchange_ = nullptr;
   StatisticsTurn turn_;
   bool recomputing_ = false;
@@ -102,6 +111,9 @@ class BatchNorm2d : public torch::nn::Module {
 
 // Sets the exchange of all BatchNorm2d in `model`; returns how many there are.
 int SetMomentExchange(torch::nn::Module& model, MomentExchange* exchange);
+
+// Of all BatchNorm2d in `model`, or of itself, set_pooling().
+void PoolStatistics(torch::nn::Module& model, bool pooling);
 
 // Lets `replicas` of one model, of which all but the first may have lost their running statistics
 // afterwards, share those of the first, in turns. They must be alike. `turns` must outlive their

@@ -98,13 +98,16 @@ TEST(PipelineTest, FewerMicroBatchesThanStagesAndASmallLastOne) {
 TEST(PipelineTest, EvaluatesTheWholeModelWithItsRunningStatistics) {
   const Flags flags = With(
       SmallResNet(), {"--evaluate", "--batch_size=50", "--data=synthetic:8", "--stem=imagenet"});
-  WorkerProcesses alone({With(flags, {"--accumulate=2"})});
+  WorkerProcesses alone({With(flags, {"--mesh=data=1", "--micro_batches=2"})});
   const std::string expected = LastAfter(alone[0], "test loss ");
   EXPECT_THAT(expected, HasSubstr("accuracy"));
   WorkerProcesses job(
       std::vector<Flags>(2, Stages(2, With(flags, {"--micro_batches=2", "--split=4"}))));
   EXPECT_EQ(LastAfter(job[0], "test loss "), expected);
   EXPECT_EQ(LastAfter(job[1], "test loss "), "");
+  // Which are those of the whole step, and not of one batch after the other.
+  WorkerProcesses accumulated({With(flags, {"--accumulate=2"})});
+  EXPECT_NE(LastAfter(accumulated[0], "test loss "), expected);
 }
 
 TEST(PipelineTest, ALostStageIsNamedOnAllOthers) {

@@ -412,7 +412,9 @@ class TrainerImpl : public Trainer {
       const bool finite = scaler_->scale() <= std::numeric_limits<float>::max();
       loss_scale_.fill_(finite ? scaler_->scale() : std::numeric_limits<double>::infinity());
     }
+    if (options_.pool_statistics) PoolStatistics(*model_, true);
     const absl::Status computed = ComputeGradients(step, report);
+    if (options_.pool_statistics) PoolStatistics(*model_, false);
     // LibTorch's words about it have lost the code.
     if (moments_ != nullptr) GS_RETURN_IF_ERROR(moments_->status());
     GS_RETURN_IF_ERROR(share_->status());

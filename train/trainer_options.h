@@ -48,6 +48,9 @@ struct TrainerOptions {
   // Batches per step (accumulation.h). Each counts as its mean, whatever its size, over as many as
   // the step has.
   int64_t accumulate = 1;
+  // BatchNorm updates its running statistics once per step, by all of its batches together
+  // (models/pooled_moments.h), instead of with each. Not with `data_parallel` or `sync_batchnorm`.
+  bool pool_statistics = false;
   // Replicas of the model in this process (data_parallel_step.h), among which each batch is cut into
   // equal parts; each part then counts as a batch does with `accumulate`. On the CPU, in fp32.
   int data_parallel = 1;

@@ -32,7 +32,8 @@ ABSL_FLAG(std::string, pipeline_schedule, kSchedule,
           "(all forwards, then all backwards) or 1f1b (in turns, which needs less memory)");
 ABSL_FLAG(int64_t, micro_batches, 1,
           "with --mesh: batches of --batch_size that make a step, and of which several are under "
-          "way in a pipeline; the same bits as --accumulate of as many in one process");
+          "way in a pipeline; the same parameters as with --accumulate of as many in one process, and "
+          "running statistics of BatchNorm as of one batch of all");
 ABSL_FLAG(std::string, split, kSplit,
           "with stages: the blocks (--describe_model) before which stages begin, as 4,7; or auto, "
           "by the time that each block takes on rank 0");
@@ -56,6 +57,7 @@ absl::Status PipelineFromFlags(JobOptions* job) {
     return FlagError("accumulate", "1 with --micro_batches", absl::StrCat(job->trainer.accumulate));
   }
   if (micro_batches > 1) job->trainer.accumulate = micro_batches;
+  job->trainer.pool_statistics = micro_batches > 1;
   if (pipeline.mesh.has_pipeline()) return absl::OkStatus();
   for (const auto& [flag, plain, found] :
        {std::make_tuple("pipeline_schedule", kSchedule, absl::GetFlag(FLAGS_pipeline_schedule)),
