@@ -29,6 +29,7 @@
 #include "base/status_macros.h"
 #include "benchmarks/options/command_line.h"
 #include "benchmarks/options/flag_checks.h"
+#include "benchmarks/options/mesh_flags.h"
 #include "benchmarks/prediction/fit_probe.h"
 #include "benchmarks/prediction/mesh_options.h"
 #include "benchmarks/prediction/mesh_prediction.h"
@@ -279,6 +280,7 @@ absl::Status PredictMeshes(int argc, char** argv) {
 
 absl::Status Predict(int argc, char** argv) {
   if (!absl::GetFlag(FLAGS_mesh).empty()) return PredictMeshes(argc, argv);
+  GS_RETURN_IF_ERROR(CheckNoMesh(MeshesFromFlags()));
   if (absl::GetFlag(FLAGS_sequence_parallel)) {
     return FlagError("sequence_parallel", "false without slices (--mesh=tensor=N)", "true");
   }

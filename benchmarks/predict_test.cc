@@ -147,6 +147,8 @@ TEST(PredictTest, WhatOwnersKeepIsPredictedForAnyModelThatHasBlocks) {
               ElementsAre(HasSubstr("--zero: expected 0 or 1 with more than 64 workers")));
   EXPECT_THAT(Predict({"--zero=3", "--compression=bf16"}).errors,
               ElementsAre(HasSubstr("--zero: expected 0 to 2 with --compression")));
+  EXPECT_THAT(Predict({"--model=resnet18", "--split=4"}).errors,
+              ElementsAre(HasSubstr("--split: expected none without --mesh, found \"4\"")));
   EXPECT_THAT(Predict({"--model=resnet18", "--zero=2", "--mesh=pipeline=2"}).errors,
               ElementsAre(HasSubstr("--zero: expected 0 or 1 with --mesh")));
 }

@@ -42,6 +42,7 @@
 #include "base/status_macros.h"
 #include "benchmarks/network/measured_sweep_main.h"
 #include "benchmarks/options/command_line.h"
+#include "benchmarks/options/mesh_flags.h"
 #include "benchmarks/prediction/fit_probe.h"
 #include "benchmarks/prediction/mesh_options.h"
 #include "benchmarks/profiles/block_recorder.h"
@@ -284,6 +285,7 @@ MeshFlags MeshesFromFlags() {
 absl::StatusOr<Sweep> PrepareSweep(const char* argv0) {
   Sweep sweep;
   if (absl::GetFlag(FLAGS_mesh).empty()) {
+    GS_RETURN_IF_ERROR(CheckNoMesh(MeshesFromFlags()));
     GS_ASSIGN_OR_RETURN(sweep.cases, ListReplayCases(SweepFromFlags()));
   } else {
     GS_ASSIGN_OR_RETURN(sweep.meshes, ListMeshCases(SweepFromFlags(), MeshesFromFlags()));

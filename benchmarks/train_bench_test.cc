@@ -286,6 +286,7 @@ TEST(TrainBenchTest, BadFlagsAndFilesAreOneLineAndExitCodeTwo) {
       {"--record=/tmp/x", "--sequence_parallel"},
       {"--replay=" + good, "--sequence_parallel"},
       {"--replay=" + good, "--mesh=tensor=2"},
+      {"--replay=" + good, "--micro_batches=8"},
       {"--replay=" + good, "--mesh=shard=2", "--zero=2", "--micro_batches=1"}};
   for (const std::vector<std::string>& flags : lines) {
     const Outcome outcome = RunBench(flags);

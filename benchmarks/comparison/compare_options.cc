@@ -201,6 +201,7 @@ absl::StatusOr<std::vector<Configuration>> ListMeshes(const CompareOptions& opti
 // Without a mesh.
 absl::StatusOr<std::vector<Configuration>> ListWhole(const CompareOptions& options,
                                                      const JobSweep& sweep) {
+  GS_RETURN_IF_ERROR(CheckNoMesh(options.mesh));
   GS_ASSIGN_OR_RETURN(const Straggler straggler, Straggler::Parse(options.straggler));
   for (int n : sweep.workers) GS_RETURN_IF_ERROR(straggler.CheckWorkers(n));
   GS_ASSIGN_OR_RETURN(const std::vector<int> replicas,

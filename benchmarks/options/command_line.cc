@@ -25,8 +25,8 @@ std::vector<FlagTopic> BenchmarkTopics() {
   return {
       {"What is measured", {"train", "record", "replay", "contestants", "pytorch"}},
       {"Jobs",
-       {"topology", "link", "workers", "servers", "replicas", "placement", "server_weights",
-        "update", "zero", "consistency", "compression", "connections"}},
+       {"topology", "link", "workers", "data_parallel", "servers", "replicas", "placement",
+        "server_weights", "update", "zero", "consistency", "compression", "connections"}},
       {"Stages and slices of a model on several ranks",
        {"mesh", "pipeline_schedule", "micro_batches", "split", "sequence_parallel"}},
       {"Network", {"bandwidth", "emulate", "tcp"}},

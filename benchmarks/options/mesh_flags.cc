@@ -1,10 +1,12 @@
 #include "benchmarks/options/mesh_flags.h"
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "base/flag_error.h"
 #include "base/status_macros.h"
@@ -28,6 +30,20 @@ int WorldSizeOf(absl::string_view mesh) {
 }
 
 }  // namespace
+
+absl::Status CheckNoMesh(const MeshFlags& flags) {
+  const MeshFlags plain;
+  const std::tuple<absl::string_view, std::string, std::string> lists[] = {
+      {"pipeline_schedule", absl::StrJoin(plain.schedules, ","),
+       absl::StrJoin(flags.schedules, ",")},
+      {"micro_batches", absl::StrJoin(plain.micro_batches, ","),
+       absl::StrJoin(flags.micro_batches, ",")},
+      {"split", plain.splits, flags.splits}};
+  for (const auto& [flag, expected, found] : lists) {
+    if (found != expected) return FlagError(flag, "none without --mesh", found);
+  }
+  return absl::OkStatus();
+}
 
 absl::StatusOr<Mesh> ParseMesh(absl::string_view text) {
   return Mesh::Parse(text, WorldSizeOf(text));

@@ -31,6 +31,9 @@ struct MeshFlags {
   bool split_sequence = false;  // --sequence_parallel
 };
 
+// Whether nothing was asked of a mesh where there is none.
+absl::Status CheckNoMesh(const MeshFlags& flags);
+
 // A mesh with as many ranks as its sizes make.
 absl::StatusOr<Mesh> ParseMesh(absl::string_view text);
 

@@ -4,6 +4,7 @@
 #include <map>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/flag_error.h"
@@ -51,6 +52,16 @@ absl::StatusOr<std::vector<PredictedJob>> JobsOf(PredictOptions options, const M
     kept.push_back(job);
   }
   return kept;
+}
+
+absl::Status CheckZeros(const std::vector<std::string>& zeros, const Mesh& mesh,
+                        const std::vector<int64_t>& micro_batches) {
+  for (const std::string& text : zeros) {
+    int zero = 0;
+    if (!absl::SimpleAtoi(text, &zero)) continue;  // refused elsewhere
+    for (int64_t count : micro_batches) GS_RETURN_IF_ERROR(CheckZeroOfMesh(zero, mesh, count));
+  }
+  return absl::OkStatus();
 }
 
 // What is asked of each mesh.
@@ -149,6 +160,9 @@ absl::StatusOr<std::vector<PredictedMesh>> ListMeshPredictions(
     at_bandwidth.bandwidths = {bandwidth};
     for (const std::string& text : meshes) {
       GS_ASSIGN_OR_RETURN(next.mesh, ParseMesh(text));
+      if (!asked.search) {
+        GS_RETURN_IF_ERROR(CheckZeros(options.zeros, next.mesh, asked.micro_batches));
+      }
       GS_RETURN_IF_ERROR(
           ProfilesOfSlices(profiles, next.mesh.size(MeshDimension::kTensor), flags.split_sequence)
               .status());
