@@ -93,6 +93,8 @@ def options(run):
         parts.append(codec(run))
     if consistency(run):
         parts.append(consistency(run))
+    if arrangement(run):
+        parts.append(arrangement(run))
     return parts
 
 

@@ -39,6 +39,23 @@ def main_job(runs):
     return max(map(job_apart_from_network, weak_first), key=lambda key: sizes[key], default=None)
 
 
+def replicas(run):
+    """Ranks that train on other samples (group/mesh.h)."""
+    if not run.mesh:
+        return run.workers
+    sizes = dict(part.split("=") for part in run.mesh.split(","))
+    return int(sizes.get("data", 1)) * int(sizes.get("shard", 1))
+
+
+def slices(run):
+    return int(dict(part.split("=") for part in run.mesh.split(",")).get("tensor", 1)) if run.mesh else 1
+
+
+def spread(run):
+    """How the model is spread over ranks, which is not what topologies differ in."""
+    return run.mesh, run.pipeline_schedule, run.micro_batches, run.data_parallel
+
+
 def hosts(run):
     """Hosts of an emulated network that the run's processes are on (benchmarks/options/placed_job.h)."""
     return run.workers + (run.servers if run.placement in ("dedicated", "mixed") else 0)
@@ -159,11 +176,11 @@ def _contests_of(runs):
 
 
 def contests(runs, by_link=False):
-    """One for each job, number of workers from 2 and codec (and link, if asked for), of usable runs under bsp."""
+    """One for each job, number of workers from 2, codec and mesh (and link, if asked for), of usable runs under bsp."""
     groups = collections.defaultdict(list)
     for run in runs:
         if usable(run) and run.workers >= 2 and run.library in ("", "gradsync") and not names.consistency(run):
-            groups[(job_key(run), run.workers, names.codec(run), run.link if by_link else "")].append(run)
+            groups[(job_key(run), run.workers, names.codec(run), spread(run), run.link if by_link else "")].append(run)
     found = [c for group in groups.values() for c in _contests_of(group)]
     return sorted((c for c in found if c is not None), key=lambda c: (
         c.winner.model, c.winner.profile, c.winner.straggler, job(c.winner).strong, job(c.winner).batch,
@@ -182,9 +199,10 @@ def _bits_group(run):
     # A ring rounds at every hop and a server once.
     codec = (run.topology, names.codec(run)) if names.codec(run) else ()
     # A replayed step ends with gradients or parameters, as the update's place has it.
-    replay = (run.profile, run.update, run.bucket_bytes) if run.profile else ()
-    return (run.model, run.data, run.threads, run.steps, run.batch_size, run.workers, codec, replay,
-            names.computation(run))
+    replay = (run.profile, run.update, run.bucket_bytes, run.mesh, run.split) if run.profile else ()
+    # Stages change no bits; slices and replicas in a process add up other parts.
+    parts = (replicas(run), run.micro_batches, slices(run), run.data_parallel)
+    return (run.model, run.data, run.threads, run.steps, run.batch_size, parts, codec, replay, names.computation(run))
 
 
 @dataclasses.dataclass
@@ -229,11 +247,16 @@ def bits(runs):
                     by_hash[params].append(name)
         if len(by_hash) > 1:
             sides = sorted(by_hash.values(), key=len)
-            differences.append(f"with {names.count(group[0].workers, 'worker')}: "
+            differences.append(f"with {names.count(replicas(group[0]), 'replica' if group[0].mesh else 'worker')}: "
                                + " against ".join(names.joined(side) for side in sides))
     wrong = [f"{names.count(int(run.wrong), 'element')} of {names.sentence(run)} with "
              f"{names.count(run.workers, 'worker')}" for run in runs if run.wrong > 0]
     return Bits(not differences and not wrong, sum(map(len, groups.values())), differences, left_out, wrong)
+
+
+def _weight(c):
+    """Most workers come first, and of those on several meshes the whole models, then the fastest."""
+    return c.workers, not c.winner.mesh, c.winner.samples_per_s if c.winner.mesh else 0
 
 
 def headline_contests(runs):
@@ -244,7 +267,7 @@ def headline_contests(runs):
     best = {}
     for c in of_main:
         key = (c.winner.bandwidth, c.more_hosts)
-        if key not in best or c.workers > best[key].workers:
+        if key not in best or _weight(c) > _weight(best[key]):
             best[key] = c
     return list(best.values())
 

@@ -89,6 +89,24 @@ class SentenceTest(unittest.TestCase):
         self.assertIn("but the parameters DIFFER with 2 workers: 2 dedicated parameter servers over gRPC against ",
                       text)
 
+    def test_stages_end_with_the_bits_of_their_replicas_and_topologies_are_compared_mesh_by_mesh(self):
+        whole = {"mesh": "data=2", "micro_batches": 4}
+        stages = {"mesh": "data=2,pipeline=2", "micro_batches": 4, "pipeline_schedule": "1f1b", "split": "5"}
+        alone = {"mesh": "pipeline=2", "micro_batches": 4, "pipeline_schedule": "1f1b", "split": "5"}
+        runs = [run("ring", 2, 100, **whole), run("ring", 4, 120, **stages), run("ps", 4, 90, 2, **stages),
+                run("ring", 4, 60, **{**stages, "pipeline_schedule": "gpipe"}),
+                run("ring", 2, 200, params_sha256=OTHER_HASH, **alone),
+                run("ring", 2, 200, params_sha256="02" * 32, data_parallel=2)]
+        found = verdict.bits(parse(*runs).runs)
+        self.assertEqual((found.agree, found.compared), (True, 4))
+        contests = verdict.contests(parse(*runs).runs)
+        self.assertEqual([(c.winner.topology, c.loser.topology, c.loser.pipeline_schedule) for c in contests],
+                         [("ps", "ring", "1f1b")])
+        text = self.sentence(*runs)
+        self.assertIn("(data=2,pipeline=2, 1f1b, 4 micro-batches, cut before 5)", text)
+        runs[1]["params_sha256"] = OTHER_HASH
+        self.assertIn("DIFFER with 2 replicas: the ring over gRPC (data=2,pipeline=2, 1f1b, ", self.sentence(*runs))
+
     def test_runs_that_need_not_agree_are_not_compared(self):
         found = verdict.bits(parse(
             run("ring", 3, 100), run("ring", 3, 100, link="gloo", own_order=True, params_sha256=OTHER_HASH),
