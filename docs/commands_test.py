@@ -305,7 +305,11 @@ class Runner:
             return program.small
         # The slow worker must be one of those that are left.
         slow = ("--straggler=1:2",) if any(re.match(r"--straggler=\d", word) for word in arguments) else ()
-        return [*program.small, *more, *slow]
+        small = program.small
+        if target == "//benchmarks:compare" and any(word.startswith("--mesh=") for word in arguments):
+            # It says itself how many workers, and needs a server for each stage.
+            small = [word for word in small if not word.startswith(("--workers=", "--servers="))]
+        return [*small, *more, *slow]
 
     def small_after(self, program, after):
         # A folder of images is small already, and its flags are for no other data.
