@@ -207,9 +207,9 @@ class Study:
 
 def main(argv):
     args = parse(argv)
-    args.out = out_folder(args.out)
     study = Study(args)
     try:
+        args.out = out_folder(args.out)
         for name in args.studies:
             getattr(study, name)()
             study.say()

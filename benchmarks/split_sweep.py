@@ -161,8 +161,8 @@ def sweep(args):
 
 def main(argv):
     args = parse(argv)
-    args.out = out_folder(args.out)
     try:
+        args.out = out_folder(args.out)
         sweep(args)
     except (Failed, OSError) as error:
         print(f"split_sweep: {error}", file=sys.stderr)

@@ -101,23 +101,9 @@ absl::Status CheckData(const CompareOptions& options) {
   return absl::OkStatus();
 }
 
-// What jobs on meshes are made of, each value by itself.
-struct MeshSweep {
-  std::vector<Mesh> meshes;
-  std::vector<PipelineSchedule> schedules;
-  std::vector<int64_t> micro_batches;
-  std::vector<std::string> splits;
-};
-
-absl::StatusOr<MeshSweep> ParseMeshSweep(const MeshFlags& flags) {
-  MeshSweep sweep;
-  for (absl::string_view text : absl::StrSplit(flags.meshes, ';')) {
-    GS_ASSIGN_OR_RETURN(sweep.meshes.emplace_back(), ParseMesh(text));
-  }
-  GS_ASSIGN_OR_RETURN(sweep.schedules, ParseSchedules(flags.schedules));
-  GS_ASSIGN_OR_RETURN(sweep.micro_batches, ParseMicroBatches(flags.micro_batches));
-  sweep.splits = absl::StrSplit(flags.splits, ';');
-  return sweep;
+// Of emulated networks; "" where there is none.
+std::vector<std::string> BandwidthsOf(const CompareOptions& options) {
+  return options.bandwidths.empty() ? std::vector<std::string>{""} : options.bandwidths;
 }
 
 // Of a micro-batch.
@@ -137,7 +123,7 @@ absl::StatusOr<int64_t> MicroBatchSize(const CompareOptions& options, const Mesh
 }
 
 // Adds `job` on this mesh with each schedule, number of micro-batches and split.
-absl::Status AddArrangements(const CompareOptions& options, const MeshSweep& sweep,
+absl::Status AddArrangements(const CompareOptions& options, const MeshLists& lists,
                              const Mesh& mesh, const PlacedJob& job,
                              std::vector<Configuration>* all) {
   const std::vector<PipelineSchedule> one = {PipelineSchedule::kOneForwardOneBackward};
@@ -146,13 +132,13 @@ absl::Status AddArrangements(const CompareOptions& options, const MeshSweep& swe
   next.job = job;
   Arrangement& how = next.job.arrangement;
   how.mesh = mesh.ToString();
-  for (PipelineSchedule schedule : mesh.has_pipeline() ? sweep.schedules : one) {
+  for (PipelineSchedule schedule : mesh.has_pipeline() ? lists.schedules : one) {
     if (mesh.has_pipeline()) how.schedule = std::string(PipelineScheduleName(schedule));
-    for (int64_t count : sweep.micro_batches) {
+    for (int64_t count : lists.micro_batches) {
       GS_RETURN_IF_ERROR(CheckZeroOfMesh(job.zero, mesh, count));
       how.micro_batches = static_cast<int>(count);
       GS_ASSIGN_OR_RETURN(next.batch_size, MicroBatchSize(options, mesh, count));
-      for (const std::string& split : mesh.has_pipeline() ? sweep.splits : uncut) {
+      for (const std::string& split : mesh.has_pipeline() ? lists.splits : uncut) {
         next.split = split;
         all->push_back(next);
       }
@@ -163,7 +149,11 @@ absl::Status AddArrangements(const CompareOptions& options, const MeshSweep& swe
 
 absl::StatusOr<std::vector<Configuration>> ListMeshes(const CompareOptions& options,
                                                       JobSweep sweep) {
-  GS_ASSIGN_OR_RETURN(const MeshSweep meshes, ParseMeshSweep(options.mesh));
+  GS_ASSIGN_OR_RETURN(const MeshLists lists, ParseMeshLists(options.mesh));
+  std::vector<Mesh> meshes;
+  for (absl::string_view text : absl::StrSplit(options.mesh.meshes, ';')) {
+    GS_ASSIGN_OR_RETURN(meshes.emplace_back(), ParseMesh(text));
+  }
   if (options.replicas != std::vector<std::string>{"1"}) {
     return FlagError("data_parallel", "1 with --mesh", absl::StrJoin(options.replicas, ","));
   }
@@ -175,23 +165,19 @@ absl::StatusOr<std::vector<Configuration>> ListMeshes(const CompareOptions& opti
                      absl::StrJoin(options.workers, ","));
   }
   sweep.workers.clear();
-  for (const Mesh& mesh : meshes.meshes) sweep.workers.push_back(mesh.world_size());
+  for (const Mesh& mesh : meshes) sweep.workers.push_back(mesh.world_size());
   std::vector<Configuration> all;
   std::vector<PlacedJob> jobs;
-  const std::vector<std::string> here = {""};
-  for (const std::string& bandwidth : options.bandwidths.empty() ? here : options.bandwidths) {
-    for (const Mesh& mesh : meshes.meshes) {
+  for (const std::string& bandwidth : BandwidthsOf(options)) {
+    for (const Mesh& mesh : meshes) {
       const size_t before = all.size();
       for (const PlacedJob& job : ListJobs(sweep, mesh.world_size(), bandwidth)) {
         if (!CanBeCut(job, mesh)) continue;
-        GS_RETURN_IF_ERROR(AddArrangements(options, meshes, mesh, job, &all));
+        GS_RETURN_IF_ERROR(AddArrangements(options, lists, mesh, job, &all));
         jobs.push_back(job);
       }
       if (all.size() > before) continue;
-      return FlagError("mesh",
-                       "a job that can have stages or slices: ring, or ps with a server for each, "
-                       "bsp, no compression",
-                       mesh.ToString());
+      return NoJobOfMesh(mesh.ToString());
     }
   }
   GS_RETURN_IF_ERROR(CheckAllOccur(sweep, jobs));
@@ -208,8 +194,7 @@ absl::StatusOr<std::vector<Configuration>> ListWhole(const CompareOptions& optio
                       ParseCounts("data_parallel", options.replicas, kNoMost));
   std::vector<Configuration> all;
   std::vector<PlacedJob> jobs;
-  const std::vector<std::string> here = {""};
-  for (const std::string& bandwidth : options.bandwidths.empty() ? here : options.bandwidths) {
+  for (const std::string& bandwidth : BandwidthsOf(options)) {
     for (int n : sweep.workers) {
       GS_ASSIGN_OR_RETURN(int64_t batch_size,
                           BatchPerWorker(options.batch_size, options.global_batch_size, n));

@@ -61,8 +61,9 @@ Mesh MeshOf(const proto::Run& run) {
 // "2 workers"; on meshes those that train on other samples, with how many micro-batches they do so.
 std::string Trainers(const proto::Run& run) {
   if (run.mesh().empty()) return Count(run.workers(), "worker");
-  return absl::StrCat(Count(MeshOf(run).replicas(), "replica"), " of ", run.micro_batches(),
-                      run.micro_batches() == 1 ? " micro-batch" : " micro-batches");
+  Arrangement batches;
+  batches.micro_batches = run.micro_batches();
+  return absl::StrCat(Count(MeshOf(run).replicas(), "replica"), " of ", Describe(batches));
 }
 
 // Runs that have to end with the same bits: all topologies without compression, but one topology

@@ -10,7 +10,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/optional.h"
 #include "base/status_macros.h"
-#include "benchmarks/options/mesh_flags.h"
 #include "benchmarks/options/shared_gpu.h"
 #include "benchmarks/records/aggregate.h"
 #include "benchmarks/records/machine_load.h"
@@ -56,9 +55,9 @@ absl::Status CheckOwnersKeep(const PlacedJob& job, const proto::WorkerMetrics& r
 }
 
 // So does how the model was spread. To workers a mesh that leaves it whole is only --accumulate.
-absl::Status CheckArrangement(const Arrangement& asked, const proto::WorkerMetrics& ran) {
+absl::Status CheckArrangement(const Arrangement& asked, const Mesh& mesh,
+                              const proto::WorkerMetrics& ran) {
   Arrangement expected = asked;
-  GS_ASSIGN_OR_RETURN(const Mesh mesh, ParseMesh(asked.mesh));
   const bool whole = !mesh.cuts_model();
   if (whole) expected.mesh.clear();
   Arrangement found;
@@ -119,15 +118,15 @@ absl::StatusOr<proto::Run> RunTrainingJob(
   GS_ASSIGN_OR_RETURN(const MeasuredJob<proto::WorkerMetrics> measured,
                       RunMeasuredJob<proto::WorkerMetrics>(job, programs, std::move(processes)));
   GS_ASSIGN_OR_RETURN(proto::Run run, AggregateRun(measured.ranks, measured.servers));
+  GS_ASSIGN_OR_RETURN(const Mesh mesh, Mesh::Parse(job.arrangement.mesh, job.workers));
   for (const proto::WorkerMetrics& rank : measured.ranks) {
     GS_RETURN_IF_ERROR(CheckOwnersKeep(job, rank));
-    GS_RETURN_IF_ERROR(CheckArrangement(job.arrangement, rank));
+    GS_RETURN_IF_ERROR(CheckArrangement(job.arrangement, mesh, rank));
   }
   SetPlaced(job, &run);
   SetArrangement(job.arrangement, &run);
   run.set_nccl_chosen(measured.nccl_chosen);
   if (!job.bandwidth.empty()) {
-    GS_ASSIGN_OR_RETURN(const Mesh mesh, Mesh::Parse(job.arrangement.mesh, job.workers));
     SetWire(PayloadByHost(CountedPayload(measured.ranks, measured.servers),
                           FlowsByShards(measured.ranks, measured.servers, mesh), HostsOf(job)),
             &run);

@@ -29,26 +29,6 @@ int WorldSizeOf(absl::string_view mesh) {
   return static_cast<int>(product);
 }
 
-}  // namespace
-
-absl::Status CheckNoMesh(const MeshFlags& flags) {
-  const MeshFlags plain;
-  const std::tuple<absl::string_view, std::string, std::string> lists[] = {
-      {"pipeline_schedule", absl::StrJoin(plain.schedules, ","),
-       absl::StrJoin(flags.schedules, ",")},
-      {"micro_batches", absl::StrJoin(plain.micro_batches, ","),
-       absl::StrJoin(flags.micro_batches, ",")},
-      {"split", plain.splits, flags.splits}};
-  for (const auto& [flag, expected, found] : lists) {
-    if (found != expected) return FlagError(flag, "none without --mesh", found);
-  }
-  return absl::OkStatus();
-}
-
-absl::StatusOr<Mesh> ParseMesh(absl::string_view text) {
-  return Mesh::Parse(text, WorldSizeOf(text));
-}
-
 absl::StatusOr<std::vector<int64_t>> ParseMicroBatches(const std::vector<std::string>& texts) {
   const std::string expected = absl::StrCat("numbers from 1 to ", kMostMicroBatches);
   std::vector<int64_t> counts;
@@ -72,6 +52,34 @@ absl::StatusOr<std::vector<PipelineSchedule>> ParseSchedules(
   return schedules;
 }
 
+}  // namespace
+
+absl::Status CheckNoMesh(const MeshFlags& flags) {
+  const MeshFlags plain;
+  const std::tuple<absl::string_view, std::string, std::string> lists[] = {
+      {"pipeline_schedule", absl::StrJoin(plain.schedules, ","),
+       absl::StrJoin(flags.schedules, ",")},
+      {"micro_batches", absl::StrJoin(plain.micro_batches, ","),
+       absl::StrJoin(flags.micro_batches, ",")},
+      {"split", plain.splits, flags.splits}};
+  for (const auto& [flag, expected, found] : lists) {
+    if (found != expected) return FlagError(flag, "none without --mesh", found);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Mesh> ParseMesh(absl::string_view text) {
+  return Mesh::Parse(text, WorldSizeOf(text));
+}
+
+absl::StatusOr<MeshLists> ParseMeshLists(const MeshFlags& flags) {
+  MeshLists lists;
+  GS_ASSIGN_OR_RETURN(lists.schedules, ParseSchedules(flags.schedules));
+  GS_ASSIGN_OR_RETURN(lists.micro_batches, ParseMicroBatches(flags.micro_batches));
+  lists.splits = absl::StrSplit(flags.splits, ';');
+  return lists;
+}
+
 bool CanBeCut(const PlacedJob& job, const Mesh& mesh) {
   const int parts = mesh.size(MeshDimension::kPipeline) * mesh.size(MeshDimension::kTensor);
   const JobSpec& spec = job.spec;
@@ -79,6 +87,13 @@ bool CanBeCut(const PlacedJob& job, const Mesh& mesh) {
   if (parts > 1 && spec.codec.compresses()) return false;
   if (spec.topology == Topology::kRing) return true;
   return job.placement != Placement::kMixed && job.servers >= parts;
+}
+
+absl::Status NoJobOfMesh(absl::string_view meshes) {
+  return FlagError("mesh",
+                   "a job that can have stages or slices: ring, or ps with a server for each, bsp, "
+                   "no compression",
+                   meshes);
 }
 
 absl::Status CheckZeroOfMesh(int zero, const Mesh& mesh, int64_t micro_batches) {

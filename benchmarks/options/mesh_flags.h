@@ -37,11 +37,19 @@ absl::Status CheckNoMesh(const MeshFlags& flags);
 // A mesh with as many ranks as its sizes make.
 absl::StatusOr<Mesh> ParseMesh(absl::string_view text);
 
-absl::StatusOr<std::vector<int64_t>> ParseMicroBatches(const std::vector<std::string>& texts);
-absl::StatusOr<std::vector<PipelineSchedule>> ParseSchedules(const std::vector<std::string>& texts);
+// What is asked of each mesh.
+struct MeshLists {
+  std::vector<PipelineSchedule> schedules;
+  std::vector<int64_t> micro_batches;
+  std::vector<std::string> splits;
+};
+absl::StatusOr<MeshLists> ParseMeshLists(const MeshFlags& flags);
 
 // Whether `job`, which is one on its own, can be the job of this mesh (docs/parallelism.md).
 bool CanBeCut(const PlacedJob& job, const Mesh& mesh);
+
+// Why there is nothing where CanBeCut() was false of all jobs.
+absl::Status NoJobOfMesh(absl::string_view meshes);
 
 // Whether owners keep so much for all on this mesh, with so many micro-batches (docs/sharding.md).
 absl::Status CheckZeroOfMesh(int zero, const Mesh& mesh, int64_t micro_batches);

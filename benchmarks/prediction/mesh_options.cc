@@ -65,21 +65,9 @@ absl::Status CheckZeros(const std::vector<std::string>& zeros, const Mesh& mesh,
 }
 
 // What is asked of each mesh.
-struct Arrangements {
-  std::vector<PipelineSchedule> schedules;
-  std::vector<int64_t> micro_batches;
-  std::vector<std::string> splits;
+struct Asked : MeshLists {
   bool search = false;  // what cannot be is left out
 };
-
-absl::StatusOr<Arrangements> ArrangementsOf(const MeshFlags& flags) {
-  Arrangements arrangements;
-  GS_ASSIGN_OR_RETURN(arrangements.schedules, ParseSchedules(flags.schedules));
-  GS_ASSIGN_OR_RETURN(arrangements.micro_batches, ParseMicroBatches(flags.micro_batches));
-  arrangements.splits = absl::StrSplit(flags.splits, ';');
-  arrangements.search = flags.meshes == kAuto;
-  return arrangements;
-}
 
 // What a search has found, and why it left out what it did, the first reason for each --zero.
 struct Found {
@@ -88,7 +76,7 @@ struct Found {
 };
 
 // Adds `next`, whose mesh and job are set, with each schedule, number of micro-batches and split.
-absl::Status AddEach(const Arrangements& asked, const proto::StepProfile& profile,
+absl::Status AddEach(const Asked& asked, const proto::StepProfile& profile,
                      PredictedMesh next, Found* found) {
   const bool cut = next.mesh.has_pipeline();
   const int stages = next.mesh.size(MeshDimension::kPipeline);
@@ -117,7 +105,7 @@ absl::Status AddEach(const Arrangements& asked, const proto::StepProfile& profil
 }
 
 // Adds the jobs of a mesh.
-absl::Status AddMesh(const PredictOptions& options, const Arrangements& asked,
+absl::Status AddMesh(const PredictOptions& options, const Asked& asked,
                      const proto::StepProfile& profile, PredictedMesh next, Found* found) {
   const int replicas = next.mesh.replicas();
   if (next.global_batch_size % replicas != 0) {
@@ -141,7 +129,9 @@ absl::StatusOr<std::vector<PredictedMesh>> ListMeshPredictions(
     const std::vector<proto::StepProfile>& profiles) {
   const proto::StepProfile& profile = profiles[0];
   GS_RETURN_IF_ERROR(CheckHasBlocks(profile));
-  GS_ASSIGN_OR_RETURN(const Arrangements asked, ArrangementsOf(flags));
+  Asked asked;
+  GS_ASSIGN_OR_RETURN(static_cast<MeshLists&>(asked), ParseMeshLists(flags));
+  asked.search = flags.meshes == kAuto;
   std::vector<std::string> meshes = absl::StrSplit(flags.meshes, ';');
   PredictedMesh next;
   next.global_batch_size = options.global_batch_size;
@@ -174,9 +164,7 @@ absl::StatusOr<std::vector<PredictedMesh>> ListMeshPredictions(
     if (std::none_of(found.list.begin(), found.list.end(), has)) return why;
   }
   if (!found.list.empty()) return found.list;
-  return FlagError("mesh",
-                   "a job that can have stages or slices: ring, or ps with a server for each, bsp",
-                   flags.meshes);
+  return NoJobOfMesh(flags.meshes);
 }
 
 }  // namespace gradsync

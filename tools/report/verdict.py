@@ -39,16 +39,15 @@ def main_job(runs):
     return max(map(job_apart_from_network, weak_first), key=lambda key: sizes[key], default=None)
 
 
+def _along(run, dimension):
+    """How many ranks a mesh has along a dimension (group/mesh.h); without a mesh all are along data."""
+    mesh = run.mesh or f"data={run.workers}"
+    return int(dict(part.split("=") for part in mesh.split(",")).get(dimension, 1))
+
+
 def replicas(run):
-    """Ranks that train on other samples (group/mesh.h)."""
-    if not run.mesh:
-        return run.workers
-    sizes = dict(part.split("=") for part in run.mesh.split(","))
-    return int(sizes.get("data", 1)) * int(sizes.get("shard", 1))
-
-
-def slices(run):
-    return int(dict(part.split("=") for part in run.mesh.split(",")).get("tensor", 1)) if run.mesh else 1
+    """Ranks that train on other samples."""
+    return _along(run, "data") * _along(run, "shard")
 
 
 def spread(run):
@@ -201,7 +200,7 @@ def _bits_group(run):
     # A replayed step ends with gradients or parameters, as the update's place has it.
     replay = (run.profile, run.update, run.bucket_bytes, run.mesh, run.split) if run.profile else ()
     # Stages change no bits; slices and replicas in a process add up other parts.
-    parts = (replicas(run), run.micro_batches, slices(run), run.data_parallel)
+    parts = (replicas(run), run.micro_batches, _along(run, "tensor"), run.data_parallel)
     return (run.model, run.data, run.threads, run.steps, run.batch_size, parts, codec, replay, names.computation(run))
 
 
