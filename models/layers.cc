@@ -44,12 +44,30 @@ double ValuesOf(const at::Tensor& x) {
   return static_cast<double>(x.numel()) / static_cast<double>(x.size(1));
 }
 
+constexpr double kMomentum = 0.1;
+
+// By the moments of the batch in training, which become those of `mean` and `variance` by so much.
+at::Tensor Normalised(const at::Tensor& x, const NormTensors& tensors, const at::Tensor& mean,
+                      const at::Tensor& variance, bool training, double momentum) {
+  return at::batch_norm(x, tensors.weight, tensors.bias, mean, variance, training, momentum,
+                        /*eps=*/1e-5, at::globalContext().userEnabledCuDNN());
+}
+
 // For one batch alone, whose moments are what is in them afterwards, times momentum.
 NormTensors WithZeroStatistics(NormTensors tensors) {
   tensors.running_mean = at::zeros_like(tensors.running_mean);
   tensors.running_var = at::zeros_like(tensors.running_var);
   tensors.num_batches_tracked = at::zeros_like(tensors.num_batches_tracked);
   return tensors;
+}
+
+// In the order of the model's layers.
+std::vector<BatchNorm2d*> NormsOf(torch::nn::Module& model) {
+  std::vector<BatchNorm2d*> norms;
+  for (const auto& module : model.modules(/*include_self=*/false)) {
+    if (auto* norm = module->as<BatchNorm2d>()) norms.push_back(norm);
+  }
+  return norms;
 }
 
 // For a recomputation: what updates the running statistics updates copies.
@@ -127,15 +145,13 @@ at::Tensor BatchNorm2d::Normalise(const at::Tensor& x) {
   const at::Tensor none;  // Statistics that are not there are not updated.
   const at::Tensor& mean = recomputing_ ? none : tensors_.running_mean;
   const at::Tensor& variance = recomputing_ ? none : tensors_.running_var;
-  return at::batch_norm(x, tensors_.weight, tensors_.bias, mean, variance, is_training(),
-                        /*momentum=*/0.1, /*eps=*/1e-5, at::globalContext().userEnabledCuDNN());
+  return Normalised(x, tensors_, mean, variance, is_training(), kMomentum);
 }
 
 at::Tensor BatchNorm2d::NormalisePooled(const at::Tensor& x) {
   const NormTensors own = WithZeroStatistics(tensors_);
-  at::Tensor y = at::batch_norm(x, own.weight, own.bias, own.running_mean, own.running_var,
-                                /*training=*/true, /*momentum=*/1, /*eps=*/1e-5,
-                                at::globalContext().userEnabledCuDNN());
+  at::Tensor y = Normalised(x, own, own.running_mean, own.running_var, /*training=*/true,
+                            /*momentum=*/1);
   pooled_.Add(own.running_mean, own.running_var, ValuesOf(x));
   return y;
 }
@@ -150,7 +166,6 @@ at::Tensor BatchNorm2d::Fused(const at::Tensor& x, const at::Tensor& residual, b
   if (pooling_ && !recomputing_) {
     const NormTensors own = WithZeroStatistics(tensors_);
     at::Tensor y = fused_norm_.Forward(x, residual, relu, own);
-    constexpr double kMomentum = 0.1;
     pooled_.Add(own.running_mean / kMomentum, own.running_var / kMomentum, ValuesOf(x));
     return y;
   }
@@ -168,13 +183,10 @@ void BatchNorm2d::ShareStatistics(const BatchNorm2d& first, const StatisticsTurn
 }
 
 void ShareStatistics(const std::vector<torch::nn::Module*>& replicas, StatisticsTurns* turns) {
-  std::vector<BatchNorm2d*> first;
+  const std::vector<BatchNorm2d*> first = NormsOf(*replicas[0]);
   for (size_t r = 0; r < replicas.size(); ++r) {
     int layer = 0;
-    for (const auto& module : replicas[r]->modules(/*include_self=*/false)) {
-      auto* norm = module->as<BatchNorm2d>();
-      if (norm == nullptr) continue;
-      if (r == 0) first.push_back(norm);
+    for (BatchNorm2d* norm : NormsOf(*replicas[r])) {
       norm->ShareStatistics(*first[layer], {turns, layer, static_cast<int>(r)});
       ++layer;
     }
@@ -182,21 +194,14 @@ void ShareStatistics(const std::vector<torch::nn::Module*>& replicas, Statistics
 }
 
 void PoolStatistics(torch::nn::Module& model, bool pooling) {
-  for (const auto& module : model.modules(/*include_self=*/false)) {
-    if (auto* norm = module->as<BatchNorm2d>()) norm->set_pooling(pooling);
-  }
+  for (BatchNorm2d* norm : NormsOf(model)) norm->set_pooling(pooling);
   if (auto* norm = model.as<BatchNorm2d>()) norm->set_pooling(pooling);
 }
 
 int SetMomentExchange(torch::nn::Module& model, MomentExchange* exchange) {
-  int norms = 0;
-  for (const auto& module : model.modules(/*include_self=*/false)) {
-    auto* norm = module->as<BatchNorm2d>();
-    if (norm == nullptr) continue;
-    norm->set_exchange(exchange);
-    ++norms;
-  }
-  return norms;
+  const std::vector<BatchNorm2d*> norms = NormsOf(model);
+  for (BatchNorm2d* norm : norms) norm->set_exchange(exchange);
+  return static_cast<int>(norms.size());
 }
 
 Linear::Linear(int64_t in, int64_t out, at::Generator& generator) {
