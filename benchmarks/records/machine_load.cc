@@ -24,10 +24,12 @@ MachineLoad::Times MachineLoad::Read() {
                   &ticks[2], &ticks[3], &ticks[4], &ticks[5], &ticks[6], &ticks[7]) != 8) {
     return times;
   }
-  for (long long t : ticks) times.all += static_cast<double>(t);
+  // Whole ticks until the end: a difference of quotients may be less than none.
+  long long all = 0;
+  for (long long t : ticks) all += t;
   const double ticks_per_second = static_cast<double>(sysconf(_SC_CLK_TCK));
-  times.all /= ticks_per_second;
-  times.busy = times.all - static_cast<double>(ticks[3] + ticks[4]) / ticks_per_second;
+  times.all = static_cast<double>(all) / ticks_per_second;
+  times.busy = static_cast<double>(all - ticks[3] - ticks[4]) / ticks_per_second;
   return times;
 }
 
