@@ -8,7 +8,8 @@ micro-batches of 1 to 60, and in one of all 120, which walks through one stage a
 Into the folder OUT it writes, each unless it is there already, so that an interrupted sweep goes on:
 
   profile_S.json  the step of a batch of S, recorded block by block
-  computed.json   steps computed on this machine: in one process, and in two, one for each stage
+  computed.json   steps computed on this machine: in one process, not cut and with a thread for each stage, and in two
+                  processes, one for each stage
   replayed.json   the recorded stages replayed on emulated hosts, with the simulator's prediction beside each
   computed.svg, replayed.svg   time of a step against split size; bars from the 10th to the 90th percentile
   summary.txt     what it prints at the end: times beside that of all images at once, and the predictions' errors
@@ -58,42 +59,53 @@ def record(args, size):
     return path
 
 
-def as_run(args, size, workers, schedule, metrics):
+# Where stages are.
+ALONE, THREADS, PROCESSES = "one process", "two threads", "two processes"
+
+
+def ways():
+    """(where stages are, schedule) of what is computed for each size."""
+    return [(ALONE, ""), *((where, schedule) for where in (THREADS, PROCESSES) for schedule in SCHEDULES)]
+
+
+def as_run(args, size, where, schedule, metrics):
     """What the processes of a job measured, as compare.json has runs. A step is as long as on the slowest rank."""
+    workers = len(metrics)
     steps = [max(of_step) for of_step in zip(*(rank["step_ms"] for rank in metrics))]
     median = percentile(steps, 0.5)
     return {"library": "gradsync", "topology": "ring", "update": "worker", "workers": workers, "model": args.model,
             "batch_size": size, "global_batch_size": args.images, "micro_batches": args.images // size,
-            "mesh": f"pipeline={workers}", "pipeline_schedule": schedule, "split": str(args.split) if workers > 1 else "",
-            "threads": 1, "steps": len(steps), "step_ms_p50": median, "step_ms_p10": percentile(steps, 0.1),
+            "mesh": f"pipeline={workers}", "pipeline_schedule": schedule, "split": "" if where == ALONE else str(args.split),
+            "model_parallel": metrics[0]["model_parallel"], "threads": 1, "steps": len(steps), "step_ms_p50": median, "step_ms_p10": percentile(steps, 0.1),
             "step_ms_p90": percentile(steps, 0.9), "samples_per_s": 1e3 * args.images / median,
             "params_sha256": metrics[0]["params_sha256"]}
 
 
-def compute(args, size, schedule):
-    """One job on this machine; without a schedule in one process."""
+def compute(args, size, where, schedule):
+    """One job on this machine."""
     folder = os.path.join(args.out, "metrics")
     os.makedirs(folder, exist_ok=True)
     count = args.images // size
-    workers = 2 if schedule else 1
-    name = os.path.join(folder, f"{schedule or 'alone'}_{size}_")
-    files = [f"{name}{rank}.json" for rank in range(workers)]
+    name = os.path.join(folder, "_".join((*where.split(), schedule or "whole", str(size), "")))
+    files = [f"{name}{rank}.json" for rank in range(2 if where == PROCESSES else 1)]
     common = [*of_model(args), f"--batch_size={size}", f"--steps={args.steps}", "--warmup_steps=1",
               f"--metrics_json={name}{{rank}}.json"]
-    if schedule:
-        run("tools/launch", f"--workers={workers}", "--", "--mesh=pipeline=2", f"--split={args.split}",
-            f"--pipeline_schedule={schedule}", f"--micro_batches={count}", *common)
+    cut = [f"--split={args.split}", f"--pipeline_schedule={schedule}", f"--micro_batches={count}"]
+    if where == PROCESSES:
+        run("tools/launch", "--workers=2", "--", "--mesh=pipeline=2", *cut, *common)
+    elif where == THREADS:
+        run("worker/worker", "--model_parallel=2", *cut, *common)
     else:
         run("worker/worker", f"--accumulate={count}", *common)
-    return as_run(args, size, workers, schedule, [read_json(path) for path in files])
+    return as_run(args, size, where, schedule, [read_json(path) for path in files])
 
 
 def compute_all(args, path):
-    runs = [compute(args, size, schedule) for size in args.sizes for schedule in ("", *SCHEDULES)]
+    runs = [compute(args, size, where, schedule) for size in args.sizes for where, schedule in ways()]
     for size in args.sizes:
         hashes = {made["params_sha256"] for made in runs if made["batch_size"] == size}
         if len(hashes) > 1:
-            raise Failed(f"batches of {size}: expected equal parameters in one process and two, found {hashes}")
+            raise Failed(f"batches of {size}: expected equal parameters wherever stages are, found {hashes}")
     with open(path, "w", encoding="utf-8") as file:
         json.dump({"command": " ".join(["split_sweep", *sys.argv[1:]]), "runs": runs}, file, indent=1)
 
@@ -104,15 +116,16 @@ def seconds(made):
 
 def computed_table(args, runs):
     """Times by size, and how much faster than the same images at once in two stages, as the tutorial has it."""
-    found = {(made["batch_size"], made["pipeline_schedule"]): made for made in runs}
-    lines = ["computed, s per step", "size  one process  " + "  ".join(f"{name:>15}" for name in SCHEDULES)]
+    found = {(made["batch_size"], *way): made for way, made in zip(len(args.sizes) * ways(), runs)}
+    lines = ["computed, s per step", "size  " + "  ".join(f"{where:>20}" for where, _ in ways()),
+             "      " + "  ".join(f"{schedule or 'not cut':>20}" for _, schedule in ways())]
     for size in args.sizes:
         cells = []
-        for schedule in SCHEDULES:
-            whole = found.get((args.images, schedule))
-            gain = f" ({whole['step_ms_p50'] / found[size, schedule]['step_ms_p50'] - 1:+5.0%})" if whole else ""
-            cells.append(f"{seconds(found[size, schedule]) + gain:>15}")
-        lines.append(f"{size:4}  {seconds(found[size, '']):>11}  " + "  ".join(cells))
+        for way in ways():
+            whole = found.get((args.images, *way)) if way[0] != ALONE else None
+            gain = f" ({whole['step_ms_p50'] / found[(size, *way)]['step_ms_p50'] - 1:+5.0%})" if whole else ""
+            cells.append(f"{seconds(found[(size, *way)]) + gain:>20}")
+        lines.append(f"{size:4}  " + "  ".join(cells))
     return lines
 
 

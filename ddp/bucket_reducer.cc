@@ -68,7 +68,7 @@ class BucketReducer::Core {
         slots_(plan.slots().gradients),
         together_(copies == BucketCopies::kTogether) {
     for (const FlatParameter& p : parameters.parameters()) {
-      awaited_.push_back({p, InMemoryOrder(p.grad), at::Tensor(), false, false});
+      awaited_.push_back({p, InMemoryOrder(p.grad), at::Tensor(), 0, false, false});
     }
     for (const BucketPlan& bucket : plan.buckets()) {
       bucket_sizes_.push_back(static_cast<int>(bucket.tensors.size()));
@@ -111,6 +111,11 @@ class BucketReducer::Core {
     no_sync_ += change;
   }
 
+  void AddNoSync(int change, const std::vector<int>& parameters) {
+    MutexLock lock(&mutex_);
+    for (const int parameter : parameters) awaited_[parameter].no_sync += change;
+  }
+
   // Before AccumulateGrad runs: takes the gradient. An undefined tensor makes AccumulateGrad leave
   // .grad alone.
   variable_list TakeGradient(int index, const variable_list& grads) {
@@ -132,8 +137,8 @@ class BucketReducer::Core {
   // After AccumulateGrad: the gradient is in the bucket.
   void CountGradient(int index) {
     MutexLock lock(&mutex_);
-    if (!error_.ok() || !in_step_ || no_sync_ > 0) return;
     Awaited& awaited = awaited_[index];
+    if (!error_.ok() || !in_step_ || IsHeld(awaited)) return;
     Record(FlatParameters::CheckGradient(awaited.parameter));
     if (!error_.ok()) return;
     awaited.ready = true;
@@ -155,6 +160,7 @@ class BucketReducer::Core {
     FlatParameter parameter;
     at::Tensor flat;     // parameter.grad
     at::Tensor waiting;  // a gradient in memory order that is to be copied there with others
+    int no_sync;         // guards of this parameter alone
     bool filled;         // the bucket holds a gradient of this step, or one waits
     bool ready;          // and it is complete
   };
@@ -193,6 +199,11 @@ class BucketReducer::Core {
     if (error_.ok()) error_ = std::move(status);
   }
 
+  // Whether gradients are only added up.
+  bool IsHeld(const Awaited& awaited) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return no_sync_ > 0 || awaited.no_sync > 0;
+  }
+
   // Whether the awaited's memory may be written; if not, says why in error_.
   bool MayTake(const Awaited& awaited) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (!error_.ok()) return false;
@@ -201,11 +212,11 @@ class BucketReducer::Core {
           "parameter ", awaited.parameter.name,
           " got its gradient twice in one step: expected one backward per step without reentrant "
           "ones; run earlier micro-batches under NoSync()")));
-    } else if (slots_ > 0 && no_sync_ > 0) {
+    } else if (slots_ > 0 && IsHeld(awaited)) {
       Record(absl::FailedPreconditionError(
           "NoSync(): expected one backward per step where buckets share their gradients' memory, "
           "found one of several"));
-    } else if (!in_step_ && no_sync_ == 0) {
+    } else if (!in_step_ && !IsHeld(awaited)) {
       Record(absl::FailedPreconditionError(
           absl::StrCat("backward reached parameter ", awaited.parameter.name,
                        " outside of a step: expected it between BeginStep() and FinishStep(), or "
@@ -247,7 +258,7 @@ class BucketReducer::Core {
       at::Tensor kept = as_it_lies ? gradient : at::empty_like(place);
       if (!as_it_lies) kept.copy_(gradient);
       awaited->waiting = InMemoryOrder(kept);
-    } else if (first && together_ && in_step_ && no_sync_ == 0 && SameLayout(gradient, place)) {
+    } else if (first && together_ && in_step_ && !IsHeld(*awaited) && SameLayout(gradient, place)) {
       awaited->waiting = InMemoryOrder(gradient);
     } else if (first) {
       place.copy_(gradient);
@@ -380,5 +391,11 @@ void BucketReducer::SkipBackward() { core_->SkipBackward(); }
 absl::Status BucketReducer::FinishBackward() { return core_->FinishBackward(); }
 void BucketReducer::EnterNoSync() { core_->AddNoSync(1); }
 void BucketReducer::LeaveNoSync() { core_->AddNoSync(-1); }
+void BucketReducer::EnterNoSync(const std::vector<int>& parameters) {
+  core_->AddNoSync(1, parameters);
+}
+void BucketReducer::LeaveNoSync(const std::vector<int>& parameters) {
+  core_->AddNoSync(-1, parameters);
+}
 
 }  // namespace gradsync

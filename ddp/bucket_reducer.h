@@ -89,6 +89,11 @@ class BucketReducer {
   void EnterNoSync();
   void LeaveNoSync();
 
+  // The same for some parameters, indices into Plan::tensors(), of which one thread alone runs
+  // backward, while others run that of other parameters. It may be called then.
+  void EnterNoSync(const std::vector<int>& parameters);
+  void LeaveNoSync(const std::vector<int>& parameters);
+
  private:
   class Core;
   std::shared_ptr<Core> core_;  // hooks hold it weakly

@@ -230,6 +230,31 @@ TEST_P(BucketReducerTest, NoSyncAddsUpMicroBatchesAndLaunchesNothing) {
   }
 }
 
+// As threads do that each have some of the parameters: one is at its last micro-batch, the other at
+// its first of two.
+TEST_P(BucketReducerTest, NoSyncOfSomeParametersHoldsThoseAlone) {
+  Fixture f(GetParam(), {{3, 2}, {1, 0}});
+  const at::Tensor x = at::randn({5, 4}), hidden = at::randn({5, 8});
+  const auto first_layer = [&] {
+    at::linear(x, f.module.first_weight, f.module.first_bias).pow(2).mean().backward();
+  };
+  ASSERT_TRUE(f.reducer->BeginStep().ok());
+  first_layer();
+  ASSERT_FALSE(f.reducer->FinishBackward().ok());
+  const at::Tensor once = f.module.first_weight.grad().clone();
+
+  ASSERT_TRUE(f.reducer->BeginStep().ok());
+  f.reducer->EnterNoSync({0, 1});
+  first_layer();
+  at::linear(hidden * f.module.scale, f.module.last_weight).pow(2).mean().backward();
+  EXPECT_THAT(f.launched, ElementsAre(0));
+  f.reducer->LeaveNoSync({0, 1});
+  first_layer();
+  EXPECT_THAT(f.launched, ElementsAre(0, 1));
+  EXPECT_TRUE(f.reducer->FinishBackward().ok());
+  EXPECT_TRUE(f.module.first_weight.grad().equal(once + once));
+}
+
 TEST_P(BucketReducerTest, AParameterUsedManyTimesInOneBackwardIsFine) {
   Fixture f(GetParam());
   ASSERT_TRUE(f.reducer->BeginStep().ok());

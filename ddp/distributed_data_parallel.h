@@ -240,6 +240,28 @@ class DistributedDataParallel {
   };
   [[nodiscard]] NoSyncGuard NoSync() { return NoSyncGuard(reducer_.get()); }
 
+  // The same for some parameters, in order: for threads that each run backward of a part of the
+  // module, and not all of the same micro-batch. BeginStep() comes before all of them, and a thread
+  // may make and end its guard while others run backward.
+  class PartNoSyncGuard {
+   public:
+    // `parameters`, indices into plan().tensors(), must outlive it.
+    PartNoSyncGuard(BucketReducer* reducer, const std::vector<int>& parameters)
+        : reducer_(reducer), parameters_(parameters) {
+      reducer_->EnterNoSync(parameters_);
+    }
+    ~PartNoSyncGuard() { reducer_->LeaveNoSync(parameters_); }
+    PartNoSyncGuard(const PartNoSyncGuard&) = delete;
+    PartNoSyncGuard& operator=(const PartNoSyncGuard&) = delete;
+
+   private:
+    BucketReducer* const reducer_;
+    const std::vector<int>& parameters_;
+  };
+  [[nodiscard]] PartNoSyncGuard NoSync(const std::vector<int>& parameters) {
+    return PartNoSyncGuard(reducer_.get(), parameters);
+  }
+
   // Collective, between steps: all ranks' buffers become rank 0's. Call it before evaluating.
   absl::Status BroadcastBuffers(Deadline deadline);
 

@@ -59,6 +59,12 @@ at::Tensor Chosen(const at::Tensor& x, at::Tensor bits, const at::Tensor& seed, 
 
 StepRandom::StepRandom() : seed_(at::zeros({}, at::kLong)) {}
 
+std::shared_ptr<StepRandom> StepRandom::Apart() const {
+  auto other = std::make_shared<StepRandom>();
+  other->any_random_ = any_random_;
+  return other;
+}
+
 void StepRandom::Begin(uint64_t seed, c10::Device device) {
   c10::NoGradGuard no_grad;
   if (seed_.device() != device) seed_ = at::empty({}, seed_.options().device(device));

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 
 #include "ATen/core/Tensor.h"
 #include "c10/core/Device.h"
@@ -21,6 +22,9 @@ class StepRandom {
 
   // int64, a scalar. Zero on the CPU before the first Begin().
   const at::Tensor& seed() const { return seed_; }
+
+  // Empty but for `any_random()`: for layers that have a number already.
+  std::shared_ptr<StepRandom> Apart() const;
 
   // Numbers the layers, from 0, in the order in which they are made.
   int64_t AddLayer(bool random) {
@@ -55,9 +59,12 @@ class Dropout : public torch::nn::Module {
   // forward() would drop of the whole.
   at::Tensor ForwardPart(const at::Tensor& x, int64_t dimension, int64_t part, int64_t parts) const;
 
+  // From now on the step's seed is `random`'s. The layer keeps its number.
+  void set_random(std::shared_ptr<StepRandom> random) { random_ = std::move(random); }
+
  private:
   const double probability_;
-  const std::shared_ptr<StepRandom> random_;
+  std::shared_ptr<StepRandom> random_;
   const int64_t layer_;
 };
 

@@ -35,10 +35,30 @@ at::Tensor Model::ForwardBlocks(int first, int end, at::Tensor input) {
 }
 
 void Model::BeginStep(uint64_t seed) {
+  for (size_t part = 0; part < parts_.size(); ++part) BeginPart(static_cast<int>(part), seed);
+}
+
+void Model::BeginPart(int part, uint64_t seed) {
   if (!random_->any_random()) return;
   const std::vector<at::Tensor> tensors = parameters();
   const c10::Device cpu(c10::DeviceType::CPU);
-  random_->Begin(seed, tensors.empty() ? cpu : tensors[0].device());
+  parts_[part]->Begin(seed, tensors.empty() ? cpu : tensors[0].device());
+}
+
+void Model::SeedPartsApart(const std::vector<int>& begins) {
+  const auto modules = named_modules(/*name_prefix=*/"", /*include_self=*/false);
+  for (size_t part = 1; part < begins.size(); ++part) {
+    parts_.push_back(random_->Apart());
+    const int end = part + 1 < begins.size() ? begins[part + 1] : static_cast<int>(blocks_.size());
+    for (int b = begins[part]; b < end; ++b) {
+      for (const auto& module : modules) {
+        auto* const dropout = module.value()->as<Dropout>();
+        if (dropout != nullptr && IsMember(blocks_[b], module.key())) {
+          dropout->set_random(parts_.back());
+        }
+      }
+    }
+  }
 }
 
 // Made when it is wanted: the modules are registered by then.

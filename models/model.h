@@ -51,6 +51,14 @@ class Model : public torch::nn::Module {
   // the next, and a second forward with one seed is the same as the first.
   void BeginStep(uint64_t seed);
 
+  // For threads that each compute some of the blocks, and not all of the same micro-batch: blocks
+  // [begins[i], begins[i + 1]) have a seed of their own from now on, for BeginPart(i). `begins`
+  // begins with 0 and ascends; the last part ends with the model. To be called once.
+  void SeedPartsApart(const std::vector<int>& begins);
+
+  // BeginStep() of one of these parts. May be called while other parts compute.
+  void BeginPart(int part, uint64_t seed);
+
   // From the next forward on: in training, blocks with `recompute` keep their input alone, and
   // compute everything else again in backward (models/checkpoint.h). The results have the same
   // bits.
@@ -74,6 +82,8 @@ class Model : public torch::nn::Module {
   std::vector<std::shared_ptr<const Recomputed>> recomputed_;  // by block; null: not recomputed
   bool checkpointing_ = false;
   std::shared_ptr<StepRandom> random_ = std::make_shared<StepRandom>();
+  // By part, the first one's being random_; that alone where no parts were made.
+  std::vector<std::shared_ptr<StepRandom>> parts_ = {random_};
 };
 
 // The seed of one forward: of the job's `seed`, and of who computes which part of which step.

@@ -48,9 +48,9 @@ std::string SplitToString(const StageSplit& split) {
 absl::StatusOr<StageSplit> BalanceBlocks(const std::vector<double>& times, int stages) {
   const int blocks = static_cast<int>(times.size());
   if (stages > blocks) {
-    return FlagError("mesh",
-                     absl::StrCat("at most ", blocks, " stages for a model of ", blocks, " blocks"),
-                     absl::StrCat("pipeline=", stages));
+    return absl::InvalidArgumentError(absl::StrCat("--mesh, --model_parallel: expected at most ", blocks,
+                                                   " stages for a model of ", blocks,
+                                                   " blocks, found ", stages));
   }
   // best[s][b]: the slowest of s + 1 stages that have the blocks from b on; next[s][b]: where the
   // first of them ends.

@@ -38,7 +38,7 @@ TEST(SplitTest, TheSlowestStageIsAsFastAsCanBe) {
   EXPECT_EQ(SplitToString(BalanceBlocks({0, 0, 0}, 3).value()), "1,2");
   EXPECT_EQ(SplitToString(BalanceBlocks({2}, 1).value()), "");
   EXPECT_THAT(std::string(BalanceBlocks({1, 1}, 3).status().message()),
-              HasSubstr("--mesh: expected at most 2 stages for a model of 2 blocks"));
+              HasSubstr("--mesh, --model_parallel: expected at most 2 stages for a model of 2 blocks"));
 }
 
 TEST(SplitTest, NoOtherCutOfThreeStagesIsBetter) {

@@ -1,4 +1,4 @@
-// Tensors between a stage of a pipeline and its neighbours.
+// Tensors between a stage of a pipeline that is a rank and its neighbours.
 
 #ifndef GRADSYNC_PIPELINE_STAGE_LINK_H_
 #define GRADSYNC_PIPELINE_STAGE_LINK_H_
@@ -17,41 +17,34 @@
 #include "group/group_error.h"
 #include "group/worker_group.h"
 #include "links/frame_stream.h"
+#include "pipeline/stage_channel.h"
 #include "pipeline/tensor_frames.h"
 #include "pipeline/tensor_inbox.h"
 
 namespace gradsync {
 
 // This rank's place in one pipeline: messages to and from the stage before and the stage behind,
-// over a stream with each. A message is a tensor with its key (tensor_frames.h), and its sizes,
-// strides and type; nothing has to be known of it before it comes, so the last micro-batch may be
-// smaller and a receive is always posted.
-//
-// Send() never waits, so that computing is never held up by a link, and no order of sends and
-// receives can make two stages wait for each other; how many tensors are on their way is bounded by
-// the schedule (plan/pipeline_schedule.h).
+// over a stream with each.
 //
 // Thread-safe, but for Connect() and Finish(), which are called once each. A failure is one of the
 // whole job (group/group_error.h): whoever notices one first publishes it, and all ranks of all
 // groups of the job report that one. After it everything returns it.
 //
 // Destroying it without Finish() ends the streams at once, which the neighbours notice.
-class StageLink {
+class StageLink : public StageChannel {
  public:
-  enum class Neighbour { kBefore, kBehind };
-
   // `group`: the stages of one pipeline, by stage (SubGroup() along MeshDimension::kPipeline).
   // `timeout` of the group: how long a neighbour may be silent while it is waited for. A Receive() is
   // a wait in `activity`, which may be null.
   StageLink(WorkerGroup group, std::shared_ptr<StreamLink> link,
             std::shared_ptr<Activity> activity = nullptr);
-  ~StageLink();
+  ~StageLink() override;
 
   StageLink(const StageLink&) = delete;
   StageLink& operator=(const StageLink&) = delete;
 
-  int stage() const { return group_.rank; }
-  int stages() const { return group_.world_size; }
+  int stage() const override { return group_.rank; }
+  int stages() const override { return group_.world_size; }
 
   // Collective: listens for the stage before and connects to the one behind. `fingerprint`, of what
   // the stages must agree on, must be the same on both sides of each stream. Errors:
@@ -60,12 +53,13 @@ class StageLink {
   absl::Status Connect(const std::string& fingerprint, Deadline deadline);
 
   // After Connect().
-  void Send(Neighbour to, const TensorKey& key, const at::Tensor& tensor);
+  void Send(Neighbour to, const TensorKey& key, const at::Tensor& tensor) override;
 
-  // Waits for a tensor. Errors: DEADLINE_EXCEEDED naming the tensor and the rank that owes it;
+  // Errors: DEADLINE_EXCEEDED naming the tensor and the rank that owes it;
   // UNAVAILABLE naming a neighbour that is lost; INVALID_ARGUMENT for nonsense from it; of another
   // rank, ABORTED naming it.
-  absl::StatusOr<at::Tensor> Receive(Neighbour from, const TensorKey& key, Deadline deadline);
+  absl::StatusOr<at::Tensor> Receive(Neighbour from, const TensorKey& key,
+                                     Deadline deadline) override;
 
   // Ends in good order, when all messages of all stages have been received: waits until the
   // neighbours do the same. Errors: DEADLINE_EXCEEDED naming those that do not.

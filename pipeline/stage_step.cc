@@ -17,7 +17,7 @@
 namespace gradsync {
 namespace {
 
-using Neighbour = StageLink::Neighbour;
+using Neighbour = StageChannel::Neighbour;
 
 constexpr int64_t kTestBatchesAhead = 2;
 
@@ -29,9 +29,9 @@ struct InFlightBatch {
 
 class StepRun {
  public:
-  StepRun(StageLink& link, int64_t step, int64_t micro_batches, const StageWork& work,
+  StepRun(StageChannel& channel, int64_t step, int64_t micro_batches, const StageWork& work,
           absl::Duration timeout, StageTimes* times)
-      : link_(link),
+      : channel_(channel),
         step_(step),
         micro_batches_(micro_batches),
         work_(work),
@@ -46,8 +46,8 @@ class StepRun {
   const at::Tensor& figures() const { return figures_; }
 
  private:
-  bool is_first() const { return link_.stage() == 0; }
-  bool is_last() const { return link_.stage() + 1 == link_.stages(); }
+  bool is_first() const { return channel_.stage() == 0; }
+  bool is_last() const { return channel_.stage() + 1 == channel_.stages(); }
   bool IsLast(int64_t micro_batch) const { return micro_batch + 1 == micro_batches_; }
 
   TensorKey Key(TensorKey::What what, int64_t micro_batch) const {
@@ -57,7 +57,7 @@ class StepRun {
   absl::StatusOr<at::Tensor> Receive(Neighbour from, TensorKey::What what, int64_t micro_batch) {
     const MonotonicTime start = MonotonicTime::Now();
     absl::StatusOr<at::Tensor> tensor =
-        link_.Receive(from, Key(what, micro_batch), Deadline::In(timeout_));
+        channel_.Receive(from, Key(what, micro_batch), Deadline::In(timeout_));
     times_->waited += MonotonicTime::Now() - start;
     return tensor;
   }
@@ -69,7 +69,7 @@ class StepRun {
       run();
     } catch (const std::exception& e) {
       return absl::InternalError(
-          absl::StrCat("step ", step_, ", stage ", link_.stage(), ": LibTorch: ", e.what()));
+          absl::StrCat("step ", step_, ", stage ", channel_.stage(), ": LibTorch: ", e.what()));
     }
     *time += MonotonicTime::Now() - start;
     return absl::OkStatus();
@@ -93,10 +93,10 @@ class StepRun {
         },
         &times_->forward));
     if (!is_last()) {
-      link_.Send(Neighbour::kBehind, Key(TensorKey::kActivation, i), batch.output);
+      channel_.Send(Neighbour::kBehind, Key(TensorKey::kActivation, i), batch.output);
     } else if (IsLast(i) && !is_first()) {
       // Before the gradients, so that nobody waits for them.
-      link_.Send(Neighbour::kBefore, Key(TensorKey::kFigures, 0), figures_);
+      channel_.Send(Neighbour::kBefore, Key(TensorKey::kFigures, 0), figures_);
     }
     return absl::OkStatus();
   }
@@ -110,7 +110,7 @@ class StepRun {
     }
     if (!is_last() && IsLast(i)) {
       GS_ASSIGN_OR_RETURN(figures_, Receive(Neighbour::kBehind, TensorKey::kFigures, 0));
-      if (!is_first()) link_.Send(Neighbour::kBefore, Key(TensorKey::kFigures, 0), figures_);
+      if (!is_first()) channel_.Send(Neighbour::kBefore, Key(TensorKey::kFigures, 0), figures_);
     }
     absl::Status failed;
     const absl::Status ran = work_.backward(IsLast(i), [&] {
@@ -126,13 +126,13 @@ class StepRun {
     if (is_first()) return absl::OkStatus();
     if (!batch.inlet->gradient().defined()) {
       return absl::InternalError(
-          absl::StrCat("stage ", link_.stage(), ": expected an output that depends on the input"));
+          absl::StrCat("stage ", channel_.stage(), ": expected an output that depends on the input"));
     }
-    link_.Send(Neighbour::kBefore, Key(TensorKey::kGradient, i), batch.inlet->gradient());
+    channel_.Send(Neighbour::kBefore, Key(TensorKey::kGradient, i), batch.inlet->gradient());
     return absl::OkStatus();
   }
 
-  StageLink& link_;
+  StageChannel& channel_;
   const int64_t step_;
   const int64_t micro_batches_;
   const StageWork& work_;
@@ -144,26 +144,26 @@ class StepRun {
 
 }  // namespace
 
-absl::StatusOr<at::Tensor> RunStageStep(StageLink& link, PipelineSchedule schedule, int64_t step,
+absl::StatusOr<at::Tensor> RunStageStep(StageChannel& channel, PipelineSchedule schedule, int64_t step,
                                         int64_t micro_batches, const StageWork& work,
                                         absl::Duration timeout, StageTimes* times) {
-  StepRun run(link, step, micro_batches, work, timeout, times);
-  for (StageAction action : ActionsOf(schedule, link.stages(), link.stage(), micro_batches)) {
+  StepRun run(channel, step, micro_batches, work, timeout, times);
+  for (StageAction action : ActionsOf(schedule, channel.stages(), channel.stage(), micro_batches)) {
     GS_RETURN_IF_ERROR(run.Do(action));
   }
   return run.figures();
 }
 
 absl::StatusOr<at::Tensor> PassTestBatch(
-    StageLink& link, int64_t number, const at::Tensor& input,
+    StageChannel& channel, int64_t number, const at::Tensor& input,
     const std::function<at::Tensor(const at::Tensor& input)>& forward, absl::Duration timeout) {
-  const bool is_first = link.stage() == 0;
-  const bool is_last = link.stage() + 1 == link.stages();
+  const bool is_first = channel.stage() == 0;
+  const bool is_last = channel.stage() + 1 == channel.stages();
   at::Tensor x = input;
   if (!is_first) {
-    GS_ASSIGN_OR_RETURN(x, link.Receive(Neighbour::kBefore, {TensorKey::kTestInput, 0, number},
+    GS_ASSIGN_OR_RETURN(x, channel.Receive(Neighbour::kBefore, {TensorKey::kTestInput, 0, number},
                                         Deadline::In(timeout)));
-    link.Send(Neighbour::kBefore, {TensorKey::kTestCredit, 0, number}, at::empty({0}));
+    channel.Send(Neighbour::kBefore, {TensorKey::kTestCredit, 0, number}, at::empty({0}));
   }
   try {
     x = forward(x);
@@ -171,10 +171,10 @@ absl::StatusOr<at::Tensor> PassTestBatch(
     return absl::InternalError(absl::StrCat("evaluation: LibTorch: ", e.what()));
   }
   if (is_last) return x;
-  link.Send(Neighbour::kBehind, {TensorKey::kTestInput, 0, number}, x);
+  channel.Send(Neighbour::kBehind, {TensorKey::kTestInput, 0, number}, x);
   if (number >= kTestBatchesAhead) {
     const TensorKey credit = {TensorKey::kTestCredit, 0, number - kTestBatchesAhead};
-    GS_RETURN_IF_ERROR(link.Receive(Neighbour::kBehind, credit, Deadline::In(timeout)).status());
+    GS_RETURN_IF_ERROR(channel.Receive(Neighbour::kBehind, credit, Deadline::In(timeout)).status());
   }
   return x;
 }

@@ -10,7 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "pipeline/stage_link.h"
+#include "pipeline/stage_channel.h"
 #include "plan/pipeline_schedule.h"
 
 namespace gradsync {
@@ -49,18 +49,18 @@ struct StageTimes {
 
 // Computes forward and backward of the step's micro-batches as the schedule says, and returns the
 // last stage's figures. A micro-batch's graph lives from its forward to its backward. A neighbour
-// that is silent for longer than `timeout` fails the job. Errors: those of StageLink and of `work`;
+// that is silent for longer than `timeout` fails the job. Errors: those of StageChannel and of `work`;
 // INTERNAL when LibTorch throws.
-absl::StatusOr<at::Tensor> RunStageStep(StageLink& link, PipelineSchedule schedule, int64_t step,
+absl::StatusOr<at::Tensor> RunStageStep(StageChannel& channel, PipelineSchedule schedule, int64_t step,
                                         int64_t micro_batches, const StageWork& work,
                                         absl::Duration timeout, StageTimes* times);
 
 // One batch through all stages, forward only, in an evaluation; the first stage is never more than
 // two batches ahead of its successor. `input` is the first stage's. Returns the stage's output.
-// `number` tells batches apart: every rank counts up alike. Errors: those of StageLink; INTERNAL
+// `number` tells batches apart: every rank counts up alike. Errors: those of StageChannel; INTERNAL
 // when LibTorch throws.
 absl::StatusOr<at::Tensor> PassTestBatch(
-    StageLink& link, int64_t number, const at::Tensor& input,
+    StageChannel& channel, int64_t number, const at::Tensor& input,
     const std::function<at::Tensor(const at::Tensor& input)>& forward, absl::Duration timeout);
 
 }  // namespace gradsync

@@ -23,6 +23,8 @@
 #include "group/worker_group.h"
 #include "gtest/gtest.h"
 #include "links/in_process_stream.h"
+#include "pipeline/local_stages.h"
+#include "pipeline/stage_channel.h"
 #include "pipeline/stage_link.h"
 #include "pipeline/tensor_frames.h"
 #include "plan/pipeline_schedule.h"
@@ -127,9 +129,15 @@ std::vector<at::Tensor> Batches(int64_t count) {
 
 class StageStepTest : public ::testing::TestWithParam<PipelineSchedule> {};
 
+// Between ranks and between threads.
 TEST_P(StageStepTest, GradientsHaveTheBitsOfOneProcessThatAccumulates) {
-  for (int stages : {2, 3}) {
+  for (const auto& [stages, of_threads] :
+       {std::pair(2, false), std::pair(3, false), std::pair(2, true), std::pair(3, true)}) {
     Stages links(stages);
+    LocalStages threads(stages);
+    const auto channel = [&, local = of_threads](int stage) -> StageChannel& {
+      return local ? threads.channel(stage) : links[stage];
+    };
     Layers layers(stages);
     for (int64_t m : {1, 2, 5}) {
       const std::vector<at::Tensor> batches = Batches(m);
@@ -168,7 +176,7 @@ TEST_P(StageStepTest, GradientsHaveTheBitsOfOneProcessThatAccumulates) {
         };
         StageTimes times;
         const auto result =
-            RunStageStep(links[stage], GetParam(), /*step=*/m, m, work, absl::Seconds(30), &times);
+            RunStageStep(channel(stage), GetParam(), /*step=*/m, m, work, absl::Seconds(30), &times);
         if (!result.ok()) return result.status();
         figures[stage] = *result;
         EXPECT_EQ(static_cast<int64_t>(begun.size()), m);
@@ -262,6 +270,32 @@ TEST(StageLinkTest, ATensorThatComesTwiceIsAnError) {
   links[0].Send(Neighbour::kBehind, key, at::randn({1}));
   const auto failed = links[0].Receive(Neighbour::kBehind, key, Soon()).status();
   EXPECT_THAT(std::string(failed.message()), HasSubstr("has come twice"));
+}
+
+TEST(LocalStagesTest, AFailureEndsWaitsAndWhatFollows) {
+  LocalStages stages(3);
+  std::thread waiting([&] {
+    const auto failed = stages.channel(0).Receive(Neighbour::kBehind, {TensorKey::kGradient, 1, 0},
+                                                  Deadline::Never());
+    EXPECT_EQ(failed.status().message(), "first");
+  });
+  stages.Fail(absl::InternalError("first"));
+  stages.Fail(absl::InternalError("second"));
+  waiting.join();
+  const auto later =
+      stages.channel(2).Receive(Neighbour::kBefore, {TensorKey::kActivation, 1, 0}, Soon());
+  EXPECT_EQ(later.status().message(), "first");
+}
+
+TEST(LocalStagesTest, ATensorIsHandedOverAsItLies) {
+  LocalStages stages(2);
+  const at::Tensor sent = at::randn({2, 3}).t().requires_grad_(true);
+  stages.channel(0).Send(Neighbour::kBehind, {TensorKey::kActivation, 1, 0}, sent);
+  const at::Tensor found =
+      stages.channel(1).Receive(Neighbour::kBefore, {TensorKey::kActivation, 1, 0}, Soon()).value();
+  EXPECT_EQ(found.data_ptr(), sent.data_ptr());
+  EXPECT_EQ(found.strides(), sent.strides());
+  EXPECT_FALSE(found.requires_grad());
 }
 
 TEST(StageStepErrorTest, WhatAStageThrowsIsItsErrorAndTheOthersHearOfTheJobs) {

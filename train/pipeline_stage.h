@@ -13,7 +13,6 @@
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
 #include "base/deadline.h"
-#include "data/data_loader.h"
 #include "ddp/distributed_data_parallel.h"
 #include "group/side_channel.h"
 #include "models/model.h"
@@ -21,10 +20,10 @@
 #include "pipeline/pipeline_place.h"
 #include "pipeline/split.h"
 #include "pipeline/stage_step.h"
-#include "plan/step_options.h"
 #include "train/batch_figures.h"
 #include "train/forward.h"
 #include "train/model_share.h"
+#include "train/pipeline_step.h"
 
 namespace gradsync {
 
@@ -58,22 +57,9 @@ class PipelineStage : public ModelShare {
   // Collective over the pipeline: connects to the neighbours.
   absl::Status Begin(DistributedDataParallel* ddp) override;
 
-  // What one step is made of, and what the trainer wants to be asked.
-  struct Step {
-    StepOptions options;
-    int64_t micro_batches = 1;
-    double label_smoothing = 0;
-    // The micro-batch whose forward is next, in order.
-    std::function<absl::StatusOr<Batch>(int64_t micro_batch)> next;
-    std::function<void(int64_t micro_batch)> seed;  // may throw what LibTorch throws
-  };
-
   // Forward and backward of a step, up to its FinishStep(), in place of the batches of other shares.
-  // The loss is the mean over micro-batches
-  // of their means, and the same bits as one process has that accumulates over the same batches
-  // (train/accumulation.h); every stage is told. Errors: those of RunStageStep() and of
-  // DistributedDataParallel.
-  absl::StatusOr<BatchFigures> Run(const Step& step, StageTimes* times);
+  // Every stage is told the loss. Errors: those of RunStageStep() and of DistributedDataParallel.
+  absl::StatusOr<BatchFigures> Run(const PipelineStep& step, StageTimes* times);
 
   // Through all stages: the last one has the logits.
   absl::StatusOr<at::Tensor> TestLogits(const at::Tensor& inputs) override;
@@ -92,8 +78,6 @@ class PipelineStage : public ModelShare {
                 std::shared_ptr<Model> model, SideChannel* all_ranks);
 
   absl::Status AgreeOnSplit();
-  absl::StatusOr<StageSplit> OwnSplit();
-  std::vector<double> MeasureBlocks();
   absl::Status AssignParameters();
   BlockRange own() const { return split_[place_.link->stage()]; }
 

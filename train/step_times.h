@@ -2,6 +2,7 @@
 #define GRADSYNC_TRAIN_STEP_TIMES_H_
 
 #include <cstdint>
+#include <vector>
 
 #include "absl/time/time.h"
 
@@ -56,7 +57,26 @@ struct StepTimes {
   absl::Duration exposed;   // waiting for buckets after backward: communication that nothing hid
   absl::Duration update;    // the optimizer, when the worker runs it
   ReplicaTimes replicas;
+  // Forward and backward of each stage of this process (local_pipeline.h), whose `forward`,
+  // `backward` and `exposed` are those of the first, its waits for others among them; else empty.
+  std::vector<absl::Duration> stages;
 };
+
+// By stage of this process: its share of all steps' time in forward and backward, 0 to 1; empty
+// without stages.
+inline std::vector<double> StageBusyShares(const std::vector<StepTimes>& steps) {
+  absl::Duration total;
+  std::vector<absl::Duration> busy(steps.empty() ? 0 : steps[0].stages.size());
+  for (const StepTimes& step : steps) {
+    total += step.total;
+    for (size_t s = 0; s < busy.size(); ++s) busy[s] += step.stages[s];
+  }
+  std::vector<double> shares;
+  for (const absl::Duration of_stage : busy) {
+    shares.push_back(total > absl::ZeroDuration() ? absl::FDivDuration(of_stage, total) : 0);
+  }
+  return shares;
+}
 
 }  // namespace gradsync
 

@@ -38,9 +38,11 @@
 #include "train/job_inputs.h"
 #include "train/job_state.h"
 #include "train/kept_models.h"
+#include "train/local_pipeline.h"
 #include "train/loss_scaler.h"
 #include "train/model_share.h"
 #include "train/pipeline_stage.h"
+#include "train/pipeline_step.h"
 #include "train/precision.h"
 #include "train/record_step.h"
 #include "train/sharded_step.h"
@@ -132,6 +134,7 @@ class TrainerImpl : public Trainer {
     // One whose parameters owners keep need not fit on the device.
     if (!options_.shard_parameters) GS_RETURN_IF_ERROR(MoveModel());
     GS_RETURN_IF_ERROR(MakeReplicas(model));
+    GS_RETURN_IF_ERROR(MakeLocalPipeline());
     return source_.Open(/*epoch=*/0, /*position=*/0);
   }
 
@@ -248,6 +251,7 @@ class TrainerImpl : public Trainer {
   int64_t steps_per_epoch() const override { return inputs_.steps_per_epoch; }
 
   std::string split() const override {
+    if (local_pipeline_ != nullptr) return SplitToString(local_pipeline_->split());
     return stage_ == nullptr ? std::string() : SplitToString(stage_->split());
   }
 
@@ -285,6 +289,18 @@ class TrainerImpl : public Trainer {
     replicas.compute = options_.compute;
     replicas.activity = activity();
     GS_ASSIGN_OR_RETURN(replicas_, DataParallelStep::Create(replicas, model_));
+    return absl::OkStatus();
+  }
+
+  absl::Status MakeLocalPipeline() {
+    if (options_.model_parallel == 1) return absl::OkStatus();
+    LocalPipelineOptions stages;
+    stages.stages = options_.model_parallel;
+    stages.threads = options_.threads;
+    stages.pipeline = options_.pipeline;
+    stages.compute = options_.compute;
+    stages.example = [this] { return ExampleInputs(options_.batch_size); };
+    GS_ASSIGN_OR_RETURN(local_pipeline_, LocalPipeline::Create(stages, model_));
     return absl::OkStatus();
   }
 
@@ -465,10 +481,11 @@ class TrainerImpl : public Trainer {
     return batch;
   }
 
-  // This stage's part of the step, whose batches are the pipeline's micro-batches.
-  absl::Status ComputeStage(const StepOptions& options, StepReport* report) {
+  // The step in stages, whose micro-batches are its batches: this rank's stage, or all of them. Then
+  // the times are the first stage's, which ends last.
+  absl::Status ComputeStages(const StepOptions& options, StepReport* report) {
     GS_ASSIGN_OR_RETURN(Batch first, NextBatch(0, report));
-    PipelineStage::Step step;
+    PipelineStep step;
     step.options = options;
     step.micro_batches = batches_;
     step.label_smoothing = options_.label_smoothing;
@@ -476,14 +493,18 @@ class TrainerImpl : public Trainer {
       if (i > 0) return NextBatch(i, report);
       return std::move(first);
     };
-    step.seed = [&](int64_t i) {
-      model_->BeginStep(StepSeed(options_.seed, replica_, options.step, i));
-    };
-    StageTimes times;
-    GS_ASSIGN_OR_RETURN(const BatchFigures figures, stage_->Run(step, &times));
-    report->times.forward = times.forward;
-    report->times.backward = times.backward;
-    report->times.exposed = times.waited;
+    step.seed = [&](int64_t i) { return StepSeed(options_.seed, replica_, options.step, i); };
+    std::vector<StageTimes> stages(1);
+    GS_ASSIGN_OR_RETURN(const BatchFigures figures,
+                        stage_ != nullptr ? stage_->Run(step, &stages[0])
+                                          : local_pipeline_->Run(*ddp_, step, &stages));
+    StepTimes& times = report->times;
+    times.forward = stages[0].forward;
+    times.backward = stages[0].backward;
+    times.exposed = stages[0].waited;
+    if (local_pipeline_ != nullptr) {
+      for (const StageTimes& own : stages) times.stages.push_back(own.forward + own.backward);
+    }
     FigureSum sum;
     return Count(figures, /*last=*/true, &sum);
   }
@@ -521,7 +542,7 @@ class TrainerImpl : public Trainer {
 
   // Forward and backward of the step's batches. Those before the last only add up gradients.
   absl::Status ComputeGradients(const StepOptions& step, StepReport* report) {
-    if (stage_ != nullptr) return ComputeStage(step, report);
+    if (stage_ != nullptr || local_pipeline_ != nullptr) return ComputeStages(step, report);
     if (replicas_ != nullptr) return ComputeReplicas(step, report);
     FigureSum figures;
     batches_ = 1;
@@ -843,6 +864,7 @@ class TrainerImpl : public Trainer {
   std::unique_ptr<ModelShare> share_;           // after Bind()
   PipelineStage* stage_ = nullptr;              // the share, where that is a stage
   std::unique_ptr<DataParallelStep> replicas_;  // null with one replica
+  std::unique_ptr<LocalPipeline> local_pipeline_;  // null unless model_parallel
   ShareTraffic traffic_before_;                 // the first measured step
 };
 

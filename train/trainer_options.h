@@ -54,6 +54,9 @@ struct TrainerOptions {
   // Replicas of the model in this process (data_parallel_step.h), among which each batch is cut into
   // equal parts; each part then counts as a batch does with `accumulate`. On the CPU, in fp32.
   int data_parallel = 1;
+  // Stages of the model in this process (local_pipeline.h), each with a thread. On the CPU, in fp32,
+  // and where the mesh does not cut the model.
+  int model_parallel = 1;
   // How the model is cut into stages. `accumulate` are then the micro-batches of a step.
   PipelineOptions pipeline;
   // BatchNorm by the moments of all workers' batches (models/sync_norm.h). Not with `cuda_graph`.

@@ -12,7 +12,7 @@ std::vector<FlagTopic> WorkerTopics() {
         "connections", "zero"}},
       {"Parts of a model on several ranks",
        {"mesh", "pipeline_schedule", "micro_batches", "split", "sequence_parallel", "tensor_link"}},
-      {"Replicas in one process", {"data_parallel"}},
+      {"Replicas or stages in one process", {"data_parallel", "model_parallel"}},
       {"Model and data",
        {"model",           "stem",        "gpt_width",      "gpt_layers",
         "gpt_heads",       "gpt_context", "dropout",        "activation_checkpointing",

@@ -249,6 +249,8 @@ class Job {
       if (!memory.empty()) PrintLine(memory);
       const std::string replicas = ReplicaLine(result->times, options_.trainer.data_parallel);
       if (!replicas.empty()) PrintLine(replicas);
+      const std::string stages = StageLine(result->times, trainer_->split());
+      if (!stages.empty()) PrintLine(stages);
       PrintResult(*result, options_.trainer.synchronised ? Replicas() : 1,
                   options_.trainer.ema_decay > 0);
     }

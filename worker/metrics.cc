@@ -158,6 +158,18 @@ void FillReplicas(const JobOptions& options, const TrainingResult& result,
   metrics->set_device0_rx_bytes_per_step(static_cast<double>(sum.rx_bytes) / steps);
 }
 
+// Of a process with several stages.
+void FillLocalStages(const JobOptions& options, const Trainer& trainer,
+                     const TrainingResult& result, proto::WorkerMetrics* metrics) {
+  metrics->set_model_parallel(options.trainer.model_parallel);
+  if (options.trainer.model_parallel == 1) return;
+  metrics->set_pipeline_schedule(
+      std::string(PipelineScheduleName(options.trainer.pipeline.schedule)));
+  metrics->set_micro_batches(static_cast<int32_t>(options.trainer.accumulate));
+  metrics->set_split(trainer.split());
+  for (const double share : StageBusyShares(result.times)) metrics->add_stage_busy_share(share);
+}
+
 }  // namespace
 
 absl::Status WriteWorkerMetrics(const JobOptions& options, const GradientSync& sync,
@@ -172,6 +184,7 @@ absl::Status WriteWorkerMetrics(const JobOptions& options, const GradientSync& s
   FillPipeline(options, place, trainer, result, &metrics);
   FillSlice(options, result, &metrics);
   FillReplicas(options, result, &metrics);
+  FillLocalStages(options, trainer, result, &metrics);
   FillSteps(result, &metrics);
   metrics.set_loader_threads(trainer.loader_threads());
   metrics.set_data_wait_share(DataWaitShare(result.times));

@@ -13,6 +13,7 @@
 #include "plan/consistency.h"
 #include "plan/job_spec.h"
 #include "plan/pipeline_schedule.h"
+#include "plan/precision.h"
 
 namespace {
 
@@ -27,11 +28,14 @@ ABSL_FLAG(
     "samples (those along shard with --zero), those along pipeline hold other blocks of the model, "
     "those along tensor parts of its layers; the first named is the slowest in the order of ranks, "
     "and the product is the world size; empty: all along data");
+ABSL_FLAG(int, model_parallel, 1,
+          "stages of the model in this process, each computed by a thread of its own with its share "
+          "of --threads, at least one; the same bits as --accumulate of as many batches");
 ABSL_FLAG(std::string, pipeline_schedule, kSchedule,
           "with stages, who computes what when: naive (one micro-batch after the other), gpipe "
           "(all forwards, then all backwards) or 1f1b (in turns, which needs less memory)");
 ABSL_FLAG(int64_t, micro_batches, 1,
-          "with --mesh: batches of --batch_size that make a step, and of which several are under "
+          "with --mesh or --model_parallel: batches of --batch_size that make a step, and of which several are under "
           "way in a pipeline; the same parameters as with --accumulate of as many in one process, and "
           "running statistics of BatchNorm as of one batch of all");
 ABSL_FLAG(std::string, split, kSplit,
@@ -39,18 +43,53 @@ ABSL_FLAG(std::string, split, kSplit,
           "by the time that each block takes on rank 0");
 
 namespace gradsync {
+namespace {
+
+// What stages in one process do not go together with.
+absl::Status CheckLocalStages(const JobOptions& job) {
+  const TrainerOptions& trainer = job.trainer;
+  const auto refuse = [&](absl::string_view expected) {
+    return FlagError("model_parallel", expected, absl::StrCat(trainer.model_parallel));
+  };
+  if (job.join.device.device != "cpu") {
+    return refuse(absl::StrCat("1 with --device=", job.join.device.device,
+                               ", since these stages are on the CPU"));
+  }
+  if (trainer.pipeline.mesh.cuts_model()) return refuse("1 with stages or slices (--mesh)");
+  if (trainer.data_parallel > 1) return refuse("1 with --data_parallel");
+  if (trainer.plan.slots.gradients > 0) {
+    return refuse("1 with --zero=2 and 3, since micro-batches add up to whole gradients");
+  }
+  if (trainer.compute.precision != Precision::kFp32) {
+    return refuse(absl::StrCat("1 with --precision=", PrecisionName(trainer.compute.precision)));
+  }
+  if (trainer.sync_batchnorm) {
+    return refuse("1 with --sync_batchnorm, whose layers exchange in one order on all workers");
+  }
+  if (!trainer.straggler.nobody()) return refuse("1 with --straggler");
+  if (job.seeing.trace.wanted()) return refuse("1 with --trace");
+  return absl::OkStatus();
+}
+
+}  // namespace
 
 absl::Status PipelineFromFlags(JobOptions* job) {
   const std::string mesh = absl::GetFlag(FLAGS_mesh);
   const int64_t micro_batches = absl::GetFlag(FLAGS_micro_batches);
+  const int local_stages = absl::GetFlag(FLAGS_model_parallel);
   PipelineOptions& pipeline = job->trainer.pipeline;
   GS_ASSIGN_OR_RETURN(pipeline.schedule,
                       ParsePipelineSchedule(absl::GetFlag(FLAGS_pipeline_schedule)));
   GS_ASSIGN_OR_RETURN(pipeline.mesh, Mesh::Parse(mesh, job->join.meet.world_size));
   pipeline.split = absl::GetFlag(FLAGS_split);
   job->join.mesh = pipeline.mesh;
-  if (micro_batches < 1 || (micro_batches > 1 && mesh.empty())) {
-    return FlagError("micro_batches", mesh.empty() ? "1 without --mesh" : "at least 1",
+  if (local_stages < 1) {
+    return FlagError("model_parallel", "at least 1", absl::StrCat(local_stages));
+  }
+  job->trainer.model_parallel = local_stages;
+  const bool whole = mesh.empty() && local_stages == 1;
+  if (micro_batches < 1 || (micro_batches > 1 && whole)) {
+    return FlagError("micro_batches", whole ? "1 without --mesh and --model_parallel" : "at least 1",
                      absl::StrCat(micro_batches));
   }
   if (micro_batches > 1 && job->trainer.accumulate > 1) {
@@ -58,12 +97,13 @@ absl::Status PipelineFromFlags(JobOptions* job) {
   }
   if (micro_batches > 1) job->trainer.accumulate = micro_batches;
   job->trainer.pool_statistics = micro_batches > 1;
-  if (pipeline.mesh.has_pipeline()) return absl::OkStatus();
+  if (pipeline.mesh.has_pipeline() || local_stages > 1) return absl::OkStatus();
   for (const auto& [flag, plain, found] :
        {std::make_tuple("pipeline_schedule", kSchedule, absl::GetFlag(FLAGS_pipeline_schedule)),
         std::make_tuple("split", kSplit, pipeline.split)}) {
     if (found == plain) continue;
-    return FlagError(flag, absl::StrCat(plain, " without stages (--mesh=pipeline=N)"), found);
+    return FlagError(flag, absl::StrCat(plain, " without stages (--mesh=pipeline=N, --model_parallel=N)"),
+                     found);
   }
   return absl::OkStatus();
 }
@@ -79,6 +119,7 @@ absl::Status CheckPipeline(const JobOptions& job) {
                                   MeshDimensionName(mesh.samples()), " (--mesh)"),
                      "local");
   }
+  if (trainer.model_parallel > 1) return CheckLocalStages(job);
   if (!mesh.cuts_model()) return absl::OkStatus();
   const auto refuse = [&](absl::string_view flag, absl::string_view expected,
                           absl::string_view found) {

@@ -1,6 +1,8 @@
 #include "worker/replica_line.h"
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 
 namespace gradsync {
@@ -29,6 +31,16 @@ std::string ReplicaLine(const std::vector<StepTimes>& times, int replicas) {
       percent(sum.replicate), percent(sum.scatter), percent(sum.apply), percent(sum.gather),
       percent(sum.reduce), 100 * sum.FirstShare(), replicas, mega(sum.tx_bytes),
       mega(sum.rx_bytes));
+}
+
+std::string StageLine(const std::vector<StepTimes>& times, const std::string& split) {
+  const std::vector<double> shares = StageBusyShares(times);
+  if (shares.empty()) return "";
+  const auto percent = [](std::string* out, double share) {
+    absl::StrAppendFormat(out, "%.1f %%", 100 * share);
+  };
+  return absl::StrCat("stages computed for ", absl::StrJoin(shares, ", ", percent),
+                      " of the time; cut before ", split);
 }
 
 }  // namespace gradsync

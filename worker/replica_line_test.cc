@@ -34,5 +34,20 @@ TEST(ReplicaLineTest, OneReplicaOrNoStepHasNothingToSay) {
   EXPECT_EQ(ReplicaLine({StepTimes()}, 2), "");
 }
 
+// 30 of 40 ms, and 10.
+TEST(StageLineTest, SaysForHowLongEachStageComputed) {
+  StepTimes first, second;
+  first.total = second.total = absl::Milliseconds(20);
+  first.stages = {absl::Milliseconds(20), absl::Milliseconds(4)};
+  second.stages = {absl::Milliseconds(10), absl::Milliseconds(6)};
+  EXPECT_EQ(StageLine({first, second}, "5"),
+            "stages computed for 75.0 %, 25.0 % of the time; cut before 5");
+}
+
+TEST(StageLineTest, NoStagesOrNoStepHaveNothingToSay) {
+  EXPECT_EQ(StageLine({Times()}, ""), "");
+  EXPECT_EQ(StageLine({}, "5"), "");
+}
+
 }  // namespace
 }  // namespace gradsync

@@ -414,6 +414,8 @@ def _split_label(run):
     """None for an arrangement without a place in a sweep over split sizes."""
     if not run.mesh or run.micro_batches < 1 or run.batch_size < 1 or run.update == "owner":
         return None
+    if run.model_parallel > 1:
+        return f"{run.model_parallel} threads, {run.pipeline_schedule}"
     if run.workers == 1:
         return "one process"
     return f"{run.mesh}, {run.pipeline_schedule}" if run.split else f"{run.mesh}, not cut"

@@ -62,6 +62,8 @@ def arrangement(run):
         parts.append(f"cut before {run.split}")
     if run.zero:
         parts.append(f"zero={run.zero}")
+    if run.model_parallel > 1:
+        parts.append(f"{run.model_parallel} stages in each")
     if run.data_parallel > 1:
         parts.append(f"{run.data_parallel} replicas in each")
     return ", ".join(part for part in parts if part)

@@ -20,7 +20,7 @@ RUN = {
         "nccl_version", "nccl_asked", "nccl_chosen", "mesh", "pipeline_schedule", "split")},
     **{name: YES_OR_NO for name in ("channels_last", "tf32", "bytes_uncounted", "own_order")},
     **{name: WHOLE for name in ("workers", "servers", "batch_size", "threads", "steps", "max_staleness",
-                                "micro_batches", "zero", "data_parallel")},
+                                "micro_batches", "zero", "data_parallel", "model_parallel")},
     **{name: NUMBER for name in (
         "bytes", "bucket_bytes", "samples_per_s", "scaling_efficiency", "step_ms_p50", "step_ms_p10", "step_ms_p90",
         "exposed_ms_p50", "cpu_ms_per_step", "cpu_share", "first_loss", "final_loss", "accuracy",

@@ -52,7 +52,7 @@ def replicas(run):
 
 def spread(run):
     """How the model is spread over ranks, which is not what topologies differ in."""
-    return run.mesh, run.pipeline_schedule, run.micro_batches, run.data_parallel
+    return run.mesh, run.pipeline_schedule, run.micro_batches, run.data_parallel, run.model_parallel
 
 
 def hosts(run):

@@ -1,0 +1,52 @@
+#include "pipeline/local_stages.h"
+
+#include "pipeline/tensor_inbox.h"
+
+namespace gradsync {
+
+class LocalStages::Channel : public StageChannel {
+ public:
+  Channel(LocalStages* all, int stage, int stages) : all_(all), stage_(stage), stages_(stages) {}
+
+  int stage() const override { return stage_; }
+  int stages() const override { return stages_; }
+
+  // Without the graph, which is this stage's.
+  void Send(Neighbour to, const TensorKey& key, const at::Tensor& tensor) override {
+    const bool behind = to == Neighbour::kBehind;
+    Channel& other = *all_->channels_[behind ? stage_ + 1 : stage_ - 1];
+    const absl::Status status =
+        other.inbox(behind ? Neighbour::kBefore : Neighbour::kBehind).Put(key, tensor.detach());
+    if (!status.ok()) all_->Fail(status);
+  }
+
+  absl::StatusOr<at::Tensor> Receive(Neighbour from, const TensorKey& key,
+                                     Deadline deadline) override {
+    return inbox(from).Take(key, deadline);
+  }
+
+  TensorInbox& inbox(Neighbour from) { return inboxes_[from == Neighbour::kBefore ? 0 : 1]; }
+
+ private:
+  LocalStages* const all_;
+  const int stage_;
+  const int stages_;
+  TensorInbox inboxes_[2];
+};
+
+LocalStages::LocalStages(int count) {
+  for (int s = 0; s < count; ++s) channels_.push_back(std::make_unique<Channel>(this, s, count));
+}
+
+LocalStages::~LocalStages() = default;
+
+StageChannel& LocalStages::channel(int stage) { return *channels_[stage]; }
+
+void LocalStages::Fail(const absl::Status& reason) {
+  for (const std::unique_ptr<Channel>& channel : channels_) {
+    channel->inbox(StageChannel::Neighbour::kBefore).Fail(reason);
+    channel->inbox(StageChannel::Neighbour::kBehind).Fail(reason);
+  }
+}
+
+}  // namespace gradsync
