@@ -68,6 +68,11 @@ def ways():
     return [(ALONE, ""), *((where, schedule) for where in (THREADS, PROCESSES) for schedule in SCHEDULES)]
 
 
+def way_of(made):
+    where = PROCESSES if made["workers"] > 1 else THREADS if made.get("model_parallel", 1) > 1 else ALONE
+    return where, made["pipeline_schedule"]
+
+
 def as_run(args, size, where, schedule, metrics):
     """What the processes of a job measured, as compare.json has runs. A step is as long as on the slowest rank."""
     workers = len(metrics)
@@ -76,8 +81,9 @@ def as_run(args, size, where, schedule, metrics):
     return {"library": "gradsync", "topology": "ring", "update": "worker", "workers": workers, "model": args.model,
             "batch_size": size, "global_batch_size": args.images, "micro_batches": args.images // size,
             "mesh": f"pipeline={workers}", "pipeline_schedule": schedule, "split": "" if where == ALONE else str(args.split),
-            "model_parallel": metrics[0]["model_parallel"], "threads": 1, "steps": len(steps), "step_ms_p50": median, "step_ms_p10": percentile(steps, 0.1),
-            "step_ms_p90": percentile(steps, 0.9), "samples_per_s": 1e3 * args.images / median,
+            "model_parallel": metrics[0]["model_parallel"], "threads": 1, "steps": len(steps), "step_ms_p50": median,
+            "step_ms_p10": percentile(steps, 0.1), "step_ms_p90": percentile(steps, 0.9),
+            "samples_per_s": 1e3 * args.images / median,
             "params_sha256": metrics[0]["params_sha256"]}
 
 
@@ -116,15 +122,16 @@ def seconds(made):
 
 def computed_table(args, runs):
     """Times by size, and how much faster than the same images at once in two stages, as the tutorial has it."""
-    found = {(made["batch_size"], *way): made for way, made in zip(len(args.sizes) * ways(), runs)}
+    found = {(made["batch_size"], *way_of(made)): made for made in runs}
     lines = ["computed, s per step", "size  " + "  ".join(f"{where:>20}" for where, _ in ways()),
              "      " + "  ".join(f"{schedule or 'not cut':>20}" for _, schedule in ways())]
     for size in args.sizes:
         cells = []
         for way in ways():
+            made = found[(size, *way)]
             whole = found.get((args.images, *way)) if way[0] != ALONE else None
-            gain = f" ({whole['step_ms_p50'] / found[(size, *way)]['step_ms_p50'] - 1:+5.0%})" if whole else ""
-            cells.append(f"{seconds(found[(size, *way)]) + gain:>20}")
+            gain = f" ({whole['step_ms_p50'] / made['step_ms_p50'] - 1:+5.0%})" if whole else ""
+            cells.append(f"{seconds(made) + gain:>20}")
         lines.append(f"{size:4}  " + "  ".join(cells))
     return lines
 
