@@ -5,10 +5,11 @@
     bazel run //tests:chaos -- --seed=1 --round=17       # that one again, with all that was said
 
 A round draws a job (topology, link, consistency, sizes, started by hand or by //tools:launch), a fault, a moment and a victim. Then
-it looks at all others: whether they end within the failure timeout and two seconds (within two seconds where the victim was killed),
-whether their message begins with the culprit, whether they blame an innocent, and whether their exit codes tell of the failure. It
-prints a table, a row for each kind of fault, and ends with 1 unless nobody was late, nobody blamed an innocent, none that failed
-ended with 0, all processes were gone, and 99 % of all survivors named the culprit or had done their work before.
+it looks at all others: whether they end within the failure timeout and two seconds (within two seconds where the victim was killed)
+of the fault, or of their first connection where the launcher started them only then, whether their message begins with the culprit,
+whether they blame an innocent, and whether their exit codes tell of the failure. It prints a table, a row for each kind of fault,
+and ends with 1 unless nobody was late, nobody blamed an innocent, none that failed ended with 0, all processes were gone, and 99 %
+of all survivors named the culprit or had done their work before.
 """
 import argparse
 import concurrent.futures
@@ -127,6 +128,7 @@ class Process:
         self.err = []
         self.code = None  # not known of those that are launch's children
         self.ended_at = None
+        self.connected_at = None  # of one that a launcher starts in set-up, perhaps after the fault: when it could begin to notice
         self.has_result = False  # of a worker: of its training
 
     def has_served(self):
@@ -478,6 +480,8 @@ class Round:
         for name, process in self.processes.items():
             if process.ended_at is not None:
                 continue
+            if self.draw.moment == "setup" and self.draw.launched and process.connected_at is None and sockets_of(process.pid):
+                process.connected_at = now
             if self.draw.launched:
                 if not self.runs(process.pid):
                     process.ended_at = now
@@ -635,7 +639,7 @@ class Round:
         return self.draw.fault == "term" and process.has_served()
 
     def judge_survivor(self, process):
-        took = (process.ended_at or time.monotonic()) - self.injected_at
+        took = (process.ended_at or time.monotonic()) - max(self.injected_at, process.connected_at or self.injected_at)
         said = [line for line in process.err if line.startswith(("worker: ", "ps_server: ")) and not line.startswith("worker: waiting for ")]
         words = said[-1] if said else (process.err[-1] if process.err else "")
         if process.ended_at is None:
