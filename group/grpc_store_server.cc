@@ -8,6 +8,7 @@
 #include "absl/strings/strip.h"
 #include "absl/time/time.h"
 #include "base/deadline.h"
+#include "base/free_descriptor.h"
 #include "base/grpc_deadline.h"
 #include "base/grpc_health.h"
 #include "base/grpc_status.h"
@@ -48,6 +49,11 @@ proto::AllGatherReply Reply(const std::vector<std::string>& values) {
   return reply;
 }
 
+std::string WhyNobodyCanCome() {
+  if (HasFreeDescriptor()) return "";
+  return "rank 0 has no file descriptors left, so that nobody new reaches the store that it holds";
+}
+
 // What calls share.
 struct Store {
   StoreMap map;
@@ -56,7 +62,7 @@ struct Store {
   ProofChecker checker;
 
   Store(StoreDoorOptions options, const std::string& secret)
-      : door(std::move(options)), checker(secret) {}
+      : map(StoreMap::kMaxBytes, WhyNobodyCanCome), door(std::move(options)), checker(secret) {}
 };
 
 // One call of Rendezvous. A stub reads a request before its handler runs, so that anybody could make

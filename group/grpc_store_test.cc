@@ -11,14 +11,17 @@
 #include "base/monotonic_time.h"
 #include "base/mute_connection.h"
 #include "base/mutex.h"
+#include "base/no_descriptors_left.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace gradsync {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 Deadline Soon() { return Deadline::In(absl::Seconds(60)); }
 
@@ -42,6 +45,28 @@ TEST(GrpcStoreTest, ATakenPortIsAnErrorThatNamesTheAddress) {
     EXPECT_TRUE(absl::IsUnavailable(status)) << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr(address));
   }
+}
+
+// Ranks that have met must not blame the one whose connection the store's process cannot take.
+TEST(GrpcStoreTest, AStoreWithoutDescriptorsIsToBlameForWhoDoesNotCome) {
+  const auto server = StartServer();
+  const auto store = Connect(AddressOf(*server));
+  absl::Status remote, local;
+  {
+    const NoDescriptorsLeft none;
+    const Deadline at_once = Deadline::In(absl::Milliseconds(50));
+    remote = store->AllGather("run", 1, 3, "", at_once).status();
+    local = server->local()->AllGather("run", 0, 3, "", at_once).status();
+  }
+  for (const absl::Status& status : {remote, local}) {
+    EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
+    EXPECT_THAT(std::string(status.message()),
+                AllOf(StartsWith("rank 0 has no file descriptors left"), HasSubstr("of 3 have")));
+  }
+  EXPECT_THAT(std::string(store->AllGather("run", 1, 3, "", Deadline::In(absl::ZeroDuration()))
+                              .status()
+                              .message()),
+              HasSubstr("ranks 0, 2 of 3 have not come"));
 }
 
 TEST(GrpcStoreTest, AForeignAddressIsAnError) {

@@ -5,10 +5,12 @@
 #define GRADSYNC_GROUP_STORE_MAP_H_
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -37,8 +39,10 @@ class StoreMap {
   using OnValue = absl::AnyInvocable<void(absl::StatusOr<Value>) &&>;
   using OnValues = absl::AnyInvocable<void(absl::StatusOr<Values>) &&>;
 
-  // `max_bytes`: of all values and parts.
-  explicit StoreMap(size_t max_bytes = kMaxBytes) : max_bytes_(max_bytes) {}
+  // `max_bytes`: of all values and parts. `obstacle`: asked when ranks have not come by a deadline,
+  // says what keeps anybody from coming, as a message begins ("rank 0 ..."), or ""; does not block.
+  explicit StoreMap(size_t max_bytes = kMaxBytes, std::function<std::string()> obstacle = nullptr)
+      : max_bytes_(max_bytes), obstacle_(std::move(obstacle)) {}
   StoreMap(const StoreMap&) = delete;
   StoreMap& operator=(const StoreMap&) = delete;
 
@@ -123,6 +127,7 @@ class StoreMap {
   void Drop(Ticket ticket, bool expired);
 
   const size_t max_bytes_;
+  const std::function<std::string()> obstacle_;
   Mutex mutex_;
   absl::Status closed_ ABSL_GUARDED_BY(mutex_);
   Ticket last_ticket_ ABSL_GUARDED_BY(mutex_) = 0;

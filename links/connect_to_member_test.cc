@@ -1,8 +1,5 @@
 #include "links/connect_to_member.h"
 
-#include <sys/resource.h>
-#include <unistd.h>
-
 #include <memory>
 #include <string>
 
@@ -11,6 +8,7 @@
 #include "absl/time/time.h"
 #include "base/deadline.h"
 #include "base/deaf_process.h"
+#include "base/no_descriptors_left.h"
 #include "base/suspicion.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -65,15 +63,11 @@ TEST(ConnectToMemberTest, WhereNothingAnswersTheLinkIsSuspected) {
 TEST(ConnectToMemberTest, AProcessWithoutDescriptorsBlamesNobodyElse) {
   DeafProcess member;
   member.Listen();
-  rlimit before;
-  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
-  const int next = dup(0);  // the smallest descriptor that is free
-  close(next);
-  rlimit none = before;
-  none.rlim_cur = static_cast<rlim_t>(next);
-  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
-  const absl::Status status = WhyNoConnection(member.address());
-  EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  absl::Status status;
+  {
+    const NoDescriptorsLeft none;
+    status = WhyNoConnection(member.address());
+  }
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(PatienceWith(status), absl::ZeroDuration());
   EXPECT_THAT(std::string(status.message()),

@@ -477,7 +477,7 @@ class Round:
     def look_for_ends(self):
         now = time.monotonic()
         self.tracer.reap()
-        for name, process in self.processes.items():
+        for name, process in list(self.processes.items()):  # while a launcher starts more
             if process.ended_at is not None:
                 continue
             if self.draw.moment == "setup" and self.draw.launched and process.connected_at is None and sockets_of(process.pid):
@@ -527,7 +527,7 @@ class Round:
             # Nothing came of it: the job goes on.
             if harmless and time.monotonic() - looked > self.options.failure_timeout + GRACE and "worker 0" in self.processes:
                 now = self.steps_of_rank_0()
-                if now > steps + 2 and all(process.ended_at is None for process in self.processes.values()):
+                if now > steps + 2 and all(process.ended_at is None for process in list(self.processes.values())):
                     self.unharmed = True
                     return
                 looked, steps = time.monotonic(), now

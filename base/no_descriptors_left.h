@@ -1,0 +1,30 @@
+#ifndef GRADSYNC_BASE_NO_DESCRIPTORS_LEFT_H_
+#define GRADSYNC_BASE_NO_DESCRIPTORS_LEFT_H_
+
+#include <sys/resource.h>
+#include <unistd.h>
+
+namespace gradsync {
+
+// For as long as it lives this process can open no file and no socket. For tests.
+class NoDescriptorsLeft {
+ public:
+  NoDescriptorsLeft() {
+    getrlimit(RLIMIT_NOFILE, &before_);
+    const int next = dup(0);  // the smallest descriptor that is free
+    close(next);
+    rlimit none = before_;
+    none.rlim_cur = static_cast<rlim_t>(next);
+    setrlimit(RLIMIT_NOFILE, &none);
+  }
+  NoDescriptorsLeft(const NoDescriptorsLeft&) = delete;
+  NoDescriptorsLeft& operator=(const NoDescriptorsLeft&) = delete;
+  ~NoDescriptorsLeft() { setrlimit(RLIMIT_NOFILE, &before_); }
+
+ private:
+  rlimit before_;
+};
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_BASE_NO_DESCRIPTORS_LEFT_H_
