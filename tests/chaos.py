@@ -402,8 +402,10 @@ class Round:
                 others = ["worker 0"]
             else:
                 port = int(self.master.rsplit(":", 1)[1])
-                others = [draw.victim] if draw.victim != "worker 0" else [
-                    f"worker {rank}" for rank in range(1, draw.workers) if rank != self.late]
+                others = [draw.victim]
+                if draw.victim == "worker 0":  # holds the store: somebody has met it, of a partition the other end
+                    others = [draw.other] if draw.fault == "partition" else [
+                        f"worker {rank}" for rank in range(1, draw.workers) if rank != self.late]
             connected = lambda: any(remote == port for name in others if name in self.processes
                                     for _, _, remote in sockets_of(self.processes[name].pid))
             await_until(lambda: connected() or self.some_child_ended() or any("step " in line for line in rank_0()), 15, "a connection")
