@@ -118,6 +118,15 @@ TEST_F(MembershipTest, ACutLinkIsNamedAsTheJobCallsItsEnds) {
   EXPECT_TRUE(absl::IsUnavailable(server_->Wait()));
 }
 
+// Or nobody would miss it while its first thread, which waits for the run's end, is held.
+TEST_F(MembershipTest, AServerThatNobodyWaitsForIsAMember) {
+  Begin();
+  EXPECT_EQ(store_->local()
+                ->Get(ServerBeatKey("test/0/", 7), Deadline::In(absl::Seconds(30)))
+                .status(),
+            absl::OkStatus());
+}
+
 // The first attempt was the only one, and nobody heard that it had failed.
 TEST_F(MembershipTest, AServerThatDoesNotReachTheStoreTriesAgain) {
   unreachable_ = 2;

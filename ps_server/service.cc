@@ -71,7 +71,39 @@ Service::Service(std::string run_id, int attempt, absl::Duration timeout, Server
       roster_(std::move(run_id), attempt, limits.max_memory, limits.max_message),
       key_(std::move(limits.key)) {}
 
-Service::~Service() = default;
+Service::~Service() {
+  {
+    MutexLock lock(&mutex_);
+    closing_ = true;
+    changed_.SignalAll();
+  }
+  JoinMembershipThread();
+}
+
+void Service::WatchRun(absl::Duration failure_timeout, StoreConnector connect) {
+  failure_timeout_ = failure_timeout;
+  connect_store_ = std::move(connect);
+  if (failure_timeout < absl::InfiniteDuration()) {
+    membership_ = Thread([this] { SeekMembership(); });
+  }
+}
+
+// From the first hello on, so that set-up is watched too. A server that cannot reach the store is
+// watched by its streams alone, until it can.
+void Service::SeekMembership() {
+  mutex_.Lock();
+  while (!ended_ && !closing_ && run_ == nullptr) {
+    changed_.WaitWithDeadline(&mutex_, Deadline::In(kWatch));
+    mutex_.Unlock();
+    BecomeMember().IgnoreError();
+    mutex_.Lock();
+  }
+  mutex_.Unlock();
+}
+
+void Service::JoinMembershipThread() {
+  if (membership_.joinable()) membership_.join();
+}
 
 std::shared_ptr<FrameSink> Service::Accept(std::shared_ptr<FrameStream> stream) {
   absl::Status welcome;
@@ -96,9 +128,6 @@ absl::Status Service::Wait(Deadline deadline) {
     changed_.WaitWithDeadline(&mutex_, std::min(patience.next_look(), Deadline::In(kWatch)));
     mutex_.Unlock();
     EndOverdue();
-    // From the first hello on, so that set-up is watched too. A server that cannot reach the store is
-    // watched by its streams alone, until it can.
-    BecomeMember().IgnoreError();
     mutex_.Lock();
   }
   if (!ended_ && !roster_.complete()) {
@@ -108,7 +137,6 @@ absl::Status Service::Wait(Deadline deadline) {
     mutex_.Lock();
   }
   mutex_.Unlock();
-  BecomeMember().IgnoreError();
   // What follows the hellos is short work.
   activity_->Prove();
   mutex_.Lock();
@@ -117,7 +145,6 @@ absl::Status Service::Wait(Deadline deadline) {
     mutex_.Unlock();
     EndIfSilent();
     EndOverdue();
-    BecomeMember().IgnoreError();
     mutex_.Lock();
   }
   const Deadline farewell = Deadline::In(status_.ok() ? kClosing : kFarewell);
@@ -125,6 +152,7 @@ absl::Status Service::Wait(Deadline deadline) {
   }
   absl::Status status = status_;
   mutex_.Unlock();
+  JoinMembershipThread();
   LeaveRun(status);
   return status;
 }

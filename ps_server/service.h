@@ -65,6 +65,7 @@
 #include "base/monotonic_time.h"
 #include "base/mutex.h"
 #include "base/patient_deadline.h"
+#include "base/thread.h"
 #include "links/frame_stream.h"
 #include "ps_server/async_shard.h"
 #include "ps_server/guests.h"
@@ -97,13 +98,11 @@ class Service : private ShardEvents, private AsyncShardEvents {
           ServiceLimits limits = {});
   ~Service() override;
 
-  // Before the first stream: once a worker has said where the run's store is, Wait() makes this server
-  // a member of the run (ps_server/run_member.h), unless JoinRun() has, and tries again until it
-  // reaches the store. By default, and for an infinite time, it is none.
-  void WatchRun(absl::Duration failure_timeout, StoreConnector connect = nullptr) {
-    failure_timeout_ = failure_timeout;
-    connect_store_ = std::move(connect);
-  }
+  // Before the first stream: once a worker has said where the run's store is, a thread makes this
+  // server a member of the run (ps_server/run_member.h), unless JoinRun() has, and tries again until
+  // it reaches the store. Not the thread of Wait(): then nobody would miss a server of which that
+  // one hangs. By default, and for an infinite time, the server is no member.
+  void WatchRun(absl::Duration failure_timeout, StoreConnector connect = nullptr);
 
   // This server is number `server` of the run, whose id was given and whose store is at `store`,
   // "host:port": a member of it from here on. Waits for the store, for the failure timeout at most.
@@ -172,6 +171,8 @@ class Service : private ShardEvents, private AsyncShardEvents {
   std::string Name(int rank) const;
   absl::Status LostStream(int rank, const absl::Status& status) const;
   void EndIfSilent();
+  void SeekMembership();
+  void JoinMembershipThread();
   absl::StatusOr<RunMemberOptions> RunOptions() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status BecomeMember();
   void LeaveRun(const absl::Status& status);
@@ -213,6 +214,7 @@ class Service : private ShardEvents, private AsyncShardEvents {
   int goodbyes_ ABSL_GUARDED_BY(mutex_) = 0;
   int open_ ABSL_GUARDED_BY(mutex_) = 0;  // members whose stream is not closed
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
+  bool closing_ ABSL_GUARDED_BY(mutex_) = false;  // the destructor
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
 
   // Of Wait() alone.
@@ -228,6 +230,8 @@ class Service : private ShardEvents, private AsyncShardEvents {
 
   std::atomic<int64_t> tx_bytes_{0}, rx_bytes_{0}, tx_messages_{0}, rx_messages_{0};
   std::atomic<int64_t> step_tx_bytes_{0}, step_rx_bytes_{0};
+
+  Thread membership_;  // last: uses all of the above
 };
 
 }  // namespace gradsync
