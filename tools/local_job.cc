@@ -329,6 +329,8 @@ class LocalJob {
       Fail(
           absl::StrCat(Describe(*member), ": stopped for ", absl::FormatDuration(options_.stopped)),
           "", 1);
+      // Those who have met it meanwhile miss it as long after that, and say so.
+      terminate_at_ = Deadline::In(std::max(options_.settle, options_.stopped));
     }
   }
 

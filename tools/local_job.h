@@ -56,7 +56,8 @@ struct LocalJobOptions {
   // Longest wait for a process to say where it listens.
   absl::Duration start_timeout = absl::Seconds(60);
   // After a failure the others have this long to notice by themselves, so that they can say what
-  // they saw. Skipped when the first failure is exit code 2: bad input, found before training.
+  // they saw; at least `stopped` where the first failure is that. Skipped when it is exit code 2: bad
+  // input, found before training.
   absl::Duration settle = absl::Seconds(3);
   // Between SIGTERM and SIGKILL.
   absl::Duration grace = absl::Seconds(3);
