@@ -84,6 +84,7 @@ void Service::WatchRun(absl::Duration failure_timeout, StoreConnector connect) {
   failure_timeout_ = failure_timeout;
   connect_store_ = std::move(connect);
   if (failure_timeout < absl::InfiniteDuration()) {
+    MutexLock lock(&membership_mutex_);
     membership_ = Thread([this] { SeekMembership(); });
   }
 }
@@ -102,6 +103,7 @@ void Service::SeekMembership() {
 }
 
 void Service::JoinMembershipThread() {
+  MutexLock lock(&membership_mutex_);
   if (membership_.joinable()) membership_.join();
 }
 

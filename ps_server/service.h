@@ -231,7 +231,8 @@ class Service : private ShardEvents, private AsyncShardEvents {
   std::atomic<int64_t> tx_bytes_{0}, rx_bytes_{0}, tx_messages_{0}, rx_messages_{0};
   std::atomic<int64_t> step_tx_bytes_{0}, step_rx_bytes_{0};
 
-  Thread membership_;  // last: uses all of the above
+  Mutex membership_mutex_;  // several may wait for the run's end
+  Thread membership_ ABSL_GUARDED_BY(membership_mutex_);  // last: uses all of the above
 };
 
 }  // namespace gradsync
