@@ -11,6 +11,7 @@
 #include "base/suspicion.h"
 #include "links/connect_to_member.h"
 #include "links/frame_error.h"
+#include "links/parse_payload.h"
 #include "plan/ring_schedule.h"
 #include "proto/ring.pb.h"
 
@@ -213,7 +214,7 @@ absl::Status RingPeers::WaitForNeighbours(Deadline deadline) {
 absl::Status RingPeers::CheckHello(const FrameHeader& header, const Payload& payload,
                                    int* connection, std::string* address) {
   proto::RingHello hello;
-  if (header.kind() != FrameHeader::HELLO || !hello.ParseFromString(payload.Flat())) {
+  if (header.kind() != FrameHeader::HELLO || !ParsePayload(payload, kMaxGreetingBytes, &hello)) {
     return absl::InvalidArgumentError(absl::StrCat("expected HELLO of rank ", OfJob(previous_),
                                                    ", found ", DescribeFrame(header)));
   }

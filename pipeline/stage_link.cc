@@ -11,6 +11,7 @@
 #include "base/suspicion.h"
 #include "links/connect_to_member.h"
 #include "links/frame_error.h"
+#include "links/parse_payload.h"
 #include "proto/pipeline.pb.h"
 
 namespace gradsync {
@@ -217,7 +218,7 @@ absl::Status StageLink::CheckHello(const FrameHeader& header, const Payload& pay
     MutexLock lock(&mutex_);
     rank = peers_[Index(Neighbour::kBefore)].rank;
   }
-  if (header.kind() != FrameHeader::HELLO || !hello.ParseFromString(payload.Flat())) {
+  if (header.kind() != FrameHeader::HELLO || !ParsePayload(payload, kMaxGreetingBytes, &hello)) {
     return absl::InvalidArgumentError(absl::StrCat("expected HELLO of rank ", rank, ", found ",
                                                    FrameHeader::Kind_Name(header.kind())));
   }

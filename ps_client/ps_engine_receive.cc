@@ -12,6 +12,7 @@
 #include "base/suspicion.h"
 #include "base/trace_recorder.h"
 #include "links/frame_error.h"
+#include "links/parse_payload.h"
 #include "links/record_frames.h"
 #include "optim/state_mapping.h"
 #include "plan/frame_fields.h"
@@ -67,7 +68,7 @@ class PsEngine::Sink : public FrameSink {
     }
     if (payload.size() > 0) {
       proto::Host host;
-      if (!host.ParseFromString(payload.Flat())) {
+      if (!ParsePayload(payload, kMaxGreetingBytes, &host)) {
         return absl::InvalidArgumentError("answer to hello: expected a Host, found something else");
       }
       MutexLock lock(&engine_->mutex_);

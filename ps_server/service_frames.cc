@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "group/process_trace.h"
+#include "links/parse_payload.h"
 #include "links/record_frames.h"
 #include "plan/frame_fields.h"
 #include "plan/step_options.h"
@@ -15,6 +16,11 @@
 #include "ps_server/window_host.h"
 
 namespace gradsync {
+namespace {
+
+constexpr size_t kMaxWindowAddressBytes = 512;
+
+}  // namespace
 
 absl::Status Service::OnHost(Session& session) {
   GS_ASSIGN_OR_RETURN(const proto::Host own, OwnHost());
@@ -27,8 +33,11 @@ absl::Status Service::OnHost(Session& session) {
 
 absl::Status Service::OnWindows(Session& session, const Payload& payload) {
   proto::WindowAddresses addresses;
-  if (session.rank != 0 || !addresses.ParseFromString(payload.Flat())) return UnexpectedWindows();
   Group& group = *group_.load(std::memory_order_acquire);
+  const size_t members = group.terms.world_size() + group.terms.weights_size();
+  if (session.rank != 0 || !ParsePayload(payload, members * kMaxWindowAddressBytes, &addresses)) {
+    return UnexpectedWindows();
+  }
   return group.shard->Begin({addresses.addresses().begin(), addresses.addresses().end()});
 }
 
