@@ -52,21 +52,26 @@ TEST(GrpcStoreTest, AStoreWithoutDescriptorsIsToBlameForWhoDoesNotCome) {
   const auto server = StartServer();
   const auto store = Connect(AddressOf(*server));
   absl::Status remote, local;
-  {
-    const NoDescriptorsLeft none;
+  const auto ask = [&] {
     const Deadline at_once = Deadline::In(absl::Milliseconds(50));
     remote = store->AllGather("run", 1, 3, "", at_once).status();
     local = server->local()->AllGather("run", 0, 3, "", at_once).status();
+  };
+  // First with descriptors: the undefined behaviour sanitizer opens a pipe at what it sees first.
+  ask();
+  for (const absl::Status& status : {remote, local}) {
+    EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
+    EXPECT_THAT(std::string(status.message()), StartsWith("ranks "));
+  }
+  {
+    const NoDescriptorsLeft none;
+    ask();
   }
   for (const absl::Status& status : {remote, local}) {
     EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
     EXPECT_THAT(std::string(status.message()),
                 AllOf(StartsWith("rank 0 has no file descriptors left"), HasSubstr("of 3 have")));
   }
-  EXPECT_THAT(std::string(store->AllGather("run", 1, 3, "", Deadline::In(absl::ZeroDuration()))
-                              .status()
-                              .message()),
-              HasSubstr("ranks 0, 2 of 3 have not come"));
 }
 
 TEST(GrpcStoreTest, AForeignAddressIsAnError) {
