@@ -210,8 +210,6 @@ void StoreMap::Drop(Ticket ticket, bool expired) {
   OnValue on_value;
   OnValues on_values;
   absl::Status status = absl::CancelledError("the caller has left");
-  std::string obstacle = expired && obstacle_ ? obstacle_() : "";
-  if (!obstacle.empty()) obstacle += ": ";
   {
     MutexLock lock(&mutex_);
     const auto found = places_.find(ticket);
@@ -222,9 +220,11 @@ void StoreMap::Drop(Ticket ticket, bool expired) {
       const auto gathering = gatherings_.find(place.key);
       std::map<int, Part>& parts = gathering->second.parts;
       if (expired) {
+        const std::string obstacle = obstacle_ ? obstacle_() : "";
         status = absl::DeadlineExceededError(
-            obstacle + DescribeMissing(place.key, gathering->second.world_size, parts,
-                                       gathering->second.expired));
+            absl::StrCat(obstacle, obstacle.empty() ? "" : ": ",
+                         DescribeMissing(place.key, gathering->second.world_size, parts,
+                                         gathering->second.expired)));
         // Whoever came first gives up first, and is not what the others wait for.
         gathering->second.expired.insert(place.rank);
       }

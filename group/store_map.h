@@ -40,7 +40,8 @@ class StoreMap {
   using OnValues = absl::AnyInvocable<void(absl::StatusOr<Values>) &&>;
 
   // `max_bytes`: of all values and parts. `obstacle`: asked when ranks have not come by a deadline,
-  // says what keeps anybody from coming, as a message begins ("rank 0 ..."), or ""; does not block.
+  // says what keeps anybody from coming, as a message begins ("rank 0 ..."), or ""; neither blocks
+  // nor uses the map.
   explicit StoreMap(size_t max_bytes = kMaxBytes, std::function<std::string()> obstacle = nullptr)
       : max_bytes_(max_bytes), obstacle_(std::move(obstacle)) {}
   StoreMap(const StoreMap&) = delete;
