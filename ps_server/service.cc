@@ -159,10 +159,8 @@ absl::Status Service::Wait(Deadline deadline) {
   return status;
 }
 
-absl::StatusOr<RunMemberOptions> Service::RunOptions() const {
-  if (ended_ || store_address_.empty() || !number_.has_value()) {
-    return absl::FailedPreconditionError("expected a run under way whose store is known");
-  }
+absl::optional<RunMemberOptions> Service::RunOptions() const {
+  if (ended_ || store_address_.empty() || !number_.has_value()) return absl::nullopt;
   RunMemberOptions options;
   options.store = store_address_;
   options.run_id = roster_.run_id();
@@ -174,7 +172,7 @@ absl::StatusOr<RunMemberOptions> Service::RunOptions() const {
 }
 
 absl::Status Service::Drain(int signal, absl::string_view address) {
-  absl::StatusOr<RunMemberOptions> options;
+  absl::optional<RunMemberOptions> options;
   {
     MutexLock lock(&mutex_);
     if (!roster_.complete()) {
@@ -182,7 +180,9 @@ absl::Status Service::Drain(int signal, absl::string_view address) {
     }
     options = RunOptions();
   }
-  GS_RETURN_IF_ERROR(options.status());
+  if (!options.has_value()) {
+    return absl::FailedPreconditionError("expected a run under way whose store is known");
+  }
   return RunMember::AskToDrain(
       *options, {signal, absl::StrCat("server ", options->server, " (", address, ")")});
 }
@@ -197,7 +197,7 @@ absl::Status Service::JoinRun(const std::string& store, int server) {
 }
 
 absl::Status Service::BecomeMember() {
-  absl::StatusOr<RunMemberOptions> found;
+  absl::optional<RunMemberOptions> found;
   bool again = false;
   {
     MutexLock lock(&mutex_);
@@ -205,10 +205,10 @@ absl::Status Service::BecomeMember() {
       return absl::OkStatus();
     }
     found = RunOptions();
-    joined_ = found.ok();
+    joined_ = found.has_value();
     again = next_attempt_ != Deadline::At(MonotonicTime::InfinitePast());
   }
-  if (!found.ok()) return absl::OkStatus();
+  if (!found.has_value()) return absl::OkStatus();
   RunMemberOptions& options = *found;
   options.failure_timeout = failure_timeout_;
   if (again) options.patience = std::min(options.patience, kWatch);

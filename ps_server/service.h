@@ -173,7 +173,8 @@ class Service : private ShardEvents, private AsyncShardEvents {
   void EndIfSilent();
   void SeekMembership();
   void JoinMembershipThread();
-  absl::StatusOr<RunMemberOptions> RunOptions() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // None where no run is under way, or its store is not known.
+  absl::optional<RunMemberOptions> RunOptions() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status BecomeMember();
   void LeaveRun(const absl::Status& status);
   void Lost(absl::Status status);

@@ -122,7 +122,9 @@ void ExpectTheSumsOfMetrics(const Traced& traced) {
       steps.emplace_back(traced_step, traced.workers[rank].step_ms(step - 1));
       waits.emplace_back(Sum(traced, worker, "exposed", "", step), exposed);
       gaps.emplace_back(traced_step - Sum(traced, worker, "compute", "", step), exposed);
-      if (rank == 0) EXPECT_GT(exposed, 0.25);
+      if (rank == 0) {
+        EXPECT_GT(exposed, 0.25);
+      }
     }
     EXPECT_LT(MedianError(steps), 0.02) << worker;
     if (rank == 1) continue;  // nobody keeps it waiting
