@@ -1,7 +1,11 @@
 #include "base/job_key.h"
 
+#include <errno.h>
+#include <stdint.h>
+#include <sys/random.h>
+
 #include <algorithm>
-#include <random>
+#include <cstdlib>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
@@ -9,9 +13,13 @@
 namespace gradsync {
 
 std::string NewJobKey() {
-  std::random_device device("/dev/urandom");
+  uint32_t words[4];
+  // Not a file, since a process that has no file descriptors left is asked for challenges too.
+  while (getrandom(words, sizeof(words), 0) != sizeof(words)) {
+    if (errno != EINTR) std::abort();
+  }
   std::string key;
-  for (int i = 0; i < 4; ++i) absl::StrAppend(&key, absl::Hex(device(), absl::kZeroPad8));
+  for (uint32_t word : words) absl::StrAppend(&key, absl::Hex(word, absl::kZeroPad8));
   return key;
 }
 

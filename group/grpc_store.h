@@ -19,6 +19,15 @@
 
 namespace gradsync {
 
+struct StoreServerTimes {
+  // A connection on which there has been no call for about as long, or up to twice as long, is
+  // closed: members attend to the store, and a client connects again for its next call.
+  absl::Duration idle = absl::Minutes(2);
+  // How long a server whose job has failed outlasts its end for members that attend and do not wait
+  // just then: when they ask next they hear why, and would take its end for the cause otherwise.
+  absl::Duration hearing = absl::Milliseconds(250);
+};
+
 // Serves one store until it is destroyed. A call that waits costs the server some bytes and no
 // thread, so calls never hold up each other. A client whose connection is lost (at the latest after
 // 40 s of silence) leaves the exchanges that it waits in. Thread-safe.
@@ -28,18 +37,17 @@ class GrpcStoreServer {
   // Errors: UNAVAILABLE, naming the address, when the port is taken or the address is not one of
   // this host's; INVALID_ARGUMENT when it is no "host:port", and those of CheckListener().
   // `door` says who may use the store; by default everybody. `health`, if there is one, answers who
-  // asks whether it serves. A connection on which there has been no call for about `idle_timeout`, or
-  // up to twice as long, is closed: members attend to the store, and a client connects again for its
-  // next call.
+  // asks whether it serves.
   static absl::StatusOr<std::unique_ptr<GrpcStoreServer>> Start(
       const std::string& address, const Credentials& credentials, StoreDoorOptions door = {},
-      std::shared_ptr<GrpcHealth> health = nullptr, absl::Duration idle_timeout = absl::Minutes(2));
+      std::shared_ptr<GrpcHealth> health = nullptr, StoreServerTimes times = {});
 
   // Fails the calls and watches of all clients with UNAVAILABLE. Blocks until they have been told,
   // at most some seconds.
   virtual ~GrpcStoreServer() = default;
 
   virtual int port() const = 0;
+  virtual int attending() const = 0;  // members, by ConnectedStore::Attend()
 
   // The same store, for this process alone: without the network. Outlives the server, closed.
   virtual std::shared_ptr<KeyValueStore> local() const = 0;

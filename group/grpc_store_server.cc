@@ -54,12 +54,44 @@ std::string WhyNobodyCanCome() {
   return "rank 0 has no file descriptors left, so that nobody new reaches the store that it holds";
 }
 
+// Who attends to the store. Thread-safe.
+class Attendance {
+ public:
+  void Begin() {
+    MutexLock lock(&mutex_);
+    ++present_;
+  }
+
+  void End() {
+    MutexLock lock(&mutex_);
+    --present_;
+    changed_.SignalAll();
+  }
+
+  int present() const {
+    MutexLock lock(&mutex_);
+    return present_;
+  }
+
+  void AwaitNobody(Deadline deadline) {
+    MutexLock lock(&mutex_);
+    while (present_ > 0 && !changed_.WaitWithDeadline(&mutex_, deadline)) {
+    }
+  }
+
+ private:
+  mutable Mutex mutex_;
+  CondVar changed_;
+  int present_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
 // What calls share.
 struct Store {
   StoreMap map;
   AlarmClock clock;
   StoreDoor door;
   ProofChecker checker;
+  Attendance attendance;
 
   Store(StoreDoorOptions options, const std::string& secret)
       : map(StoreMap::kMaxBytes, WhyNobodyCanCome), door(std::move(options)), checker(secret) {}
@@ -119,6 +151,7 @@ class Call : public grpc::ServerGenericBidiReactor {
 
   void OnDone() override {
     store_->clock.Cancel(alarm_);
+    if (attends_) store_->attendance.End();
     delete this;
   }
 
@@ -216,6 +249,7 @@ class Call : public grpc::ServerGenericBidiReactor {
 
   void Attend(const proto::GetRequest& request) {
     attended_ = request.key();
+    store_->attendance.Begin();
     attends_ = true;
     if (cancelled_) Miss();
     // Nobody sets a key without a name: only the caller's end, or the store's, ends the wait.
@@ -269,11 +303,14 @@ class Service : public grpc::CallbackGenericService {
 
 class ServerImpl : public GrpcStoreServer {
  public:
-  ServerImpl(StoreDoorOptions door, const std::string& secret, std::shared_ptr<GrpcHealth> health)
+  ServerImpl(StoreDoorOptions door, const std::string& secret, std::shared_ptr<GrpcHealth> health,
+             absl::Duration hearing)
       : store_(std::make_shared<Store>(std::move(door), secret)),
+        hearing_(hearing),
         service_(store_.get(), std::move(health)) {}
 
   ~ServerImpl() override {
+    if (store_->map.HasFailures()) store_->attendance.AwaitNobody(Deadline::In(hearing_));
     store_->map.Close(absl::UnavailableError("the store has shut down"));
     // Lets the answers out before it cancels what is left.
     if (server_ != nullptr) server_->Shutdown(GrpcDeadline(Deadline::In(kFarewell)));
@@ -308,12 +345,14 @@ class ServerImpl : public GrpcStoreServer {
   }
 
   int port() const override { return port_; }
+  int attending() const override { return store_->attendance.present(); }
   std::shared_ptr<KeyValueStore> local() const override {
     return NewInMemoryStore(std::shared_ptr<StoreMap>(store_, &store_->map));
   }
 
  private:
   const std::shared_ptr<Store> store_;
+  const absl::Duration hearing_;
   Service service_;
   int port_ = 0;
   std::unique_ptr<grpc::Server> server_;  // last: uses the service
@@ -323,12 +362,13 @@ class ServerImpl : public GrpcStoreServer {
 
 absl::StatusOr<std::unique_ptr<GrpcStoreServer>> GrpcStoreServer::Start(
     const std::string& address, const Credentials& credentials, StoreDoorOptions door,
-    std::shared_ptr<GrpcHealth> health, absl::Duration idle_timeout) {
+    std::shared_ptr<GrpcHealth> health, StoreServerTimes times) {
   GS_RETURN_IF_ERROR(ParseHostPort(address).status());
   GS_RETURN_IF_ERROR(CheckListener(credentials, address));
   auto server =
-      std::make_unique<ServerImpl>(std::move(door), credentials.secret, std::move(health));
-  GS_RETURN_IF_ERROR(server->Listen(address, credentials, idle_timeout));
+      std::make_unique<ServerImpl>(std::move(door), credentials.secret, std::move(health),
+                                   times.hearing);
+  GS_RETURN_IF_ERROR(server->Listen(address, credentials, times.idle));
   return server;
 }
 

@@ -90,9 +90,10 @@ TEST(GrpcStoreTest, AnAddressThatIsNoneIsInvalid) {
 
 // Such connections held descriptors for as long as their peer liked.
 TEST(GrpcStoreTest, AConnectionWithoutACallIsClosedAndItsClientMayCallAgain) {
-  const auto server = GrpcStoreServer::Start("127.0.0.1:0", InsecureCredentials(), {}, nullptr,
-                                             absl::Milliseconds(200))
-                          .value();
+  StoreServerTimes times;
+  times.idle = absl::Milliseconds(200);
+  const auto server =
+      GrpcStoreServer::Start("127.0.0.1:0", InsecureCredentials(), {}, nullptr, times).value();
   const auto waits = ConnectStore(AddressOf(*server), InsecureCredentials(), Soon()).value();
   const auto presence = waits->Attend("gone");
   const auto calls = Connect(AddressOf(*server));
@@ -204,6 +205,25 @@ TEST(GrpcStoreTest, AServerWithoutCallsStopsAtOnce) {
   const MonotonicTime start = MonotonicTime::Now();
   server.reset();
   EXPECT_LT(MonotonicTime::Now() - start, absl::Seconds(1));
+}
+
+// Whoever is busy between two calls would blame the store's process, which ends since the job has.
+TEST(GrpcStoreTest, AFailedJobsServerOutlastsItsEndForThoseWhoAttend) {
+  StoreServerTimes times;
+  times.hearing = absl::Minutes(1);
+  auto server =
+      GrpcStoreServer::Start("127.0.0.1:0", InsecureCredentials(), {}, nullptr, times).value();
+  const auto member = ConnectStore(AddressOf(*server), InsecureCredentials(), Soon()).value();
+  auto presence = member->Attend("job/gone");
+  while (server->attending() == 0) std::this_thread::yield();
+  ASSERT_TRUE(server->local()->Fail("job/", "rank 2 lost", Soon()).ok());
+  std::thread end([&] { server.reset(); });
+  const absl::Status asked = member->Get("job/next", Soon()).status();
+  EXPECT_TRUE(absl::IsAborted(asked)) << asked;
+  EXPECT_EQ(asked.message(), "rank 2 lost");
+  presence.reset();
+  end.join();
+  EXPECT_TRUE(absl::IsUnavailable(member->Get("job/next", Soon()).status()));
 }
 
 TEST(GrpcStoreTest, TwoServersInOneProcessAreTwoStores) {

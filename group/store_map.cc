@@ -269,6 +269,11 @@ absl::StatusOr<StoreMap::Value> StoreMap::Fail(absl::string_view prefix, std::st
   return shared;
 }
 
+bool StoreMap::HasFailures() {
+  MutexLock lock(&mutex_);
+  return !failures_.empty();
+}
+
 absl::Status StoreMap::FailureOf(absl::string_view key) const {
   for (const auto& [prefix, reason] : failures_) {
     if (absl::StartsWith(key, prefix)) return absl::AbortedError(*reason);

@@ -63,6 +63,7 @@ class StoreMap {
   // Ends all waits for keys with the prefix, and those to come, as in KeyValueStore. Errors: that
   // of Close(); INVALID_ARGUMENT and RESOURCE_EXHAUSTED as Set().
   absl::StatusOr<Value> Fail(absl::string_view prefix, std::string reason);
+  bool HasFailures();
 
   // `done` gets the value when the key is set. Errors: DEADLINE_EXCEEDED after Expire(), naming the
   // key; CANCELLED after Cancel(); ABORTED after Fail(); that of Close().

@@ -8,7 +8,7 @@ import signal
 import socket
 import time
 
-from chaos_job import NotPossible, PATIENCE, Process, await_until, sockets_of
+from chaos_job import NotPossible, PATIENCE, Process, await_until, met_by, sockets_of
 
 ENDED = ("kill", "term", "disk")  # faults after which the victim's process ends by itself
 NOTICED_AT_ONCE = 2.0  # s, in which survivors of a killed process end
@@ -90,7 +90,7 @@ class Fault:
         fault, pid = draw.fault, self.job.processes[draw.victim].pid
         if draw.moment == "setup" and not draw.launched:
             # Whoever has met nobody yet cannot know of anybody's end; it waits for --timeout.
-            self.strangers = {name for name, process in self.job.processes.items() if not sockets_of(process.pid)}
+            self.strangers = {name for name, process in self.job.processes.items() if not met_by(process.pid)}
         self.injected_at = time.monotonic()
         try:
             if fault == "kill":

@@ -27,7 +27,7 @@ class Process:
         self.err = []
         self.code = None  # not known of those that are launch's children
         self.ended_at = None
-        self.connected_at = None  # of one that a launcher starts in set-up, perhaps after the fault: when it could begin to notice
+        self.connected_at = None  # to others, of one that a launcher starts in set-up, perhaps after the fault
         self.has_result = False  # of a worker: of its training
 
     def has_served(self):
@@ -60,6 +60,13 @@ def sockets_of(pid):
         return found
     except OSError:
         return []
+
+
+def met_by(pid):
+    """Its connections to other processes."""
+    found = sockets_of(pid)
+    own = {(local, remote) for _, local, remote in found}
+    return [(descriptor, local, remote) for descriptor, local, remote in found if (remote, local) not in own]
 
 
 def runs(pid):
@@ -281,7 +288,7 @@ class Job:
         for name, process in list(self.processes.items()):  # while a launcher starts more
             if process.ended_at is not None:
                 continue
-            if self.draw.moment == "setup" and self.draw.launched and process.connected_at is None and sockets_of(process.pid):
+            if self.draw.moment == "setup" and self.draw.launched and process.connected_at is None and met_by(process.pid):
                 process.connected_at = now
             if self.draw.launched:
                 if not runs(process.pid):

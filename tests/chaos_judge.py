@@ -70,14 +70,18 @@ class Judge:
         # It failed, or had not come to its end.
         if process.code == 0:
             return "zero", took, words
-        if self.was_ended_in_setup(process, said):
+        if self.was_ended_in_setup(process, said, took):
             return "done", took, words
         return self.verdict(words), took, words
 
-    def was_ended_in_setup(self, process, said):
-        """Whether its launcher ended it, which says why, while it had met nobody and could not hear of a failure."""
+    def was_ended_in_setup(self, process, said, took):
+        """Whether its launcher ended it, which says why, before it had met anybody long enough to miss one."""
         ended = self.job.launch_failed_at is not None and process.ended_at > self.job.launch_failed_at + SETTLE - 0.5
-        return self.draw.moment == "setup" and ended and (not said or "told to end by SIGTERM" in said[-1])
+        told = not said or "told to end by SIGTERM" in said[-1]
+        if process.connected_at is not None and took < self.job.options.failure_timeout:
+            # Others may have taken steps, which the end of a server drains.
+            told = told or "ended by SIGTERM" in said[-1]
+        return self.draw.moment == "setup" and ended and told
 
     def judge_launch(self):
         words = next((line for line in self.job.launch_err if line.startswith("launch: ")), "")
