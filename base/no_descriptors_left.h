@@ -4,6 +4,8 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
+
 namespace gradsync {
 
 // For as long as it lives this process can open no file and no socket. For tests.
@@ -11,10 +13,11 @@ class NoDescriptorsLeft {
  public:
   NoDescriptorsLeft() {
     getrlimit(RLIMIT_NOFILE, &before_);
-    const int next = dup(0);  // the smallest descriptor that is free
+    const int next = dup(STDIN_FILENO);  // the smallest that is free
     close(next);
     rlimit none = before_;
-    none.rlim_cur = static_cast<rlim_t>(next);
+    // Others may be closed meanwhile, by threads of libraries; the standard ones are not.
+    none.rlim_cur = static_cast<rlim_t>(std::min(next, STDERR_FILENO + 1));
     setrlimit(RLIMIT_NOFILE, &none);
   }
   NoDescriptorsLeft(const NoDescriptorsLeft&) = delete;

@@ -94,7 +94,10 @@ void Service::WatchRun(absl::Duration failure_timeout, StoreConnector connect) {
 void Service::SeekMembership() {
   mutex_.Lock();
   while (!ended_ && !closing_ && run_ == nullptr) {
-    changed_.WaitWithDeadline(&mutex_, Deadline::In(kWatch));
+    if (joined_ || !next_attempt_.passed() || !RunOptions().has_value()) {
+      changed_.WaitWithDeadline(&mutex_, Deadline::In(kWatch));
+      continue;
+    }
     mutex_.Unlock();
     BecomeMember().IgnoreError();
     mutex_.Lock();

@@ -150,7 +150,9 @@ class TrainingOnGpuTest : public RealGpuTest {
         return absl::OkStatus();
       };
       for (int64_t step = 1; step <= kSteps; ++step) {
-        if (captured && step == 2) ASSERT_EQ((*ddp)->Capture(backward), absl::OkStatus());
+        if (captured && step == 2) {
+          ASSERT_EQ((*ddp)->Capture(backward), absl::OkStatus());
+        }
         inputs.copy_(TinyInputs(rank, step));
         if (captured && step >= 2) {
           ASSERT_EQ((*ddp)->ReplayStep(Step(step)), absl::OkStatus());
