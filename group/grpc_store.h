@@ -46,6 +46,10 @@ class GrpcStoreServer {
   // at most some seconds.
   virtual ~GrpcStoreServer() = default;
 
+  // What keeps anybody new from a store of this process just now, as a message begins
+  // ("rank 0 has no file descriptors left, ..."), or "".
+  static std::string WhyNobodyCanCome();
+
   virtual int port() const = 0;
   virtual int attending() const = 0;  // members, by ConnectedStore::Attend()
 

@@ -49,11 +49,6 @@ proto::AllGatherReply Reply(const std::vector<std::string>& values) {
   return reply;
 }
 
-std::string WhyNobodyCanCome() {
-  if (HasFreeDescriptor()) return "";
-  return "rank 0 has no file descriptors left, so that nobody new reaches the store that it holds";
-}
-
 // Who attends to the store. Thread-safe.
 class Attendance {
  public:
@@ -94,7 +89,7 @@ struct Store {
   Attendance attendance;
 
   Store(StoreDoorOptions options, const std::string& secret)
-      : map(StoreMap::kMaxBytes, WhyNobodyCanCome), door(std::move(options)), checker(secret) {}
+      : map(StoreMap::kMaxBytes, GrpcStoreServer::WhyNobodyCanCome), door(std::move(options)), checker(secret) {}
 };
 
 // One call of Rendezvous. A stub reads a request before its handler runs, so that anybody could make
@@ -359,6 +354,11 @@ class ServerImpl : public GrpcStoreServer {
 };
 
 }  // namespace
+
+std::string GrpcStoreServer::WhyNobodyCanCome() {
+  if (HasFreeDescriptor()) return "";
+  return "rank 0 has no file descriptors left, so that nobody new reaches the store that it holds";
+}
 
 absl::StatusOr<std::unique_ptr<GrpcStoreServer>> GrpcStoreServer::Start(
     const std::string& address, const Credentials& credentials, StoreDoorOptions door,

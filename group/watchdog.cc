@@ -4,9 +4,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "absl/types/optional.h"
 #include "base/deadline.h"
-#include "base/monotonic_time.h"
 #include "group/heartbeat.h"
 
 namespace gradsync {
@@ -37,6 +35,18 @@ void Watchdog::AddServer(absl::string_view address) {
                                     Liveness::Kind::kServer)});
 }
 
+absl::optional<std::string> Watchdog::Obstacle(MonotonicTime now) {
+  const bool awaits = options_.obstacle != nullptr && ranks_met_ < options_.world_size;
+  std::string obstacle = awaits ? options_.obstacle() : "";
+  if (obstacle.empty()) {
+    obstructed_.reset();
+    return absl::nullopt;
+  }
+  if (!obstructed_.has_value()) obstructed_ = now;
+  if (now - *obstructed_ < options_.failure_timeout) return absl::nullopt;
+  return obstacle;
+}
+
 void Watchdog::Run() {
   MutexLock lock(&mutex_);
   while (!closing_) {
@@ -47,10 +57,12 @@ void Watchdog::Run() {
         options_.store->Get(InVainKey(options_.prefix), Deadline::Now()).ok()) {
       verdict = liveness_.Blame(now);
     }
+    if (!verdict.has_value()) verdict = Obstacle(now);
     if (verdict.has_value()) {
       options_.store->Fail(options_.prefix, *verdict, Deadline::Now()).status().IgnoreError();
       return;
     }
+    ranks_met_ = 0;
     for (const Watched& watched : watched_) {
       // Before its beat is read, which may be its last.
       if (options_.store->Get(GoneKey(watched.key), Deadline::Now()).ok()) {
@@ -58,6 +70,7 @@ void Watchdog::Run() {
       }
       const absl::StatusOr<std::string> text = options_.store->Get(watched.key, Deadline::Now());
       if (!text.ok()) continue;  // it has not begun
+      if (watched.member < options_.world_size) ++ranks_met_;
       const absl::optional<Beat> beat = Beat::Parse(*text);
       if (beat.has_value()) liveness_.OnBeat(watched.member, *beat, now);
     }

@@ -150,6 +150,38 @@ TEST_F(WatchdogTest, AServerIsNamedWithItsAddress) {
   EXPECT_THAT(Failure(), StartsWith("server 1 (h:2) lost"));
 }
 
+// A rank cannot say that it is kept away; those who wait would for all of their deadline.
+TEST(ObstacleTest, WhatKeepsARankAwayForTheTimeoutIsTheFailureUntilAllHaveCome) {
+  for (const bool all_have_come : {false, true}) {
+    const std::shared_ptr<KeyValueStore> store = NewInMemoryStore();
+    for (int rank = 0; rank < (all_have_come ? 2 : 1); ++rank) {
+      Beat beat;
+      beat.left = true;  // nobody misses it
+      ASSERT_TRUE(store->Set(RankBeatKey(kPrefix, rank), beat.ToText(), Soon()).ok());
+    }
+    std::atomic<int> asked{0};
+    WatchdogOptions options;
+    options.store = store;
+    options.prefix = kPrefix;
+    options.world_size = 2;
+    options.failure_timeout = kTimeout;
+    options.obstacle = [&] {
+      ++asked;
+      return "rank 0 is full";
+    };
+    const Watchdog watchdog(options);
+    if (!all_have_come) {
+      EXPECT_EQ(store->Get("run/0/key", Soon()).status(), absl::AbortedError("rank 0 is full"));
+      EXPECT_GT(asked, 1);
+      continue;
+    }
+    // Asked at the first look at most, before any beat is read.
+    EXPECT_TRUE(absl::IsDeadlineExceeded(
+        store->Get("run/0/key", Deadline::In(2 * kTimeout)).status()));
+    EXPECT_LE(asked, 1);
+  }
+}
+
 TEST_F(WatchdogTest, WhatFailedBeforeStaysTheFailure) {
   ASSERT_TRUE(store_->Fail(kPrefix, "rank 0 failed first", Soon()).ok());
   ranks_[1].reset();

@@ -33,6 +33,7 @@ absl::Status Meeting::Watch(const MeetOptions& options,
     watchdog.prefix = group_.Key("");
     watchdog.world_size = group_.world_size;
     watchdog.failure_timeout = timeout;
+    watchdog.obstacle = GrpcStoreServer::WhyNobodyCanCome;
     watchdog_ = std::make_unique<Watchdog>(std::move(watchdog));
   }
   heartbeat.on_silence = [connected, reason = LostStoreHolder(connected->address(), timeout)] {
