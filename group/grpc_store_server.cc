@@ -89,7 +89,9 @@ struct Store {
   Attendance attendance;
 
   Store(StoreDoorOptions options, const std::string& secret)
-      : map(StoreMap::kMaxBytes, GrpcStoreServer::WhyNobodyCanCome), door(std::move(options)), checker(secret) {}
+      : map(StoreMap::kMaxBytes, GrpcStoreServer::WhyNobodyCanCome),
+        door(std::move(options)),
+        checker(secret) {}
 };
 
 // One call of Rendezvous. A stub reads a request before its handler runs, so that anybody could make

@@ -94,7 +94,7 @@ void Service::WatchRun(absl::Duration failure_timeout, StoreConnector connect) {
 void Service::SeekMembership() {
   mutex_.Lock();
   while (!ended_ && !closing_ && run_ == nullptr) {
-    if (joined_ || !next_attempt_.passed() || !RunOptions().has_value()) {
+    if (!MayBecomeMember()) {
       changed_.WaitWithDeadline(&mutex_, Deadline::In(kWatch));
       continue;
     }
@@ -162,8 +162,16 @@ absl::Status Service::Wait(Deadline deadline) {
   return status;
 }
 
-absl::optional<RunMemberOptions> Service::RunOptions() const {
-  if (ended_ || store_address_.empty() || !number_.has_value()) return absl::nullopt;
+bool Service::KnowsRun() const {
+  return !ended_ && !store_address_.empty() && number_.has_value();
+}
+
+bool Service::MayBecomeMember() const {
+  return KnowsRun() && !joined_ && failure_timeout_ < absl::InfiniteDuration() &&
+         next_attempt_.passed();
+}
+
+RunMemberOptions Service::RunOptions() const {
   RunMemberOptions options;
   options.store = store_address_;
   options.run_id = roster_.run_id();
@@ -175,19 +183,19 @@ absl::optional<RunMemberOptions> Service::RunOptions() const {
 }
 
 absl::Status Service::Drain(int signal, absl::string_view address) {
-  absl::optional<RunMemberOptions> options;
+  RunMemberOptions options;
   {
     MutexLock lock(&mutex_);
     if (!roster_.complete()) {
       return absl::FailedPreconditionError("expected all workers of the run, some have not come");
     }
+    if (!KnowsRun()) {
+      return absl::FailedPreconditionError("expected a run under way whose store is known");
+    }
     options = RunOptions();
   }
-  if (!options.has_value()) {
-    return absl::FailedPreconditionError("expected a run under way whose store is known");
-  }
   return RunMember::AskToDrain(
-      *options, {signal, absl::StrCat("server ", options->server, " (", address, ")")});
+      options, {signal, absl::StrCat("server ", options.server, " (", address, ")")});
 }
 
 absl::Status Service::JoinRun(const std::string& store, int server) {
@@ -200,19 +208,15 @@ absl::Status Service::JoinRun(const std::string& store, int server) {
 }
 
 absl::Status Service::BecomeMember() {
-  absl::optional<RunMemberOptions> found;
+  RunMemberOptions options;
   bool again = false;
   {
     MutexLock lock(&mutex_);
-    if (joined_ || failure_timeout_ == absl::InfiniteDuration() || !next_attempt_.passed()) {
-      return absl::OkStatus();
-    }
-    found = RunOptions();
-    joined_ = found.has_value();
+    if (!MayBecomeMember()) return absl::OkStatus();
+    options = RunOptions();
+    joined_ = true;
     again = next_attempt_ != Deadline::At(MonotonicTime::InfinitePast());
   }
-  if (!found.has_value()) return absl::OkStatus();
-  RunMemberOptions& options = *found;
   options.failure_timeout = failure_timeout_;
   if (again) options.patience = std::min(options.patience, kWatch);
   options.activity = activity_;

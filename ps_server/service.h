@@ -173,8 +173,11 @@ class Service : private ShardEvents, private AsyncShardEvents {
   void EndIfSilent();
   void SeekMembership();
   void JoinMembershipThread();
-  // None where no run is under way, or its store is not known.
-  absl::optional<RunMemberOptions> RunOptions() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Whether a run is under way whose store is known.
+  bool KnowsRun() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool MayBecomeMember() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Of the run that it knows.
+  RunMemberOptions RunOptions() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status BecomeMember();
   void LeaveRun(const absl::Status& status);
   void Lost(absl::Status status);

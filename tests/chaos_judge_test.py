@@ -102,6 +102,14 @@ class ChaosJudgeTest(unittest.TestCase):
         fault.job.processes["worker 0"].ended_at = 101.0
         self.assertEqual(self.verdict(fault), "nobody")
 
+    def test_a_launcher_may_end_who_has_met_others_for_less_than_the_failure_timeout(self):
+        for connected_at, expected in ((101.0, "done"), (100.0, "nobody")):
+            fault = self.broken(moment="setup", launched=True)
+            process = fault.job.processes["worker 0"]
+            process.err = ["worker: ended by SIGTERM to server 0 (127.0.0.1:40) after step 233"]
+            process.connected_at, process.ended_at = connected_at, 103.6
+            self.assertEqual(self.verdict(fault), expected, connected_at)
+
     def test_a_half_closed_connection_is_the_fault_of_its_ends_alone(self):
         for words, expected in (("rank 1 lost", "right"), ("server 0 (127.0.0.1:40) lost", "right"), ("rank 0 lost", "wrong"),
                                 ("link rank 1 - server 0: no sign", "right"), ("link rank 0 - server 0: no sign", "wrong"),
