@@ -218,6 +218,10 @@ TEST(GrpcStoreTest, AFailedJobsServerOutlastsItsEndForThoseWhoAttend) {
   while (server->attending() == 0) std::this_thread::yield();
   ASSERT_TRUE(server->local()->Fail("job/", "rank 2 lost", Soon()).ok());
   std::thread end([&] { server.reset(); });
+  // A wait that the server's end would end.
+  const absl::Status waited =
+      member->Get("another job/key", Deadline::In(absl::Milliseconds(500))).status();
+  EXPECT_TRUE(absl::IsDeadlineExceeded(waited)) << waited;
   const absl::Status asked = member->Get("job/next", Soon()).status();
   EXPECT_TRUE(absl::IsAborted(asked)) << asked;
   EXPECT_EQ(asked.message(), "rank 2 lost");
