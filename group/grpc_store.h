@@ -1,5 +1,5 @@
-// The rendezvous store over gRPC: rank 0 serves it, everybody connects, rank 0 included. See
-// key_value_store.h for what it does and proto/rendezvous.proto for what travels.
+// The rendezvous store over gRPC: rank 0 serves it, everybody else connects. See key_value_store.h
+// for what it does and proto/rendezvous.proto for what travels.
 
 #ifndef GRADSYNC_GROUP_GRPC_STORE_H_
 #define GRADSYNC_GROUP_GRPC_STORE_H_

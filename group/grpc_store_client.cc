@@ -18,7 +18,7 @@
 #include "base/monotonic_time.h"
 #include "base/mutex.h"
 #include "base/notification.h"
-#include "base/probe_host.h"
+#include "base/host_accepts.h"
 #include "base/secret_proof.h"
 #include "base/status_macros.h"
 #include "group/alarm_clock.h"
@@ -373,7 +373,7 @@ absl::Status AwaitServer(Connection& connection, Deadline deadline,
     if (!late && status.error_code() != grpc::StatusCode::UNAVAILABLE) return absl::OkStatus();
     if (deadline.passed()) return absl::DeadlineExceededError("no answer");
     if (!late) continue;
-    const bool listens = ProbeHost(connection.address, kHostPatience) == HostAnswer::kAccepts;
+    const bool listens = HostAccepts(connection.address, kHostPatience);
     deaf = listens ? deaf + kReconnectInterval : absl::ZeroDuration();
     if (deaf >= failure_timeout) return LostStoreHolder(connection.address, failure_timeout);
     // The pause between two attempts is one of gRPC's timers, too.

@@ -79,7 +79,7 @@ void Heartbeat::Run() {
       // This process did not run, and so neither asked nor heard.
       heard += now - asked;
     } else if (now - heard >= timeout) {
-      options_.on_silence();
+      if (options_.on_silence) options_.on_silence();
       return;
     }
     const Deadline next = Deadline::At(asked + interval);

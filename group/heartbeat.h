@@ -39,7 +39,7 @@ struct HeartbeatOptions {
   absl::Duration failure_timeout = absl::Seconds(10);
   // Nothing was heard of the store for the failure timeout. Called once, on a thread of the
   // heartbeat, which must not destroy the heartbeat. No time counts in which this process did not
-  // run.
+  // run. May be empty where this process holds the store.
   std::function<void()> on_silence;
 };
 

@@ -24,6 +24,7 @@ struct WorkerGroup {
   int attempt = 0;     // counts restarts of the job
   std::string key;     // base/job_key.h; opened streams show it, accepted ones are asked for it
   std::shared_ptr<KeyValueStore> store;
+  std::string store_address;  // "host:port" where it is served; empty: in this process alone
   std::string
       address;  // of this host, as the other ranks reach it, without a port; e.g. "127.0.0.1"
   Credentials credentials;                     // for every connection

@@ -19,28 +19,28 @@ namespace gradsync {
 // A rank begins to be watched before it waits for anybody, so that set-up is watched too.
 absl::Status Meeting::Watch(const MeetOptions& options,
                             const std::shared_ptr<ConnectedStore>& connected, Deadline deadline) {
-  const absl::Duration timeout = FailureTimeout(options.failure_timeout, options.timeout);
+  const absl::Duration timeout = group_.failure_timeout;
   if (timeout == absl::InfiniteDuration()) return absl::OkStatus();
   HeartbeatOptions heartbeat;
+  heartbeat.store = group_.store;
   heartbeat.key = RankBeatKey(group_.Key(""), group_.rank);
   heartbeat.activity = options.activity;
   heartbeat.failure_timeout = timeout;
-  heartbeat.store = connected;
-  if (server_ != nullptr) {
-    heartbeat.store = server_->local();
+  if (connected == nullptr) {
     WatchdogOptions watchdog;
-    watchdog.store = server_->local();
+    watchdog.store = group_.store;
     watchdog.prefix = group_.Key("");
     watchdog.world_size = group_.world_size;
     watchdog.failure_timeout = timeout;
     watchdog.obstacle = GrpcStoreServer::WhyNobodyCanCome;
     watchdog_ = std::make_unique<Watchdog>(std::move(watchdog));
+  } else {
+    heartbeat.on_silence = [connected, reason = LostStoreHolder(connected->address(), timeout)] {
+      connected->Abandon(reason);
+    };
   }
-  heartbeat.on_silence = [connected, reason = LostStoreHolder(connected->address(), timeout)] {
-    connected->Abandon(reason);
-  };
   GS_ASSIGN_OR_RETURN(heartbeat_, Heartbeat::Start(heartbeat, deadline));
-  if (server_ == nullptr) presence_ = connected->Attend(GoneKey(heartbeat.key));
+  if (connected != nullptr) presence_ = connected->Attend(GoneKey(heartbeat.key));
   return absl::OkStatus();
 }
 
@@ -146,11 +146,11 @@ absl::StatusOr<Meeting> Meet(const MeetOptions& options) {
     group.store = NewInMemoryStore();
     return meeting;
   }
-  std::string address = options.master;
   // On all ranks, though some may not listen: the job would be open to strangers.
   if (options.rank == 0 || options.credentials.server != nullptr) {
     GS_RETURN_IF_ERROR(CheckListener(options.credentials, absl::StrCat(group.address, ":0")));
   }
+  const Deadline deadline = Deadline::In(group.timeout);
   if (options.rank == 0) {
     // Not at the name itself, which this host may have as a name for its loopback address.
     GS_ASSIGN_OR_RETURN(const HostPort master, ParseHostPort(options.master));
@@ -160,24 +160,24 @@ absl::StatusOr<Meeting> Meet(const MeetOptions& options) {
         GrpcStoreServer::Start(absl::StrCat(group.address, ":", master.port), group.credentials,
                                DoorOf(options, group.key), options.health));
     if (options.health != nullptr) options.health->SetServing(true);
-    address = absl::StrCat(group.address, ":", meeting.server_->port());
-    if (options.on_store) GS_RETURN_IF_ERROR(options.on_store(address));
+    // Not by a connection: for one, a process without free descriptors waits in vain.
+    group.store = meeting.server_->local();
+    group.store_address = absl::StrCat(group.address, ":", meeting.server_->port());
+    GS_RETURN_IF_ERROR(meeting.Watch(options, /*connected=*/nullptr, deadline));
+    GS_RETURN_IF_ERROR(PublishRun(*group.store, {group.run_id, group.attempt}, deadline));
+    if (options.on_store) GS_RETURN_IF_ERROR(options.on_store(group.store_address));
+    return meeting;
   }
-  const Deadline deadline = Deadline::In(group.timeout);
-  std::shared_ptr<ConnectedStore> connected;
-  if (options.rank == 0) {
-    GS_ASSIGN_OR_RETURN(connected, ConnectStore(address, group.credentials, deadline, group.key));
-    GS_RETURN_IF_ERROR(PublishRun(*connected, {group.run_id, group.attempt}, deadline));
-  } else {
-    StorePass pass;
-    pass.run_id = options.run_id;
-    pass.attempt = options.attempt;
-    pass.rank = options.rank;
-    GS_ASSIGN_OR_RETURN(
-        connected, EnterStore(address, group.credentials, &pass, deadline, group.failure_timeout));
-    group.key = pass.key;
-  }
+  StorePass pass;
+  pass.run_id = options.run_id;
+  pass.attempt = options.attempt;
+  pass.rank = options.rank;
+  GS_ASSIGN_OR_RETURN(const std::shared_ptr<ConnectedStore> connected,
+                      EnterStore(options.master, group.credentials, &pass, deadline,
+                                 group.failure_timeout));
+  group.key = pass.key;
   group.store = connected;
+  group.store_address = options.master;
   GS_RETURN_IF_ERROR(meeting.Watch(options, connected, deadline));
   return meeting;
 }

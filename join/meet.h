@@ -1,5 +1,5 @@
-// How the processes of a job find each other: rank 0 holds a key-value store, and all connect to
-// it.
+// How the processes of a job find each other: rank 0 holds a key-value store, and all others connect
+// to it.
 
 #ifndef GRADSYNC_JOIN_MEET_H_
 #define GRADSYNC_JOIN_MEET_H_
@@ -70,6 +70,7 @@ class Meeting {
  private:
   friend absl::StatusOr<Meeting> Meet(const MeetOptions& options);
 
+  // `connected`: group_.store where another process holds it; null where this one does.
   absl::Status Watch(const MeetOptions& options, const std::shared_ptr<ConnectedStore>& connected,
                      Deadline deadline);
   void StopBeating();
@@ -90,11 +91,11 @@ std::function<absl::Status(const std::string& address)> WriteAddressTo(const std
 // what came.
 absl::Status CheckMeeting(const MeetOptions& options);
 
-// Starts the store on rank 0, connects to it, and says there which run it is of
-// (group/store_run.h). A rank without a master has a store of its own, in memory. Does not wait for
-// the other ranks. Blocks for at most options.timeout.
+// Starts the store on rank 0, which says there which run it is of (group/store_run.h); connects to it
+// on all others. A rank without a master has a store of its own, in memory. Does not wait for the
+// other ranks. Blocks for at most options.timeout.
 // Errors: those of CheckMeeting(), LocalAddress(), CheckListener(), GrpcStoreServer::Start(),
-// ConnectStore(), on_store and, for the first sign of life, KeyValueStore::Set().
+// EnterStore(), on_store and, for the first sign of life, KeyValueStore::Set().
 absl::StatusOr<Meeting> Meet(const MeetOptions& options);
 
 }  // namespace gradsync

@@ -1,18 +1,24 @@
 #include "join/meet.h"
 
 #include <future>
+#include <memory>
 #include <string>
 #include <thread>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "base/deadline.h"
+#include "base/no_descriptors_left.h"
 #include "group/heartbeat.h"
 #include "group/liveness.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace gradsync {
 namespace {
+
+using ::testing::HasSubstr;
 
 // A rank that was stopped between its arrival and its heartbeat's first beat was never missed.
 TEST(MeetTest, WhoHasMetHasGivenASignOfLife) {
@@ -23,13 +29,15 @@ TEST(MeetTest, WhoHasMetHasGivenASignOfLife) {
       options.rank = rank;
       options.world_size = 2;
       options.master = master;
-      options.on_store = [&store](const std::string& address) {
-        store.set_value(address);
+      std::string told;
+      options.on_store = [&](const std::string& address) {
+        store.set_value(told = address);
         return absl::OkStatus();
       };
       absl::StatusOr<Meeting> meeting = Meet(options);
       ASSERT_TRUE(meeting.ok()) << meeting.status();
       const WorkerGroup& group = meeting->group();
+      EXPECT_EQ(group.store_address, rank == 0 ? told : master);
       const absl::StatusOr<std::string> beat =
           group.store->Get(RankBeatKey(group.Key(""), rank), Deadline::Now());
       ASSERT_TRUE(beat.ok()) << beat.status();
@@ -40,6 +48,27 @@ TEST(MeetTest, WhoHasMetHasGivenASignOfLife) {
     meet(0, "127.0.0.1:0");
     other.join();
   }
+}
+
+// It waited for a connection to itself, unwatched, and everybody else for it.
+TEST(MeetTest, RankZeroNeedsNoDescriptorForItsOwnStoreAndEndsTheJobWithoutAny) {
+  MeetOptions options;
+  options.world_size = 2;
+  options.master = "127.0.0.1:0";
+  options.failure_timeout = absl::Milliseconds(200);
+  std::unique_ptr<NoDescriptorsLeft> none;
+  options.on_store = [&none](const std::string&) {
+    none = std::make_unique<NoDescriptorsLeft>();
+    return absl::OkStatus();
+  };
+  absl::StatusOr<Meeting> meeting = Meet(options);
+  ASSERT_TRUE(meeting.ok()) << meeting.status();
+  const WorkerGroup& group = meeting->group();
+  const absl::Status end =
+      group.store->Get(group.Key("of rank 1"), Deadline::In(absl::Minutes(5))).status();
+  none.reset();
+  EXPECT_TRUE(absl::IsAborted(end)) << end;
+  EXPECT_THAT(std::string(end.message()), HasSubstr("rank 0 has no file descriptors left"));
 }
 
 }  // namespace

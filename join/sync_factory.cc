@@ -73,7 +73,7 @@ absl::Status FindOut(const SyncOptions& options, const WorkerGroup& group, Where
   if (options.job.topology == Topology::kPs && group.rank == 0) {
     GS_ASSIGN_OR_RETURN(where->servers,
                         AskServerHosts(*NewGrpcLink(LinkOptionsOf(group)), options.servers,
-                                       Deadline::In(group.timeout)));
+                                       Deadline::In(group.timeout), group.failure_timeout));
   }
   if (!own.ok() || options.job.codec.compresses() || !options.job.consistency.bulk()) {
     return absl::OkStatus();

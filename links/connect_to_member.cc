@@ -4,9 +4,10 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/free_descriptor.h"
+#include "base/host_accepts.h"
 #include "base/monotonic_time.h"
 #include "base/patient_deadline.h"
-#include "base/probe_host.h"
 #include "base/suspicion.h"
 
 namespace gradsync {
@@ -20,13 +21,9 @@ constexpr absl::Duration kProbe = absl::Milliseconds(500);
 
 absl::Status WhyNot(const absl::Status& late, const std::string& address) {
   const MonotonicTime begin = MonotonicTime::Now();
-  const HostAnswer answer = ProbeHost(address, kProbe);
-  if (answer == HostAnswer::kNoDescriptors) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("no file descriptors left in this process: ", late.message()));
-  }
+  const bool answers = HostAccepts(address, kProbe);
   const absl::Duration patience = kPatience - (MonotonicTime::Now() - begin);
-  if (answer == HostAnswer::kNothing) return Suspicion(late, patience);
+  if (!answers) return Suspicion(late, patience);
   return Suspicion(
       absl::ResourceExhaustedError(absl::StrCat("its host answers, it does not: ", late.message())),
       patience);
@@ -45,6 +42,10 @@ absl::StatusOr<std::shared_ptr<FrameStream>> ConnectToMember(
     }
     // Who comes back late was not running, nor, perhaps, was the peer.
     const bool late = MonotonicTime::Now() - limit.time() > PatientDeadline::kLate;
+    if (!HasFreeDescriptor()) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("no file descriptors left in this process: ", stream.status().message()));
+    }
     if (!late && is_member()) return WhyNot(stream.status(), address);
   }
 }

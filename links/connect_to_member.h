@@ -17,8 +17,8 @@ namespace gradsync {
 // may yet have to be started, `is_member` is asked after that time, and again, for as long as it is
 // not one. Errors: those of StreamLink::Connect(); that of a member which does not answer is a
 // suspicion (base/suspicion.h), since it may be lost, and the group know that soon. RESOURCE_EXHAUSTED
-// as such a suspicion when the member's host answers and it does not, and not as one when this process
-// has no descriptors left.
+// as such a suspicion when the member's host answers and it does not, and not as one when there was no
+// answer for `failure_timeout`, of a member or not, and this process has no descriptors left.
 absl::StatusOr<std::shared_ptr<FrameStream>> ConnectToMember(
     StreamLink& link, const std::string& address, int connection, std::shared_ptr<FrameSink> sink,
     Deadline deadline, absl::Duration failure_timeout,

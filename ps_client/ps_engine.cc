@@ -304,7 +304,12 @@ void PsEngine::LeaveWith(const absl::Status& error) {
   for (const auto& server : servers_) server->connection->LeaveWith(error);
 }
 
+void PsEngine::Cancel(const absl::Status& reason) {
+  for (const auto& server : servers_) server->connection->Cancel(reason);
+}
+
 void PsEngine::FailAll(const absl::Status& status) {
+  const bool begun = Welcomed().done();
   std::vector<std::weak_ptr<Countdown>> pending;
   {
     MutexLock lock(&mutex_);
@@ -317,7 +322,9 @@ void PsEngine::FailAll(const absl::Status& status) {
   for (const auto& weak : pending) {
     if (const auto countdown = weak.lock()) countdown->Fail(status);
   }
-  for (const auto& server : servers_) server->connection->Cancel(status);
+  // Servers that have not answered yet may not have reached the job's store, and of a stream that
+  // only ends they could say no more than that this worker was lost.
+  begun ? Cancel(status) : LeaveWith(status);
 }
 
 bool PsEngine::WaitClosed(Deadline deadline) {

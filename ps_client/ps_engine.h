@@ -135,8 +135,12 @@ class PsEngine : public std::enable_shared_from_this<PsEngine> {
   // streams (WaitClosed()).
   void LeaveWith(const absl::Status& error);
 
-  // Fails what is pending and what comes, and ends all streams. The first call counts.
+  // Fails what is pending and what comes, and ends all streams; before the run has begun by
+  // LeaveWith(). The first call counts.
   void FailAll(const absl::Status& status);
+
+  // Ends all streams, whether servers answer or not. The first call counts.
+  void Cancel(const absl::Status& reason);
 
   // Blocks until no stream calls any more. False at the deadline.
   bool WaitClosed(Deadline deadline);

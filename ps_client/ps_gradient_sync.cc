@@ -31,6 +31,8 @@ namespace {
 
 // How long the closing of streams may take.
 constexpr absl::Duration kClosePatience = absl::Seconds(5);
+// How long servers have to hear why this worker leaves.
+constexpr absl::Duration kHearing = absl::Milliseconds(250);
 
 // Where streams report errors; they may outlive the engine for a moment.
 struct Reports {
@@ -125,8 +127,12 @@ void PsSync::Halt(const absl::Status&) {
 void PsSync::Close() {
   if (windows_ != nullptr) windows_->Stop();
   if (engine_ != nullptr) {
-    engine_->FailAll(absl::CancelledError(absl::StrCat("rank ", rank(), " left")));
-    engine_->WaitClosed(Deadline::In(kClosePatience));
+    const absl::Status left = absl::CancelledError(absl::StrCat("rank ", rank(), " left"));
+    engine_->FailAll(left);
+    if (!engine_->WaitClosed(Deadline::In(kHearing))) {
+      engine_->Cancel(left);
+      engine_->WaitClosed(Deadline::In(kClosePatience));
+    }
   }
   MutexLock lock(&reports_->mutex);
   reports_->to = nullptr;

@@ -7,7 +7,6 @@
 #include "base/host_identity.h"
 #include "base/status_macros.h"
 #include "base/trace_recorder.h"
-#include "group/grpc_store.h"
 #include "plan/codec.h"
 #include "plan/consistency.h"
 #include "sync/agree_on_plan.h"
@@ -22,9 +21,7 @@ absl::StatusOr<proto::Hello> MakeHello(const PsOptions& options, const Plan& pla
   hello.set_number(options.group.RankOfJob(options.group.rank) + 1);
   for (const int number : options.group.ranks_of_job) hello.add_numbers(number);
   hello.set_address(options.group.address);
-  // A store that is not served cannot be reached by a server.
-  const auto* const store = dynamic_cast<const ConnectedStore*>(options.group.store.get());
-  if (store != nullptr) hello.set_store(store->address());
+  hello.set_store(options.group.store_address);
   proto::Terms& terms = *hello.mutable_terms();
   terms.set_world_size(options.group.world_size);
   terms.set_connections(options.connections);

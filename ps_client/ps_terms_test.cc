@@ -36,6 +36,7 @@ PsOptions TwoServers() {
   options.group.run_id = "terms";
   options.group.attempt = 3;
   options.group.address = "10.0.0.2";
+  options.group.store_address = "10.0.0.1:4000";
   options.servers = {"10.0.0.3:1", "10.0.0.4:1"};
   options.weights = {1, 2};
   options.connections = 5;
@@ -49,6 +50,7 @@ TEST(PsTermsTest, AHelloSaysWhoTheWorkerIsAndWhatItTakesForGranted) {
   EXPECT_EQ(hello.attempt(), 3);
   EXPECT_EQ(hello.rank(), 1);
   EXPECT_EQ(hello.address(), "10.0.0.2");
+  EXPECT_EQ(hello.store(), "10.0.0.1:4000");
   EXPECT_EQ(hello.terms().world_size(), 2);
   EXPECT_EQ(hello.terms().connections(), 5);
   EXPECT_THAT(hello.terms().weights(), ElementsAre(1, 2));

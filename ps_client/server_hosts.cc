@@ -9,6 +9,7 @@
 #include "absl/types/optional.h"
 #include "base/mutex.h"
 #include "base/status_macros.h"
+#include "links/connect_to_member.h"
 #include "links/frame_error.h"
 #include "proto/parameter_server.pb.h"
 
@@ -59,16 +60,27 @@ class Answer : public FrameSink {
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
-absl::StatusOr<std::string> Ask(StreamLink& link, const std::string& server, Deadline deadline) {
+absl::Status Annotate(absl::string_view who, const absl::Status& status) {
+  return absl::Status(status.code(), absl::StrCat(who, ": ", status.message()));
+}
+
+absl::StatusOr<std::string> Ask(StreamLink& link, const std::string& server,
+                                absl::string_view name, Deadline deadline,
+                                absl::Duration failure_timeout) {
   const auto answer = std::make_shared<Answer>();
-  GS_ASSIGN_OR_RETURN(const std::shared_ptr<FrameStream> stream,
-                      link.Connect(server, 0, answer, deadline));
+  const auto stream = ConnectToMember(link, server, 0, answer, deadline, failure_timeout,
+                                      /*is_member=*/[] { return false; });
+  if (!stream.ok()) {
+    const bool own = absl::IsResourceExhausted(stream.status());  // not the server's fault
+    return Annotate(absl::StrCat(own ? "no connection to " : "", name), stream.status());
+  }
   OutgoingFrame question;
   question.header.set_kind(proto::FrameHeader::HOST);
-  stream->Send(std::move(question));
-  stream->Finish();
+  (*stream)->Send(std::move(question));
+  (*stream)->Finish();
   absl::StatusOr<std::string> key = answer->Await(deadline);
-  stream->Cancel(absl::CancelledError("asked no longer"));
+  (*stream)->Cancel(absl::CancelledError("asked no longer"));
+  if (!key.ok()) return Annotate(name, key.status());
   return key;
 }
 
@@ -76,15 +88,13 @@ absl::StatusOr<std::string> Ask(StreamLink& link, const std::string& server, Dea
 
 absl::StatusOr<std::vector<std::string>> AskServerHosts(StreamLink& link,
                                                         const std::vector<std::string>& servers,
-                                                        Deadline deadline) {
+                                                        Deadline deadline,
+                                                        absl::Duration failure_timeout) {
   std::vector<std::string> keys;
   for (const std::string& server : servers) {
-    absl::StatusOr<std::string> key = Ask(link, server, deadline);
-    if (!key.ok()) {
-      return absl::Status(key.status().code(), absl::StrCat("server ", keys.size(), " (", server,
-                                                            "): ", key.status().message()));
-    }
-    keys.push_back(*std::move(key));
+    const std::string name = absl::StrCat("server ", keys.size(), " (", server, ")");
+    GS_ASSIGN_OR_RETURN(std::string key, Ask(link, server, name, deadline, failure_timeout));
+    keys.push_back(std::move(key));
   }
   return keys;
 }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "base/deadline.h"
 #include "links/frame_stream.h"
 
@@ -14,12 +15,14 @@ namespace gradsync {
 
 // Asks each server, on a stream of its own, which host it is on: the keys (HostIdentity::Key() in
 // base/host_identity.h), by index. The question takes no part in the server's run. Thread-safe;
-// blocks until all have answered, at most until `deadline`.
-// Errors, all naming the server: those of StreamLink::Connect(); DEADLINE_EXCEEDED or UNAVAILABLE
-// when it does not answer; INVALID_ARGUMENT when the answer is none; what it refuses with.
+// blocks until all have answered, at most until `deadline`; no member of the job has seen them yet.
+// Errors, all naming the server: those of ConnectToMember() for a peer that is no member;
+// DEADLINE_EXCEEDED or UNAVAILABLE when it does not answer; INVALID_ARGUMENT when the answer is none;
+// what it refuses with.
 absl::StatusOr<std::vector<std::string>> AskServerHosts(StreamLink& link,
                                                         const std::vector<std::string>& servers,
-                                                        Deadline deadline);
+                                                        Deadline deadline,
+                                                        absl::Duration failure_timeout);
 
 }  // namespace gradsync
 

@@ -9,6 +9,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "base/deadline.h"
+#include "base/no_descriptors_left.h"
 #include "gtest/gtest.h"
 #include "links/in_process_stream.h"
 #include "proto/parameter_server.pb.h"
@@ -47,7 +48,8 @@ absl::StatusOr<std::vector<std::string>> AskOneThatAnswers(const proto::FrameHea
       link->Listen("127.0.0.1:0", [answer, payload](std::shared_ptr<FrameStream> stream) {
         return std::make_shared<Answerer>(std::move(stream), answer, payload);
       });
-  return AskServerHosts(*link, {(*listener)->address()}, Deadline::In(absl::Seconds(30)));
+  return AskServerHosts(*link, {(*listener)->address()}, Deadline::In(absl::Seconds(30)),
+                        /*failure_timeout=*/absl::Seconds(10));
 }
 
 TEST(ServerHostsTest, TheKeyThatAServerTellsIsReturned) {
@@ -74,6 +76,21 @@ TEST(ServerHostsTest, AnAnswerThatIsNoneIsRefused) {
   answer.set_kind(proto::FrameHeader::GOODBYE);
   const auto hosts = AskOneThatAnswers(answer, "");
   EXPECT_EQ(hosts.status().code(), absl::StatusCode::kInvalidArgument) << hosts.status();
+}
+
+// Rank 0 without descriptors kept the whole job waiting for as long as servers may take to come.
+TEST(ServerHostsTest, AProcessWithoutDescriptorsSaysSoAndBlamesNoServer) {
+  const auto link = NewInProcessLink();
+  absl::StatusOr<std::vector<std::string>> hosts;
+  {
+    const NoDescriptorsLeft none;
+    hosts = AskServerHosts(*link, {"127.0.0.1:1"}, Deadline::In(absl::Minutes(5)),
+                           /*failure_timeout=*/absl::Milliseconds(100));
+  }
+  EXPECT_EQ(hosts.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(absl::StartsWith(hosts.status().message(),
+                               "no connection to server 0 (127.0.0.1:1): no file descriptors left"))
+      << hosts.status();
 }
 
 }  // namespace

@@ -468,6 +468,19 @@ TEST_F(ServerTest, LongTextsAreRefusedAloneInAShortMessage) {
   workers_.clear();
 }
 
+// Of a worker that only hung up the server said that it was lost.
+TEST_F(ServerTest, WhoFailedFirstIsBelievedOfAWorkerThatLeavesBeforeTheRunBegins) {
+  RawStream worker(*link_, server_->address());
+  worker.SayHello(RawStream::HelloFor(plan_, 1));
+  proto::FrameHeader failed;
+  failed.set_kind(Kind::FAILED);
+  failed.mutable_error()->set_code(static_cast<int>(absl::StatusCode::kAborted));
+  failed.mutable_error()->set_message("rank 0 failed first: no file descriptors left");
+  worker.Send(failed, "");
+  const absl::Status end = server_->Wait();
+  EXPECT_EQ(end.message(), "rank 0 failed first: no file descriptors left");
+}
+
 TEST_F(ServerTest, StepsThatNobodyCanTrainWithFailTheRun) {
   const double infinite = std::numeric_limits<double>::infinity();
   const double nan = std::numeric_limits<double>::quiet_NaN();

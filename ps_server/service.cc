@@ -374,14 +374,14 @@ void Service::OnFrame(Session& session, const proto::FrameHeader& header, Payloa
     return;
   }
   const Activity::Work work(activity_.get());
-  if (session.rank >= 0 && header.kind() == proto::FrameHeader::FAILED &&
-      group_.load(std::memory_order_acquire) != nullptr) {
+  if (session.rank >= 0 && header.kind() == proto::FrameHeader::FAILED) {
     // The group may know better why.
     const absl::Status told = FailureIn(header);
-    return Lost(
-        BeginsWithCulprit(told.message())
-            ? told
-            : absl::AbortedError(absl::StrCat(Name(session.rank), ": failed: ", told.message())));
+    if (BeginsWithCulprit(told.message())) return Lost(told);
+    if (group_.load(std::memory_order_acquire) != nullptr) {
+      return Lost(
+          absl::AbortedError(absl::StrCat(Name(session.rank), ": failed: ", told.message())));
+    }
   }
   if (session.rank >= 0) {
     const absl::Status status = Dispatch(session, header, std::move(payload));

@@ -2,7 +2,9 @@
 import re
 import time
 
-SETTLE = 3.0  # s after a failure, after which //tools:launch ends those that are left
+# s after a failure, after which //tools:launch ends those that are left. None after exit code 2, of a process that found
+# something wrong before training began, which others need not notice.
+SETTLE = 3.0
 
 BLAME = re.compile(r"(?:(?:link )?(?:ranks?|server)|worker) \d")  # how a message begins that blames somebody
 
@@ -76,7 +78,9 @@ class Judge:
 
     def was_ended_in_setup(self, process, said, took):
         """Whether its launcher ended it, which says why, before it had met anybody long enough to miss one."""
-        ended = self.job.launch_failed_at is not None and process.ended_at > self.job.launch_failed_at + SETTLE - 0.5
+        at_once = any("exit code 2]" in line for line in self.job.launch_err)
+        settled_at = None if self.job.launch_failed_at is None else self.job.launch_failed_at + SETTLE - 0.5
+        ended = at_once or settled_at is not None and process.ended_at > settled_at
         told = not said or "told to end by SIGTERM" in said[-1]
         if process.connected_at is not None and took < self.job.options.failure_timeout:
             # Others may have taken steps, which the end of a server drains.

@@ -1,4 +1,4 @@
-#include "base/probe_host.h"
+#include "base/host_accepts.h"
 
 #include <netdb.h>
 #include <poll.h>
@@ -35,26 +35,24 @@ bool AwaitConnection(int descriptor, absl::Duration patience) {
 
 }  // namespace
 
-HostAnswer ProbeHost(const std::string& address, absl::Duration patience) {
+bool HostAccepts(const std::string& address, absl::Duration patience) {
   const auto parsed = ParseHostPort(address);
-  if (!parsed.ok()) return HostAnswer::kNothing;
+  if (!parsed.ok()) return false;
   addrinfo hints = {};
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_NUMERICSERV;
   addrinfo* found = nullptr;
   const std::string port = std::to_string(parsed->port);
   if (getaddrinfo(parsed->host.c_str(), port.c_str(), &hints, &found) != 0) {
-    return HostAnswer::kNothing;
+    return false;
   }
   const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> place(found, &freeaddrinfo);
   const int descriptor = socket(place->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-  if (descriptor < 0) {
-    return errno == EMFILE || errno == ENFILE ? HostAnswer::kNoDescriptors : HostAnswer::kNothing;
-  }
+  if (descriptor < 0) return false;
   bool connected = connect(descriptor, place->ai_addr, place->ai_addrlen) == 0;
   if (!connected && errno == EINPROGRESS) connected = AwaitConnection(descriptor, patience);
   close(descriptor);
-  return connected ? HostAnswer::kAccepts : HostAnswer::kNothing;
+  return connected;
 }
 
 }  // namespace gradsync
