@@ -5,6 +5,7 @@
 #include "absl/types/optional.h"
 #include "base/deadline.h"
 #include "base/mutex.h"
+#include "base/patient_deadline.h"
 #include "base/status_macros.h"
 #include "base/thread.h"
 #include "group/store_map.h"
@@ -24,9 +25,11 @@ class Slot {
 
   // False at the deadline.
   bool Await(Deadline deadline) {
+    PatientDeadline patience(deadline);
     MutexLock lock(&mutex_);
     while (!result_.has_value()) {
-      if (filled_.WaitWithDeadline(&mutex_, deadline)) return result_.has_value();
+      filled_.WaitWithDeadline(&mutex_, patience.next_look());
+      if (!result_.has_value() && patience.Passed()) return false;
     }
     return true;
   }

@@ -12,6 +12,7 @@
 #include "absl/time/time.h"
 #include "base/deadline.h"
 #include "base/mutex.h"
+#include "base/suspend_process.h"
 #include "gmock/gmock.h"
 #include "group/grpc_store.h"
 #include "group/in_memory_store.h"
@@ -161,6 +162,25 @@ TEST_P(KeyValueStoreTest, AHundredWaitingGetsHoldUpNobody) {
   }
   for (std::thread& waiter : waiters) waiter.join();
   EXPECT_EQ(right, 100);
+}
+
+// Rank 0's waits, which need no connection, ended at once, and it blamed others for what nobody did.
+TEST_P(KeyValueStoreTest, AWaitHasItsTimeAlsoWhereTheProcessWasStopped) {
+  const std::shared_ptr<KeyValueStore> other = service_->Join();
+  absl::StatusOr<std::string> got;
+  std::thread waits([&] { got = store_->Get("key", Deadline::In(absl::Seconds(3))); });
+  // Waits that begin after it and end before it: before the pause, because nobody is given back the
+  // time of a pause before a wait; after it, when some seconds are left, of which a pause is measured
+  // up to one too short.
+  const auto wait = [&other] {
+    EXPECT_FALSE(other->Get("another", Deadline::In(absl::Milliseconds(300))).ok());
+  };
+  wait();
+  SuspendProcess(absl::Seconds(4));
+  wait();
+  EXPECT_EQ(other->Set("key", "value", Soon()), absl::OkStatus());
+  waits.join();
+  EXPECT_EQ(got.value_or(std::string(got.status().message())), "value");
 }
 
 TEST_P(KeyValueStoreTest, AMissedGetNamesTheKey) {

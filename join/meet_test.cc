@@ -10,9 +10,9 @@
 #include "absl/time/time.h"
 #include "base/deadline.h"
 #include "base/no_descriptors_left.h"
+#include "gmock/gmock.h"
 #include "group/heartbeat.h"
 #include "group/liveness.h"
-#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace gradsync {

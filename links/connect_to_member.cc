@@ -36,13 +36,15 @@ absl::StatusOr<std::shared_ptr<FrameStream>> ConnectToMember(
     Deadline deadline, absl::Duration failure_timeout, const std::function<bool()>& is_member) {
   for (;;) {
     const Deadline limit = std::min(deadline, Deadline::In(failure_timeout));
+    const bool lacked = !HasFreeDescriptor();
     auto stream = link.Connect(address, connection, sink, limit);
     if (stream.ok() || !absl::IsDeadlineExceeded(stream.status()) || deadline.passed()) {
       return stream;
     }
     // Who comes back late was not running, nor, perhaps, was the peer.
     const bool late = MonotonicTime::Now() - limit.time() > PatientDeadline::kLate;
-    if (!HasFreeDescriptor()) {
+    const bool lacks = !HasFreeDescriptor();
+    if (lacks && (lacked || is_member())) {
       return absl::ResourceExhaustedError(
           absl::StrCat("no file descriptors left in this process: ", stream.status().message()));
     }

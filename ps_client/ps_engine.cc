@@ -100,9 +100,19 @@ absl::Status PsEngine::Connect(StreamLink& link, const proto::Hello& hello, Dead
       frame.payload = absl::MakeConstSpan(bytes->data(), bytes->size());
       frame.released = [bytes] {};
       server->connection->Send(std::move(frame), connection);
+      const absl::Status failed = failure();
+      if (!failed.ok()) {
+        server->connection->LeaveWith(failed);  // as FailAll() did with those that were there
+        return failed;
+      }
     }
   }
   return absl::OkStatus();
+}
+
+absl::Status PsEngine::failure() const {
+  MutexLock lock(&mutex_);
+  return failure_;
 }
 
 std::shared_ptr<Countdown> PsEngine::Begin(std::string what, int64_t count) {

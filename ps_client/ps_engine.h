@@ -53,8 +53,8 @@ struct ExchangedBucket {
 // blocks but Connect() and WaitClosed(). Returned handles resolve when their transfer is complete
 // and no stream reads the buckets any more, or with what FailAll() is given.
 //
-// Kept alive by its streams; the caller ends them (Leave() or FailAll()) and then waits for them
-// (WaitClosed()).
+// Kept alive by its streams; the caller ends them (Leave() or FailAll(), and Cancel() where servers
+// do not answer) and then waits for them (WaitClosed()).
 class PsEngine : public std::enable_shared_from_this<PsEngine> {
  public:
   struct Options {
@@ -230,6 +230,8 @@ class PsEngine : public std::enable_shared_from_this<PsEngine> {
   NormGather norms_;
   const std::shared_ptr<ChunkEncoder> encoder_;  // streams may read its memory after this object
   WireCounter received_;
+
+  absl::Status failure() const;  // what FailAll() was given, or OK
 
   mutable Mutex mutex_;
   CondVar changed_;

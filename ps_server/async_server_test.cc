@@ -9,13 +9,13 @@
 #include "absl/strings/match.h"
 #include "absl/time/time.h"
 #include "base/monotonic_time.h"
+#include "base/suspend_process.h"
 #include "gtest/gtest.h"
 #include "links/in_process_stream.h"
 #include "plan/frame_fields.h"
 #include "plan/shard_map.h"
 #include "ps_server/raw_worker.h"
 #include "ps_server/server.h"
-#include "ps_server/suspend_process.h"
 
 namespace gradsync {
 namespace {

@@ -13,6 +13,7 @@
 #include "base/deadline.h"
 #include "base/monotonic_time.h"
 #include "base/notification.h"
+#include "base/suspend_process.h"
 #include "google/protobuf/io/coded_stream.h"
 #include "google/protobuf/io/zero_copy_stream_impl_lite.h"
 #include "gtest/gtest.h"
@@ -21,7 +22,6 @@
 #include "plan/shard_map.h"
 #include "plan/step_options.h"
 #include "ps_server/raw_worker.h"
-#include "ps_server/suspend_process.h"
 
 namespace gradsync {
 namespace {
@@ -584,8 +584,8 @@ TEST_F(ServerTest, WhileTheJobIsSuspendedNobodyIsLate) {
   workers_.push_back(std::make_unique<RawStream>(*link_, server_->address()));
   proto::Hello hello = RawStream::HelloFor(plan_, 0);
   hello.set_store("127.0.0.1:1");
-  workers_[0]->SayHello(hello);
   std::thread main([this] { server_->Wait().IgnoreError(); });
+  workers_[0]->SayHello(hello);
   waits.WaitForNotification();
   SuspendProcess(absl::Seconds(4));
   const MonotonicTime resumed = MonotonicTime::Now();

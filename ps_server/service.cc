@@ -377,10 +377,12 @@ void Service::OnFrame(Session& session, const proto::FrameHeader& header, Payloa
   if (session.rank >= 0 && header.kind() == proto::FrameHeader::FAILED) {
     // The group may know better why.
     const absl::Status told = FailureIn(header);
-    if (BeginsWithCulprit(told.message())) return Lost(told);
-    if (group_.load(std::memory_order_acquire) != nullptr) {
-      return Lost(
-          absl::AbortedError(absl::StrCat(Name(session.rank), ": failed: ", told.message())));
+    const bool knows = BeginsWithCulprit(told.message());
+    if (knows || group_.load(std::memory_order_acquire) != nullptr) {
+      session.left = true;  // it ends its stream as it said
+      return Lost(knows ? told
+                        : absl::AbortedError(
+                              absl::StrCat(Name(session.rank), ": failed: ", told.message())));
     }
   }
   if (session.rank >= 0) {
@@ -519,8 +521,7 @@ absl::Status Service::StartGroup() {
 absl::Status Service::Dispatch(Session& session, const proto::FrameHeader& header,
                                Payload payload) {
   Group* group = group_.load(std::memory_order_acquire);
-  // Before the run has begun workers only compare what they were given, and one that finds a
-  // difference is the first to know of it.
+  // Before the run has begun: whoever finds a difference between workers is the first to know of it.
   if (header.kind() == proto::FrameHeader::FAILED) return FailureIn(header);
   if (group == nullptr) {
     return absl::InvalidArgumentError(

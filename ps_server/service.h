@@ -39,8 +39,8 @@
 // hold. It keeps to less by itself: results (and DEFERRED), not credit, say when it may go on
 // (plan/push_lead.h). Chunk number q of its PushOrder() travels on connection q mod C, results on
 // all connections in turns; everything but chunks, on connection 0. What a worker does against the
-// rules ends the run: every worker hears FAILED with the reason. A worker that learns before the
-// answer to its HELLO that workers differ says FAILED itself, and that is the run's reason.
+// rules ends the run: every worker hears FAILED with the reason. A worker that fails before
+// all have the answer to HELLO, or learns that workers differ, says FAILED itself, with the reason.
 
 #ifndef GRADSYNC_PS_SERVER_SERVICE_H_
 #define GRADSYNC_PS_SERVER_SERVICE_H_

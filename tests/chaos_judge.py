@@ -78,9 +78,8 @@ class Judge:
 
     def was_ended_in_setup(self, process, said, took):
         """Whether its launcher ended it, which says why, before it had met anybody long enough to miss one."""
-        at_once = any("exit code 2]" in line for line in self.job.launch_err)
-        settled_at = None if self.job.launch_failed_at is None else self.job.launch_failed_at + SETTLE - 0.5
-        ended = at_once or settled_at is not None and process.ended_at > settled_at
+        settle = 0 if any("exit code 2]" in line for line in self.job.launch_err) else SETTLE
+        ended = self.job.launch_failed_at is not None and process.ended_at > self.job.launch_failed_at + settle - 0.5
         told = not said or "told to end by SIGTERM" in said[-1]
         if process.connected_at is not None and took < self.job.options.failure_timeout:
             # Others may have taken steps, which the end of a server drains.

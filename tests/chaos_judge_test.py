@@ -103,6 +103,8 @@ class ChaosJudgeTest(unittest.TestCase):
         self.assertEqual(self.verdict(fault), "nobody")
         fault.job.launch_err = ["launch: worker: no file descriptors left [worker 1 (pid 7): exit code 2]; stopping the rest"]
         self.assertEqual(self.verdict(fault), "done")
+        fault.job.processes["worker 0"].ended_at = 99.5
+        self.assertEqual(self.verdict(fault), "nobody")
 
     def test_a_launcher_may_end_who_has_met_others_for_less_than_the_failure_timeout(self):
         for connected_at, expected in ((101.0, "done"), (100.0, "nobody")):

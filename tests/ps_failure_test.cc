@@ -125,6 +125,19 @@ TEST_P(PsFailureTest, AServerThatIsNotThereIsNamed) {
   EXPECT_TRUE(absl::StrContains(status.message(), group.address(1))) << status;
 }
 
+// The others' servers only saw streams end, and said that those workers were lost.
+TEST_P(PsFailureTest, WorkersThatFailBeforeTheRunBeginsTellServersWhy) {
+  PsGroup group(GetParam().make(), 2, 2, PsOptions());
+  group.Kill(1);
+  const std::string name = absl::StrCat("server 1 (", group.address(1), ")");
+  RunRanks(2, [&](int rank) {
+    const std::unique_ptr<GradientSync> sync = group.Worker(rank);
+    EXPECT_FALSE(sync->Bind(UnevenPlan(2), Deadline::In(absl::Seconds(2))).ok());
+  });
+  const absl::Status ended = group.server(0).Wait();
+  EXPECT_TRUE(absl::StrContains(ended.message(), name)) << ended;
+}
+
 TEST_P(PsFailureTest, AWorkerThatDoesNotComeIsWaitedForUntilTheDeadline) {
   PsGroup group(GetParam().make(), 2, 1, PsOptions());
   const std::unique_ptr<GradientSync> sync = group.Worker(0);

@@ -212,10 +212,15 @@ absl::Status VirtualJob::Rank(int rank) {
   group.failure_timeout = FailureTimeout(options_.failure_timeout, options_.timeout);
   group.address = absl::StrCat("rank", rank);
   std::unique_ptr<VirtualStoreServer> served;
-  if (rank == 0) served = stores_.Serve(kStore);
-  GS_ASSIGN_OR_RETURN(const std::shared_ptr<ConnectedStore> connected,
-                      stores_.Connect(kStore, Patience()));
-  group.store = connected;
+  std::shared_ptr<ConnectedStore> connected;  // of all but rank 0
+  group.store_address = kStore;
+  if (rank == 0) {
+    served = stores_.Serve(kStore);
+    group.store = served->local();
+  } else {
+    GS_ASSIGN_OR_RETURN(connected, stores_.Connect(kStore, Patience()));
+    group.store = connected;
+  }
 
   const absl::Duration timeout = group.failure_timeout;
   const auto activity = std::make_shared<Activity>();
@@ -223,25 +228,25 @@ absl::Status VirtualJob::Rank(int rank) {
   beats.key = RankBeatKey(group.Key(""), rank);
   beats.activity = activity;
   beats.failure_timeout = timeout;
-  beats.store = connected;
+  beats.store = group.store;
   std::unique_ptr<Watchdog> watchdog;
   std::unique_ptr<KeyValueStore::Watcher> presence;
-  if (served != nullptr) {
-    beats.store = served->local();
+  if (connected == nullptr) {
     WatchdogOptions watch;
-    watch.store = served->local();
+    watch.store = group.store;
     watch.prefix = group.Key("");
     watch.world_size = options_.ranks;
     watch.failure_timeout = timeout;
     watchdog = std::make_unique<Watchdog>(std::move(watch));
     for (const std::string& address : servers_) watchdog->AddServer(address);
+  } else {
+    beats.on_silence = [connected, reason = LostStoreHolder(kStore, timeout)] {
+      connected->Abandon(reason);
+    };
   }
-  beats.on_silence = [connected, reason = LostStoreHolder(kStore, timeout)] {
-    connected->Abandon(reason);
-  };
   GS_ASSIGN_OR_RETURN(const std::unique_ptr<Heartbeat> heartbeat,
                       Heartbeat::Start(beats, Patience()));
-  if (served == nullptr) presence = connected->Attend(GoneKey(beats.key));
+  if (connected != nullptr) presence = connected->Attend(GoneKey(beats.key));
 
   members_[rank].met = world_.elapsed();
   GS_RETURN_IF_ERROR(Train(rank, group, activity.get()));

@@ -1,5 +1,5 @@
-#ifndef GRADSYNC_PS_SERVER_SUSPEND_PROCESS_H_
-#define GRADSYNC_PS_SERVER_SUSPEND_PROCESS_H_
+#ifndef GRADSYNC_BASE_SUSPEND_PROCESS_H_
+#define GRADSYNC_BASE_SUSPEND_PROCESS_H_
 
 #include <signal.h>
 #include <sys/wait.h>
@@ -26,4 +26,4 @@ inline void SuspendProcess(absl::Duration time) {
 
 }  // namespace gradsync
 
-#endif  // GRADSYNC_PS_SERVER_SUSPEND_PROCESS_H_
+#endif  // GRADSYNC_BASE_SUSPEND_PROCESS_H_
