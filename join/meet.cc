@@ -172,9 +172,9 @@ absl::StatusOr<Meeting> Meet(const MeetOptions& options) {
   pass.run_id = options.run_id;
   pass.attempt = options.attempt;
   pass.rank = options.rank;
-  GS_ASSIGN_OR_RETURN(const std::shared_ptr<ConnectedStore> connected,
-                      EnterStore(options.master, group.credentials, &pass, deadline,
-                                 group.failure_timeout));
+  GS_ASSIGN_OR_RETURN(
+      const std::shared_ptr<ConnectedStore> connected,
+      EnterStore(options.master, group.credentials, &pass, deadline, group.failure_timeout));
   group.key = pass.key;
   group.store = connected;
   group.store_address = options.master;

@@ -64,9 +64,8 @@ absl::Status Annotate(absl::string_view who, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat(who, ": ", status.message()));
 }
 
-absl::StatusOr<std::string> Ask(StreamLink& link, const std::string& server,
-                                absl::string_view name, Deadline deadline,
-                                absl::Duration failure_timeout) {
+absl::StatusOr<std::string> Ask(StreamLink& link, const std::string& server, absl::string_view name,
+                                Deadline deadline, absl::Duration failure_timeout) {
   const auto answer = std::make_shared<Answer>();
   const auto stream = ConnectToMember(link, server, 0, answer, deadline, failure_timeout,
                                       /*is_member=*/[] { return false; });

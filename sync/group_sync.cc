@@ -153,7 +153,8 @@ class GroupSync final : public GradientSync, private EngineHost {
 GroupSync::~GroupSync() {
   // Others learn why before they see connections end.
   if (!life_.left()) {
-    Report(absl::CancelledError(absl::StrCat("rank ", group_.RankOfJob(group_.rank), " left without Shutdown")));
+    Report(absl::CancelledError(
+        absl::StrCat("rank ", group_.RankOfJob(group_.rank), " left without Shutdown")));
     AwaitEnd();
   }
   engine_->Close();
