@@ -70,7 +70,7 @@ class Fault:
                         f"worker {rank}" for rank in range(1, draw.workers) if rank != self.job.late]
             connected = lambda: any(remote == port for name in others if name in self.job.processes
                                     for _, _, remote in sockets_of(self.job.processes[name].pid))
-            await_until(lambda: connected() or self.job.some_child_ended() or any("step " in line for line in rank_0()), 15, "a connection")
+            await_until(lambda: connected() or self.job.some_child_ended() or any("step " in line for line in rank_0()), what="a connection")
             # A process is known to others once it has joined, some milliseconds after it has connected.
             time.sleep(0.1 + draw.delay * 0.1)
         elif draw.moment == "setup":
