@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "allreduce/ring_frames.h"
+#include "base/annotate.h"
 #include "base/culprit.h"
 #include "base/job_key.h"
 #include "base/status_macros.h"
@@ -22,10 +23,6 @@ using proto::FrameHeader;
 
 std::string AddressKey(const WorkerGroup& group, int rank) {
   return group.Key(absl::StrCat("ring/", rank, "/address"));
-}
-
-absl::Status Annotate(absl::string_view who, const absl::Status& status) {
-  return absl::Status(status.code(), absl::StrCat(who, ": ", status.message()));
 }
 
 void SendHello(const proto::RingHello& hello, FrameStream& stream) {

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "base/annotate.h"
 #include "base/culprit.h"
 #include "base/job_key.h"
 #include "base/status_macros.h"
@@ -25,10 +26,6 @@ constexpr absl::Duration kVerdictTimeout = absl::Seconds(5);
 
 std::string AddressKey(const WorkerGroup& group, int stage) {
   return group.Key(absl::StrCat("stage/", stage, "/address"));
-}
-
-absl::Status Annotate(absl::string_view who, const absl::Status& status) {
-  return absl::Status(status.code(), absl::StrCat(who, ": ", status.message()));
 }
 
 OutgoingFrame HelloFrame(const proto::StageHello& hello) {

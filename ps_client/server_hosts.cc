@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/optional.h"
+#include "base/annotate.h"
 #include "base/mutex.h"
 #include "base/status_macros.h"
 #include "links/connect_to_member.h"
@@ -59,10 +60,6 @@ class Answer : public FrameSink {
   absl::optional<absl::StatusOr<std::string>> key_ ABSL_GUARDED_BY(mutex_);
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
 };
-
-absl::Status Annotate(absl::string_view who, const absl::Status& status) {
-  return absl::Status(status.code(), absl::StrCat(who, ": ", status.message()));
-}
 
 absl::StatusOr<std::string> Ask(StreamLink& link, const std::string& server, absl::string_view name,
                                 Deadline deadline, absl::Duration failure_timeout) {

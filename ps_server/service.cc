@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/annotate.h"
 #include "base/culprit.h"
 #include "base/job_key.h"
 #include "base/monotonic_time.h"
@@ -53,10 +54,6 @@ void SendFailure(FrameStream& stream, const absl::Status& status) {
 // What this server is called, as a worker says it.
 int NumberOf(const proto::Hello& hello) {
   return hello.server_number() > 0 ? hello.server_number() - 1 : hello.terms().server_index();
-}
-
-absl::Status Prefixed(absl::string_view prefix, const absl::Status& status) {
-  return absl::Status(status.code(), absl::StrCat(prefix, ": ", status.message()));
 }
 
 }  // namespace
@@ -387,7 +384,7 @@ void Service::OnFrame(Session& session, const proto::FrameHeader& header, Payloa
   }
   if (session.rank >= 0) {
     const absl::Status status = Dispatch(session, header, std::move(payload));
-    if (!status.ok()) Fail(Prefixed(Name(session.rank), status));
+    if (!status.ok()) Fail(Annotate(Name(session.rank), status));
     return;
   }
   if (header.kind() == proto::FrameHeader::HOST) {
