@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "base/monotonic_time.h"
-
 namespace gradsync {
 namespace {
 
@@ -28,6 +26,9 @@ AlarmClock::Ticket AlarmClock::Set(Deadline deadline, std::function<void()> call
   MutexLock lock(&mutex_);
   const Ticket ticket = ++last_ticket_;
   if (deadline.never()) return ticket;
+  const MonotonicTime now = MonotonicTime::Now();
+  NoticeStop(now);
+  next_look_ = std::min(next_look_, now + kLook);
   deadline = deadline + -stopped_;
   const auto alarm = alarms_.emplace(std::make_pair(deadline, ticket), std::move(callback)).first;
   deadlines_.emplace(ticket, deadline);
@@ -49,20 +50,27 @@ void AlarmClock::Cancel(Ticket ticket) {
   while (ticket != 0 && running_ == ticket) changed_.Wait(&mutex_);
 }
 
+void AlarmClock::NoticeStop(MonotonicTime now) {
+  if (now - next_look_ <= kLate) return;
+  stopped_ += now - next_look_;
+  next_look_ = now;
+}
+
 void AlarmClock::Run() {
   mutex_.Lock();
   while (!closing_) {
+    const MonotonicTime now = MonotonicTime::Now();
+    NoticeStop(now);
     if (alarms_.empty()) {
+      next_look_ = MonotonicTime::InfiniteFuture();
       changed_.Wait(&mutex_);
       continue;
     }
     const auto first = alarms_.begin();
-    const Deadline deadline = first->first.first + stopped_;
-    if (!deadline.passed()) {
-      const Deadline look = std::min(deadline, Deadline::In(kLook));
-      changed_.WaitWithDeadline(&mutex_, look);
-      const absl::Duration late = MonotonicTime::Now() - look.time();
-      if (late > kLate) stopped_ += late;
+    const MonotonicTime due = (first->first.first + stopped_).time();
+    next_look_ = std::max(now, std::min(due, now + kLook));
+    if (now < due) {
+      changed_.WaitWithDeadline(&mutex_, Deadline::At(next_look_));
       continue;
     }
     running_ = first->first.second;

@@ -8,6 +8,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "base/deadline.h"
+#include "base/monotonic_time.h"
 #include "base/mutex.h"
 #include "base/thread.h"
 
@@ -43,12 +44,16 @@ class AlarmClock {
 
  private:
   void Run();
+  void NoticeStop(MonotonicTime now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   Mutex mutex_;
   CondVar changed_;
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;
   Ticket last_ticket_ ABSL_GUARDED_BY(mutex_) = 0;
   Ticket running_ ABSL_GUARDED_BY(mutex_) = 0;
+  // When the thread means to look at the clock at the latest: now, while a callback runs, and never,
+  // without alarms. Whoever finds that it passed some time ago knows that the process was stopped.
+  MonotonicTime next_look_ ABSL_GUARDED_BY(mutex_) = MonotonicTime::InfiniteFuture();
   // For how long the thread was stopped while it had alarms, ever. Deadlines below are less that.
   absl::Duration stopped_ ABSL_GUARDED_BY(mutex_);
   std::map<std::pair<Deadline, Ticket>, std::function<void()>> alarms_ ABSL_GUARDED_BY(mutex_);

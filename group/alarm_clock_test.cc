@@ -6,7 +6,9 @@
 
 #include "absl/time/time.h"
 #include "base/deadline.h"
+#include "base/monotonic_time.h"
 #include "base/notification.h"
+#include "base/suspend_process.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -97,6 +99,45 @@ TEST(AlarmClockTest, AnAlarmMayCancelItselfAndSetAnother) {
   });
   set.Notify();
   done.WaitForNotification();
+}
+
+// It went off when the process came back, because a clock that was not waiting missed the pause.
+TEST(AlarmClockTest, AProcessThatIsStoppedWhileACallbackRunsFindsItsAlarmsLaterToo) {
+  AlarmClock clock;
+  MonotonicTime resumed;
+  Notification stopped;
+  Notification done;
+  clock.Set(Deadline::Now(), [&] {
+    stopped.WaitForNotification();
+    SuspendProcess(absl::Seconds(2));
+    resumed = MonotonicTime::Now();
+  });
+  clock.Set(Deadline::In(absl::Seconds(1)), [&] {
+    EXPECT_GT(MonotonicTime::Now() - resumed, absl::Milliseconds(500));
+    done.Notify();
+  });
+  stopped.Notify();
+  done.WaitForNotification();
+}
+
+// The clock's thread finds the pause only afterwards, and would give this alarm what it lost, which
+// is nothing.
+TEST(AlarmClockTest, AnAlarmThatIsSetAfterAStopIsNotLaterByIt) {
+  AlarmClock clock;
+  Notification began;
+  Notification go_on;
+  clock.Set(Deadline::Now(), [&] {
+    began.Notify();
+    go_on.WaitForNotification();
+  });
+  began.WaitForNotification();
+  SuspendProcess(absl::Seconds(2));
+  const MonotonicTime resumed = MonotonicTime::Now();
+  Notification done;
+  clock.Set(Deadline::At(resumed), [&] { done.Notify(); });
+  go_on.Notify();
+  done.WaitForNotification();
+  EXPECT_LT(MonotonicTime::Now() - resumed, absl::Milliseconds(1500));
 }
 
 TEST(AlarmClockTest, WhatIsLeftAtTheEndNeverGoesOff) {
