@@ -34,6 +34,8 @@ FlagTexts SameOnAllRanks(const JoinOptions& options) {
   texts.emplace("connections", absl::StrCat(job.connections));
   texts.emplace("servers", absl::StrJoin(options.sync.servers, ","));
   texts.emplace("num_servers", absl::StrCat(options.num_servers));
+  texts.emplace("pipeline_link", LinkName(options.stage_link));
+  texts.emplace("tensor_link", LinkName(options.slice_link));
   return texts;
 }
 
@@ -157,7 +159,8 @@ absl::Status Member::FindServers(int count) {
 void Member::TakePlace(const JoinOptions& options) {
   const Mesh& mesh = options.mesh;
   const WorkerGroup stages = SubGroup(group(), mesh, MeshDimension::kPipeline);
-  stage_link_ = std::make_unique<StageLink>(stages, GrpcLinkOf(group()), options.meet.activity);
+  stage_link_ = std::make_unique<StageLink>(stages, GrpcLinkOf(group()), options.stage_link,
+                                            options.meet.activity);
   stages_ = std::make_unique<SideChannel>(stages, "stages");
   replicas_ = std::make_unique<SideChannel>(SubGroup(group(), mesh, mesh.samples()), "job");
   place_ = {stage_link_.get(), stages_.get(), replicas_.get()};

@@ -38,6 +38,7 @@ struct JoinOptions {
   MeetOptions meet;
   SyncOptions sync;  // its gpu and nccl are opened by OpenDevices(), unless they are there
   Mesh mesh;         // of the ranks, where it cuts the model; else looked at by nobody
+  Link stage_link = Link::kAuto;  // between stages: kGrpc, kShm or kAuto (stage_link.h)
   Link slice_link = Link::kAuto;  // between slices: kGrpc, kShm or kAuto (create_slice_link.h)
   int num_servers = 0;            // servers that register in the store, when sync.servers is empty
   DeviceOptions device;

@@ -1,19 +1,22 @@
 #include "pipeline/stage_link.h"
 
+#include <unistd.h>
+
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "base/annotate.h"
 #include "base/culprit.h"
+#include "base/host_identity.h"
 #include "base/job_key.h"
 #include "base/status_macros.h"
 #include "base/suspicion.h"
 #include "links/connect_to_member.h"
 #include "links/frame_error.h"
 #include "links/parse_payload.h"
-#include "proto/pipeline.pb.h"
 
 namespace gradsync {
 namespace {
@@ -24,17 +27,26 @@ using proto::FrameHeader;
 // most two seconds.
 constexpr absl::Duration kVerdictTimeout = absl::Seconds(5);
 
+// Above what a RingPlace takes.
+constexpr size_t kMaxPlaceBytes = 128;
+
 std::string AddressKey(const WorkerGroup& group, int stage) {
   return group.Key(absl::StrCat("stage/", stage, "/address"));
 }
 
-OutgoingFrame HelloFrame(const proto::StageHello& hello) {
-  auto bytes = std::make_shared<const std::string>(hello.SerializeAsString());
+template <typename Message>
+OutgoingFrame MessageFrame(FrameHeader header, FrameHeader::Kind kind, const Message& message) {
+  auto bytes = std::make_shared<const std::string>(message.SerializeAsString());
   OutgoingFrame frame;
-  frame.header.set_kind(FrameHeader::HELLO);
+  frame.header = std::move(header);
+  frame.header.set_kind(kind);
   frame.payload = *bytes;
   frame.released = [bytes] {};
   return frame;
+}
+
+OutgoingFrame HelloFrame(const proto::StageHello& hello) {
+  return MessageFrame(FrameHeader(), FrameHeader::HELLO, hello);
 }
 
 }  // namespace
@@ -74,9 +86,12 @@ class StageLink::Sink : public FrameSink {
   bool refused_ = false;
 };
 
-StageLink::StageLink(WorkerGroup group, std::shared_ptr<StreamLink> link,
+StageLink::StageLink(WorkerGroup group, std::shared_ptr<StreamLink> link, Link tensors,
                      std::shared_ptr<Activity> activity)
-    : group_(std::move(group)), link_(std::move(link)), activity_(std::move(activity)) {
+    : group_(std::move(group)),
+      link_(std::move(link)),
+      tensors_(tensors),
+      activity_(std::move(activity)) {
   for (Neighbour neighbour : {Neighbour::kBefore, Neighbour::kBehind}) {
     const int stage = group_.rank + (neighbour == Neighbour::kBefore ? -1 : 1);
     Peer& peer = peers_[Index(neighbour)];
@@ -105,7 +120,8 @@ std::string StageLink::NameOf(Neighbour neighbour) const {
 
 absl::Status StageLink::Connect(const std::string& fingerprint, Deadline deadline) {
   fingerprint_ = fingerprint;
-  absl::Status status = Listen(deadline);
+  absl::Status status = OfferMemory();
+  if (status.ok()) status = Listen(deadline);
   if (status.ok()) status = ConnectBehind(deadline);
   if (status.ok()) status = WaitForGreetings(deadline);
   return Agreed(status);
@@ -117,6 +133,58 @@ absl::Status StageLink::Agreed(const absl::Status& own) {
   group_error_->Report(own);
   const absl::Status verdict = inboxes_[0].WaitForFailure(Deadline::In(kVerdictTimeout));
   return verdict.ok() ? own : verdict;
+}
+
+// Makes a ring for each neighbour. Where one cannot be made, none is offered, or with kShm that is
+// an error.
+absl::Status StageLink::OfferMemory() {
+  if (tensors_ == Link::kGrpc) return absl::OkStatus();
+  const absl::StatusOr<HostIdentity> host = ReadHostIdentity();
+  absl::Status status = host.status();
+  for (int i : {0, 1}) {
+    {
+      MutexLock lock(&mutex_);
+      if (!peers_[i].exists) continue;
+    }
+    absl::StatusOr<std::unique_ptr<TensorRingWriter>> ring = TensorRingWriter::Create();
+    if (!ring.ok()) {
+      status.Update(ring.status());
+      continue;
+    }
+    MutexLock lock(&memory_[i].mutex);
+    memory_[i].to = *std::move(ring);
+  }
+  if (status.ok()) host_ = host->Key();
+  return tensors_ == Link::kShm ? status : absl::OkStatus();
+}
+
+void StageLink::Offer(Neighbour to, proto::StageHello* hello) {
+  if (host_.empty()) return;
+  Memory& memory = memory_[Index(to)];
+  MutexLock lock(&memory.mutex);
+  hello->mutable_memory()->set_host(host_);
+  hello->mutable_memory()->set_process(getpid());
+  *hello->mutable_memory()->mutable_ring() = memory.to->Begin();
+}
+
+// Maps what the neighbour offers; nothing where that cannot be. Errors: FAILED_PRECONDITION where
+// it must.
+absl::StatusOr<absl::optional<TensorRingReader>> StageLink::Accept(
+    Neighbour from, const proto::StageHello& hello) const {
+  std::string why;
+  if (host_.empty() || !hello.has_memory()) {
+    why = "it offers none";
+  } else if (hello.memory().host() != host_) {
+    why = "it is on another host";
+  } else {
+    TensorRingReader reader(hello.memory().process());
+    const auto mapped = reader.At(hello.memory().ring());
+    if (mapped.ok()) return absl::make_optional(std::move(reader));
+    why = std::string(mapped.status().message());
+  }
+  if (tensors_ != Link::kShm) return absl::optional<TensorRingReader>();
+  return absl::FailedPreconditionError(absl::StrCat(
+      NameOf(from), " shares no memory with ", OwnName(), ": ", why, "; use --pipeline_link=grpc"));
 }
 
 absl::Status StageLink::Listen(Deadline deadline) {
@@ -186,6 +254,7 @@ absl::Status StageLink::ConnectBehind(Deadline deadline) {
   hello.set_rank(group_.RankOfJob(group_.rank));
   hello.set_fingerprint(fingerprint_);
   if (listener_ != nullptr) hello.set_address(listener_->address());
+  Offer(Neighbour::kBehind, &hello);
   (*stream)->Send(HelloFrame(hello));
   return absl::OkStatus();
 }
@@ -208,16 +277,11 @@ absl::Status StageLink::WaitForGreetings(Deadline deadline) {
   }
 }
 
-absl::Status StageLink::CheckHello(const FrameHeader& header, const Payload& payload) {
-  proto::StageHello hello;
+absl::Status StageLink::CheckHello(const proto::StageHello& hello) {
   int rank = 0;
   {
     MutexLock lock(&mutex_);
     rank = peers_[Index(Neighbour::kBefore)].rank;
-  }
-  if (header.kind() != FrameHeader::HELLO || !ParsePayload(payload, kMaxGreetingBytes, &hello)) {
-    return absl::InvalidArgumentError(absl::StrCat("expected HELLO of rank ", rank, ", found ",
-                                                   FrameHeader::Kind_Name(header.kind())));
   }
   if (hello.rank() != rank) {
     return absl::InvalidArgumentError(absl::StrCat("HELLO to rank ", group_.RankOfJob(group_.rank),
@@ -238,12 +302,14 @@ absl::Status StageLink::CheckHello(const FrameHeader& header, const Payload& pay
 absl::Status StageLink::OnHello(Neighbour from, const FrameHeader& header, const Payload& payload,
                                 const std::shared_ptr<FrameStream>& stream) {
   if (header.kind() == FrameHeader::FAILED) return FailureIn(header);
-  if (from == Neighbour::kBefore) {
-    GS_RETURN_IF_ERROR(CheckHello(header, payload));
-  } else if (header.kind() != FrameHeader::HELLO) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("expected HELLO, found ", FrameHeader::Kind_Name(header.kind())));
+  proto::StageHello hello;
+  if (header.kind() != FrameHeader::HELLO || !ParsePayload(payload, kMaxGreetingBytes, &hello)) {
+    return absl::InvalidArgumentError(absl::StrCat("expected HELLO of ", NameOf(from), ", found ",
+                                                   FrameHeader::Kind_Name(header.kind())));
   }
+  if (from == Neighbour::kBefore) GS_RETURN_IF_ERROR(CheckHello(hello));
+  GS_ASSIGN_OR_RETURN(absl::optional<TensorRingReader> memory, Accept(from, hello));
+  const bool shares = memory.has_value();
   {
     MutexLock lock(&mutex_);
     Peer& peer = peers_[Index(from)];
@@ -257,22 +323,37 @@ absl::Status StageLink::OnHello(Neighbour from, const FrameHeader& header, const
     }
     peer.greeted = true;
     peer.open = true;
+    memory_[Index(from)].from = std::move(memory);
+    // The stage before may not be able to map this rank's memory. It can when it uses its own.
+    peer.shares = shares && from == Neighbour::kBehind;
     if (stream != nullptr) peer.stream = stream;
     changed_.SignalAll();
   }
-  if (stream != nullptr) stream->Send(HelloFrame(proto::StageHello()));
+  if (stream == nullptr) return absl::OkStatus();
+  proto::StageHello answer;
+  if (shares) Offer(from, &answer);
+  stream->Send(HelloFrame(answer));
   return absl::OkStatus();
 }
 
 void StageLink::Send(Neighbour to, const TensorKey& key, const at::Tensor& tensor) {
   std::shared_ptr<FrameStream> stream;
+  bool shares = false;
   OutgoingFrame frame = TensorFrame(key, tensor);
   {
     MutexLock lock(&mutex_);
     stream = peers_[Index(to)].stream;
+    shares = peers_[Index(to)].shares;
     bytes_sent_ += static_cast<int64_t>(frame.payload.size());
   }
-  if (stream != nullptr) stream->Send(std::move(frame));
+  if (stream == nullptr) return;
+  if (!shares) return stream->Send(std::move(frame));
+  Memory& memory = memory_[Index(to)];
+  MutexLock lock(&memory.mutex);
+  if (const auto place = memory.to->Put(frame.payload)) {
+    frame = MessageFrame(std::move(frame.header), FrameHeader::WINDOWS, *place);
+  }
+  stream->Send(std::move(frame));
 }
 
 absl::StatusOr<at::Tensor> StageLink::Receive(Neighbour from, const TensorKey& key,
@@ -292,10 +373,37 @@ void StageLink::OnTensor(Neighbour from, const FrameHeader& header, const Payloa
   }
   const absl::Status status = Keep(from, header, payload);
   if (status.ok()) return;
-  group_error_->Report(Annotate(absl::StrCat("from ", NameOf(from)), status));
+  group_error_->Report(BeginsWithCulprit(status.message())
+                           ? status
+                           : Annotate(absl::StrCat("from ", NameOf(from)), status));
+}
+
+// What lies in memory is copied at once: the ring has few places, and memory that a step keeps is
+// counted where it is allocated.
+absl::Status StageLink::KeepFromMemory(Neighbour from, FrameHeader header, const Payload& payload) {
+  absl::optional<TensorRingReader>& memory = memory_[Index(from)].from;
+  proto::RingPlace place;
+  if (!memory.has_value() || !ParsePayload(payload, kMaxPlaceBytes, &place)) {
+    return absl::InvalidArgumentError("expected TENSOR, or WINDOWS with a place, found WINDOWS");
+  }
+  const absl::StatusOr<absl::Span<const char>> elements = memory->At(place);
+  if (absl::IsUnavailable(elements.status())) {
+    return absl::UnavailableError(
+        absl::StrCat(NameOf(from), " lost: ", elements.status().message()));
+  }
+  GS_RETURN_IF_ERROR(elements.status());
+  {
+    MutexLock lock(&mutex_);
+    peers_[Index(from)].shares = true;
+  }
+  header.set_kind(FrameHeader::TENSOR);
+  GS_RETURN_IF_ERROR(Keep(from, header, MakePayload({*elements}, nullptr)));
+  memory->Release(place);
+  return absl::OkStatus();
 }
 
 absl::Status StageLink::Keep(Neighbour from, const FrameHeader& header, const Payload& payload) {
+  if (header.kind() == FrameHeader::WINDOWS) return KeepFromMemory(from, header, payload);
   GS_ASSIGN_OR_RETURN(const TensorKey key, KeyIn(header));
   GS_ASSIGN_OR_RETURN(at::Tensor tensor, TensorIn(header, payload));
   {
@@ -381,6 +489,16 @@ void StageLink::Fail(const absl::Status& status) {
   for (const auto& stream : streams) {
     if (stream != nullptr) stream->Cancel(status);
   }
+}
+
+bool StageLink::Has(Neighbour neighbour) const {
+  MutexLock lock(&mutex_);
+  return peers_[Index(neighbour)].exists;
+}
+
+bool StageLink::SharesMemory(Neighbour neighbour) const {
+  MutexLock lock(&mutex_);
+  return peers_[Index(neighbour)].shares;
 }
 
 int64_t StageLink::bytes_sent() const {

@@ -11,6 +11,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/optional.h"
 #include "base/activity.h"
 #include "base/deadline.h"
 #include "base/mutex.h"
@@ -20,6 +21,9 @@
 #include "pipeline/stage_channel.h"
 #include "pipeline/tensor_frames.h"
 #include "pipeline/tensor_inbox.h"
+#include "pipeline/tensor_ring.h"
+#include "plan/job_spec.h"
+#include "proto/pipeline.pb.h"
 
 namespace gradsync {
 
@@ -36,7 +40,11 @@ class StageLink : public StageChannel {
   // `group`: the stages of one pipeline, by stage (SubGroup() along MeshDimension::kPipeline).
   // `timeout` of the group: how long a neighbour may be silent while it is waited for. A Receive() is
   // a wait in `activity`, which may be null.
-  StageLink(WorkerGroup group, std::shared_ptr<StreamLink> link,
+  //
+  // `tensors`: by what elements pass to each neighbour, whose messages always come over a stream of
+  // `link`: kGrpc, on the stream too; kShm, through memory that both map; kAuto, so where the
+  // neighbour is on the same host and can.
+  StageLink(WorkerGroup group, std::shared_ptr<StreamLink> link, Link tensors,
             std::shared_ptr<Activity> activity = nullptr);
   ~StageLink() override;
 
@@ -49,7 +57,8 @@ class StageLink : public StageChannel {
   // Collective: listens for the stage before and connects to the one behind. `fingerprint`, of what
   // the stages must agree on, must be the same on both sides of each stream. Errors:
   // DEADLINE_EXCEEDED or UNAVAILABLE naming the rank that is missing; FAILED_PRECONDITION for
-  // another fingerprint; those of other ranks, as ABORTED.
+  // another fingerprint, or a neighbour with which kShm shares no memory; RESOURCE_EXHAUSTED, with
+  // kShm, for too little of it; those of other ranks, as ABORTED.
   absl::Status Connect(const std::string& fingerprint, Deadline deadline);
 
   // After Connect().
@@ -71,7 +80,14 @@ class StageLink : public StageChannel {
   // The failure that all report, or OK.
   absl::Status status() const { return group_error_->status(); }
 
-  // Bytes of tensors.
+  // Whether there is a stage on that side.
+  bool Has(Neighbour neighbour) const;
+
+  // Whether this rank's tensors go to that neighbour through memory, where there is room. Of the
+  // stage before it is known when the first tensor has come.
+  bool SharesMemory(Neighbour neighbour) const;
+
+  // Bytes of tensors, through memory or not.
   int64_t bytes_sent() const;
   int64_t bytes_received() const;
 
@@ -87,31 +103,47 @@ class StageLink : public StageChannel {
     bool greeted = false;
     bool left = false;  // said so, in good order
     bool open = false;  // its sink may still be called
+    bool shares = false;  // this rank's tensors go to it through memory
+  };
+
+  // Memory shared with a neighbour.
+  struct Memory {
+    Mutex mutex;  // of the order in which tensors are put there, and sent
+    std::unique_ptr<TensorRingWriter> to ABSL_GUARDED_BY(mutex);  // null where none is offered
+    absl::optional<TensorRingReader> from;  // of the sink that was greeted, and so of one thread
   };
 
   static int Index(Neighbour neighbour) { return neighbour == Neighbour::kBefore ? 0 : 1; }
 
   std::string NameOf(Neighbour neighbour) const;
   std::string OwnName() const;
+  absl::Status OfferMemory();
+  void Offer(Neighbour to, proto::StageHello* hello);
+  absl::StatusOr<absl::optional<TensorRingReader>> Accept(Neighbour from,
+                                                          const proto::StageHello& hello) const;
   absl::Status Listen(Deadline deadline);
   std::shared_ptr<FrameSink> Welcome(std::shared_ptr<FrameStream> stream);
   absl::Status ConnectBehind(Deadline deadline);
   absl::Status WaitForGreetings(Deadline deadline);
   absl::Status Agreed(const absl::Status& own);
-  absl::Status CheckHello(const proto::FrameHeader& header, const Payload& payload);
+  absl::Status CheckHello(const proto::StageHello& hello);
   absl::Status OnHello(Neighbour from, const proto::FrameHeader& header, const Payload& payload,
                        const std::shared_ptr<FrameStream>& stream);
   void OnTensor(Neighbour from, const proto::FrameHeader& header, const Payload& payload);
   absl::Status Keep(Neighbour from, const proto::FrameHeader& header, const Payload& payload);
+  absl::Status KeepFromMemory(Neighbour from, proto::FrameHeader header, const Payload& payload);
   void OnClosed(Neighbour from, const absl::Status& status);
   void Lost(Neighbour neighbour, const absl::Status& status);
   void Fail(const absl::Status& status);
 
   const WorkerGroup group_;
   const std::shared_ptr<StreamLink> link_;
+  const Link tensors_;
   const std::shared_ptr<Activity> activity_;  // may be null
   std::string fingerprint_;
+  std::string host_;  // where memory is shared, HostIdentity::Key()
   TensorInbox inboxes_[2];
+  Memory memory_[2];
 
   mutable Mutex mutex_;
   CondVar changed_;

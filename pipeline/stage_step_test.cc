@@ -2,6 +2,8 @@
 
 #include "pipeline/stage_step.h"
 
+#include <unistd.h>
+
 #include <functional>
 #include <memory>
 #include <string>
@@ -11,23 +13,33 @@
 
 #include "ATen/Parallel.h"
 #include "ATen/TensorOperators.h"
+#include "ATen/ops/full.h"
 #include "ATen/ops/matmul.h"
 #include "ATen/ops/randn.h"
 #include "ATen/ops/tanh.h"
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/activity.h"
 #include "base/deadline.h"
+#include "base/host_identity.h"
+#include "base/notification.h"
 #include "gmock/gmock.h"
 #include "group/in_memory_store.h"
+#include "group/key_value_store.h"
 #include "group/worker_group.h"
 #include "gtest/gtest.h"
+#include "links/frame_stream.h"
 #include "links/in_process_stream.h"
 #include "pipeline/local_stages.h"
 #include "pipeline/stage_channel.h"
 #include "pipeline/stage_link.h"
 #include "pipeline/tensor_frames.h"
+#include "pipeline/tensor_ring.h"
+#include "plan/job_spec.h"
 #include "plan/pipeline_schedule.h"
+#include "proto/frame.pb.h"
+#include "proto/pipeline.pb.h"
 
 namespace gradsync {
 namespace {
@@ -44,24 +56,30 @@ Deadline Soon() { return Deadline::In(absl::Seconds(30)); }
 // The links of all stages, each connected by a thread.
 class Stages {
  public:
-  explicit Stages(int count, absl::Duration timeout = absl::Seconds(30),
-                  std::vector<std::string> fingerprints = {}) {
-    const auto store = NewInMemoryStore();
+  explicit Stages(int count, Link tensors = Link::kAuto, std::vector<std::string> fingerprints = {})
+      : Stages(std::vector<Link>(count, tensors), std::move(fingerprints)) {}
+
+  // By stage.
+  explicit Stages(const std::vector<Link>& tensors, std::vector<std::string> fingerprints = {}) {
+    const int count = static_cast<int>(tensors.size());
     InProcessLinkOptions unkind;
     unkind.split_payloads = true;
-    const auto link = NewInProcessLink(unkind);
+    unkind.max_delay = absl::Milliseconds(1);
+    link_ = NewInProcessLink(unkind);
     for (int stage = 0; stage < count; ++stage) {
       WorkerGroup group;
       group.rank = stage;
       group.world_size = count;
       group.run_id = "run";
-      group.store = store;
+      group.store = store_;
       group.address = "127.0.0.1";
-      group.timeout = timeout;
+      group.timeout = absl::Seconds(30);
       group.part = "pipeline";
       for (int s = 0; s < count; ++s) group.ranks_of_job.push_back(10 * s);
+      group_ = group;
       activities_.push_back(std::make_shared<Activity>());
-      links_.push_back(std::make_unique<StageLink>(group, link, activities_.back()));
+      links_.push_back(
+          std::make_unique<StageLink>(group, link_, tensors[stage], activities_.back()));
     }
     statuses_.resize(count);
     OnAll([&](int s) {
@@ -71,6 +89,12 @@ class Stages {
 
   StageLink& operator[](int stage) { return *links_[stage]; }
   void Lose(int stage) { links_[stage].reset(); }
+  StreamLink& link() { return *link_; }
+  std::string AddressOf(int stage) {
+    WorkerGroup group = group_;
+    group.rank = stage;
+    return store_->Get(group.Key(absl::StrCat("stage/", stage, "/address")), Soon()).value();
+  }
   Activity& activity(int stage) { return *activities_[stage]; }
 
   // By stage.
@@ -86,6 +110,9 @@ class Stages {
   const std::vector<absl::Status>& statuses() const { return statuses_; }
 
  private:
+  const std::shared_ptr<KeyValueStore> store_ = NewInMemoryStore();
+  std::shared_ptr<StreamLink> link_;
+  WorkerGroup group_;  // of one of them
   std::vector<std::shared_ptr<Activity>> activities_;
   std::vector<std::unique_ptr<StageLink>> links_;
   std::vector<absl::Status> statuses_;
@@ -129,14 +156,16 @@ std::vector<at::Tensor> Batches(int64_t count) {
 
 class StageStepTest : public ::testing::TestWithParam<PipelineSchedule> {};
 
-// Between ranks and between threads.
+// Between ranks, whose tensors pass on streams or through memory, and between threads.
 TEST_P(StageStepTest, GradientsHaveTheBitsOfOneProcessThatAccumulates) {
-  for (const auto& [stages, of_threads] :
-       {std::pair(2, false), std::pair(3, false), std::pair(2, true), std::pair(3, true)}) {
-    Stages links(stages);
+  for (const auto& [stages, by] :
+       {std::pair(2, Link::kGrpc), std::pair(3, Link::kGrpc), std::pair(2, Link::kShm),
+        std::pair(3, Link::kShm), std::pair(2, Link::kNone), std::pair(3, Link::kNone)}) {
+    const bool of_threads = by == Link::kNone;
+    Stages links(stages, of_threads ? Link::kAuto : by);
     LocalStages threads(stages);
-    const auto channel = [&, local = of_threads](int stage) -> StageChannel& {
-      return local ? threads.channel(stage) : links[stage];
+    const auto channel = [&](int stage) -> StageChannel& {
+      return of_threads ? threads.channel(stage) : static_cast<StageChannel&>(links[stage]);
     };
     Layers layers(stages);
     for (int64_t m : {1, 2, 5}) {
@@ -200,8 +229,10 @@ INSTANTIATE_TEST_SUITE_P(Schedules, StageStepTest,
                          ::testing::Values(PipelineSchedule::kNaive, PipelineSchedule::kGpipe,
                                            PipelineSchedule::kOneForwardOneBackward));
 
-TEST(StageLinkTest, TensorsAreTakenInAnyOrderAndBothWays) {
-  Stages links(2);
+class StageLinkTest : public ::testing::TestWithParam<Link> {};
+
+TEST_P(StageLinkTest, TensorsAreTakenInAnyOrderAndBothWays) {
+  Stages links(2, GetParam());
   const at::Tensor a = at::randn({3}), b = at::randn({2, 2});
   links[0].Send(Neighbour::kBehind, {TensorKey::kActivation, 1, 0}, a);
   links[0].Send(Neighbour::kBehind, {TensorKey::kActivation, 1, 1}, b);
@@ -217,7 +248,96 @@ TEST(StageLinkTest, TensorsAreTakenInAnyOrderAndBothWays) {
   EXPECT_EQ(links[0].bytes_received(), 4 * 4);
 }
 
-TEST(StageLinkTest, WhatDoesNotComeIsNamedWithWhoOwesIt) {
+// More than a ring holds, so some pass on the stream, and larger ones, for which it grows.
+TEST_P(StageLinkTest, ManyLargeTensorsComeWhole) {
+  Stages links(2, GetParam());
+  const auto tensor = [](int64_t i, int64_t of) {
+    return at::full({i % 10 == 9 ? 50'000 * i : 80'000}, static_cast<double>(2 * i + of));
+  };
+  for (int64_t i = 0; i < 40; ++i) {
+    links[0].Send(Neighbour::kBehind, {TensorKey::kActivation, 1, i}, tensor(i, 0));
+    links[1].Send(Neighbour::kBefore, {TensorKey::kGradient, 1, i}, tensor(i, 1));
+  }
+  for (int64_t i = 0; i < 40; ++i) {
+    const auto forward =
+        links[1].Receive(Neighbour::kBefore, {TensorKey::kActivation, 1, i}, Soon());
+    const auto backward =
+        links[0].Receive(Neighbour::kBehind, {TensorKey::kGradient, 1, i}, Soon());
+    ASSERT_TRUE(forward.ok() && backward.ok()) << forward.status() << backward.status();
+    EXPECT_TRUE(forward->equal(tensor(i, 0)) && backward->equal(tensor(i, 1))) << i;
+  }
+  for (int stage : {0, 1}) {
+    const Neighbour other = stage == 0 ? Neighbour::kBehind : Neighbour::kBefore;
+    EXPECT_EQ(links[stage].SharesMemory(other), GetParam() != Link::kGrpc);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Links, StageLinkTest,
+                         ::testing::Values(Link::kGrpc, Link::kShm, Link::kAuto));
+
+// Whichever of the two must share memory, neither goes on without. The other one may have connected
+// before it hears of it.
+TEST(StageLinkMemoryTest, WhereItMustBeSharedAndIsNotTheJobEnds) {
+  for (const auto& [first, second] :
+       {std::pair(Link::kShm, Link::kGrpc), std::pair(Link::kGrpc, Link::kShm)}) {
+    Stages links({first, second});
+    for (int stage : {0, 1}) {
+      absl::Status status = links.statuses()[stage];
+      const Neighbour other = stage == 0 ? Neighbour::kBehind : Neighbour::kBefore;
+      if (status.ok()) status = links[stage].Receive(other, {}, Soon()).status();
+      EXPECT_THAT(std::string(status.message()),
+                  AllOf(HasSubstr(absl::StrCat("rank ", first == Link::kShm ? 10 : 0, " at ")),
+                        HasSubstr(" shares no memory with rank "),
+                        HasSubstr(": it offers none; use --pipeline_link=grpc")));
+    }
+  }
+  Stages either({Link::kAuto, Link::kGrpc});
+  for (const absl::Status& status : either.statuses()) EXPECT_TRUE(status.ok()) << status;
+  const TensorKey key = {TensorKey::kActivation, 1, 0};
+  either[0].Send(Neighbour::kBehind, key, at::ones({3}));
+  EXPECT_TRUE(either[1].Receive(Neighbour::kBefore, key, Soon()).ok());
+  EXPECT_FALSE(either[0].SharesMemory(Neighbour::kBehind));
+  EXPECT_FALSE(either[1].SharesMemory(Neighbour::kBefore));
+}
+
+// Hears nothing that it keeps.
+class Stranger : public FrameSink {
+ public:
+  void OnFrame(const proto::FrameHeader&, Payload) override {}
+  void OnClosed(absl::Status status) override {
+    status_ = status;
+    closed.Notify();
+  }
+  Notification closed;
+  absl::Status status_;
+};
+
+// Whatever memory it offers: the first one's stays mapped, of which a tensor may just be read.
+TEST(StageLinkMemoryTest, ASecondStageBeforeIsRefusedAndNothingOfTheFirstIsLost) {
+  Stages links(2, Link::kShm);
+  const auto stranger = std::make_shared<Stranger>();
+  const auto ring = *TensorRingWriter::Create();
+  proto::StageHello hello;
+  hello.set_rank(0);
+  hello.set_fingerprint("same");
+  hello.mutable_memory()->set_host(ReadHostIdentity()->Key());
+  hello.mutable_memory()->set_process(getpid());
+  *hello.mutable_memory()->mutable_ring() = ring->Begin();
+  const std::string bytes = hello.SerializeAsString();
+  const auto stream = *links.link().Connect(links.AddressOf(1), 1, stranger, Soon());
+  OutgoingFrame frame;
+  frame.header.set_kind(proto::FrameHeader::HELLO);
+  frame.payload = bytes;
+  stream->Send(std::move(frame));
+  stranger->closed.WaitForNotification();
+  EXPECT_THAT(std::string(stranger->status_.message()), HasSubstr("there is a stream already"));
+  const TensorKey key = {TensorKey::kActivation, 1, 0};
+  links[0].Send(Neighbour::kBehind, key, at::ones({3}));
+  EXPECT_TRUE(links[1].Receive(Neighbour::kBefore, key, Soon()).ok());
+  EXPECT_TRUE(links[1].SharesMemory(Neighbour::kBefore));
+}
+
+TEST(StageLinkErrorTest, WhatDoesNotComeIsNamedWithWhoOwesIt) {
   Stages links(2);
   const auto missing = links[0].Receive(Neighbour::kBehind, {TensorKey::kGradient, 4, 2},
                                         Deadline::In(absl::Milliseconds(20)));
@@ -233,7 +353,7 @@ TEST(StageLinkTest, WhatDoesNotComeIsNamedWithWhoOwesIt) {
 }
 
 // So a stage counts as stuck where it computes, and not where it waits for another.
-TEST(StageLinkTest, WhoReceivesWaits) {
+TEST(StageLinkErrorTest, WhoReceivesWaits) {
   Stages links(2);
   const Activity::Work step(&links.activity(0));
   EXPECT_TRUE(links.activity(0).working());
@@ -246,7 +366,7 @@ TEST(StageLinkTest, WhoReceivesWaits) {
   EXPECT_TRUE(links.activity(0).working());
 }
 
-TEST(StageLinkTest, ALostStageIsNamedOnAllOthersNeighboursOrNot) {
+TEST(StageLinkErrorTest, ALostStageIsNamedOnAllOthersNeighboursOrNot) {
   Stages links(3);
   links.Lose(2);
   for (int stage : {0, 1}) {
@@ -256,15 +376,15 @@ TEST(StageLinkTest, ALostStageIsNamedOnAllOthersNeighboursOrNot) {
   }
 }
 
-TEST(StageLinkTest, StagesThatDifferDoNotConnect) {
-  Stages links(2, absl::Seconds(30), {"cut 3", "cut 4"});
+TEST(StageLinkErrorTest, StagesThatDifferDoNotConnect) {
+  Stages links(2, Link::kAuto, {"cut 3", "cut 4"});
   for (const absl::Status& status : links.statuses()) {
     EXPECT_THAT(std::string(status.message()), HasSubstr("expected stages cut 4, found cut 3"));
   }
 }
 
-TEST(StageLinkTest, ATensorThatComesTwiceIsAnError) {
-  Stages links(2);
+TEST_P(StageLinkTest, ATensorThatComesTwiceIsAnError) {
+  Stages links(2, GetParam());
   const TensorKey key = {TensorKey::kActivation, 1, 0};
   links[0].Send(Neighbour::kBehind, key, at::randn({1}));
   links[0].Send(Neighbour::kBehind, key, at::randn({1}));
@@ -299,7 +419,7 @@ TEST(LocalStagesTest, ATensorIsHandedOverAsItLies) {
 }
 
 TEST(StageStepErrorTest, WhatAStageThrowsIsItsErrorAndTheOthersHearOfTheJobs) {
-  Stages links(2, absl::Seconds(30));
+  Stages links(2);
   const auto statuses = links.OnAll([&](int stage) {
     StageWork work;
     work.begin = [](int64_t) -> absl::StatusOr<at::Tensor> { return at::randn({2, 3}); };

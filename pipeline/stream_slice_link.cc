@@ -16,6 +16,7 @@
 #include "base/status_macros.h"
 #include "pipeline/stage_link.h"
 #include "pipeline/tensor_frames.h"
+#include "plan/job_spec.h"
 
 namespace gradsync {
 namespace {
@@ -58,7 +59,7 @@ class StreamSliceLink : public SliceLink {
       links_.push_back(nullptr);
       if (other == group.rank) continue;
       links_.back() = std::make_unique<StageLink>(
-          Pair(group, std::min(group.rank, other), std::max(group.rank, other)), link);
+          Pair(group, std::min(group.rank, other), std::max(group.rank, other)), link, Link::kGrpc);
     }
   }
 

@@ -3,6 +3,7 @@
 
 #include <csignal>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -18,6 +19,7 @@
 namespace gradsync {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -76,6 +78,21 @@ TEST(PipelineTest, EveryScheduleEndsWithTheBitsOfOneProcessThatAccumulates) {
   }
   EXPECT_THAT(Hashes(3, Stages(3, With(flags, {"--split=1,9"}))), Each(expected));
   EXPECT_THAT(Hashes(2, Stages(2, flags)), Each(expected)) << "cut by time";
+}
+
+// By memory of their host unless they are told otherwise, and say so.
+TEST(PipelineTest, TensorsPassByEitherLinkWithTheSameBits) {
+  const std::string expected = OneProcess(With(SmallResNet(), {"--accumulate=3"}));
+  const Flags flags = Stages(3, With(SmallResNet(), {"--micro_batches=3", "--split=1,9"}));
+  for (const auto& [asked, found] : std::vector<std::pair<std::string, std::string>>{
+           {"auto", "shm"}, {"shm", "shm"}, {"grpc", "grpc"}}) {
+    const auto metrics = MetricsOf(SmallJob(3, 0, With(flags, {"--pipeline_link=" + asked})));
+    ASSERT_THAT(metrics, SizeIs(3)) << asked;
+    for (const proto::WorkerMetrics& rank : metrics) {
+      EXPECT_EQ(rank.params_sha256(), expected) << asked;
+      EXPECT_THAT(rank.stage_links(), AllOf(SizeIs(rank.stage() == 1 ? 2 : 1), Each(found)));
+    }
+  }
 }
 
 TEST(PipelineTest, RandomLayersAndRecomputedOnesHaveTheSameBits) {
@@ -191,6 +208,9 @@ TEST(PipelineTest, WhatStagesCannotDoIsRefused) {
            {{"--pipeline_schedule=gpipe"},
             "--pipeline_schedule: expected 1f1b without stages (--mesh=pipeline=N, "},
            {{"--tensor_link=shm"}, "--tensor_link: expected auto without slices"},
+           {{"--pipeline_link=shm"},
+            "--pipeline_link: expected auto without stages on several ranks"},
+           {With(staged, {"--pipeline_link=gloo"}), "--pipeline_link: expected auto, grpc or shm"},
            {With(staged, {"--micro_batches=0"}), "--micro_batches: expected at least 1"},
            {With(staged, {"--micro_batches=2", "--accumulate=2"}), "--accumulate: expected 1 with"},
            {With(staged, {"--pipeline_schedule=x"}), "--pipeline_schedule: expected naive, gpipe"},

@@ -14,7 +14,9 @@
 #include "join/backend_record.h"
 #include "join/nccl_settings.h"
 #include "join/open_device.h"
+#include "pipeline/stage_link.h"
 #include "plan/codec.h"
+#include "plan/job_spec.h"
 #include "plan/pipeline_schedule.h"
 #include "plan/zero.h"
 #include "proto/run_record.pb.h"
@@ -119,6 +121,12 @@ void FillPipeline(const JobOptions& options, const PipelinePlace* place, const T
   metrics->set_micro_batches(static_cast<int32_t>(options.trainer.accumulate));
   metrics->set_split(trainer.split());
   metrics->set_stage(place->link->stage());
+  using Neighbour = StageLink::Neighbour;
+  for (const Neighbour neighbour : {Neighbour::kBefore, Neighbour::kBehind}) {
+    if (!place->link->Has(neighbour)) continue;
+    metrics->add_stage_links(
+        LinkName(place->link->SharesMemory(neighbour) ? Link::kShm : Link::kGrpc));
+  }
   metrics->set_stage_tx_bytes_per_step(static_cast<double>(result.share_traffic.tx_bytes) / steps);
   metrics->set_stage_rx_bytes_per_step(static_cast<double>(result.share_traffic.rx_bytes) / steps);
   metrics->set_stage_wait_seconds(absl::ToDoubleSeconds(result.share_traffic.waited));

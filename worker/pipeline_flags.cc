@@ -41,6 +41,10 @@ ABSL_FLAG(int64_t, micro_batches, 1,
 ABSL_FLAG(std::string, split, kSplit,
           "with stages: the blocks (--describe_model) before which stages begin, as 4,7; or auto, "
           "by the time that each block takes on rank 0");
+ABSL_FLAG(
+    std::string, pipeline_link, "auto",
+    "by what tensors pass between stages (--mesh=pipeline=N): grpc, shm (stages of one host), or "
+    "auto, shm between any two neighbours that share a host");
 
 namespace gradsync {
 namespace {
@@ -73,6 +77,13 @@ absl::Status CheckLocalStages(const JobOptions& job) {
 
 }  // namespace
 
+absl::StatusOr<Link> ParsePartsLink(absl::string_view flag, absl::string_view text) {
+  for (Link link : {Link::kAuto, Link::kGrpc, Link::kShm}) {
+    if (LinkName(link) == text) return link;
+  }
+  return FlagError(flag, "auto, grpc or shm", text);
+}
+
 absl::Status PipelineFromFlags(JobOptions* job) {
   const std::string mesh = absl::GetFlag(FLAGS_mesh);
   const int64_t micro_batches = absl::GetFlag(FLAGS_micro_batches);
@@ -97,6 +108,12 @@ absl::Status PipelineFromFlags(JobOptions* job) {
   }
   if (micro_batches > 1) job->trainer.accumulate = micro_batches;
   job->trainer.pool_statistics = micro_batches > 1;
+  const std::string link = absl::GetFlag(FLAGS_pipeline_link);
+  GS_ASSIGN_OR_RETURN(job->join.stage_link, ParsePartsLink("pipeline_link", link));
+  if (job->join.stage_link != Link::kAuto && !pipeline.mesh.has_pipeline()) {
+    return FlagError("pipeline_link", "auto without stages on several ranks (--mesh=pipeline=N)",
+                     link);
+  }
   if (pipeline.mesh.has_pipeline() || local_stages > 1) return absl::OkStatus();
   for (const auto& [flag, plain, found] :
        {std::make_tuple("pipeline_schedule", kSchedule, absl::GetFlag(FLAGS_pipeline_schedule)),

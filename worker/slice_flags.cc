@@ -9,6 +9,7 @@
 #include "base/status_macros.h"
 #include "group/mesh.h"
 #include "plan/job_spec.h"
+#include "worker/pipeline_flags.h"
 
 ABSL_FLAG(
     bool, sequence_parallel, false,
@@ -20,21 +21,12 @@ ABSL_FLAG(std::string, tensor_link, "auto",
           "auto, shm where all slices of a model share a host");
 
 namespace gradsync {
-namespace {
-
-absl::StatusOr<Link> ParseTensorLink(const std::string& text) {
-  for (Link link : {Link::kAuto, Link::kGrpc, Link::kShm}) {
-    if (LinkName(link) == text) return link;
-  }
-  return FlagError("tensor_link", "auto, grpc or shm", text);
-}
-
-}  // namespace
 
 absl::Status SlicesFromFlags(JobOptions* job) {
   const Mesh& mesh = job->trainer.pipeline.mesh;
   job->trainer.pipeline.split_sequence = absl::GetFlag(FLAGS_sequence_parallel);
-  GS_ASSIGN_OR_RETURN(job->join.slice_link, ParseTensorLink(absl::GetFlag(FLAGS_tensor_link)));
+  GS_ASSIGN_OR_RETURN(job->join.slice_link,
+                      ParsePartsLink("tensor_link", absl::GetFlag(FLAGS_tensor_link)));
   if (!mesh.has_slices()) {
     if (job->join.slice_link != Link::kAuto) {
       return FlagError("tensor_link", "auto without slices (--mesh=tensor=N)",
