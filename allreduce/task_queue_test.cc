@@ -1,6 +1,7 @@
 #include "allreduce/task_queue.h"
 
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "base/mutex.h"
@@ -34,13 +35,6 @@ TEST(TaskQueueTest, StoppingWaitsForTheTaskThatRunsAndDropsTheOthers) {
   auto token = std::make_shared<int>(0);
   bool second_ran = false;
   TaskQueue queue;
-  queue.Add([&] {
-    MutexLock lock(&mutex);
-    begun = true;
-    changed.Signal();
-    while (token.use_count() > 1) changed.Wait(&mutex);  // until the task below is dropped
-    ended = true;
-  });
   // Its destruction, not its run, lets the first task end.
   struct Dropped {
     ~Dropped() {
@@ -56,7 +50,15 @@ TEST(TaskQueueTest, StoppingWaitsForTheTaskThatRunsAndDropsTheOthers) {
     Mutex* mutex;
     CondVar* changed;
   };
-  queue.Add([dropped = Dropped(token, &mutex, &changed), &second_ran] { second_ran = true; });
+  Dropped dropped(token, &mutex, &changed);
+  queue.Add([&] {
+    MutexLock lock(&mutex);
+    begun = true;
+    changed.Signal();
+    while (token.use_count() > 1) changed.Wait(&mutex);  // until the task below is dropped
+    ended = true;
+  });
+  queue.Add([dropped = std::move(dropped), &second_ran] { second_ran = true; });
   {
     MutexLock lock(&mutex);
     while (!begun) changed.Wait(&mutex);

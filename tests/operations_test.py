@@ -200,7 +200,9 @@ class OperationsTest(unittest.TestCase):
         launch.wait(PATIENCE)
         text = launch.err.read_text()
         self.assertEqual(launch.returncode, 0, text)
-        self.assertRegex(text, r"(?m)^launch: rank 1 lost: no sign of life for 2s \[worker 0 \(pid \d+\): exit code 1\]")
+        # Where worker 0 takes long to end, the launcher, which looks at its processes too, may be first.
+        self.assertRegex(text, r"(?m)^launch: (rank 1 lost: no sign of life for 2s \[worker 0 \(pid \d+\): exit code 1\]"
+                               r"|worker 1 \(pid \d+\): stopped for 3s; stopping the rest)")
         self.assertIn("launch: restart 1 of 1\n", text)
 
     @staticmethod
