@@ -5,6 +5,7 @@
 //   bazel run //benchmarks:predict -- --workers=2..4096 --model=vgg16 --bandwidth=25gbit
 //   bazel run //benchmarks:predict -- --workers=8 --bandwidth=1gbit --advise
 //   bazel run //benchmarks:predict -- --workers=4,8 --zero=0,2,3 --bucket_bytes=4MiB
+//   bazel run //benchmarks:predict -- --workers=1,2 --data_parallel=1,2,4 --model=vgg16
 //   bazel run //benchmarks:predict -- --model=resnet18 --mesh=data=2,pipeline=2 --pipeline_schedule=gpipe,1f1b
 //   bazel run //benchmarks:predict -- --model=resnet18 --mesh=auto --workers=8 --micro_batches=1,4,8 --advise
 //   bazel run //benchmarks:predict -- --model=gpt --mesh="data=4;data=2,tensor=2" --servers=2 --bandwidth=10gbit
@@ -78,6 +79,13 @@ ABSL_FLAG(int64_t, global_batch_size, 0,
           "samples of all workers per step, instead of --batch_size; 0: by --batch_size");
 ABSL_FLAG(double, compute_scale, gradsync::PredictOptions().compute_scale,
           "factor of all times of computation, to stand for slower or faster workers");
+ABSL_FLAG(std::vector<std::string>, data_parallel, gradsync::PredictOptions().replicas,
+          "numbers of replicas of the model in each worker's process, as //worker has them, which "
+          "share its batch out and compute at the same time");
+ABSL_FLAG(
+    std::string, device_bandwidth, gradsync::PredictOptions().device_bandwidth,
+    "with --data_parallel: what device 0 copies of parameters, and adds up of gradients, such "
+    "as 64gbit");
 ABSL_FLAG(std::string, bucket_bytes, gradsync::PredictOptions().bucket_bytes,
           "upper bound of a bucket, such as 25MiB");
 ABSL_FLAG(std::string, first_bucket_bytes, gradsync::PredictOptions().first_bucket_bytes,
@@ -144,6 +152,8 @@ PredictOptions OptionsFromFlags() {
   options.batch_size = absl::GetFlag(FLAGS_batch_size);
   options.global_batch_size = absl::GetFlag(FLAGS_global_batch_size);
   options.compute_scale = absl::GetFlag(FLAGS_compute_scale);
+  options.replicas = absl::GetFlag(FLAGS_data_parallel);
+  options.device_bandwidth = absl::GetFlag(FLAGS_device_bandwidth);
   options.bucket_bytes = absl::GetFlag(FLAGS_bucket_bytes);
   options.first_bucket_bytes = absl::GetFlag(FLAGS_first_bucket_bytes);
   options.chunk_bytes = absl::GetFlag(FLAGS_chunk_bytes);

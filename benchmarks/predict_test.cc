@@ -16,6 +16,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::SizeIs;
 
 struct Outcome {
@@ -204,6 +205,21 @@ TEST(PredictTest, AlongShardOwnersKeepForAll) {
               ElementsAre(HasSubstr("--mesh: expected data=1 with shard")));
 }
 
+TEST(PredictTest, ReplicasOfAProcessAreAColumnWhereThereAreAny) {
+  const std::string path = testing::TempDir() + "/replicas.json";
+  const Outcome outcome = Predict({"--workers=1", "--topology=local", "--data_parallel=1,4",
+                                   "--device_bandwidth=32gbit", "--model=vgg16", "--json=" + path});
+  EXPECT_EQ(outcome.exit_code, 0) << absl::StrJoin(outcome.errors, "\n");
+  EXPECT_THAT(outcome.out, HasSubstr("replicas"));
+  proto::RunRecords records;
+  ASSERT_EQ(ReadJson(path, &records), absl::OkStatus());
+  ASSERT_EQ(records.predictions_size(), 2);
+  const proto::Run& run = records.predictions(1);
+  EXPECT_EQ(run.data_parallel(), 4);
+  EXPECT_DOUBLE_EQ(run.reduce_ms_p50(), 1e3 * 3 * run.bytes() / 4e9);
+  EXPECT_THAT(Predict({"--workers=2"}).out, Not(HasSubstr("replicas")));
+}
+
 // Flags are read in order, so that all before the first mistake were understood.
 TEST(PredictTest, OtherSpellingsOfFlagsAreUnderstood) {
   const Outcome all = Predict({"--topologies=ring", "--updates=worker", "--ranks=2", "--worker=2",
@@ -224,6 +240,10 @@ TEST(PredictTest, MistakesAreOneLineAndExitWithTwo) {
       {"--cores=2"},
       {"--colour=red"},
       {"--servers=5000"},
+      {"--data_parallel=0"},
+      {"--data_parallel=2", "--workers=2", "--zero=2"},
+      {"--data_parallel=2", "--mesh=data=2", "--model=resnet18"},
+      {"--device_bandwidth=8"},
       {"--bandwidth=10"},
       {"here"},
       {"--json=/nowhere/x.json", "--workers=2"},

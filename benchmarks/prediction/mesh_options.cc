@@ -6,6 +6,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "base/flag_error.h"
 #include "base/status_macros.h"
@@ -129,6 +130,9 @@ absl::StatusOr<std::vector<PredictedMesh>> ListMeshPredictions(
     const std::vector<proto::StepProfile>& profiles) {
   const proto::StepProfile& profile = profiles[0];
   GS_RETURN_IF_ERROR(CheckHasBlocks(profile));
+  if (options.replicas != PredictOptions().replicas) {
+    return FlagError("data_parallel", "1 with --mesh", absl::StrJoin(options.replicas, ","));
+  }
   Asked asked;
   GS_ASSIGN_OR_RETURN(static_cast<MeshLists&>(asked), ParseMeshLists(flags));
   asked.search = flags.meshes == kAuto;

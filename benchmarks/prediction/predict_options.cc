@@ -77,6 +77,10 @@ absl::StatusOr<PredictedJob> CommonJob(const PredictOptions& options) {
   GS_ASSIGN_OR_RETURN(job.chunk_bytes, ParseChunkBytes(options.chunk_bytes));
   if (job.chunk_bytes == 0) job.chunk_bytes = kNetworkChunkBytes;
   job.compute_scale = options.compute_scale;
+  const absl::StatusOr<double> device = ParseBandwidth(options.device_bandwidth);
+  if (!device.ok())
+    return FlagError("device_bandwidth", "such as 64gbit", options.device_bandwidth);
+  job.device_bytes_per_second = *device;
   job.constants.rate_factor = options.rate_factor;
   job.constants.latency = absl::ToDoubleSeconds(options.latency);
   job.constants.seconds_per_message = absl::ToDoubleSeconds(options.message_cost);
@@ -161,6 +165,8 @@ absl::StatusOr<std::vector<PredictedJob>> ListPredictions(const PredictOptions& 
   for (const std::string& text : options.servers) {
     GS_RETURN_IF_ERROR(ServersOf(text, sweep.workers[0]).status());
   }
+  GS_ASSIGN_OR_RETURN(const std::vector<int> replicas,
+                      ParseCounts("data_parallel", options.replicas, kNoMost));
   std::vector<PredictedJob> jobs;
   std::vector<PlacedJob> all;
   for (const std::string& bandwidth : options.bandwidths) {
@@ -171,9 +177,12 @@ absl::StatusOr<std::vector<PredictedJob>> ListPredictions(const PredictOptions& 
       GS_ASSIGN_OR_RETURN(const std::vector<PlacedJob> placed,
                           JobsWith(sweep, options, n, bandwidth));
       for (const PlacedJob& next : placed) {
-        job.placed = next;
-        jobs.push_back(job);
         all.push_back(next);
+        for (int count : replicas) {
+          job.placed = next;
+          job.placed.arrangement.data_parallel = count;
+          jobs.push_back(job);
+        }
       }
     }
   }

@@ -27,6 +27,8 @@ struct PredictOptions : SweepFlags {
   int64_t batch_size = 0;         // per worker; 0: the profile's, unless global_batch_size is given
   int64_t global_batch_size = 0;  // 0: not given
   double compute_scale = 1;
+  std::vector<std::string> replicas = {"1"};  // in each worker's process
+  std::string device_bandwidth = "64gbit";
   std::string bucket_bytes = "25MiB";
   std::string first_bucket_bytes = "1MiB";
   std::string chunk_bytes = "0";

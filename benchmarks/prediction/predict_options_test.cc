@@ -50,6 +50,28 @@ TEST(PredictOptionsTest, WhatCannotBeOrWasListedIsLeftOut) {
   EXPECT_EQ(dedicated, 4);
 }
 
+TEST(PredictOptionsTest, EachJobHasEachNumberOfReplicas) {
+  PredictOptions options;
+  options.topologies = {"ring"};
+  options.workers = {"2", "4"};
+  options.replicas = {"1", "3"};
+  options.device_bandwidth = "16gbit";
+  const auto jobs = ListPredictions(options);
+  ASSERT_TRUE(jobs.ok()) << jobs.status();
+  std::string found;
+  for (const PredictedJob& job : *jobs) {
+    found += std::to_string(job.placed.workers) + "x" +
+             std::to_string(job.placed.arrangement.data_parallel) + " ";
+    EXPECT_EQ(job.device_bytes_per_second, 2e9);
+  }
+  EXPECT_EQ(found, "2x1 2x3 4x1 4x3 ");
+  options.replicas = {"0"};
+  EXPECT_THAT(ErrorOf(options), HasSubstr("--data_parallel: expected"));
+  options.replicas = {"2"};
+  options.device_bandwidth = "fast";
+  EXPECT_EQ(ErrorOf(options), "--device_bandwidth: expected such as 64gbit, found \"fast\"");
+}
+
 TEST(PredictOptionsTest, AGlobalBatchIsSplit) {
   PredictOptions options;
   options.topologies = {"ring"};

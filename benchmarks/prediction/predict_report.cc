@@ -22,25 +22,31 @@ bool Together(const proto::Run& a, const proto::Run& b) {
 // Whether its workers do.
 bool Meets(const proto::Run& run) { return SpecOf(run).topology != Topology::kLocal; }
 
-std::vector<std::string> Row(const proto::Run& run, const std::string& mark) {
+int ReplicasOf(const proto::Run& run) { return std::max(1, run.data_parallel()); }
+
+// With `replicas` of a process in a column of their own.
+std::vector<std::string> Row(const proto::Run& run, bool replicas, const std::string& mark) {
   const bool ps = run.servers() > 0;
   const double bytes = std::max(run.wire_tx_bytes_max_node(), run.wire_rx_bytes_max_node());
-  return {absl::StrCat(run.workers()),
-          run.topology(),
-          ps ? run.placement() : "-",
-          ps ? absl::StrCat(run.servers()) : "-",
-          run.update(),
-          absl::StrCat(run.zero()),
-          run.compression(),
-          run.consistency().empty() ? "-" : run.consistency(),
-          run.bandwidth().empty() ? "-" : run.bandwidth(),
-          Ms(run.step_ms_p50()),
-          Ms(run.exposed_ms_p50()),
-          Percent(run.scaling_efficiency()),
-          absl::StrFormat("%.1f", run.samples_per_s()),
-          absl::StrFormat("%.1f", 1e-6 * bytes),
-          absl::StrFormat("%.1f", 1e-6 * run.worker_memory_bytes()),
-          mark};
+  std::vector<std::string> row = {absl::StrCat(run.workers())};
+  if (replicas) row.push_back(absl::StrCat(ReplicasOf(run)));
+  const std::vector<std::string> rest = {run.topology(),
+                                         ps ? run.placement() : "-",
+                                         ps ? absl::StrCat(run.servers()) : "-",
+                                         run.update(),
+                                         absl::StrCat(run.zero()),
+                                         run.compression(),
+                                         run.consistency().empty() ? "-" : run.consistency(),
+                                         run.bandwidth().empty() ? "-" : run.bandwidth(),
+                                         Ms(run.step_ms_p50()),
+                                         Ms(run.exposed_ms_p50()),
+                                         Percent(run.scaling_efficiency()),
+                                         absl::StrFormat("%.1f", run.samples_per_s()),
+                                         absl::StrFormat("%.1f", 1e-6 * bytes),
+                                         absl::StrFormat("%.1f", 1e-6 * run.worker_memory_bytes()),
+                                         mark};
+  row.insert(row.end(), rest.begin(), rest.end());
+  return row;
 }
 
 struct Ways {
@@ -79,6 +85,8 @@ absl::StatusOr<Ways> TryAll(const proto::StepProfile& profile, PredictedJob job,
 }  // namespace
 
 std::string PredictTable(const google::protobuf::RepeatedPtrField<proto::Run>& runs) {
+  const bool replicas = std::any_of(runs.begin(), runs.end(),
+                                    [](const proto::Run& run) { return ReplicasOf(run) > 1; });
   std::vector<std::vector<std::string>> rows;
   for (const proto::Run& run : runs) {
     int rivals = 0, equals = 0;
@@ -90,27 +98,30 @@ std::string PredictTable(const google::protobuf::RepeatedPtrField<proto::Run>& r
       equals += ratio <= 1 + kEqual;
       fastest &= ratio >= 1 - kEqual;
     }
-    rows.push_back(Row(run, !fastest || rivals == 1 ? ""
-                            : equals == 1           ? "fastest"
-                                                    : "among the fastest"));
+    rows.push_back(Row(run, replicas,
+                       !fastest || rivals == 1 ? ""
+                       : equals == 1           ? "fastest"
+                                               : "among the fastest"));
   }
-  return FormatTable({{"workers"},
-                      {"topology", Align::kLeft},
-                      {"placement", Align::kLeft},
-                      {"servers"},
-                      {"update", Align::kLeft},
-                      {"zero"},
-                      {"compression", Align::kLeft},
-                      {"consistency", Align::kLeft},
-                      {"bandwidth", Align::kRight},
-                      {"step\nms"},
-                      {"exposed\nms"},
-                      {"effi-\nciency"},
-                      {"samples/s"},
-                      {"busiest host\nMB per step"},
-                      {"worker keeps\nMB"},
-                      {"", Align::kLeft}},
-                     rows);
+  std::vector<Column> columns = {{"workers"}};
+  if (replicas) columns.push_back({"replicas\nin each"});
+  const std::vector<Column> rest = {{"topology", Align::kLeft},
+                                    {"placement", Align::kLeft},
+                                    {"servers"},
+                                    {"update", Align::kLeft},
+                                    {"zero"},
+                                    {"compression", Align::kLeft},
+                                    {"consistency", Align::kLeft},
+                                    {"bandwidth", Align::kRight},
+                                    {"step\nms"},
+                                    {"exposed\nms"},
+                                    {"effi-\nciency"},
+                                    {"samples/s"},
+                                    {"busiest host\nMB per step"},
+                                    {"worker keeps\nMB"},
+                                    {"", Align::kLeft}};
+  columns.insert(columns.end(), rest.begin(), rest.end());
+  return FormatTable(columns, rows);
 }
 
 absl::StatusOr<std::string> Advise(const proto::StepProfile& profile, const PredictedJob& job,

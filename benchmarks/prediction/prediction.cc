@@ -53,6 +53,56 @@ absl::StatusOr<ComputeTimes> TimesOf(const proto::StepProfile& profile, const Pl
   return times;
 }
 
+// What replicas in each process add to a step (train/data_parallel_step.h): device 0 copies the
+// parameters to the others before all of them compute, and adds their gradients up when all have,
+// bucket by bucket, which only then are complete.
+struct Replication {
+  int replicas = 1;
+  double bytes = 0;    // from device 0 in a step, and as many to it
+  double seconds = 0;  // of one of the two
+
+  void AddTo(const Plan& plan, ComputeTimes* times) const {
+    if (replicas == 1) return;
+    const double applied = seconds + times->forward + times->backward;
+    double added = 0;  // bytes
+    for (int b = 0; b < static_cast<int>(plan.buckets().size()); ++b) {
+      added += static_cast<double>(plan.buckets()[b].bytes());
+      times->bucket_ready[b] = applied + seconds * added / static_cast<double>(plan.total_bytes());
+    }
+    times->forward += seconds;
+    times->backward += seconds;
+  }
+
+  void Record(const ComputeTimes& times, proto::Run* run) const {
+    if (replicas == 1) return;
+    run->set_data_parallel(replicas);
+    run->set_replicate_ms_p50(1e3 * seconds);
+    run->set_apply_ms_p50(1e3 * (times.forward + times.backward - 2 * seconds));
+    run->set_reduce_ms_p50(1e3 * seconds);
+    run->set_device0_tx_bytes(bytes);
+    run->set_device0_rx_bytes(bytes);
+    run->set_worker_memory_bytes(run->worker_memory_bytes() + 2 * bytes);  // parameters, gradients
+  }
+};
+
+absl::StatusOr<Replication> ReplicationOf(const Plan& plan, const PredictedJob& job) {
+  Replication replication;
+  replication.replicas = job.placed.arrangement.data_parallel;
+  if (replication.replicas == 1) return replication;
+  if (replication.replicas < 1) {
+    return Refuse("data_parallel", "at least 1", absl::StrCat(replication.replicas));
+  }
+  if (job.placed.zero >= 2) {
+    return Refuse("zero", "0 or 1 with --data_parallel", absl::StrCat(job.placed.zero));
+  }
+  if (!(job.device_bytes_per_second > 0)) {
+    return Refuse("device_bandwidth", "more than 0", absl::StrCat(job.device_bytes_per_second));
+  }
+  replication.bytes = (replication.replicas - 1) * static_cast<double>(plan.total_bytes());
+  replication.seconds = replication.bytes / job.device_bytes_per_second;
+  return replication;
+}
+
 // `sharded`: owners alone keep parameters.
 double LoadOf(const Cluster& cluster, int workers, bool sharded) {
   if (cluster.ring) return sharded ? ShardedRingLoad(workers) : RingLoad(workers);
@@ -150,8 +200,12 @@ absl::StatusOr<proto::Run> PredictRun(const proto::StepProfile& profile, const P
   const double batch_size =
       job.batch_size > 0 ? static_cast<double>(job.batch_size) : profile_batch;
   GS_ASSIGN_OR_RETURN(const Plan plan, PlanOf(profile, job));
-  GS_ASSIGN_OR_RETURN(const ComputeTimes times,
-                      TimesOf(profile, plan, batch_size / profile_batch, job.compute_scale));
+  GS_ASSIGN_OR_RETURN(const Replication replication, ReplicationOf(plan, job));
+  GS_ASSIGN_OR_RETURN(
+      ComputeTimes times,
+      TimesOf(profile, plan, batch_size / replication.replicas / profile_batch, job.compute_scale));
+  const double alone = times.forward + times.backward + times.update;
+  replication.AddTo(plan, &times);
 
   proto::Run run;
   run.set_library("gradsync");
@@ -169,8 +223,7 @@ absl::StatusOr<proto::Run> PredictRun(const proto::StepProfile& profile, const P
   step.forward = times.forward;
   step.backward = times.backward;
   step.update = times.update;
-  const double alone = times.forward + times.backward + times.update;
-  step.step = alone;
+  step.step = times.forward + times.backward + times.update;
   if (local) {
     run.clear_consistency();
     run.clear_bandwidth();
@@ -193,6 +246,7 @@ absl::StatusOr<proto::Run> PredictRun(const proto::StepProfile& profile, const P
   SetTimes(step, &run);
   GS_RETURN_IF_ERROR(
       SetMemory(plan, placed, /*exact=*/step.method == SimulationMethod::kChunks, &run));
+  replication.Record(times, &run);
   if (step.step > 0) {
     run.set_steps_per_s(1 / step.step);
     run.set_samples_per_s(placed.workers * batch_size / step.step);

@@ -27,6 +27,9 @@ struct PredictedJob {
   // Per worker; 0: the profile's. Forward and backward are taken to grow with it.
   int64_t batch_size = 0;
   double compute_scale = 1;  // multiplies forward, backward and update
+  // With replicas in each process (placed.arrangement.data_parallel), which share the worker's batch
+  // out and compute at the same time: what passes between device 0 and all others together.
+  double device_bytes_per_second = 8e9;
   // Of each worker, simulated where steps differ: under ssp, asp and slowness_of_step.
   int steps = 50;
   std::vector<double> slowness;  // by rank, of stragglers; empty: none
@@ -40,8 +43,10 @@ struct PredictedJob {
 absl::StatusOr<Cluster> ClusterOfJob(const PlacedJob& job, const LinkConstants& constants);
 
 // The predicted run: what defines it, step_ms_p50, exposed_ms_p50, breakdown_ms, samples_per_s,
-// scaling_efficiency (of workers that need not communicate), wire_tx_bytes_max_node and
-// wire_rx_bytes_max_node (of a host), worker_memory_bytes and server_memory_bytes, and model_us,
+// scaling_efficiency (of workers that need not communicate, and of replicas that are nowhere
+// copied to), wire_tx_bytes_max_node and wire_rx_bytes_max_node (of a host), worker_memory_bytes and
+// server_memory_bytes, replicate_ms_p50, apply_ms_p50, reduce_ms_p50, device0_tx_bytes and
+// device0_rx_bytes (without the batch and the losses, which are small), and model_us,
 // the closed form of one exchange of everything at once, all gathers of a step included;
 // steps_per_s of the group. Where steps differ, a step is what that rate makes of it
 // (SimulateSteps()). Percentiles other than the median are not

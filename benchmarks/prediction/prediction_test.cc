@@ -61,6 +61,53 @@ TEST(PredictionTest, APredictedRunSaysWhatAMeasuredOneSays) {
   EXPECT_NEAR(run->model_us(), 80e6 / (5e7 * 0.94) * 1e6, 0.1 * run->model_us());
 }
 
+// 40 MB at 8 GB/s are 5 ms to each of the two others, before all compute and after all have.
+TEST(PredictionTest, ReplicasOfAProcessWaitForDevice0TwiceAStep) {
+  PredictedJob job = Job(Topology::kLocal);
+  job.placed.workers = 1;
+  job.batch_size = 24;
+  job.placed.arrangement.data_parallel = 3;
+  const auto run = PredictRun(TenTensors(), job);
+  ASSERT_TRUE(run.ok()) << run.status();
+  EXPECT_EQ(run->data_parallel(), 3);
+  EXPECT_DOUBLE_EQ(run->replicate_ms_p50(), 10);
+  EXPECT_DOUBLE_EQ(run->apply_ms_p50(), 300);  // of 8 samples each
+  EXPECT_DOUBLE_EQ(run->reduce_ms_p50(), 10);
+  EXPECT_DOUBLE_EQ(run->step_ms_p50(), 340);
+  EXPECT_DOUBLE_EQ(run->samples_per_s(), 24 / 0.340);
+  EXPECT_DOUBLE_EQ(run->scaling_efficiency(), 320.0 / 340);
+  EXPECT_DOUBLE_EQ(run->device0_tx_bytes(), 80e6);
+  EXPECT_DOUBLE_EQ(run->device0_rx_bytes(), 80e6);
+  job.placed.arrangement.data_parallel = 1;
+  job.batch_size = 8;
+  const auto plain = PredictRun(TenTensors(), job);
+  ASSERT_TRUE(plain.ok()) << plain.status();
+  EXPECT_EQ(plain->data_parallel(), 0);
+  EXPECT_EQ(plain->replicate_ms_p50(), 0);
+  EXPECT_DOUBLE_EQ(run->worker_memory_bytes(), plain->worker_memory_bytes() + 160e6);
+}
+
+// Buckets leave while the last gradients are added up, and not while replicas compute.
+TEST(PredictionTest, OnlyTheReduceOfReplicasHidesTheExchange) {
+  PredictedJob job = Job(Topology::kRing);
+  job.bucket_bytes = 4 << 20;
+  job.first_bucket_bytes = 4 << 20;
+  job.placed.bandwidth = "10gbit";
+  const auto ranks = PredictRun(TenTensors(), job);
+  job.batch_size = 16;
+  job.placed.arrangement.data_parallel = 2;
+  job.device_bytes_per_second = 40e6 / 0.5;  // half a second each way
+  const auto slow = PredictRun(TenTensors(), job);
+  job.device_bytes_per_second = 1e15;
+  const auto fast = PredictRun(TenTensors(), job);
+  ASSERT_TRUE(ranks.ok() && slow.ok() && fast.ok()) << slow.status();
+  // At 10 Gbit/s the ring takes some 50 ms for everything, 5 for the last bucket.
+  EXPECT_LT(ranks->exposed_ms_p50(), 15);
+  EXPECT_LT(slow->exposed_ms_p50(), 15);
+  EXPECT_NEAR(slow->step_ms_p50(), 1320 + slow->exposed_ms_p50(), 1e-6);
+  EXPECT_GT(fast->exposed_ms_p50(), 40);
+}
+
 // A block for each tensor, the last one's gradient first.
 proto::StepProfile TenBlocks() {
   proto::StepProfile profile = TenTensors();
@@ -72,6 +119,15 @@ proto::StepProfile TenBlocks() {
     block->add_tensors("t" + std::to_string(i));
   }
   return profile;
+}
+
+TEST(PredictionTest, WhatReplicasCannotBeIsRefused) {
+  PredictedJob job = Job(Topology::kRing);
+  job.placed.arrangement.data_parallel = 2;
+  job.placed.zero = 2;
+  job.placed.spec.update = UpdateSite::kOwner;
+  EXPECT_THAT(std::string(PredictRun(TenBlocks(), job).status().message()),
+              HasSubstr("zero: expected 0 or 1 with --data_parallel"));
 }
 
 TEST(PredictionTest, WhatOwnersKeepChangesBytesMemoryAndTime) {
