@@ -2,14 +2,9 @@
 
 #include <algorithm>
 
+#include "base/patient_deadline.h"
+
 namespace gradsync {
-namespace {
-
-// Between two looks at the clock while there are alarms, and how late a busy machine may make one.
-constexpr absl::Duration kLook = absl::Seconds(1);
-constexpr absl::Duration kLate = absl::Milliseconds(500);
-
-}  // namespace
 
 AlarmClock::AlarmClock() : thread_([this] { Run(); }) {}
 
@@ -28,7 +23,7 @@ AlarmClock::Ticket AlarmClock::Set(Deadline deadline, std::function<void()> call
   if (deadline.never()) return ticket;
   const MonotonicTime now = MonotonicTime::Now();
   NoticeStop(now);
-  next_look_ = std::min(next_look_, now + kLook);
+  next_look_ = std::min(next_look_, now + PatientDeadline::kLook);
   deadline = deadline + -stopped_;
   const auto alarm = alarms_.emplace(std::make_pair(deadline, ticket), std::move(callback)).first;
   deadlines_.emplace(ticket, deadline);
@@ -51,7 +46,7 @@ void AlarmClock::Cancel(Ticket ticket) {
 }
 
 void AlarmClock::NoticeStop(MonotonicTime now) {
-  if (now - next_look_ <= kLate) return;
+  if (now - next_look_ <= PatientDeadline::kLate) return;
   stopped_ += now - next_look_;
   next_look_ = now;
 }
@@ -68,7 +63,7 @@ void AlarmClock::Run() {
     }
     const auto first = alarms_.begin();
     const MonotonicTime due = (first->first.first + stopped_).time();
-    next_look_ = std::max(now, std::min(due, now + kLook));
+    next_look_ = std::max(now, std::min(due, now + PatientDeadline::kLook));
     if (now < due) {
       changed_.WaitWithDeadline(&mutex_, Deadline::At(next_look_));
       continue;

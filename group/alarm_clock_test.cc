@@ -105,10 +105,10 @@ TEST(AlarmClockTest, AnAlarmMayCancelItselfAndSetAnother) {
 TEST(AlarmClockTest, AProcessThatIsStoppedWhileACallbackRunsFindsItsAlarmsLaterToo) {
   AlarmClock clock;
   MonotonicTime resumed;
-  Notification stopped;
+  Notification both_set;
   Notification done;
   clock.Set(Deadline::Now(), [&] {
-    stopped.WaitForNotification();
+    both_set.WaitForNotification();
     SuspendProcess(absl::Seconds(2));
     resumed = MonotonicTime::Now();
   });
@@ -116,7 +116,7 @@ TEST(AlarmClockTest, AProcessThatIsStoppedWhileACallbackRunsFindsItsAlarmsLaterT
     EXPECT_GT(MonotonicTime::Now() - resumed, absl::Milliseconds(500));
     done.Notify();
   });
-  stopped.Notify();
+  both_set.Notify();
   done.WaitForNotification();
 }
 

@@ -371,7 +371,9 @@ void StageLink::OnTensor(Neighbour from, const FrameHeader& header, const Payloa
     peers_[Index(from)].left = true;
     return;
   }
-  const absl::Status status = Keep(from, header, payload);
+  const absl::Status status = header.kind() == FrameHeader::WINDOWS
+                                  ? KeepFromMemory(from, header, payload)
+                                  : Keep(from, header, payload);
   if (status.ok()) return;
   group_error_->Report(BeginsWithCulprit(status.message())
                            ? status
@@ -403,7 +405,6 @@ absl::Status StageLink::KeepFromMemory(Neighbour from, FrameHeader header, const
 }
 
 absl::Status StageLink::Keep(Neighbour from, const FrameHeader& header, const Payload& payload) {
-  if (header.kind() == FrameHeader::WINDOWS) return KeepFromMemory(from, header, payload);
   GS_ASSIGN_OR_RETURN(const TensorKey key, KeyIn(header));
   GS_ASSIGN_OR_RETURN(at::Tensor tensor, TensorIn(header, payload));
   {

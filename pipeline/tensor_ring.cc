@@ -57,13 +57,13 @@ absl::StatusOr<std::unique_ptr<TensorRingWriter>> TensorRingWriter::Create() {
   return std::unique_ptr<TensorRingWriter>(new TensorRingWriter(std::move(ring)));
 }
 
-proto::RingPlace TensorRingWriter::Begin() const { return PlaceIn(ring_, 0, 0); }
+proto::RingPlace TensorRingWriter::Begin() const { return PlaceAt(0, 0); }
 
-proto::RingPlace TensorRingWriter::PlaceIn(const Ring& ring, uint64_t position, size_t bytes) {
+proto::RingPlace TensorRingWriter::PlaceAt(uint64_t position, size_t bytes) const {
   proto::RingPlace place;
-  place.set_name(ring.name);
-  place.set_file(ring.window->file());
-  place.set_ring_bytes(ring.window->size());
+  place.set_name(ring_.name);
+  place.set_file(ring_.window->file());
+  place.set_ring_bytes(ring_.window->size());
   place.set_position(position);
   place.set_bytes(bytes);
   return place;
@@ -85,7 +85,7 @@ absl::optional<proto::RingPlace> TensorRingWriter::Put(absl::Span<const char> by
     std::memcpy(ring_.window->data() + kHeaderBytes + begin % capacity, bytes.data(), bytes.size());
   }
   ring_.written = end;
-  return PlaceIn(ring_, begin, bytes.size());
+  return PlaceAt(begin, bytes.size());
 }
 
 // At least twice as large as before, so that sizes that grow slowly do not make a ring each.

@@ -49,7 +49,7 @@ class TensorRingWriter {
 
   explicit TensorRingWriter(Ring ring) : ring_(std::move(ring)) {}
   static absl::StatusOr<Ring> MakeRing(size_t capacity);
-  static proto::RingPlace PlaceIn(const Ring& ring, uint64_t position, size_t bytes);
+  proto::RingPlace PlaceAt(uint64_t position, size_t bytes) const;
   bool Grow(size_t bytes);
   void DropOld();
 

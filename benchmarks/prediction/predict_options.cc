@@ -78,8 +78,9 @@ absl::StatusOr<PredictedJob> CommonJob(const PredictOptions& options) {
   if (job.chunk_bytes == 0) job.chunk_bytes = kNetworkChunkBytes;
   job.compute_scale = options.compute_scale;
   const absl::StatusOr<double> device = ParseBandwidth(options.device_bandwidth);
-  if (!device.ok())
+  if (!device.ok()) {
     return FlagError("device_bandwidth", "such as 64gbit", options.device_bandwidth);
+  }
   job.device_bytes_per_second = *device;
   job.constants.rate_factor = options.rate_factor;
   job.constants.latency = absl::ToDoubleSeconds(options.latency);

@@ -24,29 +24,25 @@ bool Meets(const proto::Run& run) { return SpecOf(run).topology != Topology::kLo
 
 int ReplicasOf(const proto::Run& run) { return std::max(1, run.data_parallel()); }
 
-// With `replicas` of a process in a column of their own.
-std::vector<std::string> Row(const proto::Run& run, bool replicas, const std::string& mark) {
+std::vector<std::string> Row(const proto::Run& run, const std::string& mark) {
   const bool ps = run.servers() > 0;
   const double bytes = std::max(run.wire_tx_bytes_max_node(), run.wire_rx_bytes_max_node());
-  std::vector<std::string> row = {absl::StrCat(run.workers())};
-  if (replicas) row.push_back(absl::StrCat(ReplicasOf(run)));
-  const std::vector<std::string> rest = {run.topology(),
-                                         ps ? run.placement() : "-",
-                                         ps ? absl::StrCat(run.servers()) : "-",
-                                         run.update(),
-                                         absl::StrCat(run.zero()),
-                                         run.compression(),
-                                         run.consistency().empty() ? "-" : run.consistency(),
-                                         run.bandwidth().empty() ? "-" : run.bandwidth(),
-                                         Ms(run.step_ms_p50()),
-                                         Ms(run.exposed_ms_p50()),
-                                         Percent(run.scaling_efficiency()),
-                                         absl::StrFormat("%.1f", run.samples_per_s()),
-                                         absl::StrFormat("%.1f", 1e-6 * bytes),
-                                         absl::StrFormat("%.1f", 1e-6 * run.worker_memory_bytes()),
-                                         mark};
-  row.insert(row.end(), rest.begin(), rest.end());
-  return row;
+  return {absl::StrCat(run.workers()),
+          run.topology(),
+          ps ? run.placement() : "-",
+          ps ? absl::StrCat(run.servers()) : "-",
+          run.update(),
+          absl::StrCat(run.zero()),
+          run.compression(),
+          run.consistency().empty() ? "-" : run.consistency(),
+          run.bandwidth().empty() ? "-" : run.bandwidth(),
+          Ms(run.step_ms_p50()),
+          Ms(run.exposed_ms_p50()),
+          Percent(run.scaling_efficiency()),
+          absl::StrFormat("%.1f", run.samples_per_s()),
+          absl::StrFormat("%.1f", 1e-6 * bytes),
+          absl::StrFormat("%.1f", 1e-6 * run.worker_memory_bytes()),
+          mark};
 }
 
 struct Ways {
@@ -85,8 +81,6 @@ absl::StatusOr<Ways> TryAll(const proto::StepProfile& profile, PredictedJob job,
 }  // namespace
 
 std::string PredictTable(const google::protobuf::RepeatedPtrField<proto::Run>& runs) {
-  const bool replicas = std::any_of(runs.begin(), runs.end(),
-                                    [](const proto::Run& run) { return ReplicasOf(run) > 1; });
   std::vector<std::vector<std::string>> rows;
   for (const proto::Run& run : runs) {
     int rivals = 0, equals = 0;
@@ -98,29 +92,33 @@ std::string PredictTable(const google::protobuf::RepeatedPtrField<proto::Run>& r
       equals += ratio <= 1 + kEqual;
       fastest &= ratio >= 1 - kEqual;
     }
-    rows.push_back(Row(run, replicas,
-                       !fastest || rivals == 1 ? ""
-                       : equals == 1           ? "fastest"
-                                               : "among the fastest"));
+    rows.push_back(Row(run, !fastest || rivals == 1 ? ""
+                            : equals == 1           ? "fastest"
+                                                    : "among the fastest"));
   }
-  std::vector<Column> columns = {{"workers"}};
-  if (replicas) columns.push_back({"replicas\nin each"});
-  const std::vector<Column> rest = {{"topology", Align::kLeft},
-                                    {"placement", Align::kLeft},
-                                    {"servers"},
-                                    {"update", Align::kLeft},
-                                    {"zero"},
-                                    {"compression", Align::kLeft},
-                                    {"consistency", Align::kLeft},
-                                    {"bandwidth", Align::kRight},
-                                    {"step\nms"},
-                                    {"exposed\nms"},
-                                    {"effi-\nciency"},
-                                    {"samples/s"},
-                                    {"busiest host\nMB per step"},
-                                    {"worker keeps\nMB"},
-                                    {"", Align::kLeft}};
-  columns.insert(columns.end(), rest.begin(), rest.end());
+  std::vector<Column> columns = {{"workers"},
+                                 {"topology", Align::kLeft},
+                                 {"placement", Align::kLeft},
+                                 {"servers"},
+                                 {"update", Align::kLeft},
+                                 {"zero"},
+                                 {"compression", Align::kLeft},
+                                 {"consistency", Align::kLeft},
+                                 {"bandwidth", Align::kRight},
+                                 {"step\nms"},
+                                 {"exposed\nms"},
+                                 {"effi-\nciency"},
+                                 {"samples/s"},
+                                 {"busiest host\nMB per step"},
+                                 {"worker keeps\nMB"},
+                                 {"", Align::kLeft}};
+  if (std::any_of(runs.begin(), runs.end(),
+                  [](const proto::Run& run) { return ReplicasOf(run) > 1; })) {
+    columns.insert(columns.begin() + 1, {"replicas\nin each"});
+    for (int i = 0; i < runs.size(); ++i) {
+      rows[i].insert(rows[i].begin() + 1, absl::StrCat(ReplicasOf(runs[i])));
+    }
+  }
   return FormatTable(columns, rows);
 }
 

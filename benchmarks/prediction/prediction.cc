@@ -75,7 +75,6 @@ struct Replication {
 
   void Record(const ComputeTimes& times, proto::Run* run) const {
     if (replicas == 1) return;
-    run->set_data_parallel(replicas);
     run->set_replicate_ms_p50(1e3 * seconds);
     run->set_apply_ms_p50(1e3 * (times.forward + times.backward - 2 * seconds));
     run->set_reduce_ms_p50(1e3 * seconds);
@@ -211,6 +210,7 @@ absl::StatusOr<proto::Run> PredictRun(const proto::StepProfile& profile, const P
   run.set_library("gradsync");
   SetKind(placed.spec, &run);
   SetPlaced(placed, &run);
+  SetArrangement(placed.arrangement, &run);
   run.set_model(profile.model());
   run.set_batch_size(static_cast<int>(batch_size));
   run.set_threads(profile.threads());
