@@ -12,6 +12,7 @@
 #include "base/suspicion.h"
 #include "links/connect_to_member.h"
 #include "links/frame_error.h"
+#include "links/make_frame.h"
 #include "links/parse_payload.h"
 #include "plan/ring_schedule.h"
 #include "proto/ring.pb.h"
@@ -26,11 +27,8 @@ std::string AddressKey(const WorkerGroup& group, int rank) {
 }
 
 void SendHello(const proto::RingHello& hello, FrameStream& stream) {
-  auto bytes = std::make_shared<const std::string>(hello.SerializeAsString());
-  OutgoingFrame frame;
-  frame.header.set_kind(FrameHeader::HELLO);
-  frame.payload = *bytes;
-  frame.released = [bytes] {};
+  OutgoingFrame frame = FrameOf(FrameHeader::HELLO);
+  SetPayload(hello.SerializeAsString(), &frame);
   stream.Send(std::move(frame));
 }
 

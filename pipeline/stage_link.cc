@@ -16,6 +16,7 @@
 #include "base/suspicion.h"
 #include "links/connect_to_member.h"
 #include "links/frame_error.h"
+#include "links/make_frame.h"
 #include "links/parse_payload.h"
 
 namespace gradsync {
@@ -34,19 +35,10 @@ std::string AddressKey(const WorkerGroup& group, int stage) {
   return group.Key(absl::StrCat("stage/", stage, "/address"));
 }
 
-template <typename Message>
-OutgoingFrame MessageFrame(FrameHeader header, FrameHeader::Kind kind, const Message& message) {
-  auto bytes = std::make_shared<const std::string>(message.SerializeAsString());
-  OutgoingFrame frame;
-  frame.header = std::move(header);
-  frame.header.set_kind(kind);
-  frame.payload = *bytes;
-  frame.released = [bytes] {};
-  return frame;
-}
-
 OutgoingFrame HelloFrame(const proto::StageHello& hello) {
-  return MessageFrame(FrameHeader(), FrameHeader::HELLO, hello);
+  OutgoingFrame frame = FrameOf(FrameHeader::HELLO);
+  SetPayload(hello.SerializeAsString(), &frame);
+  return frame;
 }
 
 }  // namespace
@@ -351,7 +343,8 @@ void StageLink::Send(Neighbour to, const TensorKey& key, const at::Tensor& tenso
   Memory& memory = memory_[Index(to)];
   MutexLock lock(&memory.mutex);
   if (const auto place = memory.to->Put(frame.payload)) {
-    frame = MessageFrame(std::move(frame.header), FrameHeader::WINDOWS, *place);
+    frame.header.set_kind(FrameHeader::WINDOWS);
+    SetPayload(place->SerializeAsString(), &frame);
   }
   stream->Send(std::move(frame));
 }
@@ -425,9 +418,7 @@ absl::Status StageLink::Finish(Deadline deadline) {
   group_error_->Leave();
   for (const auto& stream : streams) {
     if (stream == nullptr) continue;
-    OutgoingFrame goodbye;
-    goodbye.header.set_kind(FrameHeader::GOODBYE);
-    stream->Send(std::move(goodbye));
+    stream->Send(FrameOf(FrameHeader::GOODBYE));
     stream->Finish();
   }
   MutexLock lock(&mutex_);

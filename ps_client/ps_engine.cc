@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
+#include "links/make_frame.h"
 #include "plan/frame_fields.h"
 #include "plan/plan_proto.h"
 #include "plan/push_lead.h"
@@ -65,12 +66,9 @@ std::vector<std::string> PsEngine::ServerWindows() const {
 void PsEngine::SendWindows(const std::vector<std::string>& addresses) {
   proto::WindowAddresses windows;
   for (const std::string& address : addresses) windows.add_addresses(address);
-  auto bytes = std::make_shared<const std::string>(windows.SerializeAsString());
   for (const auto& server : servers_) {
-    OutgoingFrame frame;
-    frame.header.set_kind(proto::FrameHeader::WINDOWS);
-    frame.payload = absl::MakeConstSpan(bytes->data(), bytes->size());
-    frame.released = [bytes] {};
+    OutgoingFrame frame = FrameOf(proto::FrameHeader::WINDOWS);
+    SetPayload(windows.SerializeAsString(), &frame);
     server->connection->Send(std::move(frame));
   }
 }
@@ -94,11 +92,8 @@ absl::Status PsEngine::Connect(StreamLink& link, const proto::Hello& hello, Dead
         own.clear_numbers();
         own.clear_server_numbers();
       }
-      auto bytes = std::make_shared<const std::string>(own.SerializeAsString());
-      OutgoingFrame frame;
-      frame.header.set_kind(proto::FrameHeader::HELLO);
-      frame.payload = absl::MakeConstSpan(bytes->data(), bytes->size());
-      frame.released = [bytes] {};
+      OutgoingFrame frame = FrameOf(proto::FrameHeader::HELLO);
+      SetPayload(own.SerializeAsString(), &frame);
       server->connection->Send(std::move(frame), connection);
       const absl::Status failed = failure();
       if (!failed.ok()) {

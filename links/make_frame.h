@@ -1,7 +1,7 @@
-// Frames as a server makes and reads them.
+// Frames with a payload of their own, for what is small: messages, not gradients.
 
-#ifndef GRADSYNC_PS_SERVER_FRAMES_H_
-#define GRADSYNC_PS_SERVER_FRAMES_H_
+#ifndef GRADSYNC_LINKS_MAKE_FRAME_H_
+#define GRADSYNC_LINKS_MAKE_FRAME_H_
 
 #include <string>
 
@@ -18,4 +18,4 @@ void SetPayload(std::string bytes, OutgoingFrame* frame);
 
 }  // namespace gradsync
 
-#endif  // GRADSYNC_PS_SERVER_FRAMES_H_
+#endif  // GRADSYNC_LINKS_MAKE_FRAME_H_

@@ -1,4 +1,4 @@
-#include "ps_server/frames.h"
+#include "links/make_frame.h"
 
 #include <memory>
 #include <utility>
