@@ -21,7 +21,7 @@
 #include "base/notification.h"
 #include "base/secret_proof.h"
 #include "base/status_macros.h"
-#include "group/alarm_clock.h"
+#include "base/alarm_clock.h"
 #include "group/grpc_store.h"
 #include "grpcpp/channel.h"
 #include "grpcpp/create_channel.h"
@@ -75,7 +75,7 @@ struct Connection {
         door(proto::Door::NewStub(channel)) {}
 
   // Makes a call that is cancelled at the deadline; then it ends with DEADLINE_EXCEEDED and kLate.
-  // By our clock, since gRPC's timers are not to be relied on (alarm_clock.h).
+  // By our clock, since gRPC's timers are not to be relied on (base/alarm_clock.h).
   template <typename Request, typename Reply>
   grpc::Status Call(grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Reply*),
                     const Request& request, Reply* reply, Deadline deadline,

@@ -15,7 +15,7 @@
 #include "base/host_port.h"
 #include "base/secret_proof.h"
 #include "base/status_macros.h"
-#include "group/alarm_clock.h"
+#include "base/alarm_clock.h"
 #include "group/grpc_store.h"
 #include "group/in_memory_store.h"
 #include "group/store_door.h"

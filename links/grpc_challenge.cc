@@ -26,7 +26,7 @@ struct Answer {
   absl::optional<grpc::Status> status ABSL_GUARDED_BY(mutex);
 };
 
-// By our clock, since gRPC's timers are not to be relied on (group/alarm_clock.h).
+// By our clock, since gRPC's timers are not to be relied on (base/alarm_clock.h).
 grpc::Status Ask(const std::shared_ptr<grpc::Channel>& channel, bool wait_for_connection,
                  Deadline deadline, proto::ChallengeReply* reply) {
   const auto stub = proto::Door::NewStub(channel);

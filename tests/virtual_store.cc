@@ -13,7 +13,7 @@
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
 #include "base/thread.h"
-#include "group/alarm_clock.h"
+#include "base/alarm_clock.h"
 #include "group/in_memory_store.h"
 #include "group/store_map.h"
 

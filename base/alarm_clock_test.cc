@@ -1,4 +1,4 @@
-#include "group/alarm_clock.h"
+#include "base/alarm_clock.h"
 
 #include <memory>
 #include <thread>

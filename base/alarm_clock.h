@@ -1,5 +1,5 @@
-#ifndef GRADSYNC_GROUP_ALARM_CLOCK_H_
-#define GRADSYNC_GROUP_ALARM_CLOCK_H_
+#ifndef GRADSYNC_BASE_ALARM_CLOCK_H_
+#define GRADSYNC_BASE_ALARM_CLOCK_H_
 
 #include <cstdint>
 #include <functional>
@@ -63,4 +63,4 @@ class AlarmClock {
 
 }  // namespace gradsync
 
-#endif  // GRADSYNC_GROUP_ALARM_CLOCK_H_
+#endif  // GRADSYNC_BASE_ALARM_CLOCK_H_
