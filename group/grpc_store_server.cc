@@ -33,7 +33,7 @@ namespace {
 constexpr int kKeepaliveMs = 20'000;
 // Of a request, whatever it holds besides a value.
 constexpr int kMaxRequestBytes = static_cast<int>(StoreMap::kMaxValueBytes) + (64 << 10);
-// Answers are out long before; a graceful end waits for a ping that a stopped member does not answer.
+// Answers are out long before, but for one that a stopped member does not take in.
 constexpr absl::Duration kFarewell = absl::Milliseconds(500);
 
 proto::ValueReply Reply(const std::string& value) {
@@ -49,35 +49,35 @@ proto::AllGatherReply Reply(const std::vector<std::string>& values) {
   return reply;
 }
 
-// Who attends to the store. Thread-safe.
-class Attendance {
+// How many calls are open. Thread-safe.
+class OpenCalls {
  public:
   void Begin() {
     MutexLock lock(&mutex_);
-    ++present_;
+    ++count_;
   }
 
   void End() {
     MutexLock lock(&mutex_);
-    --present_;
+    --count_;
     changed_.SignalAll();
   }
 
-  int present() const {
+  int count() const {
     MutexLock lock(&mutex_);
-    return present_;
+    return count_;
   }
 
-  void AwaitNobody(Deadline deadline) {
+  void AwaitNone(Deadline deadline) {
     MutexLock lock(&mutex_);
-    while (present_ > 0 && !changed_.WaitWithDeadline(&mutex_, deadline)) {
+    while (count_ > 0 && !changed_.WaitWithDeadline(&mutex_, deadline)) {
     }
   }
 
  private:
   mutable Mutex mutex_;
   CondVar changed_;
-  int present_ ABSL_GUARDED_BY(mutex_) = 0;
+  int count_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 // What calls share.
@@ -86,7 +86,8 @@ struct Store {
   AlarmClock clock;
   StoreDoor door;
   ProofChecker checker;
-  Attendance attendance;
+  OpenCalls attending;  // Attend, which members do as long as they are there
+  OpenCalls calls;      // of any kind
 
   Store(StoreDoorOptions options, const std::string& secret)
       : map(StoreMap::kMaxBytes, GrpcStoreServer::WhyNobodyCanCome),
@@ -102,6 +103,7 @@ class Call : public grpc::ServerGenericBidiReactor {
  public:
   Call(Store* store, grpc::GenericCallbackServerContext* context)
       : store_(store), path_(context->method()), method_(path_) {
+    store_->calls.Begin();
     if (path_ == kChallenge) {
       Challenge();
       return;
@@ -148,7 +150,8 @@ class Call : public grpc::ServerGenericBidiReactor {
 
   void OnDone() override {
     store_->clock.Cancel(alarm_);
-    if (attends_) store_->attendance.End();
+    if (attends_) store_->attending.End();
+    store_->calls.End();
     delete this;
   }
 
@@ -246,7 +249,7 @@ class Call : public grpc::ServerGenericBidiReactor {
 
   void Attend(const proto::GetRequest& request) {
     attended_ = request.key();
-    store_->attendance.Begin();
+    store_->attending.Begin();
     attends_ = true;
     if (cancelled_) Miss();
     // Nobody sets a key without a name: only the caller's end, or the store's, ends the wait.
@@ -307,10 +310,12 @@ class ServerImpl : public GrpcStoreServer {
         service_(store_.get(), std::move(health)) {}
 
   ~ServerImpl() override {
-    if (store_->map.HasFailures()) store_->attendance.AwaitNobody(Deadline::In(hearing_));
+    if (store_->map.HasFailures()) store_->attending.AwaitNone(Deadline::In(hearing_));
     store_->map.Close(absl::UnavailableError("the store has shut down"));
-    // Lets the answers out before it cancels what is left.
-    if (server_ != nullptr) server_->Shutdown(GrpcDeadline(Deadline::In(kFarewell)));
+    // Lets the answers out before it cancels what is left: by our clock, since gRPC's waits for a
+    // time are not to be relied on (base/alarm_clock.h).
+    store_->calls.AwaitNone(Deadline::In(kFarewell));
+    if (server_ != nullptr) server_->Shutdown(GrpcDeadline(Deadline::Now()));
   }
 
   absl::Status Listen(const std::string& address, const Credentials& credentials,
@@ -342,7 +347,7 @@ class ServerImpl : public GrpcStoreServer {
   }
 
   int port() const override { return port_; }
-  int attending() const override { return store_->attendance.present(); }
+  int attending() const override { return store_->attending.count(); }
   std::shared_ptr<KeyValueStore> local() const override {
     return NewInMemoryStore(std::shared_ptr<StoreMap>(store_, &store_->map));
   }

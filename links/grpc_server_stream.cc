@@ -5,10 +5,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/deadline.h"
-#include "base/grpc_deadline.h"
 #include "base/grpc_status.h"
 #include "grpc/grpc.h"
-#include "grpcpp/alarm.h"
 #include "links/grpc_challenge.h"
 #include "links/grpc_frame_stream.h"
 
@@ -34,10 +32,11 @@ class ServerStream : public GrpcFrameStream,
                      public std::enable_shared_from_this<ServerStream> {
  public:
   ServerStream(grpc::GenericCallbackServerContext* context,
-               std::shared_ptr<StreamRegistry> registry)
+               std::shared_ptr<StreamRegistry> registry, AlarmClock* clock)
       : GrpcFrameStream(context->peer()),
         context_(context),
         registry_(std::move(registry)),
+        clock_(clock),
         proof_{Metadata(*context, kRunMetadata), Metadata(*context, kKeyMetadata)} {}
 
   StreamProof proof() const override { return proof_; }
@@ -86,6 +85,7 @@ class ServerStream : public GrpcFrameStream,
   }
 
   void OnDone() override {
+    clock_->Cancel(alarm_);
     std::shared_ptr<ServerStream> self;
     absl::Status status;
     {
@@ -148,7 +148,7 @@ class ServerStream : public GrpcFrameStream,
     if (reason.message().size() > kMaxReasonBytes) {
       reason = absl::Status(reason.code(), reason.message().substr(0, kMaxReasonBytes));
     }
-    alarm_.Set(GrpcDeadline(Deadline::In(kLinger)), [weak = weak_from_this()](bool /*expired*/) {
+    alarm_ = clock_->Set(Deadline::In(kLinger), [weak = weak_from_this()] {
       auto self = weak.lock();
       if (self == nullptr) return;
       {
@@ -163,9 +163,10 @@ class ServerStream : public GrpcFrameStream,
   grpc::GenericCallbackServerContext* context_
       ABSL_GUARDED_BY(mutex_);  // null when the call is over
   const std::shared_ptr<StreamRegistry> registry_;
+  AlarmClock* const clock_;  // until registry_ is told that the stream has closed
   const StreamProof proof_;
   std::shared_ptr<ServerStream> self_ ABSL_GUARDED_BY(mutex_);
-  grpc::Alarm alarm_;
+  AlarmClock::Ticket alarm_ = 0;  // set before Finish(), read by OnDone()
   bool peer_finished_ ABSL_GUARDED_BY(mutex_) = false;
   bool lost_ ABSL_GUARDED_BY(mutex_) = false;
   bool finishing_ ABSL_GUARDED_BY(mutex_) = false;
@@ -194,7 +195,7 @@ grpc::ServerGenericBidiReactor* FrameService::CreateReactor(
   }
   const absl::Status proof = checker_.Check(Metadata(*context, kProofMetadata));
   if (!proof.ok()) return new RefusedCall(ToGrpcStatus(proof));
-  auto stream = std::make_shared<ServerStream>(context, registry_);
+  auto stream = std::make_shared<ServerStream>(context, registry_, &clock_);
   if (!registry_->Add(stream)) {
     return new RefusedCall(grpc::Status(grpc::StatusCode::UNAVAILABLE, "the listener is closing"));
   }

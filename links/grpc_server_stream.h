@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "base/alarm_clock.h"
 #include "base/grpc_health.h"
 #include "base/mutex.h"
 #include "base/secret_proof.h"
@@ -86,6 +87,7 @@ class FrameService : public grpc::CallbackGenericService {
   const std::shared_ptr<GrpcHealth> health_;
   const std::shared_ptr<SilenceWatch> watch_;
   const std::shared_ptr<StreamRegistry> registry_ = std::make_shared<StreamRegistry>();
+  AlarmClock clock_;
 };
 
 }  // namespace gradsync
