@@ -8,9 +8,9 @@
 
 namespace gradsync {
 
-// The same for gRPC's calls, alarms and servers, by gRPC's own monotonic clock. They also take
-// times of the wall clock, and those move with it until gRPC has converted them. To be made at the
-// call and used at once.
+// The same for gRPC's calls, by gRPC's own monotonic clock. They also take times of the wall clock,
+// and those move with it until gRPC has converted them; so do its timers (see alarm_clock.h). To be
+// made at the call and used at once.
 inline gpr_timespec GrpcDeadline(Deadline deadline) {
   if (deadline.never()) return gpr_inf_future(GPR_CLOCK_MONOTONIC);
   return gpr_time_add(

@@ -42,8 +42,8 @@ class GrpcStoreServer {
       const std::string& address, const Credentials& credentials, StoreDoorOptions door = {},
       std::shared_ptr<GrpcHealth> health = nullptr, StoreServerTimes times = {});
 
-  // Fails the calls and watches of all clients with UNAVAILABLE. Blocks until they have been told,
-  // at most some seconds.
+  // Fails the calls and watches of all clients with UNAVAILABLE. Blocks until the answers are on
+  // their way, at most half a second: who is alive and connected then hears them.
   virtual ~GrpcStoreServer() = default;
 
   // What keeps anybody new from a store of this process just now, as a message begins
