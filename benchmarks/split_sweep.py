@@ -5,12 +5,14 @@ micro-batches of 1 to 60, and in one of all 120, which walks through one stage a
   bazel run -c opt //benchmarks:split_sweep -- --out=split_sweep
   bazel run -c opt //benchmarks:split_sweep -- --out=quick --sizes=20,60 --bandwidths=1gbit --steps=3
 
-Into the folder OUT it writes, each unless it is there already, so that an interrupted sweep goes on:
+Into the folder OUT it writes, the first three unless they are there already, so that an interrupted sweep goes on:
 
-  profile_S.json  the step of a batch of S, recorded block by block
-  computed.json   steps computed on this machine: in one process, not cut and with a thread for each stage, and in two
-                  processes, one for each stage
-  replayed.json   the recorded stages replayed on emulated hosts, with the simulator's prediction beside each
+  profile_S.json   the step of a batch of S, recorded block by block
+  computed_S.json  steps computed on this machine: in one process, not cut and with a thread for each stage, and in two
+                   processes, one for each stage
+  replayed_B.json  the recorded stages replayed on emulated hosts with links of B, with the simulator's prediction beside
+                   each
+  computed.json, replayed.json   those together
   computed.svg, replayed.svg   time of a step against split size; bars from the 10th to the 90th percentile
   summary.txt     what it prints at the end: times beside that of all images at once, and the predictions' errors
 
@@ -18,11 +20,10 @@ All of it takes two hours on two cores, on which nothing else should run. Needs 
 (docs/netlab.md). Exit codes: 0; 1 when a program failed; 2 for bad flags.
 """
 import argparse
-import json
 import os
 import sys
 
-from study import Failed, numbers, out_folder, percentile, read_json, run
+from study import Failed, numbers, out_folder, percentile, read_json, run, write_json
 
 SCHEDULES = ("gpipe", "1f1b")
 
@@ -37,7 +38,8 @@ def parse(argv):
     parser.add_argument("--split", type=int, default=8, help="the block before which the second stage begins")
     parser.add_argument("--sizes", type=numbers, default=[1, 3, 5, 8, 10, 12, 20, 40, 60, 120],
                         help="samples per micro-batch; numbers that divide the images of a step")
-    parser.add_argument("--bandwidths", default="100mbit,400mbit,1gbit", help="of the emulated links")
+    parser.add_argument("--bandwidths", type=lambda text: text.split(","), default=["100mbit", "400mbit", "1gbit"],
+                        help="of the emulated links")
     parser.add_argument("--steps", type=int, default=6, help="of each measurement, the first of which does not count")
     args = parser.parse_args(argv)
     if any(args.images % size for size in args.sizes):
@@ -80,8 +82,8 @@ def as_run(args, size, where, schedule, metrics):
     median = percentile(steps, 0.5)
     return {"library": "gradsync", "topology": "ring", "update": "worker", "workers": workers, "model": args.model,
             "batch_size": size, "global_batch_size": args.images, "micro_batches": args.images // size,
-            "mesh": f"pipeline={workers}", "pipeline_schedule": schedule, "split": "" if where == ALONE else str(args.split),
-            "model_parallel": metrics[0]["model_parallel"], "threads": 1, "steps": len(steps), "step_ms_p50": median,
+            "mesh": f"pipeline={workers}", "pipeline_schedule": schedule,
+            "split": "" if where == ALONE else str(args.split), "model_parallel": metrics[0]["model_parallel"], "threads": 1, "steps": len(steps), "step_ms_p50": median,
             "step_ms_p10": percentile(steps, 0.1), "step_ms_p90": percentile(steps, 0.9),
             "samples_per_s": 1e3 * args.images / median,
             "params_sha256": metrics[0]["params_sha256"]}
@@ -106,14 +108,39 @@ def compute(args, size, where, schedule):
     return as_run(args, size, where, schedule, [read_json(path) for path in files])
 
 
-def compute_all(args, path):
-    runs = [compute(args, size, where, schedule) for size in args.sizes for where, schedule in ways()]
-    for size in args.sizes:
-        hashes = {made["params_sha256"] for made in runs if made["batch_size"] == size}
+def compute_all(args, size):
+    """All ways, into a file, whose path it returns."""
+    path = os.path.join(args.out, f"computed_{size}.json")
+    if not os.path.exists(path):
+        runs = [compute(args, size, where, schedule) for where, schedule in ways()]
+        hashes = {made["params_sha256"] for made in runs}
         if len(hashes) > 1:
             raise Failed(f"batches of {size}: expected equal parameters wherever stages are, found {hashes}")
-    with open(path, "w", encoding="utf-8") as file:
-        json.dump({"command": " ".join(["split_sweep", *sys.argv[1:]]), "runs": runs}, file, indent=1)
+        write_json(path, {"command": " ".join(["split_sweep", *sys.argv[1:]]), "runs": runs})
+    return path
+
+
+def replay_all(args, profiles, bandwidth):
+    """All sizes, into a file, whose path it returns."""
+    path = os.path.join(args.out, f"replayed_{bandwidth}.json")
+    if not os.path.exists(path):
+        # Written after each measurement, and whole only at the end.
+        partial = os.path.join(args.out, "replayed.partial.json")
+        run("benchmarks/train_bench", f"--replay={','.join(profiles)}", "--topology=ring", "--mesh=pipeline=2",
+            f"--pipeline_schedule={','.join(SCHEDULES)}", f"--split={args.split}", f"--global_batch_size={args.images}",
+            "--micro_batches=" + ",".join(str(args.images // size) for size in args.sizes),
+            f"--bandwidth={bandwidth}", f"--steps={args.steps}", "--warmup_steps=1", f"--json={partial}")
+        os.replace(partial, path)
+    return path
+
+
+def together(args, name, paths):
+    """One record of several, which differ in their lists of runs only."""
+    records = [read_json(path) for path in paths]
+    whole = {**records[0], **{key: [item for record in records for item in record[key]]
+                              for key in ("runs", "predictions") if key in records[0]}}
+    write_json(os.path.join(args.out, f"{name}.json"), whole)
+    return whole
 
 
 def seconds(made):
@@ -150,10 +177,7 @@ def replayed_table(records):
 
 
 def summarise(args, computed, replayed):
-    tables = []
-    for path, table in ((computed, lambda found: computed_table(args, found["runs"])), (replayed, replayed_table)):
-        tables += table(read_json(path))
-    text = "\n".join(tables) + "\n"
+    text = "\n".join(computed_table(args, computed["runs"]) + replayed_table(replayed)) + "\n"
     print(text, end="", flush=True)
     with open(os.path.join(args.out, "summary.txt"), "w", encoding="utf-8") as file:
         file.write(text)
@@ -161,18 +185,8 @@ def summarise(args, computed, replayed):
 
 def sweep(args):
     profiles = [record(args, size) for size in args.sizes]
-    computed = os.path.join(args.out, "computed.json")
-    if not os.path.exists(computed):
-        compute_all(args, computed)
-    replayed = os.path.join(args.out, "replayed.json")
-    if not os.path.exists(replayed):
-        # Written after each measurement, and whole only at the end.
-        partial = os.path.join(args.out, "replayed.partial.json")
-        run("benchmarks/train_bench", f"--replay={','.join(profiles)}", "--topology=ring", "--mesh=pipeline=2",
-            f"--pipeline_schedule={','.join(SCHEDULES)}", f"--split={args.split}", f"--global_batch_size={args.images}",
-            "--micro_batches=" + ",".join(str(args.images // size) for size in args.sizes),
-            f"--bandwidth={args.bandwidths}", f"--steps={args.steps}", "--warmup_steps=1", f"--json={partial}")
-        os.replace(partial, replayed)
+    computed = together(args, "computed", [compute_all(args, size) for size in args.sizes])
+    replayed = together(args, "replayed", [replay_all(args, profiles, bandwidth) for bandwidth in args.bandwidths])
     summarise(args, computed, replayed)
     for name in ("computed", "replayed"):
         run("tools/report/report", os.path.join(args.out, f"{name}.json"), "--figure_of=split",

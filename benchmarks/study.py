@@ -42,6 +42,11 @@ def read_json(path):
         return json.load(file)
 
 
+def write_json(path, content):
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(content, file, indent=1)
+
+
 def out_folder(path):
     """Made, and where the user was: `bazel run` starts programs elsewhere."""
     path = os.path.join(os.environ.get("BUILD_WORKING_DIRECTORY", os.getcwd()), path)
