@@ -173,8 +173,7 @@ absl::Status RingPeers::ConnectToNext(Deadline deadline) {
       if (PatienceWith(stream.status()) > absl::ZeroDuration()) {
         return CutLink(Rank(group.rank), Rank(next_), stream.status());
       }
-      return Annotate(absl::StrCat("no connection to rank ", OfJob(next_), " at ", *address),
-                      stream.status());
+      return NoConnection(absl::StrCat(Rank(next_), " at ", *address), stream.status());
     }
     if (!failed.ok()) {
       (*stream)->Cancel(failed);

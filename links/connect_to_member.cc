@@ -4,6 +4,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/annotate.h"
 #include "base/free_descriptor.h"
 #include "base/host_accepts.h"
 #include "base/monotonic_time.h"
@@ -50,6 +51,12 @@ absl::StatusOr<std::shared_ptr<FrameStream>> ConnectToMember(
     }
     if (!late && is_member()) return WhyNot(stream.status(), address);
   }
+}
+
+absl::Status NoConnection(absl::string_view name, const absl::Status& why) {
+  const absl::Duration patience = PatienceWith(why);
+  const bool own = absl::IsResourceExhausted(why) && patience <= absl::ZeroDuration();
+  return Suspicion(Annotate(absl::StrCat(own ? "no connection to " : "", name), why), patience);
 }
 
 }  // namespace gradsync

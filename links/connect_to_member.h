@@ -5,7 +5,9 @@
 #include <memory>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/deadline.h"
 #include "links/frame_stream.h"
@@ -23,6 +25,10 @@ absl::StatusOr<std::shared_ptr<FrameStream>> ConnectToMember(
     StreamLink& link, const std::string& address, int connection, std::shared_ptr<FrameSink> sink,
     Deadline deadline, absl::Duration failure_timeout,
     const std::function<bool()>& is_member = [] { return true; });
+
+// What such an error says of the member `name`, "rank 2" say: that it is the culprit, but for what
+// this process lacks itself. A suspicion stays one.
+absl::Status NoConnection(absl::string_view name, const absl::Status& why);
 
 }  // namespace gradsync
 

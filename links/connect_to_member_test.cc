@@ -74,5 +74,18 @@ TEST(ConnectToMemberTest, AProcessWithoutDescriptorsBlamesNobodyElse) {
               StartsWith("no file descriptors left in this process"));
 }
 
+TEST(NoConnectionTest, NamesTheMemberButForWhatThisProcessLacks) {
+  const absl::Status reset = absl::UnavailableError("connection reset by peer");
+  EXPECT_EQ(NoConnection("rank 1", reset),
+            absl::UnavailableError("rank 1: connection reset by peer"));
+  EXPECT_EQ(NoConnection("rank 1", absl::ResourceExhaustedError("no file descriptors left")),
+            absl::ResourceExhaustedError("no connection to rank 1: no file descriptors left"));
+  const absl::Status deaf =
+      Suspicion(absl::ResourceExhaustedError("its host answers"), absl::Seconds(1));
+  EXPECT_EQ(Certain(NoConnection("rank 1", deaf)),
+            absl::ResourceExhaustedError("rank 1: its host answers"));
+  EXPECT_EQ(PatienceWith(NoConnection("rank 1", deaf)), absl::Seconds(1));
+}
+
 }  // namespace
 }  // namespace gradsync

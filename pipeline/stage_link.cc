@@ -235,8 +235,7 @@ absl::Status StageLink::ConnectBehind(Deadline deadline) {
     if (PatienceWith(stream.status()) > absl::ZeroDuration()) {
       return CutLink(OwnName(), absl::StrCat("rank ", rank), stream.status());
     }
-    return Annotate(absl::StrCat("no connection to rank ", rank, " at ", *address),
-                    stream.status());
+    return NoConnection(absl::StrCat("rank ", rank, " at ", *address), stream.status());
   }
   if (!failed.ok()) {
     (*stream)->Cancel(failed);

@@ -376,6 +376,35 @@ TEST(StageLinkErrorTest, ALostStageIsNamedOnAllOthersNeighboursOrNot) {
   }
 }
 
+// To stages that are there and hang up.
+class ResetLink : public StreamLink {
+ public:
+  absl::StatusOr<std::unique_ptr<StreamListener>> Listen(const std::string&,
+                                                         StreamAcceptor) override {
+    return absl::UnavailableError("nobody listens");
+  }
+  absl::StatusOr<std::shared_ptr<FrameStream>> Connect(const std::string&, int,
+                                                       std::shared_ptr<FrameSink>,
+                                                       Deadline) override {
+    return absl::UnavailableError("connection reset by peer");
+  }
+};
+
+TEST(StageLinkErrorTest, AStageThatHangsUpWhileItIsConnectedToIsNamed) {
+  WorkerGroup group;
+  group.rank = 0;
+  group.world_size = 2;
+  group.run_id = "run";
+  group.store = NewInMemoryStore();
+  group.timeout = absl::Seconds(30);
+  group.part = "pipeline";
+  group.ranks_of_job = {0, 10};
+  ASSERT_TRUE(group.store->Set(group.Key("stage/1/address"), "127.0.0.1:7", Soon()).ok());
+  StageLink link(group, std::make_shared<ResetLink>(), Link::kAuto, std::make_shared<Activity>());
+  EXPECT_THAT(std::string(link.Connect("same", Soon()).message()),
+              StartsWith("rank 10 at 127.0.0.1:7: connection reset"));
+}
+
 TEST(StageLinkErrorTest, StagesThatDifferDoNotConnect) {
   Stages links(2, Link::kAuto, {"cut 3", "cut 4"});
   for (const absl::Status& status : links.statuses()) {

@@ -4,7 +4,6 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "base/suspicion.h"
 #include "links/connect_to_member.h"
 #include "links/frame_error.h"
 #include "links/record_frames.h"
@@ -21,14 +20,7 @@ absl::Status ServerConnection::Connect(StreamLink& link, std::shared_ptr<FrameSi
   }
   absl::StatusOr<std::shared_ptr<FrameStream>> stream = ConnectToMember(
       link, address_, connection, std::move(sink), deadline, failure_timeout, is_member);
-  if (!stream.ok()) {
-    const absl::Duration patience = PatienceWith(stream.status());
-    const bool own = absl::IsResourceExhausted(stream.status()) && patience <= absl::ZeroDuration();
-    const absl::Status named(
-        stream.status().code(),
-        absl::StrCat(own ? "no connection to " : "", Name(), ": ", stream.status().message()));
-    return Suspicion(named, patience);
-  }
+  if (!stream.ok()) return NoConnection(Name(), stream.status());
   MutexLock lock(&mutex_);
   streams_.push_back(*std::move(stream));
   if (cancelled_) streams_.back()->Cancel(absl::CancelledError("cancelled while connecting"));

@@ -66,10 +66,7 @@ absl::StatusOr<std::string> Ask(StreamLink& link, const std::string& server, abs
   const auto answer = std::make_shared<Answer>();
   const auto stream = ConnectToMember(link, server, 0, answer, deadline, failure_timeout,
                                       /*is_member=*/[] { return false; });
-  if (!stream.ok()) {
-    const bool own = absl::IsResourceExhausted(stream.status());  // not the server's fault
-    return Annotate(absl::StrCat(own ? "no connection to " : "", name), stream.status());
-  }
+  if (!stream.ok()) return NoConnection(name, stream.status());
   OutgoingFrame question;
   question.header.set_kind(proto::FrameHeader::HOST);
   (*stream)->Send(std::move(question));

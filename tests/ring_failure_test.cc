@@ -205,6 +205,40 @@ TEST(RingFailureTest, ARankThatNeverComesIsNamedAtTheDeadline) {
   EXPECT_TRUE(absl::StrContains(bound.message(), "1")) << bound;
 }
 
+// To peers that are there and hang up.
+class ResetLink : public StreamLink {
+ public:
+  explicit ResetLink(std::shared_ptr<StreamLink> link) : link_(std::move(link)) {}
+
+  absl::StatusOr<std::unique_ptr<StreamListener>> Listen(const std::string& address,
+                                                         StreamAcceptor acceptor) override {
+    return link_->Listen(address, std::move(acceptor));
+  }
+
+  absl::StatusOr<std::shared_ptr<FrameStream>> Connect(const std::string&, int,
+                                                       std::shared_ptr<FrameSink>,
+                                                       Deadline) override {
+    return absl::UnavailableError("connection reset by peer");
+  }
+
+ private:
+  const std::shared_ptr<StreamLink> link_;
+};
+
+// Who ends before it could say so itself, for one.
+TEST(RingFailureTest, ARankThatHangsUpWhileOthersConnectIsNamedByAll) {
+  RingOptions base;
+  base.link = NewInProcessLink();
+  const RingGroup group(2, base);
+  RunRanks(2, [&](int rank) {
+    RingOptions options = group.options(rank);
+    if (rank == 0) options.link = std::make_shared<ResetLink>(options.link);
+    const std::unique_ptr<GradientSync> sync = *CreateRingGradientSync(options);
+    const absl::Status bound = sync->Bind(SomePlan(2), Soon()).status();
+    EXPECT_TRUE(absl::StartsWith(bound.message(), "rank 1 at 127.0.0.1:")) << bound;
+  });
+}
+
 class Deaf : public FrameSink {
  public:
   void OnFrame(const FrameHeader&, Payload) override {}
