@@ -54,28 +54,39 @@ std::string EncodeManifest(int64_t step, const std::map<std::string, CheckpointF
 
 absl::Status DecodeManifest(absl::string_view text, int64_t* step,
                             std::map<std::string, CheckpointFile>* files) {
-  const absl::Status damaged = absl::DataLossError("a manifest that is cut off or damaged");
-  std::vector<absl::string_view> lines = absl::StrSplit(text, '\n');
-  // The text ends with a newline, so the last piece is empty.
-  if (lines.size() < 3 || lines.size() % 2 == 0 || !lines.back().empty()) return damaged;
-  const size_t count = (lines.size() - 3) / 2;
+  const auto damaged = [text](absl::string_view at) {
+    return absl::DataLossError(
+        absl::StrCat("a manifest that is cut off or damaged at byte ", at.data() - text.data()));
+  };
+  const std::vector<absl::string_view> lines = absl::StrSplit(text, '\n');
   absl::string_view first = lines.front();
   if (!absl::ConsumePrefix(&first, "# gradsync checkpoint, step ") ||
-      !absl::SimpleAtoi(first, step) || *step < 0 ||
-      lines[lines.size() - 2] != absl::StrCat("# end, ", count, " files")) {
-    return damaged;
+      !absl::SimpleAtoi(first, step) || *step < 0) {
+    return damaged(lines.front());
   }
+  // The text ends with a newline, so the last piece is empty.
+  if (lines.size() < 3 || lines.size() % 2 == 0 || !lines.back().empty()) {
+    return damaged(lines.back());
+  }
+  const size_t count = (lines.size() - 3) / 2;
   for (size_t i = 0; i < count; ++i) {
     CheckpointFile file;
     absl::string_view size = lines[1 + 2 * i];
-    const absl::string_view line = lines[2 + 2 * i];
     if (!absl::ConsumePrefix(&size, "# ") || !absl::ConsumeSuffix(&size, " bytes") ||
-        !absl::SimpleAtoi(size, &file.bytes) || line.size() < 67 || line.substr(64, 2) != "  ") {
-      return damaged;
+        !absl::SimpleAtoi(size, &file.bytes)) {
+      return damaged(lines[1 + 2 * i]);
     }
+    const absl::string_view line = lines[2 + 2 * i];
+    if (line.size() < 67 || line.substr(64, 2) != "  ") return damaged(line);
     const std::string name(line.substr(66));
     file.sha256 = std::string(line.substr(0, 64));
-    if (absl::StrContains(name, '/') || !files->emplace(name, file).second) return damaged;
+    if (absl::StrContains(name, '/') || name == "." || name == ".." ||
+        !files->emplace(name, file).second) {
+      return damaged(line);
+    }
+  }
+  if (lines[lines.size() - 2] != absl::StrCat("# end, ", count, " files")) {
+    return damaged(lines[lines.size() - 2]);
   }
   return absl::OkStatus();
 }

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -22,6 +23,7 @@ namespace gradsync {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 
 class CheckpointFolderTest : public ::testing::Test {
@@ -139,6 +141,28 @@ TEST_F(CheckpointFolderTest, ADamagedOneIsNamedAndTheOneBeforeIsTaken) {
       ASSERT_EQ(WriteOne(real_.get(), step + 1), absl::OkStatus());
       EXPECT_EQ(Newest(), step + 1);
     }
+  }
+}
+
+TEST_F(CheckpointFolderTest, ADamagedManifestSaysWhere) {
+  const std::string begin = "# gradsync checkpoint, step 7\n# 3 bytes\n";
+  const std::string line = std::string(64, '0') + "  ";
+  const std::pair<std::string, size_t> damages[] = {
+      {"", 0},
+      {"# gradsync checkpoint, step -7\n# end, 0 files\n", 0},
+      {"# gradsync checkpoint, step 7\n# x bytes\n" + line + "a\n# end, 1 files\n", 30},
+      {begin + line + "\n# end, 1 files\n", begin.size()},
+      {begin + line + "..\n# end, 1 files\n", begin.size()},
+      {begin + line + "a/b\n# end, 1 files\n", begin.size()},
+      {begin + line + "a\n# end, 2 files\n", begin.size() + line.size() + 2},
+      {begin + line + "a\n# end, 1 fi", begin.size() + line.size() + 2},
+  };
+  ASSERT_EQ(real_->MakeFolder(path_), absl::OkStatus());
+  for (const auto& [text, at] : damages) {
+    ASSERT_EQ(real_->Write(path_ + "/MANIFEST", text), absl::OkStatus());
+    const absl::Status status = Checkpoint::Open(*real_, path_).status();
+    EXPECT_TRUE(absl::IsDataLoss(status)) << status;
+    EXPECT_THAT(std::string(status.message()), EndsWith(absl::StrCat(" at byte ", at))) << text;
   }
 }
 

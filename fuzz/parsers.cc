@@ -5,6 +5,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/optional.h"
 #include "base/byte_sizes.h"
@@ -13,6 +15,8 @@
 #include "base/rate.h"
 #include "base/straggler.h"
 #include "base/yaml_flags.h"
+#include "checkpoint/checkpoint_folder.h"
+#include "checkpoint/file_system.h"
 #include "checkpoint/host_tensor.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/torch_file.h"
@@ -87,6 +91,46 @@ std::vector<std::string> SafetensorsSeeds() {
   Safetensors content;
   content.tensors = Tensors();
   return {EncodeSafetensors(content).value_or("")};
+}
+
+// Where every path is a file with the same content.
+class OneFile : public FileSystem {
+ public:
+  explicit OneFile(absl::string_view content) : content_(content) {}
+
+  absl::StatusOr<std::string> Read(const std::string&) override { return content_; }
+  absl::Status Write(const std::string&, absl::string_view) override { return None(); }
+  absl::Status MakeFolder(const std::string&) override { return None(); }
+  absl::Status Sync(const std::string&) override { return None(); }
+  absl::Status Rename(const std::string&, const std::string&) override { return None(); }
+  absl::Status Link(const std::string&, const std::string&) override { return None(); }
+  absl::StatusOr<std::string> ReadLink(const std::string&) override { return None(); }
+  absl::Status Remove(const std::string&) override { return None(); }
+  absl::StatusOr<std::vector<std::string>> List(const std::string&) override { return None(); }
+
+ private:
+  static absl::Status None() { return absl::PermissionDeniedError("only to be read"); }
+
+  const std::string content_;
+};
+
+// No file of a manifest is outside its folder.
+void RunManifest(const uint8_t* bytes, size_t size) {
+  OneFile files(View(bytes, size));
+  const absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(files, "step");
+  if (!checkpoint.ok()) return;
+  Promise(checkpoint->step() >= 0);
+  for (const auto& file : checkpoint->files()) {
+    Promise(!absl::StrContains(file.first, '/') && file.first != "..");
+  }
+  checkpoint->Check(files).IgnoreError();
+}
+
+std::vector<std::string> ManifestSeeds() {
+  const std::string sha256(64, '0');
+  return {"# gradsync checkpoint, step 7\n# end, 0 files\n",
+          absl::StrCat("# gradsync checkpoint, step 12\n# 3 bytes\n", sha256,
+                       "  model.pt\n# end, 1 files\n")};
 }
 
 void RunImageHeader(const uint8_t* bytes, size_t size) {
@@ -180,7 +224,7 @@ std::vector<std::string> TextSeeds() {
                                           "spread",
                                           "bf16",
                                           std::string("\4ring\4grpc\6worker\3bsp\4none"),
-                                          "7 3 1 1 0",
+                                          "7 3 1 1 0 0",
                                           "dp=4,pp=2"};
   std::vector<std::string> seeds;
   for (size_t what = 0; what < texts.size(); ++what) {
@@ -263,6 +307,7 @@ std::vector<FuzzTarget> ParserTargets() {
       {"plan", RunPlan, PlanSeeds},
       {"torch_file", RunTorchFile, TorchFileSeeds},
       {"safetensors", RunSafetensors, SafetensorsSeeds},
+      {"manifest", RunManifest, ManifestSeeds},
       {"image_header", RunImageHeader, ImageSeeds},
       {"yaml", RunYaml, YamlSeeds},
       {"texts", RunTexts, TextSeeds},
