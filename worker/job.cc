@@ -15,6 +15,7 @@
 #include "base/credentials.h"
 #include "base/flag_error.h"
 #include "base/grpc_health.h"
+#include "base/program_main.h"
 #include "base/status_macros.h"
 #include "group/drain.h"
 #include "group/group_error.h"
@@ -93,10 +94,10 @@ void PrintUnguarded(Link link, const WorkerGroup& group) {
   Credentials none = InsecureCredentials();
   none.insecure = group.credentials.insecure;
   if (CheckListener(none, absl::StrCat(group.address, ":0")).ok()) return;
-  std::fprintf(stderr,
-               "worker: --link=%s neither encrypts nor asks for the secret, and other hosts reach "
-               "%s; --insecure says that the network is trusted\n",
-               std::string(LinkName(link)).c_str(), group.address.c_str());
+  PrintNotice("worker",
+              absl::StrCat("--link=", LinkName(link),
+                           " neither encrypts nor asks for the secret, and other hosts reach ",
+                           group.address, "; --insecure says that the network is trusted"));
 }
 
 void PrintLine(absl::string_view line) {

@@ -22,8 +22,8 @@ ABSL_FLAG(std::string, metrics_port_file, "",
 ABSL_FLAG(std::string, log_format, "text",
           "how errors and notices are written to stderr: text, or json, an object per line");
 ABSL_FLAG(bool, reflection, false,
-          "the store, which rank 0 holds, describes itself to whoever asks (gRPC reflection), and "
-          "reads what strangers send for it; for finding errors");
+          "where this process listens by gRPC it describes itself to whoever asks (gRPC "
+          "reflection), and reads what strangers send for it; for finding errors");
 
 namespace gradsync {
 
