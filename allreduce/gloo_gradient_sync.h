@@ -25,10 +25,9 @@ struct GlooOptions {
 // Gloo adds in an order of its own: the mean has the plan's bits with one or two ranks, and is
 // within rounding beyond. It does not tell what it sends, so wire_stats() is all zero.
 //
-// Failures: Gloo notices a dead neighbour at once and a silent one after `group.timeout`, and can
-// only be interrupted by its peers. So a rank that learns of a failure while Gloo is at work
-// resolves its handles at once, but its destructor waits until the other ranks have closed their
-// connections, or for the timeout.
+// Failures: Gloo notices a dead neighbour at once and a silent one after `group.timeout`. When the
+// group has failed, this rank's waits inside of Gloo end at once, while it connects, too, and so do
+// its connections.
 //
 // Errors: INVALID_ARGUMENT for options out of range, for kOwner, and in a build whose LibTorch
 // brings no headers of Gloo (pip's).

@@ -35,9 +35,6 @@ class WorkQueue {
   // Open handles, and all later ones, resolve with `status`.
   void Fail(const absl::Status& status);
 
-  // Runs `task` after the work that is under way, also after a failure.
-  void Finally(TaskQueue::Task task) { tasks_.Add(std::move(task)); }
-
   // Waits for the work that is under way. Must not be called from it.
   void Stop() { tasks_.Stop(); }
 

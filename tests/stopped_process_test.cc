@@ -145,6 +145,7 @@ std::vector<Case> AllCases() {
       {"ps", "shm", "owner", 2, 2, "worker 1"},
       {"ring", "grpc", "worker", 3, 0, "worker 1"},
       {"ring", "shm", "worker", 3, 0, "worker 0"},
+      {"ring", "gloo", "worker", 3, 0, "worker 1"},
   };
 }
 

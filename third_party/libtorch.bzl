@@ -21,6 +21,14 @@ cc_library(
     visibility = ["//visibility:public"],
 )
 
+# What LibTorch's own Gloo is linked with, for those who call Gloo itself; nothing where it has no headers of Gloo.
+cc_library(
+    name = "gloo",
+    linkopts = {gloo_linkopts},
+    visibility = ["//visibility:public"],
+    deps = [":torch"],
+)
+
 # What LibTorch runs on GPUs; nothing without --config=cuda.
 cc_library(
     name = "torch_cuda",
@@ -51,6 +59,7 @@ def _libtorch_repository_impl(ctx):
     folder = libtorch_folder(ctx)
     ctx.file("WORKSPACE", "")
     cuda_linkopts = []
+    gloo_linkopts = []
     if folder:
         root = ctx.path(folder)
         lib = folder + "/lib"
@@ -78,12 +87,14 @@ def _libtorch_repository_impl(ctx):
             ctx.symlink("/usr/include/" + child, "include/" + child)
         linkopts = []
         defines = ["USE_C10D_GLOO"]
+        gloo_linkopts = ["-lgloo"]
 
     # The folder itself is the one header label: a glob of its 9,400 files would be linked into every sandbox.
     ctx.file("BUILD", _BUILD.format(
         hdrs = repr(["include"]),
         cuda_linkopts = repr(cuda_linkopts),
         defines = repr(defines),
+        gloo_linkopts = repr(gloo_linkopts),
         includes = repr(["include", "include/torch/csrc/api/include"]),
         linkopts = repr(linkopts + ["-ltorch_cpu", "-lc10"]),
     ))

@@ -1,0 +1,110 @@
+// Failures while Gloo connects, where it looks at nothing but its own connections.
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "allreduce/gloo_gradient_sync.h"
+#include "base/deadline.h"
+#include "base/monotonic_time.h"
+#include "group/in_memory_store.h"
+#include "group/key_value_store.h"
+#include "gtest/gtest.h"
+#include "plan/plan.h"
+#include "tests/rank_threads.h"
+
+namespace gradsync {
+namespace {
+
+#ifdef USE_C10D_GLOO  // not with pip's LibTorch, which lacks its headers
+
+constexpr int kRanks = 2;
+
+Plan SomePlan() {
+  OptimizerSpec optimizer;
+  optimizer.groups.resize(1);
+  return *Plan::FromBuckets({{"a", {3000}, {1}, 0}}, {{0}}, optimizer, kRanks, 256);
+}
+
+// The store of a rank that says where it listens, and then comes no further than to ask for the
+// other's address: as if it were stopped there. That it listens at an address above the other's
+// makes it the one that opens the connection.
+class StuckStore : public KeyValueStore {
+ public:
+  explicit StuckStore(std::shared_ptr<KeyValueStore> store) : store_(std::move(store)) {}
+
+  absl::Status Set(absl::string_view key, absl::string_view value, Deadline deadline) override {
+    std::string address(value);
+    if (absl::EndsWith(key, "gloo/0/1")) {
+      constexpr size_t kAddress = 4;  // in sockaddr_in
+      address.replace(kAddress, 4, "\x7f\xff\xff\xfe");
+    }
+    return store_->Set(key, address, deadline);
+  }
+  absl::StatusOr<std::string> SetIfAbsent(absl::string_view key, absl::string_view value,
+                                          Deadline deadline) override {
+    return store_->SetIfAbsent(key, value, deadline);
+  }
+  absl::StatusOr<std::string> Get(absl::string_view key, Deadline deadline) override {
+    if (absl::EndsWith(key, "gloo/0/0")) return store_->Get(absl::StrCat(key, "/never"), deadline);
+    return store_->Get(key, deadline);
+  }
+  absl::StatusOr<std::vector<std::string>> AllGather(absl::string_view key, int rank,
+                                                     int world_size, absl::string_view value,
+                                                     Deadline deadline) override {
+    return store_->AllGather(key, rank, world_size, value, deadline);
+  }
+  absl::StatusOr<std::string> Fail(absl::string_view prefix, absl::string_view reason,
+                                   Deadline deadline) override {
+    return store_->Fail(prefix, reason, deadline);
+  }
+  std::unique_ptr<Watcher> Watch(
+      absl::string_view key, std::function<void(absl::StatusOr<std::string>)> callback) override {
+    return store_->Watch(key, std::move(callback));
+  }
+
+ private:
+  const std::shared_ptr<KeyValueStore> store_;
+};
+
+// The other rank waited for five times the timeout, whatever the group knew.
+TEST(GlooFailureTest, AFailureEndsTheWaitForARankThatDoesNotConnect) {
+  const auto store = NewInMemoryStore();
+  const Deadline deadline = Deadline::In(absl::Minutes(1));
+  const MonotonicTime begin = MonotonicTime::Now();
+  RunRanks(kRanks + 1, [&](int rank) {
+    GlooOptions options;
+    options.group.rank = rank;
+    options.group.world_size = kRanks;
+    options.group.run_id = "gloo";
+    options.group.address = "127.0.0.1";
+    options.group.timeout = absl::Seconds(12);
+    options.group.store = store;
+    if (rank == kRanks) {  // the watchdog
+      const std::string prefix = options.group.Key("gloo/0/");
+      ASSERT_TRUE(store->Get(absl::StrCat(prefix, "0"), deadline).ok());
+      ASSERT_TRUE(store->Get(absl::StrCat(prefix, "1"), deadline).ok());
+      store->Fail(options.group.JobKey(""), "rank 1 lost: no sign of life for 3s", deadline)
+          .IgnoreError();
+      return;
+    }
+    if (rank == 1) options.group.store = std::make_shared<StuckStore>(store);
+    const auto sync = CreateGlooGradientSync(options);
+    ASSERT_TRUE(sync.ok()) << sync.status();
+    const absl::Status status = (*sync)->Bind(SomePlan(), deadline).status();
+    EXPECT_TRUE(absl::IsAborted(status)) << status;
+    EXPECT_EQ(status.message(), "rank 1 lost: no sign of life for 3s");
+  });
+  EXPECT_LT(MonotonicTime::Now() - begin, absl::Seconds(30));
+}
+
+#endif  // USE_C10D_GLOO
+
+}  // namespace
+}  // namespace gradsync
