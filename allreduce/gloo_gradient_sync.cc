@@ -2,6 +2,7 @@
 
 #ifdef USE_C10D_GLOO
 
+#include <algorithm>
 #include <chrono>
 #include <exception>
 #include <functional>
@@ -22,11 +23,13 @@
 #include "base/mutex.h"
 #include "base/no_sigpipe.h"
 #include "base/status_macros.h"
+#include "base/suspicion.h"
 #include "c10/util/Exception.h"
 #include "gloo/transport/context.h"
 #include "gloo/transport/device.h"
 #include "gloo/transport/pair.h"
 #include "gloo/transport/unbound_buffer.h"
+#include "group/heartbeat.h"
 #include "plan/codec.h"
 #include "sync/flat_buckets.h"
 #include "sync/group_sync.h"
@@ -53,6 +56,19 @@ absl::Status Guard(absl::string_view what, const std::function<void()>& call) {
         timeout ? absl::StatusCode::kDeadlineExceeded : absl::StatusCode::kUnavailable,
         absl::StrCat(what, ": ", line));
   }
+}
+
+// Until the group knows who is lost, which it does later than the end of a connection is seen.
+constexpr absl::Duration kPatience = absl::Milliseconds(1250);
+
+// What a rank sees of a peer: that a connection ended, but not whose, nor why. Others may know.
+absl::Status SeenOfPeers(const WorkerGroup& group, absl::Status status) {
+  if (!absl::IsUnavailable(status)) return status;
+  // One that gave up waiting closes all of its connections, before the watchdog has judged.
+  const absl::Duration judged = group.failure_timeout == absl::InfiniteDuration()
+                                    ? absl::ZeroDuration()
+                                    : JudgePatience(group.failure_timeout);
+  return Suspicion(std::move(status), std::max(kPatience, judged));
 }
 
 class InterruptibleContext;
@@ -315,7 +331,7 @@ absl::Status GlooSync::ConnectGloo(Deadline deadline) {
             c10::make_intrusive<GlooStore>(group, deadline, device), group.rank, group.world_size,
             std::move(options));
       });
-  return connected;
+  return SeenOfPeers(group, connected);
 }
 
 // From any thread, once and for all.
@@ -339,7 +355,7 @@ absl::Status GlooSync::Allreduce(const StepOptions& step, int bucket) {
           std::vector<at::Tensor> tensors = {grad};
           process_group_->allreduce(tensors)->wait();
         });
-    GS_RETURN_IF_ERROR(done);
+    GS_RETURN_IF_ERROR(SeenOfPeers(host().worker(), done));
   }
   ScaleTwice(grad.data_ptr<float>(), grad.numel(), 1.0f / static_cast<float>(world_size()),
              static_cast<float>(step.inverse_loss_scale));
@@ -360,7 +376,7 @@ absl::Status GlooSync::BroadcastBuckets() {
       std::vector<at::Tensor> tensors = {bucket.param};
       process_group_->broadcast(tensors)->wait();
     });
-    GS_RETURN_IF_ERROR(done);
+    GS_RETURN_IF_ERROR(SeenOfPeers(host().worker(), done));
   }
   return absl::OkStatus();
 }

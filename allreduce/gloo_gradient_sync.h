@@ -25,9 +25,10 @@ struct GlooOptions {
 // Gloo adds in an order of its own: the mean has the plan's bits with one or two ranks, and is
 // within rounding beyond. It does not tell what it sends, so wire_stats() is all zero.
 //
-// Failures: Gloo notices a dead neighbour at once and a silent one after `group.timeout`. When the
-// group has failed, this rank's waits inside of Gloo end at once, while it connects, too, and so do
-// its connections.
+// Failures: Gloo notices at once that a neighbour has hung up, but neither which one nor why, so the
+// group is first asked whether it knows better (base/suspicion.h); and a silent one after
+// `group.timeout`. When the group has failed, this rank's waits inside of Gloo end at once, while it
+// connects, too, and so do its connections.
 //
 // Errors: INVALID_ARGUMENT for options out of range, for kOwner, and in a build whose LibTorch
 // brings no headers of Gloo (pip's).

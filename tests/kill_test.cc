@@ -122,6 +122,9 @@ std::vector<Case> AllCases() {
       cases.push_back({"ring", "shm", update, 3, 0, victim});
     }
   }
+  for (const char* victim : {"worker 0", "worker 1", "worker 2"}) {
+    cases.push_back({"ring", "gloo", "worker", 3, 0, victim});
+  }
   return cases;
 }
 
