@@ -12,6 +12,7 @@
 #include "base/culprit.h"
 #include "base/host_identity.h"
 #include "base/job_key.h"
+#include "base/patient_deadline.h"
 #include "base/status_macros.h"
 #include "base/suspicion.h"
 #include "links/connect_to_member.h"
@@ -251,6 +252,7 @@ absl::Status StageLink::ConnectBehind(Deadline deadline) {
 }
 
 absl::Status StageLink::WaitForGreetings(Deadline deadline) {
+  PatientDeadline patience(deadline);
   MutexLock lock(&mutex_);
   for (bool late = false;;) {
     if (!failed_.ok()) return failed_;
@@ -259,12 +261,12 @@ absl::Status StageLink::WaitForGreetings(Deadline deadline) {
       if (peer.exists && !peer.greeted) missing = &peer;
     }
     if (missing == nullptr) return absl::OkStatus();
-    if (late) {
+    if (late && patience.Passed()) {
       return absl::DeadlineExceededError(absl::StrCat("rank ", missing->rank, " at ",
                                                       missing->address, " has not greeted rank ",
                                                       group_.RankOfJob(group_.rank)));
     }
-    late = changed_.WaitWithDeadline(&mutex_, deadline);
+    late = changed_.WaitWithDeadline(&mutex_, patience.next_look());
   }
 }
 
@@ -420,6 +422,7 @@ absl::Status StageLink::Finish(Deadline deadline) {
     stream->Send(FrameOf(FrameHeader::GOODBYE));
     stream->Finish();
   }
+  PatientDeadline patience(deadline);
   MutexLock lock(&mutex_);
   for (bool late = false;;) {
     const Peer* open = nullptr;
@@ -427,11 +430,11 @@ absl::Status StageLink::Finish(Deadline deadline) {
       if (peer.open) open = &peer;
     }
     if (open == nullptr) return absl::OkStatus();
-    if (late) {
+    if (late && patience.Passed()) {
       return absl::DeadlineExceededError(absl::StrCat("the stream with rank ", open->rank, " at ",
                                                       open->address, " does not close"));
     }
-    late = changed_.WaitWithDeadline(&mutex_, deadline);
+    late = changed_.WaitWithDeadline(&mutex_, patience.next_look());
   }
 }
 

@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/time/time.h"
 #include "base/deadline.h"
 #include "base/status_macros.h"
 #include "pipeline/stage_link.h"
@@ -140,9 +141,11 @@ class StreamSliceLink : public SliceLink {
   }
 
   // Sends each slice its tensor, then takes one from each, of the sizes and type of `expected`.
-  // Nothing waits for a send, so it does not matter who comes first.
+  // Nothing waits for a send, so it does not matter who comes first. Each has the whole time: of a
+  // pause of the process only the wait that it fell into knows.
   absl::StatusOr<Tensors> Swap(Part part, const Tensors& to_send, const Tensors& expected,
                                Deadline deadline) {
+    const absl::Duration timeout = deadline.remaining();
     const TensorKey key = {TensorKey::kOfSlice, exchange_, part};
     for (int s = 0; s < slices(); ++s) {
       if (s != slice()) links_[s]->Send(Towards(s), key, to_send[s]);
@@ -150,7 +153,7 @@ class StreamSliceLink : public SliceLink {
     Tensors all = to_send;
     for (int s = 0; s < slices(); ++s) {
       if (s == slice()) continue;
-      GS_ASSIGN_OR_RETURN(all[s], links_[s]->Receive(Towards(s), key, deadline));
+      GS_ASSIGN_OR_RETURN(all[s], links_[s]->Receive(Towards(s), key, Deadline::In(timeout)));
       if (all[s].sizes() == expected[s].sizes() && all[s].dtype() == expected[s].dtype()) continue;
       const absl::Status differs = absl::InvalidArgumentError(
           absl::StrCat("rank ", group_.RankOfJob(s), ", ", DescribeKey(key), ": expected ",

@@ -3,6 +3,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/types/optional.h"
+#include "base/patient_deadline.h"
 
 namespace gradsync {
 
@@ -16,6 +18,7 @@ absl::Status TensorInbox::Put(const TensorKey& key, at::Tensor tensor) {
 }
 
 absl::StatusOr<at::Tensor> TensorInbox::Take(const TensorKey& key, Deadline deadline) {
+  absl::optional<PatientDeadline> patience;  // what is here already needs no clock
   MutexLock lock(&mutex_);
   for (bool late = false;;) {
     if (!failed_.ok()) return failed_;
@@ -25,8 +28,11 @@ absl::StatusOr<at::Tensor> TensorInbox::Take(const TensorKey& key, Deadline dead
       tensors_.erase(found);
       return tensor;
     }
-    if (late) return absl::DeadlineExceededError(absl::StrCat(DescribeKey(key), " did not come"));
-    late = changed_.WaitWithDeadline(&mutex_, deadline);
+    if (!patience.has_value()) patience.emplace(deadline);
+    if (late && patience->Passed()) {
+      return absl::DeadlineExceededError(absl::StrCat(DescribeKey(key), " did not come"));
+    }
+    late = changed_.WaitWithDeadline(&mutex_, patience->next_look());
   }
 }
 

@@ -20,7 +20,8 @@ class TensorInbox {
   // Errors: INVALID_ARGUMENT for a key that is here already.
   absl::Status Put(const TensorKey& key, at::Tensor tensor);
 
-  // Waits for it. Errors: DEADLINE_EXCEEDED naming what did not come; what Fail() was called with.
+  // Waits for it; the deadline is a patient one. Errors: DEADLINE_EXCEEDED naming what did not come;
+  // what Fail() was called with.
   absl::StatusOr<at::Tensor> Take(const TensorKey& key, Deadline deadline);
 
   // From now on nothing is to be had. The first call counts.

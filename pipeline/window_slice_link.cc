@@ -22,6 +22,7 @@
 #include "base/deadline.h"
 #include "base/host_identity.h"
 #include "base/mutex.h"
+#include "base/patient_deadline.h"
 #include "base/status_macros.h"
 #include "group/group_error.h"
 #include "shared_memory/window.h"
@@ -219,6 +220,7 @@ class WindowSliceLink : public SliceLink {
                         const std::function<void(int64_t first, const Tensors& pieces)>& use) {
     const int64_t element = static_cast<int64_t>(flat.element_size());
     const int64_t most = kPieceBytes / element;
+    PatientDeadline patience(deadline);
     int64_t first = 0;
     do {
       const int64_t count = std::min(most, flat.numel() - first);
@@ -229,7 +231,7 @@ class WindowSliceLink : public SliceLink {
         std::memcpy(own.bytes, static_cast<const char*>(flat.data_ptr()) + first * element,
                     static_cast<size_t>(count * element));
       }
-      GS_RETURN_IF_ERROR(Await(deadline));
+      GS_RETURN_IF_ERROR(Await(&patience));
       Tensors pieces;
       for (int s = 0; s < slices(); ++s) {
         GS_RETURN_IF_ERROR(CheckPiece(s, own.header));
@@ -243,22 +245,26 @@ class WindowSliceLink : public SliceLink {
 
   absl::Status Round(Deadline deadline) {
     ++round_;
-    return Await(deadline);
+    PatientDeadline patience(deadline);
+    return Await(&patience);
   }
 
   // Tells that this slice has begun the round, and waits until all have.
-  absl::Status Await(Deadline deadline) {
+  absl::Status Await(PatientDeadline* patience) {
     const uint32_t round = static_cast<uint32_t>(round_);
     const auto all_here = [&] { return signals_->AllReached(WindowControl::kReady, round); };
     if (signals_->Publish(WindowControl::kReady, round)) signals_->RingOwners();
-    signals_->Await(
-        WindowSignals::kThread, [&] { return has_failed_.load() || all_here(); }, kWindowSpin,
-        deadline);
-    if (has_failed_) {
-      MutexLock lock(&mutex_);
-      return failed_;
+    for (;;) {
+      signals_->Await(
+          WindowSignals::kThread, [&] { return has_failed_.load() || all_here(); }, kWindowSpin,
+          patience->next_look());
+      if (has_failed_) {
+        MutexLock lock(&mutex_);
+        return failed_;
+      }
+      if (all_here()) return absl::OkStatus();
+      if (patience->Passed()) return Agreed(Missing());
     }
-    return all_here() ? absl::OkStatus() : Agreed(Missing());
   }
 
   absl::Status Missing() const {

@@ -35,6 +35,7 @@ struct Case {
   int servers;
   std::string victim;
   std::string consistency = "bsp";
+  std::vector<std::string> flags = {};  // what is not as in the other cases
 };
 
 std::ostream& operator<<(std::ostream& out, const Case& c) {
@@ -158,26 +159,41 @@ std::string CaseName(const ::testing::TestParamInfo<Case>& info) {
 
 INSTANTIATE_TEST_SUITE_P(Processes, StoppedProcessTest, ::testing::ValuesIn(AllCases()), CaseName);
 
-// Resumes processes, which a callback has stopped, after a time.
-class Resumer {
+// Suspends a job for a time. Worker 0 is stopped after all others, when it waits for them, and
+// resumed before them, so whatever its deadlines are, they have passed before anything can come.
+class Suspension {
  public:
-  ~Resumer() {
+  ~Suspension() {
     if (thread_.joinable()) thread_.join();
   }
 
-  void ResumeAfter(absl::Duration time, const std::map<std::string, int>& pids) {
-    thread_ = std::thread([time, pids] {
-      Mutex mutex;
-      CondVar never;
-      const Deadline deadline = Deadline::In(time);
-      MutexLock lock(&mutex);
-      while (!never.WaitWithDeadline(&mutex, deadline)) {
-      }
-      for (const auto& [process, pid] : pids) kill(pid, SIGCONT);
+  void Begin(absl::Duration pause, std::map<std::string, int> pids) {
+    const int first = pids.at("worker 0");
+    pids.erase("worker 0");
+    for (const auto& [process, pid] : pids) kill(pid, SIGSTOP);
+    thread_ = std::thread([pause, first, others = std::move(pids)] {
+      Sleep(kUntilItWaits);
+      kill(first, SIGSTOP);
+      Sleep(pause);
+      kill(first, SIGCONT);
+      Sleep(kUntilItLooks);
+      for (const auto& [process, pid] : others) kill(pid, SIGCONT);
     });
   }
 
  private:
+  static constexpr absl::Duration kUntilItWaits = absl::Milliseconds(500);
+  static constexpr absl::Duration kUntilItLooks = absl::Milliseconds(100);
+
+  static void Sleep(absl::Duration time) {
+    Mutex mutex;
+    CondVar never;
+    const Deadline deadline = Deadline::In(time);
+    MutexLock lock(&mutex);
+    while (!never.WaitWithDeadline(&mutex, deadline)) {
+    }
+  }
+
   std::thread thread_;
 };
 
@@ -186,15 +202,16 @@ class SuspendedJobTest : public StoppedProcessTest {};
 // For longer than any of its timeouts.
 TEST_P(SuspendedJobTest, GoesOnWhenItIsResumed) {
   constexpr absl::Duration kPause = absl::Seconds(7);
-  Resumer resumer;
+  Suspension suspension;
   MonotonicTime stopped_at;
   options_.worker_flags.insert(options_.worker_flags.end(), {"--steps=3000", "--timeout=5s"});
+  const std::vector<std::string>& flags = GetParam().flags;
+  options_.worker_flags.insert(options_.worker_flags.end(), flags.begin(), flags.end());
   options_.on_line = [&](absl::string_view process, absl::string_view line, bool is_stderr) {
     if (is_stderr) ADD_FAILURE() << process << ": " << line;
     if (process != "worker 0" || !absl::StartsWith(line, "step 1/")) return;
-    for (const auto& [name, pid] : pids_) kill(pid, SIGSTOP);
     stopped_at = MonotonicTime::Now();
-    resumer.ResumeAfter(kPause, pids_);
+    suspension.Begin(kPause, pids_);
   };
   const auto result = RunLocalJob(options_);
   ASSERT_TRUE(result.ok()) << result.status();
@@ -202,9 +219,32 @@ TEST_P(SuspendedJobTest, GoesOnWhenItIsResumed) {
   EXPECT_GT(MonotonicTime::Now() - stopped_at, kPause);
 }
 
-INSTANTIATE_TEST_SUITE_P(Processes, SuspendedJobTest,
-                         ::testing::Values(Case{"ps", "grpc", "owner", 2, 1, "all"},
-                                           Case{"ring", "shm", "owner", 2, 0, "all"}),
+const std::vector<std::string>& SlicedModel() {
+  static const auto& flags = *new std::vector<std::string>(
+      {"--mesh=tensor=2", "--model=gpt", "--gpt_layers=1", "--gpt_width=16", "--gpt_heads=2",
+       "--gpt_context=16", "--steps=500"});
+  return flags;
+}
+
+std::vector<std::string> With(std::vector<std::string> flags, const std::string& flag) {
+  flags.push_back(flag);
+  return flags;
+}
+
+std::vector<Case> SuspendedCases() {
+  return {
+      {"ps", "grpc", "owner", 2, 1, "all"},
+      {"ring", "grpc", "owner", 2, 0, "all"},
+      {"ring", "shm", "owner", 2, 0, "all"},
+      {"ring", "auto", "worker", 2, 0, "stages", "bsp", {"--mesh=pipeline=2", "--micro_batches=2"}},
+      {"ring", "auto", "worker", 2, 0, "slices_shm", "bsp",
+       With(SlicedModel(), "--tensor_link=shm")},
+      {"ring", "auto", "worker", 2, 0, "slices_grpc", "bsp",
+       With(SlicedModel(), "--tensor_link=grpc")},
+  };
+}
+
+INSTANTIATE_TEST_SUITE_P(Processes, SuspendedJobTest, ::testing::ValuesIn(SuspendedCases()),
                          CaseName);
 
 }  // namespace
