@@ -267,6 +267,8 @@ class WindowSliceLink : public SliceLink {
     }
   }
 
+  // Begins with nobody's name: who did not come may itself wait for another, and the group is asked
+  // who is to blame.
   absl::Status Missing() const {
     std::vector<std::string> missing;
     for (int s = 0; s < slices(); ++s) {
@@ -275,8 +277,8 @@ class WindowSliceLink : public SliceLink {
       if (static_cast<int32_t>(reached - static_cast<uint32_t>(round_)) >= 0) continue;
       missing.push_back(absl::StrCat("rank ", group_.RankOfJob(s)));
     }
-    return absl::DeadlineExceededError(absl::StrCat(absl::StrJoin(missing, ", "), ": piece ",
-                                                    round_, " between slices did not come"));
+    return absl::DeadlineExceededError(absl::StrCat(
+        "piece ", round_, " between slices did not come from ", absl::StrJoin(missing, ", ")));
   }
 
   absl::Status CheckPiece(int s, const PieceHeader& own) {
