@@ -8,6 +8,7 @@
 #include "base/annotate.h"
 #include "base/culprit.h"
 #include "base/job_key.h"
+#include "base/patient_deadline.h"
 #include "base/status_macros.h"
 #include "base/suspicion.h"
 #include "links/connect_to_member.h"
@@ -186,13 +187,18 @@ absl::Status RingPeers::ConnectToNext(Deadline deadline) {
 }
 
 absl::Status RingPeers::WaitForNeighbours(Deadline deadline) {
+  PatientDeadline patience(deadline);
+  bool late = false;
   MutexLock lock(&mutex_);
   for (;;) {
     if (!failed_.ok()) return failed_;
     int heard = 0;
     for (const auto& stream : from_previous_) heard += stream != nullptr;
     if (greeted_ == options_.connections && heard == options_.connections) return absl::OkStatus();
-    if (!changed_.WaitWithDeadline(&mutex_, deadline)) continue;
+    if (!late || !patience.Passed()) {
+      late = changed_.WaitWithDeadline(&mutex_, patience.next_look());
+      continue;
+    }
     if (heard < options_.connections) {
       return absl::DeadlineExceededError(
           absl::StrCat("rank ", OfJob(previous_), " at ", previous_address_, " has opened ", heard,
@@ -287,9 +293,11 @@ absl::Status RingPeers::Finish(Deadline deadline) {
     stream->Finish();
   }
   for (const auto& stream : from_previous) stream->Finish();
+  PatientDeadline patience(deadline);
   MutexLock lock(&mutex_);
   while (open_ > 0) {
-    if (!changed_.WaitWithDeadline(&mutex_, deadline) || open_ == 0) continue;
+    const bool late = changed_.WaitWithDeadline(&mutex_, patience.next_look());
+    if (!late || open_ == 0 || !patience.Passed()) continue;
     return absl::DeadlineExceededError(
         absl::StrCat(open_, " streams with rank ", OfJob(previous_), " at ", previous_address_,
                      " and rank ", OfJob(next_), " at ", next_address_, " do not close"));

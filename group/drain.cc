@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
+#include "base/patient_deadline.h"
 #include "base/status_macros.h"
 
 namespace gradsync {
@@ -87,9 +88,10 @@ absl::StatusOr<bool> Drain::StopBefore(int64_t step) {
   MutexLock lock(&mutex_);
   if (request_.has_value()) {
     const Activity::Wait wait(activity_.get());
-    const Deadline deadline = Deadline::In(group_.timeout);
-    while (!last_step_.has_value() && failed_.ok() &&
-           !changed_.WaitWithDeadline(&mutex_, deadline)) {
+    PatientDeadline patience(Deadline::In(group_.timeout));
+    while (!last_step_.has_value() && failed_.ok()) {
+      const bool late = changed_.WaitWithDeadline(&mutex_, patience.next_look());
+      if (late && !last_step_.has_value() && failed_.ok() && patience.Passed()) break;
     }
     GS_RETURN_IF_ERROR(failed_);
     if (!last_step_.has_value()) {

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/patient_deadline.h"
 #include "base/status_macros.h"
 #include "links/make_frame.h"
 #include "plan/frame_fields.h"
@@ -333,9 +334,11 @@ void PsEngine::FailAll(const absl::Status& status) {
 }
 
 bool PsEngine::WaitClosed(Deadline deadline) {
+  PatientDeadline patience(deadline);
   MutexLock lock(&mutex_);
   while (open_ > 0) {
-    if (changed_.WaitWithDeadline(&mutex_, deadline)) return false;
+    const bool late = changed_.WaitWithDeadline(&mutex_, patience.next_look());
+    if (late && open_ > 0 && patience.Passed()) return false;
   }
   return true;
 }
