@@ -13,6 +13,7 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "base/patient_deadline.h"
 #include "base/status_macros.h"
 
 namespace gradsync {
@@ -41,13 +42,14 @@ socklen_t SetAddress(absl::string_view name, sockaddr_un* address) {
 
 // Waits until `file` is readable.
 absl::Status AwaitReadable(int file, Deadline deadline, int cancel, absl::string_view what) {
+  PatientDeadline patience(deadline);
   while (true) {
     pollfd fds[2] = {{file, POLLIN, 0}, {cancel, POLLIN, 0}};
-    const int ready = poll(fds, 2, deadline.PollTimeout());
+    const int ready = poll(fds, 2, patience.next_look().PollTimeout());
     if (ready < 0 && errno != EINTR) return Failed("poll");
     if (ready > 0 && fds[1].revents != 0) return absl::CancelledError("unix socket: cancelled");
     if (ready > 0) return absl::OkStatus();
-    if (ready == 0 && deadline.passed()) {
+    if (ready == 0 && patience.Passed()) {
       return absl::DeadlineExceededError(absl::StrCat("unix socket: nobody ", what));
     }
   }
