@@ -3,8 +3,10 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
@@ -33,13 +35,17 @@ void Print(Severity severity, absl::string_view program, absl::string_view messa
   std::fwrite(line.data(), 1, line.size(), stderr);
 }
 
+std::atomic<int64_t> first_interrupt{0};  // nanoseconds of the monotonic clock
+
 void HandleSignal(int signal) {
   interrupt_signal = signal;
-  ++interrupt_count;
+  if (IsInterruptedAgain() || interrupt_count == 0) ++interrupt_count;
 }
 
 void HandleFirstSignal(int signal) {
-  if (interrupt_signal.exchange(signal) != 0) _exit(128 + signal);
+  if (IsInterruptedAgain()) _exit(128 + signal);
+  int none = 0;
+  interrupt_signal.compare_exchange_strong(none, signal);
 }
 
 }  // namespace
@@ -60,6 +66,15 @@ std::string UserData(const std::string& data) {
     if (absl::ConsumePrefix(&path, kind)) return absl::StrCat(kind, UserPath(std::string(path)));
   }
   return data;
+}
+
+bool IsInterruptedAgain() {
+  constexpr int64_t kTogether = 1'000'000'000;
+  timespec time = {};
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  const int64_t now = int64_t{1'000'000'000} * time.tv_sec + time.tv_nsec;
+  int64_t first = 0;
+  return !first_interrupt.compare_exchange_strong(first, now) && now - first >= kTogether;
 }
 
 const std::atomic<int>& InterruptSignal() { return interrupt_signal; }

@@ -435,4 +435,6 @@ int Compare(int argc, char** argv) {
 }  // namespace
 }  // namespace gradsync
 
-int main(int argc, char** argv) { return gradsync::Compare(argc, argv); }
+int main(int argc, char** argv) {
+  return gradsync::ExitCode("compare", gradsync::Compare(argc, argv));
+}

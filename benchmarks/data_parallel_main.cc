@@ -171,4 +171,6 @@ int Compare(int argc, char** argv) {
 }  // namespace
 }  // namespace gradsync
 
-int main(int argc, char** argv) { return gradsync::Compare(argc, argv); }
+int main(int argc, char** argv) {
+  return gradsync::ExitCode("data_parallel", gradsync::Compare(argc, argv));
+}

@@ -315,4 +315,4 @@ int Peers(int argc, char** argv) {
 }  // namespace
 }  // namespace gradsync
 
-int main(int argc, char** argv) { return gradsync::Peers(argc, argv); }
+int main(int argc, char** argv) { return gradsync::ExitCode("peers", gradsync::Peers(argc, argv)); }

@@ -329,4 +329,6 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace gradsync
 
-int main(int argc, char** argv) { return gradsync::Main(argc, argv); }
+int main(int argc, char** argv) {
+  return gradsync::ExitCode("predict", gradsync::Main(argc, argv));
+}

@@ -235,4 +235,6 @@ int SyncBench(int argc, char** argv) {
 }  // namespace
 }  // namespace gradsync
 
-int main(int argc, char** argv) { return gradsync::SyncBench(argc, argv); }
+int main(int argc, char** argv) {
+  return gradsync::ExitCode("sync_bench", gradsync::SyncBench(argc, argv));
+}

@@ -379,5 +379,5 @@ int TrainBench(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   gradsync::KeepFreedMemory();  // as //worker does
-  return gradsync::TrainBench(argc, argv);
+  return gradsync::ExitCode("train_bench", gradsync::TrainBench(argc, argv));
 }

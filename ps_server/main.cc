@@ -151,6 +151,7 @@ class SignalWatch {
     int signal = 0;
     sigwait(&signals, &signal);
     if (done_) return;
+    IsInterruptedAgain();  // no: it is the first
     signal_ = signal;
     health_->SetServing(false);
     ParameterServer* const server = server_;
@@ -163,7 +164,9 @@ class SignalWatch {
       server->Stop(
           absl::CancelledError(absl::StrCat("the server was told to end by ", SignalName(signal))));
     }
-    sigwait(&signals, &signal);
+    do {
+      sigwait(&signals, &signal);
+    } while (!done_ && !IsInterruptedAgain());
     if (!done_) _exit(kSignalled + signal);
   }
 

@@ -64,6 +64,7 @@ std::string WorkerFlags::TextOf(const std::string& flag) const {
 }
 
 bool WorkerFlags::Synchronised(int servers) const {
+  if (!TextOf("mesh").empty()) return true;  // stages and slices are, whatever the topology
   std::string topology = TextOf("topology");
   if (topology.empty() && servers > 0) topology = TopologyName(Topology::kPs);
   return !topology.empty() && topology != TopologyName(Topology::kLocal);

@@ -23,6 +23,8 @@ TEST(WorkerFlagsTest, RanksEndTogetherUnlessTheyTrainByThemselves) {
   EXPECT_TRUE(Read({"--topology", "ps"}).Synchronised(0));
   EXPECT_FALSE(Read({"--topology=ring", "--topology=local"}).Synchronised(0));
   EXPECT_FALSE(Read({"--topology=local"}).Synchronised(1));
+  EXPECT_TRUE(Read({"--mesh=pipeline=2"}).Synchronised(0));
+  EXPECT_TRUE(Read({"--mesh=tensor=2", "--topology=local"}).Synchronised(0));
 }
 
 TEST(WorkerFlagsTest, WordsWinOverTheFile) {

@@ -234,7 +234,9 @@ int main(int argc, char** argv) {
     job = absl::InvalidArgumentError(
         absl::StrCat("expected flags only, found \"", positional[0], "\""));
   }
-  if (job.ok() && gradsync::WantsDescription()) return gradsync::PrintModel(job->trainer);
+  if (job.ok() && gradsync::WantsDescription()) {
+    return gradsync::ExitCode("worker", gradsync::PrintModel(job->trainer));
+  }
   gradsync::JobOutcome outcome;
   outcome.status = job.status();
   if (job.ok()) outcome = gradsync::RunJob(*std::move(job));
