@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
+#include <cstdio>
 #include <cstring>
 #include <fstream>
 #include <iterator>
@@ -33,6 +34,23 @@ constexpr char kRank0[] = "worker 0";
 std::string ReadFile(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   return std::string(std::istreambuf_iterator<char>(file), {});
+}
+
+struct ProcessState {
+  bool stopped = false;  // by a signal, or its first thread by a debugger
+  bool ending = false;   // its first thread has ended or is about to
+};
+
+// See proc(5); the flags are those of the kernel's include/linux/sched.h.
+ProcessState StateOf(int pid) {
+  constexpr unsigned kEnding = 0x4;
+  const std::string stat = ReadFile(absl::StrCat("/proc/", pid, "/stat"));
+  const size_t name_end = stat.rfind(") ");  // the name may have any characters
+  if (name_end == stat.npos) return {};
+  char state = '\0';
+  unsigned flags = 0;
+  std::sscanf(stat.c_str() + name_end + 2, "%c %*d %*d %*d %*d %*d %u", &state, &flags);
+  return {state == 'T' || state == 't', (flags & kEnding) != 0};
 }
 
 class LocalJob {
@@ -213,8 +231,8 @@ class LocalJob {
     SignalAll(signal);
   }
 
-  // A process that was killed is the cause rather than one that only noticed, if both ended in the
-  // same turn.
+  // A process that was killed is the cause rather than one that only noticed, though its files are
+  // closed before its end can be seen, so that whoever noticed may have ended first.
   void LookForFailure() {
     if (failed()) return;
     const Member* first = nullptr;
@@ -226,6 +244,10 @@ class LocalJob {
     }
     if (first == nullptr) return;
     const ExitStatus& status = *first->process->exit_status();
+    if (status.signal == 0 && SomebodyIsEnding()) {
+      if (judge_at_.never()) judge_at_ = Deadline::In(options_.settle);
+      if (!judge_at_.passed()) return;
+    }
     Fail(absl::StrCat(Describe(*first), ": ", status.ToString()), first->last_error,
          status.shell_code(), /*killed=*/status.signal != 0);
   }
@@ -315,7 +337,7 @@ class LocalJob {
     if (failed() || options_.stopped == absl::InfiniteDuration()) return;
     bool whole = static_cast<int>(members_.size()) == options_.workers + options_.servers;
     for (const auto& member : members_) {
-      const bool stopped = member->running() && IsStopped(member->process->pid());
+      const bool stopped = member->running() && StateOf(member->process->pid()).stopped;
       if (!stopped) {
         whole = false;
         member->stopped_until = Deadline::Never();
@@ -334,13 +356,10 @@ class LocalJob {
     }
   }
 
-  // By a signal, or its first thread by a debugger.
-  static bool IsStopped(int pid) {
-    const std::string stat = ReadFile(absl::StrCat("/proc/", pid, "/stat"));
-    const size_t name_end = stat.rfind(") ");
-    if (name_end == stat.npos || name_end + 2 >= stat.size()) return false;
-    const char state = stat[name_end + 2];
-    return state == 'T' || state == 't';
+  bool SomebodyIsEnding() const {
+    return std::any_of(members_.begin(), members_.end(), [](const auto& member) {
+      return member->running() && StateOf(member->process->pid()).ending;
+    });
   }
 
   void Fail(std::string message, std::string detail, int exit_code, bool killed = false) {
@@ -386,6 +405,7 @@ class LocalJob {
   int draining_ = 0;                   // the signal that interrupted a job which had not failed
   const Member* undrained_ = nullptr;  // who first ended otherwise then
   bool drain_overdue_ = false;
+  Deadline judge_at_ = Deadline::Never();
   Deadline linger_until_ = Deadline::Never();
   Deadline outlive_until_ = Deadline::Never();
   Deadline terminate_at_ = Deadline::Never();

@@ -7,6 +7,8 @@
 #include <atomic>
 #include <cerrno>
 #include <cstdlib>
+#include <fstream>
+#include <functional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -29,6 +31,17 @@ using ::testing::ElementsAre;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
+
+char StateOfProcess(int pid) {
+  std::string name;
+  char state = '\0';
+  std::ifstream(absl::StrCat("/proc/", pid, "/stat")) >> pid >> name >> state;
+  return state;
+}
+
+void AwaitThat(const std::function<bool()>& condition) {
+  while (!condition()) std::this_thread::yield();
+}
 
 class LocalJobTest : public ::testing::Test {
  protected:
@@ -139,6 +152,31 @@ TEST_F(LocalJobTest, TheFirstFailureIsNamedAndTheRestIsStopped) {
               AllOf(StartsWith("worker 1 (pid "), EndsWith("): killed by signal 9 (SIGKILL)")));
   EXPECT_EQ(result.failure_detail, "about to die");
   EXPECT_THAT(failures_, ElementsAre(result.failure));
+}
+
+TEST_F(LocalJobTest, AProcessThatWasDyingWhenAnotherFailedIsNamed) {
+  options_.workers = 2;
+  options_.settle = absl::Seconds(30);
+  Behave("worker1", "headless", "drain:1");
+  int up = 0;
+  std::thread killer;
+  const auto record = options_.on_line;
+  options_.on_line = [&](absl::string_view process, absl::string_view line, bool is_stderr) {
+    record(process, line, is_stderr);
+    if (line == "up" || absl::StartsWith(line, "worker1 ")) ++up;
+    if (up < 2 || killer.joinable()) return;
+    killer = std::thread([pids = pids_] {
+      AwaitThat([&] { return StateOfProcess(pids[1]) == 'Z'; });
+      kill(pids[0], SIGTERM);
+      AwaitThat([&] { return kill(pids[0], 0) != 0; });
+      kill(pids[1], SIGKILL);
+    });
+  };
+  const LocalJobResult result = Run();
+  killer.join();
+  EXPECT_THAT(lines_, Contains(HasSubstr("worker 0! ")));
+  EXPECT_EQ(result.exit_code, 137);
+  EXPECT_THAT(failures_, ElementsAre(EndsWith("): killed by signal 9 (SIGKILL)")));
 }
 
 TEST_F(LocalJobTest, AServerThatFailsEndsTheJob) {

@@ -3,16 +3,18 @@
 //
 // Behaviours: exit:N, late:N (exits half a second later), fail:N (says on stderr that it lost
 // somebody, then exits), report:N (the same as JSON), signal:N (raises it), drain:N (hangs; on
-// SIGTERM says that it has no checkpoint, unless N is 143, and exits), hang, stubborn (hangs and
-// ignores SIGTERM), lines:N (prints N lines, the odd ones on stderr, then exits), silent (never writes
+// SIGTERM says that it has no checkpoint, unless N is 143, and exits), hang, headless (hangs without
+// its first thread), stubborn (hangs and ignores SIGTERM), lines:N (prints N lines, the odd ones on stderr, then exits), silent (never writes
 // --port_file), tell:NAME (prints that variable of its environment, then exits).
 
+#include <pthread.h>
 #include <unistd.h>
 
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -90,6 +92,10 @@ int Behave(const std::string& behaviour) {
     raise(number);
   }
   if (parts.first == "drain") Drain(number);
+  if (parts.first == "headless") {
+    std::thread(Hang).detach();
+    pthread_exit(nullptr);
+  }
   if (parts.first == "lines") {
     for (int i = 0; i < number; ++i) std::fprintf(i % 2 == 0 ? stdout : stderr, "line %d\n", i);
     return 0;
