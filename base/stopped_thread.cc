@@ -27,14 +27,16 @@ char StateOf(absl::string_view thread) {
 
 }  // namespace
 
-int StoppedThread() {
+int StoppedThread(int before) {
   DIR* const threads = opendir("/proc/self/task");
   if (threads == nullptr) return 0;
   int stopped = 0;
   while (const dirent* const thread = readdir(threads)) {
     if (thread->d_name[0] == '.') continue;
     const char state = StateOf(thread->d_name);
-    if (state == 't' || state == 'T') stopped = std::atoi(thread->d_name);
+    if (state != 't' && state != 'T') continue;
+    stopped = std::atoi(thread->d_name);
+    if (stopped == before) break;
   }
   closedir(threads);
   return stopped;

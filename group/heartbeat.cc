@@ -57,7 +57,8 @@ bool Heartbeat::Send(bool left, Deadline deadline) {
   beat.proven = options_.activity->proven();
   beat.left = left;
   // A simulated member has no threads that the kernel knows of.
-  beat.stopped_thread = Scheduler::current() == nullptr ? StoppedThread() : 0;
+  stopped_thread_ = Scheduler::current() == nullptr ? StoppedThread(stopped_thread_) : 0;
+  beat.stopped_thread = stopped_thread_;
   return options_.store->Set(options_.key, beat.ToText(), deadline).ok();
 }
 

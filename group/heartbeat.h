@@ -26,9 +26,11 @@ std::string ServerBeatKey(absl::string_view prefix, int server);
 std::string GoneKey(absl::string_view beat_key);
 
 // Set by a rank that waited until its deadline and does not know for whom, below a group's keys: asks
-// the watchdog to blame somebody, which it does within JudgePatience() if it can.
+// the watchdog to blame somebody, which it does within JudgePatience() if it can; that is no time where
+// nobody is watched.
 std::string InVainKey(absl::string_view prefix);
 inline absl::Duration JudgePatience(absl::Duration failure_timeout) {
+  if (failure_timeout == absl::InfiniteDuration()) return absl::ZeroDuration();
   return 3 * BeatInterval(failure_timeout);
 }
 
@@ -72,7 +74,9 @@ class Heartbeat {
   void Stop();
 
   const HeartbeatOptions options_;
-  int64_t number_ = 0;  // of the thread; then of Leave()
+  // Of the thread; then of Leave().
+  int64_t number_ = 0;
+  int stopped_thread_ = 0;  // of the last beat
   Mutex mutex_;
   CondVar changed_;
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;

@@ -59,7 +59,10 @@ void Liveness::OnBeat(int number, const Beat& beat, MonotonicTime now) {
     }
     member.moved = now;
   }
-  if (!member.known || member.beat.stopped_thread == 0) member.held = now;
+  if (!member.known || member.beat.stopped_thread == 0 ||
+      member.beat.stopped_thread != beat.stopped_thread) {
+    member.held = now;
+  }
   member.known = true;
   member.beat = beat;
   member.heard = now;

@@ -44,8 +44,8 @@ struct Beat {
   bool working = false;  // Activity::working()
   bool proven = false;   // Activity::proven()
   bool left = false;     // in good order: the last beat
-  // Of the process, held as by a debugger (base/stopped_thread.h), or 0. Whatever it did, others may
-  // wait for it, and its process may not know.
+  // Of the process, held as by a debugger (base/stopped_thread.h), or 0; the same as in the beat before
+  // where that one still is. Whatever it did, others may wait for it, and its process may not know.
   int stopped_thread = 0;
 
   // As text, for a store; what Parse() reads back.
@@ -105,7 +105,7 @@ class Liveness {
     Beat beat;            // the last one
     MonotonicTime heard;  // when that came
     MonotonicTime moved;  // since when it has been at work without doing anything
-    MonotonicTime held;   // since when it has had a stopped thread
+    MonotonicTime held;   // since when that thread has been stopped
     absl::Duration longest_gap;
   };
 

@@ -126,6 +126,14 @@ TEST_F(LivenessTest, AThreadThatIsStoppedNowAndThenIsNoFailure) {
   }
 }
 
+// As strace does with a process.
+TEST_F(LivenessTest, ThreadsThatAreStoppedInTurnAreNoFailure) {
+  for (int i = 0; i < 10; ++i) {
+    beats_[1].stopped_thread = 99 + i;
+    EXPECT_EQ(Pass(absl::Seconds(6), {0, 1}), absl::nullopt);
+  }
+}
+
 TEST_F(LivenessTest, AMemberWhoseConnectionEndsIsLostUnlessItHasLeft) {
   Tick({0, 1});
   beats_[0].left = true;
