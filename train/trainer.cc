@@ -206,9 +206,13 @@ class TrainerImpl : public Trainer {
       if (options_.memory != nullptr && step >= FirstMeasured()) {
         result.peak_tensor_bytes = std::max(result.peak_tensor_bytes, options_.memory->PeakBytes());
       }
-      if (trace_ != nullptr) GS_RETURN_IF_ERROR(trace_->AfterStep(step));
       reports_.Add(std::move(report));
-      GS_RETURN_IF_ERROR(ReportSteps(MostPending(step), on_step));
+      {
+        // Whoever reads what is written may take its time.
+        const Activity::Wait wait(activity());
+        if (trace_ != nullptr) GS_RETURN_IF_ERROR(trace_->AfterStep(step));
+        GS_RETURN_IF_ERROR(ReportSteps(MostPending(step), on_step));
+      }
       KeepModel(step);
       result.last_step = step;
       result.saved = checkpointer_->Due(position_);

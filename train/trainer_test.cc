@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "base/activity.h"
 #include "base/monotonic_time.h"
 #include "base/mutex.h"
 #include "gmock/gmock.h"
@@ -144,6 +145,23 @@ absl::StatusOr<TrainingResult> ResultOf(const TrainerOptions& options) {
 }
 
 // Training went on to its last step, and ended well, with losses and parameters that were NaN.
+// So a rank whose output nobody reads for a while does not count as stuck.
+TEST(TrainerTest, WhoReportsAStepIsNotAtWork) {
+  TrainerOptions options = Options();
+  options.activity = std::make_shared<Activity>();
+  auto trainer = Trainer::Create(options, 0, 1);
+  const std::unique_ptr<GradientSync> sync = NewSync(options);
+  SideChannel side_channel(WorkerGroup(), "trainer");
+  ASSERT_TRUE((*trainer)->Bind(sync.get(), &side_channel).ok());
+  int reports = 0;
+  const auto result = (*trainer)->Run([&](const StepReport&) {
+    ++reports;
+    EXPECT_FALSE(options.activity->working());
+  });
+  EXPECT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(reports, 8);
+}
+
 TEST(TrainerTest, ALossThatIsNotFiniteEndsTrainingAlsoOnADevice) {
   for (const bool on_device : {false, true}) {
     TrainerOptions options = Options();
