@@ -403,13 +403,23 @@ absl::Status DistributedDataParallel::ReplayStep(const StepOptions& step) {
   return Fail(std::move(replayed));
 }
 
+StallNotice DistributedDataParallel::StallOf(int bucket) const {
+  StallNotice stall;
+  if (options_.on_stall == nullptr) return stall;
+  stall.after = options_.stall_after;
+  stall.say = [this, bucket](absl::Duration waited) {
+    options_.on_stall(step_.step, bucket, waited);
+  };
+  return stall;
+}
+
 // In backward. Of the bucket that had the memory before nothing is needed once it has resolved.
 absl::Status DistributedDataParallel::MakeRoom(int bucket) {
   const Activity::Wait wait(options_.activity);
   const int before = bucket - plan_.slots().gradients;
   const RecordedSpan span(options_.recorder.get(), TraceSpan::kExposed, step_.step, before);
   const MonotonicTime start = MonotonicTime::Now();
-  GS_RETURN_IF_ERROR(handles_[before].Wait(Deadline::In(options_.timeout)));
+  GS_RETURN_IF_ERROR(handles_[before].Wait(Deadline::In(options_.timeout), StallOf(before)));
   room_wait_ += MonotonicTime::Now() - start;
   return absl::OkStatus();
 }
@@ -502,14 +512,7 @@ absl::Status DistributedDataParallel::WaitForBucket(int bucket, Deadline deadlin
   if (stream_timer_ != nullptr) GS_RETURN_IF_ERROR(stream_timer_->BeforeWait());
   const RecordedSpan span(options_.recorder.get(), TraceSpan::kExposed, step_.step, bucket);
   const MonotonicTime start = MonotonicTime::Now();
-  StallNotice stall;
-  if (options_.on_stall != nullptr) {
-    stall.after = options_.stall_after;
-    stall.say = [this, bucket](absl::Duration waited) {
-      options_.on_stall(step_.step, bucket, waited);
-    };
-  }
-  GS_RETURN_IF_ERROR(handles_[bucket].Wait(deadline, stall));
+  GS_RETURN_IF_ERROR(handles_[bucket].Wait(deadline, StallOf(bucket)));
   timing_.exposed += MonotonicTime::Now() - start;
   return stream_timer_ != nullptr ? stream_timer_->AfterWait() : absl::OkStatus();
 }

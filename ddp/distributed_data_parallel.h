@@ -310,6 +310,7 @@ class DistributedDataParallel {
   absl::Status CheckBetweenSteps() const;
   absl::Status CheckStepOptions(const StepOptions& step) const;
   absl::Status CheckClipping(const StepOptions& step) const;
+  StallNotice StallOf(int bucket) const;
   absl::Status MakeRoom(int bucket);
   void LaunchBucket(int bucket);
   absl::Status WaitForBucket(int bucket, Deadline deadline);

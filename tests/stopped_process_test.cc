@@ -73,6 +73,10 @@ class StoppedProcessTest : public ::testing::TestWithParam<Case> {
     };
   }
 
+  void AddFlags(const std::vector<std::string>& flags) {
+    options_.worker_flags.insert(options_.worker_flags.end(), flags.begin(), flags.end());
+  }
+
   void HandleLine(const std::string& process, absl::string_view line, bool is_stderr) {
     if (is_stderr) {
       errors_[process].push_back(std::string(line));
@@ -113,6 +117,7 @@ bool IsStall(const std::string& line) {
 }
 
 TEST_P(StoppedProcessTest, AllOthersEndSoonAndNameIt) {
+  AddFlags(GetParam().flags);
   const auto result = RunLocalJob(options_);
   ASSERT_TRUE(result.ok()) << result.status();
   ASSERT_TRUE(stopped_) << result->failure << ": " << result->failure_detail;
@@ -137,6 +142,14 @@ TEST_P(StoppedProcessTest, AllOthersEndSoonAndNameIt) {
   EXPECT_LT(last_error_at_ - stopped_at_, kFailureTimeout + absl::Seconds(2));
 }
 
+// So a step waits for them in backward.
+const std::vector<std::string>& MoreBucketsThanRoom() {
+  static const auto& flags = *new std::vector<std::string>(
+      {"--zero=2", "--model=gpt", "--gpt_layers=2", "--gpt_width=16", "--gpt_heads=2",
+       "--gpt_context=16", "--bucket_bytes=4KiB", "--first_bucket_bytes=4KiB"});
+  return flags;
+}
+
 std::vector<Case> AllCases() {
   return {
       {"ps", "grpc", "worker", 3, 2, "worker 0"},
@@ -145,6 +158,7 @@ std::vector<Case> AllCases() {
       {"ps", "grpc", "owner", 1, 1, "worker 0"},
       {"ps", "shm", "owner", 2, 2, "worker 1"},
       {"ring", "grpc", "worker", 3, 0, "worker 1"},
+      {"ring", "grpc", "owner", 2, 0, "worker 1", "bsp", MoreBucketsThanRoom()},
       {"ring", "shm", "worker", 3, 0, "worker 0"},
       {"ring", "gloo", "worker", 3, 0, "worker 1"},
   };
@@ -204,9 +218,8 @@ TEST_P(SuspendedJobTest, GoesOnWhenItIsResumed) {
   constexpr absl::Duration kPause = absl::Seconds(7);
   Suspension suspension;
   MonotonicTime stopped_at;
-  options_.worker_flags.insert(options_.worker_flags.end(), {"--steps=3000", "--timeout=5s"});
-  const std::vector<std::string>& flags = GetParam().flags;
-  options_.worker_flags.insert(options_.worker_flags.end(), flags.begin(), flags.end());
+  AddFlags({"--steps=3000", "--timeout=5s"});
+  AddFlags(GetParam().flags);
   options_.on_line = [&](absl::string_view process, absl::string_view line, bool is_stderr) {
     if (is_stderr) ADD_FAILURE() << process << ": " << line;
     if (process != "worker 0" || !absl::StartsWith(line, "step 1/")) return;
