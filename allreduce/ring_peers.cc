@@ -54,12 +54,20 @@ class RingPeers::PreviousSink : public FrameSink {
       case State::kGreeted:
         break;
     }
-    if (header.kind() == FrameHeader::GOODBYE) return;
+    if (header.kind() == FrameHeader::GOODBYE) {
+      left_ = true;
+      return;
+    }
     if (header.kind() == FrameHeader::FAILED)
       return peers_->Lost(/*previous=*/true, FailureIn(header));
     const absl::Status status = peers_->options_.on_frame(header, std::move(payload));
     if (!status.ok())
       peers_->options_.on_error(Annotate(absl::StrCat("from ", peers_->PreviousName()), status));
+  }
+
+  // Finished here too, the stream closes, and that is a loss.
+  void OnPeerFinished() override {
+    if (!left_) stream_->Finish();
   }
 
   void OnClosed(absl::Status status) override {
@@ -73,6 +81,7 @@ class RingPeers::PreviousSink : public FrameSink {
   RingPeers* const peers_;
   std::shared_ptr<FrameStream> stream_;
   State state_ = State::kNew;
+  bool left_ = false;  // said so, in good order
 };
 
 // Hears the next rank on one connection: its answer, and the end.

@@ -21,6 +21,10 @@ absl::Status Certain(absl::Status status);
 // How long to wait for a better reason; zero for a status that is certain.
 absl::Duration PatienceWith(const absl::Status& status);
 
+// For what one process sees for itself, which may be sooner than the group knows who is lost: its last
+// sign of life may have come later.
+inline constexpr absl::Duration kUntilTheGroupKnows = absl::Milliseconds(1250);
+
 // The suspicion `why`, of the link between two processes: "link rank 0 - server 1 (host:port): ...".
 // Of the far one alone where its host answers (RESOURCE_EXHAUSTED, links/connect_to_member.h).
 absl::Status CutLink(absl::string_view from, absl::string_view to, const absl::Status& why);

@@ -14,16 +14,13 @@
 namespace gradsync {
 namespace {
 
-// Until the group knows, whose last sign of life from the peer may have come later than our attempt.
-constexpr absl::Duration kPatience = absl::Milliseconds(1250);
-
-// As part of that, for what the host says itself.
+// As part of kUntilTheGroupKnows, for what the host says itself.
 constexpr absl::Duration kProbe = absl::Milliseconds(500);
 
 absl::Status WhyNot(const absl::Status& late, const std::string& address) {
   const MonotonicTime begin = MonotonicTime::Now();
   const bool answers = HostAccepts(address, kProbe);
-  const absl::Duration patience = kPatience - (MonotonicTime::Now() - begin);
+  const absl::Duration patience = kUntilTheGroupKnows - (MonotonicTime::Now() - begin);
   if (!answers) return Suspicion(late, patience);
   return Suspicion(
       absl::ResourceExhaustedError(absl::StrCat("its host answers, it does not: ", late.message())),

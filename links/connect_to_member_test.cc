@@ -12,28 +12,15 @@
 #include "base/suspicion.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "links/failing_link.h"
 
 namespace gradsync {
 namespace {
 
 using ::testing::StartsWith;
 
-// Whose peers never answer.
-class MuteLink : public StreamLink {
- public:
-  absl::StatusOr<std::unique_ptr<StreamListener>> Listen(const std::string&,
-                                                         StreamAcceptor) override {
-    return absl::UnavailableError("nobody listens");
-  }
-  absl::StatusOr<std::shared_ptr<FrameStream>> Connect(const std::string&, int,
-                                                       std::shared_ptr<FrameSink>,
-                                                       Deadline) override {
-    return absl::DeadlineExceededError("no stream");
-  }
-};
-
 absl::Status WhyNoConnection(const std::string& address) {
-  MuteLink link;
+  FailingLink link(absl::DeadlineExceededError("no stream"));
   return ConnectToMember(link, address, 0, nullptr, Deadline::In(absl::Minutes(1)),
                          absl::Milliseconds(1))
       .status();

@@ -65,6 +65,11 @@ class StageLink::Sink : public FrameSink {
     link_->OnTensor(from_, header, payload);
   }
 
+  // Finished here too, the stream closes, and that is a loss.
+  void OnPeerFinished() override {
+    if (!link_->HasLeft(from_)) stream_->Finish();
+  }
+
   void OnClosed(absl::Status status) override {
     const bool accepted = stream_ != nullptr;
     stream_.reset();
@@ -488,6 +493,11 @@ void StageLink::Fail(const absl::Status& status) {
 bool StageLink::Has(Neighbour neighbour) const {
   MutexLock lock(&mutex_);
   return peers_[Index(neighbour)].exists;
+}
+
+bool StageLink::HasLeft(Neighbour neighbour) const {
+  MutexLock lock(&mutex_);
+  return peers_[Index(neighbour)].left;
 }
 
 bool StageLink::SharesMemory(Neighbour neighbour) const {

@@ -116,6 +116,7 @@ class StageLink : public StageChannel {
   static int Index(Neighbour neighbour) { return neighbour == Neighbour::kBefore ? 0 : 1; }
 
   std::string NameOf(Neighbour neighbour) const;
+  bool HasLeft(Neighbour neighbour) const;
   std::string OwnName() const;
   absl::Status OfferMemory();
   void Offer(Neighbour to, proto::StageHello* hello);

@@ -29,7 +29,9 @@
 #include "group/key_value_store.h"
 #include "group/worker_group.h"
 #include "gtest/gtest.h"
+#include "links/failing_link.h"
 #include "links/frame_stream.h"
+#include "links/grpc_stream.h"
 #include "links/in_process_stream.h"
 #include "pipeline/local_stages.h"
 #include "pipeline/stage_channel.h"
@@ -376,20 +378,6 @@ TEST(StageLinkErrorTest, ALostStageIsNamedOnAllOthersNeighboursOrNot) {
   }
 }
 
-// To stages that are there and hang up.
-class ResetLink : public StreamLink {
- public:
-  absl::StatusOr<std::unique_ptr<StreamListener>> Listen(const std::string&,
-                                                         StreamAcceptor) override {
-    return absl::UnavailableError("nobody listens");
-  }
-  absl::StatusOr<std::shared_ptr<FrameStream>> Connect(const std::string&, int,
-                                                       std::shared_ptr<FrameSink>,
-                                                       Deadline) override {
-    return absl::UnavailableError("connection reset by peer");
-  }
-};
-
 TEST(StageLinkErrorTest, AStageThatHangsUpWhileItIsConnectedToIsNamed) {
   WorkerGroup group;
   group.rank = 0;
@@ -400,9 +388,48 @@ TEST(StageLinkErrorTest, AStageThatHangsUpWhileItIsConnectedToIsNamed) {
   group.part = "pipeline";
   group.ranks_of_job = {0, 10};
   ASSERT_TRUE(group.store->Set(group.Key("stage/1/address"), "127.0.0.1:7", Soon()).ok());
-  StageLink link(group, std::make_shared<ResetLink>(), Link::kAuto, std::make_shared<Activity>());
+  const auto resets =
+      std::make_shared<FailingLink>(absl::UnavailableError("connection reset by peer"));
+  StageLink link(group, resets, Link::kAuto, std::make_shared<Activity>());
   EXPECT_THAT(std::string(link.Connect("same", Soon()).message()),
               StartsWith("rank 10 at 127.0.0.1:7: connection reset"));
+}
+
+TEST(StageLinkErrorTest, AStageThatHalfClosesItsStreamWithoutGoodbyeIsLost) {
+  WorkerGroup group;
+  group.rank = 1;
+  group.world_size = 2;
+  group.run_id = "run";
+  group.address = "127.0.0.1";
+  group.store = NewInMemoryStore();
+  group.timeout = absl::Seconds(30);
+  group.part = "pipeline";
+  group.ranks_of_job = {0, 10};
+  for (const auto& over : {NewInProcessLink(), NewGrpcLink()}) {
+    StageLink link(group, over, Link::kGrpc, std::make_shared<Activity>());
+    std::thread before([&] {
+      const auto address = group.store->Get(group.Key("stage/1/address"), Soon());
+      const auto heard = std::make_shared<Stranger>();
+      const auto stream = *over->Connect(*address, 0, heard, Soon());
+      proto::StageHello hello;
+      hello.set_rank(0);
+      hello.set_fingerprint("same");
+      hello.set_address("127.0.0.1:7");
+      const std::string bytes = hello.SerializeAsString();
+      OutgoingFrame frame;
+      frame.header.set_kind(proto::FrameHeader::HELLO);
+      frame.payload = bytes;
+      stream->Send(std::move(frame));
+      stream->Finish();
+      heard->closed.WaitForNotification();
+    });
+    absl::Status failed = link.Connect("same", Soon());
+    if (failed.ok()) {
+      failed = link.Receive(Neighbour::kBefore, {TensorKey::kActivation, 1, 0}, Soon()).status();
+    }
+    EXPECT_THAT(std::string(failed.message()), StartsWith("rank 0 at 127.0.0.1:7 lost: "));
+    before.join();
+  }
 }
 
 TEST(StageLinkErrorTest, StagesThatDifferDoNotConnect) {

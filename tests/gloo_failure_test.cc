@@ -17,6 +17,7 @@
 #include "group/key_value_store.h"
 #include "gtest/gtest.h"
 #include "plan/plan.h"
+#include "tests/forwarding_store.h"
 #include "tests/rank_threads.h"
 
 namespace gradsync {
@@ -35,9 +36,9 @@ Plan SomePlan() {
 // The store of a rank that says where it listens, and then comes no further than to ask for the
 // other's address: as if it were stopped there. That it listens at an address above the other's
 // makes it the one that opens the connection.
-class StuckStore : public KeyValueStore {
+class StuckStore : public ForwardingStore {
  public:
-  explicit StuckStore(std::shared_ptr<KeyValueStore> store) : store_(std::move(store)) {}
+  using ForwardingStore::ForwardingStore;
 
   absl::Status Set(absl::string_view key, absl::string_view value, Deadline deadline) override {
     std::string address(value);
@@ -45,32 +46,12 @@ class StuckStore : public KeyValueStore {
       constexpr size_t kAddress = 4;  // in sockaddr_in
       address.replace(kAddress, 4, "\x7f\xff\xff\xfe");
     }
-    return store_->Set(key, address, deadline);
-  }
-  absl::StatusOr<std::string> SetIfAbsent(absl::string_view key, absl::string_view value,
-                                          Deadline deadline) override {
-    return store_->SetIfAbsent(key, value, deadline);
+    return ForwardingStore::Set(key, address, deadline);
   }
   absl::StatusOr<std::string> Get(absl::string_view key, Deadline deadline) override {
-    if (absl::EndsWith(key, "gloo/0/0")) return store_->Get(absl::StrCat(key, "/never"), deadline);
-    return store_->Get(key, deadline);
+    const bool of_other = absl::EndsWith(key, "gloo/0/0");
+    return ForwardingStore::Get(absl::StrCat(key, of_other ? "/never" : ""), deadline);
   }
-  absl::StatusOr<std::vector<std::string>> AllGather(absl::string_view key, int rank,
-                                                     int world_size, absl::string_view value,
-                                                     Deadline deadline) override {
-    return store_->AllGather(key, rank, world_size, value, deadline);
-  }
-  absl::StatusOr<std::string> Fail(absl::string_view prefix, absl::string_view reason,
-                                   Deadline deadline) override {
-    return store_->Fail(prefix, reason, deadline);
-  }
-  std::unique_ptr<Watcher> Watch(
-      absl::string_view key, std::function<void(absl::StatusOr<std::string>)> callback) override {
-    return store_->Watch(key, std::move(callback));
-  }
-
- private:
-  const std::shared_ptr<KeyValueStore> store_;
 };
 
 // The other rank waited for five times the timeout, whatever the group knew.

@@ -19,6 +19,7 @@
 #include "group/in_memory_store.h"
 #include "group/key_value_store.h"
 #include "gtest/gtest.h"
+#include "tests/forwarding_store.h"
 #include "tests/rank_threads.h"
 #include "tests/run_step.h"
 
@@ -40,33 +41,14 @@ StepOptions Step(int64_t number) {
 }
 
 // A store whose news come late.
-class LateStore : public KeyValueStore {
+class LateStore : public ForwardingStore {
  public:
   LateStore(std::shared_ptr<KeyValueStore> store, const Notification* go)
-      : store_(std::move(store)), go_(go) {}
+      : ForwardingStore(std::move(store)), go_(go) {}
 
-  absl::Status Set(absl::string_view key, absl::string_view value, Deadline deadline) override {
-    return store_->Set(key, value, deadline);
-  }
-  absl::StatusOr<std::string> SetIfAbsent(absl::string_view key, absl::string_view value,
-                                          Deadline deadline) override {
-    return store_->SetIfAbsent(key, value, deadline);
-  }
-  absl::StatusOr<std::string> Get(absl::string_view key, Deadline deadline) override {
-    return store_->Get(key, deadline);
-  }
-  absl::StatusOr<std::vector<std::string>> AllGather(absl::string_view key, int rank,
-                                                     int world_size, absl::string_view value,
-                                                     Deadline deadline) override {
-    return store_->AllGather(key, rank, world_size, value, deadline);
-  }
-  absl::StatusOr<std::string> Fail(absl::string_view prefix, absl::string_view reason,
-                                   Deadline deadline) override {
-    return store_->Fail(prefix, reason, deadline);
-  }
   std::unique_ptr<Watcher> Watch(
       absl::string_view key, std::function<void(absl::StatusOr<std::string>)> callback) override {
-    return store_->Watch(
+    return ForwardingStore::Watch(
         key, [go = go_, callback = std::move(callback)](absl::StatusOr<std::string> value) {
           go->WaitForNotification();
           callback(std::move(value));
@@ -74,7 +56,6 @@ class LateStore : public KeyValueStore {
   }
 
  private:
-  const std::shared_ptr<KeyValueStore> store_;
   const Notification* const go_;
 };
 

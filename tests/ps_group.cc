@@ -5,41 +5,20 @@
 #include "base/credentials.h"
 #include "base/deadline.h"
 #include "group/in_memory_store.h"
+#include "tests/forwarding_store.h"
 
 namespace gradsync {
 
 namespace {
 
 // Takes everything but errors.
-class MuteStore : public KeyValueStore {
+class MuteStore : public ForwardingStore {
  public:
-  explicit MuteStore(std::shared_ptr<KeyValueStore> store) : store_(std::move(store)) {}
+  using ForwardingStore::ForwardingStore;
 
-  absl::Status Set(absl::string_view key, absl::string_view value, Deadline deadline) override {
-    return store_->Set(key, value, deadline);
-  }
-  absl::StatusOr<std::string> SetIfAbsent(absl::string_view key, absl::string_view value,
-                                          Deadline deadline) override {
-    return store_->SetIfAbsent(key, value, deadline);
-  }
-  absl::StatusOr<std::string> Get(absl::string_view key, Deadline deadline) override {
-    return store_->Get(key, deadline);
-  }
-  absl::StatusOr<std::vector<std::string>> AllGather(absl::string_view key, int rank,
-                                                     int world_size, absl::string_view value,
-                                                     Deadline deadline) override {
-    return store_->AllGather(key, rank, world_size, value, deadline);
-  }
   absl::StatusOr<std::string> Fail(absl::string_view, absl::string_view reason, Deadline) override {
     return std::string(reason);
   }
-  std::unique_ptr<Watcher> Watch(
-      absl::string_view key, std::function<void(absl::StatusOr<std::string>)> callback) override {
-    return store_->Watch(key, std::move(callback));
-  }
-
- private:
-  const std::shared_ptr<KeyValueStore> store_;
 };
 
 }  // namespace

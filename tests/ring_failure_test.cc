@@ -8,10 +8,12 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/deadline.h"
 #include "gtest/gtest.h"
+#include "links/failing_link.h"
 #include "links/grpc_stream.h"
 #include "links/in_process_stream.h"
 #include "tests/rank_threads.h"
@@ -180,6 +182,17 @@ TEST(RingFailureTest, ALostStreamFailsEveryRankAndIsNamed) {
   }
 }
 
+TEST(RingFailureTest, ARankThatHalfClosesAStreamWithoutGoodbyeIsLost) {
+  for (const auto& link : {NewInProcessLink(), NewGrpcLink()}) {
+    const std::vector<absl::Status> ends =
+        RunTampered(link, Third([](OutgoingFrame&, FrameStream& stream) { stream.Finish(); }));
+    EXPECT_TRUE(absl::IsUnavailable(ends[2])) << ends[2];
+    for (const absl::Status& end : ends) {
+      EXPECT_TRUE(absl::StrContains(end.message(), "rank 1 at 127.0.0.1:")) << end;
+    }
+  }
+}
+
 TEST(RingFailureTest, DifferentOptionsAreFoundByBind) {
   RingOptions base;
   base.link = NewInProcessLink();
@@ -205,26 +218,6 @@ TEST(RingFailureTest, ARankThatNeverComesIsNamedAtTheDeadline) {
   EXPECT_TRUE(absl::StrContains(bound.message(), "1")) << bound;
 }
 
-// To peers that are there and hang up.
-class ResetLink : public StreamLink {
- public:
-  explicit ResetLink(std::shared_ptr<StreamLink> link) : link_(std::move(link)) {}
-
-  absl::StatusOr<std::unique_ptr<StreamListener>> Listen(const std::string& address,
-                                                         StreamAcceptor acceptor) override {
-    return link_->Listen(address, std::move(acceptor));
-  }
-
-  absl::StatusOr<std::shared_ptr<FrameStream>> Connect(const std::string&, int,
-                                                       std::shared_ptr<FrameSink>,
-                                                       Deadline) override {
-    return absl::UnavailableError("connection reset by peer");
-  }
-
- private:
-  const std::shared_ptr<StreamLink> link_;
-};
-
 // Who ends before it could say so itself, for one.
 TEST(RingFailureTest, ARankThatHangsUpWhileOthersConnectIsNamedByAll) {
   RingOptions base;
@@ -232,7 +225,10 @@ TEST(RingFailureTest, ARankThatHangsUpWhileOthersConnectIsNamedByAll) {
   const RingGroup group(2, base);
   RunRanks(2, [&](int rank) {
     RingOptions options = group.options(rank);
-    if (rank == 0) options.link = std::make_shared<ResetLink>(options.link);
+    if (rank == 0) {
+      options.link = std::make_shared<FailingLink>(
+          absl::UnavailableError("connection reset by peer"), options.link);
+    }
     const std::unique_ptr<GradientSync> sync = *CreateRingGradientSync(options);
     const absl::Status bound = sync->Bind(SomePlan(2), Soon()).status();
     EXPECT_TRUE(absl::StartsWith(bound.message(), "rank 1 at 127.0.0.1:")) << bound;
