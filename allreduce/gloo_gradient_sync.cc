@@ -7,7 +7,6 @@
 #include <exception>
 #include <functional>
 #include <memory>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "allreduce/c10d_store_adapter.h"
+#include "allreduce/interruptible_gloo.h"
 #include "allreduce/work_queue.h"
 #include "base/deadline.h"
 #include "base/kernels.h"
@@ -24,11 +24,6 @@
 #include "base/no_sigpipe.h"
 #include "base/status_macros.h"
 #include "base/suspicion.h"
-#include "c10/util/Exception.h"
-#include "gloo/transport/context.h"
-#include "gloo/transport/device.h"
-#include "gloo/transport/pair.h"
-#include "gloo/transport/unbound_buffer.h"
 #include "group/heartbeat.h"
 #include "plan/codec.h"
 #include "sync/flat_buckets.h"
@@ -58,184 +53,14 @@ absl::Status Guard(absl::string_view what, const std::function<void()>& call) {
   }
 }
 
-// Until the group knows who is lost, which it does later than the end of a connection is seen.
-constexpr absl::Duration kPatience = absl::Milliseconds(1250);
-
-// What a rank sees of a peer: that a connection ended, but not whose, nor why. Others may know.
-absl::Status SeenOfPeers(const WorkerGroup& group, absl::Status status) {
+// Of what waits for peers: it sees that a connection ended, but not whose, nor why. Others may know.
+absl::Status GuardWithPeers(const WorkerGroup& group, absl::string_view what,
+                            const std::function<void()>& call) {
+  const absl::Status status = Guard(what, call);
   if (!absl::IsUnavailable(status)) return status;
   // One that gave up waiting closes all of its connections, before the watchdog has judged.
-  const absl::Duration judged = group.failure_timeout == absl::InfiniteDuration()
-                                    ? absl::ZeroDuration()
-                                    : JudgePatience(group.failure_timeout);
-  return Suspicion(std::move(status), std::max(kPatience, judged));
+  return Suspicion(status, std::max(kUntilTheGroupKnows, JudgePatience(group.failure_timeout)));
 }
-
-class InterruptibleContext;
-
-// Gloo's own buffer, whose waits end with an exception once the context has been interrupted.
-class InterruptibleBuffer : public gloo::transport::UnboundBuffer {
- public:
-  InterruptibleBuffer(std::shared_ptr<InterruptibleContext> context, void* ptr, size_t size);
-  ~InterruptibleBuffer() override;
-
-  bool waitRecv(int* rank, std::chrono::milliseconds timeout) override;
-  bool waitSend(int* rank, std::chrono::milliseconds timeout) override;
-  void abortWaitRecv() override { buffer_->abortWaitRecv(); }
-  void abortWaitSend() override { buffer_->abortWaitSend(); }
-  void send(int to, uint64_t slot, size_t offset, size_t bytes) override {
-    buffer_->send(to, slot, offset, bytes);
-  }
-  void recv(int from, uint64_t slot, size_t offset, size_t bytes) override {
-    buffer_->recv(from, slot, offset, bytes);
-  }
-  void recv(std::vector<int> from, uint64_t slot, size_t offset, size_t bytes) override {
-    buffer_->recv(std::move(from), slot, offset, bytes);
-  }
-
- private:
-  const std::shared_ptr<InterruptibleContext> context_;
-  const std::unique_ptr<gloo::transport::UnboundBuffer> buffer_;
-};
-
-// Gloo's own context, which knows the buffers that may be waited for. Closing its connections alone
-// tells the peers, but ends no wait here.
-class InterruptibleContext : public gloo::transport::Context,
-                             public std::enable_shared_from_this<InterruptibleContext> {
- public:
-  explicit InterruptibleContext(std::shared_ptr<gloo::transport::Context> context)
-      : Context(context->rank, context->size), context_(std::move(context)) {}
-
-  std::unique_ptr<gloo::transport::Pair>& getPair(int rank) override {
-    return context_->getPair(rank);
-  }
-  std::unique_ptr<gloo::transport::Pair>& createPair(int rank) override {
-    context_->setTimeout(getTimeout());  // nobody else hears of it
-    return context_->createPair(rank);
-  }
-  std::unique_ptr<gloo::transport::UnboundBuffer> createUnboundBuffer(void* ptr,
-                                                                      size_t size) override {
-    return std::make_unique<InterruptibleBuffer>(shared_from_this(), ptr, size);
-  }
-
-  // All pairs are made, and connect from here on. An exception after Interrupt(), as the next one.
-  void BeginToConnect() {
-    MutexLock lock(&mutex_);
-    CheckGoesOn();
-    connecting_ = true;
-  }
-  void CheckInterrupted() {
-    MutexLock lock(&mutex_);
-    CheckGoesOn();
-  }
-
-  // Thread-safe. Ends what waits for peers, and the connections. Takes some milliseconds for each,
-  // of which Gloo's thread has to let go.
-  void Interrupt() {
-    {
-      MutexLock lock(&mutex_);
-      interrupted_ = true;
-      for (InterruptibleBuffer* buffer : buffers_) {
-        buffer->abortWaitRecv();
-        buffer->abortWaitSend();
-      }
-      if (!connecting_) return;  // pairs may be being made
-    }
-    for (int rank = 0; rank < size; ++rank) {
-      const auto& pair = context_->getPair(rank);
-      if (pair != nullptr) pair->close();
-    }
-  }
-
-  std::unique_ptr<gloo::transport::UnboundBuffer> NewBuffer(void* ptr, size_t size) {
-    return context_->createUnboundBuffer(ptr, size);
-  }
-  void Add(InterruptibleBuffer* buffer) {
-    MutexLock lock(&mutex_);
-    CheckGoesOn();
-    buffers_.insert(buffer);
-  }
-  void Remove(InterruptibleBuffer* buffer) {
-    MutexLock lock(&mutex_);
-    buffers_.erase(buffer);
-  }
-
- private:
-  void CheckGoesOn() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    TORCH_CHECK(!interrupted_, "interrupted, since the group has failed");
-  }
-
-  const std::shared_ptr<gloo::transport::Context> context_;
-  Mutex mutex_;
-  bool connecting_ ABSL_GUARDED_BY(mutex_) = false;
-  bool interrupted_ ABSL_GUARDED_BY(mutex_) = false;
-  std::set<InterruptibleBuffer*> buffers_ ABSL_GUARDED_BY(mutex_);
-};
-
-InterruptibleBuffer::InterruptibleBuffer(std::shared_ptr<InterruptibleContext> context, void* ptr,
-                                         size_t size)
-    : UnboundBuffer(ptr, size),
-      context_(std::move(context)),
-      buffer_(context_->NewBuffer(ptr, size)) {
-  context_->Add(this);
-}
-
-InterruptibleBuffer::~InterruptibleBuffer() { context_->Remove(this); }
-
-// A wait that was aborted just returns, and Gloo goes on as if it had the data.
-bool InterruptibleBuffer::waitRecv(int* rank, std::chrono::milliseconds timeout) {
-  const bool done = buffer_->waitRecv(rank, timeout);
-  context_->CheckInterrupted();
-  return done;
-}
-
-bool InterruptibleBuffer::waitSend(int* rank, std::chrono::milliseconds timeout) {
-  const bool done = buffer_->waitSend(rank, timeout);
-  context_->CheckInterrupted();
-  return done;
-}
-
-// Gloo's own device, which remembers its context: the process group shows it to nobody, least of all
-// while it connects. Thread-safe.
-class InterruptibleDevice : public gloo::transport::Device {
- public:
-  explicit InterruptibleDevice(std::shared_ptr<gloo::transport::Device> device)
-      : device_(std::move(device)) {}
-
-  std::string str() const override { return device_->str(); }
-  const std::string& getPCIBusID() const override { return device_->getPCIBusID(); }
-  int getInterfaceSpeed() const override { return device_->getInterfaceSpeed(); }
-  bool hasGPUDirect() const override { return device_->hasGPUDirect(); }
-  std::shared_ptr<gloo::transport::Context> createContext(int rank, int size) override {
-    auto context = std::make_shared<InterruptibleContext>(device_->createContext(rank, size));
-    MutexLock lock(&mutex_);
-    context_ = context;
-    if (interrupted_) context->Interrupt();
-    return context;
-  }
-
-  void BeginToConnect() {
-    if (const auto context = Context()) context->BeginToConnect();
-  }
-  void Interrupt() {
-    {
-      MutexLock lock(&mutex_);
-      interrupted_ = true;
-    }
-    if (const auto context = Context()) context->Interrupt();
-  }
-
- private:
-  std::shared_ptr<InterruptibleContext> Context() {
-    MutexLock lock(&mutex_);
-    return context_.lock();
-  }
-
-  const std::shared_ptr<gloo::transport::Device> device_;
-  Mutex mutex_;
-  bool interrupted_ ABSL_GUARDED_BY(mutex_) = false;
-  std::weak_ptr<InterruptibleContext> context_ ABSL_GUARDED_BY(mutex_);
-};
 
 // Gloo waits for the address of a peer when it has made its own end of all pairs.
 class GlooStore : public C10dStoreAdapter {
@@ -321,8 +146,8 @@ absl::Status GlooSync::ConnectGloo(Deadline deadline) {
     if (interrupted_) return absl::CancelledError("the group has failed");
     device_ = device;
   }
-  const absl::Status connected =
-      Guard(absl::StrCat("connecting with Gloo, rank ", rank(), " at ", group.address), [&] {
+  return GuardWithPeers(
+      group, absl::StrCat("connecting with Gloo, rank ", rank(), " at ", group.address), [&] {
         auto options = c10d::ProcessGroupGloo::Options::create(
             std::chrono::milliseconds(absl::ToInt64Milliseconds(group.timeout)));
         options->devices = {device};
@@ -331,7 +156,6 @@ absl::Status GlooSync::ConnectGloo(Deadline deadline) {
             c10::make_intrusive<GlooStore>(group, deadline, device), group.rank, group.world_size,
             std::move(options));
       });
-  return SeenOfPeers(group, connected);
 }
 
 // From any thread, once and for all.
@@ -349,13 +173,13 @@ void GlooSync::Interrupt() {
 absl::Status GlooSync::Allreduce(const StepOptions& step, int bucket) {
   at::Tensor& grad = buckets_[bucket].grad;
   if (process_group_ != nullptr && grad.numel() > 0) {
-    const absl::Status done = Guard(
+    GS_RETURN_IF_ERROR(GuardWithPeers(
+        host().worker(),
         absl::StrCat("allreduce of bucket ", bucket, " of step ", step.step, " at rank ", rank()),
         [&] {
           std::vector<at::Tensor> tensors = {grad};
           process_group_->allreduce(tensors)->wait();
-        });
-    GS_RETURN_IF_ERROR(SeenOfPeers(host().worker(), done));
+        }));
   }
   ScaleTwice(grad.data_ptr<float>(), grad.numel(), 1.0f / static_cast<float>(world_size()),
              static_cast<float>(step.inverse_loss_scale));
@@ -372,11 +196,11 @@ absl::Status GlooSync::Broadcast(int64_t, Deadline deadline) {
 absl::Status GlooSync::BroadcastBuckets() {
   for (GradBucket& bucket : buckets_) {
     if (process_group_ == nullptr || bucket.param.numel() == 0) continue;
-    const absl::Status done = Guard(absl::StrCat("broadcast at rank ", rank()), [&] {
-      std::vector<at::Tensor> tensors = {bucket.param};
-      process_group_->broadcast(tensors)->wait();
-    });
-    GS_RETURN_IF_ERROR(SeenOfPeers(host().worker(), done));
+    GS_RETURN_IF_ERROR(
+        GuardWithPeers(host().worker(), absl::StrCat("broadcast at rank ", rank()), [&] {
+          std::vector<at::Tensor> tensors = {bucket.param};
+          process_group_->broadcast(tensors)->wait();
+        }));
   }
   return absl::OkStatus();
 }

@@ -39,11 +39,11 @@ std::atomic<int64_t> first_interrupt{0};  // nanoseconds of the monotonic clock
 
 void HandleSignal(int signal) {
   interrupt_signal = signal;
-  if (IsInterruptedAgain() || interrupt_count == 0) ++interrupt_count;
+  if (NoteInterrupt() || interrupt_count == 0) ++interrupt_count;
 }
 
 void HandleFirstSignal(int signal) {
-  if (IsInterruptedAgain()) _exit(128 + signal);
+  if (NoteInterrupt()) _exit(128 + signal);
   int none = 0;
   interrupt_signal.compare_exchange_strong(none, signal);
 }
@@ -68,7 +68,7 @@ std::string UserData(const std::string& data) {
   return data;
 }
 
-bool IsInterruptedAgain() {
+bool NoteInterrupt() {
   constexpr int64_t kTogether = 1'000'000'000;
   timespec time = {};
   clock_gettime(CLOCK_MONOTONIC, &time);

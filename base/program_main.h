@@ -25,10 +25,10 @@ std::string UserPath(const std::string& path);
 // are names and stay what they are.
 std::string UserData(const std::string& data);
 
-// To be asked once at each signal that tells this process to end: false for the first, and for those
-// that come within a second of it, since they are the same wish: who ends a whole group of processes
-// tells a launcher, too, which passes it on. May be called from a signal handler; thread-safe.
-bool IsInterruptedAgain();
+// To be called once at each signal that tells this process to end. Returns whether it is another wish
+// than the first: not if it comes within a second, since who ends a whole group of processes tells a
+// launcher, too, which passes it on. May be called from a signal handler; thread-safe.
+bool NoteInterrupt();
 
 // The number of the last signal that one of the next two caught; 0 until then. Thread-safe.
 const std::atomic<int>& InterruptSignal();
@@ -39,9 +39,9 @@ const std::atomic<int>& InterruptCount();
 // From now on SIGINT, SIGTERM and SIGHUP only set InterruptSignal(). Call it once, from main.
 void CatchInterrupts();
 
-// From now on the first SIGINT or SIGTERM only sets InterruptSignal(); another ends the process at
-// once, with the code 128 + its number, if IsInterruptedAgain(). A signal that the process was told to ignore stays ignored.
-// Call it once, from main, and not with CatchInterrupts().
+// From now on the first SIGINT or SIGTERM only sets InterruptSignal(); another wish (NoteInterrupt())
+// ends the process at once, with the code 128 + its number. A signal that the process was told to
+// ignore stays ignored. Call it once, from main, and not with CatchInterrupts().
 void CatchFirstInterrupt();
 
 // The code for the process to end with: `code`, or 1 if that is 0 and stdout did not take all that was

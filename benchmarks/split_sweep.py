@@ -83,10 +83,10 @@ def as_run(args, size, where, schedule, metrics):
     return {"library": "gradsync", "topology": "ring", "update": "worker", "workers": workers, "model": args.model,
             "batch_size": size, "global_batch_size": args.images, "micro_batches": args.images // size,
             "mesh": f"pipeline={workers}", "pipeline_schedule": schedule,
-            "split": "" if where == ALONE else str(args.split), "model_parallel": metrics[0]["model_parallel"], "threads": 1, "steps": len(steps), "step_ms_p50": median,
+            "split": "" if where == ALONE else str(args.split), "model_parallel": metrics[0]["model_parallel"],
+            "threads": 1, "steps": len(steps), "step_ms_p50": median,
             "step_ms_p10": percentile(steps, 0.1), "step_ms_p90": percentile(steps, 0.9),
-            "samples_per_s": 1e3 * args.images / median,
-            "params_sha256": metrics[0]["params_sha256"]}
+            "samples_per_s": 1e3 * args.images / median, "params_sha256": metrics[0]["params_sha256"]}
 
 
 def compute(args, size, where, schedule):
@@ -116,7 +116,7 @@ def compute_all(args, size):
         hashes = {made["params_sha256"] for made in runs}
         if len(hashes) > 1:
             raise Failed(f"batches of {size}: expected equal parameters wherever stages are, found {hashes}")
-        write_json(path, {"command": " ".join(["split_sweep", *sys.argv[1:]]), "runs": runs})
+        write_json(path, {"runs": runs})
     return path
 
 
@@ -135,10 +135,11 @@ def replay_all(args, profiles, bandwidth):
 
 
 def together(args, name, paths):
-    """One record of several, which differ in their lists of runs only."""
+    """One record of several, which differ in their lists of runs and in the command only."""
     records = [read_json(path) for path in paths]
-    whole = {**records[0], **{key: [item for record in records for item in record[key]]
-                              for key in ("runs", "predictions") if key in records[0]}}
+    whole = {**records[0], "command": " ".join(["split_sweep", *sys.argv[1:]]),
+             **{key: [item for record in records for item in record[key]]
+                for key in ("runs", "predictions") if key in records[0]}}
     write_json(os.path.join(args.out, f"{name}.json"), whole)
     return whole
 

@@ -91,7 +91,7 @@ absl::StatusOr<bool> Drain::StopBefore(int64_t step) {
     PatientDeadline patience(Deadline::In(group_.timeout));
     while (!last_step_.has_value() && failed_.ok()) {
       const bool late = changed_.WaitWithDeadline(&mutex_, patience.next_look());
-      if (late && !last_step_.has_value() && failed_.ok() && patience.Passed()) break;
+      if (late && patience.Passed()) break;
     }
     GS_RETURN_IF_ERROR(failed_);
     if (!last_step_.has_value()) {

@@ -76,9 +76,7 @@ absl::StatusOr<std::string> Publish(const WorkerGroup& group, const absl::Status
 
 absl::Duration PatienceFor(const WorkerGroup& group, const absl::Status& status) {
   const absl::Duration patience = PatienceWith(status);
-  if (!WaitedInVain(group, Certain(status)) || group.failure_timeout == absl::InfiniteDuration()) {
-    return patience;
-  }
+  if (!WaitedInVain(group, Certain(status))) return patience;
   return std::max(patience, JudgePatience(group.failure_timeout));
 }
 

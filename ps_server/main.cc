@@ -151,7 +151,7 @@ class SignalWatch {
     int signal = 0;
     sigwait(&signals, &signal);
     if (done_) return;
-    IsInterruptedAgain();  // no: it is the first
+    NoteInterrupt();
     signal_ = signal;
     health_->SetServing(false);
     ParameterServer* const server = server_;
@@ -166,7 +166,7 @@ class SignalWatch {
     }
     do {
       sigwait(&signals, &signal);
-    } while (!done_ && !IsInterruptedAgain());
+    } while (!done_ && !NoteInterrupt());
     if (!done_) _exit(kSignalled + signal);
   }
 

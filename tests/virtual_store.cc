@@ -12,8 +12,8 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
-#include "base/thread.h"
 #include "base/alarm_clock.h"
+#include "base/thread.h"
 #include "group/in_memory_store.h"
 #include "group/store_map.h"
 
