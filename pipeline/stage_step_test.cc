@@ -401,11 +401,11 @@ TEST(StageLinkErrorTest, AStageThatHalfClosesItsStreamWithoutGoodbyeIsLost) {
   group.world_size = 2;
   group.run_id = "run";
   group.address = "127.0.0.1";
-  group.store = NewInMemoryStore();
   group.timeout = absl::Seconds(30);
   group.part = "pipeline";
   group.ranks_of_job = {0, 10};
   for (const auto& over : {NewInProcessLink(), NewGrpcLink()}) {
+    group.store = NewInMemoryStore();
     StageLink link(group, over, Link::kGrpc, std::make_shared<Activity>());
     std::thread before([&] {
       const auto address = group.store->Get(group.Key("stage/1/address"), Soon());
