@@ -65,9 +65,10 @@ class RingPeers::PreviousSink : public FrameSink {
       peers_->options_.on_error(Annotate(absl::StrCat("from ", peers_->PreviousName()), status));
   }
 
-  // Finished here too, the stream closes, and that is a loss.
+  // Said before the stream ends here, where the peer would take that for the loss of this rank.
   void OnPeerFinished() override {
-    if (!left_) stream_->Finish();
+    if (state_ != State::kGreeted || left_) return;
+    peers_->Lost(/*previous=*/true, absl::UnavailableError("without goodbye"));
   }
 
   void OnClosed(absl::Status status) override {

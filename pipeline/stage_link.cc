@@ -65,9 +65,10 @@ class StageLink::Sink : public FrameSink {
     link_->OnTensor(from_, header, payload);
   }
 
-  // Finished here too, the stream closes, and that is a loss.
+  // Said before the stream ends here, where the peer would take that for the loss of this rank.
   void OnPeerFinished() override {
-    if (!link_->HasLeft(from_)) stream_->Finish();
+    if (!greeted_ || link_->HasLeft(from_)) return;
+    link_->Lost(from_, absl::UnavailableError("without goodbye"));
   }
 
   void OnClosed(absl::Status status) override {
