@@ -3,16 +3,15 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
 #include "allreduce/ring_frames.h"
 #include "base/annotate.h"
-#include "base/culprit.h"
 #include "base/job_key.h"
 #include "base/patient_deadline.h"
 #include "base/status_macros.h"
 #include "base/suspicion.h"
 #include "links/connect_to_member.h"
 #include "links/frame_error.h"
+#include "links/lost_stream.h"
 #include "links/make_frame.h"
 #include "links/parse_payload.h"
 #include "plan/ring_schedule.h"
@@ -342,18 +341,9 @@ void RingPeers::Lost(bool previous, const absl::Status& status) {
   {
     MutexLock lock(&mutex_);
     if (closing_) return;
-    const bool tells = !status.ok() && status.code() != absl::StatusCode::kCancelled;
-    lost = absl::Status(tells ? status.code() : absl::StatusCode::kUnavailable,
-                        absl::StrCat("rank ", OfJob(previous ? previous_ : next_), " at ",
-                                     previous ? previous_address_ : next_address_,
-                                     " lost: the stream ", previous ? "from" : "to", " it ended: ",
-                                     status.ok() ? "closed by the peer" : status.message()));
-    // A peer that knows better than that it is gone itself says so.
-    const absl::string_view told = FromCulprit(status.message());
-    if (tells && BeginsWithCulprit(told)) lost = absl::Status(status.code(), told);
-    if (PatienceWith(status) > absl::ZeroDuration()) {
-      lost = CutLink(Rank(options_.group.rank), Rank(previous ? previous_ : next_), status);
-    }
+    lost = LostStream(Rank(options_.group.rank), Rank(previous ? previous_ : next_),
+                      previous ? previous_address_ : next_address_,
+                      previous ? "the stream from it" : "the stream to it", status);
     if (failed_.ok()) failed_ = lost;
     changed_.SignalAll();
   }

@@ -17,6 +17,7 @@
 #include "base/suspicion.h"
 #include "links/connect_to_member.h"
 #include "links/frame_error.h"
+#include "links/lost_stream.h"
 #include "links/make_frame.h"
 #include "links/parse_payload.h"
 
@@ -461,16 +462,8 @@ void StageLink::Lost(Neighbour neighbour, const absl::Status& status) {
     MutexLock lock(&mutex_);
     const Peer& peer = peers_[Index(neighbour)];
     if (closing_ || !failed_.ok() || (status.ok() && peer.left)) return;
-    const bool tells = !status.ok() && status.code() != absl::StatusCode::kCancelled;
-    lost = absl::Status(
-        tells ? status.code() : absl::StatusCode::kUnavailable,
-        absl::StrCat("rank ", peer.rank, " at ", peer.address, " lost: the stream with it ended: ",
-                     status.ok() ? "closed by the peer" : status.message()));
-    const absl::string_view told = FromCulprit(status.message());
-    if (tells && BeginsWithCulprit(told)) lost = absl::Status(status.code(), told);
-    if (PatienceWith(status) > absl::ZeroDuration()) {
-      lost = CutLink(OwnName(), absl::StrCat("rank ", peer.rank), status);
-    }
+    lost = LostStream(OwnName(), absl::StrCat("rank ", peer.rank), peer.address,
+                      "the stream with it", status);
   }
   group_error_->Report(std::move(lost));
 }
