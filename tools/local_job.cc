@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
-#include <cstdio>
 #include <cstring>
 #include <fstream>
 #include <iterator>
@@ -21,6 +20,7 @@
 #include "base/log_line.h"
 #include "base/status_macros.h"
 #include "base/temporary_folder.h"
+#include "base/thread_state.h"
 #include "plan/job_spec.h"
 #include "tools/subprocess.h"
 
@@ -36,22 +36,8 @@ std::string ReadFile(const std::string& path) {
   return std::string(std::istreambuf_iterator<char>(file), {});
 }
 
-struct ProcessState {
-  bool stopped = false;  // by a signal, or its first thread by a debugger
-  bool ending = false;   // its first thread has ended or is about to
-};
-
-// See proc(5); the flags are those of the kernel's include/linux/sched.h.
-ProcessState StateOf(int pid) {
-  constexpr unsigned kEnding = 0x4;
-  const std::string stat = ReadFile(absl::StrCat("/proc/", pid, "/stat"));
-  const size_t name_end = stat.rfind(") ");  // the name may have any characters
-  if (name_end == stat.npos) return {};
-  char state = '\0';
-  unsigned flags = 0;
-  std::sscanf(stat.c_str() + name_end + 2, "%c %*d %*d %*d %*d %*d %u", &state, &flags);
-  return {state == 'T' || state == 't', (flags & kEnding) != 0};
-}
+// Of its first thread.
+ThreadState StateOf(int pid) { return ReadThreadState(absl::StrCat("/proc/", pid)); }
 
 class LocalJob {
  public:
@@ -164,7 +150,8 @@ class LocalJob {
     while (!failed()) {
       const std::string address = ReadFile(member.port_file);
       if (!address.empty()) return std::string(absl::StripAsciiWhitespace(address));
-      if (!member.running()) {
+      // One that failed is judged with the others.
+      if (!member.running() && member.process->exit_status()->ok()) {
         Fail(absl::StrCat(Describe(member), ": ended before it said where it listens"),
              member.last_error, 1);
       } else if (deadline.passed()) {

@@ -4,8 +4,9 @@
 // Behaviours: exit:N, late:N (exits half a second later), fail:N (says on stderr that it lost
 // somebody, then exits), report:N (the same as JSON), signal:N (raises it), drain:N (hangs; on
 // SIGTERM says that it has no checkpoint, unless N is 143, and exits), hang, headless (hangs without
-// its first thread), stubborn (hangs and ignores SIGTERM), lines:N (prints N lines, the odd ones on stderr, then exits), silent (never writes
-// --port_file), tell:NAME (prints that variable of its environment, then exits).
+// its first thread), stubborn (hangs and ignores SIGTERM), lines:N (prints N lines, the odd ones on
+// stderr, then exits), silent (never writes --port_file), tell:NAME (prints that variable of its
+// environment, then exits).
 
 #include <pthread.h>
 #include <unistd.h>
