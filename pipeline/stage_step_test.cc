@@ -33,6 +33,7 @@
 #include "links/frame_stream.h"
 #include "links/grpc_stream.h"
 #include "links/in_process_stream.h"
+#include "links/make_frame.h"
 #include "pipeline/local_stages.h"
 #include "pipeline/stage_channel.h"
 #include "pipeline/stage_link.h"
@@ -55,6 +56,20 @@ constexpr int64_t kWidth = 6;
 
 Deadline Soon() { return Deadline::In(absl::Seconds(30)); }
 
+// Of one stage of several, whose ranks of the job are 0, 10, 20 and so on.
+WorkerGroup GroupOf(int stage, int stages, std::shared_ptr<KeyValueStore> store) {
+  WorkerGroup group;
+  group.rank = stage;
+  group.world_size = stages;
+  group.run_id = "run";
+  group.store = std::move(store);
+  group.address = "127.0.0.1";
+  group.timeout = absl::Seconds(30);
+  group.part = "pipeline";
+  for (int s = 0; s < stages; ++s) group.ranks_of_job.push_back(10 * s);
+  return group;
+}
+
 // The links of all stages, each connected by a thread.
 class Stages {
  public:
@@ -69,19 +84,10 @@ class Stages {
     unkind.max_delay = absl::Milliseconds(1);
     link_ = NewInProcessLink(unkind);
     for (int stage = 0; stage < count; ++stage) {
-      WorkerGroup group;
-      group.rank = stage;
-      group.world_size = count;
-      group.run_id = "run";
-      group.store = store_;
-      group.address = "127.0.0.1";
-      group.timeout = absl::Seconds(30);
-      group.part = "pipeline";
-      for (int s = 0; s < count; ++s) group.ranks_of_job.push_back(10 * s);
-      group_ = group;
+      group_ = GroupOf(stage, count, store_);
       activities_.push_back(std::make_shared<Activity>());
       links_.push_back(
-          std::make_unique<StageLink>(group, link_, tensors[stage], activities_.back()));
+          std::make_unique<StageLink>(group_, link_, tensors[stage], activities_.back()));
     }
     statuses_.resize(count);
     OnAll([&](int s) {
@@ -302,6 +308,12 @@ TEST(StageLinkMemoryTest, WhereItMustBeSharedAndIsNotTheJobEnds) {
   EXPECT_FALSE(either[1].SharesMemory(Neighbour::kBefore));
 }
 
+OutgoingFrame HelloFrame(const proto::StageHello& hello) {
+  OutgoingFrame frame = FrameOf(proto::FrameHeader::HELLO);
+  SetPayload(hello.SerializeAsString(), &frame);
+  return frame;
+}
+
 // Hears nothing that it keeps.
 class Stranger : public FrameSink {
  public:
@@ -325,12 +337,8 @@ TEST(StageLinkMemoryTest, ASecondStageBeforeIsRefusedAndNothingOfTheFirstIsLost)
   hello.mutable_memory()->set_host(ReadHostIdentity()->Key());
   hello.mutable_memory()->set_process(getpid());
   *hello.mutable_memory()->mutable_ring() = ring->Begin();
-  const std::string bytes = hello.SerializeAsString();
   const auto stream = *links.link().Connect(links.AddressOf(1), 1, stranger, Soon());
-  OutgoingFrame frame;
-  frame.header.set_kind(proto::FrameHeader::HELLO);
-  frame.payload = bytes;
-  stream->Send(std::move(frame));
+  stream->Send(HelloFrame(hello));
   stranger->closed.WaitForNotification();
   EXPECT_THAT(std::string(stranger->status_.message()), HasSubstr("there is a stream already"));
   const TensorKey key = {TensorKey::kActivation, 1, 0};
@@ -379,14 +387,7 @@ TEST(StageLinkErrorTest, ALostStageIsNamedOnAllOthersNeighboursOrNot) {
 }
 
 TEST(StageLinkErrorTest, AStageThatHangsUpWhileItIsConnectedToIsNamed) {
-  WorkerGroup group;
-  group.rank = 0;
-  group.world_size = 2;
-  group.run_id = "run";
-  group.store = NewInMemoryStore();
-  group.timeout = absl::Seconds(30);
-  group.part = "pipeline";
-  group.ranks_of_job = {0, 10};
+  const WorkerGroup group = GroupOf(0, 2, NewInMemoryStore());
   ASSERT_TRUE(group.store->Set(group.Key("stage/1/address"), "127.0.0.1:7", Soon()).ok());
   const auto resets =
       std::make_shared<FailingLink>(absl::UnavailableError("connection reset by peer"));
@@ -396,16 +397,8 @@ TEST(StageLinkErrorTest, AStageThatHangsUpWhileItIsConnectedToIsNamed) {
 }
 
 TEST(StageLinkErrorTest, AStageThatHalfClosesItsStreamWithoutGoodbyeIsLost) {
-  WorkerGroup group;
-  group.rank = 1;
-  group.world_size = 2;
-  group.run_id = "run";
-  group.address = "127.0.0.1";
-  group.timeout = absl::Seconds(30);
-  group.part = "pipeline";
-  group.ranks_of_job = {0, 10};
   for (const auto& over : {NewInProcessLink(), NewGrpcLink()}) {
-    group.store = NewInMemoryStore();
+    const WorkerGroup group = GroupOf(1, 2, NewInMemoryStore());
     StageLink link(group, over, Link::kGrpc, std::make_shared<Activity>());
     std::thread before([&] {
       const auto address = group.store->Get(group.Key("stage/1/address"), Soon());
@@ -415,11 +408,7 @@ TEST(StageLinkErrorTest, AStageThatHalfClosesItsStreamWithoutGoodbyeIsLost) {
       hello.set_rank(0);
       hello.set_fingerprint("same");
       hello.set_address("127.0.0.1:7");
-      const std::string bytes = hello.SerializeAsString();
-      OutgoingFrame frame;
-      frame.header.set_kind(proto::FrameHeader::HELLO);
-      frame.payload = bytes;
-      stream->Send(std::move(frame));
+      stream->Send(HelloFrame(hello));
       stream->Finish();
       heard->closed.WaitForNotification();
     });

@@ -144,7 +144,6 @@ absl::StatusOr<TrainingResult> ResultOf(const TrainerOptions& options) {
   return (*trainer)->Run([](const StepReport&) {});
 }
 
-// Training went on to its last step, and ended well, with losses and parameters that were NaN.
 // So a rank whose output nobody reads for a while does not count as stuck.
 TEST(TrainerTest, WhoReportsAStepIsNotAtWork) {
   TrainerOptions options = Options();
@@ -162,6 +161,7 @@ TEST(TrainerTest, WhoReportsAStepIsNotAtWork) {
   EXPECT_EQ(reports, 8);
 }
 
+// Training went on to its last step, and ended well, with losses and parameters that were NaN.
 TEST(TrainerTest, ALossThatIsNotFiniteEndsTrainingAlsoOnADevice) {
   for (const bool on_device : {false, true}) {
     TrainerOptions options = Options();
