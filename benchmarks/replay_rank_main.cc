@@ -26,6 +26,7 @@
 #include "join/backend_record.h"
 #include "join/join.h"
 #include "pipeline/pipeline_place.h"
+#include "pipeline/slice_place.h"
 #include "plan/codec.h"
 #include "plan/pipeline_schedule.h"
 #include "plan/plan.h"
@@ -55,7 +56,25 @@ absl::StatusOr<Place> PlaceOf(const proto::RankSpec::Replay& spec, int rank, int
   return place;
 }
 
-// The hash is that of all stages' results, the same on all ranks.
+// Of what the ranks have that replay this rank's replica of the model, by stage or slice.
+absl::StatusOr<std::vector<std::string>> HashesOfReplica(const Place& place, const std::string& own,
+                                                         int rank, const Member& member,
+                                                         absl::Duration timeout) {
+  if (member.pipeline() != nullptr) {
+    return member.pipeline()->stages->AllGather(own, Deadline::In(timeout));
+  }
+  GS_ASSIGN_OR_RETURN(const std::vector<std::string> all,
+                      member.side_channel().AllGather(own, Deadline::In(timeout)));
+  const int replica = place.mesh.Coordinate(rank, place.mesh.samples());
+  std::vector<std::string> hashes(place.mesh.size(MeshDimension::kTensor));
+  for (int other = 0; other < static_cast<int>(all.size()); ++other) {
+    if (place.mesh.Coordinate(other, place.mesh.samples()) != replica) continue;
+    hashes[place.mesh.Coordinate(other, MeshDimension::kTensor)] = all[other];
+  }
+  return hashes;
+}
+
+// The hash is that of all stages' or slices' results, the same on all ranks.
 absl::Status RecordPlace(const Place& place, const ReplayOptions& options, const Member& member,
                          proto::WorkerMetrics* metrics) {
   metrics->set_mesh(place.mesh.ToString());
@@ -65,10 +84,13 @@ absl::Status RecordPlace(const Place& place, const ReplayOptions& options, const
   metrics->set_stage(place.stage);
   metrics->set_batch_size(static_cast<int32_t>(place.batches.each));
   metrics->set_accumulate(static_cast<int32_t>(place.batches.count));
-  if (member.pipeline() == nullptr) return absl::OkStatus();
-  GS_ASSIGN_OR_RETURN(const std::vector<std::string> hashes,
-                      member.pipeline()->stages->AllGather(metrics->params_sha256(),
-                                                           Deadline::In(options.timeout)));
+  if (member.slice() != nullptr) {
+    metrics->set_slice(place.mesh.Coordinate(options.rank, MeshDimension::kTensor));
+  }
+  if (member.pipeline() == nullptr && member.slice() == nullptr) return absl::OkStatus();
+  GS_ASSIGN_OR_RETURN(
+      const std::vector<std::string> hashes,
+      HashesOfReplica(place, metrics->params_sha256(), options.rank, member, options.timeout));
   metrics->set_params_sha256(Sha256Hex(absl::StrJoin(hashes, "")));
   return absl::OkStatus();
 }
@@ -98,10 +120,16 @@ absl::Status RunRank() {
   MonotonicReplayClock clock;
   std::unique_ptr<StageReplay> stage;
   if (staged) {
-    const PipelinePlace* const pipeline = member->pipeline();
-    stage = std::make_unique<StageReplay>(
-        place.recorded, place.schedule, place.batches.count, place.stage, place.stages,
-        pipeline == nullptr ? nullptr : pipeline->link, &clock, options.timeout);
+    ReplayedStage replayed;
+    replayed.recorded = place.recorded;
+    replayed.schedule = place.schedule;
+    replayed.micro_batches = place.batches.count;
+    replayed.stage = place.stage;
+    replayed.stages = place.stages;
+    if (member->pipeline() != nullptr) replayed.link = member->pipeline()->link;
+    if (member->slice() != nullptr) replayed.slices = member->slice()->link;
+    replayed.timeout = options.timeout;
+    stage = std::make_unique<StageReplay>(std::move(replayed), &clock);
     options.stage = stage.get();
   }
   absl::StatusOr<proto::WorkerMetrics> metrics =

@@ -125,13 +125,13 @@ ABSL_FLAG(std::vector<std::string>, compute_scale, gradsync::ReplaySweepOptions(
 ABSL_FLAG(int64_t, global_batch_size, 0,
           "with --replay: samples of all workers per step (strong scaling); n workers replay the "
           "profile whose batch is the n-th part; 0: each profile, with any number of workers");
-ABSL_FLAG(
-    std::string, mesh, gradsync::MeshFlags().meshes,
-    "replay the model in stages: meshes such as data=2,pipeline=2, several with semicolons, or "
-    "auto, all of --workers; each micro-batch takes the profile whose batch is nearest; with "
-    "--record tensor=N, to record one of N slices");
+ABSL_FLAG(std::string, mesh, gradsync::MeshFlags().meshes,
+          "replay the model in stages or slices: meshes such as data=2,pipeline=2, several with "
+          "semicolons, or "
+          "auto, all of --workers; each micro-batch takes the profile whose batch is nearest; with "
+          "--record tensor=N, to record one of N slices");
 ABSL_FLAG(bool, sequence_parallel, false,
-          "with --record of a slice: what passes between layers is cut along the sequence");
+          "with slices: what passes between layers is cut along the sequence");
 ABSL_FLAG(std::vector<std::string>, pipeline_schedule, gradsync::MeshFlags().schedules,
           "with --mesh: some of naive, gpipe, 1f1b");
 ABSL_FLAG(std::vector<std::string>, micro_batches, gradsync::MeshFlags().micro_batches,
@@ -279,6 +279,7 @@ MeshFlags MeshesFromFlags() {
   flags.schedules = absl::GetFlag(FLAGS_pipeline_schedule);
   flags.micro_batches = absl::GetFlag(FLAGS_micro_batches);
   flags.splits = absl::GetFlag(FLAGS_split);
+  flags.split_sequence = absl::GetFlag(FLAGS_sequence_parallel);
   return flags;
 }
 
@@ -286,13 +287,13 @@ absl::StatusOr<Sweep> PrepareSweep(const char* argv0) {
   Sweep sweep;
   if (absl::GetFlag(FLAGS_mesh).empty()) {
     GS_RETURN_IF_ERROR(CheckNoMesh(MeshesFromFlags()));
+    if (absl::GetFlag(FLAGS_sequence_parallel)) {
+      return FlagError("sequence_parallel", "false without slices (--mesh=tensor=N)", "true");
+    }
     GS_ASSIGN_OR_RETURN(sweep.cases, ListReplayCases(SweepFromFlags()));
   } else {
     GS_ASSIGN_OR_RETURN(sweep.meshes, ListMeshCases(SweepFromFlags(), MeshesFromFlags()));
     for (const MeshCase& mesh : sweep.meshes) sweep.cases.push_back(mesh.replay);
-  }
-  if (absl::GetFlag(FLAGS_sequence_parallel)) {
-    return FlagError("sequence_parallel", "false with --replay, which has no slices", "true");
   }
   GS_ASSIGN_OR_RETURN(sweep.programs.rank_binary, FindRunfile(argv0, "benchmarks/replay_rank"));
   sweep.programs.server_binary = UserPath(absl::GetFlag(FLAGS_server_binary));

@@ -11,6 +11,7 @@
 #include "benchmarks/records/proto_json.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "plan/slice_traffic.h"
 #include "proto/run_record.pb.h"
 #include "tools/network_lab.h"
 #include "tools/test_program.h"
@@ -169,6 +170,58 @@ TEST(TrainBenchTest, StagesAreReplayedWithRealTensorsAndExchanges) {
     EXPECT_EQ(run.wire_tx_bytes_max_node(), passed);
     EXPECT_EQ(run.wire_rx_bytes_max_node(), passed);
   }
+}
+
+std::string RecordedSlice(const std::vector<std::string>& flags) {
+  const std::string path = testing::TempDir() + "/slice.json";
+  std::vector<std::string> all = {"--record=" + path, "--model=gpt",     "--gpt_layers=2",
+                                  "--gpt_width=16",   "--gpt_heads=2",   "--gpt_context=8",
+                                  "--batch_size=4",   "--mesh=tensor=2", "--steps=4",
+                                  "--warmup_steps=1"};
+  all.insert(all.end(), flags.begin(), flags.end());
+  const Outcome outcome = RunBench(all);
+  EXPECT_EQ(outcome.exit_code, 0) << absl::StrJoin(outcome.errors, "\n");
+  return path;
+}
+
+TEST(TrainBenchTest, SlicesAreReplayedWithRealTensorsAndExchanges) {
+  for (bool split_sequence : {false, true}) {
+    const std::string split = split_sequence ? "--sequence_parallel" : "--nosequence_parallel";
+    const std::string json = testing::TempDir() + "/slices.json";
+    const Outcome outcome = RunBench(
+        {"--replay=" + RecordedSlice({split}), "--mesh=tensor=2;data=2,tensor=2", split,
+         "--topology=ring,ps", "--servers=2", "--micro_batches=2", "--steps=4", "--json=" + json});
+    EXPECT_EQ(outcome.exit_code, 0) << absl::StrJoin(outcome.errors, "\n");
+    const SlicedGpt gpt = {2, split_sequence, /*layers=*/2, /*width=*/16, /*context=*/8};
+    const auto passed = static_cast<double>(2 * SliceTxBytes(gpt, 4, /*recomputes=*/false, 0));
+    proto::RunRecords records;
+    ASSERT_EQ(ReadJson(json, &records), absl::OkStatus());
+    ASSERT_EQ(records.runs_size(), 1 + 2);
+    for (const proto::Run& run : records.runs()) {
+      SCOPED_TRACE(run.DebugString());
+      EXPECT_EQ(run.wrong(), 0);
+      EXPECT_GT(run.step_ms_p50(), 0);
+      if (run.workers() == 4) continue;
+      EXPECT_EQ(run.wire_tx_bytes_max_node(), passed);
+    }
+  }
+}
+
+TEST(TrainBenchTest, SlicesOnAnEmulatedNetworkArePredictedToTheByte) {
+  const absl::Status possible = NetworkLab::Create(NetworkLabOptions()).status();
+  if (absl::IsPermissionDenied(possible) || absl::IsNotFound(possible)) GTEST_SKIP() << possible;
+  const std::string json = testing::TempDir() + "/slices_on_hosts.json";
+  const Outcome outcome =
+      RunBench({"--replay=" + RecordedSlice({}), "--mesh=data=2,tensor=2", "--topology=ring",
+                "--micro_batches=1", "--bandwidth=200mbit", "--steps=4", "--json=" + json});
+  EXPECT_EQ(outcome.exit_code, 0) << absl::StrJoin(outcome.errors, "\n");
+  proto::RunRecords records;
+  ASSERT_EQ(ReadJson(json, &records), absl::OkStatus());
+  ASSERT_EQ(records.runs_size(), 1);
+  ASSERT_EQ(records.predictions_size(), 1);
+  EXPECT_EQ(records.predictions(0).wire_tx_bytes_max_node(),
+            records.runs(0).wire_tx_bytes_max_node());
+  EXPECT_GT(records.predictions(0).step_ms_p50(), 0);
 }
 
 TEST(TrainBenchTest, StagesOnAnEmulatedNetworkArePredictedToTheByte) {

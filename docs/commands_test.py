@@ -84,7 +84,8 @@ SMALL_WITH = {
 
 # compare with --bandwidth: one network, fast enough for a step to take no time.
 COMPARE_ON_NETWORK = ("--bandwidth=400mbit",)
-TRAIN_BENCH_ON_NETWORK = ("--bandwidth=4gbit", "--replay=benchmarks/profiles/resnet18.json")
+FAST_NETWORK = ("--bandwidth=4gbit",)
+TRAIN_BENCH_ON_NETWORK = (*FAST_NETWORK, "--replay=benchmarks/profiles/resnet18.json")
 
 # Scripts of the repository, and why they do not run here. Flags must be in what --help prints.
 SCRIPTS = {
@@ -300,7 +301,9 @@ class Runner:
             # So small it is no measurement: what later commands read is not to be replaced by it.
             more = ("--json=small.json",) if any(word.startswith("--json") for word in arguments) else ()
         elif target == "//benchmarks:train_bench":
-            more = TRAIN_BENCH_ON_NETWORK if on_network else ()
+            # Slices have profiles of their own, which a command before this one has recorded.
+            sliced = any(word.startswith("--mesh=") and "tensor=" in word for word in arguments)
+            more = () if not on_network else FAST_NETWORK if sliced else TRAIN_BENCH_ON_NETWORK
         else:
             return program.small
         # The slow worker must be one of those that are left.

@@ -42,8 +42,9 @@ int64_t StepSamples(const PredictedMesh& mesh, const proto::StepProfile& profile
 }
 
 // The measurement that `mesh` predicts, with what `common` and its spec say.
-absl::StatusOr<MeshCase> CaseOf(const ReplayCase& common, const PredictedMesh& mesh,
-                                bool on_network) {
+absl::StatusOr<MeshCase> CaseOf(const ReplayCase& common,
+                                const std::vector<proto::StepProfile>& recorded,
+                                const PredictedMesh& mesh, bool on_network) {
   MeshCase made;
   made.predicted = mesh;
   made.replay = common;
@@ -56,12 +57,16 @@ absl::StatusOr<MeshCase> CaseOf(const ReplayCase& common, const PredictedMesh& m
   if (!on_network) replay.job.bandwidth.clear();
   replay.global_batch_size = mesh.global_batch_size;
   proto::RankSpec::Replay& spec = replay.spec;
+  const int slices = mesh.mesh.size(MeshDimension::kTensor);
+  GS_ASSIGN_OR_RETURN(const std::vector<proto::StepProfile> profiles,
+                      ProfilesOfSlices(recorded, slices, mesh.split_sequence));
+  *spec.mutable_profile() = profiles[0];
+  for (size_t i = 1; i < profiles.size(); ++i) *spec.add_other_profiles() = profiles[i];
   spec.set_mesh(mesh.mesh.ToString());
   spec.set_pipeline_schedule(std::string(PipelineScheduleName(mesh.schedule)));
   spec.set_micro_batches(mesh.micro_batches);
   spec.set_step_samples(StepSamples(mesh, spec.profile()));
   GS_ASSIGN_OR_RETURN(const MicroBatches batches, BatchesOfSpec(spec));
-  const std::vector<proto::StepProfile> profiles = ProfilesOfSpec(spec);
   GS_ASSIGN_OR_RETURN(const StageSplit split,
                       SplitOf(ProfileNear(profiles, batches.each), mesh.split,
                               mesh.mesh.size(MeshDimension::kPipeline)));
@@ -74,6 +79,7 @@ absl::StatusOr<MeshCase> CaseOf(const ReplayCase& common, const PredictedMesh& m
     replay.one_worker_us += whole * (stage.each.forward_us + stage.each.backward_us) +
                             stage.last.forward_us + stage.last.backward_us + stage.update_us;
   }
+  replay.one_worker_us *= slices;  // all of which are as the one that was recorded
   return made;
 }
 
@@ -90,11 +96,8 @@ absl::StatusOr<std::vector<MeshCase>> ListMeshCases(const ReplaySweepOptions& op
   for (const std::string& path : options.profiles) {
     GS_ASSIGN_OR_RETURN(profiles.emplace_back(), ReadStepProfile(path));
     GS_RETURN_IF_ERROR(CheckHasBlocks(profiles.back()));
-    GS_RETURN_IF_ERROR(CheckWhole(profiles.back()));
   }
   common.profile_name = profiles[0].model();
-  *common.spec.mutable_profile() = profiles[0];
-  for (size_t i = 1; i < profiles.size(); ++i) *common.spec.add_other_profiles() = profiles[i];
   PredictOptions predict = PredictOptionsOf(options);
   std::vector<MeshCase> cases;
   for (const std::string& scale : options.compute_scales) {
@@ -111,9 +114,13 @@ absl::StatusOr<std::vector<MeshCase>> ListMeshCases(const ReplaySweepOptions& op
         common.spec.set_first_bucket_bytes(
             std::min(mesh.job.first_bucket_bytes, mesh.job.bucket_bytes));
         GS_ASSIGN_OR_RETURN(cases.emplace_back(),
-                            CaseOf(common, mesh, !options.bandwidths.empty()));
+                            CaseOf(common, profiles, mesh, !options.bandwidths.empty()));
       }
     }
+  }
+  const auto has_slices = [](const MeshCase& mesh) { return mesh.predicted.mesh.has_slices(); };
+  if (flags.split_sequence && std::none_of(cases.begin(), cases.end(), has_slices)) {
+    return FlagError("sequence_parallel", "false without slices (--mesh=tensor=N)", "true");
   }
   std::stable_sort(cases.begin(), cases.end(), [&options](const auto& a, const auto& b) {
     const auto& all = options.bandwidths;

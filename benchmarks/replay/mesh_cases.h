@@ -22,7 +22,8 @@ struct MeshCase {
   PredictedMesh predicted;
 };
 
-// Reads the profiles, of one model, which each micro-batch takes the nearest of, and lists what
+// Reads the profiles, of one model, which each micro-batch takes the nearest of, those of slices for
+// meshes that have so many, and lists what
 // ListMeshPredictions() makes of the flags, with all of --compute_scale and --bucket_bytes. Over
 // gRPC; without bandwidths on this host alone. Errors: INVALID_ARGUMENT naming the flag or the
 // file; those of ListMeshPredictions().

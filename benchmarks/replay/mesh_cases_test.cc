@@ -80,6 +80,53 @@ TEST(MeshCasesTest, AGlobalBatchTakesTheProfileNearestToEachMicroBatch) {
   EXPECT_EQ((*stages)[0].each.forward_us, 1000);
 }
 
+// One layer, of a width of 8 and 4 tokens: slice 0 of two takes 1 ms forward and 2 ms backward in
+// each of three blocks.
+std::string WriteSlice(const std::string& name, bool split_sequence) {
+  const std::string path = testing::TempDir() + "/" + name;
+  std::string blocks;
+  for (const char* block : {"a", "b", "c"}) {
+    blocks += std::string(blocks.empty() ? "" : ", ") + R"({"name": ")" + block +
+              R"(", "forward_us": 1000, "backward_us": 2000, "tensors": [")" + block + "\"]}";
+  }
+  const std::string json = R"({"model": "two", "forward_us": 3000, "backward_us": 6000,
+    "batch_size": 8, "slices": 2, "split_sequence": )" +
+                           std::string(split_sequence ? "true" : "false") +
+                           R"(, "gpt": {"layers": 1, "width": 8, "context": 4},
+    "tensors": [{"name": "c", "numel": 16, "ready_us": 5000},
+                {"name": "b", "numel": 16, "ready_us": 7000},
+                {"name": "a", "numel": 16, "ready_us": 9000}], "blocks": [)" +
+                           blocks + "]}";
+  EXPECT_TRUE(WriteFileAtomically(path, json).ok());
+  return path;
+}
+
+TEST(MeshCasesTest, SlicesReplayWhatWasRecordedOfOne) {
+  ReplaySweepOptions options = Ring(
+      {Write("whole.json", 8), WriteSlice("slice.json", false), WriteSlice("sequence.json", true)});
+  options.bandwidths = {"1gbit"};
+  MeshFlags flags = Flags("tensor=2;data=2");
+  flags.micro_batches = {"2"};
+  const auto cases = ListMeshCases(options, flags);
+  ASSERT_TRUE(cases.ok()) << cases.status();
+  ASSERT_EQ(cases->size(), 2);
+  const MeshCase& slices = (*cases)[0];
+  EXPECT_EQ(slices.replay.spec.profile().slices(), 2);
+  EXPECT_FALSE(slices.replay.spec.profile().split_sequence());
+  EXPECT_EQ(slices.replay.spec.other_profiles_size(), 0);
+  EXPECT_EQ(slices.replay.one_worker_us, 2 * 2 * 9000);
+  EXPECT_EQ((*cases)[1].replay.spec.profile().slices(), 0);
+  const auto stages = StagesOfSpec(slices.replay.spec, slices.predicted.mesh);
+  ASSERT_TRUE(stages.ok()) << stages.status();
+  EXPECT_EQ(stages->size(), 1);
+  EXPECT_EQ((*stages)[0].each.forward_meetings.size(), 1 + 2 + 2);
+  const auto predicted = PredictMeshCase(slices, LinkConstants());
+  ASSERT_TRUE(predicted.ok()) << predicted.status();
+  EXPECT_GT((*predicted)->step_ms_p50(), 2 * 9);
+  flags.split_sequence = true;
+  EXPECT_TRUE(ListMeshCases(options, flags)->front().replay.spec.profile().split_sequence());
+}
+
 TEST(MeshCasesTest, MistakesAreNamed) {
   const std::string old = Write("old.json", 8, "");
   EXPECT_THAT(std::string(ListMeshCases(Ring({old}), Flags("pipeline=2")).status().message()),
@@ -96,6 +143,12 @@ TEST(MeshCasesTest, MistakesAreNamed) {
   EXPECT_THAT(std::string(ListMeshCases(scale, Flags("pipeline=2")).status().message()),
               HasSubstr("--compute_scale"));
   EXPECT_FALSE(ListMeshCases(Ring({"/nowhere.json"}), Flags("pipeline=2")).ok());
+  EXPECT_THAT(std::string(ListMeshCases(Ring({good}), Flags("tensor=2")).status().message()),
+              HasSubstr("--profile: expected one recorded with --mesh=tensor=2"));
+  MeshFlags sequence = Flags("data=2");
+  sequence.split_sequence = true;
+  EXPECT_THAT(std::string(ListMeshCases(Ring({good}), sequence).status().message()),
+              HasSubstr("--sequence_parallel: expected false without slices"));
 }
 
 }  // namespace

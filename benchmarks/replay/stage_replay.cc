@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "ATen/ops/zeros.h"
-#include "base/deadline.h"
 #include "base/status_macros.h"
 #include "pipeline/tensor_frames.h"
 
@@ -20,34 +19,57 @@ at::Tensor Floats(int64_t bytes) { return at::zeros({(bytes + 3) / 4}, at::kFloa
 
 }  // namespace
 
-StageReplay::StageReplay(RecordedStage recorded, PipelineSchedule schedule, int64_t micro_batches,
-                         int stage, int stages, StageLink* link, ReplayClock* clock,
-                         absl::Duration timeout)
-    : recorded_(std::move(recorded)),
-      actions_(ActionsOf(schedule, stages, stage, micro_batches)),
-      micro_batches_(micro_batches),
-      stage_(stage),
-      stages_(stages),
-      link_(link),
+StageReplay::StageReplay(ReplayedStage stage, ReplayClock* clock)
+    : stage_(std::move(stage)),
+      actions_(ActionsOf(stage_.schedule, stage_.stages, stage_.stage, stage_.micro_batches)),
       clock_(*clock),
-      timeout_(timeout),
-      output_(Floats(recorded_.each.output_bytes)),
-      last_output_(Floats(recorded_.last.output_bytes)),
-      gradient_(Floats(recorded_.each.input_bytes)),
-      last_gradient_(Floats(recorded_.last.input_bytes)) {}
+      output_(Floats(stage_.recorded.each.output_bytes)),
+      last_output_(Floats(stage_.recorded.last.output_bytes)),
+      gradient_(Floats(stage_.recorded.each.input_bytes)),
+      last_gradient_(Floats(stage_.recorded.last.input_bytes)) {
+  if (!is_slice()) return;
+  for (const RecordedPass* pass : {&stage_.recorded.each, &stage_.recorded.last}) {
+    MakeTensors(pass->forward_meetings);
+    MakeTensors(pass->backward_meetings);
+  }
+}
+
+void StageReplay::MakeTensors(const std::vector<RecordedMeeting>& meetings) {
+  const int64_t slices = stage_.slices->slices();
+  for (const RecordedMeeting& at : meetings) {
+    const SliceMeeting& meeting = at.meeting;
+    const std::vector<int64_t> sizes =
+        meeting.call == SliceCall::kSumPart
+            ? std::vector<int64_t>{slices, meeting.numbers / slices}
+            : std::vector<int64_t>{meeting.numbers};
+    brought_.emplace(std::make_pair(meeting.call, meeting.numbers), at::zeros(sizes, at::kFloat));
+  }
+}
 
 bool StageReplay::HasNeighbour(Neighbour neighbour) const {
-  return neighbour == Neighbour::kBefore ? stage_ > 0 : stage_ + 1 < stages_;
+  return neighbour == Neighbour::kBefore ? stage_.stage > 0 : stage_.stage + 1 < stage_.stages;
 }
 
 absl::Status StageReplay::Connect(const std::string& fingerprint) {
-  if (link_ == nullptr) return absl::OkStatus();
-  return link_->Connect(fingerprint, Deadline::In(timeout_));
+  if (is_slice()) return stage_.slices->Connect(fingerprint, NewDeadline());
+  if (stage_.link == nullptr) return absl::OkStatus();
+  return stage_.link->Connect(fingerprint, NewDeadline());
 }
 
 absl::Status StageReplay::Finish() {
-  if (link_ == nullptr) return absl::OkStatus();
-  return link_->Finish(Deadline::In(timeout_));
+  if (is_slice()) return stage_.slices->Finish(NewDeadline());
+  if (stage_.link == nullptr) return absl::OkStatus();
+  return stage_.link->Finish(NewDeadline());
+}
+
+int64_t StageReplay::bytes_sent() const {
+  if (is_slice()) return stage_.slices->bytes_sent();
+  return stage_.link == nullptr ? 0 : stage_.link->bytes_sent();
+}
+
+int64_t StageReplay::bytes_received() const {
+  if (is_slice()) return stage_.slices->bytes_received();
+  return stage_.link == nullptr ? 0 : stage_.link->bytes_received();
 }
 
 // `due`: when the computation before this ended, as recorded times have it; moved to when the
@@ -56,7 +78,7 @@ absl::Status StageReplay::Await(Neighbour from, const TensorKey& key, double* du
                                 ReplayedParts* parts) {
   if (!HasNeighbour(from)) return absl::OkStatus();
   const double asked = clock_.Now();
-  GS_RETURN_IF_ERROR(link_->Receive(from, key, Deadline::In(timeout_)).status());
+  GS_RETURN_IF_ERROR(stage_.link->Receive(from, key, NewDeadline()).status());
   const double came = clock_.Now();
   if (came - asked < kWaitedUs) return absl::OkStatus();
   parts->waited += came - asked;
@@ -64,34 +86,74 @@ absl::Status StageReplay::Await(Neighbour from, const TensorKey& key, double* du
   return absl::OkStatus();
 }
 
-absl::Status StageReplay::Run(int64_t step, double factor, const std::function<void(int)>& launch,
+absl::Status StageReplay::Meet(const SliceMeeting& meeting) {
+  const at::Tensor& own = brought_.at({meeting.call, meeting.numbers});
+  switch (meeting.call) {
+    case SliceCall::kSum:
+      return stage_.slices->Sum(own, NewDeadline()).status();
+    case SliceCall::kSumPart:
+      return stage_.slices->SumPart(own, NewDeadline()).status();
+    case SliceCall::kGather:
+      return stage_.slices->Gather(own, NewDeadline()).status();
+  }
+  return absl::OkStatus();
+}
+
+// What the launch before took, an exchange may well take; only waking up late is the clock's.
+void StageReplay::LaunchAt(double due, int bucket, const Launcher& launch, ReplayedParts* parts) {
+  due = std::max(due, clock_.Now());
+  clock_.SleepUntil(due);
+  parts->late = std::max(parts->late, clock_.Now() - due);
+  launch(bucket);
+}
+
+// From `due` on, which is moved to its end.
+absl::Status StageReplay::Compute(StageAction action, double factor, const Launcher& launch,
+                                  double* due, ReplayedParts* parts) {
+  const bool forward = action.kind == StageAction::kForward;
+  const RecordedPass& pass = PassOf(action);
+  const std::vector<double> no_buckets;
+  const std::vector<double>& ready =
+      IsLast(action) && !forward ? stage_.recorded.bucket_ready_us : no_buckets;
+  double begin = *due;
+  size_t bucket = 0;
+  for (const RecordedMeeting& meeting : forward ? pass.forward_meetings : pass.backward_meetings) {
+    for (; bucket < ready.size() && ready[bucket] <= meeting.after_us; ++bucket) {
+      LaunchAt(begin + factor * ready[bucket], static_cast<int>(bucket), launch, parts);
+    }
+    clock_.SleepUntil(begin + factor * meeting.after_us);
+    const double asked = clock_.Now();
+    GS_RETURN_IF_ERROR(Meet(meeting.meeting));
+    const double took = clock_.Now() - asked;
+    parts->waited += took;
+    begin += took;
+  }
+  for (; bucket < ready.size(); ++bucket) {
+    LaunchAt(begin + factor * ready[bucket], static_cast<int>(bucket), launch, parts);
+  }
+  const double length = factor * (forward ? pass.forward_us : pass.backward_us);
+  (forward ? parts->forward : parts->backward) += length;
+  *due = begin + length;
+  clock_.SleepUntil(*due);
+  return absl::OkStatus();
+}
+
+absl::Status StageReplay::Run(int64_t step, double factor, const Launcher& launch,
                               ReplayedParts* parts) {
   double due = clock_.Now();
   for (const StageAction action : actions_) {
     const bool forward = action.kind == StageAction::kForward;
-    const bool last = action.micro_batch + 1 == micro_batches_;
-    const RecordedPass& pass = last ? recorded_.last : recorded_.each;
     const TensorKey activation = {TensorKey::kActivation, step, action.micro_batch};
     const TensorKey gradient = {TensorKey::kGradient, step, action.micro_batch};
     GS_RETURN_IF_ERROR(forward ? Await(Neighbour::kBefore, activation, &due, parts)
                                : Await(Neighbour::kBehind, gradient, &due, parts));
-    const double begin = due;
-    const double length = factor * (forward ? pass.forward_us : pass.backward_us);
-    due += length;
-    (forward ? parts->forward : parts->backward) += length;
-    for (size_t b = 0; last && !forward && b < recorded_.bucket_ready_us.size(); ++b) {
-      // What the launch before took, an exchange may well take; only waking up late is the clock's.
-      const double ready = std::max(begin + factor * recorded_.bucket_ready_us[b], clock_.Now());
-      clock_.SleepUntil(ready);
-      parts->late = std::max(parts->late, clock_.Now() - ready);
-      launch(static_cast<int>(b));
-    }
-    clock_.SleepUntil(due);
+    GS_RETURN_IF_ERROR(Compute(action, factor, launch, &due, parts));
+    const bool last = IsLast(action);
     if (forward && HasNeighbour(Neighbour::kBehind)) {
-      link_->Send(Neighbour::kBehind, activation, last ? last_output_ : output_);
+      stage_.link->Send(Neighbour::kBehind, activation, last ? last_output_ : output_);
     }
     if (!forward && HasNeighbour(Neighbour::kBefore)) {
-      link_->Send(Neighbour::kBefore, gradient, last ? last_gradient_ : gradient_);
+      stage_.link->Send(Neighbour::kBefore, gradient, last ? last_gradient_ : gradient_);
     }
   }
   return absl::OkStatus();

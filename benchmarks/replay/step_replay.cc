@@ -102,8 +102,8 @@ class Replay {
     metrics_.set_wire_tx_bytes_per_step(static_cast<double>(wire.tx_bytes) / steps);
     metrics_.set_wire_rx_bytes_per_step(static_cast<double>(wire.rx_bytes) / steps);
     const Passed passed = PassedSoFar();
-    metrics_.set_stage_tx_bytes_per_step((passed.sent - passed_before.sent) / steps);
-    metrics_.set_stage_rx_bytes_per_step((passed.received - passed_before.received) / steps);
+    SetPassed((passed.sent - passed_before.sent) / steps,
+              (passed.received - passed_before.received) / steps);
     DescribeStaleness();
     GS_RETURN_IF_ERROR(sync_.Settle(Deadline::In(kSettleTimeout)));
     GS_RETURN_IF_ERROR(Describe());
@@ -115,7 +115,7 @@ class Replay {
  private:
   Deadline NewDeadline() const { return Deadline::In(options_.timeout); }
 
-  // Between stages, bytes.
+  // Between stages or slices, bytes.
   struct Passed {
     double sent = 0;
     double received = 0;
@@ -124,6 +124,17 @@ class Replay {
     if (stage_ == nullptr) return {};
     return {static_cast<double>(stage_->bytes_sent()),
             static_cast<double>(stage_->bytes_received())};
+  }
+
+  // Of a step.
+  void SetPassed(double sent, double received) {
+    if (stage_ != nullptr && stage_->is_slice()) {
+      metrics_.set_slice_tx_bytes_per_step(sent);
+      metrics_.set_slice_rx_bytes_per_step(received);
+    } else {
+      metrics_.set_stage_tx_bytes_per_step(sent);
+      metrics_.set_stage_rx_bytes_per_step(received);
+    }
   }
 
   // All zero, as buckets are at first.
