@@ -20,7 +20,6 @@
 #include "base/monotonic_time.h"
 #include "base/status_macros.h"
 #include "base/trace_recorder.h"
-#include "data/data_loader.h"
 #include "ddp/distributed_data_parallel.h"
 #include "models/check_slices.h"
 #include "models/layers.h"
@@ -30,24 +29,20 @@
 #include "train/channel_moments.h"
 #include "train/checkpointer.h"
 #include "train/compute_threads.h"
-#include "train/data_parallel_step.h"
 #include "train/decay_groups.h"
 #include "train/evaluate.h"
 #include "train/forward.h"
+#include "train/gradient_computer.h"
 #include "train/job_data.h"
 #include "train/job_inputs.h"
 #include "train/job_state.h"
 #include "train/kept_models.h"
-#include "train/local_pipeline.h"
 #include "train/loss_scaler.h"
 #include "train/model_share.h"
 #include "train/pipeline_stage.h"
-#include "train/pipeline_step.h"
 #include "train/precision.h"
 #include "train/record_step.h"
 #include "train/sharded_step.h"
-#include "train/slow_down.h"
-#include "train/step_graph.h"
 #include "train/step_log.h"
 #include "train/step_reports.h"
 #include "train/tensor_slice.h"
@@ -87,7 +82,8 @@ class TrainerImpl : public Trainer {
         optimizer_(options.optimizer),
         source_(options_, world_size, inputs_),
         clock_(options.gpu),
-        reports_(ReportsOptions(), &clock_) {}
+        reports_(ReportsOptions(), &clock_),
+        gradients_(options_, inputs_, rank, replica, &source_, &reports_) {}
 
   absl::Status Prepare() {
     SetComputeThreads(options_.threads);
@@ -101,7 +97,10 @@ class TrainerImpl : public Trainer {
     if (ScalesLoss()) {
       scaler_.emplace(options_.loss_scaler.value_or(LossScalerOptions()));
     }
-    if (scaler_.has_value()) loss_scale_ = at::empty({}, device_);
+    if (scaler_.has_value()) {
+      loss_scale_ = at::empty({}, device_);
+      gradients_.ScaleLossBy(loss_scale_);
+    }
     if (options_.recorder != nullptr) {
       GS_RETURN_IF_ERROR(
           CheckTrace(options_.recorder->first_step(), options_.recorder->last_step()));
@@ -133,8 +132,8 @@ class TrainerImpl : public Trainer {
     SetMemoryFormat(options_.compute, *model_);
     // One whose parameters owners keep need not fit on the device.
     if (!options_.shard_parameters) GS_RETURN_IF_ERROR(MoveModel());
-    GS_RETURN_IF_ERROR(MakeReplicas(model));
-    GS_RETURN_IF_ERROR(MakeLocalPipeline());
+    GS_RETURN_IF_ERROR(
+        gradients_.Prepare(model_, model, [this] { return ExampleInputs(options_.batch_size); }));
     return source_.Open(/*epoch=*/0, /*position=*/0);
   }
 
@@ -156,7 +155,7 @@ class TrainerImpl : public Trainer {
     ddp.forward_backward = [this] { ThrowAwayStep(); };
     GS_RETURN_IF_ERROR(ComparePrecisions());
     if (options_.record_gradients || !options_.straggler.nobody() || activity() != nullptr) {
-      ddp.on_gradient = [this](int parameter) { OnGradient(parameter); };
+      ddp.on_gradient = [this](int parameter) { gradients_.OnGradient(parameter); };
     }
     SideChannel* const replicas =
         share_->replicas() != nullptr ? share_->replicas() : side_channel_;
@@ -167,14 +166,12 @@ class TrainerImpl : public Trainer {
                   model_, sync_, options_.synchronised ? replicas : nullptr, std::move(ddp)));
     if (options_.shard_parameters) GS_RETURN_IF_ERROR(MoveModel());  // what is in no bucket
     GS_RETURN_IF_ERROR(share_->Begin(ddp_.get()));
-    if (options_.record_gradients) gradient_done_.resize(plan().tensors().size());
     GS_RETURN_IF_ERROR(SynchroniseNorms(moments));
     if (options_.ema_decay > 0) {
       average_.emplace(options_.ema_decay);
       GS_RETURN_IF_ERROR(average_->Begin(*model_));
     }
-    step_graph_ = std::make_unique<StepGraph>(
-        ddp_.get(), UsesGraph(), [this](const Batch& batch) { return ForwardBackward(batch); });
+    gradients_.Begin(ddp_.get(), share_.get(), stage_, UsesGraph());
     return Resume();
   }
 
@@ -215,7 +212,7 @@ class TrainerImpl : public Trainer {
       }
       KeepModel(step);
       result.last_step = step;
-      result.saved = checkpointer_->Due(position_);
+      result.saved = checkpointer_->Due(gradients_.position());
       if (result.saved) GS_RETURN_IF_ERROR(Save(options_.checkpoint.best, &result));
     }
     if (result.stopped && !result.saved && result.last_step > 0 &&
@@ -255,8 +252,7 @@ class TrainerImpl : public Trainer {
   int64_t steps_per_epoch() const override { return inputs_.steps_per_epoch; }
 
   std::string split() const override {
-    if (local_pipeline_ != nullptr) return SplitToString(local_pipeline_->split());
-    return stage_ == nullptr ? std::string() : SplitToString(stage_->split());
+    return stage_ == nullptr ? gradients_.split() : SplitToString(stage_->split());
   }
 
  private:
@@ -280,31 +276,6 @@ class TrainerImpl : public Trainer {
     GS_ASSIGN_OR_RETURN(auto stage, PipelineStage::Create(options, place, model_, side_channel_));
     stage_ = stage.get();
     share_ = std::move(stage);
-    return absl::OkStatus();
-  }
-
-  absl::Status MakeReplicas(const ModelOptions& model) {
-    if (options_.data_parallel == 1) return absl::OkStatus();
-    DataParallelOptions replicas;
-    replicas.replicas = options_.data_parallel;
-    replicas.threads = options_.threads;
-    replicas.part = inputs_.accumulation.batch_size;
-    replicas.model = model;
-    replicas.compute = options_.compute;
-    replicas.activity = activity();
-    GS_ASSIGN_OR_RETURN(replicas_, DataParallelStep::Create(replicas, model_));
-    return absl::OkStatus();
-  }
-
-  absl::Status MakeLocalPipeline() {
-    if (options_.model_parallel == 1) return absl::OkStatus();
-    LocalPipelineOptions stages;
-    stages.stages = options_.model_parallel;
-    stages.threads = options_.threads;
-    stages.pipeline = options_.pipeline;
-    stages.compute = options_.compute;
-    stages.example = [this] { return ExampleInputs(options_.batch_size); };
-    GS_ASSIGN_OR_RETURN(local_pipeline_, LocalPipeline::Create(stages, model_));
     return absl::OkStatus();
   }
 
@@ -411,13 +382,6 @@ class TrainerImpl : public Trainer {
         .loss.backward();
   }
 
-  // In backward.
-  void OnGradient(int parameter) {
-    CountActivity(activity());
-    slow_down_.CatchUp();
-    if (options_.record_gradients) gradient_done_[parameter] = MonotonicTime::Now();
-  }
-
   absl::Status Step(StepReport* report) {
     StepTimes& times = report->times;
     GS_RETURN_IF_ERROR(clock_.BeginStep());
@@ -433,7 +397,7 @@ class TrainerImpl : public Trainer {
       loss_scale_.fill_(finite ? scaler_->scale() : std::numeric_limits<double>::infinity());
     }
     if (options_.pool_statistics) PoolStatistics(*model_, true);
-    const absl::Status computed = ComputeGradients(step, report);
+    const absl::Status computed = gradients_.Run(step, report);
     if (options_.pool_statistics) PoolStatistics(*model_, false);
     // LibTorch's words about it have lost the code.
     if (moments_ != nullptr) GS_RETURN_IF_ERROR(moments_->status());
@@ -451,171 +415,11 @@ class TrainerImpl : public Trainer {
     times.backward -= ddp_->timing().in_backward;
     times.update = ddp_->timing().update;
     const MonotonicTime finished = MonotonicTime::Now();
-    times.update += slow_down_.Stretch(times.update);
+    times.update += gradients_.Stretch(times.update);
     GS_RETURN_IF_ERROR(UpdateAverage(&times.update));
     GS_RETURN_IF_ERROR(clock_.EndStep());
     RecordStep(options_.recorder.get(), report->step, begin, finished);
     return absl::OkStatus();
-  }
-
-  // Before each forward. Not part of what a graph replays: that reads the new seed.
-  absl::Status SeedModel(int64_t step, int64_t micro_batch) {
-    try {
-      model_->BeginStep(StepSeed(options_.seed, replica_, step, micro_batch));
-    } catch (const std::exception& e) {
-      return absl::InternalError(absl::StrCat("step ", step, ": LibTorch: ", e.what()));
-    }
-    return absl::OkStatus();
-  }
-
-  // The step's batch `i`, the next one, entered into the job's books. With the first it is known
-  // how many the step has. With replicas each part of a batch counts as one.
-  absl::StatusOr<Batch> NextBatch(int64_t i, StepReport* report) {
-    const MonotonicTime start = MonotonicTime::Now();
-    GS_ASSIGN_OR_RETURN(Batch batch, source_.Next());
-    CountActivity(activity());
-    position_ = {report->step, batch.epoch, batch.next_position, batch.last_of_epoch};
-    if (i == 0) batches_ = inputs_.accumulation.BatchesOfStepAt(batch.position);
-    report->times.data += MonotonicTime::Now() - start;
-    report->epoch = batch.epoch + 1;
-    report->samples += batch.labels.numel();
-    const int64_t parts = replicas_ != nullptr ? replicas_->PartsOf(batch) : 1;
-    const bool last = i + parts == batches_;
-    if (last && (batch.last_of_epoch || report->step == report->steps)) report->epoch_end.emplace();
-    return batch;
-  }
-
-  // The step in stages, whose micro-batches are its batches: this rank's stage, or all of them. Then
-  // the times are the first stage's, which ends last.
-  absl::Status ComputeStages(const StepOptions& options, StepReport* report) {
-    GS_ASSIGN_OR_RETURN(Batch first, NextBatch(0, report));
-    PipelineStep step;
-    step.options = options;
-    step.micro_batches = batches_;
-    step.label_smoothing = options_.label_smoothing;
-    step.next = [&](int64_t i) -> absl::StatusOr<Batch> {
-      if (i > 0) return NextBatch(i, report);
-      return std::move(first);
-    };
-    step.seed = [&](int64_t i) { return StepSeed(options_.seed, replica_, options.step, i); };
-    std::vector<StageTimes> stages(1);
-    GS_ASSIGN_OR_RETURN(const BatchFigures figures,
-                        stage_ != nullptr ? stage_->Run(step, &stages[0])
-                                          : local_pipeline_->Run(*ddp_, step, &stages));
-    StepTimes& times = report->times;
-    times.forward = stages[0].forward;
-    times.backward = stages[0].backward;
-    times.exposed = stages[0].waited;
-    if (local_pipeline_ != nullptr) {
-      for (const StageTimes& own : stages) times.stages.push_back(own.forward + own.backward);
-    }
-    FigureSum sum;
-    return Count(figures, /*last=*/true, &sum);
-  }
-
-  // The step by replicas, each of which has a part of each batch.
-  absl::Status ComputeReplicas(const StepOptions& step, StepReport* report) {
-    StepTimes& times = report->times;
-    FigureSum figures;
-    batches_ = 1;
-    for (int64_t i = 0; i < batches_;) {
-      ReplicaPoints points;
-      points.begin = MonotonicTime::Now();
-      DataParallelStep::Work work;
-      work.step = step;
-      GS_ASSIGN_OR_RETURN(work.batch, NextBatch(i, report));
-      points.have_data = MonotonicTime::Now();
-      work.first_part = i;
-      work.parts = batches_;
-      work.label_smoothing = options_.label_smoothing;
-      work.seed = [&](int64_t part) {
-        return StepSeed(options_.seed, replica_, step.step, /*micro_batch=*/part);
-      };
-      slow_down_.Begin(options_.straggler.Factor(rank_, report->step));
-      GS_RETURN_IF_ERROR(replicas_->Run(*ddp_, work, &figures, &times.replicas, &points));
-      slow_down_.End();
-      const MonotonicTime done = MonotonicTime::Now();
-      RecordReplicas(options_.recorder.get(), step.step, points);
-      times.forward += points.forward_done - points.have_data;
-      times.backward += done - points.forward_done;
-      i += replicas_->PartsOf(work.batch);
-    }
-    FigureSum step_figures;
-    return Count(figures.OfStep(), /*last=*/true, &step_figures);
-  }
-
-  // Forward and backward of the step's batches. Those before the last only add up gradients.
-  absl::Status ComputeGradients(const StepOptions& step, StepReport* report) {
-    if (stage_ != nullptr || local_pipeline_ != nullptr) return ComputeStages(step, report);
-    if (replicas_ != nullptr) return ComputeReplicas(step, report);
-    FigureSum figures;
-    batches_ = 1;
-    for (int64_t i = 0; i < batches_; ++i) {
-      const MonotonicTime start = MonotonicTime::Now();
-      GS_ASSIGN_OR_RETURN(const Batch batch, NextBatch(i, report));
-      const MonotonicTime have_data = MonotonicTime::Now();
-      const bool last = i + 1 == batches_;
-      const absl::Duration before = report->times.forward + report->times.backward;
-
-      GS_RETURN_IF_ERROR(SeedModel(step.step, /*micro_batch=*/i));
-      forward_done_ = MonotonicTime::InfinitePast();
-      slow_down_.Begin(options_.straggler.Factor(rank_, report->step));
-      GS_ASSIGN_OR_RETURN(const BatchFigures own,
-                          last ? step_graph_->Run(step, batch) : AddGradients(step, batch));
-      GS_RETURN_IF_ERROR(Count(own, last, &figures));
-      slow_down_.End();
-      const MonotonicTime backward_done = MonotonicTime::Now();
-      // A graph has no forward of its own.
-      forward_done_ = std::max(forward_done_, have_data);
-      RecordBatch(options_.recorder.get(), step.step,
-                  {start, have_data, forward_done_, backward_done});
-      report->times.forward += forward_done_ - have_data;
-      report->times.backward += backward_done - forward_done_;
-      if (last) {
-        for (MonotonicTime done : gradient_done_) {
-          report->gradient_ready.push_back(before + (done - have_data));
-        }
-      }
-      // Before the wait for buckets: the next batch crosses the bus meanwhile.
-      GS_RETURN_IF_ERROR(source_.Prefetch());
-    }
-    return absl::OkStatus();
-  }
-
-  absl::StatusOr<BatchFigures> AddGradients(const StepOptions& step, const Batch& batch) {
-    const auto no_sync = ddp_->NoSync();
-    try {
-      return ForwardBackward(batch);
-    } catch (const std::exception& e) {
-      return absl::InternalError(absl::StrCat("step ", step.step, ": LibTorch: ", e.what()));
-    }
-  }
-
-  // Throws what LibTorch throws.
-  BatchFigures ForwardBackward(const Batch& batch) {
-    const at::Tensor logits = share_->Forward(batch.images);
-    const auto [loss, hits] = share_->Loss(logits, batch.labels, options_.label_smoothing);
-    const at::Tensor correct = hits.to(at::kFloat);
-    slow_down_.CatchUp();
-    forward_done_ = MonotonicTime::Now();
-    at::Tensor objective = loss;
-    if (batches_ > 1) objective = objective / static_cast<double>(batches_);
-    if (scaler_.has_value()) objective = objective * loss_scale_;
-    share_->Backward(objective);
-    return {loss.detach(), correct};
-  }
-
-  // Adds a batch's figures to the step's, which are read when they are whole.
-  absl::Status Count(const BatchFigures& own, bool last, FigureSum* sum) {
-    BatchFigures figures;
-    try {
-      sum->Add(own);
-      if (!last) return absl::OkStatus();
-      figures = sum->OfStep();
-    } catch (const std::exception& e) {
-      return absl::InternalError(absl::StrCat("the figures of a step: LibTorch: ", e.what()));
-    }
-    return reports_.AddFigures(figures);
   }
 
   absl::Status UpdateAverage(absl::Duration* time) {
@@ -694,7 +498,8 @@ class TrainerImpl : public Trainer {
     clock_.Pause();
     const Spent before = SpentSoFar();
     if (!options_.allow_nonfinite) {
-      GS_RETURN_IF_ERROR(share_->CheckFiniteParameters(Where(position_.step), NewDeadline()));
+      GS_RETURN_IF_ERROR(
+          share_->CheckFiniteParameters(Where(gradients_.position().step), NewDeadline()));
     }
     absl::optional<double> accuracy;
     if (evaluate) {
@@ -709,8 +514,8 @@ class TrainerImpl : public Trainer {
       state.average = average_->Export();
       state.average_updates = average_->updates();
     }
-    GS_RETURN_IF_ERROR(checkpointer_->Save(position_, std::move(state), accuracy, *model_, device_,
-                                           *ddp_, *sync_, *side_channel_));
+    GS_RETURN_IF_ERROR(checkpointer_->Save(gradients_.position(), std::move(state), accuracy,
+                                           *model_, device_, *ddp_, *sync_, *side_channel_));
     ++result->checkpoints;
     const Spent after = SpentSoFar();
     result->checkpoint_time += (after - before).time;
@@ -848,27 +653,20 @@ class TrainerImpl : public Trainer {
   BatchSource source_;
   TrainingClock clock_;
   StepReports reports_;
+  GradientComputer gradients_;
   std::unique_ptr<KinetoTrace> trace_;  // null unless wanted
-  SlowDown slow_down_;
   absl::optional<LossScaler> scaler_;
-  at::Tensor loss_scale_;       // its scale on the device, where a captured step reads it
-  MonotonicTime forward_done_;  // of the batch under way
-  int64_t batches_ = 1;         // of the step under way
+  at::Tensor loss_scale_;  // its scale on the device, where a captured step reads it
   std::unique_ptr<Checkpointer> checkpointer_;
   int64_t first_step_ = 1;
-  JobPosition position_;  // after the step under way, or the last one
   // What was spent before the measured steps, and since then on none of them.
   Spent measured_from_;
   int64_t skipped_steps_ = 0;
   KeptModels kept_;                              // rank 0, with evaluate_every
   std::map<int64_t, absl::Duration> kept_ends_;  // when their steps ended
-  std::vector<MonotonicTime> gradient_done_;  // in this step, by parameter; empty unless recorded
   std::unique_ptr<DistributedDataParallel> ddp_;
-  std::unique_ptr<StepGraph> step_graph_;       // after Bind()
   std::unique_ptr<ModelShare> share_;           // after Bind()
   PipelineStage* stage_ = nullptr;              // the share, where that is a stage
-  std::unique_ptr<DataParallelStep> replicas_;  // null with one replica
-  std::unique_ptr<LocalPipeline> local_pipeline_;  // null unless model_parallel
   ShareTraffic traffic_before_;                 // the first measured step
 };
 
