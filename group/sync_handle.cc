@@ -17,14 +17,18 @@ struct HandleState {
   HandleState(std::string what, std::weak_ptr<SyncDriver> driver)
       : what(std::move(what)), driver(std::move(driver)) {}
 
-  bool is_resolved() const { return resolved.load(std::memory_order_acquire); }
+  bool is_resolved() const { return outcome.load(std::memory_order_acquire) != kOpen; }
+
+  // Of an exchange that succeeded nothing more need be asked, and so no lock be taken, unless the wait
+  // is to do something.
+  enum Outcome { kOpen, kPlainSuccess, kOther };
 
   const std::string what;
   const std::weak_ptr<SyncDriver> driver;
   Mutex mutex;
   int64_t step ABSL_GUARDED_BY(mutex) = -1;  // of a series; -1: in no series
   CondVar changed;
-  std::atomic<bool> resolved{false};  // written under the mutex
+  std::atomic<Outcome> outcome{kOpen};  // written under the mutex
   bool timed ABSL_GUARDED_BY(mutex) = false;
   MonotonicTime resolved_at ABSL_GUARDED_BY(mutex);  // where timed
   absl::Status status ABSL_GUARDED_BY(mutex);
@@ -42,6 +46,10 @@ absl::Status SyncHandle::Wait(Deadline deadline, const StallNotice& stall) const
 }
 
 absl::Status SyncHandle::Result() const {
+  using State = internal::HandleState;
+  if (state_->outcome.load(std::memory_order_acquire) == State::kPlainSuccess) {
+    return absl::OkStatus();
+  }
   std::function<absl::Status()> on_wait;
   {
     MutexLock lock(&state_->mutex);
@@ -73,7 +81,7 @@ absl::Status SyncHandle::WaitLonger(Deadline deadline, const StallNotice& stall)
     {
       MutexLock lock(&state_->mutex);
       // A driver that comes back early has left the work to another thread.
-      while (!state_->resolved &&
+      while (!state_->is_resolved() &&
              !state_->changed.WaitWithDeadline(&state_->mutex, patience.next_look())) {
       }
     }
@@ -96,7 +104,7 @@ bool SyncHandle::done() const {
 void SyncHandle::KeepTime() const {
   MutexLock lock(&state_->mutex);
   state_->timed = true;
-  if (state_->resolved) state_->resolved_at = MonotonicTime::Now();
+  if (state_->is_resolved()) state_->resolved_at = MonotonicTime::Now();
 }
 
 MonotonicTime SyncHandle::resolved_at() const {
@@ -108,12 +116,14 @@ SyncPromise::SyncPromise(std::string what, std::weak_ptr<SyncDriver> driver)
     : state_(std::make_shared<internal::HandleState>(std::move(what), std::move(driver))) {}
 
 void SyncPromise::Resolve(absl::Status status, std::function<absl::Status()> on_wait) const {
+  using State = internal::HandleState;
   MutexLock lock(&state_->mutex);
-  if (state_->resolved) return;
+  if (state_->is_resolved()) return;
   state_->status = std::move(status);
   if (state_->status.ok()) state_->on_wait = std::move(on_wait);
   if (state_->timed) state_->resolved_at = MonotonicTime::Now();
-  state_->resolved.store(true, std::memory_order_release);
+  const bool plain = state_->status.ok() && state_->on_wait == nullptr;
+  state_->outcome.store(plain ? State::kPlainSuccess : State::kOther, std::memory_order_release);
   state_->changed.SignalAll();
 }
 
@@ -132,7 +142,7 @@ const SyncPromise& SyncPromiseSeries::Begin(int64_t step) {
   }
   MutexLock lock(&promise.state_->mutex);
   promise.state_->step = step;
-  promise.state_->resolved = false;
+  promise.state_->outcome = internal::HandleState::kOpen;
   promise.state_->timed = false;
   promise.state_->status = absl::OkStatus();
   promise.state_->on_wait = nullptr;
