@@ -83,6 +83,9 @@ ABSL_FLAG(std::vector<std::string>, update, gradsync::CompareOptions().updates,
           "who runs the optimizer: worker, owner, or both");
 ABSL_FLAG(std::vector<std::string>, zero, gradsync::CompareOptions().zeros,
           "what owners keep for all, as //worker has it: some of 0 to 3; from 1 on they update");
+ABSL_FLAG(std::vector<std::string>, offload, gradsync::CompareOptions().offloads,
+          "with --device=cuda, what owners on the host keep and do, as //worker has it: some of "
+          "none, optimizer, parameters");
 ABSL_FLAG(
     std::string, mesh, gradsync::MeshFlags().meshes,
     "how ranks are arranged, as data=2,pipeline=2, several with semicolons, each with as many "
@@ -181,6 +184,7 @@ absl::StatusOr<CompareOptions> OptionsFromFlags(std::vector<std::string> worker_
   options.ranks_per_gpu = absl::GetFlag(FLAGS_ranks_per_gpu);
   options.updates = absl::GetFlag(FLAGS_update);
   options.zeros = absl::GetFlag(FLAGS_zero);
+  options.offloads = absl::GetFlag(FLAGS_offload);
   options.mesh.meshes = absl::GetFlag(FLAGS_mesh);
   options.mesh.schedules = absl::GetFlag(FLAGS_pipeline_schedule);
   options.mesh.micro_batches = absl::GetFlag(FLAGS_micro_batches);

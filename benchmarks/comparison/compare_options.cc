@@ -1,6 +1,7 @@
 #include "benchmarks/comparison/compare_options.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -32,7 +33,8 @@ constexpr char kOwnFlags[] =
     "topology link update zero consistency compression servers num_servers rank world_size master "
     "local_rank port_file metrics_json log_every model stem data batch_size steps epochs "
     "warmup_steps threads lr seed straggler timeout device precision tf32 channels_last "
-    "cudnn_benchmark nocudnn_benchmark mesh pipeline_schedule micro_batches split data_parallel";
+    "cudnn_benchmark nocudnn_benchmark offload mesh pipeline_schedule micro_batches split "
+    "data_parallel";
 
 absl::StatusOr<JobSweep> SweepOf(const CompareOptions& options) {
   SweepRules rules;
@@ -212,6 +214,38 @@ absl::StatusOr<std::vector<Configuration>> ListWhole(const CompareOptions& optio
   return all;
 }
 
+// The value of --zero that one of --offload is, on a GPU.
+absl::StatusOr<std::string> ZeroOfOffload(const std::string& offload) {
+  const std::map<std::string, std::string> zeros = {
+      {"none", "0"}, {"optimizer", "1"}, {"parameters", "3"}};
+  const auto found = zeros.find(offload);
+  if (found != zeros.end()) return found->second;
+  return FlagError("offload", "some of none, optimizer and parameters", offload);
+}
+
+absl::Status ResolveOffloads(CompareOptions* options) {
+  if (options->offloads == CompareOptions().offloads) return absl::OkStatus();
+  std::vector<std::string> zeros;
+  for (const std::string& offload : options->offloads) {
+    GS_ASSIGN_OR_RETURN(zeros.emplace_back(), ZeroOfOffload(offload));
+    if (zeros.back() != "0" && !options->compute.on_gpu()) {
+      return FlagError("offload", "none with --device=cpu, where all is on the host", offload);
+    }
+  }
+  if (zeros.empty()) return FlagError("offload", "some of none, optimizer and parameters", "");
+  for (const char* link : {"nccl", "gloo"}) {
+    if (Contains(options->links, link)) {
+      return FlagError("link", "grpc or shm with --offload, which is to owners on the host", link);
+    }
+  }
+  if (options->zeros != CompareOptions().zeros) {
+    return FlagError("zero", "none with --offload, which says it",
+                     absl::StrJoin(options->zeros, ","));
+  }
+  options->zeros = zeros;
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 std::string Describe(const Configuration& configuration) {
@@ -240,8 +274,10 @@ absl::Status ResolveLinksAndDevice(const GpuChecker& check, CompareOptions* opti
   GS_ASSIGN_OR_RETURN(options->compute.device,
                       ResolveDevice(options->compute.device, sweep.links, gpus, check));
   GS_RETURN_IF_ERROR(CheckRanksPerGpu(options->ranks_per_gpu, options->compute.device));
+  GS_RETURN_IF_ERROR(ResolveOffloads(options));
   // Ranks that share a GPU, as they may with cuda:N, are refused by NCCL.
-  if (options->ranks_per_gpu == 1 && options->links.empty() && options->bandwidths.empty() &&
+  if (options->ranks_per_gpu == 1 && options->links.empty() &&
+      options->offloads == CompareOptions().offloads && options->bandwidths.empty() &&
       NcclVersion() != 0 && options->compute.device == "cuda" &&
       Contains(sweep.topologies, Topology::kRing)) {
     for (Link link : {Link::kGrpc, Link::kShm, Link::kNccl}) {

@@ -27,6 +27,7 @@ struct CompareOptions : SweepFlags {
 
   MeshFlags mesh;                             // with its meshes, and no numbers of workers
   std::vector<std::string> replicas = {"1"};  // --data_parallel: in each process
+  std::vector<std::string> offloads = {"none"};
   ComputeFlags compute;                 // the device resolved (ResolveDevice())
   int ranks_per_gpu = 1;                // more: a test mode (shared_gpu.h)
   std::vector<std::string> bandwidths;  // of emulated networks; none: this host alone
@@ -56,9 +57,10 @@ struct Configuration {
 // "ps, 2 servers, 1 worker", with the link and the update site unless they are auto and worker.
 std::string Describe(const Configuration& configuration);
 
-// Sets the device that all workers will take and, where no links were asked for, all that this
-// build has for it. `check` is CheckGpu() (gpu/open_gpu.h). Errors: INVALID_ARGUMENT naming the
-// flag; those of ResolveDevice().
+// Sets the device that all workers will take; where no links were asked for, all that this build
+// has for it; and what --offload says about the owners: on GPUs its values are other names for some
+// of --zero's, over links of the host. `check` is CheckGpu() (gpu/open_gpu.h). Errors:
+// INVALID_ARGUMENT naming the flag; those of ResolveDevice().
 absl::Status ResolveLinksAndDevice(const GpuChecker& check, CompareOptions* options);
 
 // Checks everything, data files included (blocks while it reads them), and lists the jobs in the

@@ -309,6 +309,49 @@ TEST(CompareOptionsTest, NcclIsALinkOfRingsAndAllWorkersGetTheDevice) {
   }
 }
 
+absl::Status AnyGpu(int) { return absl::OkStatus(); }
+
+TEST(CompareOptionsTest, OffloadIsOwnersOnTheHostForGpus) {
+  CompareOptions options;
+  options.topologies = {"ring"};
+  options.workers = {"2"};
+  options.compute.device = "cuda";
+  options.offloads = {"none", "optimizer", "parameters"};
+  ASSERT_EQ(ResolveLinksAndDevice(AnyGpu, &options), absl::OkStatus());
+  EXPECT_THAT(
+      Names(options),
+      ElementsAre("ring over grpc, 2 workers", "ring over grpc, update at owner, zero=1, 2 workers",
+                  "ring over grpc, update at owner, zero=3, 2 workers", "ring over shm, 2 workers",
+                  "ring over shm, update at owner, zero=1, 2 workers",
+                  "ring over shm, update at owner, zero=3, 2 workers"));
+}
+
+TEST(CompareOptionsTest, WhatDoesNotGoTogetherWithOffloadIsRefused) {
+  using Change = std::function<void(CompareOptions&)>;
+  const std::vector<std::pair<Change, std::string>> cases = {
+      {[](CompareOptions& o) { o.offloads = {"all"}; },
+       "--offload: expected some of none, optimizer and parameters, found \"all\""},
+      {[](CompareOptions& o) { o.offloads = {}; }, "--offload: expected some of none"},
+      {[](CompareOptions& o) { o.compute.device = "cpu"; },
+       "--offload: expected none with --device=cpu, where all is on the host, found \"optimizer\""},
+      {[](CompareOptions& o) {
+         o.links = {"grpc", "gloo"};
+       },
+       "--link: expected grpc or shm with --offload"},
+      {[](CompareOptions& o) { o.zeros = {"1"}; }, "--zero: expected none with --offload"},
+  };
+  for (const auto& [change, message] : cases) {
+    CompareOptions options;
+    options.topologies = {"ring"};
+    options.workers = {"2"};
+    options.compute.device = "cuda";
+    options.offloads = {"none", "optimizer"};
+    change(options);
+    const absl::Status status = ResolveLinksAndDevice(AnyGpu, &options);
+    EXPECT_THAT(std::string(status.message()), StartsWith(message));
+  }
+}
+
 TEST(CompareOptionsTest, EachCodecRunsWhereItCan) {
   CompareOptions options;
   options.topologies = {"ps", "ring", "local"};
