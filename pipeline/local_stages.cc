@@ -16,22 +16,29 @@ class LocalStages::Channel : public StageChannel {
     const bool behind = to == Neighbour::kBehind;
     Channel& other = *all_->channels_[behind ? stage_ + 1 : stage_ - 1];
     const absl::Status status =
-        other.inbox(behind ? Neighbour::kBefore : Neighbour::kBehind).Put(key, tensor.detach());
+        other.inbox().Put(behind ? Neighbour::kBefore : Neighbour::kBehind, key, tensor.detach());
     if (!status.ok()) all_->Fail(status);
   }
 
   absl::StatusOr<at::Tensor> Receive(Neighbour from, const TensorKey& key,
                                      Deadline deadline) override {
-    return inbox(from).Take(key, deadline);
+    return inbox_.Take(from, key, deadline);
   }
 
-  TensorInbox& inbox(Neighbour from) { return inboxes_[from == Neighbour::kBefore ? 0 : 1]; }
+  bool IsHere(Neighbour from, const TensorKey& key) override { return inbox_.Has(from, key); }
+
+  absl::StatusOr<Neighbour> AwaitEither(const TensorKey& from_before, const TensorKey& from_behind,
+                                        Deadline deadline) override {
+    return inbox_.AwaitEither(from_before, from_behind, deadline);
+  }
+
+  TensorInbox& inbox() { return inbox_; }
 
  private:
   LocalStages* const all_;
   const int stage_;
   const int stages_;
-  TensorInbox inboxes_[2];
+  TensorInbox inbox_;
 };
 
 LocalStages::LocalStages(int count) {
@@ -44,8 +51,7 @@ StageChannel& LocalStages::channel(int stage) { return *channels_[stage]; }
 
 void LocalStages::Fail(const absl::Status& reason) {
   for (const std::unique_ptr<Channel>& channel : channels_) {
-    channel->inbox(StageChannel::Neighbour::kBefore).Fail(reason);
-    channel->inbox(StageChannel::Neighbour::kBehind).Fail(reason);
+    channel->inbox().Fail(reason);
   }
 }
 

@@ -32,6 +32,15 @@ class StageChannel {
   // Of `tensor` nobody may change the values any more, but the neighbour, who may.
   virtual void Send(Neighbour to, const TensorKey& key, const at::Tensor& tensor) = 0;
 
+  // Whether a tensor has come, and Receive() would not wait for it.
+  virtual bool IsHere(Neighbour from, const TensorKey& key) = 0;
+
+  // Waits for one of two tensors, and returns who it came from: of both, the stage behind. Errors:
+  // those of Receive().
+  virtual absl::StatusOr<Neighbour> AwaitEither(const TensorKey& from_before,
+                                                const TensorKey& from_behind,
+                                                Deadline deadline) = 0;
+
   // Waits for a tensor. Errors: DEADLINE_EXCEEDED naming what did not come; the failure.
   virtual absl::StatusOr<at::Tensor> Receive(Neighbour from, const TensorKey& key,
                                              Deadline deadline) = 0;

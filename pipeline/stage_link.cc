@@ -131,7 +131,7 @@ absl::Status StageLink::Connect(const std::string& fingerprint, Deadline deadlin
 absl::Status StageLink::Agreed(const absl::Status& own) {
   if (own.ok()) return own;
   group_error_->Report(own);
-  const absl::Status verdict = inboxes_[0].WaitForFailure(Deadline::In(kVerdictTimeout));
+  const absl::Status verdict = inbox_.WaitForFailure(Deadline::In(kVerdictTimeout));
   return verdict.ok() ? own : verdict;
 }
 
@@ -360,9 +360,20 @@ void StageLink::Send(Neighbour to, const TensorKey& key, const at::Tensor& tenso
 absl::StatusOr<at::Tensor> StageLink::Receive(Neighbour from, const TensorKey& key,
                                               Deadline deadline) {
   const Activity::Wait wait(activity_.get());
-  absl::StatusOr<at::Tensor> tensor = inboxes_[Index(from)].Take(key, deadline);
+  absl::StatusOr<at::Tensor> tensor = inbox_.Take(from, key, deadline);
   if (tensor.ok() || !absl::IsDeadlineExceeded(tensor.status())) return tensor;
   return Agreed(Annotate(absl::StrCat("from ", NameOf(from)), tensor.status()));
+}
+
+absl::StatusOr<StageLink::Neighbour> StageLink::AwaitEither(const TensorKey& from_before,
+                                                            const TensorKey& from_behind,
+                                                            Deadline deadline) {
+  const Activity::Wait wait(activity_.get());
+  absl::StatusOr<Neighbour> from = inbox_.AwaitEither(from_before, from_behind, deadline);
+  if (from.ok() || !absl::IsDeadlineExceeded(from.status())) return from;
+  return Agreed(Annotate(
+      absl::StrCat("from ", NameOf(Neighbour::kBehind), " and ", NameOf(Neighbour::kBefore)),
+      from.status()));
 }
 
 void StageLink::OnTensor(Neighbour from, const FrameHeader& header, const Payload& payload) {
@@ -412,7 +423,7 @@ absl::Status StageLink::Keep(Neighbour from, const FrameHeader& header, const Pa
     MutexLock lock(&mutex_);
     bytes_received_ += static_cast<int64_t>(payload.size());
   }
-  return inboxes_[Index(from)].Put(key, std::move(tensor));
+  return inbox_.Put(from, key, std::move(tensor));
 }
 
 absl::Status StageLink::Finish(Deadline deadline) {
@@ -478,7 +489,7 @@ void StageLink::Fail(const absl::Status& status) {
     for (int i : {0, 1}) streams[i] = peers_[i].stream;
     changed_.SignalAll();
   }
-  for (TensorInbox& inbox : inboxes_) inbox.Fail(status);
+  inbox_.Fail(status);
   for (const auto& stream : streams) {
     if (stream != nullptr) stream->Cancel(status);
   }

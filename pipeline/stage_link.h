@@ -69,6 +69,9 @@ class StageLink : public StageChannel {
   // rank, ABORTED naming it.
   absl::StatusOr<at::Tensor> Receive(Neighbour from, const TensorKey& key,
                                      Deadline deadline) override;
+  bool IsHere(Neighbour from, const TensorKey& key) override { return inbox_.Has(from, key); }
+  absl::StatusOr<Neighbour> AwaitEither(const TensorKey& from_before, const TensorKey& from_behind,
+                                        Deadline deadline) override;
 
   // Ends in good order, when all messages of all stages have been received: waits until the
   // neighbours do the same. Errors: DEADLINE_EXCEEDED naming those that do not.
@@ -143,7 +146,7 @@ class StageLink : public StageChannel {
   const std::shared_ptr<Activity> activity_;  // may be null
   std::string fingerprint_;
   std::string host_;  // where memory is shared, HostIdentity::Key()
-  TensorInbox inboxes_[2];
+  TensorInbox inbox_;
   Memory memory_[2];
 
   mutable Mutex mutex_;

@@ -38,6 +38,22 @@ class StepRun {
         timeout_(timeout),
         times_(times) {}
 
+  // What to do next; waits until there is something.
+  absl::StatusOr<StageAction> Next(const StageOrder& order) {
+    if (!order.may_forward()) return order.backward();
+    if (!order.may_backward()) return order.forward();
+    const TensorKey gradient = Key(TensorKey::kGradient, order.backward().micro_batch);
+    if (is_last() || channel_.IsHere(Neighbour::kBehind, gradient)) return order.backward();
+    if (is_first()) return order.forward();
+    const TensorKey input = Key(TensorKey::kActivation, order.forward().micro_batch);
+    const MonotonicTime start = MonotonicTime::Now();
+    const absl::StatusOr<Neighbour> from =
+        channel_.AwaitEither(input, gradient, Deadline::In(timeout_));
+    times_->waited += MonotonicTime::Now() - start;
+    GS_RETURN_IF_ERROR(from.status());
+    return *from == Neighbour::kBehind ? order.backward() : order.forward();
+  }
+
   absl::Status Do(StageAction action) {
     return action.kind == StageAction::kForward ? Forward(action.micro_batch)
                                                 : Backward(action.micro_batch);
@@ -148,8 +164,11 @@ absl::StatusOr<at::Tensor> RunStageStep(StageChannel& channel, PipelineSchedule 
                                         int64_t micro_batches, const StageWork& work,
                                         absl::Duration timeout, StageTimes* times) {
   StepRun run(channel, step, micro_batches, work, timeout, times);
-  for (StageAction action : ActionsOf(schedule, channel.stages(), channel.stage(), micro_batches)) {
+  StageOrder order(schedule, channel.stages(), channel.stage(), micro_batches);
+  while (!order.done()) {
+    GS_ASSIGN_OR_RETURN(const StageAction action, run.Next(order));
     GS_RETURN_IF_ERROR(run.Do(action));
+    order.Did(action.kind);
   }
   return run.figures();
 }

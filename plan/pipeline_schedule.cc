@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "absl/strings/str_cat.h"
 #include "base/flag_error.h"
 
 namespace gradsync {
@@ -44,38 +43,24 @@ int64_t InFlight(PipelineSchedule schedule, int stages, int stage, int64_t micro
   return 1;
 }
 
-std::vector<StageAction> ActionsOf(PipelineSchedule schedule, int stages, int stage,
-                                   int64_t micro_batches) {
-  const int64_t ahead = InFlight(schedule, stages, stage, micro_batches);
-  std::vector<StageAction> actions;
-  int64_t forwards = 0;
-  for (int64_t backwards = 0; backwards < micro_batches; ++backwards) {
-    while (forwards < std::min(micro_batches, backwards + ahead)) {
-      actions.push_back({StageAction::kForward, forwards++});
-    }
-    actions.push_back({StageAction::kBackward, backwards});
-  }
-  return actions;
+StageOrder::StageOrder(PipelineSchedule schedule, int stages, int stage, int64_t micro_batches)
+    : schedule_(schedule),
+      micro_batches_(micro_batches),
+      in_flight_(InFlight(schedule, stages, stage, micro_batches)) {}
+
+bool StageOrder::may_forward() const {
+  return forwards_ < micro_batches_ && forwards_ - backwards_ < in_flight_;
 }
 
-absl::Status CheckActions(const std::vector<StageAction>& actions, int64_t micro_batches) {
-  int64_t forwards = 0;
-  int64_t backwards = 0;
-  for (size_t i = 0; i < actions.size(); ++i) {
-    const bool forward = actions[i].kind == StageAction::kForward;
-    int64_t& next = forward ? forwards : backwards;
-    const int64_t end = forward ? micro_batches : forwards;
-    if (actions[i].micro_batch != next || next >= end) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("action ", i, ": expected ", forward ? "forward" : "backward",
-                       " of micro-batch ", next, forward ? "" : " after its forward", ", of ",
-                       micro_batches, ", found that of ", actions[i].micro_batch));
-    }
-    ++next;
-  }
-  if (backwards == micro_batches) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("expected backward of ", micro_batches, " micro-batches, found ", backwards));
+bool StageOrder::may_backward() const {
+  if (schedule_ == PipelineSchedule::kGpipe && forwards_ < micro_batches_) return false;
+  return backwards_ < forwards_;
+}
+
+absl::optional<StageAction> StageOrder::Next(bool input_here, bool gradient_here) const {
+  if (may_backward() && gradient_here) return backward();
+  if (may_forward() && input_here) return forward();
+  return absl::nullopt;
 }
 
 }  // namespace gradsync

@@ -8,8 +8,13 @@
 //
 //   naive   forward and backward of one micro-batch before the next: one stage computes at a time
 //   gpipe   all forwards, then all backwards (GPipe, arXiv 1811.06965): m micro-batches in flight
-//   1f1b    some forwards ahead, then one backward and one forward in turns (PipeDream-Flush, arXiv
-//           2006.09503): InFlight() micro-batches in flight
+//   1f1b    backward as soon as there is a gradient, and forwards ahead of it meanwhile, at most
+//           InFlight() of them: about one of each in turns (PipeDream-Flush, arXiv 2006.09503)
+//
+// Only under 1f1b a stage has a choice, and takes what has come, the gradient of two. A fixed order
+// of turns is often described; with it a stage waits for the one while it has the other, where links
+// are slow and an inner stage's interface carries activations one way and gradients the other: three
+// stages and more are then slower than under gpipe.
 //
 // Stages 0 to 2 and m = 4, F and B forward and backward, with transfers that take no time:
 //
@@ -26,11 +31,10 @@
 #define GRADSYNC_PLAN_PIPELINE_SCHEDULE_H_
 
 #include <cstdint>
-#include <vector>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/optional.h"
 
 namespace gradsync {
 
@@ -60,14 +64,36 @@ struct StageAction {
 // bound by it; with so many the next micro-batches are on the links meanwhile.
 int64_t InFlight(PipelineSchedule schedule, int stages, int stage, int64_t micro_batches);
 
-// What `stage`, 0 to stages-1, does in a step of `micro_batches`, at least 1, in this order.
-std::vector<StageAction> ActionsOf(PipelineSchedule schedule, int stages, int stage,
-                                   int64_t micro_batches);
+// How far a stage is in a step, and what it may do next. A value; thread-compatible.
+class StageOrder {
+ public:
+  // Of `stage`, 0 to stages-1, in a step of `micro_batches`, at least 1.
+  StageOrder(PipelineSchedule schedule, int stages, int stage, int64_t micro_batches);
 
-// Whether a stage may do this: each of `micro_batches` once forward and once backward, forward
-// first, both in ascending order. Errors: INVALID_ARGUMENT naming the first action that may not be
-// where it is.
-absl::Status CheckActions(const std::vector<StageAction>& actions, int64_t micro_batches);
+  bool done() const { return backwards_ == micro_batches_; }
+
+  // What it does next of each kind.
+  StageAction forward() const { return {StageAction::kForward, forwards_}; }
+  StageAction backward() const { return {StageAction::kBackward, backwards_}; }
+
+  // Whether it may, by the schedule. One of them at least, until it is done.
+  bool may_forward() const;
+  bool may_backward() const;
+
+  // What it does, where the input of forward() is here or not, and the gradient of backward();
+  // nothing when it has to wait for one that is not.
+  absl::optional<StageAction> Next(bool input_here, bool gradient_here) const;
+
+  // It has done what was next of this kind.
+  void Did(StageAction::Kind kind) { ++(kind == StageAction::kForward ? forwards_ : backwards_); }
+
+ private:
+  PipelineSchedule schedule_;
+  int64_t micro_batches_;
+  int64_t in_flight_;
+  int64_t forwards_ = 0;
+  int64_t backwards_ = 0;
+};
 
 }  // namespace gradsync
 

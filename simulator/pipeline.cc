@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/types/optional.h"
 #include "base/status_macros.h"
 #include "plan/placement.h"
 #include "plan/wire_traffic.h"
@@ -63,7 +64,6 @@ absl::Status CheckStage(const SimulatedStage& stage, int replicas,
   GS_RETURN_IF_ERROR(CheckPass(stage.each, first.each, pipeline.slices));
   GS_RETURN_IF_ERROR(CheckPass(stage.last, first.last, pipeline.slices));
   GS_RETURN_IF_ERROR(CheckTime("update", stage.update));
-  GS_RETURN_IF_ERROR(CheckActions(stage.actions, pipeline.micro_batches));
   if (stage.plan.world_size() != replicas) {
     return Refuse("a stage's plan", absl::StrCat("one for ", replicas, " workers"),
                   absl::StrCat(stage.plan.world_size()));
@@ -116,6 +116,9 @@ absl::Status Check(const SimulatedPipeline& pipeline, const Cluster& cluster) {
                   absl::StrCat(cluster.servers));
   }
   if (pipeline.steps < 1) return Refuse("steps", "at least 1", absl::StrCat(pipeline.steps));
+  if (pipeline.micro_batches < 1) {
+    return Refuse("micro-batches", "at least 1", absl::StrCat(pipeline.micro_batches));
+  }
   for (const SimulatedStage& stage : pipeline.stages) {
     GS_RETURN_IF_ERROR(CheckStage(stage, replicas, pipeline));
   }
@@ -175,7 +178,8 @@ class PipelineRun : private MessageReceiver, private EventHandler {
     int stage = 0;
     int replica = 0;
     int step = 0;
-    size_t action = 0;  // the next, or the one under way
+    StageOrder order = StageOrder(PipelineSchedule::kNaive, 1, 0, 1);
+    StageAction action;  // under way
     bool computing = false;
     double passed = 0;           // of that action's time
     size_t meeting = 0;          // its next, or the one in which the rank is
@@ -197,7 +201,7 @@ class PipelineRun : private MessageReceiver, private EventHandler {
   // Tags of events: 4 * rank + one of these.
   enum { kComputed, kBucketReady, kStepEnded };
 
-  // What the rank does next, or does.
+  // What the rank does.
   struct Pass {
     double time = 0;
     bool forward = false;
@@ -206,10 +210,9 @@ class PipelineRun : private MessageReceiver, private EventHandler {
   };
 
   Pass PassOf(const Rank& rank) const {
-    const StageAction action = StageOf(rank).actions[rank.action];
     Pass pass;
-    pass.forward = action.kind == StageAction::kForward;
-    pass.last = action.micro_batch + 1 == pipeline_.micro_batches;
+    pass.forward = rank.action.kind == StageAction::kForward;
+    pass.last = rank.action.micro_batch + 1 == pipeline_.micro_batches;
     const StagePass& times = pass.last ? StageOf(rank).last : StageOf(rank).each;
     pass.time = pass.forward ? times.forward : times.backward;
     pass.meetings = pass.forward ? &times.forward_meetings : &times.backward_meetings;
@@ -225,7 +228,9 @@ class PipelineRun : private MessageReceiver, private EventHandler {
     Rank& rank = ranks_[number];
     if (rank.step == pipeline_.steps) return;
     const size_t buckets = StageOf(rank).plan.buckets().size();
-    rank.action = 0;
+    // A slice passes nothing to the others.
+    rank.order = StageOrder(pipeline_.schedule, pipeline_.slices ? 1 : stages_,
+                            pipeline_.slices ? 0 : rank.stage, pipeline_.micro_batches);
     rank.scheduled = 0;
     rank.next_bucket = 0;
     rank.open = static_cast<int>(buckets);
@@ -238,17 +243,15 @@ class PipelineRun : private MessageReceiver, private EventHandler {
   // Begins the rank's next forward or backward, if it can.
   void Advance(int number) {
     Rank& rank = ranks_[number];
-    const SimulatedStage& stage = StageOf(rank);
-    if (rank.computing || rank.step == pipeline_.steps || rank.action == stage.actions.size()) {
-      return;
-    }
-    const Pass pass = PassOf(rank);
-    const int64_t needed =
-        rank.step * pipeline_.micro_batches + stage.actions[rank.action].micro_batch;
-    if (!pipeline_.slices) {
-      if (pass.forward && rank.stage > 0 && rank.inputs <= needed) return;
-      if (!pass.forward && rank.stage + 1 < stages_ && rank.gradients <= needed) return;
-    }
+    if (rank.computing || rank.step == pipeline_.steps || rank.order.done()) return;
+    const int64_t before = rank.step * pipeline_.micro_batches;
+    const absl::optional<StageAction> next =
+        rank.order.Next(pipeline_.slices || rank.stage == 0 ||
+                            rank.inputs > before + rank.order.forward().micro_batch,
+                        pipeline_.slices || rank.stage + 1 == stages_ ||
+                            rank.gradients > before + rank.order.backward().micro_batch);
+    if (!next.has_value()) return;
+    rank.action = *next;
     rank.computing = true;
     rank.passed = 0;
     rank.meeting = 0;
@@ -320,10 +323,9 @@ class PipelineRun : private MessageReceiver, private EventHandler {
 
   void EndPass(int number) {
     Rank& rank = ranks_[number];
-    const SimulatedStage& stage = StageOf(rank);
     const Pass pass = PassOf(rank);
     const int to = rank.stage + (pass.forward ? 1 : -1);
-    ++rank.action;
+    rank.order.Did(rank.action.kind);
     rank.computing = false;
     if (!pipeline_.slices && to >= 0 && to < stages_) {
       const SimulatedStage& sender = pipeline_.stages[std::min(rank.stage, to)];
@@ -334,7 +336,7 @@ class PipelineRun : private MessageReceiver, private EventHandler {
       message.kind = pass.forward ? kActivation : kGradient;
       network_.Send(message);
     }
-    if (rank.action == stage.actions.size() && rank.open == 0) EndStep(number);
+    if (rank.order.done() && rank.open == 0) EndStep(number);
     Advance(number);
   }
 
@@ -358,7 +360,7 @@ class PipelineRun : private MessageReceiver, private EventHandler {
     const int number = pipeline_.ranks[stage][replica];
     Rank& rank = ranks_[number];
     rank.resolved[bucket] = queue_.now();
-    if (--rank.open == 0 && rank.action == StageOf(rank).actions.size()) EndStep(number);
+    if (--rank.open == 0 && rank.order.done()) EndStep(number);
   }
 
   // After the last backward and the last result: the worker waits for each bucket and updates it.

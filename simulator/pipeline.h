@@ -45,8 +45,6 @@ struct StagePass {
 struct SimulatedStage {
   StagePass each;
   StagePass last;  // of the last micro-batch of a step, which may be smaller
-  std::vector<StageAction> actions;
-
   // Part() of the whole model's plan, for as many workers as there are replicas.
   Plan plan;
   // When each bucket is complete, since the last micro-batch's backward began; never falling, at
@@ -58,6 +56,7 @@ struct SimulatedStage {
 struct SimulatedPipeline {
   std::vector<SimulatedStage> stages;
   std::vector<std::vector<int>> ranks;  // by stage, by replica
+  PipelineSchedule schedule = PipelineSchedule::kOneForwardOneBackward;
   bool slices = false;  // the stages are slices instead: nothing passes between them
   int64_t micro_batches = 1;
   int steps = 4;  // that are simulated
@@ -92,9 +91,9 @@ struct PipelinePrediction {
 // Errors: INVALID_ARGUMENT for a cluster that does not check (cluster.h) for all ranks, fewer
 // servers than stages, mixed placement or another consistency than bsp, which jobs with stages do
 // not have; meetings of stages, or of slices that are not in their pass, in order, and as many on
-// all; ranks that are not those of stages times replicas, each once; actions that may not be
-// (CheckActions()); times that are negative or not finite; a plan for another number of replicas;
-// ready times that are not one per bucket, fall, or lie after backward; less than one step.
+// all; ranks that are not those of stages times replicas, each once; times that are negative or not
+// finite; a plan for another number of replicas; ready times that are not one per bucket, fall, or
+// lie after backward; less than one step or one micro-batch.
 absl::StatusOr<PipelinePrediction> SimulatePipeline(const SimulatedPipeline& pipeline,
                                                     const Cluster& cluster);
 

@@ -57,19 +57,18 @@ SimulatedPipeline PipelineOf(const std::vector<RecordedStage>& stages, const Pre
   SimulatedPipeline pipeline;
   pipeline.micro_batches = mesh.micro_batches;
   pipeline.steps = kSteps;
+  pipeline.schedule = mesh.schedule;
   pipeline.slices = mesh.mesh.has_slices();
   const MeshDimension parts = pipeline.slices ? MeshDimension::kTensor : MeshDimension::kPipeline;
   pipeline.ranks.resize(mesh.mesh.size(parts));
   for (int rank = 0; rank < mesh.mesh.world_size(); ++rank) {
     pipeline.ranks[mesh.mesh.Coordinate(rank, parts)].push_back(rank);
   }
-  const int count = static_cast<int>(stages.size());
   for (int part = 0; part < mesh.mesh.size(parts); ++part) {
     const int s = pipeline.slices ? 0 : part;
     SimulatedStage stage;
     stage.each = Seconds(stages[s].each);
     stage.last = Seconds(stages[s].last);
-    stage.actions = ActionsOf(mesh.schedule, count, s, mesh.micro_batches);
     stage.plan = stages[s].plan;
     for (double us : stages[s].bucket_ready_us) {
       stage.bucket_ready.push_back(std::min(1e-6 * us, stage.last.backward));

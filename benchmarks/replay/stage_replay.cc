@@ -21,7 +21,6 @@ at::Tensor Floats(int64_t bytes) { return at::zeros({(bytes + 3) / 4}, at::kFloa
 
 StageReplay::StageReplay(ReplayedStage stage, ReplayClock* clock)
     : stage_(std::move(stage)),
-      actions_(ActionsOf(stage_.schedule, stage_.stages, stage_.stage, stage_.micro_batches)),
       clock_(*clock),
       output_(Floats(stage_.recorded.each.output_bytes)),
       last_output_(Floats(stage_.recorded.last.output_bytes)),
@@ -38,10 +37,9 @@ void StageReplay::MakeTensors(const std::vector<RecordedMeeting>& meetings) {
   const int64_t slices = stage_.slices->slices();
   for (const RecordedMeeting& at : meetings) {
     const SliceMeeting& meeting = at.meeting;
-    const std::vector<int64_t> sizes =
-        meeting.call == SliceCall::kSumPart
-            ? std::vector<int64_t>{slices, meeting.numbers / slices}
-            : std::vector<int64_t>{meeting.numbers};
+    const std::vector<int64_t> sizes = meeting.call == SliceCall::kSumPart
+                                           ? std::vector<int64_t>{slices, meeting.numbers / slices}
+                                           : std::vector<int64_t>{meeting.numbers};
     brought_.emplace(std::make_pair(meeting.call, meeting.numbers), at::zeros(sizes, at::kFloat));
   }
 }
@@ -72,18 +70,40 @@ int64_t StageReplay::bytes_received() const {
   return stage_.link == nullptr ? 0 : stage_.link->bytes_received();
 }
 
-// `due`: when the computation before this ended, as recorded times have it; moved to when the
-// tensor came, if that is later.
+// A wait for a tensor has ended. `due`: when the computation before it ended, as recorded times
+// have it; moved to when the tensor came, if that is later.
+void StageReplay::Waited(double asked, double* due, ReplayedParts* parts) {
+  const double came = clock_.Now();
+  if (came - asked < kWaitedUs) return;
+  parts->waited += came - asked;
+  *due = came;
+}
+
 absl::Status StageReplay::Await(Neighbour from, const TensorKey& key, double* due,
                                 ReplayedParts* parts) {
   if (!HasNeighbour(from)) return absl::OkStatus();
   const double asked = clock_.Now();
   GS_RETURN_IF_ERROR(stage_.link->Receive(from, key, NewDeadline()).status());
-  const double came = clock_.Now();
-  if (came - asked < kWaitedUs) return absl::OkStatus();
-  parts->waited += came - asked;
-  *due = came;
+  Waited(asked, due, parts);
   return absl::OkStatus();
+}
+
+// What to do next, as a stage decides it (pipeline/stage_step.cc).
+absl::StatusOr<StageAction> StageReplay::Next(const StageOrder& order, int64_t step, double* due,
+                                              ReplayedParts* parts) {
+  if (!order.may_forward()) return order.backward();
+  if (!order.may_backward()) return order.forward();
+  const TensorKey gradient = {TensorKey::kGradient, step, order.backward().micro_batch};
+  if (!HasNeighbour(Neighbour::kBehind) || stage_.link->IsHere(Neighbour::kBehind, gradient)) {
+    return order.backward();
+  }
+  if (!HasNeighbour(Neighbour::kBefore)) return order.forward();
+  const TensorKey input = {TensorKey::kActivation, step, order.forward().micro_batch};
+  const double asked = clock_.Now();
+  GS_ASSIGN_OR_RETURN(const Neighbour from,
+                      stage_.link->AwaitEither(input, gradient, NewDeadline()));
+  Waited(asked, due, parts);
+  return from == Neighbour::kBehind ? order.backward() : order.forward();
 }
 
 absl::Status StageReplay::Meet(const SliceMeeting& meeting) {
@@ -141,7 +161,9 @@ absl::Status StageReplay::Compute(StageAction action, double factor, const Launc
 absl::Status StageReplay::Run(int64_t step, double factor, const Launcher& launch,
                               ReplayedParts* parts) {
   double due = clock_.Now();
-  for (const StageAction action : actions_) {
+  StageOrder order(stage_.schedule, stage_.stages, stage_.stage, stage_.micro_batches);
+  while (!order.done()) {
+    GS_ASSIGN_OR_RETURN(const StageAction action, Next(order, step, &due, parts));
     const bool forward = action.kind == StageAction::kForward;
     const TensorKey activation = {TensorKey::kActivation, step, action.micro_batch};
     const TensorKey gradient = {TensorKey::kGradient, step, action.micro_batch};
@@ -155,6 +177,7 @@ absl::Status StageReplay::Run(int64_t step, double factor, const Launcher& launc
     if (!forward && HasNeighbour(Neighbour::kBefore)) {
       stage_.link->Send(Neighbour::kBefore, gradient, last ? last_gradient_ : gradient_);
     }
+    order.Did(action.kind);
   }
   return absl::OkStatus();
 }

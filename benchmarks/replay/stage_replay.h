@@ -13,6 +13,7 @@
 
 #include "ATen/core/Tensor.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "base/deadline.h"
 #include "benchmarks/profiles/mesh_stages.h"
@@ -38,7 +39,7 @@ struct ReplayedStage {
   RecordedStage recorded;
   PipelineSchedule schedule = PipelineSchedule::kNaive;
   int64_t micro_batches = 1;
-  int stage = 0;                // its number among as many
+  int stage = 0;  // its number among as many
   int stages = 1;
   StageLink* link = nullptr;    // of this rank's pipeline; null without neighbours
   SliceLink* slices = nullptr;  // of a slice: those that compute the same layers
@@ -77,6 +78,9 @@ class StageReplay {
   using Launcher = std::function<void(int bucket)>;
 
   bool HasNeighbour(StageLink::Neighbour neighbour) const;
+  absl::StatusOr<StageAction> Next(const StageOrder& order, int64_t step, double* due,
+                                   ReplayedParts* parts);
+  void Waited(double asked, double* due, ReplayedParts* parts);
   absl::Status Await(StageLink::Neighbour from, const TensorKey& key, double* due,
                      ReplayedParts* parts);
   absl::Status Compute(StageAction action, double factor, const Launcher& launch, double* due,
@@ -91,7 +95,6 @@ class StageReplay {
   Deadline NewDeadline() const { return Deadline::In(stage_.timeout); }
 
   const ReplayedStage stage_;
-  const std::vector<StageAction> actions_;
   ReplayClock& clock_;
   // What is sent, of a micro-batch and of the last one, and what is brought to meetings. Nobody
   // writes to them.
