@@ -291,9 +291,6 @@ absl::Status PredictMeshes(int argc, char** argv) {
 absl::Status Predict(int argc, char** argv) {
   if (!absl::GetFlag(FLAGS_mesh).empty()) return PredictMeshes(argc, argv);
   GS_RETURN_IF_ERROR(CheckNoMesh(MeshesFromFlags()));
-  if (absl::GetFlag(FLAGS_sequence_parallel)) {
-    return FlagError("sequence_parallel", "false without slices (--mesh=tensor=N)", "true");
-  }
   const PredictOptions options = OptionsFromFlags();
   GS_ASSIGN_OR_RETURN(std::vector<PredictedJob> jobs, ListPredictions(options));
   GS_ASSIGN_OR_RETURN(const proto::StepProfile profile, FindProfile(argv[0]));

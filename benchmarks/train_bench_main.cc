@@ -197,7 +197,7 @@ absl::Status SlicesFromFlags(PipelineOptions* pipeline) {
     return FlagError("mesh", absl::StrCat("tensor=N with --record, N at most ", kMostSlices), mesh);
   }
   if (pipeline->split_sequence && slices == 1) {
-    return FlagError("sequence_parallel", "false without slices (--mesh=tensor=N)", "true");
+    return NoSlicesToSplitFor();
   }
   GS_ASSIGN_OR_RETURN(pipeline->mesh, Mesh::Parse(mesh, slices));
   return absl::OkStatus();
@@ -287,9 +287,6 @@ absl::StatusOr<Sweep> PrepareSweep(const char* argv0) {
   Sweep sweep;
   if (absl::GetFlag(FLAGS_mesh).empty()) {
     GS_RETURN_IF_ERROR(CheckNoMesh(MeshesFromFlags()));
-    if (absl::GetFlag(FLAGS_sequence_parallel)) {
-      return FlagError("sequence_parallel", "false without slices (--mesh=tensor=N)", "true");
-    }
     GS_ASSIGN_OR_RETURN(sweep.cases, ListReplayCases(SweepFromFlags()));
   } else {
     GS_ASSIGN_OR_RETURN(sweep.meshes, ListMeshCases(SweepFromFlags(), MeshesFromFlags()));

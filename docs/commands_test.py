@@ -166,6 +166,10 @@ def before_and_after(arguments):
     return arguments[:at], arguments[at + 1:]
 
 
+def has_slices(words):
+    return any(word.startswith("--mesh=") and "tensor=" in word for word in words)
+
+
 class Runner:
     """Runs documented commands in a folder of their own, each text once."""
 
@@ -302,8 +306,7 @@ class Runner:
             more = ("--json=small.json",) if any(word.startswith("--json") for word in arguments) else ()
         elif target == "//benchmarks:train_bench":
             # Slices have profiles of their own, which a command before this one has recorded.
-            sliced = any(word.startswith("--mesh=") and "tensor=" in word for word in arguments)
-            more = () if not on_network else FAST_NETWORK if sliced else TRAIN_BENCH_ON_NETWORK
+            more = () if not on_network else FAST_NETWORK if has_slices(arguments) else TRAIN_BENCH_ON_NETWORK
         else:
             return program.small
         # The slow worker must be one of those that are left.
@@ -319,7 +322,7 @@ class Runner:
         if any(word.startswith("--data=imagefolder:") for word in after):
             return [word for word in program.small_after if not word.startswith("--data=")]
         # Only some models can be cut into slices.
-        if any(word.startswith("--mesh=") and "tensor=" in word for word in after):
+        if has_slices(after):
             return [word for word in program.small_after if not word.startswith(("--model=", "--data="))]
         return program.small_after
 

@@ -38,20 +38,11 @@ class StepRun {
         timeout_(timeout),
         times_(times) {}
 
-  // What to do next; waits until there is something.
   absl::StatusOr<StageAction> Next(const StageOrder& order) {
-    if (!order.may_forward()) return order.backward();
-    if (!order.may_backward()) return order.forward();
-    const TensorKey gradient = Key(TensorKey::kGradient, order.backward().micro_batch);
-    if (is_last() || channel_.IsHere(Neighbour::kBehind, gradient)) return order.backward();
-    if (is_first()) return order.forward();
-    const TensorKey input = Key(TensorKey::kActivation, order.forward().micro_batch);
     const MonotonicTime start = MonotonicTime::Now();
-    const absl::StatusOr<Neighbour> from =
-        channel_.AwaitEither(input, gradient, Deadline::In(timeout_));
+    absl::StatusOr<StageAction> next = NextAction(channel_, order, step_, Deadline::In(timeout_));
     times_->waited += MonotonicTime::Now() - start;
-    GS_RETURN_IF_ERROR(from.status());
-    return *from == Neighbour::kBehind ? order.backward() : order.forward();
+    return next;
   }
 
   absl::Status Do(StageAction action) {
@@ -159,6 +150,19 @@ class StepRun {
 };
 
 }  // namespace
+
+absl::StatusOr<StageAction> NextAction(StageChannel& channel, const StageOrder& order, int64_t step,
+                                       Deadline deadline) {
+  if (!order.may_forward()) return order.backward();
+  if (!order.may_backward()) return order.forward();
+  const TensorKey gradient = {TensorKey::kGradient, step, order.backward().micro_batch};
+  const bool is_last = channel.stage() + 1 == channel.stages();
+  if (is_last || channel.IsHere(Neighbour::kBehind, gradient)) return order.backward();
+  if (channel.stage() == 0) return order.forward();
+  const TensorKey input = {TensorKey::kActivation, step, order.forward().micro_batch};
+  GS_ASSIGN_OR_RETURN(const Neighbour from, channel.AwaitEither(input, gradient, deadline));
+  return from == Neighbour::kBehind ? order.backward() : order.forward();
+}
 
 absl::StatusOr<at::Tensor> RunStageStep(StageChannel& channel, PipelineSchedule schedule, int64_t step,
                                         int64_t micro_batches, const StageWork& work,

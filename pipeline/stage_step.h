@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "base/deadline.h"
 #include "pipeline/stage_channel.h"
 #include "plan/pipeline_schedule.h"
 
@@ -46,6 +47,11 @@ struct StageTimes {
   absl::Duration backward;
   absl::Duration waited;  // for neighbours
 };
+
+// What the channel's stage does next in `step`, in the order that `order` allows: waits until there is
+// something. Errors: those of StageChannel::AwaitEither().
+absl::StatusOr<StageAction> NextAction(StageChannel& channel, const StageOrder& order, int64_t step,
+                                       Deadline deadline);
 
 // Computes forward and backward of the step's micro-batches as the schedule says, and returns the
 // last stage's figures. A micro-batch's graph lives from its forward to its backward. A neighbour

@@ -24,7 +24,6 @@
 #include "models/check_slices.h"
 #include "models/layers.h"
 #include "sync/device_buckets.h"
-#include "train/batch_figures.h"
 #include "train/batch_source.h"
 #include "train/channel_moments.h"
 #include "train/checkpointer.h"
@@ -653,7 +652,6 @@ class TrainerImpl : public Trainer {
   BatchSource source_;
   TrainingClock clock_;
   StepReports reports_;
-  GradientComputer gradients_;
   std::unique_ptr<KinetoTrace> trace_;  // null unless wanted
   absl::optional<LossScaler> scaler_;
   at::Tensor loss_scale_;  // its scale on the device, where a captured step reads it
@@ -668,6 +666,7 @@ class TrainerImpl : public Trainer {
   std::unique_ptr<ModelShare> share_;           // after Bind()
   PipelineStage* stage_ = nullptr;              // the share, where that is a stage
   ShareTraffic traffic_before_;                 // the first measured step
+  GradientComputer gradients_;                  // uses the above
 };
 
 }  // namespace

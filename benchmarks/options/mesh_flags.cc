@@ -65,7 +65,11 @@ absl::Status CheckNoMesh(const MeshFlags& flags) {
   for (const auto& [flag, expected, found] : lists) {
     if (found != expected) return FlagError(flag, "none without --mesh", found);
   }
-  return absl::OkStatus();
+  return flags.split_sequence ? NoSlicesToSplitFor() : absl::OkStatus();
+}
+
+absl::Status NoSlicesToSplitFor() {
+  return FlagError("sequence_parallel", "false without slices (--mesh=tensor=N)", "true");
 }
 
 absl::StatusOr<Mesh> ParseMesh(absl::string_view text) {

@@ -34,6 +34,9 @@ struct MeshFlags {
 // Whether nothing was asked of a mesh where there is none.
 absl::Status CheckNoMesh(const MeshFlags& flags);
 
+// That sequences are split, where nothing has slices.
+absl::Status NoSlicesToSplitFor();
+
 // A mesh with as many ranks as its sizes make.
 absl::StatusOr<Mesh> ParseMesh(absl::string_view text);
 

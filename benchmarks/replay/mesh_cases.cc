@@ -7,6 +7,7 @@
 #include "base/flag_error.h"
 #include "base/rate.h"
 #include "base/status_macros.h"
+#include "benchmarks/options/mesh_flags.h"
 #include "benchmarks/prediction/predict_options.h"
 #include "benchmarks/profiles/mesh_stages.h"
 #include "benchmarks/profiles/step_profile.h"
@@ -120,7 +121,7 @@ absl::StatusOr<std::vector<MeshCase>> ListMeshCases(const ReplaySweepOptions& op
   }
   const auto has_slices = [](const MeshCase& mesh) { return mesh.predicted.mesh.has_slices(); };
   if (flags.split_sequence && std::none_of(cases.begin(), cases.end(), has_slices)) {
-    return FlagError("sequence_parallel", "false without slices (--mesh=tensor=N)", "true");
+    return NoSlicesToSplitFor();
   }
   std::stable_sort(cases.begin(), cases.end(), [&options](const auto& a, const auto& b) {
     const auto& all = options.bandwidths;

@@ -5,6 +5,7 @@
 
 #include "ATen/ops/zeros.h"
 #include "base/status_macros.h"
+#include "pipeline/stage_step.h"
 #include "pipeline/tensor_frames.h"
 
 namespace gradsync {
@@ -88,22 +89,14 @@ absl::Status StageReplay::Await(Neighbour from, const TensorKey& key, double* du
   return absl::OkStatus();
 }
 
-// What to do next, as a stage decides it (pipeline/stage_step.cc).
+// With nobody to wait for, whatever the order allows.
 absl::StatusOr<StageAction> StageReplay::Next(const StageOrder& order, int64_t step, double* due,
                                               ReplayedParts* parts) {
-  if (!order.may_forward()) return order.backward();
-  if (!order.may_backward()) return order.forward();
-  const TensorKey gradient = {TensorKey::kGradient, step, order.backward().micro_batch};
-  if (!HasNeighbour(Neighbour::kBehind) || stage_.link->IsHere(Neighbour::kBehind, gradient)) {
-    return order.backward();
-  }
-  if (!HasNeighbour(Neighbour::kBefore)) return order.forward();
-  const TensorKey input = {TensorKey::kActivation, step, order.forward().micro_batch};
+  if (stage_.link == nullptr) return *order.Next(/*input_here=*/true, /*gradient_here=*/true);
   const double asked = clock_.Now();
-  GS_ASSIGN_OR_RETURN(const Neighbour from,
-                      stage_.link->AwaitEither(input, gradient, NewDeadline()));
+  GS_ASSIGN_OR_RETURN(const StageAction next, NextAction(*stage_.link, order, step, NewDeadline()));
   Waited(asked, due, parts);
-  return from == Neighbour::kBehind ? order.backward() : order.forward();
+  return next;
 }
 
 absl::Status StageReplay::Meet(const SliceMeeting& meeting) {
