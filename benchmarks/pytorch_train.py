@@ -20,6 +20,7 @@ What a user would add to make it faster is added by --settings, a list of
   cudnn_benchmark  cuDNN tries its algorithms
   prefetch         batches are bytes, and another stream brings and normalises the next one during a step
   compile          torch.compile
+  max_autotune     which measures kernels, too, and chooses
   graph            the whole step is captured as a CUDA graph and replayed (experimental)
 
 Where one changes nothing (no GPU, no DDP), it is left out and not named as in force; compile and graph cannot run there.
@@ -37,7 +38,7 @@ import time
 
 DDP_SETTINGS = {"bucket_view": "gradient_as_bucket_view", "static_graph": "static_graph"}
 BUCKETS = "bucket_mib="
-SETTINGS = (*DDP_SETTINGS, "no_buffers", "fused", "cudnn_benchmark", "prefetch", "compile", "graph")
+SETTINGS = (*DDP_SETTINGS, "no_buffers", "fused", "cudnn_benchmark", "prefetch", "compile", "max_autotune", "graph")
 
 
 class CannotRun(Exception):
@@ -195,7 +196,7 @@ class Training:
         torch, ddp = self.torch, self.args.world_size > 1 or self.on_gpu
         whole = ddp and self.args.world_size > 1  # compiled with its hooks, cut where buckets end
         if "compile" in self.settings and not whole:
-            model = torch.compile(model)
+            model = self.compiled(model)
         if ddp:
             options = {name: setting in self.settings for setting, name in DDP_SETTINGS.items()}
             options["broadcast_buffers"] = "no_buffers" not in self.settings
@@ -205,7 +206,12 @@ class Training:
             model = torch.nn.parallel.DistributedDataParallel(
                 model, device_ids=[self.device.index] if self.on_gpu else None, **options
             )
-        return torch.compile(model) if "compile" in self.settings and whole else model
+        return self.compiled(model) if "compile" in self.settings and whole else model
+
+    def compiled(self, model):
+        # Not a mode with CUDA graphs of its own, which end where the optimizer begins: graph captures the whole step.
+        mode = "max-autotune-no-cudagraphs" if "max_autotune" in self.settings else None
+        return self.torch.compile(model, mode=mode, dynamic=False)
 
     def compute(self, images, labels):
         """One step on the current stream."""
@@ -269,6 +275,8 @@ def settings_of(args, device, torch):
     on_gpu = device.type == "cuda"
     if "compile" in settings and not hasattr(torch, "compile"):
         raise CannotRun(f"torch {torch.__version__} has no torch.compile")
+    if "max_autotune" in settings and "compile" not in settings:
+        raise CannotRun("max_autotune is of compile, found it alone")
     for name in ("compile", "graph"):
         if name in settings and not on_gpu:
             raise CannotRun(f"{name} is only tried on a GPU, found a CPU")

@@ -64,6 +64,14 @@ class TraceCheckTest(unittest.TestCase):
         for name, expected in milliseconds.items():
             self.assertAlmostEqual(report[name + "_ms"], expected, msg=name)
 
+    def test_kernels_are_summed_by_name_the_longest_first(self):
+        events = [kernel(0, 100, name="a"), kernel(100, 400, name="b"), kernel(400, 650, name="a"), kernel(650, 660, name="c")]
+        self.assertEqual(self.report(events)["kernels"], [
+            {"name": "a", "count": 2, "ms": 0.35}, {"name": "b", "count": 1, "ms": 0.3}, {"name": "c", "count": 1, "ms": 0.01}])
+        printed = self.run_tool(events, "--kernels=2").stdout
+        self.assertRegex(printed, r"kernel +0\.350 ms +53\.0 %  2 times a\nkernel +0\.300 ms +45\.5 %  1 times b\nhost waits")
+        self.assertNotIn("times", self.run_tool(events).stdout)
+
     def test_communication_is_hidden_as_far_as_kernels_run_beside_it(self):
         report = self.report([
             kernel(1000, 2000), kernel(2500, 4000), kernel(1500, 1700, stream=8),
