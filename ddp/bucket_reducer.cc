@@ -236,18 +236,21 @@ class BucketReducer::Core {
       if (!has_room) awaited->waiting = at::zeros_like(awaited->flat);
       return variable_list(1);
     }
-    if (gradient.layout() != at::kStrided || gradient.scalar_type() != at::kFloat) {
-      Record(absl::InvalidArgumentError(
-          absl::StrCat("gradient of ", awaited->parameter.name, ": expected dense fp32, found ",
-                       c10::toString(gradient.scalar_type()),
-                       gradient.layout() == at::kStrided ? "" : " in a sparse layout")));
+    const at::Tensor& leaf = awaited->parameter.leaf;
+    if (gradient.layout() != at::kStrided || gradient.scalar_type() != leaf.scalar_type()) {
+      Record(absl::InvalidArgumentError(absl::StrCat(
+          "gradient of ", awaited->parameter.name, ": expected dense ",
+          c10::toString(leaf.scalar_type()), ", found ", c10::toString(gradient.scalar_type()),
+          gradient.layout() == at::kStrided ? "" : " in a sparse layout")));
       return variable_list(1);
     }
-    if (!torch::autograd::impl::hooks(awaited->parameter.parameter).empty()) {
-      if (!has_room) {
-        Record(absl::FailedPreconditionError(absl::StrCat(
-            "gradient of ", awaited->parameter.name,
-            ": expected no hooks where buckets share memory, and a gradient that comes in order")));
+    if (!torch::autograd::impl::hooks(leaf).empty()) {
+      const bool copied = !leaf.is_same(awaited->parameter.parameter);
+      if (!has_room || copied) {
+        Record(absl::FailedPreconditionError(
+            absl::StrCat("gradient of ", awaited->parameter.name, ": expected no hooks where ",
+                         copied ? "a copy of the weight is computed with"
+                                : "buckets share memory, and a gradient that comes in order")));
         return variable_list(1);
       }
       if (first) place.zero_();
@@ -270,16 +273,19 @@ class BucketReducer::Core {
 
   // Empties a bucket's waiting gradients into it; false when that failed.
   bool CopyTogether(int bucket) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    std::vector<at::Tensor> to, from;
+    // By type, since one operation takes one.
+    std::vector<at::Tensor> to[2], from[2];
     for (const int tensor : bucket_tensors_[bucket]) {
       Awaited& awaited = awaited_[tensor];
       if (!awaited.waiting.defined()) continue;
-      to.push_back(awaited.flat);
-      from.push_back(std::exchange(awaited.waiting, at::Tensor()));
+      const size_t other_type = awaited.waiting.scalar_type() != awaited.flat.scalar_type();
+      to[other_type].push_back(awaited.flat);
+      from[other_type].push_back(std::exchange(awaited.waiting, at::Tensor()));
     }
-    if (to.empty()) return true;
     try {
-      CopyAll(to, from);
+      for (const size_t type : {0, 1}) {
+        if (!to[type].empty()) CopyAll(to[type], from[type]);
+      }
     } catch (const std::exception& error) {
       Record(absl::InternalError(
           absl::StrCat("copying the gradients of bucket ", bucket, ": ", error.what())));
@@ -368,8 +374,7 @@ BucketReducer::BucketReducer(const Plan& plan, const FlatParameters& parameters,
                                    copies, std::move(make_room))) {
   for (size_t i = 0; i < parameters.parameters().size(); ++i) {
     const int index = static_cast<int>(i);
-    auto accumulator =
-        torch::autograd::impl::grad_accumulator(parameters.parameters()[i].parameter);
+    auto accumulator = torch::autograd::impl::grad_accumulator(parameters.parameters()[i].leaf);
     std::weak_ptr<Core> weak = core_;
     accumulator->add_pre_hook(MakePreHook([weak, index](const variable_list& grads) {
       const std::shared_ptr<Core> core = weak.lock();

@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ATen/ops/embedding.h"
@@ -102,6 +103,57 @@ TEST_P(BucketReducerTest, AnObserverHearsOfEachGradientOnceAndBeforeItsBucketLea
     EXPECT_EQ(events[1], "bucket 0");
     EXPECT_EQ(events.back(), "bucket 2");
   }
+}
+
+// As if the first weight were computed with in bf16.
+struct CopyFixture : Fixture {
+  explicit CopyFixture(BucketCopies copies) : Fixture(copies, {{3, 2, 1, 0}}) {
+    copy = module.first_weight.detach().to(at::kBFloat16).set_requires_grad(true);
+    parameters.SetLeaf(0, copy);
+    reducer = std::make_unique<BucketReducer>(
+        plan, parameters, [this](int b) { launched.push_back(b); }, nullptr, copies);
+  }
+
+  at::Tensor Loss(const at::Tensor& x) const {
+    const at::Tensor hidden = at::linear(x.to(at::kBFloat16), copy).to(at::kFloat);
+    return at::linear(at::relu(hidden + module.first_bias) * module.scale, module.last_weight)
+        .pow(2)
+        .mean();
+  }
+
+  at::Tensor copy;
+};
+
+TEST_P(BucketReducerTest, AGradientOfAnotherTypeIsWidenedIntoItsBucket) {
+  CopyFixture f(GetParam());
+  const at::Tensor x = at::ones({2, 4});
+  at::Tensor alone = f.copy.detach().clone().set_requires_grad(true);
+  std::swap(alone, f.copy);
+  f.Loss(x).backward();
+  std::swap(alone, f.copy);
+  for (int backwards : {1, 2}) {
+    if (backwards == 2) {
+      f.reducer->EnterNoSync();
+      f.Loss(x).backward();
+      f.reducer->LeaveNoSync();
+    }
+    ASSERT_TRUE(f.reducer->BeginStep().ok());
+    f.Loss(x).backward();
+    ASSERT_EQ(f.reducer->FinishBackward(), absl::OkStatus());
+    EXPECT_TRUE(f.module.first_weight.grad().equal(backwards * alone.grad().to(at::kFloat)));
+    EXPECT_FALSE(f.copy.grad().defined());
+  }
+  EXPECT_THAT(f.launched, ElementsAre(0, 0));
+}
+
+TEST_P(BucketReducerTest, AHookOnACopyIsRefusedByName) {
+  CopyFixture f(GetParam());
+  f.copy.register_hook([](at::Tensor) {});
+  ASSERT_TRUE(f.reducer->BeginStep().ok());
+  f.Loss(at::ones({2, 4})).backward();
+  const absl::Status status = f.reducer->FinishBackward();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(status.message(), AllOf(HasSubstr("first_weight"), HasSubstr("copy")));
 }
 
 // Buckets that take turns with one piece of memory. What was there is what was launched.

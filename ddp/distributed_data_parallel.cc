@@ -44,6 +44,10 @@ absl::Status CheckOptions(const DdpOptions& options, const GradientSync* sync) {
         "skip_nonfinite_steps: expected update at the workers, found update at the owners, who "
         "cannot skip a step");
   }
+  if (options.copies.has_value() && !options.units.empty()) {
+    return absl::InvalidArgumentError(
+        "copies: expected parameters that stay, found units of them that come and go");
+  }
   const BucketSlots& slots = options.plan.slots;
   if ((slots.gradients > 0 || !options.units.empty()) &&
       sync->update_site() != UpdateSite::kOwner) {
@@ -238,6 +242,10 @@ absl::Status DistributedDataParallel::Bind(Deadline deadline) {
   GS_RETURN_IF_ERROR(MakeOptimizer());
   for (size_t b = 0; b < buckets_.size(); ++b) parameters_.BumpVersions(static_cast<int>(b));
   GS_RETURN_IF_ERROR(BroadcastFromRank0(UnplannedTensorsOf(*module_), deadline));
+  if (options_.copies.has_value()) {
+    GS_ASSIGN_OR_RETURN(copies_, WeightCopies::Create(options_.copies->type, options_.copies->names,
+                                                      buckets_, &parameters_));
+  }
   reducer_ = std::make_unique<BucketReducer>(
       plan_, parameters_, [this](int bucket) { LaunchBucket(bucket); }, options_.on_gradient,
       TensorDevice(sync_->gpu().get()).is_cuda() ? BucketCopies::kTogether : BucketCopies::kEach,
@@ -444,6 +452,7 @@ absl::Status DistributedDataParallel::FinishStep(Deadline deadline) {
   timing_.exposed = timing_.in_backward = room_wait_;
   absl::Status status = reducer_->FinishBackward();
   if (status.ok()) status = CompleteStep(deadline);
+  if (status.ok()) status = copies_.Refresh();
   return status.ok() ? status : Fail(std::move(status));
 }
 
@@ -455,7 +464,7 @@ absl::Status DistributedDataParallel::Settle(Deadline deadline) {
   for (size_t b = 0; optimizer_ == nullptr && b < buckets_.size(); ++b) {
     parameters_.BumpVersions(static_cast<int>(b));
   }
-  return absl::OkStatus();
+  return copies_.Refresh();
 }
 
 absl::Status DistributedDataParallel::CompleteStep(Deadline deadline) {
@@ -559,7 +568,7 @@ absl::Status DistributedDataParallel::ImportState(const OptimizerState& state, D
                                            : sync_->ImportOptimizerState(state, deadline));
   step_.step = state.step + skipped_steps;
   skipped_steps_ = skipped_steps;
-  return absl::OkStatus();
+  return copies_.Refresh();
 }
 
 }  // namespace gradsync

@@ -34,6 +34,7 @@
 #include "ddp/flat_parameters.h"
 #include "ddp/parameter_gathers.h"
 #include "ddp/stream_timer.h"
+#include "ddp/weight_copies.h"
 #include "ddp/worker_optimizer.h"
 #include "group/side_channel.h"
 #include "optim/optimizer_state.h"
@@ -50,6 +51,12 @@ struct DdpPart {
   // Names of the trainable parameters, in the module's order.
   std::vector<std::string> parameters;
   SideChannel* all_ranks = nullptr;  // of all stages and their replicas
+};
+
+// Weights that a module computes with in a narrower type (weight_copies.h).
+struct DdpCopies {
+  c10::ScalarType type = c10::ScalarType::BFloat16;
+  std::vector<std::string> names;  // of trainable parameters
 };
 
 struct DdpOptions {
@@ -104,6 +111,12 @@ struct DdpOptions {
   // cut, and this rank's is a part of it (Plan::Part()): so sums have the bits of the uncut module's
   // under plain data parallelism. All other parameters lose their values, and their memory.
   absl::optional<DdpPart> part;
+
+  // Parameters of which there are to be copies in a narrower type, with which alone the module then
+  // computes its gradients: those that autocast would round in each forward. After Create() the
+  // caller gives CopyOf() to the module. Not with units, which would have to be copied, too, whenever
+  // they come: INVALID_ARGUMENT.
+  absl::optional<DdpCopies> copies;
 
   // Told of waits for others in backward; may be null.
   Activity* activity = nullptr;
@@ -205,6 +218,11 @@ class DistributedDataParallel {
   // that was needed before nothing is used any more, unless it is one of these two. All ranks call
   // it alike. Errors: those of GradientSync::Gather().
   absl::Status GatherUnit(UnitTurn turn, Deadline deadline);
+
+  // The copy of a parameter of this name among DdpOptions::copies, a leaf of autograd that has its
+  // values, rounded, when Create(), FinishStep(), Settle() or ImportState() has returned; undefined
+  // for any other. Hooks on it are refused in backward.
+  at::Tensor CopyOf(const std::string& name) const { return copies_.Of(name); }
 
   // Whether owners alone keep parameters (DdpOptions::units).
   bool sharded() const { return gathers_ != nullptr; }
@@ -326,6 +344,7 @@ class DistributedDataParallel {
   const DdpOptions options_;
   const Plan plan_;
   FlatParameters parameters_;
+  WeightCopies copies_;
   std::unique_ptr<ParameterGathers> gathers_;   // null without units
   std::unique_ptr<WorkerOptimizer> optimizer_;  // null when owners update
   StepOptions step_;                            // under way or done

@@ -102,6 +102,65 @@ TEST_P(AtBothSitesTest, TrainsAsTorchSgdWithinRounding) {
   }
 }
 
+// With the bits of a cast in each forward.
+TEST_P(AtBothSitesTest, CopiesFollowTheirWeightsThroughStepsAndState) {
+  const auto loss = [](const TinyModule& module, const at::Tensor& first, const at::Tensor& x) {
+    const at::Tensor hidden = at::linear(x.to(at::kBFloat16), first).to(at::kFloat);
+    return at::linear(at::relu(hidden + module.first_bias) * module.scale, module.last_weight)
+        .pow(2)
+        .mean();
+  };
+  Local cast(GetParam());
+  auto module = std::make_shared<TinyModule>();
+  CopyParameters(*cast.module, *module);
+  const std::unique_ptr<GradientSync> sync = CreateLocalSync(GetParam());
+  DdpOptions options;
+  options.optimizer = NesterovSpec();
+  options.plan.first_bucket_bytes = options.plan.bucket_bytes = 128;
+  options.copies = {at::kBFloat16, {"first_weight"}};
+  const auto ddp = *DistributedDataParallel::Create(module, sync.get(), nullptr, options);
+  const at::Tensor copy = ddp->CopyOf("first_weight");
+  EXPECT_FALSE(ddp->CopyOf("scale").defined());
+  const auto expect_equal = [&] {
+    EXPECT_TRUE(copy.equal(module->first_weight.to(at::kBFloat16)));
+    for (const auto& item : module->named_parameters()) {
+      EXPECT_TRUE(item.value().equal(cast.module->named_parameters()[item.key()])) << item.key();
+    }
+  };
+  for (int64_t step = 1; step <= 3; ++step) {
+    const StepOptions numbers = {step, 0.1, 0, 1};
+    const at::Tensor x = at::randn({7, 4});
+    ASSERT_TRUE(cast.ddp->BeginStep(numbers).ok());
+    loss(*cast.module, cast.module->first_weight.to(at::kBFloat16), x).backward();
+    ASSERT_TRUE(cast.ddp->FinishStep(Soon()).ok());
+    ASSERT_TRUE(ddp->BeginStep(numbers).ok());
+    loss(*module, copy, x).backward();
+    ASSERT_EQ(ddp->FinishStep(Soon()), absl::OkStatus());
+    expect_equal();
+  }
+  // What a program writes between steps is copied when a state is imported.
+  {
+    c10::NoGradGuard no_grad;
+    module->first_weight.mul_(2);
+    cast.module->first_weight.mul_(2);
+  }
+  ASSERT_TRUE(ddp->ImportState(*ddp->ExportState(Soon()), Soon()).ok());
+  expect_equal();
+}
+
+TEST(DistributedDataParallelTest, CopiesOfParametersThatComeAndGoAreRefused) {
+  auto module = std::make_shared<TinyModule>();
+  const std::unique_ptr<GradientSync> sync = CreateLocalSync(UpdateSite::kOwner);
+  DdpOptions options;
+  options.optimizer = NesterovSpec();
+  options.copies = {at::kBFloat16, {"first_weight"}};
+  options.units = {{"first_weight", "first_bias", "scale", "last_weight"}};
+  const absl::Status status =
+      DistributedDataParallel::Create(module, sync.get(), nullptr, options).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("copies"));
+}
+
 TEST_P(AtBothSitesTest, ClipsAsTorchClipGradNormWithinRounding) {
   Local local(GetParam());
   TinyModule reference;

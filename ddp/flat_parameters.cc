@@ -176,7 +176,7 @@ absl::StatusOr<FlatParameters> FlatParameters::Bind(
     parameter.set_data(param_view);
     parameter.mutable_grad() = grad_view;
     flat.parameters_.push_back({named[i].name, places[i].bucket, parameter, grad_view,
-                                static_cast<const void*>(param_view.data_ptr())});
+                                static_cast<const void*>(param_view.data_ptr()), parameter});
   }
   return flat;
 }

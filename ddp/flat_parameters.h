@@ -3,8 +3,10 @@
 #ifndef GRADSYNC_DDP_FLAT_PARAMETERS_H_
 #define GRADSYNC_DDP_FLAT_PARAMETERS_H_
 
+#include <cstddef>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ATen/core/Tensor.h"
@@ -46,6 +48,7 @@ struct FlatParameter {
   at::Tensor parameter;  // the module's own tensor, now backed by GradBucket::param
   at::Tensor grad;       // a view of GradBucket::grad with the parameter's sizes and strides
   const void* param_data = nullptr;  // where `parameter` must point
+  at::Tensor leaf;  // whose gradient autograd computes: `parameter`, or a copy in another type
 };
 
 // Binds the parameters of a module to buckets and watches that they stay there.
@@ -72,6 +75,10 @@ class FlatParameters {
   static absl::StatusOr<FlatParameters> Bind(const torch::nn::Module& module, const Plan& plan,
                                              const std::vector<GradBucket>& buckets,
                                              const std::function<absl::Status(int bucket)>& stored);
+
+  // Autograd computes the gradient of `leaf` from now on, of the parameter's sizes and strides, and
+  // not the parameter's own.
+  void SetLeaf(size_t index, at::Tensor leaf) { parameters_[index].leaf = std::move(leaf); }
 
   // In the order of Plan::tensors().
   const std::vector<FlatParameter>& parameters() const { return parameters_; }

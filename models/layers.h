@@ -10,6 +10,9 @@
 #define GRADSYNC_MODELS_LAYERS_H_
 
 #include <cstdint>
+#include <functional>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "ATen/core/Generator.h"
@@ -49,9 +52,16 @@ class Conv2d : public torch::nn::Module {
 
   at::Tensor forward(const at::Tensor& x) const;
 
+  // From here on computes with `copy` in the weight's place, where autograd records what it does:
+  // the weight in another type, as which autocast would take it.
+  void UseCopy(at::Tensor copy) { weight_copy_ = std::move(copy); }
+
+  // What is computed with now.
+  const at::Tensor& weight() const;
+
  private:
   const ConvOptions options_;
-  at::Tensor weight_, bias_;
+  at::Tensor weight_, bias_, weight_copy_;
 };
 
 // `weight` 1, `bias` 0, buffers `running_mean`, `running_var`, `num_batches_tracked`; momentum 0.1,
@@ -136,12 +146,22 @@ class Linear : public torch::nn::Module {
 
   at::Tensor forward(const at::Tensor& x) const;
 
-  const at::Tensor& weight() const { return weight_; }
+  // As Conv2d's.
+  void UseCopy(at::Tensor copy) { weight_copy_ = std::move(copy); }
+  const at::Tensor& weight() const;
+
   const at::Tensor& bias() const { return bias_; }
 
  private:
-  at::Tensor weight_, bias_;
+  at::Tensor weight_, bias_, weight_copy_;
 };
+
+// The names of the weights of all Conv2d and Linear in `model`.
+std::vector<std::string> WeightsOfProducts(const torch::nn::Module& model);
+
+// Lets all of them UseCopy(copy_of(name)).
+void UseCopies(torch::nn::Module& model,
+               const std::function<at::Tensor(const std::string& name)>& copy_of);
 
 // `weight` [width] 1 and `bias` [width] 0; over the last dimension.
 class LayerNorm : public torch::nn::Module {

@@ -160,9 +160,12 @@ class TrainerImpl : public Trainer {
         share_->replicas() != nullptr ? share_->replicas() : side_channel_;
     ddp.part = share_->part();
     ddp.units = share_->units();
+    const bool copies = place == nullptr && slice == nullptr && CopiesWeights();
+    if (copies) ddp.copies = {ScalarTypeOf(options_.compute.precision), WeightsOfProducts(*model_)};
     GS_ASSIGN_OR_RETURN(
         ddp_, DistributedDataParallel::Create(
                   model_, sync_, options_.synchronised ? replicas : nullptr, std::move(ddp)));
+    if (copies) UseCopies(*model_, [this](const std::string& name) { return ddp_->CopyOf(name); });
     if (options_.shard_parameters) GS_RETURN_IF_ERROR(MoveModel());  // what is in no bucket
     GS_RETURN_IF_ERROR(share_->Begin(ddp_.get()));
     GS_RETURN_IF_ERROR(SynchroniseNorms(moments));
@@ -286,6 +289,11 @@ class TrainerImpl : public Trainer {
     slice.activity = activity();
     GS_ASSIGN_OR_RETURN(share_, TensorSlice::Create(slice, place, model_));
     return absl::OkStatus();
+  }
+
+  bool CopiesWeights() const {
+    return options_.compute.weight_copies && options_.compute.precision != Precision::kFp32 &&
+           options_.data_parallel == 1 && !options_.shard_parameters;
   }
 
   // Gradients are not seen in a replayed step, nor can it wait for others where buckets take turns.

@@ -221,6 +221,35 @@ TEST(TrainerTest, AResNetLearnsInBf16AsInFp32) {
   }
 }
 
+TEST(TrainerTest, CopiesOfTheWeightsChangeNoBit) {
+  TrainerOptions options = Options();
+  options.compute.precision = Precision::kBf16;
+  options.optimizer.groups[0].momentum = 0.9;
+  const auto run = [&options](UpdateSite site) {
+    auto trainer = Trainer::Create(options, 0, 1);
+    const std::unique_ptr<GradientSync> sync = CreateLocalSync(site);
+    SideChannel side_channel(WorkerGroup(), "trainer");
+    EXPECT_TRUE((*trainer)->Bind(sync.get(), &side_channel).ok());
+    return (*trainer)->Run([](const StepReport&) {}).value().params_sha256;
+  };
+  const auto expect_equal = [&](const std::string& what) {
+    for (const UpdateSite site : {UpdateSite::kWorker, UpdateSite::kOwner}) {
+      options.compute.weight_copies = false;
+      const std::string without = run(site);
+      options.compute.weight_copies = true;
+      EXPECT_EQ(run(site), without) << what;
+    }
+  };
+  expect_equal("mlp");
+  options.accumulate = 2;
+  expect_equal("two micro-batches");
+  options.accumulate = 1;
+  options.steps = 2;
+  options.model.name = "gpt";
+  options.model.gpt_layers = 1;
+  expect_equal("gpt");
+}
+
 // The evaluation computes as training does.
 TEST(TrainerTest, Bf16IsEvaluatedInBf16) {
   TrainerOptions options = Options();

@@ -104,6 +104,7 @@ constexpr absl::string_view kOfEachRank[] = {
     "loader_threads",
     "cuda_graph",
     "fused_norm",
+    "weight_copies",
     "cudnn_benchmark",
     "timeout",
     "metrics_json",

@@ -48,6 +48,8 @@ ABSL_FLAG(bool, cuda_graph, gradsync::TrainerOptions().cuda_graph,
 ABSL_FLAG(bool, fused_norm, true,
           "on a GPU with --channels_last: compute batch normalisation, addition and ReLU as one "
           "operation");
+ABSL_FLAG(bool, weight_copies, true,
+          "with bf16 and fp16: round weights once in a step, instead of in each forward");
 ABSL_FLAG(bool, tf32, false, "let a GPU compute fp32 convolutions and matrix products in TF32");
 ABSL_FLAG(bool, allow_nonfinite, false,
           "go on when the loss or the parameters are infinite or NaN, instead of failing");
@@ -82,6 +84,7 @@ absl::StatusOr<TrainerOptions> TrainerOptionsFromFlags() {
   options.compute.channels_last = absl::GetFlag(FLAGS_channels_last);
   options.cuda_graph = absl::GetFlag(FLAGS_cuda_graph);
   options.compute.fused_norm = absl::GetFlag(FLAGS_fused_norm);
+  options.compute.weight_copies = absl::GetFlag(FLAGS_weight_copies);
   options.allow_tf32 = absl::GetFlag(FLAGS_tf32);
   options.threads = absl::GetFlag(FLAGS_threads);
   options.cudnn_benchmark = absl::GetFlag(FLAGS_cudnn_benchmark);
