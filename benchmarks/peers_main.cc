@@ -97,8 +97,9 @@ ABSL_FLAG(std::vector<std::string>, link, {},
           "with --train, links of ours: some of nccl (on GPUs, ring only), shm, grpc; empty: nccl "
           "on GPUs, else shm");
 ABSL_FLAG(std::vector<std::string>, pytorch, gradsync::PeerTrainingOptions().pytorch,
-          "with --train, PyTorch's rows: some of best, default, compiled, graphs, gloo (the last "
-          "three on GPUs); empty: all, gloo where one of ours goes through the host");
+          "with --train, PyTorch's rows: some of best, default, compiled, graphs, compiled_graphs, "
+          "gloo (all but the first two on GPUs); empty: all, gloo where one of ours goes through "
+          "the host");
 ABSL_FLAG(
     absl::Duration, peer_timeout, gradsync::PeerTrainingOptions().peer_timeout,
     "with --train: how long a row of PyTorch's may take to be ready, or for a turn, before it "
@@ -217,7 +218,8 @@ absl::StatusOr<PeerTrainingOptions> TrainingFromFlags(const std::string& argv0, 
   options.pytorch = absl::GetFlag(FLAGS_pytorch);
   if (!options.pytorch.empty()) {
     GS_RETURN_IF_ERROR(
-        CheckNames("pytorch", options.pytorch, {"best", "default", "compiled", "graphs", "gloo"}));
+        CheckNames("pytorch", options.pytorch,
+                   {"best", "default", "compiled", "graphs", "compiled_graphs", "gloo"}));
   }
   options.peer_timeout = absl::GetFlag(FLAGS_peer_timeout);
   options.ranks_per_gpu = absl::GetFlag(FLAGS_ranks_per_gpu);

@@ -142,6 +142,9 @@ std::vector<PyTorchRow> PyTorchRows(const PeerTrainingOptions& options) {
                        {"default", {name, ""}, true},
                        {"compiled", {name + " compiled", absl::StrCat(kBest, ",compile")}, on_gpu},
                        {"graphs", {name + " graphs", kGraph}, on_gpu},
+                       {"compiled_graphs",
+                        {name + " compiled graphs", absl::StrCat(kGraph, ",compile")},
+                        on_gpu},
                        {"gloo",
                         {name + " gloo", kBest, "gloo"},
                         on_gpu && std::any_of(ours.begin(), ours.end(), ThroughTheHost)}};

@@ -48,6 +48,7 @@ struct PyTorchRow {
 //              settings are tried, since not all help everywhere
 //   compiled   GPUs: best, and torch.compile
 //   graphs     GPUs, experimental: the whole step as a CUDA graph
+//   compiled_graphs  the same, with a model that torch.compile has compiled
 //   gloo       GPUs, where one of ours goes through the host: best, over Gloo
 //
 // The one to beat, best, comes first: it has its memory before the others want theirs.

@@ -57,7 +57,8 @@ TEST(TrainingContestantTest, RowsAreThoseThatMakeSense) {
               ElementsAre("ring/nccl", "ring/nccl eager", "local/"));
   EXPECT_THAT(
       Names(PyTorchRows(options)),
-      ElementsAre("pytorch ddp best", "pytorch ddp", "pytorch ddp compiled", "pytorch ddp graphs"));
+      ElementsAre("pytorch ddp best", "pytorch ddp", "pytorch ddp compiled", "pytorch ddp graphs",
+                  "pytorch ddp compiled graphs"));
   options.links = {Link::kNccl, Link::kShm};
   options.topologies = {Topology::kRing, Topology::kPs};
   EXPECT_THAT(Names(OurRows(options)),
@@ -66,6 +67,9 @@ TEST(TrainingContestantTest, RowsAreThoseThatMakeSense) {
   EXPECT_EQ(PyTorchRows(options).back().backend, "gloo");
   options.pytorch = {"compiled"};
   EXPECT_THAT(Names(PyTorchRows(options)), ElementsAre("pytorch ddp compiled"));
+  options.pytorch = {"compiled_graphs"};
+  EXPECT_THAT(PyTorchRows(options)[0].settings, HasSubstr("graph,compile"));
+  options.pytorch = {"compiled"};
   options.compute.cudnn_benchmark = true;
   EXPECT_THAT(PyTorchRows(options)[0].settings, HasSubstr("cudnn_benchmark"));
   options.compute.cudnn_benchmark = false;

@@ -35,7 +35,7 @@ struct PeerTrainingOptions {
   // With more ranks: one ring of ours per size, to sweep it; empty takes the default.
   std::vector<int64_t> bucket_bytes;
 
-  // PyTorch's: some of default, best, compiled, graphs, gloo; empty: all that make sense.
+  // PyTorch's: some of default, best, compiled, graphs, compiled_graphs, gloo; empty: all that make sense.
   std::vector<std::string> pytorch;
   std::string python = "/usr/bin/python3";  // the Python that has torch and torchvision
   // Until one of PyTorch's must be ready, which includes compilation, and until a turn of it ends.
