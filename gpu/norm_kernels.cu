@@ -1,13 +1,10 @@
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
+#include "gpu/channel_parts.h"
 #include "gpu/norm_kernels.h"
 
 namespace gradsync {
 namespace {
 
-// A thread has 8 neighbouring channels of a row at a time: 16 bytes of the short types.
-constexpr int kPart = static_cast<int>(kNormChannels);
+static_assert(kPart == kNormChannels, "what a thread has of a row");
 constexpr int kWarp = 32;
 // Parts next to each other that a block reads of a row, at most: 256 bytes of the short types.
 constexpr int kMostColumns = 16;
@@ -67,84 +64,6 @@ Layout BackwardReduceLayout(const NormShape& shape, int multiprocessors) {
 Layout MapLayout(const NormShape& shape, int multiprocessors, int rows_at_a_time) {
   return LayOut(shape, kMapThreads, multiprocessors * kMapBlocks, rows_at_a_time);
 }
-
-struct Floats {
-  float at[kPart];
-};
-
-__device__ inline Floats LoadFloats(const float* from) {
-  Floats floats;
-  const float4 low = reinterpret_cast<const float4*>(from)[0];
-  const float4 high = reinterpret_cast<const float4*>(from)[1];
-  floats.at[0] = low.x;
-  floats.at[1] = low.y;
-  floats.at[2] = low.z;
-  floats.at[3] = low.w;
-  floats.at[4] = high.x;
-  floats.at[5] = high.y;
-  floats.at[6] = high.z;
-  floats.at[7] = high.w;
-  return floats;
-}
-
-// What a type's parts are loaded as, and what they mean.
-template <typename T>
-struct Parts;
-
-template <>
-struct Parts<float> {
-  struct Raw {
-    float4 low, high;
-  };
-  static __device__ Raw Load(const float* from) {
-    return {reinterpret_cast<const float4*>(from)[0], reinterpret_cast<const float4*>(from)[1]};
-  }
-  static __device__ Floats Read(const Raw& raw) {
-    return {{raw.low.x, raw.low.y, raw.low.z, raw.low.w, raw.high.x, raw.high.y, raw.high.z,
-             raw.high.w}};
-  }
-  static __device__ void Store(float* to, const Floats& f) {
-    reinterpret_cast<float4*>(to)[0] = {f.at[0], f.at[1], f.at[2], f.at[3]};
-    reinterpret_cast<float4*>(to)[1] = {f.at[4], f.at[5], f.at[6], f.at[7]};
-  }
-};
-
-__device__ inline float2 ToFloats(__half2 pair) { return __half22float2(pair); }
-__device__ inline float2 ToFloats(__nv_bfloat162 pair) { return __bfloat1622float2(pair); }
-__device__ inline void FromFloats(float2 pair, __half2* to) { *to = __float22half2_rn(pair); }
-__device__ inline void FromFloats(float2 pair, __nv_bfloat162* to) {
-  *to = __float22bfloat162_rn(pair);
-}
-
-template <typename T, typename Pair>
-struct ShortParts {
-  using Raw = uint4;
-  static __device__ Raw Load(const T* from) { return *reinterpret_cast<const uint4*>(from); }
-  static __device__ Floats Read(const Raw& raw) {
-    Floats floats;
-    const unsigned words[kPart / 2] = {raw.x, raw.y, raw.z, raw.w};
-#pragma unroll
-    for (int k = 0; k < kPart / 2; ++k) {
-      const float2 pair = ToFloats(reinterpret_cast<const Pair&>(words[k]));
-      floats.at[2 * k] = pair.x;
-      floats.at[2 * k + 1] = pair.y;
-    }
-    return floats;
-  }
-  static __device__ void Store(T* to, const Floats& floats) {
-    unsigned words[kPart / 2];
-#pragma unroll
-    for (int k = 0; k < kPart / 2; ++k) {
-      FromFloats({floats.at[2 * k], floats.at[2 * k + 1]}, reinterpret_cast<Pair*>(&words[k]));
-    }
-    *reinterpret_cast<uint4*>(to) = {words[0], words[1], words[2], words[3]};
-  }
-};
-
-template <>
-struct Parts<__half> : ShortParts<__half, __half2> {};
-template <>
-struct Parts<__nv_bfloat16> : ShortParts<__nv_bfloat16, __nv_bfloat162> {};
 
 // Where a thread is. Threads of a group's last columns may have no channels.
 struct Place {
@@ -421,7 +340,8 @@ enum class Gate {
   kMask,
 };
 
-template <typename T, Gate kGate>
+// With kTwo the gradient is dy + second_dy.
+template <typename T, Gate kGate, bool kTwo>
 __global__ void __launch_bounds__(kReduceThreads, kBackwardReduceBlocks)
     NormGradientSums(Launch launch, NormBackward args, Coefficients coefficients) {
   const NormShape& shape = launch.shape;
@@ -430,17 +350,19 @@ __global__ void __launch_bounds__(kReduceThreads, kBackwardReduceBlocks)
   if (place.exists) {
     const Rows<const T> x = RowsOf<const T>(args.x, shape, place);
     const Rows<const T> dy = RowsOf<const T>(args.dy, shape, place);
+    const Rows<const T> second_dy = RowsOf<const T>(args.second_dy, shape, place);
     const Rows<T> d_residual = RowsOf<T>(args.d_residual, shape, place);
     const Normaliser normalise(args.weight, args.bias, args.mean, args.inv_std, place.channel);
     ForRows<kRowsOf<T, kBackwardReduceRows>>(place, shape.rows, [&](auto count, int64_t row) {
       constexpr int kRows = decltype(count)::kRows;
-      typename Parts<T>::Raw raw_x[kRows], raw_dy[kRows];
+      typename Parts<T>::Raw raw_x[kRows], raw_dy[kRows], raw_second[kRows];
       unsigned bits[kRows];
 #pragma unroll
       for (int r = 0; r < kRows; ++r) {
         const int64_t at = row + r * place.stride;
         raw_x[r] = Parts<T>::Load(x[at]);
         raw_dy[r] = Parts<T>::Load(dy[at]);
+        if (kTwo) raw_second[r] = Parts<T>::Load(second_dy[at]);
         if (kGate == Gate::kMask) {
           bits[r] = args.mask[(at * shape.channels + place.channel) / kPart];
         }
@@ -449,10 +371,13 @@ __global__ void __launch_bounds__(kReduceThreads, kBackwardReduceBlocks)
       for (int r = 0; r < kRows; ++r) {
         const Floats values = Parts<T>::Read(raw_x[r]);
         Floats gradients = Parts<T>::Read(raw_dy[r]);
+        Floats more = {};
+        if (kTwo) more = Parts<T>::Read(raw_second[r]);
 #pragma unroll
         for (int k = 0; k < kPart; ++k) {
           const float centred = values.at[k] - normalise.mean.at[k];
           float& g = gradients.at[k];
+          if (kTwo) g += more.at[k];
           if (kGate == Gate::kAgain && !Passes(normalise(k, centred))) g = 0;
           if (kGate == Gate::kMask && (bits[r] >> k & 1) == 0) g = 0;
           sums.first.at[k] += g;
@@ -552,14 +477,17 @@ cudaError_t Backward(const NormShape& shape, NormBackward args, int multiprocess
   const Coefficients coefficients = {bend, bend + shape.channels};
   const Launch sums = {shape, reduce.columns};
   const dim3 sums_grid = GridOf(reduce);
-  if (args.mask != nullptr) {
-    NormGradientSums<T, Gate::kMask>
+  if (args.mask != nullptr && args.second_dy != nullptr) {
+    NormGradientSums<T, Gate::kMask, true>
+        <<<sums_grid, kReduceThreads, 0, stream>>>(sums, args, coefficients);
+  } else if (args.mask != nullptr) {
+    NormGradientSums<T, Gate::kMask, false>
         <<<sums_grid, kReduceThreads, 0, stream>>>(sums, args, coefficients);
   } else if (args.relu) {
-    NormGradientSums<T, Gate::kAgain>
+    NormGradientSums<T, Gate::kAgain, false>
         <<<sums_grid, kReduceThreads, 0, stream>>>(sums, args, coefficients);
   } else {
-    NormGradientSums<T, Gate::kOpen>
+    NormGradientSums<T, Gate::kOpen, false>
         <<<sums_grid, kReduceThreads, 0, stream>>>(sums, args, coefficients);
   }
   const cudaError_t error = cudaGetLastError();

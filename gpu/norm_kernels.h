@@ -11,9 +11,11 @@
 //   norm+residual+ReLU     read x; read x, residual,         read x, dy, bits, write d_residual;
 //                          write y, bits                     read x, d_residual, write dx
 //                          4 1/16                            6 1/16
+//   ... whose output is used twice                           read another dy: 7 1/16
 //
 // Without a residual backward finds out again from x where ReLU let values through; with one,
-// forward leaves a bit per element.
+// forward leaves a bit per element. An output that two operations use has two gradients, whose sum is
+// read as it is needed: to add them up before would read two, and write one, more.
 //
 // Sums are in fp32 within a block of threads, shifted by each channel's first value so that a large
 // mean costs no digits, and in fp64 across blocks, in an order that depends on the shape and the
@@ -88,6 +90,7 @@ cudaError_t StartNormForward(const NormShape& shape, const NormForward& args, in
 struct NormBackward {
   const void* x = nullptr;
   const void* dy = nullptr;
+  const void* second_dy = nullptr;  // may be null; with a mask: added to dy
   void* dx = nullptr;
   bool relu = false;
   // With ReLU and a residual, both; else null. (Without ReLU d_residual is dy.)

@@ -12,4 +12,6 @@ at::Tensor FusedNorm::Forward(const at::Tensor& x, const at::Tensor&, bool, cons
               x.device());
 }
 
+std::pair<at::Tensor, at::Tensor> FusedNorm::Fork(const at::Tensor& x) { return {x, x}; }
+
 }  // namespace gradsync

@@ -1,6 +1,8 @@
 #ifndef GRADSYNC_MODELS_FUSED_NORM_H_
 #define GRADSYNC_MODELS_FUSED_NORM_H_
 
+#include <utility>
+
 #include "ATen/core/Tensor.h"
 
 namespace gradsync {
@@ -35,6 +37,11 @@ class FusedNorm {
   // format is converted first. Momentum and eps are those of torch.nn.BatchNorm2d, 0.1 and 1e-5.
   at::Tensor Forward(const at::Tensor& x, const at::Tensor& residual, bool relu,
                      const NormTensors& tensors);
+
+  // Two tensors of x's memory and values for two operations that use it. Where x came from a
+  // Forward() with residual and ReLU, they have gradients of their own, which its backward reads as
+  // two: their sum, which autograd would write and it read, is never in memory. Else both are x.
+  static std::pair<at::Tensor, at::Tensor> Fork(const at::Tensor& x);
 
  private:
   at::Tensor tickets_;  // of the kernels; made when first needed

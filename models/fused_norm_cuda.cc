@@ -1,5 +1,6 @@
 #include <cstdint>
 #include <optional>
+#include <utility>
 
 #include "ATen/cuda/CUDAContextLight.h"
 #include "ATen/ops/empty.h"
@@ -7,26 +8,17 @@
 #include "ATen/ops/zeros.h"
 #include "c10/cuda/CUDAException.h"
 #include "c10/cuda/CUDAGuard.h"
-#include "c10/cuda/CUDAStream.h"
 #include "gpu/norm_kernels.h"
 #include "models/fused_norm.h"
+#include "models/image_memory.h"
 #include "torch/csrc/autograd/custom_function.h"
+#include "torch/custom_class.h"
 
 namespace gradsync {
 namespace {
 
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
-
-constexpr auto kFormat = at::MemoryFormat::ChannelsLast;
-
-bool IsAligned(const at::Tensor& t) { return reinterpret_cast<uintptr_t>(t.data_ptr()) % 16 == 0; }
-
-// As the kernels want a tensor that others made.
-at::Tensor Laid(const at::Tensor& t) {
-  const at::Tensor dense = t.contiguous(kFormat);
-  return IsAligned(dense) ? dense : dense.clone(kFormat);
-}
 
 bool IsVector(const at::Tensor& t, const at::Tensor& x) {
   return t.defined() && t.device() == x.device() && t.scalar_type() == at::kFloat &&
@@ -35,9 +27,7 @@ bool IsVector(const at::Tensor& t, const at::Tensor& x) {
 
 NormShape ShapeOf(const at::Tensor& x) {
   NormShape shape;
-  shape.type = x.scalar_type() == at::kFloat  ? NormType::kFloat
-               : x.scalar_type() == at::kHalf ? NormType::kHalf
-                                              : NormType::kBfloat16;
+  shape.type = NormTypeOf(x);
   shape.channels = x.size(1);
   shape.rows = x.numel() / shape.channels;
   return shape;
@@ -45,16 +35,19 @@ NormShape ShapeOf(const at::Tensor& x) {
 
 int Multiprocessors() { return at::cuda::getCurrentDeviceProperties()->multiProcessorCount; }
 
-cudaStream_t StreamOf(const at::Tensor& x) {
-  return c10::cuda::getCurrentCUDAStream(x.device().index()).stream();
-}
-
 at::Tensor FloatsBeside(const at::Tensor& x, size_t count) {
   return at::empty({static_cast<int64_t>(count)}, x.options().dtype(at::kFloat));
 }
 
 void* Memory(const at::Tensor& t) { return t.defined() ? t.data_ptr() : nullptr; }
 float* FloatsOf(const at::Tensor& t) { return t.data_ptr<float>(); }
+
+// What a forked output's second user leaves for the backward of the norm that made it.
+struct SecondGradient : public torch::CustomClassHolder {
+  at::Tensor value;
+};
+
+constexpr char kSecond[] = "second";
 
 struct FusedNormFunction : public torch::autograd::Function<FusedNormFunction> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& weight,
@@ -90,6 +83,10 @@ struct FusedNormFunction : public torch::autograd::Function<FusedNormFunction> {
     context->save_for_backward({x, weight, bias, mean, inv_std, mask, tickets});
     context->saved_data["relu"] = relu;
     context->saved_data["residual"] = residual.defined();
+    if (mask.defined()) {
+      context->saved_data[kSecond] =
+          c10::IValue::make_capsule(c10::make_intrusive<SecondGradient>());
+    }
     return y;
   }
 
@@ -102,6 +99,8 @@ struct FusedNormFunction : public torch::autograd::Function<FusedNormFunction> {
     const c10::cuda::CUDAGuard guard(x.device());
     const NormShape shape = ShapeOf(x);
     const at::Tensor dy = Laid(gradients[0]);
+    at::Tensor second_dy;
+    if (mask.defined()) second_dy = std::exchange(SecondOf(*context)->value, at::Tensor());
     const at::Tensor dx = at::empty_like(x);
     // Without ReLU the residual's gradient is this one's.
     at::Tensor d_residual;
@@ -112,6 +111,7 @@ struct FusedNormFunction : public torch::autograd::Function<FusedNormFunction> {
     NormBackward args;
     args.x = x.data_ptr();
     args.dy = dy.data_ptr();
+    args.second_dy = Memory(second_dy);
     args.dx = dx.data_ptr();
     args.relu = relu;
     args.mask = static_cast<const uint8_t*>(Memory(mask));
@@ -127,15 +127,36 @@ struct FusedNormFunction : public torch::autograd::Function<FusedNormFunction> {
     C10_CUDA_CHECK(StartNormBackward(shape, args, Multiprocessors(), StreamOf(x)));
     return {dx, d_weight, d_bias, d_residual, at::Tensor(), at::Tensor(), at::Tensor()};
   }
+
+  static c10::intrusive_ptr<SecondGradient> SecondOf(const AutogradContext& context) {
+    return c10::static_intrusive_pointer_cast<SecondGradient>(
+        context.saved_data.at(kSecond).toCapsule());
+  }
+};
+
+// The same memory, for autograd another tensor.
+at::Tensor Alias(const at::Tensor& x) {
+  return at::empty({0}, x.options()).set_(x.storage(), x.storage_offset(), x.sizes(), x.strides());
+}
+
+struct ForkFunction : public torch::autograd::Function<ForkFunction> {
+  static variable_list forward(AutogradContext* context, const at::Tensor& x,
+                               const c10::intrusive_ptr<SecondGradient>& second) {
+    context->saved_data[kSecond] = c10::IValue::make_capsule(second);
+    return {Alias(x), Alias(x)};
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    const bool both = gradients[0].defined() && gradients[1].defined();
+    if (both) FusedNormFunction::SecondOf(*context)->value = Laid(gradients[1]);
+    return {gradients[0].defined() ? gradients[0] : gradients[1], at::Tensor()};
+  }
 };
 
 }  // namespace
 
 bool FusedNorm::Takes(const at::Tensor& x, const NormTensors& tensors) {
-  if (!x.is_cuda() || x.dim() != 4 || x.numel() == 0 || !x.is_contiguous(kFormat)) return false;
-  const at::ScalarType type = x.scalar_type();
-  if (type != at::kFloat && type != at::kHalf && type != at::kBFloat16) return false;
-  return x.size(1) % kNormChannels == 0 && x.size(1) <= kMostNormChannels && IsAligned(x) &&
+  return IsImageOnGpu(x) && x.size(1) % kNormChannels == 0 && x.size(1) <= kMostNormChannels &&
          IsVector(tensors.weight, x) && IsVector(tensors.bias, x) &&
          IsVector(tensors.running_mean, x) && IsVector(tensors.running_var, x) &&
          tensors.num_batches_tracked.device() == x.device();
@@ -150,6 +171,14 @@ at::Tensor FusedNorm::Forward(const at::Tensor& x, const at::Tensor& residual, b
   std::optional<at::Tensor> added;
   if (residual.defined()) added = Laid(residual.to(x.scalar_type()));
   return FusedNormFunction::apply(x, tensors.weight, tensors.bias, added, tensors, relu, tickets_);
+}
+
+std::pair<at::Tensor, at::Tensor> FusedNorm::Fork(const at::Tensor& x) {
+  using Node = torch::autograd::CppNode<FusedNormFunction>;
+  auto* const made_by = dynamic_cast<Node*>(x.grad_fn().get());
+  if (made_by == nullptr || made_by->ctx_.saved_data.count(kSecond) == 0) return {x, x};
+  const variable_list forked = ForkFunction::apply(x, FusedNormFunction::SecondOf(made_by->ctx_));
+  return {forked[0], forked[1]};
 }
 
 }  // namespace gradsync

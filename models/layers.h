@@ -95,6 +95,13 @@ class BatchNorm2d : public torch::nn::Module {
   // Not with an exchange or turns, which update them with each batch all the same.
   void set_pooling(bool pooling);
 
+  // Whether a layer may be computed in another way than LibTorch's operations have it, for input
+  // like `x`: fused, in training, on a GPU, in channels-last format.
+  bool MayFuse(const at::Tensor& x) const {
+    return fused_ && is_training() && x.is_cuda() &&
+           x.is_contiguous(at::MemoryFormat::ChannelsLast);
+  }
+
   // Whether Fused() may be called with `x`: in training, on a GPU, in channels-last format.
   bool Fuses(const at::Tensor& x) const {
     return fused_ && exchange_ == nullptr && turn_.turns == nullptr && is_training() &&

@@ -8,7 +8,10 @@
 #include "ATen/ops/flatten.h"
 #include "ATen/ops/max_pool2d.h"
 #include "ATen/ops/relu.h"
+#include "models/fused_norm.h"
 #include "models/layers.h"
+#include "models/max_pool.h"
+#include "models/paired_pixels.h"
 
 namespace gradsync {
 namespace {
@@ -36,8 +39,9 @@ struct ConvNorm {
 
   at::Tensor operator()(const at::Tensor& x) const { return norm->forward(conv->forward(x)); }
 
-  at::Tensor Rectified(const at::Tensor& x) const {
-    const at::Tensor y = conv->forward(x);
+  at::Tensor Rectified(const at::Tensor& x) const { return Rectify(conv->forward(x)); }
+
+  at::Tensor Rectify(const at::Tensor& y) const {
     return norm->Fuses(y) ? norm->Fused(y, {}, /*relu=*/true) : norm->forward(y).relu_();
   }
 
@@ -90,14 +94,15 @@ class Block : public Module {
     if (downsample != nullptr) downsample_ = register_module("downsample", downsample);
   }
 
-  at::Tensor forward(const at::Tensor& x) const {
+  at::Tensor forward(const at::Tensor& input) const {
+    const auto [x, x_of_shortcut] = FusedNorm::Fork(input);
     at::Tensor y = layers_[0].Rectified(x);
     for (size_t i = 1; i + 1 < layers_.size(); ++i) y = layers_[i].Rectified(y);
     const ConvNorm& last = layers_.back();
     y = last.conv->forward(y);
-    if (last.norm->Fuses(y)) return last.norm->Fused(y, Shortcut(x), /*relu=*/true);
+    if (last.norm->Fuses(y)) return last.norm->Fused(y, Shortcut(x_of_shortcut), /*relu=*/true);
     y = last.norm->forward(y);
-    y.add_(Shortcut(x));
+    y.add_(Shortcut(x_of_shortcut));
     return y.relu_();
   }
 
@@ -168,8 +173,15 @@ class ResNet : public Model {
   }
 
   at::Tensor Stem(const at::Tensor& images) const {
-    const at::Tensor x = stem_.Rectified(images);
-    return pool_ ? at::max_pool2d(x, /*kernel_size=*/3, /*stride=*/2, /*padding=*/1) : x;
+    if (!pool_) return stem_.Rectified(images);
+    if (!stem_.norm->MayFuse(images)) {
+      return at::max_pool2d(stem_.Rectified(images), /*kernel_size=*/3, /*stride=*/2,
+                            /*padding=*/1);
+    }
+    const at::Tensor& weight = stem_.conv->weight();
+    const at::Tensor y = TakesPairedPixels(images, weight) ? ConvolvePairedPixels(images, weight)
+                                                           : stem_.conv->forward(images);
+    return MaxPool(stem_.Rectify(y));
   }
 
   at::Tensor Classify(const at::Tensor& x) const {

@@ -16,6 +16,7 @@
 #include "ATen/ops/batch_norm.h"
 #include "ATen/ops/cat.h"
 #include "ATen/ops/full.h"
+#include "ATen/ops/max_pool2d.h"
 #include "ATen/ops/ones_like.h"
 #include "ATen/ops/rand.h"
 #include "ATen/ops/randn.h"
@@ -27,6 +28,7 @@
 #include "models/create_model.h"
 #include "models/fused_norm.h"
 #include "models/loss.h"
+#include "models/max_pool.h"
 #include "sync/device_buckets.h"
 #include "tests/real_gpu.h"
 #include "torch/csrc/autograd/autograd.h"
@@ -240,6 +242,57 @@ TEST_F(FusedNormOnGpuTest, NansAndInfinitiesAreNotHidden) {
   EXPECT_TRUE(in.tensors.running_var.select(0, 3).isnan().item<bool>());
 }
 
+// In fp32 their sum has the same bits wherever it is formed.
+TEST_F(FusedNormOnGpuTest, AForkedOutputHasTheGradientOfBothUses) {
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    Inputs in({4, 64, 9, 7}, type, device());
+    const std::vector<at::Tensor> wanted = in.Wanted(Then::kResidualAndRelu);
+    const at::Tensor other_dy = in.residual.detach();
+    FusedNorm norm;
+    const at::Tensor y = norm.Forward(in.x, in.residual, /*relu=*/true, in.tensors);
+    const auto expected = Gradients(y, wanted, in.dy + other_dy);
+    const auto [first, second] = FusedNorm::Fork(y);
+    EXPECT_EQ(first.data_ptr(), y.data_ptr());
+    EXPECT_EQ(second.data_ptr(), y.data_ptr());
+    EXPECT_FALSE(first.is_same(second));
+    const auto both =
+        torch::autograd::grad({first, second}, wanted, {in.dy, other_dy}, /*retain_graph=*/true);
+    for (size_t i = 0; i < both.size(); ++i) {
+      if (type == at::kFloat) {
+        EXPECT_TRUE(both[i].equal(expected[i])) << i;
+      } else {
+        ExpectCloseAsAWhole(both[i], InFp64(expected[i]), 1e-2, "bf16");
+      }
+    }
+    // And of one use alone, after that.
+    const auto of_second = Gradients(second, wanted, in.dy);
+    const auto of_one = Gradients(y, wanted, in.dy);
+    for (size_t i = 0; i < of_one.size(); ++i) EXPECT_TRUE(of_second[i].equal(of_one[i])) << i;
+  }
+  // Anything else is used as it is.
+  const at::Tensor x = at::ones({2, 8, 2, 2}, at::TensorOptions(device()));
+  EXPECT_TRUE(FusedNorm::Fork(x).first.is_same(x));
+}
+
+TEST_F(FusedNormOnGpuTest, TheLargestOfWindowsIsTheOperations) {
+  for (const Shape& s : {Shape{4, 64, 30, 22}, Shape{2, 8, 7, 5}, Shape{1, 16, 1, 1}}) {
+    for (const at::ScalarType type : {at::kFloat, at::kHalf, at::kBFloat16}) {
+      SCOPED_TRACE(absl::StrCat(s.Name(), " ", c10::toString(type)));
+      Inputs in(s, type, device());
+      const at::Tensor x = in.x.detach().relu().requires_grad_();  // many are equal
+      ASSERT_TRUE(TakesMaxPool(x));
+      const at::Tensor y = MaxPool(x), expected = at::max_pool2d(x, 3, 2, 1);
+      EXPECT_TRUE(y.equal(expected));
+      EXPECT_TRUE(y.is_contiguous(kFormat));
+      const at::Tensor dy = at::randn(y.sizes(), y.options()).contiguous(kFormat);
+      const at::Tensor found = torch::autograd::grad({y}, {x}, {dy})[0];
+      const at::Tensor wanted = torch::autograd::grad({expected}, {x}, {dy})[0];
+      ExpectClose(found, InFp64(wanted), type == at::kFloat ? 1e-6 : 1e-2, "dx");
+    }
+  }
+  EXPECT_FALSE(TakesMaxPool(at::ones({2, 12, 4, 4}, at::TensorOptions(device()))));
+}
+
 TEST_F(FusedNormOnGpuTest, GradientsThatAreNotLaidOutAsTheInputAreTaken) {
   Inputs in({4, 64, 6, 6}, at::kFloat, device());
   const at::Tensor y = FusedNorm().Forward(in.x, in.residual, /*relu=*/true, in.tensors);
@@ -265,15 +318,18 @@ TEST_F(FusedNormOnGpuTest, TakesOnlyWhatItsKernelsCan) {
 
 // The logits, then all gradients as one vector.
 std::vector<at::Tensor> Step(const ComputeOptions& options, const std::string& name,
-                             c10::Device device, std::vector<at::Tensor>* buffers) {
+                             c10::Device device, std::vector<at::Tensor>* buffers,
+                             const std::string& stem = "cifar") {
   ModelOptions model_options;
   model_options.name = name;
-  model_options.stem = "cifar";
+  model_options.stem = stem;
   model_options.seed = 5;
   const std::shared_ptr<Model> model = CreateModel(model_options).value();
   SetMemoryFormat(options, *model);
   model->to(device);
-  const at::Tensor images = at::rand({16, 3, 32, 32}, at::detail::createCPUGenerator(1)).to(device);
+  const int64_t pixels = stem == "cifar" ? 32 : 96;
+  const at::Tensor images =
+      at::rand({16, 3, pixels, pixels}, at::detail::createCPUGenerator(1)).to(device);
   const at::Tensor logits = Forward(options, *model, images);
   CrossEntropy(logits, (at::arange(16) % 10).to(device)).backward();
   std::vector<at::Tensor> gradients;
@@ -283,18 +339,21 @@ std::vector<at::Tensor> Step(const ComputeOptions& options, const std::string& n
 }
 
 TEST_F(FusedNormOnGpuTest, AModelComputesTheSameWithinRounding) {
-  for (const std::string name : {"resnet18", "resnet50"}) {
+  for (const auto& [name, stem] :
+       {std::make_pair("resnet18", "cifar"), std::make_pair("resnet18", "imagenet"),
+        std::make_pair("resnet50", "imagenet")}) {
     ComputeOptions options;
     options.channels_last = true;
     std::vector<at::Tensor> with, without;
-    const auto found = Step(options, name, device(), &with);
+    const auto found = Step(options, name, device(), &with, stem);
     options.fused_norm = false;
-    const auto expected = Step(options, name, device(), &without);
+    const auto expected = Step(options, name, device(), &without, stem);
     EXPECT_FALSE(found[0].equal(expected[0])) << name << ": was it used at all?";
-    const double deep = name == "resnet50" ? 10 : 1;  // rounding adds up layer by layer
-    ExpectCloseAsAWhole(found[0], InFp64(expected[0]), 1e-3 * deep, name + " logits");
-    ExpectCloseAsAWhole(found[1], InFp64(expected[1]), 1e-2 * deep, name + " gradients");
-    ExpectCloseAsAWhole(at::cat(with), at::cat(without), 1e-4 * deep, name + " statistics");
+    const std::string what = absl::StrCat(name, " ", stem);
+    const double deep = what == "resnet50 imagenet" ? 10 : 1;  // rounding adds up layer by layer
+    ExpectCloseAsAWhole(found[0], InFp64(expected[0]), 1e-3 * deep, what + " logits");
+    ExpectCloseAsAWhole(found[1], InFp64(expected[1]), 1e-2 * deep, what + " gradients");
+    ExpectCloseAsAWhole(at::cat(with), at::cat(without), 1e-4 * deep, what + " statistics");
   }
 }
 
