@@ -13,7 +13,8 @@ struct ComputeOptions {
   // Sizes, indices and parameter names are as ever.
   bool channels_last = false;
   // Batch normalisation and what follows it in one operation, where FusedNorm takes it: in
-  // training, on a GPU, with channels_last. Elsewhere nothing changes, not a bit.
+  // training, on a GPU, with channels_last; there also MaxPool and ConvolvePairedPixels. Elsewhere
+  // nothing changes, not a bit.
   bool fused_norm = true;
   // With a narrower type than fp32: copies of the weights in it, made once in a step, instead of
   // autocast's in each forward (ddp/weight_copies.h). Not where the model is cut or sharded, or has

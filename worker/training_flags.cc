@@ -47,7 +47,7 @@ ABSL_FLAG(bool, cuda_graph, gradsync::TrainerOptions().cuda_graph,
           "on a GPU: replay forward and backward as a CUDA graph, captured after some steps");
 ABSL_FLAG(bool, fused_norm, true,
           "on a GPU with --channels_last: compute batch normalisation, addition and ReLU as one "
-          "operation");
+          "operation, and a ResNet's pooling and first convolution in ways of our own");
 ABSL_FLAG(bool, weight_copies, true,
           "with bf16 and fp16: round weights once in a step, instead of in each forward");
 ABSL_FLAG(bool, tf32, false, "let a GPU compute fp32 convolutions and matrix products in TF32");
