@@ -35,7 +35,7 @@ absl::StatusOr<std::unique_ptr<SliceLink>> CreateSliceLink(Link link, const Work
   if (link == Link::kAuto) {
     GS_ASSIGN_OR_RETURN(link, Resolve(group));
   }
-  if (link == Link::kGrpc) return NewStreamSliceLink(group, GrpcLinkOf(group));
+  if (link == Link::kGrpc) return NewStreamSliceLink(group, GrpcTensorLinkOf(group));
   if (link == Link::kShm) return NewWindowSliceLink(group);
   return FlagError("tensor_link", "auto, grpc or shm", std::string(LinkName(link)));
 }

@@ -159,7 +159,7 @@ absl::Status Member::FindServers(int count) {
 void Member::TakePlace(const JoinOptions& options) {
   const Mesh& mesh = options.mesh;
   const WorkerGroup stages = SubGroup(group(), mesh, MeshDimension::kPipeline);
-  stage_link_ = std::make_unique<StageLink>(stages, GrpcLinkOf(group()), options.stage_link,
+  stage_link_ = std::make_unique<StageLink>(stages, GrpcTensorLinkOf(group()), options.stage_link,
                                             options.meet.activity);
   stages_ = std::make_unique<SideChannel>(stages, "stages");
   replicas_ = std::make_unique<SideChannel>(SubGroup(group(), mesh, mesh.samples()), "job");

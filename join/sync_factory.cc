@@ -143,11 +143,17 @@ absl::Status ResolveByHosts(const WorkerGroup& group, SyncOptions* options) {
   return absl::OkStatus();
 }
 
-std::shared_ptr<StreamLink> GrpcLinkOf(const WorkerGroup& group) {
-  return NewGrpcLink(LinkOptionsOf(group));
+std::shared_ptr<StreamLink> GrpcTensorLinkOf(const WorkerGroup& group) {
+  GrpcLinkOptions options = LinkOptionsOf(group);
+  options.probe_bandwidth = true;
+  return NewGrpcLink(options);
 }
 
 namespace {
+
+std::shared_ptr<StreamLink> GrpcLinkOf(const WorkerGroup& group) {
+  return NewGrpcLink(LinkOptionsOf(group));
+}
 
 absl::StatusOr<std::unique_ptr<GradientSync>> CreateRing(const SyncOptions& options,
                                                          const WorkerGroup& group) {

@@ -54,8 +54,9 @@ absl::Status CheckLinkDevice(Link link, const GpuApi* gpu);
 // on rank 0 those of AskServerHosts(), while the others meet the same servers in Bind().
 absl::Status ResolveByHosts(const WorkerGroup& group, SyncOptions* options);
 
-// The link over gRPC with the credentials of `group`.
-std::shared_ptr<StreamLink> GrpcLinkOf(const WorkerGroup& group);
+// The link over gRPC with the credentials of `group` between stages or slices, which send each other
+// whole tensors at once.
+std::shared_ptr<StreamLink> GrpcTensorLinkOf(const WorkerGroup& group);
 
 // Creates the backend. `options` must have passed ValidateSyncOptions(). Opens no connection yet;
 // GradientSync::Bind() does. Errors: also INVALID_ARGUMENT for what depends on the number of ranks;

@@ -12,13 +12,13 @@ namespace {
 // What both ends set. Measured over loopback on gRPC 1.51, two connections, both directions: 256
 // KiB messages go from 1.3 to 2.4 GB/s per direction. The lookahead is ignored unless BDP probing
 // is off.
-std::vector<std::pair<std::string, int>> CommonArguments(const GrpcKeepalive& keepalive) {
-  const int keepalive_time_ms = absl::ToInt64Milliseconds(keepalive.time);
-  const int keepalive_timeout_ms = absl::ToInt64Milliseconds(keepalive.timeout);
+std::vector<std::pair<std::string, int>> CommonArguments(const GrpcTuning& tuning) {
+  const int keepalive_time_ms = absl::ToInt64Milliseconds(tuning.keepalive.time);
+  const int keepalive_timeout_ms = absl::ToInt64Milliseconds(tuning.keepalive.timeout);
   return {
       {GRPC_ARG_HTTP2_MAX_FRAME_SIZE, 16777215},
       {GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 8 << 20},
-      {GRPC_ARG_HTTP2_BDP_PROBE, 0},
+      {GRPC_ARG_HTTP2_BDP_PROBE, tuning.probe_bandwidth ? 1 : 0},
       {GRPC_ARG_TCP_READ_CHUNK_SIZE, 1 << 20},
       {GRPC_ARG_TCP_MIN_READ_CHUNK_SIZE, 256 << 10},
       {GRPC_ARG_TCP_MAX_READ_CHUNK_SIZE, 4 << 20},
@@ -38,9 +38,9 @@ std::vector<std::pair<std::string, int>> CommonArguments(const GrpcKeepalive& ke
 
 }  // namespace
 
-grpc::ChannelArguments GrpcChannelArguments(const GrpcKeepalive& keepalive, int connection) {
+grpc::ChannelArguments GrpcChannelArguments(const GrpcTuning& tuning, int connection) {
   grpc::ChannelArguments arguments;
-  for (const auto& [name, value] : CommonArguments(keepalive)) arguments.SetInt(name, value);
+  for (const auto& [name, value] : CommonArguments(tuning)) arguments.SetInt(name, value);
   // Channels with equal arguments would share a connection.
   arguments.SetInt("gradsync.connection", connection);
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
@@ -53,8 +53,8 @@ grpc::ChannelArguments GrpcChannelArguments(const GrpcKeepalive& keepalive, int 
   return arguments;
 }
 
-void AddGrpcServerArguments(const GrpcKeepalive& keepalive, grpc::ServerBuilder* builder) {
-  for (const auto& [name, value] : CommonArguments(keepalive)) {
+void AddGrpcServerArguments(const GrpcTuning& tuning, grpc::ServerBuilder* builder) {
+  for (const auto& [name, value] : CommonArguments(tuning)) {
     builder->AddChannelArgument(name, value);
   }
   builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);

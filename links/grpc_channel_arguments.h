@@ -15,12 +15,17 @@ struct GrpcKeepalive {
   absl::Duration timeout;
 };
 
+struct GrpcTuning {
+  GrpcKeepalive keepalive;
+  bool probe_bandwidth = false;
+};
+
 // For one connection. Channels with different `connection` never share a TCP connection, nor do two
 // with the same number. No retries, no proxy that the environment names.
-grpc::ChannelArguments GrpcChannelArguments(const GrpcKeepalive& keepalive, int connection);
+grpc::ChannelArguments GrpcChannelArguments(const GrpcTuning& tuning, int connection);
 
 // The same tuning for a server, which also refuses a port that another server holds.
-void AddGrpcServerArguments(const GrpcKeepalive& keepalive, grpc::ServerBuilder* builder);
+void AddGrpcServerArguments(const GrpcTuning& tuning, grpc::ServerBuilder* builder);
 
 }  // namespace gradsync
 

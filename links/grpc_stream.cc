@@ -32,6 +32,10 @@ GrpcKeepalive KeepaliveOf(const GrpcLinkOptions& options) {
           std::max(stopped, 4 * options.failure_timeout)};
 }
 
+GrpcTuning TuningOf(const GrpcLinkOptions& options) {
+  return {KeepaliveOf(options), options.probe_bandwidth};
+}
+
 class GrpcListener : public StreamListener {
  public:
   GrpcListener(StreamAcceptor acceptor, const GrpcLinkOptions& options,
@@ -49,7 +53,7 @@ class GrpcListener : public StreamListener {
   absl::Status Start(const std::string& host, const std::string& address,
                      const GrpcLinkOptions& options) {
     grpc::ServerBuilder builder;
-    AddGrpcServerArguments(KeepaliveOf(options), &builder);
+    AddGrpcServerArguments(TuningOf(options), &builder);
     builder.SetMaxReceiveMessageSize(options.max_message_bytes);
     builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS,
                                static_cast<int>(absl::ToInt64Milliseconds(options.idle_timeout)));
@@ -102,7 +106,7 @@ class GrpcLink : public StreamLink {
     return OpenClientStream(
         address,
         grpc::CreateCustomChannel(address, options_.credentials.channel,
-                                  GrpcChannelArguments(KeepaliveOf(options_), connection)),
+                                  GrpcChannelArguments(TuningOf(options_), connection)),
         options_.proof, options_.credentials.secret, watch_.get(), std::move(sink), deadline);
   }
 

@@ -34,6 +34,11 @@ struct GrpcLinkOptions {
   // long, is closed. Members have a stream on each of theirs, and who asks for health connects again.
   absl::Duration idle_timeout = absl::Minutes(2);
 
+  // Opens windows by what connections of this link carry, which costs processor time
+  // (docs/grpc_link.md): for messages above 64 KiB that go both ways at once, where the next window
+  // of the one would wait behind the bytes of the other. Both ends want it.
+  bool probe_bandwidth = false;
+
   // What streams that this link opens say of themselves. What those that it accepts say is for
   // their acceptor to judge.
   StreamProof proof;

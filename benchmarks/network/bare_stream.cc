@@ -240,7 +240,7 @@ class Server : public BareServer, public grpc::CallbackGenericService {
   absl::Status Start(const std::string& address) {
     GS_ASSIGN_OR_RETURN(const HostPort where, ParseHostPort(address));
     grpc::ServerBuilder builder;
-    AddGrpcServerArguments(kKeepalive, &builder);
+    AddGrpcServerArguments({kKeepalive}, &builder);
     int port = 0;
     builder.AddListeningPort(address, InsecureCredentials().server, &port);
     builder.RegisterCallbackGenericService(this);
@@ -273,7 +273,7 @@ std::unique_ptr<BareClient> OpenBareStream(const std::string& address, int conne
                                            const BareStreamEvents& events) {
   return std::make_unique<Client>(
       grpc::CreateCustomChannel(address, InsecureCredentials().channel,
-                                GrpcChannelArguments(kKeepalive, connection)),
+                                GrpcChannelArguments({kKeepalive}, connection)),
       bytes, source, events);
 }
 
