@@ -115,10 +115,13 @@ TEST_P(PoolWindowTest, ValuesAndGradientsAreThoseOfTheOperation) {
 
 TEST_P(PoolWindowTest, NansAndInfinitiesAreNotHidden) {
   x_.fill_(-std::numeric_limits<float>::infinity());
+  // In a window's first pixel and, where it has more, in its last.
   x_[0][3][0][0] = std::numeric_limits<float>::quiet_NaN();
+  x_[1][2][-1][-1] = std::numeric_limits<float>::quiet_NaN();
   const at::Tensor expected = at::max_pool2d(x_, 3, 2, 1);
   EXPECT_TRUE(Pool().allclose(expected, 0, 0, /*equal_nan=*/true));
   EXPECT_TRUE(Pool()[0][3][0][0].isnan().item<bool>());
+  EXPECT_TRUE(Pool()[1][2][-1][-1].isnan().item<bool>());
 }
 
 }  // namespace
