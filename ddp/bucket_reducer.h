@@ -81,8 +81,9 @@ class BucketReducer {
 
   // After backward. On success all buckets were launched. The next step starts with empty gradients
   // in any case. Errors: INVALID_ARGUMENT naming the parameters without a gradient, the one with
-  // two, or the one whose gradient is not dense or has another type than the leaf; FAILED_PRECONDITION when no step is under
-  // way, no_sync is active, or a .grad left its bucket (named).
+  // two, or the one whose gradient is not dense or has another type than the leaf;
+  // FAILED_PRECONDITION when no step is under way, no_sync is active, or a .grad left its bucket
+  // (named).
   absl::Status FinishBackward();
 
   // Nestable. In between, gradients are only accumulated: nothing is counted or launched.

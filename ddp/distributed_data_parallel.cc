@@ -291,6 +291,13 @@ absl::Status DistributedDataParallel::GatherUnit(UnitTurn turn, Deadline deadlin
   return gathered.ok() ? gathered : Fail(std::move(gathered));
 }
 
+at::Tensor DistributedDataParallel::CopyOf(const std::string& name) const {
+  for (const FlatParameter& p : parameters_.parameters()) {
+    if (p.name == name && !p.leaf.is_same(p.parameter)) return p.leaf;
+  }
+  return at::Tensor();
+}
+
 absl::Status DistributedDataParallel::VisitParameters(
     const std::function<absl::Status(const std::string& name, const at::Tensor& parameter)>& visit,
     Deadline deadline) {

@@ -222,7 +222,7 @@ class DistributedDataParallel {
   // The copy of a parameter of this name among DdpOptions::copies, a leaf of autograd that has its
   // values, rounded, when Create(), FinishStep(), Settle() or ImportState() has returned; undefined
   // for any other. Hooks on it are refused in backward.
-  at::Tensor CopyOf(const std::string& name) const { return copies_.Of(name); }
+  at::Tensor CopyOf(const std::string& name) const;
 
   // Whether owners alone keep parameters (DdpOptions::units).
   bool sharded() const { return gathers_ != nullptr; }

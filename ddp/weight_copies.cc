@@ -40,7 +40,6 @@ absl::StatusOr<WeightCopies> WeightCopies::Create(c10::ScalarType type,
       const int64_t offset = p.parameter.storage_offset() - weights.storage_offset();
       at::Tensor leaf = all.as_strided(p.parameter.sizes(), p.parameter.strides(), offset);
       leaf.requires_grad_(true);
-      copies.copies_.emplace(p.name, leaf);
       leaves.emplace_back(i, std::move(leaf));
     }
   } catch (const std::exception& error) {
@@ -49,11 +48,6 @@ absl::StatusOr<WeightCopies> WeightCopies::Create(c10::ScalarType type,
   GS_RETURN_IF_ERROR(copies.Refresh());
   for (auto& [index, leaf] : leaves) parameters->SetLeaf(index, std::move(leaf));
   return copies;
-}
-
-at::Tensor WeightCopies::Of(const std::string& name) const {
-  const auto found = copies_.find(name);
-  return found == copies_.end() ? at::Tensor() : found->second;
 }
 
 absl::Status WeightCopies::Refresh() const {

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "ATen/core/Tensor.h"
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "c10/core/ScalarType.h"
@@ -38,9 +37,6 @@ class WeightCopies {
                                              const std::vector<GradBucket>& buckets,
                                              FlatParameters* parameters);
 
-  // Undefined for a parameter that has none.
-  at::Tensor Of(const std::string& name) const;
-
   // Rounds what the parameters are now. Errors: INTERNAL with what LibTorch throws.
   absl::Status Refresh() const;
 
@@ -51,7 +47,6 @@ class WeightCopies {
   };
 
   std::vector<Bucket> buckets_;  // those with copies
-  absl::flat_hash_map<std::string, at::Tensor> copies_;
 };
 
 }  // namespace gradsync

@@ -11,12 +11,7 @@
 #include <math.h>
 
 #include "base/kernel_table.h"
-
-#ifdef __CUDACC__
-#define GRADSYNC_HOST_DEVICE __host__ __device__
-#else
-#define GRADSYNC_HOST_DEVICE
-#endif
+#include "gpu/host_device.h"
 
 namespace gradsync {
 
@@ -52,7 +47,5 @@ GRADSYNC_HOST_DEVICE inline float ScaleTwiceElement(float x, float a, float b) {
 }
 
 }  // namespace gradsync
-
-#undef GRADSYNC_HOST_DEVICE
 
 #endif  // GRADSYNC_GPU_ELEMENT_STEPS_H_

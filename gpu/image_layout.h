@@ -5,11 +5,7 @@
 
 #include <stddef.h>
 
-#ifdef __CUDACC__
-#define GRADSYNC_HOST_DEVICE __host__ __device__
-#else
-#define GRADSYNC_HOST_DEVICE
-#endif
+#include "gpu/host_device.h"
 
 namespace gradsync {
 
@@ -37,7 +33,5 @@ struct ImageLayout {
 };
 
 }  // namespace gradsync
-
-#undef GRADSYNC_HOST_DEVICE
 
 #endif  // GRADSYNC_GPU_IMAGE_LAYOUT_H_

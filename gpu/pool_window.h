@@ -8,12 +8,7 @@
 #include <stdint.h>
 
 #include "gpu/channel_parts.h"
-
-#ifdef __CUDACC__
-#define GRADSYNC_HOST_DEVICE __host__ __device__
-#else
-#define GRADSYNC_HOST_DEVICE
-#endif
+#include "gpu/host_device.h"
 
 namespace gradsync {
 
@@ -102,7 +97,5 @@ GRADSYNC_HOST_DEVICE inline Floats GradientOfPixel(int i, int j, const Has& has,
 }
 
 }  // namespace gradsync
-
-#undef GRADSYNC_HOST_DEVICE
 
 #endif  // GRADSYNC_GPU_POOL_WINDOW_H_

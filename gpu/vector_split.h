@@ -6,11 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#ifdef __CUDACC__
-#define GRADSYNC_HOST_DEVICE __host__ __device__
-#else
-#define GRADSYNC_HOST_DEVICE
-#endif
+#include "gpu/host_device.h"
 
 namespace gradsync {
 
@@ -48,7 +44,5 @@ GRADSYNC_HOST_DEVICE inline VectorSplit SplitVectors(int phase, size_t offset, s
 }
 
 }  // namespace gradsync
-
-#undef GRADSYNC_HOST_DEVICE
 
 #endif  // GRADSYNC_GPU_VECTOR_SPLIT_H_

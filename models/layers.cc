@@ -32,10 +32,6 @@ int64_t FanIn(const ConvOptions& options) {
   return options.in / options.groups * options.kernel * options.kernel;
 }
 
-const at::Tensor& InUse(const at::Tensor& weight, const at::Tensor& copy) {
-  return copy.defined() && c10::GradMode::is_enabled() ? copy : weight;
-}
-
 void CheckValues(const at::Tensor& x) {
   TORCH_CHECK(x.numel() > x.size(1),
               "batch normalisation in training: expected more than 1 value per channel, found "
@@ -242,25 +238,29 @@ void Linear::InitZero() {
 
 at::Tensor Linear::forward(const at::Tensor& x) const { return at::linear(x, weight(), bias_); }
 
-const at::Tensor& Conv2d::weight() const { return InUse(weight_, weight_copy_); }
-const at::Tensor& Linear::weight() const { return InUse(weight_, weight_copy_); }
+namespace {
+
+// With the name of its weight.
+void ForProductLayers(
+    const torch::nn::Module& model,
+    const std::function<void(const std::string& name, ProductLayer& layer)>& visit) {
+  for (const auto& item : model.named_modules(/*name_prefix=*/"", /*include_self=*/false)) {
+    if (auto* layer = item.value()->as<ProductLayer>()) visit(item.key() + ".weight", *layer);
+  }
+}
+
+}  // namespace
 
 std::vector<std::string> WeightsOfProducts(const torch::nn::Module& model) {
   std::vector<std::string> names;
-  for (const auto& item : model.named_modules(/*name_prefix=*/"", /*include_self=*/false)) {
-    if (item.value()->as<Conv2d>() == nullptr && item.value()->as<Linear>() == nullptr) continue;
-    names.push_back(item.key() + ".weight");
-  }
+  ForProductLayers(model, [&](const std::string& name, ProductLayer&) { names.push_back(name); });
   return names;
 }
 
 void UseCopies(torch::nn::Module& model,
                const std::function<at::Tensor(const std::string& name)>& copy_of) {
-  for (const auto& item : model.named_modules(/*name_prefix=*/"", /*include_self=*/false)) {
-    const std::string name = item.key() + ".weight";
-    if (auto* conv = item.value()->as<Conv2d>()) conv->UseCopy(copy_of(name));
-    if (auto* linear = item.value()->as<Linear>()) linear->UseCopy(copy_of(name));
-  }
+  ForProductLayers(
+      model, [&](const std::string& name, ProductLayer& layer) { layer.UseCopy(copy_of(name)); });
 }
 
 LayerNorm::LayerNorm(int64_t width, double eps) : eps_(eps) {

@@ -17,6 +17,7 @@
 
 #include "ATen/core/Generator.h"
 #include "ATen/core/Tensor.h"
+#include "c10/core/GradMode.h"
 #include "models/fused_norm.h"
 #include "models/moment_exchange.h"
 #include "models/pooled_moments.h"
@@ -27,6 +28,25 @@ namespace gradsync {
 
 // A generator of its own for one model. CPU.
 at::Generator MakeGenerator(uint64_t seed);
+
+// A layer that multiplies by a `weight`.
+class ProductLayer : public torch::nn::Module {
+ public:
+  // From here on computes with `copy` in the weight's place, where autograd records what it does:
+  // the weight in another type, as which autocast would take it.
+  void UseCopy(at::Tensor copy) { weight_copy_ = std::move(copy); }
+
+  // What is computed with now.
+  const at::Tensor& weight() const {
+    return weight_copy_.defined() && c10::GradMode::is_enabled() ? weight_copy_ : weight_;
+  }
+
+ protected:
+  at::Tensor weight_;  // the parameter
+
+ private:
+  at::Tensor weight_copy_;
+};
 
 struct ConvOptions {
   int64_t in = 0;
@@ -39,7 +59,7 @@ struct ConvOptions {
 };
 
 // `weight` [out, in / groups, kernel, kernel] and, if wanted, `bias` [out].
-class Conv2d : public torch::nn::Module {
+class Conv2d : public ProductLayer {
  public:
   // torch.nn.Conv2d's default: uniform in +-1/sqrt(fan_in).
   Conv2d(const ConvOptions& options, at::Generator& generator);
@@ -52,16 +72,9 @@ class Conv2d : public torch::nn::Module {
 
   at::Tensor forward(const at::Tensor& x) const;
 
-  // From here on computes with `copy` in the weight's place, where autograd records what it does:
-  // the weight in another type, as which autocast would take it.
-  void UseCopy(at::Tensor copy) { weight_copy_ = std::move(copy); }
-
-  // What is computed with now.
-  const at::Tensor& weight() const;
-
  private:
   const ConvOptions options_;
-  at::Tensor weight_, bias_, weight_copy_;
+  at::Tensor bias_;
 };
 
 // `weight` 1, `bias` 0, buffers `running_mean`, `running_var`, `num_batches_tracked`; momentum 0.1,
@@ -104,7 +117,7 @@ class BatchNorm2d : public torch::nn::Module {
 
   // Whether Fused() may be called with `x`: in training, on a GPU, in channels-last format.
   bool Fuses(const at::Tensor& x) const {
-    return fused_ && exchange_ == nullptr && turn_.turns == nullptr && is_training() &&
+    return MayFuse(x) && exchange_ == nullptr && turn_.turns == nullptr &&
            FusedNorm::Takes(x, tensors_);
   }
 
@@ -138,7 +151,7 @@ void PoolStatistics(torch::nn::Module& model, bool pooling);
 void ShareStatistics(const std::vector<torch::nn::Module*>& replicas, StatisticsTurns* turns);
 
 // `weight` [out, in] and `bias` [out], uniform in +-1/sqrt(in).
-class Linear : public torch::nn::Module {
+class Linear : public ProductLayer {
  public:
   Linear(int64_t in, int64_t out, at::Generator& generator);
 
@@ -153,17 +166,13 @@ class Linear : public torch::nn::Module {
 
   at::Tensor forward(const at::Tensor& x) const;
 
-  // As Conv2d's.
-  void UseCopy(at::Tensor copy) { weight_copy_ = std::move(copy); }
-  const at::Tensor& weight() const;
-
   const at::Tensor& bias() const { return bias_; }
 
  private:
-  at::Tensor weight_, bias_, weight_copy_;
+  at::Tensor bias_;
 };
 
-// The names of the weights of all Conv2d and Linear in `model`.
+// The names of the weights of all ProductLayers in `model`.
 std::vector<std::string> WeightsOfProducts(const torch::nn::Module& model);
 
 // Lets all of them UseCopy(copy_of(name)).

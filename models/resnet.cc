@@ -173,15 +173,15 @@ class ResNet : public Model {
   }
 
   at::Tensor Stem(const at::Tensor& images) const {
-    if (!pool_) return stem_.Rectified(images);
     if (!stem_.norm->MayFuse(images)) {
-      return at::max_pool2d(stem_.Rectified(images), /*kernel_size=*/3, /*stride=*/2,
-                            /*padding=*/1);
+      const at::Tensor y = stem_.Rectified(images);
+      return pool_ ? at::max_pool2d(y, /*kernel_size=*/3, /*stride=*/2, /*padding=*/1) : y;
     }
     const at::Tensor& weight = stem_.conv->weight();
-    const at::Tensor y = TakesPairedPixels(images, weight) ? ConvolvePairedPixels(images, weight)
-                                                           : stem_.conv->forward(images);
-    return MaxPool(stem_.Rectify(y));
+    const at::Tensor y =
+        stem_.Rectify(TakesPairedPixels(images, weight) ? ConvolvePairedPixels(images, weight)
+                                                        : stem_.conv->forward(images));
+    return pool_ ? MaxPool(y) : y;
   }
 
   at::Tensor Classify(const at::Tensor& x) const {
