@@ -48,6 +48,7 @@
 #include "benchmarks/records/run_records.h"
 #include "gpu/open_gpu.h"
 #include "models/model_table.h"
+#include "tools/lab_flags.h"
 #include "tools/runfiles.h"
 
 ABSL_FLAG(std::vector<std::string>, topology, gradsync::CompareOptions().topologies,
@@ -324,6 +325,7 @@ int Finish(const Sweep& sweep, proto::RunRecords* records, int exit_code) {
 absl::StatusOr<Networks> MakeNetworks(const Sweep& sweep, const ComparisonPart& part) {
   Networks networks;
   EmulatedNetworkOptions options;
+  options.lab = LabFromFlags();
   for (const Configuration& c : part.configurations) {
     options.hosts = std::max(options.hosts, HostCount(c.job));
   }

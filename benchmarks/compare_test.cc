@@ -226,12 +226,13 @@ TEST_F(CompareTest, JobsRunOnHostsOfAnEmulatedNetwork) {
   const absl::Status possible = NetworkLab::Create(NetworkLabOptions()).status();
   if (absl::IsPermissionDenied(possible) || absl::IsNotFound(possible)) GTEST_SKIP() << possible;
   TestProgram compare(Command({"--bandwidth=400mbit,1gbit", "--workers=2", "--servers=1",
-                               "--placement=dedicated,colocated,mixed"}));
+                               "--placement=dedicated,colocated,mixed", "--burst=96KiB"}));
   EXPECT_TRUE(compare.Finish(absl::Seconds(240)).ok()) << absl::StrJoin(compare.err(), "\n");
   proto::RunRecords records;
   ASSERT_TRUE(ParseJson(ReadJson(), "compare.json", &records).ok());
   ASSERT_EQ(records.networks_size(), 2);
   EXPECT_EQ(records.networks(0).hosts(), 3);
+  EXPECT_EQ(records.networks(0).burst_bytes(), 96 << 10);
   ASSERT_EQ(records.runs_size(), 8);
   // n = 2, k = 1: a dedicated server is loaded twice; the others' hosts once.
   const std::map<std::string, double> loads = {

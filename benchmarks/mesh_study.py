@@ -8,7 +8,7 @@ Into the folder OUT go records, each unless it is there already, and into summar
 
   bubble     share of all ranks' time in which they neither compute nor update, against the number of micro-batches: two
              stages computed here, four replayed from recorded times; equal stages and unequal ones
-  schedules  1f1b beside gpipe on slow links
+  schedules  1f1b beside gpipe on slow links, between sockets with Linux's own buffers and with the emulated hosts' small ones
   memory     most bytes of tensors on the rank that has most, of both schedules, with and without checkpointing
   advice     --draws jobs drawn by --seed, on all their meshes: how much slower than the fastest is the one that predict
              --advise would choose
@@ -17,6 +17,7 @@ All of it takes an hour on two cores, on which nothing else should run. Needs wh
 (docs/netlab.md). Exit codes: 0; 1 when a program failed; 2 for bad flags.
 """
 import argparse
+import itertools
 import os
 import random
 import sys
@@ -32,6 +33,10 @@ SAMPLES = 8  # of a micro-batch
 
 # Blocks before which stages begin: equal stages, and some of which the last has most to do.
 SPLITS = {2: {"equal": "5", "unequal": "3"}, 4: {"equal": "3,5,7", "unequal": "2,3,5"}}
+
+
+# Of TCP: Linux's own, which grow as they are used, and those that emulated hosts have, which keep queues short.
+BUFFERS = {"linux": ("--tcp_rmem=4096 131072 6291456", "--tcp_wmem=4096 16384 4194304"), "128KiB": ()}
 
 
 def parse(argv):
@@ -148,12 +153,13 @@ class Study:
 
     def schedules(self):
         self.say("schedules on slow links: time of gpipe over that of 1f1b, of medians and as predicted")
-        self.say("stages  bandwidth  micro-batches  measured  predicted")
-        least = None
-        for stages in SPLITS:
-            pairs = self.replay(f"schedules_{stages}", f"--replay={self.profile()}", "--topology=ring",
+        self.say("buffers  stages  bandwidth  micro-batches  measured  predicted")
+        for buffers, stages in itertools.product(BUFFERS, SPLITS):
+            pairs = self.replay(f"schedules_{buffers}_{stages}", f"--replay={self.profile()}", "--topology=ring",
                                 f"--mesh=pipeline={stages}", f"--split={SPLITS[stages]['equal']}", "--micro_batches=4,8,16",
-                                f"--pipeline_schedule={','.join(SCHEDULES)}", f"--bandwidth={self.args.bandwidths}")
+                                f"--pipeline_schedule={','.join(SCHEDULES)}", f"--bandwidth={self.args.bandwidths}",
+                                *BUFFERS[buffers])
+            least = None
             found = {(made["pipeline_schedule"], made["bandwidth"], made["micro_batches"]): (made["step_ms_p50"], said["step_ms_p50"])
                      for made, said in pairs}
             for (schedule, bandwidth, count), times in found.items():
@@ -161,8 +167,8 @@ class Study:
                     continue
                 ratios = [of_gpipe / of_1f1b for of_gpipe, of_1f1b in zip(times, found["1f1b", bandwidth, count])]
                 least = min(least or ratios[0], ratios[0])
-                self.say(f"{stages:6}  {bandwidth:>9}  {count:13}  {ratios[0]:8.3f}  {ratios[1]:9.3f}")
-        self.say(f"least {least:.3f}")
+                self.say(f"{buffers:7}  {stages:6}  {bandwidth:>9}  {count:13}  {ratios[0]:8.3f}  {ratios[1]:9.3f}")
+            self.say(f"least {least:.3f}")
 
     # ---- memory ------------------------------------------------------------------------------------------------------------
 

@@ -39,6 +39,7 @@
 #include "benchmarks/options/compute_flags.h"
 #include "benchmarks/options/peers_folder.h"
 #include "gpu/open_gpu.h"
+#include "tools/lab_flags.h"
 #include "tools/runfiles.h"
 
 ABSL_FLAG(std::vector<std::string>, topology, gradsync::SyncBenchOptions().topologies,
@@ -222,6 +223,7 @@ int SyncBench(int argc, char** argv) {
   measured.json = UserPath(absl::GetFlag(FLAGS_json));
   measured.head = SyncBenchHead();
   for (const SyncBenchCase& bench_case : sweep->cases) measured.jobs.push_back(bench_case.job);
+  measured.lab = LabFromFlags();
   measured.tcp_rank_binary = sweep->job.tcp_rank_binary;
   measured.timeout = absl::GetFlag(FLAGS_timeout);
   measured.describe = [&](size_t i) { return Describe(sweep->cases[i]); };

@@ -119,6 +119,9 @@ TEST(SyncBenchTest, BareTcpIsMeasuredAtEachBandwidth) {
   proto::RunRecords records;
   ASSERT_EQ(ReadJson(json, &records), absl::OkStatus());
   ASSERT_EQ(records.runs_size(), 4);
+  ASSERT_EQ(records.networks_size(), 2);
+  EXPECT_EQ(records.networks(0).burst_bytes(), DefaultBurstBytes(100e6 / 8));
+  EXPECT_EQ(records.networks(1).burst_bytes(), DefaultBurstBytes(400e6 / 8));
   for (int i : {1, 3}) EXPECT_EQ(records.runs(i).library(), "tcp_stream");
   EXPECT_GT(records.runs(1).time_us_p50(), 2 * records.runs(3).time_us_p50());
 }

@@ -59,6 +59,7 @@
 #include "models/model_table.h"
 #include "pipeline/pipeline_options.h"
 #include "simulator/calibration.h"
+#include "tools/lab_flags.h"
 #include "tools/runfiles.h"
 
 ABSL_FLAG(std::string, record, "",
@@ -341,6 +342,7 @@ int Replay(const Sweep& sweep, const std::string& command) {
   measured.json = UserPath(absl::GetFlag(FLAGS_json));
   measured.head = ReplayHead();
   for (const ReplayCase& replay : sweep.cases) measured.jobs.push_back(replay.job);
+  measured.lab = LabFromFlags();
   measured.tcp_rank_binary = sweep.tcp_rank_binary;
   measured.timeout = absl::GetFlag(FLAGS_timeout);
   measured.describe = [&](size_t i) { return Describe(sweep.cases[i]); };

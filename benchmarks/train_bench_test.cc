@@ -124,11 +124,16 @@ TEST(TrainBenchTest, OnAnEmulatedNetworkThePredictionStandsBesideTheMeasurement)
   const std::string json = testing::TempDir() + "/network.json";
   const Outcome outcome = RunBench({"--replay=" + Recorded(), "--topology=ring,ps", "--workers=2",
                                     "--servers=2", "--placement=colocated",
-                                    "--bandwidths=200mbit,400mbit", "--steps=5", "--json=" + json});
+                                    "--bandwidths=200mbit,400mbit", "--steps=5", "--burst=96KiB",
+                                    "--tcp_rmem=4096 65536 262144", "--json=" + json});
   EXPECT_EQ(outcome.exit_code, 0) << absl::StrJoin(outcome.errors, "\n");
   proto::RunRecords records;
   ASSERT_EQ(ReadJson(json, &records), absl::OkStatus());
   ASSERT_EQ(records.networks_size(), 2);
+  for (const proto::Network& network : records.networks()) {
+    EXPECT_EQ(network.burst_bytes(), 96 << 10);
+    EXPECT_EQ(network.tcp_rmem(), "4096 65536 262144");
+  }
   ASSERT_EQ(records.runs_size(), 4);
   ASSERT_EQ(records.predictions_size(), 4);
   for (int i = 0; i < records.runs_size(); ++i) {

@@ -26,11 +26,11 @@
 #include "absl/flags/flag.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "base/byte_sizes.h"
 #include "base/flags.h"
 #include "base/program_main.h"
 #include "base/rate.h"
 #include "base/status_macros.h"
+#include "tools/lab_flags.h"
 #include "tools/network_lab.h"
 
 ABSL_FLAG(int, hosts, 3, "number of hosts, whose addresses are 10.77.0.1 and on");
@@ -39,14 +39,6 @@ ABSL_FLAG(std::string, bandwidth, "",
 ABSL_FLAG(int, host, 0, "number of the host on which the command runs, from 0");
 ABSL_FLAG(int, enter, -1,
           "inside a lab: number of the host of it on which the command runs; -1: make a new lab");
-ABSL_FLAG(gradsync::ByteSize, burst, gradsync::ByteSize{gradsync::NetworkLabOptions().burst_bytes},
-          "what a link may pass at once after a pause");
-ABSL_FLAG(std::string, congestion_control, gradsync::NetworkLabOptions().congestion_control,
-          "TCP's congestion control on the hosts");
-ABSL_FLAG(std::string, tcp_rmem, gradsync::NetworkLabOptions().tcp_rmem,
-          "TCP's receive buffers on the hosts: minimum, default and maximum, in bytes");
-ABSL_FLAG(std::string, tcp_wmem, gradsync::NetworkLabOptions().tcp_wmem,
-          "TCP's send buffers on the hosts: minimum, default and maximum, in bytes");
 
 namespace gradsync {
 namespace {
@@ -80,13 +72,9 @@ int Complain(int exit_code, absl::string_view message) {
   return exit_code;
 }
 
-absl::StatusOr<NetworkLabOptions> LabFromFlags() {
-  NetworkLabOptions options;
+absl::StatusOr<NetworkLabOptions> LabAsAsked() {
+  NetworkLabOptions options = LabFromFlags();
   options.hosts = absl::GetFlag(FLAGS_hosts);
-  options.burst_bytes = absl::GetFlag(FLAGS_burst).bytes;
-  options.congestion_control = absl::GetFlag(FLAGS_congestion_control);
-  options.tcp_rmem = absl::GetFlag(FLAGS_tcp_rmem);
-  options.tcp_wmem = absl::GetFlag(FLAGS_tcp_wmem);
   const int host = absl::GetFlag(FLAGS_host);
   if (host < 0 || host >= options.hosts) {
     return absl::InvalidArgumentError(
@@ -189,7 +177,7 @@ int NetLab(int argc, char** argv) {
   const std::vector<std::string> command = OrShell(ParseFlagsOrExit(argc, argv, flag_options));
   GoToTheUser();
   if (absl::GetFlag(FLAGS_enter) >= 0) return Enter(absl::GetFlag(FLAGS_enter), command);
-  const absl::StatusOr<NetworkLabOptions> options = LabFromFlags();
+  const absl::StatusOr<NetworkLabOptions> options = LabAsAsked();
   if (!options.ok()) return Complain(kBadInput, options.status().message());
   const absl::StatusOr<std::unique_ptr<NetworkLab>> lab = NetworkLab::Create(*options);
   if (!lab.ok()) return Complain(kBadInput, lab.status().message());

@@ -3,6 +3,7 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -66,7 +67,7 @@ absl::Status Check(const NetworkLabOptions& options) {
                                                    options.bytes_per_second));
   }
   constexpr int64_t kSmallestBurst = 16 << 10;
-  if (options.burst_bytes < kSmallestBurst) {
+  if (options.burst_bytes != 0 && options.burst_bytes < kSmallestBurst) {
     return absl::InvalidArgumentError(absl::StrCat("burst: expected at least ", kSmallestBurst,
                                                    " bytes, found ", options.burst_bytes));
   }
@@ -75,12 +76,22 @@ absl::Status Check(const NetworkLabOptions& options) {
 
 }  // namespace
 
+int64_t DefaultBurstBytes(double bytes_per_second) {
+  constexpr double kSeconds = 0.005;
+  constexpr int64_t kLeast = 64 << 10;
+  constexpr int64_t kMost = 256 << 10;
+  if (bytes_per_second == 0 || kSeconds * bytes_per_second > kMost) return kMost;
+  return std::max(kLeast, static_cast<int64_t>(kSeconds * bytes_per_second));
+}
+
 absl::StatusOr<std::unique_ptr<NetworkLab>> NetworkLab::Create(const NetworkLabOptions& options) {
   GS_RETURN_IF_ERROR(Check(options));
   GS_RETURN_IF_ERROR(FindTool("ip").status());
   GS_RETURN_IF_ERROR(FindTool("tc").status());
   GS_ASSIGN_OR_RETURN(NetworkNamespaces namespaces, NetworkNamespaces::Create(options.hosts + 1));
-  std::unique_ptr<NetworkLab> lab(new NetworkLab(options, std::move(namespaces)));
+  NetworkLabOptions made = options;
+  if (made.burst_bytes == 0) made.burst_bytes = DefaultBurstBytes(options.bytes_per_second);
+  std::unique_ptr<NetworkLab> lab(new NetworkLab(made, std::move(namespaces)));
   GS_RETURN_IF_ERROR(lab->SetUp());
   return lab;
 }

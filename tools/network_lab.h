@@ -28,8 +28,9 @@ struct NetworkLabOptions {
   int hosts = 2;                // 1 to 250
   double bytes_per_second = 0;  // of a host's link, each way, headers included; 0: no cap
   // Of a token bucket: what may leave at once after a pause. A process that the scheduler lets wait
-  // loses no rate until this much has piled up; it should be at most 1 % of what is exchanged.
-  int64_t burst_bytes = 256 << 10;
+  // loses no rate until this much has piled up, and what is exchanged looks shorter by so much: it
+  // should be at most 1 % of it. 0: DefaultBurstBytes().
+  int64_t burst_bytes = 0;
   // In front of a token bucket. Longer than what sockets send without an answer, so that nothing is
   // lost: senders are held back by receivers' windows.
   int64_t queue_bytes = 64 << 20;
@@ -37,6 +38,10 @@ struct NetworkLabOptions {
   std::string tcp_rmem = "4096 131072 131072";  // minimum, default, maximum, bytes
   std::string tcp_wmem = "4096 131072 131072";
 };
+
+// What the link carries in 5 ms, but at least 64 KiB, since a bucket must hold a segment as TCP hands
+// it over, and at most 256 KiB. The latter without a cap, too.
+int64_t DefaultBurstBytes(double bytes_per_second);
 
 // Immutable after creation, hence thread-safe.
 class NetworkLab {
@@ -50,6 +55,7 @@ class NetworkLab {
   NetworkLab(const NetworkLab&) = delete;
   NetworkLab& operator=(const NetworkLab&) = delete;
 
+  // As it was made: burst_bytes is not 0.
   const NetworkLabOptions& options() const { return options_; }
 
   // Numeric; every host reaches it, and nobody else does. 0 <= host < options().hosts.

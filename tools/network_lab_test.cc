@@ -139,6 +139,32 @@ TEST_F(NetworkLabTest, TcpIsSetUpAsAskedFor) {
   EXPECT_EQ(cat->lines[2], "4096\t131072\t131072");
 }
 
+// 256 KiB are a tenth of a second at 20 Mbit/s: what stages exchange then was half of it free.
+TEST(NetworkLabOptionsTest, ABurstIsFiveMillisecondsBetweenTwoBounds) {
+  EXPECT_EQ(DefaultBurstBytes(20e6 / 8), 64 << 10);
+  EXPECT_EQ(DefaultBurstBytes(200e6 / 8), 125000);
+  EXPECT_EQ(DefaultBurstBytes(1e9 / 8), 256 << 10);
+  EXPECT_EQ(DefaultBurstBytes(0), 256 << 10);
+}
+
+TEST_F(NetworkLabTest, TheBurstFollowsTheRateUnlessItIsGiven) {
+  NetworkLabOptions options;
+  options.hosts = 1;
+  options.bytes_per_second = 200e6 / 8;
+  auto lab = NetworkLab::Create(options);
+  if (absl::IsPermissionDenied(lab.status()) || absl::IsNotFound(lab.status())) {
+    GTEST_SKIP() << lab.status();
+  }
+  ASSERT_TRUE(lab.ok()) << lab.status();
+  EXPECT_EQ((*lab)->options().burst_bytes, 125000);
+  lab_ = *std::move(lab);
+  const auto show = Start(
+      0, "import subprocess; print(subprocess.getoutput('PATH=$PATH:/sbin tc qdisc show dev eth0'))",
+      {});
+  Await(show.get(), 1);
+  EXPECT_THAT(show->lines[0], HasSubstr("burst 125000b"));
+}
+
 TEST(NetworkLabOptionsTest, WhatCannotBeIsNamed) {
   NetworkLabOptions options;
   options.hosts = 0;

@@ -26,7 +26,7 @@ absl::StatusOr<std::unique_ptr<EmulatedNetwork>> EmulatedNetwork::Create(
     return absl::InvalidArgumentError(absl::StrCat("--bandwidth: ", rate.status().message()));
   }
   std::unique_ptr<EmulatedNetwork> network(new EmulatedNetwork);
-  NetworkLabOptions lab;
+  NetworkLabOptions lab = options.lab;
   lab.hosts = std::max(2, options.hosts);
   lab.bytes_per_second = *rate;
   GS_ASSIGN_OR_RETURN(network->lab_, NetworkLab::Create(lab));
@@ -45,7 +45,7 @@ absl::StatusOr<std::unique_ptr<EmulatedNetwork>> EmulatedNetwork::Create(
   proto::Network& record = network->record_;
   record.set_bandwidth(options.bandwidth);
   record.set_hosts(lab.hosts);
-  record.set_burst_bytes(static_cast<double>(lab.burst_bytes));
+  record.set_burst_bytes(static_cast<double>(network->lab_->options().burst_bytes));
   record.set_congestion_control(lab.congestion_control);
   record.set_tcp_rmem(lab.tcp_rmem);
   record.set_tcp_wmem(lab.tcp_wmem);

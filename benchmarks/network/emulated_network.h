@@ -26,6 +26,7 @@ constexpr double kMostCpuShare = 0.7;
 struct EmulatedNetworkOptions {
   std::string bandwidth;        // of each host's link, each way: "400mbit"
   int hosts = 2;                // of the largest job
+  NetworkLabOptions lab;        // without hosts and rate
   std::string tcp_rank_binary;  // path of //benchmarks:tcp_flows_rank
   absl::Duration timeout = absl::Seconds(60);
   const std::atomic<int>* interrupt = nullptr;  // as LocalJobOptions has it

@@ -25,6 +25,7 @@ absl::StatusOr<std::unique_ptr<EmulatedNetwork>> MakeNetwork(const MeasuredSweep
                                                              const std::string& bandwidth) {
   EmulatedNetworkOptions options;
   options.bandwidth = bandwidth;
+  options.lab = sweep.lab;
   for (const PlacedJob& job : sweep.jobs) {
     if (job.bandwidth == bandwidth) options.hosts = std::max(options.hosts, HostCount(job));
   }

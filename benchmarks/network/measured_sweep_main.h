@@ -13,6 +13,7 @@
 #include "benchmarks/network/emulated_network.h"
 #include "benchmarks/options/placed_job.h"
 #include "proto/run_record.pb.h"
+#include "tools/network_lab.h"
 
 namespace gradsync {
 
@@ -22,7 +23,8 @@ struct MeasuredSweep {
   std::string json;             // their file; empty: none
   std::string head;             // of the table
   std::vector<PlacedJob> jobs;  // in the order in which they are measured
-  std::string tcp_rank_binary;  // as EmulatedNetworkOptions has it, and the next
+  NetworkLabOptions lab;        // as EmulatedNetworkOptions has it, and the next two
+  std::string tcp_rank_binary;
   absl::Duration timeout;
 
   // Names job `i` in errors.

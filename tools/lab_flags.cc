@@ -1,0 +1,29 @@
+#include "tools/lab_flags.h"
+
+#include <string>
+
+#include "absl/flags/flag.h"
+#include "base/byte_sizes.h"
+
+ABSL_FLAG(gradsync::ByteSize, burst, gradsync::ByteSize{gradsync::NetworkLabOptions().burst_bytes},
+          "emulated links: what one may pass at once after a pause; 0: what it carries in 5 ms, "
+          "but at least 64KiB and at most 256KiB");
+ABSL_FLAG(std::string, congestion_control, gradsync::NetworkLabOptions().congestion_control,
+          "emulated hosts: TCP's congestion control");
+ABSL_FLAG(std::string, tcp_rmem, gradsync::NetworkLabOptions().tcp_rmem,
+          "emulated hosts: TCP's receive buffers, minimum, default and maximum, in bytes");
+ABSL_FLAG(std::string, tcp_wmem, gradsync::NetworkLabOptions().tcp_wmem,
+          "emulated hosts: TCP's send buffers, minimum, default and maximum, in bytes");
+
+namespace gradsync {
+
+NetworkLabOptions LabFromFlags() {
+  NetworkLabOptions options;
+  options.burst_bytes = absl::GetFlag(FLAGS_burst).bytes;
+  options.congestion_control = absl::GetFlag(FLAGS_congestion_control);
+  options.tcp_rmem = absl::GetFlag(FLAGS_tcp_rmem);
+  options.tcp_wmem = absl::GetFlag(FLAGS_tcp_wmem);
+  return options;
+}
+
+}  // namespace gradsync
