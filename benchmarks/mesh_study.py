@@ -13,7 +13,7 @@ Into the folder OUT go records, each unless it is there already, and into summar
   advice     --draws jobs drawn by --seed, on all their meshes: how much slower than the fastest is the one that predict
              --advise would choose
 
-All of it takes an hour on two cores, on which nothing else should run. Needs what `train_bench --bandwidth` needs
+All of it takes two hours on two cores, on which nothing else should run. Needs what `train_bench --bandwidth` needs
 (docs/netlab.md). Exit codes: 0; 1 when a program failed; 2 for bad flags.
 """
 import argparse
