@@ -122,10 +122,10 @@ TEST(TrainBenchTest, OnAnEmulatedNetworkThePredictionStandsBesideTheMeasurement)
   const absl::Status possible = NetworkLab::Create(NetworkLabOptions()).status();
   if (absl::IsPermissionDenied(possible) || absl::IsNotFound(possible)) GTEST_SKIP() << possible;
   const std::string json = testing::TempDir() + "/network.json";
-  const Outcome outcome = RunBench({"--replay=" + Recorded(), "--topology=ring,ps", "--workers=2",
-                                    "--servers=2", "--placement=colocated",
-                                    "--bandwidths=200mbit,400mbit", "--steps=5", "--burst=96KiB",
-                                    "--tcp_rmem=4096 65536 262144", "--json=" + json});
+  const Outcome outcome =
+      RunBench({"--replay=" + Recorded(), "--topology=ring,ps", "--workers=2", "--servers=2",
+                "--placement=colocated", "--bandwidths=200mbit,400mbit", "--steps=5",
+                "--burst=96KiB", "--tcp_rmem=4096 65536 262144", "--json=" + json});
   EXPECT_EQ(outcome.exit_code, 0) << absl::StrJoin(outcome.errors, "\n");
   proto::RunRecords records;
   ASSERT_EQ(ReadJson(json, &records), absl::OkStatus());

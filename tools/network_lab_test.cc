@@ -159,7 +159,8 @@ TEST_F(NetworkLabTest, TheBurstFollowsTheRateUnlessItIsGiven) {
   EXPECT_EQ((*lab)->options().burst_bytes, 125000);
   lab_ = *std::move(lab);
   const auto show = Start(
-      0, "import subprocess; print(subprocess.getoutput('PATH=$PATH:/sbin tc qdisc show dev eth0'))",
+      0,
+      "import subprocess; print(subprocess.getoutput('PATH=$PATH:/sbin tc qdisc show dev eth0'))",
       {});
   Await(show.get(), 1);
   EXPECT_THAT(show->lines[0], HasSubstr("burst 125000b"));
