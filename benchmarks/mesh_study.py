@@ -34,7 +34,6 @@ SAMPLES = 8  # of a micro-batch
 # Blocks before which stages begin: equal stages, and some of which the last has most to do.
 SPLITS = {2: {"equal": "5", "unequal": "3"}, 4: {"equal": "3,5,7", "unequal": "2,3,5"}}
 
-
 # Of TCP: Linux's own, which grow as they are used, and those that emulated hosts have, which keep queues short.
 BUFFERS = {"linux": ("--tcp_rmem=4096 131072 6291456", "--tcp_wmem=4096 16384 4194304"), "128KiB": ()}
 

@@ -78,10 +78,10 @@ absl::Status Check(const NetworkLabOptions& options) {
 
 int64_t DefaultBurstBytes(double bytes_per_second) {
   constexpr double kSeconds = 0.005;
-  constexpr int64_t kLeast = 64 << 10;
-  constexpr int64_t kMost = 256 << 10;
-  if (bytes_per_second == 0 || kSeconds * bytes_per_second > kMost) return kMost;
-  return std::max(kLeast, static_cast<int64_t>(kSeconds * bytes_per_second));
+  constexpr double kLeast = 64 << 10;
+  constexpr double kMost = 256 << 10;
+  const double bytes = bytes_per_second == 0 ? kMost : kSeconds * bytes_per_second;
+  return static_cast<int64_t>(std::clamp(bytes, kLeast, kMost));
 }
 
 absl::StatusOr<std::unique_ptr<NetworkLab>> NetworkLab::Create(const NetworkLabOptions& options) {

@@ -42,13 +42,14 @@ absl::StatusOr<std::unique_ptr<EmulatedNetwork>> EmulatedNetwork::Create(
   const double seconds = 1e-6 * Percentile(ExchangeTimes(hosts), 0.5);
   network->payload_bytes_per_second_ = static_cast<double>(bytes) / seconds;
 
+  const NetworkLabOptions& made = network->lab_->options();
   proto::Network& record = network->record_;
   record.set_bandwidth(options.bandwidth);
-  record.set_hosts(lab.hosts);
-  record.set_burst_bytes(static_cast<double>(network->lab_->options().burst_bytes));
-  record.set_congestion_control(lab.congestion_control);
-  record.set_tcp_rmem(lab.tcp_rmem);
-  record.set_tcp_wmem(lab.tcp_wmem);
+  record.set_hosts(made.hosts);
+  record.set_burst_bytes(static_cast<double>(made.burst_bytes));
+  record.set_congestion_control(made.congestion_control);
+  record.set_tcp_rmem(made.tcp_rmem);
+  record.set_tcp_wmem(made.tcp_wmem);
   record.set_tcp_factor(network->payload_bytes_per_second_ / *rate);
   return network;
 }
