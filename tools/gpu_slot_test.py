@@ -43,8 +43,8 @@ class GpuSlotTest(unittest.TestCase):
         self.program("worker/worker", "echo no such model; exit 3")
         self.program("gpu/open_gpu_test", "echo skipped, no GPU")
         status, lines, _ = self.slot("warm-up,device,nccl")
-        self.assertEqual(lines, ["FAILED warm-up: worker: exit status 3", "PASSED device",
-                                 "FAILED nccl: open_nccl_test: exit status 127", "1 passed, 2 failed, 0 skipped"])
+        self.assertEqual(lines, ["FAILED warm-up: worker: exit status 3", "FAILED nccl: open_nccl_test: exit status 127",
+                                 "PASSED device", "1 passed, 2 failed, 0 skipped"])
         self.assertEqual(status, 1)
         log = (self.out / "slot.log").read_text()
         for text in "no such model", "skipped, no GPU", "===== nccl", "1 passed, 2 failed, 0 skipped":
@@ -64,6 +64,27 @@ class GpuSlotTest(unittest.TestCase):
         state = pathlib.Path(f"/proc/{child}/stat")
         self.assertTrue(not state.exists() or state.read_text().rsplit(")", 1)[1].split()[0] == "Z")
 
+    def test_checks_run_side_by_side_and_the_log_has_them_in_pieces(self):
+        meets = "echo {0} begins; touch ../{0}; until [ -e ../{1} ]; do sleep 0.01; done; echo {0} ends"
+        self.program("gpu/open_gpu_test", meets.format("one", "two"))
+        self.program("worker/worker", meets.format("two", "one"))
+        status, lines, _ = self.slot("device,alone-fast")
+        self.assertEqual(sorted(lines), ["2 passed, 0 failed, 0 skipped", "PASSED alone-fast", "PASSED device"])
+        self.assertEqual(status, 0)
+        log = (self.out / "slot.log").read_text()
+        for name in "one", "two":
+            self.assertIn(f"{name} begins\n{name} ends\n", log)
+
+    def test_a_program_under_another_one_is_found_where_it_was_carried(self):
+        self.program("bin/compute-sanitizer", 'while [ "${1#-}" != "$1" ]; do shift; done; exec "$@"')
+        self.program("gpu/open_gpu_test", "echo looked into")
+        path = f"{self.folder}/bin:{os.environ['PATH']}"
+        result = subprocess.run([sys.executable, str(self.folder / "tools/gpu_slot"), "run", f"--out={self.out}", "--device=cuda:0",
+                                 "--only=memcheck-kernels"], env=dict(os.environ, PATH=path), stdout=subprocess.DEVNULL)
+        log = (self.out / "slot.log").read_text()
+        self.assertEqual(result.returncode, 0, log)
+        self.assertIn("looked into", log)
+
     def test_records_are_kept_by_stage_as_they_come(self):
         self.program("benchmarks/peers", 'for a in "$@"; do case $a in --json=*) echo \'{"runs": [1]}\' > "${a#*=}" ;; esac; done')
         status, lines, _ = self.slot("train-128,train-32")
@@ -77,6 +98,11 @@ class GpuSlotTest(unittest.TestCase):
         status, _, text = self.slot("warm-up,nonsense")
         self.assertEqual(status, 2)
         self.assertIn("found nonsense", text)
+
+    def test_a_set_that_is_not_there_is_refused_by_name(self):
+        status, _, text = self.run_tool("run", "--set=smoke,nonsense")
+        self.assertEqual(status, 2)
+        self.assertIn("expected some of smoke, checks, measurements, found nonsense", text)
 
     def test_all_stages_of_a_gpu_are_listed_without_one(self):
         status, lines, _ = self.run_tool("list")
