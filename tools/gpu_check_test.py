@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 TOOL = pathlib.Path(__file__).resolve().parent / "gpu_check"
@@ -29,6 +30,7 @@ for name in NAMES:
         continue
     print("[ RUN      ] Suite." + name, flush=True)
     if name == "Hangs":
+        print("pid", os.getpid(), file=open("{folder}/pid", "w", buffering=1))
         time.sleep(1000)
     if name == "Dies":
         os.abort()
@@ -63,7 +65,7 @@ class GpuCheckTest(unittest.TestCase):
         path.chmod(0o755)
 
     def add_tests(self, name, *names):
-        self.program(name, PROGRAM.format(python=sys.executable, names=list(names)))
+        self.program(name, PROGRAM.format(python=sys.executable, names=list(names), folder=self.folder))
 
     def check(self, *flags):
         result = subprocess.run([sys.executable, str(TOOL), str(self.folder), *flags], stdout=subprocess.PIPE,
@@ -89,6 +91,17 @@ class GpuCheckTest(unittest.TestCase):
         self.assertTrue([line for line in lines if "its program ended, exit status -6" in line], lines)
         self.assertTrue([line for line in lines if "not done after 2.0 s" in line], lines)
         self.assertEqual(status, 1)
+
+    def test_a_program_that_is_being_run_ends_with_it(self):
+        self.add_tests("a_test", "Hangs")
+        running = subprocess.Popen([sys.executable, str(TOOL), str(self.folder)], stdout=subprocess.DEVNULL)
+        pid = self.folder / "pid"
+        while not (pid.exists() and pid.read_text().endswith("\n")):
+            time.sleep(0.01)
+        running.terminate()
+        self.assertEqual(running.wait(timeout=60), 143)
+        state = pathlib.Path(f"/proc/{pid.read_text().split()[1]}/stat")
+        self.assertTrue(not state.exists() or state.read_text().rsplit(")", 1)[1].split()[0] == "Z")
 
     # What ranks that are processes printed was taken for tests of the program, and gpu_check died.
     def test_tests_inside_of_a_test_are_its_own_business(self):
