@@ -4,7 +4,8 @@
   bazel run -c opt //benchmarks:mesh_study -- --out=mesh_study
   bazel run -c opt //benchmarks:mesh_study -- --out=quick --studies=bubble --counts=1,4 --steps=3
 
-Into the folder OUT go records, each unless it is there already, and into summary.txt what is printed:
+Into the folder OUT go records, each unless it is there already, of the same flags, and into summary.txt what is printed. What
+`train_bench` calls invalid, because the machine was too busy, is counted and left out:
 
   bubble     share of all ranks' time in which they neither compute nor update, against the number of micro-batches: two
              stages computed here, four replayed from recorded times; equal stages and unequal ones
@@ -22,7 +23,7 @@ import os
 import random
 import sys
 
-from study import Failed, numbers, out_folder, percentile, read_json, run
+from study import Failed, numbers, of_same_flags, out_folder, percentile, read_json, run, why_invalid
 
 STUDIES = ("bubble", "schedules", "memory", "advice")
 SCHEDULES = ("gpipe", "1f1b")
@@ -90,6 +91,10 @@ class Study:
         records = read_json(path)
         return list(zip(records["runs"], records["predictions"]))
 
+    def lines_of_invalid(self, pairs):
+        for line in why_invalid([made for made, _ in pairs]):
+            self.say(line)
+
     def compute(self, name, *flags):
         """Metrics of the ranks of a job of two stages on this machine."""
         paths = [self.path(f"{name}_{rank}.json") for rank in range(2)]
@@ -141,8 +146,11 @@ class Study:
             pairs = self.replay(f"bubble_{kind}_replayed", f"--replay={self.profile()}", "--topology=ring", "--mesh=pipeline=4",
                                 f"--split={split}", f"--pipeline_schedule={','.join(SCHEDULES)}", "--bandwidth=10gbit",
                                 "--micro_batches=" + ",".join(map(str, self.args.counts)))
+            self.lines_of_invalid(pairs)
             measured = {}
             for made, _ in pairs:
+                if made["invalid"]:
+                    continue
                 count = made["micro_batches"]
                 busy = count * micro_batch + step["update_us"]
                 measured[made["pipeline_schedule"], count] = 1 - 1e-3 * busy / (4 * made["step_ms_p50"])
@@ -159,15 +167,17 @@ class Study:
                                 f"--pipeline_schedule={','.join(SCHEDULES)}", f"--bandwidth={self.args.bandwidths}",
                                 *BUFFERS[buffers])
             least = None
+            self.lines_of_invalid(pairs)
             found = {(made["pipeline_schedule"], made["bandwidth"], made["micro_batches"]): (made["step_ms_p50"], said["step_ms_p50"])
-                     for made, said in pairs}
+                     for made, said in pairs if not made["invalid"]}
             for (schedule, bandwidth, count), times in found.items():
-                if schedule != "gpipe":
+                if schedule != "gpipe" or ("1f1b", bandwidth, count) not in found:
                     continue
                 ratios = [of_gpipe / of_1f1b for of_gpipe, of_1f1b in zip(times, found["1f1b", bandwidth, count])]
                 least = min(least or ratios[0], ratios[0])
                 self.say(f"{buffers:7}  {stages:6}  {bandwidth:>9}  {count:13}  {ratios[0]:8.3f}  {ratios[1]:9.3f}")
-            self.say(f"least {least:.3f}")
+            if least is not None:
+                self.say(f"least {least:.3f}")
 
     # ---- memory ------------------------------------------------------------------------------------------------------------
 
@@ -203,7 +213,7 @@ class Study:
     def advice(self):
         self.say("advice: the mesh that is predicted to be fastest, and how much longer it takes than the fastest")
         self.say("job  model       workers  bandwidth  micro-batches  times    meshes  regret  advised")
-        regrets = []
+        regrets, errors, spreads = [], [], []
         for job in range(self.args.draws):
             draw = random.Random(f"{self.args.seed}/{job}")
             model = draw.choice(("resnet18", "resnet50", "vgg16", "gpt"))
@@ -216,11 +226,22 @@ class Study:
                                 f"--workers={workers}", f"--micro_batches={count}", f"--bandwidth={bandwidth}mbit",
                                 f"--topology={topologies}", f"--servers={workers}", f"--compute_scale={scale}")
             advised = max(pairs, key=lambda pair: pair[1]["samples_per_s"])[0]
-            best = max(made["samples_per_s"] for made, _ in pairs)
-            regrets.append(best / advised["samples_per_s"] - 1)
-            self.say(f"{job:3}  {model:10}  {workers:7}  {bandwidth:5}mbit  {count:13}  x {scale:<5}  {len(pairs):6}  {regrets[-1]:6.1%}  "
+            self.lines_of_invalid(pairs)
+            valid = [pair for pair in pairs if not pair[0]["invalid"]]
+            errors += [abs(said["step_ms_p50"] / made["step_ms_p50"] - 1) for made, said in valid]
+            slowest, fastest = (end(made["samples_per_s"] for made, _ in valid) for end in (min, max)) if valid else (1, 1)
+            spreads.append(fastest / slowest)
+            regret = "     -"  # where the advised mesh could not be measured
+            if not advised["invalid"]:
+                regrets.append(fastest / advised["samples_per_s"] - 1)
+                regret = f"{regrets[-1]:6.1%}"
+            self.say(f"{job:3}  {model:10}  {workers:7}  {bandwidth:5}mbit  {count:13}  x {scale:<5}  {len(pairs):6}  {regret}  "
                      f"{advised['topology']} {advised['mesh']}")
-        self.say(f"regret: median {percentile(regrets, 0.5):.1%}, mean {sum(regrets) / len(regrets):.1%}, worst {max(regrets):.1%}")
+        if not regrets:
+            raise Failed("no advised mesh could be measured")
+        self.say(f"{len(errors)} measurements, from the simulator: median {percentile(errors, 0.5):.1%}, worst {max(errors):.1%}; the "
+                 f"slowest mesh of a job took {min(spreads):.1f} to {max(spreads):.1f} times as long as the fastest")
+        self.say(f"regret, of {len(regrets)} jobs: median {percentile(regrets, 0.5):.1%}, mean {sum(regrets) / len(regrets):.1%}, worst {max(regrets):.1%}")
 
 
 def main(argv):
@@ -228,6 +249,8 @@ def main(argv):
     study = Study(args)
     try:
         args.out = out_folder(args.out)
+        # Jobs that are advised have a file each.
+        of_same_flags(args.out, {name: value for name, value in vars(args).items() if name not in ("out", "studies", "draws")})
         for name in args.studies:
             getattr(study, name)()
             study.say()

@@ -14,7 +14,8 @@ Into the folder OUT it writes, the first three unless they are there already, so
                    each
   computed.json, replayed.json   those together
   computed.svg, replayed.svg   time of a step against split size; bars from the 10th to the 90th percentile
-  summary.txt     what it prints at the end: times beside that of all images at once, and the predictions' errors
+  summary.txt     what it prints at the end: times beside that of all images at once, and the predictions' errors, without
+                  those of measurements that are invalid because the machine was too busy
 
 All of it takes two hours on two cores, on which nothing else should run. Needs what `train_bench --bandwidth` needs
 (docs/netlab.md). Exit codes: 0; 1 when a program failed; 2 for bad flags.
@@ -23,7 +24,7 @@ import argparse
 import os
 import sys
 
-from study import Failed, numbers, out_folder, percentile, read_json, run, write_json
+from study import Failed, numbers, of_same_flags, out_folder, percentile, read_json, run, why_invalid, write_json
 
 SCHEDULES = ("gpipe", "1f1b")
 
@@ -170,9 +171,13 @@ def replayed_table(records):
     errors = []
     for made, predicted in zip(records["runs"], records["predictions"]):
         error = predicted["step_ms_p50"] / made["step_ms_p50"] - 1
-        errors.append(abs(error))
+        if not made["invalid"]:
+            errors.append(abs(error))
         lines.append(f"{made['bandwidth']:>8}  {made['pipeline_schedule']:5}  size {made['batch_size']:3}"
-                     f"  {seconds(made)} s  {error:+6.1%}")
+                     f"  {seconds(made)} s  {error:+6.1%}" + ("  invalid" if made["invalid"] else ""))
+    if not errors:
+        raise Failed("all that was replayed is invalid, such as: " + records["runs"][0]["invalid"])
+    lines += why_invalid(records["runs"])
     lines.append(f"median {percentile(errors, 0.5):.1%}, worst {max(errors):.1%}")
     return lines
 
@@ -198,6 +203,8 @@ def main(argv):
     args = parse(argv)
     try:
         args.out = out_folder(args.out)
+        # Each bandwidth has a file of its own.
+        of_same_flags(args.out, {name: value for name, value in vars(args).items() if name not in ("out", "bandwidths")})
         sweep(args)
     except (Failed, OSError) as error:
         print(f"split_sweep: {error}", file=sys.stderr)

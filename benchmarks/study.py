@@ -43,8 +43,31 @@ def read_json(path):
 
 
 def write_json(path, content):
-    with open(path, "w", encoding="utf-8") as file:
+    """Whole or not at all."""
+    partial = path + ".partial"
+    with open(partial, "w", encoding="utf-8") as file:
         json.dump(content, file, indent=1)
+    os.replace(partial, path)
+
+
+def of_same_flags(folder, flags):
+    """Records are kept by name, and are what was asked for only where the flags are those of before, which the folder notes.
+
+    Raises Failed where they are not."""
+    path = os.path.join(folder, "flags.json")
+    flags = json.loads(json.dumps(flags))
+    if not os.path.exists(path):
+        return write_json(path, flags)
+    before = read_json(path)
+    for name, value in flags.items():
+        if before.get(name) != value:
+            raise Failed(f"{folder} has records of --{name}={before.get(name)}, found --{name}={value}; give another --out")
+
+
+def why_invalid(runs):
+    """Lines that say of measurements whose figures must not be used, which others leave out, how many and why."""
+    found = [made["invalid"] for made in runs if made["invalid"]]
+    return [f"{len(found)} of {len(runs)} measurements are invalid and left out, such as: {found[0]}"] if found else []
 
 
 def out_folder(path):
