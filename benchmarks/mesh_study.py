@@ -21,9 +21,10 @@ import argparse
 import itertools
 import os
 import random
+import re
 import sys
 
-from study import Failed, numbers, of_same_flags, out_folder, percentile, read_json, run, why_invalid
+from study import Failed, numbers, of_same_flags, out_folder, percentile, read_json, run, said, why_invalid
 
 STUDIES = ("bubble", "schedules", "memory", "advice")
 SCHEDULES = ("gpipe", "1f1b")
@@ -82,18 +83,16 @@ class Study:
         return path
 
     def replay(self, name, *flags):
-        """Pairs of runs and predictions."""
+        """Pairs of runs and predictions; says how many are invalid, and leaves them out."""
         path = self.path(f"{name}.json")
         if not os.path.exists(path):
             partial = self.path("partial.json")
             run("benchmarks/train_bench", *flags, *self.steps(), f"--json={partial}")
             os.replace(partial, path)
         records = read_json(path)
-        return list(zip(records["runs"], records["predictions"]))
-
-    def lines_of_invalid(self, pairs):
-        for line in why_invalid([made for made, _ in pairs]):
+        for line in why_invalid(records["runs"]):
             self.say(line)
+        return [pair for pair in zip(records["runs"], records["predictions"]) if not pair[0]["invalid"]]
 
     def compute(self, name, *flags):
         """Metrics of the ranks of a job of two stages on this machine."""
@@ -146,11 +145,8 @@ class Study:
             pairs = self.replay(f"bubble_{kind}_replayed", f"--replay={self.profile()}", "--topology=ring", "--mesh=pipeline=4",
                                 f"--split={split}", f"--pipeline_schedule={','.join(SCHEDULES)}", "--bandwidth=10gbit",
                                 "--micro_batches=" + ",".join(map(str, self.args.counts)))
-            self.lines_of_invalid(pairs)
             measured = {}
             for made, _ in pairs:
-                if made["invalid"]:
-                    continue
                 count = made["micro_batches"]
                 busy = count * micro_batch + step["update_us"]
                 measured[made["pipeline_schedule"], count] = 1 - 1e-3 * busy / (4 * made["step_ms_p50"])
@@ -167,9 +163,8 @@ class Study:
                                 f"--pipeline_schedule={','.join(SCHEDULES)}", f"--bandwidth={self.args.bandwidths}",
                                 *BUFFERS[buffers])
             least = None
-            self.lines_of_invalid(pairs)
-            found = {(made["pipeline_schedule"], made["bandwidth"], made["micro_batches"]): (made["step_ms_p50"], said["step_ms_p50"])
-                     for made, said in pairs if not made["invalid"]}
+            found = {(made["pipeline_schedule"], made["bandwidth"], made["micro_batches"]): (made["step_ms_p50"], predicted["step_ms_p50"])
+                     for made, predicted in pairs}
             for (schedule, bandwidth, count), times in found.items():
                 if schedule != "gpipe" or ("1f1b", bandwidth, count) not in found:
                     continue
@@ -210,8 +205,22 @@ class Study:
         slices = ("", "_tensor2", "_tensor4") if model == "gpt" else ("",)
         return ",".join(f"benchmarks/profiles/{model}{name}.json" for name in slices)
 
+    def advised(self, name, *flags):
+        """Mesh and topology, of the sentence that predict --advise prints."""
+        path = self.path(f"{name}.txt")
+        if not os.path.exists(path):
+            sentence = said("benchmarks/predict", "--advise", *flags)
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(sentence)
+        with open(path, encoding="utf-8") as file:
+            sentence = file.read()
+        found = re.search(r" use ([a-z=0-9,]+?)(?: \([^)]*\))?, (ring|ps)\b", sentence)
+        if found is None:
+            raise Failed(f"predict --advise: expected a mesh, found {sentence!r}")
+        return found.groups()
+
     def advice(self):
-        self.say("advice: the mesh that is predicted to be fastest, and how much longer it takes than the fastest")
+        self.say("advice: what predict --advise says, and how much longer it takes than the fastest mesh")
         self.say("job  model       workers  bandwidth  micro-batches  times    meshes  regret  advised")
         regrets, errors, spreads = [], [], []
         for job in range(self.args.draws):
@@ -222,21 +231,21 @@ class Study:
             count = draw.choice((1, 2) if model == "gpt" else (2, 4, 8))  # of a worker's samples, which gpt has two of
             scale = draw.choice((1, 4, 16))
             topologies = "ring,ps" if workers <= 4 else "ring"
-            pairs = self.replay(f"advice_{self.args.seed}_{job}", f"--replay={self.advised_profiles(model)}", "--mesh=auto",
-                                f"--workers={workers}", f"--micro_batches={count}", f"--bandwidth={bandwidth}mbit",
-                                f"--topology={topologies}", f"--servers={workers}", f"--compute_scale={scale}")
-            advised = max(pairs, key=lambda pair: pair[1]["samples_per_s"])[0]
-            self.lines_of_invalid(pairs)
-            valid = [pair for pair in pairs if not pair[0]["invalid"]]
-            errors += [abs(said["step_ms_p50"] / made["step_ms_p50"] - 1) for made, said in valid]
-            slowest, fastest = (end(made["samples_per_s"] for made, _ in valid) for end in (min, max)) if valid else (1, 1)
-            spreads.append(fastest / slowest)
+            profiles = self.advised_profiles(model)
+            flags = ("--mesh=auto", f"--workers={workers}", f"--micro_batches={count}", f"--bandwidth={bandwidth}mbit",
+                     f"--topology={topologies}", f"--servers={workers}", f"--compute_scale={scale}")
+            pairs = self.replay(f"advice_{self.args.seed}_{job}", f"--replay={profiles}", *flags)
+            mesh, topology = self.advised(f"advised_{self.args.seed}_{job}", f"--profile={profiles}", *flags)
+            errors += [abs(predicted["step_ms_p50"] / made["step_ms_p50"] - 1) for made, predicted in pairs]
+            rates = {(made["mesh"], made["topology"]): made["samples_per_s"] for made, _ in pairs}
             regret = "     -"  # where the advised mesh could not be measured
-            if not advised["invalid"]:
-                regrets.append(fastest / advised["samples_per_s"] - 1)
+            if (mesh, topology) in rates:
+                fastest = max(rates.values())
+                spreads.append(fastest / min(rates.values()))
+                regrets.append(fastest / rates[mesh, topology] - 1)
                 regret = f"{regrets[-1]:6.1%}"
             self.say(f"{job:3}  {model:10}  {workers:7}  {bandwidth:5}mbit  {count:13}  x {scale:<5}  {len(pairs):6}  {regret}  "
-                     f"{advised['topology']} {advised['mesh']}")
+                     f"{topology} {mesh}")
         if not regrets:
             raise Failed("no advised mesh could be measured")
         self.say(f"{len(errors)} measurements, from the simulator: median {percentile(errors, 0.5):.1%}, worst {max(errors):.1%}; the "

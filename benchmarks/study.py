@@ -30,11 +30,21 @@ def percentile(values, share):
 
 def run(*command):
     """A program of this repository, by its path in it, with what it says."""
+    start(command)
+
+
+def said(*command):
+    """The same, and what it says is returned."""
+    return start(command, stdout=subprocess.PIPE, universal_newlines=True).stdout
+
+
+def start(command, **how):
     print("+", *command, flush=True)
     # One compute thread per process, whatever LibTorch's BLAS thinks.
-    code = subprocess.run(command, env={**os.environ, "OPENBLAS_NUM_THREADS": "1"}).returncode
-    if code != 0:
-        raise Failed(f"{command[0]} ended with exit code {code}")
+    ended = subprocess.run(command, env={**os.environ, "OPENBLAS_NUM_THREADS": "1"}, **how)
+    if ended.returncode != 0:
+        raise Failed(f"{command[0]} ended with exit code {ended.returncode}")
+    return ended
 
 
 def read_json(path):

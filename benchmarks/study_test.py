@@ -15,8 +15,8 @@ import mesh_study
 import split_sweep
 
 
-def ran(samples_per_s, invalid="", **more):
-    return {"topology": "ring", "mesh": "data=2", "samples_per_s": samples_per_s, "step_ms_p50": 1e3 / samples_per_s,
+def ran(samples_per_s, invalid="", mesh="data=2,pipeline=1", **more):
+    return {"topology": "ring", "mesh": mesh, "samples_per_s": samples_per_s, "step_ms_p50": 1e3 / samples_per_s,
             "invalid": invalid, **more}
 
 
@@ -39,10 +39,12 @@ class StudyTest(unittest.TestCase):
 
     def advice(self, *flags):
         (self.folder / "vgg16.json").write_text("{}")
+        (self.folder / "advised_1_0.txt").write_text("For gpt on 2 workers at 1gbit use data=2,pipeline=1, ring: 9 samples per s.")
         return self.run_study(mesh_study, "--studies=advice", "--draws=1", *flags)
 
     def test_regret_is_of_the_fastest_that_could_be_measured(self):
-        self.keep("advice_1_0.json", [ran(8), ran(10), ran(100, invalid="80 % of the cores were busy")], [ran(9), ran(8), ran(7)])
+        self.keep("advice_1_0.json", [ran(8), ran(10, mesh="data=1,pipeline=2"),
+                                       ran(100, invalid="80 % of the cores were busy", mesh="data=1,tensor=2")], [ran(9), ran(8), ran(7)])
         code, out, _ = self.advice()
         self.assertEqual(code, 0)
         self.assertIn("1 of 3 measurements are invalid and left out, such as: 80 % of the cores were busy", out)
@@ -50,7 +52,7 @@ class StudyTest(unittest.TestCase):
         self.assertIn("regret, of 1 jobs: median 25.0%", out)
 
     def test_advice_that_could_not_be_measured_is_no_success(self):
-        self.keep("advice_1_0.json", [ran(8, invalid="late"), ran(10)], [ran(9), ran(8)])
+        self.keep("advice_1_0.json", [ran(8, invalid="late"), ran(10, mesh="data=1,pipeline=2")], [ran(9), ran(8)])
         code, out, err = self.advice()
         self.assertEqual(code, 1)
         self.assertIn("1 of 2 measurements are invalid", out)
