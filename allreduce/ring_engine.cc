@@ -250,7 +250,8 @@ void RingEngine::CopyFinal(const StepOptions& step, ChunkId id, Payload payload)
 void RingEngine::PassOnFinal(const StepOptions& step, ChunkId id) {
   const int n = options_.plan.world_size();
   if (gather_ != nullptr) {
-    if (n > 1) wire_->SendNotice(RingHeader(FrameHeader::CREDIT, step, id, 1));
+    // One that clips has told it with the mean.
+    if (n > 1 && !clips(step)) wire_->SendNotice(RingHeader(FrameHeader::CREDIT, step, id, 1));
     return EndToken(id);
   }
   const bool sends = SendsGather(chunk(id), options_.rank, n);
@@ -294,6 +295,10 @@ absl::Status RingEngine::OnFrame(const FrameHeader& header, Payload payload) {
     case FrameHeader::REDUCE:
       return OnReduce(header, std::move(payload));
     case FrameHeader::GATHER:
+      if (gather_ != nullptr) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            DescribeFrame(header), ": expected none, for owners alone keep parameters"));
+      }
       return OnGather(header, std::move(payload));
     case FrameHeader::CREDIT:
       return OnCredit(header);

@@ -16,6 +16,9 @@
 #include "links/failing_link.h"
 #include "links/grpc_stream.h"
 #include "links/in_process_stream.h"
+#include "plan/bucket_slots.h"
+#include "plan/ring_schedule.h"
+#include "plan/update_site.h"
 #include "tests/rank_threads.h"
 #include "tests/ring_group.h"
 #include "tests/run_step.h"
@@ -82,14 +85,16 @@ StepOptions Step(int64_t number) {
 }
 
 // Three ranks; rank 1 sends through `tamper`. Returns how each rank's steps ended.
-std::vector<absl::Status> RunTampered(std::shared_ptr<StreamLink> link, const Tamper& tamper) {
+std::vector<absl::Status> RunTampered(std::shared_ptr<StreamLink> link, const Tamper& tamper,
+                                      const BucketSlots& slots = BucketSlots()) {
   constexpr int kRanks = 3;
   RingOptions base;
+  if (slots.parameters > 0) base.update_site = UpdateSite::kOwner;
   base.connections = 2;
   base.lead = 2;
   base.link = link;
   const RingGroup group(kRanks, base);
-  const Plan plan = SomePlan(kRanks);
+  const Plan plan = *SomePlan(kRanks).WithSlots(slots);
   std::vector<absl::Status> ends(kRanks);
   RunRanks(kRanks, [&](int rank) {
     RingOptions options = group.options(rank);
@@ -114,8 +119,8 @@ Tamper Third(const std::function<void(OutgoingFrame&, FrameStream&)>& change) {
 }
 
 void ExpectRankTwoRefuses(const std::function<void(OutgoingFrame&, FrameStream&)>& change,
-                          const std::string& why) {
-  const std::vector<absl::Status> ends = RunTampered(NewInProcessLink(), Third(change));
+                          const std::string& why, const BucketSlots& slots = BucketSlots()) {
+  const std::vector<absl::Status> ends = RunTampered(NewInProcessLink(), Third(change), slots);
   EXPECT_TRUE(absl::IsInvalidArgument(ends[2]) || absl::IsFailedPrecondition(ends[2])) << ends[2];
   EXPECT_TRUE(absl::StrContains(ends[2].message(), "from rank 1 at 127.0.0.1:")) << ends[2];
   for (int rank = 0; rank < 3; ++rank) {
@@ -146,6 +151,18 @@ TEST(RingFailureTest, AFrameOfAnotherKindFailsTheGroup) {
   ExpectRankTwoRefuses(
       [](OutgoingFrame& frame, FrameStream&) { frame.header.set_kind(FrameHeader::PUSH); },
       "not a frame of the ring");
+}
+
+// Its bytes would overwrite memory that another bucket computes with.
+TEST(RingFailureTest, AParameterThatNobodyAskedForFailsTheGroup) {
+  BucketSlots slots;
+  slots.parameters = 1;
+  ExpectRankTwoRefuses(
+      [](OutgoingFrame& frame, FrameStream&) {
+        frame.header.set_kind(FrameHeader::GATHER);
+        frame.header.set_hop(GatherHop(static_cast<int>(frame.header.slot()) % 3, 2, 3));
+      },
+      "expected none, for owners alone keep parameters", slots);
 }
 
 TEST(RingFailureTest, AFrameOfAnOldStepFailsTheGroup) {

@@ -132,11 +132,12 @@ class Job {
 
   // Every bucket is gathered twice, as forward and backward do, and its gradient written when its
   // memory is free.
-  void Step(int64_t number) {
-    Collective([this, number](int rank) -> absl::Status {
+  void Step(int64_t number, double max_norm = 0) {
+    Collective([this, number, max_norm](int rank) -> absl::Status {
       StepOptions step;
       step.step = number;
       step.lr = 0.1;
+      step.max_norm = max_norm;
       GradientSync& sync = *syncs_[rank];
       for (int pass = 0; sharded() && pass < 2; ++pass) {
         for (int b = 0; b < buckets(); ++b) {
@@ -270,10 +271,11 @@ class Job {
 };
 
 // `used` gets what was computed with.
-std::vector<float> Train(const Case& config, const Plan& plan, std::vector<float>* used = nullptr) {
+std::vector<float> Train(const Case& config, const Plan& plan, std::vector<float>* used = nullptr,
+                         double max_norm = 0) {
   Job job(config, plan, UpdateSite::kOwner);
   job.Begin();
-  for (int64_t step = 1; step <= kSteps; ++step) job.Step(step);
+  for (int64_t step = 1; step <= kSteps; ++step) job.Step(step, max_norm);
   std::vector<float> parameters = job.Parameters();
   if (used != nullptr) *used = job.used();
   return parameters;
@@ -296,6 +298,16 @@ TEST_P(ShardedBackendsTest, EndWithTheBitsOfBucketsWithMemoryOfTheirOwn) {
   EXPECT_EQ(Train(GetParam(), WithSlots(plan, 2, 0)), expected);
   EXPECT_EQ(Train(GetParam(), WithSlots(plan, 2, 2)), expected);
   EXPECT_EQ(Train(GetParam(), WithSlots(plan, 1, 1)), expected);
+}
+
+// A norm needs all gradients at once, so these have memory of their own.
+TEST_P(ShardedBackendsTest, ClipWhileParametersTakeTurns) {
+  const Plan plan = UnevenBuckets(GetParam().workers);
+  Case on_host = GetParam();
+  on_host.memory = Memory::kHost;
+  const std::vector<float> expected = Train(on_host, plan, nullptr, /*max_norm=*/0.5);
+  EXPECT_NE(expected, Train(on_host, plan));
+  EXPECT_EQ(Train(GetParam(), WithSlots(plan, 0, 2), nullptr, /*max_norm=*/0.5), expected);
 }
 
 TEST(LateGpuTest, ComputesWithWhatWasGatheredHoweverFarBehind) {
