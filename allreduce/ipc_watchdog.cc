@@ -96,14 +96,14 @@ absl::Status IpcWatchdog::Look() {
                                                  : false;
     if (!done.ok()) return done.status();
     if (all_here && *done) {
-      late_at_ = Deadline::Never();
+      late_.reset();
       MutexLock lock(&mutex_);
       watched_.pop_front();
       if (watched_.empty()) changed_.SignalAll();
       continue;
     }
-    if (begun && late_at_.never()) late_at_ = Deadline::In(options_.timeout);
-    if (!late_at_.passed()) return absl::OkStatus();
+    if (begun && !late_.has_value()) late_.emplace(Deadline::In(options_.timeout));
+    if (!late_.has_value() || !late_->Passed()) return absl::OkStatus();
     return Late(head,
                 absl::StrCat(absl::FormatDuration(options_.timeout), " after it could begin"));
   }

@@ -11,10 +11,12 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "absl/types/optional.h"
 #include "allreduce/ipc_flags.h"
 #include "allreduce/nccl_work.h"
 #include "base/deadline.h"
 #include "base/mutex.h"
+#include "base/patient_deadline.h"
 
 namespace gradsync {
 
@@ -73,8 +75,8 @@ class IpcWatchdog {
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
   std::deque<Watched> watched_ ABSL_GUARDED_BY(mutex_);
 
-  Deadline late_at_ = Deadline::Never();  // of the thread: for the head, once that could begin
-  std::thread thread_;                    // last: uses all of the above
+  absl::optional<PatientDeadline> late_;  // of the thread: for the head, once that could begin
+  std::thread thread_;                   // last: uses all of the above
 };
 
 }  // namespace gradsync

@@ -147,7 +147,7 @@ absl::Status NcclWatchdog::Look(Position* waited_for) {
     const absl::StatusOr<bool> done = work->Done();
     if (!done.ok()) return done.status();
     if (*done) {
-      late_at_ = Deadline::Never();
+      late_.reset();
       MutexLock lock(&mutex_);
       done_ = watched_.front().position;
       watched_.pop_front();
@@ -155,12 +155,12 @@ absl::Status NcclWatchdog::Look(Position* waited_for) {
       continue;
     }
     GS_RETURN_IF_ERROR(options_.communicator->CheckAsync());
-    if (late_at_.never()) {
+    if (!late_.has_value()) {
       const absl::StatusOr<bool> ready = work->Ready();
       if (!ready.ok()) return ready.status();
-      if (*ready) late_at_ = Deadline::In(options_.group.timeout);
+      if (*ready) late_.emplace(Deadline::In(options_.group.timeout));
     }
-    if (!late_at_.passed()) break;
+    if (!late_.has_value() || !late_->Passed()) break;
     return absl::DeadlineExceededError(absl::StrCat(
         "NCCL at rank ", options_.group.rank, ", ", Describe(*waited_for), ": not done ",
         absl::FormatDuration(options_.group.timeout), " after it could begin"));

@@ -12,10 +12,12 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "absl/types/optional.h"
 #include "allreduce/nccl_communicator.h"
 #include "allreduce/nccl_work.h"
 #include "base/deadline.h"
 #include "base/mutex.h"
+#include "base/patient_deadline.h"
 #include "group/key_value_store.h"
 #include "group/worker_group.h"
 
@@ -106,7 +108,7 @@ class NcclWatchdog {
   std::deque<Watched> watched_ ABSL_GUARDED_BY(mutex_);
 
   // Of the thread alone.
-  Deadline late_at_ = Deadline::Never();  // for the head of watched_, once that could begin
+  absl::optional<PatientDeadline> late_;  // for the head of watched_, once that could begin
   bool published_ = false;
 
   std::unique_ptr<KeyValueStore::Watcher> watcher_;
