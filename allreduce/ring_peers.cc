@@ -128,7 +128,7 @@ bool RingPeers::IsStranger(FrameStream& stream) const {
   const std::string& key = options_.group.key;
   if (key.empty() || SameSecret(stream.proof().key, key)) return false;
   stream.Cancel(absl::PermissionDeniedError(
-      absl::StrCat("rank ", options_.group.rank, " takes part in a job with another key")));
+      absl::StrCat("rank ", OfJob(options_.group.rank), " takes part in a job with another key")));
   return true;
 }
 
@@ -228,9 +228,9 @@ absl::Status RingPeers::CheckHello(const FrameHeader& header, const Payload& pay
                                                    ", found ", DescribeFrame(header)));
   }
   if (hello.rank() != previous_) {
-    return absl::InvalidArgumentError(absl::StrCat("HELLO to rank ", options_.group.rank,
-                                                   ": expected rank ", previous_, ", found rank ",
-                                                   hello.rank()));
+    return absl::InvalidArgumentError(absl::StrCat("HELLO to rank ", OfJob(options_.group.rank),
+                                                   ": expected member ", previous_,
+                                                   " of the group, found member ", hello.rank()));
   }
   if (hello.fingerprint() != options_.fingerprint) {
     return absl::FailedPreconditionError(absl::StrCat("HELLO of rank ", OfJob(previous_),

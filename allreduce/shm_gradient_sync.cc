@@ -124,19 +124,20 @@ absl::StatusOr<std::vector<std::string>> ShmSync::ExchangeAddresses(const Plan& 
                 : std::string(able.message());
   GS_ASSIGN_OR_RETURN(const std::vector<std::string> all, side_channel().AllGather(mine, deadline));
   GS_RETURN_IF_ERROR(able);
+  const WorkerGroup& worker = ShmSync::host().worker();
   std::vector<std::string> addresses;
   std::vector<std::string> first;
   for (size_t rank = 0; rank < all.size(); ++rank) {
     const std::vector<std::string> parts = absl::StrSplit(all[rank], '\n');
     if (parts.size() != 3) {
       return absl::UnavailableError(
-          absl::StrCat("rank ", rank, " has no shared memory: ", all[rank]));
+          absl::StrCat("rank ", worker.RankOfJob(rank), " has no shared memory: ", all[rank]));
     }
     if (rank == 0) first = parts;
     if (parts[0] != first[0]) {
       return absl::FailedPreconditionError(absl::StrCat(
-          "shm: expected all ranks on one host; rank 0 is on ", first[1], " (", first[0],
-          "), rank ", rank, " on ", parts[1], " (", parts[0], "); use --link=grpc"));
+          "shm: expected all ranks on one host; rank ", worker.RankOfJob(0), " is on ", first[1],
+          " (", first[0], "), rank ", worker.RankOfJob(rank), " on ", parts[1], " (", parts[0], "); use --link=grpc"));
     }
     addresses.push_back(parts[2]);
   }

@@ -3,6 +3,7 @@
 #include "ATen/ops/stack.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "c10/core/ScalarType.h"
 #include "models/loss.h"
 
 namespace gradsync {
@@ -19,9 +20,11 @@ at::Tensor PipelineLoss::Figures() {
 }
 
 absl::StatusOr<BatchFigures> PipelineLoss::Read(const at::Tensor& figures) {
-  if (figures.numel() != 2) {
+  if (figures.dim() != 1 || figures.numel() != 2 || figures.scalar_type() != at::kFloat) {
     return absl::InvalidArgumentError(
-        absl::StrCat("the figures of a step: expected 2, found ", figures.numel()));
+        absl::StrCat("the figures of a step: expected 2 floats in a row, found ", figures.numel(),
+                     " of type ", c10::toString(figures.scalar_type()), " in ", figures.dim(),
+                     " dimensions"));
   }
   return BatchFigures{figures[0], figures[1]};
 }
