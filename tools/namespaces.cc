@@ -59,7 +59,10 @@ Message Receive(int socket) {
   }
   const cmsghdr* const header = CMSG_FIRSTHDR(&message);
   if (header != nullptr) std::memcpy(&received.fd, CMSG_DATA(header), sizeof(received.fd));
-  if (header == nullptr && received.error == 0) received.error = EPIPE;
+  // One that did not fit was not lost on the way: this process may have no more descriptors.
+  if (header == nullptr && received.error == 0) {
+    received.error = (message.msg_flags & MSG_CTRUNC) != 0 ? EMFILE : EPIPE;
+  }
   return received;
 }
 

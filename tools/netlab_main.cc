@@ -136,14 +136,25 @@ int ShellCode(int status) {
   _exit(ShellCode(status));
 }
 
-int RunInLab(const NetworkLab& lab, const std::vector<std::string>& command) {
-  for (int host = 0; host < lab.options().hosts; ++host) {
-    if (dup2(lab.inside(host).network, kFirstHost + host) < 0) {
-      return Complain(kBadInput, absl::StrCat("too many hosts for this process's descriptors: ",
-                                              std::strerror(errno)));
-    }
-    fcntl(kFirstHost + host, F_SETFD, FD_CLOEXEC);
+// In process 1, for the lab itself needs its descriptors where they are. In two goes, since some of
+// the lab's may be where the hosts' are to be.
+void NumberHosts(const NetworkLab& lab) {
+  const int hosts = lab.options().hosts;
+  std::vector<int> copies;
+  for (int host = 0; host < hosts; ++host) {
+    copies.push_back(
+        fcntl(lab.inside(host).network, F_DUPFD_CLOEXEC, kFirstHost + hosts));
+    if (copies.back() >= 0) continue;
+    _exit(Complain(kBadInput, absl::StrCat("too many hosts for this process's descriptors: ",
+                                           std::strerror(errno))));
   }
+  for (int host = 0; host < hosts; ++host) {
+    dup3(copies[host], kFirstHost + host, O_CLOEXEC);
+    close(copies[host]);
+  }
+}
+
+int RunInLab(const NetworkLab& lab, const std::vector<std::string>& command) {
   const int error = EnterNamespaces(lab.inside(absl::GetFlag(FLAGS_host)));
   if (error != 0) return Complain(kBadInput, absl::StrCat("setns: ", std::strerror(error)));
   for (int signal : {SIGINT, SIGQUIT}) std::signal(signal, SIG_IGN);  // they are for the command
@@ -153,7 +164,10 @@ int RunInLab(const NetworkLab& lab, const std::vector<std::string>& command) {
     return Complain(kBadInput, absl::StrCat("cannot make a process namespace (",
                                             std::strerror(errno), "): run it as root"));
   }
-  if (pid == 0) BeProcessOne(command);
+  if (pid == 0) {
+    NumberHosts(lab);
+    BeProcessOne(command);
+  }
   int status = 0;
   while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
   }

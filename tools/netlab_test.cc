@@ -82,6 +82,21 @@ TEST_F(NetlabTest, OtherHostsAreEnteredFromInside) {
   EXPECT_THAT(program.out()[0], HasSubstr("10.77.0.2/16"));
 }
 
+TEST_F(NetlabTest, AHundredHostsAreEachThemselves) {
+  const std::string self = std::filesystem::absolute(kNetlab);
+  for (const char* host : {"0", "99"}) {
+    TestProgram program({kNetlab, "--hosts=100", "--", self, absl::StrCat("--enter=", host), "--",
+                         "/bin/bash", "-c",
+                         "PATH=$PATH:/usr/sbin:/sbin; ip -4 -brief address show eth0; (echo "
+                         ">/dev/tcp/10.77.0.50/9) 2>&1 | grep -m1 -o 'Connection refused'"});
+    EXPECT_EQ(program.Finish().shell_code(), 0);
+    ASSERT_THAT(program.out(), SizeIs(2)) << absl::StrJoin(program.err(), "\n");
+    EXPECT_THAT(program.out()[0],
+                HasSubstr(std::string(host) == "0" ? "10.77.0.1/16" : "10.77.0.100/16"));
+    EXPECT_EQ(program.out()[1], "Connection refused");
+  }
+}
+
 TEST_F(NetlabTest, NothingIsLeftWhenItIsKilled) {
   // Also what the command has put into the background, in a session of its own.
   const std::string marker = absl::StrCat("netlab_test_", getpid());
