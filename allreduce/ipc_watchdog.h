@@ -76,7 +76,7 @@ class IpcWatchdog {
   std::deque<Watched> watched_ ABSL_GUARDED_BY(mutex_);
 
   absl::optional<PatientDeadline> late_;  // of the thread: for the head, once that could begin
-  std::thread thread_;                   // last: uses all of the above
+  std::thread thread_;                    // last: uses all of the above
 };
 
 }  // namespace gradsync

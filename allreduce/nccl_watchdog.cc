@@ -89,14 +89,14 @@ absl::Status NcclWatchdog::Drain(Deadline deadline) {
   while (!watched_.empty() && !stopped_) {
     if (!changed_.WaitWithDeadline(&mutex_, deadline) || watched_.empty()) continue;
     draining_ = false;
-    return absl::DeadlineExceededError(absl::StrCat("NCCL at rank ", options_.group.rank, ", ",
-                                                    Describe(watched_.front().position),
-                                                    ": not done at its deadline"));
+    return absl::DeadlineExceededError(
+        absl::StrCat("NCCL at rank ", options_.group.RankOfJob(options_.group.rank), ", ",
+                     Describe(watched_.front().position), ": not done at its deadline"));
   }
   draining_ = false;
   if (!stopped_) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrCat("NCCL at rank ", options_.group.rank, ": the group has failed"));
+  return absl::FailedPreconditionError(absl::StrCat(
+      "NCCL at rank ", options_.group.RankOfJob(options_.group.rank), ": the group has failed"));
 }
 
 void NcclWatchdog::Loop() {
@@ -162,8 +162,8 @@ absl::Status NcclWatchdog::Look(Position* waited_for) {
     }
     if (!late_.has_value() || !late_->Passed()) break;
     return absl::DeadlineExceededError(absl::StrCat(
-        "NCCL at rank ", options_.group.rank, ", ", Describe(*waited_for), ": not done ",
-        absl::FormatDuration(options_.group.timeout), " after it could begin"));
+        "NCCL at rank ", options_.group.RankOfJob(options_.group.rank), ", ", Describe(*waited_for),
+        ": not done ", absl::FormatDuration(options_.group.timeout), " after it could begin"));
   }
   return absl::OkStatus();
 }
@@ -199,7 +199,8 @@ std::string NcclWatchdog::WhoIsBehind(Position waited_for) {
   const WorkerGroup& group = options_.group;
   if (group.world_size == 1) return "";
   const Deadline until = Deadline::In(options_.grace);
-  group.store->SetIfAbsent(group.Key(kSuspect), absl::StrCat("rank ", group.rank), until)
+  group.store
+      ->SetIfAbsent(group.Key(kSuspect), absl::StrCat("rank ", group.RankOfJob(group.rank)), until)
       .IgnoreError();
   if (!published_) PublishProgress();
   std::string who;
@@ -207,16 +208,16 @@ std::string NcclWatchdog::WhoIsBehind(Position waited_for) {
     if (rank == group.rank) continue;
     const absl::StatusOr<std::string> text = group.store->Get(ProgressKey(group, rank), until);
     if (!text.ok()) {
-      absl::StrAppend(&who, "; rank ", rank, " does not answer");
+      absl::StrAppend(&who, "; rank ", group.RankOfJob(rank), " does not answer");
       continue;
     }
     const std::vector<std::string> words = absl::StrSplit(*text, ' ');
     Position begun;
     if (words.size() != 2 || !absl::SimpleAtoi(words[0], &begun.step) ||
         !absl::SimpleAtoi(words[1], &begun.bucket)) {
-      absl::StrAppend(&who, "; rank ", rank, " answers \"", *text, "\"");
+      absl::StrAppend(&who, "; rank ", group.RankOfJob(rank), " answers \"", *text, "\"");
     } else if (Before(begun, waited_for)) {
-      absl::StrAppend(&who, "; rank ", rank, " has come to ", Describe(begun));
+      absl::StrAppend(&who, "; rank ", group.RankOfJob(rank), " has come to ", Describe(begun));
     }
   }
   return who.empty() ? "; all ranks have begun it" : who;

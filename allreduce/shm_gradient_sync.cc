@@ -135,9 +135,10 @@ absl::StatusOr<std::vector<std::string>> ShmSync::ExchangeAddresses(const Plan& 
     }
     if (rank == 0) first = parts;
     if (parts[0] != first[0]) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          "shm: expected all ranks on one host; rank ", worker.RankOfJob(0), " is on ", first[1],
-          " (", first[0], "), rank ", worker.RankOfJob(rank), " on ", parts[1], " (", parts[0], "); use --link=grpc"));
+      return absl::FailedPreconditionError(
+          absl::StrCat("shm: expected all ranks on one host; rank ", worker.RankOfJob(0), " is on ",
+                       first[1], " (", first[0], "), rank ", worker.RankOfJob(rank), " on ",
+                       parts[1], " (", parts[0], "); use --link=grpc"));
     }
     addresses.push_back(parts[2]);
   }

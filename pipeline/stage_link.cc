@@ -201,8 +201,8 @@ absl::Status StageLink::Listen(Deadline deadline) {
 
 std::shared_ptr<FrameSink> StageLink::Welcome(std::shared_ptr<FrameStream> stream) {
   if (!group_.key.empty() && !SameSecret(stream->proof().key, group_.key)) {
-    stream->Cancel(absl::PermissionDeniedError(
-        absl::StrCat("rank ", group_.RankOfJob(group_.rank), " takes part in a job with another key")));
+    stream->Cancel(absl::PermissionDeniedError(absl::StrCat(
+        "rank ", group_.RankOfJob(group_.rank), " takes part in a job with another key")));
     return nullptr;
   }
   return std::make_shared<Sink>(this, Neighbour::kBefore, std::move(stream));

@@ -142,8 +142,7 @@ void NumberHosts(const NetworkLab& lab) {
   const int hosts = lab.options().hosts;
   std::vector<int> copies;
   for (int host = 0; host < hosts; ++host) {
-    copies.push_back(
-        fcntl(lab.inside(host).network, F_DUPFD_CLOEXEC, kFirstHost + hosts));
+    copies.push_back(fcntl(lab.inside(host).network, F_DUPFD_CLOEXEC, kFirstHost + hosts));
     if (copies.back() >= 0) continue;
     _exit(Complain(kBadInput, absl::StrCat("too many hosts for this process's descriptors: ",
                                            std::strerror(errno))));

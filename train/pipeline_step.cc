@@ -21,10 +21,9 @@ at::Tensor PipelineLoss::Figures() {
 
 absl::StatusOr<BatchFigures> PipelineLoss::Read(const at::Tensor& figures) {
   if (figures.dim() != 1 || figures.numel() != 2 || figures.scalar_type() != at::kFloat) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the figures of a step: expected 2 floats in a row, found ", figures.numel(),
-                     " of type ", c10::toString(figures.scalar_type()), " in ", figures.dim(),
-                     " dimensions"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the figures of a step: expected 2 floats in a row, found ", figures.numel(), " of type ",
+        c10::toString(figures.scalar_type()), " in ", figures.dim(), " dimensions"));
   }
   return BatchFigures{figures[0], figures[1]};
 }
