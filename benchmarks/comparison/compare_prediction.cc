@@ -108,6 +108,7 @@ absl::StatusOr<absl::optional<proto::Run>> PredictOnMesh(const proto::StepProfil
   predicted.micro_batches = how.micro_batches;
   predicted.job.placed = c.job;
   predicted.job.placed.spec.link = Link::kGrpc;
+  predicted.job.chunk_bytes = ChunkBytesOf(c.job, 0);
   predicted.job.batch_size = c.batch_size;
   predicted.job.constants.rate_factor = RateFactor(hosts, c.job.bandwidth);
   predicted.job.compute_scale = TurnsOnCores(c.job.workers, threads, hosts.cores);
@@ -140,6 +141,7 @@ absl::StatusOr<std::vector<proto::Run>> PredictCompared(
   for (const Configuration& c : ListPredicted(options, configurations, measured, straggler)) {
     PredictedJob job;
     job.placed = c.job;
+    job.chunk_bytes = ChunkBytesOf(c.job, 0);
     job.batch_size = c.batch_size;
     job.constants.rate_factor = RateFactor(hosts, c.job.bandwidth);
     if (measured.count(c.job.workers) > 0) {

@@ -64,6 +64,14 @@ TEST(ComparePredictionTest, EachSeriesGoesOnToMoreWorkersOnce) {
   EXPECT_GT(step_ms[64], 10 + 2 * 80 * 63.0 / 64);
 }
 
+// Chunks were predicted as without a network, five times as large.
+TEST(ComparePredictionTest, ChunksAreThoseThatWorkersOnANetworkHave) {
+  for (const proto::Run& run : Predict({}, {Ring(2), Ps(2, 1, Placement::kDedicated)})) {
+    EXPECT_LE(run.chunk_bytes(), 96 << 10) << run.workers();
+    EXPECT_GT(run.chunk_bytes(), 48 << 10) << run.workers();
+  }
+}
+
 TEST(ComparePredictionTest, WhatCannotBeIsLeftOut) {
   for (const proto::Run& run : Predict({}, {Ps(2, 2, Placement::kColocated)}))
     EXPECT_GE(run.workers(), 2);

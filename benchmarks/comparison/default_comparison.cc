@@ -14,8 +14,9 @@ namespace gradsync {
 namespace {
 
 constexpr absl::string_view kSaysHow[] = {
-    "bandwidth", "bandwidths", "json", "rounds",        "data",         "lr",
-    "seed",      "timeout",    "out",  "worker_binary", "server_binary"};
+    "bandwidth",     "bandwidths", "json",    "rounds",        "data",  "lr",
+    "seed",          "timeout",    "out",     "worker_binary", "burst", "congestion_control",
+    "server_binary", "tcp_rmem",   "tcp_wmem"};
 
 // Words of --bandwidth.
 constexpr absl::string_view kAuto = "auto";

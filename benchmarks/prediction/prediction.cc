@@ -192,8 +192,8 @@ absl::StatusOr<proto::Run> PredictRun(const proto::StepProfile& profile, const P
   placed.spec.link = local ? Link::kNone : Link::kGrpc;
   if (placed.workers < 1) return Refuse("workers", "at least 1", absl::StrCat(placed.workers));
   GS_RETURN_IF_ERROR(CheckJob(&placed));
-  if (!(job.compute_scale > 0) || !std::isfinite(job.compute_scale)) {
-    return Refuse("compute_scale", "more than 0", absl::StrCat(job.compute_scale));
+  if (!(job.compute_scale >= 0) || !std::isfinite(job.compute_scale)) {
+    return Refuse("compute_scale", "at least 0", absl::StrCat(job.compute_scale));
   }
   const double profile_batch = std::max(1, profile.batch_size());
   const double batch_size =

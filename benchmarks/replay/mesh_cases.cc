@@ -92,6 +92,16 @@ absl::StatusOr<std::vector<MeshCase>> ListMeshCases(const ReplaySweepOptions& op
     if (zero == "2" || zero == "3")
       return FlagError("zero", "0 or 1 with --replay of a mesh", zero);
   }
+  for (const std::string& compression : options.compressions) {
+    if (compression != "none") {
+      return FlagError("compression", "none with --replay of a mesh", compression);
+    }
+  }
+  for (const std::string& link : options.links) {
+    if (link != "auto" && link != "grpc") {
+      return FlagError("link", "auto or grpc with --replay of a mesh", link);
+    }
+  }
   GS_ASSIGN_OR_RETURN(ReplayCase common, CommonReplayCase(options));
   std::vector<proto::StepProfile> profiles;
   for (const std::string& path : options.profiles) {

@@ -142,6 +142,14 @@ TEST(MeshCasesTest, MistakesAreNamed) {
   scale.compute_scales = {"x"};
   EXPECT_THAT(std::string(ListMeshCases(scale, Flags("pipeline=2")).status().message()),
               HasSubstr("--compute_scale"));
+  ReplaySweepOptions link = Ring({good});
+  link.links = {"grpc", "gloo"};
+  EXPECT_THAT(std::string(ListMeshCases(link, Flags("pipeline=2")).status().message()),
+              HasSubstr("--link: expected auto or grpc with --replay of a mesh"));
+  ReplaySweepOptions compression = Ring({good});
+  compression.compressions = {"fp16"};
+  EXPECT_THAT(std::string(ListMeshCases(compression, Flags("pipeline=2")).status().message()),
+              HasSubstr("--compression: expected none with --replay of a mesh"));
   EXPECT_FALSE(ListMeshCases(Ring({"/nowhere.json"}), Flags("pipeline=2")).ok());
   EXPECT_THAT(std::string(ListMeshCases(Ring({good}), Flags("tensor=2")).status().message()),
               HasSubstr("--profile: expected one recorded with --mesh=tensor=2"));

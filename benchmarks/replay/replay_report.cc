@@ -104,8 +104,8 @@ absl::Status SummarizeMesh(const ReplayCase& replay,
   const double step_us = 1e3 * run->step_ms_p50();
   const auto samples = static_cast<double>(spec.step_samples());
   run->set_samples_per_s(mesh.replicas() * samples / step_us * 1e6);
-  run->set_scaling_efficiency(spec.compute_scale() * replay.one_worker_us /
-                              (static_cast<double>(stages.size()) * step_us));
+  const int parts = mesh.world_size() / mesh.replicas();  // stages or slices, of one replica
+  run->set_scaling_efficiency(spec.compute_scale() * replay.one_worker_us / (parts * step_us));
   return SetMeshWire(replay, mesh, stages, workers, servers, run);
 }
 
