@@ -271,7 +271,8 @@ class Call : public grpc::ServerGenericBidiReactor {
   }
 
   static constexpr size_t kMaxNonceBytes = 64;
-  static constexpr size_t kMaxReasonBytes = 4096;
+  // It travels as a status, in 8 KiB of metadata, where a byte may take three.
+  static constexpr size_t kMaxReasonBytes = 2048;
 
   Store* const store_;  // outlives all calls
   const std::string path_;

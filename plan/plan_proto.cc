@@ -153,6 +153,9 @@ absl::StatusOr<Plan> PlanFromProto(const proto::Plan& message) {
     GS_ASSIGN_OR_RETURN(TensorSpec spec, TensorFromProto(tensor));
     tensors.push_back(std::move(spec));
   }
+  if (message.buckets().empty()) {
+    return absl::InvalidArgumentError("plan message: expected buckets, found none");
+  }
   GS_RETURN_IF_ERROR(CheckSlots(message, tensors));
   std::vector<std::vector<int>> buckets;
   std::vector<RunCut> runs;

@@ -122,6 +122,14 @@ TEST(PlanProto, IndicesOutOfRangeAreRefused) {
   Refused(message);
 }
 
+// A server would divide by their number.
+TEST(PlanProto, APlanWithoutBucketsIsRefused) {
+  proto::Plan message = PlanToProto(SamplePlan());
+  message.clear_tensors();
+  message.clear_buckets();
+  EXPECT_TRUE(absl::StrContains(Refused(message), "expected buckets, found none"));
+}
+
 TEST(PlanProto, ATensorInTwoBucketsIsRefused) {
   proto::Plan message = PlanToProto(SamplePlan());
   message.mutable_buckets(0)->add_tensors(0);

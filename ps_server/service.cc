@@ -149,8 +149,10 @@ absl::Status Service::Wait(Deadline deadline) {
     EndOverdue();
     mutex_.Lock();
   }
-  const Deadline farewell = Deadline::In(status_.ok() ? kClosing : kFarewell);
-  while (open_ > 0 && !changed_.WaitWithDeadline(&mutex_, farewell)) {
+  PatientDeadline farewell(Deadline::In(status_.ok() ? kClosing : kFarewell));
+  while (open_ > 0) {
+    changed_.WaitWithDeadline(&mutex_, farewell.next_look());
+    if (farewell.Passed()) break;
   }
   absl::Status status = status_;
   mutex_.Unlock();
@@ -304,7 +306,7 @@ void Service::EndOverdue() {
     stream->Cancel(absl::DeadlineExceededError("the server heard no hello that it could admit"));
   }
   if (rank >= 0) {
-    Fail(absl::UnavailableError(
+    Lost(absl::UnavailableError(
         absl::StrCat(Name(rank), " lost: finished its stream without goodbye")));
   }
 }
@@ -491,7 +493,7 @@ absl::Status Service::StartGroup() {
   }
   group->shard_bytes = shards.bytes(server);
   group->on_their_way = std::vector<std::atomic<int>>(plan.world_size());
-  group->folded = std::vector<std::atomic<uint32_t>>(plan.world_size());
+  group->folded = std::vector<std::atomic<uint64_t>>(plan.world_size());
   group->answers = std::vector<std::atomic<uint32_t>>(plan.world_size());
   // A message for each chunk costs as much CPU time as 64 KiB of payload. What is owed is less than
   // a batch, so a worker always has at least half of its credit, and one chunk would do.

@@ -53,7 +53,7 @@ struct Service::Group {
   std::vector<std::vector<ChunkId>> orders;                        // by rank
   std::vector<std::vector<std::shared_ptr<FrameStream>>> streams;  // by rank and connection
   std::vector<std::atomic<int>> on_their_way;                      // by rank: pushed, not credited
-  std::vector<std::atomic<uint32_t>> folded;                       // by rank: chunks, ever
+  std::vector<std::atomic<uint64_t>> folded;                       // by rank: chunks, ever
   uint32_t credit_batch = 1;
   bool keeps_parameters = false;  // alone: results are notices without payload
   int64_t shard_bytes = 0;

@@ -23,7 +23,8 @@ at::Tensor ExampleOf(const JobData& data) {
 }  // namespace
 
 absl::StatusOr<std::string> DescribeJob(const TrainerOptions& options) {
-  GS_ASSIGN_OR_RETURN(const JobData data, OpenJobData(options.model, options.data, Split::kTrain));
+  GS_ASSIGN_OR_RETURN(const JobData data,
+                      OpenJobData(options.model, options.data, Split::kTrain, options.dataset));
   GS_ASSIGN_OR_RETURN(const std::shared_ptr<Model> model,
                       CreateModel(FitModel(options.model, data)));
   try {

@@ -1,5 +1,7 @@
 #include "train/step_graph.h"
 
+#include <algorithm>
+#include <cstdint>
 #include <exception>
 
 #include "ATen/ops/empty_like.h"
@@ -20,7 +22,11 @@ absl::Status Thrown(const StepOptions& step, const std::exception& e) {
 }  // namespace
 
 absl::StatusOr<BatchFigures> StepGraph::Run(const StepOptions& step, const Batch& batch) {
+  const int64_t samples = batch.images.size(0);
+  most_samples_ = std::max(most_samples_, samples);
   if (!enabled_ || steps_ < kStepsBefore) return RunAsItIs(step, batch);
+  // The last one of an epoch may be short, and is followed by many that are not.
+  if (!have_ && samples < most_samples_) return RunAsItIs(step, batch);
   try {
     if (!have_) GS_RETURN_IF_ERROR(CaptureFor(batch));
     if (!Fits(batch)) return RunAsItIs(step, batch);

@@ -45,6 +45,7 @@ class StepGraph {
   const ForwardBackward forward_backward_;
   int steps_ = 0;         // that ran as they are
   bool have_ = false;     // a graph
+  int64_t most_samples_ = 0;  // of a batch so far
   Batch inputs_;          // the graph's
   BatchFigures figures_;  // the graph's
 };

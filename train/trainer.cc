@@ -509,8 +509,9 @@ class TrainerImpl : public Trainer {
           share_->CheckFiniteParameters(Where(gradients_.position().step), NewDeadline()));
     }
     absl::optional<double> accuracy;
+    // Under asp the slowest may be far behind.
+    GS_RETURN_IF_ERROR(ddp_->Settle(Deadline::In(kSettleTimeout)));
     if (evaluate) {
-      GS_RETURN_IF_ERROR(ddp_->Settle(Deadline::In(kSettleTimeout)));
       GS_ASSIGN_OR_RETURN(const Evaluation evaluation, EvaluateWithAll());
       accuracy = evaluation.accuracy;
     }
@@ -642,7 +643,8 @@ class TrainerImpl : public Trainer {
     return std::string();
   }
 
-  static constexpr absl::Duration kEvaluationTimeout = absl::Hours(1);
+  // For others, who may be slow: whoever is lost, stopped or stuck is noticed by the group's watch.
+  static constexpr absl::Duration kEvaluationTimeout = absl::Hours(24);
   static constexpr absl::Duration kSettleTimeout = absl::Hours(24);
 
   const TrainerOptions options_;

@@ -47,6 +47,9 @@ constexpr absl::string_view kMayChange[] = {
     "checkpoint_best", "checkpoint_every",
     "resume",          "init_from",
     "failure_timeout", "zero",
+    "offload",         "server_tasks",
+    "trace",           "trace_steps",
+    "trace_bandwidth", "trace_placement",
 };
 
 absl::Status ParseEvery(absl::string_view text, CheckpointOptions* options) {

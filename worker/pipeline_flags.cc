@@ -136,6 +136,13 @@ absl::Status CheckPipeline(const JobOptions& job) {
                                   MeshDimensionName(mesh.samples()), " (--mesh)"),
                      "local");
   }
+  if (trainer.pool_statistics && (trainer.sync_batchnorm || trainer.data_parallel > 1)) {
+    return FlagError("micro_batches",
+                     trainer.sync_batchnorm
+                         ? "1 with --sync_batchnorm, whose statistics are of one batch"
+                         : "1 with --data_parallel, whose replicas see a part of a batch each",
+                     absl::StrCat(trainer.accumulate));
+  }
   if (trainer.model_parallel > 1) return CheckLocalStages(job);
   if (!mesh.cuts_model()) return absl::OkStatus();
   const auto refuse = [&](absl::string_view flag, absl::string_view expected,
