@@ -34,7 +34,7 @@ absl::StatusOr<std::vector<std::string>> SideChannel::Collect(absl::string_view 
       group_.store->AllGather(group_.Key(absl::StrCat("side/", name_, "/", number)), group_.rank,
                               group_.world_size, Pack(call, bytes), deadline);
   if (!parts.ok()) {
-    failed_ = parts.status();
+    failed_ = group_.InJob(parts.status());
     return failed_;
   }
   for (int rank = 0; rank < group_.world_size; ++rank) {

@@ -153,6 +153,18 @@ TEST(SideChannelTest, ARankThatDoesNotComeIsNamed) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("ranks 1, 2 of 3"));
 }
 
+// Members of a part have numbers of their own, and a message that began with one blamed the rank of
+// the job that has it.
+TEST(SideChannelTest, AMemberOfAPartThatDoesNotComeIsNotTakenForARankOfTheJob) {
+  WorkerGroup group = Group(0, 2, NewInMemoryStore());
+  group.part = "stage1";
+  group.ranks_of_job = {1, 3};
+  SideChannel channel(group, "test");
+  const absl::Status status = channel.Barrier(Deadline::In(absl::Milliseconds(20)));
+  EXPECT_EQ(status.message().find("of the group of ranks 1, 3, numbered from 0: rank 1 of 2"), 0)
+      << status;
+}
+
 TEST(SideChannelTest, OneWorkerNeedsNoStore) {
   SideChannel channel(Group(0, 1, nullptr), "test");
   EXPECT_THAT(channel.AllGather("bytes", Soon()).value(), ElementsAre("bytes"));

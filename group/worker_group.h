@@ -8,7 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/credentials.h"
@@ -51,6 +53,15 @@ struct WorkerGroup {
 
   // What a member of this group is called in messages.
   int RankOfJob(int member) const { return ranks_of_job.empty() ? member : ranks_of_job[member]; }
+
+  // What the store says of members who have not come, for whom it has no other names than their
+  // numbers in this group. It must not begin with one, or the job would blame that rank.
+  absl::Status InJob(const absl::Status& status) const {
+    if (ranks_of_job.empty() || !absl::IsDeadlineExceeded(status)) return status;
+    return absl::DeadlineExceededError(absl::StrCat("of the group of ranks ",
+                                                    absl::StrJoin(ranks_of_job, ", "),
+                                                    ", numbered from 0: ", status.message()));
+  }
 };
 
 }  // namespace gradsync

@@ -19,12 +19,12 @@ constexpr char kApart[] = "apart";
 
 absl::StatusOr<Link> Resolve(const WorkerGroup& group) {
   const absl::StatusOr<HostIdentity> own = ReadHostIdentity();
-  GS_ASSIGN_OR_RETURN(
-      const std::vector<std::string> hosts,
+  const absl::StatusOr<std::vector<std::string>> hosts =
       group.store->AllGather(group.Key("slice_hosts"), group.rank, group.world_size,
-                             own.ok() ? own->Key() : kApart, Deadline::In(group.timeout)));
-  for (const std::string& host : hosts) {
-    if (host == kApart || host != hosts[0]) return Link::kGrpc;
+                             own.ok() ? own->Key() : kApart, Deadline::In(group.timeout));
+  if (!hosts.ok()) return group.InJob(hosts.status());
+  for (const std::string& host : *hosts) {
+    if (host == kApart || host != hosts->front()) return Link::kGrpc;
   }
   return Link::kShm;
 }

@@ -174,9 +174,10 @@ class WindowSliceLink : public SliceLink {
     const std::string mine =
         able.ok() ? absl::StrCat(host->Key(), "\n", mesh_ != nullptr ? mesh_->address() : "")
                   : std::string(able.message());
-    GS_ASSIGN_OR_RETURN(
-        const std::vector<std::string> all,
-        group_.store->AllGather(group_.Key("slices"), slice(), slices(), mine, deadline));
+    const absl::StatusOr<std::vector<std::string>> told =
+        group_.store->AllGather(group_.Key("slices"), slice(), slices(), mine, deadline);
+    if (!told.ok()) return group_.InJob(told.status());
+    const std::vector<std::string>& all = *told;
     GS_RETURN_IF_ERROR(able);
     std::vector<std::string> addresses;
     for (int s = 0; s < slices(); ++s) {
