@@ -1,7 +1,5 @@
 #include "train/trainer.h"
 
-#include <sys/resource.h>
-
 #include <algorithm>
 #include <exception>
 #include <limits>
@@ -42,6 +40,7 @@
 #include "train/precision.h"
 #include "train/record_step.h"
 #include "train/sharded_step.h"
+#include "train/spent.h"
 #include "train/step_log.h"
 #include "train/step_reports.h"
 #include "train/tensor_slice.h"
@@ -50,23 +49,6 @@
 
 namespace gradsync {
 namespace {
-
-absl::Duration ProcessCpuTime() {
-  rusage usage;
-  getrusage(RUSAGE_SELF, &usage);
-  return absl::DurationFromTimeval(usage.ru_utime) + absl::DurationFromTimeval(usage.ru_stime);
-}
-
-// What this process has spent, since some moment.
-struct Spent {
-  absl::Duration time;
-  absl::Duration cpu;
-  WireStats wire;
-};
-
-Spent operator-(const Spent& a, const Spent& b) {
-  return {a.time - b.time, a.cpu - b.cpu, a.wire - b.wire};
-}
 
 class TrainerImpl : public Trainer {
  public:
@@ -180,7 +162,7 @@ class TrainerImpl : public Trainer {
   absl::StatusOr<TrainingResult> Run(
       const std::function<void(const StepReport&)>& on_step) override {
     TrainingResult result;
-    measured_from_ = SpentSoFar();
+    measured_from_ = SpentSoFar(*sync_);
     result.first_step = first_step_;
     result.last_step = first_step_ - 1;
     result.saved = first_step_ > 1;
@@ -192,7 +174,7 @@ class TrainerImpl : public Trainer {
       }
       if (step == FirstMeasured()) {
         GS_RETURN_IF_ERROR(clock_.Drain());
-        measured_from_ = SpentSoFar();
+        measured_from_ = SpentSoFar(*sync_);
         traffic_before_ = share_->traffic();
       }
       StepReport report;
@@ -226,7 +208,7 @@ class TrainerImpl : public Trainer {
     GS_RETURN_IF_ERROR(clock_.Drain());
     GS_RETURN_IF_ERROR(ReportSteps(/*most_pending=*/0, on_step));
     FillSteps(&result);
-    const Spent measured = SpentSoFar() - measured_from_;
+    const Spent measured = SpentSoFar(*sync_) - measured_from_;
     result.measured = measured.time;
     result.cpu = measured.cpu;
     result.wire = measured.wire;
@@ -342,10 +324,6 @@ class TrainerImpl : public Trainer {
   }
 
   int64_t FirstMeasured() const { return first_step_ + options_.warmup_steps; }
-
-  Spent SpentSoFar() const {
-    return {MonotonicTime::Now().since_origin(), ProcessCpuTime(), sync_->wire_stats()};
-  }
 
   Activity* activity() const { return options_.activity.get(); }
 
@@ -503,7 +481,7 @@ class TrainerImpl : public Trainer {
     const Activity::Wait wait(activity());
     GS_RETURN_IF_ERROR(clock_.Drain());
     clock_.Pause();
-    const Spent before = SpentSoFar();
+    const Spent before = SpentSoFar(*sync_);
     if (!options_.allow_nonfinite) {
       GS_RETURN_IF_ERROR(
           share_->CheckFiniteParameters(Where(gradients_.position().step), NewDeadline()));
@@ -525,7 +503,7 @@ class TrainerImpl : public Trainer {
     GS_RETURN_IF_ERROR(checkpointer_->Save(gradients_.position(), std::move(state), accuracy,
                                            *model_, device_, *ddp_, *sync_, *side_channel_));
     ++result->checkpoints;
-    const Spent after = SpentSoFar();
+    const Spent after = SpentSoFar(*sync_);
     result->checkpoint_time += (after - before).time;
     // As if it had taken nothing.
     measured_from_ = after - (before - measured_from_);
