@@ -208,7 +208,9 @@ absl::StatusOr<std::unique_ptr<DistributedDataParallel>> DistributedDataParallel
   const absl::StatusOr<std::vector<int>> own_order =
       Inspect(*module, options, RankOf(of_module), device);
   const Deadline deadline = Deadline::In(options.timeout);
-  if (options.plan.chunk_bytes == 0 && of_module != nullptr) {
+  if (options.plan.chunk_bytes == 0 && options.earlier_chunk_bytes.has_value()) {
+    options.plan.chunk_bytes = *options.earlier_chunk_bytes;
+  } else if (options.plan.chunk_bytes == 0 && of_module != nullptr) {
     GS_ASSIGN_OR_RETURN(options.plan.chunk_bytes, ChunkBytesByHosts(*of_module, deadline));
   }
   GS_ASSIGN_OR_RETURN(const std::vector<int> order,

@@ -72,6 +72,10 @@ struct DdpOptions {
   // the memory before, and neither clips nor adds up micro-batches.
   PlanOptions plan;
 
+  // Plan::chunk_bytes() of the job that this one continues, for its bits: taken where plan.chunk_bytes
+  // is 0. None: as the ranks' hosts have it (chunk_bytes_by_hosts.h). The same on all ranks.
+  absl::optional<int64_t> earlier_chunk_bytes;
+
   // Not empty: owners alone keep parameters, and the plan gets slots for them (BucketSlots). Each
   // unit is the names of trainable parameters that are computed with in one go, a block, in the
   // order of forward; every parameter is in one. They hold values when GatherUnit() got them, and

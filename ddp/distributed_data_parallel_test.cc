@@ -7,10 +7,12 @@
 
 #include "ATen/Context.h"
 #include "absl/time/time.h"
+#include "absl/types/optional.h"
 #include "base/deadline.h"
 #include "c10/util/Exception.h"
 #include "ddp/tiny_module.h"
 #include "gmock/gmock.h"
+#include "group/side_channel.h"
 #include "gtest/gtest.h"
 #include "sync/local_sync.h"
 #include "torch/nn/utils/clip_grad.h"
@@ -263,6 +265,26 @@ TEST(SkipNonFiniteStepsTest, OwnersRefuseIt) {
           .status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(status.message(), HasSubstr("update at the workers"));
+}
+
+// Chunks of 96 KiB between hosts became larger ones where the job went on on one host, and sums got
+// other bits.
+TEST(DistributedDataParallelTest, WhatContinuesAJobKeepsItsChunksUnlessOthersAreAskedFor) {
+  const auto chunk_bytes = [](int64_t asked, absl::optional<int64_t> earlier) {
+    const auto sync = CreateLocalSync(UpdateSite::kWorker);
+    SideChannel alone(WorkerGroup(), "ddp");
+    DdpOptions options;
+    options.optimizer = NesterovSpec();
+    options.plan.chunk_bytes = asked;
+    options.earlier_chunk_bytes = earlier;
+    const auto ddp = DistributedDataParallel::Create(std::make_shared<TinyModule>(), sync.get(),
+                                                     &alone, options);
+    EXPECT_TRUE(ddp.ok()) << ddp.status();
+    return (*ddp)->plan().chunk_bytes();
+  };
+  EXPECT_EQ(chunk_bytes(0, absl::nullopt), 0);
+  EXPECT_EQ(chunk_bytes(0, 96 << 10), 96 << 10);
+  EXPECT_EQ(chunk_bytes(64, 96 << 10), 64);
 }
 
 TEST_P(AtBothSitesTest, AMissingGradientIsNamedAndTheGroupAborted) {

@@ -237,6 +237,7 @@ TEST_F(CheckpointTest, WhatIsNotTheSameJobIsRefusedInOneLine) {
       {{"--resume=auto", "--model=resnet18"}, R"(--model: expected "mlp")"},
       {{"--resume=auto", "--optimizer=adam"}, R"(--optimizer: expected "sgd")"},
       {{"--resume=auto", "--lr=0.5"}, "--lr: expected"},
+      {{"--resume=auto", "--chunk_bytes=96KiB"}, "--chunk_bytes: expected"},
       {{"--resume=auto", "--steps=1"}, "--steps: expected at least 2"},
       {{}, "--checkpoint: expected a folder without checkpoints, or --resume=auto"},
       {{"--resume=" + folder() + "/no"}, "--resume: expected a folder with a whole checkpoint"},

@@ -221,9 +221,23 @@ absl::Status Checkpointer::LoadWeights(torch::nn::Module& module) {
   GS_ASSIGN_OR_RETURN(start_state_, start_->Read(*files_, kState));
   GS_ASSIGN_OR_RETURN(const JobState state, DecodeJobState(start_state_, module));
   GS_RETURN_IF_ERROR(CheckState(state));
+  start_chunk_bytes_ = state.chunk_bytes;
   GS_ASSIGN_OR_RETURN(const std::string file, start_->Read(*files_, kWeights));
   GS_ASSIGN_OR_RETURN(const Safetensors weights, DecodeSafetensors(file));
   return LoadStateDict(weights.tensors, module);
+}
+
+absl::StatusOr<absl::optional<int64_t>> Checkpointer::EarlierChunkBytes(SideChannel& side_channel,
+                                                                        Deadline deadline) const {
+  absl::optional<int64_t> chunk_bytes;
+  if (options_.resume == CheckpointOptions::Resume::kNone) return chunk_bytes;
+  const std::string own =
+      start_chunk_bytes_.has_value() ? absl::StrCat(*start_chunk_bytes_) : std::string();
+  GS_ASSIGN_OR_RETURN(const std::string text, side_channel.Broadcast(own, deadline));
+  if (!text.empty() && !absl::SimpleAtoi(text, &chunk_bytes.emplace())) {
+    return absl::DataLossError(absl::StrCat("rank 0: expected a size of chunks, found ", text));
+  }
+  return chunk_bytes;
 }
 
 absl::StatusOr<JobState> Checkpointer::Resume(const torch::nn::Module& module, c10::Device device,
@@ -288,6 +302,7 @@ absl::Status Checkpointer::Save(const JobPosition& at, JobState state,
   state.epoch = at.epoch;
   state.position = at.next_position;
   state.world_size = world_size_;
+  state.chunk_bytes = ddp.plan().chunk_bytes();
   state.flags = options_.job;
   state.residuals = ddp.plan().codec().sparse();
   const bool is_best = accuracy.has_value() && (best_step_ == 0 || *accuracy > best_accuracy_);

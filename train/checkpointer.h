@@ -57,6 +57,11 @@ class Checkpointer {
   // that the job starts from, and checks the rest of the state by it. Errors: as Create().
   absl::Status LoadWeights(torch::nn::Module& module);
 
+  // Collective, after LoadWeights() and before DistributedDataParallel::Create(), whose
+  // DdpOptions::earlier_chunk_bytes it is: what the job that goes on had; none for a new job.
+  absl::StatusOr<absl::optional<int64_t>> EarlierChunkBytes(SideChannel& side_channel,
+                                                            Deadline deadline) const;
+
   // Collective, after DistributedDataParallel::Create(). The state that the job goes on from, which
   // optimizer, residuals and generators have afterwards; a state of step 0 for a new job.
   absl::StatusOr<JobState> Resume(const torch::nn::Module& module, c10::Device device,
@@ -96,8 +101,9 @@ class Checkpointer {
   const int64_t steps_;
   const std::unique_ptr<FileSystem> files_;
   CheckpointFolder folder_;
-  absl::optional<Checkpoint> start_;  // rank 0: what the job resumes from
-  std::string start_state_;           // rank 0: its state.safetensors
+  absl::optional<Checkpoint> start_;           // rank 0: what the job resumes from
+  std::string start_state_;                    // rank 0: its state.safetensors
+  absl::optional<int64_t> start_chunk_bytes_;  // rank 0: what that says of them
   int64_t best_step_ = 0;
   double best_accuracy_ = 0;
 };

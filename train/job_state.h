@@ -30,6 +30,8 @@ struct JobState {
   std::map<std::string, at::Tensor> average;  // WeightAverage::Export(), if the job has one
   int64_t average_updates = 0;
   int world_size = 1;
+  // Plan::chunk_bytes(), which bits depend on; none in files from before it was kept.
+  absl::optional<int64_t> chunk_bytes;
   std::vector<std::string> random;  // by rank, RandomState()
   bool residuals = false;           // whether each rank has a file of its own, of residuals
 

@@ -8,6 +8,7 @@
 #include "ATen/ops/equal.h"
 #include "ATen/ops/rand.h"
 #include "absl/status/status.h"
+#include "absl/types/optional.h"
 #include "c10/core/Device.h"
 #include "gtest/gtest.h"
 #include "torch/nn/module.h"
@@ -35,6 +36,7 @@ JobState State() {
     state.optimizer.slots["w"]["momentum_buffer"].push_back(static_cast<float>(i));
   }
   state.world_size = 2;
+  state.chunk_bytes = 96 << 10;
   state.random = {"first", ""};
   state.best_step = 80;
   state.best_accuracy = 0.1;
@@ -59,10 +61,23 @@ TEST(JobStateTest, WhatIsWrittenIsRead) {
   EXPECT_EQ(read->optimizer.step, state.optimizer.step);
   EXPECT_EQ(read->optimizer.slots, state.optimizer.slots);
   EXPECT_EQ(read->world_size, state.world_size);
+  EXPECT_EQ(read->chunk_bytes, state.chunk_bytes);
   EXPECT_EQ(read->random, state.random);
   EXPECT_EQ(read->best_step, state.best_step);
   EXPECT_EQ(read->best_accuracy, state.best_accuracy);
   EXPECT_EQ(read->flags, state.flags);
+}
+
+// Files from before a number was kept are read without it; 0 is a number.
+TEST(JobStateTest, WhatEarlierFilesLackIsNone) {
+  const OneWeight module(at::MemoryFormat::Contiguous);
+  JobState state = State();
+  state.chunk_bytes = 0;
+  EXPECT_EQ(DecodeJobState(EncodeJobState(state, module).value(), module)->chunk_bytes, 0);
+  state.chunk_bytes = absl::nullopt;
+  const auto read = DecodeJobState(EncodeJobState(state, module).value(), module);
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_FALSE(read->chunk_bytes.has_value());
 }
 
 // A slot lies in memory as its parameter does, which the next job may have otherwise.

@@ -135,6 +135,8 @@ class TrainerImpl : public Trainer {
     ddp.activity = activity();
     ddp.forward_backward = [this] { ThrowAwayStep(); };
     GS_RETURN_IF_ERROR(ComparePrecisions());
+    GS_ASSIGN_OR_RETURN(ddp.earlier_chunk_bytes,
+                        checkpointer_->EarlierChunkBytes(*side_channel_, NewDeadline()));
     if (options_.record_gradients || !options_.straggler.nobody() || activity() != nullptr) {
       ddp.on_gradient = [this](int parameter) { gradients_.OnGradient(parameter); };
     }

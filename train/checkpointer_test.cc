@@ -1,0 +1,76 @@
+// What a trainer that goes on from a checkpoint takes from it.
+
+#include "train/checkpointer.h"
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/temporary_folder.h"
+#include "group/side_channel.h"
+#include "gtest/gtest.h"
+#include "sync/local_sync.h"
+#include "train/trainer.h"
+
+namespace gradsync {
+namespace {
+
+class CheckpointerTest : public ::testing::Test {
+ protected:
+  CheckpointerTest() : temporary_(TemporaryFolder::Create("checkpointer-test-").value()) {}
+
+  std::string folder() const { return temporary_.path() + "/job"; }
+
+  // Of one worker, that goes on where there is something to go on from.
+  TrainerOptions Options(int64_t steps) const {
+    TrainerOptions options;
+    options.model.name = "mlp";
+    options.batch_size = 8;
+    options.steps = steps;
+    options.optimizer.groups.emplace_back();
+    options.checkpoint.folder = folder();
+    options.checkpoint.resume = CheckpointOptions::Resume::kAuto;
+    return options;
+  }
+
+  // A bound trainer and what it is bound to.
+  struct Job {
+    std::unique_ptr<GradientSync> sync = CreateLocalSync(UpdateSite::kWorker);
+    SideChannel side_channel{WorkerGroup(), "trainer"};
+    std::unique_ptr<Trainer> trainer;
+  };
+
+  static std::unique_ptr<Job> Bind(const TrainerOptions& options) {
+    auto job = std::make_unique<Job>();
+    absl::StatusOr<std::unique_ptr<Trainer>> trainer = Trainer::Create(options, 0, 1);
+    EXPECT_TRUE(trainer.ok()) << trainer.status();
+    job->trainer = *std::move(trainer);
+    EXPECT_EQ(job->trainer->Bind(job->sync.get(), &job->side_channel), absl::OkStatus());
+    return job;
+  }
+
+  static void Train(const TrainerOptions& options) {
+    const std::unique_ptr<Job> job = Bind(options);
+    const auto result = job->trainer->Run([](const StepReport&) {});
+    EXPECT_TRUE(result.ok()) << result.status();
+  }
+
+  const TemporaryFolder temporary_;
+};
+
+// A job that was resumed on other hosts had their size of chunks, and other bits than before.
+TEST_F(CheckpointerTest, TheSizeOfChunksIsThatOfTheJobThatGoesOn) {
+  TrainerOptions options = Options(/*steps=*/2);
+  options.plan.chunk_bytes = 4096;
+  Train(options);
+  EXPECT_EQ(Bind(Options(4))->trainer->plan().chunk_bytes(), 4096);
+  Train(Options(4));
+  // Which the next checkpoint has, too.
+  EXPECT_EQ(Bind(Options(6))->trainer->plan().chunk_bytes(), 4096);
+}
+
+}  // namespace
+}  // namespace gradsync
