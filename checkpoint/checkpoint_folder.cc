@@ -183,6 +183,17 @@ absl::Status CheckpointFolder::Commit() {
 
 absl::Status CheckpointFolder::SetBest(int64_t step) { return SetLink(kBest, step); }
 
+absl::Status CheckpointFolder::RestoreLinks(int64_t step, int64_t best) {
+  GS_ASSIGN_OR_RETURN(const std::vector<int64_t> steps, CheckpointSteps(*files_, path_));
+  for (const auto& [link, target] : {std::make_pair(kLatest, step), std::make_pair(kBest, best)}) {
+    if (!std::binary_search(steps.begin(), steps.end(), target)) continue;
+    const absl::StatusOr<std::string> found = files_->ReadLink(In(link));
+    if (found.ok() && *found == NameOf(kStep, target)) continue;
+    GS_RETURN_IF_ERROR(SetLink(link, target));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckpointFolder::SetLink(absl::string_view name, int64_t step) {
   const std::string made = In(absl::StrCat(kNewLink, name));
   GS_RETURN_IF_ERROR(files_->Remove(made));

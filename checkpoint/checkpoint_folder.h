@@ -83,6 +83,11 @@ class CheckpointFolder {
   // Lets `best` name the checkpoint of `step`.
   absl::Status SetBest(int64_t step);
 
+  // For a job that goes on from the checkpoint of `step`, the best of which was that of `best` (0:
+  // none): lets `latest` and `best` name these, where they are in this folder and a writer was
+  // killed before it could.
+  absl::Status RestoreLinks(int64_t step, int64_t best);
+
  private:
   absl::Status SetLink(absl::string_view name, int64_t step);
   absl::Status RemoveOld();

@@ -117,6 +117,31 @@ TEST_F(CheckpointFolderTest, TheNewestStayAndTheBest) {
   EXPECT_EQ(real_->ReadLink(path_ + "/best").value(), "step_00000002");
 }
 
+// A writer that was killed between a checkpoint and its links left them at other ones for good.
+TEST_F(CheckpointFolderTest, LinksThatAKilledWriterDidNotSetAreSetByWhoGoesOn) {
+  const auto expect_links = [this](const std::string& latest, const std::string& best) {
+    EXPECT_EQ(real_->ReadLink(path_ + "/latest").value(), latest);
+    EXPECT_EQ(real_->ReadLink(path_ + "/best").value(), best);
+  };
+  CheckpointFolder folder(real_.get(), path_, 2);
+  EXPECT_EQ(folder.RestoreLinks(1, 1), absl::OkStatus());  // no folder, nothing to do
+  ASSERT_EQ(WriteOne(real_.get(), 1), absl::OkStatus());
+  ASSERT_EQ(WriteOne(real_.get(), 2), absl::OkStatus());
+  ASSERT_EQ(folder.SetBest(1), absl::OkStatus());
+  std::vector<std::string> calls;
+  WatchedFileSystem killed = Watched(11, &calls);
+  ASSERT_FALSE(WriteOne(&killed, 3).ok());
+  ASSERT_EQ(calls.back(), "remove .link_latest");
+  ASSERT_EQ(Newest(), 3);
+  expect_links("step_00000002", "step_00000001");
+  ASSERT_EQ(folder.RestoreLinks(3, 3), absl::OkStatus());
+  expect_links("step_00000003", "step_00000003");
+  // Those of what is somewhere else, or was removed, stay.
+  ASSERT_EQ(folder.RestoreLinks(7, 6), absl::OkStatus());
+  ASSERT_EQ(folder.RestoreLinks(3, 0), absl::OkStatus());
+  expect_links("step_00000003", "step_00000003");
+}
+
 TEST_F(CheckpointFolderTest, ADamagedOneIsNamedAndTheOneBeforeIsTaken) {
   for (const char* file : {"model.pt", "MANIFEST"}) {
     for (const char* damage : {"cut", "change", "remove"}) {

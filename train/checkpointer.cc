@@ -260,6 +260,9 @@ absl::StatusOr<JobState> Checkpointer::Resume(const torch::nn::Module& module, c
   best_step_ = state.best_step;
   best_accuracy_ = state.best_accuracy;
   if (rank_ == 0) {
+    if (!options_.folder.empty()) {
+      GS_RETURN_IF_ERROR(folder_.RestoreLinks(state.step, state.best_step));
+    }
     Say(absl::StrCat("resumed from ", start_->path(), ", after step ", state.step));
   }
   state.optimizer = OptimizerState();  // it may be large

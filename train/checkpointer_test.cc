@@ -3,6 +3,7 @@
 #include "train/checkpointer.h"
 
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <utility>
@@ -70,6 +71,24 @@ TEST_F(CheckpointerTest, TheSizeOfChunksIsThatOfTheJobThatGoesOn) {
   Train(Options(4));
   // Which the next checkpoint has, too.
   EXPECT_EQ(Bind(Options(6))->trainer->plan().chunk_bytes(), 4096);
+}
+
+// After a kill between a checkpoint and the link to it, the state said that it was the best, the link
+// another one, and nothing set it right.
+TEST_F(CheckpointerTest, TheBestIsLinkedAgainWhereItsWriterDidNotComeToIt) {
+  TrainerOptions options = Options(/*steps=*/4);
+  options.batch_size = 500;
+  options.checkpoint.every_steps = 2;
+  options.checkpoint.best = true;
+  Train(options);
+  const std::string link = folder() + "/best";
+  const std::string best = std::filesystem::read_symlink(link).string();
+  const std::string other = best == "step_00000004" ? "step_00000002" : "step_00000004";
+  ASSERT_TRUE(std::filesystem::exists(folder() + "/" + other));
+  std::filesystem::remove(link);
+  std::filesystem::create_symlink(other, link);
+  Bind(options);
+  EXPECT_EQ(std::filesystem::read_symlink(link).string(), best);
 }
 
 }  // namespace
