@@ -109,18 +109,20 @@ absl::StatusOr<RankState> DecodeResiduals(absl::string_view file) {
 }  // namespace
 
 Checkpointer::Checkpointer(const CheckpointOptions& options, int rank, int world_size,
-                           int64_t steps)
+                           int64_t samples, int64_t steps)
     : options_(options),
       rank_(rank),
       world_size_(world_size),
+      samples_(samples),
       steps_(steps),
       files_(NewLocalFileSystem()),
       folder_(files_.get(), Absolute(options.folder), options.keep) {}
 
 absl::StatusOr<std::unique_ptr<Checkpointer>> Checkpointer::Create(const CheckpointOptions& options,
                                                                    int rank, int world_size,
-                                                                   int64_t steps) {
-  std::unique_ptr<Checkpointer> checkpointer(new Checkpointer(options, rank, world_size, steps));
+                                                                   int64_t samples, int64_t steps) {
+  std::unique_ptr<Checkpointer> checkpointer(
+      new Checkpointer(options, rank, world_size, samples, steps));
   if (rank == 0) GS_RETURN_IF_ERROR(checkpointer->FindStart());
   return checkpointer;
 }
@@ -194,6 +196,11 @@ absl::Status Checkpointer::CheckState(const JobState& state) const {
     const auto before = state.flags.find(flag);
     if (before == state.flags.end() || before->second == value) continue;
     return FlagError(flag, as_in(absl::StrCat("\"", before->second, "\"")), value);
+  }
+  // The order of samples is a function of how many there are.
+  if (state.samples > 0 && state.samples != samples_) {
+    return FlagError("data", as_in(absl::StrCat(state.samples, " samples")),
+                     absl::StrCat(samples_, " samples"));
   }
   if (state.step > steps_) {
     return FlagError("steps", as_in(absl::StrCat("at least ", state.step)), absl::StrCat(steps_));
@@ -305,6 +312,7 @@ absl::Status Checkpointer::Save(const JobPosition& at, JobState state,
   state.epoch = at.epoch;
   state.position = at.next_position;
   state.world_size = world_size_;
+  state.samples = samples_;
   state.chunk_bytes = ddp.plan().chunk_bytes();
   state.flags = options_.job;
   state.residuals = ddp.plan().codec().sparse();

@@ -46,12 +46,13 @@ struct JobPosition {
 // the files are written while all wait.
 class Checkpointer {
  public:
-  // Rank 0 finds what the job starts from, and checks that it fits. `steps`: of the whole job.
+  // Rank 0 finds what the job starts from, and checks that it fits. `samples`: of the dataset;
+  // `steps`: of the whole job.
   // Errors: INVALID_ARGUMENT naming the flag, what was expected and what came; NOT_FOUND and
   // DATA_LOSS naming the file.
   static absl::StatusOr<std::unique_ptr<Checkpointer>> Create(const CheckpointOptions& options,
                                                               int rank, int world_size,
-                                                              int64_t steps);
+                                                              int64_t samples, int64_t steps);
 
   // Rank 0: gives `module`, which DistributedDataParallel::Create() will broadcast, the weights
   // that the job starts from, and checks the rest of the state by it. Errors: as Create().
@@ -79,7 +80,8 @@ class Checkpointer {
                     DistributedDataParallel& ddp, GradientSync& sync, SideChannel& side_channel);
 
  private:
-  Checkpointer(const CheckpointOptions& options, int rank, int world_size, int64_t steps);
+  Checkpointer(const CheckpointOptions& options, int rank, int world_size, int64_t samples,
+               int64_t steps);
 
   absl::Status FindStart();
   absl::Status FindNewest(const std::string& folder, absl::string_view flag);
@@ -98,6 +100,7 @@ class Checkpointer {
   const CheckpointOptions options_;
   const int rank_;
   const int world_size_;
+  const int64_t samples_;
   const int64_t steps_;
   const std::unique_ptr<FileSystem> files_;
   CheckpointFolder folder_;

@@ -11,13 +11,19 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/temporary_folder.h"
+#include "gmock/gmock.h"
 #include "group/side_channel.h"
 #include "gtest/gtest.h"
+#include "models/create_model.h"
 #include "sync/local_sync.h"
 #include "train/trainer.h"
 
 namespace gradsync {
 namespace {
+
+using ::testing::AllOf;
+using ::testing::EndsWith;
+using ::testing::StartsWith;
 
 class CheckpointerTest : public ::testing::Test {
  protected:
@@ -71,6 +77,26 @@ TEST_F(CheckpointerTest, TheSizeOfChunksIsThatOfTheJobThatGoesOn) {
   Train(Options(4));
   // Which the next checkpoint has, too.
   EXPECT_EQ(Bind(Options(6))->trainer->plan().chunk_bytes(), 4096);
+}
+
+// Images that were added or removed changed the order of all, and where the job went on in it.
+TEST_F(CheckpointerTest, DataOfAnotherSizeIsRefused) {
+  Train(Options(/*steps=*/2));
+  ModelOptions mlp;
+  mlp.name = "mlp";
+  const std::shared_ptr<Model> model = CreateModel(mlp).value();
+  const auto load = [&](int64_t samples) {
+    return Checkpointer::Create(Options(4).checkpoint, /*rank=*/0, /*world_size=*/1, samples,
+                                /*steps=*/4)
+        .value()
+        ->LoadWeights(*model);
+  };
+  EXPECT_EQ(load(50000), absl::OkStatus());
+  const absl::Status status = load(49999);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(StartsWith("--data: expected 50000 samples as in "),
+                    EndsWith("/step_00000002, found \"49999 samples\"")));
 }
 
 // After a kill between a checkpoint and the link to it, the state said that it was the best, the link

@@ -121,6 +121,7 @@ std::map<std::string, std::string> EncodeNumbers(const JobState& state) {
     metadata["loss_scale"] = Exact(state.loss_scaler->scale);
     metadata["loss_scale_good_steps"] = absl::StrCat(state.loss_scaler->good_steps);
   }
+  if (state.samples > 0) metadata["samples"] = absl::StrCat(state.samples);
   if (state.chunk_bytes.has_value()) metadata["chunk_bytes"] = absl::StrCat(*state.chunk_bytes);
   for (const auto& [flag, value] : state.flags) metadata[absl::StrCat(kFlag, flag)] = value;
   return metadata;
@@ -148,6 +149,7 @@ absl::Status DecodeNumbers(const std::map<std::string, std::string>& metadata, J
     reader.Read("loss_scale", &state->loss_scaler->scale);
     reader.Read("loss_scale_good_steps", &state->loss_scaler->good_steps);
   }
+  if (reader.Has("samples")) reader.Read("samples", &state->samples);
   if (reader.Has("chunk_bytes")) {
     state->chunk_bytes.emplace();
     reader.Read("chunk_bytes", &*state->chunk_bytes);

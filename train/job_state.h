@@ -30,6 +30,7 @@ struct JobState {
   std::map<std::string, at::Tensor> average;  // WeightAverage::Export(), if the job has one
   int64_t average_updates = 0;
   int world_size = 1;
+  int64_t samples = 0;  // of the dataset; 0 in files from before it was kept
   // Plan::chunk_bytes(), which bits depend on; none in files from before it was kept.
   absl::optional<int64_t> chunk_bytes;
   std::vector<std::string> random;  // by rank, RandomState()

@@ -36,6 +36,7 @@ JobState State() {
     state.optimizer.slots["w"]["momentum_buffer"].push_back(static_cast<float>(i));
   }
   state.world_size = 2;
+  state.samples = 50000;
   state.chunk_bytes = 96 << 10;
   state.random = {"first", ""};
   state.best_step = 80;
@@ -61,6 +62,7 @@ TEST(JobStateTest, WhatIsWrittenIsRead) {
   EXPECT_EQ(read->optimizer.step, state.optimizer.step);
   EXPECT_EQ(read->optimizer.slots, state.optimizer.slots);
   EXPECT_EQ(read->world_size, state.world_size);
+  EXPECT_EQ(read->samples, state.samples);
   EXPECT_EQ(read->chunk_bytes, state.chunk_bytes);
   EXPECT_EQ(read->random, state.random);
   EXPECT_EQ(read->best_step, state.best_step);
@@ -68,16 +70,18 @@ TEST(JobStateTest, WhatIsWrittenIsRead) {
   EXPECT_EQ(read->flags, state.flags);
 }
 
-// Files from before a number was kept are read without it; 0 is a number.
+// Files from before a number was kept are read without it; chunks of 0 bytes are one that was kept.
 TEST(JobStateTest, WhatEarlierFilesLackIsNone) {
   const OneWeight module(at::MemoryFormat::Contiguous);
   JobState state = State();
   state.chunk_bytes = 0;
   EXPECT_EQ(DecodeJobState(EncodeJobState(state, module).value(), module)->chunk_bytes, 0);
   state.chunk_bytes = absl::nullopt;
+  state.samples = 0;
   const auto read = DecodeJobState(EncodeJobState(state, module).value(), module);
   ASSERT_TRUE(read.ok()) << read.status();
   EXPECT_FALSE(read->chunk_bytes.has_value());
+  EXPECT_EQ(read->samples, 0);
 }
 
 // A slot lies in memory as its parameter does, which the next job may have otherwise.

@@ -106,9 +106,10 @@ class TrainerImpl : public Trainer {
     if (options_.sync_batchnorm && SetMomentExchange(*model_, nullptr) == 0) {
       return FlagError("sync_batchnorm", "a model with BatchNorm", options_.model.name);
     }
+    const SamplerOptions& data = inputs_.sampler->options();
     GS_ASSIGN_OR_RETURN(checkpointer_,
-                        Checkpointer::Create(options_.checkpoint, rank_,
-                                             inputs_.sampler->options().world_size, inputs_.steps));
+                        Checkpointer::Create(options_.checkpoint, rank_, data.world_size,
+                                             data.dataset_size, inputs_.steps));
     GS_RETURN_IF_ERROR(checkpointer_->LoadWeights(*model_));
     SetMemoryFormat(options_.compute, *model_);
     // One whose parameters owners keep need not fit on the device.
