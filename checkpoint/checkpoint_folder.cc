@@ -144,7 +144,11 @@ absl::Status CheckpointFolder::Begin(int64_t step) {
   GS_ASSIGN_OR_RETURN(const std::vector<std::string> names, files_->List(path_));
   for (const std::string& name : names) {
     for (const char* prefix : {kWriting, kRemoving, kNewLink}) {
-      if (absl::StartsWith(name, prefix)) GS_RETURN_IF_ERROR(files_->Remove(In(name)));
+      if (!absl::StartsWith(name, prefix)) continue;
+      const absl::Status removed = files_->Remove(In(name));
+      // What is in it would be in the new one.
+      if (In(name) == PendingPath()) GS_RETURN_IF_ERROR(removed);
+      WarnUnlessOk(removed);
     }
   }
   return files_->MakeFolder(PendingPath());
@@ -176,9 +180,10 @@ absl::Status CheckpointFolder::Commit() {
   if (replaces) GS_RETURN_IF_ERROR(files_->Rename(In(name), aside));
   GS_RETURN_IF_ERROR(files_->Rename(PendingPath(), In(name)));
   GS_RETURN_IF_ERROR(files_->Sync(path_));
-  if (replaces) GS_RETURN_IF_ERROR(files_->Remove(aside));
+  if (replaces) WarnUnlessOk(files_->Remove(aside));
   GS_RETURN_IF_ERROR(SetLink(kLatest, step_));
-  return RemoveOld();
+  RemoveOld();
+  return absl::OkStatus();
 }
 
 absl::Status CheckpointFolder::SetBest(int64_t step) { return SetLink(kBest, step); }
@@ -202,8 +207,16 @@ absl::Status CheckpointFolder::SetLink(absl::string_view name, int64_t step) {
   return files_->Sync(path_);
 }
 
-absl::Status CheckpointFolder::RemoveOld() {
-  GS_ASSIGN_OR_RETURN(std::vector<int64_t> steps, CheckpointSteps(*files_, path_));
+// What stays takes room; the checkpoints are as good.
+void CheckpointFolder::WarnUnlessOk(const absl::Status& removed) const {
+  if (removed.ok() || warn_ == nullptr) return;
+  warn_(absl::StrCat("an old checkpoint is not removed, the job goes on: ", removed.message()));
+}
+
+void CheckpointFolder::RemoveOld() {
+  const absl::StatusOr<std::vector<int64_t>> found = CheckpointSteps(*files_, path_);
+  WarnUnlessOk(found.status());
+  std::vector<int64_t> steps = found.value_or(std::vector<int64_t>());
   std::set<std::string> linked;
   for (const char* link : {kLatest, kBest}) {
     const absl::StatusOr<std::string> target = files_->ReadLink(In(link));
@@ -214,10 +227,10 @@ absl::Status CheckpointFolder::RemoveOld() {
     if (kept++ < keep_ || linked.count(name) > 0) continue;
     // Under another name it is no checkpoint any more, also while it is removed.
     const std::string aside = In(NameOf(kRemoving, steps.back()));
-    GS_RETURN_IF_ERROR(files_->Rename(In(name), aside));
-    GS_RETURN_IF_ERROR(files_->Remove(aside));
+    absl::Status removed = files_->Rename(In(name), aside);
+    if (removed.ok()) removed = files_->Remove(aside);
+    WarnUnlessOk(removed);
   }
-  return absl::OkStatus();
 }
 
 absl::StatusOr<std::vector<int64_t>> CheckpointSteps(FileSystem& files, const std::string& path) {

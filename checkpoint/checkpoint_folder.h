@@ -14,9 +14,11 @@
 #define GRADSYNC_CHECKPOINT_CHECKPOINT_FOLDER_H_
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -60,11 +62,13 @@ class Checkpoint {
 class CheckpointFolder {
  public:
   // `files` must outlive the result. Keeps the newest `keep` (at least 1) checkpoints, and those
-  // that links name. Nothing is touched yet.
-  CheckpointFolder(FileSystem* files, std::string path, int keep)
-      : files_(files), path_(std::move(path)), keep_(keep) {}
+  // that links name. `warn` is told, in a line each, what could not be removed, which fails nothing;
+  // may be null. Nothing is touched yet.
+  CheckpointFolder(FileSystem* files, std::string path, int keep,
+                   std::function<void(absl::string_view line)> warn = nullptr)
+      : files_(files), path_(std::move(path)), keep_(keep), warn_(std::move(warn)) {}
 
-  // Removes what an earlier writer has left unfinished and begins the checkpoint of `step`.
+  // Removes what an earlier writer has left and begins the checkpoint of `step`.
   absl::Status Begin(int64_t step);
 
   // Where files of the one begun are, until Commit(). For those who write some themselves, by
@@ -90,12 +94,14 @@ class CheckpointFolder {
 
  private:
   absl::Status SetLink(absl::string_view name, int64_t step);
-  absl::Status RemoveOld();
+  void RemoveOld();
+  void WarnUnlessOk(const absl::Status& removed) const;
   std::string In(absl::string_view name) const;
 
   FileSystem* const files_;
   const std::string path_;
   const int keep_;
+  const std::function<void(absl::string_view line)> warn_;
   int64_t step_ = 0;
   std::map<std::string, CheckpointFile> pending_;
 };

@@ -33,7 +33,8 @@ struct CheckpointOptions {
   // Flag -> value, of all that must be as it was when a job resumes.
   std::map<std::string, std::string> job;
 
-  // Told on rank 0 what was resumed or written, in a line each. May be null.
+  // Told on rank 0 what was resumed or written, and what could not be removed, in a line each. May
+  // be null.
   std::function<void(absl::string_view line)> say;
 
   bool wanted() const { return !folder.empty() || resume != Resume::kNone; }

@@ -116,7 +116,7 @@ Checkpointer::Checkpointer(const CheckpointOptions& options, int rank, int world
       samples_(samples),
       steps_(steps),
       files_(NewLocalFileSystem()),
-      folder_(files_.get(), Absolute(options.folder), options.keep) {}
+      folder_(files_.get(), Absolute(options.folder), options.keep, options.say) {}
 
 absl::StatusOr<std::unique_ptr<Checkpointer>> Checkpointer::Create(const CheckpointOptions& options,
                                                                    int rank, int world_size,
