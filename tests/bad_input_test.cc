@@ -255,6 +255,8 @@ TEST(WorkerBadInputTest, DataThatIsMissingTruncatedOrTooLittle) {
   folder.Write("data_batch_3.bin", 12345);
   ExpectRefused(kWorker, {"--model=mlp", data}, {"data_batch_3.bin", "30730000", "12345"});
   ExpectRefused(kWorker, {"--model=mlp", "--batch_size=100000000"}, {"batch", "100000000"});
+  ExpectRefused(kWorker, {"--model=resnet18", "--batch_size=49999"},
+                {"--batch_size", "a single image", "BatchNorm", "50000 images", "49999"});
 }
 
 TEST(WorkerBadInputTest, PeersThatCannotBeReachedAreNamed) {

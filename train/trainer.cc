@@ -24,6 +24,7 @@
 #include "sync/device_buckets.h"
 #include "train/batch_source.h"
 #include "train/channel_moments.h"
+#include "train/check_batch_of_one.h"
 #include "train/checkpointer.h"
 #include "train/compute_threads.h"
 #include "train/decay_groups.h"
@@ -106,6 +107,7 @@ class TrainerImpl : public Trainer {
     if (options_.sync_batchnorm && SetMomentExchange(*model_, nullptr) == 0) {
       return FlagError("sync_batchnorm", "a model with BatchNorm", options_.model.name);
     }
+    GS_RETURN_IF_ERROR(CheckBatchOfOne(options_, inputs_, *model_));
     const SamplerOptions& data = inputs_.sampler->options();
     GS_ASSIGN_OR_RETURN(checkpointer_,
                         Checkpointer::Create(options_.checkpoint, rank_, data.world_size,
