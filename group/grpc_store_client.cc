@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <functional>
 #include <iterator>
@@ -88,14 +89,17 @@ struct Connection {
       if (!status.ok()) return status;
       status =
           Run(&context, deadline, [&] { return (stub.get()->*method)(&context, request, reply); });
-      // A proof may have come too late; nothing was done then.
-      if (status.error_code() != grpc::StatusCode::UNAUTHENTICATED || secret.empty() ||
-          attempt > 0) {
-        return status;
-      }
-      MutexLock lock(&mutex);
-      proofs.reset();
+      if (!RefusesProof(status) || attempt > 0) return status;
     }
+  }
+
+  // Whether a call ended because of its proof, which may have come too late, or to another process
+  // than its challenge was from. Nothing was done then; the next proof is of a new challenge.
+  bool RefusesProof(const grpc::Status& status) {
+    if (status.error_code() != grpc::StatusCode::UNAUTHENTICATED || secret.empty()) return false;
+    MutexLock lock(&mutex);
+    proofs.reset();
+    return true;
   }
 
   // Asks for nothing, and so at once, as nobody.
@@ -129,24 +133,22 @@ struct Connection {
   grpc::Status ShowProof(grpc::ClientContext* context, Deadline deadline) {
     if (secret.empty()) return grpc::Status::OK;
     const MonotonicTime now = MonotonicTime::Now();
-    bool fresh = false;
     {
       MutexLock lock(&mutex);
-      fresh = proofs != nullptr && now - challenged < ProofChecker::kLifetime / 2;
+      if (proofs != nullptr && now - challenged < ProofChecker::kLifetime / 2) {
+        context->AddMetadata("gradsync-proof", proofs->Next());
+        return grpc::Status::OK;
+      }
     }
-    if (!fresh) {
-      grpc::ClientContext asking;
-      proto::ChallengeReply reply;
-      const grpc::Status status = Run(&asking, deadline, [&] {
-        return door->Challenge(&asking, proto::ChallengeRequest(), &reply);
-      });
-      if (!status.ok()) return status;
-      MutexLock lock(&mutex);
-      proofs = std::make_unique<ProofMaker>(secret, reply.challenge());
-      challenged = now;
-    }
+    grpc::ClientContext asking;
+    proto::ChallengeReply reply;
+    const grpc::Status status = Run(&asking, deadline, [&] {
+      return door->Challenge(&asking, proto::ChallengeRequest(), &reply);
+    });
+    if (!status.ok()) return status;
     MutexLock lock(&mutex);
-    if (proofs == nullptr) return {grpc::StatusCode::UNAUTHENTICATED, "refused just before"};
+    proofs = std::make_unique<ProofMaker>(secret, reply.challenge());
+    challenged = now;
     context->AddMetadata("gradsync-proof", proofs->Next());
     return grpc::Status::OK;
   }
@@ -248,34 +250,44 @@ class GrpcWatcher : public KeyValueStore::Watcher {
 
   ~GrpcWatcher() override {
     cancelled_ = true;
-    context_.TryCancel();
+    for (grpc::ClientContext& context : contexts_) context.TryCancel();
     thread_.join();
   }
 
  private:
   grpc::Status Ask(Connection& connection, Method method, const std::string& key,
                    proto::ValueReply* reply) {
-    connection.ShowKey(&context_);
-    grpc::Status status = connection.ShowProof(&context_, Deadline::In(kProofPatience));
+    grpc::Status status;
+    for (grpc::ClientContext& context : contexts_) {
+      status = AskOnce(connection, method, key, &context, reply);
+      if (!connection.RefusesProof(status)) break;
+    }
+    return status;
+  }
+
+  static grpc::Status AskOnce(Connection& connection, Method method, const std::string& key,
+                              grpc::ClientContext* context, proto::ValueReply* reply) {
+    connection.ShowKey(context);
+    grpc::Status status = connection.ShowProof(context, Deadline::In(kProofPatience));
     if (!status.ok()) return status;
     proto::GetRequest request;
     request.set_key(key);
     status = grpc::Status(grpc::StatusCode::CANCELLED, "");
-    if (connection.Begin(&context_)) {
+    if (connection.Begin(context)) {
       Notification answered;
-      (connection.stub->async()->*method)(&context_, &request, reply, [&](grpc::Status answer) {
+      (connection.stub->async()->*method)(context, &request, reply, [&](grpc::Status answer) {
         status = std::move(answer);
         answered.Notify();
       });
       answered.WaitForNotification();
     }
-    connection.End(&context_);
+    connection.End(context);
     return status;
   }
 
   std::atomic<bool> cancelled_{false};
-  grpc::ClientContext context_;
-  std::thread thread_;  // last: uses all of the above
+  std::array<grpc::ClientContext, 2> contexts_;  // the second: where the first proof was refused
+  std::thread thread_;                           // last: uses all of the above
 };
 
 class GrpcStore : public ConnectedStore {

@@ -5,8 +5,10 @@
 #include <limits>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -14,6 +16,7 @@
 #include "base/credentials.h"
 #include "base/deadline.h"
 #include "base/deaf_process.h"
+#include "base/notification.h"
 #include "group/grpc_store.h"
 #include "grpcpp/server.h"
 #include "grpcpp/server_builder.h"
@@ -27,7 +30,7 @@ Deadline Soon() { return Deadline::In(absl::Seconds(30)); }
 
 class StoreDoorTest : public testing::Test {
  protected:
-  void Open(const std::string& secret = "") {
+  void Open(const std::string& secret = "", const std::string& at = "127.0.0.1:0") {
     StoreDoorOptions door;
     door.key = "secret";
     door.run_id = "job";
@@ -35,7 +38,7 @@ class StoreDoorTest : public testing::Test {
     door.servers = 1;
     Credentials credentials = InsecureCredentials();
     credentials.secret = secret;
-    server_ = *GrpcStoreServer::Start("127.0.0.1:0", credentials, door);
+    server_ = *GrpcStoreServer::Start(at, credentials, door);
   }
 
   std::string address() const { return absl::StrCat("127.0.0.1:", server_->port()); }
@@ -127,6 +130,34 @@ TEST_F(StoreDoorTest, WhoDoesNotHaveTheSecretIsToldNothing) {
   const auto heard = (*member)->Watch("job/0/x", [](absl::StatusOr<std::string>) {});
   for (int i = 0; i < 100; ++i) EXPECT_EQ((*member)->Set("job/0/y", "1", Soon()), absl::OkStatus());
   EXPECT_EQ((*member)->Get("job/0/y", Soon()).value(), "1");
+}
+
+// Watches showed one proof only, unlike calls, and failed the job where it was refused: after a
+// long pause of the process for instance.
+TEST_F(StoreDoorTest, AWatchWhoseProofIsRefusedShowsOneOfANewChallenge) {
+  Open("the launcher's");
+  Credentials credentials = InsecureCredentials();
+  credentials.secret = "the launcher's";
+  const auto member = *ConnectStore(address(), credentials, Soon(), "secret");
+  EXPECT_EQ(member->Set("job/0/x", "1", Soon()), absl::OkStatus());
+  // To another store the member's challenge is as bad as one that is too old.
+  const std::string same = address();
+  server_.reset();
+  Open("the launcher's", same);
+  EXPECT_EQ(server_->local()->Set("job/0/x", "2", Soon()), absl::OkStatus());
+  absl::StatusOr<std::string> value;
+  const Deadline deadline = Soon();
+  // The first ones may find the old connection.
+  do {
+    Notification answered;
+    const auto watch = member->Watch("job/0/x", [&](absl::StatusOr<std::string> answer) {
+      value = std::move(answer);
+      answered.Notify();
+    });
+    answered.WaitForNotification();
+  } while (absl::IsUnavailable(value.status()) && !deadline.passed());
+  ASSERT_TRUE(value.ok()) << value.status();
+  EXPECT_EQ(*value, "2");
 }
 
 TEST_F(StoreDoorTest, WhoHasASecretLeavesAStoreAloneThatAsksForNone) {
