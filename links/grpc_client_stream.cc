@@ -178,20 +178,24 @@ absl::StatusOr<std::shared_ptr<FrameStream>> OpenClientStream(
     const std::string& address, std::shared_ptr<grpc::Channel> channel, const StreamProof& proof,
     const std::string& secret, SilenceWatch* watch, std::shared_ptr<FrameSink> sink,
     Deadline deadline) {
-  std::string answer;
-  if (!secret.empty()) {
-    GS_ASSIGN_OR_RETURN(answer, MakeProof(address, channel, secret, deadline));
+  for (bool again = false;; again = true) {
+    std::string answer;
+    if (!secret.empty()) {
+      GS_ASSIGN_OR_RETURN(answer, MakeProof(address, channel, secret, deadline));
+    }
+    auto stream = std::make_shared<ClientStream>(address, channel, proof, answer);
+    const absl::Status opened = stream->Open(sink, deadline);
+    if (opened.ok()) {
+      if (watch != nullptr) watch->Add(stream->ConnectedTo(), stream);
+      return stream;
+    }
+    // The proof may have come too late, or to another process than its challenge was from.
+    if (absl::IsUnauthenticated(opened) && !secret.empty() && !again) continue;
+    if (!absl::IsDeadlineExceeded(opened)) return opened;
+    const std::string why = WhyNotConnected(channel);
+    return why.empty() ? opened
+                       : absl::DeadlineExceededError(absl::StrCat(opened.message(), ": ", why));
   }
-  auto stream = std::make_shared<ClientStream>(address, channel, proof, answer);
-  const absl::Status opened = stream->Open(std::move(sink), deadline);
-  if (opened.ok()) {
-    if (watch != nullptr) watch->Add(stream->ConnectedTo(), stream);
-    return stream;
-  }
-  if (!absl::IsDeadlineExceeded(opened)) return opened;
-  const std::string why = WhyNotConnected(channel);
-  return why.empty() ? opened
-                     : absl::DeadlineExceededError(absl::StrCat(opened.message(), ": ", why));
 }
 
 }  // namespace gradsync

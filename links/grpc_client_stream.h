@@ -14,8 +14,9 @@
 namespace gradsync {
 
 // Opens a stream on `channel`, which leads to `address`, as one that has `proof` and `secret`, which
-// may be empty. Blocks until the peer has accepted, at most until the deadline. `watch`, if there is
-// one, looks at it from then on. Errors: as StreamLink::Connect(); the sink is not called then.
+// may be empty. Where the peer refuses what it shows of the secret, it asks for a new challenge and
+// tries once more. Blocks until the peer has accepted, at most until the deadline. `watch`, if there
+// is one, looks at it from then on. Errors: as StreamLink::Connect(); the sink is not called then.
 absl::StatusOr<std::shared_ptr<FrameStream>> OpenClientStream(
     const std::string& address, std::shared_ptr<grpc::Channel> channel, const StreamProof& proof,
     const std::string& secret, SilenceWatch* watch, std::shared_ptr<FrameSink> sink,

@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <memory>
 #include <random>
 #include <set>
@@ -14,17 +15,20 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/deadline.h"
 #include "base/grpc_deadline.h"
 #include "base/monotonic_time.h"
 #include "base/mute_connection.h"
+#include "base/secret_proof.h"
 #include "gmock/gmock.h"
 #include "grpcpp/create_channel.h"
 #include "grpcpp/generic/async_generic_service.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "grpcpp/server_builder.h"
 #include "gtest/gtest.h"
+#include "links/grpc_challenge.h"
 #include "links/stream_test_util.h"
 #include "proto/frame_link.grpc.pb.h"
 
@@ -117,6 +121,62 @@ class RawServer : public grpc::CallbackGenericService {
   const grpc::ByteBuffer message_;
   const grpc::Status status_;
   const bool wait_;
+  int port_ = 0;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+// Whoever asks it first gets a challenge that is none of its own, as of a process that was there
+// before; and it accepts streams that show a good proof.
+class SuccessorServer : public grpc::CallbackGenericService {
+ public:
+  explicit SuccessorServer(const std::string& secret) : before_(secret), checker_(secret) {
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
+    builder.RegisterCallbackGenericService(this);
+    server_ = builder.BuildAndStart();
+  }
+  ~SuccessorServer() override { server_->Shutdown(GrpcDeadline(Deadline::Now())); }
+
+  std::string address() const { return absl::StrCat("127.0.0.1:", port_); }
+  int streams() const { return streams_; }  // refused ones included
+
+  grpc::ServerGenericBidiReactor* CreateReactor(
+      grpc::GenericCallbackServerContext* context) override {
+    if (context->method() == kChallengeMethod) {
+      return NewChallengeCall(challenges_++ == 0 ? &before_ : &checker_);
+    }
+    class Call : public grpc::ServerGenericBidiReactor {
+     public:
+      explicit Call(bool accepts) {
+        if (accepts) {
+          StartSendInitialMetadata();
+          StartRead(&message_);
+        } else {
+          Finish(grpc::Status(grpc::StatusCode::UNAUTHENTICATED, "refused"));
+        }
+      }
+      void OnReadDone(bool ok) override {
+        if (ok) {
+          StartRead(&message_);
+        } else {
+          Finish(grpc::Status::OK);
+        }
+      }
+      void OnDone() override { delete this; }
+
+     private:
+      grpc::ByteBuffer message_;
+    };
+    ++streams_;
+    const auto proof = context->client_metadata().find(kProofMetadata);
+    return new Call(
+        proof != context->client_metadata().end() &&
+        checker_.Check(absl::string_view(proof->second.data(), proof->second.size())).ok());
+  }
+
+ private:
+  ProofChecker before_, checker_;
+  std::atomic<int> challenges_{0}, streams_{0};
   int port_ = 0;
   std::unique_ptr<grpc::Server> server_;
 };
@@ -317,6 +377,23 @@ TEST_F(GrpcStreamTest, AServerWithAnotherServiceIsUnimplementedAndNamed) {
   const absl::Status status = stream.ok() ? sink->AwaitClosed() : stream.status();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr(server.address()));
+}
+
+// A stream showed one proof only, and failed where it came too late.
+TEST_F(GrpcStreamTest, AStreamWhoseProofIsRefusedShowsOneOfANewChallengeOnce) {
+  GrpcLinkOptions options;
+  options.credentials.secret = "the launcher's";
+  SuccessorServer server("the launcher's");
+  auto sink = std::make_shared<RecordingSink>();
+  const auto stream = NewGrpcLink(options)->Connect(server.address(), 0, sink, Soon());
+  ASSERT_TRUE(stream.ok()) << stream.status();
+  (*stream)->Finish();
+  EXPECT_EQ(sink->AwaitClosed(), absl::OkStatus());
+  EXPECT_EQ(server.streams(), 2);
+  SuccessorServer other("another");
+  EXPECT_TRUE(absl::IsUnauthenticated(
+      NewGrpcLink(options)->Connect(other.address(), 0, sink, Soon()).status()));
+  EXPECT_EQ(other.streams(), 2);
 }
 
 TEST_F(GrpcStreamTest, APeerThatLeavesBeforeThisEndHasFinishedIsUnavailable) {
