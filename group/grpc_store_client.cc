@@ -10,6 +10,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/alarm_clock.h"
 #include "base/culprit.h"
@@ -36,6 +37,8 @@ constexpr int kKeepaliveMs = 20'000;
 // The server keeps the deadline; this is how much longer the client waits for what it says then.
 constexpr absl::Duration kGrace = absl::Seconds(2);
 constexpr absl::Duration kReconnectInterval = absl::Seconds(1);
+// Before who was told at once that nobody serves the store yet asks again.
+constexpr absl::Duration kRefusedPause = absl::Milliseconds(100);
 // How long the host may take to say whether anybody listens.
 constexpr absl::Duration kHostPatience = absl::Milliseconds(500);
 // How long a watch waits for its challenge.
@@ -384,7 +387,10 @@ absl::Status AwaitServer(Connection& connection, Deadline deadline,
                       status.error_message() == kLate;
     if (!late && status.error_code() != grpc::StatusCode::UNAVAILABLE) return absl::OkStatus();
     if (deadline.passed()) return absl::DeadlineExceededError("no answer");
-    if (!late) continue;
+    if (!late) {
+      absl::SleepFor(std::min(kRefusedPause, deadline.remaining()));
+      continue;
+    }
     const bool listens = HostAccepts(connection.address, kHostPatience);
     deaf = listens ? deaf + kReconnectInterval : absl::ZeroDuration();
     if (deaf >= failure_timeout) return LostStoreHolder(connection.address, failure_timeout);

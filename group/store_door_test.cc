@@ -2,6 +2,7 @@
 
 #include "group/store_door.h"
 
+#include <atomic>
 #include <limits>
 #include <memory>
 #include <string>
@@ -18,6 +19,7 @@
 #include "base/deaf_process.h"
 #include "base/notification.h"
 #include "group/grpc_store.h"
+#include "grpcpp/generic/async_generic_service.h"
 #include "grpcpp/server.h"
 #include "grpcpp/server_builder.h"
 #include "gtest/gtest.h"
@@ -234,6 +236,42 @@ TEST(DeafStoreTest, AnotherServiceAtTheAddressIsNoStore) {
       EnterStore(address, InsecureCredentials(), &pass, Soon(), absl::Seconds(10)).status();
   EXPECT_EQ(refused, absl::FailedPreconditionError(absl::StrCat(
                          "store at ", address, ": expected a store there, found another service")));
+}
+
+// Refuses every call, as a proxy does that does not reach the store.
+class ClosedService : public grpc::CallbackGenericService {
+ public:
+  int calls() const { return calls_; }
+
+  grpc::ServerGenericBidiReactor* CreateReactor(grpc::GenericCallbackServerContext*) override {
+    class Refusal : public grpc::ServerGenericBidiReactor {
+     public:
+      Refusal() { Finish(grpc::Status(grpc::StatusCode::UNAVAILABLE, "not yet")); }
+      void OnDone() override { delete this; }
+    };
+    ++calls_;
+    return new Refusal;
+  }
+
+ private:
+  std::atomic<int> calls_{0};
+};
+
+// It asked thousands of times per second.
+TEST(ClosedStoreTest, WhoIsRefusedAtOnceAsksAgainAfterAPause) {
+  ClosedService closed;
+  grpc::ServerBuilder builder;
+  int port = 0;
+  builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+  builder.RegisterCallbackGenericService(&closed);
+  const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  const absl::Status refused = ConnectStore(absl::StrCat("127.0.0.1:", port), InsecureCredentials(),
+                                            Deadline::In(absl::Seconds(1)))
+                                   .status();
+  EXPECT_TRUE(absl::IsDeadlineExceeded(refused)) << refused;
+  EXPECT_TRUE(absl::StrContains(refused.message(), "not yet")) << refused;
+  EXPECT_GE(closed.calls(), 2);
+  EXPECT_LE(closed.calls(), 12);
 }
 
 TEST(LostStoreHolderTest, TheHolderOfALostStoreIsNamed) {
