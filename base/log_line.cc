@@ -9,12 +9,10 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
 #include "absl/types/optional.h"
+#include "base/utf8.h"
 
 namespace gradsync {
 namespace {
-
-// U+FFFD, the one character beyond U+009F that is escaped.
-constexpr char kReplacement[] = "\xef\xbf\xbd";
 
 const char* NameOf(Severity severity) {
   switch (severity) {
@@ -26,28 +24,6 @@ const char* NameOf(Severity severity) {
       break;
   }
   return "ERROR";
-}
-
-bool Continues(char byte) { return (static_cast<unsigned char>(byte) & 0xc0) == 0x80; }
-
-// How many bytes the character has with which `text` begins; 0 if they are not UTF-8.
-size_t CharacterBytes(absl::string_view text) {
-  const auto first = static_cast<unsigned char>(text[0]);
-  const size_t bytes = first < 0x80                    ? 1
-                       : first >= 0xc2 && first < 0xe0 ? 2
-                       : first >= 0xe0 && first < 0xf0 ? 3
-                       : first >= 0xf0 && first < 0xf5 ? 4
-                                                       : 0;
-  if (bytes == 0 || bytes > text.size()) return 0;
-  if (!std::all_of(text.begin() + 1, text.begin() + bytes, Continues)) return 0;
-  if (bytes < 3) return bytes;
-  const auto second = static_cast<unsigned char>(text[1]);
-  // Too long for what they say, surrogates, or beyond the last character.
-  if ((first == 0xe0 && second < 0xa0) || (first == 0xed && second >= 0xa0) ||
-      (first == 0xf0 && second < 0x90) || (first == 0xf4 && second >= 0x90)) {
-    return 0;
-  }
-  return bytes;
 }
 
 // Of a character's bytes. Those from U+0080 to U+009F are controls too: U+009B begins what ESC [ does.
@@ -93,7 +69,8 @@ absl::optional<std::string> ConsumeQuoted(absl::string_view* text) {
       text->remove_prefix(3);
       found += number < 0x80   ? std::string(1, static_cast<char>(number))
                : number < 0xa0 ? std::string({'\xc2', static_cast<char>(number)})
-                               : kReplacement;
+                               // The one character beyond U+009F that is escaped.
+                               : kReplacementCharacter;
     } else if (!text->empty()) {
       found += (*text)[0];
     }

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "base/utf8.h"
 
 namespace gradsync {
 namespace {
@@ -11,10 +12,9 @@ namespace {
 // A message is for people, and may quote what a peer said.
 constexpr size_t kMaxMessageBytes = 4096;
 
-std::string Clipped(absl::string_view message) {
-  if (message.size() <= kMaxMessageBytes) return std::string(message);
-  return absl::StrCat(message.substr(0, kMaxMessageBytes - 3), "...");
-}
+// It travels as a string of protobuf, in which a peer takes UTF-8 only, and may have been cut
+// before.
+std::string Clipped(absl::string_view message) { return AsUtf8(message, kMaxMessageBytes); }
 
 }  // namespace
 

@@ -9,7 +9,7 @@
 namespace gradsync {
 
 // A FAILED frame's header with `error`, which is not OK; of a message above 4 KiB only
-// the beginning. Thread-safe, as is FailureIn().
+// the beginning, and U+FFFD for bytes that are not UTF-8. Thread-safe, as is FailureIn().
 proto::FrameHeader FailedHeader(const absl::Status& error);
 
 // The status in a FAILED frame that a peer sent, which may say anything: the result is never OK.

@@ -18,6 +18,27 @@ TEST(FrameErrorTest, EveryErrorArrivesAsItWasSent) {
   }
 }
 
+// Half a character made the whole frame unreadable: the peer took it for damaged, and did not hear
+// why.
+TEST(FrameErrorTest, AMessageThatIsCutOrNoUtf8IsReadByThePeer) {
+  const std::string euros = [] {
+    std::string text = "rank 1 lost: ";
+    while (text.size() < 5000) text += "\xe2\x82\xac";
+    return text;
+  }();
+  for (size_t skipped = 0; skipped < 3; ++skipped) {
+    for (const std::string& message : {euros.substr(skipped), euros.substr(skipped, 2000)}) {
+      proto::FrameHeader read;
+      ASSERT_TRUE(
+          read.ParseFromString(FailedHeader(absl::AbortedError(message)).SerializeAsString()));
+      const absl::Status found = FailureIn(read);
+      EXPECT_TRUE(absl::IsAborted(found)) << found;
+      EXPECT_TRUE(absl::StrContains(found.message(), "1 lost: \xe2\x82\xac")) << found;
+      EXPECT_LE(found.message().size(), 4096u);
+    }
+  }
+}
+
 // A peer that said FAILED with the code OK ended its reader with a CHECK: a StatusOr is not made of
 // an OK status.
 TEST(FrameErrorTest, ACodeThatIsNoErrorsIsUnknownAndNamed) {

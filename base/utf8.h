@@ -1,0 +1,26 @@
+// Text that may be any bytes as what messages and logs may hold.
+
+#ifndef GRADSYNC_BASE_UTF8_H_
+#define GRADSYNC_BASE_UTF8_H_
+
+#include <cstddef>
+#include <string>
+
+#include "absl/strings/string_view.h"
+
+namespace gradsync {
+
+// U+FFFD, for bytes that are no character's.
+constexpr char kReplacementCharacter[] = "\xef\xbf\xbd";
+
+// How many bytes the character has with which `text`, which is not empty, begins; 0 if they are not
+// UTF-8.
+size_t CharacterBytes(absl::string_view text);
+
+// `text` as UTF-8 of at most `max_bytes`, which are 3 or more: bytes of no character become U+FFFD
+// each, and where not all fits only whole characters of the beginning are there, then "...".
+std::string AsUtf8(absl::string_view text, size_t max_bytes);
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_BASE_UTF8_H_
