@@ -33,10 +33,18 @@ class WindowServerTest : public testing::Test {
   WindowServerTest()
       : plan_(*Plan::FromBuckets({{"a", {200}, {1}, 0}}, {{0}}, Optimizer(), 1, 64)),
         group_(plan_, *ShardMap::Create(plan_, {1, 1})) {
+    Start(absl::Minutes(1));
+  }
+
+  // Other servers than there were.
+  void Start(absl::Duration timeout) {
+    servers_.clear();
+    addresses_.clear();
     for (int i = 0; i < kServers; ++i) {
       ServerOptions options;
       options.link = link_;
       options.run_id = "test";
+      options.timeout = timeout;
       servers_.push_back(*ParameterServer::Start(options));
       addresses_.push_back(servers_[i]->address());
     }
@@ -65,28 +73,38 @@ class WindowServerTest : public testing::Test {
     return hello;
   }
 
-  // Until all map each other's windows.
-  void Join() {
+  // Makes a window, and says hello to all servers. Returns where all members listen.
+  std::vector<std::string> Enter() {
     WindowMeshOptions options;
     options.members = group_.MeshMembers();
     options.greeting = WindowGroup::PsGreeting("test", 0, plan_);
     options.window = *Window::Create(static_cast<size_t>(group_.Layout(0).bytes()));
     options.on_lost = [](const absl::Status&) {};
     mesh_ = *WindowMesh::Create(std::move(options));
-    proto::WindowAddresses windows;
-    windows.add_addresses(mesh_->address());
+    std::vector<std::string> windows = {mesh_->address()};
     for (int i = 0; i < kServers; ++i) {
       streams_.push_back(std::make_unique<RawStream>(*link_, addresses_[i]));
       streams_[i]->SayHello(HelloTo(i));
       const absl::optional<std::string> welcome = streams_[i]->AwaitPayload(Kind::HELLO);
       proto::Host host;
-      ASSERT_TRUE(welcome.has_value() && host.ParseFromString(*welcome));
-      windows.add_addresses(host.window());
+      EXPECT_TRUE(welcome.has_value() && host.ParseFromString(*welcome));
+      windows.push_back(host.window());
     }
+    return windows;
+  }
+
+  void Tell(int server, const std::vector<std::string>& windows) {
     proto::FrameHeader header;
     header.set_kind(Kind::WINDOWS);
-    for (const auto& stream : streams_) stream->Send(header, windows.SerializeAsString());
-    const std::vector<std::string> all(windows.addresses().begin(), windows.addresses().end());
+    proto::WindowAddresses addresses;
+    for (const std::string& window : windows) addresses.add_addresses(window);
+    streams_[server]->Send(header, addresses.SerializeAsString());
+  }
+
+  // Until all map each other's windows.
+  void Join() {
+    const std::vector<std::string> all = Enter();
+    for (int i = 0; i < kServers; ++i) Tell(i, all);
     ASSERT_EQ(mesh_->Connect(all, Deadline::In(absl::Seconds(30))), absl::OkStatus());
     // The last one's heart beats once it is connected with all.
     const auto* last = reinterpret_cast<const WindowControl*>(mesh_->window(kServers)->data());
@@ -110,6 +128,23 @@ TEST_F(WindowServerTest, AServerThatIsGoneIsNamedByItsNumberAndAddressByTheOther
   EXPECT_TRUE(absl::IsUnavailable(failed)) << failed;
   EXPECT_TRUE(absl::StrContains(failed.message(),
                                 absl::StrCat("server ", Number(1), " (", addresses_[1], ")")))
+      << failed;
+}
+
+// Its verdict named nobody.
+TEST_F(WindowServerTest, AServerThatWaitsInVainForAnotherNamesBoth) {
+  Start(absl::Seconds(2));
+  const std::vector<std::string> all = Enter();
+  Tell(0, all);  // and not the other, which does not come
+  std::thread worker([&] { mesh_->Connect(all, Deadline::In(absl::Seconds(30))).IgnoreError(); });
+  const absl::Status failed = streams_[0]->AwaitFailure();
+  mesh_->Cancel();
+  worker.join();
+  EXPECT_TRUE(absl::IsDeadlineExceeded(failed)) << failed;
+  EXPECT_TRUE(absl::StartsWith(
+      failed.message(),
+      absl::StrCat("nobody is known to have failed, but server ", Number(0), " (", addresses_[0],
+                   ") waited in vain: waiting for server ", Number(1), " (", addresses_[1], ")")))
       << failed;
 }
 

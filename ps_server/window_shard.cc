@@ -5,11 +5,26 @@
 #include "absl/algorithm/container.h"
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
+#include "base/culprit.h"
 #include "base/deadline.h"
 #include "base/float_stream.h"
 #include "base/status_macros.h"
 
 namespace gradsync {
+namespace {
+
+// What the job is told of `status`, which is the server's own where it does not begin with a member
+// that is to blame. Who only waited has not failed.
+absl::Status Verdict(absl::string_view server, const absl::Status& status) {
+  if (BeginsWithCulprit(status.message())) return status;
+  return absl::Status(status.code(),
+                      absl::IsDeadlineExceeded(status)
+                          ? absl::StrCat("nobody is known to have failed, but ", server,
+                                         " waited in vain: ", status.message())
+                          : absl::StrCat(server, " failed first: ", status.ToString()));
+}
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<WindowShard>> WindowShard::Create(WindowShardOptions options) {
   auto shard = absl::WrapUnique(new WindowShard(std::move(options)));
@@ -85,8 +100,8 @@ void WindowShard::Halt() {
 }
 
 void WindowShard::Run(const std::vector<std::string>& addresses) {
-  absl::Status connected = mesh_->Connect(addresses, Deadline::In(options_.timeout));
-  if (!connected.ok()) return options_.on_failure(std::move(connected));
+  const absl::Status connected = mesh_->Connect(addresses, Deadline::In(options_.timeout));
+  if (!connected.ok()) return Fail(connected);
   std::vector<std::shared_ptr<Window>> mapped;
   for (int member = 0; member < group_->members(); ++member) {
     mapped.push_back(mesh_->window(member));
@@ -118,9 +133,18 @@ void WindowShard::Reduce(GroupWindows& windows, WindowOwner& owner) {
         WindowSignals::kThread, [&owner] { return owner.halted() || owner.CanReduce(); },
         owner.reduced() % buckets != 0 ? kWindowSpin : absl::ZeroDuration());
     if (owner.halted()) return;
-    absl::Status reduced = owner.Reduce(/*help=*/false);
-    if (!reduced.ok()) return options_.on_failure(std::move(reduced));
+    const absl::Status reduced = owner.Reduce(/*help=*/false);
+    if (!reduced.ok()) return Fail(reduced);
   }
+}
+
+// Halt() is no failure of its own: who called it knows why.
+void WindowShard::Fail(const absl::Status& status) {
+  {
+    MutexLock lock(&mutex_);
+    if (halted_) return;
+  }
+  options_.on_failure(Verdict(options_.names[self_], status));
 }
 
 void WindowShard::Update(size_t chunk, float* param, const float* mean, const StepOptions& step) {

@@ -34,10 +34,12 @@ struct WindowShardOptions {
   ShardMap shards;
   int server = 0;
   proto::UpdateSite site = proto::WORKER;
-  std::string greeting;                          // as WindowMeshOptions has it
-  std::vector<std::string> names;                // of members: all workers, all servers; for errors
-  absl::Duration timeout = absl::Seconds(60);    // to connect; and of a member's silence
-  std::function<void(absl::Status)> on_failure;  // must not block; not after the destructor
+  std::string greeting;                        // as WindowMeshOptions has it
+  std::vector<std::string> names;              // of members: all workers, all servers; for errors
+  absl::Duration timeout = absl::Seconds(60);  // to connect; and of a member's silence
+  // With who is to blame in front, or with this server as who found it. Must not block; not after
+  // the destructor.
+  std::function<void(absl::Status)> on_failure;
 };
 
 // The owner's half of exchanges (shared_memory/window_owner.h) on a thread of its own, with the
@@ -77,6 +79,7 @@ class WindowShard : public Shard {
 
   void Run(const std::vector<std::string>& addresses);
   void Reduce(GroupWindows& windows, WindowOwner& owner);
+  void Fail(const absl::Status& status);
   void Update(size_t chunk, float* param, const float* mean, const StepOptions& step);
   absl::Status CheckStateAccess() const;
   WindowOwner* owner() const;
