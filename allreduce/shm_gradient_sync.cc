@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "absl/types/optional.h"
 #include "allreduce/shm_engine.h"
 #include "base/deadline.h"
 #include "base/host_identity.h"
@@ -90,15 +91,17 @@ absl::StatusOr<std::vector<GradBucket>> ShmSync::Connect(const Plan& plan, Deadl
 }
 
 absl::Status ShmSync::MakeWindow(const Plan& plan) {
-  window_group_ = std::make_shared<const WindowGroup>(plan);
+  std::vector<std::string> names;
+  for (int rank = 0; rank < world_size(); ++rank) {
+    names.push_back(absl::StrCat("rank ", host().worker().RankOfJob(rank)));
+  }
+  window_group_ =
+      std::make_shared<const WindowGroup>(plan, /*shards=*/absl::nullopt, std::move(names));
   const size_t bytes = static_cast<size_t>(window_group_->Layout(rank()).bytes());
   GS_ASSIGN_OR_RETURN(window_, Window::Create(bytes));
   if (world_size() == 1) return absl::OkStatus();
   WindowMeshOptions options;
   options.members = window_group_->MeshMembers();
-  for (int rank = 0; rank < world_size(); ++rank) {
-    options.members[rank].name = absl::StrCat("rank ", host().worker().RankOfJob(rank));
-  }
   options.self = rank();
   options.greeting = absl::StrCat(host().worker().Key("shm"), " plan ", plan.fingerprint());
   options.window = window_;

@@ -8,6 +8,21 @@
 #include "shared_memory/window_owner.h"
 
 namespace gradsync {
+namespace {
+
+std::vector<std::string> NamesOf(const PsWindowsOptions& options) {
+  std::vector<std::string> names;
+  for (int rank = 0; rank < options.group.world_size; ++rank) {
+    names.push_back(absl::StrCat("rank ", options.group.RankOfJob(rank)));
+  }
+  for (size_t server = 0; server < options.servers.size(); ++server) {
+    names.push_back(
+        absl::StrCat("server ", options.numbers[server], " (", options.servers[server], ")"));
+  }
+  return names;
+}
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<PsWindows>> PsWindows::Create(const Plan& plan,
                                                              const ShardMap& shards,
@@ -19,13 +34,6 @@ absl::StatusOr<std::unique_ptr<PsWindows>> PsWindows::Create(const Plan& plan,
   GS_ASSIGN_OR_RETURN(windows->window_, Window::Create(bytes));
   WindowMeshOptions mesh;
   mesh.members = group.MeshMembers();
-  for (int rank = 0; rank < group.workers(); ++rank) {
-    mesh.members[rank].name = absl::StrCat("rank ", job.RankOfJob(rank));
-  }
-  for (size_t server = 0; server < windows->options_.servers.size(); ++server) {
-    mesh.members[group.workers() + server].name = absl::StrCat(
-        "server ", windows->options_.numbers[server], " (", windows->options_.servers[server], ")");
-  }
   mesh.self = job.rank;
   mesh.greeting = WindowGroup::PsGreeting(job.run_id, job.attempt, plan);
   mesh.window = windows->window_;
@@ -36,7 +44,8 @@ absl::StatusOr<std::unique_ptr<PsWindows>> PsWindows::Create(const Plan& plan,
 }
 
 PsWindows::PsWindows(const Plan& plan, const ShardMap& shards, PsWindowsOptions options)
-    : options_(std::move(options)), group_(std::make_shared<const WindowGroup>(plan, shards)) {}
+    : options_(std::move(options)),
+      group_(std::make_shared<const WindowGroup>(plan, shards, NamesOf(options_))) {}
 
 PsWindows::~PsWindows() {
   if (mesh_ != nullptr) Stop();

@@ -32,9 +32,6 @@ absl::StatusOr<std::unique_ptr<WindowShard>> WindowShard::Create(WindowShardOpti
   GS_ASSIGN_OR_RETURN(shard->window_, Window::Create(bytes));
   WindowMeshOptions mesh;
   mesh.members = shard->group_->MeshMembers();
-  for (size_t member = 0; member < mesh.members.size(); ++member) {
-    mesh.members[member].name = shard->options_.names[member];
-  }
   mesh.self = shard->self_;
   mesh.greeting = shard->options_.greeting;
   mesh.window = shard->window_;
@@ -46,7 +43,7 @@ absl::StatusOr<std::unique_ptr<WindowShard>> WindowShard::Create(WindowShardOpti
 
 WindowShard::WindowShard(WindowShardOptions options)
     : options_(std::move(options)),
-      group_(std::make_shared<const WindowGroup>(options_.plan, options_.shards)),
+      group_(std::make_shared<const WindowGroup>(options_.plan, options_.shards, options_.names)),
       self_(group_->owners().first + options_.server),
       chunks_(group_->OwnedChunks(self_)),
       slot_names_(SlotNames(options_.plan.optimizer())) {
@@ -144,7 +141,7 @@ void WindowShard::Fail(const absl::Status& status) {
     MutexLock lock(&mutex_);
     if (halted_) return;
   }
-  options_.on_failure(Verdict(options_.names[self_], status));
+  options_.on_failure(Verdict(group_->Name(self_), status));
 }
 
 void WindowShard::Update(size_t chunk, float* param, const float* mean, const StepOptions& step) {

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/types/optional.h"
 #include "base/deadline.h"
 #include "gtest/gtest.h"
@@ -44,7 +46,9 @@ class WindowEngineTest : public ::testing::Test {
     }
     const Plan plan = *Plan::FromBuckets(tensors, buckets, optimizer, /*world_size=*/2,
                                          /*chunk_bytes=*/1 << 16);
-    group_ = std::make_shared<const WindowGroup>(plan, *ShardMap::Create(plan, {1}));
+    group_ = std::make_shared<const WindowGroup>(
+        plan, *ShardMap::Create(plan, {1}),
+        std::vector<std::string>{"rank 1", "rank 3", "server 2 (host:1)"});
     std::vector<std::shared_ptr<Window>> windows;
     for (int member = 0; member < group_->members(); ++member) {
       windows.push_back(*Window::Create(static_cast<size_t>(group_->Layout(member).bytes())));
@@ -107,6 +111,20 @@ TEST_F(WindowEngineTest, TheFirstStepIsTheServers) {
   ServerReduces(1);
   EXPECT_EQ(handle.Wait(Soon()), absl::OkStatus());
   ExpectMeans(0);
+}
+
+// They were called by their places in their stage.
+TEST_F(WindowEngineTest, WorkersThatDisagreeOnTheStepAreCalledWhatTheJobCallsThem) {
+  Start({kSmall});
+  StepOptions other = Step(1);
+  other.lr = 0.2;
+  other_->signals().SetNote(NoteOf(other));
+  other_->signals().Publish(WindowControl::kReady, 1);
+  const SyncHandle handle = engine_->Launch(Step(1), 0);
+  const absl::Status refused = server_->Reduce(false);
+  EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+  EXPECT_TRUE(absl::StrContains(refused.message(), ": rank 1 has step 1 (lr 0.1")) << refused;
+  EXPECT_TRUE(absl::StrContains(refused.message(), ", rank 3 has step 1 (lr 0.2")) << refused;
 }
 
 TEST_F(WindowEngineTest, LaterTheLastToLaunchASmallBucketDoesItAndTheServerCountsIt) {

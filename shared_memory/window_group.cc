@@ -77,6 +77,7 @@ WindowLayout WindowGroup::Layout(int member) const {
 }
 
 std::string WindowGroup::Name(int member) const {
+  if (!names_.empty()) return names_[member];
   return member < workers() ? absl::StrCat("rank ", member)
                             : absl::StrCat("server ", member - workers());
 }

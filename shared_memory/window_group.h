@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/string_view.h"
@@ -26,9 +27,11 @@ namespace gradsync {
 // servers the shard map says which. Immutable, hence thread-safe.
 class WindowGroup {
  public:
-  // A ring; parameter servers. `shards` must be made from `plan`.
-  explicit WindowGroup(const Plan& plan) : plan_(plan) {}
-  WindowGroup(const Plan& plan, const ShardMap& shards) : plan_(plan), shards_(shards) {}
+  // A ring, or parameter servers with `shards`, which must be made from `plan`. `names`: what all
+  // members are called in the job; none: as their places in this group.
+  explicit WindowGroup(const Plan& plan, absl::optional<ShardMap> shards = absl::nullopt,
+                       std::vector<std::string> names = {})
+      : plan_(plan), shards_(std::move(shards)), names_(std::move(names)) {}
 
   const Plan& plan() const { return plan_; }
   int workers() const { return plan_.world_size(); }
@@ -61,7 +64,7 @@ class WindowGroup {
   // What the members of parameter servers' groups greet each other with.
   static std::string PsGreeting(absl::string_view run_id, int attempt, const Plan& plan);
 
-  // "rank 3" or "server 1".
+  // "rank 3" or "server 1 (10.0.0.7:4000)", for messages.
   std::string Name(int member) const;
 
   // For WindowMesh: all members are linked with all, so that everybody sees who is ready, and
@@ -71,6 +74,7 @@ class WindowGroup {
  private:
   const Plan plan_;
   const absl::optional<ShardMap> shards_;
+  const std::vector<std::string> names_;
 };
 
 // How far a member, and the group, are with the current launch of a bucket. In every window.

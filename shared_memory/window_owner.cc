@@ -121,9 +121,10 @@ absl::Status WindowOwner::AgreeOnStep(int64_t launch) {
   for (int rank = 1; rank < workers_; ++rank) {
     const std::array<uint64_t, 4> other = windows_.signals().note(rank);
     if (other == first) continue;
-    return absl::FailedPreconditionError(absl::StrCat("ranks disagree on the step: rank 0 has ",
-                                                      DescribeStep(StepOf(first)), ", rank ", rank,
-                                                      " has ", DescribeStep(StepOf(other))));
+    return absl::FailedPreconditionError(
+        absl::StrCat("ranks disagree on the step: ", windows_.group().Name(0), " has ",
+                     DescribeStep(StepOf(first)), ", ", windows_.group().Name(rank), " has ",
+                     DescribeStep(StepOf(other))));
   }
   step_ = StepOf(first);
   last_step_.store(step_.step, std::memory_order_relaxed);
