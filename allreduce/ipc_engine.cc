@@ -58,14 +58,14 @@ std::vector<DeviceOwner::Bucket> OwnedBuckets(const IpcLayout& layout, void* reg
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<IpcEngine>> IpcEngine::Create(
-    std::shared_ptr<GpuApi> gpu, IpcLayout layout, int rank, UpdateSite update_site,
-    std::function<void(absl::Status)> refuse) {
+    std::shared_ptr<GpuApi> gpu, IpcLayout layout, int rank, std::vector<std::string> names,
+    UpdateSite update_site, std::function<void(absl::Status)> refuse) {
   if (layout.ranks() > static_cast<int>(kMostFoldOperands)) {
     return absl::InvalidArgumentError(absl::StrCat("cuda_ipc: expected at most ", kMostFoldOperands,
                                                    " ranks, found ", layout.ranks()));
   }
-  std::unique_ptr<IpcEngine> engine(
-      new IpcEngine(std::move(gpu), std::move(layout), rank, update_site, std::move(refuse)));
+  std::unique_ptr<IpcEngine> engine(new IpcEngine(
+      std::move(gpu), std::move(layout), rank, std::move(names), update_site, std::move(refuse)));
   GS_ASSIGN_OR_RETURN(engine->stream_, ScopedStream::Create(engine->gpu_));
   GS_ASSIGN_OR_RETURN(engine->idle_, ScopedEvent::Create(engine->gpu_));
   GS_ASSIGN_OR_RETURN(engine->region_, GpuMemory::OnDevice(engine->gpu_, engine->layout_.bytes()));
@@ -139,8 +139,9 @@ absl::Status IpcEngine::Connect(std::vector<std::shared_ptr<Window>> windows,
     }
     absl::StatusOr<void*> imported = gpu_->ImportMemory(exported[rank]);
     if (!imported.ok()) {
-      return absl::Status(imported.status().code(), absl::StrCat("the buckets of rank ", rank, ": ",
-                                                                 imported.status().message()));
+      return absl::Status(
+          imported.status().code(),
+          absl::StrCat("the buckets of ", names_[rank], ": ", imported.status().message()));
     }
     regions_[rank] = static_cast<char*>(*imported);
   }
@@ -273,9 +274,9 @@ absl::Status IpcEngine::CompareSteps(const StepOptions& step, uint32_t turn) con
   for (int rank = 0; rank < ranks(); ++rank) {
     const StepOptions found = StepOf(flags_->ReadNote(rank, turn));
     if (found == step) continue;
-    return absl::FailedPreconditionError(absl::StrCat("expected ", DescribeStep(step),
-                                                      " as at rank ", rank_, ", found ",
-                                                      DescribeStep(found), " at rank ", rank));
+    return absl::FailedPreconditionError(absl::StrCat("expected ", DescribeStep(step), " as at ",
+                                                      names_[rank_], ", found ",
+                                                      DescribeStep(found), " at ", names_[rank]));
   }
   return absl::OkStatus();
 }

@@ -34,12 +34,12 @@ namespace gradsync {
 // not overlap; the rest is thread-safe.
 class IpcEngine {
  public:
-  // Allocates this rank's region. Errors: those of GpuApi.
+  // Allocates this rank's region. `names` of ranks, for errors. Errors: those of GpuApi.
   // `refuse` is called on a thread of the driver, and must not wait, when ranks mean different
   // steps; under kOwner.
   static absl::StatusOr<std::unique_ptr<IpcEngine>> Create(
-      std::shared_ptr<GpuApi> gpu, IpcLayout layout, int rank, UpdateSite update_site,
-      std::function<void(absl::Status)> refuse);
+      std::shared_ptr<GpuApi> gpu, IpcLayout layout, int rank, std::vector<std::string> names,
+      UpdateSite update_site, std::function<void(absl::Status)> refuse);
 
   // Waits for nothing: Finish() or Part() has been called, or nothing was connected.
   ~IpcEngine();
@@ -112,11 +112,12 @@ class IpcEngine {
     std::shared_ptr<NcclWork> work;
   };
 
-  IpcEngine(std::shared_ptr<GpuApi> gpu, IpcLayout layout, int rank, UpdateSite update_site,
-            std::function<void(absl::Status)> refuse)
+  IpcEngine(std::shared_ptr<GpuApi> gpu, IpcLayout layout, int rank, std::vector<std::string> names,
+            UpdateSite update_site, std::function<void(absl::Status)> refuse)
       : gpu_(std::move(gpu)),
         layout_(std::move(layout)),
         rank_(rank),
+        names_(std::move(names)),
         update_site_(update_site),
         refuse_(std::move(refuse)) {}
 
@@ -140,6 +141,7 @@ class IpcEngine {
   const std::shared_ptr<GpuApi> gpu_;
   const IpcLayout layout_;
   const int rank_;
+  const std::vector<std::string> names_;
   const UpdateSite update_site_;
   const std::function<void(absl::Status)> refuse_;
   std::shared_ptr<GpuMemory> region_;

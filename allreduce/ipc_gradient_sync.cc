@@ -170,8 +170,8 @@ absl::Status IpcSync::MakeEngine(const Plan& plan) {
   GS_RETURN_IF_ERROR(layout.status());
   window_bytes_ = IpcFlags::WindowBytes(layout->MostChunks());
   GS_ASSIGN_OR_RETURN(
-      engine_, IpcEngine::Create(options_.gpu, *std::move(layout), rank(), options_.update_site,
-                                 [outcome = outcome_](absl::Status status) {
+      engine_, IpcEngine::Create(options_.gpu, *std::move(layout), rank(), host().worker().Names(),
+                                 options_.update_site, [outcome = outcome_](absl::Status status) {
                                    outcome->Halt(std::move(status));
                                  }));
   GS_ASSIGN_OR_RETURN(window_, Window::Create(window_bytes_));
@@ -186,7 +186,7 @@ absl::Status IpcSync::MakeMesh(const Plan& plan) {
   const WorkerGroup& group = host().worker();
   WindowMeshOptions options;
   for (int rank = 0; rank < group.world_size; ++rank) {
-    options.members.push_back({absl::StrCat("rank ", rank), true, window_bytes_});
+    options.members.push_back({group.Name(rank), true, window_bytes_});
   }
   options.self = group.rank;
   options.greeting = absl::StrCat(group.Key("cuda_ipc"), " plan ", plan.fingerprint());
@@ -210,19 +210,21 @@ absl::StatusOr<IpcSync::Peers> IpcSync::ExchangePeers(const Plan& plan, Deadline
                                : std::string(able.message());
   GS_ASSIGN_OR_RETURN(const std::vector<std::string> all, side_channel().AllGather(mine, deadline));
   GS_RETURN_IF_ERROR(able);
+  const WorkerGroup& worker = IpcSync::host().worker();
   Peers peers;
   std::vector<std::string> first;
   for (size_t rank = 0; rank < all.size(); ++rank) {
     const std::vector<std::string> parts = absl::StrSplit(all[rank], '\n');
     if (parts.size() != 4) {
       return absl::UnavailableError(
-          absl::StrCat("rank ", rank, " shares no memory of its GPU: ", all[rank]));
+          absl::StrCat(worker.Name(rank), " shares no memory of its GPU: ", all[rank]));
     }
     if (rank == 0) first = parts;
     if (parts[0] != first[0]) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          "cuda_ipc: expected all ranks on one host; rank 0 is on ", first[1], " (", first[0],
-          "), rank ", rank, " on ", parts[1], " (", parts[0], "); use --link=nccl"));
+      return absl::FailedPreconditionError(
+          absl::StrCat("cuda_ipc: expected all ranks on one host; ", worker.Name(0), " is on ",
+                       first[1], " (", first[0], "), ", worker.Name(rank), " on ", parts[1], " (",
+                       parts[0], "); use --link=nccl"));
     }
     peers.addresses.push_back(parts[2]);
     peers.exported.push_back(absl::HexStringToBytes(parts[3]));
@@ -240,6 +242,7 @@ absl::Status IpcSync::ConnectEngine(const Plan& plan, Deadline deadline) {
   GS_RETURN_IF_ERROR(engine_->Connect(std::move(windows), peers.exported));
   IpcWatchdogOptions watch;
   watch.flags = &engine_->flags();
+  watch.names = host().worker().Names();
   watch.timeout = host().worker().timeout;
   watchdog_ = std::make_shared<IpcWatchdog>(
       watch, [outcome = outcome_](absl::Status status) { outcome->Halt(std::move(status)); });

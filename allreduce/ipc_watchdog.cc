@@ -51,7 +51,7 @@ absl::Status IpcWatchdog::Drain(Deadline deadline) {
   draining_ = false;
   if (!stopped_) return absl::OkStatus();
   return absl::FailedPreconditionError(
-      absl::StrCat("cuda_ipc at rank ", options_.flags->self(), ": the group has failed"));
+      absl::StrCat("cuda_ipc at ", Own(), ": the group has failed"));
 }
 
 void IpcWatchdog::Loop() {
@@ -116,17 +116,19 @@ absl::Status IpcWatchdog::Late(const Watched& watched, const std::string& what) 
   for (int rank = 0; rank < flags.ranks(); ++rank) {
     const uint32_t found = flags.Read(rank, IpcFlags::kContributed);
     if (flags.Reached(rank, IpcFlags::kContributed, watched.launch)) continue;
-    absl::StrAppend(&who, "; rank ", rank, " has not come to it, but is ", watched.launch - found,
-                    " behind");
+    absl::StrAppend(&who, "; ", options_.names[rank], " has not come to it, but is ",
+                    watched.launch - found, " behind");
   }
   const bool all_here = who.empty();
   for (int rank = 0; rank < flags.ranks(); ++rank) {
     if (!all_here || flags.Reached(rank, IpcFlags::kFolded, watched.launch)) continue;
-    absl::StrAppend(&who, "; rank ", rank, " has come to it, and has not done its part");
+    absl::StrAppend(&who, "; ", options_.names[rank], " has come to it, and has not done its part");
   }
   if (who.empty()) who = "; all ranks have done their part";
-  return absl::DeadlineExceededError(absl::StrCat("cuda_ipc at rank ", flags.self(), ", ",
-                                                  watched.name, ": not done ", what, who));
+  return absl::DeadlineExceededError(
+      absl::StrCat("cuda_ipc at ", Own(), ", ", watched.name, ": not done ", what, who));
 }
+
+const std::string& IpcWatchdog::Own() const { return options_.names[options_.flags->self()]; }
 
 }  // namespace gradsync

@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -22,6 +23,7 @@ namespace gradsync {
 
 struct IpcWatchdogOptions {
   const IpcFlags* flags = nullptr;  // must outlive the watchdog
+  std::vector<std::string> names;   // of ranks, for errors
   // Work that is not done this long after it could begin is lost: after what was queued before it
   // and what it waits for on this rank's compute stream.
   absl::Duration timeout = absl::Seconds(60);
@@ -64,6 +66,7 @@ class IpcWatchdog {
   void Loop();
   absl::Status Look();
   absl::Status Late(const Watched& watched, const std::string& what) const;
+  const std::string& Own() const;
 
   const IpcWatchdogOptions options_;
   const std::function<void(absl::Status)> on_failure_;

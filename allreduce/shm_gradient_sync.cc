@@ -91,12 +91,8 @@ absl::StatusOr<std::vector<GradBucket>> ShmSync::Connect(const Plan& plan, Deadl
 }
 
 absl::Status ShmSync::MakeWindow(const Plan& plan) {
-  std::vector<std::string> names;
-  for (int rank = 0; rank < world_size(); ++rank) {
-    names.push_back(absl::StrCat("rank ", host().worker().RankOfJob(rank)));
-  }
   window_group_ =
-      std::make_shared<const WindowGroup>(plan, /*shards=*/absl::nullopt, std::move(names));
+      std::make_shared<const WindowGroup>(plan, /*shards=*/absl::nullopt, host().worker().Names());
   const size_t bytes = static_cast<size_t>(window_group_->Layout(rank()).bytes());
   GS_ASSIGN_OR_RETURN(window_, Window::Create(bytes));
   if (world_size() == 1) return absl::OkStatus();
@@ -134,14 +130,14 @@ absl::StatusOr<std::vector<std::string>> ShmSync::ExchangeAddresses(const Plan& 
     const std::vector<std::string> parts = absl::StrSplit(all[rank], '\n');
     if (parts.size() != 3) {
       return absl::UnavailableError(
-          absl::StrCat("rank ", worker.RankOfJob(rank), " has no shared memory: ", all[rank]));
+          absl::StrCat(worker.Name(rank), " has no shared memory: ", all[rank]));
     }
     if (rank == 0) first = parts;
     if (parts[0] != first[0]) {
       return absl::FailedPreconditionError(
-          absl::StrCat("shm: expected all ranks on one host; rank ", worker.RankOfJob(0), " is on ",
-                       first[1], " (", first[0], "), rank ", worker.RankOfJob(rank), " on ",
-                       parts[1], " (", parts[0], "); use --link=grpc"));
+          absl::StrCat("shm: expected all ranks on one host; ", worker.Name(0), " is on ", first[1],
+                       " (", first[0], "), ", worker.Name(rank), " on ", parts[1], " (", parts[0],
+                       "); use --link=grpc"));
     }
     addresses.push_back(parts[2]);
   }

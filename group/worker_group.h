@@ -51,8 +51,14 @@ struct WorkerGroup {
     return absl::StrCat(run_id, "/", attempt, "/", name);
   }
 
-  // What a member of this group is called in messages.
+  // What a member of this group is called in messages, by its number in the job: "rank 3".
   int RankOfJob(int member) const { return ranks_of_job.empty() ? member : ranks_of_job[member]; }
+  std::string Name(int member) const { return absl::StrCat("rank ", RankOfJob(member)); }
+  std::vector<std::string> Names() const {
+    std::vector<std::string> names;
+    for (int member = 0; member < world_size; ++member) names.push_back(Name(member));
+    return names;
+  }
 
   // What the store says of members who have not come, for whom it has no other names than their
   // numbers in this group. It must not begin with one, or the job would blame that rank.

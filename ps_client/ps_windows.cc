@@ -11,10 +11,7 @@ namespace gradsync {
 namespace {
 
 std::vector<std::string> NamesOf(const PsWindowsOptions& options) {
-  std::vector<std::string> names;
-  for (int rank = 0; rank < options.group.world_size; ++rank) {
-    names.push_back(absl::StrCat("rank ", options.group.RankOfJob(rank)));
-  }
+  std::vector<std::string> names = options.group.Names();
   for (size_t server = 0; server < options.servers.size(); ++server) {
     names.push_back(
         absl::StrCat("server ", options.numbers[server], " (", options.servers[server], ")"));

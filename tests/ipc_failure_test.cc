@@ -198,6 +198,31 @@ TEST(IpcFailureTest, ARankThatNeverComesIsNamedByTheOthers) {
   });
 }
 
+// They were called by their places in the part, and other ranks of the job have these numbers.
+TEST(IpcFailureTest, RanksOfAPartOfAJobHaveTheirNumbersInTheJob) {
+  IpcGroup group(2, absl::Seconds(2));
+  for (int rank : {0, 1}) {
+    group.options(rank).group.part = "stage1";
+    group.options(rank).group.ranks_of_job = {1, 3};
+  }
+  absl::BlockingCounter told(1);
+  group.Run([&](int rank, GradientSync& sync, std::vector<GradBucket>&) {
+    ASSERT_EQ(RunStep(sync, group.plan, Step(1)), absl::OkStatus());
+    if (rank == 1) {  // computes on and on
+      told.Wait();
+      AwaitFailure(sync);
+      return;
+    }
+    EXPECT_EQ(RunStep(sync, group.plan, Step(2)), absl::OkStatus());  // is queued
+    AwaitFailure(sync);
+    const absl::Status status = sync.status();
+    EXPECT_TRUE(absl::StrContains(status.message(), "cuda_ipc at rank 1, bucket 0 of step 2"))
+        << status;
+    EXPECT_TRUE(absl::StrContains(status.message(), "; rank 3 has not come to it")) << status;
+    told.DecrementCount();
+  });
+}
+
 // A long backward is no failure: the clock runs when the own gradient is there.
 TEST(IpcFailureTest, ARankWaitsForItsOwnGradientAsLongAsThatTakes) {
   Notification go;  // outlives what waits for it on a stream
