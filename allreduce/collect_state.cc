@@ -12,13 +12,13 @@ namespace {
 constexpr char kNoState = 0;
 constexpr char kHasState = 1;
 
-// Adds what `rank` exported of its `ranges` of `bucket` to `state`.
-absl::Status Scatter(const Plan& plan, int bucket, int rank,
+// Adds what an owner, called `name`, exported of its `ranges` of `bucket` to `state`.
+absl::Status Scatter(const Plan& plan, int bucket, absl::string_view name,
                      const std::vector<ElementRange>& ranges, absl::string_view exported,
                      OptimizerState* state) {
   const auto lost = [&](absl::string_view what) {
     return absl::DataLossError(
-        absl::StrCat("optimizer state of bucket ", bucket, " from rank ", rank, ": ", what));
+        absl::StrCat("optimizer state of bucket ", bucket, " from ", name, ": ", what));
   };
   const std::vector<std::string> slots = SlotNames(plan.optimizer());
   std::vector<float> values;
@@ -59,8 +59,8 @@ absl::StatusOr<OptimizerState> CollectState(const Plan& plan, const StateOwners&
                         side_channel.AllGather(own.bytes(), deadline));
     for (size_t r = 0; r < parts.size(); ++r) {
       const int rank = static_cast<int>(r);
-      GS_RETURN_IF_ERROR(
-          Scatter(plan, bucket, rank, owners.ranges(bucket, rank), parts[r], &state));
+      GS_RETURN_IF_ERROR(Scatter(plan, bucket, side_channel.Name(rank), owners.ranges(bucket, rank),
+                                 parts[r], &state));
     }
   }
   return state;

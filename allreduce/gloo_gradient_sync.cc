@@ -117,6 +117,7 @@ class GlooSync : public SyncEngine {
   absl::Status Allreduce(const StepOptions& step, int bucket);
   absl::Status BroadcastBuckets();
   void Interrupt();
+  std::string OwnName() const { return host().worker().Name(rank()); }
 
   std::vector<GradBucket> buckets_;
   Mutex mutex_;
@@ -137,7 +138,7 @@ absl::Status GlooSync::ConnectGloo(Deadline deadline) {
   const WorkerGroup& group = host().worker();
   std::shared_ptr<InterruptibleDevice> device;
   GS_RETURN_IF_ERROR(
-      Guard(absl::StrCat("rank ", rank(), " at ", group.address, " cannot listen with Gloo"), [&] {
+      Guard(absl::StrCat(OwnName(), " at ", group.address, " cannot listen with Gloo"), [&] {
         device = std::make_shared<InterruptibleDevice>(
             c10d::ProcessGroupGloo::createDeviceForHostname(group.address));
       }));
@@ -147,7 +148,7 @@ absl::Status GlooSync::ConnectGloo(Deadline deadline) {
     device_ = device;
   }
   return GuardWithPeers(
-      group, absl::StrCat("connecting with Gloo, rank ", rank(), " at ", group.address), [&] {
+      group, absl::StrCat("connecting with Gloo, ", OwnName(), " at ", group.address), [&] {
         auto options = c10d::ProcessGroupGloo::Options::create(
             std::chrono::milliseconds(absl::ToInt64Milliseconds(group.timeout)));
         options->devices = {device};
@@ -175,7 +176,7 @@ absl::Status GlooSync::Allreduce(const StepOptions& step, int bucket) {
   if (process_group_ != nullptr && grad.numel() > 0) {
     GS_RETURN_IF_ERROR(GuardWithPeers(
         host().worker(),
-        absl::StrCat("allreduce of bucket ", bucket, " of step ", step.step, " at rank ", rank()),
+        absl::StrCat("allreduce of bucket ", bucket, " of step ", step.step, " at ", OwnName()),
         [&] {
           std::vector<at::Tensor> tensors = {grad};
           process_group_->allreduce(tensors)->wait();
@@ -197,7 +198,7 @@ absl::Status GlooSync::BroadcastBuckets() {
   for (GradBucket& bucket : buckets_) {
     if (process_group_ == nullptr || bucket.param.numel() == 0) continue;
     GS_RETURN_IF_ERROR(
-        GuardWithPeers(host().worker(), absl::StrCat("broadcast at rank ", rank()), [&] {
+        GuardWithPeers(host().worker(), absl::StrCat("broadcast at ", OwnName()), [&] {
           std::vector<at::Tensor> tensors = {bucket.param};
           process_group_->broadcast(tensors)->wait();
         }));

@@ -145,12 +145,13 @@ absl::StatusOr<std::vector<int>> AgreeOnOrder(const absl::StatusOr<std::vector<i
   GS_RETURN_IF_ERROR(own.status());
   for (size_t rank = 0; rank < answers.size(); ++rank) {
     if (!absl::StartsWith(answers[rank], kOrder)) {
-      return absl::AbortedError(
-          absl::StrCat("rank ", rank, " refused its module or options: ", answers[rank]));
+      return absl::AbortedError(absl::StrCat(side_channel->Name(rank),
+                                             " refused its module or options: ", answers[rank]));
     }
     if (DescriptionIn(answers[rank]) != DescriptionIn(answers[0])) {
       return absl::FailedPreconditionError(
-          absl::StrCat("buffers and frozen parameters differ between rank 0 and rank ", rank, ": ",
+          absl::StrCat("buffers and frozen parameters differ between ", side_channel->Name(0),
+                       " and ", side_channel->Name(rank), ": ",
                        FirstDifference(std::string(DescriptionIn(answers[0])),
                                        std::string(DescriptionIn(answers[rank])))));
     }
@@ -280,8 +281,8 @@ absl::Status DistributedDataParallel::AgreeOnUnits(Deadline deadline) {
   for (size_t rank = 1; rank < all.size(); ++rank) {
     if (all[rank] == all[0]) continue;
     return absl::FailedPreconditionError(
-        absl::StrCat("the order of gathers differs between rank 0 and rank ", rank, ": ",
-                     FirstDifference(all[0], all[rank])));
+        absl::StrCat("the order of gathers differs between ", side_channel_->Name(0), " and ",
+                     side_channel_->Name(rank), ": ", FirstDifference(all[0], all[rank])));
   }
   return absl::OkStatus();
 }

@@ -43,8 +43,8 @@ absl::StatusOr<std::vector<std::string>> SideChannel::Collect(absl::string_view 
     const absl::string_view theirs = absl::string_view(part).substr(0, end);
     if (end == std::string::npos || theirs != call) {
       failed_ = absl::FailedPreconditionError(
-          absl::StrCat("side channel \"", name_, "\", call ", number, ": rank ", group_.rank,
-                       " made ", call, ", rank ", rank, " made ", theirs));
+          absl::StrCat("side channel \"", name_, "\", call ", number, ": ", Name(group_.rank),
+                       " made ", call, ", ", Name(rank), " made ", theirs));
       return failed_;
     }
     part.erase(0, end + 1);

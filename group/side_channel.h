@@ -39,6 +39,9 @@ class SideChannel {
   int rank() const { return group_.rank; }
   int world_size() const { return group_.world_size; }
 
+  // What messages call a rank of this channel's group: "rank 3", by its number in the job.
+  std::string Name(int rank) const { return group_.Name(rank); }
+
   // Everybody's bytes, by rank.
   absl::StatusOr<std::vector<std::string>> AllGather(absl::string_view bytes, Deadline deadline);
 

@@ -165,6 +165,20 @@ TEST(SideChannelTest, AMemberOfAPartThatDoesNotComeIsNotTakenForARankOfTheJob) {
       << status;
 }
 
+TEST(SideChannelTest, MembersOfAPartHaveTheirNumbersInTheJob) {
+  const auto store = NewInMemoryStore();
+  RunRanks(2, [&](int rank) {
+    WorkerGroup group = Group(rank, 2, store);
+    group.ranks_of_job = {1, 3};
+    SideChannel channel(group, "test");
+    EXPECT_EQ(channel.Name(1), "rank 3");
+    const absl::Status status =
+        rank == 0 ? channel.Barrier(Soon()) : channel.AllGather("x", Soon()).status();
+    EXPECT_THAT(std::string(status.message()), HasSubstr("rank 1 made "));
+    EXPECT_THAT(std::string(status.message()), HasSubstr("rank 3 made "));
+  });
+}
+
 TEST(SideChannelTest, OneWorkerNeedsNoStore) {
   SideChannel channel(Group(0, 1, nullptr), "test");
   EXPECT_THAT(channel.AllGather("bytes", Soon()).value(), ElementsAre("bytes"));

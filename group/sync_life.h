@@ -12,6 +12,7 @@ namespace gradsync {
 // own methods.
 class SyncLife {
  public:
+  // `rank` in the job.
   explicit SyncLife(int rank) : rank_(rank) {}
 
   // How Bind() begins. Errors: FAILED_PRECONDITION for a second call, also after a failed one.

@@ -52,8 +52,9 @@ absl::Status AgreeOnTerms(const PsOptions& options, const Plan& plan, SideChanne
                       side_channel.AllGather(ConsistencyName(options.consistency), deadline));
   for (size_t rank = 1; rank < all.size(); ++rank) {
     if (all[rank] == all[0]) continue;
-    return absl::FailedPreconditionError(absl::StrCat("consistency differs: rank 0 has ", all[0],
-                                                      ", rank ", rank, " has ", all[rank]));
+    return absl::FailedPreconditionError(absl::StrCat("consistency differs: ", side_channel.Name(0),
+                                                      " has ", all[0], ", ",
+                                                      side_channel.Name(rank), " has ", all[rank]));
   }
   return absl::OkStatus();
 }

@@ -17,9 +17,10 @@ absl::Status AgreeOnPlan(SideChannel& side_channel, const Plan& plan, Deadline d
     // comes here then.
     GS_ASSIGN_OR_RETURN(const std::vector<std::string> descriptions,
                         side_channel.AllGather(plan.Describe(), deadline));
-    return absl::FailedPreconditionError(absl::StrCat(
-        "plans differ: rank 0 has ", fingerprints[0], ", rank ", rank, " has ", fingerprints[rank],
-        ": ", FirstDifference(descriptions[0], descriptions[rank])));
+    return absl::FailedPreconditionError(
+        absl::StrCat("plans differ: ", side_channel.Name(0), " has ", fingerprints[0], ", ",
+                     side_channel.Name(rank), " has ", fingerprints[rank], ": ",
+                     FirstDifference(descriptions[0], descriptions[rank])));
   }
   return absl::OkStatus();
 }
@@ -30,8 +31,9 @@ absl::Status AgreeOnOptions(SideChannel& side_channel, absl::string_view name,
                       side_channel.AllGather(options, deadline));
   for (size_t rank = 1; rank < all.size(); ++rank) {
     if (all[rank] == all[0]) continue;
-    return absl::FailedPreconditionError(absl::StrCat(name, " options differ: rank 0 has ", all[0],
-                                                      "; rank ", rank, " has ", all[rank]));
+    return absl::FailedPreconditionError(
+        absl::StrCat(name, " options differ: ", side_channel.Name(0), " has ", all[0], "; ",
+                     side_channel.Name(rank), " has ", all[rank]));
   }
   return absl::OkStatus();
 }

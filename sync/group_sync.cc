@@ -76,7 +76,7 @@ class GroupSync final : public GradientSync, private EngineHost {
       : group_(group),
         name_(name),
         side_channel_(group, name),
-        life_(group.rank),
+        life_(group.RankOfJob(group.rank)),
         ended_("the group's failure"),
         engine_(make_engine(*this)) {
     if (company == Company::kAlone) return;

@@ -1,5 +1,6 @@
 #include "sync/group_sync.h"
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
@@ -270,6 +271,7 @@ class GroupSyncTest : public testing::Test {
         group.world_size = 2;
         group.run_id = "group_sync";
         group.store = store;
+        group.ranks_of_job = ranks_of_job_;
         const auto sync =
             NewGroupSync(group, "scripted", Engine(script(rank), std::make_shared<Calls>()));
         ASSERT_EQ(sync.status(), absl::OkStatus());
@@ -278,6 +280,8 @@ class GroupSyncTest : public testing::Test {
     }
     for (std::thread& thread : threads) thread.join();
   }
+
+  std::vector<int> ranks_of_job_;
 };
 
 TEST_F(GroupSyncTest, TermsAndUpdateSitesThatDifferAreFoundByEveryRankAndFailNothing) {
@@ -322,6 +326,35 @@ TEST_F(GroupSyncTest, ALaunchThatFailsIsTheFailureOfTheGroup) {
       EXPECT_THAT(launched.message(), HasSubstr("rank 0 failed first: INTERNAL: no GPU"));
     }
     EXPECT_EQ(sync.status(), launched);
+  });
+}
+
+// Who aborted without a reason was called by its place, and so another rank of the job was blamed.
+TEST_F(GroupSyncTest, RanksOfAPartOfAJobHaveTheirNumbersInTheJob) {
+  ranks_of_job_ = {1, 3};
+  const auto terms = [](int rank) {
+    Script script;
+    script.terms = absl::StrCat("window ", rank);
+    return script;
+  };
+  Run(terms, [](int, GradientSync& sync) {
+    const absl::Status bound = sync.Bind(TwoBuckets(2), Soon()).status();
+    EXPECT_THAT(bound.message(), HasSubstr("differ: rank 1 has window 0,"));
+    EXPECT_THAT(bound.message(), HasSubstr("; rank 3 has window 1,"));
+  });
+  const auto open = [](int) {
+    Script script;
+    script.never_resolves = true;
+    return script;
+  };
+  std::atomic<int> launched{0};
+  Run(open, [&launched](int rank, GradientSync& sync) {
+    ASSERT_EQ(sync.Bind(TwoBuckets(2), Soon()).status(), absl::OkStatus());
+    const SyncHandle handle = sync.Launch(Step(1), 0);
+    ++launched;
+    while (rank == 1 && launched < 2) std::this_thread::yield();
+    if (rank == 1) sync.Abort(absl::OkStatus());
+    EXPECT_EQ(handle.Wait(Soon()).message(), "rank 3 aborted without a reason; stopped");
   });
 }
 

@@ -61,7 +61,10 @@ absl::StatusOr<std::string> BroadcastLarge(SideChannel& side_channel, const std:
     const absl::string_view rest = absl::string_view(bytes).substr(
         side_channel.rank() == 0 ? all.size() : bytes.size(), kPieceBytes);
     GS_ASSIGN_OR_RETURN(const std::string piece, side_channel.Broadcast(rest, deadline));
-    if (piece.empty()) return absl::DataLossError("rank 0: a broadcast that is cut off");
+    if (piece.empty()) {
+      return absl::DataLossError(
+          absl::StrCat(side_channel.Name(0), ": a broadcast that is cut off"));
+    }
     all += piece;
   }
   return all;
@@ -76,7 +79,7 @@ absl::Status AllOrNone(const absl::Status& own, SideChannel& side_channel) {
   GS_RETURN_IF_ERROR(own);
   for (size_t rank = 0; rank < answers.size(); ++rank) {
     if (answers[rank].empty()) continue;
-    return absl::AbortedError(absl::StrCat("rank ", rank, ": ", answers[rank]));
+    return absl::AbortedError(absl::StrCat(side_channel.Name(rank), ": ", answers[rank]));
   }
   return absl::OkStatus();
 }
@@ -398,7 +401,7 @@ absl::Status Checkpointer::SaveResiduals(GradientSync& sync, SideChannel& side_c
     CheckpointFile file;
     if (parts.size() != 2 || !absl::SimpleAtoi(parts[0], &file.bytes)) {
       return absl::DataLossError(
-          absl::StrCat("rank ", rank, ": expected a file, found ", all[rank]));
+          absl::StrCat(side_channel.Name(rank), ": expected a file, found ", all[rank]));
     }
     file.sha256 = parts[1];
     folder_.AddWritten(ResidualsOf(rank), file);

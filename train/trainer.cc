@@ -621,7 +621,8 @@ class TrainerImpl : public Trainer {
                         side_channel_->AllGather(mine, NewDeadline()));
     for (size_t rank = 1; rank < all.size(); ++rank) {
       if (all[rank] == all[0]) continue;
-      return absl::StrCat("rank 0 has ", all[0], ", rank ", rank, " has ", all[rank]);
+      return absl::StrCat(side_channel_->Name(0), " has ", all[0], ", ", side_channel_->Name(rank),
+                          " has ", all[rank]);
     }
     return std::string();
   }
