@@ -21,8 +21,13 @@ namespace {
 
 constexpr size_t kMaxMessage = 4096;
 
+// Why a call failed just now.
 absl::Status Failed(absl::string_view what) {
-  return absl::UnavailableError(absl::StrCat("unix socket: ", what, ": ", std::strerror(errno)));
+  const int error = errno;
+  const std::string text = absl::StrCat("unix socket: ", what, ": ", std::strerror(error));
+  if (error != EMFILE && error != ENFILE) return absl::UnavailableError(text);
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "no file descriptors left ", error == EMFILE ? "in this process: " : "on this host: ", text));
 }
 
 absl::StatusOr<FileDescriptor> NewSocket(int flags) {
@@ -121,6 +126,10 @@ absl::StatusOr<UnixMessage> UnixSocket::Receive(Deadline deadline, int cancel) c
     received = recvmsg(file_.get(), &message, MSG_CMSG_CLOEXEC);
   } while (received < 0 && errno == EINTR);
   if (received < 0) return Failed("cannot receive");
+  if ((message.msg_flags & MSG_CTRUNC) != 0) {
+    errno = EMFILE;  // the kernel says no more than that the file did not come
+    return Failed("cannot receive a file");
+  }
   UnixMessage result;
   result.bytes.assign(buffer, static_cast<size_t>(received));
   const cmsghdr* header = CMSG_FIRSTHDR(&message);

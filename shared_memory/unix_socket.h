@@ -23,7 +23,8 @@ struct UnixMessage {
 };
 
 // A connection that keeps message boundaries. Thread-compatible. Blocking calls end early with
-// CANCELLED when `cancel`, a file descriptor, becomes readable; -1 for none.
+// CANCELLED when `cancel`, a file descriptor, becomes readable; -1 for none. Errors, here and
+// below, also: RESOURCE_EXHAUSTED when this process has no file descriptors left.
 class UnixSocket {
  public:
   UnixSocket() = default;

@@ -78,16 +78,12 @@ absl::Status WindowMesh::Connect(const std::vector<std::string>& addresses, Dead
 }
 
 absl::Status WindowMesh::Dial(int member, const std::string& address, Deadline deadline) {
-  const auto failed = [&](const absl::Status& status) {
-    return absl::Status(status.code(),
-                        absl::StrCat(options_.members[member].name, ": ", status.message()));
-  };
   absl::StatusOr<UnixSocket> socket = UnixSocket::Connect(address);
-  if (!socket.ok()) return failed(socket.status());
+  if (!socket.ok()) return NoConnection(member, socket.status());
   const absl::Status sent = socket->Send(Greeting(), options_.window->file());
-  if (!sent.ok()) return failed(sent);
+  if (!sent.ok()) return NoConnection(member, sent);
   absl::StatusOr<UnixMessage> reply = socket->Receive(deadline, cancel_.get());
-  if (!reply.ok()) return failed(reply.status());
+  if (!reply.ok()) return NoConnection(member, reply.status());
   GS_ASSIGN_OR_RETURN(const int found, CheckGreeting(reply->bytes, options_.members[member].name));
   if (found != member) {
     return absl::InvalidArgumentError(absl::StrCat("window mesh: expected ",
@@ -98,20 +94,29 @@ absl::Status WindowMesh::Dial(int member, const std::string& address, Deadline d
 }
 
 absl::Status WindowMesh::AcceptOne(Deadline deadline) {
+  const auto waited = [this](const absl::Status& why) {
+    return absl::Status(why.code(),
+                        absl::StrCat("waiting for ", MissingMembers(), ": ", why.message()));
+  };
   absl::StatusOr<UnixSocket> socket = listener_.Accept(deadline, cancel_.get());
-  if (!socket.ok()) {
-    return absl::Status(socket.status().code(), absl::StrCat("waiting for ", MissingMembers(), ": ",
-                                                             socket.status().message()));
-  }
-  GS_ASSIGN_OR_RETURN(UnixMessage hello, socket->Receive(deadline, cancel_.get()));
+  if (!socket.ok()) return waited(socket.status());
+  absl::StatusOr<UnixMessage> hello = socket->Receive(deadline, cancel_.get());
+  if (!hello.ok()) return waited(hello.status());
   GS_ASSIGN_OR_RETURN(const int member,
-                      CheckGreeting(hello.bytes, absl::StrCat("process ", socket->peer_pid())));
+                      CheckGreeting(hello->bytes, absl::StrCat("process ", socket->peer_pid())));
   if (member <= options_.self || !options_.members[member].linked || windows_[member] != nullptr) {
     return absl::InvalidArgumentError(absl::StrCat("window mesh: ", options_.members[member].name,
                                                    " connected, expected ", MissingMembers()));
   }
   GS_RETURN_IF_ERROR(socket->Send(Greeting(), options_.window->file()));
-  return Keep(member, *std::move(socket), std::move(hello.file));
+  return Keep(member, *std::move(socket), std::move(hello->file));
+}
+
+// That member is to blame, but for what this process has not.
+absl::Status WindowMesh::NoConnection(int member, const absl::Status& why) const {
+  return absl::Status(why.code(),
+                      absl::StrCat(absl::IsResourceExhausted(why) ? "no connection to " : "",
+                                   options_.members[member].name, ": ", why.message()));
 }
 
 std::string WindowMesh::Greeting() const {
@@ -143,10 +148,7 @@ absl::StatusOr<int> WindowMesh::CheckGreeting(absl::string_view bytes,
 absl::Status WindowMesh::Keep(int member, UnixSocket socket, FileDescriptor window) {
   absl::StatusOr<std::shared_ptr<Window>> mapped =
       Window::Map(std::move(window), options_.members[member].bytes);
-  if (!mapped.ok()) {
-    return absl::Status(mapped.status().code(), absl::StrCat(options_.members[member].name, ": ",
-                                                             mapped.status().message()));
-  }
+  if (!mapped.ok()) return NoConnection(member, mapped.status());
   windows_[member] = *std::move(mapped);
   MutexLock lock(&mutex_);
   sockets_[member] = std::move(socket);

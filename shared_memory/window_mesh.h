@@ -61,7 +61,8 @@ class WindowMesh {
   // call this too. `addresses` by member; those of members that are not linked are not looked at.
   // Errors: DEADLINE_EXCEEDED naming the members that did not come; UNAVAILABLE naming the one that
   // is not there; PERMISSION_DENIED when another user's; FAILED_PRECONDITION when greetings differ;
-  // INVALID_ARGUMENT when windows do not fit; CANCELLED.
+  // INVALID_ARGUMENT when windows do not fit; CANCELLED; RESOURCE_EXHAUSTED, blaming nobody, when
+  // this process has no file descriptors or no memory left.
   absl::Status Connect(const std::vector<std::string>& addresses, Deadline deadline);
 
   // The window of a linked member, or the own one; after Connect().
@@ -86,6 +87,7 @@ class WindowMesh {
   std::string Greeting() const;
   absl::StatusOr<int> CheckGreeting(absl::string_view bytes, const std::string& from) const;
   absl::Status Keep(int member, UnixSocket socket, FileDescriptor window);
+  absl::Status NoConnection(int member, const absl::Status& why) const;
   void SayFarewell(int member) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::string MissingMembers() const;
   std::string Name(int member) const;

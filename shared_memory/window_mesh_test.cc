@@ -16,6 +16,7 @@
 #include "base/deadline.h"
 #include "base/monotonic_time.h"
 #include "base/mutex.h"
+#include "base/no_descriptors_left.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "shared_memory/window_signals.h"
@@ -24,6 +25,7 @@ namespace gradsync {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 constexpr size_t kBytes = 8192;
 
@@ -110,6 +112,23 @@ TEST(WindowMeshTest, MembersThatAreNotLinkedAreLeftAlone) {
   EXPECT_NE(meshes[0]->window(2), nullptr);
   EXPECT_NE(meshes[3]->window(1), nullptr);
   for (const auto& mesh : meshes) mesh->Leave();
+}
+
+// The message began with the member to which this one wanted to connect, which was blamed.
+TEST(WindowMeshTest, WhoHasNoFileDescriptorsLeftBlamesNobodyElse) {
+  Losses losses;
+  const auto other = *WindowMesh::Create(Options(0, 2, &losses));
+  const auto mesh = *WindowMesh::Create(Options(1, 2, &losses));
+  // First with descriptors: the undefined behaviour sanitizer opens a pipe at what it sees first.
+  EXPECT_TRUE(absl::IsUnavailable(mesh->Connect({"gradsync-nobody", ""}, Soon())));
+  absl::Status status;
+  {
+    const NoDescriptorsLeft none;
+    status = mesh->Connect({other->address(), ""}, Soon());
+  }
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+  EXPECT_THAT(std::string(status.message()),
+              StartsWith("no connection to rank 0: no file descriptors left in this process"));
 }
 
 TEST(WindowMeshTest, AMemberThatLeavesWithoutFarewellIsReportedByName) {
