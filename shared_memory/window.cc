@@ -5,17 +5,38 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
 #include <string>
 #include <utility>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/available_memory.h"
+#include "base/status_macros.h"
 
 namespace gradsync {
 namespace {
+
+// So much at a time: a signal ends the call under way, that which lets a stopped process go on too,
+// and takes back what it has allocated.
+constexpr size_t kPieceBytes = size_t{1} << 20;
+
+absl::Status Allocate(int file, size_t bytes) {
+  for (size_t begin = 0; begin < bytes;) {
+    const size_t piece = std::min(kPieceBytes, bytes - begin);
+    const int error = posix_fallocate(file, static_cast<off_t>(begin), static_cast<off_t>(piece));
+    if (error == EINTR) continue;
+    if (error != 0) {
+      return absl::ResourceExhaustedError(absl::StrCat(
+          "window: cannot allocate ", bytes, " bytes of shared memory: ", std::strerror(error)));
+    }
+    begin += piece;
+  }
+  return absl::OkStatus();
+}
 
 absl::StatusOr<char*> MapShared(int file, size_t bytes) {
   void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
@@ -40,11 +61,7 @@ absl::StatusOr<std::shared_ptr<Window>> Window::Create(size_t bytes) {
         absl::StrCat("window: cannot create shared memory: ", std::strerror(errno)));
   }
   // Allocated here, where a lack of memory is an error and not a signal at the first access.
-  const int error = posix_fallocate(file.get(), 0, static_cast<off_t>(bytes));
-  if (error != 0) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "window: cannot allocate ", bytes, " bytes of shared memory: ", std::strerror(error)));
-  }
+  GS_RETURN_IF_ERROR(Allocate(file.get(), bytes));
   if (fcntl(file.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
     return absl::UnavailableError(
         absl::StrCat("window: cannot seal shared memory: ", std::strerror(errno)));

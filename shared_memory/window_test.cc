@@ -1,13 +1,16 @@
 #include "shared_memory/window.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #include <cstring>
 #include <string>
 
+#include "absl/status/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -57,6 +60,19 @@ TEST(WindowTest, WhatAnotherProcessCouldShrinkIsRefused) {
   ASSERT_EQ(ftruncate(unsealed.get(), 4096), 0);
   EXPECT_TRUE(absl::IsInvalidArgument(Window::Map(std::move(unsealed), 4096).status()));
   EXPECT_TRUE(absl::IsInvalidArgument(Window::Map(FileDescriptor(), 4096).status()));
+}
+
+// A job that was stopped while it set up, and went on, failed with "Interrupted system call".
+TEST(WindowTest, SignalsMeanwhileDoNotMatter) {
+  struct sigaction ignored = {};
+  ignored.sa_handler = [](int) {};
+  ASSERT_EQ(sigaction(SIGALRM, &ignored, nullptr), 0);
+  const itimerval often = {{0, 5000}, {0, 5000}};
+  const itimerval never = {};
+  ASSERT_EQ(setitimer(ITIMER_REAL, &often, nullptr), 0);
+  const absl::Status created = Window::Create(size_t{256} << 20).status();
+  setitimer(ITIMER_REAL, &never, nullptr);
+  EXPECT_EQ(created, absl::OkStatus());
 }
 
 TEST(WindowTest, MoreThanThereIsIsRefusedBeforeAnyIsTaken) {
