@@ -7,8 +7,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <thread>
 
 #include "absl/status/status.h"
@@ -18,7 +20,6 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/deadline.h"
-#include "base/monotonic_time.h"
 #include "prometheus/metric_family.h"
 #include "prometheus/text_serializer.h"
 
@@ -84,19 +85,24 @@ class File {
   const int file_;
 };
 
+// Until when to deal with a peer: a time, or when `stop` is readable.
+struct Patience {
+  Deadline deadline;
+  int stop;
+};
+
 // Whether `file` is ready for `events` by then.
-bool Ready(int file, short events, Deadline deadline) {
-  pollfd one = {file, events, 0};
-  const absl::Duration left = deadline.time() - MonotonicTime::Now();
-  return left > absl::ZeroDuration() &&
-         poll(&one, 1, static_cast<int>(absl::ToInt64Milliseconds(left)) + 1) > 0;
+bool Ready(int file, short events, const Patience& patience) {
+  pollfd both[] = {{patience.stop, POLLIN, 0}, {file, events, 0}};
+  return !patience.deadline.passed() && poll(both, 2, patience.deadline.PollTimeout()) > 0 &&
+         both[0].revents == 0;
 }
 
 // A request up to its empty line; empty when none comes in time.
-std::string ReadRequest(int peer, Deadline deadline) {
+std::string ReadRequest(int peer, const Patience& patience) {
   std::string request;
   char some[1024];
-  while (request.size() < kMostRequestBytes && Ready(peer, POLLIN, deadline)) {
+  while (request.size() < kMostRequestBytes && Ready(peer, POLLIN, patience)) {
     const ssize_t bytes = recv(peer, some, sizeof(some), MSG_DONTWAIT);
     if (bytes <= 0) return "";
     request.append(some, static_cast<size_t>(bytes));
@@ -105,8 +111,8 @@ std::string ReadRequest(int peer, Deadline deadline) {
   return "";
 }
 
-void Write(int peer, absl::string_view text, Deadline deadline) {
-  while (!text.empty() && Ready(peer, POLLOUT, deadline)) {
+void Write(int peer, absl::string_view text, const Patience& patience) {
+  while (!text.empty() && Ready(peer, POLLOUT, patience)) {
     const ssize_t bytes = send(peer, text.data(), text.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
     if (bytes <= 0) return;
     text.remove_prefix(static_cast<size_t>(bytes));
@@ -125,12 +131,13 @@ std::string Response(absl::string_view status, absl::string_view body, bool with
 // kilobytes every few seconds needs no more than one thread and one connection at a time.
 class Server : public MetricsServer {
  public:
-  Server(const MetricsServerOptions& options, int listener, int port)
+  // Takes `listener` and `stop`, an eventfd.
+  Server(const MetricsServerOptions& options, int listener, int port, int stop)
       : host_(options.host),
         port_(port),
         collect_(options.collect),
         listener_(listener),
-        stop_(eventfd(0, EFD_CLOEXEC)),
+        stop_(stop),
         thread_([this] { Serve(); }) {}
 
   ~Server() override {
@@ -157,8 +164,8 @@ class Server : public MetricsServer {
   }
 
   void Answer(int peer) {
-    const Deadline deadline = Deadline::In(kPatience);
-    const std::string request = ReadRequest(peer, deadline);
+    const Patience patience = {Deadline::In(kPatience), stop_.get()};
+    const std::string request = ReadRequest(peer, patience);
     if (request.empty()) return;
     const absl::string_view line = absl::string_view(request).substr(0, request.find("\r\n"));
     const std::vector<absl::string_view> words = absl::StrSplit(line, ' ');
@@ -175,7 +182,7 @@ class Server : public MetricsServer {
       for (const Metric& metric : collect_()) families.push_back(FamilyOf(metric));
       response = Response("200 OK", prometheus::TextSerializer().Serialize(families), !head);
     }
-    Write(peer, response, deadline);
+    Write(peer, response, patience);
   }
 
   const std::string host_;
@@ -216,7 +223,10 @@ absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(
   addrinfo* found = nullptr;
   int listener = -1;
   if (getaddrinfo(options.host.c_str(), absl::StrCat(options.port).c_str(), &hints, &found) == 0) {
-    listener = Listen(*found);
+    // "localhost" may have an address of a kind that this host does not use.
+    for (const addrinfo* at = found; at != nullptr && listener < 0; at = at->ai_next) {
+      listener = Listen(*at);
+    }
     freeaddrinfo(found);
   }
   if (listener < 0) {
@@ -224,7 +234,13 @@ absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(
                                                options.port,
                                                ", which is taken or not an address of this host"));
   }
-  return std::make_unique<Server>(options, listener, PortOf(listener));
+  const int stop = eventfd(0, EFD_CLOEXEC);
+  if (stop < 0) {
+    const std::string why = std::strerror(errno);
+    close(listener);
+    return absl::ResourceExhaustedError(absl::StrCat("a page of metrics: no eventfd: ", why));
+  }
+  return std::make_unique<Server>(options, listener, PortOf(listener), stop);
 }
 
 }  // namespace gradsync

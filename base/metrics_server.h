@@ -48,10 +48,11 @@ struct MetricsServerOptions {
 class MetricsServer {
  public:
   // Errors: UNAVAILABLE, naming the address, when the port is taken or the host is not this one;
-  // FAILED_PRECONDITION in a build without the library (third_party/README.md).
+  // RESOURCE_EXHAUSTED when this process has no file descriptors left; FAILED_PRECONDITION in a
+  // build without the library (third_party/README.md).
   static absl::StatusOr<std::unique_ptr<MetricsServer>> Start(const MetricsServerOptions& options);
 
-  // After this nobody asks `collect` any more.
+  // After this nobody asks `collect` any more. Waits for no peer.
   virtual ~MetricsServer() = default;
 
   virtual std::string address() const = 0;  // host:port

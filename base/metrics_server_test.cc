@@ -7,11 +7,14 @@
 
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
+#include "absl/time/time.h"
+#include "base/monotonic_time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -96,6 +99,18 @@ TEST_F(MetricsServerTest, WhatIsNoRequestForThePageIsRefusedAndTheNextOneServed)
   EXPECT_EQ(Ask(std::string(8192, 'x')), "");
   close(Connect());
   EXPECT_THAT(Ask("GET /metrics HTTP/1.1\r\n\r\n"), HasSubstr("things_total"));
+}
+
+// It waited for two seconds for who had connected and said nothing.
+TEST_F(MetricsServerTest, ItsEndWaitsForNobody) {
+  const auto open_files = [] { return ProcessMetrics().back().samples.at(0).value; };
+  const double before = open_files();
+  const int mute = Connect();
+  while (open_files() < before + 2) std::this_thread::yield();  // until the server has its end, too
+  const MonotonicTime start = MonotonicTime::Now();
+  server_.reset();
+  EXPECT_LT(MonotonicTime::Now() - start, absl::Seconds(1));
+  close(mute);
 }
 
 TEST_F(MetricsServerTest, APortThatIsTakenAndAHostThatIsAnotherAreErrorsThatNameThem) {
