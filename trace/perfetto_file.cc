@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/trace_recorder.h"
 #include "proto/perfetto_trace.pb.h"
+#include "trace/process_events.h"
 
 namespace gradsync {
 namespace {
@@ -40,13 +41,6 @@ using Lanes = std::map<LaneName, std::vector<Slice>>;
 
 TraceSpan WhatOf(const proto::ProcessTrace& trace, int i) {
   return static_cast<TraceSpan>(trace.what(i));
-}
-
-// Events of a trace that another process made are as long as its shortest column.
-int EventsOf(const proto::ProcessTrace& trace) {
-  return std::min({trace.what_size(), trace.way_size(), trace.bucket_size(), trace.slot_size(),
-                   trace.peer_size(), trace.step_size(), trace.begin_ns_size(),
-                   trace.length_ns_size(), trace.bytes_size()});
 }
 
 FlowKey KeyOf(const proto::ProcessTrace& trace, int i) {

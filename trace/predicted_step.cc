@@ -10,6 +10,7 @@
 #include "plan/codec.h"
 #include "simulator/simulate.h"
 #include "simulator/step_clock.h"
+#include "trace/process_events.h"
 
 namespace gradsync {
 namespace {
@@ -26,7 +27,7 @@ struct Measured {
 Measured MeasuredOf(const proto::ProcessTrace& trace, int64_t step, size_t buckets) {
   Measured measured;
   measured.ready.assign(buckets, -1);
-  for (int i = 0; i < trace.what_size(); ++i) {
+  for (int i = 0; i < EventsOf(trace); ++i) {
     if (trace.step(i) != step) continue;
     const double seconds = 1e-9 * static_cast<double>(trace.length_ns(i));
     switch (static_cast<TraceSpan>(trace.what(i))) {
@@ -49,7 +50,7 @@ Measured MeasuredOf(const proto::ProcessTrace& trace, int64_t step, size_t bucke
         break;
     }
   }
-  for (int i = 0; i < trace.what_size(); ++i) {
+  for (int i = 0; i < EventsOf(trace); ++i) {
     if (trace.step(i) != step || trace.what(i) != static_cast<int>(TraceSpan::kReady)) continue;
     const int bucket = trace.bucket(i);
     if (bucket < 0 || bucket >= static_cast<int>(buckets)) continue;

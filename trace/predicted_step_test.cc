@@ -140,6 +140,20 @@ TEST(PredictedStepTest, SoIsTheServers) {
   ExpectTheSimulatorsStep(cluster, 3);
 }
 
+// Columns of a peer's trace were read beyond their ends.
+TEST(PredictedStepTest, OfAPeersTraceWithoutAColumnNothingIsTaken) {
+  std::vector<proto::ProcessTrace> traces = Measured(2);
+  proto::ProcessTrace peers;
+  peers.set_process(1);
+  *peers.mutable_what() = traces[1].what();
+  *peers.mutable_step() = traces[1].step();
+  traces[1] = peers;
+  Cluster cluster;
+  cluster.bytes_per_second = 1e8;
+  const auto predicted = PredictStep(PlanOf(2), cluster, traces, 3);
+  EXPECT_TRUE(predicted.ok()) << predicted.status();
+}
+
 TEST(PredictedStepTest, AStepThatWasNotRecordedIsRefused) {
   Cluster cluster;
   cluster.bytes_per_second = 1e8;
