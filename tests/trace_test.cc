@@ -250,6 +250,17 @@ TEST(TraceTest, ServersThatWaitForNobody) {
   ExpectEveryChunkAtBothEnds(traced);
 }
 
+// It had no step to predict, and failed after its last step.
+TEST(TraceTest, AJobThatIsResumedBehindTheWindowGoesWellWithoutAPrediction) {
+  const auto folder = TemporaryFolder::Create("trace_test");
+  ASSERT_TRUE(folder.ok()) << folder.status();
+  const std::vector<std::string> job = {"--topology=ring", "--link=grpc", "--trace_bandwidth=1gbit",
+                                        "--checkpoint=" + folder->path()};
+  EXPECT_THAT(ProcessesOf(Trace(0, job)), Not(IsEmpty()));
+  const std::string steps = absl::StrCat("--steps=", kSteps + 4);
+  EXPECT_THAT(ProcessesOf(Trace(0, With(job, {steps, "--resume=auto"}))), IsEmpty());
+}
+
 TEST(TraceTest, WithoutOneServersAreToldOfNone) {
   LocalJobOptions options;
   options.worker_binary = "worker/worker";

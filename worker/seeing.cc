@@ -122,9 +122,14 @@ absl::Status Seeing::WriteTrace(const Member& member, const Plan& plan) {
   for (const proto::ProcessTrace& trace : traces) dropped += trace.dropped();
   const absl::optional<Cluster> cluster = ClusterOf(options_.trace, member.options());
   if (cluster.has_value()) {
-    GS_ASSIGN_OR_RETURN(std::vector<proto::ProcessTrace> predicted,
-                        PredictStep(plan, *cluster, traces, options_.trace.first_step));
-    Append(std::move(predicted), &traces);
+    // A job that was resumed behind this step, or told to end before it, has none to compare with.
+    absl::StatusOr<std::vector<proto::ProcessTrace>> predicted =
+        PredictStep(plan, *cluster, traces, options_.trace.first_step);
+    if (predicted.ok()) {
+      Append(*std::move(predicted), &traces);
+    } else {
+      std::printf("no predicted step: %s\n", std::string(predicted.status().message()).c_str());
+    }
   } else if (options_.trace.bytes_per_second > 0) {
     std::printf("no predicted step: the simulator knows steps under bsp over --link=grpc\n");
   }
