@@ -129,6 +129,8 @@ class Fault:
         if self.peer is None:
             raise NotPossible("nobody is at the other end of the connection")
         pidfd = libc.syscall(PIDFD_OPEN, pid, 0)
+        if pidfd < 0:
+            raise NotPossible("the victim has ended already")
         taken = libc.syscall(PIDFD_GETFD, pidfd, descriptor, 0)
         os.close(pidfd)
         if taken < 0:

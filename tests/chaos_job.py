@@ -222,6 +222,8 @@ class Job:
         self.start("launch", [self.options.launch, f"--workers={draw.workers}", f"--servers={draw.servers}",
                               f"--worker_binary={self.options.worker}", f"--server_binary={self.options.server}", "--", *self.flags()])
         await_until(lambda: draw.victim in self.processes or self.children["launch"].poll() is not None, what=draw.victim)
+        if draw.victim not in self.processes:
+            raise TimeoutError(f"launch ended before it started {draw.victim}")
 
     def address_file(self, name):
         path = self.folder / name.replace(" ", "")
