@@ -43,11 +43,12 @@ struct PredictedJob {
 absl::StatusOr<Cluster> ClusterOfJob(const PlacedJob& job, const LinkConstants& constants);
 
 // The predicted run: what defines it, step_ms_p50, exposed_ms_p50, breakdown_ms, samples_per_s,
-// scaling_efficiency (of workers that need not communicate, and of replicas that are nowhere
-// copied to), wire_tx_bytes_max_node and wire_rx_bytes_max_node (of a host), worker_memory_bytes and
-// server_memory_bytes, replicate_ms_p50, apply_ms_p50, reduce_ms_p50, device0_tx_bytes and
-// device0_rx_bytes (without the batch and the losses, which are small), and model_us,
-// the closed form of one exchange of everything at once, all gathers of a step included;
+// scaling_efficiency (beside workers that need not communicate, and replicas that are nowhere
+// copied to; `compare` replaces it by SetScalingEfficiency()), wire_tx_bytes_max_node and
+// wire_rx_bytes_max_node (of a host), worker_memory_bytes and server_memory_bytes,
+// replicate_ms_p50, apply_ms_p50, reduce_ms_p50, device0_tx_bytes and device0_rx_bytes (without the
+// batch and the losses, which are small), and model_us, the closed form of one exchange of
+// everything at once, all gathers of a step included;
 // steps_per_s of the group. Where steps differ, a step is what that rate makes of it
 // (SimulateSteps()). Percentiles other than the median are not
 // predicted. Pure; thread-safe; blocks to compute.

@@ -181,6 +181,16 @@ bool SameButForWorkers(const proto::Run& a, const proto::Run& b) {
          PrecisionOf(a) == PrecisionOf(b);
 }
 
+void SetEfficiencies(google::protobuf::RepeatedPtrField<proto::Run>* runs) {
+  for (proto::Run& run : *runs) {
+    run.clear_scaling_efficiency();
+    for (const proto::Run& one : *runs) {
+      if (one.workers() != 1 || one.samples_per_s() <= 0 || !SameButForWorkers(run, one)) continue;
+      run.set_scaling_efficiency(run.samples_per_s() / (run.workers() * one.samples_per_s()));
+    }
+  }
+}
+
 }  // namespace
 
 double Percentile(std::vector<double> values, double fraction) {
@@ -225,12 +235,8 @@ absl::StatusOr<proto::Run> AggregateRun(const Metrics& workers,
 }
 
 void SetScalingEfficiency(proto::RunRecords* records) {
-  for (proto::Run& run : *records->mutable_runs()) {
-    for (const proto::Run& one : records->runs()) {
-      if (one.workers() != 1 || one.samples_per_s() <= 0 || !SameButForWorkers(run, one)) continue;
-      run.set_scaling_efficiency(run.samples_per_s() / (run.workers() * one.samples_per_s()));
-    }
-  }
+  SetEfficiencies(records->mutable_runs());
+  SetEfficiencies(records->mutable_predictions());
 }
 
 }  // namespace gradsync

@@ -36,9 +36,10 @@ std::string NameDevices(const std::vector<std::string>& devices);
 absl::StatusOr<proto::Run> AggregateRun(const std::vector<proto::WorkerMetrics>& workers,
                                         const std::vector<proto::ServerMetrics>& servers);
 
-// Sets scaling_efficiency of every run for which there is a run that differs from it only by having
-// one worker (and by its batch size): samples_per_s over workers times the one worker's
-// samples_per_s.
+// Sets scaling_efficiency of every run and every prediction beside which there is one that differs
+// from it only by having one worker (and by its batch size): samples_per_s over workers times the
+// one worker's samples_per_s, which is measured for what is measured and predicted for what is
+// predicted. Of all others it is 0, whatever it was.
 void SetScalingEfficiency(proto::RunRecords* records);
 
 }  // namespace gradsync

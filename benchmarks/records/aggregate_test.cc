@@ -166,6 +166,25 @@ TEST(AggregateTest, EfficiencyComparesWithOneWorkerOfTheSameConfiguration) {
   EXPECT_DOUBLE_EQ(records.runs(3).scaling_efficiency(), 1);
 }
 
+// A prediction had its efficiency over computation alone, beside measured ones over one worker.
+TEST(AggregateTest, EfficiencyOfPredictionsIsOverThePredictionOfOneWorker) {
+  proto::RunRecords records;
+  const auto predict = [&records](const char* topology, int workers, double rate) {
+    proto::Run* run = records.add_predictions();
+    run->set_topology(topology);
+    run->set_workers(workers);
+    run->set_samples_per_s(rate);
+    run->set_scaling_efficiency(0.9);
+  };
+  predict("ps", 2, 60);
+  predict("ps", 1, 40);
+  predict("ring", 2, 60);
+  SetScalingEfficiency(&records);
+  EXPECT_DOUBLE_EQ(records.predictions(0).scaling_efficiency(), 0.75);
+  EXPECT_DOUBLE_EQ(records.predictions(1).scaling_efficiency(), 1);
+  EXPECT_EQ(records.predictions(2).scaling_efficiency(), 0);
+}
+
 TEST(AggregateTest, WorkersThatDoNotWaitEachHaveARateOfTheirOwn) {
   std::vector<proto::WorkerMetrics> workers = {Worker(0, {10, 10}), Worker(1, {30, 30})};
   for (int rank : {0, 1}) {
