@@ -373,9 +373,8 @@ std::string FormatRuns(const proto::RunRecords& records) {
     add({"mesh", Align::kLeft}, [](const Run& run) { return run.mesh(); });
     add({"schedule", Align::kLeft},
         [](const Run& run) { return run.split().empty() ? "-" : run.pipeline_schedule(); });
-    add({"micro-\nbatches"}, [](const Run& run) {
-      return absl::StrCat(run.micro_batches(), " x ", run.batch_size());
-    });
+    add({"micro-\nbatches"},
+        [](const Run& run) { return absl::StrCat(run.micro_batches(), " x ", run.batch_size()); });
     add({"cut\nbefore", Align::kLeft},
         [](const Run& run) { return run.split().empty() ? "-" : run.split(); });
   }
@@ -422,7 +421,7 @@ std::string FormatRuns(const proto::RunRecords& records) {
       "step: median over measured steps, each as long as on its slowest worker. exposed: waiting "
       "for communication\nthat nothing hid. efficiency: samples/s over workers times the samples/s "
       "of one worker in the same setup.\nwire: payload that the worker or server that sends most "
-      "sends. CPU: of all processes of the job together.\n",
+      "sends. CPU: of all processes of the job together, in measured steps.\n",
       Notes(records));
 }
 
@@ -440,7 +439,8 @@ Verdict JudgeRuns(const proto::RunRecords& records) {
   }
   for (const auto& [group, runs] : GroupForArrangements(records)) {
     const proto::Run& first = *runs[0];
-    const std::string at = first.bandwidth().empty() ? "" : absl::StrCat("at ", first.bandwidth(), " ");
+    const std::string at =
+        first.bandwidth().empty() ? "" : absl::StrCat("at ", first.bandwidth(), " ");
     JudgeArrangements(runs, absl::StrCat(at, "with ", Count(first.workers(), "worker")), &verdict);
   }
   for (const auto& [group, runs] : GroupForBits(records)) JudgeBits(runs, &verdict);

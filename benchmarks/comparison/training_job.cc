@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/optional.h"
 #include "base/status_macros.h"
+#include "benchmarks/comparison/server_cpu.h"
 #include "benchmarks/options/shared_gpu.h"
 #include "benchmarks/records/aggregate.h"
 #include "benchmarks/records/machine_load.h"
@@ -108,15 +109,21 @@ absl::StatusOr<proto::Run> RunTrainingJob(
   const bool shared_by_nccl = job.spec.link == Link::kNccl && compare.ranks_per_gpu > 1;
   if (shared_by_nccl) processes.worker_environment = SharedGpuEnvironment;
   MeasuredLoad load(compare.warmup_steps);
+  ServerCpu server_cpu(compare.warmup_steps);
+  processes.on_start = [&server_cpu](absl::string_view process, int pid) {
+    server_cpu.Started(process, pid);
+  };
   processes.on_line = [&](absl::string_view process, absl::string_view line, bool is_stderr) {
     int64_t step = 0;
     int64_t steps = 0;
     if (is_stderr || process != "worker 0" || !ParseStep(line, &step, &steps)) return;
     load.Step(step, steps);
+    server_cpu.Step(step, steps);
     on_step(step, steps);
   };
-  GS_ASSIGN_OR_RETURN(const MeasuredJob<proto::WorkerMetrics> measured,
+  GS_ASSIGN_OR_RETURN(MeasuredJob<proto::WorkerMetrics> measured,
                       RunMeasuredJob<proto::WorkerMetrics>(job, programs, std::move(processes)));
+  server_cpu.Replace(measured.ranks, &measured.servers);
   GS_ASSIGN_OR_RETURN(proto::Run run, AggregateRun(measured.ranks, measured.servers));
   GS_ASSIGN_OR_RETURN(const Mesh mesh, Mesh::Parse(job.arrangement.mesh, job.workers));
   for (const proto::WorkerMetrics& rank : measured.ranks) {

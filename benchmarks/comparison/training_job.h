@@ -20,7 +20,8 @@ namespace gradsync {
 // Runs the job and blocks until it has ended. `on_step` hears of each step that rank 0 has done.
 // Besides what AggregateRun() gives, the record has the placement, the bandwidth, the payload of
 // the busiest host, the share of the machine's cores that was busy during the measured steps, on an
-// emulated network whether that was too much, and over NCCL what its log says that it chose.
+// emulated network whether that was too much, and over NCCL what its log says that it chose; the
+// servers' part of cpu_ms_per_step is of the measured steps (server_cpu.h).
 // Errors: those of RunMeasuredJob() and AggregateRun().
 absl::StatusOr<proto::Run> RunTrainingJob(
     const JobPrograms& programs, const CompareOptions& compare, const Configuration& configuration,

@@ -27,8 +27,8 @@ std::string NameDevices(const std::vector<std::string>& devices);
 //   - Staleness is that of all workers; the curve and steps_per_s are those of curve.h.
 //   - device has each name once, in the order of ranks.
 //   - wire_*_max_node is that of the worker or server with the most payload per step.
-//   - cpu_ms_per_step adds up all workers (measured steps) and servers (their whole life, over all
-//     of their steps).
+//   - cpu_ms_per_step adds up all workers (measured steps) and servers (their cpu_seconds over their
+//     steps, which are of their whole lives unless the caller replaces them).
 // scaling_efficiency, data sizes that workers do not report and everything that describes a bare
 // exchange keep zero, busbw_gb_per_s null.
 // Errors: DATA_LOSS when metrics are missing or ranks disagree on the job, the number of steps or,

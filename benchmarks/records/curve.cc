@@ -49,18 +49,22 @@ double StepsPerSecond(const std::vector<proto::WorkerMetrics>& workers) {
     const double end = *worker.step_end_seconds().rbegin();
     if (first_end == 0 || end < first_end) first_end = end;
   }
+  return first_end > 0 ? StepsBetween(workers, 0, first_end) / first_end : 0;
+}
+
+double StepsBetween(const std::vector<proto::WorkerMetrics>& workers, double from, double to) {
   double steps = 0;
   for (const proto::WorkerMetrics& worker : workers) {
     double begin = 0;
     for (double end : worker.step_end_seconds()) {
       if (end > begin) {
-        const double part = std::max(0.0, (std::min(end, first_end) - begin) / (end - begin));
-        steps += part * StepsOf(worker);
+        const double within = std::min(end, to) - std::max(begin, from);
+        steps += std::max(0.0, within / (end - begin)) * StepsOf(worker);
       }
       begin = end;
     }
   }
-  return first_end > 0 ? steps / (first_end * static_cast<double>(workers.size())) : 0;
+  return workers.empty() ? 0 : steps / static_cast<double>(workers.size());
 }
 
 std::vector<double> SmoothedLoss(const proto::Run& run) {

@@ -23,6 +23,9 @@ void SetCurve(const std::vector<proto::WorkerMetrics>& workers, proto::Run* run)
 // not say when their steps ended.
 double StepsPerSecond(const std::vector<proto::WorkerMetrics>& workers);
 
+// Steps of the group between two times, counted likewise.
+double StepsBetween(const std::vector<proto::WorkerMetrics>& workers, double from, double to);
+
 // The loss at each point, as the mean of the points of a tenth of all points (at least 1)
 // around it.
 std::vector<double> SmoothedLoss(const proto::Run& run);
