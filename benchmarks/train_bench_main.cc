@@ -54,13 +54,16 @@
 #include "benchmarks/replay/replay_job.h"
 #include "benchmarks/replay/replay_prediction.h"
 #include "benchmarks/replay/replay_report.h"
+#include "c10/core/DeviceType.h"
 #include "group/mesh.h"
 #include "models/model_options.h"
 #include "models/model_table.h"
 #include "pipeline/pipeline_options.h"
+#include "plan/precision.h"
 #include "simulator/calibration.h"
 #include "tools/lab_flags.h"
 #include "tools/runfiles.h"
+#include "train/precision.h"
 
 ABSL_FLAG(std::string, record, "",
           "record a step of a real job (topology local): file for its profile");
@@ -83,6 +86,12 @@ ABSL_FLAG(int64_t, gpt_context, gradsync::ModelOptions().gpt_context,
           "with --model=gpt: tokens of a sample");
 ABSL_FLAG(int64_t, batch_size, 32, "samples per step to record");
 ABSL_FLAG(int, threads, 1, "compute threads of the job to record");
+ABSL_FLAG(std::string, precision, "fp32",
+          "type in which convolutions and matrix products of the job to record compute: fp32 or "
+          "bf16");
+ABSL_FLAG(bool, channels_last, false,
+          "keep images and weights of convolutions of the job to record in channels-last memory "
+          "format (NHWC)");
 
 ABSL_FLAG(std::vector<std::string>, topology, gradsync::ReplaySweepOptions().topologies,
           "topologies: some of ring, ps, local");
@@ -206,6 +215,9 @@ absl::Status SlicesFromFlags(PipelineOptions* pipeline) {
 
 absl::Status Record(const std::string& path, const std::string& command) {
   TrainerOptions options = TrainerFromFlags();
+  GS_ASSIGN_OR_RETURN(options.compute.precision, ParsePrecision(absl::GetFlag(FLAGS_precision)));
+  GS_RETURN_IF_ERROR(CheckPrecision(options.compute.precision, c10::DeviceType::CPU));
+  options.compute.channels_last = absl::GetFlag(FLAGS_channels_last);
   GS_RETURN_IF_ERROR(SlicesFromFlags(&options.pipeline));
   if (options.threads < 1) {
     return FlagError("threads", "at least 1", absl::StrCat(options.threads));

@@ -338,6 +338,8 @@ TEST(TrainBenchTest, BadFlagsAndFilesAreOneLineAndExitCodeTwo) {
       {"--replay=" + good, "--zero=2", "--mesh=pipeline=2"},
       {"--replay=" + good, "--mesh=pipeline=2", "--pipeline_schedule=x"},
       {"--record=/tmp/x", "--threads=0"},
+      {"--record=/tmp/x", "--precision=fp8"},
+      {"--record=/tmp/x", "--precision=fp16"},
       {"--record=/tmp/x", "--straggler=0:2"},
       {"--record=/tmp/x", "--mesh=data=2"},
       {"--record=/tmp/x", "--model=mlp", "--mesh=tensor=2"},

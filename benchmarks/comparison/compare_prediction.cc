@@ -10,6 +10,7 @@
 #include "absl/types/optional.h"
 #include "base/status_macros.h"
 #include "base/straggler.h"
+#include "benchmarks/comparison/followed_flags.h"
 #include "benchmarks/options/mesh_flags.h"
 #include "benchmarks/prediction/mesh_prediction.h"
 #include "benchmarks/prediction/prediction.h"
@@ -96,7 +97,8 @@ double RateFactor(const EmulatedHosts& hosts, const std::string& bandwidth) {
 // A measured job on a mesh; nothing for slices, of which there is no profile.
 absl::StatusOr<absl::optional<proto::Run>> PredictOnMesh(const proto::StepProfile& profile,
                                                          const Configuration& c,
-                                                         const EmulatedHosts& hosts, int threads) {
+                                                         const EmulatedHosts& hosts,
+                                                         const FollowedFlags& flags, int threads) {
   const Arrangement& how = c.job.arrangement;
   PredictedMesh predicted;
   GS_ASSIGN_OR_RETURN(predicted.mesh, ParseMesh(how.mesh));
@@ -108,7 +110,7 @@ absl::StatusOr<absl::optional<proto::Run>> PredictOnMesh(const proto::StepProfil
   predicted.micro_batches = how.micro_batches;
   predicted.job.placed = c.job;
   predicted.job.placed.spec.link = Link::kGrpc;
-  predicted.job.chunk_bytes = ChunkBytesOf(c.job, 0);
+  flags.ApplyTo(&predicted.job);
   predicted.job.batch_size = c.batch_size;
   predicted.job.constants.rate_factor = RateFactor(hosts, c.job.bandwidth);
   predicted.job.compute_scale = TurnsOnCores(c.job.workers, threads, hosts.cores);
@@ -122,11 +124,18 @@ absl::StatusOr<absl::optional<proto::Run>> PredictOnMesh(const proto::StepProfil
 absl::StatusOr<proto::StepProfile> RecordComparedStep(
     const std::string& train_bench, const CompareOptions& options,
     const std::vector<Configuration>& configurations, const std::string& path) {
-  GS_RETURN_IF_ERROR(RunProgram(
-      {train_bench, "--record=" + path, "--model=" + options.model, "--stem=" + options.stem,
-       "--data=" + options.data, absl::StrCat("--batch_size=", configurations[0].batch_size),
-       absl::StrCat("--threads=", options.threads), "--steps=13", "--warmup_steps=3"},
-      kRecordingLimit));
+  GS_ASSIGN_OR_RETURN(const FollowedFlags flags, FollowFlags(options));
+  std::vector<std::string> command = {train_bench,
+                                      "--record=" + path,
+                                      "--model=" + options.model,
+                                      "--stem=" + options.stem,
+                                      "--data=" + options.data,
+                                      absl::StrCat("--batch_size=", configurations[0].batch_size),
+                                      absl::StrCat("--threads=", options.threads),
+                                      "--steps=13",
+                                      "--warmup_steps=3"};
+  command.insert(command.end(), flags.recorded.begin(), flags.recorded.end());
+  GS_RETURN_IF_ERROR(RunProgram(command, kRecordingLimit));
   return ReadStepProfile(path);
 }
 
@@ -136,12 +145,13 @@ absl::StatusOr<std::vector<proto::Run>> PredictCompared(
   std::vector<proto::Run> predictions;
   GS_ASSIGN_OR_RETURN(const Straggler straggler, Straggler::Parse(options.straggler));
   if (straggler.random()) return predictions;
+  GS_ASSIGN_OR_RETURN(const FollowedFlags flags, FollowFlags(options));
   std::set<int> measured;
   for (const Configuration& c : configurations) measured.insert(c.job.workers);
   for (const Configuration& c : ListPredicted(options, configurations, measured, straggler)) {
     PredictedJob job;
     job.placed = c.job;
-    job.chunk_bytes = ChunkBytesOf(c.job, 0);
+    flags.ApplyTo(&job);
     job.batch_size = c.batch_size;
     job.constants.rate_factor = RateFactor(hosts, c.job.bandwidth);
     if (measured.count(c.job.workers) > 0) {
@@ -158,7 +168,7 @@ absl::StatusOr<std::vector<proto::Run>> PredictCompared(
   for (const Configuration& c : configurations) {
     if (c.job.arrangement.mesh.empty() || !IsPredicted(c.job.spec)) continue;
     GS_ASSIGN_OR_RETURN(absl::optional<proto::Run> run,
-                        PredictOnMesh(profile, c, hosts, options.threads));
+                        PredictOnMesh(profile, c, hosts, flags, options.threads));
     if (!run.has_value()) continue;
     run->set_global_batch_size(static_cast<double>(options.global_batch_size));
     predictions.push_back(*std::move(run));

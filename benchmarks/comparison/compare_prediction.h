@@ -18,8 +18,8 @@ namespace gradsync {
 
 // A step of one worker that exchanges nothing, recorded now, on this machine, by `train_bench`, the
 // path of //benchmarks:train_bench, into the file `path`; with the batch of the first
-// configuration. Blocks for about a dozen steps. Errors: those of RunProgram() and
-// ReadStepProfile().
+// configuration, in the workers' precision. Blocks for about a dozen steps. Errors: those of
+// FollowFlags(), RunProgram() and ReadStepProfile().
 absl::StatusOr<proto::StepProfile> RecordComparedStep(
     const std::string& train_bench, const CompareOptions& options,
     const std::vector<Configuration>& configurations, const std::string& path);
@@ -38,7 +38,8 @@ struct EmulatedHosts {
 // The predicted runs over gRPC, each once: every configuration, with its and with 1, 2, 4, ... 64
 // workers where that is possible; and those with the most workers, and parameter servers with one
 // dedicated server beside them, at bandwidths from 25mbit to 25gbit. Nothing with a random
-// straggler. Errors: those of PredictRun().
+// straggler. Buckets, chunks and connections are those that the workers are told to have. Errors:
+// those of FollowFlags() and PredictRun().
 absl::StatusOr<std::vector<proto::Run>> PredictCompared(
     const proto::StepProfile& profile, const CompareOptions& options,
     const std::vector<Configuration>& configurations, const EmulatedHosts& hosts);

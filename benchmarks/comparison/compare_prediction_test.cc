@@ -72,6 +72,24 @@ TEST(ComparePredictionTest, ChunksAreThoseThatWorkersOnANetworkHave) {
   }
 }
 
+// Flags behind the "--" changed what was measured, and not what was predicted.
+TEST(ComparePredictionTest, WhatWorkersAreToldIsPredictedOrNothingIs) {
+  CompareOptions options;
+  options.worker_flags = {"--chunk_bytes=256KiB", "--connections=1"};
+  const std::vector<proto::Run> runs = Predict(options, {Ring(2)});
+  ASSERT_FALSE(runs.empty());
+  for (const proto::Run& run : runs) {
+    EXPECT_EQ(run.connections(), 1);
+    EXPECT_LE(run.chunk_bytes(), 256 << 10) << run.workers();
+    if (run.workers() == 2) {
+      EXPECT_GT(run.chunk_bytes(), 128 << 10);
+    }
+  }
+  options.worker_flags = {"--accumulate=2"};
+  EXPECT_EQ(PredictCompared(Profile(), options, {Ring(2)}, {}).status().code(),
+            absl::StatusCode::kFailedPrecondition);
+}
+
 TEST(ComparePredictionTest, WhatCannotBeIsLeftOut) {
   for (const proto::Run& run : Predict({}, {Ps(2, 2, Placement::kColocated)}))
     EXPECT_GE(run.workers(), 2);

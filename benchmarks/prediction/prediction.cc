@@ -181,6 +181,9 @@ absl::StatusOr<Cluster> ClusterOfJob(const PlacedJob& job, const LinkConstants& 
   GS_ASSIGN_OR_RETURN(cluster.bytes_per_second, ParseBandwidth(job.bandwidth));
   cluster.constants = constants;
   cluster.consistency = job.spec.consistency;
+  if (const int connections = ConnectionsOf(job.spec); connections > 0) {
+    (cluster.ring ? cluster.ring_connections : cluster.ps_connections) = connections;
+  }
   return cluster;
 }
 

@@ -39,7 +39,8 @@ struct PredictedJob {
   SimulationMethod method = SimulationMethod::kAutomatic;
 };
 
-// The cluster that a placed job runs on. Errors: those of ParseBandwidth().
+// The cluster that a placed job runs on, whose spec passed CheckJob(). Errors: those of
+// ParseBandwidth().
 absl::StatusOr<Cluster> ClusterOfJob(const PlacedJob& job, const LinkConstants& constants);
 
 // The predicted run: what defines it, step_ms_p50, exposed_ms_p50, breakdown_ms, samples_per_s,

@@ -176,6 +176,15 @@ TEST(PredictionTest, OneWorkerAloneOnlyComputes) {
   EXPECT_DOUBLE_EQ(PredictRun(TenTensors(), job)->scaling_efficiency(), 1);
 }
 
+TEST(PredictionTest, ConnectionsAreThoseOfTheJob) {
+  for (Topology topology : {Topology::kRing, Topology::kPs}) {
+    PredictedJob job = Job(topology, topology == Topology::kPs ? 1 : 0);
+    EXPECT_EQ(PredictRun(TenTensors(), job)->connections(), topology == Topology::kPs ? 2 : 4);
+    job.placed.spec.connections = 3;
+    EXPECT_EQ(PredictRun(TenTensors(), job)->connections(), 3);
+  }
+}
+
 TEST(PredictionTest, ForwardAndBackwardGrowWithTheBatchAndAllWithTheScale) {
   PredictedJob job = Job(Topology::kLocal);
   job.batch_size = 16;

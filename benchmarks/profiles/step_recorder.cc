@@ -14,7 +14,9 @@
 #include "group/side_channel.h"
 #include "models/model_table.h"
 #include "pipeline/slice_place.h"
+#include "plan/precision.h"
 #include "sync/local_sync.h"
+#include "train/compute_options.h"
 
 namespace gradsync {
 namespace {
@@ -31,12 +33,17 @@ double MedianUs(const std::vector<StepReport>& steps,
 double Rounded(double us) { return static_cast<double>(static_cast<int64_t>(us * 10 + 0.5)) / 10; }
 
 std::string Note(const TrainerOptions& options, const Plan& plan, size_t steps) {
+  const ComputeOptions& compute = options.compute;
   int64_t parameters = 0;
   for (const TensorSpec& tensor : plan.tensors()) parameters += tensor.numel();
   return absl::StrCat(parameters, " parameters, data ", options.data, ", stem ", options.model.stem,
                       "; medians of ", steps, " steps after ", options.warmup_steps,
                       " others, one worker alone on the machine",
-                      options.pipeline.mesh.has_slices() ? ", which computes one slice" : "");
+                      options.pipeline.mesh.has_slices() ? ", which computes one slice" : "",
+                      compute.precision == Precision::kFp32
+                          ? ""
+                          : absl::StrCat(", ", PrecisionName(compute.precision)),
+                      compute.channels_last ? ", channels-last" : "");
 }
 
 }  // namespace
