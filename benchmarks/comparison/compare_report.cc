@@ -107,31 +107,50 @@ double SamplesOfStep(const proto::Run& run) {
 
 int Rounds(const proto::Run& run) { return std::max(1, run.round_samples_per_s_size()); }
 
-// Runs that are compared in speed: by bandwidth, the slowest first and none last, by number of
-// workers, of which one has nobody to exchange with, and by codec and arrangement, which are not
-// what tells topologies apart.
+// The slowest first and none last.
+double OrderOfBandwidth(const proto::Run& run) {
+  return ParseBandwidth(run.bandwidth()).value_or(std::numeric_limits<double>::infinity());
+}
+
+std::string CodecOf(const proto::Run& run) { return Compresses(run) ? run.compression() : ""; }
+
+// Topologies that are compared in speed: by bandwidth, by number of workers, of which one has nobody
+// to exchange with, and by codec and arrangement, which are not what tells topologies apart.
 std::map<std::tuple<double, int, std::string, std::string>, Runs> GroupForSpeed(
     const proto::RunRecords& records) {
-  constexpr double kNone = std::numeric_limits<double>::infinity();
   std::map<std::tuple<double, int, std::string, std::string>, Runs> groups;
   for (const proto::Run& run : records.runs()) {
     if (Asynchronous(run) || run.workers() < 2) continue;
-    groups[{ParseBandwidth(run.bandwidth()).value_or(kNone), run.workers(),
-            Compresses(run) ? run.compression() : "", Describe(JobOf(run).arrangement)}]
+    groups[{OrderOfBandwidth(run), run.workers(), CodecOf(run), Describe(JobOf(run).arrangement)}]
         .push_back(&run);
   }
   return groups;
 }
 
-// Runs whose arrangements are compared: as above, of all arrangements with as many samples per step.
-std::map<std::tuple<double, int, std::string, double>, Runs> GroupForArrangements(
-    const proto::RunRecords& records) {
-  std::map<std::tuple<double, int, std::string, double>, Runs> groups;
-  for (const auto& [key, runs] : GroupForSpeed(records)) {
-    for (const proto::Run* run : runs) {
-      const double samples = SamplesOfStep(*run);
-      groups[{std::get<0>(key), std::get<1>(key), std::get<2>(key), samples}].push_back(run);
-    }
+// What arrangements have in common that are compared in speed.
+struct Equipment {
+  double bandwidth = 0;
+  int workers = 0;
+  int hosts = 0;  // of a network, each with an interface; else 0
+  std::string codec;
+  double samples = 0;  // of a step
+  bool meets = false;  // whether workers exchange anything
+
+  bool operator<(const Equipment& other) const {
+    return std::tie(bandwidth, workers, hosts, codec, samples, meets) <
+           std::tie(other.bandwidth, other.workers, other.hosts, other.codec, other.samples,
+                    other.meets);
+  }
+};
+
+std::map<Equipment, Runs> GroupForArrangements(const proto::RunRecords& records) {
+  std::map<Equipment, Runs> groups;
+  for (const proto::Run& run : records.runs()) {
+    if (Asynchronous(run) || run.workers() < 2) continue;
+    const int hosts = run.bandwidth().empty() ? 0 : HostCount(JobOf(run));
+    groups[{OrderOfBandwidth(run), run.workers(), hosts, CodecOf(run), SamplesOfStep(run),
+            SpecOf(run).topology != Topology::kLocal}]
+        .push_back(&run);
   }
   return groups;
 }
@@ -438,10 +457,12 @@ Verdict JudgeRuns(const proto::RunRecords& records) {
     }
   }
   for (const auto& [group, runs] : GroupForArrangements(records)) {
-    const proto::Run& first = *runs[0];
-    const std::string at =
-        first.bandwidth().empty() ? "" : absl::StrCat("at ", first.bandwidth(), " ");
-    JudgeArrangements(runs, absl::StrCat(at, "with ", Count(first.workers(), "worker")), &verdict);
+    std::string where = absl::StrCat("with ", Count(group.workers, "worker"));
+    if (group.hosts > 0) {
+      where =
+          absl::StrCat("at ", runs[0]->bandwidth(), " ", where, " on ", Count(group.hosts, "host"));
+    }
+    JudgeArrangements(runs, where, &verdict);
   }
   for (const auto& [group, runs] : GroupForBits(records)) JudgeBits(runs, &verdict);
   if (const int rounds = MostRounds(records); rounds > 1) {

@@ -23,9 +23,12 @@ struct Verdict {
 // the interval of its ratio within rounds (compare_rounds.h) leaves out 1; otherwise the line says
 // "no difference shown". On emulated networks servers on the workers' hosts and servers on more
 // hosts than the ring has are compared with it one by one, beside what is predicted; there runs
-// that are not valid do not take part. Beyond two workers Gloo and NCCL add in an order of their
-// own, and workers of topology local never meet: these are not compared, and named. On a GPU a
-// difference is said but fails nothing. All runs must be of one job.
+// that are not valid do not take part. Arrangements, meshes and replicas, are compared where they
+// have equally many workers, samples per step and, on networks, hosts.
+//
+// Beyond two workers Gloo and NCCL add in an order of their own, and workers of topology local never
+// meet: their bits are not compared, and they are named. On a GPU a difference is said but fails
+// nothing. All runs must be of one job.
 Verdict JudgeRuns(const proto::RunRecords& records);
 
 }  // namespace gradsync

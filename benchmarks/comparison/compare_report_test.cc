@@ -77,15 +77,38 @@ TEST_F(CompareReportTest, MeshesAreComparedByTheSamplesOfAStep) {
   EXPECT_TRUE(verdict.bits_agree);
   EXPECT_THAT(
       verdict.text,
-      AllOf(HasSubstr("bits: identical in all 3 runs with 2 replicas of 4 micro-batches\n"),
-            HasSubstr("bits: only one run with 1 replica of 4 micro-batches, nothing to compare\n"),
-            HasSubstr("with 4 workers no difference shown by one round between ring "
-                      "(data=2,pipeline=2, 1f1b, 4 micro-batches) and ring (pipeline=4, 1f1b, 4 "
-                      "micro-batches): 160.0 against 120.0 samples/s"),
-            HasSubstr("and ring (data=2,pipeline=2, gpipe, 4 micro-batches): 160.0 against 150.0")));
+      AllOf(
+          HasSubstr("bits: identical in all 3 runs with 2 replicas of 4 micro-batches\n"),
+          HasSubstr("bits: only one run with 1 replica of 4 micro-batches, nothing to compare\n"),
+          HasSubstr("with 4 workers no difference shown by one round between ring "
+                    "(data=2,pipeline=2, 1f1b, 4 micro-batches) and ring (pipeline=4, 1f1b, 4 "
+                    "micro-batches): 160.0 against 120.0 samples/s"),
+          HasSubstr("and ring (data=2,pipeline=2, gpipe, 4 micro-batches): 160.0 against 150.0")));
   EXPECT_THAT(FormatRuns(records_), AllOf(HasSubstr("pipeline=4"), HasSubstr("4 x 16")));
   records_.mutable_runs(1)->set_params_sha256("cc");
   EXPECT_FALSE(JudgeRuns(records_).bits_agree);
+}
+
+// Stages on four hosts were put beside whole models with two servers on two hosts more.
+TEST_F(CompareReportTest, OnANetworkArrangementsAreComparedOnAsManyHosts) {
+  const auto add = [this](const std::string& topology, int servers, const std::string& mesh,
+                          int micro_batches, double rate) {
+    proto::Run* run = Add(topology, 4, servers, "aa", rate);
+    run->set_bandwidth("1gbit");
+    if (servers > 0) run->set_placement("dedicated");
+    run->set_mesh(mesh);
+    run->set_batch_size(8);
+    run->set_micro_batches(micro_batches);
+  };
+  add("ring", 0, "data=4", 2, 100);
+  add("ring", 0, "data=2,pipeline=2", 4, 120);
+  add("ps", 2, "data=4", 2, 150);
+  add("ps", 2, "data=2,pipeline=2", 4, 140);
+  const std::string text = JudgeRuns(records_).text;
+  EXPECT_THAT(text, AllOf(HasSubstr("at 1gbit with 4 workers on 4 hosts no difference"),
+                          HasSubstr("120.0 against 100.0"),
+                          HasSubstr("at 1gbit with 4 workers on 6 hosts no difference"),
+                          HasSubstr("150.0 against 140.0"), Not(HasSubstr("150.0 against 120.0"))));
 }
 
 TEST_F(CompareReportTest, EqualBitsAreSaidPerNumberOfWorkers) {
