@@ -86,7 +86,10 @@ TEST_F(CompareTest, MeshesAreComparedAndEndWithTheBitsOfDataParallelism) {
 TEST_F(CompareTest, ReplicasInAProcessAreComparedWithWholeBatches) {
   TestProgram compare(Command({"--topology=ring", "--workers=1", "--link=grpc", "--data_parallel=1,2"}));
   EXPECT_TRUE(compare.Finish(absl::Seconds(240)).ok()) << absl::StrJoin(compare.err(), "\n");
-  EXPECT_THAT(compare.out(), Contains("  bits: only one run of 2 replicas in each with 1 worker, nothing to compare"));
+  EXPECT_THAT(
+      compare.out(),
+      AllOf(Contains("  bits: only one run of 2 replicas in each with 1 worker, nothing to compare"),
+            Contains(StartsWith("  speed: with 1 worker "))));
 }
 
 TEST_F(CompareTest, EveryConfigurationIsMeasuredAndAllEndWithTheSameBits) {

@@ -143,10 +143,11 @@ struct Equipment {
   }
 };
 
+// One worker may have replicas, and so arrangements, too.
 std::map<Equipment, Runs> GroupForArrangements(const proto::RunRecords& records) {
   std::map<Equipment, Runs> groups;
   for (const proto::Run& run : records.runs()) {
-    if (Asynchronous(run) || run.workers() < 2) continue;
+    if (Asynchronous(run)) continue;
     const int hosts = run.bandwidth().empty() ? 0 : HostCount(JobOf(run));
     groups[{OrderOfBandwidth(run), run.workers(), hosts, CodecOf(run), SamplesOfStep(run),
             SpecOf(run).topology != Topology::kLocal}]

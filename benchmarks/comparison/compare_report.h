@@ -24,7 +24,7 @@ struct Verdict {
 // "no difference shown". On emulated networks servers on the workers' hosts and servers on more
 // hosts than the ring has are compared with it one by one, beside what is predicted; there runs
 // that are not valid do not take part. Arrangements, meshes and replicas, are compared where they
-// have equally many workers, samples per step and, on networks, hosts.
+// have equally many workers, also one, samples per step and, on networks, hosts.
 //
 // Beyond two workers Gloo and NCCL add in an order of their own, and workers of topology local never
 // meet: their bits are not compared, and they are named. On a GPU a difference is said but fails

@@ -111,6 +111,17 @@ TEST_F(CompareReportTest, OnANetworkArrangementsAreComparedOnAsManyHosts) {
                           HasSubstr("150.0 against 140.0"), Not(HasSubstr("150.0 against 120.0"))));
 }
 
+// Replicas are faster or slower than none, though one worker has nobody to exchange with.
+TEST_F(CompareReportTest, OneWorkersReplicasAreComparedInSpeed) {
+  AddRounds("ring", 1, 0, {100, 100});
+  AddRounds("ring", 1, 0, {150, 150})->set_data_parallel(2);
+  AddRounds("local", 1, 0, {500, 500});
+  EXPECT_THAT(JudgeRuns(records_).text,
+              AllOf(HasSubstr("speed: with 1 worker ring (2 replicas in each) was 50 % faster than "
+                              "ring: 150.0 against 100.0 samples/s"),
+                    Not(HasSubstr("500.0"))));
+}
+
 TEST_F(CompareReportTest, EqualBitsAreSaidPerNumberOfWorkers) {
   Add("ps", 1, 1, "aa");
   Add("ring", 1, 0, "aa");
