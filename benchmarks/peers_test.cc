@@ -96,7 +96,9 @@ TEST(PeersTest, ThoseThatAreInstalledAreVerifiedAndCompared) {
   EXPECT_TRUE(program.Finish(absl::Seconds(250)).ok()) << absl::StrJoin(program.err(), "\n");
   const std::string out = absl::StrJoin(program.out(), "\n");
   EXPECT_THAT(out, HasSubstr("tensorflow: its parameter servers: each worker "));
-  EXPECT_THAT(out, HasSubstr("time over that of the first row (95 % interval)"));
+  EXPECT_THAT(out,
+              HasSubstr("time over that of the first row, in brackets smallest to largest of 2 "
+                        "rounds"));
   const proto::RunRecords records = ReadRecords(json);
   ASSERT_EQ(records.runs_size(), 2 * 6);
   for (const proto::Run& run : records.runs()) {

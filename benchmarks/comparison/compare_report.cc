@@ -13,6 +13,7 @@
 #include "base/rate.h"
 #include "benchmarks/comparison/bandwidth_report.h"
 #include "benchmarks/comparison/compare_rounds.h"
+#include "benchmarks/peer_libraries/peer_ratio.h"
 #include "benchmarks/records/run_job.h"
 #include "benchmarks/records/table.h"
 #include "group/mesh.h"

@@ -1,7 +1,6 @@
 #include "benchmarks/comparison/compare_rounds.h"
 
 #include <algorithm>
-#include <cmath>
 #include <numeric>
 
 #include "absl/status/status.h"
@@ -11,9 +10,6 @@
 
 namespace gradsync {
 namespace {
-
-// SpreadOfMedian() takes the smallest and the largest of so many.
-constexpr int kWholeRange = 5;
 
 bool Compared(const Configuration& a, const Configuration& b) {
   return a.job.bandwidth == b.job.bandwidth && a.job.workers == b.job.workers;
@@ -116,14 +112,6 @@ std::string FormatRate(const proto::Run& run) {
   const std::string rate = absl::StrFormat("%.1f", run.samples_per_s());
   if (run.round_samples_per_s_size() < 2) return rate;
   return absl::StrFormat("%s (%.1f-%.1f)", rate, run.samples_per_s_low(), run.samples_per_s_high());
-}
-
-std::string DescribeInterval(int rounds) {
-  if (rounds > kWholeRange) return absl::StrCat("95 % interval over ", rounds, " rounds");
-  // The median lies outside when all rounds are on one side of it.
-  return absl::StrFormat(
-      "smallest to largest of %d rounds, which hold the true median %.0f times in 100", rounds,
-      100 * (1 - std::ldexp(1.0, 1 - rounds)));
 }
 
 }  // namespace gradsync

@@ -40,10 +40,6 @@ bool ShowsDifference(const MedianSpread& ratio, int rounds);
 // Samples per second, after several rounds with the interval of this median: "118.0 (117.0-119.0)".
 std::string FormatRate(const proto::Run& run);
 
-// What the interval of a median over so many rounds is: "smallest to largest of 3 rounds, which
-// hold the true median 75 times in 100", or "95 % interval over 9 rounds".
-std::string DescribeInterval(int rounds);
-
 }  // namespace gradsync
 
 #endif  // GRADSYNC_BENCHMARKS_COMPARISON_COMPARE_ROUNDS_H_

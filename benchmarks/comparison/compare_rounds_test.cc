@@ -129,11 +129,5 @@ TEST(RatioOverRoundsTest, OneRoundShowsNothingAndUnequalRoundsHaveNoRatio) {
   EXPECT_FALSE(ShowsDifference(none, 2));
 }
 
-TEST(DescribeIntervalTest, FewRoundsSayHowLittleTheyShow) {
-  EXPECT_EQ(DescribeInterval(3),
-            "smallest to largest of 3 rounds, which hold the true median 75 times in 100");
-  EXPECT_EQ(DescribeInterval(9), "95 % interval over 9 rounds");
-}
-
 }  // namespace
 }  // namespace gradsync

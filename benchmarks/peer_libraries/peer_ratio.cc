@@ -5,12 +5,16 @@
 #include <cstddef>
 #include <string>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "benchmarks/records/aggregate.h"
 
 namespace gradsync {
 namespace {
 
 constexpr double kTail = 0.025;
+// SpreadOfMedian() takes the smallest and the largest of so many.
+constexpr int kWholeRange = 5;
 
 // How many values lie outside at each end. The true median has k of n values below it with the
 // probability of k heads in n throws, so it lies below the interval with that of so many or fewer.
@@ -35,6 +39,15 @@ MedianSpread SpreadOfMedian(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   const size_t outside = OutsideOfInterval(values.size());
   return {Percentile(values, 0.5), values[outside], values[values.size() - 1 - outside]};
+}
+
+std::string DescribeInterval(int rounds) {
+  if (rounds == 1) return "one round";
+  if (rounds > kWholeRange) return absl::StrCat("95 % interval over ", rounds, " rounds");
+  // The median lies outside when all rounds are on one side of it.
+  return absl::StrFormat(
+      "smallest to largest of %d rounds, which hold the true median %.0f times in 100", rounds,
+      100 * (1 - std::ldexp(1.0, 1 - rounds)));
 }
 
 std::vector<Cluster> FindTwoClusters(std::vector<double> values) {

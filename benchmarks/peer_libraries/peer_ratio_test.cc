@@ -28,6 +28,13 @@ TEST(PeerRatioTest, FewRoundsHaveTheirExtremesAsInterval) {
   EXPECT_EQ(SpreadOfMedian({}).p50, 0);
 }
 
+TEST(PeerRatioTest, FewRoundsSayHowLittleTheyShow) {
+  EXPECT_EQ(DescribeInterval(1), "one round");
+  EXPECT_EQ(DescribeInterval(3),
+            "smallest to largest of 3 rounds, which hold the true median 75 times in 100");
+  EXPECT_EQ(DescribeInterval(9), "95 % interval over 9 rounds");
+}
+
 // The upper end was one order statistic too high, so that the interval of 25 values ended at the
 // 19th instead of the 18th.
 TEST(PeerRatioTest, TheIntervalHasAsManyValuesBelowItAsAboveIt) {

@@ -191,11 +191,13 @@ std::string PeerTable(absl::Span<const ContestantResult> results,
 std::string PeerSummary(absl::Span<const std::vector<proto::Run>> cases) {
   std::vector<Column> columns = {{"", Align::kLeft}};
   std::vector<std::vector<std::string>> rows = {{""}};
+  int rounds = 1;
   for (const std::vector<proto::Run>& runs : cases) {
     const auto ours = std::find_if(runs.begin(), runs.end(), [](const proto::Run& run) {
       return run.library() == "gradsync" && run.failure().empty();
     });
     if (ours == runs.end()) continue;
+    rounds = std::max(rounds, ours->round_us_size());
     columns.push_back({absl::StrCat(FormatBytes(static_cast<int64_t>(ours->bytes())), "\n",
                                     ours->workers(), " ranks")});
     const std::string name = absl::StrCat(ours->topology(), "/", ours->link());
@@ -215,8 +217,8 @@ std::string PeerSummary(absl::Span<const std::vector<proto::Run>> cases) {
   // A library that runs in a later case only must not stand below it.
   std::stable_partition(rows.begin(), rows.end(),
                         [](const std::vector<std::string>& row) { return row[0] != kBestPeer; });
-  return absl::StrCat("time over that of the first row (95 % interval)\n",
-                      FormatTable(columns, rows));
+  return absl::StrCat("time over that of the first row, in brackets ", DescribeInterval(rounds),
+                      "\n", FormatTable(columns, rows));
 }
 
 }  // namespace gradsync

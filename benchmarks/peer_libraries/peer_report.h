@@ -25,16 +25,16 @@ struct ContestantResult {
 std::vector<proto::Run> PeerRecords(absl::Span<const ContestantResult> results);
 
 // A table of one size and one number of ranks: a line for each contestant, beside it how many times
-// as long it took as each of ours, with the 95 % interval; at the end the best peer. Times that
+// as long it took as each of ours, with the ratio's interval; at the end the best peer. Times that
 // fall apart into two clusters are marked with a ~. Below the table: the medians of both clusters,
 // settings, notes and failures, and who was the best peer in how many rounds.
 std::string PeerTable(absl::Span<const ContestantResult> results,
                       absl::Span<const proto::Run> records);
 
 // A table of all sizes and numbers of ranks, a column for each: the median time of the first of
-// ours that ran, in milliseconds, and of everybody else how many times as long it took, with the 95
-// % interval; the best peer last. Contestants stand in the order in which they come first. Empty
-// when none of ours ran.
+// ours that ran, in milliseconds, and of everybody else how many times as long it took, with an
+// interval, of which the first line says what it is; the best peer last. Contestants stand in the
+// order in which they come first. Empty when none of ours ran.
 std::string PeerSummary(absl::Span<const std::vector<proto::Run>> cases);
 
 }  // namespace gradsync

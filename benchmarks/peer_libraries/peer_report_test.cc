@@ -95,6 +95,8 @@ TEST(PeerReportTest, TheSummaryHasAColumnForEachCaseAndTheBestPeerLast) {
   later[4] = Result("impi", PeerRole::kLibrary, {100, 100, 100});
   for (ContestantResult& result : later) result.run.set_bytes(4096);
   const std::string summary = PeerSummary({PeerRecords(results), PeerRecords(later)});
+  EXPECT_THAT(summary, HasSubstr("time over that of the first row, in brackets smallest to largest "
+                                 "of 3 rounds, which hold the true median 75 times in 100\n"));
   EXPECT_THAT(summary, ContainsRegex("1MB +4KiB\n +4 ranks +4 ranks\n"));
   EXPECT_THAT(summary, ContainsRegex("ring/shm, ms +0.100 +0.100\n"));
   EXPECT_THAT(summary, ContainsRegex("gloo +5.00 \\(3.00-5.00\\) +5.00 \\(3.00-5.00\\)\n"));

@@ -44,8 +44,8 @@ proto::Run Record(const TrainingOutcome& outcome, absl::Span<const TrainingOutco
 }
 
 std::string Format(const proto::PeerRatio& ratio, size_t rounds) {
-  return absl::StrFormat("%.3f, 95 %% interval %.3f to %.3f (median of %d rounds)", ratio.p50(),
-                         ratio.low(), ratio.high(), rounds);
+  return absl::StrFormat("%.3f (%.3f to %.3f: %s)", ratio.p50(), ratio.low(), ratio.high(),
+                         DescribeInterval(static_cast<int>(rounds)));
 }
 
 std::string Rate(const TrainingOutcome& ours, const TrainingOutcome& theirs) {

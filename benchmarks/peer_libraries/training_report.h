@@ -24,7 +24,7 @@ const TrainingOutcome* BestPeer(absl::Span<const TrainingOutcome> outcomes);
 std::vector<proto::Run> TrainingRecords(absl::Span<const TrainingOutcome> outcomes);
 
 // A table with a line for each contestant, beside it how many times as long it took as each of ours
-// that synchronises, with the 95 % interval. Below it, in sentences: what the settings were and who
+// that synchronises, with the interval of that ratio. Below it, in sentences: what the settings were and who
 // failed; the first contestant against the best row, against the same processes that do not
 // synchronise, and the others of ours against it, saying whether topologies or transports are
 // compared. `records` are those of `outcomes`.
