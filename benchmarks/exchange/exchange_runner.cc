@@ -13,6 +13,7 @@
 #include "benchmarks/exchange/exact_input.h"
 #include "benchmarks/exchange/rounded_input.h"
 #include "benchmarks/ranks/clocks.h"
+#include "benchmarks/ranks/start_line.h"
 #include "benchmarks/records/machine_load.h"
 #include "gpu/gpu_api.h"
 #include "gpu/gpu_resources.h"
@@ -22,14 +23,6 @@ namespace {
 
 constexpr double kLearningRate = 1.0 / 128;
 constexpr int64_t kBlock = 4096;  // elements generated at a time: they stay in the L1 cache
-constexpr absl::Duration kSpread = absl::Milliseconds(50);
-
-// Ranks come here from sleep, several of them maybe on one core, where short exchanges with their
-// short waits would keep them. Where all compute, as in training, the kernel gives each its own.
-void SpreadOverCores() {
-  for (const Deadline end = Deadline::In(kSpread); !end.passed();) {
-  }
-}
 
 class Runner {
  public:

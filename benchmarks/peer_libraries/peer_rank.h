@@ -58,11 +58,12 @@ struct PeerExchange {
   std::vector<std::unique_ptr<float, void (*)(void*)>> memory;  // of its own
 };
 
-// Fills, waits at the start line, times `run`, waits again (checking takes cores, which ranks that
-// are still at it need), checks; warmup + iterations times. Then writes the metrics file and waits
-// until all ranks have done so. The same on all ranks; blocks. A sum is checked as the mean that it
-// stands for, so that its rounding is that of ours. Errors: those of `run`, of the start line and
-// of the file. Wrong results are counted, not an error.
+// Computes a while (SpreadOverCores()). Fills, passes the start line twice, times `run`, waits again
+// (checking takes cores, which ranks that are still at it need), checks; warmup + iterations times.
+// Then writes the metrics file and waits until all ranks have done so. The same on all ranks;
+// blocks. A sum is checked as the mean that it stands for, so that its rounding is that of ours.
+// Errors: those of `run`, of the start line and of the file. Wrong results are counted, not an
+// error.
 absl::Status MeasurePeer(const PeerRankOptions& options, const PeerExchange& exchange);
 
 // The main of such a program: runs `run`, which may set the rank, and returns the exit code: 0, 2

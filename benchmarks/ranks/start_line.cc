@@ -20,6 +20,7 @@ namespace gradsync {
 namespace {
 
 constexpr absl::Duration kSpin = absl::Microseconds(50);
+constexpr absl::Duration kSpread = absl::Milliseconds(50);
 
 void FutexWait(std::atomic<uint32_t>* word, uint32_t value, absl::Duration patience) {
   const timespec timeout = absl::ToTimespec(patience);
@@ -79,6 +80,11 @@ absl::Status StartLine::Wait(Deadline deadline) {
     FutexWait(&shared_->round, round, deadline.time() - now);
   }
   return absl::OkStatus();
+}
+
+void SpreadOverCores() {
+  for (const Deadline end = Deadline::In(kSpread); !end.passed();) {
+  }
 }
 
 }  // namespace gradsync

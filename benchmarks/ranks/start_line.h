@@ -39,6 +39,11 @@ class StartLine {
   const int ranks_;
 };
 
+// Computes for 50 ms. Ranks come to their first iteration from sleep, several of them maybe on one
+// core, where short exchanges with their short waits would keep them; where all compute, as in
+// training, the kernel gives each its own.
+void SpreadOverCores();
+
 }  // namespace gradsync
 
 #endif  // GRADSYNC_BENCHMARKS_RANKS_START_LINE_H_

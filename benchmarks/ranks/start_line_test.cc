@@ -9,6 +9,7 @@
 
 #include "absl/time/time.h"
 #include "base/deadline.h"
+#include "benchmarks/ranks/clocks.h"
 #include "gtest/gtest.h"
 
 namespace gradsync {
@@ -52,6 +53,12 @@ TEST(StartLineTest, AMissingRankIsNoticedAtTheDeadline) {
   const absl::Status status = line->Wait(Deadline::In(absl::Milliseconds(10)));
   EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_EQ(status.message(), "start line: expected 3 ranks, found 1 in time");
+}
+
+TEST(StartLineTest, SpreadingComputesAndDoesNotSleep) {
+  const double before = CpuSeconds();
+  SpreadOverCores();
+  EXPECT_GT(CpuSeconds() - before, 0.001);
 }
 
 TEST(StartLineTest, AFileThatCannotBeMadeIsNamed) {
