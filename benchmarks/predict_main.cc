@@ -108,7 +108,7 @@ ABSL_FLAG(int, cores, 0,
           "cores; 0: each has as many as it needs");
 ABSL_FLAG(bool, advise, false,
           "print one sentence instead of predictions: which topology and how many servers, for the "
-          "last of --workers");
+          "last of --workers; --json has the predictions of all that was tried");
 ABSL_FLAG(
     std::string, mesh, gradsync::MeshFlags().meshes,
     "the model in stages or slices: meshes such as data=2,pipeline=4 or data=2,tensor=2, several "
@@ -164,6 +164,12 @@ PredictOptions OptionsFromFlags() {
   return options;
 }
 
+void AddPrediction(const PredictOptions& options, proto::Run run, proto::RunRecords* records) {
+  run.set_global_batch_size(static_cast<double>(options.global_batch_size));
+  run.set_straggler(options.straggler);
+  *records->add_predictions() = std::move(run);
+}
+
 // Of which there are profiles of slices too.
 constexpr char kGpt[] = "gpt";
 
@@ -196,22 +202,23 @@ absl::StatusOr<proto::StepProfile> FindProfile(const char* argv0) {
   return ReadBuiltIn(argv0, model);
 }
 
+// Also adds what was tried to `records`.
 absl::Status PrintAdvice(const PredictOptions& options, const proto::StepProfile& profile,
-                         const PredictedJob& job) {
-  int most = 0;
+                         const PredictedJob& job, proto::RunRecords* records) {
+  ServerPlaces places;
   for (const std::string& text : options.servers) {
     GS_ASSIGN_OR_RETURN(const int servers, ServersOf(text, job.placed.workers));
-    most = std::max(most, servers);
+    places.most = std::max(places.most, servers);
   }
-  bool colocated = false, dedicated = false;
   for (const std::string& text : options.placements) {
     GS_ASSIGN_OR_RETURN(const Placement placement, ParsePlacement(text));
-    colocated |= placement == Placement::kColocated;
-    dedicated |= placement == Placement::kDedicated;
+    places.colocated |= placement == Placement::kColocated;
+    places.dedicated |= placement == Placement::kDedicated;
+    places.mixed |= placement == Placement::kMixed;
   }
-  GS_ASSIGN_OR_RETURN(const std::string sentence,
-                      Advise(profile, job, dedicated ? most : 0, colocated));
-  std::printf("%s\n", sentence.c_str());
+  GS_ASSIGN_OR_RETURN(Advice advice, Advise(profile, job, places));
+  for (proto::Run& run : advice.tried) AddPrediction(options, std::move(run), records);
+  std::printf("%s\n", advice.sentence.c_str());
   return absl::OkStatus();
 }
 
@@ -300,12 +307,13 @@ absl::Status Predict(int argc, char** argv) {
   proto::RunRecords records;
   *records.mutable_machine() = DescribeMachine();
   records.set_command(CommandLine(kName, argc, argv));
-  if (absl::GetFlag(FLAGS_advise)) return PrintAdvice(options, profile, jobs.back());
+  if (absl::GetFlag(FLAGS_advise)) {
+    GS_RETURN_IF_ERROR(PrintAdvice(options, profile, jobs.back(), &records));
+    return WriteRecords(UserPath(absl::GetFlag(FLAGS_json)), records);
+  }
   for (const PredictedJob& job : jobs) {
     GS_ASSIGN_OR_RETURN(proto::Run run, PredictRun(profile, job));
-    run.set_global_batch_size(static_cast<double>(options.global_batch_size));
-    run.set_straggler(options.straggler);
-    *records.add_predictions() = std::move(run);
+    AddPrediction(options, std::move(run), &records);
   }
   const proto::Run& first = records.predictions(0);
   std::printf("%s, %.1f MB of gradients; a step without communication: %.1f ms (%s)\n%s",

@@ -60,6 +60,23 @@ TEST(PredictTest, AdviceIsOneSentenceOnOneLine) {
   }
 }
 
+TEST(PredictTest, AdviceIsWrittenWithAllThatWasTried) {
+  const std::string path = testing::TempDir() + "/advice.json";
+  const Outcome outcome =
+      Predict({"--advise", "--workers=2,4", "--model=resnet18", "--straggler=1:2", "--servers=2",
+               "--placement=dedicated,colocated,mixed", "--json=" + path});
+  EXPECT_EQ(outcome.exit_code, 0) << absl::StrJoin(outcome.errors, "\n");
+  EXPECT_THAT(outcome.out, HasSubstr("For resnet18 on 4 workers at 1gbit use "));
+  proto::RunRecords records;
+  ASSERT_EQ(ReadJson(path, &records), absl::OkStatus());
+  ASSERT_EQ(records.predictions_size(), 1 + 1 + 2 * 2);
+  for (const proto::Run& run : records.predictions()) EXPECT_EQ(run.straggler(), "1:2");
+  const Outcome stale = Predict({"--advise", "--workers=2", "--model=resnet18", "--servers=1",
+                                 "--update=owner", "--consistency=ssp:2"});
+  EXPECT_EQ(stale.exit_code, 0) << absl::StrJoin(stale.errors, "\n");
+  EXPECT_THAT(stale.out, HasSubstr("; no ring can do what was asked for."));
+}
+
 // Exchanges as a link of 1 Gbit/s has them, of which two of a machine's cores spent half their time.
 TEST(PredictTest, CoresThatEmulatedHostsShareCostWhatTheProbeSays) {
   proto::RunRecords probe;
