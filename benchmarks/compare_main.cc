@@ -54,7 +54,7 @@
 ABSL_FLAG(std::vector<std::string>, topology, gradsync::CompareOptions().topologies,
           "topologies: some of ps, ring, local");
 ABSL_FLAG(std::vector<std::string>, workers, gradsync::CompareOptions().workers,
-          "numbers of workers");
+          "numbers of workers; empty: 1,2, or with --mesh as many as each mesh has places");
 ABSL_FLAG(std::vector<std::string>, servers, gradsync::CompareOptions().servers,
           "numbers of parameter servers, for ps");
 ABSL_FLAG(
@@ -241,6 +241,7 @@ absl::StatusOr<Sweep> PrepareSweep(const char* argv0, bool default_comparison,
   GS_ASSIGN_OR_RETURN(sweep.options, OptionsFromFlags(std::move(worker_flags)));
   GS_ASSIGN_OR_RETURN(sweep.options.bandwidths,
                       ResolveBandwidths(absl::GetFlag(FLAGS_bandwidth), default_comparison));
+  if (sweep.options.bandwidths.empty()) GS_RETURN_IF_ERROR(CheckNoLab());
   GS_ASSIGN_OR_RETURN(sweep.parts, ListParts(sweep.options, default_comparison));
   sweep.job.rank_binary = UserPath(absl::GetFlag(FLAGS_worker_binary));
   sweep.job.server_binary = UserPath(absl::GetFlag(FLAGS_server_binary));

@@ -3,7 +3,10 @@
 #include <string>
 
 #include "absl/flags/flag.h"
+#include "absl/strings/string_view.h"
 #include "base/byte_sizes.h"
+#include "base/flag_error.h"
+#include "base/status_macros.h"
 
 ABSL_FLAG(gradsync::ByteSize, burst, gradsync::ByteSize{gradsync::NetworkLabOptions().burst_bytes},
           "emulated links: what one may pass at once after a pause; 0: what it carries in 5 ms, "
@@ -24,6 +27,22 @@ NetworkLabOptions LabFromFlags() {
   options.tcp_rmem = absl::GetFlag(FLAGS_tcp_rmem);
   options.tcp_wmem = absl::GetFlag(FLAGS_tcp_wmem);
   return options;
+}
+
+absl::Status CheckNoLab() {
+  const NetworkLabOptions found = LabFromFlags();
+  const NetworkLabOptions plain;
+  const auto check = [](absl::string_view flag, const std::string& expected,
+                        const std::string& value) {
+    if (value == expected) return absl::OkStatus();
+    return FlagError(flag, "none without --bandwidth, which makes links", value);
+  };
+  GS_RETURN_IF_ERROR(check("burst", AbslUnparseFlag(ByteSize{plain.burst_bytes}),
+                           AbslUnparseFlag(ByteSize{found.burst_bytes})));
+  GS_RETURN_IF_ERROR(
+      check("congestion_control", plain.congestion_control, found.congestion_control));
+  GS_RETURN_IF_ERROR(check("tcp_rmem", plain.tcp_rmem, found.tcp_rmem));
+  return check("tcp_wmem", plain.tcp_wmem, found.tcp_wmem);
 }
 
 }  // namespace gradsync

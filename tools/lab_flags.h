@@ -5,6 +5,7 @@
 #ifndef GRADSYNC_TOOLS_LAB_FLAGS_H_
 #define GRADSYNC_TOOLS_LAB_FLAGS_H_
 
+#include "absl/status/status.h"
 #include "tools/network_lab.h"
 
 namespace gradsync {
@@ -12,6 +13,10 @@ namespace gradsync {
 // With the defaults of NetworkLabOptions for hosts and rate. After the command line was parsed;
 // values are checked by NetworkLab::Create().
 NetworkLabOptions LabFromFlags();
+
+// For a program that emulates nothing unless it is given --bandwidth, and was not: whether nothing
+// is asked of links. Errors: INVALID_ARGUMENT naming the flag.
+absl::Status CheckNoLab();
 
 }  // namespace gradsync
 

@@ -43,6 +43,7 @@ absl::StatusOr<JobSweep> SweepOf(const CompareOptions& options) {
   rules.on_hosts = !options.bandwidths.empty();
   rules.bulk_elsewhere = true;
   SweepFlags flags = options;
+  if (flags.workers.empty()) flags.workers = {"1", "2"};
   if (flags.links.empty()) {
     flags.links = {LinkName(Link::kGrpc)};
     if (!rules.on_hosts) flags.links.push_back(LinkName(Link::kShm));
@@ -162,7 +163,7 @@ absl::StatusOr<std::vector<Configuration>> ListMeshes(const CompareOptions& opti
   if (!options.straggler.empty()) {
     return FlagError("straggler", "none with --mesh", options.straggler);
   }
-  if (options.workers != CompareOptions().workers) {
+  if (!options.workers.empty()) {
     return FlagError("workers", "none with --mesh, which says how many",
                      absl::StrJoin(options.workers, ","));
   }

@@ -21,11 +21,12 @@ namespace gradsync {
 struct CompareOptions : SweepFlags {
   CompareOptions() {
     topologies = {"ps", "ring"};
-    links.clear();  // none: grpc and shm; grpc with a bandwidth
-    workers = servers = {"1", "2"};
+    links.clear();    // none: grpc and shm; grpc with a bandwidth
+    workers.clear();  // none: 1 and 2; with meshes as many as each has places
+    servers = {"1", "2"};
   }
 
-  MeshFlags mesh;                             // with its meshes, and no numbers of workers
+  MeshFlags mesh;                             // with its meshes
   std::vector<std::string> replicas = {"1"};  // --data_parallel: in each process
   std::vector<std::string> offloads = {"none"};
   ComputeFlags compute;                 // the device resolved (ResolveDevice())

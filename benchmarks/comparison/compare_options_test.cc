@@ -145,6 +145,9 @@ TEST(CompareOptionsTest, WhatAMeshCannotBeIsRefused) {
   };
   using Options = CompareOptions;
   refused("pipeline=2", [](Options& o) { o.workers = {"4"}; }, "--workers: expected none with --mesh");
+  // What is the default without a mesh was taken for nothing.
+  refused("pipeline=2", [](Options& o) { o.workers = {"1", "2"}; },
+          "--workers: expected none with --mesh");
   refused("pipeline=2", [](Options& o) { o.zeros = {"2"}; }, "--zero: expected 0 or 1 with --mesh=");
   refused("data=2", [](Options& o) { o.zeros = {"2"}; }, "--micro_batches: expected 1 with --zero=2");
   refused("shard=2", [](Options&) {}, "--zero: expected 1 to 3 with shard=2");
@@ -187,7 +190,7 @@ TEST(CompareOptionsTest, EveryMistakeNamesItsFlagWhatWasExpectedAndWhatCame) {
        },
        "--workers: expected numbers of at least 1, such as 1,2, found \"0\""},
       {[](Options& o) { o.workers = {"two"}; }, "--workers: "},
-      {[](Options& o) { o.workers = {}; }, "--workers: "},
+      {[](Options& o) { o.workers = {""}; }, "--workers: "},
       {[](Options& o) { o.servers = {"0"}; }, "--servers: "},
       {[](Options& o) { o.placements = {"colocated"}; }, "--placement: expected dedicated"},
       {[](Options& o) { o.placements = {"everywhere"}; }, "--placement: expected some of"},
