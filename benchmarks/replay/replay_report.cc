@@ -48,18 +48,24 @@ std::string WhyInvalid(const proto::Run& run) {
   return run.bandwidth().empty() ? "" : InvalidByCpu(run.cpu_share());
 }
 
-// What a stage's ranks and servers exchange, by their numbers in the job.
-absl::Status AddStageFlows(const Plan& plan, const ReplayCase& replay, const Mesh& mesh, int stage,
-                           std::vector<Flow>* flows) {
-  const int stages = mesh.size(MeshDimension::kPipeline);
+// Which stage or slice a rank has; of the two dimensions one is 1.
+int PartOf(const Mesh& mesh, int rank) {
+  return mesh.Coordinate(rank, MeshDimension::kPipeline) +
+         mesh.Coordinate(rank, MeshDimension::kTensor);
+}
+
+// What the ranks and servers of a stage or slice, of which there are `parts`, exchange, by their
+// numbers in the job.
+absl::Status AddPartFlows(const Plan& plan, const ReplayCase& replay, const Mesh& mesh, int part,
+                          int parts, std::vector<Flow>* flows) {
   std::vector<int> processes;
   for (int rank = 0; rank < mesh.world_size(); ++rank) {
-    if (mesh.Coordinate(rank, MeshDimension::kPipeline) == stage) processes.push_back(rank);
+    if (PartOf(mesh, rank) == part) processes.push_back(rank);
   }
   PlacedJob own = replay.job;
   own.workers = static_cast<int>(processes.size());
   own.servers = 0;
-  for (int server = stage; server < replay.job.servers; server += stages) {
+  for (int server = part; server < replay.job.servers; server += parts) {
     processes.push_back(mesh.world_size() + server);
     ++own.servers;
   }
@@ -73,14 +79,17 @@ absl::Status AddStageFlows(const Plan& plan, const ReplayCase& replay, const Mes
   return absl::OkStatus();
 }
 
-// Of a mesh: what is exchanged, and what passes between stages, each of which is a host.
+// Of a mesh: what is exchanged, and what passes between stages or slices, each of which is a host.
 absl::Status SetMeshWire(const ReplayCase& replay, const Mesh& mesh,
                          const std::vector<RecordedStage>& stages,
                          const std::vector<proto::WorkerMetrics>& workers,
                          const std::vector<proto::ServerMetrics>& servers, proto::Run* run) {
   std::vector<Flow> flows;
-  for (size_t s = 0; s < stages.size(); ++s) {
-    GS_RETURN_IF_ERROR(AddStageFlows(stages[s].plan, replay, mesh, static_cast<int>(s), &flows));
+  const int parts = mesh.world_size() / mesh.replicas();
+  for (int part = 0; part < parts; ++part) {
+    // All slices have the plan of the one that was recorded.
+    const Plan& plan = stages[mesh.has_slices() ? 0 : part].plan;
+    GS_RETURN_IF_ERROR(AddPartFlows(plan, replay, mesh, part, parts, &flows));
   }
   SetWire(PayloadByHost(CountedPayload(workers, servers), flows, HostsOf(replay.job)), run);
   return absl::OkStatus();

@@ -19,8 +19,9 @@ namespace gradsync {
 //   - wire_*, of hosts: without what processes of one host send each other. Without a network each
 //     process counts as a host. Gathers outside of steps (step_replay.h) are taken out of what
 //     servers counted.
-//     Of a mesh, wire_* have what passes between stages too, and the rest of Run that is about meshes
-//     is set; scaling_efficiency is that of stages which lose neither to the bubble nor to links.
+//     Of a mesh, wire_* have what passes between stages or slices too, and the rest of Run that is
+//     about meshes is set; scaling_efficiency is that of stages which lose neither to the bubble nor
+//     to links.
 //   - invalid, when the machine could not replay: launches were later than 2 % of the step in more
 //     than a tenth of the steps, or the cores were busy for more than 70 % beside an emulated
 //     network.

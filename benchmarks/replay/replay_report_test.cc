@@ -97,6 +97,51 @@ TEST(ReplayReportTest, BytesAreThoseThatLeaveHosts) {
   EXPECT_EQ(run->servers(), 2);
 }
 
+// What a slice tells its server beside it was looked for between the first ranks of all slices.
+TEST(ReplayReportTest, BytesOfSlicesAreThoseThatLeaveHosts) {
+  ReplayCase replay = Case();
+  replay.job.spec.topology = Topology::kPs;
+  replay.job.workers = 4;
+  replay.job.servers = 2;
+  replay.job.placement = Placement::kColocated;
+  replay.job.bandwidth = "1gbit";
+  replay.spec.set_mesh("data=2,tensor=2");
+  replay.spec.set_pipeline_schedule("1f1b");
+  replay.spec.set_micro_batches(1);
+  replay.spec.set_step_samples(32);
+  proto::StepProfile& profile = *replay.spec.mutable_profile();
+  profile.set_batch_size(32);
+  proto::ProfiledTensor& tensor = *profile.add_tensors();
+  tensor.set_name("weight");
+  tensor.set_numel(1 << 20);
+  tensor.set_ready_us(30000);
+  proto::ProfiledBlock& block = *profile.add_blocks();
+  block.set_name("block");
+  block.set_forward_us(10000);
+  block.set_backward_us(20000);
+  block.add_tensors("weight");
+  constexpr double kBytes = 4 << 20;
+  std::vector<proto::WorkerMetrics> workers;
+  for (int rank = 0; rank < 4; ++rank) {
+    proto::WorkerMetrics& worker = workers.emplace_back(Metrics(rank, {40}));
+    worker.set_topology("ps");
+    worker.set_mesh(replay.spec.mesh());
+    worker.set_wire_tx_bytes_per_step(kBytes);
+    worker.set_wire_rx_bytes_per_step(kBytes);
+  }
+  std::vector<proto::ServerMetrics> servers(2);
+  for (proto::ServerMetrics& server : servers) {
+    server.set_wire_tx_bytes_per_step(2 * kBytes);
+    server.set_wire_rx_bytes_per_step(2 * kBytes);
+  }
+  const auto run = SummarizeReplay(replay, workers, servers);
+  ASSERT_TRUE(run.ok()) << run.status();
+  // Ranks 0 and 1 have each a server beside them, to which ranks 2 and 3 send.
+  EXPECT_EQ(run->wire_tx_bytes_max_node(), kBytes);
+  EXPECT_EQ(run->wire_rx_bytes_max_node(), kBytes);
+  EXPECT_EQ(run->wire_tx_bytes_total(), 4 * kBytes);
+}
+
 TEST(ReplayReportTest, ARunThatTheMachineCouldNotReplayIsInvalid) {
   std::vector<proto::WorkerMetrics> metrics = {Metrics(0, {40, 40}), Metrics(1, {40, 40})};
   metrics[1].set_late_ms(0, 3);
