@@ -388,6 +388,14 @@ class ToolTest(unittest.TestCase):
             limits = {axes.get_ylim() for axes in canvas.figure.axes[:2]}
         self.assertEqual(len(limits), 1)
 
+    def test_stages_have_the_samples_of_their_replica_and_all_micro_batches(self):
+        import series
+        mesh = {"mesh": "data=2,pipeline=4", "micro_batches": 3, "batch_size": 8, "steps": 5}
+        (found,) = series.sections(parse(run("ring", 8, 100, **mesh)))
+        self.assertEqual(series.samples(found), 5 * 2 * 3 * 8)
+        (found,) = series.sections(parse(run("ring", 8, 100, batch_size=8, steps=5)))
+        self.assertEqual(series.samples(found), 5 * 8 * 8)
+
     def test_losses_are_means_over_neighbours_in_time(self):
         import series
         points = [(i, 2 * i) for i in range(1, 8)]

@@ -273,8 +273,10 @@ def capacity(run):
 
 
 def samples(section):
-    """How many samples the shortest of the section's jobs trained on: what times to finish are for."""
-    return min((run.steps or 1) * run.workers * run.batch_size for run in section.runs if usable(run))
+    """How many samples the shortest of the section's jobs trained on: what times to finish are for. On a mesh batches are
+    micro-batches, and the ranks of a replica have the same ones."""
+    return min((run.steps or 1) * verdict.replicas(run) * run.batch_size * max(1, run.micro_batches)
+               for run in section.runs if usable(run))
 
 
 def means_of_groups(points, at_most):
