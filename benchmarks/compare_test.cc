@@ -245,7 +245,7 @@ TEST_F(CompareTest, JobsRunOnHostsOfAnEmulatedNetwork) {
   for (const proto::Run& run : records.runs()) {
     SCOPED_TRACE(run.DebugString());
     EXPECT_EQ(run.link(), "grpc");
-    EXPECT_EQ(run.chunk_bytes(), 96 << 10);  // the workers found out that they are on several hosts
+    EXPECT_EQ(run.chunk_bytes(), 32 << 10);  // the workers found out that they are on several hosts
     ++at[run.bandwidth()];
     EXPECT_EQ(run.params_sha256(), records.runs(0).params_sha256());
     EXPECT_GE(run.cpu_share(), 0);  // the kernel counts in hundredths of a second

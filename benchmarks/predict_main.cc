@@ -90,8 +90,9 @@ ABSL_FLAG(std::string, bucket_bytes, gradsync::PredictOptions().bucket_bytes,
           "upper bound of a bucket, such as 25MiB");
 ABSL_FLAG(std::string, first_bucket_bytes, gradsync::PredictOptions().first_bucket_bytes,
           "upper bound of the first bucket, such as 1MiB");
-ABSL_FLAG(std::string, chunk_bytes, gradsync::PredictOptions().chunk_bytes,
-          "upper bound of a chunk, such as 1MiB; 0: 96KiB, as jobs on several hosts have it");
+ABSL_FLAG(
+    std::string, chunk_bytes, gradsync::PredictOptions().chunk_bytes,
+    "upper bound of a chunk, such as 1MiB; 0: 32KiB to 96KiB, as jobs on several hosts have it");
 ABSL_FLAG(double, rate_factor, gradsync::PredictOptions().rate_factor,
           "share of an interface's nominal rate that is payload");
 ABSL_FLAG(absl::Duration, latency, gradsync::PredictOptions().latency,

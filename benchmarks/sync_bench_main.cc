@@ -76,9 +76,9 @@ ABSL_FLAG(int, warmup, gradsync::SyncBenchOptions().warmup, "exchanges before th
 ABSL_FLAG(int, connections, 0, "gRPC connections per pair of peers; 0: the topology's default");
 ABSL_FLAG(std::string, bucket_bytes, gradsync::SyncBenchOptions().bucket_bytes,
           "size of a bucket, such as 25MiB");
-ABSL_FLAG(
-    std::string, chunk_bytes, gradsync::SyncBenchOptions().chunk_bytes,
-    "upper bound of a chunk, such as 1MiB; 0: by bucket size and ranks, 96KiB with --bandwidth");
+ABSL_FLAG(std::string, chunk_bytes, gradsync::SyncBenchOptions().chunk_bytes,
+          "upper bound of a chunk, such as 1MiB; 0: by bucket size and ranks, 32KiB to 96KiB by "
+          "--bytes and ranks with --bandwidth");
 ABSL_FLAG(std::vector<std::string>, bandwidth, {},
           "what each host's link carries, each way, such as 400mbit: every process runs on a host "
           "of an emulated network, and what the cost model predicts is printed over what was "

@@ -97,6 +97,7 @@ TEST(SyncBenchTest, HostsOnAnEmulatedNetworkSendWhatTheirPlacementSays) {
     if (run.library() == "tcp_stream") continue;
     EXPECT_EQ(run.wrong(), 0);
     EXPECT_GT(run.peer_ratio(), 0);
+    EXPECT_EQ(run.simulated_us() > 0, run.link() == "grpc");
     found[absl::StrCat(run.topology(), " ", run.placement(), " ", run.link())] =
         Busiest(run) / run.bytes();
   }

@@ -121,9 +121,10 @@ ABSL_FLAG(std::vector<std::string>, bucket_bytes, gradsync::ReplaySweepOptions()
           "upper bounds of a bucket, such as 1MiB,25MiB");
 ABSL_FLAG(std::string, first_bucket_bytes, gradsync::ReplaySweepOptions().first_bucket_bytes,
           "upper bound of the first bucket, such as 1MiB");
-ABSL_FLAG(std::string, chunk_bytes, gradsync::ReplaySweepOptions().chunk_bytes,
-          "upper bound of a chunk, such as 1MiB; 0: by bucket size and workers, 96KiB with "
-          "--bandwidth or --mesh");
+ABSL_FLAG(
+    std::string, chunk_bytes, gradsync::ReplaySweepOptions().chunk_bytes,
+    "upper bound of a chunk, such as 1MiB; 0: by bucket size and workers, 32KiB to 96KiB with "
+    "--bandwidth or --mesh");
 ABSL_FLAG(
     std::vector<std::string>, compression, gradsync::ReplaySweepOptions().compressions,
     "how gradients are compressed on the wire (grpc): some of none, fp16, bf16, topk:R (ps only)");

@@ -14,7 +14,7 @@ absl::StatusOr<int64_t> ChunkBytesByHosts(SideChannel& ranks, Deadline deadline)
   GS_ASSIGN_OR_RETURN(const std::vector<std::string> hosts,
                       ranks.AllGather(own.ok() ? own->Key() : std::string(), deadline));
   for (const std::string& host : hosts) {
-    if (host.empty() || host != hosts[0]) return kNetworkChunkBytes;
+    if (host.empty() || host != hosts[0]) return kNetworkChunks;
   }
   return 0;
 }

@@ -10,7 +10,7 @@
 namespace gradsync {
 
 // Collective: PlanOptions::chunk_bytes for ranks of which nobody has asked for any. 0, which is by
-// the size of buckets, where all ranks are on one host (base/host_identity.h); kNetworkChunkBytes
+// the size of buckets, where all ranks are on one host (base/host_identity.h); kNetworkChunks
 // where they are on several, or where one cannot say on which. The same on all ranks. Errors: those
 // of SideChannel::AllGather().
 absl::StatusOr<int64_t> ChunkBytesByHosts(SideChannel& ranks, Deadline deadline);

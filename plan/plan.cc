@@ -100,6 +100,12 @@ BucketPlan PlaceTensors(const std::vector<int>& members, const std::vector<Tenso
   return bucket;
 }
 
+int64_t GradientBytes(const std::vector<TensorSpec>& tensors) {
+  int64_t bytes = 0;
+  for (const TensorSpec& tensor : tensors) bytes += 4 * AlignUp(tensor.numel());
+  return bytes;
+}
+
 }  // namespace
 
 absl::StatusOr<Plan> Plan::Create(std::vector<TensorSpec> tensors,
@@ -137,7 +143,7 @@ absl::StatusOr<Plan> Plan::FromBuckets(std::vector<TensorSpec> tensors,
     return absl::InvalidArgumentError(
         absl::StrCat("world size: expected at least 1, found ", world_size));
   }
-  if (chunk_bytes < 0 || chunk_bytes % 64 != 0) {
+  if (chunk_bytes != kNetworkChunks && (chunk_bytes < 0 || chunk_bytes % 64 != 0)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "chunk_bytes: expected 0 (automatic) or a positive multiple of 64, found ", chunk_bytes));
   }
@@ -157,6 +163,9 @@ absl::StatusOr<Plan> Plan::FromBuckets(std::vector<TensorSpec> tensors,
   plan.tensors_ = std::move(tensors);
   plan.optimizer_ = std::move(optimizer);
   plan.world_size_ = world_size;
+  if (chunk_bytes == kNetworkChunks) {
+    chunk_bytes = NetworkChunkBytes(GradientBytes(plan.tensors_), world_size);
+  }
   plan.chunk_bytes_ = chunk_bytes;
   plan.codec_ = codec;
   plan.is_part_ = !runs.empty();

@@ -42,7 +42,8 @@ struct PlanOptions {
   int64_t bucket_bytes = int64_t{25} << 20;
   // The same for the first bucket: small, so that the first exchange starts early in backward.
   int64_t first_bucket_bytes = int64_t{1} << 20;
-  // Upper bound of a chunk, a positive multiple of 64; 0 chooses DefaultChunkBytes() per bucket.
+  // Upper bound of a chunk, a positive multiple of 64; 0 chooses DefaultChunkBytes() per bucket,
+  // kNetworkChunks NetworkChunkBytes() for all.
   int64_t chunk_bytes = 0;
   // What gradients are compressed with on the wire.
   Codec codec;
@@ -111,7 +112,7 @@ class Plan {
   const std::vector<BucketPlan>& buckets() const { return buckets_; }
   const OptimizerSpec& optimizer() const { return optimizer_; }
   int world_size() const { return world_size_; }
-  int64_t chunk_bytes() const { return chunk_bytes_; }  // as asked for: 0 for the default
+  int64_t chunk_bytes() const { return chunk_bytes_; }  // of PlanOptions: 0 or a number of bytes
   Codec codec() const { return codec_; }
   bool is_part() const { return is_part_; }  // made by Part()
   const BucketSlots& slots() const { return slots_; }

@@ -85,6 +85,18 @@ TEST(PlanTest, FingerprintSeesWhateverDecidesBits) {
   EXPECT_NE(plan.fingerprint(), Plan::Create(Three(), {0, 1, 2}, Sgd(), three)->fingerprint());
 }
 
+TEST(PlanTest, ChunksForNetworksAreThoseOfAllGradientsTogether) {
+  PlanOptions options = TwoWorkers();
+  options.chunk_bytes = kNetworkChunks;
+  const std::vector<TensorSpec> tensors = {{"a", {1'000'000}, {1}, 0}, {"b", {2'000'000}, {1}, 0}};
+  const absl::StatusOr<Plan> plan = Plan::Create(tensors, {0, 1}, Sgd(), options);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->chunk_bytes(), NetworkChunkBytes(12'000'000, 2));
+  // Those who are told the number have the same plan.
+  options.chunk_bytes = plan->chunk_bytes();
+  EXPECT_EQ(Plan::Create(tensors, {0, 1}, Sgd(), options)->fingerprint(), plan->fingerprint());
+}
+
 TEST(PlanTest, FirstDifferenceShowsBothLines) {
   OptimizerSpec momentum = Sgd();
   momentum.groups[1].momentum = 0.9;

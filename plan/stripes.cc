@@ -50,4 +50,10 @@ int64_t DefaultChunkBytes(int64_t bucket_bytes, int world_size) {
   return std::clamp(raw, 64 * kKiB, 1024 * kKiB);
 }
 
+int64_t NetworkChunkBytes(int64_t gradient_bytes, int world_size) {
+  constexpr int64_t kKiB = 1024;
+  const int64_t raw = gradient_bytes / (int64_t{80} * world_size) / (4 * kKiB) * (4 * kKiB);
+  return std::clamp(raw, 32 * kKiB, 96 * kKiB);
+}
+
 }  // namespace gradsync

@@ -106,10 +106,15 @@ class StripeLayout {
 // time until the first result; benchmarks/results/grpc_ceiling_2core_epyc.txt has the sweep.
 int64_t DefaultChunkBytes(int64_t bucket_bytes, int world_size);
 
-// The same where workers are on several hosts, for buckets of any size. A network passes a chunk on
-// only when all of it has come, at each hop, so there small chunks cost nothing and large ones time
-// (docs/grpc_link.md). A function of where the workers are, and so of no topology either.
-constexpr int64_t kNetworkChunkBytes = 96 << 10;
+// The same where workers are on several hosts, for all buckets of a plan: gradient_bytes / (80 *
+// world_size), rounded down to 4 KiB and clamped to 32..96 KiB. A network passes a chunk on only when
+// all of it has come, at each hop, and a server when all workers' have, so an exchange takes some
+// stripes longer than its bytes: this makes a stripe an 80th of it, where that is not too small for
+// the cores (docs/grpc_link.md). A function of plan and hosts alone, and so of no topology either.
+int64_t NetworkChunkBytes(int64_t gradient_bytes, int world_size);
+
+// PlanOptions::chunk_bytes that stands for NetworkChunkBytes().
+constexpr int64_t kNetworkChunks = -1;
 
 }  // namespace gradsync
 

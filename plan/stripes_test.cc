@@ -84,5 +84,14 @@ TEST(StripesTest, DefaultChunkIsARoundedShareOfTheBucketWithinBounds) {
   EXPECT_EQ(DefaultChunkBytes(int64_t{400} << 20, 1), 1 << 20);
 }
 
+TEST(StripesTest, BetweenHostsAStripeIsAnEightiethOfAllGradientsWithinBounds) {
+  EXPECT_EQ(NetworkChunkBytes(10'000'000, 3), 40 << 10);
+  EXPECT_EQ(NetworkChunkBytes(45'000'000, 8), 68 << 10);
+  EXPECT_EQ(NetworkChunkBytes(10'000'000, 8), 32 << 10);
+  EXPECT_EQ(NetworkChunkBytes(1, 4096), 32 << 10);
+  EXPECT_EQ(NetworkChunkBytes(45'000'000, 3), 96 << 10);
+  EXPECT_EQ(NetworkChunkBytes(int64_t{100} << 30, 64), 96 << 10);
+}
+
 }  // namespace
 }  // namespace gradsync

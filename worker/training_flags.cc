@@ -63,9 +63,10 @@ ABSL_FLAG(gradsync::ByteSize, bucket_bytes, gradsync::ByteSize{25 << 20},
           "upper bound of a gradient bucket; a larger tensor has a bucket of its own");
 ABSL_FLAG(gradsync::ByteSize, first_bucket_bytes, gradsync::ByteSize{1 << 20},
           "upper bound of the first bucket");
-ABSL_FLAG(gradsync::ByteSize, chunk_bytes, gradsync::ByteSize{},
-          "upper bound of a chunk; 0: by bucket size and world size, 96KiB where ranks are on "
-          "several hosts");
+ABSL_FLAG(
+    gradsync::ByteSize, chunk_bytes, gradsync::ByteSize{},
+    "upper bound of a chunk; 0: by bucket size and world size, 32KiB to 96KiB where ranks are on "
+    "several hosts");
 
 namespace gradsync {
 absl::StatusOr<TrainerOptions> TrainerOptionsFromFlags() {

@@ -3,6 +3,7 @@
 #include <map>
 
 #include "gtest/gtest.h"
+#include "plan/stripes.h"
 
 namespace gradsync {
 namespace {
@@ -67,8 +68,9 @@ TEST(ComparePredictionTest, EachSeriesGoesOnToMoreWorkersOnce) {
 // Chunks were predicted as without a network, five times as large.
 TEST(ComparePredictionTest, ChunksAreThoseThatWorkersOnANetworkHave) {
   for (const proto::Run& run : Predict({}, {Ring(2), Ps(2, 1, Placement::kDedicated)})) {
-    EXPECT_LE(run.chunk_bytes(), 96 << 10) << run.workers();
-    EXPECT_GT(run.chunk_bytes(), 48 << 10) << run.workers();
+    const int64_t most = NetworkChunkBytes(static_cast<int64_t>(run.bytes()), run.workers());
+    EXPECT_LE(run.chunk_bytes(), most) << run.workers();
+    EXPECT_GT(run.chunk_bytes(), most / 2) << run.workers();
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "plan/stripes.h"
 
 namespace gradsync {
 namespace {
@@ -23,7 +24,7 @@ TEST(FollowedFlagsTest, WithoutFlagsAJobHasItsDefaults) {
   followed->ApplyTo(&job);
   EXPECT_EQ(job.bucket_bytes, PredictedJob().bucket_bytes);
   EXPECT_EQ(job.first_bucket_bytes, PredictedJob().first_bucket_bytes);
-  EXPECT_EQ(job.chunk_bytes, 96 << 10);
+  EXPECT_EQ(job.chunk_bytes, kNetworkChunks);
   EXPECT_EQ(job.placed.spec.connections, 0);
   EXPECT_THAT(followed->recorded, ElementsAre());
 }

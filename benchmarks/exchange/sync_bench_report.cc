@@ -10,10 +10,13 @@
 #include "base/status_macros.h"
 #include "benchmarks/network/emulated_network.h"
 #include "benchmarks/network/tcp_run.h"
+#include "benchmarks/prediction/prediction.h"
 #include "benchmarks/records/aggregate.h"
 #include "benchmarks/records/payload.h"
 #include "benchmarks/records/run_job.h"
 #include "plan/cost_model.h"
+#include "simulator/cluster.h"
+#include "simulator/simulate.h"
 
 namespace gradsync {
 namespace {
@@ -49,6 +52,17 @@ double ModelMicroseconds(const SyncBenchCase& bench_case, const proto::ExchangeM
   return 1e6 * ExchangeSeconds(static_cast<double>(BusiestBytes(hosts)) / cost.bytes, cost);
 }
 
+// By chunks, over our streams between hosts, on which nothing is computed.
+absl::StatusOr<double> SimulatedMicroseconds(const SyncBenchCase& bench_case) {
+  GS_ASSIGN_OR_RETURN(const Plan plan, ExchangePlan(bench_case.exchange));
+  GS_ASSIGN_OR_RETURN(Cluster cluster, ClusterOfJob(bench_case.job, LinkConstants()));
+  cluster.constants.rate_factor = bench_case.bytes_per_second / cluster.bytes_per_second;
+  ComputeTimes nothing;
+  nothing.bucket_ready.resize(plan.buckets().size());
+  GS_ASSIGN_OR_RETURN(const StepPrediction step, SimulateStep(plan, cluster, nothing));
+  return 1e6 * step.step;
+}
+
 std::string Gigabytes(double rate) { return absl::StrFormat("%.2f", rate); }
 
 std::string Ratio(double ratio) {
@@ -63,7 +77,8 @@ std::string Microseconds(double time) {
 }
 
 constexpr char kLine[] =
-    "%9s  %-8s %-5s %-6s %-5s %5s %7s %-9s  %9s %9s %9s  %6s %6s %6s  %11s %11s  %8s %4s  %8s %8s  "
+    "%9s  %-8s %-5s %-6s %-5s %5s %7s %-9s  %9s %9s %9s  %6s %6s %6s  %11s %11s  %8s %4s  %8s %8s "
+    "%8s  "
     "%6s\n";
 
 }  // namespace
@@ -116,6 +131,11 @@ absl::StatusOr<proto::Run> SummarizeExchanges(const SyncBenchCase& bench_case,
   run.set_cpu_ms_per_step(cpu_ms);
   if (bench_case.bytes_per_second > 0) {
     run.set_model_us(ModelMicroseconds(bench_case, ranks[0], HostTraffic(flows, hosts)));
+    const PlacedJob& job = bench_case.job;
+    if (run.link() == LinkName(Link::kGrpc) && job.workers > 1 && !job.bandwidth.empty()) {
+      GS_ASSIGN_OR_RETURN(const double simulated, SimulatedMicroseconds(bench_case));
+      run.set_simulated_us(simulated);
+    }
   }
   return run;
 }
@@ -153,9 +173,10 @@ std::string SyncBenchHead() {
   return absl::StrCat(
       absl::StrFormat(kLine, "bytes", "topology", "link", "update", "codec", "ranks", "servers",
                       "placement", "time us", "", "", "algbw", "busbw", "node", "wire bytes",
-                      "wire bytes", "cpu", "cpu", "model /", "peer /", "#wrong"),
+                      "wire bytes", "cpu", "cpu", "model /", "sim. /", "peer /", "#wrong"),
       absl::StrFormat(kLine, "", "", "", "", "", "", "", "", "p10", "p50", "p90", "GB/s", "GB/s",
-                      "GB/s", "max node", "total", "ms", "%", "measured", "measured", ""));
+                      "GB/s", "max node", "total", "ms", "%", "measured", "measured", "measured",
+                      ""));
 }
 
 std::string SyncBenchLine(const proto::Run& run) {
@@ -173,7 +194,7 @@ std::string SyncBenchLine(const proto::Run& run) {
       counted ? Count(run.wire_tx_bytes_total()) : "-",
       absl::StrFormat("%.1f", run.cpu_ms_per_step()),
       absl::StrFormat("%.0f", 100 * run.cpu_share()), Ratio(run.model_us() / run.time_us_p50()),
-      Ratio(run.peer_ratio()), Count(run.wrong()));
+      Ratio(run.simulated_us() / run.time_us_p50()), Ratio(run.peer_ratio()), Count(run.wrong()));
   std::string notes;
   if (!run.device().empty() && run.device() != "cpu") {
     absl::StrAppend(&notes, "           ",

@@ -23,6 +23,8 @@ absl::StatusOr<std::vector<Flow>> ExchangeFlows(const SyncBenchCase& bench_case)
 //   - wire_*_max_node is the most that one host sent, or received, per iteration, where hosts are
 //     emulated (what its processes send each other is no wire's); otherwise one process.
 //   - model_us is ExchangeSeconds() for exact bytes, when a bandwidth was given; 0 otherwise.
+//   - simulated_us is what the simulator says of the same chunks and connections (simulate.h), for
+//     gRPC between emulated hosts; 0 otherwise.
 //   - cpu_share is rank 0's view of the whole machine; on emulated hosts `invalid` says so when it
 //     is too large.
 //   - cpu_ms_per_step adds up ranks (exchanges alone) and servers (their whole life, over all of

@@ -1,5 +1,6 @@
 #include "benchmarks/exchange/sync_bench_report.h"
 
+#include "absl/strings/str_format.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -77,6 +78,22 @@ TEST(SyncBenchReportTest, TheModelIsTheBusiestNodesBytesAndOneStripe) {
   const auto ps = SummarizeExchanges(bench_case, TwoRanks(), {proto::ServerMetrics()});
   ASSERT_TRUE(ps.ok()) << ps.status();
   EXPECT_NEAR(ps->model_us(), 2 * ring->model_us(), 1e-6);
+  EXPECT_EQ(ps->simulated_us(), 0);  // hosts that are not emulated
+}
+
+TEST(SyncBenchReportTest, ExchangesBetweenEmulatedHostsAreSimulatedAtTheRateThatTcpHas) {
+  SyncBenchCase bench_case = Case(Topology::kRing, 0);
+  bench_case.job.bandwidth = "8gbit";
+  for (const double rate : {1e9, 0.5e9}) {
+    bench_case.bytes_per_second = rate;
+    const auto run = SummarizeExchanges(bench_case, TwoRanks(), {});
+    ASSERT_TRUE(run.ok()) << run.status();
+    // Latency, and a chunk's cost, weigh on an exchange of a millisecond.
+    EXPECT_GT(run->simulated_us(), (1 << 20) / rate * 1e6);
+    EXPECT_LT(run->simulated_us(), 1.5 * (1 << 20) / rate * 1e6);
+    EXPECT_THAT(SyncBenchLine(*run),
+                HasSubstr(absl::StrFormat(" %.3f ", run->simulated_us() / run->time_us_p50())));
+  }
 }
 
 TEST(SyncBenchReportTest, WrongElementsOfAllRanksAreAddedUp) {

@@ -115,7 +115,7 @@ int HostCount(const PlacedJob& job) {
 }
 
 int64_t ChunkBytesOf(const PlacedJob& job, int64_t asked) {
-  return asked == 0 && !job.bandwidth.empty() ? kNetworkChunkBytes : asked;
+  return asked == 0 && !job.bandwidth.empty() ? kNetworkChunks : asked;
 }
 
 std::vector<double> PlacedWeights(const PlacedJob& job) {

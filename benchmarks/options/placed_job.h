@@ -70,7 +70,7 @@ std::vector<int> HostsOf(const PlacedJob& job);
 int HostCount(const PlacedJob& job);
 
 // PlanOptions::chunk_bytes of a job of which so many were asked for, 0 for the default: emulated
-// hosts have that of hosts (kNetworkChunkBytes of plan/stripes.h), as a training job finds out by
+// hosts have that of hosts (kNetworkChunks of plan/stripes.h), as a training job finds out by
 // itself.
 int64_t ChunkBytesOf(const PlacedJob& job, int64_t asked);
 

@@ -2,6 +2,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "plan/stripes.h"
 
 namespace gradsync {
 namespace {
@@ -54,7 +55,7 @@ TEST(PlacedJobTest, EmulatedHostsHaveTheChunksOfHostsUnlessOthersAreAskedFor) {
   PlacedJob job = Job(Placement::kNone, 3, 0);
   EXPECT_EQ(ChunkBytesOf(job, 0), 0);
   job.bandwidth = "400mbit";
-  EXPECT_EQ(ChunkBytesOf(job, 0), 96 << 10);
+  EXPECT_EQ(ChunkBytesOf(job, 0), kNetworkChunks);
   EXPECT_EQ(ChunkBytesOf(job, 4096), 4096);
 }
 

@@ -75,7 +75,7 @@ absl::StatusOr<PredictedJob> CommonJob(const PredictOptions& options) {
   GS_ASSIGN_OR_RETURN(job.first_bucket_bytes,
                       ParseSize("first_bucket_bytes", options.first_bucket_bytes));
   GS_ASSIGN_OR_RETURN(job.chunk_bytes, ParseChunkBytes(options.chunk_bytes));
-  if (job.chunk_bytes == 0) job.chunk_bytes = kNetworkChunkBytes;
+  if (job.chunk_bytes == 0) job.chunk_bytes = kNetworkChunks;
   job.compute_scale = options.compute_scale;
   const absl::StatusOr<double> device = ParseBandwidth(options.device_bandwidth);
   if (!device.ok()) {
