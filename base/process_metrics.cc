@@ -1,18 +1,15 @@
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
 #include <system_error>
 
+#include "absl/time/time.h"
 #include "base/metrics_server.h"
+#include "base/process_cpu_time.h"
 
 namespace gradsync {
 namespace {
-
-double Seconds(const timeval& time) {
-  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;
-}
 
 double ResidentBytes() {
   double total = 0;
@@ -34,8 +31,6 @@ double OpenFiles() {
 }  // namespace
 
 std::vector<Metric> ProcessMetrics() {
-  rusage usage;
-  getrusage(RUSAGE_SELF, &usage);
   const auto one = [](std::string name, std::string help, Metric::Kind kind, double value) {
     Metric metric;
     metric.name = std::move(name);
@@ -45,7 +40,7 @@ std::vector<Metric> ProcessMetrics() {
     return metric;
   };
   return {one("process_cpu_seconds_total", "User and system time of this process, in seconds",
-              Metric::Kind::kCounter, Seconds(usage.ru_utime) + Seconds(usage.ru_stime)),
+              Metric::Kind::kCounter, absl::ToDoubleSeconds(ProcessCpuTime())),
           one("process_resident_memory_bytes", "Memory that this process has, in bytes",
               Metric::Kind::kGauge, ResidentBytes()),
           one("process_open_fds", "Files and sockets that this process has open",

@@ -1,8 +1,6 @@
 // How many samples of an image folder one core makes in a second of its time. Started by
 // benchmarks/decode_bench, not by people: answers each line "WHAT SECONDS" on stdin with a rate.
 
-#include <sys/resource.h>
-
 #include <cstdint>
 #include <cstdio>
 #include <fstream>
@@ -20,6 +18,7 @@
 #include "absl/types/span.h"
 #include "base/flags.h"
 #include "base/keep_memory.h"
+#include "base/process_cpu_time.h"
 #include "base/status_macros.h"
 #include "data/augment.h"
 #include "data/decode_image.h"
@@ -27,13 +26,6 @@
 
 namespace gradsync {
 namespace {
-
-// That this process has used, so that others on the same core do no harm.
-absl::Duration ProcessorTime() {
-  rusage usage;
-  getrusage(RUSAGE_SELF, &usage);
-  return absl::DurationFromTimeval(usage.ru_utime) + absl::DurationFromTimeval(usage.ru_stime);
-}
 
 // Makes the sample of an image's index.
 using MakeSample = std::function<absl::Status(int64_t epoch, int64_t index)>;
@@ -58,14 +50,15 @@ class Rates {
   absl::StatusOr<double> Measure(const std::string& what, absl::Duration time) {
     GS_ASSIGN_OR_RETURN(const MakeSample make, Maker(what));
     const int64_t images = folders_[0]->size();
-    const absl::Duration begin = ProcessorTime();
+    // Of this process, so that others on the same core do no harm.
+    const absl::Duration begin = ProcessCpuTime();
     int64_t made = 0;
-    while (ProcessorTime() - begin < time) {
+    while (ProcessCpuTime() - begin < time) {
       GS_RETURN_IF_ERROR(make(next_ / images, next_ % images));
       ++next_;
       ++made;
     }
-    return static_cast<double>(made) / absl::ToDoubleSeconds(ProcessorTime() - begin);
+    return static_cast<double>(made) / absl::ToDoubleSeconds(ProcessCpuTime() - begin);
   }
 
  private:

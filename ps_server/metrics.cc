@@ -1,28 +1,15 @@
 #include "ps_server/metrics.h"
 
-#include <sys/resource.h>
-
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "base/process_cpu_time.h"
 #include "base/write_file.h"
 #include "google/protobuf/util/json_util.h"
 #include "proto/run_record.pb.h"
 
 namespace gradsync {
-namespace {
-
-double Seconds(const timeval& time) {
-  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;
-}
-
-double CpuSeconds() {
-  rusage usage;
-  getrusage(RUSAGE_SELF, &usage);
-  return Seconds(usage.ru_utime) + Seconds(usage.ru_stime);
-}
-
-}  // namespace
 
 absl::Status WriteServerMetrics(const ServerStats& stats, const std::string& address,
                                 const std::string& path) {
@@ -34,7 +21,7 @@ absl::Status WriteServerMetrics(const ServerStats& stats, const std::string& add
   metrics.set_wire_tx_bytes(static_cast<double>(stats.tx_bytes));
   metrics.set_wire_rx_bytes(static_cast<double>(stats.rx_bytes));
   metrics.set_steps(static_cast<double>(stats.steps));
-  metrics.set_cpu_seconds(CpuSeconds());
+  metrics.set_cpu_seconds(absl::ToDoubleSeconds(ProcessCpuTime()));
   metrics.set_wire_tx_bytes_per_step(static_cast<double>(stats.step_tx_bytes) / steps);
   metrics.set_wire_rx_bytes_per_step(static_cast<double>(stats.step_rx_bytes) / steps);
   google::protobuf::util::JsonPrintOptions options;

@@ -3,8 +3,10 @@
 #ifndef GRADSYNC_BENCHMARKS_RANKS_CLOCKS_H_
 #define GRADSYNC_BENCHMARKS_RANKS_CLOCKS_H_
 
-#include <sys/resource.h>
 #include <time.h>
+
+#include "absl/time/time.h"
+#include "base/process_cpu_time.h"
 
 namespace gradsync {
 
@@ -15,15 +17,8 @@ inline double MonotonicMicroseconds() {
   return static_cast<double>(now.tv_sec) * 1e6 + static_cast<double>(now.tv_nsec) * 1e-3;
 }
 
-// User and system time of this process, all threads.
-inline double CpuSeconds() {
-  rusage usage;
-  getrusage(RUSAGE_SELF, &usage);
-  const auto seconds = [](const timeval& t) {
-    return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) * 1e-6;
-  };
-  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
-}
+// Of this process, all threads.
+inline double CpuSeconds() { return absl::ToDoubleSeconds(ProcessCpuTime()); }
 
 }  // namespace gradsync
 
