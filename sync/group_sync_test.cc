@@ -284,13 +284,15 @@ class GroupSyncTest : public testing::Test {
   std::vector<int> ranks_of_job_;
 };
 
+// Other terms on each rank.
+Script OwnTerms(int rank) {
+  Script script;
+  script.terms = absl::StrCat("window ", rank);
+  return script;
+}
+
 TEST_F(GroupSyncTest, TermsAndUpdateSitesThatDifferAreFoundByEveryRankAndFailNothing) {
-  const auto terms = [](int rank) {
-    Script script;
-    script.terms = absl::StrCat("window ", rank);
-    return script;
-  };
-  Run(terms, [](int, GradientSync& sync) {
+  Run(OwnTerms, [](int, GradientSync& sync) {
     const absl::Status bound = sync.Bind(TwoBuckets(2), Soon()).status();
     EXPECT_EQ(bound, absl::FailedPreconditionError(
                          "scripted options differ: rank 0 has window 0, the update at the owners; "
@@ -332,12 +334,7 @@ TEST_F(GroupSyncTest, ALaunchThatFailsIsTheFailureOfTheGroup) {
 // Who aborted without a reason was called by its place, and so another rank of the job was blamed.
 TEST_F(GroupSyncTest, RanksOfAPartOfAJobHaveTheirNumbersInTheJob) {
   ranks_of_job_ = {1, 3};
-  const auto terms = [](int rank) {
-    Script script;
-    script.terms = absl::StrCat("window ", rank);
-    return script;
-  };
-  Run(terms, [](int, GradientSync& sync) {
+  Run(OwnTerms, [](int, GradientSync& sync) {
     const absl::Status bound = sync.Bind(TwoBuckets(2), Soon()).status();
     EXPECT_THAT(bound.message(), HasSubstr("differ: rank 1 has window 0,"));
     EXPECT_THAT(bound.message(), HasSubstr("; rank 3 has window 1,"));
