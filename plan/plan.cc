@@ -100,12 +100,6 @@ BucketPlan PlaceTensors(const std::vector<int>& members, const std::vector<Tenso
   return bucket;
 }
 
-int64_t GradientBytes(const std::vector<TensorSpec>& tensors) {
-  int64_t bytes = 0;
-  for (const TensorSpec& tensor : tensors) bytes += 4 * AlignUp(tensor.numel());
-  return bytes;
-}
-
 }  // namespace
 
 absl::StatusOr<Plan> Plan::Create(std::vector<TensorSpec> tensors,
@@ -163,22 +157,24 @@ absl::StatusOr<Plan> Plan::FromBuckets(std::vector<TensorSpec> tensors,
   plan.tensors_ = std::move(tensors);
   plan.optimizer_ = std::move(optimizer);
   plan.world_size_ = world_size;
-  if (chunk_bytes == kNetworkChunks) {
-    chunk_bytes = NetworkChunkBytes(GradientBytes(plan.tensors_), world_size);
-  }
-  plan.chunk_bytes_ = chunk_bytes;
   plan.codec_ = codec;
   plan.is_part_ = !runs.empty();
   for (const auto& members_of_bucket : buckets) {
-    BucketPlan bucket = PlaceTensors(members_of_bucket, plan.tensors_);
+    plan.buckets_.push_back(PlaceTensors(members_of_bucket, plan.tensors_));
+  }
+  if (chunk_bytes == kNetworkChunks) {
+    chunk_bytes = NetworkChunkBytes(plan.total_bytes(), world_size);
+  }
+  plan.chunk_bytes_ = chunk_bytes;
+  for (size_t b = 0; b < buckets.size(); ++b) {
+    BucketPlan& bucket = plan.buckets_[b];
     const int64_t bytes =
         chunk_bytes != 0 ? chunk_bytes : DefaultChunkBytes(bucket.bytes(), world_size);
     bucket.layout = StripeLayout(bucket.numel, world_size, bytes / 4);
     if (!runs.empty()) {
-      const RunCut& run = runs[plan.buckets_.size()];
+      const RunCut& run = runs[b];
       bucket.layout = StripeLayout::OfRun(bucket.numel, world_size, run.chunk_elements, run.lead);
     }
-    plan.buckets_.push_back(std::move(bucket));
   }
   plan.fingerprint_ = Sha256Hex(plan.Describe()).substr(0, 16);
   return plan;
