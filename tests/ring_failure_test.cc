@@ -110,11 +110,18 @@ std::vector<absl::Status> RunTampered(std::shared_ptr<StreamLink> link, const Ta
   return ends;
 }
 
-// Changes the third REDUCE frame, when the ring is well under way.
+// Where rank 2 stands in the gather of the frame's chunk: 0 where the gather begins with it.
+int GatherHopOfRankTwo(const FrameHeader& header) {
+  return GatherHop(static_cast<int>(header.slot()) % 3, 2, 3);
+}
+
+// Changes the third REDUCE frame, when the ring is well under way. Frames that belong to rank 2 are
+// left alone: it refuses parameters for those with other words.
 Tamper Third(const std::function<void(OutgoingFrame&, FrameStream&)>& change) {
   auto count = std::make_shared<std::atomic<int>>(0);
   return [=](OutgoingFrame& frame, FrameStream& stream) {
-    if (frame.header.kind() == FrameHeader::REDUCE && ++*count == 3) change(frame, stream);
+    if (frame.header.kind() != FrameHeader::REDUCE || GatherHopOfRankTwo(frame.header) == 0) return;
+    if (++*count == 3) change(frame, stream);
   };
 }
 
@@ -160,7 +167,7 @@ TEST(RingFailureTest, AParameterThatNobodyAskedForFailsTheGroup) {
   ExpectRankTwoRefuses(
       [](OutgoingFrame& frame, FrameStream&) {
         frame.header.set_kind(FrameHeader::GATHER);
-        frame.header.set_hop(GatherHop(static_cast<int>(frame.header.slot()) % 3, 2, 3));
+        frame.header.set_hop(GatherHopOfRankTwo(frame.header));
       },
       "expected none, for owners alone keep parameters", slots);
 }
