@@ -92,7 +92,7 @@ ABSL_FLAG(
     int, loader_threads, gradsync::PeerTrainingOptions().loader_threads,
     "with --train: threads with which each of our ranks makes batches; 0: as //worker has it");
 ABSL_FLAG(std::vector<std::string>, topology, {"ring"},
-          "with --train, topologies of ours: some of ring, ps (as many servers as ranks)");
+          "with --train, topologies of ours: some of ring, ps (each rank is a server, too)");
 ABSL_FLAG(std::vector<std::string>, link, {},
           "with --train, links of ours: some of nccl (on GPUs, ring only), shm, grpc; empty: nccl "
           "on GPUs, else shm");
@@ -244,7 +244,6 @@ absl::StatusOr<PeerTrainingOptions> TrainingFromFlags(const std::string& argv0, 
   GS_ASSIGN_OR_RETURN(options.script, FindRunfile(argv0, "benchmarks/pytorch_train.py"));
   GS_ASSIGN_OR_RETURN(options.rank_binary, FindRunfile(argv0, "benchmarks/train_rank"));
   if (ps) {
-    GS_ASSIGN_OR_RETURN(options.server_binary, FindRunfile(argv0, "ps_server/ps_server"));
   }
   return options;
 }

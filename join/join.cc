@@ -87,6 +87,7 @@ absl::Status CheckJoin(const JoinOptions& options) {
   }
   GS_RETURN_IF_ERROR(CheckEncryption(options));
   GS_RETURN_IF_ERROR(ValidateDevice(options.device));
+  GS_RETURN_IF_ERROR(CheckOwners(options.sync.job, options.meet.world_size));
   SyncOptions sync = options.sync;
   sync.job.servers = options.num_servers;
   return ValidateSyncOptions(sync);
@@ -112,12 +113,22 @@ absl::Status Member::Fail(const absl::Status& reason) {
   return agreed.ok() ? published : Certain(cause);
 }
 
-absl::Status Member::Leave() { return IsAlone() ? absl::OkStatus() : meeting_.Leave(); }
+absl::Status Member::Leave() {
+  if (IsAlone()) return absl::OkStatus();
+  if (own_server_ != nullptr) GS_RETURN_IF_ERROR(own_server_->Wait());
+  return meeting_.Leave();
+}
 
 absl::Status Member::Complete(const JoinOptions& options) {
   GS_RETURN_IF_ERROR(AgreeOnFlags(group(), SameOnAllRanks(options)));
   for (const std::string& server : options_.servers) meeting_.AddServer(server);
-  GS_RETURN_IF_ERROR(FindServers(options.num_servers));
+  if (options.num_servers > 0) {
+    GS_RETURN_IF_ERROR(FindServers(options.num_servers, /*watched=*/true));
+  } else if (options_.servers.empty() && ServersInWorkers(options_.job)) {
+    GS_ASSIGN_OR_RETURN(const int servers, StartOwnServer());
+    GS_RETURN_IF_ERROR(FindServers(servers, /*watched=*/false));
+    options_.servers_in_workers = options_.servers_run = true;
+  }
   GS_RETURN_IF_ERROR(ResolveByHosts(group(), &options_));
   if (options.mesh.has_pipeline()) {
     TakePlace(options);
@@ -138,9 +149,19 @@ absl::Status Member::Complete(const JoinOptions& options) {
   return absl::OkStatus();
 }
 
+// Where this worker is one of the servers. Returns how many there are.
+absl::StatusOr<int> Member::StartOwnServer() {
+  const int owners = options_.job.owners;
+  const int servers = owners == 0 ? group().world_size : owners;
+  if (group().rank >= servers) return servers;
+  options_.server_link = OwnServerLinkOf(group());
+  GS_ASSIGN_OR_RETURN(own_server_, OwnServer::Start(group(), options_.server_link));
+  return servers;
+}
+
 // Those that registered themselves, in the order of their numbers. One that is lost before the last has
-// come ends the wait for that.
-absl::Status Member::FindServers(int count) {
+// come ends the wait for that. `watched`: they have processes of their own, which rank 0 watches.
+absl::Status Member::FindServers(int count, bool watched) {
   for (int i = 0; i < count; ++i) {
     absl::StatusOr<std::string> address =
         group().store->Get(group().Key(absl::StrCat("server/", i)), Deadline::In(group().timeout));
@@ -150,7 +171,7 @@ absl::Status Member::FindServers(int count) {
                                                       absl::FormatDuration(group().timeout)));
     }
     GS_RETURN_IF_ERROR(address.status());
-    meeting_.AddServer(*address);
+    if (watched) meeting_.AddServer(*address);
     options_.servers.push_back(*std::move(address));
   }
   return absl::OkStatus();

@@ -22,6 +22,7 @@
 #include "join/agree_on_flags.h"
 #include "join/meet.h"
 #include "join/open_device.h"
+#include "join/own_server.h"
 #include "join/sync_factory.h"
 #include "pipeline/pipeline_place.h"
 #include "pipeline/slice_link.h"
@@ -40,7 +41,9 @@ struct JoinOptions {
   Mesh mesh;         // of the ranks, where it cuts the model; else looked at by nobody
   Link stage_link = Link::kAuto;  // between stages: kGrpc, kShm or kAuto (stage_link.h)
   Link slice_link = Link::kAuto;  // between slices: kGrpc, kShm or kAuto (create_slice_link.h)
-  int num_servers = 0;            // servers that register in the store, when sync.servers is empty
+  // Servers that register in the store, when sync.servers is empty. Without any, with Topology::kPs,
+  // the first sync.job.owners workers have one each.
+  int num_servers = 0;
   DeviceOptions device;
   int ranks_on_host = 0;      // with this one, servers of its launcher too; 0: nobody said
   std::string launcher;       // that said who this process is, for records: "Slurm"
@@ -81,15 +84,16 @@ class Member {
   // most two seconds.
   absl::Status Fail(const absl::Status& reason);
 
-  // After sync().Shutdown(), in good order. Ranks of Topology::kLocal just go. Errors: those of
-  // Meeting::Leave().
+  // After sync().Shutdown(), in good order: with a server of its own once all others have done with
+  // it. Ranks of Topology::kLocal just go. Errors: those of Meeting::Leave() and OwnServer::Wait().
   absl::Status Leave();
 
  private:
   friend absl::StatusOr<std::unique_ptr<Member>> Join(JoinOptions options);
   explicit Member(Meeting meeting) : meeting_(std::move(meeting)) {}
   absl::Status Complete(const JoinOptions& options);
-  absl::Status FindServers(int count);
+  absl::StatusOr<int> StartOwnServer();
+  absl::Status FindServers(int count, bool watched);
   void TakePlace(const JoinOptions& options);
   absl::Status TakeSlice(const JoinOptions& options);
   bool IsAlone() const {
@@ -99,6 +103,7 @@ class Member {
 
   Meeting meeting_;
   SyncOptions options_;
+  std::unique_ptr<OwnServer> own_server_;  // outlives the backend
   std::unique_ptr<StageLink> stage_link_;
   std::unique_ptr<SideChannel> stages_;
   std::unique_ptr<SideChannel> replicas_;

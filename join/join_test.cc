@@ -82,6 +82,24 @@ TEST(JoinTest, RanksOfOneHostShareMemoryUnlessTheySayOtherwise) {
   }
 }
 
+TEST(JoinTest, WithoutServersTheFirstWorkersAreTheServers) {
+  JoinOptions options;
+  options.sync.job.topology = Topology::kPs;
+  options.sync.job.link = Link::kGrpc;
+  options.sync.job.owners = 2;
+  std::vector<Joined> members = JoinAll(std::vector<JoinOptions>(3, options));
+  for (const Joined& member : members) {
+    ASSERT_TRUE(member.ok()) << member.status();
+    EXPECT_EQ((*member)->sync().identity().backend, Backend::kPsOverGrpc);
+    EXPECT_EQ((*member)->options().servers.size(), 2u);
+    EXPECT_EQ((*member)->options().servers, (*members[0])->options().servers);
+  }
+  options.sync.job.owners = 4;
+  options.meet.master = "127.0.0.1:0";
+  EXPECT_THAT(std::string(Join(options).status().message()),
+              HasSubstr("--owners: expected at most 1"));
+}
+
 TEST(JoinTest, RanksThatAskForDifferentJobsAreToldSo) {
   JoinOptions other = Ring();
   other.sync.job.update = UpdateSite::kOwner;

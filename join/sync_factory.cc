@@ -17,6 +17,7 @@
 #include "base/host_identity.h"
 #include "base/status_macros.h"
 #include "links/grpc_stream.h"
+#include "links/near_link.h"
 #include "ps_client/ps_gradient_sync.h"
 #include "ps_client/server_hosts.h"
 #include "sync/local_sync.h"
@@ -72,7 +73,7 @@ absl::Status FindOut(const SyncOptions& options, const WorkerGroup& group, Where
   if (own.ok()) where->host = own->Key();
   if (options.job.topology == Topology::kPs && group.rank == 0) {
     GS_ASSIGN_OR_RETURN(where->servers,
-                        AskServerHosts(*NewGrpcLink(LinkOptionsOf(group)), options.servers,
+                        AskServerHosts(*GrpcLinkOf(group), options.servers,
                                        Deadline::In(group.timeout), group.failure_timeout));
   }
   if (!own.ok() || options.job.codec.compresses() || !options.job.consistency.bulk()) {
@@ -102,6 +103,12 @@ absl::Status ValidateSyncOptions(const SyncOptions& options) {
         "tools/setup --cuda; or use --link=grpc");
   }
   return absl::OkStatus();
+}
+
+absl::Status CheckOwners(const JobSpec& job, int workers) {
+  if (job.owners <= workers) return absl::OkStatus();
+  return FlagError("owners", absl::StrCat("at most ", workers, ", as many as there are workers"),
+                   absl::StrCat(job.owners));
 }
 
 absl::Status CheckLinkDevice(Link link, const GpuApi* gpu) {
@@ -149,11 +156,15 @@ std::shared_ptr<StreamLink> GrpcTensorLinkOf(const WorkerGroup& group) {
   return NewGrpcLink(options);
 }
 
-namespace {
-
 std::shared_ptr<StreamLink> GrpcLinkOf(const WorkerGroup& group) {
   return NewGrpcLink(LinkOptionsOf(group));
 }
+
+std::shared_ptr<StreamLink> OwnServerLinkOf(const WorkerGroup& group) {
+  return NewNearLink(GrpcLinkOf(group), LinkOptionsOf(group).proof);
+}
+
+namespace {
 
 absl::StatusOr<std::unique_ptr<GradientSync>> CreateRing(const SyncOptions& options,
                                                          const WorkerGroup& group) {
@@ -186,9 +197,10 @@ absl::StatusOr<std::unique_ptr<GradientSync>> CreateServers(const SyncOptions& o
                                                             bool windows) {
   PsOptions ps;
   ps.group = group;
-  ps.link = GrpcLinkOf(group);
+  ps.link = options.server_link != nullptr ? options.server_link : GrpcLinkOf(group);
   ps.servers = options.servers;
   ps.numbers = options.server_numbers;
+  ps.in_workers = options.servers_in_workers;
   ps.weights = options.weights;
   ps.servers_run = options.servers_run;
   ps.update_site = options.job.update;
@@ -257,11 +269,7 @@ absl::StatusOr<std::unique_ptr<GradientSync>> Create(Backend backend, const Sync
 
 absl::StatusOr<std::unique_ptr<GradientSync>> CreateGradientSync(const SyncOptions& options,
                                                                  const WorkerGroup& group) {
-  if (options.job.owners > group.world_size) {
-    return FlagError("owners",
-                     absl::StrCat("at most ", group.world_size, ", as many as there are workers"),
-                     absl::StrCat(options.job.owners));
-  }
+  GS_RETURN_IF_ERROR(CheckOwners(options.job, group.world_size));
   const Backend backend = BackendOf(options.job);
   GS_ASSIGN_OR_RETURN(std::unique_ptr<GradientSync> sync, Create(backend, options, group));
   if (TraitOf(backend).on_host && options.gpu != nullptr) {

@@ -27,6 +27,10 @@ struct SyncOptions {
   std::vector<int> server_numbers;   // of each among all of the job's; empty: 0, 1, ...
   std::vector<double> weights;       // of the servers: set by ResolveByHosts(); empty: equal
   bool servers_run = false;          // all of them have answered: set by ResolveByHosts()
+  bool servers_in_workers = false;   // server number i is in the process of rank i
+  // To servers over grpc or shm; null: GrpcLinkOf(). A worker that has a server of its own gives the
+  // link at which that listens.
+  std::shared_ptr<StreamLink> server_link;
   // Has the buckets: by staging (sync/staged_sync.h), or NCCL's. Null: the host has them.
   std::shared_ptr<GpuApi> gpu;
   std::shared_ptr<NcclApi> nccl;  // of that GPU, with nccl
@@ -37,6 +41,9 @@ struct SyncOptions {
 // Errors: INVALID_ARGUMENT naming the flag, what was expected and what came; UNIMPLEMENTED never: a
 // link that this build lacks is INVALID_ARGUMENT, with the way to get it.
 absl::Status ValidateSyncOptions(const SyncOptions& options);
+
+// Errors: INVALID_ARGUMENT when more workers are to be servers than there are.
+absl::Status CheckOwners(const JobSpec& job, int workers);
 
 // What a link between GPUs needs besides: buckets in the memory of `gpu`.
 // Errors: INVALID_ARGUMENT when there is none.
@@ -53,6 +60,12 @@ absl::Status CheckLinkDevice(Link link, const GpuApi* gpu);
 // Errors: DEADLINE_EXCEEDED naming the ranks that did not come; UNAVAILABLE when the store is lost;
 // on rank 0 those of AskServerHosts(), while the others meet the same servers in Bind().
 absl::Status ResolveByHosts(const WorkerGroup& group, SyncOptions* options);
+
+// The link over gRPC with the credentials of `group`, for gradients.
+std::shared_ptr<StreamLink> GrpcLinkOf(const WorkerGroup& group);
+
+// The same, but for streams to a server in this process.
+std::shared_ptr<StreamLink> OwnServerLinkOf(const WorkerGroup& group);
 
 // The link over gRPC with the credentials of `group` between stages or slices, which send each other
 // whole tensors at once.

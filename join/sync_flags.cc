@@ -21,7 +21,7 @@ ABSL_FLAG(std::string, server_weights, "auto",
           "one server beside every worker and some elsewhere get the shares that keep all hosts "
           "equally busy), equal, or a number for each, w0,w1,...");
 ABSL_FLAG(int, owners, 0,
-          "with --topology=ps and --link=nccl or cuda_ipc, where workers are the servers: the "
+          "with --topology=ps and no servers of their own, so that workers are the servers: the "
           "first so many own the gradients' chunks; 0: all");
 ABSL_FLAG(int, connections, 0, "gRPC connections per pair of peers; 0: 2 for ps, 4 for ring");
 

@@ -13,6 +13,7 @@
 #include "gtest/gtest.h"
 #include "links/grpc_stream.h"
 #include "links/in_process_stream.h"
+#include "links/near_link.h"
 #include "links/stream_test_util.h"
 
 namespace gradsync {
@@ -34,6 +35,7 @@ std::vector<LinkKind> LinkKinds() {
       {"in_process", [] { return NewInProcessLink(); }},
       {"in_process_unkind", [unkind] { return NewInProcessLink(unkind); }},
       {"grpc", [] { return NewGrpcLink(); }},
+      {"near", [] { return NewNearLink(NewGrpcLink(), StreamProof()); }},
   };
 }
 

@@ -94,8 +94,10 @@ struct Connection {
 
 class InProcessStream : public FrameStream {
  public:
-  InProcessStream(std::shared_ptr<Connection> connection, Side side)
-      : connection_(std::move(connection)), side_(side) {}
+  InProcessStream(std::shared_ptr<Connection> connection, Side side, StreamProof proof)
+      : connection_(std::move(connection)), side_(side), proof_(std::move(proof)) {}
+
+  StreamProof proof() const override { return proof_; }
 
   void Send(OutgoingFrame frame) override {
     const bool urgent = frame.urgent;
@@ -206,6 +208,7 @@ class InProcessStream : public FrameStream {
 
   const std::shared_ptr<Connection> connection_;
   const Side side_;
+  const StreamProof proof_;
   bool told_peer_finished_ = false;  // of the thread that delivers
 };
 
@@ -238,7 +241,7 @@ class InProcessListener : public StreamListener {
 
 class InProcessLink : public StreamLink, public std::enable_shared_from_this<InProcessLink> {
  public:
-  explicit InProcessLink(InProcessLinkOptions options) : options_(options) {}
+  explicit InProcessLink(InProcessLinkOptions options) : options_(std::move(options)) {}
 
   absl::StatusOr<std::unique_ptr<StreamListener>> Listen(const std::string& address,
                                                          StreamAcceptor acceptor) override {
@@ -282,8 +285,8 @@ class InProcessLink : public StreamLink, public std::enable_shared_from_this<InP
       seed = options_.seed * 1000003 + 2 * streams_++;
     }
     auto connection = std::make_shared<Connection>(address);
-    auto opened = std::make_shared<InProcessStream>(connection, kOpened);
-    auto accepted = std::make_shared<InProcessStream>(connection, kAccepted);
+    auto opened = std::make_shared<InProcessStream>(connection, kOpened, StreamProof());
+    auto accepted = std::make_shared<InProcessStream>(connection, kAccepted, options_.proof);
     {
       MutexLock lock(&acceptance->mutex);
       if (acceptance->closing) return absl::UnavailableError(address + ": the listener closed");
@@ -355,7 +358,7 @@ class InProcessLink : public StreamLink, public std::enable_shared_from_this<InP
 }  // namespace
 
 std::shared_ptr<StreamLink> NewInProcessLink(InProcessLinkOptions options) {
-  return std::make_shared<InProcessLink>(options);
+  return std::make_shared<InProcessLink>(std::move(options));
 }
 
 }  // namespace gradsync

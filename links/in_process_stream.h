@@ -1,7 +1,7 @@
-// Streams between threads of one process, for tests: what rings and parameter servers do must not
-// depend on gRPC.
+// Streams between threads of one process: of a worker and the server beside it (near_link.h), and in
+// tests, since what rings and parameter servers do must not depend on gRPC.
 //
-// The link is as unkind as a real one may be. Frames arrive on a thread of the link, one thread per
+// The link can be as unkind as a real one may be. Frames arrive on a thread of the link, one thread per
 // end of a stream, never on the sender's. A payload is not copied: the receiver reads the sender's
 // memory, and `released` runs when the receiver drops Payload::owner, so that a buffer reused too
 // early, or an owner kept too long, shows at once. Options cut payloads into odd parts and let
@@ -24,6 +24,8 @@ struct InProcessLinkOptions {
   // Before some of the frames a delivery thread pauses for up to this long: streams overtake each
   // other (the order within a stream stays). Zero: never.
   absl::Duration max_delay = absl::ZeroDuration();
+  // What streams say of themselves (FrameStream::proof()).
+  StreamProof proof;
   // Of cuts and pauses. The same seed gives each stream the same cuts and pauses, in the order of
   // Connect() calls.
   uint64_t seed = 0;

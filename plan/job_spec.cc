@@ -113,10 +113,6 @@ absl::Status CheckServers(const JobSpec& spec) {
           ", where workers are the servers (--owners), and no processes of their own, found ",
           spec.servers));
     }
-  } else if (spec.topology == Topology::kPs && spec.servers == 0) {
-    return absl::InvalidArgumentError(
-        "--servers: expected host:port,... with --topology=ps, found none; start one with "
-        "bazel run //ps_server -- --listen=127.0.0.1:0");
   }
   if (spec.topology != Topology::kPs && spec.servers > 0) {
     return absl::InvalidArgumentError(absl::StrCat("--servers: expected none with ",
@@ -125,11 +121,12 @@ absl::Status CheckServers(const JobSpec& spec) {
   if (spec.owners < 0) {
     return FlagError("owners", "at least 1, or 0 for all workers", absl::StrCat(spec.owners));
   }
-  if (spec.owners > 0 && !OwnersAreRanks(spec)) {
+  if (spec.owners > 0 && !OwnersAreRanks(spec) && !ServersInWorkers(spec)) {
     return FlagError("owners",
-                     absl::StrCat("0 with ", WithTopology(spec), " ", WithLink(spec),
-                                  ", as workers are servers only with --topology=ps and "
-                                  "--link=nccl or cuda_ipc"),
+                     spec.servers > 0
+                         ? "0 with --servers: without any, workers are the servers"
+                         : absl::StrCat("0 with ", WithTopology(spec),
+                                        ", as workers are servers only with --topology=ps"),
                      absl::StrCat(spec.owners));
   }
   return absl::OkStatus();
@@ -141,9 +138,10 @@ absl::Status CheckWeights(const JobSpec& spec) {
     return FlagError("server_weights", expected, absl::StrCat(spec.server_weights, " weights"));
   };
   if (spec.topology != Topology::kPs) return refuse("none with " + WithTopology(spec));
-  if (OwnersAreRanks(spec)) {
-    return refuse(
-        absl::StrCat("auto or equal with ", WithLink(spec), ", whose owners have equal parts"));
+  if (OwnersAreRanks(spec) || ServersInWorkers(spec)) {
+    return refuse(absl::StrCat("auto or equal with ",
+                               OwnersAreRanks(spec) ? WithLink(spec) : "no --servers",
+                               ", where workers are the servers and have equal parts"));
   }
   if (spec.server_weights != spec.servers) {
     return refuse(absl::StrCat("one for each of ", spec.servers, " servers"));

@@ -83,7 +83,7 @@ struct JobSpec {
   Consistency consistency;
   Codec codec;
   int servers = 0;  // processes
-  int owners = 0;   // where they are ranks: the first so many; 0: all
+  int owners = 0;   // where workers are the servers: the first so many; 0: all
 
   // Of servers, one each; 0: nobody asked for shares of their own.
   int server_weights = 0;
@@ -122,6 +122,11 @@ constexpr bool BetweenGpus(Link link) { return link == Link::kNccl || link == Li
 // Servers without processes of their own.
 constexpr bool OwnersAreRanks(const JobSpec& spec) {
   return spec.topology == Topology::kPs && BetweenGpus(spec.link);
+}
+
+// Parameter servers, each in the process of a worker.
+constexpr bool ServersInWorkers(const JobSpec& spec) {
+  return spec.topology == Topology::kPs && !BetweenGpus(spec.link) && spec.servers == 0;
 }
 
 // Connections per pair of peers that will be used; 0 where there are none.

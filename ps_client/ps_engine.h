@@ -63,7 +63,8 @@ class PsEngine : public std::enable_shared_from_this<PsEngine> {
     UpdateSite update_site = UpdateSite::kWorker;
     Consistency consistency;
     std::vector<std::string> servers;         // addresses
-    std::vector<int> numbers;                 // and what each is called
+    std::vector<int> numbers;                 // of each among all of the job's
+    std::vector<std::string> names;           // and what it is called
     std::vector<int> connections;             // streams to each
     std::vector<int> leads;                   // and chunks on their way (plan/push_lead.h)
     std::shared_ptr<TraceRecorder> recorder;  // of some steps; may be null

@@ -154,8 +154,7 @@ absl::Status PsSync::MakeBuckets(const Plan& plan, const ShardMap& shards) {
   }
   PsWindowsOptions options;
   options.group = host().worker();
-  options.servers = options_.servers;
-  options.numbers = options_.numbers;
+  options.servers = ServerNames(options_);
   options.update_site = options_.update_site;
   options.report = [this](absl::Status status) { host().Report(std::move(status)); };
   GS_ASSIGN_OR_RETURN(std::shared_ptr<PsWindows> windows,
@@ -190,6 +189,7 @@ absl::Status PsSync::MakeEngine(const Plan& plan, const ShardMap& shards) {
   options.leads = PushLeads(plan, shards, options.connections, options_.lead);
   options.servers = options_.servers;
   options.numbers = options_.numbers;
+  options.names = ServerNames(options_);
   options.recorder = host().worker().recorder;
   const auto report = [reports = reports_](absl::Status status) {
     MutexLock lock(&reports->mutex);

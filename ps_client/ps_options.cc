@@ -65,4 +65,13 @@ absl::StatusOr<PsOptions> CheckPsOptions(const PsOptions& options) {
   return complete;
 }
 
+std::vector<std::string> ServerNames(const PsOptions& options) {
+  std::vector<std::string> names;
+  for (size_t i = 0; i < options.servers.size(); ++i) {
+    names.push_back(absl::StrCat(options.in_workers ? "rank " : "server ", options.numbers[i], " (",
+                                 options.servers[i], ")"));
+  }
+  return names;
+}
+
 }  // namespace gradsync

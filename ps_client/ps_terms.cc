@@ -40,6 +40,7 @@ absl::StatusOr<proto::Hello> MakeHello(const PsOptions& options, const Plan& pla
     hello.mutable_host()->set_name(host.hostname);
     for (const std::string& server : options.servers) hello.add_servers(server);
     for (const int number : options.numbers) hello.add_server_numbers(number);
+    hello.set_servers_in_workers(options.in_workers);
     terms.set_windows(true);
   }
   return hello;

@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "absl/memory/memory.h"
-#include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "shared_memory/window_owner.h"
 
@@ -12,10 +11,7 @@ namespace {
 
 std::vector<std::string> NamesOf(const PsWindowsOptions& options) {
   std::vector<std::string> names = options.group.Names();
-  for (size_t server = 0; server < options.servers.size(); ++server) {
-    names.push_back(
-        absl::StrCat("server ", options.numbers[server], " (", options.servers[server], ")"));
-  }
+  names.insert(names.end(), options.servers.begin(), options.servers.end());
   return names;
 }
 

@@ -29,8 +29,7 @@ namespace gradsync {
 
 struct PsWindowsOptions {
   WorkerGroup group;
-  std::vector<std::string> servers;  // addresses, for errors
-  std::vector<int> numbers;          // what each is called
+  std::vector<std::string> servers;  // what each is called
   UpdateSite update_site = UpdateSite::kWorker;
   // What went wrong here, or who was lost. Must not block; Fail() follows.
   std::function<void(absl::Status)> report;

@@ -129,8 +129,4 @@ void ServerConnection::Cancel(const absl::Status& reason) {
   }
 }
 
-std::string ServerConnection::Name() const {
-  return absl::StrCat("server ", number_, " (", address_, ")");
-}
-
 }  // namespace gradsync

@@ -28,11 +28,13 @@ class ServerConnection {
  public:
   // No more than `lead` chunks, one of PushLeads(), are on their way without a result, but those of
   // steps whose results wait for the norm of all (StepOptions::max_norm).
-  // The server is `index` of this worker's, and called `number`. `recorder` of what is sent to the server, which is process number `process`; may be null.
-  ServerConnection(int index, int number, std::string address, int connections, int lead,
-                   std::shared_ptr<TraceRecorder> recorder = nullptr, int process = 0)
+  // The server is `index` of this worker's, `number` of the job's, and called `name` in messages.
+  // `recorder` of what is sent to it, which is process number `process`; may be null.
+  ServerConnection(int index, int number, std::string name, std::string address, int connections,
+                   int lead, std::shared_ptr<TraceRecorder> recorder = nullptr, int process = 0)
       : index_(index),
         number_(number),
+        name_(std::move(name)),
         address_(std::move(address)),
         connections_(connections),
         limit_(CreditFor(lead)),
@@ -70,7 +72,7 @@ class ServerConnection {
   void Cancel(const absl::Status& reason);
 
   // "server 1 (127.0.0.1:4242)".
-  std::string Name() const;
+  const std::string& Name() const { return name_; }
 
   int index() const { return index_; }
   int number() const { return number_; }
@@ -90,6 +92,7 @@ class ServerConnection {
 
   const int index_;
   const int number_;
+  const std::string name_;
   const std::string address_;
   const int connections_;
   const int64_t limit_;

@@ -54,7 +54,7 @@ OutgoingFrame Chunk(int slot, double max_norm = 0) {
 
 TEST(ServerConnectionTest, AWorkerGoesByResults) {
   RecordingLink link;
-  ServerConnection server(0, 0, "nowhere:1", /*connections=*/1, /*lead=*/2);
+  ServerConnection server(0, 0, "server 0", "nowhere:1", /*connections=*/1, /*lead=*/2);
   ASSERT_TRUE(server.Connect(link, nullptr, Deadline::Never()).ok());
   for (int slot = 0; slot < 5; ++slot) server.Queue(Chunk(slot), slot);
   EXPECT_THAT(link.sent[0], ElementsAre(0, 1));
@@ -71,7 +71,7 @@ TEST(ServerConnectionTest, AWorkerGoesByResults) {
 
 TEST(ServerConnectionTest, ChunksOfAClippedStepDoNotWaitForResultsWhichWaitForThem) {
   RecordingLink link;
-  ServerConnection server(0, 0, "nowhere:1", /*connections=*/2, /*lead=*/2);
+  ServerConnection server(0, 0, "server 0", "nowhere:1", /*connections=*/2, /*lead=*/2);
   for (int connection : {0, 1}) {
     (void)connection;
     ASSERT_TRUE(server.Connect(link, nullptr, Deadline::Never()).ok());

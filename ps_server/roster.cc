@@ -235,6 +235,7 @@ void Roster::TakeNames(const proto::Hello& hello) {
   if (hello.rank() != 0) return;
   servers_ = {hello.servers().begin(), hello.servers().end()};
   server_numbers_ = {hello.server_numbers().begin(), hello.server_numbers().end()};
+  servers_in_workers_ = hello.servers_in_workers();
 }
 
 absl::Status Roster::AdmitPlan(const proto::Hello& hello) {
@@ -272,7 +273,8 @@ std::string Roster::Name(int rank) const {
 }
 
 std::string Roster::ServerName(int index) const {
-  return absl::StrCat("server ", server_numbers_.empty() ? index : server_numbers_[index], " (",
+  return absl::StrCat(servers_in_workers_ ? "rank " : "server ",
+                      server_numbers_.empty() ? index : server_numbers_[index], " (",
                       servers_[index], ")");
 }
 

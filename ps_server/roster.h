@@ -92,6 +92,7 @@ class Roster {
   std::vector<Worker> workers_;
   std::vector<std::string> servers_;
   std::vector<int> server_numbers_;  // empty: as their indices
+  bool servers_in_workers_ = false;
 };
 
 }  // namespace gradsync

@@ -50,7 +50,7 @@ struct Way {
 };
 
 std::ostream& operator<<(std::ostream& out, const Way& way) {
-  return out << way.topology << "_" << way.link << "_" << way.update;
+  return out << way.topology << "_" << way.link << "_" << way.update << "_" << way.servers;
 }
 
 class CheckpointTest : public ::testing::Test {
@@ -115,6 +115,8 @@ constexpr Way kRingShm = {"ring", "shm", "worker", 0};
 constexpr Way kRingShmOwner = {"ring", "shm", "owner", 0};
 constexpr Way kPsGrpc = {"ps", "grpc", "worker", 1};
 constexpr Way kPsGrpcOwner = {"ps", "grpc", "owner", 2};
+constexpr Way kPsInWorkers = {"ps", "grpc", "worker", 0};
+constexpr Way kPsInWorkersOwner = {"ps", "grpc", "owner", 0};
 constexpr Way kPsShm = {"ps", "shm", "worker", 2};
 constexpr Way kPsShmOwner = {"ps", "shm", "owner", 1};
 
@@ -143,7 +145,9 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(Trip{kLocal, kLocal, kAdamW, 1}, Trip{kRingGrpc, kPsGrpcOwner, kAdamW},
                       Trip{kPsGrpcOwner, kRingGrpcOwner, kMomentum},
                       Trip{kRingShmOwner, kPsShm, kAdamW}, Trip{kPsShmOwner, kRingShm, kMomentum},
-                      Trip{kPsGrpc, kPsGrpc, kAdamW}, Trip{kRingGrpcOwner, kPsGrpc, kMomentum}),
+                      Trip{kPsGrpc, kPsGrpc, kAdamW}, Trip{kRingGrpcOwner, kPsGrpc, kMomentum},
+                      Trip{kPsInWorkersOwner, kPsGrpcOwner, kAdamW},
+                      Trip{kPsGrpcOwner, kPsInWorkers, kMomentum}),
     [](const auto& info) {
       return absl::StrReplaceAll(absl::StrCat(::testing::PrintToString(info.param.first), "_to_",
                                               ::testing::PrintToString(info.param.second), "_",

@@ -118,8 +118,10 @@ std::vector<Case> AllCases() {
       cases.push_back({"ps", "shm", update, 2, 2, victim});
     }
     for (const char* victim : {"worker 0", "worker 1", "worker 2"}) {
-      cases.push_back({"ring", "grpc", update, 3, 0, victim});
-      cases.push_back({"ring", "shm", update, 3, 0, victim});
+      for (const char* topology : {"ring", "ps"}) {  // workers are the servers
+        cases.push_back({topology, "grpc", update, 3, 0, victim});
+        cases.push_back({topology, "shm", update, 3, 0, victim});
+      }
     }
   }
   for (const char* victim : {"worker 0", "worker 1", "worker 2"}) {
@@ -129,9 +131,10 @@ std::vector<Case> AllCases() {
 }
 
 std::string CaseName(const ::testing::TestParamInfo<Case>& info) {
-  return absl::StrReplaceAll(absl::StrCat(info.param.topology, "_", info.param.link, "_",
-                                          info.param.update, "_", info.param.victim),
-                             {{" ", ""}});
+  const Case& c = info.param;
+  return absl::StrReplaceAll(
+      absl::StrCat(c.topology, "_", c.link, "_", c.update, "_", c.servers, "servers_", c.victim),
+      {{" ", ""}});
 }
 
 INSTANTIATE_TEST_SUITE_P(Processes, KillTest, ::testing::ValuesIn(AllCases()), CaseName);

@@ -215,10 +215,12 @@ class LaunchersTest(unittest.TestCase):
         return str(path)
 
     @unittest.skipUnless(has_torchrun(), "there is no torchrun")
-    def test_torchrun_trains_a_ring_and_with_servers_among_its_tasks(self):
+    def test_torchrun_trains_a_ring_with_servers_in_its_workers_and_among_its_tasks(self):
         flags = ["-r", "1", "-t", "1", f"--log_dir={self.folder}", "--no_python"]
         self.assert_trains("ring", *self.torchrun_command(*flags, "--nproc_per_node=2"),
                            self.script(os.path.abspath(WORKER), "--topology=ring", *TRAIN))
+        self.assert_trains("ps", *self.torchrun_command(*flags, "--nproc_per_node=2"),
+                           self.script(os.path.abspath(WORKER), "--topology=ps", *TRAIN))
         self.assert_trains("ps", *self.torchrun_command(*flags, "--nproc_per_node=3"),
                            self.script(os.path.abspath(TASK), "--servers=1", "--", *TRAIN))
 

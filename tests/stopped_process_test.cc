@@ -157,6 +157,7 @@ std::vector<Case> AllCases() {
       {"ps", "grpc", "owner", 3, 1, "worker 2", "asp"},
       {"ps", "grpc", "owner", 1, 1, "worker 0"},
       {"ps", "shm", "owner", 2, 2, "worker 1"},
+      {"ps", "grpc", "owner", 3, 0, "worker 1"},  // workers are the servers
       {"ring", "grpc", "worker", 3, 0, "worker 1"},
       {"ring", "grpc", "owner", 2, 0, "worker 1", "bsp", MoreBucketsThanRoom()},
       {"ring", "shm", "worker", 3, 0, "worker 0"},
@@ -167,7 +168,8 @@ std::vector<Case> AllCases() {
 std::string CaseName(const ::testing::TestParamInfo<Case>& info) {
   const Case& c = info.param;
   return absl::StrReplaceAll(absl::StrCat(c.topology, "_", c.link, "_", c.update, "_",
-                                          c.consistency, "_", c.workers, "workers_", c.victim),
+                                          c.consistency, "_", c.workers, "workers_", c.servers,
+                                          "servers_", c.victim),
                              {{" ", ""}});
 }
 

@@ -109,7 +109,7 @@ TEST_F(ServersOverNcclTest, AreNotAskedForElsewhere) {
   options_.job.topology = Topology::kPs;
   options_.job.link = Link::kGrpc;
   options_.servers = {"127.0.0.1:1"};
-  ExpectRefused({"--owners", "--link=grpc", "1"});
+  ExpectRefused({"--owners", "--servers", "1"});
 }
 
 // Ranks that share memory of their GPUs.

@@ -170,10 +170,9 @@ absl::StatusOr<TrainingContestant> TrainingContestant::StartOurs(const PeerTrain
   contestant.over_nccl_ = row.spec.link == Link::kNccl;
   GS_ASSIGN_OR_RETURN(const std::unique_ptr<RankFiles> files,
                       RankFiles::Create(SpecOf(options, row), kOurTimeout));
-  std::vector<std::string> command = {options.rank_binary, files->flag(),
-                                      absl::StrCat("--world_size=", options.ranks)};
-  if (ps) GS_RETURN_IF_ERROR(contestant.StartServers(options, &command));
-  GS_RETURN_IF_ERROR(contestant.StartRanks(options, std::move(command)));
+  GS_RETURN_IF_ERROR(
+      contestant.StartRanks(options, {options.rank_binary, files->flag(),
+                                      absl::StrCat("--world_size=", options.ranks)}));
   // "gradsync ring shm"
   GS_ASSIGN_OR_RETURN(const std::string library, contestant.AwaitReady());
   const std::vector<std::string> words = absl::StrSplit(library, ' ', absl::SkipEmpty());
@@ -219,22 +218,6 @@ absl::StatusOr<TrainingContestant> TrainingContestant::StartPyTorch(
   contestant.run_.set_settings(absl::StrCat(
       versions, contestant.run_.settings().empty() ? "" : ": ", contestant.run_.settings()));
   return contestant;
-}
-
-absl::Status TrainingContestant::StartServers(const PeerTrainingOptions& options,
-                                              std::vector<std::string>* command) {
-  std::vector<std::string> addresses;
-  for (int i = 0; i < options.ranks; ++i) {
-    GS_ASSIGN_OR_RETURN(std::unique_ptr<InteractiveProcess> server,
-                        InteractiveProcess::Start({options.server_binary}));
-    servers_.emplace_back(server.release());
-    GS_ASSIGN_OR_RETURN(const std::string line, servers_.back()->ReadLine());
-    absl::string_view address = line;
-    if (!absl::ConsumePrefix(&address, "listening on ")) return absl::UnavailableError(line);
-    addresses.emplace_back(address);
-  }
-  command->push_back(absl::StrCat("--servers=", absl::StrJoin(addresses, ",")));
-  return absl::OkStatus();
 }
 
 absl::Status TrainingContestant::StartRanks(const PeerTrainingOptions& options,

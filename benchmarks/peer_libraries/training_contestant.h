@@ -85,15 +85,6 @@ class TrainingContestant {
  private:
   TrainingContestant() = default;
 
-  // A server would wait for a farewell of its workers, who have none.
-  struct Kill {
-    void operator()(InteractiveProcess* process) const {
-      process->Kill();
-      delete process;
-    }
-  };
-
-  absl::Status StartServers(const PeerTrainingOptions& options, std::vector<std::string>* command);
   absl::Status StartRanks(const PeerTrainingOptions& options, std::vector<std::string> command);
   absl::StatusOr<std::string> AwaitReady();
   void SetSettings(const std::string& settings);
@@ -104,7 +95,6 @@ class TrainingContestant {
   bool meets_ = false;  // its ranks, by a store that rank 0 holds
   absl::Duration timeout_ = absl::InfiniteDuration();
   std::vector<std::unique_ptr<InteractiveProcess>> ranks_;
-  std::vector<std::unique_ptr<InteractiveProcess, Kill>> servers_;  // they end first
   absl::optional<NcclLog> nccl_log_;
   proto::Run run_;
 };

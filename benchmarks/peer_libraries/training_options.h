@@ -42,7 +42,6 @@ struct PeerTrainingOptions {
   absl::Duration peer_timeout = absl::Minutes(3);
 
   std::string rank_binary;    // //benchmarks:train_rank
-  std::string server_binary;  // //ps_server
   std::string script;         // pytorch_train.py
 
   // Whether ranks exchange gradients: on GPUs with one rank too, so that both sides have buckets

@@ -1,0 +1,46 @@
+#include "join/own_server.h"
+
+#include <cstdint>
+#include <utility>
+
+#include "absl/memory/memory.h"
+#include "absl/strings/str_cat.h"
+#include "base/available_memory.h"
+#include "base/deadline.h"
+#include "base/status_macros.h"
+
+namespace gradsync {
+
+OwnServer::OwnServer(std::unique_ptr<ParameterServer> server)
+    : server_(std::move(server)), serving_([this] { ended_ = server_->Wait(); }) {}
+
+absl::StatusOr<std::unique_ptr<OwnServer>> OwnServer::Start(const WorkerGroup& group,
+                                                            std::shared_ptr<StreamLink> link) {
+  ServerOptions options;
+  options.link = std::move(link);
+  options.listen = absl::StrCat(group.address, ":0");
+  options.run_id = group.run_id;
+  options.attempt = group.attempt;
+  options.timeout = group.timeout;
+  options.failure_timeout = group.failure_timeout;
+  options.limits.max_memory = static_cast<int64_t>(AvailableMemory() / 4 * 3);
+  options.limits.key = group.key;
+  options.limits.proof = true;
+  options.limits.credentials = group.credentials;
+  GS_ASSIGN_OR_RETURN(std::unique_ptr<ParameterServer> server, ParameterServer::Start(options));
+  GS_RETURN_IF_ERROR(group.store->Set(group.Key(absl::StrCat("server/", group.rank)),
+                                      server->address(), Deadline::In(group.timeout)));
+  return absl::WrapUnique(new OwnServer(std::move(server)));
+}
+
+OwnServer::~OwnServer() {
+  server_->Stop(absl::UnavailableError("the worker that this server is part of ended"));
+  if (serving_.joinable()) serving_.join();
+}
+
+absl::Status OwnServer::Wait() {
+  serving_.join();
+  return ended_;
+}
+
+}  // namespace gradsync

@@ -1,0 +1,43 @@
+// A parameter server in the process of a worker: whoever starts workers need start nothing else, and
+// what a worker and its own server tell each other crosses no socket.
+
+#ifndef GRADSYNC_JOIN_OWN_SERVER_H_
+#define GRADSYNC_JOIN_OWN_SERVER_H_
+
+#include <memory>
+#include <thread>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "group/worker_group.h"
+#include "links/frame_stream.h"
+#include "ps_server/server.h"
+
+namespace gradsync {
+
+// Serves from Start() on. Not thread-safe.
+class OwnServer {
+ public:
+  // Server number group.rank of the run: listens at the worker's address, by `link`, and says so in
+  // the store as servers do that register themselves. Blocks for the store, for at most
+  // group.timeout. Errors: those of ParameterServer::Start() and KeyValueStore::Set().
+  static absl::StatusOr<std::unique_ptr<OwnServer>> Start(const WorkerGroup& group,
+                                                          std::shared_ptr<StreamLink> link);
+
+  // Ends the run, with UNAVAILABLE for workers that are still in it.
+  ~OwnServer();
+
+  // Once: blocks until all workers have said goodbye, or the run has failed. Errors: those of ParameterServer::Wait().
+  absl::Status Wait();
+
+ private:
+  explicit OwnServer(std::unique_ptr<ParameterServer> server);
+
+  const std::unique_ptr<ParameterServer> server_;
+  absl::Status ended_;   // read once serving_ has ended
+  std::thread serving_;  // last: uses the others
+};
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_JOIN_OWN_SERVER_H_
