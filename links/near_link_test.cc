@@ -30,8 +30,7 @@ class NearLinkTest : public ::testing::Test {
   }
 
   void Send(StreamLink& link) {
-    auto stream =
-        link.Connect(listener_->address(), 0, std::make_shared<RecordingSink>(), Soon());
+    auto stream = link.Connect(listener_->address(), 0, std::make_shared<RecordingSink>(), Soon());
     ASSERT_TRUE(stream.ok()) << stream.status();
     (*stream)->Send(book_.Lend(payload_));
     (*stream)->Finish();

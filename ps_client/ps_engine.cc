@@ -28,8 +28,8 @@ PsEngine::PsEngine(const Options& options, const Plan& plan, const ShardMap& sha
     const int index = static_cast<int>(i);
     auto server = std::make_unique<Server>();
     server->connection = std::make_unique<ServerConnection>(
-        index, options_.numbers[i], options_.names[i], options_.servers[i],
-        options_.connections[i], options_.leads[i], options_.recorder, plan.world_size() + index);
+        index, options_.numbers[i], options_.names[i], options_.servers[i], options_.connections[i],
+        options_.leads[i], options_.recorder, plan.world_size() + index);
     server->order = PushOrder(plan_, shards_, index, options_.rank);
     for (size_t b = 0; b <= plan_.buckets().size(); ++b) {
       const auto first = std::find_if(server->order.begin(), server->order.end(),

@@ -19,7 +19,8 @@ struct PsOptions {
   std::shared_ptr<StreamLink> link;
   std::vector<std::string> servers;  // "host:port"; the same list, in the same order, on every rank
   std::vector<int> numbers;          // each server's among all of the job's; empty: 0, 1, ...
-  bool in_workers = false;  // server number i is in the process of rank i, by which messages call it
+  bool in_workers =
+      false;  // server number i is in the process of rank i, by which messages call it
   std::vector<double> weights;       // each server's share of the bytes, in any unit; empty: equal
   // All servers are known to run, so one that cannot be reached for group.failure_timeout is cut off;
   // otherwise it may yet have to be started, unless it gives signs of life in the store.

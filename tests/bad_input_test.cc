@@ -209,7 +209,10 @@ TEST(WorkerBadInputTest, RanksAndAddressesThatCannotBe) {
   ExpectRefused(kWorker, {"--rank=0", "--world_size=0"}, {"--world_size", "at least 1", "0"});
   ExpectRefused(kWorker, {"--topology=ring", "--rank=0", "--world_size=2"}, {"--master"});
   ExpectRefused(kWorker, {"--topology=ring", "--master=nowhere"}, {"--master", "nowhere"});
-  ExpectRefused(kWorker, {"--topology=ps", "--master=127.0.0.1:0"}, {"--servers", "ps"});
+  ExpectRefused(kWorker, {"--topology=ps", "--owners=3", "--world_size=2", "--master=127.0.0.1:0"},
+                {"--owners", "at most 2", "3"});
+  ExpectRefused(kWorker, {"--topology=ps", "--owners=1", "--servers=127.0.0.1:1"},
+                {"--owners", "--servers", "1"});
   ExpectRefused(kWorker, {"--topology=ring", "--servers=127.0.0.1:1"}, {"--servers", "ring"});
   ExpectRefused(kWorker,
                 {"--model=mlp", "--topology=ps", "--servers=nonsense", "--master=127.0.0.1:0"},

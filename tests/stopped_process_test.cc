@@ -167,10 +167,10 @@ std::vector<Case> AllCases() {
 
 std::string CaseName(const ::testing::TestParamInfo<Case>& info) {
   const Case& c = info.param;
-  return absl::StrReplaceAll(absl::StrCat(c.topology, "_", c.link, "_", c.update, "_",
-                                          c.consistency, "_", c.workers, "workers_", c.servers,
-                                          "servers_", c.victim),
-                             {{" ", ""}});
+  return absl::StrReplaceAll(
+      absl::StrCat(c.topology, "_", c.link, "_", c.update, "_", c.consistency, "_", c.workers,
+                   "workers_", c.servers, "servers_", c.victim),
+      {{" ", ""}});
 }
 
 INSTANTIATE_TEST_SUITE_P(Processes, StoppedProcessTest, ::testing::ValuesIn(AllCases()), CaseName);

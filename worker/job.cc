@@ -105,6 +105,12 @@ void PrintLine(absl::string_view line) {
   std::fflush(stdout);
 }
 
+// Nobody asked for them by name.
+void PrintServersInWorkers(const SyncOptions& sync, int64_t every) {
+  if (!sync.servers_in_workers || every == 0) return;
+  PrintLine(absl::StrCat("parameter servers in the first ", sync.servers.size(), " workers"));
+}
+
 void PrintEpoch(const StepReport& report, int64_t every) {
   if (every == 0 || !report.epoch_end.has_value()) return;
   const EpochPoint& epoch = *report.epoch_end;
@@ -186,6 +192,7 @@ class Job {
                         Trainer::Create(options_.trainer, rank(), options_.join.meet.world_size));
     GS_ASSIGN_OR_RETURN(member_, Join(options_.join));
     PrintUnguarded(options_.join.sync.job.link, member_->group());
+    if (rank() == 0) PrintServersInWorkers(member_->options(), options_.log_every);
     moments_ = std::make_unique<SideChannel>(member_->group(), "batchnorm");
     const absl::Status bound =
         trainer_->Bind(&member_->sync(), &member_->side_channel(), moments_.get(),

@@ -170,9 +170,8 @@ absl::StatusOr<TrainingContestant> TrainingContestant::StartOurs(const PeerTrain
   contestant.over_nccl_ = row.spec.link == Link::kNccl;
   GS_ASSIGN_OR_RETURN(const std::unique_ptr<RankFiles> files,
                       RankFiles::Create(SpecOf(options, row), kOurTimeout));
-  GS_RETURN_IF_ERROR(
-      contestant.StartRanks(options, {options.rank_binary, files->flag(),
-                                      absl::StrCat("--world_size=", options.ranks)}));
+  GS_RETURN_IF_ERROR(contestant.StartRanks(
+      options, {options.rank_binary, files->flag(), absl::StrCat("--world_size=", options.ranks)}));
   // "gradsync ring shm"
   GS_ASSIGN_OR_RETURN(const std::string library, contestant.AwaitReady());
   const std::vector<std::string> words = absl::StrSplit(library, ' ', absl::SkipEmpty());
