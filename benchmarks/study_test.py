@@ -12,6 +12,7 @@ import unittest
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 import mesh_study
+import network_sweep
 import split_sweep
 
 
@@ -75,6 +76,33 @@ class StudyTest(unittest.TestCase):
         lines = split_sweep.replayed_table({"runs": [made for made, _ in pairs], "predictions": [said for _, said in pairs]})
         self.assertRegex(lines[2], r"\+100.0%  invalid$")
         self.assertEqual(lines[3:], ["1 of 2 measurements are invalid and left out, such as: late", "median 10.0%, worst 10.0%"])
+
+    def sweep_networks(self, *flags):
+        for number, invalid in enumerate(("", "80 % of the cores were busy", "")):
+            made = {"library": "gradsync", "time_us_p50": 1000, "model_us": 990 + 20 * number, "simulated_us": 1000, "peer_ratio": 0.97,
+                    "chunk_bytes": 32768, "cpu_share": 0.5, "invalid": invalid}
+            (self.folder / f"drawn_{number}.json").write_text(json.dumps({"runs": [{**made, "library": "tcp_stream"}, made]}))
+        return self.run_study(network_sweep, "--count=3", *flags)
+
+    def test_a_sweep_over_networks_says_how_far_predictions_of_what_is_valid_are_off(self):
+        code, out, _ = self.sweep_networks()
+        self.assertEqual(code, 0)
+        self.assertIn("1 of 3 measurements are invalid and left out, such as: 80 % of the cores were busy", out)
+        self.assertIn("closed form: 0.990 to 1.030, median 1.010, of 2 configurations", out)
+        self.assertIn("bare TCP: 0.970 to 0.970", out)
+
+    def test_a_sweep_over_networks_draws_the_same_again_and_nothing_beyond_its_limits(self):
+        args = network_sweep.parse(["--out=x", "--seed=7", "--count=50", "--longest=2"])
+        configurations = network_sweep.drawn(args)
+        self.assertEqual(configurations, network_sweep.drawn(args))
+        self.assertEqual(len(configurations), 50)
+        self.assertEqual({placement for _, _, placement, _, _ in configurations}, {"ring", "dedicated", "colocated", "mixed"})
+        for workers, servers, placement, bandwidth, megabytes in configurations:
+            self.assertLessEqual(network_sweep.load(workers, servers, placement) * 8 * megabytes / 0.955 / bandwidth, 2)
+            self.assertLessEqual(servers, workers)
+        code, _, err = self.run_study(network_sweep, "--count=3", "--longest=0.001")
+        self.assertEqual(code, 1)
+        self.assertIn("only 0 of 3 configurations are within --longest=0.001 and --most=4.5", err)
 
 
 if __name__ == "__main__":
