@@ -243,8 +243,6 @@ absl::StatusOr<PeerTrainingOptions> TrainingFromFlags(const std::string& argv0, 
   options.python = absl::GetFlag(FLAGS_python);
   GS_ASSIGN_OR_RETURN(options.script, FindRunfile(argv0, "benchmarks/pytorch_train.py"));
   GS_ASSIGN_OR_RETURN(options.rank_binary, FindRunfile(argv0, "benchmarks/train_rank"));
-  if (ps) {
-  }
   return options;
 }
 

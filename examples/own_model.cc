@@ -3,6 +3,7 @@
 //   bazel run //examples:own_model
 //   torchrun --no_python --nproc_per_node=2 bazel-bin/examples/own_model ring
 //   mpirun -n 2 bazel-bin/examples/own_model ring
+//   mpirun -n 2 bazel-bin/examples/own_model ps                  # workers are the servers, too
 //   mpirun -n 2 bazel-bin/examples/own_model ps 127.0.0.1:4242   # the server's address: bazel run //ps_server
 
 #include <iostream>

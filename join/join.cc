@@ -42,7 +42,7 @@ FlagTexts SameOnAllRanks(const JoinOptions& options) {
 // Each stage, or slice, has servers of its own, which know nothing of the others: server i is stage
 // i's, modulo the number of stages. `what`: "stage".
 absl::Status TakeServers(absl::string_view what, int stage, int stages, SyncOptions* options) {
-  if (options->servers.empty()) return absl::OkStatus();
+  if (options->servers.empty() || options->servers_in_workers) return absl::OkStatus();
   const int count = static_cast<int>(options->servers.size());
   if (count < stages) {
     return FlagError("servers",
@@ -87,7 +87,9 @@ absl::Status CheckJoin(const JoinOptions& options) {
   }
   GS_RETURN_IF_ERROR(CheckEncryption(options));
   GS_RETURN_IF_ERROR(ValidateDevice(options.device));
-  GS_RETURN_IF_ERROR(CheckOwners(options.sync.job, options.meet.world_size));
+  GS_RETURN_IF_ERROR(CheckOwners(options.sync.job, options.mesh.cuts_model()
+                                                       ? options.mesh.replicas()
+                                                       : options.meet.world_size));
   SyncOptions sync = options.sync;
   sync.job.servers = options.num_servers;
   return ValidateSyncOptions(sync);
@@ -116,18 +118,19 @@ absl::Status Member::Fail(const absl::Status& reason) {
 absl::Status Member::Leave() {
   if (IsAlone()) return absl::OkStatus();
   if (own_server_ != nullptr) GS_RETURN_IF_ERROR(own_server_->Wait());
+  own_server_.reset();
   return meeting_.Leave();
 }
 
 absl::Status Member::Complete(const JoinOptions& options) {
   GS_RETURN_IF_ERROR(AgreeOnFlags(group(), SameOnAllRanks(options)));
+  const WorkerGroup replicas =
+      options.mesh.cuts_model() ? SubGroup(group(), options.mesh, options.mesh.samples()) : group();
   for (const std::string& server : options_.servers) meeting_.AddServer(server);
   if (options.num_servers > 0) {
-    GS_RETURN_IF_ERROR(FindServers(options.num_servers, /*watched=*/true));
+    GS_RETURN_IF_ERROR(FindServers(options.num_servers));
   } else if (options_.servers.empty() && ServersInWorkers(options_.job)) {
-    GS_ASSIGN_OR_RETURN(const int servers, StartOwnServer());
-    GS_RETURN_IF_ERROR(FindServers(servers, /*watched=*/false));
-    options_.servers_in_workers = options_.servers_run = true;
+    GS_RETURN_IF_ERROR(BecomeServers(replicas));
   }
   GS_RETURN_IF_ERROR(ResolveByHosts(group(), &options_));
   if (options.mesh.has_pipeline()) {
@@ -140,8 +143,6 @@ absl::Status Member::Complete(const JoinOptions& options) {
     GS_RETURN_IF_ERROR(
         TakeServers("slice", slice_link_->slice(), slice_link_->slices(), &options_));
   }
-  const WorkerGroup replicas =
-      options.mesh.cuts_model() ? SubGroup(group(), options.mesh, options.mesh.samples()) : group();
   GS_ASSIGN_OR_RETURN(sync_, CreateGradientSync(options_, replicas));
   // Workers that train by themselves need not wait for the slowest, nor it for them.
   side_channel_ = std::make_unique<SideChannel>(IsAlone() ? WorkerGroup() : group(), "job");
@@ -149,29 +150,48 @@ absl::Status Member::Complete(const JoinOptions& options) {
   return absl::OkStatus();
 }
 
-// Where this worker is one of the servers. Returns how many there are.
-absl::StatusOr<int> Member::StartOwnServer() {
+// All replicas of this worker, or the first so many, are the servers of their part of the model.
+// Rank 0 watches them as workers.
+absl::Status Member::BecomeServers(const WorkerGroup& replicas) {
   const int owners = options_.job.owners;
-  const int servers = owners == 0 ? group().world_size : owners;
-  if (group().rank >= servers) return servers;
-  options_.server_link = OwnServerLinkOf(group());
-  GS_ASSIGN_OR_RETURN(own_server_, OwnServer::Start(group(), options_.server_link));
-  return servers;
+  const int servers = owners == 0 ? replicas.world_size : owners;
+  if (replicas.rank < servers) {
+    options_.server_link = OwnServerLinkOf(group());
+    GS_ASSIGN_OR_RETURN(own_server_, OwnServer::Start(group(), options_.server_link));
+  }
+  for (int member = 0; member < servers; ++member) {
+    const int rank = replicas.RankOfJob(member);
+    absl::StatusOr<std::string> address = AddressOfServer(rank);
+    if (absl::IsDeadlineExceeded(address.status())) {
+      return absl::DeadlineExceededError(absl::StrCat("rank ", rank,
+                                                      ": its server has not come within ",
+                                                      absl::FormatDuration(group().timeout)));
+    }
+    GS_RETURN_IF_ERROR(address.status());
+    options_.servers.push_back(*std::move(address));
+    options_.server_numbers.push_back(rank);
+  }
+  options_.servers_in_workers = options_.servers_run = true;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> Member::AddressOfServer(int number) {
+  return group().store->Get(group().Key(absl::StrCat("server/", number)),
+                            Deadline::In(group().timeout));
 }
 
 // Those that registered themselves, in the order of their numbers. One that is lost before the last has
-// come ends the wait for that. `watched`: they have processes of their own, which rank 0 watches.
-absl::Status Member::FindServers(int count, bool watched) {
+// come ends the wait for that.
+absl::Status Member::FindServers(int count) {
   for (int i = 0; i < count; ++i) {
-    absl::StatusOr<std::string> address =
-        group().store->Get(group().Key(absl::StrCat("server/", i)), Deadline::In(group().timeout));
+    absl::StatusOr<std::string> address = AddressOfServer(i);
     if (absl::IsDeadlineExceeded(address.status())) {
       return absl::DeadlineExceededError(absl::StrCat("server ", i, " (of ", count,
                                                       ") has not come within ",
                                                       absl::FormatDuration(group().timeout)));
     }
     GS_RETURN_IF_ERROR(address.status());
-    if (watched) meeting_.AddServer(*address);
+    meeting_.AddServer(*address);
     options_.servers.push_back(*std::move(address));
   }
   return absl::OkStatus();

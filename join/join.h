@@ -42,7 +42,8 @@ struct JoinOptions {
   Link stage_link = Link::kAuto;  // between stages: kGrpc, kShm or kAuto (stage_link.h)
   Link slice_link = Link::kAuto;  // between slices: kGrpc, kShm or kAuto (create_slice_link.h)
   // Servers that register in the store, when sync.servers is empty. Without any, with Topology::kPs,
-  // the first sync.job.owners workers have one each.
+  // the first sync.job.owners workers have one each; in a mesh that cuts the model, the first so many
+  // replicas of each part.
   int num_servers = 0;
   DeviceOptions device;
   int ranks_on_host = 0;      // with this one, servers of its launcher too; 0: nobody said
@@ -92,8 +93,9 @@ class Member {
   friend absl::StatusOr<std::unique_ptr<Member>> Join(JoinOptions options);
   explicit Member(Meeting meeting) : meeting_(std::move(meeting)) {}
   absl::Status Complete(const JoinOptions& options);
-  absl::StatusOr<int> StartOwnServer();
-  absl::Status FindServers(int count, bool watched);
+  absl::Status BecomeServers(const WorkerGroup& replicas);
+  absl::Status FindServers(int count);
+  absl::StatusOr<std::string> AddressOfServer(int number);
   void TakePlace(const JoinOptions& options);
   absl::Status TakeSlice(const JoinOptions& options);
   bool IsAlone() const {

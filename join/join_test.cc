@@ -94,6 +94,7 @@ TEST(JoinTest, WithoutServersTheFirstWorkersAreTheServers) {
     EXPECT_EQ((*member)->options().servers.size(), 2u);
     EXPECT_EQ((*member)->options().servers, (*members[0])->options().servers);
   }
+  for (Joined& member : members) member->reset();
   options.sync.job.owners = 4;
   options.meet.master = "127.0.0.1:0";
   EXPECT_THAT(std::string(Join(options).status().message()),

@@ -5,14 +5,15 @@
 
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "base/available_memory.h"
 #include "base/deadline.h"
 #include "base/status_macros.h"
 
 namespace gradsync {
 
-OwnServer::OwnServer(std::unique_ptr<ParameterServer> server)
-    : server_(std::move(server)), serving_([this] { ended_ = server_->Wait(); }) {}
+OwnServer::OwnServer(std::unique_ptr<ParameterServer> server, int rank)
+    : rank_(rank), server_(std::move(server)), serving_([this] { ended_ = server_->Wait(); }) {}
 
 absl::StatusOr<std::unique_ptr<OwnServer>> OwnServer::Start(const WorkerGroup& group,
                                                             std::shared_ptr<StreamLink> link) {
@@ -22,6 +23,7 @@ absl::StatusOr<std::unique_ptr<OwnServer>> OwnServer::Start(const WorkerGroup& g
   options.run_id = group.run_id;
   options.attempt = group.attempt;
   options.timeout = group.timeout;
+  options.arrival_timeout = absl::InfiniteDuration();
   options.failure_timeout = group.failure_timeout;
   options.limits.max_memory = static_cast<int64_t>(AvailableMemory() / 4 * 3);
   options.limits.key = group.key;
@@ -30,11 +32,12 @@ absl::StatusOr<std::unique_ptr<OwnServer>> OwnServer::Start(const WorkerGroup& g
   GS_ASSIGN_OR_RETURN(std::unique_ptr<ParameterServer> server, ParameterServer::Start(options));
   GS_RETURN_IF_ERROR(group.store->Set(group.Key(absl::StrCat("server/", group.rank)),
                                       server->address(), Deadline::In(group.timeout)));
-  return absl::WrapUnique(new OwnServer(std::move(server)));
+  return absl::WrapUnique(new OwnServer(std::move(server), group.rank));
 }
 
 OwnServer::~OwnServer() {
-  server_->Stop(absl::UnavailableError("the worker that this server is part of ended"));
+  server_->Stop(absl::UnavailableError(
+      absl::StrCat("rank ", rank_, " left before all others had done with its server")));
   if (serving_.joinable()) serving_.join();
 }
 

@@ -19,20 +19,22 @@ namespace gradsync {
 class OwnServer {
  public:
   // Server number group.rank of the run: listens at the worker's address, by `link`, and says so in
-  // the store as servers do that register themselves. Blocks for the store, for at most
-  // group.timeout. Errors: those of ParameterServer::Start() and KeyValueStore::Set().
+  // the store as servers do that register themselves. It waits for the workers' hellos for as long as
+  // they take: they wait for each other. Blocks for the store, for at most group.timeout. Errors: those of ParameterServer::Start() and KeyValueStore::Set().
   static absl::StatusOr<std::unique_ptr<OwnServer>> Start(const WorkerGroup& group,
                                                           std::shared_ptr<StreamLink> link);
 
   // Ends the run, with UNAVAILABLE for workers that are still in it.
   ~OwnServer();
 
-  // Once: blocks until all workers have said goodbye, or the run has failed. Errors: those of ParameterServer::Wait().
+  // Once: blocks until all workers that it serves have said goodbye, which each does when its backend
+  // shuts down, or the run has failed. Errors: those of ParameterServer::Wait().
   absl::Status Wait();
 
  private:
-  explicit OwnServer(std::unique_ptr<ParameterServer> server);
+  OwnServer(std::unique_ptr<ParameterServer> server, int rank);
 
+  const int rank_;
   const std::unique_ptr<ParameterServer> server_;
   absl::Status ended_;   // read once serving_ has ended
   std::thread serving_;  // last: uses the others

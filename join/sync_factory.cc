@@ -71,7 +71,7 @@ GrpcLinkOptions LinkOptionsOf(const WorkerGroup& group) {
 absl::Status FindOut(const SyncOptions& options, const WorkerGroup& group, Whereabouts* where) {
   const absl::StatusOr<HostIdentity> own = ReadHostIdentity();
   if (own.ok()) where->host = own->Key();
-  if (options.job.topology == Topology::kPs && group.rank == 0) {
+  if (options.job.topology == Topology::kPs && !options.servers_in_workers && group.rank == 0) {
     GS_ASSIGN_OR_RETURN(where->servers,
                         AskServerHosts(*GrpcLinkOf(group), options.servers,
                                        Deadline::In(group.timeout), group.failure_timeout));
@@ -122,8 +122,8 @@ absl::Status ResolveByHosts(const WorkerGroup& group, SyncOptions* options) {
   JobSpec& job = options->job;
   options->weights = options->server_weights.weights;
   const bool find_link = job.link == Link::kAuto && job.topology != Topology::kLocal;
-  const bool find_weights =
-      job.topology == Topology::kPs && !OwnersAreRanks(job) && options->server_weights.by_host;
+  const bool find_weights = job.topology == Topology::kPs && !OwnersAreRanks(job) &&
+                            !options->servers_in_workers && options->server_weights.by_host;
   if (!find_link && !find_weights) return absl::OkStatus();
   // A rank that compresses, or has another consistency, takes part too, so that ranks that disagree
   // meet in Bind(), which says so; and one that cannot reach a server, so that nobody waits for it
@@ -143,7 +143,8 @@ absl::Status ResolveByHosts(const WorkerGroup& group, SyncOptions* options) {
     hosts.push_back(ranks.back().host);
   }
   if (find_link) job.link = LinkAmong(ranks);
-  options->servers_run = ranks[0].servers.size() == options->servers.size();
+  options->servers_run =
+      options->servers_in_workers || ranks[0].servers.size() == options->servers.size();
   if (find_weights && options->servers_run) {
     options->weights = WeightsByHost(hosts, ranks[0].servers);
   }

@@ -42,7 +42,8 @@ struct SyncOptions {
 // link that this build lacks is INVALID_ARGUMENT, with the way to get it.
 absl::Status ValidateSyncOptions(const SyncOptions& options);
 
-// Errors: INVALID_ARGUMENT when more workers are to be servers than there are.
+// Errors: INVALID_ARGUMENT when more workers are to be servers than there are, which in a mesh that
+// cuts the model are the replicas of a part.
 absl::Status CheckOwners(const JobSpec& job, int workers);
 
 // What a link between GPUs needs besides: buckets in the memory of `gpu`.

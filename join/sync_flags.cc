@@ -15,7 +15,8 @@ ABSL_FLAG(std::string, consistency, "bsp",
 ABSL_FLAG(std::string, compression, "none",
           "of gradients on the wire (grpc): none, fp16, bf16, or topk:R (ps only), which sends the "
           "largest R of each chunk, 0 < R <= 1, and the rest later");
-ABSL_FLAG(std::vector<std::string>, servers, {}, "parameter servers, host:port,...");
+ABSL_FLAG(std::vector<std::string>, servers, {},
+          "parameter servers, host:port,...; none: workers are the servers (--owners)");
 ABSL_FLAG(std::string, server_weights, "auto",
           "each server's share of the gradient: auto (by which hosts servers and workers are on: "
           "one server beside every worker and some elsewhere get the shares that keep all hosts "

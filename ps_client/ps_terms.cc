@@ -22,6 +22,7 @@ absl::StatusOr<proto::Hello> MakeHello(const PsOptions& options, const Plan& pla
   for (const int number : options.group.ranks_of_job) hello.add_numbers(number);
   hello.set_address(options.group.address);
   hello.set_store(options.group.store_address);
+  hello.set_servers_in_workers(options.in_workers);
   proto::Terms& terms = *hello.mutable_terms();
   terms.set_world_size(options.group.world_size);
   terms.set_connections(options.connections);
@@ -40,7 +41,6 @@ absl::StatusOr<proto::Hello> MakeHello(const PsOptions& options, const Plan& pla
     hello.mutable_host()->set_name(host.hostname);
     for (const std::string& server : options.servers) hello.add_servers(server);
     for (const int number : options.numbers) hello.add_server_numbers(number);
-    hello.set_servers_in_workers(options.in_workers);
     terms.set_windows(true);
   }
   return hello;

@@ -232,10 +232,10 @@ void Roster::TakeNames(const proto::Hello& hello) {
   for (int rank = 0; rank < hello.numbers_size(); ++rank) {
     if (!workers_[rank].number.has_value()) workers_[rank].number = hello.numbers(rank);
   }
+  servers_in_workers_ = hello.servers_in_workers();
   if (hello.rank() != 0) return;
   servers_ = {hello.servers().begin(), hello.servers().end()};
   server_numbers_ = {hello.server_numbers().begin(), hello.server_numbers().end()};
-  servers_in_workers_ = hello.servers_in_workers();
 }
 
 absl::Status Roster::AdmitPlan(const proto::Hello& hello) {
@@ -272,10 +272,13 @@ std::string Roster::Name(int rank) const {
                       came ? absl::StrCat(" (", workers_[rank].address, ")") : "");
 }
 
+std::string Roster::ServerNumbered(int number) const {
+  return absl::StrCat(servers_in_workers_ ? "rank " : "server ", number);
+}
+
 std::string Roster::ServerName(int index) const {
-  return absl::StrCat(servers_in_workers_ ? "rank " : "server ",
-                      server_numbers_.empty() ? index : server_numbers_[index], " (",
-                      servers_[index], ")");
+  const int number = server_numbers_.empty() ? index : server_numbers_[index];
+  return absl::StrCat(ServerNumbered(number), " (", servers_[index], ")");
 }
 
 std::string Roster::Missing() const {

@@ -65,6 +65,9 @@ class Roster {
   // "rank 1 (10.0.0.7)", by its number; without an address if it has not come.
   std::string Name(int rank) const;
 
+  // "server 1", or "rank 1" where that is the worker that it is in, once a worker has said so.
+  std::string ServerNumbered(int number) const;
+
   // "server 1 (10.0.0.7:4000)", by what the server is called; valid as servers() is.
   std::string ServerName(int index) const;
 

@@ -15,8 +15,9 @@ absl::StatusOr<std::unique_ptr<ParameterServer>> ParameterServer::Start(
   service->WatchRun(FailureTimeout(options.failure_timeout, options.timeout),
                     options.connect_store);
   Service* const acceptor = service.get();
-  auto server =
-      absl::WrapUnique(new ParameterServer(std::move(service), Deadline::In(options.timeout)));
+  const absl::Duration arrival =
+      options.arrival_timeout > absl::ZeroDuration() ? options.arrival_timeout : options.timeout;
+  auto server = absl::WrapUnique(new ParameterServer(std::move(service), Deadline::In(arrival)));
   GS_ASSIGN_OR_RETURN(
       server->listener_,
       options.link->Listen(options.listen, [acceptor](std::shared_ptr<FrameStream> stream) {

@@ -23,8 +23,10 @@ struct ServerOptions {
   std::string listen = "127.0.0.1:0";  // port 0: any
   std::string run_id;                  // empty: the run of the first worker that comes
   int attempt = 0;
-  // Until all workers have come; and how long one that shares memory may be silent.
+  // Until all workers have come, unless arrival_timeout is not zero; and how long one that shares
+  // memory may be silent.
   absl::Duration timeout = absl::Seconds(60);
+  absl::Duration arrival_timeout = absl::ZeroDuration();
   // What rank 0 may be silent for, and how often this server says that it lives
   // (group/heartbeat.h); infinite: it takes no part in the run's failure.
   absl::Duration failure_timeout = absl::Seconds(10);

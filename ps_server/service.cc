@@ -590,7 +590,7 @@ absl::Status Service::LostStream(int rank, const absl::Status& status) const {
   MutexLock lock(&mutex_);
   // Where nobody else watches the rank, nobody will know better.
   if (run_ != nullptr && PatienceWith(status) > absl::ZeroDuration()) {
-    return CutLink(absl::StrCat("rank ", roster_.Number(rank)), absl::StrCat("server ", *number_),
+    return CutLink(absl::StrCat("rank ", roster_.Number(rank)), roster_.ServerNumbered(*number_),
                    status);
   }
   return absl::UnavailableError(absl::StrCat(

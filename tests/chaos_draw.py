@@ -1,5 +1,6 @@
 """What //tests:chaos breaks, and in which job: all of it drawn by a seed."""
 import dataclasses
+import itertools
 import random
 
 FAULTS = ("kill", "term", "stop", "thread", "threads", "descriptors", "halfclose", "disk", "partition")
@@ -47,7 +48,7 @@ def draw_round(seed, number, faults, moments):
     if consistency != "bsp":
         link, update = "grpc", "owner"
     workers = rng.randint(2, 4)
-    servers = rng.randint(1, 2) if topology == "ps" else 0
+    servers = rng.randint(0, 2) if topology == "ps" else 0  # without any, workers are the servers
     launched = rng.random() < 0.5
     moment = rng.choice(moments)
     everybody = [f"worker {rank}" for rank in range(workers)] + [f"server {index}" for index in range(servers)]
@@ -72,6 +73,8 @@ def links(topology, workers, servers):
     names = [f"worker {rank}" for rank in range(workers)]
     if topology == "ring":
         pairs = [(name, names[(rank + 1) % workers]) for rank, name in enumerate(names)]
+    elif servers == 0:
+        pairs = list(itertools.combinations(names, 2))
     else:
         pairs = [(name, f"server {index}") for name in names for index in range(servers)]
     return pairs + [(name, names[0]) for name in names[1:]]

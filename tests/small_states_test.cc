@@ -521,7 +521,8 @@ class Credits : public SmallSystem {
     progress_ = std::make_unique<StepProgress>(static_cast<int>(orders_[0].size()), n_);
     for (int r = 0; r < n_; ++r) {
       auto& worker = workers_.emplace_back(std::make_unique<Worker>());
-      worker->connection = std::make_unique<ServerConnection>(0, 0, "server:1", connections, lead_);
+      worker->connection =
+          std::make_unique<ServerConnection>(0, 0, "server 0", "server:1", connections, lead_);
       Wires wires(worker.get());
       for (int c = 0; c < connections; ++c) {
         worker->to_server.emplace_back();

@@ -108,7 +108,9 @@ void PrintLine(absl::string_view line) {
 // Nobody asked for them by name.
 void PrintServersInWorkers(const SyncOptions& sync, int64_t every) {
   if (!sync.servers_in_workers || every == 0) return;
-  PrintLine(absl::StrCat("parameter servers in the first ", sync.servers.size(), " workers"));
+  PrintLine(absl::StrCat(
+      "parameter servers within workers: ",
+      sync.job.owners == 0 ? std::string("all") : absl::StrCat("the first ", sync.job.owners)));
 }
 
 void PrintEpoch(const StepReport& report, int64_t every) {
@@ -252,8 +254,10 @@ class Job {
     }
     if (rank() == 0) {
       PrintMemory(*result, options_.trainer.model.activation_checkpointing);
-      const std::string memory = MemoryLine(trainer_->plan(), options_.join.sync.job,
-                                            /*staged=*/options_.join.sync.gpu != nullptr);
+      const SyncOptions& sync = member_->options();
+      const int own_servers = sync.servers_in_workers ? static_cast<int>(sync.servers.size()) : 0;
+      const std::string memory =
+          MemoryLine(trainer_->plan(), sync.job, own_servers, /*staged=*/sync.gpu != nullptr);
       if (!memory.empty()) PrintLine(memory);
       const std::string replicas = ReplicaLine(result->times, options_.trainer.data_parallel);
       if (!replicas.empty()) PrintLine(replicas);

@@ -47,7 +47,8 @@
 
 ABSL_FLAG(
     int, num_servers, 0,
-    "number of servers that register in the store (ps_server --master=), instead of --servers");
+    "number of servers that register in the store (ps_server --master=), instead of --servers; "
+    "with --topology=ps and neither, workers are the servers (--owners)");
 ABSL_FLAG(
     int, server_tasks, 0,
     "how many tasks of one srun, mpirun or torchrun are parameter servers: the last ones; all "

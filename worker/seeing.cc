@@ -16,6 +16,7 @@
 #include "group/process_trace.h"
 #include "plan/codec.h"
 #include "plan/job_spec.h"
+#include "plan/placement.h"
 #include "plan/update_site.h"
 #include "proto/step_trace.pb.h"
 #include "simulator/cluster.h"
@@ -35,7 +36,7 @@ absl::optional<Cluster> ClusterOf(const StepTraceOptions& trace, const SyncOptio
   }
   Cluster cluster;
   cluster.ring = job.topology == Topology::kRing;
-  cluster.placement = trace.placement;
+  cluster.placement = options.servers_in_workers ? Placement::kColocated : trace.placement;
   cluster.servers = static_cast<int>(options.servers.size());
   cluster.returned = job.update == UpdateSite::kOwner ? Returned::kParameters : Returned::kMean;
   cluster.bytes_per_second = trace.bytes_per_second;

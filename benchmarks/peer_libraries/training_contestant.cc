@@ -21,6 +21,7 @@
 #include "benchmarks/ranks/rank_spec.h"
 #include "benchmarks/records/aggregate.h"
 #include "benchmarks/records/ran_as_asked.h"
+#include "plan/placement.h"
 #include "plan/precision.h"
 
 namespace gradsync {
@@ -187,6 +188,7 @@ absl::StatusOr<TrainingContestant> TrainingContestant::StartOurs(const PeerTrain
                                                             UpdateSiteName(row.spec.update)}));
   contestant.run_.set_topology(words[1]);
   contestant.run_.set_link(link);
+  if (ps) contestant.run_.set_placement(PlacementName(Placement::kColocated));
   contestant.run_.set_servers(ps ? options.ranks : 0);
   contestant.run_.set_bucket_bytes(static_cast<double>(row.bucket_bytes));
   return contestant;
