@@ -111,7 +111,7 @@ ABSL_FLAG(std::vector<std::string>, consistency, gradsync::CompareOptions().cons
 ABSL_FLAG(std::vector<std::string>, bandwidth, {"auto"},
           "what each host's link carries, each way, such as 100mbit,400mbit: every process runs on "
           "a host of an emulated network, one network for each; none: on this host alone; auto: "
-          "250mbit,500mbit for the second part of the default comparison, otherwise none");
+          "250mbit,400mbit for the second part of the default comparison, otherwise none");
 ABSL_FLAG(
     int, rounds, gradsync::CompareOptions().rounds,
     "number of rounds, in each of which every configuration is measured once, in another order "
@@ -161,7 +161,7 @@ constexpr char kUsage[] =
     "on "
     "two cores: ResNet-18\n"
     "with 2 workers on this machine alone, and then with 3 workers on emulated hosts, at 250 "
-    "and 500 Mbit/s, as a\n"
+    "and 400 Mbit/s, as a\n"
     "ring, with 3 parameter servers beside the workers and with 3 on hosts of their own, "
     "measured beside predicted.\n"
     "Where networks cannot be emulated it shows the predictions alone. With any other flag "

@@ -65,7 +65,7 @@ absl::StatusOr<std::vector<std::string>> ResolveBandwidths(const std::vector<std
   }
   std::vector<std::string> bandwidths;
   if (Contains(texts, kAuto)) {
-    if (default_comparison) bandwidths = {"250mbit", "500mbit"};
+    if (default_comparison) bandwidths = {"250mbit", "400mbit"};
   } else if (!Contains(texts, kNone)) {
     for (const std::string& text : texts) bandwidths.push_back(BandwidthName(text));
   }

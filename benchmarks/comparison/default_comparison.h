@@ -30,7 +30,7 @@ bool AsksForDefault(int argc, const char* const* argv);
 // bandwidths are those of the second part.
 std::vector<CompareOptions> MakeDefaultComparison(const CompareOptions& asked_for);
 
-// The bandwidths that --bandwidth=`texts` asks for. "auto" is 250mbit and 500mbit in a default
+// The bandwidths that --bandwidth=`texts` asks for. "auto" is 250mbit and 400mbit in a default
 // comparison, at which two cores are not the limit, and otherwise none; "none" or nothing is none.
 // Errors: INVALID_ARGUMENT naming the flag when one of these words stands beside other values.
 absl::StatusOr<std::vector<std::string>> ResolveBandwidths(const std::vector<std::string>& texts,

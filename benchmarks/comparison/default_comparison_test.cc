@@ -56,7 +56,7 @@ TEST(DefaultComparisonTest, BothPartsAreWhatTheHeaderSays) {
 }
 
 TEST(DefaultComparisonTest, BandwidthsAreTheUsersOrTheDefaults) {
-  EXPECT_THAT(*ResolveBandwidths({"auto"}, true), ElementsAre("250mbit", "500mbit"));
+  EXPECT_THAT(*ResolveBandwidths({"auto"}, true), ElementsAre("250mbit", "400mbit"));
   EXPECT_THAT(*ResolveBandwidths({"auto"}, false), IsEmpty());
   EXPECT_THAT(*ResolveBandwidths({"none"}, true), IsEmpty());
   EXPECT_THAT(*ResolveBandwidths({}, true), IsEmpty());
