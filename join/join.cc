@@ -39,6 +39,11 @@ FlagTexts SameOnAllRanks(const JoinOptions& options) {
   return texts;
 }
 
+// Where server `number` of the job registers its address.
+std::string ServerKey(const WorkerGroup& group, int number) {
+  return group.Key(absl::StrCat("server/", number));
+}
+
 // Each stage, or slice, has servers of its own, which know nothing of the others: server i is stage
 // i's, modulo the number of stages. `what`: "stage".
 absl::Status TakeServers(absl::string_view what, int stage, int stages, SyncOptions* options) {
@@ -158,41 +163,37 @@ absl::Status Member::BecomeServers(const WorkerGroup& replicas) {
   if (replicas.rank < servers) {
     options_.server_link = OwnServerLinkOf(group());
     GS_ASSIGN_OR_RETURN(own_server_, OwnServer::Start(group(), options_.server_link));
+    GS_RETURN_IF_ERROR(group().store->Set(ServerKey(group(), group().rank), own_server_->address(),
+                                          Deadline::In(group().timeout)));
   }
   for (int member = 0; member < servers; ++member) {
     const int rank = replicas.RankOfJob(member);
-    absl::StatusOr<std::string> address = AddressOfServer(rank);
-    if (absl::IsDeadlineExceeded(address.status())) {
-      return absl::DeadlineExceededError(absl::StrCat("rank ", rank,
-                                                      ": its server has not come within ",
-                                                      absl::FormatDuration(group().timeout)));
-    }
-    GS_RETURN_IF_ERROR(address.status());
-    options_.servers.push_back(*std::move(address));
+    GS_ASSIGN_OR_RETURN(std::string address,
+                        AwaitServer(rank, absl::StrCat("rank ", rank, ": its server")));
+    options_.servers.push_back(std::move(address));
     options_.server_numbers.push_back(rank);
   }
   options_.servers_in_workers = options_.servers_run = true;
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::string> Member::AddressOfServer(int number) {
-  return group().store->Get(group().Key(absl::StrCat("server/", number)),
-                            Deadline::In(group().timeout));
+// Its address. `name`: what it is called where it does not come.
+absl::StatusOr<std::string> Member::AwaitServer(int number, absl::string_view name) {
+  absl::StatusOr<std::string> address =
+      group().store->Get(ServerKey(group(), number), Deadline::In(group().timeout));
+  if (!absl::IsDeadlineExceeded(address.status())) return address;
+  return absl::DeadlineExceededError(
+      absl::StrCat(name, " has not come within ", absl::FormatDuration(group().timeout)));
 }
 
 // Those that registered themselves, in the order of their numbers. One that is lost before the last has
 // come ends the wait for that.
 absl::Status Member::FindServers(int count) {
   for (int i = 0; i < count; ++i) {
-    absl::StatusOr<std::string> address = AddressOfServer(i);
-    if (absl::IsDeadlineExceeded(address.status())) {
-      return absl::DeadlineExceededError(absl::StrCat("server ", i, " (of ", count,
-                                                      ") has not come within ",
-                                                      absl::FormatDuration(group().timeout)));
-    }
-    GS_RETURN_IF_ERROR(address.status());
-    meeting_.AddServer(*address);
-    options_.servers.push_back(*std::move(address));
+    GS_ASSIGN_OR_RETURN(std::string address,
+                        AwaitServer(i, absl::StrCat("server ", i, " (of ", count, ")")));
+    meeting_.AddServer(address);
+    options_.servers.push_back(std::move(address));
   }
   return absl::OkStatus();
 }

@@ -16,6 +16,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "group/mesh.h"
 #include "group/side_channel.h"
 #include "group/worker_group.h"
@@ -95,7 +96,7 @@ class Member {
   absl::Status Complete(const JoinOptions& options);
   absl::Status BecomeServers(const WorkerGroup& replicas);
   absl::Status FindServers(int count);
-  absl::StatusOr<std::string> AddressOfServer(int number);
+  absl::StatusOr<std::string> AwaitServer(int number, absl::string_view name);
   void TakePlace(const JoinOptions& options);
   absl::Status TakeSlice(const JoinOptions& options);
   bool IsAlone() const {

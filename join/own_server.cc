@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/available_memory.h"
-#include "base/deadline.h"
 #include "base/status_macros.h"
 
 namespace gradsync {
@@ -30,8 +29,6 @@ absl::StatusOr<std::unique_ptr<OwnServer>> OwnServer::Start(const WorkerGroup& g
   options.limits.proof = true;
   options.limits.credentials = group.credentials;
   GS_ASSIGN_OR_RETURN(std::unique_ptr<ParameterServer> server, ParameterServer::Start(options));
-  GS_RETURN_IF_ERROR(group.store->Set(group.Key(absl::StrCat("server/", group.rank)),
-                                      server->address(), Deadline::In(group.timeout)));
   return absl::WrapUnique(new OwnServer(std::move(server), group.rank));
 }
 

@@ -5,6 +5,7 @@
 #define GRADSYNC_JOIN_OWN_SERVER_H_
 
 #include <memory>
+#include <string>
 #include <thread>
 
 #include "absl/status/status.h"
@@ -18,11 +19,14 @@ namespace gradsync {
 // Serves from Start() on. Not thread-safe.
 class OwnServer {
  public:
-  // Server number group.rank of the run: listens at the worker's address, by `link`, and says so in
-  // the store as servers do that register themselves. It waits for the workers' hellos for as long as
-  // they take: they wait for each other. Blocks for the store, for at most group.timeout. Errors: those of ParameterServer::Start() and KeyValueStore::Set().
+  // Serves the run of which `group` is, as the server of this worker: listens at its address, by
+  // `link`. It waits for the workers' hellos for as long as they take: they wait for each other.
+  // Errors: those of ParameterServer::Start().
   static absl::StatusOr<std::unique_ptr<OwnServer>> Start(const WorkerGroup& group,
                                                           std::shared_ptr<StreamLink> link);
+
+  // As other workers reach it, "host:port".
+  std::string address() const { return server_->address(); }
 
   // Ends the run, with UNAVAILABLE for workers that are still in it.
   ~OwnServer();

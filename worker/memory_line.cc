@@ -23,10 +23,10 @@ std::string MemoryLine(const Plan& plan, const JobSpec& spec, int own_servers, b
   const MemoryUse use = spec.topology == Topology::kPs
                             ? PsWorkerMemory(plan, UpdateSite::kOwner)
                             : RingMemory(plan, UpdateSite::kOwner, /*rank=*/0);
-  const auto shards = ShardMap::Create(plan, std::vector<double>(own_servers, 1.0));
   MemoryUse own;
-  if (own_servers > 0 && shards.ok()) {
-    own = PsServerMemory(plan, UpdateSite::kOwner, shards->bytes(0));
+  if (own_servers > 0) {
+    const auto shards = ShardMap::Create(plan, std::vector<double>(own_servers, 1.0));
+    if (shards.ok()) own = PsServerMemory(plan, UpdateSite::kOwner, shards->bytes(0));
   }
   const std::string line = absl::StrFormat(
       "rank 0 keeps %.1f MB of parameters, %.1f MB of gradients and %.1f MB of optimizer state, "
