@@ -6,6 +6,7 @@ namespace gradsync {
 namespace {
 
 constexpr int64_t kAlignElements = 16;  // one cache line of floats, the widest vector
+constexpr int64_t kSmallestShare = 16;  // no chunk is made smaller than this part of a large one
 
 int64_t DivideUp(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -16,7 +17,8 @@ StripeLayout::StripeLayout(int64_t numel, int world_size, int64_t chunk_elements
   if (numel == 0) return;
   stripes_ = static_cast<int>(DivideUp(numel, world_size * chunk_elements));
   const int64_t even = DivideUp(numel, static_cast<int64_t>(slots()));
-  chunk_elements_ = DivideUp(even, kAlignElements) * kAlignElements;
+  const int64_t size = std::max(even, chunk_elements / kSmallestShare);
+  chunk_elements_ = DivideUp(size, kAlignElements) * kAlignElements;
 }
 
 StripeLayout StripeLayout::OfRun(int64_t numel, int world_size, int64_t chunk_elements,

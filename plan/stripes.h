@@ -3,8 +3,9 @@
 //
 // A bucket of E elements is cut into S = ceil(E / (n * chunk_elements)) *stripes* of n *chunks*
 // each, n being the number of workers. All chunks of a bucket have the same size, ceil(E / (S * n))
-// rounded up to 16 elements (64 bytes), except that the tail is cut short: the last chunks may be
-// smaller, or empty.
+// but at least chunk_elements / 16, rounded up to 16 elements (64 bytes), except that the tail is cut
+// short: the last chunks may be smaller, or empty. The lower bound is for many workers: each chunk
+// costs messages of all of them, so n chunks, however small, n * n messages.
 //
 //   element   0                                                                E
 //             | chunk 0 | chunk 1 | ... | chunk n-1 | chunk 0 | ... | chunk n-1 |

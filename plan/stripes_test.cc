@@ -38,11 +38,21 @@ TEST(StripesTest, ChunksOfABucketHaveEqualSizeButAtTheTail) {
 }
 
 TEST(StripesTest, ABucketSmallerThanTheGroupHasEmptyChunks) {
-  const StripeLayout layout(20, 8, 1024);
+  const StripeLayout layout(20, 8, 256);
   EXPECT_EQ(layout.slots(), 8);
   EXPECT_EQ(layout.range(0), (ElementRange{0, 16}));
   EXPECT_EQ(layout.range(1), (ElementRange{16, 20}));
   for (int slot = 2; slot < 8; ++slot) EXPECT_TRUE(layout.range(slot).empty());
+}
+
+TEST(StripesTest, NoChunkIsMadeSmallerThanASixteenthSoThatManyWorkersHaveFewChunks) {
+  for (int n : {2, 16, 256, 4096}) {
+    const StripeLayout layout(100'000, n, 16'384);
+    int chunks = 0;
+    for (int slot = 0; slot < layout.slots(); ++slot) chunks += !layout.range(slot).empty();
+    EXPECT_LE(chunks, 98) << n;
+    if (n >= 256) EXPECT_EQ(layout.chunk_elements(), 1024) << n;
+  }
 }
 
 TEST(StripesTest, AnEmptyBucketHasNoStripes) { EXPECT_EQ(StripeLayout(0, 4, 1024).slots(), 0); }

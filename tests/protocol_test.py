@@ -61,7 +61,8 @@ class Cut:
     def __init__(self, elements, workers, chunk_bytes):
         self.elements, self.workers = elements, workers
         self.stripes = -(-elements // (workers * (chunk_bytes // 4)))
-        self.size = -(--(-elements // (self.stripes * workers)) // 16) * 16
+        even = -(-elements // (self.stripes * workers))
+        self.size = -(-max(even, chunk_bytes // 4 // 16) // 16) * 16
 
     def range(self, slot):
         return min(self.elements, slot * self.size), min(self.elements, (slot + 1) * self.size)
