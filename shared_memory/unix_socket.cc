@@ -133,11 +133,15 @@ absl::StatusOr<UnixMessage> UnixSocket::Receive(Deadline deadline, int cancel) c
   UnixMessage result;
   result.bytes.assign(buffer, static_cast<size_t>(received));
   const cmsghdr* header = CMSG_FIRSTHDR(&message);
-  if (header != nullptr && header->cmsg_type == SCM_RIGHTS &&
-      header->cmsg_len == CMSG_LEN(sizeof(int))) {
-    int file;
-    std::memcpy(&file, CMSG_DATA(header), sizeof(file));
-    result.file = FileDescriptor(file);
+  if (header != nullptr && header->cmsg_type == SCM_RIGHTS) {
+    // There is room for a second one, which nobody expects: then none is taken, and none kept open.
+    const size_t files = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (size_t i = 0; i < files; ++i) {
+      int file;
+      std::memcpy(&file, CMSG_DATA(header) + i * sizeof(int), sizeof(int));
+      FileDescriptor given(file);
+      if (files == 1) result.file = std::move(given);
+    }
   }
   return result;
 }

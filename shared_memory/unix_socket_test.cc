@@ -1,7 +1,9 @@
 #include "shared_memory/unix_socket.h"
 
+#include <sys/socket.h>
 #include <unistd.h>
 
+#include <cstring>
 #include <string>
 
 #include "absl/status/status.h"
@@ -42,6 +44,37 @@ TEST(UnixSocketTest, AFileForWhichThereIsNoDescriptorIsMissedForThatReason) {
     status = receiver.Receive(deadline).status();
   }
   EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+}
+
+TEST(UnixSocketTest, OfAMessageWithTwoFilesNoneIsTakenAndNoneStaysOpen) {
+  const UnixListener listener = *UnixListener::Listen();
+  const UnixSocket sender = *UnixSocket::Connect(listener.name());
+  const Deadline deadline = Deadline::In(absl::Seconds(30));
+  const UnixSocket receiver = *listener.Accept(deadline);
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+
+  char byte = 'x';
+  iovec part = {&byte, 1};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * 2)] = {};
+  msghdr message = {};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof(control);
+  cmsghdr* const header = CMSG_FIRSTHDR(&message);
+  header->cmsg_level = SOL_SOCKET;
+  header->cmsg_type = SCM_RIGHTS;
+  header->cmsg_len = CMSG_LEN(sizeof(int) * 2);
+  const int files[2] = {ends[1], ends[1]};
+  std::memcpy(CMSG_DATA(header), files, sizeof(files));
+  ASSERT_EQ(sendmsg(sender.file(), &message, 0), 1);
+
+  EXPECT_FALSE(receiver.Receive(deadline)->file.valid());
+  close(ends[1]);
+  // The end of the pipe: nobody has it open for writing any more.
+  EXPECT_EQ(read(ends[0], &byte, 1), 0);
+  close(ends[0]);
 }
 
 }  // namespace
