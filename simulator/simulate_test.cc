@@ -309,7 +309,7 @@ TEST(SimulateTest, CompressionHalvesTheBytesThere) {
 }
 
 TEST(SimulateTest, LatencyIsPaidAtEachHopAndMessagesAtEachChunk) {
-  const Plan plan = PlanOf(4, 0.001);  // a stripe per bucket, nearly no bytes
+  const Plan plan = PlanOf(4, 0.001, 64);  // a stripe per bucket, nearly no bytes
   Cluster ring = FreeMessages();
   ring.constants.latency = 1;
   EXPECT_NEAR(*SimulateExchange(plan, ring), 2 * (4 - 1), 0.01);
