@@ -142,9 +142,10 @@ class Runner {
     step.step = number;
     step.lr = kLearningRate;
     handles_.clear();
-    GS_RETURN_IF_ERROR(start_());
+    // Before the line: the kernel's work for it would leave the caches cold for what is measured.
     const MachineLoad load;
-    // Reading that took ranks some 30 us, one after the other; they must leave together.
+    GS_RETURN_IF_ERROR(start_());
+    // Who was early at the first has slept, and would be late.
     GS_RETURN_IF_ERROR(start_());
     const double cpu = CpuSeconds();
     const double begin = MonotonicMicroseconds();
