@@ -146,10 +146,11 @@ class Runner {
     step.step = number;
     step.lr = kLearningRate;
     handles_.clear();
-    absl::optional<MachineLoad> load;
-    if (microseconds_ >= kAsksFromMicroseconds) load.emplace();
     GS_RETURN_IF_ERROR(start_());
-    // Who was early at the first has slept, and would be late.
+    absl::optional<MachineLoad> load;
+    if (last_microseconds_ >= kAsksFromMicroseconds) load.emplace();
+    // Who was early at the first has slept, and reading took ranks some 30 us, one after the other: they
+    // must leave together.
     GS_RETURN_IF_ERROR(start_());
     const double cpu = CpuSeconds();
     const double begin = MonotonicMicroseconds();
@@ -168,7 +169,7 @@ class Runner {
     GS_RETURN_IF_ERROR(start_());
     const double busy = load.has_value() ? load->BusyCoreSeconds() : 0;
     const double all = load.has_value() ? load->CoreSeconds() : 0;
-    microseconds_ = end - begin;
+    last_microseconds_ = end - begin;
     if (measured) {
       cpu_seconds_ += cpu_used;
       metrics_.add_begin_us(begin);
@@ -229,7 +230,7 @@ class Runner {
   std::vector<SyncHandle> handles_;
   int64_t wrong_ = 0;
   double cpu_seconds_ = 0;
-  double microseconds_ = kAsksFromMicroseconds;  // of the exchange before
+  double last_microseconds_ = kAsksFromMicroseconds;  // of the exchange before; the first is asked for
   proto::ExchangeMetrics metrics_;
 };
 
