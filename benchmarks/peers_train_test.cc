@@ -36,17 +36,21 @@ std::string EchoingPython() {
 }
 
 // Two ranks had two threads each on two cores, and steps took up to 20 times as long.
-TEST(PeersTrainTest, RanksShareTheCoresWhenNobodySaysHowManyThreadsTheyHave) {
+// And a row's servers were what was asked for, whatever ran.
+TEST(PeersTrainTest, RanksShareTheCoresWhenNobodySaysHowManyThreadsTheyHaveAndSayWhoServes) {
   const std::string json = testing::TempDir() + "/threads.json";
-  TestProgram program({"benchmarks/peers", "--train", "--ranks=2", "--batch_size=2", "--rounds=1",
-                       "--steps_per_round=1", "--python=" + EchoingPython(), "--json=" + json});
+  TestProgram program({"benchmarks/peers", "--train", "--ranks=2", "--topologies=ring,ps",
+                       "--batch_size=2", "--rounds=1", "--steps_per_round=1",
+                       "--python=" + EchoingPython(), "--json=" + json});
   EXPECT_TRUE(program.Finish(absl::Seconds(200)).ok()) << absl::StrJoin(program.err(), "\n");
   const proto::RunRecords records = ReadRecords(json);
   const int expected = std::max(1, static_cast<int>(records.machine().cores()) / 2);
-  ASSERT_EQ(records.runs_size(), 4);
+  ASSERT_EQ(records.runs_size(), 5);
   for (const proto::Run& run : records.runs()) {
     SCOPED_TRACE(run.row());
     EXPECT_EQ(run.threads(), expected);
+    EXPECT_EQ(run.servers(), run.topology() == "ps" ? 2 : 0);
+    EXPECT_EQ(run.placement(), run.topology() == "ps" ? "colocated" : "");
     if (run.library() == "gradsync") continue;
     EXPECT_THAT(run.failure(), HasSubstr(absl::StrCat("--threads=", expected, " ")));
   }

@@ -1,7 +1,7 @@
 // One rank of a training contestant of //benchmarks:peers, which starts it; not for people.
 //
 // Rank 0 of several first prints "store HOST:PORT", for the others' --master. Each then prints
-// "ready gradsync TOPOLOGY LINK|DEVICE|NCCL'S VERSION|WHAT NCCL WAS ASKED FOR|SETTINGS" and from
+// "ready gradsync TOPOLOGY SERVERS_IN_WORKERS LINK|DEVICE|NCCL'S VERSION|WHAT NCCL WAS ASKED FOR|SETTINGS" and from
 // there on answers lines with a number of steps with the turn's first and last microsecond on the
 // host's monotonic clock. Ends at end of file.
 
@@ -123,8 +123,10 @@ absl::StatusOr<JoinOptions> JoinOptionsFromFlags(const proto::RankSpec& spec) {
 void PrintReady(const Member& member, const Trainer& trainer, bool tries) {
   const NcclApi* const nccl = member.options().nccl.get();
   const BackendTrait& ran = TraitOf(member.sync().identity().backend);
-  std::printf("ready gradsync %s %s|%s|%s|%s|loader_threads=%d%s\n",
-              TopologyName(ran.topology).c_str(), LinkName(ran.link).c_str(),
+  const SyncOptions& sync = member.options();
+  std::printf("ready gradsync %s %zu %s|%s|%s|%s|loader_threads=%d%s\n",
+              TopologyName(ran.topology).c_str(),
+              sync.servers_in_workers ? sync.servers.size() : size_t{0}, LinkName(ran.link).c_str(),
               DescribeDevice(member.options().gpu.get()).c_str(),
               nccl == nullptr ? "" : NcclVersionName(nccl->version()).c_str(),
               nccl == nullptr ? "" : nccl->algorithm().c_str(), trainer.loader_threads(),

@@ -51,7 +51,9 @@ TEST(StripesTest, NoChunkIsMadeSmallerThanASixteenthSoThatManyWorkersHaveFewChun
     int chunks = 0;
     for (int slot = 0; slot < layout.slots(); ++slot) chunks += !layout.range(slot).empty();
     EXPECT_LE(chunks, 98) << n;
-    if (n >= 256) EXPECT_EQ(layout.chunk_elements(), 1024) << n;
+    if (n >= 256) {
+      EXPECT_EQ(layout.chunk_elements(), 1024) << n;
+    }
   }
 }
 

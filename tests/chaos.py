@@ -15,6 +15,7 @@ import argparse
 import concurrent.futures
 import os
 import pathlib
+import re
 import sys
 import time
 
@@ -106,13 +107,20 @@ def runfile(path):
     return path
 
 
+def seconds(text):
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)s", text)
+    if not found:
+        raise argparse.ArgumentTypeError(f"expected seconds, as in 3s, got {text!r}")
+    return float(found.group(1))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--round", type=int, help="this one alone, with all that its processes say")
     parser.add_argument("--first", type=int, default=0, help="number of the first round")
-    parser.add_argument("--failure_timeout", default="3s", help="of the jobs; 10s is their default, which is then not given")
+    parser.add_argument("--failure_timeout", type=seconds, default="3s", help="of the jobs, as 3s; 10s is their default, which is then not given")
     parser.add_argument("--jobs", type=int, default=2, help="rounds side by side")
     parser.add_argument("--faults", default=",".join(FAULTS))
     parser.add_argument("--moments", default=",".join(MOMENTS))
@@ -122,7 +130,6 @@ def main():
     parser.add_argument("--server", default=runfile("ps_server/ps_server"))
     parser.add_argument("--launch", default=runfile("tools/launch"))
     options = parser.parse_args()
-    options.failure_timeout = float(options.failure_timeout.rstrip("s"))
     options.verbose = options.round is not None
     numbers = [options.round] if options.verbose else range(options.first, options.first + options.rounds)
     draws = {number: draw_round(options.seed, number, options.faults.split(","), options.moments.split(",")) for number in numbers}

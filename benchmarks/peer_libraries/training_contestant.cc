@@ -9,7 +9,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
@@ -166,30 +165,34 @@ std::vector<PyTorchRow> PyTorchRows(const PeerTrainingOptions& options) {
 absl::StatusOr<TrainingContestant> TrainingContestant::StartOurs(const PeerTrainingOptions& options,
                                                                  const OurRow& row) {
   TrainingContestant contestant;
-  const bool ps = row.spec.topology == Topology::kPs;
   contestant.meets_ = row.spec.topology != Topology::kLocal;
   contestant.over_nccl_ = row.spec.link == Link::kNccl;
   GS_ASSIGN_OR_RETURN(const std::unique_ptr<RankFiles> files,
                       RankFiles::Create(SpecOf(options, row), kOurTimeout));
   GS_RETURN_IF_ERROR(contestant.StartRanks(
       options, {options.rank_binary, files->flag(), absl::StrCat("--world_size=", options.ranks)}));
-  // "gradsync ring shm"
+  // "gradsync ring 0 shm", "gradsync local 0 "
   GS_ASSIGN_OR_RETURN(const std::string library, contestant.AwaitReady());
-  const std::vector<std::string> words = absl::StrSplit(library, ' ', absl::SkipEmpty());
-  contestant.name_ = absl::StrCat("gradsync ", absl::StrJoin(words.begin() + 1, words.end(), "/"));
+  const std::vector<std::string> words = absl::StrSplit(library, ' ');
+  int servers = 0;
+  if (words.size() != 4 || !absl::SimpleAtoi(words[2], &servers)) {
+    return absl::InternalError(
+        absl::StrCat("expected a rank to say topology, number of servers and link, got ", library));
+  }
+  const std::string& link = words[3];
+  contestant.name_ = absl::StrCat("gradsync ", words[1], link.empty() ? "" : "/", link);
   if (row.bucket_bytes != 0) {
     absl::StrAppend(&contestant.name_, " ", FormatBytes(row.bucket_bytes));
   }
   if (row.eager) absl::StrAppend(&contestant.name_, " eager");
   contestant.run_.set_library("gradsync");
   contestant.run_.set_row(contestant.name_);
-  const std::string link = words.size() > 2 ? words[2] : "";
-  GS_RETURN_IF_ERROR(CheckRanAsAsked(row.spec, BackendWords{words.size() > 1 ? words[1] : "", link,
-                                                            UpdateSiteName(row.spec.update)}));
+  GS_RETURN_IF_ERROR(CheckRanAsAsked(
+      row.spec, BackendWords{words[1], link, UpdateSiteName(row.spec.update)}));
   contestant.run_.set_topology(words[1]);
   contestant.run_.set_link(link);
-  if (ps) contestant.run_.set_placement(PlacementName(Placement::kColocated));
-  contestant.run_.set_servers(ps ? options.ranks : 0);
+  if (servers > 0) contestant.run_.set_placement(PlacementName(Placement::kColocated));
+  contestant.run_.set_servers(servers);
   contestant.run_.set_bucket_bytes(static_cast<double>(row.bucket_bytes));
   return contestant;
 }
