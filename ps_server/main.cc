@@ -443,11 +443,11 @@ int Main(int argc, char** argv) {
   if (!page.ok()) return Complain(2, "--metrics_port: ", page.status());
   const absl::StatusOr<std::string> address = ReachableAddress(flags, server->address());
   if (!address.ok()) return Complain(2, "--listen: ", address.status());
+  health->SetServing(true);  // before workers find it, who may be at work before Announce() returns
   if (const absl::Status status = Announce(flags, *master, *address, server.get()); !status.ok()) {
     return Complain("", status);
   }
 
-  health->SetServing(true);
   watch.Serving(server.get());
   const absl::Status ended = server->Wait();
   health->SetServing(false);
