@@ -58,7 +58,7 @@ def _precompiled_header_impl(ctx):
     )
     return [
         DefaultInfo(files = depset(outputs)),
-        cc_common.merge_cc_infos(cc_infos = [CcInfo(compilation_context = own)] + [dep[CcInfo] for dep in ctx.attr.deps]),
+        cc_common.merge_cc_infos(cc_infos = [CcInfo(compilation_context = own), CcInfo(compilation_context = headers)]),
     ]
 
 precompiled_header = rule(
@@ -66,7 +66,7 @@ precompiled_header = rule(
     doc = """`hdr`, and with GCC what GCC makes of it, with the flags of the command line, those of `deps` and no target's.
 
 A unit that includes it before anything else, by copts = ["-include", "its_name.h"], need not parse it again. GCC takes the
-header instead where its flags are others.""",
+header instead where its flags are others. Nothing is linked for it.""",
     attrs = {
         "hdr": attr.label(allow_single_file = [".h"], mandatory = True),
         "deps": attr.label_list(providers = [CcInfo]),
