@@ -3,6 +3,7 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
 #include <thread>
 
@@ -91,7 +92,9 @@ double BusyCores(absl::Duration interval) {
   absl::SleepFor(interval);
   const double all = load.CoreSeconds();
   if (all <= 0) return 0;
-  return load.BusyCoreSeconds() / all * static_cast<double>(sysconf(_SC_NPROCESSORS_ONLN));
+  // Read after the other, so it may be a tick more, or a rounding.
+  const double share = std::min(1.0, load.BusyCoreSeconds() / all);
+  return share * static_cast<double>(sysconf(_SC_NPROCESSORS_ONLN));
 }
 
 std::string BusyWarning(double busy_cores) {
