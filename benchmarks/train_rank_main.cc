@@ -1,9 +1,10 @@
 // One rank of a training contestant of //benchmarks:peers, which starts it; not for people.
 //
 // Rank 0 of several first prints "store HOST:PORT", for the others' --master. Each then prints
-// "ready gradsync TOPOLOGY SERVERS_IN_WORKERS LINK|DEVICE|NCCL'S VERSION|WHAT NCCL WAS ASKED FOR|SETTINGS" and from
-// there on answers lines with a number of steps with the turn's first and last microsecond on the
-// host's monotonic clock. Ends at end of file.
+// "ready gradsync TOPOLOGY SERVERS LINK|DEVICE|NCCL'S VERSION|WHAT NCCL WAS ASKED FOR|SETTINGS",
+// SERVERS being how many of the ranks are servers, too, and from there on answers lines with a
+// number of steps with the turn's first and last microsecond on the host's monotonic clock. Ends at
+// end of file.
 
 #include <cstdint>
 #include <cstdio>

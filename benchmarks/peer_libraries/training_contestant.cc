@@ -187,8 +187,8 @@ absl::StatusOr<TrainingContestant> TrainingContestant::StartOurs(const PeerTrain
   if (row.eager) absl::StrAppend(&contestant.name_, " eager");
   contestant.run_.set_library("gradsync");
   contestant.run_.set_row(contestant.name_);
-  GS_RETURN_IF_ERROR(CheckRanAsAsked(
-      row.spec, BackendWords{words[1], link, UpdateSiteName(row.spec.update)}));
+  GS_RETURN_IF_ERROR(
+      CheckRanAsAsked(row.spec, BackendWords{words[1], link, UpdateSiteName(row.spec.update)}));
   contestant.run_.set_topology(words[1]);
   contestant.run_.set_link(link);
   if (servers > 0) contestant.run_.set_placement(PlacementName(Placement::kColocated));
