@@ -4,8 +4,7 @@ A third of the time that GCC needs for most of them is spent on parsing it and w
 (precompiled_header.bzl). They still include what they use.
 """
 
-def cc_test(deps = [], copts = [], **kwargs):
-    if "@gtest" in str(deps):  # a list, or a select()
-        deps = deps + ["//third_party:gtest_headers"]
-        copts = ["-include", "gtest_headers.h"] + copts
-    native.cc_test(deps = deps, copts = copts, **kwargs)
+load("//third_party:precompiled_header.bzl", "begin_with")
+
+def cc_test(**kwargs):
+    native.cc_test(**begin_with("gtest_headers", kwargs))

@@ -75,3 +75,11 @@ header instead where its flags are others. Nothing is linked for it.""",
     fragments = ["cpp"],
     toolchains = ["@bazel_tools//tools/cpp:toolchain_type"],
 )
+
+def begin_with(name, kwargs):
+    """Attributes `kwargs` of a C++ rule whose units include the header of //third_party:NAME, which is NAME.h, before anything else."""
+    return dict(
+        kwargs,
+        copts = ["-include", name + ".h"] + kwargs.get("copts", []),
+        deps = kwargs.get("deps", []) + ["//third_party:" + name],
+    )

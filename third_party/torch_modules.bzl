@@ -4,16 +4,13 @@ Parsing it is two thirds of the time that GCC needs for most of them, so they sh
 They still include what they use.
 """
 
-def _with_modules(kwargs):
-    kwargs["deps"] = kwargs.get("deps", []) + ["//third_party:torch_modules"]
-    kwargs["copts"] = ["-include", "torch_modules.h"] + kwargs.get("copts", [])
-    return kwargs
+load("//third_party:precompiled_header.bzl", "begin_with")
 
 def torch_library(**kwargs):
-    native.cc_library(**_with_modules(kwargs))
+    native.cc_library(**begin_with("torch_modules", kwargs))
 
 def torch_test(**kwargs):
-    native.cc_test(**_with_modules(kwargs))
+    native.cc_test(**begin_with("torch_modules", kwargs))
 
 def torch_binary(**kwargs):
-    native.cc_binary(**_with_modules(kwargs))
+    native.cc_binary(**begin_with("torch_modules", kwargs))

@@ -176,8 +176,8 @@ absl::StatusOr<TrainingContestant> TrainingContestant::StartOurs(const PeerTrain
   const std::vector<std::string> words = absl::StrSplit(library, ' ');
   int servers = 0;
   if (words.size() != 4 || !absl::SimpleAtoi(words[2], &servers)) {
-    return absl::InternalError(
-        absl::StrCat("expected a rank to say topology, number of servers and link, got ", library));
+    return absl::DataLossError(
+        absl::StrCat("expected topology, number of servers and link, found \"", library, "\""));
   }
   const std::string& link = words[3];
   contestant.name_ = absl::StrCat("gradsync ", words[1], link.empty() ? "" : "/", link);
