@@ -53,8 +53,9 @@ def _precompiled_header_impl(ctx):
             progress_message = "Precompiling %s" % ctx.file.hdr.short_path,
         )
     own = cc_common.create_compilation_context(
-        headers = depset(outputs),
+        headers = depset(outputs + [ctx.file.hdr]),
         system_includes = depset([header.dirname]),
+        quote_includes = depset([ctx.label.workspace_root or "."]),
     )
     return [
         DefaultInfo(files = depset(outputs)),
@@ -66,7 +67,7 @@ precompiled_header = rule(
     doc = """`hdr`, and with GCC what GCC makes of it, with the flags of the command line, those of `deps` and no target's.
 
 A unit that includes it before anything else, by copts = ["-include", "its_name.h"], need not parse it again. GCC takes the
-header instead where its flags are others. Nothing is linked for it.""",
+header instead where its flags are others. Nothing is linked for it. Another of these headers may include it by its path.""",
     attrs = {
         "hdr": attr.label(allow_single_file = [".h"], mandatory = True),
         "deps": attr.label_list(providers = [CcInfo]),
