@@ -17,18 +17,34 @@ struct HandleState {
   HandleState(std::string what, std::weak_ptr<SyncDriver> driver)
       : what(std::move(what)), driver(std::move(driver)) {}
 
-  bool is_resolved() const { return outcome.load(std::memory_order_acquire) != kOpen; }
+  // A plain success has nothing to say but itself. So it takes no lock to come to one, if nobody watches,
+  // nor to ask for it.
+  enum Outcome { kOpen, kWatched, kPlainSuccess, kOther };
 
-  // Of an exchange that succeeded nothing more need be asked, and so no lock be taken, unless the wait
-  // is to do something.
-  enum Outcome { kOpen, kPlainSuccess, kOther };
+  bool is_resolved() const { return outcome.load(std::memory_order_acquire) > kWatched; }
+
+  // Whoever resolves it takes the lock from here on. Returns whether somebody still has to.
+  bool Watch() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    Outcome open = kOpen;
+    outcome.compare_exchange_strong(open, kWatched);
+    return open <= kWatched;
+  }
+
+  // Returns whether it was open.
+  bool Close(Outcome with) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    Outcome seen = outcome.load();
+    while (seen <= kWatched) {
+      if (outcome.compare_exchange_weak(seen, with)) return true;
+    }
+    return false;
+  }
 
   const std::string what;
   const std::weak_ptr<SyncDriver> driver;
   Mutex mutex;
   int64_t step ABSL_GUARDED_BY(mutex) = -1;  // of a series; -1: in no series
   CondVar changed;
-  std::atomic<Outcome> outcome{kOpen};  // written under the mutex
+  std::atomic<Outcome> outcome{kOpen};
   bool timed ABSL_GUARDED_BY(mutex) = false;
   MonotonicTime resolved_at ABSL_GUARDED_BY(mutex);  // where timed
   absl::Status status ABSL_GUARDED_BY(mutex);
@@ -38,6 +54,7 @@ struct HandleState {
 }  // namespace internal
 
 absl::Status SyncHandle::Wait(Deadline deadline, const StallNotice& stall) const {
+  if (state_ == nullptr) return absl::OkStatus();
   if (!state_->is_resolved()) {
     const std::shared_ptr<SyncDriver> driver = state_->driver.lock();
     if (driver != nullptr) driver->LookClosely([this] { return state_->is_resolved(); });
@@ -81,7 +98,7 @@ absl::Status SyncHandle::WaitLonger(Deadline deadline, const StallNotice& stall)
     {
       MutexLock lock(&state_->mutex);
       // A driver that comes back early has left the work to another thread.
-      while (!state_->is_resolved() &&
+      while (state_->Watch() &&
              !state_->changed.WaitWithDeadline(&state_->mutex, patience.next_look())) {
       }
     }
@@ -95,7 +112,7 @@ absl::Status SyncHandle::WaitLonger(Deadline deadline, const StallNotice& stall)
 }
 
 bool SyncHandle::done() const {
-  if (state_->is_resolved()) return true;
+  if (state_ == nullptr || state_->is_resolved()) return true;
   const std::shared_ptr<SyncDriver> driver = state_->driver.lock();
   if (driver != nullptr) driver->Look();
   return state_->is_resolved();
@@ -104,7 +121,7 @@ bool SyncHandle::done() const {
 void SyncHandle::KeepTime() const {
   MutexLock lock(&state_->mutex);
   state_->timed = true;
-  if (state_->is_resolved()) state_->resolved_at = MonotonicTime::Now();
+  if (!state_->Watch()) state_->resolved_at = MonotonicTime::Now();
 }
 
 MonotonicTime SyncHandle::resolved_at() const {
@@ -117,13 +134,15 @@ SyncPromise::SyncPromise(std::string what, std::weak_ptr<SyncDriver> driver)
 
 void SyncPromise::Resolve(absl::Status status, std::function<absl::Status()> on_wait) const {
   using State = internal::HandleState;
+  const bool plain = status.ok() && on_wait == nullptr;
+  State::Outcome open = State::kOpen;
+  if (plain && state_->outcome.compare_exchange_strong(open, State::kPlainSuccess)) return;
   MutexLock lock(&state_->mutex);
-  if (state_->is_resolved()) return;
+  // Seen before the rest is written, which is read under the mutex.
+  if (!state_->Close(plain ? State::kPlainSuccess : State::kOther)) return;
   state_->status = std::move(status);
   if (state_->status.ok()) state_->on_wait = std::move(on_wait);
   if (state_->timed) state_->resolved_at = MonotonicTime::Now();
-  const bool plain = state_->status.ok() && state_->on_wait == nullptr;
-  state_->outcome.store(plain ? State::kPlainSuccess : State::kOther, std::memory_order_release);
   state_->changed.SignalAll();
 }
 

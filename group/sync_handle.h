@@ -49,6 +49,9 @@ struct StallNotice {
 // the exchange failed.
 class SyncHandle {
  public:
+  // Of an exchange that succeeded before anybody could wait for it. Refers to nothing.
+  static SyncHandle Succeeded() { return SyncHandle(nullptr); }
+
   // Waits until the exchange is resolved, helping where it can, and returns its status. A missed
   // deadline cancels nothing: the exchange goes on and the handle can be waited for again. Errors:
   // those of the exchange; DEADLINE_EXCEEDED, saying what is waited for.
@@ -57,7 +60,7 @@ class SyncHandle {
   // Whether it is resolved. Looks, where the exchange may be complete without anybody having said so.
   bool done() const;
 
-  // Says that resolved_at() will be asked, which else costs no look at the clock.
+  // Says that resolved_at() will be asked, which else costs no look at the clock. Not for Succeeded().
   void KeepTime() const;
 
   // When the exchange was resolved, or when its time began to be kept, if that was later. KeepTime()
@@ -70,7 +73,7 @@ class SyncHandle {
   absl::Status Result() const;  // of what is resolved
   absl::Status WaitLonger(Deadline deadline, const StallNotice& stall) const;
 
-  std::shared_ptr<internal::HandleState> state_;
+  std::shared_ptr<internal::HandleState> state_;  // null: Succeeded()
 };
 
 // The backend's end. Cheap to copy; thread-safe. The first Resolve() counts and later ones are

@@ -15,6 +15,10 @@ constexpr absl::Duration kGuestSpin = absl::Microseconds(50);
 constexpr int kYields = 32;
 constexpr int kLooksPerYield = 64;
 
+// What one member does alone is left to the one that launched it last, which is at it, for so many of
+// these looks: two that reach for it at once are slower.
+constexpr int kLooksBeforeHelp = 32;
+
 bool SharesCores(const WindowGroup& group) {
   return group.workers() > static_cast<int>(std::thread::hardware_concurrency());
 }
@@ -61,37 +65,49 @@ void WindowEngine::Stop() {
 }
 
 SyncHandle WindowEngine::Launch(const StepOptions& step, int bucket) {
-  WindowWorker::Launched launched = worker_.Launch(step, bucket);
-  if (launched.last && !DoAtOnce(launched.number)) signals().RingOwners();
-  return std::move(launched.handle);
+  const bool last = worker_.Post(step, bucket);
+  const AtOnce at_once = last ? DoAtOnce(worker_.launched() + 1, bucket) : AtOnce::kNot;
+  if (at_once == AtOnce::kComplete) return SyncHandle::Succeeded();
+  SyncHandle handle = worker_.Begin(step, bucket);
+  if (last && at_once == AtOnce::kNot) signals().RingOwners();
+  return handle;
 }
 
 // The first step is its servers' in any case: after it they are known to be there, and to count.
-bool WindowEngine::DoesAtOnce(int64_t launch) const {
+bool WindowEngine::DoesAtOnce(int64_t launch, int bucket) const {
   if (owner_ == nullptr || !owner_->can_help()) return false;
   if (has_servers_ && launch <= static_cast<int64_t>(windows_->plan().buckets().size())) {
     return false;
   }
-  return windows_->group().IsSmall(BucketOf(launch));
+  return windows_->group().IsSmall(bucket);
 }
 
-bool WindowEngine::DoAtOnce(int64_t launch) {
-  if (!DoesAtOnce(launch) || !TryTakeTurn()) return false;
-  CatchUp();
-  const bool none_before = owner_->reduced() + 1 >= launch;
-  if (none_before) signals().RingOtherGuests();  // who waits does its own part meanwhile
-  while (none_before && owner_->reduced() < launch && owner_->CanReduce() && !halted()) {
-    Work(/*help=*/!windows_->Done(BucketOf(launch), launch));
+WindowEngine::AtOnce WindowEngine::DoAtOnce(int64_t launch, int bucket) {
+  if (!DoesAtOnce(launch, bucket)) return AtOnce::kNot;
+  owner_->FetchAhead(bucket);
+  if (!TryTakeTurn()) return AtOnce::kNot;
+  CatchUp(launch);
+  AtOnce at_once = AtOnce::kNot;
+  if (owner_->reduced() + 1 >= launch) {
+    const bool alone = owner_->IsOnePart(bucket);
+    if (!alone) signals().RingOtherGuests();  // who waits does its own part meanwhile
+    while (owner_->reduced() < launch && owner_->CanReduce() && !halted()) {
+      Work(/*help=*/alone || !windows_->Done(bucket, launch));
+    }
+    const bool done = owner_->completed() == launch || windows_->Done(bucket, launch);
+    at_once = done && worker_.Complete() ? AtOnce::kComplete : AtOnce::kUnderWay;
   }
   EndTurn();
-  return none_before;
+  return at_once;
 }
 
 // Leaves behind what others have done for this rank, which nobody has told it of.
-void WindowEngine::CatchUp() {
-  while (!halted() && windows_->Done(BucketOf(owner_->reduced() + 1), owner_->reduced() + 1)) {
-    Work(false);
+void WindowEngine::CatchUp(int64_t before) {
+  for (int64_t launch = owner_->reduced() + 1; launch < before; ++launch) {
+    if (halted() || !windows_->Done(BucketOf(launch), launch)) break;
+    owner_->LeaveBehind();
   }
+  worker_.Resolve();
 }
 
 int WindowEngine::BucketOf(int64_t launch) const {
@@ -105,7 +121,9 @@ bool WindowEngine::HasWork() const {
 // As the owner of nothing, a worker that has servers would only pass by.
 bool WindowEngine::HelpsWithNext() const {
   if (!has_servers_) return shares_cores_;
-  return owner_ != nullptr && DoesAtOnce(owner_->reduced() + 1);
+  if (owner_ == nullptr) return false;
+  const int64_t next = owner_->reduced() + 1;
+  return DoesAtOnce(next, BucketOf(next));
 }
 
 void WindowEngine::Work(bool help) {
@@ -157,12 +175,16 @@ void WindowEngine::Drive(absl::FunctionRef<bool()> done, Deadline deadline) {
 // small bucket. Their counters are looked at only for what is launched here, so that those who are
 // ahead need not fetch them back to count on.
 void WindowEngine::LookClosely(absl::FunctionRef<bool()> done) {
-  if (!DoesAtOnce(worker_.next()) || !TryTakeTurn()) return;
+  const int64_t next = worker_.next();
+  const int bucket = BucketOf(next);
+  if (!DoesAtOnce(next, bucket) || !TryTakeTurn()) return;
   const int looks_per_yield = shares_cores_ ? 1 : kLooksPerYield;
+  const bool helps_at_once = shares_cores_ || !owner_->IsOnePart(bucket);
   for (int look = 1; look <= kYields * looks_per_yield && !halted(); ++look) {
     if (worker_.CanResolve()) {
       worker_.Resolve();
-    } else if (owner_->reduced() < worker_.launched() && owner_->CanReduce()) {
+    } else if ((helps_at_once || look > kLooksBeforeHelp) &&
+               owner_->reduced() < worker_.launched() && owner_->CanReduce()) {
       Work(HelpsWithNext());
     }
     if (done()) break;

@@ -86,10 +86,13 @@ class WindowEngine : public SyncDriver {
   void Loop();
   bool HasWork() const;
   void Work(bool help);
-  bool DoesAtOnce(int64_t launch) const;
-  bool DoAtOnce(int64_t launch);
+  bool DoesAtOnce(int64_t launch, int bucket) const;
+  // What became of a launch that is to be done at once: kNot is owners' to do, kUnderWay somebody's who
+  // has taken the rest of it.
+  enum class AtOnce { kNot, kUnderWay, kComplete };
+  AtOnce DoAtOnce(int64_t launch, int bucket);
   bool HelpsWithNext() const;
-  void CatchUp();
+  void CatchUp(int64_t before);
   int BucketOf(int64_t launch) const;
   bool TakeTurn(absl::FunctionRef<bool()> done, Deadline deadline);
   bool TryTakeTurn();

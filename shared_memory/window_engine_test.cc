@@ -12,9 +12,9 @@
 #include "base/deadline.h"
 #include "gtest/gtest.h"
 #include "plan/shard_map.h"
-#include "shared_memory/step_note.h"
 #include "shared_memory/window_group.h"
 #include "shared_memory/window_owner.h"
+#include "shared_memory/window_worker.h"
 
 namespace gradsync {
 namespace {
@@ -58,6 +58,7 @@ class WindowEngineTest : public ::testing::Test {
     };
     own_ = view(0);
     other_ = view(1);
+    other_worker_.emplace(other_.get());
     server_windows_ = view(kServer);
     server_.emplace(server_windows_.get(), nullptr);
     WindowEngineOptions options;
@@ -77,9 +78,14 @@ class WindowEngineTest : public ::testing::Test {
     }
   }
 
-  void OtherLaunches(int64_t step, uint32_t launches) {
-    other_->signals().SetNote(NoteOf(Step(step)));
-    other_->signals().Publish(WindowControl::kReady, launches);
+  // The other worker launches the step's first buckets, so many launches in all.
+  void OtherLaunches(int64_t step, int64_t launches) {
+    const auto buckets = static_cast<int64_t>(own_->plan().buckets().size());
+    while (other_worker_->launched() < launches) {
+      const int bucket = static_cast<int>(other_worker_->launched() % buckets);
+      other_worker_->Post(Step(step), bucket);
+      other_worker_->Begin(Step(step), bucket);
+    }
   }
 
   // The server does its part of so many launches in all.
@@ -97,6 +103,7 @@ class WindowEngineTest : public ::testing::Test {
 
   std::shared_ptr<const WindowGroup> group_;
   std::shared_ptr<GroupWindows> own_, other_, server_windows_;
+  absl::optional<WindowWorker> other_worker_;
   absl::optional<WindowOwner> server_;
   std::shared_ptr<WindowEngine> engine_;
 };
@@ -118,8 +125,7 @@ TEST_F(WindowEngineTest, WorkersThatDisagreeOnTheStepAreCalledWhatTheJobCallsThe
   Start({kSmall});
   StepOptions other = Step(1);
   other.lr = 0.2;
-  other_->signals().SetNote(NoteOf(other));
-  other_->signals().Publish(WindowControl::kReady, 1);
+  other_worker_->Post(other, 0);
   const SyncHandle handle = engine_->Launch(Step(1), 0);
   const absl::Status refused = server_->Reduce(false);
   EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
@@ -165,7 +171,7 @@ TEST_F(WindowEngineTest, LargeBucketsAreTheServersInEveryStep) {
   Start({kLarge});
   for (int64_t step : {1, 2}) {
     Fill();
-    OtherLaunches(step, static_cast<uint32_t>(step));
+    OtherLaunches(step, step);
     const SyncHandle handle = engine_->Launch(Step(step), 0);
     EXPECT_FALSE(handle.done());
     EXPECT_EQ(own_->grad(0, 0)[0], 1.0f);

@@ -116,7 +116,22 @@ GroupWindows::GroupWindows(std::shared_ptr<const WindowGroup> group, int self,
                          reinterpret_cast<float*>(data + layout.param_offset(bucket))});
     }
   }
+  for (int bucket = 0; bucket < static_cast<int>(plan().buckets().size()); ++bucket) {
+    sole_.push_back(SoleProgress(bucket));
+  }
   if (sharded()) PlaceShards();
+}
+
+BucketProgress* GroupWindows::SoleProgress(int bucket) const {
+  if (!group_->IsSmall(bucket)) return nullptr;
+  const StripeLayout& layout = plan().buckets()[bucket].layout;
+  BucketProgress* sole = nullptr;
+  for (int slot = 0; slot < layout.slots(); ++slot) {
+    if (layout.range(slot).empty()) continue;
+    if (sole != nullptr) return nullptr;
+    sole = progress_[group_->owner({bucket, slot})][bucket];
+  }
+  return sole;
 }
 
 void GroupWindows::PlaceShards() {

@@ -81,6 +81,9 @@ class WindowGroup {
 struct BucketProgress {
   // Of the member's chunks: launch number and how many somebody has taken (window_owner.h).
   alignas(64) std::atomic<uint64_t> taken;
+  // Of a small bucket of one chunk, with its owner: launches by all workers. Beside what the last one
+  // changes next.
+  std::atomic<uint32_t> arrived;
   // Of the group; in rank 0's window.
   std::atomic<uint32_t> finished;  // parts of the launch
   // Number of the last launch that is complete; on a line of its own, since who waits looks at it
@@ -105,6 +108,9 @@ class GroupWindows {
 
   BucketProgress& progress(int member, int bucket) const { return *progress_[member][bucket]; }
 
+  // Of a small bucket of one chunk, where that chunk is taken; else null.
+  BucketProgress* sole_progress(int bucket) const { return sole_[bucket]; }
+
   // Whether launch number `launch`, one of this bucket's, is complete: nobody reads any worker's
   // gradient any more, and all results are there.
   bool Done(int bucket, int64_t launch) const;
@@ -128,11 +134,13 @@ class GroupWindows {
   };
 
   void PlaceShards();
+  BucketProgress* SoleProgress(int bucket) const;
 
   const std::shared_ptr<const WindowGroup> group_;
   const int self_;
   const std::vector<std::shared_ptr<Window>> windows_;
   std::vector<std::vector<BucketProgress*>> progress_;  // by member, by bucket
+  std::vector<BucketProgress*> sole_;                   // by bucket
   std::vector<std::vector<Bucket>> buckets_;            // by rank, by bucket
   std::vector<absl::Span<double>> squares_;             // by member
   std::vector<std::vector<float*>> shards_;             // by bucket, by slot

@@ -6,12 +6,19 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/kernels.h"
+#include "base/prefetch.h"
 #include "base/status_macros.h"
 #include "plan/clip_scale.h"
 #include "plan/stripes.h"
 #include "shared_memory/step_note.h"
 
 namespace gradsync {
+namespace {
+
+constexpr int64_t kLineBytes = 64;
+constexpr int64_t kMostFetched = 16;  // lines; with more under way others wait for these
+
+}  // namespace
 
 WindowOwner::WindowOwner(GroupWindows* windows, ChunkUpdater update,
                          std::shared_ptr<TraceRecorder> recorder)
@@ -75,19 +82,32 @@ void WindowOwner::Halt() {
   windows_.signals().RingSelf();
 }
 
+void WindowOwner::FetchAhead(int bucket) {
+  if (!IsOnePart(bucket)) return;
+  const int64_t bytes = windows_.plan().buckets()[bucket].bytes();
+  const int64_t lines = std::min((bytes + kLineBytes - 1) / kLineBytes, kMostFetched);
+  for (int rank = 0; rank < workers_; ++rank) {
+    if (rank == windows_.self()) continue;
+    const char* const grad = reinterpret_cast<const char*>(windows_.grad(rank, bucket));
+    for (int64_t line = 0; line < lines; ++line) PrefetchToWrite(grad + line * kLineBytes);
+  }
+}
+
 absl::Status WindowOwner::Reduce(bool help) {
   if (clipping_.load(std::memory_order_relaxed)) {
     Clip(reduced());
     return absl::OkStatus();
   }
   const int64_t launch = reduced() + 1;
+  const int bucket = BucketOf(launch);
   const size_t lists = help ? lists_.size() : 1;
   for (size_t i = 0; i < lists; ++i) {
-    const absl::optional<size_t> chunk = Take(lists_[i], launch);
+    const absl::optional<size_t> chunk = Take(lists_[i], launch, bucket);
     if (!chunk.has_value()) continue;
     GS_RETURN_IF_ERROR(AgreeOnStep(launch));
     ReduceChunk(lists_[i].chunks[*chunk], *chunk);
     if (!clips()) Finish(launch, 1);
+    if (update_ == nullptr && IsOnePart(bucket)) LeaveBehind();
     return absl::OkStatus();
   }
   return Pass(launch);
@@ -95,9 +115,9 @@ absl::Status WindowOwner::Reduce(bool help) {
 
 // Whoever takes a chunk of a launch marks it in the owner's window. There are marks for each
 // bucket, because who helps may be at a later launch than the owner.
-absl::optional<size_t> WindowOwner::Take(const List& list, int64_t launch) {
-  const int bucket = BucketOf(launch);
+absl::optional<size_t> WindowOwner::Take(const List& list, int64_t launch, int bucket) {
   const uint32_t size = static_cast<uint32_t>(list.first[bucket + 1] - list.first[bucket]);
+  if (size == 0) return absl::nullopt;  // asks no other core
   const uint32_t number = static_cast<uint32_t>(launch);
   std::atomic<uint64_t>& taken = windows_.progress(list.member, bucket).taken;
   uint64_t seen = taken.load(std::memory_order_relaxed);
@@ -141,10 +161,13 @@ void WindowOwner::Finish(int64_t launch, uint32_t parts) {
     if (finished != parts_[bucket]) return;
     progress.finished.store(0, std::memory_order_relaxed);
   }
-  progress.done.store(static_cast<uint32_t>(launch), std::memory_order_seq_cst);
+  completed_ = launch;
   if (windows_.group().IsSmall(bucket)) {
+    // It is seen as soon as the results are, which are still on their way to others' memory.
+    progress.done.store(static_cast<uint32_t>(launch), std::memory_order_release);
     windows_.signals().RingOtherGuests();
   } else {
+    progress.done.store(static_cast<uint32_t>(launch), std::memory_order_seq_cst);
     windows_.signals().RingOtherWorkers();
   }
 }

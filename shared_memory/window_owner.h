@@ -53,10 +53,23 @@ class WindowOwner {
   // Whether there is something to do. Out of date at once while another thread is in Reduce().
   bool CanReduce() const;
 
+  // Begins to get the gradients of others that the bucket's next launch will change, from the cores that
+  // wrote them, if one member does all of it.
+  void FetchAhead(int bucket);
+
   // Does a part of it: a chunk, or what follows the last one. CanReduce() holds. With `help`, also
   // chunks of other ranks, if their owners have not taken them.
   // Errors: FAILED_PRECONDITION naming two ranks that disagree about the step's options.
   absl::Status Reduce(bool help);
+
+  // Without an updater: the next launch was completed by others.
+  void LeaveBehind() { reduced_.store(reduced() + 1, std::memory_order_release); }
+
+  // The last launch that Reduce() completed for all. Of the thread that reduces.
+  int64_t completed() const { return completed_; }
+
+  // Whether one member does all of a bucket.
+  bool IsOnePart(int bucket) const { return parts_[bucket] == 1; }
 
   // Whether `help` can be had.
   bool can_help() const { return lists_.size() > 1; }
@@ -88,7 +101,7 @@ class WindowOwner {
   ElementRange Range(ChunkId id) const;
   List ListOf(int member) const;
   uint32_t Parts(int bucket) const;
-  absl::optional<size_t> Take(const List& list, int64_t launch);
+  absl::optional<size_t> Take(const List& list, int64_t launch, int bucket);
   absl::Status AgreeOnStep(int64_t launch);
   void ReduceChunk(ChunkId id, size_t chunk);
   void Finish(int64_t launch, uint32_t parts);
@@ -112,6 +125,7 @@ class WindowOwner {
   std::atomic<bool> clipping_{false};  // the last of them is not updated yet
 
   // Of the thread that reduces.
+  int64_t completed_ = 0;
   StepOptions step_;
   int64_t agreed_ = -1;       // step_'s place among the steps
   std::vector<size_t> next_;  // by member: scratch of Clip()

@@ -27,6 +27,16 @@ void FutexWake(std::atomic<uint32_t>* word, uint32_t who) {
           std::numeric_limits<int>::max(), nullptr, nullptr, who);
 }
 
+// All that this thread stored before is seen by who stores after what this thread loads next.
+void Fence() {
+#ifdef GRADSYNC_THREAD_SANITIZER  // knows of no fences
+  static std::atomic<int> any;
+  any.fetch_add(0, std::memory_order_seq_cst);
+#else
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+#endif
+}
+
 bool HasReached(uint32_t counter, uint32_t value) {
   return static_cast<int32_t>(counter - value) >= 0;
 }
@@ -60,6 +70,14 @@ bool WindowSignals::Publish(WindowControl::Counter counter, uint32_t value) {
   return AllReached(counter, value);
 }
 
+void WindowSignals::Announce(WindowControl::Counter counter, uint32_t value) {
+  const Holders holders = HoldersOf(counter);
+  for (int member = holders.first; member < holders.last; ++member) {
+    if (member != self_) __builtin_prefetch(&controls_[member]->counters[counter]);
+  }
+  controls_[self_]->counters[counter].value.store(value, std::memory_order_release);
+}
+
 bool WindowSignals::AllReached(WindowControl::Counter counter, uint32_t value) const {
   const Holders holders = HoldersOf(counter);
   for (int member = holders.first; member < holders.last; ++member) {
@@ -82,6 +100,7 @@ uint32_t WindowSignals::Beyond(WindowControl::Counter counter, uint32_t value) c
 
 // Others first: this member may lose its core to its own thread.
 void WindowSignals::RingOwners() {
+  Fence();
   for (int member = owners_.first; member < owners_.last; ++member) {
     if (member != self_) Ring(member);
   }
@@ -89,12 +108,14 @@ void WindowSignals::RingOwners() {
 }
 
 void WindowSignals::RingOtherWorkers() {
+  Fence();
   for (int member = workers_.first; member < workers_.last; ++member) {
     if (member != self_) Ring(member);
   }
 }
 
 void WindowSignals::RingOtherGuests() {
+  Fence();
   for (int member = workers_.first; member < workers_.last; ++member) {
     if (member != self_) RingGuest(member);
   }

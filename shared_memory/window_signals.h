@@ -77,6 +77,10 @@ class WindowSignals {
   // whether all holders have reached `value` with it; then somebody must RingOwners().
   bool Publish(WindowControl::Counter counter, uint32_t value);
 
+  // The same by a store with release, for callers that find out otherwise who is the last. Begins to get
+  // the others' counters, which the last one looks at next.
+  void Announce(WindowControl::Counter counter, uint32_t value);
+
   // Whether all holders' counters have reached `value`.
   bool AllReached(WindowControl::Counter counter, uint32_t value) const;
 
@@ -84,7 +88,8 @@ class WindowSignals {
   uint32_t Beyond(WindowControl::Counter counter, uint32_t value) const;
 
   // Makes the threads that sleep in Await() of these members look again; that of this member, too,
-  // for owners, and not for workers. Touches the memory of none that is awake.
+  // for owners, and not for workers. What makes them look was stored before, with release at least.
+  // Touches the memory of none that is awake.
   void RingOwners();
   void RingOtherWorkers();
 

@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/types/optional.h"
 #include "base/kernels.h"
+#include "base/prefetch.h"
 #include "shared_memory/step_note.h"
 
 namespace gradsync {
@@ -37,22 +37,38 @@ void WindowWorker::SetDriver(const std::weak_ptr<SyncDriver>& driver) {
   }
 }
 
-WindowWorker::Launched WindowWorker::Launch(const StepOptions& step, int bucket) {
-  absl::optional<SyncHandle> handle;
-  int64_t launch;
-  {
-    MutexLock lock(&mutex_);
-    if (!failed_.ok()) return {ResolvedHandle(failed_)};
-    handle = promises_[bucket].Begin(step.step).handle();
-    launch = launched_.load(std::memory_order_relaxed) + 1;
-    launched_.store(launch, std::memory_order_release);
-  }
+bool WindowWorker::Post(const StepOptions& step, int bucket) {
   // With its gradient the others could complete the exchange without this rank.
-  if (halted()) return {*std::move(handle)};
+  if (halted()) return false;
+  const int64_t launch = launched() + 1;
+  BucketProgress* const sole = windows_.sole_progress(bucket);
+  if (sole != nullptr) PrefetchToWrite(sole);
   if (bucket == 0) windows_.signals().SetNote(NoteOf(step));
-  const bool last =
-      windows_.signals().Publish(WindowControl::kReady, static_cast<uint32_t>(launch));
-  return {*std::move(handle), launch, last};
+  if (sole == nullptr) {
+    return windows_.signals().Publish(WindowControl::kReady, static_cast<uint32_t>(launch));
+  }
+  // Of workers that count themselves one is the last, and has then the line that it needs next.
+  windows_.signals().Announce(WindowControl::kReady, static_cast<uint32_t>(launch));
+  const auto rounds = static_cast<uint32_t>((launch - 1) / static_cast<int64_t>(exchanged_.size()));
+  const auto all = static_cast<uint32_t>(workers());
+  return sole->arrived.fetch_add(1, std::memory_order_seq_cst) == rounds * all + all - 1;
+}
+
+SyncHandle WindowWorker::Begin(const StepOptions& step, int bucket) {
+  MutexLock lock(&mutex_);
+  if (!failed_.ok()) return ResolvedHandle(failed_);
+  SyncHandle handle = promises_[bucket].Begin(step.step).handle();
+  launched_.store(launched() + 1, std::memory_order_release);
+  return handle;
+}
+
+bool WindowWorker::Complete() {
+  const int64_t launch = launched() + 1;
+  if (halted() || next() != launch) return false;
+  // In this order nothing seems to be open meanwhile.
+  resolved_.store(launch, std::memory_order_release);
+  launched_.store(launch, std::memory_order_release);
+  return true;
 }
 
 void WindowWorker::PullParameters() {
@@ -110,7 +126,7 @@ bool WindowWorker::CanResolve() const {
 void WindowWorker::Resolve() {
   while (CanResolve()) {
     const size_t bucket = resolved_.load(std::memory_order_relaxed) % exchanged_.size();
-    resolved_.fetch_add(1, std::memory_order_acq_rel);
+    resolved_.store(next(), std::memory_order_release);
     MutexLock lock(&mutex_);
     if (halted()) return;
     promises_[bucket].current().Resolve(absl::OkStatus());

@@ -33,14 +33,16 @@ class WindowWorker {
   // Threads that wait for handles are lent to `driver`. Before the first launch.
   void SetDriver(const std::weak_ptr<SyncDriver>& driver);
 
-  // As GradientSync::Launch(); the caller has checked the order. With `last` set, all workers have
-  // launched the bucket now, and the caller must see to it that owners learn of it.
-  struct Launched {
-    SyncHandle handle;
-    int64_t number = 0;
-    bool last = false;
-  };
-  Launched Launch(const StepOptions& step, int bucket);
+  // GradientSync::Launch(), in two parts; the caller has checked the order. Post() tells the others
+  // that the gradient is complete. Returns whether all workers have launched the bucket now; then the
+  // caller must see to it that owners learn of it, unless it does their part. Then comes what counts the launch: Begin(), with
+  // its handle, or Complete().
+  bool Post(const StepOptions& step, int bucket);
+  SyncHandle Begin(const StepOptions& step, int bucket);
+
+  // What was posted is done already. Returns whether all before it are resolved; then it is, too, and there
+  // need be no handle. Under the right to Resolve().
+  bool Complete();
 
   // Copies rank 0's parameters here.
   void PullParameters();
@@ -58,6 +60,7 @@ class WindowWorker {
   // Resolves all that are.
   void Resolve();
 
+  // Launches that are counted.
   int64_t launched() const { return launched_.load(std::memory_order_acquire); }
 
   // The launch whose handle is to be resolved next.

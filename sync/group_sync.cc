@@ -286,7 +286,11 @@ SyncHandle GroupSync::Launch(const StepOptions& step, int bucket) {
     event.step = step.step;
     event.bucket = bucket;
     event.bytes = plan_.buckets()[bucket].bytes();
-    launched->KeepTime();
+    if (launched->done()) {
+      event.end = MonotonicTime::Now();
+    } else {
+      launched->KeepTime();
+    }
     recorded_.emplace_back(event, *launched);
   }
   steps_done_ = step.step;
@@ -295,7 +299,7 @@ SyncHandle GroupSync::Launch(const StepOptions& step, int bucket) {
 
 void GroupSync::RecordBuckets() {
   for (auto& [event, handle] : recorded_) {
-    event.end = handle.resolved_at();
+    if (event.end == MonotonicTime()) event.end = handle.resolved_at();
     group_.recorder->Add(event);
   }
   recorded_.clear();

@@ -13,7 +13,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/deadline.h"
+#include "base/monotonic_time.h"
 #include "base/mutex.h"
+#include "base/trace_recorder.h"
 #include "gmock/gmock.h"
 #include "group/in_memory_store.h"
 #include "gtest/gtest.h"
@@ -82,7 +84,7 @@ class ScriptedEngine : public SyncEngine {
   absl::StatusOr<SyncHandle> Launch(const StepOptions& step, int bucket) override {
     calls_->Note(absl::StrCat("Launch ", step.step, " ", bucket));
     if (!script_.launch.ok()) return script_.launch;
-    if (!script_.never_resolves) return ResolvedHandle(absl::OkStatus());
+    if (!script_.never_resolves) return SyncHandle::Succeeded();
     MutexLock lock(&mutex_);
     open_.emplace_back("a launch");
     return open_.back().handle();
@@ -255,6 +257,27 @@ TEST_F(SoloSyncTest, WhoIsDestroyedWithoutShutdownFailsFirst) {
   Bind();
   sync_.reset();
   EXPECT_THAT(calls_->Take(), ElementsAre("Halt", "Halt", "Stop", "Fail", "Close"));
+}
+
+TEST(RecordedSyncTest, ALaunchThatIsOverAtOnceHasABeginAndAnEnd) {
+  WorkerGroup alone;
+  alone.recorder = std::make_shared<TraceRecorder>(2, 2);
+  const auto sync = *NewGroupSync(alone, "scripted", Engine({}, std::make_shared<Calls>()));
+  ASSERT_EQ(sync->Bind(TwoBuckets(1), Soon()).status(), absl::OkStatus());
+  const MonotonicTime before = MonotonicTime::Now();
+  for (int64_t step : {1, 2}) {
+    for (int bucket : {0, 1}) {
+      ASSERT_EQ(sync->Launch(Step(step), bucket).Wait(Soon()), absl::OkStatus());
+    }
+  }
+  ASSERT_EQ(sync->Shutdown(Soon()), absl::OkStatus());
+  const std::vector<TraceEvent> events = alone.recorder->Take();
+  ASSERT_EQ(events.size(), 2u);
+  for (const TraceEvent& event : events) {
+    EXPECT_GE(event.begin, before);
+    EXPECT_GE(event.end, event.begin);
+    EXPECT_LE(event.end, MonotonicTime::Now());
+  }
 }
 
 // Two workers, each on a thread.

@@ -152,13 +152,14 @@ class Runner {
     // Who was early at the first has slept, and reading took ranks some 30 us, one after the other: they
     // must leave together.
     GS_RETURN_IF_ERROR(start_());
+    const Deadline deadline = NewDeadline();
     const double cpu = CpuSeconds();
     const double begin = MonotonicMicroseconds();
     for (size_t b = 0; b < buckets_.size(); ++b) {
       handles_.push_back(sync_->Launch(step, static_cast<int>(b)));
     }
     absl::Status status;
-    for (const SyncHandle& handle : handles_) status.Update(handle.Wait(NewDeadline()));
+    for (const SyncHandle& handle : handles_) status.Update(handle.Wait(deadline));
     if (status.ok()) status = AwaitGpu();
     const double end = MonotonicMicroseconds();
     GS_RETURN_IF_ERROR(status);

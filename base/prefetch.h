@@ -1,0 +1,15 @@
+// Lines of memory, asked for ahead of use.
+
+#ifndef GRADSYNC_BASE_PREFETCH_H_
+#define GRADSYNC_BASE_PREFETCH_H_
+
+namespace gradsync {
+
+// Has this core's cache get the line for writing. A read first would have it come twice.
+inline void PrefetchToWrite(const void* line) {
+  asm volatile("prefetchw %0" : : "m"(*static_cast<const char*>(line)));
+}
+
+}  // namespace gradsync
+
+#endif  // GRADSYNC_BASE_PREFETCH_H_
