@@ -1,6 +1,7 @@
 // One rank's engine, with the other rank played by hand, one thing after the other.
 #include "allreduce/shm_engine.h"
 
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "shared_memory/step_note.h"
 #include "shared_memory/window_group.h"
 #include "shared_memory/window_owner.h"
+#include "shared_memory/window_signals.h"
 
 namespace gradsync {
 namespace {
@@ -76,8 +78,14 @@ class ShmEngineTest : public ::testing::Test {
   // Launches of bucket 0, then 1, as rank 1 would announce them.
   void OtherLaunches(const StepOptions& step, uint32_t launches) {
     other_windows_.signals().SetNote(NoteOf(step));
-    other_windows_.signals().Publish(WindowControl::kReady, launches);
-    other_windows_.signals().RingOwners();
+    const bool last = other_windows_.signals().Publish(WindowControl::kReady, launches);
+    if (last) other_windows_.signals().RingOwners();
+  }
+
+  // The engine's own thread, while it is awake, may come before the one that launches.
+  void AwaitSleepOfTheEnginesThread() {
+    const auto& control = *reinterpret_cast<const WindowControl*>(windows_[0]->data());
+    while ((control.here.load() & WindowControl::kThreadAsleep) == 0) std::this_thread::yield();
   }
 
   // Rank 1 does its part of as many launches.
@@ -132,7 +140,9 @@ TEST_F(ShmEngineTest, RanksThatShareCoresDoTheChunksOfOthers) {
 
 TEST_F(ShmEngineTest, TheLastRankToLaunchASmallBucketDoesItAtOnce) {
   OtherLaunches(Step(1), 1);
-  EXPECT_TRUE(Start().Launch(Step(1), 0).done());
+  Start();
+  AwaitSleepOfTheEnginesThread();
+  EXPECT_TRUE(engine_->Launch(Step(1), 0).done());
   EXPECT_EQ(Grad(1, 0)[16], 1.5f);
 }
 
@@ -141,6 +151,7 @@ TEST_F(ShmEngineTest, ASmallBucketDoneAtOnceLeavesEarlierOnesToTheirOwners) {
   OtherLaunches(Step(1), 1);
   EXPECT_TRUE(IsOpen(first));  // this rank has done its part while it waited
   OtherLaunches(Step(1), 2);
+  AwaitSleepOfTheEnginesThread();
   // Rank 1 is still to do its part of bucket 0, and finds bucket 1 done.
   EXPECT_EQ(engine_->Launch(Step(1), 1).Wait(Deadline::Now()).code(),
             absl::StatusCode::kDeadlineExceeded);
