@@ -6,6 +6,7 @@
 namespace gradsync {
 
 // Has this core's cache get the line for writing. A read first would have it come twice.
+// (The kernels have one of their own: base/kernels_body.inc may include no inline functions.)
 inline void PrefetchToWrite(const void* line) {
   asm volatile("prefetchw %0" : : "m"(*static_cast<const char*>(line)));
 }
