@@ -1,7 +1,6 @@
 // One rank's engine, with the other rank played by hand, one thing after the other.
 #include "allreduce/shm_engine.h"
 
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -10,10 +9,10 @@
 #include "base/deadline.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "shared_memory/await_asleep.h"
 #include "shared_memory/step_note.h"
 #include "shared_memory/window_group.h"
 #include "shared_memory/window_owner.h"
-#include "shared_memory/window_signals.h"
 
 namespace gradsync {
 namespace {
@@ -82,12 +81,6 @@ class ShmEngineTest : public ::testing::Test {
     if (last) other_windows_.signals().RingOwners();
   }
 
-  // The engine's own thread, while it is awake, may come before the one that launches.
-  void AwaitSleepOfTheEnginesThread() {
-    const auto& control = *reinterpret_cast<const WindowControl*>(windows_[0]->data());
-    while ((control.here.load() & WindowControl::kThreadAsleep) == 0) std::this_thread::yield();
-  }
-
   // Rank 1 does its part of as many launches.
   void OtherReduces(int64_t launches) {
     while (other_.reduced() < launches) ASSERT_EQ(other_.Reduce(false), absl::OkStatus());
@@ -141,7 +134,7 @@ TEST_F(ShmEngineTest, RanksThatShareCoresDoTheChunksOfOthers) {
 TEST_F(ShmEngineTest, TheLastRankToLaunchASmallBucketDoesItAtOnce) {
   OtherLaunches(Step(1), 1);
   Start();
-  AwaitSleepOfTheEnginesThread();
+  AwaitThreadAsleep(*windows_[0]);
   EXPECT_TRUE(engine_->Launch(Step(1), 0).done());
   EXPECT_EQ(Grad(1, 0)[16], 1.5f);
 }
@@ -151,7 +144,7 @@ TEST_F(ShmEngineTest, ASmallBucketDoneAtOnceLeavesEarlierOnesToTheirOwners) {
   OtherLaunches(Step(1), 1);
   EXPECT_TRUE(IsOpen(first));  // this rank has done its part while it waited
   OtherLaunches(Step(1), 2);
-  AwaitSleepOfTheEnginesThread();
+  AwaitThreadAsleep(*windows_[0]);
   // Rank 1 is still to do its part of bucket 0, and finds bucket 1 done.
   EXPECT_EQ(engine_->Launch(Step(1), 1).Wait(Deadline::Now()).code(),
             absl::StatusCode::kDeadlineExceeded);

@@ -169,6 +169,7 @@ const SyncPromise& SyncPromiseSeries::Begin(int64_t step) {
 }
 
 SyncHandle ResolvedHandle(absl::Status status) {
+  if (status.ok()) return SyncHandle(nullptr);
   SyncPromise promise("");
   promise.Resolve(std::move(status));
   return promise.handle();

@@ -49,9 +49,6 @@ struct StallNotice {
 // the exchange failed.
 class SyncHandle {
  public:
-  // Of an exchange that succeeded before anybody could wait for it. Refers to nothing.
-  static SyncHandle Succeeded() { return SyncHandle(nullptr); }
-
   // Waits until the exchange is resolved, helping where it can, and returns its status. A missed
   // deadline cancels nothing: the exchange goes on and the handle can be waited for again. Errors:
   // those of the exchange; DEADLINE_EXCEEDED, saying what is waited for.
@@ -60,7 +57,8 @@ class SyncHandle {
   // Whether it is resolved. Looks, where the exchange may be complete without anybody having said so.
   bool done() const;
 
-  // Says that resolved_at() will be asked, which else costs no look at the clock. Not for Succeeded().
+  // Says that resolved_at() will be asked, which else costs no look at the clock. Only where
+  // done() did not hold.
   void KeepTime() const;
 
   // When the exchange was resolved, or when its time began to be kept, if that was later. KeepTime()
@@ -69,11 +67,12 @@ class SyncHandle {
 
  private:
   friend class SyncPromise;
+  friend SyncHandle ResolvedHandle(absl::Status status);
   explicit SyncHandle(std::shared_ptr<internal::HandleState> state) : state_(std::move(state)) {}
   absl::Status Result() const;  // of what is resolved
   absl::Status WaitLonger(Deadline deadline, const StallNotice& stall) const;
 
-  std::shared_ptr<internal::HandleState> state_;  // null: Succeeded()
+  std::shared_ptr<internal::HandleState> state_;  // null: a success from the start
 };
 
 // The backend's end. Cheap to copy; thread-safe. The first Resolve() counts and later ones are
@@ -116,7 +115,7 @@ class SyncPromiseSeries {
   int current_ = 0;
 };
 
-// A handle that is resolved from the start.
+// A handle that is resolved from the start. Of a success, allocates nothing.
 SyncHandle ResolvedHandle(absl::Status status);
 
 }  // namespace gradsync

@@ -67,7 +67,7 @@ TEST(SyncHandleTest, TheTimeOfWhatIsResolvedIsKeptWhereAsked) {
 }
 
 TEST(SyncHandleTest, WhatSucceededAtOnceIsDoneAndNothingElse) {
-  const SyncHandle handle = SyncHandle::Succeeded();
+  const SyncHandle handle = ResolvedHandle(absl::OkStatus());
   EXPECT_TRUE(handle.done());
   EXPECT_EQ(handle.Wait(Soon()), absl::OkStatus());
   EXPECT_EQ(SyncHandle(handle).Wait(Deadline::In(absl::ZeroDuration())), absl::OkStatus());

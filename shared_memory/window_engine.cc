@@ -67,7 +67,7 @@ void WindowEngine::Stop() {
 SyncHandle WindowEngine::Launch(const StepOptions& step, int bucket) {
   const bool last = worker_.Post(step, bucket);
   const AtOnce at_once = last ? DoAtOnce(worker_.launched() + 1, bucket) : AtOnce::kNot;
-  if (at_once == AtOnce::kComplete) return SyncHandle::Succeeded();
+  if (at_once == AtOnce::kComplete) return ResolvedHandle(absl::OkStatus());
   SyncHandle handle = worker_.Begin(step, bucket);
   if (last && at_once == AtOnce::kNot) signals().RingOwners();
   return handle;
@@ -89,7 +89,7 @@ WindowEngine::AtOnce WindowEngine::DoAtOnce(int64_t launch, int bucket) {
   CatchUp(launch);
   AtOnce at_once = AtOnce::kNot;
   if (owner_->reduced() + 1 >= launch) {
-    const bool alone = owner_->IsOnePart(bucket);
+    const bool alone = windows_->sole_progress(bucket) != nullptr;
     if (!alone) signals().RingOtherGuests();  // who waits does its own part meanwhile
     while (owner_->reduced() < launch && owner_->CanReduce() && !halted()) {
       Work(/*help=*/alone || !windows_->Done(bucket, launch));
@@ -179,7 +179,7 @@ void WindowEngine::LookClosely(absl::FunctionRef<bool()> done) {
   const int bucket = BucketOf(next);
   if (!DoesAtOnce(next, bucket) || !TryTakeTurn()) return;
   const int looks_per_yield = shares_cores_ ? 1 : kLooksPerYield;
-  const bool helps_at_once = shares_cores_ || !owner_->IsOnePart(bucket);
+  const bool helps_at_once = shares_cores_ || windows_->sole_progress(bucket) == nullptr;
   for (int look = 1; look <= kYields * looks_per_yield && !halted(); ++look) {
     if (worker_.CanResolve()) {
       worker_.Resolve();

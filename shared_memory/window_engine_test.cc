@@ -4,7 +4,6 @@
 
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -13,9 +12,9 @@
 #include "base/deadline.h"
 #include "gtest/gtest.h"
 #include "plan/shard_map.h"
+#include "shared_memory/await_asleep.h"
 #include "shared_memory/window_group.h"
 #include "shared_memory/window_owner.h"
-#include "shared_memory/window_signals.h"
 #include "shared_memory/window_worker.h"
 
 namespace gradsync {
@@ -95,12 +94,6 @@ class WindowEngineTest : public ::testing::Test {
     while (server_->reduced() < launches) ASSERT_EQ(server_->Reduce(false), absl::OkStatus());
   }
 
-  // The engine's own thread, while it is awake, may come before the one that launches.
-  void AwaitSleepOfTheEnginesThread() {
-    const auto& control = *reinterpret_cast<const WindowControl*>(own_->window(0).data());
-    while ((control.here.load() & WindowControl::kThreadAsleep) == 0) std::this_thread::yield();
-  }
-
   void ExpectMeans(int bucket) {
     for (int rank : {0, 1}) {
       for (int64_t i = 0; i < own_->plan().buckets()[bucket].numel; ++i) {
@@ -150,7 +143,7 @@ TEST_F(WindowEngineTest, LaterTheLastToLaunchASmallBucketDoesItAndTheServerCount
   for (const SyncHandle& handle : first) EXPECT_EQ(handle.Wait(Soon()), absl::OkStatus());
   Fill();
   OtherLaunches(2, 3);
-  AwaitSleepOfTheEnginesThread();
+  AwaitThreadAsleep(own_->window(0));
   EXPECT_TRUE(engine_->Launch(Step(2), 0).done());
   ExpectMeans(0);
   // It was not asked, and knows all the same; what is left of it is nothing to do.

@@ -83,7 +83,7 @@ void WindowOwner::Halt() {
 }
 
 void WindowOwner::FetchAhead(int bucket) {
-  if (!IsOnePart(bucket)) return;
+  if (windows_.sole_progress(bucket) == nullptr) return;
   const int64_t bytes = windows_.plan().buckets()[bucket].bytes();
   const int64_t lines = std::min((bytes + kLineBytes - 1) / kLineBytes, kMostFetched);
   for (int rank = 0; rank < workers_; ++rank) {
@@ -107,7 +107,7 @@ absl::Status WindowOwner::Reduce(bool help) {
     GS_RETURN_IF_ERROR(AgreeOnStep(launch));
     ReduceChunk(lists_[i].chunks[*chunk], *chunk);
     if (!clips()) Finish(launch, 1);
-    if (update_ == nullptr && IsOnePart(bucket)) LeaveBehind();
+    if (update_ == nullptr && parts_[bucket] == 1) LeaveBehind();
     return absl::OkStatus();
   }
   return Pass(launch);
@@ -162,12 +162,11 @@ void WindowOwner::Finish(int64_t launch, uint32_t parts) {
     progress.finished.store(0, std::memory_order_relaxed);
   }
   completed_ = launch;
+  // It is seen as soon as the results are, which are still on their way to others' memory.
+  progress.done.store(static_cast<uint32_t>(launch), std::memory_order_release);
   if (windows_.group().IsSmall(bucket)) {
-    // It is seen as soon as the results are, which are still on their way to others' memory.
-    progress.done.store(static_cast<uint32_t>(launch), std::memory_order_release);
     windows_.signals().RingOtherGuests();
   } else {
-    progress.done.store(static_cast<uint32_t>(launch), std::memory_order_seq_cst);
     windows_.signals().RingOtherWorkers();
   }
 }

@@ -54,7 +54,7 @@ class WindowOwner {
   bool CanReduce() const;
 
   // Begins to get the gradients of others that the bucket's next launch will change, from the cores that
-  // wrote them, if one member does all of it.
+  // wrote them, if it is a small one of one chunk.
   void FetchAhead(int bucket);
 
   // Does a part of it: a chunk, or what follows the last one. CanReduce() holds. With `help`, also
@@ -67,9 +67,6 @@ class WindowOwner {
 
   // The last launch that Reduce() completed for all. Of the thread that reduces.
   int64_t completed() const { return completed_; }
-
-  // Whether one member does all of a bucket.
-  bool IsOnePart(int bucket) const { return parts_[bucket] == 1; }
 
   // Whether `help` can be had.
   bool can_help() const { return lists_.size() > 1; }

@@ -35,8 +35,8 @@ class WindowWorker {
 
   // GradientSync::Launch(), in two parts; the caller has checked the order. Post() tells the others
   // that the gradient is complete. Returns whether all workers have launched the bucket now; then the
-  // caller must see to it that owners learn of it, unless it does their part. Then comes what counts the launch: Begin(), with
-  // its handle, or Complete().
+  // caller must see to it that owners learn of it, unless it does their part. Then comes what counts
+  // the launch: Begin(), with its handle, or Complete().
   bool Post(const StepOptions& step, int bucket);
   SyncHandle Begin(const StepOptions& step, int bucket);
 

@@ -84,7 +84,7 @@ class ScriptedEngine : public SyncEngine {
   absl::StatusOr<SyncHandle> Launch(const StepOptions& step, int bucket) override {
     calls_->Note(absl::StrCat("Launch ", step.step, " ", bucket));
     if (!script_.launch.ok()) return script_.launch;
-    if (!script_.never_resolves) return SyncHandle::Succeeded();
+    if (!script_.never_resolves) return ResolvedHandle(absl::OkStatus());
     MutexLock lock(&mutex_);
     open_.emplace_back("a launch");
     return open_.back().handle();
