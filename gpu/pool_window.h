@@ -52,7 +52,7 @@ template <typename Load>
 GRADSYNC_HOST_DEVICE inline void LargestOfWindow(const PoolShape& shape, const PoolPlace& window,
                                                  const Load& load, Floats* largest, Codes* codes) {
   bool first = true;
-#ifdef __CUDACC__
+#ifdef __CUDA_ARCH__
 #pragma unroll
 #endif
   for (int code = 0; code < PoolShape::kCodes; ++code) {
@@ -76,11 +76,11 @@ template <typename Has, typename Gradient, typename CodesOf>
 GRADSYNC_HOST_DEVICE inline Floats GradientOfPixel(int i, int j, const Has& has,
                                                    const Gradient& gradient, const CodesOf& codes) {
   Floats sum = {};
-#ifdef __CUDACC__
+#ifdef __CUDA_ARCH__
 #pragma unroll
 #endif
   for (int p = 0; p <= 1; ++p) {
-#ifdef __CUDACC__
+#ifdef __CUDA_ARCH__
 #pragma unroll
 #endif
     for (int q = 0; q <= 1; ++q) {
