@@ -38,7 +38,8 @@ absl::StatusOr<std::unique_ptr<PsWindows>> PsWindows::Create(const Plan& plan,
 
 PsWindows::PsWindows(const Plan& plan, const ShardMap& shards, PsWindowsOptions options)
     : options_(std::move(options)),
-      group_(std::make_shared<const WindowGroup>(plan, shards, NamesOf(options_))) {}
+      group_(std::make_shared<const WindowGroup>(plan, shards, NamesOf(options_),
+                                                 options_.update_site)) {}
 
 PsWindows::~PsWindows() {
   if (mesh_ != nullptr) Stop();

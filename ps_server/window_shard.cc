@@ -9,6 +9,7 @@
 #include "base/deadline.h"
 #include "base/float_stream.h"
 #include "base/status_macros.h"
+#include "plan/update_site.h"
 
 namespace gradsync {
 namespace {
@@ -43,7 +44,9 @@ absl::StatusOr<std::unique_ptr<WindowShard>> WindowShard::Create(WindowShardOpti
 
 WindowShard::WindowShard(WindowShardOptions options)
     : options_(std::move(options)),
-      group_(std::make_shared<const WindowGroup>(options_.plan, options_.shards, options_.names)),
+      group_(std::make_shared<const WindowGroup>(
+          options_.plan, options_.shards, options_.names,
+          options_.site == proto::OWNER ? UpdateSite::kOwner : UpdateSite::kWorker)),
       self_(group_->owners().first + options_.server),
       chunks_(group_->OwnedChunks(self_)),
       slot_names_(SlotNames(options_.plan.optimizer())) {

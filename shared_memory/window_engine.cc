@@ -65,11 +65,36 @@ void WindowEngine::Stop() {
 }
 
 SyncHandle WindowEngine::Launch(const StepOptions& step, int bucket) {
+  if (windows_->group().IsPosted(bucket, worker_.launched() + 1)) return LaunchPosted(step, bucket);
   const bool last = worker_.Post(step, bucket);
   const AtOnce at_once = last ? DoAtOnce(worker_.launched() + 1, bucket) : AtOnce::kNot;
   if (at_once == AtOnce::kComplete) return ResolvedHandle(absl::OkStatus());
   SyncHandle handle = worker_.Begin(step, bucket);
   if (last && at_once == AtOnce::kNot) signals().RingOwners();
+  return handle;
+}
+
+// The turn is taken first: that waits for what this core has stored, and others' posts should not be
+// waited for after the own one has arrived but meanwhile.
+SyncHandle WindowEngine::LaunchPosted(const StepOptions& step, int bucket) {
+  const int64_t launch = worker_.launched() + 1;
+  const bool turn = TryTakeTurn();
+  const bool last = worker_.Post(step, bucket);
+  bool complete = false;
+  if (turn) {
+    if (last) {
+      if (owner_->reduced() + 1 != launch || worker_.next() != launch) CatchUp(launch);
+      if (owner_->reduced() + 1 == launch && !halted()) Check(owner_->ReducePosts(launch, bucket));
+      complete = worker_.Complete(bucket);
+    }
+    EndTurn();
+  }
+  if (complete) {
+    signals().WakeOtherGuests();  // who have their own part to do
+    return ResolvedHandle(absl::OkStatus());
+  }
+  SyncHandle handle = worker_.Begin(step, bucket);
+  if (last) signals().RingOwners();
   return handle;
 }
 
@@ -95,17 +120,23 @@ WindowEngine::AtOnce WindowEngine::DoAtOnce(int64_t launch, int bucket) {
       Work(/*help=*/alone || !windows_->Done(bucket, launch));
     }
     const bool done = owner_->completed() == launch || windows_->Done(bucket, launch);
-    at_once = done && worker_.Complete() ? AtOnce::kComplete : AtOnce::kUnderWay;
+    at_once = done && worker_.Complete(bucket) ? AtOnce::kComplete : AtOnce::kUnderWay;
   }
   EndTurn();
   return at_once;
 }
 
-// Leaves behind what others have done for this rank, which nobody has told it of.
+// Leaves behind what others have done for this rank, which nobody has told it of, and what they have posted.
 void WindowEngine::CatchUp(int64_t before) {
-  for (int64_t launch = owner_->reduced() + 1; launch < before; ++launch) {
-    if (halted() || !windows_->Done(BucketOf(launch), launch)) break;
-    owner_->LeaveBehind();
+  for (int64_t launch = owner_->reduced() + 1; launch < before && !halted(); ++launch) {
+    const int bucket = BucketOf(launch);
+    if (windows_->group().IsPosted(bucket, launch)) {
+      if (!owner_->CanReduce()) break;
+      Work(/*help=*/false);
+    } else {
+      if (!windows_->Done(bucket, launch)) break;
+      owner_->LeaveBehind();
+    }
   }
   worker_.Resolve();
 }
@@ -131,6 +162,10 @@ void WindowEngine::Work(bool help) {
   if (owner_ == nullptr || !owner_->CanReduce()) return;
   absl::Status reduced = owner_->Reduce(help);
   worker_.Resolve();
+  Check(std::move(reduced));
+}
+
+void WindowEngine::Check(absl::Status reduced) {
   if (reduced.ok()) return;
   Halt();
   report_(std::move(reduced));
@@ -179,7 +214,8 @@ void WindowEngine::LookClosely(absl::FunctionRef<bool()> done) {
   const int bucket = BucketOf(next);
   if (!DoesAtOnce(next, bucket) || !TryTakeTurn()) return;
   const int looks_per_yield = shares_cores_ ? 1 : kLooksPerYield;
-  const bool helps_at_once = shares_cores_ || windows_->sole_progress(bucket) == nullptr;
+  const bool helps_at_once = shares_cores_ || windows_->group().IsPosted(bucket, next) ||
+                             windows_->sole_progress(bucket) == nullptr;
   for (int look = 1; look <= kYields * looks_per_yield && !halted(); ++look) {
     if (worker_.CanResolve()) {
       worker_.Resolve();

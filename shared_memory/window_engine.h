@@ -86,6 +86,8 @@ class WindowEngine : public SyncDriver {
   void Loop();
   bool HasWork() const;
   void Work(bool help);
+  void Check(absl::Status reduced);
+  SyncHandle LaunchPosted(const StepOptions& step, int bucket);
   bool DoesAtOnce(int64_t launch, int bucket) const;
   // What became of a launch that is to be done at once: kNot is owners' to do, kUnderWay somebody's who
   // has taken the rest of it.

@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -21,7 +22,8 @@ namespace gradsync {
 namespace {
 
 constexpr int kServer = 2;  // as a member
-constexpr int64_t kSmall = 100;
+constexpr int64_t kTiny = 100;
+constexpr int64_t kSmall = 200;
 constexpr int64_t kLarge = (2 << 20) / 4;
 
 Deadline Soon() { return Deadline::In(absl::Seconds(60)); }
@@ -65,7 +67,7 @@ class WindowEngineTest : public ::testing::Test {
     WindowEngineOptions options;
     options.windows = own_;
     options.owner = std::make_shared<WindowOwner>(own_.get(), nullptr);
-    options.report = [](const absl::Status& status) { ADD_FAILURE() << status; };
+    options.report = [this](absl::Status status) { reported_.Update(std::move(status)); };
     options.shares_cores = false;
     engine_ = WindowEngine::Start(std::move(options));
   }
@@ -102,6 +104,19 @@ class WindowEngineTest : public ::testing::Test {
     }
   }
 
+  ~WindowEngineTest() override { EXPECT_EQ(reported_, absl::OkStatus()); }
+
+  // The first step, which is the server's.
+  void TakeFirstStep() {
+    Fill();
+    OtherLaunches(1, 1);
+    const SyncHandle handle = engine_->Launch(Step(1), 0);
+    ServerReduces(1);
+    EXPECT_EQ(handle.Wait(Soon()), absl::OkStatus());
+    ExpectMeans(0);
+  }
+
+  absl::Status reported_;
   std::shared_ptr<const WindowGroup> group_;
   std::shared_ptr<GroupWindows> own_, other_, server_windows_;
   absl::optional<WindowWorker> other_worker_;
@@ -167,6 +182,67 @@ TEST_F(WindowEngineTest, WhoWaitsForASmallBucketDoesItWhenTheLastHasLaunchedIt) 
   OtherLaunches(2, 2);
   EXPECT_EQ(handle.Wait(Soon()), absl::OkStatus());
   ExpectMeans(0);
+}
+
+TEST_F(WindowEngineTest, EachWorkerAddsUpATinyBucketForItself) {
+  Start({kTiny});
+  TakeFirstStep();
+  Fill();
+  OtherLaunches(2, 2);
+  AwaitThreadAsleep(own_->window(0));
+  EXPECT_TRUE(engine_->Launch(Step(2), 0).done());
+  for (int64_t i = 0; i < kTiny; ++i) {
+    ASSERT_EQ(own_->grad(0, 0)[i], 1.5f) << i;
+    ASSERT_EQ(own_->grad(1, 0)[i], 2.0f) << i;
+  }
+  // The server counts it, and has nothing to do.
+  EXPECT_EQ(server_->launched(), 2);
+  ServerReduces(2);
+  EXPECT_EQ(own_->grad(0, 0)[0], 1.5f);
+  EXPECT_EQ(own_->grad(1, 0)[0], 2.0f);
+}
+
+TEST_F(WindowEngineTest, WhoWaitsForATinyBucketHasItWhenAllHavePosted) {
+  Start({kTiny});
+  TakeFirstStep();
+  Fill();
+  const SyncHandle handle = engine_->Launch(Step(2), 0);
+  EXPECT_FALSE(handle.done());
+  EXPECT_EQ(own_->grad(0, 0)[0], 1.0f);
+  OtherLaunches(2, 2);
+  EXPECT_EQ(handle.Wait(Soon()), absl::OkStatus());
+  EXPECT_EQ(own_->grad(0, 0)[kTiny - 1], 1.5f);
+}
+
+// The other, which has posted, may change its gradient before this one has added it up.
+TEST_F(WindowEngineTest, WhatWasPostedStaysWhatItWas) {
+  Start({kTiny, kTiny});
+  Fill();
+  OtherLaunches(1, 2);
+  for (int bucket : {0, 1}) engine_->Launch(Step(1), bucket);
+  ServerReduces(2);
+  Fill();
+  const SyncHandle first = engine_->Launch(Step(2), 0);
+  OtherLaunches(2, 4);
+  own_->grad(1, 0)[0] = 100;
+  // Those before are done with the next.
+  EXPECT_TRUE(engine_->Launch(Step(2), 1).done());
+  EXPECT_TRUE(first.done());
+  EXPECT_EQ(own_->grad(0, 0)[0], 1.5f);
+  EXPECT_EQ(own_->grad(0, 1)[0], 1.5f);
+}
+
+TEST_F(WindowEngineTest, WhoAddsUpWhatWasPostedSeesThatWorkersDisagreeOnTheStep) {
+  Start({kTiny});
+  TakeFirstStep();
+  StepOptions other = Step(2);
+  other.lr = 0.2;
+  other_worker_->Post(other, 0);
+  engine_->Launch(Step(2), 0);
+  EXPECT_TRUE(absl::IsFailedPrecondition(reported_)) << reported_;
+  EXPECT_TRUE(absl::StrContains(reported_.message(), ": rank 1 has step 2 (lr 0.1")) << reported_;
+  EXPECT_TRUE(absl::StrContains(reported_.message(), ", rank 3 has step 2 (lr 0.2")) << reported_;
+  reported_ = absl::OkStatus();
 }
 
 TEST_F(WindowEngineTest, LargeBucketsAreTheServersInEveryStep) {

@@ -19,6 +19,22 @@ std::vector<WindowControl*> ControlsOf(const std::vector<std::shared_ptr<Window>
 
 }  // namespace
 
+WindowGroup::WindowGroup(const Plan& plan, absl::optional<ShardMap> shards,
+                         std::vector<std::string> names, UpdateSite update_site)
+    : plan_(plan), shards_(std::move(shards)), names_(std::move(names)) {
+  const bool posts = update_site == UpdateSite::kWorker && workers() > 1 && workers() <= kMostPosting;
+  for (const BucketPlan& bucket : plan_.buckets()) {
+    int chunks = 0;
+    int last = -1;
+    for (int slot = 0; slot < bucket.layout.slots(); ++slot) {
+      if (bucket.layout.range(slot).empty()) continue;
+      ++chunks;
+      last = slot;
+    }
+    tiny_slots_.push_back(posts && chunks == 1 && bucket.numel <= kTinyFloats ? last : -1);
+  }
+}
+
 WindowSignals::Holders WindowGroup::owners() const {
   if (!shards_.has_value()) return {0, workers()};
   return {workers(), workers() + shards_->servers()};
@@ -71,7 +87,13 @@ WindowLayout WindowGroup::Layout(int member) const {
   int64_t shard = 0;
   for (ChunkId id : owned) shard += plan_.buckets()[id.bucket].layout.range(id.slot).size();
   if (plan_.slots().parameters == 0) shard = 0;
-  if (member < workers()) return WindowLayout(plan_, sizeof(WindowControl), shard);
+  if (member < workers()) {
+    std::vector<int64_t> posts;
+    for (int bucket = 0; bucket < static_cast<int>(plan_.buckets().size()); ++bucket) {
+      posts.push_back(IsTiny(bucket) ? WindowPosts::BytesOf(plan_.buckets()[bucket].numel) : 0);
+    }
+    return WindowLayout(plan_, sizeof(WindowControl), shard, posts);
+  }
   return WindowLayout::OfServer(plan_, static_cast<int64_t>(owned.size()), sizeof(WindowControl),
                                 shard);
 }
@@ -118,6 +140,13 @@ GroupWindows::GroupWindows(std::shared_ptr<const WindowGroup> group, int self,
   }
   for (int bucket = 0; bucket < static_cast<int>(plan().buckets().size()); ++bucket) {
     sole_.push_back(SoleProgress(bucket));
+    absl::optional<WindowPosts>& posts = posts_.emplace_back();
+    if (!group_->IsTiny(bucket)) continue;
+    std::vector<char*> begins;
+    for (int rank = 0; rank < group_->workers(); ++rank) {
+      begins.push_back(windows_[rank]->data() + group_->Layout(rank).posts_offset(bucket));
+    }
+    posts.emplace(std::move(begins), plan().buckets()[bucket].numel, self);
   }
   if (sharded()) PlaceShards();
 }
@@ -149,7 +178,8 @@ void GroupWindows::PlaceShards() {
 }
 
 bool GroupWindows::Done(int bucket, int64_t launch) const {
-  const uint32_t done = progress(0, bucket).done.load(std::memory_order_seq_cst);
+  const int where = group_->IsPosted(bucket, launch) ? self_ : 0;
+  const uint32_t done = progress(where, bucket).done.load(std::memory_order_seq_cst);
   return static_cast<int32_t>(done - static_cast<uint32_t>(launch)) >= 0;
 }
 

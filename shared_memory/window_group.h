@@ -15,9 +15,11 @@
 #include "absl/types/span.h"
 #include "plan/plan.h"
 #include "plan/shard_map.h"
+#include "plan/update_site.h"
 #include "shared_memory/window.h"
 #include "shared_memory/window_layout.h"
 #include "shared_memory/window_mesh.h"
+#include "shared_memory/window_posts.h"
 #include "shared_memory/window_signals.h"
 
 namespace gradsync {
@@ -30,8 +32,8 @@ class WindowGroup {
   // A ring, or parameter servers with `shards`, which must be made from `plan`. `names`: what all
   // members are called in the job; none: as their places in this group.
   explicit WindowGroup(const Plan& plan, absl::optional<ShardMap> shards = absl::nullopt,
-                       std::vector<std::string> names = {})
-      : plan_(plan), shards_(std::move(shards)), names_(std::move(names)) {}
+                       std::vector<std::string> names = {},
+                       UpdateSite update_site = UpdateSite::kWorker);
 
   const Plan& plan() const { return plan_; }
   int workers() const { return plan_.world_size(); }
@@ -47,6 +49,24 @@ class WindowGroup {
   // Whether a bucket is so small that its exchange is over before a thread could be woken for it.
   // One without elements is nobody's who waits.
   bool IsSmall(int bucket) const;
+
+  // Everybody reads everybody's post, and adds up all: beyond these that is longer than what it saves.
+  static constexpr int64_t kTinyFloats = 128;
+  static constexpr int kMostPosting = 8;
+
+  // Whether a bucket is so small, and its means are so few workers', that each of them adds up for itself
+  // what all have posted (window_posts.h).
+  bool IsTiny(int bucket) const { return tiny_slots_[bucket] >= 0; }
+
+  // Of a tiny bucket: of its chunk, the only one.
+  int tiny_slot(int bucket) const { return tiny_slots_[bucket]; }
+
+  // Whether that is so in launch number `launch`, one of this bucket's. The first step is servers', if there
+  // are any: after it they are known to be there, and to count.
+  bool IsPosted(int bucket, int64_t launch) const {
+    return IsTiny(bucket) &&
+           (!shards_.has_value() || launch > static_cast<int64_t>(tiny_slots_.size()));
+  }
 
   // How many of the first `launches` are this bucket's.
   int64_t LaunchesOf(int bucket, int64_t launches) const;
@@ -75,6 +95,7 @@ class WindowGroup {
   const Plan plan_;
   const absl::optional<ShardMap> shards_;
   const std::vector<std::string> names_;
+  std::vector<int> tiny_slots_;  // by bucket; -1: it is not tiny
 };
 
 // How far a member, and the group, are with the current launch of a bucket. In every window.
@@ -86,8 +107,8 @@ struct BucketProgress {
   std::atomic<uint32_t> arrived;
   // Of the group; in rank 0's window.
   std::atomic<uint32_t> finished;  // parts of the launch
-  // Number of the last launch that is complete; on a line of its own, since who waits looks at it
-  // all the time.
+  // Number of the last launch that is complete: for all, in rank 0's window; of those that are posted, here.
+  // On a line of its own, since who waits looks at it all the time.
   alignas(64) std::atomic<uint32_t> done;
 };
 static_assert(sizeof(BucketProgress) == WindowLayout::kProgressBytes);
@@ -111,8 +132,15 @@ class GroupWindows {
   // Of a small bucket of one chunk, where that chunk is taken; else null.
   BucketProgress* sole_progress(int bucket) const { return sole_[bucket]; }
 
+  // Of a tiny bucket.
+  const WindowPosts& posts(int bucket) const { return *posts_[bucket]; }
+  // Which of the bucket's launches it is, from 1.
+  int64_t RoundOf(int64_t launch) const {
+    return (launch - 1) / static_cast<int64_t>(plan().buckets().size()) + 1;
+  }
+
   // Whether launch number `launch`, one of this bucket's, is complete: nobody reads any worker's
-  // gradient any more, and all results are there.
+  // gradient any more, and all results are there; of one that is posted, all of this worker's.
   bool Done(int bucket, int64_t launch) const;
 
   // Flat buffers of a worker's bucket.
@@ -141,6 +169,7 @@ class GroupWindows {
   const std::vector<std::shared_ptr<Window>> windows_;
   std::vector<std::vector<BucketProgress*>> progress_;  // by member, by bucket
   std::vector<BucketProgress*> sole_;                   // by bucket
+  std::vector<absl::optional<WindowPosts>> posts_;      // by bucket
   std::vector<std::vector<Bucket>> buckets_;            // by rank, by bucket
   std::vector<absl::Span<double>> squares_;             // by member
   std::vector<std::vector<float*>> shards_;             // by bucket, by slot

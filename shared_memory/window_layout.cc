@@ -30,10 +30,16 @@ void WindowLayout::PlaceShard(int64_t elements) {
   bytes_ += RoundUp(elements * static_cast<int64_t>(sizeof(float)), kPage);
 }
 
-WindowLayout::WindowLayout(const Plan& plan, int64_t control_bytes, int64_t shard_elements) {
+WindowLayout::WindowLayout(const Plan& plan, int64_t control_bytes, int64_t shard_elements,
+                           const std::vector<int64_t>& post_bytes) {
   int64_t chunks = 0;
   for (const BucketPlan& bucket : plan.buckets()) chunks += bucket.layout.stripes();
   *this = WindowLayout(static_cast<int64_t>(plan.buckets().size()), chunks, control_bytes);
+  for (int64_t bytes : post_bytes) {
+    posts_.push_back(bytes_);
+    bytes_ += RoundUp(bytes, kLine);
+  }
+  bytes_ = RoundUp(bytes_, kPage);
   const std::vector<int64_t> grad_slots = SlotElements(plan, plan.slots().gradients);
   const std::vector<int64_t> param_slots = SlotElements(plan, plan.slots().parameters);
   const auto place = [this](const std::vector<int64_t>& slots, int slot, std::vector<int64_t>* to) {

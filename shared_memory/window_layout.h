@@ -28,8 +28,9 @@ class WindowLayout {
 
   WindowLayout() = default;
 
-  // For a window whose control words take `control_bytes`.
-  WindowLayout(const Plan& plan, int64_t control_bytes, int64_t shard_elements = 0);
+  // For a window whose control words take `control_bytes`, and posts so many by bucket.
+  WindowLayout(const Plan& plan, int64_t control_bytes, int64_t shard_elements = 0,
+               const std::vector<int64_t>& post_bytes = {});
 
   // The window of a parameter server that owns `chunks`: it has no flat buffers.
   static WindowLayout OfServer(const Plan& plan, int64_t chunks, int64_t control_bytes,
@@ -41,6 +42,9 @@ class WindowLayout {
   // One double per chunk that the window's member owns: at most this many.
   int64_t squares() const { return squares_; }
   int64_t squares_offset() const { return squares_offset_; }
+
+  // Of a bucket that is posted (window_posts.h).
+  int64_t posts_offset(int bucket) const { return posts_[bucket]; }
 
   int64_t grad_offset(int bucket) const { return grads_[bucket]; }
   int64_t param_offset(int bucket) const { return params_[bucket]; }
@@ -57,6 +61,7 @@ class WindowLayout {
   int64_t progress_offset_ = 0;
   int64_t squares_ = 0;
   int64_t squares_offset_ = 0;
+  std::vector<int64_t> posts_;   // by bucket
   std::vector<int64_t> grads_;   // by bucket
   std::vector<int64_t> params_;  // by bucket
   int64_t shard_offset_ = 0;

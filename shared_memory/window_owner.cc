@@ -69,7 +69,12 @@ bool WindowOwner::CanReduce() const {
   if (clipping_.load(std::memory_order_acquire)) {
     return windows_.signals().AllReached(WindowControl::kMeasured, measured_.load());
   }
-  return windows_.signals().AllReached(WindowControl::kReady, static_cast<uint32_t>(reduced() + 1));
+  const int64_t launch = reduced() + 1;
+  const int bucket = BucketOf(launch);
+  if (IsWorker() && windows_.group().IsPosted(bucket, launch)) {
+    return windows_.posts(bucket).AllThere(windows_.RoundOf(launch));
+  }
+  return windows_.signals().AllReached(WindowControl::kReady, static_cast<uint32_t>(launch));
 }
 
 int64_t WindowOwner::launched() const {
@@ -100,6 +105,7 @@ absl::Status WindowOwner::Reduce(bool help) {
   }
   const int64_t launch = reduced() + 1;
   const int bucket = BucketOf(launch);
+  if (windows_.group().IsPosted(bucket, launch)) return ReducePosts(launch, bucket);
   const size_t lists = help ? lists_.size() : 1;
   for (size_t i = 0; i < lists; ++i) {
     const absl::optional<size_t> chunk = Take(lists_[i], launch, bucket);
@@ -135,11 +141,16 @@ absl::optional<size_t> WindowOwner::Take(const List& list, int64_t launch, int b
 // Only with a chunk of `launch` in hand, or where nothing ends without this owner: as long as that
 // is not finished no worker begins another step, so the notes are those of this one.
 absl::Status WindowOwner::AgreeOnStep(int64_t launch) {
-  const int64_t place = (launch - 1) / buckets_;
+  return AgreeOnStep((launch - 1) / buckets_,
+                     [this](int rank) { return windows_.signals().note(rank); });
+}
+
+absl::Status WindowOwner::AgreeOnStep(
+    int64_t place, absl::FunctionRef<std::array<uint64_t, 4>(int)> note) {
   if (agreed_ == place) return absl::OkStatus();
-  const std::array<uint64_t, 4> first = windows_.signals().note(0);
+  const std::array<uint64_t, 4> first = note(0);
   for (int rank = 1; rank < workers_; ++rank) {
-    const std::array<uint64_t, 4> other = windows_.signals().note(rank);
+    const std::array<uint64_t, 4> other = note(rank);
     if (other == first) continue;
     return absl::FailedPreconditionError(
         absl::StrCat("ranks disagree on the step: ", windows_.group().Name(0), " has ",
@@ -221,6 +232,35 @@ void WindowOwner::ReduceChunk(ChunkId id, size_t chunk) {
   } else {
     UpdateAndStore(chunk);
   }
+}
+
+// A server has no part in it.
+absl::Status WindowOwner::ReducePosts(int64_t launch, int bucket) {
+  if (IsWorker()) {
+    const WindowPosts& posts = windows_.posts(bucket);
+    const int64_t round = windows_.RoundOf(launch);
+    GS_RETURN_IF_ERROR(AgreeOnStep(round - 1, [&](int rank) { return posts.note(rank, round); }));
+    if (halted()) return absl::OkStatus();
+    const ChunkId id{bucket, windows_.group().tiny_slot(bucket)};
+    const int chunk = windows_.plan().buckets()[bucket].layout.chunk_of(id.slot);
+    outs_[0] = windows_.grad(windows_.self(), bucket);
+    for (int position = 0; position < workers_; ++position) {
+      const int rank = FoldRank(chunk, position, workers_);
+      ins_[position] = rank == windows_.self() ? outs_[0] : posted_[rank].data();
+      if (rank != windows_.self()) posts.Read(rank, round, posted_[rank].data());
+    }
+    {
+      const RecordedSpan span(recorder_.get(), TraceSpan::kFold, step_.step, id.bucket, id.slot);
+      FoldMean(outs_.data(), 1, ins_.data(), workers_, windows_.plan().buckets()[bucket].numel,
+               1.0f / static_cast<float>(workers_), static_cast<float>(step_.inverse_loss_scale));
+    }
+    completed_ = launch;
+    windows_.progress(windows_.self(), bucket)
+        .done.store(static_cast<uint32_t>(launch), std::memory_order_release);
+    posts.FetchNext(round);
+  }
+  LeaveBehind();
+  return absl::OkStatus();
 }
 
 // `launch` is the step's last.

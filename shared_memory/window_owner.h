@@ -3,12 +3,14 @@
 #ifndef GRADSYNC_SHARED_MEMORY_WINDOW_OWNER_H_
 #define GRADSYNC_SHARED_MEMORY_WINDOW_OWNER_H_
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/types/optional.h"
 #include "base/trace_recorder.h"
@@ -31,6 +33,8 @@ using ChunkUpdater =
 //   with one             the mean into one gradient, that of the rank which is last in the fold;
 //                        then the updated parameters into all parameters, from the same rank's;
 //                        or, where owners keep parameters alone, into the owner's shard.
+//
+// Tiny buckets' means have no owner: each worker folds what all have posted into its own gradient.
 //
 // So an owner needs no buffers of its own, and a rank of a ring works in its own window. When a
 // step clips (max_norm > 0, with an updater), owners leave their means there until the step's end,
@@ -61,6 +65,9 @@ class WindowOwner {
   // chunks of other ranks, if their owners have not taken them.
   // Errors: FAILED_PRECONDITION naming two ranks that disagree about the step's options.
   absl::Status Reduce(bool help);
+
+  // Reduce() of the next launch, where that is posted and all posts are there.
+  absl::Status ReducePosts(int64_t launch, int bucket);
 
   // Without an updater: the next launch was completed by others.
   void LeaveBehind() { reduced_.store(reduced() + 1, std::memory_order_release); }
@@ -94,12 +101,14 @@ class WindowOwner {
   };
 
   bool clips() const { return update_ != nullptr && step_.max_norm > 0; }
+  bool IsWorker() const { return windows_.self() < workers_; }
   int Home(ChunkId id) const;
   ElementRange Range(ChunkId id) const;
   List ListOf(int member) const;
   uint32_t Parts(int bucket) const;
   absl::optional<size_t> Take(const List& list, int64_t launch, int bucket);
   absl::Status AgreeOnStep(int64_t launch);
+  absl::Status AgreeOnStep(int64_t place, absl::FunctionRef<std::array<uint64_t, 4>(int)> note);
   void ReduceChunk(ChunkId id, size_t chunk);
   void Finish(int64_t launch, uint32_t parts);
   absl::Status Pass(int64_t launch);
@@ -128,6 +137,7 @@ class WindowOwner {
   std::vector<size_t> next_;  // by member: scratch of Clip()
   std::vector<const float*> ins_;
   std::vector<float*> outs_;
+  std::array<std::array<float, WindowGroup::kTinyFloats>, WindowGroup::kMostPosting> posted_;
 };
 
 }  // namespace gradsync

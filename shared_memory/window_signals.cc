@@ -27,16 +27,6 @@ void FutexWake(std::atomic<uint32_t>* word, uint32_t who) {
           std::numeric_limits<int>::max(), nullptr, nullptr, who);
 }
 
-// All that this thread stored before is seen by who stores after what this thread loads next.
-void Fence() {
-#ifdef GRADSYNC_THREAD_SANITIZER  // knows of no fences
-  static std::atomic<int> any;
-  any.fetch_add(0, std::memory_order_seq_cst);
-#else
-  std::atomic_thread_fence(std::memory_order_seq_cst);
-#endif
-}
-
 bool HasReached(uint32_t counter, uint32_t value) {
   return static_cast<int32_t>(counter - value) >= 0;
 }
@@ -71,11 +61,23 @@ bool WindowSignals::Publish(WindowControl::Counter counter, uint32_t value) {
 }
 
 void WindowSignals::Announce(WindowControl::Counter counter, uint32_t value) {
+  controls_[self_]->counters[counter].value.store(value, std::memory_order_release);
+}
+
+void WindowSignals::FetchOthers(WindowControl::Counter counter) const {
   const Holders holders = HoldersOf(counter);
   for (int member = holders.first; member < holders.last; ++member) {
     if (member != self_) __builtin_prefetch(&controls_[member]->counters[counter]);
   }
-  controls_[self_]->counters[counter].value.store(value, std::memory_order_release);
+}
+
+void WindowSignals::Fence() {
+#ifdef GRADSYNC_THREAD_SANITIZER  // knows of no fences
+  static std::atomic<int> any;
+  any.fetch_add(0, std::memory_order_seq_cst);
+#else
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+#endif
 }
 
 bool WindowSignals::AllReached(WindowControl::Counter counter, uint32_t value) const {
@@ -116,6 +118,10 @@ void WindowSignals::RingOtherWorkers() {
 
 void WindowSignals::RingOtherGuests() {
   Fence();
+  WakeOtherGuests();
+}
+
+void WindowSignals::WakeOtherGuests() {
   for (int member = workers_.first; member < workers_.last; ++member) {
     if (member != self_) RingGuest(member);
   }

@@ -77,9 +77,14 @@ class WindowSignals {
   // whether all holders have reached `value` with it; then somebody must RingOwners().
   bool Publish(WindowControl::Counter counter, uint32_t value);
 
-  // The same by a store with release, for callers that find out otherwise who is the last. Begins to get
-  // the others' counters, which the last one looks at next.
+  // The same by a store with release, for callers that find out otherwise who is the last.
   void Announce(WindowControl::Counter counter, uint32_t value);
+
+  // Begins to get the others' counters, which the last one looks at next.
+  void FetchOthers(WindowControl::Counter counter) const;
+
+  // All that this thread stored before is seen by who stores after what this thread loads next.
+  static void Fence();
 
   // Whether all holders' counters have reached `value`.
   bool AllReached(WindowControl::Counter counter, uint32_t value) const;
@@ -95,6 +100,10 @@ class WindowSignals {
 
   // The same for the guests of other workers, if they have any. Their threads sleep on.
   void RingOtherGuests();
+
+  // The same, where what makes them look was stored before a fence, or before a change of any atomic value
+  // that is sequentially consistent.
+  void WakeOtherGuests();
 
   // The same for this member's thread and guest.
   void RingSelf();

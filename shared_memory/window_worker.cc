@@ -8,6 +8,13 @@
 #include "shared_memory/step_note.h"
 
 namespace gradsync {
+namespace {
+
+// Where all post at the same time the exchange is over after so many, which is sooner than a handle
+// that waits could be made.
+constexpr int kLooksAtPosts = 8;
+
+}  // namespace
 
 WindowWorker::WindowWorker(GroupWindows* windows) : windows_(*windows) {
   const WindowGroup& group = windows_.group();
@@ -41,6 +48,7 @@ bool WindowWorker::Post(const StepOptions& step, int bucket) {
   // With its gradient the others could complete the exchange without this rank.
   if (halted()) return false;
   const int64_t launch = launched() + 1;
+  if (windows_.group().IsPosted(bucket, launch)) return WritePost(step, bucket, launch);
   BucketProgress* const sole = windows_.sole_progress(bucket);
   if (sole != nullptr) PrefetchToWrite(sole);
   if (bucket == 0) windows_.signals().SetNote(NoteOf(step));
@@ -48,10 +56,28 @@ bool WindowWorker::Post(const StepOptions& step, int bucket) {
     return windows_.signals().Publish(WindowControl::kReady, static_cast<uint32_t>(launch));
   }
   // Of workers that count themselves one is the last, and has then the line that it needs next.
+  windows_.signals().FetchOthers(WindowControl::kReady);
   windows_.signals().Announce(WindowControl::kReady, static_cast<uint32_t>(launch));
   const auto rounds = static_cast<uint32_t>((launch - 1) / static_cast<int64_t>(exchanged_.size()));
   const auto all = static_cast<uint32_t>(workers());
   return sole->arrived.fetch_add(1, std::memory_order_seq_cst) == rounds * all + all - 1;
+}
+
+bool WindowWorker::WritePost(const StepOptions& step, int bucket, int64_t launch) {
+  const WindowPosts& posts = windows_.posts(bucket);
+  const int64_t round = windows_.RoundOf(launch);
+  const WindowPosts::Note note = NoteOf(step);
+  posts.Write(round, note, windows_.grad(windows_.self(), bucket));
+  // For servers, and owners of other buckets.
+  if (bucket == 0) windows_.signals().SetNote(note);
+  windows_.signals().Announce(WindowControl::kReady, static_cast<uint32_t>(launch));
+  for (int look = 0; look < kLooksAtPosts; ++look) {
+    if (posts.AllThere(round)) return true;
+    __builtin_ia32_pause();
+  }
+  // Of those who post at the same time one at least is told that all are there.
+  WindowSignals::Fence();
+  return posts.AllThere(round);
 }
 
 SyncHandle WindowWorker::Begin(const StepOptions& step, int bucket) {
@@ -62,9 +88,9 @@ SyncHandle WindowWorker::Begin(const StepOptions& step, int bucket) {
   return handle;
 }
 
-bool WindowWorker::Complete() {
+bool WindowWorker::Complete(int bucket) {
   const int64_t launch = launched() + 1;
-  if (halted() || next() != launch) return false;
+  if (halted() || next() != launch || !windows_.Done(bucket, launch)) return false;
   // In this order nothing seems to be open meanwhile.
   resolved_.store(launch, std::memory_order_release);
   launched_.store(launch, std::memory_order_release);

@@ -40,9 +40,9 @@ class WindowWorker {
   bool Post(const StepOptions& step, int bucket);
   SyncHandle Begin(const StepOptions& step, int bucket);
 
-  // What was posted is done already. Returns whether all before it are resolved; then it is, too, and there
-  // need be no handle. Under the right to Resolve().
-  bool Complete();
+  // The launch that Post() was called for. Returns whether it is done, and all before it are resolved; then it
+  // is, too, and there need be no handle. Under the right to Resolve().
+  bool Complete(int bucket);
 
   // Copies rank 0's parameters here.
   void PullParameters();
@@ -88,6 +88,7 @@ class WindowWorker {
   // into others'.
   using Exchanged = WireStats;
 
+  bool WritePost(const StepOptions& step, int bucket, int64_t launch);
   bool halted() const { return halted_.load(std::memory_order_acquire); }
   int workers() const { return windows_.group().workers(); }
 
