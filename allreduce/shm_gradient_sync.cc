@@ -91,9 +91,8 @@ absl::StatusOr<std::vector<GradBucket>> ShmSync::Connect(const Plan& plan, Deadl
 }
 
 absl::Status ShmSync::MakeWindow(const Plan& plan) {
-  window_group_ =
-      std::make_shared<const WindowGroup>(plan, /*shards=*/absl::nullopt, host().worker().Names(),
-                                          update_site_);
+  window_group_ = std::make_shared<const WindowGroup>(plan, /*shards=*/absl::nullopt,
+                                                      host().worker().Names(), update_site_);
   const size_t bytes = static_cast<size_t>(window_group_->Layout(rank()).bytes());
   GS_ASSIGN_OR_RETURN(window_, Window::Create(bytes));
   if (world_size() == 1) return absl::OkStatus();

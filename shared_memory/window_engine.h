@@ -40,7 +40,8 @@ struct WindowEngineOptions {
 //
 // A small bucket is done at once, by the rank that launches it last, helped by those that wait for
 // it; servers that do not update are not asked. Between ranks that have cores nothing of it calls
-// the kernel, and nobody touches memory that another one reads but to tell it something.
+// the kernel, and nobody touches memory that another one reads but to tell it something. A tiny
+// one is done by each rank for itself, when all have posted it (window_posts.h).
 //
 // When the host has fewer cores than ranks, whoever has a core also does the chunks of those who
 // have none.

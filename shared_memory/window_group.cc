@@ -22,7 +22,8 @@ std::vector<WindowControl*> ControlsOf(const std::vector<std::shared_ptr<Window>
 WindowGroup::WindowGroup(const Plan& plan, absl::optional<ShardMap> shards,
                          std::vector<std::string> names, UpdateSite update_site)
     : plan_(plan), shards_(std::move(shards)), names_(std::move(names)) {
-  const bool posts = update_site == UpdateSite::kWorker && workers() > 1 && workers() <= kMostPosting;
+  const bool posts =
+      update_site == UpdateSite::kWorker && workers() > 1 && workers() <= kMostPosting;
   for (const BucketPlan& bucket : plan_.buckets()) {
     int chunks = 0;
     int last = -1;

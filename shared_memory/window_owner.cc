@@ -145,8 +145,8 @@ absl::Status WindowOwner::AgreeOnStep(int64_t launch) {
                      [this](int rank) { return windows_.signals().note(rank); });
 }
 
-absl::Status WindowOwner::AgreeOnStep(
-    int64_t place, absl::FunctionRef<std::array<uint64_t, 4>(int)> note) {
+absl::Status WindowOwner::AgreeOnStep(int64_t place,
+                                      absl::FunctionRef<std::array<uint64_t, 4>(int)> note) {
   if (agreed_ == place) return absl::OkStatus();
   const std::array<uint64_t, 4> first = note(0);
   for (int rank = 1; rank < workers_; ++rank) {
