@@ -10,10 +10,15 @@
 
 namespace gradsync {
 
-// Until the thread of the engine whose window this is has said that it sleeps.
-inline void AwaitThreadAsleep(const Window& window) {
+// Until somebody has said that it sleeps in the engine whose window this is.
+inline void AwaitAsleep(const Window& window, WindowControl::Presence who) {
   const auto& control = *reinterpret_cast<const WindowControl*>(window.data());
-  while ((control.here.load() & WindowControl::kThreadAsleep) == 0) std::this_thread::yield();
+  while ((control.here.load() & who) == 0) std::this_thread::yield();
+}
+
+// Until its own thread has.
+inline void AwaitThreadAsleep(const Window& window) {
+  AwaitAsleep(window, WindowControl::kThreadAsleep);
 }
 
 }  // namespace gradsync

@@ -85,7 +85,7 @@ SyncHandle WindowEngine::LaunchPosted(const StepOptions& step, int bucket) {
     if (last) {
       if (owner_->reduced() + 1 != launch || worker_.next() != launch) CatchUp(launch);
       if (owner_->reduced() + 1 == launch && !halted()) Check(owner_->ReducePosts(launch, bucket));
-      complete = worker_.Complete(bucket);
+      complete = owner_->completed() == launch && worker_.Complete();
     }
     EndTurn();
   }
@@ -94,7 +94,11 @@ SyncHandle WindowEngine::LaunchPosted(const StepOptions& step, int bucket) {
     return ResolvedHandle(absl::OkStatus());
   }
   SyncHandle handle = worker_.Begin(step, bucket);
-  if (last) signals().RingOwners();
+  if (last) {
+    // Each worker, and not servers, has to do its part.
+    signals().RingOtherWorkers();
+    signals().RingSelf();
+  }
   return handle;
 }
 
@@ -120,7 +124,7 @@ WindowEngine::AtOnce WindowEngine::DoAtOnce(int64_t launch, int bucket) {
       Work(/*help=*/alone || !windows_->Done(bucket, launch));
     }
     const bool done = owner_->completed() == launch || windows_->Done(bucket, launch);
-    at_once = done && worker_.Complete(bucket) ? AtOnce::kComplete : AtOnce::kUnderWay;
+    at_once = done && worker_.Complete() ? AtOnce::kComplete : AtOnce::kUnderWay;
   }
   EndTurn();
   return at_once;

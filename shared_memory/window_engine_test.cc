@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "absl/strings/match.h"
 #include "absl/types/optional.h"
 #include "base/deadline.h"
+#include "base/monotonic_time.h"
 #include "gtest/gtest.h"
 #include "plan/shard_map.h"
 #include "shared_memory/await_asleep.h"
@@ -230,6 +232,35 @@ TEST_F(WindowEngineTest, WhatWasPostedStaysWhatItWas) {
   EXPECT_TRUE(first.done());
   EXPECT_EQ(own_->grad(0, 0)[0], 1.5f);
   EXPECT_EQ(own_->grad(0, 1)[0], 1.5f);
+}
+
+// Servers were rung, which have no part in it, and the other worker slept on.
+TEST_F(WindowEngineTest, TheLastToPostWakesWorkersAlsoWhereAnotherThreadIsAtWork) {
+  Start({kLarge, kTiny});
+  Fill();
+  OtherLaunches(1, 2);
+  for (int bucket : {0, 1}) engine_->Launch(Step(1), bucket);
+  ServerReduces(2);
+  OtherLaunches(2, 4);
+  std::thread other([this] {
+    other_->signals().GuestComes();
+    other_->signals().Await(
+        WindowSignals::kGuest, [this] { return other_->posts(1).AllThere(2); },
+        absl::ZeroDuration(), Soon());
+    other_->signals().GuestLeaves();
+  });
+  AwaitAsleep(own_->window(1), WindowControl::kGuestAsleep);
+  const SyncHandle large = engine_->Launch(Step(2), 0);
+  std::thread at_work([&] { EXPECT_EQ(large.Wait(Soon()), absl::OkStatus()); });
+  AwaitAsleep(own_->window(0), WindowControl::kGuestAsleep);
+  const MonotonicTime begin = MonotonicTime::Now();
+  const SyncHandle tiny = engine_->Launch(Step(2), 1);
+  other.join();
+  EXPECT_LT(MonotonicTime::Now() - begin, absl::Seconds(30));
+  ServerReduces(4);
+  server_windows_->signals().RingOtherWorkers();
+  at_work.join();
+  EXPECT_EQ(tiny.Wait(Soon()), absl::OkStatus());
 }
 
 TEST_F(WindowEngineTest, WhoAddsUpWhatWasPostedSeesThatWorkersDisagreeOnTheStep) {

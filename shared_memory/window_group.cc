@@ -9,6 +9,17 @@ namespace {
 
 constexpr int64_t kSmallBytes = 1 << 20;
 
+// -1: not one chunk, but none or several.
+int SoleSlot(const StripeLayout& layout) {
+  int sole = -1;
+  for (int slot = 0; slot < layout.slots(); ++slot) {
+    if (layout.range(slot).empty()) continue;
+    if (sole >= 0) return -1;
+    sole = slot;
+  }
+  return sole;
+}
+
 std::vector<WindowControl*> ControlsOf(const std::vector<std::shared_ptr<Window>>& windows) {
   std::vector<WindowControl*> controls;
   for (const auto& window : windows) {
@@ -25,14 +36,9 @@ WindowGroup::WindowGroup(const Plan& plan, absl::optional<ShardMap> shards,
   const bool posts =
       update_site == UpdateSite::kWorker && workers() > 1 && workers() <= kMostPosting;
   for (const BucketPlan& bucket : plan_.buckets()) {
-    int chunks = 0;
-    int last = -1;
-    for (int slot = 0; slot < bucket.layout.slots(); ++slot) {
-      if (bucket.layout.range(slot).empty()) continue;
-      ++chunks;
-      last = slot;
-    }
-    tiny_slots_.push_back(posts && chunks == 1 && bucket.numel <= kTinyFloats ? last : -1);
+    const int sole = SoleSlot(bucket.layout);
+    sole_slots_.push_back(sole);
+    tiny_.push_back(posts && sole >= 0 && bucket.numel <= kTinyFloats);
   }
 }
 
@@ -123,6 +129,7 @@ GroupWindows::GroupWindows(std::shared_ptr<const WindowGroup> group, int self,
       self_(self),
       windows_(std::move(windows)),
       signals_(ControlsOf(windows_), self, {0, group_->workers()}, group_->owners()) {
+  std::vector<std::vector<char*>> post_begins(plan().buckets().size());  // by bucket, by worker
   for (int member = 0; member < group_->members(); ++member) {
     const WindowLayout layout = group_->Layout(member);
     char* const data = windows_[member]->data();
@@ -137,31 +144,22 @@ GroupWindows::GroupWindows(std::shared_ptr<const WindowGroup> group, int self,
     for (int bucket = 0; bucket < static_cast<int>(plan().buckets().size()); ++bucket) {
       buckets.push_back({reinterpret_cast<float*>(data + layout.grad_offset(bucket)),
                          reinterpret_cast<float*>(data + layout.param_offset(bucket))});
+      post_begins[bucket].push_back(data + layout.posts_offset(bucket));
     }
   }
   for (int bucket = 0; bucket < static_cast<int>(plan().buckets().size()); ++bucket) {
     sole_.push_back(SoleProgress(bucket));
     absl::optional<WindowPosts>& posts = posts_.emplace_back();
     if (!group_->IsTiny(bucket)) continue;
-    std::vector<char*> begins;
-    for (int rank = 0; rank < group_->workers(); ++rank) {
-      begins.push_back(windows_[rank]->data() + group_->Layout(rank).posts_offset(bucket));
-    }
-    posts.emplace(std::move(begins), plan().buckets()[bucket].numel, self);
+    posts.emplace(std::move(post_begins[bucket]), plan().buckets()[bucket].numel, self);
   }
   if (sharded()) PlaceShards();
 }
 
 BucketProgress* GroupWindows::SoleProgress(int bucket) const {
-  if (!group_->IsSmall(bucket)) return nullptr;
-  const StripeLayout& layout = plan().buckets()[bucket].layout;
-  BucketProgress* sole = nullptr;
-  for (int slot = 0; slot < layout.slots(); ++slot) {
-    if (layout.range(slot).empty()) continue;
-    if (sole != nullptr) return nullptr;
-    sole = progress_[group_->owner({bucket, slot})][bucket];
-  }
-  return sole;
+  const int slot = group_->sole_slot(bucket);
+  if (!group_->IsSmall(bucket) || slot < 0) return nullptr;
+  return progress_[group_->owner({bucket, slot})][bucket];
 }
 
 void GroupWindows::PlaceShards() {

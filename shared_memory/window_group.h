@@ -56,16 +56,15 @@ class WindowGroup {
 
   // Whether a bucket is so small, and its means are so few workers', that each of them adds up for itself
   // what all have posted (window_posts.h).
-  bool IsTiny(int bucket) const { return tiny_slots_[bucket] >= 0; }
+  bool IsTiny(int bucket) const { return tiny_[bucket]; }
 
-  // Of a tiny bucket: of its chunk, the only one.
-  int tiny_slot(int bucket) const { return tiny_slots_[bucket]; }
+  // Of a bucket of one chunk, as a tiny one is: that one's; else -1.
+  int sole_slot(int bucket) const { return sole_slots_[bucket]; }
 
   // Whether that is so in launch number `launch`, one of this bucket's. The first step is servers', if there
   // are any: after it they are known to be there, and to count.
   bool IsPosted(int bucket, int64_t launch) const {
-    return IsTiny(bucket) &&
-           (!shards_.has_value() || launch > static_cast<int64_t>(tiny_slots_.size()));
+    return IsTiny(bucket) && (!shards_.has_value() || launch > static_cast<int64_t>(tiny_.size()));
   }
 
   // How many of the first `launches` are this bucket's.
@@ -95,7 +94,8 @@ class WindowGroup {
   const Plan plan_;
   const absl::optional<ShardMap> shards_;
   const std::vector<std::string> names_;
-  std::vector<int> tiny_slots_;  // by bucket; -1: it is not tiny
+  std::vector<int> sole_slots_;  // by bucket
+  std::vector<bool> tiny_;       // by bucket
 };
 
 // How far a member, and the group, are with the current launch of a bucket. In every window.

@@ -241,7 +241,7 @@ absl::Status WindowOwner::ReducePosts(int64_t launch, int bucket) {
     const int64_t round = windows_.RoundOf(launch);
     GS_RETURN_IF_ERROR(AgreeOnStep(round - 1, [&](int rank) { return posts.note(rank, round); }));
     if (halted()) return absl::OkStatus();
-    const ChunkId id{bucket, windows_.group().tiny_slot(bucket)};
+    const ChunkId id{bucket, windows_.group().sole_slot(bucket)};
     const int chunk = windows_.plan().buckets()[bucket].layout.chunk_of(id.slot);
     outs_[0] = windows_.grad(windows_.self(), bucket);
     for (int position = 0; position < workers_; ++position) {

@@ -40,9 +40,9 @@ class WindowWorker {
   bool Post(const StepOptions& step, int bucket);
   SyncHandle Begin(const StepOptions& step, int bucket);
 
-  // The launch that Post() was called for. Returns whether it is done, and all before it are resolved; then it
-  // is, too, and there need be no handle. Under the right to Resolve().
-  bool Complete(int bucket);
+  // What was posted is done already. Returns whether all before it are resolved; then it is, too, and there
+  // need be no handle. Under the right to Resolve().
+  bool Complete();
 
   // Copies rank 0's parameters here.
   void PullParameters();
