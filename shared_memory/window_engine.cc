@@ -19,6 +19,10 @@ constexpr int kLooksPerYield = 64;
 // these looks: two that reach for it at once are slower.
 constexpr int kLooksBeforeHelp = 32;
 
+// After so many waits in a row that were over once the core had been given away, the rank that is waited for is on this
+// core, though there is one for each. As long as both only look, they stay there; who sleeps is placed anew when it is woken.
+constexpr int kYieldsOfSharedCore = 2;
+
 bool SharesCores(const WindowGroup& group) {
   return group.workers() > static_cast<int>(std::thread::hardware_concurrency());
 }
@@ -195,7 +199,8 @@ void WindowEngine::Drive(absl::FunctionRef<bool()> done, Deadline deadline) {
     while (!halted() && !done()) {
       signals().Await(
           WindowSignals::kGuest, [&] { return halted() || done() || HasWork(); },
-          shares_cores_ ? absl::ZeroDuration() : kGuestSpin, deadline);
+          shares_cores_ || beside_other() ? absl::ZeroDuration() : kGuestSpin, deadline);
+      waits_ended_by_yield_ = 0;
       if (halted() || done()) break;
       if (HasWork()) {
         Work(HelpsWithNext());
@@ -220,21 +225,30 @@ void WindowEngine::LookClosely(absl::FunctionRef<bool()> done) {
   const int looks_per_yield = shares_cores_ ? 1 : kLooksPerYield;
   const bool helps_at_once = shares_cores_ || windows_->group().IsPosted(bucket, next) ||
                              windows_->sole_progress(bucket) == nullptr;
-  for (int look = 1; look <= kYields * looks_per_yield && !halted(); ++look) {
+  bool yielded = false;
+  for (int look = 1; look <= kYields * looks_per_yield && !halted() && !beside_other(); ++look) {
     if (worker_.CanResolve()) {
       worker_.Resolve();
     } else if ((helps_at_once || look > kLooksBeforeHelp) &&
                owner_->reduced() < worker_.launched() && owner_->CanReduce()) {
       Work(HelpsWithNext());
     }
-    if (done()) break;
-    if (look % looks_per_yield == 0) {
+    if (done()) {
+      waits_ended_by_yield_ = yielded ? waits_ended_by_yield_ + 1 : 0;
+      break;
+    }
+    yielded = look % looks_per_yield == 0;
+    if (yielded) {
       sched_yield();
     } else {
       __builtin_ia32_pause();
     }
   }
   EndTurn();
+}
+
+bool WindowEngine::beside_other() const {
+  return !shares_cores_ && waits_ended_by_yield_ >= kYieldsOfSharedCore;
 }
 
 void WindowEngine::Look() {

@@ -100,6 +100,7 @@ class WindowEngine : public SyncDriver {
   bool TakeTurn(absl::FunctionRef<bool()> done, Deadline deadline);
   bool TryTakeTurn();
   void EndTurn();
+  bool beside_other() const;
   bool halted() const { return halted_.load(std::memory_order_acquire); }
   WindowSignals& signals() const { return windows_->signals(); }
 
@@ -111,6 +112,8 @@ class WindowEngine : public SyncDriver {
   WindowWorker worker_;
   std::atomic<bool> halted_{false};
   std::atomic<bool> guest_{false};
+
+  int waits_ended_by_yield_ = 0;  // in a row; changed by whoever has the turn
 
   std::atomic<bool> turn_taken_{false};  // whoever took it may work
   std::atomic<int> turn_awaited_{0};     // by so many threads, which turn_ends_ is for
