@@ -138,9 +138,9 @@ TEST(PeersTest, OtherSpellingsOfFlagsAreUnderstood) {
 }
 
 TEST(PeersTest, WrongFlagsAreOneLineAndExitCodeTwo) {
-  for (const char* flag :
-       {"--ranks=1", "--bytes=3", "--bytes=lots", "--rounds=-1", "--contestants=nccl",
-        "--json=/nowhere/x", "--no_such_flag", "stray", "--iterations=0", "--timeout=0s"}) {
+  for (const char* flag : {"--ranks=1", "--bytes=3", "--bytes=lots", "--rounds=-1",
+                           "--contestants=nccl", "--json=/nowhere/x", "--no_such_flag", "stray",
+                           "--iterations=-1", "--warmup=-2", "--timeout=0s"}) {
     TestProgram program({"benchmarks/peers", flag});
     EXPECT_EQ(program.Finish().shell_code(), 2) << flag;
     EXPECT_THAT(program.err(), testing::SizeIs(1)) << flag;

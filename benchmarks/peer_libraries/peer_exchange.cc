@@ -1,5 +1,7 @@
 #include "benchmarks/peer_libraries/peer_exchange.h"
 
+#include <algorithm>
+
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -19,6 +21,11 @@ constexpr int kMostRanks = 64;
 std::vector<std::string> TensorFlowCommand(const PeerPrograms& programs, int ranks) {
   return {"/usr/bin/python3", "-sS", programs.tensorflow_ps, absl::StrCat("--ranks=", ranks),
           absl::StrCat("--servers=", ranks)};
+}
+
+int DefaultIterations(int64_t bytes, bool ranks_share_cores) {
+  const int64_t most = ranks_share_cores ? 50 : 500;
+  return static_cast<int>(std::clamp<int64_t>((int64_t{32} << 20) / bytes, 5, most));
 }
 
 class Tournament {
@@ -139,8 +146,8 @@ class Tournament {
 
 absl::StatusOr<std::vector<PeerCase>> ListPeerCases(const PeerExchangeOptions& options, int cores) {
   GS_RETURN_IF_ERROR(CheckAtLeast("rounds", 1, options.rounds));
-  GS_RETURN_IF_ERROR(CheckAtLeast("iterations", 1, options.job.exchange.iterations));
-  GS_RETURN_IF_ERROR(CheckAtLeast("warmup", 0, options.job.exchange.warmup));
+  GS_RETURN_IF_ERROR(CheckAtLeast("iterations", 0, options.job.exchange.iterations));
+  GS_RETURN_IF_ERROR(CheckAtLeast("warmup", -1, options.job.exchange.warmup));
   GS_RETURN_IF_ERROR(CheckTimeout(options.job.exchange.timeout));
   const std::string expected = absl::StrCat("numbers from 2 to ", kMostRanks, ", such as 2,4");
   if (options.workers.empty()) return FlagError("workers", expected, "");
@@ -162,6 +169,12 @@ absl::StatusOr<std::vector<PeerCase>> ListPeerCases(const PeerExchangeOptions& o
         return FlagError("bytes", "multiples of 4, the size of a float", bytes);
       // MPI counts elements with an int.
       if (exchange.bytes > (int64_t{1} << 32)) return FlagError("bytes", "at most 4GiB", bytes);
+      exchange.iterations = options.job.exchange.iterations;
+      if (exchange.iterations == 0) {
+        exchange.iterations = DefaultIterations(exchange.bytes, exchange.world_size > cores);
+      }
+      exchange.warmup = options.job.exchange.warmup;
+      if (exchange.warmup < 0) exchange.warmup = std::max(2, exchange.iterations / 10);
       cases.push_back(next);
     }
   }
