@@ -19,8 +19,9 @@ constexpr int kLooksPerYield = 64;
 // these looks: two that reach for it at once are slower.
 constexpr int kLooksBeforeHelp = 32;
 
-// After so many waits in a row that were over once the core had been given away, the rank that is waited for is on this
-// core, though there is one for each. As long as both only look, they stay there; who sleeps is placed anew when it is woken.
+// After so many waits in a row that were over once the core had been given away, the rank that is
+// waited for is on this core, though there is one for each. As long as both only look, they stay there;
+// who sleeps is placed anew when it is woken.
 constexpr int kYieldsOfSharedCore = 2;
 
 bool SharesCores(const WindowGroup& group) {
@@ -223,10 +224,11 @@ void WindowEngine::LookClosely(absl::FunctionRef<bool()> done) {
   const int bucket = BucketOf(next);
   if (!DoesAtOnce(next, bucket) || !TryTakeTurn()) return;
   const int looks_per_yield = shares_cores_ ? 1 : kLooksPerYield;
+  const int looks = beside_other() ? 0 : kYields * looks_per_yield;
   const bool helps_at_once = shares_cores_ || windows_->group().IsPosted(bucket, next) ||
                              windows_->sole_progress(bucket) == nullptr;
   bool yielded = false;
-  for (int look = 1; look <= kYields * looks_per_yield && !halted() && !beside_other(); ++look) {
+  for (int look = 1; look <= looks && !halted(); ++look) {
     if (worker_.CanResolve()) {
       worker_.Resolve();
     } else if ((helps_at_once || look > kLooksBeforeHelp) &&

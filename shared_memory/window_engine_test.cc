@@ -110,12 +110,18 @@ class WindowEngineTest : public ::testing::Test {
 
   // The first step, which is the server's.
   void TakeFirstStep() {
+    const int buckets = static_cast<int>(own_->plan().buckets().size());
     Fill();
-    OtherLaunches(1, 1);
-    const SyncHandle handle = engine_->Launch(Step(1), 0);
-    ServerReduces(1);
-    EXPECT_EQ(handle.Wait(Soon()), absl::OkStatus());
-    ExpectMeans(0);
+    OtherLaunches(1, buckets);
+    std::vector<SyncHandle> handles;
+    for (int bucket = 0; bucket < buckets; ++bucket) {
+      handles.push_back(engine_->Launch(Step(1), bucket));
+    }
+    ServerReduces(buckets);
+    for (int bucket = 0; bucket < buckets; ++bucket) {
+      EXPECT_EQ(handles[bucket].Wait(Soon()), absl::OkStatus());
+      ExpectMeans(bucket);
+    }
   }
 
   absl::Status reported_;
@@ -153,11 +159,7 @@ TEST_F(WindowEngineTest, WorkersThatDisagreeOnTheStepAreCalledWhatTheJobCallsThe
 
 TEST_F(WindowEngineTest, LaterTheLastToLaunchASmallBucketDoesItAndTheServerCountsIt) {
   Start({kSmall, kSmall});
-  Fill();
-  OtherLaunches(1, 2);
-  const std::vector<SyncHandle> first = {engine_->Launch(Step(1), 0), engine_->Launch(Step(1), 1)};
-  ServerReduces(2);
-  for (const SyncHandle& handle : first) EXPECT_EQ(handle.Wait(Soon()), absl::OkStatus());
+  TakeFirstStep();
   Fill();
   OtherLaunches(2, 3);
   AwaitThreadAsleep(own_->window(0));
@@ -173,11 +175,7 @@ TEST_F(WindowEngineTest, LaterTheLastToLaunchASmallBucketDoesItAndTheServerCount
 
 TEST_F(WindowEngineTest, WhoWaitsForASmallBucketDoesItWhenTheLastHasLaunchedIt) {
   Start({kSmall});
-  Fill();
-  OtherLaunches(1, 1);
-  const SyncHandle first = engine_->Launch(Step(1), 0);
-  ServerReduces(1);
-  EXPECT_EQ(first.Wait(Soon()), absl::OkStatus());
+  TakeFirstStep();
   Fill();
   const SyncHandle handle = engine_->Launch(Step(2), 0);
   EXPECT_FALSE(handle.done());
@@ -219,10 +217,7 @@ TEST_F(WindowEngineTest, WhoWaitsForATinyBucketHasItWhenAllHavePosted) {
 // The other, which has posted, may change its gradient before this one has added it up.
 TEST_F(WindowEngineTest, WhatWasPostedStaysWhatItWas) {
   Start({kTiny, kTiny});
-  Fill();
-  OtherLaunches(1, 2);
-  for (int bucket : {0, 1}) engine_->Launch(Step(1), bucket);
-  ServerReduces(2);
+  TakeFirstStep();
   Fill();
   const SyncHandle first = engine_->Launch(Step(2), 0);
   OtherLaunches(2, 4);
@@ -237,10 +232,7 @@ TEST_F(WindowEngineTest, WhatWasPostedStaysWhatItWas) {
 // Servers were rung, which have no part in it, and the other worker slept on.
 TEST_F(WindowEngineTest, TheLastToPostWakesWorkersAlsoWhereAnotherThreadIsAtWork) {
   Start({kLarge, kTiny});
-  Fill();
-  OtherLaunches(1, 2);
-  for (int bucket : {0, 1}) engine_->Launch(Step(1), bucket);
-  ServerReduces(2);
+  TakeFirstStep();
   OtherLaunches(2, 4);
   std::thread other([this] {
     other_->signals().GuestComes();

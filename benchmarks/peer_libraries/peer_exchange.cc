@@ -169,12 +169,11 @@ absl::StatusOr<std::vector<PeerCase>> ListPeerCases(const PeerExchangeOptions& o
         return FlagError("bytes", "multiples of 4, the size of a float", bytes);
       // MPI counts elements with an int.
       if (exchange.bytes > (int64_t{1} << 32)) return FlagError("bytes", "at most 4GiB", bytes);
-      exchange.iterations = options.job.exchange.iterations;
-      if (exchange.iterations == 0) {
-        exchange.iterations = DefaultIterations(exchange.bytes, exchange.world_size > cores);
-      }
-      exchange.warmup = options.job.exchange.warmup;
-      if (exchange.warmup < 0) exchange.warmup = std::max(2, exchange.iterations / 10);
+      const ExchangeOptions& asked = options.job.exchange;
+      exchange.iterations = asked.iterations > 0
+                                ? asked.iterations
+                                : DefaultIterations(exchange.bytes, exchange.world_size > cores);
+      exchange.warmup = asked.warmup >= 0 ? asked.warmup : std::max(2, exchange.iterations / 10);
       cases.push_back(next);
     }
   }

@@ -36,9 +36,10 @@ struct PeerCase {
   std::vector<Contestant> contestants;
 };
 
-// Checks everything. `cores` are of this machine. 0 iterations become a number by size, with which a round of small exchanges, too, is
-// one of warm caches and not of its own beginning: as many as move 32 MiB, from 5 to 500, where ranks share cores to 50; -1
-// warm-up exchanges a tenth of the iterations, at least 2. Errors: INVALID_ARGUMENT naming the flag, what was expected and what came.
+// Checks everything. `cores` are of this machine. 0 iterations become a number by size, with which a
+// round of small exchanges, too, is one of warm caches and not of its own beginning: as many as move
+// 32 MiB, from 5 to 500, where ranks share cores to 50. -1 warm-up exchanges become a tenth of the
+// iterations, at least 2. Errors: INVALID_ARGUMENT naming the flag, what was expected and what came.
 absl::StatusOr<std::vector<PeerCase>> ListPeerCases(const PeerExchangeOptions& options, int cores);
 
 struct PeerOutcome {
