@@ -237,6 +237,18 @@ absl::Status NoSuchHost(const std::string& host, const Lookup& lookup) {
       "--master: expected a host's name or address, found \"", host, "\" (", lookup.failure, ")"));
 }
 
+// An address that another link may have too.
+absl::Status CheckZones(const std::string& host, const Lookup& lookup) {
+  const bool none = std::any_of(
+      lookup.addresses.begin(), lookup.addresses.end(),
+      [](const Address& each) { return each.link_local() && each.v6()->sin6_scope_id == 0; });
+  if (!none) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "--master: expected a link-local address with its interface on this host, such as "
+      "[fe80::1%eth0]:7001, found \"",
+      host, "\""));
+}
+
 void Notice(const LocalAddressOptions& options, const std::string& text) {
   if (options.notice) options.notice(text);
 }
@@ -258,6 +270,7 @@ absl::StatusOr<Lookup> LookUpPatiently(const std::string& host,
     }
     absl::SleepFor(std::min(kLookupPause, options.deadline.remaining()));
   }
+  GS_RETURN_IF_ERROR(CheckZones(host, lookup));
   return lookup;
 }
 
@@ -352,6 +365,7 @@ absl::StatusOr<LocalAddresses> FindStoreAddresses(const LocalAddressOptions& opt
   GS_ASSIGN_OR_RETURN(const HostPort target, ParseHostPort(options.master));
   const Lookup lookup = LookUp(target.host);
   if (lookup.addresses.empty() && LooksNumeric(target.host)) return NoSuchHost(target.host, lookup);
+  GS_RETURN_IF_ERROR(CheckZones(target.host, lookup));
   std::vector<Address> own;
   std::copy_if(lookup.addresses.begin(), lookup.addresses.end(), std::back_inserter(own), IsOwn);
   const bool only_loopback =

@@ -34,6 +34,12 @@ def torchrun(rank, master, size=2):
     return {"RANK": str(rank), "WORLD_SIZE": str(size), "MASTER_ADDR": master, "MASTER_PORT": "7001"}
 
 
+def interface(name, address):
+    """A line of shell that makes an interface which is up."""
+    return f"ip link add {name} type veth peer name peer-{name} && ip link set peer-{name} up && ip link set {name} up && " \
+        f"ip address add {address} dev {name}"
+
+
 class Host:
     """A network namespace with names of its own; `setup` is lines of shell, run inside."""
 
@@ -144,8 +150,7 @@ class AddressesTest(unittest.TestCase):
     def test_ranks_and_a_server_meet_on_a_host_whose_name_is_a_loopback_name(self):
         for address in ("127.0.1.1", "127.0.0.1"):
             with self.subTest(address):
-                box = self.host("box", f"{address} box\n", "ip link add eth0 type dummy && ip link set eth0 up\n"
-                                "ip address add 10.7.0.1/24 dev eth0")
+                box = self.host("box", f"{address} box\n", interface("eth0", "10.7.0.1/24"))
                 flags = ["--master=box:7001", "--topology=ps", "--num_servers=1"]
                 self.assert_all_end_well(*(self.rank(box, rank, *flags, **SECRET) for rank in range(2)),
                                          self.start(box, SERVER, "--master=box:7001", **SECRET))
@@ -176,7 +181,7 @@ class AddressesTest(unittest.TestCase):
         self.assert_refused(self.rank(b, 1, "--master=a:7001"), "--insecure", "10.7.0.3")
 
     def test_rank_zero_listens_at_a_secondary_address_and_at_one_of_an_interface_that_others_do_not_have(self):
-        a, b = self.two_hosts("", "", "ip link add eth1 type dummy && ip link set eth1 up && ip address add 10.8.0.1/24 dev eth1")
+        a, b = self.two_hosts("", "", interface("eth1", "10.8.0.1/24"))
         for flags in (["--master=10.7.0.2:7001"], ["--master=127.0.1.1:7001"], ["--master=[::1]:7001"],
                       ["--master=0.0.0.0:7001"], ["--master=10.7.0.1:7001", "--interface=eth1"]):
             with self.subTest(flags):
@@ -187,8 +192,7 @@ class AddressesTest(unittest.TestCase):
                                            for rank, host in enumerate((a, b))))
 
     def test_the_default_routes_interface_wins(self):
-        a, b = self.two_hosts("127.0.1.1 a\n", "10.7.0.1 a\n",
-                              "ip link add docker0 type dummy && ip link set docker0 up && ip address add 172.17.0.1/16 dev docker0")
+        a, b = self.two_hosts("127.0.1.1 a\n", "10.7.0.1 a\n", interface("docker0", "172.17.0.1/16"))
         port_file = self.folder / "master"
         self.assert_all_end_well(self.rank(a, 0, "--master=a:7001", f"--port_file={port_file}", **SECRET),
                                  self.rank(b, 1, "--master=a:7001", **SECRET))
@@ -217,6 +221,7 @@ class AddressesTest(unittest.TestCase):
         a, _ = self.two_hosts("10.7.0.3 elsewhere\n", "")
         for flags in (["--master=10.7.0.3:7001"], ["--master=10.7.0.3:7001", "--interface=eth0"]):
             self.assert_refused(self.rank(a, 0, *flags, **SECRET), "--master", '"10.7.0.3"', "eth0 (10.7.0.1)")
+        self.assert_refused(self.rank(a, 0, "--master=[fe80::1]:7001", **SECRET), "fe80::1", "%eth0")
         self.assert_refused(self.rank(a, 0, "--master=elsewhere:7001", **SECRET), '"elsewhere"', "10.7.0.3", "0.0.0.0:7001")
 
     # Pods of a headless service: a worker ended within two seconds.
@@ -302,7 +307,7 @@ class AddressesTest(unittest.TestCase):
             self.assertIn("exit 0\n", path.read_text())
 
     def test_one_worker_without_servers_needs_no_store_name_port_or_secret(self):
-        box = self.host("box", "", "ip link add eth0 type dummy && ip link set eth0 up && ip address add 10.7.0.1/24 dev eth0")
+        box = self.host("box", "", interface("eth0", "10.7.0.1/24"))
         listener = self.start(box, "python3", "-c", "import socket, time\ns = socket.create_server(('', 29500))\n"
                               "print('up', flush=True)\ntime.sleep(1000)")
         self.wait_for_text(listener, "up\n")
