@@ -177,6 +177,9 @@ class AddressesTest(unittest.TestCase):
         a, b = self.two_hosts("127.0.1.1 a\n", "10.7.0.2 a\n")
         self.assert_all_end_well(*(self.rank(host, rank, "--master=a:7001", "--link=grpc", size=3, **SECRET)
                                    for rank, host in enumerate((a, b, a))))
+        # An interface that others do not have is not where they look for the store.
+        self.assert_all_end_well(self.rank(a, 0, "--master=a:7001", "--interface=lo", "--topology=local", **SECRET),
+                                 self.rank(b, 1, "--master=a:7001", "--topology=local", **SECRET))
         # Who may not listen there is told so at once.
         self.assert_refused(self.rank(b, 1, "--master=a:7001"), "--insecure", "10.7.0.3")
 
