@@ -113,8 +113,9 @@ class AddressesTest(unittest.TestCase):
         return process
 
     def rank(self, host, rank, *flags, size=2, **environment):
-        return self.start(host, WORKER, f"--rank={rank}", f"--world_size={size}", "--topology=ring", "--timeout=60s", *TRAIN,
-                          *flags, **environment)
+        given = {flag.split("=")[0] for flag in flags}
+        usual = [flag for flag in ("--topology=ring", "--timeout=60s") if flag.split("=")[0] not in given]
+        return self.start(host, WORKER, f"--rank={rank}", f"--world_size={size}", *usual, *TRAIN, *flags, **environment)
 
     def output(self, process):
         return self.outputs[process].read_text()
