@@ -18,7 +18,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -27,6 +26,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"
 #include "base/monotonic_time.h"
+#include "base/process_limits.h"
 #include "base/program_main.h"
 #include "base/status_macros.h"
 #include "benchmarks/comparison/bandwidth_report.h"
@@ -266,8 +266,6 @@ absl::StatusOr<Sweep> PrepareSweep(const char* argv0, bool default_comparison,
   return sweep;
 }
 
-int Cores() { return static_cast<int>(std::max(1u, std::thread::hardware_concurrency())); }
-
 void PrintError(absl::string_view message) { gradsync::PrintError("compare", message); }
 
 ProgressOptions ProgressOnStdout(std::vector<double> weights) {
@@ -346,7 +344,7 @@ absl::Status Predict(const Sweep& sweep, const ComparisonPart& part, const Netwo
     return absl::FailedPreconditionError("a step is recorded on the CPU alone");
   }
   EmulatedHosts hosts;
-  hosts.cores = Cores();
+  hosts.cores = HostCores();
   for (const auto& [bandwidth, network] : networks) {
     hosts.rate_factors[bandwidth] = network->record().tcp_factor();
   }
@@ -433,7 +431,8 @@ int Compare(int argc, char** argv) {
     PrintError(networks.status().message());
     return InterruptSignal() != 0 ? 128 + InterruptSignal() : kBadInput;
   }
-  const std::vector<double> seconds = ExpectedSeconds(sweep->parts, records.predictions(), Cores());
+  const std::vector<double> seconds =
+      ExpectedSeconds(sweep->parts, records.predictions(), HostCores());
   const int exit_code = RunParts(sweep->parts, sweep->job, *networks, ProgressOnStdout(seconds),
                                  PrintError, &records);
   return Finish(*sweep, &records, exit_code);

@@ -38,6 +38,7 @@
 #include "base/flag_error.h"
 #include "base/program_main.h"
 #include "base/status_macros.h"
+#include "benchmarks/exchange/exchange_plan.h"
 #include "benchmarks/options/command_line.h"
 #include "benchmarks/options/compute_flags.h"
 #include "benchmarks/options/flag_checks.h"
@@ -261,6 +262,11 @@ absl::StatusOr<int> CompareExchanges(const std::string& argv0, proto::RunRecords
   const PeerExchangeOptions options = OptionsFromFlags();
   GS_ASSIGN_OR_RETURN(const std::vector<PeerCase> cases,
                       ListPeerCases(options, records->machine().cores()));
+  for (const PeerCase& each : cases) {
+    const ExchangeOptions& exchange = each.job.exchange;
+    GS_RETURN_IF_ERROR(
+        CheckExchangeMemory(FormatBytes(exchange.bytes), exchange, /*on_host=*/true));
+  }
   GS_ASSIGN_OR_RETURN(const PeerPrograms programs, FindPrograms(argv0));
   GS_RETURN_IF_ERROR(WriteRecords(UserPath(absl::GetFlag(FLAGS_json)), *records));
   CatchInterrupts();
@@ -309,7 +315,9 @@ int Peers(int argc, char** argv) {
   if (exit_code.ok()) return *exit_code;
   PrintError(exit_code.status().message());
   if (absl::IsCancelled(exit_code.status())) return 128 + InterruptSignal();
-  return absl::IsInvalidArgument(exit_code.status()) ? kBadInput : 1;
+  const bool refused = absl::IsInvalidArgument(exit_code.status()) ||
+                       absl::IsResourceExhausted(exit_code.status());  // before the first round
+  return refused ? kBadInput : 1;
 }
 
 }  // namespace

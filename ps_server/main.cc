@@ -24,7 +24,6 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "base/available_memory.h"
 #include "base/byte_sizes.h"
 #include "base/credentials.h"
 #include "base/culprit.h"
@@ -39,6 +38,7 @@
 #include "base/local_address.h"
 #include "base/log_line.h"
 #include "base/metrics_server.h"
+#include "base/process_limits.h"
 #include "base/program_main.h"
 #include "base/raise_file_limit.h"
 #include "base/security_flags.h"
@@ -396,7 +396,8 @@ int Main(int argc, char** argv) {
   if (status.ok()) status = CheckFlags(flags);
   if (status.ok()) status = ChooseListen(&flags);
   if (!status.ok()) return Complain(2, "", status);
-  if (flags.max_memory == 0) flags.max_memory = static_cast<int64_t>(AvailableMemory() / 4 * 3);
+  if (flags.max_memory == 0)
+    flags.max_memory = static_cast<int64_t>(AvailableMemory().bytes / 4 * 3);
 
   gpr_set_log_function([](gpr_log_func_args*) {});  // what fails comes back as a status
   const sigset_t signals = EndingSignals();
@@ -477,6 +478,7 @@ int Main(int argc, char** argv) {
 }  // namespace gradsync
 
 int main(int argc, char** argv) {
+  gradsync::SayWhyItEnds("ps_server");
   gradsync::KeepFreedMemory();
   return gradsync::ExitCode("ps_server", gradsync::Main(argc, argv));
 }

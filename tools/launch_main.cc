@@ -13,13 +13,13 @@
 #include <algorithm>
 #include <cstdio>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
 #include "base/flag_error.h"
 #include "base/flags.h"
+#include "base/process_limits.h"
 #include "base/program_main.h"
 #include "base/status_macros.h"
 #include "base/version.h"
@@ -93,7 +93,7 @@ absl::StatusOr<LocalJobOptions> JobFromFlags(const char* argv0, const ParsedFlag
   if (flags.Synchronised(job.servers)) job.outlive = flags.FailureTimeout() + absl::Seconds(5);
   job.worker_flags = flags.TimeoutOfWorkers(timeout, given);
   if (!flags.Has("threads")) {
-    const int cores = static_cast<int>(std::thread::hardware_concurrency());
+    const int cores = AvailableCores();
     job.worker_flags.push_back(absl::StrCat("--threads=", std::max(1, cores / job.workers)));
   }
   job.worker_flags.insert(job.worker_flags.end(), flags.words.begin(), flags.words.end());
@@ -158,6 +158,7 @@ int Launch(const char* argv0, const ParsedFlags& parsed) {
 }  // namespace gradsync
 
 int main(int argc, char** argv) {
+  gradsync::SayWhyItEnds("launch");
   gradsync::FlagOptions options;
   options.usage = gradsync::kUsage;
   options.aliases = {{"worker", "workers"}, {"server", "servers"}};

@@ -116,6 +116,7 @@ int Become(const char* argv0, const ParsedFlags& parsed) {
 }  // namespace gradsync
 
 int main(int argc, char** argv) {
+  gradsync::SayWhyItEnds("task");
   gradsync::FlagOptions options;
   options.usage = gradsync::kUsage;
   options.aliases = {{"server", "servers"}};

@@ -1,7 +1,6 @@
 #include "train/batch_source.h"
 
-#include <thread>
-
+#include "base/process_limits.h"
 #include "base/status_macros.h"
 #include "data/augment.h"
 #include "train/precision.h"
@@ -12,8 +11,7 @@ BatchSource::BatchSource(const TrainerOptions& options, int world_size, const Jo
     : options_(options),
       inputs_(inputs),
       threads_(
-          ChooseLoaderThreads(options.loader_threads, options.gpu != nullptr,
-                              static_cast<int>(std::thread::hardware_concurrency()),
+          ChooseLoaderThreads(options.loader_threads, options.gpu != nullptr, AvailableCores(),
                               options.ranks_on_host > 0 ? options.ranks_on_host : world_size)) {}
 
 absl::Status BatchSource::Open(int64_t epoch, int64_t position) {

@@ -20,6 +20,7 @@
 #include "base/grpc_health.h"
 #include "base/grpc_reflection.h"
 #include "base/keep_memory.h"
+#include "base/openmp_binding.h"
 #include "base/program_main.h"
 #include "base/raise_file_limit.h"
 #include "base/security_flags.h"
@@ -209,6 +210,15 @@ absl::StatusOr<JobOptions> JobOptionsFromFlags(std::vector<FlagRecord> flags) {
   return job;
 }
 
+void PrintDroppedBinding(const JobOptions& job) {
+  const std::string dropped = DroppedOpenMpBinding();
+  if (dropped.empty() || job.join.meet.rank != 0) return;
+  PrintNotice("worker",
+              absl::StrCat(dropped,
+                           " is left out: it would bind the threads of all workers of a host, "
+                           "loaders and links included, to the same cores"));
+}
+
 // Returns the exit code.
 int PrintModel(const TrainerOptions& options) {
   const absl::StatusOr<std::string> table = DescribeJob(options);
@@ -224,6 +234,7 @@ int PrintModel(const TrainerOptions& options) {
 }  // namespace gradsync
 
 int main(int argc, char** argv) {
+  gradsync::SayWhyItEnds("worker");
   gradsync::EndBySignalsAsFirstProcess();
   gradsync::KeepFreedMemory();
   gradsync::RaiseFileLimit();
@@ -239,6 +250,7 @@ int main(int argc, char** argv) {
   if (job.ok() && gradsync::WantsDescription()) {
     return gradsync::ExitCode("worker", gradsync::PrintModel(job->trainer));
   }
+  if (job.ok()) gradsync::PrintDroppedBinding(*job);
   gradsync::JobOutcome outcome;
   outcome.status = job.status();
   if (job.ok()) outcome = gradsync::RunJob(*std::move(job));
