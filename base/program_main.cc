@@ -7,15 +7,11 @@
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
-#include <exception>
-#include <new>
-#include <system_error>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "base/flag_error.h"
-#include "base/process_limits.h"
 #include "base/write_file.h"
 
 namespace gradsync {
@@ -53,33 +49,6 @@ void HandleFirstSignal(int signal) {
 }
 
 }  // namespace
-
-void SayWhyItEnds(const char* program) {
-  static const char* name = nullptr;
-  name = program;
-  std::set_terminate([] {
-    std::string why = "ended without a reason";
-    try {
-      if (const std::exception_ptr thrown = std::current_exception())
-        std::rethrow_exception(thrown);
-    } catch (const std::system_error& error) {
-      why = error.what();
-      if (error.code() == std::errc::resource_unavailable_try_again) {
-        why =
-            absl::StrCat("a thread: expected that the system starts it, found that it may not (",
-                         error.what(), "); processes and threads are limited to ", ThreadLimits());
-      }
-    } catch (const std::bad_alloc&) {
-      const MemoryLimit memory = AvailableMemory();
-      why = absl::StrCat("memory: expected more, found ", memory.bytes,
-                         " bytes, which is all that ", memory.source, " leaves");
-    } catch (const std::exception& error) {
-      why = error.what();
-    }
-    PrintError(name, why);
-    _exit(1);
-  });
-}
 
 absl::optional<std::string> EnvironmentVariable(absl::string_view name) {
   const char* const value = std::getenv(std::string(name).c_str());

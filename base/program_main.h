@@ -36,11 +36,6 @@ const std::atomic<int>& InterruptSignal();
 // How many signals CatchInterrupts() caught, but for those that repeat the first. Thread-safe.
 const std::atomic<int>& InterruptCount();
 
-// From now on a process that ends because it cannot go on says so in one line on stderr and has exit
-// code 1: a thread that the system refuses (the line names the limits), memory that is not there, an
-// assertion of a library. Call it first in main.
-void SayWhyItEnds(const char* program);
-
 // From now on SIGINT, SIGTERM and SIGHUP only set InterruptSignal(). Call it once, from main.
 void CatchInterrupts();
 

@@ -35,6 +35,7 @@
 #include "base/host_port.h"
 #include "base/job_key.h"
 #include "base/keep_memory.h"
+#include "base/last_words.h"
 #include "base/local_address.h"
 #include "base/log_line.h"
 #include "base/metrics_server.h"
@@ -478,7 +479,7 @@ int Main(int argc, char** argv) {
 }  // namespace gradsync
 
 int main(int argc, char** argv) {
-  gradsync::SayWhyItEnds("ps_server");
+  gradsync::SayWhyItEnds();
   gradsync::KeepFreedMemory();
   return gradsync::ExitCode("ps_server", gradsync::Main(argc, argv));
 }

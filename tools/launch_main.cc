@@ -19,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/flag_error.h"
 #include "base/flags.h"
+#include "base/last_words.h"
 #include "base/process_limits.h"
 #include "base/program_main.h"
 #include "base/status_macros.h"
@@ -158,7 +159,7 @@ int Launch(const char* argv0, const ParsedFlags& parsed) {
 }  // namespace gradsync
 
 int main(int argc, char** argv) {
-  gradsync::SayWhyItEnds("launch");
+  gradsync::SayWhyItEnds();
   gradsync::FlagOptions options;
   options.usage = gradsync::kUsage;
   options.aliases = {{"worker", "workers"}, {"server", "servers"}};

@@ -23,6 +23,7 @@
 #include "absl/time/time.h"
 #include "base/flag_error.h"
 #include "base/flags.h"
+#include "base/last_words.h"
 #include "base/program_main.h"
 #include "base/status_macros.h"
 #include "base/version.h"
@@ -116,7 +117,7 @@ int Become(const char* argv0, const ParsedFlags& parsed) {
 }  // namespace gradsync
 
 int main(int argc, char** argv) {
-  gradsync::SayWhyItEnds("task");
+  gradsync::SayWhyItEnds();
   gradsync::FlagOptions options;
   options.usage = gradsync::kUsage;
   options.aliases = {{"server", "servers"}};

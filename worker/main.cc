@@ -20,6 +20,7 @@
 #include "base/grpc_health.h"
 #include "base/grpc_reflection.h"
 #include "base/keep_memory.h"
+#include "base/last_words.h"
 #include "base/openmp_binding.h"
 #include "base/program_main.h"
 #include "base/raise_file_limit.h"
@@ -234,7 +235,7 @@ int PrintModel(const TrainerOptions& options) {
 }  // namespace gradsync
 
 int main(int argc, char** argv) {
-  gradsync::SayWhyItEnds("worker");
+  gradsync::SayWhyItEnds();
   gradsync::EndBySignalsAsFirstProcess();
   gradsync::KeepFreedMemory();
   gradsync::RaiseFileLimit();
