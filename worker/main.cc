@@ -14,7 +14,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/time/time.h"
-#include "base/first_process.h"
 #include "base/flag_error.h"
 #include "base/flags.h"
 #include "base/grpc_health.h"
