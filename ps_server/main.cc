@@ -3,8 +3,7 @@
 //
 // Exit codes: 0 when all workers said goodbye, 1 when the run failed or did not come about, as when
 // rank 0 cannot be reached, 2 when this server could not begin
-// (flags, port), 128 + the signal when this server was told to end by SIGTERM or SIGINT
-// (docs/operations.md).
+// (flags, port), 128 + the signal when this server was told to end by one (docs/operations.md).
 
 #include <pthread.h>
 #include <signal.h>
@@ -118,11 +117,14 @@ constexpr int kSignalled = 128;  // and the signal's number more: exit codes
 
 std::string SignalName(int signal) { return absl::StrCat("SIG", sigabbrev_np(signal)); }
 
-sigset_t EndingSignals() {
+// Wakes the thread that waits for signals: none of those need be among them.
+int WakingSignal() { return SIGRTMIN; }
+
+sigset_t SignalsToWaitFor() {
   sigset_t signals;
   sigemptyset(&signals);
-  sigaddset(&signals, SIGTERM);
-  sigaddset(&signals, SIGINT);
+  sigaddset(&signals, WakingSignal());
+  for (int signal : EndingSignals()) sigaddset(&signals, signal);
   return signals;
 }
 
@@ -135,7 +137,7 @@ class SignalWatch {
 
   ~SignalWatch() {
     done_ = true;
-    pthread_kill(thread_.native_handle(), SIGTERM);
+    pthread_kill(thread_.native_handle(), WakingSignal());
     thread_.join();
   }
 
@@ -147,12 +149,19 @@ class SignalWatch {
   int signal() const { return signal_; }
 
  private:
-  void Watch() {
-    const sigset_t signals = EndingSignals();
+  int AwaitSignal() {
+    const sigset_t signals = SignalsToWaitFor();
     int signal = 0;
-    sigwait(&signals, &signal);
+    do {
+      sigwait(&signals, &signal);
+    } while (signal == WakingSignal() && !done_);
+    return signal;
+  }
+
+  void Watch() {
+    int signal = AwaitSignal();
     if (done_) return;
-    NoteInterrupt();
+    NoteInterrupt(signal);
     signal_ = signal;
     health_->SetServing(false);
     ParameterServer* const server = server_;
@@ -166,8 +175,8 @@ class SignalWatch {
           absl::CancelledError(absl::StrCat("the server was told to end by ", SignalName(signal))));
     }
     do {
-      sigwait(&signals, &signal);
-    } while (!done_ && !NoteInterrupt());
+      signal = AwaitSignal();
+    } while (!done_ && !NoteInterrupt(signal));
     if (!done_) _exit(kSignalled + signal);
   }
 
@@ -401,7 +410,7 @@ int Main(int argc, char** argv) {
     flags.max_memory = static_cast<int64_t>(AvailableMemory().bytes / 4 * 3);
 
   gpr_set_log_function([](gpr_log_func_args*) {});  // what fails comes back as a status
-  const sigset_t signals = EndingSignals();
+  const sigset_t signals = SignalsToWaitFor();
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);  // before any thread starts
   // Never given back, so that gRPC does not shut down with the link: it would wait for a thread of
   // its own, which after a write that the network held up sleeps for as much as ten seconds.

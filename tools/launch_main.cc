@@ -38,8 +38,9 @@ ABSL_FLAG(int, max_restarts, 0,
           "//worker");
 ABSL_FLAG(
     absl::Duration, grace, absl::Seconds(30),
-    "how long processes have after SIGTERM or SIGINT, which they are passed, to finish their step, "
-    "write their checkpoint and end; a second signal kills them at once");
+    "how long processes have after a signal such as SIGTERM, SIGHUP or SIGUSR1, which they are "
+    "passed, to finish their step, write their checkpoint and end; a second one kills them at "
+    "once");
 ABSL_FLAG(std::string, worker_binary, "",
           "program that workers run; empty: the //worker of this build");
 ABSL_FLAG(std::string, server_binary, "",
@@ -72,9 +73,10 @@ absl::StatusOr<LocalJobOptions> JobFromFlags(const char* argv0, const ParsedFlag
   if (job.drain < absl::ZeroDuration()) {
     return FlagError("grace", "a time of at least 0", absl::FormatDuration(job.drain));
   }
-  job.worker_binary = absl::GetFlag(FLAGS_worker_binary);
-  job.server_binary = absl::GetFlag(FLAGS_server_binary);
+  job.worker_binary = UserPath(absl::GetFlag(FLAGS_worker_binary));
+  job.server_binary = UserPath(absl::GetFlag(FLAGS_server_binary));
   if (job.worker_binary.empty()) {
+    GS_RETURN_IF_ERROR(CheckNoneIsOwn(flags.words, parsed.flags));
     job.tell_local_rank = true;
     GS_ASSIGN_OR_RETURN(job.worker_binary, FindRunfile(argv0, "worker/worker"));
   }
@@ -163,6 +165,7 @@ int main(int argc, char** argv) {
   gradsync::FlagOptions options;
   options.usage = gradsync::kUsage;
   options.aliases = {{"worker", "workers"}, {"server", "servers"}};
+  options.passed_on = gradsync::FlagsBehindDashes();
   options.version = gradsync::VersionText("launch");
   const gradsync::ParsedFlags flags = gradsync::ParseFlagsWithOriginsOrExit(argc, argv, options);
   return gradsync::ExitCode("launch", gradsync::Launch(argv[0], flags));

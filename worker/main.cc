@@ -14,7 +14,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/time/time.h"
-#include "base/first_process.h"
 #include "base/flag_error.h"
 #include "base/flags.h"
 #include "base/grpc_health.h"
@@ -157,15 +156,16 @@ absl::Status WatchFromOutside(JobOptions* job) {
   return absl::OkStatus();
 }
 
-// Flags win over the launcher's variables.
+// Flags win over the launcher's variables, which are not even read where flags say all.
 absl::StatusOr<JobOptions> JobOptionsFromFlags(std::vector<FlagRecord> flags) {
   JobOptions job;
   const int server_tasks = absl::GetFlag(FLAGS_server_tasks);
-  GS_ASSIGN_OR_RETURN(job.join, JoinOptionsFromEnvironment(server_tasks));
+  PlaceByFlags place;
+  if (absl::GetFlag(FLAGS_rank) >= 0) place.rank = absl::GetFlag(FLAGS_rank);
+  if (absl::GetFlag(FLAGS_world_size) >= 0) place.world_size = absl::GetFlag(FLAGS_world_size);
+  place.master = absl::GetFlag(FLAGS_master);
+  GS_ASSIGN_OR_RETURN(job.join, JoinOptionsFromEnvironment(server_tasks, place));
   MeetOptions& meet = job.join.meet;
-  if (absl::GetFlag(FLAGS_rank) >= 0) meet.rank = absl::GetFlag(FLAGS_rank);
-  if (absl::GetFlag(FLAGS_world_size) >= 0) meet.world_size = absl::GetFlag(FLAGS_world_size);
-  if (!absl::GetFlag(FLAGS_master).empty()) meet.master = absl::GetFlag(FLAGS_master);
   if (!absl::GetFlag(FLAGS_run_id).empty()) meet.run_id = absl::GetFlag(FLAGS_run_id);
   if (absl::GetFlag(FLAGS_attempt) >= 0) meet.attempt = absl::GetFlag(FLAGS_attempt);
   GS_ASSIGN_OR_RETURN(meet.credentials, CredentialsFromFlags(meet.credentials.secret));
