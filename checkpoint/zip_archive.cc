@@ -26,7 +26,10 @@ constexpr uint16_t kZip64Field = 1;
 constexpr uint16_t kPaddingField = 0x4246;
 constexpr uint64_t kInZip64 = 0xFFFFFFFF;
 constexpr size_t kAlignment = 64;
-constexpr int64_t kMostEntries = 65535;
+constexpr int64_t kMostEntries = 65534;  // 65535 says that the number is elsewhere
+constexpr uint16_t kEntriesInZip64 = 65535;
+// What torch.save writes after torch.serialization.set_crc32_options(False).
+constexpr uint32_t kNoChecksum = 0;
 constexpr uint16_t kFirstDay = 0x0021;  // 1980-01-01: two archives of the same content are alike
 
 template <typename T>
@@ -38,7 +41,7 @@ void Put(T value, std::string* to) {
 
 absl::Status TooLarge() {
   return absl::OutOfRangeError(
-      "a zip archive of torch.save: expected at most 65535 tensors and 4 GiB");
+      "a zip archive of torch.save: expected at most 65534 entries and 4 GiB");
 }
 
 absl::Status Damaged(absl::string_view what) {
@@ -106,7 +109,7 @@ absl::StatusOr<Directory> FindDirectory(absl::string_view archive) {
     if (fields.At<uint32_t>(0) != kDirectoryEnd) continue;
     const Directory found{fields.At<uint32_t>(16), fields.At<uint32_t>(12),
                           fields.At<uint16_t>(10)};
-    if (found.begin == kInZip64 || found.size == kInZip64 || found.entries == kMostEntries) {
+    if (found.begin == kInZip64 || found.size == kInZip64 || found.entries == kEntriesInZip64) {
       return FindDirectory64(archive, end);
     }
     return found;
@@ -225,6 +228,8 @@ absl::StatusOr<std::vector<ZipEntry>> ReadZip(absl::string_view archive) {
                       Part(archive, directory.begin, directory.size, "its directory"));
   std::vector<ZipEntry> entries;
   std::set<std::string> names;
+  // Entries that lie upon one another could each be as large as the archive.
+  uint64_t unclaimed = archive.size();
   for (uint64_t i = 0; i < directory.entries; ++i) {
     const std::string at = absl::StrCat(" at byte ", left.data() - archive.data());
     if (left.size() < kDirectoryEntryBytes) {
@@ -255,7 +260,12 @@ absl::StatusOr<std::vector<ZipEntry>> ReadZip(absl::string_view archive) {
         return Damaged(absl::StrCat(shown, " has two different sizes in the directory", at));
       }
       GS_ASSIGN_OR_RETURN(entry.content, ContentAt(archive, numbers, shown));
-      if (Crc32(entry.content) != fields.At<uint32_t>(16)) {
+      if (entry.content.size() > unclaimed) {
+        return Damaged(absl::StrCat("its entries have more bytes than its ", archive.size(), at));
+      }
+      unclaimed -= entry.content.size();
+      const uint32_t crc = fields.At<uint32_t>(16);
+      if (crc != kNoChecksum && Crc32(entry.content) != crc) {
         return Damaged(absl::StrCat(shown, " at byte ", entry.content.data() - archive.data(),
                                     " has another checksum than it was written with"));
       }

@@ -17,7 +17,7 @@ namespace gradsync {
 // them. Not thread-safe.
 class ZipWriter {
  public:
-  // Errors: OUT_OF_RANGE when the archive would have more than 65535 entries or grow beyond 4 GiB.
+  // Errors: OUT_OF_RANGE when the archive would have more than 65534 entries or grow beyond 4 GiB.
   absl::Status Add(absl::string_view name, absl::string_view content);
 
   // The archive. Call it once, last. Errors: as Add().
@@ -36,8 +36,9 @@ struct ZipEntry {
 };
 
 // The entries of an archive of any size, zip64 included, in the directory's order; those that are
-// stored have a checksum that is right. Nothing outside `archive` is read, whatever it says.
-// Errors: DATA_LOSS for what is cut off, overlaps its end, or has another checksum;
+// stored have a checksum that is right, or none. Nothing outside `archive` is read, whatever it
+// says. Errors: DATA_LOSS for what is cut off, overlaps its end, or has another checksum, and for
+// entries that have more bytes together than the archive;
 // INVALID_ARGUMENT naming an entry that is there twice.
 absl::StatusOr<std::vector<ZipEntry>> ReadZip(absl::string_view archive);
 
