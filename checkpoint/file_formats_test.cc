@@ -220,6 +220,26 @@ TEST(TorchFileTest, AStrideOfOneElementMayBeAnything) {
   EXPECT_EQ(read->at(0).data, BytesOf<float>({6}));
 }
 
+// The negative bit, which a view of a conjugate has, was ignored, so that values had the other sign.
+TEST(TorchFileTest, MetadataIsHeededOrRefused) {
+  const auto with = [](const std::string& metadata) {
+    std::string pickle = OneTensor(6, 0, Number(2), Number(1));
+    const size_t at = pickle.rfind("tRs.");
+    pickle.replace(at, 1, metadata + "t");
+    return ReadAll(FileWith(pickle));
+  };
+  for (const std::string none : {"N", "}"}) {
+    ASSERT_TRUE(with(none).ok()) << with(none).status();
+    EXPECT_EQ(with(none)->at(0).data, BytesOf<float>({1, 2}));
+  }
+  EXPECT_EQ(with("}" + Text("neg") + "\x89s")->at(0).data, BytesOf<float>({1, 2}));
+  EXPECT_EQ(with("}" + Text("neg") + "\x88s")->at(0).data, BytesOf<float>({-1, -2}));
+  for (const std::string other : {"}" + Text("conj") + "\x88s", "}" + Text("x") + "K\x01s",
+                                  std::string("]"), std::string("}K\x01\x88s")}) {
+    EXPECT_THAT(std::string(with(other).status().message()), HasSubstr("tensor t: expected no"));
+  }
+}
+
 TEST(TorchFileTest, NothingIsCalled) {
   const std::string pickle =
       absl::StrCat("\x80\x02}", Text("t"), "cposix\nsystem\n(", Text("touch /tmp/x"), "tRs.");
@@ -527,6 +547,12 @@ TEST(FitWeightsTest, TwoPrefixesThatCouldBeMeantAreNamed) {
   EXPECT_THAT(std::string(Fit({DictOf("", both)}).status().message()),
               AllOf(HasSubstr("behind \"encoder_k.\" and behind \"encoder_q.\""),
                     HasSubstr("--init_skip='^encoder_q\\.'")));
+  std::vector<TensorShape> average = Behind("model.");
+  for (const TensorShape& tensor : Behind("ema_model.")) average.push_back(tensor);
+  const auto found = Fit({DictOf("", average)});
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_THAT(found->account, HasSubstr("names without \"model.\" (--init_skip='^model\\.' takes "
+                                        "those behind \"ema_model.\"); not read: ema_model."));
   ExpectFits(Fit({DictOf("", both)}, "", "^encoder_q\\."), "names without \"encoder_k.\"");
 }
 
@@ -535,7 +561,7 @@ TEST(FitWeightsTest, ACustomaryKeyIsChosenAndSaid) {
   const WeightDict model = DictOf("model", Behind(""));
   const WeightDict average = DictOf("model_ema", Behind("module.", {{"n_averaged", {1}}}));
   ExpectFits(Fit({root, average, model}),
-             "its entry \"model\" (--init_key=model_ema takes model_ema)");
+             "its entry \"model\" (--init_key=model_ema takes \"model_ema\")");
   ExpectFits(Fit({root, average, model}, "model_ema"),
              "its entry \"model_ema\"; names without \"module.\"; not read: n_averaged");
   ExpectFits(Fit({root, average}),

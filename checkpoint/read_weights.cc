@@ -65,14 +65,19 @@ std::string WithoutWrappers(string_view name) {
   return absl::StrJoin(parts, ".");
 }
 
+bool IsAverage(string_view name) {
+  for (const string_view average : {"ema", "average", "swa", "shadow"}) {
+    if (absl::StrContains(name, average)) return true;
+  }
+  return false;
+}
+
 int RankOf(string_view key) {
   const auto customary = std::find(std::begin(kCustomaryKeys), std::end(kCustomaryKeys), key);
   if (customary != std::end(kCustomaryKeys)) {
     return static_cast<int>(customary - std::begin(kCustomaryKeys));
   }
-  for (const string_view average : {"ema", "average", "swa", "shadow"}) {
-    if (absl::StrContains(key, average)) return kAverage;
-  }
+  if (IsAverage(key)) return kAverage;
   const string_view last = LastPart(key);
   return last != key && RankOf(last) < kOtherKey ? RankOf(last) + 20 : kOtherKey;
 }
@@ -151,11 +156,16 @@ std::string RegexFor(const std::set<std::string>& names, const std::set<std::str
                               : absl::StrCat("^(", absl::StrJoin(patterns, "|"), ")");
 }
 
+std::string BehindRegex(string_view prefix) {
+  return absl::StrCat("^", RE2::QuoteMeta(Shown(prefix)));
+}
+
 // A dict, and a prefix of its names, under which the model's names could be.
 struct Place {
   const WeightDict* dict = nullptr;
   string_view prefix;
   int names = 0;  // of the model's that are there
+  int rank = 0;   // of those with as many the lowest is meant
 };
 
 class Fitting {
@@ -214,7 +224,10 @@ class Fitting {
       }
     }
     std::vector<Place> places;
-    for (const auto& [prefix, count] : counts) places.push_back({&dict, prefix, count});
+    const int rank = RankOf(dict.key);
+    for (const auto& [prefix, count] : counts) {
+      places.push_back({&dict, prefix, count, IsAverage(prefix) ? rank + kAverage : rank});
+    }
     return places;
   }
 
@@ -241,25 +254,31 @@ class Fitting {
     }
     // The prefix "" comes first in its dict.
     std::stable_sort(places.begin(), places.end(), [](const Place& a, const Place& b) {
-      return a.names != b.names ? a.names > b.names : RankOf(a.dict->key) < RankOf(b.dict->key);
+      return a.names != b.names ? a.names > b.names : a.rank < b.rank;
     });
     place_ = places[0];
     if (2 * static_cast<size_t>(place_.names) < wanted_names_.size()) return ChooseMostTensors();
     for (size_t i = 1; i < places.size() && places[i].names == place_.names; ++i) {
       if (places[i].dict == place_.dict) {
         if (place_.prefix.empty()) continue;
-        return absl::InvalidArgumentError(absl::StrCat(
-            "expected the model's names once, found them behind ", Quoted(place_.prefix),
-            " and behind ", Quoted(places[i].prefix), "; --init_skip='^",
-            RE2::QuoteMeta(Shown(places[i].prefix)), "' passes the latter over"));
+        if (places[i].rank == place_.rank) {
+          return absl::InvalidArgumentError(
+              absl::StrCat("expected the model's names once, found them behind ",
+                           Quoted(place_.prefix), " and behind ", Quoted(places[i].prefix),
+                           "; --init_skip='", BehindRegex(places[i].prefix), "' takes the former"));
+        }
+        alternatives_.insert(absl::StrCat("--init_skip='", BehindRegex(place_.prefix),
+                                          "' takes those behind ", Quoted(places[i].prefix)));
+        continue;
       }
-      if (RankOf(places[i].dict->key) == RankOf(place_.dict->key)) {
+      if (places[i].rank == place_.rank) {
         return absl::InvalidArgumentError(
             absl::StrCat("expected the model's names in one entry, found them in ",
                          Quoted(place_.dict->key), " and in ", Quoted(places[i].dict->key),
                          "; --init_key=", Shown(place_.dict->key), " takes the former"));
       }
-      alternatives_.insert(Shown(places[i].dict->key));
+      alternatives_.insert(absl::StrCat("--init_key=", Shown(places[i].dict->key), " takes ",
+                                        Quoted(places[i].dict->key)));
     }
     return absl::OkStatus();
   }
@@ -273,7 +292,7 @@ class Fitting {
                                             [](const WeightEntry& entry) { return entry.weight; });
       if (tensors > most) {
         most = tensors;
-        place_ = {&dict, "", 0};
+        place_ = {&dict, "", 0, 0};
       }
     }
     if (most > 0) return absl::OkStatus();
@@ -377,8 +396,7 @@ class Fitting {
   std::string Account() const {
     std::vector<std::string> parts = PlaceParts();
     if (!alternatives_.empty()) {
-      parts[0] += absl::StrCat(" (--init_key=", *alternatives_.begin(), " takes ",
-                               absl::StrJoin(alternatives_, " or "), ")");
+      parts.back() += absl::StrCat(" (", absl::StrJoin(alternatives_, "; "), ")");
     }
     if (inner_wrappers_) parts.push_back("names without those of wrappers inside");
     if (zeros_ > 0) {
@@ -398,7 +416,7 @@ class Fitting {
   const Skip skip_;
   std::set<std::string, std::less<>> wanted_names_;  // those that are not skipped
   Place place_;
-  std::set<std::string> alternatives_;  // keys of other dicts with as many of the names
+  std::set<std::string> alternatives_;  // how to take others that have as many of the names
   std::map<std::string, const WeightEntry*> entries_;
   std::vector<std::string> passed_;
   int64_t skipped_ = 0;  // entries of the file

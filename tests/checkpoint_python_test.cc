@@ -289,8 +289,8 @@ TEST_F(CheckpointPythonTest, FilesOfTrainingScriptsAreStartingPoints) {
       "save('evil_weight', {**sd, 'fc1.bias': Evil()})",
   });
   const std::vector<std::pair<std::string, std::string>> read = {
-      {"torchvision", ": its entry \"model\""},
-      {"timm", ": its entry \"state_dict\" (--init_key=state_dict_ema takes state_dict_ema)"},
+      {"torchvision", ": its entry \"model\" (--init_key=model_ema takes \"model_ema\")"},
+      {"timm", ": its entry \"state_dict\" (--init_key=state_dict_ema takes \"state_dict_ema\")"},
       {"lightning",
        ": its entry \"state_dict\"; names without \"model.\"; not read: criterion.weight"},
       {"states", ": its entry \"net\""},
