@@ -26,11 +26,11 @@ constexpr uint16_t kZip64Field = 1;
 constexpr uint16_t kPaddingField = 0x4246;
 constexpr uint64_t kInZip64 = 0xFFFFFFFF;
 constexpr size_t kAlignment = 64;
-constexpr int64_t kMostEntries = 65534;  // 65535 says that the number is elsewhere
-constexpr uint16_t kEntriesInZip64 = 65535;
+constexpr int64_t kMostEntries = 65535;
+constexpr uint16_t kFirstDay = 0x0021;  // 1980-01-01: two archives of the same content are alike
+
 // What torch.save writes after torch.serialization.set_crc32_options(False).
 constexpr uint32_t kNoChecksum = 0;
-constexpr uint16_t kFirstDay = 0x0021;  // 1980-01-01: two archives of the same content are alike
 
 template <typename T>
 void Put(T value, std::string* to) {
@@ -41,7 +41,7 @@ void Put(T value, std::string* to) {
 
 absl::Status TooLarge() {
   return absl::OutOfRangeError(
-      "a zip archive of torch.save: expected at most 65534 entries and 4 GiB");
+      "a zip archive of torch.save: expected at most 65535 tensors and 4 GiB");
 }
 
 absl::Status Damaged(absl::string_view what) {
@@ -109,7 +109,7 @@ absl::StatusOr<Directory> FindDirectory(absl::string_view archive) {
     if (fields.At<uint32_t>(0) != kDirectoryEnd) continue;
     const Directory found{fields.At<uint32_t>(16), fields.At<uint32_t>(12),
                           fields.At<uint16_t>(10)};
-    if (found.begin == kInZip64 || found.size == kInZip64 || found.entries == kEntriesInZip64) {
+    if (found.begin == kInZip64 || found.size == kInZip64 || found.entries == kMostEntries) {
       return FindDirectory64(archive, end);
     }
     return found;

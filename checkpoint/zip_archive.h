@@ -17,7 +17,7 @@ namespace gradsync {
 // them. Not thread-safe.
 class ZipWriter {
  public:
-  // Errors: OUT_OF_RANGE when the archive would have more than 65534 entries or grow beyond 4 GiB.
+  // Errors: OUT_OF_RANGE when the archive would have more than 65535 entries or grow beyond 4 GiB.
   absl::Status Add(absl::string_view name, absl::string_view content);
 
   // The archive. Call it once, last. Errors: as Add().
