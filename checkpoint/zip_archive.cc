@@ -29,6 +29,9 @@ constexpr size_t kAlignment = 64;
 constexpr int64_t kMostEntries = 65535;
 constexpr uint16_t kFirstDay = 0x0021;  // 1980-01-01: two archives of the same content are alike
 
+// What torch.save writes after torch.serialization.set_crc32_options(False).
+constexpr uint32_t kNoChecksum = 0;
+
 template <typename T>
 void Put(T value, std::string* to) {
   char bytes[sizeof(T)];
@@ -225,6 +228,8 @@ absl::StatusOr<std::vector<ZipEntry>> ReadZip(absl::string_view archive) {
                       Part(archive, directory.begin, directory.size, "its directory"));
   std::vector<ZipEntry> entries;
   std::set<std::string> names;
+  // Entries that lie upon one another could each be as large as the archive.
+  uint64_t unclaimed = archive.size();
   for (uint64_t i = 0; i < directory.entries; ++i) {
     const std::string at = absl::StrCat(" at byte ", left.data() - archive.data());
     if (left.size() < kDirectoryEntryBytes) {
@@ -255,7 +260,12 @@ absl::StatusOr<std::vector<ZipEntry>> ReadZip(absl::string_view archive) {
         return Damaged(absl::StrCat(shown, " has two different sizes in the directory", at));
       }
       GS_ASSIGN_OR_RETURN(entry.content, ContentAt(archive, numbers, shown));
-      if (Crc32(entry.content) != fields.At<uint32_t>(16)) {
+      if (entry.content.size() > unclaimed) {
+        return Damaged(absl::StrCat("its entries have more bytes than its ", archive.size(), at));
+      }
+      unclaimed -= entry.content.size();
+      const uint32_t crc = fields.At<uint32_t>(16);
+      if (crc != kNoChecksum && Crc32(entry.content) != crc) {
         return Damaged(absl::StrCat(shown, " at byte ", entry.content.data() - archive.data(),
                                     " has another checksum than it was written with"));
       }

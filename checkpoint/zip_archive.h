@@ -36,8 +36,9 @@ struct ZipEntry {
 };
 
 // The entries of an archive of any size, zip64 included, in the directory's order; those that are
-// stored have a checksum that is right. Nothing outside `archive` is read, whatever it says.
-// Errors: DATA_LOSS for what is cut off, overlaps its end, or has another checksum;
+// stored have a checksum that is right, or none. Nothing outside `archive` is read, whatever it
+// says. Errors: DATA_LOSS for what is cut off, overlaps its end, or has another checksum, and for
+// entries that have more bytes together than the archive;
 // INVALID_ARGUMENT naming an entry that is there twice.
 absl::StatusOr<std::vector<ZipEntry>> ReadZip(absl::string_view archive);
 

@@ -29,6 +29,8 @@ struct CheckpointOptions {
   // Weights that a new job starts from: a file as checkpoint/read_weights.h has it. Not read when
   // the job resumes. Empty: the model's own.
   std::string init_from;
+  std::string init_key;   // which of its dicts, and
+  std::string init_skip;  // which of the weights not: both as WeightsWanted has them
 
   // Flag -> value, of all that must be as it was when a job resumes.
   std::map<std::string, std::string> job;

@@ -215,17 +215,12 @@ absl::Status Checkpointer::LoadWeights(torch::nn::Module& module) {
   if (rank_ != 0) return absl::OkStatus();
   if (!start_.has_value()) {
     if (options_.init_from.empty()) return absl::OkStatus();
-    const auto named = [&](const absl::Status& status) {
-      return absl::Status(status.code(), absl::StrCat("--init_from: ", status.message()));
-    };
-    const absl::StatusOr<std::vector<HostTensor>> weights = ReadWeights(options_.init_from);
-    if (!weights.ok()) return named(weights.status());
-    const absl::Status loaded = LoadStateDict(*weights, module);
-    if (!loaded.ok()) {
-      return named(
-          absl::Status(loaded.code(), absl::StrCat(options_.init_from, ": ", loaded.message())));
-    }
-    Say(absl::StrCat("weights from ", options_.init_from));
+    GS_ASSIGN_OR_RETURN(
+        const WeightsFound found,
+        ReadWeights(options_.init_from, {ShapesOf(module), options_.init_key, options_.init_skip}));
+    GS_RETURN_IF_ERROR(LoadStateDict(found.tensors, module, found.left));
+    Say(absl::StrCat("weights from ", options_.init_from, found.account.empty() ? "" : ": ",
+                     found.account));
     return absl::OkStatus();
   }
   GS_ASSIGN_OR_RETURN(start_state_, start_->Read(*files_, kState));

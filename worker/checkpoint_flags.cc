@@ -11,6 +11,7 @@
 #include "base/flag_error.h"
 #include "base/program_main.h"
 #include "base/status_macros.h"
+#include "checkpoint/read_weights.h"
 
 ABSL_FLAG(
     std::string, checkpoint, "",
@@ -29,6 +30,13 @@ ABSL_FLAG(std::string, resume, "none",
 ABSL_FLAG(std::string, init_from, "",
           "file with weights that a new job starts from: a state dict of torch.save (.pt, .pth) or "
           "safetensors, with the model's names and sizes");
+ABSL_FLAG(std::string, init_key, "",
+          "which entry of --init_from's file has the weights, such as model_ema; empty: the one "
+          "that has the model's names, state_dict or model rather than an average");
+ABSL_FLAG(std::string, init_skip, "",
+          "regular expression (RE2): weights whose names it matches somewhere are not taken from "
+          "--init_from and keep their initial values, such as '^fc\\.' for another head; empty: "
+          "none");
 
 namespace gradsync {
 namespace {
@@ -46,6 +54,7 @@ constexpr absl::string_view kMayChange[] = {
     "checkpoint",      "checkpoint_keep",
     "checkpoint_best", "checkpoint_every",
     "resume",          "init_from",
+    "init_key",        "init_skip",
     "failure_timeout", "zero",
     "offload",         "server_tasks",
     "trace",           "trace_steps",
@@ -62,6 +71,21 @@ absl::Status ParseEvery(absl::string_view text, CheckpointOptions* options) {
                    text);
 }
 
+absl::Status CheckInit(const CheckpointOptions& options) {
+  if (options.init_from.empty()) {
+    if (!options.init_key.empty()) {
+      return FlagError("init_key", "none without --init_from", options.init_key);
+    }
+    if (!options.init_skip.empty()) {
+      return FlagError("init_skip", "none without --init_from", options.init_skip);
+    }
+  }
+  const std::string error = ErrorInRegex(options.init_skip);
+  if (error.empty()) return absl::OkStatus();
+  return FlagError("init_skip", absl::StrCat("a regular expression (", error, ")"),
+                   options.init_skip);
+}
+
 }  // namespace
 
 absl::StatusOr<CheckpointOptions> CheckpointOptionsFromFlags(
@@ -72,6 +96,9 @@ absl::StatusOr<CheckpointOptions> CheckpointOptionsFromFlags(
   options.keep = absl::GetFlag(FLAGS_checkpoint_keep);
   options.best = absl::GetFlag(FLAGS_checkpoint_best);
   options.init_from = UserPath(absl::GetFlag(FLAGS_init_from));
+  options.init_key = absl::GetFlag(FLAGS_init_key);
+  options.init_skip = absl::GetFlag(FLAGS_init_skip);
+  GS_RETURN_IF_ERROR(CheckInit(options));
   const std::string resume = absl::GetFlag(FLAGS_resume);
   if (resume == "auto") {
     options.resume = CheckpointOptions::Resume::kAuto;

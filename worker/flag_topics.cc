@@ -28,7 +28,7 @@ std::vector<FlagTopic> WorkerTopics() {
         "lr_final", "lr_power", "lr_warmup", "lr_warmup_steps", "lr_warmup_start"}},
       {"Checkpoints",
        {"checkpoint", "checkpoint_every", "checkpoint_keep", "checkpoint_best", "resume",
-        "init_from"}},
+        "init_from", "init_key", "init_skip"}},
       {"Device and precision",
        {"device", "offload", "precision", "tf32", "channels_last", "fused_norm", "weight_copies",
         "cuda_graph", "cudnn_benchmark", "threads", "loader_threads"}},
