@@ -98,7 +98,7 @@ absl::Status RefuseCheckpoints(const CheckpointOptions& options, absl::string_vi
   if (!options.folder.empty()) {
     return FlagError("checkpoint", absl::StrCat("none ", where), options.folder);
   }
-  return FlagError("resume", absl::StrCat("none ", where, " (weights alone: --init_from)"),
+  return FlagError("resume", absl::StrCat("none ", where, ", or --init_from for the weights alone"),
                    options.resume_path);
 }
 
