@@ -259,7 +259,7 @@ class Lab:
                 rank.kill()
                 rank.wait()
         if any(codes):
-            raise Fault(f"exit codes {codes}: {(folder / '0.log').read_text()[-300:]}")
+            raise Fault(f"exit codes {codes}: {(folder / '0.log').read_text().strip().splitlines()[-1]}")
         return read_records(folder, way)
 
 
