@@ -19,6 +19,8 @@
 #include "checkpoint/read_weights.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/torch_file.h"
+#include "ddp/flat_parameters.h"
+#include "ddp/module_state.h"
 #include "plan/codec.h"
 #include "sync/rank_state.h"
 #include "train/state_dict.h"
@@ -230,6 +232,30 @@ absl::Status Checkpointer::LoadWeights(torch::nn::Module& module) {
   GS_ASSIGN_OR_RETURN(const std::string file, start_->Read(*files_, kWeights));
   GS_ASSIGN_OR_RETURN(const Safetensors weights, DecodeSafetensors(file));
   return LoadStateDict(weights.tensors, module);
+}
+
+absl::Status Checkpointer::ShareWeights(const torch::nn::Module& module, SideChannel& ranks,
+                                        absl::Duration timeout) const {
+  const bool drawn =
+      options_.init_from.empty() && options_.resume == CheckpointOptions::Resume::kNone;
+  if (drawn || ranks.world_size() == 1) return absl::OkStatus();
+  std::vector<NamedParameter> tensors = TrainableParametersOf(module);
+  for (NamedParameter& tensor : FrozenParametersOf(module)) tensors.push_back(std::move(tensor));
+  for (NamedParameter& tensor : BuffersOf(module)) tensors.push_back(std::move(tensor));
+  // Many small tensors at a time, so that a model costs few round trips and little memory.
+  for (size_t next = 0; next < tensors.size();) {
+    std::vector<NamedParameter> piece;
+    size_t bytes = 0;
+    do {
+      bytes += tensors[next].tensor.nbytes();
+      piece.push_back(std::move(tensors[next++]));
+    } while (next < tensors.size() && bytes + tensors[next].tensor.nbytes() <= kPieceBytes);
+    GS_ASSIGN_OR_RETURN(const std::string packed,
+                        BroadcastLarge(ranks, rank_ == 0 ? PackTensors(piece) : std::string(),
+                                       Deadline::In(timeout)));
+    if (rank_ != 0) GS_RETURN_IF_ERROR(UnpackTensors(packed, piece));
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<absl::optional<int64_t>> Checkpointer::EarlierChunkBytes(SideChannel& side_channel,

@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "absl/types/optional.h"
 #include "base/deadline.h"
 #include "c10/core/Device.h"
@@ -54,9 +55,18 @@ class Checkpointer {
                                                               int rank, int world_size,
                                                               int64_t samples, int64_t steps);
 
-  // Rank 0: gives `module`, which DistributedDataParallel::Create() will broadcast, the weights
-  // that the job starts from, and checks the rest of the state by it. Errors: as Create().
+  // Rank 0: gives `module` the weights that the job starts from, and checks the rest of the state
+  // by it. Errors: as Create().
   absl::Status LoadWeights(torch::nn::Module& module);
+
+  // Collective over the job's ranks, after LoadWeights(), while `module` is whole on all of them:
+  // gives it rank 0's parameters and buffers. DistributedDataParallel::Create() does so among ranks
+  // that train the same part of a model together; this is for jobs in which other ranks have other
+  // parts, or train by themselves. Sends nothing where all ranks have drawn the same weights. A
+  // piece that does not come within `timeout` is an error. Errors: those of SideChannel;
+  // FAILED_PRECONDITION when rank 0's module has other tensors.
+  absl::Status ShareWeights(const torch::nn::Module& module, SideChannel& ranks,
+                            absl::Duration timeout) const;
 
   // Collective, after LoadWeights() and before DistributedDataParallel::Create(), whose
   // DdpOptions::earlier_chunk_bytes it is: what the job that goes on had; none for a new job.

@@ -121,10 +121,15 @@ class TrainerImpl : public Trainer {
     return source_.Open(/*epoch=*/0, /*position=*/0);
   }
 
-  absl::Status Bind(GradientSync* sync, SideChannel* side_channel, SideChannel* moments,
+  absl::Status Bind(GradientSync* sync, SideChannel* side_channel, SideChannel* workers,
                     const PipelinePlace* place, const SlicePlace* slice) override {
     sync_ = sync;
     side_channel_ = side_channel;
+    // The backend only reaches ranks that train the same part of the model.
+    if (!options_.synchronised || place != nullptr || slice != nullptr) {
+      SideChannel& all_ranks = workers != nullptr ? *workers : *side_channel;
+      GS_RETURN_IF_ERROR(checkpointer_->ShareWeights(*model_, all_ranks, options_.timeout));
+    }
     GS_RETURN_IF_ERROR(MakeShare(place, slice));
     DdpOptions ddp;
     ddp.optimizer = optimizer_;
@@ -155,7 +160,7 @@ class TrainerImpl : public Trainer {
     if (copies) UseCopies(*model_, [this](const std::string& name) { return ddp_->CopyOf(name); });
     if (options_.shard_parameters) GS_RETURN_IF_ERROR(MoveModel());  // what is in no bucket
     GS_RETURN_IF_ERROR(share_->Begin(ddp_.get()));
-    GS_RETURN_IF_ERROR(SynchroniseNorms(moments));
+    GS_RETURN_IF_ERROR(SynchroniseNorms(workers));
     if (options_.ema_decay > 0) {
       average_.emplace(options_.ema_decay);
       GS_RETURN_IF_ERROR(average_->Begin(*model_));

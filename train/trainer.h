@@ -97,14 +97,15 @@ class Trainer {
   virtual ~Trainer() = default;
 
   // Collective, once. Binds the model to `sync` and makes all workers start from rank 0's
-  // parameters. `moments` is another side channel of the same workers, for synchronised BatchNorm
-  // alone, which uses it in the midst of steps; null where there is none. With
+  // parameters. `workers` is another side channel, of all workers even where each trains by itself:
+  // it hands out the weights that rank 0 has read where `sync` does not, and then is used by
+  // synchronised BatchNorm alone, in the midst of steps; null where neither is needed. With
   // TrainerOptions::pipeline `sync` is of the ranks that hold the same stage, `side_channel` of all
   // ranks, and `place` says where this one is, or `slice` where the mesh has slices. All arguments
   // must outlive the trainer, `place` and `slice` themselves need not. Errors: those of
   // GradientSync, of DistributedDataParallel::Create, of PipelineStage and of TensorSlice.
   virtual absl::Status Bind(GradientSync* sync, SideChannel* side_channel,
-                            SideChannel* moments = nullptr, const PipelinePlace* place = nullptr,
+                            SideChannel* workers = nullptr, const PipelinePlace* place = nullptr,
                             const SlicePlace* slice = nullptr) = 0;
 
   // Collective, after Bind(). Trains all steps; `on_step` is called once for each, in order, when

@@ -120,4 +120,13 @@ absl::StatusOr<CheckpointOptions> CheckpointOptionsFromFlags(
   return options;
 }
 
+absl::Status RefuseCheckpoints(const CheckpointOptions& options, absl::string_view where) {
+  if (!options.wanted()) return absl::OkStatus();
+  if (!options.folder.empty()) {
+    return FlagError("checkpoint", absl::StrCat("none ", where), options.folder);
+  }
+  return FlagError("resume", absl::StrCat("none ", where, ", or --init_from for the weights alone"),
+                   options.resume_path);
+}
+
 }  // namespace gradsync

@@ -30,6 +30,7 @@
 #include "train/data_wait.h"
 #include "train/precision.h"
 #include "train/trainer.h"
+#include "worker/checkpoint_flags.h"
 #include "worker/effective_flags.h"
 #include "worker/live_metrics.h"
 #include "worker/memory_line.h"
@@ -64,12 +65,11 @@ absl::Status ValidateFp16(const JobOptions& options) {
 
 // Workers that train by themselves end with different models, of which a checkpoint has one.
 absl::Status ValidateCheckpoint(const JobOptions& options) {
-  if (!options.trainer.checkpoint.wanted() || options.join.meet.world_size == 1 ||
-      options.join.sync.job.topology != Topology::kLocal) {
+  if (options.join.sync.job.topology != Topology::kLocal || options.join.meet.world_size == 1) {
     return absl::OkStatus();
   }
-  return FlagError("checkpoint", "none with --topology=local and more than one worker",
-                   options.trainer.checkpoint.folder);
+  return RefuseCheckpoints(options.trainer.checkpoint,
+                           "with --topology=local and more than one worker");
 }
 
 absl::Status Validate(const JobOptions& options) {
@@ -195,9 +195,9 @@ class Job {
     GS_ASSIGN_OR_RETURN(member_, Join(options_.join));
     PrintUnguarded(options_.join.sync.job.link, member_->group());
     if (rank() == 0) PrintServersInWorkers(member_->options(), options_.log_every);
-    moments_ = std::make_unique<SideChannel>(member_->group(), "batchnorm");
+    workers_ = std::make_unique<SideChannel>(member_->group(), "workers");
     const absl::Status bound =
-        trainer_->Bind(&member_->sync(), &member_->side_channel(), moments_.get(),
+        trainer_->Bind(&member_->sync(), &member_->side_channel(), workers_.get(),
                        member_->pipeline(), member_->slice());
     if (!bound.ok()) member_->Fail(bound).IgnoreError();
     return bound;
@@ -287,7 +287,7 @@ class Job {
 
   JobOptions options_;
   std::unique_ptr<Member> member_;
-  std::unique_ptr<SideChannel> moments_;  // of synchronised BatchNorm
+  std::unique_ptr<SideChannel> workers_;  // Trainer::Bind()
   std::unique_ptr<Trainer> trainer_;
   std::unique_ptr<Seeing> seeing_;
   std::unique_ptr<LiveMetrics> live_metrics_;  // null unless wanted
