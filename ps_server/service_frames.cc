@@ -52,7 +52,7 @@ absl::Status Service::TakeCredit(int rank) {
 absl::Status Service::OnPush(Session& session, const proto::FrameHeader& header, Payload payload) {
   Group& group = *group_.load(std::memory_order_acquire);
   if (!session.sequence.has_value()) {
-    session.sequence.emplace(&group.orders[session.rank], session.connection,
+    session.sequence.emplace(&group.order, session.rank, session.connection,
                              group.terms.connections());
   }
   const StepOptions step = StepOf(header);
@@ -73,7 +73,7 @@ absl::Status Service::OnParameters(Session& session, const proto::FrameHeader& h
     return absl::InvalidArgumentError("parameters: expected them from rank 0 only");
   }
   if (!session.sequence.has_value()) {
-    session.sequence.emplace(&group.orders[0], session.connection, group.terms.connections());
+    session.sequence.emplace(&group.order, 0, session.connection, group.terms.connections());
   }
   GS_RETURN_IF_ERROR(TakeCredit(0));
   GS_RETURN_IF_ERROR(session.sequence->Parameters(ChunkOf(header)));
@@ -169,6 +169,7 @@ absl::Status Service::OnState(Session& session, const proto::FrameHeader& header
 }
 
 void Service::OnFolded(int rank) {
+  activity_->Add();
   Group& group = *group_.load(std::memory_order_acquire);
   if (++group.folded[rank] % group.credit_batch != 0) return;
   group.on_their_way[rank] -= static_cast<int>(group.credit_batch);
@@ -178,7 +179,9 @@ void Service::OnFolded(int rank) {
   group.streams[rank][0]->Send(std::move(frame));
 }
 
+// One frame, the last rank's NORM, may bring the results of a whole shard.
 void Service::OnResult(ChunkId id, int64_t step, std::shared_ptr<LentBuffer> values) {
+  activity_->Add();
   Group& group = *group_.load(std::memory_order_acquire);
   proto::FrameHeader header;
   header.set_kind(proto::FrameHeader::PULL);
@@ -202,6 +205,7 @@ void Service::OnResult(ChunkId id, int64_t step, std::shared_ptr<LentBuffer> val
 
 void Service::SendAnswer(int rank, proto::FrameHeader header,
                          const std::shared_ptr<LentBuffer>& values) {
+  activity_->Add();
   Group& group = *group_.load(std::memory_order_acquire);
   const size_t connection = group.answers[rank]++ % group.terms.connections();
   SendValues(rank, connection, std::move(header), values);
