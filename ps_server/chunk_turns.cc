@@ -1,5 +1,6 @@
 #include "ps_server/chunk_turns.h"
 
+#include <cstddef>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -54,7 +55,9 @@ absl::Status ChunkTurns::Acquire() {
 }
 
 void ChunkTurns::Restart() {
+  constexpr size_t kKept = 15;  // entries: with more workers the table is made anew in each step
   MutexLock lock(&mutex_);
+  if (held_.capacity() > kKept) absl::flat_hash_map<int, Payload>().swap(held_);
   next_ = 0;
   owner_ = Owner::kNobody;
 }

@@ -179,8 +179,10 @@ int64_t ServerMemory(const Plan& plan, const proto::Terms& terms, const ShardMap
   const int64_t world_size = terms.world_size();
   int64_t of_chunk = kChunkBytes + copies * kBufferBytes;
   if (!bulk) of_chunk += kAsyncChunkBytes + kAsyncRankBytes * world_size;
-  // At most 2^24 chunks times 2^16 workers, so nothing overflows.
-  return copies * shards.bytes(server) + own_chunks * of_chunk + ChunksOf(plan) * kPlaceBytes +
+  // Large buffers begin and end at pages, which takes a thirty-second of them at most. There are at most
+  // 2^24 chunks times 2^16 workers, so nothing overflows.
+  const int64_t of_elements = copies * (shards.bytes(server) + shards.bytes(server) / 32);
+  return of_elements + own_chunks * of_chunk + ChunksOf(plan) * kPlaceBytes +
          static_cast<int64_t>(plan.tensors().size()) * kTensorBytes +
          world_size * terms.connections() * 64;
 }
