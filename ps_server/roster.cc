@@ -215,11 +215,12 @@ absl::StatusOr<std::shared_ptr<const CheckedHello>> CheckHello(
     GS_ASSIGN_OR_RETURN(Plan plan, PlanFromProto(hello.plan()));
     GS_RETURN_IF_ERROR(CheckPlanFitsTerms(hello, plan));
     hello.clear_plan();
-    checked->plan = std::make_shared<const Plan>(std::move(plan));
     if (known != nullptr && known->terms_digest == checked->terms_digest &&
-        known->plan->fingerprint() == checked->plan->fingerprint()) {
+        known->plan->fingerprint() == plan.fingerprint()) {
+      checked->plan = known->plan;
       checked->shards = known->shards;
     } else {
+      checked->plan = std::make_shared<const Plan>(std::move(plan));
       GS_RETURN_IF_ERROR(CheckLayout(*checked->plan, hello.terms(), limits.max_memory));
       const std::vector<double> weights(hello.terms().weights().begin(),
                                         hello.terms().weights().end());
@@ -269,7 +270,8 @@ Roster::Difference Roster::Admit(const std::shared_ptr<const CheckedHello>& chec
   worker.connections.resize(terms().connections());
   worker.number = NumberOf(hello);
   worker.address = hello.address();
-  if (hello.connection() == 0) worker.hello = checked;
+  if (hello.connection() == 0) worker.host = hello.host();
+  if (hello.connection() == 0 && hello.rank() == 0) of_rank_0_ = checked;
   if (!same_plan) {
     differs_ = true;
     return [first = first_, with_plan = with_plan_, checked] {
@@ -307,7 +309,7 @@ std::string Roster::ServerNumbered(int number) const {
 }
 
 std::string Roster::ServerName(int index) const {
-  const auto& numbers = workers_.at(0).hello->hello.server_numbers();
+  const auto& numbers = of_rank_0_->hello.server_numbers();
   const int number = numbers.empty() ? index : numbers[index];
   return absl::StrCat(ServerNumbered(number), " (", servers()[index], ")");
 }

@@ -78,11 +78,11 @@ class Roster {
   const proto::Terms& terms() const { return first_->hello.terms(); }
 
   // Of rank's hello.
-  const proto::Host& host(int rank) const { return workers_.at(rank).hello->hello.host(); }
+  const proto::Host& host(int rank) const { return workers_.at(rank).host; }
 
   // Addresses of all servers, by index, as rank 0 has them; with terms().windows().
   const google::protobuf::RepeatedPtrField<std::string>& servers() const {
-    return workers_.at(0).hello->hello.servers();
+    return of_rank_0_->hello.servers();
   }
 
   const std::string& run_id() const { return run_id_; }
@@ -108,14 +108,15 @@ class Roster {
   struct Worker {
     int number = 0;  // what it is called
     std::string address;
-    std::shared_ptr<const CheckedHello> hello;  // on connection 0
-    std::vector<bool> connections;              // that said hello
+    proto::Host host;
+    std::vector<bool> connections;  // that said hello
   };
 
   std::string run_id_;
   int attempt_;
   std::shared_ptr<const CheckedHello> first_;      // of all
   std::shared_ptr<const CheckedHello> with_plan_;  // the first on a connection 0
+  std::shared_ptr<const CheckedHello> of_rank_0_;  // on its connection 0
   absl::flat_hash_map<int, Worker> workers_;       // that have come, by rank
   int64_t streams_ = 0;
   bool differs_ = false;
