@@ -148,6 +148,7 @@ absl::Status AsyncShard::Push(int rank, ChunkId id, const StepOptions& step, Pay
 
 absl::Status AsyncShard::Work(Chunk& chunk) {
   while (absl::optional<ChunkClocks::Work> work = chunk.clocks.Next()) {
+    CountWork();
     if (!work->apply.has_value()) {
       Send(chunk, *work);
       continue;

@@ -274,6 +274,7 @@ absl::Status ParameterShard::Norm(int rank, int64_t step_number, double norm) {
 
 // The order matters: once the result is on its way, workers may push the next step.
 absl::Status ParameterShard::Finish(Chunk& chunk, const StepOptions& step) {
+  CountWork();  // the last rank's NORM is a call that finishes all chunks
   std::shared_ptr<LentBuffer> result = chunk.sums[chunk.current];
   if (at_owner()) {
     if (!MakeWritable(chunk.param, /*keep=*/true)) return NoMemory(4 * chunk.range.size());

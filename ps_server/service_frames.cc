@@ -169,7 +169,6 @@ absl::Status Service::OnState(Session& session, const proto::FrameHeader& header
 }
 
 void Service::OnFolded(int rank) {
-  activity_->Add();
   Group& group = *group_.load(std::memory_order_acquire);
   if (++group.folded[rank] % group.credit_batch != 0) return;
   group.on_their_way[rank] -= static_cast<int>(group.credit_batch);
@@ -179,9 +178,7 @@ void Service::OnFolded(int rank) {
   group.streams[rank][0]->Send(std::move(frame));
 }
 
-// One frame, the last rank's NORM, may bring the results of a whole shard.
 void Service::OnResult(ChunkId id, int64_t step, std::shared_ptr<LentBuffer> values) {
-  activity_->Add();
   Group& group = *group_.load(std::memory_order_acquire);
   proto::FrameHeader header;
   header.set_kind(proto::FrameHeader::PULL);
@@ -205,7 +202,6 @@ void Service::OnResult(ChunkId id, int64_t step, std::shared_ptr<LentBuffer> val
 
 void Service::SendAnswer(int rank, proto::FrameHeader header,
                          const std::shared_ptr<LentBuffer>& values) {
-  activity_->Add();
   Group& group = *group_.load(std::memory_order_acquire);
   const size_t connection = group.answers[rank]++ % group.terms.connections();
   SendValues(rank, connection, std::move(header), values);
