@@ -3,11 +3,15 @@
 // without a word, those with another --lr or --max_norm until somebody's last step, and those with
 // another --topology or --link waited for each other in different places until one gave up.
 
+#include <algorithm>
+#include <fstream>
 #include <ostream>
+#include <sstream>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/worker_processes.h"
@@ -33,6 +37,17 @@ void ExpectEnd(TestProgram& rank, int code, const std::string& message) {
 }
 
 void ExpectRefused(TestProgram& rank, const std::string& message) { ExpectEnd(rank, 2, message); }
+
+// The params_sha256 of metrics in a file.
+std::string HashIn(const std::string& path) {
+  std::stringstream text;
+  text << std::ifstream(path).rdbuf();
+  const std::vector<std::string> parts = absl::StrSplit(text.str(), '"');
+  const auto name = std::find_if(parts.begin(), parts.end(), [](const std::string& part) {
+    return part == "params_sha256" || part == "paramsSha256";
+  });
+  return parts.end() - name > 2 ? name[2] : "";
+}
 
 // A flag, and what rank 0 and rank 1 have for it.
 struct Setting {
@@ -164,6 +179,37 @@ TEST(AgreementTest, WhatEachRankHasForItselfMayDiffer) {
       {flags, With(flags, {"--lr=0.01", "--threads=2", "--loader_threads=2", "--timeout=500s",
                            "--log_every=3", "--local_rank=1"})});
   for (int rank = 0; rank < 2; ++rank) EXPECT_EQ(workers[rank].Finish().code, 0);
+}
+
+// A rank whose C library had no fused multiply-add computed another learning rate, by its last bit:
+// step 14 of the first recipe, and step 114 of the second, failed with "ranks disagree on the step".
+TEST(AgreementTest, HostsWhoseCLibrariesRoundDifferentlyTrainTogether) {
+  const std::vector<std::string> flags =
+      With(Small(), {"--topology=ring", "--lr=0.1", "--optimizer=adam", "--log_every=1000"});
+  const std::vector<std::vector<std::string>> recipes = {
+      {"--schedule=poly", "--lr_power=1.3", "--steps=14"},
+      {"--schedule=cosine", "--steps=202", "--update=worker"},
+      {"--schedule=cosine", "--steps=202", "--update=owner"},
+  };
+  for (const std::vector<std::string>& recipe : recipes) {
+    SCOPED_TRACE(::testing::PrintToString(recipe));
+    std::vector<std::vector<std::string>> both;
+    std::vector<std::string> hashes;
+    const auto metrics = [](int rank) {
+      return absl::StrCat(::testing::TempDir(), "/rounding_", rank, ".json");
+    };
+    for (int rank = 0; rank < 2; ++rank) {
+      both.push_back(With(With(flags, recipe), {"--metrics_json=" + metrics(rank)}));
+    }
+    WorkerProcesses workers(both, 2, {"", "GLIBC_TUNABLES=glibc.cpu.hwcaps=-AVX2,-FMA"});
+    for (int rank = 0; rank < 2; ++rank) {
+      EXPECT_EQ(workers[rank].Finish().code, 0);
+      EXPECT_THAT(workers[rank].err(), ElementsAre());
+      hashes.push_back(HashIn(metrics(rank)));
+    }
+    EXPECT_EQ(hashes[0].size(), 64u);
+    EXPECT_EQ(hashes[0], hashes[1]);
+  }
 }
 
 TEST(AgreementTest, ARankThatDoesNotComeIsNamed) {

@@ -8,6 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "base/flag_error.h"
+#include "base/portable_math.h"
 #include "base/status_macros.h"
 
 namespace gradsync {
@@ -87,12 +88,12 @@ double ScheduledRate(const RecipeOptions& o, int64_t step) {
       return o.base;
     case Schedule::kStep: {
       const auto reached = std::upper_bound(o.milestones.begin(), o.milestones.end(), step);
-      return o.base * std::pow(o.gamma, static_cast<double>(reached - o.milestones.begin()));
+      return o.base * PortablePow(o.gamma, int64_t{reached - o.milestones.begin()});
     }
     case Schedule::kCosine:
-      return o.final + (o.base - o.final) * (1 + std::cos(kPi * DoneAfterWarmUp(o, step))) / 2;
+      return o.final + (o.base - o.final) * (1 + PortableCos(kPi * DoneAfterWarmUp(o, step))) / 2;
     case Schedule::kPoly:
-      return o.base * std::pow(1 - DoneAfterWarmUp(o, step), o.power);
+      return o.base * PortablePow(1 - DoneAfterWarmUp(o, step), o.power);
   }
   return o.base;
 }
