@@ -33,9 +33,6 @@ constexpr char kState[] = "state.safetensors";
 // Ranks wait while rank 0 writes, to a disk that may be slow or far away.
 constexpr absl::Duration kWriteTimeout = absl::Hours(1);
 
-// The store holds a message whole, for each rank.
-constexpr size_t kPieceBytes = size_t{16} << 20;
-
 std::string ResidualsOf(int rank) { return absl::StrFormat("residuals_%04d.safetensors", rank); }
 
 // A path that means the same to a rank that was started elsewhere on the same file system.
@@ -43,31 +40,6 @@ std::string Absolute(const std::string& path) {
   std::error_code error;
   const std::filesystem::path absolute = std::filesystem::absolute(path, error);
   return error ? path : absolute.string();
-}
-
-// Rank 0's bytes, however many.
-absl::StatusOr<std::string> BroadcastLarge(SideChannel& side_channel, const std::string& bytes,
-                                           Deadline deadline) {
-  GS_ASSIGN_OR_RETURN(const std::string size_text,
-                      side_channel.Broadcast(absl::StrCat(bytes.size()), deadline));
-  size_t size = 0;
-  if (!absl::SimpleAtoi(size_text, &size)) {
-    return absl::DataLossError(absl::StrCat("rank 0: expected a size, found ", size_text));
-  }
-  if (side_channel.world_size() == 1) return bytes;
-  std::string all;
-  all.reserve(size);
-  while (all.size() < size) {
-    const absl::string_view rest = absl::string_view(bytes).substr(
-        side_channel.rank() == 0 ? all.size() : bytes.size(), kPieceBytes);
-    GS_ASSIGN_OR_RETURN(const std::string piece, side_channel.Broadcast(rest, deadline));
-    if (piece.empty()) {
-      return absl::DataLossError(
-          absl::StrCat(side_channel.Name(0), ": a broadcast that is cut off"));
-    }
-    all += piece;
-  }
-  return all;
 }
 
 // Collective: OK on all ranks, or an error on all; each rank's own, or that of the first that has
@@ -254,7 +226,7 @@ absl::StatusOr<JobState> Checkpointer::Resume(const torch::nn::Module& module, c
                                               DistributedDataParallel& ddp, GradientSync& sync,
                                               SideChannel& side_channel, Deadline deadline) {
   if (options_.resume == CheckpointOptions::Resume::kNone) return JobState();
-  GS_ASSIGN_OR_RETURN(const std::string file, BroadcastLarge(side_channel, start_state_, deadline));
+  GS_ASSIGN_OR_RETURN(const std::string file, side_channel.Broadcast(start_state_, deadline));
   start_state_.clear();
   if (file.empty()) return JobState();
   GS_ASSIGN_OR_RETURN(JobState state, DecodeJobState(file, module));
