@@ -238,6 +238,8 @@ class TrainerImpl : public Trainer {
 
   int loader_threads() const override { return source_.loader_threads(); }
 
+  int64_t first_step() const override { return first_step_; }
+
   int64_t steps_per_epoch() const override { return inputs_.steps_per_epoch; }
 
   std::string split() const override {
@@ -657,10 +659,10 @@ class TrainerImpl : public Trainer {
   KeptModels kept_;                              // rank 0, with evaluate_every
   std::map<int64_t, absl::Duration> kept_ends_;  // when their steps ended
   std::unique_ptr<DistributedDataParallel> ddp_;
-  std::unique_ptr<ModelShare> share_;           // after Bind()
-  PipelineStage* stage_ = nullptr;              // the share, where that is a stage
-  ShareTraffic traffic_before_;                 // the first measured step
-  GradientComputer gradients_;                  // uses the above
+  std::unique_ptr<ModelShare> share_;  // after Bind()
+  PipelineStage* stage_ = nullptr;     // the share, where that is a stage
+  ShareTraffic traffic_before_;        // the first measured step
+  GradientComputer gradients_;         // uses the above
 };
 
 }  // namespace
