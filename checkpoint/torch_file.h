@@ -13,7 +13,7 @@
 namespace gradsync {
 
 // A file that torch.load(..., weights_only=True) reads as a dict of tensors by name, in this order.
-// Only what PyTorch 1.13 and 2.x both accept there is in it. Errors: OUT_OF_RANGE beyond 4 GiB.
+// Only what PyTorch 1.13 and 2.x both accept there is in it; beyond 4 GiB it is a zip64 archive.
 absl::StatusOr<std::string> EncodeTorchFile(const std::vector<HostTensor>& tensors);
 
 // The tensors of a state dict that torch.save wrote, in its order, contiguous, whatever their
