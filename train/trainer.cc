@@ -113,6 +113,8 @@ class TrainerImpl : public Trainer {
                         Checkpointer::Create(options_.checkpoint, rank_, data.world_size,
                                              data.dataset_size, inputs_.steps));
     GS_RETURN_IF_ERROR(checkpointer_->LoadWeights(*model_));
+    const int slots = static_cast<int>(SlotNames(optimizer_).size()) + (options_.ema_decay > 0);
+    GS_RETURN_IF_ERROR(checkpointer_->CheckRoom(*model_, slots));
     SetMemoryFormat(options_.compute, *model_);
     // One whose parameters owners keep need not fit on the device.
     if (!options_.shard_parameters) GS_RETURN_IF_ERROR(MoveModel());
