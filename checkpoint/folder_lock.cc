@@ -57,7 +57,7 @@ absl::StatusOr<FolderLock> FolderLock::Take(const std::string& folder, absl::str
     return absl::FailedPreconditionError(absl::StrCat("in use by ", TextOf(lock.file_)));
   }
   if (locked != 0 && HasNoLocks(errno)) {
-    return absl::UnimplementedError(absl::StrCat("cannot lock ", path, ": ", std::strerror(errno)));
+    return absl::UnavailableError(absl::StrCat("cannot lock ", path, ": ", std::strerror(errno)));
   }
   if (locked != 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot lock ", path));
   const std::string text = absl::StrCat(holder, "\n");

@@ -30,7 +30,7 @@ class FolderLock {
 
   // Makes the folder if it is not there, and does not wait. `holder` says in one line for whom the
   // lock is. Errors: FAILED_PRECONDITION with "in use by HOLDER" when another process has it;
-  // UNIMPLEMENTED when the file system has no locks; else the errno's code, naming what cannot be
+  // UNAVAILABLE when the file system has no locks; else the errno's code, naming what cannot be
   // done.
   static absl::StatusOr<FolderLock> Take(const std::string& folder, absl::string_view holder);
 

@@ -120,7 +120,7 @@ absl::StatusOr<std::unique_ptr<Checkpointer>> Checkpointer::Create(const Checkpo
 absl::Status Checkpointer::TakeFolder() {
   if (options_.folder.empty()) return absl::OkStatus();
   absl::StatusOr<FolderLock> lock = FolderLock::Take(Absolute(options_.folder), ThisHolder());
-  if (absl::IsUnimplemented(lock.status())) {
+  if (absl::IsUnavailable(lock.status())) {
     Say(absl::StrCat(lock.status().message(),
                      "; a second job that writes there would not be noticed"));
     return absl::OkStatus();

@@ -21,6 +21,7 @@
 #include "ddp/distributed_data_parallel.h"
 #include "models/check_slices.h"
 #include "models/layers.h"
+#include "plan/optimizer_spec.h"
 #include "sync/device_buckets.h"
 #include "train/batch_source.h"
 #include "train/channel_moments.h"
