@@ -25,6 +25,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"
+#include "base/check_writable.h"
 #include "base/monotonic_time.h"
 #include "base/process_limits.h"
 #include "base/program_main.h"
@@ -42,7 +43,6 @@
 #include "benchmarks/records/curve_report.h"
 #include "benchmarks/records/html_report.h"
 #include "benchmarks/records/machine_info.h"
-#include "benchmarks/records/out_folder.h"
 #include "benchmarks/records/progress.h"
 #include "benchmarks/records/proto_json.h"
 #include "benchmarks/records/run_records.h"
@@ -261,8 +261,8 @@ absl::StatusOr<Sweep> PrepareSweep(const char* argv0, bool default_comparison,
   GS_ASSIGN_OR_RETURN(sweep.train_bench, FindRunfile(argv0, "benchmarks/train_bench"));
   sweep.job.interrupt = &InterruptSignal();
   sweep.job.environment = EnvironmentVariable;
-  const std::string out = absl::GetFlag(FLAGS_out);
-  GS_ASSIGN_OR_RETURN(sweep.out, OpenOutFolder(out, UserPath(out)));
+  sweep.out = UserPath(absl::GetFlag(FLAGS_out));
+  GS_RETURN_IF_ERROR(CheckFolderWritable("out", sweep.out));
   return sweep;
 }
 
@@ -420,7 +420,7 @@ int Compare(int argc, char** argv) {
   proto::RunRecords records;
   *records.mutable_machine() = DescribeMachine();
   records.set_command(CommandLine("compare", argc, argv));
-  const absl::Status writable = WriteRecords(UserPath(absl::GetFlag(FLAGS_json)), records);
+  const absl::Status writable = CheckWritable("json", UserPath(absl::GetFlag(FLAGS_json)));
   if (!writable.ok()) {
     PrintError(writable.message());
     return kBadInput;

@@ -35,6 +35,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/byte_sizes.h"
+#include "base/check_writable.h"
 #include "base/flag_error.h"
 #include "base/program_main.h"
 #include "base/status_macros.h"
@@ -268,7 +269,6 @@ absl::StatusOr<int> CompareExchanges(const std::string& argv0, proto::RunRecords
         CheckExchangeMemory(FormatBytes(exchange.bytes), exchange, /*on_host=*/true));
   }
   GS_ASSIGN_OR_RETURN(const PeerPrograms programs, FindPrograms(argv0));
-  GS_RETURN_IF_ERROR(WriteRecords(UserPath(absl::GetFlag(FLAGS_json)), *records));
   CatchInterrupts();
   std::printf("%s\n%s\n", FormatMachine(records->machine()).c_str(),
               BuildModeWarning(records->machine()).c_str());
@@ -304,9 +304,12 @@ int Peers(int argc, char** argv) {
   *records.mutable_machine() = DescribeMachine();
   records.set_command(CommandLine("peers", argc, argv));
   absl::StatusOr<int> exit_code = 0;
+  const absl::Status writable = CheckWritable("json", UserPath(absl::GetFlag(FLAGS_json)));
   if (!positional.empty()) {
     exit_code = absl::InvalidArgumentError(
         absl::StrCat("expected flags only, found \"", positional[0], "\""));
+  } else if (!writable.ok()) {
+    exit_code = writable;
   } else if (absl::GetFlag(FLAGS_train)) {
     exit_code = CompareTraining(argv[0], &records);
   } else {

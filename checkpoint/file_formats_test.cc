@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <utility>
@@ -163,6 +165,44 @@ TEST(ZipArchiveTest, Zip64IsRead) {
   ASSERT_TRUE(read.ok()) << read.status();
   EXPECT_EQ(read->at(0).content, "content");
   EXPECT_FALSE(ReadZip(plain.substr(0, end) + end64 + last).ok());
+}
+
+// A model of more than 4 GiB could not be written, which a job found at its first checkpoint. Here
+// "large" is above 100 bytes; Python's zipfile, which knows zip64 from the sizes alone, reads it too.
+TEST(ZipArchiveTest, WhatIsLargeIsWrittenAsZip64) {
+  for (const uint64_t largest : {0, 3, 100, 400, 100000}) {
+    ZipWriter zip(largest);
+    ASSERT_TRUE(zip.Add("small", "one").ok());
+    ASSERT_TRUE(zip.Add("large", std::string(300, 'z')).ok());
+    ASSERT_TRUE(zip.Add("behind it", "two").ok());
+    const std::string archive = zip.Finish().value();
+    const auto entries = ReadZip(archive);
+    ASSERT_TRUE(entries.ok()) << entries.status();
+    ASSERT_EQ(entries->size(), 3u);
+    EXPECT_EQ((*entries)[0].content, "one");
+    EXPECT_EQ((*entries)[1].content, std::string(300, 'z'));
+    EXPECT_EQ((*entries)[2].content, "two");
+    for (const ZipEntry& entry : *entries) {
+      EXPECT_EQ((entry.content.data() - archive.data()) % 64, 0) << entry.name;
+    }
+    const std::string path = absl::StrCat(::testing::TempDir(), "/zip64_", largest, ".zip");
+    std::ofstream(path, std::ios::binary) << archive;
+    const std::string command = absl::StrCat(
+        "/usr/bin/python3 -c 'import sys, zipfile; z = zipfile.ZipFile(sys.argv[1]); "
+        "assert z.testzip() is None and z.read(\"behind it\") == b\"two\" and "
+        "z.read(\"large\") == b\"z\" * 300' ",
+        path);
+    EXPECT_EQ(std::system(command.c_str()), 0) << largest;
+  }
+}
+
+TEST(ZipArchiveTest, MoreEntriesThanTheFirstFormatCountsAreZip64) {
+  ZipWriter zip;
+  for (int i = 0; i < 70000; ++i) ASSERT_TRUE(zip.Add(absl::StrCat(i), "").ok());
+  const std::string archive = zip.Finish().value();
+  const auto entries = ReadZip(archive);
+  ASSERT_TRUE(entries.ok()) << entries.status();
+  EXPECT_EQ(entries->size(), 70000u);
 }
 
 TEST(TorchFileTest, ACompressedEntryIsNamed) {

@@ -24,6 +24,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/byte_sizes.h"
+#include "base/check_writable.h"
 #include "base/credentials.h"
 #include "base/culprit.h"
 #include "base/deadline.h"
@@ -319,6 +320,9 @@ absl::Status CheckFlags(const Flags& flags) {
   if (!flags.metrics_port_file.empty() && flags.metrics_port < 0) {
     return FlagError("metrics_port_file", "none without --metrics_port", flags.metrics_port_file);
   }
+  GS_RETURN_IF_ERROR(CheckWritable("port_file", flags.port_file));
+  GS_RETURN_IF_ERROR(CheckWritable("metrics_port_file", flags.metrics_port_file));
+  GS_RETURN_IF_ERROR(CheckWritable("metrics_json", flags.metrics_json));
   if (flags.timeout <= absl::ZeroDuration()) {
     return absl::InvalidArgumentError(absl::StrCat("--timeout: expected a time above 0, found ",
                                                    absl::FormatDuration(flags.timeout)));

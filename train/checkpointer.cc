@@ -15,6 +15,7 @@
 #include "base/flag_error.h"
 #include "base/monotonic_time.h"
 #include "base/status_macros.h"
+#include "base/write_file.h"
 #include "checkpoint/host_tensor.h"
 #include "checkpoint/read_weights.h"
 #include "checkpoint/safetensors.h"
@@ -35,7 +36,7 @@ constexpr char kState[] = "state.safetensors";
 // Ranks wait while rank 0 writes, to a disk that may be slow or far away.
 constexpr absl::Duration kWriteTimeout = absl::Hours(1);
 
-// The store holds a message whole, for each rank.
+// Tensors that travel together: many small ones cost one round trip, and little memory.
 constexpr size_t kPieceBytes = size_t{16} << 20;
 
 std::string ResidualsOf(int rank) { return absl::StrFormat("residuals_%04d.safetensors", rank); }
@@ -47,30 +48,13 @@ std::string Absolute(const std::string& path) {
   return error ? path : absolute.string();
 }
 
-// Rank 0's bytes, however many.
-absl::StatusOr<std::string> BroadcastLarge(SideChannel& side_channel, const std::string& bytes,
-                                           Deadline deadline) {
-  GS_ASSIGN_OR_RETURN(const std::string size_text,
-                      side_channel.Broadcast(absl::StrCat(bytes.size()), deadline));
-  size_t size = 0;
-  if (!absl::SimpleAtoi(size_text, &size)) {
-    return absl::DataLossError(absl::StrCat("rank 0: expected a size, found ", size_text));
-  }
-  if (side_channel.world_size() == 1) return bytes;
-  std::string all;
-  all.reserve(size);
-  while (all.size() < size) {
-    const absl::string_view rest = absl::string_view(bytes).substr(
-        side_channel.rank() == 0 ? all.size() : bytes.size(), kPieceBytes);
-    GS_ASSIGN_OR_RETURN(const std::string piece, side_channel.Broadcast(rest, deadline));
-    if (piece.empty()) {
-      return absl::DataLossError(
-          absl::StrCat(side_channel.Name(0), ": a broadcast that is cut off"));
-    }
-    all += piece;
-  }
-  return all;
+absl::Status CannotWrite(const std::string& folder, const absl::Status& status) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("--checkpoint: expected a folder that this job alone can write to, found ",
+                   folder, ": ", status.message()));
 }
+
+std::string Megabytes(double bytes) { return absl::StrFormat("%.1f MB", 1e-6 * bytes); }
 
 // Collective: OK on all ranks, or an error on all; each rank's own, or that of the first that has
 // one.
@@ -128,8 +112,27 @@ absl::StatusOr<std::unique_ptr<Checkpointer>> Checkpointer::Create(const Checkpo
                                                                    int64_t samples, int64_t steps) {
   std::unique_ptr<Checkpointer> checkpointer(
       new Checkpointer(options, rank, world_size, samples, steps));
-  if (rank == 0) GS_RETURN_IF_ERROR(checkpointer->FindStart());
+  if (rank != 0) return checkpointer;
+  GS_RETURN_IF_ERROR(checkpointer->TakeFolder());
+  GS_RETURN_IF_ERROR(checkpointer->FindStart());
+  if (options.folder.empty()) return checkpointer;
+  const absl::Status probed = checkpointer->folder_.Probe();
+  if (!probed.ok()) return CannotWrite(options.folder, probed);
   return checkpointer;
+}
+
+// Two jobs would remove what the other one writes.
+absl::Status Checkpointer::TakeFolder() {
+  if (options_.folder.empty()) return absl::OkStatus();
+  absl::StatusOr<FolderLock> lock = FolderLock::Take(Absolute(options_.folder), ThisHolder());
+  if (absl::IsUnavailable(lock.status())) {
+    Say(absl::StrCat(lock.status().message(),
+                     "; a second job that writes there would not be noticed"));
+    return absl::OkStatus();
+  }
+  if (!lock.ok()) return CannotWrite(options_.folder, lock.status());
+  lock_ = *std::move(lock);
+  return absl::OkStatus();
 }
 
 void Checkpointer::Say(absl::string_view line) const {
@@ -160,7 +163,7 @@ absl::Status Checkpointer::FindStart() {
     return FindNewest(Absolute(options_.folder), "checkpoint");
   }
   if (options_.resume == CheckpointOptions::Resume::kPath) {
-    const std::string path = Absolute(options_.resume_path);
+    const std::string path = FollowLink(*files_, Absolute(options_.resume_path));
     absl::StatusOr<Checkpoint> given = Checkpoint::Open(*files_, path);
     if (given.ok()) {
       GS_RETURN_IF_ERROR(given->Check(*files_));
@@ -193,9 +196,13 @@ absl::Status Checkpointer::CheckState(const JobState& state) const {
   const auto as_in = [&](absl::string_view value) {
     return absl::StrCat(value, " as in ", start_->path());
   };
+  // Each rank's samples and generators are its own.
   if (state.world_size != world_size_) {
-    return FlagError("world_size", as_in(absl::StrCat(state.world_size)),
-                     absl::StrCat(world_size_));
+    return absl::InvalidArgumentError(
+        absl::StrCat("--world_size: expected ", as_in(absl::StrCat(state.world_size)), ", found ",
+                     world_size_, "; start as many workers (launch --workers=", state.world_size,
+                     "), or a new job from its weights (--init_from=", start_->path(), "/",
+                     kTorchWeights, " and another --checkpoint)"));
   }
   for (const auto& [flag, value] : options_.job) {
     const auto before = state.flags.find(flag);
@@ -251,9 +258,48 @@ absl::Status Checkpointer::ShareWeights(const torch::nn::Module& module, SideCha
       piece.push_back(std::move(tensors[next++]));
     } while (next < tensors.size() && bytes + tensors[next].tensor.nbytes() <= kPieceBytes);
     GS_ASSIGN_OR_RETURN(const std::string packed,
-                        BroadcastLarge(ranks, rank_ == 0 ? PackTensors(piece) : std::string(),
-                                       Deadline::In(timeout)));
+                        ranks.Broadcast(rank_ == 0 ? PackTensors(piece) : std::string(),
+                                        Deadline::In(timeout)));
     if (rank_ != 0) GS_RETURN_IF_ERROR(UnpackTensors(packed, piece));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Checkpointer::CheckRoom(const torch::nn::Module& module, int slots) const {
+  if (rank_ != 0 || options_.folder.empty()) return absl::OkStatus();
+  double weights = 0;
+  double elements = 0;
+  for (const at::Tensor& buffer : module.buffers()) weights += static_cast<double>(buffer.nbytes());
+  for (const at::Tensor& parameter : module.parameters()) {
+    weights += static_cast<double>(parameter.nbytes());
+    elements += static_cast<double>(parameter.numel());
+  }
+  const double state = elements * sizeof(float) * slots;
+  const double one = 2 * weights + state;
+  GS_ASSIGN_OR_RETURN(const FileSystem::Room room, files_->RoomIn(Absolute(options_.folder)));
+  if (room.largest_file < std::max(weights, state)) {
+    return CannotWrite(options_.folder, absl::ResourceExhaustedError(absl::StrCat(
+                                            "a file of ", Megabytes(std::max(weights, state)),
+                                            " is needed, this process may write up to ",
+                                            Megabytes(room.largest_file), " (ulimit -f)")));
+  }
+  if (room.free < one) {
+    return CannotWrite(options_.folder, absl::ResourceExhaustedError(
+                                            absl::StrCat("a checkpoint takes ", Megabytes(one),
+                                                         ", ", Megabytes(room.free), " are free")));
+  }
+  // Those that stay, and a new one before the oldest goes.
+  GS_ASSIGN_OR_RETURN(const std::vector<int64_t> there,
+                      CheckpointSteps(*files_, Absolute(options_.folder)));
+  const int64_t most = options_.every_steps > 0    ? steps_ / options_.every_steps + 1
+                       : options_.every_epochs > 0 ? steps_
+                                                   : 1;
+  const int64_t kept = std::min<int64_t>(most, options_.keep + 1 + options_.best);
+  const double more = one * static_cast<double>(kept - static_cast<int64_t>(there.size()));
+  if (room.free < more) {
+    Say(absl::StrCat(options_.folder, ": ", Megabytes(room.free), " are free, ", kept,
+                     " checkpoints of ", Megabytes(one),
+                     " may be there at a time; --checkpoint_keep says how many"));
   }
   return absl::OkStatus();
 }
@@ -274,8 +320,11 @@ absl::StatusOr<absl::optional<int64_t>> Checkpointer::EarlierChunkBytes(SideChan
 absl::StatusOr<JobState> Checkpointer::Resume(const torch::nn::Module& module, c10::Device device,
                                               DistributedDataParallel& ddp, GradientSync& sync,
                                               SideChannel& side_channel, Deadline deadline) {
+  if (ddp.plan().codec().sparse() && !options_.folder.empty()) {
+    GS_RETURN_IF_ERROR(CheckFolderOfAll(side_channel, deadline));
+  }
   if (options_.resume == CheckpointOptions::Resume::kNone) return JobState();
-  GS_ASSIGN_OR_RETURN(const std::string file, BroadcastLarge(side_channel, start_state_, deadline));
+  GS_ASSIGN_OR_RETURN(const std::string file, side_channel.Broadcast(start_state_, deadline));
   start_state_.clear();
   if (file.empty()) return JobState();
   GS_ASSIGN_OR_RETURN(JobState state, DecodeJobState(file, module));
@@ -298,6 +347,25 @@ absl::StatusOr<JobState> Checkpointer::Resume(const torch::nn::Module& module, c
   }
   state.optimizer = OptimizerState();  // it may be large
   return state;
+}
+
+// The lock's file is what rank 0 has written there.
+absl::Status Checkpointer::CheckFolderOfAll(SideChannel& side_channel, Deadline deadline) {
+  GS_ASSIGN_OR_RETURN(const std::string path,
+                      side_channel.Broadcast(Absolute(options_.folder), deadline));
+  const std::string lock = absl::StrCat(path, "/", FolderLock::kFile);
+  const absl::StatusOr<std::string> own = files_->Read(lock);
+  GS_ASSIGN_OR_RETURN(const std::string of_rank0,
+                      side_channel.Broadcast(own.value_or(""), deadline));
+  std::string why = own.ok() ? "another folder" : std::string(own.status().message());
+  if (own.ok() && *own == of_rank0) why = WhyNotWritable(absl::StrCat(path, "/.probe"));
+  const absl::Status status =
+      why.empty() ? absl::OkStatus()
+                  : absl::InvalidArgumentError(absl::StrCat(
+                        "--checkpoint: expected rank 0's folder, to which all workers write with"
+                        " --compression=topk, found ",
+                        path, ": ", why));
+  return AllOrNone(status, side_channel);
 }
 
 absl::Status Checkpointer::ImportResiduals(const std::string& path, GradientSync& sync) {
@@ -356,7 +424,7 @@ absl::Status Checkpointer::Save(const JobPosition& at, JobState state,
   GS_ASSIGN_OR_RETURN(std::vector<HostTensor> weights, GatherWeights(module, ddp, deadline));
   if (rank_ == 0) {
     if (written.ok()) written = Write(state, std::move(weights), module);
-    if (written.ok() && is_best) written = folder_.SetBest(at.step);
+    if (written.ok() && is_best) folder_.SetBest(at.step);
   }
   GS_RETURN_IF_ERROR(AllOrNone(written, side_channel));
   if (rank_ != 0) return absl::OkStatus();

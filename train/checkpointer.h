@@ -17,6 +17,7 @@
 #include "c10/core/Device.h"
 #include "checkpoint/checkpoint_folder.h"
 #include "checkpoint/file_system.h"
+#include "checkpoint/folder_lock.h"
 #include "checkpoint/host_tensor.h"
 #include "ddp/distributed_data_parallel.h"
 #include "group/side_channel.h"
@@ -47,7 +48,8 @@ struct JobPosition {
 // the files are written while all wait.
 class Checkpointer {
  public:
-  // Rank 0 finds what the job starts from, and checks that it fits. `samples`: of the dataset;
+  // Rank 0 takes the folder for this job alone as long as the result lives, finds what the job starts
+  // from and checks that it fits, and that a checkpoint can be written. `samples`: of the dataset;
   // `steps`: of the whole job.
   // Errors: INVALID_ARGUMENT naming the flag, what was expected and what came; NOT_FOUND and
   // DATA_LOSS naming the file.
@@ -68,13 +70,19 @@ class Checkpointer {
   absl::Status ShareWeights(const torch::nn::Module& module, SideChannel& ranks,
                             absl::Duration timeout) const;
 
+  // Rank 0: whether the disk has room for one checkpoint of `module` and `slots` floats more for each
+  // element of its parameters. Says when there is room for less than are to be kept. Errors:
+  // INVALID_ARGUMENT naming the folder, what is needed and what is free.
+  absl::Status CheckRoom(const torch::nn::Module& module, int slots) const;
+
   // Collective, after LoadWeights() and before DistributedDataParallel::Create(), whose
   // DdpOptions::earlier_chunk_bytes it is: what the job that goes on had; none for a new job.
   absl::StatusOr<absl::optional<int64_t>> EarlierChunkBytes(SideChannel& side_channel,
                                                             Deadline deadline) const;
 
   // Collective, after DistributedDataParallel::Create(). The state that the job goes on from, which
-  // optimizer, residuals and generators have afterwards; a state of step 0 for a new job.
+  // optimizer, residuals and generators have afterwards; a state of step 0 for a new job. Where ranks
+  // are to write residuals, also whether all of them can.
   absl::StatusOr<JobState> Resume(const torch::nn::Module& module, c10::Device device,
                                   DistributedDataParallel& ddp, GradientSync& sync,
                                   SideChannel& side_channel, Deadline deadline);
@@ -93,6 +101,7 @@ class Checkpointer {
   Checkpointer(const CheckpointOptions& options, int rank, int world_size, int64_t samples,
                int64_t steps);
 
+  absl::Status TakeFolder();
   absl::Status FindStart();
   absl::Status FindNewest(const std::string& folder, absl::string_view flag);
   absl::Status CheckFolder() const;
@@ -102,6 +111,7 @@ class Checkpointer {
                                                         Deadline deadline) const;
   absl::Status Write(const JobState& state, std::vector<HostTensor> tensors,
                      const torch::nn::Module& module);
+  absl::Status CheckFolderOfAll(SideChannel& side_channel, Deadline deadline);
   absl::Status ImportResiduals(const std::string& path, GradientSync& sync);
   absl::Status SaveResiduals(GradientSync& sync, SideChannel& side_channel);
   absl::StatusOr<CheckpointFile> WriteResiduals(const std::string& folder, GradientSync& sync);
@@ -113,6 +123,7 @@ class Checkpointer {
   const int64_t samples_;
   const int64_t steps_;
   const std::unique_ptr<FileSystem> files_;
+  FolderLock lock_;  // rank 0: of the folder
   CheckpointFolder folder_;
   absl::optional<Checkpoint> start_;           // rank 0: what the job resumes from
   std::string start_state_;                    // rank 0: its state.safetensors

@@ -21,6 +21,7 @@
 #include "ddp/distributed_data_parallel.h"
 #include "models/check_slices.h"
 #include "models/layers.h"
+#include "plan/optimizer_spec.h"
 #include "sync/device_buckets.h"
 #include "train/batch_source.h"
 #include "train/channel_moments.h"
@@ -113,6 +114,8 @@ class TrainerImpl : public Trainer {
                         Checkpointer::Create(options_.checkpoint, rank_, data.world_size,
                                              data.dataset_size, inputs_.steps));
     GS_RETURN_IF_ERROR(checkpointer_->LoadWeights(*model_));
+    const int slots = static_cast<int>(SlotNames(optimizer_).size()) + (options_.ema_decay > 0);
+    GS_RETURN_IF_ERROR(checkpointer_->CheckRoom(*model_, slots));
     SetMemoryFormat(options_.compute, *model_);
     // One whose parameters owners keep need not fit on the device.
     if (!options_.shard_parameters) GS_RETURN_IF_ERROR(MoveModel());
@@ -242,6 +245,8 @@ class TrainerImpl : public Trainer {
   const Plan& plan() const override { return ddp_->plan(); }
 
   int loader_threads() const override { return source_.loader_threads(); }
+
+  int64_t first_step() const override { return first_step_; }
 
   int64_t steps_per_epoch() const override { return inputs_.steps_per_epoch; }
 
@@ -662,10 +667,10 @@ class TrainerImpl : public Trainer {
   KeptModels kept_;                              // rank 0, with evaluate_every
   std::map<int64_t, absl::Duration> kept_ends_;  // when their steps ended
   std::unique_ptr<DistributedDataParallel> ddp_;
-  std::unique_ptr<ModelShare> share_;           // after Bind()
-  PipelineStage* stage_ = nullptr;              // the share, where that is a stage
-  ShareTraffic traffic_before_;                 // the first measured step
-  GradientComputer gradients_;                  // uses the above
+  std::unique_ptr<ModelShare> share_;  // after Bind()
+  PipelineStage* stage_ = nullptr;     // the share, where that is a stage
+  ShareTraffic traffic_before_;        // the first measured step
+  GradientComputer gradients_;         // uses the above
 };
 
 }  // namespace

@@ -122,6 +122,9 @@ class Trainer {
 
   virtual int loader_threads() const = 0;  // that prepare batches by now
 
+  // The first step of Run(), after Bind(): above 1 in a job that goes on.
+  virtual int64_t first_step() const = 0;
+
   virtual int64_t steps_per_epoch() const = 0;
 
   // The blocks before which stages begin, as --split takes them; empty without stages.

@@ -237,7 +237,7 @@ class Job {
     progress.samples_per_step =
         options_.trainer.batch_size * options_.trainer.accumulate * Replicas();
     progress.steps_per_epoch = trainer_->steps_per_epoch();
-    seeing_->Begin(progress);
+    seeing_->Begin(progress, trainer_->first_step());
     if (options_.catch_interrupt) options_.catch_interrupt();
     if (live_metrics_ != nullptr) live_metrics_->Begin(member_->sync());
     const absl::StatusOr<TrainingResult> result = trainer_->Run([this](const StepReport& report) {

@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/time/time.h"
+#include "base/check_writable.h"
 #include "base/flag_error.h"
 #include "base/flags.h"
 #include "base/grpc_health.h"
@@ -220,6 +221,15 @@ void PrintDroppedBinding(const JobOptions& job) {
                            "loaders and links included, to the same cores"));
 }
 
+// Found before the first step, and before others meet this rank. What Job opens itself is not here.
+absl::Status CheckOutputs(const JobOptions& job) {
+  GS_RETURN_IF_ERROR(CheckWritable("metrics_json", job.metrics_json));
+  GS_RETURN_IF_ERROR(CheckWritable("metrics_port_file", job.live_metrics.port_file));
+  if (job.join.meet.rank != 0) return absl::OkStatus();
+  GS_RETURN_IF_ERROR(CheckWritable("port_file", UserPath(absl::GetFlag(FLAGS_port_file))));
+  return CheckWritable("write_config", job.flags.write_to);
+}
+
 // Returns the exit code.
 int PrintModel(const TrainerOptions& options) {
   const absl::StatusOr<std::string> table = DescribeJob(options);
@@ -253,8 +263,8 @@ int main(int argc, char** argv) {
   }
   if (job.ok()) gradsync::PrintDroppedBinding(*job);
   gradsync::JobOutcome outcome;
-  outcome.status = job.status();
-  if (job.ok()) outcome = gradsync::RunJob(*std::move(job));
+  outcome.status = job.ok() ? gradsync::CheckOutputs(*job) : job.status();
+  if (outcome.status.ok()) outcome = gradsync::RunJob(*std::move(job));
   if (!outcome.status.ok()) {
     gradsync::PrintError("worker", outcome.status.ToString());
   } else if (!outcome.ended_by.empty()) {

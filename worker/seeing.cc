@@ -69,9 +69,10 @@ absl::StatusOr<std::unique_ptr<Seeing>> Seeing::Create(const SeeingOptions& opti
   return seeing;
 }
 
-void Seeing::Begin(const ProgressOptions& progress) {
+void Seeing::Begin(const ProgressOptions& progress, int64_t first_step) {
   progress_options_ = progress;
   progress_.emplace(progress, MonotonicTime::Now());
+  if (tensorboard_ != nullptr) failed_.Update(tensorboard_->Begin(first_step));
 }
 
 void Seeing::OnStep(const StepReport& report) {
