@@ -282,7 +282,7 @@ std::string Roster::ServerName(int index) const {
 }
 
 std::string Roster::Missing() const {
-  if (workers_.empty()) return "nobody said hello";
+  if (workers_.empty()) return "no worker said hello";
   std::vector<int> named;
   size_t missing = 0;
   for (size_t rank = 0; rank < workers_.size(); ++rank) {
