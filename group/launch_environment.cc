@@ -9,6 +9,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 #include "base/host_port.h"
 #include "base/status_macros.h"
 #include "group/slurm_node_list.h"
@@ -20,6 +22,7 @@ constexpr int kDefaultPort = 29500;
 constexpr int kAny = std::numeric_limits<int>::max();
 
 using Lookup = std::function<absl::optional<std::string>(absl::string_view)>;
+using LauncherProcessOf = std::function<std::string(absl::string_view mark, bool on_one_host)>;
 
 absl::Status Unexpected(absl::string_view variable, absl::string_view expected,
                         absl::string_view found) {
@@ -29,7 +32,8 @@ absl::Status Unexpected(absl::string_view variable, absl::string_view expected,
 
 class Environment {
  public:
-  explicit Environment(const Lookup& lookup) : lookup_(lookup) {}
+  Environment(const Lookup& lookup, const LauncherProcessOf& launcher_process)
+      : lookup_(lookup), launcher_process_(launcher_process) {}
 
   // Unset and empty are the same.
   absl::optional<std::string> Text(absl::string_view variable) const {
@@ -74,8 +78,14 @@ class Environment {
     return *(variables.end() - 1);
   }
 
+  // Names the launcher's process, whose mark a variable is; may be empty.
+  std::string LauncherProcess(absl::string_view mark, bool on_one_host) const {
+    return launcher_process_ ? launcher_process_(mark, on_one_host) : "";
+  }
+
  private:
   const Lookup& lookup_;
+  const LauncherProcessOf& launcher_process_;
 };
 
 absl::Status ReadRanks(const Environment& env, absl::string_view rank, absl::string_view size,
@@ -113,8 +123,10 @@ absl::Status ReadMaster(const Environment& env, absl::optional<std::string> host
   GS_ASSIGN_OR_RETURN(const absl::optional<int> given,
                       env.Number("MASTER_PORT", 1, next_port ? 65534 : 65535));
   if (!host.has_value()) return absl::OkStatus();
+  absl::string_view bare = *host;
+  if (absl::ConsumePrefix(&bare, "[") && !absl::ConsumeSuffix(&bare, "]")) bare = *host;
   const std::string address =
-      FormatHostPort(*host, given.value_or(kDefaultPort) + (next_port ? 1 : 0));
+      FormatHostPort(bare, given.value_or(kDefaultPort) + (next_port ? 1 : 0));
   if (!ParseHostPort(address).ok()) {
     return Unexpected("MASTER_ADDR", "a host name or address", absl::StrCat("\"", *host, "\""));
   }
@@ -156,9 +168,15 @@ absl::Status ReadOpenMpi(const Environment& env, LaunchEnvironment* result) {
 
 absl::Status ReadMpich(const Environment& env, LaunchEnvironment* result) {
   GS_RETURN_IF_ERROR(ReadRanks(env, "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", result));
+  GS_RETURN_IF_ERROR(ReadMpiMaster(env, "MPI_LOCALNRANKS", result));
   // Without the step: on some hosts it is the batch script's, on others that of MPI's own helpers.
-  result->run_id = env.Text("SLURM_JOB_ID");
-  return ReadMpiMaster(env, "MPI_LOCALNRANKS", result);
+  std::vector<std::string> names = {env.Text("SLURM_JOB_ID").value_or("")};
+  const bool on_one_host = result->local_size == result->world_size;
+  names.push_back(env.Text("I_MPI_HYDRA_UUID").value_or(""));
+  if (names.back().empty()) names.back() = env.LauncherProcess("PMI_RANK", on_one_host);
+  names.erase(std::remove(names.begin(), names.end(), ""), names.end());
+  if (!names.empty()) result->run_id = absl::StrJoin(names, ".");
+  return absl::OkStatus();
 }
 
 absl::string_view SlurmSize(const Environment& env) {
@@ -237,8 +255,9 @@ bool IsLauncherVariable(absl::string_view name) {
          std::any_of(std::begin(kPrefixes), std::end(kPrefixes), is_prefix);
 }
 
-absl::StatusOr<LaunchEnvironment> DetectLaunchEnvironment(const Lookup& lookup) {
-  const Environment env(lookup);
+absl::StatusOr<LaunchEnvironment> DetectLaunchEnvironment(
+    const Lookup& lookup, const LauncherProcessOf& launcher_process) {
+  const Environment env(lookup, launcher_process);
   struct Candidate {
     Launcher launcher;
     bool has_rank;

@@ -46,7 +46,9 @@ bool IsLauncherVariable(absl::string_view name);
 //               port is taken. Other launchers set the first five as well (PyTorchJob, people).
 //   OpenMPI     OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE; PMIX_NAMESPACE as run id
 //   MPICH,      PMI_RANK, PMI_SIZE, MPI_LOCALRANKID, MPI_LOCALNRANKS; not those that Slurm sets
-//   Intel MPI   beside its own (srun --mpi=pmi2), which have the same numbers and no MPI_LOCALRANKID
+//   Intel MPI   beside its own (srun --mpi=pmi2), which have the same numbers and no MPI_LOCALRANKID.
+//               As run id SLURM_JOB_ID and I_MPI_HYDRA_UUID, which only Intel MPI sets; MPICH names
+//               no job, so its launcher's process stands for one (base/launcher_process.h)
 //   Slurm       SLURM_PROCID, SLURM_STEP_NUM_TASKS or SLURM_NTASKS, SLURM_LOCALID, the first host
 //               of SLURM_STEP_NODELIST or SLURM_JOB_NODELIST, SLURM_JOB_ID.SLURM_STEP_ID as run id,
 //               SLURM_RESTART_COUNT; in steps alone, so that a batch script is no task
@@ -56,13 +58,18 @@ bool IsLauncherVariable(absl::string_view name);
 // MASTER_ADDR, an MPI job takes the job's first Slurm host, or 127.0.0.1 if all of it runs on this
 // host.
 //
-// Pure: `lookup` is all it asks. A WORLD_SIZE without RANK is what job scripts export for other
+// MASTER_ADDR may have IPv6 with or without brackets.
+//
+// Pure: `lookup` is all it asks, and `launcher_process`, LauncherProcess() or the like, where a
+// launcher's variables do not tell its jobs apart; null: they are not told apart. A WORLD_SIZE without RANK is what job scripts export for other
 // programs; it must then agree with the launcher's. Nothing set at all is no error.
 //
 // Errors: INVALID_ARGUMENT naming the variable, what was expected and what was found, when a value
 // is garbled or contradicts another, or when there are ranks and no launcher says how many.
 absl::StatusOr<LaunchEnvironment> DetectLaunchEnvironment(
-    const std::function<absl::optional<std::string>(absl::string_view name)>& lookup);
+    const std::function<absl::optional<std::string>(absl::string_view name)>& lookup,
+    const std::function<std::string(absl::string_view mark, bool on_one_host)>& launcher_process =
+        nullptr);
 
 }  // namespace gradsync
 

@@ -3,8 +3,10 @@
 #include <string>
 
 #include "base/job_key.h"
+#include "base/launcher_process.h"
 #include "base/program_main.h"
 #include "base/status_macros.h"
+#include "base/system_resolver.h"
 #include "group/launch_environment.h"
 #include "group/task_role.h"
 #include "join/nccl_settings.h"
@@ -15,8 +17,9 @@ absl::StatusOr<JoinOptions> JoinOptionsFromEnvironment(int server_tasks,
                                                        const PlaceByFlags& flags) {
   LaunchEnvironment environment;
   if (server_tasks != 0 || !SaysAll(flags.rank, flags.world_size, flags.master)) {
-    GS_ASSIGN_OR_RETURN(environment, DetectLaunchEnvironment(EnvironmentVariable));
+    GS_ASSIGN_OR_RETURN(environment, DetectLaunchEnvironment(EnvironmentVariable, LauncherProcess));
   }
+  UseSystemResolver();
   JoinOptions options;
   options.launcher = std::string(LauncherName(environment.launcher));
   options.meet.rank = environment.rank.value_or(0);
@@ -32,6 +35,7 @@ absl::StatusOr<JoinOptions> JoinOptionsFromEnvironment(int server_tasks,
   options.meet.master = flags.master.empty() ? environment.master.value_or("") : flags.master;
   options.meet.run_id = environment.run_id.value_or(options.meet.run_id);
   options.meet.attempt = environment.attempt;
+  options.meet.notice = [](const std::string& text) { PrintNotice("gradsync", text); };
   options.meet.credentials.secret = EnvironmentVariable(kJobKeyVariable).value_or("");
   GS_RETURN_IF_ERROR(CheckJobKey(kJobKeyVariable, options.meet.credentials.secret));
   options.meet.credentials.insecure = false;

@@ -64,7 +64,8 @@ ABSL_FLAG(
     "torchrun, Slurm or MPI");
 ABSL_FLAG(std::string, master, "",
           "host:port of the store, which rank 0 holds (port 0: any free one, see --port_file), "
-          "needed for more than one worker; empty: from torchrun, Slurm or MPI");
+          "needed for more than one worker; on rank 0 0.0.0.0:PORT listens at all addresses; empty: "
+          "from torchrun, Slurm or MPI");
 ABSL_FLAG(std::string, port_file, "", "file to which rank 0 writes the store's host:port");
 ABSL_FLAG(std::string, run_id, "",
           "name of the run, the same for all processes of the job; empty: from the launcher");
@@ -170,6 +171,7 @@ absl::StatusOr<JobOptions> JobOptionsFromFlags(std::vector<FlagRecord> flags) {
   if (!absl::GetFlag(FLAGS_run_id).empty()) meet.run_id = absl::GetFlag(FLAGS_run_id);
   if (absl::GetFlag(FLAGS_attempt) >= 0) meet.attempt = absl::GetFlag(FLAGS_attempt);
   GS_ASSIGN_OR_RETURN(meet.credentials, CredentialsFromFlags(meet.credentials.secret));
+  meet.notice = [](const std::string& text) { PrintNotice("worker", text); };
   meet.interface = absl::GetFlag(FLAGS_interface);
   meet.timeout = absl::GetFlag(FLAGS_timeout);
   GS_ASSIGN_OR_RETURN(meet.failure_timeout, FailureTimeoutFromFlags());
