@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
-#include <memory>
 #include <string>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -482,13 +482,12 @@ HostTensor Zeros(const std::string& name, int64_t size) {
 
 // A dict as a file would have it. An empty list stands for a value that is no tensor.
 WeightDict DictOf(const std::string& key, const std::vector<TensorShape>& tensors) {
-  static std::vector<std::unique_ptr<std::string>> names;
+  static auto* const names = new std::unordered_set<std::string>;
   WeightDict dict;
   dict.key = key;
   for (const TensorShape& tensor : tensors) {
-    names.push_back(std::make_unique<std::string>(tensor.name));
     WeightEntry entry;
-    entry.name = *names.back();
+    entry.name = *names->insert(tensor.name).first;
     entry.weight = !tensor.sizes.empty();
     entry.read = [tensor]() -> absl::StatusOr<HostTensor> {
       if (tensor.sizes.empty()) return absl::InvalidArgumentError("no tensor: " + tensor.name);
