@@ -228,14 +228,14 @@ TEST(TorchFileTest, MetadataIsHeededOrRefused) {
     pickle.replace(at, 1, metadata + "t");
     return ReadAll(FileWith(pickle));
   };
-  for (const std::string none : {"N", "}"}) {
+  for (const char* none : {"N", "}"}) {
     ASSERT_TRUE(with(none).ok()) << with(none).status();
     EXPECT_EQ(with(none)->at(0).data, BytesOf<float>({1, 2}));
   }
   EXPECT_EQ(with("}" + Text("neg") + "\x89s")->at(0).data, BytesOf<float>({1, 2}));
   EXPECT_EQ(with("}" + Text("neg") + "\x88s")->at(0).data, BytesOf<float>({-1, -2}));
-  for (const std::string other : {"}" + Text("conj") + "\x88s", "}" + Text("x") + "K\x01s",
-                                  std::string("]"), std::string("}K\x01\x88s")}) {
+  for (const std::string& other : {"}" + Text("conj") + "\x88s", "}" + Text("x") + "K\x01s",
+                                   std::string("]"), std::string("}K\x01\x88s")}) {
     EXPECT_THAT(std::string(with(other).status().message()), HasSubstr("tensor t: expected no"));
   }
 }
