@@ -8,8 +8,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
-#include <memory>
 #include <string>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -268,14 +268,14 @@ TEST(TorchFileTest, MetadataIsHeededOrRefused) {
     pickle.replace(at, 1, metadata + "t");
     return ReadAll(FileWith(pickle));
   };
-  for (const std::string none : {"N", "}"}) {
+  for (const char* none : {"N", "}"}) {
     ASSERT_TRUE(with(none).ok()) << with(none).status();
     EXPECT_EQ(with(none)->at(0).data, BytesOf<float>({1, 2}));
   }
   EXPECT_EQ(with("}" + Text("neg") + "\x89s")->at(0).data, BytesOf<float>({1, 2}));
   EXPECT_EQ(with("}" + Text("neg") + "\x88s")->at(0).data, BytesOf<float>({-1, -2}));
-  for (const std::string other : {"}" + Text("conj") + "\x88s", "}" + Text("x") + "K\x01s",
-                                  std::string("]"), std::string("}K\x01\x88s")}) {
+  for (const std::string& other : {"}" + Text("conj") + "\x88s", "}" + Text("x") + "K\x01s",
+                                   std::string("]"), std::string("}K\x01\x88s")}) {
     EXPECT_THAT(std::string(with(other).status().message()), HasSubstr("tensor t: expected no"));
   }
 }
@@ -522,13 +522,12 @@ HostTensor Zeros(const std::string& name, int64_t size) {
 
 // A dict as a file would have it. An empty list stands for a value that is no tensor.
 WeightDict DictOf(const std::string& key, const std::vector<TensorShape>& tensors) {
-  static std::vector<std::unique_ptr<std::string>> names;
+  static auto* const names = new std::unordered_set<std::string>;
   WeightDict dict;
   dict.key = key;
   for (const TensorShape& tensor : tensors) {
-    names.push_back(std::make_unique<std::string>(tensor.name));
     WeightEntry entry;
-    entry.name = *names.back();
+    entry.name = *names->insert(tensor.name).first;
     entry.weight = !tensor.sizes.empty();
     entry.read = [tensor]() -> absl::StatusOr<HostTensor> {
       if (tensor.sizes.empty()) return absl::InvalidArgumentError("no tensor: " + tensor.name);
