@@ -237,6 +237,18 @@ absl::Status NoSuchHost(const std::string& host, const Lookup& lookup) {
       "--master: expected a host's name or address, found \"", host, "\" (", lookup.failure, ")"));
 }
 
+// An address that another link may have too.
+absl::Status CheckZones(const std::string& host, const Lookup& lookup) {
+  const bool none = std::any_of(
+      lookup.addresses.begin(), lookup.addresses.end(),
+      [](const Address& each) { return each.link_local() && each.v6()->sin6_scope_id == 0; });
+  if (!none) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "--master: expected a link-local address with its interface on this host, such as "
+      "[fe80::1%eth0]:7001, found \"",
+      host, "\""));
+}
+
 void Notice(const LocalAddressOptions& options, const std::string& text) {
   if (options.notice) options.notice(text);
 }
@@ -258,6 +270,7 @@ absl::StatusOr<Lookup> LookUpPatiently(const std::string& host,
     }
     absl::SleepFor(std::min(kLookupPause, options.deadline.remaining()));
   }
+  GS_RETURN_IF_ERROR(CheckZones(host, lookup));
   return lookup;
 }
 
@@ -283,20 +296,14 @@ std::vector<std::string> WithPort(const std::vector<Address>& addresses, int por
   return places;
 }
 
-// Rank 0's address where its store listens at all addresses of this host, or at the interface's.
-absl::Status ListenEverywhere(const LocalAddressOptions& options, const std::vector<Address>& own,
-                              int port, LocalAddresses* result) {
-  if (options.interface.empty()) {
-    result->address = OutwardOr(/*open=*/true, "127.0.0.1");
-    result->listen = {absl::StrCat("[::]:", port)};
-  } else {
+// At all addresses of this host: others may know it by any.
+absl::Status ListenEverywhere(const LocalAddressOptions& options, int port,
+                              LocalAddresses* result) {
+  result->address = OutwardOr(/*open=*/true, "127.0.0.1");
+  if (!options.interface.empty()) {
     GS_ASSIGN_OR_RETURN(result->address, AddressOfInterface(options.interface));
-    // A name that is not found may be this host's, and then leads its processes to loopback.
-    result->listen = own.empty() ? std::vector<std::string>{absl::StrCat("127.0.0.1:", port)}
-                                 : WithPort(own, port);
-    const std::string of_interface = absl::StrCat(result->address, ":", port);
-    if (result->listen.front() != of_interface) result->listen.push_back(of_interface);
   }
+  result->listen = {absl::StrCat("[::]:", port)};
   result->store = absl::StrCat(result->address, ":", port);
   return absl::OkStatus();
 }
@@ -352,27 +359,24 @@ absl::StatusOr<LocalAddresses> FindStoreAddresses(const LocalAddressOptions& opt
   GS_ASSIGN_OR_RETURN(const HostPort target, ParseHostPort(options.master));
   const Lookup lookup = LookUp(target.host);
   if (lookup.addresses.empty() && LooksNumeric(target.host)) return NoSuchHost(target.host, lookup);
+  GS_RETURN_IF_ERROR(CheckZones(target.host, lookup));
   std::vector<Address> own;
   std::copy_if(lookup.addresses.begin(), lookup.addresses.end(), std::back_inserter(own), IsOwn);
   const bool only_loopback =
       std::all_of(own.begin(), own.end(), [](const Address& each) { return each.loopback(); });
   LocalAddresses result;
   if (!own.empty() && own.front().any()) {
-    GS_RETURN_IF_ERROR(ListenEverywhere({}, {}, target.port, &result));
-    if (!options.interface.empty()) {
-      GS_ASSIGN_OR_RETURN(result.address, AddressOfInterface(options.interface));
-    }
+    GS_RETURN_IF_ERROR(ListenEverywhere(options, target.port, &result));
     return result;
   }
   if (!lookup.addresses.empty() && own.empty()) return NotOwn(target.host, target.port, lookup);
   if (options.open && only_loopback && !MeansWhatItSays(target.host)) {
     if (own.empty()) {
-      Notice(options, absl::StrCat("the host \"", target.host, "\" of --master is not found (",
-                                   lookup.failure, "): rank 0 listens at ",
-                                   options.interface.empty() ? "all addresses of this host"
-                                                             : options.interface));
+      Notice(options,
+             absl::StrCat("the host \"", target.host, "\" of --master is not found (",
+                          lookup.failure, "): rank 0 listens at all addresses of this host"));
     }
-    GS_RETURN_IF_ERROR(ListenEverywhere(options, own, target.port, &result));
+    GS_RETURN_IF_ERROR(ListenEverywhere(options, target.port, &result));
   } else if (own.empty()) {
     // What a name that is not found leads to is known only if it is this host's.
     const bool own_name = IsOwnName(target.host);

@@ -48,8 +48,8 @@ absl::StatusOr<LocalAddresses> FindLocalAddress(const LocalAddressOptions& optio
 
 // For rank 0: it listens wherever the master's name or address leads on this host. Where an open
 // process has a name that leads to loopback addresses alone, or that is not found, other hosts may
-// know any address of this host by it: the store then listens at all of them, or, with an
-// interface, at that one's. "0.0.0.0" and "[::]" mean all addresses too. Port 0 is a port of
+// know any address of this host by it: the store then listens at all of them. "0.0.0.0" and "[::]"
+// mean all addresses too. The interface decides only how peers reach this process. Port 0 is a port of
 // LocalAddresses::address alone, since the others are told it.
 //
 // Does not wait for a name. Thread-safe.

@@ -264,5 +264,26 @@ TEST(LaunchEnvironmentTest, HowManyWorkersTheHostHasIsReadWhereTheLauncherSaysIt
             absl::StatusCode::kInvalidArgument);
 }
 
+// Two jobs at a time on one host had no id to tell them apart: ranks of one trained with the other.
+TEST(LaunchEnvironmentTest, TheLaunchersProcessNamesAJobOfMpich) {
+  const auto detect = [](const Variables& variables) {
+    return DetectLaunchEnvironment(
+        [&](absl::string_view name) {
+          const auto found = variables.find(std::string(name));
+          return found == variables.end() ? absl::nullopt
+                                          : absl::optional<std::string>(found->second);
+        },
+        [](absl::string_view mark, bool on_one_host) {
+          return std::string(mark) + (on_one_host ? " on one host" : " on several");
+        });
+  };
+  EXPECT_EQ(detect(kMpich)->run_id, "PMI_RANK on one host");
+  EXPECT_EQ(detect(With(kMpich, {{"MPI_LOCALNRANKS", "1"}}))->run_id, "PMI_RANK on several");
+  EXPECT_EQ(detect(With(kMpich, {{"SLURM_JOB_ID", "77"}}))->run_id, "77.PMI_RANK on one host");
+  EXPECT_EQ(detect(With(kMpich, {{"I_MPI_HYDRA_UUID", "u"}}))->run_id, "u");
+  EXPECT_EQ(detect(kOpenMpi)->run_id, "prterun-1@1");
+  EXPECT_EQ(detect(kSlurm)->run_id, "77.0");
+}
+
 }  // namespace
 }  // namespace gradsync

@@ -15,7 +15,7 @@ import unittest
 
 WORKER = os.path.abspath("worker/worker")  # from the root of the runfiles, where tests start
 SERVER = os.path.abspath("ps_server/ps_server")
-TRAIN = ["--model=mlp", "--batch_size=4", "--steps=2", "--threads=1"]
+TRAIN = ["--model=mlp", "--batch_size=4", "--steps=2", "--threads=1", "--log_every=0"]
 PATIENCE = 100
 LAUNCHERS = ("RANK", "WORLD_SIZE", "MASTER_", "LOCAL_", "SLURM_", "PMI", "OMPI_", "MPI_", "TORCHELASTIC_", "GRADSYNC_")
 SECRET = {"GRADSYNC_JOB_KEY": "0123456789abcdef"}
@@ -34,6 +34,12 @@ def torchrun(rank, master, size=2):
     return {"RANK": str(rank), "WORLD_SIZE": str(size), "MASTER_ADDR": master, "MASTER_PORT": "7001"}
 
 
+def interface(name, address):
+    """A line of shell that makes an interface which is up."""
+    return f"ip link add {name} type veth peer name peer-{name} && ip link set peer-{name} up && ip link set {name} up && " \
+        f"ip address add {address} dev {name}"
+
+
 class Host:
     """A network namespace with names of its own; `setup` is lines of shell, run inside."""
 
@@ -41,7 +47,10 @@ class Host:
         self.hosts = folder / f"hosts.{name}"
         self.write_hosts(hosts)
         self.output = folder / f"host.{name}"
-        lines = ["set -e", "ip link set lo up", f"hostname {name}", f"mount --bind {self.hosts} /etc/hosts"]
+        no_dns = folder / "resolv.conf"
+        no_dns.write_text("")  # asks this host, where no server is
+        lines = ["set -e", "ip link set lo up", f"hostname {name}", f"mount --bind {self.hosts} /etc/hosts",
+                 f"mount --bind {no_dns} /etc/resolv.conf"]
         if peer is not None:
             lines += [f"ip link add eth0 type veth peer name eth0 netns {peer.process.pid}", "ip link set eth0 up",
                       f"nsenter -t {peer.process.pid} -n ip link set eth0 up"]
@@ -68,7 +77,7 @@ class Host:
 
 def why_not():
     found = subprocess.run(["unshare", "--net", "--mount", "--uts", "sh", "-c",
-                            "ip link set lo up && ip link add a type veth peer name b && mount --bind /etc/hosts /etc/hosts"],
+                            "ip link set lo up && ip link add veth0 type veth peer name veth1 && mount --bind /etc/hosts /etc/hosts"],
                            stdin=subprocess.DEVNULL, capture_output=True, text=True)
     return "" if found.returncode == 0 else f"namespaces may not be made here: {found.stderr.strip()}"
 
@@ -104,8 +113,9 @@ class AddressesTest(unittest.TestCase):
         return process
 
     def rank(self, host, rank, *flags, size=2, **environment):
-        return self.start(host, WORKER, f"--rank={rank}", f"--world_size={size}", "--topology=ring", "--timeout=60s", *TRAIN,
-                          *flags, **environment)
+        given = {flag.split("=")[0] for flag in flags}
+        usual = [flag for flag in ("--topology=ring", "--timeout=60s") if flag.split("=")[0] not in given]
+        return self.start(host, WORKER, f"--rank={rank}", f"--world_size={size}", *usual, *TRAIN, *flags, **environment)
 
     def output(self, process):
         return self.outputs[process].read_text()
@@ -141,8 +151,7 @@ class AddressesTest(unittest.TestCase):
     def test_ranks_and_a_server_meet_on_a_host_whose_name_is_a_loopback_name(self):
         for address in ("127.0.1.1", "127.0.0.1"):
             with self.subTest(address):
-                box = self.host("box", f"{address} box\n", "ip link add eth0 type dummy && ip link set eth0 up\n"
-                                "ip address add 10.7.0.1/24 dev eth0")
+                box = self.host("box", f"{address} box\n", interface("eth0", "10.7.0.1/24"))
                 flags = ["--master=box:7001", "--topology=ps", "--num_servers=1"]
                 self.assert_all_end_well(*(self.rank(box, rank, *flags, **SECRET) for rank in range(2)),
                                          self.start(box, SERVER, "--master=box:7001", **SECRET))
@@ -169,11 +178,14 @@ class AddressesTest(unittest.TestCase):
         a, b = self.two_hosts("127.0.1.1 a\n", "10.7.0.2 a\n")
         self.assert_all_end_well(*(self.rank(host, rank, "--master=a:7001", "--link=grpc", size=3, **SECRET)
                                    for rank, host in enumerate((a, b, a))))
+        # An interface that others do not have is not where they look for the store.
+        self.assert_all_end_well(self.rank(a, 0, "--master=a:7001", "--interface=lo", "--topology=local", **SECRET),
+                                 self.rank(b, 1, "--master=a:7001", "--topology=local", **SECRET))
         # Who may not listen there is told so at once.
         self.assert_refused(self.rank(b, 1, "--master=a:7001"), "--insecure", "10.7.0.3")
 
     def test_rank_zero_listens_at_a_secondary_address_and_at_one_of_an_interface_that_others_do_not_have(self):
-        a, b = self.two_hosts("", "", "ip link add eth1 type dummy && ip link set eth1 up && ip address add 10.8.0.1/24 dev eth1")
+        a, b = self.two_hosts("", "", interface("eth1", "10.8.0.1/24"))
         for flags in (["--master=10.7.0.2:7001"], ["--master=127.0.1.1:7001"], ["--master=[::1]:7001"],
                       ["--master=0.0.0.0:7001"], ["--master=10.7.0.1:7001", "--interface=eth1"]):
             with self.subTest(flags):
@@ -184,8 +196,7 @@ class AddressesTest(unittest.TestCase):
                                            for rank, host in enumerate((a, b))))
 
     def test_the_default_routes_interface_wins(self):
-        a, b = self.two_hosts("127.0.1.1 a\n", "10.7.0.1 a\n",
-                              "ip link add docker0 type dummy && ip link set docker0 up && ip address add 172.17.0.1/16 dev docker0")
+        a, b = self.two_hosts("127.0.1.1 a\n", "10.7.0.1 a\n", interface("docker0", "172.17.0.1/16"))
         port_file = self.folder / "master"
         self.assert_all_end_well(self.rank(a, 0, "--master=a:7001", f"--port_file={port_file}", **SECRET),
                                  self.rank(b, 1, "--master=a:7001", **SECRET))
@@ -202,9 +213,9 @@ class AddressesTest(unittest.TestCase):
         shown = subprocess.run(a.inside("ip", "-6", "address", "show", "dev", "eth0", "scope", "link"), check=True,
                                capture_output=True, text=True).stdout
         address = re.search(r"inet6 (fe80::[0-9a-f:]+)/", shown)[1]
-        self.wait_for("a usable address", lambda: subprocess.run(
-            b.inside("ping", "-6", "-c", "1", "-W", "1", f"{address}%eth0"), stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL).returncode == 0 or not os.path.exists("/bin/ping"))
+        for host in (a, b):
+            self.wait_for("an address that may be used", lambda host=host: not subprocess.run(
+                host.inside("ip", "-6", "address", "show", "tentative"), check=True, capture_output=True).stdout)
         self.assert_all_end_well(*(self.start(host, WORKER, "--topology=ring", *TRAIN, **SECRET,
                                               **torchrun(rank, f"{address}%eth0")) for rank, host in enumerate((a, b))))
         self.assert_all_end_well(*(self.start(a, WORKER, "--topology=ring", *TRAIN, **SECRET, **torchrun(rank, "[::1]"))
@@ -214,6 +225,7 @@ class AddressesTest(unittest.TestCase):
         a, _ = self.two_hosts("10.7.0.3 elsewhere\n", "")
         for flags in (["--master=10.7.0.3:7001"], ["--master=10.7.0.3:7001", "--interface=eth0"]):
             self.assert_refused(self.rank(a, 0, *flags, **SECRET), "--master", '"10.7.0.3"', "eth0 (10.7.0.1)")
+        self.assert_refused(self.rank(a, 0, "--master=[fe80::1]:7001", **SECRET), "fe80::1", "%eth0")
         self.assert_refused(self.rank(a, 0, "--master=elsewhere:7001", **SECRET), '"elsewhere"', "10.7.0.3", "0.0.0.0:7001")
 
     # Pods of a headless service: a worker ended within two seconds.
@@ -299,7 +311,7 @@ class AddressesTest(unittest.TestCase):
             self.assertIn("exit 0\n", path.read_text())
 
     def test_one_worker_without_servers_needs_no_store_name_port_or_secret(self):
-        box = self.host("box", "", "ip link add eth0 type dummy && ip link set eth0 up && ip address add 10.7.0.1/24 dev eth0")
+        box = self.host("box", "", interface("eth0", "10.7.0.1/24"))
         listener = self.start(box, "python3", "-c", "import socket, time\ns = socket.create_server(('', 29500))\n"
                               "print('up', flush=True)\ntime.sleep(1000)")
         self.wait_for_text(listener, "up\n")
