@@ -403,7 +403,8 @@ def main():
     # By way, since pairs of a way are compared with the same job.
     chosen = [way for way in ways() if way.ci or options.all][shard::shards]
     pairs = [(way, feature) for way in chosen for feature in FEATURES
-             if (feature.ci or options.all) and not (feature.unseen and (way.servers or way.workers == 1)) and re.search(options.only, f"{way.name} x {feature.name}")]
+             if (feature.ci or options.all) and not (feature.unseen and (way.servers or way.workers == 1)) and
+             re.search(options.only, f"{way.name} x {feature.name}")]
     counts = collections.Counter()
     with tempfile.TemporaryDirectory() as temporary:
         tried = Pairs(Lab(pathlib.Path(temporary)))
