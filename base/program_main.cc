@@ -130,7 +130,7 @@ bool NoteInterrupt(int signal) {
     first_signal = signal;
     return false;
   }
-  // What was announced now begins: there is as much time again, which a drain may need.
+  // The end that was announced has come: a drain that goes on needs the time that is left.
   const int announced = first_signal;
   if (AnnouncesTheEnd(announced) && announced != signal) {
     first_interrupt = now;

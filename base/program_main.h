@@ -19,9 +19,9 @@ namespace gradsync {
 absl::optional<std::string> EnvironmentVariable(absl::string_view name);
 
 // A path of the command line or of a job file as the user means it: `bazel run` starts programs
-// elsewhere, but a relative path is relative to where the user was; `~` and `~name` at its begin are
-// home folders, which a shell does not see behind an equals sign. An empty path stays empty, and so
-// does the name of an unknown user. Thread-safe.
+// elsewhere, but a relative path is relative to where the user was; `~` and `~name` at its start are
+// home folders, which a shell does not see behind an equals sign. An empty path stays empty, and
+// `~name` of an unknown user stays a name. Thread-safe.
 std::string UserPath(const std::string& path);
 
 // The same of the path in "cifar10:PATH", "imagefolder:PATH" and "text:PATH"; other values of --data
@@ -29,21 +29,23 @@ std::string UserPath(const std::string& path);
 std::string UserData(const std::string& data);
 
 // The signals that ask a process to end in good order: SIGINT and SIGTERM; SIGHUP, as from a terminal
-// that is closed; SIGUSR1 and SIGUSR2, by which schedulers announce the end (sbatch --signal). Those
-// that this process was started to ignore are not among them, as nohup and shells have it for what
-// runs in the background: they stay ignored.
+// that is closed; SIGUSR1 and SIGUSR2, by which schedulers announce the end (sbatch --signal). A
+// signal that this process was started to ignore is left out and stays ignored: nohup does so with
+// SIGHUP, and a script with SIGINT for what runs in its background.
 std::vector<int> EndingSignals();
 
-// To be called once at each of these. Returns whether it is another wish than the first, that the
-// process end at once: not if it comes within a second, since who ends a whole group of processes
-// tells a launcher, too, which passes it on, nor if the first announced the end and this one is
-// another. May be called from a signal handler; thread-safe.
+// To be called once at each of these signals. Returns whether the process should now end at once.
+// Signals within one second count as one, since a program that ends a whole group of processes
+// signals the launcher as well, which passes the signal on. The signal that follows an announcement
+// of the end (SIGHUP, SIGUSR1, SIGUSR2), such as the SIGTERM at a time limit, does not hurry either.
+// May be called from a signal handler; thread-safe.
 bool NoteInterrupt(int signal);
 
 // The number of the first signal that one of the next two caught; 0 until then. Thread-safe.
 const std::atomic<int>& InterruptSignal();
 
-// How many wishes CatchInterrupts() saw. Thread-safe.
+// 1 after the first signal that CatchInterrupts() caught, and one more each time that the process
+// should end at once. Thread-safe.
 const std::atomic<int>& InterruptCount();
 
 // From now on EndingSignals() only set InterruptSignal(). Call it once, from main.

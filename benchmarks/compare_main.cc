@@ -50,6 +50,7 @@
 #include "models/model_table.h"
 #include "tools/lab_flags.h"
 #include "tools/runfiles.h"
+#include "tools/worker_flags.h"
 
 ABSL_FLAG(std::vector<std::string>, topology, gradsync::CompareOptions().topologies,
           "topologies: some of ps, ring, local");
@@ -409,7 +410,8 @@ absl::StatusOr<Networks> PrepareNetworks(Sweep* sweep, proto::RunRecords* record
 }
 
 int Compare(int argc, char** argv) {
-  std::vector<std::string> worker_flags = ParseBenchmarkFlags(argc, argv, kUsage);
+  std::vector<std::string> worker_flags =
+      ParseBenchmarkFlags(argc, argv, kUsage, FlagsBehindDashes());
   absl::StatusOr<Sweep> sweep =
       PrepareSweep(argv[0], AsksForDefault(argc, argv), std::move(worker_flags));
   if (!sweep.ok()) {

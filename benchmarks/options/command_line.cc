@@ -2,6 +2,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/version.h"
@@ -57,11 +58,13 @@ std::vector<FlagTopic> BenchmarkTopics() {
 }
 
 std::vector<std::string> ParseBenchmarkFlags(int argc, const char* const* argv,
-                                             const std::string& usage) {
+                                             const std::string& usage,
+                                             std::vector<std::string> passed_on) {
   FlagOptions options;
   options.usage = usage;
   options.aliases = SweepAliases();
   options.topics = BenchmarkTopics();
+  options.passed_on = std::move(passed_on);
   const std::string program = argv[0];
   options.version = VersionText(program.substr(program.rfind('/') + 1), TORCH_VERSION);
   return ParseFlagsOrExit(argc, argv, options);
