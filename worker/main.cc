@@ -30,6 +30,7 @@
 #include "join/sync_flags.h"
 #include "train/describe_job.h"
 #include "train/trainer_options.h"
+#include "worker/check_data.h"
 #include "worker/checkpoint_flags.h"
 #include "worker/config_flags.h"
 #include "worker/data_flags.h"
@@ -98,6 +99,7 @@ constexpr absl::string_view kOfEachRank[] = {
     "run_id",
     "attempt",
     "master",
+    "data",  // where it lies: what it is the ranks compare when they have opened it
     "port_file",
     "interface",
     "device",
@@ -195,6 +197,14 @@ absl::StatusOr<JobOptions> JobOptionsFromFlags(std::vector<FlagRecord> flags) {
                                        absl::FormatDuration(absl::Trunc(waited, absl::Seconds(1))),
                                        " so far"));
   };
+  job.trainer.on_data_stall = [](absl::string_view what, absl::Duration reading) {
+    PrintNotice(
+        "worker",
+        absl::StrCat("a step waits for ", what, ", which has been being read for ",
+                     absl::FormatDuration(absl::Trunc(reading, absl::Seconds(1))), " so far"));
+  };
+  job.trainer.interrupted = [] { return InterruptSignal().load() != 0; };
+  job.trainer.dataset.say = [](absl::string_view line) { PrintNotice("worker", line); };
   job.trainer.stall_after = std::min(job.trainer.stall_after, meet.failure_timeout / 2);
   job.trainer.plan.codec = job.join.sync.job.codec;
   job.trainer.ranks_on_host = job.join.ranks_on_host;
@@ -238,6 +248,9 @@ int main(int argc, char** argv) {
   }
   if (job.ok() && gradsync::WantsDescription()) {
     return gradsync::ExitCode("worker", gradsync::PrintModel(job->trainer));
+  }
+  if (job.ok() && gradsync::WantsDataCheck()) {
+    return gradsync::ExitCode("worker", gradsync::CheckData(job->trainer));
   }
   gradsync::JobOutcome outcome;
   outcome.status = job.status();
