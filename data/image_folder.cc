@@ -202,9 +202,10 @@ std::vector<std::string> ImageFolder::remarks() const {
                                  " that count as classes: ", ListNames(odd.hidden_classes, 4)));
   }
   if (odd.repeated_links > 0) {
-    lines.push_back(absl::StrCat("passed over ", Count(odd.repeated_links, "link"),
-                                 " to folders that their class has already, the first ",
-                                 EscapedAsUtf8(odd.repeated_link)));
+    lines.push_back(
+        absl::StrCat("passed over ", Count(odd.repeated_links, "link"),
+                     " to folders above or to one that the class has already, the first ",
+                     EscapedAsUtf8(odd.repeated_link)));
   }
   return lines;
 }

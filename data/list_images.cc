@@ -99,6 +99,20 @@ absl::StatusOr<Entries> ReadFolder(const std::string& path) {
   return entries;
 }
 
+using FolderId = std::pair<dev_t, ino_t>;
+
+// `folder` and all that it lies in: a link to one of them leads back to itself, and on the way to the
+// images of other classes and splits.
+std::set<FolderId> FoldersAbove(std::string folder) {
+  std::set<FolderId> above;
+  struct stat info;
+  // The root lies in itself.
+  while (stat(folder.c_str(), &info) == 0 && above.emplace(info.st_dev, info.st_ino).second) {
+    folder += "/..";
+  }
+  return above;
+}
+
 }  // namespace
 
 // A class while its folders are read.
@@ -111,7 +125,7 @@ struct ImageList::Reading {
   std::vector<std::pair<std::string, std::vector<std::string>>> found;
   std::deque<Unread> unread;
   std::deque<Unread> links;
-  std::set<std::pair<dev_t, ino_t>> seen;
+  std::set<FolderId> seen;
   int64_t images = 0;
 };
 
@@ -141,6 +155,7 @@ absl::StatusOr<ImageList> ImageList::Read(const std::string& folder) {
 // Folders are sorted by their whole paths, so "a-b" comes between "a" and "a/c", as in torchvision.
 absl::Status ImageList::AddClass(int label) {
   Reading reading;
+  reading.seen = FoldersAbove(folder_);
   reading.unread.push_back({classes_[label], /*linked=*/false});
   // Links last, so that what is reached with and without one has the path without.
   while (!reading.unread.empty() || !reading.links.empty()) {
