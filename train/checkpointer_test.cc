@@ -29,6 +29,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::EndsWith;
+using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
 class CheckpointerTest : public ::testing::Test {
@@ -161,6 +162,18 @@ TEST_F(CheckpointerTest, AnEarlierVersionsCheckpointIsComparedByTheKindOfItsData
   EXPECT_THAT(
       std::string(load("cifar10").message()),
       AllOf(StartsWith("--data: expected imagefolder as in "), EndsWith("found \"cifar10\"")));
+  // Its models had at least ten outputs.
+  ModelOptions two = mlp;
+  two.classes = 2;
+  const std::shared_ptr<Model> smaller = CreateModel(two).value();
+  CheckpointOptions options = Options(4).checkpoint;
+  options.job = {{"classes", "0"}};
+  options.data_kind = "imagefolder";
+  const absl::Status status = Checkpointer::Create(options, /*rank=*/0, /*world_size=*/1,
+                                                   /*samples=*/50000, /*steps=*/4)
+                                  .value()
+                                  ->LoadWeights(*smaller);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("--classes=10"));
 }
 
 // A few files that were mended are no other data, but most of them are.
