@@ -12,6 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/types/optional.h"
 #include "base/status_macros.h"
+#include "base/utf8.h"
 #include "google/protobuf/struct.pb.h"
 #include "google/protobuf/util/json_util.h"
 
@@ -33,17 +34,23 @@ absl::Status Damaged(absl::string_view what) {
 
 std::string Shown(absl::string_view name) { return absl::CHexEscape(name.substr(0, 200)); }
 
+// JSON is UTF-8, and a file with other bytes could not be read again; a path may have any.
 void AppendQuoted(absl::string_view text, std::string* json) {
   json->push_back('"');
-  for (const char c : text) {
-    if (c == '"' || c == '\\') {
+  while (!text.empty()) {
+    const size_t bytes = CharacterBytes(text);
+    const auto first = static_cast<unsigned char>(text[0]);
+    if (bytes == 0) {
+      absl::StrAppend(json, "\\\\x", absl::Hex(first, absl::kZeroPad2));
+    } else if (first == '"' || first == '\\') {
       json->push_back('\\');
-      json->push_back(c);
-    } else if (static_cast<unsigned char>(c) < 0x20) {
-      absl::StrAppend(json, "\\u00", absl::Hex(static_cast<unsigned char>(c), absl::kZeroPad2));
+      json->push_back(text[0]);
+    } else if (first < 0x20) {
+      absl::StrAppend(json, "\\u00", absl::Hex(first, absl::kZeroPad2));
     } else {
-      json->push_back(c);
+      absl::StrAppend(json, text.substr(0, bytes));
     }
+    text.remove_prefix(std::max<size_t>(bytes, 1));
   }
   json->push_back('"');
 }

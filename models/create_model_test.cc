@@ -273,8 +273,8 @@ TEST(CreateModelTest, BadOptionsAreNamedWithWhatExists) {
   options.stem = "vgg";
   EXPECT_THAT(error(options), HasSubstr("'vgg': expected imagenet or cifar"));
   options.stem = "cifar";
-  options.classes = 0;
-  EXPECT_THAT(error(options), HasSubstr("found 0"));
+  options.classes = -1;
+  EXPECT_THAT(error(options), HasSubstr("found -1"));
   options.classes = 10;
   options.hidden = {-1};
   EXPECT_THAT(error(options), HasSubstr("found -1"));

@@ -1,5 +1,7 @@
 #include "train/batch_source.h"
 
+#include <utility>
+
 #include "base/process_limits.h"
 #include "base/status_macros.h"
 #include "data/augment.h"
@@ -7,12 +9,14 @@
 
 namespace gradsync {
 
-BatchSource::BatchSource(const TrainerOptions& options, int world_size, const JobInputs& inputs)
+BatchSource::BatchSource(
+    const TrainerOptions& options, int world_size, const JobInputs& inputs,
+    std::function<absl::Status(absl::string_view, absl::Duration)> while_waiting)
     : options_(options),
       inputs_(inputs),
-      threads_(
-          ChooseLoaderThreads(options.loader_threads, options.gpu != nullptr, AvailableCores(),
-                              options.ranks_on_host > 0 ? options.ranks_on_host : world_size)) {}
+      threads_(ChooseLoaderThreads(options.loader_threads, options.gpu != nullptr, AvailableCores(),
+                                   options.ranks_on_host > 0 ? options.ranks_on_host : world_size)),
+      while_waiting_(std::move(while_waiting)) {}
 
 absl::Status BatchSource::Open(int64_t epoch, int64_t position) {
   upload_.reset();
@@ -23,6 +27,7 @@ absl::Status BatchSource::Open(int64_t epoch, int64_t position) {
   loader.threads = threads_.first;
   loader.most_threads = threads_.most;
   loader.augment_seed = options_.seed;
+  loader.while_waiting = while_waiting_;
   loader.pin_for = options_.gpu;
   loader.as_bytes = options_.gpu != nullptr;
   BatchUploadOptions upload;

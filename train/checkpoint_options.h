@@ -7,6 +7,7 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
+#include "data/data_identity.h"
 
 namespace gradsync {
 
@@ -34,6 +35,10 @@ struct CheckpointOptions {
 
   // Flag -> value, of all that must be as it was when a job resumes.
   std::map<std::string, std::string> job;
+  // The same of the data, by split: "train", "test" where it is used. And how --data names their kind
+  // (KindOfData()), by which checkpoints from before identities were kept are compared.
+  std::map<std::string, DataIdentity> data;
+  std::string data_kind;
 
   // Told on rank 0 what was resumed or written, and what could not be removed, in a line each. May
   // be null.

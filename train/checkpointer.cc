@@ -15,11 +15,13 @@
 #include "base/flag_error.h"
 #include "base/monotonic_time.h"
 #include "base/status_macros.h"
+#include "base/utf8.h"
 #include "base/write_file.h"
 #include "checkpoint/host_tensor.h"
 #include "checkpoint/read_weights.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/torch_file.h"
+#include "data/data_identity.h"
 #include "ddp/flat_parameters.h"
 #include "ddp/module_state.h"
 #include "plan/codec.h"
@@ -206,9 +208,13 @@ absl::Status Checkpointer::CheckState(const JobState& state) const {
   }
   for (const auto& [flag, value] : options_.job) {
     const auto before = state.flags.find(flag);
-    if (before == state.flags.end() || before->second == value) continue;
+    // Bytes that are no UTF-8 are escaped in the file.
+    if (before == state.flags.end() || EscapedAsUtf8(before->second) == EscapedAsUtf8(value)) {
+      continue;
+    }
     return FlagError(flag, as_in(absl::StrCat("\"", before->second, "\"")), value);
   }
+  GS_RETURN_IF_ERROR(CheckData(state));
   // The order of samples is a function of how many there are.
   if (state.samples > 0 && state.samples != samples_) {
     return FlagError("data", as_in(absl::StrCat(state.samples, " samples")),
@@ -216,6 +222,33 @@ absl::Status Checkpointer::CheckState(const JobState& state) const {
   }
   if (state.step > steps_) {
     return FlagError("steps", as_in(absl::StrCat("at least ", state.step)), absl::StrCat(steps_));
+  }
+  return absl::OkStatus();
+}
+
+// Where the data lie, and how their path is spelled, may have changed; what they are may not.
+absl::Status Checkpointer::CheckData(const JobState& state) const {
+  const auto other = [&](absl::string_view before, absl::string_view now) {
+    return FlagError("data", absl::StrCat(before, " as in ", start_->path()), now);
+  };
+  const auto spelled = state.flags.find("data");
+  if (state.data.empty() && spelled != state.flags.end() &&
+      KindOfData(spelled->second) != options_.data_kind) {
+    return other(KindOfData(spelled->second), options_.data_kind);
+  }
+  for (const auto& [split, now] : options_.data) {
+    const auto found = state.data.find(split);
+    if (found == state.data.end()) continue;  // a split that was not used before
+    const DataIdentity& before = found->second;
+    if (before.what != now.what) return other(before.what, now.what);
+    const size_t different = DifferentParts(before, now);
+    const size_t parts = now.contents.size() / DataIdentity::kTagBytes;
+    if (different == 0) continue;
+    // A few files may have been mended or fetched again meanwhile.
+    if (2 * different > parts) return other(before.ToString(), now.ToString());
+    Say(absl::StrCat("--data: of ", parts, " files of the ", split,
+                     " split that were looked into, ", different, " are not as in ",
+                     start_->path()));
   }
   return absl::OkStatus();
 }
@@ -238,7 +271,17 @@ absl::Status Checkpointer::LoadWeights(torch::nn::Module& module) {
   start_chunk_bytes_ = state.chunk_bytes;
   GS_ASSIGN_OR_RETURN(const std::string file, start_->Read(*files_, kWeights));
   GS_ASSIGN_OR_RETURN(const Safetensors weights, DecodeSafetensors(file));
-  return LoadStateDict(weights.tensors, module);
+  const absl::Status loaded = LoadStateDict(weights.tensors, module);
+  const auto classes = options_.job.find("classes");
+  if (loaded.ok() || !state.data.empty() || classes == options_.job.end() ||
+      classes->second != "0") {
+    return loaded;
+  }
+  return absl::Status(loaded.code(),
+                      absl::StrCat(loaded.message(),
+                                   "; if the data has fewer than 10 classes, --classes=10 makes the"
+                                   " model that the version had which wrote ",
+                                   start_->path()));
 }
 
 absl::Status Checkpointer::ShareWeights(const torch::nn::Module& module, SideChannel& ranks,
@@ -257,9 +300,9 @@ absl::Status Checkpointer::ShareWeights(const torch::nn::Module& module, SideCha
       bytes += tensors[next].tensor.nbytes();
       piece.push_back(std::move(tensors[next++]));
     } while (next < tensors.size() && bytes + tensors[next].tensor.nbytes() <= kPieceBytes);
-    GS_ASSIGN_OR_RETURN(const std::string packed,
-                        ranks.Broadcast(rank_ == 0 ? PackTensors(piece) : std::string(),
-                                        Deadline::In(timeout)));
+    GS_ASSIGN_OR_RETURN(
+        const std::string packed,
+        ranks.Broadcast(rank_ == 0 ? PackTensors(piece) : std::string(), Deadline::In(timeout)));
     if (rank_ != 0) GS_RETURN_IF_ERROR(UnpackTensors(packed, piece));
   }
   return absl::OkStatus();
@@ -407,6 +450,7 @@ absl::Status Checkpointer::Save(const JobPosition& at, JobState state,
   state.samples = samples_;
   state.chunk_bytes = ddp.plan().chunk_bytes();
   state.flags = options_.job;
+  state.data = options_.data;
   state.residuals = ddp.plan().codec().sparse();
   const bool is_best = accuracy.has_value() && (best_step_ == 0 || *accuracy > best_accuracy_);
   if (is_best) {

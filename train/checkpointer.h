@@ -106,6 +106,7 @@ class Checkpointer {
   absl::Status FindNewest(const std::string& folder, absl::string_view flag);
   absl::Status CheckFolder() const;
   absl::Status CheckState(const JobState& state) const;
+  absl::Status CheckData(const JobState& state) const;
   absl::StatusOr<std::vector<HostTensor>> GatherWeights(const torch::nn::Module& module,
                                                         DistributedDataParallel& ddp,
                                                         Deadline deadline) const;

@@ -50,6 +50,7 @@ absl::StatusOr<JobInputs> OpenJobInputs(const TrainerOptions& options, int rank,
                       OpenJobData(options.model, options.data, Split::kTrain, options.dataset));
   inputs.train = train.images;
   inputs.train_tokens = train.tokens;
+  inputs.identities["train"] = train.identity();
   if (options.evaluate_every < 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("--evaluate_every: expected at least 0, found ", options.evaluate_every));
@@ -59,6 +60,7 @@ absl::StatusOr<JobInputs> OpenJobInputs(const TrainerOptions& options, int rank,
                         OpenJobData(options.model, options.data, Split::kTest, options.dataset));
     inputs.test = test.images;
     inputs.test_tokens = test.tokens;
+    inputs.identities["test"] = test.identity();
   }
   SamplerOptions sampler;
   sampler.dataset_size = train.size();

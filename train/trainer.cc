@@ -63,7 +63,10 @@ class TrainerImpl : public Trainer {
         device_(TensorDevice(options.gpu.get())),
         inputs_(std::move(inputs)),
         optimizer_(options.optimizer),
-        source_(options_, world_size, inputs_),
+        source_(options_, world_size, inputs_,
+                [this](absl::string_view what, absl::Duration reading) {
+                  return WaitForData(what, reading);
+                }),
         clock_(options.gpu),
         reports_(ReportsOptions(), &clock_),
         gradients_(options_, inputs_, rank, replica, &source_, &reports_) {}
@@ -94,7 +97,8 @@ class TrainerImpl : public Trainer {
       GS_ASSIGN_OR_RETURN(trace_,
                           KinetoTrace::Create(options_.trace, options_.gpu, options_.timeout));
     }
-    ModelOptions model = FitModel(options_.model, {inputs_.train, inputs_.train_tokens});
+    GS_ASSIGN_OR_RETURN(ModelOptions model,
+                        FitModel(options_.model, {inputs_.train, inputs_.train_tokens}));
     model.seed = options_.seed;
     const Mesh& mesh = options_.pipeline.mesh;
     if (mesh.has_slices()) {
@@ -110,9 +114,11 @@ class TrainerImpl : public Trainer {
     }
     GS_RETURN_IF_ERROR(CheckBatchOfOne(options_, inputs_, *model_));
     const SamplerOptions& data = inputs_.sampler->options();
-    GS_ASSIGN_OR_RETURN(checkpointer_,
-                        Checkpointer::Create(options_.checkpoint, rank_, data.world_size,
-                                             data.dataset_size, inputs_.steps));
+    CheckpointOptions checkpoint = options_.checkpoint;
+    checkpoint.data = inputs_.identities;
+    checkpoint.data_kind = KindOfData(options_.data);
+    GS_ASSIGN_OR_RETURN(checkpointer_, Checkpointer::Create(checkpoint, rank_, data.world_size,
+                                                            data.dataset_size, inputs_.steps));
     GS_RETURN_IF_ERROR(checkpointer_->LoadWeights(*model_));
     const int slots = static_cast<int>(SlotNames(optimizer_).size()) + (options_.ema_decay > 0);
     GS_RETURN_IF_ERROR(checkpointer_->CheckRoom(*model_, slots));
@@ -250,6 +256,17 @@ class TrainerImpl : public Trainer {
 
   int64_t steps_per_epoch() const override { return inputs_.steps_per_epoch; }
 
+  const std::map<std::string, DataIdentity>& data() const override { return inputs_.identities; }
+
+  std::vector<std::string> data_remarks() const override {
+    std::vector<std::string> remarks;
+    for (const ImageDataset* split : {inputs_.train.get(), inputs_.test.get()}) {
+      if (split == nullptr) continue;
+      for (std::string& line : split->remarks()) remarks.push_back(std::move(line));
+    }
+    return remarks;
+  }
+
   std::string split() const override {
     return stage_ == nullptr ? gradients_.split() : SplitToString(stage_->split());
   }
@@ -343,6 +360,32 @@ class TrainerImpl : public Trainer {
   Activity* activity() const { return options_.activity.get(); }
 
   Deadline NewDeadline() const { return Deadline::In(options_.timeout); }
+
+  // While a step waits for its batch. A disk may not answer, and the thread that asked it cannot be
+  // called back; but the job can end and say why.
+  absl::Status WaitForData(absl::string_view what, absl::Duration reading) {
+    const std::string so_far =
+        absl::StrCat(what, " has been being read for ",
+                     absl::FormatDuration(absl::Trunc(reading, absl::Seconds(1))));
+    if (sync_ != nullptr && options_.synchronised && !sync_->status().ok()) {
+      const absl::Status failed = sync_->status();
+      if (reading < kOddRead) return failed;
+      return absl::Status(failed.code(), absl::StrCat(failed.message(), "; ", so_far));
+    }
+    if (reading > options_.timeout) {
+      return absl::DeadlineExceededError(absl::StrCat(so_far, " (--timeout)"));
+    }
+    if (options_.interrupted && options_.interrupted() && reading > kOddRead) {
+      return absl::CancelledError(absl::StrCat("ended by a signal while ", so_far));
+    }
+    if (reading < options_.stall_after) {
+      data_stalled_ = false;
+    } else if (!data_stalled_ && options_.on_data_stall) {
+      data_stalled_ = true;
+      options_.on_data_stall(what, reading);
+    }
+    return absl::OkStatus();
+  }
 
   bool OfTokens() const { return inputs_.train_tokens != nullptr; }
 
@@ -640,6 +683,7 @@ class TrainerImpl : public Trainer {
   // For others, who may be slow: whoever is lost, stopped or stuck is noticed by the group's watch.
   static constexpr absl::Duration kEvaluationTimeout = absl::Hours(24);
   static constexpr absl::Duration kSettleTimeout = absl::Hours(24);
+  static constexpr absl::Duration kOddRead = absl::Seconds(1);  // Most files take far less.
 
   const TrainerOptions options_;
   const int rank_;
@@ -653,6 +697,7 @@ class TrainerImpl : public Trainer {
   std::unique_ptr<ChannelMoments> moments_;         // null unless BatchNorm is synchronised
   std::shared_ptr<Model> model_;
   absl::optional<WeightAverage> average_;  // with ema_decay, after Bind()
+  bool data_stalled_ = false;              // on_data_stall was told
   BatchSource source_;
   TrainingClock clock_;
   StepReports reports_;

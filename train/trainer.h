@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
+#include "data/data_identity.h"
 #include "group/side_channel.h"
 #include "pipeline/pipeline_place.h"
 #include "pipeline/slice_place.h"
@@ -126,6 +128,13 @@ class Trainer {
   virtual int64_t first_step() const = 0;
 
   virtual int64_t steps_per_epoch() const = 0;
+
+  // What the job trains on, by split: "train", and "test" where it is used. All ranks should have the
+  // same.
+  virtual const std::map<std::string, DataIdentity>& data() const = 0;
+
+  // What a user should know of that, a line each (ImageDataset::remarks()).
+  virtual std::vector<std::string> data_remarks() const = 0;
 
   // The blocks before which stages begin, as --split takes them; empty without stages.
   virtual std::string split() const = 0;

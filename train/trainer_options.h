@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
 #include "base/activity.h"
@@ -109,6 +110,12 @@ struct TrainerOptions {
   // Hears of one that a step has waited for for long (DdpOptions::on_stall). May be null.
   std::function<void(int64_t step, int bucket, absl::Duration waited)> on_stall;
   absl::Duration stall_after = absl::Seconds(5);
+  // Hears once of a sample that has been being read for that long while a step waits for it. May be
+  // null.
+  std::function<void(absl::string_view what, absl::Duration reading)> on_data_stall;
+  // Whether this process was asked to end, which a step that waits for data would not notice. Null:
+  // nobody asks.
+  std::function<bool()> interrupted;
 };
 
 }  // namespace gradsync

@@ -59,6 +59,7 @@ constexpr absl::string_view kMayChange[] = {
     "offload",         "server_tasks",
     "trace",           "trace_steps",
     "trace_bandwidth", "trace_placement",
+    "skip_damaged",    "check_data",
 };
 
 absl::Status ParseEvery(absl::string_view text, CheckpointOptions* options) {

@@ -26,6 +26,13 @@ ABSL_FLAG(std::string, sampler, "gradsync",
 ABSL_FLAG(gradsync::ByteSize, prefetch_bytes,
           gradsync::ByteSize{gradsync::TrainerOptions().prefetch_bytes},
           "memory for batches that are prepared ahead of the step, of 2 to 8 batches");
+ABSL_FLAG(int64_t, skip_damaged, 0,
+          "how many files of an image folder may be damaged: each is named, and the next file that "
+          "can be read takes its place; 0: a damaged file ends the job");
+ABSL_FLAG(
+    bool, check_data, false,
+    "read and decode every sample once, on --loader_threads threads (0: all cores), print all "
+    "files that cannot be read, and end without training, with exit code 2 if there are any");
 
 namespace gradsync {
 namespace {
@@ -45,6 +52,9 @@ absl::Status ImagesFromFlags(ImageFolderOptions* images) {
     return FlagError("crop", "resized or padded", crop);
   }
   images->scaled_decoding = absl::GetFlag(FLAGS_scaled_decoding);
+  if (absl::GetFlag(FLAGS_skip_damaged) < 0) {
+    return FlagError("skip_damaged", "at least 0", absl::StrCat(absl::GetFlag(FLAGS_skip_damaged)));
+  }
   return absl::OkStatus();
 }
 
@@ -53,7 +63,8 @@ absl::Status CheckNoImageFlags(const std::string& data) {
   for (const auto& [flag, given] :
        {std::make_pair("image_size", absl::GetFlag(FLAGS_image_size) != 0),
         std::make_pair("crop", !absl::GetFlag(FLAGS_crop).empty()),
-        std::make_pair("scaled_decoding", !absl::GetFlag(FLAGS_scaled_decoding))}) {
+        std::make_pair("scaled_decoding", !absl::GetFlag(FLAGS_scaled_decoding)),
+        std::make_pair("skip_damaged", absl::GetFlag(FLAGS_skip_damaged) != 0)}) {
     if (given) return FlagError(flag, "to be left out unless --data=imagefolder:DIR", data);
   }
   return absl::OkStatus();
@@ -64,6 +75,7 @@ absl::Status CheckNoImageFlags(const std::string& data) {
 absl::Status DataOptionsFromFlags(TrainerOptions* options) {
   if (absl::StartsWith(options->data, "imagefolder:")) {
     GS_RETURN_IF_ERROR(ImagesFromFlags(&options->dataset.images));
+    options->dataset.skip_damaged = absl::GetFlag(FLAGS_skip_damaged);
   } else {
     GS_RETURN_IF_ERROR(CheckNoImageFlags(options->data));
   }
@@ -71,5 +83,7 @@ absl::Status DataOptionsFromFlags(TrainerOptions* options) {
   options->prefetch_bytes = absl::GetFlag(FLAGS_prefetch_bytes).bytes;
   return absl::OkStatus();
 }
+
+bool WantsDataCheck() { return absl::GetFlag(FLAGS_check_data); }
 
 }  // namespace gradsync

@@ -192,6 +192,14 @@ class Job {
     options_.trainer.stop_before = [this](int64_t step) { return StopBefore(step); };
     GS_ASSIGN_OR_RETURN(trainer_,
                         Trainer::Create(options_.trainer, rank(), options_.join.meet.world_size));
+    if (rank() == 0 && options_.log_every > 0) {
+      for (const std::string& line : trainer_->data_remarks()) PrintLine(line);
+    }
+    // Paths may differ, as of folders on each rank's own disk, so what the data are is compared.
+    for (const auto& [split, identity] : trainer_->data()) {
+      const std::string flag = split == "train" ? "data" : absl::StrCat("data (", split, " split)");
+      options_.join.same_on_all_ranks[flag] = identity.ToString();
+    }
     GS_ASSIGN_OR_RETURN(member_, Join(options_.join));
     PrintUnguarded(options_.join.sync.job.link, member_->group());
     if (rank() == 0) PrintServersInWorkers(member_->options(), options_.log_every);

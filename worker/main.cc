@@ -32,6 +32,7 @@
 #include "join/sync_flags.h"
 #include "train/describe_job.h"
 #include "train/trainer_options.h"
+#include "worker/check_data.h"
 #include "worker/checkpoint_flags.h"
 #include "worker/config_flags.h"
 #include "worker/data_flags.h"
@@ -62,10 +63,11 @@ ABSL_FLAG(
     int, local_rank, -1,
     "this worker's number on its host, from 0, by which --device=cuda chooses a GPU; -1: from "
     "torchrun, Slurm or MPI");
-ABSL_FLAG(std::string, master, "",
-          "host:port of the store, which rank 0 holds (port 0: any free one, see --port_file), "
-          "needed for more than one worker; on rank 0 0.0.0.0:PORT listens at all addresses; empty: "
-          "from torchrun, Slurm or MPI");
+ABSL_FLAG(
+    std::string, master, "",
+    "host:port of the store, which rank 0 holds (port 0: any free one, see --port_file), "
+    "needed for more than one worker; on rank 0 0.0.0.0:PORT listens at all addresses; empty: "
+    "from torchrun, Slurm or MPI");
 ABSL_FLAG(std::string, port_file, "", "file to which rank 0 writes the store's host:port");
 ABSL_FLAG(std::string, run_id, "",
           "name of the run, the same for all processes of the job; empty: from the launcher");
@@ -101,6 +103,7 @@ constexpr absl::string_view kOfEachRank[] = {
     "run_id",
     "attempt",
     "master",
+    "data",  // where it lies: what it is the ranks compare when they have opened it
     "port_file",
     "interface",
     "device",
@@ -200,6 +203,14 @@ absl::StatusOr<JobOptions> JobOptionsFromFlags(std::vector<FlagRecord> flags) {
                                        absl::FormatDuration(absl::Trunc(waited, absl::Seconds(1))),
                                        " so far"));
   };
+  job.trainer.on_data_stall = [](absl::string_view what, absl::Duration reading) {
+    PrintNotice(
+        "worker",
+        absl::StrCat("a step waits for ", what, ", which has been being read for ",
+                     absl::FormatDuration(absl::Trunc(reading, absl::Seconds(1))), " so far"));
+  };
+  job.trainer.interrupted = [] { return InterruptSignal().load() != 0; };
+  job.trainer.dataset.say = [](absl::string_view line) { PrintNotice("worker", line); };
   job.trainer.stall_after = std::min(job.trainer.stall_after, meet.failure_timeout / 2);
   job.trainer.plan.codec = job.join.sync.job.codec;
   job.trainer.ranks_on_host = job.join.ranks_on_host;
@@ -262,6 +273,9 @@ int main(int argc, char** argv) {
   }
   if (job.ok() && gradsync::WantsDescription()) {
     return gradsync::ExitCode("worker", gradsync::PrintModel(job->trainer));
+  }
+  if (job.ok() && gradsync::WantsDataCheck()) {
+    return gradsync::ExitCode("worker", gradsync::CheckData(job->trainer));
   }
   if (job.ok()) gradsync::PrintDroppedBinding(*job);
   gradsync::JobOutcome outcome;

@@ -6,6 +6,7 @@
 
 #include "base/flags.h"
 #include "base/status_macros.h"
+#include "base/utf8.h"
 #include "base/version.h"
 #include "base/write_file.h"
 #include "data/sampler.h"
@@ -61,7 +62,7 @@ void FillJob(const JobOptions& options, const Plan& plan, proto::WorkerMetrics* 
   }
   metrics->set_model(options.trainer.model.name);
   metrics->set_activation_checkpointing(options.trainer.model.activation_checkpointing);
-  metrics->set_data(options.trainer.data);
+  metrics->set_data(EscapedAsUtf8(options.trainer.data));
   metrics->set_batch_size(static_cast<int32_t>(options.trainer.batch_size));
   metrics->set_threads(options.trainer.threads);
   metrics->set_precision(PrecisionName(options.trainer.compute.precision));
@@ -84,7 +85,7 @@ void FillFlags(const std::vector<FlagRecord>& flags, proto::WorkerMetrics* metri
   for (const FlagRecord& flag : flags) {
     proto::FlagValue& value = *metrics->add_flags();
     value.set_name(flag.name);
-    value.set_value(flag.value);
+    value.set_value(EscapedAsUtf8(flag.value));
     value.set_origin(flag.origin);
   }
 }

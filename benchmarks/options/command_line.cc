@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/utf8.h"
 #include "base/version.h"
 #include "benchmarks/options/job_sweep.h"
 #include "torch/version.h"
@@ -19,7 +20,7 @@ std::string CommandLine(absl::string_view target, int argc, const char* const* a
     absl::StrAppend(&command, i == 1 ? " -- " : " ",
                     plain && !argument.empty() ? argument : absl::StrCat("'", argument, "'"));
   }
-  return command;
+  return EscapedAsUtf8(command);  // Records are JSON.
 }
 
 std::vector<FlagTopic> BenchmarkTopics() {
