@@ -54,9 +54,14 @@ struct DataLoaderOptions {
 };
 
 // Of a full batch's images, in the loader's memory.
-inline int64_t BatchBytes(const DataLoaderOptions& options, const ImageShape& shape) {
+inline int64_t BatchBytes(const DataLoaderOptions& options, const ImageDataset& images) {
   const int64_t value = options.as_bytes ? 1 : static_cast<int64_t>(sizeof(float));
-  return options.batch_size * shape.bytes() * value;
+  return options.batch_size * images.shape().bytes() * value;
+}
+
+// Of a full batch of tokens and their labels.
+inline int64_t BatchBytes(const DataLoaderOptions& options, const TokenDataset& tokens) {
+  return options.batch_size * 2 * tokens.context() * static_cast<int64_t>(sizeof(int64_t));
 }
 
 // One batch. The tensors belong to the caller, who may keep them as long as he likes. The loader

@@ -18,6 +18,7 @@
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/flags/flag.h"
 #include "absl/status/statusor.h"
@@ -28,6 +29,7 @@
 #include "base/credentials.h"
 #include "base/culprit.h"
 #include "base/deadline.h"
+#include "base/flag_effects.h"
 #include "base/flag_error.h"
 #include "base/flags.h"
 #include "base/grpc_health.h"
@@ -300,6 +302,12 @@ absl::StatusOr<int> Register(const Master& master, const std::string& address, i
   }
 }
 
+// The flags that have an effect only beside others.
+std::vector<FlagEffect> FlagEffects() {
+  const FlagCase has_page = {"metrics_port", false, {"-1"}};
+  return {{"metrics_host", {has_page}}, {"metrics_port_file", {has_page}, {""}}};
+}
+
 absl::Status CheckFlags(const Flags& flags) {
   if (const auto listen = ParseHostPort(flags.listen); !flags.listen.empty() && !listen.ok()) {
     return absl::InvalidArgumentError(absl::StrCat("--listen: ", listen.status().message()));
@@ -322,9 +330,6 @@ absl::Status CheckFlags(const Flags& flags) {
   if (flags.metrics_port < -1 || flags.metrics_port > 65535) {
     return FlagError("metrics_port", "a port up to 65535, 0 or -1",
                      absl::StrCat(flags.metrics_port));
-  }
-  if (!flags.metrics_port_file.empty() && flags.metrics_port < 0) {
-    return FlagError("metrics_port_file", "none without --metrics_port", flags.metrics_port_file);
   }
   GS_RETURN_IF_ERROR(CheckWritable("port_file", flags.port_file));
   GS_RETURN_IF_ERROR(CheckWritable("metrics_port_file", flags.metrics_port_file));
@@ -406,11 +411,11 @@ int Main(int argc, char** argv) {
   FlagOptions flag_options;
   flag_options.usage = "ps_server [flags]: serves parameters to the workers of one training job.";
   flag_options.version = VersionText("ps_server");
-  const auto positional = ParseFlagsOrExit(argc, argv, flag_options);
-  if (!positional.empty()) {
+  const ParsedFlags parsed = ParseFlagsWithOriginsOrExit(argc, argv, flag_options);
+  if (!parsed.positional.empty()) {
     return Complain(2, "",
                     absl::InvalidArgumentError(
-                        absl::StrCat("expected flags only, found \"", positional[0], "\"")));
+                        absl::StrCat("expected flags only, found \"", parsed.positional[0], "\"")));
   }
   Flags flags;
   const absl::StatusOr<LogFormat> log_format = ParseLogFormat(absl::GetFlag(FLAGS_log_format));
@@ -419,6 +424,7 @@ int Main(int argc, char** argv) {
   absl::Status status = AskLauncher(&flags);
   if (status.ok() && absl::GetFlag(FLAGS_reflection)) status = LoadGrpcReflection();
   if (status.ok()) status = CheckFlags(flags);
+  if (status.ok()) status = CheckFlagEffects(FlagEffects(), parsed.flags);
   if (!status.ok()) return Complain(2, "", status);
   if (flags.max_memory == 0)
     flags.max_memory = static_cast<int64_t>(AvailableMemory().bytes / 4 * 3);

@@ -154,7 +154,7 @@ TEST(AgreementTest, EveryOtherFlagThatMustBeTheSame) {
        {"--momentum=0.5", "--nesterov", "--weight_decay=0", "--update=owner"},
        "--nesterov" + expected + "false, rank 1 has true; "},
       {{},
-       {"--epochs=2", "--lr_warmup_steps=2", "--optimizer=adam"},
+       {"--label_smoothing=0.1", "--lr_warmup_steps=2", "--optimizer=adam"},
        "--optimizer" + expected + "sgd, rank 1 has adam"},
       {{"--schedule=step", "--lr_milestones=5,9"},
        {"--schedule=step", "--lr_milestones=5,10"},

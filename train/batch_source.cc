@@ -32,13 +32,14 @@ absl::Status BatchSource::Open(int64_t epoch, int64_t position) {
   loader.as_bytes = options_.gpu != nullptr;
   BatchUploadOptions upload;
   if (inputs_.train_tokens != nullptr) {
+    loader.depth =
+        PrefetchDepth(BatchBytes(loader, *inputs_.train_tokens), options_.prefetch_bytes);
     GS_ASSIGN_OR_RETURN(loader_,
                         DataLoader::Create(inputs_.train_tokens, *inputs_.sampler, loader));
     upload.context = inputs_.train_tokens->context();
   } else {
     loader.augmentation = AugmentationOf(*inputs_.train);
-    loader.depth =
-        PrefetchDepth(BatchBytes(loader, inputs_.train->shape()), options_.prefetch_bytes);
+    loader.depth = PrefetchDepth(BatchBytes(loader, *inputs_.train), options_.prefetch_bytes);
     GS_ASSIGN_OR_RETURN(loader_, DataLoader::Create(inputs_.train, *inputs_.sampler, loader));
     upload.shape = inputs_.train->shape();
   }

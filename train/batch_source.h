@@ -34,7 +34,10 @@ class BatchSource {
   absl::StatusOr<Batch> Next() { return upload_->Next(); }
   absl::Status Prefetch() { return upload_->Prefetch(); }
 
-  int loader_threads() const { return loader_->threads(); }  // that prepare batches by now
+  // That prepare batches by now; 0 before Open().
+  int loader_threads() const { return loader_ == nullptr ? 0 : loader_->threads(); }
+
+  const LoaderThreads& threads() const { return threads_; }
 
  private:
   const TrainerOptions& options_;

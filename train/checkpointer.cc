@@ -31,8 +31,9 @@
 namespace gradsync {
 namespace {
 
+constexpr char kModel[] = "model";
+constexpr char kAverage[] = "model_ema";
 constexpr char kWeights[] = "model.safetensors";
-constexpr char kTorchWeights[] = "model.pt";
 constexpr char kState[] = "state.safetensors";
 
 // Ranks wait while rank 0 writes, to a disk that may be slow or far away.
@@ -154,6 +155,7 @@ absl::Status Checkpointer::FindNewest(const std::string& folder, absl::string_vi
   if (!absl::IsNotFound(found.status())) return found.status();
   // A job that was to go on must not begin anew only because nothing of it can be read.
   if (options_.resume == CheckpointOptions::Resume::kAuto && damaged.empty()) {
+    if (options_.weights_only) return FlagError(flag, "a folder with a whole checkpoint", folder);
     Say(absl::StrCat("no checkpoint in ", folder, ": a new job"));
     return absl::OkStatus();
   }
@@ -182,7 +184,7 @@ absl::Status Checkpointer::FindStart() {
 // Checkpoints of another job, or of what this one did after the one that it resumes from, would be
 // taken for this job's.
 absl::Status Checkpointer::CheckFolder() const {
-  if (options_.folder.empty()) return absl::OkStatus();
+  if (options_.folder.empty() || options_.weights_only) return absl::OkStatus();
   GS_ASSIGN_OR_RETURN(const std::vector<int64_t> steps, CheckpointSteps(*files_, options_.folder));
   if (steps.empty() || (start_.has_value() && steps.back() <= start_->step())) {
     return absl::OkStatus();
@@ -267,8 +269,10 @@ absl::Status Checkpointer::LoadWeights(torch::nn::Module& module) {
   }
   GS_ASSIGN_OR_RETURN(start_state_, start_->Read(*files_, kState));
   GS_ASSIGN_OR_RETURN(const JobState state, DecodeJobState(start_state_, module));
-  GS_RETURN_IF_ERROR(CheckState(state));
-  start_chunk_bytes_ = state.chunk_bytes;
+  if (!options_.weights_only) {
+    GS_RETURN_IF_ERROR(CheckState(state));
+    start_chunk_bytes_ = state.chunk_bytes;
+  }
   GS_ASSIGN_OR_RETURN(const std::string file, start_->Read(*files_, kWeights));
   GS_ASSIGN_OR_RETURN(const Safetensors weights, DecodeSafetensors(file));
   const absl::Status loaded = LoadStateDict(weights.tensors, module);
@@ -371,6 +375,11 @@ absl::StatusOr<JobState> Checkpointer::Resume(const torch::nn::Module& module, c
   start_state_.clear();
   if (file.empty()) return JobState();
   GS_ASSIGN_OR_RETURN(JobState state, DecodeJobState(file, module));
+  if (options_.weights_only) {
+    if (rank_ == 0) Say(absl::StrCat("weights from ", start_->path(), ", of step ", state.step));
+    state.optimizer = OptimizerState();
+    return state;
+  }
   GS_RETURN_IF_ERROR(ddp.ImportState(state.optimizer, deadline, state.skipped_steps));
   if (state.residuals) {
     GS_ASSIGN_OR_RETURN(const std::string path,
@@ -434,9 +443,10 @@ bool Checkpointer::Due(const JobPosition& at) const {
 }
 
 absl::Status Checkpointer::Save(const JobPosition& at, JobState state,
-                                absl::optional<double> accuracy, const torch::nn::Module& module,
-                                c10::Device device, DistributedDataParallel& ddp,
-                                GradientSync& sync, SideChannel& side_channel) {
+                                const absl::optional<Evaluations>& tested,
+                                const torch::nn::Module& module, c10::Device device,
+                                DistributedDataParallel& ddp, GradientSync& sync,
+                                SideChannel& side_channel) {
   const MonotonicTime begin = MonotonicTime::Now();
   const Deadline deadline = Deadline::In(kWriteTimeout);
   GS_RETURN_IF_ERROR(ddp.Settle(deadline));
@@ -452,10 +462,11 @@ absl::Status Checkpointer::Save(const JobPosition& at, JobState state,
   state.flags = options_.job;
   state.data = options_.data;
   state.residuals = ddp.plan().codec().sparse();
-  const bool is_best = accuracy.has_value() && (best_step_ == 0 || *accuracy > best_accuracy_);
+  const bool is_best =
+      tested.has_value() && (best_step_ == 0 || tested->judged().accuracy > best_accuracy_);
   if (is_best) {
     best_step_ = at.step;
-    best_accuracy_ = *accuracy;
+    best_accuracy_ = tested->judged().accuracy;
   }
   state.best_step = best_step_;
   state.best_accuracy = best_accuracy_;
@@ -474,8 +485,12 @@ absl::Status Checkpointer::Save(const JobPosition& at, JobState state,
   if (rank_ != 0) return absl::OkStatus();
   std::string line = absl::StrFormat("checkpoint of step %d in %.2f s", at.step,
                                      absl::ToDoubleSeconds(MonotonicTime::Now() - begin));
-  if (accuracy.has_value()) {
-    absl::StrAppendFormat(&line, ", accuracy %.2f %%%s", 100 * *accuracy, is_best ? ", best" : "");
+  if (tested.has_value()) {
+    absl::StrAppendFormat(&line, ", accuracy %.2f %%", 100 * tested->judged().accuracy);
+    if (tested->average.has_value()) {
+      absl::StrAppendFormat(&line, " (model_ema; model %.2f %%)", 100 * tested->weights.accuracy);
+    }
+    if (is_best) absl::StrAppend(&line, ", best");
   }
   Say(line);
   return absl::OkStatus();
@@ -502,19 +517,28 @@ absl::StatusOr<std::vector<HostTensor>> Checkpointer::GatherWeights(const torch:
   return tensors;
 }
 
-absl::Status Checkpointer::Write(const JobState& state, std::vector<HostTensor> tensors,
-                                 const torch::nn::Module& module) {
-  Safetensors weights;
-  weights.tensors = std::move(tensors);
+// In both formats.
+absl::Status Checkpointer::WriteTensors(absl::string_view name, Safetensors weights) {
   {
     GS_ASSIGN_OR_RETURN(const std::string file, EncodeTorchFile(weights.tensors));
-    GS_RETURN_IF_ERROR(folder_.Add(kTorchWeights, file));
+    GS_RETURN_IF_ERROR(folder_.Add(absl::StrCat(name, ".pt"), file));
   }
-  {
-    weights.metadata["format"] = "pt";  // what readers for PyTorch look for
-    GS_ASSIGN_OR_RETURN(const std::string file, EncodeSafetensors(weights));
-    GS_RETURN_IF_ERROR(folder_.Add(kWeights, file));
+  weights.metadata["format"] = "pt";  // what readers for PyTorch look for
+  GS_ASSIGN_OR_RETURN(const std::string file, EncodeSafetensors(weights));
+  return folder_.Add(absl::StrCat(name, ".safetensors"), file);
+}
+
+absl::Status Checkpointer::Write(const JobState& state, std::vector<HostTensor> tensors,
+                                 const torch::nn::Module& module) {
+  // In the order of Python's state_dict().
+  std::vector<HostTensor> average;
+  for (const HostTensor& tensor : tensors) {
+    const auto found = state.average.find(tensor.name);
+    if (found == state.average.end()) continue;
+    GS_ASSIGN_OR_RETURN(average.emplace_back(), ToHost(tensor.name, found->second));
   }
+  GS_RETURN_IF_ERROR(WriteTensors(kModel, {std::move(tensors), {}}));
+  if (!average.empty()) GS_RETURN_IF_ERROR(WriteTensors(kAverage, {std::move(average), {}}));
   GS_ASSIGN_OR_RETURN(const std::string file, EncodeJobState(state, module));
   GS_RETURN_IF_ERROR(folder_.Add(kState, file));
   return folder_.Commit();

@@ -19,11 +19,13 @@
 #include "checkpoint/file_system.h"
 #include "checkpoint/folder_lock.h"
 #include "checkpoint/host_tensor.h"
+#include "checkpoint/safetensors.h"
 #include "ddp/distributed_data_parallel.h"
 #include "group/side_channel.h"
 #include "sync/gradient_sync.h"
 #include "torch/nn/module.h"
 #include "train/checkpoint_options.h"
+#include "train/evaluation.h"
 #include "train/job_state.h"
 
 namespace gradsync {
@@ -40,6 +42,7 @@ struct JobPosition {
 // One rank's part. A checkpoint has these files:
 //
 //   model.pt, model.safetensors   weights and buffers, by PyTorch's names
+//   model_ema.pt, model_ema.safetensors   their average, if the job keeps one, by the same names
 //   state.safetensors             all else that ranks share (train/job_state.h)
 //   residuals_0003.safetensors    what compression keeps on rank 3 alone, under topk
 //
@@ -91,11 +94,12 @@ class Checkpointer {
   bool Due(const JobPosition& at) const;
 
   // Collective, between steps: writes one. `state` has what the trainer knows: skipped steps and
-  // loss scaler. `accuracy` is that of an evaluation, if there was one. Errors: those of the sync
-  // and of the file system; when rank 0 cannot write, all ranks fail.
-  absl::Status Save(const JobPosition& at, JobState state, absl::optional<double> accuracy,
-                    const torch::nn::Module& module, c10::Device device,
-                    DistributedDataParallel& ddp, GradientSync& sync, SideChannel& side_channel);
+  // loss scaler and average. `tested` is an evaluation of both, if there was one. Errors: those of
+  // the sync and of the file system; when rank 0 cannot write, all ranks fail.
+  absl::Status Save(const JobPosition& at, JobState state,
+                    const absl::optional<Evaluations>& tested, const torch::nn::Module& module,
+                    c10::Device device, DistributedDataParallel& ddp, GradientSync& sync,
+                    SideChannel& side_channel);
 
  private:
   Checkpointer(const CheckpointOptions& options, int rank, int world_size, int64_t samples,
@@ -110,6 +114,7 @@ class Checkpointer {
   absl::StatusOr<std::vector<HostTensor>> GatherWeights(const torch::nn::Module& module,
                                                         DistributedDataParallel& ddp,
                                                         Deadline deadline) const;
+  absl::Status WriteTensors(absl::string_view name, Safetensors weights);
   absl::Status Write(const JobState& state, std::vector<HostTensor> tensors,
                      const torch::nn::Module& module);
   absl::Status CheckFolderOfAll(SideChannel& side_channel, Deadline deadline);

@@ -20,6 +20,7 @@ namespace gradsync {
 // What a job reads, and how much of it: all of a trainer that needs no peer and no device.
 struct JobInputs {
   // Images, or for a model of tokens these, and the others null; the test splits only if evaluated.
+  // With TrainerOptions::evaluate_only there are no steps, and all are the test split.
   std::shared_ptr<const ImageDataset> train;
   std::shared_ptr<const ImageDataset> test;
   std::shared_ptr<const TokenDataset> train_tokens;

@@ -23,19 +23,13 @@
 #include "sync/gradient_sync.h"
 #include "sync/staleness.h"
 #include "train/epoch_tally.h"
+#include "train/evaluation.h"
 #include "train/share_traffic.h"
 #include "train/step_report.h"
 #include "train/step_times.h"
 #include "train/trainer_options.h"
 
 namespace gradsync {
-
-// What rank 0's model could do after `step`.
-struct AccuracyPoint {
-  int64_t step = 0;
-  absl::Duration time;  // as TrainingResult::step_ends
-  double accuracy = 0;
-};
 
 struct TrainingResult {
   // Of steps that are the `step_stride`th, the 2 step_stride-th and so on since first_step. It is 1
@@ -44,20 +38,20 @@ struct TrainingResult {
   std::vector<StepTimes> times;  // of measured steps alone
   std::vector<double> losses;    // of this worker's batches
   std::vector<double> learning_rates;
-  // When a step ended, on a GPU there, since the first began; what evaluate_every costs is left
-  // out.
+  // When a step ended, on a GPU there, since the first began; what evaluations and checkpoints cost
+  // is left out.
   std::vector<absl::Duration> step_ends;
 
   int64_t steps = 0;           // that were trained, all of them
   int64_t measured_steps = 0;  // of those
-  // Rank 0, with evaluate_every; of the weights' average, where there is one. Models are kept as they were, and evaluated after the last step,
-  // so that nobody waits for an evaluation; which takes the memory of a model for each point.
-  std::vector<AccuracyPoint> accuracies;
+  // With evaluate_every, what TrainerOptions::on_evaluation heard of.
+  std::vector<EvaluationPoint> evaluations;
   std::vector<EpochPoint> epochs;
   double first_loss = 0;  // first step, mean over the side channel's workers
   // Last tenth of the steps in `losses` (at least one), likewise.
   double final_loss = 0;
   int64_t test_samples = 0;  // 0 when not evaluated
+  bool averaged = false;     // whether there is an average of the weights
   double test_loss = 0;      // this and the next: of the weights' average, where there is one
   double test_accuracy = 0;
   double weights_test_loss = 0;  // this and the next: of the weights themselves
@@ -122,7 +116,7 @@ class Trainer {
 
   virtual const Plan& plan() const = 0;  // after Bind()
 
-  virtual int loader_threads() const = 0;  // that prepare batches by now
+  virtual int loader_threads() const = 0;  // that prepare training's batches by now; 0: none
 
   // The first step of Run(), after Bind(): above 1 in a job that goes on.
   virtual int64_t first_step() const = 0;

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "absl/flags/declare.h"
 #include "absl/flags/flag.h"
 #include "absl/status/status.h"
 #include "absl/strings/numbers.h"
@@ -13,6 +14,8 @@
 #include "base/status_macros.h"
 #include "checkpoint/read_weights.h"
 
+ABSL_DECLARE_FLAG(bool, evaluate_only);
+
 ABSL_FLAG(
     std::string, checkpoint, "",
     "folder for checkpoints, of which DIR/latest is the newest; one is written after the last "
@@ -22,8 +25,10 @@ ABSL_FLAG(std::string, checkpoint_every, "",
           "only after the last step");
 ABSL_FLAG(int, checkpoint_keep, gradsync::CheckpointOptions().keep,
           "how many checkpoints stay, the newest; DIR/best stays besides");
-ABSL_FLAG(bool, checkpoint_best, false,
-          "measure accuracy on the test split at each checkpoint; DIR/best is the most accurate");
+ABSL_FLAG(
+    bool, checkpoint_best, false,
+    "measure accuracy on the test split at each checkpoint; DIR/best is the most accurate, by "
+    "the average of the weights with --ema_decay");
 ABSL_FLAG(std::string, resume, "none",
           "what to go on from: none; auto, as --resume alone, the newest whole checkpoint of "
           "--checkpoint, or nothing if there is none; or a checkpoint's path");
@@ -60,6 +65,7 @@ constexpr absl::string_view kMayChange[] = {
     "trace",           "trace_steps",
     "trace_bandwidth", "trace_placement",
     "skip_damaged",    "check_data",
+    "evaluate_only",
 };
 
 absl::Status ParseEvery(absl::string_view text, CheckpointOptions* options) {
@@ -106,6 +112,12 @@ absl::StatusOr<CheckpointOptions> CheckpointOptionsFromFlags(
   } else if (resume != "none" && !resume.empty()) {
     options.resume = CheckpointOptions::Resume::kPath;
     options.resume_path = UserPath(resume);
+  }
+  options.weights_only = absl::GetFlag(FLAGS_evaluate_only);
+  if (options.weights_only && options.init_from.empty() &&
+      options.resume == CheckpointOptions::Resume::kNone) {
+    return FlagError("evaluate_only", "--init_from=FILE or --resume, which name the weights",
+                     "neither");
   }
   if (options.keep < 1) {
     return FlagError("checkpoint_keep", "at least 1", absl::StrCat(options.keep));

@@ -1,10 +1,8 @@
 #include "worker/data_flags.h"
 
 #include <string>
-#include <utility>
 
 #include "absl/flags/flag.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/byte_sizes.h"
 #include "base/flag_error.h"
@@ -58,27 +56,11 @@ absl::Status ImagesFromFlags(ImageFolderOptions* images) {
   return absl::OkStatus();
 }
 
-// The flags of image folders change nothing else.
-absl::Status CheckNoImageFlags(const std::string& data) {
-  for (const auto& [flag, given] :
-       {std::make_pair("image_size", absl::GetFlag(FLAGS_image_size) != 0),
-        std::make_pair("crop", !absl::GetFlag(FLAGS_crop).empty()),
-        std::make_pair("scaled_decoding", !absl::GetFlag(FLAGS_scaled_decoding)),
-        std::make_pair("skip_damaged", absl::GetFlag(FLAGS_skip_damaged) != 0)}) {
-    if (given) return FlagError(flag, "to be left out unless --data=imagefolder:DIR", data);
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 absl::Status DataOptionsFromFlags(TrainerOptions* options) {
-  if (absl::StartsWith(options->data, "imagefolder:")) {
-    GS_RETURN_IF_ERROR(ImagesFromFlags(&options->dataset.images));
-    options->dataset.skip_damaged = absl::GetFlag(FLAGS_skip_damaged);
-  } else {
-    GS_RETURN_IF_ERROR(CheckNoImageFlags(options->data));
-  }
+  GS_RETURN_IF_ERROR(ImagesFromFlags(&options->dataset.images));
+  options->dataset.skip_damaged = absl::GetFlag(FLAGS_skip_damaged);
   GS_ASSIGN_OR_RETURN(options->sampler, ParseSampleOrder(absl::GetFlag(FLAGS_sampler)));
   options->prefetch_bytes = absl::GetFlag(FLAGS_prefetch_bytes).bytes;
   return absl::OkStatus();

@@ -40,7 +40,7 @@ std::vector<FlagTopic> WorkerTopics() {
         "cuda_graph", "cudnn_benchmark", "threads", "loader_threads"}},
       {"Sizes of buckets and chunks", {"bucket_bytes", "first_bucket_bytes", "chunk_bytes"}},
       {"Evaluation and records",
-       {"evaluate", "evaluate_every", "log_every", "metrics_json", "tensorboard", "trace",
+       {"evaluate", "evaluate_every", "evaluate_only", "log_every", "metrics_json", "tensorboard", "trace",
         "trace_steps", "trace_bandwidth", "trace_placement"}},
       {"Watching a job from outside",
        {"metrics_port", "metrics_host", "metrics_port_file", "log_format", "reflection"}},

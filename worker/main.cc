@@ -43,6 +43,7 @@
 #include "worker/offload_flags.h"
 #include "worker/operation_flags.h"
 #include "worker/pipeline_flags.h"
+#include "worker/recipe_flags.h"
 #include "worker/seeing_flags.h"
 #include "worker/sharding_flags.h"
 #include "worker/slice_flags.h"
@@ -163,6 +164,7 @@ absl::Status WatchFromOutside(JobOptions* job) {
 
 // Flags win over the launcher's variables, which are not even read where flags say all.
 absl::StatusOr<JobOptions> JobOptionsFromFlags(std::vector<FlagRecord> flags) {
+  GS_RETURN_IF_ERROR(ResolveRecipeDefaults(&flags));
   JobOptions job;
   const int server_tasks = absl::GetFlag(FLAGS_server_tasks);
   PlaceByFlags place;
@@ -219,6 +221,7 @@ absl::StatusOr<JobOptions> JobOptionsFromFlags(std::vector<FlagRecord> flags) {
   GS_RETURN_IF_ERROR(ShardingFromFlags(&job));
   GS_RETURN_IF_ERROR(OffloadFromFlags(&job));
   GS_RETURN_IF_ERROR(DataParallelFromFlags(&job));
+  GS_RETURN_IF_ERROR(CheckFlagsTogether(flags, meet.rank));
   job.flags = EffectiveFlagsFrom(std::move(flags), job.join);
   GS_ASSIGN_OR_RETURN(job.seeing, SeeingFromFlags(meet.rank));
   GS_RETURN_IF_ERROR(WatchFromOutside(&job));

@@ -161,9 +161,6 @@ absl::Status CheckPipeline(const JobOptions& job) {
   if (trainer.max_norm > 0) return refuse("max_norm", "0", absl::StrCat(trainer.max_norm));
   if (trainer.sync_batchnorm) return refuse("sync_batchnorm", "false", "true");
   if (trainer.ema_decay > 0) return refuse("ema_decay", "0", absl::StrCat(trainer.ema_decay));
-  if (trainer.evaluate_every > 0) {
-    return refuse("evaluate_every", "0", absl::StrCat(trainer.evaluate_every));
-  }
   GS_RETURN_IF_ERROR(RefuseCheckpoints(
       trainer.checkpoint, mesh.has_pipeline() ? "with stages (--mesh)" : "with slices (--mesh)"));
   if (!trainer.straggler.nobody()) return refuse("straggler", "none", trainer.straggler.text());

@@ -98,15 +98,20 @@ void Seeing::AddScalars(const StepReport& report) {
                     {"samples_per_second", seconds > 0 ? samples / seconds : 0}}));
 }
 
+void Seeing::OnEvaluation(const EvaluationPoint& point) {
+  if (tensorboard_ == nullptr) return;
+  const Evaluation& judged = point.tested.judged();
+  failed_.Update(tensorboard_->Add(
+      point.step, {{"test_accuracy", judged.accuracy}, {"test_loss", judged.loss}}));
+}
+
 absl::Status Seeing::Finish(const Member& member, const Plan& plan, const TrainingResult& result) {
-  for (const AccuracyPoint& point : result.accuracies) {
-    if (tensorboard_ == nullptr) break;
-    failed_.Update(tensorboard_->Add(point.step, {{"test_accuracy", point.accuracy}}));
-  }
-  if (tensorboard_ != nullptr && result.test_samples > 0) {
-    failed_.Update(tensorboard_->Add(
-        result.first_step - 1 + result.steps,
-        {{"test_accuracy", result.test_accuracy}, {"test_loss", result.test_loss}}));
+  const bool known =
+      !result.evaluations.empty() && result.evaluations.back().step == result.last_step;
+  if (result.test_samples > 0 && !known) {
+    Evaluations tested;
+    tested.weights = {result.test_loss, result.test_accuracy, result.test_samples};
+    OnEvaluation({result.last_step, absl::ZeroDuration(), tested});
   }
   if (recorder_ != nullptr) failed_.Update(WriteTrace(member, plan));
   return failed_;

@@ -37,6 +37,9 @@ class Seeing {
   // Prints, and writes scalars. What goes wrong is kept for Finish().
   void OnStep(const StepReport& report);
 
+  // Of the trainer, on rank 0.
+  void OnEvaluation(const EvaluationPoint& point);
+
   // Collective, after the last step of a job that went well: gathers and writes the trace. Errors:
   // the first of OnStep(); those of GatherTraces(); of the trace's file.
   absl::Status Finish(const Member& member, const Plan& plan, const TrainingResult& result);
