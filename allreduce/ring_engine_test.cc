@@ -5,12 +5,16 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "allreduce/ring_frames.h"
 #include "allreduce/simulated_ring.h"
+#include "allreduce/task_queue.h"
 #include "base/deadline.h"
 #include "base/kernels.h"
 #include "gtest/gtest.h"
@@ -251,6 +255,122 @@ TEST(RingEngineTest, AFailureResolvesEveryHandleAndRefusesLaterLaunches) {
   const SyncHandle after = ring.engine(0).Launch(step, 2);
   for (const SyncHandle& handle : {before, halted, after}) {
     EXPECT_EQ(handle.Wait(Deadline::Now()), absl::UnavailableError("rank 2 is lost"));
+  }
+}
+
+// A rank by itself, whose neighbours send what they like and whose link is as slow as it likes.
+class LonelyRank {
+ public:
+  LonelyRank(const Plan& plan, UpdateSite site, uint32_t seed) : plan_(plan), random_(seed) {
+    RingEngineOptions options;
+    options.plan = plan;
+    options.rank = kRank;
+    options.update_site = site;
+    options.connections = 2;
+    options.lead = 2;
+    options.buckets = *AllocateBuckets(plan);
+    options.send = [this](int, OutgoingFrame frame) { sent_.push_back(std::move(frame)); };
+    options.defer = [this](TaskQueue::Task task) { tasks_.push_back(std::move(task)); };
+    options.report = [this](const absl::Status& status) { failure_.Update(status); };
+    engine_ = std::make_shared<RingEngine>(std::move(options));
+  }
+
+  // Until something was refused, or for some hundred events.
+  void Run() {
+    for (int event = 0; event < 500 && failure_.ok(); ++event) {
+      switch (random_() % 8) {
+        case 0:
+          if (open_.empty() || next_ == static_cast<int>(plan_.buckets().size())) Launch();
+          break;
+        case 1:
+          Launch();
+          break;
+        case 2:
+          if (!sent_.empty()) TakeAny(&sent_);
+          break;
+        case 3:
+          if (!tasks_.empty()) TakeAny (&tasks_)();
+          break;
+        default:
+          failure_.Update(SendFrame());
+      }
+    }
+    engine_->Halt();
+    while (!tasks_.empty()) TakeAny (&tasks_)();
+    engine_->Fail(absl::UnavailableError("over"));
+    sent_.clear();
+    for (const SyncHandle& handle : open_) EXPECT_TRUE(handle.done());
+  }
+
+ private:
+  static constexpr int kRank = 1;
+
+  template <typename T>
+  T TakeAny(std::vector<T>* from) {
+    std::swap((*from)[random_() % from->size()], from->back());
+    T taken = std::move(from->back());
+    from->pop_back();
+    return taken;
+  }
+
+  void Launch() {
+    if (next_ == static_cast<int>(plan_.buckets().size())) {
+      if (!std::all_of(open_.begin(), open_.end(), [](const auto& h) { return h.done(); })) return;
+      open_.clear();
+      next_ = 0;
+    }
+    if (next_ == 0) {
+      ++step_.step;
+      step_.max_norm = random_() % 2;
+    }
+    open_.push_back(engine_->Launch(step_, next_++));
+    if (plan_.slots().parameters > 0) open_.push_back(engine_->gather()->Gather(next_ - 1));
+  }
+
+  // One of a good shape, whose time it need not be.
+  absl::Status SendFrame() {
+    constexpr proto::FrameHeader::Kind kKinds[] = {
+        proto::FrameHeader::REDUCE, proto::FrameHeader::GATHER,  proto::FrameHeader::CREDIT,
+        proto::FrameHeader::SHARD,  proto::FrameHeader::SQUARES, proto::FrameHeader::PARAMETERS};
+    for (int attempt = 0; attempt < 100; ++attempt) {
+      StepOptions step = step_;
+      step.step = step_.step + static_cast<int64_t>(random_() % 2);
+      const int bucket = static_cast<int>(random_() % plan_.buckets().size());
+      const StripeLayout& layout = plan_.buckets()[bucket].layout;
+      const ChunkId id = {bucket, static_cast<int>(random_() % layout.slots())};
+      const proto::FrameHeader header =
+          RingHeader(kKinds[random_() % 6], step, id, 1 + static_cast<int>(random_() % 2));
+      const size_t sizes[] = {0, 4 * static_cast<size_t>(layout.range(id.slot).size()),
+                              8 * OwnedChunks(plan_, id.slot % plan_.world_size()).size()};
+      for (const size_t size : sizes) {
+        if (!CheckRingFrame(plan_, kRank, header, size).ok()) continue;
+        auto bytes = std::make_shared<const std::string>(size, '\0');
+        return engine_->OnFrame(
+            header, MakePayload({absl::MakeConstSpan(bytes->data(), bytes->size())}, bytes));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  const Plan plan_;
+  std::mt19937 random_;
+  StepOptions step_;
+  int next_ = 0;
+  std::vector<SyncHandle> open_;
+  std::vector<OutgoingFrame> sent_;
+  std::vector<TaskQueue::Task> tasks_;
+  absl::Status failure_;
+  std::shared_ptr<RingEngine> engine_;
+};
+
+TEST(RingEngineTest, FramesThatALyingNeighbourSendsInAnyStateEndWithTheHandlesResolved) {
+  BucketSlots slots;
+  slots.parameters = 1;
+  const std::vector<Plan> plans = {UnevenPlan(3), *UnevenPlan(3).WithSlots(slots)};
+  for (uint32_t seed = 0; seed < 3000; ++seed) {
+    const Plan& plan = plans[seed % 2];
+    const bool owner = plan.slots().parameters > 0 || seed % 4 < 2;
+    LonelyRank(plan, owner ? UpdateSite::kOwner : UpdateSite::kWorker, seed).Run();
   }
 }
 

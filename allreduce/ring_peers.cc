@@ -59,7 +59,11 @@ class RingPeers::PreviousSink : public FrameSink {
     }
     if (header.kind() == FrameHeader::FAILED)
       return peers_->Lost(/*previous=*/true, FailureIn(header));
-    const absl::Status status = peers_->options_.on_frame(header, std::move(payload));
+    const absl::Status status =
+        peers_->connected_
+            ? peers_->options_.on_frame(header, std::move(payload))
+            : absl::FailedPreconditionError(absl::StrCat(
+                  DescribeFrame(header), ": expected nothing before all ranks are connected"));
     if (!status.ok())
       peers_->options_.on_error(Annotate(absl::StrCat("from ", peers_->PreviousName()), status));
   }
@@ -144,7 +148,9 @@ absl::Status RingPeers::Connect(Deadline deadline) {
   GS_RETURN_IF_ERROR(
       group.store->Set(AddressKey(group, group.rank), listener_->address(), deadline));
   GS_RETURN_IF_ERROR(ConnectToNext(deadline));
-  return WaitForNeighbours(deadline);
+  GS_RETURN_IF_ERROR(WaitForNeighbours(deadline));
+  connected_ = true;
+  return absl::OkStatus();
 }
 
 absl::Status RingPeers::ConnectToNext(Deadline deadline) {

@@ -1,6 +1,7 @@
 #ifndef GRADSYNC_ALLREDUCE_RING_PEERS_H_
 #define GRADSYNC_ALLREDUCE_RING_PEERS_H_
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
@@ -21,7 +22,8 @@ struct RingPeersOptions {
   int connections = 4;
   std::string fingerprint;  // of the plan; the previous rank's must be equal
 
-  // A frame from the previous rank, after the greeting. On a thread of the link; several at a time.
+  // A frame from the previous rank, after Connect(): what comes before, of whatever kind, is reported
+  // as an error, for there is nobody yet to pass it on to. On a thread of the link; several at a time.
   // An error is reported.
   std::function<absl::Status(const proto::FrameHeader&, Payload)> on_frame;
   // A neighbour is lost or sent nonsense; the status names its rank and address. On a thread of the
@@ -82,6 +84,7 @@ class RingPeers {
   const int previous_;
   const int next_;
 
+  std::atomic<bool> connected_{false};  // Connect() has succeeded
   Mutex mutex_;
   CondVar changed_;
   std::string previous_address_ ABSL_GUARDED_BY(mutex_) = "an unknown address";

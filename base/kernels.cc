@@ -5,6 +5,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "base/portable_math.h"
+
 namespace gradsync {
 namespace {
 
@@ -105,8 +107,8 @@ void SgdStep(const SgdCoefficients& c, float* param, const float* grad, float* m
 
 AdamCoefficients MakeAdamCoefficients(double lr, double beta1, double beta2, double eps,
                                       double weight_decay, AdamDecay decay, int64_t t) {
-  const double bias1 = 1 - std::pow(beta1, static_cast<double>(t));
-  const double bias2 = 1 - std::pow(beta2, static_cast<double>(t));
+  const double bias1 = 1 - PortablePow(beta1, t);
+  const double bias2 = 1 - PortablePow(beta2, t);
   const bool decoupled = decay == AdamDecay::kDecoupled;
   AdamCoefficients c;
   c.neg_step_size = static_cast<float>(-lr / bias1);

@@ -99,13 +99,11 @@ bool FailedByOthers(const absl::Status& status) {
   return absl::IsUnavailable(status) && BeginsWithCulprit(status.message());
 }
 
-GroupError::GroupError(const WorkerGroup& group, std::function<void(absl::Status)> on_failure)
-    : group_(group), on_failure_(std::move(on_failure)) {
-  watcher_ =
-      group_.store->Watch(group_.JobKey(kFailureKey), [this](absl::StatusOr<std::string> value) {
-        if (absl::IsAborted(value.status())) return FailWith(Verdict(value.status().message()));
-        Fail(LostStore(value.status()));
-      });
+GroupError::GroupError(const WorkerGroup& group, std::function<void(absl::Status)> on_failure,
+                       Notice notice)
+    : group_(group), on_failure_(std::move(on_failure)), notice_(std::move(notice)) {
+  // A failure ends the wait for any of the group's keys, so one watch serves for both.
+  watcher_ = Watch(notice_.key.empty() ? group_.JobKey(kFailureKey) : notice_.key);
   publisher_ = Thread([this] { PublishLoop(); });
 }
 
@@ -116,7 +114,26 @@ GroupError::~GroupError() {
     changed_.SignalAll();
   }
   publisher_.join();
-  watcher_.reset();
+  watcher_.reset();  // its callback sets the other one
+  std::unique_ptr<KeyValueStore::Watcher> after_notice;
+  MutexLock lock(&mutex_);
+  after_notice.swap(after_notice_);
+}
+
+std::unique_ptr<KeyValueStore::Watcher> GroupError::Watch(const std::string& key) {
+  return group_.store->Watch(
+      key, [this](const absl::StatusOr<std::string>& value) { OnWatched(value); });
+}
+
+void GroupError::OnWatched(const absl::StatusOr<std::string>& value) {
+  if (absl::IsAborted(value.status())) return FailWith(Verdict(value.status().message()));
+  if (!value.ok()) return Fail(LostStore(value.status()));
+  std::unique_ptr<KeyValueStore::Watcher> next = Watch(group_.JobKey(kFailureKey));
+  {
+    MutexLock lock(&mutex_);
+    if (!closing_) after_notice_.swap(next);
+  }
+  if (notice_.on_value) notice_.on_value(*value);
 }
 
 void GroupError::Report(absl::Status status) {

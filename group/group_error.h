@@ -47,9 +47,17 @@ bool FailedByOthers(const absl::Status& status);
 // Thread-safe. Reporting never waits: publishing runs on a thread of its own.
 class GroupError {
  public:
+  // A value of the store that a member may set: `on_value` gets it, once, on a thread of this object,
+  // unless the group fails first. Of this group alone where `key` is one of WorkerGroup::Key().
+  struct Notice {
+    std::string key;
+    std::function<void(const std::string& value)> on_value;
+  };
+
   // `on_failure` is called once, on a thread of this object, with the status that this rank reports
   // from then on.
-  GroupError(const WorkerGroup& group, std::function<void(absl::Status)> on_failure);
+  GroupError(const WorkerGroup& group, std::function<void(absl::Status)> on_failure,
+             Notice notice = {});
 
   // Ends watching. Waits for the store while it publishes, so three seconds at most.
   ~GroupError();
@@ -68,6 +76,8 @@ class GroupError {
   absl::Status status() const;
 
  private:
+  std::unique_ptr<KeyValueStore::Watcher> Watch(const std::string& key);
+  void OnWatched(const absl::StatusOr<std::string>& value);
   absl::Status Verdict(absl::string_view reason) const;
   void Fail(absl::Status status);  // unless the group is leaving
   void FailWith(absl::Status status);
@@ -75,13 +85,15 @@ class GroupError {
 
   const WorkerGroup group_;
   const std::function<void(absl::Status)> on_failure_;
+  const Notice notice_;
   mutable Mutex mutex_;
   CondVar changed_;
   absl::Status reported_ ABSL_GUARDED_BY(mutex_);  // here, to be published; may be a suspicion
   absl::Status status_ ABSL_GUARDED_BY(mutex_);    // final
   bool leaving_ ABSL_GUARDED_BY(mutex_) = false;
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;
-  std::unique_ptr<KeyValueStore::Watcher> watcher_;
+  std::unique_ptr<KeyValueStore::Watcher> watcher_;  // of the notice, if there may be one
+  std::unique_ptr<KeyValueStore::Watcher> after_notice_ ABSL_GUARDED_BY(mutex_);
   Thread publisher_;  // last: uses all of the above
 };
 

@@ -124,9 +124,28 @@ std::vector<Case> Cases() {
        Launcher::kSlurm, 3, 4, 1, "gpu003:5", "77.0", 0},
       {"a requeued Slurm job", With(kSlurm, {{"SLURM_RESTART_COUNT", "1"}}), Launcher::kSlurm, 3, 4,
        1, "gpu003:29500", "77.0", 1},
-      {"Slurm without steps",
-       Without(kSlurm, {"SLURM_STEP_ID", "SLURM_LOCALID", "SLURM_JOB_NODELIST"}), Launcher::kSlurm,
-       3, 4, none, none, "77", 0},
+      {"Slurm's numbers, set by hand",
+       Without(kSlurm, {"SLURM_STEP_ID", "SLURM_JOB_ID", "SLURM_LOCALID", "SLURM_JOB_NODELIST"}),
+       Launcher::kSlurm, 3, 4, none, none, none, 0},
+      {"a batch script whose job has no number of tasks",
+       Without(With(kSlurm, {{"SLURM_PROCID", "0"}}), {"SLURM_STEP_ID", "SLURM_NTASKS"}),
+       Launcher::kNone, none, none, none, none, none, 0},
+      {"a batch script whose job has four tasks",
+       Without(With(kSlurm, {{"SLURM_PROCID", "0"}}), {"SLURM_STEP_ID"}), Launcher::kNone, none,
+       none, none, none, none, 0},
+      {"mpirun in a batch script without a number of tasks",
+       With(Without(kSlurm, {"SLURM_STEP_ID", "SLURM_NTASKS"}), kOpenMpi), Launcher::kOpenMpi, 2, 4,
+       2, "127.0.0.1:29500", "prterun-1@1", 0},
+      {"srun beside a rank that a script exports", With(kSlurm, {{"RANK", "0"}}), Launcher::kSlurm,
+       3, 4, 1, "gpu003:29500", "77.0", 0},
+      {"a rank of MPICH's without a size beside one of torchrun's",
+       With(kTorchrun, {{"PMI_RANK", "x"}, {"OMPI_COMM_WORLD_RANK", "1"}}), Launcher::kTorchrun, 5,
+       8, 1, "node0:1235", "abc", 2},
+      {"srun --mpi=pmi2", With(kSlurm, {{"PMI_RANK", "3"}, {"PMI_SIZE", "4"}, {"PMI_FD", "9"}}),
+       Launcher::kSlurm, 3, 4, 1, "gpu003:29500", "77.0", 0},
+      {"an old MPICH, whose own step has other numbers",
+       With(kSlurm, {{"PMI_RANK", "3"}, {"PMI_SIZE", "8"}, {"MASTER_ADDR", "m"}}), Launcher::kMpich,
+       3, 8, none, "m:29500", "77", 0},
       {"empty variables are unset variables",
        With(kSlurm, {{"RANK", ""}, {"MASTER_ADDR", ""}, {"SLURM_STEP_NODELIST", ""}}),
        Launcher::kSlurm, 3, 4, 1, "gpu003:29500", "77.0", 0},
@@ -210,6 +229,29 @@ TEST(LaunchEnvironmentTest, GarbledAndContradictoryValuesAreNamed) {
     EXPECT_TRUE(absl::IsInvalidArgument(status)) << c.variable << ": " << status;
     EXPECT_THAT(std::string(status.message()),
                 AllOf(HasSubstr(c.variable + ":"), HasSubstr(c.expected), HasSubstr(c.found)));
+  }
+}
+
+TEST(LaunchEnvironmentTest, FlagsSayAllOfAWorkerAloneOrWithRankSizeAndStore) {
+  EXPECT_TRUE(SaysAll(1, 2, "a:1"));
+  EXPECT_TRUE(SaysAll(0, 1, ""));
+  EXPECT_TRUE(SaysAll(absl::nullopt, 1, ""));
+  EXPECT_FALSE(SaysAll(1, 1, "a:1"));
+  EXPECT_FALSE(SaysAll(1, 2, ""));
+  EXPECT_FALSE(SaysAll(0, absl::nullopt, "a:1"));
+  EXPECT_FALSE(SaysAll(absl::nullopt, 2, "a:1"));
+  EXPECT_FALSE(SaysAll(absl::nullopt, absl::nullopt, ""));
+}
+
+TEST(LaunchEnvironmentTest, EveryVariableThatIsReadIsALaunchersButThoseOfTheJobAsAWhole) {
+  for (const Variables& variables : {kTorchrun, kSlurm, kOpenMpi, kMpich}) {
+    for (const auto& [name, value] : variables) {
+      EXPECT_EQ(IsLauncherVariable(name), name != "SLURM_JOB_ID") << name;
+    }
+  }
+  for (const char* name : {"PATH", "HOME", "SLURM_SUBMIT_DIR", "SLURM_CONF", "OMPI_MCA_btl",
+                           "MASTER", "GRADSYNC_JOB_KEY", "RANKS"}) {
+    EXPECT_FALSE(IsLauncherVariable(name)) << name;
   }
 }
 

@@ -13,9 +13,12 @@
 
 namespace gradsync {
 
-absl::StatusOr<JoinOptions> JoinOptionsFromEnvironment(int server_tasks) {
-  GS_ASSIGN_OR_RETURN(const LaunchEnvironment environment,
-                      DetectLaunchEnvironment(EnvironmentVariable, LauncherProcess));
+absl::StatusOr<JoinOptions> JoinOptionsFromEnvironment(int server_tasks,
+                                                       const PlaceByFlags& flags) {
+  LaunchEnvironment environment;
+  if (server_tasks != 0 || !SaysAll(flags.rank, flags.world_size, flags.master)) {
+    GS_ASSIGN_OR_RETURN(environment, DetectLaunchEnvironment(EnvironmentVariable, LauncherProcess));
+  }
   UseSystemResolver();
   JoinOptions options;
   options.launcher = std::string(LauncherName(environment.launcher));
@@ -27,7 +30,9 @@ absl::StatusOr<JoinOptions> JoinOptionsFromEnvironment(int server_tasks) {
     options.meet.world_size = role.workers;
     options.num_servers = server_tasks;
   }
-  options.meet.master = environment.master.value_or("");
+  if (flags.rank.has_value()) options.meet.rank = *flags.rank;
+  if (flags.world_size.has_value()) options.meet.world_size = *flags.world_size;
+  options.meet.master = flags.master.empty() ? environment.master.value_or("") : flags.master;
   options.meet.run_id = environment.run_id.value_or(options.meet.run_id);
   options.meet.attempt = environment.attempt;
   options.meet.notice = [](const std::string& text) { PrintNotice("gradsync", text); };

@@ -6,6 +6,7 @@
 #define GRADSYNC_OPTIM_RANGE_OPTIMIZER_H_
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,16 @@ class RangeOptimizer {
   // gives them for that range. Elements in no group (padding) are never touched.
   RangeOptimizer(const OptimizerSpec& spec, ElementRange range, std::vector<GroupRange> groups);
 
+  // What all ranges of a plan have alike, so that many small ones take no more memory than their own.
+  struct Shared {
+    explicit Shared(const OptimizerSpec& spec) : spec(spec), slot_names(SlotNames(spec)) {}
+
+    const OptimizerSpec spec;
+    const std::vector<std::string> slot_names;
+  };
+  RangeOptimizer(std::shared_ptr<const Shared> shared, ElementRange range,
+                 std::vector<GroupRange> groups);
+
   RangeOptimizer(RangeOptimizer&&) = default;
   RangeOptimizer& operator=(RangeOptimizer&&) = default;
 
@@ -42,7 +53,7 @@ class RangeOptimizer {
   int64_t size() const { return size_; }
 
   // The slots that the spec gives every range; their order is that of the indices below.
-  const std::vector<std::string>& slot_names() const { return slot_names_; }
+  const std::vector<std::string>& slot_names() const { return shared_->slot_names; }
 
   // Whether the slots hold something: after an Apply or a mutable_slot. A range without state must
   // be imported as one without state (by not importing it), not as zeros: with dampening they
@@ -63,10 +74,9 @@ class RangeOptimizer {
  private:
   void EnsureState();
 
-  OptimizerSpec spec_;
+  std::shared_ptr<const Shared> shared_;
   int64_t size_;
   std::vector<GroupRange> groups_;  // counted from the range's first element
-  std::vector<std::string> slot_names_;
   std::vector<std::vector<float>> slots_;
   bool has_state_ = false;
 };

@@ -13,11 +13,15 @@ namespace {
 // in `range`.
 template <typename Visit>
 void ForEachOverlap(const Plan& plan, int bucket, ElementRange range, Visit visit) {
-  for (const PlacedTensor& placed : plan.buckets()[bucket].tensors) {
-    const TensorSpec& tensor = plan.tensors()[placed.tensor];
-    const int64_t begin = std::max(range.begin, placed.offset);
-    const int64_t end = std::min(range.end, placed.offset + tensor.numel());
-    if (begin < end) visit(tensor, begin - placed.offset, begin - range.begin, end - begin);
+  const std::vector<PlacedTensor>& all = plan.buckets()[bucket].tensors;
+  auto placed = std::partition_point(all.begin(), all.end(), [&](const PlacedTensor& tensor) {
+    return tensor.offset + plan.tensors()[tensor.tensor].numel() <= range.begin;
+  });
+  for (; placed != all.end() && placed->offset < range.end; ++placed) {
+    const TensorSpec& tensor = plan.tensors()[placed->tensor];
+    const int64_t begin = std::max(range.begin, placed->offset);
+    const int64_t end = std::min(range.end, placed->offset + tensor.numel());
+    if (begin < end) visit(tensor, begin - placed->offset, begin - range.begin, end - begin);
   }
 }
 

@@ -237,10 +237,15 @@ int64_t Plan::total_bytes() const {
 
 std::vector<GroupRange> Plan::GroupRanges(int bucket, ElementRange range) const {
   std::vector<GroupRange> ranges;
-  for (const PlacedTensor& placed : buckets_[bucket].tensors) {
-    const TensorSpec& tensor = tensors_[placed.tensor];
-    const int64_t begin = std::max(range.begin, placed.offset);
-    const int64_t end = std::min(range.end, placed.offset + tensor.numel());
+  const std::vector<PlacedTensor>& all = buckets_[bucket].tensors;
+  // Offsets rise, so that a bucket of many chunks and tensors does not take the product of both.
+  auto placed = std::partition_point(all.begin(), all.end(), [&](const PlacedTensor& tensor) {
+    return tensor.offset + tensors_[tensor.tensor].numel() <= range.begin;
+  });
+  for (; placed != all.end() && placed->offset < range.end; ++placed) {
+    const TensorSpec& tensor = tensors_[placed->tensor];
+    const int64_t begin = std::max(range.begin, placed->offset);
+    const int64_t end = std::min(range.end, placed->offset + tensor.numel());
     if (begin >= end) continue;
     if (!ranges.empty() && ranges.back().group == tensor.group &&
         ranges.back().range.end == begin) {

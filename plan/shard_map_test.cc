@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <random>
 
 #include "gtest/gtest.h"
 
@@ -95,6 +96,59 @@ TEST(ShardMapTest, EveryChunkThatIsNotEmptyIsPushedOnceInTheSendersOrder) {
       }
     }
     EXPECT_EQ(pushed, expected);
+  }
+}
+
+// As it was computed before: a look at each server for each chunk.
+std::vector<int64_t> BytesByLookingAtAll(const Plan& plan, const std::vector<double>& weights,
+                                         const ShardMap& map) {
+  std::vector<int64_t> bytes(weights.size(), 0);
+  for (int b = 0; b < static_cast<int>(plan.buckets().size()); ++b) {
+    const StripeLayout& layout = plan.buckets()[b].layout;
+    for (int slot = 0; slot < layout.slots(); ++slot) {
+      const int64_t more = 4 * layout.range(slot).size();
+      if (more == 0) continue;
+      size_t best = 0;
+      for (size_t i = 1; i < weights.size(); ++i) {
+        const double load = static_cast<double>(bytes[i] + more) / weights[i];
+        if (load < static_cast<double>(bytes[best] + more) / weights[best]) best = i;
+      }
+      EXPECT_EQ(map.server({b, slot}), static_cast<int>(best)) << b << " " << slot;
+      bytes[best] += more;
+    }
+  }
+  return bytes;
+}
+
+// A server looked at each weight for each chunk: 65,536 weights in a hello held its lock for minutes.
+TEST(ShardMapTest, EachChunkIsOfTheServerThatIsLeastLoadedWithIt) {
+  std::mt19937 random(5);
+  for (int trial = 0; trial < 20; ++trial) {
+    const Plan plan =
+        MakePlan(1 + trial % 5, {100000, 20, 77777, 300001, 7, 99999}, trial % 2 == 0 ? 4096 : 0);
+    std::vector<double> weights(1 + random() % 30);
+    for (double& weight : weights) weight = trial % 3 == 0 ? 0.3 : 1 + random() % 4 / 3.0;
+    const ShardMap map = *ShardMap::Create(plan, weights);
+    const std::vector<int64_t> bytes = BytesByLookingAtAll(plan, weights, map);
+    for (size_t i = 0; i < weights.size(); ++i) EXPECT_EQ(map.bytes(i), bytes[i]);
+  }
+}
+
+TEST(ShardMapTest, OneListHasTheOrdersOfAllRanks) {
+  for (const int n : {1, 2, 3, 5, 8}) {
+    const Plan plan = MakePlan(n, {20, 100000, 7, 16 * n, 5000}, 1024);
+    for (const std::vector<double>& weights :
+         {std::vector<double>{1}, {1, 1}, {1, 2, 3}, std::vector<double>(9, 1)}) {
+      const ShardMap map = *ShardMap::Create(plan, weights);
+      for (int server = 0; server < map.servers(); ++server) {
+        const ServerPushOrder all(PushOrder(plan, map, server, 0), n);
+        for (int rank = 0; rank < n; ++rank) {
+          const std::vector<ChunkId> order = PushOrder(plan, map, server, rank);
+          ASSERT_EQ(all.size(), order.size());
+          for (size_t i = 0; i < order.size(); ++i) EXPECT_EQ(all.At(rank, i), order[i]) << rank;
+        }
+      }
+    }
   }
 }
 

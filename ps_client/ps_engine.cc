@@ -24,16 +24,17 @@ PsEngine::PsEngine(const Options& options, const Plan& plan, const ShardMap& sha
                std::accumulate(options.connections.begin(), options.connections.end(), int64_t{0})),
       norms_(plan, shards),
       encoder_(std::make_shared<ChunkEncoder>(plan)) {
+  std::vector<std::vector<ChunkId>> orders = PushOrders(plan_, shards_, options_.rank);
   for (size_t i = 0; i < options_.servers.size(); ++i) {
     const int index = static_cast<int>(i);
     auto server = std::make_unique<Server>();
     server->connection = std::make_unique<ServerConnection>(
         index, options_.numbers[i], options_.names[i], options_.servers[i], options_.connections[i],
         options_.leads[i], options_.recorder, plan.world_size() + index);
-    server->order = PushOrder(plan_, shards_, index, options_.rank);
-    for (size_t b = 0; b <= plan_.buckets().size(); ++b) {
-      const auto first = std::find_if(server->order.begin(), server->order.end(),
-                                      [b](ChunkId s) { return s.bucket >= static_cast<int>(b); });
+    server->order = std::move(orders[i]);
+    for (int b = 0; b <= static_cast<int>(plan_.buckets().size()); ++b) {
+      const auto first = std::partition_point(server->order.begin(), server->order.end(),
+                                              [b](ChunkId id) { return id.bucket < b; });
       server->begin.push_back(first - server->order.begin());
     }
     server->unanswered = options_.connections[i];

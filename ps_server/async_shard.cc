@@ -76,7 +76,8 @@ absl::StatusOr<std::unique_ptr<AsyncShard>> AsyncShard::Create(const Plan& plan,
                                                                ServerEventSink sink,
                                                                AsyncShardEvents* events) {
   auto shard = absl::WrapUnique(new AsyncShard(plan.world_size(), events));
-  const OptimizerSpec spec = PartialUpdateSpec(plan.optimizer(), plan.world_size());
+  const auto optimizer = std::make_shared<const RangeOptimizer::Shared>(
+      PartialUpdateSpec(plan.optimizer(), plan.world_size()));
   std::vector<StateKeeper::Part> parts;
   for (int b = 0; b < static_cast<int>(plan.buckets().size()); ++b) {
     const StripeLayout& layout = plan.buckets()[b].layout;
@@ -85,11 +86,16 @@ absl::StatusOr<std::unique_ptr<AsyncShard>> AsyncShard::Create(const Plan& plan,
       const ChunkId id = {b, slot};
       const ElementRange range = layout.range(slot);
       if (shards.server(id) != server || range.empty()) continue;
-      auto chunk = std::make_unique<Chunk>(id, range, plan.world_size(), consistency, sink,
-                                           RangeOptimizer(spec, range, plan.GroupRanges(b, range)));
+      auto chunk =
+          std::make_unique<Chunk>(id, range, plan.world_size(), consistency, sink,
+                                  RangeOptimizer(optimizer, range, plan.GroupRanges(b, range)));
       if (chunk->param == nullptr || chunk->grad == nullptr) return NoMemory(range.size());
       ChunkClocks& clocks = chunk->clocks;
-      parts.push_back({id, &chunk->optimizer, [&clocks] { return clocks.Acquire(); },
+      parts.push_back({id, &chunk->optimizer,
+                       [shard = shard.get(), &clocks] {
+                         shard->CountWork();
+                         return clocks.Acquire();
+                       },
                        [&clocks] { clocks.Release(); }});
       slots[slot] = chunk.get();
       shard->chunks_.push_back(std::move(chunk));
@@ -142,6 +148,7 @@ absl::Status AsyncShard::Push(int rank, ChunkId id, const StepOptions& step, Pay
 
 absl::Status AsyncShard::Work(Chunk& chunk) {
   while (absl::optional<ChunkClocks::Work> work = chunk.clocks.Next()) {
+    CountWork();
     if (!work->apply.has_value()) {
       Send(chunk, *work);
       continue;

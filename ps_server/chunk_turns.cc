@@ -1,6 +1,6 @@
 #include "ps_server/chunk_turns.h"
 
-#include <algorithm>
+#include <cstddef>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -9,8 +9,7 @@
 
 namespace gradsync {
 
-ChunkTurns::ChunkTurns(int chunk, int world_size)
-    : chunk_(chunk), world_size_(world_size), held_(world_size) {}
+ChunkTurns::ChunkTurns(int chunk, int world_size) : chunk_(chunk), world_size_(world_size) {}
 
 absl::StatusOr<bool> ChunkTurns::Offer(int rank, Payload payload) {
   const int position = FoldPosition(chunk_, rank, world_size_);
@@ -19,11 +18,11 @@ absl::StatusOr<bool> ChunkTurns::Offer(int rank, Payload payload) {
     return absl::InvalidArgumentError(
         absl::StrCat("rank ", rank, " pushed a chunk while its parameters or state are being set"));
   }
-  if (position < next_ || held_[position].has_value()) {
+  if (position < next_ || held_.contains(position)) {
     return absl::InvalidArgumentError(
         absl::StrCat("rank ", rank, " pushed a chunk twice in one step"));
   }
-  held_[position] = std::move(payload);
+  held_.emplace(position, std::move(payload));
   if (owner_ != Owner::kNobody || position != next_) return false;
   owner_ = Owner::kFolder;
   return true;
@@ -31,7 +30,8 @@ absl::StatusOr<bool> ChunkTurns::Offer(int rank, Payload payload) {
 
 absl::optional<ChunkTurns::Turn> ChunkTurns::Next() {
   MutexLock lock(&mutex_);
-  if (next_ == world_size_ || !held_[next_].has_value()) {
+  const auto held = held_.find(next_);
+  if (held == held_.end()) {
     owner_ = Owner::kNobody;
     return absl::nullopt;
   }
@@ -39,16 +39,15 @@ absl::optional<ChunkTurns::Turn> ChunkTurns::Next() {
   turn.rank = FoldRank(chunk_, next_, world_size_);
   turn.first = next_ == 0;
   turn.last = next_ == world_size_ - 1;
-  turn.payload = std::move(*held_[next_]);
-  held_[next_].reset();
+  turn.payload = std::move(held->second);
+  held_.erase(held);
   ++next_;
   return turn;
 }
 
 absl::Status ChunkTurns::Acquire() {
   MutexLock lock(&mutex_);
-  if (owner_ != Owner::kNobody || next_ != 0 ||
-      std::any_of(held_.begin(), held_.end(), [](const auto& held) { return held.has_value(); })) {
+  if (owner_ != Owner::kNobody || next_ != 0 || !held_.empty()) {
     return absl::FailedPreconditionError("expected a time between steps, found a fold under way");
   }
   owner_ = Owner::kAcquired;
@@ -56,7 +55,9 @@ absl::Status ChunkTurns::Acquire() {
 }
 
 void ChunkTurns::Restart() {
+  constexpr size_t kKept = 15;  // entries: with more workers the table is made anew in each step
   MutexLock lock(&mutex_);
+  if (held_.capacity() > kKept) absl::flat_hash_map<int, Payload>().swap(held_);
   next_ = 0;
   owner_ = Owner::kNobody;
 }

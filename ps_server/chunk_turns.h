@@ -3,9 +3,8 @@
 #ifndef GRADSYNC_PS_SERVER_CHUNK_TURNS_H_
 #define GRADSYNC_PS_SERVER_CHUNK_TURNS_H_
 
-#include <vector>
-
 #include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "absl/types/optional.h"
 #include "base/mutex.h"
@@ -59,8 +58,9 @@ class ChunkTurns {
   const int chunk_;
   const int world_size_;
   Mutex mutex_;
-  std::vector<absl::optional<Payload>> held_ ABSL_GUARDED_BY(mutex_);  // by position
-  int next_ ABSL_GUARDED_BY(mutex_) = 0;                               // position
+  // By position. A server has many chunks, and most hold nothing most of the time.
+  absl::flat_hash_map<int, Payload> held_ ABSL_GUARDED_BY(mutex_);
+  int next_ ABSL_GUARDED_BY(mutex_) = 0;  // position
   Owner owner_ ABSL_GUARDED_BY(mutex_) = Owner::kNobody;
 };
 

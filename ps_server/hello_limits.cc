@@ -1,6 +1,7 @@
 #include "ps_server/hello_limits.h"
 
 #include <cmath>
+#include <set>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -25,8 +26,21 @@ constexpr size_t kMaxNameBytes = 512;
 constexpr size_t kMaxTensorNameBytes = 4096;
 constexpr int kMaxDimensions = 64;
 
-// What a chunk costs besides its elements, and besides its places in the workers' lists.
-constexpr int64_t kChunkBytes = 512;
+// What is kept for a chunk besides its elements: once, for each buffer, and where updates are
+// asynchronous once and for each worker. hello_limits_test measures them.
+constexpr int64_t kChunkBytes = 1024;
+constexpr int64_t kBufferBytes = 320;
+constexpr int64_t kAsyncChunkBytes = 1024;
+constexpr int64_t kAsyncRankBytes = 32;
+
+// For each chunk of all servers: its owner, and its places in lists while they are made.
+constexpr int64_t kPlaceBytes = 48;
+
+// For each tensor, which may end a run of elements of one optimizer group.
+constexpr int64_t kTensorBytes = 64;
+
+// Orderings of servers, of which each bucket needs some (plan/shard_map.h).
+constexpr int64_t kMaxOrderings = int64_t{1} << 26;
 
 // What entries of a message take besides their bytes, rounded up: a message in it; a text, or a field
 // that nobody knows, with what the allocator adds; a number in a list that grows.
@@ -63,6 +77,12 @@ int64_t ReadBytes(CodedInputStream& input, const Descriptor& type) {
     input.PopLimit(limit);
   }
   return taken;
+}
+
+int64_t ChunksOf(const Plan& plan) {
+  int64_t chunks = 0;
+  for (const BucketPlan& bucket : plan.buckets()) chunks += bucket.layout.slots();
+  return chunks;
 }
 
 absl::Status CheckText(absl::string_view field, size_t limit, absl::string_view text) {
@@ -123,28 +143,48 @@ absl::Status CheckWeights(const proto::Terms& terms) {
   return absl::OkStatus();
 }
 
-int64_t ServerMemory(const Plan& plan, const proto::Terms& terms) {
-  double sum = 0;
-  for (const double weight : terms.weights()) sum += weight;
-  const double share = terms.weights(terms.server_index()) / sum;
-  int64_t elements = 0;
-  int64_t chunks = 0;
-  for (const BucketPlan& bucket : plan.buckets()) {
-    elements += bucket.numel;
-    chunks += bucket.layout.slots();
+absl::Status CheckLayout(const Plan& plan, const proto::Terms& terms, int64_t max_memory) {
+  const std::set<double> weights(terms.weights().begin(), terms.weights().end());
+  const int64_t orderings =
+      static_cast<int64_t>(weights.size()) * static_cast<int64_t>(plan.buckets().size());
+  if (weights.size() > 1 && orderings > kMaxOrderings) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("hello: expected at most ", kMaxOrderings,
+                     " as the product of buckets and different weights ", "of servers, found ",
+                     plan.buckets().size(), " times ", weights.size()));
+  }
+  const int64_t bytes = ChunksOf(plan) * kPlaceBytes;
+  if (bytes <= max_memory) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "hello: a list of the plan's chunks would take ", bytes,
+      " bytes of this server's memory; expected at most ", max_memory, " (--max_memory)"));
+}
+
+int64_t ServerMemory(const Plan& plan, const proto::Terms& terms, const ShardMap& shards) {
+  const int server = terms.server_index();
+  const bool bulk = terms.consistency().empty() || terms.consistency() == "bsp";
+  int64_t own_chunks = 0;
+  for (int b = 0; b < static_cast<int>(plan.buckets().size()); ++b) {
+    const StripeLayout& layout = plan.buckets()[b].layout;
+    for (int slot = 0; slot < layout.slots(); ++slot) {
+      own_chunks += shards.server({b, slot}) == server && !layout.range(slot).empty();
+    }
   }
   // Sum and result, or sum and parameters, and what asynchronous updates keep of those that are
   // being sent.
-  int64_t copies = terms.consistency().empty() || terms.consistency() == "bsp" ? 2 : 3;
+  int64_t copies = bulk ? 2 : 3;
   if (terms.update_site() == proto::OWNER) {
     copies += static_cast<int64_t>(SlotNames(plan.optimizer()).size());
   }
-  const int64_t of_elements = static_cast<int64_t>(
-      std::ceil(share * static_cast<double>(elements) * static_cast<double>(4 * copies)));
-  // Who owns a chunk is known of all; at most 2^24 chunks times 2^16 workers, so nothing overflows.
-  const int64_t own_chunks = static_cast<int64_t>(std::ceil(share * static_cast<double>(chunks)));
-  return of_elements + chunks * 16 + own_chunks * (kChunkBytes + 16 * terms.world_size()) +
-         int64_t{terms.world_size()} * terms.connections() * 64;
+  const int64_t world_size = terms.world_size();
+  int64_t of_chunk = kChunkBytes + copies * kBufferBytes;
+  if (!bulk) of_chunk += kAsyncChunkBytes + kAsyncRankBytes * world_size;
+  // Large buffers begin and end at pages, which takes a thirty-second of them at most. There are at most
+  // 2^24 chunks times 2^16 workers, so nothing overflows.
+  const int64_t of_elements = copies * (shards.bytes(server) + shards.bytes(server) / 32);
+  return of_elements + own_chunks * of_chunk + ChunksOf(plan) * kPlaceBytes +
+         static_cast<int64_t>(plan.tensors().size()) * kTensorBytes +
+         world_size * terms.connections() * 64;
 }
 
 }  // namespace gradsync

@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "plan/plan.h"
+#include "plan/shard_map.h"
 #include "proto/parameter_server.pb.h"
 
 namespace gradsync {
@@ -32,12 +33,17 @@ absl::Status CheckHelloTexts(const proto::Hello& hello);
 // Errors: INVALID_ARGUMENT naming the weight.
 absl::Status CheckWeights(const proto::Terms& terms);
 
-// Bytes that a server with these terms keeps for its share of the plan from the begin of the group
-// on: accumulators, parameters and optimizer state of the elements, and the lists of chunks, of
-// which there is one for each worker. An upper bound but for one chunk, computed without allocating
-// anything; chunks that are on their way are not in it. The terms are those of a hello that was
-// checked otherwise.
-int64_t ServerMemory(const Plan& plan, const proto::Terms& terms);
+// Whether the layout of the plan's chunks takes a time and a memory that a server can spend on a hello:
+// ShardMap::Create() may be called then, for some seconds at most. Errors: RESOURCE_EXHAUSTED naming
+// what there is too much of.
+absl::Status CheckLayout(const Plan& plan, const proto::Terms& terms, int64_t max_memory);
+
+// Bytes that a server with these terms keeps for its share of the plan from the start of the group on:
+// accumulators, parameters and optimizer state of the elements, and what it keeps for each chunk and
+// each worker. An upper bound, computed without allocating anything; chunks that are on their way are
+// not in it, of which each worker has `credit` at most. The terms are those of a hello that was checked
+// otherwise.
+int64_t ServerMemory(const Plan& plan, const proto::Terms& terms, const ShardMap& shards);
 
 }  // namespace gradsync
 

@@ -3,8 +3,7 @@
 //
 // Exit codes: 0 when all workers said goodbye, 1 when the run failed or did not come about, as when
 // rank 0 cannot be reached, 2 when this server could not begin
-// (flags, port), 128 + the signal when this server was told to end by SIGTERM or SIGINT
-// (docs/operations.md).
+// (flags, port), 128 + the signal when this server was told to end by one (docs/operations.md).
 
 #include <pthread.h>
 #include <signal.h>
@@ -19,16 +18,18 @@
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/flags/flag.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "base/available_memory.h"
 #include "base/byte_sizes.h"
+#include "base/check_writable.h"
 #include "base/credentials.h"
 #include "base/culprit.h"
 #include "base/deadline.h"
+#include "base/flag_effects.h"
 #include "base/flag_error.h"
 #include "base/flags.h"
 #include "base/grpc_health.h"
@@ -36,10 +37,12 @@
 #include "base/host_port.h"
 #include "base/job_key.h"
 #include "base/keep_memory.h"
+#include "base/last_words.h"
 #include "base/launcher_process.h"
 #include "base/local_address.h"
 #include "base/log_line.h"
 #include "base/metrics_server.h"
+#include "base/process_limits.h"
 #include "base/program_main.h"
 #include "base/raise_file_limit.h"
 #include "base/security_flags.h"
@@ -119,11 +122,14 @@ constexpr int kSignalled = 128;  // and the signal's number more: exit codes
 
 std::string SignalName(int signal) { return absl::StrCat("SIG", sigabbrev_np(signal)); }
 
-sigset_t EndingSignals() {
+// Wakes the thread that waits for signals: none of those need be among them.
+int WakingSignal() { return SIGRTMIN; }
+
+sigset_t SignalsToWaitFor() {
   sigset_t signals;
   sigemptyset(&signals);
-  sigaddset(&signals, SIGTERM);
-  sigaddset(&signals, SIGINT);
+  sigaddset(&signals, WakingSignal());
+  for (int signal : EndingSignals()) sigaddset(&signals, signal);
   return signals;
 }
 
@@ -136,7 +142,7 @@ class SignalWatch {
 
   ~SignalWatch() {
     done_ = true;
-    pthread_kill(thread_.native_handle(), SIGTERM);
+    pthread_kill(thread_.native_handle(), WakingSignal());
     thread_.join();
   }
 
@@ -148,12 +154,19 @@ class SignalWatch {
   int signal() const { return signal_; }
 
  private:
-  void Watch() {
-    const sigset_t signals = EndingSignals();
+  int AwaitSignal() {
+    const sigset_t signals = SignalsToWaitFor();
     int signal = 0;
-    sigwait(&signals, &signal);
+    do {
+      sigwait(&signals, &signal);
+    } while (signal == WakingSignal() && !done_);
+    return signal;
+  }
+
+  void Watch() {
+    int signal = AwaitSignal();
     if (done_) return;
-    NoteInterrupt();
+    NoteInterrupt(signal);
     signal_ = signal;
     health_->SetServing(false);
     ParameterServer* const server = server_;
@@ -167,8 +180,8 @@ class SignalWatch {
           absl::CancelledError(absl::StrCat("the server was told to end by ", SignalName(signal))));
     }
     do {
-      sigwait(&signals, &signal);
-    } while (!done_ && !NoteInterrupt());
+      signal = AwaitSignal();
+    } while (!done_ && !NoteInterrupt(signal));
     if (!done_) _exit(kSignalled + signal);
   }
 
@@ -289,6 +302,12 @@ absl::StatusOr<int> Register(const Master& master, const std::string& address, i
   }
 }
 
+// The flags that have an effect only beside others.
+std::vector<FlagEffect> FlagEffects() {
+  const FlagCase has_page = {"metrics_port", false, {"-1"}};
+  return {{"metrics_host", {has_page}}, {"metrics_port_file", {has_page}, {""}}};
+}
+
 absl::Status CheckFlags(const Flags& flags) {
   if (const auto listen = ParseHostPort(flags.listen); !flags.listen.empty() && !listen.ok()) {
     return absl::InvalidArgumentError(absl::StrCat("--listen: ", listen.status().message()));
@@ -312,9 +331,9 @@ absl::Status CheckFlags(const Flags& flags) {
     return FlagError("metrics_port", "a port up to 65535, 0 or -1",
                      absl::StrCat(flags.metrics_port));
   }
-  if (!flags.metrics_port_file.empty() && flags.metrics_port < 0) {
-    return FlagError("metrics_port_file", "none without --metrics_port", flags.metrics_port_file);
-  }
+  GS_RETURN_IF_ERROR(CheckWritable("port_file", flags.port_file));
+  GS_RETURN_IF_ERROR(CheckWritable("metrics_port_file", flags.metrics_port_file));
+  GS_RETURN_IF_ERROR(CheckWritable("metrics_json", flags.metrics_json));
   if (flags.timeout <= absl::ZeroDuration()) {
     return absl::InvalidArgumentError(absl::StrCat("--timeout: expected a time above 0, found ",
                                                    absl::FormatDuration(flags.timeout)));
@@ -392,11 +411,11 @@ int Main(int argc, char** argv) {
   FlagOptions flag_options;
   flag_options.usage = "ps_server [flags]: serves parameters to the workers of one training job.";
   flag_options.version = VersionText("ps_server");
-  const auto positional = ParseFlagsOrExit(argc, argv, flag_options);
-  if (!positional.empty()) {
+  const ParsedFlags parsed = ParseFlagsWithOriginsOrExit(argc, argv, flag_options);
+  if (!parsed.positional.empty()) {
     return Complain(2, "",
                     absl::InvalidArgumentError(
-                        absl::StrCat("expected flags only, found \"", positional[0], "\"")));
+                        absl::StrCat("expected flags only, found \"", parsed.positional[0], "\"")));
   }
   Flags flags;
   const absl::StatusOr<LogFormat> log_format = ParseLogFormat(absl::GetFlag(FLAGS_log_format));
@@ -405,11 +424,13 @@ int Main(int argc, char** argv) {
   absl::Status status = AskLauncher(&flags);
   if (status.ok() && absl::GetFlag(FLAGS_reflection)) status = LoadGrpcReflection();
   if (status.ok()) status = CheckFlags(flags);
+  if (status.ok()) status = CheckFlagEffects(FlagEffects(), parsed.flags);
   if (!status.ok()) return Complain(2, "", status);
-  if (flags.max_memory == 0) flags.max_memory = static_cast<int64_t>(AvailableMemory() / 4 * 3);
+  if (flags.max_memory == 0)
+    flags.max_memory = static_cast<int64_t>(AvailableMemory().bytes / 4 * 3);
 
   gpr_set_log_function([](gpr_log_func_args*) {});  // what fails comes back as a status
-  const sigset_t signals = EndingSignals();
+  const sigset_t signals = SignalsToWaitFor();
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);  // before any thread starts
   // Never given back, so that gRPC does not shut down with the link: it would wait for a thread of
   // its own, which after a write that the network held up sleeps for as much as ten seconds.
@@ -494,6 +515,7 @@ int Main(int argc, char** argv) {
 }  // namespace gradsync
 
 int main(int argc, char** argv) {
+  gradsync::SayWhyItEnds();
   gradsync::KeepFreedMemory();
   gradsync::UseSystemResolver();
   return gradsync::ExitCode("ps_server", gradsync::Main(argc, argv));

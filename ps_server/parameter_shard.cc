@@ -123,6 +123,7 @@ absl::StatusOr<std::unique_ptr<ParameterShard>> ParameterShard::Create(
   for (const BucketPlan& bucket : plan.buckets()) {
     shard->by_id_.emplace_back(bucket.layout.slots(), nullptr);
   }
+  const auto optimizer = std::make_shared<const RangeOptimizer::Shared>(plan.optimizer());
   for (ChunkId id : ids) {
     const StripeLayout& layout = plan.buckets()[id.bucket].layout;
     const ElementRange range = layout.range(id.slot);
@@ -131,7 +132,7 @@ absl::StatusOr<std::unique_ptr<ParameterShard>> ParameterShard::Create(
     if (site == proto::OWNER) {
       chunk->param = LentBuffer::Create(range.size());
       chunk->published = chunk->param;
-      chunk->optimizer.emplace(plan.optimizer(), range, plan.GroupRanges(id.bucket, range));
+      chunk->optimizer.emplace(optimizer, range, plan.GroupRanges(id.bucket, range));
     } else if (plan.codec().compresses()) {
       chunk->encoded = LentBuffer::CreateBytes(
           ReturnedForm(plan.codec(), range.size(), plan.world_size(), Returned::kMean).bytes());
@@ -154,7 +155,11 @@ std::unique_ptr<StateKeeper> ParameterShard::MakeStateKeeper(std::vector<std::st
   std::vector<StateKeeper::Part> parts;
   for (const auto& chunk : chunks_) {
     ChunkTurns& turns = chunk->turns;
-    parts.push_back({chunk->id, &*chunk->optimizer, [&turns] { return turns.Acquire(); },
+    parts.push_back({chunk->id, &*chunk->optimizer,
+                     [this, &turns] {
+                       CountWork();
+                       return turns.Acquire();
+                     },
                      [&turns] { turns.Restart(); }});
   }
   return std::make_unique<StateKeeper>(std::move(slot_names), std::move(parts));
@@ -269,6 +274,7 @@ absl::Status ParameterShard::Norm(int rank, int64_t step_number, double norm) {
 
 // The order matters: once the result is on its way, workers may push the next step.
 absl::Status ParameterShard::Finish(Chunk& chunk, const StepOptions& step) {
+  CountWork();  // the last rank's NORM is a call that finishes all chunks
   std::shared_ptr<LentBuffer> result = chunk.sums[chunk.current];
   if (at_owner()) {
     if (!MakeWritable(chunk.param, /*keep=*/true)) return NoMemory(4 * chunk.range.size());

@@ -259,6 +259,25 @@ TEST(ParameterShard, ClippingHoldsAllMeansUntilEveryNormIsThere) {
   EXPECT_TRUE(shard.shard->idle());
 }
 
+// A server whose shard took longer than the failure timeout looked stuck, though it worked: a frame
+// counted when it came and when it was done with.
+TEST(ParameterShard, CallsThatWorkOnAllChunksCountEach) {
+  Shard shard(1, proto::OWNER);
+  const auto activity = std::make_shared<Activity>();
+  shard.shard->CountIn(activity);
+  const auto chunks = static_cast<int64_t>(shard.shard->chunk_ids().size());
+  StepOptions step = Step(1);
+  step.max_norm = 0.5;
+  for (ChunkId id : shard.shard->chunk_ids()) {
+    ASSERT_EQ(shard.Push(0, id, step), absl::OkStatus());
+  }
+  EXPECT_EQ(activity->done(), 0);
+  ASSERT_EQ(shard.shard->Norm(0, 1, 1.0), absl::OkStatus());
+  EXPECT_EQ(activity->done(), chunks);
+  ASSERT_TRUE(shard.shard->ExportState().ok());
+  EXPECT_EQ(activity->done(), 2 * chunks);
+}
+
 TEST(ParameterShard, NormsThatDifferAreAnErrorThatNamesBothRanks) {
   Shard shard(2, proto::OWNER);
   StepOptions step = Step(1);

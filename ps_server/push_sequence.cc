@@ -10,7 +10,7 @@ absl::Status PushSequence::Check(size_t next, ChunkId found) const {
                                                    ": expected nothing, found bucket ",
                                                    found.bucket, " slot ", found.slot));
   }
-  const ChunkId expected = (*order_)[next];
+  const ChunkId expected = order_->At(rank_, next);
   if (expected == found) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("connection ", connection_, ": expected bucket ", expected.bucket, " slot ",

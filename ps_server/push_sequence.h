@@ -5,7 +5,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "plan/shard_map.h"
@@ -17,9 +16,9 @@ namespace gradsync {
 // order is what keeps the fold from deadlock. Not thread-safe.
 class PushSequence {
  public:
-  // `order` is the worker's PushOrder() for this server and must outlive the sequence.
-  PushSequence(const std::vector<ChunkId>* order, int connection, int connections)
-      : order_(order), connection_(connection), connections_(connections) {
+  // Of worker `rank`. `order` is this server's, and must outlive the sequence.
+  PushSequence(const ServerPushOrder* order, int rank, int connection, int connections)
+      : order_(order), rank_(rank), connection_(connection), connections_(connections) {
     next_push_ = next_parameters_ = connection_;
   }
 
@@ -34,7 +33,8 @@ class PushSequence {
   absl::Status Check(size_t next, ChunkId found) const;
   void Advance(size_t& next) const;
 
-  const std::vector<ChunkId>* order_;
+  const ServerPushOrder* order_;
+  int rank_;
   size_t connection_;
   size_t connections_;
   size_t next_push_ = 0;

@@ -6,7 +6,7 @@
 namespace gradsync {
 namespace {
 
-const std::vector<ChunkId> kOrder = {{0, 0}, {0, 2}, {1, 1}, {1, 3}, {2, 0}};
+const ServerPushOrder kOrder({{0, 0}, {0, 2}, {1, 1}, {1, 3}, {2, 0}}, /*world_size=*/1);
 
 void ExpectInvalid(const absl::Status& status, absl::string_view text) {
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
@@ -14,7 +14,7 @@ void ExpectInvalid(const absl::Status& status, absl::string_view text) {
 }
 
 TEST(PushSequence, AConnectionCarriesEveryCthChunkInEachStep) {
-  PushSequence sequence(&kOrder, 1, 2);
+  PushSequence sequence(&kOrder, 0, 1, 2);
   for (int64_t step : {1, 2, 7}) {
     EXPECT_EQ(sequence.Push({0, 2}, step), absl::OkStatus());
     EXPECT_EQ(sequence.Push({1, 3}, step), absl::OkStatus());
@@ -22,14 +22,14 @@ TEST(PushSequence, AConnectionCarriesEveryCthChunkInEachStep) {
 }
 
 TEST(PushSequence, AnotherChunkIsRefusedWithExpectedAndFound) {
-  PushSequence sequence(&kOrder, 0, 2);
+  PushSequence sequence(&kOrder, 0, 0, 2);
   EXPECT_EQ(sequence.Push({0, 0}, 1), absl::OkStatus());
   ExpectInvalid(sequence.Push({2, 0}, 1), "expected bucket 1 slot 1");
   ExpectInvalid(sequence.Push({2, 0}, 1), "found bucket 2 slot 0");
 }
 
 TEST(PushSequence, AStepEndsBeforeTheNextBegins) {
-  PushSequence sequence(&kOrder, 0, 2);
+  PushSequence sequence(&kOrder, 0, 0, 2);
   EXPECT_EQ(sequence.Push({0, 0}, 1), absl::OkStatus());
   ExpectInvalid(sequence.Push({1, 1}, 2), "found step 2");
   EXPECT_EQ(sequence.Push({1, 1}, 1), absl::OkStatus());
@@ -38,12 +38,12 @@ TEST(PushSequence, AStepEndsBeforeTheNextBegins) {
 }
 
 TEST(PushSequence, AConnectionBeyondTheOrderCarriesNothing) {
-  PushSequence sequence(&kOrder, 6, 8);
+  PushSequence sequence(&kOrder, 0, 6, 8);
   ExpectInvalid(sequence.Push({0, 0}, 1), "expected nothing");
 }
 
 TEST(PushSequence, ParametersComeWholeAndBetweenSteps) {
-  PushSequence sequence(&kOrder, 1, 2);
+  PushSequence sequence(&kOrder, 0, 1, 2);
   EXPECT_EQ(sequence.Parameters({0, 2}), absl::OkStatus());
   ExpectInvalid(sequence.Push({0, 2}, 1), "rest of the parameters");
   EXPECT_EQ(sequence.Parameters({1, 3}), absl::OkStatus());

@@ -4,9 +4,11 @@
 #include <cmath>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/sha256.h"
 #include "base/status_macros.h"
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/text_format.h"
@@ -135,15 +137,28 @@ absl::Status CheckPlanFitsTerms(const proto::Hello& hello, const Plan& plan) {
   return absl::OkStatus();
 }
 
-}  // namespace
-
-absl::Status Roster::Check(const proto::Hello& hello) const {
-  GS_RETURN_IF_ERROR(CheckHelloTexts(hello));
-  if (!run_id_.empty() && (hello.run_id() != run_id_ || hello.attempt() != attempt_)) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("this server serves run \"", run_id_, "\" attempt ", attempt_,
-                     ", found a worker of run \"", hello.run_id(), "\" attempt ", hello.attempt()));
+// What is said of the plan's size, and of the server's share of it.
+absl::Status CheckMemory(const proto::Hello& hello, const Plan& plan, const ShardMap& shards,
+                         const HelloLimits& limits) {
+  // A frame's header takes some more.
+  constexpr int64_t kHeaderBytes = 4096;
+  for (const BucketPlan& bucket : plan.buckets()) {
+    const int64_t chunk = 4 * bucket.layout.chunk_elements();
+    if (hello.terms().windows() || chunk <= limits.max_message - kHeaderBytes) continue;
+    return absl::ResourceExhaustedError(
+        absl::StrCat("hello of rank ", NumberOf(hello), ": the plan has chunks of ", chunk,
+                     " bytes, and this server receives messages of at most ", limits.max_message,
+                     " (--max_message)"));
   }
+  const int64_t bytes = ServerMemory(plan, hello.terms(), shards);
+  if (bytes <= limits.max_memory) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "hello of rank ", NumberOf(hello), ": the plan, of ", plan.total_bytes(),
+      " bytes of gradient, would take ", bytes, " bytes of this server's memory; expected at most ",
+      limits.max_memory, " (--max_memory)"));
+}
+
+absl::Status CheckFields(const proto::Hello& hello) {
   GS_RETURN_IF_ERROR(CheckTerms(hello.terms()));
   GS_RETURN_IF_ERROR(CheckRange("server_number", 0, kMaxWorldSize, hello.server_number()));
   GS_RETURN_IF_ERROR(CheckRange("rank", 0, hello.terms().world_size() - 1, hello.rank()));
@@ -154,149 +169,170 @@ absl::Status Roster::Check(const proto::Hello& hello) const {
     GS_RETURN_IF_ERROR(CheckRange("number of servers", servers, servers, hello.servers_size()));
   }
   GS_RETURN_IF_ERROR(CheckNumbers("numbers", hello.terms().world_size(), hello.numbers_size()));
-  GS_RETURN_IF_ERROR(
-      CheckNumbers("server_numbers", hello.servers_size(), hello.server_numbers_size()));
-  if (hello.rank() < static_cast<int>(workers_.size())) {
-    const std::vector<bool>& connections = workers_[hello.rank()].connections;
-    if (hello.connection() < static_cast<int>(connections.size()) &&
-        connections[hello.connection()]) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          Name(hello.rank()), " has connection ", hello.connection(), " already, found another"));
-    }
-  }
-  if (complete()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("this server's run has all of its ", workers_.size(),
-                     " workers already, found another: rank ", hello.rank(), " of ",
-                     hello.terms().world_size(), ", connection ", hello.connection()));
-  }
-  if (hello.connection() != 0) return absl::OkStatus();
-  GS_ASSIGN_OR_RETURN(const Plan plan, PlanFromProto(hello.plan()));
-  GS_RETURN_IF_ERROR(CheckPlanFitsTerms(hello, plan));
-  return CheckMemory(hello, plan);
+  return CheckNumbers("server_numbers", hello.servers_size(), hello.server_numbers_size());
 }
 
-// Nothing has been allocated for the plan but the plan itself, which is as long as its message.
-absl::Status Roster::CheckMemory(const proto::Hello& hello, const Plan& plan) const {
-  // A frame's header takes some more.
-  constexpr int64_t kHeaderBytes = 4096;
-  for (const BucketPlan& bucket : plan.buckets()) {
-    const int64_t chunk = 4 * bucket.layout.chunk_elements();
-    if (hello.terms().windows() || chunk <= max_message_ - kHeaderBytes) continue;
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "hello of rank ", NumberOf(hello), ": the plan has chunks of ", chunk,
-        " bytes, and this server receives messages of at most ", max_message_, " (--max_message)"));
-  }
-  const int64_t bytes = ServerMemory(plan, hello.terms());
-  if (bytes <= max_memory_) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrCat(
-      "hello of rank ", NumberOf(hello), ": the plan, of ", plan.total_bytes(),
-      " bytes of gradient, would take ", bytes, " bytes of this server's memory; expected at most ",
-      max_memory_, " (--max_memory)"));
+std::string TermsDigest(proto::Terms terms) {
+  terms.clear_fingerprint();
+  return Sha256Hex(terms.SerializeAsString());
 }
 
-absl::Status Roster::Admit(const proto::Hello& hello) {
-  if (!terms_.has_value()) {
-    run_id_ = hello.run_id();
-    attempt_ = hello.attempt();
-    first_number_ = NumberOf(hello);
-    terms_ = hello.terms();
-    workers_.resize(terms_->world_size());
-    for (Worker& worker : workers_) worker.connections.resize(terms_->connections());
-  }
-  if (hello.terms().consistency() != terms_->consistency()) {
+absl::Status TermsDiffer(const proto::Hello& a, const proto::Hello& b) {
+  if (a.terms().consistency() != b.terms().consistency()) {
     const auto name = [](const std::string& text) { return text.empty() ? "bsp" : text; };
     return absl::FailedPreconditionError(absl::StrCat(
-        "consistency differs: rank ", first_number_, " has ", name(terms_->consistency()),
-        ", rank ", NumberOf(hello), " has ", name(hello.terms().consistency())));
+        "consistency differs: rank ", NumberOf(a), " has ", name(a.terms().consistency()),
+        ", rank ", NumberOf(b), " has ", name(b.terms().consistency())));
   }
-  proto::Terms found = hello.terms();
-  found.set_fingerprint(terms_->fingerprint());
-  if (found.SerializeAsString() != terms_->SerializeAsString()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "workers differ: ", FirstDifferentTerm(*terms_, first_number_, found, NumberOf(hello))));
-  }
-  Worker& worker = workers_[hello.rank()];
-  worker.number = NumberOf(hello);
-  worker.address = hello.address();
-  if (hello.connection() == 0) {
-    worker.host = hello.host();
-    TakeNames(hello);
-  }
-  GS_RETURN_IF_ERROR(AdmitPlan(hello));
-  worker.connections[hello.connection()] = true;
-  return absl::OkStatus();
+  proto::Terms found = b.terms();
+  found.set_fingerprint(a.terms().fingerprint());
+  return absl::InvalidArgumentError(absl::StrCat(
+      "workers differ: ", FirstDifferentTerm(a.terms(), NumberOf(a), found, NumberOf(b))));
 }
 
-void Roster::TakeNames(const proto::Hello& hello) {
-  for (int rank = 0; rank < hello.numbers_size(); ++rank) {
-    if (!workers_[rank].number.has_value()) workers_[rank].number = hello.numbers(rank);
-  }
-  servers_in_workers_ = hello.servers_in_workers();
-  if (hello.rank() != 0) return;
-  servers_ = {hello.servers().begin(), hello.servers().end()};
-  server_numbers_ = {hello.server_numbers().begin(), hello.server_numbers().end()};
-}
-
-absl::Status Roster::AdmitPlan(const proto::Hello& hello) {
+absl::Status PlansDiffer(const CheckedHello& a, const CheckedHello* plan_of_others,
+                         const CheckedHello& b) {
   std::string difference;
+  if (plan_of_others != nullptr && b.plan != nullptr) {
+    difference =
+        absl::StrCat(": ", FirstDifference(plan_of_others->plan->Describe(), b.plan->Describe()));
+  }
+  return absl::FailedPreconditionError(absl::StrCat(
+      "plans differ: rank ", NumberOf(a.hello), " has ", a.hello.terms().fingerprint(), ", rank ",
+      NumberOf(b.hello), " has ", b.hello.terms().fingerprint(), difference));
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<const CheckedHello>> CheckHello(
+    proto::Hello hello, const HelloLimits& limits,
+    const std::shared_ptr<const CheckedHello>& known) {
+  GS_RETURN_IF_ERROR(CheckHelloTexts(hello));
+  GS_RETURN_IF_ERROR(CheckFields(hello));
+  auto checked = std::make_shared<CheckedHello>();
+  checked->terms_digest = TermsDigest(hello.terms());
   if (hello.connection() == 0) {
     GS_ASSIGN_OR_RETURN(Plan plan, PlanFromProto(hello.plan()));
-    if (plan_.has_value()) {
-      difference = absl::StrCat(": ", FirstDifference(plan_->Describe(), plan.Describe()));
-    } else if (terms_->fingerprint() == plan.fingerprint()) {
-      plan_ = std::move(plan);
+    GS_RETURN_IF_ERROR(CheckPlanFitsTerms(hello, plan));
+    hello.clear_plan();
+    if (known != nullptr && known->terms_digest == checked->terms_digest &&
+        known->plan->fingerprint() == plan.fingerprint()) {
+      checked->plan = known->plan;
+      checked->shards = known->shards;
+    } else {
+      checked->plan = std::make_shared<const Plan>(std::move(plan));
+      GS_RETURN_IF_ERROR(CheckLayout(*checked->plan, hello.terms(), limits.max_memory));
+      const std::vector<double> weights(hello.terms().weights().begin(),
+                                        hello.terms().weights().end());
+      GS_ASSIGN_OR_RETURN(ShardMap shards, ShardMap::Create(*checked->plan, weights));
+      checked->shards = std::make_shared<const ShardMap>(std::move(shards));
     }
+    GS_RETURN_IF_ERROR(CheckMemory(hello, *checked->plan, *checked->shards, limits));
   }
-  if (hello.terms().fingerprint() == terms_->fingerprint()) return absl::OkStatus();
+  checked->hello = std::move(hello);
+  return checked;
+}
+
+absl::Status Roster::CheckPlace(const proto::Hello& hello) const {
+  if (!run_id_.empty() && (hello.run_id() != run_id_ || hello.attempt() != attempt_)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("this server serves run \"", run_id_, "\" attempt ", attempt_,
+                     ", found a worker of run \"", hello.run_id(), "\" attempt ", hello.attempt()));
+  }
+  const auto worker = workers_.find(hello.rank());
+  if (worker != workers_.end() && hello.connection() >= 0 &&
+      hello.connection() < static_cast<int>(worker->second.connections.size()) &&
+      worker->second.connections[hello.connection()]) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        Name(hello.rank()), " has connection ", hello.connection(), " already, found another"));
+  }
+  if (!complete()) return absl::OkStatus();
   return absl::FailedPreconditionError(
-      absl::StrCat("plans differ: rank ", first_number_, " has ", terms_->fingerprint(), ", rank ",
-                   NumberOf(hello), " has ", hello.terms().fingerprint(), difference));
+      absl::StrCat("this server's run has all of its ", terms().world_size(),
+                   " workers already, found another: rank ", hello.rank(), " of ",
+                   hello.terms().world_size(), ", connection ", hello.connection()));
+}
+
+Roster::Difference Roster::Admit(const std::shared_ptr<const CheckedHello>& checked) {
+  const proto::Hello& hello = checked->hello;
+  if (first_ == nullptr) {
+    run_id_ = hello.run_id();
+    attempt_ = hello.attempt();
+    first_ = checked;
+  }
+  if (checked->terms_digest != first_->terms_digest) {
+    differs_ = true;
+    return [first = first_, checked] { return TermsDiffer(first->hello, checked->hello); };
+  }
+  const bool same_plan = hello.terms().fingerprint() == first_->hello.terms().fingerprint();
+  if (same_plan && with_plan_ == nullptr && checked->plan != nullptr) with_plan_ = checked;
+  Worker& worker = workers_[hello.rank()];
+  worker.connections.resize(terms().connections());
+  worker.number = NumberOf(hello);
+  worker.address = hello.address();
+  if (hello.connection() == 0) worker.host = hello.host();
+  if (hello.connection() == 0 && hello.rank() == 0) of_rank_0_ = checked;
+  if (!same_plan) {
+    differs_ = true;
+    return [first = first_, with_plan = with_plan_, checked] {
+      return PlansDiffer(*first, with_plan.get(), *checked);
+    };
+  }
+  worker.connections[hello.connection()] = true;
+  ++streams_;
+  return nullptr;
 }
 
 bool Roster::complete() const {
-  return plan_.has_value() && std::all_of(workers_.begin(), workers_.end(), [](const Worker& w) {
-           return std::all_of(w.connections.begin(), w.connections.end(), [](bool c) { return c; });
-         });
+  return !differs_ && with_plan_ != nullptr &&
+         streams_ == int64_t{terms().world_size()} * terms().connections();
 }
 
 int Roster::Number(int rank) const {
-  if (rank < 0 || rank >= static_cast<int>(workers_.size())) return rank;
-  return workers_[rank].number.value_or(rank);
+  const auto worker = workers_.find(rank);
+  if (worker != workers_.end()) return worker->second.number;
+  // As another says on its first connection.
+  if (with_plan_ == nullptr || rank < 0 || rank >= with_plan_->hello.numbers_size()) return rank;
+  return with_plan_->hello.numbers(rank);
 }
 
 std::string Roster::Name(int rank) const {
-  const bool came = rank >= 0 && rank < static_cast<int>(workers_.size()) &&
-                    !workers_[static_cast<size_t>(rank)].address.empty();
+  const auto worker = workers_.find(rank);
+  const bool came = worker != workers_.end() && !worker->second.address.empty();
   return absl::StrCat("rank ", Number(rank),
-                      came ? absl::StrCat(" (", workers_[rank].address, ")") : "");
+                      came ? absl::StrCat(" (", worker->second.address, ")") : "");
 }
 
 std::string Roster::ServerNumbered(int number) const {
-  return absl::StrCat(servers_in_workers_ ? "rank " : "server ", number);
+  const bool in_workers = with_plan_ != nullptr && with_plan_->hello.servers_in_workers();
+  return absl::StrCat(in_workers ? "rank " : "server ", number);
 }
 
 std::string Roster::ServerName(int index) const {
-  const int number = server_numbers_.empty() ? index : server_numbers_[index];
-  return absl::StrCat(ServerNumbered(number), " (", servers_[index], ")");
+  const auto& numbers = of_rank_0_->hello.server_numbers();
+  const int number = numbers.empty() ? index : numbers[index];
+  return absl::StrCat(ServerNumbered(number), " (", servers()[index], ")");
 }
 
 std::string Roster::Missing() const {
-  if (workers_.empty()) return "no worker said hello";
+  if (first_ == nullptr) return "no worker said hello";
   std::vector<int> named;
   size_t missing = 0;
-  for (size_t rank = 0; rank < workers_.size(); ++rank) {
-    const std::vector<bool>& connections = workers_[rank].connections;
-    if (std::count(connections.begin(), connections.end(), false) == 0) continue;
-    if (++missing <= kMostNamed) named.push_back(Number(static_cast<int>(rank)));
+  for (int rank = 0; rank < terms().world_size(); ++rank) {
+    const auto worker = workers_.find(rank);
+    if (worker != workers_.end() &&
+        absl::c_count(worker->second.connections, true) == terms().connections()) {
+      continue;
+    }
+    if (++missing <= kMostNamed) named.push_back(Number(rank));
   }
   return absl::StrCat(
       missing == 1 ? "rank " : "ranks ", absl::StrJoin(named, ", "),
       missing > named.size() ? absl::StrCat(" and ", missing - named.size(), " more") : "",
       " did not say hello",
-      terms_->connections() == 1
+      terms().connections() == 1
           ? ""
-          : absl::StrCat(" on each of ", terms_->connections(), " connections"));
+          : absl::StrCat(" on each of ", terms().connections(), " connections"));
 }
 
 }  // namespace gradsync

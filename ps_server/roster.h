@@ -4,56 +4,86 @@
 #define GRADSYNC_PS_SERVER_ROSTER_H_
 
 #include <cstdint>
+#include <functional>
 #include <limits>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
-#include "absl/types/optional.h"
+#include "absl/status/statusor.h"
+#include "google/protobuf/repeated_field.h"
 #include "plan/plan.h"
+#include "plan/shard_map.h"
 #include "proto/parameter_server.pb.h"
 
 namespace gradsync {
 
-// Not thread-safe.
+struct HelloLimits {
+  // Bytes that a plan may make the server take (ServerMemory()).
+  int64_t max_memory = std::numeric_limits<int64_t>::max();
+  // Bytes of a message that can be received, which a chunk must fit in.
+  int64_t max_message = std::numeric_limits<int64_t>::max();
+};
+
+// A hello that contradicts nothing in itself, and what was made of it.
+struct CheckedHello {
+  proto::Hello hello;
+  std::string terms_digest;  // of the terms, but the fingerprint
+  // On connection 0.
+  std::shared_ptr<const Plan> plan;
+  std::shared_ptr<const ShardMap> shards;
+};
+
+// Takes a time and a memory that the hello sizes, so no lock should be held. `known`: one that may
+// have the same plan, whose layout is then not made again; may be null. Thread-safe.
+// Errors: INVALID_ARGUMENT for values out of range, texts that are too long, a plan that is none, and
+// fields that contradict each other, such as a plan of another fingerprint or for another number of
+// workers than the terms say; RESOURCE_EXHAUSTED for a plan that takes more than `limits`.
+absl::StatusOr<std::shared_ptr<const CheckedHello>> CheckHello(
+    proto::Hello hello, const HelloLimits& limits,
+    const std::shared_ptr<const CheckedHello>& known);
+
+// Not thread-safe. No method takes a time that a hello sizes, but Missing().
 class Roster {
  public:
   // An empty `run_id` takes the run of the first worker that says hello.
-  // `max_memory`: bytes that a plan may make the server take (ServerMemory()). `max_message`: bytes
-  // of a message that can be received, which a chunk must fit in.
-  Roster(std::string run_id, int attempt, int64_t max_memory = std::numeric_limits<int64_t>::max(),
-         int64_t max_message = std::numeric_limits<int64_t>::max())
-      : run_id_(std::move(run_id)),
-        attempt_(attempt),
-        max_memory_(max_memory),
-        max_message_(max_message) {}
+  Roster(std::string run_id, int attempt) : run_id_(std::move(run_id)), attempt_(attempt) {}
 
-  // Whether this stream may take part at all; if not, it alone is turned away.
-  // Errors: INVALID_ARGUMENT for values out of range, texts that are too long, a plan that is none,
-  // and fields that contradict each other, such as a plan of another fingerprint or for another
-  // number of workers than the terms say; RESOURCE_EXHAUSTED for a plan that takes more than
-  // `max_memory`; FAILED_PRECONDITION for another run, for a second stream in one place, and for
-  // any hello once complete(): what a stranger says then is no business of those who train.
-  absl::Status Check(const proto::Hello& hello) const;
+  // Whether the stream of such a hello may take part; if not, it alone is turned away. The hello's
+  // texts have been checked, the rest may not have been.
+  // Errors: FAILED_PRECONDITION for another run, for a second stream in one place, and for any hello
+  // once complete(): what a stranger says then is no business of those who train.
+  absl::Status CheckPlace(const proto::Hello& hello) const;
 
-  // Takes in a hello that passed Check(). An error ends the run.
-  // Errors: FAILED_PRECONDITION when plans differ (both fingerprints and the first difference);
-  // INVALID_ARGUMENT when other terms do, naming the first that does.
-  absl::Status Admit(const proto::Hello& hello);
+  // Why a hello ends the run; to be asked without a lock. Errors: FAILED_PRECONDITION when plans differ
+  // (both fingerprints and the first difference) or consistencies; INVALID_ARGUMENT when other terms
+  // do, naming the first that does.
+  using Difference = std::function<absl::Status()>;
 
-  // All streams of all workers are there.
+  // Takes in a hello that passed both checks, and returns null; or else the run is never complete.
+  Difference Admit(const std::shared_ptr<const CheckedHello>& hello);
+
+  // All streams of all workers are there. Then nothing changes any more.
   bool complete() const;
 
+  // The first hello with a plan; null before.
+  const std::shared_ptr<const CheckedHello>& first() const { return with_plan_; }
+
   // Valid when complete.
-  const Plan& plan() const { return *plan_; }
-  const proto::Terms& terms() const { return *terms_; }
+  const Plan& plan() const { return *with_plan_->plan; }
+  const ShardMap& shards() const { return *with_plan_->shards; }
+  const proto::Terms& terms() const { return first_->hello.terms(); }
 
   // Of rank's hello.
-  const proto::Host& host(int rank) const { return workers_[rank].host; }
+  const proto::Host& host(int rank) const { return workers_.at(rank).host; }
 
   // Addresses of all servers, by index, as rank 0 has them; with terms().windows().
-  const std::vector<std::string>& servers() const { return servers_; }
+  const google::protobuf::RepeatedPtrField<std::string>& servers() const {
+    return of_rank_0_->hello.servers();
+  }
 
   const std::string& run_id() const { return run_id_; }
   int attempt() const { return attempt_; }
@@ -76,26 +106,20 @@ class Roster {
 
  private:
   struct Worker {
-    absl::optional<int> number;  // what it is called
+    int number = 0;  // what it is called
     std::string address;
     proto::Host host;
     std::vector<bool> connections;  // that said hello
   };
 
-  absl::Status CheckMemory(const proto::Hello& hello, const Plan& plan) const;
-  void TakeNames(const proto::Hello& hello);
-  absl::Status AdmitPlan(const proto::Hello& hello);
-
   std::string run_id_;
   int attempt_;
-  const int64_t max_memory_, max_message_;
-  absl::optional<proto::Terms> terms_;
-  int first_number_ = 0;  // of the worker that set terms_
-  absl::optional<Plan> plan_;
-  std::vector<Worker> workers_;
-  std::vector<std::string> servers_;
-  std::vector<int> server_numbers_;  // empty: as their indices
-  bool servers_in_workers_ = false;
+  std::shared_ptr<const CheckedHello> first_;      // of all
+  std::shared_ptr<const CheckedHello> with_plan_;  // the first on a connection 0
+  std::shared_ptr<const CheckedHello> of_rank_0_;  // on its connection 0
+  absl::flat_hash_map<int, Worker> workers_;       // that have come, by rank
+  int64_t streams_ = 0;
+  bool differs_ = false;
 };
 
 }  // namespace gradsync

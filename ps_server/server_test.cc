@@ -1,5 +1,10 @@
 #include "ps_server/server.h"
 
+#include <malloc.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <fstream>
 #include <functional>
 #include <limits>
 #include <memory>
@@ -13,6 +18,7 @@
 #include "base/deadline.h"
 #include "base/monotonic_time.h"
 #include "base/notification.h"
+#include "base/sanitizers.h"
 #include "base/suspend_process.h"
 #include "google/protobuf/io/coded_stream.h"
 #include "google/protobuf/io/zero_copy_stream_impl_lite.h"
@@ -505,6 +511,48 @@ TEST_F(ServerTest, StepsThatNobodyCanTrainWithFailTheRun) {
     workers_[0]->Push(orders_[0][0], step, Bytes(orders_[0][0]));
     ExpectRunFails(absl::StatusCode::kInvalidArgument, {"rank 0", field, "expected", "found"});
   }
+}
+
+// The worker whose frame came when the server had no memory was blamed.
+TEST(OwnFaultTest, AServerWithoutMemoryBlamesNoWorker) {
+  if (kSanitized) GTEST_SKIP() << "the sanitizer's allocator needs room of its own";
+  const std::shared_ptr<StreamLink> link = NewInProcessLink();
+  ServerOptions options;
+  options.link = link;
+  options.run_id = "test";
+  const std::unique_ptr<ParameterServer> server = *ParameterServer::Start(options);
+  OptimizerSpec optimizer;
+  optimizer.groups.resize(1);
+  optimizer.groups[0].momentum = 0.9;
+  constexpr int64_t kElements = int64_t{1} << 24;
+  const Plan plan =
+      *Plan::FromBuckets({{"a", {kElements}, {1}, 0}}, {{0}}, optimizer, 1, int64_t{16} << 20);
+  RawStream worker(*link, server->address());
+  proto::Hello hello = RawStream::HelloFor(plan, 0);
+  hello.mutable_terms()->set_update_site(proto::OWNER);
+  hello.mutable_terms()->set_credit(16);
+  worker.SayHello(hello);
+  ASSERT_TRUE(worker.Await(Kind::HELLO).has_value());
+  for (const ChunkId id : PushOrder(plan, *ShardMap::Create(plan, {1}), 0, 0)) {
+    worker.Push(id, Step(1), 4 * plan.buckets()[0].layout.range(id.slot).size());
+    ASSERT_TRUE(worker.Await(Kind::PULL).has_value());
+  }
+  // Of the state the server makes a copy for those who ask for it: 64 MiB, for which there is no room.
+  struct rlimit before;
+  ASSERT_EQ(getrlimit(RLIMIT_AS, &before), 0);
+  long pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  struct rlimit tight = before;
+  tight.rlim_cur = static_cast<rlim_t>(pages) * sysconf(_SC_PAGESIZE) + (8 << 20);
+  malloc_trim(0);
+  ASSERT_EQ(setrlimit(RLIMIT_AS, &tight), 0);
+  proto::FrameHeader request;
+  request.set_kind(Kind::STATE_REQUEST);
+  worker.Send(request, "");
+  const absl::Status failure = worker.AwaitFailure();
+  ASSERT_EQ(setrlimit(RLIMIT_AS, &before), 0);
+  EXPECT_TRUE(absl::IsResourceExhausted(failure)) << failure;
+  EXPECT_TRUE(absl::StartsWith(failure.message(), "no memory for ")) << failure;
 }
 
 TEST_F(ServerTest, StopReachesWorkersAndWait) {

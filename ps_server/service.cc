@@ -1,8 +1,10 @@
 #include "ps_server/service.h"
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "base/annotate.h"
 #include "base/culprit.h"
@@ -43,6 +45,15 @@ constexpr absl::Duration kLastSign = absl::Milliseconds(200);
 
 constexpr int kMostIgnored = 16;
 
+// What `work` returns, also where an allocation failed in it.
+absl::Status WithinMemory(absl::string_view what, absl::FunctionRef<absl::Status()> work) {
+  try {
+    return work();
+  } catch (const std::bad_alloc&) {
+    return absl::ResourceExhaustedError(absl::StrCat("no memory for the ", what));
+  }
+}
+
 void SendFailure(FrameStream& stream, const absl::Status& status) {
   OutgoingFrame frame;
   frame.header = FailedHeader(status);
@@ -64,8 +75,8 @@ Service::Service(std::string run_id, int attempt, absl::Duration timeout, Server
       sink_(std::move(sink)),
       proof_required_(limits.proof),
       credentials_(limits.credentials),
-      max_memory_(limits.max_memory),
-      roster_(std::move(run_id), attempt, limits.max_memory, limits.max_message),
+      hello_limits_{limits.max_memory, limits.max_message},
+      roster_(std::move(run_id), attempt),
       key_(std::move(limits.key)) {}
 
 Service::~Service() {
@@ -144,10 +155,9 @@ absl::Status Service::Wait(Deadline deadline, absl::Duration arrival) {
                      " (--timeout=", absl::FormatDuration(timeout_), ")")));
     mutex_.Lock();
   }
-  mutex_.Unlock();
-  // What follows the hellos is short work.
+  // What is made for the workers may be large, and then takes as long as it takes.
+  while (!ended_ && !begun_) changed_.WaitWithDeadline(&mutex_, Deadline::In(kWatch));
   activity_->Prove();
-  mutex_.Lock();
   while (!ended_) {
     changed_.WaitWithDeadline(&mutex_, Deadline::In(kWatch));
     mutex_.Unlock();
@@ -389,8 +399,14 @@ void Service::OnFrame(Session& session, const proto::FrameHeader& header, Payloa
     }
   }
   if (session.rank >= 0) {
-    const absl::Status status = Dispatch(session, header, std::move(payload));
-    if (!status.ok()) Fail(Annotate(Name(session.rank), status));
+    const absl::Status status =
+        WithinMemory(absl::StrCat(proto::FrameHeader::Kind_Name(header.kind()), " of rank ",
+                                  session.rank),
+                     [&] { return Dispatch(session, header, std::move(payload)); });
+    // Where this server has no memory, the worker that brought the frame did nothing wrong.
+    if (!status.ok()) {
+      Fail(absl::IsResourceExhausted(status) ? status : Annotate(Name(session.rank), status));
+    }
     return;
   }
   if (header.kind() == proto::FrameHeader::HOST) {
@@ -401,7 +417,7 @@ void Service::OnFrame(Session& session, const proto::FrameHeader& header, Payloa
   }
   absl::Status status =
       header.kind() == proto::FrameHeader::HELLO
-          ? OnHello(session, payload)
+          ? WithinMemory("hello", [&] { return OnHello(session, payload); })
           : absl::InvalidArgumentError(absl::StrCat("expected HELLO first, found ",
                                                     proto::FrameHeader::Kind_Name(header.kind())));
   if (status.ok()) return;
@@ -409,82 +425,106 @@ void Service::OnFrame(Session& session, const proto::FrameHeader& header, Payloa
   SendFailure(*session.stream, status);
 }
 
-// An error turns this stream away; errors of the whole group end the run.
+// An error turns this stream away; errors of the whole group end the run. What takes a time that the
+// message sizes is done without mutex_, which all who end the run need, and for one hello at a time,
+// so that strangers cannot multiply the memory that it takes.
 absl::Status Service::OnHello(Session& session, const Payload& payload) {
   if (payload.size() > kMaxHelloBytes) {
     return absl::InvalidArgumentError(
         absl::StrCat("hello: expected at most ", kMaxHelloBytes, " bytes, found ", payload.size()));
   }
+  MutexLock one_at_a_time(&hello_mutex_);
+  const StreamProof proof = session.stream->proof();
+  const auto usable = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (!ended_) return CheckProof(proof);  // the run may be known by now
+    return status_.ok() ? absl::FailedPreconditionError("the run is over") : status_;
+  };
+  {
+    MutexLock lock(&mutex_);
+    GS_RETURN_IF_ERROR(usable());
+  }
   const std::string bytes = payload.Flat();
-  GS_RETURN_IF_ERROR(CheckReadHello(bytes, std::min(kMaxReadHelloBytes, max_memory_)));
-  proto::Hello hello;
-  if (!hello.ParseFromString(bytes)) {
+  GS_RETURN_IF_ERROR(
+      CheckReadHello(bytes, std::min(kMaxReadHelloBytes, hello_limits_.max_memory)));
+  proto::Hello message;
+  if (!message.ParseFromString(bytes)) {
     return absl::InvalidArgumentError("hello: not a Hello message");
   }
-  const StreamProof proof = session.stream->proof();
-  if (!proof.run.empty() && proof.run != hello.run_id()) {
+  if (!proof.run.empty() && proof.run != message.run_id()) {
     return absl::InvalidArgumentError(
         "hello: expected the run that the stream's metadata name, found another");
   }
-  absl::Status group_status;
+  GS_RETURN_IF_ERROR(CheckHelloTexts(message));
+  std::shared_ptr<const CheckedHello> known;
   {
     MutexLock lock(&mutex_);
-    if (ended_) {
-      if (status_.ok()) return absl::FailedPreconditionError("the run is over");
-      return status_;
-    }
-    GS_RETURN_IF_ERROR(CheckProof(proof));  // the run may be known by now
-    GS_RETURN_IF_ERROR(roster_.Check(hello));
-    if (store_address_.empty()) store_address_ = hello.store();
-    if (!number_.has_value()) number_ = NumberOf(hello);
+    GS_RETURN_IF_ERROR(roster_.CheckPlace(message));
+    known = roster_.first();
+  }
+  GS_ASSIGN_OR_RETURN(const std::shared_ptr<const CheckedHello> hello,
+                      CheckHello(std::move(message), hello_limits_, known));
+  Roster::Difference differs;
+  bool complete = false;
+  {
+    MutexLock lock(&mutex_);
+    GS_RETURN_IF_ERROR(usable());
+    GS_RETURN_IF_ERROR(roster_.CheckPlace(hello->hello));
+    if (store_address_.empty()) store_address_ = hello->hello.store();
+    if (!number_.has_value()) number_ = NumberOf(hello->hello);
     guests_.Leave(session.stream.get());
     members_.push_back(session.self.lock());
     session.member = true;
     ++open_;
-    group_status = roster_.Admit(hello);
-    if (group_status.ok()) {
+    differs = roster_.Admit(hello);
+    if (differs == nullptr) {
       if (key_.empty()) key_ = proof.key;
-      session.rank = hello.rank();
-      session.connection = hello.connection();
-      if (roster_.complete()) group_status = StartGroup();
-      changed_.SignalAll();
+      session.rank = hello->hello.rank();
+      session.connection = hello->hello.connection();
+      complete = roster_.complete();
     } else {
       // Not in any place of the run, which it ends, and whose end it hears like all others.
       session.left = true;
     }
-    if (!group_status.ok()) End(group_status);  // before another hello begins the run
+    changed_.SignalAll();
   }
-  if (!group_status.ok()) TellMembers(group_status);
+  const absl::Status group_status =
+      differs != nullptr ? differs()
+      : complete         ? WithinMemory("server's share of the plan", [this] { return StartGroup(); })
+                         : absl::OkStatus();
+  if (!group_status.ok()) Fail(group_status);
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::unique_ptr<Shard>> Service::MakeShard(const ShardMap& shards) {
-  const proto::Terms& terms = roster_.terms();
+absl::StatusOr<std::unique_ptr<Shard>> Service::MakeShard(const Roster& roster) {
+  const proto::Terms& terms = roster.terms();
   GS_ASSIGN_OR_RETURN(const Consistency consistency, ParseConsistency(terms.consistency()));
   if (terms.windows()) {
     WindowHostOptions options;
-    options.shards = shards;
+    options.shards = roster.shards();
     options.timeout = timeout_;
     options.on_failure = [this](absl::Status status) { Lost(std::move(status)); };
-    return MakeWindowShard(roster_, std::move(options));
+    return MakeWindowShard(roster, std::move(options));
   }
   if (!consistency.bulk()) {
-    return AsyncShard::Create(roster_.plan(), shards, terms.server_index(), consistency, sink_,
-                              this);
+    return AsyncShard::Create(roster.plan(), roster.shards(), terms.server_index(), consistency,
+                              sink_, this);
   }
-  return ParameterShard::Create(roster_.plan(), shards, terms.server_index(), terms.update_site(),
+  return ParameterShard::Create(roster.plan(), roster.shards(), terms.server_index(),
+                                terms.update_site(),
                                 /*holds_first=*/terms.credit() > 1, this);
 }
 
+// It changes no more, so that it can be read without the mutex.
+const Roster& Service::CompleteRoster() const { return roster_; }
+
 absl::Status Service::StartGroup() {
+  const Roster& roster = CompleteRoster();
   auto group = std::make_unique<Group>();
-  group->terms = roster_.terms();
-  const Plan& plan = roster_.plan();
-  const std::vector<double> weights(group->terms.weights().begin(), group->terms.weights().end());
-  GS_ASSIGN_OR_RETURN(group->shards, ShardMap::Create(plan, weights));
-  const ShardMap& shards = group->shards;
+  group->terms = roster.terms();
+  const Plan& plan = roster.plan();
   const int server = group->terms.server_index();
-  GS_ASSIGN_OR_RETURN(group->shard, MakeShard(shards));
+  GS_ASSIGN_OR_RETURN(group->shard, MakeShard(roster));
+  group->shard->CountIn(activity_);
   if (group->terms.trace_last_step() > 0) {
     group->recorder = std::make_shared<TraceRecorder>(group->terms.trace_first_step(),
                                                       group->terms.trace_last_step());
@@ -495,7 +535,7 @@ absl::Status Service::StartGroup() {
     own.set_window(group->shard->window());
     group->welcome = own.SerializeAsString();
   }
-  group->shard_bytes = shards.bytes(server);
+  group->shard_bytes = roster.shards().bytes(server);
   group->on_their_way = std::vector<std::atomic<int>>(plan.world_size());
   group->folded = std::vector<std::atomic<uint64_t>>(plan.world_size());
   group->answers = std::vector<std::atomic<uint32_t>>(plan.world_size());
@@ -504,10 +544,12 @@ absl::Status Service::StartGroup() {
   group->credit_batch = CreditBatch(group->terms.credit());
   group->keeps_parameters = plan.slots().parameters > 0;
   group->streams.resize(plan.world_size());
-  for (int rank = 0; rank < plan.world_size(); ++rank) {
-    group->orders.push_back(PushOrder(plan, shards, server, rank));
-    group->streams[rank].resize(group->terms.connections());
-  }
+  group->order = ServerPushOrder(PushOrder(plan, roster.shards(), server, 0), plan.world_size());
+  for (auto& streams : group->streams) streams.resize(group->terms.connections());
+  MutexLock lock(&mutex_);
+  begun_ = true;
+  changed_.SignalAll();
+  if (ended_) return absl::OkStatus();
   for (const auto& member : members_) {
     group->streams[member->rank][member->connection] = member->stream;
   }

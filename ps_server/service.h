@@ -152,9 +152,9 @@ class Service : private ShardEvents, private AsyncShardEvents {
   void OnClosed(Session& session, const absl::Status& status);
 
   absl::Status OnHello(Session& session, const Payload& payload);
-  absl::Status StartGroup() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::StatusOr<std::unique_ptr<Shard>> MakeShard(const ShardMap& shards)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  const Roster& CompleteRoster() const ABSL_NO_THREAD_SAFETY_ANALYSIS;
+  absl::Status StartGroup();
+  absl::StatusOr<std::unique_ptr<Shard>> MakeShard(const Roster& roster);
   absl::Status Dispatch(Session& session, const proto::FrameHeader& header, Payload payload);
   absl::Status OnPush(Session& session, const proto::FrameHeader& header, Payload payload);
   absl::Status OnParameters(Session& session, const proto::FrameHeader& header,
@@ -201,7 +201,8 @@ class Service : private ShardEvents, private AsyncShardEvents {
   const ServerEventSink sink_;
   const bool proof_required_;
   const Credentials credentials_;
-  const int64_t max_memory_;
+  const HelloLimits hello_limits_;
+  Mutex hello_mutex_;  // held while a hello is read and what it completes is made; before mutex_
   mutable Mutex mutex_;
   CondVar changed_;
   Roster roster_ ABSL_GUARDED_BY(mutex_);
@@ -218,6 +219,7 @@ class Service : private ShardEvents, private AsyncShardEvents {
   std::shared_ptr<RunMember> run_ ABSL_GUARDED_BY(mutex_);
   int goodbyes_ ABSL_GUARDED_BY(mutex_) = 0;
   int open_ ABSL_GUARDED_BY(mutex_) = 0;  // members whose stream is not closed
+  bool begun_ ABSL_GUARDED_BY(mutex_) = false;  // StartGroup() is over
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;  // the destructor
   absl::Status status_ ABSL_GUARDED_BY(mutex_);

@@ -52,7 +52,7 @@ absl::Status Service::TakeCredit(int rank) {
 absl::Status Service::OnPush(Session& session, const proto::FrameHeader& header, Payload payload) {
   Group& group = *group_.load(std::memory_order_acquire);
   if (!session.sequence.has_value()) {
-    session.sequence.emplace(&group.orders[session.rank], session.connection,
+    session.sequence.emplace(&group.order, session.rank, session.connection,
                              group.terms.connections());
   }
   const StepOptions step = StepOf(header);
@@ -73,7 +73,7 @@ absl::Status Service::OnParameters(Session& session, const proto::FrameHeader& h
     return absl::InvalidArgumentError("parameters: expected them from rank 0 only");
   }
   if (!session.sequence.has_value()) {
-    session.sequence.emplace(&group.orders[0], session.connection, group.terms.connections());
+    session.sequence.emplace(&group.order, 0, session.connection, group.terms.connections());
   }
   GS_RETURN_IF_ERROR(TakeCredit(0));
   GS_RETURN_IF_ERROR(session.sequence->Parameters(ChunkOf(header)));

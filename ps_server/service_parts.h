@@ -46,11 +46,10 @@ class Service::Session : public FrameSink {
 
 struct Service::Group {
   proto::Terms terms;
-  ShardMap shards;
   std::string welcome;  // the payload of the answer to HELLO on connection 0
   std::unique_ptr<Shard> shard;
-  std::shared_ptr<TraceRecorder> recorder;                         // null: nothing is recorded
-  std::vector<std::vector<ChunkId>> orders;                        // by rank
+  std::shared_ptr<TraceRecorder> recorder;  // null: nothing is recorded
+  ServerPushOrder order;
   std::vector<std::vector<std::shared_ptr<FrameStream>>> streams;  // by rank and connection
   std::vector<std::atomic<int>> on_their_way;                      // by rank: pushed, not credited
   std::vector<std::atomic<uint64_t>> folded;                       // by rank: chunks, ever

@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "base/activity.h"
 #include "base/monotonic_time.h"
 #include "base/trace_recorder.h"
 #include "links/frame_stream.h"
@@ -96,6 +97,9 @@ class Shard {
   // May be null.
   void Record(std::shared_ptr<TraceRecorder> recorder) { recorder_ = std::move(recorder); }
 
+  // Likewise: counts there each part of what a call does, since one call may be all of the shard's work.
+  void CountIn(std::shared_ptr<Activity> activity) { activity_ = std::move(activity); }
+
   // True between steps.
   virtual bool idle() const = 0;
 
@@ -104,11 +108,13 @@ class Shard {
 
  protected:
   const std::shared_ptr<TraceRecorder>& recorder() const { return recorder_; }
+  void CountWork() const { CountActivity(activity_.get()); }
 
  private:
   absl::Status Refuse(proto::FrameHeader::Kind kind) const;
 
   std::shared_ptr<TraceRecorder> recorder_;
+  std::shared_ptr<Activity> activity_;
 };
 
 // What a worker is told that sends WINDOWS where none are expected.

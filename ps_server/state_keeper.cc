@@ -1,5 +1,6 @@
 #include "ps_server/state_keeper.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/algorithm/container.h"
@@ -51,8 +52,10 @@ absl::Status StateKeeper::Import(absl::string_view name, ChunkId id, const Paylo
     return absl::InvalidArgumentError(
         absl::StrCat("optimizer state \"", name, "\": the plan's optimizer has no such slot"));
   }
-  const auto part = absl::c_find_if(parts_, [id](const Part& p) { return p.chunk == id; });
-  if (part == parts_.end()) {
+  const auto part = std::partition_point(parts_.begin(), parts_.end(), [id](const Part& p) {
+    return std::make_pair(p.chunk.bucket, p.chunk.slot) < std::make_pair(id.bucket, id.slot);
+  });
+  if (part == parts_.end() || !(part->chunk == id)) {
     return absl::InvalidArgumentError(absl::StrCat("optimizer state \"", name, "\": bucket ",
                                                    id.bucket, " slot ", id.slot,
                                                    " is no chunk of this server"));

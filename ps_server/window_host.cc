@@ -40,8 +40,8 @@ absl::StatusOr<std::unique_ptr<WindowShard>> MakeWindowShard(const Roster& roste
   const proto::Terms& terms = roster.terms();
   WindowShardOptions shard;
   for (int rank = 0; rank < terms.world_size(); ++rank) shard.names.push_back(roster.Name(rank));
-  for (size_t i = 0; i < roster.servers().size(); ++i) {
-    shard.names.push_back(roster.ServerName(static_cast<int>(i)));
+  for (int i = 0; i < roster.servers().size(); ++i) {
+    shard.names.push_back(roster.ServerName(i));
   }
   shard.plan = roster.plan();
   shard.shards = std::move(options.shards);

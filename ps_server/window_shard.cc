@@ -51,11 +51,11 @@ WindowShard::WindowShard(WindowShardOptions options)
       chunks_(group_->OwnedChunks(self_)),
       slot_names_(SlotNames(options_.plan.optimizer())) {
   if (options_.site != proto::OWNER) return;
+  const auto optimizer = std::make_shared<const RangeOptimizer::Shared>(options_.plan.optimizer());
   MutexLock lock(&state_mutex_);
   for (ChunkId id : chunks_) {
     const ElementRange range = options_.plan.buckets()[id.bucket].layout.range(id.slot);
-    optimizers_.emplace_back(options_.plan.optimizer(), range,
-                             options_.plan.GroupRanges(id.bucket, range));
+    optimizers_.emplace_back(optimizer, range, options_.plan.GroupRanges(id.bucket, range));
   }
 }
 

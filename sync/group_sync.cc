@@ -9,7 +9,10 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/monotonic_time.h"
 #include "base/mutex.h"
@@ -67,6 +70,24 @@ absl::Status CheckResiduals(const Plan& plan, const RankState& state) {
   return absl::OkStatus();
 }
 
+// What a rank has done when it calls Shutdown(), as it tells the others, who wait in vain for a rank
+// that has done less than they.
+struct Departure {
+  int rank = 0;       // of the job
+  int64_t steps = 0;  // the number of its last one
+  int64_t gathers = 0;
+
+  std::string ToText() const { return absl::StrCat(rank, " ", steps, " ", gathers); }
+
+  // False where `text` is none.
+  static bool Parse(absl::string_view text, Departure* departure) {
+    const std::vector<absl::string_view> words = absl::StrSplit(text, ' ');
+    return words.size() == 3 && absl::SimpleAtoi(words[0], &departure->rank) &&
+           absl::SimpleAtoi(words[1], &departure->steps) &&
+           absl::SimpleAtoi(words[2], &departure->gathers);
+  }
+};
+
 class GroupSync final : public GradientSync, private EngineHost {
  public:
   enum class Company { kGroup, kAlone };
@@ -81,7 +102,8 @@ class GroupSync final : public GradientSync, private EngineHost {
         engine_(make_engine(*this)) {
     if (company == Company::kAlone) return;
     group_error_ = std::make_unique<GroupError>(
-        group_, [this](absl::Status status) { OnFailure(std::move(status)); });
+        group_, [this](absl::Status status) { OnFailure(std::move(status)); },
+        GroupError::Notice{DepartureKey(), [this](const std::string& text) { OnLeft(text); }});
   }
 
   ~GroupSync() override;
@@ -124,6 +146,10 @@ class GroupSync final : public GradientSync, private EngineHost {
   absl::Status Collective(absl::Status status);
   SyncHandle FailureHandle(std::string what);
   void OnFailure(absl::Status status);
+  std::string DepartureKey() const { return group_.Key(absl::StrCat("left/", name_)); }
+  absl::Status TellDeparture(Deadline deadline);
+  void OnLeft(const std::string& text);
+  bool WaitsInVain();
   void AwaitEnd(absl::Duration patience = absl::ZeroDuration());
   void RecordBuckets();
 
@@ -136,6 +162,14 @@ class GroupSync final : public GradientSync, private EngineHost {
   int64_t steps_done_ = 0;  // the number of the last step launched, or imported
   // Of the step launched last, if it is recorded: launches, and what they wait for.
   std::vector<std::pair<TraceEvent, SyncHandle>> recorded_;
+
+  // What this rank has begun, and what the first rank to leave had. Each is written before the other is
+  // read, so that one of two threads sees that this rank has begun more.
+  std::atomic<int64_t> begun_steps_{0};
+  std::atomic<int64_t> begun_gathers_{0};
+  std::atomic<bool> expects_departures_{false};
+  std::atomic<const Departure*> first_departure_{nullptr};
+  Departure departure_;  // written once, before that points to it
 
   std::atomic<bool> halted_{false};   // nothing may seem to succeed; OnFailure() is to come
   std::atomic<bool> decided_{false};  // OnFailure() has begun
@@ -154,7 +188,8 @@ GroupSync::~GroupSync() {
   // Others learn why before they see connections end.
   if (!life_.left()) {
     Report(absl::CancelledError(
-        absl::StrCat("rank ", group_.RankOfJob(group_.rank), " left without Shutdown")));
+        absl::StrCat("rank ", group_.RankOfJob(group_.rank), " left without Shutdown",
+                     steps_done_ > 0 ? absl::StrCat(" after step ", steps_done_) : "")));
     AwaitEnd();
   }
   engine_->Close();
@@ -206,6 +241,36 @@ void GroupSync::AwaitEnd(absl::Duration patience) {
   ended_.handle().Wait(Deadline::In(patience + engine_->StopBound() + kFarewell)).IgnoreError();
 }
 
+// Where every step waits for all ranks, one that leaves early makes others wait for their deadlines.
+absl::Status GroupSync::TellDeparture(Deadline deadline) {
+  if (group_error_ == nullptr || group_.world_size == 1) return absl::OkStatus();
+  if (!identity().consistency.bulk()) return absl::OkStatus();
+  const Departure own = {group_.RankOfJob(group_.rank), steps_done_, begun_gathers_};
+  return group_.store->SetIfAbsent(DepartureKey(), own.ToText(), deadline).status();
+}
+
+// What was there before this rank was connected is of another object over the same store.
+void GroupSync::OnLeft(const std::string& text) {
+  if (!expects_departures_ || !Departure::Parse(text, &departure_)) return;
+  first_departure_ = &departure_;
+  WaitsInVain();
+}
+
+// Whether this rank has begun what a rank that has left never will; reports it then.
+bool GroupSync::WaitsInVain() {
+  const Departure* const left = first_departure_;
+  if (left == nullptr) return false;
+  const int64_t steps = begun_steps_, gathers = begun_gathers_;
+  if (steps <= left->steps && gathers <= left->gathers) return false;
+  Report(absl::FailedPreconditionError(absl::StrCat(
+      "rank ", left->rank, " has left ",
+      left->steps > 0 ? absl::StrCat("after step ", left->steps) : "before its first step",
+      ", rank ", group_.RankOfJob(group_.rank),
+      steps > left->steps ? absl::StrCat(" waits in step ", steps) : " waits for parameters",
+      ": all ranks must do the same steps before they leave")));
+  return true;
+}
+
 // A collective call failed here, maybe because the group has; returns what the group failed with.
 absl::Status GroupSync::Failed(absl::Status status) {
   Report(status);
@@ -233,6 +298,7 @@ absl::StatusOr<std::vector<GradBucket>> GroupSync::Bind(const Plan& plan, Deadli
   plan_ = plan;
   order_ = LaunchOrder(static_cast<int>(plan.buckets().size()));
   absl::StatusOr<std::vector<GradBucket>> buckets = engine_->Connect(plan, deadline);
+  expects_departures_ = true;
   // Nobody launches before everybody is connected.
   const absl::Status connected = buckets.ok() ? side_channel_.Barrier(deadline) : buckets.status();
   GS_RETURN_IF_ERROR(Collective(connected));
@@ -272,7 +338,11 @@ SyncHandle GroupSync::Launch(const StepOptions& step, int bucket) {
     return FailureHandle(absl::StrCat("bucket ", bucket, " of step ", step.step));
   };
   if (!refused.ok() || halted_) return failure();
-  if (bucket == 0) RecordBuckets();  // all of the step before are resolved
+  if (bucket == 0) {
+    RecordBuckets();  // all of the step before are resolved
+    begun_steps_ = step.step;
+    if (WaitsInVain()) return failure();
+  }
   const bool records = Records(group_.recorder.get(), step.step);
   TraceEvent event;
   if (records) event.begin = MonotonicTime::Now();
@@ -322,6 +392,8 @@ SyncHandle GroupSync::Gather(int bucket) {
   if (!refused.ok()) return ResolvedHandle(std::move(refused));
   const auto failure = [&] { return FailureHandle(absl::StrCat("gather of bucket ", bucket)); };
   if (halted_) return failure();
+  ++begun_gathers_;
+  if (WaitsInVain()) return failure();
   absl::StatusOr<SyncHandle> gathered = engine_->Gather(bucket);
   if (gathered.ok()) return *std::move(gathered);
   Report(gathered.status());
@@ -387,6 +459,7 @@ absl::Status GroupSync::Shutdown(Deadline deadline) {
   absl::Status quiet =
       engine_->Settle(deadline);  // else others would wait for this rank's next step
   if (quiet.ok()) RecordBuckets();
+  if (quiet.ok()) quiet = TellDeparture(deadline);
   if (quiet.ok()) quiet = side_channel_.Barrier(deadline);
   if (quiet.ok()) quiet = engine_->Drain(deadline);
   GS_RETURN_IF_ERROR(Collective(std::move(quiet)));

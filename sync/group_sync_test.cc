@@ -378,6 +378,55 @@ TEST_F(GroupSyncTest, RanksOfAPartOfAJobHaveTheirNumbersInTheJob) {
   });
 }
 
+TEST_F(GroupSyncTest, ARankThatLeavesBeforeAnothersStepFailsThatStep) {
+  const auto open = [](int) {
+    Script script;
+    script.never_resolves = true;
+    return script;
+  };
+  for (const bool waits_already : {false, true}) {
+    std::atomic<bool> launched{false};
+    Run(open, [&](int rank, GradientSync& sync) {
+      ASSERT_EQ(sync.Bind(TwoBuckets(2), Soon()).status(), absl::OkStatus());
+      const std::string expected = "rank 1 has left before its first step, rank 0 waits in step 1";
+      if (rank == 1) {
+        while (waits_already && !launched) std::this_thread::yield();
+        EXPECT_THAT(sync.Shutdown(Soon()).message(), HasSubstr(expected));
+        return;
+      }
+      const SyncHandle handle = sync.Launch(Step(1), 0);
+      launched = true;
+      EXPECT_THAT(handle.Wait(Soon()).message(), HasSubstr(expected));
+    });
+  }
+}
+
+// What the first pair said when it left is in the store still.
+TEST_F(GroupSyncTest, ASecondPairOverTheSameStoreMayDoMoreSteps) {
+  const std::shared_ptr<KeyValueStore> store = NewInMemoryStore();
+  for (const int steps : {1, 3}) {
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < 2; ++rank) {
+      threads.emplace_back([&, rank] {
+        WorkerGroup group;
+        group.rank = rank;
+        group.world_size = 2;
+        group.run_id = "group_sync";
+        group.store = store;
+        const auto sync = *NewGroupSync(group, "scripted", Engine({}, std::make_shared<Calls>()));
+        ASSERT_EQ(sync->Bind(TwoBuckets(2), Soon()).status(), absl::OkStatus());
+        for (int step = 1; step <= steps; ++step) {
+          for (const int bucket : {0, 1}) {
+            EXPECT_EQ(sync->Launch(Step(step), bucket).Wait(Soon()), absl::OkStatus());
+          }
+        }
+        EXPECT_EQ(sync->Shutdown(Soon()), absl::OkStatus());
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+}
+
 TEST_F(GroupSyncTest, AGroupThatCannotBeIsRefused) {
   WorkerGroup group;
   group.rank = 2;

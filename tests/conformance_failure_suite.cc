@@ -157,7 +157,8 @@ TEST_P(ConformanceTest, AStepBeforeTheHandlesOfTheOneBeforeIsRefused) {
            [&](int rank, Rank& self) {
              if (rank != 0) {
                // Launches nothing, so rank 0's exchanges cannot end.
-               ExpectStatus(self.sync->Shutdown(Soon()), absl::StatusCode::kAborted, "rank 0");
+               ExpectStatus(self.sync->BroadcastParameters(Soon()), absl::StatusCode::kAborted,
+                            "rank 0");
                return;
              }
              const std::vector<SyncHandle> first =
@@ -251,6 +252,33 @@ TEST_P(ConformanceTest, ARankThatLeavesWithoutShutdownFailsTheOthers) {
               EXPECT_TRUE(absl::IsAborted(status) || absl::IsUnavailable(status)) << status;
               EXPECT_TRUE(absl::StrContains(status.message(), "rank 1")) << status;
             });
+}
+
+// A rank that did one step less than the others left them waiting until their deadlines, and the
+// waiting ones were blamed.
+TEST_P(ConformanceTest, ARankThatLeavesAStepEarlyIsNamedByAllAtOnce) {
+  if (GetParam().world_size == 1) GTEST_SKIP() << "one rank waits for nobody";
+  const Plan plan = UnevenPlan(GetParam().world_size, Momentum());
+  for (const int steps : {0, 2}) {
+    SCOPED_TRACE(steps);
+    const std::string left = steps == 0
+                                 ? "rank 1 has left before its first step, rank "
+                                 : absl::StrCat("rank 1 has left after step ", steps, ", rank ");
+    Group(GetParam(), absl::StrCat("/", steps))
+        .Run([&](int) { return plan; },
+             [&](int rank, Rank& self) {
+               for (int step = 1; step <= steps; ++step) {
+                 ASSERT_EQ(self.Exchange(Step(step)), absl::OkStatus());
+               }
+               const absl::Status status = rank == 1 ? self.sync->Shutdown(Deadline::Never())
+                                                     : self.Exchange(Step(steps + 1));
+               EXPECT_TRUE(absl::StrContains(status.message(), left)) << status;
+               EXPECT_TRUE(
+                   absl::StrContains(status.message(), absl::StrCat(" waits in step ", steps + 1)))
+                   << status;
+               EXPECT_FALSE(self.sync->status().ok());
+             });
+  }
 }
 
 // Collective calls of the start and the end waited for a rank that had failed until their deadline.

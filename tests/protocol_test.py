@@ -327,6 +327,44 @@ class TrainTest(Case):
             worker.hear("HELLO")
         self.part(server, workers)
 
+    def large_hello(self, elements, tensors, chunk_bytes, weights):
+        """Of one worker, for a plan of one bucket."""
+        hello = self.hello("OWNER", 0)
+        plan, terms = hello.plan, hello.terms
+        del plan.tensors[:], plan.buckets[:], terms.weights[:]
+        for i in range(tensors):
+            plan.tensors.add(name=f"t{i}", sizes=[elements], strides=[1])
+        plan.buckets.add(tensors=range(tensors))
+        plan.world_size, plan.chunk_bytes, terms.world_size = 1, chunk_bytes, 1
+        terms.weights.extend(weights)
+        terms.fingerprint = fingerprint(plan, [Cut(tensors * -(-elements // 16) * 16, 1, chunk_bytes)])
+        return hello.SerializeToString()
+
+    def test_a_hello_does_not_become_many_times_its_work(self):
+        # A look at each of 65,536 weights for each of a million chunks took ten minutes, and so did one at each of
+        # 160,000 tensors for as many chunks.
+        hellos = [self.large_hello(16 << 20, 1, 64, [1] * 65536),
+                  self.large_hello(16 << 20, 1, 64, range(1, 65537)),
+                  self.large_hello(16, 160000, 64, [1])]
+        for i, hello in enumerate(hellos):
+            server, address = self.start(SERVER, "--listen=127.0.0.1:0", "--max_memory=4GiB", port=f"port_{i}")
+            worker = Stream(address, [("gradsync-run-bin", b"from python")])
+            worker.send("HELLO", hello)
+            worker.hear("HELLO")
+            self.part(server, [worker])
+
+    def test_a_server_ends_when_it_is_told_to_while_a_hello_is_read(self):
+        # It was answered when the work was done, which took minutes.
+        server, address = self.start(SERVER, "--listen=127.0.0.1:0", "--max_memory=4GiB", port="port")
+        strangers = [Stream(address, [("gradsync-run-bin", b"from python")]) for _ in range(4)]
+        hello = self.large_hello(16 << 20, 1, 64, range(1, 65537))
+        for stranger in strangers:
+            stranger.send("HELLO", hello)
+        server.terminate()
+        server.wait(PATIENCE)
+        for stranger in strangers:
+            stranger.close()
+
     def test_a_loss_scale_that_is_not_set_is_refused_instead_of_a_mean_of_zero(self):
         server, address = self.start(SERVER, "--listen=127.0.0.1:0", port="port")
         workers = [Stream(address, [("gradsync-run-bin", b"from python")]) for _ in range(2)]

@@ -259,6 +259,45 @@ TEST(RingFailureTest, ARankThatHangsUpWhileOthersConnectIsNamedByAll) {
   });
 }
 
+// Sums of squares that came while a rank connected were passed on over streams that were not there,
+// and the rank crashed.
+TEST(RingFailureTest, AFrameBeforeAllAreConnectedFailsTheGroup) {
+  constexpr int kRanks = 3;
+  for (const FrameHeader::Kind kind :
+       {FrameHeader::SQUARES, FrameHeader::REDUCE, FrameHeader::GATHER, FrameHeader::PARAMETERS,
+        FrameHeader::CREDIT}) {
+    SCOPED_TRACE(FrameHeader::Kind_Name(kind));
+    RingOptions base;
+    base.update_site = UpdateSite::kOwner;
+    base.connections = 2;  // so that rank 2 still waits for the second when the frame comes
+    base.link = NewInProcessLink();
+    const RingGroup group(kRanks, base);
+    const Plan plan = SomePlan(kRanks);
+    const double squares[1] = {1};
+    const Tamper tamper = [&](OutgoingFrame& frame, FrameStream& stream) {
+      if (frame.header.kind() != FrameHeader::HELLO) return;
+      stream.Send(std::move(frame));
+      frame = OutgoingFrame();
+      frame.header.set_kind(kind);
+      frame.header.set_slot(1);
+      frame.header.set_hop(1);
+      frame.header.set_step(1);
+      if (kind != FrameHeader::SQUARES) return;
+      frame.payload = absl::MakeConstSpan(reinterpret_cast<const char*>(squares), sizeof(squares));
+    };
+    RunRanks(kRanks, [&](int rank) {
+      RingOptions options = group.options(rank);
+      if (rank == 1) options.link = std::make_shared<TamperedLink>(base.link, tamper);
+      const std::unique_ptr<GradientSync> sync = *CreateRingGradientSync(options);
+      const absl::Status bound = sync->Bind(plan, Soon()).status();
+      EXPECT_TRUE(absl::StrContains(bound.message(), "from rank 1 at ")) << bound;
+      EXPECT_TRUE(
+          absl::StrContains(bound.message(), "expected nothing before all ranks are connected"))
+          << bound;
+    });
+  }
+}
+
 class Deaf : public FrameSink {
  public:
   void OnFrame(const FrameHeader&, Payload) override {}

@@ -518,6 +518,7 @@ class Credits : public SmallSystem {
         credit_(CreditFor(lead_)),
         batch_(CreditBatch(credit_)) {
     for (int r = 0; r < n_; ++r) orders_.push_back(PushOrder(plan_, shards_, 0, r));
+    order_ = ServerPushOrder(orders_[0], n_);
     progress_ = std::make_unique<StepProgress>(static_cast<int>(orders_[0].size()), n_);
     for (int r = 0; r < n_; ++r) {
       auto& worker = workers_.emplace_back(std::make_unique<Worker>());
@@ -527,7 +528,7 @@ class Credits : public SmallSystem {
       for (int c = 0; c < connections; ++c) {
         worker->to_server.emplace_back();
         worker->to_worker.emplace_back();
-        worker->sequences.emplace_back(&orders_[r], c, connections);
+        worker->sequences.emplace_back(&order_, r, c, connections);
         EXPECT_TRUE(worker->connection->Connect(wires, nullptr, Deadline::Never()).ok());
       }
     }
@@ -699,6 +700,7 @@ class Credits : public SmallSystem {
   const int n_, connections_, steps_;
   const int lead_, credit_, batch_;
   std::vector<std::vector<ChunkId>> orders_;
+  ServerPushOrder order_;
   std::unique_ptr<StepProgress> progress_;
   std::vector<std::unique_ptr<Worker>> workers_;
   std::vector<std::unique_ptr<ChunkTurns>> turns_;

@@ -26,8 +26,8 @@ std::vector<std::string> With(std::vector<std::string> flags,
   return flags;
 }
 
-WorkerProcesses::WorkerProcesses(const std::vector<std::vector<std::string>>& flags,
-                                 int world_size) {
+WorkerProcesses::WorkerProcesses(const std::vector<std::vector<std::string>>& flags, int world_size,
+                                 const std::vector<std::string>& environment) {
   if (world_size == 0) world_size = static_cast<int>(flags.size());
   const std::string folder = NewFolder();
   const std::string port_file = folder + "/master";
@@ -36,6 +36,9 @@ WorkerProcesses::WorkerProcesses(const std::vector<std::vector<std::string>>& fl
     std::vector<std::string> argv = {kWorker, absl::StrCat("--world_size=", world_size),
                                      absl::StrCat("--rank=", rank), "--master=" + master};
     if (rank == 0) argv.push_back("--port_file=" + port_file);
+    if (rank < environment.size() && !environment[rank].empty()) {
+      argv.insert(argv.begin(), {"/usr/bin/env", environment[rank]});
+    }
     ranks_.push_back(std::make_unique<TestProgram>(With(argv, flags[rank])));
     if (rank > 0) continue;
     ranks_[0]->Await([&] { return std::filesystem::exists(port_file); });

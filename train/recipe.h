@@ -65,7 +65,7 @@ absl::Status ValidateRecipe(const RecipeOptions& options);
 //
 // Errors: those of ValidateRecipe() for what comes of it; INVALID_ARGUMENT, naming the worker's
 // flag, for a schedule that lacks what it needs (kStep its milestones, of which none may lie beyond
-// the job's end) or is told what only another one knows.
+// the job's end). What only another schedule knows is passed over.
 absl::StatusOr<RecipeOptions> FitRecipe(const RecipeOptions& options, int64_t steps,
                                         int64_t steps_per_epoch);
 
@@ -81,7 +81,9 @@ absl::Status ParseWarmUp(absl::string_view word, RecipeOptions* recipe);
 // together; `final` stays. Errors: INVALID_ARGUMENT naming the worker's flag.
 absl::StatusOr<RecipeOptions> ScaleRate(const RecipeOptions& options, int64_t global_batch);
 
-// The rate that step `step` (0 for the job's first) must use. Thread-safe.
+// The rate that step `step` (0 for the job's first) must use. Has the same bits on every host, whose
+// C libraries may differ (base/portable_math.h): each rank computes it, and all must have the same.
+// Thread-safe.
 double LearningRate(const RecipeOptions& options, int64_t step);
 
 // `constant`, `step`, `cosine` or `poly`. Errors: INVALID_ARGUMENT for another name, with these.
