@@ -33,7 +33,7 @@ import time
 import zlib
 
 BIN = pathlib.Path(".") if os.path.exists("tools/launch") else pathlib.Path("bazel-bin")
-PATIENCE = 120
+PATIENCE = 400  # seconds, on a machine that does other things too
 BATCH = 8   # samples of a step, of all workers together
 STEPS = 7   # into the second epoch: of 44 samples the sixth step of an epoch has four
 ROUNDING = 1e-5  # relative: sums in another order
