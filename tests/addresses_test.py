@@ -89,6 +89,7 @@ class AddressesTest(unittest.TestCase):
         self.addCleanup(temporary.cleanup)
         self.folder = pathlib.Path(temporary.name)
         self.outputs = {}  # process -> file with what it has printed
+        self.scripts = []  # files with what ranks of MPICH's launcher have printed
         self.addCleanup(self.end)
 
     def end(self):
@@ -285,13 +286,19 @@ class AddressesTest(unittest.TestCase):
 
     def launcher(self, host, *ranks):
         """Starts ranks as MPICH's launcher does, each by a line of shell; what it returns is the parent of all."""
-        return self.start(host, "sh", "-c", "\n".join([*ranks, "wait"]))
+        script = self.folder / "mpiexec"
+        script.write_text("\n".join(["#!/bin/sh", *ranks, "wait", ""]))
+        script.chmod(0o755)
+        process = self.start(host, str(script))
+        self.wait_for("the script to be read", lambda: process.poll() is not None or "mpiexec" in pathlib.Path(
+            f"/proc/{process.pid}/comm").read_text())
+        return process
 
     def mpich_rank(self, rank, *flags):
         variables = " ".join(f"{name}={value}" for name, value in mpich(rank).items())
-        path = self.folder / f"rank{len(list(self.folder.iterdir()))}"
+        self.scripts.append(path := self.folder / f"rank{len(self.scripts)}")
         command = " ".join([WORKER, "--topology=ring", "--timeout=60s", *TRAIN, *flags])
-        return path, f"(env {variables} {command} >{path} 2>&1; echo exit $? >>{path}) &"
+        return path, f"env {variables} sh -c '{command} >{path} 2>&1; echo exit $? >>{path}' &"
 
     # Rank 1 of the second trained with rank 0 of the first, and wrote its checkpoint.
     def test_two_jobs_of_mpichs_launcher_on_one_host_never_mix(self):
