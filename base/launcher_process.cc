@@ -47,6 +47,13 @@ std::string ControlPort(int pid) {
   return found == words.end() || found + 1 == words.end() ? "" : *(found + 1);
 }
 
+// A script of a user's that sets the mark for each rank is none.
+bool IsMpiLauncher(int pid) {
+  const std::string name = Read(pid, "comm");
+  return absl::StartsWith(name, "mpiexec") || absl::StartsWith(name, "mpirun") ||
+         absl::StartsWith(name, "hydra");
+}
+
 }  // namespace
 
 std::string LauncherProcess(absl::string_view mark, bool on_one_host) {
@@ -57,7 +64,7 @@ std::string LauncherProcess(absl::string_view mark, bool on_one_host) {
   }
   if (pid <= 0) return "";
   std::string port = ControlPort(pid);
-  if (!port.empty() || !on_one_host) return port;
+  if (!port.empty() || !on_one_host || !IsMpiLauncher(pid)) return port;
   const std::vector<std::string> stat = Stat(pid);
   return stat.empty() ? "" : absl::StrCat(pid, ".", stat[19]);
 }

@@ -12,8 +12,8 @@ namespace gradsync {
 // environment, a variable that it sets for what it starts; scripts between have it too.
 //
 // The name is the address in its "--control-port HOST:PORT", which MPICH's proxies have, the same on
-// all hosts of a job. Without that, it is the launcher's process id and start time if
-// `on_one_host`, since each host has a launcher's process of its own. Otherwise, and where /proc does
+// all hosts of a job. Without that, it is the process id and start time of a program that is called
+// mpiexec, mpirun or hydra, if `on_one_host`, since each host has a process of its own. Otherwise, and where /proc does
 // not say, it is "". Thread-safe.
 std::string LauncherProcess(absl::string_view mark, bool on_one_host);
 

@@ -6,7 +6,6 @@
 #include "base/launcher_process.h"
 #include "base/program_main.h"
 #include "base/status_macros.h"
-#include "base/system_resolver.h"
 #include "group/launch_environment.h"
 #include "group/task_role.h"
 #include "join/nccl_settings.h"
@@ -19,7 +18,6 @@ absl::StatusOr<JoinOptions> JoinOptionsFromEnvironment(int server_tasks,
   if (server_tasks != 0 || !SaysAll(flags.rank, flags.world_size, flags.master)) {
     GS_ASSIGN_OR_RETURN(environment, DetectLaunchEnvironment(EnvironmentVariable, LauncherProcess));
   }
-  UseSystemResolver();
   JoinOptions options;
   options.launcher = std::string(LauncherName(environment.launcher));
   options.meet.rank = environment.rank.value_or(0);

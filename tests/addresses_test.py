@@ -89,6 +89,7 @@ class AddressesTest(unittest.TestCase):
         self.addCleanup(temporary.cleanup)
         self.folder = pathlib.Path(temporary.name)
         self.outputs = {}  # process -> file with what it has printed
+        self.scripts = []  # files with what ranks of MPICH's launcher have printed
         self.addCleanup(self.end)
 
     def end(self):
@@ -129,6 +130,10 @@ class AddressesTest(unittest.TestCase):
         while not condition():
             self.assertLess(time.monotonic(), deadline, what)
             time.sleep(0.01)
+
+    def wait_until_listening(self, host, port):
+        self.wait_for(f"a listener at port {port}", lambda: f":{port} " in subprocess.run(
+            host.inside("ss", "-tln"), capture_output=True, check=True, text=True).stdout)
 
     def wait_for_text(self, process, text):
         self.wait_for(text, lambda: text in self.output(process) or process.poll() is not None)
@@ -264,6 +269,7 @@ class AddressesTest(unittest.TestCase):
         a, _ = self.two_hosts("", "")
         flags = ["--master=10.7.0.1:7001", "--topology=ps", "--num_servers=2", "--timeout=100s"]
         rank_0 = self.rank(a, 0, *flags, size=3, **SECRET)
+        self.wait_until_listening(a, 7001)
         server = self.start(a, SERVER, "--master=10.7.0.1:7001", "--timeout=4s", **SECRET)
         text = "ranks 1, 2 of 3 have not come to rank 0's store, server 1 of 2 has not registered"
         self.assertIn(text, self.finish(server))
@@ -273,21 +279,23 @@ class AddressesTest(unittest.TestCase):
     def test_a_stopped_rank_zero_is_known_by_each_of_its_names_addresses(self):
         box = self.host("box", "::1 box\n127.0.0.1 box\n")
         rank_0 = self.rank(box, 0, "--master=127.0.0.1:7001")
-        self.wait_for("rank 0 listens", lambda: b":7001" in subprocess.run(
-            box.inside("ss", "-tln"), capture_output=True, check=True).stdout)
+        self.wait_until_listening(box, 7001)
         os.kill(rank_0.pid, signal.SIGSTOP)
         output = self.finish(self.rank(box, 1, "--master=box:7001", "--timeout=90s", "--failure_timeout=2s"))
         self.assertIn("rank 0 lost: no sign of life for 2s of the store that it holds at box:7001", output)
 
     def launcher(self, host, *ranks):
         """Starts ranks as MPICH's launcher does, each by a line of shell; what it returns is the parent of all."""
-        return self.start(host, "sh", "-c", "\n".join([*ranks, "wait"]))
+        script = pathlib.Path(tempfile.mkdtemp(dir=self.folder)) / "mpiexec"
+        script.write_text("\n".join(["#!/bin/sh", *ranks, "wait", ""]))
+        script.chmod(0o755)
+        return self.start(host, str(script))
 
     def mpich_rank(self, rank, *flags):
         variables = " ".join(f"{name}={value}" for name, value in mpich(rank).items())
-        path = self.folder / f"rank{len(list(self.folder.iterdir()))}"
+        self.scripts.append(path := self.folder / f"rank{len(self.scripts)}")
         command = " ".join([WORKER, "--topology=ring", "--timeout=60s", *TRAIN, *flags])
-        return path, f"(env {variables} {command} >{path} 2>&1; echo exit $? >>{path}) &"
+        return path, f"env {variables} sh -c '{command} >{path} 2>&1; echo exit $? >>{path}' &"
 
     # Rank 1 of the second trained with rank 0 of the first, and wrote its checkpoint.
     def test_two_jobs_of_mpichs_launcher_on_one_host_never_mix(self):
@@ -296,8 +304,7 @@ class AddressesTest(unittest.TestCase):
         first = [self.mpich_rank(rank) for rank in range(2)]
         second = [self.mpich_rank(rank) for rank in range(2)]
         one = self.launcher(box, first[0][1], f"until [ -e {go} ]; do sleep 0.05; done", first[1][1])
-        self.wait_for("rank 0 listens", lambda: b":29500" in subprocess.run(
-            box.inside("ss", "-tln"), capture_output=True, check=True).stdout)
+        self.wait_until_listening(box, 29500)
         self.finish(self.launcher(box, second[0][1], second[1][1]))
         texts = [path.read_text() for path, _ in second]
         self.assertRegex(texts[0], r"process \d+ \(worker\) has port 29500; --master or MASTER_PORT gives this job another port")
