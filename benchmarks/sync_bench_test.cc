@@ -1,6 +1,9 @@
 // Runs the program itself, with real ranks and servers.
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <cstdint>
 #include <map>
 #include <string>
 #include <vector>
@@ -63,6 +66,30 @@ TEST(SyncBenchTest, EveryTopologyIsMeasuredVerifiedAndRecorded) {
     EXPECT_EQ(run.busbw_gb_per_s().kind_case() == google::protobuf::Value::kNumberValue,
               run.topology() == "ring");
   }
+}
+
+// Each rank found enough memory for itself, and the kernel killed processes of the host.
+TEST(SyncBenchTest, WhatAllRanksTogetherHaveNoMemoryForIsRefusedBeforeTheFirstRow) {
+  const int64_t quarter = sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE) / 4 >> 20;
+  for (const std::vector<std::string>& sizes :
+       {std::vector<std::string>{"-b", "1M", "-e", absl::StrCat(quarter, "M"), "-f",
+                                 absl::StrCat(quarter)},
+        std::vector<std::string>{absl::StrCat("--bytes=", quarter, "MiB")}}) {
+    std::vector<std::string> flags = {"--topology=ring"};
+    flags.insert(flags.end(), sizes.begin(), sizes.end());
+    const Outcome outcome = RunBench(flags);
+    EXPECT_EQ(outcome.exit_code, 2);
+    EXPECT_THAT(outcome.errors, testing::ElementsAre(testing::AllOf(
+                                    HasSubstr("sync_bench: ring"), HasSubstr("bytes of memory"),
+                                    HasSubstr("which is all that"))));
+    EXPECT_EQ(outcome.out, "");
+  }
+}
+
+TEST(SyncBenchTest, SizesThatAreRoundedUpAreSaid) {
+  const Outcome outcome = RunBench({"--topology=ring", "--bytes=4097,8192", "-n", "1", "-w", "0"});
+  EXPECT_EQ(outcome.exit_code, 0) << absl::StrJoin(outcome.errors, "\n");
+  EXPECT_THAT(outcome.out, HasSubstr("# bytes are padded to multiples of 64: 4097 becomes 4"));
 }
 
 double Busiest(const proto::Run& run) {

@@ -8,7 +8,6 @@ import unittest
 
 WORKER = "worker/worker"  # from the root of the runfiles, where tests start
 LAUNCH = "tools/launch"
-SYNC_BENCH = "benchmarks/sync_bench"
 JOB = ["--model=mlp", "--batch_size=4", "--steps=2", "--warmup_steps=0"]
 PATIENCE = 100
 
@@ -97,17 +96,6 @@ class ContainersTest(unittest.TestCase):
                 self.assertEqual(result.returncode, 1, result.stdout + result.stderr)
                 self.assertRegex(result.stderr, rf"thread: expected .*limited to {most} of control group \S+ \(pids.max\)")
                 self.assertNotIn("terminate called", result.stderr)
-
-    # Each rank found enough memory for itself, and the kernel killed processes of the host.
-    def test_a_sweep_that_all_ranks_together_have_no_memory_for_is_refused_before_its_first_row(self):
-        total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        size = total // 4 // (1 << 20)
-        for flags in (["-b", "1M", "-e", f"{size}M", "-f", str(size)], [f"--bytes={size}MiB"]):
-            with self.subTest(flags):
-                result = self.run_here(SYNC_BENCH, "--topology=ring", *flags)
-                self.assertEqual(result.returncode, 2, result.stdout + result.stderr)
-                self.assertRegex(result.stderr, r"sync_bench: ring .*expected \d+ bytes of memory.*found \d+")
-                self.assertNotIn("#wrong", result.stdout)
 
 
 if __name__ == "__main__":
