@@ -5,7 +5,6 @@ import glob
 import os
 import pathlib
 import re
-import shutil
 import signal
 import socket
 import struct
@@ -19,9 +18,9 @@ SERVER = "ps_server/ps_server"
 LAUNCH = "tools/launch"
 ODD_FILE_SYSTEM = os.path.abspath("tests/odd_file_system.so")
 JOB = ["--model=mlp", "--batch_size=4", "--threads=1", "--timeout=60s"]
-PATIENCE = 100
+PATIENCE = 200
 # Buckets whose optimizer state is more than the store takes as one value.
-LARGE = ["--model=gpt", "--gpt_width=1024", "--gpt_layers=2", "--gpt_heads=4", "--gpt_context=16", "--batch_size=1",
+LARGE = ["--model=gpt", "--gpt_width=1216", "--gpt_layers=1", "--gpt_heads=4", "--gpt_context=16", "--batch_size=1",
          "--optimizer=adamw", "--bucket_bytes=1GiB", "--first_bucket_bytes=1GiB", "--timeout=60s"]
 
 
@@ -114,20 +113,11 @@ class OutputFilesTest(unittest.TestCase):
 
     # A ring whose owners update could not write a checkpoint of it, nor could one under ZeRO.
     def test_large_optimizer_states_are_written_and_read(self):
-        ways = {"owner": ["--topology=ring", "--update=owner"], "zero1": ["--topology=ring", "--zero=1"],
-                "zero3": ["--topology=ring", "--zero=3", "--bucket_bytes=200MiB"]}
-        hashes = set()
-        for name, way in ways.items():
-            job = [LAUNCH, "--workers=2", "--", *LARGE, *way, f"--checkpoint={self.folder / name}", "--checkpoint_keep=1"]
-            self.run_job(*job, "--steps=1")
-            hashes.add(self.sha(self.run_job(*job, "--steps=2", "--resume=auto")))
-            shutil.rmtree(self.folder / name)
-        self.assertEqual(len(hashes), 1, hashes)
-        drained = self.start(*job, "--steps=100000", "--log_every=1")
-        self.wait_for_step(drained, 1)
-        drained.send_signal(signal.SIGTERM)
-        drained.wait(PATIENCE)
-        self.assertIn("the checkpoint of step", drained.err.read_text())
+        whole = self.sha(self.run_job(LAUNCH, "--workers=2", "--", *LARGE, "--topology=ring", "--steps=2"))
+        job = [LAUNCH, "--workers=2", "--", *LARGE, "--topology=ring", f"--checkpoint={self.folder / 'c'}",
+               "--checkpoint_keep=1"]
+        self.run_job(*job, "--steps=1", "--update=owner")
+        self.assertEqual(self.sha(self.run_job(*job, "--steps=2", "--zero=3", "--resume=auto")), whole)
 
     # It was found after the last step, when what was trained was lost with it.
     def test_what_cannot_be_written_is_found_before_the_first_step(self):
@@ -156,7 +146,7 @@ class OutputFilesTest(unittest.TestCase):
 
     # Under topk each rank writes residuals; one that does not see rank 0's folder failed at the first checkpoint.
     def test_a_rank_that_does_not_see_the_folder_is_found_before_the_first_step(self):
-        job = [WORKER, *JOB, "--topology=ring", "--world_size=2", "--steps=1", "--compression=topk:0.1",
+        job = [WORKER, *JOB, "--topology=ps", "--world_size=2", "--steps=1", "--compression=topk:0.1",
                f"--checkpoint={self.folder / 'c'}"]
         port_file = self.folder / "master"
         first = self.start(*job, "--rank=0", "--master=127.0.0.1:0", f"--port_file={port_file}")
@@ -211,8 +201,9 @@ class OutputFilesTest(unittest.TestCase):
         self.assertIsNone(first.poll())
         first.send_signal(signal.SIGKILL)  # leaves no lock behind
         first.wait()
-        self.run_job(WORKER, *job, "--steps=10", "--resume=auto")
-        self.run_job(WORKER, *job, "--steps=12", "--resume=auto")
+        newest = max(int(path.name[5:]) for path in (self.folder / "c").glob("step_*"))
+        for more in (2, 4):
+            self.run_job(WORKER, *job, f"--steps={newest + more}", "--resume=auto")
 
     # Steps since the last checkpoint were drawn twice.
     def test_tensorboard_is_told_that_a_job_went_back_to_its_checkpoint(self):
