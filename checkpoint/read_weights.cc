@@ -285,17 +285,19 @@ class Fitting {
 
   // For a message about weights of another model: the dict with most tensors is what was meant.
   absl::Status ChooseMostTensors() {
-    int64_t most = -1;
+    // An average is not meant where there is another.
+    std::pair<bool, int64_t> most = {false, -1};
     for (const WeightDict& dict : dicts_) {
       if (!wanted_.key.empty() && dict.key != wanted_.key) continue;
       const int64_t tensors = std::count_if(dict.entries.begin(), dict.entries.end(),
                                             [](const WeightEntry& entry) { return entry.weight; });
-      if (tensors > most) {
-        most = tensors;
+      const std::pair<bool, int64_t> rank = {tensors > 0 && !IsAverage(dict.key), tensors};
+      if (rank > most) {
+        most = rank;
         place_ = {&dict, "", 0, 0};
       }
     }
-    if (most > 0) return absl::OkStatus();
+    if (most.second > 0) return absl::OkStatus();
     std::vector<std::string> names;
     for (const WeightEntry& entry : place_.dict->entries) names.push_back(Shown(entry.name));
     return absl::InvalidArgumentError(

@@ -141,6 +141,7 @@ class OneFile : public FileSystem {
   absl::StatusOr<std::string> ReadLink(const std::string&) override { return None(); }
   absl::Status Remove(const std::string&) override { return None(); }
   absl::StatusOr<std::vector<std::string>> List(const std::string&) override { return None(); }
+  absl::StatusOr<Room> RoomIn(const std::string&) override { return None(); }
 
  private:
   static absl::Status None() { return absl::PermissionDeniedError("only to be read"); }
