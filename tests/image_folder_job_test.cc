@@ -255,7 +255,7 @@ TEST_F(ImageFolderJobTest, DamagedFilesArePassedOverAlikeByAllRanksAndRestarts) 
       few.err(),
       Contains(HasSubstr("--skip_damaged: expected at most 1 damaged files, found one more")));
   ExpectRefused({"worker/worker", "--model=mlp", "--skip_damaged=1"},
-                {"--skip_damaged: expected to be left out unless --data=imagefolder:DIR"});
+                {"--skip_damaged: expected to be left out"});
 }
 
 // A job whose data had moved was refused, and one whose data were others was not.
