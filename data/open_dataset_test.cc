@@ -10,18 +10,24 @@
 namespace gradsync {
 namespace {
 
+DatasetOptions Seeded(uint64_t seed) {
+  DatasetOptions options;
+  options.seed = seed;
+  return options;
+}
+
 using ::testing::HasSubstr;
 
 TEST(OpenDatasetTest, SyntheticNeedsNoFiles) {
-  const auto train = OpenDataset("synthetic", Split::kTrain, {/*seed=*/1, {}});
-  const auto test = OpenDataset("synthetic", Split::kTest, {/*seed=*/1, {}});
+  const auto train = OpenDataset("synthetic", Split::kTrain, Seeded(1));
+  const auto test = OpenDataset("synthetic", Split::kTest, Seeded(1));
   ASSERT_TRUE(train.ok() && test.ok());
   EXPECT_EQ((*train)->size(), 50000);
   EXPECT_EQ((*test)->size(), 10000);
 }
 
 TEST(OpenDatasetTest, SyntheticImagesHaveTheSizeThatIsAskedFor) {
-  const auto train = OpenDataset("synthetic:224", Split::kTrain, {/*seed=*/1, {}});
+  const auto train = OpenDataset("synthetic:224", Split::kTrain, Seeded(1));
   ASSERT_TRUE(train.ok()) << train.status();
   EXPECT_EQ((*train)->shape().height, 224);
   EXPECT_EQ((*train)->shape().width, 224);
