@@ -721,8 +721,8 @@ class TrainerImpl : public Trainer {
     return FlagError(
         "evaluate_every",
         absl::StrCat("at least ", inputs_.steps / (most + 1) + 1, " in a job of ", inputs_.steps,
-                     " steps under ssp or asp, where rank 0 keeps a model of ", bytes / 1000000,
-                     " MB for each evaluation until the end, and at most ", kMostKeptBytes >> 20,
+                     " steps under ssp or asp, where rank 0 keeps a model of ", bytes / 1000,
+                     " kB for each evaluation until the end, and at most ", kMostKeptBytes >> 20,
                      " MiB of them"),
         absl::StrCat(options_.evaluate_every));
   }
